@@ -1,0 +1,156 @@
+#include "target/target.h"
+
+#include <pthread.h>
+#include <string.h>
+#if defined(__x86_64__)
+#include <cpuid.h>
+#endif
+
+enum {
+    NEEDS_AVX2 = AT_CPU_X86_64 | AT_CPU_AVX2 | AT_CPU_FMA | AT_CPU_F16C | AT_CPU_BMI2,
+    NEEDS_AVX512 = NEEDS_AVX2 | AT_CPU_AVX512F | AT_CPU_AVX512BW | AT_CPU_AVX512DQ | AT_CPU_AVX512VL | AT_CPU_AVX512CD
+};
+
+static const char X86_TRIPLE[] = "x86_64-unknown-linux-gnu";
+
+/* The features repeat what the CPU name implies where kernels rely on it, so that a change of LLVM's idea of a CPU
+ * cannot take an instruction away. */
+static const at_target targets[] = {
+    {"avx512", X86_TRIPLE, "x86-64-v4", "+avx2,+fma,+f16c,+bmi2,+avx512f,+avx512bw,+avx512dq,+avx512vl,+avx512cd",
+     AT_TARGET_FMA | AT_TARGET_ROUND | AT_TARGET_SCALEF | AT_TARGET_LANE_MASK, NEEDS_AVX512, 64, 32},
+    {"avx2", X86_TRIPLE, "x86-64-v3", "+avx2,+fma,+f16c,+bmi2", AT_TARGET_FMA | AT_TARGET_ROUND, NEEDS_AVX2, 32, 16},
+    {"x86-64", X86_TRIPLE, "x86-64", "+sse2", 0, AT_CPU_X86_64, 16, 16},
+    {0},
+};
+
+const at_target *at_targets(void) { return targets; }
+
+const at_target *at_target_find(const char *name) {
+    for (const at_target *target = targets; target->name; target++)
+        if (name && strcmp(target->name, name) == 0) return target;
+    return NULL;
+}
+
+/* ---- What this CPU has ---- */
+
+static pthread_once_t probe_once = PTHREAD_ONCE_INIT;
+static uint32_t probed_features;
+static char probed_name[49];
+
+#if defined(__x86_64__)
+
+/* The register state that the operating system saves; without it the instructions fault although CPUID has them. */
+static uint64_t saved_state(void) {
+    uint32_t low, high;
+    __asm__ volatile("xgetbv" : "=a"(low), "=d"(high) : "c"(0));
+    return (uint64_t)high << 32 | low;
+}
+
+static void probe_features(void) {
+    enum { YMM_STATE = 0x6, ZMM_STATE = 0xe6 };
+    uint32_t a, b, c, d, features = AT_CPU_X86_64;
+    uint32_t ecx1 = 0, ebx7 = 0, ecx7 = 0, eax71 = 0, ecx81 = 0;
+    if (__get_cpuid(1, &a, &b, &c, &d)) ecx1 = c;
+    if (__get_cpuid_count(7, 0, &a, &b, &c, &d)) {
+        ebx7 = b;
+        ecx7 = c;
+        if (a >= 1 && __get_cpuid_count(7, 1, &a, &b, &c, &d)) eax71 = a;
+    }
+    if (__get_cpuid(0x80000001u, &a, &b, &c, &d)) ecx81 = c;
+
+    uint64_t state = ecx1 & bit_OSXSAVE ? saved_state() : 0;
+    uint32_t lzcnt = ecx81 & bit_LZCNT;
+    if ((ebx7 & bit_BMI) && (ebx7 & bit_BMI2) && lzcnt && (ecx1 & bit_MOVBE)) features |= AT_CPU_BMI2;
+    if ((state & YMM_STATE) == YMM_STATE) {
+        if (ebx7 & bit_AVX2 && ecx1 & bit_POPCNT) features |= AT_CPU_AVX2;
+        if (ecx1 & bit_FMA) features |= AT_CPU_FMA;
+        if (ecx1 & bit_F16C) features |= AT_CPU_F16C;
+    }
+    if ((state & ZMM_STATE) == ZMM_STATE) {
+        if (ebx7 & bit_AVX512F) features |= AT_CPU_AVX512F;
+        if (ebx7 & bit_AVX512BW) features |= AT_CPU_AVX512BW;
+        if (ebx7 & bit_AVX512DQ) features |= AT_CPU_AVX512DQ;
+        if (ebx7 & bit_AVX512VL) features |= AT_CPU_AVX512VL;
+        if (ebx7 & bit_AVX512CD) features |= AT_CPU_AVX512CD;
+        if (ecx7 & bit_AVX512VNNI) features |= AT_CPU_AVX512VNNI;
+        if (eax71 & bit_AVX512BF16) features |= AT_CPU_AVX512BF16;
+    }
+    probed_features = features;
+}
+
+static void probe_name(void) {
+    uint32_t words[12] = {0};
+    for (uint32_t i = 0; i < 3; i++)
+        __get_cpuid(0x80000002u + i, &words[4 * i], &words[4 * i + 1], &words[4 * i + 2], &words[4 * i + 3]);
+    char text[49] = {0};
+    memcpy(text, words, sizeof words);
+    const char *start = text + strspn(text, " ");
+    size_t length = strlen(start);
+    while (length && start[length - 1] == ' ') length--;
+    memcpy(probed_name, start, length);
+}
+
+static void probe(void) {
+    probe_features();
+    probe_name();
+    if (!probed_name[0]) strcpy(probed_name, "unknown x86-64 CPU");
+}
+
+#else
+
+static void probe(void) { strcpy(probed_name, "unknown CPU"); }
+
+#endif
+
+uint32_t at_cpu_features(void) {
+    pthread_once(&probe_once, probe);
+    return probed_features;
+}
+
+const char *at_cpu_name(void) {
+    pthread_once(&probe_once, probe);
+    return probed_name;
+}
+
+bool at_target_runs_here(const at_target *target) { return (target->required & ~at_cpu_features()) == 0; }
+
+/* ---- Choosing ---- */
+
+/* "avx2, x86-64": the names of all targets, or only of those that run here. */
+static const char *target_list(char *text, size_t capacity, bool only_here) {
+    size_t length = 0;
+    text[0] = '\0';
+    for (const at_target *target = targets; target->name; target++) {
+        size_t name = strlen(target->name);
+        if ((only_here && !at_target_runs_here(target)) || length + name + 3 > capacity) continue;
+        if (length) {
+            memcpy(text + length, ", ", 2);
+            length += 2;
+        }
+        memcpy(text + length, target->name, name + 1);
+        length += name;
+    }
+    return length ? text : "none";
+}
+
+attune_status at_target_select(const char *name, const at_target **target, at_error *err) {
+    char list[128];
+    *target = NULL;
+    if (name && name[0]) {
+        const at_target *named = at_target_find(name);
+        if (!named)
+            return at_fail(err, ATTUNE_INVALID_ARGUMENT, "unknown ISA \"%.40s\"; there are: %s", name,
+                           target_list(list, sizeof list, false));
+        if (!at_target_runs_here(named))
+            return at_fail(err, ATTUNE_UNSUPPORTED, "this CPU (%s) cannot run ISA \"%s\"; it can run: %s",
+                           at_cpu_name(), name, target_list(list, sizeof list, true));
+        *target = named;
+        return ATTUNE_OK;
+    }
+    for (const at_target *best = targets; best->name; best++)
+        if (at_target_runs_here(best)) {
+            *target = best;
+            return ATTUNE_OK;
+        }
+    return at_fail(err, ATTUNE_UNSUPPORTED, "attune has no code generator for this CPU (%s)", at_cpu_name());
+}

@@ -1,0 +1,54 @@
+/* The table of instruction sets that attune generates code for, and what this CPU has of them. */
+#ifndef ATTUNE_TARGET_TARGET_H
+#define ATTUNE_TARGET_TARGET_H
+
+#include "base/error.h"
+
+#include <stdbool.h>
+
+/* What the IR may use on a target (see the NEEDS_* traits of ir/ops.def) and what builders may count on. */
+enum {
+    AT_TARGET_FMA = 1,        /* fused multiply-add */
+    AT_TARGET_ROUND = 2,      /* rint is one instruction */
+    AT_TARGET_SCALEF = 4,     /* ldexp on float vectors is one instruction */
+    AT_TARGET_LANE_MASK = 8,  /* mask registers: masked loads and selects are free */
+    AT_TARGET_BF16_DOT = 16
+};
+
+typedef struct at_target {
+    const char *name;          /* "avx512", "avx2", "x86-64": what ATTUNE_ISA takes and keys hold */
+    const char *llvm_triple;
+    const char *llvm_cpu;      /* for code selection and scheduling; never from the user */
+    const char *llvm_features; /* "+avx2,+fma,…" */
+    uint32_t flags;            /* AT_TARGET_* */
+    uint32_t required;         /* AT_CPU_* that code for it needs */
+    uint8_t vector_bytes;
+    uint8_t vector_registers;
+} at_target;
+
+/* CPU features that matter to us, as bits of `required` and of cache entries. Part of the file format: append only.
+ * BMI2 stands for BMI1, BMI2, LZCNT and MOVBE together; AVX2 for AVX2 and POPCNT. */
+enum {
+    AT_CPU_X86_64 = 1u << 0, AT_CPU_AVX2 = 1u << 1, AT_CPU_FMA = 1u << 2, AT_CPU_F16C = 1u << 3,
+    AT_CPU_BMI2 = 1u << 4, AT_CPU_AVX512F = 1u << 5, AT_CPU_AVX512BW = 1u << 6, AT_CPU_AVX512DQ = 1u << 7,
+    AT_CPU_AVX512VL = 1u << 8, AT_CPU_AVX512BF16 = 1u << 9, AT_CPU_AVX512VNNI = 1u << 10, AT_CPU_AVX512CD = 1u << 11
+};
+
+/* Best first; ends with a NULL name. */
+const at_target *at_targets(void);
+
+const at_target *at_target_find(const char *name); /* NULL if unknown */
+
+/* The features this CPU and its operating system offer (CPUID and XCR0), read once. */
+uint32_t at_cpu_features(void);
+
+/* "AMD EPYC 7763": the CPU's own name, trimmed; static storage. */
+const char *at_cpu_name(void);
+
+/* The best target this CPU can run. `name` (may be NULL or "") forces one: unknown is ATTUNE_INVALID_ARGUMENT and one
+ * this CPU cannot run is ATTUNE_UNSUPPORTED, each with the list of what there is. */
+attune_status at_target_select(const char *name, const at_target **target, at_error *err);
+
+bool at_target_runs_here(const at_target *target);
+
+#endif
