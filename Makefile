@@ -1,0 +1,215 @@
+# attune: build, test, install. `make help` lists the targets.
+#
+# Variables worth setting: LLVM_CONFIG, CC, CFLAGS, BUILD (where products go), PREFIX and DESTDIR (for install),
+# SANITIZE (compiler flags added everywhere; use another BUILD with it), DEPS=no (never call apt), V=1 (show commands).
+
+LLVM_CONFIG ?= llvm-config-19
+FUZZ_CC ?= clang-19
+CLANG_FORMAT ?= clang-format-19
+BUILD ?= build
+PREFIX ?= /usr/local
+CFLAGS ?= -O2 -g
+VERSION := $(shell sed -n 's/^#define ATTUNE_VERSION_STRING "\(.*\)"/\1/p' include/attune.h)
+
+# All processors unless the caller said -j: sub-makes inherit the job server.
+ifeq ($(MAKELEVEL),0)
+MAKEFLAGS += -j$(shell nproc)
+endif
+
+# Evaluated when used, not when read: on a bare machine llvm-config comes with `make deps`.
+LLVM_CFLAGS = -isystem $(shell $(LLVM_CONFIG) --includedir)
+LLVM_LIBS = $(shell $(LLVM_CONFIG) --link-shared --ldflags --libs)
+
+WARN = -Wall -Wextra -Wshadow -Wstrict-prototypes -Wmissing-prototypes -Wvla
+# No contraction anywhere: a*b+c is fused only where fma is written, or the interpreter would not define the kernels.
+BASE_CFLAGS = -std=gnu11 $(WARN) -fPIC -fvisibility=hidden -ffp-contract=off -pthread \
+	-Iinclude $(CFLAGS) $(SANITIZE)
+CORE_LIBS = -pthread -ldl -lm
+RUNTIME_LIBS = -lpthreadpool -lxxhash $(CORE_LIBS)
+LINK = $(CC) $(CFLAGS) $(SANITIZE) $(LDFLAGS) -Wl,--as-needed
+
+CORE_SRC := $(wildcard src/base/*.c src/ir/*.c src/target/*.c)
+LIB_SRC := $(CORE_SRC) $(wildcard src/mha/*.c src/runtime/*.c)
+CODEGEN_SRC := $(filter-out src/codegen/worker_main.c,$(wildcard src/codegen/*.c))
+TOOL_SRC := $(wildcard tools/*.c)
+TEST_SRC := $(wildcard tests/test_*.c)
+SUPPORT_SRC := $(wildcard tests/support/*.c tests/ref_attention.c)
+FUZZ_SRC := $(wildcard tests/fuzz/fuzz_*.c)
+
+Q = $(if $(V),,@)
+say = $(if $(V),,@echo '  $(1)')
+obj = $(patsubst %.c,$(BUILD)/obj/%.o,$(1))
+TESTS = $(patsubst tests/%.c,$(BUILD)/tests/%,$(TEST_SRC))
+FUZZERS = $(patsubst tests/fuzz/%.c,$(BUILD)/fuzz/%,$(FUZZ_SRC))
+GENERATOR_ID = $(BUILD)/gen/generator_id.h
+
+.DELETE_ON_ERROR:
+.PHONY: all lib codegen tool tests deps run test bench install uninstall help FORCE
+
+all: lib codegen tool ## build the library, the code generator and the command into build/
+lib: $(BUILD)/libattune.a $(BUILD)/libattune.so
+codegen: $(BUILD)/libattune-codegen.so $(BUILD)/attune-codegen-worker
+tool: $(BUILD)/attune
+tests: $(TESTS) $(BUILD)/tests/attune ## build the test programs
+
+# ---- Objects ----
+
+$(call obj,$(wildcard src/*/*.c)): INCLUDES = -Isrc -I$(BUILD)/gen
+$(call obj,$(wildcard src/codegen/*.c)): INCLUDES += $(LLVM_CFLAGS)
+# Where an installed library looks last for its code generator; beside itself comes first, so moving it is fine.
+$(call obj,$(wildcard src/runtime/*.c)): INCLUDES += -DATTUNE_PLUGIN_DIR='"$(PREFIX)/lib/attune"'
+# The command sees the public header only, as any other program does.
+$(call obj,$(TOOL_SRC)): INCLUDES = -Itests
+$(call obj,$(TEST_SRC) $(SUPPORT_SRC)): INCLUDES = -Isrc -Itests -Itools -I$(BUILD)/gen
+$(call obj,$(filter tests/test_codegen% tests/test_object_link%,$(TEST_SRC))): INCLUDES += $(LLVM_CFLAGS)
+$(call obj,$(FUZZ_SRC)): INCLUDES = -Isrc -Itests -Itools -I$(BUILD)/gen
+
+$(BUILD)/obj/%.o: %.c | $(GENERATOR_ID)
+	@mkdir -p $(@D)
+	$(call say,cc $<)
+	$(Q)$(CC) $(BASE_CFLAGS) $(INCLUDES) -MMD -MP -c $< -o $@
+
+# Part of every cache key: any change to what generates code makes old entries unreachable, and nobody bumps a number.
+$(GENERATOR_ID): FORCE
+	@mkdir -p $(@D)
+	@LLVM_CONFIG='$(LLVM_CONFIG)' sh scripts/generator_id.sh > $@.tmp
+	@if cmp -s $@.tmp $@; then rm $@.tmp; else mv $@.tmp $@; fi
+
+-include $(patsubst %.o,%.d,$(call obj,$(LIB_SRC) $(wildcard src/codegen/*.c) $(TOOL_SRC) $(TEST_SRC) $(SUPPORT_SRC) \
+	$(FUZZ_SRC)))
+
+# ---- Products ----
+
+archive = @rm -f $@; ar rcs $@ $^
+
+$(BUILD)/libattune.a: $(call obj,$(LIB_SRC))
+	$(archive)
+
+$(BUILD)/libattune.so.0: $(call obj,$(LIB_SRC))
+	$(call say,link $@)
+	$(Q)$(LINK) -shared -Wl,-soname,libattune.so.0 $^ $(RUNTIME_LIBS) -o $@
+
+$(BUILD)/libattune.so: $(BUILD)/libattune.so.0
+	@ln -sf libattune.so.0 $@
+
+# -Bsymbolic and the version script: the plug-in carries its own copy of ir and must never mix with the host's.
+$(BUILD)/libattune-codegen.so: $(call obj,$(CODEGEN_SRC) $(CORE_SRC)) src/codegen/exports.map
+	$(call say,link $@)
+	$(Q)$(LINK) -shared -Wl,-Bsymbolic -Wl,--version-script=src/codegen/exports.map $(filter %.o,$^) $(LLVM_LIBS) \
+		$(CORE_LIBS) -o $@
+
+$(BUILD)/attune-codegen-worker: $(call obj,src/codegen/worker_main.c $(CODEGEN_SRC) $(CORE_SRC))
+	$(call say,link $@)
+	$(Q)$(LINK) $^ $(LLVM_LIBS) $(CORE_LIBS) -o $@
+
+# The run path serves both the build directory and an installed bin/ beside lib/.
+$(BUILD)/attune: $(call obj,$(TOOL_SRC) tests/ref_attention.c) $(BUILD)/libattune.so
+	$(call say,link $@)
+	$(Q)$(LINK) -Wl,-rpath,'$$ORIGIN:$$ORIGIN/../lib' $(filter %.o,$^) -L$(BUILD) -lattune -ljansson $(CORE_LIBS) -o $@
+
+# ---- Test programs: linked to everything as archives, from which each takes what it names ----
+
+$(BUILD)/libattune-codegen.a: $(call obj,$(CODEGEN_SRC))
+	$(archive)
+$(BUILD)/libattune-tool.a: $(call obj,$(TOOL_SRC))
+	$(archive)
+$(BUILD)/libattune-support.a: $(call obj,$(SUPPORT_SRC))
+	$(archive)
+
+TEST_ARCHIVES = $(addprefix $(BUILD)/libattune,-support.a -tool.a -codegen.a .a)
+TEST_LINK = $(filter %.o,$^) -Wl,--start-group $(filter %.a,$^) -Wl,--end-group $(LLVM_LIBS) $(RUNTIME_LIBS) -ljansson
+
+$(BUILD)/tests/%: $(BUILD)/obj/tests/%.o $(TEST_ARCHIVES)
+	@mkdir -p $(@D)
+	$(call say,link $@)
+	$(Q)$(LINK) -rdynamic $(TEST_LINK) -lcmocka $($*_LDFLAGS) -o $@
+
+# A test program holds the library itself, and the library looks for its code generator in attune/ beside it.
+$(BUILD)/tests/attune: | codegen
+	@mkdir -p $(@D)
+	@ln -sfn .. $@
+
+$(BUILD)/fuzz/%: $(BUILD)/obj/tests/fuzz/%.o $(TEST_ARCHIVES)
+	@mkdir -p $(@D)
+	$(call say,link $@)
+	$(Q)$(LINK) -fsanitize=fuzzer $(TEST_LINK) -o $@
+
+.SECONDARY: $(call obj,$(TEST_SRC) $(FUZZ_SRC))
+
+# ---- Doing things ----
+
+deps: ## install what building and testing need (apt; DEPS=no switches that off)
+	@DEPS='$(DEPS)' LLVM_CONFIG='$(LLVM_CONFIG)' bash scripts/deps.sh build
+
+run: ## build, then run a real attention layer, check it, and show its speed
+	@$(MAKE) --no-print-directory deps
+	@$(MAKE) --no-print-directory all
+	@BUILD='$(BUILD)' bash scripts/run_demo.sh
+
+test: ## build and run all tests; TESTS_ONLY="test_a test_b.sh" picks some
+	@$(MAKE) --no-print-directory deps
+	@$(MAKE) --no-print-directory all tests
+	@BUILD='$(BUILD)' LLVM_CONFIG='$(LLVM_CONFIG)' bash tests/run.sh $(TESTS_ONLY)
+
+bench: all ## the speed table of four shapes
+	@BUILD='$(BUILD)' bash scripts/bench_table.sh
+
+# ---- Checking harder: each in a build directory of its own ----
+
+.PHONY: asan ubsan tsan fuzz fuzzers mutants check-deps format check-format clean
+
+SANITIZER_FLAGS = -fno-omit-frame-pointer -O1
+asan: ## the tests under AddressSanitizer
+	@$(MAKE) --no-print-directory test BUILD=$(BUILD)-asan SANITIZE='-fsanitize=address $(SANITIZER_FLAGS)'
+ubsan: ## the tests under UndefinedBehaviorSanitizer
+	@$(MAKE) --no-print-directory test BUILD=$(BUILD)-ubsan \
+		SANITIZE='-fsanitize=undefined -fno-sanitize-recover=undefined $(SANITIZER_FLAGS)'
+tsan: ## the tests under ThreadSanitizer
+	@$(MAKE) --no-print-directory test BUILD=$(BUILD)-tsan SANITIZE='-fsanitize=thread $(SANITIZER_FLAGS)'
+
+FUZZ_SECONDS ?= 300
+fuzz: ## libFuzzer on every parser, FUZZ_SECONDS each (300)
+	@DEPS='$(DEPS)' LLVM_CONFIG='$(LLVM_CONFIG)' bash scripts/deps.sh fuzz
+	@$(MAKE) --no-print-directory fuzzers BUILD=$(BUILD)-fuzz CC=$(FUZZ_CC) \
+		SANITIZE='-fsanitize=fuzzer-no-link,address,undefined -fno-sanitize-recover=undefined $(SANITIZER_FLAGS)'
+	@BUILD=$(BUILD)-fuzz bash tests/fuzz/run.sh $(FUZZ_SECONDS)
+fuzzers: $(FUZZERS)
+
+mutants: all tests ## seed known bugs one by one: each must make a test fail
+	@BUILD='$(BUILD)' LLVM_CONFIG='$(LLVM_CONFIG)' bash scripts/mutants.sh $(MUTANTS)
+
+check-deps: ## fail on an include that the architecture does not allow
+	@bash scripts/check_deps.sh
+
+FORMATTED = git ls-files '*.c' '*.h'
+format: ## rewrite the sources by clang-format
+	@$(FORMATTED) | xargs $(CLANG_FORMAT) -i
+check-format: ## fail if `make format` would change something
+	@$(FORMATTED) | xargs $(CLANG_FORMAT) --dry-run --Werror
+
+# ---- Installing ----
+
+BIN = $(DESTDIR)$(PREFIX)/bin
+LIBDIR = $(DESTDIR)$(PREFIX)/lib
+install: all ## install below PREFIX (/usr/local), DESTDIR before it
+	install -d $(BIN) $(LIBDIR)/attune $(LIBDIR)/pkgconfig $(DESTDIR)$(PREFIX)/include \
+		$(DESTDIR)$(PREFIX)/share/man/man1
+	install -m 755 $(BUILD)/attune $(BIN)/attune
+	install -m 644 $(BUILD)/libattune.so.0 $(LIBDIR)/libattune.so.0
+	ln -sf libattune.so.0 $(LIBDIR)/libattune.so
+	install -m 644 $(BUILD)/libattune-codegen.so $(LIBDIR)/attune/libattune-codegen.so
+	install -m 755 $(BUILD)/attune-codegen-worker $(LIBDIR)/attune/attune-codegen-worker
+	install -m 644 include/attune.h $(DESTDIR)$(PREFIX)/include/attune.h
+	sed 's|@PREFIX@|$(PREFIX)|; s|@VERSION@|$(VERSION)|' attune.pc.in > $(LIBDIR)/pkgconfig/attune.pc
+	install -m 644 docs/attune.1 $(DESTDIR)$(PREFIX)/share/man/man1/attune.1
+
+uninstall: ## remove what install installed
+	rm -rf $(LIBDIR)/attune
+	rm -f $(BIN)/attune $(LIBDIR)/libattune.so.0 $(LIBDIR)/libattune.so $(LIBDIR)/pkgconfig/attune.pc \
+		$(DESTDIR)$(PREFIX)/include/attune.h $(DESTDIR)$(PREFIX)/share/man/man1/attune.1
+
+clean: ## remove all build directories
+	rm -rf $(BUILD) $(BUILD)-asan $(BUILD)-ubsan $(BUILD)-tsan $(BUILD)-fuzz $(BUILD)-mutants
+
+help: ## this list
+	@sed -n 's/^\([a-z-]*\):[^#]*## \(.*\)/  \1\t\2/p' Makefile | expand -t 16
