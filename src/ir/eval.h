@@ -1,0 +1,24 @@
+/* What every operator means, on values: the one place. The builder folds with it, the interpreter computes with
+ * it, and the emitter must agree with it bit for bit. Compiled with -ffp-contract=off. */
+#ifndef ATTUNE_IR_EVAL_H
+#define ATTUNE_IR_EVAL_H
+
+#include "ir/ir.h"
+
+/* Lanes of one value: an array of the element's C type, 64-byte aligned; idx and i64 are int64_t, bool is uint8_t
+ * (0 or 1), f16/bf16 are uint16_t, f8/i8 uint8_t/int8_t. */
+typedef void ir_eval_fn(void *restrict out, const void *x, const void *y, const void *z, int lanes);
+
+/* The evaluator of an operator on operands of element `elem`, or NULL if it does not exist: all SAME and CMP
+ * operators (CMP writes bool), SELECT (x is bool) and DOT2 (of IR_F32, `lanes` being those of the accumulator); the
+ * HIGH operators have none. The functions are chosen for this CPU (fused multiply-add in hardware), but
+ * their results are not. */
+ir_eval_fn *ir_eval_get(ir_op op, ir_elem elem);
+ir_eval_fn *ir_eval_cast(ir_elem from, ir_elem to);
+
+/* Sets the floating-point environment to the default (round to nearest even, no flush to zero) and returns what it
+ * was; used round every evaluation so that the caller's FTZ flag cannot change bits. */
+uint32_t ir_fpenv_enter(void);
+void ir_fpenv_leave(uint32_t saved);
+
+#endif
