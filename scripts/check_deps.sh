@@ -1,0 +1,53 @@
+#!/usr/bin/env bash
+# Fails on an include that the architecture does not allow (the table in docs/design.md). Prints each offender.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+# What each folder may include with quotes, beside its own headers, as an extended regular expression.
+declare -A project=(
+    [include]='^$'
+    [src/base]='^base/'
+    [src/target]='^(base|target)/'
+    [src/ir]='^(base|ir)/|^target/target\.h$'
+    [src/mha]='^(base|ir|target|mha)/'
+    [src/codegen]='^(base|ir|target|codegen)/|^generator_id\.h$'
+    [src/runtime]='^(base|ir|target|mha|runtime)/|^generator_id\.h$'
+    [tools]='^ref_attention\.h$'
+)
+# System headers: the C library's plain part everywhere; files, threads, processes and CPUs only where they belong.
+plain='^(attune|assert|ctype|errno|fenv|float|inttypes|limits|locale|math|stdarg|stdatomic|stdbool|stddef|stdint|stdio|stdlib|string|strings)\.h$'
+declare -A system=(
+    [include]="$plain"
+    [src/base]="$plain"
+    [src/target]="$plain|^cpuid\.h$|^pthread\.h$|^sys/auxv\.h$"
+    [src/ir]="$plain|^immintrin\.h$|^xmmintrin\.h$"
+    [src/mha]="$plain"
+    [src/codegen]="$plain|^llvm-c/|^llvm/Config/|^elf\.h$|^pthread\.h$|^unistd\.h$|^signal\.h$|^sys/"
+    [src/runtime]='^((?!llvm).)*$'
+    [tools]='^((?!llvm).)*$'
+)
+
+offences=0
+includes=0
+for folder in "${!project[@]}"; do
+    for file in "$folder"/*.[ch] "$folder"/*.def; do
+        [ -e "$file" ] || continue
+        while IFS=: read -r line text; do
+            name=$(sed -E 's/^[[:space:]]*#[[:space:]]*include[[:space:]]*[<"]([^>"]+)[>"].*/\1/' <<<"$text")
+            includes=$((includes + 1))
+            if [[ $text == *'<'* ]]; then
+                allowed=${system[$folder]}
+            else
+                # A header named without a folder is one that lies beside the file.
+                [[ $name != */* && -e $folder/$name ]] && continue
+                allowed=${project[$folder]}
+            fi
+            if ! grep -qP "$allowed" <<<"$name"; then
+                echo "$file:$line: $folder must not include $name"
+                offences=$((offences + 1))
+            fi
+        done < <(grep -nE '^[[:space:]]*#[[:space:]]*include' "$file" || true)
+    done
+done
+echo "check-deps: $includes includes, $offences not allowed"
+[ "$includes" -gt 0 ] && [ "$offences" -eq 0 ]

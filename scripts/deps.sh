@@ -1,0 +1,39 @@
+#!/usr/bin/env bash
+# Installs with apt what is missing for a purpose: build (which includes the tests), fuzz or format.
+# DEPS=no installs nothing. LLVM_CONFIG set to another llvm-config means that LLVM is the caller's own business.
+set -euo pipefail
+
+declare -A packages=(
+    [build]="gcc libc6-dev make binutils pkg-config libpthreadpool-dev libxxhash-dev libjansson-dev libcmocka-dev"
+    [fuzz]="clang-19 libclang-rt-19-dev"
+    [format]="clang-format-19"
+)
+
+purpose=${1:?usage: deps.sh build|fuzz|format}
+wanted=${packages[$purpose]}
+command -v "${LLVM_CONFIG:-llvm-config-19}" >/dev/null || wanted+=" llvm-19-dev"
+
+missing=()
+for package in $wanted; do
+    # "ii" is installed; anything else, including unknown, is not.
+    status=$(dpkg-query -W -f='${db:Status-Abbrev}' "$package" 2>/dev/null || true)
+    [[ $status == ii* ]] || missing+=("$package")
+done
+[ ${#missing[@]} -gt 0 ] || exit 0
+
+if [ "${DEPS:-}" = no ]; then
+    echo "deps: not installed (DEPS=no): ${missing[*]}" >&2
+    exit 0
+fi
+if ! command -v apt-get >/dev/null; then
+    echo "deps: no apt-get here; install these by other means: ${missing[*]}" >&2
+    exit 0
+fi
+sudo=()
+if [ "$(id -u)" -ne 0 ]; then
+    command -v sudo >/dev/null || { echo "deps: neither root nor sudo; install: ${missing[*]}" >&2; exit 1; }
+    sudo=(sudo)
+fi
+echo "deps: installing with apt: ${missing[*]}"
+"${sudo[@]}" apt-get update -qq
+DEBIAN_FRONTEND=noninteractive "${sudo[@]}" apt-get install -y -qq --no-install-recommends "${missing[@]}" >/dev/null

@@ -1,0 +1,90 @@
+#!/usr/bin/env bash
+# Runs test programs (build/tests/test_*, cmocka) and test scripts (tests/test_*.sh), all of them or those named, and
+# prints a line for each case; the last line is "N passed, N failed" (", N skipped" if any). Exit 1 if one failed.
+#
+# A test reports in TAP: "ok 1 - name", "not ok 2 - name", "ok 3 # SKIP name" (cmocka writes
+# "not ok" there, and means skipped all the same), after a plan "1..N". A script may leave
+# that out: then its exit status is its one case (77: skipped). It is a failure, too, if a test exits non-zero, dies,
+# runs longer than TEST_TIMEOUT seconds or reports fewer cases than its plan.
+#
+# Tests find the products in $BUILD and the command at $ATTUNE; each has an empty cache and TMPDIR of its own.
+# TEST_JOBS run at a time. The whole output of the tests stays in $BUILD/test-logs.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+BUILD=$(realpath "${BUILD:-build}")
+export BUILD ATTUNE=$BUILD/attune CMOCKA_MESSAGE_OUTPUT=TAP LLVM_CONFIG=${LLVM_CONFIG:-llvm-config-19}
+export ASAN_OPTIONS=${ASAN_OPTIONS:-detect_leaks=1:allocator_may_return_null=1}
+export LSAN_OPTIONS=${LSAN_OPTIONS:-suppressions=$PWD/tests/lsan.supp:print_suppressions=0}
+export UBSAN_OPTIONS=${UBSAN_OPTIONS:-print_stacktrace=1}
+export TSAN_OPTIONS=${TSAN_OPTIONS:-suppressions=$PWD/tests/tsan.supp}
+unset ATTUNE_ISA ATTUNE_COMPILE ATTUNE_CODEGEN ATTUNE_PERF
+timeout=${TEST_TIMEOUT:-600}
+jobs=${TEST_JOBS:-$(nproc)}
+logs=$BUILD/test-logs
+rm -rf "$logs"
+mkdir -p "$logs"
+
+list_tests() {
+    local file
+    for file in tests/test_*.c; do [ -e "$file" ] && basename "$file" .c; done
+    for file in tests/test_*.sh; do [ -e "$file" ] && basename "$file"; done
+    return 0
+}
+
+run_one() {
+    local name=$1 scratch status=0
+    scratch=$(mktemp -d)
+    mkdir "$scratch/cache" "$scratch/tmp"
+    local command=("$BUILD/tests/$name")
+    [[ $name == *.sh ]] && command=(bash "tests/$name")
+    ATTUNE_CACHE_DIR=$scratch/cache TMPDIR=$scratch/tmp timeout --kill-after=10 "$timeout" "${command[@]}" \
+        >"$logs/$name.log" 2>&1 </dev/null || status=$?
+    echo "$status" >"$logs/$name.status"
+    rm -rf "$scratch"
+}
+
+# From a test's output and exit status to lines "passed|failed|skipped name: case".
+judge() {
+    awk -v test="$1" -v status="$2" -v script="$([[ $1 == *.sh ]] && echo 1 || echo 0)" '
+        function say(verdict, what) { print verdict, test (what == "" ? "" : ": " what); count[verdict]++ }
+        function title(line) { sub(/^(not )?ok [0-9]+ *(- )?/, "", line); return line }
+        /^1\.\.[0-9]+/        { sub(/^1\.\./, ""); planned += $1; next }
+        /^(not )?ok [0-9]+ .*# SKIP/ { line = title($0); sub(/ *# SKIP */, "", line); say("skipped", line); cases++; next }
+        /^ok [0-9]+/          { say("passed", title($0)); cases++; next }
+        /^not ok [0-9]+/      { say("failed", title($0)); cases++; next }
+        END {
+            if (script && !cases && !planned && status == 77) say("skipped", "")
+            else if (script && !cases && !planned) say(status == 0 ? "passed" : "failed", "")
+            else if (status == 124 || status == 137) say("failed", "killed: it took too long, or used too much memory")
+            else if (status > 128) say("failed", "died of signal " (status - 128))
+            else if (status && !count["failed"]) say("failed", "exit status " status)
+            else if (cases < planned || !planned) say("failed", "reported " cases + 0 " of " planned + 0 " cases")
+        }' "$logs/$1.log"
+}
+
+tests=("$@")
+[ ${#tests[@]} -gt 0 ] || mapfile -t tests < <(list_tests)
+for name in "${tests[@]}"; do
+    while [ "$(jobs -rp | wc -l)" -ge "$jobs" ]; do wait -n || true; done
+    run_one "$name" 2>/dev/null & # the shell's own word about a killed test
+done
+wait
+
+passed=0 failed=0 skipped=0
+for name in "${tests[@]}"; do
+    verdicts=$(judge "$name" "$(cat "$logs/$name.status")")
+    echo "$verdicts"
+    if grep -q '^failed' <<<"$verdicts"; then
+        echo "---- the end of $logs/$name.log"
+        tail -n 60 "$logs/$name.log"
+        echo "----"
+    fi
+    passed=$((passed + $(grep -c '^passed' <<<"$verdicts" || true)))
+    failed=$((failed + $(grep -c '^failed' <<<"$verdicts" || true)))
+    skipped=$((skipped + $(grep -c '^skipped' <<<"$verdicts" || true)))
+done
+summary="$passed passed, $failed failed"
+[ "$skipped" -eq 0 ] || summary+=", $skipped skipped"
+echo "$summary"
+[ "$failed" -eq 0 ] && [ "$passed" -gt 0 ]
