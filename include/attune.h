@@ -1,0 +1,406 @@
+/* attune: a JIT compiler for multi-head-attention kernels on the CPU.
+ *
+ * Introduction
+ * ------------
+ * You describe one attention problem (attune_problem), attune compiles the one kernel that computes it
+ * (attune_compile), and you run that kernel on your pointers (attune_run) as often as you like:
+ *
+ *     O[b,h,i,:] = sum_j softmax_j(softmax_scale * Q[b,h,i,:] . K[b,h/group,j,:]) * V[b,h/group,j,:]
+ *
+ * (Vaswani et al., "Attention Is All You Need", 2017, equation 1; group = num_heads / num_kv_heads.)
+ * Compiled kernels are cached in memory and on disk under a hash of the problem, so that only the first
+ * process that ever meets a problem pays for compiling it.
+ *
+ *     attune_context *context = NULL;
+ *     attune_kernel *kernel = NULL;
+ *     attune_problem problem = ATTUNE_PROBLEM_INIT;
+ *     problem.num_heads = 12; problem.seq_q = problem.seq_kv = 512; problem.head_dim = 64;
+ *     attune_context_create(NULL, &context);
+ *     attune_compile(context, &problem, NULL, &kernel);
+ *     attune_arguments arguments;
+ *     attune_arguments_init(&arguments, &problem);
+ *     arguments.q = q; arguments.k = k; arguments.v = v; arguments.out = out;
+ *     attune_run(context, kernel, &arguments);
+ *     attune_kernel_release(kernel);
+ *     attune_context_destroy(context);
+ *
+ * Every function that can fail returns an attune_status; attune_last_message() then holds one sentence about
+ * it for the calling thread. The library never exits, never prints, and leaves no half-written file behind.
+ *
+ * Units: all sizes of tensors are counted in elements, strides too; workspace and cache sizes in bytes. */
+#ifndef ATTUNE_H
+#define ATTUNE_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#if defined(__GNUC__)
+#define ATTUNE_API __attribute__((visibility("default")))
+#else
+#define ATTUNE_API
+#endif
+
+/* ---- Version ---- */
+
+#define ATTUNE_VERSION_MAJOR 0
+#define ATTUNE_VERSION_MINOR 1
+#define ATTUNE_VERSION_PATCH 0
+#define ATTUNE_VERSION_STRING "0.1.0"
+
+/* The version of the library that is loaded, which may be newer than the header. Static storage. */
+ATTUNE_API const char *attune_version(void);
+
+/* ---- Status ---- */
+
+typedef enum attune_status {
+    ATTUNE_OK = 0,
+    ATTUNE_INVALID_ARGUMENT,  /* a pointer, size or option that the call cannot take */
+    ATTUNE_INVALID_PROBLEM,   /* a problem whose fields contradict each other or are out of range */
+    ATTUNE_INVALID_SCHEDULE,  /* a schedule that is not legal for the problem or the ISA */
+    ATTUNE_INVALID_IR,        /* loop IR that does not parse or does not verify */
+    ATTUNE_UNSUPPORTED,       /* well formed, but this build or this CPU cannot do it */
+    ATTUNE_OUT_OF_MEMORY,
+    ATTUNE_WORKSPACE_TOO_SMALL,
+    ATTUNE_IO_ERROR,          /* a file or directory could not be read or written */
+    ATTUNE_BAD_FILE,          /* a file was read, but is truncated, damaged or of another kind */
+    ATTUNE_CODEGEN_MISSING,   /* the code generator could not be loaded, or is of another version */
+    ATTUNE_CODEGEN_FAILED,    /* the code generator or its worker process failed */
+    ATTUNE_NO_EXEC_MEMORY,    /* the system refused executable memory */
+    ATTUNE_CHECK_FAILED,      /* the interpreter found an access out of bounds or a read of unwritten memory */
+    ATTUNE_INTERNAL,          /* a bug in attune */
+    ATTUNE_STATUS_COUNT
+} attune_status;
+
+#define ATTUNE_MESSAGE_BYTES 512
+
+/* A short name of the status such as "out of memory". Static storage; never NULL. */
+ATTUNE_API const char *attune_status_name(attune_status status);
+
+/* One sentence about the last failure on the calling thread; "" when there was none. Valid until the next
+ * attune call on the same thread. */
+ATTUNE_API const char *attune_last_message(void);
+
+/* ---- The problem ---- */
+
+typedef enum attune_dtype {
+    ATTUNE_F32 = 0,
+    ATTUNE_DTYPE_COUNT
+} attune_dtype;
+
+typedef enum attune_causal_align {
+    ATTUNE_TOP_LEFT = 0,     /* query i sees keys j <= i + causal_offset */
+    ATTUNE_BOTTOM_RIGHT = 1  /* query i sees keys j <= i + (seq_kv - seq_q) + causal_offset */
+} attune_causal_align;
+
+/* Says what is computed, never how. Start from ATTUNE_PROBLEM_INIT and set the fields you need.
+ *
+ * Shapes, row-major unless strides say otherwise:
+ *     q   [batch, num_heads,    seq_q,  head_dim]
+ *     k   [batch, num_kv_heads, seq_kv, head_dim]
+ *     v   [batch, num_kv_heads, seq_kv, head_dim_v]
+ *     out [batch, num_heads,    seq_q,  head_dim_v]
+ *     lse [batch, num_heads,    seq_q]   (natural logarithm of the sum of exponentials; f32)
+ *
+ * A stride array of all zeros means contiguous in the order above. Strides are in elements, one for each
+ * dimension in the order above; output strides must not make two elements coincide.
+ * A query row that sees no key gives 0 in `out` and -infinity in `lse`. */
+typedef struct attune_problem {
+    size_t struct_size;    /* sizeof(attune_problem): lets the struct grow */
+    attune_dtype dtype;    /* of q, k, v and out */
+    int64_t batch;         /* >= 1, default 1 */
+    int64_t num_heads;     /* >= 1, default 1 */
+    int64_t num_kv_heads;  /* divides num_heads; 0 = num_heads */
+    int64_t seq_q;         /* >= 1 */
+    int64_t seq_kv;        /* >= 1; 0 = seq_q */
+    int64_t head_dim;      /* >= 1 */
+    int64_t head_dim_v;    /* >= 1; 0 = head_dim */
+    double softmax_scale;  /* finite; ATTUNE_DEFAULT_SCALE = 1 / sqrt(head_dim) */
+    int is_causal;         /* 0 or 1 */
+    attune_causal_align causal_align;
+    int64_t causal_offset; /* added to the diagonal; any sign */
+    int has_lse;           /* 1: `lse` is written too */
+    int64_t q_strides[4], k_strides[4], v_strides[4], out_strides[4], lse_strides[3];
+} attune_problem;
+
+/* A NaN: "use 1 / sqrt(head_dim)". */
+#define ATTUNE_DEFAULT_SCALE (__builtin_nan(""))
+
+#define ATTUNE_PROBLEM_INIT                                                                             \
+    { .struct_size = sizeof(attune_problem), .batch = 1, .num_heads = 1, .softmax_scale = ATTUNE_DEFAULT_SCALE }
+
+/* Reads `key=value` pairs separated by commas, keys being the field names of attune_problem:
+ *     batch=1,num_heads=12,seq_q=512,head_dim=64,is_causal=1,causal_align=bottom_right
+ * plus dtype=f32, lse=1, strides as q_strides=65536:4096:64:1, and layout=bhsd|bshd, which sets every stride
+ * array to the contiguous one of that order. `*problem` must be initialised; fields not named keep their
+ * values. An unknown key, a malformed or repeated value is ATTUNE_INVALID_PROBLEM and leaves *problem alone.
+ * The result is not checked as a whole: attune_problem_check does that. */
+ATTUNE_API attune_status attune_problem_parse(const char *text, attune_problem *problem);
+
+/* Writes the canonical text (defaults filled in, what is at its default left out) with a final NUL.
+ * Returns the length it needs without the NUL, as snprintf does; text may be NULL when capacity is 0. */
+ATTUNE_API size_t attune_problem_print(const attune_problem *problem, char *text, size_t capacity);
+
+/* Says whether a problem can be compiled: ranges, divisibility, overflow of size products, strides. */
+ATTUNE_API attune_status attune_problem_check(const attune_problem *problem);
+
+/* Floating-point operations of the two products, 2 * (head_dim + head_dim_v) for each allowed pair. */
+ATTUNE_API double attune_problem_flops(const attune_problem *problem);
+
+/* ---- Context ---- */
+
+/* Memory callbacks. `align` is a power of two; alloc returns NULL when it refuses. Must be thread-safe. */
+typedef struct attune_allocator {
+    void *(*alloc)(void *user, size_t bytes, size_t align);
+    void (*free)(void *user, void *pointer);
+    void *user;
+} attune_allocator;
+
+typedef enum attune_log_level { ATTUNE_LOG_ERROR = 0, ATTUNE_LOG_WARNING = 1, ATTUNE_LOG_INFO = 2 } attune_log_level;
+typedef void attune_log_fn(void *user, attune_log_level level, const char *message);
+
+/* Runs fn(argument, begin, end, worker) over disjoint ranges that cover [0, n), in any order and on any
+ * threads, and returns when all have returned. Two ranges that run at the same time must have different
+ * `worker` numbers, all below max_workers. Equals the serial loop fn(argument, 0, n, 0). */
+typedef void attune_range_fn(void *argument, int64_t begin, int64_t end, uint32_t worker);
+typedef void attune_parallel_for_fn(void *user, attune_range_fn *fn, void *argument, int64_t n);
+
+typedef enum attune_compile_mode {
+    ATTUNE_COMPILE_DEFAULT = 0, /* what ATTUNE_COMPILE says, else in process */
+    ATTUNE_COMPILE_IN_PROCESS,  /* LLVM is loaded into this process on the first miss */
+    ATTUNE_COMPILE_WORKER       /* a worker process compiles; a crash of LLVM cannot reach this process */
+} attune_compile_mode;
+
+typedef struct attune_context_options {
+    size_t struct_size;
+    const attune_allocator *allocator;    /* NULL: malloc; copied */
+    attune_log_fn *log;                   /* NULL: silent */
+    void *log_user;
+    attune_parallel_for_fn *parallel_for; /* NULL: attune's own thread pool */
+    void *parallel_user;
+    uint32_t max_workers;                 /* 0: as many as the process may use; required with parallel_for */
+    const char *isa;                      /* NULL: ATTUNE_ISA, else the best this CPU has */
+    const char *cache_dir;                /* NULL: ATTUNE_CACHE_DIR, XDG_CACHE_HOME, ~/.cache; "": no disk cache */
+    uint64_t memory_cache_bytes;          /* code kept in memory; 0: 256 MiB */
+    uint64_t disk_cache_bytes;            /* 0: 1 GiB */
+    attune_compile_mode compile_mode;
+    int allow_interpreter;                /* 1: run by the interpreter where no machine code can be had */
+} attune_context_options;
+
+#define ATTUNE_CONTEXT_OPTIONS_INIT { .struct_size = sizeof(attune_context_options) }
+
+typedef struct attune_context attune_context;
+
+/* Creates a context; options may be NULL. A context may be used by any number of threads at once. */
+ATTUNE_API attune_status attune_context_create(const attune_context_options *options, attune_context **context);
+
+/* Destroys it. Kernels acquired from it must have been released and no call may be under way. NULL is fine. */
+ATTUNE_API void attune_context_destroy(attune_context *context);
+
+/* ---- Kernels ---- */
+
+typedef struct attune_kernel attune_kernel;
+
+/* How a kernel computes; see "Schedules" below. */
+typedef struct attune_schedule attune_schedule;
+
+/* Gives a kernel for the problem: from memory, else from disk, else freshly compiled. With a schedule NULL
+ * attune chooses (or takes what the cache holds); an explicit schedule is part of the cache key. Batch, the
+ * number of heads at equal group size, and all strides but the innermost are arguments of the kernel: problems
+ * that differ only in those share one. Threads that ask for the same new kernel at once compile it once.
+ * The caller owns one reference and gives it back with attune_kernel_release. */
+ATTUNE_API attune_status attune_compile(attune_context *context, const attune_problem *problem,
+                                        const attune_schedule *schedule, attune_kernel **kernel);
+
+/* Gives a reference back; the kernel must not be running under it. NULL is fine. Thread-safe. */
+ATTUNE_API void attune_kernel_release(attune_kernel *kernel);
+
+/* Pointers and run-time sizes of one call. Fill it with attune_arguments_init, then set the pointers. */
+typedef struct attune_arguments {
+    size_t struct_size;
+    const void *q, *k, *v;       /* aligned to their element type */
+    void *out;
+    float *lse;                  /* written when the problem has_lse, else ignored */
+    int64_t batch, num_heads, num_kv_heads; /* num_heads / num_kv_heads must be as compiled */
+    int64_t q_strides[4], k_strides[4], v_strides[4], out_strides[4], lse_strides[3]; /* innermost as compiled */
+    void *workspace;             /* 64-byte aligned, or NULL: attune allocates it for the call */
+    size_t workspace_bytes;
+} attune_arguments;
+
+/* Fills in the sizes and strides of `problem`, pointers NULL. */
+ATTUNE_API attune_status attune_arguments_init(attune_arguments *arguments, const attune_problem *problem);
+
+/* Bytes of workspace that attune_run needs for these arguments (whose pointers are not looked at). */
+ATTUNE_API attune_status attune_workspace_size(const attune_context *context, const attune_kernel *kernel,
+                                               const attune_arguments *arguments, size_t *bytes);
+
+/* Computes out (and lse). Inputs are never written; outputs must not overlap inputs or each other. The bits of
+ * the result do not depend on the threads. Thread-safe: a kernel may run in many threads at once, each with its
+ * own workspace. */
+ATTUNE_API attune_status attune_run(attune_context *context, const attune_kernel *kernel,
+                                    const attune_arguments *arguments);
+
+typedef enum attune_origin {
+    ATTUNE_FROM_MEMORY = 0,
+    ATTUNE_FROM_DISK = 1,
+    ATTUNE_FROM_COMPILER = 2
+} attune_origin;
+
+typedef enum attune_engine { ATTUNE_ENGINE_JIT = 0, ATTUNE_ENGINE_INTERPRETER = 1 } attune_engine;
+
+/* ---- Schedules ---- */
+
+typedef enum attune_strategy { ATTUNE_Q_LANES = 0, ATTUNE_STRATEGY_COUNT } attune_strategy;
+
+/* The numbers that the autotuner searches. q-lanes: vector lanes run along query rows.
+ * Legal values: see attune_schedule_check. */
+struct attune_schedule {
+    size_t struct_size;
+    attune_strategy strategy;
+    int32_t lanes;         /* elements of a vector */
+    int32_t score_rows;    /* keys in a register tile of Q.K^T */
+    int32_t score_vectors; /* vectors of query rows in it */
+    int32_t value_rows;    /* value columns in a register tile of P.V */
+    int32_t value_vectors; /* vectors of query rows in it; divides score_vectors */
+    int32_t q_vectors;     /* vectors of query rows in a task, at most; a multiple of score_vectors */
+    int32_t kv_tile;       /* keys between two rescalings; a multiple of score_rows */
+};
+
+#define ATTUNE_SCHEDULE_INIT { .struct_size = sizeof(attune_schedule) }
+
+/* A good schedule without measuring, for the context's ISA. */
+ATTUNE_API attune_status attune_schedule_choose(const attune_context *context, const attune_problem *problem,
+                                                attune_schedule *schedule);
+
+/* Whether a schedule is legal for the problem and the context's ISA; the message says why not. */
+ATTUNE_API attune_status attune_schedule_check(const attune_context *context, const attune_problem *problem,
+                                               const attune_schedule *schedule);
+
+/* Text form, as for problems: "strategy=q_lanes,lanes=8,score_rows=6,…". Parsing keeps what is not named. */
+ATTUNE_API attune_status attune_schedule_parse(const char *text, attune_schedule *schedule);
+ATTUNE_API size_t attune_schedule_print(const attune_schedule *schedule, char *text, size_t capacity);
+
+/* ---- What happened ---- */
+
+typedef struct attune_kernel_info {
+    size_t struct_size;
+    attune_engine engine;
+    attune_origin origin;         /* of the first acquisition in this process */
+    attune_schedule schedule;
+    const char *isa;              /* static storage */
+    uint32_t num_phases;
+    uint64_t code_bytes;
+    uint64_t scratch_bytes;       /* of workspace, for each worker */
+    double compile_ms;            /* 0 unless compiled by this process */
+    char key[33];                 /* the entry's name: 32 hex digits */
+} attune_kernel_info;
+
+ATTUNE_API attune_status attune_kernel_get_info(const attune_kernel *kernel, attune_kernel_info *info);
+
+typedef struct attune_statistics {
+    size_t struct_size;
+    uint64_t memory_hits, disk_hits, compiles, compile_failures;
+    uint64_t memory_evictions, disk_evictions, damaged_entries, disk_write_failures, worker_restarts;
+    uint64_t memory_kernels, memory_code_bytes;
+} attune_statistics;
+
+ATTUNE_API attune_status attune_get_statistics(const attune_context *context, attune_statistics *statistics);
+
+/* Drops kernels from memory (those in use live until released). */
+ATTUNE_API void attune_drop_memory_cache(attune_context *context);
+
+/* What the machine and the build are. Strings live as long as the context. */
+typedef struct attune_machine_info {
+    size_t struct_size;
+    const char *cpu;              /* as the CPU names itself */
+    const char *isa;              /* in use, e.g. "avx2" */
+    const char *isas;             /* all that this CPU can run, separated by spaces, best first */
+    const char *llvm;             /* the LLVM version this build's code generator is made for */
+    const char *cache_dir;        /* "" when off */
+    const char *codegen_path, *worker_path;
+    const char *generator_id;
+    uint32_t max_workers;
+} attune_machine_info;
+
+ATTUNE_API attune_status attune_get_machine_info(const attune_context *context, attune_machine_info *info);
+
+/* ---- Disk cache ---- */
+
+typedef struct attune_cache_entry {
+    size_t struct_size;
+    const char *file;     /* name inside the cache directory */
+    uint64_t bytes;
+    attune_status status; /* ATTUNE_OK, or what is wrong with it */
+    const char *message;
+    const char *problem;  /* canonical text; "" if unreadable */
+    const char *schedule;
+    const char *isa;
+    int64_t used_at;      /* seconds since the epoch */
+} attune_cache_entry;
+
+/* Calls visit for each entry; strings are valid during the call only; a non-zero return stops the walk. */
+typedef int attune_cache_visit_fn(void *user, const attune_cache_entry *entry);
+ATTUNE_API attune_status attune_cache_visit(attune_context *context, attune_cache_visit_fn *visit, void *user);
+
+/* Removes every entry; *removed may be NULL. */
+ATTUNE_API attune_status attune_cache_clear(attune_context *context, uint64_t *removed);
+
+/* ---- Advanced: looking inside, and kernels of your own ---- */
+
+typedef enum attune_stage {
+    ATTUNE_STAGE_IR = 0,  /* scheduled loop IR */
+    ATTUNE_STAGE_LOWERED, /* the IR that the code generator gets */
+    ATTUNE_STAGE_LLVM,
+    ATTUNE_STAGE_ASM,
+    ATTUNE_STAGE_OBJECT,
+    ATTUNE_STAGE_IMAGE
+} attune_stage;
+
+/* The kernel at one stage. *data is allocated by the context's allocator; free it with attune_free. Text has a
+ * NUL after its last byte, which *bytes does not count. */
+ATTUNE_API attune_status attune_emit(attune_context *context, const attune_problem *problem,
+                                     const attune_schedule *schedule, attune_stage stage, void **data, size_t *bytes);
+ATTUNE_API void attune_free(attune_context *context, void *data);
+
+/* The loop IR (docs/ir.md) as an input language. `text` is scheduled IR. */
+ATTUNE_API attune_status attune_ir_emit(attune_context *context, const char *text, attune_stage stage, void **data,
+                                        size_t *bytes);
+
+/* Calls observe with the kernel's text after each lowering pass ("parse" first); for dumps and tests. */
+typedef void attune_pass_fn(void *user, const char *pass, const char *text);
+ATTUNE_API attune_status attune_ir_dump_passes(attune_context *context, const char *text, attune_pass_fn *observe,
+                                               void *user);
+
+typedef struct attune_ir_parameter {
+    const char *name;
+    const char *elem;      /* "f32", "idx", … */
+    int is_buffer;
+    int is_input, is_output; /* of buffers */
+} attune_ir_parameter;
+
+/* A compiled kernel written in loop IR. Never cached. Release with attune_kernel_release. */
+ATTUNE_API attune_status attune_ir_compile(attune_context *context, const char *text, attune_kernel **kernel);
+/* Its parameters in order; strings live as long as the kernel. */
+ATTUNE_API attune_status attune_ir_parameters(const attune_kernel *kernel, const attune_ir_parameter **parameters,
+                                              size_t *count);
+/* The shape that parameter `index` must have with these scalar values (dims: room for 8). */
+ATTUNE_API attune_status attune_ir_shape(const attune_kernel *kernel, size_t index, const int64_t *scalars,
+                                         int64_t *dims, size_t *rank);
+/* Runs it: buffers[] and scalars[] in the order of the parameters of that sort; a scalar is the int64 itself or
+ * the bits of the float (low 32) or double. With engine INTERPRETER every access is checked. */
+ATTUNE_API attune_status attune_ir_run(attune_context *context, const attune_kernel *kernel, attune_engine engine,
+                                       void *const *buffers, const int64_t *scalars);
+
+/* Runs a problem by the interpreter of its own IR: slow, checks every access, gives the bits of the JIT.
+ * schedule NULL: as attune_compile chooses. */
+ATTUNE_API attune_status attune_run_interpreted(attune_context *context, const attune_problem *problem,
+                                                const attune_schedule *schedule, const attune_arguments *arguments);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

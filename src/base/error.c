@@ -1,0 +1,23 @@
+#include "base/error.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+
+attune_status at_fail(at_error *err, attune_status status, const char *format, ...) {
+    if (!err || err->status != ATTUNE_OK) return status;
+    err->status = status;
+    va_list args;
+    va_start(args, format);
+    vsnprintf(err->message, sizeof err->message, format, args);
+    va_end(args);
+    return status;
+}
+
+attune_status at_fail_memory(at_error *err, size_t bytes) {
+    return at_fail(err, ATTUNE_OUT_OF_MEMORY, "out of memory: an allocation of %zu bytes was refused", bytes);
+}
+
+void at_error_clear(at_error *err) {
+    err->status = ATTUNE_OK;
+    err->message[0] = '\0';
+}

@@ -1,0 +1,97 @@
+/* Building a kernel. The same functions serve the parser, the passes and the MHA builders: they check types,
+ * fold constants with the interpreter's evaluator (ir/eval.h), and allocate in the kernel's arena.
+ *
+ * Failure is sticky: the first wrong type or refused allocation is kept in the builder's error, every later call
+ * returns NULL and accepts NULL, and ir_builder_finish reports it. So code that builds needs no checks. */
+#ifndef ATTUNE_IR_BUILD_H
+#define ATTUNE_IR_BUILD_H
+
+#include "ir/ir.h"
+
+typedef struct ir_builder ir_builder;
+
+/* A builder whose kernel lives in `arena`. NULL when the arena refuses. The builder lives in the arena too. */
+ir_builder *ir_builder_new(at_arena *arena, const char *kernel_name);
+
+/* The kernel, or NULL with *err filled (the sticky error, or an unclosed scope). Also refuses a kernel with no phase. */
+ir_kernel *ir_builder_finish(ir_builder *b, at_error *err);
+
+bool ir_failed(const ir_builder *b);
+/* Reports a builder error of the caller's own; formats like printf. Sticky like all others. */
+void ir_build_fail(ir_builder *b, const char *format, ...) __attribute__((format(printf, 2, 3)));
+
+/* ---- Parameters, in order; before the first phase ---- */
+
+const ir_expr *ir_param_scalar(ir_builder *b, const char *name, ir_elem elem);
+/* strides NULL: row-major. access: IR_IN, IR_OUT or both. */
+const ir_buffer *ir_param_buffer(ir_builder *b, const char *name, ir_elem elem, int num_dims,
+                                 const ir_expr *const *dims, const ir_expr *const *strides, int access);
+void ir_kernel_assume(ir_builder *b, const ir_expr *condition);
+const ir_buffer *ir_shared(ir_builder *b, const char *name, ir_elem elem, int num_dims, const ir_expr *const *dims);
+
+/* ---- Expressions ---- */
+
+const ir_expr *ir_idx(ir_builder *b, int64_t value);
+const ir_expr *ir_int(ir_builder *b, ir_elem elem, int64_t value);   /* INT or BOOL elements */
+const ir_expr *ir_float(ir_builder *b, ir_elem elem, double value);  /* FLOAT elements; f32 is rounded */
+/* A constant of the element of `like`, splatted to its lanes. */
+const ir_expr *ir_const_like(ir_builder *b, const ir_expr *like, double value);
+const ir_expr *ir_var_ref(ir_builder *b, const ir_var *var);
+
+/* Any operator whose RESULT is SAME or CMP, and SELECT; unused arguments NULL. Folds constants, x+0, x*1, x*0 of
+ * integers, and nothing that could change the bits of a float. */
+const ir_expr *ir_apply(ir_builder *b, ir_op op, const ir_expr *x, const ir_expr *y, const ir_expr *z);
+
+const ir_expr *ir_neg(ir_builder *b, const ir_expr *x);
+const ir_expr *ir_add(ir_builder *b, const ir_expr *x, const ir_expr *y);
+const ir_expr *ir_sub(ir_builder *b, const ir_expr *x, const ir_expr *y);
+const ir_expr *ir_mul(ir_builder *b, const ir_expr *x, const ir_expr *y);
+const ir_expr *ir_div(ir_builder *b, const ir_expr *x, const ir_expr *y);
+const ir_expr *ir_mod(ir_builder *b, const ir_expr *x, const ir_expr *y);
+const ir_expr *ir_min(ir_builder *b, const ir_expr *x, const ir_expr *y);
+const ir_expr *ir_max(ir_builder *b, const ir_expr *x, const ir_expr *y);
+const ir_expr *ir_fma(ir_builder *b, const ir_expr *x, const ir_expr *y, const ir_expr *z); /* x * y + z */
+const ir_expr *ir_select(ir_builder *b, const ir_expr *c, const ir_expr *x, const ir_expr *y);
+const ir_expr *ir_cast(ir_builder *b, ir_elem elem, const ir_expr *x);
+const ir_expr *ir_bitcast(ir_builder *b, ir_elem elem, const ir_expr *x);
+const ir_expr *ir_splat(ir_builder *b, const ir_expr *x, int lanes); /* lanes 1 gives x itself */
+const ir_expr *ir_ramp(ir_builder *b, const ir_expr *base, const ir_expr *step, int lanes);
+const ir_expr *ir_shuffle(ir_builder *b, const ir_expr *x, const ir_expr *y, int lanes, const uint8_t *pick);
+const ir_expr *ir_dot2(ir_builder *b, const ir_expr *x, const ir_expr *y, const ir_expr *acc);
+
+/* Accesses. Index arguments after `num` are const ir_expr *. */
+const ir_access *ir_at(ir_builder *b, const ir_buffer *buffer, int lanes, int num, ...); /* along the last dim */
+const ir_access *ir_access_make(ir_builder *b, const ir_buffer *buffer, int lanes, int axis, int num,
+                                const ir_expr *const *indices, const ir_expr *mask);     /* axis -1: the last dim */
+const ir_expr *ir_load(ir_builder *b, const ir_access *access);
+
+/* ---- Statements: appended to the innermost open block ---- */
+
+void ir_phase_begin(ir_builder *b);
+const ir_expr *ir_parallel(ir_builder *b, const char *name, const ir_expr *hi); /* before the first statement */
+void ir_phase_end(ir_builder *b);
+
+const ir_expr *ir_for_begin(ir_builder *b, const char *name, const ir_expr *lo, const ir_expr *hi, int64_t step,
+                            bool unroll);
+void ir_for_end(ir_builder *b);
+void ir_if_begin(ir_builder *b, const ir_expr *condition);
+void ir_if_else(ir_builder *b);
+void ir_if_end(ir_builder *b);
+/* Names need not be unique here: a taken name gets a suffix ".1", ".2", … */
+const ir_expr *ir_let(ir_builder *b, const char *name, const ir_expr *value);
+const ir_buffer *ir_alloc(ir_builder *b, const char *name, ir_space space, ir_type type, int num_dims, const int64_t *dims);
+void ir_store(ir_builder *b, const ir_access *access, const ir_expr *value);
+void ir_prefetch(ir_builder *b, const ir_access *access);
+void ir_assume(ir_builder *b, const ir_expr *condition);
+
+/* ---- Trees over shuffle: fixed order, so that the bits are ---- */
+
+/* The n = x.lanes lanes reduced to a scalar-like 1-lane value by halving: lane l with lane l + n/2, and so on. */
+const ir_expr *ir_reduce(ir_builder *b, ir_op op, const ir_expr *x);
+
+/* ---- For rewriting passes: a new kernel built by walking an old one ---- */
+
+/* A builder for a copy of `old`'s signature (params, shared, assumes); ids and names of those are kept. */
+ir_builder *ir_builder_like(at_arena *arena, const ir_kernel *old);
+
+#endif

@@ -1,0 +1,20 @@
+/* From scheduled to lowered IR. Each pass builds a new kernel in the same arena and opens, in its file, with a
+ * contract: what it needs, what it keeps. Every pass keeps the bits that the interpreter computes, except that
+ * lower_math gives the HIGH operators their meaning. */
+#ifndef ATTUNE_IR_PASSES_H
+#define ATTUNE_IR_PASSES_H
+
+#include "ir/ir.h"
+#include "target/target.h"
+
+ir_kernel *ir_pass_lower_math(const ir_kernel *kernel, const at_target *target, at_error *err);
+ir_kernel *ir_pass_unroll(const ir_kernel *kernel, const at_target *target, at_error *err);
+ir_kernel *ir_pass_legalize(const ir_kernel *kernel, const at_target *target, at_error *err); /* rint, fma … per target */
+
+typedef void ir_observe_fn(void *user, const char *pass, const ir_kernel *kernel);
+
+/* The whole pipeline: verify(scheduled) → passes → verify(lowered). observe (may be NULL) sees the kernel first as
+ * "scheduled" and then after each pass under the pass's name. */
+ir_kernel *ir_lower(const ir_kernel *kernel, const at_target *target, ir_observe_fn *observe, void *user, at_error *err);
+
+#endif

@@ -1,0 +1,34 @@
+/* A good schedule without measuring. The figures behind the choices: docs/performance.md. */
+#include "mha/mha.h"
+
+static int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
+static int64_t min_of(int64_t a, int64_t b) { return a < b ? a : b; }
+
+/* Register tiles that fill the register file without spilling: accumulators + one row of vectors + one broadcast. */
+static void choose_score_tile(const attune_problem *p, const at_target *target, attune_schedule *s) {
+    const bool wide = target->vector_registers >= 32;
+    const int64_t rows = p->seq_q * (p->num_heads / p->num_kv_heads);
+    const int64_t vectors = ceil_div(rows, s->lanes);
+    s->score_vectors = (int32_t)min_of(wide ? 4 : 2, vectors);
+    s->score_rows = (int32_t)min_of(wide ? 24 / s->score_vectors : 12 / s->score_vectors, 8);
+    s->score_rows = (int32_t)min_of(s->score_rows, p->seq_kv);
+}
+
+/* The tile of P.V wants a number of rows that divides head_dim_v; a rest costs a smaller, latency-bound tile. */
+static void choose_value_tile(const attune_problem *p, const at_target *target, attune_schedule *s) {
+    const int32_t most = (target->vector_registers >= 32 ? 24 : 12) / s->score_vectors;
+    s->value_vectors = s->score_vectors;
+    s->value_rows = (int32_t)min_of(min_of(most, 8), p->head_dim_v);
+}
+
+void mha_choose(const attune_problem *p, const at_target *target, attune_schedule *s) {
+    const int64_t rows = p->seq_q * (p->num_heads / p->num_kv_heads);
+    *s = (attune_schedule)ATTUNE_SCHEDULE_INIT;
+    s->strategy = ATTUNE_Q_LANES;
+    s->lanes = target->vector_bytes / 4;
+    choose_score_tile(p, target, s);
+    choose_value_tile(p, target, s);
+    const int64_t blocks = min_of(4, ceil_div(rows, (int64_t)s->lanes * s->score_vectors));
+    s->q_vectors = (int32_t)(blocks * s->score_vectors);
+    s->kv_tile = (int32_t)(ceil_div(min_of(p->seq_kv, 128), s->score_rows) * s->score_rows);
+}

@@ -1,0 +1,124 @@
+/* Schedules: their text form and which are legal. */
+#include "mha/mha.h"
+#include "mha/text.h"
+
+#include <string.h>
+
+typedef struct number_field {
+    const char *name;
+    size_t offset;
+} number_field;
+
+static const number_field fields[] = {
+    {"lanes", offsetof(attune_schedule, lanes)},
+    {"score_rows", offsetof(attune_schedule, score_rows)},
+    {"score_vectors", offsetof(attune_schedule, score_vectors)},
+    {"value_rows", offsetof(attune_schedule, value_rows)},
+    {"value_vectors", offsetof(attune_schedule, value_vectors)},
+    {"q_vectors", offsetof(attune_schedule, q_vectors)},
+    {"kv_tile", offsetof(attune_schedule, kv_tile)},
+};
+enum { NUM_FIELDS = sizeof fields / sizeof *fields };
+
+static const char *const strategy_names[ATTUNE_STRATEGY_COUNT] = {[ATTUNE_Q_LANES] = "q_lanes"};
+
+static int32_t *number_at(attune_schedule *s, int field) { return (int32_t *)(void *)((char *)s + fields[field].offset); }
+
+static attune_status parse_strategy(const mha_pair *pair, attune_strategy *out, at_error *err) {
+    for (int i = 0; i < ATTUNE_STRATEGY_COUNT; i++)
+        if (mha_value_is(pair, strategy_names[i])) {
+            *out = (attune_strategy)i;
+            return ATTUNE_OK;
+        }
+    return at_fail(err, ATTUNE_INVALID_SCHEDULE, "strategy is '%.*s'; it must be q_lanes", pair->value_length,
+                   pair->value);
+}
+
+static attune_status parse_pair(void *user, const mha_pair *pair, at_error *err) {
+    attune_schedule *s = user;
+    if (mha_key_is(pair, "strategy")) return parse_strategy(pair, &s->strategy, err);
+    for (int i = 0; i < NUM_FIELDS; i++) {
+        if (!mha_key_is(pair, fields[i].name)) continue;
+        int64_t value;
+        attune_status status = mha_value_int(pair, ATTUNE_INVALID_SCHEDULE, &value, err);
+        if (status) return status;
+        if (value < 1 || value > INT32_MAX)
+            return at_fail(err, ATTUNE_INVALID_SCHEDULE, "%s is %lld; it must be from 1 to %d", fields[i].name,
+                           (long long)value, INT32_MAX);
+        *number_at(s, i) = (int32_t)value;
+        return ATTUNE_OK;
+    }
+    return at_fail(err, ATTUNE_INVALID_SCHEDULE,
+                   "'%.*s' is not a field of a schedule; there are: strategy, lanes, score_rows, score_vectors, "
+                   "value_rows, value_vectors, q_vectors, kv_tile",
+                   pair->key_length, pair->key);
+}
+
+attune_status mha_schedule_parse(const char *text, attune_schedule *schedule, at_error *err) {
+    attune_schedule parsed = *schedule;
+    attune_status status = mha_for_each_pair(text, ATTUNE_INVALID_SCHEDULE, parse_pair, &parsed, err);
+    if (!status) *schedule = parsed;
+    return status;
+}
+
+size_t mha_schedule_print(const attune_schedule *schedule, char *text, size_t capacity) {
+    mha_writer w = {text, capacity, 0};
+    if (capacity) *text = '\0';
+    if ((unsigned)schedule->strategy < ATTUNE_STRATEGY_COUNT) {
+        mha_write_key(&w, "strategy");
+        mha_write(&w, "%s", strategy_names[schedule->strategy]);
+    }
+    attune_schedule copy = *schedule;
+    for (int i = 0; i < NUM_FIELDS; i++) {
+        mha_write_key(&w, fields[i].name);
+        mha_write(&w, "%d", *number_at(&copy, i));
+    }
+    return w.length;
+}
+
+/* ---- legality ---- */
+
+/* Bounds that keep code and scratch small: a register tile of more accumulators than this only spills. */
+enum { MAX_ACCUMULATORS = 64, MAX_Q_VECTORS = 64, MAX_KV_TILE = 4096 };
+
+typedef struct rule {
+    bool kept;
+    const char *sentence;
+} rule;
+
+attune_status mha_schedule_check(const attune_problem *p, const attune_schedule *s, const at_target *target,
+                                 at_error *err) {
+    if (s->struct_size != sizeof *s)
+        return at_fail(err, ATTUNE_INVALID_ARGUMENT,
+                       "attune_schedule.struct_size is %zu, expected %zu: start from ATTUNE_SCHEDULE_INIT",
+                       s->struct_size, sizeof *s);
+    if ((unsigned)s->strategy >= ATTUNE_STRATEGY_COUNT)
+        return at_fail(err, ATTUNE_INVALID_SCHEDULE, "strategy is %d, which is no attune_strategy", (int)s->strategy);
+    attune_schedule copy = *s;
+    for (int i = 0; i < NUM_FIELDS; i++)
+        if (*number_at(&copy, i) < 1)
+            return at_fail(err, ATTUNE_INVALID_SCHEDULE, "%s is %d; it must be at least 1", fields[i].name,
+                           *number_at(&copy, i));
+    const int max_lanes = target->vector_bytes / 4;
+    const rule rules[] = {
+        {s->lanes <= max_lanes && !(s->lanes & (s->lanes - 1)), "lanes must be a power of two that fits the ISA's vectors"},
+        {s->q_vectors <= MAX_Q_VECTORS, "q_vectors must be at most 64"},
+        {s->score_vectors <= s->q_vectors && s->q_vectors % s->score_vectors == 0, "score_vectors must divide q_vectors"},
+        {s->value_vectors <= s->score_vectors && s->score_vectors % s->value_vectors == 0,
+         "value_vectors must divide score_vectors"},
+        {s->score_rows <= p->seq_kv, "score_rows must not exceed seq_kv"},
+        {s->score_rows * (int64_t)s->score_vectors <= MAX_ACCUMULATORS, "score_rows * score_vectors must be at most 64"},
+        {s->value_rows <= p->head_dim_v, "value_rows must not exceed head_dim_v"},
+        {s->value_rows * (int64_t)s->value_vectors <= MAX_ACCUMULATORS, "value_rows * value_vectors must be at most 64"},
+        {s->kv_tile % s->score_rows == 0, "score_rows must divide kv_tile"},
+        {s->kv_tile <= MAX_KV_TILE, "kv_tile must be at most 4096"},
+    };
+    for (size_t i = 0; i < sizeof rules / sizeof *rules; i++) {
+        if (rules[i].kept) continue;
+        char text[256];
+        mha_schedule_print(s, text, sizeof text);
+        return at_fail(err, ATTUNE_INVALID_SCHEDULE, "%s (%s; seq_kv=%lld, head_dim_v=%lld, isa %s has %d lanes)",
+                       rules[i].sentence, text, (long long)p->seq_kv, (long long)p->head_dim_v, target->name, max_lanes);
+    }
+    return ATTUNE_OK;
+}

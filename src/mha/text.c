@@ -1,0 +1,78 @@
+#include "mha/text.h"
+
+#include <errno.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static attune_status check_new(const char *text, const mha_pair *pair, attune_status bad, at_error *err) {
+    for (const char *at = text; at < pair->key;) {
+        const char *equals = strchr(at, '=');
+        if (equals - at == pair->key_length && !memcmp(at, pair->key, (size_t)pair->key_length))
+            return at_fail(err, bad, "'%.*s' is given twice", pair->key_length, pair->key);
+        const char *comma = strchr(equals, ',');
+        at = comma + 1; /* there is one: pair->key lies beyond */
+    }
+    return ATTUNE_OK;
+}
+
+attune_status mha_for_each_pair(const char *text, attune_status bad, mha_pair_fn *take, void *user, at_error *err) {
+    if (!*text) return ATTUNE_OK;
+    for (const char *at = text;;) {
+        size_t length = strcspn(at, ",");
+        const char *equals = memchr(at, '=', length);
+        if (length > 4096) return at_fail(err, bad, "a pair of %zu characters is too long", length);
+        if (!equals || equals == at)
+            return at_fail(err, bad, "'%.*s' is not of the form key=value", (int)(length > 80 ? 80 : length), at);
+        mha_pair pair = {at, equals + 1, (int)(equals - at), (int)(at + length - equals - 1)};
+        attune_status status = check_new(text, &pair, bad, err);
+        if (!status) status = take(user, &pair, err);
+        if (status) return status;
+        if (!at[length]) return ATTUNE_OK;
+        at += length + 1;
+    }
+}
+
+static bool equal(const char *text, int length, const char *word) {
+    return (size_t)length == strlen(word) && !memcmp(text, word, (size_t)length);
+}
+
+bool mha_key_is(const mha_pair *pair, const char *key) { return equal(pair->key, pair->key_length, key); }
+bool mha_value_is(const mha_pair *pair, const char *value) { return equal(pair->value, pair->value_length, value); }
+
+/* The value as a terminated string, if it is short enough to be a number. */
+static bool number_text(const mha_pair *pair, char text[64]) {
+    if (pair->value_length < 1 || pair->value_length > 63) return false;
+    memcpy(text, pair->value, (size_t)pair->value_length);
+    text[pair->value_length] = '\0';
+    return strchr("+-.0123456789abcdefABCDEFinIN", text[0]) != NULL; /* strto* would skip spaces */
+}
+
+attune_status mha_value_int(const mha_pair *pair, attune_status bad, int64_t *out, at_error *err) {
+    char text[64], *end = text;
+    errno = 0;
+    if (number_text(pair, text)) *out = strtoll(text, &end, 10);
+    if (end != text && !*end && !errno) return ATTUNE_OK;
+    return at_fail(err, bad, "%.*s is '%.*s', which is not an integer%s", pair->key_length, pair->key,
+                   pair->value_length, pair->value, errno == ERANGE ? " of 64 bits" : "");
+}
+
+attune_status mha_value_double(const mha_pair *pair, attune_status bad, double *out, at_error *err) {
+    char text[64], *end = text;
+    if (number_text(pair, text)) *out = strtod(text, &end);
+    if (end != text && !*end) return ATTUNE_OK;
+    return at_fail(err, bad, "%.*s is '%.*s', which is not a number", pair->key_length, pair->key, pair->value_length,
+                   pair->value);
+}
+
+void mha_write(mha_writer *writer, const char *format, ...) {
+    size_t room = writer->length < writer->capacity ? writer->capacity - writer->length : 0;
+    va_list args;
+    va_start(args, format);
+    int length = vsnprintf(room ? writer->text + writer->length : NULL, room, format, args);
+    va_end(args);
+    if (length > 0) writer->length += (size_t)length;
+}
+
+void mha_write_key(mha_writer *writer, const char *key) { mha_write(writer, "%s%s=", writer->length ? "," : "", key); }

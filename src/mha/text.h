@@ -1,0 +1,34 @@
+/* `key=value` pairs separated by commas: the text form that problems and schedules share. */
+#ifndef ATTUNE_MHA_TEXT_H
+#define ATTUNE_MHA_TEXT_H
+
+#include "base/error.h"
+#include <stdbool.h>
+
+typedef struct mha_pair {
+    const char *key, *value;
+    int key_length, value_length;
+} mha_pair;
+
+/* Calls take(user, pair) for each pair in order; stops at the first status that is not ATTUNE_OK. A pair without `=`,
+ * an empty key and a key that came before are errors of status `bad`. */
+typedef attune_status mha_pair_fn(void *user, const mha_pair *pair, at_error *err);
+attune_status mha_for_each_pair(const char *text, attune_status bad, mha_pair_fn *take, void *user, at_error *err);
+
+bool mha_key_is(const mha_pair *pair, const char *key);
+bool mha_value_is(const mha_pair *pair, const char *value);
+
+/* The whole value as a decimal integer or a number; anything else is an error of status `bad` that quotes it. */
+attune_status mha_value_int(const mha_pair *pair, attune_status bad, int64_t *out, at_error *err);
+attune_status mha_value_double(const mha_pair *pair, attune_status bad, double *out, at_error *err);
+
+/* Writes text as snprintf does: never beyond capacity, but counting all. */
+typedef struct mha_writer {
+    char *text;
+    size_t capacity, length;
+} mha_writer;
+void mha_write(mha_writer *writer, const char *format, ...) __attribute__((format(printf, 2, 3)));
+/* "key=" with a comma before it unless it is the first. */
+void mha_write_key(mha_writer *writer, const char *key);
+
+#endif
