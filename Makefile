@@ -149,7 +149,7 @@ run: ## build, then run a real attention layer, check it, and show its speed
 test: ## build and run all tests; TESTS_ONLY="test_a test_b.sh" picks some
 	@$(MAKE) --no-print-directory deps
 	@$(MAKE) --no-print-directory all tests
-	@BUILD='$(BUILD)' LLVM_CONFIG='$(LLVM_CONFIG)' bash tests/run.sh $(TESTS_ONLY)
+	@BUILD='$(BUILD)' LLVM_CONFIG="$(LLVM_CONFIG)" SANITIZE="$(SANITIZE)" CC="$(CC)" bash tests/run.sh $(TESTS_ONLY)
 
 bench: all ## the speed table of four shapes
 	@BUILD='$(BUILD)' bash scripts/bench_table.sh
@@ -168,11 +168,11 @@ tsan: ## the tests under ThreadSanitizer
 	@$(MAKE) --no-print-directory test BUILD=$(BUILD)-tsan SANITIZE='-fsanitize=thread $(SANITIZER_FLAGS)'
 
 FUZZ_SECONDS ?= 300
-fuzz: ## libFuzzer on every parser, FUZZ_SECONDS each (300)
+fuzz: all ## libFuzzer on every parser, FUZZ_SECONDS each (300)
 	@DEPS='$(DEPS)' LLVM_CONFIG='$(LLVM_CONFIG)' bash scripts/deps.sh fuzz
 	@$(MAKE) --no-print-directory fuzzers BUILD=$(BUILD)-fuzz CC=$(FUZZ_CC) \
 		SANITIZE='-fsanitize=fuzzer-no-link,address,undefined -fno-sanitize-recover=undefined $(SANITIZER_FLAGS)'
-	@BUILD=$(BUILD)-fuzz bash tests/fuzz/run.sh $(FUZZ_SECONDS)
+	@BUILD='$(BUILD)-fuzz' ATTUNE='$(BUILD)/attune' bash tests/fuzz/run.sh $(FUZZ_SECONDS)
 fuzzers: $(FUZZERS)
 
 mutants: all tests ## seed known bugs one by one: each must make a test fail

@@ -1,0 +1,34 @@
+#!/usr/bin/env bash
+# Installs into an empty prefix, builds examples/embed.c against it through pkg-config, and runs that and the installed
+# command with nothing else to find the library or its code generator by.
+set -u
+[ -z "${SANITIZE:-}" ] || { echo "1..0"; exit 77; } # a sanitized library needs a sanitized program
+prefix=$(mktemp -d)
+trap 'rm -rf "$prefix"' EXIT
+number=0
+report() { # report STATUS NAME: one TAP line
+    number=$((number + 1))
+    if [ "$1" -eq 0 ]; then echo "ok $number - $2"; else echo "not ok $number - $2"; fi
+}
+
+echo "1..7"
+make --no-print-directory install PREFIX="$prefix" BUILD="$BUILD"
+report $? "make install"
+export PKG_CONFIG_PATH=$prefix/lib/pkgconfig
+[ "$(pkg-config --modversion attune)" = "$(sed -n 's/.*VERSION_STRING "\(.*\)"/\1/p' include/attune.h)" ]
+report $? "pkg-config knows the version"
+
+# shellcheck disable=SC2046 # its words are separate arguments
+${CC:-cc} -std=gnu11 -Wall -Wextra -Werror examples/embed.c $(pkg-config --cflags --libs attune) -pthread -o "$prefix/embed"
+report $? "embed.c builds against the installed library"
+LD_LIBRARY_PATH=$prefix/lib "$prefix/embed"
+report $? "embed runs"
+"$prefix/bin/attune" compile num_heads=1,seq_q=8,head_dim=8
+report $? "the installed command compiles a kernel"
+ATTUNE_COMPILE=worker "$prefix/bin/attune" compile num_heads=1,seq_q=9,head_dim=8
+report $? "the installed worker compiles a kernel"
+
+exported=$(nm -D --defined-only "$prefix/lib/libattune.so.0" | awk '$2 != "A" { print $3 }' | grep -v '^attune_')
+[ -z "$exported" ] || echo "# exported beside the API: $exported"
+[ -z "$exported" ]
+report $? "the library exports its API only"
