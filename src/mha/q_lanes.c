@@ -23,7 +23,7 @@ static const ir_buffer *tensor(q_lanes *c, const char *name, const char *const s
 /* Scalars in the order of mha_scalars. */
 static void declare_params(q_lanes *c) {
     static const char *const names[5][3] = {{"q_sb", "q_sh", "q_ss"}, {"k_sb", "k_sh", "k_ss"}, {"v_sb", "v_sh", "v_ss"},
-                                            {"out_sb", "out_sh", "out_ss"}, {"lse_sb", "lse_sh", NULL}};
+                                            {"o_sb", "o_sh", "o_ss"}, {"lse_sb", "lse_sh", NULL}};
     const attune_problem *p = c->p;
     const ir_expr *batch = c->num_batch = ir_param_scalar(c->b, "batch", IR_IDX);
     const ir_expr *kv_heads = c->num_kv_heads = ir_param_scalar(c->b, "num_kv_heads", IR_IDX);
@@ -33,7 +33,7 @@ static void declare_params(q_lanes *c) {
     c->q = tensor(c, "q", names[0], (const ir_expr *[]){batch, heads, seq_q, dim}, p->q_strides[3], IR_IN);
     c->k = tensor(c, "k", names[1], (const ir_expr *[]){batch, kv_heads, seq_kv, dim}, p->k_strides[3], IR_IN);
     c->v = tensor(c, "v", names[2], (const ir_expr *[]){batch, kv_heads, seq_kv, dim_v}, p->v_strides[3], IR_IN);
-    c->out = tensor(c, "out", names[3], (const ir_expr *[]){batch, heads, seq_q, dim_v}, p->out_strides[3], IR_OUT);
+    c->out = tensor(c, "o", names[3], (const ir_expr *[]){batch, heads, seq_q, dim_v}, p->out_strides[3], IR_OUT);
     const ir_expr *lse_sb = ir_param_scalar(c->b, names[4][0], IR_IDX);
     const ir_expr *lse_sh = ir_param_scalar(c->b, names[4][1], IR_IDX);
     if (p->has_lse)
@@ -105,7 +105,7 @@ static void softmax(q_lanes *c, const q_lanes_tile *tile, const ir_buffer *tile_
     const int lanes = c->s->lanes, vectors = c->s->score_vectors;
     const ir_type vector = ir_type_of(IR_F32, lanes);
     const int64_t n[] = {vectors};
-    const ir_buffer *max = ir_alloc(b, "max", IR_REG, vector, 1, n);
+    const ir_buffer *bases = ir_alloc(b, "row_base", IR_REG, vector, 1, n);
     const ir_buffer *sum = ir_alloc(b, "sum", IR_REG, vector, 1, n);
     const ir_expr *v = ir_for_begin(b, "v", ql_i(c, 0), ql_i(c, vectors), 1, true);
     const ir_expr *at = ir_mul(b, v, ql_i(c, lanes));
@@ -115,7 +115,7 @@ static void softmax(q_lanes *c, const q_lanes_tile *tile, const ir_buffer *tile_
     ir_store(b, row_max, new);
     const ir_expr *empty = ir_apply(b, IR_EQ, new, ql_splat(c, -INFINITY), NULL);
     const ir_expr *base = ir_let(b, "base", ir_select(b, empty, ql_splat(c, 0), new));
-    ir_store(b, ir_at(b, max, lanes, 1, v), base);
+    ir_store(b, ir_at(b, bases, lanes, 1, v), base);
     ir_store(b, ir_at(b, c->factor, lanes, 1, at), ir_apply(b, IR_EXP2, ir_sub(b, old, base), NULL, NULL));
     ir_store(b, ir_at(b, sum, lanes, 1, v), ql_splat(c, 0));
     ir_for_end(b);
@@ -123,7 +123,7 @@ static void softmax(q_lanes *c, const q_lanes_tile *tile, const ir_buffer *tile_
     const ir_expr *j = ir_for_begin(b, "j", ql_i(c, 0), tile->keys, 1, false);
     v = ir_for_begin(b, "v", ql_i(c, 0), ql_i(c, vectors), 1, true);
     const ir_access *score = ir_at(b, c->scores, lanes, 2, j, ir_mul(b, v, ql_i(c, lanes)));
-    const ir_expr *x = ir_sub(b, ir_load(b, score), ir_load(b, ir_at(b, max, lanes, 1, v)));
+    const ir_expr *x = ir_sub(b, ir_load(b, score), ir_load(b, ir_at(b, bases, lanes, 1, v)));
     const ir_expr *probability = ir_let(b, "probability", ir_apply(b, IR_EXP2, x, NULL, NULL));
     ir_store(b, score, probability);
     const ir_access *partial = ir_at(b, sum, lanes, 1, v);
@@ -181,10 +181,14 @@ static void build_task(q_lanes *c, const ir_expr *task) {
     /* Under a causal mask later rows see more keys: the long tasks go first, so that threads end together. */
     if (c->p->is_causal) task = ir_let(b, "task", ir_sub(b, ql_i(c, c->num_tasks - 1), task));
     const int64_t base = c->num_blocks / c->num_tasks, extra = c->num_blocks % c->num_tasks;
-    const ir_expr *longer = ir_min(b, task, ql_i(c, extra));
-    c->first_block = ir_let(b, "first_block", ir_add(b, ir_mul(b, task, ql_i(c, base)), longer));
-    const ir_expr *is_longer = ir_apply(b, IR_LT, task, ql_i(c, extra), NULL);
-    c->blocks = extra ? ir_let(b, "blocks", ir_select(b, is_longer, ql_i(c, base + 1), ql_i(c, base))) : ql_i(c, base);
+    c->first_block = ir_mul(b, task, ql_i(c, base));
+    c->blocks = ql_i(c, base);
+    if (extra) { /* the first tasks take one block more */
+        const ir_expr *is_longer = ir_apply(b, IR_LT, task, ql_i(c, extra), NULL);
+        c->first_block = ir_add(b, c->first_block, ir_min(b, task, ql_i(c, extra)));
+        c->blocks = ir_let(b, "blocks", ir_select(b, is_longer, ql_i(c, base + 1), ql_i(c, base)));
+    }
+    c->first_block = ir_let(b, "first_block", c->first_block);
     alloc_scratch(c);
 
     const ir_expr *block = ir_for_begin(b, "block", ql_i(c, 0), c->blocks, 1, false);
