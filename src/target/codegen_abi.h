@@ -40,5 +40,6 @@ typedef const at_codegen_exports *at_codegen_exports_fn(void);
  *   request: u32 magic, u32 stage, u32 n, u32 m, n bytes target name, m bytes IR text
  *   reply:   u32 magic, u32 status, u32 n, u32 0, n bytes: the data, or the message if status is not 0 */
 #define AT_WORKER_MAGIC 0x4b577441u /* "AtWK" */
+enum { AT_WORKER_MAX_TARGET = 64, AT_WORKER_MAX_IR = 64 << 20 }; /* bytes that a worker accepts */
 
 #endif

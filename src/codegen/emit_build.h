@@ -1,0 +1,167 @@
+/* What the files of the emitter share: its state and thin typed helpers over LLVM's builder.
+ *
+ * emit_kernel.c: module, phases and plan. emit_stmt.c: statements. emit_index.c: scalar integer arithmetic and linear
+ * forms. emit_access.c: addresses, loads and stores. emit_expr.c: operators. emit_int.c: integer division.
+ * emit_cast.c: conversions. emit_build.c: the helpers below.
+ *
+ * Failure is sticky in err: helpers go on with poison values and emit_module looks at err at the end. */
+#ifndef ATTUNE_CODEGEN_EMIT_BUILD_H
+#define ATTUNE_CODEGEN_EMIT_BUILD_H
+
+#include "codegen/llvm_compat.h"
+#include "ir/ir.h"
+#include "target/target.h"
+
+/* A nesting level of the code. Level 0 is the function's set-up, level 1 the body of the task loop, and each nested
+ * block adds one. A value of an outer level can be emitted from an inner one, where that level branched inwards. */
+typedef struct cg_level {
+    uint32_t serial;      /* tells apart the blocks that were open at this level one after the other */
+    LLVMValueRef branch;  /* the terminator that leads to the next level; unset at the innermost */
+} cg_level;
+
+enum { CG_MAX_LEVELS = IR_MAX_DEPTH + 8 };
+
+/* A scalar integer and the level at which it is known. */
+typedef struct cg_index {
+    LLVMValueRef value;
+    uint32_t level;
+} cg_index;
+
+typedef struct cg_memo cg_memo; /* emitted index arithmetic, see emit_index.c */
+
+typedef struct cg_storage {
+    LLVMValueRef base;      /* of buffers in memory: a pointer of level 0 */
+    int64_t offset;         /* bytes from base */
+    cg_index strides[IR_MAX_DIMS]; /* in elements */
+    LLVMValueRef *elements; /* of IR_REG: one stack slot for each element, later a register */
+} cg_storage;
+
+typedef struct cg_emit {
+    const ir_kernel *kernel;
+    const at_target *target;
+    at_arena *arena;
+    at_error *err;
+    LLVMContextRef context;
+    LLVMModuleRef module;
+    LLVMBuilderRef b;
+    LLVMTypeRef i1, i8, i16, i32, i64, f32, f64, pointer;
+
+    /* Of the function being emitted: */
+    LLVMValueRef function;
+    LLVMBasicBlockRef allocas;         /* its first block */
+    cg_index *vars;                    /* by ir_var.id; vectors and floats have a level too */
+    cg_storage *storage;               /* by ir_buffer.id */
+    LLVMValueRef scratch;              /* the worker's scratch memory */
+    uint64_t scratch_used, scratch_peak;
+    cg_level levels[CG_MAX_LEVELS];
+    uint32_t level, next_serial;
+    cg_memo *memo;
+} cg_emit;
+
+/* ---- Types and constants ---- */
+
+LLVMTypeRef cg_elem_type(cg_emit *e, ir_elem elem);               /* in registers: bool is i1, f16 and bf16 i16 */
+LLVMTypeRef cg_type(cg_emit *e, ir_type type);                    /* a vector if lanes > 1 */
+LLVMTypeRef cg_vector_of(LLVMTypeRef elem, unsigned lanes);       /* elem itself if lanes is 1 */
+unsigned cg_lanes(LLVMValueRef x);                                /* 1 for scalars */
+LLVMTypeRef cg_scalar_of(LLVMValueRef x);                         /* type of one lane */
+bool cg_is_float(LLVMValueRef x);
+unsigned cg_int_bits(LLVMValueRef x);                             /* of one lane */
+LLVMValueRef cg_i64(cg_emit *e, int64_t value);
+LLVMValueRef cg_i32(cg_emit *e, int32_t value);
+LLVMValueRef cg_int_like(LLVMValueRef x, int64_t value);          /* splatted to x's lanes */
+LLVMValueRef cg_float_like(LLVMValueRef x, double value);
+LLVMValueRef cg_splat_const(LLVMValueRef scalar, unsigned lanes);
+
+/* ---- Vectors ---- */
+
+LLVMValueRef cg_as_vector(cg_emit *e, LLVMValueRef x); /* one lane, if x is a scalar */
+LLVMValueRef cg_splat(cg_emit *e, LLVMValueRef scalar, unsigned lanes);
+LLVMValueRef cg_lane(cg_emit *e, LLVMValueRef x, unsigned lane);  /* x itself if scalar */
+LLVMValueRef cg_set_lane(cg_emit *e, LLVMValueRef x, LLVMValueRef scalar, unsigned lane);
+/* Lane l is lane pick[l] of the concatenation of x and y; any lane counts, 1 included. */
+LLVMValueRef cg_shuffle(cg_emit *e, LLVMValueRef x, LLVMValueRef y, const uint8_t *pick, unsigned lanes);
+/* Lanes first … first+lanes-1 of x; those behind its end are 0. */
+LLVMValueRef cg_slice(cg_emit *e, LLVMValueRef x, unsigned first, unsigned lanes);
+
+/* Applies `fn` to chunks of `lanes` lanes of x and y (which may be NULL) and joins the results. */
+typedef LLVMValueRef cg_chunk_fn(cg_emit *e, LLVMValueRef x, LLVMValueRef y);
+LLVMValueRef cg_by_chunks(cg_emit *e, LLVMValueRef x, LLVMValueRef y, unsigned lanes, cg_chunk_fn *fn);
+
+/* ---- Calls and choices ---- */
+
+/* An intrinsic by its full name, overloaded on no, one (`overload` or NULL) or several types. */
+LLVMValueRef cg_call(cg_emit *e, const char *intrinsic, LLVMTypeRef overload, unsigned count, LLVMValueRef *args);
+LLVMValueRef cg_call_types(cg_emit *e, const char *intrinsic, unsigned num_types, LLVMTypeRef *types, unsigned count,
+                           LLVMValueRef *args);
+LLVMValueRef cg_call_1(cg_emit *e, const char *intrinsic, LLVMTypeRef overload, LLVMValueRef x);
+LLVMValueRef cg_select(cg_emit *e, LLVMValueRef condition, LLVMValueRef x, LLVMValueRef y);
+LLVMValueRef cg_unsupported(cg_emit *e, LLVMTypeRef type, const char *what); /* reports, gives poison */
+
+/* ---- Blocks ---- */
+
+LLVMBasicBlockRef cg_block(cg_emit *e, const char *name);
+LLVMValueRef cg_stack_slot(cg_emit *e, LLVMTypeRef type);
+void cg_level_enter(cg_emit *e, LLVMValueRef branch); /* branch: what the current block was just closed with */
+void cg_level_leave(cg_emit *e);
+
+/* ---- emit_index.c ---- */
+
+enum { CG_MAX_TERMS = 24 };
+
+/* constant + sum of factor × value */
+typedef struct cg_linear {
+    struct {
+        cg_index index;
+        int64_t factor;
+    } terms[CG_MAX_TERMS];
+    unsigned count;
+    int64_t constant;
+} cg_linear;
+
+void cg_memo_reset(cg_emit *e);
+cg_index cg_index_const(cg_emit *e, int64_t value);
+/* A scalar i64/idx/i32 expression, emitted at the outermost level that knows its operands. */
+cg_index cg_emit_index(cg_emit *e, const ir_expr *x);
+cg_index cg_index_op(cg_emit *e, ir_op op, cg_index x, cg_index y);
+void cg_linear_term(cg_emit *e, cg_linear *sum, cg_index x, int64_t factor); /* adds factor × x */
+/* Adds factor × x × stride to `sum`. */
+void cg_linear_add(cg_emit *e, cg_linear *sum, const ir_expr *x, cg_index stride, int64_t factor);
+/* base + sum, the outer levels' terms first, so that loops share and hoist what they can. */
+LLVMValueRef cg_pointer(cg_emit *e, LLVMValueRef base, const cg_linear *sum);
+
+/* ---- emit_int.c ---- */
+
+LLVMValueRef cg_floor_div(cg_emit *e, LLVMValueRef x, LLVMValueRef y);
+LLVMValueRef cg_floor_mod(cg_emit *e, LLVMValueRef x, LLVMValueRef y);
+
+/* ---- emit_expr.c, emit_cast.c ---- */
+
+LLVMValueRef cg_emit_expr(cg_emit *e, const ir_expr *x);
+LLVMValueRef cg_apply(cg_emit *e, ir_op op, LLVMValueRef x, LLVMValueRef y, LLVMValueRef z); /* RESULT is SAME */
+LLVMValueRef cg_cast(cg_emit *e, LLVMValueRef x, ir_elem from, ir_elem to);
+
+/* ---- emit_access.c ---- */
+
+LLVMValueRef cg_emit_load(cg_emit *e, const ir_access *access);
+void cg_emit_store(cg_emit *e, const ir_access *access, const ir_expr *value);
+void cg_emit_prefetch(cg_emit *e, const ir_access *access);
+
+/* ---- emit_stmt.c ---- */
+
+void cg_emit_block(cg_emit *e, const ir_block *block);
+
+/* ---- emit_kernel.c ---- */
+
+void cg_buffer_strides(cg_emit *e, const ir_buffer *buffer); /* fills in its cg_storage.strides */
+
+/* A new module in `context`, not yet verified, with one function for each phase and one for the plan. `err` must be
+ * clear; scratch_bytes has room for AT_MAX_PHASES. */
+LLVMModuleRef cg_emit_kernel(LLVMContextRef context, const ir_kernel *kernel, const at_target *target, at_arena *arena,
+                             uint64_t *scratch_bytes, at_error *err);
+/* "phase7": how a phase's function is called. */
+enum { CG_NAME_BYTES = 16 };
+void cg_phase_name(char name[CG_NAME_BYTES], uint32_t phase);
+#define CG_PLAN_NAME "plan"
+
+#endif

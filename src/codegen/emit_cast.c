@@ -1,0 +1,275 @@
+/* Conversions between elements, as ir/eval_cast.c defines them.
+ *
+ * float -> int uses the processor's truncating instructions, whose answer out of range is the smallest integer;
+ * LLVM's own fptosi would be undefined there. f16, bf16 and f8 are converted in integer arithmetic unless one
+ * instruction gives the same bits: fptrunc would become a library call. */
+#include "codegen/emit_build.h"
+
+static bool has(const cg_emit *e, uint32_t feature) { return (e->target->required & feature) == feature; }
+
+/* ---- float -> i32, i64 ---- */
+
+enum { CURRENT_ROUNDING = 4 };
+
+/* The AVX-512 forms: (x, what masked-off lanes keep, mask, rounding). */
+static LLVMValueRef convert_512(cg_emit *e, const char *intrinsic, LLVMValueRef x, LLVMTypeRef to, LLVMTypeRef mask) {
+    LLVMValueRef none = LLVMConstNull(LLVMVectorType(to, cg_lanes(x)));
+    LLVMValueRef args[] = {x, none, LLVMConstAllOnes(mask), cg_i32(e, CURRENT_ROUNDING)};
+    return cg_call(e, intrinsic, NULL, 4, args);
+}
+
+static LLVMValueRef ps_to_i32_128(cg_emit *e, LLVMValueRef x, LLVMValueRef y) {
+    (void)y;
+    return cg_call_1(e, "llvm.x86.sse2.cvttps2dq", NULL, x);
+}
+static LLVMValueRef ps_to_i32_256(cg_emit *e, LLVMValueRef x, LLVMValueRef y) {
+    (void)y;
+    return cg_call_1(e, "llvm.x86.avx.cvtt.ps2dq.256", NULL, x);
+}
+static LLVMValueRef ps_to_i32_512(cg_emit *e, LLVMValueRef x, LLVMValueRef y) {
+    (void)y;
+    return convert_512(e, "llvm.x86.avx512.mask.cvttps2dq.512", x, e->i32, e->i16);
+}
+static LLVMValueRef pd_to_i32_128(cg_emit *e, LLVMValueRef x, LLVMValueRef y) {
+    (void)y;
+    return cg_slice(e, cg_call_1(e, "llvm.x86.sse2.cvttpd2dq", NULL, x), 0, 2);
+}
+static LLVMValueRef pd_to_i32_256(cg_emit *e, LLVMValueRef x, LLVMValueRef y) {
+    (void)y;
+    return cg_call_1(e, "llvm.x86.avx.cvtt.pd2dq.256", NULL, x);
+}
+static LLVMValueRef pd_to_i32_512(cg_emit *e, LLVMValueRef x, LLVMValueRef y) {
+    (void)y;
+    return convert_512(e, "llvm.x86.avx512.mask.cvttpd2dq.512", x, e->i32, e->i8);
+}
+static LLVMValueRef ps_to_i64_512(cg_emit *e, LLVMValueRef x, LLVMValueRef y) {
+    (void)y;
+    return convert_512(e, "llvm.x86.avx512.mask.cvttps2qq.512", x, e->i64, e->i8);
+}
+static LLVMValueRef pd_to_i64_512(cg_emit *e, LLVMValueRef x, LLVMValueRef y) {
+    (void)y;
+    return convert_512(e, "llvm.x86.avx512.mask.cvttpd2qq.512", x, e->i64, e->i8);
+}
+
+/* One lane through the scalar instructions, which take their operand in a whole register. */
+static LLVMValueRef lane_to_int(cg_emit *e, LLVMValueRef lane, LLVMTypeRef to) {
+    const bool wide = to == e->i64;
+    if (LLVMTypeOf(lane) == e->f32)
+        return cg_call_1(e, wide ? "llvm.x86.sse.cvttss2si64" : "llvm.x86.sse.cvttss2si", NULL,
+                         cg_slice(e, lane, 0, 4));
+    return cg_call_1(e, wide ? "llvm.x86.sse2.cvttsd2si64" : "llvm.x86.sse2.cvttsd2si", NULL, cg_slice(e, lane, 0, 2));
+}
+
+static LLVMValueRef lanes_to_int(cg_emit *e, LLVMValueRef x, LLVMTypeRef to) {
+    if (cg_lanes(x) == 1) return lane_to_int(e, x, to);
+    LLVMValueRef result = LLVMGetPoison(LLVMVectorType(to, cg_lanes(x)));
+    for (unsigned l = 0; l < cg_lanes(x); l++) result = cg_set_lane(e, result, lane_to_int(e, cg_lane(e, x, l), to), l);
+    return result;
+}
+
+static LLVMValueRef vector_to_i32(cg_emit *e, LLVMValueRef x) {
+    const unsigned lanes = cg_lanes(x);
+    const bool avx = has(e, AT_CPU_AVX2), avx512 = has(e, AT_CPU_AVX512F);
+    if (cg_scalar_of(x) == e->f32)
+        return avx512 && lanes >= 16 ? cg_by_chunks(e, x, NULL, 16, ps_to_i32_512)
+               : avx && lanes >= 8   ? cg_by_chunks(e, x, NULL, 8, ps_to_i32_256)
+                                     : cg_by_chunks(e, x, NULL, 4, ps_to_i32_128);
+    return avx512 && lanes >= 8 ? cg_by_chunks(e, x, NULL, 8, pd_to_i32_512)
+           : avx && lanes >= 4  ? cg_by_chunks(e, x, NULL, 4, pd_to_i32_256)
+                                : cg_by_chunks(e, x, NULL, 2, pd_to_i32_128);
+}
+
+static LLVMValueRef float_to_int(cg_emit *e, LLVMValueRef x, LLVMTypeRef to) {
+    if (cg_lanes(x) == 1) return lane_to_int(e, x, to);
+    if (to == e->i32) return vector_to_i32(e, x);
+    if (has(e, AT_CPU_AVX512DQ) && cg_lanes(x) >= 8)
+        return cg_by_chunks(e, x, NULL, 8, cg_scalar_of(x) == e->f32 ? ps_to_i64_512 : pd_to_i64_512);
+    return lanes_to_int(e, x, to);
+}
+
+static LLVMValueRef float_to_i8(cg_emit *e, LLVMValueRef x) {
+    LLVMValueRef below = LLVMBuildFCmp(e->b, LLVMRealOLT, x, cg_float_like(x, 128), "");
+    LLVMValueRef above = LLVMBuildFCmp(e->b, LLVMRealOGT, x, cg_float_like(x, -129), "");
+    LLVMValueRef whole = float_to_int(e, x, e->i32);
+    LLVMValueRef fits = cg_select(e, LLVMBuildAnd(e->b, below, above, ""), whole, cg_int_like(whole, INT8_MIN));
+    return LLVMBuildTrunc(e->b, fits, cg_vector_of(e->i8, cg_lanes(x)), "");
+}
+
+/* ---- f16, bf16, f8 ---- */
+
+typedef struct narrow_format {
+    int exponent_bits, mantissa_bits;
+    bool has_infinity; /* if not, the all-ones code is the only NaN and what overflows becomes it */
+} narrow_format;
+
+static narrow_format format_of(ir_elem elem) {
+    return elem == IR_F16    ? (narrow_format){5, 10, true}
+           : elem == IR_BF16 ? (narrow_format){8, 7, true}
+                             : (narrow_format){4, 3, false};
+}
+
+static LLVMValueRef and_bits(cg_emit *e, LLVMValueRef x, uint64_t mask) {
+    return LLVMBuildAnd(e->b, x, cg_int_like(x, (int64_t)mask), "");
+}
+static LLVMValueRef shift_left(cg_emit *e, LLVMValueRef x, int count) {
+    return LLVMBuildShl(e->b, x, cg_int_like(x, count), "");
+}
+static LLVMValueRef shift_right(cg_emit *e, LLVMValueRef x, int count) {
+    return LLVMBuildLShr(e->b, x, cg_int_like(x, count), "");
+}
+static LLVMValueRef add_int(cg_emit *e, LLVMValueRef x, int64_t y) { return LLVMBuildAdd(e->b, x, cg_int_like(x, y), ""); }
+static LLVMValueRef is_equal(cg_emit *e, LLVMValueRef x, int64_t y) {
+    return LLVMBuildICmp(e->b, LLVMIntEQ, x, cg_int_like(x, y), "");
+}
+
+/* The f32 that a narrow float is, exactly. */
+static LLVMValueRef widen(cg_emit *e, LLVMValueRef x, ir_elem from) {
+    const unsigned lanes = cg_lanes(x);
+    LLVMTypeRef f32 = cg_vector_of(e->f32, lanes), i32 = cg_vector_of(e->i32, lanes);
+    if (from == IR_F16 && has(e, AT_CPU_F16C)) {
+        LLVMTypeRef half = cg_vector_of(LLVMHalfTypeInContext(e->context), lanes);
+        return LLVMBuildFPExt(e->b, LLVMBuildBitCast(e->b, x, half, ""), f32, "");
+    }
+    LLVMValueRef bits = LLVMBuildZExt(e->b, x, i32, "");
+    if (from == IR_BF16) return LLVMBuildBitCast(e->b, shift_left(e, bits, 16), f32, "");
+
+    const narrow_format f = format_of(from);
+    const int width = f.exponent_bits + f.mantissa_bits, bias = (1 << (f.exponent_bits - 1)) - 1;
+    LLVMValueRef magnitude = and_bits(e, bits, (1u << width) - 1);
+    LLVMValueRef sign = shift_left(e, shift_right(e, bits, width), 31);
+    LLVMValueRef exponent = shift_right(e, magnitude, f.mantissa_bits);
+    LLVMValueRef normal = add_int(e, shift_left(e, magnitude, 23 - f.mantissa_bits), (int64_t)(127 - bias) << 23);
+
+    /* A denormal is its mantissa times the smallest step, which is exact. */
+    LLVMValueRef mantissa = LLVMBuildSIToFP(e->b, magnitude, f32, "");
+    LLVMValueRef step = cg_float_like(mantissa, 1.0 / (double)(INT64_C(1) << (bias - 1 + f.mantissa_bits)));
+    LLVMValueRef denormal = LLVMBuildBitCast(e->b, LLVMBuildFMul(e->b, mantissa, step, ""), i32, "");
+    LLVMValueRef value = cg_select(e, is_equal(e, exponent, 0), denormal, normal);
+
+    const int64_t ones = (1 << width) - 1, infinity = ones >> f.mantissa_bits << f.mantissa_bits;
+    LLVMValueRef is_nan = f.has_infinity ? LLVMBuildICmp(e->b, LLVMIntUGT, magnitude, cg_int_like(bits, infinity), "")
+                                         : is_equal(e, magnitude, ones);
+    value = cg_select(e, is_nan, cg_int_like(bits, 0x7fc00000), value);
+    if (f.has_infinity) value = cg_select(e, is_equal(e, magnitude, infinity), cg_int_like(bits, 0x7f800000), value);
+    return LLVMBuildBitCast(e->b, LLVMBuildOr(e->b, value, sign, ""), f32, "");
+}
+
+/* The upper half of an f32, rounded by an addition. */
+static LLVMValueRef f32_to_bf16(cg_emit *e, LLVMValueRef x) {
+    LLVMTypeRef i32 = cg_vector_of(e->i32, cg_lanes(x));
+    LLVMValueRef bits = LLVMBuildBitCast(e->b, x, i32, "");
+    LLVMValueRef last = and_bits(e, shift_right(e, bits, 16), 1);
+    LLVMValueRef rounded = shift_right(e, LLVMBuildAdd(e->b, add_int(e, bits, 0x7fff), last, ""), 16);
+    LLVMValueRef quiet = LLVMBuildOr(e->b, shift_right(e, bits, 16), cg_int_like(bits, 0x40), "");
+    LLVMValueRef is_nan = LLVMBuildFCmp(e->b, LLVMRealUNO, x, x, "");
+    return LLVMBuildTrunc(e->b, cg_select(e, is_nan, quiet, rounded), cg_vector_of(e->i16, cg_lanes(x)), "");
+}
+
+/* A significand shifted right by `shift` (1 … 54, one for each lane), rounded half to even. */
+static LLVMValueRef shift_right_even(cg_emit *e, LLVMValueRef significand, LLVMValueRef shift) {
+    LLVMValueRef one = cg_int_like(significand, 1), code = LLVMBuildLShr(e->b, significand, shift, "");
+    LLVMValueRef half = LLVMBuildShl(e->b, one, add_int(e, shift, -1), "");
+    LLVMValueRef ones = add_int(e, LLVMBuildShl(e->b, one, shift, ""), -1);
+    LLVMValueRef rest = LLVMBuildAnd(e->b, significand, ones, "");
+    LLVMValueRef above = LLVMBuildICmp(e->b, LLVMIntUGT, rest, half, "");
+    LLVMValueRef tie = LLVMBuildAnd(e->b, LLVMBuildICmp(e->b, LLVMIntEQ, rest, half, ""),
+                                    LLVMBuildICmp(e->b, LLVMIntNE, LLVMBuildAnd(e->b, code, one, ""),
+                                                  cg_int_like(code, 0), ""), "");
+    LLVMValueRef up = LLVMBuildOr(e->b, above, tie, "");
+    return LLVMBuildAdd(e->b, code, LLVMBuildZExt(e->b, up, LLVMTypeOf(code), ""), "");
+}
+
+/* An f64 rounded to a narrow float; denormals are kept. */
+static LLVMValueRef narrow(cg_emit *e, LLVMValueRef x, ir_elem to) {
+    const narrow_format f = format_of(to);
+    const int width = f.exponent_bits + f.mantissa_bits, bias = (1 << (f.exponent_bits - 1)) - 1;
+    const int64_t ones = (1 << width) - 1, infinity = ones >> f.mantissa_bits << f.mantissa_bits;
+    const int64_t overflow = f.has_infinity ? infinity : ones;
+    const int64_t nan = f.has_infinity ? infinity | INT64_C(1) << (f.mantissa_bits - 1) : ones;
+    LLVMValueRef bits = LLVMBuildBitCast(e->b, x, cg_vector_of(e->i64, cg_lanes(x)), "");
+    LLVMValueRef magnitude = and_bits(e, bits, UINT64_MAX >> 1), sign = shift_left(e, shift_right(e, bits, 63), width);
+
+    LLVMValueRef exponent = add_int(e, shift_right(e, magnitude, 52), bias - 1023);
+    LLVMValueRef is_normal = LLVMBuildICmp(e->b, LLVMIntSGE, exponent, cg_int_like(bits, 1), "");
+    LLVMValueRef deficit = LLVMBuildSub(e->b, cg_int_like(bits, 1), exponent, "");
+    LLVMValueRef shift = add_int(e, cg_select(e, is_normal, cg_int_like(bits, 0), deficit), 52 - f.mantissa_bits);
+    LLVMValueRef vanishes = LLVMBuildICmp(e->b, LLVMIntSGT, shift, cg_int_like(bits, 54), "");
+    LLVMValueRef significand = LLVMBuildOr(e->b, and_bits(e, magnitude, UINT64_MAX >> 12),
+                                           cg_int_like(bits, INT64_C(1) << 52), "");
+    LLVMValueRef code = shift_right_even(e, significand, cg_select(e, vanishes, cg_int_like(bits, 54), shift));
+
+    /* The implicit one carries into the exponent field, and so does a round-up past the last mantissa. */
+    LLVMValueRef carried = LLVMBuildAdd(e->b, code, shift_left(e, add_int(e, exponent, -1), f.mantissa_bits), "");
+    code = cg_select(e, is_normal, carried, code);
+    LLVMValueRef too_large = LLVMBuildOr(
+        e->b, LLVMBuildICmp(e->b, LLVMIntSGE, exponent, cg_int_like(bits, INT64_C(1) << f.exponent_bits), ""),
+        LLVMBuildICmp(e->b, LLVMIntUGE, code, cg_int_like(bits, overflow), ""), "");
+    code = cg_select(e, too_large, cg_int_like(bits, overflow), code);
+    code = cg_select(e, vanishes, cg_int_like(bits, 0), code);
+    code = cg_select(e, LLVMBuildFCmp(e->b, LLVMRealUNO, x, x, ""), cg_int_like(bits, nan), code);
+    LLVMTypeRef type = cg_vector_of(to == IR_F8 ? e->i8 : e->i16, cg_lanes(x));
+    return LLVMBuildTrunc(e->b, LLVMBuildOr(e->b, code, sign, ""), type, "");
+}
+
+/* An i64 as an f64 rounded to odd, so that rounding it again rounds only once. */
+static LLVMValueRef odd_double(cg_emit *e, LLVMValueRef x) {
+    LLVMValueRef negative = LLVMBuildICmp(e->b, LLVMIntSLT, x, cg_int_like(x, 0), "");
+    LLVMValueRef magnitude = cg_select(e, negative, LLVMBuildNeg(e->b, x, ""), x);
+    LLVMValueRef lost = LLVMBuildNot(e->b, is_equal(e, and_bits(e, magnitude, 0x7ff), 0), "");
+    LLVMValueRef sticky = shift_left(e, LLVMBuildZExt(e->b, lost, LLVMTypeOf(x), ""), 11);
+    LLVMValueRef odd = LLVMBuildOr(e->b, and_bits(e, magnitude, ~UINT64_C(0x7ff)), sticky, "");
+    LLVMValueRef small = is_equal(e, shift_right(e, magnitude, 53), 0);
+    LLVMValueRef d = LLVMBuildUIToFP(e->b, cg_select(e, small, magnitude, odd), cg_vector_of(e->f64, cg_lanes(x)), "");
+    return cg_select(e, negative, LLVMBuildFNeg(e->b, d, ""), d);
+}
+
+/* x is f32, f64, i32 or i64. */
+static LLVMValueRef to_narrow(cg_emit *e, LLVMValueRef x, ir_elem to) {
+    LLVMTypeRef f64 = cg_vector_of(e->f64, cg_lanes(x));
+    if (cg_scalar_of(x) == e->f32) {
+        if (to == IR_BF16) return f32_to_bf16(e, x);
+        if (to == IR_F16 && has(e, AT_CPU_F16C)) {
+            LLVMTypeRef half = cg_vector_of(LLVMHalfTypeInContext(e->context), cg_lanes(x));
+            LLVMValueRef rounded = LLVMBuildFPTrunc(e->b, x, half, "");
+            return LLVMBuildBitCast(e->b, rounded, cg_vector_of(e->i16, cg_lanes(x)), "");
+        }
+        x = LLVMBuildFPExt(e->b, x, f64, "");
+    } else if (cg_scalar_of(x) == e->i32) {
+        x = LLVMBuildSIToFP(e->b, x, f64, "");
+    } else if (cg_scalar_of(x) == e->i64) {
+        x = odd_double(e, x);
+    }
+    return narrow(e, x, to);
+}
+
+/* ---- The rest ---- */
+
+static LLVMValueRef int_to_int(cg_emit *e, LLVMValueRef x, ir_elem from, LLVMTypeRef type) {
+    if (from == IR_BOOL) return LLVMBuildZExtOrBitCast(e->b, x, type, "");
+    return LLVMBuildIntCast2(e->b, x, type, true, "");
+}
+
+static LLVMValueRef to_bool(cg_emit *e, LLVMValueRef x) {
+    if (cg_is_float(x)) return LLVMBuildFCmp(e->b, LLVMRealUNE, x, cg_float_like(x, 0), "");
+    return LLVMBuildICmp(e->b, LLVMIntNE, x, cg_int_like(x, 0), "");
+}
+
+static bool is_narrow_float(ir_elem elem) { return elem == IR_F16 || elem == IR_BF16 || elem == IR_F8; }
+
+LLVMValueRef cg_cast(cg_emit *e, LLVMValueRef x, ir_elem from, ir_elem to) {
+    if (from == to) return x;
+    const LLVMTypeRef type = cg_type(e, ir_type_of(to, (int)cg_lanes(x)));
+    if (is_narrow_float(from)) return cg_cast(e, widen(e, x, from), IR_F32, to);
+    if (is_narrow_float(to)) {
+        if (from == IR_I8 || from == IR_BOOL) return cg_cast(e, cg_cast(e, x, from, IR_I32), IR_I32, to);
+        return to_narrow(e, x, to);
+    }
+    if (to == IR_BOOL) return to_bool(e, x);
+    const bool to_float = to == IR_F32 || to == IR_F64;
+    if (cg_is_float(x)) {
+        if (to_float) return LLVMBuildFPCast(e->b, x, type, "");
+        return to == IR_I8 ? float_to_i8(e, x) : float_to_int(e, x, cg_elem_type(e, to));
+    }
+    if (!to_float) return int_to_int(e, x, from, type);
+    return from == IR_BOOL ? LLVMBuildUIToFP(e->b, x, type, "") : LLVMBuildSIToFP(e->b, x, type, "");
+}

@@ -1,0 +1,220 @@
+/* A kernel as a module: one function for each phase, one for the plan (target/kernel_abi.h). */
+#include "codegen/emit_build.h"
+#include "target/kernel_abi.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+void cg_phase_name(char name[CG_NAME_BYTES], uint32_t phase) { snprintf(name, CG_NAME_BYTES, "phase%" PRIu32, phase); }
+
+/* ---- Functions ---- */
+
+static void add_attribute(cg_emit *e, const char *name, const char *value) {
+    LLVMAttributeRef attribute = LLVMCreateStringAttribute(e->context, name, (unsigned)strlen(name), value,
+                                                           (unsigned)strlen(value));
+    LLVMAddAttributeAtIndex(e->function, (LLVMAttributeIndex)LLVMAttributeFunctionIndex, attribute);
+}
+
+/* Nothing may become a library call or need unwind tables; vectors stay as wide as the target's registers. */
+static void add_attributes(cg_emit *e) {
+    const unsigned nounwind = LLVMGetEnumAttributeKindForName("nounwind", strlen("nounwind"));
+    LLVMAddAttributeAtIndex(e->function, (LLVMAttributeIndex)LLVMAttributeFunctionIndex,
+                            LLVMCreateEnumAttribute(e->context, nounwind, 0));
+    add_attribute(e, "no-builtins", "");
+    add_attribute(e, "target-cpu", e->target->llvm_cpu);
+    add_attribute(e, "target-features", e->target->llvm_features);
+    if (e->target->vector_bytes == 64) {
+        add_attribute(e, "prefer-vector-width", "512");
+        add_attribute(e, "min-legal-vector-width", "512");
+    }
+}
+
+/* Opens a function, and in it level 0; reads the scalars. */
+static bool begin_function(cg_emit *e, const char *name, LLVMTypeRef *params, unsigned num_params, unsigned scalars) {
+    LLVMTypeRef type = LLVMFunctionType(LLVMVoidTypeInContext(e->context), params, num_params, false);
+    e->function = LLVMAddFunction(e->module, name, type);
+    add_attributes(e);
+    e->vars = at_arena_alloc(e->arena, (e->kernel->num_vars + 1) * sizeof *e->vars);
+    e->storage = at_arena_alloc(e->arena, (e->kernel->num_buffers + 1) * sizeof *e->storage);
+    if (!e->vars || !e->storage) {
+        at_fail_memory(e->err, (e->kernel->num_vars + e->kernel->num_buffers) * sizeof *e->storage);
+        return false;
+    }
+    e->scratch_used = e->scratch_peak = 0;
+    e->level = 0;
+    e->levels[0] = (cg_level){.serial = e->next_serial++};
+    cg_memo_reset(e);
+
+    e->allocas = cg_block(e, "allocas");
+    LLVMBasicBlockRef setup = cg_block(e, "setup");
+    LLVMPositionBuilderAtEnd(e->b, e->allocas);
+    LLVMBuildBr(e->b, setup);
+    LLVMPositionBuilderAtEnd(e->b, setup);
+
+    LLVMValueRef words = LLVMGetParam(e->function, scalars);
+    int64_t n = 0;
+    for (uint32_t p = 0; p < e->kernel->num_params; p++) {
+        const ir_var *var = e->kernel->params[p].var;
+        if (!var) continue;
+        LLVMValueRef number = cg_i64(e, n++), at = LLVMBuildGEP2(e->b, e->i64, words, &number, 1, "");
+        LLVMTypeRef scalar = cg_type(e, var->type);
+        /* The target is little-endian: a narrower scalar is the word's low half. */
+        e->vars[var->id] = (cg_index){LLVMBuildLoad2(e->b, scalar, at, var->name), 0};
+    }
+    return true;
+}
+
+void cg_buffer_strides(cg_emit *e, const ir_buffer *buffer) {
+    cg_index *strides = e->storage[buffer->id].strides, packed = cg_index_const(e, 1);
+    for (int d = buffer->num_dims - 1; d >= 0; d--) {
+        strides[d] = buffer->strides[0] ? cg_emit_index(e, buffer->strides[d]) : packed;
+        packed = cg_index_op(e, IR_MUL, packed, cg_emit_index(e, buffer->dims[d]));
+    }
+}
+
+static void bind_buffer(cg_emit *e, LLVMValueRef pointers, const ir_buffer *buffer, int64_t position) {
+    LLVMValueRef number = cg_i64(e, position), at = LLVMBuildGEP2(e->b, e->pointer, pointers, &number, 1, "");
+    e->storage[buffer->id].base = LLVMBuildLoad2(e->b, e->pointer, at, buffer->name);
+    cg_buffer_strides(e, buffer);
+}
+
+static void bind_buffers(cg_emit *e, LLVMValueRef pointers) {
+    int64_t n = 0;
+    for (uint32_t p = 0; p < e->kernel->num_params; p++)
+        if (e->kernel->params[p].buffer) bind_buffer(e, pointers, e->kernel->params[p].buffer, n++);
+    for (uint32_t s = 0; s < e->kernel->num_shared; s++) bind_buffer(e, pointers, e->kernel->shared[s], n++);
+}
+
+/* ---- Phases ---- */
+
+enum { ARG_BUFFERS, ARG_SCALARS, ARG_BEGIN, ARG_END, ARG_SCRATCH, NUM_ARGS };
+
+/* The loop variables of the first task: the digits of its number. */
+static void first_task(cg_emit *e, const ir_phase *phase, LLVMValueRef *first) {
+    LLVMValueRef rest = LLVMGetParam(e->function, ARG_BEGIN);
+    for (int k = phase->num_loops - 1; k > 0; k--) {
+        LLVMValueRef hi = cg_emit_index(e, phase->loops[k].hi).value;
+        first[k] = LLVMBuildURem(e->b, rest, hi, "");
+        rest = LLVMBuildUDiv(e->b, rest, hi, "");
+    }
+    first[0] = rest;
+}
+
+/* The loop variables of the next task: one more, with carry. */
+static void next_task(cg_emit *e, const ir_phase *phase, LLVMValueRef *next) {
+    LLVMValueRef carry = cg_i64(e, 1);
+    for (int k = phase->num_loops - 1; k >= 0; k--) {
+        LLVMValueRef more = LLVMBuildAdd(e->b, e->vars[phase->loops[k].var->id].value, carry, "");
+        next[k] = more;
+        if (k == 0) break;
+        LLVMValueRef wraps = LLVMBuildICmp(e->b, LLVMIntEQ, more, cg_emit_index(e, phase->loops[k].hi).value, "");
+        next[k] = cg_select(e, wraps, cg_i64(e, 0), more);
+        carry = LLVMBuildZExt(e->b, wraps, e->i64, "");
+    }
+}
+
+/* for (task = begin; task < end; task++) body */
+static void emit_tasks(cg_emit *e, const ir_phase *phase) {
+    LLVMValueRef begin = LLVMGetParam(e->function, ARG_BEGIN), end = LLVMGetParam(e->function, ARG_END);
+    LLVMBasicBlockRef enter = cg_block(e, "first"), body = cg_block(e, "task"), done = cg_block(e, "done");
+    LLVMBuildCondBr(e->b, LLVMBuildICmp(e->b, LLVMIntSLT, begin, end, ""), enter, done);
+
+    LLVMValueRef first[IR_MAX_LOOPS], next[IR_MAX_LOOPS], var[IR_MAX_LOOPS];
+    LLVMPositionBuilderAtEnd(e->b, enter);
+    first_task(e, phase, first);
+    cg_level_enter(e, LLVMBuildBr(e->b, body));
+    LLVMPositionBuilderAtEnd(e->b, body);
+    for (int k = 0; k < phase->num_loops; k++) {
+        var[k] = LLVMBuildPhi(e->b, e->i64, phase->loops[k].var->name);
+        e->vars[phase->loops[k].var->id] = (cg_index){var[k], e->level};
+    }
+    LLVMValueRef task = phase->num_loops > 1 ? LLVMBuildPhi(e->b, e->i64, "task") : var[0];
+    cg_emit_block(e, &phase->body);
+
+    next_task(e, phase, next);
+    LLVMValueRef next_number = phase->num_loops > 1 ? LLVMBuildAdd(e->b, task, cg_i64(e, 1), "") : next[0];
+    LLVMBasicBlockRef last = LLVMGetInsertBlock(e->b);
+    LLVMBuildCondBr(e->b, LLVMBuildICmp(e->b, LLVMIntSLT, next_number, end, ""), body, done);
+    LLVMBasicBlockRef sources[] = {enter, last};
+    for (int k = 0; k < phase->num_loops; k++)
+        LLVMAddIncoming(var[k], (LLVMValueRef[]){first[k], next[k]}, sources, 2);
+    if (phase->num_loops > 1) LLVMAddIncoming(task, (LLVMValueRef[]){begin, next_number}, sources, 2);
+    cg_level_leave(e);
+    LLVMPositionBuilderAtEnd(e->b, done);
+    LLVMBuildRetVoid(e->b);
+}
+
+static void emit_phase(cg_emit *e, const ir_phase *phase, uint32_t number, uint64_t *scratch_bytes) {
+    char name[CG_NAME_BYTES];
+    LLVMTypeRef params[NUM_ARGS] = {e->pointer, e->pointer, e->i64, e->i64, e->pointer};
+    cg_phase_name(name, number);
+    if (!begin_function(e, name, params, NUM_ARGS, ARG_SCALARS)) return;
+    e->scratch = LLVMGetParam(e->function, ARG_SCRATCH);
+    bind_buffers(e, LLVMGetParam(e->function, ARG_BUFFERS));
+    emit_tasks(e, phase);
+    *scratch_bytes = e->scratch_peak;
+}
+
+/* ---- The plan ---- */
+
+static void store_size(cg_emit *e, LLVMValueRef out, int64_t position, LLVMValueRef value) {
+    LLVMValueRef number = cg_i64(e, position);
+    LLVMBuildStore(e->b, value, LLVMBuildGEP2(e->b, e->i64, out, &number, 1, ""));
+}
+
+static cg_index at_least_0(cg_emit *e, const ir_expr *x) {
+    return cg_index_op(e, IR_MAX, cg_emit_index(e, x), cg_index_const(e, 0));
+}
+
+static void emit_plan(cg_emit *e) {
+    LLVMTypeRef params[] = {e->pointer, e->pointer};
+    if (!begin_function(e, CG_PLAN_NAME, params, 2, 0)) return;
+    LLVMValueRef out = LLVMGetParam(e->function, 1);
+    int64_t position = 0;
+    for (const ir_phase *phase = e->kernel->phases; phase; phase = phase->next) {
+        cg_index tasks = cg_index_const(e, 1);
+        for (int k = 0; k < phase->num_loops; k++)
+            tasks = cg_index_op(e, IR_MUL, tasks, at_least_0(e, phase->loops[k].hi));
+        store_size(e, out, position++, tasks.value);
+    }
+    for (uint32_t s = 0; s < e->kernel->num_shared; s++) {
+        const ir_buffer *buffer = e->kernel->shared[s];
+        cg_index bytes = cg_index_const(e, ir_elem_get((ir_elem)buffer->type.elem)->bytes);
+        for (int d = 0; d < buffer->num_dims; d++) bytes = cg_index_op(e, IR_MUL, bytes, at_least_0(e, buffer->dims[d]));
+        store_size(e, out, position++, bytes.value);
+    }
+    LLVMBuildRetVoid(e->b);
+}
+
+/* ---- The module ---- */
+
+LLVMModuleRef cg_emit_kernel(LLVMContextRef context, const ir_kernel *kernel, const at_target *target, at_arena *arena,
+                             uint64_t *scratch_bytes, at_error *err) {
+    if (kernel->num_phases > AT_MAX_PHASES || kernel->num_shared > AT_MAX_SHARED) {
+        at_fail(err, ATTUNE_UNSUPPORTED, "kernel @%s has more than %d phases or shared buffers", kernel->name,
+                AT_MAX_PHASES);
+        return NULL;
+    }
+    cg_emit *e = at_arena_alloc(arena, sizeof *e);
+    if (!e) {
+        at_fail_memory(err, sizeof *e);
+        return NULL;
+    }
+    *e = (cg_emit){.kernel = kernel, .target = target, .arena = arena, .err = err, .context = context, .next_serial = 1};
+    e->module = LLVMModuleCreateWithNameInContext(kernel->name, context);
+    e->b = LLVMCreateBuilderInContext(context);
+    e->i1 = LLVMInt1TypeInContext(context), e->i8 = LLVMInt8TypeInContext(context);
+    e->i16 = LLVMInt16TypeInContext(context), e->i32 = LLVMInt32TypeInContext(context);
+    e->i64 = LLVMInt64TypeInContext(context), e->f32 = LLVMFloatTypeInContext(context);
+    e->f64 = LLVMDoubleTypeInContext(context), e->pointer = LLVMPointerTypeInContext(context, 0);
+    uint32_t number = 0;
+    for (const ir_phase *phase = kernel->phases; phase; phase = phase->next, number++)
+        emit_phase(e, phase, number, &scratch_bytes[number]);
+    emit_plan(e);
+    LLVMDisposeBuilder(e->b);
+    if (err->status == ATTUNE_OK && arena->failed) at_fail_memory(err, 0);
+    if (err->status == ATTUNE_OK) return e->module;
+    LLVMDisposeModule(e->module);
+    return NULL;
+}

@@ -1,0 +1,150 @@
+/* Statements: what they do to the blocks of a function. */
+#include "codegen/emit_build.h"
+#include "target/kernel_abi.h"
+
+#include <inttypes.h>
+
+static bool constant_of(LLVMValueRef x, int64_t *value) {
+    if (!LLVMIsAConstantInt(x)) return false;
+    *value = LLVMConstIntGetSExtValue(x);
+    return true;
+}
+
+static void bind(cg_emit *e, const ir_var *var, LLVMValueRef value, uint32_t level) {
+    e->vars[var->id] = (cg_index){value, level};
+}
+
+/* Tests at the bottom; at the top only where it is not known that the body runs at all. */
+static void emit_loop(cg_emit *e, const ir_stmt *stmt, LLVMValueRef lo, LLVMValueRef hi, bool runs) {
+    LLVMBasicBlockRef before = LLVMGetInsertBlock(e->b), body = cg_block(e, stmt->u.loop.var->name);
+    LLVMBasicBlockRef after = cg_block(e, "after");
+    cg_level_enter(e, runs ? LLVMBuildBr(e->b, body)
+                           : LLVMBuildCondBr(e->b, LLVMBuildICmp(e->b, LLVMIntSLT, lo, hi, ""), body, after));
+    LLVMPositionBuilderAtEnd(e->b, body);
+    LLVMValueRef var = LLVMBuildPhi(e->b, e->i64, stmt->u.loop.var->name);
+    bind(e, stmt->u.loop.var, var, e->level);
+    cg_emit_block(e, &stmt->u.loop.body);
+
+    LLVMValueRef next = LLVMBuildAdd(e->b, var, cg_i64(e, stmt->u.loop.step), "");
+    LLVMBasicBlockRef last = LLVMGetInsertBlock(e->b);
+    LLVMBuildCondBr(e->b, LLVMBuildICmp(e->b, LLVMIntSLT, next, hi, ""), body, after);
+    LLVMAddIncoming(var, (LLVMValueRef[]){lo, next}, (LLVMBasicBlockRef[]){before, last}, 2);
+    cg_level_leave(e);
+    LLVMPositionBuilderAtEnd(e->b, after);
+}
+
+static void emit_for(cg_emit *e, const ir_stmt *stmt) {
+    const cg_index lo = cg_emit_index(e, stmt->u.loop.lo), hi = cg_emit_index(e, stmt->u.loop.hi);
+    int64_t first, end;
+    const bool known = constant_of(lo.value, &first) && constant_of(hi.value, &end);
+    if (known && first >= end) return;
+    if (known && end - first <= stmt->u.loop.step) { /* one turn is no loop */
+        bind(e, stmt->u.loop.var, lo.value, 0);
+        cg_emit_block(e, &stmt->u.loop.body);
+        return;
+    }
+    emit_loop(e, stmt, lo.value, hi.value, known);
+}
+
+static void emit_branch(cg_emit *e, LLVMValueRef entry, LLVMBasicBlockRef block, const ir_block *body,
+                        LLVMBasicBlockRef after) {
+    cg_level_enter(e, entry);
+    LLVMPositionBuilderAtEnd(e->b, block);
+    cg_emit_block(e, body);
+    LLVMBuildBr(e->b, after);
+    cg_level_leave(e);
+}
+
+static void emit_if(cg_emit *e, const ir_stmt *stmt) {
+    LLVMValueRef condition = cg_emit_expr(e, stmt->u.branch.condition);
+    LLVMBasicBlockRef then = cg_block(e, "then"), after = cg_block(e, "after");
+    LLVMBasicBlockRef otherwise = stmt->u.branch.otherwise.first ? cg_block(e, "else") : after;
+    LLVMValueRef entry = LLVMBuildCondBr(e->b, condition, then, otherwise);
+    emit_branch(e, entry, then, &stmt->u.branch.then, after);
+    if (otherwise != after) emit_branch(e, entry, otherwise, &stmt->u.branch.otherwise, after);
+    LLVMPositionBuilderAtEnd(e->b, after);
+}
+
+static void emit_let(cg_emit *e, const ir_stmt *stmt) {
+    const ir_expr *value = stmt->u.let.value;
+    const bool integer = ir_elem_get((ir_elem)value->type.elem)->class == IR_CLASS_INT;
+    const cg_index bound =
+        integer && value->type.lanes == 1 ? cg_emit_index(e, value) : (cg_index){cg_emit_expr(e, value), e->level};
+    bind(e, stmt->u.let.var, bound.value, bound.level);
+}
+
+/* ---- alloc ---- */
+
+static bool count_elements(const cg_emit *e, const ir_buffer *buffer, uint64_t *count) {
+    *count = 1;
+    for (int d = 0; d < buffer->num_dims; d++)
+        if (__builtin_mul_overflow(*count, (uint64_t)buffer->dims[d]->value.i, count) || *count > AT_MAX_SCRATCH) {
+            at_fail(e->err, ATTUNE_INVALID_IR, "kernel @%s: buffer %s is too large", e->kernel->name, buffer->name);
+            return false;
+        }
+    return true;
+}
+
+static void alloc_registers(cg_emit *e, const ir_buffer *buffer, cg_storage *storage, uint64_t count) {
+    enum { MAX_ELEMENTS = 4096 };
+    if (count > MAX_ELEMENTS) {
+        at_fail(e->err, ATTUNE_INVALID_IR, "kernel @%s: reg buffer %s has %" PRIu64 " elements, more than %d",
+                e->kernel->name, buffer->name, count, MAX_ELEMENTS);
+        return;
+    }
+    storage->elements = at_arena_alloc(e->arena, count * sizeof *storage->elements);
+    if (!storage->elements) {
+        at_fail_memory(e->err, count * sizeof *storage->elements);
+        return;
+    }
+    for (uint64_t i = 0; i < count; i++) storage->elements[i] = cg_stack_slot(e, cg_type(e, buffer->type));
+}
+
+/* Scratch is a stack: a block gives back at its end what it took, so blocks side by side share memory. */
+static void alloc_scratch(cg_emit *e, const ir_buffer *buffer, cg_storage *storage, uint64_t count) {
+    const uint64_t bytes = (count * ir_elem_get((ir_elem)buffer->type.elem)->bytes + 63) & ~UINT64_C(63);
+    if (e->scratch_used + bytes > AT_MAX_SCRATCH) {
+        at_fail(e->err, ATTUNE_INVALID_IR, "kernel @%s: buffer %s: more scratch than can be had", e->kernel->name,
+                buffer->name);
+        return;
+    }
+    storage->base = e->scratch;
+    storage->offset = (int64_t)e->scratch_used;
+    e->scratch_used += bytes;
+    if (e->scratch_used > e->scratch_peak) e->scratch_peak = e->scratch_used;
+}
+
+static void emit_alloc(cg_emit *e, const ir_buffer *buffer) {
+    uint64_t count;
+    cg_storage *storage = &e->storage[buffer->id];
+    if (!count_elements(e, buffer, &count)) return;
+    cg_buffer_strides(e, buffer);
+    if (buffer->space == IR_REG)
+        alloc_registers(e, buffer, storage, count);
+    else
+        alloc_scratch(e, buffer, storage, count);
+}
+
+/* ---- All of them ---- */
+
+static void emit_stmt(cg_emit *e, const ir_stmt *stmt) {
+    switch (stmt->kind) {
+    case IR_FOR: emit_for(e, stmt); break;
+    case IR_LET: emit_let(e, stmt); break;
+    case IR_STORE: cg_emit_store(e, stmt->u.store.access, stmt->u.store.value); break;
+    case IR_IF: emit_if(e, stmt); break;
+    case IR_ALLOC: emit_alloc(e, stmt->u.alloc); break;
+    case IR_PREFETCH: cg_emit_prefetch(e, stmt->u.store.access); break;
+    case IR_ASSUME: break;
+    }
+}
+
+void cg_emit_block(cg_emit *e, const ir_block *block) {
+    if (e->level + 2 >= CG_MAX_LEVELS) {
+        at_fail(e->err, ATTUNE_INVALID_IR, "kernel @%s: blocks are nested too deeply", e->kernel->name);
+        return;
+    }
+    const uint64_t used = e->scratch_used;
+    for (const ir_stmt *stmt = block->first; stmt && e->err->status == ATTUNE_OK; stmt = stmt->next) emit_stmt(e, stmt);
+    e->scratch_used = used;
+}

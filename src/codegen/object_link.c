@@ -1,0 +1,265 @@
+#include "codegen/object_link.h"
+
+#include <elf.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+enum { MAX_CODE_BYTES = 64 << 20, NOT_PLACED = -1 };
+
+typedef struct linker {
+    const unsigned char *object;
+    size_t bytes;
+    at_error *err;
+    const attune_allocator *allocator;
+    Elf64_Ehdr elf;
+    Elf64_Shdr *sections;
+    int64_t *place; /* where a section lies in the code, or NOT_PLACED */
+    uint64_t code_bytes;
+    unsigned char *code;
+} linker;
+
+static attune_status refuse(linker *l, const char *what) {
+    return at_fail(l->err, ATTUNE_CODEGEN_FAILED, "linking: %s", what);
+}
+
+static attune_status refuse_named(linker *l, const char *what, const char *name) {
+    return at_fail(l->err, ATTUNE_CODEGEN_FAILED, "linking: %s \"%.100s\"", what, name);
+}
+
+/* ---- Reading the object ---- */
+
+static bool inside(const linker *l, uint64_t offset, uint64_t size) {
+    return offset <= l->bytes && size <= l->bytes - offset;
+}
+
+static attune_status read_header(linker *l) {
+    if (l->bytes < sizeof l->elf) return refuse(l, "the object is shorter than its header");
+    memcpy(&l->elf, l->object, sizeof l->elf);
+    const unsigned char *ident = l->elf.e_ident;
+    if (memcmp(ident, ELFMAG, SELFMAG) != 0) return refuse(l, "the object is not ELF");
+    if (ident[EI_CLASS] != ELFCLASS64 || ident[EI_DATA] != ELFDATA2LSB || l->elf.e_machine != EM_X86_64)
+        return refuse(l, "the object is not for x86-64");
+    if (l->elf.e_type != ET_REL) return refuse(l, "the object is not relocatable");
+    if (l->elf.e_shentsize != sizeof(Elf64_Shdr) || l->elf.e_shnum == 0)
+        return refuse(l, "the object has no table of sections that attune knows");
+    if (!inside(l, l->elf.e_shoff, (uint64_t)l->elf.e_shnum * sizeof(Elf64_Shdr)))
+        return refuse(l, "the table of sections is outside the object");
+    return ATTUNE_OK;
+}
+
+static attune_status read_sections(linker *l) {
+    const size_t count = l->elf.e_shnum;
+    l->sections = at_alloc(l->allocator, count * sizeof *l->sections);
+    l->place = at_alloc(l->allocator, count * sizeof *l->place);
+    if (!l->sections || !l->place) return at_fail_memory(l->err, count * sizeof *l->sections);
+    memcpy(l->sections, l->object + l->elf.e_shoff, count * sizeof *l->sections);
+    for (size_t s = 0; s < count; s++) {
+        const Elf64_Shdr *section = &l->sections[s];
+        l->place[s] = NOT_PLACED;
+        if (section->sh_type != SHT_NOBITS && section->sh_type != SHT_NULL &&
+            !inside(l, section->sh_offset, section->sh_size))
+            return refuse(l, "a section is outside the object");
+    }
+    return ATTUNE_OK;
+}
+
+/* The string at `offset` of a string table, or "" if it is not wholly inside. */
+static const char *string_at(const linker *l, uint32_t table, uint64_t offset) {
+    if (table >= l->elf.e_shnum || l->sections[table].sh_type != SHT_STRTAB) return "";
+    const Elf64_Shdr *section = &l->sections[table];
+    if (offset >= section->sh_size) return "";
+    const char *text = (const char *)l->object + section->sh_offset + offset;
+    return memchr(text, '\0', section->sh_size - offset) ? text : "";
+}
+
+static const char *section_name(const linker *l, const Elf64_Shdr *section) {
+    return string_at(l, l->elf.e_shstrndx, section->sh_name);
+}
+
+static uint64_t num_symbols(const linker *l, uint32_t table) {
+    if (table >= l->elf.e_shnum) return 0;
+    const Elf64_Shdr *section = &l->sections[table];
+    const bool readable = section->sh_type == SHT_SYMTAB && section->sh_entsize == sizeof(Elf64_Sym);
+    return readable ? section->sh_size / sizeof(Elf64_Sym) : 0;
+}
+
+static Elf64_Sym symbol_at(const linker *l, uint32_t table, uint64_t index) {
+    Elf64_Sym symbol;
+    memcpy(&symbol, l->object + l->sections[table].sh_offset + index * sizeof symbol, sizeof symbol);
+    return symbol;
+}
+
+/* ---- Placing sections ---- */
+
+static bool starts_with(const char *text, const char *prefix) { return strncmp(text, prefix, strlen(prefix)) == 0; }
+
+static attune_status place_section(linker *l, size_t number) {
+    const Elf64_Shdr *section = &l->sections[number];
+    const uint64_t align = section->sh_addralign ? section->sh_addralign : 1;
+    const char *name = section_name(l, section);
+    const bool known = starts_with(name, ".text") || starts_with(name, ".rodata");
+    if (!known || section->sh_type != SHT_PROGBITS || (section->sh_flags & (SHF_WRITE | SHF_TLS)))
+        return refuse_named(l, "the code needs a section of a sort that an image cannot have:", name);
+    if ((align & (align - 1)) || align > AT_IMAGE_ALIGN) return refuse_named(l, "bad alignment of section", name);
+    const uint64_t start = (l->code_bytes + align - 1) & ~(align - 1);
+    if (section->sh_size > MAX_CODE_BYTES - start) return refuse(l, "the code is too large");
+    l->place[number] = (int64_t)start;
+    l->code_bytes = start + section->sh_size;
+    return ATTUNE_OK;
+}
+
+/* Code first, then constants. */
+static attune_status place_sections(linker *l) {
+    for (int executable = 1; executable >= 0; executable--)
+        for (size_t s = 0; s < l->elf.e_shnum; s++) {
+            const Elf64_Shdr *section = &l->sections[s];
+            if (!(section->sh_flags & SHF_ALLOC) || section->sh_size == 0) continue;
+            if (((section->sh_flags & SHF_EXECINSTR) != 0) != executable) continue;
+            const attune_status status = place_section(l, s);
+            if (status) return status;
+        }
+    return l->code_bytes ? ATTUNE_OK : refuse(l, "the object holds no code");
+}
+
+static void copy_sections(linker *l) {
+    for (size_t s = 0; s < l->elf.e_shnum; s++)
+        if (l->place[s] != NOT_PLACED)
+            memcpy(l->code + l->place[s], l->object + l->sections[s].sh_offset, l->sections[s].sh_size);
+}
+
+/* ---- Relocations ---- */
+
+/* Where a symbol lies in the code. */
+static attune_status resolve(linker *l, uint32_t table, uint64_t index, int64_t *place) {
+    if (index >= num_symbols(l, table)) return refuse(l, "a relocation names a symbol that is not there");
+    const Elf64_Sym symbol = symbol_at(l, table, index);
+    const char *name = string_at(l, l->sections[table].sh_link, symbol.st_name);
+    if (symbol.st_shndx == SHN_UNDEF) return refuse_named(l, "undefined symbol", name);
+    if (symbol.st_shndx >= l->elf.e_shnum || l->place[symbol.st_shndx] == NOT_PLACED)
+        return refuse_named(l, "a relocation names a symbol that is in no section of the code:", name);
+    if (symbol.st_value > l->sections[symbol.st_shndx].sh_size)
+        return refuse_named(l, "a symbol lies outside its section:", name);
+    *place = l->place[symbol.st_shndx] + (int64_t)symbol.st_value;
+    return ATTUNE_OK;
+}
+
+static attune_status relocate(linker *l, uint32_t table, const Elf64_Rela *rela, size_t target) {
+    const uint64_t type = ELF64_R_TYPE(rela->r_info);
+    const uint64_t width = type == R_X86_64_PC64 ? 8 : 4, size = l->sections[target].sh_size;
+    if (type != R_X86_64_PC32 && type != R_X86_64_PLT32 && type != R_X86_64_PC64)
+        return at_fail(l->err, ATTUNE_CODEGEN_FAILED, "linking: relocation of type %" PRIu64 " is not PC-relative", type);
+    if (size < width || rela->r_offset > size - width) return refuse(l, "a relocation lies outside its section");
+    int64_t symbol = 0, value;
+    const attune_status status = resolve(l, table, ELF64_R_SYM(rela->r_info), &symbol);
+    if (status) return status;
+    const int64_t at = l->place[target] + (int64_t)rela->r_offset;
+    if (__builtin_add_overflow(symbol - at, rela->r_addend, &value) || (width == 4 && value != (int32_t)value))
+        return refuse(l, "a relocation does not reach its symbol");
+    memcpy(l->code + at, &value, width); /* both little-endian: the low half comes first */
+    return ATTUNE_OK;
+}
+
+static attune_status relocate_section(linker *l, const Elf64_Shdr *section) {
+    const bool relevant = section->sh_info < l->elf.e_shnum && l->place[section->sh_info] != NOT_PLACED;
+    if (!relevant) return ATTUNE_OK;
+    if (section->sh_type == SHT_REL || section->sh_entsize != sizeof(Elf64_Rela))
+        return refuse_named(l, "relocations of an unknown form:", section_name(l, section));
+    for (uint64_t i = 0; i < section->sh_size / sizeof(Elf64_Rela); i++) {
+        Elf64_Rela rela;
+        memcpy(&rela, l->object + section->sh_offset + i * sizeof rela, sizeof rela);
+        const attune_status status = relocate(l, section->sh_link, &rela, section->sh_info);
+        if (status) return status;
+    }
+    return ATTUNE_OK;
+}
+
+static attune_status relocate_all(linker *l) {
+    for (size_t s = 0; s < l->elf.e_shnum; s++) {
+        const uint32_t type = l->sections[s].sh_type;
+        if (type != SHT_RELA && type != SHT_REL) continue;
+        const attune_status status = relocate_section(l, &l->sections[s]);
+        if (status) return status;
+    }
+    return ATTUNE_OK;
+}
+
+/* ---- Entries ---- */
+
+static bool find_entry(linker *l, const char *name, uint32_t *entry) {
+    for (uint32_t table = 0; table < l->elf.e_shnum; table++)
+        for (uint64_t i = 0, count = num_symbols(l, table); i < count; i++) {
+            const Elf64_Sym symbol = symbol_at(l, table, i);
+            if (symbol.st_shndx == SHN_UNDEF || symbol.st_shndx >= l->elf.e_shnum) continue;
+            if (l->place[symbol.st_shndx] == NOT_PLACED) continue;
+            const Elf64_Shdr *section = &l->sections[symbol.st_shndx];
+            if (!(section->sh_flags & SHF_EXECINSTR) || symbol.st_value >= section->sh_size) continue;
+            if (strcmp(string_at(l, l->sections[table].sh_link, symbol.st_name), name) != 0) continue;
+            *entry = (uint32_t)((uint64_t)l->place[symbol.st_shndx] + symbol.st_value);
+            return true;
+        }
+    return false;
+}
+
+static attune_status find_entries(linker *l, at_image_header *header, at_image_phase *phases) {
+    for (uint32_t p = 0; p < header->num_phases; p++) {
+        char name[16];
+        snprintf(name, sizeof name, "phase%" PRIu32, p);
+        if (!find_entry(l, name, &phases[p].entry)) return refuse_named(l, "the object does not define", name);
+    }
+    if (!find_entry(l, "plan", &header->plan_entry)) return refuse_named(l, "the object does not define", "plan");
+    return ATTUNE_OK;
+}
+
+/* ---- The image ---- */
+
+static attune_status write_image(linker *l, const at_image_header *given, const uint64_t *scratch_bytes,
+                                 unsigned char **image, size_t *bytes) {
+    const size_t table_bytes = sizeof *given + given->num_phases * sizeof(at_image_phase);
+    const size_t code_offset = (table_bytes + 63) & ~(size_t)63;
+    *bytes = code_offset + l->code_bytes;
+    *image = at_alloc_aligned(l->allocator, *bytes, 64);
+    if (!*image) return at_fail_memory(l->err, *bytes);
+    memset(*image, 0, *bytes);
+    l->code = *image + code_offset;
+    copy_sections(l);
+    attune_status status = relocate_all(l);
+    if (status) return status;
+
+    at_image_header *header = (at_image_header *)*image;
+    at_image_phase *phases = (at_image_phase *)(header + 1);
+    *header = (at_image_header){.version = AT_IMAGE_VERSION, .required = given->required,
+                                .num_phases = given->num_phases, .num_buffers = given->num_buffers,
+                                .num_shared = given->num_shared, .num_scalars = given->num_scalars,
+                                .code_offset = (uint32_t)code_offset, .code_bytes = l->code_bytes};
+    memcpy(header->magic, AT_IMAGE_MAGIC, sizeof header->magic);
+    for (uint32_t p = 0; p < given->num_phases; p++) phases[p].scratch_bytes = (scratch_bytes[p] + 63) & ~UINT64_C(63);
+    if ((status = find_entries(l, header, phases))) return status;
+    const char *wrong = at_image_check(*image, *bytes);
+    return wrong ? refuse(l, wrong) : ATTUNE_OK;
+}
+
+attune_status cg_link_object(const void *object, size_t bytes, const at_image_header *header,
+                             const uint64_t *scratch_bytes, const attune_allocator *allocator, void **image,
+                             size_t *image_bytes, at_error *err) {
+    at_error own = {0};
+    linker l = {.object = object, .bytes = bytes, .err = &own, .allocator = allocator};
+    unsigned char *result = NULL;
+    size_t size = 0;
+    *image = NULL;
+    *image_bytes = 0;
+    attune_status status =
+        header->num_phases <= AT_MAX_PHASES ? read_header(&l) : refuse(&l, "the kernel has too many phases");
+    if (!status) status = read_sections(&l);
+    if (!status) status = place_sections(&l);
+    if (!status) status = write_image(&l, header, scratch_bytes, &result, &size);
+    at_free(allocator, l.sections);
+    at_free(allocator, l.place);
+    if (status) {
+        at_free(allocator, result);
+        return at_fail(err, status, "%s", own.message);
+    }
+    *image = result;
+    *image_bytes = size;
+    return ATTUNE_OK;
+}
