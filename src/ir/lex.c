@@ -1,0 +1,247 @@
+#include "ir/lex.h"
+
+#include <langinfo.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+static bool is_digit(char c) { return c >= '0' && c <= '9'; }
+
+static int hex_digit(char c) {
+    if (is_digit(c)) return c - '0';
+    const char lower = (char)(c | 0x20);
+    return lower >= 'a' && lower <= 'f' ? lower - 'a' + 10 : -1;
+}
+
+/* The character at p, or NUL at the end of the text (which need not have one). */
+static char at(const ir_lexer *lexer, const char *p) { return p < lexer->end ? *p : '\0'; }
+
+static void skip_space(ir_lexer *lexer) {
+    const char *p = lexer->cursor;
+    for (; p < lexer->end; p++) {
+        if (*p == '#') {
+            while (p < lexer->end && *p != '\n') p++;
+            if (p == lexer->end) break;
+        } else if (*p != ' ' && *p != '\n' && *p != '\t' && *p != '\r') {
+            break;
+        }
+    }
+    lexer->cursor = p;
+}
+
+/* ---- names ---- */
+
+static bool is_dotted(const ir_symbol *head) {
+    if (!head || head->word < IR_WORD_OP) return false;
+    const int op = head->word - IR_WORD_OP;
+    return op == IR_CAST || op == IR_BITCAST || op == IR_SPLAT || op == IR_RAMP;
+}
+
+static ir_token lex_name(const ir_lexer *lexer) {
+    ir_token token = {.kind = IR_TOKEN_NAME, .start = lexer->cursor};
+    uint32_t hash = IR_HASH_SEED, head_hash = 0;
+    const char *p = lexer->cursor, *dot = NULL;
+    for (;; p++) {
+        const char c = at(lexer, p);
+        if (!ir_name_goes_on(c)) {
+            if (c != '.' || !ir_name_goes_on(at(lexer, p + 1))) break; /* a dot belongs to a name only inside it */
+            if (!dot) {
+                dot = p;
+                head_hash = hash;
+            }
+        }
+        hash = ir_hash_byte(hash, c);
+    }
+    token.end = p;
+    token.symbol = ir_symbols_find(lexer->symbols, token.start, (size_t)(p - token.start), hash);
+    if (token.symbol || !dot) return token;
+    const ir_symbol *head = ir_symbols_find(lexer->symbols, token.start, (size_t)(dot - token.start), head_hash);
+    if (is_dotted(head)) {
+        token.kind = IR_TOKEN_DOTTED;
+        token.op = (ir_op)(head->word - IR_WORD_OP);
+        token.suffix = dot + 1;
+    }
+    return token;
+}
+
+/* ---- numbers ---- */
+
+static const char *skip_digits(const ir_lexer *lexer, const char *p) {
+    while (is_digit(at(lexer, p))) p++;
+    return p;
+}
+
+static const char *skip_hex(const ir_lexer *lexer, const char *p) {
+    while (hex_digit(at(lexer, p)) >= 0) p++;
+    return p;
+}
+
+/* Past an exponent after its letter, or NULL if there are no digits. */
+static const char *skip_exponent(const ir_lexer *lexer, const char *p) {
+    if (at(lexer, p) == '+' || at(lexer, p) == '-') p++;
+    const char *digits = p;
+    p = skip_digits(lexer, p);
+    return p > digits ? p : NULL;
+}
+
+static ir_token bad(const char *start, const char *end, const char *problem) {
+    return (ir_token){.kind = IR_TOKEN_BAD, .start = start, .end = end, .problem = problem};
+}
+
+static ir_token lex_hex(const ir_lexer *lexer) {
+    ir_token token = {.kind = IR_TOKEN_FLOAT, .start = lexer->cursor};
+    const char *p = skip_hex(lexer, token.start + 2);
+    const char *digits = token.start + 2;
+    bool any = p > digits;
+    if (at(lexer, p) == '.') {
+        const char *fraction = p + 1;
+        p = skip_hex(lexer, fraction);
+        any = any || p > fraction;
+    }
+    const char *end = any && (at(lexer, p) | 0x20) == 'p' ? skip_exponent(lexer, p + 1) : NULL;
+    if (!end) return bad(token.start, p, "a hexadecimal number is a float and needs digits and an exponent 'p…'");
+    token.end = end;
+    return token;
+}
+
+static ir_token lex_decimal(const ir_lexer *lexer) {
+    ir_token token = {.kind = IR_TOKEN_INT, .start = lexer->cursor};
+    const char *p = token.start;
+    bool overflow = false;
+    for (; is_digit(at(lexer, p)); p++)
+        overflow |= __builtin_mul_overflow(token.integer, 10u, &token.integer) ||
+                    __builtin_add_overflow(token.integer, (uint64_t)(*p - '0'), &token.integer);
+    if (at(lexer, p) == '.' && is_digit(at(lexer, p + 1))) {
+        token.kind = IR_TOKEN_FLOAT;
+        p = skip_digits(lexer, p + 1);
+    }
+    if ((at(lexer, p) | 0x20) == 'e') {
+        const char *end = skip_exponent(lexer, p + 1);
+        if (!end) return bad(token.start, p + 1, "an exponent needs digits");
+        token.kind = IR_TOKEN_FLOAT;
+        p = end;
+    }
+    token.end = p;
+    if (token.kind == IR_TOKEN_INT && (overflow || token.integer > (uint64_t)INT64_MAX + 1))
+        return bad(token.start, p, "the integer is out of range");
+    return token;
+}
+
+static ir_token lex_number(const ir_lexer *lexer) {
+    const char *p = lexer->cursor;
+    ir_token token = *p == '0' && (at(lexer, p + 1) | 0x20) == 'x' ? lex_hex(lexer) : lex_decimal(lexer);
+    if (token.kind != IR_TOKEN_BAD && ir_name_goes_on(at(lexer, token.end)))
+        return bad(token.start, token.end + 1, "a number runs into a name");
+    return token;
+}
+
+/* Hexadecimal: by hand, because a lowered kernel holds thousands and each must be exact. */
+static const char *hex_value(const ir_token *token, double *value) {
+    uint64_t mantissa = 0;
+    int64_t exponent = 0;
+    bool fraction = false;
+    const char *p = token->start + 2;
+    for (; (*p | 0x20) != 'p'; p++) {
+        if (*p == '.') {
+            fraction = true;
+            continue;
+        }
+        if (mantissa >> 60) return "the literal has too many digits";
+        mantissa = mantissa << 4 | (uint64_t)hex_digit(*p);
+        if (fraction) exponent -= 4;
+    }
+    const bool negative = *++p == '-';
+    if (*p == '-' || *p == '+') p++;
+    int64_t written = 0;
+    for (; p < token->end; p++)
+        if (written < 1000000) written = written * 10 + (*p - '0');
+    exponent += negative ? -written : written;
+    *value = 0;
+    if (mantissa == 0) return NULL;
+    const int zeros = __builtin_ctzll(mantissa);
+    mantissa >>= zeros;
+    exponent += zeros;
+    if (exponent > 1100 || exponent < -1100) return "the literal is out of range";
+    *value = ldexp((double)mantissa, (int)exponent);
+    if (isinf(*value)) return "the literal is out of range";
+    if (mantissa >> 53 || ldexp(*value, (int)-exponent) != (double)mantissa) return "the literal is not exact in f64";
+    return NULL;
+}
+
+/* Decimal: the C library's conversion, which wants the locale's own decimal point. */
+static const char *decimal_value(const ir_token *token, ir_elem elem, double *value) {
+    char copy[128];
+    const char *point = nl_langinfo(RADIXCHAR);
+    size_t n = 0;
+    bool zero = true, in_exponent = false;
+    for (const char *p = token->start; p < token->end; p++) {
+        if (n + strlen(point) + 1 > sizeof copy) return "the literal has too many digits";
+        in_exponent |= (*p | 0x20) == 'e';
+        zero &= in_exponent || *p == '0' || *p == '.';
+        if (*p == '.') {
+            memcpy(copy + n, point, strlen(point));
+            n += strlen(point);
+        } else {
+            copy[n++] = *p;
+        }
+    }
+    copy[n] = '\0';
+    *value = elem == IR_F32 ? (double)strtof(copy, NULL) : strtod(copy, NULL);
+    return isinf(*value) || (*value == 0 && !zero) ? "the literal is out of range" : NULL;
+}
+
+const char *ir_lex_float(const ir_token *token, ir_elem elem, double *value) {
+    const bool hex = token->end - token->start > 2 && (token->start[1] | 0x20) == 'x';
+    if (!hex) return decimal_value(token, elem, value);
+    const char *problem = hex_value(token, value);
+    if (problem || elem != IR_F32) return problem;
+    const float single = (float)*value;
+    if (isinf(single)) return "the literal is out of range";
+    return (double)single == *value ? NULL : "the literal is not exact in f32";
+}
+
+/* ---- operators and punctuation ---- */
+
+static ir_token token_op(const char *start, int length, ir_op op) {
+    return (ir_token){.kind = IR_TOKEN_OP, .start = start, .end = start + length, .op = op};
+}
+
+static ir_token lex_sign(const ir_lexer *lexer) {
+    const char *p = lexer->cursor;
+    const char next = at(lexer, p + 1);
+    switch (*p) {
+    case '+': return token_op(p, 1, IR_ADD);
+    case '-': return token_op(p, 1, IR_SUB);
+    case '*': return token_op(p, 1, IR_MUL);
+    case '/': return token_op(p, 1, IR_DIV);
+    case '%': return token_op(p, 1, IR_MOD);
+    case '&': return token_op(p, 1, IR_AND);
+    case '|': return token_op(p, 1, IR_OR);
+    case '^': return token_op(p, 1, IR_XOR);
+    case '<': return next == '<' ? token_op(p, 2, IR_SHL) : next == '=' ? token_op(p, 2, IR_LE) : token_op(p, 1, IR_LT);
+    case '>': return next == '>' ? token_op(p, 2, IR_SHR) : next == '=' ? token_op(p, 2, IR_GE) : token_op(p, 1, IR_GT);
+    case '!': return next == '=' ? token_op(p, 2, IR_NE) : bad(p, p + 1, "'!' is only part of '!='");
+    case '=':
+        if (next == '=') return token_op(p, 2, IR_EQ);
+        break;
+    case '.':
+        if (next == '.') return (ir_token){.kind = IR_TOKEN_DOTDOT, .start = p, .end = p + 2};
+        return bad(p, p + 1, "'.' is only part of '..', names and numbers");
+    default: break;
+    }
+    if (*p != '\0' && strchr("(){}[],:=@?", *p)) return (ir_token){.kind = *p, .start = p, .end = p + 1};
+    return bad(p, p + 1, "a character that means nothing here");
+}
+
+ir_token ir_lex(ir_lexer *lexer) {
+    skip_space(lexer);
+    const char c = at(lexer, lexer->cursor);
+    ir_token token;
+    if (lexer->cursor == lexer->end)
+        token = (ir_token){.kind = IR_TOKEN_END, .start = lexer->end, .end = lexer->end};
+    else if (ir_name_starts(c)) token = lex_name(lexer);
+    else if (is_digit(c)) token = lex_number(lexer);
+    else token = lex_sign(lexer);
+    lexer->cursor = token.end;
+    return token;
+}

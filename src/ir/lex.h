@@ -1,0 +1,39 @@
+/* Tokens of the text form. Names are looked up while they are read. */
+#ifndef ATTUNE_IR_LEX_H
+#define ATTUNE_IR_LEX_H
+
+#include "ir/symbols.h"
+
+/* Punctuation is its own character: ( ) { } [ ] , : = @ ? */
+enum {
+    IR_TOKEN_END = 256,
+    IR_TOKEN_BAD,     /* problem says why */
+    IR_TOKEN_NAME,    /* symbol, or NULL if nothing has this name */
+    IR_TOKEN_DOTTED,  /* cast.f32, splat.x8: op, and suffix up to end */
+    IR_TOKEN_INT,     /* integer */
+    IR_TOKEN_FLOAT,   /* not yet converted: its type may follow */
+    IR_TOKEN_DOTDOT,
+    IR_TOKEN_OP       /* an infix operator: op */
+};
+
+typedef struct ir_token {
+    int kind;
+    ir_op op;
+    const char *start, *end, *suffix;
+    ir_symbol *symbol;
+    uint64_t integer; /* at most 2^63, so that a sign can still be put before it */
+    const char *problem;
+} ir_token;
+
+typedef struct ir_lexer {
+    const char *cursor, *end;
+    const ir_symbols *symbols;
+} ir_lexer;
+
+ir_token ir_lex(ir_lexer *lexer);
+
+/* Converts the text of a FLOAT token. Returns NULL, or what is wrong. *value is exact in `elem` (f32 or f64): decimals
+ * are rounded to it, hexadecimal literals must be exact. */
+const char *ir_lex_float(const ir_token *token, ir_elem elem, double *value);
+
+#endif
