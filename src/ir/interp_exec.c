@@ -1,0 +1,45 @@
+/* Performing statements other than stores. */
+#include "ir/interp_internal.h"
+
+void interp_run_block(interp *run, const interp_action *first) {
+    for (const interp_action *action = first; action; action = action->next) {
+        run->current = action;
+        action->perform(action);
+    }
+}
+
+void interp_run_for(const interp_action *action) {
+    const int64_t lo = interp_affine_eval(&action->u.loop.lo), hi = interp_affine_eval(&action->u.loop.hi);
+    const int64_t step = action->source->u.loop.step;
+    for (int64_t i = lo; i < hi;) {
+        *action->u.loop.var = i;
+        interp_run_block(action->run, action->u.loop.body);
+        if (__builtin_add_overflow(i, step, &i)) break;
+    }
+}
+
+void interp_run_let(const interp_action *action) {
+    memcpy(action->u.let.var, interp_eval(action->u.let.value), action->u.let.bytes);
+}
+
+void interp_run_if(const interp_action *action) {
+    const uint8_t *condition = interp_eval(action->u.branch.condition);
+    interp_run_block(action->run, *condition ? action->u.branch.then : action->u.branch.otherwise);
+}
+
+void interp_run_alloc(const interp_action *action) { interp_forget(action->u.alloc); }
+
+/* A prefetch touches no memory, so it may point outside; what its indices read is checked all the same. */
+void interp_run_prefetch(const interp_action *action) {
+    const interp_access *access = action->u.prefetch;
+    for (uint32_t d = 0; d < access->num_dims; d++)
+        if (access->dims[d].lanes)
+            interp_eval(access->dims[d].lanes);
+        else
+            interp_affine_eval(&access->dims[d].index);
+}
+
+void interp_run_assume(const interp_action *action) {
+    const uint8_t *holds = interp_eval(action->u.assume);
+    if (!*holds) interp_check_failed(action->run, "the assumption does not hold");
+}

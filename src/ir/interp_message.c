@@ -1,0 +1,93 @@
+/* How a run ends early: what failed, where, and with which values of the loops around it. */
+#include "ir/interp_internal.h"
+#include "ir/text.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+
+_Noreturn void interp_fail(interp *run, attune_status status, const char *format, ...) {
+    char text[ATTUNE_MESSAGE_BYTES];
+    va_list args;
+    va_start(args, format);
+    vsnprintf(text, sizeof text, format, args);
+    va_end(args);
+    at_fail(run->err, status, "%s", text);
+    longjmp(run->escape, 1);
+}
+
+static void print_loops(const interp_action *action, at_string *out) {
+    if (!action) return;
+    print_loops(action->parent, out);
+    if (action->source->kind == IR_FOR)
+        at_string_printf(out, ", %s = %lld", action->source->u.loop.var->name, (long long)*action->u.loop.var);
+}
+
+static void print_access(const char *before, const ir_access *access, at_string *out) {
+    const ir_expr load = {
+        .op = IR_LOAD, .type = ir_type_of((ir_elem)access->buffer->type.elem, access->lanes), .value.access = access};
+    at_string_puts(out, before);
+    ir_print_expr(&load, out);
+}
+
+static void print_statement(const ir_stmt *s, at_string *out) {
+    switch (s->kind) {
+    case IR_FOR: at_string_printf(out, "for %s", s->u.loop.var->name); break;
+    case IR_ALLOC: at_string_printf(out, "alloc %s", s->u.alloc->name); break;
+    case IR_PREFETCH: print_access("prefetch ", s->u.store.access, out); break;
+    case IR_LET:
+        at_string_printf(out, "let %s = ", s->u.let.var->name);
+        ir_print_expr(s->u.let.value, out);
+        break;
+    case IR_STORE:
+        print_access("", s->u.store.access, out);
+        at_string_puts(out, " = ");
+        ir_print_expr(s->u.store.value, out);
+        break;
+    case IR_IF:
+        at_string_puts(out, "if ");
+        ir_print_expr(s->u.branch.condition, out);
+        break;
+    case IR_ASSUME:
+        at_string_puts(out, "assume ");
+        ir_print_expr(s->u.assume, out);
+        break;
+    }
+}
+
+/* "phase 1, i = 3, c = 16, at `o[i, c]:x16 = …`" */
+static void print_place(const interp *run, at_string *out) {
+    const ir_phase *phase = run->kernel->phases;
+    for (uint32_t p = 0; p < run->phase; p++) phase = phase->next;
+    at_string_printf(out, "phase %u", run->phase);
+    for (int l = 0; l < phase->num_loops; l++)
+        at_string_printf(out, ", %s = %lld", phase->loops[l].var->name, (long long)*run->phases[run->phase].vars[l]);
+    print_loops(run->current->parent, out);
+    at_string_puts(out, ", at `");
+    at_string start = *out;
+    print_statement(run->current->source, out);
+    enum { SHOWN = 160 };
+    if (out->length > start.length + SHOWN) {
+        out->length = start.length + SHOWN;
+        out->data[out->length] = '\0';
+        at_string_puts(out, "…");
+    }
+    at_string_puts(out, "`");
+}
+
+_Noreturn void interp_check_failed(interp *run, const char *format, ...) {
+    char text[ATTUNE_MESSAGE_BYTES];
+    va_list args;
+    va_start(args, format);
+    vsnprintf(text, sizeof text, format, args);
+    va_end(args);
+    at_string place;
+    at_string_init(&place, run->allocator);
+    if (run->current)
+        print_place(run, &place);
+    else
+        at_string_puts(&place, "its assumptions");
+    at_fail(run->err, ATTUNE_CHECK_FAILED, "%s (in @%s, %s)", text, run->kernel->name,
+            place.data && !place.failed ? place.data : "at a place there was no memory to print");
+    at_string_free(&place);
+    longjmp(run->escape, 1);
+}

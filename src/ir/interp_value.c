@@ -1,0 +1,108 @@
+/* Evaluating expressions other than loads. */
+#include "ir/interp_internal.h"
+
+/* Bits are copied, whatever type the memory was written as. */
+typedef uint16_t __attribute__((may_alias)) bits2;
+typedef uint32_t __attribute__((may_alias)) bits4;
+typedef uint64_t __attribute__((may_alias)) bits8;
+
+const void *interp_eval_unary(const interp_value *value) {
+    value->fn(value->out, interp_eval(value->args[0]), NULL, NULL, value->type.lanes);
+    return value->out;
+}
+
+const void *interp_eval_binary(const interp_value *value) {
+    const void *x = interp_eval(value->args[0]);
+    value->fn(value->out, x, interp_eval(value->args[1]), NULL, value->type.lanes);
+    return value->out;
+}
+
+const void *interp_eval_ternary(const interp_value *value) {
+    const void *x = interp_eval(value->args[0]), *y = interp_eval(value->args[1]);
+    value->fn(value->out, x, y, interp_eval(value->args[2]), value->type.lanes);
+    return value->out;
+}
+
+const void *interp_eval_divide(const interp_value *value) {
+    const void *x = interp_eval(value->args[0]), *y = interp_eval(value->args[1]);
+    for (int l = 0; l < value->type.lanes; l++) {
+        const int64_t divisor = value->type.elem == IR_I32 ? ((const int32_t *)y)[l] : ((const int64_t *)y)[l];
+        if (divisor == 0) interp_check_failed(value->u.run, "division by zero in lane %d", l);
+    }
+    value->fn(value->out, x, y, NULL, value->type.lanes);
+    return value->out;
+}
+
+const void *interp_eval_affine(const interp_value *value) {
+    *(int64_t *)value->out = interp_affine_eval(&value->u.affine);
+    return value->out;
+}
+
+const void *interp_eval_bitcast(const interp_value *value) { return interp_eval(value->args[0]); }
+
+#define SPLAT(T, lanes)                                                                                                \
+    do {                                                                                                               \
+        const T scalar = *(const T *)x;                                                                                \
+        T *out = value->out;                                                                                           \
+        for (int l = 0; l < (lanes); l++) out[l] = scalar;                                                             \
+    } while (0)
+
+const void *interp_eval_splat(const interp_value *value) {
+    const void *x = interp_eval(value->args[0]);
+    const int lanes = value->type.lanes;
+    switch (ir_elem_get((ir_elem)value->type.elem)->bytes) {
+    case 1: memset(value->out, *(const uint8_t *)x, (size_t)lanes); break;
+    case 2: SPLAT(bits2, lanes); break;
+    case 4:
+        if (lanes == 8)
+            SPLAT(bits4, 8);
+        else if (lanes == 16)
+            SPLAT(bits4, 16);
+        else
+            SPLAT(bits4, lanes);
+        break;
+    default: SPLAT(bits8, lanes); break;
+    }
+    return value->out;
+}
+
+const void *interp_eval_ramp(const interp_value *value) {
+    const void *base = interp_eval(value->args[0]), *step = interp_eval(value->args[1]);
+    if (value->type.elem == IR_I32) {
+        uint32_t *out = value->out;
+        const uint32_t b = *(const uint32_t *)base, s = *(const uint32_t *)step;
+        for (uint32_t l = 0; l < value->type.lanes; l++) out[l] = b + l * s;
+    } else {
+        uint64_t *out = value->out;
+        const uint64_t b = *(const uint64_t *)base, s = *(const uint64_t *)step;
+        for (uint64_t l = 0; l < value->type.lanes; l++) out[l] = b + l * s;
+    }
+    return value->out;
+}
+
+#define SHUFFLE(T)                                                                                                     \
+    do {                                                                                                               \
+        T *out = value->out;                                                                                           \
+        for (int l = 0; l < value->type.lanes; l++)                                                                    \
+            out[l] = pick[l] < half ? ((const T *)x)[pick[l]] : ((const T *)y)[pick[l] - half];                        \
+    } while (0)
+
+const void *interp_eval_shuffle(const interp_value *value) {
+    const void *x = interp_eval(value->args[0]), *y = interp_eval(value->args[1]);
+    const uint8_t *pick = value->u.pick;
+    const int half = value->args[0]->type.lanes;
+    switch (ir_elem_get((ir_elem)value->type.elem)->bytes) {
+    case 1: SHUFFLE(uint8_t); break;
+    case 2: SHUFFLE(bits2); break;
+    case 4: SHUFFLE(bits4); break;
+    default: SHUFFLE(bits8); break;
+    }
+    return value->out;
+}
+
+const void *interp_eval_truth(const interp_value *value) {
+    const uint8_t *x = interp_eval(value->args[0]);
+    for (int l = 0; l < value->type.lanes; l++)
+        if (x[l] > 1) interp_check_failed(value->u.run, "a bool in memory is %d, neither 0 nor 1", x[l]);
+    return x;
+}
