@@ -1,0 +1,134 @@
+/* attune compile: one problem into the cache, or one stage of it into a file. */
+#include "tensors.h"
+#include "table.h"
+
+#include <jansson.h>
+#include <stdlib.h>
+
+typedef struct compile_options {
+    tool_common common;
+    const char *problem, *schedule, *out;
+    bool emits, dumps, json;
+    attune_stage stage;
+} compile_options;
+
+static const struct argp_option options[] = {
+    { "emit", TOOL_KEY_EMIT, "STAGE", 0, "Write ir, lowered, llvm, asm, obj or image instead of caching", 0 },
+    { "schedule", TOOL_KEY_SCHEDULE, "K=V,…", 0, "Change the chosen schedule", 0 },
+    { "output", 'o', "FILE", 0, "Where --emit writes; - is standard output (default)", 0 },
+    { "dump-passes", TOOL_KEY_DUMP_PASSES, NULL, 0, "Print the IR after each pass to standard error", 0 },
+    { "json", TOOL_KEY_JSON, NULL, 0, "Print JSON", 0 },
+    { 0 },
+};
+
+static error_t parse(int key, char *argument, struct argp_state *state) {
+    compile_options *const o = state->input;
+    switch (key) {
+    case ARGP_KEY_INIT: state->child_inputs[0] = &o->common; return 0;
+    case TOOL_KEY_EMIT:
+        o->stage = tool_parse_stage(state, argument);
+        o->emits = true;
+        return 0;
+    case TOOL_KEY_SCHEDULE: o->schedule = argument; return 0;
+    case 'o': o->out = argument; return 0;
+    case TOOL_KEY_DUMP_PASSES: o->dumps = true; return 0;
+    case TOOL_KEY_JSON: o->json = true; return 0;
+    case ARGP_KEY_ARG:
+        if (o->problem) argp_error(state, "one problem only, but '%s' follows '%s'", argument, o->problem);
+        o->problem = argument;
+        return 0;
+    case ARGP_KEY_END:
+        if (!o->problem) argp_error(state, "a problem is needed, such as num_heads=12,seq_q=512,head_dim=64");
+        if (o->out && !o->emits) argp_error(state, "-o needs --emit");
+        if (o->json && o->emits) argp_error(state, "--json and --emit exclude each other");
+        return 0;
+    default: return ARGP_ERR_UNKNOWN;
+    }
+}
+
+static int emit(const compile_options *o, attune_context *context, const attune_problem *problem,
+                const attune_schedule *schedule) {
+    void *data = NULL;
+    size_t bytes = 0;
+    int code = TOOL_OK;
+    if (o->dumps) {
+        if (attune_emit(context, problem, schedule, ATTUNE_STAGE_IR, &data, &bytes) != ATTUNE_OK)
+            return tool_library_error(NULL);
+        code = tool_dump_passes(context, data);
+        attune_free(context, data);
+    }
+    if (code != TOOL_OK || !o->emits) return code;
+    if (attune_emit(context, problem, schedule, o->stage, &data, &bytes) != ATTUNE_OK) return tool_library_error(NULL);
+    code = tool_write_stage(o->stage, o->out, data, bytes);
+    attune_free(context, data);
+    return code;
+}
+
+static int show(const compile_options *o, const attune_problem *problem, const attune_kernel_info *info, double us) {
+    char *const text = problem_text(problem), *const schedule = schedule_text(&info->schedule);
+    char a[TABLE_NUMBER_BYTES], b[TABLE_NUMBER_BYTES];
+    int code = TOOL_OK;
+    if (!text || !schedule) {
+        tool_error("out of memory");
+        code = TOOL_FAILED;
+    } else if (o->json) {
+        code = tool_print_json(json_pack(
+            "{s:i, s:s, s:s, s:s, s:s, s:s, s:f, s:f, s:I, s:I}", "schema", 1, "problem", text, "schedule", schedule,
+            "key", info->key, "isa", info->isa, "origin", tool_origin_name(info->origin), "acquire_ms", us * 1e-3,
+            "compile_ms", info->compile_ms, "code_bytes", (json_int_t)info->code_bytes, "scratch_bytes",
+            (json_int_t)info->scratch_bytes));
+    } else {
+        table *const t = table_create("ll", NULL);
+        table_cell(t, "problem");
+        table_cell(t, "%s", text);
+        table_cell(t, "key");
+        table_cell(t, "%s", info->key);
+        table_cell(t, "kernel");
+        table_cell(t, "%s, %s of code in %u phase%s, %s of scratch a thread", info->isa,
+                   table_bytes(info->code_bytes, a), info->num_phases, info->num_phases == 1 ? "" : "s",
+                   table_bytes(info->scratch_bytes, b));
+        table_cell(t, "schedule");
+        table_cell(t, "%s", schedule);
+        table_cell(t, "from");
+        table_cell(t, "the %s in %s", tool_origin_name(info->origin), table_time(us, a));
+        table_finish(t, stdout);
+    }
+    free(text);
+    free(schedule);
+    return code;
+}
+
+static int compile(const compile_options *o, attune_context *context, const attune_problem *problem,
+                   const attune_schedule *schedule) {
+    attune_kernel *kernel = NULL;
+    attune_kernel_info info = { .struct_size = sizeof info };
+    const double start = tool_now_us();
+    if (attune_compile(context, problem, schedule, &kernel) != ATTUNE_OK) return tool_library_error(NULL);
+    const double us = tool_now_us() - start;
+    const int code = attune_kernel_get_info(kernel, &info) == ATTUNE_OK ? show(o, problem, &info, us)
+                                                                        : tool_library_error(NULL);
+    attune_kernel_release(kernel);
+    return code;
+}
+
+int cmd_compile(int argc, char **argv) {
+    static const struct argp argp = {
+        options, parse, "PROBLEM",
+        "Compiles a problem into the cache and says where the kernel came from, or writes one stage of it.",
+        tool_common_children, NULL, NULL };
+    compile_options o = { 0 };
+    argp_parse(&argp, argc, argv, 0, NULL, &o);
+    attune_problem problem;
+    if (!problem_from_text(o.problem, &problem)) return TOOL_FAILED;
+    attune_context *const context = tool_open_context(&o.common, 0, NULL);
+    if (!context) return TOOL_FAILED;
+    attune_schedule schedule = ATTUNE_SCHEDULE_INIT;
+    const bool good = !o.schedule || (attune_schedule_choose(context, &problem, &schedule) == ATTUNE_OK &&
+                                      attune_schedule_parse(o.schedule, &schedule) == ATTUNE_OK);
+    int code = good ? TOOL_OK : tool_library_error(NULL);
+    const attune_schedule *const asked = o.schedule ? &schedule : NULL;
+    if (good && (o.emits || o.dumps)) code = emit(&o, context, &problem, asked);
+    else if (good) code = compile(&o, context, &problem, asked);
+    attune_context_destroy(context);
+    return code;
+}

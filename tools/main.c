@@ -1,0 +1,60 @@
+/* The `attune` command: finds the subcommand and hands it the rest of the line. */
+#include "tool.h"
+
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+
+typedef struct subcommand {
+    const char *name;
+    int (*main)(int argc, char **argv);
+    const char *summary;
+} subcommand;
+
+static const subcommand subcommands[] = {
+    { "run", cmd_run, "compute attention on .npy files" },
+    { "compile", cmd_compile, "compile a problem into the cache, or show a stage of it" },
+    { "check", cmd_check, "test kernels against the interpreter and an f64 reference" },
+    { "bench", cmd_bench, "measure speed, as a share of what this CPU can do" },
+    { "cache", cmd_cache, "list, verify or clear the disk cache" },
+    { "info", cmd_info, "show CPU, instruction sets, versions and paths" },
+    { "ir", cmd_ir, "run or show a kernel written in loop IR" },
+};
+enum { NUM_SUBCOMMANDS = sizeof subcommands / sizeof *subcommands };
+
+static void print_help(FILE *stream) {
+    fputs("Usage: attune COMMAND [ARGUMENT…]\n"
+          "Compiles, caches, checks and times multi-head-attention kernels for this CPU.\n\n", stream);
+    for (size_t i = 0; i < NUM_SUBCOMMANDS; i++)
+        fprintf(stream, "  %-8s %s\n", subcommands[i].name, subcommands[i].summary);
+    fputs("\nA problem is text: num_heads=12,seq_q=512,seq_kv=512,head_dim=64,is_causal=1\n"
+          "`attune COMMAND --help` explains one command; `man attune` explains all.\n"
+          "Exit status: 0 ok, 1 failed or mismatched, 2 usage.\n", stream);
+}
+
+int main(int argc, char **argv) {
+    signal(SIGPIPE, SIG_IGN); /* a closed pipe is a failed write like any other, and files get cleaned up */
+    argp_err_exit_status = TOOL_USAGE;
+    if (argc < 2) {
+        print_help(stderr);
+        return TOOL_USAGE;
+    }
+    const char *const name = argv[1];
+    if (strcmp(name, "--help") == 0 || strcmp(name, "-?") == 0 || strcmp(name, "help") == 0) {
+        print_help(stdout);
+        return tool_finish(TOOL_OK);
+    }
+    if (strcmp(name, "--version") == 0 || strcmp(name, "-V") == 0) {
+        printf("attune %s\n", attune_version());
+        return tool_finish(TOOL_OK);
+    }
+    for (size_t i = 0; i < NUM_SUBCOMMANDS; i++) {
+        if (strcmp(name, subcommands[i].name) != 0) continue;
+        char title[32];
+        snprintf(title, sizeof title, "attune %s", name);
+        argv[1] = title;
+        return tool_finish(subcommands[i].main(argc - 1, argv + 1));
+    }
+    tool_error("unknown command '%s'; `attune --help` lists them", name);
+    return TOOL_USAGE;
+}

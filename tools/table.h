@@ -1,0 +1,32 @@
+/* Numbers for people: aligned tables and label/value blocks, units, colour only on a terminal. */
+#ifndef ATTUNE_TOOLS_TABLE_H
+#define ATTUNE_TOOLS_TABLE_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+
+typedef struct table table;
+
+/* `alignments` has a letter for each column: l or r. `headers` has as many names, or is NULL for a label/value block.
+ * NULL when out of memory; all other functions take that and do nothing. */
+table *table_create(const char *alignments, const char *const *headers);
+
+/* Appends a cell; the row is complete when it has a cell for each column. */
+void table_cell(table *t, const char *format, ...) __attribute__((format(printf, 2, 3)));
+
+/* Prints everything to the stream and frees the table. */
+void table_finish(table *t, FILE *stream);
+
+void table_discard(table *t);
+
+/* Colour is used on a terminal that can, unless NO_COLOR is set. */
+bool table_colour(FILE *stream);
+
+enum { TABLE_NUMBER_BYTES = 32 };
+/* "12.3 µs", "870 ns", "1.24 ms": three digits and a fitting unit. Return `text`. */
+const char *table_time(double microseconds, char text[TABLE_NUMBER_BYTES]);
+const char *table_bytes(uint64_t bytes, char text[TABLE_NUMBER_BYTES]);
+
+#endif

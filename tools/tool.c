@@ -1,0 +1,267 @@
+#define _GNU_SOURCE
+#include "tool.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <jansson.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+
+/* ---- Messages ---- */
+
+void tool_error(const char *format, ...) {
+    va_list list;
+    va_start(list, format);
+    fputs("attune: ", stderr);
+    vfprintf(stderr, format, list);
+    fputc('\n', stderr);
+    va_end(list);
+}
+
+int tool_library_error(const char *doing) {
+    const char *message = attune_last_message();
+    if (doing) tool_error("%s: %s", doing, message);
+    else tool_error("%s", message);
+    return TOOL_FAILED;
+}
+
+static void log_to_stderr(void *user, attune_log_level level, const char *message) {
+    (void)user;
+    if (level <= ATTUNE_LOG_WARNING) tool_error("%s%s", level == ATTUNE_LOG_WARNING ? "warning: " : "", message);
+}
+
+int tool_finish(int code) {
+    errno = 0;
+    if (fflush(stdout) == 0 && !ferror(stdout)) return code;
+    /* A reader that went away (`attune … | head`) knows why; everyone else is told. */
+    if (errno != EPIPE) tool_error("cannot write to standard output: %s", strerror(errno ? errno : EIO));
+    return TOOL_FAILED;
+}
+
+int tool_print_json(json_t *value) {
+    if (!value) {
+        tool_error("out of memory while building the JSON output");
+        return TOOL_FAILED;
+    }
+    json_dumpf(value, stdout, JSON_INDENT(2) | JSON_PRESERVE_ORDER | JSON_REAL_PRECISION(6));
+    fputc('\n', stdout);
+    json_decref(value);
+    return TOOL_OK;
+}
+
+/* ---- Options ---- */
+
+static error_t parse_common(int key, char *argument, struct argp_state *state) {
+    tool_common *common = state->input;
+    switch (key) {
+    case TOOL_KEY_ISA: common->isa = argument; return 0;
+    case TOOL_KEY_CACHE_DIR: common->cache_dir = argument; return 0;
+    default: return ARGP_ERR_UNKNOWN;
+    }
+}
+
+static const struct argp_option common_options[] = {
+    { "isa", TOOL_KEY_ISA, "NAME", 0, "Generate code for this instruction set instead of the best (ATTUNE_ISA)", 0 },
+    { "cache-dir", TOOL_KEY_CACHE_DIR, "DIR", 0, "Keep compiled kernels here (ATTUNE_CACHE_DIR); empty: nowhere", 0 },
+    { 0 },
+};
+static const struct argp common_argp = { .options = common_options, .parser = parse_common };
+const struct argp_child tool_common_children[] = { { &common_argp, 0, "Common options:", 9 }, { 0 } };
+
+attune_context *tool_open_context(const tool_common *common, uint32_t max_workers, const char *cache_dir) {
+    attune_context_options options = ATTUNE_CONTEXT_OPTIONS_INIT;
+    options.log = log_to_stderr;
+    options.isa = common->isa;
+    options.cache_dir = cache_dir ? cache_dir : common->cache_dir;
+    options.max_workers = max_workers;
+    attune_context *context = NULL;
+    if (attune_context_create(&options, &context) == ATTUNE_OK) return context;
+    tool_library_error(NULL);
+    return NULL;
+}
+
+int64_t tool_parse_integer(struct argp_state *state, const char *name, const char *text, int64_t low, int64_t high) {
+    char *end = NULL;
+    errno = 0;
+    const long long value = strtoll(text, &end, 10);
+    if (end == text || *end || errno || value < low || value > high)
+        argp_error(state, "--%s must be a whole number from %lld to %lld, not '%s'", name, (long long)low,
+                   (long long)high, text);
+    return value;
+}
+
+attune_engine tool_parse_engine(struct argp_state *state, const char *text) {
+    if (strcmp(text, "jit") == 0) return ATTUNE_ENGINE_JIT;
+    if (strcmp(text, "interp") != 0) argp_error(state, "--engine is 'jit' or 'interp', not '%s'", text);
+    return ATTUNE_ENGINE_INTERPRETER;
+}
+
+attune_stage tool_parse_stage(struct argp_state *state, const char *text) {
+    static const char *const names[] = { "ir", "lowered", "llvm", "asm", "obj", "image" };
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
+        if (strcmp(text, names[i]) == 0) return (attune_stage)i;
+    argp_error(state, "--emit is one of ir, lowered, llvm, asm, obj and image, not '%s'", text);
+    return ATTUNE_STAGE_IR;
+}
+
+const char *tool_engine_name(attune_engine engine) {
+    return engine == ATTUNE_ENGINE_JIT ? "machine code" : "interpreter";
+}
+
+const char *tool_origin_name(attune_origin origin) {
+    switch (origin) {
+    case ATTUNE_FROM_MEMORY: return "memory cache";
+    case ATTUNE_FROM_DISK: return "disk cache";
+    default: return "compiler";
+    }
+}
+
+/* ---- Files ---- */
+
+char *tool_read_file(const char *path, size_t *bytes, char message[ATTUNE_MESSAGE_BYTES]) {
+    const bool is_stdin = strcmp(path, "-") == 0;
+    const int fd = is_stdin ? STDIN_FILENO : open(path, O_RDONLY | O_CLOEXEC);
+    struct stat status;
+    char *data = NULL;
+    size_t length = 0, capacity = 0;
+    if (fd < 0 || fstat(fd, &status) != 0) goto system_error;
+    capacity = S_ISREG(status.st_mode) && status.st_size > 0 ? (size_t)status.st_size + 1 : 65536;
+    for (;;) {
+        if (!data || length + 1 >= capacity) {
+            /* aligned_alloc cannot grow in place; a regular file needs one block only. */
+            const size_t next = data ? capacity * 2 : capacity;
+            char *const grown = aligned_alloc(64, (next + 63) & ~(size_t)63);
+            if (!grown) {
+                snprintf(message, ATTUNE_MESSAGE_BYTES, "%s: out of memory reading %zu bytes", path, next);
+                goto failed;
+            }
+            if (data) memcpy(grown, data, length);
+            free(data);
+            data = grown;
+            capacity = next;
+        }
+        const ssize_t got = read(fd, data + length, capacity - length - 1);
+        if (got == 0) break;
+        if (got < 0 && errno == EINTR) continue;
+        if (got < 0) goto system_error;
+        length += (size_t)got;
+        /* A regular file is read whole: one more byte would mean it grows, which the next read finds out. */
+        if (length + 1 == capacity && S_ISREG(status.st_mode) && length == (size_t)status.st_size) break;
+    }
+    data[length] = 0;
+    *bytes = length;
+    if (!is_stdin) close(fd);
+    return data;
+system_error:
+    snprintf(message, ATTUNE_MESSAGE_BYTES, "%s: cannot read: %s", path, strerror(errno));
+failed:
+    free(data);
+    if (fd >= 0 && !is_stdin) close(fd);
+    return NULL;
+}
+
+static bool write_all(int fd, const char *data, size_t bytes) {
+    while (bytes) {
+        const ssize_t put = write(fd, data, bytes);
+        if (put < 0 && errno == EINTR) continue;
+        if (put < 0) return false;
+        data += put;
+        bytes -= (size_t)put;
+    }
+    return true;
+}
+
+static bool write_in_place(const char *path, const void *head, size_t head_bytes, const void *data, size_t bytes) {
+    const bool is_stdout = strcmp(path, "-") == 0;
+    if (is_stdout && fflush(stdout) != 0) return false;
+    const int fd = is_stdout ? STDOUT_FILENO : open(path, O_WRONLY | O_CLOEXEC);
+    if (fd < 0) return false;
+    const bool written = write_all(fd, head, head_bytes) && write_all(fd, data, bytes);
+    if (is_stdout) return written;
+    const int error = errno;
+    const bool closed = close(fd) == 0;
+    if (!written) errno = error;
+    return written && closed;
+}
+
+static bool write_by_rename(const char *path, const void *head, size_t head_bytes, const void *data, size_t bytes) {
+    char *temporary = NULL;
+    if (asprintf(&temporary, "%s.%ld.tmp", path, (long)getpid()) < 0) {
+        errno = ENOMEM;
+        return false;
+    }
+    const int fd = open(temporary, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+    bool good = fd >= 0;
+    if (good) {
+        good = write_all(fd, head, head_bytes) && write_all(fd, data, bytes);
+        int error = errno;
+        if (close(fd) != 0 && good) {
+            good = false;
+            error = errno;
+        }
+        if (good && rename(temporary, path) != 0) {
+            good = false;
+            error = errno;
+        }
+        if (!good) unlink(temporary);
+        errno = error;
+    }
+    const int error = errno;
+    free(temporary);
+    errno = error;
+    return good;
+}
+
+bool tool_write_file(const char *path, const void *head, size_t head_bytes, const void *data, size_t bytes,
+                     char message[ATTUNE_MESSAGE_BYTES]) {
+    struct stat status;
+    const bool in_place = strcmp(path, "-") == 0 || (stat(path, &status) == 0 && !S_ISREG(status.st_mode));
+    if (in_place ? write_in_place(path, head, head_bytes, data, bytes)
+                 : write_by_rename(path, head, head_bytes, data, bytes))
+        return true;
+    snprintf(message, ATTUNE_MESSAGE_BYTES, "%s: cannot write: %s",
+             strcmp(path, "-") == 0 ? "standard output" : path, strerror(errno));
+    return false;
+}
+
+/* ---- Numbers ---- */
+
+double tool_now_us(void) {
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (double)now.tv_sec * 1e6 + (double)now.tv_nsec * 1e-3;
+}
+
+static int compare_doubles(const void *left, const void *right) {
+    const double a = *(const double *)left, b = *(const double *)right;
+    return (a > b) - (a < b);
+}
+
+double tool_median(double *values, size_t count) {
+    qsort(values, count, sizeof *values, compare_doubles);
+    return count % 2 ? values[count / 2] : 0.5 * (values[count / 2 - 1] + values[count / 2]);
+}
+
+uint64_t tool_random_next(tool_random *random) {
+    uint64_t z = random->state += 0x9e3779b97f4a7c15u;
+    z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
+    z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
+    return z ^ (z >> 31);
+}
+
+int64_t tool_random_range(tool_random *random, int64_t low, int64_t high) {
+    return low + (int64_t)(tool_random_next(random) % (uint64_t)(high - low + 1));
+}
+
+bool tool_random_chance(tool_random *random, int percent) { return tool_random_range(random, 1, 100) <= percent; }
+
+float tool_random_normal(tool_random *random) {
+    /* The sum of the four 16-bit pieces of one draw has variance 1/3 in units of one piece. */
+    const uint64_t bits = tool_random_next(random);
+    const int64_t sum = (int64_t)((bits & 0xffff) + (bits >> 16 & 0xffff) + (bits >> 32 & 0xffff) + (bits >> 48));
+    return (float)((double)(sum - 2 * 65535) / 65536.0 * 1.7320508075688772);
+}

@@ -1,0 +1,96 @@
+/* What the subcommands of `attune` share: exit codes, messages, common options, files and clocks. */
+#ifndef ATTUNE_TOOLS_TOOL_H
+#define ATTUNE_TOOLS_TOOL_H
+
+#include <argp.h>
+#include <attune.h>
+#include <stdbool.h>
+#include <stdio.h>
+
+/* Exit codes of every subcommand. */
+enum { TOOL_OK = 0, TOOL_FAILED = 1, TOOL_USAGE = 2 };
+
+/* The subcommands. argv[0] is "attune NAME". They return an exit code; argp ends the process on a usage error. */
+int cmd_run(int argc, char **argv);
+int cmd_compile(int argc, char **argv);
+int cmd_check(int argc, char **argv);
+int cmd_bench(int argc, char **argv);
+int cmd_cache(int argc, char **argv);
+int cmd_info(int argc, char **argv);
+int cmd_ir(int argc, char **argv);
+
+/* Options that every subcommand takes. A subcommand lists tool_common_children as its argp children and points the
+ * first child's input at a tool_common in ARGP_KEY_INIT. */
+typedef struct tool_common {
+    const char *isa;       /* NULL: the library decides */
+    const char *cache_dir; /* NULL: the library decides; "": none */
+} tool_common;
+extern const struct argp_child tool_common_children[];
+
+/* Keys of long options without a letter, unique over all subcommands. */
+enum {
+    TOOL_KEY_ISA = 256, TOOL_KEY_CACHE_DIR, TOOL_KEY_JSON, TOOL_KEY_Q, TOOL_KEY_K, TOOL_KEY_V, TOOL_KEY_LSE,
+    TOOL_KEY_ENGINE, TOOL_KEY_CHECK, TOOL_KEY_EXPECT, TOOL_KEY_THREADS, TOOL_KEY_EMIT, TOOL_KEY_SCHEDULE,
+    TOOL_KEY_DUMP_PASSES, TOOL_KEY_RANDOM, TOOL_KEY_SEED, TOOL_KEY_MAX_FLOPS, TOOL_KEY_INPUTS, TOOL_KEY_FTZ,
+    TOOL_KEY_SAMPLES, TOOL_KEY_ARG, TOOL_KEY_OUT
+};
+
+/* One line on stderr: "attune: " and the message. */
+void tool_error(const char *format, ...) __attribute__((format(printf, 1, 2)));
+
+/* Reports the library's last failure, opened by what was being done ("compiling …"; may be NULL). TOOL_FAILED. */
+int tool_library_error(const char *doing);
+
+/* A context with the common options; the library's messages go to stderr. max_workers 0: all. `cache_dir` overrides
+ * the common option when not NULL. NULL after an error message. */
+attune_context *tool_open_context(const tool_common *common, uint32_t max_workers, const char *cache_dir);
+
+/* Text of option `name` as a whole number in [low, high], or a usage error through `state`. */
+int64_t tool_parse_integer(struct argp_state *state, const char *name, const char *text, int64_t low, int64_t high);
+
+/* "jit" or "interp", or a usage error. */
+attune_engine tool_parse_engine(struct argp_state *state, const char *text);
+
+/* "ir", "lowered", "llvm", "asm", "obj" or "image", or a usage error. */
+attune_stage tool_parse_stage(struct argp_state *state, const char *text);
+
+const char *tool_engine_name(attune_engine engine);
+const char *tool_origin_name(attune_origin origin);
+
+/* The whole file, 64-byte aligned with a NUL after the last byte; NULL and `message` on failure. "-" is stdin. */
+char *tool_read_file(const char *path, size_t *bytes, char message[ATTUNE_MESSAGE_BYTES]);
+
+/* Writes through a temporary file and a rename, so that no half file is ever seen; "-" is stdout. Parts may be empty.
+ * Something that exists and is no regular file (/dev/null, a pipe) is written in place. */
+bool tool_write_file(const char *path, const void *head, size_t head_bytes, const void *data, size_t bytes,
+                     char message[ATTUNE_MESSAGE_BYTES]);
+
+/* The IR after each pass to stderr, for --dump-passes. An exit code. */
+int tool_dump_passes(attune_context *context, const char *ir_text);
+
+/* What --emit produced to a file, or stdout when path is NULL or "-". An exit code. */
+int tool_write_stage(attune_stage stage, const char *path, const void *data, size_t bytes);
+
+/* Flushes stdout and turns a failed write into an error message and TOOL_FAILED, else returns `code`. */
+int tool_finish(int code);
+
+/* Microseconds of a monotonic clock. */
+double tool_now_us(void);
+
+/* Sorts values and returns the middle one; count >= 1. */
+double tool_median(double *values, size_t count);
+
+/* Writes a jansson value to stdout, indented, numbers with six digits; takes the reference. */
+struct json_t;
+int tool_print_json(struct json_t *value);
+
+/* xoshiro-quality randomness is not needed: splitmix64 gives the same data for the same seed everywhere. */
+typedef struct tool_random {
+    uint64_t state;
+} tool_random;
+uint64_t tool_random_next(tool_random *random);
+int64_t tool_random_range(tool_random *random, int64_t low, int64_t high); /* both ends included */
+bool tool_random_chance(tool_random *random, int percent);
+float tool_random_normal(tool_random *random); /* about N(0, 1), within ±4.25 */
+
+#endif
