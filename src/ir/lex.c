@@ -37,10 +37,9 @@ static bool is_dotted(const ir_symbol *head) {
     return op == IR_CAST || op == IR_BITCAST || op == IR_SPLAT || op == IR_RAMP;
 }
 
-static ir_token lex_name(const ir_lexer *lexer) {
-    ir_token token = {.kind = IR_TOKEN_NAME, .start = lexer->cursor};
+static void lex_name(const ir_lexer *lexer, ir_token *token) {
     uint32_t hash = IR_HASH_SEED, head_hash = 0;
-    const char *p = lexer->cursor, *dot = NULL;
+    const char *const start = lexer->cursor, *p = start, *dot = NULL;
     for (;; p++) {
         const char c = at(lexer, p);
         if (!ir_name_goes_on(c)) {
@@ -52,16 +51,15 @@ static ir_token lex_name(const ir_lexer *lexer) {
         }
         hash = ir_hash_byte(hash, c);
     }
-    token.end = p;
-    token.symbol = ir_symbols_find(lexer->symbols, token.start, (size_t)(p - token.start), hash);
-    if (token.symbol || !dot) return token;
-    const ir_symbol *head = ir_symbols_find(lexer->symbols, token.start, (size_t)(dot - token.start), head_hash);
-    if (is_dotted(head)) {
-        token.kind = IR_TOKEN_DOTTED;
-        token.op = (ir_op)(head->word - IR_WORD_OP);
-        token.suffix = dot + 1;
-    }
-    return token;
+    token->kind = IR_TOKEN_NAME;
+    token->end = p;
+    token->symbol = ir_symbols_find(lexer->symbols, start, (size_t)(p - start), hash);
+    if (token->symbol || !dot) return;
+    const ir_symbol *head = ir_symbols_find(lexer->symbols, start, (size_t)(dot - start), head_hash);
+    if (!is_dotted(head)) return;
+    token->kind = IR_TOKEN_DOTTED;
+    token->op = (ir_op)(head->word - IR_WORD_OP);
+    token->suffix = dot + 1;
 }
 
 /* ---- numbers ---- */
@@ -84,55 +82,58 @@ static const char *skip_exponent(const ir_lexer *lexer, const char *p) {
     return p > digits ? p : NULL;
 }
 
-static ir_token bad(const char *start, const char *end, const char *problem) {
-    return (ir_token){.kind = IR_TOKEN_BAD, .start = start, .end = end, .problem = problem};
+static void set_bad(ir_token *token, const char *end, const char *problem) {
+    token->kind = IR_TOKEN_BAD;
+    token->end = end;
+    token->problem = problem;
 }
 
-static ir_token lex_hex(const ir_lexer *lexer) {
-    ir_token token = {.kind = IR_TOKEN_FLOAT, .start = lexer->cursor};
-    const char *p = skip_hex(lexer, token.start + 2);
-    const char *digits = token.start + 2;
+static void lex_hex(const ir_lexer *lexer, ir_token *token) {
+    const char *digits = lexer->cursor + 2, *p = skip_hex(lexer, digits);
     bool any = p > digits;
     if (at(lexer, p) == '.') {
         const char *fraction = p + 1;
         p = skip_hex(lexer, fraction);
         any = any || p > fraction;
     }
-    const char *end = any && (at(lexer, p) | 0x20) == 'p' ? skip_exponent(lexer, p + 1) : NULL;
-    if (!end) return bad(token.start, p, "a hexadecimal number is a float and needs digits and an exponent 'p…'");
-    token.end = end;
-    return token;
+    token->kind = IR_TOKEN_FLOAT;
+    token->end = any && (at(lexer, p) | 0x20) == 'p' ? skip_exponent(lexer, p + 1) : NULL;
+    if (!token->end) set_bad(token, p, "a hexadecimal number is a float and needs digits and an exponent 'p…'");
 }
 
-static ir_token lex_decimal(const ir_lexer *lexer) {
-    ir_token token = {.kind = IR_TOKEN_INT, .start = lexer->cursor};
-    const char *p = token.start;
+static void lex_decimal(const ir_lexer *lexer, ir_token *token) {
+    const char *p = lexer->cursor;
+    uint64_t integer = 0;
     bool overflow = false;
     for (; is_digit(at(lexer, p)); p++)
-        overflow |= __builtin_mul_overflow(token.integer, 10u, &token.integer) ||
-                    __builtin_add_overflow(token.integer, (uint64_t)(*p - '0'), &token.integer);
+        overflow |= __builtin_mul_overflow(integer, 10u, &integer) ||
+                    __builtin_add_overflow(integer, (uint64_t)(*p - '0'), &integer);
+    token->kind = IR_TOKEN_INT;
+    token->integer = integer;
     if (at(lexer, p) == '.' && is_digit(at(lexer, p + 1))) {
-        token.kind = IR_TOKEN_FLOAT;
+        token->kind = IR_TOKEN_FLOAT;
         p = skip_digits(lexer, p + 1);
     }
     if ((at(lexer, p) | 0x20) == 'e') {
+        token->kind = IR_TOKEN_FLOAT;
         const char *end = skip_exponent(lexer, p + 1);
-        if (!end) return bad(token.start, p + 1, "an exponent needs digits");
-        token.kind = IR_TOKEN_FLOAT;
+        if (!end) {
+            set_bad(token, p + 1, "an exponent needs digits");
+            return;
+        }
         p = end;
     }
-    token.end = p;
-    if (token.kind == IR_TOKEN_INT && (overflow || token.integer > (uint64_t)INT64_MAX + 1))
-        return bad(token.start, p, "the integer is out of range");
-    return token;
+    token->end = p;
+    if (token->kind == IR_TOKEN_INT && (overflow || integer > (uint64_t)INT64_MAX + 1))
+        set_bad(token, p, "the integer is out of range");
 }
 
-static ir_token lex_number(const ir_lexer *lexer) {
+static void lex_number(const ir_lexer *lexer, ir_token *token) {
     const char *p = lexer->cursor;
-    ir_token token = *p == '0' && (at(lexer, p + 1) | 0x20) == 'x' ? lex_hex(lexer) : lex_decimal(lexer);
-    if (token.kind != IR_TOKEN_BAD && ir_name_goes_on(at(lexer, token.end)))
-        return bad(token.start, token.end + 1, "a number runs into a name");
-    return token;
+    if (*p == '0' && (at(lexer, p + 1) | 0x20) == 'x') lex_hex(lexer, token);
+    else lex_decimal(lexer, token);
+    if (token->kind != IR_TOKEN_BAD && ir_name_goes_on(at(lexer, token->end)))
+        set_bad(token, token->end + 1, "a number runs into a name");
 }
 
 /* Hexadecimal: by hand, because a lowered kernel holds thousands and each must be exact. */
@@ -202,46 +203,72 @@ const char *ir_lex_float(const ir_token *token, ir_elem elem, double *value) {
 
 /* ---- operators and punctuation ---- */
 
-static ir_token token_op(const char *start, int length, ir_op op) {
-    return (ir_token){.kind = IR_TOKEN_OP, .start = start, .end = start + length, .op = op};
+static void set_op(ir_token *token, int length, ir_op op) {
+    token->kind = IR_TOKEN_OP;
+    token->op = op;
+    token->end = token->start + length;
 }
 
-static ir_token lex_sign(const ir_lexer *lexer) {
+/* '<' and '>' stand alone, doubled or before '='. */
+static void lex_order(ir_token *token, char next, ir_op alone, ir_op doubled, ir_op or_equal) {
+    if (next == *token->start) set_op(token, 2, doubled);
+    else if (next == '=') set_op(token, 2, or_equal);
+    else set_op(token, 1, alone);
+}
+
+static void lex_sign(const ir_lexer *lexer, ir_token *token) {
     const char *p = lexer->cursor;
     const char next = at(lexer, p + 1);
     switch (*p) {
-    case '+': return token_op(p, 1, IR_ADD);
-    case '-': return token_op(p, 1, IR_SUB);
-    case '*': return token_op(p, 1, IR_MUL);
-    case '/': return token_op(p, 1, IR_DIV);
-    case '%': return token_op(p, 1, IR_MOD);
-    case '&': return token_op(p, 1, IR_AND);
-    case '|': return token_op(p, 1, IR_OR);
-    case '^': return token_op(p, 1, IR_XOR);
-    case '<': return next == '<' ? token_op(p, 2, IR_SHL) : next == '=' ? token_op(p, 2, IR_LE) : token_op(p, 1, IR_LT);
-    case '>': return next == '>' ? token_op(p, 2, IR_SHR) : next == '=' ? token_op(p, 2, IR_GE) : token_op(p, 1, IR_GT);
-    case '!': return next == '=' ? token_op(p, 2, IR_NE) : bad(p, p + 1, "'!' is only part of '!='");
+    case '(': case ')': case '{': case '}': case '[': case ']': case ',': case ':': case '@': case '?':
+        token->kind = *p;
+        token->end = p + 1;
+        return;
     case '=':
-        if (next == '=') return token_op(p, 2, IR_EQ);
-        break;
+        if (next == '=') {
+            set_op(token, 2, IR_EQ);
+            return;
+        }
+        token->kind = '=';
+        token->end = p + 1;
+        return;
     case '.':
-        if (next == '.') return (ir_token){.kind = IR_TOKEN_DOTDOT, .start = p, .end = p + 2};
-        return bad(p, p + 1, "'.' is only part of '..', names and numbers");
-    default: break;
+        token->kind = IR_TOKEN_DOTDOT;
+        token->end = p + 2;
+        if (next != '.') set_bad(token, p + 1, "'.' is only part of '..', names and numbers");
+        return;
+    case '!':
+        set_op(token, 2, IR_NE);
+        if (next != '=') set_bad(token, p + 1, "'!' is only part of '!='");
+        return;
+    case '<': lex_order(token, next, IR_LT, IR_SHL, IR_LE); return;
+    case '>': lex_order(token, next, IR_GT, IR_SHR, IR_GE); return;
+    case '+': set_op(token, 1, IR_ADD); return;
+    case '-': set_op(token, 1, IR_SUB); return;
+    case '*': set_op(token, 1, IR_MUL); return;
+    case '/': set_op(token, 1, IR_DIV); return;
+    case '%': set_op(token, 1, IR_MOD); return;
+    case '&': set_op(token, 1, IR_AND); return;
+    case '|': set_op(token, 1, IR_OR); return;
+    case '^': set_op(token, 1, IR_XOR); return;
+    default: set_bad(token, p + 1, "a character that means nothing here"); return;
     }
-    if (*p != '\0' && strchr("(){}[],:=@?", *p)) return (ir_token){.kind = *p, .start = p, .end = p + 1};
-    return bad(p, p + 1, "a character that means nothing here");
 }
 
-ir_token ir_lex(ir_lexer *lexer) {
+void ir_lex(ir_lexer *lexer, ir_token *token) {
     skip_space(lexer);
     const char c = at(lexer, lexer->cursor);
-    ir_token token;
-    if (lexer->cursor == lexer->end)
-        token = (ir_token){.kind = IR_TOKEN_END, .start = lexer->end, .end = lexer->end};
-    else if (ir_name_starts(c)) token = lex_name(lexer);
-    else if (is_digit(c)) token = lex_number(lexer);
-    else token = lex_sign(lexer);
-    lexer->cursor = token.end;
-    return token;
+    token->start = lexer->cursor;
+    token->symbol = NULL;
+    if (lexer->cursor == lexer->end) {
+        token->kind = IR_TOKEN_END;
+        token->end = lexer->end;
+    } else if (ir_name_starts(c)) {
+        lex_name(lexer, token);
+    } else if (is_digit(c)) {
+        lex_number(lexer, token);
+    } else {
+        lex_sign(lexer, token);
+    }
+    lexer->cursor = token->end;
 }

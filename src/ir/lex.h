@@ -18,11 +18,14 @@ enum {
 
 typedef struct ir_token {
     int kind;
-    ir_op op;
-    const char *start, *end, *suffix;
-    ir_symbol *symbol;
-    uint64_t integer; /* at most 2^63, so that a sign can still be put before it */
-    const char *problem;
+    ir_op op;               /* of OP and DOTTED */
+    const char *start, *end;
+    union {                 /* of the other kinds; NULL or 0 where there is nothing to say */
+        ir_symbol *symbol;
+        const char *suffix;
+        const char *problem;
+        uint64_t integer;   /* at most 2^63, so that a sign can still be put before it */
+    };
 } ir_token;
 
 typedef struct ir_lexer {
@@ -30,7 +33,8 @@ typedef struct ir_lexer {
     const ir_symbols *symbols;
 } ir_lexer;
 
-ir_token ir_lex(ir_lexer *lexer);
+/* Written in place and field by field: tokens are what parsing spends its time on. */
+void ir_lex(ir_lexer *lexer, ir_token *token);
 
 /* Converts the text of a FLOAT token. Returns NULL, or what is wrong. *value is exact in `elem` (f32 or f64): decimals
  * are rounded to it, hexadecimal literals must be exact. */

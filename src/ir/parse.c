@@ -61,7 +61,7 @@ bool ir_parse_built(ir_parser *p, const char *where) {
 /* ---- tokens ---- */
 
 void ir_parse_next(ir_parser *p) {
-    if (!p->failed) p->token = ir_lex(&p->lexer);
+    if (!p->failed) ir_lex(&p->lexer, &p->token);
 }
 
 bool ir_parse_accept(ir_parser *p, int kind) {

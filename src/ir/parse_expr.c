@@ -56,7 +56,8 @@ static const ir_expr *parse_float_literal(ir_parser *p, bool negative) {
     ir_parse_next(p);
     const ir_elem elem = parse_float_suffix(p);
     if (p->failed) return NULL;
-    double value = number.symbol && number.symbol->word == IR_WORD_NAN ? (double)NAN : (double)INFINITY;
+    const bool nan = number.kind == IR_TOKEN_NAME && number.symbol->word == IR_WORD_NAN;
+    double value = nan ? (double)NAN : (double)INFINITY;
     const char *problem = number.kind == IR_TOKEN_FLOAT ? ir_lex_float(&number, elem, &value) : NULL;
     if (problem) {
         ir_parse_fail(p, number.start, "%s", problem);
@@ -74,7 +75,7 @@ static const ir_expr *parse_negative(ir_parser *p) {
     const bool name = after < p->lexer.end && *after == 'i';
     if (digits || name) ir_parse_next(p);
     if (p->token.kind == IR_TOKEN_INT) return parse_int_literal(p, true);
-    const bool inf = name && p->token.symbol && p->token.symbol->word == IR_WORD_INF;
+    const bool inf = name && p->token.kind == IR_TOKEN_NAME && p->token.symbol && p->token.symbol->word == IR_WORD_INF;
     if (p->token.kind == IR_TOKEN_FLOAT || inf) return parse_float_literal(p, true);
     if (!p->failed)
         ir_parse_fail(p, minus.start, "expected an operand, found '-' (negation is neg(…), a negative number has no space)");

@@ -56,7 +56,7 @@ void ir_symbols_close(ir_symbols *symbols, ir_symbol *mark);
 /* NULL if `name` may be the name of something new (apart from being taken), else what is wrong with it. */
 const char *ir_name_check(const char *name, size_t length);
 
-static inline bool ir_name_starts(char c) { return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '_'; }
-static inline bool ir_name_goes_on(char c) { return ir_name_starts(c) || (c >= '0' && c <= '9'); }
+static inline bool ir_name_starts(char c) { return (unsigned)((c | 0x20) - 'a') < 26 || c == '_'; }
+static inline bool ir_name_goes_on(char c) { return ir_name_starts(c) || (unsigned)(c - '0') < 10; }
 
 #endif
