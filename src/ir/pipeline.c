@@ -1,0 +1,26 @@
+/* The way from scheduled to lowered IR, in one place. */
+#include "ir/passes.h"
+#include "ir/verify.h"
+
+/* The cheap order: what passes insert is inserted once, before loops are multiplied. */
+static const struct {
+    const char *name;
+    ir_kernel *(*run)(const ir_kernel *kernel, const at_target *target, at_error *err);
+} passes[] = {
+    {"lower_math", ir_pass_lower_math},
+    {"legalize", ir_pass_legalize},
+    {"unroll", ir_pass_unroll},
+};
+
+ir_kernel *ir_lower(const ir_kernel *kernel, const at_target *target, ir_observe_fn *observe, void *user,
+                    at_error *err) {
+    if (ir_verify(kernel, IR_SCHEDULED, target, err) != ATTUNE_OK) return NULL;
+    if (observe) observe(user, "scheduled", kernel);
+    ir_kernel *lowered = (ir_kernel *)kernel;
+    for (size_t i = 0; i < sizeof passes / sizeof passes[0]; i++) {
+        lowered = passes[i].run(lowered, target, err);
+        if (!lowered) return NULL;
+        if (observe) observe(user, passes[i].name, lowered);
+    }
+    return ir_verify(lowered, IR_LOWERED, target, err) == ATTUNE_OK ? lowered : NULL;
+}
