@@ -26,6 +26,7 @@ BASE_CFLAGS = -std=gnu11 $(WARN) -fPIC -fvisibility=hidden -ffp-contract=off -pt
 	-Iinclude $(CFLAGS) $(SANITIZE)
 CORE_LIBS = -pthread -ldl -lm
 RUNTIME_LIBS = -lpthreadpool -lxxhash $(CORE_LIBS)
+SHARED = -shared $(if $(SANITIZE),,-Wl,-z,defs)
 LINK = $(CC) $(CFLAGS) $(SANITIZE) $(LDFLAGS) -Wl,--as-needed
 
 CORE_SRC := $(wildcard src/base/*.c src/ir/*.c src/target/*.c)
@@ -87,7 +88,7 @@ $(BUILD)/libattune.a: $(call obj,$(LIB_SRC))
 
 $(BUILD)/libattune.so.0: $(call obj,$(LIB_SRC))
 	$(call say,link $@)
-	$(Q)$(LINK) -shared -Wl,-soname,libattune.so.0 $^ $(RUNTIME_LIBS) -o $@
+	$(Q)$(LINK) $(SHARED) -Wl,-soname,libattune.so.0 $^ $(RUNTIME_LIBS) -o $@
 
 $(BUILD)/libattune.so: $(BUILD)/libattune.so.0
 	@ln -sf libattune.so.0 $@
@@ -95,7 +96,7 @@ $(BUILD)/libattune.so: $(BUILD)/libattune.so.0
 # -Bsymbolic and the version script: the plug-in carries its own copy of ir and must never mix with the host's.
 $(BUILD)/libattune-codegen.so: $(call obj,$(CODEGEN_SRC) $(CORE_SRC)) src/codegen/exports.map
 	$(call say,link $@)
-	$(Q)$(LINK) -shared -Wl,-Bsymbolic -Wl,--version-script=src/codegen/exports.map $(filter %.o,$^) $(LLVM_LIBS) \
+	$(Q)$(LINK) $(SHARED) -Wl,-Bsymbolic -Wl,--version-script=src/codegen/exports.map $(filter %.o,$^) $(LLVM_LIBS) \
 		$(CORE_LIBS) -o $@
 
 $(BUILD)/attune-codegen-worker: $(call obj,src/codegen/worker_main.c $(CODEGEN_SRC) $(CORE_SRC))
@@ -122,7 +123,7 @@ TEST_LINK = $(filter %.o,$^) -Wl,--start-group $(filter %.a,$^) -Wl,--end-group 
 $(BUILD)/tests/%: $(BUILD)/obj/tests/%.o $(TEST_ARCHIVES)
 	@mkdir -p $(@D)
 	$(call say,link $@)
-	$(Q)$(LINK) -rdynamic $(TEST_LINK) -lcmocka $($*_LDFLAGS) -o $@
+	$(Q)$(LINK) $(TEST_LINK) -lcmocka $($*_LDFLAGS) -o $@
 
 # A test program holds the library itself, and the library looks for its code generator in attune/ beside it.
 $(BUILD)/tests/attune: | codegen
@@ -176,6 +177,7 @@ fuzz: all ## libFuzzer on every parser, FUZZ_SECONDS each (300)
 fuzzers: $(FUZZERS)
 
 mutants: all tests ## seed known bugs one by one: each must make a test fail
+	@DEPS='$(DEPS)' LLVM_CONFIG='$(LLVM_CONFIG)' bash scripts/deps.sh mutants
 	@BUILD='$(BUILD)' LLVM_CONFIG='$(LLVM_CONFIG)' bash scripts/mutants.sh $(MUTANTS)
 
 check-deps: ## fail on an include that the architecture does not allow
@@ -183,6 +185,7 @@ check-deps: ## fail on an include that the architecture does not allow
 
 FORMATTED = git ls-files '*.c' '*.h'
 format: ## rewrite the sources by clang-format
+	@DEPS='$(DEPS)' LLVM_CONFIG='$(LLVM_CONFIG)' bash scripts/deps.sh format
 	@$(FORMATTED) | xargs $(CLANG_FORMAT) -i
 check-format: ## fail if `make format` would change something
 	@$(FORMATTED) | xargs $(CLANG_FORMAT) --dry-run --Werror

@@ -1,15 +1,17 @@
 #!/usr/bin/env bash
-# Installs with apt what is missing for a purpose: build (which includes the tests), fuzz or format.
+# Installs with apt what is missing for a purpose: build (which includes the tests), fuzz,
+# format or mutants.
 # DEPS=no installs nothing. LLVM_CONFIG set to another llvm-config means that LLVM is the caller's own business.
 set -euo pipefail
 
 declare -A packages=(
     [build]="gcc libc6-dev make binutils pkg-config libpthreadpool-dev libxxhash-dev libjansson-dev libcmocka-dev"
     [fuzz]="clang-19 libclang-rt-19-dev"
-    [format]="clang-format-19"
+    [format]="clang-format-19 git"
+    [mutants]="patch git"
 )
 
-purpose=${1:?usage: deps.sh build|fuzz|format}
+purpose=${1:?usage: deps.sh build|fuzz|format|mutants}
 wanted=${packages[$purpose]}
 command -v "${LLVM_CONFIG:-llvm-config-19}" >/dev/null || wanted+=" llvm-19-dev"
 
