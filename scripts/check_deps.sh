@@ -15,7 +15,7 @@ declare -A project=(
     [tools]='^ref_attention\.h$'
 )
 # System headers: the C library's plain part everywhere; files, threads, processes and CPUs only where they belong.
-plain='^(attune|assert|ctype|errno|fenv|float|inttypes|limits|locale|math|stdarg|stdatomic|stdbool|stddef|stdint|stdio|stdlib|string|strings)\.h$'
+plain='^(attune|assert|ctype|errno|fenv|float|inttypes|langinfo|limits|locale|math|setjmp|stdarg|stdatomic|stdbool|stddef|stdint|stdio|stdlib|string|strings)\.h$'
 declare -A system=(
     [include]="$plain"
     [src/base]="$plain"
