@@ -7,9 +7,10 @@
 #include <pthread.h>
 #include <string.h>
 
-/* All that the emitter leaves to LLVM's optimiser: arrays of registers become registers, equal loads and addresses
- * one. A default pipeline costs three times the compile time for no faster code, and may invent library calls. */
-static const char PASSES[] = "mem2reg,early-cse";
+/* All that the emitter leaves to LLVM's optimiser: arrays of registers become registers. It shares addresses itself, and
+ * early-cse would take away what keeps loop strength reduction off (cg_advance). A default pipeline costs three times
+ * the compile time for no faster code, and may invent library calls. */
+static const char PASSES[] = "mem2reg";
 
 static pthread_once_t llvm_once = PTHREAD_ONCE_INIT;
 
@@ -52,11 +53,15 @@ static LLVMTargetMachineRef create_machine(const at_target *target, at_error *er
     return machine;
 }
 
-static void set_layout(LLVMModuleRef module, LLVMTargetMachineRef machine, const at_target *target) {
+/* The layout comes first: the alignments that the emitter leaves to LLVM depend on it. */
+static LLVMModuleRef create_module(LLVMContextRef context, const char *name, LLVMTargetMachineRef machine,
+                                   const at_target *target) {
+    LLVMModuleRef module = LLVMModuleCreateWithNameInContext(name, context);
     LLVMTargetDataRef layout = LLVMCreateTargetDataLayout(machine);
     LLVMSetModuleDataLayout(module, layout);
     LLVMSetTarget(module, target->llvm_triple);
     LLVMDisposeTargetData(layout);
+    return module;
 }
 
 static attune_status verify_module(LLVMModuleRef module, at_error *err) {
@@ -142,9 +147,8 @@ static attune_status generate(compilation *c, at_error *err) {
 
 static attune_status run_steps(compilation *c, void **data, size_t *bytes, at_error *err) {
     if (!(c->machine = create_machine(c->target, err))) return err->status;
-    c->module = cg_emit_kernel(c->context, c->kernel, c->target, &c->arena, c->scratch_bytes, err);
-    if (!c->module) return err->status;
-    set_layout(c->module, c->machine, c->target);
+    c->module = create_module(c->context, c->kernel->name, c->machine, c->target);
+    if (cg_emit_kernel(c->module, c->kernel, c->target, &c->arena, c->scratch_bytes, err)) return err->status;
     if (verify_module(c->module, err) || run_passes(c->module, c->machine, err)) return err->status;
     if (c->stage == ATTUNE_STAGE_LLVM) return print_module(c->module, data, bytes, err);
     if (generate(c, err)) return err->status;

@@ -12,20 +12,32 @@
 #include "ir/ir.h"
 #include "target/target.h"
 
-/* A nesting level of the code. Level 0 is the function's set-up, level 1 the body of the task loop, and each nested
- * block adds one. A value of an outer level can be emitted from an inner one, where that level branched inwards. */
-typedef struct cg_level {
-    uint32_t serial;      /* tells apart the blocks that were open at this level one after the other */
-    LLVMValueRef branch;  /* the terminator that leads to the next level; unset at the innermost */
-} cg_level;
-
-enum { CG_MAX_LEVELS = IR_MAX_DEPTH + 8 };
-
 /* A scalar integer and the level at which it is known. */
 typedef struct cg_index {
     LLVMValueRef value;
     uint32_t level;
 } cg_index;
+
+enum { CG_MAX_LEVELS = IR_MAX_DEPTH + 8, CG_MAX_DERIVED = 4 };
+
+/* What an innermost loop keeps besides its counter: the counter times something, by addition instead. */
+typedef struct cg_derived {
+    LLVMValueRef phi, step;
+} cg_derived;
+
+/* A nesting level of the code. Level 0 is the function's set-up, level 1 the body of the task loop, and each nested
+ * block adds one. A value of an outer level can be emitted from an inner one, where that level branched inwards. */
+typedef struct cg_level {
+    uint32_t serial;      /* tells apart the blocks that were open at this level one after the other */
+    LLVMValueRef branch;  /* the terminator that leads to the next level; unset at the innermost */
+    /* Of the body of an innermost loop: */
+    LLVMValueRef counter; /* its phi, else NULL */
+    LLVMBasicBlockRef before;
+    cg_index lo;
+    int64_t step;
+    cg_derived derived[CG_MAX_DERIVED];
+    uint32_t num_derived;
+} cg_level;
 
 typedef struct cg_memo cg_memo; /* emitted index arithmetic, see emit_index.c */
 
@@ -104,6 +116,9 @@ LLVMBasicBlockRef cg_block(cg_emit *e, const char *name);
 LLVMValueRef cg_stack_slot(cg_emit *e, LLVMTypeRef type);
 void cg_level_enter(cg_emit *e, LLVMValueRef branch); /* branch: what the current block was just closed with */
 void cg_level_leave(cg_emit *e);
+/* x + step for the next turn of a loop, in a form that LLVM's loop strength reduction leaves alone: it would spend a
+ * third of the compile time on rearranging addresses that are already as they should be. */
+LLVMValueRef cg_advance(cg_emit *e, LLVMValueRef x, LLVMValueRef step);
 
 /* ---- emit_index.c ---- */
 
@@ -155,9 +170,9 @@ void cg_emit_block(cg_emit *e, const ir_block *block);
 
 void cg_buffer_strides(cg_emit *e, const ir_buffer *buffer); /* fills in its cg_storage.strides */
 
-/* A new module in `context`, not yet verified, with one function for each phase and one for the plan. `err` must be
- * clear; scratch_bytes has room for AT_MAX_PHASES. */
-LLVMModuleRef cg_emit_kernel(LLVMContextRef context, const ir_kernel *kernel, const at_target *target, at_arena *arena,
+/* Fills `module` with one function for each phase and one for the plan; LLVM's verifier has not seen them yet. `err`
+ * must be clear; scratch_bytes has room for AT_MAX_PHASES. */
+attune_status cg_emit_kernel(LLVMModuleRef module, const ir_kernel *kernel, const at_target *target, at_arena *arena,
                              uint64_t *scratch_bytes, at_error *err);
 /* "phase7": how a phase's function is called. */
 enum { CG_NAME_BYTES = 16 };

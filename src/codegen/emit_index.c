@@ -89,6 +89,22 @@ cg_index cg_index_const(cg_emit *e, int64_t value) { return (cg_index){cg_i64(e,
 
 static uint32_t outer_level(cg_index x, cg_index y) { return x.level > y.level ? x.level : y.level; }
 
+/* counter × y in an innermost loop, y being known outside: a second counter of the loop. */
+static LLVMValueRef derive(cg_emit *e, cg_index counter, cg_index y) {
+    cg_level *loop = &e->levels[counter.level];
+    if (!counter.level || loop->counter != counter.value || y.level >= counter.level) return NULL;
+    if (loop->num_derived == CG_MAX_DERIVED) return NULL;
+    const cg_index first = cg_index_op(e, IR_MUL, loop->lo, y);
+    const cg_index step = cg_index_op(e, IR_MUL, cg_index_const(e, loop->step), y);
+    LLVMBasicBlockRef here = LLVMGetInsertBlock(e->b);
+    LLVMPositionBuilderBefore(e->b, loop->counter);
+    LLVMValueRef phi = LLVMBuildPhi(e->b, e->i64, "");
+    LLVMAddIncoming(phi, (LLVMValueRef[]){first.value}, &loop->before, 1);
+    LLVMPositionBuilderAtEnd(e->b, here);
+    loop->derived[loop->num_derived++] = (cg_derived){phi, step.value};
+    return phi;
+}
+
 cg_index cg_index_op(cg_emit *e, ir_op op, cg_index x, cg_index y) {
     memo_entry key = {.op = (uint32_t)op, .x = x.value, .y = y.value};
     /* A division must not move: what proves its divisor may be a branch round it. */
@@ -96,6 +112,8 @@ cg_index cg_index_op(cg_emit *e, ir_op op, cg_index x, cg_index y) {
     uint32_t level = fixed ? e->level : outer_level(x, y);
     LLVMValueRef result = memo_find(e, &key);
     if (result) return (cg_index){result, level};
+    if (op == IR_MUL && ((result = derive(e, x, y)) || (result = derive(e, y, x))))
+        return (cg_index){memo_keep(e, key, level, result), level};
     LLVMBasicBlockRef here = enter_outer(e, level);
     result = cg_apply(e, op, x.value, y.value, NULL);
     LLVMPositionBuilderAtEnd(e->b, here);

@@ -105,7 +105,7 @@ static void first_task(cg_emit *e, const ir_phase *phase, LLVMValueRef *first) {
 static void next_task(cg_emit *e, const ir_phase *phase, LLVMValueRef *next) {
     LLVMValueRef carry = cg_i64(e, 1);
     for (int k = phase->num_loops - 1; k >= 0; k--) {
-        LLVMValueRef more = LLVMBuildAdd(e->b, e->vars[phase->loops[k].var->id].value, carry, "");
+        LLVMValueRef more = cg_advance(e, e->vars[phase->loops[k].var->id].value, carry);
         next[k] = more;
         if (k == 0) break;
         LLVMValueRef wraps = LLVMBuildICmp(e->b, LLVMIntEQ, more, cg_emit_index(e, phase->loops[k].hi).value, "");
@@ -133,7 +133,7 @@ static void emit_tasks(cg_emit *e, const ir_phase *phase) {
     cg_emit_block(e, &phase->body);
 
     next_task(e, phase, next);
-    LLVMValueRef next_number = phase->num_loops > 1 ? LLVMBuildAdd(e->b, task, cg_i64(e, 1), "") : next[0];
+    LLVMValueRef next_number = phase->num_loops > 1 ? cg_advance(e, task, cg_i64(e, 1)) : next[0];
     LLVMBasicBlockRef last = LLVMGetInsertBlock(e->b);
     LLVMBuildCondBr(e->b, LLVMBuildICmp(e->b, LLVMIntSLT, next_number, end, ""), body, done);
     LLVMBasicBlockRef sources[] = {enter, last};
@@ -189,32 +189,37 @@ static void emit_plan(cg_emit *e) {
 
 /* ---- The module ---- */
 
-LLVMModuleRef cg_emit_kernel(LLVMContextRef context, const ir_kernel *kernel, const at_target *target, at_arena *arena,
-                             uint64_t *scratch_bytes, at_error *err) {
-    if (kernel->num_phases > AT_MAX_PHASES || kernel->num_shared > AT_MAX_SHARED) {
-        at_fail(err, ATTUNE_UNSUPPORTED, "kernel @%s has more than %d phases or shared buffers", kernel->name,
-                AT_MAX_PHASES);
-        return NULL;
-    }
+static cg_emit *new_emitter(LLVMModuleRef module, const ir_kernel *kernel, const at_target *target, at_arena *arena,
+                            at_error *err) {
     cg_emit *e = at_arena_alloc(arena, sizeof *e);
     if (!e) {
         at_fail_memory(err, sizeof *e);
         return NULL;
     }
-    *e = (cg_emit){.kernel = kernel, .target = target, .arena = arena, .err = err, .context = context, .next_serial = 1};
-    e->module = LLVMModuleCreateWithNameInContext(kernel->name, context);
-    e->b = LLVMCreateBuilderInContext(context);
-    e->i1 = LLVMInt1TypeInContext(context), e->i8 = LLVMInt8TypeInContext(context);
-    e->i16 = LLVMInt16TypeInContext(context), e->i32 = LLVMInt32TypeInContext(context);
-    e->i64 = LLVMInt64TypeInContext(context), e->f32 = LLVMFloatTypeInContext(context);
-    e->f64 = LLVMDoubleTypeInContext(context), e->pointer = LLVMPointerTypeInContext(context, 0);
+    LLVMContextRef context = LLVMGetModuleContext(module);
+    *e = (cg_emit){
+        .kernel = kernel, .target = target, .arena = arena, .err = err, .context = context, .module = module,
+        .next_serial = 1, .b = LLVMCreateBuilderInContext(context),
+        .i1 = LLVMInt1TypeInContext(context), .i8 = LLVMInt8TypeInContext(context),
+        .i16 = LLVMInt16TypeInContext(context), .i32 = LLVMInt32TypeInContext(context),
+        .i64 = LLVMInt64TypeInContext(context), .f32 = LLVMFloatTypeInContext(context),
+        .f64 = LLVMDoubleTypeInContext(context), .pointer = LLVMPointerTypeInContext(context, 0),
+    };
+    return e;
+}
+
+attune_status cg_emit_kernel(LLVMModuleRef module, const ir_kernel *kernel, const at_target *target, at_arena *arena,
+                             uint64_t *scratch_bytes, at_error *err) {
+    if (kernel->num_phases > AT_MAX_PHASES || kernel->num_shared > AT_MAX_SHARED)
+        return at_fail(err, ATTUNE_UNSUPPORTED, "kernel @%s has more than %d phases or shared buffers", kernel->name,
+                       AT_MAX_PHASES);
+    cg_emit *e = new_emitter(module, kernel, target, arena, err);
+    if (!e) return err->status;
     uint32_t number = 0;
     for (const ir_phase *phase = kernel->phases; phase; phase = phase->next, number++)
         emit_phase(e, phase, number, &scratch_bytes[number]);
     emit_plan(e);
     LLVMDisposeBuilder(e->b);
-    if (err->status == ATTUNE_OK && arena->failed) at_fail_memory(err, 0);
-    if (err->status == ATTUNE_OK) return e->module;
-    LLVMDisposeModule(e->module);
-    return NULL;
+    if (arena->failed) at_fail_memory(err, 0);
+    return err->status;
 }

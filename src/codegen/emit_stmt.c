@@ -14,21 +14,48 @@ static void bind(cg_emit *e, const ir_var *var, LLVMValueRef value, uint32_t lev
     e->vars[var->id] = (cg_index){value, level};
 }
 
+static bool has_loop(const ir_block *block) {
+    for (const ir_stmt *stmt = block->first; stmt; stmt = stmt->next) {
+        if (stmt->kind == IR_FOR) return true;
+        if (stmt->kind == IR_IF && (has_loop(&stmt->u.branch.then) || has_loop(&stmt->u.branch.otherwise))) return true;
+    }
+    return false;
+}
+
+/* Everything that the next turn needs, the counter last: gives its next value. */
+static LLVMValueRef advance_loop(cg_emit *e, LLVMValueRef counter, int64_t step) {
+    const cg_level *loop = &e->levels[e->level];
+    LLVMBasicBlockRef last = LLVMGetInsertBlock(e->b);
+    for (uint32_t i = 0; i < loop->num_derived; i++) {
+        LLVMValueRef next = cg_advance(e, loop->derived[i].phi, loop->derived[i].step);
+        LLVMAddIncoming(loop->derived[i].phi, &next, &last, 1);
+    }
+    LLVMValueRef next = cg_advance(e, counter, cg_i64(e, step));
+    LLVMAddIncoming(counter, &next, &last, 1);
+    return next;
+}
+
 /* Tests at the bottom; at the top only where it is not known that the body runs at all. */
-static void emit_loop(cg_emit *e, const ir_stmt *stmt, LLVMValueRef lo, LLVMValueRef hi, bool runs) {
+static void emit_loop(cg_emit *e, const ir_stmt *stmt, cg_index lo, LLVMValueRef hi, bool runs) {
     LLVMBasicBlockRef before = LLVMGetInsertBlock(e->b), body = cg_block(e, stmt->u.loop.var->name);
     LLVMBasicBlockRef after = cg_block(e, "after");
     cg_level_enter(e, runs ? LLVMBuildBr(e->b, body)
-                           : LLVMBuildCondBr(e->b, LLVMBuildICmp(e->b, LLVMIntSLT, lo, hi, ""), body, after));
+                           : LLVMBuildCondBr(e->b, LLVMBuildICmp(e->b, LLVMIntSLT, lo.value, hi, ""), body, after));
     LLVMPositionBuilderAtEnd(e->b, body);
-    LLVMValueRef var = LLVMBuildPhi(e->b, e->i64, stmt->u.loop.var->name);
-    bind(e, stmt->u.loop.var, var, e->level);
+    LLVMValueRef counter = LLVMBuildPhi(e->b, e->i64, stmt->u.loop.var->name);
+    LLVMAddIncoming(counter, &lo.value, &before, 1);
+    bind(e, stmt->u.loop.var, counter, e->level);
+    if (!has_loop(&stmt->u.loop.body)) {
+        cg_level *level = &e->levels[e->level];
+        level->counter = counter;
+        level->before = before;
+        level->lo = lo;
+        level->step = stmt->u.loop.step;
+    }
     cg_emit_block(e, &stmt->u.loop.body);
 
-    LLVMValueRef next = LLVMBuildAdd(e->b, var, cg_i64(e, stmt->u.loop.step), "");
-    LLVMBasicBlockRef last = LLVMGetInsertBlock(e->b);
+    LLVMValueRef next = advance_loop(e, counter, stmt->u.loop.step);
     LLVMBuildCondBr(e->b, LLVMBuildICmp(e->b, LLVMIntSLT, next, hi, ""), body, after);
-    LLVMAddIncoming(var, (LLVMValueRef[]){lo, next}, (LLVMBasicBlockRef[]){before, last}, 2);
     cg_level_leave(e);
     LLVMPositionBuilderAtEnd(e->b, after);
 }
@@ -43,7 +70,7 @@ static void emit_for(cg_emit *e, const ir_stmt *stmt) {
         cg_emit_block(e, &stmt->u.loop.body);
         return;
     }
-    emit_loop(e, stmt, lo.value, hi.value, known);
+    emit_loop(e, stmt, lo, hi.value, known);
 }
 
 static void emit_branch(cg_emit *e, LLVMValueRef entry, LLVMBasicBlockRef block, const ir_block *body,
