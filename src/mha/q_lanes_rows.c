@@ -1,6 +1,6 @@
 /* Between rows in memory and rows in lanes: Q is transposed into scratch once for each task, O back out of it. Both go
- * by squares of lanes x lanes, in a rolled loop (a transpose costs milliseconds of compile time); columns that lanes do
- * not divide overlap the square before. Heads narrower than a vector are copied one element at a time. */
+ * by `lanes` rows and 4 columns at a time, in a rolled loop (a transpose costs milliseconds of compile time); columns
+ * that 4 does not divide overlap the step before. Heads narrower than that are copied one element at a time. */
 #include "mha/q_lanes.h"
 
 #include <math.h>
@@ -23,65 +23,88 @@ static const ir_expr *row_number(q_lanes *c, const ir_expr *block, const ir_expr
     return ir_add(c->b, first, in_block);
 }
 
-/* ---- transposing a square of registers ---- */
+/* ---- transposing ---- */
 
-/* One stage: rows i and i + distance trade their lanes in groups of `width`, as unpack instructions do: the low
- * result takes the even groups of both rows alternately, the high one the odd groups. With in_quarters the trade
- * stays within 4 lanes (unpcklps and unpcklpd work so), else it spans the vector. */
-static void interleave(ir_builder *b, const ir_expr **rows, int lanes, int i, int distance, int width, int span) {
+/* Columns that one step transposes: those of a quarter, the 4 lanes within which unpack instructions work. A step of
+ * `lanes` columns is no faster where it counts and takes LLVM twice as long to compile. */
+static int quarter_of(const q_lanes *c) { return c->s->lanes < 4 ? c->s->lanes : 4; }
+
+/* Rows x and y trade groups of `width` lanes within each quarter, as unpcklps (1) and unpcklpd (2) do: *low takes the
+ * lower halves of both alternately, *high the upper ones. */
+static void unpack(ir_builder *b, int lanes, int quarter, int width, const ir_expr **x, const ir_expr **y) {
     uint8_t low[IR_MAX_LANES], high[IR_MAX_LANES];
     int n = 0;
-    for (int start = 0; start < lanes; start += span)
-        for (int at = 0; at < span / 2; at += width)
+    for (int start = 0; start < lanes; start += quarter)
+        for (int at = 0; at < quarter / 2; at += width)
             for (int side = 0; side < 2; side++)
                 for (int l = 0; l < width; l++, n++) {
                     low[n] = (uint8_t)(side * lanes + start + at + l);
-                    high[n] = (uint8_t)(low[n] + span / 2);
+                    high[n] = (uint8_t)(low[n] + quarter / 2);
                 }
-    const ir_expr *x = rows[i], *y = rows[i + distance];
-    rows[i] = ir_let(b, "t", ir_shuffle(b, x, y, lanes, low));
-    rows[i + distance] = ir_let(b, "t", ir_shuffle(b, x, y, lanes, high));
+    const ir_expr *first = *x, *second = *y;
+    *x = ir_let(b, "t", ir_shuffle(b, first, second, lanes, low));
+    *y = ir_let(b, "t", ir_shuffle(b, first, second, lanes, high));
 }
 
-/* rows[] becomes its transpose. Quarters of 4 x 4 first, by two stages of unpacks, then whole quarters. */
-static void transpose(ir_builder *b, const ir_expr **rows, int lanes) {
-    const int quarter = lanes < 4 ? lanes : 4;
-    for (int distance = 1; distance < quarter; distance *= 2)
-        for (int i = 0; i < lanes; i++)
-            if (!(i & distance)) interleave(b, rows, lanes, i, distance, distance, quarter);
-    if (quarter == 4) /* the unpacks leave columns 1 and 2 of each quarter swapped */
-        for (int i = 0; i < lanes; i += 4) {
-            const ir_expr *swap = rows[i + 1];
-            rows[i + 1] = rows[i + 2];
-            rows[i + 2] = swap;
-        }
-    for (int distance = 4; distance < lanes; distance *= 2)
-        for (int i = 0; i < lanes; i++)
-            if (!(i & distance)) interleave(b, rows, lanes, i, distance, distance, 2 * distance);
+/* Transposes each square of quarter x quarter lanes in rows[quarter]. */
+static void transpose_quarters(ir_builder *b, int lanes, int quarter, const ir_expr **rows) {
+    for (int width = 1; width < quarter; width *= 2)
+        for (int i = 0; i < quarter; i++)
+            if (!(i & width)) unpack(b, lanes, quarter, width, &rows[i], &rows[i + width]);
+    if (quarter == 4) { /* two unpacks leave the middle rows swapped */
+        const ir_expr *swap = rows[1];
+        rows[1] = rows[2];
+        rows[2] = swap;
+    }
+}
+
+/* The vector whose quarters are parts[0], parts[1], …; a balanced tree of concatenations. */
+static const ir_expr *join(ir_builder *b, const ir_expr *const *parts, int num, int part_lanes) {
+    if (num == 1) return parts[0];
+    uint8_t pick[IR_MAX_LANES];
+    for (int l = 0; l < num * part_lanes; l++) pick[l] = (uint8_t)l;
+    const ir_expr *low = join(b, parts, num / 2, part_lanes), *high = join(b, parts + num / 2, num / 2, part_lanes);
+    return ir_shuffle(b, low, high, num * part_lanes, pick);
+}
+
+static const ir_expr *quarter_at(ir_builder *b, const ir_expr *x, int first, int quarter) {
+    uint8_t pick[IR_MAX_LANES];
+    for (int l = 0; l < quarter; l++) pick[l] = (uint8_t)(first + l);
+    return ir_shuffle(b, x, x, quarter, pick);
+}
+
+/* Opens the loop over steps of columns; the last one overlaps the one before. */
+static const ir_expr *begin_columns(q_lanes *c, int64_t columns) {
+    ir_builder *b = c->b;
+    const int quarter = quarter_of(c);
+    const ir_expr *at = ir_for_begin(b, "column", ql_i(c, 0), ql_i(c, columns), quarter, false);
+    return columns % quarter ? ir_let(b, "d", ir_min(b, at, ql_i(c, columns - quarter))) : at;
+}
+
+static void refer_rows(q_lanes *c, const ir_expr *block, const ir_expr *at, row_ref *refs) {
+    for (int l = 0; l < c->s->lanes; l++) refs[l] = row_of(c, row_number(c, block, ir_add(c->b, at, ql_i(c, l))));
 }
 
 /* ---- Q ---- */
 
-static const ir_expr *begin_squares(q_lanes *c, int64_t columns) {
+static void load_vectors(q_lanes *c, const ir_expr *block, const ir_expr *at, const ir_expr *scale) {
     ir_builder *b = c->b;
-    const int lanes = c->s->lanes;
-    const ir_expr *at = ir_for_begin(b, "column", ql_i(c, 0), ql_i(c, columns), lanes, false);
-    return ir_let(b, "d", ir_min(b, at, ql_i(c, columns - lanes)));
-}
-
-static void load_squares(q_lanes *c, const ir_expr *block, const ir_expr *at, const ir_expr *scale) {
-    ir_builder *b = c->b;
-    const int lanes = c->s->lanes;
+    const int lanes = c->s->lanes, quarter = quarter_of(c);
     row_ref refs[IR_MAX_LANES];
-    const ir_expr *rows[IR_MAX_LANES];
-    for (int l = 0; l < lanes; l++) refs[l] = row_of(c, row_number(c, block, ir_add(b, at, ql_i(c, l))));
-    const ir_expr *d = begin_squares(c, c->p->head_dim);
-    for (int l = 0; l < lanes; l++)
-        rows[l] = ir_let(b, "q", ir_load(b, ir_at(b, c->q, lanes, 4, c->batch, refs[l].head, refs[l].query, d)));
-    transpose(b, rows, lanes);
-    for (int l = 0; l < lanes; l++)
-        ir_store(b, ir_at(b, c->qt, lanes, 3, block, ir_add(b, d, ql_i(c, l)), at),
-                 ir_mul(b, rows[l], ir_splat(b, scale, lanes)));
+    const ir_expr *rows[4], *parts[IR_MAX_LANES];
+    refer_rows(c, block, at, refs);
+    const ir_expr *d = begin_columns(c, c->p->head_dim);
+    for (int i = 0; i < quarter; i++) {
+        for (int part = 0; part < lanes / quarter; part++) {
+            const row_ref *ref = &refs[part * quarter + i];
+            parts[part] = ir_load(b, ir_at(b, c->q, quarter, 4, c->batch, ref->head, ref->query, d));
+        }
+        rows[i] = ir_let(b, "q", join(b, parts, lanes / quarter, quarter));
+    }
+    transpose_quarters(b, lanes, quarter, rows);
+    for (int i = 0; i < quarter; i++)
+        ir_store(b, ir_at(b, c->qt, lanes, 3, block, ir_add(b, d, ql_i(c, i)), at),
+                 ir_mul(b, rows[i], ir_splat(b, scale, lanes)));
     ir_for_end(b);
 }
 
@@ -96,9 +119,9 @@ static void load_elements(q_lanes *c, const ir_expr *block, const ir_expr *row, 
 
 void ql_load_queries(q_lanes *c, const ir_expr *block) {
     const ir_expr *scale = ir_float(c->b, IR_F32, c->p->softmax_scale * M_LOG2E);
-    const bool squares = c->p->head_dim >= c->s->lanes;
-    const ir_expr *at = ir_for_begin(c->b, "at", ql_i(c, 0), ql_i(c, c->block_rows), squares ? c->s->lanes : 1, false);
-    if (squares) load_squares(c, block, at, scale);
+    const bool vectors = c->p->head_dim >= quarter_of(c);
+    const ir_expr *at = ir_for_begin(c->b, "at", ql_i(c, 0), ql_i(c, c->block_rows), vectors ? c->s->lanes : 1, false);
+    if (vectors) load_vectors(c, block, at, scale);
     else load_elements(c, block, at, scale);
     ir_for_end(c->b);
 }
@@ -122,21 +145,22 @@ static void invert_sums(q_lanes *c, const ir_expr *block) {
     ir_for_end(b);
 }
 
-static void store_squares(q_lanes *c, const ir_expr *block, const ir_expr *at) {
+static void store_vectors(q_lanes *c, const ir_expr *block, const ir_expr *at) {
     ir_builder *b = c->b;
-    const int lanes = c->s->lanes;
+    const int lanes = c->s->lanes, quarter = quarter_of(c);
     row_ref refs[IR_MAX_LANES];
-    const ir_expr *rows[IR_MAX_LANES];
-    for (int l = 0; l < lanes; l++) refs[l] = row_of(c, row_number(c, block, ir_add(b, at, ql_i(c, l))));
+    const ir_expr *rows[4];
+    refer_rows(c, block, at, refs);
     const ir_expr *inverse = ir_let(b, "inverse", ir_load(b, ir_at(b, c->row_sum, lanes, 2, block, at)));
-    const ir_expr *d = begin_squares(c, c->p->head_dim_v);
-    for (int l = 0; l < lanes; l++) {
-        const ir_expr *o = ir_load(b, ir_at(b, c->ot, lanes, 3, block, ir_add(b, d, ql_i(c, l)), at));
-        rows[l] = ir_let(b, "o", ir_mul(b, o, inverse));
+    const ir_expr *d = begin_columns(c, c->p->head_dim_v);
+    for (int i = 0; i < quarter; i++) {
+        const ir_expr *o = ir_load(b, ir_at(b, c->ot, lanes, 3, block, ir_add(b, d, ql_i(c, i)), at));
+        rows[i] = ir_let(b, "o", ir_mul(b, o, inverse));
     }
-    transpose(b, rows, lanes);
+    transpose_quarters(b, lanes, quarter, rows);
     for (int l = 0; l < lanes; l++)
-        ir_store(b, ir_at(b, c->out, lanes, 4, c->batch, refs[l].head, refs[l].query, d), rows[l]);
+        ir_store(b, ir_at(b, c->out, quarter, 4, c->batch, refs[l].head, refs[l].query, d),
+                 quarter_at(b, rows[l % quarter], l / quarter * quarter, quarter));
     ir_for_end(b);
 }
 
@@ -159,11 +183,11 @@ static void store_lse(q_lanes *c, const ir_expr *block) {
 }
 
 void ql_store_rows(q_lanes *c, const ir_expr *block) {
-    const bool squares = c->p->head_dim_v >= c->s->lanes;
+    const bool vectors = c->p->head_dim_v >= quarter_of(c);
     invert_sums(c, block);
     if (c->lse) store_lse(c, block);
-    const ir_expr *at = ir_for_begin(c->b, "at", ql_i(c, 0), ql_i(c, c->block_rows), squares ? c->s->lanes : 1, false);
-    if (squares) store_squares(c, block, at);
+    const ir_expr *at = ir_for_begin(c->b, "at", ql_i(c, 0), ql_i(c, c->block_rows), vectors ? c->s->lanes : 1, false);
+    if (vectors) store_vectors(c, block, at);
     else store_elements(c, block, at);
     ir_for_end(c->b);
 }
