@@ -140,7 +140,7 @@ static const void *load_lanes(const interp_value *value) {
     return value->out;
 }
 
-interp_load_fn *interp_choose_load(const interp_access *a) {
+interp_eval_fn *interp_choose_load(const interp_access *a) {
     if (a->mask || a->gather) return load_lanes;
     if (a->units > 1 && a->lane_stride != 1) return load_strided;
     if (!a->shadow) return load_param;
@@ -207,7 +207,7 @@ static void store_masked(const interp_action *action) {
         if (mask[l]) store_lane(a, locate_lane(a, l, indices), lanes + ((size_t)l << a->shift));
 }
 
-interp_store_fn *interp_choose_store(const interp_access *a) {
+interp_perform_fn *interp_choose_store(const interp_access *a) {
     if (a->mask) return store_masked;
     if (a->units > 1 && a->lane_stride != 1) return store_strided;
     if (!a->shadow) return store_param;

@@ -180,9 +180,9 @@ static ir_eval_fn *find_evaluator(const ir_expr *e) {
 }
 
 static void choose_eval(interp *run, const ir_expr *e, interp_value *value) {
-    static interp_load_fn *const by_arity[] = {NULL, interp_eval_unary, interp_eval_binary, interp_eval_ternary};
+    static interp_eval_fn *const by_arity[] = {NULL, interp_eval_unary, interp_eval_binary, interp_eval_ternary};
     switch ((ir_op)e->op) {
-    case IR_SPLAT: value->eval = interp_eval_splat; return;
+    case IR_SPLAT: value->eval = interp_choose_splat(e->type); return;
     case IR_RAMP: value->eval = interp_eval_ramp; return;
     case IR_BITCAST: value->eval = interp_eval_bitcast; return;
     case IR_SHUFFLE:

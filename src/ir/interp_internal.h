@@ -12,6 +12,8 @@
 typedef struct interp interp;
 typedef struct interp_value interp_value;
 typedef struct interp_action interp_action;
+typedef const void *interp_eval_fn(const interp_value *value);
+typedef void interp_perform_fn(const interp_action *action);
 
 /* A buffer while the kernel runs. Strides and offsets count units: elements, or whole vectors in IR_REG. */
 typedef struct interp_memory {
@@ -64,7 +66,7 @@ typedef struct interp_access {
 
 /* An expression. Evaluating returns the address of its lanes: its own `out`, or where they lie in memory. */
 struct interp_value {
-    const void *(*eval)(const interp_value *value); /* NULL: always in out */
+    interp_eval_fn *eval; /* NULL: always in out */
     void *out;
     const interp_value *args[3];
     ir_eval_fn *fn;
@@ -95,7 +97,7 @@ static inline int64_t interp_affine_eval(const interp_affine *affine) {
 
 /* A statement. */
 struct interp_action {
-    void (*perform)(const interp_action *action);
+    interp_perform_fn *perform;
     const interp_action *next;
     const interp_action *parent; /* the enclosing loop or branch, for messages */
     const ir_stmt *source;
@@ -181,27 +183,21 @@ uint32_t interp_bytes(ir_type type);
 /* ---- interp_exec.c, interp_value.c, interp_access.c: what the function pointers point to ---- */
 
 void interp_run_block(interp *run, const interp_action *first);
-void interp_run_for(const interp_action *action);
-void interp_run_let(const interp_action *action);
-void interp_run_if(const interp_action *action);
-void interp_run_alloc(const interp_action *action);
-void interp_run_prefetch(const interp_action *action);
-void interp_run_assume(const interp_action *action);
+interp_perform_fn interp_run_for, interp_run_let, interp_run_if, interp_run_alloc, interp_run_prefetch,
+    interp_run_assume;
 
-const void *interp_eval_unary(const interp_value *value);
-const void *interp_eval_binary(const interp_value *value);
-const void *interp_eval_ternary(const interp_value *value);
-const void *interp_eval_divide(const interp_value *value); /* of integers */
-const void *interp_eval_affine(const interp_value *value);
-const void *interp_eval_bitcast(const interp_value *value);
-const void *interp_eval_splat(const interp_value *value);
-const void *interp_eval_ramp(const interp_value *value);
-const void *interp_eval_shuffle(const interp_value *value);
-const void *interp_eval_truth(const interp_value *value); /* a bool that came from the caller's memory */
+interp_eval_fn interp_eval_unary;
+interp_eval_fn interp_eval_binary;
+interp_eval_fn interp_eval_ternary;
+interp_eval_fn interp_eval_divide; /* of integers */
+interp_eval_fn interp_eval_affine;
+interp_eval_fn interp_eval_bitcast;
+interp_eval_fn interp_eval_ramp;
+interp_eval_fn interp_eval_shuffle;
+interp_eval_fn interp_eval_truth; /* a bool that came from the caller's memory */
 
-typedef const void *interp_load_fn(const interp_value *value);
-typedef void interp_store_fn(const interp_action *action);
-interp_load_fn *interp_choose_load(const interp_access *access);
-interp_store_fn *interp_choose_store(const interp_access *access);
+interp_eval_fn *interp_choose_splat(ir_type type);
+interp_eval_fn *interp_choose_load(const interp_access *access);
+interp_perform_fn *interp_choose_store(const interp_access *access);
 
 #endif

@@ -40,30 +40,28 @@ const void *interp_eval_affine(const interp_value *value) {
 
 const void *interp_eval_bitcast(const interp_value *value) { return interp_eval(value->args[0]); }
 
-#define SPLAT(T, lanes)                                                                                                \
-    do {                                                                                                               \
-        const T scalar = *(const T *)x;                                                                                \
+#define SPLAT(name, T, num_lanes)                                                                                      \
+    static const void *name(const interp_value *value) {                                                               \
+        const T scalar = *(const T *)interp_eval(value->args[0]);                                                      \
         T *out = value->out;                                                                                           \
-        for (int l = 0; l < (lanes); l++) out[l] = scalar;                                                             \
-    } while (0)
-
-const void *interp_eval_splat(const interp_value *value) {
-    const void *x = interp_eval(value->args[0]);
-    const int lanes = value->type.lanes;
-    switch (ir_elem_get((ir_elem)value->type.elem)->bytes) {
-    case 1: memset(value->out, *(const uint8_t *)x, (size_t)lanes); break;
-    case 2: SPLAT(bits2, lanes); break;
-    case 4:
-        if (lanes == 8)
-            SPLAT(bits4, 8);
-        else if (lanes == 16)
-            SPLAT(bits4, 16);
-        else
-            SPLAT(bits4, lanes);
-        break;
-    default: SPLAT(bits8, lanes); break;
+        for (int l = 0; l < (num_lanes); l++) out[l] = scalar;                                                         \
+        return out;                                                                                                    \
     }
-    return value->out;
+
+SPLAT(splat_1, uint8_t, value->type.lanes)
+SPLAT(splat_2, bits2, value->type.lanes)
+SPLAT(splat_4, bits4, value->type.lanes)
+SPLAT(splat_4x8, bits4, 8)
+SPLAT(splat_4x16, bits4, 16)
+SPLAT(splat_8, bits8, value->type.lanes)
+
+interp_eval_fn *interp_choose_splat(ir_type type) {
+    switch (ir_elem_get((ir_elem)type.elem)->bytes) {
+    case 1: return splat_1;
+    case 2: return splat_2;
+    case 4: return type.lanes == 8 ? splat_4x8 : type.lanes == 16 ? splat_4x16 : splat_4;
+    default: return splat_8;
+    }
 }
 
 const void *interp_eval_ramp(const interp_value *value) {
