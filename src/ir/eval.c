@@ -13,50 +13,58 @@
 
 /* ---- One lane ---- */
 
-#define INFIX_LANE(name, R, T, op) \
+#define INFIX_LANE(name, R, T, op)                                                                                     \
     LANE R name##_##T(T x, T y) { return (R)(x op y); }
 
-#define FLOAT_LANES(T, U, SIGN, MAGIC, FABS, COPYSIGN, SQRT)                                                 \
-    LANE U bits_##T(T x) { return (union { T t; U u; }){.t = x}.u; }                                            \
-    LANE T from_bits_##T(U x) { return (union { U u; T t; }){.u = x}.t; }                                       \
-    LANE T neg_##T(T x) { return from_bits_##T(bits_##T(x) ^ (SIGN)); }                                         \
-    LANE T abs_##T(T x) { return from_bits_##T(bits_##T(x) & ~(SIGN)); }                                        \
-    LANE T sqrt_##T(T x) { return SQRT(x); }                                                                   \
-    /* Adding and taking away a power of two so large that no fraction bits are left rounds half to even. */   \
-    LANE T rint_##T(T x) {                                                                                      \
-        const T a = FABS(x), rounded = (a + (MAGIC)) - (MAGIC);                                                \
-        return COPYSIGN(a < (MAGIC) ? rounded : a, x);                                                         \
-    }                                                                                                           \
-    INFIX_LANE(add, T, T, +)                                                                                    \
-    INFIX_LANE(sub, T, T, -)                                                                                    \
-    INFIX_LANE(mul, T, T, *)                                                                                    \
+#define FLOAT_LANES(T, U, SIGN, MAGIC, FABS, COPYSIGN, SQRT)                                                           \
+    LANE U bits_##T(T x) {                                                                                             \
+        U bits;                                                                                                        \
+        memcpy(&bits, &x, sizeof bits);                                                                                \
+        return bits;                                                                                                   \
+    }                                                                                                                  \
+    LANE T from_bits_##T(U bits) {                                                                                     \
+        T x;                                                                                                           \
+        memcpy(&x, &bits, sizeof x);                                                                                   \
+        return x;                                                                                                      \
+    }                                                                                                                  \
+    LANE T neg_##T(T x) { return from_bits_##T(bits_##T(x) ^ (SIGN)); }                                                \
+    LANE T abs_##T(T x) { return from_bits_##T(bits_##T(x) & ~(SIGN)); }                                               \
+    LANE T sqrt_##T(T x) { return SQRT(x); }                                                                           \
+    /* Adding and taking away a power of two so large that no fraction bits are left rounds half to even. */           \
+    LANE T rint_##T(T x) {                                                                                             \
+        const T a = FABS(x), rounded = (a + (MAGIC)) - (MAGIC);                                                        \
+        return COPYSIGN(a < (MAGIC) ? rounded : a, x);                                                                 \
+    }                                                                                                                  \
+    INFIX_LANE(add, T, T, +)                                                                                           \
+    INFIX_LANE(sub, T, T, -)                                                                                           \
+    INFIX_LANE(mul, T, T, *)                                                                                           \
     INFIX_LANE(div, T, T, /)
 
 FLOAT_LANES(float, uint32_t, UINT32_C(1) << 31, 0x1p23f, fabsf, copysignf, sqrtf)
 FLOAT_LANES(double, uint64_t, UINT64_C(1) << 63, 0x1p52, fabs, copysign, sqrt)
 
 /* Signed integers wrap, so they are computed as unsigned ones; division by zero, which the verifier refuses, is 0. */
-#define INT_LANES(T, U)                                                                                         \
-    LANE T neg_##T(T x) { return (T)(0 - (U)x); }                                                               \
-    LANE T abs_##T(T x) { return x < 0 ? neg_##T(x) : x; }                                                      \
-    LANE T not_##T(T x) { return ~x; }                                                                          \
-    LANE T add_##T(T x, T y) { return (T)((U)x + (U)y); }                                                       \
-    LANE T sub_##T(T x, T y) { return (T)((U)x - (U)y); }                                                       \
-    LANE T mul_##T(T x, T y) { return (T)((U)x * (U)y); }                                                       \
-    LANE T div_##T(T x, T y) {                                                                                  \
-        if (y == 0) return 0;                                                                                   \
-        if (y == -1) return neg_##T(x);                                                                         \
-        return x / y - (x % y != 0 && (x < 0) != (y < 0));                                                      \
-    }                                                                                                           \
-    LANE T mod_##T(T x, T y) {                                                                                  \
-        if (y == 0 || y == -1) return 0;                                                                        \
-        const T r = x % y;                                                                                      \
-        return r != 0 && (r < 0) != (y < 0) ? r + y : r;                                                        \
-    }                                                                                                           \
-    LANE T shl_##T(T x, T y) { return (T)((U)x << ((U)y & (8 * sizeof(T) - 1))); }                              \
-    LANE T shr_##T(T x, T y) { return x >> ((U)y & (8 * sizeof(T) - 1)); }                                      \
-    INFIX_LANE(and, T, T, &)                                                                                    \
-    INFIX_LANE(or, T, T, |)                                                                                     \
+#define INT_LANES(T, U)                                                                                                \
+    LANE T neg_##T(T x) { return (T)(0 - (U)x); }                                                                      \
+    LANE T abs_##T(T x) { return x < 0 ? neg_##T(x) : x; }                                                             \
+    LANE T not_##T(T x) { return ~x; }                                                                                 \
+    LANE T add_##T(T x, T y) { return (T)((U)x + (U)y); }                                                              \
+    LANE T sub_##T(T x, T y) { return (T)((U)x - (U)y); }                                                              \
+    LANE T mul_##T(T x, T y) { return (T)((U)x * (U)y); }                                                              \
+    LANE T div_##T(T x, T y) {                                                                                         \
+        if (y == 0) return 0;                                                                                          \
+        if (y == -1) return neg_##T(x);                                                                                \
+        return x / y - (x % y != 0 && (x < 0) != (y < 0));                                                             \
+    }                                                                                                                  \
+    LANE T mod_##T(T x, T y) {                                                                                         \
+        if (y == 0 || y == -1) return 0;                                                                               \
+        const T r = x % y;                                                                                             \
+        return r != 0 && (r < 0) != (y < 0) ? r + y : r;                                                               \
+    }                                                                                                                  \
+    LANE T shl_##T(T x, T y) { return (T)((U)x << ((U)y & (8 * sizeof(T) - 1))); }                                     \
+    LANE T shr_##T(T x, T y) { return x >> ((U)y & (8 * sizeof(T) - 1)); }                                             \
+    INFIX_LANE(and, T, T, &)                                                                                           \
+    INFIX_LANE(or, T, T, |)                                                                                            \
     INFIX_LANE(xor, T, T, ^)
 
 INT_LANES(int32_t, uint32_t)
@@ -67,15 +75,15 @@ INFIX_LANE(and, uint8_t, uint8_t, &)
 INFIX_LANE(or, uint8_t, uint8_t, |)
 INFIX_LANE(xor, uint8_t, uint8_t, ^)
 
-#define ORDER_LANES(T)                              \
-    LANE T min_##T(T x, T y) { return x < y ? x : y; } \
-    LANE T max_##T(T x, T y) { return x > y ? x : y; } \
-    INFIX_LANE(lt, uint8_t, T, <)                   \
-    INFIX_LANE(le, uint8_t, T, <=)                  \
-    INFIX_LANE(gt, uint8_t, T, >)                   \
+#define ORDER_LANES(T)                                                                                                 \
+    LANE T min_##T(T x, T y) { return x < y ? x : y; }                                                                 \
+    LANE T max_##T(T x, T y) { return x > y ? x : y; }                                                                 \
+    INFIX_LANE(lt, uint8_t, T, <)                                                                                      \
+    INFIX_LANE(le, uint8_t, T, <=)                                                                                     \
+    INFIX_LANE(gt, uint8_t, T, >)                                                                                      \
     INFIX_LANE(ge, uint8_t, T, >=)
-#define EQUAL_LANES(T)             \
-    INFIX_LANE(eq, uint8_t, T, ==) \
+#define EQUAL_LANES(T)                                                                                                 \
+    INFIX_LANE(eq, uint8_t, T, ==)                                                                                     \
     INFIX_LANE(ne, uint8_t, T, !=)
 
 ORDER_LANES(float)
@@ -86,14 +94,13 @@ EQUAL_LANES(float)
 EQUAL_LANES(double)
 EQUAL_LANES(int32_t)
 EQUAL_LANES(int64_t)
-EQUAL_LANES(int8_t)
 EQUAL_LANES(uint8_t)
 
 /* x * 2^floor(y), rounded once, with the special cases of vscalefps: an infinite y decides even against a quiet
  * NaN in x, but not against the other infinity or zero (inf * 2^-inf and 0 * 2^inf are NaN). */
-#define LDEXP_SPECIAL(x, y, quiet)                                   \
-    if (isnan(x)) return quiet && isinf(y) ? (y > 0 ? y : 0) : x;    \
-    if (isnan(y)) return y;                                          \
+#define LDEXP_SPECIAL(x, y, quiet)                                                                                     \
+    if (isnan(x)) return quiet && isinf(y) ? (y > 0 ? y : 0) : x;                                                      \
+    if (isnan(y)) return y;                                                                                            \
     if (isinf(x) || x == 0) return isinf(y) && (y > 0) == (x == 0) ? (y - y) : x;
 
 /* In double the product is exact for any exponent that does not over- or underflow float by far. */
@@ -111,32 +118,41 @@ LANE double ldexp_double(double x, double y) {
 
 /* ---- Loops over lanes ---- */
 
-#define LANES_OF(name, suffix, attributes, R, T, EXPR)                                                          \
-    attributes static void name##_##suffix##_lanes(void *restrict out, const void *xs, const void *ys,          \
-                                                   const void *zs, int lanes) {                                 \
-        R *restrict o = out;                                                                                    \
-        const T *x = xs, *y = ys, *z = zs;                                                                      \
-        (void)y, (void)z;                                                                                       \
-        switch (lanes) {                                                                                        \
-        case 4: for (int l = 0; l < 4; l++) o[l] = EXPR; break;                                                 \
-        case 8: for (int l = 0; l < 8; l++) o[l] = EXPR; break;                                                 \
-        case 16: for (int l = 0; l < 16; l++) o[l] = EXPR; break;                                               \
-        default: for (int l = 0; l < lanes; l++) o[l] = EXPR; break;                                            \
-        }                                                                                                       \
+#define LANES_OF(name, suffix, attributes, R, T, EXPR)                                                                 \
+    attributes static void name##_##suffix##_lanes(void *restrict out, const void *xs, const void *ys, const void *zs, \
+                                                   int lanes) {                                                        \
+        R *restrict o = out;                                                                                           \
+        const T *x = xs, *y = ys, *z = zs;                                                                             \
+        (void)y, (void)z;                                                                                              \
+        switch (lanes) {                                                                                               \
+        case 4:                                                                                                        \
+            for (int l = 0; l < 4; l++) o[l] = EXPR;                                                                   \
+            break;                                                                                                     \
+        case 8:                                                                                                        \
+            for (int l = 0; l < 8; l++) o[l] = EXPR;                                                                   \
+            break;                                                                                                     \
+        case 16:                                                                                                       \
+            for (int l = 0; l < 16; l++) o[l] = EXPR;                                                                  \
+            break;                                                                                                     \
+        default:                                                                                                       \
+            for (int l = 0; l < lanes; l++) o[l] = EXPR;                                                               \
+            break;                                                                                                     \
+        }                                                                                                              \
     }
 
-#define UNARY(name, T) LANES_OF(name, T, , T, T, name##_##T(x[l]))
-#define BINARY(name, T) LANES_OF(name, T, , T, T, name##_##T(x[l], y[l]))
+#define UNARY(name, T)   LANES_OF(name, T, , T, T, name##_##T(x[l]))
+#define BINARY(name, T)  LANES_OF(name, T, , T, T, name##_##T(x[l], y[l]))
 #define COMPARE(name, T) LANES_OF(name, T, , uint8_t, T, name##_##T(x[l], y[l]))
 
-#define NUMBER_EVALUATORS(T)                                                                    \
-    UNARY(neg, T) UNARY(abs, T)                                                                 \
-    BINARY(add, T) BINARY(sub, T) BINARY(mul, T) BINARY(div, T) BINARY(min, T) BINARY(max, T)   \
-    COMPARE(eq, T) COMPARE(ne, T) COMPARE(lt, T) COMPARE(le, T) COMPARE(gt, T) COMPARE(ge, T)
+#define NUMBER_EVALUATORS(T)                                                                                           \
+    UNARY(neg, T)                                                                                                      \
+    UNARY(abs, T)                                                                                                      \
+    BINARY(add, T) BINARY(sub, T) BINARY(mul, T) BINARY(div, T) BINARY(min, T) BINARY(max, T) COMPARE(eq, T)           \
+        COMPARE(ne, T) COMPARE(lt, T) COMPARE(le, T) COMPARE(gt, T) COMPARE(ge, T)
 #define FLOAT_EVALUATORS(T) NUMBER_EVALUATORS(T) UNARY(sqrt, T) UNARY(rint, T) BINARY(ldexp, T)
-#define INT_EVALUATORS(T)                                                                       \
-    NUMBER_EVALUATORS(T) UNARY(not, T) BINARY(mod, T) BINARY(and, T) BINARY(or, T)              \
-    BINARY(xor, T) BINARY(shl, T) BINARY(shr, T)
+#define INT_EVALUATORS(T)                                                                                              \
+    NUMBER_EVALUATORS(T)                                                                                               \
+    UNARY(not, T) BINARY(mod, T) BINARY(and, T) BINARY(or, T) BINARY(xor, T) BINARY(shl, T) BINARY(shr, T)
 
 FLOAT_EVALUATORS(float)
 FLOAT_EVALUATORS(double)
@@ -148,8 +164,6 @@ BINARY(or, uint8_t)
 BINARY(xor, uint8_t)
 COMPARE(eq, uint8_t)
 COMPARE(ne, uint8_t)
-COMPARE(eq, int8_t)
-COMPARE(ne, int8_t)
 
 LANES_OF(fma, float, , float, float, fmaf(x[l], y[l], z[l]))
 LANES_OF(fma, double, , double, double, fma(x[l], y[l], z[l]))
@@ -160,39 +174,18 @@ LANES_OF(hardware_fma, double, WITH_FMA, double, double, __builtin_fma(x[l], y[l
 #endif
 
 /* Select moves bits, so one function serves all elements of a size, whatever type the memory was written as. */
-#define SELECT(T, bytes)                                                                                              \
-    typedef T __attribute__((may_alias)) bits##bytes;                                                                 \
-    static void select_##bytes(void *restrict out, const void *cs, const void *ys, const void *zs, int lanes) {       \
-        bits##bytes *restrict o = out;                                                                                \
-        const uint8_t *c = cs;                                                                                        \
-        const bits##bytes *y = ys, *z = zs;                                                                           \
-        for (int l = 0; l < lanes; l++) o[l] = c[l] ? y[l] : z[l];                                                    \
+#define SELECT(T, bytes)                                                                                               \
+    typedef T __attribute__((may_alias)) bits##bytes;                                                                  \
+    static void select_##bytes(void *restrict out, const void *cs, const void *ys, const void *zs, int lanes) {        \
+        bits##bytes *restrict o = out;                                                                                 \
+        const uint8_t *c = cs;                                                                                         \
+        const bits##bytes *y = ys, *z = zs;                                                                            \
+        for (int l = 0; l < lanes; l++) o[l] = c[l] ? y[l] : z[l];                                                     \
     }
 SELECT(uint8_t, 1)
 SELECT(uint16_t, 2)
 SELECT(uint32_t, 4)
 SELECT(uint64_t, 8)
-
-/* The narrow floats compare as the floats that they are. */
-static void compare_storage(ir_op op, ir_elem elem, void *restrict out, const void *x, const void *y, int lanes) {
-    float a[IR_MAX_LANES], b[IR_MAX_LANES];
-    ir_eval_fn *widen = ir_eval_cast(elem, IR_F32);
-    widen(a, x, NULL, NULL, lanes);
-    widen(b, y, NULL, NULL, lanes);
-    (op == IR_EQ ? eq_float_lanes : ne_float_lanes)(out, a, b, NULL, lanes);
-}
-#define COMPARE_STORAGE(elem, ELEM)                                                                                   \
-    static void eq_##elem##_lanes(void *restrict out, const void *x, const void *y, const void *z, int lanes) {       \
-        (void)z;                                                                                                      \
-        compare_storage(IR_EQ, ELEM, out, x, y, lanes);                                                               \
-    }                                                                                                                 \
-    static void ne_##elem##_lanes(void *restrict out, const void *x, const void *y, const void *z, int lanes) {       \
-        (void)z;                                                                                                      \
-        compare_storage(IR_NE, ELEM, out, x, y, lanes);                                                               \
-    }
-COMPARE_STORAGE(f16, IR_F16)
-COMPARE_STORAGE(bf16, IR_BF16)
-COMPARE_STORAGE(f8, IR_F8)
 
 /* The bf16 dot instruction treats denormal inputs and results as zeros of their sign. */
 LANE float flush(float x) { return fabsf(x) < 0x1p-126f ? copysignf(0, x) : x; }
@@ -210,30 +203,61 @@ static void dot2_lanes(void *restrict out, const void *xs, const void *ys, const
 
 /* ---- The table ---- */
 
-#define NUMBERS(OP, name)                                                                             \
-    [IR_##OP] = {[IR_F64] = name##_double_lanes, [IR_F32] = name##_float_lanes, [IR_I32] = name##_int32_t_lanes, \
-                 [IR_I64] = name##_int64_t_lanes, [IR_IDX] = name##_int64_t_lanes}
+#define NUMBERS(OP, name)                                                                                              \
+    [IR_##OP] = {[IR_F64] = name##_double_lanes,                                                                       \
+                 [IR_F32] = name##_float_lanes,                                                                        \
+                 [IR_I32] = name##_int32_t_lanes,                                                                      \
+                 [IR_I64] = name##_int64_t_lanes,                                                                      \
+                 [IR_IDX] = name##_int64_t_lanes}
 #define FLOATS(OP, name) [IR_##OP] = {[IR_F64] = name##_double_lanes, [IR_F32] = name##_float_lanes}
-#define INTS(OP, name)                                                                                \
+#define INTS(OP, name)                                                                                                 \
     [IR_##OP] = {[IR_I32] = name##_int32_t_lanes, [IR_I64] = name##_int64_t_lanes, [IR_IDX] = name##_int64_t_lanes}
-#define BITS(OP, name)                                                                                \
-    [IR_##OP] = {[IR_I32] = name##_int32_t_lanes, [IR_I64] = name##_int64_t_lanes, [IR_IDX] = name##_int64_t_lanes, \
+#define BITS(OP, name)                                                                                                 \
+    [IR_##OP] = {[IR_I32] = name##_int32_t_lanes,                                                                      \
+                 [IR_I64] = name##_int64_t_lanes,                                                                      \
+                 [IR_IDX] = name##_int64_t_lanes,                                                                      \
                  [IR_BOOL] = name##_uint8_t_lanes}
-#define ANY(OP, name)                                                                                 \
-    [IR_##OP] = {[IR_F64] = name##_double_lanes, [IR_F32] = name##_float_lanes, [IR_F16] = name##_f16_lanes, \
-                 [IR_BF16] = name##_bf16_lanes, [IR_F8] = name##_f8_lanes, [IR_I8] = name##_int8_t_lanes, \
-                 [IR_I32] = name##_int32_t_lanes, [IR_I64] = name##_int64_t_lanes, [IR_IDX] = name##_int64_t_lanes, \
-                 [IR_BOOL] = name##_uint8_t_lanes}
+#define ALL(OP, name)                                                                                                  \
+    [IR_##OP] = {[IR_F64] = name##_double_lanes,  [IR_F32] = name##_float_lanes,   [IR_I32] = name##_int32_t_lanes,    \
+                 [IR_I64] = name##_int64_t_lanes, [IR_IDX] = name##_int64_t_lanes, [IR_BOOL] = name##_uint8_t_lanes}
 
 static ir_eval_fn *const evaluators[IR_OP_COUNT][IR_ELEM_COUNT] = {
-    NUMBERS(NEG, neg), NUMBERS(ABS, abs), BITS(NOT, not), FLOATS(SQRT, sqrt), FLOATS(RINT, rint),
-    NUMBERS(ADD, add), NUMBERS(SUB, sub), NUMBERS(MUL, mul), NUMBERS(DIV, div), INTS(MOD, mod),
-    NUMBERS(MIN, min), NUMBERS(MAX, max), BITS(AND, and), BITS(OR, or), BITS(XOR, xor), INTS(SHL, shl),
-    INTS(SHR, shr), ANY(EQ, eq), ANY(NE, ne), NUMBERS(LT, lt), NUMBERS(LE, le), NUMBERS(GT, gt), NUMBERS(GE, ge),
-    FLOATS(FMA, fma), FLOATS(LDEXP, ldexp), [IR_DOT2] = {[IR_F32] = dot2_lanes},
-    [IR_SELECT] = {[IR_F64] = select_8, [IR_F32] = select_4, [IR_F16] = select_2, [IR_BF16] = select_2,
-                   [IR_F8] = select_1, [IR_I8] = select_1, [IR_I32] = select_4, [IR_I64] = select_8,
-                   [IR_IDX] = select_8, [IR_BOOL] = select_1},
+    NUMBERS(NEG, neg),
+    NUMBERS(ABS, abs),
+    BITS(NOT, not),
+    FLOATS(SQRT, sqrt),
+    FLOATS(RINT, rint),
+    NUMBERS(ADD, add),
+    NUMBERS(SUB, sub),
+    NUMBERS(MUL, mul),
+    NUMBERS(DIV, div),
+    INTS(MOD, mod),
+    NUMBERS(MIN, min),
+    NUMBERS(MAX, max),
+    BITS(AND, and),
+    BITS(OR, or),
+    BITS(XOR, xor),
+    INTS(SHL, shl),
+    INTS(SHR, shr),
+    ALL(EQ, eq),
+    ALL(NE, ne),
+    NUMBERS(LT, lt),
+    NUMBERS(LE, le),
+    NUMBERS(GT, gt),
+    NUMBERS(GE, ge),
+    FLOATS(FMA, fma),
+    FLOATS(LDEXP, ldexp),
+    [IR_DOT2] = {[IR_F32] = dot2_lanes},
+    [IR_SELECT] = {[IR_F64] = select_8,
+                   [IR_F32] = select_4,
+                   [IR_F16] = select_2,
+                   [IR_BF16] = select_2,
+                   [IR_F8] = select_1,
+                   [IR_I8] = select_1,
+                   [IR_I32] = select_4,
+                   [IR_I64] = select_8,
+                   [IR_IDX] = select_8,
+                   [IR_BOOL] = select_1},
 };
 
 ir_eval_fn *ir_eval_get(ir_op op, ir_elem elem) {

@@ -2,6 +2,8 @@
  * exactly, and written from one of these with one rounding. */
 #include "ir/eval.h"
 
+#include <string.h>
+
 #define LANE static inline __attribute__((always_inline))
 
 /* ---- Narrow floating-point formats, in integer arithmetic ---- */
@@ -13,10 +15,29 @@ typedef struct narrow_format {
 
 static const narrow_format format_f16 = {5, 10, true}, format_bf16 = {8, 7, true}, format_f8 = {4, 3, false};
 
-LANE uint64_t double_bits(double x) { return (union { double d; uint64_t u; }){.d = x}.u; }
-LANE double double_from_bits(uint64_t x) { return (union { uint64_t u; double d; }){.u = x}.d; }
-LANE uint32_t float_bits(float x) { return (union { float f; uint32_t u; }){.f = x}.u; }
-LANE float float_from_bits(uint32_t x) { return (union { uint32_t u; float f; }){.u = x}.f; }
+LANE uint64_t double_bits(double x) {
+    uint64_t out;
+    memcpy(&out, &x, sizeof out);
+    return out;
+}
+
+LANE double double_from_bits(uint64_t bits) {
+    double out;
+    memcpy(&out, &bits, sizeof out);
+    return out;
+}
+
+LANE uint32_t float_bits(float x) {
+    uint32_t out;
+    memcpy(&out, &x, sizeof out);
+    return out;
+}
+
+LANE float float_from_bits(uint32_t bits) {
+    float out;
+    memcpy(&out, &bits, sizeof out);
+    return out;
+}
 
 LANE double widen(narrow_format f, uint32_t x) {
     const uint32_t exponent_ones = (1u << f.exponent_bits) - 1, mantissa_ones = (1u << f.mantissa_bits) - 1;
@@ -114,18 +135,19 @@ LANE uint8_t int_to_boolean(int64_t x) { return x != 0; }
 /* ---- Loops over lanes ---- */
 
 /* M(element, its C type, the kind it is read as) */
-#define EACH_ELEM(M, ...)                                                                                        \
-    M(f64, double, double, __VA_ARGS__) M(f32, float, double, __VA_ARGS__) M(f16, uint16_t, double, __VA_ARGS__) \
-    M(bf16, uint16_t, double, __VA_ARGS__) M(f8, uint8_t, double, __VA_ARGS__) M(i8, int8_t, int, __VA_ARGS__)   \
-    M(i32, int32_t, int, __VA_ARGS__) M(i64, int64_t, int, __VA_ARGS__) M(idx, int64_t, int, __VA_ARGS__)        \
-    M(boolean, uint8_t, int, __VA_ARGS__)
+#define EACH_ELEM(M, ...)                                                                                              \
+    M(f64, double, double, __VA_ARGS__)                                                                                \
+    M(f32, float, double, __VA_ARGS__)                                                                                 \
+    M(f16, uint16_t, double, __VA_ARGS__) M(bf16, uint16_t, double, __VA_ARGS__) M(f8, uint8_t, double, __VA_ARGS__)   \
+        M(i8, int8_t, int, __VA_ARGS__) M(i32, int32_t, int, __VA_ARGS__) M(i64, int64_t, int, __VA_ARGS__)            \
+            M(idx, int64_t, int, __VA_ARGS__) M(boolean, uint8_t, int, __VA_ARGS__)
 
-#define CAST_LOOP(from, F, kind, to, T)                                                                           \
-    static void from##_to_##to(void *restrict out, const void *xs, const void *y, const void *z, int lanes) {     \
-        T *restrict o = out;                                                                                      \
-        const F *x = xs;                                                                                          \
-        (void)y, (void)z;                                                                                         \
-        for (int l = 0; l < lanes; l++) o[l] = kind##_to_##to(read_##from(x[l]));                                 \
+#define CAST_LOOP(from, F, kind, to, T)                                                                                \
+    static void from##_to_##to(void *restrict out, const void *xs, const void *y, const void *z, int lanes) {          \
+        T *restrict o = out;                                                                                           \
+        const F *x = xs;                                                                                               \
+        (void)y, (void)z;                                                                                              \
+        for (int l = 0; l < lanes; l++) o[l] = kind##_to_##to(read_##from(x[l]));                                      \
     }
 EACH_ELEM(CAST_LOOP, f64, double)
 EACH_ELEM(CAST_LOOP, f32, float)
@@ -151,8 +173,16 @@ static void f32_to_bf16_fast(void *restrict out, const void *xs, const void *y, 
 
 #define CAST_ROW(from, F, kind, to) [IR_ELEM_##from] = from##_to_##to,
 enum {
-    IR_ELEM_f64 = IR_F64, IR_ELEM_f32 = IR_F32, IR_ELEM_f16 = IR_F16, IR_ELEM_bf16 = IR_BF16, IR_ELEM_f8 = IR_F8,
-    IR_ELEM_i8 = IR_I8, IR_ELEM_i32 = IR_I32, IR_ELEM_i64 = IR_I64, IR_ELEM_idx = IR_IDX, IR_ELEM_boolean = IR_BOOL
+    IR_ELEM_f64 = IR_F64,
+    IR_ELEM_f32 = IR_F32,
+    IR_ELEM_f16 = IR_F16,
+    IR_ELEM_bf16 = IR_BF16,
+    IR_ELEM_f8 = IR_F8,
+    IR_ELEM_i8 = IR_I8,
+    IR_ELEM_i32 = IR_I32,
+    IR_ELEM_i64 = IR_I64,
+    IR_ELEM_idx = IR_IDX,
+    IR_ELEM_boolean = IR_BOOL
 };
 
 /* casts[to][from] */
