@@ -342,12 +342,33 @@ static void condition_facts(ir_bounds *b, const ir_expr *e, bool holds, sink_fn 
     }
 }
 
+/* Pushes what a fact says about older atoms once its newest atom is eliminated with what that atom knows of itself:
+ * (m + 3) / 4 >= 1 says m >= 1. The search alone would not find it, as a goal about m does not mention the quotient. */
+static void push_consequences(ir_bounds *b, const ir_form *fact, int levels) {
+    const ir_term newest = ir_bounds_newest(b, fact);
+    const ir_atom *atom = b->atoms[newest.atom];
+    for (int i = 0; i < atom->num_facts; i++) {
+        const ir_form *own = atom->facts[i];
+        const int64_t h = ir_form_coefficient(own, newest.atom), k = newest.k;
+        ir_form sum;
+        ir_form_copy(&sum, fact);
+        if (h == 0 || (h > 0) == (k > 0) || h == INT64_MIN || k == INT64_MIN) continue;
+        if (!ir_form_scale(&sum, h < 0 ? -h : h) || !ir_form_add(&sum, own, k < 0 ? -k : k)) continue;
+        ir_form_tighten(&sum);
+        if (sum.n == 0 || ir_bounds_min(b, &sum) >= 0) continue;
+        ir_bounds_push_fact(b, ir_bounds_keep(b, &sum));
+        if (levels > 1) push_consequences(b, &sum, levels - 1);
+    }
+}
+
 static void push_sink(ir_bounds *b, void *user, const ir_form *fact) {
     (void)user;
     ir_form tight;
     ir_form_copy(&tight, fact);
     ir_form_tighten(&tight);
-    if (ir_bounds_min(b, &tight) < 0) ir_bounds_push_fact(b, ir_bounds_keep(b, &tight));
+    if (tight.n == 0 || ir_bounds_min(b, &tight) >= 0) return;
+    ir_bounds_push_fact(b, ir_bounds_keep(b, &tight));
+    push_consequences(b, &tight, 2);
 }
 
 struct case_target {

@@ -66,6 +66,9 @@ int64_t ir_atom_max(const ir_bounds *b, uint32_t atom);
 int64_t ir_bounds_min(const ir_bounds *b, const ir_form *f);
 int64_t ir_bounds_max(const ir_bounds *b, const ir_form *f);
 
+/* The term whose atom has the highest rank, of a form that has terms. */
+ir_term ir_bounds_newest(const ir_bounds *b, const ir_form *f);
+
 /* Whether f + c >= 0. */
 bool ir_bounds_prove(ir_bounds *b, const ir_form *f, int64_t c);
 

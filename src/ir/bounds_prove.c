@@ -130,7 +130,7 @@ static bool substitute(ir_bounds *b, const ir_form *goal, ir_term term, uint32_t
 
 /* ---- The search ---- */
 
-static ir_term newest_term(const ir_bounds *b, const ir_form *f) {
+ir_term ir_bounds_newest(const ir_bounds *b, const ir_form *f) {
     ir_term newest = f->terms[0];
     for (uint32_t i = 1; i < f->n; i++)
         if (b->atoms[f->terms[i].atom]->rank >= b->atoms[newest.atom]->rank) newest = f->terms[i];
@@ -168,7 +168,7 @@ static bool prove(ir_bounds *b, ir_form *goal, int facts_left) {
     if (ir_bounds_min(b, goal) >= 0) return true;
     if (goal->n == 0 || ir_bounds_max(b, goal) < 0 || b->budget-- <= 0) return false;
 
-    const ir_term term = newest_term(b, goal);
+    const ir_term term = ir_bounds_newest(b, goal);
     const uint32_t factor = newest_factor(b, term.atom);
     const ir_atom *atom = b->atoms[factor];
     ir_form next;

@@ -167,7 +167,7 @@ static bool check_access(verifier *v, const ir_access *access, int use, int dept
     return true;
 }
 
-/* A prefetch may point anywhere, so only loads and stores come here. */
+/* Loads and stores. */
 static bool check_used_access(verifier *v, const ir_access *access, int use, int depth) {
     return check_access(v, access, use, depth) && check_bounds(v, access);
 }
@@ -387,6 +387,12 @@ static bool check_let(verifier *v, const ir_stmt *s) {
     return true;
 }
 
+/* A prefetch may point anywhere: an address outside touches nothing. */
+static bool check_prefetch(verifier *v, const ir_access *access) {
+    if (!check_access(v, access, 0, 0)) return false;
+    return access->buffer->space != IR_REG || fail(v, "'%.60s' is in registers and cannot be prefetched", access->buffer->name);
+}
+
 static bool check_stmt(verifier *v, const ir_stmt *s, int depth) {
     switch (s->kind) {
     case IR_FOR: return check_loop(v, s, depth);
@@ -394,7 +400,7 @@ static bool check_stmt(verifier *v, const ir_stmt *s, int depth) {
     case IR_STORE: return check_store(v, s);
     case IR_IF: return check_branch(v, s, depth);
     case IR_ALLOC: return check_alloc(v, s->u.alloc);
-    case IR_PREFETCH: return check_access(v, s->u.store.access, 0, 0);
+    case IR_PREFETCH: return check_prefetch(v, s->u.store.access);
     case IR_ASSUME:
         if (!check_condition(v, s->u.assume, "the assumption")) return false;
         ir_bounds_fact(v->bounds, s->u.assume, true);

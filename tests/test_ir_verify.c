@@ -1,0 +1,223 @@
+/* The verifier: what it accepts, what it refuses and how it says so, and that what it accepts runs in bounds. */
+#include "ir/interp.h"
+#include "ir/text.h"
+#include "ir/verify.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#define LENGTH(array) (sizeof(array) / sizeof((array)[0]))
+
+/* Parses and verifies; the verifier's message, "" if it accepts. */
+static attune_status verify_text(const char *text, ir_level level, const char *target, at_error *err) {
+    at_arena arena;
+    at_arena_init(&arena, NULL);
+    *err = (at_error){.status = ATTUNE_OK};
+    const ir_kernel *kernel = ir_parse(&arena, text, strlen(text), err);
+    if (!kernel) fail_msg("does not parse: %s\n%s", err->message, text);
+    const attune_status status = ir_verify(kernel, level, target ? at_target_find(target) : NULL, err);
+    at_arena_free(&arena);
+    return status;
+}
+
+/* ---- Bounds: a body for `x` of n elements, y of n x m, t of 64, table of n indices ---- */
+
+static const char *const frame =
+    "kernel @k (x: f32[n] inout, y: f32[n, m] inout, t: f32[64] inout, table: idx[n] in, n: idx, m: idx, p: idx,"
+    " w: i32) { %s parallel for i in 0 .. n { %s } }";
+
+typedef struct bounds_case {
+    const char *assume, *body;
+    const char *refusal; /* a part of the message; NULL: accepted */
+} bounds_case;
+
+static const bounds_case bounds_cases[] = {
+    /* loops and offsets */
+    {"", "x[i] = 1.0", NULL},
+    {"", "x[i + 1] = 1.0", "cannot prove i + 1 <= n - 1 (dimension 0)"},
+    {"", "x[i - 1] = 1.0", "cannot prove 0 <= i - 1 (dimension 0)"},
+    {"", "for j in 0 .. n { x[j] = 1.0 }", NULL},
+    {"", "for j in 0 .. n by 8 { x[j]:x8 = splat.x8(1.0) }", "x[j]:x8: cannot prove j + 7 <= n - 1"},
+    {"", "for j in 0 .. n - 7 by 8 { x[j]:x8 = splat.x8(1.0) }", NULL},
+    {"", "for j in 0 .. n - n % 8 by 8 { x[j]:x8 = splat.x8(1.0) }", NULL},
+    {"", "for j in 0 .. n / 8 * 8 by 8 { x[j]:x8 = splat.x8(1.0) }", NULL},
+    {"", "for j in 0 .. n / 8 { x[8 * j]:x8 = splat.x8(1.0) }", NULL},
+    {"", "for j in 0 .. n / 8 + 1 { x[8 * j] = 1.0 }", "cannot prove"},
+    {"", "for j in 0 .. 64 by 16 { t[j]:x16 = splat.x16(1.0) }", NULL},
+    {"", "for j in 0 .. 60 by 16 { t[j]:x16 = splat.x16(1.0) }", NULL},
+    {"", "for j in 0 .. 65 by 16 { t[j]:x16 = splat.x16(1.0) }", "cannot prove j + 15 <= 64 - 1"},
+    {"", "for j in 0 .. 4 { for c in 0 .. 4 { t[j * 16 + c * 4]:x4 = splat.x4(1.0) } }", NULL},
+    {"", "for j in 0 .. 4 { for c in 0 .. 5 { t[j * 16 + c * 4]:x4 = splat.x4(1.0) } }", "cannot prove"},
+    {"", "for j in i .. n { x[j] = x[j - i] }", NULL},
+    {"", "for j in 0 .. i { x[i - j] = 1.0 x[i - j - 1] = 1.0 }", NULL},
+    {"", "for j in 0 .. i { x[i - j + 1] = 1.0 }", "cannot prove (i - j) + 1 <= n - 1"},
+    {"", "for j in 0 .. min(n - i, 4) { x[i + j] = 1.0 }", NULL},
+    {"", "for j in 0 .. max(n - i, 4) { x[i + j] = 1.0 }", "cannot prove"},
+    {"", "for b in 0 .. n by 16 { for j in b .. min(b + 16, n) { x[j] = 1.0 t[j - b] = 1.0 } }", NULL},
+    {"", "for b in 0 .. n by 16 { let e = min(16, n - b) for j in 0 .. e { x[b + j] = 1.0 t[j] = 1.0 } }", NULL},
+    {"", "for j in 0 .. n { x[n - 1 - j] = 1.0 }", NULL},
+    {"", "for j in 0 .. n { x[n - j] = 1.0 }", "cannot prove n - j <= n - 1"},
+    /* the overlapped last tile, with and without enough rows */
+    {"assume n >= 8", "for b in 0 .. n by 8 { let j = min(b, n - 8) x[j]:x8 = splat.x8(1.0) }", NULL},
+    {"assume n >= 7", "for b in 0 .. n by 8 { let j = min(b, n - 8) x[j]:x8 = splat.x8(1.0) }", "cannot prove 0 <= j"},
+    /* clamps */
+    {"", "x[min(i + 5, n - 1)] = 1.0", NULL},
+    {"", "x[max(i - 5, 0)] = 1.0", NULL},
+    {"", "x[max(min(p, n - 1), 0)] = 1.0", NULL},
+    {"", "x[min(max(p, 0), n - 1)] = 1.0", NULL},
+    {"", "x[min(p, n - 1)] = 1.0", "cannot prove 0 <= min(p, n - 1)"},
+    {"", "x[select(p < n, max(p, 0), i)] = 1.0", NULL},
+    {"", "x[select(p > n, max(p, 0), i)] = 1.0", "cannot prove"},
+    {"", "x[abs(i)] = 1.0", NULL},
+    /* division and remainder */
+    {"", "t[p % 64] = 1.0", NULL},
+    {"", "t[p % 65] = 1.0", "cannot prove"},
+    {"", "x[p % n] = 1.0", NULL},
+    {"", "let z = p % m x[i] = 1.0", "cannot prove that the divisor m is not zero"},
+    {"assume m > 0", "let z = p % m y[i, z] = 1.0", NULL},
+    {"assume m != 0", "let z = p / m x[i] = 1.0", "divisor m"},
+    {"assume m < 0", "let z = p / m x[i] = 1.0", NULL},
+    {"", "let z = p / (i + 1) x[i] = 1.0", NULL},
+    {"", "x[i / 3] = 1.0 x[i >> 2] = 1.0", NULL},
+    {"", "x[i * 2 / 3] = 1.0", NULL},
+    {"", "t[(i & 15) + (p & 31)] = 1.0", NULL},
+    {"", "t[(i & 15) + (p & 63)] = 1.0", "cannot prove"},
+    {"", "let q = i / 8 let r = i - q * 8 t[r] = 1.0 x[q * 8 + r] = 1.0", NULL},
+    {"", "for j in 0 .. 64 { let q = j / 8 t[q * 8] = 1.0 t[q * 8 + 7] = 1.0 }", NULL},
+    {"", "for j in 0 .. 64 { let q = j / 8 t[q * 8 + 8] = 1.0 }", "cannot prove"},
+    {"", "let q = i / n x[q] = 1.0", NULL},
+    /* 32-bit numbers wrap */
+    {"assume w >= 0:i32 assume n == 5 ", "x[cast.idx(min(w, 4:i32))] = 1.0", NULL},
+    {"assume w >= 0:i32", "x[cast.idx(w + 1:i32) % n] = 1.0", NULL},
+    {"assume w >= 0:i32", "let z = 1 / cast.idx(w + 1:i32) x[i] = 1.0", "divisor"},
+    {"assume w >= 0:i32", "let z = 1 / (cast.idx(w) + 1) x[i] = 1.0", NULL},
+    /* facts */
+    {"assume (p >= 0) & (p < n)", "x[p] = 1.0", NULL},
+    {"assume (p >= 0) | (p < n)", "x[p] = 1.0", "cannot prove 0 <= p"},
+    {"assume not((p < 0) | (p >= n))", "x[p] = 1.0", NULL},
+    {"assume p == n", "x[p - 1 - i] = 1.0", NULL},
+    {"assume p >= n", "for j in p - n .. p { x[j - p + n] = 1.0 }", NULL},
+    {"", "if p >= 0 { if p < n { x[p] = 1.0 } }", NULL},
+    {"", "if p < 0 { x[i] = 1.0 } else { if p >= n { x[i] = 2.0 } else { x[p] = 1.0 } }", NULL},
+    {"", "if (p < 0) | (p >= n) { x[i] = 1.0 } else { x[p] = 1.0 }", NULL},
+    {"", "if (p >= 0) & (p < n) { x[i] = 1.0 } x[p] = 1.0", "cannot prove 0 <= p"},
+    {"", "if (p >= 0) & (p < n) { x[i] = 1.0 } else { x[p] = 1.0 }", "cannot prove 0 <= p"},
+    {"", "let ok = (p >= 0) & (p < n) if ok { x[p] = 1.0 }", NULL},
+    {"", "let q = table[i] x[q] = 1.0", "cannot prove 0 <= q"},
+    {"", "let q = table[i] assume (q >= 0) & (q < n) x[q] = 1.0", NULL},
+    {"", "if i > 3 { let q = table[i] assume (q >= 0) & (q < n) } let r = table[i] x[r] = 1.0", "cannot prove 0 <= r"},
+    {"", "for j in 0 .. 9 { assume p >= 0 } for l in 0 .. 9 { x[min(p, i)] = 1.0 }", "cannot prove"},
+    {"", "if i + p < n { if p >= 0 { x[i + p] = 1.0 x[i] = 1.0 } }", NULL},
+    /* two dimensions, products */
+    {"", "for j in 0 .. m { y[i, j] = 1.0 }", NULL},
+    {"", "for j in 0 .. n { y[i, j] = 1.0 }", "cannot prove j <= m - 1 (dimension 1)"},
+    {"", "for j in 0 .. m { y[j, i] = 1.0 }", "cannot prove j <= n - 1 (dimension 0)"},
+    {"assume n == 12 assume m == 3", "for a in 0 .. 3 { for c in 0 .. 4 { x[a * 4 + c] = y[c * 3 + a, a] } }", NULL},
+    /* what follows from a loop being entered */
+    {"", "for j in 0 .. (m + 3) / 4 { y[i, max(m - 1, 0)] = 1.0 y[i, m - 1] = 1.0 }", NULL},
+    {"", "for j in 0 .. (m + 4) / 4 { y[i, m - 1] = 1.0 }", "cannot prove 0 <= m - 1"},
+    {"", "for j in 0 .. (m + 3) / 4 { for c in 0 .. 4 { y[i, min(j * 4 + c, m - 1)] = 1.0 } }", NULL},
+    {"", "for j in 0 .. min(p, m) { y[i, m - 1] = 1.0 }", NULL},
+    {"", "for j in 0 .. max(p, m) { y[i, m - 1] = 1.0 }", "cannot prove 0 <= m - 1"},
+    /* vectors */
+    {"", "for j in 0 .. m - 3 by 4 { y[i, j]:x4 = y[i, j]:x4 }", NULL},
+    {"", "for j in 0 .. m { y[i, j]:x4@0 = splat.x4(1.0) }", "cannot prove i + 3 <= n - 1 (dimension 0)"},
+    {"", "let v = x[min(ramp.x8(i, 1), splat.x8(n - 1))]:x8 x[i] = 1.0", NULL},
+    {"", "let v = x[ramp.x8(i, 1)]:x8 x[i] = 1.0", "cannot prove"},
+    {"", "let v = t[ramp.x8(0, 9)]:x8 x[i] = 1.0", NULL},
+    {"", "let v = t[ramp.x8(1, 9)]:x8 x[i] = 1.0", "cannot prove"},
+    {"", "x[i]:x8 ? (ramp.x8(i, 1) < splat.x8(n)) = splat.x8(1.0)", NULL},
+    {"", "x[i]:x8 ? (ramp.x8(i, 1) <= splat.x8(n)) = splat.x8(1.0)", "cannot prove"},
+    {"", "let mk = ramp.x8(i, 1) < splat.x8(n) let v = x[i]:x8 ? (mk) x[i] = 1.0", NULL},
+    {"", "let mk = ramp.x8(i, 2) < splat.x8(n) let v = x[ramp.x8(i, 2)]:x8 ? (mk) x[i] = 1.0", NULL},
+    {"", "let mk = ramp.x8(i, 1) < splat.x8(n) let v = x[i]:x8 ? (not(mk)) x[i] = 1.0", "cannot prove"},
+    {"", "let mk = ramp.x8(i, 1) < splat.x8(n)"
+         " let v = x[i]:x8 ? (shuffle(mk, mk, [7, 6, 5, 4, 3, 2, 1, 0])) x[i] = 1.0", "cannot prove"},
+    {"", "prefetch x[i + 4096] x[i] = 1.0", NULL},
+};
+
+static void test_bounds(void **state) {
+    (void)state;
+    char text[1024];
+    at_error err;
+    int wrong = 0;
+    for (size_t c = 0; c < LENGTH(bounds_cases); c++) {
+        const bounds_case *one = &bounds_cases[c];
+        snprintf(text, sizeof text, frame, one->assume, one->body);
+        const attune_status status = verify_text(text, IR_SCHEDULED, NULL, &err);
+        const bool right = one->refusal ? status == ATTUNE_INVALID_IR && strstr(err.message, one->refusal)
+                                        : status == ATTUNE_OK;
+        if (right) continue;
+        wrong++;
+        print_error("%s { %s }\n  expected %s, got %s\n", one->assume, one->body,
+                    one->refusal ? one->refusal : "acceptance", status ? err.message : "acceptance");
+    }
+    assert_int_equal(wrong, 0);
+}
+
+/* ---- Rules of each level ---- */
+
+typedef struct rule_case {
+    const char *text, *target; /* target NULL: scheduled */
+    const char *refusal;
+} rule_case;
+
+#define KERNEL(body) "kernel @k (x: f32[16] in, o: f32[16] out, n: idx) { parallel for i in 0 .. 16 { " body " } }"
+
+static const rule_case rule_cases[] = {
+    {KERNEL("o[i] = x[i]"), "avx2", NULL},
+    {KERNEL("x[i] = 1.0"), NULL, "'x' is only read (in), so it cannot be written"},
+    {KERNEL("o[i] = o[i]"), NULL, "'o' is only written (out), so it cannot be read"},
+    {KERNEL("o[i] = exp2(x[i])"), NULL, NULL},
+    {KERNEL("o[i] = exp2(x[i])"), "avx2", "'exp2' must not be left in lowered IR"},
+    {KERNEL("o[i] = fma(x[i], x[i], 1.0)"), "avx2", NULL},
+    {KERNEL("o[i] = fma(x[i], x[i], 1.0)"), "x86-64", "target x86-64 has no instruction for fused multiply-add"},
+    {KERNEL("o[i] = rint(x[i])"), "x86-64", "no instruction for rounding"},
+    {KERNEL("o[i] = ldexp(x[i], 1.0)"), "avx2", "no instruction for scaling"},
+    {KERNEL("o[i] = ldexp(x[i], 1.0)"), "avx512", NULL},
+    {KERNEL("for j in 0 .. 4 unroll { o[j] = 1.0 }"), NULL, NULL},
+    {KERNEL("for j in 0 .. 4 unroll { o[j] = 1.0 }"), "avx2", "still to be unrolled"},
+    {KERNEL("for j in 0 .. 4 unroll { for l in j .. 2 * j unroll { o[l] = 1.0 } }"), NULL, NULL},
+    {KERNEL("for j in i .. 4 unroll { o[j] = 1.0 }"), NULL, "its trip count is not a constant"},
+    {KERNEL("for j in 0 .. min(n, 4) unroll { o[j] = 1.0 }"), NULL, "its trip count is not a constant"},
+    {KERNEL("alloc a: f32x4[2] reg a[1] = splat.x4(1.0) o[0]:x4 = a[1]:x4"), "avx2", NULL},
+    {KERNEL("alloc a: f32[2] reg a[i / 8] = 1.0"), NULL, NULL},
+    {KERNEL("alloc a: f32[2] reg a[i / 8] = 1.0"), "avx2", "must be a constant in lowered IR"},
+    {KERNEL("alloc a: f32[2] reg a[2] = 1.0"), NULL, "cannot prove 2 <= 2 - 1"},
+    {KERNEL("alloc a: f32[2, 8] scratch a[1, i / 2] = 1.0"), NULL, NULL},
+    {KERNEL("alloc a: f32[2, 8] scratch a[1, i] = 1.0"), NULL, "a[1, i]: cannot prove i <= 8 - 1 (dimension 1)"},
+    {"kernel @k (o: f32[n] out, n: idx) { alloc s: f32[2 * n] shared"
+     " parallel for i in 0 .. 2 * n { s[i] = 1.0 } parallel for j in 0 .. n { o[j] = s[n + j] } }", "avx2", NULL},
+    {"kernel @k (o: f32[n, 8] strides [s, 1] out, n: idx, s: idx) { parallel for i in 0 .. n, j in 0 .. 8"
+     " { o[i, j] = 1.0 } }", "avx2", NULL},
+    {"kernel @k (o: f32[n] out, n: idx, f: f32) { parallel for i in 0 .. cast.idx(exp2(f)) { } }", NULL,
+     "made of more than constants and scalar parameters"},
+};
+
+static void test_rules(void **state) {
+    (void)state;
+    at_error err;
+    int wrong = 0;
+    for (size_t c = 0; c < LENGTH(rule_cases); c++) {
+        const rule_case *one = &rule_cases[c];
+        const attune_status status = verify_text(one->text, one->target ? IR_LOWERED : IR_SCHEDULED, one->target, &err);
+        if (one->refusal ? status == ATTUNE_INVALID_IR && strstr(err.message, one->refusal) : status == ATTUNE_OK) continue;
+        wrong++;
+        print_error("%s\n  expected %s, got %s\n", one->text, one->refusal ? one->refusal : "acceptance",
+                    status ? err.message : "acceptance");
+    }
+    assert_int_equal(wrong, 0);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_bounds),
+        cmocka_unit_test(test_rules),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
