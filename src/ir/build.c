@@ -140,7 +140,7 @@ ir_builder *ir_builder_like(at_arena *arena, const ir_kernel *old) {
 }
 
 ir_kernel *ir_builder_finish(ir_builder *b, at_error *err) {
-    if (b->num_scopes > 0) ir_build_fail(b, "%d blocks of kernel '%s' are still open", b->num_scopes, b->kernel->name);
+    if (b->num_scopes > 0) ir_build_fail(b, "kernel '%s' has a block that was not closed", b->kernel->name);
     if (b->kernel->num_phases == 0) ir_build_fail(b, "kernel '%s' has no phase", b->kernel->name);
     if (ir_failed(b)) {
         at_fail(err, b->error.status, "%s", b->error.message);
