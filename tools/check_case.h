@@ -1,0 +1,52 @@
+/* One case of `attune check`: everything that decides its outcome, drawn at random, run, shrunk and printed. */
+#ifndef ATTUNE_TOOLS_CHECK_CASE_H
+#define ATTUNE_TOOLS_CHECK_CASE_H
+
+#include "tensors.h"
+
+enum { CHECK_MAX_ISAS = 8, CHECK_MAX_THREADS = 3 };
+
+typedef struct check_case {
+    attune_problem problem;
+    attune_schedule schedule; /* all numbers set */
+    uint32_t isa;             /* index into check_machine.isas */
+    uint32_t threads;         /* 1 to CHECK_MAX_THREADS */
+    input_kind inputs;
+    bool ftz;                 /* the caller flushes denormals */
+    uint64_t seed;            /* of the inputs */
+} check_case;
+
+/* Contexts for each ISA and number of threads, opened when first needed, without a disk cache. */
+typedef struct check_machine {
+    const char *isas[CHECK_MAX_ISAS];
+    uint32_t num_isas;
+    attune_context *contexts[CHECK_MAX_ISAS][CHECK_MAX_THREADS];
+} check_machine;
+
+attune_context *check_context(check_machine *machine, uint32_t isa, uint32_t threads); /* NULL after a message */
+void check_close(check_machine *machine);
+
+/* Errors against the f64 reference, of attune and of a plain f32 implementation on the same data. */
+typedef struct check_errors {
+    double max, squares, max_ulp; /* ULP: of the largest output of a row */
+    double plain_max, plain_squares, plain_max_ulp;
+    uint64_t count;
+} check_errors;
+
+/* Draws problem, schedule, inputs and the rest. `max_flops` bounds the size. false after a message. */
+bool check_draw(check_machine *machine, tool_random *random, double max_flops, check_case *c);
+
+/* A legal schedule for the problem: mostly random, else the chosen one. false after a message. */
+bool check_draw_schedule(check_machine *machine, tool_random *random, check_case *c);
+
+/* Runs a case; true if it passes. `reason` says in one sentence why not. `errors` (may be NULL) receives what the case
+ * contributes when its data is finite. */
+bool check_run(check_machine *machine, const check_case *c, check_errors *errors, char reason[ATTUNE_MESSAGE_BYTES]);
+
+/* Makes a failing case as small as possible while it fails; `reason` is that of the smallest. */
+void check_shrink(check_machine *machine, check_case *c, char reason[ATTUNE_MESSAGE_BYTES]);
+
+/* The command that runs this case again; free it. */
+char *check_command(const check_machine *machine, const check_case *c);
+
+#endif

@@ -1,0 +1,157 @@
+/* attune bench: time, GFLOP/s, share of the peak, and what acquiring a kernel costs. */
+#include "bench.h"
+#include "table.h"
+
+#include <jansson.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+typedef struct bench_options {
+    tool_common common;
+    const char *problems[64];
+    size_t num_problems;
+    uint32_t threads;
+    size_t samples;
+    attune_engine engine;
+    bool json;
+} bench_options;
+
+/* What is measured when no problem is named: even shapes small and large, one of odd sizes, one causal. */
+static const char *const default_problems[] = {
+    "num_heads=12,seq_q=512,head_dim=64",
+    "num_heads=32,seq_q=512,head_dim=128",
+    "num_heads=32,seq_q=2048,head_dim=128",
+    "num_heads=20,seq_q=500,seq_kv=487,head_dim=80",
+    "num_heads=16,seq_q=1024,head_dim=64,is_causal=1",
+};
+
+static const struct argp_option options[] = {
+    { "threads", TOOL_KEY_THREADS, "N", 0, "Threads, each on a CPU of its own (default 1)", 0 },
+    { "samples", TOOL_KEY_SAMPLES, "N", 0, "Samples of each problem (default 30)", 0 },
+    { "engine", TOOL_KEY_ENGINE, "jit|interp", 0, "Machine code (default) or the interpreter", 0 },
+    { "json", TOOL_KEY_JSON, NULL, 0, "Print JSON", 0 },
+    { 0 },
+};
+
+static error_t parse(int key, char *argument, struct argp_state *state) {
+    bench_options *const o = state->input;
+    enum { MAX_PROBLEMS = sizeof o->problems / sizeof *o->problems };
+    switch (key) {
+    case ARGP_KEY_INIT: state->child_inputs[0] = &o->common; return 0;
+    case TOOL_KEY_THREADS: o->threads = (uint32_t)tool_parse_integer(state, "threads", argument, 1, 1024); return 0;
+    case TOOL_KEY_SAMPLES: o->samples = (size_t)tool_parse_integer(state, "samples", argument, 1, 100000); return 0;
+    case TOOL_KEY_ENGINE: o->engine = tool_parse_engine(state, argument); return 0;
+    case TOOL_KEY_JSON: o->json = true; return 0;
+    case ARGP_KEY_ARG:
+        if (o->num_problems == MAX_PROBLEMS) argp_error(state, "at most %d problems fit in one run", MAX_PROBLEMS);
+        o->problems[o->num_problems++] = argument;
+        return 0;
+    default: return ARGP_ERR_UNKNOWN;
+    }
+}
+
+/* ---- Showing ---- */
+
+static int print_json(const bench_options *o, const bench_entry *entries, size_t count,
+                      const attune_machine_info *machine) {
+    json_t *const results = json_array();
+    for (size_t i = 0; i < count; i++) {
+        const bench_entry *const e = &entries[i];
+        char *const schedule = schedule_text(&e->schedule);
+        json_t *const samples = json_array();
+        for (size_t k = 0; k < e->count; k++) json_array_append_new(samples, json_real(e->samples_us[k]));
+        json_t *const result = json_pack(
+            "{s:s, s:s, s:s, s:i, s:f, s:f, s:f, s:o, s:f, s:f, s:f}", "problem", e->text, "schedule",
+            schedule ? schedule : "", "engine", e->engine == ATTUNE_ENGINE_JIT ? "jit" : "interp", "threads",
+            (int)o->threads, "median_us", e->median_us, "min_us", e->min_us, "spread", e->spread, "samples_us", samples,
+            "gflops", e->gflops, "peak_gflops", e->peak_gflops, "fraction_of_peak", e->fraction);
+        if (result && e->engine == ATTUNE_ENGINE_JIT) {
+            json_object_set_new(result, "cold_compile_ms", json_real(e->cold_compile_ms));
+            json_object_set_new(result, "warm_disk_us", json_real(e->warm_disk_us));
+            json_object_set_new(result, "memory_hit_ns", json_real(e->memory_hit_ns));
+        }
+        json_array_append_new(results, result);
+        free(schedule);
+    }
+    return tool_print_json(json_pack("{s:i, s:s, s:s, s:s, s:s, s:o}", "schema", 1, "cpu", machine->cpu, "isa",
+                                     machine->isa, "llvm", machine->llvm, "version", attune_version(), "results",
+                                     results));
+}
+
+static void print_text(const bench_options *o, const bench_entry *entries, size_t count,
+                       const attune_machine_info *machine) {
+    static const char *const headers[] = {
+        "problem", "median", "min", "spread", "GFLOP/s", "peak", "of peak", "cold compile", "warm disk", "memory hit",
+    };
+    char number[TABLE_NUMBER_BYTES];
+    printf("%s, %s, %u thread%s, LLVM %s, attune %s\n\n", machine->cpu, machine->isa, o->threads,
+           o->threads == 1 ? "" : "s", machine->llvm, attune_version());
+    table *const t = table_create("lrrrrrrrrr", headers);
+    for (size_t i = 0; i < count; i++) {
+        const bench_entry *const e = &entries[i];
+        const bool is_jit = e->engine == ATTUNE_ENGINE_JIT;
+        table_cell(t, "%s", e->text);
+        table_cell(t, "%s", table_time(e->median_us, number));
+        table_cell(t, "%s", table_time(e->min_us, number));
+        table_cell(t, "%.1f %%", 100 * e->spread);
+        table_cell(t, e->gflops < 10 ? "%.3f" : "%.1f", e->gflops);
+        table_cell(t, "%.1f", e->peak_gflops);
+        table_cell(t, "%.1f %%", 100 * e->fraction);
+        table_cell(t, "%s", is_jit ? table_time(e->cold_compile_ms * 1e3, number) : "-");
+        table_cell(t, "%s", is_jit ? table_time(e->warm_disk_us, number) : "-");
+        table_cell(t, "%s", is_jit ? table_time(e->memory_hit_ns * 1e-3, number) : "-");
+    }
+    table_finish(t, stdout);
+}
+
+/* ---- The command ---- */
+
+static bool measure(const bench_options *o, bench_entry *entries, size_t count, attune_context *context,
+                    const attune_machine_info *machine) {
+    for (size_t i = 0; i < count; i++)
+        if (!bench_open(&entries[i], context, o->engine, o->samples)) return false;
+    peak_probe *const probe = peak_create(machine->isa, o->threads);
+    if (!probe) return false;
+    const bool measured = bench_rounds(entries, count, context, probe, o->threads, o->samples);
+    peak_destroy(probe);
+    for (size_t i = 0; measured && i < count; i++) {
+        bench_summarise(&entries[i]);
+        if (o->engine == ATTUNE_ENGINE_JIT && !bench_acquire(&entries[i], &o->common)) return false;
+    }
+    return measured;
+}
+
+int cmd_bench(int argc, char **argv) {
+    static const struct argp argp = {
+        options, parse, "[PROBLEM…]",
+        "Measures problems, or a set of five without any, in interleaved rounds, and the CPU's multiply-add peak "
+        "between the rounds. Causal problems count the allowed pairs only. The spread is the range of the middle half "
+        "of the samples. Cold compile leaves out the time to load LLVM.",
+        tool_common_children, NULL, NULL };
+    bench_options o = { .threads = 1, .samples = 30 };
+    argp_parse(&argp, argc, argv, 0, NULL, &o);
+    const char *const *const problems = o.num_problems ? o.problems : default_problems;
+    const size_t count = o.num_problems ? o.num_problems : sizeof default_problems / sizeof *default_problems;
+    bench_entry *const entries = calloc(count, sizeof *entries);
+    attune_context *context = NULL;
+    attune_machine_info machine = { .struct_size = sizeof machine };
+    int code = TOOL_FAILED;
+    if (!entries) tool_error("out of memory");
+    bool good = entries != NULL;
+    for (size_t i = 0; good && i < count; i++) good = problem_from_text(problems[i], &entries[i].problem);
+    good = good && bench_pin(o.threads) && (context = tool_open_context(&o.common, o.threads, NULL));
+    if (good && attune_get_machine_info(context, &machine) != ATTUNE_OK) {
+        tool_library_error(NULL);
+        good = false;
+    }
+    if (good && measure(&o, entries, count, context, &machine)) {
+        code = TOOL_OK;
+        if (o.json) code = print_json(&o, entries, count, &machine);
+        else print_text(&o, entries, count, &machine);
+    }
+    for (size_t i = 0; entries && i < count; i++) bench_close(&entries[i]);
+    free(entries);
+    attune_context_destroy(context);
+    return code;
+}

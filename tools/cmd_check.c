@@ -1,0 +1,227 @@
+/* attune check: kernels against the interpreter, bit for bit, and against an f64 reference. */
+#include "check_case.h"
+#include "table.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+typedef struct check_options {
+    tool_common common;
+    const char *problem, *schedule;
+    int64_t random; /* number of random cases, or 0 */
+    uint64_t seed;
+    double max_flops;
+    uint32_t threads; /* 0: all */
+    int inputs;       /* an input_kind, or -1: all */
+    bool ftz;
+} check_options;
+
+typedef struct check_totals {
+    uint64_t passed, failed;
+    check_errors errors;
+} check_totals;
+
+static const struct argp_option options[] = {
+    { "random", TOOL_KEY_RANDOM, "N", 0, "N random problems with random schedules", 0 },
+    { "seed", TOOL_KEY_SEED, "S", 0, "Seed of the random problems, or of the data of PROBLEM (default 1)", 0 },
+    { "max-flops", TOOL_KEY_MAX_FLOPS, "X", 0, "Largest random problem (default 4e6)", 0 },
+    { "schedule", TOOL_KEY_SCHEDULE, "K=V,…", 0, "Change the chosen schedule of PROBLEM", 0 },
+    { "threads", TOOL_KEY_THREADS, "N", 0, "Run PROBLEM with 1, 2 or 3 threads instead of each", 0 },
+    { "inputs", TOOL_KEY_INPUTS, "KIND", 0,
+      "Data for PROBLEM: ordinary, large, overflow, denormal, constant or nonfinite instead of each", 0 },
+    { "ftz", TOOL_KEY_FTZ, NULL, 0, "Call with denormals flushed to zero", 0 },
+    { 0 },
+};
+
+static int parse_inputs(struct argp_state *state, const char *text) {
+    for (int kind = 0; kind < INPUT_KIND_COUNT; kind++)
+        if (strcmp(text, input_kind_name((input_kind)kind)) == 0) return kind;
+    argp_error(state, "--inputs does not know '%s'", text);
+    return -1;
+}
+
+static double parse_flops(struct argp_state *state, const char *text) {
+    char *end = NULL;
+    const double value = strtod(text, &end);
+    if (end == text || *end || !(value >= 1 && value <= 1e12))
+        argp_error(state, "--max-flops must be a number from 1 to 1e12, not '%s'", text);
+    return value;
+}
+
+static error_t parse(int key, char *argument, struct argp_state *state) {
+    check_options *const o = state->input;
+    switch (key) {
+    case ARGP_KEY_INIT: state->child_inputs[0] = &o->common; return 0;
+    case TOOL_KEY_RANDOM: o->random = tool_parse_integer(state, "random", argument, 1, 100000000); return 0;
+    case TOOL_KEY_SEED: o->seed = (uint64_t)tool_parse_integer(state, "seed", argument, 0, INT64_MAX); return 0;
+    case TOOL_KEY_MAX_FLOPS: o->max_flops = parse_flops(state, argument); return 0;
+    case TOOL_KEY_SCHEDULE: o->schedule = argument; return 0;
+    case TOOL_KEY_THREADS:
+        o->threads = (uint32_t)tool_parse_integer(state, "threads", argument, 1, CHECK_MAX_THREADS);
+        return 0;
+    case TOOL_KEY_INPUTS: o->inputs = parse_inputs(state, argument); return 0;
+    case TOOL_KEY_FTZ: o->ftz = true; return 0;
+    case ARGP_KEY_ARG:
+        if (o->problem) argp_error(state, "one problem only, but '%s' follows '%s'", argument, o->problem);
+        o->problem = argument;
+        return 0;
+    case ARGP_KEY_END:
+        if (!o->problem == !o->random) argp_error(state, "either a problem or --random N is needed");
+        if (o->random && (o->schedule || o->threads || o->inputs >= 0 || o->ftz))
+            argp_error(state, "--schedule, --threads, --inputs and --ftz are drawn by --random");
+        return 0;
+    default: return ARGP_ERR_UNKNOWN;
+    }
+}
+
+/* Splits the list of ISAs in place. false after a message. */
+static bool split_isas(char *list, check_machine *machine) {
+    char *save = NULL;
+    for (char *name = strtok_r(list, ", ", &save); name; name = strtok_r(NULL, ", ", &save)) {
+        if (machine->num_isas == CHECK_MAX_ISAS) {
+            tool_error("--isa takes at most %d instruction sets", CHECK_MAX_ISAS);
+            return false;
+        }
+        machine->isas[machine->num_isas++] = name;
+    }
+    if (!machine->num_isas) tool_error("--isa names no instruction set");
+    return machine->num_isas > 0;
+}
+
+/* The ISAs asked for, else all that this CPU runs. The text that `machine` points into; free it. */
+static char *find_isas(const check_options *o, check_machine *machine) {
+    char *list = NULL;
+    if (o->common.isa) {
+        list = strdup(o->common.isa);
+    } else {
+        attune_machine_info info = { .struct_size = sizeof info };
+        attune_context *const context = tool_open_context(&o->common, 1, "");
+        if (!context) return NULL;
+        if (attune_get_machine_info(context, &info) == ATTUNE_OK) list = strdup(info.isas);
+        else tool_library_error(NULL);
+        attune_context_destroy(context);
+    }
+    if (!list || !split_isas(list, machine)) {
+        free(list);
+        return NULL;
+    }
+    /* A name that does not exist should be one message, not one for each problem. */
+    for (uint32_t i = 0; i < machine->num_isas; i++)
+        if (!check_context(machine, i, 1)) {
+            free(list);
+            return NULL;
+        }
+    return list;
+}
+
+static void run_one(check_machine *machine, check_case *c, check_totals *totals) {
+    char reason[ATTUNE_MESSAGE_BYTES] = "";
+    if (check_run(machine, c, &totals->errors, reason)) {
+        totals->passed++;
+        return;
+    }
+    totals->failed++;
+    check_shrink(machine, c, reason);
+    char *const command = check_command(machine, c);
+    printf("FAILED: %s\n    %s\n", reason, command ? command : "(out of memory)");
+    fflush(stdout);
+    free(command);
+}
+
+static bool run_random(const check_options *o, check_machine *machine, check_totals *totals) {
+    printf("%lld random problems, seed %llu, isa", (long long)o->random, (unsigned long long)o->seed);
+    for (uint32_t i = 0; i < machine->num_isas; i++) printf(" %s", machine->isas[i]);
+    printf("\n");
+    fflush(stdout);
+    for (int64_t i = 0; i < o->random; i++) {
+        /* Each case has its own stream, so that one can be added or dropped without moving the others. */
+        tool_random random = { o->seed * 0x9e3779b97f4a7c15u + (uint64_t)i * 0xd1b54a32d192ed03u };
+        check_case c;
+        if (!check_draw(machine, &random, o->max_flops, &c)) return false;
+        run_one(machine, &c, totals);
+        if (isatty(STDERR_FILENO) && i % 16 == 15)
+            fprintf(stderr, "\r%lld of %lld", (long long)(i + 1), (long long)o->random);
+    }
+    if (isatty(STDERR_FILENO)) fputs("\r\033[K", stderr);
+    return true;
+}
+
+static bool run_problem(const check_options *o, check_machine *machine, check_totals *totals) {
+    check_case c = { .seed = o->seed, .ftz = o->ftz };
+    if (!problem_from_text(o->problem, &c.problem) || !problem_resolve(&c.problem, &c.problem)) return false;
+    for (c.isa = 0; c.isa < machine->num_isas; c.isa++)
+        for (uint32_t threads = 1; threads <= CHECK_MAX_THREADS; threads++)
+            for (int kind = 0; kind < INPUT_KIND_COUNT; kind++) {
+                if ((o->threads && threads != o->threads) || (o->inputs >= 0 && kind != o->inputs)) continue;
+                check_case one = c;
+                one.threads = threads;
+                one.inputs = (input_kind)kind;
+                one.schedule = (attune_schedule)ATTUNE_SCHEDULE_INIT;
+                attune_context *const context = check_context(machine, c.isa, threads);
+                if (!context) return false;
+                if (attune_schedule_choose(context, &c.problem, &one.schedule) != ATTUNE_OK ||
+                    (o->schedule && attune_schedule_parse(o->schedule, &one.schedule) != ATTUNE_OK) ||
+                    attune_schedule_check(context, &c.problem, &one.schedule) != ATTUNE_OK) {
+                    tool_library_error(NULL);
+                    return false;
+                }
+                run_one(machine, &one, totals);
+            }
+    return true;
+}
+
+/* The promise: no worse than what anyone would write in RMS, and 1.5 times in the maximum. Few problems prove nothing
+ * about it either way, so it decides the exit status only from a hundred on. */
+static bool report_errors(const check_totals *totals) {
+    static const char *const headers[] = { "error against f64", "attune", "plain f32", "ratio", "limit" };
+    enum { ENOUGH = 100 };
+    const check_errors *const e = &totals->errors;
+    if (!e->count) return true;
+    const double rms = sqrt(e->squares / (double)e->count), plain = sqrt(e->plain_squares / (double)e->count);
+    const struct {
+        const char *name;
+        double attune, plain, limit;
+    } rows[] = {
+        { "RMS", rms, plain, 1.0 }, { "max", e->max, e->plain_max, 1.5 },
+        { "max, ULP of the row", e->max_ulp, e->plain_max_ulp, 0 },
+    };
+    bool kept = true;
+    table *const t = table_create("lrrrr", headers);
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        const double ratio = rows[i].attune == rows[i].plain ? 1 : rows[i].attune / rows[i].plain;
+        table_cell(t, "%s", rows[i].name);
+        table_cell(t, rows[i].limit > 0 ? "%.2e" : "%.1f", rows[i].attune);
+        table_cell(t, rows[i].limit > 0 ? "%.2e" : "%.1f", rows[i].plain);
+        table_cell(t, "%.2f", ratio);
+        table_cell(t, rows[i].limit > 0 ? "%.1f" : "", rows[i].limit);
+        if (rows[i].limit > 0 && ratio > rows[i].limit) kept = false;
+    }
+    table_finish(t, stdout);
+    return kept || totals->passed + totals->failed < ENOUGH;
+}
+
+int cmd_check(int argc, char **argv) {
+    static const struct argp argp = {
+        options, parse, "PROBLEM\n--random N",
+        "Compiles kernels and compares what they compute with the interpreter of the same loop IR, bit for bit, and "
+        "with an f64 reference. A failing random problem is made as small as possible and printed as a command. "
+        "--isa takes a list here; by default every instruction set that this CPU runs is tried.",
+        tool_common_children, NULL, NULL };
+    check_options o = { .seed = 1, .max_flops = 4e6, .inputs = -1 };
+    check_machine machine = { .num_isas = 0 };
+    check_totals totals = { 0 };
+    argp_parse(&argp, argc, argv, 0, NULL, &o);
+    char *const isas = find_isas(&o, &machine);
+    const bool completed = isas && (o.random ? run_random(&o, &machine, &totals) : run_problem(&o, &machine, &totals));
+    bool accurate = true;
+    if (completed) {
+        accurate = report_errors(&totals);
+        if (!accurate) printf("FAILED: the errors exceed their limits\n");
+        printf("%llu passed, %llu failed\n", (unsigned long long)totals.passed, (unsigned long long)totals.failed);
+    }
+    check_close(&machine);
+    free(isas);
+    return completed && accurate && !totals.failed ? TOOL_OK : TOOL_FAILED;
+}
