@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# usage: run.sh SECONDS: runs each fuzzer in $BUILD/fuzz for so long, from the seeds in tests/fuzz/seeds, from products
-# of $ATTUNE (if set), and from what earlier runs found. Inputs that crash stay in $BUILD/fuzz-found. The last line is
+# usage: run.sh SECONDS: runs each fuzzer in $BUILD/fuzz for so long, from the seeds in tests/fuzz/seeds (with the
+# words in tests/fuzz/words), from products of $ATTUNE (if set), and from what earlier runs found. Inputs that crash stay in $BUILD/fuzz-found. The last line is
 # "N passed, N failed".
 set -euo pipefail
 cd "$(dirname "$0")/../.."
@@ -27,11 +27,13 @@ make_seeds() {
 if [ -n "${ATTUNE:-}" ]; then make_seeds >/dev/null; fi
 
 run_one() {
-    local name=$1
+    local name=$1 options=()
     mkdir -p "$corpus/$name"
+    local folders=("$corpus/$name")
+    [ -d "tests/fuzz/seeds/$name" ] && folders+=("tests/fuzz/seeds/$name")
+    [ -e "tests/fuzz/words/$name" ] && options+=("-dict=tests/fuzz/words/$name")
     "$BUILD/fuzz/$name" -max_total_time="$seconds" -timeout=20 -rss_limit_mb=3000 -max_len=16384 -use_value_profile=1 \
-        -print_final_stats=1 -artifact_prefix="$found/$name-" \
-        "$corpus/$name" $([ -d "tests/fuzz/seeds/$name" ] && echo "tests/fuzz/seeds/$name") >"$found/$name.log" 2>&1
+        -print_final_stats=1 -artifact_prefix="$found/$name-" "${options[@]}" "${folders[@]}" >"$found/$name.log" 2>&1
 }
 
 passed=0 failed=0
