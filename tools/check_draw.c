@@ -98,6 +98,8 @@ bool check_draw_schedule(check_machine *machine, tool_random *random, check_case
         s.q_vectors = s.score_vectors * pick(random, vectors, 7);
         s.score_rows = pick(random, rows, 9);
         s.value_rows = pick(random, rows, 9);
+        s.score_unroll = pick(random, vectors, 7);
+        s.value_unroll = pick(random, vectors, 7);
         s.kv_tile = s.score_rows * (int32_t)tool_random_range(random, 1, 24);
         if (attune_schedule_check(context, &c->problem, &s) != ATTUNE_OK) continue;
         c->schedule = s;

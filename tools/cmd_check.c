@@ -93,11 +93,11 @@ static bool split_isas(char *list, check_machine *machine) {
 /* The ISAs asked for, else all that this CPU runs. The text that `machine` points into; free it. */
 static char *find_isas(const check_options *o, check_machine *machine) {
     char *list = NULL;
-    if (o->common.isa) {
+    if (o->common.isa && strcmp(o->common.isa, "all") != 0) {
         list = strdup(o->common.isa);
     } else {
         attune_machine_info info = { .struct_size = sizeof info };
-        attune_context *const context = tool_open_context(&o->common, 1, "");
+        attune_context *const context = tool_open_context(&(tool_common){ 0 }, 1, "");
         if (!context) return NULL;
         if (attune_get_machine_info(context, &info) == ATTUNE_OK) list = strdup(info.isas);
         else tool_library_error(NULL);
@@ -207,7 +207,7 @@ int cmd_check(int argc, char **argv) {
         options, parse, "PROBLEM\n--random N",
         "Compiles kernels and compares what they compute with the interpreter of the same loop IR, bit for bit, and "
         "with an f64 reference. A failing random problem is made as small as possible and printed as a command. "
-        "--isa takes a list here; by default every instruction set that this CPU runs is tried.",
+        "--isa takes a list here; by default (or with \"all\") every instruction set that this CPU runs is tried.",
         tool_common_children, NULL, NULL };
     check_options o = { .seed = 1, .max_flops = 4e6, .inputs = -1 };
     check_machine machine = { .num_isas = 0 };

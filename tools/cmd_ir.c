@@ -30,7 +30,7 @@ typedef struct ir_options {
 typedef struct ir_value {
     const attune_ir_parameter *parameter;
     npy_array array; /* buffers; the data is written in place */
-    void *original;  /* a copy of an inout buffer, for the second engine */
+    void *original;  /* a copy of an inout buffer that came from a file, for the second engine */
 } ir_value;
 
 typedef struct ir_call {
@@ -188,8 +188,8 @@ static bool fill_buffer(ir_options *o, const ir_call *call, size_t index) {
     }
     if (!type_of_elem(p->elem, &type)) return false;
     const binding *const given = find_binding(o->arguments, o->num_arguments, p->name);
+    if (p->is_output && !given) return allocate_buffer(value, rank, dims, type); /* an inout buffer starts as zeros */
     if (!p->is_input) {
-        if (!given) return allocate_buffer(value, rank, dims, type);
         tool_error("%s is an output: --out %s=F.npy writes it, --arg %s=%s makes no sense", p->name, p->name, p->name,
                    given->value);
         return false;

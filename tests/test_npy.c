@@ -1,0 +1,170 @@
+/* The .npy reader and writer: what round-trips, what NumPy writes, and every way a file can be wrong. */
+#include "npy.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+/* A file in memory: the magic, the version, the length of the header, the header, then `data_bytes` zeros. */
+static size_t make_file(unsigned char *file, int version, const char *header, size_t data_bytes) {
+    const size_t length = strlen(header), prefix = version == 1 ? 10 : 12;
+    memcpy(file, "\x93NUMPY", 6);
+    file[6] = (unsigned char)version;
+    file[7] = 0;
+    for (size_t i = 8; i < prefix; i++) file[i] = (unsigned char)(length >> (8 * (i - 8)));
+    memcpy(file + prefix, header, length);
+    memset(file + prefix + length, 0, data_bytes);
+    return prefix + length + data_bytes;
+}
+
+static void assert_refused(int version, const char *header, size_t data_bytes, const char *expected) {
+    unsigned char file[1024];
+    char message[ATTUNE_MESSAGE_BYTES] = "";
+    npy_header h;
+    const size_t size = make_file(file, version, header, data_bytes);
+    const bool accepted = npy_parse_header(file, size, &h, message);
+    if (accepted || !strstr(message, expected)) fail_msg("%s: got '%s', expected '%s'", header, message, expected);
+}
+
+static void test_headers_that_numpy_writes(void **state) {
+    (void)state;
+    static const char *const headers[] = {
+        "{'descr': '<f4', 'fortran_order': False, 'shape': (2, 3), }          \n",
+        "{\"shape\": (2L, 3L), \"descr\": \"<f4\", \"fortran_order\": False}\n",
+        "{'fortran_order':False,'shape':(2,3,),'descr':'<f4'}",
+    };
+    for (size_t i = 0; i < sizeof headers / sizeof *headers; i++)
+        for (int version = 1; version <= 3; version++) {
+            unsigned char file[512];
+            char message[ATTUNE_MESSAGE_BYTES] = "";
+            npy_header h;
+            const size_t size = make_file(file, version, headers[i], 24);
+            if (!npy_parse_header(file, size, &h, message)) fail_msg("%s: %s", headers[i], message);
+            assert_int_equal(h.type, NPY_F4);
+            assert_int_equal(h.rank, 2);
+            assert_int_equal(h.shape[0], 2);
+            assert_int_equal(h.shape[1], 3);
+            assert_int_equal(h.count, 6);
+            assert_int_equal(h.offset, size - 24);
+        }
+}
+
+static void test_shapes_of_any_rank(void **state) {
+    (void)state;
+    static const struct {
+        const char *shape;
+        size_t rank, count;
+    } cases[] = { { "()", 0, 1 }, { "(5,)", 1, 5 }, { "(0, 7)", 2, 0 }, { "(1, 2, 1, 2, 1, 1, 1, 1)", 8, 4 } };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        unsigned char file[512];
+        char header[256], message[ATTUNE_MESSAGE_BYTES] = "";
+        npy_header h;
+        snprintf(header, sizeof header, "{'descr': '<i8', 'fortran_order': False, 'shape': %s}", cases[i].shape);
+        const size_t size = make_file(file, 1, header, cases[i].count * 8);
+        if (!npy_parse_header(file, size, &h, message)) fail_msg("%s: %s", header, message);
+        assert_int_equal(h.rank, cases[i].rank);
+        assert_int_equal(h.count, cases[i].count);
+    }
+}
+
+static void test_refusals(void **state) {
+    (void)state;
+#define HEADER(descr, order, shape) "{'descr': " descr ", 'fortran_order': " order ", 'shape': " shape "}"
+    assert_refused(1, HEADER("'>f4'", "False", "(2,)"), 8, "'>f4' is big-endian");
+    assert_refused(1, HEADER("'<f16'", "False", "(2,)"), 32, "'<f16' is not supported");
+    assert_refused(1, HEADER("'|O'", "False", "(2,)"), 16, "'|O' is not supported");
+    assert_refused(1, HEADER("[('x', '<f4')]", "False", "(2,)"), 8, "lacks a quoted name");
+    assert_refused(1, HEADER("'<f4'", "True", "(2, 3)"), 24, "Fortran order");
+    assert_refused(1, HEADER("'<f4'", "None", "(2, 3)"), 24, "neither True nor False");
+    assert_refused(1, HEADER("'<f4'", "False", "(2, 3)"), 23, "truncated: shape (2, 3) of <f4 needs 24 bytes of data, 23");
+    assert_refused(1, HEADER("'<f4'", "False", "(2, 3)"), 25, "data follows the array");
+    assert_refused(1, HEADER("'<f4'", "False", "(2, 3)"), 0, "truncated");
+    assert_refused(1, HEADER("'<f4'", "False", "(-2, 3)"), 24, "not a tuple of whole numbers");
+    assert_refused(1, HEADER("'<f4'", "False", "(2.5,)"), 8, "not a tuple");
+    assert_refused(1, HEADER("'<f4'", "False", "2"), 8, "not a tuple");
+    assert_refused(1, HEADER("'<f4'", "False", "(1,1,1,1,1,1,1,1,1)"), 4, "more than 8 dimensions");
+    assert_refused(1, HEADER("'<f4'", "False", "(99999999999999999999,)"), 0, "overflows 64 bits");
+    assert_refused(1, HEADER("'<f4'", "False", "(4294967296, 4294967296)"), 0, "overflows the size of memory");
+    assert_refused(1, HEADER("'<f8'", "False", "(2305843009213693952,)"), 0, "overflows the size of memory");
+    assert_refused(1, "{'descr': '<f4', 'shape': (2,)}", 8, "lacks one of");
+    assert_refused(1, "{'descr': '<f4', 'descr': '<f4', 'fortran_order': False, 'shape': (2,)}", 8, "twice");
+    assert_refused(1, HEADER("'<f4'", "False", "(2,)") "x", 8, "after its dictionary");
+    assert_refused(1, "{'descr': '<f4', 'fortran_order': False, 'shape': (2,), 'extra': 1}", 8, "other than");
+    assert_refused(1, "{'descr': '<f4', 'fortran_order': False, 'shape': (2,)", 8, "does not end");
+    assert_refused(1, "", 0, "not a dictionary");
+    assert_refused(4, HEADER("'<f4'", "False", "(2,)"), 8, "version 4.0");
+#undef HEADER
+}
+
+/* No prefix of a good file is accepted, and none is read beyond its end (each is a block of its own for ASan). */
+static void test_every_truncation(void **state) {
+    (void)state;
+    unsigned char file[512];
+    const size_t size = make_file(file, 2, "{'descr': '<f4', 'fortran_order': False, 'shape': (2, 3), }\n", 24);
+    for (size_t length = 0; length < size; length++) {
+        char message[ATTUNE_MESSAGE_BYTES] = "";
+        npy_header h;
+        unsigned char *const part = malloc(length + !length);
+        assert_non_null(part);
+        memcpy(part, file, length);
+        assert_false(npy_parse_header(part, length, &h, message));
+        assert_true(message[0] != 0);
+        free(part);
+    }
+}
+
+static void test_round_trip(void **state) {
+    (void)state;
+    char path[64] = "/tmp/attune-test-npy-XXXXXX", message[ATTUNE_MESSAGE_BYTES] = "";
+    const int fd = mkstemp(path);
+    assert_true(fd >= 0);
+    close(fd);
+    const int64_t shape[3] = { 2, 3, 4 };
+    double data[24];
+    for (int i = 0; i < 24; i++) data[i] = i * 1.25 - 7;
+    for (size_t rank = 0; rank <= 3; rank++) {
+        npy_array array;
+        assert_true(npy_write(path, NPY_F8, rank, shape, data, message));
+        if (!npy_read(path, &array, message)) fail_msg("%s", message);
+        assert_int_equal(array.header.rank, rank);
+        assert_int_equal(array.header.offset % 64, 0);
+        assert_memory_equal(array.header.shape, shape, rank * sizeof *shape);
+        assert_int_equal((uintptr_t)array.data % 64, 0);
+        assert_memory_equal(array.data, data, array.header.count * sizeof *data);
+        npy_free(&array);
+    }
+    assert_int_equal(unlink(path), 0);
+    npy_array array;
+    assert_false(npy_read(path, &array, message));
+    assert_non_null(strstr(message, path));
+    assert_non_null(strstr(message, "No such file"));
+}
+
+/* A write that fails leaves what was there before, and no temporary file. */
+static void test_failed_write_keeps_the_old_file(void **state) {
+    (void)state;
+    char directory[64] = "/tmp/attune-test-npy-XXXXXX", path[128], message[ATTUNE_MESSAGE_BYTES] = "";
+    assert_non_null(mkdtemp(directory));
+    snprintf(path, sizeof path, "%s/missing/a.npy", directory);
+    const int64_t shape[1] = { 2 };
+    const float data[2] = { 1, 2 };
+    assert_false(npy_write(path, NPY_F4, 1, shape, data, message));
+    assert_non_null(strstr(message, path));
+    assert_false(npy_write("/dev/full", NPY_F4, 1, shape, data, message));
+    assert_non_null(strstr(message, "/dev/full: cannot write: No space left on device"));
+    assert_int_equal(rmdir(directory), 0); /* so it is empty */
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_headers_that_numpy_writes), cmocka_unit_test(test_shapes_of_any_rank),
+        cmocka_unit_test(test_refusals),                  cmocka_unit_test(test_every_truncation),
+        cmocka_unit_test(test_round_trip),                cmocka_unit_test(test_failed_write_keeps_the_old_file),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
