@@ -2,7 +2,8 @@
  *
  * float -> int uses the processor's truncating instructions, whose answer out of range is the smallest integer;
  * LLVM's own fptosi would be undefined there. f16, bf16 and f8 are converted in integer arithmetic unless one
- * instruction gives the same bits: fptrunc would become a library call. */
+ * instruction gives the same bits: fptrunc would become a library call. The IR's own rule (f32 and f64 go to and from
+ * all numbers, storage types only to and from the type they are computed in, bool to integers) leaves no other cases. */
 #include "codegen/emit_build.h"
 
 static bool has(const cg_emit *e, uint32_t feature) { return (e->target->required & feature) == feature; }
@@ -85,14 +86,6 @@ static LLVMValueRef float_to_int(cg_emit *e, LLVMValueRef x, LLVMTypeRef to) {
     if (has(e, AT_CPU_AVX512DQ) && cg_lanes(x) >= 8)
         return cg_by_chunks(e, x, NULL, 8, cg_scalar_of(x) == e->f32 ? ps_to_i64_512 : pd_to_i64_512);
     return lanes_to_int(e, x, to);
-}
-
-static LLVMValueRef float_to_i8(cg_emit *e, LLVMValueRef x) {
-    LLVMValueRef below = LLVMBuildFCmp(e->b, LLVMRealOLT, x, cg_float_like(x, 128), "");
-    LLVMValueRef above = LLVMBuildFCmp(e->b, LLVMRealOGT, x, cg_float_like(x, -129), "");
-    LLVMValueRef whole = float_to_int(e, x, e->i32);
-    LLVMValueRef fits = cg_select(e, LLVMBuildAnd(e->b, below, above, ""), whole, cg_int_like(whole, INT8_MIN));
-    return LLVMBuildTrunc(e->b, fits, cg_vector_of(e->i8, cg_lanes(x)), "");
 }
 
 /* ---- f16, bf16, f8 ---- */
@@ -179,7 +172,7 @@ static LLVMValueRef shift_right_even(cg_emit *e, LLVMValueRef significand, LLVMV
     return LLVMBuildAdd(e->b, code, LLVMBuildZExt(e->b, up, LLVMTypeOf(code), ""), "");
 }
 
-/* An f64 rounded to a narrow float; denormals are kept. */
+/* An f64 (which holds an f32) rounded to a narrow float; denormals are kept. */
 static LLVMValueRef narrow(cg_emit *e, LLVMValueRef x, ir_elem to) {
     const narrow_format f = format_of(to);
     const int width = f.exponent_bits + f.mantissa_bits, bias = (1 << (f.exponent_bits - 1)) - 1;
@@ -211,65 +204,26 @@ static LLVMValueRef narrow(cg_emit *e, LLVMValueRef x, ir_elem to) {
     return LLVMBuildTrunc(e->b, LLVMBuildOr(e->b, code, sign, ""), type, "");
 }
 
-/* An i64 as an f64 rounded to odd, so that rounding it again rounds only once. */
-static LLVMValueRef odd_double(cg_emit *e, LLVMValueRef x) {
-    LLVMValueRef negative = LLVMBuildICmp(e->b, LLVMIntSLT, x, cg_int_like(x, 0), "");
-    LLVMValueRef magnitude = cg_select(e, negative, LLVMBuildNeg(e->b, x, ""), x);
-    LLVMValueRef lost = LLVMBuildNot(e->b, is_equal(e, and_bits(e, magnitude, 0x7ff), 0), "");
-    LLVMValueRef sticky = shift_left(e, LLVMBuildZExt(e->b, lost, LLVMTypeOf(x), ""), 11);
-    LLVMValueRef odd = LLVMBuildOr(e->b, and_bits(e, magnitude, ~UINT64_C(0x7ff)), sticky, "");
-    LLVMValueRef small = is_equal(e, shift_right(e, magnitude, 53), 0);
-    LLVMValueRef d = LLVMBuildUIToFP(e->b, cg_select(e, small, magnitude, odd), cg_vector_of(e->f64, cg_lanes(x)), "");
-    return cg_select(e, negative, LLVMBuildFNeg(e->b, d, ""), d);
-}
-
-/* x is f32, f64, i32 or i64. */
-static LLVMValueRef to_narrow(cg_emit *e, LLVMValueRef x, ir_elem to) {
-    LLVMTypeRef f64 = cg_vector_of(e->f64, cg_lanes(x));
-    if (cg_scalar_of(x) == e->f32) {
-        if (to == IR_BF16) return f32_to_bf16(e, x);
-        if (to == IR_F16 && has(e, AT_CPU_F16C)) {
-            LLVMTypeRef half = cg_vector_of(LLVMHalfTypeInContext(e->context), cg_lanes(x));
-            LLVMValueRef rounded = LLVMBuildFPTrunc(e->b, x, half, "");
-            return LLVMBuildBitCast(e->b, rounded, cg_vector_of(e->i16, cg_lanes(x)), "");
-        }
-        x = LLVMBuildFPExt(e->b, x, f64, "");
-    } else if (cg_scalar_of(x) == e->i32) {
-        x = LLVMBuildSIToFP(e->b, x, f64, "");
-    } else if (cg_scalar_of(x) == e->i64) {
-        x = odd_double(e, x);
+static LLVMValueRef from_f32(cg_emit *e, LLVMValueRef x, ir_elem to) {
+    const unsigned lanes = cg_lanes(x);
+    if (to == IR_BF16) return f32_to_bf16(e, x);
+    if (to == IR_F16 && has(e, AT_CPU_F16C)) {
+        LLVMTypeRef half = cg_vector_of(LLVMHalfTypeInContext(e->context), lanes);
+        return LLVMBuildBitCast(e->b, LLVMBuildFPTrunc(e->b, x, half, ""), cg_vector_of(e->i16, lanes), "");
     }
-    return narrow(e, x, to);
+    return narrow(e, LLVMBuildFPExt(e->b, x, cg_vector_of(e->f64, lanes), ""), to);
 }
 
-/* ---- The rest ---- */
-
-static LLVMValueRef int_to_int(cg_emit *e, LLVMValueRef x, ir_elem from, LLVMTypeRef type) {
-    if (from == IR_BOOL) return LLVMBuildZExtOrBitCast(e->b, x, type, "");
-    return LLVMBuildIntCast2(e->b, x, type, true, "");
-}
-
-static LLVMValueRef to_bool(cg_emit *e, LLVMValueRef x) {
-    if (cg_is_float(x)) return LLVMBuildFCmp(e->b, LLVMRealUNE, x, cg_float_like(x, 0), "");
-    return LLVMBuildICmp(e->b, LLVMIntNE, x, cg_int_like(x, 0), "");
-}
+/* ---- All of them ---- */
 
 static bool is_narrow_float(ir_elem elem) { return elem == IR_F16 || elem == IR_BF16 || elem == IR_F8; }
 
 LLVMValueRef cg_cast(cg_emit *e, LLVMValueRef x, ir_elem from, ir_elem to) {
-    if (from == to) return x;
     const LLVMTypeRef type = cg_type(e, ir_type_of(to, (int)cg_lanes(x)));
-    if (is_narrow_float(from)) return cg_cast(e, widen(e, x, from), IR_F32, to);
-    if (is_narrow_float(to)) {
-        if (from == IR_I8 || from == IR_BOOL) return cg_cast(e, cg_cast(e, x, from, IR_I32), IR_I32, to);
-        return to_narrow(e, x, to);
-    }
-    if (to == IR_BOOL) return to_bool(e, x);
     const bool to_float = to == IR_F32 || to == IR_F64;
-    if (cg_is_float(x)) {
-        if (to_float) return LLVMBuildFPCast(e->b, x, type, "");
-        return to == IR_I8 ? float_to_i8(e, x) : float_to_int(e, x, cg_elem_type(e, to));
-    }
-    if (!to_float) return int_to_int(e, x, from, type);
-    return from == IR_BOOL ? LLVMBuildUIToFP(e->b, x, type, "") : LLVMBuildSIToFP(e->b, x, type, "");
+    if (is_narrow_float(from)) return widen(e, x, from);
+    if (is_narrow_float(to)) return from_f32(e, x, to);
+    if (from == IR_BOOL) return LLVMBuildZExt(e->b, x, type, "");
+    if (!cg_is_float(x)) return to_float ? LLVMBuildSIToFP(e->b, x, type, "") : LLVMBuildIntCast2(e->b, x, type, true, "");
+    return to_float ? LLVMBuildFPCast(e->b, x, type, "") : float_to_int(e, x, cg_elem_type(e, to));
 }

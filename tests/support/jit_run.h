@@ -1,0 +1,17 @@
+/* Compiles a lowered kernel with the code generator in this process and runs it, for tests. */
+#ifndef TESTS_JIT_RUN_H
+#define TESTS_JIT_RUN_H
+
+#include "ir/ir.h"
+#include "target/target.h"
+
+/* Runs all phases on this thread, each cut into ranges of `range` tasks (0: all at once) that run last range first.
+ * Scratch and shared memory hold garbage at the start and have guard bytes that are checked. */
+attune_status jit_run(const ir_kernel *kernel, const at_target *target, void *const *buffers, const int64_t *scalars,
+                      int64_t range, at_error *err);
+
+/* Runs an image that exists. */
+attune_status jit_run_image(const void *image, size_t bytes, void *const *buffers, const int64_t *scalars,
+                            int64_t range, at_error *err);
+
+#endif
