@@ -43,8 +43,10 @@ static inline int64_t locate(const interp_access *a) {
 static inline void check_written(const interp_access *a, const uint8_t *shadow, int units) {
     const uint64_t all = a->memory->generation * UINT64_C(0x0101010101010101);
     int u = 0;
-    for (; u + 8 <= units; u += 8)
-        if (*(const bits8 *)(const void *)(shadow + u) != all) break;
+    for (uint64_t eight; u + 8 <= units; u += 8) {
+        memcpy(&eight, shadow + u, sizeof eight);
+        if (eight != all) break;
+    }
     for (; u < units; u++)
         if (shadow[u] != (uint8_t)all) unwritten(a, shadow + u);
 }
@@ -52,7 +54,7 @@ static inline void check_written(const interp_access *a, const uint8_t *shadow, 
 static inline void set_written(const interp_access *a, uint8_t *shadow, int units) {
     const uint64_t all = a->memory->generation * UINT64_C(0x0101010101010101);
     int u = 0;
-    for (; u + 8 <= units; u += 8) *(bits8 *)(void *)(shadow + u) = all;
+    for (; u + 8 <= units; u += 8) memcpy(shadow + u, &all, sizeof all);
     for (; u < units; u++) shadow[u] = (uint8_t)all;
 }
 
