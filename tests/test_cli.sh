@@ -1,0 +1,293 @@
+#!/usr/bin/env bash
+# The `attune` command from outside: what each subcommand gives, and one clear sentence for everything that can be wrong
+# with its input. Needs ATTUNE, the command, and an ATTUNE_CACHE_DIR of its own.
+set -u
+cd "$(dirname "$0")/.." || exit 1
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+number=0
+
+# report STATUS NAME: one TAP line, with what the command said if it failed.
+report() {
+    number=$((number + 1))
+    if [ "$1" -eq 0 ]; then echo "ok $number - $2"; return; fi
+    echo "not ok $number - $2"
+    sed 's/^/# stdout: /' "$work/stdout" | head -n 20
+    sed 's/^/# stderr: /' "$work/stderr" | head -n 20
+}
+
+# expect NAME STATUS PATTERN COMMAND…: exit status, and an extended regex in what went to stdout and stderr together.
+expect() {
+    local name=$1 wanted=$2 pattern=$3 status=0
+    shift 3
+    "$@" >"$work/stdout" 2>"$work/stderr" </dev/null || status=$?
+    [ "$status" -eq "$wanted" ] && cat "$work/stdout" "$work/stderr" | grep -Eq -- "$pattern"
+    report $? "$name"
+}
+
+# refuse NAME PATTERN COMMAND…: exit status 1 and exactly one line, on stderr.
+refuse() {
+    local name=$1 pattern=$2 status=0
+    shift 2
+    "$@" >"$work/stdout" 2>"$work/stderr" </dev/null || status=$?
+    [ "$status" -eq 1 ] && [ ! -s "$work/stdout" ] && [ "$(wc -l <"$work/stderr")" -eq 1 ] &&
+        grep -Eq -- "^attune: .*$pattern" "$work/stderr"
+    report $? "refused: $name"
+}
+
+# make_npy FILE DESCR FORTRAN_ORDER SHAPE BYTES: a file with a header like NumPy's and that many bytes of real data.
+make_npy() {
+    local header="{'descr': '$2', 'fortran_order': $3, 'shape': $4, }" length
+    length=$(printf '%04x' ${#header})
+    { printf '\x93NUMPY\x01\x00' && printf "\\x${length:2:2}\\x${length:0:2}%s" "$header" && tail -c "$5" examples/minilm/q.npy; } >"$1"
+}
+
+attune=$ATTUNE
+minilm=examples/minilm
+layer=(--q $minilm/q.npy --k $minilm/k.npy --v $minilm/v.npy)
+small=num_heads=2,seq_q=9,head_dim=5
+
+# ---- Help and usage ----
+
+expect "attune without arguments explains itself" 2 'Usage: attune COMMAND' "$attune"
+expect "attune --help lists the commands" 0 'bench +measure' "$attune" --help
+expect "attune --version" 0 '^attune [0-9]+\.[0-9]+\.[0-9]+$' "$attune" --version
+for command in run compile check bench cache info ir; do
+    expect "attune $command --help" 0 "Usage: attune $command" "$attune" "$command" --help
+    expect "attune $command with an unknown option" 2 "unrecognized option '--frobnicate'" "$attune" "$command" --frobnicate
+done
+expect "an unknown command" 2 "unknown command 'frobnicate'" "$attune" frobnicate
+expect "run without inputs" 2 '--q, --k and --v' "$attune" run
+expect "compile without a problem" 2 'a problem is needed' "$attune" compile
+expect "two problems" 2 "'b=2' follows 'a=1'" "$attune" compile a=1 b=2
+expect "an unknown stage" 2 "not 'elf'" "$attune" compile $small --emit=elf
+expect "an unknown engine" 2 "not 'llvm'" "$attune" run "${layer[@]}" --engine=llvm
+expect "no threads" 2 "from 1 to [0-9]+, not '0'" "$attune" run "${layer[@]}" --threads=0
+expect "threads that are no number" 2 "not '2x'" "$attune" bench --threads=2x
+expect "check of nothing" 2 'either a problem or --random' "$attune" check
+expect "an unknown cache action" 2 "not 'shrink'" "$attune" cache shrink
+
+# ---- What it does ----
+
+expect "run on a real layer: bits, reference, expected" 0 'the same bits' "$attune" run "${layer[@]}" --check \
+    --expect $minilm/expected.npy -o "$work/out.npy" --lse "$work/lse.npy"
+grep -Eq 'reference +max error [0-9.]+e-0[6-9], RMS' "$work/stdout" &&
+    grep -Eq 'expected +max error [0-9.]+e-0[5-9], RMS' "$work/stdout" && ! grep -q $'\e' "$work/stdout"
+report $? "the report has both errors and no colour"
+[ "$(stat -c %s "$work/out.npy")" -eq "$(stat -c %s $minilm/expected.npy)" ] && [ -s "$work/lse.npy" ]
+report $? "the outputs are written whole"
+[ "$(find "$work" -name '*.tmp' | wc -l)" -eq 0 ]
+report $? "no temporary file stays behind"
+expect "the interpreter computes the layer" 0 'interpreted' "$attune" run "${layer[@]}" --engine=interp \
+    -o "$work/interp.npy" --lse "$work/interp-lse.npy"
+cmp "$work/out.npy" "$work/interp.npy" && cmp "$work/lse.npy" "$work/interp-lse.npy"
+report $? "its files are those of the machine code"
+expect "the second process hits the disk cache" 0 'from the disk cache' "$attune" run "${layer[@]}" --lse "$work/lse.npy"
+expect "a hit needs no code generator" 0 'from the disk cache' env ATTUNE_CODEGEN=/nonexistent.so "$attune" run \
+    "${layer[@]}" --lse "$work/lse.npy"
+"$attune" run "${layer[@]}" --lse "$work/lse.npy" -o - 2>"$work/stderr" | cmp - "$work/out.npy"
+report $? "-o - writes the array to standard output, and only that"
+expect "run --json" 0 '"same_bits": true' "$attune" run "${layer[@]}" --check --json
+expect "sizes named in the text as well as in the files" 0 'num_heads=12' "$attune" run num_heads=12,is_causal=1 "${layer[@]}"
+
+make_npy "$work/3d.npy" '<f4' False '(4, 6, 8)' 768
+expect "three dimensions are a batch of one" 0 'num_heads=4' "$attune" run --q "$work/3d.npy" --k "$work/3d.npy" \
+    --v "$work/3d.npy" -o "$work/3d-out.npy"
+grep -aq "'shape': (4, 6, 8)" "$work/3d-out.npy"
+report $? "and come out as three"
+expect "layout=bshd reads [seq, heads, dim]" 0 'num_heads=6,.*seq_q=4' "$attune" run layout=bshd --q "$work/3d.npy" \
+    --k "$work/3d.npy" --v "$work/3d.npy"
+
+for stage in ir lowered llvm asm obj image; do
+    "$attune" compile $small --emit=$stage -o "$work/stage" >"$work/stdout" 2>"$work/stderr" &&
+        "$attune" compile $small --emit=$stage 2>"$work/stderr" | cmp - "$work/stage"
+    report $? "compile --emit=$stage to a file and to standard output"
+    case $stage in
+        ir | lowered) pattern='kernel @' ;;
+        llvm) pattern='define' ;;
+        asm) pattern='\.text' ;;
+        obj) pattern='ELF' ;;
+        image) pattern='attimg' ;;
+    esac
+    head -c 4096 "$work/stage" | grep -aq "$pattern"
+    report $? "$stage looks like it"
+done
+"$attune" compile $small --emit=ir -o "$work/kernel.air" && "$attune" ir "$work/kernel.air" --emit=ir |
+    cmp - "$work/kernel.air"
+report $? "the printed IR is its own input"
+expect "compile into the cache" 0 'key +[0-9a-f]{32}' "$attune" compile $small
+expect "compile again" 0 'from +the disk cache' "$attune" compile $small
+expect "compile --json" 0 '"origin": "disk cache"' "$attune" compile $small --json
+expect "an explicit schedule has its own entry" 0 'from +the compiler' "$attune" compile $small --schedule=kv_tile=1,score_rows=1
+expect "--dump-passes goes to standard error" 0 '# after parse' "$attune" compile $small --dump-passes
+[ ! -s "$work/stdout" ]
+report $? "and leaves standard output alone"
+
+expect "check of one problem" 0 '^[0-9]+ passed, 0 failed$' "$attune" check $small,is_causal=1,lse=1
+expect "check of random problems" 0 '^20 passed, 0 failed$' "$attune" check --random 20 --seed 7 --max-flops 1e5
+[ "$(tail -n 1 "$work/stdout")" = "20 passed, 0 failed" ]
+report $? "whose last line counts them"
+
+expect "bench" 0 'GFLOP/s +peak +of peak +cold compile +warm disk +memory hit' "$attune" bench $small --samples=3
+"$attune" bench $small --samples=3 --json >"$work/stdout" 2>"$work/stderr"
+status=$?
+for key in schema cpu isa llvm version results problem schedule threads median_us min_us samples_us gflops peak_gflops \
+    fraction_of_peak cold_compile_ms warm_disk_us memory_hit_ns; do
+    grep -q "\"$key\":" "$work/stdout" || status=1
+done
+report $status "bench --json has every field of its schema"
+
+expect "cache ls" 0 '[0-9]+ entries, .* 0 damaged' "$attune" cache ls
+expect "cache ls --json" 0 '"schema": 1' "$attune" cache ls --json
+expect "cache verify" 0 ' 0 damaged' "$attune" cache verify
+expect "info" 0 '^llvm +[0-9]+' "$attune" info
+expect "info --json" 0 '"cache_dir": "' "$attune" info --json
+
+make_npy "$work/x.npy" '<f4' False '(3, 64)' 768
+scale=examples/ir/scale_rows.air
+expect "ir runs a kernel" 0 'o: f32 \(3, 64\) = -?0\.[0-9]+ .* …' "$attune" ir $scale --arg x="$work/x.npy" --arg n=3
+expect "ir --engine=interp --check" 0 'same bits' "$attune" ir $scale --arg x="$work/x.npy" --arg n=3 --engine=interp --check
+expect "ir --out" 0 '' "$attune" ir $scale --arg x="$work/x.npy" --arg n=3 --out o="$work/o.npy"
+cmp "$work/o.npy" <("$attune" ir - --arg x="$work/x.npy" --arg n=3 --out o=- <$scale)
+report $? "ir reads standard input and writes standard output"
+make_npy "$work/b.npy" '<f4' False '(64, 5)' 1280
+expect "ir runs two phases" 0 'same bits' "$attune" ir examples/ir/matmul.air --arg a="$work/x.npy" --arg b="$work/b.npy" \
+    --arg m=3 --arg k=64 --arg n=5 --check
+expect "ir runs an inout buffer" 0 'same bits' "$attune" ir examples/ir/softmax_rows.air --arg x="$work/x.npy" --arg n=3 \
+    --arg m=64 --check
+
+# ---- Bad problems and schedules ----
+
+for bad in batch=0 batch=-1 num_heads=0 num_kv_heads=-2 seq_q=0 seq_q=-5 seq_kv=-1 head_dim=0 head_dim_v=-3 \
+    num_kv_heads=5 is_causal=2 lse=x causal_align=middle layout=sbhd dtype=f17 softmax_scale=inf softmax_scale=1x \
+    batch=1e3 seq_kv=99999999999999999999 frobs=7 q_strides=1:2:3 q_strides=-1:1:1:1 out_strides=1:1:1:1; do
+    key=${bad%%=*}
+    case $bad in frobs=* | out_strides=* | num_kv_heads=5) value= ;; *) value=${bad##*=} ;; esac
+    base=
+    for default in num_heads=3 seq_q=3 head_dim=4; do [ "${default%%=*}" = "$key" ] || base+=$default,; done
+    refuse "$bad" "$key.*${value%%:*}" "$attune" compile "$base$bad"
+done
+refuse "a product of sizes that overflows" 'overflow|large' "$attune" compile \
+    batch=4294967296,num_heads=4294967296,seq_q=4294967296,head_dim=4294967296
+refuse "an enormous batch" 'overflow|large|memory' "$attune" bench batch=9223372036854775807,seq_q=2,head_dim=2
+refuse "a key twice" 'seq_q' "$attune" compile seq_q=3,seq_q=3,head_dim=4
+refuse "a key without a value" 'seq_q' "$attune" compile head_dim=4,seq_q
+refuse "an empty problem" '.' "$attune" compile ''
+refuse "an unknown key of a schedule" 'tile_size' "$attune" compile $small --schedule=tile_size=3
+refuse "a schedule out of range" 'score_rows' "$attune" compile $small --schedule=score_rows=0
+refuse "an illegal schedule" 'kv_tile' "$attune" compile $small --schedule=score_rows=3,kv_tile=7
+refuse "an unknown ISA" "mmx" "$attune" compile $small --isa=mmx
+grep -qw avx512f /proc/cpuinfo || refuse "an ISA this CPU lacks" 'avx512' "$attune" compile $small --isa=avx512
+refuse "a check on an unknown ISA" 'mmx' "$attune" check $small --isa=x86-64,mmx
+
+# ---- Bad files ----
+
+q=$minilm/q.npy
+use() { "$attune" run --q "$1" --k "${2:-$q}" --v "${3:-$q}" "${@:4}"; }
+refuse "a file that does not exist" 'missing.npy: cannot read: No such file' use "$work/missing.npy"
+refuse "a directory" 'Is a directory' use "$work"
+[ "$(id -u)" -eq 0 ] || { cp $q "$work/secret.npy" && chmod 0 "$work/secret.npy"; }
+[ "$(id -u)" -eq 0 ] || refuse "an unreadable file" 'Permission denied' use "$work/secret.npy"
+: >"$work/bad.npy"
+refuse "an empty file" 'bad.npy: this is not a .npy file' use "$work/bad.npy"
+cp README.md "$work/bad.npy"
+refuse "another kind of file" 'bad.npy: this is not a .npy file' use "$work/bad.npy"
+head -c 5000 $q >"$work/bad.npy"
+refuse "a truncated file" 'bad.npy: the file is truncated: shape \(.*\) of <f4 needs [0-9]+ bytes of data, 4872 follow' \
+    use "$work/bad.npy"
+head -c 50 $q >"$work/bad.npy"
+refuse "a truncated header" 'bad.npy: the file is truncated' use "$work/bad.npy"
+cat $q $q >"$work/bad.npy"
+refuse "data behind the array" 'bad.npy: data follows the array' use "$work/bad.npy"
+make_npy "$work/bad.npy" '<f8' False '(2, 2, 2)' 64
+refuse "another dtype" "bad.npy: dtype '<f8' does not fit dtype=f32" use "$work/bad.npy"
+make_npy "$work/bad.npy" '>f4' False '(2, 2, 2)' 32
+refuse "big-endian numbers" "bad.npy: dtype '>f4' is big-endian" use "$work/bad.npy"
+make_npy "$work/bad.npy" '<f4' True '(2, 2, 2)' 32
+refuse "Fortran order" 'bad.npy: the array is in Fortran order' use "$work/bad.npy"
+make_npy "$work/bad.npy" '<f4' False '(4, 2)' 32
+refuse "another number of dimensions" 'bad.npy: shape \(4, 2\) has 2 dimensions' use "$work/bad.npy"
+make_npy "$work/bad.npy" '<f4' False '(4, 0, 2)' 0
+refuse "an empty array" 'bad.npy: shape \(4, 0, 2\) holds no element' use "$work/bad.npy"
+make_npy "$work/bad.npy" '<f4' False '(4294967296, 4294967296, 4294967296)' 32
+refuse "a shape that overflows" 'bad.npy: shape .* overflows' use "$work/bad.npy"
+
+make_npy "$work/a.npy" '<f4' False '(2, 3, 4)' 96
+make_npy "$work/b.npy" '<f4' False '(2, 3, 5)' 120
+make_npy "$work/c.npy" '<f4' False '(2, 7, 4)' 224
+make_npy "$work/d.npy" '<f4' False '(3, 3, 4)' 144
+make_npy "$work/e.npy" '<f4' False '(2, 2, 3, 4)' 192
+refuse "head_dim that differs" 'head_dim is 4 by .*a.npy but 5 in .*b.npy' use "$work/a.npy" "$work/b.npy" "$work/a.npy"
+refuse "seq_kv that differs" 'seq_kv is 3 by .*a.npy but 7 in .*c.npy' use "$work/a.npy" "$work/a.npy" "$work/c.npy"
+refuse "heads that do not divide" 'num_kv_heads.*3|3.*num_kv_heads' use "$work/a.npy" "$work/d.npy" "$work/d.npy"
+refuse "batch that differs" 'batch is 1 by .*a.npy but 2 in .*e.npy' use "$work/a.npy" "$work/e.npy" "$work/e.npy"
+refuse "text and file that differ" 'seq_q is 9 by the problem but 3 in .*a.npy' "$attune" run seq_q=9 \
+    --q "$work/a.npy" --k "$work/a.npy" --v "$work/a.npy"
+refuse "an unknown key beside files" "frobs" "$attune" run frobs=9 "${layer[@]}"
+refuse "an expected result of another shape" 'a.npy: <f4 of shape \(2, 3, 4\) cannot be compared' "$attune" run \
+    "${layer[@]}" --expect "$work/a.npy"
+
+refuse "IR that does not exist" 'missing.air: cannot read' "$attune" ir "$work/missing.air"
+echo 'kernel @broken (x: f32[n' >"$work/bad.air"
+refuse "IR that does not parse" 'bad.air' "$attune" ir "$work/bad.air"
+head -c 100 $q >"$work/bad.air"
+refuse "IR that is no text" 'bad.air' "$attune" ir "$work/bad.air"
+refuse "a missing scalar" 'parameter n: idx needs a value' "$attune" ir $scale --arg x="$work/x.npy"
+refuse "a missing buffer" 'input x: f32 needs a file' "$attune" ir $scale --arg n=3
+refuse "a scalar that is no number" "'3x' is no value" "$attune" ir $scale --arg x="$work/x.npy" --arg n=3x
+refuse "a buffer of another shape" '\(3, 64\), but the parameter x: f32 is <f4 of shape \(4, 64\)' "$attune" ir $scale \
+    --arg x="$work/x.npy" --arg n=4
+refuse "a value for an output" 'o is an output' "$attune" ir $scale --arg x="$work/x.npy" --arg n=3 --arg o=o.npy
+refuse "a parameter that does not exist" 'no such parameter' "$attune" ir $scale --arg x="$work/x.npy" --arg n=3 --arg y=1
+
+# ---- Outputs that cannot be written ----
+
+refuse "a full device for the result" '/dev/full: cannot write: No space left' "$attune" run "${layer[@]}" -o /dev/full
+refuse "a directory that does not exist" 'missing/o.npy: cannot write' "$attune" run "${layer[@]}" -o "$work/missing/o.npy"
+refuse "a full device for a stage" 'cannot write' "$attune" compile $small --emit=obj -o /dev/full
+"$attune" info >/dev/full 2>"$work/stderr"
+[ $? -eq 1 ] && grep -q 'cannot write to standard output: No space left' "$work/stderr"
+report $? "a full standard output"
+set -o pipefail
+"$attune" compile $small --emit=asm 2>"$work/stderr" | head -n 1 >"$work/stdout"
+status=${PIPESTATUS[0]}
+[ "$status" -le 1 ]
+report $? "a reader that goes away is no crash"
+set +o pipefail
+
+# ---- Caches and code generators that do not work: the result is right anyway, or the sentence clear ----
+
+cache=$work/cache
+mkdir -m 700 "$cache"
+run_cached() { "$attune" run "${layer[@]}" --cache-dir="$1" --check; }
+expect "a new cache directory" 0 'from the compiler' run_cached "$cache"
+entry=$(find "$cache" -type f -size +1k | head -n 1)
+damage() { printf '\xff\xfe\xfd' | dd of="$entry" bs=1 seek=$(($(stat -c %s "$entry") / 2)) conv=notrunc status=none; }
+damage
+expect "cache verify names a damaged entry" 1 ' 1 damaged' "$attune" cache verify --cache-dir="$cache"
+[ -e "$entry" ] || run_cached "$cache" >/dev/null 2>&1
+damage
+expect "a damaged entry is compiled anew" 0 'from the compiler' run_cached "$cache"
+expect "and is whole again" 0 'from the disk cache' run_cached "$cache"
+: >"$entry"
+expect "an empty entry is compiled anew" 0 'from the compiler' run_cached "$cache"
+expect "cache clear" 0 '^1 entry removed' "$attune" cache clear --cache-dir="$cache"
+expect "an empty cache" 0 '^0 entries' "$attune" cache ls --cache-dir="$cache"
+full() { (trap '' XFSZ && ulimit -f 0 && "$attune" run "${layer[@]}" --cache-dir="$cache" --check | cat); }
+expect "a full cache directory" 0 'the same bits' full
+touch "$work/file"
+expect "a cache directory that is a file" 0 'the same bits' run_cached "$work/file"
+mkdir -m 777 "$work/shared"
+chmod 777 "$work/shared"
+expect "a cache directory that others can write to is not used" 0 'warning: .*shared' run_cached "$work/shared"
+mkdir -m 500 "$work/readonly"
+expect "a read-only cache directory" 0 'the same bits' run_cached "$work/readonly"
+expect "no cache at all" 0 'from the compiler' run_cached ''
+refuse "listing a cache that is off" 'the disk cache is off' "$attune" cache ls --cache-dir=
+refuse "a missing code generator" '/nonexistent.so' env ATTUNE_CODEGEN=/nonexistent.so "$attune" compile $small --cache-dir=
+refuse "a code generator that is none" 'README.md' env ATTUNE_CODEGEN="$PWD/README.md" "$attune" compile $small --cache-dir=
+refuse "a worker that is none" '.' env ATTUNE_COMPILE=worker ATTUNE_WORKER=/bin/false "$attune" compile $small --cache-dir=
+refuse "an unknown way to compile" 'elsewhere' env ATTUNE_COMPILE=elsewhere "$attune" compile $small --cache-dir=
+expect "the worker process compiles" 0 'from +the compiler' env ATTUNE_COMPILE=worker "$attune" compile $small --cache-dir=
+
+echo "1..$number"
