@@ -125,7 +125,8 @@ ir_builder *ir_builder_like(at_arena *arena, const ir_kernel *old) {
     for (uint32_t i = 0; i < old->num_assumes; i++)
         ir_build_append(b, &b->assumes, &old->assumes[i], sizeof(ir_expr *));
     for (uint32_t i = 0; i < old->num_params + old->num_shared && !ir_failed(b); i++) {
-        const ir_param param = i < old->num_params ? old->params[i] : (ir_param){.buffer = old->shared[i - old->num_params]};
+        const uint32_t s = i - old->num_params; /* of shared buffers, which come after the parameters */
+        const ir_param param = i < old->num_params ? old->params[i] : (ir_param){.buffer = old->shared[s]};
         const char *name = param.var ? param.var->name : param.buffer->name;
         ir_symbol *symbol = ir_symbols_add(&b->symbols, name, strlen(name));
         if (!symbol) {

@@ -108,7 +108,8 @@ const ir_expr *ir_float(ir_builder *b, ir_elem elem, double value) {
 const ir_expr *ir_const_like(ir_builder *b, const ir_expr *like, double value) {
     if (!present(b, like, "the model of a constant")) return NULL;
     const ir_elem elem = like->type.elem;
-    const ir_expr *scalar = has_class(like, IR_CLASS_FLOAT) ? ir_float(b, elem, value) : ir_int(b, elem, (int64_t)value);
+    const bool is_float = has_class(like, IR_CLASS_FLOAT);
+    const ir_expr *scalar = is_float ? ir_float(b, elem, value) : ir_int(b, elem, (int64_t)value);
     return ir_splat(b, scalar, like->type.lanes);
 }
 
@@ -195,7 +196,8 @@ const ir_expr *ir_cast(ir_builder *b, ir_elem elem, const ir_expr *x) {
         return NULL;
     }
     const ir_expr *folded = ir_build_fold_cast(b, elem, x);
-    return folded || ir_failed(b) ? folded : ir_build_node(b, IR_CAST, ir_type_of(elem, x->type.lanes), x, NULL, NULL);
+    if (folded || ir_failed(b)) return folded;
+    return ir_build_node(b, IR_CAST, ir_type_of(elem, x->type.lanes), x, NULL, NULL);
 }
 
 const ir_expr *ir_bitcast(ir_builder *b, ir_elem elem, const ir_expr *x) {
@@ -208,7 +210,8 @@ const ir_expr *ir_bitcast(ir_builder *b, ir_elem elem, const ir_expr *x) {
         return NULL;
     }
     const ir_expr *folded = ir_build_fold_bitcast(b, elem, x);
-    return folded || ir_failed(b) ? folded : ir_build_node(b, IR_BITCAST, ir_type_of(elem, x->type.lanes), x, NULL, NULL);
+    if (folded || ir_failed(b)) return folded;
+    return ir_build_node(b, IR_BITCAST, ir_type_of(elem, x->type.lanes), x, NULL, NULL);
 }
 
 const ir_expr *ir_splat(ir_builder *b, const ir_expr *x, int lanes) {

@@ -210,7 +210,8 @@ static void parse_alloc(ir_parser *p) {
     ir_type type;
     int64_t dims[IR_MAX_DIMS];
     int num = 0;
-    if (!parse_new_name(p, name) || !ir_parse_expect(p, ':') || !parse_type(p, &type) || !ir_parse_expect(p, '[')) return;
+    if (!parse_new_name(p, name) || !ir_parse_expect(p, ':') || !parse_type(p, &type)) return;
+    if (!ir_parse_expect(p, '[')) return;
     while (p->token.kind != ']' && !p->failed) {
         if (num && !ir_parse_expect(p, ',')) return;
         if (num == IR_MAX_DIMS) {

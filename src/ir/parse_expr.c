@@ -78,7 +78,8 @@ static const ir_expr *parse_negative(ir_parser *p) {
     const bool inf = name && p->token.kind == IR_TOKEN_NAME && p->token.symbol && p->token.symbol->word == IR_WORD_INF;
     if (p->token.kind == IR_TOKEN_FLOAT || inf) return parse_float_literal(p, true);
     if (!p->failed)
-        ir_parse_fail(p, minus.start, "expected an operand, found '-' (negation is neg(…), a negative number has no space)");
+        ir_parse_fail(p, minus.start, "expected an operand, found '-' (negation is neg(…), a negative number has no "
+                                      "space)");
     return NULL;
 }
 
@@ -143,8 +144,9 @@ static const ir_expr *parse_dotted(ir_parser *p) {
     const int lanes = by_lanes ? ir_parse_lanes_text(token.suffix, token.end) : 1;
     ir_type type = ir_type_of(IR_IDX, 1);
     if (lanes == 0 || (!by_lanes && (!ir_parse_type_text(p, token.suffix, token.end, &type) || type.lanes != 1))) {
-        ir_parse_fail(p, token.suffix, "expected %s, found '%.*s'", by_lanes ? "lanes such as x8" : "an element such as f32",
-                      (int)(token.end - token.suffix), token.suffix);
+        const char *what = by_lanes ? "lanes such as x8" : "an element such as f32";
+        const int n = (int)(token.end - token.suffix);
+        ir_parse_fail(p, token.suffix, "expected %s, found '%.*s'", what, n, token.suffix);
         return NULL;
     }
     ir_parse_next(p);
