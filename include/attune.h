@@ -263,8 +263,10 @@ struct attune_schedule {
     int32_t lanes;         /* elements of a vector */
     int32_t score_rows;    /* keys in a register tile of Q.K^T */
     int32_t score_vectors; /* vectors of query rows in it */
+    int32_t score_unroll;  /* elements of head_dim in a turn of its inner loop; divides head_dim */
     int32_t value_rows;    /* value columns in a register tile of P.V */
     int32_t value_vectors; /* vectors of query rows in it; divides score_vectors */
+    int32_t value_unroll;  /* keys in a turn of its inner loop */
     int32_t q_vectors;     /* vectors of query rows in a task, at most; a multiple of score_vectors */
     int32_t kv_tile;       /* keys between two rescalings; a multiple of score_rows */
 };

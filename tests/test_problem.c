@@ -180,7 +180,7 @@ static void test_schedules(void **state) {
         assert_memory_equal(&chosen, &again, sizeof chosen);
         static const char *const wrong[] = {"lanes=3",         "lanes=32",     "score_rows=5,kv_tile=12", "kv_tile=8192",
                                             "value_rows=41",   "q_vectors=65", "score_vectors=7",         "score_rows=101",
-                                            "value_vectors=3", "strategy=no",  "tiles=4",                 "lanes=0"};
+                                            "value_vectors=3", "score_unroll=3", "value_unroll=17", "strategy=no",  "tiles=4",                 "lanes=0"};
         for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
             attune_schedule s = chosen;
             at_error why = {0};

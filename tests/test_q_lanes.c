@@ -150,6 +150,8 @@ static attune_schedule random_schedule(const attune_problem *p, const at_target 
         s.score_vectors = 1 + random_below(4);
         s.value_rows = 1 + random_below(8);
         s.value_vectors = 1 + random_below(4);
+        s.score_unroll = 1 + random_below(4);
+        s.value_unroll = 1 + random_below(3);
         s.q_vectors = s.score_vectors * (1 + random_below(4));
         s.kv_tile = s.score_rows * (1 + random_below(12));
         if (!mha_schedule_check(p, &s, target, NULL)) return s;

@@ -12,6 +12,7 @@ static void choose_score_tile(const attune_problem *p, const at_target *target, 
     s->score_vectors = (int32_t)min_of(wide ? 4 : 2, vectors);
     s->score_rows = (int32_t)min_of(wide ? 24 / s->score_vectors : 12 / s->score_vectors, 8);
     s->score_rows = (int32_t)min_of(s->score_rows, p->seq_kv);
+    s->score_unroll = p->head_dim % 4 ? p->head_dim % 2 ? 1 : 2 : 4;
 }
 
 /* The tile of P.V wants a number of rows that divides head_dim_v; a rest costs a smaller, latency-bound tile. */
@@ -19,6 +20,7 @@ static void choose_value_tile(const attune_problem *p, const at_target *target, 
     const int32_t most = (target->vector_registers >= 32 ? 24 : 12) / s->score_vectors;
     s->value_vectors = s->score_vectors;
     s->value_rows = (int32_t)min_of(min_of(most, 8), p->head_dim_v);
+    s->value_unroll = 1;
 }
 
 void mha_choose(const attune_problem *p, const at_target *target, attune_schedule *s) {

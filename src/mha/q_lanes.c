@@ -10,6 +10,14 @@ const ir_expr *ql_splat(const q_lanes *c, float value) {
     return ir_splat(c->b, ir_float(c->b, IR_F32, (double)value), c->s->lanes);
 }
 
+const ir_expr *ql_unrolled(const q_lanes *c, const char *name, int64_t count) {
+    return ir_for_begin(c->b, name, ql_i(c, 0), ql_i(c, count), 1, true);
+}
+
+const ir_buffer *ql_registers(const q_lanes *c, const char *name, int num_dims, const int64_t *dims) {
+    return ir_alloc(c->b, name, IR_REG, ir_type_of(IR_F32, c->s->lanes), num_dims, dims);
+}
+
 /* ---- the kernel's signature ---- */
 
 static const ir_buffer *tensor(q_lanes *c, const char *name, const char *const stride_names[3],
@@ -97,17 +105,44 @@ static void init_block(q_lanes *c, const ir_expr *block) {
 
 /* ---- softmax of one tile ---- */
 
+/* P = exp2(S - base) in place, summed chunk by chunk: one long serial sum would be the largest rounding error of all. */
+static void exponentials(q_lanes *c, const q_lanes_tile *tile, const ir_buffer *bases, const ir_buffer *sum) {
+    enum { CHUNK = 16 };
+    ir_builder *b = c->b;
+    const int lanes = c->s->lanes, vectors = c->s->score_vectors;
+    const ir_expr *first = ir_for_begin(b, "chunk", ql_i(c, 0), tile->keys, CHUNK, false);
+    const ir_buffer *part = ql_registers(c, "part", 1, (int64_t[]){vectors});
+    const ir_expr *v = ql_unrolled(c, "v", vectors);
+    ir_store(b, ir_at(b, part, lanes, 1, v), ql_splat(c, 0));
+    ir_for_end(b);
+
+    const ir_expr *end = ir_min(b, ir_add(b, first, ql_i(c, CHUNK)), tile->keys);
+    const ir_expr *j = ir_for_begin(b, "j", first, end, 1, false);
+    v = ql_unrolled(c, "v", vectors);
+    const ir_access *score = ir_at(b, c->scores, lanes, 2, j, ir_mul(b, v, ql_i(c, lanes)));
+    const ir_expr *x = ir_sub(b, ir_load(b, score), ir_load(b, ir_at(b, bases, lanes, 1, v)));
+    const ir_expr *probability = ir_let(b, "probability", ir_apply(b, IR_EXP2, x, NULL, NULL));
+    ir_store(b, score, probability);
+    ir_store(b, ir_at(b, part, lanes, 1, v), ir_add(b, ir_load(b, ir_at(b, part, lanes, 1, v)), probability));
+    ir_for_end(b);
+    ir_for_end(b);
+
+    v = ql_unrolled(c, "v", vectors);
+    const ir_access *total = ir_at(b, sum, lanes, 1, v);
+    ir_store(b, total, ir_add(b, ir_load(b, total), ir_load(b, ir_at(b, part, lanes, 1, v))));
+    ir_for_end(b);
+    ir_for_end(b);
+}
+
 /* Turns scores into probabilities relative to the new maximum and updates maximum and sum; c->factor says by
  * how much what was summed so far must shrink. A row that has seen no key yet keeps the maximum -inf; 0
  * stands in for it, so that exp2 gives 0 and not NaN. */
 static void softmax(q_lanes *c, const q_lanes_tile *tile, const ir_buffer *tile_max) {
     ir_builder *b = c->b;
     const int lanes = c->s->lanes, vectors = c->s->score_vectors;
-    const ir_type vector = ir_type_of(IR_F32, lanes);
-    const int64_t n[] = {vectors};
-    const ir_buffer *bases = ir_alloc(b, "row_base", IR_REG, vector, 1, n);
-    const ir_buffer *sum = ir_alloc(b, "sum", IR_REG, vector, 1, n);
-    const ir_expr *v = ir_for_begin(b, "v", ql_i(c, 0), ql_i(c, vectors), 1, true);
+    const ir_buffer *bases = ql_registers(c, "row_base", 1, (int64_t[]){vectors});
+    const ir_buffer *sum = ql_registers(c, "sum", 1, (int64_t[]){vectors});
+    const ir_expr *v = ql_unrolled(c, "v", vectors);
     const ir_expr *at = ir_mul(b, v, ql_i(c, lanes));
     const ir_access *row_max = ir_at(b, c->row_max, lanes, 2, tile->block, at);
     const ir_expr *old = ir_let(b, "old_max", ir_load(b, row_max));
@@ -120,18 +155,9 @@ static void softmax(q_lanes *c, const q_lanes_tile *tile, const ir_buffer *tile_
     ir_store(b, ir_at(b, sum, lanes, 1, v), ql_splat(c, 0));
     ir_for_end(b);
 
-    const ir_expr *j = ir_for_begin(b, "j", ql_i(c, 0), tile->keys, 1, false);
-    v = ir_for_begin(b, "v", ql_i(c, 0), ql_i(c, vectors), 1, true);
-    const ir_access *score = ir_at(b, c->scores, lanes, 2, j, ir_mul(b, v, ql_i(c, lanes)));
-    const ir_expr *x = ir_sub(b, ir_load(b, score), ir_load(b, ir_at(b, bases, lanes, 1, v)));
-    const ir_expr *probability = ir_let(b, "probability", ir_apply(b, IR_EXP2, x, NULL, NULL));
-    ir_store(b, score, probability);
-    const ir_access *partial = ir_at(b, sum, lanes, 1, v);
-    ir_store(b, partial, ir_add(b, ir_load(b, partial), probability));
-    ir_for_end(b);
-    ir_for_end(b);
+    exponentials(c, tile, bases, sum);
 
-    v = ir_for_begin(b, "v", ql_i(c, 0), ql_i(c, vectors), 1, true);
+    v = ql_unrolled(c, "v", vectors);
     at = ir_mul(b, v, ql_i(c, lanes));
     const ir_access *row_sum = ir_at(b, c->row_sum, lanes, 2, tile->block, at);
     const ir_expr *factor = ir_load(b, ir_at(b, c->factor, lanes, 1, at));

@@ -53,6 +53,12 @@ const ir_expr *ql_madd(const q_lanes *c, const ir_expr *x, const ir_expr *y, con
 /* A vector of `lanes` equal floats. */
 const ir_expr *ql_splat(const q_lanes *c, float value);
 
+/* Opens an unrolled loop over 0 … count-1; close it with ir_for_end. */
+const ir_expr *ql_unrolled(const q_lanes *c, const char *name, int64_t count);
+
+/* An array of f32 vectors in registers. */
+const ir_buffer *ql_registers(const q_lanes *c, const char *name, int num_dims, const int64_t *dims);
+
 /* q_lanes_rows.c */
 void ql_load_queries(q_lanes *c, const ir_expr *block);
 void ql_store_rows(q_lanes *c, const ir_expr *block);

@@ -11,17 +11,9 @@ typedef struct score_tile {
     const ir_buffer *max;  /* registers [score_vectors]: running maximum over the tile */
 } score_tile;
 
-static const ir_buffer *registers(q_lanes *c, const char *name, int num, const int64_t *dims) {
-    return ir_alloc(c->b, name, IR_REG, ir_type_of(IR_F32, c->s->lanes), num, dims);
-}
-
-static const ir_expr *unrolled(q_lanes *c, const char *name, int64_t count) {
-    return ir_for_begin(c->b, name, ql_i(c, 0), ql_i(c, count), 1, true);
-}
-
 static void clear(q_lanes *c, const score_tile *t) {
-    const ir_expr *j = unrolled(c, "jj", c->s->score_rows);
-    const ir_expr *v = unrolled(c, "v", c->s->score_vectors);
+    const ir_expr *j = ql_unrolled(c, "jj", c->s->score_rows);
+    const ir_expr *v = ql_unrolled(c, "v", c->s->score_vectors);
     ir_store(c->b, ir_at(c->b, t->acc, c->s->lanes, 2, j, v), ql_splat(c, 0));
     ir_for_end(c->b);
     ir_for_end(c->b);
@@ -31,18 +23,20 @@ static void clear(q_lanes *c, const score_tile *t) {
 static void multiply(q_lanes *c, const q_lanes_tile *tile, const score_tile *t) {
     ir_builder *b = c->b;
     const int lanes = c->s->lanes;
-    const ir_expr *d = ir_for_begin(b, "d", ql_i(c, 0), ql_i(c, c->p->head_dim), 1, false);
-    const ir_buffer *q = registers(c, "queries", 1, (int64_t[]){c->s->score_vectors});
-    const ir_expr *v = unrolled(c, "v", c->s->score_vectors);
+    const ir_expr *step = ir_for_begin(b, "d", ql_i(c, 0), ql_i(c, c->p->head_dim), c->s->score_unroll, false);
+    const ir_expr *d = ir_add(b, step, ql_unrolled(c, "du", c->s->score_unroll));
+    const ir_buffer *q = ql_registers(c, "queries", 1, (int64_t[]){c->s->score_vectors});
+    const ir_expr *v = ql_unrolled(c, "v", c->s->score_vectors);
     const ir_expr *at = ir_mul(b, v, ql_i(c, lanes));
     ir_store(b, ir_at(b, q, lanes, 1, v), ir_load(b, ir_at(b, c->qt, lanes, 3, tile->block, d, at)));
     ir_for_end(b);
-    const ir_expr *j = unrolled(c, "jj", c->s->score_rows);
+    const ir_expr *j = ql_unrolled(c, "jj", c->s->score_rows);
     const ir_access *key = ir_at(b, c->k, 1, 4, c->batch, c->kv_head, ir_add(b, t->key, j), d);
     const ir_expr *k = ir_let(b, "key_value", ir_splat(b, ir_load(b, key), lanes));
-    v = unrolled(c, "v", c->s->score_vectors);
+    v = ql_unrolled(c, "v", c->s->score_vectors);
     const ir_access *acc = ir_at(b, t->acc, lanes, 2, j, v);
     ir_store(b, acc, ql_madd(c, k, ir_load(b, ir_at(b, q, lanes, 1, v)), ir_load(b, acc)));
+    ir_for_end(b);
     ir_for_end(b);
     ir_for_end(b);
     ir_for_end(b);
@@ -52,10 +46,10 @@ static void multiply(q_lanes *c, const q_lanes_tile *tile, const score_tile *t) 
 static void finish(q_lanes *c, const q_lanes_tile *tile, const score_tile *t, bool masked) {
     ir_builder *b = c->b;
     const int lanes = c->s->lanes;
-    const ir_expr *v = unrolled(c, "v", c->s->score_vectors);
+    const ir_expr *v = ql_unrolled(c, "v", c->s->score_vectors);
     const ir_expr *at = ir_mul(b, v, ql_i(c, lanes));
     const ir_expr *last = masked ? ir_let(b, "last", ir_load(b, ir_at(b, c->last_key, lanes, 2, tile->block, at))) : NULL;
-    const ir_expr *j = unrolled(c, "jj", c->s->score_rows);
+    const ir_expr *j = ql_unrolled(c, "jj", c->s->score_rows);
     const ir_expr *score = ir_load(b, ir_at(b, t->acc, lanes, 2, j, v));
     if (masked) {
         const ir_expr *key = ir_cast(b, IR_I32, ir_add(b, t->key, j));
@@ -72,8 +66,8 @@ static void finish(q_lanes *c, const q_lanes_tile *tile, const score_tile *t, bo
 const ir_buffer *ql_scores(q_lanes *c, const q_lanes_tile *tile) {
     ir_builder *b = c->b;
     const int64_t rows = c->s->score_rows, vectors = c->s->score_vectors;
-    score_tile t = {.max = registers(c, "tile_max", 1, &vectors)};
-    const ir_expr *v = unrolled(c, "v", vectors);
+    score_tile t = {.max = ql_registers(c, "tile_max", 1, &vectors)};
+    const ir_expr *v = ql_unrolled(c, "v", vectors);
     ir_store(b, ir_at(b, t.max, c->s->lanes, 1, v), ql_splat(c, -INFINITY));
     ir_for_end(b);
 
@@ -82,7 +76,7 @@ const ir_buffer *ql_scores(q_lanes *c, const q_lanes_tile *tile) {
     const ir_expr *latest = ir_sub(b, ql_i(c, c->p->seq_kv - rows), tile->first_key);
     t.first = ir_let(b, "first", ir_min(b, ir_mul(b, n, ql_i(c, rows)), latest));
     t.key = ir_let(b, "key", ir_add(b, tile->first_key, t.first));
-    t.acc = registers(c, "acc", 2, (int64_t[]){rows, vectors});
+    t.acc = ql_registers(c, "acc", 2, (int64_t[]){rows, vectors});
     clear(c, &t);
     multiply(c, tile, &t);
     if (c->p->is_causal) {

@@ -10,10 +10,6 @@ typedef struct value_tile {
     const ir_buffer *acc;  /* registers [columns, value_vectors] */
 } value_tile;
 
-static const ir_expr *unrolled(q_lanes *c, const char *name, int64_t count) {
-    return ir_for_begin(c->b, name, ql_i(c, 0), ql_i(c, count), 1, true);
-}
-
 static const ir_expr *row_at(q_lanes *c, const value_tile *t, const ir_expr *v) {
     return ir_mul(c->b, ir_add(c->b, t->vector, v), ql_i(c, c->s->lanes));
 }
@@ -26,32 +22,32 @@ static const ir_access *output_at(q_lanes *c, const q_lanes_tile *tile, const va
 static void begin(q_lanes *c, const q_lanes_tile *tile, const value_tile *t) {
     ir_builder *b = c->b;
     const int lanes = c->s->lanes;
-    const ir_expr *v = unrolled(c, "v", c->s->value_vectors);
+    const ir_expr *v = ql_unrolled(c, "v", c->s->value_vectors);
     const ir_expr *factor = ir_let(b, "shrink", ir_load(b, ir_at(b, c->factor, lanes, 1, row_at(c, t, v))));
-    const ir_expr *column = unrolled(c, "dd", t->columns);
+    const ir_expr *column = ql_unrolled(c, "dd", t->columns);
     const ir_expr *old = ir_load(b, output_at(c, tile, t, column, v));
     ir_store(b, ir_at(b, t->acc, lanes, 2, column, v), ir_mul(b, old, factor));
     ir_for_end(b);
     ir_for_end(b);
 }
 
-/* Keys lo … hi-1 of the tile. masked: a value of V that a row does not see is replaced by 0, so that NaN or infinity in
+/* Keys lo, lo + unroll, … < hi of the tile, each with the unroll - 1 keys after it. masked: a value of V that a row does not see is replaced by 0, so that NaN or infinity in
  * it stays out (its probability is 0 already). */
 static void accumulate(q_lanes *c, const q_lanes_tile *tile, const value_tile *t, const ir_expr *lo, const ir_expr *hi,
-                       bool masked) {
+                       int32_t unroll, bool masked) {
     ir_builder *b = c->b;
     const int lanes = c->s->lanes;
-    const ir_type vector = ir_type_of(IR_F32, lanes);
-    const ir_expr *j = ir_for_begin(b, "j", lo, hi, 1, false);
+    const ir_expr *turn = ir_for_begin(b, "j", lo, hi, unroll, false);
+    const ir_expr *j = ir_add(b, turn, ql_unrolled(c, "ju", unroll));
     const ir_expr *key = ir_let(b, "key", ir_add(b, tile->first_key, j));
-    const ir_buffer *p = ir_alloc(b, "weights", IR_REG, vector, 1, (int64_t[]){c->s->value_vectors});
-    const ir_expr *v = unrolled(c, "v", c->s->value_vectors);
+    const ir_buffer *p = ql_registers(c, "weights", 1, (int64_t[]){c->s->value_vectors});
+    const ir_expr *v = ql_unrolled(c, "v", c->s->value_vectors);
     ir_store(b, ir_at(b, p, lanes, 1, v), ir_load(b, ir_at(b, c->scores, lanes, 2, j, row_at(c, t, v))));
     ir_for_end(b);
-    const ir_expr *column = unrolled(c, "dd", t->columns);
+    const ir_expr *column = ql_unrolled(c, "dd", t->columns);
     const ir_access *at = ir_at(b, c->v, 1, 4, c->batch, c->kv_head, key, ir_add(b, t->first, column));
     const ir_expr *value = ir_let(b, "value", ir_splat(b, ir_load(b, at), lanes));
-    v = unrolled(c, "v", c->s->value_vectors);
+    v = ql_unrolled(c, "v", c->s->value_vectors);
     const ir_expr *seen = value;
     if (masked) {
         const ir_expr *last = ir_load(b, ir_at(b, c->last_key, lanes, 2, tile->block, row_at(c, t, v)));
@@ -63,12 +59,13 @@ static void accumulate(q_lanes *c, const q_lanes_tile *tile, const value_tile *t
     ir_for_end(b);
     ir_for_end(b);
     ir_for_end(b);
+    ir_for_end(b);
 }
 
 static void end(q_lanes *c, const q_lanes_tile *tile, const value_tile *t) {
     ir_builder *b = c->b;
-    const ir_expr *column = unrolled(c, "dd", t->columns);
-    const ir_expr *v = unrolled(c, "v", c->s->value_vectors);
+    const ir_expr *column = ql_unrolled(c, "dd", t->columns);
+    const ir_expr *v = ql_unrolled(c, "v", c->s->value_vectors);
     ir_store(b, output_at(c, tile, t, column, v), ir_load(b, ir_at(b, t->acc, c->s->lanes, 2, column, v)));
     ir_for_end(b);
     ir_for_end(b);
@@ -77,10 +74,16 @@ static void end(q_lanes *c, const q_lanes_tile *tile, const value_tile *t) {
 static void register_tile(q_lanes *c, const q_lanes_tile *tile, const ir_expr *first, int64_t columns,
                           const ir_expr *vector) {
     value_tile t = {.first = first, .columns = columns, .vector = vector};
-    t.acc = ir_alloc(c->b, "acc", IR_REG, ir_type_of(IR_F32, c->s->lanes), 2, (int64_t[]){columns, c->s->value_vectors});
+    t.acc = ql_registers(c, "acc", 2, (int64_t[]){columns, c->s->value_vectors});
     begin(c, tile, &t);
-    accumulate(c, tile, &t, ql_i(c, 0), c->p->is_causal ? tile->full_keys : tile->keys, false);
-    if (c->p->is_causal) accumulate(c, tile, &t, tile->full_keys, tile->keys, true);
+    const ir_expr *keys = c->p->is_causal ? tile->full_keys : tile->keys;
+    const int32_t unroll = c->s->value_unroll;
+    accumulate(c, tile, &t, ql_i(c, 0), ir_sub(c->b, keys, ql_i(c, unroll - 1)), unroll, false);
+    if (unroll > 1) {
+        const ir_expr *done = ir_let(c->b, "done", ir_sub(c->b, keys, ir_mod(c->b, keys, ql_i(c, unroll))));
+        accumulate(c, tile, &t, done, keys, 1, false);
+    }
+    if (c->p->is_causal) accumulate(c, tile, &t, tile->full_keys, tile->keys, 1, true);
     end(c, tile, &t);
 }
 

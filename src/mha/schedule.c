@@ -13,8 +13,10 @@ static const number_field fields[] = {
     {"lanes", offsetof(attune_schedule, lanes)},
     {"score_rows", offsetof(attune_schedule, score_rows)},
     {"score_vectors", offsetof(attune_schedule, score_vectors)},
+    {"score_unroll", offsetof(attune_schedule, score_unroll)},
     {"value_rows", offsetof(attune_schedule, value_rows)},
     {"value_vectors", offsetof(attune_schedule, value_vectors)},
+    {"value_unroll", offsetof(attune_schedule, value_unroll)},
     {"q_vectors", offsetof(attune_schedule, q_vectors)},
     {"kv_tile", offsetof(attune_schedule, kv_tile)},
 };
@@ -50,7 +52,7 @@ static attune_status parse_pair(void *user, const mha_pair *pair, at_error *err)
     }
     return at_fail(err, ATTUNE_INVALID_SCHEDULE,
                    "'%.*s' is not a field of a schedule; there are: strategy, lanes, score_rows, score_vectors, "
-                   "value_rows, value_vectors, q_vectors, kv_tile",
+                   "score_unroll, value_rows, value_vectors, value_unroll, q_vectors, kv_tile",
                    pair->key_length, pair->key);
 }
 
@@ -79,7 +81,7 @@ size_t mha_schedule_print(const attune_schedule *schedule, char *text, size_t ca
 /* ---- legality ---- */
 
 /* Bounds that keep code and scratch small: a register tile of more accumulators than this only spills. */
-enum { MAX_ACCUMULATORS = 64, MAX_Q_VECTORS = 64, MAX_KV_TILE = 4096 };
+enum { MAX_ACCUMULATORS = 64, MAX_UNROLL = 16, MAX_Q_VECTORS = 64, MAX_KV_TILE = 4096 };
 
 typedef struct rule {
     bool kept;
@@ -110,6 +112,9 @@ attune_status mha_schedule_check(const attune_problem *p, const attune_schedule 
         {s->score_rows * (int64_t)s->score_vectors <= MAX_ACCUMULATORS, "score_rows * score_vectors must be at most 64"},
         {s->value_rows <= p->head_dim_v, "value_rows must not exceed head_dim_v"},
         {s->value_rows * (int64_t)s->value_vectors <= MAX_ACCUMULATORS, "value_rows * value_vectors must be at most 64"},
+        {s->score_unroll <= MAX_UNROLL && p->head_dim % s->score_unroll == 0,
+         "score_unroll must divide head_dim and be at most 16"},
+        {s->value_unroll <= MAX_UNROLL, "value_unroll must be at most 16"},
         {s->kv_tile % s->score_rows == 0, "score_rows must divide kv_tile"},
         {s->kv_tile <= MAX_KV_TILE, "kv_tile must be at most 4096"},
     };
@@ -117,8 +122,8 @@ attune_status mha_schedule_check(const attune_problem *p, const attune_schedule 
         if (rules[i].kept) continue;
         char text[256];
         mha_schedule_print(s, text, sizeof text);
-        return at_fail(err, ATTUNE_INVALID_SCHEDULE, "%s (%s; seq_kv=%lld, head_dim_v=%lld, isa %s has %d lanes)",
-                       rules[i].sentence, text, (long long)p->seq_kv, (long long)p->head_dim_v, target->name, max_lanes);
+        return at_fail(err, ATTUNE_INVALID_SCHEDULE, "%s (%s; seq_kv=%lld, head_dim=%lld, head_dim_v=%lld, isa %s has %d lanes)",
+                       rules[i].sentence, text, (long long)p->seq_kv, (long long)p->head_dim, (long long)p->head_dim_v, target->name, max_lanes);
     }
     return ATTUNE_OK;
 }
