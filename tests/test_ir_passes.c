@@ -4,6 +4,7 @@
 #include "ir/rewrite.h"
 #include "ir/text.h"
 #include "ir/verify.h"
+#include "support/random_ir.h"
 
 #include <math.h>
 #include <setjmp.h>
@@ -16,16 +17,9 @@
 
 #define LENGTH(array) (sizeof(array) / sizeof((array)[0]))
 
-static uint64_t random_state;
+static random_ir generator;
 
-static uint64_t random_bits(void) { /* splitmix64 */
-    uint64_t z = (random_state += 0x9e3779b97f4a7c15u);
-    z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
-    z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
-    return z ^ (z >> 31);
-}
-
-static double random_between(double lo, double hi) { return lo + (hi - lo) * ((double)(random_bits() >> 11) * 0x1p-53); }
+static double random_between(double lo, double hi) { return lo + (hi - lo) * ((double)(random_ir_bits(&generator) >> 11) * 0x1p-53); }
 
 static const ir_kernel *parse(at_arena *arena, const char *text) {
     at_error err = {.status = ATTUNE_OK};
@@ -67,7 +61,7 @@ static const double edges[] = {
 
 static double make_input(const function *f, size_t i, bool f64) {
     double x;
-    const uint64_t bits = random_bits();
+    const uint64_t bits = random_ir_bits(&generator);
     if (i < LENGTH(edges)) x = edges[i];
     else if (i % 4 == 0) { /* any bits at all */
         float single;
@@ -182,13 +176,212 @@ static void test_exp2_exact(void **state) {
     }
 }
 
+/* ---- Passes that keep the bits ---- */
+
+/* The buffers of one run. */
+typedef struct memory {
+    float *x, *y, t[RANDOM_IR_T];
+    size_t n, m;
+} memory;
+
+static memory make_memory(const int64_t arguments[3]) {
+    memory s = {.n = (size_t)arguments[0], .m = (size_t)arguments[1]};
+    random_ir values = {.state = 99};
+    s.x = calloc(s.n + 1, sizeof *s.x);
+    s.y = calloc(s.n * s.m + 1, sizeof *s.y);
+    float *const arrays[] = {s.x, s.y, s.t};
+    const size_t sizes[] = {s.n, s.n * s.m, RANDOM_IR_T};
+    static const float odd[] = {INFINITY, -INFINITY, NAN, -0.0f, 0x1p-149f, -0.5f, 1.5f, 2.5f, 0x1.8p23f, -3e38f};
+    for (int a = 0; a < 3; a++)
+        for (size_t i = 0; i < sizes[a]; i++) {
+            const uint64_t bits = random_ir_bits(&values);
+            arrays[a][i] = bits % 16 ? (float)(int32_t)(bits >> 32) * 0x1p-28f : odd[bits / 16 % LENGTH(odd)];
+        }
+    return s;
+}
+
+static void free_memory(memory *s) {
+    free(s->x);
+    free(s->y);
+}
+
+static bool same_floats(const float *a, const float *b, size_t count) {
+    for (size_t i = 0; i < count; i++)
+        if (memcmp(&a[i], &b[i], sizeof a[i]) && !(isnan(a[i]) && isnan(b[i]))) return false;
+    return true;
+}
+
+/* What the observer of the pipeline compares with: the kernel after lower_math, which is the first that runs. */
+typedef struct observation {
+    const char *text;
+    const ir_kernel *first;
+    int64_t arguments[3];
+    int passes, changed;
+} observation;
+
+static void run_both(const observation *o, const char *pass, const ir_kernel *kernel) {
+    memory a = make_memory(o->arguments), b = make_memory(o->arguments);
+    interpret(o->first, (void *const[]){a.x, a.y, a.t}, o->arguments);
+    interpret(kernel, (void *const[]){b.x, b.y, b.t}, o->arguments);
+    if (!same_floats(a.x, b.x, a.n) || !same_floats(a.y, b.y, a.n * a.m) || !same_floats(a.t, b.t, RANDOM_IR_T)) {
+        at_string after;
+        at_string_init(&after, NULL);
+        ir_print(kernel, &after);
+        print_error("%s\nafter %s:\n%s\n", o->text, pass, after.data);
+        fail_msg("%s changed the result", pass);
+    }
+    free_memory(&a);
+    free_memory(&b);
+}
+
+static void observe(void *user, const char *pass, const ir_kernel *kernel) {
+    observation *o = user;
+    o->passes++;
+    if (!strcmp(pass, "scheduled")) return;
+    if (!o->first) o->first = kernel;
+    else if (kernel != o->first) {
+        o->changed++;
+        run_both(o, pass, kernel);
+    }
+}
+
+static void test_passes_keep_bits(void **state) {
+    (void)state;
+    int changed = 0;
+    for (int k = 0; k < 1500; k++) {
+        const at_target *target = at_target_find(k % 3 == 0 ? "avx512" : k % 3 == 1 ? "avx2" : "x86-64");
+        generator.careful = 100;
+        generator.arithmetic = 1;
+        generator.fma = (target->flags & AT_TARGET_FMA) != 0;
+        random_ir_kernel(&generator);
+        observation o = {.text = generator.text};
+        random_ir_arguments(&generator, o.arguments);
+        at_arena arena;
+        at_arena_init(&arena, NULL);
+        at_error err = {.status = ATTUNE_OK};
+        if (!ir_lower(parse(&arena, generator.text), target, observe, &o, &err)) fail_msg("%s\n%s", err.message, generator.text);
+        assert_int_equal(o.passes, 4);
+        changed += o.changed;
+        at_arena_free(&arena);
+    }
+    assert_true(changed > 1500);
+}
+
+/* rint as legalize writes it is the operator's, on every kind of number. */
+static void test_rint(void **state) {
+    (void)state;
+    static float in[NUM_INPUTS], out[NUM_INPUTS];
+    static double in64[NUM_INPUTS], out64[NUM_INPUTS];
+    for (size_t i = 0; i < NUM_INPUTS; i++) {
+        const uint64_t bits = random_ir_bits(&generator);
+        if (i % 2) in[i] = (float)((int32_t)bits >> (bits >> 40) % 24) * 0.5f;
+        else memcpy(&in[i], &bits, sizeof in[i]);
+        if (i % 2) in64[i] = (double)((int64_t)bits >> (bits >> 32) % 50) * 0.25;
+        else memcpy(&in64[i], &bits, sizeof in64[i]);
+    }
+    run_math("rint", false, 8, at_target_find("x86-64"), in, out);
+    run_math("rint", true, 4, at_target_find("x86-64"), in64, out64);
+    for (size_t i = 0; i < NUM_INPUTS; i++) {
+        const float single = rintf(in[i]);
+        const double wide = rint(in64[i]);
+        if (!isnan(single) || !isnan(out[i])) assert_memory_equal(&single, &out[i], sizeof single);
+        if (!isnan(wide) || !isnan(out64[i])) assert_memory_equal(&wide, &out64[i], sizeof wide);
+    }
+}
+
+/* ---- What a pass does to a text ---- */
+
+typedef ir_kernel *pass_fn(const ir_kernel *kernel, const at_target *target, at_error *err);
+
+typedef struct pass_case {
+    pass_fn *pass;
+    const char *target, *body, *expected, *refusal;
+} pass_case;
+
+static const pass_case pass_cases[] = {
+    {ir_pass_unroll, "avx2", "for j in 0 .. 3 unroll { o[j] = 1.0 }", "o[0] = 0x1p+0 o[1] = 0x1p+0 o[2] = 0x1p+0", NULL},
+    {ir_pass_unroll, "avx2", "for j in 1 .. 6 by 2 unroll { let a = j * 2 o[a + i] = 1.0 }",
+     "o[i + 2] = 0x1p+0 o[i + 6] = 0x1p+0 o[i + 10] = 0x1p+0", NULL},
+    {ir_pass_unroll, "avx2", "for j in 0 .. 2 unroll { let a = i + j alloc r: f32[] reg r[] = 1.0 o[a] = r[] }",
+     "alloc r: f32[] reg r[] = 0x1p+0 o[i] = r[] let a = i + 1 alloc r.1: f32[] reg r.1[] = 0x1p+0 o[a] = r.1[]", NULL},
+    {ir_pass_unroll, "avx2", "for j in 0 .. 3 unroll { for l in j .. 2 unroll { o[j * 2 + l] = 1.0 } }",
+     "o[0] = 0x1p+0 o[1] = 0x1p+0 o[3] = 0x1p+0", NULL},
+    {ir_pass_unroll, "avx2", "for j in 0 .. 3 unroll { for l in 0 .. j { o[l] = 1.0 } }",
+     "for l in 0..0 { o[l] = 0x1p+0 } for l.1 in 0..1 { o[l.1] = 0x1p+0 } for l.2 in 0..2 { o[l.2] = 0x1p+0 }", NULL},
+    {ir_pass_unroll, "avx2", "for j in 0 .. i unroll { o[j] = 1.0 }", NULL, "its ends are not constants"},
+    {ir_pass_unroll, "avx2", "for j in 0 .. 1000000 unroll { o[j] = 1.0 }", NULL, "more than 131072 copies"},
+    {ir_pass_legalize, "x86-64", "o[i] = fma(x[i], x[i], x[i])", NULL, "target x86-64 has no instruction for 'fma'"},
+    {ir_pass_legalize, "avx2", "o[i] = ldexp(x[i], x[i])", NULL, "target avx2 has no instruction for 'ldexp'"},
+    {ir_pass_lower_math, "avx512", "if exp2(x[i]) < 1.0 { o[i] = 1.0 }",
+     "let exp2.x = x[i] let exp2.n = rint(exp2.x) let exp2.f = exp2.x - exp2.n "
+     "if ldexp(fma(fma(fma(fma(fma(fma(0x1.41fdfcp-13, exp2.f, 0x1.5f3f26p-10), exp2.f, 0x1.3b2d62p-7), exp2.f, "
+     "0x1.c6aefap-5), exp2.f, 0x1.ebfbd8p-3), exp2.f, 0x1.62e43p-1), exp2.f, 0x1p+0), exp2.n) < 0x1p+0 "
+     "{ o[i] = 0x1p+0 }", NULL},
+};
+
+/* The text without line ends and indentation. */
+static void squeeze(char *text) {
+    char *to = text;
+    for (const char *from = text; *from; from++) {
+        const char c = *from == '\n' ? ' ' : *from;
+        if (c != ' ' || (to > text && to[-1] != ' ')) *to++ = c;
+    }
+    *to = 0;
+}
+
+static void test_pass_texts(void **state) {
+    (void)state;
+    for (size_t c = 0; c < LENGTH(pass_cases); c++) {
+        const pass_case *one = &pass_cases[c];
+        char text[1024];
+        snprintf(text, sizeof text, "kernel @k (x: f32[n] in, o: f32[n] out, n: idx) { parallel for i in 0 .. n { %s } }",
+                 one->body);
+        at_arena arena;
+        at_arena_init(&arena, NULL);
+        at_error err = {.status = ATTUNE_OK};
+        const ir_kernel *kernel = one->pass(parse(&arena, text), at_target_find(one->target), &err);
+        if (one->refusal) {
+            assert_null(kernel);
+            assert_int_equal(err.status, ATTUNE_INVALID_IR);
+            if (!strstr(err.message, one->refusal)) fail_msg("expected '%s', got '%s'", one->refusal, err.message);
+        } else {
+            at_string printed;
+            at_string_init(&printed, NULL);
+            if (!kernel) fail_msg("%s: %s", one->body, err.message);
+            ir_print(kernel, &printed);
+            squeeze(printed.data);
+            if (!strstr(printed.data, one->expected)) fail_msg("expected %s\nin %s", one->expected, printed.data);
+            at_string_free(&printed);
+        }
+        at_arena_free(&arena);
+    }
+}
+
+/* A pass with nothing to do returns what it was given. */
+static void test_nothing_to_do(void **state) {
+    (void)state;
+    at_arena arena;
+    at_arena_init(&arena, NULL);
+    at_error err = {.status = ATTUNE_OK};
+    const ir_kernel *kernel = parse(&arena, "kernel @k (o: f32[8] out) { parallel for i in 0 .. 8 { o[i] = 1.0 } }");
+    const at_target *target = at_target_find("x86-64");
+    assert_ptr_equal(ir_pass_lower_math(kernel, target, &err), kernel);
+    assert_ptr_equal(ir_pass_legalize(kernel, target, &err), kernel);
+    assert_ptr_equal(ir_pass_unroll(kernel, target, &err), kernel);
+    at_arena_free(&arena);
+}
+
 int main(void) {
     const char *seed = getenv("ATTUNE_TEST_SEED");
-    random_state = seed ? strtoull(seed, NULL, 0) : 20261121;
-    print_message("# ATTUNE_TEST_SEED=%llu\n", (unsigned long long)random_state);
+    generator.state = seed ? strtoull(seed, NULL, 0) : 20261121;
+    print_message("# ATTUNE_TEST_SEED=%llu\n", (unsigned long long)generator.state);
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_math),
         cmocka_unit_test(test_exp2_exact),
+        cmocka_unit_test(test_passes_keep_bits),
+        cmocka_unit_test(test_rint),
+        cmocka_unit_test(test_pass_texts),
+        cmocka_unit_test(test_nothing_to_do),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -2,6 +2,7 @@
 #include "ir/interp.h"
 #include "ir/text.h"
 #include "ir/verify.h"
+#include "support/random_ir.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -113,7 +114,13 @@ static const bounds_case bounds_cases[] = {
     {"", "if i > 3 { let q = table[i] assume (q >= 0) & (q < n) } let r = table[i] x[r] = 1.0", "cannot prove 0 <= r"},
     {"", "for j in 0 .. 9 { assume p >= 0 } for l in 0 .. 9 { x[min(p, i)] = 1.0 }", "cannot prove"},
     {"", "if i + p < n { if p >= 0 { x[i + p] = 1.0 x[i] = 1.0 } }", NULL},
+    {"", "if p <= 0 { x[i] = 1.0 } else { x[min(p - 1, i)] = 1.0 }", NULL},
+    {"", "if p >= 0 { x[min(p, i)] = 1.0 } x[min(p, i)] = 1.0", "cannot prove 0 <= min(p, i)"},
+    {"", "for j in 0 .. 64 { t[min(j + 1, 63)] = 1.0 }", NULL},
+    {"", "x[(i - n) % (n + 1)] = 1.0", "cannot prove"},
     /* two dimensions, products */
+    {"assume n == 4 assume p <= 20", "t[60 + i * p - 3 * p] = 1.0", "cannot prove"},
+    {"assume n == 4 assume (p >= 0) & (p <= 20)", "t[60 + i * p - 3 * p] = 1.0", NULL},
     {"", "for j in 0 .. m { y[i, j] = 1.0 }", NULL},
     {"", "for j in 0 .. n { y[i, j] = 1.0 }", "cannot prove j <= m - 1 (dimension 1)"},
     {"", "for j in 0 .. m { y[j, i] = 1.0 }", "cannot prove j <= n - 1 (dimension 0)"},
@@ -214,10 +221,63 @@ static void test_rules(void **state) {
     assert_int_equal(wrong, 0);
 }
 
+/* ---- Soundness: what is accepted runs without a complaint of the interpreter ---- */
+
+static void run_in_bounds(const random_ir *r, const ir_kernel *kernel, const int64_t arguments[3]) {
+    const size_t n = (size_t)arguments[0], m = (size_t)arguments[1];
+    float *x = calloc(n + 1, sizeof *x), *y = calloc(n * m + 1, sizeof *y), t[RANDOM_IR_T] = {0};
+    at_error err = {.status = ATTUNE_OK};
+    if (ir_interpret(kernel, (void *const[]){x, y, t}, arguments, &(ir_interp_options){.shuffle_seed = 1}, &err))
+        fail_msg("accepted, but with n = %zu, m = %zu, p = %lld: %s\n%s", n, m, (long long)arguments[2], err.message,
+                 r->text);
+    free(x);
+    free(y);
+}
+
+static void test_accepted_runs_in_bounds(void **state) {
+    random_ir *r = *state;
+    int accepted = 0;
+    for (int k = 0; k < 20000; k++) {
+        r->careful = k % 4 * 30;
+        random_ir_kernel(r);
+        at_arena arena;
+        at_arena_init(&arena, NULL);
+        at_error err = {.status = ATTUNE_OK};
+        const ir_kernel *kernel = ir_parse(&arena, r->text, strlen(r->text), &err);
+        if (!kernel) fail_msg("does not parse: %s\n%s", err.message, r->text);
+        if (ir_verify(kernel, IR_SCHEDULED, NULL, &err) == ATTUNE_OK) {
+            accepted++;
+            for (int run = 0; run < 8; run++) {
+                int64_t arguments[3];
+                random_ir_arguments(r, arguments);
+                run_in_bounds(r, kernel, arguments);
+            }
+        }
+        at_arena_free(&arena);
+    }
+    print_message("# %d of 20000 random kernels accepted\n", accepted);
+    assert_true(accepted > 1000);
+}
+
+static int make_random(void **state) {
+    random_ir *r = calloc(1, sizeof *r);
+    const char *seed = getenv("ATTUNE_TEST_SEED");
+    r->state = seed ? strtoull(seed, NULL, 0) : 20261121;
+    print_message("# ATTUNE_TEST_SEED=%llu\n", (unsigned long long)r->state);
+    *state = r;
+    return 0;
+}
+
+static int free_random(void **state) {
+    free(*state);
+    return 0;
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_bounds),
         cmocka_unit_test(test_rules),
+        cmocka_unit_test_setup_teardown(test_accepted_runs_in_bounds, make_random, free_random),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
