@@ -19,15 +19,15 @@ static interp_dim compile_dim(interp *run, const interp_access *a, int number) {
 
 /* An index that is known, and known to be right, needs no check: it moves the origin. */
 static bool fold_dim(interp_access *a, const interp_dim *dim, int64_t *origin) {
-    if (a->mask || dim->lanes || dim->index.num_terms || (uint64_t)dim->index.constant >= dim->count) return false;
+    if (a->mask || dim->lanes || !dim->index.is_constant || (uint64_t)dim->index.constant >= dim->count) return false;
     *origin += dim->index.constant * dim->stride;
     return true;
 }
 
 const interp_access *interp_compile_access(interp *run, const ir_access *source) {
-    interp_access *a = interp_new(run, sizeof *a);
     const interp_memory *memory = &run->memories[source->buffer->id];
     const ir_buffer *buffer = source->buffer;
+    interp_access *a = interp_new(run, sizeof *a + sizeof *a->dims * buffer->num_dims);
     if (!memory->in_scope)
         interp_fail(run, ATTUNE_INVALID_IR, "%s is used outside its scope in @%s", buffer->name, run->kernel->name);
     const bool reg = buffer->space == IR_REG;
@@ -43,13 +43,11 @@ const interp_access *interp_compile_access(interp *run, const ir_access *source)
         a->lane_stride = memory->strides[source->axis];
     }
     if (source->mask) a->mask = interp_compile_value(run, source->mask);
-    interp_dim *dims = interp_new(run, sizeof *dims * buffer->num_dims);
     int64_t origin = 0;
     for (int d = 0; d < buffer->num_dims; d++) {
         const interp_dim dim = compile_dim(run, a, d);
-        if (!fold_dim(a, &dim, &origin)) dims[a->num_dims++] = dim;
+        if (!fold_dim(a, &dim, &origin)) a->dims[a->num_dims++] = dim;
     }
-    a->dims = dims;
     a->data = memory->data + origin * (INT64_C(1) << a->shift);
     a->shadow = memory->shadow ? memory->shadow + origin : NULL;
     return a;

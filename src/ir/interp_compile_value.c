@@ -64,13 +64,24 @@ static void affine_leaf(affine_sum *sum, const ir_expr *e, const interp_value *v
 }
 
 static interp_affine finish_sum(interp *run, const affine_sum *sum) {
-    interp_term *terms = interp_new(run, sum->num_terms * sizeof *terms);
-    interp_affine affine = {.constant = sum->constant, .terms = terms};
+    static const int64_t zero = 0;
+    interp_term *rest = interp_new(run, sum->num_terms * sizeof *rest);
+    interp_affine affine = {.constant = sum->constant, .vars = {&zero, &zero}, .rest = rest};
+    affine.is_constant = sum->num_terms == 0;
+    int direct = 0;
+    for (uint32_t t = 0; t < sum->num_terms; t++) {
+        const interp_term *term = &sum->terms[t];
+        if (!term->var) continue;
+        if (direct == 2) {
+            rest[affine.num_vars++] = *term;
+        } else {
+            affine.vars[direct] = term->var;
+            affine.scales[direct++] = term->scale;
+        }
+    }
+    affine.num_rest = affine.num_vars;
     for (uint32_t t = 0; t < sum->num_terms; t++)
-        if (sum->terms[t].var) terms[affine.num_vars++] = sum->terms[t];
-    affine.num_terms = affine.num_vars;
-    for (uint32_t t = 0; t < sum->num_terms; t++)
-        if (!sum->terms[t].var) terms[affine.num_terms++] = sum->terms[t];
+        if (!sum->terms[t].var) rest[affine.num_rest++] = sum->terms[t];
     return affine;
 }
 

@@ -27,7 +27,8 @@ typedef struct interp_memory {
     int64_t dims[IR_MAX_DIMS], strides[IR_MAX_DIMS];
 } interp_memory;
 
-/* constant + sum of scale * term, wrapping. The first num_vars terms are variables, the rest must be computed. */
+/* constant + the scaled sum of two variables + rest, wrapping. Most indices have no rest, and an absent variable
+ * points to a zero. The first num_vars of the rest are variables too, the others must be computed. */
 typedef struct interp_term {
     const int64_t *var;
     const interp_value *computed;
@@ -35,9 +36,11 @@ typedef struct interp_term {
 } interp_term;
 
 typedef struct interp_affine {
-    int64_t constant;
-    uint32_t num_vars, num_terms;
-    const interp_term *terms;
+    int64_t constant, scales[2];
+    const int64_t *vars[2];
+    const interp_term *rest;
+    uint32_t num_vars, num_rest;
+    bool is_constant;
 } interp_affine;
 
 /* One dimension of an access. Constant indices in bounds are folded into the access's address instead. */
@@ -55,13 +58,13 @@ typedef struct interp_access {
     const interp_memory *memory;
     char *data; /* of the unit at index 0 of all dims[] */
     uint8_t *shadow;
-    const interp_dim *dims;
     uint32_t num_dims;
     uint8_t shift;
     uint8_t units;            /* touched: lanes, or 1 in IR_REG */
     bool gather;              /* some index has lanes of its own; there is no axis then */
     int64_t lane_stride;      /* from one lane to the next */
     const interp_value *mask; /* or NULL */
+    interp_dim dims[];
 } interp_access;
 
 /* An expression. Evaluating returns the address of its lanes: its own `out`, or where they lie in memory. */
@@ -84,15 +87,12 @@ static inline const void *interp_eval(const interp_value *value) {
     return value->eval ? value->eval(value) : value->out;
 }
 
+uint64_t interp_affine_rest(const interp_affine *affine);
+
 static inline int64_t interp_affine_eval(const interp_affine *affine) {
     uint64_t sum = (uint64_t)affine->constant;
-    uint32_t t = 0;
-    for (; t < affine->num_vars; t++) sum += (uint64_t)affine->terms[t].scale * (uint64_t)*affine->terms[t].var;
-    for (; t < affine->num_terms; t++) {
-        const int64_t *computed = interp_eval(affine->terms[t].computed);
-        sum += (uint64_t)affine->terms[t].scale * (uint64_t)*computed;
-    }
-    return (int64_t)sum;
+    for (int v = 0; v < 2; v++) sum += (uint64_t)affine->scales[v] * (uint64_t)*affine->vars[v];
+    return (int64_t)(affine->num_rest ? sum + interp_affine_rest(affine) : sum);
 }
 
 /* A statement. */

@@ -33,6 +33,17 @@ const void *interp_eval_divide(const interp_value *value) {
     return value->out;
 }
 
+uint64_t interp_affine_rest(const interp_affine *affine) {
+    uint64_t sum = 0;
+    uint32_t t = 0;
+    for (; t < affine->num_vars; t++) sum += (uint64_t)affine->rest[t].scale * (uint64_t)*affine->rest[t].var;
+    for (; t < affine->num_rest; t++) {
+        const int64_t *computed = interp_eval(affine->rest[t].computed);
+        sum += (uint64_t)affine->rest[t].scale * (uint64_t)*computed;
+    }
+    return sum;
+}
+
 const void *interp_eval_affine(const interp_value *value) {
     *(int64_t *)value->out = interp_affine_eval(&value->u.affine);
     return value->out;
