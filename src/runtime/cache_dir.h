@@ -1,0 +1,18 @@
+/* Where the disk cache lives, and whether the place can be trusted. */
+#ifndef ATTUNE_RUNTIME_CACHE_DIR_H
+#define ATTUNE_RUNTIME_CACHE_DIR_H
+
+#include "base/error.h"
+#include "runtime/io.h"
+
+#include <stddef.h>
+
+/* The path: `dir` if not NULL, else ATTUNE_CACHE_DIR, XDG_CACHE_HOME/attune, ~/.cache/attune. path is "" when the cache
+ * is to be off: dir is "", nothing is set, or the process runs with raised privileges. */
+attune_status at_cache_dir_path(const char *dir, char *path, size_t capacity, at_error *err);
+
+/* Makes the directory and its parents (0700) and opens it: refused if it is a link, belongs to somebody else, or can be
+ * written by others. -1 with *err filled. */
+int at_cache_dir_open(const char *path, const at_io *io, at_error *err);
+
+#endif

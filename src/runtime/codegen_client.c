@@ -1,0 +1,124 @@
+#include "runtime/codegen_client.h"
+
+#include "runtime/codegen_path.h"
+
+#include "generator_id.h"
+
+#include <dlfcn.h>
+#include <stdlib.h>
+#include <string.h>
+
+attune_status at_codegen_copy(const attune_allocator *allocator, const void *from, size_t bytes, void **data,
+                              at_error *err) {
+    char *copy = at_alloc_aligned(allocator, bytes + 1, 64);
+    if (!copy) return at_fail_memory(err, bytes + 1);
+    if (bytes) memcpy(copy, from, bytes);
+    copy[bytes] = '\0';
+    *data = copy;
+    return ATTUNE_OK;
+}
+
+/* ---- Plug-in ---- */
+
+static attune_status check_exports(const at_codegen_exports *exports, const char *path, at_error *err) {
+    if (!exports || exports->abi != AT_CODEGEN_ABI)
+        return at_fail(err, ATTUNE_CODEGEN_MISSING, "the code generator %.200s has interface version %u, this library %d",
+                       path, exports ? exports->abi : 0, AT_CODEGEN_ABI);
+    if (strcmp(exports->generator_id, ATTUNE_GENERATOR_ID))
+        return at_fail(err, ATTUNE_CODEGEN_MISSING, "the code generator %.200s is of build %.40s, this library of %.40s",
+                       path, exports->generator_id, ATTUNE_GENERATOR_ID);
+    return ATTUNE_OK;
+}
+
+/* The plug-in is never unloaded: LLVM could not be loaded a second time in one process. */
+static attune_status load_plugin(at_codegen *codegen, at_error *err) {
+    if (!codegen->plugin_path[0])
+        return at_fail(err, ATTUNE_CODEGEN_MISSING,
+                       "libattune-codegen.so was not found; install it or set ATTUNE_CODEGEN to its path");
+    void *handle = dlopen(codegen->plugin_path, RTLD_NOW | RTLD_LOCAL);
+    if (!handle) {
+        const char *why = dlerror();
+        return at_fail(err, ATTUNE_CODEGEN_MISSING, "the code generator could not be loaded: %s", why ? why : "");
+    }
+    at_codegen_exports_fn *function = NULL;
+    *(void **)&function = dlsym(handle, AT_CODEGEN_SYMBOL);
+    if (!function)
+        return at_fail(err, ATTUNE_CODEGEN_MISSING, "%.300s is no code generator of attune: it has no %s",
+                       codegen->plugin_path, AT_CODEGEN_SYMBOL);
+    const at_codegen_exports *exports = function();
+    const attune_status status = check_exports(exports, codegen->plugin_path, err);
+    if (status == ATTUNE_OK) codegen->exports = exports;
+    return status;
+}
+
+static attune_status compile_in_process(void *user, const at_codegen_request *request,
+                                        const attune_allocator *allocator, void **data, size_t *bytes, at_error *err) {
+    at_codegen *codegen = user;
+    pthread_mutex_lock(&codegen->mutex);
+    attune_status status = codegen->exports ? ATTUNE_OK : load_plugin(codegen, err);
+    pthread_mutex_unlock(&codegen->mutex);
+    if (status) return status;
+    at_codegen_reply reply = {0};
+    codegen->exports->compile(request, &reply);
+    if (reply.status) {
+        status = at_fail(err, reply.status, "%s", reply.message);
+    } else {
+        status = at_codegen_copy(allocator, reply.data, reply.bytes, data, err);
+        *bytes = reply.bytes;
+    }
+    codegen->exports->release(&reply);
+    return status;
+}
+
+static attune_status compile_in_worker(void *user, const at_codegen_request *request,
+                                       const attune_allocator *allocator, void **data, size_t *bytes, at_error *err) {
+    at_codegen *codegen = user;
+    return at_workers_compile(&codegen->workers, codegen->worker_path, request, allocator, data, bytes, err);
+}
+
+/* ---- Both ---- */
+
+static attune_status settle_mode(attune_compile_mode *mode, at_error *err) {
+    if (*mode == ATTUNE_COMPILE_IN_PROCESS || *mode == ATTUNE_COMPILE_WORKER) return ATTUNE_OK;
+    if (*mode != ATTUNE_COMPILE_DEFAULT)
+        return at_fail(err, ATTUNE_INVALID_ARGUMENT, "compile_mode is %d, which is no attune_compile_mode", (int)*mode);
+    const char *named = getenv("ATTUNE_COMPILE");
+    *mode = ATTUNE_COMPILE_IN_PROCESS;
+    if (!named || !*named || !strcmp(named, "in-process")) return ATTUNE_OK;
+    if (strcmp(named, "worker"))
+        return at_fail(err, ATTUNE_INVALID_ARGUMENT, "ATTUNE_COMPILE is \"%.64s\"; it must be worker or in-process", named);
+    *mode = ATTUNE_COMPILE_WORKER;
+    return ATTUNE_OK;
+}
+
+attune_status at_codegen_init(at_codegen *codegen, attune_compile_mode mode, at_compile_fn *compile, void *user,
+                              const attune_allocator *allocator, const at_io *io, const at_log *log, at_error *err) {
+    const attune_status status = settle_mode(&mode, err);
+    if (status) return status;
+    codegen->allocator = allocator;
+    codegen->exports = NULL;
+    codegen->compile = mode == ATTUNE_COMPILE_WORKER ? compile_in_worker : compile_in_process;
+    codegen->user = codegen;
+    if (compile) {
+        codegen->compile = compile;
+        codegen->user = user;
+    }
+    at_codegen_find("ATTUNE_CODEGEN", "libattune-codegen.so", codegen->plugin_path, sizeof codegen->plugin_path);
+    at_codegen_find("ATTUNE_CODEGEN_WORKER", "attune-codegen-worker", codegen->worker_path,
+                    sizeof codegen->worker_path);
+    pthread_mutex_init(&codegen->mutex, NULL);
+    at_workers_init(&codegen->workers, io, log);
+    return ATTUNE_OK;
+}
+
+void at_codegen_free(at_codegen *codegen) {
+    at_workers_free(&codegen->workers);
+    pthread_mutex_destroy(&codegen->mutex);
+}
+
+attune_status at_codegen_compile(at_codegen *codegen, const at_codegen_request *request, void **data, size_t *bytes,
+                                 at_error *err) {
+    *data = NULL;
+    *bytes = 0;
+    return codegen->compile(codegen->user, request, codegen->allocator, data, bytes, err);
+}

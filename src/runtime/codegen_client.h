@@ -1,0 +1,41 @@
+/* The way to the code generator: the plug-in, loaded on the first miss, or a worker process. */
+#ifndef ATTUNE_RUNTIME_CODEGEN_CLIENT_H
+#define ATTUNE_RUNTIME_CODEGEN_CLIENT_H
+
+#include "base/error.h"
+#include "base/memory.h"
+#include "runtime/io.h"
+#include "runtime/log.h"
+#include "runtime/worker_client.h"
+#include "target/codegen_abi.h"
+
+#include <limits.h>
+#include <pthread.h>
+
+/* Compiles; *data is a block of the allocator with a NUL after its last byte. */
+typedef attune_status at_compile_fn(void *user, const at_codegen_request *request, const attune_allocator *allocator,
+                                    void **data, size_t *bytes, at_error *err);
+
+typedef struct at_codegen {
+    const attune_allocator *allocator;
+    at_compile_fn *compile; /* plug-in, worker, or a test's own */
+    void *user;
+    pthread_mutex_t mutex;  /* guards `exports` while the plug-in is being loaded */
+    const at_codegen_exports *exports;
+    char plugin_path[PATH_MAX], worker_path[PATH_MAX]; /* "" when there is none */
+    at_workers workers;
+} at_codegen;
+
+/* Finds the files; loads nothing yet. compile NULL: by `mode`. */
+attune_status at_codegen_init(at_codegen *codegen, attune_compile_mode mode, at_compile_fn *compile, void *user,
+                              const attune_allocator *allocator, const at_io *io, const at_log *log, at_error *err);
+void at_codegen_free(at_codegen *codegen);
+
+attune_status at_codegen_compile(at_codegen *codegen, const at_codegen_request *request, void **data, size_t *bytes,
+                                 at_error *err);
+
+/* Copies data that lives elsewhere into a block of the allocator, a NUL after it. */
+attune_status at_codegen_copy(const attune_allocator *allocator, const void *from, size_t bytes, void **data,
+                              at_error *err);
+
+#endif

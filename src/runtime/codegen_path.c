@@ -1,0 +1,48 @@
+#define _GNU_SOURCE
+#include "runtime/codegen_path.h"
+
+#include <dlfcn.h>
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#ifndef ATTUNE_PLUGIN_DIR
+#define ATTUNE_PLUGIN_DIR "/usr/local/lib/attune"
+#endif
+
+static int try_directory(const char *directory, const char *below, const char *file, char *path, size_t capacity) {
+    if ((size_t)snprintf(path, capacity, "%s%s/%s", directory, below, file) < capacity && !access(path, R_OK)) return 1;
+    path[0] = '\0';
+    return 0;
+}
+
+/* The directory of the object that holds this function, links resolved; for a static link that is the executable,
+ * whose own idea of its name may be relative to a directory that is no longer current. */
+static int own_directory(char directory[PATH_MAX]) {
+    Dl_info info;
+    if (!dladdr((void *)(size_t)at_codegen_find, &info) || !info.dli_fname || !realpath(info.dli_fname, directory)) {
+        const ssize_t n = readlink("/proc/self/exe", directory, PATH_MAX - 1);
+        if (n <= 0) return 0;
+        directory[n] = '\0';
+    }
+    char *slash = strrchr(directory, '/');
+    if (!slash) return 0;
+    *slash = '\0';
+    return 1;
+}
+
+void at_codegen_find(const char *env, const char *file, char *path, size_t capacity) {
+    const char *named = secure_getenv(env);
+    if (named && *named) {
+        if ((size_t)snprintf(path, capacity, "%s", named) >= capacity) path[0] = '\0';
+        return;
+    }
+    static const char *const below[] = {"", "/attune", "/..", "/lib/attune", "/../lib/attune"};
+    char directory[PATH_MAX];
+    if (own_directory(directory))
+        for (size_t i = 0; i < sizeof below / sizeof *below; i++)
+            if (try_directory(directory, below[i], file, path, capacity)) return;
+    try_directory(ATTUNE_PLUGIN_DIR, "", file, path, capacity);
+}

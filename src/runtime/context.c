@@ -1,0 +1,222 @@
+#define _GNU_SOURCE
+#include "runtime/context.h"
+
+#include "generator_id.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define DEFAULT_MEMORY_BYTES (UINT64_C(256) << 20)
+#define DEFAULT_DISK_BYTES (UINT64_C(1) << 30)
+enum { MAX_WORKERS = 65536 };
+
+/* ---- Version, status, message ---- */
+
+const char *attune_version(void) { return ATTUNE_VERSION_STRING; }
+
+const char *attune_status_name(attune_status status) {
+    static const char *const names[ATTUNE_STATUS_COUNT] = {
+        [ATTUNE_OK] = "ok",
+        [ATTUNE_INVALID_ARGUMENT] = "invalid argument",
+        [ATTUNE_INVALID_PROBLEM] = "invalid problem",
+        [ATTUNE_INVALID_SCHEDULE] = "invalid schedule",
+        [ATTUNE_INVALID_IR] = "invalid loop IR",
+        [ATTUNE_UNSUPPORTED] = "unsupported",
+        [ATTUNE_OUT_OF_MEMORY] = "out of memory",
+        [ATTUNE_WORKSPACE_TOO_SMALL] = "workspace too small",
+        [ATTUNE_IO_ERROR] = "input/output error",
+        [ATTUNE_BAD_FILE] = "bad file",
+        [ATTUNE_CODEGEN_MISSING] = "code generator missing",
+        [ATTUNE_CODEGEN_FAILED] = "code generation failed",
+        [ATTUNE_NO_EXEC_MEMORY] = "no executable memory",
+        [ATTUNE_CHECK_FAILED] = "check failed",
+        [ATTUNE_INTERNAL] = "internal error",
+    };
+    return (unsigned)status < ATTUNE_STATUS_COUNT ? names[status] : "unknown status";
+}
+
+static _Thread_local char last_message[ATTUNE_MESSAGE_BYTES];
+
+const char *attune_last_message(void) { return last_message; }
+
+attune_status at_report(const at_error *err) {
+    if (err->status) snprintf(last_message, sizeof last_message, "%s", err->message);
+    return err->status;
+}
+
+attune_status at_copy_out(void *object, const void *full, size_t full_bytes, const char *name, at_error *err) {
+    size_t bytes;
+    memcpy(&bytes, object, sizeof bytes);
+    if (bytes <= sizeof bytes)
+        return at_fail(err, ATTUNE_INVALID_ARGUMENT, "%s.struct_size is %zu; set it to sizeof(%s)", name, bytes, name);
+    if (bytes > full_bytes) bytes = full_bytes;
+    memcpy((char *)object + sizeof bytes, (const char *)full + sizeof bytes, bytes - sizeof bytes);
+    return ATTUNE_OK;
+}
+
+/* ---- Creating ---- */
+
+static attune_status check_options(const attune_context_options *options, at_error *err) {
+    if (options->struct_size != sizeof *options)
+        return at_fail(err, ATTUNE_INVALID_ARGUMENT,
+                       "attune_context_options.struct_size is %zu, expected %zu: start from ATTUNE_CONTEXT_OPTIONS_INIT",
+                       options->struct_size, sizeof *options);
+    if (options->allocator && (!options->allocator->alloc || !options->allocator->free))
+        return at_fail(err, ATTUNE_INVALID_ARGUMENT, "the allocator lacks its %s function",
+                       options->allocator->alloc ? "free" : "alloc");
+    if (options->parallel_for && !options->max_workers)
+        return at_fail(err, ATTUNE_INVALID_ARGUMENT, "max_workers is 0; it is required with parallel_for");
+    if (options->max_workers > MAX_WORKERS)
+        return at_fail(err, ATTUNE_INVALID_ARGUMENT, "max_workers is %u; it may be at most %d", options->max_workers,
+                       MAX_WORKERS);
+    return ATTUNE_OK;
+}
+
+static void list_isas(attune_context *context) {
+    size_t used = 0;
+    for (const at_target *target = at_targets(); target->name; target++) {
+        if (!at_target_runs_here(target)) continue;
+        const int n = snprintf(context->isas + used, sizeof context->isas - used, used ? " %s" : "%s", target->name);
+        if (n < 0 || (size_t)n >= sizeof context->isas - used) return;
+        used += (size_t)n;
+    }
+}
+
+static attune_status fill_context(attune_context *context, const attune_context_options *options,
+                                  const at_context_hooks *hooks, at_error *err) {
+    context->io = hooks && hooks->io ? hooks->io : at_default_io();
+    context->log = (at_log){options->log, options->log_user};
+    context->allow_interpreter = options->allow_interpreter;
+    context->parallel_for = options->parallel_for;
+    context->parallel_user = options->parallel_user;
+    context->max_workers = options->max_workers ? options->max_workers : at_pool_default_workers();
+    attune_status status = at_target_select(options->isa ? options->isa : getenv("ATTUNE_ISA"), &context->target, err);
+    if (status) return status;
+    at_machine_init(&context->machine, context->target);
+    list_isas(context);
+    status = at_codegen_init(&context->codegen, options->compile_mode, hooks ? hooks->compile : NULL,
+                             hooks ? hooks->compile_user : NULL, &context->allocator, context->io, &context->log, err);
+    if (status) return status;
+    status = at_memory_cache_init(&context->memory, &context->allocator,
+                                  options->memory_cache_bytes ? options->memory_cache_bytes : DEFAULT_MEMORY_BYTES,
+                                  at_kernel_destroy, err);
+    if (status) {
+        at_codegen_free(&context->codegen);
+        return status;
+    }
+    at_symbols_init(&context->symbols, &context->allocator);
+    at_pool_init(&context->pool, context->max_workers);
+    at_disk_cache_init(&context->disk, options->cache_dir,
+                       options->disk_cache_bytes ? options->disk_cache_bytes : DEFAULT_DISK_BYTES, &context->allocator,
+                       context->io, &context->log);
+    return ATTUNE_OK;
+}
+
+attune_status at_context_create(const attune_context_options *options, const at_context_hooks *hooks,
+                                attune_context **out) {
+    static const attune_context_options defaults = ATTUNE_CONTEXT_OPTIONS_INIT;
+    at_error err = {0};
+    if (!out) {
+        at_fail(&err, ATTUNE_INVALID_ARGUMENT, "the pointer to the context is NULL");
+        return at_report(&err);
+    }
+    *out = NULL;
+    if (!options) options = &defaults;
+    if (check_options(options, &err)) return at_report(&err);
+    const attune_allocator *allocator = options->allocator ? options->allocator : at_default_allocator();
+    attune_context *context = at_alloc_aligned(allocator, sizeof *context, 64);
+    if (!context) {
+        at_fail_memory(&err, sizeof *context);
+        return at_report(&err);
+    }
+    memset(context, 0, sizeof *context);
+    context->allocator = *allocator;
+    if (fill_context(context, options, hooks, &err)) {
+        at_free(allocator, context);
+        return at_report(&err);
+    }
+    *out = context;
+    return ATTUNE_OK;
+}
+
+attune_status attune_context_create(const attune_context_options *options, attune_context **context) {
+    return at_context_create(options, NULL, context);
+}
+
+void attune_context_destroy(attune_context *context) {
+    if (!context) return;
+    at_memory_cache_free(&context->memory);
+    at_disk_cache_free(&context->disk);
+    at_codegen_free(&context->codegen);
+    at_pool_free(&context->pool);
+    const attune_allocator allocator = context->allocator;
+    at_free(&allocator, context);
+}
+
+/* ---- What happened, what there is ---- */
+
+attune_status attune_get_statistics(const attune_context *context, attune_statistics *statistics) {
+    at_error err = {0};
+    if (!context || !statistics) {
+        at_fail(&err, ATTUNE_INVALID_ARGUMENT, "attune_get_statistics was given NULL");
+        return at_report(&err);
+    }
+    const at_memory_cache_counts counts = at_memory_cache_count((at_memory_cache *)&context->memory);
+    const attune_statistics full = {
+        .memory_hits = counts.hits,
+        .disk_hits = atomic_load(&context->disk_hits),
+        .compiles = atomic_load(&context->compiles),
+        .compile_failures = atomic_load(&context->compile_failures),
+        .memory_evictions = counts.evictions,
+        .disk_evictions = atomic_load(&context->disk.evictions),
+        .damaged_entries = atomic_load(&context->disk.damaged),
+        .disk_write_failures = atomic_load(&context->disk.write_failures),
+        .worker_restarts = atomic_load(&context->codegen.workers.restarts),
+        .memory_kernels = counts.nodes,
+        .memory_code_bytes = counts.bytes,
+    };
+    at_copy_out(statistics, &full, sizeof full, "attune_statistics", &err);
+    return at_report(&err);
+}
+
+attune_status attune_get_machine_info(const attune_context *context, attune_machine_info *info) {
+    at_error err = {0};
+    if (!context || !info) {
+        at_fail(&err, ATTUNE_INVALID_ARGUMENT, "attune_get_machine_info was given NULL");
+        return at_report(&err);
+    }
+    const attune_machine_info full = {
+        .cpu = at_cpu_name(),
+        .isa = context->target->name,
+        .isas = context->isas,
+        .llvm = ATTUNE_LLVM_VERSION,
+        .cache_dir = context->disk.path,
+        .codegen_path = context->codegen.plugin_path,
+        .worker_path = context->codegen.worker_path,
+        .generator_id = ATTUNE_GENERATOR_ID,
+        .max_workers = context->max_workers,
+    };
+    at_copy_out(info, &full, sizeof full, "attune_machine_info", &err);
+    return at_report(&err);
+}
+
+void attune_drop_memory_cache(attune_context *context) {
+    if (context) at_memory_cache_drop(&context->memory);
+}
+
+attune_status attune_cache_visit(attune_context *context, attune_cache_visit_fn *visit, void *user) {
+    at_error err = {0};
+    if (!context || !visit) at_fail(&err, ATTUNE_INVALID_ARGUMENT, "attune_cache_visit was given NULL");
+    else at_disk_cache_visit(&context->disk, visit, user, &err);
+    return at_report(&err);
+}
+
+attune_status attune_cache_clear(attune_context *context, uint64_t *removed) {
+    at_error err = {0};
+    uint64_t count = 0;
+    if (!context) at_fail(&err, ATTUNE_INVALID_ARGUMENT, "attune_cache_clear was given no context");
+    else at_disk_cache_clear(&context->disk, &count, &err);
+    if (removed) *removed = count;
+    return at_report(&err);
+}

@@ -1,0 +1,84 @@
+/* What a context and a kernel hold. Private to the runtime. */
+#ifndef ATTUNE_RUNTIME_CONTEXT_H
+#define ATTUNE_RUNTIME_CONTEXT_H
+
+#include "runtime/codegen_client.h"
+#include "runtime/disk_cache.h"
+#include "runtime/loader.h"
+#include "runtime/log.h"
+#include "runtime/memory_cache.h"
+#include "runtime/pool.h"
+#include "runtime/symbols.h"
+
+struct attune_context {
+    attune_allocator allocator;
+    const at_io *io;
+    at_log log;
+    const at_target *target;
+    at_machine machine;
+    int allow_interpreter;
+    uint32_t max_workers;
+    attune_parallel_for_fn *parallel_for; /* NULL: the pool */
+    void *parallel_user;
+    at_pool pool;
+    at_codegen codegen;
+    at_symbols symbols;
+    at_disk_cache disk;
+    at_memory_cache memory;
+    atomic_ullong disk_hits, compiles, compile_failures;
+    char isas[64];
+};
+
+typedef struct at_kernel_phase {
+    at_phase_fn *run;
+    uint64_t scratch_bytes;
+} at_kernel_phase;
+
+/* The parsed form, kept by kernels that the interpreter may have to run. */
+typedef struct at_kernel_ir {
+    at_arena arena;
+    ir_kernel *kernel; /* lowered */
+    attune_ir_parameter *parameters;
+    size_t num_parameters, num_buffers, num_scalars;
+} at_kernel_ir;
+
+struct attune_kernel {
+    at_cache_node node; /* first: the cache and the public handle share the object */
+    attune_context *context;
+    attune_engine engine;
+    attune_origin origin;
+    const at_target *target;
+    double compile_ms;
+
+    bool is_mha;             /* else a kernel of attune_ir_compile */
+    attune_problem problem;  /* canonical; of the first caller, so batch, heads and outer strides are examples */
+    attune_schedule schedule;
+
+    at_code code;
+    at_plan_fn *plan;
+    uint32_t num_phases, num_shared;
+    uint64_t max_scratch, code_bytes;
+    at_symbol_handle *symbol;
+    at_kernel_ir *ir;        /* NULL unless kept */
+    at_kernel_phase phases[];
+};
+
+/* What tests replace: the system calls, and what compiles. NULL members mean the real thing. */
+typedef struct at_context_hooks {
+    const at_io *io;
+    at_compile_fn *compile;
+    void *compile_user;
+} at_context_hooks;
+
+attune_status at_context_create(const attune_context_options *options, const at_context_hooks *hooks,
+                                attune_context **context);
+
+/* Keeps the failure's sentence for attune_last_message, and returns its status. */
+attune_status at_report(const at_error *err);
+
+/* Copies the part of a struct that the caller's version of it has; `object` starts with its struct_size. */
+attune_status at_copy_out(void *object, const void *full, size_t full_bytes, const char *name, at_error *err);
+
+void at_kernel_destroy(at_cache_node *node);
+
+#endif

@@ -1,0 +1,207 @@
+#define _GNU_SOURCE
+#include "runtime/disk_cache.h"
+
+#include "runtime/cache_dir.h"
+#include "runtime/disk_files.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+enum { TOUCH_SECONDS = 3600, FIRST_PAUSE_SECONDS = 1, MAX_PAUSE_SECONDS = 300 };
+
+static double monotonic_seconds(void) {
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (double)now.tv_sec + (double)now.tv_nsec * 1e-9;
+}
+
+void at_disk_cache_init(at_disk_cache *cache, const char *dir, uint64_t capacity, const attune_allocator *allocator,
+                        const at_io *io, const at_log *log) {
+    *cache = (at_disk_cache){.allocator = allocator, .io = io, .log = log, .dir = -1, .capacity = capacity};
+    pthread_mutex_init(&cache->mutex, NULL);
+    at_error err = {0};
+    if (at_cache_dir_path(dir, cache->path, sizeof cache->path, &err) == ATTUNE_OK && cache->path[0])
+        cache->dir = at_cache_dir_open(cache->path, io, &err);
+    if (err.status != ATTUNE_OK) at_log_printf(log, ATTUNE_LOG_WARNING, "the disk cache is off: %s", err.message);
+    if (cache->dir < 0) cache->path[0] = '\0';
+}
+
+void at_disk_cache_free(at_disk_cache *cache) {
+    if (cache->dir >= 0) close(cache->dir);
+    pthread_mutex_destroy(&cache->mutex);
+}
+
+/* ---- Reading ---- */
+
+static void drop_damaged(at_disk_cache *cache, const char *file, const char *why) {
+    atomic_fetch_add(&cache->damaged, 1);
+    at_log_printf(cache->log, ATTUNE_LOG_WARNING, "the cache entry %s is damaged and was removed: %s", file, why);
+    cache->io->unlinkat(cache->dir, file, 0);
+}
+
+/* The time of use is what eviction goes by. Writing it at most once an hour keeps hits from wearing the disk. */
+static void touch(const at_disk_cache *cache, int fd, const struct stat *status) {
+    struct timespec now;
+    clock_gettime(CLOCK_REALTIME_COARSE, &now);
+    if (now.tv_sec - status->st_mtim.tv_sec < TOUCH_SECONDS) return;
+    const struct timespec times[2] = {{.tv_nsec = UTIME_NOW}, {.tv_nsec = UTIME_NOW}};
+    cache->io->futimens(fd, times);
+}
+
+bool at_disk_cache_read(at_disk_cache *cache, const at_key *key, uint8_t **data, at_entry *entry) {
+    if (cache->dir < 0) return false;
+    char file[AT_FILE_CHARS];
+    at_file_name(key, file);
+    size_t bytes;
+    int fd;
+    struct stat status;
+    const char *why = at_file_read(cache->io, cache->dir, file, cache->allocator, &fd, &status, data, &bytes);
+    if (fd < 0) return false;
+    if (!why && *data) {
+        why = at_entry_decode(*data, bytes, entry);
+        if (!why) touch(cache, fd, &status);
+    }
+    close(fd);
+    if (why) drop_damaged(cache, file, why);
+    /* Another key under the same name, or code for another CPU in a shared home: not ours, but not damaged either. */
+    if (*data && !why && entry->key_bytes == key->size && !memcmp(entry->key, key->bytes, key->size) &&
+        !(entry->required & ~at_cpu_features()))
+        return true;
+    at_free(cache->allocator, *data);
+    *data = NULL;
+    return false;
+}
+
+void at_disk_cache_reject(at_disk_cache *cache, const at_key *key, const char *why) {
+    char file[AT_FILE_CHARS];
+    at_file_name(key, file);
+    drop_damaged(cache, file, why);
+}
+
+/* ---- Writing ---- */
+
+static bool writes_paused(at_disk_cache *cache) {
+    pthread_mutex_lock(&cache->mutex);
+    const bool paused = cache->pause > 0 && monotonic_seconds() < cache->paused_until;
+    pthread_mutex_unlock(&cache->mutex);
+    return paused;
+}
+
+/* A full or read-only disk stays so for a while: later writes pause, twice as long each time, and say so once. */
+static void note_write(at_disk_cache *cache, int failure, size_t bytes, bool *sweep) {
+    pthread_mutex_lock(&cache->mutex);
+    bool say = false;
+    if (failure) {
+        atomic_fetch_add(&cache->write_failures, 1);
+        cache->pause = cache->pause > 0 ? cache->pause * 2 : FIRST_PAUSE_SECONDS;
+        if (cache->pause > MAX_PAUSE_SECONDS) cache->pause = MAX_PAUSE_SECONDS;
+        cache->paused_until = monotonic_seconds() + cache->pause;
+        say = !cache->write_logged;
+        cache->write_logged = true;
+    } else {
+        cache->pause = 0;
+        cache->write_logged = false;
+        cache->written_since_sweep += bytes;
+        /* One first write in sixteen sweeps as well, chosen by the caller: else short processes never would. */
+        *sweep = *sweep || cache->written_since_sweep > cache->capacity / 16;
+        if (*sweep) cache->written_since_sweep = 0;
+    }
+    pthread_mutex_unlock(&cache->mutex);
+    if (say)
+        at_log_printf(cache->log, ATTUNE_LOG_WARNING, "kernels are kept in memory only: %s cannot be written: %s",
+                      cache->path, strerror(failure));
+}
+
+void at_disk_cache_write(at_disk_cache *cache, const at_key *key, const at_entry *entry) {
+    if (cache->dir < 0 || writes_paused(cache)) return;
+    uint8_t *data = NULL;
+    size_t bytes = 0;
+    at_error err = {0};
+    if (at_entry_encode(entry, cache->allocator, &data, &bytes, &err)) {
+        atomic_fetch_add(&cache->write_failures, 1);
+        return;
+    }
+    char file[AT_FILE_CHARS];
+    at_file_name(key, file);
+    const int failure = at_file_write(cache->io, cache->dir, file, data, bytes);
+    at_free(cache->allocator, data);
+    bool sweep = key->low % 16 == 0;
+    note_write(cache, failure, bytes, &sweep);
+    if (sweep && !failure)
+        atomic_fetch_add(&cache->evictions, at_files_sweep(cache->io, cache->dir, cache->allocator, cache->capacity));
+}
+
+/* ---- Walking ---- */
+
+typedef struct visitor {
+    at_disk_cache *cache;
+    attune_cache_visit_fn *visit;
+    void *user;
+} visitor;
+
+static int visit_file(void *user, const char *file, const struct stat *status) {
+    const visitor *v = user;
+    at_disk_cache *cache = v->cache;
+    if (!at_file_is_entry(file)) return 0;
+    uint8_t *data = NULL;
+    size_t bytes = 0;
+    int fd;
+    struct stat opened;
+    at_entry entry;
+    const char *why = at_file_read(cache->io, cache->dir, file, cache->allocator, &fd, &opened, &data, &bytes);
+    attune_status result = why ? ATTUNE_BAD_FILE : ATTUNE_OK;
+    if (!why && !data) {
+        why = "the file cannot be read";
+        result = ATTUNE_IO_ERROR;
+    }
+    if (fd >= 0) close(fd);
+    if (!why) why = at_entry_decode(data, bytes, &entry);
+    if (why && result == ATTUNE_OK) result = ATTUNE_BAD_FILE;
+    const attune_cache_entry shown = {
+        .struct_size = sizeof shown, .file = file, .bytes = (uint64_t)status->st_size, .status = result,
+        .message = why ? why : "", .problem = why ? "" : entry.problem, .schedule = why ? "" : entry.schedule,
+        .isa = why ? "" : entry.isa, .used_at = status->st_mtim.tv_sec,
+    };
+    const int stop = v->visit(v->user, &shown);
+    at_free(cache->allocator, data);
+    return stop;
+}
+
+attune_status at_disk_cache_visit(at_disk_cache *cache, attune_cache_visit_fn *visit, void *user, at_error *err) {
+    if (cache->dir < 0) return ATTUNE_OK;
+    visitor v = {cache, visit, user};
+    if (at_files_walk(cache->io, cache->dir, visit_file, &v) == 0) return ATTUNE_OK;
+    return at_fail(err, ATTUNE_IO_ERROR, "the cache directory %s cannot be listed: %s", cache->path, strerror(errno));
+}
+
+typedef struct remover {
+    const at_disk_cache *cache;
+    uint64_t removed;
+    int failure;
+} remover;
+
+static int remove_file(void *user, const char *file, const struct stat *status) {
+    remover *r = user;
+    (void)status;
+    if (!at_file_is_entry(file) && !at_file_is_temporary(file)) return 0;
+    if (r->cache->io->unlinkat(r->cache->dir, file, 0)) {
+        if (errno != ENOENT) r->failure = errno;
+    } else if (at_file_is_entry(file)) {
+        r->removed++;
+    }
+    return 0;
+}
+
+attune_status at_disk_cache_clear(at_disk_cache *cache, uint64_t *removed, at_error *err) {
+    *removed = 0;
+    if (cache->dir < 0) return ATTUNE_OK;
+    remover r = {.cache = cache};
+    if (at_files_walk(cache->io, cache->dir, remove_file, &r)) r.failure = errno;
+    *removed = r.removed;
+    if (!r.failure) return ATTUNE_OK;
+    return at_fail(err, ATTUNE_IO_ERROR, "not all of the cache directory %s could be cleared: %s", cache->path,
+                   strerror(r.failure));
+}

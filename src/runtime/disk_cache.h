@@ -1,0 +1,48 @@
+/* The disk cache: one file for each kernel, named by its key (runtime/entry.h is the format, docs/cache.md the why).
+ * Every failure here only costs time: the kernel is compiled again, or stays in memory. */
+#ifndef ATTUNE_RUNTIME_DISK_CACHE_H
+#define ATTUNE_RUNTIME_DISK_CACHE_H
+
+#include "runtime/entry.h"
+#include "runtime/io.h"
+#include "runtime/log.h"
+
+#include <limits.h>
+#include <pthread.h>
+#include <stdatomic.h>
+
+typedef struct at_disk_cache {
+    const attune_allocator *allocator;
+    const at_io *io;
+    const at_log *log;
+    int dir; /* -1: the cache is off */
+    char path[PATH_MAX]; /* "" when off */
+    uint64_t capacity;
+    atomic_ullong evictions, damaged, write_failures;
+
+    pthread_mutex_t mutex; /* guards all below */
+    double paused_until, pause; /* seconds of the monotonic clock; after failed writes */
+    bool write_logged;
+    uint64_t written_since_sweep;
+} at_disk_cache;
+
+/* Opens (and makes) the directory. `dir` NULL: what the environment says; "": off. Whatever is wrong with it turns
+ * the cache off, with one log message. */
+void at_disk_cache_init(at_disk_cache *cache, const char *dir, uint64_t capacity, const attune_allocator *allocator,
+                        const at_io *io, const at_log *log);
+void at_disk_cache_free(at_disk_cache *cache);
+
+/* The verified entry of a key, in a block of the allocator that *data owns; false: there is none. A damaged file is
+ * removed and counted. */
+bool at_disk_cache_read(at_disk_cache *cache, const at_key *key, uint8_t **data, at_entry *entry);
+
+/* Removes and counts the entry of a key whose content turned out to be unusable after all. */
+void at_disk_cache_reject(at_disk_cache *cache, const at_key *key, const char *why);
+
+/* Writes an entry. The first valid one of several writers wins. */
+void at_disk_cache_write(at_disk_cache *cache, const at_key *key, const at_entry *entry);
+
+attune_status at_disk_cache_visit(at_disk_cache *cache, attune_cache_visit_fn *visit, void *user, at_error *err);
+attune_status at_disk_cache_clear(at_disk_cache *cache, uint64_t *removed, at_error *err);
+
+#endif

@@ -1,0 +1,176 @@
+#define _GNU_SOURCE
+#include "runtime/disk_files.h"
+
+#include "runtime/entry.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#define SUFFIX ".attune"
+#define TEMPORARY_PREFIX "tmp-"
+enum { ORPHAN_SECONDS = 3600 };
+
+void at_file_name(const at_key *key, char file[AT_FILE_CHARS]) {
+    at_key_name(key, file);
+    memcpy(file + AT_NAME_CHARS, SUFFIX, sizeof SUFFIX);
+}
+
+bool at_file_is_entry(const char *file) {
+    return strspn(file, "0123456789abcdef") == AT_NAME_CHARS && !strcmp(file + AT_NAME_CHARS, SUFFIX);
+}
+
+bool at_file_is_temporary(const char *file) { return !strncmp(file, TEMPORARY_PREFIX, strlen(TEMPORARY_PREFIX)); }
+
+/* ---- Reading ---- */
+
+const char *at_file_read(const at_io *io, int dir, const char *file, const attune_allocator *allocator, int *fd,
+                         struct stat *status, uint8_t **data, size_t *bytes) {
+    *data = NULL;
+    /* O_NONBLOCK: opening a FIFO that somebody put there must not hang. */
+    *fd = io->openat(dir, file, O_RDONLY | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK, 0);
+    if (*fd < 0) return errno == ELOOP ? "it is a symbolic link" : NULL;
+    if (io->fstat(*fd, status)) return NULL;
+    if (!S_ISREG(status->st_mode)) return "it is not a regular file";
+    if (status->st_uid != geteuid()) return "it belongs to another user";
+    if (status->st_size < AT_ENTRY_HEADER_BYTES || (uint64_t)status->st_size > AT_ENTRY_MAX_BYTES)
+        return "its size is out of range";
+    *bytes = (size_t)status->st_size;
+    *data = at_alloc_aligned(allocator, *bytes, 64);
+    if (!*data) return NULL;
+    const ssize_t got = at_io_read_all(io, *fd, *data, *bytes);
+    if (got == (ssize_t)*bytes) return NULL;
+    at_free(allocator, *data);
+    *data = NULL;
+    return got < 0 ? NULL : "it became shorter while it was read";
+}
+
+/* ---- Writing ---- */
+
+/* An unnamed file that gets its name when it is complete: a crash leaves nothing behind. Returns 0, an errno, or -1
+ * where the file system cannot do this. */
+static int write_unnamed(const at_io *io, int dir, const char *file, const void *data, size_t bytes) {
+    const int fd = io->openat(dir, ".", O_TMPFILE | O_WRONLY | O_CLOEXEC, 0600);
+    if (fd < 0) return errno == EOPNOTSUPP || errno == EISDIR || errno == ENOENT || errno == EINVAL ? -1 : errno;
+    int failure = 0;
+    char from[64];
+    snprintf(from, sizeof from, "/proc/self/fd/%d", fd);
+    if (at_io_write_all(io, fd, data, bytes)) {
+        failure = errno;
+    } else if (io->linkat(AT_FDCWD, from, dir, file, AT_SYMLINK_FOLLOW)) {
+        failure = errno == EEXIST ? 0 : -1;
+    }
+    close(fd);
+    return failure;
+}
+
+/* A temporary name of this process and call, renamed when complete. */
+static int write_renamed(const at_io *io, int dir, const char *file, const void *data, size_t bytes) {
+    static atomic_uint counter;
+    char temporary[AT_FILE_CHARS];
+    snprintf(temporary, sizeof temporary, TEMPORARY_PREFIX "%ld-%u", (long)getpid(), atomic_fetch_add(&counter, 1));
+    const int flags = O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC;
+    int fd = io->openat(dir, temporary, flags, 0600);
+    if (fd < 0 && errno == EEXIST) { /* an earlier process of the same number died here */
+        io->unlinkat(dir, temporary, 0);
+        fd = io->openat(dir, temporary, flags, 0600);
+    }
+    if (fd < 0) return errno;
+    int failure = at_io_write_all(io, fd, data, bytes) ? errno : 0;
+    close(fd);
+    if (!failure && io->renameat(dir, temporary, dir, file)) failure = errno;
+    if (failure) io->unlinkat(dir, temporary, 0);
+    return failure;
+}
+
+int at_file_write(const at_io *io, int dir, const char *file, const void *data, size_t bytes) {
+    const int failure = write_unnamed(io, dir, file, data, bytes);
+    return failure < 0 ? write_renamed(io, dir, file, data, bytes) : failure;
+}
+
+/* ---- Walking and eviction ---- */
+
+int at_files_walk(const at_io *io, int dir, at_file_visit_fn *visit, void *user) {
+    const int fd = io->openat(dir, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC, 0);
+    if (fd < 0) return -1;
+    DIR *stream = fdopendir(fd);
+    if (!stream) {
+        const int reason = errno;
+        close(fd);
+        errno = reason;
+        return -1;
+    }
+    for (const struct dirent *item; (item = readdir(stream));) {
+        struct stat status;
+        if (io->fstatat(dir, item->d_name, &status, AT_SYMLINK_NOFOLLOW) || !S_ISREG(status.st_mode)) continue;
+        if (visit(user, item->d_name, &status)) break;
+    }
+    closedir(stream);
+    return 0;
+}
+
+typedef struct found_file {
+    char name[AT_FILE_CHARS];
+    int64_t used_at;
+    uint64_t bytes;
+} found_file;
+
+typedef struct found_files {
+    const at_io *io;
+    const attune_allocator *allocator;
+    int dir;
+    int64_t now;
+    found_file *items;
+    size_t count, capacity;
+    uint64_t bytes;
+} found_files;
+
+static int collect(void *user, const char *file, const struct stat *status) {
+    found_files *found = user;
+    if (at_file_is_temporary(file) && found->now - status->st_mtim.tv_sec > ORPHAN_SECONDS)
+        found->io->unlinkat(found->dir, file, 0);
+    if (!at_file_is_entry(file)) return 0;
+    if (found->count == found->capacity) {
+        const size_t capacity = found->capacity ? 2 * found->capacity : 256;
+        found_file *items = at_alloc_aligned(found->allocator, capacity * sizeof *items, 16);
+        if (!items) return 1; /* evict among those seen so far */
+        if (found->count) memcpy(items, found->items, found->count * sizeof *items);
+        at_free(found->allocator, found->items);
+        found->items = items;
+        found->capacity = capacity;
+    }
+    found_file *item = &found->items[found->count++];
+    strcpy(item->name, file);
+    item->used_at = status->st_mtim.tv_sec * INT64_C(1000000000) + status->st_mtim.tv_nsec;
+    item->bytes = (uint64_t)status->st_size;
+    found->bytes += item->bytes;
+    return 0;
+}
+
+static int older_first(const void *a, const void *b) {
+    const found_file *x = a, *y = b;
+    return (x->used_at > y->used_at) - (x->used_at < y->used_at);
+}
+
+uint64_t at_files_sweep(const at_io *io, int dir, const attune_allocator *allocator, uint64_t capacity) {
+    struct timespec now;
+    clock_gettime(CLOCK_REALTIME, &now);
+    found_files found = {.io = io, .allocator = allocator, .dir = dir, .now = now.tv_sec};
+    at_files_walk(io, dir, collect, &found);
+    uint64_t removed = 0;
+    if (found.bytes > capacity) {
+        qsort(found.items, found.count, sizeof *found.items, older_first);
+        for (size_t i = 0; i < found.count && found.bytes > capacity - capacity / 8; i++) {
+            if (io->unlinkat(dir, found.items[i].name, 0)) continue;
+            found.bytes -= found.items[i].bytes;
+            removed++;
+        }
+    }
+    at_free(allocator, found.items);
+    return removed;
+}

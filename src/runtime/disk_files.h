@@ -1,0 +1,31 @@
+/* The files of a cache directory: names, whole-file reads and atomic writes, walking, eviction. */
+#ifndef ATTUNE_RUNTIME_DISK_FILES_H
+#define ATTUNE_RUNTIME_DISK_FILES_H
+
+#include "runtime/io.h"
+#include "runtime/key.h"
+
+enum { AT_FILE_CHARS = 48 };
+
+void at_file_name(const at_key *key, char file[AT_FILE_CHARS]);
+bool at_file_is_entry(const char *file);
+bool at_file_is_temporary(const char *file);
+
+/* Opens and reads a file: a regular one of this user, not a link, of a plausible size. *fd is the open file, or -1; *data
+ * a block of the allocator, or NULL. Returns NULL, or what makes the file one that should not be there. A file that
+ * is missing or cannot be read for now gives NULL and no data. */
+const char *at_file_read(const at_io *io, int dir, const char *file, const attune_allocator *allocator, int *fd,
+                         struct stat *status, uint8_t **data, size_t *bytes);
+
+/* Writes a file that is either whole or not there: 0, or the errno. A file that exists already is left alone. */
+int at_file_write(const at_io *io, int dir, const char *file, const void *data, size_t bytes);
+
+/* Calls visit for each regular file; non-zero stops. 0, or -1 with errno when the directory cannot be listed. */
+typedef int at_file_visit_fn(void *user, const char *file, const struct stat *status);
+int at_files_walk(const at_io *io, int dir, at_file_visit_fn *visit, void *user);
+
+/* Removes what crashed writers left, and the least recently used entries until 7/8 of the capacity are used. Returns
+ * the number of entries removed. */
+uint64_t at_files_sweep(const at_io *io, int dir, const attune_allocator *allocator, uint64_t capacity);
+
+#endif

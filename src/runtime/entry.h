@@ -1,0 +1,38 @@
+/* The file format of the disk cache: one self-contained entry for each kernel. Pure functions on bytes.
+ *
+ * All numbers little-endian:
+ *   offset  0   8 bytes  magic "attentry"
+ *           8   u32      format version
+ *          12   u32      AT_CPU_* features that the code needs
+ *          16   u32      key bytes
+ *          20   u32      text bytes
+ *          24   u64      image bytes
+ *          32   key, then text (problem, schedule, ISA: each with a final NUL), zeros up to a multiple of 64, then
+ *               the image, then XXH3-128 over all before (low half first) */
+#ifndef ATTUNE_RUNTIME_ENTRY_H
+#define ATTUNE_RUNTIME_ENTRY_H
+
+#include "runtime/key.h"
+
+enum { AT_ENTRY_VERSION = 1, AT_ENTRY_HEADER_BYTES = 32, AT_ENTRY_CHECKSUM_BYTES = 16 };
+enum { AT_ENTRY_MAX_TEXT = 16 << 10 };
+#define AT_ENTRY_MAX_BYTES ((size_t)64 << 20)
+
+/* Points into the bytes that were decoded, or into what is to be encoded. */
+typedef struct at_entry {
+    uint32_t required;
+    const uint8_t *key;
+    size_t key_bytes;
+    const char *problem, *schedule, *isa;
+    const uint8_t *image;
+    size_t image_bytes;
+} at_entry;
+
+/* Encodes into a block of the allocator. ATTUNE_OUT_OF_MEMORY, or ATTUNE_UNSUPPORTED if the entry is too big. */
+attune_status at_entry_encode(const at_entry *entry, const attune_allocator *allocator, uint8_t **data, size_t *bytes,
+                              at_error *err);
+
+/* NULL and *entry filled, or what is wrong with the bytes. Reads nothing beyond `bytes`. `data` is 8-byte aligned. */
+const char *at_entry_decode(const uint8_t *data, size_t bytes, at_entry *entry);
+
+#endif

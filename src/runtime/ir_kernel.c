@@ -1,0 +1,209 @@
+/* Kernels that their authors wrote in loop IR themselves. */
+#include "runtime/kernel.h"
+
+#include "ir/interp.h"
+#include "ir/passes.h"
+#include "ir/text.h"
+
+#include <string.h>
+
+/* ---- Text in, stages out ---- */
+
+static ir_kernel *parse_and_lower(const attune_context *context, at_arena *arena, const char *text,
+                                  ir_observe_fn *observe, void *user, ir_kernel **scheduled, at_error *err) {
+    *scheduled = ir_parse(arena, text, strlen(text), err);
+    return *scheduled ? ir_lower(*scheduled, context->target, observe, user, err) : NULL;
+}
+
+attune_status attune_ir_emit(attune_context *context, const char *text, attune_stage stage, void **data,
+                             size_t *bytes) {
+    at_error err = {0};
+    if (!context || !text || !data || !bytes) {
+        at_fail(&err, ATTUNE_INVALID_ARGUMENT, "attune_ir_emit was given NULL");
+        return at_report(&err);
+    }
+    *data = NULL;
+    *bytes = 0;
+    at_arena arena;
+    at_arena_init(&arena, &context->allocator);
+    ir_kernel *scheduled;
+    const ir_kernel *lowered = parse_and_lower(context, &arena, text, NULL, NULL, &scheduled, &err);
+    if (lowered) at_emit_stage(context, scheduled, lowered, stage, data, bytes, &err);
+    at_arena_free(&arena);
+    return at_report(&err);
+}
+
+typedef struct pass_observer {
+    const attune_context *context;
+    attune_pass_fn *observe;
+    void *user;
+    bool first, failed;
+} pass_observer;
+
+static void observe_pass(void *user, const char *pass, const ir_kernel *kernel) {
+    pass_observer *o = user;
+    at_string text;
+    at_string_init(&text, &o->context->allocator);
+    ir_print(kernel, &text);
+    if (text.failed || !text.data) o->failed = true;
+    else o->observe(o->user, o->first ? "parse" : pass, text.data);
+    o->first = false;
+    at_string_free(&text);
+}
+
+attune_status attune_ir_dump_passes(attune_context *context, const char *text, attune_pass_fn *observe, void *user) {
+    at_error err = {0};
+    if (!context || !text || !observe) {
+        at_fail(&err, ATTUNE_INVALID_ARGUMENT, "attune_ir_dump_passes was given NULL");
+        return at_report(&err);
+    }
+    pass_observer observer = {.context = context, .observe = observe, .user = user, .first = true};
+    at_arena arena;
+    at_arena_init(&arena, &context->allocator);
+    ir_kernel *scheduled;
+    parse_and_lower(context, &arena, text, observe_pass, &observer, &scheduled, &err);
+    if (observer.failed) at_fail(&err, ATTUNE_OUT_OF_MEMORY, "out of memory while printing a kernel");
+    at_arena_free(&arena);
+    return at_report(&err);
+}
+
+/* ---- Compiling ---- */
+
+static attune_status list_parameters(attune_kernel *kernel, at_error *err) {
+    at_kernel_ir *ir = kernel->ir;
+    const size_t count = ir->kernel->num_params;
+    ir->parameters = at_alloc(&kernel->context->allocator, (count + 1) * sizeof *ir->parameters);
+    if (!ir->parameters) return at_fail_memory(err, (count + 1) * sizeof *ir->parameters);
+    ir->num_parameters = count;
+    for (size_t i = 0; i < count; i++) {
+        const ir_buffer *buffer = ir->kernel->params[i].buffer;
+        const ir_var *var = ir->kernel->params[i].var;
+        ir->parameters[i] = (attune_ir_parameter){
+            .name = buffer ? buffer->name : var->name,
+            .elem = ir_elem_get((ir_elem)(buffer ? buffer->type.elem : var->type.elem))->name,
+            .is_buffer = buffer != NULL,
+            .is_input = buffer && (buffer->access & IR_IN),
+            .is_output = buffer && (buffer->access & IR_OUT),
+        };
+        if (buffer) ir->num_buffers++;
+        else ir->num_scalars++;
+    }
+    return ATTUNE_OK;
+}
+
+/* The image, or none where the interpreter may stand in for it. */
+static attune_status make_code(attune_context *context, const ir_kernel *scheduled, const ir_kernel *lowered,
+                               attune_kernel **kernel, at_error *err) {
+    at_error why = {0};
+    void *image = NULL;
+    size_t bytes = 0;
+    attune_status status = at_emit_stage(context, scheduled, lowered, ATTUNE_STAGE_IMAGE, &image, &bytes, &why);
+    if (status == ATTUNE_OK) status = at_kernel_new(context, image, bytes, scheduled->name, kernel, &why);
+    at_free(&context->allocator, image);
+    if (context->allow_interpreter && (status == ATTUNE_CODEGEN_MISSING || status == ATTUNE_NO_EXEC_MEMORY))
+        return at_kernel_new(context, NULL, 0, scheduled->name, kernel, err);
+    return status ? at_fail(err, status, "%s", why.message) : ATTUNE_OK;
+}
+
+attune_status attune_ir_compile(attune_context *context, const char *text, attune_kernel **out) {
+    at_error err = {0};
+    if (!context || !text || !out) {
+        at_fail(&err, ATTUNE_INVALID_ARGUMENT, "attune_ir_compile was given NULL");
+        return at_report(&err);
+    }
+    *out = NULL;
+    at_arena arena;
+    at_arena_init(&arena, &context->allocator);
+    ir_kernel *scheduled;
+    attune_kernel *kernel = NULL;
+    ir_kernel *lowered = parse_and_lower(context, &arena, text, NULL, NULL, &scheduled, &err);
+    if (lowered && make_code(context, scheduled, lowered, &kernel, &err) == ATTUNE_OK) {
+        kernel->origin = ATTUNE_FROM_COMPILER;
+        if (at_kernel_keep_ir(kernel, &arena, lowered, &err) || list_parameters(kernel, &err))
+            at_kernel_destroy(&kernel->node);
+        else
+            *out = kernel;
+    }
+    at_arena_free(&arena);
+    return at_report(&err);
+}
+
+/* ---- Parameters and shapes ---- */
+
+static attune_status need_ir(const attune_kernel *kernel, at_error *err) {
+    if (kernel && !kernel->is_mha) return ATTUNE_OK;
+    return at_fail(err, ATTUNE_INVALID_ARGUMENT, kernel ? "the kernel is not one of attune_ir_compile" : "the kernel is NULL");
+}
+
+attune_status attune_ir_parameters(const attune_kernel *kernel, const attune_ir_parameter **parameters, size_t *count) {
+    at_error err = {0};
+    if (need_ir(kernel, &err)) return at_report(&err);
+    if (parameters) *parameters = kernel->ir->parameters;
+    if (count) *count = kernel->ir->num_parameters;
+    return ATTUNE_OK;
+}
+
+attune_status attune_ir_shape(const attune_kernel *kernel, size_t index, const int64_t *scalars, int64_t *dims,
+                              size_t *rank) {
+    at_error err = {0};
+    if (need_ir(kernel, &err)) return at_report(&err);
+    const at_kernel_ir *ir = kernel->ir;
+    if (index >= ir->num_parameters || !ir->kernel->params[index].buffer) {
+        at_fail(&err, ATTUNE_INVALID_ARGUMENT, "parameter %zu of @%s is no buffer", index, ir->kernel->name);
+    } else if (!dims || !rank || (!scalars && ir->num_scalars)) {
+        at_fail(&err, ATTUNE_INVALID_ARGUMENT, "attune_ir_shape was given NULL");
+    } else {
+        const ir_buffer *buffer = ir->kernel->params[index].buffer;
+        *rank = buffer->num_dims;
+        for (size_t d = 0; d < buffer->num_dims && !err.status; d++)
+            ir_eval_scalar(ir->kernel, buffer->dims[d], scalars, &dims[d], &err);
+    }
+    return at_report(&err);
+}
+
+/* ---- Running ---- */
+
+static attune_status check_buffers(const at_kernel_ir *ir, void *const *buffers, at_error *err) {
+    size_t n = 0;
+    for (size_t i = 0; i < ir->num_parameters; i++) {
+        const ir_buffer *buffer = ir->kernel->params[i].buffer;
+        if (!buffer) continue;
+        const void *pointer = buffers ? buffers[n++] : NULL;
+        const size_t align = ir_elem_get((ir_elem)buffer->type.elem)->bytes;
+        if (!pointer) return at_fail(err, ATTUNE_INVALID_ARGUMENT, "the pointer to %s is NULL", buffer->name);
+        if ((uintptr_t)pointer % align)
+            return at_fail(err, ATTUNE_INVALID_ARGUMENT, "the pointer to %s (%p) is not aligned to %zu bytes",
+                           buffer->name, pointer, align);
+    }
+    return ATTUNE_OK;
+}
+
+static attune_status check_scalars(const at_kernel_ir *ir, const int64_t *scalars, at_error *err) {
+    if (ir->num_scalars && !scalars)
+        return at_fail(err, ATTUNE_INVALID_ARGUMENT, "@%s takes scalars, but none were given", ir->kernel->name);
+    for (uint32_t i = 0; i < ir->kernel->num_assumes; i++) {
+        int64_t holds = 0;
+        const attune_status status = ir_eval_scalar(ir->kernel, ir->kernel->assumes[i], scalars, &holds, err);
+        if (status) return status;
+        if (!holds)
+            return at_fail(err, ATTUNE_INVALID_ARGUMENT, "the scalars do not fulfil assumption %u of @%s", i + 1,
+                           ir->kernel->name);
+    }
+    return ATTUNE_OK;
+}
+
+attune_status attune_ir_run(attune_context *context, const attune_kernel *kernel, attune_engine engine,
+                            void *const *buffers, const int64_t *scalars) {
+    at_error err = {0};
+    if (!context) at_fail(&err, ATTUNE_INVALID_ARGUMENT, "attune_ir_run was given no context");
+    if (err.status || need_ir(kernel, &err) || check_buffers(kernel->ir, buffers, &err) ||
+        check_scalars(kernel->ir, scalars, &err))
+        return at_report(&err);
+    if (engine == ATTUNE_ENGINE_JIT && kernel->engine == ATTUNE_ENGINE_JIT) {
+        at_run_machine_code(context, kernel, buffers, kernel->ir->num_buffers, scalars, NULL, 0, &err);
+    } else {
+        const ir_interp_options options = {.allocator = &context->allocator};
+        ir_interpret(kernel->ir->kernel, buffers, scalars, &options, &err);
+    }
+    return at_report(&err);
+}

@@ -1,0 +1,47 @@
+/* Making and running kernels; private to the runtime. */
+#ifndef ATTUNE_RUNTIME_KERNEL_H
+#define ATTUNE_RUNTIME_KERNEL_H
+
+#include "runtime/context.h"
+
+/* The loop IR of a problem: scheduled and lowered. *schedule is the one used: `wish`, or chosen when that is NULL. */
+typedef struct at_built {
+    attune_schedule schedule;
+    ir_kernel *scheduled, *lowered;
+} at_built;
+attune_status at_build_problem(const attune_context *context, at_arena *arena, const attune_problem *canonical,
+                               const attune_schedule *wish, at_built *built, at_error *err);
+
+/* One stage of a kernel, as attune_emit gives it. */
+attune_status at_emit_stage(attune_context *context, const ir_kernel *scheduled, const ir_kernel *lowered,
+                            attune_stage stage, void **data, size_t *bytes, at_error *err);
+
+/* A kernel from an image, or one that the interpreter runs (image NULL). It has one reference. */
+attune_status at_kernel_new(attune_context *context, const void *image, size_t image_bytes, const char *name,
+                            attune_kernel **kernel, at_error *err);
+
+/* Keeps the IR in `arena` (whose ownership goes to the kernel; the caller's is empty afterwards). */
+attune_status at_kernel_keep_ir(attune_kernel *kernel, at_arena *arena, ir_kernel *lowered, at_error *err);
+
+/* Bytes of workspace, and the phases' task counts and shared sizes in plan[]. */
+enum { AT_PLAN_WORDS = AT_MAX_PHASES + AT_MAX_SHARED };
+attune_status at_plan_workspace(const attune_context *context, const attune_kernel *kernel, const int64_t *scalars,
+                                int64_t plan[AT_PLAN_WORDS], size_t *bytes, at_error *err);
+
+/* Runs machine code on checked arguments. workspace NULL: allocated for the call. */
+attune_status at_run_machine_code(attune_context *context, const attune_kernel *kernel, void *const *buffers,
+                                  size_t num_buffers, const int64_t *scalars, void *workspace, size_t workspace_bytes,
+                                  at_error *err);
+
+/* Checks the arguments of one call against the compiled problem and puts them into the kernel's order. */
+typedef struct at_call {
+    void *buffers[MHA_MAX_BUFFERS];
+    size_t num_buffers;
+    int64_t scalars[MHA_MAX_SCALARS];
+} at_call;
+attune_status at_call_sizes(const attune_problem *compiled, const attune_arguments *arguments, at_call *call,
+                            attune_problem *actual, at_error *err);
+attune_status at_call_make(const attune_problem *compiled, const attune_arguments *arguments, at_call *call,
+                           at_error *err);
+
+#endif

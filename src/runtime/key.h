@@ -1,0 +1,47 @@
+/* What identifies a compiled kernel.
+ *
+ * The full key is the bytes of: the problem's canonical key, the explicit schedule if one was given, and the machine
+ * part (target, CPU, LLVM version, image version, generator id), each with its length in front. The name of an entry
+ * is XXH3-128 over the full key; wherever a name is looked up the full key is compared too. */
+#ifndef ATTUNE_RUNTIME_KEY_H
+#define ATTUNE_RUNTIME_KEY_H
+
+#include "mha/mha.h"
+
+enum { AT_MACHINE_BYTES = 256, AT_KEY_BYTES = MHA_KEY_BYTES + AT_MACHINE_BYTES + 128, AT_NAME_CHARS = 32 };
+
+typedef struct at_machine {
+    uint8_t bytes[AT_MACHINE_BYTES];
+    size_t size;
+} at_machine;
+
+typedef struct at_key {
+    uint64_t high, low; /* XXH3-128 of the bytes */
+    uint32_t size;
+    uint8_t bytes[AT_KEY_BYTES];
+} at_key;
+
+/* The machine part for a target on this CPU and in this build. */
+void at_machine_init(at_machine *machine, const at_target *target);
+
+/* schedule: the explicit one, or NULL. */
+void at_key_make(at_key *key, const attune_problem *canonical, const attune_schedule *schedule,
+                 const at_machine *machine);
+
+bool at_key_equal(const at_key *a, const at_key *b);
+
+/* The entry's name as 32 hex digits and a NUL. */
+void at_key_name(const at_key *key, char name[AT_NAME_CHARS + 1]);
+
+/* The caller's problem and schedule as they lie, padding cleared: the key of the first-level lookup, which spares a
+ * hit the work of canonicalising. Different raw keys may mean the same kernel, never the other way round. */
+typedef struct at_raw_key {
+    attune_problem problem;
+    attune_schedule schedule; /* all zero when none was given */
+} at_raw_key;
+
+/* false if the structs are not of this version's size (the slow path then says what is wrong). */
+bool at_raw_key_make(at_raw_key *raw, const attune_problem *problem, const attune_schedule *schedule);
+uint64_t at_raw_key_hash(const at_raw_key *raw);
+
+#endif

@@ -1,0 +1,23 @@
+/* Executable memory. Never writable and executable at once: an image's code is copied into private pages which then
+ * become read+execute; where the system refuses that, into a memfd that is mapped a second time for execution.
+ * Each image has pages of its own: they survive fork() unchanged, whichever process frees them first, and a process
+ * that runs one kernel from the cache pays for no arena. */
+#ifndef ATTUNE_RUNTIME_LOADER_H
+#define ATTUNE_RUNTIME_LOADER_H
+
+#include "base/error.h"
+#include "runtime/io.h"
+#include "target/kernel_abi.h"
+
+typedef struct at_code {
+    void *base;
+    size_t bytes; /* mapped */
+} at_code;
+
+/* Maps the code of a well-formed image (at_image_check). ATTUNE_NO_EXEC_MEMORY with the system's reason. */
+attune_status at_code_load(const at_io *io, const at_image_header *image, at_code *code, at_error *err);
+
+/* All zero is fine. */
+void at_code_unload(at_code *code);
+
+#endif

@@ -1,0 +1,14 @@
+#include "runtime/log.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+
+void at_log_printf(const at_log *log, attune_log_level level, const char *format, ...) {
+    if (!log->fn) return;
+    char message[ATTUNE_MESSAGE_BYTES];
+    va_list args;
+    va_start(args, format);
+    vsnprintf(message, sizeof message, format, args);
+    va_end(args);
+    log->fn(log->user, level, message);
+}

@@ -1,0 +1,175 @@
+#define _GNU_SOURCE
+#include "runtime/symbols.h"
+
+#include <elf.h>
+#include <fcntl.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+/* ---- The interface that gdb defines (GDB manual, "JIT Compilation Interface"): names and layout are fixed ---- */
+
+enum { JIT_NO_ACTION, JIT_REGISTER, JIT_UNREGISTER };
+
+struct jit_code_entry {
+    struct jit_code_entry *next, *previous;
+    const char *file;
+    uint64_t bytes;
+};
+
+struct jit_descriptor {
+    uint32_t version, action;
+    struct jit_code_entry *relevant, *first;
+};
+
+/* Hidden like everything else: gdb reads the full symbol table, and LLVM's own pair must not be bound to this one. */
+struct jit_descriptor __jit_debug_descriptor = {.version = 1};
+void __jit_debug_register_code(void);
+__attribute__((noinline)) void __jit_debug_register_code(void) { __asm__ volatile("" ::: "memory"); }
+
+static pthread_mutex_t jit_mutex = PTHREAD_MUTEX_INITIALIZER; /* the descriptor is one for the process */
+
+static void jit_tell(struct jit_code_entry *entry, uint32_t action) {
+    __jit_debug_descriptor.relevant = entry;
+    __jit_debug_descriptor.action = action;
+    __jit_debug_register_code();
+    __jit_debug_descriptor.action = JIT_NO_ACTION;
+}
+
+/* ---- The object ---- */
+
+enum { MAX_NAMES = AT_MAX_PHASES + 1, NAME_BYTES = 96 };
+enum { SECTION_NULL, SECTION_TEXT, SECTION_SYMTAB, SECTION_STRTAB, NUM_SECTIONS };
+
+struct at_symbol_handle {
+    struct jit_code_entry entry;
+    Elf64_Ehdr header; /* the object starts here */
+    Elf64_Shdr sections[NUM_SECTIONS];
+    Elf64_Sym symbols[MAX_NAMES + 1];
+    char strings[1 + MAX_NAMES * NAME_BYTES];
+};
+
+/* Entries of an image with their names; sizes reach to the next entry. */
+typedef struct symbol_list {
+    uint32_t count;
+    struct {
+        uint32_t begin;
+        char name[NAME_BYTES];
+    } items[MAX_NAMES];
+} symbol_list;
+
+static int by_begin(const void *a, const void *b) {
+    const uint32_t x = *(const uint32_t *)a, y = *(const uint32_t *)b;
+    return (x > y) - (x < y);
+}
+
+static void list_symbols(symbol_list *list, const char *name, const at_image_header *image) {
+    list->count = 0;
+    for (uint32_t p = 0; p < image->num_phases; p++) {
+        list->items[list->count].begin = at_image_phases(image)[p].entry;
+        snprintf(list->items[list->count++].name, NAME_BYTES, "attune:%.64s:phase%u", name, p);
+    }
+    list->items[list->count].begin = image->plan_entry;
+    snprintf(list->items[list->count++].name, NAME_BYTES, "attune:%.64s:plan", name);
+    qsort(list->items, list->count, sizeof *list->items, by_begin);
+}
+
+static uint64_t size_of(const symbol_list *list, uint32_t i, const at_image_header *image) {
+    return (i + 1 < list->count ? list->items[i + 1].begin : image->code_bytes) - list->items[i].begin;
+}
+
+static uint64_t offset_in(const at_symbol_handle *handle, const void *member) {
+    return (uint64_t)((const char *)member - (const char *)&handle->header);
+}
+
+static void fill_sections(at_symbol_handle *h, uint32_t num_symbols, uint64_t string_bytes, const void *code,
+                          uint64_t code_bytes) {
+    h->sections[SECTION_TEXT] = (Elf64_Shdr){.sh_type = SHT_NOBITS, .sh_flags = SHF_ALLOC | SHF_EXECINSTR,
+                                             .sh_addr = (uint64_t)code, .sh_size = code_bytes, .sh_addralign = 64};
+    h->sections[SECTION_SYMTAB] = (Elf64_Shdr){
+        .sh_type = SHT_SYMTAB, .sh_offset = offset_in(h, h->symbols), .sh_size = (num_symbols + 1) * sizeof(Elf64_Sym),
+        .sh_link = SECTION_STRTAB, .sh_info = 1, .sh_addralign = 8, .sh_entsize = sizeof(Elf64_Sym)};
+    h->sections[SECTION_STRTAB] = (Elf64_Shdr){.sh_type = SHT_STRTAB, .sh_offset = offset_in(h, h->strings),
+                                               .sh_size = string_bytes, .sh_addralign = 1};
+    h->header = (Elf64_Ehdr){
+        .e_ident = {ELFMAG0, ELFMAG1, ELFMAG2, ELFMAG3, ELFCLASS64, ELFDATA2LSB, EV_CURRENT},
+        .e_type = ET_EXEC, .e_version = EV_CURRENT, .e_shoff = offset_in(h, h->sections),
+#if defined(__aarch64__)
+        .e_machine = EM_AARCH64,
+#else
+        .e_machine = EM_X86_64,
+#endif
+        .e_ehsize = sizeof(Elf64_Ehdr), .e_shentsize = sizeof(Elf64_Shdr), .e_shnum = NUM_SECTIONS,
+        .e_shstrndx = SECTION_STRTAB};
+}
+
+static void fill_object(at_symbol_handle *h, const symbol_list *list, const void *code, const at_image_header *image) {
+    uint64_t used = 1; /* offset 0 is the empty name */
+    for (uint32_t i = 0; i < list->count; i++) {
+        h->symbols[i + 1] = (Elf64_Sym){.st_name = (uint32_t)used, .st_info = ELF64_ST_INFO(STB_GLOBAL, STT_FUNC),
+                                        .st_shndx = SECTION_TEXT, .st_value = (uint64_t)code + list->items[i].begin,
+                                        .st_size = size_of(list, i, image)};
+        const size_t length = strlen(list->items[i].name) + 1;
+        memcpy(h->strings + used, list->items[i].name, length);
+        used += length;
+    }
+    fill_sections(h, list->count, used, code, image->code_bytes);
+    h->entry.file = (const char *)&h->header;
+    h->entry.bytes = offset_in(h, h->strings) + used;
+}
+
+/* ---- perf ---- */
+
+/* The place is perf's choice and anybody can write there: no link is followed and no foreign file is written. */
+static void write_perf_map(const symbol_list *list, const void *code, const at_image_header *image) {
+    char path[64];
+    snprintf(path, sizeof path, "/tmp/perf-%ld.map", (long)getpid());
+    const int fd = open(path, O_WRONLY | O_CREAT | O_APPEND | O_NOFOLLOW | O_CLOEXEC, 0600);
+    if (fd < 0) return;
+    struct stat status;
+    if (!fstat(fd, &status) && S_ISREG(status.st_mode) && status.st_uid == geteuid())
+        for (uint32_t i = 0; i < list->count; i++)
+            dprintf(fd, "%llx %llx %s\n", (unsigned long long)(size_t)code + list->items[i].begin,
+                    (unsigned long long)size_of(list, i, image), list->items[i].name);
+    close(fd);
+}
+
+/* ---- Both ---- */
+
+void at_symbols_init(at_symbols *symbols, const attune_allocator *allocator) {
+    const char *wish = secure_getenv("ATTUNE_PERF");
+    symbols->allocator = allocator;
+    symbols->enabled = wish && !strcmp(wish, "1");
+}
+
+at_symbol_handle *at_symbols_add(at_symbols *symbols, const char *name, const void *code,
+                                 const at_image_header *image) {
+    if (!symbols->enabled) return NULL;
+    symbol_list list;
+    list_symbols(&list, name, image);
+    write_perf_map(&list, code, image);
+    at_symbol_handle *handle = at_alloc(symbols->allocator, sizeof *handle);
+    if (!handle) return NULL;
+    fill_object(handle, &list, code, image);
+    pthread_mutex_lock(&jit_mutex);
+    handle->entry.next = __jit_debug_descriptor.first;
+    if (handle->entry.next) handle->entry.next->previous = &handle->entry;
+    __jit_debug_descriptor.first = &handle->entry;
+    jit_tell(&handle->entry, JIT_REGISTER);
+    pthread_mutex_unlock(&jit_mutex);
+    return handle;
+}
+
+void at_symbols_remove(at_symbols *symbols, at_symbol_handle *handle) {
+    if (!handle) return;
+    pthread_mutex_lock(&jit_mutex);
+    if (handle->entry.previous) handle->entry.previous->next = handle->entry.next;
+    else __jit_debug_descriptor.first = handle->entry.next;
+    if (handle->entry.next) handle->entry.next->previous = handle->entry.previous;
+    jit_tell(&handle->entry, JIT_UNREGISTER);
+    pthread_mutex_unlock(&jit_mutex);
+    at_free(symbols->allocator, handle);
+}

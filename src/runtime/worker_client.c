@@ -1,0 +1,222 @@
+#define _GNU_SOURCE
+#include "runtime/worker_client.h"
+
+#include "generator_id.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <signal.h>
+#include <spawn.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+extern char **environ;
+
+enum { REPLY_TIMEOUT_MS = 120 * 1000, MAX_REPLY_BYTES = 256 << 20, MAX_ID_BYTES = 256 };
+
+/* What a failed exchange means: try another worker, or give up with the error as it is. */
+typedef enum outcome { DONE, DEAD, REFUSED } outcome;
+
+void at_workers_init(at_workers *workers, const at_io *io, const at_log *log) {
+    *workers = (at_workers){.io = io, .log = log, .owner = getpid()};
+    pthread_mutex_init(&workers->mutex, NULL);
+}
+
+/* ---- Bytes ---- */
+
+static bool send_all(int fd, const void *data, size_t bytes) {
+    for (size_t done = 0; done < bytes;) {
+        const ssize_t n = send(fd, (const char *)data + done, bytes - done, MSG_NOSIGNAL);
+        if (n < 0 && errno == EINTR) continue;
+        if (n <= 0) return false;
+        done += (size_t)n;
+    }
+    return true;
+}
+
+static bool receive_all(int fd, void *data, size_t bytes) {
+    for (size_t done = 0; done < bytes;) {
+        struct pollfd wait = {.fd = fd, .events = POLLIN};
+        const int ready = poll(&wait, 1, REPLY_TIMEOUT_MS);
+        if (ready < 0 && errno == EINTR) continue;
+        if (ready <= 0) return false;
+        const ssize_t n = recv(fd, (char *)data + done, bytes - done, 0);
+        if (n < 0 && errno == EINTR) continue;
+        if (n <= 0) return false;
+        done += (size_t)n;
+    }
+    return true;
+}
+
+/* ---- Processes ---- */
+
+/* The host may have reaped the child itself; its number may then be somebody else's, so it is asked after first. */
+static void worker_end(at_worker *worker) {
+    close(worker->fd);
+    siginfo_t info = {0};
+    if (waitid(P_PID, (id_t)worker->pid, &info, WEXITED | WNOWAIT | WNOHANG) == 0) {
+        if (info.si_pid == 0) kill(worker->pid, SIGKILL);
+        while (waitpid(worker->pid, NULL, 0) < 0 && errno == EINTR) {
+        }
+    }
+}
+
+/* The child has our socket as stdin and stdout, nothing on stderr (what LLVM says when it aborts is not for the host's
+ * terminal), and default signals. */
+static int spawn(const char *path, int fd, pid_t *pid) {
+    posix_spawn_file_actions_t actions;
+    posix_spawnattr_t attributes;
+    sigset_t none, defaults;
+    sigemptyset(&none);
+    sigfillset(&defaults);
+    posix_spawn_file_actions_init(&actions);
+    posix_spawnattr_init(&attributes);
+    int failure = posix_spawn_file_actions_adddup2(&actions, fd, STDIN_FILENO);
+    if (!failure) failure = posix_spawn_file_actions_adddup2(&actions, fd, STDOUT_FILENO);
+    if (!failure) failure = posix_spawn_file_actions_addopen(&actions, STDERR_FILENO, "/dev/null", O_WRONLY, 0);
+    posix_spawnattr_setsigmask(&attributes, &none);
+    posix_spawnattr_setsigdefault(&attributes, &defaults);
+    posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETSIGMASK | POSIX_SPAWN_SETSIGDEF);
+    char *const arguments[] = {(char *)path, NULL};
+    if (!failure) failure = posix_spawn(pid, path, &actions, &attributes, arguments, environ);
+    posix_spawnattr_destroy(&attributes);
+    posix_spawn_file_actions_destroy(&actions);
+    return failure;
+}
+
+static outcome check_hello(int fd, const char *path, at_error *err) {
+    uint32_t hello[3];
+    char id[MAX_ID_BYTES + 1];
+    if (!receive_all(fd, hello, sizeof hello) || hello[0] != AT_WORKER_MAGIC) return DEAD;
+    if (hello[1] != AT_CODEGEN_ABI || hello[2] > MAX_ID_BYTES) {
+        at_fail(err, ATTUNE_CODEGEN_MISSING, "the worker %.200s has interface version %u, this library %d", path,
+                hello[1], AT_CODEGEN_ABI);
+        return REFUSED;
+    }
+    if (!receive_all(fd, id, hello[2])) return DEAD;
+    id[hello[2]] = '\0';
+    if (!strcmp(id, ATTUNE_GENERATOR_ID)) return DONE;
+    at_fail(err, ATTUNE_CODEGEN_MISSING, "the worker %.200s is of build %.40s, this library of %.40s", path, id,
+            ATTUNE_GENERATOR_ID);
+    return REFUSED;
+}
+
+static outcome worker_start(at_workers *workers, const char *path, at_worker *worker, at_error *err) {
+    int fds[2];
+    if (!path[0] || access(path, X_OK)) {
+        at_fail(err, ATTUNE_CODEGEN_MISSING, "the worker %s was not found; install it or set ATTUNE_CODEGEN_WORKER",
+                path[0] ? path : "attune-codegen-worker");
+        return REFUSED;
+    }
+    if (workers->io->socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, fds)) {
+        at_fail(err, ATTUNE_CODEGEN_FAILED, "no socket pair for a worker: %s", strerror(errno));
+        return REFUSED;
+    }
+    const int failure = spawn(path, fds[1], &worker->pid);
+    close(fds[1]);
+    worker->fd = fds[0];
+    if (failure) {
+        close(fds[0]);
+        at_fail(err, ATTUNE_CODEGEN_FAILED, "the worker %.300s could not be started: %s", path, strerror(failure));
+        return REFUSED;
+    }
+    const outcome result = check_hello(worker->fd, path, err);
+    if (result != DONE) worker_end(worker);
+    return result;
+}
+
+/* ---- One exchange ---- */
+
+static outcome receive_reply(int fd, const attune_allocator *allocator, void **data, size_t *bytes, at_error *err) {
+    uint32_t reply[4];
+    if (!receive_all(fd, reply, sizeof reply) || reply[0] != AT_WORKER_MAGIC) return DEAD;
+    if (reply[1] >= ATTUNE_STATUS_COUNT || reply[2] > MAX_REPLY_BYTES) return DEAD;
+    char *payload = at_alloc_aligned(allocator, (size_t)reply[2] + 1, 64);
+    if (!payload) {
+        at_fail_memory(err, (size_t)reply[2] + 1);
+        return REFUSED;
+    }
+    if (!receive_all(fd, payload, reply[2])) {
+        at_free(allocator, payload);
+        return DEAD;
+    }
+    payload[reply[2]] = '\0';
+    if (reply[1] == ATTUNE_OK) {
+        *data = payload;
+        *bytes = reply[2];
+        return DONE;
+    }
+    at_fail(err, (attune_status)reply[1], "%s", payload);
+    at_free(allocator, payload);
+    return DONE;
+}
+
+static outcome exchange(int fd, const at_codegen_request *request, const attune_allocator *allocator, void **data,
+                        size_t *bytes, at_error *err) {
+    const uint32_t head[] = {AT_WORKER_MAGIC, (uint32_t)request->stage, (uint32_t)strlen(request->target),
+                             (uint32_t)request->ir_bytes};
+    if (!send_all(fd, head, sizeof head) || !send_all(fd, request->target, head[2]) ||
+        !send_all(fd, request->ir, request->ir_bytes))
+        return DEAD;
+    return receive_reply(fd, allocator, data, bytes, err);
+}
+
+/* ---- Pool of idle workers ---- */
+
+static bool take_idle(at_workers *workers, at_worker *worker) {
+    pthread_mutex_lock(&workers->mutex);
+    if (workers->owner != getpid()) { /* forked: those are our parent's */
+        for (int i = 0; i < workers->num_idle; i++) close(workers->idle[i].fd);
+        workers->num_idle = 0;
+        workers->owner = getpid();
+    }
+    const bool found = workers->num_idle > 0;
+    if (found) *worker = workers->idle[--workers->num_idle];
+    pthread_mutex_unlock(&workers->mutex);
+    return found;
+}
+
+static void give_back(at_workers *workers, at_worker *worker) {
+    pthread_mutex_lock(&workers->mutex);
+    const bool keep = workers->num_idle < AT_MAX_IDLE_WORKERS;
+    if (keep) workers->idle[workers->num_idle++] = *worker;
+    pthread_mutex_unlock(&workers->mutex);
+    if (!keep) worker_end(worker);
+}
+
+void at_workers_free(at_workers *workers) {
+    at_worker worker;
+    while (take_idle(workers, &worker)) worker_end(&worker);
+    pthread_mutex_destroy(&workers->mutex);
+}
+
+attune_status at_workers_compile(at_workers *workers, const char *path, const at_codegen_request *request,
+                                 const attune_allocator *allocator, void **data, size_t *bytes, at_error *err) {
+    if (request->ir_bytes > UINT32_MAX)
+        return at_fail(err, ATTUNE_UNSUPPORTED, "%zu bytes of IR are too many for a worker", request->ir_bytes);
+    at_error attempt_error = {0};
+    for (int attempt = 0; attempt < 2; attempt++) {
+        at_worker worker;
+        outcome result = DONE;
+        /* The second try is with a fresh worker: an idle one may have died of the same cause. */
+        if (attempt || !take_idle(workers, &worker)) result = worker_start(workers, path, &worker, &attempt_error);
+        if (result == DONE) {
+            result = exchange(worker.fd, request, allocator, data, bytes, &attempt_error);
+            if (result == DONE) {
+                give_back(workers, &worker);
+            } else {
+                worker_end(&worker);
+            }
+        }
+        if (result != DEAD) return attempt_error.status ? at_fail(err, attempt_error.status, "%s", attempt_error.message)
+                                                        : ATTUNE_OK;
+        if (attempt == 0) {
+            atomic_fetch_add(&workers->restarts, 1);
+            at_log_printf(workers->log, ATTUNE_LOG_WARNING, "a worker process died while compiling; trying another");
+        }
+    }
+    return at_fail(err, ATTUNE_CODEGEN_FAILED, "the worker %.300s died twice while compiling this kernel", path);
+}
