@@ -51,7 +51,7 @@ all: lib codegen tool ## build the library, the code generator and the command i
 lib: $(BUILD)/libattune.a $(BUILD)/libattune.so
 codegen: $(BUILD)/libattune-codegen.so $(BUILD)/attune-codegen-worker
 tool: $(BUILD)/attune
-tests: $(TESTS) $(BUILD)/tests/attune ## build the test programs
+tests: $(TESTS) codegen ## build the test programs
 
 # ---- Objects ----
 
@@ -124,11 +124,6 @@ $(BUILD)/tests/%: $(BUILD)/obj/tests/%.o $(TEST_ARCHIVES)
 	@mkdir -p $(@D)
 	$(call say,link $@)
 	$(Q)$(LINK) $(TEST_LINK) -lcmocka $($*_LDFLAGS) -o $@
-
-# A test program holds the library itself, and the library looks for its code generator in attune/ beside it.
-$(BUILD)/tests/attune: | codegen
-	@mkdir -p $(@D)
-	@ln -sfn .. $@
 
 $(BUILD)/fuzz/%: $(BUILD)/obj/tests/fuzz/%.o $(TEST_ARCHIVES)
 	@mkdir -p $(@D)

@@ -8,6 +8,17 @@
 #include <string.h>
 #include <unistd.h>
 
+/* pthreadpool is not built for ThreadSanitizer, which therefore does not see that it hands memory from one thread to
+ * another, and has to be told. */
+#ifdef __SANITIZE_THREAD__
+#include <sanitizer/tsan_interface.h>
+#define HAND_OVER(object) __tsan_release(object)
+#define TAKE_OVER(object) __tsan_acquire(object)
+#else
+#define HAND_OVER(object) ((void)(object))
+#define TAKE_OVER(object) ((void)(object))
+#endif
+
 enum { MAX_WORKERS = 1024, CHUNKS_PER_WORKER = 8 };
 
 /* ---- Limits ---- */
@@ -78,12 +89,14 @@ typedef struct pool_job {
 
 static void work(void *user, size_t worker) {
     pool_job *job = user;
+    TAKE_OVER(job);
     for (;;) {
         const int64_t begin = atomic_fetch_add_explicit(&job->next, job->chunk, memory_order_relaxed);
-        if (begin >= job->n) return;
+        if (begin >= job->n) break;
         const int64_t end = job->n - begin > job->chunk ? begin + job->chunk : job->n;
         job->fn(job->argument, begin, end, (uint32_t)worker);
     }
+    HAND_OVER(job);
 }
 
 static bool have_threads(at_pool *pool) {
@@ -109,6 +122,8 @@ void at_pool_run(void *user, attune_range_fn *fn, void *argument, int64_t n) {
     const int64_t workers = n < pool->num_workers ? n : pool->num_workers;
     pool_job job = {.fn = fn, .argument = argument, .n = n, .chunk = n / (workers * CHUNKS_PER_WORKER)};
     if (job.chunk < 1) job.chunk = 1;
+    HAND_OVER(&job);
     pthreadpool_parallelize_1d(pool->threads, work, &job, (size_t)workers, 0);
+    TAKE_OVER(&job);
     pthread_mutex_unlock(&pool->busy);
 }
