@@ -18,7 +18,7 @@ static bool is_gather(const ir_access *access) {
 
 /* The bytes from the buffer's base to lane 0; vector indices are left out. */
 static cg_linear scalar_offset(cg_emit *e, const ir_access *access) {
-    cg_linear sum = {.constant = storage_of(e, access)->offset};
+    cg_linear sum = {.constant = storage_of(e, access)->offset, .step = elem_bytes(access)};
     for (int d = 0; d < access->buffer->num_dims; d++)
         if (access->indices[d]->type.lanes == 1)
             cg_linear_add(e, &sum, access->indices[d], storage_of(e, access)->strides[d], elem_bytes(access));

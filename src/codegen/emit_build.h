@@ -62,6 +62,7 @@ typedef struct cg_emit {
     LLVMValueRef function;
     LLVMBasicBlockRef allocas;         /* its first block */
     cg_index *vars;                    /* by ir_var.id; vectors and floats have a level too */
+    const ir_expr **lets;              /* by ir_var.id: what a scalar integer `let` stands for, else NULL */
     cg_storage *storage;               /* by ir_buffer.id */
     LLVMValueRef scratch;              /* the worker's scratch memory */
     uint64_t scratch_used, scratch_peak;
@@ -131,6 +132,8 @@ typedef struct cg_linear {
         int64_t factor;
     } terms[CG_MAX_TERMS];
     unsigned count;
+    unsigned unfolded; /* lets looked into so far */
+    int64_t step;      /* by how much the factors of neighbouring accesses differ: the bytes of an element */
     int64_t constant;
 } cg_linear;
 
@@ -142,7 +145,7 @@ cg_index cg_index_op(cg_emit *e, ir_op op, cg_index x, cg_index y);
 void cg_linear_term(cg_emit *e, cg_linear *sum, cg_index x, int64_t factor); /* adds factor × x */
 /* Adds factor × x × stride to `sum`. */
 void cg_linear_add(cg_emit *e, cg_linear *sum, const ir_expr *x, cg_index stride, int64_t factor);
-/* base + sum, the outer levels' terms first, so that loops share and hoist what they can. */
+/* base + sum, added up from the outer levels inwards, so that loops share and hoist what they can. */
 LLVMValueRef cg_pointer(cg_emit *e, LLVMValueRef base, const cg_linear *sum);
 
 /* ---- emit_int.c ---- */

@@ -163,7 +163,20 @@ void cg_linear_term(cg_emit *e, cg_linear *sum, cg_index index, int64_t factor) 
 
 static bool is_const(const ir_expr *x) { return x->op == IR_CONST; }
 
+/* What a `let` of the sum stands for, so that its parts can be hoisted one by one; in moderation, because a chain of
+ * lets can stand for an exponentially large sum. */
+static const ir_expr *unfold(cg_emit *e, cg_linear *sum, const ir_expr *x) {
+    enum { MAX_UNFOLDED = 16 };
+    const ir_expr *meaning = x->op == IR_VAR ? e->lets[x->value.var->id] : NULL;
+    if (!meaning || sum->unfolded == MAX_UNFOLDED) return x;
+    const bool is_sum = meaning->op == IR_ADD || meaning->op == IR_SUB;
+    if (!is_sum && !(meaning->op == IR_MUL && (is_const(meaning->args[0]) || is_const(meaning->args[1])))) return x;
+    sum->unfolded++;
+    return meaning;
+}
+
 void cg_linear_add(cg_emit *e, cg_linear *sum, const ir_expr *x, cg_index stride, int64_t factor) {
+    x = unfold(e, sum, x);
     const ir_expr *left = x->args[0], *right = x->args[1];
     if (LLVMIsAConstantInt(stride.value)) {
         factor = wrap_mul(factor, LLVMConstIntGetSExtValue(stride.value));
@@ -191,28 +204,56 @@ static LLVMTypeRef scaled_type(const cg_emit *e, int64_t factor) {
     return factor == 1 ? e->i8 : factor == 2 ? e->i16 : factor == 4 ? e->i32 : factor == 8 ? e->i64 : NULL;
 }
 
-static LLVMValueRef pointer_add(cg_emit *e, LLVMValueRef pointer, cg_index index, int64_t factor, uint32_t level) {
-    LLVMTypeRef unit = scaled_type(e, factor);
-    if (!unit) {
-        index = scaled(e, index, factor);
-        unit = e->i8;
-        factor = 1;
-    }
+/* pointer + factor × index at `level`. A multiple of one more than a neighbour's goes on from the neighbour, so that
+ * the rows of a tile cost one addition each and only their stride is kept. */
+static LLVMValueRef pointer_add(cg_emit *e, LLVMValueRef pointer, cg_index index, int64_t factor, int64_t step,
+                                uint32_t level) {
     memo_entry key = {.op = MEMO_POINTER_ADD, .x = pointer, .y = index.value, .factor = factor};
     LLVMValueRef result = memo_find(e, &key);
     if (result) return result;
+    memo_entry neighbour = key;
+    neighbour.factor = wrap_add(factor, -step);
+    LLVMValueRef from = memo_find(e, &neighbour);
+    if (from) {
+        pointer = from;
+        factor = step;
+    }
+    LLVMTypeRef unit = scaled_type(e, factor);
+    LLVMValueRef offset = (unit ? index : scaled(e, index, factor)).value;
     LLVMBasicBlockRef here = enter_outer(e, level);
-    result = LLVMBuildGEP2(e->b, unit, pointer, &index.value, 1, "");
+    result = LLVMBuildGEP2(e->b, unit ? unit : e->i8, pointer, &offset, 1, "");
     LLVMPositionBuilderAtEnd(e->b, here);
     return memo_keep(e, key, level, result);
 }
 
+static LLVMValueRef add_level(cg_emit *e, LLVMValueRef pointer, const cg_linear *sum, uint32_t terms_of, uint32_t at) {
+    for (unsigned t = 0; t < sum->count; t++) {
+        const int64_t factor = sum->terms[t].factor;
+        if (sum->terms[t].index.level != terms_of || factor == 0) continue;
+        pointer = pointer_add(e, pointer, sum->terms[t].index, factor, sum->step, at);
+    }
+    return pointer;
+}
+
+/* The level at which multiples of scalar parameters (the strides of a tile's rows) are added: as late as it costs
+ * nothing, which is outside an innermost loop that the address runs along, because early sums occupy registers. */
+static uint32_t level_of_rows(const cg_emit *e, const cg_linear *sum) {
+    uint32_t deepest = 0, second = 0;
+    for (unsigned t = 0; t < sum->count; t++) {
+        const uint32_t level = sum->terms[t].index.level;
+        if (level > deepest) second = deepest, deepest = level;
+        else if (level < deepest && level > second) second = level;
+    }
+    return e->levels[deepest].counter ? second : deepest;
+}
+
 LLVMValueRef cg_pointer(cg_emit *e, LLVMValueRef base, const cg_linear *sum) {
+    const uint32_t rows = level_of_rows(e, sum);
     LLVMValueRef pointer = base;
-    for (uint32_t level = 0; level <= e->level; level++)
-        for (unsigned t = 0; t < sum->count; t++)
-            if (sum->terms[t].index.level == level && sum->terms[t].factor != 0)
-                pointer = pointer_add(e, pointer, sum->terms[t].index, sum->terms[t].factor, level);
+    for (uint32_t level = 0; level <= e->level; level++) {
+        if (level > 0) pointer = add_level(e, pointer, sum, level, level);
+        if (level == rows) pointer = add_level(e, pointer, sum, 0, level);
+    }
     if (sum->constant == 0) return pointer;
     LLVMValueRef offset = cg_i64(e, sum->constant);
     return LLVMBuildGEP2(e->b, e->i8, pointer, &offset, 1, "");

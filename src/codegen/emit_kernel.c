@@ -36,8 +36,9 @@ static bool begin_function(cg_emit *e, const char *name, LLVMTypeRef *params, un
     e->function = LLVMAddFunction(e->module, name, type);
     add_attributes(e);
     e->vars = at_arena_alloc(e->arena, (e->kernel->num_vars + 1) * sizeof *e->vars);
+    e->lets = at_arena_alloc(e->arena, (e->kernel->num_vars + 1) * sizeof *e->lets);
     e->storage = at_arena_alloc(e->arena, (e->kernel->num_buffers + 1) * sizeof *e->storage);
-    if (!e->vars || !e->storage) {
+    if (!e->vars || !e->lets || !e->storage) {
         at_fail_memory(e->err, (e->kernel->num_vars + e->kernel->num_buffers) * sizeof *e->storage);
         return false;
     }
@@ -69,7 +70,7 @@ void cg_buffer_strides(cg_emit *e, const ir_buffer *buffer) {
     cg_index *strides = e->storage[buffer->id].strides, packed = cg_index_const(e, 1);
     for (int d = buffer->num_dims - 1; d >= 0; d--) {
         strides[d] = buffer->strides[0] ? cg_emit_index(e, buffer->strides[d]) : packed;
-        packed = cg_index_op(e, IR_MUL, packed, cg_emit_index(e, buffer->dims[d]));
+        if (d > 0 && !buffer->strides[0]) packed = cg_index_op(e, IR_MUL, packed, cg_emit_index(e, buffer->dims[d]));
     }
 }
 

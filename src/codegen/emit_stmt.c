@@ -94,10 +94,13 @@ static void emit_if(cg_emit *e, const ir_stmt *stmt) {
 
 static void emit_let(cg_emit *e, const ir_stmt *stmt) {
     const ir_expr *value = stmt->u.let.value;
-    const bool integer = ir_elem_get((ir_elem)value->type.elem)->class == IR_CLASS_INT;
-    const cg_index bound =
-        integer && value->type.lanes == 1 ? cg_emit_index(e, value) : (cg_index){cg_emit_expr(e, value), e->level};
+    if (value->type.lanes > 1 || ir_elem_get((ir_elem)value->type.elem)->class != IR_CLASS_INT) {
+        bind(e, stmt->u.let.var, cg_emit_expr(e, value), e->level);
+        return;
+    }
+    const cg_index bound = cg_emit_index(e, value);
     bind(e, stmt->u.let.var, bound.value, bound.level);
+    e->lets[stmt->u.let.var->id] = value;
 }
 
 /* ---- alloc ---- */
