@@ -76,8 +76,8 @@ for name in "${tests[@]}"; do
     verdicts=$(judge "$name" "$(cat "$logs/$name.status")")
     echo "$verdicts"
     if grep -q '^failed' <<<"$verdicts"; then
-        echo "---- the end of $logs/$name.log"
-        tail -n 60 "$logs/$name.log"
+        echo "---- from $logs/$name.log"
+        grep -B 5 -A 10 '^not ok' "$logs/$name.log" | head -n 150 || tail -n 60 "$logs/$name.log"
         echo "----"
     fi
     passed=$((passed + $(grep -c '^passed' <<<"$verdicts" || true)))
