@@ -19,7 +19,9 @@
 
 static random_ir generator;
 
-static double random_between(double lo, double hi) { return lo + (hi - lo) * ((double)(random_ir_bits(&generator) >> 11) * 0x1p-53); }
+static double random_between(double lo, double hi) {
+    return lo + (hi - lo) * ((double)(random_ir_bits(&generator) >> 11) * 0x1p-53);
+}
 
 static const ir_kernel *parse(at_arena *arena, const char *text) {
     at_error err = {.status = ATTUNE_OK};
@@ -52,11 +54,12 @@ static const function functions[] = {
 };
 
 static const double edges[] = {
-    0.0, -0.0, INFINITY, -INFINITY, NAN, 1, -1, 0.5, -0.5, 2, 0.625, 0.75, 127, 127.5, 0x1.fffffep6, 128, 128.5, 129, 1e9,
-    3e38, -126, -126.5, -127, -127.5, -128, -149, -150, -151, -1e9, -3e38, 0x1p-126, 0x1p-127, 0x1p-149, -0x1p-149,
-    0x1.fffffcp-127, 0x1.fffffep127, 0x1.6a09e6p-1, 0x1.6a09e8p-1, 0x1.6a09e6p0, 0x1.6a09e8p0, 0x1.fffffep-1, 0x1.000002p0,
-    1023, 1023.75, 1024, 1025, 1e300, -1021, -1022, -1022.5, -1023, -1024, -1074, -1075, 0x1p-1022, 0x1p-1030,
-    0x1p-1074, -0x1p-1074, 0x1.fffffffffffffp1023, 0x1.fffffffffffffp-1, 0x1.0000000000001p0, 20, -20, 9.1, 18.8, -40,
+    0.0, -0.0, INFINITY, -INFINITY, NAN, 1, -1, 0.5, -0.5, 2, 0.625, 0.75, 127, 127.5, 0x1.fffffep6, 128, 128.5, 129,
+    1e9, 3e38, -126, -126.5, -127, -127.5, -128, -149, -150, -151, -1e9, -3e38, 0x1p-126, 0x1p-127, 0x1p-149,
+    -0x1p-149, 0x1.fffffcp-127, 0x1.fffffep127, 0x1.6a09e6p-1, 0x1.6a09e8p-1, 0x1.6a09e6p0, 0x1.6a09e8p0,
+    0x1.fffffep-1, 0x1.000002p0, 1023, 1023.75, 1024, 1025, 1e300, -1021, -1022, -1022.5, -1023, -1024, -1074, -1075,
+    0x1p-1022, 0x1p-1030, 0x1p-1074, -0x1p-1074, 0x1.fffffffffffffp1023, 0x1.fffffffffffffp-1, 0x1.0000000000001p0,
+    20, -20, 9.1, 18.8, -40,
 };
 
 static double make_input(const function *f, size_t i, bool f64) {
@@ -162,8 +165,8 @@ static void test_exp2_exact(void **state) {
     static const struct {
         float x, y;
     } cases[] = {
-        {0, 1}, {-0.0f, 1}, {1, 2}, {-1, 0.5f}, {127, 0x1p127f}, {128, INFINITY}, {1e30f, INFINITY}, {INFINITY, INFINITY},
-        {-126, 0x1p-126f}, {-150, 0}, {-1e30f, 0}, {-INFINITY, 0},
+        {0, 1}, {-0.0f, 1}, {1, 2}, {-1, 0.5f}, {127, 0x1p127f}, {128, INFINITY}, {1e30f, INFINITY},
+        {INFINITY, INFINITY},        {-126, 0x1p-126f}, {-150, 0}, {-1e30f, 0}, {-INFINITY, 0},
     };
     static float in[NUM_INPUTS], out[NUM_INPUTS];
     for (const at_target *target = at_targets(); target->name; target++) {
@@ -259,7 +262,8 @@ static void test_passes_keep_bits(void **state) {
         at_arena arena;
         at_arena_init(&arena, NULL);
         at_error err = {.status = ATTUNE_OK};
-        if (!ir_lower(parse(&arena, generator.text), target, observe, &o, &err)) fail_msg("%s\n%s", err.message, generator.text);
+        if (!ir_lower(parse(&arena, generator.text), target, observe, &o, &err))
+            fail_msg("%s\n%s", err.message, generator.text);
         assert_int_equal(o.passes, 4);
         changed += o.changed;
         at_arena_free(&arena);
@@ -299,7 +303,8 @@ typedef struct pass_case {
 } pass_case;
 
 static const pass_case pass_cases[] = {
-    {ir_pass_unroll, "avx2", "for j in 0 .. 3 unroll { o[j] = 1.0 }", "o[0] = 0x1p+0 o[1] = 0x1p+0 o[2] = 0x1p+0", NULL},
+    {ir_pass_unroll, "avx2", "for j in 0 .. 3 unroll { o[j] = 1.0 }",
+     "o[0] = 0x1p+0 o[1] = 0x1p+0 o[2] = 0x1p+0", NULL},
     {ir_pass_unroll, "avx2", "for j in 1 .. 6 by 2 unroll { let a = j * 2 o[a + i] = 1.0 }",
      "o[i + 2] = 0x1p+0 o[i + 6] = 0x1p+0 o[i + 10] = 0x1p+0", NULL},
     {ir_pass_unroll, "avx2", "for j in 0 .. 2 unroll { let a = i + j alloc r: f32[] reg r[] = 1.0 o[a] = r[] }",
@@ -334,8 +339,8 @@ static void test_pass_texts(void **state) {
     for (size_t c = 0; c < LENGTH(pass_cases); c++) {
         const pass_case *one = &pass_cases[c];
         char text[1024];
-        snprintf(text, sizeof text, "kernel @k (x: f32[n] in, o: f32[n] out, n: idx) { parallel for i in 0 .. n { %s } }",
-                 one->body);
+        snprintf(text, sizeof text,
+                 "kernel @k (x: f32[n] in, o: f32[n] out, n: idx) { parallel for i in 0 .. n { %s } }", one->body);
         at_arena arena;
         at_arena_init(&arena, NULL);
         at_error err = {.status = ATTUNE_OK};

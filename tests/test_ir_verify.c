@@ -213,12 +213,152 @@ static void test_rules(void **state) {
     for (size_t c = 0; c < LENGTH(rule_cases); c++) {
         const rule_case *one = &rule_cases[c];
         const attune_status status = verify_text(one->text, one->target ? IR_LOWERED : IR_SCHEDULED, one->target, &err);
-        if (one->refusal ? status == ATTUNE_INVALID_IR && strstr(err.message, one->refusal) : status == ATTUNE_OK) continue;
+        const bool right = one->refusal ? status == ATTUNE_INVALID_IR && strstr(err.message, one->refusal)
+                                        : status == ATTUNE_OK;
+        if (right) continue;
         wrong++;
         print_error("%s\n  expected %s, got %s\n", one->text, one->refusal ? one->refusal : "acceptance",
                     status ? err.message : "acceptance");
     }
     assert_int_equal(wrong, 0);
+}
+
+/* ---- Kernels that the builder would not build: each is a good one with one thing broken ---- */
+
+static ir_stmt *statement(ir_kernel *kernel, int n) {
+    ir_stmt *s = kernel->phases->body.first;
+    while (n-- > 0) s = s->next;
+    return s;
+}
+
+/* Nodes are immutable to all but these tests. */
+#define MUTABLE(type, pointer) ((type *)(uintptr_t)(pointer))
+
+static void same_name(ir_kernel *k) { MUTABLE(ir_var, statement(k, 1)->u.let.var)->name = "x"; }
+static void same_id(ir_kernel *k) { MUTABLE(ir_var, statement(k, 1)->u.let.var)->id = 0; }
+static void large_id(ir_kernel *k) { MUTABLE(ir_var, statement(k, 1)->u.let.var)->id = 1000; }
+static void odd_lanes(ir_kernel *k) { MUTABLE(ir_expr, statement(k, 1)->u.let.value)->type.lanes = 3; }
+static void many_lanes(ir_kernel *k) { MUTABLE(ir_expr, statement(k, 1)->u.let.value)->type.lanes = 128; }
+static void no_operator(ir_kernel *k) { MUTABLE(ir_expr, statement(k, 1)->u.let.value)->op = 200; }
+static void no_operand(ir_kernel *k) { MUTABLE(ir_expr, statement(k, 1)->u.let.value)->args[1] = NULL; }
+static void wrong_result(ir_kernel *k) { MUTABLE(ir_expr, statement(k, 1)->u.let.value)->type.elem = IR_I64; }
+static void wrong_class(ir_kernel *k) { MUTABLE(ir_expr, statement(k, 1)->u.let.value)->op = IR_SQRT; }
+static void let_type(ir_kernel *k) { MUTABLE(ir_var, statement(k, 1)->u.let.var)->type.elem = IR_I64; }
+static void use_before(ir_kernel *k) {
+    ir_stmt *alloc = statement(k, 0), *let = alloc->next, *store = let->next;
+    alloc->next = store;
+    let->next = store->next;
+    store->next = let;
+}
+static void foreign_buffer(ir_kernel *k) {
+    static ir_buffer other;
+    const ir_access *access = statement(k, 2)->u.store.access;
+    other = *access->buffer;
+    MUTABLE(ir_access, access)->buffer = &other;
+}
+static void store_type(ir_kernel *k) { MUTABLE(ir_access, statement(k, 2)->u.store.access)->lanes = 2; }
+static void no_index(ir_kernel *k) { MUTABLE(ir_access, statement(k, 2)->u.store.access)->indices[0] = NULL; }
+static void no_step(ir_kernel *k) { statement(k, 3)->u.loop.step = 0; }
+static void odd_alloc(ir_kernel *k) { MUTABLE(ir_buffer, statement(k, 0)->u.alloc)->type.lanes = 5; }
+static void no_dim(ir_kernel *k) { MUTABLE(ir_buffer, statement(k, 0)->u.alloc)->dims[0] = NULL; }
+static void param_alloc(ir_kernel *k) { MUTABLE(ir_buffer, statement(k, 0)->u.alloc)->space = IR_PARAM; }
+static void far_pick(ir_kernel *k) {
+    MUTABLE(uint8_t, statement(k, 4)->u.let.value->value.pick)[1] = 8;
+}
+static void wide_reg(ir_kernel *k) { MUTABLE(ir_access, statement(k, 5)->u.store.access)->lanes = 8; }
+static void large_bool(ir_kernel *k) { MUTABLE(ir_expr, statement(k, 6)->u.branch.condition)->value.i = 2; }
+static void float_condition(ir_kernel *k) { MUTABLE(ir_expr, statement(k, 6)->u.branch.condition)->type.elem = IR_I32; }
+static void no_phases(ir_kernel *k) { k->num_phases = 2; }
+static void statement_kind(ir_kernel *k) { statement(k, 3)->kind = 99; }
+
+static void test_malformed(void **state) {
+    (void)state;
+    static const char *const text =
+        "kernel @k (x: f32[64] inout, n: idx) { parallel for i in 0 .. 8 { alloc r: f32x4[2] reg let a = i + 1"
+        " x[a] = 1.0 for j in 0 .. 4 { x[j] = 2.0 } let v = shuffle(x[0]:x4, x[4]:x4, [0, 1]) r[1] = splat.x4(0.5)"
+        " if true { x[0] = 1.0 } } }";
+    static const struct {
+        void (*break_it)(ir_kernel *kernel);
+        const char *refusal;
+    } cases[] = {
+        {same_name, "the name 'x' is given twice"},
+        {same_id, "has the id 0, which is taken"},
+        {large_id, "has the id 1000, which is too large"},
+        {odd_lanes, "and 3 lanes, which is not all valid"},
+        {many_lanes, "and 128 lanes, which is not all valid"},
+        {no_operator, "operator 200"},
+        {no_operand, "an expression is missing"},
+        {wrong_result, "wrong type"},
+        {wrong_class, "'sqrt' does not work on idx"},
+        {let_type, "has not its value's type"},
+        {use_before, "'a' is used outside of its scope"},
+        {foreign_buffer, "'x' is used outside of its scope"},
+        {store_type, "the value has another type"},
+        {no_index, "lacks an index"},
+        {no_step, "has step 0"},
+        {odd_alloc, "'r' has elements of 5 lanes"},
+        {no_dim, "dimension 0 of 'r' is not a constant above 0"},
+        {param_alloc, "is neither scratch nor reg"},
+        {far_pick, "pick 8 is beyond the 8 lanes"},
+        {wide_reg, "in whole elements of 4 lanes"},
+        {large_bool, "neither 0 nor 1"},
+        {float_condition, "is not a scalar bool"},
+        {no_phases, "it has 1 phases and says 2"},
+        {statement_kind, "a statement of kind 99"},
+    };
+    for (size_t c = 0; c < LENGTH(cases); c++) {
+        at_arena arena;
+        at_arena_init(&arena, NULL);
+        at_error err = {.status = ATTUNE_OK};
+        ir_kernel *kernel = ir_parse(&arena, text, strlen(text), &err);
+        if (!kernel || ir_verify(kernel, IR_SCHEDULED, NULL, &err)) fail_msg("%s", err.message);
+        cases[c].break_it(kernel);
+        if (ir_verify(kernel, IR_SCHEDULED, NULL, &err) != ATTUNE_INVALID_IR || !strstr(err.message, cases[c].refusal))
+            fail_msg("case %zu: expected '%s', got '%s'", c, cases[c].refusal, err.message);
+        at_arena_free(&arena);
+    }
+}
+
+/* ---- Refused memory ---- */
+
+typedef struct failing {
+    int left; /* allocations that still succeed */
+} failing;
+
+static void *failing_allocate(void *user, size_t bytes, size_t align) {
+    failing *f = user;
+    return f->left-- > 0 ? aligned_alloc(align, (bytes + align - 1) / align * align) : NULL;
+}
+
+static void failing_free(void *user, void *pointer) {
+    (void)user;
+    free(pointer);
+}
+
+/* Whatever allocation is refused: out of memory, and never a verdict. */
+static void test_refused_memory(void **state) {
+    (void)state;
+    static const char *const text = "kernel @k (x: f32[n] inout, n: idx) { parallel for i in 0 .. n {"
+                                    " for j in 0 .. n - n % 8 by 8 { x[min(j, n - 8)]:x8 = splat.x8(1.0) } } }";
+    for (int n = 0;; n++) {
+        failing f = {1000};
+        const attune_allocator allocator = {failing_allocate, failing_free, &f};
+        at_arena arena;
+        at_arena_init(&arena, &allocator);
+        at_error err = {.status = ATTUNE_OK};
+        ir_kernel *kernel = ir_parse(&arena, text, strlen(text), &err);
+        assert_non_null(kernel);
+        f.left = n;
+        const attune_status status = ir_verify(kernel, IR_SCHEDULED, NULL, &err);
+        at_arena_free(&arena);
+        if (f.left > 0) {
+            assert_int_equal(status, ATTUNE_OK);
+            assert_true(n > 0);
+            return;
+        }
+        assert_true(status == ATTUNE_OUT_OF_MEMORY || status == ATTUNE_OK);
+        if (status == ATTUNE_OK) assert_int_equal(f.left, 0);
+    }
 }
 
 /* ---- Soundness: what is accepted runs without a complaint of the interpreter ---- */
@@ -277,6 +417,8 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_bounds),
         cmocka_unit_test(test_rules),
+        cmocka_unit_test(test_malformed),
+        cmocka_unit_test(test_refused_memory),
         cmocka_unit_test_setup_teardown(test_accepted_runs_in_bounds, make_random, free_random),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -275,10 +275,10 @@ static void put_registers(random_ir *r) {
     put(r, "alloc r%d: f32%s[3] reg\n", id, suffix);
     put(r, "for a%d in 0 .. 3 unroll {\nlet w%d = ", id, id);
     put_value(r, lanes, 2);
-    put(r, "\nalloc s%d: f32%s[] reg\ns%d[] = w%d\nr%d[2 - a%d] = (s%d[]%s%s + w%d)\n}\n", id, suffix, id, id, id, id, id,
-        of, suffix, id);
-    put(r, "t[%d]%s%s = ((r%d[0]%s%s - r%d[1]%s%s) * r%d[2]%s%s)\n", random_ir_below(r, 48), of, suffix, id, of, suffix, id,
-        of, suffix, id, of, suffix);
+    put(r, "\nalloc s%d: f32%s[] reg\ns%d[] = w%d\nr%d[2 - a%d] = (s%d[]%s%s + w%d)\n}\n", id, suffix, id, id, id, id,
+        id, of, suffix, id);
+    put(r, "t[%d]%s%s = ((r%d[0]%s%s - r%d[1]%s%s) * r%d[2]%s%s)\n", random_ir_below(r, 48), of, suffix, id, of, suffix,
+        id, of, suffix, id, of, suffix);
 }
 
 static void put_block(random_ir *r) {
@@ -296,11 +296,13 @@ static void put_block(random_ir *r) {
     r->depth--;
 }
 
-static const struct {
+typedef struct assumption {
     const char *text;
-    int64_t n_min, m_min, m_max, p_min, p_max;
+    int n_min, m_min, m_max, p_min, p_max;
     int p_below_n, m_above_n;
-} assumptions[] = {
+} assumption;
+
+static const assumption assumptions[] = {
     {"", 0, 0, 12, -6, 26, 0, 0},
     {"assume n >= 8\n", 8, 0, 12, -6, 26, 0, 0},
     {"assume m == 6\n", 0, 6, 6, -6, 26, 0, 0},
@@ -310,12 +312,12 @@ static const struct {
 };
 
 void random_ir_arguments(random_ir *r, int64_t arguments[3]) {
-    const int which = r->assumption;
-    int64_t n = assumptions[which].n_min + random_ir_below(r, 14);
-    int64_t m = assumptions[which].m_min + random_ir_below(r, (int)(assumptions[which].m_max - assumptions[which].m_min) + 1);
-    int64_t p = assumptions[which].p_min + random_ir_below(r, (int)(assumptions[which].p_max - assumptions[which].p_min) + 1);
-    if (assumptions[which].p_below_n) p %= n;
-    if (assumptions[which].m_above_n) m += n + 1;
+    const assumption *a = &assumptions[r->assumption];
+    int64_t n = a->n_min + random_ir_below(r, 14);
+    int64_t m = a->m_min + random_ir_below(r, a->m_max - a->m_min + 1);
+    int64_t p = a->p_min + random_ir_below(r, a->p_max - a->p_min + 1);
+    if (a->p_below_n) p %= n;
+    if (a->m_above_n) m += n + 1;
     arguments[0] = n;
     arguments[1] = m;
     arguments[2] = p;
@@ -326,8 +328,8 @@ void random_ir_kernel(random_ir *r) {
     r->num_vars = r->num_names = r->depth = 0;
     r->budget = r->arithmetic ? 14 : 5;
     r->assumption = random_ir_below(r, (int)(sizeof assumptions / sizeof assumptions[0]));
-    put(r, "kernel @k (x: f32[n] inout, y: f32[n, m] inout, t: f32[%d] inout, n: idx, m: idx, p: idx) {\n%s", RANDOM_IR_T,
-        assumptions[r->assumption].text);
+    put(r, "kernel @k (x: f32[n] inout, y: f32[n, m] inout, t: f32[%d] inout, n: idx, m: idx, p: idx) {\n%s",
+        RANDOM_IR_T, assumptions[r->assumption].text);
     put(r, "parallel for i in 0 .. n {\n");
     snprintf(r->vars[r->num_vars++], sizeof r->vars[0], "i");
     put_block(r);
