@@ -27,8 +27,9 @@ static void bind_params(interp *run, void *const *buffers) {
 
 static void check_assumes(interp *run) {
     for (uint32_t a = 0; a < run->kernel->num_assumes; a++) {
-        const uint8_t *holds = interp_eval(interp_compile_value(run, run->kernel->assumes[a]));
-        if (!*holds) interp_check_failed(run, "assumption %u does not hold", a);
+        run->assumption = run->kernel->assumes[a];
+        const uint8_t *holds = interp_eval(interp_compile_value(run, run->assumption));
+        if (!*holds) interp_check_failed(run, "the assumption does not hold");
     }
 }
 

@@ -148,6 +148,7 @@ struct interp {
     int64_t *order;                        /* of the tasks of the phase under way */
     uint32_t depth;                        /* of what is being compiled */
     uint32_t phase;                        /* under way */
+    const ir_expr *assumption;             /* of the kernel, being checked before the first phase */
     const interp_action *parent, *current; /* while compiling, while running */
     jmp_buf escape;                        /* where failures go */
 };

@@ -54,24 +54,39 @@ static void print_statement(const ir_stmt *s, at_string *out) {
     }
 }
 
+/* A statement, or an assumption of the kernel, of which only so much is shown that the message stays readable. */
+static void print_quoted(const ir_stmt *statement, const ir_expr *assumption, at_string *out) {
+    enum { SHOWN = 160 };
+    at_string_puts(out, "at `");
+    const size_t start = out->length;
+    if (statement) {
+        print_statement(statement, out);
+    } else {
+        at_string_puts(out, "assume ");
+        ir_print_expr(assumption, out);
+    }
+    if (out->length > start + SHOWN) {
+        out->length = start + SHOWN;
+        out->data[out->length] = '\0';
+        at_string_puts(out, "…");
+    }
+    at_string_puts(out, "`");
+}
+
 /* "phase 1, i = 3, c = 16, at `o[i, c]:x16 = …`" */
 static void print_place(const interp *run, at_string *out) {
+    if (!run->current) {
+        print_quoted(NULL, run->assumption, out);
+        return;
+    }
     const ir_phase *phase = run->kernel->phases;
     for (uint32_t p = 0; p < run->phase; p++) phase = phase->next;
     at_string_printf(out, "phase %u", run->phase);
     for (int l = 0; l < phase->num_loops; l++)
         at_string_printf(out, ", %s = %lld", phase->loops[l].var->name, (long long)*run->phases[run->phase].vars[l]);
     print_loops(run->current->parent, out);
-    at_string_puts(out, ", at `");
-    at_string start = *out;
-    print_statement(run->current->source, out);
-    enum { SHOWN = 160 };
-    if (out->length > start.length + SHOWN) {
-        out->length = start.length + SHOWN;
-        out->data[out->length] = '\0';
-        at_string_puts(out, "…");
-    }
-    at_string_puts(out, "`");
+    at_string_puts(out, ", ");
+    print_quoted(run->current->source, NULL, out);
 }
 
 _Noreturn void interp_check_failed(interp *run, const char *format, ...) {
@@ -82,10 +97,7 @@ _Noreturn void interp_check_failed(interp *run, const char *format, ...) {
     va_end(args);
     at_string place;
     at_string_init(&place, run->allocator);
-    if (run->current)
-        print_place(run, &place);
-    else
-        at_string_puts(&place, "its assumptions");
+    print_place(run, &place);
     at_fail(run->err, ATTUNE_CHECK_FAILED, "%s (in @%s, %s)", text, run->kernel->name,
             place.data && !place.failed ? place.data : "at a place there was no memory to print");
     at_string_free(&place);
