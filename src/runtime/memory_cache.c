@@ -127,7 +127,6 @@ void at_memory_cache_alias(at_memory_cache *cache, at_cache_node *node, const at
     shard_grow(cache, shard);
     bool added = false;
     if (node->next && shard->num_buckets) {
-        if (node->num_aliases == AT_CACHE_MAX_ALIASES) drop_oldest_alias(cache, node);
         shard_lock(shard);
         if (!shard_search(shard, raw, hash)) {
             at_cache_alias **bucket = bucket_of(shard, hash);
@@ -141,7 +140,7 @@ void at_memory_cache_alias(at_memory_cache *cache, at_cache_node *node, const at
     if (added) {
         alias->next = node->aliases;
         node->aliases = alias;
-        node->num_aliases++;
+        if (++node->num_aliases > AT_CACHE_MAX_ALIASES) drop_oldest_alias(cache, node);
     }
     pthread_mutex_unlock(&cache->mutex);
     if (!added) at_free(cache->allocator, alias);

@@ -1,0 +1,19 @@
+/* Directories that live as long as a test. */
+#ifndef ATTUNE_TESTS_TEMP_DIR_H
+#define ATTUNE_TESTS_TEMP_DIR_H
+
+enum { TEMP_DIR_CHARS = 256 };
+
+/* Makes an empty directory (0700) below TMPDIR or /tmp. Ends the program if it cannot. */
+void temp_dir_make(char path[TEMP_DIR_CHARS]);
+
+/* Removes it with the files in it. */
+void temp_dir_remove(const char *path);
+
+/* How many files in it have names that start with `prefix` and end with `suffix`. */
+int temp_dir_count(const char *path, const char *prefix, const char *suffix);
+
+/* The path of the first file whose name ends with `suffix`; "" if there is none. */
+void temp_dir_first(const char *path, const char *suffix, char file[TEMP_DIR_CHARS]);
+
+#endif

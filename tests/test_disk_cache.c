@@ -1,0 +1,434 @@
+/* Cache entries and the directory they live in: format, damage, trust, eviction, failing writes. */
+#define _GNU_SOURCE
+#include "runtime/cache_dir.h"
+#include "runtime/disk_cache.h"
+#include "runtime/disk_files.h"
+#include "support/fake_codegen.h"
+#include "support/temp_dir.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+static _Alignas(64) uint8_t image[FAKE_IMAGE_BYTES];
+static size_t image_bytes;
+static int messages;
+
+static void count_message(void *user, attune_log_level level, const char *message) {
+    (void)user, (void)level;
+    assert_true(strlen(message) > 10);
+    messages++;
+}
+
+static const at_log counting = {count_message, NULL};
+
+static at_key key_of(uint32_t number) {
+    at_key key = {.high = number + 1, .low = number * UINT64_C(0x9e3779b97f4a7c15) | 1, .size = 100};
+    memset(key.bytes, (int)number, key.size);
+    return key;
+}
+
+static at_entry entry_of(const at_key *key) {
+    return (at_entry){.required = AT_CPU_X86_64, .key = key->bytes, .key_bytes = key->size, .problem = "seq_q=1",
+                      .schedule = "lanes=8", .isa = "avx2", .image = image, .image_bytes = image_bytes};
+}
+
+/* ---- Format ---- */
+
+static void encode(uint8_t **data, size_t *bytes) {
+    const at_key key = key_of(3);
+    const at_entry entry = entry_of(&key);
+    assert_int_equal(at_entry_encode(&entry, NULL, data, bytes, NULL), ATTUNE_OK);
+}
+
+static void an_entry_comes_back(void **state) {
+    (void)state;
+    uint8_t *data;
+    size_t bytes;
+    at_entry got;
+    const at_key key = key_of(3);
+    encode(&data, &bytes);
+    assert_null(at_entry_decode(data, bytes, &got));
+    assert_int_equal(got.required, AT_CPU_X86_64);
+    assert_int_equal(got.key_bytes, key.size);
+    assert_memory_equal(got.key, key.bytes, key.size);
+    assert_string_equal(got.problem, "seq_q=1");
+    assert_string_equal(got.schedule, "lanes=8");
+    assert_string_equal(got.isa, "avx2");
+    assert_int_equal(got.image_bytes, image_bytes);
+    assert_memory_equal(got.image, image, image_bytes);
+    at_free(NULL, data);
+}
+
+static void each_flipped_bit_is_noticed(void **state) {
+    (void)state;
+    uint8_t *data;
+    size_t bytes;
+    at_entry got;
+    encode(&data, &bytes);
+    for (size_t bit = 0; bit < bytes * 8; bit++) {
+        data[bit / 8] ^= (uint8_t)(1 << bit % 8);
+        assert_non_null(at_entry_decode(data, bytes, &got));
+        data[bit / 8] ^= (uint8_t)(1 << bit % 8);
+    }
+    assert_null(at_entry_decode(data, bytes, &got));
+    at_free(NULL, data);
+}
+
+static void each_truncation_is_noticed(void **state) {
+    (void)state;
+    uint8_t *data;
+    size_t bytes;
+    at_entry got;
+    encode(&data, &bytes);
+    for (size_t n = 0; n < bytes; n++) {
+        uint8_t *part = aligned_alloc(64, (n + 64) / 64 * 64);
+        memcpy(part, data, n);
+        assert_non_null(at_entry_decode(part, n, &got));
+        free(part);
+    }
+    at_free(NULL, data);
+}
+
+/* ---- Directory ---- */
+
+static void open_cache(at_disk_cache *cache, const char *dir, uint64_t capacity, const at_io *io) {
+    messages = 0;
+    at_disk_cache_init(cache, dir, capacity, at_default_allocator(), io, &counting);
+}
+
+static bool reads_back(at_disk_cache *cache, uint32_t number) {
+    const at_key key = key_of(number);
+    uint8_t *data;
+    at_entry entry;
+    if (!at_disk_cache_read(cache, &key, &data, &entry)) return false;
+    assert_memory_equal(entry.image, image, image_bytes);
+    at_free(NULL, data);
+    return true;
+}
+
+static void write_one(at_disk_cache *cache, uint32_t number) {
+    const at_key key = key_of(number);
+    const at_entry entry = entry_of(&key);
+    at_disk_cache_write(cache, &key, &entry);
+}
+
+static void an_entry_is_found_again(void **state) {
+    at_disk_cache cache;
+    open_cache(&cache, *state, 1 << 20, at_default_io());
+    assert_false(reads_back(&cache, 1));
+    write_one(&cache, 1);
+    assert_true(reads_back(&cache, 1));
+    assert_false(reads_back(&cache, 2));
+    assert_int_equal(temp_dir_count(*state, "", ""), 1);
+    at_disk_cache_free(&cache);
+    assert_int_equal(messages, 0);
+}
+
+static int no_tmpfile(int dir, const char *path, int flags, mode_t mode) {
+    if ((flags & O_TMPFILE) == O_TMPFILE) {
+        errno = EOPNOTSUPP;
+        return -1;
+    }
+    return at_default_io()->openat(dir, path, flags, mode);
+}
+
+static void without_unnamed_files(void **state) {
+    at_disk_cache cache;
+    at_io io = *at_default_io();
+    io.openat = no_tmpfile;
+    open_cache(&cache, *state, 1 << 20, &io);
+    write_one(&cache, 1);
+    write_one(&cache, 1);
+    assert_true(reads_back(&cache, 1));
+    assert_int_equal(temp_dir_count(*state, "", ""), 1);
+    at_disk_cache_free(&cache);
+}
+
+static void the_directory_is_made(void **state) {
+    char path[TEMP_DIR_CHARS + 16], parent[TEMP_DIR_CHARS + 16];
+    struct stat status;
+    at_disk_cache cache;
+    snprintf(parent, sizeof parent, "%s/a", (char *)*state);
+    snprintf(path, sizeof path, "%s/a/b", (char *)*state);
+    open_cache(&cache, path, 1 << 20, at_default_io());
+    assert_string_equal(cache.path, path);
+    assert_int_equal(stat(path, &status), 0);
+    assert_int_equal(status.st_mode & 0777, 0700);
+    at_disk_cache_free(&cache);
+    rmdir(path);
+    rmdir(parent);
+}
+
+static void assert_off(const char *path) {
+    at_disk_cache cache;
+    open_cache(&cache, path, 1 << 20, at_default_io());
+    assert_string_equal(cache.path, "");
+    assert_int_equal(messages, 1);
+    write_one(&cache, 1);
+    assert_false(reads_back(&cache, 1));
+    at_disk_cache_free(&cache);
+}
+
+static void an_untrusted_directory_is_refused(void **state) {
+    char link_path[TEMP_DIR_CHARS + 16];
+    assert_int_equal(chmod(*state, 0770), 0);
+    assert_off(*state);
+    assert_int_equal(chmod(*state, 0702), 0);
+    assert_off(*state);
+    assert_int_equal(chmod(*state, 0700), 0);
+    snprintf(link_path, sizeof link_path, "%s.link", (char *)*state);
+    assert_int_equal(symlink(*state, link_path), 0);
+    assert_off(link_path);
+    unlink(link_path);
+    assert_off("/proc/nothing/here");
+    assert_off("/dev/null");
+}
+
+/* ---- Damage ---- */
+
+static void a_damaged_file_is_removed_and_replaced(void **state) {
+    at_disk_cache cache;
+    char file[TEMP_DIR_CHARS];
+    open_cache(&cache, *state, 1 << 20, at_default_io());
+    for (unsigned round = 0; round < 4; round++) {
+        write_one(&cache, 1);
+        temp_dir_first(*state, ".attune", file);
+        assert_true(file[0]);
+        if (round == 0) assert_int_equal(truncate(file, 100), 0);
+        if (round == 1) assert_int_equal(truncate(file, 0), 0);
+        if (round == 2) {
+            const int fd = open(file, O_WRONLY | O_APPEND);
+            assert_int_equal(write(fd, "x", 1), 1);
+            close(fd);
+        }
+        if (round == 3) { /* a link to a good file is none */
+            char other[TEMP_DIR_CHARS + 8];
+            snprintf(other, sizeof other, "%s.other", file);
+            assert_int_equal(rename(file, other), 0);
+            assert_int_equal(symlink(other, file), 0);
+        }
+        assert_false(reads_back(&cache, 1));
+        assert_int_equal(atomic_load(&cache.damaged), round + 1);
+        assert_int_equal(temp_dir_count(*state, "", ".attune"), 0);
+    }
+    write_one(&cache, 1);
+    assert_true(reads_back(&cache, 1));
+    at_disk_cache_free(&cache);
+}
+
+/* Two keys with one name: the full key decides, and the file is not damaged. */
+static void a_hash_collision_is_a_miss(void **state) {
+    at_disk_cache cache;
+    open_cache(&cache, *state, 1 << 20, at_default_io());
+    write_one(&cache, 1);
+    at_key key = key_of(1);
+    key.bytes[7] ^= 1;
+    uint8_t *data;
+    at_entry entry;
+    assert_false(at_disk_cache_read(&cache, &key, &data, &entry));
+    assert_int_equal(atomic_load(&cache.damaged), 0);
+    assert_true(reads_back(&cache, 1));
+    at_disk_cache_free(&cache);
+}
+
+static void code_for_another_cpu_is_a_miss(void **state) {
+    at_disk_cache cache;
+    open_cache(&cache, *state, 1 << 20, at_default_io());
+    const at_key key = key_of(1);
+    at_entry entry = entry_of(&key);
+    entry.required = 1u << 31;
+    at_disk_cache_write(&cache, &key, &entry);
+    assert_false(reads_back(&cache, 1));
+    assert_int_equal(temp_dir_count(*state, "", ".attune"), 1);
+    at_disk_cache_free(&cache);
+}
+
+/* ---- Bounds ---- */
+
+static void age(const char *file, int seconds) {
+    struct timespec times[2];
+    clock_gettime(CLOCK_REALTIME, &times[0]);
+    times[0].tv_sec -= seconds;
+    times[1] = times[0];
+    assert_int_equal(utimensat(AT_FDCWD, file, times, 0), 0);
+}
+
+static void the_least_recently_used_go(void **state) {
+    at_disk_cache cache;
+    char file[TEMP_DIR_CHARS + 64], name[AT_FILE_CHARS];
+    open_cache(&cache, *state, 1 << 20, at_default_io());
+    for (uint32_t i = 0; i < 64; i++) {
+        const at_key key = key_of(i);
+        write_one(&cache, i);
+        at_file_name(&key, name);
+        snprintf(file, sizeof file, "%s/%s", (char *)*state, name);
+        age(file, 100000 - (int)i);
+    }
+    assert_true(reads_back(&cache, 0)); /* a hit makes it young */
+    snprintf(file, sizeof file, "%s/tmp-1-1", (char *)*state);
+    close(open(file, O_CREAT | O_WRONLY, 0600));
+    age(file, 100000);
+    struct stat status;
+    snprintf(file, sizeof file, "%s/%s", (char *)*state, name);
+    assert_int_equal(stat(file, &status), 0);
+    const uint64_t removed = at_files_sweep(at_default_io(), cache.dir, at_default_allocator(),
+                                            (uint64_t)status.st_size * 40);
+    assert_int_equal(removed, 64 - 35);
+    assert_true(reads_back(&cache, 0));
+    assert_true(reads_back(&cache, 63));
+    assert_false(reads_back(&cache, 1));
+    assert_false(reads_back(&cache, 29));
+    assert_true(reads_back(&cache, 30));
+    assert_int_equal(temp_dir_count(*state, "tmp-", ""), 0);
+    at_disk_cache_free(&cache);
+}
+
+static void writes_keep_to_the_capacity(void **state) {
+    at_disk_cache cache;
+    open_cache(&cache, *state, 10000, at_default_io());
+    for (uint32_t i = 0; i < 200; i++) write_one(&cache, i);
+    assert_true(temp_dir_count(*state, "", ".attune") < 40);
+    assert_true(atomic_load(&cache.evictions) >= 160);
+    at_disk_cache_free(&cache);
+}
+
+/* ---- Failing writes ---- */
+
+static ssize_t full_disk(int fd, const void *data, size_t bytes) {
+    (void)fd, (void)data, (void)bytes;
+    errno = ENOSPC;
+    return -1;
+}
+
+static int read_only(int dir, const char *path, int flags, mode_t mode) {
+    if ((flags & O_ACCMODE) != O_RDONLY) {
+        errno = EROFS;
+        return -1;
+    }
+    return at_default_io()->openat(dir, path, flags, mode);
+}
+
+static void writes_pause_after(const char *dir, const at_io *io) {
+    at_disk_cache cache;
+    open_cache(&cache, dir, 1 << 20, io);
+    for (uint32_t i = 0; i < 50; i++) write_one(&cache, i);
+    assert_int_equal(messages, 1);
+    assert_int_equal(atomic_load(&cache.write_failures), 1);
+    assert_int_equal(temp_dir_count(dir, "", ""), 0);
+    cache.io = at_default_io(); /* space again, but the pause lasts */
+    write_one(&cache, 1);
+    assert_int_equal(temp_dir_count(dir, "", ""), 0);
+    cache.paused_until = 0;
+    write_one(&cache, 1);
+    assert_true(reads_back(&cache, 1));
+    at_disk_cache_free(&cache);
+}
+
+static void a_full_disk_pauses_writes(void **state) {
+    at_io io = *at_default_io();
+    io.write = full_disk;
+    writes_pause_after(*state, &io);
+}
+
+static void a_read_only_disk_pauses_writes(void **state) {
+    at_io io = *at_default_io();
+    io.openat = read_only;
+    writes_pause_after(*state, &io);
+}
+
+/* ---- Walking ---- */
+
+static int visit(void *user, const attune_cache_entry *entry) {
+    int *counts = user;
+    counts[entry->status == ATTUNE_OK ? 0 : 1]++;
+    if (entry->status == ATTUNE_OK) assert_string_equal(entry->problem, "seq_q=1");
+    else assert_true(entry->message[0]);
+    return 0;
+}
+
+static void listing_and_clearing(void **state) {
+    at_disk_cache cache;
+    char file[TEMP_DIR_CHARS];
+    int counts[2] = {0};
+    uint64_t removed;
+    open_cache(&cache, *state, 1 << 20, at_default_io());
+    for (uint32_t i = 0; i < 5; i++) write_one(&cache, i);
+    temp_dir_first(*state, ".attune", file);
+    assert_int_equal(truncate(file, 60), 0);
+    assert_int_equal(at_disk_cache_visit(&cache, visit, counts, NULL), ATTUNE_OK);
+    assert_int_equal(counts[0], 4);
+    assert_int_equal(counts[1], 1);
+    snprintf(file, sizeof file, "%s/keep.txt", (char *)*state);
+    close(open(file, O_CREAT | O_WRONLY, 0600));
+    assert_int_equal(at_disk_cache_clear(&cache, &removed, NULL), ATTUNE_OK);
+    assert_int_equal(removed, 5);
+    assert_int_equal(temp_dir_count(*state, "", ""), 1); /* what is not ours stays */
+    at_disk_cache_free(&cache);
+}
+
+/* ---- Path ---- */
+
+static void the_environment_names_the_directory(void **state) {
+    (void)state;
+    char path[256], small[8];
+    at_error err = {0};
+    unsetenv("ATTUNE_CACHE_DIR");
+    setenv("XDG_CACHE_HOME", "/x", 1);
+    setenv("HOME", "/h", 1);
+    assert_int_equal(at_cache_dir_path(NULL, path, sizeof path, NULL), ATTUNE_OK);
+    assert_string_equal(path, "/x/attune");
+    setenv("XDG_CACHE_HOME", "relative", 1);
+    at_cache_dir_path(NULL, path, sizeof path, NULL);
+    assert_string_equal(path, "/h/.cache/attune");
+    setenv("ATTUNE_CACHE_DIR", "/own", 1);
+    at_cache_dir_path(NULL, path, sizeof path, NULL);
+    assert_string_equal(path, "/own");
+    at_cache_dir_path("", path, sizeof path, NULL);
+    assert_string_equal(path, "");
+    assert_int_equal(at_cache_dir_path("/far/too/long", small, sizeof small, &err), ATTUNE_INVALID_ARGUMENT);
+}
+
+static int with_directory(void **state) {
+    static char path[TEMP_DIR_CHARS];
+    temp_dir_make(path);
+    *state = path;
+    return 0;
+}
+
+static int without_directory(void **state) {
+    temp_dir_remove(*state);
+    return 0;
+}
+
+#define WITH_DIRECTORY(test) cmocka_unit_test_setup_teardown(test, with_directory, without_directory)
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(an_entry_comes_back),
+        cmocka_unit_test(each_flipped_bit_is_noticed),
+        cmocka_unit_test(each_truncation_is_noticed),
+        WITH_DIRECTORY(an_entry_is_found_again),
+        WITH_DIRECTORY(without_unnamed_files),
+        WITH_DIRECTORY(the_directory_is_made),
+        WITH_DIRECTORY(an_untrusted_directory_is_refused),
+        WITH_DIRECTORY(a_damaged_file_is_removed_and_replaced),
+        WITH_DIRECTORY(a_hash_collision_is_a_miss),
+        WITH_DIRECTORY(code_for_another_cpu_is_a_miss),
+        WITH_DIRECTORY(the_least_recently_used_go),
+        WITH_DIRECTORY(writes_keep_to_the_capacity),
+        WITH_DIRECTORY(a_full_disk_pauses_writes),
+        WITH_DIRECTORY(a_read_only_disk_pauses_writes),
+        WITH_DIRECTORY(listing_and_clearing),
+        cmocka_unit_test(the_environment_names_the_directory),
+    };
+    image_bytes = fake_image(image, 4, 16, 42);
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
