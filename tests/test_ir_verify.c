@@ -131,6 +131,13 @@ static const bounds_case bounds_cases[] = {
     {"", "for j in 0 .. (m + 3) / 4 { for c in 0 .. 4 { y[i, min(j * 4 + c, m - 1)] = 1.0 } }", NULL},
     {"", "for j in 0 .. min(p, m) { y[i, m - 1] = 1.0 }", NULL},
     {"", "for j in 0 .. max(p, m) { y[i, m - 1] = 1.0 }", "cannot prove 0 <= m - 1"},
+    /* many facts in scope, none of which is needed */
+    {"assume m == 50", "for tile in 0 .. 8 { let first = tile * 7 let keys = min(min(50 - first, 7), i - first + 1)"
+     " if keys > 0 { let full = max(min(i - 1 - first, keys), 0) for c in 0 .. 16 { for j in 0 .. full - 2 by 3 {"
+     " for u in 0 .. 3 { let key = first + (j + u) y[i, key] = 1.0 } } } } }", NULL},
+    {"assume m == 49", "for tile in 0 .. 8 { let first = tile * 7 let keys = min(min(50 - first, 7), i - first + 1)"
+     " if keys > 0 { let full = max(min(i - 1 - first, keys), 0) for c in 0 .. 16 { for j in 0 .. full - 2 by 3 {"
+     " for u in 0 .. 3 { let key = first + (j + u) y[i, key] = 1.0 } } } } }", "cannot prove key <= m - 1"},
     /* vectors */
     {"", "for j in 0 .. m - 3 by 4 { y[i, j]:x4 = y[i, j]:x4 }", NULL},
     {"", "for j in 0 .. m { y[i, j]:x4@0 = splat.x4(1.0) }", "cannot prove i + 3 <= n - 1 (dimension 0)"},
