@@ -123,6 +123,14 @@ static void settle(uint32_t threads) {
     }
 }
 
+/* The peak over a twentieth of the time that a sample took, so that what disturbs long samples shows in it too. */
+static double probe_peak(peak_probe *probe, double sample_us) {
+    const int64_t times = sample_us < 20e3 ? 1 : sample_us > 2e6 ? 100 : (int64_t)(sample_us / 20e3);
+    double slowness = 0;
+    for (int64_t i = 0; i < times; i++) slowness += 1 / peak_measure(probe);
+    return (double)times / slowness;
+}
+
 bool bench_rounds(bench_entry *entries, size_t count, attune_context *context, peak_probe *probe, uint32_t threads,
                   size_t samples) {
     settle(threads);
@@ -134,7 +142,7 @@ bool bench_rounds(bench_entry *entries, size_t count, attune_context *context, p
             double us = 0;
             if (!run_calls(e, context, e->calls, &us)) return false;
             settle(threads);
-            const double after = peak_measure(probe), peak = 0.5 * (before + after);
+            const double after = probe_peak(probe, us), peak = 0.5 * (before + after);
             before = after;
             e->samples_us[e->count] = us / (double)e->calls;
             e->fractions[e->count] = e->flops / e->samples_us[e->count] * 1e-3 / peak;

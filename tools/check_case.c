@@ -266,6 +266,7 @@ static bool make_legal(check_machine *machine, check_case *c) {
         s->kv_tile = s->kv_tile / s->score_rows * s->score_rows;
     }
     while (p->head_dim % s->score_unroll) s->score_unroll--;
+    if (p->head_dim % s->score_unroll) s->score_unroll = 1;
     if (s->value_rows > p->head_dim_v) s->value_rows = (int32_t)p->head_dim_v;
     return attune_schedule_check(context, p, s) == ATTUNE_OK;
 }

@@ -42,7 +42,7 @@ static void draw_causality(tool_random *random, attune_problem *p) {
     p->is_causal = 1;
     p->causal_align = tool_random_chance(random, 50) ? ATTUNE_BOTTOM_RIGHT : ATTUNE_TOP_LEFT;
     if (tool_random_chance(random, 40)) return;
-    const int64_t reach = tool_random_chance(random, 10) ? INT64_C(1) << 40 : p->seq_q + p->seq_kv + 2;
+    const int64_t reach = tool_random_chance(random, 10) ? INT32_MAX : p->seq_q + p->seq_kv + 2;
     p->causal_offset = tool_random_range(random, -reach, reach);
 }
 
@@ -98,6 +98,8 @@ bool check_draw_schedule(check_machine *machine, tool_random *random, check_case
         s.q_vectors = s.score_vectors * pick(random, vectors, 7);
         s.score_rows = pick(random, rows, 9);
         s.value_rows = pick(random, rows, 9);
+        s.score_unroll = pick(random, vectors, 7);
+        s.value_unroll = pick(random, vectors, 7);
         s.score_unroll = pick(random, vectors, 7);
         s.value_unroll = pick(random, vectors, 7);
         s.kv_tile = s.score_rows * (int32_t)tool_random_range(random, 1, 24);

@@ -139,8 +139,8 @@ static float draw(input_kind kind, bool is_value, tool_random *random) {
     static const float odd[] = { NAN, INFINITY, -INFINITY };
     const float normal = tool_random_normal(random);
     switch (kind) {
-    case INPUT_LARGE: return is_value ? normal : 16 * normal;
-    case INPUT_OVERFLOW: return is_value ? normal : ldexpf(normal, (int)tool_random_range(random, 40, 126));
+    case INPUT_LARGE: return is_value ? normal : 4 * normal;
+    case INPUT_OVERFLOW: return is_value ? normal : ldexpf(normal, (int)tool_random_range(random, 4, 126));
     case INPUT_DENORMAL: return tool_random_chance(random, 50) ? normal * 0x1p-130f : normal;
     case INPUT_CONSTANT: return is_value ? roundf(normal) : 0.5f * (float)tool_random_chance(random, 50);
     case INPUT_NONFINITE: return tool_random_chance(random, 2) ? odd[tool_random_range(random, 0, 2)] : normal;

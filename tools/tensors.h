@@ -43,8 +43,8 @@ void tensors_gather(float *dense, const int64_t strides[4], const int64_t dims[4
 /* What check and bench compute on. */
 typedef enum input_kind {
     INPUT_ORDINARY = 0, /* normal distribution: what layers see */
-    INPUT_LARGE,        /* scores of some hundreds: one key takes nearly all the weight */
-    INPUT_OVERFLOW,     /* scores beyond f32 */
+    INPUT_LARGE,        /* scores of some tens: few keys take nearly all the weight */
+    INPUT_OVERFLOW,     /* scores beyond what f32 can hold, or hold exactly */
     INPUT_DENORMAL,     /* denormals among ordinary numbers */
     INPUT_CONSTANT,     /* ties and zeros */
     INPUT_NONFINITE,    /* some NaN and infinities */
