@@ -59,12 +59,12 @@ bool at_disk_cache_read(at_disk_cache *cache, const at_key *key, uint8_t **data,
     int fd;
     struct stat status;
     const char *why = at_file_read(cache->io, cache->dir, file, cache->allocator, &fd, &status, data, &bytes);
-    if (fd < 0) return false;
+    if (fd < 0 && !why) return false;
     if (!why && *data) {
         why = at_entry_decode(*data, bytes, entry);
         if (!why) touch(cache, fd, &status);
     }
-    close(fd);
+    if (fd >= 0) close(fd);
     if (why) drop_damaged(cache, file, why);
     /* Another key under the same name, or code for another CPU in a shared home: not ours, but not damaged either. */
     if (*data && !why && entry->key_bytes == key->size && !memcmp(entry->key, key->bytes, key->size) &&

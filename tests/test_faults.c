@@ -1,0 +1,347 @@
+/* Every allocation and every file call of attune's fails in turn: never a crash, never a wrong result. What the
+ * disk cache and the loader can do without must not even show. */
+#define _GNU_SOURCE
+#include "runtime/context.h"
+#include "support/fake_codegen.h"
+#include "support/temp_dir.h"
+
+#include <errno.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+
+#include <cmocka.h>
+
+/* ---- Faults: the call numbered fail_at fails, and with `for_good` all after it ---- */
+
+static long calls, fail_at;
+static bool for_good;
+
+static bool fails_now(void) {
+    calls++;
+    return fail_at && (calls == fail_at || (for_good && calls > fail_at));
+}
+
+static long live_blocks;
+
+static void *faulty_alloc(void *user, size_t bytes, size_t align) {
+    (void)user;
+    if (fails_now()) return NULL;
+    void *pointer = at_alloc_aligned(NULL, bytes, align);
+    if (pointer) live_blocks++;
+    return pointer;
+}
+
+static void counting_free(void *user, void *pointer) {
+    (void)user;
+    live_blocks--;
+    free(pointer);
+}
+
+static const attune_allocator faulty_allocator = {faulty_alloc, counting_free, NULL};
+
+/* One wrapper for each call of the table. */
+#define FAULT(error, result) \
+    if (fails_now()) {       \
+        errno = error;       \
+        return result;       \
+    }
+#define REAL (at_default_io())
+
+static int f_openat(int dir, const char *path, int flags, mode_t mode) {
+    FAULT(EMFILE, -1)
+    return REAL->openat(dir, path, flags, mode);
+}
+static int f_mkdir(const char *path, mode_t mode) {
+    FAULT(EACCES, -1)
+    return REAL->mkdir(path, mode);
+}
+static int f_fstat(int fd, struct stat *status) {
+    FAULT(EIO, -1)
+    return REAL->fstat(fd, status);
+}
+static int f_fstatat(int dir, const char *path, struct stat *status, int flags) {
+    FAULT(EIO, -1)
+    return REAL->fstatat(dir, path, status, flags);
+}
+static ssize_t f_read(int fd, void *data, size_t bytes) {
+    FAULT(EIO, -1)
+    return REAL->read(fd, data, bytes);
+}
+static ssize_t f_write(int fd, const void *data, size_t bytes) {
+    FAULT(ENOSPC, -1)
+    return REAL->write(fd, data, bytes);
+}
+static int f_linkat(int from_dir, const char *from, int to_dir, const char *to, int flags) {
+    FAULT(EPERM, -1)
+    return REAL->linkat(from_dir, from, to_dir, to, flags);
+}
+static int f_renameat(int from_dir, const char *from, int to_dir, const char *to) {
+    FAULT(EROFS, -1)
+    return REAL->renameat(from_dir, from, to_dir, to);
+}
+static int f_unlinkat(int dir, const char *path, int flags) {
+    FAULT(EBUSY, -1)
+    return REAL->unlinkat(dir, path, flags);
+}
+static int f_futimens(int fd, const struct timespec times[2]) {
+    FAULT(EROFS, -1)
+    return REAL->futimens(fd, times);
+}
+static int f_memfd_create(const char *name, unsigned flags) {
+    FAULT(EPERM, -1)
+    return REAL->memfd_create(name, flags);
+}
+static int f_ftruncate(int fd, off_t bytes) {
+    FAULT(ENOSPC, -1)
+    return REAL->ftruncate(fd, bytes);
+}
+static void *f_mmap(void *address, size_t bytes, int protection, int flags, int fd, off_t offset) {
+    FAULT(ENOMEM, MAP_FAILED)
+    return REAL->mmap(address, bytes, protection, flags, fd, offset);
+}
+static int f_mprotect(void *address, size_t bytes, int protection) {
+    FAULT(EACCES, -1)
+    return REAL->mprotect(address, bytes, protection);
+}
+static int f_socketpair(int domain, int type, int protocol, int fds[2]) {
+    FAULT(EMFILE, -1)
+    return REAL->socketpair(domain, type, protocol, fds);
+}
+
+static const at_io faulty_io = {
+    .openat = f_openat, .mkdir = f_mkdir, .fstat = f_fstat, .fstatat = f_fstatat, .read = f_read, .write = f_write,
+    .linkat = f_linkat, .renameat = f_renameat, .unlinkat = f_unlinkat, .futimens = f_futimens,
+    .memfd_create = f_memfd_create, .ftruncate = f_ftruncate, .mmap = f_mmap, .mprotect = f_mprotect,
+    .socketpair = f_socketpair,
+};
+
+/* ---- Scenarios: 0 done and right, 1 failed with a sentence; a wrong result fails the test ---- */
+
+static const attune_allocator *allocator;
+static const at_io *io;
+static const char *cache_dir;
+
+static int failed(void) {
+    assert_true(attune_last_message()[0]);
+    return 1;
+}
+
+static attune_problem small_problem(void) {
+    attune_problem problem = ATTUNE_PROBLEM_INIT;
+    problem.num_heads = 2;
+    problem.seq_q = 3;
+    problem.head_dim = 4;
+    problem.has_lse = 1;
+    return problem;
+}
+
+static attune_context *open_context(void) {
+    static fake_codegen fake;
+    attune_context_options options = ATTUNE_CONTEXT_OPTIONS_INIT;
+    const at_context_hooks hooks = {.io = io, .compile = fake_compile, .compile_user = &fake};
+    attune_context *context;
+    options.allocator = allocator;
+    options.cache_dir = cache_dir;
+    options.disk_cache_bytes = 8192; /* so small that writes sweep */
+    options.max_workers = 2;
+    return at_context_create(&options, &hooks, &context) ? NULL : context;
+}
+
+typedef struct tensors {
+    float q[24], k[24], v[24], out[24], lse[6];
+} tensors;
+
+static void fill(tensors *t, attune_arguments *arguments, const attune_problem *problem) {
+    memset(t, 0, sizeof *t);
+    for (int i = 0; i < 24; i++) {
+        t->q[i] = (float)(i % 5) - 2;
+        t->k[i] = (float)(i % 7) - 3;
+        t->v[i] = (float)i;
+    }
+    assert_int_equal(attune_arguments_init(arguments, problem), ATTUNE_OK);
+    arguments->q = t->q;
+    arguments->k = t->k;
+    arguments->v = t->v;
+    arguments->out = t->out;
+    arguments->lse = t->lse;
+}
+
+static uint32_t expected_marker;
+
+static int compile_and_run(attune_context *context) {
+    const attune_problem problem = small_problem();
+    attune_kernel *kernel;
+    attune_arguments arguments;
+    tensors t;
+    int result = 0;
+    if (attune_compile(context, &problem, NULL, &kernel)) {
+        assert_null(kernel);
+        return failed();
+    }
+    fill(&t, &arguments, &problem);
+    if (attune_run(context, kernel, &arguments)) {
+        result = failed();
+    } else {
+        uint32_t marker;
+        memcpy(&marker, t.out, 4);
+        assert_int_equal(marker, expected_marker);
+    }
+    attune_kernel_release(kernel);
+    return result;
+}
+
+static int run_twice(void) {
+    attune_context *context = open_context();
+    if (!context) return failed();
+    int result = compile_and_run(context);
+    attune_drop_memory_cache(context);
+    result |= compile_and_run(context);
+    uint64_t removed;
+    attune_cache_clear(context, &removed);
+    attune_context_destroy(context);
+    return result;
+}
+
+static int run_warm(void) {
+    attune_context *context = open_context();
+    if (!context) return failed();
+    const int result = compile_and_run(context);
+    attune_context_destroy(context);
+    return result;
+}
+
+static int interpret(void) {
+    const attune_problem problem = small_problem();
+    static tensors first;
+    static bool have_first;
+    attune_arguments arguments;
+    tensors t;
+    attune_context *context = open_context();
+    if (!context) return failed();
+    fill(&t, &arguments, &problem);
+    int result = 0;
+    if (attune_run_interpreted(context, &problem, NULL, &arguments)) {
+        result = failed();
+    } else {
+        if (!have_first) first = t;
+        have_first = true;
+        assert_memory_equal(&t, &first, sizeof t);
+    }
+    attune_context_destroy(context);
+    return result;
+}
+
+static void count_pass(void *user, const char *pass, const char *text) {
+    (void)text;
+    assert_true(pass[0]);
+    ++*(int *)user;
+}
+
+static int hand_written(void) {
+    static const char text[] = "kernel @twice (x: f32[n] in, o: f32[n] out, n: idx) {\n"
+                               "  parallel for i in 0..n { o[i] = x[i] * 2.0 }\n}\n";
+    attune_context *context = open_context();
+    if (!context) return failed();
+    attune_kernel *kernel = NULL;
+    int passes = 0, result = 0;
+    void *data = NULL;
+    size_t bytes;
+    if (attune_ir_dump_passes(context, text, count_pass, &passes)) result = failed();
+    if (attune_ir_emit(context, text, ATTUNE_STAGE_LOWERED, &data, &bytes)) result = failed();
+    attune_free(context, data);
+    if (attune_ir_compile(context, text, &kernel)) {
+        result = failed();
+    } else {
+        float x[3] = {1, 2, 3}, o[3] = {0};
+        void *const buffers[] = {x, o};
+        const int64_t n = 3;
+        if (attune_ir_run(context, kernel, ATTUNE_ENGINE_INTERPRETER, buffers, &n)) result = failed();
+        else assert_true(o[0] == 2 && o[1] == 4 && o[2] == 6);
+    }
+    attune_kernel_release(kernel);
+    attune_context_destroy(context);
+    return result;
+}
+
+/* Runs the scenario with each of its calls failing in turn until none is left. Returns how many runs failed. */
+static int each_in_turn(int (*scenario)(void), bool from_then_on) {
+    int failures = 0;
+    for_good = from_then_on;
+    for (fail_at = 1;; fail_at++) {
+        calls = 0;
+        live_blocks = 0;
+        failures += scenario();
+        assert_int_equal(live_blocks, 0);
+        if (calls < fail_at) break;
+        assert_true(fail_at < 100000);
+    }
+    print_message("%ld calls, %d runs failed\n", fail_at - 1, failures);
+    fail_at = 0;
+    return failures;
+}
+
+static int set_up(void **state) {
+    static char path[TEMP_DIR_CHARS];
+    temp_dir_make(path);
+    *state = path;
+    cache_dir = path;
+    allocator = NULL;
+    io = NULL;
+    fail_at = 0;
+    const attune_problem problem = small_problem();
+    attune_context *context = open_context();
+    void *text;
+    size_t bytes;
+    assert_non_null(context);
+    assert_int_equal(attune_emit(context, &problem, NULL, ATTUNE_STAGE_LOWERED, &text, &bytes), ATTUNE_OK);
+    expected_marker = fake_marker(text, bytes);
+    attune_free(context, text);
+    attune_context_destroy(context);
+    return 0;
+}
+
+static int tear_down(void **state) {
+    temp_dir_remove(*state);
+    return 0;
+}
+
+static void allocations(void **state) {
+    (void)state;
+    int (*const scenarios[])(void) = {run_twice, run_warm, interpret, hand_written};
+    for (size_t s = 0; s < sizeof scenarios / sizeof *scenarios; s++) {
+        allocator = &faulty_allocator;
+        assert_true(each_in_turn(scenarios[s], false) > 0);
+        assert_true(each_in_turn(scenarios[s], true) > 0);
+    }
+}
+
+/* A single failing call is always made good: by recompiling, by another way to executable memory, or by doing without
+ * the disk. */
+static void file_calls_one_at_a_time(void **state) {
+    (void)state;
+    io = &faulty_io;
+    assert_int_equal(each_in_turn(run_twice, false), 0);
+    fail_at = 0;
+    assert_int_equal(run_warm(), 0); /* leaves an entry */
+    assert_int_equal(each_in_turn(run_warm, false), 0);
+}
+
+/* From some call on nothing works any more: then there is no executable memory either. */
+static void file_calls_from_one_on(void **state) {
+    (void)state;
+    io = &faulty_io;
+    assert_true(each_in_turn(run_twice, true) > 0);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(allocations, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(file_calls_one_at_a_time, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(file_calls_from_one_on, set_up, tear_down),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
