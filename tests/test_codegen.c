@@ -43,12 +43,19 @@ enum { EDGES = 16 };
 
 static double random_double(void) {
     const double unit = (double)(int64_t)random_bits() * 0x1p-63;
-    switch (random_bits() % 4) {
-    case 0: return unit;
-    case 1: return unit * 300;
-    case 2: return unit * 0x1p34;
-    default: return unit * 0x1p-140;
-    }
+    return ldexp(unit, (int)(random_bits() % 4 ? random_bits() % 48 : random_bits() % 240) - (int)(random_bits() % 200));
+}
+
+/* Every third value lies half-way between two neighbours of a narrower format (f16, bf16, f8). */
+static float random_float(void) {
+    static const int dropped_bits[] = {13, 16, 20};
+    const uint64_t choice = random_bits() % 9;
+    float value = (float)random_double();
+    uint32_t bits;
+    memcpy(&bits, &value, sizeof bits);
+    if (choice < 3) bits = bits >> dropped_bits[choice] << dropped_bits[choice] | 1u << (dropped_bits[choice] - 1);
+    memcpy(&value, &bits, sizeof bits);
+    return value;
 }
 
 static int64_t random_int(void) { return (int64_t)random_bits() >> (random_bits() % 64); }
@@ -56,10 +63,10 @@ static int64_t random_int(void) { return (int64_t)random_bits() >> (random_bits(
 /* Element `i` of a buffer: an edge if edge >= 0, else at random. */
 static void put_value(ir_elem elem, void *buffer, size_t i, int edge) {
     const int64_t integer = edge >= 0 ? int_edges[edge] : random_int();
-    const double real = edge < 0 ? random_double() : elem == IR_F64 ? double_edges[edge] : float_edges[edge];
+    const double real = edge < 0 ? random_double() : double_edges[edge];
     switch (elem) {
     case IR_F64: ((double *)buffer)[i] = real; break;
-    case IR_F32: ((float *)buffer)[i] = (float)real; break;
+    case IR_F32: ((float *)buffer)[i] = edge < 0 ? random_float() : (float)float_edges[edge]; break;
     case IR_F16:
     case IR_BF16: ((uint16_t *)buffer)[i] = (uint16_t)(edge >= 0 ? edge * 0x1111 : (int)random_bits()); break;
     case IR_F8:
@@ -347,17 +354,27 @@ static void each_statement(const at_target *target) {
         "  for j in 0..b { s[0] = s[0] + x[i, j] s[1] = s[1] * 0.5 prefetch x[i, 0] }\n"
         "  for k in 0..b { alloc p: f32[4] scratch p[k % 4] = s[0] o[i, k] = p[k % 4] }\n"
         "  for l in 0..b { alloc q: f32[4] scratch q[3] = s[1] if l % 2 == 0 { o[i, l] = q[3] } } } }",
+        /* the rows of a tile, a stride known only at run time */
+        "kernel @rows (x: i32[a, b] strides [b * 3, 1] in, o: i32[a, b] out, a: idx, b: idx) {\n"
+        " assume a >= 1 assume b >= 1 parallel for i in 0..a - 5 { for j in 0..b {\n"
+        "  o[i, j] = x[i, j] + x[i + 1, j] * 3:i32 + x[i + 2, j] * 5:i32 + x[i + 5, j] * 7:i32 + x[i + 3, j] * 11:i32\n"
+        "   - x[i + 4, j] } } }",
+        /* an innermost loop across the rows */
+        "kernel @columns (x: i32[a, b] strides [b * 3, 1] in, o: i32[a, b] out, a: idx, b: idx) {\n"
+        " assume a >= 1 assume b >= 1 parallel for i in 0..b { for j in 0..a by 2 { let k = j + 1\n"
+        "  o[j, i] = x[j, i] if k < a { o[k, i] = x[k, i] * 3:i32 - x[k - 1, i] } } } }",
         /* arithmetic of addresses: products of scalars, differences, divisions */
         "kernel @addresses (x: i32[a, b] strides [b * 2, 2] in, o: i32[a, b] out, a: idx, b: idx) {\n"
         " assume a >= 1 assume b >= 1 parallel for i in 0..a { for j in 0..b {\n"
         "  let r = a - 1 - i assume r >= 0 o[i, j] = x[r, (b - 1) - j] + x[(i + j) % a, (j * 3 + i) % b]\n"
         "   + x[i * 2 / 2, j / 2] + cast.i32(min(i, j) * max(i - j, 2)) } } }",
     };
+    static const int64_t rows[] = {0, 3, 7};
     for (size_t t = 0; t < LENGTH(texts); t++)
-        for (int64_t a = 0; a <= 7; a += 7 - 4 * (a == 0))
+        for (size_t r = 0; r < LENGTH(rows); r++)
             for (int64_t range = 0; range < 4; range++) {
-                const int64_t scalars[] = {a == 3 ? 3 : a, 6};
-                if (a == 0 && strstr(texts[t], "a >= 1")) continue;
+                const int64_t scalars[] = {rows[r], 6};
+                if (rows[r] == 0 && strstr(texts[t], "a >= 1")) continue;
                 memset(&initial, 0, sizeof initial);
                 const ir_elem elem = strstr(texts[t], "x: f32") ? IR_F32 : strstr(texts[t], "x: i64") ? IR_I64 : IR_I32;
                 fill(elem, initial.bytes[0], 2);
