@@ -1,0 +1,562 @@
+/* The public API from end to end, with the real code generator. */
+#define _GNU_SOURCE
+#include <attune.h>
+
+#include "support/temp_dir.h"
+
+#include <fcntl.h>
+#include <math.h>
+#include <pthread.h>
+#include <setjmp.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+#if defined(__x86_64__)
+#include <xmmintrin.h>
+#endif
+
+#include <cmocka.h>
+
+static char cache_dir[TEMP_DIR_CHARS];
+
+static attune_context *open_with(attune_context_options options) {
+    attune_context *context = NULL;
+    if (!options.cache_dir) options.cache_dir = cache_dir;
+    if (attune_context_create(&options, &context)) fail_msg("%s", attune_last_message());
+    return context;
+}
+
+static attune_context *open_default(void) { return open_with((attune_context_options)ATTUNE_CONTEXT_OPTIONS_INIT); }
+
+static void assert_ok(attune_status status) {
+    if (status) fail_msg("%s: %s", attune_status_name(status), attune_last_message());
+}
+
+/* The call failed in this way, and its sentence holds `part`. */
+static void assert_fails(attune_status status, attune_status expected, const char *part) {
+    if (status != expected) fail_msg("%s: %s", attune_status_name(status), attune_last_message());
+    if (!strstr(attune_last_message(), part)) fail_msg("\"%s\" is not in: %s", part, attune_last_message());
+}
+
+/* ---- A call with its tensors ---- */
+
+typedef struct call {
+    attune_problem problem;
+    attune_arguments arguments;
+    float *q, *k, *v, *out, *lse;
+    size_t out_count, lse_count;
+} call;
+
+static float *make_tensor(size_t count, unsigned seed) {
+    float *data = aligned_alloc(64, (count * sizeof *data + 63) / 64 * 64);
+    assert_non_null(data);
+    for (size_t i = 0; i < count; i++) {
+        seed = seed * 1103515245u + 12345u;
+        data[i] = (float)(seed >> 16 & 0x7fff) / 16384.0f - 1.0f;
+    }
+    return data;
+}
+
+static call make_call(const char *text) {
+    call c = {.problem = ATTUNE_PROBLEM_INIT};
+    assert_ok(attune_problem_parse(text, &c.problem));
+    assert_ok(attune_arguments_init(&c.arguments, &c.problem));
+    const attune_problem *p = &c.problem;
+    const size_t heads = (size_t)(p->batch * p->num_heads), seq_q = (size_t)p->seq_q;
+    const size_t seq_kv = (size_t)(p->seq_kv ? p->seq_kv : p->seq_q), dim = (size_t)p->head_dim;
+    c.lse_count = heads * seq_q;
+    c.out_count = c.lse_count * dim;
+    c.q = make_tensor(c.out_count, 1);
+    c.k = make_tensor(heads * seq_kv * dim, 2);
+    c.v = make_tensor(heads * seq_kv * dim, 3);
+    c.out = make_tensor(c.out_count, 4);
+    c.lse = make_tensor(c.lse_count, 5);
+    c.arguments.q = c.q;
+    c.arguments.k = c.k;
+    c.arguments.v = c.v;
+    c.arguments.out = c.out;
+    c.arguments.lse = c.lse;
+    return c;
+}
+
+static void free_call(call *c) {
+    free(c->q);
+    free(c->k);
+    free(c->v);
+    free(c->out);
+    free(c->lse);
+}
+
+#define SMALL "batch=2,num_heads=4,num_kv_heads=2,seq_q=13,seq_kv=21,head_dim=12,is_causal=1,lse=1"
+
+/* Runs it by the interpreter into fresh memory and compares all bits. */
+static void assert_right(attune_context *context, call *c) {
+    float *out = make_tensor(c->out_count, 6), *lse = make_tensor(c->lse_count, 7);
+    attune_arguments arguments = c->arguments;
+    arguments.out = out;
+    arguments.lse = lse;
+    assert_ok(attune_run_interpreted(context, &c->problem, NULL, &arguments));
+    assert_memory_equal(c->out, out, c->out_count * sizeof *out);
+    if (c->problem.has_lse) assert_memory_equal(c->lse, lse, c->lse_count * sizeof *lse);
+    free(out);
+    free(lse);
+}
+
+static void compile_run_check(attune_context *context, attune_engine engine, attune_origin origin) {
+    attune_kernel *kernel;
+    attune_kernel_info info = {.struct_size = sizeof info};
+    call c = make_call(SMALL);
+    assert_ok(attune_compile(context, &c.problem, NULL, &kernel));
+    assert_ok(attune_kernel_get_info(kernel, &info));
+    assert_int_equal(info.engine, engine);
+    assert_int_equal(info.origin, origin);
+    assert_int_equal(strlen(info.key), 32);
+    assert_ok(attune_run(context, kernel, &c.arguments));
+    assert_right(context, &c);
+    attune_kernel_release(kernel);
+    free_call(&c);
+}
+
+static bool maps_llvm(void) {
+    char line[1024];
+    bool found = false;
+    FILE *maps = fopen("/proc/self/maps", "r");
+    assert_non_null(maps);
+    while (fgets(line, sizeof line, maps)) found = found || strstr(line, "libLLVM") || strstr(line, "attune-codegen");
+    fclose(maps);
+    return found;
+}
+
+/* ---- The ways a kernel comes ---- */
+
+/* A child compiles; this process then only hits, and must never see LLVM. First of all tests for that reason. */
+static void hits_need_no_llvm(void **state) {
+    (void)state;
+    const pid_t child = fork();
+    if (child == 0) {
+        attune_context *context = open_default();
+        compile_run_check(context, ATTUNE_ENGINE_JIT, ATTUNE_FROM_COMPILER);
+        attune_context_destroy(context);
+        _exit(maps_llvm() ? 0 : 3);
+    }
+    int status = -1;
+    assert_int_equal(waitpid(child, &status, 0), child);
+    assert_int_equal(status, 0);
+    attune_context *context = open_default();
+    compile_run_check(context, ATTUNE_ENGINE_JIT, ATTUNE_FROM_DISK);
+    attune_statistics statistics = {.struct_size = sizeof statistics};
+    assert_ok(attune_get_statistics(context, &statistics));
+    assert_int_equal(statistics.disk_hits, 1);
+    assert_int_equal(statistics.compiles, 0);
+    assert_false(maps_llvm());
+    attune_context_destroy(context);
+}
+
+static void worker_survives_its_death(void **state) {
+    (void)state;
+    attune_context *context = open_with((attune_context_options){
+        .struct_size = sizeof(attune_context_options), .compile_mode = ATTUNE_COMPILE_WORKER, .cache_dir = ""});
+    attune_kernel *kernel;
+    call c = make_call(SMALL);
+    assert_ok(attune_compile(context, &c.problem, NULL, &kernel));
+    assert_ok(attune_run(context, kernel, &c.arguments));
+    assert_right(context, &c);
+    attune_kernel_release(kernel);
+    assert_false(maps_llvm());
+
+    /* Its only child is the idle worker. */
+    char path[64], children[64] = "";
+    snprintf(path, sizeof path, "/proc/self/task/%ld/children", (long)getpid());
+    const int fd = open(path, O_RDONLY);
+    if (fd >= 0) {
+        assert_true(read(fd, children, sizeof children - 1) > 0);
+        close(fd);
+        assert_int_equal(kill(atoi(children), SIGKILL), 0);
+        attune_drop_memory_cache(context);
+        assert_ok(attune_compile(context, &c.problem, NULL, &kernel));
+        attune_kernel_release(kernel);
+        attune_statistics statistics = {.struct_size = sizeof statistics};
+        assert_ok(attune_get_statistics(context, &statistics));
+        assert_int_equal(statistics.worker_restarts, 1);
+    }
+    free_call(&c);
+    attune_context_destroy(context);
+}
+
+static void write_script(const char *path, const char *text) {
+    const int fd = open(path, O_WRONLY | O_CREAT | O_TRUNC, 0700);
+    assert_true(fd >= 0);
+    assert_int_equal(write(fd, text, strlen(text)), strlen(text));
+    close(fd);
+}
+
+static void compile_fails(attune_compile_mode mode, attune_status expected, const char *part) {
+    attune_context *context = open_with((attune_context_options){
+        .struct_size = sizeof(attune_context_options), .compile_mode = mode, .cache_dir = ""});
+    attune_kernel *kernel;
+    call c = make_call(SMALL);
+    assert_fails(attune_compile(context, &c.problem, NULL, &kernel), expected, part);
+    assert_null(kernel);
+    free_call(&c);
+    attune_context_destroy(context);
+}
+
+static void broken_workers(void **state) {
+    (void)state;
+    char path[TEMP_DIR_CHARS + 16];
+    snprintf(path, sizeof path, "%s/worker", cache_dir);
+    setenv("ATTUNE_CODEGEN_WORKER", path, 1);
+    compile_fails(ATTUNE_COMPILE_WORKER, ATTUNE_CODEGEN_MISSING, path);
+    write_script(path, "#!/bin/sh\nkill -ABRT $$\n");
+    compile_fails(ATTUNE_COMPILE_WORKER, ATTUNE_CODEGEN_FAILED, "died twice");
+    write_script(path, "#!/bin/sh\necho not a frame at all\n");
+    compile_fails(ATTUNE_COMPILE_WORKER, ATTUNE_CODEGEN_FAILED, "died twice");
+    write_script(path, "#!/bin/sh\nprintf 'AtWK\\001\\000\\000\\000\\003\\000\\000\\000old'\nsleep 1\n");
+    compile_fails(ATTUNE_COMPILE_WORKER, ATTUNE_CODEGEN_MISSING, "is of build old");
+    unlink(path);
+    unsetenv("ATTUNE_CODEGEN_WORKER");
+}
+
+static void missing_plugin(void **state) {
+    (void)state;
+    setenv("ATTUNE_CODEGEN", "/nowhere/libattune-codegen.so", 1);
+    compile_fails(ATTUNE_COMPILE_IN_PROCESS, ATTUNE_CODEGEN_MISSING, "/nowhere/libattune-codegen.so");
+    setenv("ATTUNE_CODEGEN", "libm.so.6", 1);
+    compile_fails(ATTUNE_COMPILE_IN_PROCESS, ATTUNE_CODEGEN_MISSING, "is no code generator of attune");
+    attune_context_options options = ATTUNE_CONTEXT_OPTIONS_INIT;
+    options.allow_interpreter = 1;
+    options.cache_dir = "";
+    attune_context *context = open_with(options);
+    compile_run_check(context, ATTUNE_ENGINE_INTERPRETER, ATTUNE_FROM_COMPILER);
+    attune_context_destroy(context);
+    unsetenv("ATTUNE_CODEGEN");
+}
+
+/* ---- Keys ---- */
+
+static void kernels_are_shared(void **state) {
+    (void)state;
+    attune_context *context = open_default();
+    attune_kernel *a, *b;
+    call c = make_call(SMALL), d = make_call("batch=5,num_heads=6,num_kv_heads=3,seq_q=13,seq_kv=21,head_dim=12,"
+                                             "is_causal=1,lse=1,layout=bshd");
+    assert_ok(attune_compile(context, &c.problem, NULL, &a));
+    assert_ok(attune_compile(context, &d.problem, NULL, &b));
+    assert_ptr_equal(a, b);
+    assert_ok(attune_run(context, a, &d.arguments));
+    assert_right(context, &d);
+    attune_kernel_release(b);
+    attune_problem other = c.problem;
+    other.head_dim = 13;
+    assert_ok(attune_compile(context, &other, NULL, &b));
+    assert_ptr_not_equal(a, b);
+    attune_kernel_release(b);
+
+    attune_schedule schedule = ATTUNE_SCHEDULE_INIT;
+    assert_ok(attune_schedule_choose(context, &c.problem, &schedule));
+    assert_ok(attune_compile(context, &c.problem, &schedule, &b));
+    assert_ptr_not_equal(a, b); /* an explicit schedule is part of the key */
+    assert_ok(attune_run(context, b, &c.arguments));
+    assert_right(context, &c);
+    attune_kernel_release(b);
+    schedule.lanes = 3;
+    assert_int_equal(attune_compile(context, &c.problem, &schedule, &b), ATTUNE_INVALID_SCHEDULE);
+    attune_kernel_release(a);
+    free_call(&c);
+    free_call(&d);
+    attune_context_destroy(context);
+}
+
+/* ---- Bad arguments ---- */
+
+static void bad_arguments(void **state) {
+    (void)state;
+    attune_context *context = open_default();
+    attune_kernel *kernel;
+    call c = make_call(SMALL);
+    attune_arguments a;
+    assert_ok(attune_compile(context, &c.problem, NULL, &kernel));
+#define BAD(change, part)                                                              \
+    a = c.arguments;                                                                   \
+    change;                                                                            \
+    assert_fails(attune_run(context, kernel, &a), ATTUNE_INVALID_ARGUMENT, part)
+    BAD(a.struct_size = 8, "struct_size is 8");
+    BAD(a.q = NULL, "pointer to q is NULL");
+    BAD(a.lse = NULL, "pointer to lse is NULL");
+    BAD(a.k = (const char *)a.k + 2, "pointer to k");
+    BAD(a.out = (void *)a.q, "the output out overlaps q");
+    BAD(a.lse = (float *)a.out + 7, "overlaps");
+    BAD(a.batch = 0, "batch is 0");
+    BAD(a.num_heads = -4, "num_heads -4");
+    BAD(a.num_kv_heads = 4, "groups of 2");
+    BAD(a.num_heads = 3, "groups of 2");
+    BAD(a.q_strides[3] = 2, "innermost stride of q is 2");
+    BAD(a.k_strides[0] = -1, "k_strides[0] is -1");
+    BAD(a.batch = INT64_MAX, "batch is 9223372036854775807");
+    BAD(a.out_strides[0] = 1, "coincide");
+    BAD(a.workspace = (char *)c.lse + 4; a.workspace_bytes = 1 << 20, "not aligned to 64");
+#undef BAD
+    size_t bytes = 0;
+    assert_ok(attune_workspace_size(context, kernel, &c.arguments, &bytes));
+    assert_true(bytes > 0);
+    c.arguments.workspace = aligned_alloc(64, (bytes + 63) / 64 * 64);
+    c.arguments.workspace_bytes = bytes - 1;
+    assert_fails(attune_run(context, kernel, &c.arguments), ATTUNE_WORKSPACE_TOO_SMALL, "this call needs");
+    c.arguments.workspace_bytes = bytes;
+    assert_ok(attune_run(context, kernel, &c.arguments));
+    assert_right(context, &c);
+    free(c.arguments.workspace);
+    assert_fails(attune_run(NULL, kernel, &c.arguments), ATTUNE_INVALID_ARGUMENT, "no context");
+    assert_fails(attune_compile(context, NULL, NULL, &kernel), ATTUNE_INVALID_ARGUMENT, "no problem");
+    attune_kernel_release(NULL);
+    assert_ok(attune_compile(context, &c.problem, NULL, &kernel));
+    attune_kernel_release(kernel);
+    attune_kernel_release(kernel);
+    free_call(&c);
+    attune_context_destroy(context);
+    attune_context_destroy(NULL);
+}
+
+static void bad_options(void **state) {
+    (void)state;
+    attune_context *context;
+    attune_context_options options = ATTUNE_CONTEXT_OPTIONS_INIT;
+    options.struct_size = 3;
+    assert_fails(attune_context_create(&options, &context), ATTUNE_INVALID_ARGUMENT, "struct_size is 3");
+    assert_null(context);
+    options = (attune_context_options)ATTUNE_CONTEXT_OPTIONS_INIT;
+    options.isa = "pentium";
+    assert_fails(attune_context_create(&options, &context), ATTUNE_INVALID_ARGUMENT, "pentium");
+    options = (attune_context_options)ATTUNE_CONTEXT_OPTIONS_INIT;
+    options.max_workers = 70000;
+    assert_fails(attune_context_create(&options, &context), ATTUNE_INVALID_ARGUMENT, "max_workers is 70000");
+    setenv("ATTUNE_COMPILE", "sometimes", 1);
+    assert_fails(attune_context_create(NULL, &context), ATTUNE_INVALID_ARGUMENT, "sometimes");
+    unsetenv("ATTUNE_COMPILE");
+    assert_fails(attune_context_create(NULL, NULL), ATTUNE_INVALID_ARGUMENT, "NULL");
+    for (int s = -1; s <= ATTUNE_STATUS_COUNT; s++) assert_non_null(attune_status_name((attune_status)s));
+}
+
+/* Programs built with an older, shorter struct get their part and not a byte more. */
+static void structs_may_grow(void **state) {
+    (void)state;
+    attune_context *context = open_default();
+    attune_statistics statistics;
+    memset(&statistics, 0x5a, sizeof statistics);
+    statistics.struct_size = offsetof(attune_statistics, compiles);
+    assert_ok(attune_get_statistics(context, &statistics));
+    assert_int_equal(statistics.memory_hits, 0);
+    assert_int_equal(statistics.compiles, UINT64_C(0x5a5a5a5a5a5a5a5a));
+    statistics.struct_size = 0;
+    assert_fails(attune_get_statistics(context, &statistics), ATTUNE_INVALID_ARGUMENT, "sizeof(attune_statistics)");
+    attune_context_destroy(context);
+}
+
+/* ---- Threads ---- */
+
+/* Hands out single tasks backwards, as worker 3, 2, 1, 0, 3, …: any order and any worker must give the same bits. */
+static void odd_parallel_for(void *user, attune_range_fn *fn, void *argument, int64_t n) {
+    for (int64_t i = n - 1; i >= 0; i--) fn(argument, i, i + 1, (uint32_t)(i % *(int *)user));
+}
+
+static void parallel_for_of_the_caller(void **state) {
+    (void)state;
+    int workers = 4;
+    attune_context_options options = ATTUNE_CONTEXT_OPTIONS_INIT;
+    options.parallel_for = odd_parallel_for;
+    options.parallel_user = &workers;
+    options.max_workers = 4;
+    attune_context *context = open_with(options);
+    attune_kernel *kernel;
+    call c = make_call("batch=3,num_heads=5,seq_q=70,head_dim=16");
+    assert_ok(attune_compile(context, &c.problem, NULL, &kernel));
+    assert_ok(attune_run(context, kernel, &c.arguments));
+    assert_right(context, &c);
+    workers = 5; /* one more than promised */
+    assert_fails(attune_run(context, kernel, &c.arguments), ATTUNE_INVALID_ARGUMENT, "max_workers = 4");
+    attune_kernel_release(kernel);
+    free_call(&c);
+    attune_context_destroy(context);
+}
+
+typedef struct runner {
+    attune_context *context;
+    const attune_kernel *kernel;
+    call c;
+    attune_status status;
+} runner;
+
+static void *run_often(void *argument) {
+    runner *r = argument;
+    for (int i = 0; i < 50 && r->status == ATTUNE_OK; i++) r->status = attune_run(r->context, r->kernel, &r->c.arguments);
+    return NULL;
+}
+
+static void many_runs_at_once(void **state) {
+    (void)state;
+    enum { RUNNERS = 6 };
+    attune_context_options options = ATTUNE_CONTEXT_OPTIONS_INIT;
+    options.max_workers = 3;
+    attune_context *context = open_with(options);
+    attune_kernel *kernel;
+    runner runners[RUNNERS];
+    pthread_t threads[RUNNERS];
+    for (int r = 0; r < RUNNERS; r++) {
+        runners[r] = (runner){.context = context, .c = make_call("batch=3,num_heads=5,seq_q=70,head_dim=16")};
+        assert_ok(attune_compile(context, &runners[r].c.problem, NULL, &kernel));
+        runners[r].kernel = kernel;
+        assert_int_equal(pthread_create(&threads[r], NULL, run_often, &runners[r]), 0);
+    }
+    for (int r = 0; r < RUNNERS; r++) {
+        pthread_join(threads[r], NULL);
+        assert_int_equal(runners[r].status, ATTUNE_OK);
+        assert_right(context, &runners[r].c);
+        attune_kernel_release(kernel);
+        free_call(&runners[r].c);
+    }
+    attune_context_destroy(context);
+}
+
+/* An engine's flush-to-zero flag must not change bits, and must still be set afterwards. */
+static void flags_of_the_caller(void **state) {
+    (void)state;
+#if defined(__x86_64__)
+    attune_context *context = open_default();
+    attune_kernel *kernel;
+    call c = make_call(SMALL);
+    for (size_t i = 0; i < c.out_count; i++) c.q[i] *= 1e-20f;
+    for (size_t i = 0; i < 2 * 2 * 21 * 12; i++) {
+        c.k[i] *= 1e-20f;
+        c.v[i] *= 1e-39f;
+    }
+    assert_ok(attune_compile(context, &c.problem, NULL, &kernel));
+    const unsigned saved = _mm_getcsr();
+    _mm_setcsr(saved | 0x8040 | 0x6000); /* flush to zero, denormals are zero, round towards zero */
+    const attune_status status = attune_run(context, kernel, &c.arguments);
+    const unsigned after = _mm_getcsr();
+    _mm_setcsr(saved);
+    assert_ok(status);
+    assert_int_equal(after & 0xffc0, (saved | 0x8040 | 0x6000) & 0xffc0);
+    assert_right(context, &c);
+    int denormals = 0;
+    for (size_t i = 0; i < c.out_count; i++) denormals += fpclassify(c.out[i]) == FP_SUBNORMAL;
+    assert_true(denormals > 0);
+    attune_kernel_release(kernel);
+    free_call(&c);
+    attune_context_destroy(context);
+#endif
+}
+
+/* ---- Loop IR of the caller's own ---- */
+
+static void kernels_in_loop_ir(void **state) {
+    (void)state;
+    static const char text[] = "kernel @scale (x: f32[n,16] in, o: f32[n,16] out, n: idx, f: f32) {\n"
+                               "  parallel for i in 0..n { for c in 0..16 by 8 { o[i,c]:x8 = x[i,c]:x8 * splat.x8(f) } }\n"
+                               "}\n";
+    attune_context *context = open_default();
+    attune_kernel *kernel;
+    const attune_ir_parameter *parameters;
+    size_t count, rank;
+    int64_t dims[8];
+    assert_ok(attune_ir_compile(context, text, &kernel));
+    assert_ok(attune_ir_parameters(kernel, &parameters, &count));
+    assert_int_equal(count, 4);
+    assert_string_equal(parameters[1].name, "o");
+    assert_true(parameters[1].is_output && !parameters[1].is_input);
+    assert_string_equal(parameters[3].elem, "f32");
+    const float f = 1.5f;
+    int64_t scalars[2] = {3, 0};
+    memcpy(&scalars[1], &f, sizeof f);
+    assert_ok(attune_ir_shape(kernel, 0, scalars, dims, &rank));
+    assert_int_equal(rank, 2);
+    assert_int_equal(dims[0], 3);
+    assert_int_equal(dims[1], 16);
+    assert_fails(attune_ir_shape(kernel, 2, scalars, dims, &rank), ATTUNE_INVALID_ARGUMENT, "no buffer");
+    _Alignas(64) float x[48], jit[48], interpreted[48];
+    for (int i = 0; i < 48; i++) x[i] = (float)i;
+    assert_ok(attune_ir_run(context, kernel, ATTUNE_ENGINE_JIT, (void *[]){x, jit}, scalars));
+    assert_ok(attune_ir_run(context, kernel, ATTUNE_ENGINE_INTERPRETER, (void *[]){x, interpreted}, scalars));
+    assert_memory_equal(jit, interpreted, sizeof jit);
+    assert_true(jit[47] == 70.5f);
+    assert_fails(attune_ir_run(context, kernel, ATTUNE_ENGINE_JIT, (void *[]){x, NULL}, scalars),
+                 ATTUNE_INVALID_ARGUMENT, "pointer to o is NULL");
+    attune_arguments none = {.struct_size = sizeof none};
+    assert_fails(attune_run(context, kernel, &none), ATTUNE_INVALID_ARGUMENT, "attune_ir_run");
+    attune_kernel_release(kernel);
+    assert_int_equal(attune_ir_compile(context, "kernel @broken (", &kernel), ATTUNE_INVALID_IR);
+    attune_context_destroy(context);
+}
+
+static void each_stage_comes_out(void **state) {
+    (void)state;
+    attune_context *context = open_default();
+    call c = make_call(SMALL);
+    for (int stage = ATTUNE_STAGE_IR; stage <= ATTUNE_STAGE_IMAGE; stage++) {
+        void *data;
+        size_t bytes;
+        assert_ok(attune_emit(context, &c.problem, NULL, (attune_stage)stage, &data, &bytes));
+        assert_true(bytes > 100);
+        if (stage <= ATTUNE_STAGE_ASM) assert_int_equal(strlen(data), bytes);
+        attune_free(context, data);
+    }
+    void *data;
+    size_t bytes;
+    assert_fails(attune_emit(context, &c.problem, NULL, (attune_stage)99, &data, &bytes), ATTUNE_INVALID_ARGUMENT, "99");
+    free_call(&c);
+    attune_context_destroy(context);
+}
+
+static void names_for_perf(void **state) {
+    (void)state;
+    char path[64], line[512];
+    snprintf(path, sizeof path, "/tmp/perf-%ld.map", (long)getpid());
+    setenv("ATTUNE_PERF", "1", 1);
+    attune_context *context = open_default();
+    unsetenv("ATTUNE_PERF");
+    compile_run_check(context, ATTUNE_ENGINE_JIT, ATTUNE_FROM_DISK);
+    attune_context_destroy(context);
+    FILE *map = fopen(path, "r");
+    assert_non_null(map);
+    assert_non_null(fgets(line, sizeof line, map));
+    assert_non_null(strstr(line, " attune:"));
+    fclose(map);
+    unlink(path);
+}
+
+static int make_cache(void **state) {
+    (void)state;
+    temp_dir_make(cache_dir);
+    return 0;
+}
+
+static int remove_cache(void **state) {
+    (void)state;
+    temp_dir_remove(cache_dir);
+    return 0;
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(hits_need_no_llvm),
+        cmocka_unit_test(worker_survives_its_death),
+        cmocka_unit_test(broken_workers),
+        cmocka_unit_test(missing_plugin),
+        cmocka_unit_test(kernels_are_shared),
+        cmocka_unit_test(bad_arguments),
+        cmocka_unit_test(bad_options),
+        cmocka_unit_test(structs_may_grow),
+        cmocka_unit_test(parallel_for_of_the_caller),
+        cmocka_unit_test(many_runs_at_once),
+        cmocka_unit_test(flags_of_the_caller),
+        cmocka_unit_test(kernels_in_loop_ir),
+        cmocka_unit_test(each_stage_comes_out),
+        cmocka_unit_test(names_for_perf),
+    };
+    return cmocka_run_group_tests(tests, make_cache, remove_cache);
+}
