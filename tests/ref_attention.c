@@ -14,7 +14,7 @@ typedef struct shape {
 } shape;
 
 static void fill_strides(int64_t out[4], const int64_t given[4], int64_t heads, int64_t rows, int64_t columns) {
-    const int64_t dense[4] = { heads * rows * columns, rows * columns, columns, 1 };
+    const int64_t dense[4] = {heads * rows * columns, rows * columns, columns, 1};
     const bool is_default = !given[0] && !given[1] && !given[2] && !given[3];
     memcpy(out, is_default ? dense : given, sizeof dense);
 }
@@ -72,8 +72,7 @@ bool ref_attention(const attune_problem *problem, const float *q, const float *k
                 for (int64_t j = 0; j < keys; j++) sum += weight[j] = exp(weight[j] - largest);
                 for (int64_t c = 0; c < s.dim_v; c++) {
                     double total = 0;
-                    for (int64_t j = 0; j < keys; j++)
-                        total += weight[j] * (double)v_head[j * s.v[2] + c * s.v[3]];
+                    for (int64_t j = 0; j < keys; j++) total += weight[j] * (double)v_head[j * s.v[2] + c * s.v[3]];
                     out[row * s.dim_v + c] = has_weight ? total / sum : 0;
                 }
                 if (lse) lse[row] = has_weight ? largest + log(sum) : -INFINITY;

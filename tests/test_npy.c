@@ -59,7 +59,7 @@ static void test_shapes_of_any_rank(void **state) {
     static const struct {
         const char *shape;
         size_t rank, count;
-    } cases[] = { { "()", 0, 1 }, { "(5,)", 1, 5 }, { "(0, 7)", 2, 0 }, { "(1, 2, 1, 2, 1, 1, 1, 1)", 8, 4 } };
+    } cases[] = {{"()", 0, 1}, {"(5,)", 1, 5}, {"(0, 7)", 2, 0}, {"(1, 2, 1, 2, 1, 1, 1, 1)", 8, 4}};
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         unsigned char file[512];
         char header[256], message[ATTUNE_MESSAGE_BYTES] = "";
@@ -81,7 +81,8 @@ static void test_refusals(void **state) {
     assert_refused(1, HEADER("[('x', '<f4')]", "False", "(2,)"), 8, "lacks a quoted name");
     assert_refused(1, HEADER("'<f4'", "True", "(2, 3)"), 24, "Fortran order");
     assert_refused(1, HEADER("'<f4'", "None", "(2, 3)"), 24, "neither True nor False");
-    assert_refused(1, HEADER("'<f4'", "False", "(2, 3)"), 23, "truncated: shape (2, 3) of <f4 needs 24 bytes of data, 23");
+    assert_refused(1, HEADER("'<f4'", "False", "(2, 3)"), 23,
+                   "truncated: shape (2, 3) of <f4 needs 24 bytes of data, 23");
     assert_refused(1, HEADER("'<f4'", "False", "(2, 3)"), 25, "data follows the array");
     assert_refused(1, HEADER("'<f4'", "False", "(2, 3)"), 0, "truncated");
     assert_refused(1, HEADER("'<f4'", "False", "(-2, 3)"), 24, "not a tuple of whole numbers");
@@ -124,7 +125,7 @@ static void test_round_trip(void **state) {
     const int fd = mkstemp(path);
     assert_true(fd >= 0);
     close(fd);
-    const int64_t shape[3] = { 2, 3, 4 };
+    const int64_t shape[3] = {2, 3, 4};
     double data[24];
     for (int i = 0; i < 24; i++) data[i] = i * 1.25 - 7;
     for (size_t rank = 0; rank <= 3; rank++) {
@@ -151,8 +152,8 @@ static void test_failed_write_keeps_the_old_file(void **state) {
     char directory[64] = "/tmp/attune-test-npy-XXXXXX", path[128], message[ATTUNE_MESSAGE_BYTES] = "";
     assert_non_null(mkdtemp(directory));
     snprintf(path, sizeof path, "%s/missing/a.npy", directory);
-    const int64_t shape[1] = { 2 };
-    const float data[2] = { 1, 2 };
+    const int64_t shape[1] = {2};
+    const float data[2] = {1, 2};
     assert_false(npy_write(path, NPY_F4, 1, shape, data, message));
     assert_non_null(strstr(message, path));
     assert_false(npy_write("/dev/full", NPY_F4, 1, shape, data, message));
@@ -162,9 +163,12 @@ static void test_failed_write_keeps_the_old_file(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_headers_that_numpy_writes), cmocka_unit_test(test_shapes_of_any_rank),
-        cmocka_unit_test(test_refusals),                  cmocka_unit_test(test_every_truncation),
-        cmocka_unit_test(test_round_trip),                cmocka_unit_test(test_failed_write_keeps_the_old_file),
+        cmocka_unit_test(test_headers_that_numpy_writes),
+        cmocka_unit_test(test_shapes_of_any_rank),
+        cmocka_unit_test(test_refusals),
+        cmocka_unit_test(test_every_truncation),
+        cmocka_unit_test(test_round_trip),
+        cmocka_unit_test(test_failed_write_keeps_the_old_file),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

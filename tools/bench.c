@@ -63,7 +63,7 @@ static bool calibrate(bench_entry *e, attune_context *context) {
 }
 
 static bool open_kernel(bench_entry *e, attune_context *context) {
-    attune_kernel_info info = { .struct_size = sizeof info };
+    attune_kernel_info info = {.struct_size = sizeof info};
     size_t bytes = 0;
     if (e->engine == ATTUNE_ENGINE_INTERPRETER) {
         e->schedule = (attune_schedule)ATTUNE_SCHEDULE_INIT;
@@ -114,7 +114,7 @@ void bench_close(bench_entry *e) {
 static void settle(uint32_t threads) {
     for (int tries = 0; threads > 1 && tries < 200; tries++) {
         struct timespec before, after;
-        const struct timespec pause = { .tv_nsec = 500000 };
+        const struct timespec pause = {.tv_nsec = 500000};
         clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &before);
         nanosleep(&pause, NULL);
         clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &after);
@@ -216,7 +216,7 @@ static double memory_hit_ns(attune_context *context, const attune_problem *probl
 }
 
 static bool measure_acquire(bench_entry *e, attune_context *context) {
-    attune_statistics before = { .struct_size = sizeof before }, after = { .struct_size = sizeof after };
+    attune_statistics before = {.struct_size = sizeof before}, after = {.struct_size = sizeof after};
     /* The first compilation of a process loads LLVM, which is no part of what one kernel costs. */
     attune_problem other = ATTUNE_PROBLEM_INIT;
     other.seq_q = other.head_dim = 8;

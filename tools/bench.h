@@ -15,9 +15,9 @@ typedef struct bench_entry {
     void *workspace;
     attune_engine engine;
     double flops;
-    int64_t calls;         /* of one sample */
-    double *samples_us;    /* of one call, in the order they were taken */
-    double *fractions;     /* of the peak probed before and after each sample */
+    int64_t calls;      /* of one sample */
+    double *samples_us; /* of one call, in the order they were taken */
+    double *fractions;  /* of the peak probed before and after each sample */
     size_t count;
     /* Results of bench_summarise and bench_acquire. */
     double median_us, min_us, spread, gflops, peak_gflops, fraction;

@@ -13,7 +13,7 @@
 
 attune_context *check_context(check_machine *machine, uint32_t isa, uint32_t threads) {
     attune_context **const slot = &machine->contexts[isa][threads - 1];
-    const tool_common common = { .isa = machine->isas[isa] };
+    const tool_common common = {.isa = machine->isas[isa]};
     if (!*slot) *slot = tool_open_context(&common, threads, "");
     return *slot;
 }
@@ -59,7 +59,7 @@ static void free_data(case_data *d) {
 }
 
 static bool create_data(case_data *d, const check_case *c) {
-    *d = (case_data){ 0 };
+    *d = (case_data){0};
     if (!tensors_create(&d->jit, &c->problem)) return false;
     const attune_problem *const p = &d->jit.problem;
     d->rows = (size_t)(p->batch * p->num_heads * p->seq_q);
@@ -153,9 +153,9 @@ static bool within(const float *got, const double *wanted, const double *skip_ro
                    double limit, double relative, bool by_class, const char *what, char *reason) {
     for (size_t i = 0; i < count; i++) {
         if (skip_rows && skip_rows[i / columns] == -INFINITY) continue;
-        const bool good = by_class ? isfinite(got[i]) == isfinite(wanted[i])
-                                   : (double)got[i] == wanted[i] ||
-                                         fabs(got[i] - wanted[i]) <= limit + relative * fabs(wanted[i]);
+        const bool good =
+            by_class ? isfinite(got[i]) == isfinite(wanted[i])
+                     : (double)got[i] == wanted[i] || fabs(got[i] - wanted[i]) <= limit + relative * fabs(wanted[i]);
         if (good) continue;
         snprintf(reason, ATTUNE_MESSAGE_BYTES, "%s is off at element %zu: %.9g instead of %.9g (limit %.3g)", what, i,
                  (double)got[i], wanted[i], limit);
@@ -168,8 +168,9 @@ static bool compare_reference(const check_case *c, case_data *d, check_errors *e
     const tensors *const t = &d->jit;
     const attune_problem *const p = &t->problem;
     const bool by_class = c->inputs == INPUT_NONFINITE;
-    const int64_t dims[4] = { p->batch, p->num_heads, p->seq_q, p->head_dim_v }, lse_dims[4] = { dims[0], dims[1], dims[2], 1 };
-    const int64_t lse_strides[4] = { p->lse_strides[0], p->lse_strides[1], p->lse_strides[2], 0 };
+    const int64_t dims[4] = {p->batch, p->num_heads, p->seq_q, p->head_dim_v},
+                  lse_dims[4] = {dims[0], dims[1], dims[2], 1};
+    const int64_t lse_strides[4] = {p->lse_strides[0], p->lse_strides[1], p->lse_strides[2], 0};
     if (!ref_attention(p, t->q, t->k, t->v, d->wanted, d->wanted_lse) ||
         !ref_attention_plain(p, t->q, t->k, t->v, d->plain, d->plain_lse)) {
         snprintf(reason, ATTUNE_MESSAGE_BYTES, "out of memory for the reference");
@@ -179,7 +180,7 @@ static bool compare_reference(const check_case *c, case_data *d, check_errors *e
     if (t->lse) tensors_gather(d->dense_lse, lse_strides, lse_dims, t->lse);
     /* How much rounding can do: every score is off by some epsilons of the largest that could occur, and a weight by
      * as much relatively. The plain implementation shows how much of that this data really suffers. */
-    check_errors own = { 0 };
+    check_errors own = {0};
     double limit = 0, lse_limit = 0;
     if (!by_class) {
         const double scale = isnan(p->softmax_scale) ? 1 / sqrt((double)p->head_dim) : fabs(p->softmax_scale);
@@ -229,12 +230,15 @@ bool check_run(check_machine *machine, const check_case *c, check_errors *errors
 /* Step `move` of the ways to make a case simpler; false when there are no more, *changed says whether it did. */
 static bool simplify(check_case *c, int move, bool *changed) {
     attune_problem *const p = &c->problem;
-    int64_t *const sizes[] = { &p->batch, &p->seq_q, &p->seq_kv, &p->head_dim, &p->head_dim_v };
+    int64_t *const sizes[] = {&p->batch, &p->seq_q, &p->seq_kv, &p->head_dim, &p->head_dim_v};
     const check_case before = *c;
     enum { NUM_SIZES = 5 };
-    if (move < NUM_SIZES) *sizes[move] = (*sizes[move] + 1) / 2;
-    else if (move < 2 * NUM_SIZES) *sizes[move - NUM_SIZES] -= *sizes[move - NUM_SIZES] > 1;
-    else switch (move - 2 * NUM_SIZES) {
+    if (move < NUM_SIZES)
+        *sizes[move] = (*sizes[move] + 1) / 2;
+    else if (move < 2 * NUM_SIZES)
+        *sizes[move - NUM_SIZES] -= *sizes[move - NUM_SIZES] > 1;
+    else
+        switch (move - 2 * NUM_SIZES) {
         case 0: p->num_heads /= p->num_kv_heads, p->num_kv_heads = 1; break;
         case 1: p->num_heads = p->num_kv_heads; break;
         case 2: p->has_lse = 0; break;

@@ -12,8 +12,8 @@ typedef struct check_case {
     uint32_t isa;             /* index into check_machine.isas */
     uint32_t threads;         /* 1 to CHECK_MAX_THREADS */
     input_kind inputs;
-    bool ftz;                 /* the caller flushes denormals */
-    uint64_t seed;            /* of the inputs */
+    bool ftz;      /* the caller flushes denormals */
+    uint64_t seed; /* of the inputs */
 } check_case;
 
 /* Contexts for each ISA and number of threads, opened when first needed, without a disk cache. */

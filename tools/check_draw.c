@@ -11,7 +11,7 @@ static int64_t draw_size(tool_random *random, int64_t limit) {
 
 /* Strides of dims in a random order of the inner axes, with gaps or without. */
 static void draw_strides(tool_random *random, const int64_t *dims, int rank, bool is_output, int64_t *strides) {
-    static const int orders[][4] = { { 0, 1, 2, 3 }, { 0, 2, 1, 3 }, { 1, 0, 2, 3 }, { 2, 0, 1, 3 } };
+    static const int orders[][4] = {{0, 1, 2, 3}, {0, 2, 1, 3}, {1, 0, 2, 3}, {2, 0, 1, 3}};
     const int *const order = orders[tool_random_range(random, 0, 3)];
     const bool has_gaps = tool_random_chance(random, 50);
     int64_t next = tool_random_chance(random, 15) ? tool_random_range(random, 2, 3) : 1;
@@ -27,10 +27,10 @@ static void draw_strides(tool_random *random, const int64_t *dims, int rank, boo
 }
 
 static void draw_all_strides(tool_random *random, attune_problem *p) {
-    const int64_t q[] = { p->batch, p->num_heads, p->seq_q, p->head_dim };
-    const int64_t k[] = { p->batch, p->num_kv_heads, p->seq_kv, p->head_dim };
-    const int64_t v[] = { p->batch, p->num_kv_heads, p->seq_kv, p->head_dim_v };
-    const int64_t out[] = { p->batch, p->num_heads, p->seq_q, p->head_dim_v };
+    const int64_t q[] = {p->batch, p->num_heads, p->seq_q, p->head_dim};
+    const int64_t k[] = {p->batch, p->num_kv_heads, p->seq_kv, p->head_dim};
+    const int64_t v[] = {p->batch, p->num_kv_heads, p->seq_kv, p->head_dim_v};
+    const int64_t out[] = {p->batch, p->num_heads, p->seq_q, p->head_dim_v};
     if (tool_random_chance(random, 60)) draw_strides(random, q, 4, false, p->q_strides);
     if (tool_random_chance(random, 60)) draw_strides(random, k, 4, false, p->k_strides);
     if (tool_random_chance(random, 60)) draw_strides(random, v, 4, false, p->v_strides);
@@ -51,7 +51,7 @@ static double work(const attune_problem *p) {
 }
 
 static void draw_problem(tool_random *random, double max_flops, attune_problem *p) {
-    static const int64_t group_sizes[] = { 1, 1, 1, 2, 3, 4, 7, 8 };
+    static const int64_t group_sizes[] = {1, 1, 1, 2, 3, 4, 7, 8};
     *p = (attune_problem)ATTUNE_PROBLEM_INIT;
     p->batch = tool_random_chance(random, 70) ? 1 : tool_random_range(random, 2, 3);
     p->num_kv_heads = tool_random_chance(random, 40) ? 1 : tool_random_range(random, 2, 4);
@@ -61,7 +61,7 @@ static void draw_problem(tool_random *random, double max_flops, attune_problem *
     p->head_dim = draw_size(random, 160);
     p->head_dim_v = tool_random_chance(random, 50) ? p->head_dim : draw_size(random, 160);
     while (work(p) > max_flops) {
-        int64_t *const sizes[] = { &p->seq_q, &p->seq_kv, &p->head_dim, &p->head_dim_v, &p->batch };
+        int64_t *const sizes[] = {&p->seq_q, &p->seq_kv, &p->head_dim, &p->head_dim_v, &p->batch};
         int64_t *largest = sizes[0];
         for (int i = 1; i < 5; i++)
             if (*sizes[i] > *largest) largest = sizes[i];
@@ -80,7 +80,7 @@ static int32_t pick(tool_random *random, const int8_t *values, int count) {
 }
 
 bool check_draw_schedule(check_machine *machine, tool_random *random, check_case *c) {
-    static const int8_t rows[] = { 1, 2, 3, 4, 5, 6, 8, 12, 16 }, vectors[] = { 1, 1, 2, 2, 3, 4, 6 };
+    static const int8_t rows[] = {1, 2, 3, 4, 5, 6, 8, 12, 16}, vectors[] = {1, 1, 2, 2, 3, 4, 6};
     attune_context *const context = check_context(machine, c->isa, c->threads);
     if (!context) return false;
     c->schedule = (attune_schedule)ATTUNE_SCHEDULE_INIT;
@@ -100,8 +100,6 @@ bool check_draw_schedule(check_machine *machine, tool_random *random, check_case
         s.value_rows = pick(random, rows, 9);
         s.score_unroll = pick(random, vectors, 7);
         s.value_unroll = pick(random, vectors, 7);
-        s.score_unroll = pick(random, vectors, 7);
-        s.value_unroll = pick(random, vectors, 7);
         s.kv_tile = s.score_rows * (int32_t)tool_random_range(random, 1, 24);
         if (attune_schedule_check(context, &c->problem, &s) != ATTUNE_OK) continue;
         c->schedule = s;
@@ -111,7 +109,7 @@ bool check_draw_schedule(check_machine *machine, tool_random *random, check_case
 }
 
 bool check_draw(check_machine *machine, tool_random *random, double max_flops, check_case *c) {
-    *c = (check_case){ .isa = (uint32_t)tool_random_range(random, 0, machine->num_isas - 1) };
+    *c = (check_case){.isa = (uint32_t)tool_random_range(random, 0, machine->num_isas - 1)};
     c->threads = (uint32_t)tool_random_range(random, 1, CHECK_MAX_THREADS);
     c->inputs = tool_random_chance(random, 60) ? INPUT_ORDINARY
                                                : (input_kind)tool_random_range(random, 0, INPUT_KIND_COUNT - 1);

@@ -27,11 +27,11 @@ static const char *const default_problems[] = {
 };
 
 static const struct argp_option options[] = {
-    { "threads", TOOL_KEY_THREADS, "N", 0, "Threads, each on a CPU of its own (default 1)", 0 },
-    { "samples", TOOL_KEY_SAMPLES, "N", 0, "Samples of each problem (default 30)", 0 },
-    { "engine", TOOL_KEY_ENGINE, "jit|interp", 0, "Machine code (default) or the interpreter", 0 },
-    { "json", TOOL_KEY_JSON, NULL, 0, "Print JSON", 0 },
-    { 0 },
+    {"threads", TOOL_KEY_THREADS, "N", 0, "Threads, each on a CPU of its own (default 1)", 0},
+    {"samples", TOOL_KEY_SAMPLES, "N", 0, "Samples of each problem (default 30)", 0},
+    {"engine", TOOL_KEY_ENGINE, "jit|interp", 0, "Machine code (default) or the interpreter", 0},
+    {"json", TOOL_KEY_JSON, NULL, 0, "Print JSON", 0},
+    {0},
 };
 
 static error_t parse(int key, char *argument, struct argp_state *state) {
@@ -124,18 +124,22 @@ static bool measure(const bench_options *o, bench_entry *entries, size_t count, 
 
 int cmd_bench(int argc, char **argv) {
     static const struct argp argp = {
-        options, parse, "[PROBLEM…]",
+        options,
+        parse,
+        "[PROBLEM…]",
         "Measures problems, or a set of five without any, in interleaved rounds, and the CPU's multiply-add peak "
         "between the rounds. Causal problems count the allowed pairs only. The spread is the range of the middle half "
         "of the samples. Cold compile leaves out the time to load LLVM.",
-        tool_common_children, NULL, NULL };
-    bench_options o = { .threads = 1, .samples = 30 };
+        tool_common_children,
+        NULL,
+        NULL};
+    bench_options o = {.threads = 1, .samples = 30};
     argp_parse(&argp, argc, argv, 0, NULL, &o);
     const char *const *const problems = o.num_problems ? o.problems : default_problems;
     const size_t count = o.num_problems ? o.num_problems : sizeof default_problems / sizeof *default_problems;
     bench_entry *const entries = calloc(count, sizeof *entries);
     attune_context *context = NULL;
-    attune_machine_info machine = { .struct_size = sizeof machine };
+    attune_machine_info machine = {.struct_size = sizeof machine};
     int code = TOOL_FAILED;
     if (!entries) tool_error("out of memory");
     bool good = entries != NULL;
@@ -147,8 +151,10 @@ int cmd_bench(int argc, char **argv) {
     }
     if (good && measure(&o, entries, count, context, &machine)) {
         code = TOOL_OK;
-        if (o.json) code = print_json(&o, entries, count, &machine);
-        else print_text(&o, entries, count, &machine);
+        if (o.json)
+            code = print_json(&o, entries, count, &machine);
+        else
+            print_text(&o, entries, count, &machine);
     }
     for (size_t i = 0; entries && i < count; i++) bench_close(&entries[i]);
     free(entries);

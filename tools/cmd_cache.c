@@ -21,8 +21,8 @@ typedef struct cache_walk {
 } cache_walk;
 
 static const struct argp_option options[] = {
-    { "json", TOOL_KEY_JSON, NULL, 0, "Print JSON", 0 },
-    { 0 },
+    {"json", TOOL_KEY_JSON, NULL, 0, "Print JSON", 0},
+    {0},
 };
 
 static error_t parse(int key, char *argument, struct argp_state *state) {
@@ -53,11 +53,11 @@ static int visit(void *user, const attune_cache_entry *entry) {
     const bool is_good = entry->status == ATTUNE_OK;
     if (!is_good) walk->damaged++;
     if (walk->list)
-        json_array_append_new(walk->list, json_pack("{s:s, s:I, s:b, s:s, s:s, s:s, s:s, s:I}", "file", entry->file,
-                                                    "bytes", (json_int_t)entry->bytes, "ok", is_good, "message",
-                                                    entry->message, "problem", entry->problem, "schedule",
-                                                    entry->schedule, "isa", entry->isa, "used_at",
-                                                    (json_int_t)entry->used_at));
+        json_array_append_new(walk->list,
+                              json_pack("{s:s, s:I, s:b, s:s, s:s, s:s, s:s, s:I}", "file", entry->file, "bytes",
+                                        (json_int_t)entry->bytes, "ok", is_good, "message", entry->message, "problem",
+                                        entry->problem, "schedule", entry->schedule, "isa", entry->isa, "used_at",
+                                        (json_int_t)entry->used_at));
     if (!walk->table || (walk->verify && is_good)) return 0;
     table_cell(walk->table, "%s", entry->file);
     table_cell(walk->table, "%s", table_bytes(entry->bytes, size));
@@ -68,11 +68,13 @@ static int visit(void *user, const attune_cache_entry *entry) {
 }
 
 static int list(const cache_options *o, attune_context *context, const char *directory) {
-    static const char *const headers[] = { "entry", "size", "last used", "isa", "problem" };
+    static const char *const headers[] = {"entry", "size", "last used", "isa", "problem"};
     char size[TABLE_NUMBER_BYTES];
-    cache_walk walk = { .verify = strcmp(o->action, "verify") == 0 };
-    if (o->json) walk.list = json_array();
-    else walk.table = table_create("lrlll", headers);
+    cache_walk walk = {.verify = strcmp(o->action, "verify") == 0};
+    if (o->json)
+        walk.list = json_array();
+    else
+        walk.table = table_create("lrlll", headers);
     if (attune_cache_visit(context, visit, &walk) != ATTUNE_OK) {
         json_decref(walk.list);
         table_discard(walk.table);
@@ -80,13 +82,15 @@ static int list(const cache_options *o, attune_context *context, const char *dir
     }
     int code = TOOL_OK;
     if (o->json) {
-        code = tool_print_json(json_pack("{s:i, s:s, s:I, s:I, s:I, s:o}", "schema", 1, "cache_dir", directory, "entries",
-                                         (json_int_t)walk.entries, "bytes", (json_int_t)walk.bytes, "damaged",
-                                         (json_int_t)walk.damaged, "list", walk.list));
+        code = tool_print_json(json_pack("{s:i, s:s, s:I, s:I, s:I, s:o}", "schema", 1, "cache_dir", directory,
+                                         "entries", (json_int_t)walk.entries, "bytes", (json_int_t)walk.bytes,
+                                         "damaged", (json_int_t)walk.damaged, "list", walk.list));
     } else {
         /* Without a row the headers alone would look like a mistake. */
-        if (walk.verify ? walk.damaged : walk.entries) table_finish(walk.table, stdout);
-        else table_discard(walk.table);
+        if (walk.verify ? walk.damaged : walk.entries)
+            table_finish(walk.table, stdout);
+        else
+            table_discard(walk.table);
         printf("%llu entr%s, %s, %llu damaged in %s\n", (unsigned long long)walk.entries,
                walk.entries == 1 ? "y" : "ies", table_bytes(walk.bytes, size), (unsigned long long)walk.damaged,
                directory);
@@ -98,28 +102,36 @@ static int clear(const cache_options *o, attune_context *context, const char *di
     uint64_t removed = 0;
     if (attune_cache_clear(context, &removed) != ATTUNE_OK) return tool_library_error(NULL);
     if (o->json)
-        return tool_print_json(json_pack("{s:i, s:s, s:I}", "schema", 1, "cache_dir", directory, "removed",
-                                         (json_int_t)removed));
+        return tool_print_json(
+            json_pack("{s:i, s:s, s:I}", "schema", 1, "cache_dir", directory, "removed", (json_int_t)removed));
     printf("%llu entr%s removed from %s\n", (unsigned long long)removed, removed == 1 ? "y" : "ies", directory);
     return TOOL_OK;
 }
 
 int cmd_cache(int argc, char **argv) {
     static const struct argp argp = {
-        options, parse, "ls|verify|clear",
+        options,
+        parse,
+        "ls|verify|clear",
         "Lists the kernels in the disk cache, reads every one of them and names the damaged (exit status 1 if there "
         "are any), or removes them all.",
-        tool_common_children, NULL, NULL };
-    cache_options o = { 0 };
+        tool_common_children,
+        NULL,
+        NULL};
+    cache_options o = {0};
     argp_parse(&argp, argc, argv, 0, NULL, &o);
     attune_context *const context = tool_open_context(&o.common, 1, NULL);
     if (!context) return TOOL_FAILED;
-    attune_machine_info machine = { .struct_size = sizeof machine };
+    attune_machine_info machine = {.struct_size = sizeof machine};
     int code = TOOL_FAILED;
-    if (attune_get_machine_info(context, &machine) != ATTUNE_OK) tool_library_error(NULL);
-    else if (!*machine.cache_dir) tool_error("the disk cache is off");
-    else if (strcmp(o.action, "clear") == 0) code = clear(&o, context, machine.cache_dir);
-    else code = list(&o, context, machine.cache_dir);
+    if (attune_get_machine_info(context, &machine) != ATTUNE_OK)
+        tool_library_error(NULL);
+    else if (!*machine.cache_dir)
+        tool_error("the disk cache is off");
+    else if (strcmp(o.action, "clear") == 0)
+        code = clear(&o, context, machine.cache_dir);
+    else
+        code = list(&o, context, machine.cache_dir);
     attune_context_destroy(context);
     return code;
 }

@@ -13,12 +13,12 @@ typedef struct compile_options {
 } compile_options;
 
 static const struct argp_option options[] = {
-    { "emit", TOOL_KEY_EMIT, "STAGE", 0, "Write ir, lowered, llvm, asm, obj or image instead of caching", 0 },
-    { "schedule", TOOL_KEY_SCHEDULE, "K=V,…", 0, "Change the chosen schedule", 0 },
-    { "output", 'o', "FILE", 0, "Where --emit writes; - is standard output (default)", 0 },
-    { "dump-passes", TOOL_KEY_DUMP_PASSES, NULL, 0, "Print the IR after each pass to standard error", 0 },
-    { "json", TOOL_KEY_JSON, NULL, 0, "Print JSON", 0 },
-    { 0 },
+    {"emit", TOOL_KEY_EMIT, "STAGE", 0, "Write ir, lowered, llvm, asm, obj or image instead of caching", 0},
+    {"schedule", TOOL_KEY_SCHEDULE, "K=V,…", 0, "Change the chosen schedule", 0},
+    {"output", 'o', "FILE", 0, "Where --emit writes; - is standard output (default)", 0},
+    {"dump-passes", TOOL_KEY_DUMP_PASSES, NULL, 0, "Print the IR after each pass to standard error", 0},
+    {"json", TOOL_KEY_JSON, NULL, 0, "Print JSON", 0},
+    {0},
 };
 
 static error_t parse(int key, char *argument, struct argp_state *state) {
@@ -72,11 +72,11 @@ static int show(const compile_options *o, const attune_problem *problem, const a
         tool_error("out of memory");
         code = TOOL_FAILED;
     } else if (o->json) {
-        code = tool_print_json(json_pack(
-            "{s:i, s:s, s:s, s:s, s:s, s:s, s:f, s:f, s:I, s:I}", "schema", 1, "problem", text, "schedule", schedule,
-            "key", info->key, "isa", info->isa, "origin", tool_origin_name(info->origin), "acquire_ms", us * 1e-3,
-            "compile_ms", info->compile_ms, "code_bytes", (json_int_t)info->code_bytes, "scratch_bytes",
-            (json_int_t)info->scratch_bytes));
+        code = tool_print_json(json_pack("{s:i, s:s, s:s, s:s, s:s, s:s, s:f, s:f, s:I, s:I}", "schema", 1, "problem",
+                                         text, "schedule", schedule, "key", info->key, "isa", info->isa, "origin",
+                                         tool_origin_name(info->origin), "acquire_ms", us * 1e-3, "compile_ms",
+                                         info->compile_ms, "code_bytes", (json_int_t)info->code_bytes, "scratch_bytes",
+                                         (json_int_t)info->scratch_bytes));
     } else {
         table *const t = table_create("ll", NULL);
         table_cell(t, "problem");
@@ -101,22 +101,26 @@ static int show(const compile_options *o, const attune_problem *problem, const a
 static int compile(const compile_options *o, attune_context *context, const attune_problem *problem,
                    const attune_schedule *schedule) {
     attune_kernel *kernel = NULL;
-    attune_kernel_info info = { .struct_size = sizeof info };
+    attune_kernel_info info = {.struct_size = sizeof info};
     const double start = tool_now_us();
     if (attune_compile(context, problem, schedule, &kernel) != ATTUNE_OK) return tool_library_error(NULL);
     const double us = tool_now_us() - start;
-    const int code = attune_kernel_get_info(kernel, &info) == ATTUNE_OK ? show(o, problem, &info, us)
-                                                                        : tool_library_error(NULL);
+    const int code =
+        attune_kernel_get_info(kernel, &info) == ATTUNE_OK ? show(o, problem, &info, us) : tool_library_error(NULL);
     attune_kernel_release(kernel);
     return code;
 }
 
 int cmd_compile(int argc, char **argv) {
     static const struct argp argp = {
-        options, parse, "PROBLEM",
+        options,
+        parse,
+        "PROBLEM",
         "Compiles a problem into the cache and says where the kernel came from, or writes one stage of it.",
-        tool_common_children, NULL, NULL };
-    compile_options o = { 0 };
+        tool_common_children,
+        NULL,
+        NULL};
+    compile_options o = {0};
     argp_parse(&argp, argc, argv, 0, NULL, &o);
     attune_problem problem;
     if (!problem_from_text(o.problem, &problem)) return TOOL_FAILED;
@@ -127,8 +131,10 @@ int cmd_compile(int argc, char **argv) {
                                       attune_schedule_parse(o.schedule, &schedule) == ATTUNE_OK);
     int code = good ? TOOL_OK : tool_library_error(NULL);
     const attune_schedule *const asked = o.schedule ? &schedule : NULL;
-    if (good && (o.emits || o.dumps)) code = emit(&o, context, &problem, asked);
-    else if (good) code = compile(&o, context, &problem, asked);
+    if (good && (o.emits || o.dumps))
+        code = emit(&o, context, &problem, asked);
+    else if (good)
+        code = compile(&o, context, &problem, asked);
     attune_context_destroy(context);
     return code;
 }

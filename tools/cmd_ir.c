@@ -44,14 +44,14 @@ typedef struct ir_call {
 } ir_call;
 
 static const struct argp_option options[] = {
-    { "engine", TOOL_KEY_ENGINE, "jit|interp", 0, "Machine code (default) or the interpreter", 0 },
-    { "arg", TOOL_KEY_ARG, "NAME=VALUE", 0, "A number for a scalar, F.npy for a buffer", 0 },
-    { "out", TOOL_KEY_OUT, "NAME=F.npy", 0, "Write an output buffer here; others are summarised", 0 },
-    { "check", TOOL_KEY_CHECK, NULL, 0, "Run by both engines and compare the bits", 0 },
-    { "emit", TOOL_KEY_EMIT, "STAGE", 0, "Write ir, lowered, llvm, asm, obj or image instead of running", 0 },
-    { "output", 'o', "FILE", 0, "Where --emit writes; - is standard output (default)", 0 },
-    { "dump-passes", TOOL_KEY_DUMP_PASSES, NULL, 0, "Print the IR after each pass to standard error", 0 },
-    { 0 },
+    {"engine", TOOL_KEY_ENGINE, "jit|interp", 0, "Machine code (default) or the interpreter", 0},
+    {"arg", TOOL_KEY_ARG, "NAME=VALUE", 0, "A number for a scalar, F.npy for a buffer", 0},
+    {"out", TOOL_KEY_OUT, "NAME=F.npy", 0, "Write an output buffer here; others are summarised", 0},
+    {"check", TOOL_KEY_CHECK, NULL, 0, "Run by both engines and compare the bits", 0},
+    {"emit", TOOL_KEY_EMIT, "STAGE", 0, "Write ir, lowered, llvm, asm, obj or image instead of running", 0},
+    {"output", 'o', "FILE", 0, "Where --emit writes; - is standard output (default)", 0},
+    {"dump-passes", TOOL_KEY_DUMP_PASSES, NULL, 0, "Print the IR after each pass to standard error", 0},
+    {0},
 };
 
 static void add_binding(struct argp_state *state, binding *list, size_t *count, char *text) {
@@ -61,7 +61,7 @@ static void add_binding(struct argp_state *state, binding *list, size_t *count, 
     *equals = 0;
     for (size_t i = 0; i < *count; i++)
         if (strcmp(list[i].name, text) == 0) argp_error(state, "'%s' is given twice", text);
-    list[(*count)++] = (binding){ text, equals + 1, false };
+    list[(*count)++] = (binding){text, equals + 1, false};
 }
 
 static error_t parse(int key, char *argument, struct argp_state *state) {
@@ -97,8 +97,8 @@ static bool type_of_elem(const char *elem, npy_type *type) {
         const char *elem;
         npy_type type;
     } map[] = {
-        { "f32", NPY_F4 }, { "f64", NPY_F8 }, { "i32", NPY_I4 }, { "i64", NPY_I8 }, { "idx", NPY_I8 },
-        { "f16", NPY_F2 }, { "bf16", NPY_U2 }, { "f8", NPY_U1 }, { "i8", NPY_I1 }, { "bool", NPY_B1 },
+        {"f32", NPY_F4}, {"f64", NPY_F8},  {"i32", NPY_I4}, {"i64", NPY_I8}, {"idx", NPY_I8},
+        {"f16", NPY_F2}, {"bf16", NPY_U2}, {"f8", NPY_U1},  {"i8", NPY_I1},  {"bool", NPY_B1},
     };
     for (size_t i = 0; i < sizeof map / sizeof *map; i++)
         if (strcmp(map[i].elem, elem) == 0) {
@@ -130,8 +130,10 @@ static bool read_scalar(const attune_ir_parameter *parameter, const binding *giv
         const double value = strtod(given->value, &end);
         const float narrow = (float)value;
         *bits = 0;
-        if (strcmp(parameter->elem, "f32") == 0) memcpy(bits, &narrow, sizeof narrow);
-        else memcpy(bits, &value, sizeof value);
+        if (strcmp(parameter->elem, "f32") == 0)
+            memcpy(bits, &narrow, sizeof narrow);
+        else
+            memcpy(bits, &value, sizeof value);
     } else {
         *bits = strtoll(given->value, &end, 0);
         good = !errno && (strcmp(parameter->elem, "i32") != 0 || (*bits >= INT32_MIN && *bits <= INT32_MAX));
@@ -158,7 +160,7 @@ static bool read_buffer(ir_value *value, const binding *given, size_t rank, cons
 static bool allocate_buffer(ir_value *value, size_t rank, const int64_t *dims, npy_type type) {
     npy_header *const h = &value->array.header;
     size_t bytes = npy_type_bytes(type);
-    *h = (npy_header){ .type = type, .rank = rank, .count = 1 };
+    *h = (npy_header){.type = type, .rank = rank, .count = 1};
     bool overflows = false;
     for (size_t i = 0; i < rank; i++) {
         h->shape[i] = dims[i];
@@ -179,7 +181,7 @@ static bool allocate_buffer(ir_value *value, size_t rank, const int64_t *dims, n
 static bool fill_buffer(ir_options *o, const ir_call *call, size_t index) {
     ir_value *const value = &call->values[index];
     const attune_ir_parameter *const p = value->parameter;
-    int64_t dims[NPY_MAX_RANK] = { 0 };
+    int64_t dims[NPY_MAX_RANK] = {0};
     size_t rank = 0;
     npy_type type = NPY_F4;
     if (attune_ir_shape(call->kernel, index, call->scalars, dims, &rank) != ATTUNE_OK) {
@@ -202,8 +204,10 @@ static bool fill_buffer(ir_options *o, const ir_call *call, size_t index) {
     if (!p->is_output) return true;
     const size_t bytes = value->array.header.count * npy_type_bytes(type);
     value->original = malloc(bytes + 1);
-    if (value->original) memcpy(value->original, value->array.data, bytes);
-    else tool_error("out of memory for a copy of %s", p->name);
+    if (value->original)
+        memcpy(value->original, value->array.data, bytes);
+    else
+        tool_error("out of memory for a copy of %s", p->name);
     return value->original != NULL;
 }
 
@@ -292,8 +296,10 @@ static bool check(const ir_options *o, const ir_call *call) {
         if (value->parameter->is_output) {
             buffers[n] = aligned_alloc(64, (data_bytes(value) + 64) & ~(size_t)63);
             good = buffers[n] != NULL;
-            if (good && value->original) memcpy(buffers[n], value->original, data_bytes(value));
-            else if (good) memset(buffers[n], 0, data_bytes(value));
+            if (good && value->original)
+                memcpy(buffers[n], value->original, data_bytes(value));
+            else if (good)
+                memset(buffers[n], 0, data_bytes(value));
         }
         n++;
     }
@@ -367,7 +373,7 @@ static bool has_strided_parameter(attune_context *context, const char *text, boo
 }
 
 static int run(ir_options *o, attune_context *context, const char *text) {
-    ir_call call = { .context = context };
+    ir_call call = {.context = context};
     int code = TOOL_FAILED;
     bool strided = false;
     if (!has_strided_parameter(context, text, &strided)) return tool_library_error(o->file);
@@ -379,7 +385,8 @@ static int run(ir_options *o, attune_context *context, const char *text) {
     if (bind(o, &call)) {
         if (attune_ir_run(context, call.kernel, o->engine, call.buffers, call.scalars) != ATTUNE_OK)
             tool_library_error(tool_engine_name(o->engine));
-        else if ((!o->checks || check(o, &call)) && show_outputs(o, &call)) code = TOOL_OK;
+        else if ((!o->checks || check(o, &call)) && show_outputs(o, &call))
+            code = TOOL_OK;
     }
     unbind(&call);
     attune_kernel_release(call.kernel);
@@ -397,11 +404,15 @@ static int emit(const ir_options *o, attune_context *context, const char *text) 
 
 int cmd_ir(int argc, char **argv) {
     static const struct argp argp = {
-        options, parse, "FILE",
+        options,
+        parse,
+        "FILE",
         "Runs a kernel written in loop IR (docs/ir.md), or shows it at any stage of compilation. Every parameter gets "
         "its value by --arg; outputs are allocated with the shape the kernel gives them.",
-        tool_common_children, NULL, NULL };
-    ir_options o = { 0 };
+        tool_common_children,
+        NULL,
+        NULL};
+    ir_options o = {0};
     char message[ATTUNE_MESSAGE_BYTES];
     size_t bytes = 0;
     argp_parse(&argp, argc, argv, 0, NULL, &o);
@@ -416,8 +427,10 @@ int cmd_ir(int argc, char **argv) {
         tool_error("%s: this is not a text: it has a NUL byte", o.file);
     } else if (context) {
         code = o.dumps ? tool_dump_passes(context, text) : TOOL_OK;
-        if (code == TOOL_OK && o.emits) code = emit(&o, context, text);
-        else if (code == TOOL_OK && !o.dumps) code = run(&o, context, text);
+        if (code == TOOL_OK && o.emits)
+            code = emit(&o, context, text);
+        else if (code == TOOL_OK && !o.dumps)
+            code = run(&o, context, text);
     }
     attune_context_destroy(context);
     free(text);

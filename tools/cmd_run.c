@@ -23,24 +23,24 @@ typedef struct run_report {
     attune_kernel_info info;
     double compile_us, first_us, median_us, gflops, peak_gflops;
     size_t rows;
-    bool same_bits;               /* as the interpreter; with check */
-    double max_error, rms_error;  /* against the f64 reference; with check */
+    bool same_bits;              /* as the interpreter; with check */
+    double max_error, rms_error; /* against the f64 reference; with check */
     double expect_max, expect_rms;
 } run_report;
 
 static const struct argp_option options[] = {
-    { "q", TOOL_KEY_Q, "F.npy", 0, "Queries [batch,] num_heads, seq_q, head_dim", 0 },
-    { "k", TOOL_KEY_K, "F.npy", 0, "Keys [batch,] num_kv_heads, seq_kv, head_dim", 0 },
-    { "v", TOOL_KEY_V, "F.npy", 0, "Values [batch,] num_kv_heads, seq_kv, head_dim_v", 0 },
-    { "output", 'o', "F.npy", 0, "Write the result here; - is standard output", 0 },
-    { "lse", TOOL_KEY_LSE, "F.npy", 0, "Write the logarithms of the sums of exponentials here", 0 },
-    { "engine", TOOL_KEY_ENGINE, "jit|interp", 0, "Machine code (default) or the interpreter", 0 },
-    { "schedule", TOOL_KEY_SCHEDULE, "K=V,…", 0, "Change the chosen schedule", 0 },
-    { "check", TOOL_KEY_CHECK, NULL, 0, "Compare with the interpreter's bits and with an f64 reference", 0 },
-    { "expect", TOOL_KEY_EXPECT, "F.npy", 0, "Show the error against this result", 0 },
-    { "threads", TOOL_KEY_THREADS, "N", 0, "Threads (default: all)", 0 },
-    { "json", TOOL_KEY_JSON, NULL, 0, "Print JSON", 0 },
-    { 0 },
+    {"q", TOOL_KEY_Q, "F.npy", 0, "Queries [batch,] num_heads, seq_q, head_dim", 0},
+    {"k", TOOL_KEY_K, "F.npy", 0, "Keys [batch,] num_kv_heads, seq_kv, head_dim", 0},
+    {"v", TOOL_KEY_V, "F.npy", 0, "Values [batch,] num_kv_heads, seq_kv, head_dim_v", 0},
+    {"output", 'o', "F.npy", 0, "Write the result here; - is standard output", 0},
+    {"lse", TOOL_KEY_LSE, "F.npy", 0, "Write the logarithms of the sums of exponentials here", 0},
+    {"engine", TOOL_KEY_ENGINE, "jit|interp", 0, "Machine code (default) or the interpreter", 0},
+    {"schedule", TOOL_KEY_SCHEDULE, "K=V,…", 0, "Change the chosen schedule", 0},
+    {"check", TOOL_KEY_CHECK, NULL, 0, "Compare with the interpreter's bits and with an f64 reference", 0},
+    {"expect", TOOL_KEY_EXPECT, "F.npy", 0, "Show the error against this result", 0},
+    {"threads", TOOL_KEY_THREADS, "N", 0, "Threads (default: all)", 0},
+    {"json", TOOL_KEY_JSON, NULL, 0, "Print JSON", 0},
+    {0},
 };
 
 static error_t parse(int key, char *argument, struct argp_state *state) {
@@ -178,13 +178,15 @@ static void load_input(float *storage, const int64_t strides[4], const file_tens
 /* The output as a dense array in file order; free it. */
 static float *gather_output(const tensors *t, bool is_bshd, int64_t dims[4]) {
     const attune_problem *const p = &t->problem;
-    const int64_t own[4] = { p->batch, p->num_heads, p->seq_q, p->head_dim_v };
+    const int64_t own[4] = {p->batch, p->num_heads, p->seq_q, p->head_dim_v};
     int64_t strides[4];
     file_order(is_bshd, own, dims);
     file_order(is_bshd, p->out_strides, strides);
     float *const dense = malloc((size_t)(own[0] * own[1] * own[2] * own[3]) * sizeof *dense);
-    if (dense) tensors_gather(dense, strides, dims, t->out);
-    else tool_error("out of memory for a copy of the output");
+    if (dense)
+        tensors_gather(dense, strides, dims, t->out);
+    else
+        tool_error("out of memory for a copy of the output");
     return dense;
 }
 
@@ -198,8 +200,8 @@ static bool write_outputs(const run_options *o, const tensors *t, size_t rank, c
     }
     if (!o->lse) return true;
     /* lse has no columns: a fourth dimension of one makes it a case of the same copy. */
-    const int64_t lse_dims[4] = { p->batch, p->num_heads, p->seq_q, 1 };
-    const int64_t strides[4] = { p->lse_strides[0], p->lse_strides[1], p->lse_strides[2], 0 };
+    const int64_t lse_dims[4] = {p->batch, p->num_heads, p->seq_q, 1};
+    const int64_t strides[4] = {p->lse_strides[0], p->lse_strides[1], p->lse_strides[2], 0};
     float *const lse = malloc((size_t)(p->batch * p->num_heads * p->seq_q) * sizeof *lse);
     if (!lse) {
         tool_error("out of memory for a copy of the lse");
@@ -223,8 +225,7 @@ static bool measure(const run_options *o, const tensors *t, attune_context *cont
     if (tensors_run(t, context, kernel, schedule, o->engine) != ATTUNE_OK) return false;
     r->first_us = tool_now_us() - begin;
     /* At least three more, then until a quarter of a second is spent; the interpreter is timed once. */
-    while (o->engine == ATTUNE_ENGINE_JIT && count < MAX_SAMPLES &&
-           (count < 3 || tool_now_us() - begin < 250e3)) {
+    while (o->engine == ATTUNE_ENGINE_JIT && count < MAX_SAMPLES && (count < 3 || tool_now_us() - begin < 250e3)) {
         const double start = tool_now_us();
         if (tensors_run(t, context, kernel, schedule, o->engine) != ATTUNE_OK) return false;
         samples[count++] = tool_now_us() - start;
@@ -262,7 +263,7 @@ static void add_error(error_sum *sum, double value, double wanted) {
 
 static bool check(const tensors *t, attune_context *context, const attune_schedule *schedule, run_report *r) {
     const attune_problem *const p = &t->problem;
-    const int64_t dims[4] = { p->batch, p->num_heads, p->seq_q, p->head_dim_v };
+    const int64_t dims[4] = {p->batch, p->num_heads, p->seq_q, p->head_dim_v};
     const size_t count = (size_t)(dims[0] * dims[1] * dims[2] * dims[3]);
     tensors other = *t;
     size_t where = 0;
@@ -285,7 +286,7 @@ static bool check(const tensors *t, attune_context *context, const attune_schedu
     r->same_bits = tensors_same_bits(t->out, other.out, t->out_count, &where) &&
                    (!t->lse || tensors_same_bits(t->lse, other.lse, t->lse_count, &where));
     tensors_gather(dense, p->out_strides, dims, t->out);
-    error_sum sum = { 0 };
+    error_sum sum = {0};
     for (size_t i = 0; i < count; i++) add_error(&sum, dense[i], wanted[i]);
     r->max_error = sum.max;
     r->rms_error = sqrt(sum.squares / (double)sum.count);
@@ -309,9 +310,8 @@ static bool compare_expected(const char *path, size_t rank, const int64_t *dims,
     const bool fits = h->type == NPY_F4 && h->rank == rank && memcmp(h->shape, dims, rank * sizeof *dims) == 0;
     if (!fits)
         tool_error("%s: %s of shape %s cannot be compared with the output, <f4 of shape %s", path,
-                   npy_type_name(h->type), npy_print_shape(h->rank, h->shape, have),
-                   npy_print_shape(rank, dims, want));
-    error_sum sum = { 0 };
+                   npy_type_name(h->type), npy_print_shape(h->rank, h->shape, have), npy_print_shape(rank, dims, want));
+    error_sum sum = {0};
     for (size_t i = 0; fits && i < h->count; i++) add_error(&sum, dense[i], ((const float *)expected.data)[i]);
     npy_free(&expected);
     r->expect_max = sum.max;
@@ -331,7 +331,8 @@ static void print_text(const run_options *o, FILE *stream, const char *problem, 
     if (o->engine == ATTUNE_ENGINE_JIT)
         table_cell(t, "%s, from the %s in %s (%s of code)", r->info.isa, tool_origin_name(r->info.origin),
                    table_time(r->compile_us, a), table_bytes(r->info.code_bytes, b));
-    else table_cell(t, "interpreted");
+    else
+        table_cell(t, "interpreted");
     table_cell(t, "schedule");
     table_cell(t, "%s", schedule);
     table_cell(t, "time");
@@ -341,7 +342,8 @@ static void print_text(const run_options *o, FILE *stream, const char *problem, 
     if (r->peak_gflops > 0)
         table_cell(t, "%.1f GFLOP/s, %.0f %% of the %.0f GFLOP/s this CPU can do", r->gflops,
                    100 * r->gflops / r->peak_gflops, r->peak_gflops);
-    else table_cell(t, "%.3g GFLOP/s", r->gflops);
+    else
+        table_cell(t, "%.3g GFLOP/s", r->gflops);
     if (o->check) {
         table_cell(t, "interpreter");
         table_cell(t, "%s", r->same_bits ? "the same bits" : "DIFFERENT BITS");
@@ -357,12 +359,11 @@ static void print_text(const run_options *o, FILE *stream, const char *problem, 
 
 static int print_json(const run_options *o, const char *problem, const char *schedule, const run_report *r,
                       uint32_t threads) {
-    json_t *const j = json_pack("{s:i, s:s, s:s, s:s, s:s, s:s, s:i, s:f, s:f, s:f, s:f}", "schema", 1, "problem",
-                                problem, "schedule", schedule, "engine",
-                                o->engine == ATTUNE_ENGINE_JIT ? "jit" : "interp", "isa", r->info.isa, "origin",
-                                tool_origin_name(r->info.origin), "threads", (int)threads, "acquire_us",
-                                r->compile_us, "first_us", r->first_us, "median_us", r->median_us, "gflops",
-                                r->gflops);
+    json_t *const j =
+        json_pack("{s:i, s:s, s:s, s:s, s:s, s:s, s:i, s:f, s:f, s:f, s:f}", "schema", 1, "problem", problem,
+                  "schedule", schedule, "engine", o->engine == ATTUNE_ENGINE_JIT ? "jit" : "interp", "isa", r->info.isa,
+                  "origin", tool_origin_name(r->info.origin), "threads", (int)threads, "acquire_us", r->compile_us,
+                  "first_us", r->first_us, "median_us", r->median_us, "gflops", r->gflops);
     if (j && r->peak_gflops > 0) {
         json_object_set_new(j, "peak_gflops", json_real(r->peak_gflops));
         json_object_set_new(j, "fraction_of_peak", json_real(r->gflops / r->peak_gflops));
@@ -393,14 +394,14 @@ static bool pick_schedule(const run_options *o, const attune_context *context, c
 }
 
 static int run_on(const run_options *o, tensors *t, size_t rank) {
-    attune_machine_info machine = { .struct_size = sizeof machine };
+    attune_machine_info machine = {.struct_size = sizeof machine};
     attune_schedule schedule = ATTUNE_SCHEDULE_INIT;
     attune_kernel *kernel = NULL;
     float *dense = NULL;
     char *problem = NULL, *schedule_name = NULL;
     int code = TOOL_FAILED;
     int64_t dims[4];
-    run_report r = { .info.struct_size = sizeof r.info, .info.isa = "" };
+    run_report r = {.info.struct_size = sizeof r.info, .info.isa = ""};
     attune_context *const context = tool_open_context(&o->common, o->threads, NULL);
     if (!context) return TOOL_FAILED;
     attune_get_machine_info(context, &machine);
@@ -416,7 +417,8 @@ static int run_on(const run_options *o, tensors *t, size_t rank) {
         r.compile_us = tool_now_us() - start;
         attune_kernel_get_info(kernel, &r.info);
         schedule = r.info.schedule;
-    } else r.info.isa = machine.isa;
+    } else
+        r.info.isa = machine.isa;
     if (!measure(o, t, context, kernel, &schedule, &r)) {
         tool_library_error(NULL);
         goto out;
@@ -430,9 +432,11 @@ static int run_on(const run_options *o, tensors *t, size_t rank) {
     schedule_name = schedule_text(&schedule);
     if (!problem || !schedule_name) goto out;
     code = TOOL_OK;
-    if (o->json) code = print_json(o, problem, schedule_name, &r, machine.max_workers);
-    else print_text(o, o->out && strcmp(o->out, "-") == 0 ? stderr : stdout, problem, schedule_name, &r,
-                    machine.max_workers);
+    if (o->json)
+        code = print_json(o, problem, schedule_name, &r, machine.max_workers);
+    else
+        print_text(o, o->out && strcmp(o->out, "-") == 0 ? stderr : stdout, problem, schedule_name, &r,
+                   machine.max_workers);
     if (o->check && !r.same_bits) code = TOOL_FAILED;
 out:
     free(problem);
@@ -445,13 +449,17 @@ out:
 
 int cmd_run(int argc, char **argv) {
     static const struct argp argp = {
-        options, parse, "[PROBLEM]",
+        options,
+        parse,
+        "[PROBLEM]",
         "Computes attention on arrays in .npy files (f32, little-endian, C order). Sizes that PROBLEM does not name "
         "come from the files; with layout=bshd in PROBLEM the files hold [batch,] seq, heads, dim.",
-        tool_common_children, NULL, NULL };
-    run_options o = { 0 };
-    file_tensor q = { 0 }, k = { 0 }, v = { 0 };
-    tensors t = { 0 };
+        tool_common_children,
+        NULL,
+        NULL};
+    run_options o = {0};
+    file_tensor q = {0}, k = {0}, v = {0};
+    tensors t = {0};
     int code = TOOL_FAILED;
     argp_parse(&argp, argc, argv, 0, NULL, &o);
     const bool is_bshd = has_bshd_layout(o.problem);

@@ -12,24 +12,26 @@ typedef struct subcommand {
 } subcommand;
 
 static const subcommand subcommands[] = {
-    { "run", cmd_run, "compute attention on .npy files" },
-    { "compile", cmd_compile, "compile a problem into the cache, or show a stage of it" },
-    { "check", cmd_check, "test kernels against the interpreter and an f64 reference" },
-    { "bench", cmd_bench, "measure speed, as a share of what this CPU can do" },
-    { "cache", cmd_cache, "list, verify or clear the disk cache" },
-    { "info", cmd_info, "show CPU, instruction sets, versions and paths" },
-    { "ir", cmd_ir, "run or show a kernel written in loop IR" },
+    {"run", cmd_run, "compute attention on .npy files"},
+    {"compile", cmd_compile, "compile a problem into the cache, or show a stage of it"},
+    {"check", cmd_check, "test kernels against the interpreter and an f64 reference"},
+    {"bench", cmd_bench, "measure speed, as a share of what this CPU can do"},
+    {"cache", cmd_cache, "list, verify or clear the disk cache"},
+    {"info", cmd_info, "show CPU, instruction sets, versions and paths"},
+    {"ir", cmd_ir, "run or show a kernel written in loop IR"},
 };
 enum { NUM_SUBCOMMANDS = sizeof subcommands / sizeof *subcommands };
 
 static void print_help(FILE *stream) {
     fputs("Usage: attune COMMAND [ARGUMENT…]\n"
-          "Compiles, caches, checks and times multi-head-attention kernels for this CPU.\n\n", stream);
+          "Compiles, caches, checks and times multi-head-attention kernels for this CPU.\n\n",
+          stream);
     for (size_t i = 0; i < NUM_SUBCOMMANDS; i++)
         fprintf(stream, "  %-8s %s\n", subcommands[i].name, subcommands[i].summary);
     fputs("\nA problem is text: num_heads=12,seq_q=512,seq_kv=512,head_dim=64,is_causal=1\n"
           "`attune COMMAND --help` explains one command; `man attune` explains all.\n"
-          "Exit status: 0 ok, 1 failed or mismatched, 2 usage.\n", stream);
+          "Exit status: 0 ok, 1 failed or mismatched, 2 usage.\n",
+          stream);
 }
 
 int main(int argc, char **argv) {

@@ -9,9 +9,8 @@ static const struct {
     const char *name;
     size_t bytes;
 } types[NPY_TYPE_COUNT] = {
-    [NPY_F4] = { "<f4", 4 }, [NPY_F8] = { "<f8", 8 }, [NPY_I4] = { "<i4", 4 },
-    [NPY_I8] = { "<i8", 8 }, [NPY_F2] = { "<f2", 2 }, [NPY_U2] = { "<u2", 2 },
-    [NPY_I1] = { "|i1", 1 }, [NPY_U1] = { "|u1", 1 }, [NPY_B1] = { "|b1", 1 },
+    [NPY_F4] = {"<f4", 4}, [NPY_F8] = {"<f8", 8}, [NPY_I4] = {"<i4", 4}, [NPY_I8] = {"<i8", 8}, [NPY_F2] = {"<f2", 2},
+    [NPY_U2] = {"<u2", 2}, [NPY_I1] = {"|i1", 1}, [NPY_U1] = {"|u1", 1}, [NPY_B1] = {"|b1", 1},
 };
 
 const char *npy_type_name(npy_type type) { return types[type].name; }
@@ -121,10 +120,14 @@ static bool read_dictionary(cursor *c, npy_header *header) {
         if (!accept(c, ':')) return fail(c, "lacks a ':' after a key");
         unsigned bit = 0;
         bool good = false;
-        if (strcmp(key, "descr") == 0) bit = 1, good = read_type(c, header);
-        else if (strcmp(key, "fortran_order") == 0) bit = 2, good = read_order(c);
-        else if (strcmp(key, "shape") == 0) bit = 4, good = read_shape(c, header);
-        else return fail(c, "has a key other than descr, fortran_order and shape");
+        if (strcmp(key, "descr") == 0)
+            bit = 1, good = read_type(c, header);
+        else if (strcmp(key, "fortran_order") == 0)
+            bit = 2, good = read_order(c);
+        else if (strcmp(key, "shape") == 0)
+            bit = 4, good = read_shape(c, header);
+        else
+            return fail(c, "has a key other than descr, fortran_order and shape");
         if (!good) return false;
         if (seen & bit) return fail(c, "names a key twice");
         seen |= bit;
@@ -148,7 +151,8 @@ static bool count_elements(npy_header *header, size_t *bytes) {
 bool npy_parse_header(const void *file, size_t size, npy_header *header, char message[ATTUNE_MESSAGE_BYTES]) {
     const unsigned char *const b = file;
     if (size < 10 || memcmp(b, "\x93NUMPY", 6) != 0) {
-        snprintf(message, ATTUNE_MESSAGE_BYTES, "this is not a .npy file (%zu bytes, no \\x93NUMPY at the start)", size);
+        snprintf(message, ATTUNE_MESSAGE_BYTES, "this is not a .npy file (%zu bytes, no \\x93NUMPY at the start)",
+                 size);
         return false;
     }
     if (b[6] < 1 || b[6] > 3) {
@@ -166,8 +170,8 @@ bool npy_parse_header(const void *file, size_t size, npy_header *header, char me
                  prefix + length, size);
         return false;
     }
-    cursor c = { (const char *)b + prefix, (const char *)b + prefix + length, message };
-    *header = (npy_header){ .offset = prefix + length };
+    cursor c = {(const char *)b + prefix, (const char *)b + prefix + length, message};
+    *header = (npy_header){.offset = prefix + length};
     size_t bytes = 0;
     if (!read_dictionary(&c, header)) return false;
     char shape[NPY_SHAPE_TEXT];
@@ -187,7 +191,7 @@ bool npy_parse_header(const void *file, size_t size, npy_header *header, char me
 bool npy_read(const char *path, npy_array *array, char message[ATTUNE_MESSAGE_BYTES]) {
     size_t size = 0;
     char detail[ATTUNE_MESSAGE_BYTES];
-    *array = (npy_array){ 0 };
+    *array = (npy_array){0};
     char *const file = tool_read_file(path, &size, message);
     if (!file) return false;
     if (!npy_parse_header(file, size, &array->header, detail)) {
@@ -212,8 +216,8 @@ const char *npy_print_shape(size_t rank, const int64_t *shape, char text[NPY_SHA
     size_t length = 0;
     text[length++] = '(';
     for (size_t i = 0; i < rank; i++)
-        length += (size_t)snprintf(text + length, NPY_SHAPE_TEXT - length, "%s%lld", i ? ", " : "",
-                                   (long long)shape[i]);
+        length +=
+            (size_t)snprintf(text + length, NPY_SHAPE_TEXT - length, "%s%lld", i ? ", " : "", (long long)shape[i]);
     snprintf(text + length, NPY_SHAPE_TEXT - length, rank == 1 ? ",)" : ")");
     return text;
 }
@@ -223,8 +227,9 @@ bool npy_write(const char *path, npy_type type, size_t rank, const int64_t *shap
     char shape_text[NPY_SHAPE_TEXT], head[448];
     size_t count = 1;
     for (size_t i = 0; i < rank; i++) count *= (size_t)shape[i];
-    const int dictionary = snprintf(head + 10, sizeof head - 10, "{'descr': '%s', 'fortran_order': False, 'shape': %s, }",
-                                    types[type].name, npy_print_shape(rank, shape, shape_text));
+    const int dictionary =
+        snprintf(head + 10, sizeof head - 10, "{'descr': '%s', 'fortran_order': False, 'shape': %s, }",
+                 types[type].name, npy_print_shape(rank, shape, shape_text));
     /* As NumPy does: spaces and a line end until the data starts at a multiple of 64. */
     const size_t total = (10 + (size_t)dictionary + 1 + 63) & ~(size_t)63;
     memset(head + 10 + dictionary, ' ', total - 10 - (size_t)dictionary);

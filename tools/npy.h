@@ -8,7 +8,16 @@
 #include <stdint.h>
 
 typedef enum npy_type {
-    NPY_F4, NPY_F8, NPY_I4, NPY_I8, NPY_F2, NPY_U2, NPY_I1, NPY_U1, NPY_B1, NPY_TYPE_COUNT
+    NPY_F4,
+    NPY_F8,
+    NPY_I4,
+    NPY_I8,
+    NPY_F2,
+    NPY_U2,
+    NPY_I1,
+    NPY_U1,
+    NPY_B1,
+    NPY_TYPE_COUNT
 } npy_type;
 
 enum { NPY_MAX_RANK = 8 };

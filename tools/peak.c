@@ -20,38 +20,44 @@ typedef float burn_fn(int64_t steps, float one, float zero);
 #include <immintrin.h>
 
 #define DECLARE_512(n) __m512 a##n = _mm512_set1_ps(zero + n);
-#define STEP_512(n) a##n = _mm512_fmadd_ps(a##n, x, y);
-#define SUM_512(n) total = _mm512_add_ps(total, a##n);
+#define STEP_512(n)    a##n = _mm512_fmadd_ps(a##n, x, y);
+#define SUM_512(n)     total = _mm512_add_ps(total, a##n);
 __attribute__((target("avx512f"))) static float burn_avx512(int64_t steps, float one, float zero) {
     const __m512 x = _mm512_set1_ps(one), y = _mm512_set1_ps(zero);
     __m512 total = y;
     TWELVE(DECLARE_512)
-    for (int64_t i = 0; i < steps; i++) { TWELVE(STEP_512) }
+    for (int64_t i = 0; i < steps; i++) {
+        TWELVE(STEP_512)
+    }
     TWELVE(SUM_512)
     return _mm512_cvtss_f32(total);
 }
 
 #define DECLARE_256(n) __m256 a##n = _mm256_set1_ps(zero + n);
-#define STEP_256(n) a##n = _mm256_fmadd_ps(a##n, x, y);
-#define SUM_256(n) total = _mm256_add_ps(total, a##n);
+#define STEP_256(n)    a##n = _mm256_fmadd_ps(a##n, x, y);
+#define SUM_256(n)     total = _mm256_add_ps(total, a##n);
 __attribute__((target("avx2,fma"))) static float burn_avx2(int64_t steps, float one, float zero) {
     const __m256 x = _mm256_set1_ps(one), y = _mm256_set1_ps(zero);
     __m256 total = y;
     TWELVE(DECLARE_256)
-    for (int64_t i = 0; i < steps; i++) { TWELVE(STEP_256) }
+    for (int64_t i = 0; i < steps; i++) {
+        TWELVE(STEP_256)
+    }
     TWELVE(SUM_256)
     return _mm256_cvtss_f32(total);
 }
 
 /* Without fma a multiply-add is two instructions; the best case has them independent, half of each. */
 #define DECLARE_128(n) __m128 a##n = _mm_set1_ps(zero + n);
-#define STEP_128(n) a##n = n % 2 ? _mm_mul_ps(a##n, x) : _mm_add_ps(a##n, y);
-#define SUM_128(n) total = _mm_add_ps(total, a##n);
+#define STEP_128(n)    a##n = n % 2 ? _mm_mul_ps(a##n, x) : _mm_add_ps(a##n, y);
+#define SUM_128(n)     total = _mm_add_ps(total, a##n);
 static float burn_sse2(int64_t steps, float one, float zero) {
     const __m128 x = _mm_set1_ps(one), y = _mm_set1_ps(zero);
     __m128 total = y;
     TWELVE(DECLARE_128)
-    for (int64_t i = 0; i < steps; i++) { TWELVE(STEP_128) }
+    for (int64_t i = 0; i < steps; i++) {
+        TWELVE(STEP_128)
+    }
     TWELVE(SUM_128)
     return _mm_cvtss_f32(total);
 }
@@ -61,16 +67,16 @@ static const struct {
     burn_fn *burn;
     int flops; /* of one operation on one accumulator */
 } kernels[] = {
-    { "avx512", burn_avx512, 2 * 16 },
-    { "avx2", burn_avx2, 2 * 8 },
-    { "x86-64", burn_sse2, 4 },
+    {"avx512", burn_avx512, 2 * 16},
+    {"avx2", burn_avx2, 2 * 8},
+    {"x86-64", burn_sse2, 4},
 };
 #else
 static const struct {
     const char *isa;
     burn_fn *burn;
     int flops;
-} kernels[] = { { NULL, NULL, 0 } };
+} kernels[] = {{NULL, NULL, 0}};
 #endif
 
 struct peak_probe {

@@ -37,8 +37,10 @@ void table_cell(table *t, const char *format, ...) {
     }
     va_list list;
     va_start(list, format);
-    if (vasprintf(&t->cells[t->count], format, list) < 0) t->failed = true;
-    else t->count++;
+    if (vasprintf(&t->cells[t->count], format, list) < 0)
+        t->failed = true;
+    else
+        t->count++;
     va_end(list);
 }
 
@@ -52,8 +54,10 @@ static size_t width_of(const char *text) {
 static void print_padded(FILE *stream, const char *text, size_t width, char alignment, bool last) {
     const size_t own = width_of(text);
     const int gap = (int)(width > own ? width - own : 0);
-    if (alignment == 'r') fprintf(stream, "%*s%s", gap, "", text);
-    else fprintf(stream, "%s%*s", text, last ? 0 : gap, "");
+    if (alignment == 'r')
+        fprintf(stream, "%*s%s", gap, "", text);
+    else
+        fprintf(stream, "%s%*s", text, last ? 0 : gap, "");
 }
 
 static size_t column_width(const table *t, size_t column) {
@@ -110,8 +114,11 @@ const char *table_time(double microseconds, char text[TABLE_NUMBER_BYTES]) {
 }
 
 const char *table_bytes(uint64_t bytes, char text[TABLE_NUMBER_BYTES]) {
-    if (bytes < 1024) snprintf(text, TABLE_NUMBER_BYTES, "%u B", (unsigned)bytes);
-    else if (bytes < 1024 * 1024) print_unit((double)bytes / 1024, "KiB", text);
-    else print_unit((double)bytes / (1024 * 1024), "MiB", text);
+    if (bytes < 1024)
+        snprintf(text, TABLE_NUMBER_BYTES, "%u B", (unsigned)bytes);
+    else if (bytes < 1024 * 1024)
+        print_unit((double)bytes / 1024, "KiB", text);
+    else
+        print_unit((double)bytes / (1024 * 1024), "MiB", text);
     return text;
 }

@@ -30,7 +30,7 @@ char *schedule_text(const attune_schedule *schedule) {
 /* ---- Storage ---- */
 
 bool problem_resolve(const attune_problem *problem, attune_problem *resolved) {
-    attune_arguments arguments = { .struct_size = sizeof arguments };
+    attune_arguments arguments = {.struct_size = sizeof arguments};
     if (attune_arguments_init(&arguments, problem) != ATTUNE_OK) {
         tool_library_error(NULL);
         return false;
@@ -54,19 +54,21 @@ static float *allocate(const int64_t *strides, const int64_t *dims, int rank, si
     *count = last + 1;
     const size_t bytes = (*count * sizeof(float) + 63) & ~(size_t)63;
     float *const storage = *count <= PTRDIFF_MAX / sizeof(float) - 64 ? aligned_alloc(64, bytes) : NULL;
-    if (storage) memset(storage, 0, bytes);
-    else tool_error("out of memory: a tensor needs %zu elements", *count);
+    if (storage)
+        memset(storage, 0, bytes);
+    else
+        tool_error("out of memory: a tensor needs %zu elements", *count);
     return storage;
 }
 
 bool tensors_create(tensors *t, const attune_problem *problem) {
-    *t = (tensors){ 0 };
+    *t = (tensors){0};
     if (!problem_resolve(problem, &t->problem)) return false;
     const attune_problem *const p = &t->problem;
-    const int64_t q[] = { p->batch, p->num_heads, p->seq_q, p->head_dim };
-    const int64_t k[] = { p->batch, p->num_kv_heads, p->seq_kv, p->head_dim };
-    const int64_t v[] = { p->batch, p->num_kv_heads, p->seq_kv, p->head_dim_v };
-    const int64_t out[] = { p->batch, p->num_heads, p->seq_q, p->head_dim_v };
+    const int64_t q[] = {p->batch, p->num_heads, p->seq_q, p->head_dim};
+    const int64_t k[] = {p->batch, p->num_kv_heads, p->seq_kv, p->head_dim};
+    const int64_t v[] = {p->batch, p->num_kv_heads, p->seq_kv, p->head_dim_v};
+    const int64_t out[] = {p->batch, p->num_heads, p->seq_q, p->head_dim_v};
     if ((t->q = allocate(p->q_strides, q, 4, &t->q_count)) && (t->k = allocate(p->k_strides, k, 4, &t->k_count)) &&
         (t->v = allocate(p->v_strides, v, 4, &t->v_count)) &&
         (t->out = allocate(p->out_strides, out, 4, &t->out_count)) &&
@@ -82,11 +84,11 @@ void tensors_free(tensors *t) {
     free(t->v);
     free(t->out);
     free(t->lse);
-    *t = (tensors){ 0 };
+    *t = (tensors){0};
 }
 
 void tensors_arguments(const tensors *t, attune_arguments *arguments) {
-    *arguments = (attune_arguments){ .struct_size = sizeof *arguments };
+    *arguments = (attune_arguments){.struct_size = sizeof *arguments};
     attune_arguments_init(arguments, &t->problem); /* succeeded once for the same problem */
     arguments->q = t->q;
     arguments->k = t->k;
@@ -136,7 +138,7 @@ static const char *const kind_names[INPUT_KIND_COUNT] = {
 const char *input_kind_name(input_kind kind) { return kind_names[kind]; }
 
 static float draw(input_kind kind, bool is_value, tool_random *random) {
-    static const float odd[] = { NAN, INFINITY, -INFINITY };
+    static const float odd[] = {NAN, INFINITY, -INFINITY};
     const float normal = tool_random_normal(random);
     switch (kind) {
     case INPUT_LARGE: return is_value ? normal : 4 * normal;
@@ -149,7 +151,7 @@ static float draw(input_kind kind, bool is_value, tool_random *random) {
 }
 
 void tensors_fill(tensors *t, input_kind kind, uint64_t seed) {
-    tool_random random = { seed };
+    tool_random random = {seed};
     for (size_t i = 0; i < t->q_count; i++) t->q[i] = draw(kind, false, &random);
     for (size_t i = 0; i < t->k_count; i++) t->k[i] = draw(kind, false, &random);
     for (size_t i = 0; i < t->v_count; i++) t->v[i] = draw(kind, true, &random);

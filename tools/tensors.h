@@ -17,7 +17,7 @@ bool problem_resolve(const attune_problem *problem, attune_problem *resolved);
 /* Bytes and storage of every tensor of a problem. Gaps that strides leave are part of the storage, so that a write
  * into one is seen. */
 typedef struct tensors {
-    attune_problem problem; /* resolved */
+    attune_problem problem;                                 /* resolved */
     size_t q_count, k_count, v_count, out_count, lse_count; /* elements of storage */
     float *q, *k, *v, *out, *lse;                           /* lse is NULL when the problem has none */
 } tensors;

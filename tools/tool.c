@@ -24,8 +24,10 @@ void tool_error(const char *format, ...) {
 
 int tool_library_error(const char *doing) {
     const char *message = attune_last_message();
-    if (doing) tool_error("%s: %s", doing, message);
-    else tool_error("%s", message);
+    if (doing)
+        tool_error("%s: %s", doing, message);
+    else
+        tool_error("%s", message);
     return TOOL_FAILED;
 }
 
@@ -65,12 +67,12 @@ static error_t parse_common(int key, char *argument, struct argp_state *state) {
 }
 
 static const struct argp_option common_options[] = {
-    { "isa", TOOL_KEY_ISA, "NAME", 0, "Generate code for this instruction set instead of the best (ATTUNE_ISA)", 0 },
-    { "cache-dir", TOOL_KEY_CACHE_DIR, "DIR", 0, "Keep compiled kernels here (ATTUNE_CACHE_DIR); empty: nowhere", 0 },
-    { 0 },
+    {"isa", TOOL_KEY_ISA, "NAME", 0, "Generate code for this instruction set instead of the best (ATTUNE_ISA)", 0},
+    {"cache-dir", TOOL_KEY_CACHE_DIR, "DIR", 0, "Keep compiled kernels here (ATTUNE_CACHE_DIR); empty: nowhere", 0},
+    {0},
 };
-static const struct argp common_argp = { .options = common_options, .parser = parse_common };
-const struct argp_child tool_common_children[] = { { &common_argp, 0, "Common options:", 9 }, { 0 } };
+static const struct argp common_argp = {.options = common_options, .parser = parse_common};
+const struct argp_child tool_common_children[] = {{&common_argp, 0, "Common options:", 9}, {0}};
 
 attune_context *tool_open_context(const tool_common *common, uint32_t max_workers, const char *cache_dir) {
     attune_context_options options = ATTUNE_CONTEXT_OPTIONS_INIT;
@@ -101,7 +103,7 @@ attune_engine tool_parse_engine(struct argp_state *state, const char *text) {
 }
 
 attune_stage tool_parse_stage(struct argp_state *state, const char *text) {
-    static const char *const names[] = { "ir", "lowered", "llvm", "asm", "obj", "image" };
+    static const char *const names[] = {"ir", "lowered", "llvm", "asm", "obj", "image"};
     for (size_t i = 0; i < sizeof names / sizeof *names; i++)
         if (strcmp(text, names[i]) == 0) return (attune_stage)i;
     argp_error(state, "--emit is one of ir, lowered, llvm, asm, obj and image, not '%s'", text);
@@ -223,8 +225,8 @@ bool tool_write_file(const char *path, const void *head, size_t head_bytes, cons
     if (in_place ? write_in_place(path, head, head_bytes, data, bytes)
                  : write_by_rename(path, head, head_bytes, data, bytes))
         return true;
-    snprintf(message, ATTUNE_MESSAGE_BYTES, "%s: cannot write: %s",
-             strcmp(path, "-") == 0 ? "standard output" : path, strerror(errno));
+    snprintf(message, ATTUNE_MESSAGE_BYTES, "%s: cannot write: %s", strcmp(path, "-") == 0 ? "standard output" : path,
+             strerror(errno));
     return false;
 }
 
