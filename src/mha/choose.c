@@ -15,11 +15,25 @@ static void choose_score_tile(const attune_problem *p, const at_target *target, 
     s->score_unroll = p->head_dim % 4 ? p->head_dim % 2 ? 1 : 2 : 4;
 }
 
-/* The tile of P.V wants a number of rows that divides head_dim_v; a rest costs a smaller, latency-bound tile. */
+/* What a value tile of `rows` columns costs for each key, in halves of an fma slot: a tile of fewer than 8 accumulators
+ * waits for its own results (latency 4 on 2 pipes), and each tile passes over P and V once more. */
+static int64_t value_tile_cost(int64_t rows, int64_t vectors) {
+    const int64_t accumulators = rows * vectors;
+    return rows ? 2 * (accumulators > 8 ? accumulators : 8) + 1 : 0;
+}
+
+/* The number of columns that wastes least on the smaller tile for the rest; of equals the largest. */
 static void choose_value_tile(const attune_problem *p, const at_target *target, attune_schedule *s) {
-    const int32_t most = (target->vector_registers >= 32 ? 24 : 12) / s->score_vectors;
+    const int64_t vectors = s->score_vectors, dim = p->head_dim_v;
+    const int64_t most = min_of(min_of((target->vector_registers >= 32 ? 24 : 12) / vectors, 8), dim);
+    int64_t best = 0;
+    for (int64_t rows = most; rows >= 1; rows--) {
+        const int64_t cost = dim / rows * value_tile_cost(rows, vectors) + value_tile_cost(dim % rows, vectors);
+        if (rows < most && cost >= best) continue;
+        best = cost;
+        s->value_rows = (int32_t)rows;
+    }
     s->value_vectors = s->score_vectors;
-    s->value_rows = (int32_t)min_of(min_of(most, 8), p->head_dim_v);
     s->value_unroll = 1;
 }
 
