@@ -8,6 +8,7 @@
 #include "support/jit_run.h"
 
 #include <math.h>
+#include <pthread.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -32,18 +33,46 @@ static uint64_t random_bits(void) {
 
 /* ---- Values ---- */
 
-static const double float_edges[] = {0.0, -0.0, 1.0, -1.0, 0.5, -2.5, 3.5, 0x1p-149, -0x1p-130, 0x1.fffffep127,
-                                     -0x1.fffffep127, 2147483648.0, -2147483648.0, INFINITY, -INFINITY, NAN};
-static const double double_edges[] = {0.0, -0.0, 1.0, -1.0, 0.5, -2.5, 0x1p-1074, -0x1p-1030, 0x1.fffffffffffffp1023,
-                                      9223372036854775808.0, -9223372036854775808.0, 2147483647.5, -2147483649.0,
-                                      INFINITY, -INFINITY, NAN};
-static const int64_t int_edges[] = {0, 1, -1, 2, -2, 7, 31, 32, 63, 64, -128, 65537, INT32_MAX, INT32_MIN, INT64_MAX,
-                                    INT64_MIN};
+static const double float_edges[] = {0.0,
+                                     -0.0,
+                                     1.0,
+                                     -1.0,
+                                     0.5,
+                                     -2.5,
+                                     3.5,
+                                     0x1p-149,
+                                     -0x1p-130,
+                                     0x1.fffffep127,
+                                     -0x1.fffffep127,
+                                     2147483648.0,
+                                     -2147483648.0,
+                                     INFINITY,
+                                     -INFINITY,
+                                     NAN};
+static const double double_edges[] = {0.0,
+                                      -0.0,
+                                      1.0,
+                                      -1.0,
+                                      0.5,
+                                      -2.5,
+                                      0x1p-1074,
+                                      -0x1p-1030,
+                                      0x1.fffffffffffffp1023,
+                                      9223372036854775808.0,
+                                      -9223372036854775808.0,
+                                      2147483647.5,
+                                      -2147483649.0,
+                                      INFINITY,
+                                      -INFINITY,
+                                      NAN};
+static const int64_t int_edges[] = {0,  1,  -1,   2,     -2,        7,         31,        32,
+                                    63, 64, -128, 65537, INT32_MAX, INT32_MIN, INT64_MAX, INT64_MIN};
 enum { EDGES = 16 };
 
 static double random_double(void) {
     const double unit = (double)(int64_t)random_bits() * 0x1p-63;
-    return ldexp(unit, (int)(random_bits() % 4 ? random_bits() % 48 : random_bits() % 240) - (int)(random_bits() % 200));
+    return ldexp(unit,
+                 (int)(random_bits() % 4 ? random_bits() % 48 : random_bits() % 240) - (int)(random_bits() % 200));
 }
 
 /* Every third value lies half-way between two neighbours of a narrower format (f16, bf16, f8). */
@@ -359,6 +388,10 @@ static void each_statement(const at_target *target) {
         " assume a >= 1 assume b >= 1 parallel for i in 0..a - 5 { for j in 0..b {\n"
         "  o[i, j] = x[i, j] + x[i + 1, j] * 3:i32 + x[i + 2, j] * 5:i32 + x[i + 5, j] * 7:i32 + x[i + 3, j] * 11:i32\n"
         "   - x[i + 4, j] } } }",
+        /* a let keeps its value when the memory that it was read from changes */
+        "kernel @kept (x: i32[a, b] in, o: i32[a, b] out, a: idx, b: idx) {\n"
+        " assume a >= 0 assume b >= 0 parallel for i in 0..a { for j in 0..b { alloc s: idx[2] scratch s[0] = j\n"
+        "  let k = s[0] + 1 s[0] = 50 assume k >= 1 assume k <= b o[i, j] = x[i, k - 1] } } }",
         /* an innermost loop across the rows */
         "kernel @columns (x: i32[a, b] strides [b * 3, 1] in, o: i32[a, b] out, a: idx, b: idx) {\n"
         " assume a >= 1 assume b >= 1 parallel for i in 0..b { for j in 0..a by 2 { let k = j + 1\n"
@@ -382,6 +415,49 @@ static void each_statement(const at_target *target) {
             }
 }
 
+/* ---- Threads ---- */
+
+static const char threads_source[] =
+    "kernel @threads (x: f32[64] in, o: f32[64] out) { parallel for i in 0..8 {\n"
+    " alloc a: f32x8[2] reg a[0] = splat.x8(0.0) a[1] = splat.x8(1.0)\n"
+    " for j in 0..8 { a[0] = a[0] + x[j * 8]:x8 * splat.x8(x[i]) a[1] = max(a[1], x[j * 8]:x8) }\n"
+    " o[i * 8]:x8 = a[0] / a[1] } }";
+
+typedef struct compiled_image {
+    void *data;
+    size_t bytes;
+    attune_status status;
+} compiled_image;
+
+static void *compile_one(void *argument) {
+    compiled_image *image = argument;
+    at_arena arena;
+    at_error err = {0};
+    at_arena_init(&arena, NULL);
+    const ir_kernel *kernel = ir_parse(&arena, threads_source, strlen(threads_source), &err);
+    image->status = err.status;
+    if (kernel)
+        image->status =
+            cg_compile(kernel, at_target_find("avx2"), ATTUNE_STAGE_IMAGE, &image->data, &image->bytes, &err);
+    at_arena_free(&arena);
+    return NULL;
+}
+
+static void test_threads_compile_alike(void **state) {
+    (void)state;
+    enum { THREADS = 8 };
+    pthread_t threads[THREADS];
+    compiled_image images[THREADS] = {{0}};
+    for (int t = 0; t < THREADS; t++) assert_int_equal(pthread_create(&threads[t], NULL, compile_one, &images[t]), 0);
+    for (int t = 0; t < THREADS; t++) pthread_join(threads[t], NULL);
+    for (int t = 0; t < THREADS; t++) {
+        assert_int_equal(images[t].status, ATTUNE_OK);
+        assert_int_equal(images[t].bytes, images[0].bytes);
+        assert_memory_equal(images[t].data, images[0].data, images[0].bytes);
+    }
+    for (int t = 0; t < THREADS; t++) at_free(NULL, images[t].data);
+}
+
 /* ---- The frame of the tests ---- */
 
 static void on_each_target(void (*check)(const at_target *target)) {
@@ -401,8 +477,13 @@ int main(void) {
     if (!random_state) random_state = 1;
     print_message("ATTUNE_TEST_SEED=%#llx\n", (unsigned long long)random_state);
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_operators),      cmocka_unit_test(test_division), cmocka_unit_test(test_casts),
-        cmocka_unit_test(test_rearrangements), cmocka_unit_test(test_accesses), cmocka_unit_test(test_statements),
+        cmocka_unit_test(test_operators),
+        cmocka_unit_test(test_division),
+        cmocka_unit_test(test_casts),
+        cmocka_unit_test(test_rearrangements),
+        cmocka_unit_test(test_accesses),
+        cmocka_unit_test(test_statements),
+        cmocka_unit_test(test_threads_compile_alike),
     };
     cmocka_set_test_filter(getenv("ATTUNE_TEST_FILTER"));
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -25,8 +25,8 @@ static const char source[] =
 
 static unsigned char *object;
 static size_t object_bytes;
-static const at_image_header described = {.required = AT_CPU_X86_64, .num_phases = 2, .num_buffers = 2, .num_shared = 1,
-                                          .num_scalars = 1};
+static const at_image_header described = {
+    .required = AT_CPU_X86_64, .num_phases = 2, .num_buffers = 2, .num_shared = 1, .num_scalars = 1};
 static const uint64_t scratch[2] = {32, 0};
 
 static void compile_source(attune_stage stage, void **data, size_t *bytes) {
@@ -45,8 +45,10 @@ static attune_status link_copy(const unsigned char *bytes, size_t size, at_error
     size_t image_bytes;
     *err = (at_error){0};
     const attune_status status = cg_link_object(bytes, size, &described, scratch, NULL, &image, &image_bytes, err);
-    if (status == ATTUNE_OK) assert_null(at_image_check(image, image_bytes));
-    else assert_true(err->message[0] != '\0');
+    if (status == ATTUNE_OK)
+        assert_null(at_image_check(image, image_bytes));
+    else
+        assert_true(err->message[0] != '\0');
     at_free(NULL, image);
     return status;
 }
@@ -231,9 +233,9 @@ static void test_image_check(void **state) {
     at_image_header *header = image, saved = *header;
     assert_null(at_image_check(image, bytes));
     for (size_t size = 0; size < bytes; size++) assert_non_null(at_image_check(image, size));
-#define REFUSED(field, value)                         \
-    header->field = (value);                          \
-    assert_non_null(at_image_check(image, bytes));    \
+#define REFUSED(field, value)                                                                                          \
+    header->field = (value);                                                                                           \
+    assert_non_null(at_image_check(image, bytes));                                                                     \
     *header = saved
     REFUSED(magic[0], 'b');
     REFUSED(version, 2);

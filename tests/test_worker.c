@@ -17,8 +17,8 @@
 
 #include <cmocka.h>
 
-static const char source[] =
-    "kernel @double (x: f32[n] in, o: f32[n] out, n: idx) { assume n >= 0 parallel for i in 0..n { o[i] = x[i] + x[i] } }";
+static const char source[] = "kernel @double (x: f32[n] in, o: f32[n] out, n: idx) { assume n >= 0 parallel for i in "
+                             "0..n { o[i] = x[i] + x[i] } }";
 
 typedef struct worker {
     pid_t pid;

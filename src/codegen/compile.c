@@ -7,9 +7,9 @@
 #include <pthread.h>
 #include <string.h>
 
-/* All that the emitter leaves to LLVM's optimiser: arrays of registers become registers. It shares addresses itself, and
- * early-cse would take away what keeps loop strength reduction off (cg_advance). A default pipeline costs three times
- * the compile time for no faster code, and may invent library calls. */
+/* All that the emitter leaves to LLVM's optimiser: arrays of registers become registers. It shares addresses itself,
+ * and early-cse would take away what keeps loop strength reduction off (cg_advance). A default pipeline costs three
+ * times the compile time for no faster code, and may invent library calls. */
 static const char PASSES[] = "mem2reg";
 
 static pthread_once_t llvm_once = PTHREAD_ONCE_INIT;
@@ -106,8 +106,8 @@ static attune_status print_module(LLVMModuleRef module, void **data, size_t *byt
 /* ---- Object to image ---- */
 
 static at_image_header describe(const ir_kernel *kernel, const at_target *target) {
-    at_image_header header = {.required = target->required, .num_phases = kernel->num_phases,
-                              .num_shared = kernel->num_shared};
+    at_image_header header = {
+        .required = target->required, .num_phases = kernel->num_phases, .num_shared = kernel->num_shared};
     for (uint32_t p = 0; p < kernel->num_params; p++)
         if (kernel->params[p].buffer)
             header.num_buffers++;

@@ -28,8 +28,8 @@ typedef struct cg_derived {
 /* A nesting level of the code. Level 0 is the function's set-up, level 1 the body of the task loop, and each nested
  * block adds one. A value of an outer level can be emitted from an inner one, where that level branched inwards. */
 typedef struct cg_level {
-    uint32_t serial;      /* tells apart the blocks that were open at this level one after the other */
-    LLVMValueRef branch;  /* the terminator that leads to the next level; unset at the innermost */
+    uint32_t serial;     /* tells apart the blocks that were open at this level one after the other */
+    LLVMValueRef branch; /* the terminator that leads to the next level; unset at the innermost */
     /* Of the body of an innermost loop: */
     LLVMValueRef counter; /* its phi, else NULL */
     LLVMBasicBlockRef before;
@@ -42,10 +42,10 @@ typedef struct cg_level {
 typedef struct cg_memo cg_memo; /* emitted index arithmetic, see emit_index.c */
 
 typedef struct cg_storage {
-    LLVMValueRef base;      /* of buffers in memory: a pointer of level 0 */
-    int64_t offset;         /* bytes from base */
+    LLVMValueRef base;             /* of buffers in memory: a pointer of level 0 */
+    int64_t offset;                /* bytes from base */
     cg_index strides[IR_MAX_DIMS]; /* in elements */
-    LLVMValueRef *elements; /* of IR_REG: one stack slot for each element, later a register */
+    LLVMValueRef *elements;        /* of IR_REG: one stack slot for each element, later a register */
 } cg_storage;
 
 typedef struct cg_emit {
@@ -60,11 +60,11 @@ typedef struct cg_emit {
 
     /* Of the function being emitted: */
     LLVMValueRef function;
-    LLVMBasicBlockRef allocas;         /* its first block */
-    cg_index *vars;                    /* by ir_var.id; vectors and floats have a level too */
-    const ir_expr **lets;              /* by ir_var.id: what a scalar integer `let` stands for, else NULL */
-    cg_storage *storage;               /* by ir_buffer.id */
-    LLVMValueRef scratch;              /* the worker's scratch memory */
+    LLVMBasicBlockRef allocas; /* its first block */
+    cg_index *vars;            /* by ir_var.id; vectors and floats have a level too */
+    const ir_expr **lets;      /* by ir_var.id: what a scalar integer `let` stands for at any time, else NULL */
+    cg_storage *storage;       /* by ir_buffer.id */
+    LLVMValueRef scratch;      /* the worker's scratch memory */
     uint64_t scratch_used, scratch_peak;
     cg_level levels[CG_MAX_LEVELS];
     uint32_t level, next_serial;
@@ -73,16 +73,16 @@ typedef struct cg_emit {
 
 /* ---- Types and constants ---- */
 
-LLVMTypeRef cg_elem_type(cg_emit *e, ir_elem elem);               /* in registers: bool is i1, f16 and bf16 i16 */
-LLVMTypeRef cg_type(cg_emit *e, ir_type type);                    /* a vector if lanes > 1 */
-LLVMTypeRef cg_vector_of(LLVMTypeRef elem, unsigned lanes);       /* elem itself if lanes is 1 */
-unsigned cg_lanes(LLVMValueRef x);                                /* 1 for scalars */
-LLVMTypeRef cg_scalar_of(LLVMValueRef x);                         /* type of one lane */
+LLVMTypeRef cg_elem_type(cg_emit *e, ir_elem elem);         /* in registers: bool is i1, f16 and bf16 i16 */
+LLVMTypeRef cg_type(cg_emit *e, ir_type type);              /* a vector if lanes > 1 */
+LLVMTypeRef cg_vector_of(LLVMTypeRef elem, unsigned lanes); /* elem itself if lanes is 1 */
+unsigned cg_lanes(LLVMValueRef x);                          /* 1 for scalars */
+LLVMTypeRef cg_scalar_of(LLVMValueRef x);                   /* type of one lane */
 bool cg_is_float(LLVMValueRef x);
-unsigned cg_int_bits(LLVMValueRef x);                             /* of one lane */
+unsigned cg_int_bits(LLVMValueRef x); /* of one lane */
 LLVMValueRef cg_i64(cg_emit *e, int64_t value);
 LLVMValueRef cg_i32(cg_emit *e, int32_t value);
-LLVMValueRef cg_int_like(LLVMValueRef x, int64_t value);          /* splatted to x's lanes */
+LLVMValueRef cg_int_like(LLVMValueRef x, int64_t value); /* splatted to x's lanes */
 LLVMValueRef cg_float_like(LLVMValueRef x, double value);
 LLVMValueRef cg_splat_const(LLVMValueRef scalar, unsigned lanes);
 
@@ -90,7 +90,7 @@ LLVMValueRef cg_splat_const(LLVMValueRef scalar, unsigned lanes);
 
 LLVMValueRef cg_as_vector(cg_emit *e, LLVMValueRef x); /* one lane, if x is a scalar */
 LLVMValueRef cg_splat(cg_emit *e, LLVMValueRef scalar, unsigned lanes);
-LLVMValueRef cg_lane(cg_emit *e, LLVMValueRef x, unsigned lane);  /* x itself if scalar */
+LLVMValueRef cg_lane(cg_emit *e, LLVMValueRef x, unsigned lane); /* x itself if scalar */
 LLVMValueRef cg_set_lane(cg_emit *e, LLVMValueRef x, LLVMValueRef scalar, unsigned lane);
 /* Lane l is lane pick[l] of the concatenation of x and y; any lane counts, 1 included. */
 LLVMValueRef cg_shuffle(cg_emit *e, LLVMValueRef x, LLVMValueRef y, const uint8_t *pick, unsigned lanes);

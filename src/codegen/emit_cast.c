@@ -3,7 +3,8 @@
  * float -> int uses the processor's truncating instructions, whose answer out of range is the smallest integer;
  * LLVM's own fptosi would be undefined there. f16, bf16 and f8 are converted in integer arithmetic unless one
  * instruction gives the same bits: fptrunc would become a library call. The IR's own rule (f32 and f64 go to and from
- * all numbers, storage types only to and from the type they are computed in, bool to integers) leaves no other cases. */
+ * all numbers, storage types only to and from the type they are computed in, bool to integers) leaves no other cases.
+ */
 #include "codegen/emit_build.h"
 
 static bool has(const cg_emit *e, uint32_t feature) { return (e->target->required & feature) == feature; }
@@ -110,7 +111,9 @@ static LLVMValueRef shift_left(cg_emit *e, LLVMValueRef x, int count) {
 static LLVMValueRef shift_right(cg_emit *e, LLVMValueRef x, int count) {
     return LLVMBuildLShr(e->b, x, cg_int_like(x, count), "");
 }
-static LLVMValueRef add_int(cg_emit *e, LLVMValueRef x, int64_t y) { return LLVMBuildAdd(e->b, x, cg_int_like(x, y), ""); }
+static LLVMValueRef add_int(cg_emit *e, LLVMValueRef x, int64_t y) {
+    return LLVMBuildAdd(e->b, x, cg_int_like(x, y), "");
+}
 static LLVMValueRef is_equal(cg_emit *e, LLVMValueRef x, int64_t y) {
     return LLVMBuildICmp(e->b, LLVMIntEQ, x, cg_int_like(x, y), "");
 }
@@ -165,9 +168,9 @@ static LLVMValueRef shift_right_even(cg_emit *e, LLVMValueRef significand, LLVMV
     LLVMValueRef ones = add_int(e, LLVMBuildShl(e->b, one, shift, ""), -1);
     LLVMValueRef rest = LLVMBuildAnd(e->b, significand, ones, "");
     LLVMValueRef above = LLVMBuildICmp(e->b, LLVMIntUGT, rest, half, "");
-    LLVMValueRef tie = LLVMBuildAnd(e->b, LLVMBuildICmp(e->b, LLVMIntEQ, rest, half, ""),
-                                    LLVMBuildICmp(e->b, LLVMIntNE, LLVMBuildAnd(e->b, code, one, ""),
-                                                  cg_int_like(code, 0), ""), "");
+    LLVMValueRef tie =
+        LLVMBuildAnd(e->b, LLVMBuildICmp(e->b, LLVMIntEQ, rest, half, ""),
+                     LLVMBuildICmp(e->b, LLVMIntNE, LLVMBuildAnd(e->b, code, one, ""), cg_int_like(code, 0), ""), "");
     LLVMValueRef up = LLVMBuildOr(e->b, above, tie, "");
     return LLVMBuildAdd(e->b, code, LLVMBuildZExt(e->b, up, LLVMTypeOf(code), ""), "");
 }
@@ -187,8 +190,8 @@ static LLVMValueRef narrow(cg_emit *e, LLVMValueRef x, ir_elem to) {
     LLVMValueRef deficit = LLVMBuildSub(e->b, cg_int_like(bits, 1), exponent, "");
     LLVMValueRef shift = add_int(e, cg_select(e, is_normal, cg_int_like(bits, 0), deficit), 52 - f.mantissa_bits);
     LLVMValueRef vanishes = LLVMBuildICmp(e->b, LLVMIntSGT, shift, cg_int_like(bits, 54), "");
-    LLVMValueRef significand = LLVMBuildOr(e->b, and_bits(e, magnitude, UINT64_MAX >> 12),
-                                           cg_int_like(bits, INT64_C(1) << 52), "");
+    LLVMValueRef significand =
+        LLVMBuildOr(e->b, and_bits(e, magnitude, UINT64_MAX >> 12), cg_int_like(bits, INT64_C(1) << 52), "");
     LLVMValueRef code = shift_right_even(e, significand, cg_select(e, vanishes, cg_int_like(bits, 54), shift));
 
     /* The implicit one carries into the exponent field, and so does a round-up past the last mantissa. */
@@ -224,6 +227,7 @@ LLVMValueRef cg_cast(cg_emit *e, LLVMValueRef x, ir_elem from, ir_elem to) {
     if (is_narrow_float(from)) return widen(e, x, from);
     if (is_narrow_float(to)) return from_f32(e, x, to);
     if (from == IR_BOOL) return LLVMBuildZExt(e->b, x, type, "");
-    if (!cg_is_float(x)) return to_float ? LLVMBuildSIToFP(e->b, x, type, "") : LLVMBuildIntCast2(e->b, x, type, true, "");
+    if (!cg_is_float(x))
+        return to_float ? LLVMBuildSIToFP(e->b, x, type, "") : LLVMBuildIntCast2(e->b, x, type, true, "");
     return to_float ? LLVMBuildFPCast(e->b, x, type, "") : float_to_int(e, x, cg_elem_type(e, to));
 }

@@ -241,8 +241,10 @@ static uint32_t level_of_rows(const cg_emit *e, const cg_linear *sum) {
     uint32_t deepest = 0, second = 0;
     for (unsigned t = 0; t < sum->count; t++) {
         const uint32_t level = sum->terms[t].index.level;
-        if (level > deepest) second = deepest, deepest = level;
-        else if (level < deepest && level > second) second = level;
+        if (level > deepest)
+            second = deepest, deepest = level;
+        else if (level < deepest && level > second)
+            second = level;
     }
     return e->levels[deepest].counter ? second : deepest;
 }

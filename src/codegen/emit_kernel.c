@@ -11,8 +11,8 @@ void cg_phase_name(char name[CG_NAME_BYTES], uint32_t phase) { snprintf(name, CG
 /* ---- Functions ---- */
 
 static void add_attribute(cg_emit *e, const char *name, const char *value) {
-    LLVMAttributeRef attribute = LLVMCreateStringAttribute(e->context, name, (unsigned)strlen(name), value,
-                                                           (unsigned)strlen(value));
+    LLVMAttributeRef attribute =
+        LLVMCreateStringAttribute(e->context, name, (unsigned)strlen(name), value, (unsigned)strlen(value));
     LLVMAddAttributeAtIndex(e->function, (LLVMAttributeIndex)LLVMAttributeFunctionIndex, attribute);
 }
 
@@ -138,8 +138,7 @@ static void emit_tasks(cg_emit *e, const ir_phase *phase) {
     LLVMBasicBlockRef last = LLVMGetInsertBlock(e->b);
     LLVMBuildCondBr(e->b, LLVMBuildICmp(e->b, LLVMIntSLT, next_number, end, ""), body, done);
     LLVMBasicBlockRef sources[] = {enter, last};
-    for (int k = 0; k < phase->num_loops; k++)
-        LLVMAddIncoming(var[k], (LLVMValueRef[]){first[k], next[k]}, sources, 2);
+    for (int k = 0; k < phase->num_loops; k++) LLVMAddIncoming(var[k], (LLVMValueRef[]){first[k], next[k]}, sources, 2);
     if (phase->num_loops > 1) LLVMAddIncoming(task, (LLVMValueRef[]){begin, next_number}, sources, 2);
     cg_level_leave(e);
     LLVMPositionBuilderAtEnd(e->b, done);
@@ -182,7 +181,8 @@ static void emit_plan(cg_emit *e) {
     for (uint32_t s = 0; s < e->kernel->num_shared; s++) {
         const ir_buffer *buffer = e->kernel->shared[s];
         cg_index bytes = cg_index_const(e, ir_elem_get((ir_elem)buffer->type.elem)->bytes);
-        for (int d = 0; d < buffer->num_dims; d++) bytes = cg_index_op(e, IR_MUL, bytes, at_least_0(e, buffer->dims[d]));
+        for (int d = 0; d < buffer->num_dims; d++)
+            bytes = cg_index_op(e, IR_MUL, bytes, at_least_0(e, buffer->dims[d]));
         store_size(e, out, position++, bytes.value);
     }
     LLVMBuildRetVoid(e->b);
@@ -199,12 +199,22 @@ static cg_emit *new_emitter(LLVMModuleRef module, const ir_kernel *kernel, const
     }
     LLVMContextRef context = LLVMGetModuleContext(module);
     *e = (cg_emit){
-        .kernel = kernel, .target = target, .arena = arena, .err = err, .context = context, .module = module,
-        .next_serial = 1, .b = LLVMCreateBuilderInContext(context),
-        .i1 = LLVMInt1TypeInContext(context), .i8 = LLVMInt8TypeInContext(context),
-        .i16 = LLVMInt16TypeInContext(context), .i32 = LLVMInt32TypeInContext(context),
-        .i64 = LLVMInt64TypeInContext(context), .f32 = LLVMFloatTypeInContext(context),
-        .f64 = LLVMDoubleTypeInContext(context), .pointer = LLVMPointerTypeInContext(context, 0),
+        .kernel = kernel,
+        .target = target,
+        .arena = arena,
+        .err = err,
+        .context = context,
+        .module = module,
+        .next_serial = 1,
+        .b = LLVMCreateBuilderInContext(context),
+        .i1 = LLVMInt1TypeInContext(context),
+        .i8 = LLVMInt8TypeInContext(context),
+        .i16 = LLVMInt16TypeInContext(context),
+        .i32 = LLVMInt32TypeInContext(context),
+        .i64 = LLVMInt64TypeInContext(context),
+        .f32 = LLVMFloatTypeInContext(context),
+        .f64 = LLVMDoubleTypeInContext(context),
+        .pointer = LLVMPointerTypeInContext(context, 0),
     };
     return e;
 }

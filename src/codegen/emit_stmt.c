@@ -92,6 +92,13 @@ static void emit_if(cg_emit *e, const ir_stmt *stmt) {
     LLVMPositionBuilderAtEnd(e->b, after);
 }
 
+static bool reads_memory(const ir_expr *x) {
+    if (x->op == IR_LOAD) return true;
+    for (int i = 0; i < 3; i++)
+        if (x->args[i] && reads_memory(x->args[i])) return true;
+    return false;
+}
+
 static void emit_let(cg_emit *e, const ir_stmt *stmt) {
     const ir_expr *value = stmt->u.let.value;
     if (value->type.lanes > 1 || ir_elem_get((ir_elem)value->type.elem)->class != IR_CLASS_INT) {
@@ -100,7 +107,7 @@ static void emit_let(cg_emit *e, const ir_stmt *stmt) {
     }
     const cg_index bound = cg_emit_index(e, value);
     bind(e, stmt->u.let.var, bound.value, bound.level);
-    e->lets[stmt->u.let.var->id] = value;
+    if (!reads_memory(value)) e->lets[stmt->u.let.var->id] = value;
 }
 
 /* ---- alloc ---- */

@@ -40,6 +40,7 @@ static void release(at_codegen_reply *reply) {
 }
 
 const at_codegen_exports *attune_codegen_exports(void) {
-    static const at_codegen_exports table = {AT_CODEGEN_ABI, ATTUNE_GENERATOR_ID, LLVM_VERSION_STRING, compile, release};
+    static const at_codegen_exports table = {AT_CODEGEN_ABI, ATTUNE_GENERATOR_ID, LLVM_VERSION_STRING, compile,
+                                             release};
     return &table;
 }

@@ -148,7 +148,8 @@ static attune_status relocate(linker *l, uint32_t table, const Elf64_Rela *rela,
     const uint64_t type = ELF64_R_TYPE(rela->r_info);
     const uint64_t width = type == R_X86_64_PC64 ? 8 : 4, size = l->sections[target].sh_size;
     if (type != R_X86_64_PC32 && type != R_X86_64_PLT32 && type != R_X86_64_PC64)
-        return at_fail(l->err, ATTUNE_CODEGEN_FAILED, "linking: relocation of type %" PRIu64 " is not PC-relative", type);
+        return at_fail(l->err, ATTUNE_CODEGEN_FAILED, "linking: relocation of type %" PRIu64 " is not PC-relative",
+                       type);
     if (size < width || rela->r_offset > size - width) return refuse(l, "a relocation lies outside its section");
     int64_t symbol = 0, value;
     const attune_status status = resolve(l, table, ELF64_R_SYM(rela->r_info), &symbol);
@@ -228,10 +229,14 @@ static attune_status write_image(linker *l, const at_image_header *given, const 
 
     at_image_header *header = (at_image_header *)*image;
     at_image_phase *phases = (at_image_phase *)(header + 1);
-    *header = (at_image_header){.version = AT_IMAGE_VERSION, .required = given->required,
-                                .num_phases = given->num_phases, .num_buffers = given->num_buffers,
-                                .num_shared = given->num_shared, .num_scalars = given->num_scalars,
-                                .code_offset = (uint32_t)code_offset, .code_bytes = l->code_bytes};
+    *header = (at_image_header){.version = AT_IMAGE_VERSION,
+                                .required = given->required,
+                                .num_phases = given->num_phases,
+                                .num_buffers = given->num_buffers,
+                                .num_shared = given->num_shared,
+                                .num_scalars = given->num_scalars,
+                                .code_offset = (uint32_t)code_offset,
+                                .code_bytes = l->code_bytes};
     memcpy(header->magic, AT_IMAGE_MAGIC, sizeof header->magic);
     for (uint32_t p = 0; p < given->num_phases; p++) phases[p].scratch_bytes = (scratch_bytes[p] + 63) & ~UINT64_C(63);
     if ((status = find_entries(l, header, phases))) return status;

@@ -11,8 +11,8 @@
 #include "target/kernel_abi.h"
 
 /* Links `object`. Of `header` the fields required, num_phases (at most AT_MAX_PHASES), num_buffers, num_shared and
- * num_scalars are taken; the entries are the symbols "phase0" … and "plan". scratch_bytes: one for each phase, rounded
- * up to 64. *image comes from the allocator (NULL: the default) and passes at_image_check. Failures are
+ * num_scalars are taken; the entries are the symbols "phase0" … and "plan". scratch_bytes: one for each
+ * phase, rounded up to 64. *image comes from the allocator (NULL: the default) and passes at_image_check. Failures are
  * ATTUNE_CODEGEN_FAILED. */
 attune_status cg_link_object(const void *object, size_t bytes, const at_image_header *header,
                              const uint64_t *scratch_bytes, const attune_allocator *allocator, void **image,

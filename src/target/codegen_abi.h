@@ -35,7 +35,7 @@ typedef struct at_codegen_exports {
 typedef const at_codegen_exports *at_codegen_exports_fn(void);
 
 /* Worker protocol, little-endian, over stdin/stdout of `attune-codegen-worker`:
- *   at start the worker sends a hello frame; then for each request frame it sends one reply frame; end of input ends it.
+ *   at start the worker sends a hello frame; then for each request frame one reply frame; end of input ends it.
  *   hello:   u32 magic, u32 abi, u32 n, n bytes generator id
  *   request: u32 magic, u32 stage, u32 n, u32 m, n bytes target name, m bytes IR text
  *   reply:   u32 magic, u32 status, u32 n, u32 0, n bytes: the data, or the message if status is not 0 */
