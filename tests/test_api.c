@@ -196,8 +196,8 @@ static void write_script(const char *path, const char *text) {
 }
 
 static void compile_fails(attune_compile_mode mode, attune_status expected, const char *part) {
-    attune_context *context = open_with((attune_context_options){
-        .struct_size = sizeof(attune_context_options), .compile_mode = mode, .cache_dir = ""});
+    attune_context *context = open_with(
+        (attune_context_options){.struct_size = sizeof(attune_context_options), .compile_mode = mode, .cache_dir = ""});
     attune_kernel *kernel;
     call c = make_call(SMALL);
     assert_fails(attune_compile(context, &c.problem, NULL, &kernel), expected, part);
@@ -281,9 +281,9 @@ static void bad_arguments(void **state) {
     call c = make_call(SMALL);
     attune_arguments a;
     assert_ok(attune_compile(context, &c.problem, NULL, &kernel));
-#define BAD(change, part)                                                              \
-    a = c.arguments;                                                                   \
-    change;                                                                            \
+#define BAD(change, part)                                                                                              \
+    a = c.arguments;                                                                                                   \
+    change;                                                                                                            \
     assert_fails(attune_run(context, kernel, &a), ATTUNE_INVALID_ARGUMENT, part)
     BAD(a.struct_size = 8, "struct_size is 8");
     BAD(a.q = NULL, "pointer to q is NULL");
@@ -393,7 +393,8 @@ typedef struct runner {
 
 static void *run_often(void *argument) {
     runner *r = argument;
-    for (int i = 0; i < 50 && r->status == ATTUNE_OK; i++) r->status = attune_run(r->context, r->kernel, &r->c.arguments);
+    for (int i = 0; i < 50 && r->status == ATTUNE_OK; i++)
+        r->status = attune_run(r->context, r->kernel, &r->c.arguments);
     return NULL;
 }
 
@@ -456,9 +457,10 @@ static void flags_of_the_caller(void **state) {
 
 static void kernels_in_loop_ir(void **state) {
     (void)state;
-    static const char text[] = "kernel @scale (x: f32[n,16] in, o: f32[n,16] out, n: idx, f: f32) {\n"
-                               "  parallel for i in 0..n { for c in 0..16 by 8 { o[i,c]:x8 = x[i,c]:x8 * splat.x8(f) } }\n"
-                               "}\n";
+    static const char text[] =
+        "kernel @scale (x: f32[n,16] in, o: f32[n,16] out, n: idx, f: f32) {\n"
+        "  parallel for i in 0..n { for c in 0..16 by 8 { o[i,c]:x8 = x[i,c]:x8 * splat.x8(f) } }\n"
+        "}\n";
     attune_context *context = open_default();
     attune_kernel *kernel;
     const attune_ir_parameter *parameters;
@@ -507,7 +509,8 @@ static void each_stage_comes_out(void **state) {
     }
     void *data;
     size_t bytes;
-    assert_fails(attune_emit(context, &c.problem, NULL, (attune_stage)99, &data, &bytes), ATTUNE_INVALID_ARGUMENT, "99");
+    assert_fails(attune_emit(context, &c.problem, NULL, (attune_stage)99, &data, &bytes), ATTUNE_INVALID_ARGUMENT,
+                 "99");
     free_call(&c);
     attune_context_destroy(context);
 }

@@ -36,8 +36,14 @@ static at_key key_of(uint32_t number) {
 }
 
 static at_entry entry_of(const at_key *key) {
-    return (at_entry){.required = AT_CPU_X86_64, .key = key->bytes, .key_bytes = key->size, .problem = "seq_q=1",
-                      .schedule = "lanes=8", .isa = "avx2", .image = image, .image_bytes = image_bytes};
+    return (at_entry){.required = AT_CPU_X86_64,
+                      .key = key->bytes,
+                      .key_bytes = key->size,
+                      .problem = "seq_q=1",
+                      .schedule = "lanes=8",
+                      .isa = "avx2",
+                      .image = image,
+                      .image_bytes = image_bytes};
 }
 
 /* ---- Format ---- */
@@ -279,8 +285,8 @@ static void the_least_recently_used_go(void **state) {
     struct stat status;
     snprintf(file, sizeof file, "%s/%s", (char *)*state, name);
     assert_int_equal(stat(file, &status), 0);
-    const uint64_t removed = at_files_sweep(at_default_io(), cache.dir, at_default_allocator(),
-                                            (uint64_t)status.st_size * 40);
+    const uint64_t removed =
+        at_files_sweep(at_default_io(), cache.dir, at_default_allocator(), (uint64_t)status.st_size * 40);
     assert_int_equal(removed, 64 - 35);
     assert_true(reads_back(&cache, 0));
     assert_true(reads_back(&cache, 63));
@@ -349,8 +355,10 @@ static void a_read_only_disk_pauses_writes(void **state) {
 static int visit(void *user, const attune_cache_entry *entry) {
     int *counts = user;
     counts[entry->status == ATTUNE_OK ? 0 : 1]++;
-    if (entry->status == ATTUNE_OK) assert_string_equal(entry->problem, "seq_q=1");
-    else assert_true(entry->message[0]);
+    if (entry->status == ATTUNE_OK)
+        assert_string_equal(entry->problem, "seq_q=1");
+    else
+        assert_true(entry->message[0]);
     return 0;
 }
 

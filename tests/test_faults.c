@@ -44,10 +44,10 @@ static void counting_free(void *user, void *pointer) {
 static const attune_allocator faulty_allocator = {faulty_alloc, counting_free, NULL};
 
 /* One wrapper for each call of the table. */
-#define FAULT(error, result) \
-    if (fails_now()) {       \
-        errno = error;       \
-        return result;       \
+#define FAULT(error, result)                                                                                           \
+    if (fails_now()) {                                                                                                 \
+        errno = error;                                                                                                 \
+        return result;                                                                                                 \
     }
 #define REAL (at_default_io())
 
@@ -113,9 +113,20 @@ static int f_socketpair(int domain, int type, int protocol, int fds[2]) {
 }
 
 static const at_io faulty_io = {
-    .openat = f_openat, .mkdir = f_mkdir, .fstat = f_fstat, .fstatat = f_fstatat, .read = f_read, .write = f_write,
-    .linkat = f_linkat, .renameat = f_renameat, .unlinkat = f_unlinkat, .futimens = f_futimens,
-    .memfd_create = f_memfd_create, .ftruncate = f_ftruncate, .mmap = f_mmap, .mprotect = f_mprotect,
+    .openat = f_openat,
+    .mkdir = f_mkdir,
+    .fstat = f_fstat,
+    .fstatat = f_fstatat,
+    .read = f_read,
+    .write = f_write,
+    .linkat = f_linkat,
+    .renameat = f_renameat,
+    .unlinkat = f_unlinkat,
+    .futimens = f_futimens,
+    .memfd_create = f_memfd_create,
+    .ftruncate = f_ftruncate,
+    .mmap = f_mmap,
+    .mprotect = f_mprotect,
     .socketpair = f_socketpair,
 };
 
@@ -259,8 +270,10 @@ static int hand_written(void) {
         float x[3] = {1, 2, 3}, o[3] = {0};
         void *const buffers[] = {x, o};
         const int64_t n = 3;
-        if (attune_ir_run(context, kernel, ATTUNE_ENGINE_INTERPRETER, buffers, &n)) result = failed();
-        else assert_true(o[0] == 2 && o[1] == 4 && o[2] == 6);
+        if (attune_ir_run(context, kernel, ATTUNE_ENGINE_INTERPRETER, buffers, &n))
+            result = failed();
+        else
+            assert_true(o[0] == 2 && o[1] == 4 && o[2] == 6);
     }
     attune_kernel_release(kernel);
     attune_context_destroy(context);

@@ -192,7 +192,8 @@ static void processes_evict_what_others_read(void **state) {
 /* ---- Killed writers ---- */
 
 static int no_tmpfile(int dir, const char *path, int flags, mode_t mode) {
-    return (flags & O_TMPFILE) == O_TMPFILE ? (errno = EOPNOTSUPP, -1) : at_default_io()->openat(dir, path, flags, mode);
+    return (flags & O_TMPFILE) == O_TMPFILE ? (errno = EOPNOTSUPP, -1)
+                                            : at_default_io()->openat(dir, path, flags, mode);
 }
 
 /* Writes in small pieces, so that most kills fall between two of them. */
@@ -212,8 +213,13 @@ static void write_for_ever(const char *dir, bool unnamed) {
     at_disk_cache_init(&cache, dir, UINT64_C(1) << 30, at_default_allocator(), &io, &silent);
     for (uint64_t i = 0;; i++) {
         at_key key = {.high = (uint64_t)getpid(), .low = i * 16 + 1, .size = 64};
-        const at_entry entry = {.key = key.bytes, .key_bytes = key.size, .problem = "p", .schedule = "s", .isa = "i",
-                                .image = image, .image_bytes = bytes};
+        const at_entry entry = {.key = key.bytes,
+                                .key_bytes = key.size,
+                                .problem = "p",
+                                .schedule = "s",
+                                .isa = "i",
+                                .image = image,
+                                .image_bytes = bytes};
         at_disk_cache_write(&cache, &key, &entry);
     }
 }
@@ -262,10 +268,8 @@ static int without_directory(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         WITH_DIRECTORY(processes_share_one_directory), /* before there are threads: it forks */
-        WITH_DIRECTORY(processes_evict_what_others_read),
-        WITH_DIRECTORY(killed_writers_leave_no_bad_entry),
-        cmocka_unit_test(each_problem_is_compiled_once),
-        WITH_DIRECTORY(eviction_while_kernels_run),
+        WITH_DIRECTORY(processes_evict_what_others_read), WITH_DIRECTORY(killed_writers_leave_no_bad_entry),
+        cmocka_unit_test(each_problem_is_compiled_once),  WITH_DIRECTORY(eviction_while_kernels_run),
     };
     const char *wish = getenv("ATTUNE_STRESS");
     if (wish && atoi(wish) > 0) stress = atoi(wish);

@@ -5,8 +5,10 @@
 
 attune_status attune_problem_parse(const char *text, attune_problem *problem) {
     at_error err = {0};
-    if (!text || !problem) at_fail(&err, ATTUNE_INVALID_ARGUMENT, "attune_problem_parse was given NULL");
-    else mha_problem_parse(text, problem, &err);
+    if (!text || !problem)
+        at_fail(&err, ATTUNE_INVALID_ARGUMENT, "attune_problem_parse was given NULL");
+    else
+        mha_problem_parse(text, problem, &err);
     return at_report(&err);
 }
 
@@ -18,8 +20,10 @@ size_t attune_problem_print(const attune_problem *problem, char *text, size_t ca
 attune_status attune_problem_check(const attune_problem *problem) {
     at_error err = {0};
     attune_problem canonical;
-    if (!problem) at_fail(&err, ATTUNE_INVALID_ARGUMENT, "attune_problem_check was given NULL");
-    else mha_canonicalize(problem, &canonical, &err);
+    if (!problem)
+        at_fail(&err, ATTUNE_INVALID_ARGUMENT, "attune_problem_check was given NULL");
+    else
+        mha_canonicalize(problem, &canonical, &err);
     return at_report(&err);
 }
 
@@ -36,8 +40,8 @@ attune_status attune_arguments_init(attune_arguments *arguments, const attune_pr
         return at_report(&err);
     }
     if (mha_canonicalize(problem, &p, &err)) return at_report(&err);
-    *arguments = (attune_arguments){.struct_size = sizeof *arguments, .batch = p.batch, .num_heads = p.num_heads,
-                                    .num_kv_heads = p.num_kv_heads};
+    *arguments = (attune_arguments){
+        .struct_size = sizeof *arguments, .batch = p.batch, .num_heads = p.num_heads, .num_kv_heads = p.num_kv_heads};
     memcpy(arguments->q_strides, p.q_strides, sizeof p.q_strides);
     memcpy(arguments->k_strides, p.k_strides, sizeof p.k_strides);
     memcpy(arguments->v_strides, p.v_strides, sizeof p.v_strides);
@@ -73,8 +77,10 @@ attune_status attune_schedule_check(const attune_context *context, const attune_
 
 attune_status attune_schedule_parse(const char *text, attune_schedule *schedule) {
     at_error err = {0};
-    if (!text || !schedule) at_fail(&err, ATTUNE_INVALID_ARGUMENT, "attune_schedule_parse was given NULL");
-    else mha_schedule_parse(text, schedule, &err);
+    if (!text || !schedule)
+        at_fail(&err, ATTUNE_INVALID_ARGUMENT, "attune_schedule_parse was given NULL");
+    else
+        mha_schedule_parse(text, schedule, &err);
     return at_report(&err);
 }
 

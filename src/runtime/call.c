@@ -5,7 +5,9 @@
 
 /* The strides of both structs lie in the same order without gaps, so that one comparison tells a call that repeats the
  * compiled problem from one that has to be checked anew. */
-enum { STRIDE_BYTES = offsetof(attune_problem, lse_strides) + sizeof(int64_t[3]) - offsetof(attune_problem, q_strides) };
+enum {
+    STRIDE_BYTES = offsetof(attune_problem, lse_strides) + sizeof(int64_t[3]) - offsetof(attune_problem, q_strides)
+};
 _Static_assert(offsetof(attune_arguments, lse_strides) - offsetof(attune_arguments, q_strides) ==
                    offsetof(attune_problem, lse_strides) - offsetof(attune_problem, q_strides),
                "strides have the same order in problem and arguments");
@@ -26,8 +28,9 @@ static attune_status check_inner(const char *name, int64_t actual, int64_t compi
 static attune_status check_sizes(const attune_problem *compiled, const attune_arguments *a, attune_problem *actual,
                                  at_error *err) {
     if (a->batch < 1 || a->num_heads < 1 || a->num_kv_heads < 1)
-        return at_fail(err, ATTUNE_INVALID_ARGUMENT, "batch is %lld, num_heads %lld, num_kv_heads %lld; each must be at least 1",
-                       (long long)a->batch, (long long)a->num_heads, (long long)a->num_kv_heads);
+        return at_fail(err, ATTUNE_INVALID_ARGUMENT,
+                       "batch is %lld, num_heads %lld, num_kv_heads %lld; each must be at least 1", (long long)a->batch,
+                       (long long)a->num_heads, (long long)a->num_kv_heads);
     const int64_t group = compiled->num_heads / compiled->num_kv_heads;
     if (a->num_heads % a->num_kv_heads || a->num_heads / a->num_kv_heads != group)
         return at_fail(err, ATTUNE_INVALID_ARGUMENT,

@@ -18,15 +18,32 @@ attune_status at_codegen_copy(const attune_allocator *allocator, const void *fro
     return ATTUNE_OK;
 }
 
+/* Called with the mutex. */
+static void search(at_codegen *codegen) {
+    if (codegen->searched) return;
+    at_codegen_find("ATTUNE_CODEGEN", "libattune-codegen.so", codegen->plugin_path, sizeof codegen->plugin_path);
+    at_codegen_find("ATTUNE_CODEGEN_WORKER", "attune-codegen-worker", codegen->worker_path,
+                    sizeof codegen->worker_path);
+    codegen->searched = true;
+}
+
+void at_codegen_search(at_codegen *codegen) {
+    pthread_mutex_lock(&codegen->mutex);
+    search(codegen);
+    pthread_mutex_unlock(&codegen->mutex);
+}
+
 /* ---- Plug-in ---- */
 
 static attune_status check_exports(const at_codegen_exports *exports, const char *path, at_error *err) {
     if (!exports || exports->abi != AT_CODEGEN_ABI)
-        return at_fail(err, ATTUNE_CODEGEN_MISSING, "the code generator %.200s has interface version %u, this library %d",
-                       path, exports ? exports->abi : 0, AT_CODEGEN_ABI);
+        return at_fail(err, ATTUNE_CODEGEN_MISSING,
+                       "the code generator %.200s has interface version %u, this library %d", path,
+                       exports ? exports->abi : 0, AT_CODEGEN_ABI);
     if (strcmp(exports->generator_id, ATTUNE_GENERATOR_ID))
-        return at_fail(err, ATTUNE_CODEGEN_MISSING, "the code generator %.200s is of build %.40s, this library of %.40s",
-                       path, exports->generator_id, ATTUNE_GENERATOR_ID);
+        return at_fail(err, ATTUNE_CODEGEN_MISSING,
+                       "the code generator %.200s is of build %.40s, this library of %.40s", path,
+                       exports->generator_id, ATTUNE_GENERATOR_ID);
     return ATTUNE_OK;
 }
 
@@ -55,6 +72,7 @@ static attune_status compile_in_process(void *user, const at_codegen_request *re
                                         const attune_allocator *allocator, void **data, size_t *bytes, at_error *err) {
     at_codegen *codegen = user;
     pthread_mutex_lock(&codegen->mutex);
+    search(codegen);
     attune_status status = codegen->exports ? ATTUNE_OK : load_plugin(codegen, err);
     pthread_mutex_unlock(&codegen->mutex);
     if (status) return status;
@@ -70,9 +88,10 @@ static attune_status compile_in_process(void *user, const at_codegen_request *re
     return status;
 }
 
-static attune_status compile_in_worker(void *user, const at_codegen_request *request,
-                                       const attune_allocator *allocator, void **data, size_t *bytes, at_error *err) {
+static attune_status compile_in_worker(void *user, const at_codegen_request *request, const attune_allocator *allocator,
+                                       void **data, size_t *bytes, at_error *err) {
     at_codegen *codegen = user;
+    at_codegen_search(codegen);
     return at_workers_compile(&codegen->workers, codegen->worker_path, request, allocator, data, bytes, err);
 }
 
@@ -86,7 +105,8 @@ static attune_status settle_mode(attune_compile_mode *mode, at_error *err) {
     *mode = ATTUNE_COMPILE_IN_PROCESS;
     if (!named || !*named || !strcmp(named, "in-process")) return ATTUNE_OK;
     if (strcmp(named, "worker"))
-        return at_fail(err, ATTUNE_INVALID_ARGUMENT, "ATTUNE_COMPILE is \"%.64s\"; it must be worker or in-process", named);
+        return at_fail(err, ATTUNE_INVALID_ARGUMENT, "ATTUNE_COMPILE is \"%.64s\"; it must be worker or in-process",
+                       named);
     *mode = ATTUNE_COMPILE_WORKER;
     return ATTUNE_OK;
 }
@@ -97,15 +117,13 @@ attune_status at_codegen_init(at_codegen *codegen, attune_compile_mode mode, at_
     if (status) return status;
     codegen->allocator = allocator;
     codegen->exports = NULL;
+    codegen->searched = false;
     codegen->compile = mode == ATTUNE_COMPILE_WORKER ? compile_in_worker : compile_in_process;
     codegen->user = codegen;
     if (compile) {
         codegen->compile = compile;
         codegen->user = user;
     }
-    at_codegen_find("ATTUNE_CODEGEN", "libattune-codegen.so", codegen->plugin_path, sizeof codegen->plugin_path);
-    at_codegen_find("ATTUNE_CODEGEN_WORKER", "attune-codegen-worker", codegen->worker_path,
-                    sizeof codegen->worker_path);
     pthread_mutex_init(&codegen->mutex, NULL);
     at_workers_init(&codegen->workers, io, log);
     return ATTUNE_OK;

@@ -20,16 +20,20 @@ typedef struct at_codegen {
     const attune_allocator *allocator;
     at_compile_fn *compile; /* plug-in, worker, or a test's own */
     void *user;
-    pthread_mutex_t mutex;  /* guards `exports` while the plug-in is being loaded */
+    pthread_mutex_t mutex; /* guards all below but the workers, until the first compile has filled it in */
+    bool searched;
     const at_codegen_exports *exports;
     char plugin_path[PATH_MAX], worker_path[PATH_MAX]; /* "" when there is none */
     at_workers workers;
 } at_codegen;
 
-/* Finds the files; loads nothing yet. compile NULL: by `mode`. */
+/* Looks for nothing yet: a process that only hits the cache does not pay for it. compile NULL: by `mode`. */
 attune_status at_codegen_init(at_codegen *codegen, attune_compile_mode mode, at_compile_fn *compile, void *user,
                               const attune_allocator *allocator, const at_io *io, const at_log *log, at_error *err);
 void at_codegen_free(at_codegen *codegen);
+
+/* Fills in the paths if that has not happened yet. */
+void at_codegen_search(at_codegen *codegen);
 
 attune_status at_codegen_compile(at_codegen *codegen, const at_codegen_request *request, void **data, size_t *bytes,
                                  at_error *err);

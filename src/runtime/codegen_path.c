@@ -3,6 +3,7 @@
 
 #include <dlfcn.h>
 #include <limits.h>
+#include <link.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -18,11 +19,13 @@ static int try_directory(const char *directory, const char *below, const char *f
     return 0;
 }
 
-/* The directory of the object that holds this function, links resolved; for a static link that is the executable,
- * whose own idea of its name may be relative to a directory that is no longer current. */
+/* The directory of the object that holds this function, links resolved. The linker's name of the executable is only
+ * what argv[0] says, so for a static link the kernel is asked. */
 static int own_directory(char directory[PATH_MAX]) {
     Dl_info info;
-    if (!dladdr((void *)(size_t)at_codegen_find, &info) || !info.dli_fname || !realpath(info.dli_fname, directory)) {
+    struct link_map *map = NULL;
+    const int known = dladdr1((void *)(size_t)at_codegen_find, &info, (void **)&map, RTLD_DL_LINKMAP);
+    if (!known || !map || !map->l_name[0] || !realpath(map->l_name, directory)) {
         const ssize_t n = readlink("/proc/self/exe", directory, PATH_MAX - 1);
         if (n <= 0) return 0;
         directory[n] = '\0';

@@ -8,7 +8,7 @@
 #include <string.h>
 
 #define DEFAULT_MEMORY_BYTES (UINT64_C(256) << 20)
-#define DEFAULT_DISK_BYTES (UINT64_C(1) << 30)
+#define DEFAULT_DISK_BYTES   (UINT64_C(1) << 30)
 enum { MAX_WORKERS = 65536 };
 
 /* ---- Version, status, message ---- */
@@ -59,9 +59,10 @@ attune_status at_copy_out(void *object, const void *full, size_t full_bytes, con
 
 static attune_status check_options(const attune_context_options *options, at_error *err) {
     if (options->struct_size != sizeof *options)
-        return at_fail(err, ATTUNE_INVALID_ARGUMENT,
-                       "attune_context_options.struct_size is %zu, expected %zu: start from ATTUNE_CONTEXT_OPTIONS_INIT",
-                       options->struct_size, sizeof *options);
+        return at_fail(
+            err, ATTUNE_INVALID_ARGUMENT,
+            "attune_context_options.struct_size is %zu, expected %zu: start from ATTUNE_CONTEXT_OPTIONS_INIT",
+            options->struct_size, sizeof *options);
     if (options->allocator && (!options->allocator->alloc || !options->allocator->free))
         return at_fail(err, ATTUNE_INVALID_ARGUMENT, "the allocator lacks its %s function",
                        options->allocator->alloc ? "free" : "alloc");
@@ -186,6 +187,7 @@ attune_status attune_get_machine_info(const attune_context *context, attune_mach
         at_fail(&err, ATTUNE_INVALID_ARGUMENT, "attune_get_machine_info was given NULL");
         return at_report(&err);
     }
+    at_codegen_search((at_codegen *)&context->codegen);
     const attune_machine_info full = {
         .cpu = at_cpu_name(),
         .isa = context->target->name,
@@ -207,16 +209,20 @@ void attune_drop_memory_cache(attune_context *context) {
 
 attune_status attune_cache_visit(attune_context *context, attune_cache_visit_fn *visit, void *user) {
     at_error err = {0};
-    if (!context || !visit) at_fail(&err, ATTUNE_INVALID_ARGUMENT, "attune_cache_visit was given NULL");
-    else at_disk_cache_visit(&context->disk, visit, user, &err);
+    if (!context || !visit)
+        at_fail(&err, ATTUNE_INVALID_ARGUMENT, "attune_cache_visit was given NULL");
+    else
+        at_disk_cache_visit(&context->disk, visit, user, &err);
     return at_report(&err);
 }
 
 attune_status attune_cache_clear(attune_context *context, uint64_t *removed) {
     at_error err = {0};
     uint64_t count = 0;
-    if (!context) at_fail(&err, ATTUNE_INVALID_ARGUMENT, "attune_cache_clear was given no context");
-    else at_disk_cache_clear(&context->disk, &count, &err);
+    if (!context)
+        at_fail(&err, ATTUNE_INVALID_ARGUMENT, "attune_cache_clear was given no context");
+    else
+        at_disk_cache_clear(&context->disk, &count, &err);
     if (removed) *removed = count;
     return at_report(&err);
 }

@@ -50,8 +50,8 @@ struct attune_kernel {
     const at_target *target;
     double compile_ms;
 
-    bool is_mha;             /* else a kernel of attune_ir_compile */
-    attune_problem problem;  /* canonical; of the first caller, so batch, heads and outer strides are examples */
+    bool is_mha;            /* else a kernel of attune_ir_compile */
+    attune_problem problem; /* canonical; of the first caller, so batch, heads and outer strides are examples */
     attune_schedule schedule;
 
     at_code code;
@@ -59,7 +59,7 @@ struct attune_kernel {
     uint32_t num_phases, num_shared;
     uint64_t max_scratch, code_bytes;
     at_symbol_handle *symbol;
-    at_kernel_ir *ir;        /* NULL unless kept */
+    at_kernel_ir *ir; /* NULL unless kept */
     at_kernel_phase phases[];
 };
 

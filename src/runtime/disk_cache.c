@@ -161,9 +161,15 @@ static int visit_file(void *user, const char *file, const struct stat *status) {
     if (!why) why = at_entry_decode(data, bytes, &entry);
     if (why && result == ATTUNE_OK) result = ATTUNE_BAD_FILE;
     const attune_cache_entry shown = {
-        .struct_size = sizeof shown, .file = file, .bytes = (uint64_t)status->st_size, .status = result,
-        .message = why ? why : "", .problem = why ? "" : entry.problem, .schedule = why ? "" : entry.schedule,
-        .isa = why ? "" : entry.isa, .used_at = status->st_mtim.tv_sec,
+        .struct_size = sizeof shown,
+        .file = file,
+        .bytes = (uint64_t)status->st_size,
+        .status = result,
+        .message = why ? why : "",
+        .problem = why ? "" : entry.problem,
+        .schedule = why ? "" : entry.schedule,
+        .isa = why ? "" : entry.isa,
+        .used_at = status->st_mtim.tv_sec,
     };
     const int stop = v->visit(v->user, &shown);
     at_free(cache->allocator, data);

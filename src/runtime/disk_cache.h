@@ -15,12 +15,12 @@ typedef struct at_disk_cache {
     const attune_allocator *allocator;
     const at_io *io;
     const at_log *log;
-    int dir; /* -1: the cache is off */
+    int dir;             /* -1: the cache is off */
     char path[PATH_MAX]; /* "" when off */
     uint64_t capacity;
     atomic_ullong evictions, damaged, write_failures;
 
-    pthread_mutex_t mutex; /* guards all below */
+    pthread_mutex_t mutex;      /* guards all below */
     double paused_until, pause; /* seconds of the monotonic clock; after failed writes */
     bool write_logged;
     uint64_t written_since_sweep;

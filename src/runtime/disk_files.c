@@ -12,7 +12,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#define SUFFIX ".attune"
+#define SUFFIX           ".attune"
 #define TEMPORARY_PREFIX "tmp-"
 enum { ORPHAN_SECONDS = 3600 };
 

@@ -11,9 +11,9 @@ void at_file_name(const at_key *key, char file[AT_FILE_CHARS]);
 bool at_file_is_entry(const char *file);
 bool at_file_is_temporary(const char *file);
 
-/* Opens and reads a file: a regular one of this user, not a link, of a plausible size. *fd is the open file, or -1; *data
- * a block of the allocator, or NULL. Returns NULL, or what makes the file one that should not be there. A file that
- * is missing or cannot be read for now gives NULL and no data. */
+/* Opens and reads a file: a regular one of this user, not a link, of a plausible size. *fd is the open file, or -1;
+ * *data a block of the allocator, or NULL. Returns NULL, or what makes the file one that should not be there. A file
+ * that is missing or cannot be read for now gives NULL and no data. */
 const char *at_file_read(const at_io *io, int dir, const char *file, const attune_allocator *allocator, int *fd,
                          struct stat *status, uint8_t **data, size_t *bytes);
 

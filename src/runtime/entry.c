@@ -31,7 +31,7 @@ attune_status at_entry_encode(const at_entry *entry, const attune_allocator *all
                               at_error *err) {
     const size_t problem = strlen(entry->problem) + 1, schedule = strlen(entry->schedule) + 1;
     const size_t isa = strlen(entry->isa) + 1, text = problem + schedule + isa;
-    if (text > AT_ENTRY_MAX_TEXT || entry->key_bytes > AT_KEY_BYTES || entry->image_bytes > AT_ENTRY_MAX_BYTES / 2)
+    if (text > AT_ENTRY_MAX_TEXT || entry->key_bytes > AT_KEY_BYTES || entry->image_bytes > AT_ENTRY_MAX_IMAGE)
         return at_fail(err, ATTUNE_UNSUPPORTED, "an image of %zu bytes is too big for the disk cache",
                        entry->image_bytes);
     const size_t offset = image_offset(entry->key_bytes, text);
@@ -80,7 +80,7 @@ const char *at_entry_decode(const uint8_t *data, size_t bytes, at_entry *entry) 
     if (get_u32(data + 8) != AT_ENTRY_VERSION) return "the entry is of another format version";
     const size_t key_bytes = get_u32(data + 16), text_bytes = get_u32(data + 20);
     const uint64_t image_bytes = get_u64(data + 24);
-    if (key_bytes > AT_KEY_BYTES || text_bytes > AT_ENTRY_MAX_TEXT || image_bytes > AT_ENTRY_MAX_BYTES)
+    if (key_bytes > AT_KEY_BYTES || text_bytes > AT_ENTRY_MAX_TEXT || image_bytes > AT_ENTRY_MAX_IMAGE)
         return "a size in the entry's header is out of range";
     const size_t offset = image_offset(key_bytes, text_bytes), body = offset + (size_t)image_bytes;
     if (body + AT_ENTRY_CHECKSUM_BYTES != bytes) return "the file is not as long as its header says";
@@ -94,5 +94,7 @@ const char *at_entry_decode(const uint8_t *data, size_t bytes, at_entry *entry) 
     entry->image_bytes = (size_t)image_bytes;
     if (!split_text((const char *)data + AT_ENTRY_HEADER_BYTES + key_bytes, text_bytes, entry))
         return "the entry's text is not three strings";
+    for (const uint8_t *pad = entry->key + key_bytes + text_bytes; pad < entry->image; pad++)
+        if (*pad) return "the padding before the entry's image is not 0";
     return at_image_check(entry->image, entry->image_bytes);
 }

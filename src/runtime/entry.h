@@ -16,7 +16,8 @@
 
 enum { AT_ENTRY_VERSION = 1, AT_ENTRY_HEADER_BYTES = 32, AT_ENTRY_CHECKSUM_BYTES = 16 };
 enum { AT_ENTRY_MAX_TEXT = 16 << 10 };
-#define AT_ENTRY_MAX_BYTES ((size_t)64 << 20)
+#define AT_ENTRY_MAX_IMAGE ((size_t)32 << 20)
+#define AT_ENTRY_MAX_BYTES (AT_ENTRY_MAX_IMAGE + (64 << 10))
 
 /* Points into the bytes that were decoded, or into what is to be encoded. */
 typedef struct at_entry {

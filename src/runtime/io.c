@@ -13,9 +13,20 @@ static int real_openat(int dir, const char *path, int flags, mode_t mode) { retu
 
 const at_io *at_default_io(void) {
     static const at_io io = {
-        .openat = real_openat, .mkdir = mkdir, .fstat = fstat, .fstatat = fstatat, .read = read, .write = write,
-        .linkat = linkat, .renameat = renameat, .unlinkat = unlinkat, .futimens = futimens,
-        .memfd_create = memfd_create, .ftruncate = ftruncate, .mmap = mmap, .mprotect = mprotect,
+        .openat = real_openat,
+        .mkdir = mkdir,
+        .fstat = fstat,
+        .fstatat = fstatat,
+        .read = read,
+        .write = write,
+        .linkat = linkat,
+        .renameat = renameat,
+        .unlinkat = unlinkat,
+        .futimens = futimens,
+        .memfd_create = memfd_create,
+        .ftruncate = ftruncate,
+        .mmap = mmap,
+        .mprotect = mprotect,
         .socketpair = socketpair,
     };
     return &io;

@@ -45,8 +45,10 @@ static void observe_pass(void *user, const char *pass, const ir_kernel *kernel) 
     at_string text;
     at_string_init(&text, &o->context->allocator);
     ir_print(kernel, &text);
-    if (text.failed || !text.data) o->failed = true;
-    else o->observe(o->user, o->first ? "parse" : pass, text.data);
+    if (text.failed || !text.data)
+        o->failed = true;
+    else
+        o->observe(o->user, o->first ? "parse" : pass, text.data);
     o->first = false;
     at_string_free(&text);
 }
@@ -85,8 +87,10 @@ static attune_status list_parameters(attune_kernel *kernel, at_error *err) {
             .is_input = buffer && (buffer->access & IR_IN),
             .is_output = buffer && (buffer->access & IR_OUT),
         };
-        if (buffer) ir->num_buffers++;
-        else ir->num_scalars++;
+        if (buffer)
+            ir->num_buffers++;
+        else
+            ir->num_scalars++;
     }
     return ATTUNE_OK;
 }
@@ -132,7 +136,8 @@ attune_status attune_ir_compile(attune_context *context, const char *text, attun
 
 static attune_status need_ir(const attune_kernel *kernel, at_error *err) {
     if (kernel && !kernel->is_mha) return ATTUNE_OK;
-    return at_fail(err, ATTUNE_INVALID_ARGUMENT, kernel ? "the kernel is not one of attune_ir_compile" : "the kernel is NULL");
+    return at_fail(err, ATTUNE_INVALID_ARGUMENT,
+                   kernel ? "the kernel is not one of attune_ir_compile" : "the kernel is NULL");
 }
 
 attune_status attune_ir_parameters(const attune_kernel *kernel, const attune_ir_parameter **parameters, size_t *count) {

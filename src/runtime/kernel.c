@@ -126,7 +126,7 @@ attune_status at_emit_stage(attune_context *context, const ir_kernel *scheduled,
 
 typedef struct make_request {
     attune_context *context;
-    const attune_problem *problem; /* canonical */
+    const attune_problem *problem;   /* canonical */
     const attune_schedule *schedule; /* explicit, or NULL */
 } make_request;
 
@@ -192,26 +192,33 @@ static void save(attune_context *context, const at_key *key, const attune_proble
     char problem_text[1024], schedule_text[512];
     if (mha_problem_print(problem, problem_text, sizeof problem_text) >= sizeof problem_text) return;
     if (mha_schedule_print(schedule, schedule_text, sizeof schedule_text) >= sizeof schedule_text) return;
-    const at_entry entry = {.required = ((const at_image_header *)image)->required, .key = key->bytes,
-                            .key_bytes = key->size, .problem = problem_text, .schedule = schedule_text,
-                            .isa = context->target->name, .image = image, .image_bytes = image_bytes};
+    const at_entry entry = {.required = ((const at_image_header *)image)->required,
+                            .key = key->bytes,
+                            .key_bytes = key->size,
+                            .problem = problem_text,
+                            .schedule = schedule_text,
+                            .isa = context->target->name,
+                            .image = image,
+                            .image_bytes = image_bytes};
     at_disk_cache_write(&context->disk, key, &entry);
 }
 
-static attune_status make_by_compiling(const make_request *request, const at_key *key, at_arena *arena,
-                                       const at_built *built, attune_kernel **kernel, at_error *err) {
+static attune_status make_by_compiling(const make_request *request, const at_key *key, const at_built *built,
+                                       attune_kernel **kernel, at_error *err) {
     attune_context *context = request->context;
     void *image = NULL;
     size_t bytes = 0;
-    (void)arena;
-    attune_status status = at_emit_stage(context, built->scheduled, built->lowered, ATTUNE_STAGE_IMAGE, &image, &bytes, err);
+    attune_status status =
+        at_emit_stage(context, built->scheduled, built->lowered, ATTUNE_STAGE_IMAGE, &image, &bytes, err);
     if (status) return status;
     char name[128];
     name_of(request->problem, name, sizeof name);
     const char *why = at_image_check(image, bytes);
     if (!why && !image_fits(image, request->problem)) why = "it takes other arguments than the problem gives";
-    if (why) status = at_fail(err, ATTUNE_CODEGEN_FAILED, "the code generator gave a bad image: %s", why);
-    else status = at_kernel_new(context, image, bytes, name, kernel, err);
+    if (why)
+        status = at_fail(err, ATTUNE_CODEGEN_FAILED, "the code generator gave a bad image: %s", why);
+    else
+        status = at_kernel_new(context, image, bytes, name, kernel, err);
     /* Good code that this process may not execute is still good for the next one. */
     if (status == ATTUNE_OK || status == ATTUNE_NO_EXEC_MEMORY)
         save(context, key, request->problem, &built->schedule, image, bytes);
@@ -242,7 +249,7 @@ static attune_status make_anew(const make_request *request, const at_key *key, a
     attune_status status = at_build_problem(context, &arena, request->problem, request->schedule, &built, err);
     if (status == ATTUNE_OK) {
         at_error why = {0};
-        status = disk_status ? disk_status : make_by_compiling(request, key, &arena, &built, kernel, &why);
+        status = disk_status ? disk_status : make_by_compiling(request, key, &built, kernel, &why);
         if (may_interpret(context, status)) {
             at_log_printf(&context->log, ATTUNE_LOG_WARNING, "the interpreter runs this kernel: %s",
                           disk_status ? "no executable memory" : why.message);
@@ -263,9 +270,12 @@ static attune_status make_kernel(void *user, const at_key *key, at_cache_node **
     attune_kernel *kernel = NULL;
     at_error why = {0};
     attune_status status = make_from_disk(request, key, &kernel, &why);
-    if (status == ATTUNE_OK && !kernel) status = make_anew(request, key, ATTUNE_OK, &kernel, err);
-    else if (may_interpret(request->context, status)) status = make_anew(request, key, status, &kernel, err);
-    else if (status) at_fail(err, status, "%s", why.message);
+    if (status == ATTUNE_OK && !kernel)
+        status = make_anew(request, key, ATTUNE_OK, &kernel, err);
+    else if (may_interpret(request->context, status))
+        status = make_anew(request, key, status, &kernel, err);
+    else if (status)
+        at_fail(err, status, "%s", why.message);
     if (status == ATTUNE_OK) *node = &kernel->node;
     return status;
 }
@@ -295,7 +305,9 @@ attune_status attune_compile(attune_context *context, const attune_problem *prob
     if (__builtin_expect(!context || !problem || !kernel, 0)) {
         at_error err = {0};
         at_fail(&err, ATTUNE_INVALID_ARGUMENT, "attune_compile was given no %s",
-                !context ? "context" : !problem ? "problem" : "pointer to the kernel");
+                !context   ? "context"
+                : !problem ? "problem"
+                           : "pointer to the kernel");
         return at_report(&err);
     }
     *kernel = NULL;

@@ -37,8 +37,9 @@ void at_machine_init(at_machine *machine, const at_target *target) {
 }
 
 static size_t put_schedule(uint8_t *bytes, size_t size, size_t cap, const attune_schedule *s) {
-    const int32_t fields[] = {(int32_t)s->strategy, s->lanes,         s->score_rows,   s->score_vectors, s->score_unroll,
-                              s->value_rows,        s->value_vectors, s->value_unroll, s->q_vectors,     s->kv_tile};
+    const int32_t fields[] = {(int32_t)s->strategy, s->lanes,      s->score_rows,    s->score_vectors,
+                              s->score_unroll,      s->value_rows, s->value_vectors, s->value_unroll,
+                              s->q_vectors,         s->kv_tile};
     enum { COUNT = sizeof fields / sizeof *fields };
     size = put_u32(bytes, size, cap, COUNT);
     for (size_t i = 0; i < COUNT; i++) size = put_u32(bytes, size, cap, (uint32_t)fields[i]);
@@ -74,8 +75,8 @@ void at_key_name(const at_key *key, char name[AT_NAME_CHARS + 1]) {
 }
 
 /* Clears the bytes between the end of one member and the start of the next. */
-#define CLEAR_PADDING(object, type, member, next)                                                     \
-    memset((char *)(object) + offsetof(type, member) + sizeof((object)->member), 0,                   \
+#define CLEAR_PADDING(object, type, member, next)                                                                      \
+    memset((char *)(object) + offsetof(type, member) + sizeof((object)->member), 0,                                    \
            offsetof(type, next) - offsetof(type, member) - sizeof((object)->member))
 
 bool at_raw_key_make(at_raw_key *raw, const attune_problem *problem, const attune_schedule *schedule) {

@@ -34,7 +34,9 @@ static void shard_lock(at_cache_shard *shard) {
 
 static void shard_unlock(at_cache_shard *shard) { atomic_flag_clear_explicit(&shard->lock, memory_order_release); }
 
-static at_cache_shard *shard_of(at_memory_cache *cache, uint64_t hash) { return &cache->shards[hash % AT_CACHE_SHARDS]; }
+static at_cache_shard *shard_of(at_memory_cache *cache, uint64_t hash) {
+    return &cache->shards[hash % AT_CACHE_SHARDS];
+}
 
 static at_cache_alias **bucket_of(const at_cache_shard *shard, uint64_t hash) {
     return &shard->buckets[hash / AT_CACHE_SHARDS & (shard->num_buckets - 1)];

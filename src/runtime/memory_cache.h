@@ -23,10 +23,10 @@ typedef struct at_flight at_flight;
 /* What a cached object begins with. The creator sets key and bytes, and refs to 1 for the cache's caller. */
 typedef struct at_cache_node {
     atomic_uint refs;
-    atomic_bool used;              /* since the clock's hand last passed */
+    atomic_bool used; /* since the clock's hand last passed */
     at_key key;
-    uint64_t bytes;                /* that count towards the capacity */
-    struct at_cache_node *chain;   /* of its hash bucket */
+    uint64_t bytes;                        /* that count towards the capacity */
+    struct at_cache_node *chain;           /* of its hash bucket */
     struct at_cache_node *next, *previous; /* of the clock; NULL when in no table */
     at_cache_alias *aliases;
     uint32_t num_aliases;

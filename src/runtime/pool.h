@@ -8,9 +8,9 @@
 
 typedef struct at_pool {
     uint32_t num_workers;
-    pthread_mutex_t busy; /* held by the run that has the threads */
+    pthread_mutex_t busy;        /* held by the run that has the threads */
     struct pthreadpool *threads; /* NULL until needed */
-    long owner; /* process that made the threads: they do not survive fork() */
+    long owner;                  /* process that made the threads: they do not survive fork() */
 } at_pool;
 
 void at_pool_init(at_pool *pool, uint32_t num_workers);

@@ -75,8 +75,11 @@ static void run_phase(attune_context *context, phase_job *job, int64_t tasks) {
 
 static attune_status run_phases(attune_context *context, const attune_kernel *kernel, void *const *buffers,
                                 const int64_t *scalars, const int64_t *plan, char *scratch, at_error *err) {
-    phase_job job = {.buffers = buffers, .scalars = scalars, .scratch = scratch,
-                     .scratch_stride = (size_t)kernel->max_scratch, .max_workers = context->max_workers};
+    phase_job job = {.buffers = buffers,
+                     .scalars = scalars,
+                     .scratch = scratch,
+                     .scratch_stride = (size_t)kernel->max_scratch,
+                     .max_workers = context->max_workers};
     for (uint32_t p = 0; p < kernel->num_phases; p++) {
         if (plan[p] <= 0) continue;
         job.run = kernel->phases[p].run;
@@ -155,7 +158,9 @@ attune_status attune_run(attune_context *context, const attune_kernel *kernel, c
     at_error_clear(&err);
     if (!context || !kernel || !arguments) {
         at_fail(&err, ATTUNE_INVALID_ARGUMENT, "attune_run was given no %s",
-                !context ? "context" : !kernel ? "kernel" : "arguments");
+                !context  ? "context"
+                : !kernel ? "kernel"
+                          : "arguments");
     } else if (!kernel->is_mha) {
         at_fail(&err, ATTUNE_INVALID_ARGUMENT, "a kernel of attune_ir_compile is run by attune_ir_run");
     } else if (at_call_make(&kernel->problem, arguments, &call, &err) == ATTUNE_OK) {

@@ -87,30 +87,42 @@ static uint64_t offset_in(const at_symbol_handle *handle, const void *member) {
 
 static void fill_sections(at_symbol_handle *h, uint32_t num_symbols, uint64_t string_bytes, const void *code,
                           uint64_t code_bytes) {
-    h->sections[SECTION_TEXT] = (Elf64_Shdr){.sh_type = SHT_NOBITS, .sh_flags = SHF_ALLOC | SHF_EXECINSTR,
-                                             .sh_addr = (uint64_t)code, .sh_size = code_bytes, .sh_addralign = 64};
-    h->sections[SECTION_SYMTAB] = (Elf64_Shdr){
-        .sh_type = SHT_SYMTAB, .sh_offset = offset_in(h, h->symbols), .sh_size = (num_symbols + 1) * sizeof(Elf64_Sym),
-        .sh_link = SECTION_STRTAB, .sh_info = 1, .sh_addralign = 8, .sh_entsize = sizeof(Elf64_Sym)};
-    h->sections[SECTION_STRTAB] = (Elf64_Shdr){.sh_type = SHT_STRTAB, .sh_offset = offset_in(h, h->strings),
-                                               .sh_size = string_bytes, .sh_addralign = 1};
-    h->header = (Elf64_Ehdr){
-        .e_ident = {ELFMAG0, ELFMAG1, ELFMAG2, ELFMAG3, ELFCLASS64, ELFDATA2LSB, EV_CURRENT},
-        .e_type = ET_EXEC, .e_version = EV_CURRENT, .e_shoff = offset_in(h, h->sections),
+    h->sections[SECTION_TEXT] = (Elf64_Shdr){.sh_type = SHT_NOBITS,
+                                             .sh_flags = SHF_ALLOC | SHF_EXECINSTR,
+                                             .sh_addr = (uint64_t)code,
+                                             .sh_size = code_bytes,
+                                             .sh_addralign = 64};
+    h->sections[SECTION_SYMTAB] = (Elf64_Shdr){.sh_type = SHT_SYMTAB,
+                                               .sh_offset = offset_in(h, h->symbols),
+                                               .sh_size = (num_symbols + 1) * sizeof(Elf64_Sym),
+                                               .sh_link = SECTION_STRTAB,
+                                               .sh_info = 1,
+                                               .sh_addralign = 8,
+                                               .sh_entsize = sizeof(Elf64_Sym)};
+    h->sections[SECTION_STRTAB] = (Elf64_Shdr){
+        .sh_type = SHT_STRTAB, .sh_offset = offset_in(h, h->strings), .sh_size = string_bytes, .sh_addralign = 1};
+    h->header = (Elf64_Ehdr){.e_ident = {ELFMAG0, ELFMAG1, ELFMAG2, ELFMAG3, ELFCLASS64, ELFDATA2LSB, EV_CURRENT},
+                             .e_type = ET_EXEC,
+                             .e_version = EV_CURRENT,
+                             .e_shoff = offset_in(h, h->sections),
 #if defined(__aarch64__)
-        .e_machine = EM_AARCH64,
+                             .e_machine = EM_AARCH64,
 #else
-        .e_machine = EM_X86_64,
+                             .e_machine = EM_X86_64,
 #endif
-        .e_ehsize = sizeof(Elf64_Ehdr), .e_shentsize = sizeof(Elf64_Shdr), .e_shnum = NUM_SECTIONS,
-        .e_shstrndx = SECTION_STRTAB};
+                             .e_ehsize = sizeof(Elf64_Ehdr),
+                             .e_shentsize = sizeof(Elf64_Shdr),
+                             .e_shnum = NUM_SECTIONS,
+                             .e_shstrndx = SECTION_STRTAB};
 }
 
 static void fill_object(at_symbol_handle *h, const symbol_list *list, const void *code, const at_image_header *image) {
     uint64_t used = 1; /* offset 0 is the empty name */
     for (uint32_t i = 0; i < list->count; i++) {
-        h->symbols[i + 1] = (Elf64_Sym){.st_name = (uint32_t)used, .st_info = ELF64_ST_INFO(STB_GLOBAL, STT_FUNC),
-                                        .st_shndx = SECTION_TEXT, .st_value = (uint64_t)code + list->items[i].begin,
+        h->symbols[i + 1] = (Elf64_Sym){.st_name = (uint32_t)used,
+                                        .st_info = ELF64_ST_INFO(STB_GLOBAL, STT_FUNC),
+                                        .st_shndx = SECTION_TEXT,
+                                        .st_value = (uint64_t)code + list->items[i].begin,
                                         .st_size = size_of(list, i, image)};
         const size_t length = strlen(list->items[i].name) + 1;
         memcpy(h->strings + used, list->items[i].name, length);
@@ -166,8 +178,10 @@ at_symbol_handle *at_symbols_add(at_symbols *symbols, const char *name, const vo
 void at_symbols_remove(at_symbols *symbols, at_symbol_handle *handle) {
     if (!handle) return;
     pthread_mutex_lock(&jit_mutex);
-    if (handle->entry.previous) handle->entry.previous->next = handle->entry.next;
-    else __jit_debug_descriptor.first = handle->entry.next;
+    if (handle->entry.previous)
+        handle->entry.previous->next = handle->entry.next;
+    else
+        __jit_debug_descriptor.first = handle->entry.next;
     if (handle->entry.next) handle->entry.next->previous = handle->entry.previous;
     jit_tell(&handle->entry, JIT_UNREGISTER);
     pthread_mutex_unlock(&jit_mutex);

@@ -195,7 +195,7 @@ void at_workers_free(at_workers *workers) {
 
 attune_status at_workers_compile(at_workers *workers, const char *path, const at_codegen_request *request,
                                  const attune_allocator *allocator, void **data, size_t *bytes, at_error *err) {
-    if (request->ir_bytes > UINT32_MAX)
+    if (request->ir_bytes > AT_WORKER_MAX_IR)
         return at_fail(err, ATTUNE_UNSUPPORTED, "%zu bytes of IR are too many for a worker", request->ir_bytes);
     at_error attempt_error = {0};
     for (int attempt = 0; attempt < 2; attempt++) {
@@ -211,8 +211,8 @@ attune_status at_workers_compile(at_workers *workers, const char *path, const at
                 worker_end(&worker);
             }
         }
-        if (result != DEAD) return attempt_error.status ? at_fail(err, attempt_error.status, "%s", attempt_error.message)
-                                                        : ATTUNE_OK;
+        if (result != DEAD)
+            return attempt_error.status ? at_fail(err, attempt_error.status, "%s", attempt_error.message) : ATTUNE_OK;
         if (attempt == 0) {
             atomic_fetch_add(&workers->restarts, 1);
             at_log_printf(workers->log, ATTUNE_LOG_WARNING, "a worker process died while compiling; trying another");

@@ -19,9 +19,14 @@ size_t fake_image(uint8_t image[FAKE_IMAGE_BYTES], uint32_t num_buffers, uint32_
     /* phase: mov rax, [rdi + 24]; mov dword [rax], marker; ret */
     uint8_t phase[] = {0x48, 0x8b, 0x47, 0x18, 0xc7, 0x00, 0, 0, 0, 0, 0xc3};
     memcpy(phase + 6, &marker, 4);
-    const at_image_header header = {
-        .magic = "attimg\0", .version = AT_IMAGE_VERSION, .num_phases = 1, .num_buffers = num_buffers,
-        .num_scalars = num_scalars, .plan_entry = PLAN, .code_offset = CODE, .code_bytes = CODE_BYTES};
+    const at_image_header header = {.magic = "attimg\0",
+                                    .version = AT_IMAGE_VERSION,
+                                    .num_phases = 1,
+                                    .num_buffers = num_buffers,
+                                    .num_scalars = num_scalars,
+                                    .plan_entry = PLAN,
+                                    .code_offset = CODE,
+                                    .code_bytes = CODE_BYTES};
     const at_image_phase entry = {.entry = PHASE, .scratch_bytes = 64};
     memset(image, 0, FAKE_IMAGE_BYTES);
     memcpy(image, &header, sizeof header);
