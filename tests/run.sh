@@ -33,7 +33,7 @@ list_tests() {
 }
 
 run_one() {
-    local name=$1 scratch status=0
+    local name=$1 scratch status=0 start=$SECONDS
     scratch=$(mktemp -d)
     mkdir "$scratch/cache" "$scratch/tmp"
     local command=("$BUILD/tests/$name")
@@ -41,6 +41,7 @@ run_one() {
     ATTUNE_CACHE_DIR=$scratch/cache TMPDIR=$scratch/tmp timeout --kill-after=10 "$timeout" "${command[@]}" \
         >"$logs/$name.log" 2>&1 </dev/null || status=$?
     echo "$status" >"$logs/$name.status"
+    echo "$((SECONDS - start)) s $name" >>"$logs/times"
     rm -rf "$scratch"
 }
 
@@ -84,6 +85,7 @@ for name in "${tests[@]}"; do
     failed=$((failed + $(grep -c '^failed' <<<"$verdicts" || true)))
     skipped=$((skipped + $(grep -c '^skipped' <<<"$verdicts" || true)))
 done
+echo "slowest: $(sort -rn "$logs/times" | head -n 5 | paste -sd, | sed 's/,/, /g')"
 summary="$passed passed, $failed failed"
 [ "$skipped" -eq 0 ] || summary+=", $skipped skipped"
 echo "$summary"
