@@ -124,6 +124,30 @@ static float largest_magnitude(const float *data, size_t count) {
     return largest;
 }
 
+/* The Euclidean length of the longest row. */
+static double largest_row(const float *data, const int64_t strides[4], int64_t batch, int64_t heads, int64_t rows,
+                          int64_t columns) {
+    double largest = 0;
+    for (int64_t b = 0; b < batch; b++)
+        for (int64_t h = 0; h < heads; h++)
+            for (int64_t i = 0; i < rows; i++) {
+                const float *const row = data + b * strides[0] + h * strides[1] + i * strides[2];
+                double squares = 0;
+                for (int64_t c = 0; c < columns; c++)
+                    squares += (double)row[c * strides[3]] * (double)row[c * strides[3]];
+                largest = fmax(largest, squares);
+            }
+    return sqrt(largest);
+}
+
+/* No score of the problem is larger than this (Cauchy and Schwarz). */
+static double largest_score(const tensors *t) {
+    const attune_problem *const p = &t->problem;
+    const double scale = isnan(p->softmax_scale) ? 1 / sqrt((double)p->head_dim) : fabs(p->softmax_scale);
+    return scale * largest_row(t->q, p->q_strides, p->batch, p->num_heads, p->seq_q, p->head_dim) *
+           largest_row(t->k, p->k_strides, p->batch, p->num_kv_heads, p->seq_kv, p->head_dim);
+}
+
 static double ulp_of(double value) {
     const float magnitude = fmaxf((float)fabs(value), FLT_MIN);
     return (double)nextafterf(magnitude, INFINITY) - (double)magnitude;
@@ -178,16 +202,13 @@ static bool compare_reference(const check_case *c, case_data *d, check_errors *e
     }
     tensors_gather(d->dense, p->out_strides, dims, t->out);
     if (t->lse) tensors_gather(d->dense_lse, lse_strides, lse_dims, t->lse);
-    /* How much rounding can do: every score is off by some epsilons of the largest that could occur, and a weight by
+    /* How much rounding can do: every score is off by some epsilons of the largest that can occur, and a weight by
      * as much relatively. The plain implementation shows how much of that this data really suffers. */
     check_errors own = {0};
     double limit = 0, lse_limit = 0;
     if (!by_class) {
-        const double scale = isnan(p->softmax_scale) ? 1 / sqrt((double)p->head_dim) : fabs(p->softmax_scale);
-        const double score = scale * (double)p->head_dim * (double)largest_magnitude(t->q, t->q_count) *
-                             (double)largest_magnitude(t->k, t->k_count);
         add_errors(d, &own);
-        lse_limit = 4 * (double)FLT_EPSILON * (8 + score);
+        lse_limit = 4 * (double)FLT_EPSILON * (4 + largest_score(t));
         limit = 4 * own.plain_max + lse_limit * (double)largest_magnitude(t->v, t->v_count);
     }
     /* With NaN and infinities about, an empty row may have lost its last key to an infinite score. */

@@ -14,7 +14,7 @@ typedef struct compile_options {
 
 static const struct argp_option options[] = {
     {"emit", TOOL_KEY_EMIT, "STAGE", 0, "Write ir, lowered, llvm, asm, obj or image instead of caching", 0},
-    {"schedule", TOOL_KEY_SCHEDULE, "K=V,…", 0, "Change the chosen schedule", 0},
+    {"schedule", TOOL_KEY_SCHEDULE, "K=V,...", 0, "Change the chosen schedule", 0},
     {"output", 'o', "FILE", 0, "Where --emit writes; - is standard output (default)", 0},
     {"dump-passes", TOOL_KEY_DUMP_PASSES, NULL, 0, "Print the IR after each pass to standard error", 0},
     {"json", TOOL_KEY_JSON, NULL, 0, "Print JSON", 0},

@@ -35,7 +35,7 @@ static const struct argp_option options[] = {
     {"output", 'o', "F.npy", 0, "Write the result here; - is standard output", 0},
     {"lse", TOOL_KEY_LSE, "F.npy", 0, "Write the logarithms of the sums of exponentials here", 0},
     {"engine", TOOL_KEY_ENGINE, "jit|interp", 0, "Machine code (default) or the interpreter", 0},
-    {"schedule", TOOL_KEY_SCHEDULE, "K=V,…", 0, "Change the chosen schedule", 0},
+    {"schedule", TOOL_KEY_SCHEDULE, "K=V,...", 0, "Change the chosen schedule", 0},
     {"check", TOOL_KEY_CHECK, NULL, 0, "Compare with the interpreter's bits and with an f64 reference", 0},
     {"expect", TOOL_KEY_EXPECT, "F.npy", 0, "Show the error against this result", 0},
     {"threads", TOOL_KEY_THREADS, "N", 0, "Threads (default: all)", 0},
