@@ -264,6 +264,27 @@ static void kernels_are_shared(void **state) {
     assert_ok(attune_run(context, b, &c.arguments));
     assert_right(context, &c);
     attune_kernel_release(b);
+    /* Each number of a schedule makes another kernel, or no legal one. */
+    attune_kernel_info info = {.struct_size = sizeof info}, base = {.struct_size = sizeof base};
+    assert_ok(attune_compile(context, &c.problem, &schedule, &b));
+    assert_ok(attune_kernel_get_info(b, &base));
+    attune_kernel_release(b);
+    int legal = 0;
+    for (size_t at = offsetof(attune_schedule, lanes); at < sizeof schedule; at += sizeof(int32_t)) {
+        for (int32_t value = 1; value <= 16; value++) {
+            attune_schedule changed = schedule;
+            memcpy((char *)&changed + at, &value, sizeof value);
+            if (!memcmp(&changed, &schedule, sizeof changed)) continue;
+            if (attune_compile(context, &c.problem, &changed, &b)) continue;
+            assert_ok(attune_kernel_get_info(b, &info));
+            assert_string_not_equal(info.key, base.key);
+            assert_memory_equal(&info.schedule, &changed, sizeof changed);
+            attune_kernel_release(b);
+            legal++;
+            break;
+        }
+    }
+    assert_true(legal >= 4);
     schedule.lanes = 3;
     assert_int_equal(attune_compile(context, &c.problem, &schedule, &b), ATTUNE_INVALID_SCHEDULE);
     attune_kernel_release(a);

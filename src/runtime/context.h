@@ -53,6 +53,7 @@ struct attune_kernel {
     bool is_mha;            /* else a kernel of attune_ir_compile */
     attune_problem problem; /* canonical; of the first caller, so batch, heads and outer strides are examples */
     attune_schedule schedule;
+    double head_flops; /* of one head of one batch entry */
 
     at_code code;
     at_plan_fn *plan;

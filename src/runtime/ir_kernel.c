@@ -205,7 +205,8 @@ attune_status attune_ir_run(attune_context *context, const attune_kernel *kernel
         check_scalars(kernel->ir, scalars, &err))
         return at_report(&err);
     if (engine == ATTUNE_ENGINE_JIT && kernel->engine == ATTUNE_ENGINE_JIT) {
-        at_run_machine_code(context, kernel, buffers, kernel->ir->num_buffers, scalars, NULL, 0, &err);
+        const at_run run = {.buffers = buffers, .num_buffers = kernel->ir->num_buffers, .scalars = scalars};
+        at_run_machine_code(context, kernel, &run, &err);
     } else {
         const ir_interp_options options = {.allocator = &context->allocator};
         ir_interpret(kernel->ir->kernel, buffers, scalars, &options, &err);

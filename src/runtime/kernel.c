@@ -156,6 +156,8 @@ static void complete(attune_kernel *kernel, const make_request *request, const a
     kernel->is_mha = true;
     kernel->problem = *request->problem;
     kernel->schedule = *schedule;
+    kernel->head_flops =
+        mha_problem_flops(request->problem) / ((double)request->problem->batch * (double)request->problem->num_heads);
     kernel->origin = origin;
     if (origin == ATTUNE_FROM_COMPILER) kernel->compile_ms = milliseconds() - started;
 }

@@ -28,9 +28,16 @@ enum { AT_PLAN_WORDS = AT_MAX_PHASES + AT_MAX_SHARED };
 attune_status at_plan_workspace(const attune_context *context, const attune_kernel *kernel, const int64_t *scalars,
                                 int64_t plan[AT_PLAN_WORDS], size_t *bytes, at_error *err);
 
-/* Runs machine code on checked arguments. workspace NULL: allocated for the call. */
-attune_status at_run_machine_code(attune_context *context, const attune_kernel *kernel, void *const *buffers,
-                                  size_t num_buffers, const int64_t *scalars, void *workspace, size_t workspace_bytes,
+/* One run on checked arguments. */
+typedef struct at_run {
+    void *const *buffers; /* the parameters */
+    size_t num_buffers;
+    const int64_t *scalars;
+    void *workspace; /* NULL: allocated for the call */
+    size_t workspace_bytes;
+    bool small; /* too little work to be worth waking the pool's threads for */
+} at_run;
+attune_status at_run_machine_code(attune_context *context, const attune_kernel *kernel, const at_run *run,
                                   at_error *err);
 
 /* Checks the arguments of one call against the compiled problem and puts them into the kernel's order. */

@@ -36,13 +36,14 @@ void at_machine_init(at_machine *machine, const at_target *target) {
     machine->size = put_u32(machine->bytes, n, cap, AT_IMAGE_VERSION);
 }
 
+/* All fields are 32 bits wide and follow struct_size without a gap (asserted below), so that a new one cannot be
+ * forgotten here. */
 static size_t put_schedule(uint8_t *bytes, size_t size, size_t cap, const attune_schedule *s) {
-    const int32_t fields[] = {(int32_t)s->strategy, s->lanes,      s->score_rows,    s->score_vectors,
-                              s->score_unroll,      s->value_rows, s->value_vectors, s->value_unroll,
-                              s->q_vectors,         s->kv_tile};
-    enum { COUNT = sizeof fields / sizeof *fields };
+    enum { COUNT = (sizeof *s - sizeof s->struct_size) / sizeof(uint32_t) };
+    uint32_t fields[COUNT];
+    memcpy(fields, &s->strategy, sizeof fields);
     size = put_u32(bytes, size, cap, COUNT);
-    for (size_t i = 0; i < COUNT; i++) size = put_u32(bytes, size, cap, (uint32_t)fields[i]);
+    for (size_t i = 0; i < COUNT; i++) size = put_u32(bytes, size, cap, fields[i]);
     return size;
 }
 
@@ -94,8 +95,10 @@ bool at_raw_key_make(at_raw_key *raw, const attune_problem *problem, const attun
     return true;
 }
 
-_Static_assert(offsetof(attune_schedule, kv_tile) + 4 == sizeof(attune_schedule), "the schedule has no padding");
-_Static_assert(sizeof(attune_problem) == 256, "a problem is hashed as two halves of 128 bytes");
+_Static_assert(offsetof(attune_schedule, strategy) == sizeof(size_t) &&
+                   offsetof(attune_schedule, kv_tile) + 4 == sizeof(attune_schedule),
+               "a schedule has no padding");
+_Static_assert(sizeof(attune_problem) == 256, "a new field: see to its padding above, and to the halves of 128 bytes");
 
 /* XXH3 is several times faster up to 128 bytes than just beyond, so the problem is hashed as two halves. */
 uint64_t at_raw_key_hash(const at_raw_key *raw) {

@@ -6,7 +6,8 @@
 #include <stdatomic.h>
 #include <string.h>
 
-enum { ALIGN = 64 };
+/* Below a few microseconds of work, waking threads and waiting for the last of them costs more than they save. */
+enum { ALIGN = 64, SMALL_FLOPS = 300 * 1000 };
 
 /* ---- Workspace: the shared buffers, each aligned, then one scratch for each worker ---- */
 
@@ -43,7 +44,7 @@ attune_status at_plan_workspace(const attune_context *context, const attune_kern
 /* ---- Phases ---- */
 
 typedef struct phase_job {
-    at_phase_fn *run;
+    at_phase_fn *fn;
     void *const *buffers;
     const int64_t *scalars;
     char *scratch;
@@ -59,31 +60,34 @@ static void run_range(void *argument, int64_t begin, int64_t end, uint32_t worke
         return;
     }
     const uint32_t saved = ir_fpenv_enter();
-    job->run(job->buffers, job->scalars, begin, end, job->scratch + worker * job->scratch_stride);
+    job->fn(job->buffers, job->scalars, begin, end, job->scratch + worker * job->scratch_stride);
     ir_fpenv_leave(saved);
 }
 
-static void run_phase(attune_context *context, phase_job *job, int64_t tasks) {
+static void run_phase(attune_context *context, phase_job *job, bool small, int64_t tasks) {
     if (tasks == 1 || context->max_workers == 1) {
         run_range(job, 0, tasks, 0);
     } else if (context->parallel_for) {
         context->parallel_for(context->parallel_user, run_range, job, tasks);
+    } else if (small) {
+        run_range(job, 0, tasks, 0);
     } else {
         at_pool_run(&context->pool, run_range, job, tasks);
     }
 }
 
-static attune_status run_phases(attune_context *context, const attune_kernel *kernel, void *const *buffers,
-                                const int64_t *scalars, const int64_t *plan, char *scratch, at_error *err) {
+/* buffers: the parameters and then the shared buffers. */
+static attune_status run_phases(attune_context *context, const attune_kernel *kernel, const at_run *run,
+                                void *const *buffers, const int64_t *plan, char *scratch, at_error *err) {
     phase_job job = {.buffers = buffers,
-                     .scalars = scalars,
+                     .scalars = run->scalars,
                      .scratch = scratch,
                      .scratch_stride = (size_t)kernel->max_scratch,
                      .max_workers = context->max_workers};
     for (uint32_t p = 0; p < kernel->num_phases; p++) {
         if (plan[p] <= 0) continue;
-        job.run = kernel->phases[p].run;
-        run_phase(context, &job, plan[p]);
+        job.fn = kernel->phases[p].run;
+        run_phase(context, &job, run->small, plan[p]);
         if (atomic_load(&job.bad_worker))
             return at_fail(err, ATTUNE_INVALID_ARGUMENT, "parallel_for passed a worker number beyond max_workers = %u",
                            context->max_workers);
@@ -91,44 +95,42 @@ static attune_status run_phases(attune_context *context, const attune_kernel *ke
     return ATTUNE_OK;
 }
 
-/* The pointers that a phase takes: the parameters, then the shared buffers at the start of the workspace. */
-static attune_status run_in(attune_context *context, const attune_kernel *kernel, void *const *buffers,
-                            size_t num_buffers, const int64_t *scalars, const int64_t *plan, char *workspace,
-                            at_error *err) {
+static attune_status run_in(attune_context *context, const attune_kernel *kernel, const at_run *run,
+                            const int64_t *plan, char *workspace, at_error *err) {
     enum { FEW = 16 };
+    const size_t num = run->num_buffers;
     void *few[FEW + AT_MAX_SHARED], **all = few;
-    if (!kernel->num_shared) return run_phases(context, kernel, buffers, scalars, plan, workspace, err);
-    if (num_buffers > FEW) all = at_alloc(&context->allocator, (num_buffers + AT_MAX_SHARED) * sizeof *all);
-    if (!all) return at_fail_memory(err, (num_buffers + AT_MAX_SHARED) * sizeof *all);
-    memcpy(all, buffers, num_buffers * sizeof *all);
+    if (!kernel->num_shared) return run_phases(context, kernel, run, run->buffers, plan, workspace, err);
+    if (num > FEW) all = at_alloc(&context->allocator, (num + AT_MAX_SHARED) * sizeof *all);
+    if (!all) return at_fail_memory(err, (num + AT_MAX_SHARED) * sizeof *all);
+    memcpy(all, run->buffers, num * sizeof *all);
     size_t offset = 0;
     for (uint32_t s = 0; s < kernel->num_shared; s++) {
-        all[num_buffers + s] = workspace + offset;
+        all[num + s] = workspace + offset;
         add_aligned(&offset, (uint64_t)plan[kernel->num_phases + s]);
     }
-    const attune_status status = run_phases(context, kernel, all, scalars, plan, workspace + offset, err);
+    const attune_status status = run_phases(context, kernel, run, all, plan, workspace + offset, err);
     if (all != few) at_free(&context->allocator, all);
     return status;
 }
 
-attune_status at_run_machine_code(attune_context *context, const attune_kernel *kernel, void *const *buffers,
-                                  size_t num_buffers, const int64_t *scalars, void *workspace, size_t workspace_bytes,
+attune_status at_run_machine_code(attune_context *context, const attune_kernel *kernel, const at_run *run,
                                   at_error *err) {
     int64_t plan[AT_PLAN_WORDS];
     size_t needed;
-    attune_status status = at_plan_workspace(context, kernel, scalars, plan, &needed, err);
+    attune_status status = at_plan_workspace(context, kernel, run->scalars, plan, &needed, err);
     if (status) return status;
+    void *workspace = run->workspace, *own = NULL;
     if (workspace && (uintptr_t)workspace % ALIGN)
         return at_fail(err, ATTUNE_INVALID_ARGUMENT, "the workspace (%p) is not aligned to %d bytes", workspace, ALIGN);
-    if (workspace && workspace_bytes < needed)
+    if (workspace && run->workspace_bytes < needed)
         return at_fail(err, ATTUNE_WORKSPACE_TOO_SMALL, "the workspace has %zu bytes; this call needs %zu",
-                       workspace_bytes, needed);
-    void *own = NULL;
+                       run->workspace_bytes, needed);
     if (!workspace && needed) {
         workspace = own = at_alloc_aligned(&context->allocator, needed, ALIGN);
         if (!own) return at_fail_memory(err, needed);
     }
-    status = run_in(context, kernel, buffers, num_buffers, scalars, plan, workspace, err);
+    status = run_in(context, kernel, run, plan, workspace, err);
     at_free(&context->allocator, own);
     return status;
 }
@@ -165,8 +167,14 @@ attune_status attune_run(attune_context *context, const attune_kernel *kernel, c
         at_fail(&err, ATTUNE_INVALID_ARGUMENT, "a kernel of attune_ir_compile is run by attune_ir_run");
     } else if (at_call_make(&kernel->problem, arguments, &call, &err) == ATTUNE_OK) {
         if (kernel->engine == ATTUNE_ENGINE_JIT) {
-            at_run_machine_code(context, kernel, call.buffers, call.num_buffers, call.scalars, arguments->workspace,
-                                arguments->workspace_bytes, &err);
+            const double heads = (double)arguments->batch * (double)arguments->num_heads;
+            const at_run run = {.buffers = call.buffers,
+                                .num_buffers = call.num_buffers,
+                                .scalars = call.scalars,
+                                .workspace = arguments->workspace,
+                                .workspace_bytes = arguments->workspace_bytes,
+                                .small = heads * kernel->head_flops < SMALL_FLOPS};
+            at_run_machine_code(context, kernel, &run, &err);
         } else {
             const ir_interp_options options = {.allocator = &context->allocator};
             ir_interpret(kernel->ir->kernel, call.buffers, call.scalars, &options, &err);
