@@ -4,37 +4,47 @@
 static int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 static int64_t min_of(int64_t a, int64_t b) { return a < b ? a : b; }
 
-/* Register tiles that fill the register file without spilling: accumulators + one row of vectors + one broadcast. */
+/* 8 accumulators keep two fma pipes of latency 4 busy where there are 16 registers; more gain nothing here and cost
+ * compile time. With 32 registers and as many vectors as fit, 24. */
 static void choose_score_tile(const attune_problem *p, const at_target *target, attune_schedule *s) {
     const bool wide = target->vector_registers >= 32;
     const int64_t rows = p->seq_q * (p->num_heads / p->num_kv_heads);
-    const int64_t vectors = ceil_div(rows, s->lanes);
-    s->score_vectors = (int32_t)min_of(wide ? 4 : 2, vectors);
-    s->score_rows = (int32_t)min_of(wide ? 24 / s->score_vectors : 12 / s->score_vectors, 8);
-    s->score_rows = (int32_t)min_of(s->score_rows, p->seq_kv);
-    s->score_unroll = p->head_dim % 4 ? p->head_dim % 2 ? 1 : 2 : 4;
+    s->score_vectors = (int32_t)min_of(wide ? 4 : 2, ceil_div(rows, s->lanes));
+    s->score_rows = (int32_t)min_of(min_of((wide ? 24 : 8) / s->score_vectors, 8), p->seq_kv);
+    s->score_unroll = p->head_dim % 2 ? 1 : 2;
 }
 
 /* What a value tile of `rows` columns costs for each key, in halves of an fma slot: a tile of fewer than 8 accumulators
- * waits for its own results (latency 4 on 2 pipes), and each tile passes over P and V once more. */
+ * waits for its own results, and each tile passes over P and V once more. */
 static int64_t value_tile_cost(int64_t rows, int64_t vectors) {
     const int64_t accumulators = rows * vectors;
     return rows ? 2 * (accumulators > 8 ? accumulators : 8) + 1 : 0;
 }
 
-/* The number of columns that wastes least on the smaller tile for the rest; of equals the largest. */
+/* The number of columns that wastes least on the smaller tile for the rest. Such a rest also costs compile time: it must
+ * earn more than a hundredth. */
 static void choose_value_tile(const attune_problem *p, const at_target *target, attune_schedule *s) {
     const int64_t vectors = s->score_vectors, dim = p->head_dim_v;
     const int64_t most = min_of(min_of((target->vector_registers >= 32 ? 24 : 12) / vectors, 8), dim);
     int64_t best = 0;
     for (int64_t rows = most; rows >= 1; rows--) {
-        const int64_t cost = dim / rows * value_tile_cost(rows, vectors) + value_tile_cost(dim % rows, vectors);
+        int64_t cost = dim / rows * value_tile_cost(rows, vectors) + value_tile_cost(dim % rows, vectors);
+        if (dim % rows) cost += cost / 100;
         if (rows < most && cost >= best) continue;
         best = cost;
         s->value_rows = (int32_t)rows;
     }
     s->value_vectors = s->score_vectors;
     s->value_unroll = 1;
+}
+
+/* Keys between two rescalings: what lets a tile of K, or of V, stay in the first cache beside the rest. */
+static int32_t choose_kv_tile(const attune_problem *p, int64_t score_rows) {
+    enum { TILE_ELEMENTS = 6144, MIN_KEYS = 32, MAX_KEYS = 192 };
+    const int64_t dim = p->head_dim > p->head_dim_v ? p->head_dim : p->head_dim_v;
+    int64_t keys = TILE_ELEMENTS / dim;
+    keys = keys < MIN_KEYS ? MIN_KEYS : min_of(keys, MAX_KEYS);
+    return (int32_t)(ceil_div(min_of(p->seq_kv, keys), score_rows) * score_rows);
 }
 
 void mha_choose(const attune_problem *p, const at_target *target, attune_schedule *s) {
@@ -46,5 +56,5 @@ void mha_choose(const attune_problem *p, const at_target *target, attune_schedul
     choose_value_tile(p, target, s);
     const int64_t blocks = min_of(4, ceil_div(rows, (int64_t)s->lanes * s->score_vectors));
     s->q_vectors = (int32_t)(blocks * s->score_vectors);
-    s->kv_tile = (int32_t)(ceil_div(min_of(p->seq_kv, 128), s->score_rows) * s->score_rows);
+    s->kv_tile = choose_kv_tile(p, s->score_rows);
 }

@@ -62,31 +62,31 @@ static void alloc_scratch(q_lanes *c) {
     c->ot = scratch(c, "ot", IR_F32, 3, (int64_t[]){blocks, c->p->head_dim_v, width});
     c->row_max = scratch(c, "row_max", IR_F32, 2, (int64_t[]){blocks, width});
     c->row_sum = scratch(c, "row_sum", IR_F32, 2, (int64_t[]){blocks, width});
+    c->tile_max = scratch(c, "tile_max", IR_F32, 1, (int64_t[]){width});
     c->factor = scratch(c, "factor", IR_F32, 1, (int64_t[]){width});
     if (c->p->is_causal) c->last_key = scratch(c, "last_key", IR_I32, 2, (int64_t[]){blocks, width});
 }
 
 /* ---- rows and keys ---- */
 
-/* The query position of a row number, clamped to the last row. */
-static const ir_expr *query_of_row(const q_lanes *c, const ir_expr *row) {
-    return ir_div(c->b, ir_min(c->b, row, ql_i(c, c->rows - 1)), ql_i(c, c->group));
+const ir_expr *ql_clamp_row(const q_lanes *c, const ir_expr *row) {
+    return c->rows_fill_tasks ? row : ir_min(c->b, row, ql_i(c, c->rows - 1));
 }
 
 /* Row number of the first row of the task's block `block`. */
-static const ir_expr *first_row(const q_lanes *c, const ir_expr *block) {
+const ir_expr *ql_first_row(const q_lanes *c, const ir_expr *block) {
     return ir_mul(c->b, ir_add(c->b, c->first_block, block), ql_i(c, c->block_rows));
 }
 
 /* Keys that the row number `row` sees, counted from key 0; may be negative or beyond seq_kv. */
 static const ir_expr *keys_of_row(const q_lanes *c, const ir_expr *row) {
-    return ir_add(c->b, query_of_row(c, row), ql_i(c, c->p->causal_offset + 1));
+    return ir_add(c->b, ir_div(c->b, ql_clamp_row(c, row), ql_i(c, c->group)), ql_i(c, c->p->causal_offset + 1));
 }
 
 static void init_block(q_lanes *c, const ir_expr *block) {
     ir_builder *b = c->b;
     const int lanes = c->s->lanes;
-    const ir_expr *row = ir_let(b, "row", first_row(c, block));
+    const ir_expr *row = ir_let(b, "row", ql_first_row(c, block));
     const ir_expr *at = ir_for_begin(b, "at", ql_i(c, 0), ql_i(c, c->block_rows), lanes, false);
     ir_store(b, ir_at(b, c->row_max, lanes, 2, block, at), ql_splat(c, -INFINITY));
     ir_store(b, ir_at(b, c->row_sum, lanes, 2, block, at), ql_splat(c, 0));
@@ -103,68 +103,6 @@ static void init_block(q_lanes *c, const ir_expr *block) {
     ql_load_queries(c, block);
 }
 
-/* ---- softmax of one tile ---- */
-
-/* P = exp2(S - base) in place, summed chunk by chunk: one long serial sum would be the largest rounding error of all. */
-static void exponentials(q_lanes *c, const q_lanes_tile *tile, const ir_buffer *bases, const ir_buffer *sum) {
-    enum { CHUNK = 16 };
-    ir_builder *b = c->b;
-    const int lanes = c->s->lanes, vectors = c->s->score_vectors;
-    const ir_expr *first = ir_for_begin(b, "chunk", ql_i(c, 0), tile->keys, CHUNK, false);
-    const ir_buffer *part = ql_registers(c, "part", 1, (int64_t[]){vectors});
-    const ir_expr *v = ql_unrolled(c, "v", vectors);
-    ir_store(b, ir_at(b, part, lanes, 1, v), ql_splat(c, 0));
-    ir_for_end(b);
-
-    const ir_expr *end = ir_min(b, ir_add(b, first, ql_i(c, CHUNK)), tile->keys);
-    const ir_expr *j = ir_for_begin(b, "j", first, end, 1, false);
-    v = ql_unrolled(c, "v", vectors);
-    const ir_access *score = ir_at(b, c->scores, lanes, 2, j, ir_mul(b, v, ql_i(c, lanes)));
-    const ir_expr *x = ir_sub(b, ir_load(b, score), ir_load(b, ir_at(b, bases, lanes, 1, v)));
-    const ir_expr *probability = ir_let(b, "probability", ir_apply(b, IR_EXP2, x, NULL, NULL));
-    ir_store(b, score, probability);
-    ir_store(b, ir_at(b, part, lanes, 1, v), ir_add(b, ir_load(b, ir_at(b, part, lanes, 1, v)), probability));
-    ir_for_end(b);
-    ir_for_end(b);
-
-    v = ql_unrolled(c, "v", vectors);
-    const ir_access *total = ir_at(b, sum, lanes, 1, v);
-    ir_store(b, total, ir_add(b, ir_load(b, total), ir_load(b, ir_at(b, part, lanes, 1, v))));
-    ir_for_end(b);
-    ir_for_end(b);
-}
-
-/* Turns scores into probabilities relative to the new maximum and updates maximum and sum; c->factor says by
- * how much what was summed so far must shrink. A row that has seen no key yet keeps the maximum -inf; 0
- * stands in for it, so that exp2 gives 0 and not NaN. */
-static void softmax(q_lanes *c, const q_lanes_tile *tile, const ir_buffer *tile_max) {
-    ir_builder *b = c->b;
-    const int lanes = c->s->lanes, vectors = c->s->score_vectors;
-    const ir_buffer *bases = ql_registers(c, "row_base", 1, (int64_t[]){vectors});
-    const ir_buffer *sum = ql_registers(c, "sum", 1, (int64_t[]){vectors});
-    const ir_expr *v = ql_unrolled(c, "v", vectors);
-    const ir_expr *at = ir_mul(b, v, ql_i(c, lanes));
-    const ir_access *row_max = ir_at(b, c->row_max, lanes, 2, tile->block, at);
-    const ir_expr *old = ir_let(b, "old_max", ir_load(b, row_max));
-    const ir_expr *new = ir_let(b, "new_max", ir_max(b, old, ir_load(b, ir_at(b, tile_max, lanes, 1, v))));
-    ir_store(b, row_max, new);
-    const ir_expr *empty = ir_apply(b, IR_EQ, new, ql_splat(c, -INFINITY), NULL);
-    const ir_expr *base = ir_let(b, "base", ir_select(b, empty, ql_splat(c, 0), new));
-    ir_store(b, ir_at(b, bases, lanes, 1, v), base);
-    ir_store(b, ir_at(b, c->factor, lanes, 1, at), ir_apply(b, IR_EXP2, ir_sub(b, old, base), NULL, NULL));
-    ir_store(b, ir_at(b, sum, lanes, 1, v), ql_splat(c, 0));
-    ir_for_end(b);
-
-    exponentials(c, tile, bases, sum);
-
-    v = ql_unrolled(c, "v", vectors);
-    at = ir_mul(b, v, ql_i(c, lanes));
-    const ir_access *row_sum = ir_at(b, c->row_sum, lanes, 2, tile->block, at);
-    const ir_expr *factor = ir_load(b, ir_at(b, c->factor, lanes, 1, at));
-    ir_store(b, row_sum, ql_madd(c, ir_load(b, row_sum), factor, ir_load(b, ir_at(b, sum, lanes, 1, v))));
-    ir_for_end(b);
-}
-
 /* ---- one task ---- */
 
 /* One tile of keys for one block. `keys` is bounded by what K holds (first minimum), by what fits the scores (the
@@ -177,17 +115,19 @@ static void tile_for_block(q_lanes *c, const ir_expr *tile_number, const ir_expr
     q_lanes_tile tile = {.block = block, .first_key = first_key};
     if (!c->p->is_causal) {
         tile.keys = ir_let(b, "keys", keys);
-        softmax(c, &tile, ql_scores(c, &tile));
+        ql_scores(c, &tile);
+        ql_softmax(c, &tile);
         ql_values(c, &tile);
         return;
     }
-    const ir_expr *row = ir_let(b, "row", first_row(c, block));
+    const ir_expr *row = ir_let(b, "row", ql_first_row(c, block));
     const ir_expr *last_sees = keys_of_row(c, ir_add(b, row, ql_i(c, c->block_rows - 1)));
     tile.keys = ir_let(b, "keys", ir_min(b, keys, ir_sub(b, last_sees, first_key)));
     ir_if_begin(b, ir_apply(b, IR_GT, tile.keys, ql_i(c, 0), NULL));
     const ir_expr *all_see = ir_sub(b, keys_of_row(c, row), first_key);
     tile.full_keys = ir_let(b, "full_keys", ir_max(b, ql_i(c, 0), ir_min(b, all_see, tile.keys)));
-    softmax(c, &tile, ql_scores(c, &tile));
+    ql_scores(c, &tile);
+    ql_softmax(c, &tile);
     ql_values(c, &tile);
     ir_if_end(b);
 }
@@ -196,7 +136,7 @@ static void tile_for_block(q_lanes *c, const ir_expr *tile_number, const ir_expr
 static const ir_expr *tiles_of_task(q_lanes *c) {
     ir_builder *b = c->b;
     if (!c->p->is_causal) return ql_i(c, c->num_tiles);
-    const ir_expr *end_row = first_row(c, c->blocks);
+    const ir_expr *end_row = ql_first_row(c, c->blocks);
     const ir_expr *keys = ir_max(b, ql_i(c, 0), keys_of_row(c, ir_sub(b, end_row, ql_i(c, 1))));
     const ir_expr *tiles = ir_div(b, ir_add(b, keys, ql_i(c, c->s->kv_tile - 1)), ql_i(c, c->s->kv_tile));
     return ir_let(b, "tiles", ir_min(b, tiles, ql_i(c, c->num_tiles)));
@@ -246,6 +186,7 @@ static void derive_sizes(q_lanes *c) {
     c->block_rows = (int64_t)s->score_vectors * s->lanes;
     c->num_blocks = ceil_div(c->rows, c->block_rows);
     c->num_tasks = ceil_div(c->num_blocks, s->q_vectors / s->score_vectors);
+    c->rows_fill_tasks = c->rows % c->block_rows == 0 && c->num_blocks % c->num_tasks == 0;
     c->max_blocks = ceil_div(c->num_blocks, c->num_tasks);
     /* The last tile takes what would be shorter than score_rows, so that its score tile can overlap. */
     c->num_tiles = ceil_div(p->seq_kv - s->score_rows + 1, s->kv_tile);

@@ -8,7 +8,7 @@
  *   tile    kv_tile keys (the last one up to score_rows - 1 more, so that none is shorter than score_rows)
  *
  * For each tile and block of a task: S^T = K Q^T with the running maximum (q_lanes_score.c), P = exp2(S - max) and
- * the rescaling factor, O^T = O^T * factor + V^T P^T (q_lanes_value.c); at the end O^T / sum is transposed into place
+ * the rescaling factor (q_lanes_softmax.c), O^T = O^T * factor + V^T P^T (q_lanes_value.c); at the end O^T / sum is transposed into place
  * (q_lanes_rows.c). Rows beyond the last are clamped to it: they compute and write the same bits again. */
 #ifndef ATTUNE_MHA_Q_LANES_H
 #define ATTUNE_MHA_Q_LANES_H
@@ -22,6 +22,7 @@ typedef struct q_lanes {
     const attune_schedule *s;
     bool has_fma;
     int64_t group, rows, block_rows, num_blocks, num_tasks, max_blocks, num_tiles;
+    bool rows_fill_tasks; /* no row number is ever beyond the last row */
     /* params */
     const ir_expr *num_batch, *num_kv_heads;
     const ir_buffer *q, *k, *v, *out, *lse;
@@ -31,6 +32,7 @@ typedef struct q_lanes {
     const ir_buffer *ot;      /* f32 [block, head_dim_v, block_rows]: O^T, not yet divided */
     const ir_buffer *row_max; /* f32 [block, block_rows]: running maximum, in units of log2 */
     const ir_buffer *row_sum; /* f32 [block, block_rows] */
+    const ir_buffer *tile_max; /* f32 [block_rows]: maximum over the tile, for the block at hand */
     const ir_buffer *factor;  /* f32 [block_rows]: what ot must be multiplied by, for the block at hand */
     const ir_buffer *last_key; /* i32 [block, block_rows], causal only: the last key each row sees */
     /* variables of the task */
@@ -59,12 +61,21 @@ const ir_expr *ql_unrolled(const q_lanes *c, const char *name, int64_t count);
 /* An array of f32 vectors in registers. */
 const ir_buffer *ql_registers(const q_lanes *c, const char *name, int num_dims, const int64_t *dims);
 
+/* A row number, not beyond the last row. */
+const ir_expr *ql_clamp_row(const q_lanes *c, const ir_expr *row);
+
+/* Row number of the first row of the task's block `block`. */
+const ir_expr *ql_first_row(const q_lanes *c, const ir_expr *block);
+
 /* q_lanes_rows.c */
 void ql_load_queries(q_lanes *c, const ir_expr *block);
 void ql_store_rows(q_lanes *c, const ir_expr *block);
 
-/* q_lanes_score.c: writes scores and returns the tile's maxima, f32 x lanes [score_vectors] in registers */
-const ir_buffer *ql_scores(q_lanes *c, const q_lanes_tile *tile);
+/* q_lanes_score.c: writes scores and tile_max */
+void ql_scores(q_lanes *c, const q_lanes_tile *tile);
+
+/* q_lanes_softmax.c: scores become probabilities; writes row_max, row_sum and factor */
+void ql_softmax(q_lanes *c, const q_lanes_tile *tile);
 
 /* q_lanes_value.c: ot = ot * factor + V^T P^T */
 void ql_values(q_lanes *c, const q_lanes_tile *tile);

@@ -12,15 +12,14 @@ typedef struct row_ref {
 /* Where the row number `row` lies, clamped to the last row. */
 static row_ref row_of(q_lanes *c, const ir_expr *row) {
     ir_builder *b = c->b;
-    row = ir_let(b, "row", ir_min(b, row, ql_i(c, c->rows - 1)));
+    row = ir_let(b, "row", ql_clamp_row(c, row));
     const ir_expr *first_head = ir_mul(b, c->kv_head, ql_i(c, c->group));
     return (row_ref){ir_let(b, "head", ir_add(b, first_head, ir_mod(b, row, ql_i(c, c->group)))),
                      ir_let(b, "query", ir_div(b, row, ql_i(c, c->group)))};
 }
 
 static const ir_expr *row_number(q_lanes *c, const ir_expr *block, const ir_expr *in_block) {
-    const ir_expr *first = ir_mul(c->b, ir_add(c->b, c->first_block, block), ql_i(c, c->block_rows));
-    return ir_add(c->b, first, in_block);
+    return ir_add(c->b, ql_first_row(c, block), in_block);
 }
 
 /* ---- transposing ---- */

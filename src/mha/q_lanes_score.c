@@ -63,10 +63,10 @@ static void finish(q_lanes *c, const q_lanes_tile *tile, const score_tile *t, bo
     ir_for_end(b);
 }
 
-const ir_buffer *ql_scores(q_lanes *c, const q_lanes_tile *tile) {
+void ql_scores(q_lanes *c, const q_lanes_tile *tile) {
     ir_builder *b = c->b;
     const int64_t rows = c->s->score_rows, vectors = c->s->score_vectors;
-    score_tile t = {.max = ql_registers(c, "tile_max", 1, &vectors)};
+    score_tile t = {.max = ql_registers(c, "max_so_far", 1, &vectors)};
     const ir_expr *v = ql_unrolled(c, "v", vectors);
     ir_store(b, ir_at(b, t.max, c->s->lanes, 1, v), ql_splat(c, -INFINITY));
     ir_for_end(b);
@@ -89,5 +89,8 @@ const ir_buffer *ql_scores(q_lanes *c, const q_lanes_tile *tile) {
         finish(c, tile, &t, false);
     }
     ir_for_end(b);
-    return t.max;
+    v = ql_unrolled(c, "v", vectors);
+    const ir_access *max = ir_at(b, c->tile_max, c->s->lanes, 1, ir_mul(b, v, ql_i(c, c->s->lanes)));
+    ir_store(b, max, ir_load(b, ir_at(b, t.max, c->s->lanes, 1, v)));
+    ir_for_end(b);
 }
