@@ -289,6 +289,17 @@ expect "no cache at all" 0 'from the compiler' run_cached ''
 refuse "listing a cache that is off" 'the disk cache is off' "$attune" cache ls --cache-dir=
 refuse "a missing code generator" '/nonexistent.so' env ATTUNE_CODEGEN=/nonexistent.so "$attune" compile $small --cache-dir=
 refuse "a code generator that is none" 'README.md' env ATTUNE_CODEGEN="$PWD/README.md" "$attune" compile $small --cache-dir=
+cat >"$work/other.c" <<'END'
+#include "target/codegen_abi.h"
+__attribute__((visibility("default"))) at_codegen_exports_fn attune_codegen_exports;
+const at_codegen_exports *attune_codegen_exports(void) {
+    static const at_codegen_exports exports = {.abi = AT_CODEGEN_ABI, .generator_id = "an-older-one"};
+    return &exports;
+}
+END
+${CC:-cc} -shared -fPIC -Iinclude -Isrc "$work/other.c" -o "$work/other.so"
+refuse "a code generator of another version" 'other.so is of build an-older-one' env ATTUNE_CODEGEN="$work/other.so" \
+    "$attune" compile $small --cache-dir=
 expect "a worker that is none" 1 'worker /bin/false' env ATTUNE_COMPILE=worker ATTUNE_CODEGEN_WORKER=/bin/false "$attune" compile $small --cache-dir=
 refuse "an unknown way to compile" 'elsewhere' env ATTUNE_COMPILE=elsewhere "$attune" compile $small --cache-dir=
 expect "the worker process compiles" 0 'from +the compiler' env ATTUNE_COMPILE=worker "$attune" compile $small --cache-dir=
