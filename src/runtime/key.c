@@ -75,17 +75,19 @@ void at_key_name(const at_key *key, char name[AT_NAME_CHARS + 1]) {
     name[AT_NAME_CHARS] = '\0';
 }
 
-/* Clears the bytes between the end of one member and the start of the next. */
-#define CLEAR_PADDING(object, type, member, next)                                                                      \
-    memset((char *)(object) + offsetof(type, member) + sizeof((object)->member), 0,                                    \
-           offsetof(type, next) - offsetof(type, member) - sizeof((object)->member))
+/* Writes a 32-bit member and the padding behind it as one zero-extended word: reading the word back does not have to
+ * wait for two stores to be merged, which would cost a hit several nanoseconds. */
+#define CLEAR_PADDING(object, type, member)                                                                            \
+    do {                                                                                                               \
+        const uint64_t word = (uint32_t)(object)->member;                                                              \
+        memcpy((char *)(object) + offsetof(type, member), &word, sizeof word);                                         \
+    } while (0)
 
 bool at_raw_key_make(at_raw_key *raw, const attune_problem *problem, const attune_schedule *schedule) {
     if (problem->struct_size != sizeof *problem) return false;
     raw->problem = *problem;
-    CLEAR_PADDING(&raw->problem, attune_problem, dtype, batch);
-    CLEAR_PADDING(&raw->problem, attune_problem, causal_align, causal_offset);
-    CLEAR_PADDING(&raw->problem, attune_problem, has_lse, q_strides);
+    CLEAR_PADDING(&raw->problem, attune_problem, dtype);
+    CLEAR_PADDING(&raw->problem, attune_problem, has_lse);
     if (!schedule) {
         memset(&raw->schedule, 0, sizeof raw->schedule);
         return true;
@@ -98,6 +100,10 @@ bool at_raw_key_make(at_raw_key *raw, const attune_problem *problem, const attun
 _Static_assert(offsetof(attune_schedule, strategy) == sizeof(size_t) &&
                    offsetof(attune_schedule, kv_tile) + 4 == sizeof(attune_schedule),
                "a schedule has no padding");
+_Static_assert(offsetof(attune_problem, batch) == offsetof(attune_problem, dtype) + 8 &&
+                   offsetof(attune_problem, causal_offset) == offsetof(attune_problem, causal_align) + 4 &&
+                   offsetof(attune_problem, q_strides) == offsetof(attune_problem, has_lse) + 8,
+               "the padding of a problem is where at_raw_key_make clears it");
 _Static_assert(sizeof(attune_problem) == 256, "a new field: see to its padding above, and to the halves of 128 bytes");
 
 /* XXH3 is several times faster up to 128 bytes than just beyond, so the problem is hashed as two halves. */
