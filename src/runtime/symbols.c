@@ -41,7 +41,7 @@ static void jit_tell(struct jit_code_entry *entry, uint32_t action) {
 
 /* ---- The object ---- */
 
-enum { MAX_NAMES = AT_MAX_PHASES + 1, NAME_BYTES = 96 };
+enum { MAX_NAMES = AT_MAX_PHASES + 1, NAME_BYTES = 160 };
 enum { SECTION_NULL, SECTION_TEXT, SECTION_SYMTAB, SECTION_STRTAB, NUM_SECTIONS };
 
 struct at_symbol_handle {
@@ -70,10 +70,10 @@ static void list_symbols(symbol_list *list, const char *name, const at_image_hea
     list->count = 0;
     for (uint32_t p = 0; p < image->num_phases; p++) {
         list->items[list->count].begin = at_image_phases(image)[p].entry;
-        snprintf(list->items[list->count++].name, NAME_BYTES, "attune:%.64s:phase%u", name, p);
+        snprintf(list->items[list->count++].name, NAME_BYTES, "attune:%.127s:phase%u", name, p);
     }
     list->items[list->count].begin = image->plan_entry;
-    snprintf(list->items[list->count++].name, NAME_BYTES, "attune:%.64s:plan", name);
+    snprintf(list->items[list->count++].name, NAME_BYTES, "attune:%.127s:plan", name);
     qsort(list->items, list->count, sizeof *list->items, by_begin);
 }
 
