@@ -5,7 +5,7 @@
 #include <sched.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
+#include <sys/resource.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -133,7 +133,9 @@ static double probe_peak(peak_probe *probe, double sample_us) {
 
 bool bench_rounds(bench_entry *entries, size_t count, attune_context *context, peak_probe *probe, uint32_t threads,
                   size_t samples) {
+    struct rusage start, end;
     settle(threads);
+    getrusage(RUSAGE_THREAD, &start);
     peak_measure(probe);
     double before = peak_measure(probe);
     for (size_t round = 0; round < samples; round++)
@@ -148,6 +150,11 @@ bool bench_rounds(bench_entry *entries, size_t count, attune_context *context, p
             e->fractions[e->count] = e->flops / e->samples_us[e->count] * 1e-3 / peak;
             e->count++;
         }
+    getrusage(RUSAGE_THREAD, &end);
+    const long taken = end.ru_nivcsw - start.ru_nivcsw;
+    if (taken > (long)(samples * count))
+        tool_error("warning: other programs took this CPU away %ld times; on a quiet machine the figures are better",
+                   taken);
     return true;
 }
 
