@@ -202,7 +202,8 @@ static ssize_t write_slowly(int fd, const void *data, size_t bytes) {
     return at_default_io()->write(fd, data, bytes > 64 ? 64 : bytes);
 }
 
-static void write_for_ever(const char *dir, bool unnamed) {
+/* Says on `ready` when it begins. */
+static void write_for_ever(const char *dir, bool unnamed, int ready) {
     _Alignas(64) uint8_t image[FAKE_IMAGE_BYTES];
     const size_t bytes = fake_image(image, 4, 16, 1);
     at_io io = *at_default_io();
@@ -211,6 +212,7 @@ static void write_for_ever(const char *dir, bool unnamed) {
     io.write = write_slowly;
     if (!unnamed) io.openat = no_tmpfile;
     at_disk_cache_init(&cache, dir, UINT64_C(1) << 30, at_default_allocator(), &io, &silent);
+    if (write(ready, "", 1) != 1) _exit(1);
     for (uint64_t i = 0;; i++) {
         at_key key = {.high = (uint64_t)getpid(), .low = i * 16 + 1, .size = 64};
         const at_entry entry = {.key = key.bytes,
@@ -235,8 +237,14 @@ static void killed_writers_leave_no_bad_entry(void **state) {
     const at_log silent = {0};
     uint64_t seed = 7;
     for (int k = 0; k < kills; k++) {
+        int ready[2];
+        char byte;
+        assert_int_equal(pipe(ready), 0);
         const pid_t child = fork();
-        if (child == 0) write_for_ever(*state, k % 2 == 0);
+        if (child == 0) write_for_ever(*state, k % 2 == 0, ready[1]);
+        assert_int_equal(read(ready[0], &byte, 1), 1);
+        close(ready[0]);
+        close(ready[1]);
         usleep(1000 + (unsigned)next_random(&seed, 4000));
         assert_int_equal(kill(child, SIGKILL), 0);
         assert_int_equal(waitpid(child, NULL, 0), child);
