@@ -152,7 +152,10 @@ bench: all ## the speed table of four shapes
 
 # ---- Checking harder: each in a build directory of its own ----
 
-.PHONY: asan ubsan tsan fuzz fuzzers mutants check-deps format check-format clean
+.PHONY: stress asan ubsan tsan fuzz fuzzers mutants check-deps format check-format clean
+
+stress: ## the stress tests at full length: 1,000 kills, more threads and keys
+	@ATTUNE_STRESS=17 $(MAKE) --no-print-directory test TESTS_ONLY="test_stress test_faults"
 
 SANITIZER_FLAGS = -fno-omit-frame-pointer -O1
 asan: ## the tests under AddressSanitizer
