@@ -23,7 +23,8 @@ cd "$tree"
 build() {
     local name targets=(all)
     for name in "$@"; do [[ $name == test_* && $name != *.sh ]] && targets+=("build/tests/$name"); done
-    make --no-print-directory DEPS=no BUILD=build "${targets[@]}" >build.log 2>&1
+    # A make of its own, with its own jobs, even where another make runs this script.
+    env -u MAKEFLAGS -u MAKELEVEL make --no-print-directory DEPS=no BUILD=build "${targets[@]}" >build.log 2>&1
 }
 
 # run_tests NAME…: runs them in order and stops at the first that fails, whose name it leaves in `caught`.
