@@ -118,7 +118,7 @@ typedef struct attune_problem {
     int64_t seq_kv;        /* >= 1; 0 = seq_q */
     int64_t head_dim;      /* >= 1 */
     int64_t head_dim_v;    /* >= 1; 0 = head_dim */
-    double softmax_scale;  /* finite; ATTUNE_DEFAULT_SCALE = 1 / sqrt(head_dim) */
+    double softmax_scale;  /* within +-1e38; ATTUNE_DEFAULT_SCALE = 1 / sqrt(head_dim) */
     int is_causal;         /* 0 or 1 */
     attune_causal_align causal_align;
     int64_t causal_offset; /* added to the diagonal; any sign */

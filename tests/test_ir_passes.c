@@ -90,12 +90,15 @@ static double ulp_error(double got, long double exact, bool f64) {
     return (double)(fabsl((long double)got - exact) / ldexpl(1, exponent - fraction));
 }
 
+/* `name` may be a nest of functions that lacks its closing parentheses: "exp2(neg(abs". */
 static void run_math(const char *name, bool f64, int lanes, const at_target *target, const void *in, void *out) {
-    char text[512];
+    char text[512], closing[8] = "";
+    for (const char *c = name; *c; c++)
+        if (*c == '(') strcat(closing, ")");
     const char *elem = f64 ? "f64" : "f32";
     snprintf(text, sizeof text,
              "kernel @f (x: %s[n, %d] in, o: %s[n, %d] out, n: idx) { parallel for i in 0 .. n {"
-             " o[i, 0]:x%d = %s(x[i, 0]:x%d) } }", elem, lanes, elem, lanes, lanes, name, lanes);
+             " o[i, 0]:x%d = %s(x[i, 0]:x%d)%s } }", elem, lanes, elem, lanes, lanes, name, lanes, closing);
     at_arena arena;
     at_arena_init(&arena, NULL);
     at_error err = {.status = ATTUNE_OK};
@@ -176,6 +179,23 @@ static void test_exp2_exact(void **state) {
         for (size_t i = 0; i < LENGTH(cases); i++)
             if (out[i] != cases[i].y || signbit(out[i]))
                 fail_msg("%s: exp2(%a) is %a, not %a", target->name, cases[i].x, out[i], cases[i].y);
+    }
+}
+
+/* exp2 of what is plainly never positive is lowered without an upper clamp, to the same bits. */
+static void test_exp2_never_positive(void **state) {
+    (void)state;
+    static float in[NUM_INPUTS], negative[NUM_INPUTS], out[NUM_INPUTS], expected[NUM_INPUTS];
+    for (size_t i = 0; i < NUM_INPUTS; i++) {
+        in[i] = (float)make_input(&functions[0], i, false);
+        negative[i] = -fabsf(in[i]);
+    }
+    for (const at_target *target = at_targets(); target->name; target++) {
+        run_math("exp2(neg(abs", false, 8, target, in, out);
+        run_math("exp2", false, 8, target, negative, expected);
+        for (size_t i = 0; i < NUM_INPUTS; i++)
+            if (memcmp(&out[i], &expected[i], sizeof *out) && !(isnan(out[i]) && isnan(expected[i])))
+                fail_msg("%s: exp2(-|%a|) is %a, not %a", target->name, in[i], out[i], expected[i]);
     }
 }
 
@@ -383,6 +403,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_math),
         cmocka_unit_test(test_exp2_exact),
+        cmocka_unit_test(test_exp2_never_positive),
         cmocka_unit_test(test_passes_keep_bits),
         cmocka_unit_test(test_rint),
         cmocka_unit_test(test_pass_texts),

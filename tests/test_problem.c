@@ -94,7 +94,7 @@ static void test_ranges(void **state) {
         {"seq_q=4,head_dim=4,batch=0", "batch is 0"},
         {"seq_q=4,head_dim=4,num_heads=3000000000", "num_heads is 3000000000"},
         {"seq_q=4,head_dim=4,num_heads=6,num_kv_heads=4", "num_kv_heads is 4, which does not divide num_heads = 6"},
-        {"seq_q=4,head_dim=4,softmax_scale=inf", "softmax_scale is inf; it must be finite"},
+        {"seq_q=4,head_dim=4,softmax_scale=inf", "softmax_scale is inf; it must be from -1e+38 to 1e+38"},
         {"seq_q=4,head_dim=4,is_causal=1,causal_offset=99999999999", "causal_offset is 99999999999"},
         {"batch=2147483647,num_heads=2147483647,seq_q=2147483647,head_dim=8", "q has too many elements"},
         {"seq_q=4,head_dim=4,q_strides=0:0:-4:1", "q_strides[2] is -4"},

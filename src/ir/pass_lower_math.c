@@ -100,11 +100,14 @@ static value *round_small(math *m, value *x) {
  * With ldexp in hardware nothing needs a clamp: at +-inf f and the polynomial are NaN, and scaling a (quiet) NaN by an
  * infinite power gives inf and 0. Otherwise n is added to the exponent field, and x is first brought to where the
  * sum stays inside it: 2^128 is inf because the polynomial is exactly 1 there, and 2^-127 is 0 likewise. The constant
- * is the first operand of both clamps, so that a NaN comes through; its n becomes an integer whose low bits are 0. */
+ * is the first operand of both clamps, so that a NaN comes through; its n becomes an integer whose low bits are 0.
+ * An x written as neg(abs(y)) needs no upper clamp: a softmax says so of its differences, and saves an operation. */
 static value *exp2_of(math *m, value *x) {
     const bool scale = m->flags & AT_TARGET_SCALEF;
     const double top = m->f64 ? 1024 : 128, bottom = 1 - top;
-    if (!scale) x = ir_min(m->b, number(m, top), ir_max(m->b, number(m, bottom), x));
+    const bool never_positive = x->op == IR_NEG && x->args[0]->op == IR_ABS;
+    if (!scale) x = ir_max(m->b, number(m, bottom), x);
+    if (!scale && !never_positive) x = ir_min(m->b, number(m, top), x);
     x = ir_let(m->b, "exp2.x", x);
     value *n = ir_let(m->b, "exp2.n", round_small(m, x));
     value *f = ir_let(m->b, "exp2.f", ir_sub(m->b, x, n));

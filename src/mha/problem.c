@@ -7,6 +7,7 @@
 enum { MAX_HEAD_DIM = 8192 };
 static const int64_t MAX_SIZE = INT32_MAX;
 static const int64_t MAX_STRIDE = INT64_C(1) << 40;
+static const double MAX_SCALE = 1e38; /* times log2(e) it is still an f32 */
 static const int64_t MAX_EXTENT = INT64_C(1) << 56; /* elements; leaves room for the element size */
 
 static attune_status check_size(const char *name, int64_t value, int64_t max, at_error *err) {
@@ -48,8 +49,9 @@ static attune_status check_choices(const attune_problem *p, at_error *err) {
     if (p->causal_offset > MAX_SIZE || p->causal_offset < -MAX_SIZE)
         return at_fail(err, ATTUNE_INVALID_PROBLEM, "causal_offset is %lld; it must be from -%lld to %lld",
                        (long long)p->causal_offset, (long long)MAX_SIZE, (long long)MAX_SIZE);
-    if (!isnan(p->softmax_scale) && !isfinite((float)p->softmax_scale))
-        return at_fail(err, ATTUNE_INVALID_PROBLEM, "softmax_scale is %g; it must be finite in f32", p->softmax_scale);
+    if (!isnan(p->softmax_scale) && !(fabs(p->softmax_scale) <= MAX_SCALE))
+        return at_fail(err, ATTUNE_INVALID_PROBLEM, "softmax_scale is %g; it must be from -%g to %g", p->softmax_scale,
+                       MAX_SCALE, MAX_SCALE);
     return ATTUNE_OK;
 }
 

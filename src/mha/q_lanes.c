@@ -10,6 +10,10 @@ const ir_expr *ql_splat(const q_lanes *c, float value) {
     return ir_splat(c->b, ir_float(c->b, IR_F32, (double)value), c->s->lanes);
 }
 
+float ql_score_scale(const q_lanes *c) {
+    return c->p->softmax_scale == 0 ? 1.0f : fabsf((float)c->p->softmax_scale);
+}
+
 const ir_expr *ql_unrolled(const q_lanes *c, const char *name, int64_t count) {
     return ir_for_begin(c->b, name, ql_i(c, 0), ql_i(c, count), 1, true);
 }
@@ -200,6 +204,7 @@ ir_kernel *mha_build(at_arena *arena, const attune_problem *canonical, const att
         return NULL;
     }
     c.has_fma = target->flags & AT_TARGET_FMA;
+    c.has_scalef = target->flags & AT_TARGET_SCALEF;
     derive_sizes(&c);
     declare_params(&c);
     ir_phase_begin(c.b);

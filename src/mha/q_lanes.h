@@ -20,17 +20,17 @@ typedef struct q_lanes {
     ir_builder *b;
     const attune_problem *p;
     const attune_schedule *s;
-    bool has_fma;
+    bool has_fma, has_scalef;
     int64_t group, rows, block_rows, num_blocks, num_tasks, max_blocks, num_tiles;
     bool rows_fill_tasks; /* no row number is ever beyond the last row */
     /* params */
     const ir_expr *num_batch, *num_kv_heads;
     const ir_buffer *q, *k, *v, *out, *lse;
     /* scratch of a task */
-    const ir_buffer *qt;      /* f32 [block, head_dim, block_rows]: Q^T times softmax_scale * log2(e) */
+    const ir_buffer *qt;      /* f32 [block, head_dim, block_rows]: Q^T times the sign of softmax_scale */
     const ir_buffer *scores;  /* f32 [kv_tile + score_rows, block_rows]: S^T, then P^T */
     const ir_buffer *ot;      /* f32 [block, head_dim_v, block_rows]: O^T, not yet divided */
-    const ir_buffer *row_max; /* f32 [block, block_rows]: running maximum, in units of log2 */
+    const ir_buffer *row_max; /* f32 [block, block_rows]: running maximum of the scores; at the end the LSE */
     const ir_buffer *row_sum; /* f32 [block, block_rows] */
     const ir_buffer *tile_max; /* f32 [block_rows]: maximum over the tile, for the block at hand */
     const ir_buffer *factor;  /* f32 [block_rows]: what ot must be multiplied by, for the block at hand */
@@ -51,6 +51,10 @@ static inline const ir_expr *ql_i(const q_lanes *c, int64_t value) { return ir_i
 
 /* x * y + z: fused where the target can, else two roundings. */
 const ir_expr *ql_madd(const q_lanes *c, const ir_expr *x, const ir_expr *y, const ir_expr *z);
+
+/* What scores must be multiplied by. Q^T holds the sign of softmax_scale (0 if it is 0), so that the largest score is
+ * the one that weighs most, and nothing but the sign: Q is not rounded a second time. */
+float ql_score_scale(const q_lanes *c);
 
 /* A vector of `lanes` equal floats. */
 const ir_expr *ql_splat(const q_lanes *c, float value);

@@ -103,7 +103,7 @@ static void load_vectors(q_lanes *c, const ir_expr *block, const ir_expr *at, co
     transpose_quarters(b, lanes, quarter, rows);
     for (int i = 0; i < quarter; i++)
         ir_store(b, ir_at(b, c->qt, lanes, 3, block, ir_add(b, d, ql_i(c, i)), at),
-                 ir_mul(b, rows[i], ir_splat(b, scale, lanes)));
+                 scale ? ir_mul(b, rows[i], ir_splat(b, scale, lanes)) : rows[i]);
     ir_for_end(b);
 }
 
@@ -112,12 +112,13 @@ static void load_elements(q_lanes *c, const ir_expr *block, const ir_expr *row, 
     const row_ref ref = row_of(c, row_number(c, block, row));
     const ir_expr *d = ir_for_begin(b, "d", ql_i(c, 0), ql_i(c, c->p->head_dim), 1, false);
     const ir_expr *q = ir_load(b, ir_at(b, c->q, 1, 4, c->batch, ref.head, ref.query, d));
-    ir_store(b, ir_at(b, c->qt, 1, 3, block, d, row), ir_mul(b, q, scale));
+    ir_store(b, ir_at(b, c->qt, 1, 3, block, d, row), scale ? ir_mul(b, q, scale) : q);
     ir_for_end(b);
 }
 
 void ql_load_queries(q_lanes *c, const ir_expr *block) {
-    const ir_expr *scale = ir_float(c->b, IR_F32, c->p->softmax_scale * M_LOG2E);
+    const double sign = c->p->softmax_scale > 0 ? 1 : c->p->softmax_scale < 0 ? -1 : 0;
+    const ir_expr *scale = sign == 1 ? NULL : ir_float(c->b, IR_F32, sign);
     const bool vectors = c->p->head_dim >= quarter_of(c);
     const ir_expr *at = ir_for_begin(c->b, "at", ql_i(c, 0), ql_i(c, c->block_rows), vectors ? c->s->lanes : 1, false);
     if (vectors) load_vectors(c, block, at, scale);
@@ -127,7 +128,7 @@ void ql_load_queries(q_lanes *c, const ir_expr *block) {
 
 /* ---- O and LSE ---- */
 
-/* 1 / sum in row_sum's place; a row that saw no key gets 0, and thus an output of 0. LSE = ln 2 (max + log2 sum). */
+/* 1 / sum in row_sum's place; a row that saw no key gets 0, and thus an output of 0. LSE = scale max + ln 2 log2 sum. */
 static void invert_sums(q_lanes *c, const ir_expr *block) {
     ir_builder *b = c->b;
     const int lanes = c->s->lanes;
@@ -136,8 +137,8 @@ static void invert_sums(q_lanes *c, const ir_expr *block) {
     const ir_expr *sum = ir_let(b, "total", ir_load(b, row_sum));
     if (c->lse) {
         const ir_access *row_max = ir_at(b, c->row_max, lanes, 2, block, at);
-        const ir_expr *log = ir_add(b, ir_load(b, row_max), ir_apply(b, IR_LOG2, sum, NULL, NULL));
-        ir_store(b, row_max, ir_mul(b, log, ql_splat(c, (float)M_LN2)));
+        const ir_expr *log = ir_mul(b, ir_apply(b, IR_LOG2, sum, NULL, NULL), ql_splat(c, (float)M_LN2));
+        ir_store(b, row_max, ql_madd(c, ir_load(b, row_max), ql_splat(c, ql_score_scale(c)), log));
     }
     const ir_expr *none = ir_apply(b, IR_EQ, sum, ql_splat(c, 0), NULL);
     ir_store(b, row_sum, ir_select(b, none, ql_splat(c, 0), ir_div(b, ql_splat(c, 1), sum)));

@@ -8,7 +8,15 @@ static void accumulate(q_lanes *c, const ir_access *sum, const ir_expr *term) {
     ir_store(c->b, sum, ir_add(c->b, ir_load(c->b, sum), term));
 }
 
-/* P = exp2(S - base) in place, for the rows from `at`. Summed chunk by chunk: one long serial sum would be the largest
+/* exp2((score - base) * scale): the difference first, so that equal scores weigh exactly alike. It is never positive, and
+ * neg(abs(x)) says so to the lowering of exp2, where that saves more than it costs. */
+static const ir_expr *relative(q_lanes *c, const ir_expr *score, const ir_expr *base) {
+    const ir_expr *x = ir_mul(c->b, ir_sub(c->b, score, base), ql_splat(c, ql_score_scale(c) * (float)M_LOG2E));
+    if (!c->has_scalef) x = ir_neg(c->b, ir_apply(c->b, IR_ABS, x, NULL, NULL));
+    return ir_apply(c->b, IR_EXP2, x, NULL, NULL);
+}
+
+/* P = exp2((S - base) * scale) in place, for the rows from `at`. Summed chunk by chunk: one long serial sum would be the largest
  * rounding error of all. */
 static const ir_expr *exponentials(q_lanes *c, const q_lanes_tile *tile, const ir_expr *at, const ir_expr *base) {
     enum { CHUNK = 16 };
@@ -22,8 +30,7 @@ static const ir_expr *exponentials(q_lanes *c, const q_lanes_tile *tile, const i
     const ir_expr *end = ir_min(b, ir_add(b, first, ql_i(c, CHUNK)), tile->keys);
     const ir_expr *j = ir_for_begin(b, "j", first, end, 1, false);
     const ir_access *score = ir_at(b, c->scores, lanes, 2, j, at);
-    const ir_expr *x = ir_sub(b, ir_load(b, score), base);
-    const ir_expr *probability = ir_let(b, "probability", ir_apply(b, IR_EXP2, x, NULL, NULL));
+    const ir_expr *probability = ir_let(b, "probability", relative(c, ir_load(b, score), base));
     ir_store(b, score, probability);
     accumulate(c, part, probability);
     ir_for_end(b);
@@ -46,7 +53,7 @@ void ql_softmax(q_lanes *c, const q_lanes_tile *tile) {
     ir_store(b, row_max, new);
     const ir_expr *empty = ir_apply(b, IR_EQ, new, ql_splat(c, -INFINITY), NULL);
     const ir_expr *base = ir_let(b, "base", ir_select(b, empty, ql_splat(c, 0), new));
-    const ir_expr *factor = ir_let(b, "shrink", ir_apply(b, IR_EXP2, ir_sub(b, old, base), NULL, NULL));
+    const ir_expr *factor = ir_let(b, "shrink", relative(c, old, base));
     ir_store(b, ir_at(b, c->factor, lanes, 1, at), factor);
     const ir_expr *sum = exponentials(c, tile, at, base);
     ir_store(b, row_sum, ql_madd(c, ir_load(b, row_sum), factor, sum));
