@@ -11,25 +11,25 @@ static void choose_score_tile(const attune_problem *p, const at_target *target, 
     const int64_t rows = p->seq_q * (p->num_heads / p->num_kv_heads);
     s->score_vectors = (int32_t)min_of(wide ? 4 : 2, ceil_div(rows, s->lanes));
     s->score_rows = (int32_t)min_of(min_of((wide ? 24 : 8) / s->score_vectors, 8), p->seq_kv);
-    s->score_unroll = p->head_dim % 2 ? 1 : 2;
+    s->score_unroll = p->head_dim % 4 ? p->head_dim % 2 ? 1 : 2 : 4;
 }
 
 /* What a value tile of `rows` columns costs for each key, in halves of an fma slot: a tile of fewer than 8 accumulators
  * waits for its own results, and each tile passes over P and V once more. */
 static int64_t value_tile_cost(int64_t rows, int64_t vectors) {
     const int64_t accumulators = rows * vectors;
-    return rows ? 2 * (accumulators > 8 ? accumulators : 8) + 1 : 0;
+    return rows ? 2 * (accumulators > 8 ? accumulators : 8) + 2 : 0;
 }
 
 /* The number of columns that wastes least on the smaller tile for the rest. Such a rest also costs compile time: it must
- * earn three hundredths. */
+ * earn a hundredth. */
 static void choose_value_tile(const attune_problem *p, const at_target *target, attune_schedule *s) {
     const int64_t vectors = s->score_vectors, dim = p->head_dim_v;
     const int64_t most = min_of(min_of((target->vector_registers >= 32 ? 24 : 12) / vectors, 8), dim);
     int64_t best = 0;
     for (int64_t rows = most; rows >= 1; rows--) {
         int64_t cost = dim / rows * value_tile_cost(rows, vectors) + value_tile_cost(dim % rows, vectors);
-        if (dim % rows) cost += cost / 32;
+        if (dim % rows) cost += cost / 100;
         if (rows < most && cost >= best) continue;
         best = cost;
         s->value_rows = (int32_t)rows;
@@ -47,6 +47,16 @@ static int32_t choose_kv_tile(const attune_problem *p, int64_t score_rows) {
     return (int32_t)(ceil_div(min_of(p->seq_kv, keys), score_rows) * score_rows);
 }
 
+/* Vectors of rows in a task. K and V stream past once for each task: where they are too large for the second cache,
+ * and rows are many, tasks are longer. */
+static int32_t choose_task(const attune_problem *p, int64_t rows, const attune_schedule *s) {
+    enum { LARGE_HEAD = 96 * 1024, MANY_ROWS = 512 };
+    const int64_t head = p->seq_kv * (p->head_dim + p->head_dim_v);
+    const int64_t most = head >= LARGE_HEAD && rows >= MANY_ROWS ? 8 : 4;
+    const int64_t blocks = min_of(most, ceil_div(rows, (int64_t)s->lanes * s->score_vectors));
+    return (int32_t)(blocks * s->score_vectors);
+}
+
 void mha_choose(const attune_problem *p, const at_target *target, attune_schedule *s) {
     const int64_t rows = p->seq_q * (p->num_heads / p->num_kv_heads);
     *s = (attune_schedule)ATTUNE_SCHEDULE_INIT;
@@ -54,7 +64,6 @@ void mha_choose(const attune_problem *p, const at_target *target, attune_schedul
     s->lanes = target->vector_bytes / 4;
     choose_score_tile(p, target, s);
     choose_value_tile(p, target, s);
-    const int64_t blocks = min_of(4, ceil_div(rows, (int64_t)s->lanes * s->score_vectors));
-    s->q_vectors = (int32_t)(blocks * s->score_vectors);
+    s->q_vectors = choose_task(p, rows, s);
     s->kv_tile = choose_kv_tile(p, s->score_rows);
 }
