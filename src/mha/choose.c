@@ -22,14 +22,14 @@ static int64_t value_tile_cost(int64_t rows, int64_t vectors) {
 }
 
 /* The number of columns that wastes least on the smaller tile for the rest. Such a rest also costs compile time: it must
- * earn a hundredth. */
+ * earn a hundredth, and more under a causal mask, where each tile has two loops. */
 static void choose_value_tile(const attune_problem *p, const at_target *target, attune_schedule *s) {
     const int64_t vectors = s->score_vectors, dim = p->head_dim_v;
     const int64_t most = min_of(min_of((target->vector_registers >= 32 ? 24 : 12) / vectors, 8), dim);
     int64_t best = 0;
     for (int64_t rows = most; rows >= 1; rows--) {
         int64_t cost = dim / rows * value_tile_cost(rows, vectors) + value_tile_cost(dim % rows, vectors);
-        if (dim % rows) cost += cost / 100;
+        if (dim % rows) cost += cost / (p->is_causal ? 20 : 100);
         if (rows < most && cost >= best) continue;
         best = cost;
         s->value_rows = (int32_t)rows;
