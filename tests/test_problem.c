@@ -1,11 +1,14 @@
 /* Problems and schedules: text, ranges, canonical form, key, floating-point operations. */
 #include "mha/mha.h"
+#include "support/temp_dir.h"
 #include "target/target.h"
 
+#include <locale.h>
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include <cmocka.h>
@@ -39,6 +42,27 @@ static void test_text_round_trip(void **state) {
         assert_int_equal(mha_problem_print(&problem, text, sizeof text), strlen(texts[i]));
         assert_string_equal(text, texts[i]);
     }
+}
+
+/* A program that has set its user's locale must neither read nor write "0,25". */
+static void test_text_in_another_locale(void **state) {
+    (void)state;
+    char dir[TEMP_DIR_CHARS], command[TEMP_DIR_CHARS + 128], text[512];
+    static const char expected[] = "num_heads=1,seq_q=5,seq_kv=9,head_dim=3,softmax_scale=0.25";
+    temp_dir_make(dir);
+    snprintf(command, sizeof command, "localedef -i de_DE -f UTF-8 '%s/de_DE.UTF-8' >/dev/null 2>&1", dir);
+    const int made = system(command); /* warnings count as failures, so only the result is asked */
+    setenv("LOCPATH", dir, 1);
+    const bool comma = made >= 0 && setlocale(LC_ALL, "de_DE.UTF-8") && localeconv()->decimal_point[0] == ',';
+    unsetenv("LOCPATH");
+    snprintf(command, sizeof command, "rm -r '%s'", dir);
+    assert_int_equal(system(command), 0);
+    if (!comma) skip();
+    const attune_problem problem = parse("seq_q=5,seq_kv=9,head_dim=3,softmax_scale=0.25");
+    mha_problem_print(&problem, text, sizeof text);
+    setlocale(LC_ALL, "C");
+    assert_true(problem.softmax_scale == 0.25);
+    assert_string_equal(text, expected);
 }
 
 static void test_print_truncates(void **state) {
@@ -98,6 +122,7 @@ static void test_ranges(void **state) {
         {"seq_q=4,head_dim=4,is_causal=1,causal_offset=99999999999", "causal_offset is 99999999999"},
         {"batch=2147483647,num_heads=2147483647,seq_q=2147483647,head_dim=8", "q has too many elements"},
         {"seq_q=4,head_dim=4,q_strides=0:0:-4:1", "q_strides[2] is -4"},
+        {"batch=1025,num_heads=8388608,seq_q=1,head_dim=1,q_strides=1099511627776:1099511627776:1:1", "q is too large"},
         {"seq_q=4,head_dim=4,out_strides=16:16:3:1", "out_strides make two elements of the output coincide"},
         {"seq_q=4,head_dim=4,num_heads=2,lse=1,lse_strides=8:2:1", "lse_strides make two elements"},
     };
@@ -212,7 +237,8 @@ static void test_choice_is_legal(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_text_round_trip), cmocka_unit_test(test_print_truncates),
+        cmocka_unit_test(test_text_round_trip), cmocka_unit_test(test_text_in_another_locale),
+        cmocka_unit_test(test_print_truncates),
         cmocka_unit_test(test_text_refused),    cmocka_unit_test(test_ranges),
         cmocka_unit_test(test_causal_is_normalized), cmocka_unit_test(test_key),
         cmocka_unit_test(test_flops),           cmocka_unit_test(test_schedules),

@@ -102,7 +102,8 @@ static attune_status settle_strides(const char *name, const int64_t *dims, int r
             return at_fail(err, ATTUNE_INVALID_PROBLEM, "%s_strides[%d] is %lld; it must be from 0 to %lld", name, i,
                            (long long)strides[i], (long long)MAX_STRIDE);
         int64_t span;
-        if (__builtin_mul_overflow(dims[i] - 1, strides[i], &span) || (extent += span) > MAX_EXTENT)
+        if (__builtin_mul_overflow(dims[i] - 1, strides[i], &span) ||
+            __builtin_add_overflow(extent, span, &extent) || extent > MAX_EXTENT)
             return at_fail(err, ATTUNE_INVALID_PROBLEM, "%s is too large: (%lld - 1) * stride %lld overflows", name,
                            (long long)dims[i], (long long)strides[i]);
     }
