@@ -297,6 +297,28 @@ static void the_least_recently_used_go(void **state) {
     at_disk_cache_free(&cache);
 }
 
+/* Another process's sweep is one file ahead of this one, all the way. */
+static int already_removed(int dir, const char *path, int flags) {
+    assert_int_equal(at_default_io()->unlinkat(dir, path, flags), 0);
+    errno = ENOENT;
+    return -1;
+}
+
+static void sweeps_at_the_same_time_evict_once(void **state) {
+    at_disk_cache cache;
+    at_io io = *at_default_io();
+    io.unlinkat = already_removed;
+    open_cache(&cache, *state, 1 << 20, at_default_io());
+    for (uint32_t i = 0; i < 64; i++) write_one(&cache, i);
+    uint8_t *data;
+    size_t bytes;
+    encode(&data, &bytes);
+    at_free(NULL, data);
+    assert_int_equal(at_files_sweep(&io, cache.dir, at_default_allocator(), bytes * 40), 0);
+    assert_int_equal(temp_dir_count(*state, "", ".attune"), 35);
+    at_disk_cache_free(&cache);
+}
+
 static void writes_keep_to_the_capacity(void **state) {
     at_disk_cache cache;
     open_cache(&cache, *state, 10000, at_default_io());
@@ -431,6 +453,7 @@ int main(void) {
         WITH_DIRECTORY(a_hash_collision_is_a_miss),
         WITH_DIRECTORY(code_for_another_cpu_is_a_miss),
         WITH_DIRECTORY(the_least_recently_used_go),
+        WITH_DIRECTORY(sweeps_at_the_same_time_evict_once),
         WITH_DIRECTORY(writes_keep_to_the_capacity),
         WITH_DIRECTORY(a_full_disk_pauses_writes),
         WITH_DIRECTORY(a_read_only_disk_pauses_writes),

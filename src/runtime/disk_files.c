@@ -116,7 +116,7 @@ int at_files_walk(const at_io *io, int dir, at_file_visit_fn *visit, void *user)
 
 typedef struct found_file {
     char name[AT_FILE_CHARS];
-    int64_t used_at;
+    struct timespec used_at;
     uint64_t bytes;
 } found_file;
 
@@ -146,15 +146,16 @@ static int collect(void *user, const char *file, const struct stat *status) {
     }
     found_file *item = &found->items[found->count++];
     strcpy(item->name, file);
-    item->used_at = status->st_mtim.tv_sec * INT64_C(1000000000) + status->st_mtim.tv_nsec;
+    item->used_at = status->st_mtim;
     item->bytes = (uint64_t)status->st_size;
     found->bytes += item->bytes;
     return 0;
 }
 
 static int older_first(const void *a, const void *b) {
-    const found_file *x = a, *y = b;
-    return (x->used_at > y->used_at) - (x->used_at < y->used_at);
+    const struct timespec x = ((const found_file *)a)->used_at, y = ((const found_file *)b)->used_at;
+    if (x.tv_sec != y.tv_sec) return x.tv_sec < y.tv_sec ? -1 : 1;
+    return (x.tv_nsec > y.tv_nsec) - (x.tv_nsec < y.tv_nsec);
 }
 
 uint64_t at_files_sweep(const at_io *io, int dir, const attune_allocator *allocator, uint64_t capacity) {
@@ -166,9 +167,10 @@ uint64_t at_files_sweep(const at_io *io, int dir, const attune_allocator *alloca
     if (found.bytes > capacity) {
         qsort(found.items, found.count, sizeof *found.items, older_first);
         for (size_t i = 0; i < found.count && found.bytes > capacity - capacity / 8; i++) {
-            if (io->unlinkat(dir, found.items[i].name, 0)) continue;
-            found.bytes -= found.items[i].bytes;
-            removed++;
+            const bool gone = !io->unlinkat(dir, found.items[i].name, 0);
+            /* What another process's sweep took first is room as well: both must not go on to evict twice as much. */
+            if (gone || errno == ENOENT) found.bytes -= found.items[i].bytes;
+            removed += gone;
         }
     }
     at_free(allocator, found.items);
