@@ -14,6 +14,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 #if defined(__x86_64__)
@@ -509,10 +510,40 @@ static void kernels_in_loop_ir(void **state) {
     assert_true(jit[47] == 70.5f);
     assert_fails(attune_ir_run(context, kernel, ATTUNE_ENGINE_JIT, (void *[]){x, NULL}, scalars),
                  ATTUNE_INVALID_ARGUMENT, "pointer to o is NULL");
+    assert_fails(attune_ir_run(context, kernel, (attune_engine)7, (void *[]){x, jit}, scalars), ATTUNE_INVALID_ARGUMENT,
+                 "engine is 7");
     attune_arguments none = {.struct_size = sizeof none};
     assert_fails(attune_run(context, kernel, &none), ATTUNE_INVALID_ARGUMENT, "attune_ir_run");
     attune_kernel_release(kernel);
     assert_int_equal(attune_ir_compile(context, "kernel @broken (", &kernel), ATTUNE_INVALID_IR);
+    attune_context_destroy(context);
+}
+
+/* Products of sizes that wrap to something small: an error from both engines, not a workspace that is too small. */
+static void sizes_in_loop_ir_that_overflow(void **state) {
+    (void)state;
+    static const char shared[] = "kernel @shared (o: f32[1] out, n: idx, m: idx) {\n"
+                                 "  assume n >= 1\n"
+                                 "  assume m >= 1\n"
+                                 "  alloc t: f32[n, m] shared\n"
+                                 "  parallel for i in 0..1 { for r in 0..n { for c in 0..m { t[r, c] = 1.0 } } }\n"
+                                 "  parallel for j in 0..1 { o[0] = t[n - 1, m - 1] }\n"
+                                 "}\n";
+    static const char tasks[] = "kernel @tasks (o: f32[1] out, n: idx, m: idx) {\n"
+                                "  parallel for i in 0..n, j in 0..m { o[0] = 1.0 }\n"
+                                "}\n";
+    static const char *const texts[] = {shared, tasks}, *const says[] = {"the size of t", "the number of tasks"};
+    const int64_t scalars[] = {INT64_C(1) << 32, INT64_C(1) << 32};
+    attune_context *context = open_default();
+    for (int i = 0; i < 2; i++) {
+        attune_kernel *kernel;
+        float o[1];
+        assert_ok(attune_ir_compile(context, texts[i], &kernel));
+        for (int engine = ATTUNE_ENGINE_JIT; engine <= ATTUNE_ENGINE_INTERPRETER; engine++)
+            assert_fails(attune_ir_run(context, kernel, (attune_engine)engine, (void *[]){o}, scalars),
+                         ATTUNE_INVALID_ARGUMENT, says[i]);
+        attune_kernel_release(kernel);
+    }
     attune_context_destroy(context);
 }
 
@@ -553,6 +584,22 @@ static void names_for_perf(void **state) {
     unlink(path);
 }
 
+/* Opening a FIFO for writing waits for a reader, who need not come. */
+static void a_fifo_in_the_place_of_the_perf_map(void **state) {
+    (void)state;
+    char path[64];
+    snprintf(path, sizeof path, "/tmp/perf-%ld.map", (long)getpid());
+    assert_int_equal(mkfifo(path, 0600), 0);
+    setenv("ATTUNE_PERF", "1", 1);
+    attune_context *context = open_default();
+    unsetenv("ATTUNE_PERF");
+    alarm(60); /* ends the test where it would hang */
+    compile_run_check(context, ATTUNE_ENGINE_JIT, ATTUNE_FROM_DISK);
+    alarm(0);
+    attune_context_destroy(context);
+    unlink(path);
+}
+
 static int make_cache(void **state) {
     (void)state;
     temp_dir_make(cache_dir);
@@ -579,8 +626,10 @@ int main(void) {
         cmocka_unit_test(many_runs_at_once),
         cmocka_unit_test(flags_of_the_caller),
         cmocka_unit_test(kernels_in_loop_ir),
+        cmocka_unit_test(sizes_in_loop_ir_that_overflow),
         cmocka_unit_test(each_stage_comes_out),
         cmocka_unit_test(names_for_perf),
+        cmocka_unit_test(a_fifo_in_the_place_of_the_perf_map),
     };
     return cmocka_run_group_tests(tests, make_cache, remove_cache);
 }

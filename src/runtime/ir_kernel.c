@@ -197,12 +197,54 @@ static attune_status check_scalars(const at_kernel_ir *ir, const int64_t *scalar
     return ATTUNE_OK;
 }
 
+/* A buffer's elements, and a phase's tasks: machine code multiplies without looking, so a size that wraps is found here,
+ * before it becomes a workspace that is too small. */
+static attune_status check_buffer_size(const ir_kernel *kernel, const ir_buffer *buffer, const int64_t *scalars,
+                                       at_error *err) {
+    int64_t bytes = ir_elem_get((ir_elem)buffer->type.elem)->bytes;
+    bool overflow = false, empty = false;
+    for (int d = 0; d < buffer->num_dims; d++) {
+        int64_t dim = 0;
+        const attune_status status = ir_eval_scalar(kernel, buffer->dims[d], scalars, &dim, err);
+        if (status) return status;
+        if (dim < 0)
+            return at_fail(err, ATTUNE_INVALID_ARGUMENT, "dimension %d of %s in @%s is %lld", d, buffer->name,
+                           kernel->name, (long long)dim);
+        empty |= dim == 0;
+        overflow |= __builtin_mul_overflow(bytes, dim, &bytes);
+    }
+    if (empty || !overflow) return ATTUNE_OK;
+    return at_fail(err, ATTUNE_INVALID_ARGUMENT, "the size of %s in @%s overflows", buffer->name, kernel->name);
+}
+
+static attune_status check_sizes(const ir_kernel *kernel, const int64_t *scalars, at_error *err) {
+    for (uint32_t i = 0; i < kernel->num_params + kernel->num_shared; i++) {
+        const bool shared = i >= kernel->num_params;
+        const ir_buffer *buffer = shared ? kernel->shared[i - kernel->num_params] : kernel->params[i].buffer;
+        const attune_status status = buffer ? check_buffer_size(kernel, buffer, scalars, err) : ATTUNE_OK;
+        if (status) return status;
+    }
+    for (const ir_phase *phase = kernel->phases; phase; phase = phase->next) {
+        int64_t tasks = 1, hi = 0;
+        for (int l = 0; l < phase->num_loops; l++) {
+            const attune_status status = ir_eval_scalar(kernel, phase->loops[l].hi, scalars, &hi, err);
+            if (status) return status;
+            if (__builtin_mul_overflow(tasks, hi > 0 ? hi : 0, &tasks))
+                return at_fail(err, ATTUNE_INVALID_ARGUMENT, "the number of tasks of a phase of @%s overflows",
+                               kernel->name);
+        }
+    }
+    return ATTUNE_OK;
+}
+
 attune_status attune_ir_run(attune_context *context, const attune_kernel *kernel, attune_engine engine,
                             void *const *buffers, const int64_t *scalars) {
     at_error err = {0};
     if (!context) at_fail(&err, ATTUNE_INVALID_ARGUMENT, "attune_ir_run was given no context");
+    if (engine != ATTUNE_ENGINE_JIT && engine != ATTUNE_ENGINE_INTERPRETER)
+        at_fail(&err, ATTUNE_INVALID_ARGUMENT, "engine is %d, which is no attune_engine", (int)engine);
     if (err.status || need_ir(kernel, &err) || check_buffers(kernel->ir, buffers, &err) ||
-        check_scalars(kernel->ir, scalars, &err))
+        check_scalars(kernel->ir, scalars, &err) || check_sizes(kernel->ir->kernel, scalars, &err))
         return at_report(&err);
     if (engine == ATTUNE_ENGINE_JIT && kernel->engine == ATTUNE_ENGINE_JIT) {
         const at_run run = {.buffers = buffers, .num_buffers = kernel->ir->num_buffers, .scalars = scalars};

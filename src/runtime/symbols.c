@@ -135,11 +135,12 @@ static void fill_object(at_symbol_handle *h, const symbol_list *list, const void
 
 /* ---- perf ---- */
 
-/* The place is perf's choice and anybody can write there: no link is followed and no foreign file is written. */
+/* The place is perf's choice and anybody can write there: no link is followed, no foreign file is written, and nobody's
+ * FIFO is waited for. */
 static void write_perf_map(const symbol_list *list, const void *code, const at_image_header *image) {
     char path[64];
     snprintf(path, sizeof path, "/tmp/perf-%ld.map", (long)getpid());
-    const int fd = open(path, O_WRONLY | O_CREAT | O_APPEND | O_NOFOLLOW | O_CLOEXEC, 0600);
+    const int fd = open(path, O_WRONLY | O_CREAT | O_APPEND | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC, 0600);
     if (fd < 0) return;
     struct stat status;
     if (!fstat(fd, &status) && S_ISREG(status.st_mode) && status.st_uid == geteuid())
