@@ -66,6 +66,12 @@ expect "no threads" 2 "from 1 to [0-9]+, not '0'" "$attune" run "${layer[@]}" --
 expect "threads that are no number" 2 "not '2x'" "$attune" bench --threads=2x
 expect "check of nothing" 2 'either a problem or --random' "$attune" check
 expect "an unknown cache action" 2 "not 'shrink'" "$attune" cache shrink
+expect "two cache actions" 2 "'verify' follows 'ls'" "$attune" cache ls verify
+expect "an unknown kind of inputs" 2 "one of ordinary, .* not 'odd'" "$attune" check $small --inputs=odd
+expect "two outputs in one file" 2 "both want '.*same.npy'" "$attune" run "${layer[@]}" -o "$work/same.npy" --lse "$work/same.npy"
+expect "JSON and lse on standard output" 2 'both want standard output' "$attune" run "${layer[@]}" --json --lse -
+expect "JSON and a dump" 2 '--json and --dump-passes' "$attune" compile $small --json --dump-passes
+expect "a stage and a run" 2 '--emit runs nothing' "$attune" ir examples/ir/scale_rows.air --emit=ir --arg n=3
 
 # ---- What it does ----
 
@@ -87,6 +93,8 @@ expect "a hit needs no code generator" 0 'from the disk cache' env ATTUNE_CODEGE
     "${layer[@]}" --lse "$work/lse.npy"
 "$attune" run "${layer[@]}" --lse "$work/lse.npy" -o - 2>"$work/stderr" | cmp - "$work/out.npy"
 report $? "-o - writes the array to standard output, and only that"
+"$attune" run "${layer[@]}" --lse - 2>"$work/stderr" | cmp - "$work/lse.npy"
+report $? "--lse - does so too"
 expect "run --json" 0 '"same_bits": true' "$attune" run "${layer[@]}" --check --json
 expect "sizes named in the text as well as in the files" 0 'num_heads=12' "$attune" run num_heads=12,is_causal=1 "${layer[@]}"
 
@@ -171,6 +179,11 @@ refuse "a product of sizes that overflows" 'too many elements.*overflows' "$attu
     batch=2147483647,num_heads=2147483647,seq_q=2147483647,head_dim=8192
 expect "tensors beyond any memory" 1 'out of memory: a tensor needs [0-9]+ elements' "$attune" bench \
     batch=2147483647,seq_q=4096,head_dim=64
+timed_check() { timeout 60 "$attune" check batch=2147483647,seq_q=4096,head_dim=64; }
+refuse "a check beyond any memory, once" 'out of memory: a tensor needs [0-9]+ elements' timed_check
+refuse "more threads than CPUs" '--threads is 1024, but the process may use [0-9]+' "$attune" run "${layer[@]}" --threads=1024
+refuse "a line end in a value: still one line" "seq_q is '9[?]'" "$attune" compile $'seq_q=9\n,head_dim=5'
+refuse "strides that overwrite a file's elements" 'q_strides is 1:1:1:1, .*q.npy' "$attune" run q_strides=1:1:1:1 "${layer[@]}"
 refuse "a key twice" 'seq_q' "$attune" compile seq_q=3,seq_q=3,head_dim=4
 refuse "a key without a value" 'seq_q' "$attune" compile head_dim=4,seq_q
 refuse "an empty problem" '.' "$attune" compile ''
@@ -187,6 +200,8 @@ q=$minilm/q.npy
 use() { "$attune" run --q "$1" --k "${2:-$q}" --v "${3:-$q}" "${@:4}"; }
 refuse "a file that does not exist" 'missing.npy: cannot read: No such file' use "$work/missing.npy"
 refuse "a directory" 'Is a directory' use "$work"
+refuse "a path that is empty" "'': cannot read" "$attune" run "${layer[@]}" --q ''
+refuse "an output path that is empty" "'': cannot write" "$attune" run "${layer[@]}" -o ''
 [ "$(id -u)" -eq 0 ] || { cp $q "$work/secret.npy" && chmod 0 "$work/secret.npy"; }
 [ "$(id -u)" -eq 0 ] || refuse "an unreadable file" 'Permission denied' use "$work/secret.npy"
 : >"$work/bad.npy"

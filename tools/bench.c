@@ -13,6 +13,7 @@ bool bench_pin(uint32_t threads) {
     cpu_set_t allowed, chosen;
     uint32_t left = threads;
     CPU_ZERO(&chosen);
+    if (!tool_threads_fit(threads)) return false;
     if (sched_getaffinity(0, sizeof allowed, &allowed) != 0) {
         tool_error("cannot read the CPU affinity");
         return false;
@@ -23,10 +24,6 @@ bool bench_pin(uint32_t threads) {
             CPU_SET(cpu, &chosen);
             left--;
         }
-    if (left) {
-        tool_error("--threads is %u, but the process may use %d CPUs", threads, CPU_COUNT(&allowed));
-        return false;
-    }
     if (sched_setaffinity(0, sizeof chosen, &chosen) == 0) return true;
     tool_error("cannot set the CPU affinity");
     return false;

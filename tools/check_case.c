@@ -76,8 +76,16 @@ static bool create_data(case_data *d, const check_case *c) {
     if (d->interp.out && (d->interp.lse || !d->jit.lse) && d->wanted && d->wanted_lse && d->plain && d->plain_lse &&
         d->dense && d->dense_lse)
         return true;
+    tool_error("out of memory: a case needs several outputs of %zu elements", d->count);
     free_data(d);
     return false;
+}
+
+bool check_fits(const check_case *c) {
+    case_data d;
+    if (!create_data(&d, c)) return false;
+    free_data(&d);
+    return true;
 }
 
 static bool run_jit(check_machine *machine, const check_case *c, const case_data *d, char *reason) {

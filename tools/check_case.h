@@ -39,6 +39,9 @@ bool check_draw(check_machine *machine, tool_random *random, double max_flops, c
 /* A legal schedule for the problem: mostly random, else the chosen one. false after a message. */
 bool check_draw_schedule(check_machine *machine, tool_random *random, check_case *c);
 
+/* Whether there is memory for the case; false after a message. */
+bool check_fits(const check_case *c);
+
 /* Runs a case; true if it passes. `reason` says in one sentence why not. `errors` (may be NULL) receives what the case
  * contributes when its data is finite. */
 bool check_run(check_machine *machine, const check_case *c, check_errors *errors, char reason[ATTUNE_MESSAGE_BYTES]);

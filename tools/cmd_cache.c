@@ -31,7 +31,8 @@ static error_t parse(int key, char *argument, struct argp_state *state) {
     case ARGP_KEY_INIT: state->child_inputs[0] = &o->common; return 0;
     case TOOL_KEY_JSON: o->json = true; return 0;
     case ARGP_KEY_ARG:
-        if (o->action || (strcmp(argument, "ls") && strcmp(argument, "verify") && strcmp(argument, "clear")))
+        if (o->action) argp_error(state, "one action only, but '%s' follows '%s'", argument, o->action);
+        if (strcmp(argument, "ls") && strcmp(argument, "verify") && strcmp(argument, "clear"))
             argp_error(state, "one of ls, verify and clear is needed, not '%s'", argument);
         o->action = argument;
         return 0;

@@ -38,7 +38,7 @@ static const struct argp_option options[] = {
 static int parse_inputs(struct argp_state *state, const char *text) {
     for (int kind = 0; kind < INPUT_KIND_COUNT; kind++)
         if (strcmp(text, input_kind_name((input_kind)kind)) == 0) return kind;
-    argp_error(state, "--inputs does not know '%s'", text);
+    argp_error(state, "--inputs is one of ordinary, large, overflow, denormal, constant and nonfinite, not '%s'", text);
     return -1;
 }
 
@@ -153,6 +153,8 @@ static bool run_random(const check_options *o, check_machine *machine, check_tot
 static bool run_problem(const check_options *o, check_machine *machine, check_totals *totals) {
     check_case c = {.seed = o->seed, .ftz = o->ftz};
     if (!problem_from_text(o->problem, &c.problem) || !problem_resolve(&c.problem, &c.problem)) return false;
+    /* Once, before any case: what does not fit in memory is no failure of a kernel, to be made smaller. */
+    if (!check_fits(&c)) return false;
     for (c.isa = 0; c.isa < machine->num_isas; c.isa++)
         for (uint32_t threads = 1; threads <= CHECK_MAX_THREADS; threads++)
             for (int kind = 0; kind < INPUT_KIND_COUNT; kind++) {

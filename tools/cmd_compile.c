@@ -40,7 +40,8 @@ static error_t parse(int key, char *argument, struct argp_state *state) {
     case ARGP_KEY_END:
         if (!o->problem) argp_error(state, "a problem is needed, such as num_heads=12,seq_q=512,head_dim=64");
         if (o->out && !o->emits) argp_error(state, "-o needs --emit");
-        if (o->json && o->emits) argp_error(state, "--json and --emit exclude each other");
+        if (o->json && (o->emits || o->dumps))
+            argp_error(state, "--json and %s exclude each other", o->emits ? "--emit" : "--dump-passes");
         return 0;
     default: return ARGP_ERR_UNKNOWN;
     }

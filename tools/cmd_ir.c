@@ -20,7 +20,7 @@ typedef struct ir_options {
     tool_common common;
     const char *file, *out;
     attune_engine engine;
-    bool emits, dumps, checks;
+    bool emits, dumps, checks, names_engine;
     attune_stage stage;
     binding arguments[MAX_BINDINGS], outputs[MAX_BINDINGS];
     size_t num_arguments, num_outputs;
@@ -68,7 +68,10 @@ static error_t parse(int key, char *argument, struct argp_state *state) {
     ir_options *const o = state->input;
     switch (key) {
     case ARGP_KEY_INIT: state->child_inputs[0] = &o->common; return 0;
-    case TOOL_KEY_ENGINE: o->engine = tool_parse_engine(state, argument); return 0;
+    case TOOL_KEY_ENGINE:
+        o->engine = tool_parse_engine(state, argument);
+        o->names_engine = true;
+        return 0;
     case TOOL_KEY_ARG: add_binding(state, o->arguments, &o->num_arguments, argument); return 0;
     case TOOL_KEY_OUT: add_binding(state, o->outputs, &o->num_outputs, argument); return 0;
     case TOOL_KEY_CHECK: o->checks = true; return 0;
@@ -85,6 +88,8 @@ static error_t parse(int key, char *argument, struct argp_state *state) {
     case ARGP_KEY_END:
         if (!o->file) argp_error(state, "a file with loop IR is needed; - is standard input");
         if (o->out && !o->emits) argp_error(state, "-o needs --emit; --out NAME=F.npy writes a result");
+        if (o->emits && (o->num_arguments || o->num_outputs || o->checks || o->names_engine))
+            argp_error(state, "--emit runs nothing, so --arg, --out, --check and --engine make no sense with it");
         return 0;
     default: return ARGP_ERR_UNKNOWN;
     }

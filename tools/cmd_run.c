@@ -33,7 +33,7 @@ static const struct argp_option options[] = {
     {"k", TOOL_KEY_K, "F.npy", 0, "Keys [batch,] num_kv_heads, seq_kv, head_dim", 0},
     {"v", TOOL_KEY_V, "F.npy", 0, "Values [batch,] num_kv_heads, seq_kv, head_dim_v", 0},
     {"output", 'o', "F.npy", 0, "Write the result here; - is standard output", 0},
-    {"lse", TOOL_KEY_LSE, "F.npy", 0, "Write the logarithms of the sums of exponentials here", 0},
+    {"lse", TOOL_KEY_LSE, "F.npy", 0, "Write the logarithms of the sums of exponentials here; - is standard output", 0},
     {"engine", TOOL_KEY_ENGINE, "jit|interp", 0, "Machine code (default) or the interpreter", 0},
     {"schedule", TOOL_KEY_SCHEDULE, "K=V,...", 0, "Change the chosen schedule", 0},
     {"check", TOOL_KEY_CHECK, NULL, 0, "Compare with the interpreter's bits and with an f64 reference", 0},
@@ -42,6 +42,10 @@ static const struct argp_option options[] = {
     {"json", TOOL_KEY_JSON, NULL, 0, "Print JSON", 0},
     {0},
 };
+
+static bool takes_stdout(const run_options *o) {
+    return (o->out && strcmp(o->out, "-") == 0) || (o->lse && strcmp(o->lse, "-") == 0);
+}
 
 static error_t parse(int key, char *argument, struct argp_state *state) {
     run_options *const o = state->input;
@@ -64,7 +68,8 @@ static error_t parse(int key, char *argument, struct argp_state *state) {
         return 0;
     case ARGP_KEY_END:
         if (!o->q || !o->k || !o->v) argp_error(state, "--q, --k and --v are all needed");
-        if (o->json && o->out && strcmp(o->out, "-") == 0) argp_error(state, "--json and -o - both want stdout");
+        if (o->out && o->lse && strcmp(o->out, o->lse) == 0) argp_error(state, "-o and --lse both want '%s'", o->out);
+        if (o->json && takes_stdout(o)) argp_error(state, "--json and an array both want standard output");
         return 0;
     default: return ARGP_ERR_UNKNOWN;
     }
@@ -168,11 +173,24 @@ static void file_order(bool is_bshd, const int64_t from[4], int64_t to[4]) {
     to[2] = from[1];
 }
 
-static void load_input(float *storage, const int64_t strides[4], const file_tensor *t, bool is_bshd) {
+static bool load_input(float *storage, const char *name, const int64_t strides[4], const file_tensor *t, bool is_bshd) {
     int64_t file_strides[4], file_dims[4];
     file_order(is_bshd, strides, file_strides);
     file_order(is_bshd, t->dims, file_dims);
     tensors_scatter(storage, file_strides, file_dims, t->array.data);
+    /* Inputs may overlap themselves (a stride of 0 repeats a row), but then the file has to fit that. */
+    float *const again = malloc(t->array.header.count * sizeof *again);
+    if (!again) {
+        tool_error("out of memory for a copy of %s", t->path);
+        return false;
+    }
+    tensors_gather(again, file_strides, file_dims, storage);
+    const bool kept = memcmp(again, t->array.data, t->array.header.count * sizeof *again) == 0;
+    if (!kept)
+        tool_error("%s_strides is %lld:%lld:%lld:%lld, which gives one place to different elements of %s", name,
+                   (long long)strides[0], (long long)strides[1], (long long)strides[2], (long long)strides[3], t->path);
+    free(again);
+    return kept;
 }
 
 /* The output as a dense array in file order; free it. */
@@ -435,8 +453,7 @@ static int run_on(const run_options *o, tensors *t, size_t rank) {
     if (o->json)
         code = print_json(o, problem, schedule_name, &r, machine.max_workers);
     else
-        print_text(o, o->out && strcmp(o->out, "-") == 0 ? stderr : stdout, problem, schedule_name, &r,
-                   machine.max_workers);
+        print_text(o, takes_stdout(o) ? stderr : stdout, problem, schedule_name, &r, machine.max_workers);
     if (o->check && !r.same_bits) code = TOOL_FAILED;
 out:
     free(problem);
@@ -462,15 +479,15 @@ int cmd_run(int argc, char **argv) {
     tensors t = {0};
     int code = TOOL_FAILED;
     argp_parse(&argp, argc, argv, 0, NULL, &o);
+    if (!tool_threads_fit(o.threads)) return TOOL_FAILED;
     const bool is_bshd = has_bshd_layout(o.problem);
     attune_problem problem;
     if (read_tensor(&q, o.q, is_bshd) && read_tensor(&k, o.k, is_bshd) && read_tensor(&v, o.v, is_bshd) &&
-        complete_problem(&o, &q, &k, &v, &problem) && tensors_create(&t, &problem)) {
-        load_input(t.q, t.problem.q_strides, &q, is_bshd);
-        load_input(t.k, t.problem.k_strides, &k, is_bshd);
-        load_input(t.v, t.problem.v_strides, &v, is_bshd);
+        complete_problem(&o, &q, &k, &v, &problem) && tensors_create(&t, &problem) &&
+        load_input(t.q, "q", t.problem.q_strides, &q, is_bshd) &&
+        load_input(t.k, "k", t.problem.k_strides, &k, is_bshd) &&
+        load_input(t.v, "v", t.problem.v_strides, &v, is_bshd))
         code = run_on(&o, &t, q.array.header.rank);
-    }
     tensors_free(&t);
     npy_free(&q.array);
     npy_free(&k.array);

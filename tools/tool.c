@@ -1,9 +1,11 @@
 #define _GNU_SOURCE
 #include "tool.h"
 
+#include <ctype.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <jansson.h>
+#include <sched.h>
 #include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
@@ -14,12 +16,16 @@
 /* ---- Messages ---- */
 
 void tool_error(const char *format, ...) {
+    char *text = NULL;
     va_list list;
     va_start(list, format);
-    fputs("attune: ", stderr);
-    vfprintf(stderr, format, list);
-    fputc('\n', stderr);
+    if (vasprintf(&text, format, list) < 0) text = NULL;
     va_end(list);
+    /* A message may quote what somebody typed: line ends and escapes in it must not reach the terminal. */
+    for (char *at = text; at && *at; at++)
+        if (iscntrl((unsigned char)*at)) *at = '?';
+    fprintf(stderr, "attune: %s\n", text ? text : "out of memory");
+    free(text);
 }
 
 int tool_library_error(const char *doing) {
@@ -96,6 +102,18 @@ int64_t tool_parse_integer(struct argp_state *state, const char *name, const cha
     return value;
 }
 
+bool tool_threads_fit(uint32_t threads) {
+    cpu_set_t allowed;
+    if (threads <= 1) return true;
+    if (sched_getaffinity(0, sizeof allowed, &allowed) != 0) {
+        tool_error("cannot read the CPU affinity: %s", strerror(errno));
+        return false;
+    }
+    if (threads <= (uint32_t)CPU_COUNT(&allowed)) return true;
+    tool_error("--threads is %u, but the process may use %d CPUs", threads, CPU_COUNT(&allowed));
+    return false;
+}
+
 attune_engine tool_parse_engine(struct argp_state *state, const char *text) {
     if (strcmp(text, "jit") == 0) return ATTUNE_ENGINE_JIT;
     if (strcmp(text, "interp") != 0) argp_error(state, "--engine is 'jit' or 'interp', not '%s'", text);
@@ -159,7 +177,7 @@ char *tool_read_file(const char *path, size_t *bytes, char message[ATTUNE_MESSAG
     if (!is_stdin) close(fd);
     return data;
 system_error:
-    snprintf(message, ATTUNE_MESSAGE_BYTES, "%s: cannot read: %s", path, strerror(errno));
+    snprintf(message, ATTUNE_MESSAGE_BYTES, "%s: cannot read: %s", *path ? path : "''", strerror(errno));
 failed:
     free(data);
     if (fd >= 0 && !is_stdin) close(fd);
@@ -225,8 +243,8 @@ bool tool_write_file(const char *path, const void *head, size_t head_bytes, cons
     if (in_place ? write_in_place(path, head, head_bytes, data, bytes)
                  : write_by_rename(path, head, head_bytes, data, bytes))
         return true;
-    snprintf(message, ATTUNE_MESSAGE_BYTES, "%s: cannot write: %s", strcmp(path, "-") == 0 ? "standard output" : path,
-             strerror(errno));
+    const char *const name = strcmp(path, "-") == 0 ? "standard output" : *path ? path : "''";
+    snprintf(message, ATTUNE_MESSAGE_BYTES, "%s: cannot write: %s", name, strerror(errno));
     return false;
 }
 

@@ -53,7 +53,7 @@ enum {
     TOOL_KEY_OUT
 };
 
-/* One line on stderr: "attune: " and the message. */
+/* One line on stderr: "attune: " and the message, with a ? for each control character. */
 void tool_error(const char *format, ...) __attribute__((format(printf, 1, 2)));
 
 /* Reports the library's last failure, opened by what was being done ("compiling …"; may be NULL). TOOL_FAILED. */
@@ -65,6 +65,10 @@ attune_context *tool_open_context(const tool_common *common, uint32_t max_worker
 
 /* Text of option `name` as a whole number in [low, high], or a usage error through `state`. */
 int64_t tool_parse_integer(struct argp_state *state, const char *name, const char *text, int64_t low, int64_t high);
+
+/* Whether the process may use as many CPUs; false after a message. Threads that spin for each other on one CPU are not
+ * slower by a factor but by scheduler ticks. */
+bool tool_threads_fit(uint32_t threads);
 
 /* "jit" or "interp", or a usage error. */
 attune_engine tool_parse_engine(struct argp_state *state, const char *text);
