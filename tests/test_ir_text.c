@@ -3,6 +3,7 @@
 #include "ir/build.h"
 #include "ir/text.h"
 #include "support/ir_text_helpers.h"
+#include "support/random_ir.h"
 
 #include <math.h>
 #include <setjmp.h>
@@ -13,18 +14,13 @@
 
 #include <cmocka.h>
 
-static uint64_t random_state;
+static random_ir random_source;
 
-static uint64_t random_bits(void) { /* splitmix64 */
-    uint64_t z = (random_state += 0x9e3779b97f4a7c15u);
-    z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
-    z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
-    return z ^ (z >> 31);
-}
+static uint64_t random_bits(void) { return random_ir_bits(&random_source); }
 
 static void seed_random(void) {
-    random_state = 20240607;
-    print_message("seed %llu\n", (unsigned long long)random_state);
+    random_source.state = 20240607;
+    print_message("seed %llu\n", (unsigned long long)random_source.state);
 }
 
 /* ---- round trips ---- */

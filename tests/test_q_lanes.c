@@ -5,6 +5,7 @@
 #include "ir/text.h"
 #include "mha/mha.h"
 #include "ref_attention.h"
+#include "support/random_ir.h"
 
 #include <math.h>
 #include <setjmp.h>
@@ -21,14 +22,9 @@ typedef struct sample {
     size_t num_q, num_k, num_v, num_out, num_lse;
 } sample;
 
-static uint64_t random_state;
+static random_ir random_source;
 
-static uint64_t random_bits(void) { /* splitmix64 */
-    uint64_t z = (random_state += 0x9e3779b97f4a7c15u);
-    z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
-    z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
-    return z ^ (z >> 31);
-}
+static uint64_t random_bits(void) { return random_ir_bits(&random_source); }
 
 static int random_below(int n) { return (int)(random_bits() % (uint64_t)n); }
 static float random_float(void) { return (float)(random_bits() >> 40) / 8388608.0f - 1.0f; }
@@ -131,7 +127,7 @@ enum { NUM_SHAPES = sizeof shapes / sizeof *shapes };
 static void test_chosen_schedules(void **state) {
     (void)state;
     for (int i = 0; i < NUM_SHAPES; i++) {
-        random_state = (uint64_t)i;
+        random_source.state = (uint64_t)i;
         sample s = make_sample(shapes[i]);
         for (const at_target *target = at_targets(); target->name; target++) {
             attune_schedule schedule;
@@ -161,7 +157,7 @@ static attune_schedule random_schedule(const attune_problem *p, const at_target 
 static void test_random_schedules(void **state) {
     (void)state;
     for (int i = 0; i < 10 * NUM_SHAPES; i++) {
-        random_state = (uint64_t)i + 1000;
+        random_source.state = (uint64_t)i + 1000;
         sample s = make_sample(shapes[i % NUM_SHAPES]);
         for (const at_target *target = at_targets(); target->name; target++) {
             const attune_schedule schedule = random_schedule(&s.problem, target);
@@ -176,7 +172,7 @@ static void test_bits_do_not_depend_on_tasks(void **state) {
     (void)state;
     const at_target *target = at_target_find("avx2");
     for (int i = 0; i < NUM_SHAPES; i++) {
-        random_state = (uint64_t)i;
+        random_source.state = (uint64_t)i;
         sample s = make_sample(shapes[i]);
         attune_schedule one, other;
         mha_choose(&s.problem, target, &one);
