@@ -197,8 +197,8 @@ static attune_status check_scalars(const at_kernel_ir *ir, const int64_t *scalar
     return ATTUNE_OK;
 }
 
-/* A buffer's elements, and a phase's tasks: machine code multiplies without looking, so a size that wraps is found here,
- * before it becomes a workspace that is too small. */
+/* A buffer's elements, and a phase's tasks: machine code multiplies without looking, so a size that wraps is found
+ * here, before it becomes a workspace that is too small. */
 static attune_status check_buffer_size(const ir_kernel *kernel, const ir_buffer *buffer, const int64_t *scalars,
                                        at_error *err) {
     int64_t bytes = ir_elem_get((ir_elem)buffer->type.elem)->bytes;
@@ -250,8 +250,7 @@ attune_status attune_ir_run(attune_context *context, const attune_kernel *kernel
         const at_run run = {.buffers = buffers, .num_buffers = kernel->ir->num_buffers, .scalars = scalars};
         at_run_machine_code(context, kernel, &run, &err);
     } else {
-        const ir_interp_options options = {.allocator = &context->allocator};
-        ir_interpret(kernel->ir->kernel, buffers, scalars, &options, &err);
+        at_run_interpreter(context, kernel->ir->kernel, buffers, scalars, &err);
     }
     return at_report(&err);
 }

@@ -40,6 +40,10 @@ typedef struct at_run {
 attune_status at_run_machine_code(attune_context *context, const attune_kernel *kernel, const at_run *run,
                                   at_error *err);
 
+/* The same by the interpreter, tasks in shuffled order: bits that depend on the order must not look right. */
+attune_status at_run_interpreter(const attune_context *context, const ir_kernel *kernel, void *const *buffers,
+                                 const int64_t *scalars, at_error *err);
+
 /* Checks the arguments of one call against the compiled problem and puts them into the kernel's order. */
 typedef struct at_call {
     void *buffers[MHA_MAX_BUFFERS];

@@ -135,6 +135,12 @@ attune_status at_run_machine_code(attune_context *context, const attune_kernel *
     return status;
 }
 
+attune_status at_run_interpreter(const attune_context *context, const ir_kernel *kernel, void *const *buffers,
+                                 const int64_t *scalars, at_error *err) {
+    const ir_interp_options options = {.shuffle_seed = 1, .allocator = &context->allocator};
+    return ir_interpret(kernel, buffers, scalars, &options, err);
+}
+
 /* ---- Public ---- */
 
 attune_status attune_workspace_size(const attune_context *context, const attune_kernel *kernel,
@@ -176,8 +182,7 @@ attune_status attune_run(attune_context *context, const attune_kernel *kernel, c
                                 .small = heads * kernel->head_flops < SMALL_FLOPS};
             at_run_machine_code(context, kernel, &run, &err);
         } else {
-            const ir_interp_options options = {.allocator = &context->allocator};
-            ir_interpret(kernel->ir->kernel, call.buffers, call.scalars, &options, &err);
+            at_run_interpreter(context, kernel->ir->kernel, call.buffers, call.scalars, &err);
         }
     }
     return at_report(&err);
@@ -197,10 +202,8 @@ attune_status attune_run_interpreted(attune_context *context, const attune_probl
     at_arena arena;
     at_arena_init(&arena, &context->allocator);
     at_built built;
-    if (at_build_problem(context, &arena, &canonical, schedule, &built, &err) == ATTUNE_OK) {
-        const ir_interp_options options = {.allocator = &context->allocator};
-        ir_interpret(built.lowered, call.buffers, call.scalars, &options, &err);
-    }
+    if (at_build_problem(context, &arena, &canonical, schedule, &built, &err) == ATTUNE_OK)
+        at_run_interpreter(context, built.lowered, call.buffers, call.scalars, &err);
     at_arena_free(&arena);
     return at_report(&err);
 }
