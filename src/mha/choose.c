@@ -5,11 +5,12 @@ static int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 static int64_t min_of(int64_t a, int64_t b) { return a < b ? a : b; }
 
 /* 8 accumulators keep two fma pipes of latency 4 busy where there are 16 registers; more gain nothing here and cost
- * compile time. With 32 registers and as many vectors as fit, 24. */
+ * compile time. With 32 registers 24, of 4 or 3 vectors, whichever leaves fewer rows empty. */
 static void choose_score_tile(const attune_problem *p, const at_target *target, attune_schedule *s) {
     const bool wide = target->vector_registers >= 32;
-    const int64_t rows = p->seq_q * (p->num_heads / p->num_kv_heads);
-    s->score_vectors = (int32_t)min_of(wide ? 4 : 2, ceil_div(rows, s->lanes));
+    const int64_t rows = p->seq_q * (p->num_heads / p->num_kv_heads), vectors = ceil_div(rows, s->lanes);
+    const int64_t most = !wide ? 2 : ceil_div(vectors, 3) * 3 < ceil_div(vectors, 4) * 4 ? 3 : 4;
+    s->score_vectors = (int32_t)min_of(most, vectors);
     s->score_rows = (int32_t)min_of(min_of((wide ? 24 : 8) / s->score_vectors, 8), p->seq_kv);
     s->score_unroll = p->head_dim % 4 ? p->head_dim % 2 ? 1 : 2 : 4;
 }
