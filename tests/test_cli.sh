@@ -82,6 +82,10 @@ grep -Eq 'reference +max error [0-9.]+e-0[6-9], RMS' "$work/stdout" &&
 report $? "the report has both errors and no colour"
 [ "$(stat -c %s "$work/out.npy")" -eq "$(stat -c %s $minilm/expected.npy)" ] && [ -s "$work/lse.npy" ]
 report $? "the outputs are written whole"
+touch "$work/target.npy" && ln -s target.npy "$work/link.npy"
+"$attune" run "${layer[@]}" -o "$work/link.npy" >"$work/stdout" 2>"$work/stderr"
+[ -L "$work/link.npy" ] && cmp "$work/target.npy" "$work/out.npy"
+report $? "a link stays one, and its target is written"
 [ "$(find "$work" -name '*.tmp' | wc -l)" -eq 0 ]
 report $? "no temporary file stays behind"
 expect "the interpreter computes the layer" 0 'interpreted' "$attune" run "${layer[@]}" --engine=interp \

@@ -240,11 +240,15 @@ bool tool_write_file(const char *path, const void *head, size_t head_bytes, cons
                      char message[ATTUNE_MESSAGE_BYTES]) {
     struct stat status;
     const bool in_place = strcmp(path, "-") == 0 || (stat(path, &status) == 0 && !S_ISREG(status.st_mode));
-    if (in_place ? write_in_place(path, head, head_bytes, data, bytes)
-                 : write_by_rename(path, head, head_bytes, data, bytes))
-        return true;
+    /* What a link points to is replaced, not the link. */
+    char *const target = in_place ? NULL : realpath(path, NULL);
+    const bool written = in_place ? write_in_place(path, head, head_bytes, data, bytes)
+                                  : write_by_rename(target ? target : path, head, head_bytes, data, bytes);
+    const int error = errno;
+    free(target);
+    if (written) return true;
     const char *const name = strcmp(path, "-") == 0 ? "standard output" : *path ? path : "''";
-    snprintf(message, ATTUNE_MESSAGE_BYTES, "%s: cannot write: %s", name, strerror(errno));
+    snprintf(message, ATTUNE_MESSAGE_BYTES, "%s: cannot write: %s", name, strerror(error));
     return false;
 }
 
