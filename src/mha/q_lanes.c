@@ -101,7 +101,9 @@ static void init_block(q_lanes *c, const ir_expr *block) {
     if (c->last_key) {
         const ir_expr *r = ir_for_begin(b, "r", ql_i(c, 0), ql_i(c, c->block_rows), 1, false);
         const ir_expr *last = ir_sub(b, keys_of_row(c, ir_add(b, row, r)), ql_i(c, 1));
-        ir_store(b, ir_at(b, c->last_key, 1, 2, block, r), ir_cast(b, IR_I32, last));
+        /* No further than the last key there is: the sum of a query and an offset may not fit 32 bits. */
+        const ir_expr *seen = ir_min(b, last, ql_i(c, c->p->seq_kv - 1));
+        ir_store(b, ir_at(b, c->last_key, 1, 2, block, r), ir_cast(b, IR_I32, seen));
         ir_for_end(b);
     }
     ql_load_queries(c, block);
