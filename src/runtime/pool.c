@@ -99,10 +99,31 @@ static void work(void *user, size_t worker) {
     HAND_OVER(job);
 }
 
+static void *wait_for(void *mutex) {
+    pthread_mutex_lock(mutex);
+    pthread_mutex_unlock(mutex);
+    return NULL;
+}
+
+/* How many of the workers can have a thread at once, the caller among them. pthreadpool would wait for ever for one that
+ * a limit on processes or memory did not let it make, so they are tried first. */
+static uint32_t workers_to_be_had(uint32_t wanted) {
+    pthread_t threads[MAX_WORKERS];
+    pthread_mutex_t end = PTHREAD_MUTEX_INITIALIZER;
+    uint32_t made = 0;
+    pthread_mutex_lock(&end);
+    while (made + 1 < wanted && made < MAX_WORKERS && !pthread_create(&threads[made], NULL, wait_for, &end)) made++;
+    pthread_mutex_unlock(&end);
+    for (uint32_t i = 0; i < made; i++) pthread_join(threads[i], NULL);
+    return made + 1;
+}
+
 static bool have_threads(at_pool *pool) {
     if (pool->threads && pool->owner != (long)getpid()) pool->threads = NULL;
     if (!pool->threads) {
-        pool->threads = pthreadpool_create(pool->num_workers);
+        const uint32_t workers = workers_to_be_had(pool->num_workers);
+        if (workers == 1) return false;
+        pool->threads = pthreadpool_create(workers);
         pool->owner = (long)getpid();
     }
     return pool->threads != NULL;
