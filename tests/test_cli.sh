@@ -56,6 +56,18 @@ for command in run compile check bench cache info ir; do
     expect "attune $command --help" 0 "Usage: attune $command" "$attune" "$command" --help
     expect "attune $command with an unknown option" 2 "unrecognized option '--frobnicate'" "$attune" "$command" --frobnicate
 done
+manual=$(sed 's/\\-/-/g' docs/attune.1)
+: >"$work/stderr"
+for command in run compile check bench cache info ir; do
+    for option in $("$attune" "$command" --help | grep -oE -- '--[a-z-]+' | sort -u | grep -vxE -- '--(help|usage|q|k|v)'); do
+        grep -qF -- "$option" <<<"$manual" || echo "$command $option" >>"$work/stderr"
+    done
+done
+for name in $(grep -ohE '"ATTUNE_[A-Z_]+"' src/runtime/*.c | tr -d '"' | sort -u); do
+    grep -qw -- "$name" <<<"$manual" || echo "$name" >>"$work/stderr"
+done
+[ ! -s "$work/stderr" ]
+report $? "the man page names every option and every variable"
 expect "an unknown command" 2 "unknown command 'frobnicate'" "$attune" frobnicate
 expect "run without inputs" 2 '--q, --k and --v' "$attune" run
 expect "compile without a problem" 2 'a problem is needed' "$attune" compile
