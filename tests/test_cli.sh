@@ -316,6 +316,7 @@ chmod 777 "$work/shared"
 expect "a cache directory that others can write to is not used" 0 'warning: .*shared' run_cached "$work/shared"
 mkdir -m 500 "$work/readonly"
 expect "a read-only cache directory" 0 'the same bits' run_cached "$work/readonly"
+expect "a cache directory that cannot be made" 0 'warning: .* /proc/none/x cannot be made: ' run_cached /proc/none/x
 expect "no cache at all" 0 'from the compiler' run_cached ''
 refuse "listing a cache that is off" 'the disk cache is off' "$attune" cache ls --cache-dir=
 refuse "a missing code generator" '/nonexistent.so' env ATTUNE_CODEGEN=/nonexistent.so "$attune" compile $small --cache-dir=

@@ -90,6 +90,7 @@ static void test_text_refused(void **state) {
         {"seq_q=99999999999999999999", "seq_q is '99999999999999999999', which is not an integer of 64 bits"},
         {"seq_q=3,seq_q=4", "'seq_q' is given twice"},
         {"softmax_scale=abc", "softmax_scale is 'abc', which is not a number"},
+        {"softmax_scale=nan", "softmax_scale is 'nan'; it must be a number or 'default'"},
         {"is_causal=2", "is_causal is '2'; it must be 0 or 1"},
         {"causal_align=left", "causal_align is 'left'; it must be top_left or bottom_right"},
         {"dtype=f8", "dtype is 'f8'; it must be f32"},

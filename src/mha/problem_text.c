@@ -79,6 +79,16 @@ static attune_status parse_flag(const mha_pair *pair, int *out, at_error *err) {
     return ATTUNE_OK;
 }
 
+/* A NaN stands for the default in attune_problem, but nobody means that who writes one. */
+static attune_status parse_scale(const mha_pair *pair, double *out, at_error *err) {
+    if (mha_value_is(pair, "default")) {
+        *out = ATTUNE_DEFAULT_SCALE;
+        return ATTUNE_OK;
+    }
+    attune_status status = mha_value_double(pair, ATTUNE_INVALID_PROBLEM, out, err);
+    return !status && isnan(*out) ? bad_choice(pair, "a number or 'default'", err) : status;
+}
+
 static attune_status parse_choice(parse_state *state, const mha_pair *pair, at_error *err) {
     attune_problem *p = &state->problem;
     if (mha_key_is(pair, "dtype")) {
@@ -100,11 +110,7 @@ static attune_status parse_choice(parse_state *state, const mha_pair *pair, at_e
     }
     if (mha_key_is(pair, "is_causal")) return parse_flag(pair, &p->is_causal, err);
     if (mha_key_is(pair, "lse")) return parse_flag(pair, &p->has_lse, err);
-    if (mha_key_is(pair, "softmax_scale")) {
-        if (!mha_value_is(pair, "default")) return mha_value_double(pair, ATTUNE_INVALID_PROBLEM, &p->softmax_scale, err);
-        p->softmax_scale = ATTUNE_DEFAULT_SCALE;
-        return ATTUNE_OK;
-    }
+    if (mha_key_is(pair, "softmax_scale")) return parse_scale(pair, &p->softmax_scale, err);
     return at_fail(err, ATTUNE_INVALID_PROBLEM, "'%.*s' is not a field of a problem; there are: %s", pair->key_length,
                    pair->key, known_keys);
 }

@@ -29,24 +29,30 @@ attune_status at_cache_dir_path(const char *dir, char *path, size_t capacity, at
     return ATTUNE_OK;
 }
 
-/* mkdir -p; what exists is left alone. Errors show when the directory is opened. */
-static void make_parents(const char *path, const at_io *io) {
+/* mkdir -p; what exists is left alone. 0, or what kept the directory itself from being made. */
+static int make_parents(const char *path, const at_io *io) {
     char part[4096];
     const size_t length = strlen(path);
-    if (length >= sizeof part) return;
+    int failure = 0;
+    if (length >= sizeof part) return ENAMETOOLONG;
     for (size_t i = 1; i <= length; i++) {
         if (path[i] != '/' && path[i] != '\0') continue;
         memcpy(part, path, i);
         part[i] = '\0';
-        io->mkdir(part, 0700);
+        failure = io->mkdir(part, 0700) && errno != EEXIST ? errno : 0;
     }
+    return failure;
 }
 
 int at_cache_dir_open(const char *path, const at_io *io, at_error *err) {
     const int flags = O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC;
     int fd = io->openat(AT_FDCWD, path, flags, 0);
     if (fd < 0 && errno == ENOENT) {
-        make_parents(path, io);
+        const int failure = make_parents(path, io);
+        if (failure) {
+            at_fail(err, ATTUNE_IO_ERROR, "the cache directory %s cannot be made: %s", path, strerror(failure));
+            return -1;
+        }
         fd = io->openat(AT_FDCWD, path, flags, 0);
     }
     if (fd < 0) {
