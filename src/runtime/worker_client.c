@@ -11,40 +11,58 @@
 #include <string.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
+#include <time.h>
 #include <unistd.h>
 
 extern char **environ;
 
-enum { REPLY_TIMEOUT_MS = 120 * 1000, MAX_REPLY_BYTES = 256 << 20, MAX_ID_BYTES = 256 };
+enum { TIMEOUT_MS = 120 * 1000, MAX_REPLY_BYTES = 256 << 20, MAX_ID_BYTES = 256 };
 
 /* What a failed exchange means: try another worker, or give up with the error as it is. */
 typedef enum outcome { DONE, DEAD, REFUSED } outcome;
 
 void at_workers_init(at_workers *workers, const at_io *io, const at_log *log) {
-    *workers = (at_workers){.io = io, .log = log, .owner = getpid()};
+    *workers = (at_workers){.io = io, .log = log, .owner = getpid(), .timeout_ms = TIMEOUT_MS};
     pthread_mutex_init(&workers->mutex, NULL);
 }
 
-/* ---- Bytes ---- */
+/* ---- Bytes, each call until a deadline in milliseconds of the monotonic clock ---- */
 
-static bool send_all(int fd, const void *data, size_t bytes) {
+static int64_t monotonic_ms(void) {
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (int64_t)now.tv_sec * 1000 + now.tv_nsec / 1000000;
+}
+
+static bool wait_for(int fd, short events, int64_t deadline) {
+    for (;;) {
+        struct pollfd wait = {.fd = fd, .events = events};
+        const int64_t left = deadline - monotonic_ms();
+        if (left <= 0) return false;
+        const int ready = poll(&wait, 1, (int)left);
+        if (ready > 0) return true;
+        if (ready < 0 && errno != EINTR) return false;
+    }
+}
+
+static bool try_again(ssize_t n) { return n < 0 && (errno == EINTR || errno == EAGAIN); }
+
+static bool send_all(int fd, const void *data, size_t bytes, int64_t deadline) {
     for (size_t done = 0; done < bytes;) {
-        const ssize_t n = send(fd, (const char *)data + done, bytes - done, MSG_NOSIGNAL);
-        if (n < 0 && errno == EINTR) continue;
+        if (!wait_for(fd, POLLOUT, deadline)) return false;
+        const ssize_t n = send(fd, (const char *)data + done, bytes - done, MSG_NOSIGNAL | MSG_DONTWAIT);
+        if (try_again(n)) continue;
         if (n <= 0) return false;
         done += (size_t)n;
     }
     return true;
 }
 
-static bool receive_all(int fd, void *data, size_t bytes) {
+static bool receive_all(int fd, void *data, size_t bytes, int64_t deadline) {
     for (size_t done = 0; done < bytes;) {
-        struct pollfd wait = {.fd = fd, .events = POLLIN};
-        const int ready = poll(&wait, 1, REPLY_TIMEOUT_MS);
-        if (ready < 0 && errno == EINTR) continue;
-        if (ready <= 0) return false;
-        const ssize_t n = recv(fd, (char *)data + done, bytes - done, 0);
-        if (n < 0 && errno == EINTR) continue;
+        if (!wait_for(fd, POLLIN, deadline)) return false;
+        const ssize_t n = recv(fd, (char *)data + done, bytes - done, MSG_DONTWAIT);
+        if (try_again(n)) continue;
         if (n <= 0) return false;
         done += (size_t)n;
     }
@@ -87,16 +105,16 @@ static int spawn(const char *path, int fd, pid_t *pid) {
     return failure;
 }
 
-static outcome check_hello(int fd, const char *path, at_error *err) {
+static outcome check_hello(int fd, const char *path, int64_t deadline, at_error *err) {
     uint32_t hello[3];
     char id[MAX_ID_BYTES + 1];
-    if (!receive_all(fd, hello, sizeof hello) || hello[0] != AT_WORKER_MAGIC) return DEAD;
+    if (!receive_all(fd, hello, sizeof hello, deadline) || hello[0] != AT_WORKER_MAGIC) return DEAD;
     if (hello[1] != AT_CODEGEN_ABI || hello[2] > MAX_ID_BYTES) {
         at_fail(err, ATTUNE_CODEGEN_MISSING, "the worker %.200s has interface version %u, this library %d", path,
                 hello[1], AT_CODEGEN_ABI);
         return REFUSED;
     }
-    if (!receive_all(fd, id, hello[2])) return DEAD;
+    if (!receive_all(fd, id, hello[2], deadline)) return DEAD;
     id[hello[2]] = '\0';
     if (!strcmp(id, ATTUNE_GENERATOR_ID)) return DONE;
     at_fail(err, ATTUNE_CODEGEN_MISSING, "the worker %.200s is of build %.40s, this library of %.40s", path, id,
@@ -104,7 +122,7 @@ static outcome check_hello(int fd, const char *path, at_error *err) {
     return REFUSED;
 }
 
-static outcome worker_start(at_workers *workers, const char *path, at_worker *worker, at_error *err) {
+static outcome worker_start(at_workers *workers, const char *path, int64_t deadline, at_worker *worker, at_error *err) {
     int fds[2];
     if (!path[0] || access(path, X_OK)) {
         at_fail(err, ATTUNE_CODEGEN_MISSING, "the worker %s was not found; install it or set ATTUNE_CODEGEN_WORKER",
@@ -123,23 +141,24 @@ static outcome worker_start(at_workers *workers, const char *path, at_worker *wo
         at_fail(err, ATTUNE_CODEGEN_FAILED, "the worker %.300s could not be started: %s", path, strerror(failure));
         return REFUSED;
     }
-    const outcome result = check_hello(worker->fd, path, err);
+    const outcome result = check_hello(worker->fd, path, deadline, err);
     if (result != DONE) worker_end(worker);
     return result;
 }
 
 /* ---- One exchange ---- */
 
-static outcome receive_reply(int fd, const attune_allocator *allocator, void **data, size_t *bytes, at_error *err) {
+static outcome receive_reply(int fd, int64_t deadline, const attune_allocator *allocator, void **data, size_t *bytes,
+                             at_error *err) {
     uint32_t reply[4];
-    if (!receive_all(fd, reply, sizeof reply) || reply[0] != AT_WORKER_MAGIC) return DEAD;
+    if (!receive_all(fd, reply, sizeof reply, deadline) || reply[0] != AT_WORKER_MAGIC) return DEAD;
     if (reply[1] >= ATTUNE_STATUS_COUNT || reply[2] > MAX_REPLY_BYTES) return DEAD;
     char *payload = at_alloc_aligned(allocator, (size_t)reply[2] + 1, 64);
     if (!payload) {
         at_fail_memory(err, (size_t)reply[2] + 1);
         return REFUSED;
     }
-    if (!receive_all(fd, payload, reply[2])) {
+    if (!receive_all(fd, payload, reply[2], deadline)) {
         at_free(allocator, payload);
         return DEAD;
     }
@@ -154,14 +173,14 @@ static outcome receive_reply(int fd, const attune_allocator *allocator, void **d
     return DONE;
 }
 
-static outcome exchange(int fd, const at_codegen_request *request, const attune_allocator *allocator, void **data,
-                        size_t *bytes, at_error *err) {
+static outcome exchange(int fd, int64_t deadline, const at_codegen_request *request, const attune_allocator *allocator,
+                        void **data, size_t *bytes, at_error *err) {
     const uint32_t head[] = {AT_WORKER_MAGIC, (uint32_t)request->stage, (uint32_t)strlen(request->target),
                              (uint32_t)request->ir_bytes};
-    if (!send_all(fd, head, sizeof head) || !send_all(fd, request->target, head[2]) ||
-        !send_all(fd, request->ir, request->ir_bytes))
+    if (!send_all(fd, head, sizeof head, deadline) || !send_all(fd, request->target, head[2], deadline) ||
+        !send_all(fd, request->ir, request->ir_bytes, deadline))
         return DEAD;
-    return receive_reply(fd, allocator, data, bytes, err);
+    return receive_reply(fd, deadline, allocator, data, bytes, err);
 }
 
 /* ---- Pool of idle workers ---- */
@@ -199,12 +218,14 @@ attune_status at_workers_compile(at_workers *workers, const char *path, const at
         return at_fail(err, ATTUNE_UNSUPPORTED, "%zu bytes of IR are too many for a worker", request->ir_bytes);
     at_error attempt_error = {0};
     for (int attempt = 0; attempt < 2; attempt++) {
+        const int64_t deadline = monotonic_ms() + workers->timeout_ms;
         at_worker worker;
         outcome result = DONE;
         /* The second try is with a fresh worker: an idle one may have died of the same cause. */
-        if (attempt || !take_idle(workers, &worker)) result = worker_start(workers, path, &worker, &attempt_error);
+        if (attempt || !take_idle(workers, &worker))
+            result = worker_start(workers, path, deadline, &worker, &attempt_error);
         if (result == DONE) {
-            result = exchange(worker.fd, request, allocator, data, bytes, &attempt_error);
+            result = exchange(worker.fd, deadline, request, allocator, data, bytes, &attempt_error);
             if (result == DONE) {
                 give_back(workers, &worker);
             } else {

@@ -26,7 +26,8 @@ typedef struct at_workers {
     pthread_mutex_t mutex;  /* guards the idle ones */
     at_worker idle[AT_MAX_IDLE_WORKERS];
     int num_idle;
-    pid_t owner; /* after fork() the child must not talk to its parent's workers */
+    pid_t owner;    /* after fork() the child must not talk to its parent's workers */
+    int timeout_ms; /* for all of one try: starting a worker if need be, request and reply */
 } at_workers;
 
 void at_workers_init(at_workers *workers, const at_io *io, const at_log *log);

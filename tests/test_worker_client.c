@@ -1,0 +1,232 @@
+/* The host's side of the worker protocol: workers that die or hang in the middle of a compile, or answer nonsense. */
+#define _GNU_SOURCE
+#include "runtime/worker_client.h"
+#include "support/temp_dir.h"
+#include "target/kernel_abi.h"
+
+#include "generator_id.h"
+
+#include <fcntl.h>
+#include <limits.h>
+#include <setjmp.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+static const char source[] = "kernel @double (x: f32[n] in, o: f32[n] out, n: idx) { assume n >= 0 parallel for i in "
+                             "0..n { o[i] = x[i] + x[i] } }";
+
+/* ---- Stand-ins: shell scripts that greet as a worker does ---- */
+
+static char directory[TEMP_DIR_CHARS], script[TEMP_DIR_CHARS + 16];
+
+static void real_worker_path(char path[PATH_MAX]) {
+    const ssize_t n = readlink("/proc/self/exe", path, PATH_MAX - 64);
+    assert_true(n > 0);
+    path[n] = '\0';
+    strcpy(strrchr(path, '/'), "/../attune-codegen-worker");
+}
+
+/* `before` runs first, `after` when the host has been greeted. */
+static void stand_in(const char *before, const char *after) {
+    char text[PATH_MAX + 4096];
+    const int length =
+        snprintf(text, sizeof text, "#!/bin/sh\n%s\nprintf 'AtWK\\%03o\\000\\000\\000\\%03o\\000\\000\\000%s'\n%s\n",
+                 before, (unsigned)AT_CODEGEN_ABI, (unsigned)strlen(ATTUNE_GENERATOR_ID), ATTUNE_GENERATOR_ID, after);
+    assert_in_range(length, 1, sizeof text - 1);
+    const int fd = open(script, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0700);
+    assert_true(fd >= 0);
+    assert_int_equal(write(fd, text, (size_t)length), length);
+    close(fd);
+}
+
+/* ---- One compile ---- */
+
+static size_t largest; /* that was asked of the allocator */
+
+static void *noting_alloc(void *user, size_t bytes, size_t align) {
+    if (bytes > largest) largest = bytes;
+    return at_default_allocator()->alloc(user, bytes, align);
+}
+
+static void noting_free(void *user, void *pointer) { at_default_allocator()->free(user, pointer); }
+
+typedef struct outcome {
+    attune_status status;
+    at_error err;
+    void *data;
+    size_t bytes;
+    unsigned long long restarts;
+} outcome;
+
+static outcome compile(const char *ir, size_t ir_bytes, int timeout_ms) {
+    static const at_log silent = {0};
+    static const attune_allocator noting = {noting_alloc, noting_free, NULL};
+    const at_codegen_request request = {ir, ir_bytes, "x86-64", ATTUNE_STAGE_IMAGE};
+    outcome result = {0};
+    at_workers workers;
+    at_workers_init(&workers, at_default_io(), &silent);
+    if (timeout_ms) workers.timeout_ms = timeout_ms;
+    largest = 0;
+    alarm(100); /* ends the test where it would hang */
+    result.status = at_workers_compile(&workers, script, &request, &noting, &result.data, &result.bytes, &result.err);
+    alarm(0);
+    result.restarts = atomic_load(&workers.restarts);
+    at_workers_free(&workers);
+    return result;
+}
+
+static void assert_gave_up(const outcome *result) {
+    assert_int_equal(result->status, ATTUNE_CODEGEN_FAILED);
+    assert_non_null(strstr(result->err.message, "died twice"));
+    assert_null(result->data);
+    assert_int_equal(result->restarts, 1);
+}
+
+/* ---- Death ---- */
+
+#define READ_HEAD "head -c 16 >/dev/null\n"
+
+static void dies_once(const char *signal_name) {
+    char real[PATH_MAX], before[PATH_MAX + 1024], marker[TEMP_DIR_CHARS + 16], after[128];
+    real_worker_path(real);
+    snprintf(marker, sizeof marker, "%s/died", directory);
+    snprintf(before, sizeof before, "[ -e '%s' ] && exec '%s'\n: >'%s'", marker, real, marker);
+    snprintf(after, sizeof after, READ_HEAD "kill -%s $$", signal_name);
+    stand_in(before, after);
+    const outcome result = compile(source, strlen(source), 0);
+    assert_int_equal(access(marker, F_OK), 0);
+    unlink(marker);
+    if (result.status) fail_msg("%s", result.err.message);
+    assert_null(at_image_check(result.data, result.bytes));
+    assert_int_equal(result.restarts, 1);
+    at_free(NULL, result.data);
+}
+
+static void a_worker_that_dies_once_is_replaced(void **state) {
+    (void)state;
+    dies_once("KILL");
+    dies_once("ABRT");
+}
+
+static void workers_that_always_die_end_the_compile_only(void **state) {
+    (void)state;
+    stand_in("", READ_HEAD "kill -KILL $$");
+    outcome result = compile(source, strlen(source), 0);
+    assert_gave_up(&result);
+    stand_in("", READ_HEAD "kill -ABRT $$");
+    result = compile(source, strlen(source), 0);
+    assert_gave_up(&result);
+}
+
+/* ---- Nonsense ---- */
+
+static outcome answered(const char *frame) {
+    char after[256];
+    snprintf(after, sizeof after, READ_HEAD "printf '%s'", frame);
+    stand_in("", after);
+    return compile(source, strlen(source), 0);
+}
+
+#define WORD(low) low "\\000\\000\\000"
+
+static void hostile_replies_are_refused(void **state) {
+    (void)state;
+    static const char *const hostile[] = {
+        "XtWK" WORD("\\000") WORD("\\003") WORD("\\000") "abc",     /* magic */
+        "AtWK" WORD("\\377") WORD("\\003") WORD("\\000") "abc",     /* status */
+        "AtWK\\000\\000\\000\\200" WORD("\\003") WORD("\\000") "a", /* a status that is negative as an int */
+        "AtWK" WORD("\\000") "\\001\\000\\000\\020" WORD("\\000"),  /* 256 MiB and a byte */
+        "AtWK" WORD("\\000") "\\377\\377\\377\\377" WORD("\\000"),  /* 4 GiB */
+        "AtWK" WORD("\\000") WORD("\\012") WORD("\\000") "abc",     /* 10 bytes, but there are 3 */
+        "AtWK" WORD("\\000"),                                       /* half a head */
+    };
+    outcome result = answered("AtWK" WORD("\\000") WORD("\\003") WORD("\\000") "abc");
+    assert_int_equal(result.status, ATTUNE_OK); /* so the stand-in says what it should */
+    assert_int_equal(result.bytes, 3);
+    assert_string_equal(result.data, "abc");
+    at_free(NULL, result.data);
+    for (size_t i = 0; i < sizeof hostile / sizeof *hostile; i++) {
+        result = answered(hostile[i]);
+        assert_gave_up(&result);
+        assert_true(largest < 1000); /* nothing was allocated on the word of a hostile frame */
+    }
+}
+
+/* ---- Hanging ---- */
+
+enum { SHORT_MS = 500 };
+
+/* The request does not fit the socket's buffer, and nobody reads it. */
+static void a_stopped_worker_is_given_up(void **state) {
+    (void)state;
+    enum { IR_BYTES = 8 << 20 };
+    char *ir = malloc(IR_BYTES);
+    assert_non_null(ir);
+    memset(ir, ' ', IR_BYTES);
+    stand_in("", "kill -STOP $$");
+    const outcome result = compile(ir, IR_BYTES, SHORT_MS);
+    assert_gave_up(&result);
+    free(ir);
+}
+
+/* Each byte comes soon after the one before it, but the last one never does. */
+static void a_dripping_worker_is_given_up(void **state) {
+    (void)state;
+    stand_in("", READ_HEAD
+             "printf 'AtWK" WORD("\\000") "\\000\\000\\001\\000" WORD("\\000") "'\n"
+                                                                               "while printf x; do sleep 0.1; done");
+    const outcome result = compile(source, strlen(source), SHORT_MS);
+    assert_gave_up(&result);
+}
+
+static void on_alarm(int number) { (void)number; }
+
+/* The host's own signals come faster than the time runs out. */
+static void signals_do_not_extend_the_time(void **state) {
+    (void)state;
+    const struct sigaction handler = {.sa_handler = on_alarm}; /* no SA_RESTART */
+    struct sigaction before;
+    stand_in("", READ_HEAD "exec sleep 50");
+    assert_int_equal(sigaction(SIGPROF, &handler, &before), 0);
+    timer_t timer;
+    struct sigevent event = {.sigev_notify = SIGEV_SIGNAL, .sigev_signo = SIGPROF};
+    const struct itimerspec period = {{0, 50000000}, {0, 50000000}};
+    assert_int_equal(timer_create(CLOCK_MONOTONIC, &event, &timer), 0);
+    assert_int_equal(timer_settime(timer, 0, &period, NULL), 0);
+    const outcome result = compile(source, strlen(source), SHORT_MS);
+    timer_delete(timer);
+    sigaction(SIGPROF, &before, NULL);
+    assert_gave_up(&result);
+}
+
+static int make_directory(void **state) {
+    (void)state;
+    temp_dir_make(directory);
+    snprintf(script, sizeof script, "%s/worker", directory);
+    return 0;
+}
+
+static int remove_directory(void **state) {
+    (void)state;
+    temp_dir_remove(directory);
+    return 0;
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_worker_that_dies_once_is_replaced),
+        cmocka_unit_test(workers_that_always_die_end_the_compile_only),
+        cmocka_unit_test(hostile_replies_are_refused),
+        cmocka_unit_test(a_stopped_worker_is_given_up),
+        cmocka_unit_test(a_dripping_worker_is_given_up),
+        cmocka_unit_test(signals_do_not_extend_the_time),
+    };
+    return cmocka_run_group_tests(tests, make_directory, remove_directory);
+}
