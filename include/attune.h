@@ -194,7 +194,9 @@ typedef struct attune_context_options {
 
 typedef struct attune_context attune_context;
 
-/* Creates a context; options may be NULL. A context may be used by any number of threads at once. */
+/* Creates a context; options may be NULL. A context may be used by any number of threads at once, but not by a
+ * child after fork(), which has none of the pool's threads and perhaps locks that nobody will open: make a context
+ * of its own there, and leave the parent's alone (not destroyed either). */
 ATTUNE_API attune_status attune_context_create(const attune_context_options *options, attune_context **context);
 
 /* Destroys it. Kernels acquired from it must have been released and no call may be under way. NULL is fine. */
@@ -237,9 +239,10 @@ ATTUNE_API attune_status attune_arguments_init(attune_arguments *arguments, cons
 ATTUNE_API attune_status attune_workspace_size(const attune_context *context, const attune_kernel *kernel,
                                                const attune_arguments *arguments, size_t *bytes);
 
-/* Computes out (and lse). Inputs are never written; outputs must not overlap inputs or each other. The bits of
- * the result do not depend on the threads. Thread-safe: a kernel may run in many threads at once, each with its
- * own workspace. */
+/* Computes out (and lse). Inputs are never written; outputs must not overlap inputs or each other. That is judged by
+ * the whole range from first to last element, except that tensors which are columns of one packed buffer (rows of
+ * q, k, v and out one after the other, say) may interleave. The bits of the result do not depend on the threads.
+ * Thread-safe: a kernel may run in many threads at once, each with its own workspace. */
 ATTUNE_API attune_status attune_run(attune_context *context, const attune_kernel *kernel,
                                     const attune_arguments *arguments);
 
@@ -281,7 +284,8 @@ ATTUNE_API attune_status attune_schedule_choose(const attune_context *context, c
 ATTUNE_API attune_status attune_schedule_check(const attune_context *context, const attune_problem *problem,
                                                const attune_schedule *schedule);
 
-/* Text form, as for problems: "strategy=q_lanes,lanes=8,score_rows=6,…". Parsing keeps what is not named. */
+/* Text form, as for problems: "strategy=q_lanes,lanes=8,score_rows=6,…". Parsing keeps what is not named. Here as
+ * there a struct_size that is not the library's is ATTUNE_INVALID_ARGUMENT, and prints as "". */
 ATTUNE_API attune_status attune_schedule_parse(const char *text, attune_schedule *schedule);
 ATTUNE_API size_t attune_schedule_print(const attune_schedule *schedule, char *text, size_t capacity);
 

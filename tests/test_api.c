@@ -313,6 +313,10 @@ static void bad_arguments(void **state) {
     BAD(a.k = (const char *)a.k + 2, "pointer to k");
     BAD(a.out = (void *)a.q, "the output out overlaps q");
     BAD(a.lse = (float *)a.out + 7, "overlaps");
+    BAD(a.out = c.k + 3, "the output out overlaps k");
+    BAD(a.out = c.v + 2 * 2 * 21 * 12 - 1, "the output out overlaps v"); /* the last element that is read */
+    BAD(a.lse = c.q + 5, "the output lse overlaps q");
+    BAD(a.lse = c.v, "the output lse overlaps v");
     BAD(a.batch = 0, "batch is 0");
     BAD(a.num_heads = -4, "num_heads -4");
     BAD(a.num_kv_heads = 4, "groups of 2");
@@ -342,6 +346,57 @@ static void bad_arguments(void **state) {
     free_call(&c);
     attune_context_destroy(context);
     attune_context_destroy(NULL);
+}
+
+/* Rows that hold q, k, v and out one after the other: no two share an element, whatever their ranges. */
+static void packed_rows_may_interleave(void **state) {
+    (void)state;
+    enum { BATCH = 2, HEADS = 3, SEQ = 7, DIM = 5, ROW = 4 * HEADS * DIM, COUNT = BATCH * SEQ * ROW };
+    attune_context *context = open_default();
+    attune_kernel *kernel;
+    attune_problem problem = ATTUNE_PROBLEM_INIT;
+    assert_ok(attune_problem_parse("batch=2,num_heads=3,seq_q=7,head_dim=5,q_strides=420:5:60:1,k_strides=420:5:60:1,"
+                                   "v_strides=420:5:60:1,out_strides=420:5:60:1",
+                                   &problem));
+    float *packed = make_tensor(COUNT, 9), *before = make_tensor(COUNT, 9), *apart = make_tensor(COUNT, 8);
+    attune_arguments a, b;
+    assert_ok(attune_compile(context, &problem, NULL, &kernel));
+    assert_ok(attune_arguments_init(&a, &problem));
+    for (int place = 0; place < 4; place++) { /* of out among the four */
+        const int width = HEADS * DIM;
+        memcpy(packed, before, COUNT * sizeof *packed);
+        a.out = packed + place * width;
+        a.q = packed + (place + 1) % 4 * width;
+        a.k = packed + (place + 2) % 4 * width;
+        a.v = packed + (place + 3) % 4 * width;
+        b = a;
+        b.out = apart;
+        assert_ok(attune_run(context, kernel, &b));
+        assert_ok(attune_run(context, kernel, &a));
+        for (int i = 0; i < COUNT; i++) {
+            const int column = i % ROW - place * width;
+            const bool written = column >= 0 && column < width;
+            const float *expected = written ? apart + i - place * width : before + i;
+            assert_memory_equal(&packed[i], expected, sizeof(float));
+        }
+        /* One column further is the next tensor's first, or the last of the one before. */
+        b = a;
+        b.out = (float *)a.out + 1;
+        assert_fails(attune_run(context, kernel, &b), ATTUNE_INVALID_ARGUMENT, "the output out overlaps");
+        if (place > 0) {
+            b.out = (float *)a.out - 1;
+            assert_fails(attune_run(context, kernel, &b), ATTUNE_INVALID_ARGUMENT, "the output out overlaps");
+        }
+    }
+    /* The same pointers with rows of another length in k: columns that meet somewhere. */
+    b = a;
+    b.k_strides[2] = 59;
+    assert_fails(attune_run(context, kernel, &b), ATTUNE_INVALID_ARGUMENT, "the output out overlaps k");
+    attune_kernel_release(kernel);
+    free(packed);
+    free(before);
+    free(apart);
+    attune_context_destroy(context);
 }
 
 static void bad_options(void **state) {
@@ -627,6 +682,7 @@ int main(void) {
         cmocka_unit_test(missing_plugin),
         cmocka_unit_test(kernels_are_shared),
         cmocka_unit_test(bad_arguments),
+        cmocka_unit_test(packed_rows_may_interleave),
         cmocka_unit_test(bad_options),
         cmocka_unit_test(structs_may_grow),
         cmocka_unit_test(parallel_for_of_the_caller),

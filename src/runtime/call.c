@@ -94,11 +94,35 @@ static attune_status locate(tensor *t, at_error *err) {
     return ATTUNE_OK;
 }
 
+/* Whether two tensors that share a range of memory still share no element, as the columns of one packed buffer do: for
+ * some stride of the output, all dimensions whose stride is no multiple of it reach less far, and the addresses of both
+ * modulo it are in intervals that do not meet. Sufficient only. */
+static bool interleaved(const tensor *output, const tensor *other) {
+    for (int i = 0; i < output->rank; i++) {
+        const uint64_t period = (uint64_t)output->strides[i] * sizeof(float);
+        if (output->dims[i] == 1 || period == 0) continue;
+        uint64_t reach[2] = {sizeof(float), sizeof(float)};
+        const tensor *const both[2] = {output, other};
+        for (int t = 0; t < 2; t++)
+            for (int d = 0; d < both[t]->rank; d++) {
+                const uint64_t step = (uint64_t)both[t]->strides[d] * sizeof(float);
+                if (step % period) reach[t] += (uint64_t)(both[t]->dims[d] - 1) * step;
+            }
+        /* How far behind the output's first element the other's is, modulo the period. */
+        const uint64_t distance = other->begin >= output->begin
+                                      ? (other->begin - output->begin) % period
+                                      : (period - (output->begin - other->begin) % period) % period;
+        if (distance >= reach[0] && period - distance >= reach[1]) return true;
+    }
+    return false;
+}
+
 static attune_status check_overlap(const tensor *tensors, size_t count, at_error *err) {
     for (size_t i = 0; i < count; i++) {
         if (!tensors[i].output) continue;
         for (size_t j = 0; j < count; j++) {
             if (j == i || tensors[i].begin >= tensors[j].end || tensors[j].begin >= tensors[i].end) continue;
+            if (interleaved(&tensors[i], &tensors[j])) continue;
             return at_fail(err, ATTUNE_INVALID_ARGUMENT, "the output %s overlaps %s", tensors[i].name, tensors[j].name);
         }
     }
