@@ -217,6 +217,32 @@ static void test_schedules(void **state) {
     }
 }
 
+/* A struct of another version is neither read nor written beyond its size. */
+static void test_struct_size_is_checked(void **state) {
+    (void)state;
+    attune_problem problem = parse("seq_q=4,head_dim=4");
+    attune_schedule schedule = ATTUNE_SCHEDULE_INIT;
+    char text[16];
+    const size_t sizes[] = {0, 8, sizeof problem + 8};
+    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
+        at_error err = {0};
+        problem.struct_size = schedule.struct_size = sizes[i];
+        assert_int_equal(mha_problem_parse("seq_q=5", &problem, &err), ATTUNE_INVALID_ARGUMENT);
+        assert_non_null(strstr(err.message, "ATTUNE_PROBLEM_INIT"));
+        assert_int_equal(problem.seq_q, 4);
+        err = (at_error){0};
+        assert_int_equal(mha_schedule_parse("lanes=4", &schedule, &err), ATTUNE_INVALID_ARGUMENT);
+        assert_non_null(strstr(err.message, "ATTUNE_SCHEDULE_INIT"));
+        assert_int_equal(schedule.lanes, 0);
+        strcpy(text, "before");
+        assert_int_equal(mha_problem_print(&problem, text, sizeof text), 0);
+        assert_string_equal(text, "");
+        strcpy(text, "before");
+        assert_int_equal(mha_schedule_print(&schedule, text, sizeof text), 0);
+        assert_string_equal(text, "");
+    }
+}
+
 /* The choice is legal for every shape, odd and tiny ones too. */
 static void test_choice_is_legal(void **state) {
     (void)state;
@@ -243,6 +269,7 @@ int main(void) {
         cmocka_unit_test(test_text_refused),    cmocka_unit_test(test_ranges),
         cmocka_unit_test(test_causal_is_normalized), cmocka_unit_test(test_key),
         cmocka_unit_test(test_flops),           cmocka_unit_test(test_schedules),
+        cmocka_unit_test(test_struct_size_is_checked),
         cmocka_unit_test(test_choice_is_legal),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

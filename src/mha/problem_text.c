@@ -152,7 +152,15 @@ static void apply_layout(attune_problem *p, layout order) {
     set_bshd(p->out_strides, p->num_heads, p->seq_q, dim_v);
 }
 
+static attune_status check_struct(const attune_problem *p, at_error *err) {
+    if (p->struct_size == sizeof *p) return ATTUNE_OK;
+    return at_fail(err, ATTUNE_INVALID_ARGUMENT,
+                   "attune_problem.struct_size is %zu, expected %zu: start from ATTUNE_PROBLEM_INIT", p->struct_size,
+                   sizeof *p);
+}
+
 attune_status mha_problem_parse(const char *text, attune_problem *problem, at_error *err) {
+    if (check_struct(problem, err)) return ATTUNE_INVALID_ARGUMENT;
     parse_state state = {.problem = *problem};
     attune_status status = mha_for_each_pair(text, ATTUNE_INVALID_PROBLEM, parse_pair, &state, err);
     if (status) return status;
@@ -182,6 +190,7 @@ size_t mha_problem_print(const attune_problem *problem, char *text, size_t capac
     attune_problem p, plain;
     mha_writer w = {text, capacity, 0};
     if (capacity) *text = '\0';
+    if (check_struct(problem, NULL)) return 0;
     if (mha_canonicalize(problem, &p, NULL)) p = *problem; /* print what is wrong as it stands */
     print_int(&w, "batch", p.batch, 1);
     print_int(&w, "num_heads", p.num_heads, -1);

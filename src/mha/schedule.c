@@ -56,7 +56,15 @@ static attune_status parse_pair(void *user, const mha_pair *pair, at_error *err)
                    pair->key_length, pair->key);
 }
 
+static attune_status check_struct(const attune_schedule *s, at_error *err) {
+    if (s->struct_size == sizeof *s) return ATTUNE_OK;
+    return at_fail(err, ATTUNE_INVALID_ARGUMENT,
+                   "attune_schedule.struct_size is %zu, expected %zu: start from ATTUNE_SCHEDULE_INIT", s->struct_size,
+                   sizeof *s);
+}
+
 attune_status mha_schedule_parse(const char *text, attune_schedule *schedule, at_error *err) {
+    if (check_struct(schedule, err)) return ATTUNE_INVALID_ARGUMENT;
     attune_schedule parsed = *schedule;
     attune_status status = mha_for_each_pair(text, ATTUNE_INVALID_SCHEDULE, parse_pair, &parsed, err);
     if (!status) *schedule = parsed;
@@ -66,6 +74,7 @@ attune_status mha_schedule_parse(const char *text, attune_schedule *schedule, at
 size_t mha_schedule_print(const attune_schedule *schedule, char *text, size_t capacity) {
     mha_writer w = {text, capacity, 0};
     if (capacity) *text = '\0';
+    if (check_struct(schedule, NULL)) return 0;
     if ((unsigned)schedule->strategy < ATTUNE_STRATEGY_COUNT) {
         mha_write_key(&w, "strategy");
         mha_write(&w, "%s", strategy_names[schedule->strategy]);
@@ -90,10 +99,7 @@ typedef struct rule {
 
 attune_status mha_schedule_check(const attune_problem *p, const attune_schedule *s, const at_target *target,
                                  at_error *err) {
-    if (s->struct_size != sizeof *s)
-        return at_fail(err, ATTUNE_INVALID_ARGUMENT,
-                       "attune_schedule.struct_size is %zu, expected %zu: start from ATTUNE_SCHEDULE_INIT",
-                       s->struct_size, sizeof *s);
+    if (check_struct(s, err)) return ATTUNE_INVALID_ARGUMENT;
     if ((unsigned)s->strategy >= ATTUNE_STRATEGY_COUNT)
         return at_fail(err, ATTUNE_INVALID_SCHEDULE, "strategy is %d, which is no attune_strategy", (int)s->strategy);
     attune_schedule copy = *s;
