@@ -5,6 +5,7 @@
 #include "runtime/disk_files.h"
 #include "support/fake_codegen.h"
 #include "support/temp_dir.h"
+#include "target/kernel_abi.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -20,14 +21,20 @@
 static _Alignas(64) uint8_t image[FAKE_IMAGE_BYTES];
 static size_t image_bytes;
 static int messages;
+static char last_message[256];
 
 static void count_message(void *user, attune_log_level level, const char *message) {
     (void)user, (void)level;
     assert_true(strlen(message) > 10);
+    snprintf(last_message, sizeof last_message, "%s", message);
     messages++;
 }
 
 static const at_log counting = {count_message, NULL};
+
+static void set_required(uint32_t required) {
+    memcpy(image + offsetof(at_image_header, required), &required, sizeof required);
+}
 
 static at_key key_of(uint32_t number) {
     at_key key = {.high = number + 1, .low = number * UINT64_C(0x9e3779b97f4a7c15) | 1, .size = 100};
@@ -151,11 +158,36 @@ static void without_unnamed_files(void **state) {
     at_io io = *at_default_io();
     io.openat = no_tmpfile;
     open_cache(&cache, *state, 1 << 20, &io);
+    char file[TEMP_DIR_CHARS];
+    struct stat first, second;
+    write_one(&cache, 1);
+    temp_dir_first(*state, ".attune", file);
+    assert_int_equal(stat(file, &first), 0);
+    write_one(&cache, 1); /* the first one stays */
+    assert_int_equal(stat(file, &second), 0);
+    assert_int_equal(first.st_ino, second.st_ino);
+    assert_true(reads_back(&cache, 1));
+    assert_int_equal(temp_dir_count(*state, "", ""), 1);
+    at_disk_cache_free(&cache);
+}
+
+static int no_links(int from_dir, const char *from, int to_dir, const char *to, int flags) {
+    (void)from_dir, (void)from, (void)to_dir, (void)to, (void)flags;
+    errno = EPERM;
+    return -1;
+}
+
+static void without_hard_links(void **state) {
+    at_disk_cache cache;
+    at_io io = *at_default_io();
+    io.linkat = no_links;
+    open_cache(&cache, *state, 1 << 20, &io);
     write_one(&cache, 1);
     write_one(&cache, 1);
     assert_true(reads_back(&cache, 1));
     assert_int_equal(temp_dir_count(*state, "", ""), 1);
     at_disk_cache_free(&cache);
+    assert_int_equal(messages, 0);
 }
 
 static void the_directory_is_made(void **state) {
@@ -230,6 +262,29 @@ static void a_damaged_file_is_removed_and_replaced(void **state) {
     at_disk_cache_free(&cache);
 }
 
+static int read_only_directory(int dir, const char *path, int flags) {
+    (void)dir, (void)path, (void)flags;
+    errno = EROFS;
+    return -1;
+}
+
+static void the_log_says_whether_a_damaged_file_is_gone(void **state) {
+    at_disk_cache cache;
+    at_io io = *at_default_io();
+    char file[TEMP_DIR_CHARS];
+    open_cache(&cache, *state, 1 << 20, &io);
+    write_one(&cache, 1);
+    temp_dir_first(*state, ".attune", file);
+    assert_int_equal(truncate(file, 100), 0);
+    io.unlinkat = read_only_directory;
+    assert_false(reads_back(&cache, 1));
+    assert_non_null(strstr(last_message, "could not be removed"));
+    io.unlinkat = at_default_io()->unlinkat;
+    assert_false(reads_back(&cache, 1));
+    assert_non_null(strstr(last_message, "was removed"));
+    at_disk_cache_free(&cache);
+}
+
 /* Two keys with one name: the full key decides, and the file is not damaged. */
 static void a_hash_collision_is_a_miss(void **state) {
     at_disk_cache cache;
@@ -251,9 +306,32 @@ static void code_for_another_cpu_is_a_miss(void **state) {
     const at_key key = key_of(1);
     at_entry entry = entry_of(&key);
     entry.required = 1u << 31;
+    set_required(1u << 31);
     at_disk_cache_write(&cache, &key, &entry);
+    set_required(AT_CPU_X86_64);
     assert_false(reads_back(&cache, 1));
     assert_int_equal(temp_dir_count(*state, "", ".attune"), 1);
+    assert_int_equal(atomic_load(&cache.damaged), 0);
+    at_disk_cache_free(&cache);
+}
+
+/* Whichever of the two says more: such an entry would be refused at every start. */
+static void a_header_that_contradicts_the_image_is_damage(void **state) {
+    at_disk_cache cache;
+    open_cache(&cache, *state, 1 << 20, at_default_io());
+    for (int round = 0; round < 2; round++) {
+        const at_key key = key_of(1);
+        at_entry entry = entry_of(&key);
+        if (round == 0) entry.required = AT_CPU_X86_64 | 1u << 31;
+        if (round == 1) set_required(AT_CPU_X86_64 | 1u << 31);
+        at_disk_cache_write(&cache, &key, &entry);
+        set_required(AT_CPU_X86_64);
+        assert_false(reads_back(&cache, 1));
+        assert_int_equal(atomic_load(&cache.damaged), round + 1);
+        assert_int_equal(temp_dir_count(*state, "", ".attune"), 0);
+    }
+    write_one(&cache, 1);
+    assert_true(reads_back(&cache, 1));
     at_disk_cache_free(&cache);
 }
 
@@ -404,6 +482,25 @@ static void listing_and_clearing(void **state) {
     at_disk_cache_free(&cache);
 }
 
+/* A sweep of another process takes each entry between the directory's listing and the opening of the file. */
+static int evicted_before_opening(int dir, const char *path, int flags, mode_t mode) {
+    if (at_file_is_entry(path)) unlinkat(dir, path, 0);
+    return at_default_io()->openat(dir, path, flags, mode);
+}
+
+static void what_is_evicted_during_a_listing_is_left_out(void **state) {
+    at_disk_cache cache;
+    at_io io = *at_default_io();
+    int counts[2] = {0};
+    open_cache(&cache, *state, 1 << 20, &io);
+    for (uint32_t i = 0; i < 5; i++) write_one(&cache, i);
+    io.openat = evicted_before_opening;
+    assert_int_equal(at_disk_cache_visit(&cache, visit, counts, NULL), ATTUNE_OK);
+    assert_int_equal(counts[0], 0);
+    assert_int_equal(counts[1], 0);
+    at_disk_cache_free(&cache);
+}
+
 /* ---- Path ---- */
 
 static void the_environment_names_the_directory(void **state) {
@@ -447,19 +544,24 @@ int main(void) {
         cmocka_unit_test(each_truncation_is_noticed),
         WITH_DIRECTORY(an_entry_is_found_again),
         WITH_DIRECTORY(without_unnamed_files),
+        WITH_DIRECTORY(without_hard_links),
         WITH_DIRECTORY(the_directory_is_made),
         WITH_DIRECTORY(an_untrusted_directory_is_refused),
         WITH_DIRECTORY(a_damaged_file_is_removed_and_replaced),
+        WITH_DIRECTORY(the_log_says_whether_a_damaged_file_is_gone),
         WITH_DIRECTORY(a_hash_collision_is_a_miss),
         WITH_DIRECTORY(code_for_another_cpu_is_a_miss),
+        WITH_DIRECTORY(a_header_that_contradicts_the_image_is_damage),
         WITH_DIRECTORY(the_least_recently_used_go),
         WITH_DIRECTORY(sweeps_at_the_same_time_evict_once),
         WITH_DIRECTORY(writes_keep_to_the_capacity),
         WITH_DIRECTORY(a_full_disk_pauses_writes),
         WITH_DIRECTORY(a_read_only_disk_pauses_writes),
         WITH_DIRECTORY(listing_and_clearing),
+        WITH_DIRECTORY(what_is_evicted_during_a_listing_is_left_out),
         cmocka_unit_test(the_environment_names_the_directory),
     };
     image_bytes = fake_image(image, 4, 16, 42);
+    set_required(AT_CPU_X86_64);
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

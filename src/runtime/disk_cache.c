@@ -38,8 +38,9 @@ void at_disk_cache_free(at_disk_cache *cache) {
 
 static void drop_damaged(at_disk_cache *cache, const char *file, const char *why) {
     atomic_fetch_add(&cache->damaged, 1);
-    at_log_printf(cache->log, ATTUNE_LOG_WARNING, "the cache entry %s is damaged and was removed: %s", file, why);
-    cache->io->unlinkat(cache->dir, file, 0);
+    const bool gone = !cache->io->unlinkat(cache->dir, file, 0) || errno == ENOENT;
+    at_log_printf(cache->log, ATTUNE_LOG_WARNING, "the cache entry %s is damaged and %s: %s", file,
+                  gone ? "was removed" : "could not be removed", why);
 }
 
 /* The time of use is what eviction goes by. Writing it at most once an hour keeps hits from wearing the disk. */
@@ -152,6 +153,7 @@ static int visit_file(void *user, const char *file, const struct stat *status) {
     struct stat opened;
     at_entry entry;
     const char *why = at_file_read(cache->io, cache->dir, file, cache->allocator, &fd, &opened, &data, &bytes);
+    if (fd < 0 && !why && errno == ENOENT) return 0; /* evicted while the directory was read */
     attune_status result = why ? ATTUNE_BAD_FILE : ATTUNE_OK;
     if (!why && !data) {
         why = "the file cannot be read";

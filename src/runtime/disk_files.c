@@ -69,8 +69,8 @@ static int write_unnamed(const at_io *io, int dir, const char *file, const void 
     return failure;
 }
 
-/* A temporary name of this process and call, renamed when complete. */
-static int write_renamed(const at_io *io, int dir, const char *file, const void *data, size_t bytes) {
+/* A temporary name of this process and call, which the complete file loses again. */
+static int write_temporary(const at_io *io, int dir, const char *file, const void *data, size_t bytes) {
     static atomic_uint counter;
     char temporary[AT_FILE_CHARS];
     snprintf(temporary, sizeof temporary, TEMPORARY_PREFIX "%ld-%u", (long)getpid(), atomic_fetch_add(&counter, 1));
@@ -83,14 +83,18 @@ static int write_renamed(const at_io *io, int dir, const char *file, const void 
     if (fd < 0) return errno;
     int failure = at_io_write_all(io, fd, data, bytes) ? errno : 0;
     close(fd);
-    if (!failure && io->renameat(dir, temporary, dir, file)) failure = errno;
-    if (failure) io->unlinkat(dir, temporary, 0);
+    bool renamed = false;
+    if (!failure && io->linkat(dir, temporary, dir, file, 0) && errno != EEXIST) {
+        renamed = !io->renameat(dir, temporary, dir, file); /* no hard links here */
+        if (!renamed) failure = errno;
+    }
+    if (!renamed) io->unlinkat(dir, temporary, 0);
     return failure;
 }
 
 int at_file_write(const at_io *io, int dir, const char *file, const void *data, size_t bytes) {
     const int failure = write_unnamed(io, dir, file, data, bytes);
-    return failure < 0 ? write_renamed(io, dir, file, data, bytes) : failure;
+    return failure < 0 ? write_temporary(io, dir, file, data, bytes) : failure;
 }
 
 /* ---- Walking and eviction ---- */

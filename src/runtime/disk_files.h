@@ -17,7 +17,8 @@ bool at_file_is_temporary(const char *file);
 const char *at_file_read(const at_io *io, int dir, const char *file, const attune_allocator *allocator, int *fd,
                          struct stat *status, uint8_t **data, size_t *bytes);
 
-/* Writes a file that is either whole or not there: 0, or the errno. A file that exists already is left alone. */
+/* Writes a file that is either whole or not there: 0, or the errno. A file that exists already is left alone, except
+ * on a file system without hard links: there it may be replaced, as whole as before. */
 int at_file_write(const at_io *io, int dir, const char *file, const void *data, size_t bytes);
 
 /* Calls visit for each regular file; non-zero stops. 0, or -1 with errno when the directory cannot be listed. */

@@ -96,5 +96,10 @@ const char *at_entry_decode(const uint8_t *data, size_t bytes, at_entry *entry) 
         return "the entry's text is not three strings";
     for (const uint8_t *pad = entry->key + key_bytes + text_bytes; pad < entry->image; pad++)
         if (*pad) return "the padding before the entry's image is not 0";
-    return at_image_check(entry->image, entry->image_bytes);
+    const char *why = at_image_check(entry->image, entry->image_bytes);
+    if (why) return why;
+    at_image_header header;
+    memcpy(&header, entry->image, sizeof header);
+    /* Else the entry would be found and its kernel refused, at every start. */
+    return header.required == entry->required ? NULL : "the entry and its image need different features of the CPU";
 }

@@ -3,7 +3,7 @@
  * All numbers little-endian:
  *   offset  0   8 bytes  magic "attentry"
  *           8   u32      format version
- *          12   u32      AT_CPU_* features that the code needs
+ *          12   u32      AT_CPU_* features that the code needs; the image says the same
  *          16   u32      key bytes
  *          20   u32      text bytes
  *          24   u64      image bytes
