@@ -1,5 +1,5 @@
 /* Many threads and processes at once, eviction under running kernels, and writers killed in mid-write. ATTUNE_STRESS=N
- * (default 1) multiplies the work. */
+ * (default 1) multiplies the work; above 1 there are 1,000 keys and 1,000 kills. */
 #define _GNU_SOURCE
 #include "runtime/context.h"
 #include "runtime/disk_files.h"
@@ -18,6 +18,8 @@
 #include <unistd.h>
 
 #include <cmocka.h>
+
+enum { THREADS = 32, KEYS = 40, MAX_KEYS = 1000 };
 
 static int stress = 1;
 
@@ -44,7 +46,7 @@ static attune_problem problem_of(int number, int batch) {
 
 /* Compiles and runs; the number that the kernel wrote, or 0. */
 static uint32_t run_once(attune_context *context, int number, int batch) {
-    enum { FLOATS = 8 * 64 * 4 };
+    enum { FLOATS = 4 * (1 + MAX_KEYS / 8) * 4 }; /* of the largest problem of all */
     static const float input[FLOATS];
     float output[FLOATS];
     uint32_t marker = 0;
@@ -73,13 +75,11 @@ static uint32_t expected_of(attune_context *context, int number) {
 
 /* ---- Threads ---- */
 
-enum { THREADS = 32, KEYS = 40 };
-
 typedef struct worker {
     attune_context *context;
     const uint32_t *expected;
     uint64_t seed;
-    int rounds, wrong;
+    int keys, rounds, wrong;
 } worker;
 
 static int next_random(uint64_t *seed, int below) {
@@ -90,24 +90,35 @@ static int next_random(uint64_t *seed, int below) {
 static void *run_many(void *argument) {
     worker *w = argument;
     for (int i = 0; i < w->rounds; i++) {
-        const int number = next_random(&w->seed, KEYS), batch = 1 + next_random(&w->seed, 4);
+        const int number = next_random(&w->seed, w->keys), batch = 1 + next_random(&w->seed, 4);
         if (run_once(w->context, number, batch) != w->expected[number]) w->wrong++;
         if (i % 100 == 99) attune_drop_memory_cache(w->context);
     }
     return NULL;
 }
 
-static void run_threads(attune_context *context, int rounds) {
+/* All keys once, from one of four places on: eight threads meet at each key, and four are compiled at a time. */
+static void *run_each(void *argument) {
+    worker *w = argument;
+    const int first = (int)(w->seed % 4) * w->keys / 4;
+    for (int i = 0; i < w->keys; i++) {
+        const int number = (first + i) % w->keys, batch = 1 + next_random(&w->seed, 4);
+        if (run_once(w->context, number, batch) != w->expected[number]) w->wrong++;
+    }
+    return NULL;
+}
+
+static void run_threads(attune_context *context, void *(*body)(void *), int keys, int rounds) {
     pthread_t threads[THREADS];
     worker workers[THREADS];
-    uint32_t expected[KEYS];
-    for (int k = 0; k < KEYS; k++) {
+    uint32_t expected[MAX_KEYS];
+    for (int k = 0; k < keys; k++) {
         expected[k] = expected_of(context, k);
         assert_int_not_equal(expected[k], 0);
     }
     for (int t = 0; t < THREADS; t++) {
-        workers[t] = (worker){context, expected, (uint64_t)t + 1, rounds, 0};
-        assert_int_equal(pthread_create(&threads[t], NULL, run_many, &workers[t]), 0);
+        workers[t] = (worker){context, expected, (uint64_t)t + 1, keys, rounds, 0};
+        assert_int_equal(pthread_create(&threads[t], NULL, body, &workers[t]), 0);
     }
     for (int t = 0; t < THREADS; t++) {
         pthread_join(threads[t], NULL);
@@ -117,15 +128,17 @@ static void run_threads(attune_context *context, int rounds) {
 
 static void each_problem_is_compiled_once(void **state) {
     (void)state;
-    fake_codegen fake = {.sleep_us = 20000};
+    const int keys = stress > 1 ? MAX_KEYS : KEYS;
+    fake_codegen fake = {.sleep_us = stress > 1 ? 1000 : 20000};
     attune_context *context = context_with(&fake, "", 0);
     assert_non_null(context);
-    run_threads(context, 90); /* below the round at which the memory cache is dropped */
-    assert_int_equal(atomic_load(&fake.compiles), KEYS);
+    run_threads(context, run_each, keys, 0);
+    assert_int_equal(atomic_load(&fake.compiles), keys);
     attune_statistics statistics = {.struct_size = sizeof statistics};
     assert_int_equal(attune_get_statistics(context, &statistics), ATTUNE_OK);
-    assert_int_equal(statistics.compiles, KEYS);
-    assert_int_equal(statistics.memory_kernels, KEYS);
+    assert_int_equal(statistics.compiles, keys);
+    assert_int_equal(statistics.memory_kernels, keys);
+    print_message("%d threads, %d keys: %d compiles\n", THREADS, keys, atomic_load(&fake.compiles));
     attune_context_destroy(context);
 }
 
@@ -134,7 +147,7 @@ static void eviction_while_kernels_run(void **state) {
     fake_codegen fake = {0};
     attune_context *context = context_with(&fake, *state, 40000);
     assert_non_null(context);
-    run_threads(context, 300 * stress);
+    run_threads(context, run_many, KEYS, 300 * stress);
     attune_statistics statistics = {.struct_size = sizeof statistics};
     assert_int_equal(attune_get_statistics(context, &statistics), ATTUNE_OK);
     assert_true(statistics.memory_evictions > 0);
