@@ -13,8 +13,17 @@ static void *my_alloc(void *user, size_t bytes, size_t align) {
 }
 static void my_free(void *user, void *pointer) { (void)user, free(pointer); }
 
-typedef struct share { attune_range_fn *fn; void *argument; int64_t begin, end; uint32_t worker; } share;
-static void *run_share(void *s_) { share *s = s_; s->fn(s->argument, s->begin, s->end, s->worker); return NULL; }
+typedef struct share {
+    attune_range_fn *fn;
+    void *argument;
+    int64_t begin, end;
+    uint32_t worker;
+} share;
+static void *run_share(void *s_) {
+    share *s = s_;
+    s->fn(s->argument, s->begin, s->end, s->worker);
+    return NULL;
+}
 
 static void my_parallel_for(void *user, attune_range_fn *fn, void *argument, int64_t n) {
     (void)user;
@@ -27,7 +36,13 @@ static void my_parallel_for(void *user, attune_range_fn *fn, void *argument, int
     for (uint32_t w = 0; w < WORKERS; w++) pthread_join(threads[w], NULL);
 }
 
-#define TRY(call) do { if ((call) != ATTUNE_OK) { fprintf(stderr, "%s\n", attune_last_message()); return 1; } } while (0)
+#define TRY(call)                                                                                                      \
+    do {                                                                                                               \
+        if ((call) != ATTUNE_OK) {                                                                                     \
+            fprintf(stderr, "%s\n", attune_last_message());                                                            \
+            return 1;                                                                                                  \
+        }                                                                                                              \
+    } while (0)
 
 int main(void) {
     attune_allocator allocator = {.alloc = my_alloc, .free = my_free};

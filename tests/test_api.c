@@ -571,8 +571,8 @@ static void kernels_in_loop_ir(void **state) {
     assert_fails(attune_run(context, kernel, &none), ATTUNE_INVALID_ARGUMENT, "attune_ir_run");
     attune_kernel_release(kernel);
     /* Tasks that write one element race; the interpreter's order is not the one that hides it. */
-    assert_ok(attune_ir_compile(context, "kernel @race (o: i64[1] out) { parallel for i in 0..64 { o[0] = cast.i64(i) } }",
-                                &kernel));
+    assert_ok(attune_ir_compile(
+        context, "kernel @race (o: i64[1] out) { parallel for i in 0..64 { o[0] = cast.i64(i) } }", &kernel));
     int64_t last = 63;
     assert_ok(attune_ir_run(context, kernel, ATTUNE_ENGINE_INTERPRETER, (void *[]){&last}, NULL));
     assert_int_not_equal(last, 63);

@@ -12,7 +12,9 @@
 /* ---- folding ---- */
 
 /* Written on the left, printed as on the right. n and m are idx, c is i32, f is f32, p is bool. */
-static const struct { const char *written, *folded; } folds[] = {
+static const struct {
+    const char *written, *folded;
+} folds[] = {
     {"1 + 2 * 3", "7"},
     {"-7 / 2", "-4"},
     {"-7 % 2", "1"},
@@ -102,8 +104,10 @@ static const struct { const char *written, *folded; } folds[] = {
 /* What `let v = written` prints as, in `out`. */
 static void print_folded(const char *written, char *out, size_t capacity) {
     char text[512];
-    snprintf(text, sizeof text, "kernel @k (n: idx, m: idx, c: i32, f: f32, b: bool[1] in) { parallel for i in 0..1 {\n"
-                                "let p = b[0]\nlet v = %s }}", written);
+    snprintf(text, sizeof text,
+             "kernel @k (n: idx, m: idx, c: i32, f: f32, b: bool[1] in) { parallel for i in 0..1 {\n"
+             "let p = b[0]\nlet v = %s }}",
+             written);
     at_arena arena;
     at_arena_init(&arena, NULL);
     at_error err = {0};

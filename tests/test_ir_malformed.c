@@ -32,7 +32,9 @@ static void parse_failing(const char *text, size_t length, at_error *err) {
 }
 
 /* "$" stands for a kernel's head and a phase round what follows it, so that column 1 of line 2 is its first. */
-static const struct { const char *text, *message; } malformed[] = {
+static const struct {
+    const char *text, *message;
+} malformed[] = {
     {"", "1:1: expected 'kernel', found the end of the text"},
     {"colonel", "1:1: expected 'kernel', found 'colonel'"},
     {"kernel scale", "1:8: expected '@', found 'scale'"},
@@ -153,7 +155,9 @@ static char *repeat(const char *before, const char *part, int n, const char *aft
 static void nesting_is_bounded(void **state) {
     (void)state;
     static const char head[] = "kernel @k (x: f32[9] inout, n: idx) { parallel for i in 0..n {\n";
-    static const struct { const char *part, *message; } cases[] = {
+    static const struct {
+        const char *part, *message;
+    } cases[] = {
         {"(", "an expression is nested more than 200 deep"},
         {"neg(", "an expression is nested more than 200 deep"},
         {"x[", "an expression is nested more than 200 deep"},
@@ -180,8 +184,10 @@ static bool parse_anything(const char *text, size_t length) {
     at_arena_init(&arena, NULL);
     at_error err = {0};
     const ir_kernel *kernel = ir_parse(&arena, text, length, &err);
-    if (kernel) assert_round_trip(kernel);
-    else assert_int_equal(err.status, ATTUNE_INVALID_IR);
+    if (kernel)
+        assert_round_trip(kernel);
+    else
+        assert_int_equal(err.status, ATTUNE_INVALID_IR);
     at_arena_free(&arena);
     return kernel;
 }
@@ -242,8 +248,8 @@ static void limited_free(void *user, void *pointer) {
 
 static void refused_memory_is_reported(void **state) {
     (void)state;
-    char *text = repeat("kernel @k (x: f32[9] inout) { parallel for i in 0..9 {\n",
-                        "x[i] = fma(x[i], x[i], x[8]) ", 2000, "} }");
+    char *text = repeat("kernel @k (x: f32[9] inout) { parallel for i in 0..9 {\n", "x[i] = fma(x[i], x[i], x[8]) ",
+                        2000, "} }");
     bool done = false;
     int refused = 0;
     for (; !done; refused++) {
@@ -263,10 +269,8 @@ static void refused_memory_is_reported(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(malformed_text_is_refused),
-        cmocka_unit_test(nesting_is_bounded),
-        cmocka_unit_test(truncated_text_is_refused),
-        cmocka_unit_test(damaged_text_is_harmless),
+        cmocka_unit_test(malformed_text_is_refused),  cmocka_unit_test(nesting_is_bounded),
+        cmocka_unit_test(truncated_text_is_refused),  cmocka_unit_test(damaged_text_is_harmless),
         cmocka_unit_test(refused_memory_is_reported),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

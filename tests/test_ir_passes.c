@@ -43,7 +43,7 @@ enum { NUM_INPUTS = 24 * 1024 };
 typedef struct function {
     const char *name;
     long double (*exact)(long double x);
-    double lo, hi;     /* where most inputs are taken from */
+    double lo, hi;                   /* where most inputs are taken from */
     double limit, limit_without_fma; /* in ULP */
 } function;
 
@@ -54,27 +54,94 @@ static const function functions[] = {
 };
 
 static const double edges[] = {
-    0.0, -0.0, INFINITY, -INFINITY, NAN, 1, -1, 0.5, -0.5, 2, 0.625, 0.75, 127, 127.5, 0x1.fffffep6, 128, 128.5, 129,
-    1e9, 3e38, -126, -126.5, -127, -127.5, -128, -149, -150, -151, -1e9, -3e38, 0x1p-126, 0x1p-127, 0x1p-149,
-    -0x1p-149, 0x1.fffffcp-127, 0x1.fffffep127, 0x1.6a09e6p-1, 0x1.6a09e8p-1, 0x1.6a09e6p0, 0x1.6a09e8p0,
-    0x1.fffffep-1, 0x1.000002p0, 1023, 1023.75, 1024, 1025, 1e300, -1021, -1022, -1022.5, -1023, -1024, -1074, -1075,
-    0x1p-1022, 0x1p-1030, 0x1p-1074, -0x1p-1074, 0x1.fffffffffffffp1023, 0x1.fffffffffffffp-1, 0x1.0000000000001p0,
-    20, -20, 9.1, 18.8, -40,
+    0.0,
+    -0.0,
+    INFINITY,
+    -INFINITY,
+    NAN,
+    1,
+    -1,
+    0.5,
+    -0.5,
+    2,
+    0.625,
+    0.75,
+    127,
+    127.5,
+    0x1.fffffep6,
+    128,
+    128.5,
+    129,
+    1e9,
+    3e38,
+    -126,
+    -126.5,
+    -127,
+    -127.5,
+    -128,
+    -149,
+    -150,
+    -151,
+    -1e9,
+    -3e38,
+    0x1p-126,
+    0x1p-127,
+    0x1p-149,
+    -0x1p-149,
+    0x1.fffffcp-127,
+    0x1.fffffep127,
+    0x1.6a09e6p-1,
+    0x1.6a09e8p-1,
+    0x1.6a09e6p0,
+    0x1.6a09e8p0,
+    0x1.fffffep-1,
+    0x1.000002p0,
+    1023,
+    1023.75,
+    1024,
+    1025,
+    1e300,
+    -1021,
+    -1022,
+    -1022.5,
+    -1023,
+    -1024,
+    -1074,
+    -1075,
+    0x1p-1022,
+    0x1p-1030,
+    0x1p-1074,
+    -0x1p-1074,
+    0x1.fffffffffffffp1023,
+    0x1.fffffffffffffp-1,
+    0x1.0000000000001p0,
+    20,
+    -20,
+    9.1,
+    18.8,
+    -40,
 };
 
 static double make_input(const function *f, size_t i, bool f64) {
     double x;
     const uint64_t bits = random_ir_bits(&generator);
-    if (i < LENGTH(edges)) x = edges[i];
+    if (i < LENGTH(edges))
+        x = edges[i];
     else if (i % 4 == 0) { /* any bits at all */
         float single;
         memcpy(&single, &bits, sizeof single);
-        if (f64) memcpy(&x, &bits, sizeof x);
-        else x = single;
-    } else if (i % 4 == 1) x = random_between(f->lo, f->hi) / 64; /* round 0, or between 0 and 1/16 */
-    else if (i % 4 == 2 && f64) x = random_between(f->lo, f->hi) * 8;
-    else if (i % 4 == 2) x = random_between(0.5, 2); /* where log2 goes through 0 and tanh changes its method */
-    else x = random_between(f->lo, f->hi);
+        if (f64)
+            memcpy(&x, &bits, sizeof x);
+        else
+            x = single;
+    } else if (i % 4 == 1)
+        x = random_between(f->lo, f->hi) / 64; /* round 0, or between 0 and 1/16 */
+    else if (i % 4 == 2 && f64)
+        x = random_between(f->lo, f->hi) * 8;
+    else if (i % 4 == 2)
+        x = random_between(0.5, 2); /* where log2 goes through 0 and tanh changes its method */
+    else
+        x = random_between(f->lo, f->hi);
     return f64 ? x : (double)(float)x;
 }
 
@@ -98,7 +165,8 @@ static void run_math(const char *name, bool f64, int lanes, const at_target *tar
     const char *elem = f64 ? "f64" : "f32";
     snprintf(text, sizeof text,
              "kernel @f (x: %s[n, %d] in, o: %s[n, %d] out, n: idx) { parallel for i in 0 .. n {"
-             " o[i, 0]:x%d = %s(x[i, 0]:x%d)%s } }", elem, lanes, elem, lanes, lanes, name, lanes, closing);
+             " o[i, 0]:x%d = %s(x[i, 0]:x%d)%s } }",
+             elem, lanes, elem, lanes, lanes, name, lanes, closing);
     at_arena arena;
     at_arena_init(&arena, NULL);
     at_error err = {.status = ATTUNE_OK};
@@ -138,8 +206,10 @@ static void check_math(const function *f, const at_target *target, bool f64) {
     const size_t bytes = f64 ? sizeof(double) : sizeof(float);
     for (size_t i = 0; i < NUM_INPUTS; i++) {
         const double x = make_input(f, i, f64);
-        if (f64) ((double *)in)[i] = x;
-        else ((float *)in)[i] = (float)x;
+        if (f64)
+            ((double *)in)[i] = x;
+        else
+            ((float *)in)[i] = (float)x;
     }
     run_math(f->name, f64, 8, target, in, out);
     const double worst = max_ulp(f, target, f64, in, out);
@@ -168,8 +238,18 @@ static void test_exp2_exact(void **state) {
     static const struct {
         float x, y;
     } cases[] = {
-        {0, 1}, {-0.0f, 1}, {1, 2}, {-1, 0.5f}, {127, 0x1p127f}, {128, INFINITY}, {1e30f, INFINITY},
-        {INFINITY, INFINITY},        {-126, 0x1p-126f}, {-150, 0}, {-1e30f, 0}, {-INFINITY, 0},
+        {0, 1},
+        {-0.0f, 1},
+        {1, 2},
+        {-1, 0.5f},
+        {127, 0x1p127f},
+        {128, INFINITY},
+        {1e30f, INFINITY},
+        {INFINITY, INFINITY},
+        {-126, 0x1p-126f},
+        {-150, 0},
+        {-1e30f, 0},
+        {-INFINITY, 0},
     };
     static float in[NUM_INPUTS], out[NUM_INPUTS];
     for (const at_target *target = at_targets(); target->name; target++) {
@@ -261,7 +341,8 @@ static void observe(void *user, const char *pass, const ir_kernel *kernel) {
     observation *o = user;
     o->passes++;
     if (!strcmp(pass, "scheduled")) return;
-    if (!o->first) o->first = kernel;
+    if (!o->first)
+        o->first = kernel;
     else if (kernel != o->first) {
         o->changed++;
         run_both(o, pass, kernel);
@@ -298,10 +379,14 @@ static void test_rint(void **state) {
     static double in64[NUM_INPUTS], out64[NUM_INPUTS];
     for (size_t i = 0; i < NUM_INPUTS; i++) {
         const uint64_t bits = random_ir_bits(&generator);
-        if (i % 2) in[i] = (float)((int32_t)bits >> (bits >> 40) % 24) * 0.5f;
-        else memcpy(&in[i], &bits, sizeof in[i]);
-        if (i % 2) in64[i] = (double)((int64_t)bits >> (bits >> 32) % 50) * 0.25;
-        else memcpy(&in64[i], &bits, sizeof in64[i]);
+        if (i % 2)
+            in[i] = (float)((int32_t)bits >> (bits >> 40) % 24) * 0.5f;
+        else
+            memcpy(&in[i], &bits, sizeof in[i]);
+        if (i % 2)
+            in64[i] = (double)((int64_t)bits >> (bits >> 32) % 50) * 0.25;
+        else
+            memcpy(&in64[i], &bits, sizeof in64[i]);
     }
     run_math("rint", false, 8, at_target_find("x86-64"), in, out);
     run_math("rint", true, 4, at_target_find("x86-64"), in64, out64);
@@ -323,8 +408,8 @@ typedef struct pass_case {
 } pass_case;
 
 static const pass_case pass_cases[] = {
-    {ir_pass_unroll, "avx2", "for j in 0 .. 3 unroll { o[j] = 1.0 }",
-     "o[0] = 0x1p+0 o[1] = 0x1p+0 o[2] = 0x1p+0", NULL},
+    {ir_pass_unroll, "avx2", "for j in 0 .. 3 unroll { o[j] = 1.0 }", "o[0] = 0x1p+0 o[1] = 0x1p+0 o[2] = 0x1p+0",
+     NULL},
     {ir_pass_unroll, "avx2", "for j in 1 .. 6 by 2 unroll { let a = j * 2 o[a + i] = 1.0 }",
      "o[i + 2] = 0x1p+0 o[i + 6] = 0x1p+0 o[i + 10] = 0x1p+0", NULL},
     {ir_pass_unroll, "avx2", "for j in 0 .. 2 unroll { let a = i + j alloc r: f32[] reg r[] = 1.0 o[a] = r[] }",
@@ -341,7 +426,8 @@ static const pass_case pass_cases[] = {
      "let exp2.x = x[i] let exp2.n = rint(exp2.x) let exp2.f = exp2.x - exp2.n "
      "if ldexp(fma(fma(fma(fma(fma(fma(0x1.41fdfcp-13, exp2.f, 0x1.5f3f26p-10), exp2.f, 0x1.3b2d62p-7), exp2.f, "
      "0x1.c6aefap-5), exp2.f, 0x1.ebfbd8p-3), exp2.f, 0x1.62e43p-1), exp2.f, 0x1p+0), exp2.n) < 0x1p+0 "
-     "{ o[i] = 0x1p+0 }", NULL},
+     "{ o[i] = 0x1p+0 }",
+     NULL},
 };
 
 /* The text without line ends and indentation. */

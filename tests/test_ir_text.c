@@ -44,58 +44,57 @@ static void examples_round_trip(void **state) {
 }
 
 /* Already in the printer's own spelling, so the text itself must survive. */
-static const char every_statement[] =
-    "kernel @every_statement (\n"
-    "    x: f32[n, m] strides [s, 1] in,\n"
-    "    y: f32[n, m] inout,\n"
-    "    h: bf16[n, 64] in,\n"
-    "    single: f64[] out,\n"
-    "    t: idx[n] in,\n"
-    "    n: idx,\n"
-    "    m: idx,\n"
-    "    s: idx,\n"
-    "    scale: f32,\n"
-    "    wide: f64,\n"
-    "    count: i32,\n"
-    "    long: i64) {\n"
-    "  assume (n >= 1) & (m >= 64)\n"
-    "  assume s >= m\n"
-    "  alloc whole: f32[n * 2, 16] shared\n"
-    "  alloc flags: bool[8] shared\n"
-    "  parallel for i in 0..n, j in 0..m / 8 {\n"
-    "    alloc acc: f32x8[2, 3] reg\n"
-    "    alloc one: f32[] reg\n"
-    "    alloc pairs: bf16x16[1] reg\n"
-    "    alloc tmp: i8[64, 4] scratch\n"
-    "    prefetch x[min(i + 1, n - 1), j * 8]\n"
-    "    for k in 0..m by 8 {\n"
-    "      for r in i..n unroll {\n"
-    "        acc[0, 2] = fma(x[i, k]:x8, splat.x8(scale), acc[1, 1])\n"
-    "      }\n"
-    "    }\n"
-    "    if ((i % 2) == 0) & (scale < inf) {\n"
-    "      y[i, 0]:x8 @0 = acc[0, 0]\n"
-    "      assume t[i] < n\n"
-    "    } else {\n"
-    "      let live = ramp.x4(j, 1) < splat.x4(m)\n"
-    "      y[i, j]:x4 ? (live) = x[i, j]:x4 ? (live)\n"
-    "    }\n"
-    "    if true {\n"
-    "    }\n"
-    "    let rows = t[ramp.x4(i, 1)]:x4\n"
-    "    let gathered = x[rows, 3]:x4 ? (splat.x4(true))\n"
-    "    one[] = x[i, m - 1]\n"
-    "    single[] = wide\n"
-    "    flags[7] = false\n"
-    "    tmp[63, 3] = cast.i8(count)\n"
-    "    pairs[0] = h[i, 0]:x16\n"
-    "  }\n"
-    "  parallel for p in 0..1 {\n"
-    "    y[0, 0] = -0x0p+0\n"
-    "    single[] = -inf:f64\n"
-    "    single[] = nan:f64\n"
-    "  }\n"
-    "}\n";
+static const char every_statement[] = "kernel @every_statement (\n"
+                                      "    x: f32[n, m] strides [s, 1] in,\n"
+                                      "    y: f32[n, m] inout,\n"
+                                      "    h: bf16[n, 64] in,\n"
+                                      "    single: f64[] out,\n"
+                                      "    t: idx[n] in,\n"
+                                      "    n: idx,\n"
+                                      "    m: idx,\n"
+                                      "    s: idx,\n"
+                                      "    scale: f32,\n"
+                                      "    wide: f64,\n"
+                                      "    count: i32,\n"
+                                      "    long: i64) {\n"
+                                      "  assume (n >= 1) & (m >= 64)\n"
+                                      "  assume s >= m\n"
+                                      "  alloc whole: f32[n * 2, 16] shared\n"
+                                      "  alloc flags: bool[8] shared\n"
+                                      "  parallel for i in 0..n, j in 0..m / 8 {\n"
+                                      "    alloc acc: f32x8[2, 3] reg\n"
+                                      "    alloc one: f32[] reg\n"
+                                      "    alloc pairs: bf16x16[1] reg\n"
+                                      "    alloc tmp: i8[64, 4] scratch\n"
+                                      "    prefetch x[min(i + 1, n - 1), j * 8]\n"
+                                      "    for k in 0..m by 8 {\n"
+                                      "      for r in i..n unroll {\n"
+                                      "        acc[0, 2] = fma(x[i, k]:x8, splat.x8(scale), acc[1, 1])\n"
+                                      "      }\n"
+                                      "    }\n"
+                                      "    if ((i % 2) == 0) & (scale < inf) {\n"
+                                      "      y[i, 0]:x8 @0 = acc[0, 0]\n"
+                                      "      assume t[i] < n\n"
+                                      "    } else {\n"
+                                      "      let live = ramp.x4(j, 1) < splat.x4(m)\n"
+                                      "      y[i, j]:x4 ? (live) = x[i, j]:x4 ? (live)\n"
+                                      "    }\n"
+                                      "    if true {\n"
+                                      "    }\n"
+                                      "    let rows = t[ramp.x4(i, 1)]:x4\n"
+                                      "    let gathered = x[rows, 3]:x4 ? (splat.x4(true))\n"
+                                      "    one[] = x[i, m - 1]\n"
+                                      "    single[] = wide\n"
+                                      "    flags[7] = false\n"
+                                      "    tmp[63, 3] = cast.i8(count)\n"
+                                      "    pairs[0] = h[i, 0]:x16\n"
+                                      "  }\n"
+                                      "  parallel for p in 0..1 {\n"
+                                      "    y[0, 0] = -0x0p+0\n"
+                                      "    single[] = -inf:f64\n"
+                                      "    single[] = nan:f64\n"
+                                      "  }\n"
+                                      "}\n";
 
 static void statements_round_trip(void **state) {
     (void)state;
@@ -173,11 +172,11 @@ static void special_operators_round_trip(void **state) {
             if (elem == IR_IDX || elem == IR_I32 || elem == IR_I64)
                 ir_let(b, "v", ir_ramp(b, operand(b, ir_type_of(elem, 1)), ir_int(b, elem, 3), lanes));
         }
-        static const ir_elem casts[][2] = {
-            {IR_F64, IR_F32}, {IR_F32, IR_F64}, {IR_F32, IR_F16}, {IR_F16, IR_F32},  {IR_F32, IR_BF16},
-            {IR_BF16, IR_F32}, {IR_F32, IR_F8}, {IR_F8, IR_F32},  {IR_I8, IR_I32},   {IR_I32, IR_I8},
-            {IR_IDX, IR_I32}, {IR_I32, IR_I64}, {IR_F32, IR_I32}, {IR_I32, IR_F32},  {IR_F64, IR_IDX},
-            {IR_I64, IR_F64}, {IR_BOOL, IR_I32}, {IR_BOOL, IR_IDX}};
+        static const ir_elem casts[][2] = {{IR_F64, IR_F32},  {IR_F32, IR_F64},  {IR_F32, IR_F16}, {IR_F16, IR_F32},
+                                           {IR_F32, IR_BF16}, {IR_BF16, IR_F32}, {IR_F32, IR_F8},  {IR_F8, IR_F32},
+                                           {IR_I8, IR_I32},   {IR_I32, IR_I8},   {IR_IDX, IR_I32}, {IR_I32, IR_I64},
+                                           {IR_F32, IR_I32},  {IR_I32, IR_F32},  {IR_F64, IR_IDX}, {IR_I64, IR_F64},
+                                           {IR_BOOL, IR_I32}, {IR_BOOL, IR_IDX}};
         for (size_t i = 0; i < sizeof casts / sizeof *casts; i++)
             ir_let(b, "v", ir_cast(b, casts[i][1], operand(b, ir_type_of(casts[i][0], lanes))));
         static const ir_elem bits[][2] = {{IR_F32, IR_I32}, {IR_I32, IR_F32}, {IR_F64, IR_I64}, {IR_I64, IR_F64}};
@@ -195,9 +194,14 @@ static void constants_round_trip(void **state) {
     seed_random();
     at_arena arena;
     ir_builder *b = open_builder(&arena);
-    static const double values[] = {0.0,           -0.0,     1.0,       -0.5,           INFINITY,
-                                    -INFINITY,     NAN,      0x1p-1074, 0x1.8p-1060,    0x1.fffffffffffffp+1023,
-                                    0x1p-1022,     0x1p-149, 0x1.8p-140, 0x1.fffffep+127, 0x1p-126};
+    static const double values[] = {0.0,         -0.0,
+                                    1.0,         -0.5,
+                                    INFINITY,    -INFINITY,
+                                    NAN,         0x1p-1074,
+                                    0x1.8p-1060, 0x1.fffffffffffffp+1023,
+                                    0x1p-1022,   0x1p-149,
+                                    0x1.8p-140,  0x1.fffffep+127,
+                                    0x1p-126};
     static const int64_t integers[] = {0, 1, -1, INT32_MAX, INT32_MIN, INT64_MAX, INT64_MIN};
     for (size_t i = 0; i < sizeof values / sizeof *values; i++) {
         ir_assume(b, ir_apply(b, IR_LT, operand(b, ir_type_of(IR_F64, 1)), ir_float(b, IR_F64, values[i]), NULL));
@@ -223,10 +227,8 @@ static void constants_round_trip(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(examples_round_trip),
-        cmocka_unit_test(statements_round_trip),
-        cmocka_unit_test(operators_round_trip),
-        cmocka_unit_test(special_operators_round_trip),
+        cmocka_unit_test(examples_round_trip),  cmocka_unit_test(statements_round_trip),
+        cmocka_unit_test(operators_round_trip), cmocka_unit_test(special_operators_round_trip),
         cmocka_unit_test(constants_round_trip),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

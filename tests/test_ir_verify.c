@@ -138,12 +138,16 @@ static const bounds_case bounds_cases[] = {
     {"", "for j in 0 .. min(p, m) { y[i, m - 1] = 1.0 }", NULL},
     {"", "for j in 0 .. max(p, m) { y[i, m - 1] = 1.0 }", "cannot prove 0 <= m - 1"},
     /* many facts in scope, none of which is needed */
-    {"assume m == 50", "for tile in 0 .. 8 { let first = tile * 7 let keys = min(min(50 - first, 7), i - first + 1)"
+    {"assume m == 50",
+     "for tile in 0 .. 8 { let first = tile * 7 let keys = min(min(50 - first, 7), i - first + 1)"
      " if keys > 0 { let full = max(min(i - 1 - first, keys), 0) for c in 0 .. 16 { for j in 0 .. full - 2 by 3 {"
-     " for u in 0 .. 3 { let key = first + (j + u) y[i, key] = 1.0 } } } } }", NULL},
-    {"assume m == 49", "for tile in 0 .. 8 { let first = tile * 7 let keys = min(min(50 - first, 7), i - first + 1)"
+     " for u in 0 .. 3 { let key = first + (j + u) y[i, key] = 1.0 } } } } }",
+     NULL},
+    {"assume m == 49",
+     "for tile in 0 .. 8 { let first = tile * 7 let keys = min(min(50 - first, 7), i - first + 1)"
      " if keys > 0 { let full = max(min(i - 1 - first, keys), 0) for c in 0 .. 16 { for j in 0 .. full - 2 by 3 {"
-     " for u in 0 .. 3 { let key = first + (j + u) y[i, key] = 1.0 } } } } }", "cannot prove key <= m - 1"},
+     " for u in 0 .. 3 { let key = first + (j + u) y[i, key] = 1.0 } } } } }",
+     "cannot prove key <= m - 1"},
     /* vectors */
     {"", "for j in 0 .. m - 3 by 4 { y[i, j]:x4 = y[i, j]:x4 }", NULL},
     {"", "for j in 0 .. m { y[i, j]:x4@0 = splat.x4(1.0) }", "cannot prove i + 3 <= n - 1 (dimension 0)"},
@@ -156,8 +160,10 @@ static const bounds_case bounds_cases[] = {
     {"", "let mk = ramp.x8(i, 1) < splat.x8(n) let v = x[i]:x8 ? (mk) x[i] = 1.0", NULL},
     {"", "let mk = ramp.x8(i, 2) < splat.x8(n) let v = x[ramp.x8(i, 2)]:x8 ? (mk) x[i] = 1.0", NULL},
     {"", "let mk = ramp.x8(i, 1) < splat.x8(n) let v = x[i]:x8 ? (not(mk)) x[i] = 1.0", "cannot prove"},
-    {"", "let mk = ramp.x8(i, 1) < splat.x8(n)"
-         " let v = x[i]:x8 ? (shuffle(mk, mk, [7, 6, 5, 4, 3, 2, 1, 0])) x[i] = 1.0", "cannot prove"},
+    {"",
+     "let mk = ramp.x8(i, 1) < splat.x8(n)"
+     " let v = x[i]:x8 ? (shuffle(mk, mk, [7, 6, 5, 4, 3, 2, 1, 0])) x[i] = 1.0",
+     "cannot prove"},
     {"", "prefetch x[i + 4096] x[i] = 1.0", NULL},
 };
 
@@ -170,8 +176,8 @@ static void test_bounds(void **state) {
         const bounds_case *one = &bounds_cases[c];
         snprintf(text, sizeof text, frame, one->assume, one->body);
         const attune_status status = verify_text(text, IR_SCHEDULED, NULL, &err);
-        const bool right = one->refusal ? status == ATTUNE_INVALID_IR && strstr(err.message, one->refusal)
-                                        : status == ATTUNE_OK;
+        const bool right =
+            one->refusal ? status == ATTUNE_INVALID_IR && strstr(err.message, one->refusal) : status == ATTUNE_OK;
         if (right) continue;
         wrong++;
         print_error("%s { %s }\n  expected %s, got %s\n", one->assume, one->body,
@@ -212,9 +218,11 @@ static const rule_case rule_cases[] = {
     {KERNEL("alloc a: f32[2, 8] scratch a[1, i / 2] = 1.0"), NULL, NULL},
     {KERNEL("alloc a: f32[2, 8] scratch a[1, i] = 1.0"), NULL, "a[1, i]: cannot prove i <= 8 - 1 (dimension 1)"},
     {"kernel @k (o: f32[n] out, n: idx) { alloc s: f32[2 * n] shared"
-     " parallel for i in 0 .. 2 * n { s[i] = 1.0 } parallel for j in 0 .. n { o[j] = s[n + j] } }", "avx2", NULL},
+     " parallel for i in 0 .. 2 * n { s[i] = 1.0 } parallel for j in 0 .. n { o[j] = s[n + j] } }",
+     "avx2", NULL},
     {"kernel @k (o: f32[n, 8] strides [s, 1] out, n: idx, s: idx) { parallel for i in 0 .. n, j in 0 .. 8"
-     " { o[i, j] = 1.0 } }", "avx2", NULL},
+     " { o[i, j] = 1.0 } }",
+     "avx2", NULL},
     {"kernel @k (o: f32[n] out, n: idx, f: f32) { parallel for i in 0 .. cast.idx(exp2(f)) { } }", NULL,
      "made of more than constants and scalar parameters"},
 };
@@ -226,8 +234,8 @@ static void test_rules(void **state) {
     for (size_t c = 0; c < LENGTH(rule_cases); c++) {
         const rule_case *one = &rule_cases[c];
         const attune_status status = verify_text(one->text, one->target ? IR_LOWERED : IR_SCHEDULED, one->target, &err);
-        const bool right = one->refusal ? status == ATTUNE_INVALID_IR && strstr(err.message, one->refusal)
-                                        : status == ATTUNE_OK;
+        const bool right =
+            one->refusal ? status == ATTUNE_INVALID_IR && strstr(err.message, one->refusal) : status == ATTUNE_OK;
         if (right) continue;
         wrong++;
         print_error("%s\n  expected %s, got %s\n", one->text, one->refusal ? one->refusal : "acceptance",
@@ -275,9 +283,7 @@ static void no_step(ir_kernel *k) { statement(k, 3)->u.loop.step = 0; }
 static void odd_alloc(ir_kernel *k) { MUTABLE(ir_buffer, statement(k, 0)->u.alloc)->type.lanes = 5; }
 static void no_dim(ir_kernel *k) { MUTABLE(ir_buffer, statement(k, 0)->u.alloc)->dims[0] = NULL; }
 static void param_alloc(ir_kernel *k) { MUTABLE(ir_buffer, statement(k, 0)->u.alloc)->space = IR_PARAM; }
-static void far_pick(ir_kernel *k) {
-    MUTABLE(uint8_t, statement(k, 4)->u.let.value->value.pick)[1] = 8;
-}
+static void far_pick(ir_kernel *k) { MUTABLE(uint8_t, statement(k, 4)->u.let.value->value.pick)[1] = 8; }
 static void wide_reg(ir_kernel *k) { MUTABLE(ir_access, statement(k, 5)->u.store.access)->lanes = 8; }
 static void large_bool(ir_kernel *k) { MUTABLE(ir_expr, statement(k, 6)->u.branch.condition)->value.i = 2; }
 static void float_condition(ir_kernel *k) { MUTABLE(ir_expr, statement(k, 6)->u.branch.condition)->type.elem = IR_I32; }

@@ -161,15 +161,16 @@ static bool same_key(const char *a, const char *b) {
 static void test_key(void **state) {
     (void)state;
     const char *base = "num_heads=4,seq_q=8,head_dim=16";
-    assert_true(same_key(base, "num_heads=4,num_kv_heads=4,seq_q=8,seq_kv=8,head_dim=16,head_dim_v=16,softmax_scale=0.25"));
+    assert_true(
+        same_key(base, "num_heads=4,num_kv_heads=4,seq_q=8,seq_kv=8,head_dim=16,head_dim_v=16,softmax_scale=0.25"));
     assert_true(same_key(base, "batch=7,num_heads=2,seq_q=8,head_dim=16"));
     assert_true(same_key(base, "num_heads=4,seq_q=8,head_dim=16,layout=bshd"));
     static const char *const others[] = {
         "num_heads=4,num_kv_heads=2,seq_q=8,head_dim=16", "num_heads=4,seq_q=9,seq_kv=8,head_dim=16",
-        "num_heads=4,seq_q=8,seq_kv=9,head_dim=16", "num_heads=4,seq_q=8,head_dim=17",
-        "num_heads=4,seq_q=8,head_dim=16,head_dim_v=17", "num_heads=4,seq_q=8,head_dim=16,softmax_scale=0.5",
-        "num_heads=4,seq_q=8,head_dim=16,is_causal=1", "num_heads=4,seq_q=8,head_dim=16,is_causal=1,causal_offset=1",
-        "num_heads=4,seq_q=8,head_dim=16,lse=1", "num_heads=4,seq_q=8,head_dim=16,q_strides=1024:256:32:2",
+        "num_heads=4,seq_q=8,seq_kv=9,head_dim=16",       "num_heads=4,seq_q=8,head_dim=17",
+        "num_heads=4,seq_q=8,head_dim=16,head_dim_v=17",  "num_heads=4,seq_q=8,head_dim=16,softmax_scale=0.5",
+        "num_heads=4,seq_q=8,head_dim=16,is_causal=1",    "num_heads=4,seq_q=8,head_dim=16,is_causal=1,causal_offset=1",
+        "num_heads=4,seq_q=8,head_dim=16,lse=1",          "num_heads=4,seq_q=8,head_dim=16,q_strides=1024:256:32:2",
     };
     for (size_t i = 0; i < sizeof others / sizeof *others; i++) {
         if (same_key(base, others[i])) fail_msg("%s has the key of %s", others[i], base);
@@ -182,8 +183,8 @@ static void test_flops(void **state) {
     (void)state;
     for (int offset = -8; offset <= 8; offset++) {
         char text[128];
-        snprintf(text, sizeof text, "batch=2,num_heads=3,seq_q=5,seq_kv=4,head_dim=3,head_dim_v=2,is_causal=1,causal_offset=%d",
-                 offset);
+        snprintf(text, sizeof text,
+                 "batch=2,num_heads=3,seq_q=5,seq_kv=4,head_dim=3,head_dim_v=2,is_causal=1,causal_offset=%d", offset);
         const attune_problem p = canonical(text);
         int pairs = 0;
         for (int i = 0; i < 5; i++)
@@ -204,9 +205,11 @@ static void test_schedules(void **state) {
         mha_schedule_print(&chosen, text, sizeof text);
         assert_int_equal(mha_schedule_parse(text, &again, &err), ATTUNE_OK);
         assert_memory_equal(&chosen, &again, sizeof chosen);
-        static const char *const wrong[] = {"lanes=3",         "lanes=32",     "score_rows=5,kv_tile=12", "kv_tile=8192",
-                                            "value_rows=41",   "q_vectors=65", "score_vectors=7",         "score_rows=101",
-                                            "value_vectors=3", "score_unroll=3", "value_unroll=17", "strategy=no",  "tiles=4",                 "lanes=0"};
+        static const char *const wrong[] = {"lanes=3",         "lanes=32",        "score_rows=5,kv_tile=12",
+                                            "kv_tile=8192",    "value_rows=41",   "q_vectors=65",
+                                            "score_vectors=7", "score_rows=101",  "value_vectors=3",
+                                            "score_unroll=3",  "value_unroll=17", "strategy=no",
+                                            "tiles=4",         "lanes=0"};
         for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
             attune_schedule s = chosen;
             at_error why = {0};
@@ -264,11 +267,15 @@ static void test_choice_is_legal(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_text_round_trip), cmocka_unit_test(test_text_in_another_locale),
+        cmocka_unit_test(test_text_round_trip),
+        cmocka_unit_test(test_text_in_another_locale),
         cmocka_unit_test(test_print_truncates),
-        cmocka_unit_test(test_text_refused),    cmocka_unit_test(test_ranges),
-        cmocka_unit_test(test_causal_is_normalized), cmocka_unit_test(test_key),
-        cmocka_unit_test(test_flops),           cmocka_unit_test(test_schedules),
+        cmocka_unit_test(test_text_refused),
+        cmocka_unit_test(test_ranges),
+        cmocka_unit_test(test_causal_is_normalized),
+        cmocka_unit_test(test_key),
+        cmocka_unit_test(test_flops),
+        cmocka_unit_test(test_schedules),
         cmocka_unit_test(test_struct_size_is_checked),
         cmocka_unit_test(test_choice_is_legal),
     };

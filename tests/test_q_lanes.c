@@ -39,7 +39,8 @@ static sample make_sample(const char *text) {
     attune_problem p = ATTUNE_PROBLEM_INIT;
     sample s;
     at_error err = {0};
-    if (mha_problem_parse(text, &p, &err) || mha_canonicalize(&p, &s.problem, &err)) fail_msg("%s: %s", text, err.message);
+    if (mha_problem_parse(text, &p, &err) || mha_canonicalize(&p, &s.problem, &err))
+        fail_msg("%s: %s", text, err.message);
     const attune_problem *c = &s.problem;
     s.num_q = (size_t)(c->batch * c->num_heads * c->seq_q * c->head_dim);
     s.num_k = (size_t)(c->batch * c->num_kv_heads * c->seq_kv * c->head_dim);
@@ -59,14 +60,15 @@ static void free_sample(sample *s) {
 }
 
 /* The kernel of a sample, interpreted as lowered for the target. lse may be NULL if the problem has none. */
-static void interpret(const sample *s, const attune_schedule *schedule, const at_target *target, float *out, float *lse) {
+static void interpret(const sample *s, const attune_schedule *schedule, const at_target *target, float *out,
+                      float *lse) {
     at_arena arena;
     at_arena_init(&arena, NULL);
     at_error err = {0};
     const ir_kernel *kernel = mha_build(&arena, &s->problem, schedule, target, &err);
     if (kernel) kernel = ir_lower(kernel, target, NULL, NULL, &err);
-    attune_arguments a = {.batch = s->problem.batch, .num_heads = s->problem.num_heads,
-                          .num_kv_heads = s->problem.num_kv_heads};
+    attune_arguments a = {
+        .batch = s->problem.batch, .num_heads = s->problem.num_heads, .num_kv_heads = s->problem.num_kv_heads};
     memcpy(a.q_strides, s->problem.q_strides, sizeof a.q_strides);
     memcpy(a.k_strides, s->problem.k_strides, sizeof a.k_strides);
     memcpy(a.v_strides, s->problem.v_strides, sizeof a.v_strides);
@@ -209,8 +211,10 @@ static void test_hidden_keys_do_not_leak(void **state) {
         for (int i = 0; i < 30; i++)
             for (int d = 0; d < 9; d++) {
                 const float x = out[i * 9 + d];
-                if (i == 5 || i >= 20) assert_true(isnan(x));
-                else assert_memory_equal(&x, &clean[i * 9 + d], sizeof x);
+                if (i == 5 || i >= 20)
+                    assert_true(isnan(x));
+                else
+                    assert_memory_equal(&x, &clean[i * 9 + d], sizeof x);
             }
         free(clean);
         free(out);

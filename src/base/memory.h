@@ -11,9 +11,9 @@
 /* malloc/free wrapped as an allocator; what a NULL allocator means everywhere. */
 const attune_allocator *at_default_allocator(void);
 
-void *at_alloc(const attune_allocator *allocator, size_t bytes);            /* zeroed, 16-byte aligned */
+void *at_alloc(const attune_allocator *allocator, size_t bytes);                       /* zeroed, 16-byte aligned */
 void *at_alloc_aligned(const attune_allocator *allocator, size_t bytes, size_t align); /* not zeroed */
-void at_free(const attune_allocator *allocator, void *pointer);             /* NULL is fine */
+void at_free(const attune_allocator *allocator, void *pointer);                        /* NULL is fine */
 
 /* true and *out = a * b, or false on overflow. */
 static inline bool at_mul_size(size_t a, size_t b, size_t *out) { return !__builtin_mul_overflow(a, b, out); }

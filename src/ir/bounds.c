@@ -45,17 +45,15 @@ static void condition_facts(ir_bounds *b, const ir_expr *e, bool holds, sink_fn 
         condition_facts(b, e->args[0], holds, sink, user);
         condition_facts(b, e->args[1], holds, sink, user);
         return;
-    case IR_NOT:
-        condition_facts(b, e->args[0], !holds, sink, user);
-        return;
-    case IR_SPLAT:
-        condition_facts(b, e->args[0], holds, sink, user);
-        return;
-    case IR_EQ: case IR_NE: case IR_LT: case IR_LE: case IR_GT: case IR_GE:
-        compare_facts(b, e, holds ? e->op : negated(e->op), sink, user);
-        return;
-    default:
-        return;
+    case IR_NOT: condition_facts(b, e->args[0], !holds, sink, user); return;
+    case IR_SPLAT: condition_facts(b, e->args[0], holds, sink, user); return;
+    case IR_EQ:
+    case IR_NE:
+    case IR_LT:
+    case IR_LE:
+    case IR_GT:
+    case IR_GE: compare_facts(b, e, holds ? e->op : negated(e->op), sink, user); return;
+    default: return;
     }
 }
 
@@ -103,8 +101,10 @@ static void kernel_sink(ir_bounds *b, void *user, const ir_form *fact) {
     (void)user;
     const ir_term term = fact->n == 1 ? fact->terms[0] : (ir_term){0, 0};
     if (fact->n == 1 && b->atoms[term.atom]->kind != IR_ATOM_PRODUCT && fact->c != INT64_MIN && term.k != INT64_MIN) {
-        if (term.k > 0) ir_atom_narrow(b, term.atom, -ir_floor_div(fact->c, term.k), IR_NO_MAX);
-        else ir_atom_narrow(b, term.atom, IR_NO_MIN, ir_floor_div(fact->c, -term.k));
+        if (term.k > 0)
+            ir_atom_narrow(b, term.atom, -ir_floor_div(fact->c, term.k), IR_NO_MAX);
+        else
+            ir_atom_narrow(b, term.atom, IR_NO_MIN, ir_floor_div(fact->c, -term.k));
     }
     push_sink(b, NULL, fact);
 }
@@ -174,14 +174,10 @@ static bool binary_of(ir_bounds *b, const ir_expr *e, ir_form *out) {
     form_of(b, e->args[1], &y);
     switch (e->op) {
     case IR_ADD:
-    case IR_SUB:
-        ir_form_copy(out, &x);
-        return ir_form_add(out, &y, e->op == IR_ADD ? 1 : -1);
-    case IR_MUL:
-        return ir_bounds_multiply(b, out, &x, &y);
+    case IR_SUB: ir_form_copy(out, &x); return ir_form_add(out, &y, e->op == IR_ADD ? 1 : -1);
+    case IR_MUL: return ir_bounds_multiply(b, out, &x, &y);
     case IR_DIV:
-    case IR_MOD:
-        return ir_bounds_divide(b, e->op, &x, &y, out);
+    case IR_MOD: return ir_bounds_divide(b, e->op, &x, &y, out);
     case IR_SHL:
     case IR_SHR:
         if (y.n > 0 || y.c < 0 || y.c > 30) return false;
@@ -194,36 +190,36 @@ static bool binary_of(ir_bounds *b, const ir_expr *e, ir_form *out) {
         ir_form_atom(out, ir_atom_new(b, 0, mask));
         return true;
     }
-    default:
-        return ir_bounds_min_or_max(b, e->op == IR_MIN, &x, &y, out);
+    default: return ir_bounds_min_or_max(b, e->op == IR_MIN, &x, &y, out);
     }
 }
 
 static bool try_form(ir_bounds *b, const ir_expr *e, ir_form *out) {
     ir_form x, y;
     switch (e->op) {
-    case IR_CONST:
-        ir_form_const(out, e->value.i);
-        return true;
+    case IR_CONST: ir_form_const(out, e->value.i); return true;
     case IR_VAR:
         if (!b->var_forms[e->value.var->id]) return false;
         ir_form_copy(out, b->var_forms[e->value.var->id]);
         return true;
-    case IR_ADD: case IR_SUB: case IR_MUL: case IR_DIV: case IR_MOD: case IR_SHL: case IR_SHR: case IR_AND:
-    case IR_MIN: case IR_MAX:
-        return binary_of(b, e, out);
-    case IR_NEG:
-        form_of(b, e->args[0], out);
-        return ir_form_scale(out, -1);
+    case IR_ADD:
+    case IR_SUB:
+    case IR_MUL:
+    case IR_DIV:
+    case IR_MOD:
+    case IR_SHL:
+    case IR_SHR:
+    case IR_AND:
+    case IR_MIN:
+    case IR_MAX: return binary_of(b, e, out);
+    case IR_NEG: form_of(b, e->args[0], out); return ir_form_scale(out, -1);
     case IR_ABS:
         form_of(b, e->args[0], &x);
         ir_form_copy(&y, &x);
         return ir_form_scale(&y, -1) && ir_bounds_min_or_max(b, false, &x, &y, out);
     case IR_SELECT: return select_of(b, e, out);
     case IR_CAST: return cast_of(b, e, out);
-    case IR_SPLAT:
-        form_of(b, e->args[0], out);
-        return true;
+    case IR_SPLAT: form_of(b, e->args[0], out); return true;
     case IR_RAMP: return ramp_of(b, e, out);
     default: return false;
     }
@@ -251,11 +247,12 @@ void ir_bounds_param(ir_bounds *b, const ir_var *var) {
     b->var_forms[var->id] = ir_bounds_keep(b, &f);
 }
 
-void ir_bounds_loop(ir_bounds *b, const ir_var *var, const ir_expr *lo, const ir_expr *hi, int64_t step,
-                    bool unroll) {
+void ir_bounds_loop(ir_bounds *b, const ir_var *var, const ir_expr *lo, const ir_expr *hi, int64_t step, bool unroll) {
     ir_form first, end, last, value, counter;
-    if (lo) form_of(b, lo, &first);
-    else ir_form_const(&first, 0);
+    if (lo)
+        form_of(b, lo, &first);
+    else
+        ir_form_const(&first, 0);
     form_of(b, hi, &end);
     const uint32_t id = ir_atom_new(b, 0, IR_NO_MAX);
     ir_form_atom(&counter, id);
@@ -322,8 +319,10 @@ ir_bounds_verdict ir_bounds_access(ir_bounds *b, const ir_access *access, int *d
         const bool spread = buffer->space != IR_REG && !gather && d == access->axis;
         *dim = d;
         if (index->op == IR_CONST && size->op == IR_CONST && !spread) {
-            if (index->value.i < 0) verdict = IR_BOUNDS_BELOW;
-            else if (index->value.i >= size->value.i) verdict = IR_BOUNDS_ABOVE;
+            if (index->value.i < 0)
+                verdict = IR_BOUNDS_BELOW;
+            else if (index->value.i >= size->value.i)
+                verdict = IR_BOUNDS_ABOVE;
             continue;
         }
         verdict = check_index(b, index, size, spread ? access->lanes : 1, spread && access->mask && access->lanes > 1);

@@ -26,7 +26,7 @@ ir_bounds *ir_bounds_new(at_arena *arena, uint32_t num_vars);
 void ir_bounds_param(ir_bounds *b, const ir_var *var);
 void ir_bounds_dim(ir_bounds *b, const ir_expr *dim); /* of a parameter or shared buffer: never negative */
 void ir_bounds_loop(ir_bounds *b, const ir_var *var, const ir_expr *lo, const ir_expr *hi, int64_t step,
-                    bool unroll);                     /* lo NULL: 0 */
+                    bool unroll); /* lo NULL: 0 */
 void ir_bounds_let(ir_bounds *b, const ir_var *var, const ir_expr *value);
 
 /* Whether the value is known while the kernel is lowered: made of constants and variables of unrolled loops. */

@@ -76,8 +76,10 @@ void ir_atom_add_fact(ir_bounds *b, uint32_t id, const ir_form *fact) {
     if (!ir_form_add(&rest, &self, -h)) return;
     const int64_t most = ir_bounds_max(b, &rest); /* h * x >= -rest >= -most */
     if (most == IR_NO_MAX || most == INT64_MIN) return;
-    if (h > 0) ir_atom_narrow(b, id, -ir_floor_div(most, h), IR_NO_MAX);
-    else ir_atom_narrow(b, id, IR_NO_MIN, ir_floor_div(most, -h));
+    if (h > 0)
+        ir_atom_narrow(b, id, -ir_floor_div(most, h), IR_NO_MAX);
+    else
+        ir_atom_narrow(b, id, IR_NO_MIN, ir_floor_div(most, -h));
 }
 
 /* ---- Forms made of forms ---- */
@@ -149,7 +151,7 @@ bool ir_bounds_multiply(ir_bounds *b, ir_form *out, const ir_form *f, const ir_f
 }
 
 uint32_t ir_atom_intern(ir_bounds *b, int op, const ir_form *x, const ir_form *y, int64_t m, const void *extra,
-                       bool *is_new) {
+                        bool *is_new) {
     uint64_t hash = ir_form_hash(x, (uint64_t)op * 31 + (uint64_t)m) ^ (uint64_t)x->c ^ ((uintptr_t)extra >> 4);
     if (y) hash = ir_form_hash(y, hash) ^ (uint64_t)y->c;
     hash *= 0x9e3779b97f4a7c15u;
@@ -157,8 +159,8 @@ uint32_t ir_atom_intern(ir_bounds *b, int op, const ir_form *x, const ir_form *y
     *is_new = false;
     for (uint32_t id = *slot; id; id = b->atoms[id]->next) {
         const struct ir_atom_key *key = &b->atoms[id]->key;
-        if (b->atoms[id]->key_hash == hash && key->op == op && key->m == m && key->extra == extra &&
-            !key->y == !y && ir_form_equal(key->x, x) && (!y || ir_form_equal(key->y, y)))
+        if (b->atoms[id]->key_hash == hash && key->op == op && key->m == m && key->extra == extra && !key->y == !y &&
+            ir_form_equal(key->x, x) && (!y || ir_form_equal(key->y, y)))
             return id;
     }
     const ir_form *kept_x = ir_bounds_keep(b, x), *kept_y = y ? ir_bounds_keep(b, y) : NULL;
@@ -190,8 +192,10 @@ bool ir_bounds_divide_const(ir_bounds *b, const ir_form *x, int64_t m, ir_form *
     ir_form_const(&rest, x->c - out->c * m);
     for (uint32_t i = 0; i < x->n; i++) {
         const ir_term term = x->terms[i];
-        if (term.k % m == 0) out->terms[out->n++] = (ir_term){term.k / m, term.atom};
-        else rest.terms[rest.n++] = term;
+        if (term.k % m == 0)
+            out->terms[out->n++] = (ir_term){term.k / m, term.atom};
+        else
+            rest.terms[rest.n++] = term;
     }
     if (ir_bounds_min(b, &rest) >= 0 && ir_bounds_max(b, &rest) < m) return true;
     bool is_new;

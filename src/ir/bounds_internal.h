@@ -18,20 +18,20 @@ typedef enum ir_atom_kind { IR_ATOM_PLAIN, IR_ATOM_CASES, IR_ATOM_PRODUCT } ir_a
 typedef struct ir_atom {
     uint8_t kind, num_facts, num_factors, num_case_facts[2];
     bool is_static;
-    int64_t min, max;                         /* of all but products */
-    uint32_t rank;                            /* facts and cases mention atoms of lower rank only, and itself */
+    int64_t min, max; /* of all but products */
+    uint32_t rank;    /* facts and cases mention atoms of lower rank only, and itself */
     const ir_form *facts[IR_ATOM_FACTS];
-    const ir_form *cases[2];                  /* CASES: its value is one of the two */
+    const ir_form *cases[2]; /* CASES: its value is one of the two */
     const ir_form *case_facts[2][IR_CASE_FACTS];
-    uint32_t factors[IR_ATOM_FACTORS];        /* PRODUCT: atoms that are no products, ascending */
-    uint64_t key_hash;                        /* of what it was made from, for finding it again */
+    uint32_t factors[IR_ATOM_FACTORS]; /* PRODUCT: atoms that are no products, ascending */
+    uint64_t key_hash;                 /* of what it was made from, for finding it again */
     struct ir_atom_key {
         int op;
-        const void *extra;                    /* the condition of a select */
+        const void *extra; /* the condition of a select */
         int64_t m;
         const ir_form *x, *y;
     } key;
-    uint32_t next;                            /* in its slot of the intern table */
+    uint32_t next; /* in its slot of the intern table */
 } ir_atom;
 
 typedef struct ir_proof {
@@ -43,11 +43,11 @@ struct ir_bounds {
     at_arena *arena;
     uint32_t num_vars, num_atoms, atom_capacity, num_facts, fact_capacity, epoch;
     int budget;
-    ir_atom **atoms;                          /* 0 stands for anything unknown once memory has run out */
+    ir_atom **atoms; /* 0 stands for anything unknown once memory has run out */
     const ir_form **facts;
-    const ir_form **var_forms;                /* by id; NULL: not an integer */
-    const ir_expr **var_values;               /* by id: of lets */
-    uint32_t lane_atoms[8];                   /* by log2(lanes): 0 … lanes-1 */
+    const ir_form **var_forms;  /* by id; NULL: not an integer */
+    const ir_expr **var_values; /* by id: of lets */
+    uint32_t lane_atoms[8];     /* by log2(lanes): 0 … lanes-1 */
     uint32_t slots[IR_INTERN_SLOTS];
     ir_proof proofs[IR_PROOF_CACHE];
 };

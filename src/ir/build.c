@@ -70,8 +70,9 @@ static ir_symbol *new_symbol(ir_builder *b, const char *name) {
     }
     ir_symbol *symbol = ir_symbols_add(&b->symbols, name, length);
     if (symbol && (symbol->defined || symbol->word) && b->strict) {
-        ir_build_fail(b, symbol->word ? "'%s' is a word of the language and cannot be a name"
-                                      : "the name '%s' is already taken", name);
+        ir_build_fail(
+            b, symbol->word ? "'%s' is a word of the language and cannot be a name" : "the name '%s' is already taken",
+            name);
         return NULL;
     }
     if (symbol && (symbol->defined || symbol->word)) symbol = free_symbol(b, name, length);
@@ -96,7 +97,10 @@ ir_buffer *ir_build_buffer(ir_builder *b, const char *name, ir_type type, ir_spa
     ir_symbol *symbol = new_symbol(b, name);
     ir_buffer *buffer = symbol ? ir_build_alloc(b, sizeof *buffer) : NULL;
     if (!buffer) return NULL;
-    *buffer = (ir_buffer){.name = symbol->name, .type = type, .space = space, .num_dims = (uint8_t)num_dims,
+    *buffer = (ir_buffer){.name = symbol->name,
+                          .type = type,
+                          .space = space,
+                          .num_dims = (uint8_t)num_dims,
                           .id = b->kernel->num_buffers++};
     ir_symbols_define(&b->symbols, symbol, NULL, buffer);
     return buffer;
@@ -134,8 +138,10 @@ ir_builder *ir_builder_like(at_arena *arena, const ir_kernel *old) {
             break;
         }
         ir_symbols_define(&b->symbols, symbol, param.var, param.buffer);
-        if (param.var) b->kernel->num_vars++;
-        else b->kernel->num_buffers++;
+        if (param.var)
+            b->kernel->num_vars++;
+        else
+            b->kernel->num_buffers++;
     }
     return b;
 }

@@ -13,7 +13,8 @@ typedef struct ir_builder ir_builder;
 /* A builder whose kernel lives in `arena`. NULL when the arena refuses. The builder lives in the arena too. */
 ir_builder *ir_builder_new(at_arena *arena, const char *kernel_name);
 
-/* The kernel, or NULL with *err filled (the sticky error, or an unclosed scope). Also refuses a kernel with no phase. */
+/* The kernel, or NULL with *err filled (the sticky error, or an unclosed scope). Also refuses a kernel with no phase.
+ */
 ir_kernel *ir_builder_finish(ir_builder *b, at_error *err);
 
 bool ir_failed(const ir_builder *b);
@@ -32,8 +33,8 @@ const ir_buffer *ir_shared(ir_builder *b, const char *name, ir_elem elem, int nu
 /* ---- Expressions ---- */
 
 const ir_expr *ir_idx(ir_builder *b, int64_t value);
-const ir_expr *ir_int(ir_builder *b, ir_elem elem, int64_t value);   /* INT or BOOL elements */
-const ir_expr *ir_float(ir_builder *b, ir_elem elem, double value);  /* FLOAT elements; f32 is rounded */
+const ir_expr *ir_int(ir_builder *b, ir_elem elem, int64_t value);  /* INT or BOOL elements */
+const ir_expr *ir_float(ir_builder *b, ir_elem elem, double value); /* FLOAT elements; f32 is rounded */
 /* A constant of the element of `like`, splatted to its lanes. */
 const ir_expr *ir_const_like(ir_builder *b, const ir_expr *like, double value);
 const ir_expr *ir_var_ref(ir_builder *b, const ir_var *var);
@@ -62,7 +63,7 @@ const ir_expr *ir_dot2(ir_builder *b, const ir_expr *x, const ir_expr *y, const 
 /* Accesses. Index arguments after `num` are const ir_expr *. */
 const ir_access *ir_at(ir_builder *b, const ir_buffer *buffer, int lanes, int num, ...); /* along the last dim */
 const ir_access *ir_access_make(ir_builder *b, const ir_buffer *buffer, int lanes, int axis, int num,
-                                const ir_expr *const *indices, const ir_expr *mask);     /* axis -1: the last dim */
+                                const ir_expr *const *indices, const ir_expr *mask); /* axis -1: the last dim */
 const ir_expr *ir_load(ir_builder *b, const ir_access *access);
 
 /* ---- Statements: appended to the innermost open block ---- */
@@ -79,7 +80,8 @@ void ir_if_else(ir_builder *b);
 void ir_if_end(ir_builder *b);
 /* Names need not be unique here: a taken name gets a suffix ".1", ".2", … */
 const ir_expr *ir_let(ir_builder *b, const char *name, const ir_expr *value);
-const ir_buffer *ir_alloc(ir_builder *b, const char *name, ir_space space, ir_type type, int num_dims, const int64_t *dims);
+const ir_buffer *ir_alloc(ir_builder *b, const char *name, ir_space space, ir_type type, int num_dims,
+                          const int64_t *dims);
 void ir_store(ir_builder *b, const ir_access *access, const ir_expr *value);
 void ir_prefetch(ir_builder *b, const ir_access *access);
 void ir_assume(ir_builder *b, const ir_expr *condition);

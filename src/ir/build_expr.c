@@ -12,8 +12,10 @@
 ir_type_text ir_type_describe(ir_type type) {
     ir_type_text out;
     const char *elem = ir_elem_get(type.elem)->name;
-    if (type.lanes == 1) snprintf(out.text, sizeof out.text, "%s", elem);
-    else snprintf(out.text, sizeof out.text, "%sx%d", elem, type.lanes);
+    if (type.lanes == 1)
+        snprintf(out.text, sizeof out.text, "%s", elem);
+    else
+        snprintf(out.text, sizeof out.text, "%sx%d", elem, type.lanes);
     return out;
 }
 

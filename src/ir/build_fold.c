@@ -23,9 +23,7 @@ typedef union cell {
 
 static bool is_const(const ir_expr *x) { return x->op == IR_CONST; }
 
-static bool is_int_const(const ir_expr *x) {
-    return is_const(x) && ir_elem_get(x->type.elem)->class == IR_CLASS_INT;
-}
+static bool is_int_const(const ir_expr *x) { return is_const(x) && ir_elem_get(x->type.elem)->class == IR_CLASS_INT; }
 
 static cell cell_of(const ir_expr *x) {
     cell c = {.i64 = 0};
@@ -128,8 +126,7 @@ static const ir_expr *fold_sum(ir_builder *b, ir_op op, const ir_expr *x, const 
     if (!l.base && op == IR_ADD) return join_sum(b, r.base, offset);
     if (!l.base && l.offset == 0) return ir_neg(b, y);
     if (l.base && r.base && (l.offset || r.offset)) return join_sum(b, ir_apply(b, op, l.base, r.base, NULL), offset);
-    if (!l.base && r.offset)
-        return ir_sub(b, int_const(b, x->type.elem, offset), r.base);
+    if (!l.base && r.offset) return ir_sub(b, int_const(b, x->type.elem, offset), r.base);
     return NULL;
 }
 

@@ -10,8 +10,8 @@ typedef enum ir_scope_kind { IR_SCOPE_PHASE, IR_SCOPE_FOR, IR_SCOPE_THEN, IR_SCO
 typedef struct ir_scope {
     ir_scope_kind kind;
     ir_block *block;
-    ir_stmt *stmt;         /* the for or if; NULL in a phase */
-    ir_symbol *symbols;    /* newest symbol before the scope opened */
+    ir_stmt *stmt;      /* the for or if; NULL in a phase */
+    ir_symbol *symbols; /* newest symbol before the scope opened */
 } ir_scope;
 
 /* A list that grows in the arena. */
@@ -25,11 +25,11 @@ struct ir_builder {
     at_error error;
     ir_kernel *kernel;
     ir_list params, shared, assumes;
-    ir_phase *phase;       /* the open or last one */
+    ir_phase *phase; /* the open or last one */
     ir_symbols symbols;
     ir_scope scopes[IR_MAX_DEPTH];
     int num_scopes;
-    bool strict;           /* a name that is taken is an error, not a reason for a suffix: the parser's way */
+    bool strict; /* a name that is taken is an error, not a reason for a suffix: the parser's way */
 };
 
 /* Zeroed memory in the kernel's arena; NULL also when the builder has failed before. */

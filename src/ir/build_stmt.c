@@ -28,8 +28,10 @@ static ir_stmt *append_stmt(ir_builder *b, ir_stmt_kind kind) {
     if (!stmt) return NULL;
     stmt->kind = kind;
     ir_block *block = innermost(b)->block;
-    if (block->last) block->last->next = stmt;
-    else block->first = stmt;
+    if (block->last)
+        block->last->next = stmt;
+    else
+        block->first = stmt;
     block->last = stmt;
     return stmt;
 }
@@ -40,8 +42,10 @@ void ir_phase_begin(ir_builder *b) {
     if (b->num_scopes) ir_build_fail(b, "a phase cannot stand inside another block");
     ir_phase *phase = ir_build_alloc(b, sizeof *phase);
     if (!phase) return;
-    if (b->phase) b->phase->next = phase;
-    else b->kernel->phases = phase;
+    if (b->phase)
+        b->phase->next = phase;
+    else
+        b->kernel->phases = phase;
     b->phase = phase;
     b->kernel->num_phases++;
     open_scope(b, IR_SCOPE_PHASE, &phase->body, NULL);
@@ -49,8 +53,10 @@ void ir_phase_begin(ir_builder *b) {
 
 const ir_expr *ir_parallel(ir_builder *b, const char *name, const ir_expr *hi) {
     const bool at_start = b->num_scopes == 1 && !b->phase->body.first;
-    if (!at_start) ir_build_fail(b, "a parallel loop must come before the first statement of a phase");
-    else if (b->phase->num_loops == IR_MAX_LOOPS) ir_build_fail(b, "a phase has more than %d loops", IR_MAX_LOOPS);
+    if (!at_start)
+        ir_build_fail(b, "a parallel loop must come before the first statement of a phase");
+    else if (b->phase->num_loops == IR_MAX_LOOPS)
+        ir_build_fail(b, "a phase has more than %d loops", IR_MAX_LOOPS);
     if (ir_failed(b) || !ir_check_idx(b, hi, "the end of a parallel loop")) return NULL;
     const ir_var *var = ir_build_var(b, name, ir_type_of(IR_IDX, 1));
     if (!var) return NULL;
@@ -126,7 +132,8 @@ static bool check_alloc(ir_builder *b, const char *name, ir_space space, ir_type
                       ir_type_describe(type).text);
     size_t bytes = ir_elem_get(type.elem)->bytes * (size_t)type.lanes;
     for (int d = 0; d < num_dims && !ir_failed(b); d++) {
-        if (dims[d] < 1) ir_build_fail(b, "'%.80s' has a dimension of %lld", name, (long long)dims[d]);
+        if (dims[d] < 1)
+            ir_build_fail(b, "'%.80s' has a dimension of %lld", name, (long long)dims[d]);
         else if (!at_mul_size(bytes, (size_t)dims[d], &bytes) || bytes > PTRDIFF_MAX)
             ir_build_fail(b, "the size of '%.80s' overflows", name);
     }
@@ -161,8 +168,10 @@ void ir_store(ir_builder *b, const ir_access *access, const ir_expr *value) {
 }
 
 void ir_prefetch(ir_builder *b, const ir_access *access) {
-    if (!access) ir_build_fail(b, "a prefetch has no access");
-    else if (access->buffer->space == IR_REG) ir_build_fail(b, "reg '%s' cannot be prefetched", access->buffer->name);
+    if (!access)
+        ir_build_fail(b, "a prefetch has no access");
+    else if (access->buffer->space == IR_REG)
+        ir_build_fail(b, "reg '%s' cannot be prefetched", access->buffer->name);
     ir_stmt *stmt = append_stmt(b, IR_PREFETCH);
     if (stmt) stmt->u.store.access = access;
 }

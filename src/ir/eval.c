@@ -147,8 +147,9 @@ LANE double ldexp_double(double x, double y) {
 #define NUMBER_EVALUATORS(T)                                                                                           \
     UNARY(neg, T)                                                                                                      \
     UNARY(abs, T)                                                                                                      \
-    BINARY(add, T) BINARY(sub, T) BINARY(mul, T) BINARY(div, T) BINARY(min, T) BINARY(max, T) COMPARE(eq, T)           \
-        COMPARE(ne, T) COMPARE(lt, T) COMPARE(le, T) COMPARE(gt, T) COMPARE(ge, T)
+    BINARY(add, T)                                                                                                     \
+    BINARY(sub, T) BINARY(mul, T) BINARY(div, T) BINARY(min, T) BINARY(max, T) COMPARE(eq, T) COMPARE(ne, T)           \
+        COMPARE(lt, T) COMPARE(le, T) COMPARE(gt, T) COMPARE(ge, T)
 #define FLOAT_EVALUATORS(T) NUMBER_EVALUATORS(T) UNARY(sqrt, T) UNARY(rint, T) BINARY(ldexp, T)
 #define INT_EVALUATORS(T)                                                                                              \
     NUMBER_EVALUATORS(T)                                                                                               \

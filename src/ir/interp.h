@@ -7,8 +7,8 @@
 #include "ir/ir.h"
 
 typedef struct ir_interp_options {
-    uint64_t shuffle_seed;               /* order of the tasks of a phase; 0: ascending */
-    const attune_allocator *allocator;   /* NULL: default */
+    uint64_t shuffle_seed;             /* order of the tasks of a phase; 0: ascending */
+    const attune_allocator *allocator; /* NULL: default */
 } ir_interp_options;
 
 /* buffers[]: the buffer params in order; scalars[]: the scalar params in order, integers as they are, f32 as its

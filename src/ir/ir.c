@@ -1,11 +1,11 @@
 #include "ir/ir.h"
 
 static const ir_elem_info elem_table[IR_ELEM_COUNT] = {
-    [IR_F64] = {"f64", 8, IR_CLASS_FLOAT},    [IR_F32] = {"f32", 4, IR_CLASS_FLOAT},
-    [IR_F16] = {"f16", 2, IR_CLASS_STORAGE},  [IR_BF16] = {"bf16", 2, IR_CLASS_STORAGE},
-    [IR_F8] = {"f8", 1, IR_CLASS_STORAGE},    [IR_I8] = {"i8", 1, IR_CLASS_STORAGE},
-    [IR_I32] = {"i32", 4, IR_CLASS_INT},      [IR_I64] = {"i64", 8, IR_CLASS_INT},
-    [IR_IDX] = {"idx", 8, IR_CLASS_INT},      [IR_BOOL] = {"bool", 1, IR_CLASS_BOOL},
+    [IR_F64] = {"f64", 8, IR_CLASS_FLOAT},   [IR_F32] = {"f32", 4, IR_CLASS_FLOAT},
+    [IR_F16] = {"f16", 2, IR_CLASS_STORAGE}, [IR_BF16] = {"bf16", 2, IR_CLASS_STORAGE},
+    [IR_F8] = {"f8", 1, IR_CLASS_STORAGE},   [IR_I8] = {"i8", 1, IR_CLASS_STORAGE},
+    [IR_I32] = {"i32", 4, IR_CLASS_INT},     [IR_I64] = {"i64", 8, IR_CLASS_INT},
+    [IR_IDX] = {"idx", 8, IR_CLASS_INT},     [IR_BOOL] = {"bool", 1, IR_CLASS_BOOL},
 };
 
 const ir_elem_info *ir_elem_get(ir_elem elem) { return &elem_table[elem]; }

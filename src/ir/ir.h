@@ -15,12 +15,22 @@ enum { IR_MAX_LANES = 64, IR_MAX_DIMS = 8, IR_MAX_LOOPS = 8, IR_MAX_NAME = 64, I
 /* ---- Types ---- */
 
 typedef enum ir_elem {
-    IR_F64, IR_F32, IR_F16, IR_BF16, IR_F8, IR_I8, IR_I32, IR_I64, IR_IDX, IR_BOOL, IR_ELEM_COUNT
+    IR_F64,
+    IR_F32,
+    IR_F16,
+    IR_BF16,
+    IR_F8,
+    IR_I8,
+    IR_I32,
+    IR_I64,
+    IR_IDX,
+    IR_BOOL,
+    IR_ELEM_COUNT
 } ir_elem;
 
 typedef struct ir_type {
-    uint8_t elem;   /* ir_elem */
-    uint8_t lanes;  /* a power of two, 1 = scalar, at most IR_MAX_LANES */
+    uint8_t elem;  /* ir_elem */
+    uint8_t lanes; /* a power of two, 1 = scalar, at most IR_MAX_LANES */
 } ir_type;
 
 /* Element classes, as sets; the ACCEPTS column of ops.def. */
@@ -28,8 +38,8 @@ enum { IR_CLASS_FLOAT = 1, IR_CLASS_INT = 2, IR_CLASS_BOOL = 4, IR_CLASS_STORAGE
 
 typedef struct ir_elem_info {
     const char *name;
-    uint8_t bytes;     /* in memory; bool is one byte holding 0 or 1 */
-    uint8_t class;     /* f64 f32: FLOAT; i32 i64 idx: INT; bool: BOOL; f16 bf16 f8 i8: STORAGE */
+    uint8_t bytes; /* in memory; bool is one byte holding 0 or 1 */
+    uint8_t class; /* f64 f32: FLOAT; i32 i64 idx: INT; bool: BOOL; f16 bf16 f8 i8: STORAGE */
 } ir_elem_info;
 
 const ir_elem_info *ir_elem_get(ir_elem elem);
@@ -47,8 +57,13 @@ typedef enum ir_op {
 
 enum { IR_RESULT_SAME, IR_RESULT_CMP, IR_RESULT_SPECIAL };
 enum {
-    IR_TRAIT_INFIX = 1, IR_TRAIT_COMMUTES = 2, IR_TRAIT_HIGH = 4, IR_TRAIT_NEEDS_FMA = 8,
-    IR_TRAIT_NEEDS_ROUND = 16, IR_TRAIT_NEEDS_SCALEF = 32, IR_TRAIT_NEEDS_DOT2 = 64
+    IR_TRAIT_INFIX = 1,
+    IR_TRAIT_COMMUTES = 2,
+    IR_TRAIT_HIGH = 4,
+    IR_TRAIT_NEEDS_FMA = 8,
+    IR_TRAIT_NEEDS_ROUND = 16,
+    IR_TRAIT_NEEDS_SCALEF = 32,
+    IR_TRAIT_NEEDS_DOT2 = 64
 };
 
 typedef struct ir_op_info {
@@ -81,13 +96,13 @@ enum { IR_IN = 1, IR_OUT = 2 };
 
 typedef struct ir_buffer {
     const char *name;
-    ir_type type;            /* lanes > 1 only in IR_REG: what an element is */
+    ir_type type; /* lanes > 1 only in IR_REG: what an element is */
     ir_space space;
-    uint8_t access;          /* of params: IR_IN, IR_OUT or both */
-    uint8_t num_dims;        /* 0 is a single element */
+    uint8_t access;                      /* of params: IR_IN, IR_OUT or both */
+    uint8_t num_dims;                    /* 0 is a single element */
     const ir_expr *dims[IR_MAX_DIMS];    /* idx; constants in scratch and reg; scalar params and constants elsewhere */
     const ir_expr *strides[IR_MAX_DIMS]; /* of params only, in elements; all NULL: row-major */
-    uint32_t id;             /* dense within the kernel */
+    uint32_t id;                         /* dense within the kernel */
 } ir_buffer;
 
 /* ---- Expressions ---- */
@@ -113,8 +128,8 @@ typedef struct ir_access {
  *   BITCAST same lanes and same element size (f32 <-> i32, f64 <-> i64)
  *   SPLAT   scalar to type.lanes
  *   RAMP    args[0] + l * args[1] for lane l; scalar integers
- *   SHUFFLE lane l is lane pick[l] of the concatenation of args[0] and args[1] (same type); type.lanes = number of picks
- *   DOT2    args[0], args[1] bf16 x 2n, args[2] f32 x n */
+ *   SHUFFLE lane l is lane pick[l] of the concatenation of args[0] and args[1] (same type); type.lanes = number of
+ * picks DOT2    args[0], args[1] bf16 x 2n, args[2] f32 x n */
 struct ir_expr {
     uint8_t op; /* ir_op */
     ir_type type;

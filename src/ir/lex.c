@@ -130,8 +130,10 @@ static void lex_decimal(const ir_lexer *lexer, ir_token *token) {
 
 static void lex_number(const ir_lexer *lexer, ir_token *token) {
     const char *p = lexer->cursor;
-    if (*p == '0' && (at(lexer, p + 1) | 0x20) == 'x') lex_hex(lexer, token);
-    else lex_decimal(lexer, token);
+    if (*p == '0' && (at(lexer, p + 1) | 0x20) == 'x')
+        lex_hex(lexer, token);
+    else
+        lex_decimal(lexer, token);
     if (token->kind != IR_TOKEN_BAD && ir_name_goes_on(at(lexer, token->end)))
         set_bad(token, token->end + 1, "a number runs into a name");
 }
@@ -211,16 +213,28 @@ static void set_op(ir_token *token, int length, ir_op op) {
 
 /* '<' and '>' stand alone, doubled or before '='. */
 static void lex_order(ir_token *token, char next, ir_op alone, ir_op doubled, ir_op or_equal) {
-    if (next == *token->start) set_op(token, 2, doubled);
-    else if (next == '=') set_op(token, 2, or_equal);
-    else set_op(token, 1, alone);
+    if (next == *token->start)
+        set_op(token, 2, doubled);
+    else if (next == '=')
+        set_op(token, 2, or_equal);
+    else
+        set_op(token, 1, alone);
 }
 
 static void lex_sign(const ir_lexer *lexer, ir_token *token) {
     const char *p = lexer->cursor;
     const char next = at(lexer, p + 1);
     switch (*p) {
-    case '(': case ')': case '{': case '}': case '[': case ']': case ',': case ':': case '@': case '?':
+    case '(':
+    case ')':
+    case '{':
+    case '}':
+    case '[':
+    case ']':
+    case ',':
+    case ':':
+    case '@':
+    case '?':
         token->kind = *p;
         token->end = p + 1;
         return;

@@ -7,24 +7,24 @@
 /* Punctuation is its own character: ( ) { } [ ] , : = @ ? */
 enum {
     IR_TOKEN_END = 256,
-    IR_TOKEN_BAD,     /* problem says why */
-    IR_TOKEN_NAME,    /* symbol, or NULL if nothing has this name */
-    IR_TOKEN_DOTTED,  /* cast.f32, splat.x8: op, and suffix up to end */
-    IR_TOKEN_INT,     /* integer */
-    IR_TOKEN_FLOAT,   /* not yet converted: its type may follow */
+    IR_TOKEN_BAD,    /* problem says why */
+    IR_TOKEN_NAME,   /* symbol, or NULL if nothing has this name */
+    IR_TOKEN_DOTTED, /* cast.f32, splat.x8: op, and suffix up to end */
+    IR_TOKEN_INT,    /* integer */
+    IR_TOKEN_FLOAT,  /* not yet converted: its type may follow */
     IR_TOKEN_DOTDOT,
-    IR_TOKEN_OP       /* an infix operator: op */
+    IR_TOKEN_OP /* an infix operator: op */
 };
 
 typedef struct ir_token {
     int kind;
-    ir_op op;               /* of OP and DOTTED */
+    ir_op op; /* of OP and DOTTED */
     const char *start, *end;
-    union {                 /* of the other kinds; NULL or 0 where there is nothing to say */
+    union { /* of the other kinds; NULL or 0 where there is nothing to say */
         ir_symbol *symbol;
         const char *suffix;
         const char *problem;
-        uint64_t integer;   /* at most 2^63, so that a sign can still be put before it */
+        uint64_t integer; /* at most 2^63, so that a sign can still be put before it */
     };
 } ir_token;
 

@@ -381,10 +381,14 @@ static void parse_buffer_param(ir_parser *p, const char *name, const char *where
         return;
     }
     int access = 0;
-    if (ir_parse_accept_word(p, IR_WORD_IN)) access = IR_IN;
-    else if (ir_parse_accept_word(p, IR_WORD_OUT)) access = IR_OUT;
-    else if (ir_parse_accept_word(p, IR_WORD_INOUT)) access = IR_IN | IR_OUT;
-    else ir_parse_expected(p, "'in', 'out' or 'inout'");
+    if (ir_parse_accept_word(p, IR_WORD_IN))
+        access = IR_IN;
+    else if (ir_parse_accept_word(p, IR_WORD_OUT))
+        access = IR_OUT;
+    else if (ir_parse_accept_word(p, IR_WORD_INOUT))
+        access = IR_IN | IR_OUT;
+    else
+        ir_parse_expected(p, "'in', 'out' or 'inout'");
     if (p->failed) return;
     ir_param_buffer(p->b, name, elem, num, dims, strided ? strides : NULL, access);
     ir_parse_built(p, where);
@@ -395,9 +399,12 @@ static void parse_param(ir_parser *p) {
     const ir_token first = p->token;
     ir_elem elem;
     if (!parse_new_name(p, name) || !ir_parse_expect(p, ':') || !parse_elem(p, &elem)) return;
-    if (p->token.kind == '[') parse_buffer_param(p, name, first.start, elem);
-    else if (first.symbol && first.symbol->var) ir_build_scalar_append(p->b, first.symbol->var);
-    else ir_parse_expected(p, "'[', ',' or ')'");
+    if (p->token.kind == '[')
+        parse_buffer_param(p, name, first.start, elem);
+    else if (first.symbol && first.symbol->var)
+        ir_build_scalar_append(p->b, first.symbol->var);
+    else
+        ir_parse_expected(p, "'[', ',' or ')'");
 }
 
 static void parse_params(ir_parser *p) {
@@ -415,9 +422,12 @@ static void parse_body(ir_parser *p) {
     if (!ir_parse_expect(p, '{')) return;
     for (;;) {
         const char *where = p->token.start;
-        if (ir_parse_accept_word(p, IR_WORD_ASSUME)) parse_kernel_assume(p, where);
-        else if (ir_parse_accept_word(p, IR_WORD_ALLOC)) parse_shared(p);
-        else break;
+        if (ir_parse_accept_word(p, IR_WORD_ASSUME))
+            parse_kernel_assume(p, where);
+        else if (ir_parse_accept_word(p, IR_WORD_ALLOC))
+            parse_shared(p);
+        else
+            break;
     }
     do parse_phase(p);
     while (!p->failed && p->token.kind != '}');

@@ -5,11 +5,19 @@
 
 static int precedence(ir_op op) {
     switch (op) {
-    case IR_MUL: case IR_DIV: case IR_MOD: return 8;
-    case IR_ADD: case IR_SUB: return 7;
-    case IR_SHL: case IR_SHR: return 6;
-    case IR_LT: case IR_LE: case IR_GT: case IR_GE: return 5;
-    case IR_EQ: case IR_NE: return 4;
+    case IR_MUL:
+    case IR_DIV:
+    case IR_MOD: return 8;
+    case IR_ADD:
+    case IR_SUB: return 7;
+    case IR_SHL:
+    case IR_SHR: return 6;
+    case IR_LT:
+    case IR_LE:
+    case IR_GT:
+    case IR_GE: return 5;
+    case IR_EQ:
+    case IR_NE: return 4;
     case IR_AND: return 3;
     case IR_XOR: return 2;
     default: return 1;
@@ -78,8 +86,9 @@ static const ir_expr *parse_negative(ir_parser *p) {
     const bool inf = name && p->token.kind == IR_TOKEN_NAME && p->token.symbol && p->token.symbol->word == IR_WORD_INF;
     if (p->token.kind == IR_TOKEN_FLOAT || inf) return parse_float_literal(p, true);
     if (!p->failed)
-        ir_parse_fail(p, minus.start, "expected an operand, found '-' (negation is neg(…), a negative number has no "
-                                      "space)");
+        ir_parse_fail(p, minus.start,
+                      "expected an operand, found '-' (negation is neg(…), a negative number has no "
+                      "space)");
     return NULL;
 }
 
@@ -101,8 +110,10 @@ static int parse_pick(ir_parser *p, uint8_t pick[IR_MAX_LANES]) {
         int64_t value;
         if (!ir_parse_int(p, &value)) return 0;
         if (value > 2 * IR_MAX_LANES || lanes == IR_MAX_LANES) {
-            ir_parse_fail(p, where, lanes == IR_MAX_LANES ? "'shuffle' picks more than %d lanes"
-                                                          : "'shuffle' picks a lane above %d", IR_MAX_LANES);
+            ir_parse_fail(p, where,
+                          lanes == IR_MAX_LANES ? "'shuffle' picks more than %d lanes"
+                                                : "'shuffle' picks a lane above %d",
+                          IR_MAX_LANES);
             return 0;
         }
         pick[lanes++] = (uint8_t)value;

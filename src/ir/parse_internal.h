@@ -9,9 +9,9 @@ typedef struct ir_parser {
     ir_builder *b;
     ir_lexer lexer;
     const char *text;
-    ir_token token;  /* the next one */
-    int depth;       /* of expressions */
-    bool failed;     /* the error is written; the token is then IR_TOKEN_END, which ends every loop */
+    ir_token token; /* the next one */
+    int depth;      /* of expressions */
+    bool failed;    /* the error is written; the token is then IR_TOKEN_END, which ends every loop */
     at_error *err;
 } ir_parser;
 

@@ -18,37 +18,29 @@
 #include <math.h>
 
 /* (2^x - 1) / x on [-1/2, 1/2] */
-static const double exp2_f32[] = {
-    0x1.62e43p-1, 0x1.ebfbd8p-3, 0x1.c6aefap-5, 0x1.3b2d62p-7, 0x1.5f3f26p-10, 0x1.41fdfcp-13
-};
-static const double exp2_f64[] = {
-    0x1.62e42fefa39efp-1, 0x1.ebfbdff82c5a4p-3, 0x1.c6b08d7049fe8p-5, 0x1.3b2ab6fba0119p-7, 0x1.5d87fe78cd6e2p-10,
-    0x1.4309130ed8f26p-13, 0x1.ffcbfba97cb3ep-17, 0x1.62bfc79cf2c3ep-20, 0x1.b5267ce6dc264p-24, 0x1.e61b502d256e7p-28,
-    0x1.e79bae7e75842p-32
-};
+static const double exp2_f32[] = {0x1.62e43p-1,  0x1.ebfbd8p-3,  0x1.c6aefap-5,
+                                  0x1.3b2d62p-7, 0x1.5f3f26p-10, 0x1.41fdfcp-13};
+static const double exp2_f64[] = {0x1.62e42fefa39efp-1,  0x1.ebfbdff82c5a4p-3,  0x1.c6b08d7049fe8p-5,
+                                  0x1.3b2ab6fba0119p-7,  0x1.5d87fe78cd6e2p-10, 0x1.4309130ed8f26p-13,
+                                  0x1.ffcbfba97cb3ep-17, 0x1.62bfc79cf2c3ep-20, 0x1.b5267ce6dc264p-24,
+                                  0x1.e61b502d256e7p-28, 0x1.e79bae7e75842p-32};
 
 /* log2(1 + x) / x - 1 on [sqrt(1/2) - 1, sqrt(2) - 1] */
-static const double log2_f32[] = {
-    0x1.c551dap-2, -0x1.71547p-1, 0x1.ec7096p-2, -0x1.715a76p-2, 0x1.277e36p-2, -0x1.eabc86p-3, 0x1.a305a8p-3,
-    -0x1.874bf6p-3, 0x1.7d495cp-3, -0x1.c25a78p-4
-};
+static const double log2_f32[] = {0x1.c551dap-2,  -0x1.71547p-1, 0x1.ec7096p-2,  -0x1.715a76p-2, 0x1.277e36p-2,
+                                  -0x1.eabc86p-3, 0x1.a305a8p-3, -0x1.874bf6p-3, 0x1.7d495cp-3,  -0x1.c25a78p-4};
 static const double log2_f64[] = {
-    0x1.c551d94ae0bf8p-2, -0x1.71547652b82ffp-1, 0x1.ec709dc3a0438p-2, -0x1.71547652b80aap-2, 0x1.2776c50ef4e3ep-2,
-    -0x1.ec709dc3d02d5p-3, 0x1.a61762acbd5d6p-3, -0x1.71547646c28cdp-3, 0x1.484b127e44902p-3, -0x1.2776c60b73a51p-3,
-    0x1.0c9ab984c9e4dp-3, -0x1.ec70cd61c5f57p-4, 0x1.c6859b72067ffp-4, -0x1.a609c611df70bp-4, 0x1.8a7b9141e3749p-4,
-    -0x1.728c316b71a22p-4, 0x1.57a316933bb8p-4, -0x1.3a673cd435e98p-4, 0x1.4045b584e02e7p-4, -0x1.73eedb6c87958p-4,
-    0x1.5140103e90242p-4, -0x1.1e76856fc1273p-5
-};
+    0x1.c551d94ae0bf8p-2,  -0x1.71547652b82ffp-1, 0x1.ec709dc3a0438p-2,  -0x1.71547652b80aap-2, 0x1.2776c50ef4e3ep-2,
+    -0x1.ec709dc3d02d5p-3, 0x1.a61762acbd5d6p-3,  -0x1.71547646c28cdp-3, 0x1.484b127e44902p-3,  -0x1.2776c60b73a51p-3,
+    0x1.0c9ab984c9e4dp-3,  -0x1.ec70cd61c5f57p-4, 0x1.c6859b72067ffp-4,  -0x1.a609c611df70bp-4, 0x1.8a7b9141e3749p-4,
+    -0x1.728c316b71a22p-4, 0x1.57a316933bb8p-4,   -0x1.3a673cd435e98p-4, 0x1.4045b584e02e7p-4,  -0x1.73eedb6c87958p-4,
+    0x1.5140103e90242p-4,  -0x1.1e76856fc1273p-5};
 
 /* (tanh(x) / x - 1) / x^2 as a polynomial in x^2, for x on [0, 5/8] */
-static const double tanh_f32[] = {
-    -0x1.555534p-2, 0x1.110768p-3, -0x1.b84446p-5, 0x1.5256c6p-6, -0x1.76abdp-8
-};
-static const double tanh_f64[] = {
-    -0x1.5555555555503p-2, 0x1.111111110b0c3p-3, -0x1.ba1ba1b530defp-5, 0x1.664f4781f0e0ap-6, -0x1.226e16d975decp-7,
-    0x1.d6cf3c9507d46p-9, -0x1.7d6969d8c23f7p-10, 0x1.336ae26d3c623p-11, -0x1.df7a6fb1b301cp-13,
-    0x1.43e141351a7adp-14, -0x1.0e3d02ecd06ap-16
-};
+static const double tanh_f32[] = {-0x1.555534p-2, 0x1.110768p-3, -0x1.b84446p-5, 0x1.5256c6p-6, -0x1.76abdp-8};
+static const double tanh_f64[] = {-0x1.5555555555503p-2,  0x1.111111110b0c3p-3,  -0x1.ba1ba1b530defp-5,
+                                  0x1.664f4781f0e0ap-6,   -0x1.226e16d975decp-7, 0x1.d6cf3c9507d46p-9,
+                                  -0x1.7d6969d8c23f7p-10, 0x1.336ae26d3c623p-11, -0x1.df7a6fb1b301cp-13,
+                                  0x1.43e141351a7adp-14,  -0x1.0e3d02ecd06ap-16};
 
 #define TERMS(table) (int)(sizeof(table) / sizeof((table)[0]))
 
@@ -146,8 +138,8 @@ static value *tanh_of(math *m, value *x) {
     x = ir_let(b, "tanh.x", x);
     value *a = ir_let(b, "tanh.a", ir_apply(b, IR_ABS, x, NULL, NULL));
     value *square = ir_let(b, "tanh.square", ir_mul(b, a, a));
-    value *slope = m->f64 ? polynomial(m, square, tanh_f64, TERMS(tanh_f64))
-                          : polynomial(m, square, tanh_f32, TERMS(tanh_f32));
+    value *slope =
+        m->f64 ? polynomial(m, square, tanh_f64, TERMS(tanh_f64)) : polynomial(m, square, tanh_f32, TERMS(tanh_f32));
     value *small = multiply_add(m, ir_mul(b, a, square), slope, a);
     value *power = exp2_of(m, ir_mul(b, a, number(m, 0x1.71547652b82fep+1))); /* 2 / ln 2 */
     value *large = ir_sub(b, number(m, 1), ir_div(b, number(m, 2), ir_add(b, power, number(m, 1))));
@@ -162,15 +154,18 @@ static value *lower_expr(ir_rewriter *r, const ir_expr *old, const ir_expr *cons
     if (!(ir_op_get(old->op)->traits & IR_TRAIT_HIGH)) return NULL;
     const at_target *target = r->user;
     const bool f64 = old->type.elem == IR_F64;
-    math m = {.b = r->b, .flags = target->flags, .elem = old->type.elem, .bits = f64 ? IR_I64 : IR_I32,
-              .lanes = old->type.lanes, .fraction = f64 ? 52 : 23, .f64 = f64};
+    math m = {.b = r->b,
+              .flags = target->flags,
+              .elem = old->type.elem,
+              .bits = f64 ? IR_I64 : IR_I32,
+              .lanes = old->type.lanes,
+              .fraction = f64 ? 52 : 23,
+              .f64 = f64};
     switch (old->op) {
     case IR_EXP2: return exp2_of(&m, args[0]);
     case IR_LOG2: return log2_of(&m, args[0]);
     case IR_TANH: return tanh_of(&m, args[0]);
-    default:
-        ir_build_fail(r->b, "lower_math does not know '%s'", ir_op_get(old->op)->text);
-        return NULL;
+    default: ir_build_fail(r->b, "lower_math does not know '%s'", ir_op_get(old->op)->text); return NULL;
     }
 }
 

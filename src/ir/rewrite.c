@@ -66,9 +66,7 @@ static void copy_alloc(ir_rewriter *r, const ir_buffer *old) {
 
 static void copy_stmt(ir_rewriter *r, const ir_stmt *old) {
     switch (old->kind) {
-    case IR_FOR:
-        copy_loop(r, old);
-        break;
+    case IR_FOR: copy_loop(r, old); break;
     case IR_LET:
         r->vars[old->u.let.var->id] = ir_let(r->b, old->u.let.var->name, ir_rewrite_expr(r, old->u.let.value));
         break;
@@ -77,18 +75,10 @@ static void copy_stmt(ir_rewriter *r, const ir_stmt *old) {
         ir_store(r->b, ir_rewrite_access(r, old->u.store.access), value);
         break;
     }
-    case IR_IF:
-        copy_branch(r, old);
-        break;
-    case IR_ALLOC:
-        copy_alloc(r, old->u.alloc);
-        break;
-    case IR_PREFETCH:
-        ir_prefetch(r->b, ir_rewrite_access(r, old->u.store.access));
-        break;
-    case IR_ASSUME:
-        ir_assume(r->b, ir_rewrite_expr(r, old->u.assume));
-        break;
+    case IR_IF: copy_branch(r, old); break;
+    case IR_ALLOC: copy_alloc(r, old->u.alloc); break;
+    case IR_PREFETCH: ir_prefetch(r->b, ir_rewrite_access(r, old->u.store.access)); break;
+    case IR_ASSUME: ir_assume(r->b, ir_rewrite_expr(r, old->u.assume)); break;
     }
 }
 
@@ -114,8 +104,10 @@ static bool make_tables(ir_rewriter *r, const ir_kernel *old) {
     if (!r->b || !r->vars || !r->buffers) return false;
     for (uint32_t i = 0; i < old->num_params; i++) {
         const ir_param param = old->params[i];
-        if (param.var) r->vars[param.var->id] = ir_var_ref(r->b, param.var);
-        else r->buffers[param.buffer->id] = param.buffer;
+        if (param.var)
+            r->vars[param.var->id] = ir_var_ref(r->b, param.var);
+        else
+            r->buffers[param.buffer->id] = param.buffer;
     }
     for (uint32_t i = 0; i < old->num_shared; i++) r->buffers[old->shared[i]->id] = old->shared[i];
     return true;

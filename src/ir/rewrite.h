@@ -17,10 +17,10 @@ typedef bool ir_rewrite_stmt_fn(ir_rewriter *r, const ir_stmt *old);
 
 struct ir_rewriter {
     ir_builder *b;
-    const ir_expr **vars;         /* by the old id: what stands for the variable now */
-    const ir_buffer **buffers;    /* by the old id */
-    ir_rewrite_expr_fn *on_expr;  /* may be NULL; not called for constants, variables and loads */
-    ir_rewrite_stmt_fn *on_stmt;  /* may be NULL */
+    const ir_expr **vars;        /* by the old id: what stands for the variable now */
+    const ir_buffer **buffers;   /* by the old id */
+    ir_rewrite_expr_fn *on_expr; /* may be NULL; not called for constants, variables and loads */
+    ir_rewrite_stmt_fn *on_stmt; /* may be NULL */
     void *user;
 };
 

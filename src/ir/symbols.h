@@ -8,23 +8,42 @@
 /* What a symbol stands for if it is a word of the language. Elements and operators follow as ranges. */
 enum ir_word {
     IR_WORD_NONE,
-    IR_WORD_KERNEL, IR_WORD_STRIDES, IR_WORD_IN, IR_WORD_OUT, IR_WORD_INOUT, IR_WORD_ASSUME, IR_WORD_ALLOC,
-    IR_WORD_SHARED, IR_WORD_SCRATCH, IR_WORD_REG, IR_WORD_PARALLEL, IR_WORD_FOR, IR_WORD_BY, IR_WORD_UNROLL,
-    IR_WORD_LET, IR_WORD_IF, IR_WORD_ELSE, IR_WORD_PREFETCH, IR_WORD_TRUE, IR_WORD_FALSE, IR_WORD_INF, IR_WORD_NAN,
-    IR_WORD_ELEM,                                /* + ir_elem */
-    IR_WORD_OP = IR_WORD_ELEM + IR_ELEM_COUNT    /* + ir_op, of those that are written as calls */
+    IR_WORD_KERNEL,
+    IR_WORD_STRIDES,
+    IR_WORD_IN,
+    IR_WORD_OUT,
+    IR_WORD_INOUT,
+    IR_WORD_ASSUME,
+    IR_WORD_ALLOC,
+    IR_WORD_SHARED,
+    IR_WORD_SCRATCH,
+    IR_WORD_REG,
+    IR_WORD_PARALLEL,
+    IR_WORD_FOR,
+    IR_WORD_BY,
+    IR_WORD_UNROLL,
+    IR_WORD_LET,
+    IR_WORD_IF,
+    IR_WORD_ELSE,
+    IR_WORD_PREFETCH,
+    IR_WORD_TRUE,
+    IR_WORD_FALSE,
+    IR_WORD_INF,
+    IR_WORD_NAN,
+    IR_WORD_ELEM,                             /* + ir_elem */
+    IR_WORD_OP = IR_WORD_ELEM + IR_ELEM_COUNT /* + ir_op, of those that are written as calls */
 };
 
 typedef struct ir_symbol {
     const char *name;
     uint32_t length, hash;
-    uint32_t next_suffix;     /* where to go on looking for a free "name.N" */
-    uint8_t word;             /* an ir_word, or the other three say what it is */
-    bool defined;             /* false for a name that only exists as the stem of "name.N" */
-    bool visible;             /* its block is still open */
-    const ir_var *var;        /* of the two, one is set if defined */
+    uint32_t next_suffix; /* where to go on looking for a free "name.N" */
+    uint8_t word;         /* an ir_word, or the other three say what it is */
+    bool defined;         /* false for a name that only exists as the stem of "name.N" */
+    bool visible;         /* its block is still open */
+    const ir_var *var;    /* of the two, one is set if defined */
     const ir_buffer *buffer;
-    struct ir_symbol *outer;  /* the symbol defined before it, for closing blocks */
+    struct ir_symbol *outer; /* the symbol defined before it, for closing blocks */
 } ir_symbol;
 
 typedef struct ir_symbols {

@@ -171,28 +171,22 @@ static bool check_special(ir_verifier *v, const ir_expr *e) {
         ok = ir_type_eq(x, ir_type_of(IR_BOOL, type.lanes)) && ir_type_eq(e->args[1]->type, type) &&
              ir_type_eq(e->args[2]->type, type);
         break;
-    case IR_CAST:
-        ok = x.lanes == type.lanes;
-        break;
+    case IR_CAST: ok = x.lanes == type.lanes; break;
     case IR_BITCAST:
         ok = x.lanes == type.lanes && ir_elem_get(x.elem)->bytes == ir_elem_get(type.elem)->bytes &&
              x.elem != IR_BOOL && type.elem != IR_BOOL;
         break;
-    case IR_SPLAT:
-        ok = x.lanes == 1 && x.elem == type.elem && type.lanes > 1;
-        break;
+    case IR_SPLAT: ok = x.lanes == 1 && x.elem == type.elem && type.lanes > 1; break;
     case IR_RAMP:
         ok = ir_elem_get(x.elem)->class == IR_CLASS_INT && x.lanes == 1 && ir_type_eq(x, e->args[1]->type) &&
              x.elem == type.elem && type.lanes > 1;
         break;
-    case IR_SHUFFLE:
-        return check_shuffle(v, e);
+    case IR_SHUFFLE: return check_shuffle(v, e);
     case IR_DOT2:
         ok = type.elem == IR_F32 && ir_type_eq(e->args[2]->type, type) && x.elem == IR_BF16 &&
              x.lanes == 2 * type.lanes && ir_type_eq(x, e->args[1]->type);
         break;
-    default:
-        break;
+    default: break;
     }
     return ok || wrong_type(v, e);
 }

@@ -14,10 +14,10 @@ typedef struct ir_verifier {
     at_error *err;
     at_arena arena;
     ir_bounds *bounds;
-    const ir_var **vars;        /* by id: in scope, or NULL */
+    const ir_var **vars; /* by id: in scope, or NULL */
     const ir_buffer **buffers;
     uint8_t *seen_vars, *seen_buffers;
-    const char **names;         /* open addressing; a power of two of slots */
+    const char **names; /* open addressing; a power of two of slots */
     uint32_t num_slots;
 } ir_verifier;
 

@@ -22,8 +22,8 @@ static int64_t value_tile_cost(int64_t rows, int64_t vectors) {
     return rows ? 2 * (accumulators > 8 ? accumulators : 8) + 2 : 0;
 }
 
-/* The number of columns that wastes least on the smaller tile for the rest. Such a rest also costs compile time: it must
- * earn a hundredth, and more under a causal mask, where each tile has two loops. */
+/* The number of columns that wastes least on the smaller tile for the rest. Such a rest also costs compile time: it
+ * must earn a hundredth, and more under a causal mask, where each tile has two loops. */
 static void choose_value_tile(const attune_problem *p, const at_target *target, attune_schedule *s) {
     const int64_t vectors = s->score_vectors, dim = p->head_dim_v;
     const int64_t most = min_of(min_of((target->vector_registers >= 32 ? 24 : 12) / vectors, 8), dim);

@@ -7,7 +7,7 @@
 enum { MAX_HEAD_DIM = 8192 };
 static const int64_t MAX_SIZE = INT32_MAX;
 static const int64_t MAX_STRIDE = INT64_C(1) << 40;
-static const double MAX_SCALE = 1e38; /* times log2(e) it is still an f32 */
+static const double MAX_SCALE = 1e38;               /* times log2(e) it is still an f32 */
 static const int64_t MAX_EXTENT = INT64_C(1) << 56; /* elements; leaves room for the element size */
 
 static attune_status check_size(const char *name, int64_t value, int64_t max, at_error *err) {
@@ -21,9 +21,12 @@ static attune_status check_sizes(const attune_problem *p, at_error *err) {
         const char *name;
         int64_t value, max;
     } sizes[] = {
-        {"batch", p->batch, MAX_SIZE},           {"num_heads", p->num_heads, MAX_SIZE},
-        {"num_kv_heads", p->num_kv_heads, MAX_SIZE}, {"seq_q", p->seq_q, MAX_SIZE},
-        {"seq_kv", p->seq_kv, MAX_SIZE},         {"head_dim", p->head_dim, MAX_HEAD_DIM},
+        {"batch", p->batch, MAX_SIZE},
+        {"num_heads", p->num_heads, MAX_SIZE},
+        {"num_kv_heads", p->num_kv_heads, MAX_SIZE},
+        {"seq_q", p->seq_q, MAX_SIZE},
+        {"seq_kv", p->seq_kv, MAX_SIZE},
+        {"head_dim", p->head_dim, MAX_HEAD_DIM},
         {"head_dim_v", p->head_dim_v, MAX_HEAD_DIM},
     };
     for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
@@ -93,8 +96,9 @@ static attune_status settle_strides(const char *name, const int64_t *dims, int r
     int64_t count = 1;
     for (int i = 0; i < rank; i++)
         if (__builtin_mul_overflow(count, dims[i], &count) || count > MAX_EXTENT)
-            return at_fail(err, ATTUNE_INVALID_PROBLEM, "%s has too many elements: the product of its sizes overflows at %lld",
-                           name, (long long)dims[i]);
+            return at_fail(err, ATTUNE_INVALID_PROBLEM,
+                           "%s has too many elements: the product of its sizes overflows at %lld", name,
+                           (long long)dims[i]);
     if (all_zero(strides, rank)) contiguous(dims, rank, strides);
     int64_t extent = 0;
     for (int i = 0; i < rank; i++) {
@@ -102,8 +106,8 @@ static attune_status settle_strides(const char *name, const int64_t *dims, int r
             return at_fail(err, ATTUNE_INVALID_PROBLEM, "%s_strides[%d] is %lld; it must be from 0 to %lld", name, i,
                            (long long)strides[i], (long long)MAX_STRIDE);
         int64_t span;
-        if (__builtin_mul_overflow(dims[i] - 1, strides[i], &span) ||
-            __builtin_add_overflow(extent, span, &extent) || extent > MAX_EXTENT)
+        if (__builtin_mul_overflow(dims[i] - 1, strides[i], &span) || __builtin_add_overflow(extent, span, &extent) ||
+            extent > MAX_EXTENT)
             return at_fail(err, ATTUNE_INVALID_PROBLEM, "%s is too large: (%lld - 1) * stride %lld overflows", name,
                            (long long)dims[i], (long long)strides[i]);
     }

@@ -25,8 +25,8 @@ static const int_field int_fields[] = {
 enum { NUM_INT_FIELDS = sizeof int_fields / sizeof *int_fields };
 
 static const char *const known_keys =
-    "batch, num_heads, num_kv_heads, seq_q, seq_kv, head_dim, head_dim_v, dtype, softmax_scale, is_causal, causal_align, "
-    "causal_offset, lse, layout, q_strides, k_strides, v_strides, out_strides, lse_strides";
+    "batch, num_heads, num_kv_heads, seq_q, seq_kv, head_dim, head_dim_v, dtype, softmax_scale, is_causal, "
+    "causal_align, causal_offset, lse, layout, q_strides, k_strides, v_strides, out_strides, lse_strides";
 
 static int64_t *int_at(attune_problem *p, size_t offset) { return (int64_t *)(void *)((char *)p + offset); }
 
@@ -39,8 +39,10 @@ typedef struct stride_field {
 } stride_field;
 
 static const stride_field stride_fields[] = {
-    {"q_strides", offsetof(attune_problem, q_strides), 4},     {"k_strides", offsetof(attune_problem, k_strides), 4},
-    {"v_strides", offsetof(attune_problem, v_strides), 4},     {"out_strides", offsetof(attune_problem, out_strides), 4},
+    {"q_strides", offsetof(attune_problem, q_strides), 4},
+    {"k_strides", offsetof(attune_problem, k_strides), 4},
+    {"v_strides", offsetof(attune_problem, v_strides), 4},
+    {"out_strides", offsetof(attune_problem, out_strides), 4},
     {"lse_strides", offsetof(attune_problem, lse_strides), 3},
 };
 enum { NUM_STRIDE_FIELDS = sizeof stride_fields / sizeof *stride_fields };
@@ -97,15 +99,21 @@ static attune_status parse_choice(parse_state *state, const mha_pair *pair, at_e
         return ATTUNE_OK;
     }
     if (mha_key_is(pair, "causal_align")) {
-        if (mha_value_is(pair, "top_left")) p->causal_align = ATTUNE_TOP_LEFT;
-        else if (mha_value_is(pair, "bottom_right")) p->causal_align = ATTUNE_BOTTOM_RIGHT;
-        else return bad_choice(pair, "top_left or bottom_right", err);
+        if (mha_value_is(pair, "top_left"))
+            p->causal_align = ATTUNE_TOP_LEFT;
+        else if (mha_value_is(pair, "bottom_right"))
+            p->causal_align = ATTUNE_BOTTOM_RIGHT;
+        else
+            return bad_choice(pair, "top_left or bottom_right", err);
         return ATTUNE_OK;
     }
     if (mha_key_is(pair, "layout")) {
-        if (mha_value_is(pair, "bhsd")) state->layout = LAYOUT_BHSD;
-        else if (mha_value_is(pair, "bshd")) state->layout = LAYOUT_BSHD;
-        else return bad_choice(pair, "bhsd or bshd", err);
+        if (mha_value_is(pair, "bhsd"))
+            state->layout = LAYOUT_BHSD;
+        else if (mha_value_is(pair, "bshd"))
+            state->layout = LAYOUT_BSHD;
+        else
+            return bad_choice(pair, "bhsd or bshd", err);
         return ATTUNE_OK;
     }
     if (mha_key_is(pair, "is_causal")) return parse_flag(pair, &p->is_causal, err);

@@ -10,9 +10,7 @@ const ir_expr *ql_splat(const q_lanes *c, float value) {
     return ir_splat(c->b, ir_float(c->b, IR_F32, (double)value), c->s->lanes);
 }
 
-float ql_score_scale(const q_lanes *c) {
-    return c->p->softmax_scale == 0 ? 1.0f : fabsf((float)c->p->softmax_scale);
-}
+float ql_score_scale(const q_lanes *c) { return c->p->softmax_scale == 0 ? 1.0f : fabsf((float)c->p->softmax_scale); }
 
 const ir_expr *ql_unrolled(const q_lanes *c, const char *name, int64_t count) {
     return ir_for_begin(c->b, name, ql_i(c, 0), ql_i(c, count), 1, true);
@@ -34,8 +32,11 @@ static const ir_buffer *tensor(q_lanes *c, const char *name, const char *const s
 
 /* Scalars in the order of mha_scalars. */
 static void declare_params(q_lanes *c) {
-    static const char *const names[5][3] = {{"q_sb", "q_sh", "q_ss"}, {"k_sb", "k_sh", "k_ss"}, {"v_sb", "v_sh", "v_ss"},
-                                            {"o_sb", "o_sh", "o_ss"}, {"lse_sb", "lse_sh", NULL}};
+    static const char *const names[5][3] = {{"q_sb", "q_sh", "q_ss"},
+                                            {"k_sb", "k_sh", "k_ss"},
+                                            {"v_sb", "v_sh", "v_ss"},
+                                            {"o_sb", "o_sh", "o_ss"},
+                                            {"lse_sb", "lse_sh", NULL}};
     const attune_problem *p = c->p;
     const ir_expr *batch = c->num_batch = ir_param_scalar(c->b, "batch", IR_IDX);
     const ir_expr *kv_heads = c->num_kv_heads = ir_param_scalar(c->b, "num_kv_heads", IR_IDX);

@@ -8,8 +8,9 @@
  *   tile    kv_tile keys (the last one up to score_rows - 1 more, so that none is shorter than score_rows)
  *
  * For each tile and block of a task: S^T = K Q^T with the running maximum (q_lanes_score.c), P = exp2(S - max) and
- * the rescaling factor (q_lanes_softmax.c), O^T = O^T * factor + V^T P^T (q_lanes_value.c); at the end O^T / sum is transposed into place
- * (q_lanes_rows.c). Rows beyond the last are clamped to it: they compute and write the same bits again. */
+ * the rescaling factor (q_lanes_softmax.c), O^T = O^T * factor + V^T P^T (q_lanes_value.c); at the end O^T / sum is
+ * transposed into place (q_lanes_rows.c). Rows beyond the last are clamped to it: they compute and write the same bits
+ * again. */
 #ifndef ATTUNE_MHA_Q_LANES_H
 #define ATTUNE_MHA_Q_LANES_H
 
@@ -27,13 +28,13 @@ typedef struct q_lanes {
     const ir_expr *num_batch, *num_kv_heads;
     const ir_buffer *q, *k, *v, *out, *lse;
     /* scratch of a task */
-    const ir_buffer *qt;      /* f32 [block, head_dim, block_rows]: Q^T times the sign of softmax_scale */
-    const ir_buffer *scores;  /* f32 [kv_tile + score_rows, block_rows]: S^T, then P^T */
-    const ir_buffer *ot;      /* f32 [block, head_dim_v, block_rows]: O^T, not yet divided */
-    const ir_buffer *row_max; /* f32 [block, block_rows]: running maximum of the scores; at the end the LSE */
-    const ir_buffer *row_sum; /* f32 [block, block_rows] */
+    const ir_buffer *qt;       /* f32 [block, head_dim, block_rows]: Q^T times the sign of softmax_scale */
+    const ir_buffer *scores;   /* f32 [kv_tile + score_rows, block_rows]: S^T, then P^T */
+    const ir_buffer *ot;       /* f32 [block, head_dim_v, block_rows]: O^T, not yet divided */
+    const ir_buffer *row_max;  /* f32 [block, block_rows]: running maximum of the scores; at the end the LSE */
+    const ir_buffer *row_sum;  /* f32 [block, block_rows] */
     const ir_buffer *tile_max; /* f32 [block_rows]: maximum over the tile, for the block at hand */
-    const ir_buffer *factor;  /* f32 [block_rows]: what ot must be multiplied by, for the block at hand */
+    const ir_buffer *factor;   /* f32 [block_rows]: what ot must be multiplied by, for the block at hand */
     const ir_buffer *last_key; /* i32 [block, block_rows], causal only: the last key each row sees */
     /* variables of the task */
     const ir_expr *batch, *kv_head, *first_block, *blocks;

@@ -121,14 +121,17 @@ void ql_load_queries(q_lanes *c, const ir_expr *block) {
     const ir_expr *scale = sign == 1 ? NULL : ir_float(c->b, IR_F32, sign);
     const bool vectors = c->p->head_dim >= quarter_of(c);
     const ir_expr *at = ir_for_begin(c->b, "at", ql_i(c, 0), ql_i(c, c->block_rows), vectors ? c->s->lanes : 1, false);
-    if (vectors) load_vectors(c, block, at, scale);
-    else load_elements(c, block, at, scale);
+    if (vectors)
+        load_vectors(c, block, at, scale);
+    else
+        load_elements(c, block, at, scale);
     ir_for_end(c->b);
 }
 
 /* ---- O and LSE ---- */
 
-/* 1 / sum in row_sum's place; a row that saw no key gets 0, and thus an output of 0. LSE = scale max + ln 2 log2 sum. */
+/* 1 / sum in row_sum's place; a row that saw no key gets 0, and thus an output of 0. LSE = scale max + ln 2 log2 sum.
+ */
 static void invert_sums(q_lanes *c, const ir_expr *block) {
     ir_builder *b = c->b;
     const int lanes = c->s->lanes;
@@ -178,7 +181,8 @@ static void store_lse(q_lanes *c, const ir_expr *block) {
     ir_builder *b = c->b;
     const ir_expr *row = ir_for_begin(b, "r", ql_i(c, 0), ql_i(c, c->block_rows), 1, false);
     const row_ref ref = row_of(c, row_number(c, block, row));
-    ir_store(b, ir_at(b, c->lse, 1, 3, c->batch, ref.head, ref.query), ir_load(b, ir_at(b, c->row_max, 1, 2, block, row)));
+    ir_store(b, ir_at(b, c->lse, 1, 3, c->batch, ref.head, ref.query),
+             ir_load(b, ir_at(b, c->row_max, 1, 2, block, row)));
     ir_for_end(b);
 }
 
@@ -187,7 +191,9 @@ void ql_store_rows(q_lanes *c, const ir_expr *block) {
     invert_sums(c, block);
     if (c->lse) store_lse(c, block);
     const ir_expr *at = ir_for_begin(c->b, "at", ql_i(c, 0), ql_i(c, c->block_rows), vectors ? c->s->lanes : 1, false);
-    if (vectors) store_vectors(c, block, at);
-    else store_elements(c, block, at);
+    if (vectors)
+        store_vectors(c, block, at);
+    else
+        store_elements(c, block, at);
     ir_for_end(c->b);
 }

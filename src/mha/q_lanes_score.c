@@ -5,10 +5,10 @@
 #include <math.h>
 
 typedef struct score_tile {
-    const ir_expr *first;  /* its first key within the tile */
-    const ir_expr *key;    /* the same within K */
-    const ir_buffer *acc;  /* registers [score_rows, score_vectors] */
-    const ir_buffer *max;  /* registers [score_vectors]: running maximum over the tile */
+    const ir_expr *first; /* its first key within the tile */
+    const ir_expr *key;   /* the same within K */
+    const ir_buffer *acc; /* registers [score_rows, score_vectors] */
+    const ir_buffer *max; /* registers [score_vectors]: running maximum over the tile */
 } score_tile;
 
 static void clear(q_lanes *c, const score_tile *t) {
@@ -48,7 +48,8 @@ static void finish(q_lanes *c, const q_lanes_tile *tile, const score_tile *t, bo
     const int lanes = c->s->lanes;
     const ir_expr *v = ql_unrolled(c, "v", c->s->score_vectors);
     const ir_expr *at = ir_mul(b, v, ql_i(c, lanes));
-    const ir_expr *last = masked ? ir_let(b, "last", ir_load(b, ir_at(b, c->last_key, lanes, 2, tile->block, at))) : NULL;
+    const ir_expr *last =
+        masked ? ir_let(b, "last", ir_load(b, ir_at(b, c->last_key, lanes, 2, tile->block, at))) : NULL;
     const ir_expr *j = ql_unrolled(c, "jj", c->s->score_rows);
     const ir_expr *score = ir_load(b, ir_at(b, t->acc, lanes, 2, j, v));
     if (masked) {

@@ -1,5 +1,5 @@
-/* The softmax of one tile and block, one vector of query rows at a time: a register tile would save nothing here, and the
- * code for exp2 is long. */
+/* The softmax of one tile and block, one vector of query rows at a time: a register tile would save nothing here, and
+ * the code for exp2 is long. */
 #include "mha/q_lanes.h"
 
 #include <math.h>
@@ -8,16 +8,16 @@ static void accumulate(q_lanes *c, const ir_access *sum, const ir_expr *term) {
     ir_store(c->b, sum, ir_add(c->b, ir_load(c->b, sum), term));
 }
 
-/* exp2((score - base) * scale): the difference first, so that equal scores weigh exactly alike. It is never positive, and
- * neg(abs(x)) says so to the lowering of exp2, where that saves more than it costs. */
+/* exp2((score - base) * scale): the difference first, so that equal scores weigh exactly alike. It is never positive,
+ * and neg(abs(x)) says so to the lowering of exp2, where that saves more than it costs. */
 static const ir_expr *relative(q_lanes *c, const ir_expr *score, const ir_expr *base) {
     const ir_expr *x = ir_mul(c->b, ir_sub(c->b, score, base), ql_splat(c, ql_score_scale(c) * (float)M_LOG2E));
     if (!c->has_scalef) x = ir_neg(c->b, ir_apply(c->b, IR_ABS, x, NULL, NULL));
     return ir_apply(c->b, IR_EXP2, x, NULL, NULL);
 }
 
-/* P = exp2((S - base) * scale) in place, for the rows from `at`. Summed chunk by chunk: one long serial sum would be the largest
- * rounding error of all. */
+/* P = exp2((S - base) * scale) in place, for the rows from `at`. Summed chunk by chunk: one long serial sum would be
+ * the largest rounding error of all. */
 static const ir_expr *exponentials(q_lanes *c, const q_lanes_tile *tile, const ir_expr *at, const ir_expr *base) {
     enum { CHUNK = 16 };
     ir_builder *b = c->b;
@@ -40,8 +40,8 @@ static const ir_expr *exponentials(q_lanes *c, const q_lanes_tile *tile, const i
 }
 
 /* Turns scores into probabilities relative to the new maximum and updates maximum and sum; c->factor says by how much
- * what was summed so far must shrink. A row that has seen no key yet keeps the maximum -inf; 0 stands in for it, so that
- * exp2 gives 0 and not NaN. */
+ * what was summed so far must shrink. A row that has seen no key yet keeps the maximum -inf; 0 stands in for it, so
+ * that exp2 gives 0 and not NaN. */
 void ql_softmax(q_lanes *c, const q_lanes_tile *tile) {
     ir_builder *b = c->b;
     const int lanes = c->s->lanes;

@@ -4,7 +4,7 @@
 #include "mha/q_lanes.h"
 
 typedef struct value_tile {
-    const ir_expr *first;  /* first column of V */
+    const ir_expr *first; /* first column of V */
     int64_t columns;
     const ir_expr *vector; /* first vector of query rows within the block */
     const ir_buffer *acc;  /* registers [columns, value_vectors] */
@@ -31,8 +31,8 @@ static void begin(q_lanes *c, const q_lanes_tile *tile, const value_tile *t) {
     ir_for_end(b);
 }
 
-/* Keys lo, lo + unroll, … < hi of the tile, each with the unroll - 1 keys after it. masked: a value of V that a row does not see is replaced by 0, so that NaN or infinity in
- * it stays out (its probability is 0 already). */
+/* Keys lo, lo + unroll, … < hi of the tile, each with the unroll - 1 keys after it. masked: a value of V that a row
+ * does not see is replaced by 0, so that NaN or infinity in it stays out (its probability is 0 already). */
 static void accumulate(q_lanes *c, const q_lanes_tile *tile, const value_tile *t, const ir_expr *lo, const ir_expr *hi,
                        int32_t unroll, bool masked) {
     ir_builder *b = c->b;
@@ -90,7 +90,8 @@ static void register_tile(q_lanes *c, const q_lanes_tile *tile, const ir_expr *f
 void ql_values(q_lanes *c, const q_lanes_tile *tile) {
     ir_builder *b = c->b;
     const int64_t columns = c->s->value_rows, whole = c->p->head_dim_v / columns, rest = c->p->head_dim_v % columns;
-    const ir_expr *vector = ir_for_begin(b, "vector", ql_i(c, 0), ql_i(c, c->s->score_vectors), c->s->value_vectors, false);
+    const ir_expr *vector =
+        ir_for_begin(b, "vector", ql_i(c, 0), ql_i(c, c->s->score_vectors), c->s->value_vectors, false);
     const ir_expr *n = ir_for_begin(b, "value_tile", ql_i(c, 0), ql_i(c, whole), 1, false);
     register_tile(c, tile, ir_let(b, "column", ir_mul(b, n, ql_i(c, columns))), columns, vector);
     ir_for_end(b);

@@ -24,7 +24,9 @@ enum { NUM_FIELDS = sizeof fields / sizeof *fields };
 
 static const char *const strategy_names[ATTUNE_STRATEGY_COUNT] = {[ATTUNE_Q_LANES] = "q_lanes"};
 
-static int32_t *number_at(attune_schedule *s, int field) { return (int32_t *)(void *)((char *)s + fields[field].offset); }
+static int32_t *number_at(attune_schedule *s, int field) {
+    return (int32_t *)(void *)((char *)s + fields[field].offset);
+}
 
 static attune_status parse_strategy(const mha_pair *pair, attune_strategy *out, at_error *err) {
     for (int i = 0; i < ATTUNE_STRATEGY_COUNT; i++)
@@ -109,15 +111,19 @@ attune_status mha_schedule_check(const attune_problem *p, const attune_schedule 
                            *number_at(&copy, i));
     const int max_lanes = target->vector_bytes / 4;
     const rule rules[] = {
-        {s->lanes <= max_lanes && !(s->lanes & (s->lanes - 1)), "lanes must be a power of two that fits the ISA's vectors"},
+        {s->lanes <= max_lanes && !(s->lanes & (s->lanes - 1)),
+         "lanes must be a power of two that fits the ISA's vectors"},
         {s->q_vectors <= MAX_Q_VECTORS, "q_vectors must be at most 64"},
-        {s->score_vectors <= s->q_vectors && s->q_vectors % s->score_vectors == 0, "score_vectors must divide q_vectors"},
+        {s->score_vectors <= s->q_vectors && s->q_vectors % s->score_vectors == 0,
+         "score_vectors must divide q_vectors"},
         {s->value_vectors <= s->score_vectors && s->score_vectors % s->value_vectors == 0,
          "value_vectors must divide score_vectors"},
         {s->score_rows <= p->seq_kv, "score_rows must not exceed seq_kv"},
-        {s->score_rows * (int64_t)s->score_vectors <= MAX_ACCUMULATORS, "score_rows * score_vectors must be at most 64"},
+        {s->score_rows * (int64_t)s->score_vectors <= MAX_ACCUMULATORS,
+         "score_rows * score_vectors must be at most 64"},
         {s->value_rows <= p->head_dim_v, "value_rows must not exceed head_dim_v"},
-        {s->value_rows * (int64_t)s->value_vectors <= MAX_ACCUMULATORS, "value_rows * value_vectors must be at most 64"},
+        {s->value_rows * (int64_t)s->value_vectors <= MAX_ACCUMULATORS,
+         "value_rows * value_vectors must be at most 64"},
         {s->score_unroll <= MAX_UNROLL && p->head_dim % s->score_unroll == 0,
          "score_unroll must divide head_dim and be at most 16"},
         {s->value_unroll <= MAX_UNROLL, "value_unroll must be at most 16"},
@@ -128,8 +134,10 @@ attune_status mha_schedule_check(const attune_problem *p, const attune_schedule 
         if (rules[i].kept) continue;
         char text[256];
         mha_schedule_print(s, text, sizeof text);
-        return at_fail(err, ATTUNE_INVALID_SCHEDULE, "%s (%s; seq_kv=%lld, head_dim=%lld, head_dim_v=%lld, isa %s has %d lanes)",
-                       rules[i].sentence, text, (long long)p->seq_kv, (long long)p->head_dim, (long long)p->head_dim_v, target->name, max_lanes);
+        return at_fail(err, ATTUNE_INVALID_SCHEDULE,
+                       "%s (%s; seq_kv=%lld, head_dim=%lld, head_dim_v=%lld, isa %s has %d lanes)", rules[i].sentence,
+                       text, (long long)p->seq_kv, (long long)p->head_dim, (long long)p->head_dim_v, target->name,
+                       max_lanes);
     }
     return ATTUNE_OK;
 }

@@ -105,8 +105,8 @@ static void *wait_for(void *mutex) {
     return NULL;
 }
 
-/* How many of the workers can have a thread at once, the caller among them. pthreadpool would wait for ever for one that
- * a limit on processes or memory did not let it make, so they are tried first. */
+/* How many of the workers can have a thread at once, the caller among them. pthreadpool would wait for ever for one
+ * that a limit on processes or memory did not let it make, so they are tried first. */
 static uint32_t workers_to_be_had(uint32_t wanted) {
     pthread_t threads[MAX_WORKERS];
     pthread_mutex_t end = PTHREAD_MUTEX_INITIALIZER;

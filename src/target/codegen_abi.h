@@ -9,24 +9,24 @@ enum { AT_CODEGEN_ABI = 1 };
 
 /* What to return. The values are those of attune_stage from LLVM on. */
 typedef struct at_codegen_request {
-    const char *ir;      /* lowered IR text */
+    const char *ir; /* lowered IR text */
     size_t ir_bytes;
-    const char *target;  /* at_target.name */
-    int stage;           /* ATTUNE_STAGE_LLVM, _ASM, _OBJECT or _IMAGE */
+    const char *target; /* at_target.name */
+    int stage;          /* ATTUNE_STAGE_LLVM, _ASM, _OBJECT or _IMAGE */
 } at_codegen_request;
 
 typedef struct at_codegen_reply {
     attune_status status;
-    void *data;          /* free with at_codegen_exports.release; NULL on failure */
+    void *data; /* free with at_codegen_exports.release; NULL on failure */
     size_t bytes;
     char message[ATTUNE_MESSAGE_BYTES]; /* "" when status is ATTUNE_OK */
 } at_codegen_reply;
 
 /* The plug-in's one symbol: a function returning its table. */
 typedef struct at_codegen_exports {
-    uint32_t abi;             /* AT_CODEGEN_ABI */
-    const char *generator_id; /* must equal the library's */
-    const char *llvm_version; /* that it was built for */
+    uint32_t abi;                                                                /* AT_CODEGEN_ABI */
+    const char *generator_id;                                                    /* must equal the library's */
+    const char *llvm_version;                                                    /* that it was built for */
     void (*compile)(const at_codegen_request *request, at_codegen_reply *reply); /* thread-safe */
     void (*release)(at_codegen_reply *reply);
 } at_codegen_exports;
@@ -39,7 +39,7 @@ typedef const at_codegen_exports *at_codegen_exports_fn(void);
  *   hello:   u32 magic, u32 abi, u32 n, n bytes generator id
  *   request: u32 magic, u32 stage, u32 n, u32 m, n bytes target name, m bytes IR text
  *   reply:   u32 magic, u32 status, u32 n, u32 0, n bytes: the data, or the message if status is not 0 */
-#define AT_WORKER_MAGIC 0x4b577441u /* "AtWK" */
+#define AT_WORKER_MAGIC 0x4b577441u                              /* "AtWK" */
 enum { AT_WORKER_MAX_TARGET = 64, AT_WORKER_MAX_IR = 64 << 20 }; /* bytes that a worker accepts */
 
 #endif

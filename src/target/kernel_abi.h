@@ -17,9 +17,9 @@ typedef void at_phase_fn(void *const *buffers, const int64_t *scalars, int64_t t
 typedef void at_plan_fn(const int64_t *scalars, int64_t *out);
 
 enum { AT_MAX_PHASES = 64, AT_MAX_SHARED = 64, AT_IMAGE_VERSION = 1, AT_IMAGE_ALIGN = 4096 };
-enum { AT_MAX_PARAMS = 65536 };              /* buffers or scalars of one kernel */
-#define AT_MAX_SCRATCH (UINT64_C(1) << 40)   /* bytes of one phase */
-#define AT_IMAGE_MAGIC "attimg\0"            /* with the string's own NUL: 8 bytes */
+enum { AT_MAX_PARAMS = 65536 };            /* buffers or scalars of one kernel */
+#define AT_MAX_SCRATCH (UINT64_C(1) << 40) /* bytes of one phase */
+#define AT_IMAGE_MAGIC "attimg\0"          /* with the string's own NUL: 8 bytes */
 
 typedef struct at_image_phase {
     uint32_t entry;         /* offset of an at_phase_fn from the start of the code */
@@ -28,14 +28,15 @@ typedef struct at_image_phase {
 } at_image_phase;
 
 /* An image: this header, num_phases × at_image_phase, zeros up to code_offset, then code_bytes of code and constants,
- * position-independent, to be mapped read+execute at a page boundary. Little-endian. code_offset is a multiple of 64. */
+ * position-independent, to be mapped read+execute at a page boundary. Little-endian. code_offset is a multiple of 64.
+ */
 typedef struct at_image_header {
-    char magic[8];          /* "attimg\0\0" */
-    uint32_t version;       /* AT_IMAGE_VERSION */
-    uint32_t required;      /* AT_CPU_* that the code needs */
+    char magic[8];                                             /* "attimg\0\0" */
+    uint32_t version;                                          /* AT_IMAGE_VERSION */
+    uint32_t required;                                         /* AT_CPU_* that the code needs */
     uint32_t num_phases, num_buffers, num_shared, num_scalars; /* num_buffers: params only */
-    uint32_t plan_entry;    /* offset of the at_plan_fn from the start of the code */
-    uint32_t code_offset;   /* from the start of the image */
+    uint32_t plan_entry;                                       /* offset of the at_plan_fn from the start of the code */
+    uint32_t code_offset;                                      /* from the start of the image */
     uint64_t code_bytes;
 } at_image_header;
 

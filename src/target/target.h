@@ -8,15 +8,15 @@
 
 /* What the IR may use on a target (see the NEEDS_* traits of ir/ops.def) and what builders may count on. */
 enum {
-    AT_TARGET_FMA = 1,        /* fused multiply-add */
-    AT_TARGET_ROUND = 2,      /* rint is one instruction */
-    AT_TARGET_SCALEF = 4,     /* ldexp on float vectors is one instruction */
-    AT_TARGET_LANE_MASK = 8,  /* mask registers: masked loads and selects are free */
+    AT_TARGET_FMA = 1,       /* fused multiply-add */
+    AT_TARGET_ROUND = 2,     /* rint is one instruction */
+    AT_TARGET_SCALEF = 4,    /* ldexp on float vectors is one instruction */
+    AT_TARGET_LANE_MASK = 8, /* mask registers: masked loads and selects are free */
     AT_TARGET_BF16_DOT = 16
 };
 
 typedef struct at_target {
-    const char *name;          /* "avx512", "avx2", "x86-64": what ATTUNE_ISA takes and keys hold */
+    const char *name; /* "avx512", "avx2", "x86-64": what ATTUNE_ISA takes and keys hold */
     const char *llvm_triple;
     const char *llvm_cpu;      /* for code selection and scheduling; never from the user */
     const char *llvm_features; /* "+avx2,+fma,…" */
@@ -29,9 +29,18 @@ typedef struct at_target {
 /* CPU features that matter to us, as bits of `required` and of cache entries. Part of the file format: append only.
  * BMI2 stands for BMI1, BMI2, LZCNT and MOVBE together; AVX2 for AVX2 and POPCNT. */
 enum {
-    AT_CPU_X86_64 = 1u << 0, AT_CPU_AVX2 = 1u << 1, AT_CPU_FMA = 1u << 2, AT_CPU_F16C = 1u << 3,
-    AT_CPU_BMI2 = 1u << 4, AT_CPU_AVX512F = 1u << 5, AT_CPU_AVX512BW = 1u << 6, AT_CPU_AVX512DQ = 1u << 7,
-    AT_CPU_AVX512VL = 1u << 8, AT_CPU_AVX512BF16 = 1u << 9, AT_CPU_AVX512VNNI = 1u << 10, AT_CPU_AVX512CD = 1u << 11
+    AT_CPU_X86_64 = 1u << 0,
+    AT_CPU_AVX2 = 1u << 1,
+    AT_CPU_FMA = 1u << 2,
+    AT_CPU_F16C = 1u << 3,
+    AT_CPU_BMI2 = 1u << 4,
+    AT_CPU_AVX512F = 1u << 5,
+    AT_CPU_AVX512BW = 1u << 6,
+    AT_CPU_AVX512DQ = 1u << 7,
+    AT_CPU_AVX512VL = 1u << 8,
+    AT_CPU_AVX512BF16 = 1u << 9,
+    AT_CPU_AVX512VNNI = 1u << 10,
+    AT_CPU_AVX512CD = 1u << 11
 };
 
 /* Best first; ends with a NULL name. */

@@ -11,12 +11,12 @@
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
 /* A property that must hold: a failure is a crash to the fuzzer, and is kept as one. */
-#define FUZZ_REQUIRE(condition)                                                                        \
-    do {                                                                                               \
-        if (!(condition)) {                                                                            \
-            fprintf(stderr, "%s:%d: not true: %s\n", __FILE__, __LINE__, #condition);                  \
-            abort();                                                                                   \
-        }                                                                                              \
+#define FUZZ_REQUIRE(condition)                                                                                        \
+    do {                                                                                                               \
+        if (!(condition)) {                                                                                            \
+            fprintf(stderr, "%s:%d: not true: %s\n", __FILE__, __LINE__, #condition);                                  \
+            abort();                                                                                                   \
+        }                                                                                                              \
     } while (0)
 
 /* The input with a final NUL, in a block of just that size. */

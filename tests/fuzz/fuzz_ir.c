@@ -26,8 +26,10 @@ static void check_round_trip(at_arena *arena, const ir_kernel *kernel) {
     FUZZ_REQUIRE(strcmp(first.data, second.data) == 0);
     const attune_status status = ir_verify(kernel, IR_SCHEDULED, NULL, &verdict);
     FUZZ_REQUIRE(ir_verify(again, IR_SCHEDULED, NULL, &again_verdict) == status);
-    if (status == ATTUNE_OK) lower_for_all(kernel);
-    else FUZZ_REQUIRE(verdict.message[0] != '\0');
+    if (status == ATTUNE_OK)
+        lower_for_all(kernel);
+    else
+        FUZZ_REQUIRE(verdict.message[0] != '\0');
     at_string_free(&first);
     at_string_free(&second);
 }
@@ -37,8 +39,10 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     at_arena_init(&arena, NULL);
     at_error err = {0};
     const ir_kernel *kernel = ir_parse(&arena, (const char *)data, size, &err);
-    if (kernel) check_round_trip(&arena, kernel);
-    else FUZZ_REQUIRE(err.message[0] != '\0');
+    if (kernel)
+        check_round_trip(&arena, kernel);
+    else
+        FUZZ_REQUIRE(err.message[0] != '\0');
     at_arena_free(&arena);
     return 0;
 }

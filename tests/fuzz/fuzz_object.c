@@ -8,9 +8,10 @@
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     uint64_t scratch[AT_MAX_PHASES];
     for (size_t i = 0; i < AT_MAX_PHASES; i++) scratch[i] = 100 * i;
-    const at_image_header header = {
-        .required = AT_CPU_X86_64, .num_phases = size && data[size - 1] ? data[size - 1] % AT_MAX_PHASES + 1u : 1,
-        .num_buffers = 4, .num_scalars = 16};
+    const at_image_header header = {.required = AT_CPU_X86_64,
+                                    .num_phases = size && data[size - 1] ? data[size - 1] % AT_MAX_PHASES + 1u : 1,
+                                    .num_buffers = 4,
+                                    .num_scalars = 16};
     void *image = NULL;
     size_t bytes = 0;
     at_error err = {0};

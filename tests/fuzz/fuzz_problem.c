@@ -31,13 +31,14 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     attune_problem problem = ATTUNE_PROBLEM_INIT;
     const attune_problem before = problem;
     at_error err = {0};
-    if (mha_problem_parse(text, &problem, &err) == ATTUNE_OK) check_round_trip(&problem);
-    else FUZZ_REQUIRE(err.message[0] != '\0' && memcmp(&before, &problem, sizeof before) == 0);
+    if (mha_problem_parse(text, &problem, &err) == ATTUNE_OK)
+        check_round_trip(&problem);
+    else
+        FUZZ_REQUIRE(err.message[0] != '\0' && memcmp(&before, &problem, sizeof before) == 0);
 
     attune_schedule schedule = ATTUNE_SCHEDULE_INIT;
     at_error schedule_err = {0};
-    if (mha_schedule_parse(text, &schedule, &schedule_err) != ATTUNE_OK)
-        FUZZ_REQUIRE(schedule_err.message[0] != '\0');
+    if (mha_schedule_parse(text, &schedule, &schedule_err) != ATTUNE_OK) FUZZ_REQUIRE(schedule_err.message[0] != '\0');
     free(text);
     return 0;
 }

@@ -58,9 +58,12 @@ static void put_condition(random_ir *r, int depth) {
 static void put_leaf(random_ir *r) {
     static const char *const scalars[] = {"n", "m", "p"};
     const int kind = random_ir_below(r, 8);
-    if (kind < 2) put(r, "%d", random_ir_below(r, 20) - 3);
-    else if (kind < 4 || r->num_vars == 0) put(r, "%s", scalars[random_ir_below(r, 3)]);
-    else put(r, "%s", r->vars[random_ir_below(r, r->num_vars)]);
+    if (kind < 2)
+        put(r, "%d", random_ir_below(r, 20) - 3);
+    else if (kind < 4 || r->num_vars == 0)
+        put(r, "%s", scalars[random_ir_below(r, 3)]);
+    else
+        put(r, "%s", r->vars[random_ir_below(r, r->num_vars)]);
 }
 
 static void put_call(random_ir *r, const char *name, int depth) {
@@ -94,8 +97,10 @@ static void put_index(random_ir *r, int depth) {
     }
     put(r, "(");
     put_index(r, depth - 1);
-    if (kind < 9) put(r, " * %d", random_ir_below(r, 5));
-    else if (kind < 11) put(r, " %c %d", random_ir_below(r, 2) ? '/' : '%', divisors[random_ir_below(r, 7)]);
+    if (kind < 9)
+        put(r, " * %d", random_ir_below(r, 5));
+    else if (kind < 11)
+        put(r, " %c %d", random_ir_below(r, 2) ? '/' : '%', divisors[random_ir_below(r, 7)]);
     else {
         put(r, random_ir_below(r, 2) ? " + " : " - ");
         put_index(r, depth - 1);
@@ -131,8 +136,10 @@ static void put_load(random_ir *r, int lanes) {
 }
 
 static void put_splat(random_ir *r, int lanes, double value) {
-    if (lanes > 1) put(r, "splat.x%d(%a)", lanes, value);
-    else put(r, "%a", value);
+    if (lanes > 1)
+        put(r, "splat.x%d(%a)", lanes, value);
+    else
+        put(r, "%a", value);
 }
 
 static void put_value(random_ir *r, int lanes, int depth) {
@@ -174,11 +181,8 @@ static void put_value(random_ir *r, int lanes, int depth) {
         }
         put(r, ")");
         return;
-    case 5:
-        put_splat(r, lanes, (double)random_ir_below(r, 1000) / 64 - 7);
-        return;
-    default:
-        put_load(r, lanes);
+    case 5: put_splat(r, lanes, (double)random_ir_below(r, 1000) / 64 - 7); return;
+    default: put_load(r, lanes);
     }
 }
 
@@ -203,8 +207,10 @@ static void put_store(random_ir *r) {
     if (lanes > 1 && !random_ir_below(r, 2) && strlen(index) < sizeof index - 1)
         put(r, " ? (ramp.x%d(%s, 1) < splat.x%d(%s))", lanes, index, lanes, which == 0 ? "n" : which == 1 ? "m" : "64");
     put(r, " = ");
-    if (r->arithmetic) put_value(r, lanes, 3);
-    else put_splat(r, lanes, 1);
+    if (r->arithmetic)
+        put_value(r, lanes, 3);
+    else
+        put_splat(r, lanes, 1);
     put(r, "\n");
 }
 
@@ -250,8 +256,10 @@ static void put_let(random_ir *r) {
     if (!random_ir_below(r, 4)) {
         snprintf(divisor, sizeof divisor, "d%d", r->num_names++);
         put(r, "let %s = ", divisor);
-        if (chance(r, r->careful)) put(r, "max(1, ");
-        else put(r, "(");
+        if (chance(r, r->careful))
+            put(r, "max(1, ");
+        else
+            put(r, "(");
         put_index(r, 2);
         put(r, ")\nassume %s != 0\n", divisor);
     }
@@ -287,11 +295,16 @@ static void put_block(random_ir *r) {
     for (int i = 0; i < count && r->budget > 0 && r->num_vars < 50; i++) {
         r->budget--;
         const int kind = r->depth > 4 ? 0 : random_ir_below(r, 10);
-        if (kind < 4) put_store(r);
-        else if (kind < 6) put_loop(r);
-        else if (kind == 6) put_branch(r);
-        else if (kind == 7 && r->arithmetic) put_registers(r);
-        else put_let(r);
+        if (kind < 4)
+            put_store(r);
+        else if (kind < 6)
+            put_loop(r);
+        else if (kind == 6)
+            put_branch(r);
+        else if (kind == 7 && r->arithmetic)
+            put_registers(r);
+        else
+            put_let(r);
     }
     r->depth--;
 }

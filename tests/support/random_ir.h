@@ -6,10 +6,10 @@
 #include <stdint.h>
 
 typedef struct random_ir {
-    uint64_t state;       /* of the generator; any value */
-    int careful;          /* per cent: how many indices are clamped so that they can be proved in bounds */
-    int arithmetic;       /* 0: indices only; 1: floats of several lanes, registers and unrolled loops too */
-    int fma;              /* whether fma may be used */
+    uint64_t state; /* of the generator; any value */
+    int careful;    /* per cent: how many indices are clamped so that they can be proved in bounds */
+    int arithmetic; /* 0: indices only; 1: floats of several lanes, registers and unrolled loops too */
+    int fma;        /* whether fma may be used */
     char text[16384];
     /* private */
     size_t length;
