@@ -144,16 +144,16 @@ LANE double ldexp_double(double x, double y) {
 #define BINARY(name, T)  LANES_OF(name, T, , T, T, name##_##T(x[l], y[l]))
 #define COMPARE(name, T) LANES_OF(name, T, , uint8_t, T, name##_##T(x[l], y[l]))
 
+/* clang-format off */
 #define NUMBER_EVALUATORS(T)                                                                                           \
-    UNARY(neg, T)                                                                                                      \
-    UNARY(abs, T)                                                                                                      \
-    BINARY(add, T)                                                                                                     \
-    BINARY(sub, T) BINARY(mul, T) BINARY(div, T) BINARY(min, T) BINARY(max, T) COMPARE(eq, T) COMPARE(ne, T)           \
-        COMPARE(lt, T) COMPARE(le, T) COMPARE(gt, T) COMPARE(ge, T)
+    UNARY(neg, T) UNARY(abs, T)                                                                                        \
+    BINARY(add, T) BINARY(sub, T) BINARY(mul, T) BINARY(div, T) BINARY(min, T) BINARY(max, T)                          \
+    COMPARE(eq, T) COMPARE(ne, T) COMPARE(lt, T) COMPARE(le, T) COMPARE(gt, T) COMPARE(ge, T)
 #define FLOAT_EVALUATORS(T) NUMBER_EVALUATORS(T) UNARY(sqrt, T) UNARY(rint, T) BINARY(ldexp, T)
 #define INT_EVALUATORS(T)                                                                                              \
-    NUMBER_EVALUATORS(T)                                                                                               \
-    UNARY(not, T) BINARY(mod, T) BINARY(and, T) BINARY(or, T) BINARY(xor, T) BINARY(shl, T) BINARY(shr, T)
+    NUMBER_EVALUATORS(T) UNARY(not, T)                                                                                 \
+    BINARY(mod, T) BINARY(and, T) BINARY(or, T) BINARY(xor, T) BINARY(shl, T) BINARY(shr, T)
+/* clang-format on */
 
 FLOAT_EVALUATORS(float)
 FLOAT_EVALUATORS(double)

@@ -135,13 +135,19 @@ LANE uint8_t int_to_boolean(int64_t x) { return x != 0; }
 /* ---- Loops over lanes ---- */
 
 /* M(element, its C type, the kind it is read as) */
+/* clang-format off */
 #define EACH_ELEM(M, ...)                                                                                              \
     M(f64, double, double, __VA_ARGS__)                                                                                \
     M(f32, float, double, __VA_ARGS__)                                                                                 \
     M(f16, uint16_t, double, __VA_ARGS__)                                                                              \
-    M(bf16, uint16_t, double, __VA_ARGS__) M(f8, uint8_t, double, __VA_ARGS__) M(i8, int8_t, int, __VA_ARGS__)         \
-        M(i32, int32_t, int, __VA_ARGS__) M(i64, int64_t, int, __VA_ARGS__) M(idx, int64_t, int, __VA_ARGS__)          \
-            M(boolean, uint8_t, int, __VA_ARGS__)
+    M(bf16, uint16_t, double, __VA_ARGS__)                                                                             \
+    M(f8, uint8_t, double, __VA_ARGS__)                                                                                \
+    M(i8, int8_t, int, __VA_ARGS__)                                                                                    \
+    M(i32, int32_t, int, __VA_ARGS__)                                                                                  \
+    M(i64, int64_t, int, __VA_ARGS__)                                                                                  \
+    M(idx, int64_t, int, __VA_ARGS__)                                                                                  \
+    M(boolean, uint8_t, int, __VA_ARGS__)
+/* clang-format on */
 
 #define CAST_LOOP(from, F, kind, to, T)                                                                                \
     static void from##_to_##to(void *restrict out, const void *xs, const void *y, const void *z, int lanes) {          \
