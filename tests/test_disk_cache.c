@@ -523,19 +523,7 @@ static void the_environment_names_the_directory(void **state) {
     assert_int_equal(at_cache_dir_path("/far/too/long", small, sizeof small, &err), ATTUNE_INVALID_ARGUMENT);
 }
 
-static int with_directory(void **state) {
-    static char path[TEMP_DIR_CHARS];
-    temp_dir_make(path);
-    *state = path;
-    return 0;
-}
-
-static int without_directory(void **state) {
-    temp_dir_remove(*state);
-    return 0;
-}
-
-#define WITH_DIRECTORY(test) cmocka_unit_test_setup_teardown(test, with_directory, without_directory)
+#define WITH_DIRECTORY(test) cmocka_unit_test_setup_teardown(test, temp_dir_setup, temp_dir_teardown)
 
 int main(void) {
     const struct CMUnitTest tests[] = {

@@ -272,19 +272,7 @@ static void killed_writers_leave_no_bad_entry(void **state) {
     at_disk_cache_free(&cache);
 }
 
-static int with_directory(void **state) {
-    static char path[TEMP_DIR_CHARS];
-    temp_dir_make(path);
-    *state = path;
-    return 0;
-}
-
-static int without_directory(void **state) {
-    temp_dir_remove(*state);
-    return 0;
-}
-
-#define WITH_DIRECTORY(test) cmocka_unit_test_setup_teardown(test, with_directory, without_directory)
+#define WITH_DIRECTORY(test) cmocka_unit_test_setup_teardown(test, temp_dir_setup, temp_dir_teardown)
 
 int main(void) {
     const struct CMUnitTest tests[] = {

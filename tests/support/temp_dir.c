@@ -42,6 +42,18 @@ void temp_dir_remove(const char *path) {
     rmdir(path);
 }
 
+int temp_dir_setup(void **state) {
+    static char path[TEMP_DIR_CHARS];
+    temp_dir_make(path);
+    *state = path;
+    return 0;
+}
+
+int temp_dir_teardown(void **state) {
+    temp_dir_remove(*state);
+    return 0;
+}
+
 int temp_dir_count(const char *path, const char *prefix, const char *suffix) {
     return walk(path, prefix, suffix, 0, NULL);
 }

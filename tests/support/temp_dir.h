@@ -10,6 +10,10 @@ void temp_dir_make(char path[TEMP_DIR_CHARS]);
 /* Removes it with the files in it. */
 void temp_dir_remove(const char *path);
 
+/* The same as a fixture of cmocka: *state is the path. One at a time. */
+int temp_dir_setup(void **state);
+int temp_dir_teardown(void **state);
+
 /* How many files in it have names that start with `prefix` and end with `suffix`. */
 int temp_dir_count(const char *path, const char *prefix, const char *suffix);
 
