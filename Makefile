@@ -23,7 +23,7 @@ LLVM_LIBS = $(shell $(LLVM_CONFIG) --link-shared --ldflags --libs)
 WARN = -Wall -Wextra -Wshadow -Wstrict-prototypes -Wmissing-prototypes -Wvla
 # No contraction anywhere: a*b+c is fused only where fma is written, or the interpreter would not define the kernels.
 BASE_CFLAGS = -std=gnu11 $(WARN) -fPIC -fvisibility=hidden -ffp-contract=off -pthread \
-	-Iinclude $(CFLAGS) $(SANITIZE)
+	-Iinclude $(CFLAGS) $(SANITIZE) $(if $(JIT_ASAN),-DATTUNE_JIT_ASAN)
 CORE_LIBS = -pthread -ldl -lm
 RUNTIME_LIBS = -lpthreadpool -lxxhash $(CORE_LIBS)
 SHARED = -shared $(if $(SANITIZE),,-Wl,-z,defs)
@@ -31,9 +31,11 @@ LINK = $(CC) $(CFLAGS) $(SANITIZE) $(LDFLAGS) -Wl,--as-needed
 
 CORE_SRC := $(wildcard src/base/*.c src/ir/*.c src/target/*.c)
 LIB_SRC := $(CORE_SRC) $(wildcard src/mha/*.c src/runtime/*.c)
-CODEGEN_SRC := $(filter-out src/codegen/worker_main.c,$(wildcard src/codegen/*.c))
+# What only the build of `make asan-jit` has; it sets JIT_ASAN.
+JIT_ASAN_SRC := src/codegen/asan.c tests/test_jit_asan.c
+CODEGEN_SRC := $(filter-out src/codegen/worker_main.c $(if $(JIT_ASAN),,$(JIT_ASAN_SRC)),$(wildcard src/codegen/*.c))
 TOOL_SRC := $(wildcard tools/*.c)
-TEST_SRC := $(wildcard tests/test_*.c)
+TEST_SRC := $(filter-out $(if $(JIT_ASAN),,$(JIT_ASAN_SRC)),$(wildcard tests/test_*.c))
 SUPPORT_SRC := $(wildcard tests/support/*.c tests/ref_attention.c)
 FUZZ_SRC := $(wildcard tests/fuzz/fuzz_*.c)
 
@@ -73,7 +75,7 @@ $(BUILD)/obj/%.o: %.c | $(GENERATOR_ID)
 # Part of every cache key: any change to what generates code makes old entries unreachable, and nobody bumps a number.
 $(GENERATOR_ID): FORCE
 	@mkdir -p $(@D)
-	@LLVM_CONFIG='$(LLVM_CONFIG)' sh scripts/generator_id.sh > $@.tmp
+	@LLVM_CONFIG='$(LLVM_CONFIG)' JIT_ASAN='$(JIT_ASAN)' sh scripts/generator_id.sh > $@.tmp
 	@if cmp -s $@.tmp $@; then rm $@.tmp; else mv $@.tmp $@; fi
 
 -include $(patsubst %.o,%.d,$(call obj,$(LIB_SRC) $(wildcard src/codegen/*.c) $(TOOL_SRC) $(TEST_SRC) $(SUPPORT_SRC) \
@@ -152,7 +154,8 @@ bench: all ## the speed table of four shapes
 
 # ---- Checking harder: each in a build directory of its own ----
 
-.PHONY: stress asan ubsan tsan fuzz fuzzers mutants check-deps format check-format clean
+.PHONY: stress asan asan-jit asan-jit-run ubsan tsan fuzz fuzzers mutants check-million check-deps format check-format \
+	clean
 
 stress: ## the stress tests at full length: 1,000 kills, 1,000 keys in 32 threads
 	@ATTUNE_STRESS=17 $(MAKE) --no-print-directory test TESTS_ONLY="test_stress test_faults"
@@ -160,6 +163,15 @@ stress: ## the stress tests at full length: 1,000 kills, 1,000 keys in 32 thread
 SANITIZER_FLAGS = -fno-omit-frame-pointer -O1
 asan: ## the tests under AddressSanitizer
 	@$(MAKE) --no-print-directory test BUILD=$(BUILD)-asan SANITIZE='-fsanitize=address $(SANITIZER_FLAGS)'
+ASAN_JIT_CASES ?= 200
+asan-jit: ## generated code under AddressSanitizer: a test, then ASAN_JIT_CASES random problems (200)
+	@$(MAKE) --no-print-directory deps
+	@$(MAKE) --no-print-directory asan-jit-run BUILD=$(BUILD)-asan-jit JIT_ASAN=yes \
+		SANITIZE='-fsanitize=address $(SANITIZER_FLAGS)'
+# In process, without a disk cache and without the worker: images of this build hold addresses of who made them.
+asan-jit-run: $(BUILD)/libattune-codegen.so $(BUILD)/attune $(BUILD)/tests/test_jit_asan
+	@BUILD='$(BUILD)' LLVM_CONFIG="$(LLVM_CONFIG)" SANITIZE="$(SANITIZE)" CC="$(CC)" bash tests/run.sh test_jit_asan
+	@ATTUNE_CACHE_DIR= ATTUNE_COMPILE=in-process $(BUILD)/attune check --random $(ASAN_JIT_CASES) --seed 3
 ubsan: ## the tests under UndefinedBehaviorSanitizer
 	@$(MAKE) --no-print-directory test BUILD=$(BUILD)-ubsan \
 		SANITIZE='-fsanitize=undefined -fno-sanitize-recover=undefined $(SANITIZER_FLAGS)'
@@ -177,6 +189,12 @@ fuzzers: $(FUZZERS)
 mutants: all tests ## seed known bugs one by one: each must make a test fail
 	@DEPS='$(DEPS)' LLVM_CONFIG='$(LLVM_CONFIG)' bash scripts/deps.sh mutants
 	@BUILD='$(BUILD)' LLVM_CONFIG='$(LLVM_CONFIG)' bash scripts/mutants.sh $(MUTANTS)
+
+# 45 to 70 ms of one processor for each problem: 6 to 10 hours on two of them. It can be stopped, and goes on later.
+RANDOM_CASES ?= 1000000
+RANDOM_SEED ?= 1
+check-million: all ## RANDOM_CASES (1,000,000) random problems of RANDOM_SEED (1) on all processors, resumable
+	@BUILD='$(BUILD)' LOGS='$(BUILD)/random' bash scripts/check_random.sh $(RANDOM_CASES) $(RANDOM_SEED) 5000
 
 check-deps: ## fail on an include that the architecture does not allow
 	@bash scripts/check_deps.sh
@@ -211,7 +229,7 @@ uninstall: ## remove what install installed
 		$(DESTDIR)$(PREFIX)/include/attune.h $(DESTDIR)$(PREFIX)/share/man/man1/attune.1
 
 clean: ## remove all build directories
-	rm -rf $(BUILD) $(BUILD)-asan $(BUILD)-ubsan $(BUILD)-tsan $(BUILD)-fuzz $(BUILD)-mutants
+	rm -rf $(BUILD) $(BUILD)-asan $(BUILD)-asan-jit $(BUILD)-ubsan $(BUILD)-tsan $(BUILD)-fuzz $(BUILD)-mutants
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):[^#]*## \(.*\)/  \1\t\2/p' Makefile | expand -t 16

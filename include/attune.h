@@ -86,56 +86,153 @@ ATTUNE_API const char *attune_last_message(void);
 
 /* ---- The problem ---- */
 
+/* Element types of tensors. What `dtype`, `k_dtype`, `v_dtype` and `bias_dtype` may be: f32, f16, bf16, f64. */
 typedef enum attune_dtype {
-    ATTUNE_F32 = 0,
+    ATTUNE_DTYPE_DEFAULT = 0, /* see the field that holds it */
+    ATTUNE_F32,
+    ATTUNE_F16,
+    ATTUNE_BF16, /* the upper half of an f32: eight bits of exponent, seven of fraction */
+    ATTUNE_F64,
+    ATTUNE_BOOL, /* one byte; anything but 0 is true */
+    ATTUNE_I32,
     ATTUNE_DTYPE_COUNT
 } attune_dtype;
 
+typedef enum attune_op {
+    ATTUNE_ATTENTION = 0, /* q, k, v -> out, and lse and weights where asked for */
+    ATTUNE_WEIGHTS,       /* q, k, lse -> weights: recomputed afterwards, for all rows or chosen ones */
+    ATTUNE_ROTARY,        /* q, cos, sin -> out: the rotary embedding alone (num_kv_heads, seq_kv … mean nothing) */
+    ATTUNE_MERGE,         /* parts, parts_lse -> out, lse: partial results over disjoint keys become the whole */
+    ATTUNE_OP_COUNT
+} attune_op;
+
 typedef enum attune_causal_align {
-    ATTUNE_TOP_LEFT = 0,     /* query i sees keys j <= i + causal_offset */
-    ATTUNE_BOTTOM_RIGHT = 1  /* query i sees keys j <= i + (seq_kv - seq_q) + causal_offset */
+    ATTUNE_TOP_LEFT = 0,     /* base = 0 */
+    ATTUNE_BOTTOM_RIGHT = 1  /* base = keys - queries of the batch entry, at run time */
 } attune_causal_align;
+
+/* What the `weights` output holds, as ONNX Attention's qk_matmul_output_mode 0 to 3. */
+typedef enum attune_weights_mode {
+    ATTUNE_WEIGHTS_NONE = 0, /* there is no such output */
+    ATTUNE_WEIGHTS_SCALED,   /* softmax_scale * Q.K^T, before everything else; of hidden keys too */
+    ATTUNE_WEIGHTS_CAPPED,   /* the same after the soft cap */
+    ATTUNE_WEIGHTS_MASKED,   /* and after ALiBi, bias and masks: -infinity where a key is hidden */
+    ATTUNE_WEIGHTS_SOFTMAX,  /* the probabilities; rows without a key are 0 */
+    ATTUNE_WEIGHTS_MODE_COUNT
+} attune_weights_mode;
+
+/* As seq_q, seq_kv, seq_new or num_rows, and in the last two of a mask's dims: known only at run time. */
+#define ATTUNE_DYNAMIC (-1)
 
 /* Says what is computed, never how. Start from ATTUNE_PROBLEM_INIT and set the fields you need.
  *
- * Shapes, row-major unless strides say otherwise:
- *     q   [batch, num_heads,    seq_q,  head_dim]
- *     k   [batch, num_kv_heads, seq_kv, head_dim]
- *     v   [batch, num_kv_heads, seq_kv, head_dim_v]
- *     out [batch, num_heads,    seq_q,  head_dim_v]
- *     lse [batch, num_heads,    seq_q]   (natural logarithm of the sum of exponentials; f32)
+ * Query i of batch entry b stands at position p = i + base + causal_offset (+ causal_offsets[b]); base is 0 or, with
+ * causal_align bottom_right, this entry's number of keys minus its number of queries. Its scores are, in this order,
+ *     s[j] = softmax_scale * q[i] . k[j]
+ *     s[j] = logits_soft_cap * tanh(s[j] / logits_soft_cap)            if logits_soft_cap > 0
+ *     s[j] = s[j] - alibi_slopes[h] * |p - j|                          if has_alibi_slopes
+ *     s[j] = s[j] + attn_bias[b,h,i,j]                                 if there is an attn_bias
+ * and key j is hidden from it (score -infinity, and nothing in K or V there can reach the result) if
+ *     j >= kv_lens[b], or
+ *     is_causal and j > p, or
+ *     j < p - window_left (window_left >= 0) or j > p + window_right (window_right >= 0), unless j or p is below
+ *         global_tokens and that is not 0, or
+ *     attn_mask[b,h,i,j] is false, or attn_bias[b,h,i,j] is -infinity.
+ * A row that sees no key gives 0 in `out` and -infinity in `lse` (with sinks: its sink). NaN in a row of q gives NaN in
+ * that row.
  *
- * A stride array of all zeros means contiguous in the order above. Strides are in elements, one for each
- * dimension in the order above; output strides must not make two elements coincide.
- * A query row that sees no key gives 0 in `out` and -infinity in `lse`. */
+ * Tensors, row-major unless strides say otherwise; [..] what is present only if the field says so. attune_tensors lists
+ * those of a problem.
+ *     q   [batch, num_heads,    seq_q,  head_dim]    k [batch, num_kv_heads, seq_kv, head_dim]
+ *     out [batch, num_heads,    seq_q,  head_dim_v]  v [batch, num_kv_heads, seq_kv, head_dim_v]
+ *     [has_lse]            lse [batch, num_heads, seq_q]: natural logarithm of the sum of exponentials; f32, or f64
+ *                          if softmax_precision is
+ *     [attn_mask_dims]     attn_mask, bool: true = keep; [attn_bias_dims] attn_bias
+ *     [has_alibi_slopes]   alibi_slopes f32 [num_heads]
+ *     [has_sinks]          sinks f32 [num_heads]: the logit of one more key, whose value is 0
+ *     [has_kv_lens]        kv_lens i32 [batch]: keys that count, at most seq_kv; new ones (seq_new) included
+ *     [has_causal_offsets] causal_offsets i32 [batch]
+ *     [is_ragged]          cu_seqlens_q, cu_seqlens_kv i32 [batch + 1]: entry b owns the tokens from cu_seqlens[b] to
+ *                          cu_seqlens[b+1]. q, out, lse (k, v) then have one batch entry of total_q (total_kv) tokens,
+ *                          contiguous meaning [tokens, heads, dim] and lse [heads, tokens]; seq_q and seq_kv are
+ *                          ATTUNE_DYNAMIC, and the longest lengths at run time. With pages k and v do not change,
+ *                          and with pages and kv_lens there is no cu_seqlens_kv
+ *     [page_size]          k, v [num_pages, num_kv_heads, page_size, …]; block_table i32 [batch, max_pages]: key j of
+ *                          entry b lies in page block_table[b, j / page_size] at j % page_size. Needs kv_lens or
+ *                          cu_seqlens_kv, unless every entry has seq_kv keys
+ *     [seq_new]            k_new, v_new [batch, num_kv_heads, seq_new, …]: written into the last seq_new of the keys
+ *                          in k and v before anything is read there; k and v are then written to, and pages that are
+ *                          belong to one entry only. Ragged: as many as there are queries, [total_q tokens]
+ *     [rotary_dim]         cos, sin [batch or 1, rotary_positions, rotary_dim / 2] of dtype; [has_position_ids]
+ *                          position_ids i32 [batch, seq_q], ragged [1, total_q]
+ *     [weights_mode]       weights [batch, num_heads, seq_q, seq_kv] of dtype, with weights_average
+ *                          [batch, 1, seq_q, seq_kv]; [has_row_ids] row_ids i32 [num_rows]: rows of q, weights having
+ *                          num_rows rows. Not ragged
+ *     [op = merge]         parts [num_parts, batch * num_heads * seq_q, head_dim_v] of dtype, parts_lse
+ *                          [num_parts, batch * num_heads * seq_q] as lse; out and lse as above
+ *
+ * Strides are in elements, one for each dimension in the order above; an array of zeros means contiguous (with dynamic
+ * sizes: at run time). Output strides must not make two elements coincide. */
 typedef struct attune_problem {
     size_t struct_size;    /* sizeof(attune_problem): lets the struct grow */
-    attune_dtype dtype;    /* of q, k, v and out */
+    attune_op op;
+    attune_dtype dtype;    /* of q and out; default f32 */
     int64_t batch;         /* >= 1, default 1 */
     int64_t num_heads;     /* >= 1, default 1 */
-    int64_t num_kv_heads;  /* divides num_heads; 0 = num_heads */
-    int64_t seq_q;         /* >= 1 */
-    int64_t seq_kv;        /* >= 1; 0 = seq_q */
+    int64_t num_kv_heads;  /* divides num_heads; 0 = num_heads. kv head = head / (num_heads / num_kv_heads) */
+    int64_t seq_q;         /* >= 1, or ATTUNE_DYNAMIC: from 0 at run time */
+    int64_t seq_kv;        /* the same, dynamic a size of its own; 0 = as seq_q, but dynamic with pages and kv_lens */
     int64_t head_dim;      /* >= 1 */
     int64_t head_dim_v;    /* >= 1; 0 = head_dim */
     double softmax_scale;  /* within +-1e38; ATTUNE_DEFAULT_SCALE = 1 / sqrt(head_dim) */
+    double logits_soft_cap;/* 0 = none, else > 0 */
     int is_causal;         /* 0 or 1 */
-    attune_causal_align causal_align;
-    int64_t causal_offset; /* added to the diagonal; any sign */
+    attune_causal_align causal_align; /* where positions begin: for causality, windows, ALiBi and rotary alike */
+    int64_t causal_offset; /* added to the position of every query; any sign */
+    int64_t window_left, window_right; /* keys seen before and after the position; -1 = all */
+    int64_t global_tokens; /* keys that every query sees and queries that see every key, whatever the window */
     int has_lse;           /* 1: `lse` is written too */
+    int has_alibi_slopes, has_sinks, has_kv_lens, has_causal_offsets, is_ragged;
+    attune_dtype k_dtype, v_dtype;   /* default dtype */
+    attune_dtype bias_dtype;         /* of attn_bias; default dtype */
+    attune_dtype softmax_precision;  /* of all arithmetic: f32 or f64; default f32, and f64 for f64 */
+    int64_t page_size;               /* 0 = k and v are not paged */
+    int64_t max_seq_q, max_seq_kv;   /* bounds of dynamic sizes; 0 = none */
+    int64_t seq_new;                 /* 0 = nothing is appended; ATTUNE_DYNAMIC: from 0 at run time */
+    int v_in_k;                      /* 1: v is the first head_dim_v columns of k (multi-head latent attention) */
+    int short_masks;                 /* 1: mask and bias may end before seq_kv; keys beyond their last dim are hidden,
+                                      * and columns beyond a dynamic seq_kv are not read */
+    int64_t attn_mask_dims[4], attn_bias_dims[4]; /* [batch, num_heads, seq_q, seq_kv], each may be 1: the same for
+                                                   * all. Zeros = absent; leading zeros count as 1 */
+    int64_t rotary_dim;              /* even, <= head_dim; 0 = none. q, and k (or only k_new, where keys are appended:
+                                      * the others are taken to be rotated) */
+    int rotary_interleaved;          /* 0: pairs (x[d], x[d + rotary_dim/2]); 1: pairs (x[2d], x[2d+1]) */
+    int has_position_ids;            /* of queries and of new keys; else p, and j for keys. Without seq_new it needs
+                                      * seq_q = seq_kv */
+    attune_weights_mode weights_mode;
+    int weights_average;             /* 1: the mean over the heads */
+    int has_row_ids;                 /* op = weights only */
+    int reproducible;                /* 1: the same bits for a row whatever the other sizes, strategy and schedule */
+    int64_t num_rows;                /* of row_ids */
+    int64_t num_parts;               /* op = merge: >= 1 */
     int64_t q_strides[4], k_strides[4], v_strides[4], out_strides[4], lse_strides[3];
+    int64_t attn_mask_strides[4], attn_bias_strides[4]; /* of dims that are 1: taken as 0 */
+    int64_t k_new_strides[4], v_new_strides[4], weights_strides[4];
 } attune_problem;
 
 /* A NaN: "use 1 / sqrt(head_dim)". */
 #define ATTUNE_DEFAULT_SCALE (__builtin_nan(""))
 
 #define ATTUNE_PROBLEM_INIT                                                                             \
-    { .struct_size = sizeof(attune_problem), .batch = 1, .num_heads = 1, .softmax_scale = ATTUNE_DEFAULT_SCALE }
+    { .struct_size = sizeof(attune_problem), .batch = 1, .num_heads = 1, .softmax_scale = ATTUNE_DEFAULT_SCALE, \
+      .window_left = -1, .window_right = -1 }
 
 /* Reads `key=value` pairs separated by commas, keys being the field names of attune_problem:
  *     batch=1,num_heads=12,seq_q=512,head_dim=64,is_causal=1,causal_align=bottom_right
- * plus dtype=f32, lse=1, strides as q_strides=65536:4096:64:1, and layout=bhsd|bshd, which sets every stride
- * array to the contiguous one of that order. `*problem` must be initialised; fields not named keep their
+ * plus seq_q=dynamic, flags without their has_ or is_ (lse=1, sinks=1, ragged=1 …; is_causal as it is),
+ * strides as q_strides=65536:4096:64:1, and layout=bhsd|bshd, which sets the strides of q, k, v and out to the
+ * contiguous ones of that order. attn_mask and attn_bias are dims as 1:1:512:512 (fewer: the last ones), or letters for
+ * those that are not 1: qk, bqk, bhqk, bk, k … `*problem` must be initialised; fields not named keep their
  * values. An unknown key, a malformed or repeated value is ATTUNE_INVALID_PROBLEM and leaves *problem alone.
  * The result is not checked as a whole: attune_problem_check does that. */
 ATTUNE_API attune_status attune_problem_parse(const char *text, attune_problem *problem);
@@ -220,20 +317,56 @@ ATTUNE_API attune_status attune_compile(attune_context *context, const attune_pr
 /* Gives a reference back; the kernel must not be running under it. NULL is fine. Thread-safe. */
 ATTUNE_API void attune_kernel_release(attune_kernel *kernel);
 
-/* Pointers and run-time sizes of one call. Fill it with attune_arguments_init, then set the pointers. */
+/* Pointers and run-time sizes of one call. Fill it with attune_arguments_init, then set the pointers and, where the
+ * problem leaves them open, the sizes. What the problem does not have is ignored. */
 typedef struct attune_arguments {
     size_t struct_size;
-    const void *q, *k, *v;       /* aligned to their element type */
+    const void *q;
+    void *k, *v;                 /* written to only if the problem has seq_new */
     void *out;
-    float *lse;                  /* written when the problem has_lse, else ignored */
+    void *lse;                   /* read by op = weights */
     int64_t batch, num_heads, num_kv_heads; /* num_heads / num_kv_heads must be as compiled */
     int64_t q_strides[4], k_strides[4], v_strides[4], out_strides[4], lse_strides[3]; /* innermost as compiled */
+    int64_t attn_mask_strides[4], attn_bias_strides[4], k_new_strides[4], v_new_strides[4], weights_strides[4];
+    int64_t seq_q, seq_kv;       /* where dynamic, at most their bounds. Where cu_seqlens, or kv_lens of pages, tell the
+                                  * lengths: what none exceeds; 0 (the longest) will do if no mask and no weights have
+                                  * such a dim */
+    int64_t seq_new, num_rows;   /* where dynamic */
+    int64_t total_q, total_kv;   /* ragged: tokens in q and in k, v; at least the last of cu_seqlens */
+    int64_t num_pages, max_pages;/* paged: pages in k and v, columns of block_table */
+    int64_t mask_seq_kv, bias_seq_kv; /* keys in a mask's row where its dims say ATTUNE_DYNAMIC; 0: seq_kv */
+    int64_t rotary_positions;    /* rows of cos and sin */
+    int64_t rotary_batch_stride; /* elements between two entries of cos and sin; 0: the same for all */
+    const void *attn_mask, *attn_bias;
+    const float *alibi_slopes, *sinks;
+    const int32_t *kv_lens, *causal_offsets, *cu_seqlens_q, *cu_seqlens_kv, *block_table;
+    const void *k_new, *v_new, *cos, *sin;
+    const int32_t *position_ids, *row_ids;
+    void *weights;
+    const void *parts, *parts_lse;
     void *workspace;             /* 64-byte aligned, or NULL: attune allocates it for the call */
     size_t workspace_bytes;
 } attune_arguments;
 
 /* Fills in the sizes and strides of `problem`, pointers NULL. */
 ATTUNE_API attune_status attune_arguments_init(attune_arguments *arguments, const attune_problem *problem);
+
+/* One tensor of a call: what attune_run reads or writes, and where its pointer is in attune_arguments. */
+enum { ATTUNE_MAX_TENSORS = 24 };
+typedef struct attune_tensor {
+    const char *name;            /* as the field of attune_arguments; static storage */
+    attune_dtype dtype;
+    int rank;                    /* at most 4 */
+    int64_t dims[4], strides[4]; /* settled: contiguous ones filled in, 0 where broadcast */
+    int is_input, is_output;
+    size_t pointer_offset;       /* of the pointer in attune_arguments */
+} attune_tensor;
+
+/* The tensors of a problem with the sizes of `arguments` (whose pointers are not looked at), in the order of the
+ * kernel's parameters. arguments NULL: as attune_arguments_init gives them. The struct's layout does not change within
+ * a major version: it has no struct_size because it comes in arrays. */
+ATTUNE_API attune_status attune_tensors(const attune_problem *problem, const attune_arguments *arguments,
+                                        attune_tensor tensors[ATTUNE_MAX_TENSORS], size_t *count);
 
 /* Bytes of workspace that attune_run needs for these arguments (whose pointers are not looked at). */
 ATTUNE_API attune_status attune_workspace_size(const attune_context *context, const attune_kernel *kernel,
@@ -256,22 +389,24 @@ typedef enum attune_engine { ATTUNE_ENGINE_JIT = 0, ATTUNE_ENGINE_INTERPRETER = 
 
 /* ---- Schedules ---- */
 
-typedef enum attune_strategy { ATTUNE_Q_LANES = 0, ATTUNE_STRATEGY_COUNT } attune_strategy;
+typedef enum attune_strategy { ATTUNE_Q_LANES = 0, ATTUNE_D_LANES, ATTUNE_STRATEGY_COUNT } attune_strategy;
 
-/* The numbers that the autotuner searches. q-lanes: vector lanes run along query rows.
- * Legal values: see attune_schedule_check. */
+/* The numbers that the autotuner searches. q-lanes (many query rows): vector lanes run along query rows. d-lanes (few):
+ * lanes run along head_dim, and the keys are cut into tasks of kv_chunk whose results are merged in order. The query
+ * rows of a KV head are those of all heads of its group. Legal values: see attune_schedule_check. */
 struct attune_schedule {
     size_t struct_size;
     attune_strategy strategy;
     int32_t lanes;         /* elements of a vector */
     int32_t score_rows;    /* keys in a register tile of Q.K^T */
-    int32_t score_vectors; /* vectors of query rows in it */
-    int32_t score_unroll;  /* elements of head_dim in a turn of its inner loop; divides head_dim */
-    int32_t value_rows;    /* value columns in a register tile of P.V */
-    int32_t value_vectors; /* vectors of query rows in it; divides score_vectors */
+    int32_t score_vectors; /* vectors of query rows in it; d-lanes: query rows */
+    int32_t score_unroll;  /* elements of head_dim in a turn of its inner loop, divides head_dim; d-lanes: vectors */
+    int32_t value_rows;    /* value columns in a register tile of P.V; d-lanes: query rows */
+    int32_t value_vectors; /* vectors of query rows in it, divides score_vectors; d-lanes: vectors of value columns */
     int32_t value_unroll;  /* keys in a turn of its inner loop */
-    int32_t q_vectors;     /* vectors of query rows in a task, at most; a multiple of score_vectors */
+    int32_t q_vectors;     /* vectors of query rows in a task, at most, a multiple of score_vectors; d-lanes: 1 */
     int32_t kv_tile;       /* keys between two rescalings; a multiple of score_rows */
+    int32_t kv_chunk;      /* d-lanes: keys in a task, a multiple of kv_tile; q-lanes: 0 */
 };
 
 #define ATTUNE_SCHEDULE_INIT { .struct_size = sizeof(attune_schedule) }

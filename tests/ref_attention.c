@@ -3,114 +3,363 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
+#include <tgmath.h>
 
-/* A problem with its defaults filled in. */
-typedef struct shape {
-    int64_t batch, heads, group, rows, keys, dim, dim_v;
-    int64_t q[4], k[4], v[4];
-    double scale;
-    bool causal;
-    int64_t diagonal; /* query i sees keys j <= i + diagonal */
-} shape;
+/* ---- Numbers ---- */
 
-static void fill_strides(int64_t out[4], const int64_t given[4], int64_t heads, int64_t rows, int64_t columns) {
-    const int64_t dense[4] = {heads * rows * columns, rows * columns, columns, 1};
-    const bool is_default = !given[0] && !given[1] && !given[2] && !given[3];
-    memcpy(out, is_default ? dense : given, sizeof dense);
+size_t ref_dtype_bytes(attune_dtype dtype) {
+    switch (dtype) {
+    case ATTUNE_F16:
+    case ATTUNE_BF16: return 2;
+    case ATTUNE_F64: return 8;
+    case ATTUNE_BOOL: return 1;
+    default: return 4;
+    }
 }
 
-static shape read_problem(const attune_problem *p) {
-    const int64_t kv_heads = p->num_kv_heads ? p->num_kv_heads : p->num_heads;
-    shape s = {
-        .batch = p->batch,
-        .heads = p->num_heads,
-        .group = p->num_heads / kv_heads,
-        .rows = p->seq_q,
-        .keys = p->seq_kv ? p->seq_kv : p->seq_q,
+/* The upper half of an f32, rounded once. */
+static uint16_t to_bf16(long double value) {
+    enum { DIGITS = 8, LEAST_EXPONENT = -133 };
+    int exponent = 0;
+    if (isfinite(value)) frexp(value, &exponent);
+    const int last = exponent - DIGITS > LEAST_EXPONENT ? exponent - DIGITS : LEAST_EXPONENT;
+    const float narrow = (float)(isfinite(value) ? ldexp(rint(ldexp(value, -last)), last) : value);
+    uint32_t bits;
+    memcpy(&bits, &narrow, sizeof bits);
+    return (uint16_t)(bits >> 16);
+}
+
+static float from_bf16(uint16_t half) {
+    const uint32_t bits = (uint32_t)half << 16;
+    float value;
+    memcpy(&value, &bits, sizeof value);
+    return value;
+}
+
+long double ref_load(attune_dtype dtype, const void *storage, int64_t index) {
+    switch (dtype) {
+    case ATTUNE_F16: return (long double)((const _Float16 *)storage)[index];
+    case ATTUNE_BF16: return (long double)from_bf16(((const uint16_t *)storage)[index]);
+    case ATTUNE_F64: return ((const double *)storage)[index];
+    case ATTUNE_BOOL: return ((const unsigned char *)storage)[index] != 0;
+    case ATTUNE_I32: return ((const int32_t *)storage)[index];
+    default: return ((const float *)storage)[index];
+    }
+}
+
+void ref_store(attune_dtype dtype, void *storage, int64_t index, long double value) {
+    switch (dtype) {
+    case ATTUNE_F16: ((_Float16 *)storage)[index] = (_Float16)value; return;
+    case ATTUNE_BF16: ((uint16_t *)storage)[index] = to_bf16(value); return;
+    case ATTUNE_F64: ((double *)storage)[index] = (double)value; return;
+    case ATTUNE_BOOL: ((unsigned char *)storage)[index] = value != 0; return;
+    case ATTUNE_I32: ((int32_t *)storage)[index] = (int32_t)value; return;
+    default: ((float *)storage)[index] = (float)value; return;
+    }
+}
+
+/* As a tensor of this type would give it back. */
+static long double rounded(attune_dtype dtype, long double value) {
+    double storage;
+    ref_store(dtype, &storage, 0, value);
+    return ref_load(dtype, &storage, 0);
+}
+
+/* ---- A call taken apart ---- */
+
+typedef struct view {
+    const attune_tensor *tensor; /* NULL: the problem has no such tensor */
+    const void *data;
+} view;
+
+typedef struct reading {
+    const attune_problem *p;
+    view q, k, v, out, lse, mask, bias, slopes, sinks, kv_lens, offsets, cu_q, cu_kv, table, k_new, v_new, cos, sin,
+        position_ids, row_ids, weights, parts, parts_lse;
+    int64_t heads, group, dim, dim_v, seq_q, seq_kv, seq_new;
+    double scale;
+    bool is_double; /* the arithmetic is f64 */
+} reading;
+
+static view find(const ref_call *c, const char *name) {
+    for (size_t i = 0; i < c->count; i++)
+        if (strcmp(c->tensors[i].name, name) == 0) {
+            view found = {&c->tensors[i], NULL};
+            memcpy(&found.data, (const char *)c->arguments + c->tensors[i].pointer_offset, sizeof found.data);
+            return found;
+        }
+    return (view){NULL, NULL};
+}
+
+static int64_t settled(int64_t of_problem, int64_t of_call) {
+    return of_problem == ATTUNE_DYNAMIC ? of_call : of_problem;
+}
+
+static bool is_f64(const view *v) { return v->tensor && v->tensor->dtype == ATTUNE_F64; }
+
+static reading read_call(const ref_call *c) {
+    const attune_problem *const p = c->problem;
+    const attune_arguments *const a = c->arguments;
+    reading r = {
+        .p = p,
+        .q = find(c, "q"),
+        .k = find(c, "k"),
+        .v = find(c, "v"),
+        .out = find(c, "out"),
+        .lse = find(c, "lse"),
+        .mask = find(c, "attn_mask"),
+        .bias = find(c, "attn_bias"),
+        .slopes = find(c, "alibi_slopes"),
+        .sinks = find(c, "sinks"),
+        .kv_lens = find(c, "kv_lens"),
+        .offsets = find(c, "causal_offsets"),
+        .cu_q = find(c, "cu_seqlens_q"),
+        .cu_kv = find(c, "cu_seqlens_kv"),
+        .table = find(c, "block_table"),
+        .k_new = find(c, "k_new"),
+        .v_new = find(c, "v_new"),
+        .cos = find(c, "cos"),
+        .sin = find(c, "sin"),
+        .position_ids = find(c, "position_ids"),
+        .row_ids = find(c, "row_ids"),
+        .weights = find(c, "weights"),
+        .parts = find(c, "parts"),
+        .parts_lse = find(c, "parts_lse"),
+        .heads = a->num_heads,
+        .group = a->num_kv_heads ? a->num_heads / a->num_kv_heads : 1,
         .dim = p->head_dim,
         .dim_v = p->head_dim_v ? p->head_dim_v : p->head_dim,
+        .seq_q = settled(p->seq_q, a->seq_q),
+        .seq_kv = p->seq_kv ? settled(p->seq_kv, a->seq_kv) : settled(p->seq_q, a->seq_kv ? a->seq_kv : a->seq_q),
+        .seq_new = settled(p->seq_new, a->seq_new),
         .scale = isnan(p->softmax_scale) ? 1.0 / sqrt((double)p->head_dim) : p->softmax_scale,
-        .causal = p->is_causal != 0,
-        .diagonal = p->causal_offset,
     };
-    if (p->causal_align == ATTUNE_BOTTOM_RIGHT) s.diagonal += s.keys - s.rows;
-    fill_strides(s.q, p->q_strides, s.heads, s.rows, s.dim);
-    fill_strides(s.k, p->k_strides, kv_heads, s.keys, s.dim);
-    fill_strides(s.v, p->v_strides, kv_heads, s.keys, s.dim_v);
-    return s;
+    r.is_double = p->softmax_precision
+                      ? p->softmax_precision == ATTUNE_F64
+                      : is_f64(&r.q) || is_f64(&r.k) || is_f64(&r.v) || is_f64(&r.bias) || is_f64(&r.parts);
+    if (p->v_in_k) r.v = r.k, r.v_new = r.k_new;
+    return r;
 }
 
-/* How many of the first keys row i sees. */
-static int64_t visible_keys(const shape *s, int64_t i) {
-    if (!s->causal) return s->keys;
-    const int64_t last = i + s->diagonal;
-    return last < 0 ? 0 : last >= s->keys ? s->keys : last + 1;
+static int64_t place(const attune_tensor *t, int64_t i, int64_t j, int64_t k, int64_t l) {
+    const int64_t index[4] = {i, j, k, l};
+    int64_t at = 0;
+    for (int d = 0; d < t->rank; d++) at += index[d] * t->strides[d];
+    return at;
 }
 
-bool ref_attention(const attune_problem *problem, const float *q, const float *k, const float *v, double *out,
-                   double *lse) {
-    const shape s = read_problem(problem);
-    double *const weight = malloc((size_t)s.keys * sizeof *weight);
-    if (!weight) return false;
-    for (int64_t b = 0; b < s.batch; b++)
-        for (int64_t h = 0; h < s.heads; h++)
-            for (int64_t i = 0; i < s.rows; i++) {
-                const int64_t keys = visible_keys(&s, i), row = (b * s.heads + h) * s.rows + i;
-                const float *const q_row = q + b * s.q[0] + h * s.q[1] + i * s.q[2];
-                const float *const k_head = k + b * s.k[0] + h / s.group * s.k[1];
-                const float *const v_head = v + b * s.v[0] + h / s.group * s.v[1];
-                double largest = -INFINITY, sum = 0;
-                for (int64_t j = 0; j < keys; j++) {
-                    double dot = 0;
-                    for (int64_t c = 0; c < s.dim; c++)
-                        dot += (double)q_row[c * s.q[3]] * (double)k_head[j * s.k[2] + c * s.k[3]];
-                    weight[j] = dot * s.scale;
-                    largest = weight[j] > largest || isnan(weight[j]) ? weight[j] : largest;
-                }
-                /* A score of -infinity is as good as a hidden key; a row of nothing else sees none. */
-                const bool has_weight = keys > 0 && largest != -INFINITY;
-                for (int64_t j = 0; j < keys; j++) sum += weight[j] = exp(weight[j] - largest);
-                for (int64_t c = 0; c < s.dim_v; c++) {
-                    double total = 0;
-                    for (int64_t j = 0; j < keys; j++) total += weight[j] * (double)v_head[j * s.v[2] + c * s.v[3]];
-                    out[row * s.dim_v + c] = has_weight ? total / sum : 0;
-                }
-                if (lse) lse[row] = has_weight ? largest + log(sum) : -INFINITY;
+static int64_t integer_at(const view *v, int64_t i, int64_t j) {
+    return ((const int32_t *)v->data)[place(v->tensor, i, j, 0, 0)];
+}
+
+/* One entry of the batch: its queries and keys, and where they begin. */
+typedef struct entry {
+    int64_t number, q_batch, kv_batch, first_q, first_kv;
+    int64_t rows, keys, fresh; /* the last `fresh` keys come from k_new */
+    int64_t base;              /* position of query 0 */
+} entry;
+
+static entry open_entry(const reading *r, int64_t number) {
+    const attune_problem *const p = r->p;
+    entry e = {.number = number, .q_batch = number, .kv_batch = number, .rows = r->seq_q, .keys = r->seq_kv};
+    if (r->cu_q.tensor) {
+        e.q_batch = 0;
+        e.first_q = integer_at(&r->cu_q, number, 0);
+        e.rows = integer_at(&r->cu_q, number + 1, 0) - e.first_q;
+    }
+    if (r->cu_kv.tensor) {
+        e.kv_batch = 0;
+        e.first_kv = integer_at(&r->cu_kv, number, 0);
+        e.keys = integer_at(&r->cu_kv, number + 1, 0) - e.first_kv;
+    }
+    if (r->kv_lens.tensor) e.keys = integer_at(&r->kv_lens, number, 0);
+    if (p->seq_new) e.fresh = p->is_ragged ? e.rows : r->seq_new;
+    e.base = p->causal_offset;
+    if (p->causal_align == ATTUNE_BOTTOM_RIGHT) e.base += e.keys - e.rows;
+    if (r->offsets.tensor) e.base += integer_at(&r->offsets, number, 0);
+    return e;
+}
+
+/* Where column 0 of key j lies in k or v. */
+static int64_t key_place(const reading *r, const entry *e, const view *cache, int64_t head, int64_t j) {
+    const int64_t size = r->p->page_size;
+    if (size) return place(cache->tensor, integer_at(&r->table, e->number, j / size), head, j % size, 0);
+    return place(cache->tensor, e->kv_batch, head, e->first_kv + j, 0);
+}
+
+/* The same for the n-th new key in k_new or v_new. */
+static int64_t new_place(const entry *e, const view *fresh, int64_t head, int64_t n) {
+    return place(fresh->tensor, e->q_batch, head, e->first_q + n, 0);
+}
+
+/* ---- Who sees whom ---- */
+
+static bool outside_window(const attune_problem *p, int64_t position, int64_t j) {
+    /* Positions may be negative: without global tokens such a query has its window all the same. */
+    if (p->global_tokens > 0 && (j < p->global_tokens || position < p->global_tokens)) return false;
+    return (p->window_left >= 0 && j < position - p->window_left) ||
+           (p->window_right >= 0 && j > position + p->window_right);
+}
+
+static bool is_hidden(const reading *r, const entry *e, int64_t head, int64_t i, int64_t j) {
+    const int64_t position = e->base + i;
+    if (j >= e->keys || (r->p->is_causal && j > position) || outside_window(r->p, position, j)) return true;
+    const attune_tensor *const mask = r->mask.tensor, *const bias = r->bias.tensor;
+    if (mask && (j >= mask->dims[3] || ref_load(mask->dtype, r->mask.data, place(mask, e->number, head, i, j)) == 0))
+        return true;
+    return bias && (j >= bias->dims[3] ||
+                    ref_load(bias->dtype, r->bias.data, place(bias, e->number, head, i, j)) == -(long double)INFINITY);
+}
+
+static void mark_row(unsigned char *seen, const attune_tensor *t, int64_t at, int64_t columns) {
+    if (!seen) return;
+    for (int64_t c = 0; c < columns; c++) seen[at + c * t->strides[t->rank - 1]] = 1;
+}
+
+static void mark_key(const reading *r, const entry *e, int64_t kv_head, int64_t j, const ref_seen *seen) {
+    const int64_t n = j - (e->keys - e->fresh);
+    unsigned char *const v = r->p->v_in_k ? seen->k : seen->v, *const v_new = r->p->v_in_k ? seen->k_new : seen->v_new;
+    if (n >= 0 && j < e->keys) {
+        mark_row(seen->k_new, r->k_new.tensor, new_place(e, &r->k_new, kv_head, n), r->dim);
+        if (r->v_new.tensor) mark_row(v_new, r->v_new.tensor, new_place(e, &r->v_new, kv_head, n), r->dim_v);
+    } else {
+        mark_row(seen->k, r->k.tensor, key_place(r, e, &r->k, kv_head, j), r->dim);
+        if (r->v.tensor) mark_row(v, r->v.tensor, key_place(r, e, &r->v, kv_head, j), r->dim_v);
+    }
+}
+
+void ref_mark_seen(const ref_call *call, const ref_seen *seen) {
+    const reading r = read_call(call);
+    if (!r.k.tensor) return;
+    /* The weights of hidden keys are their scores all the same. */
+    const bool sees_all = r.p->weights_mode == ATTUNE_WEIGHTS_SCALED || r.p->weights_mode == ATTUNE_WEIGHTS_CAPPED;
+    for (int64_t b = 0; b < call->arguments->batch; b++) {
+        const entry e = open_entry(&r, b);
+        const int64_t keys = sees_all && !r.p->page_size && (!r.p->rotary_dim || r.p->seq_new) ? r.seq_kv : e.keys;
+        for (int64_t kv_head = 0; kv_head * r.group < r.heads; kv_head++)
+            for (int64_t j = 0; j < keys; j++) {
+                bool is_seen = sees_all;
+                for (int64_t h = kv_head * r.group; h < (kv_head + 1) * r.group && !is_seen; h++)
+                    for (int64_t i = 0; i < e.rows && !is_seen; i++) is_seen = !is_hidden(&r, &e, h, i, j);
+                if (is_seen) mark_key(&r, &e, kv_head, j, seen);
             }
-    free(weight);
-    return true;
+    }
 }
 
-bool ref_attention_plain(const attune_problem *problem, const float *q, const float *k, const float *v, float *out,
-                         float *lse) {
-    const shape s = read_problem(problem);
-    const float scale = (float)s.scale;
-    float *const weight = malloc((size_t)s.keys * sizeof *weight);
-    if (!weight) return false;
-    for (int64_t b = 0; b < s.batch; b++)
-        for (int64_t h = 0; h < s.heads; h++)
-            for (int64_t i = 0; i < s.rows; i++) {
-                const int64_t keys = visible_keys(&s, i), row = (b * s.heads + h) * s.rows + i;
-                const float *const q_row = q + b * s.q[0] + h * s.q[1] + i * s.q[2];
-                const float *const k_head = k + b * s.k[0] + h / s.group * s.k[1];
-                const float *const v_head = v + b * s.v[0] + h / s.group * s.v[1];
-                float largest = -INFINITY, sum = 0;
-                for (int64_t j = 0; j < keys; j++) {
-                    float dot = 0;
-                    for (int64_t c = 0; c < s.dim; c++) dot += q_row[c * s.q[3]] * k_head[j * s.k[2] + c * s.k[3]];
-                    weight[j] = dot * scale;
-                    largest = weight[j] > largest || isnan(weight[j]) ? weight[j] : largest;
-                }
-                /* A score of -infinity is as good as a hidden key; a row of nothing else sees none. */
-                const bool has_weight = keys > 0 && largest != -INFINITY;
-                for (int64_t j = 0; j < keys; j++) sum += weight[j] = expf(weight[j] - largest);
-                for (int64_t c = 0; c < s.dim_v; c++) {
-                    float total = 0;
-                    for (int64_t j = 0; j < keys; j++) total += weight[j] * v_head[j * s.v[2] + c * s.v[3]];
-                    out[row * s.dim_v + c] = has_weight ? total / sum : 0;
-                }
-                if (lse) lse[row] = has_weight ? largest + logf(sum) : -INFINITY;
-            }
-    free(weight);
+/* ---- Results ---- */
+
+static int64_t elements(const attune_tensor *t) {
+    int64_t count = 1;
+    for (int d = 0; d < t->rank; d++) count *= t->dims[d];
+    return count;
+}
+
+static long double *allocate(int64_t count, bool *good) {
+    long double *const data = malloc((size_t)(count ? count : 1) * sizeof *data);
+    *good = *good && data;
+    return data;
+}
+
+/* Dense, as the output is now. */
+static long double *copy_output(const view *v, bool *good) {
+    const attune_tensor *const t = v->tensor;
+    if (!t || !t->is_output) return NULL;
+    long double *const dense = allocate(elements(t), good), *to = dense;
+    if (!dense) return NULL;
+    int64_t dims[4] = {1, 1, 1, 1};
+    memcpy(dims, t->dims, (size_t)t->rank * sizeof *dims);
+    for (int64_t i = 0; i < dims[0]; i++)
+        for (int64_t j = 0; j < dims[1]; j++)
+            for (int64_t k = 0; k < dims[2]; k++)
+                for (int64_t l = 0; l < dims[3]; l++) *to++ = ref_load(t->dtype, v->data, place(t, i, j, k, l));
+    return dense;
+}
+
+static bool create_result(const reading *r, ref_result *result) {
+    bool good = true;
+    *result = (ref_result){
+        .out = copy_output(&r->out, &good),
+        .lse = copy_output(&r->lse, &good),
+        .weights = copy_output(&r->weights, &good),
+        .k = copy_output(&r->k, &good),
+        .v = r->p->v_in_k ? NULL : copy_output(&r->v, &good),
+    };
+    if (r->k.tensor) result->row_lse = allocate(elements(r->q.tensor) / r->dim, &good);
+    for (int64_t i = 0; result->row_lse && i < elements(r->q.tensor) / r->dim; i++) result->row_lse[i] = 0;
+    return good;
+}
+
+void ref_result_free(ref_result *result) {
+    free(result->out);
+    free(result->lse);
+    free(result->weights);
+    free(result->k);
+    free(result->v);
+    free(result->row_lse);
+    *result = (ref_result){0};
+}
+
+/* Index into a dense array of the tensor's dims. */
+static int64_t dense_place(const attune_tensor *t, int64_t i, int64_t j, int64_t k, int64_t l) {
+    const int64_t index[4] = {i, j, k, l};
+    int64_t at = 0;
+    for (int d = 0; d < t->rank; d++) at = at * t->dims[d] + index[d];
+    return at;
+}
+
+/* Where the cache keeps key j, in the dense result. */
+static int64_t dense_key_place(const reading *r, const entry *e, const view *cache, int64_t head, int64_t j) {
+    const int64_t size = r->p->page_size;
+    if (size) return dense_place(cache->tensor, integer_at(&r->table, e->number, j / size), head, j % size, 0);
+    return dense_place(cache->tensor, e->kv_batch, head, e->first_kv + j, 0);
+}
+
+/* ---- The loops, in each precision ---- */
+
+enum { NUM_BUFFERS = 7 }; /* of one computation; see attend */
+
+#define REAL    float
+#define NAME(x) x##_float
+#include "ref_loops.h"
+#undef REAL
+#undef NAME
+
+#define REAL    double
+#define NAME(x) x##_double
+#include "ref_loops.h"
+#undef REAL
+#undef NAME
+
+#define REAL    long double
+#define NAME(x) x##_long_double
+#include "ref_loops.h"
+#undef REAL
+#undef NAME
+
+static void round_output(long double *dense, const view *v) {
+    for (int64_t i = 0; dense && i < elements(v->tensor); i++) dense[i] = rounded(v->tensor->dtype, dense[i]);
+}
+
+bool ref_attention(const ref_call *call, ref_result *result) {
+    const reading r = read_call(call);
+    if (create_result(&r, result) && (r.is_double ? compute_long_double(&r, call->arguments->batch, result)
+                                                  : compute_double(&r, call->arguments->batch, result)))
+        return true;
+    ref_result_free(result);
+    return false;
+}
+
+bool ref_attention_plain(const ref_call *call, ref_result *result) {
+    const reading r = read_call(call);
+    if (!create_result(&r, result) || !(r.is_double ? compute_double(&r, call->arguments->batch, result)
+                                                    : compute_float(&r, call->arguments->batch, result))) {
+        ref_result_free(result);
+        return false;
+    }
+    round_output(result->out, &r.out);
+    round_output(result->lse, &r.lse);
+    round_output(result->weights, &r.weights);
+    round_output(result->k, &r.k);
+    round_output(result->v, &r.v);
     return true;
 }

@@ -1,21 +1,51 @@
-/* The independent truth: attention as the formula has it, in plain loops that share no code with the library.
+/* The independent truth: attention as include/attune.h defines it, in plain loops that share no code with the library.
  *
- * Inputs lie as the problem's strides say (zero strides: contiguous); outputs are always contiguous:
- * out [batch, num_heads, seq_q, head_dim_v], lse [batch, num_heads, seq_q] (lse may be NULL).
- * Keys that causality hides are never read. A row without a key, or with no score above
- * -infinity, gives 0, and -infinity in lse. */
+ * All of a call is read from where its arguments point, with the dims and strides that `tensors` (from attune_tensors)
+ * has; that list is bookkeeping only, what the fields mean is written down here once more. Nothing is written there. */
 #ifndef ATTUNE_TESTS_REF_ATTENTION_H
 #define ATTUNE_TESTS_REF_ATTENTION_H
 
 #include <attune.h>
 #include <stdbool.h>
 
-/* In double throughout. false: out of memory. */
-bool ref_attention(const attune_problem *problem, const float *q, const float *k, const float *v, double *out,
-                   double *lse);
+typedef struct ref_call {
+    const attune_problem *problem;
+    const attune_arguments *arguments;
+    const attune_tensor *tensors;
+    size_t count;
+} ref_call;
 
-/* What anyone would write first, in f32 with serial sums and expf: the yardstick for rounding errors. */
-bool ref_attention_plain(const attune_problem *problem, const float *q, const float *k, const float *v, float *out,
-                         float *lse);
+/* What the outputs should hold afterwards: dense, row-major in the order of each tensor's dims. What a call does not
+ * write (tokens that no ragged entry owns, older keys of a cache) is what the output held before. */
+typedef struct ref_result {
+    long double *out, *lse, *weights; /* NULL where the problem has no such tensor, */
+    long double *k, *v;               /* and these unless keys are appended */
+    /* The logarithm of each row of q over all its keys, [batch, heads, tokens], whether or not the problem wants it;
+     * NULL if op is neither attention nor weights. What op = weights should get as lse. */
+    long double *row_lse;
+} ref_result;
+
+/* In double throughout, long double where the arithmetic is f64. false: out of memory. Hidden keys are never read in K
+ * or V (those of K are where the weights of hidden keys are asked for). */
+bool ref_attention(const ref_call *call, ref_result *result);
+
+/* What anyone would write first, in the problem's own precision (f32 or f64) with serial sums, rounded to the types of
+ * the outputs: the yardstick for rounding errors. */
+bool ref_attention_plain(const ref_call *call, ref_result *result);
+
+void ref_result_free(ref_result *result);
+
+/* Which elements of the storage of K, V, k_new and v_new reach the result: a byte for each, set to 1; NULL: not asked
+ * for. With appended keys the places in the cache that are about to be overwritten are not among them. The arrays are
+ * to be zeroed by the caller; with v_in_k those of K serve for V. */
+typedef struct ref_seen {
+    unsigned char *k, *v, *k_new, *v_new;
+} ref_seen;
+void ref_mark_seen(const ref_call *call, const ref_seen *seen);
+
+/* One number of a tensor of any dtype, by its index into the storage. */
+long double ref_load(attune_dtype dtype, const void *storage, int64_t index);
+void ref_store(attune_dtype dtype, void *storage, int64_t index, long double value);
+size_t ref_dtype_bytes(attune_dtype dtype);
 
 #endif

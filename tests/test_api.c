@@ -270,16 +270,17 @@ static void kernels_are_shared(void **state) {
     assert_ok(attune_compile(context, &c.problem, &schedule, &b));
     assert_ok(attune_kernel_get_info(b, &base));
     attune_kernel_release(b);
+    enum { END = offsetof(attune_schedule, kv_chunk) + sizeof(int32_t) }; /* padding follows */
     int legal = 0;
-    for (size_t at = offsetof(attune_schedule, lanes); at < sizeof schedule; at += sizeof(int32_t)) {
+    for (size_t at = offsetof(attune_schedule, lanes); at < END; at += sizeof(int32_t)) {
         for (int32_t value = 1; value <= 16; value++) {
             attune_schedule changed = schedule;
             memcpy((char *)&changed + at, &value, sizeof value);
-            if (!memcmp(&changed, &schedule, sizeof changed)) continue;
+            if (!memcmp(&changed, &schedule, END)) continue;
             if (attune_compile(context, &c.problem, &changed, &b)) continue;
             assert_ok(attune_kernel_get_info(b, &info));
             assert_string_not_equal(info.key, base.key);
-            assert_memory_equal(&info.schedule, &changed, sizeof changed);
+            assert_memory_equal(&info.schedule, &changed, END);
             attune_kernel_release(b);
             legal++;
             break;
@@ -310,7 +311,7 @@ static void bad_arguments(void **state) {
     BAD(a.struct_size = 8, "struct_size is 8");
     BAD(a.q = NULL, "pointer to q is NULL");
     BAD(a.lse = NULL, "pointer to lse is NULL");
-    BAD(a.k = (const char *)a.k + 2, "pointer to k");
+    BAD(a.k = (char *)a.k + 2, "pointer to k");
     BAD(a.out = (void *)a.q, "the output out overlaps q");
     BAD(a.lse = (float *)a.out + 7, "overlaps");
     BAD(a.out = c.k + 3, "the output out overlaps k");
@@ -318,7 +319,7 @@ static void bad_arguments(void **state) {
     BAD(a.lse = c.q + 5, "the output lse overlaps q");
     BAD(a.lse = c.v, "the output lse overlaps v");
     BAD(a.batch = 0, "batch is 0");
-    BAD(a.num_heads = -4, "num_heads -4");
+    BAD(a.num_heads = -4, "num_heads is -4");
     BAD(a.num_kv_heads = 4, "groups of 2");
     BAD(a.num_heads = 3, "groups of 2");
     BAD(a.q_strides[3] = 2, "innermost stride of q is 2");
@@ -455,7 +456,8 @@ static void parallel_for_of_the_caller(void **state) {
     assert_ok(attune_run(context, kernel, &c.arguments));
     assert_right(context, &c);
     workers = 5; /* one more than promised */
-    assert_fails(attune_run(context, kernel, &c.arguments), ATTUNE_INVALID_ARGUMENT, "max_workers = 4");
+    assert_fails(attune_run(context, kernel, &c.arguments), ATTUNE_INVALID_ARGUMENT,
+                 "parallel_for passed worker 4; max_workers is 4");
     attune_kernel_release(kernel);
     free_call(&c);
     attune_context_destroy(context);

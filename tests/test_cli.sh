@@ -42,6 +42,16 @@ make_npy() {
     { printf '\x93NUMPY\x01\x00' && printf "\\x${length:2:2}\\x${length:0:2}%s" "$header" && tail -c "$5" examples/minilm/q.npy; } >"$1"
 }
 
+# make_i32 FILE SHAPE VALUE…: an array of whole numbers.
+make_i32() {
+    local file=$1 value hex
+    make_npy "$file" '<i4' False "$2" 0
+    for value in "${@:3}"; do
+        hex=$(printf '%08x' $((value & 0xffffffff)))
+        printf "\\x${hex:6:2}\\x${hex:4:2}\\x${hex:2:2}\\x${hex:0:2}" >>"$file"
+    done
+}
+
 attune=$ATTUNE
 minilm=examples/minilm
 layer=(--q $minilm/q.npy --k $minilm/k.npy --v $minilm/v.npy)
@@ -52,13 +62,13 @@ small=num_heads=2,seq_q=9,head_dim=5
 expect "attune without arguments explains itself" 2 'Usage: attune COMMAND' "$attune"
 expect "attune --help lists the commands" 0 'bench +measure' "$attune" --help
 expect "attune --version" 0 '^attune [0-9]+\.[0-9]+\.[0-9]+$' "$attune" --version
-for command in run compile check bench cache info ir; do
+for command in run compile check conform bench cache info ir; do
     expect "attune $command --help" 0 "Usage: attune $command" "$attune" "$command" --help
     expect "attune $command with an unknown option" 2 "unrecognized option '--frobnicate'" "$attune" "$command" --frobnicate
 done
 manual=$(sed 's/\\-/-/g' docs/attune.1)
 : >"$work/stderr"
-for command in run compile check bench cache info ir; do
+for command in run compile check conform bench cache info ir; do
     for option in $("$attune" "$command" --help | grep -oE -- '--[a-z-]+' | sort -u | grep -vxE -- '--(help|usage|q|k|v)'); do
         grep -qF -- "$option" <<<"$manual" || echo "$command $option" >>"$work/stderr"
     done
@@ -68,6 +78,17 @@ for name in $(grep -ohE '"ATTUNE_[A-Z_]+"' src/runtime/*.c | tr -d '"' | sort -u
 done
 [ ! -s "$work/stderr" ]
 report $? "the man page names every option and every variable"
+# Each row of README's table is a problem, but for the sizes that all of them need.
+rows=$(sed -nE 's/^\|.*\| `([a-z_]+=[^`]*)` \|$/\1/p' README.md)
+[ "$(wc -l <<<"$rows")" -ge 18 ]
+report $? "README has a table of features"
+for row in $rows; do
+    given=$row
+    for default in num_heads=8 seq_q=8 head_dim=64; do
+        [[ ,$row == *,"${default%%=*}"=* ]] || given+=,$default
+    done
+    expect "README: $row" 0 '^problem +[a-z]' "$attune" compile "$given"
+done
 expect "an unknown command" 2 "unknown command 'frobnicate'" "$attune" frobnicate
 expect "run without inputs" 2 '--q, --k and --v' "$attune" run
 expect "compile without a problem" 2 'a problem is needed' "$attune" compile
@@ -76,6 +97,8 @@ expect "an unknown stage" 2 "not 'elf'" "$attune" compile $small --emit=elf
 expect "an unknown engine" 2 "not 'llvm'" "$attune" run "${layer[@]}" --engine=llvm
 expect "no threads" 2 "from 1 to [0-9]+, not '0'" "$attune" run "${layer[@]}" --threads=0
 expect "threads that are no number" 2 "not '2x'" "$attune" bench --threads=2x
+expect "conform without a folder" 2 'a folder with cases is needed' "$attune" conform
+expect "conform by an unknown engine" 2 "'jit', 'interp' or 'both', not 'llvm'" "$attune" conform . --engine=llvm
 expect "check of nothing" 2 'either a problem or --random' "$attune" check
 expect "an unknown cache action" 2 "not 'shrink'" "$attune" cache shrink
 expect "two cache actions" 2 "'verify' follows 'ls'" "$attune" cache ls verify
@@ -122,6 +145,19 @@ report $? "and come out as three"
 expect "layout=bshd reads [seq, heads, dim]" 0 'num_heads=6,.*seq_q=4' "$attune" run layout=bshd --q "$work/3d.npy" \
     --k "$work/3d.npy" --v "$work/3d.npy"
 
+make_npy "$work/mask.npy" '|b1' False '(6, 6)' 36
+expect "any input and any output by name" 0 'the same bits' "$attune" run seq_kv=dynamic,attn_mask=qk,weights=softmax --check \
+    --q "$work/3d.npy" --k "$work/3d.npy" --v "$work/3d.npy" --tensor attn_mask="$work/mask.npy" --write weights="$work/w.npy"
+grep -aq "'shape': (4, 6, 6)" "$work/w.npy"
+report $? "with the shapes that they have"
+refuse "an input that the problem has and nobody gives" 'the problem needs --tensor attn_mask=' "$attune" run attn_mask=qk \
+    --q "$work/3d.npy" --k "$work/3d.npy" --v "$work/3d.npy"
+refuse "an input that the problem does not have" 'the problem has no tensor named sinks' "$attune" run \
+    --q "$work/3d.npy" --k "$work/3d.npy" --v "$work/3d.npy" --tensor sinks="$work/mask.npy"
+refuse "a mask of another shape" '3d.npy: shape \(4, 6, 8\) does not fit attn_mask' "$attune" run attn_mask=hqk \
+    --q "$work/3d.npy" --k "$work/3d.npy" --v "$work/3d.npy" --tensor attn_mask="$work/3d.npy"
+refuse "a size of no name" "'frobs' is not a size" "$attune" check seq_q=dynamic,head_dim=4 --sizes=frobs=3
+
 for stage in ir lowered llvm asm obj image; do
     "$attune" compile $small --emit=$stage -o "$work/stage" >"$work/stdout" 2>"$work/stderr" &&
         "$attune" compile $small --emit=$stage 2>"$work/stderr" | cmp - "$work/stage"
@@ -142,24 +178,61 @@ report $? "the printed IR is its own input"
 expect "compile into the cache" 0 'key +[0-9a-f]{32}' "$attune" compile $small
 expect "compile again" 0 'from +the disk cache' "$attune" compile $small
 expect "compile --json" 0 '"origin": "disk cache"' "$attune" compile $small --json
-expect "an explicit schedule has its own entry" 0 'from +the compiler' "$attune" compile $small --schedule=kv_tile=1,score_rows=1
+expect "an explicit schedule has its own entry" 0 'from +the compiler' "$attune" compile $small --schedule=value_unroll=2
 expect "--dump-passes goes to standard error" 0 '# after parse' "$attune" compile $small --dump-passes
 [ ! -s "$work/stdout" ]
 report $? "and leaves standard output alone"
 
 expect "check of one problem" 0 '^[0-9]+ passed, 0 failed$' "$attune" check $small,is_causal=1,lse=1
+expect "check of one problem with run-time sizes" 0 '^[0-9]+ passed, 0 failed$' "$attune" check \
+    num_heads=2,seq_q=dynamic,seq_kv=dynamic,head_dim=5,kv_lens=1,page_size=4 --sizes=seq_q=3,num_pages=7,max_pages=3
+expect "check without the sizes that it needs says so" 0 'warning: out has no elements; --sizes' "$attune" check \
+    seq_q=dynamic,head_dim=4 --inputs=ordinary
+expect "check of bfloat16" 0 '^all of bf16 .*$' "$attune" check $small,dtype=bf16,attn_bias=qk,is_causal=1,lse=1
+bf16=tests/data/conform/past_mask_bf16
+expect "run on arrays of bfloat16" 0 'the same bits' "$attune" run dtype=bf16,is_causal=1 --check --q $bf16/Q.npy \
+    --k $bf16/K.npy --v $bf16/V.npy -o "$work/bf16.npy"
+grep -aq "'descr': '<V2'" "$work/bf16.npy"
+report $? "which writes one"
+expect "and reads it again" 0 'the same bits' "$attune" run dtype=bf16,is_causal=1 --check --q $bf16/Q.npy \
+    --k $bf16/K.npy --v $bf16/V.npy --expect "$work/bf16.npy"
+expect "raw bytes are no f16" 1 "Q.npy: dtype '<V2' does not fit dtype=f16, which needs '<f2'" "$attune" run dtype=f16 \
+    --q $bf16/Q.npy --k $bf16/K.npy --v $bf16/V.npy
 expect "check of random problems" 0 '^20 passed, 0 failed$' "$attune" check --random 20 --seed 7 --max-flops 1e5
 [ "$(tail -n 1 "$work/stdout")" = "20 passed, 0 failed" ]
 report $? "whose last line counts them"
+expect "random problems from the middle of a seed" 0 '^3 random problems, seed 7, first 17, ' "$attune" check --random 3 --seed 7 \
+    --first 17 --max-flops 1e5
+expect "the first problem of one that is given" 2 '--first is for --random' "$attune" check $small --first 1
 
-expect "bench" 0 'GFLOP/s +peak +of peak +cold compile +warm disk +memory hit' "$attune" bench $small --samples=3
+expect "bench" 0 'GFLOP/s +peak +of peak +touches +GB/s +bound +of roof +cold compile +warm disk +memory hit' \
+    "$attune" bench $small --samples=3
 "$attune" bench $small --samples=3 --json >"$work/stdout" 2>"$work/stderr"
 status=$?
 for key in schema cpu isa llvm version results problem schedule threads median_us min_us samples_us gflops peak_gflops \
-    fraction_of_peak cold_compile_ms warm_disk_us memory_hit_ns; do
+    fraction_of_peak footprint_bytes bandwidth_gbs bound roofline_gflops fraction_of_roofline cold_compile_ms \
+    warm_disk_us memory_hit_ns; do
     grep -q "\"$key\":" "$work/stdout" || status=1
 done
 report $status "bench --json has every field of its schema"
+expect "decode is bound by memory" 0 '"bound": "memory"' "$attune" bench --json --samples=3 \
+    num_heads=16,seq_q=1,seq_kv=4096,head_dim=64
+expect "prefill is bound by arithmetic" 0 '"bound": "compute"' "$attune" bench --json --samples=3 \
+    num_heads=2,seq_q=256,head_dim=64
+# 2 heads of 32 keys of 8 columns, twice, and 2 rows of q and out: 4 bytes each.
+expect "the footprint counts the keys that a window leaves" 0 '"footprint_bytes": 4224' "$attune" bench --json \
+    --samples=1 num_heads=2,seq_q=1,seq_kv=300,head_dim=8,is_causal=1,causal_align=bottom_right,window_left=31
+expect "sizes at run time" 0 '"footprint_bytes": 2304' "$attune" bench --json --samples=1 --sizes seq_q=4,seq_kv=32 \
+    num_heads=1,seq_q=dynamic,seq_kv=dynamic,head_dim=8
+# 4 entries of 32 keys in pages of 4, in 2 heads of 8 columns, twice; q and out; a table of 8 columns and 4 lengths.
+expect "a paged cache is full" 0 '"footprint_bytes": 17040' "$attune" bench --json --samples=1 \
+    --sizes num_pages=40,max_pages=8 batch=4,num_heads=2,seq_q=1,head_dim=8,page_size=4,kv_lens=1
+# 6 queries and 10 keys of 8 columns, each twice, and two tables of 3.
+expect "ragged batches have all tokens" 0 '"footprint_bytes": 1048' "$attune" bench --json --samples=1 \
+    --sizes total_q=6,total_kv=10 batch=2,head_dim=8,ragged=1
+refuse_sizes() { expect "$1" 2 "$2" "$attune" bench --sizes "$3" "$small"; }
+refuse_sizes "a size that there is not" "'heads' is not a size" heads=3
+refuse_sizes "a size that is no number" "'x3' is not a whole number" seq_q=x3
 
 expect "cache ls" 0 '[0-9]+ entries, .* 0 damaged' "$attune" cache ls
 expect "cache ls --json" 0 '"schema": 1' "$attune" cache ls --json
@@ -180,9 +253,76 @@ expect "ir runs two phases" 0 'same bits' "$attune" ir examples/ir/matmul.air --
 expect "ir runs an inout buffer" 0 'same bits' "$attune" ir examples/ir/softmax_rows.air --arg x="$work/x.npy" --arg n=3 \
     --arg m=64 --check
 
+# ---- Calls that are not sound: nothing is computed and nothing written ----
+
+# refuse_call NAME PATTERN PROBLEM ARGUMENT…: with q, k and v of 4 heads, 6 tokens and 8 columns, unless said otherwise.
+refuse_call() {
+    refuse "$1" "$2" "$attune" run "$3" --q "$work/3d.npy" --k "$work/3d.npy" --v "$work/3d.npy" -o "$work/none.npy" \
+        --lse "$work/none-lse.npy" "${@:4}"
+}
+make_npy "$work/pages.npy" '<f4' False '(3, 4, 4, 8)' 1536
+make_npy "$work/other.npy" '|b1' False '(5, 6)' 30
+make_npy "$work/turns.npy" '<f4' False '(1, 5, 4)' 80
+paged=(--k "$work/pages.npy" --v "$work/pages.npy" --tensor "kv_lens=$work/lens.npy" --tensor "block_table=$work/table.npy")
+ragged=(--tensor "cu_seqlens_q=$work/cu_q.npy" --tensor "cu_seqlens_kv=$work/cu_kv.npy")
+make_i32 "$work/lens.npy" '(1,)' 6
+make_i32 "$work/table.npy" '(1, 2)' 2 0
+make_i32 "$work/cu_q.npy" '(3,)' 0 4 6
+make_i32 "$work/cu_kv.npy" '(3,)' 0 1 6
+expect "pages" 0 'the same bits' "$attune" run kv_lens=1,page_size=4 --check --q "$work/3d.npy" "${paged[@]}"
+expect "a ragged batch" 0 'the same bits' "$attune" run ragged=1,batch=2 --check --q "$work/3d.npy" --k "$work/3d.npy" \
+    --v "$work/3d.npy" "${ragged[@]}"
+refuse_call "more queries than the bound" 'seq_q is 6; this kernel takes 0 to 5' seq_q=dynamic,max_seq_q=5
+refuse_call "more keys than the bound" 'seq_kv is 6; this kernel takes 0 to 5' seq_kv=dynamic,max_seq_kv=5
+refuse_call "sizes and files that differ" '3d.npy: shape \(4, 6, 8\) does not fit q, whose shape is \(1, 4, 7, 8\)' \
+    seq_q=dynamic --sizes seq_q=7
+refuse_call "more new keys than keys" 'seq_new is 7, more than seq_kv = 6' seq_new=7
+refuse_call "a mask of another number of rows" 'other.npy: shape \(5, 6\) does not fit attn_mask, whose shape is \(1, 1, 6, 6\)' \
+    attn_mask=qk --tensor attn_mask="$work/other.npy"
+refuse_call "a mask that does not broadcast" 'attn_mask dims\[2\] is 5; it must be 1 or seq_q = 6' attn_mask=5:6 \
+    --tensor attn_mask="$work/other.npy"
+refuse_call "a bias of heads that there are not" 'attn_bias dims\[1\] is 3; it must be 1 or num_heads = 4' attn_bias=3:6:6
+refuse_call "a window to the left below -1" 'window_left is -2; it must be from -1' window_left=-2
+refuse_call "a window to the right below -1" 'window_right is -3; it must be from -1' window_right=-3
+refuse_call "an odd number of columns to rotate" 'rotary_dim is 7; it must be even' rotary_dim=7
+refuse_call "angles for fewer positions" 'positions 0 to 5; rotary_positions is 5' rotary_dim=8 \
+    --tensor cos="$work/turns.npy" --tensor sin="$work/turns.npy"
+refuse_call "weights of a ragged batch" 'weights' ragged=1,weights=softmax
+make_i32 "$work/lens.npy" '(1,)' 7
+refuse_call "more keys in kv_lens than there are" 'kv_lens\[0\] is 7; it must be from 0 to 6' kv_lens=1 \
+    --tensor kv_lens="$work/lens.npy"
+make_i32 "$work/lens.npy" '(1,)' 9
+refuse_call "more keys than the pages hold" 'kv_lens\[0\] is 9; it must be from 0 to 8' kv_lens=1,page_size=4 "${paged[@]}"
+make_i32 "$work/lens.npy" '(1,)' -1
+refuse_call "fewer keys than none" 'kv_lens\[0\] is -1; it must be from 0 to 6' kv_lens=1 --tensor kv_lens="$work/lens.npy"
+make_i32 "$work/lens.npy" '(1,)' 6
+make_i32 "$work/table.npy" '(1, 2)' 0 3
+refuse_call "a page beyond the last" 'block_table\[0, 1\] is 3; num_pages is 3' kv_lens=1,page_size=4 "${paged[@]}"
+make_i32 "$work/table.npy" '(1, 2)' -1 0
+refuse_call "a page below the first" 'block_table\[0, 0\] is -1; num_pages is 3' kv_lens=1,page_size=4 "${paged[@]}"
+make_i32 "$work/cu_q.npy" '(3,)' 0 4 3
+refuse_call "cu_seqlens that fall" 'cu_seqlens_q falls from 4 to 3 at index 2' ragged=1,batch=2 "${ragged[@]}"
+make_i32 "$work/cu_q.npy" '(3,)' 0 4 6
+make_i32 "$work/cu_kv.npy" '(3,)' 0 4 7
+refuse_call "cu_seqlens beyond the last token" 'cu_seqlens_kv\[2\] is 7, but there are only 6 tokens' ragged=1,batch=2 \
+    "${ragged[@]}"
+make_i32 "$work/cu_kv.npy" '(3,)' -1 4 6
+refuse_call "cu_seqlens before the first token" 'cu_seqlens_kv\[0\] is -1' ragged=1,batch=2 "${ragged[@]}"
+make_i32 "$work/rows.npy" '(2,)' 0 6
+make_npy "$work/lse-in.npy" '<f4' False '(1, 4, 6)' 96
+refuse "a row that there is not" 'row_ids\[1\] is 6; it must be from 0 to 5' "$attune" run \
+    op=weights,weights=softmax,row_ids=1,num_rows=2 --q "$work/3d.npy" --k "$work/3d.npy" --tensor lse="$work/lse-in.npy" \
+    --tensor row_ids="$work/rows.npy" --write weights="$work/none.npy"
+[ ! -e "$work/none.npy" ] && [ ! -e "$work/none-lse.npy" ]
+report $? "refused calls write nothing"
+refuse "a size of bench beyond the bound" 'seq_q is 5; this kernel takes 0 to 4' "$attune" bench --samples=1 \
+    seq_q=dynamic,max_seq_q=4,head_dim=4 --sizes seq_q=5
+refuse "a size of check beyond the bound" 'seq_q is 5; this kernel takes 0 to 4' "$attune" check \
+    seq_q=dynamic,max_seq_q=4,head_dim=4 --sizes seq_q=5
+
 # ---- Bad problems and schedules ----
 
-for bad in batch=0 batch=-1 num_heads=0 num_kv_heads=-2 seq_q=0 seq_q=-5 seq_kv=-1 head_dim=0 head_dim_v=-3 \
+for bad in batch=0 batch=-1 num_heads=0 num_kv_heads=-2 seq_q=0 seq_q=-5 seq_kv=-2 head_dim=0 head_dim_v=-3 \
     num_kv_heads=5 is_causal=2 lse=x causal_align=middle layout=sbhd dtype=f17 softmax_scale=inf softmax_scale=1x \
     batch=1e3 seq_kv=99999999999999999999 frobs=7 q_strides=1:2:3 q_strides=-1:1:1:1 out_strides=1:1:1:1; do
     key=${bad%%=*}
@@ -273,6 +413,84 @@ refuse "a buffer of another shape" '\(3, 64\), but the parameter x: f32 is <f4 o
     --arg x="$work/x.npy" --arg n=4
 refuse "a value for an output" 'o is an output' "$attune" ir $scale --arg x="$work/x.npy" --arg n=3 --arg o=o.npy
 refuse "a parameter that does not exist" 'no such parameter' "$attune" ir $scale --arg x="$work/x.npy" --arg n=3 --arg y=1
+
+# ---- Conformance cases: those that pass, and everything that can be wrong with one ----
+
+cases=tests/data/conform
+expect "conform runs the committed cases" 0 '^[1-9][0-9]* passed, 0 failed$' "$attune" conform $cases
+[ "$(wc -l <"$work/stdout")" -eq 1 ] && [ ! -s "$work/stderr" ]
+report $? "and says nothing of those that pass"
+expect "--verbose names them" 0 '^passed tests/data/conform/mask_of_one_column$' "$attune" conform $cases -v --engine=jit
+sed '$d' "$work/stdout" | LC_ALL=C sort -c &&
+    [ "$(wc -l <"$work/stdout")" -eq $(($(find $cases -name case.json | wc -l) + 1)) ]
+report $? "all of them, sorted"
+expect "two folders, interpreted" 0 '^2 passed, 0 failed$' "$attune" conform --engine=interp $cases/present_f64 \
+    $cases/rotary_f16_positions
+
+# broken NAME CASE PATTERN COMMAND…: a copy of a case, changed by a command in its folder, fails with that sentence; a
+# good one beside it passes.
+broken() {
+    local name=$1 pattern=$3
+    rm -rf "$work/cases"
+    mkdir "$work/cases"
+    cp -r "$cases/$2" "$work/cases/bad"
+    cp -r $cases/rotary_f16_positions "$work/cases/good"
+    shift 3
+    (cd "$work/cases/bad" && "$@")
+    expect "a bad case: $name" 1 "^failed .*/cases/bad: $pattern" "$attune" conform --engine=interp "$work/cases"
+    [ "$(tail -n 1 "$work/stdout")" = "1 passed, 1 failed" ] && [ "$(wc -l <"$work/stdout")" -eq 2 ] &&
+        [ ! -s "$work/stderr" ]
+    report $? "in one line, and the other passes: $name"
+}
+edit() { sed -i "$@" case.json; }
+replace() { cd - >/dev/null && make_npy "$work/cases/bad/$1" "${@:2}"; }
+wrong_element() { printf '\0\0\xc8\x42' | dd of=Y.npy bs=1 seek=$((128 + 4 * 14)) conv=notrunc status=none; }
+rotary=rotary_3d_interleaved_part window=window_past_f16
+broken "one element of an output" $rotary \
+    'interpreter: Y\[0, 1, 2\]: wanted 100, found [-.0-9e]+, and 1 of 72 elements are beyond rtol 0.001' wrong_element
+broken "another shape" present_f64 'interpreter: Y: wanted <f8 of shape \(1, 2, 3, 4\), found <f8 of shape \(1, 2, 3, 3\)' \
+    cp K.npy Y.npy
+broken "another type" present_f64 'interpreter: Y: wanted <f4' replace Y.npy '<f4' False '(1, 2, 3, 3)' 72
+broken "no JSON" $rotary 'case.json line [0-9]+: ' edit 's/:/;/'
+broken "an empty file" $rotary 'case.json line 1: ' cp /dev/null case.json
+broken "JSON that is no object" $rotary 'case.json is no JSON object' sh -c 'echo [] >case.json'
+broken "a key twice" $rotary 'case.json line [0-9]+: duplicate object key' edit 's/"rtol"/"atol"/'
+broken "no operator" $rotary 'case.json has no "op"' edit 's/"op"/"no"/'
+broken "an unknown operator" $rotary "the operator 'Softmax' is not known" edit 's/"RotaryEmbedding"/"Softmax"/'
+broken "an unknown attribute" $rotary "RotaryEmbedding has no attribute 'heads'" edit 's/"num_heads"/"heads"/'
+broken "an attribute of another type" $rotary 'attribute num_heads is no whole number' edit 's/"num_heads": 2/"num_heads": 2.5/'
+broken "an attribute out of range" $rotary 'attribute interleaved is 2; it must be from 0 to 1' \
+    edit 's/"interleaved": 1/"interleaved": 2/'
+broken "an unknown input" $rotary "RotaryEmbedding has no 'tan_cache' among its inputs" edit 's/"sin_cache":/"tan_cache":/'
+broken "a missing input" $rotary 'RotaryEmbedding lacks its input sin_cache' edit '/"sin_cache":/d; s/\("cos_cache.npy"\),/\1/'
+broken "an output that is none" $rotary "RotaryEmbedding has no 'Z' among its outputs" edit 's/"Y":/"Z":/'
+broken "nothing expected" $rotary 'the case expects no output' edit '/"Y":/d'
+broken "no tolerance" $rotary 'case.json has no "atol"' edit 's/"rtol": 0.001,/"rtol": 0.001/; /"atol"/d'
+broken "a negative tolerance" $rotary 'case.json has no "rtol" that is a number from 0 on' edit 's/"rtol": /"rtol": -/'
+broken "a missing file" $rotary 'X.npy: cannot read: No such file' rm X.npy
+broken "a folder for a file" $rotary '\.: cannot read: Is a directory' edit 's/"X.npy"/"."/'
+broken "a truncated file" $rotary 'X.npy: the file is truncated' truncate -s 200 X.npy
+broken "raw bytes" $rotary "X.npy: dtype '\\|V4' is not supported" replace X.npy '|V4' False '(2, 3, 12)' 288
+broken "bfloat16 beside f32" $rotary "cos_cache is of dtype '<f4'; it must be of '<V2'" \
+    replace X.npy '|V2' False '(2, 3, 12)' 144
+broken "Fortran order" $rotary 'X.npy: the array is in Fortran order' replace X.npy '<f4' True '(2, 3, 12)' 288
+broken "caches of another size" $rotary 'cos_cache is of shape \(2, 3, 2\); it must be of shape \(2, 3, 1\)' \
+    edit 's/"rotary_embedding_dim": 4/"rotary_embedding_dim": 2/'
+broken "a past key without a value" $window 'past_key and past_value must be given together' \
+    edit '/"past_value":/d; s/\("past_key.npy"\),/\1/'
+broken "heads that do not fit" $window 'Q, K and V do not go together: .* columns of Q and K 8, 6' \
+    edit 's/"q_num_heads": 4/"q_num_heads": 3/'
+broken "a window below -1" $window 'attribute left_window_size is -2' edit 's/"left_window_size": 3/"left_window_size": -2/'
+broken "a mask that does not broadcast" present_f64 'attn_mask is of shape \(2, 2, 3\), which does not broadcast to \(1, 2, 3, 3\)' \
+    replace attn_mask.npy '<f8' False '(2, 2, 3)' 96
+refuse_folder() {
+    expect "$1" 1 "$2" "$attune" conform "${@:3}"
+    [ "$(tail -n 1 "$work/stdout")" = "0 passed, 0 failed" ]
+    report $? "nothing passes: $1"
+}
+refuse_folder "conform of a folder that does not exist" 'missing: cannot search: No such file' "$work/missing"
+refuse_folder "conform of a file" 'README.md: this is no folder' README.md
+refuse_folder "conform of a folder without cases" 'there is no case.json below the folders' docs
 
 # ---- Outputs that cannot be written ----
 

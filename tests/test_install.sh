@@ -18,11 +18,14 @@ export PKG_CONFIG_PATH=$prefix/lib/pkgconfig
 [ "$(pkg-config --modversion attune)" = "$(sed -n 's/.*VERSION_STRING "\(.*\)"/\1/p' include/attune.h)" ]
 report $? "pkg-config knows the version"
 
-# shellcheck disable=SC2046 # its words are separate arguments
-${CC:-cc} -std=gnu11 -Wall -Wextra -Werror examples/embed.c $(pkg-config --cflags --libs attune) -pthread -o "$prefix/embed"
-report $? "embed.c builds against the installed library"
-LD_LIBRARY_PATH=$prefix/lib "$prefix/embed"
-report $? "embed runs"
+for example in embed decode; do
+    # shellcheck disable=SC2046 # its words are separate arguments
+    ${CC:-cc} -std=gnu11 -Wall -Wextra -Werror examples/$example.c $(pkg-config --cflags --libs attune) -pthread \
+        -o "$prefix/$example"
+    report $? "$example.c builds against the installed library"
+    LD_LIBRARY_PATH=$prefix/lib "$prefix/$example"
+    report $? "$example runs"
+done
 "$prefix/bin/attune" compile num_heads=1,seq_q=8,head_dim=8
 report $? "the installed command compiles a kernel"
 ATTUNE_COMPILE=worker "$prefix/bin/attune" compile num_heads=1,seq_q=9,head_dim=8

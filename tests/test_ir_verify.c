@@ -148,6 +148,21 @@ static const bounds_case bounds_cases[] = {
      " if keys > 0 { let full = max(min(i - 1 - first, keys), 0) for c in 0 .. 16 { for j in 0 .. full - 2 by 3 {"
      " for u in 0 .. 3 { let key = first + (j + u) y[i, key] = 1.0 } } } } }",
      "cannot prove key <= m - 1"},
+    /* one fact that says it all, of a value with cases in cases */
+    {"",
+     "let g = table[i] let l = max(min(table[i], m), 0) let p0 = min(l - 1, i) + g let p1 = min(l - 1, i + 7) + g"
+     " let f = max(0, select(p0 < 1, 0, p0))"
+     " let e = (max(0, max(select(p1 < 1, l - 1, p1), select(p0 < 1, l - 1, p0))) + 48) / 48"
+     " let s = (max(0, min(0, l - 1) + 1) + 47) / 48 let o = max(f / 48, s) for c in 0 .. s + max(0, e - o) {"
+     " let u = select(c < s, c, max(0, o + (c - s))) let first = u * 48 assume l - first > 0 y[i, first] = 1.0 }",
+     NULL},
+    {"",
+     "let g = table[i] let l = max(min(table[i], m), 0) let p0 = min(l - 1, i) + g let p1 = min(l - 1, i + 7) + g"
+     " let f = max(0, select(p0 < 1, 0, p0))"
+     " let e = (max(0, max(select(p1 < 1, l - 1, p1), select(p0 < 1, l - 1, p0))) + 48) / 48"
+     " let s = (max(0, min(0, l - 1) + 1) + 47) / 48 let o = max(f / 48, s) for c in 0 .. s + max(0, e - o) {"
+     " let u = select(c < s, c, max(0, o + (c - s))) let first = u * 48 assume l - first >= 0 y[i, first] = 1.0 }",
+     "cannot prove first <= m - 1"},
     /* vectors */
     {"", "for j in 0 .. m - 3 by 4 { y[i, j]:x4 = y[i, j]:x4 }", NULL},
     {"", "for j in 0 .. m { y[i, j]:x4@0 = splat.x4(1.0) }", "cannot prove i + 3 <= n - 1 (dimension 0)"},

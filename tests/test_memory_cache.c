@@ -28,12 +28,10 @@ static at_key key_of(uint32_t number) {
     return key;
 }
 
-static at_raw_key raw_of(int64_t number) {
-    at_raw_key raw;
-    memset(&raw, 0, sizeof raw);
-    raw.problem.struct_size = sizeof raw.problem;
-    raw.problem.seq_q = number;
-    return raw;
+static attune_problem problem_of(int64_t number) {
+    attune_problem problem = ATTUNE_PROBLEM_INIT;
+    problem.seq_q = number;
+    return problem;
 }
 
 typedef struct maker {
@@ -69,12 +67,14 @@ static object *get(at_memory_cache *cache, uint32_t number, maker *m) {
 }
 
 static void alias(at_memory_cache *cache, object *o, int64_t number) {
-    const at_raw_key raw = raw_of(number);
+    const attune_problem problem = problem_of(number);
+    const at_raw_key raw = {.problem = &problem};
     at_memory_cache_alias(cache, &o->node, &raw, at_raw_key_hash(&raw));
 }
 
 static object *find(at_memory_cache *cache, int64_t number) {
-    const at_raw_key raw = raw_of(number);
+    const attune_problem problem = problem_of(number);
+    const at_raw_key raw = {.problem = &problem};
     return (object *)at_memory_cache_find(cache, &raw, at_raw_key_hash(&raw));
 }
 

@@ -1,6 +1,7 @@
 /* The .npy reader and writer: what round-trips, what NumPy writes, and every way a file can be wrong. */
 #include "npy.h"
 
+#include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -77,6 +78,9 @@ static void test_refusals(void **state) {
 #define HEADER(descr, order, shape) "{'descr': " descr ", 'fortran_order': " order ", 'shape': " shape "}"
     assert_refused(1, HEADER("'>f4'", "False", "(2,)"), 8, "'>f4' is big-endian");
     assert_refused(1, HEADER("'<f16'", "False", "(2,)"), 32, "'<f16' is not supported");
+    assert_refused(1, HEADER("'|V4'", "False", "(2,)"), 8, "'|V4' is not supported");
+    assert_refused(1, HEADER("'>V2'", "False", "(2,)"), 4, "'>V2' is big-endian");
+    assert_refused(1, HEADER("''", "False", "(2,)"), 4, "'' is not supported");
     assert_refused(1, HEADER("'|O'", "False", "(2,)"), 16, "'|O' is not supported");
     assert_refused(1, HEADER("[('x', '<f4')]", "False", "(2,)"), 8, "lacks a quoted name");
     assert_refused(1, HEADER("'<f4'", "True", "(2, 3)"), 24, "Fortran order");
@@ -100,6 +104,66 @@ static void test_refusals(void **state) {
     assert_refused(1, "", 0, "not a dictionary");
     assert_refused(4, HEADER("'<f4'", "False", "(2,)"), 8, "version 4.0");
 #undef HEADER
+}
+
+static void test_elements_of_every_type(void **state) {
+    (void)state;
+    static const struct {
+        npy_type type;
+        unsigned char bytes[8]; /* little-endian */
+        double value;
+    } cases[] = {
+        {NPY_F4, {0, 0, 0xc0, 0xbf}, -1.5},
+        {NPY_F8, {0, 0, 0, 0, 0, 0, 0xf8, 0x3f}, 1.5},
+        {NPY_F2, {0x00, 0x3c}, 1},
+        {NPY_F2, {0xff, 0xfb}, -65504},
+        {NPY_F2, {0x01, 0x00}, 0x1p-24},
+        {NPY_F2, {0xff, 0x83}, -1023 * 0x1p-24},
+        {NPY_F2, {0x00, 0x04}, 0x1p-14},
+        {NPY_F2, {0x00, 0xfc}, -INFINITY},
+        {NPY_V2, {0xc0, 0xbf}, -1.5},
+        {NPY_V2, {0x01, 0x00}, 0x1p-133},
+        {NPY_V2, {0x80, 0x7f}, INFINITY},
+        {NPY_I1, {0x80}, -128},
+        {NPY_I2, {0xfe, 0xff}, -2},
+        {NPY_I4, {0, 0, 0, 0x80}, -2147483648.0},
+        {NPY_I8, {0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff}, -1},
+        {NPY_U1, {0xff}, 255},
+        {NPY_U2, {0xff, 0xff}, 65535},
+        {NPY_U4, {0, 0, 0, 0x80}, 2147483648.0},
+        {NPY_U8, {0, 0, 0, 0, 0, 0, 0, 0x80}, 0x1p63},
+        {NPY_B1, {2}, 1},
+        {NPY_B1, {0}, 0},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        char message[ATTUNE_MESSAGE_BYTES];
+        const int64_t shape[1] = {2};
+        npy_array array;
+        assert_true(npy_create(cases[i].type, 1, shape, &array, message));
+        const size_t bytes = npy_type_bytes(cases[i].type);
+        memcpy((char *)array.data + bytes, cases[i].bytes, bytes);
+        if (npy_element(&array, 0) != 0 || npy_element(&array, 1) != cases[i].value)
+            fail_msg("case %zu, %s: got %g, expected %g", i, npy_type_name(cases[i].type), npy_element(&array, 1),
+                     cases[i].value);
+        npy_free(&array);
+    }
+    uint16_t nan = 0x7e00;
+    assert_true(isnan(npy_element(&(npy_array){{.type = NPY_F2}, &nan}, 0)));
+    nan = 0x7f81;
+    assert_true(isnan(npy_element(&(npy_array){{.type = NPY_V2}, &nan}, 0)));
+}
+
+static void test_creating(void **state) {
+    (void)state;
+    char message[ATTUNE_MESSAGE_BYTES] = "";
+    static const int64_t none[2] = {0, 7}, huge[2] = {INT64_C(1) << 40, INT64_C(1) << 40};
+    npy_array array;
+    assert_true(npy_create(NPY_F8, 2, none, &array, message));
+    assert_int_equal(array.header.count, 0);
+    assert_non_null(array.data);
+    npy_free(&array);
+    assert_false(npy_create(NPY_F8, 2, huge, &array, message));
+    assert_non_null(strstr(message, "out of memory: an array of shape (1099511627776, 1099511627776)"));
 }
 
 /* No prefix of a good file is accepted, and none is read beyond its end (each is a block of its own for ASan). */
@@ -166,6 +230,8 @@ int main(void) {
         cmocka_unit_test(test_headers_that_numpy_writes),
         cmocka_unit_test(test_shapes_of_any_rank),
         cmocka_unit_test(test_refusals),
+        cmocka_unit_test(test_elements_of_every_type),
+        cmocka_unit_test(test_creating),
         cmocka_unit_test(test_every_truncation),
         cmocka_unit_test(test_round_trip),
         cmocka_unit_test(test_failed_write_keeps_the_old_file),

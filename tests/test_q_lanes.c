@@ -1,10 +1,12 @@
 /* The q-lanes builder through the interpreter, for every target (also those this CPU cannot run): against the
- * reference, with its accesses checked, and with the bits independent of how the problem is cut. */
+ * reference, with its accesses checked, with the bits independent of how the problem is cut, and of what no row sees.
+ */
 #include "ir/interp.h"
 #include "ir/passes.h"
-#include "ir/text.h"
-#include "mha/mha.h"
+#include "mha/q_lanes.h"
 #include "ref_attention.h"
+#include "runtime/call.h"
+#include "support/calls.h"
 #include "support/random_ir.h"
 
 #include <math.h>
@@ -16,131 +18,186 @@
 
 #include <cmocka.h>
 
-typedef struct sample {
-    attune_problem problem; /* canonical */
-    float *q, *k, *v;
-    size_t num_q, num_k, num_v, num_out, num_lse;
-} sample;
-
 static random_ir random_source;
 
-static uint64_t random_bits(void) { return random_ir_bits(&random_source); }
+static int random_below(int n) { return (int)(random_ir_bits(&random_source) % (uint64_t)n); }
 
-static int random_below(int n) { return (int)(random_bits() % (uint64_t)n); }
-static float random_float(void) { return (float)(random_bits() >> 40) / 8388608.0f - 1.0f; }
+static const sample cases[] = {
+    {"num_heads=2,seq_q=16,seq_kv=24,head_dim=8", NULL, {0}, {0}},
+    {"seq_q=1,seq_kv=1,head_dim=1", NULL, {0}, {0}},
+    {"seq_q=1,seq_kv=1,head_dim=1,is_causal=1,causal_offset=-1,lse=1", NULL, {0}, {0}},
+    {"num_heads=2,seq_q=37,seq_kv=41,head_dim=7,head_dim_v=19,lse=1", NULL, {0}, {0}},
+    {"batch=2,num_heads=6,num_kv_heads=2,seq_q=13,seq_kv=29,head_dim=17,lse=1", NULL, {0}, {0}},
+    {"num_heads=4,num_kv_heads=1,seq_q=3,seq_kv=70,head_dim=12,head_dim_v=5", NULL, {0}, {0}},
+    {"seq_q=50,head_dim=16,is_causal=1,lse=1", NULL, {0}, {0}},
+    {"num_heads=2,seq_q=33,seq_kv=61,head_dim=9,is_causal=1,causal_align=bottom_right,lse=1", NULL, {0}, {0}},
+    {"num_heads=2,seq_q=40,seq_kv=21,head_dim=9,is_causal=1,causal_align=bottom_right,lse=1", NULL, {0}, {0}},
+    {"num_heads=4,num_kv_heads=2,seq_q=30,seq_kv=35,head_dim=10,is_causal=1,causal_offset=-9,lse=1", NULL, {0}, {0}},
+    {"seq_q=20,seq_kv=30,head_dim=11,is_causal=1,causal_offset=-20,lse=1", NULL, {0}, {0}},
+    {"num_heads=2,seq_q=20,seq_kv=300,head_dim=4,softmax_scale=-3.5,lse=1", NULL, {0}, {0}},
+    {"num_heads=2,seq_q=20,seq_kv=5,head_dim=4,softmax_scale=0", NULL, {0}, {0}},
+    {"num_heads=2,seq_q=20,head_dim=4,softmax_scale=1e-50,is_causal=1,lse=1", NULL, {0}, {0}},
+    {"num_heads=2,seq_q=20,head_dim=4,softmax_scale=-1e-50,attn_mask=qk,lse=1", NULL, {0}, {0}},
+    /* Windows, global keys, positions. */
+    {"seq_q=70,head_dim=5,window_left=9,lse=1", NULL, {0}, {0}},
+    {"num_heads=2,num_kv_heads=1,seq_q=70,seq_kv=60,head_dim=5,window_left=0,window_right=7,lse=1", NULL, {0}, {0}},
+    {"seq_q=70,seq_kv=90,head_dim=5,window_left=11,is_causal=1,causal_align=bottom_right", NULL, {0}, {0}},
+    {"seq_q=70,head_dim=5,window_left=6,window_right=2,global_tokens=5,lse=1", NULL, {0}, {0}},
+    {"seq_q=70,head_dim=5,window_left=6,is_causal=1,global_tokens=60", NULL, {0}, {0}},
+    {"seq_q=20,seq_kv=90,head_dim=5,window_right=3,causal_offset=25,global_tokens=30", NULL, {0}, {0}},
+    {"batch=2,num_heads=2,seq_q=20,head_dim=6,alibi_slopes=1,sinks=1,logits_soft_cap=3,causal_offsets=1,is_causal=1,"
+     "lse=1",
+     NULL,
+     {0},
+     {0}},
+    {"num_heads=2,seq_q=9,seq_kv=21,head_dim=6,alibi_slopes=1,causal_offset=5,lse=1", NULL, {0}, {0}},
+    /* Masks and biases. */
+    {"batch=2,num_heads=2,seq_q=19,seq_kv=37,head_dim=6,attn_mask=qk,lse=1", NULL, {0}, {0}},
+    {"batch=2,num_heads=4,num_kv_heads=2,seq_q=19,seq_kv=37,head_dim=6,attn_mask=bhqk", NULL, {0}, {0}},
+    {"batch=2,num_heads=2,seq_q=19,seq_kv=37,head_dim=6,attn_mask=bk,is_causal=1", NULL, {0}, {0}},
+    {"batch=2,num_heads=2,seq_q=19,seq_kv=37,head_dim=6,attn_bias=hqk,lse=1", NULL, {0}, {0}},
+    {"num_heads=2,seq_q=19,seq_kv=37,head_dim=6,attn_bias=k,attn_mask=q,window_left=9", NULL, {0}, {0}},
+    {"num_heads=2,seq_q=19,seq_kv=37,head_dim=6,attn_mask=qk,attn_mask_strides=0:0:1:19", NULL, {0}, {0}},
+    {"num_heads=2,seq_q=19,seq_kv=37,head_dim=6,attn_mask=qk,attn_bias=hqk,attn_bias_strides=0:703:1:19",
+     NULL,
+     {0},
+     {0}},
+    {"batch=2,num_heads=4,num_kv_heads=2,seq_q=19,seq_kv=37,head_dim=6,attn_mask=bhk,attn_bias=hq,is_causal=1",
+     NULL,
+     {0},
+     {0}},
+    {"batch=2,num_heads=4,seq_q=19,seq_kv=37,head_dim=6,attn_mask=qk,attn_bias=bhk,bias_dtype=f16", NULL, {0}, {0}},
+    {"num_heads=4,num_kv_heads=2,seq_q=19,seq_kv=37,head_dim=6,attn_bias=4:1:1,attn_mask=k,lse=1", NULL, {0}, {0}},
+    {"num_heads=2,seq_q=9,seq_kv=30,head_dim=6,short_masks=1,attn_mask=1:1:30,attn_bias=1:1:17", NULL, {0}, {0}},
+    {"num_heads=2,seq_q=9,seq_kv=30,head_dim=6,short_masks=1,attn_mask=1:1:9:17,is_causal=1", NULL, {0}, {0}},
+    /* Sizes that only the run tells. */
+    {"num_heads=2,seq_q=dynamic,seq_kv=dynamic,head_dim=6,lse=1", "seq_q=45,seq_kv=29", {0}, {0}},
+    {"num_heads=2,seq_q=dynamic,seq_kv=dynamic,head_dim=6,lse=1", "seq_q=3,seq_kv=1", {0}, {0}},
+    {"num_heads=2,seq_q=dynamic,seq_kv=dynamic,head_dim=6,lse=1", "seq_q=3,seq_kv=0", {0}, {0}},
+    {"seq_q=dynamic,seq_kv=dynamic,head_dim=6,is_causal=1,causal_align=bottom_right", "seq_q=45,seq_kv=50", {0}, {0}},
+    {"num_heads=2,seq_q=dynamic,seq_kv=dynamic,head_dim=6,attn_mask=qk,short_masks=1",
+     "seq_q=20,seq_kv=33,mask_seq_kv=21",
+     {0},
+     {0}},
+    {"batch=3,num_heads=2,seq_q=9,seq_kv=40,head_dim=6,kv_lens=1,is_causal=1,causal_align=bottom_right,lse=1",
+     NULL,
+     {0},
+     {40, 0, 13}},
+    {"batch=3,ragged=1,num_heads=2,head_dim=6,lse=1", "total_q=60,total_kv=80", {45, 0, 14}, {3, 20, 50}},
+    {"batch=3,ragged=1,num_heads=4,num_kv_heads=2,head_dim=6,window_left=7,is_causal=1,causal_align=bottom_right",
+     "total_q=60,total_kv=80",
+     {45, 0, 14},
+     {30, 20, 29}},
+    {"batch=2,ragged=1,num_heads=2,head_dim=8,attn_mask=bqk",
+     "total_q=9,total_kv=16,seq_q=6,seq_kv=12",
+     {6, 3},
+     {5, 11}},
+    /* Pages. */
+    {"batch=2,seq_q=9,seq_kv=40,num_heads=2,head_dim=6,page_size=16", "num_pages=6,max_pages=3", {0}, {40, 40}},
+    {"batch=2,seq_q=9,seq_kv=dynamic,num_heads=2,head_dim=6,page_size=7,kv_lens=1,window_left=9",
+     "num_pages=9,max_pages=6",
+     {0},
+     {40, 15}},
+    {"batch=3,ragged=1,num_heads=2,head_dim=6,page_size=4,kv_lens=1,is_causal=1,causal_align=bottom_right",
+     "total_q=12,num_pages=8,max_pages=3",
+     {5, 1, 6},
+     {9, 3, 11}},
+    /* Element types. */
+    {"num_heads=2,seq_q=19,seq_kv=37,head_dim=10,dtype=f16,is_causal=1,lse=1", NULL, {0}, {0}},
+    {"num_heads=2,seq_q=19,seq_kv=37,head_dim=10,k_dtype=f16,v_dtype=f16,attn_bias=qk,bias_dtype=f16", NULL, {0}, {0}},
+    {"num_heads=2,seq_q=19,seq_kv=37,head_dim=10,dtype=bf16,attn_bias=qk,is_causal=1,lse=1", NULL, {0}, {0}},
+    {"num_heads=2,seq_q=19,seq_kv=37,head_dim=10,k_dtype=bf16,v_dtype=f64,lse=1", NULL, {0}, {0}},
+    {"num_heads=2,seq_q=19,seq_kv=37,head_dim=10,dtype=f64,attn_mask=qk,lse=1", NULL, {0}, {0}},
+    {"num_heads=2,seq_q=19,seq_kv=37,head_dim=10,softmax_precision=f64,window_left=3,lse=1", NULL, {0}, {0}},
+    {"num_heads=4,num_kv_heads=1,seq_q=9,seq_kv=31,head_dim=12,head_dim_v=7,v_in_k=1", NULL, {0}, {0}},
+};
+enum { NUM_CASES = sizeof cases / sizeof *cases };
 
-static float *random_tensor(size_t count) {
-    float *data = malloc(count * sizeof *data + 1);
-    for (size_t i = 0; i < count; i++) data[i] = random_float();
-    return data;
+static const sample *random_sample(int i) {
+    random_source.state = (uint64_t)i;
+    return &cases[i % NUM_CASES];
 }
 
-static sample make_sample(const char *text) {
-    attune_problem p = ATTUNE_PROBLEM_INIT;
-    sample s;
+/* ---- Running ---- */
+
+static void canonical_of(const sample_call *call, attune_problem *canonical) {
     at_error err = {0};
-    if (mha_problem_parse(text, &p, &err) || mha_canonicalize(&p, &s.problem, &err))
-        fail_msg("%s: %s", text, err.message);
-    const attune_problem *c = &s.problem;
-    s.num_q = (size_t)(c->batch * c->num_heads * c->seq_q * c->head_dim);
-    s.num_k = (size_t)(c->batch * c->num_kv_heads * c->seq_kv * c->head_dim);
-    s.num_v = (size_t)(c->batch * c->num_kv_heads * c->seq_kv * c->head_dim_v);
-    s.num_out = (size_t)(c->batch * c->num_heads * c->seq_q * c->head_dim_v);
-    s.num_lse = (size_t)(c->batch * c->num_heads * c->seq_q);
-    s.q = random_tensor(s.num_q);
-    s.k = random_tensor(s.num_k);
-    s.v = random_tensor(s.num_v);
-    return s;
+    if (mha_canonicalize(&call->problem, canonical, &err)) fail_msg("%s", err.message);
 }
 
-static void free_sample(sample *s) {
-    free(s->q);
-    free(s->k);
-    free(s->v);
-}
-
-/* The kernel of a sample, interpreted as lowered for the target. lse may be NULL if the problem has none. */
-static void interpret(const sample *s, const attune_schedule *schedule, const at_target *target, float *out,
-                      float *lse) {
+/* The kernel of a call, interpreted as lowered for the target. */
+static void interpret(const sample_call *call, const attune_schedule *schedule, const at_target *target) {
     at_arena arena;
-    at_arena_init(&arena, NULL);
     at_error err = {0};
-    const ir_kernel *kernel = mha_build(&arena, &s->problem, schedule, target, &err);
+    attune_problem canonical;
+    static at_signature signature;
+    at_call made;
+    canonical_of(call, &canonical);
+    at_signature_init(&signature, &canonical);
+    at_arena_init(&arena, NULL);
+    const ir_kernel *kernel = mha_build(&arena, &canonical, schedule, target, &err);
     if (kernel) kernel = ir_lower(kernel, target, NULL, NULL, &err);
-    attune_arguments a = {
-        .batch = s->problem.batch, .num_heads = s->problem.num_heads, .num_kv_heads = s->problem.num_kv_heads};
-    memcpy(a.q_strides, s->problem.q_strides, sizeof a.q_strides);
-    memcpy(a.k_strides, s->problem.k_strides, sizeof a.k_strides);
-    memcpy(a.v_strides, s->problem.v_strides, sizeof a.v_strides);
-    memcpy(a.out_strides, s->problem.out_strides, sizeof a.out_strides);
-    memcpy(a.lse_strides, s->problem.lse_strides, sizeof a.lse_strides);
-    int64_t scalars[MHA_MAX_SCALARS];
-    mha_scalars(&a, scalars);
-    void *buffers[] = {s->q, s->k, s->v, out, lse};
     const ir_interp_options options = {.shuffle_seed = 7};
-    if (!kernel || ir_interpret(kernel, buffers, scalars, &options, &err)) {
+    if (!kernel || at_call_make(&signature, &call->arguments, &made, &err) ||
+        ir_interpret(kernel, made.buffers, made.settled->scalars, &options, &err)) {
         char problem[512], text[256];
-        mha_problem_print(&s->problem, problem, sizeof problem);
+        mha_problem_print(&canonical, problem, sizeof problem);
         mha_schedule_print(schedule, text, sizeof text);
         fail_msg("%s %s on %s: %s", problem, text, target->name, err.message);
     }
     at_arena_free(&arena);
 }
 
-static void compare(const char *what, const float *got, const double *want, size_t count, double tolerance) {
-    for (size_t i = 0; i < count; i++) {
-        if (isnan(want[i]) && isnan(got[i])) continue;
-        if (isinf(want[i]) && (double)got[i] == want[i]) continue;
-        if (!(fabs((double)got[i] - want[i]) <= tolerance))
-            fail_msg("%s[%zu] is %.9g, not %.9g", what, i, (double)got[i], want[i]);
+static const attune_tensor *tensor_of(const sample_call *call, const char *name) {
+    for (size_t i = 0; i < call->count; i++)
+        if (!strcmp(call->tensors[i].name, name)) return &call->tensors[i];
+    return NULL;
+}
+
+/* All elements of an output against the dense numbers of the reference. */
+static void compare(const sample_call *call, const char *name, const long double *want, long double tolerance) {
+    const attune_tensor *t = tensor_of(call, name);
+    const void *data = sample_call_data(call, name);
+    int64_t index[4] = {0}, n = 0;
+    for (int d = 0; d < t->rank; d++)
+        if (t->dims[d] == 0) return;
+    for (int d = 0; d >= 0; n++) {
+        int64_t at = 0;
+        for (d = 0; d < t->rank; d++) at += index[d] * t->strides[d];
+        const long double got = ref_load(t->dtype, data, at);
+        const bool same = (isnan(want[n]) && isnan(got)) || got == want[n];
+        if (!same && !(fabsl(got - want[n]) <= tolerance))
+            fail_msg("%s[%lld] is %.9Lg, not %.9Lg", name, (long long)n, got, want[n]);
+        for (d = t->rank - 1; d >= 0 && ++index[d] == t->dims[d]; d--) index[d] = 0;
     }
 }
 
-static void check_sample(const sample *s, const attune_schedule *schedule, const at_target *target) {
-    float *out = malloc(s->num_out * sizeof *out), *lse = malloc(s->num_lse * sizeof *lse);
-    double *want = malloc(s->num_out * sizeof *want), *want_lse = malloc(s->num_lse * sizeof *want_lse);
-    assert_true(ref_attention(&s->problem, s->q, s->k, s->v, want, want_lse));
-    interpret(s, schedule, target, out, lse);
-    compare("out", out, want, s->num_out, 2e-6);
-    if (s->problem.has_lse) compare("lse", lse, want_lse, s->num_lse, 4e-6);
-    free(out);
-    free(lse);
-    free(want);
-    free(want_lse);
+static void check(const sample_call *call, const attune_schedule *schedule, const at_target *target) {
+    const attune_problem *p = &call->problem;
+    const ref_call asked = {p, &call->arguments, call->tensors, call->count};
+    ref_result want = {0};
+    const bool wide = p->softmax_precision == ATTUNE_F64 || p->dtype == ATTUNE_F64;
+    const long double tolerance = wide ? 1e-13L : 4e-6L;
+    const long double rounding = p->dtype == ATTUNE_F16 ? 1e-3L : p->dtype == ATTUNE_BF16 ? 8e-3L : 4e-6L;
+    assert_true(ref_attention(&asked, &want));
+    interpret(call, schedule, target);
+    compare(call, "out", want.out, p->dtype == ATTUNE_F64 ? tolerance : rounding);
+    if (want.lse) compare(call, "lse", want.lse, tolerance);
+    ref_result_free(&want);
 }
 
-static const char *const shapes[] = {
-    "num_heads=2,seq_q=16,seq_kv=24,head_dim=8",
-    "seq_q=1,seq_kv=1,head_dim=1",
-    "seq_q=1,seq_kv=1,head_dim=1,is_causal=1,causal_offset=-1,lse=1",
-    "num_heads=2,seq_q=37,seq_kv=41,head_dim=7,head_dim_v=19,lse=1",
-    "batch=2,num_heads=6,num_kv_heads=2,seq_q=13,seq_kv=29,head_dim=17,lse=1",
-    "num_heads=4,num_kv_heads=1,seq_q=3,seq_kv=70,head_dim=12,head_dim_v=5",
-    "num_heads=1,seq_q=50,head_dim=16,is_causal=1,lse=1",
-    "num_heads=2,seq_q=33,seq_kv=61,head_dim=9,is_causal=1,causal_align=bottom_right,lse=1",
-    "num_heads=2,seq_q=40,seq_kv=21,head_dim=9,is_causal=1,causal_align=bottom_right,lse=1",
-    "num_heads=4,num_kv_heads=2,seq_q=30,seq_kv=35,head_dim=10,is_causal=1,causal_offset=-9,lse=1",
-    "num_heads=2,seq_q=20,seq_kv=30,head_dim=11,is_causal=1,causal_offset=5",
-    "num_heads=2,seq_q=20,seq_kv=300,head_dim=4,softmax_scale=-3.5,lse=1",
-    "num_heads=2,seq_q=20,seq_kv=5,head_dim=4,softmax_scale=0",
-};
-enum { NUM_SHAPES = sizeof shapes / sizeof *shapes };
-
-static void test_chosen_schedules(void **state) {
-    (void)state;
-    for (int i = 0; i < NUM_SHAPES; i++) {
-        random_source.state = (uint64_t)i;
-        sample s = make_sample(shapes[i]);
-        for (const at_target *target = at_targets(); target->name; target++) {
-            attune_schedule schedule;
-            mha_choose(&s.problem, target, &schedule);
-            check_sample(&s, &schedule, target);
-        }
-        free_sample(&s);
-    }
+static attune_schedule chosen_schedule(const sample_call *call, const at_target *target) {
+    attune_problem canonical;
+    attune_schedule s = ATTUNE_SCHEDULE_INIT;
+    canonical_of(call, &canonical);
+    mha_choose_q_lanes(&canonical, target, &s);
+    assert_int_equal(mha_schedule_check(&canonical, &s, target, NULL), ATTUNE_OK);
+    return s;
 }
 
-static attune_schedule random_schedule(const attune_problem *p, const at_target *target) {
+static attune_schedule random_schedule(const sample_call *call, const at_target *target) {
+    attune_problem canonical;
+    canonical_of(call, &canonical);
     for (;;) {
         attune_schedule s = ATTUNE_SCHEDULE_INIT;
         s.lanes = 1 << random_below(5);
@@ -152,20 +209,53 @@ static attune_schedule random_schedule(const attune_problem *p, const at_target 
         s.value_unroll = 1 + random_below(3);
         s.q_vectors = s.score_vectors * (1 + random_below(4));
         s.kv_tile = s.score_rows * (1 + random_below(12));
-        if (!mha_schedule_check(p, &s, target, NULL)) return s;
+        if (!mha_schedule_check(&canonical, &s, target, NULL)) return s;
+    }
+}
+
+/* ---- Tests ---- */
+
+static void test_chosen_schedules(void **state) {
+    (void)state;
+    for (int i = 0; i < NUM_CASES; i++) {
+        sample_call call;
+        sample_call_open(&call, &cases[i], ON_THE_HEAP);
+        for (const at_target *target = at_targets(); target->name; target++) {
+            const attune_schedule schedule = chosen_schedule(&call, target);
+            check(&call, &schedule, target);
+        }
+        sample_call_close(&call);
     }
 }
 
 static void test_random_schedules(void **state) {
     (void)state;
-    for (int i = 0; i < 10 * NUM_SHAPES; i++) {
-        random_source.state = (uint64_t)i + 1000;
-        sample s = make_sample(shapes[i % NUM_SHAPES]);
+    for (int i = 0; i < 4 * NUM_CASES; i++) {
+        sample_call call;
+        sample_call_open(&call, random_sample(i), ON_THE_HEAP);
         for (const at_target *target = at_targets(); target->name; target++) {
-            const attune_schedule schedule = random_schedule(&s.problem, target);
-            check_sample(&s, &schedule, target);
+            const attune_schedule schedule = random_schedule(&call, target);
+            check(&call, &schedule, target);
         }
-        free_sample(&s);
+        sample_call_close(&call);
+    }
+}
+
+/* Sinks that are no numbers make NaN of their rows, also of those that see no key, wherever a task ends. */
+static void test_sinks_that_are_no_numbers(void **state) {
+    (void)state;
+    static const sample problem = {
+        "num_heads=4,seq_q=36,seq_kv=6,head_dim=4,sinks=1,is_causal=1,causal_offset=-20,lse=1", NULL, {0}, {0}};
+    static const float sinks[4] = {INFINITY, NAN, -INFINITY, 0.5F};
+    for (const at_target *target = at_targets(); target->name; target++) {
+        sample_call call;
+        sample_call_open(&call, &problem, ON_THE_HEAP);
+        memcpy(sample_call_data(&call, "sinks"), sinks, sizeof sinks);
+        attune_schedule schedule = chosen_schedule(&call, target);
+        check(&call, &schedule, target);
+        schedule.score_vectors = schedule.value_vectors = schedule.q_vectors = 1;
+        check(&call, &schedule, target);
+        sample_call_close(&call);
     }
 }
 
@@ -173,61 +263,148 @@ static void test_random_schedules(void **state) {
 static void test_bits_do_not_depend_on_tasks(void **state) {
     (void)state;
     const at_target *target = at_target_find("avx2");
-    for (int i = 0; i < NUM_SHAPES; i++) {
-        random_source.state = (uint64_t)i;
-        sample s = make_sample(shapes[i]);
-        attune_schedule one, other;
-        mha_choose(&s.problem, target, &one);
+    for (int i = 0; i < NUM_CASES; i++) {
+        sample_call a, b;
+        sample_call_open(&a, &cases[i], ON_THE_HEAP);
+        sample_call_open(&b, &cases[i], ON_THE_HEAP);
+        attune_schedule one = chosen_schedule(&a, target);
         one.score_vectors = one.value_vectors = one.q_vectors = 1;
-        other = one;
+        attune_schedule other = one;
         other.q_vectors = 3;
-        float *a = malloc(s.num_out * sizeof *a), *b = malloc(s.num_out * sizeof *b);
-        float *lse = malloc(s.num_lse * sizeof *lse);
-        interpret(&s, &one, target, a, lse);
-        interpret(&s, &other, target, b, lse);
-        assert_memory_equal(a, b, s.num_out * sizeof *a);
-        free(a);
-        free(b);
-        free(lse);
-        free_sample(&s);
+        other.score_unroll = 1;
+        interpret(&a, &one, target);
+        interpret(&b, &other, target);
+        assert_true(sample_calls_agree(&a, &b));
+        sample_call_close(&a);
+        sample_call_close(&b);
     }
 }
 
-/* NaN and infinity in keys that causality hides must not reach the output; NaN in Q must. */
+/* Puts NaN and infinity wherever the reference does not look. */
+static void spoil(const sample_call *call, const char *name, const unsigned char *seen) {
+    const attune_tensor *t = tensor_of(call, name);
+    const size_t i = (size_t)(t - call->tensors), bytes = ref_dtype_bytes(t->dtype);
+    for (size_t at = 0; at < call->memory[i].bytes / bytes; at++)
+        if (!seen[at]) ref_store(t->dtype, call->memory[i].data, (int64_t)at, at % 2 ? (long double)NAN : -HUGE_VALL);
+}
+
+static void spoil_unseen(const sample_call *call) {
+    const ref_call asked = {&call->problem, &call->arguments, call->tensors, call->count};
+    const attune_tensor *v = tensor_of(call, "v");
+    const size_t k_bytes = call->memory[tensor_of(call, "k") - call->tensors].bytes;
+    const size_t v_bytes = v ? call->memory[v - call->tensors].bytes : 0;
+    const ref_seen seen = {.k = calloc(k_bytes + 1, 1), .v = calloc(v_bytes + 1, 1)};
+    ref_mark_seen(&asked, &seen);
+    spoil(call, "k", seen.k);
+    if (v) spoil(call, "v", seen.v);
+    free(seen.k);
+    free(seen.v);
+}
+
+/* NaN and infinity in keys that no row sees, or that some rows do not see, must not change a bit of the others. */
 static void test_hidden_keys_do_not_leak(void **state) {
     (void)state;
-    for (const at_target *target = at_targets(); target->name; target++) {
-        sample s = make_sample("seq_q=30,seq_kv=30,head_dim=9,is_causal=1");
-        attune_schedule schedule;
-        mha_choose(&s.problem, target, &schedule);
-        float *clean = malloc(s.num_out * sizeof *clean), *out = malloc(s.num_out * sizeof *out);
-        interpret(&s, &schedule, target, clean, NULL);
-        for (int d = 0; d < 9; d++) {
-            s.k[20 * 9 + d] = d % 2 ? NAN : INFINITY;
-            s.v[20 * 9 + d] = d % 2 ? -INFINITY : NAN;
+    for (int i = 0; i < NUM_CASES; i++) {
+        sample_call clean, spoilt;
+        sample_call_open(&clean, &cases[i], ON_THE_HEAP);
+        sample_call_open(&spoilt, &cases[i], ON_THE_HEAP);
+        spoil_unseen(&spoilt);
+        for (const at_target *target = at_targets(); target->name; target++) {
+            const attune_schedule schedule = chosen_schedule(&clean, target);
+            interpret(&clean, &schedule, target);
+            interpret(&spoilt, &schedule, target);
+            assert_true(sample_calls_agree(&clean, &spoilt));
         }
-        s.q[5 * 9 + 3] = NAN;
-        interpret(&s, &schedule, target, out, NULL);
-        for (int i = 0; i < 30; i++)
-            for (int d = 0; d < 9; d++) {
-                const float x = out[i * 9 + d];
-                if (i == 5 || i >= 20)
-                    assert_true(isnan(x));
-                else
-                    assert_memory_equal(&x, &clean[i * 9 + d], sizeof x);
+        sample_call_close(&clean);
+        sample_call_close(&spoilt);
+    }
+}
+
+typedef struct hiding {
+    sample problem; /* of 30 queries and keys */
+    int left, right, globals;
+} hiding;
+
+static const hiding hidings[] = {
+    {{"seq_q=30,head_dim=9,is_causal=1", NULL, {0}, {0}}, 30, 0, 0},
+    {{"seq_q=30,head_dim=9,window_left=4,window_right=3", NULL, {0}, {0}}, 4, 3, 0},
+    {{"seq_q=30,head_dim=9,window_left=4,window_right=27", NULL, {0}, {0}}, 4, 27, 0},
+    {{"seq_q=30,head_dim=9,window_left=4,window_right=3,global_tokens=2", NULL, {0}, {0}}, 4, 3, 2},
+    {{"seq_q=30,head_dim=9,attn_mask=qk", NULL, {0}, {0}}, 30, 30, 0},
+};
+enum { NUM_HIDINGS = sizeof hidings / sizeof *hidings, HIDDEN = 20, DIM = 9 };
+
+static void check_hiding(const hiding *h, const sample_call *clean, const sample_call *spoilt) {
+    const float *good = sample_call_data(clean, "out"), *got = sample_call_data(spoilt, "out");
+    const unsigned char *mask = tensor_of(clean, "attn_mask") ? sample_call_data(clean, "attn_mask") : NULL;
+    for (int i = 0; i < 30; i++) {
+        const bool in_window = i - h->left <= HIDDEN && HIDDEN <= i + h->right;
+        const bool sees = mask ? mask[i * 30 + HIDDEN] != 0 : in_window || i < h->globals;
+        for (int d = 0; d < DIM; d++)
+            if (sees)
+                assert_true(isnan(got[i * DIM + d]));
+            else
+                assert_memory_equal(&got[i * DIM + d], &good[i * DIM + d], sizeof *got);
+    }
+}
+
+/* One key is not a number: rows that see it are not either, and the others do not notice. */
+static void test_nan_reaches_who_sees_it(void **state) {
+    (void)state;
+    for (int n = 0; n < NUM_HIDINGS; n++)
+        for (const at_target *target = at_targets(); target->name; target++) {
+            sample_call clean, spoilt;
+            sample_call_open(&clean, &hidings[n].problem, ON_THE_HEAP);
+            sample_call_open(&spoilt, &hidings[n].problem, ON_THE_HEAP);
+            attune_schedule schedule = chosen_schedule(&clean, target);
+            schedule.kv_tile = 24 / schedule.score_rows * schedule.score_rows; /* the key's tile is not the last */
+            float *k = sample_call_data(&spoilt, "k"), *v = sample_call_data(&spoilt, "v");
+            for (int d = HIDDEN * DIM; d < (HIDDEN + 1) * DIM; d++) {
+                k[d] = d % 2 ? NAN : INFINITY;
+                v[d] = d % 2 ? -INFINITY : NAN;
             }
-        free(clean);
-        free(out);
-        free_sample(&s);
+            interpret(&clean, &schedule, target);
+            interpret(&spoilt, &schedule, target);
+            check_hiding(&hidings[n], &clean, &spoilt);
+            sample_call_close(&clean);
+            sample_call_close(&spoilt);
+        }
+}
+
+/* With `reproducible` the first rows and the first keys of a larger problem give the bits of the smaller one. */
+static void test_reproducible_rows(void **state) {
+    (void)state;
+    static const sample sizes[] = {
+        {"num_heads=2,seq_q=33,seq_kv=170,head_dim=64,reproducible=1,kv_lens=1", NULL, {0}, {101}},
+        {"num_heads=2,seq_q=33,seq_kv=101,head_dim=64,reproducible=1,kv_lens=1", NULL, {0}, {101}},
+        {"num_heads=2,seq_q=7,seq_kv=101,head_dim=64,reproducible=1", NULL, {0}, {0}},
+    };
+    for (const at_target *target = at_targets(); target->name; target++) {
+        sample_call calls[3];
+        for (int i = 0; i < 3; i++) sample_call_open(&calls[i], &sizes[i], ON_THE_HEAP);
+        for (int i = 0; i < 3; i++) { /* head 0 alone is compared: its rows and keys begin every tensor */
+            float *const q = sample_call_data(&calls[i], "q");
+            assert_true(calls[0].memory[0].bytes >= calls[i].memory[0].bytes);
+            memcpy(q, sample_call_data(&calls[0], "q"), 7 * 64 * sizeof *q);
+            memcpy(sample_call_data(&calls[i], "k"), sample_call_data(&calls[0], "k"), 101 * 64 * sizeof *q);
+            memcpy(sample_call_data(&calls[i], "v"), sample_call_data(&calls[0], "v"), 101 * 64 * sizeof *q);
+            attune_schedule schedule = chosen_schedule(&calls[i], target);
+            if (i) schedule.score_rows = 1;
+            if (i) schedule.value_unroll = 3;
+            interpret(&calls[i], &schedule, target);
+            assert_memory_equal(sample_call_data(&calls[i], "out"), sample_call_data(&calls[0], "out"),
+                                7 * 64 * sizeof *q);
+        }
+        for (int i = 0; i < 3; i++) sample_call_close(&calls[i]);
     }
 }
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_chosen_schedules),
-        cmocka_unit_test(test_random_schedules),
-        cmocka_unit_test(test_bits_do_not_depend_on_tasks),
-        cmocka_unit_test(test_hidden_keys_do_not_leak),
+        cmocka_unit_test(test_chosen_schedules),          cmocka_unit_test(test_random_schedules),
+        cmocka_unit_test(test_sinks_that_are_no_numbers), cmocka_unit_test(test_bits_do_not_depend_on_tasks),
+        cmocka_unit_test(test_hidden_keys_do_not_leak),   cmocka_unit_test(test_nan_reaches_who_sees_it),
+        cmocka_unit_test(test_reproducible_rows),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

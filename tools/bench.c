@@ -52,10 +52,11 @@ static bool calibrate(bench_entry *e, attune_context *context) {
     if (!run_calls(e, context, 1, &us)) return false;
     for (e->calls = 1;; e->calls *= 2) {
         if (!run_calls(e, context, e->calls, &us)) return false;
+        e->call_us = us / (double)e->calls;
         if (us >= SAMPLE_US) return true;
         if (us >= SAMPLE_US / 16.0) break;
     }
-    e->calls = (int64_t)((double)e->calls * SAMPLE_US / us * 1.1) + 1;
+    e->calls = (int64_t)(SAMPLE_US / e->call_us * 1.1) + 1;
     return true;
 }
 
@@ -77,24 +78,27 @@ static bool open_kernel(bench_entry *e, attune_context *context) {
     return true;
 }
 
-bool bench_open(bench_entry *e, attune_context *context, attune_engine engine, size_t samples) {
+bool bench_open(bench_entry *e, attune_context *context, attune_engine engine, const call_sizes *sizes,
+                size_t samples) {
     e->engine = engine;
     e->text = problem_text(&e->problem);
-    e->flops = attune_problem_flops(&e->problem);
     e->samples_us = calloc(samples, sizeof *e->samples_us);
-    e->fractions = calloc(samples, sizeof *e->fractions);
-    if (!e->text || !e->samples_us || !e->fractions) {
+    e->peaks = calloc(samples, sizeof *e->peaks);
+    e->bandwidths = calloc(samples, sizeof *e->bandwidths);
+    if (!e->text || !e->samples_us || !e->peaks || !e->bandwidths) {
         tool_error("out of memory");
         return false;
     }
-    if (!tensors_create(&e->tensors, &e->problem)) return false;
-    tensors_fill(&e->tensors, INPUT_ORDINARY, 1);
+    if (!tensors_create_sized(&e->tensors, &e->problem, sizes)) return false;
+    /* That is what a user means who names the sizes. */
+    e->tensors.fills_up = true;
+    if (!tensors_fill(&e->tensors, INPUT_ORDINARY, 1)) return false;
     tensors_arguments(&e->tensors, &e->arguments);
     if (!open_kernel(e, context)) {
         tool_library_error(e->text);
         return false;
     }
-    return calibrate(e, context);
+    return work_of_call(&e->tensors, &e->work) && calibrate(e, context);
 }
 
 void bench_close(bench_entry *e) {
@@ -103,7 +107,26 @@ void bench_close(bench_entry *e) {
     free(e->workspace);
     free(e->text);
     free(e->samples_us);
-    free(e->fractions);
+    free(e->peaks);
+    free(e->bandwidths);
+}
+
+/* ---- Probes ---- */
+
+bool bench_open_probes(bench_probes *probes, bench_entry *entries, size_t count, const char *isa, uint32_t threads) {
+    double most = 0;
+    for (size_t i = 0; i < count; i++)
+        if (entries[i].work.bytes > most) most = entries[i].work.bytes;
+    if (!(probes->peak = peak_create(isa, threads))) return false;
+    if (!(probes->bandwidth = bandwidth_create(isa, threads, (size_t)most))) return false;
+    for (size_t i = 0; i < count; i++)
+        entries[i].streams = bandwidth_choose_streams(probes->bandwidth, (size_t)entries[i].work.bytes);
+    return true;
+}
+
+void bench_close_probes(bench_probes *probes) {
+    peak_destroy(probes->peak);
+    bandwidth_destroy(probes->bandwidth);
 }
 
 /* A thread pool's workers spin for a while after a call, on the CPUs where the probe is to run: waits until this
@@ -128,25 +151,40 @@ static double probe_peak(peak_probe *probe, double sample_us) {
     return (double)times / slowness;
 }
 
-bool bench_rounds(bench_entry *entries, size_t count, attune_context *context, peak_probe *probe, uint32_t threads,
-                  size_t samples) {
+static double probe_bandwidth(const bench_probes *probes, const bench_entry *e) {
+    return bandwidth_measure(probes->bandwidth, (size_t)e->work.bytes, e->streams);
+}
+
+/* One sample, between two measurements of each probe; *peak is the one before and becomes the one after. */
+static bool take_sample(bench_entry *e, attune_context *context, const bench_probes *probes, uint32_t threads,
+                        double *peak) {
+    enum { LONG_US = 50000 };
+    double us = 0;
+    const double bandwidth = probe_bandwidth(probes, e);
+    /* The probe's buffer has taken the place of the tensors in the caches. A call that does not count brings them back,
+     * as a pass that does not count brings the probe's; in longer calls it would not matter. */
+    if (e->call_us < LONG_US && !run_calls(e, context, 1, &us)) return false;
+    if (!run_calls(e, context, e->calls, &us)) return false;
+    settle(threads);
+    const double after = probe_peak(probes->peak, us);
+    e->samples_us[e->count] = us / (double)e->calls;
+    e->peaks[e->count] = 0.5 * (*peak + after);
+    e->bandwidths[e->count] = 0.5 * (bandwidth + probe_bandwidth(probes, e));
+    e->count++;
+    *peak = after;
+    return true;
+}
+
+bool bench_rounds(bench_entry *entries, size_t count, attune_context *context, const bench_probes *probes,
+                  uint32_t threads, size_t samples) {
     struct rusage start, end;
     settle(threads);
     getrusage(RUSAGE_THREAD, &start);
-    peak_measure(probe);
-    double before = peak_measure(probe);
+    peak_measure(probes->peak);
+    double peak = peak_measure(probes->peak);
     for (size_t round = 0; round < samples; round++)
-        for (size_t i = 0; i < count; i++) {
-            bench_entry *const e = &entries[i];
-            double us = 0;
-            if (!run_calls(e, context, e->calls, &us)) return false;
-            settle(threads);
-            const double after = probe_peak(probe, us), peak = 0.5 * (before + after);
-            before = after;
-            e->samples_us[e->count] = us / (double)e->calls;
-            e->fractions[e->count] = e->flops / e->samples_us[e->count] * 1e-3 / peak;
-            e->count++;
-        }
+        for (size_t i = 0; i < count; i++)
+            if (!take_sample(&entries[i], context, probes, threads, &peak)) return false;
     getrusage(RUSAGE_THREAD, &end);
     const long taken = end.ru_nivcsw - start.ru_nivcsw;
     if (taken > (long)(samples * count))
@@ -155,19 +193,42 @@ bool bench_rounds(bench_entry *entries, size_t count, attune_context *context, p
     return true;
 }
 
-void bench_summarise(bench_entry *e) {
-    double *const sorted = malloc(e->count * sizeof *sorted);
-    if (!sorted) return;
-    memcpy(sorted, e->samples_us, e->count * sizeof *sorted);
-    e->median_us = tool_median(sorted, e->count);
+/* ---- Summing up ---- */
+
+/* GFLOP/s are flops in a nanosecond, GB/s bytes in a nanosecond. */
+static double compute_us(const bench_entry *e, double peak) { return e->work.flops / peak * 1e-3; }
+static double memory_us(const bench_entry *e, double bandwidth) { return e->work.bytes / bandwidth * 1e-3; }
+static double roofline_us(const bench_entry *e, double peak, double bandwidth) {
+    const double compute = compute_us(e, peak), memory = memory_us(e, bandwidth);
+    return compute > memory ? compute : memory;
+}
+
+bool bench_summarise(bench_entry *e) {
+    const size_t count = e->count, size = count * sizeof(double);
+    double *const sorted = malloc(size);
+    if (!sorted) {
+        tool_error("out of memory");
+        return false;
+    }
+    memcpy(sorted, e->samples_us, size);
+    e->median_us = tool_median(sorted, count);
     e->min_us = sorted[0];
     /* From the first to the third quartile: what half of the samples stay within. */
-    e->spread = (sorted[e->count * 3 / 4] - sorted[e->count / 4]) / e->median_us;
-    memcpy(sorted, e->fractions, e->count * sizeof *sorted);
-    e->fraction = tool_median(sorted, e->count);
-    e->gflops = e->flops / e->median_us * 1e-3;
-    e->peak_gflops = e->gflops / e->fraction;
+    e->spread = (sorted[count * 3 / 4] - sorted[count / 4]) / e->median_us;
+    e->gflops = e->work.flops / e->median_us * 1e-3;
+    memcpy(sorted, e->peaks, size);
+    e->peak_gflops = tool_median(sorted, count);
+    memcpy(sorted, e->bandwidths, size);
+    e->bandwidth_gbs = tool_median(sorted, count);
+    /* Shares are medians of each sample's own. */
+    for (size_t i = 0; i < count; i++) sorted[i] = compute_us(e, e->peaks[i]) / e->samples_us[i];
+    e->fraction = tool_median(sorted, count);
+    for (size_t i = 0; i < count; i++) sorted[i] = roofline_us(e, e->peaks[i], e->bandwidths[i]) / e->samples_us[i];
+    e->fraction_of_roofline = tool_median(sorted, count);
+    e->is_memory_bound = memory_us(e, e->bandwidth_gbs) > compute_us(e, e->peak_gflops);
+    e->roofline_gflops = e->work.flops / roofline_us(e, e->peak_gflops, e->bandwidth_gbs) * 1e-3;
     free(sorted);
+    return true;
 }
 
 /* ---- Acquiring ---- */

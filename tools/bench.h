@@ -1,40 +1,59 @@
-/* Measuring one problem for `attune bench`: speed next to the CPU's peak, and what acquiring its kernel costs. */
+/* Measuring one problem for `attune bench`: speed next to the roofline (the CPU's peak, and how fast it reads as much
+ * memory), and what acquiring its kernel costs. */
 #ifndef ATTUNE_TOOLS_BENCH_H
 #define ATTUNE_TOOLS_BENCH_H
 
+#include "bandwidth.h"
 #include "peak.h"
-#include "tensors.h"
+#include "work.h"
 
 typedef struct bench_entry {
     attune_problem problem;
     char *text;               /* canonical */
     attune_schedule schedule; /* that the kernel has */
     tensors tensors;
+    call_work work;
+    int streams; /* in which the bandwidth probe reads as many bytes fastest */
     attune_kernel *kernel;
     attune_arguments arguments;
     void *workspace;
     attune_engine engine;
-    double flops;
-    int64_t calls;      /* of one sample */
-    double *samples_us; /* of one call, in the order they were taken */
-    double *fractions;  /* of the peak probed before and after each sample */
-    size_t count;
+    int64_t calls;              /* of one sample */
+    double call_us;             /* about what one of them takes */
+    size_t count;               /* of the samples below, in the order they were taken */
+    double *samples_us;         /* of one call */
+    double *peaks, *bandwidths; /* GFLOP/s and GB/s, probed before and after each sample */
     /* Results of bench_summarise and bench_acquire. */
-    double median_us, min_us, spread, gflops, peak_gflops, fraction;
+    double median_us, min_us, spread, gflops;
+    double peak_gflops, fraction; /* of the peak */
+    double bandwidth_gbs, roofline_gflops, fraction_of_roofline;
+    bool is_memory_bound;
     double cold_compile_ms, warm_disk_us, memory_hit_ns;
 } bench_entry;
 
-/* Tensors with ordinary data, kernel, workspace, and how many calls last two milliseconds. false after a message. */
-bool bench_open(bench_entry *entry, attune_context *context, attune_engine engine, size_t samples);
+/* Tensors with ordinary data and full lengths, kernel, workspace, and how many calls last two milliseconds. false after
+ * a message. */
+bool bench_open(bench_entry *entry, attune_context *context, attune_engine engine, const call_sizes *sizes,
+                size_t samples);
 void bench_close(bench_entry *entry);
 
-/* Takes `samples` of every entry: in each round every entry has its turn, with the peak probed between any two, so that
- * whatever slows the machine down for a while slows everything. false after a message. */
-bool bench_rounds(bench_entry *entries, size_t count, attune_context *context, peak_probe *probe, uint32_t threads,
-                  size_t samples);
+/* What is probed between the samples. */
+typedef struct bench_probes {
+    peak_probe *peak;
+    bandwidth_probe *bandwidth;
+} bench_probes;
 
-/* Medians and shares from the samples. */
-void bench_summarise(bench_entry *entry);
+/* Probes for these entries, and the streams of each. false after a message; close them in any case. */
+bool bench_open_probes(bench_probes *probes, bench_entry *entries, size_t count, const char *isa, uint32_t threads);
+void bench_close_probes(bench_probes *probes);
+
+/* Takes `samples` of every entry: in each round every entry has its turn, with the peak and the bandwidth probed
+ * between any two, so that whatever slows the machine down for a while slows everything. false after a message. */
+bool bench_rounds(bench_entry *entries, size_t count, attune_context *context, const bench_probes *probes,
+                  uint32_t threads, size_t samples);
+
+/* Medians and shares from the samples. false after a message. */
+bool bench_summarise(bench_entry *entry);
 
 /* Cold compile, disk hit and memory hit, in a context and cache directory of their own. false after a message. */
 bool bench_acquire(bench_entry *entry, const tool_common *common);

@@ -8,6 +8,7 @@ enum { CHECK_MAX_ISAS = 8, CHECK_MAX_THREADS = 3 };
 
 typedef struct check_case {
     attune_problem problem;
+    call_sizes sizes;         /* at run time */
     attune_schedule schedule; /* all numbers set */
     uint32_t isa;             /* index into check_machine.isas */
     uint32_t threads;         /* 1 to CHECK_MAX_THREADS */
@@ -26,9 +27,9 @@ typedef struct check_machine {
 attune_context *check_context(check_machine *machine, uint32_t isa, uint32_t threads); /* NULL after a message */
 void check_close(check_machine *machine);
 
-/* Errors against the f64 reference, of attune and of a plain f32 implementation on the same data. */
+/* Errors of `out` against the reference, of attune and of a plain implementation on the same data. */
 typedef struct check_errors {
-    double max, squares, max_ulp; /* ULP: of the largest output of a row */
+    double max, squares, max_ulp; /* ULP: of the largest output of a row, in the arithmetic's type */
     double plain_max, plain_squares, plain_max_ulp;
     uint64_t count;
 } check_errors;
@@ -36,18 +37,38 @@ typedef struct check_errors {
 /* Draws problem, schedule, inputs and the rest. `max_flops` bounds the size. false after a message. */
 bool check_draw(check_machine *machine, tool_random *random, double max_flops, check_case *c);
 
+/* Its problem alone, with the run-time sizes of one call. */
+bool check_draw_problem(tool_random *random, double max_flops, attune_problem *problem, call_sizes *sizes);
+
 /* A legal schedule for the problem: mostly random, else the chosen one. false after a message. */
 bool check_draw_schedule(check_machine *machine, tool_random *random, check_case *c);
 
-/* Whether there is memory for the case; false after a message. */
-bool check_fits(const check_case *c);
+/* What became of a case. */
+typedef enum check_outcome {
+    CHECK_PASSED = 0,
+    CHECK_NOT_CREATED, /* no tensors, or no contents for them */
+    CHECK_NOT_COMPILED,
+    CHECK_NOT_RUN,
+    CHECK_NOT_INTERPRETED,
+    CHECK_MODE_CHANGED,   /* the caller's floating-point mode */
+    CHECK_DIFFERENT_BITS, /* machine code and interpreter */
+    CHECK_NOT_REPRODUCED, /* reproducible=1, and another schedule gives other bits */
+    CHECK_WRONG,          /* by the reference */
+} check_outcome;
 
-/* Runs a case; true if it passes. `reason` says in one sentence why not. `errors` (may be NULL) receives what the case
+/* Runs a case. `reason` says in one sentence why it did not pass. `errors` (may be NULL) receives what the case
  * contributes when its data is finite. */
-bool check_run(check_machine *machine, const check_case *c, check_errors *errors, char reason[ATTUNE_MESSAGE_BYTES]);
+check_outcome check_run(check_machine *machine, const check_case *c, check_errors *errors,
+                        char reason[ATTUNE_MESSAGE_BYTES]);
 
-/* Makes a failing case as small as possible while it fails; `reason` is that of the smallest. */
-void check_shrink(check_machine *machine, check_case *c, char reason[ATTUNE_MESSAGE_BYTES]);
+void check_add_errors(check_errors *sum, const check_errors *errors);
+
+/* The comparison with the reference, within the rounding that the data can suffer. */
+bool check_reference(const tensors *after, const ref_result *wanted, const ref_result *plain, input_kind inputs,
+                     check_errors *errors, char reason[ATTUNE_MESSAGE_BYTES]);
+
+/* Makes a failing case as small as possible while it fails in the same way; `reason` is that of the smallest. */
+void check_shrink(check_machine *machine, check_case *c, check_outcome outcome, char reason[ATTUNE_MESSAGE_BYTES]);
 
 /* The command that runs this case again; free it. */
 char *check_command(const check_machine *machine, const check_case *c);

@@ -1,4 +1,4 @@
-/* attune bench: time, GFLOP/s, share of the peak, and what acquiring a kernel costs. */
+/* attune bench: time, GFLOP/s, shares of the peak and of the roofline, and what acquiring a kernel costs. */
 #include "bench.h"
 #include "table.h"
 
@@ -14,21 +14,26 @@ typedef struct bench_options {
     uint32_t threads;
     size_t samples;
     attune_engine engine;
+    call_sizes sizes;
     bool json;
 } bench_options;
 
-/* What is measured when no problem is named: even shapes small and large, one of odd sizes, one causal. */
+/* What is measured when no problem is named: even shapes small and large, one of odd sizes, one causal, and decoding
+ * with a short cache and a long one. */
 static const char *const default_problems[] = {
     "num_heads=12,seq_q=512,head_dim=64",
     "num_heads=32,seq_q=512,head_dim=128",
     "num_heads=32,seq_q=2048,head_dim=128",
     "num_heads=20,seq_q=500,seq_kv=487,head_dim=80",
     "num_heads=16,seq_q=1024,head_dim=64,is_causal=1",
+    "num_heads=32,num_kv_heads=8,seq_q=1,seq_kv=512,head_dim=128",
+    "num_heads=32,num_kv_heads=8,seq_q=1,seq_kv=4096,head_dim=128",
 };
 
 static const struct argp_option options[] = {
     {"threads", TOOL_KEY_THREADS, "N", 0, "Threads, each on a CPU of its own (default 1)", 0},
     {"samples", TOOL_KEY_SAMPLES, "N", 0, "Samples of each problem (default 30)", 0},
+    {"sizes", TOOL_KEY_SIZES, "KEY=N,...", 0, "Run-time sizes, where problems leave them open", 0},
     {"engine", TOOL_KEY_ENGINE, "jit|interp", 0, "Machine code (default) or the interpreter", 0},
     {"json", TOOL_KEY_JSON, NULL, 0, "Print JSON", 0},
     {0},
@@ -42,6 +47,9 @@ static error_t parse(int key, char *argument, struct argp_state *state) {
     case TOOL_KEY_THREADS: o->threads = (uint32_t)tool_parse_integer(state, "threads", argument, 1, 1024); return 0;
     case TOOL_KEY_SAMPLES: o->samples = (size_t)tool_parse_integer(state, "samples", argument, 1, 100000); return 0;
     case TOOL_KEY_ENGINE: o->engine = tool_parse_engine(state, argument); return 0;
+    case TOOL_KEY_SIZES:
+        if (!sizes_parse(argument, &o->sizes)) exit(TOOL_USAGE);
+        return 0;
     case TOOL_KEY_JSON: o->json = true; return 0;
     case ARGP_KEY_ARG:
         if (o->num_problems == MAX_PROBLEMS) argp_error(state, "at most %d problems fit in one run", MAX_PROBLEMS);
@@ -59,13 +67,17 @@ static int print_json(const bench_options *o, const bench_entry *entries, size_t
     for (size_t i = 0; i < count; i++) {
         const bench_entry *const e = &entries[i];
         char *const schedule = schedule_text(&e->schedule);
+        char sizes[SIZES_TEXT];
         json_t *const samples = json_array();
         for (size_t k = 0; k < e->count; k++) json_array_append_new(samples, json_real(e->samples_us[k]));
         json_t *const result = json_pack(
-            "{s:s, s:s, s:s, s:i, s:f, s:f, s:f, s:o, s:f, s:f, s:f}", "problem", e->text, "schedule",
-            schedule ? schedule : "", "engine", e->engine == ATTUNE_ENGINE_JIT ? "jit" : "interp", "threads",
-            (int)o->threads, "median_us", e->median_us, "min_us", e->min_us, "spread", e->spread, "samples_us", samples,
-            "gflops", e->gflops, "peak_gflops", e->peak_gflops, "fraction_of_peak", e->fraction);
+            "{s:s, s:s, s:s, s:s, s:i, s:f, s:f, s:f, s:o, s:f, s:f, s:f, s:I, s:f, s:s, s:f, s:f}", "problem", e->text,
+            "sizes", sizes_print(&o->sizes, sizes), "schedule", schedule ? schedule : "", "engine",
+            e->engine == ATTUNE_ENGINE_JIT ? "jit" : "interp", "threads", (int)o->threads, "median_us", e->median_us,
+            "min_us", e->min_us, "spread", e->spread, "samples_us", samples, "gflops", e->gflops, "peak_gflops",
+            e->peak_gflops, "fraction_of_peak", e->fraction, "footprint_bytes", (json_int_t)e->work.bytes,
+            "bandwidth_gbs", e->bandwidth_gbs, "bound", e->is_memory_bound ? "memory" : "compute", "roofline_gflops",
+            e->roofline_gflops, "fraction_of_roofline", e->fraction_of_roofline);
         if (result && e->engine == ATTUNE_ENGINE_JIT) {
             json_object_set_new(result, "cold_compile_ms", json_real(e->cold_compile_ms));
             json_object_set_new(result, "warm_disk_us", json_real(e->warm_disk_us));
@@ -82,12 +94,16 @@ static int print_json(const bench_options *o, const bench_entry *entries, size_t
 static void print_text(const bench_options *o, const bench_entry *entries, size_t count,
                        const attune_machine_info *machine) {
     static const char *const headers[] = {
-        "problem", "median", "min", "spread", "GFLOP/s", "peak", "of peak", "cold compile", "warm disk", "memory hit",
+        "problem", "median", "min",   "spread",  "GFLOP/s",      "peak",      "of peak",
+        "touches", "GB/s",   "bound", "of roof", "cold compile", "warm disk", "memory hit",
     };
     char number[TABLE_NUMBER_BYTES];
-    printf("%s, %s, %u thread%s, LLVM %s, attune %s\n\n", machine->cpu, machine->isa, o->threads,
+    char sizes[SIZES_TEXT];
+    printf("%s, %s, %u thread%s, LLVM %s, attune %s\n", machine->cpu, machine->isa, o->threads,
            o->threads == 1 ? "" : "s", machine->llvm, attune_version());
-    table *const t = table_create("lrrrrrrrrr", headers);
+    if (*sizes_print(&o->sizes, sizes)) printf("run-time sizes: %s\n", sizes);
+    printf("\n");
+    table *const t = table_create("lrrrrrrrrlrrrr", headers);
     for (size_t i = 0; i < count; i++) {
         const bench_entry *const e = &entries[i];
         const bool is_jit = e->engine == ATTUNE_ENGINE_JIT;
@@ -98,6 +114,10 @@ static void print_text(const bench_options *o, const bench_entry *entries, size_
         table_cell(t, e->gflops < 10 ? "%.3f" : "%.1f", e->gflops);
         table_cell(t, "%.1f", e->peak_gflops);
         table_cell(t, "%.1f %%", 100 * e->fraction);
+        table_cell(t, "%s", table_bytes((uint64_t)e->work.bytes, number));
+        table_cell(t, "%.1f", e->bandwidth_gbs);
+        table_cell(t, "%s", e->is_memory_bound ? "memory" : "compute");
+        table_cell(t, "%.1f %%", 100 * e->fraction_of_roofline);
         table_cell(t, "%s", is_jit ? table_time(e->cold_compile_ms * 1e3, number) : "-");
         table_cell(t, "%s", is_jit ? table_time(e->warm_disk_us, number) : "-");
         table_cell(t, "%s", is_jit ? table_time(e->memory_hit_ns * 1e-3, number) : "-");
@@ -110,13 +130,13 @@ static void print_text(const bench_options *o, const bench_entry *entries, size_
 static bool measure(const bench_options *o, bench_entry *entries, size_t count, attune_context *context,
                     const attune_machine_info *machine) {
     for (size_t i = 0; i < count; i++)
-        if (!bench_open(&entries[i], context, o->engine, o->samples)) return false;
-    peak_probe *const probe = peak_create(machine->isa, o->threads);
-    if (!probe) return false;
-    const bool measured = bench_rounds(entries, count, context, probe, o->threads, o->samples);
-    peak_destroy(probe);
+        if (!bench_open(&entries[i], context, o->engine, &o->sizes, o->samples)) return false;
+    bench_probes probes = {0};
+    const bool measured = bench_open_probes(&probes, entries, count, machine->isa, o->threads) &&
+                          bench_rounds(entries, count, context, &probes, o->threads, o->samples);
+    bench_close_probes(&probes);
     for (size_t i = 0; measured && i < count; i++) {
-        bench_summarise(&entries[i]);
+        if (!bench_summarise(&entries[i])) return false;
         if (o->engine == ATTUNE_ENGINE_JIT && !bench_acquire(&entries[i], &o->common)) return false;
     }
     return measured;
@@ -127,9 +147,11 @@ int cmd_bench(int argc, char **argv) {
         options,
         parse,
         "[PROBLEM…]",
-        "Measures problems, or a set of five without any, in interleaved rounds, and the CPU's multiply-add peak "
-        "between the rounds. Causal problems count the allowed pairs only. The spread is the range of the middle half "
-        "of the samples. Cold compile leaves out the time to load LLVM.",
+        "Measures problems, or a set of seven without any, in interleaved rounds, and the CPU's multiply-add peak "
+        "between the rounds, as well as how fast a buffer is read that is as large as all a call touches. The roofline "
+        "is "
+        "the longer of the two times that these allow. Causal problems count the allowed pairs only. The spread is the "
+        "range of the middle half of the samples. Cold compile leaves out the time to load LLVM.",
         tool_common_children,
         NULL,
         NULL};

@@ -103,7 +103,7 @@ static bool type_of_elem(const char *elem, npy_type *type) {
         npy_type type;
     } map[] = {
         {"f32", NPY_F4}, {"f64", NPY_F8},  {"i32", NPY_I4}, {"i64", NPY_I8}, {"idx", NPY_I8},
-        {"f16", NPY_F2}, {"bf16", NPY_U2}, {"f8", NPY_U1},  {"i8", NPY_I1},  {"bool", NPY_B1},
+        {"f16", NPY_F2}, {"bf16", NPY_V2}, {"f8", NPY_U1},  {"i8", NPY_I1},  {"bool", NPY_B1},
     };
     for (size_t i = 0; i < sizeof map / sizeof *map; i++)
         if (strcmp(map[i].elem, elem) == 0) {

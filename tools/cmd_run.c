@@ -1,9 +1,8 @@
 /* attune run: attention on .npy files. */
-#include "ref_attention.h"
-#include "npy.h"
 #include "peak.h"
+#include "run_files.h"
 #include "table.h"
-#include "tensors.h"
+#include "work.h"
 
 #include <jansson.h>
 #include <math.h>
@@ -12,7 +11,8 @@
 
 typedef struct run_options {
     tool_common common;
-    const char *problem, *q, *k, *v, *out, *lse, *expect, *schedule;
+    run_files files;
+    const char *problem, *sizes, *expect, *schedule;
     attune_engine engine;
     uint32_t threads;
     bool check, json;
@@ -22,7 +22,6 @@ typedef struct run_options {
 typedef struct run_report {
     attune_kernel_info info;
     double compile_us, first_us, median_us, gflops, peak_gflops;
-    size_t rows;
     bool same_bits;              /* as the interpreter; with check */
     double max_error, rms_error; /* against the f64 reference; with check */
     double expect_max, expect_rms;
@@ -32,8 +31,12 @@ static const struct argp_option options[] = {
     {"q", TOOL_KEY_Q, "F.npy", 0, "Queries [batch,] num_heads, seq_q, head_dim", 0},
     {"k", TOOL_KEY_K, "F.npy", 0, "Keys [batch,] num_kv_heads, seq_kv, head_dim", 0},
     {"v", TOOL_KEY_V, "F.npy", 0, "Values [batch,] num_kv_heads, seq_kv, head_dim_v", 0},
+    {"tensor", TOOL_KEY_TENSOR, "NAME=F.npy", 0, "Any other input: attn_mask, kv_lens, block_table, cos ...", 0},
+    {"sizes", TOOL_KEY_SIZES, "K=N,...", 0, "Run-time sizes that the files do not tell, such as seq_kv=512", 0},
     {"output", 'o', "F.npy", 0, "Write the result here; - is standard output", 0},
     {"lse", TOOL_KEY_LSE, "F.npy", 0, "Write the logarithms of the sums of exponentials here; - is standard output", 0},
+    {"write", TOOL_KEY_WRITE, "NAME=F.npy", 0, "Write any other output: weights, and k or v where keys are appended",
+     0},
     {"engine", TOOL_KEY_ENGINE, "jit|interp", 0, "Machine code (default) or the interpreter", 0},
     {"schedule", TOOL_KEY_SCHEDULE, "K=V,...", 0, "Change the chosen schedule", 0},
     {"check", TOOL_KEY_CHECK, NULL, 0, "Compare with the interpreter's bits and with an f64 reference", 0},
@@ -44,18 +47,61 @@ static const struct argp_option options[] = {
 };
 
 static bool takes_stdout(const run_options *o) {
-    return (o->out && strcmp(o->out, "-") == 0) || (o->lse && strcmp(o->lse, "-") == 0);
+    for (size_t i = 0; i < o->files.num_outputs; i++)
+        if (strcmp(o->files.outputs[i].path, "-") == 0) return true;
+    return false;
+}
+
+static void add_input(run_options *o, struct argp_state *state, const char *name, const char *path) {
+    if (!files_add(o->files.inputs, &o->files.num_inputs, name, path))
+        argp_error(state, "%s is one file too many", path);
+}
+
+static void add_output(run_options *o, struct argp_state *state, const char *name, const char *path) {
+    for (size_t i = 0; i < o->files.num_outputs; i++)
+        if (strcmp(o->files.outputs[i].path, path) == 0)
+            argp_error(state, "%s and %s both want '%s'", o->files.outputs[i].name, name, path);
+    if (!files_add(o->files.outputs, &o->files.num_outputs, name, path))
+        argp_error(state, "%s is one file too many", path);
+}
+
+/* Cuts NAME=FILE in two; argv may be written to. */
+static const char *cut_name(struct argp_state *state, char *argument) {
+    char *const equals = strchr(argument, '=');
+    if (!equals || equals == argument) argp_error(state, "'%s' is not NAME=F.npy", argument);
+    *equals = '\0';
+    return equals + 1;
+}
+
+static error_t finish(run_options *o, struct argp_state *state) {
+    const run_files *const f = &o->files;
+    const bool has_qkv = files_find(f->inputs, f->num_inputs, "q") && files_find(f->inputs, f->num_inputs, "k") &&
+                         files_find(f->inputs, f->num_inputs, "v");
+    if (!has_qkv && !o->problem) argp_error(state, "--q, --k and --v are all needed, or a problem that has others");
+    if (o->json && takes_stdout(o)) argp_error(state, "--json and an array both want standard output");
+    return 0;
 }
 
 static error_t parse(int key, char *argument, struct argp_state *state) {
     run_options *const o = state->input;
     switch (key) {
     case ARGP_KEY_INIT: state->child_inputs[0] = &o->common; return 0;
-    case TOOL_KEY_Q: o->q = argument; return 0;
-    case TOOL_KEY_K: o->k = argument; return 0;
-    case TOOL_KEY_V: o->v = argument; return 0;
-    case 'o': o->out = argument; return 0;
-    case TOOL_KEY_LSE: o->lse = argument; return 0;
+    case TOOL_KEY_Q: add_input(o, state, "q", argument); return 0;
+    case TOOL_KEY_K: add_input(o, state, "k", argument); return 0;
+    case TOOL_KEY_V: add_input(o, state, "v", argument); return 0;
+    case TOOL_KEY_TENSOR: {
+        const char *const path = cut_name(state, argument);
+        add_input(o, state, argument, path);
+        return 0;
+    }
+    case 'o': add_output(o, state, "out", argument); return 0;
+    case TOOL_KEY_LSE: add_output(o, state, "lse", argument); return 0;
+    case TOOL_KEY_WRITE: {
+        const char *const path = cut_name(state, argument);
+        add_output(o, state, argument, path);
+        return 0;
+    }
+    case TOOL_KEY_SIZES: o->sizes = argument; return 0;
     case TOOL_KEY_EXPECT: o->expect = argument; return 0;
     case TOOL_KEY_SCHEDULE: o->schedule = argument; return 0;
     case TOOL_KEY_ENGINE: o->engine = tool_parse_engine(state, argument); return 0;
@@ -66,176 +112,15 @@ static error_t parse(int key, char *argument, struct argp_state *state) {
         if (o->problem) argp_error(state, "one problem only, but '%s' follows '%s'", argument, o->problem);
         o->problem = argument;
         return 0;
-    case ARGP_KEY_END:
-        if (!o->q || !o->k || !o->v) argp_error(state, "--q, --k and --v are all needed");
-        if (o->out && o->lse && strcmp(o->out, o->lse) == 0) argp_error(state, "-o and --lse both want '%s'", o->out);
-        if (o->json && takes_stdout(o)) argp_error(state, "--json and an array both want standard output");
-        return 0;
+    case ARGP_KEY_END: return finish(o, state);
     default: return ARGP_ERR_UNKNOWN;
     }
-}
-
-/* ---- Sizes: from the files, then from the text, which must agree ---- */
-
-/* The dims of a tensor in the order batch, heads, rows, columns, wherever its file has them. */
-typedef struct file_tensor {
-    const char *path;
-    npy_array array;
-    int64_t dims[4];
-} file_tensor;
-
-static bool has_bshd_layout(const char *text) { return text && strstr(text, "layout=bshd"); }
-
-static bool read_tensor(file_tensor *t, const char *path, bool is_bshd) {
-    char message[ATTUNE_MESSAGE_BYTES];
-    t->path = path;
-    if (!npy_read(path, &t->array, message)) {
-        tool_error("%s", message);
-        return false;
-    }
-    const npy_header *const h = &t->array.header;
-    char shape[NPY_SHAPE_TEXT];
-    npy_print_shape(h->rank, h->shape, shape);
-    if (h->type != NPY_F4) {
-        tool_error("%s: dtype '%s' does not fit dtype=f32, which needs '<f4'", path, npy_type_name(h->type));
-        return false;
-    }
-    if (h->rank != 3 && h->rank != 4) {
-        tool_error("%s: shape %s has %zu dimensions instead of 4, or 3 for a batch of one", path, shape, h->rank);
-        return false;
-    }
-    const int64_t *const inner = h->shape + (h->rank - 3);
-    t->dims[0] = h->rank == 4 ? h->shape[0] : 1;
-    t->dims[1] = is_bshd ? inner[1] : inner[0];
-    t->dims[2] = is_bshd ? inner[0] : inner[1];
-    t->dims[3] = inner[2];
-    for (int i = 0; i < 4; i++)
-        if (t->dims[i] < 1) {
-            tool_error("%s: shape %s holds no element", path, shape);
-            return false;
-        }
-    return true;
-}
-
-static bool agree(const char *what, int64_t expected, const char *source, int64_t found, const char *path) {
-    if (expected == found) return true;
-    tool_error("%s is %lld by %s but %lld in %s", what, (long long)expected, source, (long long)found, path);
-    return false;
-}
-
-static bool complete_problem(const run_options *o, const file_tensor *q, const file_tensor *k, const file_tensor *v,
-                             attune_problem *problem) {
-    attune_problem p = ATTUNE_PROBLEM_INIT;
-    p.batch = q->dims[0];
-    p.num_heads = q->dims[1];
-    p.num_kv_heads = k->dims[1];
-    p.seq_q = q->dims[2];
-    p.seq_kv = k->dims[2];
-    p.head_dim = q->dims[3];
-    p.head_dim_v = v->dims[3];
-    /* What the text names overrides what the files gave, and is compared with it right below. */
-    if (o->problem && *o->problem && attune_problem_parse(o->problem, &p) != ATTUNE_OK) {
-        tool_library_error(NULL);
-        return false;
-    }
-    if (o->lse) p.has_lse = 1;
-    if (!p.num_kv_heads) p.num_kv_heads = p.num_heads;
-    if (!p.seq_kv) p.seq_kv = p.seq_q;
-    if (!p.head_dim_v) p.head_dim_v = p.head_dim;
-    const char *const text = "the problem";
-    if (!agree("batch", p.batch, text, q->dims[0], q->path) ||
-        !agree("num_heads", p.num_heads, text, q->dims[1], q->path) ||
-        !agree("seq_q", p.seq_q, text, q->dims[2], q->path) ||
-        !agree("head_dim", p.head_dim, text, q->dims[3], q->path) ||
-        !agree("num_kv_heads", p.num_kv_heads, text, k->dims[1], k->path) ||
-        !agree("seq_kv", p.seq_kv, text, k->dims[2], k->path) ||
-        !agree("head_dim_v", p.head_dim_v, text, v->dims[3], v->path) ||
-        !agree("batch", p.batch, q->path, k->dims[0], k->path) ||
-        !agree("batch", p.batch, q->path, v->dims[0], v->path) ||
-        !agree("head_dim", p.head_dim, q->path, k->dims[3], k->path) ||
-        !agree("num_kv_heads", p.num_kv_heads, k->path, v->dims[1], v->path) ||
-        !agree("seq_kv", p.seq_kv, k->path, v->dims[2], v->path))
-        return false;
-    if (attune_problem_check(&p) != ATTUNE_OK) {
-        tool_library_error(NULL);
-        return false;
-    }
-    return problem_resolve(&p, problem);
-}
-
-/* ---- Copies between files and tensors ---- */
-
-/* Dims in the order that the file has them, and the strides of the storage in the same order. */
-static void file_order(bool is_bshd, const int64_t from[4], int64_t to[4]) {
-    memcpy(to, from, 4 * sizeof *to);
-    if (!is_bshd) return;
-    to[1] = from[2];
-    to[2] = from[1];
-}
-
-static bool load_input(float *storage, const char *name, const int64_t strides[4], const file_tensor *t, bool is_bshd) {
-    int64_t file_strides[4], file_dims[4];
-    file_order(is_bshd, strides, file_strides);
-    file_order(is_bshd, t->dims, file_dims);
-    tensors_scatter(storage, file_strides, file_dims, t->array.data);
-    /* Inputs may overlap themselves (a stride of 0 repeats a row), but then the file has to fit that. */
-    float *const again = malloc(t->array.header.count * sizeof *again);
-    if (!again) {
-        tool_error("out of memory for a copy of %s", t->path);
-        return false;
-    }
-    tensors_gather(again, file_strides, file_dims, storage);
-    const bool kept = memcmp(again, t->array.data, t->array.header.count * sizeof *again) == 0;
-    if (!kept)
-        tool_error("%s_strides is %lld:%lld:%lld:%lld, which gives one place to different elements of %s", name,
-                   (long long)strides[0], (long long)strides[1], (long long)strides[2], (long long)strides[3], t->path);
-    free(again);
-    return kept;
-}
-
-/* The output as a dense array in file order; free it. */
-static float *gather_output(const tensors *t, bool is_bshd, int64_t dims[4]) {
-    const attune_problem *const p = &t->problem;
-    const int64_t own[4] = {p->batch, p->num_heads, p->seq_q, p->head_dim_v};
-    int64_t strides[4];
-    file_order(is_bshd, own, dims);
-    file_order(is_bshd, p->out_strides, strides);
-    float *const dense = malloc((size_t)(own[0] * own[1] * own[2] * own[3]) * sizeof *dense);
-    if (dense)
-        tensors_gather(dense, strides, dims, t->out);
-    else
-        tool_error("out of memory for a copy of the output");
-    return dense;
-}
-
-static bool write_outputs(const run_options *o, const tensors *t, size_t rank, const float *dense,
-                          const int64_t dims[4]) {
-    char message[ATTUNE_MESSAGE_BYTES];
-    const attune_problem *const p = &t->problem;
-    if (o->out && !npy_write(o->out, NPY_F4, rank, dims + (4 - rank), dense, message)) {
-        tool_error("%s", message);
-        return false;
-    }
-    if (!o->lse) return true;
-    /* lse has no columns: a fourth dimension of one makes it a case of the same copy. */
-    const int64_t lse_dims[4] = {p->batch, p->num_heads, p->seq_q, 1};
-    const int64_t strides[4] = {p->lse_strides[0], p->lse_strides[1], p->lse_strides[2], 0};
-    float *const lse = malloc((size_t)(p->batch * p->num_heads * p->seq_q) * sizeof *lse);
-    if (!lse) {
-        tool_error("out of memory for a copy of the lse");
-        return false;
-    }
-    tensors_gather(lse, strides, lse_dims, t->lse);
-    const bool written = npy_write(o->lse, NPY_F4, rank - 1, lse_dims + (4 - rank), lse, message);
-    if (!written) tool_error("%s", message);
-    free(lse);
-    return written;
 }
 
 /* ---- Measuring and checking ---- */
 
 static bool measure(const run_options *o, const tensors *t, attune_context *context, const attune_kernel *kernel,
-                    const attune_schedule *schedule, run_report *r) {
+                    const attune_schedule *schedule, double flops, run_report *r) {
     enum { MAX_SAMPLES = 25 };
     double samples[MAX_SAMPLES];
     size_t count = 0;
@@ -249,7 +134,7 @@ static bool measure(const run_options *o, const tensors *t, attune_context *cont
         samples[count++] = tool_now_us() - start;
     }
     r->median_us = count ? tool_median(samples, count) : r->first_us;
-    r->gflops = attune_problem_flops(&t->problem) / r->median_us * 1e-3;
+    r->gflops = flops / r->median_us * 1e-3;
     return true;
 }
 
@@ -279,59 +164,74 @@ static void add_error(error_sum *sum, double value, double wanted) {
     sum->count++;
 }
 
-static bool check(const tensors *t, attune_context *context, const attune_schedule *schedule, run_report *r) {
-    const attune_problem *const p = &t->problem;
-    const int64_t dims[4] = {p->batch, p->num_heads, p->seq_q, p->head_dim_v};
-    const size_t count = (size_t)(dims[0] * dims[1] * dims[2] * dims[3]);
-    tensors other = *t;
-    size_t where = 0;
-    bool done = false;
-    float *const dense = malloc(count * sizeof *dense);
-    double *const wanted = malloc(count * sizeof *wanted);
-    other.out = malloc(t->out_count * sizeof *other.out);
-    other.lse = t->lse ? malloc(t->lse_count * sizeof *other.lse) : NULL;
-    if (!dense || !wanted || !other.out || (t->lse && !other.lse) ||
-        !ref_attention(p, t->q, t->k, t->v, wanted, NULL)) {
-        tool_error("out of memory for the check");
-        goto out;
+/* The result that errors are shown of. */
+static const char *main_output(const attune_problem *p) { return p->op == ATTUNE_WEIGHTS ? "weights" : "out"; }
+
+static long double element(const tensor *one, int64_t i) {
+    int64_t at = 0;
+    for (int d = one->info.rank - 1; d >= 0; d--) {
+        at += i % one->info.dims[d] * one->info.strides[d];
+        i /= one->info.dims[d];
     }
-    memcpy(other.out, t->out, t->out_count * sizeof *other.out); /* what lies in the gaps must be the same too */
-    if (t->lse) memcpy(other.lse, t->lse, t->lse_count * sizeof *other.lse);
-    if (tensors_run(&other, context, NULL, schedule, ATTUNE_ENGINE_INTERPRETER) != ATTUNE_OK) {
-        tool_library_error("the interpreter failed");
-        goto out;
-    }
-    r->same_bits = tensors_same_bits(t->out, other.out, t->out_count, &where) &&
-                   (!t->lse || tensors_same_bits(t->lse, other.lse, t->lse_count, &where));
-    tensors_gather(dense, p->out_strides, dims, t->out);
-    error_sum sum = {0};
-    for (size_t i = 0; i < count; i++) add_error(&sum, dense[i], wanted[i]);
-    r->max_error = sum.max;
-    r->rms_error = sqrt(sum.squares / (double)sum.count);
-    done = true;
-out:
-    free(dense);
-    free(wanted);
-    free(other.out);
-    free(other.lse);
-    return done;
+    return ref_load(one->info.dtype, one->data, at);
 }
 
-static bool compare_expected(const char *path, size_t rank, const int64_t *dims, const float *dense, run_report *r) {
+static bool compare_reference(const tensors *t, run_report *r) {
+    attune_tensor list[ATTUNE_MAX_TENSORS];
+    const ref_call call = tensors_call(t, list);
+    const tensor *const one = tensors_find(t, main_output(&t->problem));
+    ref_result wanted;
+    if (!ref_attention(&call, &wanted)) {
+        tool_error("out of memory for the check");
+        return false;
+    }
+    const long double *const values = t->problem.op == ATTUNE_WEIGHTS ? wanted.weights : wanted.out;
+    int64_t count = 1;
+    for (int d = 0; d < one->info.rank; d++) count *= one->info.dims[d];
+    error_sum sum = {0};
+    for (int64_t i = 0; i < count; i++) add_error(&sum, (double)element(one, i), (double)values[i]);
+    r->max_error = sum.max;
+    r->rms_error = sqrt(sum.squares / (double)(sum.count ? sum.count : 1));
+    ref_result_free(&wanted);
+    return true;
+}
+
+static bool check(const tensors *t, attune_context *context, const attune_schedule *schedule, run_report *r) {
+    char difference[DIFFERENCE_TEXT];
+    tensors other;
+    /* The copies hold what the gaps hold, which must stay the same too. Appending twice is appending once. */
+    if (!tensors_share(&other, t)) return false;
+    const bool ran = tensors_run(&other, context, NULL, schedule, ATTUNE_ENGINE_INTERPRETER) == ATTUNE_OK;
+    if (!ran) tool_library_error("the interpreter failed");
+    r->same_bits = ran && tensors_same_outputs(t, &other, difference);
+    tensors_free(&other);
+    return ran && compare_reference(t, r);
+}
+
+static bool compare_expected(const run_options *o, const tensors *t, run_report *r) {
     char message[ATTUNE_MESSAGE_BYTES], have[NPY_SHAPE_TEXT], want[NPY_SHAPE_TEXT];
+    const tensor *const one = tensors_find(t, main_output(&t->problem));
+    const attune_dtype dtype = one->info.dtype;
     npy_array expected;
-    if (!npy_read(path, &expected, message)) {
+    size_t rank;
+    int64_t dims[4];
+    if (!npy_read(o->expect, &expected, message)) {
         tool_error("%s", message);
         return false;
     }
+    void *const dense = files_gather(&o->files, one, &rank, dims);
     const npy_header *const h = &expected.header;
-    const bool fits = h->type == NPY_F4 && h->rank == rank && memcmp(h->shape, dims, rank * sizeof *dims) == 0;
-    if (!fits)
-        tool_error("%s: %s of shape %s cannot be compared with the output, <f4 of shape %s", path,
-                   npy_type_name(h->type), npy_print_shape(h->rank, h->shape, have), npy_print_shape(rank, dims, want));
+    const bool fits =
+        dense && h->type == files_type(dtype) && h->rank == rank && memcmp(h->shape, dims, rank * sizeof *dims) == 0;
+    if (dense && !fits)
+        tool_error("%s: %s of shape %s cannot be compared with the output, %s of shape %s", o->expect,
+                   npy_type_name(h->type), npy_print_shape(h->rank, h->shape, have), npy_type_name(files_type(dtype)),
+                   npy_print_shape(rank, dims, want));
     error_sum sum = {0};
-    for (size_t i = 0; fits && i < h->count; i++) add_error(&sum, dense[i], ((const float *)expected.data)[i]);
+    for (size_t i = 0; fits && i < h->count; i++)
+        add_error(&sum, (double)ref_load(dtype, dense, (int64_t)i), (double)ref_load(dtype, expected.data, (int64_t)i));
     npy_free(&expected);
+    free(dense);
     r->expect_max = sum.max;
     r->expect_rms = sqrt(sum.squares / (double)(sum.count ? sum.count : 1));
     return fits;
@@ -411,14 +311,12 @@ static bool pick_schedule(const run_options *o, const attune_context *context, c
     return false;
 }
 
-static int run_on(const run_options *o, tensors *t, size_t rank) {
+static int run_on(const run_options *o, tensors *t) {
     attune_machine_info machine = {.struct_size = sizeof machine};
     attune_schedule schedule = ATTUNE_SCHEDULE_INIT;
     attune_kernel *kernel = NULL;
-    float *dense = NULL;
     char *problem = NULL, *schedule_name = NULL;
     int code = TOOL_FAILED;
-    int64_t dims[4];
     run_report r = {.info.struct_size = sizeof r.info, .info.isa = ""};
     attune_context *const context = tool_open_context(&o->common, o->threads, NULL);
     if (!context) return TOOL_FAILED;
@@ -437,15 +335,18 @@ static int run_on(const run_options *o, tensors *t, size_t rank) {
         schedule = r.info.schedule;
     } else
         r.info.isa = machine.isa;
-    if (!measure(o, t, context, kernel, &schedule, &r)) {
+    call_work work;
+    if (!work_of_call(t, &work)) goto out;
+    if (!measure(o, t, context, kernel, &schedule, work.flops, &r)) {
         tool_library_error(NULL);
         goto out;
     }
     if (o->engine == ATTUNE_ENGINE_JIT) r.peak_gflops = probe_peak(r.info.isa, machine.max_workers);
+    /* A peak below what was just computed is one that other programs took the CPU away from. */
+    if (r.peak_gflops * 1.1 < r.gflops) r.peak_gflops = 0;
     if (o->check && !check(t, context, &schedule, &r)) goto out;
-    dense = gather_output(t, has_bshd_layout(o->problem), dims);
-    if (!dense || (o->expect && !compare_expected(o->expect, rank, dims + (4 - rank), dense, &r))) goto out;
-    if (!write_outputs(o, t, rank, dense, dims)) goto out;
+    if (o->expect && !compare_expected(o, t, &r)) goto out;
+    if (!files_write(&o->files, t)) goto out;
     problem = problem_text(&t->problem);
     schedule_name = schedule_text(&schedule);
     if (!problem || !schedule_name) goto out;
@@ -458,7 +359,6 @@ static int run_on(const run_options *o, tensors *t, size_t rank) {
 out:
     free(problem);
     free(schedule_name);
-    free(dense);
     attune_kernel_release(kernel);
     attune_context_destroy(context);
     return code;
@@ -469,28 +369,25 @@ int cmd_run(int argc, char **argv) {
         options,
         parse,
         "[PROBLEM]",
-        "Computes attention on arrays in .npy files (f32, little-endian, C order). Sizes that PROBLEM does not name "
-        "come from the files; with layout=bshd in PROBLEM the files hold [batch,] seq, heads, dim.",
+        "Computes attention on arrays in .npy files (little-endian, C order). Sizes that PROBLEM does not name come "
+        "from the files; with layout=bshd in PROBLEM those of q, k, v and the result hold [batch,] seq, heads, dim. "
+        "`attune compile --emit=ir PROBLEM` shows which tensors a problem has.",
         tool_common_children,
         NULL,
         NULL};
-    run_options o = {0};
-    file_tensor q = {0}, k = {0}, v = {0};
-    tensors t = {0};
+    run_options o = {.engine = ATTUNE_ENGINE_JIT};
+    call_sizes sizes = {0};
+    attune_problem problem;
+    tensors t = {.count = 0};
     int code = TOOL_FAILED;
     argp_parse(&argp, argc, argv, 0, NULL, &o);
     if (!tool_threads_fit(o.threads)) return TOOL_FAILED;
-    const bool is_bshd = has_bshd_layout(o.problem);
-    attune_problem problem;
-    if (read_tensor(&q, o.q, is_bshd) && read_tensor(&k, o.k, is_bshd) && read_tensor(&v, o.v, is_bshd) &&
-        complete_problem(&o, &q, &k, &v, &problem) && tensors_create(&t, &problem) &&
-        load_input(t.q, "q", t.problem.q_strides, &q, is_bshd) &&
-        load_input(t.k, "k", t.problem.k_strides, &k, is_bshd) &&
-        load_input(t.v, "v", t.problem.v_strides, &v, is_bshd))
-        code = run_on(&o, &t, q.array.header.rank);
+    o.files.is_bshd = o.problem && strstr(o.problem, "layout=bshd");
+    if ((!o.sizes || sizes_parse(o.sizes, &sizes)) && files_read(&o.files) &&
+        files_complete(&o.files, o.problem, &problem, &sizes) && tensors_create_sized(&t, &problem, &sizes) &&
+        files_load(&o.files, &t))
+        code = run_on(&o, &t);
     tensors_free(&t);
-    npy_free(&q.array);
-    npy_free(&k.array);
-    npy_free(&v.array);
+    files_free(&o.files);
     return code;
 }

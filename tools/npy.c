@@ -2,6 +2,7 @@
 
 #include "tool.h"
 
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -10,11 +11,48 @@ static const struct {
     size_t bytes;
 } types[NPY_TYPE_COUNT] = {
     [NPY_F4] = {"<f4", 4}, [NPY_F8] = {"<f8", 8}, [NPY_I4] = {"<i4", 4}, [NPY_I8] = {"<i8", 8}, [NPY_F2] = {"<f2", 2},
-    [NPY_U2] = {"<u2", 2}, [NPY_I1] = {"|i1", 1}, [NPY_U1] = {"|u1", 1}, [NPY_B1] = {"|b1", 1},
+    [NPY_U2] = {"<u2", 2}, [NPY_I1] = {"|i1", 1}, [NPY_U1] = {"|u1", 1}, [NPY_B1] = {"|b1", 1}, [NPY_I2] = {"<i2", 2},
+    [NPY_U4] = {"<u4", 4}, [NPY_U8] = {"<u8", 8}, [NPY_V2] = {"<V2", 2},
 };
 
 const char *npy_type_name(npy_type type) { return types[type].name; }
 size_t npy_type_bytes(npy_type type) { return types[type].bytes; }
+
+static double half_to_double(uint16_t bits) {
+    const int exponent = bits >> 10 & 31, fraction = bits & 1023;
+    const double magnitude = exponent == 31 ? (fraction ? NAN : INFINITY)
+                             : exponent     ? ldexp(1024 + fraction, exponent - 25)
+                                            : ldexp(fraction, -24);
+    return bits & 0x8000 ? -magnitude : magnitude;
+}
+
+static double bfloat_to_double(uint16_t bits) {
+    const uint32_t upper = (uint32_t)bits << 16;
+    float value;
+    memcpy(&value, &upper, sizeof value);
+    return (double)value;
+}
+
+double npy_element(const npy_array *array, size_t index) {
+    const void *const data = array->data;
+    switch (array->header.type) {
+    case NPY_F4: return (double)((const float *)data)[index];
+    case NPY_F8: return ((const double *)data)[index];
+    case NPY_F2: return half_to_double(((const uint16_t *)data)[index]);
+    case NPY_V2: return bfloat_to_double(((const uint16_t *)data)[index]);
+    case NPY_I1: return ((const int8_t *)data)[index];
+    case NPY_I2: return ((const int16_t *)data)[index];
+    case NPY_I4: return ((const int32_t *)data)[index];
+    case NPY_I8: return (double)((const int64_t *)data)[index];
+    case NPY_U1: return ((const uint8_t *)data)[index];
+    case NPY_U2: return ((const uint16_t *)data)[index];
+    case NPY_U4: return ((const uint32_t *)data)[index];
+    case NPY_U8: return (double)((const uint64_t *)data)[index];
+    case NPY_B1: return ((const uint8_t *)data)[index] != 0;
+    case NPY_TYPE_COUNT: break;
+    }
+    return NAN;
+}
 
 /* ---- Reading ---- */
 
@@ -89,7 +127,7 @@ static bool read_shape(cursor *c, npy_header *header) {
 }
 
 static bool read_type(cursor *c, npy_header *header) {
-    char name[16];
+    char name[16] = ""; /* an empty name has no second character to look at */
     if (!read_quoted(c, name, sizeof name)) return false;
     for (int type = 0; type < NPY_TYPE_COUNT; type++) {
         if (strcmp(name + 1, types[type].name + 1) != 0) continue;
@@ -203,6 +241,24 @@ bool npy_read(const char *path, npy_array *array, char message[ATTUNE_MESSAGE_BY
     memmove(file, file + array->header.offset, array->header.count * types[array->header.type].bytes);
     array->data = file;
     return true;
+}
+
+bool npy_create(npy_type type, size_t rank, const int64_t *shape, npy_array *array,
+                char message[ATTUNE_MESSAGE_BYTES]) {
+    size_t bytes = 0;
+    *array = (npy_array){.header = {.type = type, .rank = rank}};
+    memcpy(array->header.shape, shape, rank * sizeof *shape);
+    /* At least one block, so that an array without elements has an address, too. */
+    if (count_elements(&array->header, &bytes) && bytes <= PTRDIFF_MAX - 64)
+        array->data = aligned_alloc(64, bytes / 64 * 64 + 64);
+    if (array->data) {
+        memset(array->data, 0, bytes);
+        return true;
+    }
+    char text[NPY_SHAPE_TEXT];
+    snprintf(message, ATTUNE_MESSAGE_BYTES, "out of memory: an array of shape %s is needed",
+             npy_print_shape(rank, shape, text));
+    return false;
 }
 
 void npy_free(npy_array *array) {

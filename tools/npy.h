@@ -13,10 +13,14 @@ typedef enum npy_type {
     NPY_I4,
     NPY_I8,
     NPY_F2,
+    NPY_V2, /* bfloat16: NumPy does not know it, and saves it as two raw bytes */
     NPY_U2,
     NPY_I1,
     NPY_U1,
     NPY_B1,
+    NPY_I2,
+    NPY_U4,
+    NPY_U8,
     NPY_TYPE_COUNT
 } npy_type;
 
@@ -38,12 +42,18 @@ typedef struct npy_array {
 const char *npy_type_name(npy_type type); /* as in the file: "<f4" */
 size_t npy_type_bytes(npy_type type);
 
+/* An element of any type as a number. 64-bit integers beyond 2^53 are rounded. */
+double npy_element(const npy_array *array, size_t index);
+
 /* Reads the header of a file that lies in memory and checks that exactly its data follows. `message` says what is
  * wrong, without the file's name. Reads nothing beyond `size`. */
 bool npy_parse_header(const void *file, size_t size, npy_header *header, char message[ATTUNE_MESSAGE_BYTES]);
 
 /* Reads a file; `message` names it. Free with npy_free. */
 bool npy_read(const char *path, npy_array *array, char message[ATTUNE_MESSAGE_BYTES]);
+
+/* An array of zeros in memory. Free with npy_free. */
+bool npy_create(npy_type type, size_t rank, const int64_t *shape, npy_array *array, char message[ATTUNE_MESSAGE_BYTES]);
 void npy_free(npy_array *array);
 
 /* Writes a file in whole or not at all; "-" is stdout. */

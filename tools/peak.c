@@ -1,8 +1,8 @@
 #include "peak.h"
 
+#include "crew.h"
 #include "tool.h"
 
-#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -84,55 +84,33 @@ struct peak_probe {
     int flops;
     int64_t steps;
     uint32_t threads;
-    bool stop;
-    pthread_barrier_t begin, end;
-    pthread_t *helpers;
+    crew *crew;
     volatile float one, zero; /* 1 and 0, unknown to the compiler */
 };
 
-static void burn(const peak_probe *probe) {
+static void burn(void *argument, uint32_t member) {
+    const peak_probe *const probe = argument;
     const volatile float sink = probe->burn(probe->steps, probe->one, probe->zero);
     (void)sink;
-}
-
-static void *helper_main(void *argument) {
-    peak_probe *const probe = argument;
-    for (;;) {
-        pthread_barrier_wait(&probe->begin);
-        if (probe->stop) return NULL;
-        burn(probe);
-        pthread_barrier_wait(&probe->end);
-    }
+    (void)member;
 }
 
 double peak_measure(peak_probe *probe) {
-    if (probe->threads > 1) pthread_barrier_wait(&probe->begin);
-    const double start = tool_now_us();
-    burn(probe);
-    if (probe->threads > 1) pthread_barrier_wait(&probe->end);
-    const double elapsed = tool_now_us() - start;
+    const double elapsed = crew_run(probe->crew, burn, probe);
     return (double)probe->threads * (double)probe->steps * ACCUMULATORS * probe->flops / elapsed * 1e-3;
 }
 
 /* Finds the number of steps that takes a millisecond. */
 static void calibrate(peak_probe *probe) {
-    const uint32_t threads = probe->threads;
-    probe->threads = 1; /* the helpers keep waiting for `begin` */
-    for (probe->steps = 1000;; probe->steps *= 2) {
-        const double start = tool_now_us();
-        burn(probe);
-        if (tool_now_us() - start > 500) break;
-    }
+    probe->steps = 1000;
+    while (crew_run(probe->crew, burn, probe) < 500) probe->steps *= 2;
     probe->steps *= 2;
-    probe->threads = threads;
 }
 
 peak_probe *peak_create(const char *isa, uint32_t threads) {
     peak_probe *const probe = calloc(1, sizeof *probe);
-    if (probe) probe->helpers = calloc(threads, sizeof *probe->helpers);
-    if (!probe || !probe->helpers) {
+    if (!probe) {
         tool_error("out of memory for the peak probe");
-        free(probe);
         return NULL;
     }
     for (size_t i = 0; i < sizeof kernels / sizeof *kernels; i++)
@@ -140,34 +118,19 @@ peak_probe *peak_create(const char *isa, uint32_t threads) {
             probe->burn = kernels[i].burn;
             probe->flops = kernels[i].flops;
         }
-    if (!probe->burn) {
-        tool_error("there is no peak probe for the instruction set '%s'", isa);
-        free(probe->helpers);
+    if (!probe->burn) tool_error("there is no peak probe for the instruction set '%s'", isa);
+    if (!probe->burn || !(probe->crew = crew_create(threads))) {
         free(probe);
         return NULL;
     }
     probe->one = 1;
     probe->threads = threads;
-    pthread_barrier_init(&probe->begin, NULL, threads);
-    pthread_barrier_init(&probe->end, NULL, threads);
-    for (uint32_t i = 0; i + 1 < threads; i++) {
-        if (pthread_create(&probe->helpers[i], NULL, helper_main, probe) != 0) {
-            tool_error("cannot start thread %u of the peak probe", i + 2);
-            /* The helpers that run wait for a barrier that can never fill: nothing but leaving them is possible. */
-            return NULL;
-        }
-    }
     calibrate(probe);
     return probe;
 }
 
 void peak_destroy(peak_probe *probe) {
     if (!probe) return;
-    probe->stop = true;
-    if (probe->threads > 1) pthread_barrier_wait(&probe->begin);
-    for (uint32_t i = 0; i + 1 < probe->threads; i++) pthread_join(probe->helpers[i], NULL);
-    pthread_barrier_destroy(&probe->begin);
-    pthread_barrier_destroy(&probe->end);
-    free(probe->helpers);
+    crew_destroy(probe->crew);
     free(probe);
 }

@@ -27,141 +27,185 @@ char *schedule_text(const attune_schedule *schedule) {
     return text;
 }
 
+static bool has_dims(const int64_t dims[4]) { return dims[0] || dims[1] || dims[2] || dims[3]; }
+
+/* A length of a ragged problem only bounds those of its entries. */
+static void bound_ragged_size(int64_t *size, int64_t *most) {
+    if (*size > 0 && (!*most || *size < *most)) *most = *size;
+    *size = ATTUNE_DYNAMIC;
+}
+
+void problem_fill_defaults(attune_problem *p) {
+    const bool has_keys = p->op == ATTUNE_ATTENTION || p->op == ATTUNE_WEIGHTS;
+    if (!p->num_kv_heads) p->num_kv_heads = p->num_heads;
+    if (p->is_ragged) {
+        bound_ragged_size(&p->seq_q, &p->max_seq_q);
+        bound_ragged_size(&p->seq_kv, &p->max_seq_kv);
+    }
+    if (!p->seq_kv && has_keys) p->seq_kv = p->page_size && p->has_kv_lens ? ATTUNE_DYNAMIC : p->seq_q;
+    if (!p->head_dim_v) p->head_dim_v = p->head_dim;
+    if (!p->dtype) p->dtype = ATTUNE_F32;
+    /* What is said of tensors that are not there does not count. */
+    if (!p->k_dtype || !has_keys) p->k_dtype = p->dtype;
+    if (!p->v_dtype || p->op != ATTUNE_ATTENTION) p->v_dtype = p->v_in_k ? p->k_dtype : p->dtype;
+    if (!p->bias_dtype || !has_keys || !has_dims(p->attn_bias_dims)) p->bias_dtype = p->dtype;
+    const bool is_f64 =
+        p->dtype == ATTUNE_F64 || p->k_dtype == ATTUNE_F64 || p->v_dtype == ATTUNE_F64 || p->bias_dtype == ATTUNE_F64;
+    if (!p->softmax_precision) p->softmax_precision = is_f64 ? ATTUNE_F64 : ATTUNE_F32;
+}
+
 /* ---- Storage ---- */
 
-bool problem_resolve(const attune_problem *problem, attune_problem *resolved) {
-    attune_arguments arguments = {.struct_size = sizeof arguments};
-    if (attune_arguments_init(&arguments, problem) != ATTUNE_OK) {
-        tool_library_error(NULL);
+void tensor_shape(const attune_tensor *info, int64_t dims[4], int64_t strides[4]) {
+    for (int d = 0; d < 4; d++) {
+        dims[d] = d < info->rank ? info->dims[d] : 1;
+        strides[d] = d < info->rank ? info->strides[d] : 0;
+    }
+}
+
+static size_t storage_elements(const attune_tensor *info) {
+    /* The call was checked: the last element's index cannot overflow. */
+    size_t last = 0;
+    for (int d = 0; d < info->rank; d++) {
+        if (!info->dims[d]) return 0;
+        last += (size_t)((info->dims[d] - 1) * info->strides[d]);
+    }
+    return last + 1;
+}
+
+static void set_pointer(attune_arguments *arguments, const tensor *t) {
+    memcpy((char *)arguments + t->info.pointer_offset, &t->data, sizeof t->data);
+}
+
+static bool allocate(tensors *t, tensor *one) {
+    one->count = storage_elements(&one->info);
+    const size_t element = ref_dtype_bytes(one->info.dtype);
+    const bool fits = one->count <= PTRDIFF_MAX / element;
+    /* Not a byte more, so that a sanitizer sees what reaches beyond; but an empty tensor has a pointer too. */
+    const size_t bytes = one->count ? one->count * element : 1;
+    one->is_owned = true;
+    if (!fits || posix_memalign(&one->data, 64, bytes) != 0) {
+        one->data = NULL;
+        tool_error("out of memory: a tensor needs %zu elements", one->count);
         return false;
     }
-    *resolved = *problem;
-    if (!resolved->num_kv_heads) resolved->num_kv_heads = resolved->num_heads;
-    if (!resolved->seq_kv) resolved->seq_kv = resolved->seq_q;
-    if (!resolved->head_dim_v) resolved->head_dim_v = resolved->head_dim;
-    memcpy(resolved->q_strides, arguments.q_strides, sizeof arguments.q_strides);
-    memcpy(resolved->k_strides, arguments.k_strides, sizeof arguments.k_strides);
-    memcpy(resolved->v_strides, arguments.v_strides, sizeof arguments.v_strides);
-    memcpy(resolved->out_strides, arguments.out_strides, sizeof arguments.out_strides);
-    memcpy(resolved->lse_strides, arguments.lse_strides, sizeof arguments.lse_strides);
+    memset(one->data, 0, bytes);
+    set_pointer(&t->arguments, one);
     return true;
 }
 
-static float *allocate(const int64_t *strides, const int64_t *dims, int rank, size_t *count) {
-    /* The problem was checked: the last element's index cannot overflow. */
-    size_t last = 0;
-    for (int i = 0; i < rank; i++) last += (size_t)((dims[i] - 1) * strides[i]);
-    *count = last + 1;
-    const size_t bytes = (*count * sizeof(float) + 63) & ~(size_t)63;
-    float *const storage = *count <= PTRDIFF_MAX / sizeof(float) - 64 ? aligned_alloc(64, bytes) : NULL;
-    if (storage)
-        memset(storage, 0, bytes);
-    else
-        tool_error("out of memory: a tensor needs %zu elements", *count);
-    return storage;
+bool tensors_create_sized(tensors *t, const attune_problem *problem, const call_sizes *sizes) {
+    *t = (tensors){.problem = *problem, .arguments = {.struct_size = sizeof t->arguments}};
+    attune_tensor infos[ATTUNE_MAX_TENSORS];
+    problem_fill_defaults(&t->problem);
+    if (attune_arguments_init(&t->arguments, problem) != ATTUNE_OK) {
+        tool_library_error(NULL);
+        return false;
+    }
+    if (sizes) sizes_apply(sizes, &t->arguments);
+    if (attune_tensors(problem, &t->arguments, infos, &t->count) != ATTUNE_OK) {
+        tool_library_error(NULL);
+        return false;
+    }
+    for (size_t i = 0; i < t->count; i++) t->list[i].info = infos[i];
+    for (size_t i = 0; i < t->count; i++)
+        if (!allocate(t, &t->list[i])) {
+            tensors_free(t);
+            return false;
+        }
+    return true;
 }
 
-bool tensors_create(tensors *t, const attune_problem *problem) {
-    *t = (tensors){0};
-    if (!problem_resolve(problem, &t->problem)) return false;
-    const attune_problem *const p = &t->problem;
-    const int64_t q[] = {p->batch, p->num_heads, p->seq_q, p->head_dim};
-    const int64_t k[] = {p->batch, p->num_kv_heads, p->seq_kv, p->head_dim};
-    const int64_t v[] = {p->batch, p->num_kv_heads, p->seq_kv, p->head_dim_v};
-    const int64_t out[] = {p->batch, p->num_heads, p->seq_q, p->head_dim_v};
-    if ((t->q = allocate(p->q_strides, q, 4, &t->q_count)) && (t->k = allocate(p->k_strides, k, 4, &t->k_count)) &&
-        (t->v = allocate(p->v_strides, v, 4, &t->v_count)) &&
-        (t->out = allocate(p->out_strides, out, 4, &t->out_count)) &&
-        (!p->has_lse || (t->lse = allocate(p->lse_strides, out, 3, &t->lse_count))))
-        return true;
-    tensors_free(t);
-    return false;
-}
+bool tensors_create(tensors *t, const attune_problem *problem) { return tensors_create_sized(t, problem, NULL); }
 
 void tensors_free(tensors *t) {
-    free(t->q);
-    free(t->k);
-    free(t->v);
-    free(t->out);
-    free(t->lse);
-    *t = (tensors){0};
+    for (size_t i = 0; i < t->count; i++)
+        if (t->list[i].is_owned) free(t->list[i].data);
+    *t = (tensors){.count = 0};
 }
 
-void tensors_arguments(const tensors *t, attune_arguments *arguments) {
-    *arguments = (attune_arguments){.struct_size = sizeof *arguments};
-    attune_arguments_init(arguments, &t->problem); /* succeeded once for the same problem */
-    arguments->q = t->q;
-    arguments->k = t->k;
-    arguments->v = t->v;
-    arguments->out = t->out;
-    arguments->lse = t->lse;
+bool tensors_share(tensors *shared, const tensors *t) {
+    *shared = *t;
+    for (size_t i = 0; i < t->count; i++) shared->list[i].is_owned = false;
+    for (size_t i = 0; i < t->count; i++) {
+        if (!t->list[i].info.is_output) continue;
+        if (!allocate(shared, &shared->list[i])) {
+            tensors_free(shared);
+            return false;
+        }
+        memcpy(shared->list[i].data, t->list[i].data, t->list[i].count * ref_dtype_bytes(t->list[i].info.dtype));
+    }
+    return true;
+}
+
+tensor *tensors_find(const tensors *t, const char *name) {
+    for (size_t i = 0; i < t->count; i++)
+        if (strcmp(t->list[i].info.name, name) == 0) return (tensor *)&t->list[i];
+    return NULL;
+}
+
+void tensors_arguments(const tensors *t, attune_arguments *arguments) { *arguments = t->arguments; }
+
+ref_call tensors_call(const tensors *t, attune_tensor list[ATTUNE_MAX_TENSORS]) {
+    for (size_t i = 0; i < t->count; i++) list[i] = t->list[i].info;
+    return (ref_call){&t->problem, &t->arguments, list, t->count};
 }
 
 attune_status tensors_run(const tensors *t, attune_context *context, const attune_kernel *kernel,
                           const attune_schedule *schedule, attune_engine engine) {
-    attune_arguments arguments;
-    tensors_arguments(t, &arguments);
-    if (engine == ATTUNE_ENGINE_JIT) return attune_run(context, kernel, &arguments);
-    return attune_run_interpreted(context, &t->problem, schedule, &arguments);
+    if (engine == ATTUNE_ENGINE_JIT) return attune_run(context, kernel, &t->arguments);
+    return attune_run_interpreted(context, &t->problem, schedule, &t->arguments);
 }
 
 void tensors_clear_outputs(tensors *t) {
-    static const float pattern = -0x1.a5a5a4p+100f;
-    for (size_t i = 0; i < t->out_count; i++) t->out[i] = pattern;
-    for (size_t i = 0; i < t->lse_count; i++) t->lse[i] = pattern;
+    for (size_t i = 0; i < t->count; i++) {
+        const tensor *const one = &t->list[i];
+        if (!one->info.is_output || one->info.is_input) continue;
+        const long double pattern = one->info.dtype == ATTUNE_F16 ? -0x1.a5p+15L : -0x1.a5a5a4p+100L;
+        for (size_t at = 0; at < one->count; at++) ref_store(one->info.dtype, one->data, (int64_t)at, pattern);
+    }
 }
+
+/* ---- Copies ---- */
 
 static size_t place(const int64_t strides[4], int64_t a, int64_t b, int64_t c, int64_t d) {
     return (size_t)(a * strides[0] + b * strides[1] + c * strides[2] + d * strides[3]);
 }
 
-void tensors_scatter(float *storage, const int64_t strides[4], const int64_t dims[4], const float *dense) {
+void tensors_scatter(void *storage, const int64_t strides[4], const int64_t dims[4], size_t bytes, const void *dense) {
+    const char *from = dense;
     for (int64_t a = 0; a < dims[0]; a++)
         for (int64_t b = 0; b < dims[1]; b++)
             for (int64_t c = 0; c < dims[2]; c++)
-                for (int64_t d = 0; d < dims[3]; d++) storage[place(strides, a, b, c, d)] = *dense++;
+                for (int64_t d = 0; d < dims[3]; d++, from += bytes)
+                    memcpy((char *)storage + place(strides, a, b, c, d) * bytes, from, bytes);
 }
 
-void tensors_gather(float *dense, const int64_t strides[4], const int64_t dims[4], const float *storage) {
+void tensors_gather(void *dense, const int64_t strides[4], const int64_t dims[4], size_t bytes, const void *storage) {
+    char *to = dense;
     for (int64_t a = 0; a < dims[0]; a++)
         for (int64_t b = 0; b < dims[1]; b++)
             for (int64_t c = 0; c < dims[2]; c++)
-                for (int64_t d = 0; d < dims[3]; d++) *dense++ = storage[place(strides, a, b, c, d)];
+                for (int64_t d = 0; d < dims[3]; d++, to += bytes)
+                    memcpy(to, (const char *)storage + place(strides, a, b, c, d) * bytes, bytes);
 }
 
-/* ---- Inputs ---- */
-
-static const char *const kind_names[INPUT_KIND_COUNT] = {
-    "ordinary", "large", "overflow", "denormal", "constant", "nonfinite",
-};
-
-const char *input_kind_name(input_kind kind) { return kind_names[kind]; }
-
-static float draw(input_kind kind, bool is_value, tool_random *random) {
-    static const float odd[] = {NAN, INFINITY, -INFINITY};
-    const float normal = tool_random_normal(random);
-    switch (kind) {
-    case INPUT_LARGE: return is_value ? normal : 4 * normal;
-    case INPUT_OVERFLOW: return is_value ? normal : ldexpf(normal, (int)tool_random_range(random, 4, 126));
-    case INPUT_DENORMAL: return tool_random_chance(random, 50) ? normal * 0x1p-130f : normal;
-    case INPUT_CONSTANT: return is_value ? roundf(normal) : 0.5f * (float)tool_random_chance(random, 50);
-    case INPUT_NONFINITE: return tool_random_chance(random, 2) ? odd[tool_random_range(random, 0, 2)] : normal;
-    default: return normal;
-    }
-}
-
-void tensors_fill(tensors *t, input_kind kind, uint64_t seed) {
-    tool_random random = {seed};
-    for (size_t i = 0; i < t->q_count; i++) t->q[i] = draw(kind, false, &random);
-    for (size_t i = 0; i < t->k_count; i++) t->k[i] = draw(kind, false, &random);
-    for (size_t i = 0; i < t->v_count; i++) t->v[i] = draw(kind, true, &random);
-}
-
-bool tensors_same_bits(const float *a, const float *b, size_t count, size_t *where) {
-    for (size_t i = 0; i < count; i++) {
-        if (memcmp(&a[i], &b[i], sizeof *a) == 0 || (isnan(a[i]) && isnan(b[i]))) continue;
-        *where = i;
+static bool same_output(const tensor *a, const tensor *b, char difference[DIFFERENCE_TEXT]) {
+    const size_t bytes = ref_dtype_bytes(a->info.dtype);
+    for (size_t i = 0; i < a->count; i++) {
+        if (memcmp((const char *)a->data + i * bytes, (const char *)b->data + i * bytes, bytes) == 0) continue;
+        const double x = (double)ref_load(a->info.dtype, a->data, (int64_t)i);
+        const double y = (double)ref_load(b->info.dtype, b->data, (int64_t)i);
+        if (isnan(x) && isnan(y)) continue;
+        snprintf(difference, DIFFERENCE_TEXT, "%s differs at element %zu of its storage: %a and %a", a->info.name, i, x,
+                 y);
         return false;
     }
+    return true;
+}
+
+bool tensors_same_outputs(const tensors *a, const tensors *b, char difference[DIFFERENCE_TEXT]) {
+    for (size_t i = 0; i < a->count; i++)
+        if (a->list[i].info.is_output && !same_output(&a->list[i], &b->list[i], difference)) return false;
     return true;
 }

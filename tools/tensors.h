@@ -1,7 +1,10 @@
-/* The memory of one attention problem, and its text: what run, check and bench have in common. */
+/* The memory of one call and its text: what run, check and bench have in common. Everything goes by the list of tensors
+ * that the library gives for the problem. */
 #ifndef ATTUNE_TOOLS_TENSORS_H
 #define ATTUNE_TOOLS_TENSORS_H
 
+#include "ref_attention.h"
+#include "sizes.h"
 #include "tool.h"
 
 /* Reads and checks a problem given on the command line. An error message is printed on failure. */
@@ -11,34 +14,59 @@ bool problem_from_text(const char *text, attune_problem *problem);
 char *problem_text(const attune_problem *problem);
 char *schedule_text(const attune_schedule *schedule);
 
-/* The same problem with num_kv_heads, seq_kv, head_dim_v and all strides filled in. */
-bool problem_resolve(const attune_problem *problem, attune_problem *resolved);
+/* Fills in the fields whose default depends on others: num_kv_heads, seq_kv, head_dim_v and dtypes. */
+void problem_fill_defaults(attune_problem *problem);
 
-/* Bytes and storage of every tensor of a problem. Gaps that strides leave are part of the storage, so that a write
- * into one is seen. */
+typedef struct tensor {
+    attune_tensor info;
+    size_t count; /* elements of storage. Gaps that strides leave are part of it, so that a write into one is seen */
+    void *data;
+    bool is_owned;
+} tensor;
+
 typedef struct tensors {
-    attune_problem problem;                                 /* resolved */
-    size_t q_count, k_count, v_count, out_count, lse_count; /* elements of storage */
-    float *q, *k, *v, *out, *lse;                           /* lse is NULL when the problem has none */
+    attune_problem problem;     /* defaults filled in */
+    attune_arguments arguments; /* sizes, and pointers to the tensors */
+    tensor list[ATTUNE_MAX_TENSORS];
+    size_t count;
+    bool fills_up; /* tensors_fill makes lengths as large as they may be, and shares no pages */
 } tensors;
 
-/* Zeroed storage; an error message is printed on failure. */
+/* Zeroed storage of every tensor of the problem; an error message is printed on failure. `sizes` may be NULL. */
 bool tensors_create(tensors *t, const attune_problem *problem);
+bool tensors_create_sized(tensors *t, const attune_problem *problem, const call_sizes *sizes);
 void tensors_free(tensors *t);
 
-/* Arguments that point at the tensors. */
+/* A second set that shares the inputs of `t` and has outputs of its own, with the same contents. */
+bool tensors_share(tensors *shared, const tensors *t);
+
+/* NULL if the problem has no such tensor. */
+tensor *tensors_find(const tensors *t, const char *name);
+
+/* A copy of t->arguments. */
 void tensors_arguments(const tensors *t, attune_arguments *arguments);
+
+/* The call as the reference takes it. `list` is what it points to. */
+ref_call tensors_call(const tensors *t, attune_tensor list[ATTUNE_MAX_TENSORS]);
 
 /* Runs the kernel, or the interpreter, over them. `schedule` is for the interpreter only; NULL: the chosen one. */
 attune_status tensors_run(const tensors *t, attune_context *context, const attune_kernel *kernel,
                           const attune_schedule *schedule, attune_engine engine);
 
-/* Overwrites out and lse with a pattern that no kernel computes. */
+/* Overwrites what is only written with a pattern that no kernel computes. */
 void tensors_clear_outputs(tensors *t);
 
-/* Copies between a dense array [d0, d1, d2, d3] and strided storage. */
-void tensors_scatter(float *storage, const int64_t strides[4], const int64_t dims[4], const float *dense);
-void tensors_gather(float *dense, const int64_t strides[4], const int64_t dims[4], const float *storage);
+/* Copies between a dense array [d0, d1, d2, d3] and strided storage, elements of `bytes` each. */
+void tensors_scatter(void *storage, const int64_t strides[4], const int64_t dims[4], size_t bytes, const void *dense);
+void tensors_gather(void *dense, const int64_t strides[4], const int64_t dims[4], size_t bytes, const void *storage);
+
+/* Dims and strides of any tensor as four: those missing are 1 and 0, at the end. */
+void tensor_shape(const attune_tensor *info, int64_t dims[4], int64_t strides[4]);
+
+/* Whether all outputs of two sets have equal bits, gaps included; two NaN are equal. On a difference `difference` says
+ * where. */
+enum { DIFFERENCE_TEXT = 200 };
+bool tensors_same_outputs(const tensors *a, const tensors *b, char difference[DIFFERENCE_TEXT]);
 
 /* What check and bench compute on. */
 typedef enum input_kind {
@@ -48,12 +76,13 @@ typedef enum input_kind {
     INPUT_DENORMAL,     /* denormals among ordinary numbers */
     INPUT_CONSTANT,     /* ties and zeros */
     INPUT_NONFINITE,    /* some NaN and infinities */
+    INPUT_HIDDEN,       /* NaN and infinities in whatever of K and V no row sees, and a NaN that some rows see */
     INPUT_KIND_COUNT
 } input_kind;
 const char *input_kind_name(input_kind kind);
-void tensors_fill(tensors *t, input_kind kind, uint64_t seed);
 
-/* Equal bits; two NaN are equal. On a difference *where is the first element that differs. */
-bool tensors_same_bits(const float *a, const float *b, size_t count, size_t *where);
+/* Fills every input; masks, lengths and tables at random too, within what the sizes allow. false after a message:
+ * out of memory. */
+bool tensors_fill(tensors *t, input_kind kind, uint64_t seed);
 
 #endif

@@ -14,6 +14,7 @@ enum { TOOL_OK = 0, TOOL_FAILED = 1, TOOL_USAGE = 2 };
 int cmd_run(int argc, char **argv);
 int cmd_compile(int argc, char **argv);
 int cmd_check(int argc, char **argv);
+int cmd_conform(int argc, char **argv);
 int cmd_bench(int argc, char **argv);
 int cmd_cache(int argc, char **argv);
 int cmd_info(int argc, char **argv);
@@ -45,8 +46,12 @@ enum {
     TOOL_KEY_DUMP_PASSES,
     TOOL_KEY_RANDOM,
     TOOL_KEY_SEED,
+    TOOL_KEY_FIRST,
     TOOL_KEY_MAX_FLOPS,
     TOOL_KEY_INPUTS,
+    TOOL_KEY_SIZES,
+    TOOL_KEY_TENSOR,
+    TOOL_KEY_WRITE,
     TOOL_KEY_FTZ,
     TOOL_KEY_SAMPLES,
     TOOL_KEY_ARG,

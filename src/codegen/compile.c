@@ -1,5 +1,6 @@
 #include "codegen/compile.h"
 
+#include "codegen/asan.h"
 #include "codegen/emit_build.h"
 #include "codegen/object_link.h"
 #include "target/kernel_abi.h"
@@ -11,6 +12,8 @@
  * and early-cse would take away what keeps loop strength reduction off (cg_advance). A default pipeline costs three
  * times the compile time for no faster code, and may invent library calls. */
 static const char PASSES[] = "mem2reg";
+/* Behind it, so that registers are not checked as memory. */
+static const char ASAN_PASSES[] = "function(mem2reg),asan";
 
 static pthread_once_t llvm_once = PTHREAD_ONCE_INIT;
 
@@ -75,11 +78,25 @@ static attune_status verify_module(LLVMModuleRef module, at_error *err) {
     return err->status;
 }
 
+/* The sanitizer's pass adds a constructor, which would start the runtime, and globals for it; the emitter makes none.
+ * The runtime is started already, and an image has neither. */
+static void drop_constructor(LLVMModuleRef module) {
+    static const char *const users[] = {"llvm.global_ctors", "llvm.used"};
+    LLVMValueRef constructor = LLVMGetNamedFunction(module, "asan.module_ctor"), global;
+    for (size_t i = 0; i < sizeof users / sizeof *users; i++)
+        if ((global = LLVMGetNamedGlobal(module, users[i]))) LLVMDeleteGlobal(global);
+    if (constructor) LLVMDeleteFunction(constructor);
+    while ((global = LLVMGetFirstGlobal(module))) LLVMDeleteGlobal(global);
+}
+
 static attune_status run_passes(LLVMModuleRef module, LLVMTargetMachineRef machine, at_error *err) {
     LLVMPassBuilderOptionsRef options = LLVMCreatePassBuilderOptions();
-    LLVMErrorRef failed = LLVMRunPasses(module, PASSES, machine, options);
+    LLVMErrorRef failed = LLVMRunPasses(module, CG_ASAN ? ASAN_PASSES : PASSES, machine, options);
     LLVMDisposePassBuilderOptions(options);
-    if (!failed) return ATTUNE_OK;
+    if (!failed) {
+        if (CG_ASAN) drop_constructor(module);
+        return ATTUNE_OK;
+    }
     char *message = LLVMGetErrorMessage(failed);
     at_fail(err, ATTUNE_CODEGEN_FAILED, "LLVM's passes: %s", message);
     LLVMDisposeErrorMessage(message);

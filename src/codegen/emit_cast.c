@@ -161,6 +161,26 @@ static LLVMValueRef f32_to_bf16(cg_emit *e, LLVMValueRef x) {
     return LLVMBuildTrunc(e->b, cg_select(e, is_nan, quiet, rounded), cg_vector_of(e->i16, cg_lanes(x)), "");
 }
 
+/* Normal numbers are rounded by an addition to the bits that go; denormals by adding a half, whose last place is
+ * theirs. */
+static LLVMValueRef f32_to_f16(cg_emit *e, LLVMValueRef x) {
+    const int64_t half = 0x3f000000, least_normal = 0x38800000, too_large = 0x47800000;
+    LLVMValueRef bits = LLVMBuildBitCast(e->b, x, cg_vector_of(e->i32, cg_lanes(x)), "");
+    LLVMValueRef magnitude = and_bits(e, bits, INT32_MAX), sign = shift_left(e, shift_right(e, bits, 31), 15);
+    LLVMValueRef positive = LLVMBuildBitCast(e->b, magnitude, LLVMTypeOf(x), "");
+    LLVMValueRef aligned = LLVMBuildFAdd(e->b, positive, cg_float_like(x, 0.5), "");
+    LLVMValueRef denormal = add_int(e, LLVMBuildBitCast(e->b, aligned, LLVMTypeOf(bits), ""), -half);
+    LLVMValueRef last = and_bits(e, shift_right(e, magnitude, 13), 1);
+    LLVMValueRef rebiased = add_int(e, magnitude, 0xfff - ((int64_t)(127 - 15) << 23));
+    LLVMValueRef normal = shift_right(e, LLVMBuildAdd(e->b, rebiased, last, ""), 13);
+    LLVMValueRef is_small = LLVMBuildICmp(e->b, LLVMIntSLT, magnitude, cg_int_like(bits, least_normal), "");
+    LLVMValueRef is_large = LLVMBuildICmp(e->b, LLVMIntSGE, magnitude, cg_int_like(bits, too_large), "");
+    LLVMValueRef code = cg_select(e, is_small, denormal, normal);
+    code = cg_select(e, is_large, cg_int_like(bits, 0x7c00), code);
+    code = cg_select(e, LLVMBuildFCmp(e->b, LLVMRealUNO, x, x, ""), cg_int_like(bits, 0x7e00), code);
+    return LLVMBuildTrunc(e->b, LLVMBuildOr(e->b, code, sign, ""), cg_vector_of(e->i16, cg_lanes(x)), "");
+}
+
 /* A significand shifted right by `shift` (1 … 54, one for each lane), rounded half to even. */
 static LLVMValueRef shift_right_even(cg_emit *e, LLVMValueRef significand, LLVMValueRef shift) {
     LLVMValueRef one = cg_int_like(significand, 1), code = LLVMBuildLShr(e->b, significand, shift, "");
@@ -175,13 +195,11 @@ static LLVMValueRef shift_right_even(cg_emit *e, LLVMValueRef significand, LLVMV
     return LLVMBuildAdd(e->b, code, LLVMBuildZExt(e->b, up, LLVMTypeOf(code), ""), "");
 }
 
-/* An f64 (which holds an f32) rounded to a narrow float; denormals are kept. */
-static LLVMValueRef narrow(cg_emit *e, LLVMValueRef x, ir_elem to) {
-    const narrow_format f = format_of(to);
+/* An f64 (which holds an f32) rounded to f8, which has no infinity: what overflows is NaN. Denormals are kept. */
+static LLVMValueRef f64_to_f8(cg_emit *e, LLVMValueRef x) {
+    const narrow_format f = format_of(IR_F8);
     const int width = f.exponent_bits + f.mantissa_bits, bias = (1 << (f.exponent_bits - 1)) - 1;
-    const int64_t ones = (1 << width) - 1, infinity = ones >> f.mantissa_bits << f.mantissa_bits;
-    const int64_t overflow = f.has_infinity ? infinity : ones;
-    const int64_t nan = f.has_infinity ? infinity | INT64_C(1) << (f.mantissa_bits - 1) : ones;
+    const int64_t nan = (1 << width) - 1;
     LLVMValueRef bits = LLVMBuildBitCast(e->b, x, cg_vector_of(e->i64, cg_lanes(x)), "");
     LLVMValueRef magnitude = and_bits(e, bits, UINT64_MAX >> 1), sign = shift_left(e, shift_right(e, bits, 63), width);
 
@@ -199,22 +217,20 @@ static LLVMValueRef narrow(cg_emit *e, LLVMValueRef x, ir_elem to) {
     code = cg_select(e, is_normal, carried, code);
     LLVMValueRef too_large = LLVMBuildOr(
         e->b, LLVMBuildICmp(e->b, LLVMIntSGE, exponent, cg_int_like(bits, INT64_C(1) << f.exponent_bits), ""),
-        LLVMBuildICmp(e->b, LLVMIntUGE, code, cg_int_like(bits, overflow), ""), "");
-    code = cg_select(e, too_large, cg_int_like(bits, overflow), code);
+        LLVMBuildICmp(e->b, LLVMIntUGE, code, cg_int_like(bits, nan), ""), "");
+    code = cg_select(e, too_large, cg_int_like(bits, nan), code);
     code = cg_select(e, vanishes, cg_int_like(bits, 0), code);
     code = cg_select(e, LLVMBuildFCmp(e->b, LLVMRealUNO, x, x, ""), cg_int_like(bits, nan), code);
-    LLVMTypeRef type = cg_vector_of(to == IR_F8 ? e->i8 : e->i16, cg_lanes(x));
-    return LLVMBuildTrunc(e->b, LLVMBuildOr(e->b, code, sign, ""), type, "");
+    return LLVMBuildTrunc(e->b, LLVMBuildOr(e->b, code, sign, ""), cg_vector_of(e->i8, cg_lanes(x)), "");
 }
 
 static LLVMValueRef from_f32(cg_emit *e, LLVMValueRef x, ir_elem to) {
     const unsigned lanes = cg_lanes(x);
     if (to == IR_BF16) return f32_to_bf16(e, x);
-    if (to == IR_F16 && has(e, AT_CPU_F16C)) {
-        LLVMTypeRef half = cg_vector_of(LLVMHalfTypeInContext(e->context), lanes);
-        return LLVMBuildBitCast(e->b, LLVMBuildFPTrunc(e->b, x, half, ""), cg_vector_of(e->i16, lanes), "");
-    }
-    return narrow(e, LLVMBuildFPExt(e->b, x, cg_vector_of(e->f64, lanes), ""), to);
+    if (to == IR_F8) return f64_to_f8(e, LLVMBuildFPExt(e->b, x, cg_vector_of(e->f64, lanes), ""));
+    if (!has(e, AT_CPU_F16C)) return f32_to_f16(e, x);
+    LLVMTypeRef half = cg_vector_of(LLVMHalfTypeInContext(e->context), lanes);
+    return LLVMBuildBitCast(e->b, LLVMBuildFPTrunc(e->b, x, half, ""), cg_vector_of(e->i16, lanes), "");
 }
 
 /* ---- All of them ---- */

@@ -1,4 +1,5 @@
 /* A kernel as a module: one function for each phase, one for the plan (target/kernel_abi.h). */
+#include "codegen/asan.h"
 #include "codegen/emit_build.h"
 #include "target/kernel_abi.h"
 
@@ -10,6 +11,12 @@ void cg_phase_name(char name[CG_NAME_BYTES], uint32_t phase) { snprintf(name, CG
 
 /* ---- Functions ---- */
 
+static void add_flag(cg_emit *e, const char *name) {
+    const unsigned kind = LLVMGetEnumAttributeKindForName(name, strlen(name));
+    LLVMAddAttributeAtIndex(e->function, (LLVMAttributeIndex)LLVMAttributeFunctionIndex,
+                            LLVMCreateEnumAttribute(e->context, kind, 0));
+}
+
 static void add_attribute(cg_emit *e, const char *name, const char *value) {
     LLVMAttributeRef attribute =
         LLVMCreateStringAttribute(e->context, name, (unsigned)strlen(name), value, (unsigned)strlen(value));
@@ -18,9 +25,8 @@ static void add_attribute(cg_emit *e, const char *name, const char *value) {
 
 /* Nothing may become a library call or need unwind tables; vectors stay as wide as the target's registers. */
 static void add_attributes(cg_emit *e) {
-    const unsigned nounwind = LLVMGetEnumAttributeKindForName("nounwind", strlen("nounwind"));
-    LLVMAddAttributeAtIndex(e->function, (LLVMAttributeIndex)LLVMAttributeFunctionIndex,
-                            LLVMCreateEnumAttribute(e->context, nounwind, 0));
+    add_flag(e, "nounwind");
+    if (CG_ASAN) add_flag(e, "sanitize_address");
     add_attribute(e, "no-builtins", "");
     add_attribute(e, "target-cpu", e->target->llvm_cpu);
     add_attribute(e, "target-features", e->target->llvm_features);

@@ -1,5 +1,7 @@
 #include "codegen/object_link.h"
 
+#include "codegen/asan.h"
+
 #include <elf.h>
 #include <inttypes.h>
 #include <stdio.h>
@@ -16,6 +18,7 @@ typedef struct linker {
     Elf64_Shdr *sections;
     int64_t *place; /* where a section lies in the code, or NOT_PLACED */
     uint64_t code_bytes;
+    uint64_t stubs; /* where the code has room for a stub for each symbol, if there are any */
     unsigned char *code;
 } linker;
 
@@ -109,6 +112,14 @@ static attune_status place_section(linker *l, size_t number) {
     return ATTUNE_OK;
 }
 
+static void reserve_stubs(linker *l) {
+    uint64_t most = 0;
+    for (uint32_t table = 0; table < l->elf.e_shnum; table++)
+        if (num_symbols(l, table) > most) most = num_symbols(l, table);
+    l->stubs = (l->code_bytes + CG_ASAN_STUB_BYTES - 1) / CG_ASAN_STUB_BYTES * CG_ASAN_STUB_BYTES;
+    l->code_bytes = l->stubs + most * CG_ASAN_STUB_BYTES;
+}
+
 /* Code first, then constants. */
 static attune_status place_sections(linker *l) {
     for (int executable = 1; executable >= 0; executable--)
@@ -119,7 +130,9 @@ static attune_status place_sections(linker *l) {
             const attune_status status = place_section(l, s);
             if (status) return status;
         }
-    return l->code_bytes ? ATTUNE_OK : refuse(l, "the object holds no code");
+    if (!l->code_bytes) return refuse(l, "the object holds no code");
+    if (CG_ASAN) reserve_stubs(l);
+    return ATTUNE_OK;
 }
 
 static void copy_sections(linker *l) {
@@ -130,12 +143,20 @@ static void copy_sections(linker *l) {
 
 /* ---- Relocations ---- */
 
+/* Nothing outside may be called, but for the sanitizer's runtime in the build that has it. */
+static attune_status resolve_outside(linker *l, uint64_t index, const char *name, int64_t *place) {
+    const uint64_t stub = l->stubs + index * CG_ASAN_STUB_BYTES;
+    if (!CG_ASAN || !cg_asan_stub(name, l->code + stub)) return refuse_named(l, "undefined symbol", name);
+    *place = (int64_t)stub;
+    return ATTUNE_OK;
+}
+
 /* Where a symbol lies in the code. */
 static attune_status resolve(linker *l, uint32_t table, uint64_t index, int64_t *place) {
     if (index >= num_symbols(l, table)) return refuse(l, "a relocation names a symbol that is not there");
     const Elf64_Sym symbol = symbol_at(l, table, index);
     const char *name = string_at(l, l->sections[table].sh_link, symbol.st_name);
-    if (symbol.st_shndx == SHN_UNDEF) return refuse_named(l, "undefined symbol", name);
+    if (symbol.st_shndx == SHN_UNDEF) return resolve_outside(l, index, name, place);
     if (symbol.st_shndx >= l->elf.e_shnum || l->place[symbol.st_shndx] == NOT_PLACED)
         return refuse_named(l, "a relocation names a symbol that is in no section of the code:", name);
     if (symbol.st_value > l->sections[symbol.st_shndx].sh_size)

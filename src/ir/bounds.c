@@ -81,9 +81,9 @@ static void push_sink(ir_bounds *b, void *user, const ir_form *fact) {
     ir_form tight;
     ir_form_copy(&tight, fact);
     ir_form_tighten(&tight);
-    if (tight.n == 0 || ir_bounds_min(b, &tight) >= 0) return;
+    if (ir_bounds_min(b, &tight) >= 0) return;
     ir_bounds_push_fact(b, ir_bounds_keep(b, &tight));
-    push_consequences(b, &tight, 2);
+    if (tight.n > 0) push_consequences(b, &tight, 2);
 }
 
 struct case_target {
@@ -268,7 +268,7 @@ void ir_bounds_loop(ir_bounds *b, const ir_var *var, const ir_expr *lo, const ir
     /* The body runs only if there is a first round, and in each the variable is below the end. */
     ir_form_copy(&last, &end);
     if (!ir_form_add(&last, &first, -1) || !ir_form_add_const(&last, -1)) return;
-    if (last.n > 0) push_sink(b, NULL, &last);
+    push_sink(b, NULL, &last);
     if (!ir_form_add(&last, &counter, -step)) return;
     ir_form_tighten(&last);
     ir_atom_add_fact(b, id, &last);
@@ -291,6 +291,17 @@ bool ir_bounds_is_static(ir_bounds *b, const ir_expr *expr) {
 }
 
 /* ---- Questions ---- */
+
+/* Whether what holds here contradicts itself: then this place is never reached, and all may be said of it. Asked when a
+ * proof has failed. */
+static bool is_unreachable(ir_bounds *b) {
+    for (uint32_t i = b->num_facts; i-- > 0;) {
+        ir_form opposite;
+        ir_form_copy(&opposite, b->facts[i]);
+        if (ir_form_scale(&opposite, -1) && ir_bounds_prove(b, &opposite, -1)) return true;
+    }
+    return false;
+}
 
 static ir_bounds_verdict check_index(ir_bounds *b, const ir_expr *index, const ir_expr *dim, int lanes, bool masked) {
     ir_form f, size;
@@ -327,6 +338,7 @@ ir_bounds_verdict ir_bounds_access(ir_bounds *b, const ir_access *access, int *d
         }
         verdict = check_index(b, index, size, spread ? access->lanes : 1, spread && access->mask && access->lanes > 1);
     }
+    if (verdict != IR_BOUNDS_OK && is_unreachable(b)) verdict = IR_BOUNDS_OK;
     ir_bounds_release(b, mark);
     return verdict;
 }
@@ -335,5 +347,5 @@ bool ir_bounds_nonzero(ir_bounds *b, const ir_expr *expr) {
     ir_form f;
     form_of(b, expr, &f);
     if (ir_bounds_prove(b, &f, -1)) return true;
-    return ir_form_scale(&f, -1) && ir_bounds_prove(b, &f, -1);
+    return (ir_form_scale(&f, -1) && ir_bounds_prove(b, &f, -1)) || is_unreachable(b);
 }

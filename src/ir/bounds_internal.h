@@ -43,7 +43,8 @@ struct ir_bounds {
     at_arena *arena;
     uint32_t num_vars, num_atoms, atom_capacity, num_facts, fact_capacity, epoch;
     int budget;
-    ir_atom **atoms; /* 0 stands for anything unknown once memory has run out */
+    bool facts_first; /* the search tries facts before cases */
+    ir_atom **atoms;  /* 0 stands for anything unknown once memory has run out */
     const ir_form **facts;
     const ir_form **var_forms;  /* by id; NULL: not an integer */
     const ir_expr **var_values; /* by id: of lets */

@@ -163,6 +163,14 @@ static bool prove_at_end(ir_bounds *b, const ir_form *goal, ir_term term, uint32
     return substitute(b, goal, term, factor, &value, &next) && prove(b, &next, facts_left);
 }
 
+static bool prove_by_facts(ir_bounds *b, const ir_form *goal, ir_term term, int facts_left) {
+    ir_form next;
+    if (facts_left == 0) return false;
+    for (uint32_t i = b->num_facts; i-- > 0;)
+        if (reduce(b, goal, term, b->facts[i], &next) && prove(b, &next, facts_left - 1)) return true;
+    return false;
+}
+
 static bool prove(ir_bounds *b, ir_form *goal, int facts_left) {
     ir_form_tighten(goal);
     if (ir_bounds_min(b, goal) >= 0) return true;
@@ -175,11 +183,21 @@ static bool prove(ir_bounds *b, ir_form *goal, int facts_left) {
     for (int i = 0; i < atom->num_facts; i++)
         if (reduce(b, goal, term, atom->facts[i], &next) && prove(b, &next, facts_left)) return true;
     if (prove_at_end(b, goal, term, factor, facts_left)) return true;
+    if (b->facts_first && prove_by_facts(b, goal, term, facts_left)) return true;
     if (atom->kind == IR_ATOM_CASES && prove_cases(b, goal, term, factor, facts_left)) return true;
-    if (facts_left == 0) return false;
-    for (uint32_t i = b->num_facts; i-- > 0;)
-        if (reduce(b, goal, term, b->facts[i], &next) && prove(b, &next, facts_left - 1)) return true;
-    return false;
+    return !b->facts_first && prove_by_facts(b, goal, term, facts_left);
+}
+
+/* Most proofs need no fact of an `if` or `assume`; those that do find it sooner when shorter ones were tried. */
+static bool deepen(ir_bounds *b, const ir_form *goal) {
+    bool proved = false;
+    for (int facts = 0; facts <= SCOPED_FACTS_IN_A_PROOF && !proved; facts++) {
+        ir_form same;
+        ir_form_copy(&same, goal);
+        b->budget = PROOF_STEPS;
+        proved = prove(b, &same, facts);
+    }
+    return proved;
 }
 
 bool ir_bounds_prove(ir_bounds *b, const ir_form *f, int64_t c) {
@@ -197,12 +215,12 @@ bool ir_bounds_prove(ir_bounds *b, const ir_form *f, int64_t c) {
     same.c = proof->form.c;
     if (proof->epoch == b->epoch && goal.c >= same.c && ir_form_equal(&same, &proof->form)) return true;
 
-    /* Most proofs need no fact of an `if` or `assume`; those that do find it sooner when shorter ones were tried. */
-    bool proved = false;
-    for (int facts = 0; facts <= SCOPED_FACTS_IN_A_PROOF && !proved; facts++) {
-        ir_form_copy(&same, &goal);
-        b->budget = PROOF_STEPS;
-        proved = prove(b, &same, facts);
+    /* Cases of cases can use up the steps before the fact is reached that speaks of the goal itself. */
+    b->facts_first = false;
+    bool proved = deepen(b, &goal);
+    if (!proved) {
+        b->facts_first = true;
+        proved = deepen(b, &goal);
     }
     if (!proved) return false;
     ir_form_copy(&proof->form, &goal);

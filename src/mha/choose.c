@@ -1,17 +1,31 @@
 /* A good schedule without measuring. The figures behind the choices: docs/performance.md. */
-#include "mha/mha.h"
+#include "mha/d_lanes.h"
+#include "mha/q_lanes.h"
 
 static int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 static int64_t min_of(int64_t a, int64_t b) { return a < b ? a : b; }
+
+/* What a size is taken to be: where only the run tells, its bound, or what is neither short nor long. */
+static int64_t expected(int64_t size, int64_t bound) {
+    enum { USUAL = 512 };
+    return size != ATTUNE_DYNAMIC ? size : bound ? bound : USUAL;
+}
+
+static int64_t expected_rows(const attune_problem *p) {
+    return expected(p->seq_q, p->max_seq_q) * (p->num_heads / p->num_kv_heads);
+}
+
+static int64_t expected_keys(const attune_problem *p) { return expected(p->seq_kv, p->max_seq_kv); }
 
 /* 8 accumulators keep two fma pipes of latency 4 busy where there are 16 registers; more gain nothing here and cost
  * compile time. With 32 registers 24, of 4 or 3 vectors, whichever leaves fewer rows empty. */
 static void choose_score_tile(const attune_problem *p, const at_target *target, attune_schedule *s) {
     const bool wide = target->vector_registers >= 32;
-    const int64_t rows = p->seq_q * (p->num_heads / p->num_kv_heads), vectors = ceil_div(rows, s->lanes);
+    const int64_t vectors = ceil_div(expected_rows(p), s->lanes);
     const int64_t most = !wide ? 2 : ceil_div(vectors, 3) * 3 < ceil_div(vectors, 4) * 4 ? 3 : 4;
     s->score_vectors = (int32_t)min_of(most, vectors);
-    s->score_rows = (int32_t)min_of(min_of((wide ? 24 : 8) / s->score_vectors, 8), p->seq_kv);
+    s->score_rows = (int32_t)min_of(min_of((wide ? 24 : 8) / s->score_vectors, 8), expected_keys(p));
+    while (p->reproducible && mha_reproducible_kv_tile(p) % s->score_rows) s->score_rows--;
     s->score_unroll = p->head_dim % 4 ? p->head_dim % 2 ? 1 : 2 : 4;
 }
 
@@ -40,31 +54,46 @@ static void choose_value_tile(const attune_problem *p, const at_target *target, 
 }
 
 /* Keys between two rescalings: what lets a tile of K, or of V, stay in the first cache beside the rest. */
-static int32_t choose_kv_tile(const attune_problem *p, int64_t score_rows) {
-    enum { TILE_ELEMENTS = 6144, MIN_KEYS = 32, MAX_KEYS = 192 };
+static int64_t usual_kv_tile(const attune_problem *p, int64_t least, int64_t most) {
+    enum { TILE_ELEMENTS = 6144 };
     const int64_t dim = p->head_dim > p->head_dim_v ? p->head_dim : p->head_dim_v;
-    int64_t keys = TILE_ELEMENTS / dim;
-    keys = keys < MIN_KEYS ? MIN_KEYS : min_of(keys, MAX_KEYS);
-    return (int32_t)(ceil_div(min_of(p->seq_kv, keys), score_rows) * score_rows);
+    const int64_t keys = TILE_ELEMENTS / dim;
+    return keys < least ? least : min_of(keys, most);
+}
+
+/* Every number of keys that a vector or a register tile may have divides 48. */
+int32_t mha_reproducible_kv_tile(const attune_problem *p) { return (int32_t)(usual_kv_tile(p, 48, 192) / 48 * 48); }
+
+/* A last tile of only a few keys costs more than tiles that are a little longer. */
+static int32_t choose_kv_tile(const attune_problem *p, int64_t score_rows) {
+    if (p->reproducible) return mha_reproducible_kv_tile(p);
+    const int64_t all = expected_keys(p);
+    int64_t keys = min_of(usual_kv_tile(p, 32, 192), all);
+    if (all % keys && all % keys <= keys / 8) keys = ceil_div(all, all / keys);
+    return (int32_t)(ceil_div(keys, score_rows) * score_rows);
 }
 
 /* Vectors of rows in a task. K and V stream past once for each task: where they are too large for the second cache,
  * and rows are many, tasks are longer. */
-static int32_t choose_task(const attune_problem *p, int64_t rows, const attune_schedule *s) {
+static int32_t choose_task(const attune_problem *p, const attune_schedule *s) {
     enum { LARGE_HEAD = 96 * 1024, MANY_ROWS = 512 };
-    const int64_t head = p->seq_kv * (p->head_dim + p->head_dim_v);
+    const int64_t rows = expected_rows(p), head = expected_keys(p) * (p->head_dim + p->head_dim_v);
     const int64_t most = head >= LARGE_HEAD && rows >= MANY_ROWS ? 8 : 4;
     const int64_t blocks = min_of(most, ceil_div(rows, (int64_t)s->lanes * s->score_vectors));
     return (int32_t)(blocks * s->score_vectors);
 }
 
-void mha_choose(const attune_problem *p, const at_target *target, attune_schedule *s) {
-    const int64_t rows = p->seq_q * (p->num_heads / p->num_kv_heads);
+void mha_choose_q_lanes(const attune_problem *p, const at_target *target, attune_schedule *s) {
     *s = (attune_schedule)ATTUNE_SCHEDULE_INIT;
     s->strategy = ATTUNE_Q_LANES;
-    s->lanes = target->vector_bytes / 4;
+    s->lanes = target->vector_bytes / (p->softmax_precision == ATTUNE_F64 ? 8 : 4);
     choose_score_tile(p, target, s);
     choose_value_tile(p, target, s);
-    s->q_vectors = choose_task(p, rows, s);
+    s->q_vectors = choose_task(p, s);
     s->kv_tile = choose_kv_tile(p, s->score_rows);
+}
+
+void mha_choose(const attune_problem *p, const at_target *target, attune_schedule *s) {
+    *s = (attune_schedule)ATTUNE_SCHEDULE_INIT;
+    if (!mha_choose_d_lanes(p, target, s)) mha_choose_q_lanes(p, target, s);
 }

@@ -1,137 +1,144 @@
-/* Problems as text: "num_heads=12,seq_q=512,head_dim=64,is_causal=1". */
-#include "mha/mha.h"
+/* Reads problems from text: "num_heads=12,seq_q=512,head_dim=64,is_causal=1". */
+#include "mha/problem.h"
+#include "mha/problem_fields.h"
 #include "mha/text.h"
 
 #include <math.h>
 #include <string.h>
 
-/* ---- the integer fields ---- */
-
-typedef struct int_field {
-    const char *name;
-    size_t offset;
-} int_field;
-
-static const int_field int_fields[] = {
-    {"batch", offsetof(attune_problem, batch)},
-    {"num_heads", offsetof(attune_problem, num_heads)},
-    {"num_kv_heads", offsetof(attune_problem, num_kv_heads)},
-    {"seq_q", offsetof(attune_problem, seq_q)},
-    {"seq_kv", offsetof(attune_problem, seq_kv)},
-    {"head_dim", offsetof(attune_problem, head_dim)},
-    {"head_dim_v", offsetof(attune_problem, head_dim_v)},
-    {"causal_offset", offsetof(attune_problem, causal_offset)},
-};
-enum { NUM_INT_FIELDS = sizeof int_fields / sizeof *int_fields };
-
-static const char *const known_keys =
-    "batch, num_heads, num_kv_heads, seq_q, seq_kv, head_dim, head_dim_v, dtype, softmax_scale, is_causal, "
-    "causal_align, causal_offset, lse, layout, q_strides, k_strides, v_strides, out_strides, lse_strides";
-
-static int64_t *int_at(attune_problem *p, size_t offset) { return (int64_t *)(void *)((char *)p + offset); }
-
-/* ---- the stride arrays ---- */
-
-typedef struct stride_field {
-    const char *name;
-    size_t offset;
-    int rank;
-} stride_field;
-
-static const stride_field stride_fields[] = {
-    {"q_strides", offsetof(attune_problem, q_strides), 4},
-    {"k_strides", offsetof(attune_problem, k_strides), 4},
-    {"v_strides", offsetof(attune_problem, v_strides), 4},
-    {"out_strides", offsetof(attune_problem, out_strides), 4},
-    {"lse_strides", offsetof(attune_problem, lse_strides), 3},
-};
-enum { NUM_STRIDE_FIELDS = sizeof stride_fields / sizeof *stride_fields };
-
 typedef enum layout { LAYOUT_NONE, LAYOUT_BHSD, LAYOUT_BSHD } layout;
 
+/* What stands for sizes of the problem is looked up when all pairs have been read. */
 typedef struct parse_state {
     attune_problem problem;
     layout layout;
+    bool lettered[MHA_NUM_FIELDS]; /* dims that were given as letters: 1 in place of a size, 0 for 1 */
 } parse_state;
-
-static attune_status parse_strides(const mha_pair *pair, int rank, int64_t *strides, at_error *err) {
-    const char *at = pair->value, *end = at + pair->value_length;
-    for (int i = 0; i < rank; i++) {
-        const char *colon = memchr(at, ':', (size_t)(end - at));
-        const char *stop = colon ? colon : end;
-        if ((colon != NULL) != (i < rank - 1))
-            return at_fail(err, ATTUNE_INVALID_PROBLEM, "%.*s is '%.*s'; it must be %d strides separated by ':'",
-                           pair->key_length, pair->key, pair->value_length, pair->value, rank);
-        const mha_pair item = {pair->key, at, pair->key_length, (int)(stop - at)};
-        attune_status status = mha_value_int(&item, ATTUNE_INVALID_PROBLEM, &strides[i], err);
-        if (status) return status;
-        at = stop + 1;
-    }
-    return ATTUNE_OK;
-}
 
 static attune_status bad_choice(const mha_pair *pair, const char *choices, at_error *err) {
     return at_fail(err, ATTUNE_INVALID_PROBLEM, "%.*s is '%.*s'; it must be %s", pair->key_length, pair->key,
                    pair->value_length, pair->value, choices);
 }
 
-static attune_status parse_flag(const mha_pair *pair, int *out, at_error *err) {
+/* ---- values ---- */
+
+static attune_status parse_flag(const mha_pair *pair, void *out, at_error *err) {
     if (!mha_value_is(pair, "0") && !mha_value_is(pair, "1")) return bad_choice(pair, "0 or 1", err);
-    *out = pair->value[0] == '1';
+    const int value = pair->value[0] == '1';
+    memcpy(out, &value, sizeof value);
     return ATTUNE_OK;
 }
 
-/* A NaN stands for the default in attune_problem, but nobody means that who writes one. */
-static attune_status parse_scale(const mha_pair *pair, double *out, at_error *err) {
-    if (mha_value_is(pair, "default")) {
-        *out = ATTUNE_DEFAULT_SCALE;
-        return ATTUNE_OK;
+/* The choices are listed as "a, b or c". */
+static attune_status parse_word(const mha_pair *pair, const mha_field *field, void *out, at_error *err) {
+    char choices[128] = "";
+    mha_writer w = {choices, sizeof choices, 0};
+    for (int i = 0; i < field->num_words; i++) {
+        if (!field->words[i]) continue;
+        if (mha_value_is(pair, field->words[i])) {
+            memcpy(out, &i, sizeof i);
+            return ATTUNE_OK;
+        }
+        mha_write(&w, "%s%s", !w.length ? "" : i == field->num_words - 1 ? " or " : ", ", field->words[i]);
     }
-    attune_status status = mha_value_double(pair, ATTUNE_INVALID_PROBLEM, out, err);
-    return !status && isnan(*out) ? bad_choice(pair, "a number or 'default'", err) : status;
+    return bad_choice(pair, choices, err);
 }
 
-static attune_status parse_choice(parse_state *state, const mha_pair *pair, at_error *err) {
-    attune_problem *p = &state->problem;
-    if (mha_key_is(pair, "dtype")) {
-        if (!mha_value_is(pair, "f32")) return bad_choice(pair, "f32", err);
-        p->dtype = ATTUNE_F32;
-        return ATTUNE_OK;
+/* A NaN stands for the default in attune_problem, but nobody means that who writes one. */
+static attune_status parse_number(const mha_pair *pair, const mha_field *field, void *out, at_error *err) {
+    const bool has_default = field->offset == offsetof(attune_problem, softmax_scale);
+    double value = ATTUNE_DEFAULT_SCALE;
+    if (!has_default || !mha_value_is(pair, "default")) {
+        const attune_status status = mha_value_double(pair, ATTUNE_INVALID_PROBLEM, &value, err);
+        if (status) return status;
+        if (isnan(value)) return bad_choice(pair, has_default ? "a number or 'default'" : "a number", err);
     }
-    if (mha_key_is(pair, "causal_align")) {
-        if (mha_value_is(pair, "top_left"))
-            p->causal_align = ATTUNE_TOP_LEFT;
-        else if (mha_value_is(pair, "bottom_right"))
-            p->causal_align = ATTUNE_BOTTOM_RIGHT;
-        else
-            return bad_choice(pair, "top_left or bottom_right", err);
-        return ATTUNE_OK;
+    memcpy(out, &value, sizeof value);
+    return ATTUNE_OK;
+}
+
+static attune_status parse_int(const mha_pair *pair, bool may_be_dynamic, int64_t *out, at_error *err) {
+    if (!may_be_dynamic || !mha_value_is(pair, "dynamic")) return mha_value_int(pair, ATTUNE_INVALID_PROBLEM, out, err);
+    *out = ATTUNE_DYNAMIC;
+    return ATTUNE_OK;
+}
+
+static attune_status parse_array(const mha_pair *pair, const mha_field *field, int64_t *out, at_error *err) {
+    const bool dims = field->kind == MHA_FIELD_DIMS;
+    int64_t values[4];
+    int count = 0;
+    for (const char *at = pair->value, *end = at + pair->value_length; at <= end; count++) {
+        const char *colon = memchr(at, ':', (size_t)(end - at)), *stop = colon ? colon : end;
+        if (count == field->rank) {
+            count++;
+            break;
+        }
+        const mha_pair item = {pair->key, at, pair->key_length, (int)(stop - at)};
+        const attune_status status = parse_int(&item, dims, &values[count], err);
+        if (status) return status;
+        at = stop + 1;
     }
-    if (mha_key_is(pair, "layout")) {
-        if (mha_value_is(pair, "bhsd"))
-            state->layout = LAYOUT_BHSD;
-        else if (mha_value_is(pair, "bshd"))
-            state->layout = LAYOUT_BSHD;
-        else
-            return bad_choice(pair, "bhsd or bshd", err);
-        return ATTUNE_OK;
+    if (count > field->rank || (count < field->rank && !dims))
+        return at_fail(err, ATTUNE_INVALID_PROBLEM, "%.*s is '%.*s'; it must be %s%d %s separated by ':'",
+                       pair->key_length, pair->key, pair->value_length, pair->value, dims ? "at most " : "",
+                       field->rank, dims ? "dims" : "strides");
+    memset(out, 0, mha_field_bytes(field));
+    memcpy(out + field->rank - count, values, (size_t)count * sizeof *out);
+    return ATTUNE_OK;
+}
+
+/* Letters of dims that are not 1, in their order. */
+static bool parse_letters(const mha_pair *pair, int64_t dims[4]) {
+    int used = 0, letters = 0;
+    for (int i = 0; i < 4; i++) {
+        dims[i] = used < pair->value_length && pair->value[used] == mha_dim_letters[i];
+        used += dims[i] != 0;
+        letters += dims[i] != 0;
     }
-    if (mha_key_is(pair, "is_causal")) return parse_flag(pair, &p->is_causal, err);
-    if (mha_key_is(pair, "lse")) return parse_flag(pair, &p->has_lse, err);
-    if (mha_key_is(pair, "softmax_scale")) return parse_scale(pair, &p->softmax_scale, err);
-    return at_fail(err, ATTUNE_INVALID_PROBLEM, "'%.*s' is not a field of a problem; there are: %s", pair->key_length,
-                   pair->key, known_keys);
+    return letters > 0 && used == pair->value_length;
+}
+
+static attune_status parse_layout(const mha_pair *pair, layout *out, at_error *err) {
+    *out = mha_value_is(pair, "bhsd") ? LAYOUT_BHSD : LAYOUT_BSHD;
+    if (*out == LAYOUT_BHSD || mha_value_is(pair, "bshd")) return ATTUNE_OK;
+    return bad_choice(pair, "bhsd or bshd", err);
 }
 
 static attune_status parse_pair(void *user, const mha_pair *pair, at_error *err) {
     parse_state *state = user;
-    for (int i = 0; i < NUM_INT_FIELDS; i++)
-        if (mha_key_is(pair, int_fields[i].name))
-            return mha_value_int(pair, ATTUNE_INVALID_PROBLEM, int_at(&state->problem, int_fields[i].offset), err);
-    for (int i = 0; i < NUM_STRIDE_FIELDS; i++)
-        if (mha_key_is(pair, stride_fields[i].name))
-            return parse_strides(pair, stride_fields[i].rank, int_at(&state->problem, stride_fields[i].offset), err);
-    return parse_choice(state, pair, err);
+    if (mha_key_is(pair, "layout")) return parse_layout(pair, &state->layout, err);
+    for (int i = 0; i < MHA_NUM_FIELDS; i++) {
+        const mha_field *field = &mha_fields[i];
+        if (!mha_key_is(pair, field->name)) continue;
+        void *out = mha_field_at(&state->problem, field);
+        switch (field->kind) {
+        case MHA_FIELD_FLAG: return parse_flag(pair, out, err);
+        case MHA_FIELD_WORD: return parse_word(pair, field, out, err);
+        case MHA_FIELD_NUMBER: return parse_number(pair, field, out, err);
+        case MHA_FIELD_INT:
+        case MHA_FIELD_SIZE: return parse_int(pair, field->kind == MHA_FIELD_SIZE, out, err);
+        case MHA_FIELD_DIMS:
+            state->lettered[i] = parse_letters(pair, out);
+            return state->lettered[i] ? ATTUNE_OK : parse_array(pair, field, out, err);
+        case MHA_FIELD_STRIDES: return parse_array(pair, field, out, err);
+        }
+    }
+    return at_fail(err, ATTUNE_INVALID_PROBLEM,
+                   "'%.*s' is not a field of a problem; the names are those of attune_problem, flags without has_ or "
+                   "is_ (but is_causal)",
+                   pair->key_length, pair->key);
+}
+
+/* ---- what stands for sizes ---- */
+
+static void apply_letters(parse_state *state) {
+    int64_t full[4];
+    mha_full_dims(&state->problem, full);
+    for (int i = 0; i < MHA_NUM_FIELDS; i++) {
+        if (!state->lettered[i]) continue;
+        int64_t *dims = mha_field_at(&state->problem, &mha_fields[i]);
+        for (int d = 0; d < 4; d++) dims[d] = dims[d] ? full[d] : 1;
+    }
 }
 
 /* [batch, seq, heads, dim] in memory, described in the order batch, heads, seq, dim. Overflow shows up in
@@ -147,82 +154,41 @@ static void set_bshd(int64_t *strides, int64_t heads, int64_t seq, int64_t dim) 
     strides[3] = 1;
 }
 
-static void apply_layout(attune_problem *p, layout order) {
-    if (order == LAYOUT_NONE) return;
-    for (int i = 0; i < 4; i++) memset(int_at(p, stride_fields[i].offset), 0, 4 * sizeof(int64_t));
-    if (order == LAYOUT_BHSD) return;
-    const int64_t kv_heads = p->num_kv_heads ? p->num_kv_heads : p->num_heads;
-    const int64_t seq_kv = p->seq_kv ? p->seq_kv : p->seq_q;
-    const int64_t dim_v = p->head_dim_v ? p->head_dim_v : p->head_dim;
-    set_bshd(p->q_strides, p->num_heads, p->seq_q, p->head_dim);
-    set_bshd(p->k_strides, kv_heads, seq_kv, p->head_dim);
-    set_bshd(p->v_strides, kv_heads, seq_kv, dim_v);
-    set_bshd(p->out_strides, p->num_heads, p->seq_q, dim_v);
-}
-
-static attune_status check_struct(const attune_problem *p, at_error *err) {
-    if (p->struct_size == sizeof *p) return ATTUNE_OK;
-    return at_fail(err, ATTUNE_INVALID_ARGUMENT,
-                   "attune_problem.struct_size is %zu, expected %zu: start from ATTUNE_PROBLEM_INIT", p->struct_size,
-                   sizeof *p);
-}
-
-attune_status mha_problem_parse(const char *text, attune_problem *problem, at_error *err) {
-    if (check_struct(problem, err)) return ATTUNE_INVALID_ARGUMENT;
-    parse_state state = {.problem = *problem};
-    attune_status status = mha_for_each_pair(text, ATTUNE_INVALID_PROBLEM, parse_pair, &state, err);
-    if (status) return status;
-    apply_layout(&state.problem, state.layout);
-    *problem = state.problem;
+/* Zeros where they mean this order already: bshd if the tensor holds the tokens of a ragged batch, else bhsd. */
+static attune_status lay_out(layout order, bool tokens, int64_t heads, int64_t seq, int64_t dim, int64_t strides[4],
+                             at_error *err) {
+    memset(strides, 0, 4 * sizeof *strides);
+    if (order == (tokens ? LAYOUT_BSHD : LAYOUT_BHSD)) return ATTUNE_OK;
+    if (tokens || seq < 0)
+        return at_fail(err, ATTUNE_INVALID_PROBLEM,
+                       "layout=%s needs sizes that are known: leave it out and set strides when the kernel runs",
+                       order == LAYOUT_BHSD ? "bhsd" : "bshd");
+    set_bshd(strides, heads, seq, dim);
     return ATTUNE_OK;
 }
 
-/* ---- print ---- */
-
-static void print_strides(mha_writer *w, const attune_problem *p, const attune_problem *plain, int field) {
-    const stride_field *f = &stride_fields[field];
-    const int64_t *strides = int_at((attune_problem *)(uintptr_t)p, f->offset);
-    const int64_t *usual = int_at((attune_problem *)(uintptr_t)plain, f->offset);
-    if (!memcmp(strides, usual, (size_t)f->rank * sizeof *strides)) return;
-    mha_write_key(w, f->name);
-    for (int i = 0; i < f->rank; i++) mha_write(w, "%s%lld", i ? ":" : "", (long long)strides[i]);
+static attune_status apply_layout(parse_state *state, at_error *err) {
+    attune_problem *p = &state->problem;
+    const layout order = state->layout;
+    if (order == LAYOUT_NONE) return ATTUNE_OK;
+    const int64_t kv_heads = p->num_kv_heads ? p->num_kv_heads : p->num_heads;
+    const int64_t seq_kv = p->page_size ? p->page_size : p->seq_kv ? p->seq_kv : p->seq_q;
+    const int64_t dim_v = p->head_dim_v ? p->head_dim_v : p->head_dim;
+    const bool tokens = p->is_ragged, kv_tokens = p->is_ragged && !p->page_size;
+    attune_status status = lay_out(order, tokens, p->num_heads, p->seq_q, p->head_dim, p->q_strides, err);
+    if (!status) status = lay_out(order, kv_tokens, kv_heads, seq_kv, p->head_dim, p->k_strides, err);
+    if (!status) status = lay_out(order, kv_tokens, kv_heads, seq_kv, dim_v, p->v_strides, err);
+    if (!status) status = lay_out(order, tokens, p->num_heads, p->seq_q, dim_v, p->out_strides, err);
+    return status;
 }
 
-static void print_int(mha_writer *w, const char *key, int64_t value, int64_t usual) {
-    if (value == usual) return;
-    mha_write_key(w, key);
-    mha_write(w, "%lld", (long long)value);
-}
-
-size_t mha_problem_print(const attune_problem *problem, char *text, size_t capacity) {
-    attune_problem p, plain;
-    mha_writer w = {text, capacity, 0};
-    if (capacity) *text = '\0';
-    if (check_struct(problem, NULL)) return 0;
-    if (mha_canonicalize(problem, &p, NULL)) p = *problem; /* print what is wrong as it stands */
-    print_int(&w, "batch", p.batch, 1);
-    print_int(&w, "num_heads", p.num_heads, -1);
-    print_int(&w, "num_kv_heads", p.num_kv_heads, p.num_heads);
-    print_int(&w, "seq_q", p.seq_q, -1);
-    print_int(&w, "seq_kv", p.seq_kv, -1);
-    print_int(&w, "head_dim", p.head_dim, -1);
-    print_int(&w, "head_dim_v", p.head_dim_v, p.head_dim);
-    if (!isnan(p.softmax_scale) && (float)p.softmax_scale != (float)(1.0 / sqrt((double)p.head_dim))) {
-        mha_write_key(&w, "softmax_scale");
-        mha_write(&w, "%.17g", p.softmax_scale);
-    }
-    print_int(&w, "is_causal", p.is_causal, 0);
-    if (p.causal_align == ATTUNE_BOTTOM_RIGHT) {
-        mha_write_key(&w, "causal_align");
-        mha_write(&w, "bottom_right");
-    }
-    print_int(&w, "causal_offset", p.causal_offset, 0);
-    print_int(&w, "lse", p.has_lse, 0);
-    plain = p;
-    for (int i = 0; i < NUM_STRIDE_FIELDS; i++)
-        memset(int_at(&plain, stride_fields[i].offset), 0, (size_t)stride_fields[i].rank * sizeof(int64_t));
-    attune_problem settled;
-    if (!mha_canonicalize(&plain, &settled, NULL)) plain = settled;
-    for (int i = 0; i < NUM_STRIDE_FIELDS; i++) print_strides(&w, &p, &plain, i);
-    return w.length;
+attune_status mha_problem_parse(const char *text, attune_problem *problem, at_error *err) {
+    if (mha_check_struct(problem, err)) return ATTUNE_INVALID_ARGUMENT;
+    parse_state state = {.problem = *problem};
+    attune_status status = mha_for_each_pair(text, ATTUNE_INVALID_PROBLEM, parse_pair, &state, err);
+    if (status) return status;
+    apply_letters(&state);
+    status = apply_layout(&state, err);
+    if (!status) *problem = state.problem;
+    return status;
 }

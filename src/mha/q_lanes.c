@@ -1,59 +1,41 @@
 #include "mha/q_lanes.h"
 
-#include <math.h>
+static int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
-const ir_expr *ql_madd(const q_lanes *c, const ir_expr *x, const ir_expr *y, const ir_expr *z) {
-    return c->has_fma ? ir_fma(c->b, x, y, z) : ir_add(c->b, ir_mul(c->b, x, y), z);
+const ir_expr *ql_ceil_div(const q_lanes *c, const ir_expr *x, int64_t y) {
+    return ir_div(c->b, ir_add(c->b, x, ql_i(c, y - 1)), ql_i(c, y));
 }
-
-const ir_expr *ql_splat(const q_lanes *c, float value) {
-    return ir_splat(c->b, ir_float(c->b, IR_F32, (double)value), c->s->lanes);
-}
-
-float ql_score_scale(const q_lanes *c) { return c->p->softmax_scale == 0 ? 1.0f : fabsf((float)c->p->softmax_scale); }
 
 const ir_expr *ql_unrolled(const q_lanes *c, const char *name, int64_t count) {
     return ir_for_begin(c->b, name, ql_i(c, 0), ql_i(c, count), 1, true);
 }
 
 const ir_buffer *ql_registers(const q_lanes *c, const char *name, int num_dims, const int64_t *dims) {
-    return ir_alloc(c->b, name, IR_REG, ir_type_of(IR_F32, c->s->lanes), num_dims, dims);
+    return ir_alloc(c->b, name, IR_REG, ir_type_of(c->m->elem, c->m->lanes), num_dims, dims);
 }
 
-/* ---- the kernel's signature ---- */
-
-static const ir_buffer *tensor(q_lanes *c, const char *name, const char *const stride_names[3],
-                               const ir_expr *const dims[4], int64_t inner_stride, int access) {
-    const ir_expr *strides[4];
-    for (int i = 0; i < 3; i++) strides[i] = ir_param_scalar(c->b, stride_names[i], IR_IDX);
-    strides[3] = ql_i(c, inner_stride);
-    return ir_param_buffer(c->b, name, IR_F32, 4, dims, strides, access);
+const ir_expr *ql_first_row(const q_lanes *c, const ir_expr *block) {
+    return ir_mul(c->b, ir_add(c->b, c->first_block, block), ql_i(c, c->block_rows));
 }
 
-/* Scalars in the order of mha_scalars. */
-static void declare_params(q_lanes *c) {
-    static const char *const names[5][3] = {{"q_sb", "q_sh", "q_ss"},
-                                            {"k_sb", "k_sh", "k_ss"},
-                                            {"v_sb", "v_sh", "v_ss"},
-                                            {"o_sb", "o_sh", "o_ss"},
-                                            {"lse_sb", "lse_sh", NULL}};
-    const attune_problem *p = c->p;
-    const ir_expr *batch = c->num_batch = ir_param_scalar(c->b, "batch", IR_IDX);
-    const ir_expr *kv_heads = c->num_kv_heads = ir_param_scalar(c->b, "num_kv_heads", IR_IDX);
-    const ir_expr *heads = ir_mul(c->b, kv_heads, ql_i(c, c->group));
-    const ir_expr *seq_q = ql_i(c, p->seq_q), *seq_kv = ql_i(c, p->seq_kv);
-    const ir_expr *dim = ql_i(c, p->head_dim), *dim_v = ql_i(c, p->head_dim_v);
-    c->q = tensor(c, "q", names[0], (const ir_expr *[]){batch, heads, seq_q, dim}, p->q_strides[3], IR_IN);
-    c->k = tensor(c, "k", names[1], (const ir_expr *[]){batch, kv_heads, seq_kv, dim}, p->k_strides[3], IR_IN);
-    c->v = tensor(c, "v", names[2], (const ir_expr *[]){batch, kv_heads, seq_kv, dim_v}, p->v_strides[3], IR_IN);
-    c->out = tensor(c, "o", names[3], (const ir_expr *[]){batch, heads, seq_q, dim_v}, p->out_strides[3], IR_OUT);
-    const ir_expr *lse_sb = ir_param_scalar(c->b, names[4][0], IR_IDX);
-    const ir_expr *lse_sh = ir_param_scalar(c->b, names[4][1], IR_IDX);
-    if (p->has_lse)
-        c->lse = ir_param_buffer(c->b, "lse", IR_F32, 3, (const ir_expr *[]){batch, heads, seq_q},
-                                 (const ir_expr *[]){lse_sb, lse_sh, ql_i(c, p->lse_strides[2])}, IR_OUT);
-    ir_kernel_assume(c->b, ir_apply(c->b, IR_GE, batch, ql_i(c, 1), NULL));
-    ir_kernel_assume(c->b, ir_apply(c->b, IR_GE, kv_heads, ql_i(c, 1), NULL));
+/* ---- sizes ---- */
+
+static bool is_const(const ir_expr *x) { return x && x->op == IR_CONST; }
+
+static void derive_sizes(q_lanes *c) {
+    const mha_context *m = c->m;
+    const attune_problem *p = m->p;
+    c->block_rows = (int64_t)m->s->score_vectors * m->lanes;
+    c->max_blocks = m->s->q_vectors / m->s->score_vectors;
+    c->has_edges = m->has_first || m->has_last;
+    c->has_global = p->global_tokens > 0 && (p->window_left >= 0 || p->window_right >= 0);
+    c->has_elements = m->params.tensor[MHA_ATTN_MASK] || m->params.tensor[MHA_ATTN_BIAS];
+    if (p->is_ragged || !is_const(m->params.size[MHA_SEQ_Q])) return;
+    const int64_t rows = p->seq_q * m->group;
+    c->num_blocks = ceil_div(rows, c->block_rows);
+    c->num_tasks = ceil_div(c->num_blocks, c->max_blocks);
+    c->max_blocks = ceil_div(c->num_blocks, c->num_tasks);
+    c->rows_fill_tasks = rows % c->block_rows == 0 && c->num_blocks % c->num_tasks == 0;
 }
 
 static const ir_buffer *scratch(q_lanes *c, const char *name, ir_elem elem, int num, const int64_t *dims) {
@@ -61,159 +43,126 @@ static const ir_buffer *scratch(q_lanes *c, const char *name, ir_elem elem, int 
 }
 
 static void alloc_scratch(q_lanes *c) {
+    const mha_context *m = c->m;
     const int64_t blocks = c->max_blocks, width = c->block_rows;
-    c->qt = scratch(c, "qt", IR_F32, 3, (int64_t[]){blocks, c->p->head_dim, width});
-    c->scores = scratch(c, "scores", IR_F32, 2, (int64_t[]){c->s->kv_tile + c->s->score_rows, width});
-    c->ot = scratch(c, "ot", IR_F32, 3, (int64_t[]){blocks, c->p->head_dim_v, width});
-    c->row_max = scratch(c, "row_max", IR_F32, 2, (int64_t[]){blocks, width});
-    c->row_sum = scratch(c, "row_sum", IR_F32, 2, (int64_t[]){blocks, width});
-    c->tile_max = scratch(c, "tile_max", IR_F32, 1, (int64_t[]){width});
-    c->factor = scratch(c, "factor", IR_F32, 1, (int64_t[]){width});
-    if (c->p->is_causal) c->last_key = scratch(c, "last_key", IR_I32, 2, (int64_t[]){blocks, width});
-}
-
-/* ---- rows and keys ---- */
-
-const ir_expr *ql_clamp_row(const q_lanes *c, const ir_expr *row) {
-    return c->rows_fill_tasks ? row : ir_min(c->b, row, ql_i(c, c->rows - 1));
-}
-
-/* Row number of the first row of the task's block `block`. */
-const ir_expr *ql_first_row(const q_lanes *c, const ir_expr *block) {
-    return ir_mul(c->b, ir_add(c->b, c->first_block, block), ql_i(c, c->block_rows));
-}
-
-/* Keys that the row number `row` sees, counted from key 0; may be negative or beyond seq_kv. */
-static const ir_expr *keys_of_row(const q_lanes *c, const ir_expr *row) {
-    return ir_add(c->b, ir_div(c->b, ql_clamp_row(c, row), ql_i(c, c->group)), ql_i(c, c->p->causal_offset + 1));
-}
-
-static void init_block(q_lanes *c, const ir_expr *block) {
-    ir_builder *b = c->b;
-    const int lanes = c->s->lanes;
-    const ir_expr *row = ir_let(b, "row", ql_first_row(c, block));
-    const ir_expr *at = ir_for_begin(b, "at", ql_i(c, 0), ql_i(c, c->block_rows), lanes, false);
-    ir_store(b, ir_at(b, c->row_max, lanes, 2, block, at), ql_splat(c, -INFINITY));
-    ir_store(b, ir_at(b, c->row_sum, lanes, 2, block, at), ql_splat(c, 0));
-    const ir_expr *d = ir_for_begin(b, "d", ql_i(c, 0), ql_i(c, c->p->head_dim_v), 1, false);
-    ir_store(b, ir_at(b, c->ot, lanes, 3, block, d, at), ql_splat(c, 0));
-    ir_for_end(b);
-    ir_for_end(b);
-    if (c->last_key) {
-        const ir_expr *r = ir_for_begin(b, "r", ql_i(c, 0), ql_i(c, c->block_rows), 1, false);
-        const ir_expr *last = ir_sub(b, keys_of_row(c, ir_add(b, row, r)), ql_i(c, 1));
-        /* No further than the last key there is: the sum of a query and an offset may not fit 32 bits. */
-        const ir_expr *seen = ir_min(b, last, ql_i(c, c->p->seq_kv - 1));
-        ir_store(b, ir_at(b, c->last_key, 1, 2, block, r), ir_cast(b, IR_I32, seen));
-        ir_for_end(b);
+    const int64_t rows[] = {blocks, width}, tile[] = {m->s->kv_tile, width};
+    c->qt = scratch(c, "qt", m->elem, 3, (int64_t[]){blocks, m->p->head_dim, width});
+    c->scores = scratch(c, "scores", m->elem, 2, tile);
+    c->ot = scratch(c, "ot", m->elem, 3, (int64_t[]){blocks, m->p->head_dim_v, width});
+    c->row_max = scratch(c, "row_max", m->elem, 2, rows);
+    c->row_sum = scratch(c, "row_sum", m->elem, 2, rows);
+    c->tile_max = scratch(c, "tile_max", m->elem, 1, &width);
+    c->factor = scratch(c, "factor", m->elem, 1, &width);
+    if (m->has_first) c->first_key = scratch(c, "first_keys", IR_I32, 2, rows);
+    if (m->has_last) c->last_key = scratch(c, "last_keys", IR_I32, 2, rows);
+    if (c->has_global) c->last_global = scratch(c, "last_globals", IR_I32, 2, rows);
+    if (m->p->has_alibi_slopes) {
+        c->position = scratch(c, "positions", m->elem, 2, rows);
+        c->slope = scratch(c, "slopes", m->elem, 2, rows);
     }
-    ql_load_queries(c, block);
+    if (m->params.tensor[MHA_ATTN_BIAS])
+        c->bias = scratch(c, "bias", m->elem, 2, tile);
+    else if (c->has_elements)
+        c->keep = scratch(c, "keep", IR_I8, 2, tile);
 }
 
 /* ---- one task ---- */
 
-/* One tile of keys for one block. `keys` is bounded by what K holds (first minimum), by what fits the scores (the
- * select: only the last tile may be longer than kv_tile), and by what the block's last row sees. */
-static void tile_for_block(q_lanes *c, const ir_expr *tile_number, const ir_expr *first_key, const ir_expr *block) {
+static void build_tile(q_lanes *c) {
     ir_builder *b = c->b;
-    const ir_expr *is_last = ir_apply(b, IR_EQ, tile_number, ql_i(c, c->num_tiles - 1), NULL);
-    const ir_expr *room = ir_select(b, is_last, ql_i(c, c->s->kv_tile + c->s->score_rows - 1), ql_i(c, c->s->kv_tile));
-    const ir_expr *keys = ir_min(b, ir_sub(b, ql_i(c, c->p->seq_kv), first_key), room);
-    q_lanes_tile tile = {.block = block, .first_key = first_key};
-    if (!c->p->is_causal) {
-        tile.keys = ir_let(b, "keys", keys);
-        ql_scores(c, &tile);
-        ql_softmax(c, &tile);
-        ql_values(c, &tile);
-        return;
-    }
-    const ir_expr *row = ir_let(b, "row", ql_first_row(c, block));
-    const ir_expr *last_sees = keys_of_row(c, ir_add(b, row, ql_i(c, c->block_rows - 1)));
-    tile.keys = ir_let(b, "keys", ir_min(b, keys, ir_sub(b, last_sees, first_key)));
-    ir_if_begin(b, ir_apply(b, IR_GT, tile.keys, ql_i(c, 0), NULL));
-    const ir_expr *all_see = ir_sub(b, keys_of_row(c, row), first_key);
-    tile.full_keys = ir_let(b, "full_keys", ir_max(b, ql_i(c, 0), ir_min(b, all_see, tile.keys)));
+    q_lanes_tile tile = {0};
+    const ir_expr *number = ql_begin_tiles(c);
+    tile.first_key = ir_let(b, "first_key", ir_mul(b, number, ql_i(c, c->m->s->kv_tile)));
+    ql_open_tile(c, &tile);
+    tile.block = ir_for_begin(b, "block", ql_i(c, 0), c->blocks, 1, false);
+    ql_open_block(c, &tile);
+    if (c->has_edges) ir_if_begin(b, ir_apply(b, IR_GT, tile.to, tile.from, NULL));
     ql_scores(c, &tile);
     ql_softmax(c, &tile);
     ql_values(c, &tile);
-    ir_if_end(b);
-}
-
-/* Tiles that the task's last row sees. */
-static const ir_expr *tiles_of_task(q_lanes *c) {
-    ir_builder *b = c->b;
-    if (!c->p->is_causal) return ql_i(c, c->num_tiles);
-    const ir_expr *end_row = ql_first_row(c, c->blocks);
-    const ir_expr *keys = ir_max(b, ql_i(c, 0), keys_of_row(c, ir_sub(b, end_row, ql_i(c, 1))));
-    const ir_expr *tiles = ir_div(b, ir_add(b, keys, ql_i(c, c->s->kv_tile - 1)), ql_i(c, c->s->kv_tile));
-    return ir_let(b, "tiles", ir_min(b, tiles, ql_i(c, c->num_tiles)));
-}
-
-static void build_task(q_lanes *c, const ir_expr *task) {
-    ir_builder *b = c->b;
-    /* Under a causal mask later rows see more keys: the long tasks go first, so that threads end together. */
-    if (c->p->is_causal) task = ir_let(b, "task", ir_sub(b, ql_i(c, c->num_tasks - 1), task));
-    const int64_t base = c->num_blocks / c->num_tasks, extra = c->num_blocks % c->num_tasks;
-    c->first_block = ir_mul(b, task, ql_i(c, base));
-    c->blocks = ql_i(c, base);
-    if (extra) { /* the first tasks take one block more */
-        const ir_expr *is_longer = ir_apply(b, IR_LT, task, ql_i(c, extra), NULL);
-        c->first_block = ir_add(b, c->first_block, ir_min(b, task, ql_i(c, extra)));
-        c->blocks = ir_let(b, "blocks", ir_select(b, is_longer, ql_i(c, base + 1), ql_i(c, base)));
-    }
-    c->first_block = ir_let(b, "first_block", c->first_block);
-    alloc_scratch(c);
-
-    const ir_expr *block = ir_for_begin(b, "block", ql_i(c, 0), c->blocks, 1, false);
-    init_block(c, block);
+    if (c->has_edges) ir_if_end(b);
     ir_for_end(b);
+    ir_for_end(b);
+}
 
-    /* Where no row sees any key, no tile: its accesses are out of bounds, and provably never made. */
-    if (!c->p->is_causal || c->p->seq_q + c->p->causal_offset > 0) {
-        const ir_expr *tile = ir_for_begin(b, "tile", ql_i(c, 0), tiles_of_task(c), 1, false);
-        const ir_expr *first_key = ir_let(b, "first_key", ir_mul(b, tile, ql_i(c, c->s->kv_tile)));
-        block = ir_for_begin(b, "block", ql_i(c, 0), c->blocks, 1, false);
-        tile_for_block(c, tile, first_key, block);
-        ir_for_end(b);
-        ir_for_end(b);
-    }
-
+static void build_blocks(q_lanes *c) {
+    ir_builder *b = c->b;
+    alloc_scratch(c);
+    const ir_expr *block = ir_for_begin(b, "block", ql_i(c, 0), c->blocks, 1, false);
+    ql_init_rows(c, block);
+    ql_load_queries(c, block);
+    ir_for_end(b);
+    build_tile(c);
     block = ir_for_begin(b, "block", ql_i(c, 0), c->blocks, 1, false);
     ql_store_rows(c, block);
     ir_for_end(b);
 }
 
-static int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
-
-static void derive_sizes(q_lanes *c) {
-    const attune_problem *p = c->p;
-    const attune_schedule *s = c->s;
-    c->group = p->num_heads / p->num_kv_heads;
-    c->rows = p->seq_q * c->group;
-    c->block_rows = (int64_t)s->score_vectors * s->lanes;
-    c->num_blocks = ceil_div(c->rows, c->block_rows);
-    c->num_tasks = ceil_div(c->num_blocks, s->q_vectors / s->score_vectors);
-    c->rows_fill_tasks = c->rows % c->block_rows == 0 && c->num_blocks % c->num_tasks == 0;
-    c->max_blocks = ceil_div(c->num_blocks, c->num_tasks);
-    /* The last tile takes what would be shorter than score_rows, so that its score tile can overlap. */
-    c->num_tiles = ceil_div(p->seq_kv - s->score_rows + 1, s->kv_tile);
+/* The blocks of a task where their number is known: the first tasks take one more if they do not come out even. */
+static void share_blocks(q_lanes *c, const ir_expr *task) {
+    ir_builder *b = c->b;
+    /* Under a causal mask later rows see more keys: the long tasks go first, so that threads end together. */
+    if (c->m->p->is_causal) task = ir_let(b, "task", ir_sub(b, ql_i(c, c->num_tasks - 1), task));
+    const int64_t base = c->num_blocks / c->num_tasks, extra = c->num_blocks % c->num_tasks;
+    c->first_block = ir_mul(b, task, ql_i(c, base));
+    c->blocks = ql_i(c, base);
+    if (extra) {
+        const ir_expr *is_longer = ir_apply(b, IR_LT, task, ql_i(c, extra), NULL);
+        c->first_block = ir_add(b, c->first_block, ir_min(b, task, ql_i(c, extra)));
+        c->blocks = ir_let(b, "blocks", ir_select(b, is_longer, ql_i(c, base + 1), ql_i(c, base)));
+    }
+    c->first_block = ir_let(b, "first_block", c->first_block);
+    build_blocks(c);
 }
 
-ir_kernel *mha_build(at_arena *arena, const attune_problem *canonical, const attune_schedule *schedule,
-                     const at_target *target, at_error *err) {
-    q_lanes c = {.b = ir_builder_new(arena, "attention"), .p = canonical, .s = schedule};
-    if (!c.b) {
-        at_fail_memory(err, sizeof(ir_kernel));
-        return NULL;
-    }
-    c.has_fma = target->flags & AT_TARGET_FMA;
-    c.has_scalef = target->flags & AT_TARGET_SCALEF;
+/* The same where only the run tells: a task has max_blocks blocks, or those that are left, or none. */
+static void take_blocks(q_lanes *c, const ir_expr *task) {
+    ir_builder *b = c->b;
+    c->first_block = ir_let(b, "first_block", ir_mul(b, task, ql_i(c, c->max_blocks)));
+    const ir_expr *left = ir_sub(b, ql_ceil_div(c, c->rows, c->block_rows), c->first_block);
+    c->blocks = ir_let(b, "blocks", ir_min(b, left, ql_i(c, c->max_blocks)));
+    ir_if_begin(b, ir_apply(b, IR_GT, c->blocks, ql_i(c, 0), NULL));
+    build_blocks(c);
+    ir_if_end(b);
+}
+
+/* Whether it is known that a causal mask ends no row behind the last key. */
+static bool positions_are_keys(const q_lanes *c) {
+    const mha_entry *e = &c->e;
+    return c->m->p->is_causal && is_const(e->base) && is_const(e->seq_q) && is_const(e->seq_kv) &&
+           e->base->value.i + e->seq_q->value.i <= e->seq_kv->value.i;
+}
+
+/* Keys beyond the end of a short mask are hidden: as if the entry ended there, but for its positions. */
+static void shorten_entry(q_lanes *c) {
+    static const struct {
+        mha_tensor_id tensor;
+        mha_size size;
+    } masks[] = {{MHA_ATTN_MASK, MHA_MASK_KV}, {MHA_ATTN_BIAS, MHA_BIAS_KV}};
+    for (int i = 0; i < 2; i++)
+        if (c->m->params.tensor[masks[i].tensor] && c->m->params.size[masks[i].size])
+            c->e.seq_kv = ir_min(c->b, c->e.seq_kv, c->m->params.size[masks[i].size]);
+    c->e.seq_kv = ir_let(c->b, "num_keys", c->e.seq_kv);
+}
+
+void mha_q_lanes(mha_context *m) {
+    ir_builder *b = m->b;
+    q_lanes c = {.m = m, .b = b};
     derive_sizes(&c);
-    declare_params(&c);
-    ir_phase_begin(c.b);
-    c.batch = ir_parallel(c.b, "b", c.num_batch);
-    c.kv_head = ir_parallel(c.b, "h", c.num_kv_heads);
-    build_task(&c, ir_parallel(c.b, "t", ql_i(&c, c.num_tasks)));
-    ir_phase_end(c.b);
-    return ir_builder_finish(c.b, err);
+    ir_phase_begin(b);
+    const ir_expr *entry = ir_parallel(b, "b", m->params.size[MHA_BATCH]);
+    c.kv_head = ir_parallel(b, "h", m->params.size[MHA_KV_HEADS]);
+    const ir_expr *longest = c.num_tasks ? NULL : ir_mul(b, m->params.size[MHA_SEQ_Q], ql_i(&c, m->group));
+    const ir_expr *tasks = c.num_tasks ? ql_i(&c, c.num_tasks) : ql_ceil_div(&c, longest, c.block_rows * c.max_blocks);
+    const ir_expr *task = ir_parallel(b, "t", tasks);
+    c.e = mha_entry_open(m, entry);
+    shorten_entry(&c);
+    c.rows = ir_let(b, "rows", ir_mul(b, c.e.seq_q, ql_i(&c, m->group)));
+    c.positions_are_keys = positions_are_keys(&c);
+    c.keys_fill_tiles = is_const(c.e.seq_kv) && c.e.seq_kv->value.i % m->s->score_rows == 0;
+    if (c.num_tasks)
+        share_blocks(&c, task);
+    else
+        take_blocks(&c, task);
+    ir_phase_end(b);
 }

@@ -1,80 +1,140 @@
 /* The q-lanes strategy, for prefill: vector lanes run along query rows, so that the softmax is lane-wise and K and V
  * are read as broadcast scalars, as they lie.
  *
- *   row     one query row of one KV head; rows = seq_q * group, the heads of a group interleaved (row r is query
- *           r / group of head r % group), so that neighbours see nearly the same keys under a causal mask
+ *   row     one query row of one KV head; an entry has seq_q * group of them, the heads of a group interleaved (row r
+ *           is query r / group of head r % group), so that neighbours see nearly the same keys
  *   block   score_vectors * lanes rows: what a register tile spans
- *   task    up to q_vectors / score_vectors blocks of one KV head; the blocks are spread evenly over the tasks
- *   tile    kv_tile keys (the last one up to score_rows - 1 more, so that none is shorter than score_rows)
+ *   task    up to q_vectors / score_vectors blocks of one KV head of one batch entry; spread evenly where their number
+ *           is known when compiling. Else there are tasks for the longest entry, and those without a block end at once
+ *   tile    the keys from t * kv_tile on, kv_tile of them or as many as there are
  *
- * For each tile and block of a task: S^T = K Q^T with the running maximum (q_lanes_score.c), P = exp2(S - max) and
+ * For each tile and block of a task: S^T = K Q^T with the running maximum (q_lanes_score.c), P = exp(S - max) and
  * the rescaling factor (q_lanes_softmax.c), O^T = O^T * factor + V^T P^T (q_lanes_value.c); at the end O^T / sum is
  * transposed into place (q_lanes_rows.c). Rows beyond the last are clamped to it: they compute and write the same bits
- * again. */
+ * again. So are the keys of a register tile that reaches beyond the last key: nothing after the scores looks at them.
+ * What rows do not see is in q_lanes_mask.c.
+ *
+ * The order of all arithmetic, which `reproducible` promises to whoever computes the same row in another way, for
+ * tiles t = 0, 1, …, keys j of a tile and columns d:
+ *
+ * - score: acc = 0; acc = madd(k[j][d], q[d], acc) for d = 0, 1, …, with q times mha_query_sign and madd as in
+ *   mha_madd. s[j] = acc through mha_scaled, mha_capped and mha_alibi, + bias; -inf where hidden.
+ * - maximum: max = max(max, the tile's maximum), beginning with -inf, or the sink.
+ * - exponentials: base = max, or 0 while max is -inf; factor = mha_exp(old max, base); p[j] = mha_exp(s[j], base).
+ * - sum: in chunks of 16 keys, counted from the tile's first one: part = 0; part = part + p[j]. Tile sum = 0; tile
+ *   sum = tile sum + part. sum = madd(sum, factor, tile sum), beginning with 0, or mha_sink_sum.
+ * - output: o[d] = o[d] * factor; o[d] = madd(v[j][d], p[j], o[d]) for each j in order; beginning with 0.
+ * - end: inverse = 1 / sum, or 0 if sum is 0; out[d] = madd(o[d], inverse, 0); lse = mha_log_sum(max, sum).
+ *
+ * A hidden key, or a whole tile of them, may be left out: p is 0 there, and adding 0 changes nothing but the sign of an
+ * o[d] that is 0, which the last addition of 0 takes away. */
 #ifndef ATTUNE_MHA_Q_LANES_H
 #define ATTUNE_MHA_Q_LANES_H
 
-#include "ir/build.h"
-#include "mha/mha.h"
+#include "mha/context.h"
+#include "mha/transpose.h"
 
 typedef struct q_lanes {
+    const mha_context *m;
     ir_builder *b;
-    const attune_problem *p;
-    const attune_schedule *s;
-    bool has_fma, has_scalef;
-    int64_t group, rows, block_rows, num_blocks, num_tasks, max_blocks, num_tiles;
-    bool rows_fill_tasks; /* no row number is ever beyond the last row */
-    /* params */
-    const ir_expr *num_batch, *num_kv_heads;
-    const ir_buffer *q, *k, *v, *out, *lse;
-    /* scratch of a task */
-    const ir_buffer *qt;       /* f32 [block, head_dim, block_rows]: Q^T times the sign of softmax_scale */
-    const ir_buffer *scores;   /* f32 [kv_tile + score_rows, block_rows]: S^T, then P^T */
-    const ir_buffer *ot;       /* f32 [block, head_dim_v, block_rows]: O^T, not yet divided */
-    const ir_buffer *row_max;  /* f32 [block, block_rows]: running maximum of the scores; at the end the LSE */
-    const ir_buffer *row_sum;  /* f32 [block, block_rows] */
-    const ir_buffer *tile_max; /* f32 [block_rows]: maximum over the tile, for the block at hand */
-    const ir_buffer *factor;   /* f32 [block_rows]: what ot must be multiplied by, for the block at hand */
-    const ir_buffer *last_key; /* i32 [block, block_rows], causal only: the last key each row sees */
+    int64_t block_rows, max_blocks; /* rows of a block, blocks of a task at most */
+    int64_t num_blocks, num_tasks;  /* of a KV head; 0: known only at run time */
+    bool rows_fill_tasks;           /* no row number is ever beyond the last row */
+    bool keys_fill_tiles;           /* score_rows divides the number of keys */
+    bool positions_are_keys;        /* causal, and no query stands behind the last key */
+    bool has_edges;                 /* rows have a first or last key of their own */
+    bool has_global;                /* … but see the first keys, too */
+    bool has_elements;              /* an attn_mask or attn_bias */
+    /* scratch of a task; elem is that of the arithmetic */
+    const ir_buffer *qt;          /* elem [block, head_dim, block_rows]: Q^T times mha_query_sign */
+    const ir_buffer *scores;      /* elem [kv_tile, block_rows]: S^T, then P^T */
+    const ir_buffer *ot;          /* elem [block, head_dim_v, block_rows]: O^T, not yet divided */
+    const ir_buffer *row_max;     /* elem [block, block_rows]: running maximum of the scores; at the end the LSE */
+    const ir_buffer *row_sum;     /* elem [block, block_rows] */
+    const ir_buffer *tile_max;    /* elem [block_rows]: maximum over the tile, for the block at hand */
+    const ir_buffer *factor;      /* elem [block_rows]: what ot must be multiplied by, for the block at hand */
+    const ir_buffer *first_key;   /* i32 [block, block_rows], where the problem needs it: what each row sees */
+    const ir_buffer *last_key;    /* the same */
+    const ir_buffer *last_global; /* the same */
+    const ir_buffer *position;    /* elem [block, block_rows], for ALiBi */
+    const ir_buffer *slope;       /* the same */
+    const ir_buffer *keep;        /* i8 [kv_tile, block_rows]: attn_mask of the tile and block, if there is no bias */
+    const ir_buffer *bias;        /* elem [kv_tile, block_rows]: attn_bias, -inf where attn_mask is false */
     /* variables of the task */
-    const ir_expr *batch, *kv_head, *first_block, *blocks;
+    mha_entry e;
+    const ir_expr *kv_head, *rows, *first_block, *blocks;
 } q_lanes;
 
-/* What one tile means for one block: computed once, used by scores and values. */
+/* Row of a tensor that is indexed [batch, head, token, column]. */
+typedef struct q_lanes_row {
+    const ir_expr *head, *query;
+} q_lanes_row;
+
+/* What one tile means for one block: computed once, used by scores and values. Key numbers within the tile. */
 typedef struct q_lanes_tile {
     const ir_expr *block;     /* within the task */
     const ir_expr *first_key; /* of the tile */
-    const ir_expr *keys;      /* of the tile that some row of the block sees, > 0 */
-    const ir_expr *full_keys; /* causal only: of those, how many every row sees */
+    const ir_expr *room;      /* keys that the tile holds */
+    const ir_expr *from, *to; /* what some row of the block sees is in here; score_rows divides `from` */
+    /* What all rows see, by window and causality: in here. NULL unless c->has_edges. */
+    const ir_expr *full_from, *full_to;
+    /* Whether a hidden key's value may be multiplied by its probability of 0. NULL where no key is hidden. */
+    const ir_expr *is_harmless;
 } q_lanes_tile;
 
 static inline const ir_expr *ql_i(const q_lanes *c, int64_t value) { return ir_idx(c->b, value); }
 
-/* x * y + z: fused where the target can, else two roundings. */
-const ir_expr *ql_madd(const q_lanes *c, const ir_expr *x, const ir_expr *y, const ir_expr *z);
-
-/* What scores must be multiplied by. Q^T holds the sign of softmax_scale (0 if it is 0), so that the largest score is
- * the one that weighs most, and nothing but the sign: Q is not rounded a second time. */
-float ql_score_scale(const q_lanes *c);
-
-/* A vector of `lanes` equal floats. */
-const ir_expr *ql_splat(const q_lanes *c, float value);
+/* A vector of `lanes` equal numbers. */
+static inline const ir_expr *ql_splat(const q_lanes *c, double value) { return mha_number(c->m, value, c->m->lanes); }
 
 /* Opens an unrolled loop over 0 … count-1; close it with ir_for_end. */
 const ir_expr *ql_unrolled(const q_lanes *c, const char *name, int64_t count);
 
-/* An array of f32 vectors in registers. */
+/* An array of vectors in registers. */
 const ir_buffer *ql_registers(const q_lanes *c, const char *name, int num_dims, const int64_t *dims);
 
-/* A row number, not beyond the last row. */
-const ir_expr *ql_clamp_row(const q_lanes *c, const ir_expr *row);
+/* x / y rounded up, y > 0. */
+const ir_expr *ql_ceil_div(const q_lanes *c, const ir_expr *x, int64_t y);
 
 /* Row number of the first row of the task's block `block`. */
 const ir_expr *ql_first_row(const q_lanes *c, const ir_expr *block);
 
 /* q_lanes_rows.c */
+const ir_expr *ql_clamp_row(const q_lanes *c, const ir_expr *row); /* a row number, not beyond the last row */
+q_lanes_row ql_row(q_lanes *c, const ir_expr *block, const ir_expr *in_block);
+void ql_init_rows(q_lanes *c, const ir_expr *block);
 void ql_load_queries(q_lanes *c, const ir_expr *block);
 void ql_store_rows(q_lanes *c, const ir_expr *block);
+
+/* q_lanes_transpose.c */
+/* Rows x columns to columns x rows: the mha_quarter columns from `column` on of `lanes` rows of a tensor, as c->elem.
+ */
+void ql_load_transposed(q_lanes *c, const ir_buffer *tensor, const ir_expr *batch, const ir_expr *first_token,
+                        const q_lanes_row *rows, const ir_expr *column, const ir_expr *columns[4]);
+void ql_store_transposed(q_lanes *c, const ir_buffer *tensor, const ir_expr *batch, const ir_expr *first_token,
+                         const q_lanes_row *rows, const ir_expr *column, const ir_expr *columns[4]);
+/* The same of a tensor of i8, which stays i8. */
+void ql_load_bytes_transposed(q_lanes *c, const ir_buffer *tensor, const ir_expr *batch, const q_lanes_row *rows,
+                              const ir_expr *column, const ir_expr *columns[4]);
+
+/* q_lanes_mask.c */
+const ir_expr *ql_clamp_key(const q_lanes *c, const ir_expr *key); /* not beyond the entry's last key */
+/* Tiles of the task: opens the loop over them and returns the tile's number. Close it with ir_for_end. */
+const ir_expr *ql_begin_tiles(q_lanes *c);
+/* Fills in what the tile means for the task, and for its block. */
+void ql_open_tile(q_lanes *c, q_lanes_tile *tile);
+void ql_open_block(q_lanes *c, q_lanes_tile *tile);
+/* Per row: what it sees by window and causality. */
+void ql_init_sight(q_lanes *c, const ir_expr *block);
+/* Transposes masks into c->keep or c->bias, for the register tiles up to key number `to`. */
+void ql_load_elements(q_lanes *c, const q_lanes_tile *tile, const ir_expr *to);
+/* What the vector of rows from `at` on sees; NULL where the problem has no such limit. */
+typedef struct q_lanes_sight {
+    const ir_expr *first, *last, *global, *at;
+} q_lanes_sight;
+q_lanes_sight ql_sight(q_lanes *c, const q_lanes_tile *tile, const ir_expr *at);
+/* Whether it sees a key, which is `j` within the tile. */
+const ir_expr *ql_sees(q_lanes *c, const q_lanes_sight *sight, const ir_expr *key, const ir_expr *j);
 
 /* q_lanes_score.c: writes scores and tile_max */
 void ql_scores(q_lanes *c, const q_lanes_tile *tile);
@@ -84,5 +144,8 @@ void ql_softmax(q_lanes *c, const q_lanes_tile *tile);
 
 /* q_lanes_value.c: ot = ot * factor + V^T P^T */
 void ql_values(q_lanes *c, const q_lanes_tile *tile);
+
+/* choose.c: a good schedule of this strategy. */
+void mha_choose_q_lanes(const attune_problem *canonical, const at_target *target, attune_schedule *schedule);
 
 #endif

@@ -1,196 +1,176 @@
-/* Between rows in memory and rows in lanes: Q is transposed into scratch once for each task, O back out of it. Both go
- * by `lanes` rows and 4 columns at a time, in a rolled loop (a transpose costs milliseconds of compile time); columns
- * that 4 does not divide overlap the step before. Heads narrower than that are copied one element at a time. */
+/* The rows of a task: what they begin with, Q transposed into scratch, and O back out of it. Both go by `lanes` rows
+ * and a few columns at a time; columns that these do not divide overlap the step before. Heads narrower than that are
+ * copied one element at a time. */
 #include "mha/q_lanes.h"
+#include "mha/rows.h"
 
 #include <math.h>
 
-typedef struct row_ref {
-    const ir_expr *head, *query;
-} row_ref;
+const ir_expr *ql_clamp_row(const q_lanes *c, const ir_expr *row) {
+    return c->rows_fill_tasks ? row : ir_min(c->b, ir_sub(c->b, c->rows, ql_i(c, 1)), row);
+}
 
-/* Where the row number `row` lies, clamped to the last row. */
-static row_ref row_of(q_lanes *c, const ir_expr *row) {
+q_lanes_row ql_row(q_lanes *c, const ir_expr *block, const ir_expr *in_block) {
     ir_builder *b = c->b;
-    row = ir_let(b, "row", ql_clamp_row(c, row));
-    const ir_expr *first_head = ir_mul(b, c->kv_head, ql_i(c, c->group));
-    return (row_ref){ir_let(b, "head", ir_add(b, first_head, ir_mod(b, row, ql_i(c, c->group)))),
-                     ir_let(b, "query", ir_div(b, row, ql_i(c, c->group)))};
+    const ir_expr *group = ql_i(c, c->m->group);
+    const ir_expr *row = ir_let(b, "row", ql_clamp_row(c, ir_add(b, ql_first_row(c, block), in_block)));
+    return (q_lanes_row){ir_let(b, "head", ir_add(b, ir_mul(b, c->kv_head, group), ir_mod(b, row, group))),
+                         ir_let(b, "query", ir_div(b, row, group))};
 }
 
-static const ir_expr *row_number(q_lanes *c, const ir_expr *block, const ir_expr *in_block) {
-    return ir_add(c->b, ql_first_row(c, block), in_block);
+static void refer_rows(q_lanes *c, const ir_expr *block, const ir_expr *at, q_lanes_row *rows) {
+    for (int l = 0; l < c->m->lanes; l++) rows[l] = ql_row(c, block, ir_add(c->b, at, ql_i(c, l)));
 }
 
-/* ---- transposing ---- */
-
-/* Columns that one step transposes: those of a quarter, the 4 lanes within which unpack instructions work. A step of
- * `lanes` columns is no faster where it counts and takes LLVM twice as long to compile. */
-static int quarter_of(const q_lanes *c) { return c->s->lanes < 4 ? c->s->lanes : 4; }
-
-/* Rows x and y trade groups of `width` lanes within each quarter, as unpcklps (1) and unpcklpd (2) do: *low takes the
- * lower halves of both alternately, *high the upper ones. */
-static void unpack(ir_builder *b, int lanes, int quarter, int width, const ir_expr **x, const ir_expr **y) {
-    uint8_t low[IR_MAX_LANES], high[IR_MAX_LANES];
-    int n = 0;
-    for (int start = 0; start < lanes; start += quarter)
-        for (int at = 0; at < quarter / 2; at += width)
-            for (int side = 0; side < 2; side++)
-                for (int l = 0; l < width; l++, n++) {
-                    low[n] = (uint8_t)(side * lanes + start + at + l);
-                    high[n] = (uint8_t)(low[n] + quarter / 2);
-                }
-    const ir_expr *first = *x, *second = *y;
-    *x = ir_let(b, "t", ir_shuffle(b, first, second, lanes, low));
-    *y = ir_let(b, "t", ir_shuffle(b, first, second, lanes, high));
+/* A loop over the block's rows: by vectors, or one by one. */
+static const ir_expr *begin_rows(q_lanes *c, bool vectors) {
+    return ir_for_begin(c->b, "at", ql_i(c, 0), ql_i(c, c->block_rows), vectors ? c->m->lanes : 1, false);
 }
 
-/* Transposes each square of quarter x quarter lanes in rows[quarter]. */
-static void transpose_quarters(ir_builder *b, int lanes, int quarter, const ir_expr **rows) {
-    for (int width = 1; width < quarter; width *= 2)
-        for (int i = 0; i < quarter; i++)
-            if (!(i & width)) unpack(b, lanes, quarter, width, &rows[i], &rows[i + width]);
-    if (quarter == 4) { /* two unpacks leave the middle rows swapped */
-        const ir_expr *swap = rows[1];
-        rows[1] = rows[2];
-        rows[2] = swap;
+/* Element `head` of a table of f32. */
+static const ir_expr *of_head(q_lanes *c, mha_tensor_id id, const ir_expr *head) {
+    return mha_load(c->m, ir_at(c->b, c->m->params.tensor[id], 1, 1, head));
+}
+
+/* ---- what rows begin with ---- */
+
+/* What differs from row to row even at the beginning. A sink is one more key that every row sees first, of value 0. */
+static void init_single_rows(q_lanes *c, const ir_expr *block) {
+    const mha_context *m = c->m;
+    ir_builder *b = c->b;
+    const ir_expr *at = begin_rows(c, false);
+    const q_lanes_row row = ql_row(c, block, at);
+    if (m->p->has_alibi_slopes) {
+        const ir_expr *position = ir_cast(b, m->elem, ir_add(b, row.query, c->e.base));
+        ir_store(b, ir_at(b, c->position, 1, 2, block, at), position);
+        ir_store(b, ir_at(b, c->slope, 1, 2, block, at), of_head(c, MHA_ALIBI_SLOPES, row.head));
     }
+    if (m->p->has_sinks) {
+        const ir_expr *sink = ir_let(b, "sink", of_head(c, MHA_SINKS, row.head));
+        ir_store(b, ir_at(b, c->row_max, 1, 2, block, at), sink);
+        ir_store(b, ir_at(b, c->row_sum, 1, 2, block, at), mha_sink_sum(m, sink));
+    }
+    ir_for_end(b);
 }
 
-/* The vector whose quarters are parts[0], parts[1], …; a balanced tree of concatenations. */
-static const ir_expr *join(ir_builder *b, const ir_expr *const *parts, int num, int part_lanes) {
-    if (num == 1) return parts[0];
-    uint8_t pick[IR_MAX_LANES];
-    for (int l = 0; l < num * part_lanes; l++) pick[l] = (uint8_t)l;
-    const ir_expr *low = join(b, parts, num / 2, part_lanes), *high = join(b, parts + num / 2, num / 2, part_lanes);
-    return ir_shuffle(b, low, high, num * part_lanes, pick);
-}
-
-static const ir_expr *quarter_at(ir_builder *b, const ir_expr *x, int first, int quarter) {
-    uint8_t pick[IR_MAX_LANES];
-    for (int l = 0; l < quarter; l++) pick[l] = (uint8_t)(first + l);
-    return ir_shuffle(b, x, x, quarter, pick);
-}
-
-/* Opens the loop over steps of columns; the last one overlaps the one before. */
-static const ir_expr *begin_columns(q_lanes *c, int64_t columns) {
+void ql_init_rows(q_lanes *c, const ir_expr *block) {
     ir_builder *b = c->b;
-    const int quarter = quarter_of(c);
-    const ir_expr *at = ir_for_begin(b, "column", ql_i(c, 0), ql_i(c, columns), quarter, false);
-    return columns % quarter ? ir_let(b, "d", ir_min(b, at, ql_i(c, columns - quarter))) : at;
-}
-
-static void refer_rows(q_lanes *c, const ir_expr *block, const ir_expr *at, row_ref *refs) {
-    for (int l = 0; l < c->s->lanes; l++) refs[l] = row_of(c, row_number(c, block, ir_add(c->b, at, ql_i(c, l))));
+    const int lanes = c->m->lanes;
+    const ir_expr *at = begin_rows(c, true);
+    if (!c->m->p->has_sinks) {
+        ir_store(b, ir_at(b, c->row_max, lanes, 2, block, at), ql_splat(c, -INFINITY));
+        ir_store(b, ir_at(b, c->row_sum, lanes, 2, block, at), ql_splat(c, 0));
+    }
+    const ir_expr *d = ir_for_begin(b, "d", ql_i(c, 0), ql_i(c, c->m->p->head_dim_v), 1, false);
+    ir_store(b, ir_at(b, c->ot, lanes, 3, block, d, at), ql_splat(c, 0));
+    ir_for_end(b);
+    ir_for_end(b);
+    if (c->m->p->has_alibi_slopes || c->m->p->has_sinks) init_single_rows(c, block);
+    if (c->has_edges) ql_init_sight(c, block);
 }
 
 /* ---- Q ---- */
 
-static void load_vectors(q_lanes *c, const ir_expr *block, const ir_expr *at, const ir_expr *scale) {
+static void load_vectors(q_lanes *c, const ir_expr *block, const ir_expr *at, const ir_expr *sign) {
     ir_builder *b = c->b;
-    const int lanes = c->s->lanes, quarter = quarter_of(c);
-    row_ref refs[IR_MAX_LANES];
-    const ir_expr *rows[4], *parts[IR_MAX_LANES];
-    refer_rows(c, block, at, refs);
-    const ir_expr *d = begin_columns(c, c->p->head_dim);
-    for (int i = 0; i < quarter; i++) {
-        for (int part = 0; part < lanes / quarter; part++) {
-            const row_ref *ref = &refs[part * quarter + i];
-            parts[part] = ir_load(b, ir_at(b, c->q, quarter, 4, c->batch, ref->head, ref->query, d));
-        }
-        rows[i] = ir_let(b, "q", join(b, parts, lanes / quarter, quarter));
-    }
-    transpose_quarters(b, lanes, quarter, rows);
+    const int lanes = c->m->lanes, quarter = mha_quarter(c->m->lanes);
+    q_lanes_row rows[IR_MAX_LANES];
+    const ir_expr *columns[4];
+    refer_rows(c, block, at, rows);
+    const ir_expr *d = mha_columns_begin(c->m, c->m->p->head_dim, quarter).at;
+    ql_load_transposed(c, c->m->q, c->e.batch, c->e.first_q, rows, d, columns);
     for (int i = 0; i < quarter; i++)
         ir_store(b, ir_at(b, c->qt, lanes, 3, block, ir_add(b, d, ql_i(c, i)), at),
-                 scale ? ir_mul(b, rows[i], ir_splat(b, scale, lanes)) : rows[i]);
+                 sign ? ir_mul(b, columns[i], ir_splat(b, sign, lanes)) : columns[i]);
     ir_for_end(b);
 }
 
-static void load_elements(q_lanes *c, const ir_expr *block, const ir_expr *row, const ir_expr *scale) {
+static void load_elements(q_lanes *c, const ir_expr *block, const ir_expr *at, const ir_expr *sign) {
     ir_builder *b = c->b;
-    const row_ref ref = row_of(c, row_number(c, block, row));
-    const ir_expr *d = ir_for_begin(b, "d", ql_i(c, 0), ql_i(c, c->p->head_dim), 1, false);
-    const ir_expr *q = ir_load(b, ir_at(b, c->q, 1, 4, c->batch, ref.head, ref.query, d));
-    ir_store(b, ir_at(b, c->qt, 1, 3, block, d, row), scale ? ir_mul(b, q, scale) : q);
+    const q_lanes_row row = ql_row(c, block, at);
+    const ir_expr *token = ir_add(b, c->e.first_q, row.query);
+    const ir_expr *d = ir_for_begin(b, "d", ql_i(c, 0), ql_i(c, c->m->p->head_dim), 1, false);
+    const ir_expr *q = mha_load(c->m, ir_at(b, c->m->q, 1, 4, c->e.batch, row.head, token, d));
+    ir_store(b, ir_at(b, c->qt, 1, 3, block, d, at), sign ? ir_mul(b, q, sign) : q);
     ir_for_end(b);
 }
 
 void ql_load_queries(q_lanes *c, const ir_expr *block) {
-    const double sign = c->p->softmax_scale > 0 ? 1 : c->p->softmax_scale < 0 ? -1 : 0;
-    const ir_expr *scale = sign == 1 ? NULL : ir_float(c->b, IR_F32, sign);
-    const bool vectors = c->p->head_dim >= quarter_of(c);
-    const ir_expr *at = ir_for_begin(c->b, "at", ql_i(c, 0), ql_i(c, c->block_rows), vectors ? c->s->lanes : 1, false);
+    const double sign = mha_query_sign(c->m);
+    const ir_expr *factor = sign == 1 ? NULL : mha_number(c->m, sign, 1);
+    const bool vectors = c->m->p->head_dim >= mha_quarter(c->m->lanes);
+    const ir_expr *at = begin_rows(c, vectors);
     if (vectors)
-        load_vectors(c, block, at, scale);
+        load_vectors(c, block, at, factor);
     else
-        load_elements(c, block, at, scale);
+        load_elements(c, block, at, factor);
     ir_for_end(c->b);
 }
 
 /* ---- O and LSE ---- */
 
-/* 1 / sum in row_sum's place; a row that saw no key gets 0, and thus an output of 0. LSE = scale max + ln 2 log2 sum.
- */
+/* 1 / sum in row_sum's place, the LSE in row_max's; a row that saw no key gets 0, and thus an output of 0. */
 static void invert_sums(q_lanes *c, const ir_expr *block) {
     ir_builder *b = c->b;
-    const int lanes = c->s->lanes;
-    const ir_expr *at = ir_for_begin(b, "at", ql_i(c, 0), ql_i(c, c->block_rows), lanes, false);
+    const int lanes = c->m->lanes;
+    const ir_expr *at = begin_rows(c, true);
     const ir_access *row_sum = ir_at(b, c->row_sum, lanes, 2, block, at);
     const ir_expr *sum = ir_let(b, "total", ir_load(b, row_sum));
-    if (c->lse) {
+    if (c->m->lse) {
         const ir_access *row_max = ir_at(b, c->row_max, lanes, 2, block, at);
-        const ir_expr *log = ir_mul(b, ir_apply(b, IR_LOG2, sum, NULL, NULL), ql_splat(c, (float)M_LN2));
-        ir_store(b, row_max, ql_madd(c, ir_load(b, row_max), ql_splat(c, ql_score_scale(c)), log));
+        ir_store(b, row_max, mha_log_sum(c->m, ir_load(b, row_max), sum));
     }
     const ir_expr *none = ir_apply(b, IR_EQ, sum, ql_splat(c, 0), NULL);
     ir_store(b, row_sum, ir_select(b, none, ql_splat(c, 0), ir_div(b, ql_splat(c, 1), sum)));
     ir_for_end(b);
 }
 
+/* o * inverse + 0: of a sum that is 0, the sign depends on what hidden keys were added to it. */
+static const ir_expr *quotient(q_lanes *c, const ir_expr *o, const ir_expr *inverse) {
+    return o ? mha_madd(c->m, o, inverse, mha_number(c->m, 0, o->type.lanes)) : NULL;
+}
+
 static void store_vectors(q_lanes *c, const ir_expr *block, const ir_expr *at) {
     ir_builder *b = c->b;
-    const int lanes = c->s->lanes, quarter = quarter_of(c);
-    row_ref refs[IR_MAX_LANES];
-    const ir_expr *rows[4];
-    refer_rows(c, block, at, refs);
+    const int lanes = c->m->lanes, quarter = mha_quarter(c->m->lanes);
+    q_lanes_row rows[IR_MAX_LANES];
+    const ir_expr *columns[4];
+    refer_rows(c, block, at, rows);
     const ir_expr *inverse = ir_let(b, "inverse", ir_load(b, ir_at(b, c->row_sum, lanes, 2, block, at)));
-    const ir_expr *d = begin_columns(c, c->p->head_dim_v);
+    const ir_expr *d = mha_columns_begin(c->m, c->m->p->head_dim_v, quarter).at;
     for (int i = 0; i < quarter; i++) {
         const ir_expr *o = ir_load(b, ir_at(b, c->ot, lanes, 3, block, ir_add(b, d, ql_i(c, i)), at));
-        rows[i] = ir_let(b, "o", ir_mul(b, o, inverse));
+        columns[i] = ir_let(b, "o", quotient(c, o, inverse));
     }
-    transpose_quarters(b, lanes, quarter, rows);
-    for (int l = 0; l < lanes; l++)
-        ir_store(b, ir_at(b, c->out, quarter, 4, c->batch, refs[l].head, refs[l].query, d),
-                 quarter_at(b, rows[l % quarter], l / quarter * quarter, quarter));
+    ql_store_transposed(c, c->m->out, c->e.batch, c->e.first_q, rows, d, columns);
     ir_for_end(b);
 }
 
-static void store_elements(q_lanes *c, const ir_expr *block, const ir_expr *row) {
+static void store_elements(q_lanes *c, const ir_expr *block, const ir_expr *at) {
     ir_builder *b = c->b;
-    const row_ref ref = row_of(c, row_number(c, block, row));
-    const ir_expr *d = ir_for_begin(b, "d", ql_i(c, 0), ql_i(c, c->p->head_dim_v), 1, false);
-    const ir_expr *o = ir_load(b, ir_at(b, c->ot, 1, 3, block, d, row));
-    ir_store(b, ir_at(b, c->out, 1, 4, c->batch, ref.head, ref.query, d),
-             ir_mul(b, o, ir_load(b, ir_at(b, c->row_sum, 1, 2, block, row))));
+    const q_lanes_row row = ql_row(c, block, at);
+    const ir_expr *token = ir_add(b, c->e.first_q, row.query);
+    const ir_expr *d = ir_for_begin(b, "d", ql_i(c, 0), ql_i(c, c->m->p->head_dim_v), 1, false);
+    const ir_expr *o = ir_load(b, ir_at(b, c->ot, 1, 3, block, d, at));
+    const ir_expr *inverse = ir_load(b, ir_at(b, c->row_sum, 1, 2, block, at));
+    mha_store(c->m, ir_at(b, c->m->out, 1, 4, c->e.batch, row.head, token, d), quotient(c, o, inverse));
     ir_for_end(b);
 }
 
 static void store_lse(q_lanes *c, const ir_expr *block) {
     ir_builder *b = c->b;
-    const ir_expr *row = ir_for_begin(b, "r", ql_i(c, 0), ql_i(c, c->block_rows), 1, false);
-    const row_ref ref = row_of(c, row_number(c, block, row));
-    ir_store(b, ir_at(b, c->lse, 1, 3, c->batch, ref.head, ref.query),
-             ir_load(b, ir_at(b, c->row_max, 1, 2, block, row)));
+    const ir_expr *at = begin_rows(c, false);
+    const q_lanes_row row = ql_row(c, block, at);
+    mha_store(c->m, ir_at(b, c->m->lse, 1, 3, c->e.batch, row.head, ir_add(b, c->e.first_q, row.query)),
+              ir_load(b, ir_at(b, c->row_max, 1, 2, block, at)));
     ir_for_end(b);
 }
 
 void ql_store_rows(q_lanes *c, const ir_expr *block) {
-    const bool vectors = c->p->head_dim_v >= quarter_of(c);
+    const bool vectors = c->m->p->head_dim_v >= mha_quarter(c->m->lanes);
     invert_sums(c, block);
-    if (c->lse) store_lse(c, block);
-    const ir_expr *at = ir_for_begin(c->b, "at", ql_i(c, 0), ql_i(c, c->block_rows), vectors ? c->s->lanes : 1, false);
+    if (c->m->lse) store_lse(c, block);
+    const ir_expr *at = begin_rows(c, vectors);
     if (vectors)
         store_vectors(c, block, at);
     else

@@ -8,29 +8,23 @@ static void accumulate(q_lanes *c, const ir_access *sum, const ir_expr *term) {
     ir_store(c->b, sum, ir_add(c->b, ir_load(c->b, sum), term));
 }
 
-/* exp2((score - base) * scale): the difference first, so that equal scores weigh exactly alike. It is never positive,
- * and neg(abs(x)) says so to the lowering of exp2, where that saves more than it costs. */
-static const ir_expr *relative(q_lanes *c, const ir_expr *score, const ir_expr *base) {
-    const ir_expr *x = ir_mul(c->b, ir_sub(c->b, score, base), ql_splat(c, ql_score_scale(c) * (float)M_LOG2E));
-    if (!c->has_scalef) x = ir_neg(c->b, ir_apply(c->b, IR_ABS, x, NULL, NULL));
-    return ir_apply(c->b, IR_EXP2, x, NULL, NULL);
-}
-
-/* P = exp2((S - base) * scale) in place, for the rows from `at`. Summed chunk by chunk: one long serial sum would be
- * the largest rounding error of all. */
+/* P = exp(S - base) in place, for the rows from `at`. Summed chunk by chunk: one long serial sum would be the largest
+ * rounding error of all. Chunks begin where the tile does, not where the block's sight does. */
 static const ir_expr *exponentials(q_lanes *c, const q_lanes_tile *tile, const ir_expr *at, const ir_expr *base) {
     enum { CHUNK = 16 };
     ir_builder *b = c->b;
-    const int lanes = c->s->lanes;
+    const int lanes = c->m->lanes;
     const ir_access *sum = ir_at(b, ql_registers(c, "sum", 0, NULL), lanes, 0);
     ir_store(b, sum, ql_splat(c, 0));
-    const ir_expr *first = ir_for_begin(b, "chunk", ql_i(c, 0), tile->keys, CHUNK, false);
+    const ir_expr *start = ir_mul(b, ir_div(b, tile->from, ql_i(c, CHUNK)), ql_i(c, CHUNK));
+    const ir_expr *first = ir_for_begin(b, "chunk", start, tile->to, CHUNK, false);
     const ir_access *part = ir_at(b, ql_registers(c, "part", 0, NULL), lanes, 0);
     ir_store(b, part, ql_splat(c, 0));
-    const ir_expr *end = ir_min(b, ir_add(b, first, ql_i(c, CHUNK)), tile->keys);
-    const ir_expr *j = ir_for_begin(b, "j", first, end, 1, false);
+    const ir_expr *begin = c->m->has_first ? ir_max(b, first, tile->from) : first;
+    const ir_expr *end = ir_min(b, ir_add(b, first, ql_i(c, CHUNK)), tile->to);
+    const ir_expr *j = ir_for_begin(b, "j", begin, end, 1, false);
     const ir_access *score = ir_at(b, c->scores, lanes, 2, j, at);
-    const ir_expr *probability = ir_let(b, "probability", relative(c, ir_load(b, score), base));
+    const ir_expr *probability = ir_let(b, "probability", mha_exp(c->m, ir_load(b, score), base));
     ir_store(b, score, probability);
     accumulate(c, part, probability);
     ir_for_end(b);
@@ -44,7 +38,7 @@ static const ir_expr *exponentials(q_lanes *c, const q_lanes_tile *tile, const i
  * that exp2 gives 0 and not NaN. */
 void ql_softmax(q_lanes *c, const q_lanes_tile *tile) {
     ir_builder *b = c->b;
-    const int lanes = c->s->lanes;
+    const int lanes = c->m->lanes;
     const ir_expr *at = ir_for_begin(b, "at", ql_i(c, 0), ql_i(c, c->block_rows), lanes, false);
     const ir_access *row_max = ir_at(b, c->row_max, lanes, 2, tile->block, at);
     const ir_access *row_sum = ir_at(b, c->row_sum, lanes, 2, tile->block, at);
@@ -53,9 +47,9 @@ void ql_softmax(q_lanes *c, const q_lanes_tile *tile) {
     ir_store(b, row_max, new);
     const ir_expr *empty = ir_apply(b, IR_EQ, new, ql_splat(c, -INFINITY), NULL);
     const ir_expr *base = ir_let(b, "base", ir_select(b, empty, ql_splat(c, 0), new));
-    const ir_expr *factor = ir_let(b, "shrink", relative(c, old, base));
+    const ir_expr *factor = ir_let(b, "shrink", mha_exp(c->m, old, base));
     ir_store(b, ir_at(b, c->factor, lanes, 1, at), factor);
     const ir_expr *sum = exponentials(c, tile, at, base);
-    ir_store(b, row_sum, ql_madd(c, ir_load(b, row_sum), factor, sum));
+    ir_store(b, row_sum, mha_madd(c->m, ir_load(b, row_sum), factor, sum));
     ir_for_end(b);
 }

@@ -8,21 +8,30 @@ typedef struct value_tile {
     int64_t columns;
     const ir_expr *vector; /* first vector of query rows within the block */
     const ir_buffer *acc;  /* registers [columns, value_vectors] */
+    /* A value of V that a row does not see is replaced by 0, so that NaN or infinity in it stays out (its probability
+     * is 0 already). */
+    bool masked;
 } value_tile;
 
+/* Neighbouring keys of the tile, lo <= j < hi. Paged: those of one page. */
+typedef struct segment {
+    const ir_expr *lo, *hi;
+    const ir_expr *page, *page_key; /* the page, and its first key; NULL unless paged */
+} segment;
+
 static const ir_expr *row_at(q_lanes *c, const value_tile *t, const ir_expr *v) {
-    return ir_mul(c->b, ir_add(c->b, t->vector, v), ql_i(c, c->s->lanes));
+    return ir_mul(c->b, ir_add(c->b, t->vector, v), ql_i(c, c->m->lanes));
 }
 
 static const ir_access *output_at(q_lanes *c, const q_lanes_tile *tile, const value_tile *t, const ir_expr *column,
                                   const ir_expr *v) {
-    return ir_at(c->b, c->ot, c->s->lanes, 3, tile->block, ir_add(c->b, t->first, column), row_at(c, t, v));
+    return ir_at(c->b, c->ot, c->m->lanes, 3, tile->block, ir_add(c->b, t->first, column), row_at(c, t, v));
 }
 
 static void begin(q_lanes *c, const q_lanes_tile *tile, const value_tile *t) {
     ir_builder *b = c->b;
-    const int lanes = c->s->lanes;
-    const ir_expr *v = ql_unrolled(c, "v", c->s->value_vectors);
+    const int lanes = c->m->lanes;
+    const ir_expr *v = ql_unrolled(c, "v", c->m->s->value_vectors);
     const ir_expr *factor = ir_let(b, "shrink", ir_load(b, ir_at(b, c->factor, lanes, 1, row_at(c, t, v))));
     const ir_expr *column = ql_unrolled(c, "dd", t->columns);
     const ir_expr *old = ir_load(b, output_at(c, tile, t, column, v));
@@ -31,70 +40,111 @@ static void begin(q_lanes *c, const q_lanes_tile *tile, const value_tile *t) {
     ir_for_end(b);
 }
 
-/* Keys lo, lo + unroll, … < hi of the tile, each with the unroll - 1 keys after it. masked: a value of V that a row
- * does not see is replaced by 0, so that NaN or infinity in it stays out (its probability is 0 already). */
-static void accumulate(q_lanes *c, const q_lanes_tile *tile, const value_tile *t, const ir_expr *lo, const ir_expr *hi,
-                       int32_t unroll, bool masked) {
+static mha_kv_row row_of_key(q_lanes *c, const segment *s, const ir_expr *key) {
+    if (!s->page) return mha_kv_row_at(c->m, &c->e, c->kv_head, key);
+    return (mha_kv_row){.index = {s->page, c->kv_head, ir_let(c->b, "slot", ir_sub(c->b, key, s->page_key))}};
+}
+
+/* One key after the other, `unroll` in a turn, as long as there are so many. */
+static void add_keys(q_lanes *c, const q_lanes_tile *tile, const value_tile *t, const segment *s, int32_t unroll) {
     ir_builder *b = c->b;
-    const int lanes = c->s->lanes;
-    const ir_expr *turn = ir_for_begin(b, "j", lo, hi, unroll, false);
+    const int lanes = c->m->lanes;
+    const ir_expr *end = ir_sub(b, s->hi, ql_i(c, unroll - 1));
+    const ir_expr *turn = ir_for_begin(b, "j", s->lo, end, unroll, false);
     const ir_expr *j = ir_add(b, turn, ql_unrolled(c, "ju", unroll));
     const ir_expr *key = ir_let(b, "key", ir_add(b, tile->first_key, j));
-    const ir_buffer *p = ql_registers(c, "weights", 1, (int64_t[]){c->s->value_vectors});
-    const ir_expr *v = ql_unrolled(c, "v", c->s->value_vectors);
+    const mha_kv_row row = row_of_key(c, s, key);
+    const ir_buffer *p = ql_registers(c, "weights", 1, (int64_t[]){c->m->s->value_vectors});
+    const ir_expr *v = ql_unrolled(c, "v", c->m->s->value_vectors);
     ir_store(b, ir_at(b, p, lanes, 1, v), ir_load(b, ir_at(b, c->scores, lanes, 2, j, row_at(c, t, v))));
     ir_for_end(b);
     const ir_expr *column = ql_unrolled(c, "dd", t->columns);
-    const ir_access *at = ir_at(b, c->v, 1, 4, c->batch, c->kv_head, key, ir_add(b, t->first, column));
-    const ir_expr *value = ir_let(b, "value", ir_splat(b, ir_load(b, at), lanes));
-    v = ql_unrolled(c, "v", c->s->value_vectors);
+    const ir_expr *element = mha_load(c->m, mha_kv_access(c->m, c->m->v, &row, ir_add(b, t->first, column), 1));
+    const ir_expr *value = ir_let(b, "value", ir_splat(b, element, lanes));
+    v = ql_unrolled(c, "v", c->m->s->value_vectors);
     const ir_expr *seen = value;
-    if (masked) {
-        const ir_expr *last = ir_load(b, ir_at(b, c->last_key, lanes, 2, tile->block, row_at(c, t, v)));
-        const ir_expr *sees = ir_apply(b, IR_GE, last, ir_splat(b, ir_cast(b, IR_I32, key), lanes), NULL);
-        seen = ir_select(b, sees, value, ql_splat(c, 0));
+    if (t->masked) {
+        const q_lanes_sight sight = ql_sight(c, tile, row_at(c, t, v));
+        seen = ir_select(b, ql_sees(c, &sight, key, j), value, ql_splat(c, 0));
     }
     const ir_access *acc = ir_at(b, t->acc, lanes, 2, column, v);
-    ir_store(b, acc, ql_madd(c, seen, ir_load(b, ir_at(b, p, lanes, 1, v)), ir_load(b, acc)));
+    ir_store(b, acc, mha_madd(c->m, seen, ir_load(b, ir_at(b, p, lanes, 1, v)), ir_load(b, acc)));
     ir_for_end(b);
     ir_for_end(b);
     ir_for_end(b);
+    ir_for_end(b);
+}
+
+static void add_segment(q_lanes *c, const q_lanes_tile *tile, const value_tile *t, const segment *s) {
+    ir_builder *b = c->b;
+    const int32_t unroll = t->masked ? 1 : c->m->s->value_unroll;
+    add_keys(c, tile, t, s, unroll);
+    if (unroll == 1) return;
+    /* What is left over; the maximum changes nothing, but shows the prover where that begins. */
+    const ir_expr *left = ir_mod(b, ir_max(b, ql_i(c, 0), ir_sub(b, s->hi, s->lo)), ql_i(c, unroll));
+    segment rest = *s;
+    rest.lo = ir_let(b, "done", ir_max(b, s->lo, ir_sub(b, s->hi, left)));
+    add_keys(c, tile, t, &rest, 1);
+}
+
+/* Page by page, so that the block table is read once for each. */
+static void add_pages(q_lanes *c, const q_lanes_tile *tile, const value_tile *t) {
+    ir_builder *b = c->b;
+    const ir_expr *size = ql_i(c, c->m->p->page_size);
+    const ir_expr *first = ir_div(b, ir_add(b, tile->first_key, tile->from), size);
+    const ir_expr *last = ir_div(b, ir_add(b, tile->first_key, ir_sub(b, tile->to, ql_i(c, 1))), size);
+    const ir_expr *n = ir_for_begin(b, "column_of_table", first, ir_add(b, last, ql_i(c, 1)), 1, false);
+    segment s = {.page_key = ir_let(b, "page_key", ir_mul(b, n, size))};
+    s.page = mha_kv_row_at(c->m, &c->e, c->kv_head, s.page_key).index[0];
+    const ir_expr *lo = ir_let(b, "page_from", ir_sub(b, s.page_key, tile->first_key));
+    s.lo = ir_let(b, "page_lo", ir_max(b, lo, tile->from));
+    s.hi = ir_let(b, "page_hi", ir_min(b, ir_add(b, lo, size), tile->to));
+    add_segment(c, tile, t, &s);
     ir_for_end(b);
 }
 
 static void end(q_lanes *c, const q_lanes_tile *tile, const value_tile *t) {
     ir_builder *b = c->b;
     const ir_expr *column = ql_unrolled(c, "dd", t->columns);
-    const ir_expr *v = ql_unrolled(c, "v", c->s->value_vectors);
-    ir_store(b, output_at(c, tile, t, column, v), ir_load(b, ir_at(b, t->acc, c->s->lanes, 2, column, v)));
+    const ir_expr *v = ql_unrolled(c, "v", c->m->s->value_vectors);
+    ir_store(b, output_at(c, tile, t, column, v), ir_load(b, ir_at(b, t->acc, c->m->lanes, 2, column, v)));
     ir_for_end(b);
     ir_for_end(b);
 }
 
-static void register_tile(q_lanes *c, const q_lanes_tile *tile, const ir_expr *first, int64_t columns,
-                          const ir_expr *vector) {
-    value_tile t = {.first = first, .columns = columns, .vector = vector};
-    t.acc = ql_registers(c, "acc", 2, (int64_t[]){columns, c->s->value_vectors});
-    begin(c, tile, &t);
-    const ir_expr *keys = c->p->is_causal ? tile->full_keys : tile->keys;
-    const int32_t unroll = c->s->value_unroll;
-    accumulate(c, tile, &t, ql_i(c, 0), ir_sub(c->b, keys, ql_i(c, unroll - 1)), unroll, false);
-    if (unroll > 1) {
-        const ir_expr *done = ir_let(c->b, "done", ir_sub(c->b, keys, ir_mod(c->b, keys, ql_i(c, unroll))));
-        accumulate(c, tile, &t, done, keys, 1, false);
-    }
-    if (c->p->is_causal) accumulate(c, tile, &t, tile->full_keys, tile->keys, 1, true);
-    end(c, tile, &t);
-}
-
-void ql_values(q_lanes *c, const q_lanes_tile *tile) {
+static void register_tile(q_lanes *c, const q_lanes_tile *tile, value_tile *t) {
     ir_builder *b = c->b;
-    const int64_t columns = c->s->value_rows, whole = c->p->head_dim_v / columns, rest = c->p->head_dim_v % columns;
-    const ir_expr *vector =
-        ir_for_begin(b, "vector", ql_i(c, 0), ql_i(c, c->s->score_vectors), c->s->value_vectors, false);
+    t->vector = ir_for_begin(b, "vector", ql_i(c, 0), ql_i(c, c->m->s->score_vectors), c->m->s->value_vectors, false);
+    t->acc = ql_registers(c, "acc", 2, (int64_t[]){t->columns, c->m->s->value_vectors});
+    begin(c, tile, t);
+    if (c->m->p->page_size)
+        add_pages(c, tile, t);
+    else
+        add_segment(c, tile, t, &(segment){.lo = tile->from, .hi = tile->to});
+    end(c, tile, t);
+    ir_for_end(b);
+}
+
+/* All columns of V, `columns` at a time and then those that are left over. */
+static void all_columns(q_lanes *c, const q_lanes_tile *tile, int64_t columns, bool masked) {
+    ir_builder *b = c->b;
+    const int64_t whole = c->m->p->head_dim_v / columns, rest = c->m->p->head_dim_v % columns;
     const ir_expr *n = ir_for_begin(b, "value_tile", ql_i(c, 0), ql_i(c, whole), 1, false);
-    register_tile(c, tile, ir_let(b, "column", ir_mul(b, n, ql_i(c, columns))), columns, vector);
+    value_tile t = {.columns = columns, .masked = masked};
+    t.first = ir_let(b, "column", ir_mul(b, n, ql_i(c, columns)));
+    register_tile(c, tile, &t);
     ir_for_end(b);
-    if (rest) register_tile(c, tile, ql_i(c, whole * columns), rest, vector);
-    ir_for_end(b);
+    if (!rest) return;
+    t = (value_tile){.columns = rest, .masked = masked, .first = ql_i(c, whole * columns)};
+    register_tile(c, tile, &t);
+}
+
+/* Hidden values that would do harm are rare: their tiles go column by column, which is slow and little code. */
+void ql_values(q_lanes *c, const q_lanes_tile *tile) {
+    if (tile->is_harmless) ir_if_begin(c->b, tile->is_harmless);
+    all_columns(c, tile, c->m->s->value_rows, false);
+    if (!tile->is_harmless) return;
+    ir_if_else(c->b);
+    all_columns(c, tile, 1, true);
+    ir_if_end(c->b);
 }

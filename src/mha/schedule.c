@@ -7,22 +7,25 @@
 typedef struct number_field {
     const char *name;
     size_t offset;
+    int least;
 } number_field;
 
 static const number_field fields[] = {
-    {"lanes", offsetof(attune_schedule, lanes)},
-    {"score_rows", offsetof(attune_schedule, score_rows)},
-    {"score_vectors", offsetof(attune_schedule, score_vectors)},
-    {"score_unroll", offsetof(attune_schedule, score_unroll)},
-    {"value_rows", offsetof(attune_schedule, value_rows)},
-    {"value_vectors", offsetof(attune_schedule, value_vectors)},
-    {"value_unroll", offsetof(attune_schedule, value_unroll)},
-    {"q_vectors", offsetof(attune_schedule, q_vectors)},
-    {"kv_tile", offsetof(attune_schedule, kv_tile)},
+    {"lanes", offsetof(attune_schedule, lanes), 1},
+    {"score_rows", offsetof(attune_schedule, score_rows), 1},
+    {"score_vectors", offsetof(attune_schedule, score_vectors), 1},
+    {"score_unroll", offsetof(attune_schedule, score_unroll), 1},
+    {"value_rows", offsetof(attune_schedule, value_rows), 1},
+    {"value_vectors", offsetof(attune_schedule, value_vectors), 1},
+    {"value_unroll", offsetof(attune_schedule, value_unroll), 1},
+    {"q_vectors", offsetof(attune_schedule, q_vectors), 1},
+    {"kv_tile", offsetof(attune_schedule, kv_tile), 1},
+    {"kv_chunk", offsetof(attune_schedule, kv_chunk), 0},
 };
 enum { NUM_FIELDS = sizeof fields / sizeof *fields };
 
-static const char *const strategy_names[ATTUNE_STRATEGY_COUNT] = {[ATTUNE_Q_LANES] = "q_lanes"};
+static const char *const strategy_names[ATTUNE_STRATEGY_COUNT] = {
+    [ATTUNE_Q_LANES] = "q_lanes", [ATTUNE_D_LANES] = "d_lanes"};
 
 static int32_t *number_at(attune_schedule *s, int field) {
     return (int32_t *)(void *)((char *)s + fields[field].offset);
@@ -34,8 +37,8 @@ static attune_status parse_strategy(const mha_pair *pair, attune_strategy *out, 
             *out = (attune_strategy)i;
             return ATTUNE_OK;
         }
-    return at_fail(err, ATTUNE_INVALID_SCHEDULE, "strategy is '%.*s'; it must be q_lanes", pair->value_length,
-                   pair->value);
+    return at_fail(err, ATTUNE_INVALID_SCHEDULE, "strategy is '%.*s'; it must be q_lanes or d_lanes",
+                   pair->value_length, pair->value);
 }
 
 static attune_status parse_pair(void *user, const mha_pair *pair, at_error *err) {
@@ -46,15 +49,15 @@ static attune_status parse_pair(void *user, const mha_pair *pair, at_error *err)
         int64_t value;
         attune_status status = mha_value_int(pair, ATTUNE_INVALID_SCHEDULE, &value, err);
         if (status) return status;
-        if (value < 1 || value > INT32_MAX)
-            return at_fail(err, ATTUNE_INVALID_SCHEDULE, "%s is %lld; it must be from 1 to %d", fields[i].name,
-                           (long long)value, INT32_MAX);
+        if (value < fields[i].least || value > INT32_MAX)
+            return at_fail(err, ATTUNE_INVALID_SCHEDULE, "%s is %lld; it must be from %d to %d", fields[i].name,
+                           (long long)value, fields[i].least, INT32_MAX);
         *number_at(s, i) = (int32_t)value;
         return ATTUNE_OK;
     }
     return at_fail(err, ATTUNE_INVALID_SCHEDULE,
                    "'%.*s' is not a field of a schedule; there are: strategy, lanes, score_rows, score_vectors, "
-                   "score_unroll, value_rows, value_vectors, value_unroll, q_vectors, kv_tile",
+                   "score_unroll, value_rows, value_vectors, value_unroll, q_vectors, kv_tile, kv_chunk",
                    pair->key_length, pair->key);
 }
 
@@ -92,33 +95,49 @@ size_t mha_schedule_print(const attune_schedule *schedule, char *text, size_t ca
 /* ---- legality ---- */
 
 /* Bounds that keep code and scratch small: a register tile of more accumulators than this only spills. */
-enum { MAX_ACCUMULATORS = 64, MAX_UNROLL = 16, MAX_Q_VECTORS = 64, MAX_KV_TILE = 4096 };
+enum { MAX_ACCUMULATORS = 64, MAX_D_ACCUMULATORS = 32, MAX_UNROLL = 16, MAX_Q_VECTORS = 64, MAX_KV_TILE = 4096 };
 
 typedef struct rule {
     bool kept;
     const char *sentence;
 } rule;
 
-attune_status mha_schedule_check(const attune_problem *p, const attune_schedule *s, const at_target *target,
+static int max_lanes(const attune_problem *p, const at_target *target) {
+    return target->vector_bytes / (p->softmax_precision == ATTUNE_F64 ? 8 : 4);
+}
+
+static attune_status check_rules(const attune_problem *p, const attune_schedule *s, const at_target *target,
+                                 const rule *rules, size_t count, at_error *err) {
+    for (size_t i = 0; i < count; i++) {
+        if (rules[i].kept) continue;
+        char text[256];
+        mha_schedule_print(s, text, sizeof text);
+        return at_fail(err, ATTUNE_INVALID_SCHEDULE, "%s (%s; head_dim=%lld, head_dim_v=%lld, isa %s has %d lanes)",
+                       rules[i].sentence, text, (long long)p->head_dim, (long long)p->head_dim_v, target->name,
+                       max_lanes(p, target));
+    }
+    return ATTUNE_OK;
+}
+
+#define CHECK(rules) check_rules(p, s, target, rules, sizeof(rules) / sizeof *(rules), err)
+
+static attune_status check_lanes(const attune_problem *p, const attune_schedule *s, const at_target *target,
                                  at_error *err) {
-    if (check_struct(s, err)) return ATTUNE_INVALID_ARGUMENT;
-    if ((unsigned)s->strategy >= ATTUNE_STRATEGY_COUNT)
-        return at_fail(err, ATTUNE_INVALID_SCHEDULE, "strategy is %d, which is no attune_strategy", (int)s->strategy);
-    attune_schedule copy = *s;
-    for (int i = 0; i < NUM_FIELDS; i++)
-        if (*number_at(&copy, i) < 1)
-            return at_fail(err, ATTUNE_INVALID_SCHEDULE, "%s is %d; it must be at least 1", fields[i].name,
-                           *number_at(&copy, i));
-    const int max_lanes = target->vector_bytes / 4;
     const rule rules[] = {
-        {s->lanes <= max_lanes && !(s->lanes & (s->lanes - 1)),
+        {s->lanes <= max_lanes(p, target) && !(s->lanes & (s->lanes - 1)),
          "lanes must be a power of two that fits the ISA's vectors"},
+    };
+    return CHECK(rules);
+}
+
+static attune_status check_q_lanes(const attune_problem *p, const attune_schedule *s, const at_target *target,
+                                   at_error *err) {
+    const rule rules[] = {
         {s->q_vectors <= MAX_Q_VECTORS, "q_vectors must be at most 64"},
         {s->score_vectors <= s->q_vectors && s->q_vectors % s->score_vectors == 0,
          "score_vectors must divide q_vectors"},
         {s->value_vectors <= s->score_vectors && s->score_vectors % s->value_vectors == 0,
          "value_vectors must divide score_vectors"},
-        {s->score_rows <= p->seq_kv, "score_rows must not exceed seq_kv"},
         {s->score_rows * (int64_t)s->score_vectors <= MAX_ACCUMULATORS,
          "score_rows * score_vectors must be at most 64"},
         {s->value_rows <= p->head_dim_v, "value_rows must not exceed head_dim_v"},
@@ -129,15 +148,54 @@ attune_status mha_schedule_check(const attune_problem *p, const attune_schedule 
         {s->value_unroll <= MAX_UNROLL, "value_unroll must be at most 16"},
         {s->kv_tile % s->score_rows == 0, "score_rows must divide kv_tile"},
         {s->kv_tile <= MAX_KV_TILE, "kv_tile must be at most 4096"},
+        {s->kv_chunk == 0, "kv_chunk is for d_lanes: it must be 0"},
     };
-    for (size_t i = 0; i < sizeof rules / sizeof *rules; i++) {
-        if (rules[i].kept) continue;
-        char text[256];
-        mha_schedule_print(s, text, sizeof text);
-        return at_fail(err, ATTUNE_INVALID_SCHEDULE,
-                       "%s (%s; seq_kv=%lld, head_dim=%lld, head_dim_v=%lld, isa %s has %d lanes)", rules[i].sentence,
-                       text, (long long)p->seq_kv, (long long)p->head_dim, (long long)p->head_dim_v, target->name,
-                       max_lanes);
-    }
-    return ATTUNE_OK;
+    return CHECK(rules);
+}
+
+static attune_status check_d_lanes(const attune_problem *p, const attune_schedule *s, const at_target *target,
+                                   at_error *err) {
+    const rule rules[] = {
+        {p->op == ATTUNE_ATTENTION, "d_lanes computes op=attention only"},
+        {s->q_vectors == 1, "q_vectors must be 1 for d_lanes"},
+        {s->score_rows * (int64_t)s->score_vectors <= MAX_D_ACCUMULATORS,
+         "score_rows * score_vectors must be at most 32 for d_lanes"},
+        {s->value_rows * (int64_t)s->value_vectors <= MAX_D_ACCUMULATORS,
+         "value_rows * value_vectors must be at most 32 for d_lanes"},
+        {s->score_unroll <= MAX_UNROLL, "score_unroll must be at most 16"},
+        {s->value_unroll <= MAX_UNROLL, "value_unroll must be at most 16"},
+        {s->value_rows * (int64_t)s->value_unroll <= MAX_D_ACCUMULATORS,
+         "value_rows * value_unroll must be at most 32 for d_lanes"},
+        {s->kv_tile % s->score_rows == 0, "score_rows must divide kv_tile"},
+        {s->kv_tile % s->lanes == 0, "lanes must divide kv_tile for d_lanes"},
+        {s->kv_tile <= MAX_KV_TILE, "kv_tile must be at most 4096"},
+        {s->kv_chunk >= s->kv_tile && s->kv_chunk % s->kv_tile == 0, "kv_tile must divide kv_chunk"},
+    };
+    return CHECK(rules);
+}
+
+/* Rows are the same bits in every schedule only if all schedules rescale after the same keys. */
+static attune_status check_reproducible(const attune_problem *p, const attune_schedule *s, at_error *err) {
+    const int32_t kv_tile = mha_reproducible_kv_tile(p);
+    if (s->kv_tile == kv_tile) return ATTUNE_OK;
+    return at_fail(err, ATTUNE_INVALID_SCHEDULE, "kv_tile is %d; a reproducible problem of these head sizes needs %d",
+                   (int)s->kv_tile, (int)kv_tile);
+}
+
+attune_status mha_schedule_check(const attune_problem *p, const attune_schedule *s, const at_target *target,
+                                 at_error *err) {
+    if (check_struct(s, err)) return ATTUNE_INVALID_ARGUMENT;
+    if ((unsigned)s->strategy >= ATTUNE_STRATEGY_COUNT)
+        return at_fail(err, ATTUNE_INVALID_SCHEDULE, "strategy is %d, which is no attune_strategy", (int)s->strategy);
+    attune_schedule copy = *s;
+    for (int i = 0; i < NUM_FIELDS; i++)
+        if (*number_at(&copy, i) < fields[i].least)
+            return at_fail(err, ATTUNE_INVALID_SCHEDULE, "%s is %d; it must be at least %d", fields[i].name,
+                           *number_at(&copy, i), fields[i].least);
+    const attune_status status = check_lanes(p, s, target, err);
+    if (status) return status;
+    if (p->op == ATTUNE_ATTENTION && p->reproducible && check_reproducible(p, s, err)) return ATTUNE_INVALID_SCHEDULE;
+    if (s->strategy == ATTUNE_D_LANES) return check_d_lanes(p, s, target, err);
+    /* Rotating and merging have no tiles. */
+    return p->op == ATTUNE_ROTARY || p->op == ATTUNE_MERGE ? ATTUNE_OK : check_q_lanes(p, s, target, err);
 }

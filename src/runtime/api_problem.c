@@ -1,8 +1,6 @@
 /* The public functions on problems, schedules and arguments: mha does the work. */
 #include "runtime/context.h"
 
-#include <string.h>
-
 attune_status attune_problem_parse(const char *text, attune_problem *problem) {
     at_error err = {0};
     if (!text || !problem)
@@ -34,19 +32,50 @@ double attune_problem_flops(const attune_problem *problem) {
 
 attune_status attune_arguments_init(attune_arguments *arguments, const attune_problem *problem) {
     at_error err = {0};
-    attune_problem p;
+    attune_problem canonical;
+    at_signature signature;
     if (!arguments || !problem) {
         at_fail(&err, ATTUNE_INVALID_ARGUMENT, "attune_arguments_init was given NULL");
+    } else if (mha_canonicalize(problem, &canonical, &err) == ATTUNE_OK) {
+        at_signature_init(&signature, &canonical);
+        *arguments = signature.defaults;
+    }
+    return at_report(&err);
+}
+
+_Static_assert((int)ATTUNE_MAX_TENSORS >= (int)MHA_NUM_TENSORS, "every problem's tensors fit");
+
+static attune_tensor public_tensor(const mha_tensor *t, const at_settled *settled, const int64_t strides[4]) {
+    attune_tensor tensor = {.name = t->name,
+                            .dtype = t->dtype,
+                            .rank = t->rank,
+                            .is_input = (t->access & IR_IN) != 0,
+                            .is_output = (t->access & IR_OUT) != 0,
+                            .pointer_offset = t->pointer};
+    for (int d = 0; d < t->rank; d++) {
+        tensor.dims[d] = settled->sizes.of[t->dims[d]];
+        tensor.strides[d] = strides[d];
+    }
+    return tensor;
+}
+
+attune_status attune_tensors(const attune_problem *problem, const attune_arguments *arguments,
+                             attune_tensor tensors[ATTUNE_MAX_TENSORS], size_t *count) {
+    at_error err = {0};
+    attune_problem canonical;
+    at_signature signature;
+    at_settled settled;
+    if (!problem || !tensors || !count) {
+        at_fail(&err, ATTUNE_INVALID_ARGUMENT, "attune_tensors was given NULL");
         return at_report(&err);
     }
-    if (mha_canonicalize(problem, &p, &err)) return at_report(&err);
-    *arguments = (attune_arguments){
-        .struct_size = sizeof *arguments, .batch = p.batch, .num_heads = p.num_heads, .num_kv_heads = p.num_kv_heads};
-    memcpy(arguments->q_strides, p.q_strides, sizeof p.q_strides);
-    memcpy(arguments->k_strides, p.k_strides, sizeof p.k_strides);
-    memcpy(arguments->v_strides, p.v_strides, sizeof p.v_strides);
-    memcpy(arguments->out_strides, p.out_strides, sizeof p.out_strides);
-    memcpy(arguments->lse_strides, p.lse_strides, sizeof p.lse_strides);
+    *count = 0;
+    if (mha_canonicalize(problem, &canonical, &err)) return at_report(&err);
+    at_signature_init(&signature, &canonical);
+    if (at_call_settle(&signature, arguments ? arguments : &signature.defaults, &settled, &err)) return at_report(&err);
+    for (size_t i = 0; i < signature.count; i++)
+        tensors[i] = public_tensor(&signature.tensors[i], &settled, settled.strides[i]);
+    *count = signature.count;
     return ATTUNE_OK;
 }
 

@@ -1,154 +1,129 @@
-/* The arguments of one run: sizes and strides as compiled, pointers aligned, nothing that overlaps. */
-#include "runtime/kernel.h"
+#include "runtime/call.h"
 
 #include <string.h>
 
-/* The strides of both structs lie in the same order without gaps, so that one comparison tells a call that repeats the
- * compiled problem from one that has to be checked anew. */
+/* All sizes and strides of a call lie in one piece of attune_arguments, so that one comparison tells a call that
+ * repeats the problem from one that has to be settled anew. */
 enum {
-    STRIDE_BYTES = offsetof(attune_problem, lse_strides) + sizeof(int64_t[3]) - offsetof(attune_problem, q_strides)
+    SIZES_BEGIN = offsetof(attune_arguments, batch),
+    SIZES_BYTES = offsetof(attune_arguments, rotary_batch_stride) + sizeof(int64_t) - SIZES_BEGIN
 };
-_Static_assert(offsetof(attune_arguments, lse_strides) - offsetof(attune_arguments, q_strides) ==
-                   offsetof(attune_problem, lse_strides) - offsetof(attune_problem, q_strides),
-               "strides have the same order in problem and arguments");
+_Static_assert(SIZES_BYTES == 54 * sizeof(int64_t) &&
+                   offsetof(attune_arguments, attn_mask) == SIZES_BEGIN + SIZES_BYTES,
+               "a new size or stride: it must lie between batch and rotary_batch_stride");
 
-static bool same_sizes(const attune_problem *p, const attune_arguments *a) {
-    const size_t used = p->has_lse ? STRIDE_BYTES : STRIDE_BYTES - sizeof p->lse_strides;
-    return a->batch == p->batch && a->num_heads == p->num_heads && a->num_kv_heads == p->num_kv_heads &&
-           !memcmp(a->q_strides, p->q_strides, used);
+/* What pointers to tensors without elements are replaced by: kernels and interpreter never see NULL. */
+static _Alignas(64) char nothing[64];
+
+/* ---- The signature ---- */
+
+static void fill_defaults(const at_signature *s, attune_arguments *a) {
+    const attune_problem *p = &s->problem;
+    *a = (attune_arguments){.struct_size = sizeof *a,
+                            .batch = p->batch,
+                            .num_heads = p->num_heads,
+                            .num_kv_heads = p->num_kv_heads,
+                            .seq_q = p->seq_q > 0 ? p->seq_q : 0,
+                            .seq_kv = p->seq_kv > 0 ? p->seq_kv : 0,
+                            .seq_new = p->seq_new > 0 ? p->seq_new : 0,
+                            .num_rows = p->num_rows > 0 ? p->num_rows : 0};
+    for (size_t i = 0; i < s->count; i++) {
+        const mha_tensor *t = &s->tensors[i];
+        if (t->problem_strides)
+            memcpy((char *)a + t->arguments_strides, (const char *)p + t->problem_strides,
+                   (size_t)t->rank * sizeof(int64_t));
+    }
 }
 
-static attune_status check_inner(const char *name, int64_t actual, int64_t compiled, at_error *err) {
-    if (actual == compiled) return ATTUNE_OK;
-    return at_fail(err, ATTUNE_INVALID_ARGUMENT, "the innermost stride of %s is %lld; the kernel was compiled for %lld",
-                   name, (long long)actual, (long long)compiled);
+static attune_status check_struct(const attune_arguments *a, at_error *err) {
+    if (a->struct_size == sizeof *a) return ATTUNE_OK;
+    return at_fail(err, ATTUNE_INVALID_ARGUMENT,
+                   "attune_arguments.struct_size is %zu, expected %zu: use attune_arguments_init", a->struct_size,
+                   sizeof *a);
 }
 
-/* Other sizes than the compiled ones: the problem they make must be a legal one of the same kernel. */
-static attune_status check_sizes(const attune_problem *compiled, const attune_arguments *a, attune_problem *actual,
-                                 at_error *err) {
-    if (a->batch < 1 || a->num_heads < 1 || a->num_kv_heads < 1)
-        return at_fail(err, ATTUNE_INVALID_ARGUMENT,
-                       "batch is %lld, num_heads %lld, num_kv_heads %lld; each must be at least 1", (long long)a->batch,
-                       (long long)a->num_heads, (long long)a->num_kv_heads);
-    const int64_t group = compiled->num_heads / compiled->num_kv_heads;
-    if (a->num_heads % a->num_kv_heads || a->num_heads / a->num_kv_heads != group)
-        return at_fail(err, ATTUNE_INVALID_ARGUMENT,
-                       "num_heads is %lld and num_kv_heads %lld; the kernel was compiled for groups of %lld",
-                       (long long)a->num_heads, (long long)a->num_kv_heads, (long long)group);
-    attune_problem wanted = *compiled;
-    wanted.batch = a->batch;
-    wanted.num_heads = a->num_heads;
-    wanted.num_kv_heads = a->num_kv_heads;
-    memcpy(wanted.q_strides, a->q_strides, STRIDE_BYTES);
-    at_error why = {0};
-    if (mha_canonicalize(&wanted, actual, &why)) return at_fail(err, ATTUNE_INVALID_ARGUMENT, "%s", why.message);
-    if (check_inner("q", actual->q_strides[3], compiled->q_strides[3], err) ||
-        check_inner("k", actual->k_strides[3], compiled->k_strides[3], err) ||
-        check_inner("v", actual->v_strides[3], compiled->v_strides[3], err) ||
-        check_inner("out", actual->out_strides[3], compiled->out_strides[3], err) ||
-        (compiled->has_lse && check_inner("lse", actual->lse_strides[2], compiled->lse_strides[2], err)))
+static attune_status finish(const at_signature *s, const attune_arguments *a, at_settled *out, at_error *err) {
+    if (at_sizes_finish(s, a, &out->sizes, err) || at_strides_settle(s, a, out, err)) return ATTUNE_INVALID_ARGUMENT;
+    mha_scalars(&s->problem, &out->sizes, s->tensors, s->count, out->strides, out->scalars);
+    out->flops = mha_call_flops(&s->problem, &out->sizes);
+    out->is_empty = true;
+    for (size_t i = 0; i < s->count; i++)
+        if ((s->tensors[i].access & IR_OUT) && out->bytes[i]) out->is_empty = false;
+    return ATTUNE_OK;
+}
+
+void at_signature_init(at_signature *s, const attune_problem *canonical) {
+    memset(s, 0, sizeof *s);
+    s->problem = *canonical;
+    s->count = mha_tensors(canonical, s->tensors);
+    memset(s->place, -1, sizeof s->place);
+    for (size_t i = 0; i < s->count; i++) s->place[s->tensors[i].id] = (signed char)i;
+    mha_compiled_sizes(canonical, &s->compiled);
+    s->parameters = mha_parameters_of(canonical);
+    s->has_position = mha_positions_matter(canonical);
+    s->has_entry_tables = s->place[MHA_CU_SEQLENS_Q] >= 0 || s->place[MHA_CU_SEQLENS_KV] >= 0 ||
+                          s->place[MHA_KV_LENS] >= 0 || s->place[MHA_CAUSAL_OFFSETS] >= 0 ||
+                          s->place[MHA_BLOCK_TABLE] >= 0;
+    fill_defaults(s, &s->defaults);
+    const int64_t zeros[MHA_NUM_TENSORS][4] = {{0}};
+    int64_t scalars[MHA_MAX_SCALARS];
+    s->num_scalars = mha_scalars(canonical, &s->compiled, s->tensors, s->count, zeros, scalars);
+    at_open open;
+    at_longest longest;
+    /* What index tensors may change is settled call by call. */
+    if (at_sizes_begin(s, &s->defaults, &s->settled.sizes, &open, NULL) || open.q || open.kv) return;
+    if (!s->has_entry_tables && at_tables_check_entries(s, &s->defaults, &s->settled.sizes, &longest, NULL)) return;
+    s->is_settled = finish(s, &s->defaults, &s->settled, NULL) == ATTUNE_OK;
+}
+
+/* ---- Settling ---- */
+
+attune_status at_call_settle(const at_signature *s, const attune_arguments *a, at_settled *out, at_error *err) {
+    at_open open;
+    if (check_struct(a, err) || at_sizes_begin(s, a, &out->sizes, &open, err)) return ATTUNE_INVALID_ARGUMENT;
+    return finish(s, a, out, err);
+}
+
+/* The same with the pointers there, index tensors read and checked. */
+static attune_status settle(const at_signature *s, const attune_arguments *a, at_settled *out, at_error *err) {
+    at_open open;
+    at_longest longest;
+    if (check_struct(a, err) || at_sizes_begin(s, a, &out->sizes, &open, err) ||
+        at_tables_check_entries(s, a, &out->sizes, &longest, err))
+        return ATTUNE_INVALID_ARGUMENT;
+    if (open.q) out->sizes.of[MHA_SEQ_Q] = longest.q;
+    if (open.kv) out->sizes.of[MHA_SEQ_KV] = longest.kv;
+    return finish(s, a, out, err);
+}
+
+static attune_status take_pointers(const at_signature *s, const attune_arguments *a, at_call *call, at_error *err) {
+    for (size_t i = 0; i < s->count; i++) {
+        const void *pointer = nothing;
+        const uint64_t bytes = call->settled->bytes[i];
+        uintptr_t end;
+        if (bytes && at_call_pointer(&s->tensors[i], a, &pointer, err)) return ATTUNE_INVALID_ARGUMENT;
+        if (__builtin_add_overflow((uintptr_t)pointer, bytes, &end))
+            return at_fail(err, ATTUNE_INVALID_ARGUMENT,
+                           "%s has %llu bytes from %p on: beyond the end of the address space", s->tensors[i].name,
+                           (unsigned long long)bytes, pointer);
+        call->buffers[i] = (void *)pointer;
+    }
+    return ATTUNE_OK;
+}
+
+attune_status at_call_make(const at_signature *s, const attune_arguments *a, at_call *call, at_error *err) {
+    if (s->is_settled && a->struct_size == sizeof *a &&
+        !memcmp((const char *)a + SIZES_BEGIN, (const char *)&s->defaults + SIZES_BEGIN, SIZES_BYTES)) {
+        at_longest longest;
+        if (s->has_entry_tables && at_tables_check_entries(s, a, &s->settled.sizes, &longest, err))
+            return ATTUNE_INVALID_ARGUMENT;
+        call->settled = &s->settled;
+    } else {
+        if (settle(s, a, &call->own, err)) return ATTUNE_INVALID_ARGUMENT;
+        call->settled = &call->own;
+    }
+    if (take_pointers(s, a, call, err) || at_overlap_check(s, call->settled, call->buffers, err) ||
+        at_tables_check_ids(s, a, &call->settled->sizes, err))
         return ATTUNE_INVALID_ARGUMENT;
     return ATTUNE_OK;
-}
-
-attune_status at_call_sizes(const attune_problem *compiled, const attune_arguments *arguments, at_call *call,
-                            attune_problem *actual, at_error *err) {
-    if (arguments->struct_size != sizeof *arguments)
-        return at_fail(err, ATTUNE_INVALID_ARGUMENT,
-                       "attune_arguments.struct_size is %zu, expected %zu: use attune_arguments_init",
-                       arguments->struct_size, sizeof *arguments);
-    if (same_sizes(compiled, arguments)) {
-        *actual = *compiled;
-    } else if (check_sizes(compiled, arguments, actual, err)) {
-        return ATTUNE_INVALID_ARGUMENT;
-    }
-    attune_arguments settled = *arguments;
-    memcpy(settled.q_strides, actual->q_strides, STRIDE_BYTES);
-    mha_scalars(&settled, call->scalars);
-    return ATTUNE_OK;
-}
-
-/* ---- Pointers ---- */
-
-typedef struct tensor {
-    const char *name;
-    const void *data;
-    const int64_t *dims, *strides;
-    int rank;
-    bool output;
-    uintptr_t begin, end;
-} tensor;
-
-static attune_status locate(tensor *t, at_error *err) {
-    if (!t->data) return at_fail(err, ATTUNE_INVALID_ARGUMENT, "the pointer to %s is NULL", t->name);
-    t->begin = (uintptr_t)t->data;
-    if (t->begin % sizeof(float))
-        return at_fail(err, ATTUNE_INVALID_ARGUMENT, "the pointer to %s (%p) is not aligned to %zu bytes", t->name,
-                       t->data, sizeof(float));
-    /* Strides are not negative and the extent was checked, so the last element is the highest. */
-    uint64_t elements = 1;
-    for (int i = 0; i < t->rank; i++) elements += (uint64_t)(t->dims[i] - 1) * (uint64_t)t->strides[i];
-    if (__builtin_add_overflow(t->begin, elements * sizeof(float), &t->end))
-        return at_fail(err, ATTUNE_INVALID_ARGUMENT, "%s reaches beyond the end of the address space", t->name);
-    return ATTUNE_OK;
-}
-
-/* Whether two tensors that share a range of memory still share no element, as the columns of one packed buffer do: for
- * some stride of the output, all dimensions whose stride is no multiple of it reach less far, and the addresses of both
- * modulo it are in intervals that do not meet. Sufficient only. */
-static bool interleaved(const tensor *output, const tensor *other) {
-    for (int i = 0; i < output->rank; i++) {
-        const uint64_t period = (uint64_t)output->strides[i] * sizeof(float);
-        if (output->dims[i] == 1 || period == 0) continue;
-        uint64_t reach[2] = {sizeof(float), sizeof(float)};
-        const tensor *const both[2] = {output, other};
-        for (int t = 0; t < 2; t++)
-            for (int d = 0; d < both[t]->rank; d++) {
-                const uint64_t step = (uint64_t)both[t]->strides[d] * sizeof(float);
-                if (step % period) reach[t] += (uint64_t)(both[t]->dims[d] - 1) * step;
-            }
-        /* How far behind the output's first element the other's is, modulo the period. */
-        const uint64_t distance = other->begin >= output->begin
-                                      ? (other->begin - output->begin) % period
-                                      : (period - (output->begin - other->begin) % period) % period;
-        if (distance >= reach[0] && period - distance >= reach[1]) return true;
-    }
-    return false;
-}
-
-static attune_status check_overlap(const tensor *tensors, size_t count, at_error *err) {
-    for (size_t i = 0; i < count; i++) {
-        if (!tensors[i].output) continue;
-        for (size_t j = 0; j < count; j++) {
-            if (j == i || tensors[i].begin >= tensors[j].end || tensors[j].begin >= tensors[i].end) continue;
-            if (interleaved(&tensors[i], &tensors[j])) continue;
-            return at_fail(err, ATTUNE_INVALID_ARGUMENT, "the output %s overlaps %s", tensors[i].name, tensors[j].name);
-        }
-    }
-    return ATTUNE_OK;
-}
-
-attune_status at_call_make(const attune_problem *compiled, const attune_arguments *arguments, at_call *call,
-                           at_error *err) {
-    attune_problem p;
-    const attune_status status = at_call_sizes(compiled, arguments, call, &p, err);
-    if (status) return status;
-    const int64_t q[] = {p.batch, p.num_heads, p.seq_q, p.head_dim};
-    const int64_t k[] = {p.batch, p.num_kv_heads, p.seq_kv, p.head_dim};
-    const int64_t v[] = {p.batch, p.num_kv_heads, p.seq_kv, p.head_dim_v};
-    const int64_t out[] = {p.batch, p.num_heads, p.seq_q, p.head_dim_v};
-    tensor tensors[] = {
-        {.name = "q", .data = arguments->q, .dims = q, .strides = p.q_strides, .rank = 4},
-        {.name = "k", .data = arguments->k, .dims = k, .strides = p.k_strides, .rank = 4},
-        {.name = "v", .data = arguments->v, .dims = v, .strides = p.v_strides, .rank = 4},
-        {.name = "out", .data = arguments->out, .dims = out, .strides = p.out_strides, .rank = 4, .output = true},
-        {.name = "lse", .data = arguments->lse, .dims = out, .strides = p.lse_strides, .rank = 3, .output = true},
-    };
-    call->num_buffers = p.has_lse ? 5 : 4;
-    for (size_t i = 0; i < call->num_buffers; i++) {
-        if (locate(&tensors[i], err)) return ATTUNE_INVALID_ARGUMENT;
-        call->buffers[i] = (void *)tensors[i].data;
-    }
-    return check_overlap(tensors, call->num_buffers, err);
 }

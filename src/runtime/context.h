@@ -2,6 +2,7 @@
 #ifndef ATTUNE_RUNTIME_CONTEXT_H
 #define ATTUNE_RUNTIME_CONTEXT_H
 
+#include "runtime/call.h"
 #include "runtime/codegen_client.h"
 #include "runtime/disk_cache.h"
 #include "runtime/loader.h"
@@ -51,9 +52,8 @@ struct attune_kernel {
     double compile_ms;
 
     bool is_mha;            /* else a kernel of attune_ir_compile */
-    attune_problem problem; /* canonical; of the first caller, so batch, heads and outer strides are examples */
+    at_signature signature; /* of the first caller's problem: batch, heads and outer strides are examples */
     attune_schedule schedule;
-    double head_flops; /* of one head of one batch entry */
 
     at_code code;
     at_plan_fn *plan;

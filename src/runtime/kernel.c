@@ -128,6 +128,7 @@ typedef struct make_request {
     attune_context *context;
     const attune_problem *problem;   /* canonical */
     const attune_schedule *schedule; /* explicit, or NULL */
+    at_signature *signature;         /* filled in by make_kernel */
 } make_request;
 
 static double milliseconds(void) {
@@ -136,16 +137,17 @@ static double milliseconds(void) {
     return (double)now.tv_sec * 1e3 + (double)now.tv_nsec * 1e-6;
 }
 
-/* Whether an image takes what mha_scalars and the buffers of the problem are going to give it. */
-static bool image_fits(const void *bytes, const attune_problem *problem) {
+/* Whether an image takes the buffers and scalars that calls of the problem are going to give it. */
+static bool image_fits(const void *bytes, const at_signature *signature) {
     const at_image_header *image = bytes;
-    static const attune_arguments none = {.batch = 1, .num_heads = 1, .num_kv_heads = 1};
-    int64_t scalars[MHA_MAX_SCALARS];
-    return image->num_buffers == (problem->has_lse ? 5u : 4u) && image->num_scalars == mha_scalars(&none, scalars);
+    return image->num_buffers == signature->count && image->num_scalars == signature->num_scalars;
 }
 
-static void name_of(const attune_problem *problem, char *name, size_t capacity) {
-    mha_problem_print(problem, name, capacity);
+/* What symbols are named after, where somebody asks for them: printing a problem takes as long as finding its kernel on
+ * disk. */
+static void name_of(const attune_context *context, const attune_problem *problem, char *name, size_t capacity) {
+    name[0] = '\0';
+    if (context->symbols.enabled) mha_problem_print(problem, name, capacity);
     for (char *c = name; *c; c++)
         if (*c == ' ') *c = '_';
 }
@@ -154,10 +156,8 @@ static void complete(attune_kernel *kernel, const make_request *request, const a
                      const attune_schedule *schedule, attune_origin origin, double started) {
     kernel->node.key = *key;
     kernel->is_mha = true;
-    kernel->problem = *request->problem;
+    kernel->signature = *request->signature;
     kernel->schedule = *schedule;
-    kernel->head_flops =
-        mha_problem_flops(request->problem) / ((double)request->problem->batch * (double)request->problem->num_heads);
     kernel->origin = origin;
     if (origin == ATTUNE_FROM_COMPILER) kernel->compile_ms = milliseconds() - started;
 }
@@ -174,11 +174,11 @@ static attune_status make_from_disk(const make_request *request, const at_key *k
     attune_status status = ATTUNE_OK;
     if (mha_schedule_parse(entry.schedule, &schedule, NULL)) {
         at_disk_cache_reject(&context->disk, key, "its schedule cannot be read");
-    } else if (!image_fits(entry.image, request->problem)) {
+    } else if (!image_fits(entry.image, request->signature)) {
         at_disk_cache_reject(&context->disk, key, "its code takes other arguments");
     } else {
         char name[128];
-        name_of(request->problem, name, sizeof name);
+        name_of(context, request->problem, name, sizeof name);
         status = at_kernel_new(context, entry.image, entry.image_bytes, name, kernel, err);
         if (status == ATTUNE_OK) {
             atomic_fetch_add(&context->disk_hits, 1);
@@ -214,9 +214,9 @@ static attune_status make_by_compiling(const make_request *request, const at_key
         at_emit_stage(context, built->scheduled, built->lowered, ATTUNE_STAGE_IMAGE, &image, &bytes, err);
     if (status) return status;
     char name[128];
-    name_of(request->problem, name, sizeof name);
+    name_of(context, request->problem, name, sizeof name);
     const char *why = at_image_check(image, bytes);
-    if (!why && !image_fits(image, request->problem)) why = "it takes other arguments than the problem gives";
+    if (!why && !image_fits(image, request->signature)) why = "it takes other arguments than the problem gives";
     if (why)
         status = at_fail(err, ATTUNE_CODEGEN_FAILED, "the code generator gave a bad image: %s", why);
     else
@@ -270,6 +270,7 @@ static attune_status make_anew(const make_request *request, const at_key *key, a
 static attune_status make_kernel(void *user, const at_key *key, at_cache_node **node, at_error *err) {
     const make_request *request = user;
     attune_kernel *kernel = NULL;
+    at_signature_init(request->signature, request->problem);
     at_error why = {0};
     attune_status status = make_from_disk(request, key, &kernel, &why);
     if (status == ATTUNE_OK && !kernel)
@@ -295,7 +296,8 @@ static attune_status compile_slowly(attune_context *context, const attune_proble
     if (!status && schedule) status = mha_schedule_check(&canonical, schedule, context->target, &err);
     if (status) return at_report(&err);
     at_key_make(&key, &canonical, schedule, &context->machine);
-    make_request request = {context, &canonical, schedule};
+    at_signature signature;
+    make_request request = {context, &canonical, schedule, &signature};
     if (at_memory_cache_get(&context->memory, &key, make_kernel, &request, &node, &err)) return at_report(&err);
     at_memory_cache_alias(&context->memory, node, raw, hash);
     *kernel = (attune_kernel *)node;

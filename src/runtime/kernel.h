@@ -44,15 +44,4 @@ attune_status at_run_machine_code(attune_context *context, const attune_kernel *
 attune_status at_run_interpreter(const attune_context *context, const ir_kernel *kernel, void *const *buffers,
                                  const int64_t *scalars, at_error *err);
 
-/* Checks the arguments of one call against the compiled problem and puts them into the kernel's order. */
-typedef struct at_call {
-    void *buffers[MHA_MAX_BUFFERS];
-    size_t num_buffers;
-    int64_t scalars[MHA_MAX_SCALARS];
-} at_call;
-attune_status at_call_sizes(const attune_problem *compiled, const attune_arguments *arguments, at_call *call,
-                            attune_problem *actual, at_error *err);
-attune_status at_call_make(const attune_problem *compiled, const attune_arguments *arguments, at_call *call,
-                           at_error *err);
-
 #endif

@@ -39,7 +39,7 @@ void at_machine_init(at_machine *machine, const at_target *target) {
 /* All fields are 32 bits wide and follow struct_size without a gap (asserted below), so that a new one cannot be
  * forgotten here. */
 static size_t put_schedule(uint8_t *bytes, size_t size, size_t cap, const attune_schedule *s) {
-    enum { COUNT = (sizeof *s - sizeof s->struct_size) / sizeof(uint32_t) };
+    enum { COUNT = (AT_SCHEDULE_BYTES - sizeof s->struct_size) / sizeof(uint32_t) };
     uint32_t fields[COUNT];
     memcpy(fields, &s->strategy, sizeof fields);
     size = put_u32(bytes, size, cap, COUNT);
@@ -75,41 +75,50 @@ void at_key_name(const at_key *key, char name[AT_NAME_CHARS + 1]) {
     name[AT_NAME_CHARS] = '\0';
 }
 
-/* Writes a 32-bit member and the padding behind it as one zero-extended word: reading the word back does not have to
- * wait for two stores to be merged, which would cost a hit several nanoseconds. */
-#define CLEAR_PADDING(object, type, member)                                                                            \
-    do {                                                                                                               \
-        const uint64_t word = (uint32_t)(object)->member;                                                              \
-        memcpy((char *)(object) + offsetof(type, member), &word, sizeof word);                                         \
-    } while (0)
+_Static_assert(offsetof(attune_schedule, strategy) == sizeof(size_t) &&
+                   (AT_SCHEDULE_BYTES + sizeof(size_t) - 1) / sizeof(size_t) * sizeof(size_t) ==
+                       sizeof(attune_schedule),
+               "a schedule has padding at its end only");
 
-bool at_raw_key_make(at_raw_key *raw, const attune_problem *problem, const attune_schedule *schedule) {
-    if (problem->struct_size != sizeof *problem) return false;
-    raw->problem = *problem;
-    CLEAR_PADDING(&raw->problem, attune_problem, dtype);
-    CLEAR_PADDING(&raw->problem, attune_problem, has_lse);
-    if (!schedule) {
-        memset(&raw->schedule, 0, sizeof raw->schedule);
-        return true;
+/* Raw keys are hashed and compared as bytes. A hole can only lie between a 32-bit member and a wider one. */
+#define FOLLOWS(member, narrow) (offsetof(attune_problem, member) == offsetof(attune_problem, narrow) + 4)
+_Static_assert(FOLLOWS(batch, dtype) && FOLLOWS(causal_offset, causal_align) && FOLLOWS(page_size, softmax_precision) &&
+                   FOLLOWS(attn_mask_dims, short_masks) && FOLLOWS(weights_mode, has_position_ids) &&
+                   FOLLOWS(num_rows, reproducible),
+               "a problem has no padding");
+_Static_assert(sizeof(attune_problem) == 632, "a new field: see to padding above, and to the parts below");
+
+/* XXH3 is several times faster up to 128 bytes than just beyond, so a problem is hashed in parts of that size. All
+ * defaults behind the first part are 0, and most problems leave most of them so: such a part adds nothing. */
+enum { PART = 128, NUM_PARTS = (sizeof(attune_problem) + PART - 1) / PART, LAST = sizeof(attune_problem) % PART };
+_Static_assert(LAST % 16 == 8, "the last part is a short one, and is_zero looks at all of it");
+
+typedef uint64_t word_pair __attribute__((vector_size(16)));
+
+static inline bool is_zero(const char *bytes, size_t size) {
+    word_pair any = {0, 0}, pair;
+    uint64_t last = 0;
+    size_t i = 0;
+#pragma GCC unroll 8
+    for (; i + sizeof pair <= size; i += sizeof pair) {
+        memcpy(&pair, bytes + i, sizeof pair);
+        any |= pair;
     }
-    if (schedule->struct_size != sizeof *schedule) return false;
-    raw->schedule = *schedule;
-    return true;
+    if (i < size) memcpy(&last, bytes + i, sizeof last);
+    return !(any[0] | any[1] | last);
 }
 
-_Static_assert(offsetof(attune_schedule, strategy) == sizeof(size_t) &&
-                   offsetof(attune_schedule, kv_tile) + 4 == sizeof(attune_schedule),
-               "a schedule has no padding");
-_Static_assert(offsetof(attune_problem, batch) == offsetof(attune_problem, dtype) + 8 &&
-                   offsetof(attune_problem, causal_offset) == offsetof(attune_problem, causal_align) + 4 &&
-                   offsetof(attune_problem, q_strides) == offsetof(attune_problem, has_lse) + 8,
-               "the padding of a problem is where at_raw_key_make clears it");
-_Static_assert(sizeof(attune_problem) == 256, "a new field: see to its padding above, and to the halves of 128 bytes");
+static uint64_t mix(uint64_t hash, uint64_t part, uint64_t number) {
+    return (hash + number) * UINT64_C(0x9e3779b97f4a7c15) + part;
+}
 
-/* XXH3 is several times faster up to 128 bytes than just beyond, so the problem is hashed as two halves. */
 uint64_t at_raw_key_hash(const at_raw_key *raw) {
-    const char *bytes = (const char *)&raw->problem;
-    uint64_t hash = XXH3_64bits(bytes, 128) + XXH3_64bits(bytes + 128, 128) * 0x9e3779b97f4a7c15u;
-    if (raw->schedule.struct_size) hash ^= XXH3_64bits(&raw->schedule, sizeof raw->schedule);
+    const char *bytes = (const char *)raw->problem;
+    uint64_t hash = XXH3_64bits(bytes, PART);
+    for (size_t i = 1; i < NUM_PARTS - 1; i++)
+        if (!is_zero(bytes + i * PART, PART)) hash = mix(hash, XXH3_64bits(bytes + i * PART, PART), i);
+    const char *last = bytes + (NUM_PARTS - 1) * PART;
+    if (!is_zero(last, LAST)) hash = mix(hash, XXH3_64bits(last, LAST), NUM_PARTS);
+    if (raw->schedule) hash ^= XXH3_64bits(raw->schedule, AT_SCHEDULE_BYTES);
     return hash ^ hash >> 32;
 }

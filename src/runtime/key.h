@@ -8,6 +8,8 @@
 
 #include "mha/mha.h"
 
+#include <string.h>
+
 enum { AT_MACHINE_BYTES = 256, AT_KEY_BYTES = MHA_KEY_BYTES + AT_MACHINE_BYTES + 128, AT_NAME_CHARS = 32 };
 
 typedef struct at_machine {
@@ -33,15 +35,29 @@ bool at_key_equal(const at_key *a, const at_key *b);
 /* The entry's name as 32 hex digits and a NUL. */
 void at_key_name(const at_key *key, char name[AT_NAME_CHARS + 1]);
 
-/* The caller's problem and schedule as they lie, padding cleared: the key of the first-level lookup, which spares a
- * hit the work of canonicalising. Different raw keys may mean the same kernel, never the other way round. */
+/* The caller's problem and schedule as they lie: the key of the first-level lookup, which spares a hit the work of
+ * canonicalising. It borrows both structs. Different raw keys may mean the same kernel, never the other way round. */
 typedef struct at_raw_key {
-    attune_problem problem;
-    attune_schedule schedule; /* all zero when none was given */
+    const attune_problem *problem;
+    const attune_schedule *schedule; /* NULL if none was given */
 } at_raw_key;
 
+/* What of a schedule means something: behind it lies padding. */
+enum { AT_SCHEDULE_BYTES = offsetof(attune_schedule, kv_chunk) + sizeof(int32_t) };
+
 /* false if the structs are not of this version's size (the slow path then says what is wrong). */
-bool at_raw_key_make(at_raw_key *raw, const attune_problem *problem, const attune_schedule *schedule);
+static inline bool at_raw_key_make(at_raw_key *raw, const attune_problem *problem, const attune_schedule *schedule) {
+    *raw = (at_raw_key){problem, schedule};
+    return problem->struct_size == sizeof *problem && (!schedule || schedule->struct_size == sizeof *schedule);
+}
+
 uint64_t at_raw_key_hash(const at_raw_key *raw);
+
+/* Compares as bytes: -0.0 and 0.0, or two NaNs, may be two keys. */
+static inline bool at_raw_key_equal(const at_raw_key *a, const at_raw_key *b) {
+    if (memcmp(a->problem, b->problem, sizeof *a->problem)) return false;
+    if (!a->schedule || !b->schedule) return a->schedule == b->schedule;
+    return !memcmp(a->schedule, b->schedule, AT_SCHEDULE_BYTES);
+}
 
 #endif

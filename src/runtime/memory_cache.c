@@ -10,7 +10,9 @@ struct at_cache_alias {
     at_cache_alias *next;  /* of the same node; guarded by the cache's mutex */
     at_cache_node *node;
     uint64_t hash;
-    at_raw_key raw;
+    at_raw_key raw; /* of the copies below */
+    attune_problem problem;
+    attune_schedule schedule;
 };
 
 /* A key that one thread is making while others wait. Lives until the last of them has looked. */
@@ -53,7 +55,7 @@ static void add_reference(at_cache_node *node) { atomic_fetch_add_explicit(&node
 static at_cache_alias *shard_search(const at_cache_shard *shard, const at_raw_key *raw, uint64_t hash) {
     if (!shard->num_buckets) return NULL;
     for (at_cache_alias *alias = *bucket_of(shard, hash); alias; alias = alias->chain)
-        if (alias->hash == hash && !memcmp(&alias->raw, raw, sizeof *raw)) return alias;
+        if (alias->hash == hash && at_raw_key_equal(&alias->raw, raw)) return alias;
     return NULL;
 }
 
@@ -121,9 +123,9 @@ static void drop_oldest_alias(at_memory_cache *cache, at_cache_node *node) {
 void at_memory_cache_alias(at_memory_cache *cache, at_cache_node *node, const at_raw_key *raw, uint64_t hash) {
     at_cache_alias *alias = at_alloc(cache->allocator, sizeof *alias);
     if (!alias) return;
-    *alias = (at_cache_alias){.node = node, .hash = hash, .raw = *raw};
-    /* Assignment need not copy padding, and raw keys are compared as bytes. */
-    memcpy(&alias->raw, raw, sizeof *raw);
+    *alias = (at_cache_alias){.node = node, .hash = hash, .problem = *raw->problem};
+    if (raw->schedule) alias->schedule = *raw->schedule;
+    alias->raw = (at_raw_key){&alias->problem, raw->schedule ? &alias->schedule : NULL};
     at_cache_shard *shard = shard_of(cache, hash);
     pthread_mutex_lock(&cache->mutex);
     shard_grow(cache, shard);

@@ -50,13 +50,13 @@ typedef struct phase_job {
     char *scratch;
     size_t scratch_stride;
     uint32_t max_workers;
-    atomic_bool bad_worker;
+    _Atomic uint32_t bad_worker; /* a number beyond max_workers that parallel_for passed, else 0 */
 } phase_job;
 
 static void run_range(void *argument, int64_t begin, int64_t end, uint32_t worker) {
     phase_job *job = argument;
     if (worker >= job->max_workers) {
-        atomic_store(&job->bad_worker, true);
+        atomic_store(&job->bad_worker, worker);
         return;
     }
     const uint32_t saved = ir_fpenv_enter();
@@ -88,8 +88,9 @@ static attune_status run_phases(attune_context *context, const attune_kernel *ke
         if (plan[p] <= 0) continue;
         job.fn = kernel->phases[p].run;
         run_phase(context, &job, run->small, plan[p]);
-        if (atomic_load(&job.bad_worker))
-            return at_fail(err, ATTUNE_INVALID_ARGUMENT, "parallel_for passed a worker number beyond max_workers = %u",
+        const uint32_t bad_worker = atomic_load(&job.bad_worker);
+        if (bad_worker)
+            return at_fail(err, ATTUNE_INVALID_ARGUMENT, "parallel_for passed worker %u; max_workers is %u", bad_worker,
                            context->max_workers);
     }
     return ATTUNE_OK;
@@ -97,7 +98,8 @@ static attune_status run_phases(attune_context *context, const attune_kernel *ke
 
 static attune_status run_in(attune_context *context, const attune_kernel *kernel, const at_run *run,
                             const int64_t *plan, char *workspace, at_error *err) {
-    enum { FEW = 16 };
+    enum { FEW = 32 };
+    _Static_assert((int)FEW >= (int)MHA_NUM_TENSORS, "no call of a problem allocates here");
     const size_t num = run->num_buffers;
     void *few[FEW + AT_MAX_SHARED], **all = few;
     if (!kernel->num_shared) return run_phases(context, kernel, run, run->buffers, plan, workspace, err);
@@ -146,16 +148,15 @@ attune_status at_run_interpreter(const attune_context *context, const ir_kernel 
 attune_status attune_workspace_size(const attune_context *context, const attune_kernel *kernel,
                                     const attune_arguments *arguments, size_t *bytes) {
     at_error err = {0};
-    at_call call;
-    attune_problem actual;
+    at_settled settled;
     int64_t plan[AT_PLAN_WORDS];
     if (!context || !kernel || !arguments || !bytes)
         at_fail(&err, ATTUNE_INVALID_ARGUMENT, "attune_workspace_size was given NULL");
     else if (!kernel->is_mha)
         at_fail(&err, ATTUNE_INVALID_ARGUMENT, "a kernel of attune_ir_compile takes no attune_arguments");
-    else if (at_call_sizes(&kernel->problem, arguments, &call, &actual, &err) == ATTUNE_OK) {
+    else if (at_call_settle(&kernel->signature, arguments, &settled, &err) == ATTUNE_OK) {
         *bytes = 0; /* the interpreter needs none */
-        if (kernel->engine == ATTUNE_ENGINE_JIT) at_plan_workspace(context, kernel, call.scalars, plan, bytes, &err);
+        if (kernel->engine == ATTUNE_ENGINE_JIT) at_plan_workspace(context, kernel, settled.scalars, plan, bytes, &err);
     }
     return at_report(&err);
 }
@@ -171,39 +172,47 @@ attune_status attune_run(attune_context *context, const attune_kernel *kernel, c
                           : "arguments");
     } else if (!kernel->is_mha) {
         at_fail(&err, ATTUNE_INVALID_ARGUMENT, "a kernel of attune_ir_compile is run by attune_ir_run");
-    } else if (at_call_make(&kernel->problem, arguments, &call, &err) == ATTUNE_OK) {
+    } else if (at_call_make(&kernel->signature, arguments, &call, &err) == ATTUNE_OK && !call.settled->is_empty) {
         if (kernel->engine == ATTUNE_ENGINE_JIT) {
-            const double heads = (double)arguments->batch * (double)arguments->num_heads;
             const at_run run = {.buffers = call.buffers,
-                                .num_buffers = call.num_buffers,
-                                .scalars = call.scalars,
+                                .num_buffers = kernel->signature.count,
+                                .scalars = call.settled->scalars,
                                 .workspace = arguments->workspace,
                                 .workspace_bytes = arguments->workspace_bytes,
-                                .small = heads * kernel->head_flops < SMALL_FLOPS};
+                                .small = call.settled->flops < SMALL_FLOPS};
             at_run_machine_code(context, kernel, &run, &err);
         } else {
-            at_run_interpreter(context, kernel->ir->kernel, call.buffers, call.scalars, &err);
+            at_run_interpreter(context, kernel->ir->kernel, call.buffers, call.settled->scalars, &err);
         }
     }
     return at_report(&err);
+}
+
+static attune_status build_and_interpret(attune_context *context, const at_signature *signature,
+                                         const attune_schedule *schedule, const at_call *call, at_error *err) {
+    at_arena arena;
+    at_built built;
+    at_arena_init(&arena, &context->allocator);
+    attune_status status = at_build_problem(context, &arena, &signature->problem, schedule, &built, err);
+    if (!status && !call->settled->is_empty)
+        status = at_run_interpreter(context, built.lowered, call->buffers, call->settled->scalars, err);
+    at_arena_free(&arena);
+    return status;
 }
 
 attune_status attune_run_interpreted(attune_context *context, const attune_problem *problem,
                                      const attune_schedule *schedule, const attune_arguments *arguments) {
     at_error err = {0};
     attune_problem canonical;
+    at_signature signature;
     at_call call;
     if (!context || !problem || !arguments) {
         at_fail(&err, ATTUNE_INVALID_ARGUMENT, "attune_run_interpreted was given NULL");
         return at_report(&err);
     }
-    if (mha_canonicalize(problem, &canonical, &err) || at_call_make(&canonical, arguments, &call, &err))
-        return at_report(&err);
-    at_arena arena;
-    at_arena_init(&arena, &context->allocator);
-    at_built built;
-    if (at_build_problem(context, &arena, &canonical, schedule, &built, &err) == ATTUNE_OK)
-        at_run_interpreter(context, built.lowered, call.buffers, call.scalars, &err);
-    at_arena_free(&arena);
+    if (mha_canonicalize(problem, &canonical, &err)) return at_report(&err);
+    at_signature_init(&signature, &canonical);
+    if (at_call_make(&signature, arguments, &call, &err) == ATTUNE_OK)
+        build_and_interpret(context, &signature, schedule, &call, &err);
     return at_report(&err);
 }

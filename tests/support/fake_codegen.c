@@ -36,6 +36,16 @@ size_t fake_image(uint8_t image[FAKE_IMAGE_BYTES], uint32_t num_buffers, uint32_
     return CODE + CODE_BYTES;
 }
 
+/* Counts the parameters of a kernel's text: "name: f32[…] …" is a buffer, "name: idx" a scalar. */
+static void count_parameters(const char *ir, size_t bytes, uint32_t *buffers, uint32_t *scalars) {
+    const char *end = memmem(ir, bytes, ") {", 3);
+    *buffers = *scalars = 0;
+    for (const char *c = ir; end && (c = memmem(c, (size_t)(end - c), ": ", 2)); c += 2) {
+        const size_t word = strspn(c + 2, "abcdefghijklmnopqrstuvwxyz0123456789");
+        ++*(c[2 + word] == '[' ? buffers : scalars);
+    }
+}
+
 attune_status fake_compile(void *user, const at_codegen_request *request, const attune_allocator *allocator,
                            void **data, size_t *bytes, at_error *err) {
     fake_codegen *fake = user;
@@ -43,9 +53,8 @@ attune_status fake_compile(void *user, const at_codegen_request *request, const 
     atomic_fetch_add(&fake->compiles, 1);
     if (fake->sleep_us) usleep((unsigned)fake->sleep_us);
     if (fake->failure) return at_fail(err, fake->failure, "the fake compiler fails as told");
-    const char *lse = "lse: f32[";
-    const bool has_lse = memmem(request->ir, request->ir_bytes, lse, strlen(lse)) != NULL;
-    /* 16 scalars: what mha_scalars gives. */
-    *bytes = fake_image(image, has_lse ? 5 : 4, 16, fake_marker(request->ir, request->ir_bytes));
+    uint32_t buffers, scalars;
+    count_parameters(request->ir, request->ir_bytes, &buffers, &scalars);
+    *bytes = fake_image(image, buffers, scalars, fake_marker(request->ir, request->ir_bytes));
     return at_codegen_copy(allocator, image, *bytes, data, err);
 }

@@ -1,0 +1,36 @@
+#include "codegen/asan.h"
+
+#include <string.h>
+
+/* All that LLVM's pass may call: reports of an access that it checked itself, and checks that it leaves to the runtime
+ * where a function has very many. */
+#define ACCESSES(X, kind) X(kind##1) X(kind##2) X(kind##4) X(kind##8) X(kind##16)
+#define OF_FIXED_SIZE(X)                                                                                               \
+    ACCESSES(X, __asan_report_load)                                                                                    \
+    ACCESSES(X, __asan_report_store)                                                                                   \
+    ACCESSES(X, __asan_load)                                                                                           \
+    ACCESSES(X, __asan_store)
+#define OF_ANY_SIZE(X) X(__asan_report_load_n) X(__asan_report_store_n) X(__asan_loadN) X(__asan_storeN)
+
+#define DECLARE_FIXED(function) void function(void *address);
+#define DECLARE_ANY(function)   void function(void *address, long size);
+OF_FIXED_SIZE(DECLARE_FIXED)
+OF_ANY_SIZE(DECLARE_ANY)
+
+#define ENTRY(function) {#function, (void (*)(void))function},
+static const struct {
+    const char *name;
+    void (*address)(void);
+} functions[] = {OF_FIXED_SIZE(ENTRY) OF_ANY_SIZE(ENTRY)};
+
+bool cg_asan_stub(const char *name, unsigned char stub[CG_ASAN_STUB_BYTES]) {
+    /* jmp *[rip + 2]; ud2; the address. */
+    static const unsigned char jump[] = {0xff, 0x25, 2, 0, 0, 0, 0x0f, 0x0b};
+    for (size_t i = 0; i < sizeof functions / sizeof *functions; i++) {
+        if (strcmp(functions[i].name, name) != 0) continue;
+        memcpy(stub, jump, sizeof jump);
+        memcpy(stub + sizeof jump, &functions[i].address, sizeof functions[i].address);
+        return true;
+    }
+    return false;
+}

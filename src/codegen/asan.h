@@ -1,0 +1,28 @@
+/* AddressSanitizer over generated code, by LLVM's own pass: only in the build of `make asan-jit`, which defines
+ * ATTUNE_JIT_ASAN. There the instrumented code calls the sanitizer's runtime, so that an image holds addresses of the
+ * process that made it: it is for that process alone, and for no cache. In every other build nothing of this exists.
+ * Knows nothing of LLVM. */
+#ifndef ATTUNE_CODEGEN_ASAN_H
+#define ATTUNE_CODEGEN_ASAN_H
+
+#include <stdbool.h>
+
+enum { CG_ASAN_STUB_BYTES = 16 };
+
+#ifdef ATTUNE_JIT_ASAN
+enum { CG_ASAN = 1 };
+
+/* Writes code that jumps to this function of the sanitizer's runtime. false: the runtime has none of that name. */
+bool cg_asan_stub(const char *name, unsigned char stub[CG_ASAN_STUB_BYTES]);
+
+#else
+enum { CG_ASAN = 0 };
+
+static inline bool cg_asan_stub(const char *name, unsigned char *stub) {
+    (void)name;
+    (void)stub;
+    return false;
+}
+#endif
+
+#endif

@@ -1,0 +1,69 @@
+/* From problem and schedule to the phases of a kernel. */
+#include "mha/context.h"
+
+/* Where the problem is canonical, what its scores need follows from it. */
+static void read_problem(mha_context *c) {
+    const attune_problem *p = c->p;
+    c->elem = p->softmax_precision == ATTUNE_F64 ? IR_F64 : IR_F32;
+    c->lanes = c->s->lanes;
+    c->has_fma = c->target->flags & AT_TARGET_FMA;
+    c->has_scalef = c->target->flags & AT_TARGET_SCALEF;
+    c->group = p->num_heads / p->num_kv_heads;
+    c->is_natural = p->logits_soft_cap > 0 || p->has_alibi_slopes || p->attn_bias_dims[3] || p->has_sinks ||
+                    p->op == ATTUNE_MERGE || p->op == ATTUNE_WEIGHTS;
+    c->has_first = p->window_left >= 0;
+    c->has_last = p->is_causal || p->window_right >= 0;
+    c->has_position = c->has_first || c->has_last || p->has_alibi_slopes || p->rotary_dim;
+    c->q = c->params.tensor[MHA_Q];
+    c->k = c->params.tensor[MHA_K];
+    c->v = c->params.tensor[MHA_V];
+    c->out = c->params.tensor[MHA_OUT];
+    c->lse = c->params.tensor[MHA_LSE];
+}
+
+/* Probabilities are computed from the LSE, and an output cannot be read: kept for the weights phase, which hands it to
+ * the caller if that wants it. */
+static void share_lse(mha_context *c) {
+    if (c->p->weights_mode != ATTUNE_WEIGHTS_SOFTMAX) return;
+    const ir_expr *const dims[] = {c->params.size[MHA_BATCH], c->params.size[MHA_HEADS], c->params.size[MHA_SEQ_Q]};
+    c->lse = ir_shared(c->b, "kept_lse", c->elem, 3, dims);
+}
+
+static void build_attention(mha_context *c) {
+    share_lse(c);
+    if (c->p->rotary_dim) mha_rotary_shared(c);
+    if (c->s->strategy == ATTUNE_D_LANES) mha_d_lanes_shared(c);
+    if (c->p->rotary_dim) mha_rotary(c);
+    if (c->p->seq_new) mha_append(c);
+    if (c->s->strategy == ATTUNE_D_LANES)
+        mha_d_lanes(c);
+    else
+        mha_q_lanes(c);
+    if (c->p->weights_mode) mha_weights(c);
+}
+
+static void build_weights(mha_context *c) {
+    if (c->p->rotary_dim) mha_rotary_shared(c);
+    if (c->p->rotary_dim) mha_rotary(c);
+    mha_weights(c);
+}
+
+ir_kernel *mha_build(at_arena *arena, const attune_problem *canonical, const attune_schedule *schedule,
+                     const at_target *target, at_error *err) {
+    static const char *const names[ATTUNE_OP_COUNT] = {"attention", "weights", "rotary", "merge"};
+    mha_context c = {.p = canonical, .s = schedule, .target = target};
+    c.b = ir_builder_new(arena, names[canonical->op]);
+    if (!c.b) {
+        at_fail_memory(err, sizeof(ir_kernel));
+        return NULL;
+    }
+    mha_declare_params(c.b, canonical, &c.params);
+    read_problem(&c);
+    switch (canonical->op) {
+    case ATTUNE_WEIGHTS: build_weights(&c); break;
+    case ATTUNE_ROTARY: mha_rotary_op(&c); break;
+    case ATTUNE_MERGE: mha_merge_op(&c); break;
+    default: build_attention(&c); break;
+    }
+    return ir_builder_finish(c.b, err);
+}

@@ -1,0 +1,63 @@
+/* When d-lanes is the better strategy, and a good schedule for it without measuring. The figures behind the choices:
+ * docs/performance.md. */
+#include "mha/d_lanes.h"
+#include "mha/problem.h"
+
+static int64_t min_of(int64_t a, int64_t b) { return a < b ? a : b; }
+static int64_t max_of(int64_t a, int64_t b) { return a > b ? a : b; }
+
+/* The largest power of two that is at most x. */
+static int32_t power_below(int64_t x) {
+    int32_t power = 1;
+    while (2 * (int64_t)power <= x) power *= 2;
+    return power;
+}
+
+/* Four keys at once, where registers allow: each is a stream of its own to the memory. Few rows then: more would need
+ * more registers, and find K and V in the first cache next time. */
+static void choose_tiles(const attune_problem *p, const at_target *target, int64_t rows, attune_schedule *s) {
+    const bool many = target->vector_registers >= 32;
+    const int64_t accumulators = many ? 16 : 8, probabilities = many ? 16 : 10;
+    const int64_t most = many ? 4 : 2;
+    s->score_vectors = s->value_rows = (int32_t)(rows <= 3 ? rows : most);
+    s->score_rows = (int32_t)min_of(4, power_below(max_of(accumulators / s->score_vectors, 2)));
+    s->score_unroll = (int32_t)min_of(4, max_of(p->head_dim / s->lanes, 1));
+    s->value_vectors = 1;
+    s->value_unroll = (int32_t)min_of(4, probabilities / s->value_rows);
+}
+
+/* Keys between two rescalings: many, as the streams of a tile are the longer, but a tile of K and V should fit the
+ * second cache. */
+static int32_t choose_tile(const attune_problem *p) {
+    enum { ELEMENTS = 65536, LEAST = 32, MOST = 512 };
+    if (p->reproducible) return mha_reproducible_kv_tile(p);
+    return power_below(max_of(min_of(ELEMENTS / max_of(p->head_dim, p->head_dim_v), MOST), LEAST));
+}
+
+/* Keys in a task: few enough to have tasks for many threads, many enough for merging to cost little. */
+static int32_t choose_chunk(int32_t tile) {
+    enum { KEYS = 512 };
+    return (int32_t)dl_round_up(KEYS, tile);
+}
+
+/* Up to how many rows d-lanes is faster. Each of its loads serves few rows, so arithmetic takes it longer than q-lanes;
+ * but it reads memory faster, which counts for more where K and V come from there. */
+static int64_t most_rows(const attune_problem *p, int64_t lanes) {
+    enum { LARGE_HEAD = 512 * 1024 };
+    const int64_t head = min_of(mha_most_keys(p), LARGE_HEAD) * (p->head_dim + p->head_dim_v);
+    return head >= LARGE_HEAD ? 4 * lanes : lanes + lanes / 2;
+}
+
+bool mha_choose_d_lanes(const attune_problem *p, const at_target *target, attune_schedule *s) {
+    const int64_t queries = mha_most_queries(p), group = p->num_heads / p->num_kv_heads;
+    const int64_t lanes = target->vector_bytes / (p->softmax_precision == ATTUNE_F64 ? 8 : 4);
+    const int64_t most = most_rows(p, lanes);
+    if (p->op != ATTUNE_ATTENTION || queries > most || queries * group > most) return false;
+    s->strategy = ATTUNE_D_LANES;
+    s->lanes = (int32_t)lanes;
+    s->q_vectors = 1;
+    choose_tiles(p, target, queries * group, s);
+    s->kv_tile = choose_tile(p);
+    s->kv_chunk = choose_chunk(s->kv_tile);
+    return true;
+}

@@ -1,0 +1,138 @@
+/* What the builders of a kernel's phases share: the problem with its parameters, arithmetic in the problem's
+ * precision, what one batch entry is, where its keys lie, and which of them a row sees.
+ *
+ * build.c strings the phases together. Each builder has a function that declares what it keeps in shared memory (all of
+ * them run before the first phase is opened) and one that builds its phase or phases. */
+#ifndef ATTUNE_MHA_CONTEXT_H
+#define ATTUNE_MHA_CONTEXT_H
+
+#include "mha/signature.h"
+
+typedef struct mha_context {
+    ir_builder *b;
+    const attune_problem *p;
+    const attune_schedule *s;
+    const at_target *target;
+    ir_elem elem; /* of all arithmetic, and of scratch: f32 or f64 */
+    int lanes;    /* of a vector of elem */
+    bool has_fma, has_scalef;
+    int64_t group; /* query heads of a KV head */
+    mha_params params;
+    /* What attention reads and writes: parameters, or what an earlier phase leaves in shared memory. All are indexed
+     * [batch, head, token, column] (k and v as mha_kv_row_at says), lse [batch, head, token]. */
+    const ir_buffer *q, *k, *v, *out;
+    const ir_buffer *lse; /* NULL if nobody wants it */
+    /* What d-lanes keeps of each chunk of keys until it merges them; in shared memory, NULL if there is but one. */
+    struct {
+        const ir_buffer *max, *sum, *out;
+    } parts;
+    bool k_is_linear; /* k is paged, but c->k is a copy [batch, kv_head, key, column] */
+    /* What the scores of this problem need. */
+    bool is_natural;   /* scores are scaled before the softmax because something is done to them first */
+    bool has_first;    /* rows have a first key other than 0 */
+    bool has_last;     /* rows have a last key of their own */
+    bool has_position; /* positions matter at all */
+} mha_context;
+
+/* ---- Arithmetic ---- */
+
+static inline const ir_expr *mha_i(const mha_context *c, int64_t value) { return ir_idx(c->b, value); }
+
+/* `lanes` equal numbers of c->elem; lanes 1: a scalar. */
+const ir_expr *mha_number(const mha_context *c, double value, int lanes);
+
+/* x * y + z: fused where the target can, else two roundings. */
+const ir_expr *mha_madd(const mha_context *c, const ir_expr *x, const ir_expr *y, const ir_expr *z);
+
+/* A load as c->elem, whatever the tensor's element; and what must be stored for it. */
+const ir_expr *mha_load(const mha_context *c, const ir_access *access);
+void mha_store(const mha_context *c, const ir_access *access, const ir_expr *value);
+
+/* What the scores must be multiplied by before they are natural exponents: 1 if c->is_natural. Otherwise the sign of
+ * softmax_scale is in Q already (mha_query_sign), so that the largest score weighs most. */
+double mha_score_scale(const mha_context *c);
+/* What Q is multiplied by: the sign of softmax_scale (0 if that is 0 in c->elem), and nothing but the sign, so that Q
+ * is not rounded a second time; 1 if c->is_natural. */
+double mha_query_sign(const mha_context *c);
+
+/* exp((score - base) * mha_score_scale), the difference being at most 0. Any lanes. */
+const ir_expr *mha_exp(const mha_context *c, const ir_expr *score, const ir_expr *base);
+
+/* scale * base + ln(sum): the logarithm of the sum of exponentials. -inf if sum is 0. Any lanes. */
+const ir_expr *mha_log_sum(const mha_context *c, const ir_expr *base, const ir_expr *sum);
+
+/* What a sink adds to the sum of exponentials relative to itself: 1, or 0 if it is -inf. One that is NaN or +inf gives
+ * NaN, as exp(sink - sink) is, so that its rows are NaN whether they see a key or not. */
+const ir_expr *mha_sink_sum(const mha_context *c, const ir_expr *sink);
+
+/* ---- Scores ---- */
+
+/* What becomes of q.k (already times mha_query_sign) step by step; each returns its argument where the problem has no
+ * such thing. Any lanes. slope: alibi_slopes[head], position and key: as c->elem, of z's lanes. */
+const ir_expr *mha_scaled(const mha_context *c, const ir_expr *dot);
+const ir_expr *mha_capped(const mha_context *c, const ir_expr *z);
+const ir_expr *mha_alibi(const mha_context *c, const ir_expr *z, const ir_expr *slope, const ir_expr *position,
+                         const ir_expr *key);
+
+/* ---- Batch entries ---- */
+
+typedef struct mha_entry {
+    const ir_expr *number;             /* of the entry: indexes masks and tables */
+    const ir_expr *batch, *kv_batch;   /* first index of q, out, lse / of unpaged k, v: the number, or 0 if ragged */
+    const ir_expr *first_q, *first_kv; /* token of its query 0, of its key 0; 0 unless ragged */
+    const ir_expr *seq_q, *seq_kv;     /* its queries, its keys that count; constants where static */
+    const ir_expr *base;               /* position of its query 0; NULL unless c->has_position */
+} mha_entry;
+
+/* Reads the tables and states what the runtime has checked of them. Inside a task. */
+mha_entry mha_entry_open(const mha_context *c, const ir_expr *number);
+
+/* The first three indices of key j (0 <= j < seq_kv, and the caller's code proves it) in k and v; the column follows.
+ * Paged: reads the block table. */
+typedef struct mha_kv_row {
+    const ir_expr *index[3];
+    const ir_expr *linear[3]; /* the same in c->k where c->k_is_linear */
+} mha_kv_row;
+mha_kv_row mha_kv_row_at(const mha_context *c, const mha_entry *e, const ir_expr *kv_head, const ir_expr *j);
+
+/* Accesses of `lanes` columns from `column` on. */
+const ir_access *mha_kv_access(const mha_context *c, const ir_buffer *k_or_v, const mha_kv_row *row,
+                               const ir_expr *column, int lanes);
+
+/* ---- Which keys a query at position p sees, masks apart ---- */
+
+/* First and last key by window and causality, as idx; the last one is clamped to seq_kv - 1, the first one to 0. A
+ * range that ends before it begins is empty. first is 0 unless c->has_first; last is seq_kv - 1 unless c->has_last. */
+const ir_expr *mha_first_key(const mha_context *c, const mha_entry *e, const ir_expr *position);
+const ir_expr *mha_last_key(const mha_context *c, const mha_entry *e, const ir_expr *position);
+/* With global_tokens the keys below it are seen as well, up to this one; -1 if there are none. */
+const ir_expr *mha_last_global(const mha_context *c, const mha_entry *e, const ir_expr *position);
+
+/* ---- The builders ---- */
+
+/* The two strategies of attention, q_lanes.c and d_lanes.c: O, and LSE where c->lse is set. */
+void mha_q_lanes(mha_context *c);
+void mha_d_lanes_shared(mha_context *c);
+void mha_d_lanes(mha_context *c);
+
+/* append.c: k_new and v_new (rotated, if the problem has rotary) into k and v. */
+void mha_append(mha_context *c);
+
+/* rotary.c: q, and k unless keys are appended, rotated into shared memory; c->q and c->k then mean those. */
+void mha_rotary_shared(mha_context *c);
+void mha_rotary(mha_context *c);
+/* The op: q rotated into out. */
+void mha_rotary_op(mha_context *c);
+/* One row of head_dim columns: reads source[index…, column], rotates by row `position` of the caches of entry
+ * `number`, writes target[index…, column]. Shared by append.c and rotary.c. */
+void mha_rotate_row(mha_context *c, const ir_expr *number, const ir_expr *position, const ir_buffer *source,
+                    const ir_expr *const source_index[3], const ir_buffer *target,
+                    const ir_expr *const target_index[3]);
+
+/* weights.c: the weights output, from c->q, c->k and, for probabilities, c->lse. Op and phase alike. */
+void mha_weights(mha_context *c);
+
+/* merge.c: the op. The same arithmetic serves d_lanes.c for its chunks. */
+void mha_merge_op(mha_context *c);
+
+#endif

@@ -1,0 +1,87 @@
+/* How much work a problem is. */
+#include "mha/signature.h"
+
+#include <math.h>
+
+/* The queries and keys of one head of one batch entry. */
+typedef struct pairs {
+    const attune_problem *p;
+    int64_t queries, keys, offset; /* query i stands at i + offset */
+} pairs;
+
+static int64_t min_of(int64_t a, int64_t b) { return a < b ? a : b; }
+static int64_t max_of(int64_t a, int64_t b) { return a > b ? a : b; }
+
+/* Keys that a query at position `at` sees. */
+static int64_t keys_seen(const pairs *n, int64_t at) {
+    const attune_problem *p = n->p;
+    const int64_t end = p->is_causal ? max_of(0, min_of(at + 1, n->keys)) : n->keys;
+    if ((p->window_left < 0 && p->window_right < 0) || (p->global_tokens && at < p->global_tokens)) return end;
+    const int64_t first = p->window_left >= 0 ? max_of(0, at - p->window_left) : 0;
+    const int64_t last = p->window_right >= 0 ? min_of(end, at + p->window_right + 1) : end;
+    const int64_t everywhere = min_of(p->global_tokens, end); /* keys that all see */
+    return everywhere + max_of(0, last - max_of(first, everywhere));
+}
+
+/* The sum over all queries. keys_seen is linear in the position between the places where one of its minima changes
+ * sides, so each stretch between two of them is an arithmetic series. */
+static double count_pairs(const pairs *n) {
+    const attune_problem *p = n->p;
+    if (!p->is_causal && p->window_left < 0 && p->window_right < 0) return (double)n->queries * (double)n->keys;
+    const int64_t begin = n->offset, end = n->offset + n->queries, global = p->global_tokens;
+    const int64_t left = max_of(p->window_left, 0), right = max_of(p->window_right, 0);
+    const int64_t turns[] = {-1,
+                             0,
+                             global,
+                             n->keys - 1,
+                             left,
+                             global + left,
+                             n->keys + left,
+                             -1 - right,
+                             global - 1 - right,
+                             n->keys - 1 - right};
+    double sum = 0;
+    for (int64_t at = begin; at < end;) {
+        int64_t next = end;
+        for (size_t i = 0; i < sizeof turns / sizeof *turns; i++)
+            for (int64_t turn = turns[i] - 1; turn <= turns[i] + 1; turn++)
+                if (turn > at) next = min_of(next, turn);
+        sum += (double)(next - at) * ((double)keys_seen(n, at) + (double)keys_seen(n, next - 1)) / 2;
+        at = next;
+    }
+    return sum;
+}
+
+static double known(int64_t size) { return size > 0 ? (double)size : 0; }
+
+/* Pairs of all heads and entries. */
+static double all_pairs(const attune_problem *p, const mha_sizes *sizes) {
+    const int64_t *of = sizes->of;
+    const double keys = known(of[MHA_SEQ_KV]), heads = known(of[MHA_HEADS]);
+    if (p->is_ragged) return heads * known(of[MHA_TOTAL_Q]) * keys;
+    if (p->has_row_ids) return heads * known(of[MHA_BATCH]) * known(of[MHA_NUM_ROWS]) * keys;
+    if (of[MHA_SEQ_Q] <= 0 || of[MHA_SEQ_KV] <= 0) return 0;
+    const int64_t base = p->causal_align == ATTUNE_BOTTOM_RIGHT ? of[MHA_SEQ_KV] - of[MHA_SEQ_Q] : 0;
+    const pairs n = {p, of[MHA_SEQ_Q], of[MHA_SEQ_KV], base + p->causal_offset};
+    return heads * known(of[MHA_BATCH]) * count_pairs(&n);
+}
+
+double mha_call_flops(const attune_problem *p, const mha_sizes *sizes) {
+    const int64_t *of = sizes->of;
+    const double rows = known(of[MHA_BATCH]) * known(of[MHA_HEADS]) * known(of[MHA_SEQ_Q]);
+    switch (p->op) {
+    case ATTUNE_ROTARY: return 3.0 * (double)p->rotary_dim * rows; /* two products and a sum for each element */
+    case ATTUNE_MERGE: return 2.0 * (double)p->num_parts * (double)p->head_dim_v * rows;
+    case ATTUNE_WEIGHTS: return 2.0 * (double)p->head_dim * all_pairs(p, sizes);
+    default: return 2.0 * (double)(p->head_dim + p->head_dim_v) * all_pairs(p, sizes);
+    }
+}
+
+double mha_problem_flops(const attune_problem *p) {
+    mha_sizes sizes;
+    mha_compiled_sizes(p, &sizes);
+    sizes.of[MHA_BATCH] = p->batch;
+    sizes.of[MHA_KV_HEADS] = p->num_kv_heads;
+    mha_derive_sizes(p, &sizes);
+    return mha_call_flops(p, &sizes);
+}

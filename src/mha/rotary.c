@@ -1,0 +1,124 @@
+/* Rotary position embedding (Su et al., "RoFormer", 2021): pairs of columns turn by an angle that the position gives.
+ *
+ * Where attention needs it, q and, unless keys are appended, k are rotated once into shared memory, unrounded: a phase
+ * of its own costs a pass over both, but every task reads them many times. Rotated keys lie without pages, entry by
+ * entry, because an entry may have caches and positions of its own and entries may share pages. */
+#include "mha/rows.h"
+
+/* ---- One row ---- */
+
+typedef struct rotation {
+    const ir_expr *number, *position;
+    const ir_buffer *source, *target;
+    const ir_expr *const *source_index, *const *target_index;
+} rotation;
+
+/* cos or sin of the pairs from `pair` on. */
+static const ir_expr *cached(mha_context *c, mha_tensor_id id, const rotation *r, const ir_expr *pair, int lanes) {
+    const ir_access *at = ir_at(c->b, c->params.tensor[id], lanes, 3, r->number, r->position, pair);
+    return ir_let(c->b, id == MHA_COS ? "cos" : "sin", mha_load(c, at));
+}
+
+/* Turns x[0] and x[1]; the products are of one kind, so that an angle of 0 changes nothing. */
+static void turn(mha_context *c, const ir_expr *cos, const ir_expr *sin, const ir_expr *x[2]) {
+    ir_builder *b = c->b;
+    const ir_expr *first = ir_let(b, "first", x[0]), *second = ir_let(b, "second", x[1]);
+    x[0] = mha_madd(c, first, cos, ir_neg(b, ir_mul(b, second, sin)));
+    x[1] = mha_madd(c, second, cos, ir_mul(b, first, sin));
+}
+
+/* Pairs are (x[d], x[d + half]). */
+static void rotate_halves(mha_context *c, const rotation *r, int64_t half) {
+    const mha_columns d = mha_columns_begin(c, half, c->lanes);
+    const ir_expr *const column[2] = {d.at, ir_add(c->b, d.at, mha_i(c, half))};
+    const ir_expr *x[2];
+    for (int i = 0; i < 2; i++) x[i] = mha_load(c, mha_row_access(c, r->source, r->source_index, column[i], d.lanes));
+    turn(c, cached(c, MHA_COS, r, d.at, d.lanes), cached(c, MHA_SIN, r, d.at, d.lanes), x);
+    for (int i = 0; i < 2; i++) mha_store(c, mha_row_access(c, r->target, r->target_index, column[i], d.lanes), x[i]);
+    ir_for_end(c->b);
+}
+
+/* Pairs are (x[2d], x[2d + 1]): a vector of both, taken apart and put together again. */
+static void rotate_neighbours(mha_context *c, const rotation *r, int64_t half) {
+    ir_builder *b = c->b;
+    const mha_columns d = mha_columns_begin(c, half, c->lanes < IR_MAX_LANES ? c->lanes : IR_MAX_LANES / 2);
+    const ir_expr *column = ir_mul(b, d.at, mha_i(c, 2));
+    uint8_t side[2][IR_MAX_LANES], both[IR_MAX_LANES];
+    for (int l = 0; l < d.lanes; l++)
+        for (int i = 0; i < 2; i++) {
+            side[i][l] = (uint8_t)(2 * l + i);
+            both[2 * l + i] = (uint8_t)(l + i * d.lanes);
+        }
+    const ir_access *from = mha_row_access(c, r->source, r->source_index, column, 2 * d.lanes);
+    const ir_expr *pairs = ir_let(b, "pairs", mha_load(c, from));
+    const ir_expr *x[2];
+    for (int i = 0; i < 2; i++) x[i] = ir_shuffle(b, pairs, pairs, d.lanes, side[i]);
+    turn(c, cached(c, MHA_COS, r, d.at, d.lanes), cached(c, MHA_SIN, r, d.at, d.lanes), x);
+    const ir_expr *turned = ir_shuffle(b, ir_let(b, "turned", x[0]), ir_let(b, "turned", x[1]), 2 * d.lanes, both);
+    mha_store(c, mha_row_access(c, r->target, r->target_index, column, 2 * d.lanes), turned);
+    ir_for_end(b);
+}
+
+void mha_rotate_row(mha_context *c, const ir_expr *number, const ir_expr *position, const ir_buffer *source,
+                    const ir_expr *const source_index[3], const ir_buffer *target,
+                    const ir_expr *const target_index[3]) {
+    const rotation r = {number, position, source, target, source_index, target_index};
+    if (c->p->rotary_interleaved)
+        rotate_neighbours(c, &r, c->p->rotary_dim / 2);
+    else
+        rotate_halves(c, &r, c->p->rotary_dim / 2);
+    mha_copy_row(c, source, source_index, target, target_index, c->p->rotary_dim, c->p->head_dim);
+}
+
+/* ---- Queries ---- */
+
+static void rotate_queries(mha_context *c, const ir_buffer *target) {
+    ir_builder *b = c->b;
+    ir_phase_begin(b);
+    const ir_expr *number = ir_parallel(b, "entry", c->params.size[MHA_BATCH]);
+    const ir_expr *head = ir_parallel(b, "head", c->params.size[MHA_HEADS]);
+    const ir_expr *task = ir_parallel(b, "task", mha_row_tasks(c, c->params.size[MHA_SEQ_Q]));
+    const mha_entry e = mha_entry_open(c, number);
+    const ir_expr *query = mha_rows_begin(c, "query", task, e.seq_q);
+    const ir_expr *position = mha_token_position(c, &e, query, ir_add(b, e.base, query));
+    const ir_expr *const index[3] = {e.batch, head, ir_add(b, e.first_q, query)};
+    mha_rotate_row(c, number, position, c->params.tensor[MHA_Q], index, target, index);
+    ir_for_end(b);
+    ir_phase_end(b);
+}
+
+void mha_rotary_op(mha_context *c) { rotate_queries(c, c->out); }
+
+/* ---- Keys ---- */
+
+static void rotate_keys(mha_context *c) {
+    ir_builder *b = c->b;
+    ir_phase_begin(b);
+    const ir_expr *number = ir_parallel(b, "entry", c->params.size[MHA_BATCH]);
+    const ir_expr *kv_head = ir_parallel(b, "kv_head", c->params.size[MHA_KV_HEADS]);
+    const ir_expr *task = ir_parallel(b, "task", mha_row_tasks(c, c->params.size[MHA_SEQ_KV]));
+    const mha_entry e = mha_entry_open(c, number);
+    const ir_expr *key = mha_rows_begin(c, "key", task, e.seq_kv);
+    const ir_expr *position = mha_token_position(c, &e, key, key);
+    const mha_kv_row row = mha_kv_row_at(c, &e, kv_head, key);
+    mha_rotate_row(c, number, position, c->params.tensor[MHA_K], row.index, c->k,
+                   c->k_is_linear ? row.linear : row.index);
+    ir_for_end(b);
+    ir_phase_end(b);
+}
+
+void mha_rotary_shared(mha_context *c) {
+    const mha_params *params = &c->params;
+    if (ir_failed(c->b)) return;
+    c->q = ir_shared(c->b, "rotated_q", c->elem, 4, params->tensor[MHA_Q]->dims);
+    if (c->p->seq_new) return;
+    const ir_expr *const linear[] = {params->size[MHA_BATCH], params->size[MHA_KV_HEADS], params->size[MHA_SEQ_KV],
+                                     params->size[MHA_HEAD_DIM]};
+    c->k_is_linear = c->p->page_size > 0;
+    c->k = ir_shared(c->b, "rotated_k", c->elem, 4, c->k_is_linear ? linear : params->tensor[MHA_K]->dims);
+}
+
+void mha_rotary(mha_context *c) {
+    rotate_queries(c, c->q);
+    if (!c->p->seq_new) rotate_keys(c);
+}

@@ -1,0 +1,57 @@
+#include "mha/rows.h"
+
+mha_columns mha_columns_begin(const mha_context *c, int64_t count, int most) {
+    ir_builder *b = c->b;
+    int lanes = 1;
+    while (lanes * 2 <= most && lanes * 2 <= count) lanes *= 2;
+    const ir_expr *at = ir_for_begin(b, "column", mha_i(c, 0), mha_i(c, count), lanes, false);
+    if (count % lanes) at = ir_let(b, "d", ir_min(b, at, mha_i(c, count - lanes)));
+    return (mha_columns){at, lanes};
+}
+
+const ir_access *mha_row_access(const mha_context *c, const ir_buffer *buffer, const ir_expr *const index[3],
+                                const ir_expr *column, int lanes) {
+    return ir_at(c->b, buffer, lanes, 4, index[0], index[1], index[2], column);
+}
+
+void mha_copy_row(const mha_context *c, const ir_buffer *source, const ir_expr *const source_index[3],
+                  const ir_buffer *target, const ir_expr *const target_index[3], int64_t first, int64_t columns) {
+    if (first >= columns || !source || !target) return;
+    const mha_columns at = mha_columns_begin(c, columns - first, c->lanes);
+    const ir_expr *column = ir_add(c->b, at.at, mha_i(c, first));
+    const ir_access *from = mha_row_access(c, source, source_index, column, at.lanes);
+    const ir_access *to = mha_row_access(c, target, target_index, column, at.lanes);
+    if (source->type.elem == target->type.elem)
+        ir_store(c->b, to, ir_load(c->b, from));
+    else
+        mha_store(c, to, mha_load(c, from));
+    ir_for_end(c->b);
+}
+
+const ir_expr *mha_row_tasks(const mha_context *c, const ir_expr *count) {
+    const ir_expr *above = ir_add(c->b, count, mha_i(c, MHA_ROWS_IN_A_TASK - 1));
+    return ir_div(c->b, above, mha_i(c, MHA_ROWS_IN_A_TASK));
+}
+
+const ir_expr *mha_rows_begin(const mha_context *c, const char *name, const ir_expr *task, const ir_expr *rows) {
+    ir_builder *b = c->b;
+    const ir_expr *first = ir_mul(b, task, mha_i(c, MHA_ROWS_IN_A_TASK));
+    const ir_expr *end = ir_min(b, ir_add(b, first, mha_i(c, MHA_ROWS_IN_A_TASK)), rows);
+    return ir_for_begin(b, name, first, end, 1, false);
+}
+
+const ir_expr *mha_token_position(const mha_context *c, const mha_entry *e, const ir_expr *token,
+                                  const ir_expr *otherwise) {
+    ir_builder *b = c->b;
+    const ir_buffer *ids = c->params.tensor[MHA_POSITION_IDS];
+    const ir_expr *position = otherwise;
+    if (ids) {
+        const ir_expr *at = ir_let(b, "id_at", ir_add(b, e->first_q, token));
+        ir_assume(b, ir_apply(b, IR_LT, at, ids->dims[1], NULL));
+        position = ir_cast(b, IR_IDX, ir_load(b, ir_at(b, ids, 1, 2, e->batch, at)));
+    }
+    position = ir_let(b, "position", position);
+    ir_assume(b, ir_apply(b, IR_GE, position, mha_i(c, 0), NULL));
+    ir_assume(b, ir_apply(b, IR_LT, position, c->params.size[MHA_ROTARY_POSITIONS], NULL));
+    return position;
+}

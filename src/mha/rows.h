@@ -1,0 +1,34 @@
+/* Rows of tensors, column by column: what append.c, rotary.c, weights_scores.c and q_lanes_rows.c share. */
+#ifndef ATTUNE_MHA_ROWS_H
+#define ATTUNE_MHA_ROWS_H
+
+#include "mha/context.h"
+
+/* Rows, or tokens, that one task of a phase that only moves data takes. */
+enum { MHA_ROWS_IN_A_TASK = 16 };
+
+/* A loop over `count` columns in steps of `lanes`, at most `most`. Where the step does not divide the count, the last
+ * one overlaps the one before: what is done to a column may be done twice. */
+typedef struct mha_columns {
+    const ir_expr *at;
+    int lanes;
+} mha_columns;
+mha_columns mha_columns_begin(const mha_context *c, int64_t count, int most);
+
+/* The access of `lanes` columns of the row at index[0 … 2]. */
+const ir_access *mha_row_access(const mha_context *c, const ir_buffer *buffer, const ir_expr *const index[3],
+                                const ir_expr *column, int lanes);
+
+/* Copies columns first … columns - 1 of a row. */
+void mha_copy_row(const mha_context *c, const ir_buffer *source, const ir_expr *const source_index[3],
+                  const ir_buffer *target, const ir_expr *const target_index[3], int64_t first, int64_t columns);
+
+/* Tasks of a loop over `count` rows, and the rows first … end - 1 of task `task` when only `rows` of them count. */
+const ir_expr *mha_row_tasks(const mha_context *c, const ir_expr *count);
+const ir_expr *mha_rows_begin(const mha_context *c, const char *name, const ir_expr *task, const ir_expr *rows);
+
+/* Position of an entry's token: position_ids, or `otherwise`. */
+const ir_expr *mha_token_position(const mha_context *c, const mha_entry *e, const ir_expr *token,
+                                  const ir_expr *otherwise);
+
+#endif

@@ -1,0 +1,96 @@
+/* One call of a problem's kernel: sizes and strides settled, arguments checked, everything in the kernel's order.
+ *
+ * call.c strings together: call_sizes.c (run-time sizes), call_tables.c (what the index tensors hold), call_strides.c
+ * (strides and extents), call_overlap.c (what must not share memory). A call whose sizes and strides are those of the
+ * problem itself, which is most of them, finds the first three already done. */
+#ifndef ATTUNE_RUNTIME_CALL_H
+#define ATTUNE_RUNTIME_CALL_H
+
+#include "mha/signature.h"
+
+/* Sizes and strides of one call and what follows from them. */
+typedef struct at_settled {
+    mha_sizes sizes;
+    int64_t strides[MHA_NUM_TENSORS][4]; /* by place in the table, as all arrays below */
+    uint64_t bytes[MHA_NUM_TENSORS];     /* from the first element to the end of the last; 0: there is none */
+    int64_t scalars[MHA_MAX_SCALARS];
+    double flops;
+    bool is_empty; /* no output has elements: there is nothing to do */
+} at_settled;
+
+/* What all calls of a problem share. */
+typedef struct at_signature {
+    attune_problem problem; /* canonical */
+    size_t count, num_scalars;
+    mha_tensor tensors[MHA_NUM_TENSORS];
+    signed char place[MHA_NUM_TENSORS]; /* of a tensor in the table, or -1 */
+    mha_sizes compiled;
+    mha_parameters parameters;
+    attune_arguments defaults; /* what attune_arguments_init gives */
+    bool has_position;         /* it matters where queries stand */
+    bool has_entry_tables;     /* index tensors make one batch entry differ from another */
+    bool is_settled;           /* `settled` is right for the defaults */
+    at_settled settled;
+} at_signature;
+
+void at_signature_init(at_signature *signature, const attune_problem *canonical);
+
+/* The sizes and strides of a call whose pointers are not looked at. Sizes that only index tensors tell are taken as
+ * large as they may be. */
+attune_status at_call_settle(const at_signature *signature, const attune_arguments *arguments, at_settled *settled,
+                             at_error *err);
+
+/* Everything about a call, checked. */
+typedef struct at_call {
+    void *buffers[MHA_NUM_TENSORS];
+    const at_settled *settled; /* `own`, or the signature's */
+    at_settled own;
+} at_call;
+attune_status at_call_make(const at_signature *signature, const attune_arguments *arguments, at_call *call,
+                           at_error *err);
+
+/* ---- The parts ---- */
+
+/* Sizes that are the longest entry's: to be found in index tensors, until then as large as they may be. */
+typedef struct at_open {
+    bool q, kv;
+} at_open;
+
+/* All sizes but those that follow from open ones. */
+attune_status at_sizes_begin(const at_signature *signature, const attune_arguments *arguments, mha_sizes *sizes,
+                             at_open *open, at_error *err);
+/* The rest, SEQ_Q and SEQ_KV being known. */
+attune_status at_sizes_finish(const at_signature *signature, const attune_arguments *arguments, mha_sizes *sizes,
+                              at_error *err);
+
+/* The longest entry's queries and keys. */
+typedef struct at_longest {
+    int64_t q, kv;
+} at_longest;
+
+/* Checks lengths, pages and positions of all batch entries against the sizes, of which open ones are bounds. */
+attune_status at_tables_check_entries(const at_signature *signature, const attune_arguments *arguments,
+                                      const mha_sizes *sizes, at_longest *longest, at_error *err);
+/* Checks position_ids and row_ids. */
+attune_status at_tables_check_ids(const at_signature *signature, const attune_arguments *arguments,
+                                  const mha_sizes *sizes, at_error *err);
+
+/* Strides and extents; scalars and flops follow. */
+attune_status at_strides_settle(const at_signature *signature, const attune_arguments *arguments, at_settled *settled,
+                                at_error *err);
+
+/* No output shares an element with another tensor. */
+attune_status at_overlap_check(const at_signature *signature, const at_settled *settled, void *const *buffers,
+                               at_error *err);
+
+/* The pointer to a tensor that has elements: not NULL, and aligned to its element. */
+attune_status at_call_pointer(const mha_tensor *tensor, const attune_arguments *arguments, const void **pointer,
+                              at_error *err);
+
+static inline size_t at_element_bytes(const mha_tensor *tensor) { return ir_elem_get(tensor->elem)->bytes; }
+
+static inline const mha_tensor *at_signature_tensor(const at_signature *signature, mha_tensor_id id) {
+    return signature->place[id] < 0 ? NULL : &signature->tensors[(int)signature->place[id]];
+}
+
+#endif

@@ -1,0 +1,131 @@
+/* The run-time sizes of a call. */
+#include "runtime/call.h"
+
+static const int64_t MAX_SIZE = INT32_MAX;
+
+static attune_status take(mha_sizes *sizes, mha_size size, const char *name, int64_t value, int64_t least, int64_t most,
+                          at_error *err) {
+    sizes->of[size] = value;
+    if (value >= least && value <= most) return ATTUNE_OK;
+    return at_fail(err, ATTUNE_INVALID_ARGUMENT, "%s is %lld; this kernel takes %lld to %lld", name, (long long)value,
+                   (long long)least, (long long)most);
+}
+
+static attune_status settle_heads(const at_signature *s, const attune_arguments *a, mha_sizes *sizes, at_error *err) {
+    const attune_problem *p = &s->problem;
+    const int64_t group = p->num_heads / p->num_kv_heads;
+    /* Without keys there are no heads of theirs to be told. */
+    const bool has_kv = s->place[MHA_K] >= 0;
+    const int64_t kv_heads = has_kv ? a->num_kv_heads : a->num_heads / group;
+    if (take(sizes, MHA_BATCH, "batch", a->batch, 1, MAX_SIZE, err) ||
+        take(sizes, MHA_HEADS, "num_heads", a->num_heads, 1, MAX_SIZE, err) ||
+        take(sizes, MHA_KV_HEADS, "num_kv_heads", kv_heads, 1, MAX_SIZE, err))
+        return ATTUNE_INVALID_ARGUMENT;
+    if (a->num_heads % kv_heads || a->num_heads / kv_heads != group)
+        return at_fail(err, ATTUNE_INVALID_ARGUMENT,
+                       "num_heads is %lld and num_kv_heads %lld; the kernel was compiled for groups of %lld",
+                       (long long)a->num_heads, (long long)kv_heads, (long long)group);
+    return ATTUNE_OK;
+}
+
+/* Whether some tensor is larger for more queries (MHA_SEQ_Q) or keys (MHA_SEQ_KV). */
+static bool is_dim(const at_signature *s, mha_size size) {
+    for (size_t i = 0; i < s->count; i++) {
+        const mha_tensor *t = &s->tensors[i];
+        for (int d = 0; d < t->rank; d++) {
+            const bool columns = t->dims[d] == MHA_MASK_KV || t->dims[d] == MHA_BIAS_KV;
+            if ((columns ? MHA_SEQ_KV : t->dims[d]) == size && !mha_is_broadcast(&s->problem, t, d)) return true;
+        }
+    }
+    return false;
+}
+
+/* A length that index tensors tell is open unless the caller says how long the longest may be. He has to where the
+ * layout of another tensor depends on it: that must not change with what the tables hold. */
+static attune_status settle_length(const at_signature *s, mha_size size, const char *name, int64_t given, int64_t bound,
+                                   bool has_table, int64_t room, mha_sizes *sizes, bool *open, at_error *err) {
+    *open = false;
+    if (!s->parameters.has[size]) return ATTUNE_OK;
+    const int64_t most = bound ? bound : MAX_SIZE;
+    if (!has_table || given || is_dim(s, size)) return take(sizes, size, name, given, 0, most, err);
+    *open = true;
+    sizes->of[size] = room < most ? room : most;
+    return ATTUNE_OK;
+}
+
+/* Whether the ids of a dense batch are those of queries and of all keys: these must then be as many as those. */
+static bool keys_share_ids(const at_signature *s) {
+    return s->place[MHA_POSITION_IDS] >= 0 && s->place[MHA_K] >= 0 && !s->problem.is_ragged && !s->problem.seq_new;
+}
+
+/* Tokens that the tables of a problem with ragged or paged keys can reach. */
+static int64_t room_for_keys(const at_signature *s, const mha_sizes *sizes) {
+    int64_t room;
+    if (keys_share_ids(s)) return sizes->of[MHA_SEQ_Q];
+    if (!s->problem.page_size) return sizes->of[MHA_TOTAL_KV];
+    if (__builtin_mul_overflow(sizes->of[MHA_MAX_PAGES], s->problem.page_size, &room)) return INT64_MAX;
+    return room;
+}
+
+attune_status at_sizes_begin(const at_signature *s, const attune_arguments *a, mha_sizes *sizes, at_open *open,
+                             at_error *err) {
+    const attune_problem *p = &s->problem;
+    const struct {
+        mha_size size;
+        const char *name;
+        int64_t value;
+    } plain[] = {
+        {MHA_TOTAL_Q, "total_q", a->total_q},       {MHA_TOTAL_KV, "total_kv", a->total_kv},
+        {MHA_NUM_PAGES, "num_pages", a->num_pages}, {MHA_MAX_PAGES, "max_pages", a->max_pages},
+        {MHA_NUM_ROWS, "num_rows", a->num_rows},    {MHA_ROTARY_POSITIONS, "rotary_positions", a->rotary_positions},
+    };
+    *sizes = s->compiled;
+    if (settle_heads(s, a, sizes, err)) return ATTUNE_INVALID_ARGUMENT;
+    for (size_t i = 0; i < sizeof plain / sizeof *plain; i++)
+        if (s->parameters.has[plain[i].size] &&
+            take(sizes, plain[i].size, plain[i].name, plain[i].value, 0, MAX_SIZE, err))
+            return ATTUNE_INVALID_ARGUMENT;
+    const bool ragged_q = s->place[MHA_CU_SEQLENS_Q] >= 0;
+    const bool ragged_kv = s->place[MHA_CU_SEQLENS_KV] >= 0 || (p->page_size && s->place[MHA_KV_LENS] >= 0);
+    if (settle_length(s, MHA_SEQ_Q, "seq_q", a->seq_q, p->max_seq_q, ragged_q, sizes->of[MHA_TOTAL_Q], sizes, &open->q,
+                      err) ||
+        settle_length(s, MHA_SEQ_KV, "seq_kv", a->seq_kv, p->max_seq_kv, ragged_kv, room_for_keys(s, sizes), sizes,
+                      &open->kv, err))
+        return ATTUNE_INVALID_ARGUMENT;
+    if (s->parameters.has[MHA_SEQ_NEW]) return take(sizes, MHA_SEQ_NEW, "seq_new", a->seq_new, 0, MAX_SIZE, err);
+    return ATTUNE_OK;
+}
+
+/* ---- What follows from the lengths ---- */
+
+/* Of other masks the columns are known: as many as keys, or, short ones, a number that was compiled. Such a number may
+ * exceed the keys of a call: what lies beyond them is not read. */
+static attune_status settle_columns(const at_signature *s, mha_size size, const char *mask, int64_t given,
+                                    mha_sizes *sizes, at_error *err) {
+    if (!s->parameters.has[size]) return ATTUNE_OK;
+    const int64_t seq_kv = sizes->of[MHA_SEQ_KV], columns = given ? given : seq_kv;
+    sizes->of[size] = columns;
+    if (columns >= 0 && columns <= seq_kv) return ATTUNE_OK;
+    return at_fail(err, ATTUNE_INVALID_ARGUMENT, "%s has %lld columns; it must have from 0 to seq_kv = %lld", mask,
+                   (long long)columns, (long long)seq_kv);
+}
+
+/* Position ids are those of queries and of the keys that are rotated with them: as many of these as of those. */
+static attune_status check_id_count(const at_signature *s, const mha_sizes *sizes, at_error *err) {
+    if (s->place[MHA_POSITION_IDS] < 0 || s->place[MHA_K] < 0 || s->problem.is_ragged) return ATTUNE_OK;
+    const bool appends = s->problem.seq_new != 0;
+    const int64_t keys = sizes->of[appends ? MHA_SEQ_NEW : MHA_SEQ_KV];
+    if (keys == sizes->of[MHA_SEQ_Q]) return ATTUNE_OK;
+    return at_fail(err, ATTUNE_INVALID_ARGUMENT, "seq_q is %lld and %s %lld; with position_ids they must be equal",
+                   (long long)sizes->of[MHA_SEQ_Q], appends ? "seq_new" : "seq_kv", (long long)keys);
+}
+
+attune_status at_sizes_finish(const at_signature *s, const attune_arguments *a, mha_sizes *sizes, at_error *err) {
+    if (settle_columns(s, MHA_MASK_KV, "attn_mask", a->mask_seq_kv, sizes, err) ||
+        settle_columns(s, MHA_BIAS_KV, "attn_bias", a->bias_seq_kv, sizes, err) || check_id_count(s, sizes, err))
+        return ATTUNE_INVALID_ARGUMENT;
+    mha_derive_sizes(&s->problem, sizes);
+    if (s->problem.op != ATTUNE_MERGE || sizes->of[MHA_PART_ROWS] >= 0) return ATTUNE_OK;
+    return at_fail(err, ATTUNE_INVALID_ARGUMENT, "batch %lld, num_heads %lld and seq_q %lld make too many rows",
+                   (long long)sizes->of[MHA_BATCH], (long long)sizes->of[MHA_HEADS], (long long)sizes->of[MHA_SEQ_Q]);
+}

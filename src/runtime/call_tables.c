@@ -1,0 +1,183 @@
+/* What index tensors hold: every number that a kernel is going to index with, before anything else is read or written.
+ */
+#include "runtime/call.h"
+
+/* The tables of a problem, NULL where it has none, and what their entries are held against. */
+typedef struct tables {
+    const at_signature *s;
+    const mha_sizes *sizes;
+    const int32_t *cu_q, *cu_kv, *kv_lens, *offsets, *pages;
+    bool rotates; /* by the positions of queries and keys */
+} tables;
+
+typedef struct entry {
+    long long number;
+    int64_t queries, keys, new_keys;
+} entry;
+
+attune_status at_call_pointer(const mha_tensor *t, const attune_arguments *a, const void **pointer, at_error *err) {
+    const size_t align = at_element_bytes(t);
+    *pointer = *(const void *const *)((const char *)a + t->pointer);
+    if (!*pointer) return at_fail(err, ATTUNE_INVALID_ARGUMENT, "the pointer to %s is NULL", t->name);
+    if ((uintptr_t)*pointer % align)
+        return at_fail(err, ATTUNE_INVALID_ARGUMENT, "the pointer to %s (%p) is not aligned to %zu bytes", t->name,
+                       *pointer, align);
+    return ATTUNE_OK;
+}
+
+static attune_status find(const at_signature *s, const attune_arguments *a, mha_tensor_id id, const int32_t **table,
+                          at_error *err) {
+    const mha_tensor *t = at_signature_tensor(s, id);
+    const void *pointer = NULL;
+    *table = NULL;
+    if (!t) return ATTUNE_OK;
+    const attune_status status = at_call_pointer(t, a, &pointer, err);
+    *table = pointer;
+    return status;
+}
+
+static attune_status check_range(const char *name, int64_t index, int64_t value, int64_t most, at_error *err) {
+    if (value >= 0 && value <= most) return ATTUNE_OK;
+    return at_fail(err, ATTUNE_INVALID_ARGUMENT, "%s[%lld] is %lld; it must be from 0 to %lld", name, (long long)index,
+                   (long long)value, (long long)most);
+}
+
+/* ---- Lengths ---- */
+
+static attune_status check_cumulative(const char *name, const int32_t *cu, long long b, int64_t total, int64_t most,
+                                      int64_t *length, at_error *err) {
+    if (cu[b] < 0)
+        return at_fail(err, ATTUNE_INVALID_ARGUMENT, "%s[%lld] is %d; it must not be negative", name, b, cu[b]);
+    if (cu[b + 1] < cu[b])
+        return at_fail(err, ATTUNE_INVALID_ARGUMENT, "%s falls from %d to %d at index %lld", name, cu[b], cu[b + 1],
+                       b + 1);
+    if (total >= 0 && cu[b + 1] > total)
+        return at_fail(err, ATTUNE_INVALID_ARGUMENT, "%s[%lld] is %d, but there are only %lld tokens", name, b + 1,
+                       cu[b + 1], (long long)total);
+    *length = (int64_t)cu[b + 1] - cu[b];
+    if (*length <= most) return ATTUNE_OK;
+    return at_fail(err, ATTUNE_INVALID_ARGUMENT, "entry %lld of %s has %lld tokens; this call takes at most %lld", b,
+                   name, (long long)*length, (long long)most);
+}
+
+static attune_status measure(const tables *t, entry *e, at_error *err) {
+    const int64_t *size = t->sizes->of;
+    const long long b = e->number;
+    e->queries = size[MHA_SEQ_Q];
+    e->keys = size[MHA_SEQ_KV];
+    if (t->cu_q && check_cumulative("cu_seqlens_q", t->cu_q, b, size[MHA_TOTAL_Q], e->queries, &e->queries, err))
+        return ATTUNE_INVALID_ARGUMENT;
+    if (t->cu_kv && check_cumulative("cu_seqlens_kv", t->cu_kv, b, size[MHA_TOTAL_KV], e->keys, &e->keys, err))
+        return ATTUNE_INVALID_ARGUMENT;
+    if (t->kv_lens) {
+        if (check_range("kv_lens", b, t->kv_lens[b], e->keys, err)) return ATTUNE_INVALID_ARGUMENT;
+        e->keys = t->kv_lens[b];
+    }
+    e->new_keys = 0;
+    if (t->s->problem.seq_new) e->new_keys = t->s->problem.is_ragged ? e->queries : size[MHA_SEQ_NEW];
+    if (e->keys >= e->new_keys || e->new_keys == 0) return ATTUNE_OK;
+    return at_fail(err, ATTUNE_INVALID_ARGUMENT, "entry %lld has %lld keys, fewer than the %lld that are appended", b,
+                   (long long)e->keys, (long long)e->new_keys);
+}
+
+static attune_status check_pages(const tables *t, const entry *e, at_error *err) {
+    const int64_t columns = t->sizes->of[MHA_MAX_PAGES], pages = t->sizes->of[MHA_NUM_PAGES];
+    const int64_t size = t->s->problem.page_size, used = e->keys / size + (e->keys % size != 0);
+    if (used > columns)
+        return at_fail(err, ATTUNE_INVALID_ARGUMENT,
+                       "entry %lld has %lld keys, but block_table holds %lld pages of %lld", e->number,
+                       (long long)e->keys, (long long)columns, (long long)size);
+    for (int64_t i = 0; i < used; i++) {
+        const int32_t page = t->pages[e->number * columns + i];
+        if (page < 0 || page >= pages)
+            return at_fail(err, ATTUNE_INVALID_ARGUMENT, "block_table[%lld, %lld] is %d; num_pages is %lld", e->number,
+                           (long long)i, (int)page, (long long)pages);
+    }
+    return ATTUNE_OK;
+}
+
+/* ---- Positions ---- */
+
+static attune_status check_positions(const tables *t, const entry *e, at_error *err) {
+    const attune_problem *p = &t->s->problem;
+    int64_t first = p->causal_offset;
+    if (p->causal_align == ATTUNE_BOTTOM_RIGHT) first += e->keys - e->queries;
+    if (t->offsets) first += t->offsets[e->number];
+    const int64_t last = first + e->queries - 1, rows = t->sizes->of[MHA_ROTARY_POSITIONS];
+    if (e->queries && (first < -INT32_MAX || last > INT32_MAX))
+        return at_fail(err, ATTUNE_INVALID_ARGUMENT,
+                       "the queries of entry %lld stand at positions %lld to %lld, beyond 32 bits", e->number,
+                       (long long)first, (long long)last);
+    if (!t->rotates) return ATTUNE_OK;
+    if (e->queries && (first < 0 || last >= rows))
+        return at_fail(err, ATTUNE_INVALID_ARGUMENT,
+                       "the queries of entry %lld stand at positions %lld to %lld; rotary_positions is %lld", e->number,
+                       (long long)first, (long long)last, (long long)rows);
+    const bool turns_keys = t->s->place[MHA_K] >= 0 && (!p->seq_new || e->new_keys);
+    if (turns_keys && e->keys > rows)
+        return at_fail(err, ATTUNE_INVALID_ARGUMENT, "entry %lld has %lld keys, but rotary_positions is %lld",
+                       e->number, (long long)e->keys, (long long)rows);
+    return ATTUNE_OK;
+}
+
+/* Without appended keys the ids of the queries are those of the keys. */
+static attune_status check_id_count(const tables *t, const entry *e, at_error *err) {
+    const at_signature *s = t->s;
+    if (!s->problem.is_ragged || s->problem.seq_new || s->place[MHA_POSITION_IDS] < 0 || s->place[MHA_K] < 0 ||
+        e->keys == e->queries)
+        return ATTUNE_OK;
+    return at_fail(err, ATTUNE_INVALID_ARGUMENT,
+                   "entry %lld has %lld queries and %lld keys; with position_ids they must be equal", e->number,
+                   (long long)e->queries, (long long)e->keys);
+}
+
+attune_status at_tables_check_entries(const at_signature *s, const attune_arguments *a, const mha_sizes *sizes,
+                                      at_longest *longest, at_error *err) {
+    tables t = {.s = s, .sizes = sizes, .rotates = s->problem.rotary_dim && s->place[MHA_POSITION_IDS] < 0};
+    *longest = (at_longest){0, 0};
+    if (find(s, a, MHA_CU_SEQLENS_Q, &t.cu_q, err) || find(s, a, MHA_CU_SEQLENS_KV, &t.cu_kv, err) ||
+        find(s, a, MHA_KV_LENS, &t.kv_lens, err) || find(s, a, MHA_CAUSAL_OFFSETS, &t.offsets, err) ||
+        (sizes->of[MHA_MAX_PAGES] > 0 && find(s, a, MHA_BLOCK_TABLE, &t.pages, err)))
+        return ATTUNE_INVALID_ARGUMENT;
+    const int64_t entries = s->has_entry_tables ? sizes->of[MHA_BATCH] : 1; /* else all are alike */
+    for (int64_t b = 0; b < entries; b++) {
+        entry e = {.number = b};
+        if (measure(&t, &e, err) || (s->problem.page_size && check_pages(&t, &e, err)) ||
+            (s->has_position && check_positions(&t, &e, err)) || check_id_count(&t, &e, err))
+            return ATTUNE_INVALID_ARGUMENT;
+        if (e.queries > longest->q) longest->q = e.queries;
+        if (e.keys > longest->kv) longest->kv = e.keys;
+    }
+    return ATTUNE_OK;
+}
+
+/* ---- Ids ---- */
+
+static attune_status check_ids(const at_signature *s, const attune_arguments *a, const mha_sizes *sizes,
+                               mha_tensor_id id, int64_t bound, at_error *err) {
+    const mha_tensor *t = at_signature_tensor(s, id);
+    const int32_t *ids;
+    if (!t) return ATTUNE_OK;
+    int64_t begin = 0, end = 1;
+    for (int d = 0; d < t->rank; d++) end *= sizes->of[t->dims[d]];
+    if (end == 0) return ATTUNE_OK;
+    if (find(s, a, id, &ids, err)) return ATTUNE_INVALID_ARGUMENT;
+    if (id == MHA_POSITION_IDS && s->problem.is_ragged) { /* the ids of tokens that no entry owns mean nothing */
+        begin = a->cu_seqlens_q[0];
+        end = a->cu_seqlens_q[sizes->of[MHA_BATCH]];
+    }
+    const int64_t columns = sizes->of[t->dims[t->rank - 1]];
+    for (int64_t i = begin; i < end; i++) {
+        if (ids[i] >= 0 && ids[i] < bound) continue;
+        if (t->rank == 1) return check_range(t->name, i, ids[i], bound - 1, err);
+        return at_fail(err, ATTUNE_INVALID_ARGUMENT, "%s[%lld, %lld] is %d; it must be from 0 to %lld", t->name,
+                       (long long)(i / columns), (long long)(i % columns), (int)ids[i], (long long)(bound - 1));
+    }
+    return ATTUNE_OK;
+}
+
+attune_status at_tables_check_ids(const at_signature *s, const attune_arguments *a, const mha_sizes *sizes,
+                                  at_error *err) {
+    const attune_status status = check_ids(s, a, sizes, MHA_POSITION_IDS, sizes->of[MHA_ROTARY_POSITIONS], err);
+    return status ? status : check_ids(s, a, sizes, MHA_ROW_IDS, sizes->of[MHA_SEQ_Q], err);
+}

@@ -1,0 +1,260 @@
+/* The loops of the reference, included once for each REAL they compute in; no header of its own. */
+
+/* A row as numbers. */
+static void NAME(load_row)(REAL *row, const view *v, int64_t at, int64_t columns) {
+    const attune_tensor *const t = v->tensor;
+    const int64_t step = t->strides[t->rank - 1];
+    for (int64_t c = 0; c < columns; c++) row[c] = (REAL)ref_load(t->dtype, v->data, at + c * step);
+}
+
+/* Turns each pair of columns by the angle that the caches have for this position. */
+static void NAME(rotate)(const reading *r, int64_t number, int64_t position, REAL *row) {
+    const int64_t half = r->p->rotary_dim / 2;
+    for (int64_t d = 0; d < half; d++) {
+        const REAL c = (REAL)ref_load(r->cos.tensor->dtype, r->cos.data, place(r->cos.tensor, number, position, d, 0));
+        const REAL s = (REAL)ref_load(r->sin.tensor->dtype, r->sin.data, place(r->sin.tensor, number, position, d, 0));
+        REAL *const x = row + (r->p->rotary_interleaved ? 2 * d : d);
+        REAL *const y = row + (r->p->rotary_interleaved ? 2 * d + 1 : d + half);
+        const REAL turned = c * *x - s * *y;
+        *y = s * *x + c * *y;
+        *x = turned;
+    }
+}
+
+static void NAME(load_query)(const reading *r, const entry *e, int64_t head, int64_t i, REAL *row) {
+    NAME(load_row)(row, &r->q, place(r->q.tensor, e->q_batch, head, e->first_q + i, 0), r->dim);
+    if (!r->p->rotary_dim) return;
+    const int64_t position =
+        r->position_ids.tensor ? integer_at(&r->position_ids, e->q_batch, e->first_q + i) : e->base + i;
+    NAME(rotate)(r, e->number, position, row);
+}
+
+/* Key j as the scores see it. New ones go through the cache, which rounds to its type. */
+static void NAME(load_key)(const reading *r, const entry *e, int64_t kv_head, int64_t j, REAL *row,
+                           ref_result *result) {
+    const int64_t n = j - (e->keys - e->fresh);
+    const bool is_new = n >= 0 && j < e->keys;
+    if (is_new)
+        NAME(load_row)(row, &r->k_new, new_place(e, &r->k_new, kv_head, n), r->dim);
+    else
+        NAME(load_row)(row, &r->k, key_place(r, e, &r->k, kv_head, j), r->dim);
+    if (r->p->rotary_dim && (is_new || !r->p->seq_new)) {
+        int64_t position = j;
+        if (r->position_ids.tensor) position = integer_at(&r->position_ids, e->q_batch, e->first_q + (is_new ? n : j));
+        NAME(rotate)(r, e->number, position, row);
+    }
+    if (!is_new) return;
+    long double *const cache = result->k + dense_key_place(r, e, &r->k, kv_head, j);
+    for (int64_t c = 0; c < r->dim; c++) {
+        cache[c] = row[c];
+        row[c] = (REAL)rounded(r->k.tensor->dtype, row[c]);
+    }
+}
+
+static void NAME(load_value)(const reading *r, const entry *e, int64_t kv_head, int64_t j, const REAL *key, REAL *row,
+                             ref_result *result) {
+    const int64_t n = j - (e->keys - e->fresh);
+    if (r->p->v_in_k) {
+        for (int64_t c = 0; c < r->dim_v; c++) row[c] = key[c];
+    } else if (n < 0) {
+        NAME(load_row)(row, &r->v, key_place(r, e, &r->v, kv_head, j), r->dim_v);
+    } else {
+        NAME(load_row)(row, &r->v_new, new_place(e, &r->v_new, kv_head, n), r->dim_v);
+        long double *const cache = result->v + dense_key_place(r, e, &r->v, kv_head, j);
+        for (int64_t c = 0; c < r->dim_v; c++) {
+            cache[c] = row[c];
+            row[c] = (REAL)rounded(r->v.tensor->dtype, row[c]);
+        }
+    }
+}
+
+/* What becomes of q.k, up to the mask; `stage` is the weights mode after whose step to stop. */
+static REAL NAME(score)(const reading *r, const entry *e, int64_t head, int64_t i, int64_t j, REAL dot, int stage) {
+    const REAL cap = (REAL)r->p->logits_soft_cap;
+    REAL s = dot * (REAL)r->scale;
+    if (stage == ATTUNE_WEIGHTS_SCALED) return s;
+    if (cap > 0) s = cap * tanh(s / cap);
+    if (stage == ATTUNE_WEIGHTS_CAPPED) return s;
+    if (is_hidden(r, e, head, i, j)) return -(REAL)INFINITY;
+    if (r->slopes.tensor) {
+        const int64_t distance = e->base + i - j;
+        s -= (REAL)ref_load(r->slopes.tensor->dtype, r->slopes.data, place(r->slopes.tensor, head, 0, 0, 0)) *
+             (REAL)(distance < 0 ? -distance : distance);
+    }
+    if (r->bias.tensor)
+        s += (REAL)ref_load(r->bias.tensor->dtype, r->bias.data, place(r->bias.tensor, e->number, head, i, j));
+    return s;
+}
+
+/* What one row of a head is computed from and leaves behind. */
+typedef struct NAME(row) {
+    REAL *query, *dots, *scores, *shares; /* products, scores and exponentials of all keys */
+    REAL *totals;                         /* of the values, for each column */
+    REAL largest, sum;                    /* of the scores; of the exponentials of their differences to it */
+    bool is_empty;                        /* no key has a score above -infinity */
+} NAME(row);
+
+static void NAME(softmax)(const reading *r, const entry *e, int64_t head, int64_t i, NAME(row) * row) {
+    REAL largest = -(REAL)INFINITY, sum = 0;
+    bool sees = false;
+    for (int64_t j = 0; j < e->keys; j++) {
+        const REAL s = NAME(score)(r, e, head, i, j, row->dots[j], ATTUNE_WEIGHTS_MASKED);
+        row->scores[j] = s;
+        sees = sees || s != -(REAL)INFINITY;
+        largest = s > largest || isnan(s) ? s : largest;
+    }
+    if (r->sinks.tensor) {
+        const REAL sink = (REAL)ref_load(r->sinks.tensor->dtype, r->sinks.data, place(r->sinks.tensor, head, 0, 0, 0));
+        sees = sees || sink != -(REAL)INFINITY;
+        largest = sink > largest || isnan(sink) ? sink : largest;
+        if (sees) sum = exp(sink - largest);
+    }
+    for (int64_t j = 0; j < e->keys && sees; j++) sum += row->shares[j] = exp(row->scores[j] - largest);
+    row->largest = largest;
+    row->sum = sum;
+    row->is_empty = !sees;
+}
+
+/* The sum of the values of all keys that are not hidden: those take no part, whatever they hold. */
+static void NAME(mix_values)(const reading *r, const entry *e, int64_t head, int64_t i, const NAME(row) * row,
+                             const REAL *values, long double *out) {
+    for (int64_t c = 0; c < r->dim_v; c++) row->totals[c] = 0;
+    for (int64_t j = 0; j < e->keys && !row->is_empty; j++) {
+        if (row->scores[j] == -(REAL)INFINITY && is_hidden(r, e, head, i, j)) continue;
+        for (int64_t c = 0; c < r->dim_v; c++) row->totals[c] += row->shares[j] * values[j * r->dim_v + c];
+    }
+    for (int64_t c = 0; c < r->dim_v; c++) out[c] = row->is_empty ? 0 : row->totals[c] / row->sum;
+}
+
+static REAL NAME(weight)(const reading *r, const entry *e, int64_t head, int64_t i, int64_t j, const NAME(row) * row,
+                         REAL lse) {
+    const int mode = (int)r->p->weights_mode;
+    if (mode && mode != ATTUNE_WEIGHTS_SOFTMAX) return NAME(score)(r, e, head, i, j, row->dots[j], mode);
+    if (is_hidden(r, e, head, i, j) || row->is_empty) return 0;
+    return r->p->op == ATTUNE_WEIGHTS ? exp(row->scores[j] - lse) : row->shares[j] / row->sum;
+}
+
+/* One row of weights, which lies in row `to` of its tensor; heads are summed where their mean is wanted. */
+static void NAME(put_weights)(const reading *r, const entry *e, int64_t head, int64_t i, int64_t to,
+                              const NAME(row) * row, REAL lse, long double *weights) {
+    const attune_tensor *const t = r->weights.tensor;
+    const bool averages = r->p->weights_average;
+    long double *const at = weights + dense_place(t, e->number, averages ? 0 : head, to, 0);
+    for (int64_t j = 0; j < t->dims[3]; j++) {
+        const REAL w = NAME(weight)(r, e, head, i, j, row, lse);
+        if (!averages)
+            at[j] = w;
+        else
+            at[j] = (head ? (REAL)at[j] : 0) + w;
+        if (averages && head == r->heads - 1) at[j] = (REAL)at[j] / (REAL)r->heads;
+    }
+}
+
+static void NAME(finish_row)(const reading *r, const entry *e, int64_t head, int64_t i, const NAME(row) * row,
+                             const REAL *values, ref_result *result) {
+    const REAL lse = row->is_empty ? -(REAL)INFINITY : row->largest + log(row->sum);
+    const int64_t token = e->first_q + i;
+    if (result->out)
+        NAME(mix_values)(r, e, head, i, row, values,
+                         result->out + dense_place(r->out.tensor, e->q_batch, head, token, 0));
+    result->row_lse[dense_place(r->q.tensor, e->q_batch, head, token, 0) / r->dim] = lse;
+    if (result->lse) result->lse[dense_place(r->lse.tensor, e->q_batch, head, token, 0)] = lse;
+    if (!result->weights) return;
+    REAL given = lse;
+    if (r->p->op == ATTUNE_WEIGHTS && r->lse.tensor)
+        given = (REAL)ref_load(r->lse.tensor->dtype, r->lse.data, place(r->lse.tensor, e->q_batch, head, token, 0));
+    if (!r->row_ids.tensor) NAME(put_weights)(r, e, head, i, i, row, given, result->weights);
+    for (int64_t n = 0; r->row_ids.tensor && n < r->row_ids.tensor->dims[0]; n++)
+        if (integer_at(&r->row_ids, n, 0) == i) NAME(put_weights)(r, e, head, i, n, row, given, result->weights);
+}
+
+/* All rows of all heads that share one head of K and V. */
+static void NAME(attend)(const reading *r, const entry *e, int64_t kv_head, REAL *const buffers[NUM_BUFFERS],
+                         ref_result *result) {
+    REAL *const keys = buffers[0], *const values = buffers[1];
+    NAME(row)
+    row = {.query = buffers[2], .dots = buffers[3], .scores = buffers[4], .shares = buffers[5], .totals = buffers[6]};
+    /* Scores of hidden keys are weights like any other in some modes, and only then exist beyond the entry's keys:
+     * where there are such keys, as stored. Elsewhere their products count as 0. */
+    const bool has_more = result->weights && !r->p->page_size && (!r->p->rotary_dim || r->p->seq_new);
+    const int64_t scored = has_more ? r->weights.tensor->dims[3] : e->keys;
+    for (int64_t j = scored; result->weights && j < r->weights.tensor->dims[3]; j++) row.dots[j] = 0;
+    for (int64_t j = 0; j < scored; j++) {
+        NAME(load_key)(r, e, kv_head, j, keys + j * r->dim, result);
+        if (result->out && j < e->keys)
+            NAME(load_value)(r, e, kv_head, j, keys + j * r->dim, values + j * r->dim_v, result);
+    }
+    for (int64_t head = kv_head * r->group; head < (kv_head + 1) * r->group; head++)
+        for (int64_t i = 0; i < e->rows; i++) {
+            NAME(load_query)(r, e, head, i, row.query);
+            for (int64_t j = 0; j < scored; j++) {
+                REAL dot = 0;
+                for (int64_t c = 0; c < r->dim; c++) dot += row.query[c] * keys[j * r->dim + c];
+                row.dots[j] = dot;
+            }
+            NAME(softmax)(r, e, head, i, &row);
+            NAME(finish_row)(r, e, head, i, &row, values, result);
+        }
+}
+
+static void NAME(rotary_op)(const reading *r, const entry *e, REAL *row, ref_result *result) {
+    for (int64_t head = 0; head < r->heads; head++)
+        for (int64_t i = 0; i < e->rows; i++) {
+            NAME(load_query)(r, e, head, i, row);
+            long double *const out = result->out + dense_place(r->out.tensor, e->q_batch, head, e->first_q + i, 0);
+            for (int64_t c = 0; c < r->dim; c++) out[c] = row[c];
+        }
+}
+
+static void NAME(merge_op)(const reading *r, int64_t batch, ref_result *result) {
+    const attune_tensor *const parts = r->parts.tensor, *const lses = r->parts_lse.tensor;
+    for (int64_t row = 0; row < batch * r->heads * r->seq_q; row++) {
+        REAL largest = -(REAL)INFINITY, sum = 0;
+        for (int64_t n = 0; n < lses->dims[0]; n++) {
+            const REAL lse = (REAL)ref_load(lses->dtype, r->parts_lse.data, place(lses, n, row, 0, 0));
+            largest = lse > largest || isnan(lse) ? lse : largest;
+        }
+        const bool is_empty = largest == -(REAL)INFINITY;
+        for (int64_t c = 0; c < r->dim_v; c++) {
+            REAL total = 0;
+            sum = 0;
+            for (int64_t n = 0; n < lses->dims[0] && !is_empty; n++) {
+                const REAL lse = (REAL)ref_load(lses->dtype, r->parts_lse.data, place(lses, n, row, 0, 0));
+                const REAL weight = exp(lse - largest);
+                sum += weight;
+                if (lse != -(REAL)INFINITY)
+                    total += weight * (REAL)ref_load(parts->dtype, r->parts.data, place(parts, n, row, c, 0));
+            }
+            result->out[row * r->dim_v + c] = is_empty ? 0 : total / sum;
+        }
+        if (result->lse) result->lse[row] = is_empty ? -(REAL)INFINITY : largest + log(sum);
+    }
+}
+
+static bool NAME(compute)(const reading *r, int64_t batch, ref_result *result) {
+    if (r->p->op == ATTUNE_MERGE) {
+        NAME(merge_op)(r, batch, result);
+        return true;
+    }
+    int64_t most = 1;
+    if (result->weights) most = r->weights.tensor->dims[3] > most ? r->weights.tensor->dims[3] : most;
+    for (int64_t b = 0; b < batch && r->p->op != ATTUNE_ROTARY; b++) {
+        const int64_t keys = open_entry(r, b).keys;
+        most = keys > most ? keys : most;
+    }
+    const int64_t counts[NUM_BUFFERS] = {most * r->dim, most * r->dim_v, r->dim, most, most, most, r->dim_v};
+    REAL *buffers[NUM_BUFFERS];
+    bool good = true;
+    for (int n = 0; n < NUM_BUFFERS; n++) good = (buffers[n] = calloc((size_t)counts[n], sizeof(REAL))) != NULL && good;
+    for (int64_t b = 0; b < batch && good; b++) {
+        const entry e = open_entry(r, b);
+        if (r->p->op == ATTUNE_ROTARY) {
+            NAME(rotary_op)(r, &e, buffers[2], result);
+            continue;
+        }
+        for (int64_t kv_head = 0; kv_head * r->group < r->heads; kv_head++)
+            NAME(attend)(r, &e, kv_head, buffers, result);
+    }
+    for (int n = 0; n < NUM_BUFFERS; n++) free(buffers[n]);
+    return good;
+}

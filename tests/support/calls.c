@@ -1,0 +1,174 @@
+#define _GNU_SOURCE
+#include "support/calls.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+static void set_sizes(attune_arguments *a, const char *text) {
+    const struct {
+        const char *name;
+        int64_t *field;
+    } sizes[] = {
+        {"seq_q", &a->seq_q},
+        {"seq_kv", &a->seq_kv},
+        {"seq_new", &a->seq_new},
+        {"num_rows", &a->num_rows},
+        {"total_q", &a->total_q},
+        {"total_kv", &a->total_kv},
+        {"num_pages", &a->num_pages},
+        {"max_pages", &a->max_pages},
+        {"mask_seq_kv", &a->mask_seq_kv},
+        {"bias_seq_kv", &a->bias_seq_kv},
+        {"rotary_positions", &a->rotary_positions},
+        {"rotary_batch_stride", &a->rotary_batch_stride},
+    };
+    char name[32];
+    for (int n = 0; text && *text; text += n) {
+        long long value;
+        if (sscanf(text, "%31[a-z_]=%lld%n", name, &value, &n) != 2) fail_msg("sizes: %s", text);
+        size_t i = 0;
+        while (i < sizeof sizes / sizeof *sizes && strcmp(sizes[i].name, name)) i++;
+        if (i == sizeof sizes / sizeof *sizes) fail_msg("no size is called %s", name);
+        *sizes[i].field = value;
+        n += text[n] == ',';
+    }
+}
+
+/* ---- Memory ---- */
+
+static size_t element_bytes(attune_dtype dtype) {
+    return dtype == ATTUNE_BOOL ? 1 : dtype == ATTUNE_F16 || dtype == ATTUNE_BF16 ? 2 : dtype == ATTUNE_F64 ? 8 : 4;
+}
+
+static size_t extent(const attune_tensor *t) {
+    int64_t elements = 1;
+    for (int d = 0; d < t->rank; d++) {
+        if (t->dims[d] == 0) return 0;
+        elements += (t->dims[d] - 1) * t->strides[d];
+    }
+    return (size_t)elements * element_bytes(t->dtype);
+}
+
+static void allocate(tensor_memory *m, size_t bytes, placement where) {
+    const size_t page = (size_t)sysconf(_SC_PAGESIZE), inside = (bytes + page - 1) / page * page;
+    *m = (tensor_memory){.bytes = bytes};
+    if (where == ON_THE_HEAP) {
+        m->data = malloc(bytes ? bytes : 1);
+        assert_non_null(m->data);
+        return;
+    }
+    m->map_bytes = inside + 2 * page;
+    m->map = mmap(NULL, m->map_bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    assert_ptr_not_equal(m->map, MAP_FAILED);
+    if (inside) assert_int_equal(mprotect((char *)m->map + page, inside, PROT_READ | PROT_WRITE), 0);
+    m->data = (char *)m->map + page + (where == BEFORE_A_GUARD ? inside - bytes : 0);
+}
+
+static void make_read_only(const tensor_memory *m) {
+    const size_t page = (size_t)sysconf(_SC_PAGESIZE);
+    if (m->map_bytes > 2 * page)
+        assert_int_equal(mprotect((char *)m->map + page, m->map_bytes - 2 * page, PROT_READ), 0);
+}
+
+/* ---- Data ---- */
+
+static unsigned next(unsigned *seed) {
+    *seed = *seed * 1103515245u + 12345u;
+    return *seed >> 16 & 0x7fff;
+}
+
+static void fill(const attune_tensor *t, const tensor_memory *m, unsigned seed) {
+    const size_t size = element_bytes(t->dtype);
+    for (size_t i = 0; i < m->bytes / size; i++) {
+        char *at = (char *)m->data + i * size;
+        const unsigned random = next(&seed);
+        const float number = (float)random / 16384.0f - 1.0f;
+        const double wide = (double)number;
+        const uint16_t half = (uint16_t)(0x3800u | (random & 0x3ffu) | (random & 0x400u) << 5); /* +-[0.5, 1) */
+        const uint8_t flag = random % 4 != 0;
+        const void *from = size == 1   ? (const void *)&flag
+                           : size == 2 ? (const void *)&half
+                           : size == 8 ? (const void *)&wide
+                                       : (const void *)&number;
+        memcpy(at, from, size);
+    }
+}
+
+static void fill_cumulative(int32_t *table, const int lengths[SAMPLE_ENTRIES], int64_t entries) {
+    table[0] = 0;
+    for (int64_t b = 0; b < entries; b++) table[b + 1] = table[b] + lengths[b];
+}
+
+/* Pages from the last to the first; columns that no key lies in hold no page. */
+static void fill_pages(const attune_tensor *t, int32_t *table, const sample *from, int64_t page_size) {
+    int32_t page = 0;
+    for (int64_t b = 0; b < t->dims[0]; b++)
+        for (int64_t c = 0; c < t->dims[1]; c++) table[b * t->dims[1] + c] = c * page_size < from->kv[b] ? page++ : -7;
+    for (int64_t i = 0; i < t->dims[0] * t->dims[1]; i++)
+        if (table[i] >= 0) table[i] = page - 1 - table[i];
+}
+
+static void fill_table(const attune_tensor *t, void *data, const sample *from, const attune_problem *p) {
+    int32_t *table = data;
+    const int64_t count = t->dims[0] * (t->rank == 2 ? t->dims[1] : 1);
+    if (!strcmp(t->name, "cu_seqlens_q")) {
+        fill_cumulative(table, from->q, t->dims[0] - 1);
+    } else if (!strcmp(t->name, "cu_seqlens_kv")) {
+        fill_cumulative(table, from->kv, t->dims[0] - 1);
+    } else if (!strcmp(t->name, "block_table")) {
+        fill_pages(t, table, from, p->page_size);
+    } else {
+        const bool lens = !strcmp(t->name, "kv_lens");
+        for (int64_t i = 0; i < count; i++) table[i] = lens ? from->kv[i] : (int32_t)(i * 5 % 4);
+    }
+}
+
+void sample_call_open(sample_call *c, const sample *from, placement where) {
+    *c = (sample_call){.problem = ATTUNE_PROBLEM_INIT};
+    if (attune_problem_parse(from->problem, &c->problem) || attune_arguments_init(&c->arguments, &c->problem))
+        fail_msg("%s: %s", from->problem, attune_last_message());
+    set_sizes(&c->arguments, from->sizes);
+    if (attune_tensors(&c->problem, &c->arguments, c->tensors, &c->count))
+        fail_msg("%s: %s", from->problem, attune_last_message());
+    for (size_t i = 0; i < c->count; i++) {
+        const attune_tensor *t = &c->tensors[i];
+        tensor_memory *m = &c->memory[i];
+        allocate(m, extent(t), where);
+        if (t->dtype == ATTUNE_I32)
+            fill_table(t, m->data, from, &c->problem);
+        else
+            fill(t, m, (unsigned)i + 1);
+        if (!t->is_output) make_read_only(m);
+        memcpy((char *)&c->arguments + t->pointer_offset, &m->data, sizeof m->data);
+    }
+}
+
+void sample_call_close(sample_call *c) {
+    for (size_t i = 0; i < c->count; i++) {
+        if (c->memory[i].map)
+            munmap(c->memory[i].map, c->memory[i].map_bytes);
+        else
+            free(c->memory[i].data);
+    }
+}
+
+void *sample_call_data(const sample_call *c, const char *name) {
+    for (size_t i = 0; i < c->count; i++)
+        if (!strcmp(c->tensors[i].name, name)) return c->memory[i].data;
+    fail_msg("there is no tensor %s", name);
+    return NULL;
+}
+
+bool sample_calls_agree(const sample_call *a, const sample_call *b) {
+    assert_int_equal(a->count, b->count);
+    for (size_t i = 0; i < a->count; i++)
+        if (a->tensors[i].is_output && memcmp(a->memory[i].data, b->memory[i].data, a->memory[i].bytes)) return false;
+    return true;
+}

@@ -1,0 +1,81 @@
+/* Calls of any problem with memory, tables and data of their own. */
+#ifndef ATTUNE_TESTS_CALLS_H
+#define ATTUNE_TESTS_CALLS_H
+
+#include <attune.h>
+#include <stdbool.h>
+
+enum { SAMPLE_ENTRIES = 4 };
+
+/* A problem with the run-time sizes of one call of it. */
+typedef struct sample {
+    const char *problem;
+    const char *sizes;                         /* "seq_q=5,total_q=12": fields of attune_arguments */
+    int q[SAMPLE_ENTRIES], kv[SAMPLE_ENTRIES]; /* lengths of batch entries, for cu_seqlens and kv_lens */
+} sample;
+
+typedef enum sample_name {
+    PLAIN,
+    DYNAMIC,
+    MASKED,
+    SHORT_MASK,
+    LONG_MASK,
+    PADDED,
+    PLACED,
+    RAGGED,
+    PAGED,
+    APPENDED,
+    SERVED,
+    RAGGED_MASK,
+    ROTATED,
+    ROTARY,
+    ROTATED_PADDED,
+    ROTATED_CACHE,
+    ROTATED_IDS,
+    WITH_WEIGHTS,
+    PAGED_MASK,
+    GLOBAL,
+    MIXED,
+    WEIGHTS,
+    MERGE,
+    HALF,
+    BRAIN,
+    WIDE,
+    LATENT,
+    NUM_SAMPLES
+} sample_name;
+
+/* One of every sort of problem. */
+extern const sample samples[NUM_SAMPLES];
+
+/* Where tensors lie in memory. */
+typedef enum placement {
+    ON_THE_HEAP,
+    BEFORE_A_GUARD, /* the last byte is the last of a page, and the next page faults; inputs cannot be written */
+    AFTER_A_GUARD   /* the first byte is the first of a page, and the page before faults */
+} placement;
+
+typedef struct tensor_memory {
+    void *data, *map; /* map: NULL on the heap */
+    size_t bytes, map_bytes;
+} tensor_memory;
+
+typedef struct sample_call {
+    attune_problem problem;
+    attune_arguments arguments;
+    attune_tensor tensors[ATTUNE_MAX_TENSORS];
+    tensor_memory memory[ATTUNE_MAX_TENSORS];
+    size_t count;
+} sample_call;
+
+/* Inputs hold numbers that depend on the tensor alone, tables what the sample says, outputs rubbish. */
+void sample_call_open(sample_call *call, const sample *from, placement where);
+void sample_call_close(sample_call *call);
+
+/* The memory of a tensor by its name; the test fails if there is none. */
+void *sample_call_data(const sample_call *call, const char *name);
+
+/* Whether all outputs of both, calls of one sample, hold the same bits. */
+bool sample_calls_agree(const sample_call *a, const sample_call *b);
+
+#endif

@@ -1,0 +1,202 @@
+/* What the canonical form makes of causality, windows, global tokens and alignment: it sees the very same keys, and
+ * counts them right. Against the definition in attune.h, pair by pair. */
+#include "mha/signature.h"
+#include "support/random_ir.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+static random_ir source = {.state = 20250807};
+
+static int64_t between(int64_t low, int64_t high) { return low + random_ir_below(&source, (int)(high - low + 1)); }
+static bool once_in(int n) { return random_ir_below(&source, n) == 0; }
+
+/* One batch entry. */
+typedef struct entry {
+    int64_t queries, keys, offset;
+} entry;
+
+static int64_t position(const attune_problem *p, const entry *e, int64_t i) {
+    const int64_t base = p->causal_align == ATTUNE_BOTTOM_RIGHT ? e->keys - e->queries : 0;
+    return i + base + p->causal_offset + (p->has_causal_offsets ? e->offset : 0);
+}
+
+static bool visible(const attune_problem *p, const entry *e, int64_t i, int64_t j) {
+    const int64_t at = position(p, e, i);
+    if (p->is_causal && j > at) return false;
+    if (p->global_tokens && (j < p->global_tokens || at < p->global_tokens)) return true;
+    return !(p->window_left >= 0 && j < at - p->window_left) && !(p->window_right >= 0 && j > at + p->window_right);
+}
+
+static attune_problem random_problem(void) {
+    attune_problem p = ATTUNE_PROBLEM_INIT;
+    p.batch = between(1, 3);
+    p.num_heads = between(1, 3);
+    p.head_dim = 8;
+    p.seq_q = once_in(3) ? ATTUNE_DYNAMIC : between(1, 9);
+    p.seq_kv = once_in(3) ? ATTUNE_DYNAMIC : between(1, 9);
+    if (p.seq_q < 0 && once_in(2)) p.max_seq_q = between(1, 9);
+    if (p.seq_kv < 0 && once_in(2)) p.max_seq_kv = between(1, 9);
+    p.is_ragged = once_in(5);
+    p.has_kv_lens = once_in(4);
+    p.is_causal = once_in(2);
+    p.causal_align = once_in(2) ? ATTUNE_BOTTOM_RIGHT : ATTUNE_TOP_LEFT;
+    if (once_in(2)) p.causal_offset = between(-12, 12);
+    p.has_causal_offsets = once_in(6);
+    if (once_in(2)) p.window_left = between(0, 11);
+    if (once_in(2)) p.window_right = between(0, 11);
+    if (once_in(2)) p.global_tokens = between(0, 10);
+    p.has_alibi_slopes = once_in(5);
+    return p;
+}
+
+/* Lengths that the problem allows. */
+static entry random_entry(const attune_problem *p) {
+    const int64_t most_q = p->seq_q > 0 ? p->seq_q : p->max_seq_q ? p->max_seq_q : 12;
+    const int64_t most_kv = p->seq_kv > 0 ? p->seq_kv : p->max_seq_kv ? p->max_seq_kv : 12;
+    entry e = {most_q, most_kv, between(-5, 5)};
+    if (p->seq_q < 0 || p->is_ragged) e.queries = between(0, most_q);
+    if (p->seq_kv < 0 || p->is_ragged || p->has_kv_lens) e.keys = between(0, most_kv);
+    return e;
+}
+
+static void fail_problem(const char *what, const attune_problem *p, const entry *e) {
+    char text[1024];
+    mha_problem_print(p, text, sizeof text);
+    fail_msg("%s: %s with %lld queries, %lld keys", what, text, (long long)e->queries, (long long)e->keys);
+}
+
+static void test_same_keys(void **state) {
+    (void)state;
+    int simpler = 0;
+    for (int n = 0; n < 50000; n++) {
+        const attune_problem p = random_problem();
+        attune_problem c;
+        at_error err = {0};
+        if (mha_canonicalize(&p, &c, &err)) fail_msg("%s", err.message);
+        simpler += p.is_causal > c.is_causal || (p.window_left >= 0 && c.window_left < 0);
+        for (int k = 0; k < 3; k++) {
+            const entry e = random_entry(&p);
+            for (int64_t i = 0; i < e.queries; i++)
+                for (int64_t j = 0; j < e.keys; j++)
+                    if (visible(&p, &e, i, j) != visible(&c, &e, i, j)) fail_problem("other keys", &c, &e);
+            /* ALiBi and the rotary embedding see the positions themselves. */
+            if (p.has_alibi_slopes && e.queries && position(&p, &e, 0) != position(&c, &e, 0))
+                fail_problem("other positions", &c, &e);
+        }
+    }
+    assert_true(simpler > 5000);
+}
+
+/* The count of pairs is exact where all sizes are known, whether to the compiler or at run time. */
+static void test_flops(void **state) {
+    (void)state;
+    for (int n = 0; n < 20000; n++) {
+        attune_problem p = random_problem(), c;
+        p.is_ragged = p.has_causal_offsets = p.has_kv_lens = 0;
+        at_error err = {0};
+        if (mha_canonicalize(&p, &c, &err)) fail_msg("%s", err.message);
+        const entry e = random_entry(&p);
+        mha_sizes sizes;
+        mha_compiled_sizes(&c, &sizes);
+        sizes.of[MHA_BATCH] = c.batch;
+        sizes.of[MHA_KV_HEADS] = c.num_kv_heads;
+        sizes.of[MHA_SEQ_Q] = e.queries;
+        sizes.of[MHA_SEQ_KV] = e.keys;
+        mha_derive_sizes(&c, &sizes);
+        int64_t pairs = 0;
+        for (int64_t i = 0; i < e.queries; i++)
+            for (int64_t j = 0; j < e.keys; j++) pairs += visible(&c, &e, i, j);
+        const double expected = 2.0 * (8 + 8) * (double)(p.batch * p.num_heads * pairs);
+        if (mha_call_flops(&c, &sizes) != expected) fail_problem("other count", &c, &e);
+        const bool known = p.seq_q > 0 && p.seq_kv > 0;
+        assert_true(mha_problem_flops(&c) == (known ? expected : 0));
+    }
+}
+
+static attune_problem canonical(const char *text) {
+    attune_problem problem = ATTUNE_PROBLEM_INIT, out;
+    at_error err = {0};
+    if (mha_problem_parse(text, &problem, &err) || mha_canonicalize(&problem, &out, &err))
+        fail_msg("%s: %s", text, err.message);
+    return out;
+}
+
+/* Sizes of billions are no loops of billions. */
+static void test_flops_of_large_sizes(void **state) {
+    (void)state;
+    const attune_problem p = canonical("seq_q=2000000000,head_dim=1,is_causal=1,window_left=999,global_tokens=0");
+    assert_true(mha_problem_flops(&p) == 4.0 * (1000.0 * 2e9 - 999.0 * 1000.0 / 2));
+}
+
+static void test_flops_of_other_ops(void **state) {
+    (void)state;
+    static const struct {
+        const char *text;
+        double flops;
+    } cases[] = {
+        {"op=weights,batch=2,num_heads=3,seq_q=5,seq_kv=7,head_dim=4", 2.0 * 4 * 2 * 3 * 5 * 7},
+        {"op=weights,num_heads=3,seq_q=5,seq_kv=7,head_dim=4,row_ids=1,num_rows=2", 2.0 * 4 * 3 * 2 * 7},
+        {"op=rotary,batch=2,num_heads=3,seq_q=5,head_dim=8,rotary_dim=4", 3.0 * 4 * 2 * 3 * 5},
+        {"op=merge,batch=2,num_heads=3,seq_q=5,head_dim=8,num_parts=6", 2.0 * 6 * 8 * 2 * 3 * 5},
+        {"ragged=1,batch=3,num_heads=2,head_dim=4", 0},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        const attune_problem p = canonical(cases[i].text);
+        if (mha_problem_flops(&p) != cases[i].flops) fail_msg("%s: %g", cases[i].text, mha_problem_flops(&p));
+    }
+}
+
+/* What each normalisation is there for. */
+static void test_normal_forms(void **state) {
+    (void)state;
+    static const struct {
+        const char *text, *canonical;
+    } cases[] = {
+        {"seq_q=5,seq_kv=9,is_causal=1,causal_align=bottom_right",
+         "num_heads=1,seq_q=5,seq_kv=9,head_dim=4,is_causal=1,causal_offset=4"},
+        {"seq_q=5,seq_kv=9,is_causal=1,causal_offset=8", "num_heads=1,seq_q=5,seq_kv=9,head_dim=4"},
+        {"seq_q=5,seq_kv=9,is_causal=1,causal_offset=-70",
+         "num_heads=1,seq_q=5,seq_kv=9,head_dim=4,is_causal=1,causal_offset=-5"},
+        {"seq_q=5,seq_kv=9,causal_offset=3,causal_offsets=1", "num_heads=1,seq_q=5,seq_kv=9,head_dim=4"},
+        /* The one query of a decode step sees all there is. */
+        {"seq_q=1,seq_kv=9,kv_lens=1,is_causal=1,causal_align=bottom_right",
+         "num_heads=1,seq_q=1,seq_kv=9,head_dim=4,kv_lens=1"},
+        {"seq_q=2,seq_kv=9,kv_lens=1,is_causal=1,causal_align=bottom_right",
+         "num_heads=1,seq_q=2,seq_kv=9,head_dim=4,is_causal=1,causal_align=bottom_right,kv_lens=1"},
+        {"seq_q=5,seq_kv=9,window_left=4,window_right=8", "num_heads=1,seq_q=5,seq_kv=9,head_dim=4"},
+        {"seq_q=5,seq_kv=9,window_left=3,window_right=7,global_tokens=2",
+         "num_heads=1,seq_q=5,seq_kv=9,head_dim=4,window_left=3,window_right=7,global_tokens=2"},
+        {"seq_q=5,seq_kv=9,window_left=1,global_tokens=9", "num_heads=1,seq_q=5,seq_kv=9,head_dim=4"},
+        {"seq_q=5,seq_kv=9,is_causal=1,window_left=1,window_right=0",
+         "num_heads=1,seq_q=5,seq_kv=9,head_dim=4,is_causal=1,window_left=1"},
+        {"seq_q=5,seq_kv=9,causal_offset=3,alibi_slopes=1",
+         "num_heads=1,seq_q=5,seq_kv=9,head_dim=4,causal_offset=3,alibi_slopes=1"},
+        {"seq_q=9,causal_offset=3,rotary_dim=2",
+         "num_heads=1,seq_q=9,seq_kv=9,head_dim=4,causal_offset=3,rotary_dim=2"},
+        {"seq_q=9,causal_offset=3,rotary_dim=2,position_ids=1",
+         "num_heads=1,seq_q=9,seq_kv=9,head_dim=4,rotary_dim=2,position_ids=1"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        char full[256], text[512];
+        snprintf(full, sizeof full, "head_dim=4,%s", cases[i].text);
+        const attune_problem p = canonical(full);
+        mha_problem_print(&p, text, sizeof text);
+        assert_string_equal(text, cases[i].canonical);
+    }
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_same_keys),
+        cmocka_unit_test(test_flops),
+        cmocka_unit_test(test_flops_of_large_sizes),
+        cmocka_unit_test(test_flops_of_other_ops),
+        cmocka_unit_test(test_normal_forms),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

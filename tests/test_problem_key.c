@@ -1,0 +1,158 @@
+/* The key differs exactly where kernels do. */
+#define _GNU_SOURCE
+#include "mha/mha.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+static attune_problem canonical(const char *text) {
+    attune_problem problem = ATTUNE_PROBLEM_INIT, out;
+    at_error err = {0};
+    if (mha_problem_parse(text, &problem, &err) || mha_canonicalize(&problem, &out, &err))
+        fail_msg("%s: %s", text, err.message);
+    return out;
+}
+
+static bool same_key(const char *a, const char *b) {
+    uint8_t x[MHA_KEY_BYTES], y[MHA_KEY_BYTES];
+    const attune_problem p = canonical(a), q = canonical(b);
+    const size_t n = mha_key(&p, x), m = mha_key(&q, y);
+    assert_true(n <= MHA_KEY_BYTES);
+    return n == m && !memcmp(x, y, n);
+}
+
+/* `base` with the fields of `more`, which replace those of the same name. */
+static void with(char *text, size_t size, const char *base, const char *more) {
+    char copy[128], *rest = copy;
+    size_t length = (size_t)snprintf(text, size, "%s", more);
+    snprintf(copy, sizeof copy, "%s", base);
+    for (char *pair; (pair = strsep(&rest, ","));) {
+        char key[64];
+        snprintf(key, sizeof key, ",%.*s", (int)(strchr(pair, '=') + 1 - pair), pair);
+        if (strncmp(more, key + 1, strlen(key + 1)) && !strstr(more, key))
+            length += (size_t)snprintf(text + length, size - length, ",%s", pair);
+    }
+}
+
+static void test_key(void **state) {
+    (void)state;
+    const char *base = "num_heads=4,seq_q=8,head_dim=16";
+    assert_true(
+        same_key(base, "num_heads=4,num_kv_heads=4,seq_q=8,seq_kv=8,head_dim=16,head_dim_v=16,softmax_scale=0.25"));
+    static const char *const others[] = {
+        "num_kv_heads=2",
+        "seq_q=9,seq_kv=8",
+        "seq_kv=9",
+        "seq_q=dynamic",
+        "seq_q=dynamic,max_seq_q=9",
+        "seq_kv=dynamic",
+        "seq_kv=dynamic,max_seq_kv=9",
+        "head_dim=17",
+        "head_dim_v=17",
+        "dtype=f16",
+        "dtype=bf16",
+        "dtype=f64",
+        "k_dtype=f16",
+        "v_dtype=f16",
+        "softmax_precision=f64",
+        "softmax_scale=0.5",
+        "logits_soft_cap=30",
+        "is_causal=1",
+        "is_causal=1,causal_offset=1",
+        "is_causal=1,causal_offsets=1",
+        "is_causal=1,causal_align=bottom_right,kv_lens=1",
+        "kv_lens=1",
+        "window_left=3",
+        "window_right=3",
+        "window_left=3,global_tokens=2",
+        "lse=1",
+        "lse=1,lse_strides=64:16:2",
+        "alibi_slopes=1",
+        "sinks=1",
+        "ragged=1",
+        "page_size=4,seq_kv=8",
+        "page_size=8,seq_kv=8",
+        "seq_new=1",
+        "seq_new=2",
+        "seq_new=dynamic",
+        "v_in_k=1",
+        "attn_mask=qk",
+        "attn_mask=q",
+        "attn_mask=hqk",
+        "batch=2,attn_mask=bqk",
+        "attn_mask=k",
+        "attn_mask=7,short_masks=1",
+        "attn_mask=6,short_masks=1",
+        "attn_mask=dynamic,short_masks=1",
+        "attn_mask=qk,attn_mask_strides=0:0:32:2",
+        "attn_bias=qk",
+        "attn_bias=qk,bias_dtype=f16",
+        "attn_bias=qk,bias_dtype=bf16",
+        "rotary_dim=16",
+        "rotary_dim=8",
+        "rotary_dim=8,rotary_interleaved=1",
+        "rotary_dim=8,position_ids=1",
+        "weights=scaled",
+        "weights=softmax",
+        "weights=softmax,weights_average=1",
+        "reproducible=1",
+        "op=weights",
+        "op=weights,weights=capped",
+        "op=weights,weights=capped,logits_soft_cap=30",
+        "op=weights,row_ids=1,num_rows=2",
+        "op=weights,row_ids=1,num_rows=3",
+        "op=rotary,rotary_dim=8",
+        "op=merge,num_parts=2",
+        "op=merge,num_parts=3",
+        "q_strides=1024:256:32:2",
+        "k_strides=1024:256:32:2",
+        "v_strides=1024:256:32:2",
+        "out_strides=1024:256:32:2",
+    };
+    enum { COUNT = sizeof others / sizeof *others };
+    char texts[COUNT][160];
+    for (int i = 0; i < COUNT; i++) {
+        with(texts[i], sizeof texts[i], base, others[i]);
+        if (same_key(base, texts[i])) fail_msg("%s has the key of %s", texts[i], base);
+        for (int j = 0; j < i; j++)
+            if (same_key(texts[i], texts[j])) fail_msg("%s has the key of %s", texts[i], texts[j]);
+    }
+}
+
+/* What is an argument of the kernel is not in its key. */
+static void test_not_in_the_key(void **state) {
+    (void)state;
+    static const char *const pairs[][2] = {
+        {"num_heads=4,seq_q=8,head_dim=16", "batch=7,num_heads=2,seq_q=8,head_dim=16"},
+        {"num_heads=4,seq_q=8,head_dim=16", "num_heads=4,seq_q=8,head_dim=16,layout=bshd"},
+        {"batch=3,num_heads=4,seq_q=8,head_dim=16,attn_mask=bhqk",
+         "batch=7,num_heads=2,seq_q=8,head_dim=16,attn_mask=bhqk"},
+        {"num_heads=4,seq_q=8,head_dim=16,attn_mask=qk,attn_mask_strides=0:0:99:1",
+         "num_heads=4,seq_q=8,head_dim=16,attn_mask=qk"},
+        {"num_heads=4,num_kv_heads=2,seq_q=8,head_dim=16,attn_bias=bqk,batch=3",
+         "num_heads=2,num_kv_heads=1,seq_q=8,head_dim=16,attn_bias=bqk,batch=5"},
+        {"num_heads=4,seq_q=dynamic,head_dim=16,q_strides=9999:999:99:1", "num_heads=2,seq_q=dynamic,head_dim=16"},
+        {"num_heads=4,seq_q=8,head_dim=16,weights=softmax,weights_strides=9999:999:99:1",
+         "num_heads=2,seq_q=8,head_dim=16,weights=softmax"},
+        {"num_heads=4,ragged=1,head_dim=16", "num_heads=2,batch=9,ragged=1,head_dim=16"},
+        /* Steps after the one whose scores are asked for. */
+        {"op=weights,weights=scaled,seq_q=8,head_dim=16,logits_soft_cap=30,is_causal=1",
+         "op=weights,weights=scaled,seq_q=8,head_dim=16"},
+        {"op=weights,weights=capped,seq_q=8,head_dim=16,logits_soft_cap=30,window_left=2,alibi_slopes=1",
+         "op=weights,weights=capped,seq_q=8,head_dim=16,logits_soft_cap=30"},
+    };
+    for (size_t i = 0; i < sizeof pairs / sizeof *pairs; i++)
+        if (!same_key(pairs[i][0], pairs[i][1])) fail_msg("%s has not the key of %s", pairs[i][0], pairs[i][1]);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_key),
+        cmocka_unit_test(test_not_in_the_key),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

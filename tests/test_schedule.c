@@ -1,0 +1,216 @@
+/* Schedules: text, which are legal, and that the one chosen without measuring is. */
+#include "mha/mha.h"
+#include "target/target.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+static attune_problem canonical(const char *text) {
+    attune_problem problem = ATTUNE_PROBLEM_INIT, out;
+    at_error err = {0};
+    if (mha_problem_parse(text, &problem, &err) || mha_canonicalize(&problem, &out, &err))
+        fail_msg("%s: %s", text, err.message);
+    return out;
+}
+
+static attune_schedule parse(const char *text) {
+    attune_schedule s = ATTUNE_SCHEDULE_INIT;
+    at_error err = {0};
+    if (mha_schedule_parse(text, &s, &err)) fail_msg("%s: %s", text, err.message);
+    return s;
+}
+
+/* Legal on every target for head_dim 40. */
+static const char *const q_lanes = "strategy=q_lanes,lanes=4,score_rows=6,score_vectors=4,score_unroll=4,value_rows=5,"
+                                   "value_vectors=4,value_unroll=1,q_vectors=8,kv_tile=96,kv_chunk=0";
+static const char *const d_lanes = "strategy=d_lanes,lanes=4,score_rows=4,score_vectors=2,score_unroll=3,value_rows=2,"
+                                   "value_vectors=4,value_unroll=4,q_vectors=1,kv_tile=64,kv_chunk=512";
+
+/* Every change of a legal schedule must be refused, with a sentence that says this. */
+typedef struct wrong {
+    const char *change, *says;
+} wrong;
+
+static void assert_refused(const attune_problem *p, const attune_schedule *legal, const at_target *target,
+                           const wrong *cases, size_t count) {
+    at_error none = {0};
+    if (mha_schedule_check(p, legal, target, &none)) fail_msg("%s", none.message);
+    for (size_t i = 0; i < count; i++) {
+        attune_schedule s = *legal;
+        at_error why = {0};
+        attune_status status = mha_schedule_parse(cases[i].change, &s, &why);
+        if (!status) status = mha_schedule_check(p, &s, target, &why);
+        if (status != ATTUNE_INVALID_SCHEDULE) fail_msg("%s was accepted", cases[i].change);
+        if (!strstr(why.message, cases[i].says)) fail_msg("%s: %s", cases[i].change, why.message);
+    }
+}
+
+static void test_round_trip(void **state) {
+    (void)state;
+    const char *const texts[] = {q_lanes, d_lanes};
+    for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) {
+        const attune_schedule s = parse(texts[i]);
+        char text[256];
+        mha_schedule_print(&s, text, sizeof text);
+        assert_string_equal(text, texts[i]);
+    }
+}
+
+static void test_q_lanes(void **state) {
+    (void)state;
+    static const wrong cases[] = {
+        {"lanes=3", "power of two"},
+        {"lanes=32", "power of two"},
+        {"lanes=0", "lanes is 0; it must be from 1"},
+        {"score_rows=5,kv_tile=12", "score_rows must divide kv_tile"},
+        {"score_rows=4,kv_tile=8192", "kv_tile must be at most 4096"},
+        {"value_rows=41", "value_rows must not exceed head_dim_v"},
+        {"q_vectors=65", "q_vectors must be at most 64"},
+        {"score_vectors=7", "score_vectors must divide q_vectors"},
+        {"score_rows=101", "score_rows * score_vectors must be at most 64"},
+        {"value_vectors=3", "value_vectors must divide score_vectors"},
+        {"score_unroll=3", "score_unroll must divide head_dim"},
+        {"value_unroll=17", "value_unroll must be at most 16"},
+        {"kv_chunk=64", "kv_chunk is for d_lanes"},
+        {"strategy=no", "strategy is 'no'; it must be q_lanes or d_lanes"},
+        {"tiles=4", "'tiles' is not a field of a schedule"},
+    };
+    const attune_problem p = canonical("num_heads=4,seq_q=100,head_dim=40");
+    const attune_schedule s = parse(q_lanes);
+    for (const at_target *target = at_targets(); target->name; target++)
+        assert_refused(&p, &s, target, cases, sizeof cases / sizeof *cases);
+}
+
+static void test_d_lanes(void **state) {
+    (void)state;
+    static const wrong cases[] = {
+        {"lanes=3", "power of two"},
+        {"lanes=32", "power of two"},
+        {"score_rows=16,score_vectors=3", "score_rows * score_vectors must be at most 32"},
+        {"value_rows=8,value_vectors=5", "value_rows * value_vectors must be at most 32"},
+        {"value_rows=7,value_unroll=5", "value_rows * value_unroll must be at most 32"},
+        {"score_rows=3", "score_rows must divide kv_tile"},
+        {"score_rows=1,kv_tile=33,kv_chunk=66", "lanes must divide kv_tile"},
+        {"kv_tile=8192,kv_chunk=8192", "kv_tile must be at most 4096"},
+        {"kv_chunk=100", "kv_tile must divide kv_chunk"},
+        {"kv_chunk=32", "kv_tile must divide kv_chunk"},
+        {"kv_chunk=0", "kv_tile must divide kv_chunk"},
+        {"q_vectors=2", "q_vectors must be 1"},
+        {"score_unroll=17", "score_unroll must be at most 16"},
+        {"value_unroll=17", "value_unroll must be at most 16"},
+        {"kv_chunk=-64", "kv_chunk is -64; it must be from 0"},
+    };
+    const attune_problem p = canonical("num_heads=4,seq_q=1,seq_kv=100,head_dim=40");
+    const attune_schedule s = parse(d_lanes);
+    for (const at_target *target = at_targets(); target->name; target++)
+        assert_refused(&p, &s, target, cases, sizeof cases / sizeof *cases);
+    const attune_problem weights = canonical("op=weights,num_heads=4,seq_q=1,seq_kv=100,head_dim=40");
+    const attune_schedule legal = parse(q_lanes);
+    at_error err = {0};
+    assert_int_equal(mha_schedule_check(&weights, &legal, at_targets(), &err), ATTUNE_OK);
+    assert_int_equal(mha_schedule_check(&weights, &s, at_targets(), &err), ATTUNE_INVALID_SCHEDULE);
+    assert_non_null(strstr(err.message, "d_lanes computes op=attention only"));
+}
+
+/* A vector of doubles has half as many lanes. */
+static void test_lanes_of_f64(void **state) {
+    (void)state;
+    const attune_problem f32 = canonical("seq_q=100,head_dim=40"), f64 = canonical("seq_q=100,head_dim=40,dtype=f64");
+    for (const at_target *target = at_targets(); target->name; target++) {
+        attune_schedule s = parse(q_lanes);
+        s.lanes = target->vector_bytes / 4;
+        assert_int_equal(mha_schedule_check(&f32, &s, target, NULL), ATTUNE_OK);
+        assert_int_equal(mha_schedule_check(&f64, &s, target, NULL), ATTUNE_INVALID_SCHEDULE);
+        s.lanes /= 2;
+        assert_int_equal(mha_schedule_check(&f64, &s, target, NULL), ATTUNE_OK);
+    }
+}
+
+/* Rows of the same bits need the same kv_tile in every schedule, of both strategies; a multiple will not do. */
+static void test_kv_tile_of_reproducible_problems(void **state) {
+    (void)state;
+    const attune_problem p = canonical("num_heads=4,seq_q=1,seq_kv=100,head_dim=40,reproducible=1");
+    const attune_problem weights = canonical("op=weights,seq_q=1,seq_kv=100,head_dim=40,reproducible=1");
+    const char *const texts[] = {q_lanes, d_lanes};
+    for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) {
+        attune_schedule s = parse(texts[i]);
+        at_error err = {0};
+        s.kv_tile = 144;
+        if (i) s.kv_chunk = 576;
+        if (mha_schedule_check(&p, &s, at_targets(), &err)) fail_msg("%s", err.message);
+        for (int kv_tile = 48; kv_tile <= 288; kv_tile += 48) {
+            if (kv_tile == 144 || (i && 576 % kv_tile)) continue;
+            s.kv_tile = kv_tile;
+            assert_int_equal(mha_schedule_check(&p, &s, at_targets(), &err), ATTUNE_INVALID_SCHEDULE);
+            assert_non_null(strstr(err.message, "a reproducible problem of these head sizes needs 144"));
+        }
+        if (!i) assert_int_equal(mha_schedule_check(&weights, &s, at_targets(), &err), ATTUNE_OK);
+    }
+}
+
+/* Where there are no tiles, only the lanes matter. */
+static void test_ops_without_tiles(void **state) {
+    (void)state;
+    static const char *const ops[] = {"op=rotary,seq_q=5,head_dim=8,rotary_dim=8",
+                                      "op=merge,seq_q=5,head_dim=8,num_parts=3"};
+    for (size_t i = 0; i < sizeof ops / sizeof *ops; i++) {
+        const attune_problem p = canonical(ops[i]);
+        attune_schedule s = parse("lanes=4,score_rows=99,score_vectors=3,score_unroll=7,value_rows=99,value_vectors=5,"
+                                  "value_unroll=99,q_vectors=99,kv_tile=1,kv_chunk=1");
+        assert_int_equal(mha_schedule_check(&p, &s, at_targets(), NULL), ATTUNE_OK);
+        s.lanes = 3;
+        assert_int_equal(mha_schedule_check(&p, &s, at_targets(), NULL), ATTUNE_INVALID_SCHEDULE);
+        s.lanes = 4;
+        s.strategy = ATTUNE_D_LANES;
+        assert_int_equal(mha_schedule_check(&p, &s, at_targets(), NULL), ATTUNE_INVALID_SCHEDULE);
+    }
+}
+
+/* A struct of another version is neither read nor written beyond its size. */
+static void test_struct_size_is_checked(void **state) {
+    (void)state;
+    attune_schedule s = ATTUNE_SCHEDULE_INIT;
+    const size_t sizes[] = {0, 8, sizeof s + 8};
+    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
+        char text[16] = "before";
+        at_error err = {0};
+        s.struct_size = sizes[i];
+        assert_int_equal(mha_schedule_parse("lanes=4", &s, &err), ATTUNE_INVALID_ARGUMENT);
+        assert_non_null(strstr(err.message, "ATTUNE_SCHEDULE_INIT"));
+        assert_int_equal(s.lanes, 0);
+        assert_int_equal(mha_schedule_print(&s, text, sizeof text), 0);
+        assert_string_equal(text, "");
+    }
+}
+
+/* The choice is legal for every shape, odd and tiny ones too. */
+static void test_choice_is_legal(void **state) {
+    (void)state;
+    static const int sizes[] = {1, 2, 3, 5, 7, 8, 13, 16, 31, 64, 100, 197, 1000};
+    enum { N = sizeof sizes / sizeof *sizes };
+    for (const at_target *target = at_targets(); target->name; target++)
+        for (int q = 0; q < N; q++)
+            for (int k = 0; k < N; k++)
+                for (int d = 0; d < N; d++) {
+                    attune_problem p = ATTUNE_PROBLEM_INIT, c;
+                    p.seq_q = sizes[q], p.seq_kv = sizes[k], p.head_dim = 8, p.head_dim_v = sizes[d];
+                    attune_schedule s;
+                    at_error err = {0};
+                    assert_int_equal(mha_canonicalize(&p, &c, &err), ATTUNE_OK);
+                    mha_choose(&c, target, &s);
+                    if (mha_schedule_check(&c, &s, target, &err)) fail_msg("%s", err.message);
+                }
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_round_trip),        cmocka_unit_test(test_q_lanes),
+        cmocka_unit_test(test_d_lanes),           cmocka_unit_test(test_lanes_of_f64),
+        cmocka_unit_test(test_ops_without_tiles), cmocka_unit_test(test_struct_size_is_checked),
+        cmocka_unit_test(test_choice_is_legal),   cmocka_unit_test(test_kv_tile_of_reproducible_problems),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

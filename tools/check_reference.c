@@ -1,0 +1,207 @@
+/* Outputs against the reference: how far off rounding may put them, and whether they are further. */
+#include "check_case.h"
+
+#include <float.h>
+#include <math.h>
+#include <string.h>
+
+/* ---- How large what the call reads is ---- */
+
+static double largest_finite(const tensor *one) {
+    double largest = 0;
+    for (size_t i = 0; one && i < one->count; i++) {
+        const double value = fabs((double)ref_load(one->info.dtype, one->data, (int64_t)i));
+        if (isfinite(value)) largest = fmax(largest, value);
+    }
+    return largest;
+}
+
+/* The Euclidean length of the longest row, numbers that are not finite left out. */
+static double longest_row(const tensor *one) {
+    int64_t dims[4], strides[4];
+    double longest = 0;
+    if (!one || !one->count) return 0;
+    tensor_shape(&one->info, dims, strides);
+    for (int64_t a = 0; a < dims[0]; a++)
+        for (int64_t b = 0; b < dims[1]; b++)
+            for (int64_t c = 0; c < dims[2]; c++) {
+                double squares = 0;
+                for (int64_t d = 0; d < dims[3]; d++) {
+                    const int64_t at = a * strides[0] + b * strides[1] + c * strides[2] + d * strides[3];
+                    const double value = (double)ref_load(one->info.dtype, one->data, at);
+                    if (isfinite(value)) squares += value * value;
+                }
+                longest = fmax(longest, squares);
+            }
+    return sqrt(longest);
+}
+
+static int64_t extent(const tensors *t, const char *name, int dim) {
+    const tensor *const one = tensors_find(t, name);
+    return one ? one->info.dims[dim] : 0;
+}
+
+/* No score of the call is larger than this (Cauchy and Schwarz), whatever is added to the product. */
+static double largest_score(const tensors *t) {
+    const attune_problem *const p = &t->problem;
+    if (p->op == ATTUNE_MERGE) return largest_finite(tensors_find(t, "parts_lse"));
+    const double scale = isnan(p->softmax_scale) ? 1 / sqrt((double)p->head_dim) : fabs(p->softmax_scale);
+    const double key = fmax(longest_row(tensors_find(t, "k")), longest_row(tensors_find(t, "k_new")));
+    const double tokens = (double)(extent(t, "q", 2) + extent(t, "k", 2) + t->arguments.max_pages * p->page_size);
+    const double distance = tokens + fabs((double)p->causal_offset) + 8;
+    return scale * longest_row(tensors_find(t, "q")) * key + largest_finite(tensors_find(t, "attn_bias")) +
+           largest_finite(tensors_find(t, "alibi_slopes")) * distance + largest_finite(tensors_find(t, "sinks"));
+}
+
+/* Of whatever the output is a mean or a rotation of. */
+static double largest_value(const tensors *t) {
+    if (t->problem.op == ATTUNE_ROTARY) return 2 * largest_finite(tensors_find(t, "q"));
+    if (t->problem.op == ATTUNE_MERGE) return largest_finite(tensors_find(t, "parts"));
+    return fmax(largest_finite(tensors_find(t, t->problem.v_in_k ? "k" : "v")),
+                largest_finite(tensors_find(t, t->problem.v_in_k ? "k_new" : "v_new")));
+}
+
+static double epsilon_of(attune_dtype dtype) {
+    switch (dtype) {
+    case ATTUNE_F16: return 0x1p-10;
+    case ATTUNE_BF16: return 0x1p-7;
+    case ATTUNE_F64: return DBL_EPSILON;
+    default: return (double)FLT_EPSILON;
+    }
+}
+
+/* Half of the gap between numbers near 0. */
+static double tiny_of(attune_dtype dtype) {
+    return dtype == ATTUNE_F16   ? 0x1p-25
+           : dtype == ATTUNE_F64 ? 0x1p-1040
+                                 : 0x1p-126; /* bf16: denormals count little */
+}
+
+/* ---- One output against the reference ---- */
+
+/* Element number i of a row-major walk through the tensor. */
+static long double element(const tensor *one, int64_t i) {
+    int64_t at = 0;
+    for (int d = one->info.rank - 1; d >= 0; d--) {
+        at += i % one->info.dims[d] * one->info.strides[d];
+        i /= one->info.dims[d];
+    }
+    return ref_load(one->info.dtype, one->data, at);
+}
+
+static int64_t elements(const tensor *one) {
+    int64_t count = 1;
+    for (int d = 0; d < one->info.rank; d++) count *= one->info.dims[d];
+    return count;
+}
+
+typedef struct bound {
+    double absolute, relative;
+    bool by_class; /* only whether it is finite */
+} bound;
+
+static bool is_good(long double got, long double wanted, const bound *b) {
+    if (got == wanted) return true;
+    if (b->by_class || isnan(wanted) || wanted == (long double)INFINITY) return isfinite(got) == isfinite(wanted);
+    if (!isfinite(wanted)) return false;
+    return fabsl(got - wanted) <= (long double)b->absolute + (long double)b->relative * fabsl(wanted);
+}
+
+/* `rows`: the logarithms of the rows, NULL if it does not matter; those of empty rows are skipped. */
+static bool compare(const tensors *t, const char *name, const long double *wanted, const long double *rows,
+                    const bound *b, char *reason) {
+    const tensor *const one = tensors_find(t, name);
+    if (!one || !wanted) return true;
+    const int64_t count = elements(one), columns = one->info.dims[one->info.rank - 1];
+    for (int64_t i = 0; i < count; i++) {
+        if (rows && rows[i / columns] == -(long double)INFINITY) continue;
+        const long double got = element(one, i);
+        if (is_good(got, wanted[i], b)) continue;
+        snprintf(reason, ATTUNE_MESSAGE_BYTES, "%s is off at element %lld: %.9Lg instead of %.9Lg (limit %.3g)", name,
+                 (long long)i, got, wanted[i], b->absolute + b->relative * fabs((double)wanted[i]));
+        return false;
+    }
+    return true;
+}
+
+/* ---- Errors ---- */
+
+/* The gap between numbers of the output's type. */
+static double ulp_of(const attune_problem *p, double value) {
+    static const struct {
+        int digits, least;
+    } types[ATTUNE_DTYPE_COUNT] = {
+        [ATTUNE_F32] = {FLT_MANT_DIG, -149},
+        [ATTUNE_F16] = {11, -24},
+        [ATTUNE_BF16] = {8, -133},
+        [ATTUNE_F64] = {DBL_MANT_DIG, -1074},
+    };
+    const int digits = types[p->dtype].digits, least = types[p->dtype].least;
+    int exponent;
+    frexp(value, &exponent);
+    if (value == 0) return INFINITY; /* a row that cancels out has no digits to be wrong */
+    return ldexp(1, exponent - digits < least ? least : exponent - digits);
+}
+
+static void add_errors(const tensors *t, const ref_result *wanted, const ref_result *plain, check_errors *e) {
+    const tensor *const out = tensors_find(t, "out");
+    if (!out || !wanted->out) return;
+    const int64_t columns = out->info.dims[out->info.rank - 1], count = elements(out);
+    for (int64_t row = 0; row < count; row += columns) {
+        double largest = 0;
+        for (int64_t i = row; i < row + columns; i++)
+            if (isfinite(wanted->out[i])) largest = fmax(largest, fabs((double)wanted->out[i]));
+        const double ulp = ulp_of(&t->problem, largest);
+        for (int64_t i = row; i < row + columns; i++) {
+            const double own = (double)fabsl(element(out, i) - wanted->out[i]);
+            const double other = (double)fabsl(plain->out[i] - wanted->out[i]);
+            if (!isfinite(own) || !isfinite(other)) continue;
+            e->max = fmax(e->max, own);
+            e->max_ulp = fmax(e->max_ulp, own / ulp);
+            e->squares += own * own;
+            e->plain_max = fmax(e->plain_max, other);
+            e->plain_max_ulp = fmax(e->plain_max_ulp, other / ulp);
+            e->plain_squares += other * other;
+            e->count++;
+        }
+    }
+}
+
+void check_add_errors(check_errors *sum, const check_errors *e) {
+    sum->max = fmax(sum->max, e->max);
+    sum->max_ulp = fmax(sum->max_ulp, e->max_ulp);
+    sum->squares += e->squares;
+    sum->plain_max = fmax(sum->plain_max, e->plain_max);
+    sum->plain_max_ulp = fmax(sum->plain_max_ulp, e->plain_max_ulp);
+    sum->plain_squares += e->plain_squares;
+    sum->count += e->count;
+}
+
+bool check_reference(const tensors *t, const ref_result *wanted, const ref_result *plain, input_kind inputs,
+                     check_errors *errors, char reason[ATTUNE_MESSAGE_BYTES]) {
+    const attune_problem *const p = &t->problem;
+    const bool by_class = inputs == INPUT_NONFINITE;
+    check_errors own = {0};
+    add_errors(t, wanted, plain, &own);
+    /* How much rounding can do: every score is off by some epsilons of the largest that can occur, and a weight by as
+     * much relatively. The plain implementation shows how much of that this data really suffers. A rotated key that
+     * goes through the cache may be rounded to either side there. */
+    const double epsilon = epsilon_of(p->softmax_precision), score = largest_score(t), value = largest_value(t);
+    const double cached = p->rotary_dim && p->seq_new ? epsilon_of(p->k_dtype) : 0;
+    const double off = 4 * epsilon * (4 + score) + 4 * cached * score;
+    const bound out = {4 * own.plain_max + off * value + tiny_of(p->dtype), 2 * epsilon_of(p->dtype), by_class};
+    const bound lse = {off, 4 * epsilon, by_class};
+    const bound weights = {off + tiny_of(p->dtype), 2 * epsilon_of(p->dtype), by_class};
+    const double rotated = 8 * epsilon * largest_finite(tensors_find(t, "k_new")) + tiny_of(p->k_dtype);
+    const bound keys = {cached ? rotated : 0, 2 * cached, by_class};
+    const bound values = {0, 0, by_class};
+    /* With NaN and infinities about, an empty row may have lost its last key to an infinite score. */
+    const long double *const rows = by_class ? wanted->row_lse : NULL;
+    if (!compare(t, "out", wanted->out, rows, &out, reason) || !compare(t, "lse", wanted->lse, NULL, &lse, reason) ||
+        !compare(t, "weights", wanted->weights, NULL, &weights, reason) ||
+        !compare(t, "k", wanted->k, NULL, &keys, reason) || !compare(t, "v", wanted->v, NULL, &values, reason))
+        return false;
+    /* Scores of many thousands (slopes at huge distances) leave nothing of a weight but rounding. */
+    if (errors && !by_class && score * epsilon < 1e-3) check_add_errors(errors, &own);
+    return true;
+}

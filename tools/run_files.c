@@ -1,0 +1,355 @@
+#include "run_files.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+bool files_add(run_file *list, size_t *count, const char *name, const char *path) {
+    size_t at = 0;
+    while (at < *count && strcmp(list[at].name, name) != 0) at++;
+    if (at == ATTUNE_MAX_TENSORS) return false;
+    list[at] = (run_file){.name = name, .path = path};
+    if (at == *count) ++*count;
+    return true;
+}
+
+const run_file *files_find(const run_file *list, size_t count, const char *name) {
+    for (size_t i = 0; i < count; i++)
+        if (strcmp(list[i].name, name) == 0) return &list[i];
+    return NULL;
+}
+
+bool files_read(run_files *files) {
+    char message[ATTUNE_MESSAGE_BYTES];
+    for (size_t i = 0; i < files->num_inputs; i++)
+        if (!npy_read(files->inputs[i].path, &files->inputs[i].array, message)) {
+            tool_error("%s", message);
+            return false;
+        }
+    return true;
+}
+
+void files_free(run_files *files) {
+    for (size_t i = 0; i < files->num_inputs; i++) npy_free(&files->inputs[i].array);
+}
+
+npy_type files_type(attune_dtype dtype) {
+    switch (dtype) {
+    case ATTUNE_F16: return NPY_F2;
+    case ATTUNE_BF16: return NPY_V2;
+    case ATTUNE_F64: return NPY_F8;
+    case ATTUNE_BOOL: return NPY_B1;
+    case ATTUNE_I32: return NPY_I4;
+    default: return NPY_F4;
+    }
+}
+
+/* ---- Sizes: from the files, then from the text, which must agree ---- */
+
+static bool has_heads(const char *name) {
+    static const char *const names[] = {"q", "k", "v", "k_new", "v_new", "out"};
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
+        if (strcmp(names[i], name) == 0) return true;
+    return false;
+}
+
+static void swap_heads(int64_t dims[4]) {
+    const int64_t other = dims[1];
+    dims[1] = dims[2];
+    dims[2] = other;
+}
+
+/* The dims of q, k or v in the order batch, heads, rows, columns, wherever its file has them. */
+typedef struct shape {
+    const char *path; /* NULL: there is no such file */
+    int64_t dims[4];
+} shape;
+
+static bool wrong_type(const run_file *file, const char *what, attune_dtype dtype) {
+    static const char *const names[ATTUNE_DTYPE_COUNT] = {"f32", "f32", "f16", "bf16", "f64", "bool", "i32"};
+    tool_error("%s: dtype '%s' does not fit %s=%s, which needs '%s'", file->path,
+               npy_type_name(file->array.header.type), what, names[dtype], npy_type_name(files_type(dtype)));
+    return false;
+}
+
+static bool read_shape(const run_files *files, const char *name, const char *dtype_name, attune_dtype dtype,
+                       bool may_be_empty, shape *s) {
+    const run_file *const file = files_find(files->inputs, files->num_inputs, name);
+    char text[NPY_SHAPE_TEXT];
+    *s = (shape){.path = NULL};
+    if (!file) return true;
+    const npy_header *const h = &file->array.header;
+    if (h->type != files_type(dtype)) return wrong_type(file, dtype_name, dtype);
+    npy_print_shape(h->rank, h->shape, text);
+    if (h->rank != 3 && h->rank != 4) {
+        tool_error("%s: shape %s has %zu dimensions instead of 4, or 3 for a batch of one", file->path, text, h->rank);
+        return false;
+    }
+    s->path = file->path;
+    s->dims[0] = h->rank == 4 ? h->shape[0] : 1;
+    memcpy(s->dims + 1, h->shape + (h->rank - 3), 3 * sizeof *s->dims);
+    if (files->is_bshd) swap_heads(s->dims);
+    for (int i = 0; i < 4; i++)
+        if (s->dims[i] < 1 && !may_be_empty) {
+            tool_error("%s: shape %s holds no element", file->path, text);
+            return false;
+        }
+    return true;
+}
+
+static bool agree(const char *what, int64_t expected, const char *source, int64_t found, const char *path) {
+    if (expected == found || !source || !path) return true;
+    tool_error("%s is %lld by %s but %lld in %s", what, (long long)expected, source, (long long)found, path);
+    return false;
+}
+
+typedef struct shapes {
+    shape q, k, v;
+} shapes;
+
+/* Dense batches only: what the files of q, k and v must have in common with the text and each other. */
+static bool check_shapes(const attune_problem *p, const shapes *s) {
+    const char *const text = "the problem";
+    const int64_t seq_q = p->seq_q == ATTUNE_DYNAMIC ? s->q.dims[2] : p->seq_q;
+    const int64_t seq_kv = p->seq_kv == ATTUNE_DYNAMIC ? s->k.dims[2] : p->seq_kv;
+    return agree("batch", p->batch, text, s->q.dims[0], s->q.path) &&
+           agree("num_heads", p->num_heads, text, s->q.dims[1], s->q.path) &&
+           agree("seq_q", seq_q, text, s->q.dims[2], s->q.path) &&
+           agree("head_dim", p->head_dim, text, s->q.dims[3], s->q.path) &&
+           agree("num_kv_heads", p->num_kv_heads, text, s->k.dims[1], s->k.path) &&
+           agree("seq_kv", seq_kv, text, s->k.dims[2], s->k.path) &&
+           agree("head_dim_v", p->head_dim_v, text, s->v.dims[3], s->v.path) &&
+           agree("batch", s->q.dims[0], s->q.path, s->k.dims[0], s->k.path) &&
+           agree("batch", s->q.dims[0], s->q.path, s->v.dims[0], s->v.path) &&
+           agree("head_dim", s->q.dims[3], s->q.path, s->k.dims[3], s->k.path) &&
+           agree("num_kv_heads", s->k.dims[1], s->k.path, s->v.dims[1], s->v.path) &&
+           agree("seq_kv", s->k.dims[2], s->k.path, s->v.dims[2], s->v.path);
+}
+
+/* `said` is what the text alone says: it decides what the files' dims mean. */
+static void take_shapes(const attune_problem *said, const shapes *s, attune_problem *p) {
+    const bool is_dense = !said->is_ragged;
+    if (s->q.path) {
+        if (is_dense) p->batch = s->q.dims[0];
+        p->num_heads = s->q.dims[1];
+        if (is_dense) p->seq_q = s->q.dims[2];
+        p->head_dim = s->q.dims[3];
+    }
+    if (s->k.path) {
+        p->num_kv_heads = s->k.dims[1];
+        if (said->page_size == 0 && is_dense) p->seq_kv = s->k.dims[2];
+    }
+    if (s->v.path) p->head_dim_v = s->v.dims[3];
+    if (said->is_ragged) p->seq_q = p->seq_kv = ATTUNE_DYNAMIC;
+}
+
+/* Dimension `from_end` of a file, counted from the last one; 0 if there is no such file. */
+static int64_t dim_of(const run_files *files, const char *name, size_t from_end) {
+    const run_file *const file = files_find(files->inputs, files->num_inputs, name);
+    const npy_header *const h = file ? &file->array.header : NULL;
+    return h && h->rank > from_end ? h->shape[h->rank - 1 - from_end] : 0;
+}
+
+static void set_if_open(int64_t *size, int64_t value) {
+    if (!*size) *size = value;
+}
+
+static void take_sizes(const run_files *files, const attune_problem *p, const shapes *s, call_sizes *sizes) {
+    if (p->seq_q == ATTUNE_DYNAMIC && !p->is_ragged) set_if_open(&sizes->seq_q, s->q.dims[2]);
+    if (p->seq_kv == ATTUNE_DYNAMIC && !p->is_ragged && !p->page_size) set_if_open(&sizes->seq_kv, s->k.dims[2]);
+    if (p->is_ragged) set_if_open(&sizes->total_q, s->q.dims[2]);
+    if (p->is_ragged && !p->page_size) set_if_open(&sizes->total_kv, s->k.dims[2]);
+    if (p->page_size) set_if_open(&sizes->num_pages, s->k.dims[0]);
+    if (p->page_size) set_if_open(&sizes->max_pages, dim_of(files, "block_table", 0));
+    if (p->seq_new == ATTUNE_DYNAMIC) set_if_open(&sizes->seq_new, dim_of(files, "k_new", files->is_bshd ? 2 : 1));
+    if (p->num_rows == ATTUNE_DYNAMIC) set_if_open(&sizes->num_rows, dim_of(files, "row_ids", 0));
+    if (p->attn_mask_dims[3] == ATTUNE_DYNAMIC) set_if_open(&sizes->mask_seq_kv, dim_of(files, "attn_mask", 0));
+    if (p->attn_bias_dims[3] == ATTUNE_DYNAMIC) set_if_open(&sizes->bias_seq_kv, dim_of(files, "attn_bias", 0));
+    set_if_open(&sizes->rotary_positions, dim_of(files, "cos", 1));
+    if (dim_of(files, "cos", 2) > 1)
+        set_if_open(&sizes->rotary_batch_stride, dim_of(files, "cos", 1) * dim_of(files, "cos", 0));
+}
+
+bool files_complete(const run_files *files, const char *text, attune_problem *problem, call_sizes *sizes) {
+    attune_problem said = ATTUNE_PROBLEM_INIT, p = ATTUNE_PROBLEM_INIT;
+    shapes s;
+    const bool has_text = text && *text;
+    if (has_text && attune_problem_parse(text, &said) != ATTUNE_OK) {
+        tool_library_error(NULL);
+        return false;
+    }
+    const bool may_be_empty = said.seq_q == ATTUNE_DYNAMIC || said.seq_kv == ATTUNE_DYNAMIC || said.is_ragged;
+    attune_problem types = said;
+    problem_fill_defaults(&types);
+    if (!read_shape(files, "q", "dtype", types.dtype, may_be_empty, &s.q) ||
+        !read_shape(files, "k", "k_dtype", types.k_dtype, may_be_empty, &s.k) ||
+        !read_shape(files, "v", "v_dtype", types.v_dtype, may_be_empty, &s.v))
+        return false;
+    take_shapes(&said, &s, &p);
+    /* What the text names overrides what the files gave, and is compared with it right below. */
+    if (has_text) attune_problem_parse(text, &p);
+    if (files_find(files->outputs, files->num_outputs, "lse")) p.has_lse = 1;
+    problem_fill_defaults(&p);
+    if (!p.is_ragged && !p.page_size && !check_shapes(&p, &s)) return false;
+    if (attune_problem_check(&p) != ATTUNE_OK) {
+        tool_library_error(NULL);
+        return false;
+    }
+    take_sizes(files, &p, &s, sizes);
+    *problem = p;
+    return true;
+}
+
+/* ---- Files into tensors ---- */
+
+/* A file's dims as four, missing ones being 1 in front, and the tensor's strides in the same order. */
+static bool match_dims(const run_files *files, const run_file *file, const tensor *one, int64_t dims[4],
+                       int64_t strides[4]) {
+    const npy_header *const h = &file->array.header;
+    const attune_tensor *const info = &one->info;
+    char found[NPY_SHAPE_TEXT], wanted[NPY_SHAPE_TEXT];
+    int64_t expected[4];
+    const int rank = info->rank;
+    bool fits = h->rank <= (size_t)rank;
+    tensor_shape(info, expected, strides);
+    for (int d = 0; d < 4; d++) dims[d] = expected[d];
+    for (int d = 0; d < rank && fits; d++) {
+        const int at = d - (rank - (int)h->rank);
+        dims[d] = at < 0 ? 1 : h->shape[at];
+    }
+    if (fits && files->is_bshd && has_heads(info->name)) swap_heads(dims);
+    for (int d = 0; d < rank && fits; d++) fits = dims[d] == expected[d] || (dims[d] == 1 && strides[d] == 0);
+    if (fits) return true;
+    for (int d = 0; d < rank; d++)
+        if (strides[d] == 0) expected[d] = 1; /* the shortest that fits */
+    if (files->is_bshd && has_heads(info->name)) swap_heads(expected);
+    tool_error("%s: shape %s does not fit %s, whose shape is %s", file->path, npy_print_shape(h->rank, h->shape, found),
+               info->name, npy_print_shape((size_t)rank, expected, wanted));
+    return false;
+}
+
+/* The file's numbers in the tensor's type; free it. Integers of 64 bits are taken where they fit. */
+static void *as_type(const run_file *file, attune_dtype dtype) {
+    const npy_header *const h = &file->array.header;
+    const size_t bytes = ref_dtype_bytes(dtype);
+    void *const data = malloc(h->count * bytes + 1);
+    if (!data) {
+        tool_error("out of memory for a copy of %s", file->path);
+        return NULL;
+    }
+    const bool is_bytes = dtype == ATTUNE_BOOL && (h->type == NPY_U1 || h->type == NPY_I1);
+    if (h->type == files_type(dtype) || is_bytes) {
+        memcpy(data, file->array.data, h->count * bytes);
+        return data;
+    }
+    if (dtype == ATTUNE_I32 && h->type == NPY_I8) {
+        const int64_t *const from = file->array.data;
+        for (size_t i = 0; i < h->count; i++) {
+            if (from[i] >= INT32_MIN && from[i] <= INT32_MAX) {
+                ((int32_t *)data)[i] = (int32_t)from[i];
+                continue;
+            }
+            tool_error("%s: element %zu is %lld, which is beyond 32 bits", file->path, i, (long long)from[i]);
+            free(data);
+            return NULL;
+        }
+        return data;
+    }
+    wrong_type(file, file->name, dtype);
+    free(data);
+    return NULL;
+}
+
+static bool load_one(const run_files *files, const run_file *file, tensor *one) {
+    int64_t dims[4], strides[4], order[4], order_strides[4];
+    if (!match_dims(files, file, one, dims, strides)) return false;
+    void *const dense = as_type(file, one->info.dtype);
+    if (!dense) return false;
+    memcpy(order, dims, sizeof order);
+    memcpy(order_strides, strides, sizeof strides);
+    if (files->is_bshd && has_heads(one->info.name)) {
+        swap_heads(order);
+        swap_heads(order_strides);
+    }
+    const size_t bytes = ref_dtype_bytes(one->info.dtype), total = file->array.header.count * bytes;
+    tensors_scatter(one->data, order_strides, order, bytes, dense);
+    /* Inputs may overlap themselves (a stride of 0 repeats a row), but then the file has to fit that. */
+    void *const again = malloc(total + 1);
+    if (again) tensors_gather(again, order_strides, order, bytes, one->data);
+    const bool kept = again && memcmp(again, dense, total) == 0;
+    if (!again)
+        tool_error("out of memory for a copy of %s", file->path);
+    else if (!kept)
+        tool_error("%s_strides is %lld:%lld:%lld:%lld, which gives one place to different elements of %s",
+                   one->info.name, (long long)strides[0], (long long)strides[1], (long long)strides[2],
+                   (long long)strides[3], file->path);
+    free(again);
+    free(dense);
+    return kept;
+}
+
+bool files_load(const run_files *files, tensors *t) {
+    for (size_t i = 0; i < files->num_inputs; i++)
+        if (!tensors_find(t, files->inputs[i].name)) {
+            tool_error("%s: the problem has no tensor named %s", files->inputs[i].path, files->inputs[i].name);
+            return false;
+        }
+    for (size_t i = 0; i < t->count; i++) {
+        tensor *const one = &t->list[i];
+        const run_file *const file = files_find(files->inputs, files->num_inputs, one->info.name);
+        if (!one->info.is_input && !file) continue;
+        if (!one->info.is_input || !file) {
+            tool_error(file ? "%s is an output of the problem, not an input" : "the problem needs --tensor %s=F.npy",
+                       one->info.name);
+            return false;
+        }
+        if (!load_one(files, file, one)) return false;
+    }
+    return true;
+}
+
+/* ---- Tensors into files ---- */
+
+void *files_gather(const run_files *files, const tensor *one, size_t *rank, int64_t dims[4]) {
+    int64_t own[4], strides[4];
+    const size_t bytes = ref_dtype_bytes(one->info.dtype);
+    tensor_shape(&one->info, own, strides);
+    if (files->is_bshd && has_heads(one->info.name)) {
+        swap_heads(own);
+        swap_heads(strides);
+    }
+    const size_t count = (size_t)(own[0] * own[1] * own[2] * own[3]);
+    void *const dense = malloc(count * bytes + 1);
+    if (!dense) {
+        tool_error("out of memory for a copy of %s", one->info.name);
+        return NULL;
+    }
+    tensors_gather(dense, strides, own, bytes, one->data);
+    /* A batch of one that came without its dimension goes without it. */
+    const run_file *const q = files_find(files->inputs, files->num_inputs, "q");
+    const bool drops = q && q->array.header.rank == 3 && own[0] == 1 && one->info.rank >= 3;
+    *rank = (size_t)one->info.rank - drops;
+    for (size_t d = 0; d < 4; d++) dims[d] = d < *rank ? own[d + drops] : 1;
+    return dense;
+}
+
+bool files_write(const run_files *files, const tensors *t) {
+    char message[ATTUNE_MESSAGE_BYTES];
+    for (size_t i = 0; i < files->num_outputs; i++) {
+        const run_file *const file = &files->outputs[i];
+        const tensor *const one = tensors_find(t, file->name);
+        size_t rank;
+        int64_t dims[4];
+        if (!one || !one->info.is_output) {
+            tool_error("the problem has no output named %s", file->name);
+            return false;
+        }
+        void *const dense = files_gather(files, one, &rank, dims);
+        if (!dense) return false;
+        const bool written = npy_write(file->path, files_type(one->info.dtype), rank, dims, dense, message);
+        free(dense);
+        if (written) continue;
+        tool_error("%s", message);
+        return false;
+    }
+    return true;
+}

@@ -1,0 +1,38 @@
+/* The .npy files of attune run: sizes from their shapes, their contents into tensors, tensors into files. */
+#ifndef ATTUNE_TOOLS_RUN_FILES_H
+#define ATTUNE_TOOLS_RUN_FILES_H
+
+#include "npy.h"
+#include "tensors.h"
+
+/* One file and the tensor it is for. */
+typedef struct run_file {
+    const char *name, *path;
+    npy_array array; /* of inputs */
+} run_file;
+
+typedef struct run_files {
+    run_file inputs[ATTUNE_MAX_TENSORS], outputs[ATTUNE_MAX_TENSORS];
+    size_t num_inputs, num_outputs;
+    bool is_bshd; /* files of q, k, v, k_new, v_new and out hold [batch,] seq, heads, dim */
+} run_files;
+
+/* Notes a file, in place of one for the same tensor; false if there is no room. `name` must live on. */
+bool files_add(run_file *list, size_t *count, const char *name, const char *path);
+const run_file *files_find(const run_file *list, size_t count, const char *name);
+
+/* Each returns false after a message. */
+bool files_read(run_files *files);
+/* The problem and run-time sizes that the files have, then what the text says, which must agree. Sizes that are set
+ * already stay. */
+bool files_complete(const run_files *files, const char *text, attune_problem *problem, call_sizes *sizes);
+bool files_load(const run_files *files, tensors *t);
+bool files_write(const run_files *files, const tensors *t);
+void files_free(run_files *files);
+
+/* An output as its file has it: a dense array (free it) with rank and dims. NULL after a message. */
+void *files_gather(const run_files *files, const tensor *one, size_t *rank, int64_t dims[4]);
+
+npy_type files_type(attune_dtype dtype);
+
+#endif

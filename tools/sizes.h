@@ -1,0 +1,27 @@
+/* The run-time sizes of a call, where the problem leaves them open: "seq_q=37,seq_kv=512". */
+#ifndef ATTUNE_TOOLS_SIZES_H
+#define ATTUNE_TOOLS_SIZES_H
+
+#include "tool.h"
+
+/* As the fields of attune_arguments; 0 where not named. */
+typedef struct call_sizes {
+    int64_t seq_q, seq_kv, seq_new, num_rows, total_q, total_kv, num_pages, max_pages, mask_seq_kv, bias_seq_kv,
+        rotary_positions, rotary_batch_stride;
+} call_sizes;
+
+/* Reads pairs separated by commas; fields not named keep their values. false after a message. */
+bool sizes_parse(const char *text, call_sizes *sizes);
+
+/* Those that are not 0, in the same form; "" if there are none. */
+enum { SIZES_TEXT = 512 };
+const char *sizes_print(const call_sizes *sizes, char text[SIZES_TEXT]);
+
+/* Copies those that are not 0 into the arguments: the others stay as attune_arguments_init set them. */
+void sizes_apply(const call_sizes *sizes, attune_arguments *arguments);
+
+/* All of them in a row, for code that treats them alike. */
+enum { NUM_CALL_SIZES = sizeof(call_sizes) / sizeof(int64_t) };
+int64_t *sizes_at(call_sizes *sizes, int index);
+
+#endif

@@ -1,0 +1,117 @@
+#include "work.h"
+
+#include <string.h>
+
+static int64_t smaller(int64_t a, int64_t b) { return a < b ? a : b; }
+static int64_t larger(int64_t a, int64_t b) { return a > b ? a : b; }
+
+static int64_t settled(int64_t of_problem, int64_t of_call) {
+    return of_problem == ATTUNE_DYNAMIC ? of_call : of_problem;
+}
+
+/* One entry of the batch. */
+typedef struct entry {
+    int64_t rows, keys, fresh; /* fresh: of the keys, those that the call appends */
+    int64_t base;              /* position of query 0 */
+} entry;
+
+static entry entry_of(const tensors *t, int64_t b) {
+    const attune_problem *const p = &t->problem;
+    const attune_arguments *const a = &t->arguments;
+    entry e = {.rows = settled(p->seq_q, a->seq_q), .keys = settled(p->seq_kv, a->seq_kv)};
+    if (p->is_ragged) e.rows = a->cu_seqlens_q[b + 1] - a->cu_seqlens_q[b];
+    if (tensors_find(t, "cu_seqlens_kv")) e.keys = a->cu_seqlens_kv[b + 1] - a->cu_seqlens_kv[b];
+    if (p->has_kv_lens) e.keys = a->kv_lens[b];
+    if (p->seq_new) e.fresh = p->is_ragged ? e.rows : settled(p->seq_new, a->seq_new);
+    e.base = p->causal_offset + (p->has_causal_offsets ? a->causal_offsets[b] : 0);
+    if (p->causal_align == ATTUNE_BOTTOM_RIGHT) e.base += e.keys - e.rows;
+    return e;
+}
+
+/* Keys that some query of the entry may see. */
+static int64_t seen_keys(const attune_problem *p, const entry *e) {
+    const bool shows_hidden = p->weights_mode == ATTUNE_WEIGHTS_SCALED || p->weights_mode == ATTUNE_WEIGHTS_CAPPED;
+    const int64_t last = e->base + e->rows - 1;
+    if (e->rows <= 0) return 0;
+    if (shows_hidden) return e->keys;
+    int64_t low = 0, high = p->is_causal ? smaller(e->keys, last + 1) : e->keys;
+    const int64_t global = larger(0, smaller(p->global_tokens, high));
+    if (!p->global_tokens || e->base >= p->global_tokens) {
+        if (p->window_left >= 0) low = larger(0, e->base - p->window_left);
+        if (p->window_right >= 0) high = smaller(high, last + p->window_right + 1);
+    }
+    return larger(0, high - larger(low, global)) + global;
+}
+
+/* The entry as a problem of its own, without what does not change the number of pairs. */
+static double entry_flops(const attune_problem *p, const entry *e) {
+    attune_problem one = ATTUNE_PROBLEM_INIT;
+    if (e->rows <= 0 || e->keys <= 0) return 0;
+    one.num_heads = p->num_heads;
+    one.num_kv_heads = p->num_kv_heads;
+    one.seq_q = e->rows;
+    one.seq_kv = e->keys;
+    one.head_dim = p->head_dim;
+    one.head_dim_v = p->head_dim_v;
+    one.is_causal = p->is_causal;
+    one.causal_offset = e->base;
+    one.window_left = p->window_left;
+    one.window_right = p->window_right;
+    one.global_tokens = p->global_tokens;
+    return attune_problem_flops(&one);
+}
+
+/* Of other operators: their lengths are those of the call. */
+static double whole_flops(const tensors *t) {
+    attune_problem whole = t->problem;
+    whole.seq_q = settled(whole.seq_q, t->arguments.seq_q);
+    whole.seq_kv = settled(whole.seq_kv, t->arguments.seq_kv);
+    if (whole.has_row_ids) whole.num_rows = settled(whole.num_rows, t->arguments.num_rows);
+    return attune_problem_flops(&whole);
+}
+
+/* Elements that differ: a dim with stride 0 is one. */
+static double elements(const attune_tensor *info) {
+    double count = 1;
+    for (int d = 0; d < info->rank; d++)
+        if (info->strides[d] || !info->dims[d]) count *= (double)info->dims[d];
+    return count;
+}
+
+static bool is_one_of(const char *name, const char *a, const char *b) {
+    return strcmp(name, a) == 0 || strcmp(name, b) == 0;
+}
+
+bool work_of_call(const tensors *t, call_work *work) {
+    const attune_problem *const p = &t->problem;
+    const bool has_keys = tensors_find(t, "k") != NULL;
+    double keys = 0;        /* over all entries */
+    int64_t most_turns = 0; /* rows of cos and sin that an entry can need */
+    *work = (call_work){0};
+    for (int64_t b = 0; b < t->arguments.batch; b++) {
+        const entry e = entry_of(t, b);
+        if (has_keys) keys += (double)seen_keys(p, &e);
+        most_turns = larger(most_turns, !has_keys || p->seq_new ? larger(e.rows, e.fresh) : larger(e.rows, e.keys));
+        if (p->op == ATTUNE_ATTENTION) work->flops += entry_flops(p, &e);
+    }
+    if (p->op != ATTUNE_ATTENTION) work->flops = whole_flops(t);
+    for (size_t i = 0; i < t->count; i++) {
+        const attune_tensor *const info = &t->list[i].info;
+        double count = elements(info);
+        const double seen = keys * (double)t->arguments.num_kv_heads * (double)info->dims[info->rank - 1];
+        /* Entries may share pages. */
+        if (is_one_of(info->name, "k", "v") && seen < count) count = seen;
+        if (is_one_of(info->name, "cos", "sin") && info->dims[1] > most_turns)
+            count = count / (double)info->dims[1] * (double)most_turns;
+        work->bytes += count * (double)ref_dtype_bytes(info->dtype);
+    }
+    const tensor *const written = tensors_find(t, p->op == ATTUNE_WEIGHTS ? "weights" : "out");
+    if (written->count == 0) {
+        tool_error("%s has no elements to be measured: --sizes gives the sizes that the problem leaves open",
+                   written->info.name);
+        return false;
+    }
+    if (work->bytes < 0x1p62) return true;
+    tool_error("a call that touches %g bytes cannot be measured", work->bytes);
+    return false;
+}

@@ -1,0 +1,15 @@
+/* The work that one call cannot avoid, for the roofline: arithmetic, and bytes of memory that it touches. */
+#ifndef ATTUNE_TOOLS_WORK_H
+#define ATTUNE_TOOLS_WORK_H
+
+#include "tensors.h"
+
+typedef struct call_work {
+    double flops; /* as attune_problem_flops, with the sizes, lengths and offsets of this call */
+    double bytes; /* of all tensors, each element once, and of K and V only the keys that some query may see */
+} call_work;
+
+/* From the sizes and the tables of the call; masks are not looked at. false after a message. */
+bool work_of_call(const tensors *t, call_work *work);
+
+#endif
