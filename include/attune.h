@@ -24,6 +24,8 @@
  *     attune_kernel_release(kernel);
  *     attune_context_destroy(context);
  *
+ * A problem with embed_dim is the whole block around it, projections included: see attune_mha_create.
+ *
  * Every function that can fail returns an attune_status; attune_last_message() then holds one sentence about
  * it for the calling thread. The library never exits, never prints, and leaves no half-written file behind.
  *
@@ -103,6 +105,7 @@ typedef enum attune_op {
     ATTUNE_WEIGHTS,       /* q, k, lse -> weights: recomputed afterwards, for all rows or chosen ones */
     ATTUNE_ROTARY,        /* q, cos, sin -> out: the rotary embedding alone (num_kv_heads, seq_kv … mean nothing) */
     ATTUNE_MERGE,         /* parts, parts_lse -> out, lse: partial results over disjoint keys become the whole */
+    ATTUNE_MHA,           /* x, packed_weights -> out: the whole block. What embed_dim makes of an ATTUNE_ATTENTION */
     ATTUNE_OP_COUNT
 } attune_op;
 
@@ -171,6 +174,26 @@ typedef enum attune_weights_mode {
  *     [op = merge]         parts [num_parts, batch * num_heads * seq_q, head_dim_v] of dtype, parts_lse
  *                          [num_parts, batch * num_heads * seq_q] as lse; out and lse as above
  *
+ * The block (embed_dim > 0; Vaswani et al., section 3.2.2): Q, K and V are projections of the inputs, each head attends
+ * as above, and the heads, one after the other, are projected to the output:
+ *     Q = x Wq + bq    K = x_kv Wk + bk    V = x_v Wv + bv    out = concat(heads) Wo + bo
+ * There is no q then; k and v only where they are caches. Products are summed in the order of the columns, beginning
+ * with the bias, so that a row of the result does not depend on the other rows.
+ *     x   [batch, seq_q, embed_dim]       out [batch, seq_q, out_dim]      ragged: [1, total_q, …]
+ *     packed_weights: a blob made by attune_pack_weights, 64-byte aligned; see "Weights of a block"
+ *     [is_cross]      x_kv [batch, seq_kv, kv_embed_dim]: what keys and values are projected from; else x
+ *     [v_embed_dim]   x_v [batch, seq_kv, v_embed_dim]: what values are projected from; else as the keys
+ *     [seq_new]       k and v are caches, written in place: the keys of x (is_cross: of x_kv, which is then [batch,
+ *                     seq_new, …]) become their last ones; there are no k_new and v_new. Without is_cross seq_new is
+ *                     seq_q
+ *     [kv_projected]  k and v are given, as an earlier call has left them in caches: only Q and the output are
+ *                     projected
+ *     [no_out_projection] out is that of attention, [batch, num_heads, seq_q, head_dim_v], contiguous meaning
+ *                     [batch, seq_q, num_heads, head_dim_v]
+ *     [low_rank]      keys_low [low_rank, seq_kv], with low_rank_heads [num_kv_heads, low_rank, seq_kv], and values_low
+ *                     alike unless low_rank_shared: K and V of each head are multiplied by them from the left, and
+ *                     attention sees low_rank keys (Wang et al., "Linformer", 2020, equation 7)
+ *
  * Strides are in elements, one for each dimension in the order above; an array of zeros means contiguous (with dynamic
  * sizes: at run time). Output strides must not make two elements coincide. */
 typedef struct attune_problem {
@@ -218,6 +241,19 @@ typedef struct attune_problem {
     int64_t q_strides[4], k_strides[4], v_strides[4], out_strides[4], lse_strides[3];
     int64_t attn_mask_strides[4], attn_bias_strides[4]; /* of dims that are 1: taken as 0 */
     int64_t k_new_strides[4], v_new_strides[4], weights_strides[4];
+    /* The block; all of these mean nothing without embed_dim. head_dim may be 0 then: embed_dim / num_heads, which must
+     * divide it. dtype is that of x, x_kv, x_v and out. Low-rank keys have no order: no causality, windows, masks over
+     * keys, kv_lens, rotary, caches or ragged batches with them. */
+    int64_t embed_dim;     /* columns of x; 0 = attention alone */
+    int64_t kv_embed_dim;  /* columns of x_kv; 0 = embed_dim; another value than that makes is_cross 1 */
+    int64_t v_embed_dim;   /* columns of x_v; 0 = there is none */
+    int64_t out_dim;       /* 0 = embed_dim */
+    int64_t low_rank;      /* 0 = none */
+    int low_rank_heads, low_rank_shared;
+    int is_cross;          /* 1: x_kv is a tensor of its own; seq_kv (or seq_new) its length */
+    int kv_projected, no_out_projection;
+    attune_dtype w_dtype;  /* of packed_weights; default dtype */
+    int64_t x_strides[3], x_kv_strides[3], x_v_strides[3];
 } attune_problem;
 
 /* A NaN: "use 1 / sqrt(head_dim)". */
@@ -231,10 +267,11 @@ typedef struct attune_problem {
  *     batch=1,num_heads=12,seq_q=512,head_dim=64,is_causal=1,causal_align=bottom_right
  * plus seq_q=dynamic, flags without their has_ or is_ (lse=1, sinks=1, ragged=1 …; is_causal as it is),
  * strides as q_strides=65536:4096:64:1, and layout=bhsd|bshd, which sets the strides of q, k, v and out to the
- * contiguous ones of that order. attn_mask and attn_bias are dims as 1:1:512:512 (fewer: the last ones), or letters for
- * those that are not 1: qk, bqk, bhqk, bk, k … `*problem` must be initialised; fields not named keep their
- * values. An unknown key, a malformed or repeated value is ATTUNE_INVALID_PROBLEM and leaves *problem alone.
- * The result is not checked as a whole: attune_problem_check does that. */
+ * contiguous ones of that order (not with embed_dim). attn_mask and attn_bias are dims as 1:1:512:512 (fewer: the last
+ * ones), or letters for those that are not 1: qk, bqk, bhqk, bk, k … With embed_dim head_dim may be left out, and
+ * cross=1 is is_cross. `*problem` must be initialised; fields not named keep their values. An unknown key, a malformed
+ * or repeated value is ATTUNE_INVALID_PROBLEM and leaves *problem alone. The result is not checked as a whole:
+ * attune_problem_check does that. */
 ATTUNE_API attune_status attune_problem_parse(const char *text, attune_problem *problem);
 
 /* Writes the canonical text (defaults filled in, what is at its default left out) with a final NUL.
@@ -244,7 +281,8 @@ ATTUNE_API size_t attune_problem_print(const attune_problem *problem, char *text
 /* Says whether a problem can be compiled: ranges, divisibility, overflow of size products, strides. */
 ATTUNE_API attune_status attune_problem_check(const attune_problem *problem);
 
-/* Floating-point operations of the two products, 2 * (head_dim + head_dim_v) for each allowed pair. */
+/* Floating-point operations of the two products, 2 * (head_dim + head_dim_v) for each allowed pair; with embed_dim also
+ * 2 for each element of each projection's weights and row. */
 ATTUNE_API double attune_problem_flops(const attune_problem *problem);
 
 /* ---- Context ---- */
@@ -344,6 +382,10 @@ typedef struct attune_arguments {
     const int32_t *position_ids, *row_ids;
     void *weights;
     const void *parts, *parts_lse;
+    const void *x, *x_kv, *x_v;  /* the block: is_cross, v_embed_dim */
+    int64_t x_strides[3], x_kv_strides[3], x_v_strides[3];
+    const void *packed_weights;
+    const void *keys_low, *values_low;
     void *workspace;             /* 64-byte aligned, or NULL: attune allocates it for the call */
     size_t workspace_bytes;
 } attune_arguments;
@@ -352,7 +394,7 @@ typedef struct attune_arguments {
 ATTUNE_API attune_status attune_arguments_init(attune_arguments *arguments, const attune_problem *problem);
 
 /* One tensor of a call: what attune_run reads or writes, and where its pointer is in attune_arguments. */
-enum { ATTUNE_MAX_TENSORS = 24 };
+enum { ATTUNE_MAX_TENSORS = 32 };
 typedef struct attune_tensor {
     const char *name;            /* as the field of attune_arguments; static storage */
     attune_dtype dtype;
@@ -378,6 +420,91 @@ ATTUNE_API attune_status attune_workspace_size(const attune_context *context, co
  * Thread-safe: a kernel may run in many threads at once, each with its own workspace. */
 ATTUNE_API attune_status attune_run(attune_context *context, const attune_kernel *kernel,
                                     const attune_arguments *arguments);
+
+/* ---- Weights of a block ---- */
+
+/* The weights that a block may have, all row-major and contiguous. A projection has in_dim inputs (embed_dim,
+ * kv_embed_dim …; that of the output num_heads * head_dim_v) and out_dim outputs (num_heads * head_dim …, head by
+ * head). */
+typedef enum attune_weight_id {
+    ATTUNE_Q_WEIGHT = 0, ATTUNE_K_WEIGHT, ATTUNE_V_WEIGHT, ATTUNE_OUT_WEIGHT, /* a matrix each: see the layout */
+    ATTUNE_Q_BIAS, ATTUNE_K_BIAS, ATTUNE_V_BIAS, ATTUNE_OUT_BIAS,             /* [out_dim]; left out: 0 */
+    ATTUNE_QKV_WEIGHT,    /* instead of the first three: their outputs one after the other (in_proj_weight, c_attn) */
+    ATTUNE_QKV_BIAS,      /* instead of their biases */
+    ATTUNE_NUM_WEIGHTS
+} attune_weight_id;
+
+typedef enum attune_weight_layout {
+    ATTUNE_OUT_IN = 0, /* [out_dim, in_dim]: y = x W^T + b, as PyTorch's Linear and MultiheadAttention */
+    ATTUNE_IN_OUT      /* [in_dim, out_dim]: y = x W + b, as Keras, JAX and GPT-2's Conv1D */
+} attune_weight_layout;
+
+/* One of them. Where dims are split, as in Keras [embed_dim, num_heads, head_dim] or [num_heads, head_dim, out_dim],
+ * what counts is that neighbours multiply to the matrix's dims. */
+typedef struct attune_weight {
+    const void *data;    /* NULL: not there */
+    attune_dtype dtype;  /* must be the problem's w_dtype */
+    int rank;            /* 1 to 4 */
+    int64_t dims[4];
+} attune_weight;
+
+typedef struct attune_mha_weights {
+    size_t struct_size;
+    attune_weight_layout layout;
+    attune_weight tensor[ATTUNE_NUM_WEIGHTS];
+} attune_mha_weights;
+
+/* "q_weight", "qkv_bias" …; NULL if there is no such weight. Static storage. */
+ATTUNE_API const char *attune_weight_name(attune_weight_id id);
+
+/* Fills in dtype, rank and dims that this problem's separate weights and biases have in a layout, and data NULL: set
+ * the pointers, and leave those of biases that the model lacks. Weights that the problem does not have, and the packed
+ * ones where inputs of q, k and v differ, get rank 0. */
+ATTUNE_API attune_status attune_mha_weights_init(const attune_problem *problem, attune_weight_layout layout,
+                                                 attune_mha_weights *weights);
+
+/* Bytes of the blob that attune_pack_weights makes. It depends on embed_dim, kv_embed_dim, v_embed_dim, out_dim,
+ * num_heads, num_kv_heads, head_dim, head_dim_v, w_dtype and which projections there are, not on lengths, masks,
+ * schedule or instruction set: prefill and decode share one, and it may be saved and loaded on another machine of the
+ * same byte order. */
+ATTUNE_API attune_status attune_packed_weights_size(const attune_problem *problem, size_t *bytes);
+
+/* Copies weights into the order in which kernels read them: `packed` (64-byte aligned, `bytes` of it) becomes a blob
+ * with a header that names its layout and holds a checksum. A weight that is missing, too much, or of another shape or
+ * dtype than expected is ATTUNE_INVALID_ARGUMENT; the message names it. Values are not looked at: a NaN is computed
+ * with. */
+ATTUNE_API attune_status attune_pack_weights(const attune_problem *problem, const attune_mha_weights *weights,
+                                             void *packed, size_t bytes);
+
+/* Whether bytes that were read back are an undamaged blob for this problem: ATTUNE_BAD_FILE and what is wrong if not.
+ * attune_run only looks at the header. */
+ATTUNE_API attune_status attune_packed_weights_check(const attune_problem *problem, const void *packed, size_t bytes);
+
+/* A block with its weights: one kernel and one blob. */
+typedef struct attune_mha attune_mha;
+
+/* Compiles the problem (which must have embed_dim) as attune_compile does and packs the weights, which are not needed
+ * afterwards. */
+ATTUNE_API attune_status attune_mha_create(attune_context *context, const attune_problem *problem,
+                                           const attune_schedule *schedule, const attune_mha_weights *weights,
+                                           attune_mha **mha);
+
+/* The same with a blob, which is checked as attune_packed_weights_check does unless `bytes` is 0, is not copied, and
+ * must outlive the block: so several blocks (prefill and decode) share one. */
+ATTUNE_API attune_status attune_mha_create_packed(attune_context *context, const attune_problem *problem,
+                                                  const attune_schedule *schedule, const void *packed, size_t bytes,
+                                                  attune_mha **mha);
+
+/* attune_run with arguments->packed_weights set to the block's own. Thread-safe as that is. */
+ATTUNE_API attune_status attune_mha_run(attune_context *context, const attune_mha *mha,
+                                        const attune_arguments *arguments);
+
+/* Its kernel and its blob; both live as long as the block (or the blob's owner). */
+ATTUNE_API const attune_kernel *attune_mha_kernel(const attune_mha *mha);
+ATTUNE_API const void *attune_mha_packed_weights(const attune_mha *mha, size_t *bytes);
+
+/* Destroys it. NULL is fine. */
+ATTUNE_API void attune_mha_destroy(attune_context *context, attune_mha *mha);
 
 typedef enum attune_origin {
     ATTUNE_FROM_MEMORY = 0,
@@ -407,6 +534,11 @@ struct attune_schedule {
     int32_t q_vectors;     /* vectors of query rows in a task, at most, a multiple of score_vectors; d-lanes: 1 */
     int32_t kv_tile;       /* keys between two rescalings; a multiple of score_rows */
     int32_t kv_chunk;      /* d-lanes: keys in a task, a multiple of kv_tile; q-lanes: 0 */
+    /* A block's projections; all 0 where there is no embed_dim. */
+    int32_t gemm_rows;     /* rows in a register tile */
+    int32_t gemm_vectors;  /* vectors of columns in it: gemm_vectors * lanes divides 64 */
+    int32_t gemm_block;    /* rows in a task, at most */
+    int32_t gemm_depth;    /* columns of the left factor between two visits of a register tile to memory; 0: all */
 };
 
 #define ATTUNE_SCHEDULE_INIT { .struct_size = sizeof(attune_schedule) }

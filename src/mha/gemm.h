@@ -1,0 +1,51 @@
+/* A phase that multiplies matrices, C = start + A B: the projections of a block. Where rows of A come from, how B is
+ * read and where rows of C go is said by callbacks; the phase itself is tasks, scratch and register tiles.
+ *
+ * A task takes up to gemm_block rows and one group of columns. It copies its rows of A into scratch (as c->elem, rows
+ * at a distance that no power of two divides much, so that they do not compete for the same sets of the cache), then
+ * for each gemm_depth columns of A, each gemm_rows rows and each gemm_vectors vectors of columns keeps a register tile
+ * of C, and at the end hands each row of C, in scratch, to store_row. That is the epilogue: rotary, the split into
+ * heads, the cast and the place, written straight to where attention reads it.
+ *
+ * The order of arithmetic of an element of C: acc = start, then acc = madd(A[r][k], B[k][c], acc) for k = 0, 1, … : it
+ * does not depend on schedule, other rows or number of tasks. */
+#ifndef ATTUNE_MHA_GEMM_H
+#define ATTUNE_MHA_GEMM_H
+
+#include "mha/context.h"
+
+enum { MHA_MAX_OUTER = 2 };
+
+typedef struct mha_gemm mha_gemm;
+struct mha_gemm {
+    const char *name; /* of the phase's matrices in dumps, "qkv" */
+    int num_outer;    /* parallel loops around: products that are independent of each other */
+    const char *outer_names[MHA_MAX_OUTER];
+    const ir_expr *outer_counts[MHA_MAX_OUTER];
+    const ir_expr *outer[MHA_MAX_OUTER]; /* their variables, set when the phase is open */
+    const ir_expr *rows;                 /* of A and C: a constant or a run-time size, >= 0 */
+    int64_t depth;                       /* columns of A, rows of B; >= 1 */
+    int64_t num_groups;                  /* groups of columns of C */
+    int64_t group_columns;               /* columns that a task computes: whole register tiles */
+    void *user;
+    /* A[row][…] into slab[slab_row][0 … depth - 1], which is [gemm_block, depth + padding] of c->elem. */
+    void (*load_row)(mha_context *c, const mha_gemm *g, const ir_expr *row, const ir_buffer *slab,
+                     const ir_expr *slab_row);
+    /* `lanes` neighbours of start, and of B[k], from column `column` of the group on; lanes divides column and 64. */
+    const ir_expr *(*start)(mha_context *c, const mha_gemm *g, const ir_expr *group, const ir_expr *column, int lanes);
+    const ir_expr *(*right)(mha_context *c, const mha_gemm *g, const ir_expr *group, const ir_expr *k,
+                            const ir_expr *column, int lanes);
+    /* Row `row` of C, columns of `group`: tile[tile_row][0 … group_columns - 1] of c->elem. */
+    void (*store_row)(mha_context *c, const mha_gemm *g, const ir_expr *group, const ir_expr *row,
+                      const ir_buffer *tile, const ir_expr *tile_row);
+};
+
+/* Builds the phase. */
+void mha_gemm_phase(mha_context *c, mha_gemm *g);
+
+/* Fills in the gemm fields of a schedule whose lanes are chosen; and whether they are legal. All 0 without a block. */
+void mha_choose_gemm(const attune_problem *canonical, const at_target *target, attune_schedule *schedule);
+attune_status mha_check_gemm(const attune_problem *canonical, const attune_schedule *schedule, const at_target *target,
+                             at_error *err);
+
+#endif

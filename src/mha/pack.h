@@ -1,0 +1,62 @@
+/* Packed weights of a block: where each element of each projection lies in the blob that kernels read.
+ *
+ * A blob is a header of MHA_PACK_HEADER bytes, then the sections of the projections that the problem has, in the order
+ * of mha_projection, all in elements of w_dtype. The columns (outputs) of a projection are cut into groups, each of
+ * whole heads where the columns are heads, and each padded with zeros to whole tiles of 64 columns. A group is a row of
+ * panels of 16 columns; a panel is the bias of its columns (0 where there is none), then a row for each input:
+ *
+ *     blob[offset + ((group * panels + panel) * (depth + 1) + row) * 16 + column]     row 0: bias, row k + 1: input k
+ *
+ * So a kernel reads each panel from front to back, whatever its vectors: 16 elements of f32 are a cache line. Nothing
+ * here depends on the instruction set. */
+#ifndef ATTUNE_MHA_PACK_H
+#define ATTUNE_MHA_PACK_H
+
+#include "mha/mha.h"
+
+enum { MHA_PACK_HEADER = 64, MHA_PANEL = 16, MHA_PANEL_TILE = 64 };
+
+typedef enum mha_projection {
+    MHA_PROJECT_Q,
+    MHA_PROJECT_K,
+    MHA_PROJECT_V,
+    MHA_PROJECT_OUT,
+    MHA_NUM_PROJECTIONS
+} mha_projection;
+
+typedef struct mha_pack_section {
+    bool exists;
+    int64_t depth;         /* inputs */
+    int64_t columns;       /* outputs that count */
+    int64_t heads;         /* of a full group; 0: columns are no heads (the output projection) */
+    int64_t group_columns; /* columns that count of a full group; the last one may have fewer */
+    int64_t num_groups;
+    int64_t panels; /* of each group, the last one too; a multiple of 4 */
+    int64_t offset; /* of the section, in elements from the start of the blob, header included */
+} mha_pack_section;
+
+typedef struct mha_pack_layout {
+    mha_pack_section section[MHA_NUM_PROJECTIONS];
+    int64_t elements; /* of the whole blob, header included: its bytes / size of w_dtype; a multiple of 64 bytes */
+} mha_pack_layout;
+
+/* Layout for a canonical problem with embed_dim. q, k and v have as many heads in a group as num_kv_heads and head_dim
+ * (v: head_dim_v) suggest: the same number for q and k. */
+void mha_pack_layout_of(const attune_problem *canonical, mha_pack_layout *layout);
+
+/* The header begins with this identity of layout and dtype (XXH3-128 of the sections' numbers); blobs of problems that
+ * can share one have the same. */
+typedef struct mha_pack_id {
+    uint64_t low, high;
+} mha_pack_id;
+mha_pack_id mha_pack_id_of(const attune_problem *canonical, const mha_pack_layout *layout);
+
+/* Whether a blob's header is one of this layout: all that a call looks at. */
+bool mha_pack_header_matches(const void *packed, mha_pack_id id);
+
+/* What the public functions do, for a canonical problem; see attune.h. */
+attune_status mha_pack(const attune_problem *canonical, const attune_mha_weights *weights, void *packed, size_t bytes,
+                       at_error *err);
+attune_status mha_pack_check(const attune_problem *canonical, const void *packed, size_t bytes, at_error *err);
+
+#endif
