@@ -14,10 +14,11 @@ cd "$(dirname "$0")/.."
 
 BUILD=$(realpath "${BUILD:-build}")
 export BUILD ATTUNE=$BUILD/attune CMOCKA_MESSAGE_OUTPUT=TAP LLVM_CONFIG=${LLVM_CONFIG:-llvm-config-19}
-# In the runtimes of gcc 12 and 13, what watches __tls_get_addr takes a thread-local block of a dlopened library (LLVM's, for
-# us) that begins 16 bytes into a page for one of glibc before 2.25, with its address and size before it. It reads part of
-# AddressSanitizer's own header as such, and "Tracer caught signal 11" ends a run in which nothing leaked. Where the
-# block lies depends on every allocation before it. The block is found without, by the pointers to it.
+# Up to gcc 13, the sanitizers watch __tls_get_addr, and take a thread-local block of a dlopened library (for us LLVM's)
+# that begins 16 bytes into a page for one of glibc before 2.25, which had its address and size in those 16 bytes. Today
+# they are AddressSanitizer's own header, and reading where it points ends a run in which nothing leaked with "Tracer
+# caught signal 11". What was allocated before decides where the block lies, so the same run fails every time. Without
+# that, the block is found by the pointers to it; test_leaks.sh has both.
 tls=intercept_tls_get_addr=0
 export ASAN_OPTIONS=$tls:${ASAN_OPTIONS:-detect_leaks=1:allocator_may_return_null=1}
 export LSAN_OPTIONS=${LSAN_OPTIONS:-suppressions=$PWD/tests/lsan.supp:print_suppressions=0}

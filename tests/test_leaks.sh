@@ -52,7 +52,7 @@ cat >"$work/page.c" <<'END'
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
-static void *before[256];
+static void *volatile before[256];
 /* Says where in its page a library's thread-local block is, after so many other blocks of its size. */
 int main(int argc, char **argv) {
     void *(*block)(void) = NULL;
