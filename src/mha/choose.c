@@ -1,5 +1,6 @@
 /* A good schedule without measuring. The figures behind the choices: docs/performance.md. */
 #include "mha/d_lanes.h"
+#include "mha/gemm.h"
 #include "mha/q_lanes.h"
 
 static int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
@@ -96,4 +97,5 @@ void mha_choose_q_lanes(const attune_problem *p, const at_target *target, attune
 void mha_choose(const attune_problem *p, const at_target *target, attune_schedule *s) {
     *s = (attune_schedule)ATTUNE_SCHEDULE_INIT;
     if (!mha_choose_d_lanes(p, target, s)) mha_choose_q_lanes(p, target, s);
+    mha_choose_gemm(p, target, s);
 }

@@ -1,5 +1,5 @@
 /* Schedules: their text form and which are legal. */
-#include "mha/mha.h"
+#include "mha/gemm.h"
 #include "mha/text.h"
 
 #include <string.h>
@@ -21,8 +21,12 @@ static const number_field fields[] = {
     {"q_vectors", offsetof(attune_schedule, q_vectors), 1},
     {"kv_tile", offsetof(attune_schedule, kv_tile), 1},
     {"kv_chunk", offsetof(attune_schedule, kv_chunk), 0},
+    {"gemm_rows", offsetof(attune_schedule, gemm_rows), 0},
+    {"gemm_vectors", offsetof(attune_schedule, gemm_vectors), 0},
+    {"gemm_block", offsetof(attune_schedule, gemm_block), 0},
+    {"gemm_depth", offsetof(attune_schedule, gemm_depth), 0},
 };
-enum { NUM_FIELDS = sizeof fields / sizeof *fields };
+enum { NUM_FIELDS = sizeof fields / sizeof *fields, NUM_GEMM_FIELDS = 4 };
 
 static const char *const strategy_names[ATTUNE_STRATEGY_COUNT] = {
     [ATTUNE_Q_LANES] = "q_lanes", [ATTUNE_D_LANES] = "d_lanes"};
@@ -57,7 +61,8 @@ static attune_status parse_pair(void *user, const mha_pair *pair, at_error *err)
     }
     return at_fail(err, ATTUNE_INVALID_SCHEDULE,
                    "'%.*s' is not a field of a schedule; there are: strategy, lanes, score_rows, score_vectors, "
-                   "score_unroll, value_rows, value_vectors, value_unroll, q_vectors, kv_tile, kv_chunk",
+                   "score_unroll, value_rows, value_vectors, value_unroll, q_vectors, kv_tile, kv_chunk, "
+                   "gemm_rows, gemm_vectors, gemm_block, gemm_depth",
                    pair->key_length, pair->key);
 }
 
@@ -85,7 +90,8 @@ size_t mha_schedule_print(const attune_schedule *schedule, char *text, size_t ca
         mha_write(&w, "%s", strategy_names[schedule->strategy]);
     }
     attune_schedule copy = *schedule;
-    for (int i = 0; i < NUM_FIELDS; i++) {
+    const bool has_gemm = copy.gemm_rows || copy.gemm_vectors || copy.gemm_block || copy.gemm_depth;
+    for (int i = 0; i < (has_gemm ? NUM_FIELDS : NUM_FIELDS - NUM_GEMM_FIELDS); i++) {
         mha_write_key(&w, fields[i].name);
         mha_write(&w, "%d", *number_at(&copy, i));
     }
@@ -102,6 +108,8 @@ typedef struct rule {
     const char *sentence;
 } rule;
 
+static bool is_attention(const attune_problem *p) { return p->op == ATTUNE_ATTENTION || p->op == ATTUNE_MHA; }
+
 static int max_lanes(const attune_problem *p, const at_target *target) {
     return target->vector_bytes / (p->softmax_precision == ATTUNE_F64 ? 8 : 4);
 }
@@ -110,7 +118,7 @@ static attune_status check_rules(const attune_problem *p, const attune_schedule 
                                  const rule *rules, size_t count, at_error *err) {
     for (size_t i = 0; i < count; i++) {
         if (rules[i].kept) continue;
-        char text[256];
+        char text[320];
         mha_schedule_print(s, text, sizeof text);
         return at_fail(err, ATTUNE_INVALID_SCHEDULE, "%s (%s; head_dim=%lld, head_dim_v=%lld, isa %s has %d lanes)",
                        rules[i].sentence, text, (long long)p->head_dim, (long long)p->head_dim_v, target->name,
@@ -156,7 +164,7 @@ static attune_status check_q_lanes(const attune_problem *p, const attune_schedul
 static attune_status check_d_lanes(const attune_problem *p, const attune_schedule *s, const at_target *target,
                                    at_error *err) {
     const rule rules[] = {
-        {p->op == ATTUNE_ATTENTION, "d_lanes computes op=attention only"},
+        {is_attention(p), "d_lanes computes attention only"},
         {s->q_vectors == 1, "q_vectors must be 1 for d_lanes"},
         {s->score_rows * (int64_t)s->score_vectors <= MAX_D_ACCUMULATORS,
          "score_rows * score_vectors must be at most 32 for d_lanes"},
@@ -192,9 +200,10 @@ attune_status mha_schedule_check(const attune_problem *p, const attune_schedule 
         if (*number_at(&copy, i) < fields[i].least)
             return at_fail(err, ATTUNE_INVALID_SCHEDULE, "%s is %d; it must be at least %d", fields[i].name,
                            *number_at(&copy, i), fields[i].least);
-    const attune_status status = check_lanes(p, s, target, err);
+    attune_status status = check_lanes(p, s, target, err);
+    if (!status) status = mha_check_gemm(p, s, target, err);
     if (status) return status;
-    if (p->op == ATTUNE_ATTENTION && p->reproducible && check_reproducible(p, s, err)) return ATTUNE_INVALID_SCHEDULE;
+    if (is_attention(p) && p->reproducible && check_reproducible(p, s, err)) return ATTUNE_INVALID_SCHEDULE;
     if (s->strategy == ATTUNE_D_LANES) return check_d_lanes(p, s, target, err);
     /* Rotating and merging have no tiles. */
     return p->op == ATTUNE_ROTARY || p->op == ATTUNE_MERGE ? ATTUNE_OK : check_q_lanes(p, s, target, err);

@@ -1,0 +1,255 @@
+/* Products of matrices as tasks, scratch and register tiles; gemm.h says what is whose.
+ *
+ * A register tile is gemm_rows rows of A by gemm_vectors vectors of columns of B. Tiles of the same rows follow each
+ * other, so that their part of A stays in the first cache while the group of B passes by from the second one.
+ *
+ * In one pass (gemm_depth 0) a task has no more than the rows of one register tile in scratch at a time. In several,
+ * for products so deep that a group of B would not stay in the second cache, it has all its rows there: then each
+ * gemm_depth rows of B serve all rows of the task before the next ones are read.
+ *
+ * Rows that fill no register tile are filled up with the last row, which is computed again and stored once. Where the
+ * number of rows is a constant they get a register tile of their own instead if that saves enough. */
+#include "mha/gemm.h"
+
+typedef struct gemm {
+    mha_context *m;
+    ir_builder *b;
+    const mha_gemm *g;
+    int64_t rows, vectors, block; /* of the schedule */
+    int64_t depth;                /* of a pass */
+    bool one_pass;
+    int64_t rest; /* rows of the last task's last register tile if that is one of its own, else 0 */
+    const ir_buffer *slab, *tile;
+    /* variables of the task */
+    const ir_expr *group;
+    const ir_expr *first, *count; /* its rows */
+} gemm;
+
+static int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
+
+static const ir_expr *i(const gemm *c, int64_t value) { return ir_idx(c->b, value); }
+
+static const ir_expr *unrolled(const gemm *c, const char *name, int64_t count) {
+    return ir_for_begin(c->b, name, i(c, 0), i(c, count), 1, true);
+}
+
+/* Elements from one row of the slab to the next. Rows lie at distances modulo 4 KiB, which is what the sets of a first
+ * cache repeat after, as if what a pass reads of them were side by side. */
+static int64_t slab_row(const gemm *c) {
+    const int64_t page = 4096 / ir_elem_get(c->m->elem)->bytes, line = page / 64;
+    const int64_t used = ceil_div(c->depth, line) * line, least = ceil_div(c->g->depth, line) * line;
+    return least + ((used - least) % page + page) % page;
+}
+
+static const ir_access *tile_at(const gemm *c, const ir_expr *row, const ir_expr *column) {
+    return ir_at(c->b, c->tile, c->m->lanes, 2, row, column);
+}
+
+/* ---- A register tile ---- */
+
+typedef struct register_tile {
+    int64_t rows;
+    const ir_expr *base;   /* its first row in slab and tile */
+    const ir_expr *column; /* its first column in the group */
+    const ir_buffer *acc;  /* registers [rows, vectors] */
+} register_tile;
+
+static const ir_expr *column_of(const gemm *c, const register_tile *t, int64_t vector) {
+    return ir_add(c->b, t->column, i(c, vector * c->m->lanes));
+}
+
+static const ir_access *acc_at(const gemm *c, const register_tile *t, const ir_expr *row, int64_t vector) {
+    return ir_at(c->b, t->acc, c->m->lanes, 2, row, i(c, vector));
+}
+
+static void begin_tile(const gemm *c, const register_tile *t) {
+    for (int64_t v = 0; v < c->vectors; v++) {
+        const ir_expr *column = column_of(c, t, v), *start = NULL;
+        if (c->one_pass) start = ir_let(c->b, "start", c->g->start(c->m, c->g, c->group, column, c->m->lanes));
+        const ir_expr *r = unrolled(c, "r", t->rows);
+        ir_store(c->b, acc_at(c, t, r, v), start ? start : ir_load(c->b, tile_at(c, ir_add(c->b, t->base, r), column)));
+        ir_for_end(c->b);
+    }
+}
+
+/* acc += A[row, k] * B[k, columns], in the order of k. */
+static void multiply(const gemm *c, const register_tile *t, const ir_expr *from, const ir_expr *to) {
+    ir_builder *b = c->b;
+    enum { MAX_VECTORS = 64 };
+    const ir_expr *right[MAX_VECTORS];
+    const ir_expr *k = ir_for_begin(b, "k", from, to, 1, false);
+    for (int64_t v = 0; v < c->vectors; v++)
+        right[v] = ir_let(b, "right", c->g->right(c->m, c->g, c->group, k, column_of(c, t, v), c->m->lanes));
+    const ir_expr *r = unrolled(c, "r", t->rows);
+    const ir_expr *element = ir_load(b, ir_at(b, c->slab, 1, 2, ir_add(b, t->base, r), k));
+    const ir_expr *left = ir_let(b, "left", ir_splat(b, element, c->m->lanes));
+    for (int64_t v = 0; v < c->vectors; v++) {
+        const ir_access *acc = acc_at(c, t, r, v);
+        ir_store(b, acc, mha_madd(c->m, left, right[v], ir_load(b, acc)));
+    }
+    ir_for_end(b);
+    ir_for_end(b);
+}
+
+static void end_tile(const gemm *c, const register_tile *t) {
+    const ir_expr *r = unrolled(c, "r", t->rows);
+    for (int64_t v = 0; v < c->vectors; v++)
+        ir_store(c->b, tile_at(c, ir_add(c->b, t->base, r), column_of(c, t, v)), ir_load(c->b, acc_at(c, t, r, v)));
+    ir_for_end(c->b);
+}
+
+/* All columns of the group for `rows` rows from `base` on. */
+static void row_of_tiles(const gemm *c, int64_t rows, const ir_expr *base, const ir_expr *from, const ir_expr *to) {
+    ir_builder *b = c->b;
+    const int64_t columns = c->vectors * c->m->lanes;
+    register_tile t = {.rows = rows, .base = base};
+    const ir_expr *n = ir_for_begin(b, "column_tile", i(c, 0), i(c, c->g->group_columns / columns), 1, false);
+    t.column = ir_mul(b, n, i(c, columns));
+    const ir_type vector = {(uint8_t)c->m->elem, (uint8_t)c->m->lanes};
+    t.acc = ir_alloc(b, "acc", IR_REG, vector, 2, (int64_t[]){rows, c->vectors});
+    begin_tile(c, &t);
+    multiply(c, &t, from, to);
+    end_tile(c, &t);
+    ir_for_end(b);
+}
+
+/* ---- Rows of a task ---- */
+
+static void assume_row(const gemm *c, const ir_expr *row) {
+    ir_assume(c->b, ir_apply(c->b, IR_GE, row, i(c, 0), NULL));
+    ir_assume(c->b, ir_apply(c->b, IR_LT, row, c->g->rows, NULL));
+}
+
+/* `rows` rows of the task from `at` on into the slab from `base` on. */
+static void load_rows(const gemm *c, const ir_expr *rows, const ir_expr *at, const ir_expr *base) {
+    ir_builder *b = c->b;
+    const ir_expr *r = ir_for_begin(b, "load", i(c, 0), rows, 1, false);
+    const ir_expr *row = ir_add(b, ir_add(b, c->first, at), r);
+    row = ir_let(b, "row", ir_min(b, ir_sub(b, c->g->rows, i(c, 1)), row));
+    assume_row(c, row);
+    c->g->load_row(c->m, c->g, row, c->slab, ir_add(b, base, r));
+    ir_for_end(b);
+}
+
+static void store_rows(const gemm *c, const ir_expr *rows, const ir_expr *at, const ir_expr *base) {
+    ir_builder *b = c->b;
+    const ir_expr *r = ir_for_begin(b, "store", i(c, 0), rows, 1, false);
+    const ir_expr *row = ir_let(b, "row", ir_add(b, ir_add(b, c->first, at), r));
+    assume_row(c, row);
+    c->g->store_row(c->m, c->g, c->group, row, c->tile, ir_add(b, base, r));
+    ir_for_end(b);
+}
+
+static void start_rows(const gemm *c, const ir_expr *rows) {
+    ir_builder *b = c->b;
+    const int64_t lanes = c->m->lanes;
+    const ir_expr *n = ir_for_begin(b, "column_vector", i(c, 0), i(c, c->g->group_columns / lanes), 1, false);
+    const ir_expr *column = ir_mul(b, n, i(c, lanes));
+    const ir_expr *start = ir_let(b, "start", c->g->start(c->m, c->g, c->group, column, (int)lanes));
+    const ir_expr *r = ir_for_begin(b, "r", i(c, 0), rows, 1, false);
+    ir_store(b, tile_at(c, r, column), start);
+    ir_for_end(b);
+    ir_for_end(b);
+}
+
+/* ---- A task ---- */
+
+/* Register tiles of gemm_rows rows that the task has; rows beyond them are those of a smaller tile. */
+static const ir_expr *num_tiles(const gemm *c) {
+    ir_builder *b = c->b;
+    const ir_expr *count = c->rest ? c->count : ir_add(b, c->count, i(c, c->rows - 1));
+    return ir_let(b, "tiles", ir_min(b, i(c, c->block / c->rows), ir_div(b, count, i(c, c->rows))));
+}
+
+static const ir_expr *rows_left(const gemm *c, const ir_expr *at) {
+    return ir_min(c->b, i(c, c->rows), ir_sub(c->b, c->count, at));
+}
+
+/* Where the rows of the smaller tile begin: behind the others, in a task that is not full. */
+static const ir_expr *begin_rest(const gemm *c, const ir_expr *tiles) {
+    ir_builder *b = c->b;
+    ir_if_begin(b, ir_apply(b, IR_LT, c->count, i(c, c->block), NULL));
+    return ir_let(b, "at", ir_min(b, i(c, c->block - c->rows), ir_mul(b, tiles, i(c, c->rows))));
+}
+
+static void one_pass(const gemm *c, const ir_expr *tiles) {
+    ir_builder *b = c->b;
+    const ir_expr *t = ir_for_begin(b, "t", i(c, 0), tiles, 1, false);
+    const ir_expr *at = ir_let(b, "at", ir_mul(b, t, i(c, c->rows)));
+    load_rows(c, i(c, c->rows), at, i(c, 0));
+    row_of_tiles(c, c->rows, i(c, 0), i(c, 0), i(c, c->depth));
+    store_rows(c, rows_left(c, at), at, i(c, 0));
+    ir_for_end(b);
+    if (!c->rest) return;
+    at = begin_rest(c, tiles);
+    load_rows(c, i(c, c->rest), at, i(c, 0));
+    row_of_tiles(c, c->rest, i(c, 0), i(c, 0), i(c, c->depth));
+    store_rows(c, ir_min(b, i(c, c->rest), ir_sub(b, c->count, at)), at, i(c, 0));
+    ir_if_end(b);
+}
+
+static void all_tiles(const gemm *c, const ir_expr *tiles, const ir_expr *from, const ir_expr *to) {
+    ir_builder *b = c->b;
+    const ir_expr *t = ir_for_begin(b, "t", i(c, 0), tiles, 1, false);
+    row_of_tiles(c, c->rows, ir_let(b, "at", ir_mul(b, t, i(c, c->rows))), from, to);
+    ir_for_end(b);
+    if (!c->rest) return;
+    row_of_tiles(c, c->rest, begin_rest(c, tiles), from, to);
+    ir_if_end(b);
+}
+
+static void several_passes(const gemm *c, const ir_expr *tiles) {
+    ir_builder *b = c->b;
+    const ir_expr *filled = c->count;
+    if (!c->rest) filled = ir_mul(b, tiles, i(c, c->rows));
+    filled = ir_let(b, "filled", ir_min(b, i(c, c->block), filled));
+    load_rows(c, filled, i(c, 0), i(c, 0));
+    start_rows(c, filled);
+    const ir_expr *from = ir_for_begin(b, "pass", i(c, 0), i(c, c->g->depth), c->depth, false);
+    const ir_expr *to = ir_let(b, "end", ir_min(b, i(c, c->g->depth), ir_add(b, from, i(c, c->depth))));
+    all_tiles(c, tiles, from, to);
+    ir_for_end(b);
+    store_rows(c, c->count, i(c, 0), i(c, 0));
+}
+
+/* A smaller register tile costs compile time: it must save a fiftieth of the whole. */
+static int64_t rest_of(const gemm *c) {
+    if (c->g->rows->op != IR_CONST) return 0;
+    const int64_t rows = c->g->rows->value.i, rest = rows % c->rows;
+    return (c->rows - rest) * 50 >= rows ? rest : 0;
+}
+
+static gemm gemm_of(mha_context *m, mha_gemm *g) {
+    const attune_schedule *s = m->s;
+    gemm c = {.m = m, .b = m->b, .g = g, .rows = s->gemm_rows, .vectors = s->gemm_vectors, .block = s->gemm_block};
+    c.one_pass = !s->gemm_depth || s->gemm_depth >= g->depth;
+    c.depth = c.one_pass ? g->depth : s->gemm_depth;
+    if (g->rows) c.rest = rest_of(&c);
+    return c;
+}
+
+static void open_task(gemm *c, mha_gemm *g) {
+    ir_builder *b = c->b;
+    for (int n = 0; n < g->num_outer; n++) g->outer[n] = ir_parallel(b, g->outer_names[n], g->outer_counts[n]);
+    c->group = ir_parallel(b, "group", i(c, g->num_groups));
+    const ir_expr *above = ir_add(b, g->rows, i(c, c->block - 1));
+    const ir_expr *task = ir_parallel(b, "task", ir_div(b, above, i(c, c->block)));
+    c->first = ir_let(b, "first", ir_mul(b, task, i(c, c->block)));
+    c->count = ir_let(b, "count", ir_min(b, i(c, c->block), ir_sub(b, g->rows, c->first)));
+    const int64_t rows = c->one_pass ? c->rows : c->block;
+    c->slab = ir_alloc(b, g->name, IR_SCRATCH, (ir_type){(uint8_t)c->m->elem, 1}, 2, (int64_t[]){rows, slab_row(c)});
+    c->tile =
+        ir_alloc(b, "product", IR_SCRATCH, (ir_type){(uint8_t)c->m->elem, 1}, 2, (int64_t[]){rows, g->group_columns});
+}
+
+void mha_gemm_phase(mha_context *m, mha_gemm *g) {
+    gemm c = gemm_of(m, g);
+    ir_phase_begin(c.b);
+    open_task(&c, g);
+    const ir_expr *tiles = num_tiles(&c);
+    if (c.one_pass)
+        one_pass(&c, tiles);
+    else
+        several_passes(&c, tiles);
+    ir_phase_end(c.b);
+}

@@ -1,0 +1,255 @@
+/* Products: kernels of one phase each, for every target and many schedules, as machine code where this CPU runs it and
+ * by the interpreter, which checks all accesses: to the bits of a plain loop in the order that gemm.h states. */
+#include "mha/gemm.h"
+
+#include "ir/interp.h"
+#include "ir/passes.h"
+#include "mha/pack.h"
+#include "support/jit_run.h"
+#include "support/random_ir.h"
+
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+/* C = bias + A B: a[outer, rows, depth], b as pack.h lays it out, o[outer, rows, groups * columns]. */
+typedef struct product {
+    ir_elem elem;
+    int64_t outer, rows, depth, groups, columns;
+    bool rows_at_run_time;
+    /* the schedule */
+    int32_t lanes, tile_rows, vectors, block, pass;
+} product;
+
+typedef struct operands {
+    const ir_buffer *a, *b, *o;
+} operands;
+
+static random_ir random_source;
+
+static int below(int n) { return random_ir_below(&random_source, n); }
+static double random_number(void) { return (double)(random_ir_bits(&random_source) >> 40) / 8388608.0 - 1.0; }
+
+/* ---- The kernel ---- */
+
+static void load_row(mha_context *c, const mha_gemm *g, const ir_expr *row, const ir_buffer *slab,
+                     const ir_expr *slab_row) {
+    const operands *o = g->user;
+    const ir_expr *k = ir_for_begin(c->b, "k", mha_i(c, 0), mha_i(c, g->depth), 1, false);
+    ir_store(c->b, ir_at(c->b, slab, 1, 2, slab_row, k), ir_load(c->b, ir_at(c->b, o->a, 1, 3, g->outer[0], row, k)));
+    ir_for_end(c->b);
+}
+
+/* Row `row` of a panel, as a block finds it in the blob of its weights. */
+static const ir_expr *packed(mha_context *c, const mha_gemm *g, const ir_expr *group, const ir_expr *row,
+                             const ir_expr *column, int lanes) {
+    ir_builder *b = c->b;
+    const operands *o = g->user;
+    const ir_expr *panel = ir_mul(b, group, mha_i(c, g->group_columns / MHA_PANEL));
+    panel = ir_add(b, panel, ir_div(b, column, mha_i(c, MHA_PANEL)));
+    row = ir_add(b, ir_mul(b, panel, mha_i(c, g->depth + 1)), row);
+    const ir_expr *at = ir_mul(b, row, mha_i(c, MHA_PANEL));
+    return ir_load(b, ir_at(b, o->b, lanes, 1, ir_add(b, at, ir_mod(b, column, mha_i(c, MHA_PANEL)))));
+}
+
+static const ir_expr *start(mha_context *c, const mha_gemm *g, const ir_expr *group, const ir_expr *column, int lanes) {
+    return packed(c, g, group, mha_i(c, 0), column, lanes);
+}
+
+static const ir_expr *right(mha_context *c, const mha_gemm *g, const ir_expr *group, const ir_expr *k,
+                            const ir_expr *column, int lanes) {
+    return packed(c, g, group, ir_add(c->b, k, mha_i(c, 1)), column, lanes);
+}
+
+static void store_row(mha_context *c, const mha_gemm *g, const ir_expr *group, const ir_expr *row,
+                      const ir_buffer *tile, const ir_expr *tile_row) {
+    ir_builder *b = c->b;
+    const operands *o = g->user;
+    const ir_expr *n = ir_for_begin(b, "n", mha_i(c, 0), mha_i(c, g->group_columns), 1, false);
+    const ir_expr *column = ir_add(b, ir_mul(b, group, mha_i(c, g->group_columns)), n);
+    ir_store(b, ir_at(b, o->o, 1, 3, g->outer[0], row, column), ir_load(b, ir_at(b, tile, 1, 2, tile_row, n)));
+    ir_for_end(b);
+}
+
+static int64_t panel_elements(const product *p) { return p->groups * p->columns * (p->depth + 1); }
+
+static ir_kernel *build(at_arena *arena, const product *p, const at_target *target, at_error *err) {
+    const attune_schedule schedule = {.struct_size = sizeof schedule,
+                                      .lanes = p->lanes,
+                                      .gemm_rows = p->tile_rows,
+                                      .gemm_vectors = p->vectors,
+                                      .gemm_block = p->block,
+                                      .gemm_depth = p->pass};
+    ir_builder *b = ir_builder_new(arena, "product");
+    mha_context c = {.b = b, .s = &schedule, .target = target, .elem = p->elem, .lanes = p->lanes};
+    c.has_fma = target->flags & AT_TARGET_FMA;
+    const ir_expr *rows = ir_param_scalar(b, "rows", IR_IDX);
+    ir_kernel_assume(b, ir_apply(b, IR_GE, rows, mha_i(&c, 0), NULL));
+    if (!p->rows_at_run_time) rows = mha_i(&c, p->rows);
+    const ir_expr *outer = mha_i(&c, p->outer), *size = mha_i(&c, panel_elements(p));
+    const ir_expr *const a_dims[] = {outer, rows, mha_i(&c, p->depth)};
+    const ir_expr *const o_dims[] = {outer, rows, mha_i(&c, p->groups * p->columns)};
+    operands o;
+    o.a = ir_param_buffer(b, "a", p->elem, 3, a_dims, NULL, IR_IN);
+    o.b = ir_param_buffer(b, "b", p->elem, 1, &size, NULL, IR_IN);
+    o.o = ir_param_buffer(b, "o", p->elem, 3, o_dims, NULL, IR_OUT);
+    mha_gemm g = {.name = "a_rows",
+                  .num_outer = 1,
+                  .outer_names = {"entry"},
+                  .outer_counts = {outer},
+                  .rows = rows,
+                  .depth = p->depth,
+                  .num_groups = p->groups,
+                  .group_columns = p->columns,
+                  .user = &o,
+                  .load_row = load_row,
+                  .start = start,
+                  .right = right,
+                  .store_row = store_row};
+    mha_gemm_phase(&c, &g);
+    return ir_builder_finish(b, err);
+}
+
+/* ---- The plain loop ---- */
+
+static int64_t bytes_of(const product *p) { return p->elem == IR_F64 ? 8 : 4; }
+
+static double get(const product *p, const void *data, int64_t at) {
+    return p->elem == IR_F64 ? ((const double *)data)[at] : (double)((const float *)data)[at];
+}
+
+static void put(const product *p, void *data, int64_t at, double value) {
+    if (p->elem == IR_F64)
+        ((double *)data)[at] = value;
+    else
+        ((float *)data)[at] = (float)value;
+}
+
+static double madd(const product *p, bool fused, double x, double y, double z) {
+    if (p->elem == IR_F64) return fused ? fma(x, y, z) : x * y + z;
+    const float xy = (float)x * (float)y;
+    return (double)(fused ? fmaf((float)x, (float)y, (float)z) : xy + (float)z);
+}
+
+static void plain(const product *p, bool fused, const void *a, const void *b, void *o) {
+    for (int64_t row = 0; row < p->outer * p->rows; row++)
+        for (int64_t column = 0; column < p->groups * p->columns; column++) {
+            const int64_t panel = column / MHA_PANEL * (p->depth + 1) * MHA_PANEL + column % MHA_PANEL;
+            double sum = get(p, b, panel);
+            for (int64_t k = 0; k < p->depth; k++)
+                sum = madd(p, fused, get(p, a, row * p->depth + k), get(p, b, panel + (k + 1) * MHA_PANEL), sum);
+            put(p, o, row * p->groups * p->columns + column, sum);
+        }
+}
+
+/* ---- Running it ---- */
+
+static void *filled(const product *p, int64_t elements) {
+    void *data = calloc((size_t)elements + 1, (size_t)bytes_of(p));
+    assert_non_null(data);
+    for (int64_t n = 0; n < elements; n++) put(p, data, n, random_number());
+    return data;
+}
+
+static void describe(char text[256], const product *p, const at_target *target, const char *how) {
+    snprintf(
+        text, 256,
+        "%s, %s, %s: %lld x %lld rows%s, depth %lld, %lld x %lld columns; lanes %d, tile %d x %d, block %d, pass %d",
+        target->name, how, p->elem == IR_F64 ? "f64" : "f32", (long long)p->outer, (long long)p->rows,
+        p->rows_at_run_time ? " at run time" : "", (long long)p->depth, (long long)p->groups, (long long)p->columns,
+        p->lanes, p->tile_rows, p->vectors, p->block, p->pass);
+}
+
+static void check_product(const product *p, const at_target *target) {
+    const int64_t outputs = p->outer * p->rows * p->groups * p->columns;
+    void *a = filled(p, p->outer * p->rows * p->depth), *b = filled(p, panel_elements(p));
+    void *wanted = filled(p, outputs), *got = filled(p, outputs);
+    void *const buffers[] = {a, b, got};
+    at_error err = {0};
+    at_arena arena;
+    char what[256];
+    plain(p, target->flags & AT_TARGET_FMA, a, b, wanted);
+    at_arena_init(&arena, NULL);
+    const ir_kernel *kernel = build(&arena, p, target, &err);
+    if (kernel) kernel = ir_lower(kernel, target, NULL, NULL, &err);
+    describe(what, p, target, "interpreter");
+    const ir_interp_options options = {.shuffle_seed = 3};
+    if (!kernel || ir_interpret(kernel, buffers, &p->rows, &options, &err)) fail_msg("%s: %s", what, err.message);
+    if (memcmp(wanted, got, (size_t)(outputs * bytes_of(p)))) fail_msg("%s: other bits", what);
+    if (at_target_runs_here(target)) {
+        describe(what, p, target, "machine code");
+        memset(got, 0, (size_t)(outputs * bytes_of(p)));
+        if (jit_run(kernel, target, buffers, &p->rows, 1, &err)) fail_msg("%s: %s", what, err.message);
+        if (memcmp(wanted, got, (size_t)(outputs * bytes_of(p)))) fail_msg("%s: other bits", what);
+    }
+    at_arena_free(&arena);
+    free(a);
+    free(b);
+    free(wanted);
+    free(got);
+}
+
+/* ---- Tests ---- */
+
+static product random_product(ir_elem elem, const at_target *target) {
+    static const int sizes[] = {1, 2, 3, 5, 8, 17, 33};
+    product p = {.elem = elem, .outer = 1 + below(2), .rows = below(30), .depth = sizes[below(7)]};
+    p.groups = 1 + below(3);
+    p.columns = MHA_PANEL_TILE * (1 + below(2));
+    p.rows_at_run_time = below(2);
+    const int most = target->vector_bytes / (elem == IR_F64 ? 8 : 4);
+    do p.lanes = 1 << below(5);
+    while (p.lanes > most);
+    do p.vectors = 1 << below(3);
+    while (p.lanes * p.vectors > MHA_PANEL_TILE);
+    p.tile_rows = 1 + below(9);
+    p.block = p.tile_rows * (1 + below(3));
+    p.pass = below(3) ? 0 : 1 + below((int)p.depth + 2);
+    return p;
+}
+
+static void test_random_products(void **state) {
+    (void)state;
+    enum { CASES = 30 };
+    for (const at_target *target = at_targets(); target->name; target++)
+        for (int n = 0; n < 2 * CASES; n++) {
+            random_source.state = (uint64_t)n;
+            const product p = random_product(n % 2 ? IR_F64 : IR_F32, target);
+            check_product(&p, target);
+        }
+}
+
+/* What a block has most of. */
+static void test_shapes_of_blocks(void **state) {
+    (void)state;
+    static const product shapes[] = {
+        {.outer = 1, .rows = 1, .depth = 40, .groups = 3, .columns = 64, .tile_rows = 1, .block = 1},
+        {.outer = 1, .rows = 0, .depth = 4, .groups = 1, .columns = 64, .tile_rows = 4, .block = 8},
+        {.outer = 2, .rows = 29, .depth = 3, .groups = 1, .columns = 64, .tile_rows = 8, .block = 16},
+        {.outer = 1, .rows = 13, .depth = 21, .groups = 2, .columns = 128, .tile_rows = 6, .block = 6, .pass = 8},
+        {.outer = 1, .rows = 19, .depth = 21, .groups = 2, .columns = 64, .tile_rows = 6, .block = 12, .pass = 20},
+    };
+    for (const at_target *target = at_targets(); target->name; target++)
+        for (size_t n = 0; n < sizeof shapes / sizeof *shapes * 2; n++) {
+            product p = shapes[n / 2];
+            p.elem = IR_F32;
+            p.lanes = target->vector_bytes / 4;
+            p.vectors = MHA_PANEL_TILE / p.lanes < 4 ? MHA_PANEL_TILE / p.lanes : 2;
+            p.rows_at_run_time = n % 2;
+            random_source.state = n;
+            check_product(&p, target);
+        }
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_random_products),
+        cmocka_unit_test(test_shapes_of_blocks),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
