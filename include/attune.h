@@ -252,7 +252,7 @@ typedef struct attune_problem {
     int low_rank_heads, low_rank_shared;
     int is_cross;          /* 1: x_kv is a tensor of its own; seq_kv (or seq_new) its length */
     int kv_projected, no_out_projection;
-    attune_dtype w_dtype;  /* of packed_weights; default dtype */
+    attune_dtype w_dtype;  /* of packed_weights, keys_low and values_low; default dtype */
     int64_t x_strides[3], x_kv_strides[3], x_v_strides[3];
 } attune_problem;
 
@@ -457,9 +457,10 @@ typedef struct attune_mha_weights {
 /* "q_weight", "qkv_bias" …; NULL if there is no such weight. Static storage. */
 ATTUNE_API const char *attune_weight_name(attune_weight_id id);
 
-/* Fills in dtype, rank and dims that this problem's separate weights and biases have in a layout, and data NULL: set
- * the pointers, and leave those of biases that the model lacks. Weights that the problem does not have, and the packed
- * ones where inputs of q, k and v differ, get rank 0. */
+/* Fills in dtype, rank and dims that this problem's weights and biases have in a layout, and data NULL: set the
+ * pointers, and leave those of biases that the model lacks. Weights that the problem does not have get rank 0: those of
+ * projections that are not there, qkv_weight and qkv_bias unless q, k and v are all there, and qkv_weight where their
+ * numbers of inputs differ (qkv_bias goes with separate weights, too). */
 ATTUNE_API attune_status attune_mha_weights_init(const attune_problem *problem, attune_weight_layout layout,
                                                  attune_mha_weights *weights);
 
@@ -469,15 +470,15 @@ ATTUNE_API attune_status attune_mha_weights_init(const attune_problem *problem, 
  * same byte order. */
 ATTUNE_API attune_status attune_packed_weights_size(const attune_problem *problem, size_t *bytes);
 
-/* Copies weights into the order in which kernels read them: `packed` (64-byte aligned, `bytes` of it) becomes a blob
- * with a header that names its layout and holds a checksum. A weight that is missing, too much, or of another shape or
- * dtype than expected is ATTUNE_INVALID_ARGUMENT; the message names it. Values are not looked at: a NaN is computed
- * with. */
+/* Copies weights into the order in which kernels read them: `packed` (64-byte aligned, `bytes` of it; what is beyond
+ * the blob's size is left alone) becomes a blob with a header that names its layout and holds a checksum. A weight that
+ * is missing, too much, or of another shape or dtype than expected is ATTUNE_INVALID_ARGUMENT; the message names it.
+ * Values are not looked at: a NaN is computed with. */
 ATTUNE_API attune_status attune_pack_weights(const attune_problem *problem, const attune_mha_weights *weights,
                                              void *packed, size_t bytes);
 
-/* Whether bytes that were read back are an undamaged blob for this problem: ATTUNE_BAD_FILE and what is wrong if not.
- * attune_run only looks at the header. */
+/* Whether bytes that were read back (64-byte aligned) begin with an undamaged blob for this problem: ATTUNE_BAD_FILE
+ * and what is wrong if not. Bytes behind the blob do not matter. attune_run only looks at the header. */
 ATTUNE_API attune_status attune_packed_weights_check(const attune_problem *problem, const void *packed, size_t bytes);
 
 /* A block with its weights: one kernel and one blob. */
@@ -489,8 +490,8 @@ ATTUNE_API attune_status attune_mha_create(attune_context *context, const attune
                                            const attune_schedule *schedule, const attune_mha_weights *weights,
                                            attune_mha **mha);
 
-/* The same with a blob, which is checked as attune_packed_weights_check does unless `bytes` is 0, is not copied, and
- * must outlive the block: so several blocks (prefill and decode) share one. */
+/* The same with a blob, which is checked as attune_packed_weights_check does (with `bytes` 0 only its header is), is
+ * not copied, and must outlive the block: so several blocks (prefill and decode) share one. */
 ATTUNE_API attune_status attune_mha_create_packed(attune_context *context, const attune_problem *problem,
                                                   const attune_schedule *schedule, const void *packed, size_t bytes,
                                                   attune_mha **mha);

@@ -111,7 +111,7 @@ static void test_text_refused(void **state) {
         {"q_strides=1:2:3", "q_strides is '1:2:3'; it must be 4 strides separated by ':'"},
         {"q_strides=1:2:3:4:5", "it must be 4 strides"},
         {"q_strides=1:2:dynamic:4", "q_strides is 'dynamic', which is not an integer"},
-        {"op=attend", "op is 'attend'; it must be attention, weights, rotary or merge"},
+        {"op=attend", "op is 'attend'; it must be attention, weights, rotary, merge or mha"},
         {"weights=all", "weights is 'all'; it must be none, scaled, capped, masked or softmax"},
         {"batch=dynamic", "batch is 'dynamic', which is not an integer"},
         {"seq_q=dynamo", "seq_q is 'dynamo', which is not an integer"},
@@ -244,7 +244,7 @@ static void test_choices(void **state) {
         int value;
         const char *says;
     } cases[] = {
-        {offsetof(attune_problem, op), ATTUNE_OP_COUNT, "op is 4, which is no attune_op"},
+        {offsetof(attune_problem, op), ATTUNE_OP_COUNT, "op is 5, which is no attune_op"},
         {offsetof(attune_problem, dtype), ATTUNE_DTYPE_COUNT, "dtype is 7, which is no attune_dtype"},
         {offsetof(attune_problem, dtype), ATTUNE_I32, "dtype is i32; it must be f32, f16, bf16 or f64"},
         {offsetof(attune_problem, k_dtype), ATTUNE_BOOL, "k_dtype is bool; it must be f32, f16, bf16 or f64"},

@@ -20,9 +20,29 @@ size_t mha_problem_print(const attune_problem *problem, char *text, size_t capac
 double mha_problem_flops(const attune_problem *canonical);
 
 /* The canonical key: what the kernel is specialised for, serialised byte by byte. batch, num_heads at equal group
- * size and outer strides are not in it. Returns its length; the buffer must hold MHA_KEY_BYTES. */
-enum { MHA_KEY_BYTES = 512 };
+ * size (of a block: they are) and outer strides are not in it. Returns its length; the buffer must hold MHA_KEY_BYTES. */
+enum { MHA_KEY_BYTES = 640 };
 size_t mha_key(const attune_problem *canonical, uint8_t key[MHA_KEY_BYTES]);
+
+/* ---- What a canonical problem's keys are ---- */
+
+static inline bool mha_has_keys(const attune_problem *p) {
+    return p->op == ATTUNE_ATTENTION || p->op == ATTUNE_WEIGHTS || p->op == ATTUNE_MHA;
+}
+/* Whether the caller has them in k (and v): of a block only those of a cache. */
+static inline bool mha_has_caches(const attune_problem *p) {
+    return p->op == ATTUNE_MHA ? p->seq_new || p->kv_projected : mha_has_keys(p);
+}
+/* A block that projects its keys from x. Without a cache they are as many as there are queries, with one the new keys
+ * are. */
+static inline bool mha_is_self(const attune_problem *p) {
+    return p->op == ATTUNE_MHA && !p->is_cross && !p->kv_projected;
+}
+static inline bool mha_keys_follow_queries(const attune_problem *p) { return mha_is_self(p) && !p->seq_new; }
+/* Keys that are given projected are taken to be rotated, as a cache holds them. */
+static inline bool mha_rotates_keys(const attune_problem *p) {
+    return p->rotary_dim && mha_has_keys(p) && !p->kv_projected;
+}
 
 /* Schedules. */
 attune_status mha_schedule_check(const attune_problem *canonical, const attune_schedule *schedule,

@@ -88,7 +88,7 @@ static void forget_later_steps(attune_problem *p) {
 
 static bool is_f64(const attune_problem *p) {
     return p->dtype == ATTUNE_F64 || p->k_dtype == ATTUNE_F64 || p->v_dtype == ATTUNE_F64 ||
-           p->bias_dtype == ATTUNE_F64;
+           p->bias_dtype == ATTUNE_F64 || p->w_dtype == ATTUNE_F64;
 }
 
 static void fill_dtypes(attune_problem *p) {
@@ -145,6 +145,7 @@ attune_status mha_canonicalize(const attune_problem *problem, attune_problem *ou
     if (status) return status;
     memcpy(out, problem, sizeof *out);
     status = mha_check_choices(out, err);
+    if (!status) status = mha_keep_block(out, err);
     if (status) return status;
     keep_fields_of_op(out);
     if (out->page_size > 0 && !out->is_ragged && !out->has_kv_lens && !out->seq_kv)
@@ -152,10 +153,15 @@ attune_status mha_canonicalize(const attune_problem *problem, attune_problem *ou
                        "page_size is %lld, but nothing says how many keys there are: set kv_lens, is_ragged or seq_kv",
                        (long long)out->page_size);
     fill_dtypes(out);
+    status = mha_fill_block(out, err);
+    if (status) return status;
     fill_sizes(out);
     status = mha_check_ranges(out, err);
     if (!status) status = mha_check_fields(out, err);
-    if (!status) status = mha_settle_masks(out, err);
+    if (!status) status = mha_check_block(out, err);
+    if (status) return status;
+    mha_settle_block(out);
+    status = mha_settle_masks(out, err);
     if (status) return status;
     if (out->seq_q >= 0) out->max_seq_q = 0;
     if (out->seq_kv >= 0) out->max_seq_kv = 0;

@@ -13,6 +13,13 @@ attune_status mha_check_choices(const attune_problem *p, at_error *err);
 attune_status mha_check_ranges(const attune_problem *p, at_error *err);
 attune_status mha_check_fields(const attune_problem *p, at_error *err);
 
+/* problem_block.c. The fields of a block: without embed_dim they mean nothing, with it the op is ATTUNE_MHA. Then its
+ * defaults; what contradicts each other; and, all of it checked, lengths that are one. */
+attune_status mha_keep_block(attune_problem *p, at_error *err);
+attune_status mha_fill_block(attune_problem *p, at_error *err);
+attune_status mha_check_block(const attune_problem *p, at_error *err);
+void mha_settle_block(attune_problem *p);
+
 /* problem_masks.c. Leading dims filled in, all of them checked against the problem's. */
 attune_status mha_settle_masks(attune_problem *p, at_error *err);
 
@@ -27,7 +34,10 @@ attune_status mha_settle_problem_strides(attune_problem *p, at_error *err);
 int64_t mha_most_queries(const attune_problem *p);
 int64_t mha_most_keys(const attune_problem *p);
 
-enum { MHA_MAX_SIZE = INT32_MAX };
+enum {
+    MHA_MAX_SIZE = INT32_MAX,
+    MHA_MAX_WIDTH = 1 << 18 /* columns of an input or output of a projection */
+};
 
 /* What seq_kv = 0 stands for: as many keys as queries, but how many lie in pages is for kv_lens to say. */
 static inline int64_t mha_default_keys(const attune_problem *p) {

@@ -32,6 +32,11 @@ static attune_status check_flags(const attune_problem *p, at_error *err) {
         {"weights_average", p->weights_average},
         {"has_row_ids", p->has_row_ids},
         {"reproducible", p->reproducible},
+        {"is_cross", p->is_cross},
+        {"kv_projected", p->kv_projected},
+        {"no_out_projection", p->no_out_projection},
+        {"low_rank_heads", p->low_rank_heads},
+        {"low_rank_shared", p->low_rank_shared},
     };
     for (size_t i = 0; i < sizeof flags / sizeof *flags; i++)
         if (flags[i].value != 0 && flags[i].value != 1)
@@ -46,10 +51,8 @@ static attune_status check_dtypes(const attune_problem *p, at_error *err) {
         const char *name;
         attune_dtype value;
     } dtypes[] = {
-        {"dtype", p->dtype},
-        {"k_dtype", p->k_dtype},
-        {"v_dtype", p->v_dtype},
-        {"bias_dtype", p->bias_dtype},
+        {"dtype", p->dtype},           {"k_dtype", p->k_dtype}, {"v_dtype", p->v_dtype},
+        {"bias_dtype", p->bias_dtype}, {"w_dtype", p->w_dtype},
     };
     for (size_t i = 0; i < sizeof dtypes / sizeof *dtypes; i++) {
         if ((unsigned)dtypes[i].value >= ATTUNE_DTYPE_COUNT)
@@ -90,18 +93,24 @@ attune_status mha_check_choices(const attune_problem *p, at_error *err) {
 /* ---- ranges ---- */
 
 static attune_status check_sizes(const attune_problem *p, at_error *err) {
+    const bool is_block = p->op == ATTUNE_MHA;
     const struct {
         const char *name;
         int64_t value, min, max;
         bool dynamic; /* may be ATTUNE_DYNAMIC */
     } sizes[] = {
         {"batch", p->batch, 1, MHA_MAX_SIZE, false},
+        {"embed_dim", p->embed_dim, is_block, MHA_MAX_WIDTH, false},
+        {"kv_embed_dim", p->kv_embed_dim, is_block, MHA_MAX_WIDTH, false},
+        {"v_embed_dim", p->v_embed_dim, 0, MHA_MAX_WIDTH, false},
+        {"low_rank", p->low_rank, 0, MHA_MAX_WIDTH, false},
         {"num_heads", p->num_heads, 1, MHA_MAX_SIZE, false},
         {"num_kv_heads", p->num_kv_heads, 1, MHA_MAX_SIZE, false},
         {"seq_q", p->seq_q, 1, MHA_MAX_SIZE, true},
         {"seq_kv", p->seq_kv, 1, MHA_MAX_SIZE, true},
         {"head_dim", p->head_dim, 1, MAX_HEAD_DIM, false},
         {"head_dim_v", p->head_dim_v, 1, MAX_HEAD_DIM, false},
+        {"out_dim", p->out_dim, is_block && !p->no_out_projection, MHA_MAX_WIDTH, false},
         {"max_seq_q", p->max_seq_q, 0, MHA_MAX_SIZE, false},
         {"max_seq_kv", p->max_seq_kv, 0, MHA_MAX_SIZE, false},
         {"page_size", p->page_size, 0, MHA_MAX_SIZE, false},
@@ -147,6 +156,7 @@ static attune_status check_precision(const attune_problem *p, at_error *err) {
                       : p->k_dtype == ATTUNE_F64    ? "k_dtype"
                       : p->v_dtype == ATTUNE_F64    ? "v_dtype"
                       : p->bias_dtype == ATTUNE_F64 ? "bias_dtype"
+                      : p->w_dtype == ATTUNE_F64    ? "w_dtype"
                                                     : NULL;
     if (!f64) return ATTUNE_OK;
     return at_fail(err, ATTUNE_INVALID_PROBLEM, "softmax_precision is f32, but %s is f64", f64);
@@ -170,7 +180,7 @@ static attune_status check_bounds(const attune_problem *p, at_error *err) {
 static attune_status check_position_ids(const attune_problem *p, at_error *err) {
     if (!p->has_position_ids) return ATTUNE_OK;
     if (!p->rotary_dim) return refuse(err, "position_ids are for the rotary embedding, but rotary_dim is 0");
-    if (p->op == ATTUNE_ROTARY || p->is_ragged) return ATTUNE_OK;
+    if (!mha_rotates_keys(p) || p->is_ragged) return ATTUNE_OK;
     const int64_t keys = p->seq_new ? p->seq_new : p->seq_kv;
     if (keys == p->seq_q) return ATTUNE_OK;
     return at_fail(err, ATTUNE_INVALID_PROBLEM,

@@ -4,7 +4,8 @@
 static const char *const ops[ATTUNE_OP_COUNT] = {[ATTUNE_ATTENTION] = "attention",
                                                  [ATTUNE_WEIGHTS] = "weights",
                                                  [ATTUNE_ROTARY] = "rotary",
-                                                 [ATTUNE_MERGE] = "merge"};
+                                                 [ATTUNE_MERGE] = "merge",
+                                                 [ATTUNE_MHA] = "mha"};
 static const char *const dtypes[ATTUNE_F64 + 1] = {
     [ATTUNE_F32] = "f32", [ATTUNE_F16] = "f16", [ATTUNE_BF16] = "bf16", [ATTUNE_F64] = "f64"};
 static const char *const aligns[] = {[ATTUNE_TOP_LEFT] = "top_left", [ATTUNE_BOTTOM_RIGHT] = "bottom_right"};
@@ -30,6 +31,11 @@ static const char *const modes[ATTUNE_WEIGHTS_MODE_COUNT] = {[ATTUNE_WEIGHTS_NON
 const mha_field mha_fields[MHA_NUM_FIELDS] = {
     WORD("op", op, ops),
     INT(batch),
+    INT(embed_dim),
+    INT(kv_embed_dim),
+    INT(v_embed_dim),
+    INT(out_dim),
+    FLAG("cross", is_cross),
     INT_ALWAYS(num_heads),
     INT(num_kv_heads),
     SIZE_ALWAYS(seq_q),
@@ -39,6 +45,7 @@ const mha_field mha_fields[MHA_NUM_FIELDS] = {
     WORD("dtype", dtype, dtypes),
     WORD("k_dtype", k_dtype, dtypes),
     WORD("v_dtype", v_dtype, dtypes),
+    WORD("w_dtype", w_dtype, dtypes),
     WORD("bias_dtype", bias_dtype, dtypes),
     WORD("softmax_precision", softmax_precision, dtypes),
     NUMBER(softmax_scale),
@@ -59,7 +66,12 @@ const mha_field mha_fields[MHA_NUM_FIELDS] = {
     INT(max_seq_q),
     INT(max_seq_kv),
     SIZE(seq_new),
+    FLAG("kv_projected", kv_projected),
     FLAG("v_in_k", v_in_k),
+    FLAG("no_out_projection", no_out_projection),
+    INT(low_rank),
+    FLAG("low_rank_heads", low_rank_heads),
+    FLAG("low_rank_shared", low_rank_shared),
     FLAG("short_masks", short_masks),
     DIMS("attn_mask", attn_mask_dims),
     DIMS("attn_bias", attn_bias_dims),
@@ -82,6 +94,9 @@ const mha_field mha_fields[MHA_NUM_FIELDS] = {
     STRIDES(k_new_strides, 4),
     STRIDES(v_new_strides, 4),
     STRIDES(weights_strides, 4),
+    STRIDES(x_strides, 3),
+    STRIDES(x_kv_strides, 3),
+    STRIDES(x_v_strides, 3),
 };
 
 size_t mha_field_bytes(const mha_field *field) {
@@ -93,6 +108,11 @@ size_t mha_field_bytes(const mha_field *field) {
     case MHA_FIELD_STRIDES: return (size_t)field->rank * sizeof(int64_t);
     default: return sizeof(int64_t);
     }
+}
+
+int mha_field_rank(const attune_problem *p, const mha_field *field) {
+    const bool is_out = field->offset == AT(out_strides);
+    return is_out && p->embed_dim && !p->no_out_projection ? 3 : field->rank;
 }
 
 const char mha_dim_letters[5] = "bhqk";

@@ -24,10 +24,13 @@ typedef struct mha_field {
     int num_words;
 } mha_field;
 
-enum { MHA_NUM_FIELDS = 54 };
+enum { MHA_NUM_FIELDS = 68 };
 extern const mha_field mha_fields[MHA_NUM_FIELDS];
 
 size_t mha_field_bytes(const mha_field *field);
+
+/* How many strides this problem's tensor has, or dims a mask: field->rank but for `out` of a block. */
+int mha_field_rank(const attune_problem *p, const mha_field *field);
 
 static inline void *mha_field_at(attune_problem *p, const mha_field *field) { return (char *)p + field->offset; }
 static inline const void *mha_field_of(const attune_problem *p, const mha_field *field) {

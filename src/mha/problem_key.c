@@ -36,7 +36,8 @@ static void put_tensors(key_writer *w, const attune_problem *p) {
 
 /* Changing the order or the meaning of these fields changes KEY_FORMAT. */
 size_t mha_key(const attune_problem *p, uint8_t key[MHA_KEY_BYTES]) {
-    enum { KEY_FORMAT = 3 };
+    enum { KEY_FORMAT = 4 };
+    const bool is_block = p->op == ATTUNE_MHA;
     const int64_t fields[] = {
         KEY_FORMAT,
         p->op,
@@ -77,6 +78,18 @@ size_t mha_key(const attune_problem *p, uint8_t key[MHA_KEY_BYTES]) {
         p->reproducible,
         p->num_rows,
         p->num_parts,
+        is_block ? p->num_heads : 0,
+        p->embed_dim,
+        p->kv_embed_dim,
+        p->v_embed_dim,
+        p->out_dim,
+        p->is_cross,
+        p->kv_projected,
+        p->no_out_projection,
+        p->low_rank,
+        p->low_rank_heads,
+        p->low_rank_shared,
+        p->w_dtype,
     };
     enum { COUNT = sizeof fields / sizeof *fields };
     /* Beside the fields: two numbers, two words for each mask, and the inner strides of ten tensors at most. */

@@ -23,6 +23,7 @@ static void drop_what_hides_nothing(attune_problem *p) {
 }
 
 static attune_status fold_alignment(attune_problem *p, at_error *err) {
+    if (mha_keys_follow_queries(p) && !p->has_kv_lens) p->causal_align = ATTUNE_TOP_LEFT; /* the base is 0 */
     const bool known = p->seq_q >= 0 && p->seq_kv >= 0 && !p->has_kv_lens;
     if (p->causal_align != ATTUNE_BOTTOM_RIGHT || !known) return ATTUNE_OK;
     p->causal_align = ATTUNE_TOP_LEFT;

@@ -13,8 +13,9 @@ static void write_size(mha_writer *w, const char *before, int64_t size, bool may
         mha_write(w, "%s%lld", before, (long long)size);
 }
 
-static void write_array(mha_writer *w, const mha_field *field, const int64_t *values) {
-    for (int i = 0; i < field->rank; i++) write_size(w, i ? ":" : "", values[i], field->kind == MHA_FIELD_DIMS);
+static void write_array(mha_writer *w, const attune_problem *p, const mha_field *field, const int64_t *values) {
+    const int rank = mha_field_rank(p, field);
+    for (int i = 0; i < rank; i++) write_size(w, i ? ":" : "", values[i], field->kind == MHA_FIELD_DIMS);
 }
 
 /* As letters if each dim is 1 or full, and not all are 1. */
@@ -25,7 +26,7 @@ static void write_dims(mha_writer *w, const attune_problem *p, const mha_field *
     mha_full_dims(p, full);
     for (int i = 0; i < 4; i++) {
         if (dims[i] != 1 && dims[i] != full[i]) {
-            write_array(w, field, dims);
+            write_array(w, p, field, dims);
             return;
         }
         if (dims[i] != 1) letters[count++] = mha_dim_letters[i];
@@ -33,7 +34,7 @@ static void write_dims(mha_writer *w, const attune_problem *p, const mha_field *
     if (count)
         mha_write(w, "%.*s", count, letters);
     else
-        write_array(w, field, dims);
+        write_array(w, p, field, dims);
 }
 
 static void write_field(mha_writer *w, const attune_problem *p, const mha_field *field) {
@@ -57,7 +58,7 @@ static void write_field(mha_writer *w, const attune_problem *p, const mha_field 
         mha_write(w, "%.17g", number);
         break;
     case MHA_FIELD_DIMS: write_dims(w, p, field, value); break;
-    case MHA_FIELD_STRIDES: write_array(w, field, value); break;
+    case MHA_FIELD_STRIDES: write_array(w, p, field, value); break;
     }
 }
 

@@ -13,11 +13,12 @@ static bool all_zero(const int64_t *strides, int rank) {
     return true;
 }
 
-/* Row-major, but of a ragged batch [tokens, heads, dim], so that the tokens of an entry lie together. Tensors without
- * columns (lse) stay [heads, tokens]. */
+/* Row-major, but [tokens, heads, dim] of a ragged batch, so that the tokens of an entry lie together, and of the heads
+ * that a block gives side by side. Tensors without columns (lse) stay [heads, tokens]. */
 static void contiguous(const attune_problem *p, const mha_tensor *t, const int64_t dims[4], int64_t strides[4]) {
     int order[4] = {0, 1, 2, 3};
-    if (p->is_ragged && t->rank == 4 && t->dims[0] == MHA_ONE) {
+    const bool is_ragged = p->is_ragged && t->rank == 4 && t->dims[0] == MHA_ONE;
+    if (is_ragged || (p->op == ATTUNE_MHA && t->rank == 4 && t->id == MHA_OUT)) {
         order[1] = 2;
         order[2] = 1;
     }
@@ -149,11 +150,17 @@ static attune_status settle_tensor(attune_problem *p, const mha_tensor *t, const
     return status;
 }
 
+/* The stride arrays lie in two pieces of the struct. */
+static void forget_strides(attune_problem *p) {
+    enum { END = offsetof(attune_problem, weights_strides) + sizeof p->weights_strides };
+    memset(p->q_strides, 0, END - offsetof(attune_problem, q_strides));
+    memset(p->x_strides, 0, sizeof *p - offsetof(attune_problem, x_strides));
+}
+
+/* Those of no tensor become zeros. */
 attune_status mha_settle_problem_strides(attune_problem *p, at_error *err) {
-    /* All stride arrays lie one after the other at the end of the struct; those of no tensor become zeros. */
-    enum { FIRST = offsetof(attune_problem, q_strides), BYTES = sizeof(attune_problem) - FIRST };
     attune_problem settled = *p;
-    memset((char *)&settled + FIRST, 0, BYTES);
+    forget_strides(&settled);
     mha_tensor tensors[MHA_NUM_TENSORS];
     mha_sizes sizes;
     const size_t count = mha_tensors(p, tensors);

@@ -13,6 +13,8 @@ typedef struct parse_state {
     attune_problem problem;
     layout layout;
     bool lettered[MHA_NUM_FIELDS]; /* dims that were given as letters: 1 in place of a size, 0 for 1 */
+    mha_pair out_strides;          /* how many there must be is for other fields to say */
+    const mha_field *out_field;    /* NULL: not given */
 } parse_state;
 
 static attune_status bad_choice(const mha_pair *pair, const char *choices, at_error *err) {
@@ -63,13 +65,13 @@ static attune_status parse_int(const mha_pair *pair, bool may_be_dynamic, int64_
     return ATTUNE_OK;
 }
 
-static attune_status parse_array(const mha_pair *pair, const mha_field *field, int64_t *out, at_error *err) {
+static attune_status parse_array(const mha_pair *pair, const mha_field *field, int rank, int64_t *out, at_error *err) {
     const bool dims = field->kind == MHA_FIELD_DIMS;
     int64_t values[4];
     int count = 0;
     for (const char *at = pair->value, *end = at + pair->value_length; at <= end; count++) {
         const char *colon = memchr(at, ':', (size_t)(end - at)), *stop = colon ? colon : end;
-        if (count == field->rank) {
+        if (count == rank) {
             count++;
             break;
         }
@@ -78,12 +80,12 @@ static attune_status parse_array(const mha_pair *pair, const mha_field *field, i
         if (status) return status;
         at = stop + 1;
     }
-    if (count > field->rank || (count < field->rank && !dims))
+    if (count > rank || (count < rank && !dims))
         return at_fail(err, ATTUNE_INVALID_PROBLEM, "%.*s is '%.*s'; it must be %s%d %s separated by ':'",
-                       pair->key_length, pair->key, pair->value_length, pair->value, dims ? "at most " : "",
-                       field->rank, dims ? "dims" : "strides");
+                       pair->key_length, pair->key, pair->value_length, pair->value, dims ? "at most " : "", rank,
+                       dims ? "dims" : "strides");
     memset(out, 0, mha_field_bytes(field));
-    memcpy(out + field->rank - count, values, (size_t)count * sizeof *out);
+    memcpy(out + rank - count, values, (size_t)count * sizeof *out);
     return ATTUNE_OK;
 }
 
@@ -119,8 +121,13 @@ static attune_status parse_pair(void *user, const mha_pair *pair, at_error *err)
         case MHA_FIELD_SIZE: return parse_int(pair, field->kind == MHA_FIELD_SIZE, out, err);
         case MHA_FIELD_DIMS:
             state->lettered[i] = parse_letters(pair, out);
-            return state->lettered[i] ? ATTUNE_OK : parse_array(pair, field, out, err);
-        case MHA_FIELD_STRIDES: return parse_array(pair, field, out, err);
+            return state->lettered[i] ? ATTUNE_OK : parse_array(pair, field, field->rank, out, err);
+        case MHA_FIELD_STRIDES:
+            if (field->offset != offsetof(attune_problem, out_strides))
+                return parse_array(pair, field, field->rank, out, err);
+            state->out_strides = *pair;
+            state->out_field = field;
+            return ATTUNE_OK;
         }
     }
     return at_fail(err, ATTUNE_INVALID_PROBLEM,
@@ -129,7 +136,14 @@ static attune_status parse_pair(void *user, const mha_pair *pair, at_error *err)
                    pair->key_length, pair->key);
 }
 
-/* ---- what stands for sizes ---- */
+/* ---- what other fields decide ---- */
+
+static attune_status apply_out_strides(parse_state *state, at_error *err) {
+    const mha_field *field = state->out_field;
+    if (!field) return ATTUNE_OK;
+    const int rank = mha_field_rank(&state->problem, field);
+    return parse_array(&state->out_strides, field, rank, mha_field_at(&state->problem, field), err);
+}
 
 static void apply_letters(parse_state *state) {
     int64_t full[4];
@@ -171,6 +185,10 @@ static attune_status apply_layout(parse_state *state, at_error *err) {
     attune_problem *p = &state->problem;
     const layout order = state->layout;
     if (order == LAYOUT_NONE) return ATTUNE_OK;
+    if (p->embed_dim)
+        return at_fail(err, ATTUNE_INVALID_PROBLEM,
+                       "layout=%s is for q, k, v and out of attention alone, but embed_dim is %lld: set strides",
+                       order == LAYOUT_BHSD ? "bhsd" : "bshd", (long long)p->embed_dim);
     const int64_t kv_heads = p->num_kv_heads ? p->num_kv_heads : p->num_heads;
     const int64_t seq_kv = p->page_size ? p->page_size : p->seq_kv ? p->seq_kv : p->seq_q;
     const int64_t dim_v = p->head_dim_v ? p->head_dim_v : p->head_dim;
@@ -188,7 +206,8 @@ attune_status mha_problem_parse(const char *text, attune_problem *problem, at_er
     attune_status status = mha_for_each_pair(text, ATTUNE_INVALID_PROBLEM, parse_pair, &state, err);
     if (status) return status;
     apply_letters(&state);
-    status = apply_layout(&state, err);
+    status = apply_out_strides(&state, err);
+    if (!status) status = apply_layout(&state, err);
     if (!status) *problem = state.problem;
     return status;
 }

@@ -1,12 +1,13 @@
 /* Which tensors a problem has, what their dims are, and the scalar parameters that follow from both. */
 #include "mha/signature.h"
+#include "mha/pack.h"
 
 #include <string.h>
 
 /* ---- the table ---- */
 
 /* What decides a tensor's element type. */
-typedef enum element { OF_Q, OF_K, OF_V, OF_BIAS, OF_PRECISION, OF_BOOL, OF_I32, OF_F32 } element;
+typedef enum element { OF_Q, OF_K, OF_V, OF_W, OF_BIAS, OF_PRECISION, OF_BOOL, OF_I32, OF_F32 } element;
 
 typedef struct row {
     const char *name;
@@ -106,18 +107,43 @@ static const row table[MHA_NUM_TENSORS] = {
         {"parts", OF_Q, IR_IN, 3, {MHA_NUM_PARTS, MHA_PART_ROWS, MHA_HEAD_DIM_V}, false, POINTER(parts), 0, 0},
     [MHA_PARTS_LSE] =
         {"parts_lse", OF_PRECISION, IR_IN, 2, {MHA_NUM_PARTS, MHA_PART_ROWS}, false, POINTER(parts_lse), 0, 0},
+    [MHA_X] = {"x", OF_Q, IR_IN, 3, {MHA_BATCH, MHA_SEQ_Q, MHA_EMBED_DIM}, true, POINTER(x), STRIDES(x_strides)},
+    [MHA_X_KV] =
+        {"x_kv", OF_Q, IR_IN, 3, {MHA_BATCH, MHA_SEQ_KV, MHA_KV_EMBED_DIM}, true, POINTER(x_kv), STRIDES(x_kv_strides)},
+    [MHA_X_V] =
+        {"x_v", OF_Q, IR_IN, 3, {MHA_BATCH, MHA_SEQ_KV, MHA_V_EMBED_DIM}, true, POINTER(x_v), STRIDES(x_v_strides)},
+    [MHA_PACKED_WEIGHTS] = {"packed_weights", OF_W, IR_IN, 1, {MHA_PACKED}, false, POINTER(packed_weights), 0, 0},
+    [MHA_KEYS_LOW] =
+        {"keys_low", OF_W, IR_IN, 3, {MHA_LOW_RANK_HEADS, MHA_LOW_RANK, MHA_SEQ_KV}, false, POINTER(keys_low), 0, 0},
+    [MHA_VALUES_LOW] = {"values_low",
+                        OF_W,
+                        IR_IN,
+                        3,
+                        {MHA_LOW_RANK_HEADS, MHA_LOW_RANK, MHA_SEQ_KV},
+                        false,
+                        POINTER(values_low),
+                        0,
+                        0},
 };
+
+/* What a block projects its heads to. */
+static const row projected_out = {
+    "out", OF_Q, IR_OUT, 3, {MHA_BATCH, MHA_SEQ_Q, MHA_OUT_DIM}, true, POINTER(out), STRIDES(out_strides)};
+
+static const row *row_of(const attune_problem *p, mha_tensor_id id) {
+    return id == MHA_OUT && p->op == ATTUNE_MHA && !p->no_out_projection ? &projected_out : &table[id];
+}
 
 typedef struct tensor_set {
     bool has[MHA_NUM_TENSORS];
 } tensor_set;
 
 static tensor_set tensors_of(const attune_problem *p) {
-    const bool is_merge = p->op == ATTUNE_MERGE;
+    const bool is_merge = p->op == ATTUNE_MERGE, is_block = p->op == ATTUNE_MHA, has_kv = mha_has_caches(p);
     return (tensor_set){{
-        [MHA_Q] = !is_merge,
-        [MHA_K] = p->op == ATTUNE_ATTENTION || p->op == ATTUNE_WEIGHTS,
-        [MHA_V] = p->op == ATTUNE_ATTENTION && !p->v_in_k,
+        [MHA_Q] = !is_merge && !is_block,
+        [MHA_K] = has_kv,
+        [MHA_V] = has_kv && p->op != ATTUNE_WEIGHTS && !p->v_in_k,
         [MHA_OUT] = p->op != ATTUNE_WEIGHTS,
         [MHA_LSE] = p->has_lse,
         [MHA_ATTN_MASK] = p->attn_mask_dims[3] != 0,
@@ -127,10 +153,10 @@ static tensor_set tensors_of(const attune_problem *p) {
         [MHA_KV_LENS] = p->has_kv_lens,
         [MHA_CAUSAL_OFFSETS] = p->has_causal_offsets,
         [MHA_CU_SEQLENS_Q] = p->is_ragged,
-        [MHA_CU_SEQLENS_KV] = p->is_ragged && !(p->page_size && p->has_kv_lens),
+        [MHA_CU_SEQLENS_KV] = p->is_ragged && !(p->page_size && p->has_kv_lens) && !mha_keys_follow_queries(p),
         [MHA_BLOCK_TABLE] = p->page_size != 0,
-        [MHA_K_NEW] = p->seq_new != 0,
-        [MHA_V_NEW] = p->seq_new != 0 && !p->v_in_k,
+        [MHA_K_NEW] = p->seq_new != 0 && !is_block,
+        [MHA_V_NEW] = p->seq_new != 0 && !is_block && !p->v_in_k,
         [MHA_COS] = p->rotary_dim != 0,
         [MHA_SIN] = p->rotary_dim != 0,
         [MHA_POSITION_IDS] = p->has_position_ids,
@@ -138,6 +164,12 @@ static tensor_set tensors_of(const attune_problem *p) {
         [MHA_WEIGHTS_OUT] = p->weights_mode != ATTUNE_WEIGHTS_NONE,
         [MHA_PARTS] = is_merge,
         [MHA_PARTS_LSE] = is_merge,
+        [MHA_X] = is_block,
+        [MHA_X_KV] = p->is_cross,
+        [MHA_X_V] = p->v_embed_dim != 0,
+        [MHA_PACKED_WEIGHTS] = is_block,
+        [MHA_KEYS_LOW] = p->low_rank != 0,
+        [MHA_VALUES_LOW] = p->low_rank && !p->low_rank_shared,
     }};
 }
 
@@ -146,6 +178,7 @@ static attune_dtype dtype_of(const attune_problem *p, element type) {
     case OF_Q: return p->dtype;
     case OF_K: return p->k_dtype;
     case OF_V: return p->v_dtype;
+    case OF_W: return p->w_dtype;
     case OF_BIAS: return p->bias_dtype;
     case OF_PRECISION: return p->softmax_precision;
     case OF_BOOL: return ATTUNE_BOOL;
@@ -167,6 +200,7 @@ static ir_elem elem_of(attune_dtype dtype) {
 
 /* Where the tokens of this problem's tensor lie, if not in [batch, …, seq, …]. */
 static mha_size dim_of(const attune_problem *p, mha_tensor_id id, mha_size dim) {
+    if (p->seq_new && (id == MHA_X_KV || id == MHA_X_V) && dim == MHA_SEQ_KV) dim = MHA_SEQ_NEW;
     if (p->page_size && (id == MHA_K || id == MHA_V))
         return dim == MHA_BATCH ? MHA_NUM_PAGES : dim == MHA_SEQ_KV ? MHA_PAGE_SIZE : dim;
     if (p->is_ragged && table[id].ragged) switch (dim) {
@@ -178,6 +212,7 @@ static mha_size dim_of(const attune_problem *p, mha_tensor_id id, mha_size dim) 
         }
     if (id == MHA_WEIGHTS_OUT && dim == MHA_HEADS && p->weights_average) return MHA_ONE;
     if (id == MHA_WEIGHTS_OUT && dim == MHA_SEQ_Q && p->has_row_ids) return MHA_NUM_ROWS;
+    if (id == MHA_WEIGHTS_OUT && dim == MHA_SEQ_KV && p->low_rank) return MHA_LOW_RANK;
     return dim;
 }
 
@@ -201,7 +236,7 @@ size_t mha_tensors(const attune_problem *p, mha_tensor tensors[MHA_NUM_TENSORS])
     size_t count = 0;
     for (mha_tensor_id id = 0; id < MHA_NUM_TENSORS; id++) {
         if (!set.has[id]) continue;
-        const row *r = &table[id];
+        const row *r = row_of(p, id);
         mha_tensor *t = &tensors[count++];
         *t = (mha_tensor){.id = id,
                           .name = r->name,
@@ -234,6 +269,9 @@ void mha_derive_sizes(const attune_problem *p, mha_sizes *sizes) {
     const int64_t group = p->num_heads / p->num_kv_heads;
     of[MHA_ONE] = 1;
     of[MHA_HEADS] = of[MHA_KV_HEADS] < 0 ? -1 : of[MHA_KV_HEADS] * group;
+    if (mha_keys_follow_queries(p)) of[MHA_SEQ_KV] = of[MHA_SEQ_Q];
+    if (mha_is_self(p) && p->seq_new && !p->is_ragged) of[MHA_SEQ_NEW] = of[MHA_SEQ_Q];
+    if (mha_keys_follow_queries(p) && p->is_ragged) of[MHA_TOTAL_KV] = of[MHA_TOTAL_Q];
     of[MHA_ENTRIES] = of[MHA_BATCH] < 0 ? -1 : of[MHA_BATCH] + 1;
     of[MHA_MASK_KV] = mask_columns(p, p->attn_mask_dims, of[MHA_SEQ_KV], of[MHA_MASK_KV]);
     of[MHA_BIAS_KV] = mask_columns(p, p->attn_bias_dims, of[MHA_SEQ_KV], of[MHA_BIAS_KV]);
@@ -245,10 +283,24 @@ void mha_derive_sizes(const attune_problem *p, mha_sizes *sizes) {
         of[MHA_PART_ROWS] = rows;
 }
 
+static void block_sizes(const attune_problem *p, int64_t of[MHA_NUM_SIZES]) {
+    mha_pack_layout layout;
+    mha_pack_layout_of(p, &layout);
+    of[MHA_PACKED] = layout.elements;
+    of[MHA_KV_HEADS] = p->num_kv_heads;
+    of[MHA_EMBED_DIM] = p->embed_dim;
+    if (p->is_cross) of[MHA_KV_EMBED_DIM] = p->kv_embed_dim;
+    if (p->v_embed_dim) of[MHA_V_EMBED_DIM] = p->v_embed_dim;
+    if (!p->no_out_projection) of[MHA_OUT_DIM] = p->out_dim;
+    if (!p->low_rank) return;
+    of[MHA_LOW_RANK] = p->low_rank;
+    of[MHA_LOW_RANK_HEADS] = p->low_rank_heads ? p->num_kv_heads : 1;
+}
+
 void mha_compiled_sizes(const attune_problem *p, mha_sizes *sizes) {
     for (int i = 0; i < MHA_NUM_SIZES; i++) sizes->of[i] = -1;
     sizes->of[MHA_SEQ_Q] = p->seq_q;
-    if (p->op == ATTUNE_ATTENTION || p->op == ATTUNE_WEIGHTS) sizes->of[MHA_SEQ_KV] = p->seq_kv;
+    if (mha_has_keys(p)) sizes->of[MHA_SEQ_KV] = p->seq_kv;
     if (p->seq_new) sizes->of[MHA_SEQ_NEW] = p->seq_new;
     if (p->has_row_ids) sizes->of[MHA_NUM_ROWS] = p->num_rows;
     if (p->page_size) sizes->of[MHA_PAGE_SIZE] = p->page_size;
@@ -256,6 +308,7 @@ void mha_compiled_sizes(const attune_problem *p, mha_sizes *sizes) {
     sizes->of[MHA_HEAD_DIM_V] = p->head_dim_v;
     if (p->rotary_dim) sizes->of[MHA_ROTARY_HALF] = p->rotary_dim / 2;
     if (p->num_parts) sizes->of[MHA_NUM_PARTS] = p->num_parts;
+    if (p->op == ATTUNE_MHA) block_sizes(p, sizes->of);
     mha_derive_sizes(p, sizes);
 }
 
@@ -264,15 +317,15 @@ static bool is_short_and_dynamic(const attune_problem *p, const int64_t dims[4])
 }
 
 mha_parameters mha_parameters_of(const attune_problem *p) {
-    const bool has_keys = p->op == ATTUNE_ATTENTION || p->op == ATTUNE_WEIGHTS;
+    const bool follows = mha_keys_follow_queries(p);
     return (mha_parameters){{
         [MHA_BATCH] = true,
-        [MHA_KV_HEADS] = true,
+        [MHA_KV_HEADS] = p->op != ATTUNE_MHA,
         [MHA_SEQ_Q] = p->seq_q == ATTUNE_DYNAMIC,
-        [MHA_SEQ_KV] = p->seq_kv == ATTUNE_DYNAMIC && has_keys,
-        [MHA_SEQ_NEW] = p->seq_new == ATTUNE_DYNAMIC && !p->is_ragged,
+        [MHA_SEQ_KV] = p->seq_kv == ATTUNE_DYNAMIC && mha_has_keys(p) && !follows,
+        [MHA_SEQ_NEW] = p->seq_new == ATTUNE_DYNAMIC && !p->is_ragged && !mha_is_self(p),
         [MHA_TOTAL_Q] = p->is_ragged,
-        [MHA_TOTAL_KV] = p->is_ragged && !p->page_size,
+        [MHA_TOTAL_KV] = p->is_ragged && !p->page_size && !follows,
         [MHA_NUM_PAGES] = p->page_size != 0,
         [MHA_MAX_PAGES] = p->page_size != 0,
         [MHA_MASK_KV] = is_short_and_dynamic(p, p->attn_mask_dims),

@@ -13,11 +13,12 @@
 typedef enum mha_size {
     MHA_ONE,
     MHA_BATCH,    /* always a run-time size */
-    MHA_KV_HEADS, /* always a run-time size */
+    MHA_KV_HEADS, /* a run-time size, but known of a block */
     MHA_HEADS,    /* not a parameter: MHA_KV_HEADS * group */
     MHA_ENTRIES,  /* not a parameter: MHA_BATCH + 1, the length of cu_seqlens */
     MHA_SEQ_Q,    /* ragged: the longest */
-    MHA_SEQ_KV,   /* ragged or paged with run-time lengths: the longest */
+    MHA_SEQ_KV,   /* ragged or paged with run-time lengths: the longest. Where keys follow queries not a parameter, but
+                   * MHA_SEQ_Q; and so with the next and with totals */
     MHA_SEQ_NEW,
     MHA_TOTAL_Q,
     MHA_TOTAL_KV,
@@ -33,6 +34,13 @@ typedef enum mha_size {
     MHA_HEAD_DIM_V,
     MHA_ROTARY_HALF, /* rotary_dim / 2 */
     MHA_NUM_PARTS,
+    MHA_EMBED_DIM, /* these of a block */
+    MHA_KV_EMBED_DIM,
+    MHA_V_EMBED_DIM,
+    MHA_OUT_DIM,
+    MHA_LOW_RANK,
+    MHA_LOW_RANK_HEADS, /* 1 or num_kv_heads */
+    MHA_PACKED,         /* elements of the blob, header included */
     MHA_NUM_SIZES
 } mha_size;
 
@@ -43,9 +51,9 @@ typedef struct mha_sizes {
 
 typedef enum mha_tensor_id {
     MHA_Q,
-    MHA_K,
-    MHA_V, /* absent if v_in_k */
-    MHA_OUT,
+    MHA_K,   /* of a block: caches only */
+    MHA_V,   /* absent if v_in_k */
+    MHA_OUT, /* of a block that projects it rank 3 */
     MHA_LSE,
     MHA_ATTN_MASK,
     MHA_ATTN_BIAS,
@@ -54,7 +62,7 @@ typedef enum mha_tensor_id {
     MHA_KV_LENS,
     MHA_CAUSAL_OFFSETS,
     MHA_CU_SEQLENS_Q,
-    MHA_CU_SEQLENS_KV,
+    MHA_CU_SEQLENS_KV, /* absent where keys follow queries */
     MHA_BLOCK_TABLE,
     MHA_K_NEW,
     MHA_V_NEW, /* absent if v_in_k */
@@ -65,6 +73,12 @@ typedef enum mha_tensor_id {
     MHA_WEIGHTS_OUT,
     MHA_PARTS,
     MHA_PARTS_LSE,
+    MHA_X,
+    MHA_X_KV,
+    MHA_X_V,
+    MHA_PACKED_WEIGHTS,
+    MHA_KEYS_LOW, /* always rank 3: one for all heads, or one for each KV head */
+    MHA_VALUES_LOW,
     MHA_NUM_TENSORS
 } mha_tensor_id;
 
@@ -139,7 +153,8 @@ size_t mha_scalars(const attune_problem *canonical, const mha_sizes *sizes, cons
 
 typedef struct mha_params {
     const ir_expr *size[MHA_NUM_SIZES];       /* a constant or a parameter; NULL if the problem has no such size */
-    const ir_buffer *tensor[MHA_NUM_TENSORS]; /* NULL if absent; [MHA_V] is [MHA_K] if v_in_k */
+    const ir_buffer *tensor[MHA_NUM_TENSORS]; /* NULL if absent; [MHA_V] is [MHA_K] if v_in_k, and
+                                               * where keys follow queries [MHA_CU_SEQLENS_KV] is [MHA_CU_SEQLENS_Q] */
 } mha_params;
 
 /* Declares the parameters, with what is known of run-time sizes as assumptions: batch and kv_heads >= 1, the others

@@ -34,22 +34,26 @@ static void declare_sizes(ir_builder *b, const attune_problem *p, const ir_expr 
             of[size] = known.of[size] >= 0 ? ir_idx(b, known.of[size]) : NULL;
         }
     }
+    if (mha_keys_follow_queries(p)) of[MHA_SEQ_KV] = of[MHA_SEQ_Q];
+    if (mha_keys_follow_queries(p)) of[MHA_TOTAL_KV] = of[MHA_TOTAL_Q];
+    if (mha_is_self(p) && p->seq_new && !p->is_ragged) of[MHA_SEQ_NEW] = of[MHA_SEQ_Q];
     of[MHA_HEADS] = ir_mul(b, of[MHA_KV_HEADS], ir_idx(b, p->num_heads / p->num_kv_heads));
     if (p->is_ragged) of[MHA_ENTRIES] = ir_add(b, of[MHA_BATCH], ir_idx(b, 1));
     if (p->attn_mask_dims[3]) declare_mask_columns(b, p, of, MHA_MASK_KV);
     if (p->attn_bias_dims[3]) declare_mask_columns(b, p, of, MHA_BIAS_KV);
     if (p->max_seq_q) assume(b, IR_LE, of[MHA_SEQ_Q], ir_idx(b, p->max_seq_q));
-    if (p->max_seq_kv && of[MHA_SEQ_KV]) assume(b, IR_LE, of[MHA_SEQ_KV], ir_idx(b, p->max_seq_kv));
+    if (p->max_seq_kv && mha_is_parameter(p, MHA_SEQ_KV)) assume(b, IR_LE, of[MHA_SEQ_KV], ir_idx(b, p->max_seq_kv));
 }
 
 /* `out` is a word of the IR. */
 static const char *ir_name(const mha_tensor *t) { return t->id == MHA_OUT ? "o" : t->name; }
 
-/* The outer strides of q are q_sb, q_sh and q_ss: of batch, head and sequence. */
+/* The outer strides of q are q_sb, q_sh and q_ss: of batch, head and sequence; what has no heads has no q_sh. */
 static void declare_strides(ir_builder *b, const mha_tensor *t, const ir_expr *strides[4]) {
+    const char *letters = t->rank == 3 && t->id != MHA_LSE ? "bs" : "bhs";
     for (int i = 0; i < t->rank - 1; i++) {
         char name[IR_MAX_NAME];
-        snprintf(name, sizeof name, "%s_s%c", ir_name(t), "bhs"[i]);
+        snprintf(name, sizeof name, "%s_s%c", ir_name(t), letters[i]);
         strides[i] = ir_param_scalar(b, name, IR_IDX);
     }
     strides[t->rank - 1] = ir_idx(b, t->inner_stride);
@@ -81,5 +85,6 @@ void mha_declare_params(ir_builder *b, const attune_problem *p, mha_params *para
                                                 rotary || t->has_strides ? strides : NULL, t->access);
     }
     if (p->v_in_k) params->tensor[MHA_V] = params->tensor[MHA_K];
+    if (mha_keys_follow_queries(p)) params->tensor[MHA_CU_SEQLENS_KV] = params->tensor[MHA_CU_SEQLENS_Q];
     if (p->v_in_k) params->tensor[MHA_V_NEW] = params->tensor[MHA_K_NEW];
 }

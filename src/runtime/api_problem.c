@@ -45,16 +45,20 @@ attune_status attune_arguments_init(attune_arguments *arguments, const attune_pr
 
 _Static_assert((int)ATTUNE_MAX_TENSORS >= (int)MHA_NUM_TENSORS, "every problem's tensors fit");
 
-static attune_tensor public_tensor(const mha_tensor *t, const at_settled *settled, const int64_t strides[4]) {
+static attune_tensor public_tensor(const at_signature *s, const mha_tensor *t, const at_settled *settled,
+                                   const int64_t strides[4]) {
     attune_tensor tensor = {.name = t->name,
                             .dtype = t->dtype,
                             .rank = t->rank,
                             .is_input = (t->access & IR_IN) != 0,
                             .is_output = (t->access & IR_OUT) != 0,
                             .pointer_offset = t->pointer};
-    for (int d = 0; d < t->rank; d++) {
-        tensor.dims[d] = settled->sizes.of[t->dims[d]];
-        tensor.strides[d] = strides[d];
+    /* A matrix that all heads share has no dimension for them. */
+    const int first = t->dims[0] == MHA_LOW_RANK_HEADS && !s->problem.low_rank_heads;
+    tensor.rank -= first;
+    for (int d = 0; d < tensor.rank; d++) {
+        tensor.dims[d] = settled->sizes.of[t->dims[first + d]];
+        tensor.strides[d] = strides[first + d];
     }
     return tensor;
 }
@@ -74,7 +78,7 @@ attune_status attune_tensors(const attune_problem *problem, const attune_argumen
     at_signature_init(&signature, &canonical);
     if (at_call_settle(&signature, arguments ? arguments : &signature.defaults, &settled, &err)) return at_report(&err);
     for (size_t i = 0; i < signature.count; i++)
-        tensors[i] = public_tensor(&signature.tensors[i], &settled, settled.strides[i]);
+        tensors[i] = public_tensor(&signature, &signature.tensors[i], &settled, settled.strides[i]);
     *count = signature.count;
     return ATTUNE_OK;
 }

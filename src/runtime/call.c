@@ -2,15 +2,18 @@
 
 #include <string.h>
 
-/* All sizes and strides of a call lie in one piece of attune_arguments, so that one comparison tells a call that
+/* All sizes and strides of a call lie in two pieces of attune_arguments, so that two comparisons tell a call that
  * repeats the problem from one that has to be settled anew. */
 enum {
     SIZES_BEGIN = offsetof(attune_arguments, batch),
-    SIZES_BYTES = offsetof(attune_arguments, rotary_batch_stride) + sizeof(int64_t) - SIZES_BEGIN
+    SIZES_BYTES = offsetof(attune_arguments, rotary_batch_stride) + sizeof(int64_t) - SIZES_BEGIN,
+    INPUTS_BEGIN = offsetof(attune_arguments, x_strides),
+    INPUTS_BYTES = offsetof(attune_arguments, packed_weights) - INPUTS_BEGIN
 };
 _Static_assert(SIZES_BYTES == 54 * sizeof(int64_t) &&
                    offsetof(attune_arguments, attn_mask) == SIZES_BEGIN + SIZES_BYTES,
                "a new size or stride: it must lie between batch and rotary_batch_stride");
+_Static_assert(INPUTS_BYTES == 9 * sizeof(int64_t), "or be one of a block's inputs");
 
 /* What pointers to tensors without elements are replaced by: kernels and interpreter never see NULL. */
 static _Alignas(64) char nothing[64];
@@ -60,6 +63,11 @@ void at_signature_init(at_signature *s, const attune_problem *canonical) {
     for (size_t i = 0; i < s->count; i++) s->place[s->tensors[i].id] = (signed char)i;
     mha_compiled_sizes(canonical, &s->compiled);
     s->parameters = mha_parameters_of(canonical);
+    if (canonical->op == ATTUNE_MHA) {
+        mha_pack_layout layout;
+        mha_pack_layout_of(canonical, &layout);
+        s->pack_id = mha_pack_id_of(canonical, &layout);
+    }
     s->has_position = mha_positions_matter(canonical);
     s->has_entry_tables = s->place[MHA_CU_SEQLENS_Q] >= 0 || s->place[MHA_CU_SEQLENS_KV] >= 0 ||
                           s->place[MHA_KV_LENS] >= 0 || s->place[MHA_CAUSAL_OFFSETS] >= 0 ||
@@ -111,9 +119,28 @@ static attune_status take_pointers(const at_signature *s, const attune_arguments
     return ATTUNE_OK;
 }
 
+/* The weights of a block are used as they lie, so that where they lie and what they are is the caller's business. */
+static attune_status check_packed(const at_signature *s, void *const *buffers, at_error *err) {
+    if (s->place[MHA_PACKED_WEIGHTS] < 0) return ATTUNE_OK;
+    const void *packed = buffers[(int)s->place[MHA_PACKED_WEIGHTS]];
+    if ((uintptr_t)packed % MHA_PACK_HEADER)
+        return at_fail(err, ATTUNE_INVALID_ARGUMENT, "the pointer to packed_weights (%p) is not aligned to %d bytes",
+                       packed, MHA_PACK_HEADER);
+    if (mha_pack_header_matches(packed, s->pack_id)) return ATTUNE_OK;
+    return at_fail(err, ATTUNE_INVALID_ARGUMENT,
+                   "packed_weights at %p are no weights packed for this problem: attune_pack_weights makes them",
+                   packed);
+}
+
+static bool repeats_problem(const at_signature *s, const attune_arguments *a) {
+    const char *own = (const char *)a, *defaults = (const char *)&s->defaults;
+    return s->is_settled && a->struct_size == sizeof *a &&
+           !memcmp(own + SIZES_BEGIN, defaults + SIZES_BEGIN, SIZES_BYTES) &&
+           (s->place[MHA_X] < 0 || !memcmp(own + INPUTS_BEGIN, defaults + INPUTS_BEGIN, INPUTS_BYTES));
+}
+
 attune_status at_call_make(const at_signature *s, const attune_arguments *a, at_call *call, at_error *err) {
-    if (s->is_settled && a->struct_size == sizeof *a &&
-        !memcmp((const char *)a + SIZES_BEGIN, (const char *)&s->defaults + SIZES_BEGIN, SIZES_BYTES)) {
+    if (repeats_problem(s, a)) {
         at_longest longest;
         if (s->has_entry_tables && at_tables_check_entries(s, a, &s->settled.sizes, &longest, err))
             return ATTUNE_INVALID_ARGUMENT;
@@ -122,8 +149,8 @@ attune_status at_call_make(const at_signature *s, const attune_arguments *a, at_
         if (settle(s, a, &call->own, err)) return ATTUNE_INVALID_ARGUMENT;
         call->settled = &call->own;
     }
-    if (take_pointers(s, a, call, err) || at_overlap_check(s, call->settled, call->buffers, err) ||
-        at_tables_check_ids(s, a, &call->settled->sizes, err))
+    if (take_pointers(s, a, call, err) || check_packed(s, call->buffers, err) ||
+        at_overlap_check(s, call->settled, call->buffers, err) || at_tables_check_ids(s, a, &call->settled->sizes, err))
         return ATTUNE_INVALID_ARGUMENT;
     return ATTUNE_OK;
 }

@@ -6,6 +6,7 @@
 #ifndef ATTUNE_RUNTIME_CALL_H
 #define ATTUNE_RUNTIME_CALL_H
 
+#include "mha/pack.h"
 #include "mha/signature.h"
 
 /* Sizes and strides of one call and what follows from them. */
@@ -27,6 +28,7 @@ typedef struct at_signature {
     mha_sizes compiled;
     mha_parameters parameters;
     attune_arguments defaults; /* what attune_arguments_init gives */
+    mha_pack_id pack_id;       /* of a block: what the header of its weights must say */
     bool has_position;         /* it matters where queries stand */
     bool has_entry_tables;     /* index tensors make one batch entry differ from another */
     bool is_settled;           /* `settled` is right for the defaults */

@@ -11,16 +11,27 @@ static attune_status take(mha_sizes *sizes, mha_size size, const char *name, int
                    (long long)least, (long long)most);
 }
 
+/* Those of a block are compiled, as its weights are. */
+static attune_status check_heads(const char *name, int64_t given, int64_t compiled, at_error *err) {
+    if (given == compiled) return ATTUNE_OK;
+    return at_fail(err, ATTUNE_INVALID_ARGUMENT, "%s is %lld; this block was compiled for %lld", name, (long long)given,
+                   (long long)compiled);
+}
+
 static attune_status settle_heads(const at_signature *s, const attune_arguments *a, mha_sizes *sizes, at_error *err) {
     const attune_problem *p = &s->problem;
     const int64_t group = p->num_heads / p->num_kv_heads;
     /* Without keys there are no heads of theirs to be told. */
-    const bool has_kv = s->place[MHA_K] >= 0;
+    const bool has_kv = mha_has_keys(p);
     const int64_t kv_heads = has_kv ? a->num_kv_heads : a->num_heads / group;
     if (take(sizes, MHA_BATCH, "batch", a->batch, 1, MAX_SIZE, err) ||
         take(sizes, MHA_HEADS, "num_heads", a->num_heads, 1, MAX_SIZE, err) ||
         take(sizes, MHA_KV_HEADS, "num_kv_heads", kv_heads, 1, MAX_SIZE, err))
         return ATTUNE_INVALID_ARGUMENT;
+    if (p->op == ATTUNE_MHA) {
+        const attune_status status = check_heads("num_heads", a->num_heads, p->num_heads, err);
+        return status ? status : check_heads("num_kv_heads", a->num_kv_heads, p->num_kv_heads, err);
+    }
     if (a->num_heads % kv_heads || a->num_heads / kv_heads != group)
         return at_fail(err, ATTUNE_INVALID_ARGUMENT,
                        "num_heads is %lld and num_kv_heads %lld; the kernel was compiled for groups of %lld",
@@ -47,7 +58,9 @@ static attune_status settle_length(const at_signature *s, mha_size size, const c
     *open = false;
     if (!s->parameters.has[size]) return ATTUNE_OK;
     const int64_t most = bound ? bound : MAX_SIZE;
-    if (!has_table || given || is_dim(s, size)) return take(sizes, size, name, given, 0, most, err);
+    const bool keys_too = size == MHA_SEQ_Q && mha_keys_follow_queries(&s->problem);
+    if (!has_table || given || is_dim(s, size) || (keys_too && is_dim(s, MHA_SEQ_KV)))
+        return take(sizes, size, name, given, 0, most, err);
     *open = true;
     sizes->of[size] = room < most ? room : most;
     return ATTUNE_OK;
@@ -55,7 +68,8 @@ static attune_status settle_length(const at_signature *s, mha_size size, const c
 
 /* Whether the ids of a dense batch are those of queries and of all keys: these must then be as many as those. */
 static bool keys_share_ids(const at_signature *s) {
-    return s->place[MHA_POSITION_IDS] >= 0 && s->place[MHA_K] >= 0 && !s->problem.is_ragged && !s->problem.seq_new;
+    return s->place[MHA_POSITION_IDS] >= 0 && mha_rotates_keys(&s->problem) && !s->problem.is_ragged &&
+           !s->problem.seq_new;
 }
 
 /* Tokens that the tables of a problem with ragged or paged keys can reach. */
@@ -65,6 +79,20 @@ static int64_t room_for_keys(const at_signature *s, const mha_sizes *sizes) {
     if (!s->problem.page_size) return sizes->of[MHA_TOTAL_KV];
     if (__builtin_mul_overflow(sizes->of[MHA_MAX_PAGES], s->problem.page_size, &room)) return INT64_MAX;
     return room;
+}
+
+/* Keys, or new ones, that are projected from x: their number may be left out, but not be another. Those of ragged
+ * entries are not told. */
+static attune_status follow_queries(const at_signature *s, const attune_arguments *a, mha_sizes *sizes,
+                                    const at_open *open, at_error *err) {
+    const bool appends = s->problem.seq_new != 0;
+    const int64_t queries = sizes->of[MHA_SEQ_Q], given = appends ? a->seq_new : a->seq_kv;
+    if (appends && s->problem.is_ragged) return ATTUNE_OK;
+    sizes->of[appends ? MHA_SEQ_NEW : MHA_SEQ_KV] = queries;
+    if (!appends && s->problem.is_ragged) sizes->of[MHA_TOTAL_KV] = sizes->of[MHA_TOTAL_Q];
+    if (!s->parameters.has[MHA_SEQ_Q] || open->q || !given || given == queries) return ATTUNE_OK;
+    return at_fail(err, ATTUNE_INVALID_ARGUMENT, "%s is %lld, but the block projects %s from x, and seq_q is %lld",
+                   appends ? "seq_new" : "seq_kv", (long long)given, appends ? "new keys" : "keys", (long long)queries);
 }
 
 attune_status at_sizes_begin(const at_signature *s, const attune_arguments *a, mha_sizes *sizes, at_open *open,
@@ -92,6 +120,7 @@ attune_status at_sizes_begin(const at_signature *s, const attune_arguments *a, m
         settle_length(s, MHA_SEQ_KV, "seq_kv", a->seq_kv, p->max_seq_kv, ragged_kv, room_for_keys(s, sizes), sizes,
                       &open->kv, err))
         return ATTUNE_INVALID_ARGUMENT;
+    if (mha_is_self(p)) return follow_queries(s, a, sizes, open, err);
     if (s->parameters.has[MHA_SEQ_NEW]) return take(sizes, MHA_SEQ_NEW, "seq_new", a->seq_new, 0, MAX_SIZE, err);
     return ATTUNE_OK;
 }
@@ -112,7 +141,7 @@ static attune_status settle_columns(const at_signature *s, mha_size size, const 
 
 /* Position ids are those of queries and of the keys that are rotated with them: as many of these as of those. */
 static attune_status check_id_count(const at_signature *s, const mha_sizes *sizes, at_error *err) {
-    if (s->place[MHA_POSITION_IDS] < 0 || s->place[MHA_K] < 0 || s->problem.is_ragged) return ATTUNE_OK;
+    if (s->place[MHA_POSITION_IDS] < 0 || !mha_rotates_keys(&s->problem) || s->problem.is_ragged) return ATTUNE_OK;
     const bool appends = s->problem.seq_new != 0;
     const int64_t keys = sizes->of[appends ? MHA_SEQ_NEW : MHA_SEQ_KV];
     if (keys == sizes->of[MHA_SEQ_Q]) return ATTUNE_OK;

@@ -69,6 +69,7 @@ static attune_status measure(const tables *t, entry *e, at_error *err) {
         return ATTUNE_INVALID_ARGUMENT;
     if (t->cu_kv && check_cumulative("cu_seqlens_kv", t->cu_kv, b, size[MHA_TOTAL_KV], e->keys, &e->keys, err))
         return ATTUNE_INVALID_ARGUMENT;
+    if (mha_keys_follow_queries(&t->s->problem)) e->keys = e->queries;
     if (t->kv_lens) {
         if (check_range("kv_lens", b, t->kv_lens[b], e->keys, err)) return ATTUNE_INVALID_ARGUMENT;
         e->keys = t->kv_lens[b];
@@ -113,7 +114,7 @@ static attune_status check_positions(const tables *t, const entry *e, at_error *
         return at_fail(err, ATTUNE_INVALID_ARGUMENT,
                        "the queries of entry %lld stand at positions %lld to %lld; rotary_positions is %lld", e->number,
                        (long long)first, (long long)last, (long long)rows);
-    const bool turns_keys = t->s->place[MHA_K] >= 0 && (!p->seq_new || e->new_keys);
+    const bool turns_keys = mha_rotates_keys(p) && (!p->seq_new || e->new_keys);
     if (turns_keys && e->keys > rows)
         return at_fail(err, ATTUNE_INVALID_ARGUMENT, "entry %lld has %lld keys, but rotary_positions is %lld",
                        e->number, (long long)e->keys, (long long)rows);
@@ -123,8 +124,8 @@ static attune_status check_positions(const tables *t, const entry *e, at_error *
 /* Without appended keys the ids of the queries are those of the keys. */
 static attune_status check_id_count(const tables *t, const entry *e, at_error *err) {
     const at_signature *s = t->s;
-    if (!s->problem.is_ragged || s->problem.seq_new || s->place[MHA_POSITION_IDS] < 0 || s->place[MHA_K] < 0 ||
-        e->keys == e->queries)
+    if (!s->problem.is_ragged || s->problem.seq_new || s->place[MHA_POSITION_IDS] < 0 ||
+        !mha_rotates_keys(&s->problem) || e->keys == e->queries)
         return ATTUNE_OK;
     return at_fail(err, ATTUNE_INVALID_ARGUMENT,
                    "entry %lld has %lld queries and %lld keys; with position_ids they must be equal", e->number,

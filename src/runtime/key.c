@@ -84,28 +84,25 @@ _Static_assert(offsetof(attune_schedule, strategy) == sizeof(size_t) &&
 #define FOLLOWS(member, narrow) (offsetof(attune_problem, member) == offsetof(attune_problem, narrow) + 4)
 _Static_assert(FOLLOWS(batch, dtype) && FOLLOWS(causal_offset, causal_align) && FOLLOWS(page_size, softmax_precision) &&
                    FOLLOWS(attn_mask_dims, short_masks) && FOLLOWS(weights_mode, has_position_ids) &&
-                   FOLLOWS(num_rows, reproducible),
+                   FOLLOWS(num_rows, reproducible) && FOLLOWS(x_strides, w_dtype),
                "a problem has no padding");
-_Static_assert(sizeof(attune_problem) == 632, "a new field: see to padding above, and to the parts below");
+_Static_assert(sizeof(attune_problem) == 768, "a new field: see to padding above, and to the parts below");
 
 /* XXH3 is several times faster up to 128 bytes than just beyond, so a problem is hashed in parts of that size. All
  * defaults behind the first part are 0, and most problems leave most of them so: such a part adds nothing. */
-enum { PART = 128, NUM_PARTS = (sizeof(attune_problem) + PART - 1) / PART, LAST = sizeof(attune_problem) % PART };
-_Static_assert(LAST % 16 == 8, "the last part is a short one, and is_zero looks at all of it");
+enum { PART = 128, NUM_PARTS = sizeof(attune_problem) / PART };
+_Static_assert(sizeof(attune_problem) % PART == 0, "the parts are all of it");
 
 typedef uint64_t word_pair __attribute__((vector_size(16)));
 
-static inline bool is_zero(const char *bytes, size_t size) {
+static inline bool is_zero(const char *bytes) {
     word_pair any = {0, 0}, pair;
-    uint64_t last = 0;
-    size_t i = 0;
 #pragma GCC unroll 8
-    for (; i + sizeof pair <= size; i += sizeof pair) {
+    for (size_t i = 0; i < PART; i += sizeof pair) {
         memcpy(&pair, bytes + i, sizeof pair);
         any |= pair;
     }
-    if (i < size) memcpy(&last, bytes + i, sizeof last);
-    return !(any[0] | any[1] | last);
+    return !(any[0] | any[1]);
 }
 
 static uint64_t mix(uint64_t hash, uint64_t part, uint64_t number) {
@@ -115,10 +112,8 @@ static uint64_t mix(uint64_t hash, uint64_t part, uint64_t number) {
 uint64_t at_raw_key_hash(const at_raw_key *raw) {
     const char *bytes = (const char *)raw->problem;
     uint64_t hash = XXH3_64bits(bytes, PART);
-    for (size_t i = 1; i < NUM_PARTS - 1; i++)
-        if (!is_zero(bytes + i * PART, PART)) hash = mix(hash, XXH3_64bits(bytes + i * PART, PART), i);
-    const char *last = bytes + (NUM_PARTS - 1) * PART;
-    if (!is_zero(last, LAST)) hash = mix(hash, XXH3_64bits(last, LAST), NUM_PARTS);
+    for (size_t i = 1; i < NUM_PARTS; i++)
+        if (!is_zero(bytes + i * PART)) hash = mix(hash, XXH3_64bits(bytes + i * PART, PART), i);
     if (raw->schedule) hash ^= XXH3_64bits(raw->schedule, AT_SCHEDULE_BYTES);
     return hash ^ hash >> 32;
 }

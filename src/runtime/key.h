@@ -43,7 +43,7 @@ typedef struct at_raw_key {
 } at_raw_key;
 
 /* What of a schedule means something: behind it lies padding. */
-enum { AT_SCHEDULE_BYTES = offsetof(attune_schedule, kv_chunk) + sizeof(int32_t) };
+enum { AT_SCHEDULE_BYTES = offsetof(attune_schedule, gemm_depth) + sizeof(int32_t) };
 
 /* false if the structs are not of this version's size (the slow path then says what is wrong). */
 static inline bool at_raw_key_make(at_raw_key *raw, const attune_problem *problem, const attune_schedule *schedule) {
