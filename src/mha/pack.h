@@ -54,9 +54,15 @@ mha_pack_id mha_pack_id_of(const attune_problem *canonical, const mha_pack_layou
 /* Whether a blob's header is one of this layout: all that a call looks at. */
 bool mha_pack_header_matches(const void *packed, mha_pack_id id);
 
+size_t mha_weight_bytes(attune_dtype dtype); /* of one weight */
+
 /* What the public functions do, for a canonical problem; see attune.h. */
+const char *mha_weight_name(attune_weight_id id);
+void mha_weights_init(const attune_problem *canonical, attune_weight_layout layout, attune_mha_weights *weights);
 attune_status mha_pack(const attune_problem *canonical, const attune_mha_weights *weights, void *packed, size_t bytes,
                        at_error *err);
 attune_status mha_pack_check(const attune_problem *canonical, const void *packed, size_t bytes, at_error *err);
+/* The part of the check that looks at the header alone. */
+attune_status mha_pack_check_header(const attune_problem *canonical, const void *packed, at_error *err);
 
 #endif

@@ -1,4 +1,4 @@
-/* What the files of packing share: the header of a blob. */
+/* What the files of packing share: the header of a blob, and where packing reads. */
 #ifndef ATTUNE_MHA_PACK_INTERNAL_H
 #define ATTUNE_MHA_PACK_INTERNAL_H
 
@@ -20,6 +20,16 @@ typedef struct mha_pack_header {
 } mha_pack_header;
 static_assert(sizeof(mha_pack_header) == MHA_PACK_HEADER, "the header has no gaps");
 
-size_t mha_weight_bytes(attune_dtype dtype);
+/* The weights of one projection, wherever they come from. */
+typedef struct mha_pack_source {
+    const unsigned char *weight; /* of input 0 and output 0 */
+    const unsigned char *bias;   /* of output 0; NULL: none */
+    size_t stride;               /* bytes from an output's weights to the next one's; in_out: an input's */
+} mha_pack_source;
+
+/* Where packing finds the weights of each projection that there is, once they are all checked. */
+attune_status mha_pack_sources(const attune_problem *canonical, const mha_pack_layout *layout,
+                               const attune_mha_weights *weights, mha_pack_source sources[MHA_NUM_PROJECTIONS],
+                               at_error *err);
 
 #endif
