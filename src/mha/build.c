@@ -1,5 +1,9 @@
 /* From problem and schedule to the phases of a kernel. */
-#include "mha/context.h"
+#include "mha/block.h"
+
+static ir_elem elem_of(attune_dtype dtype) {
+    return dtype == ATTUNE_F64 ? IR_F64 : dtype == ATTUNE_F16 ? IR_F16 : dtype == ATTUNE_BF16 ? IR_BF16 : IR_F32;
+}
 
 /* Where the problem is canonical, what its scores need follows from it. */
 static void read_problem(mha_context *c) {
@@ -14,11 +18,18 @@ static void read_problem(mha_context *c) {
     c->has_first = p->window_left >= 0;
     c->has_last = p->is_causal || p->window_right >= 0;
     c->has_position = c->has_first || c->has_last || p->has_alibi_slopes || p->rotary_dim;
+    /* Keys of a block must have the bits that they would have in a cache. */
+    const bool as_cached = p->op == ATTUNE_MHA && p->reproducible;
+    c->k_elem = as_cached ? elem_of(p->k_dtype) : c->elem;
+    c->v_elem = as_cached ? elem_of(p->v_dtype) : c->elem;
+    c->rotates_keys = mha_rotates_keys(p) && !p->seq_new;
     c->q = c->params.tensor[MHA_Q];
     c->k = c->params.tensor[MHA_K];
     c->v = c->params.tensor[MHA_V];
     c->out = c->params.tensor[MHA_OUT];
     c->lse = c->params.tensor[MHA_LSE];
+    c->k_new = c->params.tensor[MHA_K_NEW];
+    c->v_new = c->params.tensor[MHA_V_NEW];
 }
 
 /* Probabilities are computed from the LSE, and an output cannot be read: kept for the weights phase, which hands it to
@@ -29,17 +40,33 @@ static void share_lse(mha_context *c) {
     c->lse = ir_shared(c->b, "kept_lse", c->elem, 3, dims);
 }
 
-static void build_attention(mha_context *c) {
+/* The epilogues of a block's projections rotate and append, but those of a ragged batch. */
+static bool has_epilogues(const mha_context *c) { return c->p->op == ATTUNE_MHA && !c->p->is_ragged; }
+
+static void share_attention(mha_context *c) {
     share_lse(c);
-    if (c->p->rotary_dim) mha_rotary_shared(c);
+    if (c->p->rotary_dim && !has_epilogues(c)) mha_rotary_shared(c);
     if (c->s->strategy == ATTUNE_D_LANES) mha_d_lanes_shared(c);
-    if (c->p->rotary_dim) mha_rotary(c);
-    if (c->p->seq_new) mha_append(c);
+}
+
+static void build_attention(mha_context *c) {
+    if (c->p->rotary_dim && !has_epilogues(c)) mha_rotary(c);
+    if (c->p->seq_new && !has_epilogues(c)) mha_append(c);
     if (c->s->strategy == ATTUNE_D_LANES)
         mha_d_lanes(c);
     else
         mha_q_lanes(c);
     if (c->p->weights_mode) mha_weights(c);
+}
+
+static void build_block(mha_context *c) {
+    mha_block block;
+    mha_block_shared(&block, c);
+    share_attention(c);
+    if (ir_failed(c->b)) return;
+    mha_block_inputs(&block);
+    build_attention(c);
+    mha_block_output(&block);
 }
 
 static void build_weights(mha_context *c) {
@@ -50,7 +77,7 @@ static void build_weights(mha_context *c) {
 
 ir_kernel *mha_build(at_arena *arena, const attune_problem *canonical, const attune_schedule *schedule,
                      const at_target *target, at_error *err) {
-    static const char *const names[ATTUNE_OP_COUNT] = {"attention", "weights", "rotary", "merge"};
+    static const char *const names[ATTUNE_OP_COUNT] = {"attention", "weights", "rotary", "merge", "mha"};
     mha_context c = {.p = canonical, .s = schedule, .target = target};
     c.b = ir_builder_new(arena, names[canonical->op]);
     if (!c.b) {
@@ -63,7 +90,11 @@ ir_kernel *mha_build(at_arena *arena, const attune_problem *canonical, const att
     case ATTUNE_WEIGHTS: build_weights(&c); break;
     case ATTUNE_ROTARY: mha_rotary_op(&c); break;
     case ATTUNE_MERGE: mha_merge_op(&c); break;
-    default: build_attention(&c); break;
+    case ATTUNE_MHA: build_block(&c); break;
+    default:
+        share_attention(&c);
+        build_attention(&c);
+        break;
     }
     return ir_builder_finish(c.b, err);
 }

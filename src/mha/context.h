@@ -21,12 +21,17 @@ typedef struct mha_context {
     /* What attention reads and writes: parameters, or what an earlier phase leaves in shared memory. All are indexed
      * [batch, head, token, column] (k and v as mha_kv_row_at says), lse [batch, head, token]. */
     const ir_buffer *q, *k, *v, *out;
-    const ir_buffer *lse; /* NULL if nobody wants it */
+    const ir_buffer *lse;                       /* NULL if nobody wants it */
+    const ir_buffer *k_new, *v_new;             /* what append.c puts into k and v */
+    const ir_buffer *unrotated_q, *unrotated_k; /* what rotary.c makes q and k of */
     /* What d-lanes keeps of each chunk of keys until it merges them; in shared memory, NULL if there is but one. */
     struct {
         const ir_buffer *max, *sum, *out;
     } parts;
     bool k_is_linear; /* k is paged, but c->k is a copy [batch, kv_head, key, column] */
+    /* All keys are rotated by this kernel, into memory of its own: none beyond an entry's keys is there. */
+    bool rotates_keys;
+    ir_elem k_elem, v_elem; /* of k and v that this kernel makes */
     /* What the scores of this problem need. */
     bool is_natural;   /* scores are scaled before the softmax because something is done to them first */
     bool has_first;    /* rows have a first key other than 0 */
@@ -115,19 +120,25 @@ void mha_q_lanes(mha_context *c);
 void mha_d_lanes_shared(mha_context *c);
 void mha_d_lanes(mha_context *c);
 
-/* append.c: k_new and v_new (rotated, if the problem has rotary) into k and v. */
+/* append.c: c->k_new and c->v_new (rotated, if the problem has rotary) into k and v. */
 void mha_append(mha_context *c);
+/* The key that new token `token` of an entry becomes, of `count` that it gets. */
+const ir_expr *mha_new_key(const mha_context *c, const mha_entry *e, const ir_expr *token, const ir_expr *count);
 
-/* rotary.c: q, and k unless keys are appended, rotated into shared memory; c->q and c->k then mean those. */
+/* rotary.c: q, and k where c->rotates_keys, rotated into shared memory; c->q and c->k then mean those. */
 void mha_rotary_shared(mha_context *c);
 void mha_rotary(mha_context *c);
 /* The op: q rotated into out. */
 void mha_rotary_op(mha_context *c);
-/* One row of head_dim columns: reads source[index…, column], rotates by row `position` of the caches of entry
- * `number`, writes target[index…, column]. Shared by append.c and rotary.c. */
-void mha_rotate_row(mha_context *c, const ir_expr *number, const ir_expr *position, const ir_buffer *source,
-                    const ir_expr *const source_index[3], const ir_buffer *target,
-                    const ir_expr *const target_index[3]);
+/* A row of a buffer: its last dimension, from column `first` on if that is not NULL. */
+typedef struct mha_row {
+    const ir_buffer *buffer;
+    const ir_expr *index[3]; /* of the other dimensions */
+    const ir_expr *first;
+} mha_row;
+/* One row of head_dim columns, from source to target, rotated by row `position` of the caches of entry `number`. */
+void mha_rotate_row(mha_context *c, const ir_expr *number, const ir_expr *position, const mha_row *source,
+                    const mha_row *target);
 
 /* weights.c: the weights output, from c->q, c->k and, for probabilities, c->lse. Op and phase alike. */
 void mha_weights(mha_context *c);

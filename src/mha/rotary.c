@@ -9,8 +9,7 @@
 
 typedef struct rotation {
     const ir_expr *number, *position;
-    const ir_buffer *source, *target;
-    const ir_expr *const *source_index, *const *target_index;
+    const mha_row *source, *target;
 } rotation;
 
 /* cos or sin of the pairs from `pair` on. */
@@ -32,9 +31,9 @@ static void rotate_halves(mha_context *c, const rotation *r, int64_t half) {
     const mha_columns d = mha_columns_begin(c, half, c->lanes);
     const ir_expr *const column[2] = {d.at, ir_add(c->b, d.at, mha_i(c, half))};
     const ir_expr *x[2];
-    for (int i = 0; i < 2; i++) x[i] = mha_load(c, mha_row_access(c, r->source, r->source_index, column[i], d.lanes));
+    for (int i = 0; i < 2; i++) x[i] = mha_load(c, mha_row_access(c, r->source, column[i], d.lanes));
     turn(c, cached(c, MHA_COS, r, d.at, d.lanes), cached(c, MHA_SIN, r, d.at, d.lanes), x);
-    for (int i = 0; i < 2; i++) mha_store(c, mha_row_access(c, r->target, r->target_index, column[i], d.lanes), x[i]);
+    for (int i = 0; i < 2; i++) mha_store(c, mha_row_access(c, r->target, column[i], d.lanes), x[i]);
     ir_for_end(c->b);
 }
 
@@ -49,30 +48,28 @@ static void rotate_neighbours(mha_context *c, const rotation *r, int64_t half) {
             side[i][l] = (uint8_t)(2 * l + i);
             both[2 * l + i] = (uint8_t)(l + i * d.lanes);
         }
-    const ir_access *from = mha_row_access(c, r->source, r->source_index, column, 2 * d.lanes);
-    const ir_expr *pairs = ir_let(b, "pairs", mha_load(c, from));
+    const ir_expr *pairs = ir_let(b, "pairs", mha_load(c, mha_row_access(c, r->source, column, 2 * d.lanes)));
     const ir_expr *x[2];
     for (int i = 0; i < 2; i++) x[i] = ir_shuffle(b, pairs, pairs, d.lanes, side[i]);
     turn(c, cached(c, MHA_COS, r, d.at, d.lanes), cached(c, MHA_SIN, r, d.at, d.lanes), x);
     const ir_expr *turned = ir_shuffle(b, ir_let(b, "turned", x[0]), ir_let(b, "turned", x[1]), 2 * d.lanes, both);
-    mha_store(c, mha_row_access(c, r->target, r->target_index, column, 2 * d.lanes), turned);
+    mha_store(c, mha_row_access(c, r->target, column, 2 * d.lanes), turned);
     ir_for_end(b);
 }
 
-void mha_rotate_row(mha_context *c, const ir_expr *number, const ir_expr *position, const ir_buffer *source,
-                    const ir_expr *const source_index[3], const ir_buffer *target,
-                    const ir_expr *const target_index[3]) {
-    const rotation r = {number, position, source, target, source_index, target_index};
+void mha_rotate_row(mha_context *c, const ir_expr *number, const ir_expr *position, const mha_row *source,
+                    const mha_row *target) {
+    const rotation r = {number, position, source, target};
     if (c->p->rotary_interleaved)
         rotate_neighbours(c, &r, c->p->rotary_dim / 2);
     else
         rotate_halves(c, &r, c->p->rotary_dim / 2);
-    mha_copy_row(c, source, source_index, target, target_index, c->p->rotary_dim, c->p->head_dim);
+    mha_copy_row(c, source, target, c->p->rotary_dim, c->p->head_dim);
 }
 
 /* ---- Queries ---- */
 
-static void rotate_queries(mha_context *c, const ir_buffer *target) {
+static void rotate_queries(mha_context *c, const ir_buffer *source, const ir_buffer *target) {
     ir_builder *b = c->b;
     ir_phase_begin(b);
     const ir_expr *number = ir_parallel(b, "entry", c->params.size[MHA_BATCH]);
@@ -81,13 +78,14 @@ static void rotate_queries(mha_context *c, const ir_buffer *target) {
     const mha_entry e = mha_entry_open(c, number);
     const ir_expr *query = mha_rows_begin(c, "query", task, e.seq_q);
     const ir_expr *position = mha_token_position(c, &e, query, ir_add(b, e.base, query));
-    const ir_expr *const index[3] = {e.batch, head, ir_add(b, e.first_q, query)};
-    mha_rotate_row(c, number, position, c->params.tensor[MHA_Q], index, target, index);
+    const ir_expr *token = ir_add(b, e.first_q, query);
+    const mha_row from = {source, {e.batch, head, token}, NULL}, to = {target, {e.batch, head, token}, NULL};
+    mha_rotate_row(c, number, position, &from, &to);
     ir_for_end(b);
     ir_phase_end(b);
 }
 
-void mha_rotary_op(mha_context *c) { rotate_queries(c, c->out); }
+void mha_rotary_op(mha_context *c) { rotate_queries(c, c->q, c->out); }
 
 /* ---- Keys ---- */
 
@@ -101,8 +99,9 @@ static void rotate_keys(mha_context *c) {
     const ir_expr *key = mha_rows_begin(c, "key", task, e.seq_kv);
     const ir_expr *position = mha_token_position(c, &e, key, key);
     const mha_kv_row row = mha_kv_row_at(c, &e, kv_head, key);
-    mha_rotate_row(c, number, position, c->params.tensor[MHA_K], row.index, c->k,
-                   c->k_is_linear ? row.linear : row.index);
+    const mha_row from = {c->unrotated_k, {row.index[0], row.index[1], row.index[2]}, NULL};
+    const ir_expr *const *index = c->k_is_linear ? row.linear : row.index;
+    mha_rotate_row(c, number, position, &from, &(mha_row){c->k, {index[0], index[1], index[2]}, NULL});
     ir_for_end(b);
     ir_phase_end(b);
 }
@@ -110,15 +109,17 @@ static void rotate_keys(mha_context *c) {
 void mha_rotary_shared(mha_context *c) {
     const mha_params *params = &c->params;
     if (ir_failed(c->b)) return;
-    c->q = ir_shared(c->b, "rotated_q", c->elem, 4, params->tensor[MHA_Q]->dims);
-    if (c->p->seq_new) return;
+    c->unrotated_q = c->q;
+    c->unrotated_k = c->k;
+    c->q = ir_shared(c->b, "rotated_q", c->elem, 4, c->q->dims);
+    if (!c->rotates_keys) return;
     const ir_expr *const linear[] = {params->size[MHA_BATCH], params->size[MHA_KV_HEADS], params->size[MHA_SEQ_KV],
                                      params->size[MHA_HEAD_DIM]};
     c->k_is_linear = c->p->page_size > 0;
-    c->k = ir_shared(c->b, "rotated_k", c->elem, 4, c->k_is_linear ? linear : params->tensor[MHA_K]->dims);
+    c->k = ir_shared(c->b, "rotated_k", c->k_elem, 4, c->k_is_linear ? linear : c->k->dims);
 }
 
 void mha_rotary(mha_context *c) {
-    rotate_queries(c, c->q);
-    if (!c->p->seq_new) rotate_keys(c);
+    rotate_queries(c, c->unrotated_q, c->q);
+    if (c->rotates_keys) rotate_keys(c);
 }

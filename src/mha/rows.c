@@ -9,19 +9,21 @@ mha_columns mha_columns_begin(const mha_context *c, int64_t count, int most) {
     return (mha_columns){at, lanes};
 }
 
-const ir_access *mha_row_access(const mha_context *c, const ir_buffer *buffer, const ir_expr *const index[3],
-                                const ir_expr *column, int lanes) {
-    return ir_at(c->b, buffer, lanes, 4, index[0], index[1], index[2], column);
+const ir_access *mha_row_access(const mha_context *c, const mha_row *row, const ir_expr *column, int lanes) {
+    const ir_expr *index[IR_MAX_DIMS];
+    const int outer = row->buffer ? row->buffer->num_dims - 1 : 0;
+    for (int i = 0; i < outer; i++) index[i] = row->index[i];
+    index[outer] = row->first ? ir_add(c->b, row->first, column) : column;
+    return ir_access_make(c->b, row->buffer, lanes, -1, outer + 1, index, NULL);
 }
 
-void mha_copy_row(const mha_context *c, const ir_buffer *source, const ir_expr *const source_index[3],
-                  const ir_buffer *target, const ir_expr *const target_index[3], int64_t first, int64_t columns) {
-    if (first >= columns || !source || !target) return;
+void mha_copy_row(const mha_context *c, const mha_row *source, const mha_row *target, int64_t first, int64_t columns) {
+    if (first >= columns || !source->buffer || !target->buffer) return;
     const mha_columns at = mha_columns_begin(c, columns - first, c->lanes);
     const ir_expr *column = ir_add(c->b, at.at, mha_i(c, first));
-    const ir_access *from = mha_row_access(c, source, source_index, column, at.lanes);
-    const ir_access *to = mha_row_access(c, target, target_index, column, at.lanes);
-    if (source->type.elem == target->type.elem)
+    const ir_access *from = mha_row_access(c, source, column, at.lanes);
+    const ir_access *to = mha_row_access(c, target, column, at.lanes);
+    if (source->buffer->type.elem == target->buffer->type.elem)
         ir_store(c->b, to, ir_load(c->b, from));
     else
         mha_store(c, to, mha_load(c, from));

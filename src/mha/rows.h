@@ -15,13 +15,11 @@ typedef struct mha_columns {
 } mha_columns;
 mha_columns mha_columns_begin(const mha_context *c, int64_t count, int most);
 
-/* The access of `lanes` columns of the row at index[0 … 2]. */
-const ir_access *mha_row_access(const mha_context *c, const ir_buffer *buffer, const ir_expr *const index[3],
-                                const ir_expr *column, int lanes);
+/* The access of `lanes` columns of a row. */
+const ir_access *mha_row_access(const mha_context *c, const mha_row *row, const ir_expr *column, int lanes);
 
 /* Copies columns first … columns - 1 of a row. */
-void mha_copy_row(const mha_context *c, const ir_buffer *source, const ir_expr *const source_index[3],
-                  const ir_buffer *target, const ir_expr *const target_index[3], int64_t first, int64_t columns);
+void mha_copy_row(const mha_context *c, const mha_row *source, const mha_row *target, int64_t first, int64_t columns);
 
 /* Tasks of a loop over `count` rows, and the rows first … end - 1 of task `task` when only `rows` of them count. */
 const ir_expr *mha_row_tasks(const mha_context *c, const ir_expr *count);

@@ -53,8 +53,8 @@ static bool shows_hidden_keys(const weights *w) {
     return mode == ATTUNE_WEIGHTS_SCALED || mode == ATTUNE_WEIGHTS_CAPPED;
 }
 
-/* Whether keys beyond the entry's have a place in c->k: pages may not exist, and rotated copies do not. */
-static bool has_keys_beyond(const weights *w) { return !w->c->p->page_size && w->c->k == w->c->params.tensor[MHA_K]; }
+/* Whether keys beyond the entry's have a place in c->k: pages may not exist, and keys that are rotated here do not. */
+static bool has_keys_beyond(const weights *w) { return !w->c->p->page_size && !w->c->rotates_keys; }
 
 /* Where the last query of a block sees most keys, blocks of keys beyond those are not multiplied. */
 static const ir_expr *limit_of(const weights *w) {

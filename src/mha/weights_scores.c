@@ -24,8 +24,8 @@ void weights_load_queries(const weights *w, const ir_expr *kv_head) {
     const ir_expr *head = ir_add(b, ir_mul(b, kv_head, mha_i(w->c, group)), g);
     const ir_expr *row = ir_let(b, "row", ir_add(b, ir_mul(b, n, mha_i(w->c, group)), g));
     const mha_columns d = mha_columns_begin(w->c, w->c->p->head_dim, w->lanes);
-    const ir_expr *const index[3] = {w->e.batch, head, token};
-    const ir_expr *q = mha_load(w->c, mha_row_access(w->c, w->c->q, index, d.at, d.lanes));
+    const mha_row source = {w->c->q, {w->e.batch, head, token}, NULL};
+    const ir_expr *q = mha_load(w->c, mha_row_access(w->c, &source, d.at, d.lanes));
     ir_store(b, ir_at(b, w->q, d.lanes, 2, row, d.at), q);
     for (int i = 0; i < 3; i++) ir_for_end(b);
 }
