@@ -18,27 +18,11 @@ static void assert_ok(attune_status status, const char *what) {
 
 /* ---- attune_tensors ---- */
 
-/* "q f32 2x4x13x12 624:156:12:1 in", and so on. */
-static void describe(const attune_tensor *tensors, size_t count, char *text, size_t capacity) {
-    static const char *const dtypes[] = {"?", "f32", "f16", "bf16", "f64", "bool", "i32"};
-    size_t n = 0;
-    text[0] = '\0';
-    for (size_t i = 0; i < count; i++) {
-        const attune_tensor *t = &tensors[i];
-        n += (size_t)snprintf(text + n, capacity - n, "%s %s ", t->name, dtypes[t->dtype]);
-        for (int d = 0; d < t->rank; d++)
-            n += (size_t)snprintf(text + n, capacity - n, "%s%lld", d ? "x" : "", (long long)t->dims[d]);
-        for (int d = 0; d < t->rank; d++)
-            n += (size_t)snprintf(text + n, capacity - n, "%c%lld", d ? ':' : ' ', (long long)t->strides[d]);
-        n += (size_t)snprintf(text + n, capacity - n, "%s%s\n", t->is_input ? " in" : "", t->is_output ? " out" : "");
-    }
-}
-
 static void assert_tensors(const sample *from, const char *expected) {
     char text[4096];
     sample_call c;
     sample_call_open(&c, from, ON_THE_HEAP);
-    describe(c.tensors, c.count, text, sizeof text);
+    sample_tensors_text(c.tensors, c.count, text, sizeof text);
     assert_string_equal(text, expected);
     sample_call_close(&c);
 }
@@ -123,7 +107,7 @@ static void tensors_without_arguments(void **state) {
     char text[4096];
     assert_ok(attune_problem_parse("seq_q=3,seq_kv=dynamic,head_dim=4,rotary_dim=4", &problem), "parse");
     assert_ok(attune_tensors(&problem, NULL, tensors, &count), "tensors");
-    describe(tensors, count, text, sizeof text);
+    sample_tensors_text(tensors, count, text, sizeof text);
     assert_string_equal(text, "q f32 1x1x3x4 12:12:4:1 in\n"
                               "k f32 1x1x0x4 4:4:4:1 in\n"
                               "v f32 1x1x0x4 4:4:4:1 in\n"
@@ -136,7 +120,7 @@ static void tensors_without_arguments(void **state) {
     problem = (attune_problem)ATTUNE_PROBLEM_INIT;
     assert_ok(attune_problem_parse("seq_q=1,seq_kv=dynamic,head_dim=4,short_masks=1,attn_mask=9", &problem), "parse");
     assert_ok(attune_tensors(&problem, NULL, tensors, &count), "tensors");
-    describe(tensors, count, text, sizeof text);
+    sample_tensors_text(tensors, count, text, sizeof text);
     assert_non_null(strstr(text, "attn_mask bool 1x1x1x9 0:0:0:1 in\n"));
     problem.window_left = -2;
     assert_int_equal(attune_tensors(&problem, NULL, tensors, &count), ATTUNE_INVALID_PROBLEM);
@@ -191,32 +175,18 @@ static void ids_of_no_entry(void **state) {
 
 /* ---- Bad calls ---- */
 
-/* A call that is refused must not have touched any output. */
-static void assert_refused(sample_call *c, const attune_arguments *arguments, const char *part) {
-    sample_call before = *c;
-    for (size_t i = 0; i < c->count; i++) {
-        before.memory[i].data = malloc(c->memory[i].bytes + 1);
-        memcpy(before.memory[i].data, c->memory[i].data, c->memory[i].bytes);
-    }
-    const attune_status status = attune_run_interpreted(context, &c->problem, NULL, arguments);
-    if (status != ATTUNE_INVALID_ARGUMENT || !strstr(attune_last_message(), part))
-        fail_msg("expected \"%s\", got %s: %s", part, attune_status_name(status), attune_last_message());
-    assert_true(sample_calls_agree(c, &before));
-    for (size_t i = 0; i < c->count; i++) free(before.memory[i].data);
-}
-
 #define BAD_SIZE(c, change, part)                                                                                      \
     do {                                                                                                               \
         attune_arguments a = (c).arguments;                                                                            \
         a.change;                                                                                                      \
-        assert_refused(&(c), &a, part);                                                                                \
+        sample_call_assert_refused(context, &(c), &a, part);                                                           \
     } while (0)
 
 /* One element of a table changed. */
 static void bad_value(sample_call *c, const char *table, int index, int value, const char *part) {
     int32_t *data = sample_call_data(c, table), saved = data[index];
     data[index] = value;
-    assert_refused(c, &c->arguments, part);
+    sample_call_assert_refused(context, c, &c->arguments, part);
     data[index] = saved;
 }
 
@@ -283,7 +253,8 @@ static void bad_ragged_batches(void **state) {
     bad_value(&c, "cu_seqlens_kv", 3, 25, "cu_seqlens_kv[3] is 25, but there are only 24 tokens");
     int32_t *cu = sample_call_data(&c, "cu_seqlens_q");
     cu[1] = cu[2] = 2; /* the last entry: from 2 to 11 */
-    assert_refused(&c, &c.arguments, "entry 2 of cu_seqlens_q has 9 tokens; this call takes at most 8");
+    sample_call_assert_refused(context, &c, &c.arguments,
+                               "entry 2 of cu_seqlens_q has 9 tokens; this call takes at most 8");
     cu[1] = cu[2] = 5;
     BAD_SIZE(c, seq_kv = 10, "entry 2 of cu_seqlens_kv has 11 tokens; this call takes at most 10");
     BAD_SIZE(c, total_q = -1, "total_q is -1");

@@ -354,6 +354,25 @@ static void random_strides(int64_t *strides, int rank) {
     for (int64_t i = rank - 1, stride = 1 + below(2); i >= 0; i--, stride *= 100 + below(9)) strides[i] = stride;
 }
 
+/* Widths that fit, some of the time. */
+static void random_block(attune_problem *p) {
+    int64_t *const widths[] = {&p->kv_embed_dim, &p->v_embed_dim, &p->out_dim};
+    int *const flags[] = {&p->is_cross, &p->kv_projected, &p->no_out_projection, &p->low_rank_heads,
+                          &p->low_rank_shared};
+    p->embed_dim = below(3) ? 12 : random_size(false);
+    for (size_t i = 0; i < sizeof widths / sizeof *widths; i++) *widths[i] = below(2) ? 0 : random_size(false);
+    for (size_t i = 0; i < sizeof flags / sizeof *flags; i++) *flags[i] = !below(4);
+    p->low_rank = below(6) ? 0 : random_size(false);
+    p->w_dtype = below(3) ? 0 : (attune_dtype)below(5);
+    random_strides(p->x_strides, 3);
+    random_strides(p->x_kv_strides, 3);
+    random_strides(p->x_v_strides, 3);
+    if (!p->no_out_projection) p->out_strides[3] = 0;
+    if (below(4)) p->head_dim = 0;
+    if (below(4)) p->seq_kv = p->seq_new || p->is_cross ? p->seq_kv : 0;
+    if (p->seq_new && below(4)) p->seq_new = p->seq_q;
+}
+
 /* Every field has a chance; about half the problems can be compiled. */
 static attune_problem random_problem(void) {
     attune_problem p = ATTUNE_PROBLEM_INIT;
@@ -400,13 +419,14 @@ static attune_problem random_problem(void) {
                                 p.k_new_strides, p.v_new_strides,     p.weights_strides};
     for (size_t i = 0; i < sizeof strides / sizeof *strides; i++) random_strides(strides[i], 4);
     random_strides(p.lse_strides, 3);
+    if (p.op == ATTUNE_MHA || (p.op == ATTUNE_ATTENTION && below(2))) random_block(&p);
     return p;
 }
 
 /* The canonical form is its own canonical form, and its text means the same; so does the text of what is refused. */
 static void test_random_round_trips(void **state) {
     (void)state;
-    int legal = 0;
+    int legal = 0, blocks = 0;
     for (int n = 0; n < 20000; n++) {
         const attune_problem p = random_problem();
         attune_problem c, again, parsed = ATTUNE_PROBLEM_INIT;
@@ -421,6 +441,7 @@ static void test_random_round_trips(void **state) {
             continue;
         }
         legal++;
+        blocks += c.op == ATTUNE_MHA;
         assert_int_equal(mha_canonicalize(&c, &again, &err), ATTUNE_OK);
         if (memcmp(&c, &again, sizeof c)) fail_msg("not its own canonical form: %s", text);
         if (mha_canonicalize(&parsed, &again, &err)) fail_msg("%s: %s", text, err.message);
@@ -430,6 +451,7 @@ static void test_random_round_trips(void **state) {
         assert_true(length <= sizeof key && mha_key(&again, other) == length && !memcmp(key, other, length));
     }
     assert_in_range(legal, 6000, 19000);
+    assert_in_range(blocks, 1500, 9000);
 }
 
 /* A struct of another version is neither read nor written beyond its size. */

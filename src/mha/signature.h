@@ -121,9 +121,9 @@ mha_parameters mha_parameters_of(const attune_problem *canonical);
 bool mha_is_parameter(const attune_problem *canonical, mha_size size);
 
 /* Whether all entries along a dim of a mask are the same: its stride is 0. Never true of other tensors. */
-static inline bool mha_is_broadcast(const attune_problem *canonical, const mha_tensor *tensor, int dim) {
-    if (tensor->id == MHA_ATTN_MASK) return canonical->attn_mask_dims[dim] == 1;
-    return tensor->id == MHA_ATTN_BIAS && canonical->attn_bias_dims[dim] == 1;
+static inline bool mha_is_broadcast(const attune_problem *canonical, const mha_tensor *t, int dim) {
+    if (t->id == MHA_ATTN_MASK) return canonical->attn_mask_dims[dim] == 1;
+    return t->id == MHA_ATTN_BIAS && canonical->attn_bias_dims[dim] == 1;
 }
 
 /* Strides of one tensor whose dims are all known (0 is fine): zeros become contiguous ones ([tokens, heads, dim] where

@@ -119,7 +119,7 @@ static attune_status take_pointers(const at_signature *s, const attune_arguments
     return ATTUNE_OK;
 }
 
-/* The weights of a block are used as they lie, so that where they lie and what they are is the caller's business. */
+/* Kernels read the weights of a block as they lie. Of what they are only the header tells. */
 static attune_status check_packed(const at_signature *s, void *const *buffers, at_error *err) {
     if (s->place[MHA_PACKED_WEIGHTS] < 0) return ATTUNE_OK;
     const void *packed = buffers[(int)s->place[MHA_PACKED_WEIGHTS]];
@@ -127,9 +127,10 @@ static attune_status check_packed(const at_signature *s, void *const *buffers, a
         return at_fail(err, ATTUNE_INVALID_ARGUMENT, "the pointer to packed_weights (%p) is not aligned to %d bytes",
                        packed, MHA_PACK_HEADER);
     if (mha_pack_header_matches(packed, s->pack_id)) return ATTUNE_OK;
-    return at_fail(err, ATTUNE_INVALID_ARGUMENT,
-                   "packed_weights at %p are no weights packed for this problem: attune_pack_weights makes them",
-                   packed);
+    at_error why;
+    at_error_clear(&why);
+    mha_pack_check_header(&s->problem, packed, &why);
+    return at_fail(err, ATTUNE_INVALID_ARGUMENT, "packed_weights cannot be used: %s", why.message);
 }
 
 static bool repeats_problem(const at_signature *s, const attune_arguments *a) {

@@ -56,12 +56,12 @@ static size_t extent(const attune_tensor *t) {
     return (size_t)elements * element_bytes(t->dtype);
 }
 
-static void allocate(tensor_memory *m, size_t bytes, placement where) {
+static void allocate(tensor_memory *m, size_t bytes, size_t align, placement where) {
     const size_t page = (size_t)sysconf(_SC_PAGESIZE), inside = (bytes + page - 1) / page * page;
     *m = (tensor_memory){.bytes = bytes};
     if (where == ON_THE_HEAP) {
-        m->data = malloc(bytes ? bytes : 1);
-        assert_non_null(m->data);
+        /* No byte more than asked for: sanitizers watch the end. */
+        assert_int_equal(posix_memalign(&m->data, align, bytes ? bytes : 1), 0);
         return;
     }
     m->map_bytes = inside + 2 * page;
@@ -84,10 +84,10 @@ static unsigned next(unsigned *seed) {
     return *seed >> 16 & 0x7fff;
 }
 
-static void fill(const attune_tensor *t, const tensor_memory *m, unsigned seed) {
-    const size_t size = element_bytes(t->dtype);
-    for (size_t i = 0; i < m->bytes / size; i++) {
-        char *at = (char *)m->data + i * size;
+static void fill(attune_dtype dtype, void *data, size_t bytes, unsigned seed) {
+    const size_t size = element_bytes(dtype);
+    for (size_t i = 0; i < bytes / size; i++) {
+        char *at = (char *)data + i * size;
         const unsigned random = next(&seed);
         const float number = (float)random / 16384.0f - 1.0f;
         const double wide = (double)number;
@@ -99,6 +99,25 @@ static void fill(const attune_tensor *t, const tensor_memory *m, unsigned seed) 
                                        : (const void *)&number;
         memcpy(at, from, size);
     }
+}
+
+/* All weights and biases that the problem has. */
+static void fill_weights(const attune_problem *p, const tensor_memory *m) {
+    attune_mha_weights weights;
+    void *data[ATTUNE_NUM_WEIGHTS] = {NULL};
+    if (attune_mha_weights_init(p, ATTUNE_OUT_IN, &weights)) fail_msg("%s", attune_last_message());
+    for (int i = 0; i < ATTUNE_NUM_WEIGHTS; i++) {
+        const attune_weight *w = &weights.tensor[i];
+        if (w->rank == 0 || i == ATTUNE_QKV_WEIGHT || i == ATTUNE_QKV_BIAS) continue;
+        int64_t elements = 1;
+        for (int d = 0; d < w->rank; d++) elements *= w->dims[d];
+        const size_t bytes = (size_t)elements * element_bytes(w->dtype);
+        weights.tensor[i].data = data[i] = malloc(bytes);
+        assert_non_null(data[i]);
+        fill(w->dtype, data[i], bytes, 100u + (unsigned)i);
+    }
+    if (attune_pack_weights(p, &weights, m->data, m->bytes)) fail_msg("%s", attune_last_message());
+    for (int i = 0; i < ATTUNE_NUM_WEIGHTS; i++) free(data[i]);
 }
 
 static void fill_cumulative(int32_t *table, const int lengths[SAMPLE_ENTRIES], int64_t entries) {
@@ -140,11 +159,14 @@ void sample_call_open(sample_call *c, const sample *from, placement where) {
     for (size_t i = 0; i < c->count; i++) {
         const attune_tensor *t = &c->tensors[i];
         tensor_memory *m = &c->memory[i];
-        allocate(m, extent(t), where);
+        const bool packed = !strcmp(t->name, "packed_weights");
+        allocate(m, extent(t), packed ? 64 : 16, where);
         if (t->dtype == ATTUNE_I32)
             fill_table(t, m->data, from, &c->problem);
+        else if (packed)
+            fill_weights(&c->problem, m);
         else
-            fill(t, m, (unsigned)i + 1);
+            fill(t->dtype, m->data, m->bytes, (unsigned)i + 1);
         if (!t->is_output) make_read_only(m);
         memcpy((char *)&c->arguments + t->pointer_offset, &m->data, sizeof m->data);
     }
@@ -164,6 +186,35 @@ void *sample_call_data(const sample_call *c, const char *name) {
         if (!strcmp(c->tensors[i].name, name)) return c->memory[i].data;
     fail_msg("there is no tensor %s", name);
     return NULL;
+}
+
+void sample_tensors_text(const attune_tensor *tensors, size_t count, char *text, size_t capacity) {
+    static const char *const dtypes[] = {"?", "f32", "f16", "bf16", "f64", "bool", "i32"};
+    size_t n = 0;
+    text[0] = '\0';
+    for (size_t i = 0; i < count; i++) {
+        const attune_tensor *t = &tensors[i];
+        n += (size_t)snprintf(text + n, capacity - n, "%s %s ", t->name, dtypes[t->dtype]);
+        for (int d = 0; d < t->rank; d++)
+            n += (size_t)snprintf(text + n, capacity - n, "%s%lld", d ? "x" : "", (long long)t->dims[d]);
+        for (int d = 0; d < t->rank; d++)
+            n += (size_t)snprintf(text + n, capacity - n, "%c%lld", d ? ':' : ' ', (long long)t->strides[d]);
+        n += (size_t)snprintf(text + n, capacity - n, "%s%s\n", t->is_input ? " in" : "", t->is_output ? " out" : "");
+    }
+}
+
+void sample_call_assert_refused(attune_context *context, const sample_call *c, const attune_arguments *arguments,
+                                const char *part) {
+    sample_call before = *c;
+    for (size_t i = 0; i < c->count; i++) {
+        before.memory[i].data = malloc(c->memory[i].bytes + 1);
+        memcpy(before.memory[i].data, c->memory[i].data, c->memory[i].bytes);
+    }
+    const attune_status status = attune_run_interpreted(context, &c->problem, NULL, arguments);
+    if (status != ATTUNE_INVALID_ARGUMENT || !strstr(attune_last_message(), part))
+        fail_msg("expected \"%s\", got %s: %s", part, attune_status_name(status), attune_last_message());
+    assert_true(sample_calls_agree(c, &before));
+    for (size_t i = 0; i < c->count; i++) free(before.memory[i].data);
 }
 
 bool sample_calls_agree(const sample_call *a, const sample_call *b) {

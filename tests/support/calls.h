@@ -68,12 +68,21 @@ typedef struct sample_call {
     size_t count;
 } sample_call;
 
-/* Inputs hold numbers that depend on the tensor alone, tables what the sample says, outputs rubbish. */
+/* Inputs hold numbers that depend on the tensor alone, tables what the sample says, outputs rubbish; packed weights are
+ * packed. */
 void sample_call_open(sample_call *call, const sample *from, placement where);
 void sample_call_close(sample_call *call);
 
 /* The memory of a tensor by its name; the test fails if there is none. */
 void *sample_call_data(const sample_call *call, const char *name);
+
+/* "q f32 2x4x13x12 624:156:12:1 in", and so on, a line for each tensor. */
+void sample_tensors_text(const attune_tensor *tensors, size_t count, char *text, size_t capacity);
+
+/* The test fails unless these arguments of the call are ATTUNE_INVALID_ARGUMENT with a message that has `part` in it,
+ * and unless no output was touched. */
+void sample_call_assert_refused(attune_context *context, const sample_call *call, const attune_arguments *arguments,
+                                const char *part);
 
 /* Whether all outputs of both, calls of one sample, hold the same bits. */
 bool sample_calls_agree(const sample_call *a, const sample_call *b);
