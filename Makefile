@@ -36,7 +36,8 @@ JIT_ASAN_SRC := src/codegen/asan.c tests/test_jit_asan.c
 CODEGEN_SRC := $(filter-out src/codegen/worker_main.c $(if $(JIT_ASAN),,$(JIT_ASAN_SRC)),$(wildcard src/codegen/*.c))
 TOOL_SRC := $(wildcard tools/*.c)
 TEST_SRC := $(filter-out $(if $(JIT_ASAN),,$(JIT_ASAN_SRC)),$(wildcard tests/test_*.c))
-SUPPORT_SRC := $(wildcard tests/support/*.c tests/ref_attention.c)
+REF_SRC := $(wildcard tests/ref_*.c)
+SUPPORT_SRC := $(wildcard tests/support/*.c) $(REF_SRC)
 FUZZ_SRC := $(wildcard tests/fuzz/fuzz_*.c)
 
 Q = $(if $(V),,@)
@@ -106,7 +107,7 @@ $(BUILD)/attune-codegen-worker: $(call obj,src/codegen/worker_main.c $(CODEGEN_S
 	$(Q)$(LINK) $^ $(LLVM_LIBS) $(CORE_LIBS) -o $@
 
 # The run path serves both the build directory and an installed bin/ beside lib/.
-$(BUILD)/attune: $(call obj,$(TOOL_SRC) tests/ref_attention.c) $(BUILD)/libattune.so
+$(BUILD)/attune: $(call obj,$(TOOL_SRC) $(REF_SRC)) $(BUILD)/libattune.so
 	$(call say,link $@)
 	$(Q)$(LINK) -Wl,-rpath,'$$ORIGIN:$$ORIGIN/../lib' $(filter %.o,$^) -L$(BUILD) -lattune -ljansson $(CORE_LIBS) -o $@
 
@@ -149,7 +150,7 @@ test: ## build and run all tests; TESTS_ONLY="test_a test_b.sh" picks some
 	@$(MAKE) --no-print-directory all tests
 	@BUILD='$(BUILD)' LLVM_CONFIG="$(LLVM_CONFIG)" SANITIZE="$(SANITIZE)" CC="$(CC)" bash tests/run.sh $(TESTS_ONLY)
 
-bench: all ## the speed table of four shapes
+bench: all ## the speed table of four shapes of attention and three blocks
 	@BUILD='$(BUILD)' bash scripts/bench_table.sh
 
 # ---- Checking harder: each in a build directory of its own ----

@@ -8,11 +8,12 @@
 /* ---- Numbers ---- */
 
 size_t ref_dtype_bytes(attune_dtype dtype) {
-    switch (dtype) {
+    switch ((int)dtype) {
     case ATTUNE_F16:
     case ATTUNE_BF16: return 2;
     case ATTUNE_F64: return 8;
     case ATTUNE_BOOL: return 1;
+    case REF_WIDE: return sizeof(long double);
     default: return 4;
     }
 }
@@ -37,30 +38,31 @@ static float from_bf16(uint16_t half) {
 }
 
 long double ref_load(attune_dtype dtype, const void *storage, int64_t index) {
-    switch (dtype) {
+    switch ((int)dtype) {
     case ATTUNE_F16: return (long double)((const _Float16 *)storage)[index];
     case ATTUNE_BF16: return (long double)from_bf16(((const uint16_t *)storage)[index]);
     case ATTUNE_F64: return ((const double *)storage)[index];
     case ATTUNE_BOOL: return ((const unsigned char *)storage)[index] != 0;
     case ATTUNE_I32: return ((const int32_t *)storage)[index];
+    case REF_WIDE: return ((const long double *)storage)[index];
     default: return ((const float *)storage)[index];
     }
 }
 
 void ref_store(attune_dtype dtype, void *storage, int64_t index, long double value) {
-    switch (dtype) {
+    switch ((int)dtype) {
     case ATTUNE_F16: ((_Float16 *)storage)[index] = (_Float16)value; return;
     case ATTUNE_BF16: ((uint16_t *)storage)[index] = to_bf16(value); return;
     case ATTUNE_F64: ((double *)storage)[index] = (double)value; return;
     case ATTUNE_BOOL: ((unsigned char *)storage)[index] = value != 0; return;
     case ATTUNE_I32: ((int32_t *)storage)[index] = (int32_t)value; return;
+    case REF_WIDE: ((long double *)storage)[index] = value; return;
     default: ((float *)storage)[index] = (float)value; return;
     }
 }
 
-/* As a tensor of this type would give it back. */
-static long double rounded(attune_dtype dtype, long double value) {
-    double storage;
+long double ref_rounded(attune_dtype dtype, long double value) {
+    long double storage;
     ref_store(dtype, &storage, 0, value);
     return ref_load(dtype, &storage, 0);
 }
@@ -78,7 +80,8 @@ typedef struct reading {
         position_ids, row_ids, weights, parts, parts_lse;
     int64_t heads, group, dim, dim_v, seq_q, seq_kv, seq_new;
     double scale;
-    bool is_double; /* the arithmetic is f64 */
+    bool is_double;                      /* the arithmetic is f64 */
+    attune_dtype k_rounding, v_rounding; /* as in ref_call */
 } reading;
 
 static view find(const ref_call *c, const char *name) {
@@ -133,6 +136,8 @@ static reading read_call(const ref_call *c) {
         .seq_kv = p->seq_kv ? settled(p->seq_kv, a->seq_kv) : settled(p->seq_q, a->seq_kv ? a->seq_kv : a->seq_q),
         .seq_new = settled(p->seq_new, a->seq_new),
         .scale = isnan(p->softmax_scale) ? 1.0 / sqrt((double)p->head_dim) : p->softmax_scale,
+        .k_rounding = c->k_rounding,
+        .v_rounding = c->v_rounding,
     };
     r.is_double = p->softmax_precision
                       ? p->softmax_precision == ATTUNE_F64
@@ -192,6 +197,9 @@ static int64_t new_place(const entry *e, const view *fresh, int64_t head, int64_
     return place(fresh->tensor, e->q_batch, head, e->first_q + n, 0);
 }
 
+/* Keys that an earlier call has left in a cache. */
+static bool has_rotated_keys(const attune_problem *p) { return p->seq_new || p->kv_projected; }
+
 /* ---- Who sees whom ---- */
 
 static bool outside_window(const attune_problem *p, int64_t position, int64_t j) {
@@ -235,7 +243,7 @@ void ref_mark_seen(const ref_call *call, const ref_seen *seen) {
     const bool sees_all = r.p->weights_mode == ATTUNE_WEIGHTS_SCALED || r.p->weights_mode == ATTUNE_WEIGHTS_CAPPED;
     for (int64_t b = 0; b < call->arguments->batch; b++) {
         const entry e = open_entry(&r, b);
-        const int64_t keys = sees_all && !r.p->page_size && (!r.p->rotary_dim || r.p->seq_new) ? r.seq_kv : e.keys;
+        const int64_t keys = sees_all && !r.p->page_size && (!r.p->rotary_dim || has_rotated_keys(r.p)) ? r.seq_kv : e.keys;
         for (int64_t kv_head = 0; kv_head * r.group < r.heads; kv_head++)
             for (int64_t j = 0; j < keys; j++) {
                 bool is_seen = sees_all;
@@ -337,7 +345,7 @@ enum { NUM_BUFFERS = 7 }; /* of one computation; see attend */
 #undef NAME
 
 static void round_output(long double *dense, const view *v) {
-    for (int64_t i = 0; dense && i < elements(v->tensor); i++) dense[i] = rounded(v->tensor->dtype, dense[i]);
+    for (int64_t i = 0; dense && i < elements(v->tensor); i++) dense[i] = ref_rounded(v->tensor->dtype, dense[i]);
 }
 
 bool ref_attention(const ref_call *call, ref_result *result) {

@@ -13,7 +13,24 @@ typedef struct ref_call {
     const attune_arguments *arguments;
     const attune_tensor *tensors;
     size_t count;
+    const attune_mha_weights *weights; /* of a block: what packed_weights was made of, see ref_block.h */
+    /* Types that K (rotated) and V are rounded to before anything is computed with them. ATTUNE_DTYPE_DEFAULT: they are
+     * not. What goes through a cache is rounded to its type in any case. */
+    attune_dtype k_rounding, v_rounding;
 } ref_call;
+
+/* One more type of tensors, for what lies between the steps of a block: long double. */
+enum { REF_WIDE = ATTUNE_DTYPE_COUNT };
+
+/* How large the numbers inside of a block are, those that are not finite left out, and so what rounding can do to them:
+ * the losses are what one element can lose, in units of the arithmetic's epsilon. */
+typedef struct ref_block_scale {
+    double q_row, k_row; /* Euclidean lengths of the longest rows of q and of k as the scores see them */
+    double value;        /* the largest element of V */
+    double q_loss, k_loss, v_loss;
+    double out_loss; /* of the output projection alone, */
+    double out_gain; /* and how many times an error of all heads' results is in its result */
+} ref_block_scale;
 
 /* What the outputs should hold afterwards: dense, row-major in the order of each tensor's dims. What a call does not
  * write (tokens that no ragged entry owns, older keys of a cache) is what the output held before. */
@@ -23,6 +40,7 @@ typedef struct ref_result {
     /* The logarithm of each row of q over all its keys, [batch, heads, tokens], whether or not the problem wants it;
      * NULL if op is neither attention nor weights. What op = weights should get as lse. */
     long double *row_lse;
+    ref_block_scale scale; /* of a block */
 } ref_result;
 
 /* In double throughout, long double where the arithmetic is f64. false: out of memory. Hidden keys are never read in K
@@ -46,6 +64,8 @@ void ref_mark_seen(const ref_call *call, const ref_seen *seen);
 /* One number of a tensor of any dtype, by its index into the storage. */
 long double ref_load(attune_dtype dtype, const void *storage, int64_t index);
 void ref_store(attune_dtype dtype, void *storage, int64_t index, long double value);
+/* As a tensor of this type would give it back. */
+long double ref_rounded(attune_dtype dtype, long double value);
 size_t ref_dtype_bytes(attune_dtype dtype);
 
 #endif

@@ -38,16 +38,18 @@ static void NAME(load_key)(const reading *r, const entry *e, int64_t kv_head, in
         NAME(load_row)(row, &r->k_new, new_place(e, &r->k_new, kv_head, n), r->dim);
     else
         NAME(load_row)(row, &r->k, key_place(r, e, &r->k, kv_head, j), r->dim);
-    if (r->p->rotary_dim && (is_new || !r->p->seq_new)) {
+    if (r->p->rotary_dim && (is_new || !has_rotated_keys(r->p))) {
         int64_t position = j;
         if (r->position_ids.tensor) position = integer_at(&r->position_ids, e->q_batch, e->first_q + (is_new ? n : j));
         NAME(rotate)(r, e->number, position, row);
     }
+    if (r->k_rounding)
+        for (int64_t c = 0; c < r->dim; c++) row[c] = (REAL)ref_rounded(r->k_rounding, row[c]);
     if (!is_new) return;
     long double *const cache = result->k + dense_key_place(r, e, &r->k, kv_head, j);
     for (int64_t c = 0; c < r->dim; c++) {
         cache[c] = row[c];
-        row[c] = (REAL)rounded(r->k.tensor->dtype, row[c]);
+        row[c] = (REAL)ref_rounded(r->k.tensor->dtype, row[c]);
     }
 }
 
@@ -58,12 +60,14 @@ static void NAME(load_value)(const reading *r, const entry *e, int64_t kv_head, 
         for (int64_t c = 0; c < r->dim_v; c++) row[c] = key[c];
     } else if (n < 0) {
         NAME(load_row)(row, &r->v, key_place(r, e, &r->v, kv_head, j), r->dim_v);
+        if (r->v_rounding)
+            for (int64_t c = 0; c < r->dim_v; c++) row[c] = (REAL)ref_rounded(r->v_rounding, row[c]);
     } else {
         NAME(load_row)(row, &r->v_new, new_place(e, &r->v_new, kv_head, n), r->dim_v);
         long double *const cache = result->v + dense_key_place(r, e, &r->v, kv_head, j);
         for (int64_t c = 0; c < r->dim_v; c++) {
             cache[c] = row[c];
-            row[c] = (REAL)rounded(r->v.tensor->dtype, row[c]);
+            row[c] = (REAL)ref_rounded(r->v.tensor->dtype, row[c]);
         }
     }
 }
@@ -176,7 +180,7 @@ static void NAME(attend)(const reading *r, const entry *e, int64_t kv_head, REAL
     row = {.query = buffers[2], .dots = buffers[3], .scores = buffers[4], .shares = buffers[5], .totals = buffers[6]};
     /* Scores of hidden keys are weights like any other in some modes, and only then exist beyond the entry's keys:
      * where there are such keys, as stored. Elsewhere their products count as 0. */
-    const bool has_more = result->weights && !r->p->page_size && (!r->p->rotary_dim || r->p->seq_new);
+    const bool has_more = result->weights && !r->p->page_size && (!r->p->rotary_dim || has_rotated_keys(r->p));
     const int64_t scored = has_more ? r->weights.tensor->dims[3] : e->keys;
     for (int64_t j = scored; result->weights && j < r->weights.tensor->dims[3]; j++) row.dots[j] = 0;
     for (int64_t j = 0; j < scored; j++) {

@@ -62,7 +62,7 @@ static bool create_data(case_data *d, const check_case *c) {
 static bool run_references(const check_case *c, case_data *d, char *reason) {
     attune_tensor list[ATTUNE_MAX_TENSORS];
     const ref_call call = tensors_call(&d->interp, list);
-    if (!has_reference(c) || (ref_attention(&call, &d->wanted) && ref_attention_plain(&call, &d->plain))) return true;
+    if (!has_reference(c) || (ref_compute(&call, &d->wanted) && ref_compute_plain(&call, &d->plain))) return true;
     snprintf(reason, ATTUNE_MESSAGE_BYTES, "out of memory for the reference");
     return false;
 }

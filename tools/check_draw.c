@@ -34,6 +34,16 @@ static void draw_d_lanes(tool_random *random, attune_schedule *s) {
     s->kv_chunk = s->kv_tile * (int32_t)tool_random_range(random, 1, tool_random_chance(random, 50) ? 2 : 20);
 }
 
+static void draw_gemm(tool_random *random, attune_schedule *s) {
+    const bool is_deep = tool_random_chance(random, 50);
+    int most = 0; /* logarithm: vectors of a panel's tile */
+    while (s->lanes << (most + 1) <= 64) most++;
+    s->gemm_rows = pick(random, rows, 9);
+    s->gemm_vectors = 1 << tool_random_range(random, 0, most < 2 ? most : 2);
+    s->gemm_block = s->gemm_rows * (int32_t)tool_random_range(random, 1, 9);
+    s->gemm_depth = is_deep ? 0 : (int32_t)tool_random_range(random, 1, tool_random_chance(random, 50) ? 8 : 100);
+}
+
 /* Whether a random schedule of this strategy was found. */
 static bool try_strategy(attune_context *context, tool_random *random, attune_strategy strategy, check_case *c) {
     const attune_schedule chosen = c->schedule;
@@ -44,6 +54,7 @@ static bool try_strategy(attune_context *context, tool_random *random, attune_st
             draw_d_lanes(random, &s);
         else
             draw_q_lanes(random, &s);
+        if (c->problem.embed_dim) draw_gemm(random, &s);
         if (attune_schedule_check(context, &c->problem, &s) != ATTUNE_OK) continue;
         c->schedule = s;
         return true;

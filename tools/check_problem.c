@@ -1,40 +1,23 @@
 /* Random problems: sizes that are multiples of nothing, every layout, every feature and any of them together. */
-#include "check_case.h"
+#include "check_draft.h"
 
-#include <string.h>
-
-/* A problem while it is drawn. rows, keys and fresh are the real lengths (of the longest entry), known at run time
- * only or when compiling. */
-typedef struct draft {
-    tool_random *random;
-    attune_problem *p;
-    call_sizes *sizes;
-    int64_t rows, keys, fresh;
-    int rate; /* percent: of each feature. Few features tell which one is broken, many meet each other */
-} draft;
-
-static bool chance(const draft *d, int percent) { return tool_random_chance(d->random, percent); }
-static bool has_feature(const draft *d) { return chance(d, d->rate); }
-static int64_t between(const draft *d, int64_t low, int64_t high) { return tool_random_range(d->random, low, high); }
+static bool chance(const draft *d, int percent) { return draft_chance(d, percent); }
+static bool has_feature(const draft *d) { return draft_feature(d); }
+static int64_t between(const draft *d, int64_t low, int64_t high) { return draft_between(d, low, high); }
 static int64_t larger(int64_t a, int64_t b) { return a > b ? a : b; }
 
 /* ---- Sizes ---- */
 
-static int64_t draw_size(const draft *d, int64_t limit) {
-    /* Small sizes meet most of the edges, large ones meet the loops between them. */
-    const int64_t top = chance(d, 40) ? 20 : chance(d, 60) ? 90 : limit;
-    return chance(d, 5) ? 1 : between(d, 1, top < limit ? top : limit);
-}
-
 static int64_t draw_head_dim(const draft *d) {
     static const int16_t usual[] = {1, 7, 40, 64, 72, 80, 96, 112, 128, 160, 256};
-    return chance(d, 30) ? usual[between(d, 0, 10)] : draw_size(d, 160);
+    return chance(d, 30) ? usual[between(d, 0, 10)] : draft_size(d, 160);
 }
 
 static double work(const draft *d) {
     const attune_problem *const p = d->p;
     return 2.0 * (double)(p->batch * p->num_heads * larger(d->rows, 1) * larger(d->keys, 1)) *
-           (double)(p->head_dim + p->head_dim_v);
+               (double)(p->head_dim + p->head_dim_v) +
+           draft_block_work(d);
 }
 
 static void draw_sizes(draft *d, double max_flops) {
@@ -43,14 +26,16 @@ static void draw_sizes(draft *d, double max_flops) {
     p->batch = chance(d, 60) ? 1 : between(d, 2, 4);
     p->num_kv_heads = chance(d, 40) ? 1 : between(d, 2, 4);
     p->num_heads = p->num_kv_heads * group_sizes[between(d, 0, 7)];
-    d->rows = chance(d, 25) ? between(d, 1, 4) : draw_size(d, 400);
-    d->keys = chance(d, 30) ? d->rows : draw_size(d, 400);
+    d->rows = chance(d, 25) ? between(d, 1, 4) : draft_size(d, 400);
+    d->keys = chance(d, 30) ? d->rows : draft_size(d, 400);
     p->head_dim = draw_head_dim(d);
     p->head_dim_v = chance(d, 50) ? p->head_dim : draw_head_dim(d);
+    if (d->block) draft_block(d);
     while (work(d) > max_flops) {
-        int64_t *const sizes[] = {&d->rows, &d->keys, &p->head_dim, &p->head_dim_v, &p->batch};
+        int64_t *const sizes[] = {&d->rows,      &d->keys,         &p->head_dim,    &p->head_dim_v, &p->batch,
+                                  &p->embed_dim, &p->kv_embed_dim, &p->v_embed_dim, &p->out_dim,    &p->low_rank};
         int64_t *largest = sizes[0];
-        for (int i = 1; i < 5; i++)
+        for (size_t i = 1; i < sizeof sizes / sizeof *sizes; i++)
             if (*sizes[i] > *largest) largest = sizes[i];
         if (*largest <= 1) break;
         *largest = larger(*largest * 2 / 3, 1);
@@ -72,6 +57,7 @@ static void draw_dynamic(draft *d) {
         p->seq_kv = ATTUNE_DYNAMIC;
         if (chance(d, 30)) p->max_seq_kv = d->keys + between(d, 1, 100);
     }
+    if (d->block) draft_tie_lengths(d);
 }
 
 static void draw_dtypes(const draft *d) {
@@ -83,6 +69,7 @@ static void draw_dtypes(const draft *d) {
         if (chance(d, 20)) p->k_dtype = types[between(d, 0, 3)];
         if (chance(d, 20)) p->v_dtype = types[between(d, 0, 3)];
         if (chance(d, 20)) p->bias_dtype = types[between(d, 0, 3)];
+        if (d->block && chance(d, 30)) p->w_dtype = types[between(d, 0, 3)];
     }
     if (chance(d, 10)) p->softmax_precision = ATTUNE_F64;
 }
@@ -148,7 +135,10 @@ static void draw_masks(draft *d) {
 static void draw_append(draft *d) {
     attune_problem *const p = d->p;
     d->fresh = chance(d, 40) ? d->rows : between(d, 1, larger(d->rows, 4));
-    if (chance(d, 25)) {
+    if (d->block == BLOCK_SELF_CACHE) {
+        d->fresh = d->rows;
+        p->seq_new = p->seq_q;
+    } else if (chance(d, 25)) {
         if (chance(d, 10)) d->fresh = 0;
         p->seq_new = ATTUNE_DYNAMIC;
     } else {
@@ -186,7 +176,7 @@ static void fit_rotary(draft *d) {
     const bool has_keys = p->op != ATTUNE_ROTARY;
     if (p->has_position_ids && has_keys && p->is_ragged && !p->seq_new && (p->page_size || p->has_kv_lens))
         p->has_position_ids = 0;
-    if (p->has_position_ids && has_keys && !p->is_ragged) {
+    if (p->has_position_ids && has_keys && !p->is_ragged && !p->kv_projected) {
         const int64_t keys = p->seq_new ? p->seq_new : p->seq_kv, length = p->seq_new ? d->fresh : d->keys;
         if (keys != p->seq_q || length != d->rows) p->has_position_ids = 0;
     }
@@ -207,10 +197,11 @@ static void set_ragged_sizes(draft *d) {
     if (p->seq_new || p->rotary_dim) d->keys = larger(d->keys, s->total_q);
     s->total_kv = p->batch * d->keys - between(d, 0, p->batch * d->keys / 2);
     if (p->seq_new || p->rotary_dim) s->total_kv = larger(s->total_kv, s->total_q);
+    if (d->block == BLOCK_SELF) s->total_kv = 0; /* x has the keys */
     /* The longest entry decides how a mask or a row of ids lies in memory, so its length is given with them. */
     const bool has_rows = p->has_position_ids || p->attn_mask_dims[3] || p->attn_bias_dims[3];
     if (has_rows || chance(d, 50)) s->seq_q = larger(d->rows, 1);
-    if (has_rows || chance(d, 50)) s->seq_kv = larger(d->keys, 1);
+    if (d->block != BLOCK_SELF && (has_rows || chance(d, 50))) s->seq_kv = larger(d->keys, 1);
 }
 
 static void set_page_sizes(draft *d) {
@@ -237,11 +228,11 @@ static void set_sizes(draft *d) {
         set_ragged_sizes(d);
     } else {
         if (p->seq_q == ATTUNE_DYNAMIC) s->seq_q = d->rows;
-        if (p->seq_kv == ATTUNE_DYNAMIC) s->seq_kv = d->keys;
+        if (p->seq_kv == ATTUNE_DYNAMIC && d->block != BLOCK_SELF) s->seq_kv = d->keys;
         /* The tables of a paged cache tell the longest length, unless something else is laid out by it. */
         const bool has_columns = p->weights_mode || p->has_position_ids || p->attn_mask_dims[3] || p->attn_bias_dims[3];
         if (s->seq_kv && p->page_size && p->has_kv_lens && !has_columns && chance(d, 40)) s->seq_kv = 0;
-        if (p->seq_new == ATTUNE_DYNAMIC) s->seq_new = d->fresh;
+        if (p->seq_new == ATTUNE_DYNAMIC && d->block != BLOCK_SELF_CACHE) s->seq_new = d->fresh;
     }
     if (p->page_size) set_page_sizes(d);
     if (p->rotary_dim) set_rotary_sizes(d);
@@ -255,10 +246,11 @@ static void draw_attention(draft *d) {
     p->has_lse = chance(d, 50);
     draw_scores(d);
     p->is_ragged = has_feature(d);
-    if (has_feature(d)) draw_append(d);
-    if (has_feature(d)) draw_pages(d);
+    const bool appends = d->block == BLOCK_SELF_CACHE || d->block == BLOCK_CROSS_CACHE;
+    if (d->block ? appends : has_feature(d)) draw_append(d);
+    if (has_feature(d) && (!d->block || draft_has_caches(d))) draw_pages(d);
     p->has_kv_lens = p->has_kv_lens || has_feature(d);
-    if (p->head_dim_v <= p->head_dim && has_feature(d)) p->v_in_k = 1;
+    if (p->head_dim_v <= p->head_dim && !p->v_embed_dim && has_feature(d)) p->v_in_k = 1;
     if (p->v_in_k) p->v_dtype = ATTUNE_DTYPE_DEFAULT;
     if (p->head_dim > 1 && !p->v_in_k && has_feature(d)) draw_rotary(d);
     if (p->is_ragged) p->seq_q = p->seq_kv = ATTUNE_DYNAMIC;
@@ -316,84 +308,46 @@ static bool is_refused(const attune_problem *p) {
     return false;
 }
 
+static block_kind draw_kind(const draft *d) {
+    static const struct {
+        block_kind kind;
+        int until; /* percent */
+    } kinds[] = {{BLOCK_SELF, 35},        {BLOCK_SELF_CACHE, 53}, {BLOCK_CROSS, 68},
+                 {BLOCK_CROSS_CACHE, 78}, {BLOCK_PROJECTED, 90},  {BLOCK_LOW_RANK, 100}};
+    const int64_t percent = between(d, 1, 100);
+    size_t i = 0;
+    while (percent > kinds[i].until) i++;
+    return kinds[i].kind;
+}
+
 static void draw_once(tool_random *random, double max_flops, attune_problem *p, call_sizes *sizes) {
     static const int8_t rates[] = {0, 0, 6, 15, 30};
-    draft d = {random, p, sizes, 0, 0, 0, rates[tool_random_range(random, 0, 4)]};
+    draft d = {random, p, sizes, 0, 0, 0, rates[tool_random_range(random, 0, 4)], BLOCK_NONE};
     *p = (attune_problem)ATTUNE_PROBLEM_INIT;
     *sizes = (call_sizes){0};
+    if (chance(&d, 33)) d.block = draw_kind(&d);
     draw_sizes(&d, max_flops);
-    const int64_t op = between(&d, 1, 100);
+    const int64_t op = d.block ? 100 : between(&d, 1, 100);
     p->op = op <= 6 ? ATTUNE_WEIGHTS : op <= 11 ? ATTUNE_ROTARY : op <= 16 ? ATTUNE_MERGE : ATTUNE_ATTENTION;
     draw_dtypes(&d);
-    switch (p->op) {
-    case ATTUNE_WEIGHTS: draw_weights(&d); break;
-    case ATTUNE_ROTARY: draw_rotary_op(&d); break;
-    case ATTUNE_MERGE: draw_merge(&d); break;
-    default: draw_attention(&d); break;
-    }
+    if (d.block == BLOCK_LOW_RANK)
+        draft_low_rank(&d);
+    else
+        switch (p->op) {
+        case ATTUNE_WEIGHTS: draw_weights(&d); break;
+        case ATTUNE_ROTARY: draw_rotary_op(&d); break;
+        case ATTUNE_MERGE: draw_merge(&d); break;
+        default: draw_attention(&d); break;
+        }
     fit_rotary(&d);
     set_sizes(&d);
-}
-
-/* ---- Strides ---- */
-
-/* Strides of dims in a random order of the inner axes, with gaps or without. */
-static void draw_strides(tool_random *random, const attune_tensor *t, int64_t *strides) {
-    static const int8_t orders[][4] = {{0, 1, 2, 3}, {0, 2, 1, 3}, {1, 0, 2, 3}, {2, 0, 1, 3}};
-    const int8_t *const order = orders[tool_random_range(random, 0, 3)];
-    const bool has_gaps = tool_random_chance(random, 50);
-    int64_t next = tool_random_chance(random, 15) ? tool_random_range(random, 2, 3) : 1;
-    for (int at = 3; at >= 0; at--) {
-        const int axis = order[at];
-        if (axis >= t->rank) continue;
-        strides[axis] = next;
-        next *= larger(t->dims[axis], 1);
-        if (has_gaps) next += tool_random_range(random, 0, 9);
-    }
-    /* One head or one batch entry of an input may serve all. */
-    if (!t->is_output && tool_random_chance(random, 10)) strides[tool_random_range(random, 0, 1)] = 0;
-}
-
-static int64_t *strides_of(attune_problem *p, const char *name) {
-    const struct {
-        const char *name;
-        int64_t *strides;
-    } all[] = {
-        {"q", p->q_strides},
-        {"k", p->k_strides},
-        {"v", p->v_strides},
-        {"out", p->out_strides},
-        {"lse", p->lse_strides},
-        {"attn_mask", p->attn_mask_strides},
-        {"attn_bias", p->attn_bias_strides},
-        {"k_new", p->k_new_strides},
-        {"v_new", p->v_new_strides},
-        {"weights", p->weights_strides},
-    };
-    for (size_t i = 0; i < sizeof all / sizeof *all; i++)
-        if (strcmp(all[i].name, name) == 0) return all[i].strides;
-    return NULL;
-}
-
-static bool draw_all_strides(tool_random *random, attune_problem *p, const call_sizes *sizes) {
-    attune_tensor list[ATTUNE_MAX_TENSORS];
-    attune_arguments arguments = {.struct_size = sizeof arguments};
-    size_t count = 0;
-    if (attune_arguments_init(&arguments, p) != ATTUNE_OK) return false;
-    sizes_apply(sizes, &arguments);
-    if (attune_tensors(p, &arguments, list, &count) != ATTUNE_OK) return false;
-    if (tool_random_chance(random, 50)) return true;
-    for (size_t i = 0; i < count; i++) {
-        int64_t *const strides = strides_of(p, list[i].name);
-        if (strides && tool_random_chance(random, 60)) draw_strides(random, &list[i], strides);
-    }
-    return true;
+    if (d.block) draft_leave_out(&d);
 }
 
 bool check_draw_problem(tool_random *random, double max_flops, attune_problem *problem, call_sizes *sizes) {
     do draw_once(random, max_flops, problem, sizes);
     while (is_refused(problem));
-    if (attune_problem_check(problem) == ATTUNE_OK && draw_all_strides(random, problem, sizes)) return true;
+    if (attune_problem_check(problem) == ATTUNE_OK && check_draw_strides(random, problem, sizes)) return true;
     char *const text = problem_text(problem);
     char sizes_text[SIZES_TEXT];
     char doing[ATTUNE_MESSAGE_BYTES];

@@ -42,23 +42,31 @@ static int64_t extent(const tensors *t, const char *name, int dim) {
 }
 
 /* No score of the call is larger than this (Cauchy and Schwarz), whatever is added to the product. */
-static double largest_score(const tensors *t) {
+static double scale_of(const attune_problem *p) {
+    return isnan(p->softmax_scale) ? 1 / sqrt((double)p->head_dim) : fabs(p->softmax_scale);
+}
+
+static double longest_key(const tensors *t, const ref_block_scale *block) {
+    return fmax(block->k_row, fmax(longest_row(tensors_find(t, "k")), longest_row(tensors_find(t, "k_new"))));
+}
+
+static double largest_score(const tensors *t, const ref_block_scale *block) {
     const attune_problem *const p = &t->problem;
     if (p->op == ATTUNE_MERGE) return largest_finite(tensors_find(t, "parts_lse"));
-    const double scale = isnan(p->softmax_scale) ? 1 / sqrt((double)p->head_dim) : fabs(p->softmax_scale);
-    const double key = fmax(longest_row(tensors_find(t, "k")), longest_row(tensors_find(t, "k_new")));
-    const double tokens = (double)(extent(t, "q", 2) + extent(t, "k", 2) + t->arguments.max_pages * p->page_size);
+    const double query = fmax(block->q_row, longest_row(tensors_find(t, "q")));
+    const double tokens = (double)(extent(t, "q", 2) + extent(t, "x", 1) + extent(t, "x_kv", 1) + extent(t, "k", 2) +
+                                   t->arguments.max_pages * p->page_size);
     const double distance = tokens + fabs((double)p->causal_offset) + 8;
-    return scale * longest_row(tensors_find(t, "q")) * key + largest_finite(tensors_find(t, "attn_bias")) +
+    return scale_of(p) * query * longest_key(t, block) + largest_finite(tensors_find(t, "attn_bias")) +
            largest_finite(tensors_find(t, "alibi_slopes")) * distance + largest_finite(tensors_find(t, "sinks"));
 }
 
 /* Of whatever the output is a mean or a rotation of. */
-static double largest_value(const tensors *t) {
+static double largest_value(const tensors *t, const ref_block_scale *block) {
     if (t->problem.op == ATTUNE_ROTARY) return 2 * largest_finite(tensors_find(t, "q"));
     if (t->problem.op == ATTUNE_MERGE) return largest_finite(tensors_find(t, "parts"));
-    return fmax(largest_finite(tensors_find(t, t->problem.v_in_k ? "k" : "v")),
-                largest_finite(tensors_find(t, t->problem.v_in_k ? "k_new" : "v_new")));
+    return fmax(block->value, fmax(largest_finite(tensors_find(t, t->problem.v_in_k ? "k" : "v")),
+                                   largest_finite(tensors_find(t, t->problem.v_in_k ? "k_new" : "v_new"))));
 }
 
 static double epsilon_of(attune_dtype dtype) {
@@ -107,14 +115,23 @@ static bool is_good(long double got, long double wanted, const bound *b) {
     return fabsl(got - wanted) <= (long double)b->absolute + (long double)b->relative * fabsl(wanted);
 }
 
-/* `rows`: the logarithms of the rows, NULL if it does not matter; those of empty rows are skipped. */
-static bool compare(const tensors *t, const char *name, const long double *wanted, const long double *rows,
+/* Whether a row of the output is, or is made of, one that sees no key. */
+static bool is_empty_row(const tensors *t, const tensor *out, const long double *row_lse, int64_t row) {
+    if (out->info.rank == 4) return row_lse[row] == -(long double)INFINITY;
+    const int64_t tokens = out->info.dims[1], heads = t->problem.num_heads;
+    for (int64_t head = 0; head < heads; head++)
+        if (row_lse[(row / tokens * heads + head) * tokens + row % tokens] == -(long double)INFINITY) return true;
+    return false;
+}
+
+/* `row_lse`: the logarithms of the rows, of which empty ones are skipped; NULL: none is. */
+static bool compare(const tensors *t, const char *name, const long double *wanted, const long double *row_lse,
                     const bound *b, char *reason) {
     const tensor *const one = tensors_find(t, name);
     if (!one || !wanted) return true;
     const int64_t count = elements(one), columns = one->info.dims[one->info.rank - 1];
     for (int64_t i = 0; i < count; i++) {
-        if (rows && rows[i / columns] == -(long double)INFINITY) continue;
+        if (row_lse && is_empty_row(t, one, row_lse, i / columns)) continue;
         const long double got = element(one, i);
         if (is_good(got, wanted[i], b)) continue;
         snprintf(reason, ATTUNE_MESSAGE_BYTES, "%s is off at element %lld: %.9Lg instead of %.9Lg (limit %.3g)", name,
@@ -177,31 +194,57 @@ void check_add_errors(check_errors *sum, const check_errors *e) {
     sum->count += e->count;
 }
 
+typedef struct bounds {
+    bound out, lse, weights, keys, values;
+    double score; /* the largest */
+} bounds;
+
+/* How much rounding can do: every score is off by some epsilons of the largest that can occur, and a weight by as much
+ * relatively. The plain implementation shows how much of that this data really suffers. What is computed and goes
+ * through a cache may be rounded to either side there. */
+static bounds bounds_of(const tensors *t, const ref_result *wanted, double plain_max) {
+    const attune_problem *const p = &t->problem;
+    const ref_block_scale *const block = &wanted->scale; /* zeros if there is none */
+    const bool is_block = ref_is_block(p);
+    const double epsilon = epsilon_of(p->softmax_precision), tiny = tiny_of(p->dtype);
+    const double score = largest_score(t, block), value = largest_value(t, block);
+    const bool has_cache = p->seq_new || (is_block && p->reproducible);
+    const double cached_k = has_cache && (is_block || p->rotary_dim) ? epsilon_of(p->k_dtype) : 0;
+    const double cached_v = has_cache && is_block ? epsilon_of(p->v_in_k ? p->k_dtype : p->v_dtype) : 0;
+    const double q_loss = block->q_loss, k_loss = block->k_loss, v_loss = p->v_in_k ? k_loss : block->v_loss;
+    const double projected = q_loss * longest_key(t, block) + k_loss * block->q_row;
+    const double off = 4 * epsilon * (4 + score) + 4 * cached_k * score +
+                       2 * epsilon * scale_of(p) * sqrt((double)p->head_dim) * projected;
+    double out = off * value + epsilon * v_loss + cached_v * value;
+    if (is_block && !p->no_out_projection) out = out * block->out_gain + epsilon * block->out_loss;
+    const double rotated = 8 * epsilon * largest_finite(tensors_find(t, "k_new"));
+    const double appended = epsilon * (8 * block->k_row + k_loss);
+    return (bounds){
+        .out = {4 * plain_max + out + tiny, 2 * epsilon_of(p->dtype), false},
+        .lse = {off, 4 * epsilon, false},
+        .weights = {off + tiny, 2 * epsilon_of(p->dtype), false},
+        .keys = {cached_k > 0 ? rotated + appended + tiny_of(p->k_dtype) : 0, 2 * cached_k, false},
+        .values = {cached_v > 0 ? epsilon * v_loss + tiny_of(p->v_dtype) : 0, 2 * cached_v, false},
+        .score = score,
+    };
+}
+
 bool check_reference(const tensors *t, const ref_result *wanted, const ref_result *plain, input_kind inputs,
                      check_errors *errors, char reason[ATTUNE_MESSAGE_BYTES]) {
-    const attune_problem *const p = &t->problem;
     const bool by_class = inputs == INPUT_NONFINITE;
     check_errors own = {0};
     add_errors(t, wanted, plain, &own);
-    /* How much rounding can do: every score is off by some epsilons of the largest that can occur, and a weight by as
-     * much relatively. The plain implementation shows how much of that this data really suffers. A rotated key that
-     * goes through the cache may be rounded to either side there. */
-    const double epsilon = epsilon_of(p->softmax_precision), score = largest_score(t), value = largest_value(t);
-    const double cached = p->rotary_dim && p->seq_new ? epsilon_of(p->k_dtype) : 0;
-    const double off = 4 * epsilon * (4 + score) + 4 * cached * score;
-    const bound out = {4 * own.plain_max + off * value + tiny_of(p->dtype), 2 * epsilon_of(p->dtype), by_class};
-    const bound lse = {off, 4 * epsilon, by_class};
-    const bound weights = {off + tiny_of(p->dtype), 2 * epsilon_of(p->dtype), by_class};
-    const double rotated = 8 * epsilon * largest_finite(tensors_find(t, "k_new")) + tiny_of(p->k_dtype);
-    const bound keys = {cached ? rotated : 0, 2 * cached, by_class};
-    const bound values = {0, 0, by_class};
+    bounds b = bounds_of(t, wanted, own.plain_max);
+    b.out.by_class = b.lse.by_class = b.weights.by_class = b.keys.by_class = b.values.by_class = by_class;
     /* With NaN and infinities about, an empty row may have lost its last key to an infinite score. */
     const long double *const rows = by_class ? wanted->row_lse : NULL;
-    if (!compare(t, "out", wanted->out, rows, &out, reason) || !compare(t, "lse", wanted->lse, NULL, &lse, reason) ||
-        !compare(t, "weights", wanted->weights, NULL, &weights, reason) ||
-        !compare(t, "k", wanted->k, NULL, &keys, reason) || !compare(t, "v", wanted->v, NULL, &values, reason))
+    if (!compare(t, "out", wanted->out, rows, &b.out, reason) ||
+        !compare(t, "lse", wanted->lse, NULL, &b.lse, reason) ||
+        !compare(t, "weights", wanted->weights, NULL, &b.weights, reason) ||
+        !compare(t, "k", wanted->k, NULL, &b.keys, reason) || !compare(t, "v", wanted->v, NULL, &b.values, reason))
         return false;
     /* Scores of many thousands (slopes at huge distances) leave nothing of a weight but rounding. */
-    if (errors && !by_class && score * epsilon < 1e-3) check_add_errors(errors, &own);
+    if (errors && !by_class && b.score * epsilon_of(t->problem.softmax_precision) < 1e-3)
+        check_add_errors(errors, &own);
     return true;
 }

@@ -31,6 +31,11 @@ static const size_field size_fields[] = {
     OF_PROBLEM(window_right, 0),
     OF_PROBLEM(global_tokens, 1),
     OF_PROBLEM(causal_offset, 0),
+    OF_PROBLEM(embed_dim, 1),
+    OF_PROBLEM(kv_embed_dim, 1),
+    OF_PROBLEM(v_embed_dim, 1),
+    OF_PROBLEM(out_dim, 1),
+    OF_PROBLEM(low_rank, 1),
     OF_CALL(seq_q),
     OF_CALL(seq_kv),
     OF_CALL(seq_new),
@@ -103,10 +108,14 @@ static const size_t flags[] = {
     FLAG(causal_align),     FLAG(dtype),
     FLAG(k_dtype),          FLAG(v_dtype),
     FLAG(bias_dtype),       FLAG(softmax_precision),
-    FLAG(weights_mode),
+    FLAG(weights_mode),     FLAG(low_rank_heads),
+    FLAG(low_rank_shared),  FLAG(is_cross),
+    FLAG(kv_projected),     FLAG(no_out_projection),
+    FLAG(w_dtype),
 };
-static const size_t wide[] = {FLAG(causal_offset), FLAG(global_tokens), FLAG(page_size), FLAG(max_seq_q),
-                              FLAG(max_seq_kv),    FLAG(seq_new),       FLAG(rotary_dim)};
+static const size_t wide[] = {FLAG(causal_offset), FLAG(global_tokens), FLAG(page_size),  FLAG(max_seq_q),
+                              FLAG(max_seq_kv),    FLAG(seq_new),       FLAG(rotary_dim), FLAG(embed_dim),
+                              FLAG(kv_embed_dim),  FLAG(v_embed_dim),   FLAG(out_dim),    FLAG(low_rank)};
 static const struct {
     size_t offset, bytes;
 } arrays[] = {
@@ -114,6 +123,7 @@ static const struct {
     ARRAY(q_strides),     ARRAY(k_strides),         ARRAY(v_strides),         ARRAY(out_strides),
     ARRAY(lse_strides),   ARRAY(attn_mask_strides), ARRAY(attn_bias_strides), ARRAY(k_new_strides),
     ARRAY(v_new_strides), ARRAY(weights_strides),   ARRAY(attn_mask_dims),    ARRAY(attn_bias_dims),
+    ARRAY(x_strides),     ARRAY(x_kv_strides),      ARRAY(x_v_strides),
 #undef ARRAY
 };
 enum {
@@ -170,10 +180,13 @@ static bool simplify_other(check_case *c, int move) {
         return true;
     case 15: shrink_lengths(c, true); return true;
     case 16: shrink_lengths(c, false); return true;
+    case 17:
+        if (p->embed_dim && !p->head_dim) p->head_dim = p->embed_dim / p->num_heads;
+        return true;
     default: break;
     }
     /* The dims of masks one by one. */
-    const int dim = move - 17;
+    const int dim = move - 18;
     int64_t *const dims = dim < 4 ? p->attn_mask_dims : p->attn_bias_dims;
     if (dim < 8 && dims[3]) dims[dim % 4] = 1;
     return dim < 8;

@@ -18,8 +18,8 @@ typedef struct bench_options {
     bool json;
 } bench_options;
 
-/* What is measured when no problem is named: even shapes small and large, one of odd sizes, one causal, and decoding
- * with a short cache and a long one. */
+/* What is measured when no problem is named: even shapes small and large, one of odd sizes, one causal, decoding with a
+ * short cache and a long one, and whole blocks of an encoder. */
 static const char *const default_problems[] = {
     "num_heads=12,seq_q=512,head_dim=64",
     "num_heads=32,seq_q=512,head_dim=128",
@@ -28,6 +28,9 @@ static const char *const default_problems[] = {
     "num_heads=16,seq_q=1024,head_dim=64,is_causal=1",
     "num_heads=32,num_kv_heads=8,seq_q=1,seq_kv=512,head_dim=128",
     "num_heads=32,num_kv_heads=8,seq_q=1,seq_kv=4096,head_dim=128",
+    "embed_dim=768,num_heads=12,seq_q=128",
+    "embed_dim=768,num_heads=12,seq_q=512",
+    "embed_dim=1024,num_heads=16,seq_q=512",
 };
 
 static const struct argp_option options[] = {
@@ -147,7 +150,7 @@ int cmd_bench(int argc, char **argv) {
         options,
         parse,
         "[PROBLEM…]",
-        "Measures problems, or a set of seven without any, in interleaved rounds, and the CPU's multiply-add peak "
+        "Measures problems, or a set of ten without any, in interleaved rounds, and the CPU's multiply-add peak "
         "between the rounds, as well as how fast a buffer is read that is as large as all a call touches. The roofline "
         "is "
         "the longer of the two times that these allow. Causal problems count the allowed pairs only. The spread is the "

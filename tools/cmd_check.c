@@ -173,14 +173,21 @@ static bool run_random(const check_options *o, check_machine *machine, check_tot
     return true;
 }
 
-/* Products of the two matrices, masks or not: an interpreter and two references go through them one by one. */
+/* Products of the two matrices, masks or not, and of a block's projections: an interpreter and two references go
+ * through them one by one. */
 static double work_of(const tensors *t) {
-    const tensor *const q = tensors_find(t, "q"), *const k = tensors_find(t, "k");
+    const tensor *const q = tensors_find(t, "q"), *const k = tensors_find(t, "k"), *const x = tensors_find(t, "x");
     const attune_problem *const p = &t->problem;
-    if (!q || !k) return 0;
-    const int64_t keys = p->page_size ? t->arguments.max_pages * p->page_size : k->info.dims[2];
-    const double queries = (double)q->info.dims[0] * (double)q->info.dims[1] * (double)q->info.dims[2];
-    return 2 * queries * (double)keys * (double)(p->head_dim + p->head_dim_v);
+    const tensor *const from = tensors_find(t, "x_kv") ? tensors_find(t, "x_kv") : x;
+    const tensor *const packed = tensors_find(t, "packed_weights"), *const rows = q ? q : x;
+    if (!rows || (!k && !x)) return 0;
+    const int64_t keys = p->page_size ? t->arguments.max_pages * p->page_size
+                         : k          ? k->info.dims[2]
+                                      : from->info.dims[1];
+    const double tokens = (double)rows->info.dims[0] * (double)rows->info.dims[q ? 2 : 1];
+    const double pairs = tokens * (double)t->arguments.num_heads * (double)(p->low_rank ? p->low_rank : keys);
+    const double products = packed ? (tokens + (double)from->info.dims[0] * (double)from->info.dims[1]) : 0;
+    return 2 * pairs * (double)(p->head_dim + p->head_dim_v) + 2 * products * (double)(packed ? packed->count : 0);
 }
 
 /* A check of no numbers passes: whoever left a size out by mistake should know. */

@@ -66,6 +66,9 @@ static int emit(const compile_options *o, attune_context *context, const attune_
 }
 
 static int show(const compile_options *o, const attune_problem *problem, const attune_kernel_info *info, double us) {
+    size_t packed = 0; /* bytes of a block's weights */
+    if (problem->embed_dim && attune_packed_weights_size(problem, &packed) != ATTUNE_OK)
+        return tool_library_error(NULL);
     char *const text = problem_text(problem), *const schedule = schedule_text(&info->schedule);
     char a[TABLE_NUMBER_BYTES], b[TABLE_NUMBER_BYTES];
     int code = TOOL_OK;
@@ -73,11 +76,13 @@ static int show(const compile_options *o, const attune_problem *problem, const a
         tool_error("out of memory");
         code = TOOL_FAILED;
     } else if (o->json) {
-        code = tool_print_json(json_pack("{s:i, s:s, s:s, s:s, s:s, s:s, s:f, s:f, s:I, s:I}", "schema", 1, "problem",
-                                         text, "schedule", schedule, "key", info->key, "isa", info->isa, "origin",
-                                         tool_origin_name(info->origin), "acquire_ms", us * 1e-3, "compile_ms",
-                                         info->compile_ms, "code_bytes", (json_int_t)info->code_bytes, "scratch_bytes",
-                                         (json_int_t)info->scratch_bytes));
+        json_t *const j = json_pack("{s:i, s:s, s:s, s:s, s:s, s:s, s:f, s:f, s:i, s:I, s:I}", "schema", 1, "problem",
+                                    text, "schedule", schedule, "key", info->key, "isa", info->isa, "origin",
+                                    tool_origin_name(info->origin), "acquire_ms", us * 1e-3, "compile_ms",
+                                    info->compile_ms, "phases", (int)info->num_phases, "code_bytes",
+                                    (json_int_t)info->code_bytes, "scratch_bytes", (json_int_t)info->scratch_bytes);
+        if (j && packed) json_object_set_new(j, "packed_weights_bytes", json_integer((json_int_t)packed));
+        code = tool_print_json(j);
     } else {
         table *const t = table_create("ll", NULL);
         table_cell(t, "problem");
@@ -88,6 +93,10 @@ static int show(const compile_options *o, const attune_problem *problem, const a
         table_cell(t, "%s, %s of code in %u phase%s, %s of scratch a thread", info->isa,
                    table_bytes(info->code_bytes, a), info->num_phases, info->num_phases == 1 ? "" : "s",
                    table_bytes(info->scratch_bytes, b));
+        if (packed) {
+            table_cell(t, "weights");
+            table_cell(t, "%s packed", table_bytes(packed, a));
+        }
         table_cell(t, "schedule");
         table_cell(t, "%s", schedule);
         table_cell(t, "from");

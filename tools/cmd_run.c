@@ -31,7 +31,11 @@ static const struct argp_option options[] = {
     {"q", TOOL_KEY_Q, "F.npy", 0, "Queries [batch,] num_heads, seq_q, head_dim", 0},
     {"k", TOOL_KEY_K, "F.npy", 0, "Keys [batch,] num_kv_heads, seq_kv, head_dim", 0},
     {"v", TOOL_KEY_V, "F.npy", 0, "Values [batch,] num_kv_heads, seq_kv, head_dim_v", 0},
-    {"tensor", TOOL_KEY_TENSOR, "NAME=F.npy", 0, "Any other input: attn_mask, kv_lens, block_table, cos ...", 0},
+    {"tensor", TOOL_KEY_TENSOR, "NAME=F.npy", 0,
+     "Any other input: attn_mask, kv_lens, block_table, cos ...; of a block x, x_kv ..., q_weight, q_bias, qkv_weight "
+     "...",
+     0},
+    {"layout", TOOL_KEY_LAYOUT, "out_in|in_out", 0, "Dims of a block's weights: [out, in] (default) or [in, out]", 0},
     {"sizes", TOOL_KEY_SIZES, "K=N,...", 0, "Run-time sizes that the files do not tell, such as seq_kv=512", 0},
     {"output", 'o', "F.npy", 0, "Write the result here; - is standard output", 0},
     {"lse", TOOL_KEY_LSE, "F.npy", 0, "Write the logarithms of the sums of exponentials here; - is standard output", 0},
@@ -101,6 +105,7 @@ static error_t parse(int key, char *argument, struct argp_state *state) {
         add_output(o, state, argument, path);
         return 0;
     }
+    case TOOL_KEY_LAYOUT: o->files.layout = tool_parse_layout(state, argument); return 0;
     case TOOL_KEY_SIZES: o->sizes = argument; return 0;
     case TOOL_KEY_EXPECT: o->expect = argument; return 0;
     case TOOL_KEY_SCHEDULE: o->schedule = argument; return 0;
@@ -181,7 +186,7 @@ static bool compare_reference(const tensors *t, run_report *r) {
     const ref_call call = tensors_call(t, list);
     const tensor *const one = tensors_find(t, main_output(&t->problem));
     ref_result wanted;
-    if (!ref_attention(&call, &wanted)) {
+    if (!ref_compute(&call, &wanted)) {
         tool_error("out of memory for the check");
         return false;
     }
@@ -196,11 +201,19 @@ static bool compare_reference(const tensors *t, run_report *r) {
     return true;
 }
 
+static bool check_weights(const tensors *t) {
+    if (!tensors_find(t, "packed_weights") || t->weights.tensor[ATTUNE_Q_WEIGHT].data ||
+        t->weights.tensor[ATTUNE_QKV_WEIGHT].data)
+        return true;
+    tool_error("--check needs the weights themselves: packed_weights is in an order that only kernels know");
+    return false;
+}
+
 static bool check(const tensors *t, attune_context *context, const attune_schedule *schedule, run_report *r) {
     char difference[DIFFERENCE_TEXT];
     tensors other;
     /* The copies hold what the gaps hold, which must stay the same too. Appending twice is appending once. */
-    if (!tensors_share(&other, t)) return false;
+    if (!check_weights(t) || !tensors_share(&other, t)) return false;
     const bool ran = tensors_run(&other, context, NULL, schedule, ATTUNE_ENGINE_INTERPRETER) == ATTUNE_OK;
     if (!ran) tool_library_error("the interpreter failed");
     r->same_bits = ran && tensors_same_outputs(t, &other, difference);
@@ -365,16 +378,17 @@ out:
 }
 
 int cmd_run(int argc, char **argv) {
-    static const struct argp argp = {
-        options,
-        parse,
-        "[PROBLEM]",
-        "Computes attention on arrays in .npy files (little-endian, C order). Sizes that PROBLEM does not name come "
-        "from the files; with layout=bshd in PROBLEM those of q, k, v and the result hold [batch,] seq, heads, dim. "
-        "`attune compile --emit=ir PROBLEM` shows which tensors a problem has.",
-        tool_common_children,
-        NULL,
-        NULL};
+    static const struct argp argp = {options,
+                                     parse,
+                                     "[PROBLEM]",
+                                     "Computes attention, or with embed_dim a whole block, on arrays in .npy files "
+                                     "(little-endian, C order). Sizes that "
+                                     "PROBLEM does not name come from the files; with layout=bshd in PROBLEM those of "
+                                     "q, k, v and the result hold [batch,] seq, heads, dim. "
+                                     "`attune compile --emit=ir PROBLEM` shows which tensors a problem has.",
+                                     tool_common_children,
+                                     NULL,
+                                     NULL};
     run_options o = {.engine = ATTUNE_ENGINE_JIT};
     call_sizes sizes = {0};
     attune_problem problem;

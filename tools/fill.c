@@ -1,5 +1,5 @@
 /* The contents of inputs: numbers of each kind, and masks, lengths and tables that fit the sizes. */
-#include "tensors.h"
+#include "fill.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -11,14 +11,14 @@ static const char *const kind_names[INPUT_KIND_COUNT] = {
 
 const char *input_kind_name(input_kind kind) { return kind_names[kind]; }
 
-static long double draw_odd(tool_random *random) {
+long double fill_odd(tool_random *random) {
     static const float odd[] = {NAN, INFINITY, -INFINITY};
     return odd[tool_random_range(random, 0, 2)];
 }
 
 /* Powers of two at which the type overflows, nearly, and at which its denormals begin. */
 static int largest_exponent(attune_dtype dtype) { return dtype == ATTUNE_F16 ? 13 : dtype == ATTUNE_F64 ? 1000 : 126; }
-static int denormal_exponent(attune_dtype dtype) {
+int fill_denormal_exponent(attune_dtype dtype) {
     return dtype == ATTUNE_F16 ? -18 : dtype == ATTUNE_F64 ? -1030 : -130;
 }
 
@@ -28,9 +28,9 @@ static long double draw(input_kind kind, attune_dtype dtype, bool is_value, tool
     case INPUT_LARGE: return is_value ? normal : 4 * normal;
     case INPUT_OVERFLOW:
         return is_value ? normal : ldexpl(normal, (int)tool_random_range(random, 4, largest_exponent(dtype)));
-    case INPUT_DENORMAL: return tool_random_chance(random, 50) ? ldexpl(normal, denormal_exponent(dtype)) : normal;
+    case INPUT_DENORMAL: return tool_random_chance(random, 50) ? ldexpl(normal, fill_denormal_exponent(dtype)) : normal;
     case INPUT_CONSTANT: return is_value ? roundl(normal) : 0.5L * (long double)tool_random_chance(random, 50);
-    case INPUT_NONFINITE: return tool_random_chance(random, 2) ? draw_odd(random) : normal;
+    case INPUT_NONFINITE: return tool_random_chance(random, 2) ? fill_odd(random) : normal;
     default: return normal;
     }
 }
@@ -41,6 +41,15 @@ static void fill_numbers(tensor *one, input_kind kind, bool is_value, tool_rando
 }
 
 static int64_t row_length(const attune_tensor *info) { return info->rank ? info->dims[info->rank - 1] : 1; }
+
+/* Inputs of a block. One odd number spoils all that is projected from its row, so they are rare. */
+static void fill_tokens(tensor *one, input_kind kind, tool_random *random) {
+    const int64_t columns = row_length(&one->info);
+    fill_numbers(one, kind == INPUT_NONFINITE ? INPUT_ORDINARY : kind, false, random);
+    for (int64_t at = 0; kind == INPUT_NONFINITE && at + columns <= (int64_t)one->count; at += columns)
+        if (tool_random_chance(random, 8))
+            ref_store(one->info.dtype, one->data, at + tool_random_range(random, 0, columns - 1), fill_odd(random));
+}
 
 /* Any byte but 0 means true. Whole runs of columns are all kept or all hidden now and then. */
 static void fill_mask(tensor *one, tool_random *random) {
@@ -120,11 +129,18 @@ static int64_t fewest_keys(const tensors *t, int64_t b) {
 
 static int64_t smaller(int64_t a, int64_t b) { return a < b ? a : b; }
 
+/* The tokens of each entry's keys: without caches, those of a block's x are its keys too. */
+static int32_t *cumulative_keys(const tensors *t) {
+    const attune_problem *const p = &t->problem;
+    const bool are_queries = ref_is_block(p) && !p->is_cross && !p->seq_new && !p->kv_projected;
+    return integers(t, are_queries ? "cu_seqlens_q" : "cu_seqlens_kv");
+}
+
 /* The most keys that an entry may have; b -1: before cu_seqlens_kv is there. A length of the call that only tables tell
  * is a bound where it is given. */
 static int64_t most_keys(const tensors *t, int64_t b) {
     const attune_problem *const p = &t->problem;
-    const int32_t *const cu = integers(t, "cu_seqlens_kv");
+    const int32_t *const cu = cumulative_keys(t);
     const bool is_open = cu || (p->page_size && p->has_kv_lens);
     int64_t most = p->seq_kv;
     if (p->seq_kv == ATTUNE_DYNAMIC) most = is_open && !t->arguments.seq_kv ? INT32_MAX : t->arguments.seq_kv;
@@ -248,6 +264,10 @@ static void fill_one(tensors *t, tensor *one, input_kind kind, tool_random *rand
         fill_integers(one, 0, a->rotary_positions - 1, random);
     else if (is_named(one, "row_ids"))
         fill_integers(one, 0, entry_rows(t, 0) - 1, random);
+    else if (is_named(one, "x") || is_named(one, "x_kv") || is_named(one, "x_v"))
+        fill_tokens(one, kind, random);
+    else if (is_named(one, "keys_low") || is_named(one, "values_low"))
+        fill_floats(one, 1 / sqrtf((float)row_length(&one->info)), 0, random);
     else
         fill_numbers(one, kind, is_named(one, "v") || is_named(one, "v_new") || is_named(one, "parts"), random);
 }
@@ -264,13 +284,20 @@ static bool has_angles(const tensors *t, int64_t b, int64_t rows, int64_t keys, 
     return base >= 0 && base + rows <= t->arguments.rotary_positions && keys <= t->arguments.rotary_positions;
 }
 
+/* Rows of K, wherever they come from; 0 if there are none. */
+static int64_t key_rows(const tensors *t) {
+    const tensor *const k = tensors_find(t, "k"), *const x_kv = tensors_find(t, "x_kv"),
+                        *const x = tensors_find(t, "x");
+    return k ? k->info.dims[2] : x_kv ? x_kv->info.dims[1] : x ? x->info.dims[1] : 0;
+}
+
 /* Whether the reference can go through the call. One that cannot be filled soundly is left to the library to refuse. */
 static bool is_sound(const tensors *t) {
     const attune_problem *const p = &t->problem;
-    const tensor *const k = tensors_find(t, "k");
-    const int32_t *const cu = integers(t, "cu_seqlens_kv");
-    for (int64_t b = 0; k && b < t->arguments.batch; b++) {
-        int64_t fresh, room = p->page_size ? t->arguments.max_pages * p->page_size : k->info.dims[2];
+    const bool has_keys = tensors_find(t, "k") || tensors_find(t, "x");
+    const int32_t *const cu = cumulative_keys(t);
+    for (int64_t b = 0; has_keys && b < t->arguments.batch; b++) {
+        int64_t fresh, room = p->page_size ? t->arguments.max_pages * p->page_size : key_rows(t);
         const int64_t rows = entry_rows(t, b), keys = entry_keys(t, b, &fresh);
         if (p->page_size && !t->arguments.num_pages) room = 0;
         if (cu) room = smaller(room, cu[b + 1] - cu[b]);
@@ -286,7 +313,7 @@ static bool fill_lse(tensors *t) {
     attune_tensor list[ATTUNE_MAX_TENSORS];
     const ref_call call = tensors_call(t, list);
     ref_result result;
-    if (!ref_attention(&call, &result)) return false;
+    if (!ref_compute(&call, &result)) return false;
     int64_t dims[4], strides[4];
     tensor_shape(&lse->info, dims, strides);
     const long double *from = result.row_lse;
@@ -298,52 +325,13 @@ static bool fill_lse(tensors *t) {
     return true;
 }
 
-/* ---- What nobody sees ---- */
-
-static unsigned char *zeros(const tensor *one, bool *good) {
-    unsigned char *const bytes = one ? calloc(one->count + 1, 1) : NULL;
-    *good = *good && (bytes || !one);
-    return bytes;
-}
-
-static void plant(tensor *one, const unsigned char *seen, tool_random *random) {
-    if (!one) return;
-    for (size_t i = 0; i < one->count; i++)
-        if (!seen[i] && tool_random_chance(random, 60))
-            ref_store(one->info.dtype, one->data, (int64_t)i, draw_odd(random));
-    /* One that some rows see: theirs is the only result that it may spoil. */
-    if (one->count && tool_random_chance(random, 30))
-        ref_store(one->info.dtype, one->data, tool_random_range(random, 0, (int64_t)one->count - 1), (long double)NAN);
-}
-
-static bool plant_hidden(tensors *t, tool_random *random) {
-    tensor *const k = tensors_find(t, "k"), *const v = tensors_find(t, "v");
-    tensor *const k_new = tensors_find(t, "k_new"), *const v_new = tensors_find(t, "v_new");
-    bool good = true;
-    const ref_seen seen = {zeros(k, &good), zeros(v, &good), zeros(k_new, &good), zeros(v_new, &good)};
-    if (good && k) {
-        attune_tensor list[ATTUNE_MAX_TENSORS];
-        const ref_call call = tensors_call(t, list);
-        ref_mark_seen(&call, &seen);
-        plant(k, seen.k, random);
-        plant(v, seen.v, random);
-        plant(k_new, seen.k_new, random);
-        plant(v_new, seen.v_new, random);
-    }
-    free(seen.k);
-    free(seen.v);
-    free(seen.k_new);
-    free(seen.v_new);
-    return good;
-}
-
 bool tensors_fill(tensors *t, input_kind kind, uint64_t seed) {
     /* Lengths of queries come first, those of keys in tokens next: what follows depends on them. Each tensor has a
      * stream of its own, so that one can be dropped without changing the others. */
     static const char *const first[] = {"cu_seqlens_q", "cu_seqlens_kv"};
     for (size_t n = 0; n < 2 + t->count; n++) {
         tensor *const one = n < 2 ? tensors_find(t, first[n]) : &t->list[n - 2];
-        if (!one || !one->info.is_input) continue;
+        if (!one || !one->info.is_input || is_named(one, "packed_weights")) continue;
         if (n >= 2 && (is_named(one, first[0]) || is_named(one, first[1]))) continue;
         uint64_t name = 0;
         for (const char *c = one->info.name; *c; c++) name = name * 131 + (unsigned char)*c;
@@ -351,8 +339,9 @@ bool tensors_fill(tensors *t, input_kind kind, uint64_t seed) {
         fill_one(t, one, kind, &random, seed);
     }
     tool_random random = {seed ^ 0x2545f4914f6cdd1du};
+    if (!fill_weights(t, kind, seed)) return false;
     if (!is_sound(t)) return true;
-    if ((kind != INPUT_HIDDEN || plant_hidden(t, &random)) && fill_lse(t)) return true;
+    if ((kind != INPUT_HIDDEN || fill_hidden(t, &random)) && fill_lse(t)) return true;
     tool_error("out of memory for the reference");
     return false;
 }

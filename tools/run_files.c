@@ -6,7 +6,7 @@
 bool files_add(run_file *list, size_t *count, const char *name, const char *path) {
     size_t at = 0;
     while (at < *count && strcmp(list[at].name, name) != 0) at++;
-    if (at == ATTUNE_MAX_TENSORS) return false;
+    if (at == FILES_MAX) return false;
     list[at] = (run_file){.name = name, .path = path};
     if (at == *count) ++*count;
     return true;
@@ -58,7 +58,8 @@ static void swap_heads(int64_t dims[4]) {
     dims[2] = other;
 }
 
-/* The dims of q, k or v in the order batch, heads, rows, columns, wherever its file has them. */
+/* The dims of q, k or v in the order batch, heads, rows, columns, wherever its file has them. Inputs of a block have
+ * one "head". */
 typedef struct shape {
     const char *path; /* NULL: there is no such file */
     int64_t dims[4];
@@ -72,7 +73,7 @@ static bool wrong_type(const run_file *file, const char *what, attune_dtype dtyp
 }
 
 static bool read_shape(const run_files *files, const char *name, const char *dtype_name, attune_dtype dtype,
-                       bool may_be_empty, shape *s) {
+                       size_t rank, bool may_be_empty, shape *s) {
     const run_file *const file = files_find(files->inputs, files->num_inputs, name);
     char text[NPY_SHAPE_TEXT];
     *s = (shape){.path = NULL};
@@ -80,14 +81,16 @@ static bool read_shape(const run_files *files, const char *name, const char *dty
     const npy_header *const h = &file->array.header;
     if (h->type != files_type(dtype)) return wrong_type(file, dtype_name, dtype);
     npy_print_shape(h->rank, h->shape, text);
-    if (h->rank != 3 && h->rank != 4) {
-        tool_error("%s: shape %s has %zu dimensions instead of 4, or 3 for a batch of one", file->path, text, h->rank);
+    if (h->rank != rank && h->rank != rank - 1) {
+        tool_error("%s: shape %s has %zu dimensions instead of %zu, or %zu for a batch of one", file->path, text,
+                   h->rank, rank, rank - 1);
         return false;
     }
     s->path = file->path;
-    s->dims[0] = h->rank == 4 ? h->shape[0] : 1;
-    memcpy(s->dims + 1, h->shape + (h->rank - 3), 3 * sizeof *s->dims);
-    if (files->is_bshd) swap_heads(s->dims);
+    s->dims[0] = h->rank == rank ? h->shape[0] : 1;
+    s->dims[1] = 1;
+    memcpy(s->dims + 5 - rank, h->shape + (h->rank - (rank - 1)), (rank - 1) * sizeof *s->dims);
+    if (files->is_bshd && rank == 4) swap_heads(s->dims);
     for (int i = 0; i < 4; i++)
         if (s->dims[i] < 1 && !may_be_empty) {
             tool_error("%s: shape %s holds no element", file->path, text);
@@ -103,8 +106,23 @@ static bool agree(const char *what, int64_t expected, const char *source, int64_
 }
 
 typedef struct shapes {
-    shape q, k, v;
+    shape q, k, v, x, x_kv, x_v;
 } shapes;
+
+static bool check_block_shapes(const attune_problem *p, const shapes *s) {
+    const char *const text = "the problem";
+    const int64_t seq_q = p->seq_q == ATTUNE_DYNAMIC ? s->x.dims[2] : p->seq_q;
+    const int64_t of_problem = p->seq_new ? p->seq_new : p->seq_kv;
+    const int64_t keys = of_problem == ATTUNE_DYNAMIC ? s->x_kv.dims[2] : of_problem;
+    return agree("batch", p->batch, text, s->x.dims[0], s->x.path) &&
+           agree("seq_q", seq_q, text, s->x.dims[2], s->x.path) &&
+           agree("embed_dim", p->embed_dim, text, s->x.dims[3], s->x.path) &&
+           agree(p->seq_new ? "seq_new" : "seq_kv", keys, text, s->x_kv.dims[2], s->x_kv.path) &&
+           agree("kv_embed_dim", p->kv_embed_dim, text, s->x_kv.dims[3], s->x_kv.path) &&
+           agree("v_embed_dim", p->v_embed_dim, text, s->x_v.dims[3], s->x_v.path) &&
+           agree("batch", s->x.dims[0], s->x.path, s->x_kv.dims[0], s->x_kv.path) &&
+           agree("batch", s->x.dims[0], s->x.path, s->x_v.dims[0], s->x_v.path);
+}
 
 /* Dense batches only: what the files of q, k and v must have in common with the text and each other. */
 static bool check_shapes(const attune_problem *p, const shapes *s) {
@@ -122,7 +140,23 @@ static bool check_shapes(const attune_problem *p, const shapes *s) {
            agree("batch", s->q.dims[0], s->q.path, s->v.dims[0], s->v.path) &&
            agree("head_dim", s->q.dims[3], s->q.path, s->k.dims[3], s->k.path) &&
            agree("num_kv_heads", s->k.dims[1], s->k.path, s->v.dims[1], s->v.path) &&
-           agree("seq_kv", s->k.dims[2], s->k.path, s->v.dims[2], s->v.path);
+           agree("seq_kv", s->k.dims[2], s->k.path, s->v.dims[2], s->v.path) &&
+           (!p->embed_dim || check_block_shapes(p, s));
+}
+
+static void take_block_shapes(const attune_problem *said, const shapes *s, attune_problem *p) {
+    const bool is_dense = !said->is_ragged;
+    if (s->x.path) {
+        p->embed_dim = s->x.dims[3];
+        if (is_dense) p->batch = s->x.dims[0];
+        if (is_dense) p->seq_q = s->x.dims[2];
+    }
+    if (s->x_kv.path) {
+        p->is_cross = 1;
+        p->kv_embed_dim = s->x_kv.dims[3];
+        if (is_dense && !said->seq_new) p->seq_kv = s->x_kv.dims[2];
+    }
+    if (s->x_v.path) p->v_embed_dim = s->x_v.dims[3];
 }
 
 /* `said` is what the text alone says: it decides what the files' dims mean. */
@@ -139,6 +173,7 @@ static void take_shapes(const attune_problem *said, const shapes *s, attune_prob
         if (said->page_size == 0 && is_dense) p->seq_kv = s->k.dims[2];
     }
     if (s->v.path) p->head_dim_v = s->v.dims[3];
+    take_block_shapes(said, s, p);
     if (said->is_ragged) p->seq_q = p->seq_kv = ATTUNE_DYNAMIC;
 }
 
@@ -153,12 +188,17 @@ static void set_if_open(int64_t *size, int64_t value) {
     if (!*size) *size = value;
 }
 
+/* Keys come from the file of k, or are projected from that of x_kv or x: new ones where there are caches. */
 static void take_sizes(const run_files *files, const attune_problem *p, const shapes *s, call_sizes *sizes) {
-    if (p->seq_q == ATTUNE_DYNAMIC && !p->is_ragged) set_if_open(&sizes->seq_q, s->q.dims[2]);
-    if (p->seq_kv == ATTUNE_DYNAMIC && !p->is_ragged && !p->page_size) set_if_open(&sizes->seq_kv, s->k.dims[2]);
-    if (p->is_ragged) set_if_open(&sizes->total_q, s->q.dims[2]);
-    if (p->is_ragged && !p->page_size) set_if_open(&sizes->total_kv, s->k.dims[2]);
-    if (p->page_size) set_if_open(&sizes->num_pages, s->k.dims[0]);
+    const int64_t tokens_q = s->q.path ? s->q.dims[2] : s->x.dims[2];
+    const int64_t projected = s->x_kv.path ? s->x_kv.dims[2] : s->x.dims[2];
+    const int64_t tokens_kv = s->k.path ? s->k.dims[2] : projected;
+    if (p->seq_new == ATTUNE_DYNAMIC && p->embed_dim && !p->is_ragged) set_if_open(&sizes->seq_new, projected);
+    if (p->seq_q == ATTUNE_DYNAMIC && !p->is_ragged) set_if_open(&sizes->seq_q, tokens_q);
+    if (p->seq_kv == ATTUNE_DYNAMIC && !p->is_ragged && !p->page_size) set_if_open(&sizes->seq_kv, tokens_kv);
+    if (p->is_ragged) set_if_open(&sizes->total_q, tokens_q);
+    if (p->is_ragged && !p->page_size) set_if_open(&sizes->total_kv, tokens_kv);
+    if (p->page_size) set_if_open(&sizes->num_pages, dim_of(files, "k", 3));
     if (p->page_size) set_if_open(&sizes->max_pages, dim_of(files, "block_table", 0));
     if (p->seq_new == ATTUNE_DYNAMIC) set_if_open(&sizes->seq_new, dim_of(files, "k_new", files->is_bshd ? 2 : 1));
     if (p->num_rows == ATTUNE_DYNAMIC) set_if_open(&sizes->num_rows, dim_of(files, "row_ids", 0));
@@ -180,13 +220,18 @@ bool files_complete(const run_files *files, const char *text, attune_problem *pr
     const bool may_be_empty = said.seq_q == ATTUNE_DYNAMIC || said.seq_kv == ATTUNE_DYNAMIC || said.is_ragged;
     attune_problem types = said;
     problem_fill_defaults(&types);
-    if (!read_shape(files, "q", "dtype", types.dtype, may_be_empty, &s.q) ||
-        !read_shape(files, "k", "k_dtype", types.k_dtype, may_be_empty, &s.k) ||
-        !read_shape(files, "v", "v_dtype", types.v_dtype, may_be_empty, &s.v))
+    if (!read_shape(files, "q", "dtype", types.dtype, 4, may_be_empty, &s.q) ||
+        !read_shape(files, "k", "k_dtype", types.k_dtype, 4, may_be_empty, &s.k) ||
+        !read_shape(files, "v", "v_dtype", types.v_dtype, 4, may_be_empty, &s.v) ||
+        !read_shape(files, "x", "dtype", types.dtype, 3, may_be_empty, &s.x) ||
+        !read_shape(files, "x_kv", "dtype", types.dtype, 3, may_be_empty, &s.x_kv) ||
+        !read_shape(files, "x_v", "dtype", types.dtype, 3, may_be_empty, &s.x_v))
         return false;
+    if (files->weights) p.num_heads = 0; /* open: the weights may tell it, and 1 would compute something else */
     take_shapes(&said, &s, &p);
     /* What the text names overrides what the files gave, and is compared with it right below. */
     if (has_text) attune_problem_parse(text, &p);
+    if (files->weights && !files->weights->take_sizes(files->weights->user, &p)) return false;
     if (files_find(files->outputs, files->num_outputs, "lse")) p.has_lse = 1;
     problem_fill_defaults(&p);
     if (!p.is_ragged && !p.page_size && !check_shapes(&p, &s)) return false;
@@ -287,24 +332,65 @@ static bool load_one(const run_files *files, const run_file *file, tensor *one) 
     return kept;
 }
 
+/* ---- Weights of a block ---- */
+
+static attune_dtype dtype_of(npy_type type) {
+    for (int dtype = ATTUNE_F32; dtype < ATTUNE_DTYPE_COUNT; dtype++)
+        if (files_type((attune_dtype)dtype) == type) return (attune_dtype)dtype;
+    return ATTUNE_DTYPE_DEFAULT;
+}
+
+/* Whatever the files hold under the names of weights: the library says what is wrong with it. */
+static bool load_weights(const run_files *files, tensors *t) {
+    char text[NPY_SHAPE_TEXT];
+    t->weights.layout = files->layout;
+    for (int id = 0; id < ATTUNE_NUM_WEIGHTS; id++) {
+        const run_file *const file =
+            files_find(files->inputs, files->num_inputs, attune_weight_name((attune_weight_id)id));
+        attune_weight *const w = &t->weights.tensor[id];
+        *w = (attune_weight){.data = NULL};
+        if (!file) continue;
+        const npy_header *const h = &file->array.header;
+        if (h->rank < 1 || h->rank > 4) {
+            tool_error("%s: shape %s has %zu dimensions; a weight has from 1 to 4", file->path,
+                       npy_print_shape(h->rank, h->shape, text), h->rank);
+            return false;
+        }
+        *w = (attune_weight){.data = file->array.data, .dtype = dtype_of(h->type), .rank = (int)h->rank};
+        memcpy(w->dims, h->shape, h->rank * sizeof *w->dims);
+    }
+    return tensors_pack(t);
+}
+
+static bool is_weight(const run_files *files, const tensors *t, const char *name) {
+    for (int id = 0; id < ATTUNE_NUM_WEIGHTS; id++)
+        if (strcmp(attune_weight_name((attune_weight_id)id), name) == 0)
+            return tensors_find(t, "packed_weights") != NULL && !files->weights;
+    return false;
+}
+
 bool files_load(const run_files *files, tensors *t) {
+    bool has_weights = tensors_find(t, "packed_weights") != NULL;
     for (size_t i = 0; i < files->num_inputs; i++)
-        if (!tensors_find(t, files->inputs[i].name)) {
+        if (!tensors_find(t, files->inputs[i].name) && !is_weight(files, t, files->inputs[i].name)) {
             tool_error("%s: the problem has no tensor named %s", files->inputs[i].path, files->inputs[i].name);
             return false;
         }
     for (size_t i = 0; i < t->count; i++) {
         tensor *const one = &t->list[i];
         const run_file *const file = files_find(files->inputs, files->num_inputs, one->info.name);
-        if (!one->info.is_input && !file) continue;
+        const bool is_packed = strcmp(one->info.name, "packed_weights") == 0;
+        if ((!one->info.is_input || is_packed) && !file) continue;
         if (!one->info.is_input || !file) {
             tool_error(file ? "%s is an output of the problem, not an input" : "the problem needs --tensor %s=F.npy",
                        one->info.name);
             return false;
         }
         if (!load_one(files, file, one)) return false;
+        if (is_packed) has_weights = false;
     }
-    return true;
+    if (!has_weights) return true;
+    return files->weights ? files->weights->pack(files->weights->user, t) : load_weights(files, t);
 }
 
 /* ---- Tensors into files ---- */
@@ -326,7 +412,9 @@ void *files_gather(const run_files *files, const tensor *one, size_t *rank, int6
     tensors_gather(dense, strides, own, bytes, one->data);
     /* A batch of one that came without its dimension goes without it. */
     const run_file *const q = files_find(files->inputs, files->num_inputs, "q");
-    const bool drops = q && q->array.header.rank == 3 && own[0] == 1 && one->info.rank >= 3;
+    const run_file *const x = files_find(files->inputs, files->num_inputs, "x");
+    const bool has_none = (q && q->array.header.rank == 3) || (x && x->array.header.rank == 2);
+    const bool drops = has_none && own[0] == 1 && one->info.rank >= 3;
     *rank = (size_t)one->info.rank - drops;
     for (size_t d = 0; d < 4; d++) dims[d] = d < *rank ? own[d + drops] : 1;
     return dense;

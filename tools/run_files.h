@@ -5,16 +5,28 @@
 #include "npy.h"
 #include "tensors.h"
 
-/* One file and the tensor it is for. */
+/* Tensors, and the weights that make one of them. */
+enum { FILES_MAX = ATTUNE_MAX_TENSORS + ATTUNE_NUM_WEIGHTS };
+
+/* One file and the tensor or weight (by attune_weight_name) it is for. */
 typedef struct run_file {
     const char *name, *path;
     npy_array array; /* of inputs */
 } run_file;
 
+/* Weights of a block that come from elsewhere than files of their own. Both return false after a message. */
+typedef struct files_weights {
+    bool (*take_sizes)(void *user, attune_problem *problem); /* sets sizes that are still open, which is 0 */
+    bool (*pack)(void *user, tensors *t);                    /* fills packed_weights */
+    void *user;
+} files_weights;
+
 typedef struct run_files {
-    run_file inputs[ATTUNE_MAX_TENSORS], outputs[ATTUNE_MAX_TENSORS];
+    run_file inputs[FILES_MAX], outputs[FILES_MAX];
     size_t num_inputs, num_outputs;
-    bool is_bshd; /* files of q, k, v, k_new, v_new and out hold [batch,] seq, heads, dim */
+    attune_weight_layout layout;  /* of the weights of a block */
+    const files_weights *weights; /* NULL: they are among the inputs */
+    bool is_bshd;                 /* files of q, k, v, k_new, v_new and out hold [batch,] seq, heads, dim */
 } run_files;
 
 /* Notes a file, in place of one for the same tensor; false if there is no room. `name` must live on. */

@@ -35,22 +35,39 @@ static void bound_ragged_size(int64_t *size, int64_t *most) {
     *size = ATTUNE_DYNAMIC;
 }
 
+static void fill_block(attune_problem *p) {
+    if (!p->head_dim && p->num_heads) p->head_dim = p->embed_dim / p->num_heads;
+    if (!p->kv_embed_dim) p->kv_embed_dim = p->embed_dim;
+    if (p->kv_embed_dim != p->embed_dim) p->is_cross = 1;
+    if (p->kv_projected) p->is_cross = 0;
+    if (!p->out_dim && !p->no_out_projection) p->out_dim = p->embed_dim;
+    /* Keys and values that no cache holds are rounded to the types of one only where bits must not depend on that. */
+    if (!p->seq_new && !p->kv_projected && !p->reproducible) p->k_dtype = p->v_dtype = ATTUNE_DTYPE_DEFAULT;
+}
+
+static int64_t default_keys(const attune_problem *p) {
+    return p->page_size && p->has_kv_lens ? ATTUNE_DYNAMIC : p->seq_q;
+}
+
 void problem_fill_defaults(attune_problem *p) {
-    const bool has_keys = p->op == ATTUNE_ATTENTION || p->op == ATTUNE_WEIGHTS;
+    const bool is_block = ref_is_block(p), has_keys = is_block || p->op == ATTUNE_ATTENTION || p->op == ATTUNE_WEIGHTS;
+    if (is_block) fill_block(p);
     if (!p->num_kv_heads) p->num_kv_heads = p->num_heads;
     if (p->is_ragged) {
         bound_ragged_size(&p->seq_q, &p->max_seq_q);
         bound_ragged_size(&p->seq_kv, &p->max_seq_kv);
+        if (p->seq_new) p->seq_new = ATTUNE_DYNAMIC;
     }
-    if (!p->seq_kv && has_keys) p->seq_kv = p->page_size && p->has_kv_lens ? ATTUNE_DYNAMIC : p->seq_q;
+    if (!p->seq_kv && has_keys) p->seq_kv = default_keys(p);
     if (!p->head_dim_v) p->head_dim_v = p->head_dim;
     if (!p->dtype) p->dtype = ATTUNE_F32;
     /* What is said of tensors that are not there does not count. */
+    if (!p->w_dtype || !is_block) p->w_dtype = p->dtype;
     if (!p->k_dtype || !has_keys) p->k_dtype = p->dtype;
-    if (!p->v_dtype || p->op != ATTUNE_ATTENTION) p->v_dtype = p->v_in_k ? p->k_dtype : p->dtype;
+    if (!p->v_dtype || !has_keys || p->op == ATTUNE_WEIGHTS) p->v_dtype = p->v_in_k ? p->k_dtype : p->dtype;
     if (!p->bias_dtype || !has_keys || !has_dims(p->attn_bias_dims)) p->bias_dtype = p->dtype;
-    const bool is_f64 =
-        p->dtype == ATTUNE_F64 || p->k_dtype == ATTUNE_F64 || p->v_dtype == ATTUNE_F64 || p->bias_dtype == ATTUNE_F64;
+    const bool is_f64 = p->dtype == ATTUNE_F64 || p->k_dtype == ATTUNE_F64 || p->v_dtype == ATTUNE_F64 ||
+                        p->bias_dtype == ATTUNE_F64 || p->w_dtype == ATTUNE_F64;
     if (!p->softmax_precision) p->softmax_precision = is_f64 ? ATTUNE_F64 : ATTUNE_F32;
 }
 
@@ -94,6 +111,43 @@ static bool allocate(tensors *t, tensor *one) {
     return true;
 }
 
+/* Where keys are those of x, so is their number. */
+static void settle_self(const attune_problem *p, attune_arguments *a) {
+    if (!ref_is_block(p) || p->is_cross || p->kv_projected) return;
+    if (p->seq_new) {
+        a->seq_new = a->seq_q;
+    } else {
+        a->seq_kv = a->seq_q;
+        a->total_kv = a->total_q;
+    }
+}
+
+static bool open_weights(tensors *t) {
+    t->weights = (attune_mha_weights){.struct_size = sizeof t->weights};
+    if (!ref_is_block(&t->problem)) return true;
+    if (attune_mha_weights_init(&t->problem, ATTUNE_OUT_IN, &t->weights) == ATTUNE_OK) return true;
+    tool_library_error(NULL);
+    return false;
+}
+
+bool tensors_allocate_weight(tensors *t, attune_weight_id id) {
+    attune_weight *const w = &t->weights.tensor[id];
+    size_t count = 1;
+    for (int d = 0; d < w->rank; d++) count *= (size_t)w->dims[d];
+    t->owns_weights = true;
+    w->data = calloc(count, ref_dtype_bytes(w->dtype));
+    if (!w->data) tool_error("out of memory for %s", attune_weight_name(id));
+    return w->data != NULL;
+}
+
+bool tensors_pack(tensors *t) {
+    tensor *const packed = tensors_find(t, "packed_weights");
+    const size_t bytes = packed ? packed->count * ref_dtype_bytes(packed->info.dtype) : 0;
+    if (!packed || attune_pack_weights(&t->problem, &t->weights, packed->data, bytes) == ATTUNE_OK) return true;
+    tool_library_error(NULL);
+    return false;
+}
+
 bool tensors_create_sized(tensors *t, const attune_problem *problem, const call_sizes *sizes) {
     *t = (tensors){.problem = *problem, .arguments = {.struct_size = sizeof t->arguments}};
     attune_tensor infos[ATTUNE_MAX_TENSORS];
@@ -103,6 +157,8 @@ bool tensors_create_sized(tensors *t, const attune_problem *problem, const call_
         return false;
     }
     if (sizes) sizes_apply(sizes, &t->arguments);
+    settle_self(&t->problem, &t->arguments);
+    if (!open_weights(t)) return false;
     if (attune_tensors(problem, &t->arguments, infos, &t->count) != ATTUNE_OK) {
         tool_library_error(NULL);
         return false;
@@ -121,11 +177,13 @@ bool tensors_create(tensors *t, const attune_problem *problem) { return tensors_
 void tensors_free(tensors *t) {
     for (size_t i = 0; i < t->count; i++)
         if (t->list[i].is_owned) free(t->list[i].data);
+    for (int id = 0; id < ATTUNE_NUM_WEIGHTS && t->owns_weights; id++) free((void *)t->weights.tensor[id].data);
     *t = (tensors){.count = 0};
 }
 
 bool tensors_share(tensors *shared, const tensors *t) {
     *shared = *t;
+    shared->owns_weights = false;
     for (size_t i = 0; i < t->count; i++) shared->list[i].is_owned = false;
     for (size_t i = 0; i < t->count; i++) {
         if (!t->list[i].info.is_output) continue;
@@ -148,7 +206,8 @@ void tensors_arguments(const tensors *t, attune_arguments *arguments) { *argumen
 
 ref_call tensors_call(const tensors *t, attune_tensor list[ATTUNE_MAX_TENSORS]) {
     for (size_t i = 0; i < t->count; i++) list[i] = t->list[i].info;
-    return (ref_call){&t->problem, &t->arguments, list, t->count};
+    return (ref_call){
+        .problem = &t->problem, .arguments = &t->arguments, .tensors = list, .count = t->count, .weights = &t->weights};
 }
 
 attune_status tensors_run(const tensors *t, attune_context *context, const attune_kernel *kernel,

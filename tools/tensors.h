@@ -3,7 +3,7 @@
 #ifndef ATTUNE_TOOLS_TENSORS_H
 #define ATTUNE_TOOLS_TENSORS_H
 
-#include "ref_attention.h"
+#include "ref_block.h"
 #include "sizes.h"
 #include "tool.h"
 
@@ -14,7 +14,8 @@ bool problem_from_text(const char *text, attune_problem *problem);
 char *problem_text(const attune_problem *problem);
 char *schedule_text(const attune_schedule *schedule);
 
-/* Fills in the fields whose default depends on others: num_kv_heads, seq_kv, head_dim_v and dtypes. */
+/* Fills in the fields whose default depends on others: num_kv_heads, seq_kv, head_dim_v, dtypes and sizes of a block.
+ */
 void problem_fill_defaults(attune_problem *problem);
 
 typedef struct tensor {
@@ -30,6 +31,9 @@ typedef struct tensors {
     tensor list[ATTUNE_MAX_TENSORS];
     size_t count;
     bool fills_up; /* tensors_fill makes lengths as large as they may be, and shares no pages */
+    /* Of a block: what packed_weights is made of. No data: it was made elsewhere, and there is no reference. */
+    attune_mha_weights weights;
+    bool owns_weights; /* their memory goes with the tensors */
 } tensors;
 
 /* Zeroed storage of every tensor of the problem; an error message is printed on failure. `sizes` may be NULL. */
@@ -42,6 +46,12 @@ bool tensors_share(tensors *shared, const tensors *t);
 
 /* NULL if the problem has no such tensor. */
 tensor *tensors_find(const tensors *t, const char *name);
+
+/* Gives one of the weights of a block zeroed memory, in the shape that t->weights has for it. false after a message. */
+bool tensors_allocate_weight(tensors *t, attune_weight_id id);
+
+/* Makes packed_weights from t->weights. false after a message. */
+bool tensors_pack(tensors *t);
 
 /* A copy of t->arguments. */
 void tensors_arguments(const tensors *t, attune_arguments *arguments);

@@ -120,6 +120,12 @@ attune_engine tool_parse_engine(struct argp_state *state, const char *text) {
     return ATTUNE_ENGINE_INTERPRETER;
 }
 
+attune_weight_layout tool_parse_layout(struct argp_state *state, const char *text) {
+    if (strcmp(text, "out_in") == 0) return ATTUNE_OUT_IN;
+    if (strcmp(text, "in_out") != 0) argp_error(state, "--layout is 'out_in' or 'in_out', not '%s'", text);
+    return ATTUNE_IN_OUT;
+}
+
 attune_stage tool_parse_stage(struct argp_state *state, const char *text) {
     static const char *const names[] = {"ir", "lowered", "llvm", "asm", "obj", "image"};
     for (size_t i = 0; i < sizeof names / sizeof *names; i++)

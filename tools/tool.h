@@ -55,7 +55,8 @@ enum {
     TOOL_KEY_FTZ,
     TOOL_KEY_SAMPLES,
     TOOL_KEY_ARG,
-    TOOL_KEY_OUT
+    TOOL_KEY_OUT,
+    TOOL_KEY_LAYOUT
 };
 
 /* One line on stderr: "attune: " and the message, with a ? for each control character. */
@@ -80,6 +81,9 @@ attune_engine tool_parse_engine(struct argp_state *state, const char *text);
 
 /* "ir", "lowered", "llvm", "asm", "obj" or "image", or a usage error. */
 attune_stage tool_parse_stage(struct argp_state *state, const char *text);
+
+/* "out_in" or "in_out", or a usage error. */
+attune_weight_layout tool_parse_layout(struct argp_state *state, const char *text);
 
 const char *tool_engine_name(attune_engine engine);
 const char *tool_origin_name(attune_origin origin);

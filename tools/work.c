@@ -9,9 +9,17 @@ static int64_t settled(int64_t of_problem, int64_t of_call) {
     return of_problem == ATTUNE_DYNAMIC ? of_call : of_problem;
 }
 
+static bool is_attention(const attune_problem *p) { return p->op == ATTUNE_ATTENTION || p->op == ATTUNE_MHA; }
+
+/* A block whose keys are those of x, which no cache holds. */
+static bool is_plain_self(const attune_problem *p) {
+    return ref_is_block(p) && !p->is_cross && !p->seq_new && !p->kv_projected;
+}
+
 /* One entry of the batch. */
 typedef struct entry {
     int64_t rows, keys, fresh; /* fresh: of the keys, those that the call appends */
+    int64_t projected;         /* keys that a block computes */
     int64_t base;              /* position of query 0 */
 } entry;
 
@@ -21,8 +29,12 @@ static entry entry_of(const tensors *t, int64_t b) {
     entry e = {.rows = settled(p->seq_q, a->seq_q), .keys = settled(p->seq_kv, a->seq_kv)};
     if (p->is_ragged) e.rows = a->cu_seqlens_q[b + 1] - a->cu_seqlens_q[b];
     if (tensors_find(t, "cu_seqlens_kv")) e.keys = a->cu_seqlens_kv[b + 1] - a->cu_seqlens_kv[b];
+    if (p->is_ragged && is_plain_self(p)) e.keys = e.rows;
+    e.projected = e.keys;
     if (p->has_kv_lens) e.keys = a->kv_lens[b];
+    if (p->low_rank) e.keys = p->low_rank;
     if (p->seq_new) e.fresh = p->is_ragged ? e.rows : settled(p->seq_new, a->seq_new);
+    if (p->seq_new || p->kv_projected) e.projected = e.fresh;
     e.base = p->causal_offset + (p->has_causal_offsets ? a->causal_offsets[b] : 0);
     if (p->causal_align == ATTUNE_BOTTOM_RIGHT) e.base += e.keys - e.rows;
     return e;
@@ -61,6 +73,18 @@ static double entry_flops(const attune_problem *p, const entry *e) {
     return attune_problem_flops(&one);
 }
 
+/* What a block adds: a product for each element of its weights and each row. */
+static double projection_flops(const tensors *t, const entry *e) {
+    const attune_problem *const p = &t->problem;
+    const double q = (double)(p->num_heads * p->head_dim), k = (double)(p->num_kv_heads * p->head_dim);
+    const double v = p->v_in_k ? 0 : (double)(p->num_kv_heads * p->head_dim_v);
+    const double values_from = (double)(p->v_embed_dim ? p->v_embed_dim : p->kv_embed_dim);
+    const double rows = (double)larger(e->rows, 0), keys = (double)larger(e->projected, 0);
+    double products = rows * (double)p->embed_dim * q + keys * ((double)p->kv_embed_dim * k + values_from * v);
+    if (!p->no_out_projection) products += rows * (double)(p->num_heads * p->head_dim_v) * (double)p->out_dim;
+    return 2 * (products + (double)p->low_rank * keys * (k + v));
+}
+
 /* Of other operators: their lengths are those of the call. */
 static double whole_flops(const tensors *t) {
     attune_problem whole = t->problem;
@@ -85,16 +109,18 @@ static bool is_one_of(const char *name, const char *a, const char *b) {
 bool work_of_call(const tensors *t, call_work *work) {
     const attune_problem *const p = &t->problem;
     const bool has_keys = tensors_find(t, "k") != NULL;
+    const bool turns_keys = (has_keys || ref_is_block(p)) && !p->seq_new && !p->kv_projected;
     double keys = 0;        /* over all entries */
     int64_t most_turns = 0; /* rows of cos and sin that an entry can need */
     *work = (call_work){0};
     for (int64_t b = 0; b < t->arguments.batch; b++) {
         const entry e = entry_of(t, b);
         if (has_keys) keys += (double)seen_keys(p, &e);
-        most_turns = larger(most_turns, !has_keys || p->seq_new ? larger(e.rows, e.fresh) : larger(e.rows, e.keys));
-        if (p->op == ATTUNE_ATTENTION) work->flops += entry_flops(p, &e);
+        most_turns = larger(most_turns, larger(e.rows, turns_keys ? e.keys : e.fresh));
+        if (is_attention(p)) work->flops += entry_flops(p, &e);
+        if (ref_is_block(p)) work->flops += projection_flops(t, &e);
     }
-    if (p->op != ATTUNE_ATTENTION) work->flops = whole_flops(t);
+    if (!is_attention(p)) work->flops = whole_flops(t);
     for (size_t i = 0; i < t->count; i++) {
         const attune_tensor *const info = &t->list[i].info;
         double count = elements(info);
