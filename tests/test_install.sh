@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Installs into an empty prefix, builds examples/embed.c against it through pkg-config, and runs that and the installed
+# Installs into an empty prefix, builds the examples against it through pkg-config, and runs them and the installed
 # command with nothing else to find the library or its code generator by.
 set -u
 [ -z "${SANITIZE:-}" ] || { echo "1..0"; exit 77; } # a sanitized library needs a sanitized program
@@ -11,16 +11,16 @@ report() { # report STATUS NAME: one TAP line
     if [ "$1" -eq 0 ]; then echo "ok $number - $2"; else echo "not ok $number - $2"; fi
 }
 
-echo "1..7"
+echo "1..17"
 make --no-print-directory install PREFIX="$prefix" BUILD="$BUILD"
 report $? "make install"
 export PKG_CONFIG_PATH=$prefix/lib/pkgconfig
 [ "$(pkg-config --modversion attune)" = "$(sed -n 's/.*VERSION_STRING "\(.*\)"/\1/p' include/attune.h)" ]
 report $? "pkg-config knows the version"
 
-for example in embed decode; do
+for example in embed decode encoder decoder cross layers; do
     # shellcheck disable=SC2046 # its words are separate arguments
-    ${CC:-cc} -std=gnu11 -Wall -Wextra -Werror examples/$example.c $(pkg-config --cflags --libs attune) -pthread \
+    ${CC:-cc} -std=gnu11 -Wall -Wextra -Werror examples/$example.c $(pkg-config --cflags --libs attune) -pthread -lm \
         -o "$prefix/$example"
     report $? "$example.c builds against the installed library"
     LD_LIBRARY_PATH=$prefix/lib "$prefix/$example"
