@@ -32,6 +32,16 @@ static bool visible(const attune_problem *p, const entry *e, int64_t i, int64_t 
     return !(p->window_left >= 0 && j < at - p->window_left) && !(p->window_right >= 0 && j > at + p->window_right);
 }
 
+static bool keys_are_queries(const attune_problem *p) { return p->embed_dim && !p->is_cross; }
+
+static void random_block(attune_problem *p) {
+    p->embed_dim = 8;
+    p->is_cross = once_in(3);
+    if (p->is_cross) return;
+    p->seq_kv = p->seq_q;
+    if (p->seq_kv > 0) p->max_seq_kv = 0;
+}
+
 static attune_problem random_problem(void) {
     attune_problem p = ATTUNE_PROBLEM_INIT;
     p.batch = between(1, 3);
@@ -51,6 +61,7 @@ static attune_problem random_problem(void) {
     if (once_in(2)) p.window_right = between(0, 11);
     if (once_in(2)) p.global_tokens = between(0, 10);
     p.has_alibi_slopes = once_in(5);
+    if (once_in(4)) random_block(&p);
     return p;
 }
 
@@ -59,7 +70,12 @@ static entry random_entry(const attune_problem *p) {
     const int64_t most_q = p->seq_q > 0 ? p->seq_q : p->max_seq_q ? p->max_seq_q : 12;
     const int64_t most_kv = p->seq_kv > 0 ? p->seq_kv : p->max_seq_kv ? p->max_seq_kv : 12;
     entry e = {most_q, most_kv, between(-5, 5)};
-    if (p->seq_q < 0 || p->is_ragged) e.queries = between(0, most_q);
+    if (p->seq_q < 0 || p->is_ragged)
+        e.queries = between(0, keys_are_queries(p) && most_kv < most_q ? most_kv : most_q);
+    if (keys_are_queries(p)) {
+        e.keys = p->has_kv_lens ? between(0, e.queries) : e.queries;
+        return e;
+    }
     if (p->seq_kv < 0 || p->is_ragged || p->has_kv_lens) e.keys = between(0, most_kv);
     return e;
 }
@@ -97,7 +113,8 @@ static void test_flops(void **state) {
     (void)state;
     for (int n = 0; n < 20000; n++) {
         attune_problem p = random_problem(), c;
-        p.is_ragged = p.has_causal_offsets = p.has_kv_lens = 0;
+        p.is_ragged = p.has_causal_offsets = p.has_kv_lens = p.is_cross = 0;
+        p.embed_dim = 0;
         at_error err = {0};
         if (mha_canonicalize(&p, &c, &err)) fail_msg("%s", err.message);
         const entry e = random_entry(&p);

@@ -43,6 +43,17 @@ static const char *const problems[] = {
     "op=weights,seq_q=3,seq_kv=9,head_dim=8,weights=scaled",
     "op=rotary,batch=2,num_heads=3,seq_q=dynamic,head_dim=8,rotary_dim=4,position_ids=1",
     "op=merge,batch=2,num_heads=3,seq_q=5,head_dim=8,num_parts=4,lse=1",
+    "batch=2,embed_dim=12,num_heads=6,num_kv_heads=2,seq_q=5,lse=1,attn_mask=bqk,w_dtype=bf16",
+    "batch=2,embed_dim=12,kv_embed_dim=7,v_embed_dim=5,out_dim=9,num_heads=3,seq_q=dynamic,seq_kv=dynamic,dtype=f16",
+    "embed_dim=12,num_heads=3,seq_q=dynamic,max_seq_kv=9,attn_bias=qk,weights=softmax,is_causal=1",
+    "embed_dim=12,num_heads=3,seq_q=dynamic,seq_kv=9,seq_new=dynamic,kv_lens=1,x_strides=0:24:2",
+    "embed_dim=12,kv_embed_dim=7,num_heads=3,seq_q=1,seq_kv=9,seq_new=dynamic",
+    "ragged=1,batch=3,embed_dim=12,v_embed_dim=5,num_heads=3,rotary_dim=4,position_ids=1,attn_mask=qk",
+    "ragged=1,batch=3,embed_dim=12,kv_embed_dim=5,num_heads=3,max_seq_q=9,max_seq_kv=8",
+    "ragged=1,batch=3,embed_dim=12,num_heads=3,page_size=4,kv_lens=1,seq_new=1,v_in_k=1,head_dim_v=2",
+    "embed_dim=12,num_heads=3,seq_q=2,seq_kv=9,kv_projected=1,no_out_projection=1,head_dim_v=7",
+    "batch=2,embed_dim=12,num_heads=6,num_kv_heads=2,seq_q=5,low_rank=3,low_rank_heads=1,weights=scaled",
+    "embed_dim=12,num_heads=3,seq_q=5,low_rank=3,low_rank_shared=1,w_dtype=f64",
 };
 enum { NUM_PROBLEMS = sizeof problems / sizeof *problems };
 
@@ -155,6 +166,18 @@ static void test_declarations(void **state) {
           "block_table: i32[batch, max_pages] in"}},
         {"seq_q=dynamic,head_dim=4,short_masks=1,attn_mask=dynamic",
          {"assume mask_seq_kv <= seq_kv", "attn_mask: i8[batch, num_kv_heads, seq_q, mask_seq_kv]"}},
+        {"embed_dim=12,num_heads=6,num_kv_heads=2,seq_q=5,attn_mask=k,lse=1",
+         {"x: f32[batch, 5, 12] strides [x_sb, x_ss, 1] in", "o: f32[batch, 5, 12] strides [o_sb, o_ss, 1] out",
+          "lse: f32[batch, 6, 5] strides [lse_sb, lse_sh, 1] out", "attn_mask: i8[batch, 6, 5, 5]"}},
+        {"embed_dim=12,num_heads=3,seq_q=dynamic,max_seq_q=9,attn_bias=q",
+         {"assume seq_q <= 9", "x: f32[batch, seq_q, 12]", "attn_bias: f32[batch, 3, seq_q, seq_q]"}},
+        {"ragged=1,embed_dim=12,v_embed_dim=5,num_heads=3,dtype=bf16",
+         {"x: bf16[1, total_q, 12]", "x_v: bf16[1, total_q, 5]", "cu_seqlens_q: i32[batch + 1] in"}},
+        {"embed_dim=12,kv_embed_dim=7,num_heads=3,seq_q=1,seq_kv=9,seq_new=dynamic,k_dtype=f16",
+         {"x_kv: f32[batch, seq_new, 7]", "k: f16[batch, 3, 9, 4] strides [k_sb, k_sh, k_ss, 1] inout"}},
+        {"embed_dim=12,num_heads=3,seq_q=5,no_out_projection=1,low_rank=2,weights=softmax,w_dtype=f64",
+         {"o: f32[batch, 3, 5, 4] strides [o_sb, o_sh, o_ss, 1] out", "keys_low: f64[1, 2, 5] in",
+          "values_low: f64[1, 2, 5] in", "weights: f32[batch, 3, 5, 2]"}},
         {"op=merge,seq_q=5,head_dim=8,num_parts=4,lse=1",
          {"parts: f32[4, part_rows, 8] in", "parts_lse: f32[4, part_rows] in", "lse: f32[batch, num_kv_heads, 5]"}},
         {"op=weights,seq_q=5,head_dim=8,weights_average=1,row_ids=1,num_rows=2",
@@ -175,6 +198,26 @@ static void test_declarations(void **state) {
         at_string_free(&text);
         at_arena_free(&arena);
     }
+}
+
+/* Sizes of a block that are others in disguise: the table of queries serves keys as well. */
+static void test_keys_that_follow(void **state) {
+    (void)state;
+    at_arena arena;
+    at_arena_init(&arena, NULL);
+    mha_params params;
+    const attune_problem p = canonical("ragged=1,batch=3,embed_dim=12,num_heads=3");
+    const ir_kernel *kernel = declare(&arena, &p, &params);
+    assert_non_null(kernel);
+    assert_ptr_equal(params.tensor[MHA_CU_SEQLENS_KV], params.tensor[MHA_CU_SEQLENS_Q]);
+    assert_ptr_equal(params.size[MHA_TOTAL_KV], params.size[MHA_TOTAL_Q]);
+    assert_ptr_equal(params.size[MHA_SEQ_KV], params.size[MHA_SEQ_Q]);
+    assert_true(!mha_is_parameter(&p, MHA_TOTAL_KV) && !mha_is_parameter(&p, MHA_SEQ_KV));
+    const attune_problem cached = canonical("embed_dim=12,seq_q=dynamic,seq_kv=9,seq_new=dynamic");
+    assert_non_null(declare(&arena, &cached, &params));
+    assert_ptr_equal(params.size[MHA_SEQ_NEW], params.size[MHA_SEQ_Q]);
+    assert_true(!mha_is_parameter(&cached, MHA_SEQ_NEW) && !mha_is_parameter(&cached, MHA_KV_HEADS));
+    at_arena_free(&arena);
 }
 
 /* Where the pointers and strides of a call are found. */
@@ -208,6 +251,10 @@ static void test_strides(void **state) {
         {"num_heads=3,ragged=1,head_dim=8,page_size=4", MHA_K, {7, 3, 4, 8}, {96, 32, 8, 1}},
         {"num_heads=3,ragged=1,head_dim=8,lse=1", MHA_LSE, {1, 3, 5}, {15, 5, 1}},
         {"num_heads=3,seq_q=dynamic,head_dim=8,attn_mask=hk", MHA_ATTN_MASK, {2, 3, 5, 6}, {0, 6, 0, 1}},
+        {"num_heads=3,embed_dim=24,seq_q=dynamic", MHA_OUT, {2, 5, 24}, {120, 24, 1}},
+        {"num_heads=3,embed_dim=24,seq_q=dynamic,no_out_projection=1", MHA_OUT, {2, 3, 5, 8}, {120, 8, 24, 1}},
+        {"num_heads=3,embed_dim=24,ragged=1,no_out_projection=1", MHA_OUT, {1, 3, 5, 8}, {120, 8, 24, 1}},
+        {"num_heads=3,embed_dim=24,seq_q=4,seq_new=4,seq_kv=dynamic", MHA_K, {2, 3, 5, 8}, {120, 40, 8, 1}},
         {"num_heads=3,seq_q=dynamic,head_dim=8,attn_bias=q", MHA_ATTN_BIAS, {2, 3, 5, 6}, {0, 0, 1, 0}},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
@@ -228,6 +275,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_params_match_scalars),
         cmocka_unit_test(test_declarations),
+        cmocka_unit_test(test_keys_that_follow),
         cmocka_unit_test(test_offsets),
         cmocka_unit_test(test_strides),
     };
