@@ -228,7 +228,7 @@ typedef struct attune_problem {
     int64_t attn_mask_dims[4], attn_bias_dims[4]; /* [batch, num_heads, seq_q, seq_kv], each may be 1: the same for
                                                    * all. Zeros = absent; leading zeros count as 1 */
     int64_t rotary_dim;              /* even, <= head_dim; 0 = none. q, and k (or only k_new, where keys are appended:
-                                      * the others are taken to be rotated) */
+                                      * the others are taken to be rotated, as all are with kv_projected) */
     int rotary_interleaved;          /* 0: pairs (x[d], x[d + rotary_dim/2]); 1: pairs (x[2d], x[2d+1]) */
     int has_position_ids;            /* of queries and of new keys; else p, and j for keys. Without seq_new it needs
                                       * seq_q = seq_kv */
