@@ -13,6 +13,7 @@ typedef struct subcommand {
 
 static const subcommand subcommands[] = {
     {"run", cmd_run, "compute attention on .npy files"},
+    {"mha", cmd_mha, "compute a whole block, with weights from safetensors or .npy files"},
     {"compile", cmd_compile, "compile a problem into the cache, or show a stage of it"},
     {"check", cmd_check, "test kernels against the interpreter and an f64 reference"},
     {"conform", cmd_conform, "run conformance cases of ONNX's attention operators"},

@@ -12,6 +12,7 @@ enum { TOOL_OK = 0, TOOL_FAILED = 1, TOOL_USAGE = 2 };
 
 /* The subcommands. argv[0] is "attune NAME". They return an exit code; argp ends the process on a usage error. */
 int cmd_run(int argc, char **argv);
+int cmd_mha(int argc, char **argv);
 int cmd_compile(int argc, char **argv);
 int cmd_check(int argc, char **argv);
 int cmd_conform(int argc, char **argv);
@@ -56,7 +57,16 @@ enum {
     TOOL_KEY_SAMPLES,
     TOOL_KEY_ARG,
     TOOL_KEY_OUT,
-    TOOL_KEY_LAYOUT
+    TOOL_KEY_LAYOUT,
+    TOOL_KEY_X,
+    TOOL_KEY_X_KV,
+    TOOL_KEY_X_V,
+    TOOL_KEY_WEIGHTS,
+    TOOL_KEY_PREFIX,
+    TOOL_KEY_NAME,
+    TOOL_KEY_IGNORE,
+    TOOL_KEY_PACKED,
+    TOOL_KEY_SAVE_PACKED
 };
 
 /* One line on stderr: "attune: " and the message, with a ? for each control character. */

@@ -1,0 +1,175 @@
+#include "weights_file.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+bool weights_file_open(weights_file *file, const char *path, const weights_request *request) {
+    *file = (weights_file){.weights = {.struct_size = sizeof file->weights}};
+    if (!weights_source_open(&file->source, path)) return false;
+    bool good = weights_match_find(&file->match, &file->source, request);
+    for (int id = 0; id < ATTUNE_NUM_WEIGHTS && good; id++)
+        if (file->match.has[id])
+            good = weights_source_get(&file->source, file->match.index[id], &file->weights.tensor[id]);
+    file->weights.layout = file->match.layout;
+    if (!good) weights_file_close(file);
+    return good;
+}
+
+void weights_file_close(weights_file *file) {
+    weights_match_free(&file->match);
+    weights_source_close(&file->source);
+    *file = (weights_file){.source = {.path = NULL}};
+}
+
+static const char *tensor_name(const weights_file *file, int id) { return file->source.names[file->match.index[id]]; }
+
+/* ---- Sizes ---- */
+
+/* The two sides of a matrix; heads and dim if the file keeps them apart. All 0: there is no such weight, or it is of a
+ * form that tells nothing. */
+typedef struct sides {
+    int64_t inputs, outputs, heads;
+} sides;
+
+/* `heads_in`: the inputs are those of heads, not the outputs. */
+static sides sides_of(const weights_file *file, int id, bool heads_in) {
+    const attune_weight *const w = &file->weights.tensor[id];
+    const bool in_first = file->weights.layout == ATTUNE_IN_OUT, heads_first = in_first == heads_in;
+    sides s = {0, 0, 0};
+    if (!w->data || (w->rank != 2 && w->rank != 3)) return s;
+    const int64_t *const d = w->dims;
+    for (int i = 0; i < w->rank; i++)
+        if (!d[i]) return s;
+    if (w->rank == 3) s.heads = heads_first ? d[0] : d[1];
+    const int64_t first = w->rank == 3 && heads_first ? d[0] * d[1] : d[0];
+    const int64_t second = w->rank == 2 ? d[1] : heads_first ? d[2] : d[1] * d[2];
+    s.inputs = in_first ? first : second;
+    s.outputs = in_first ? second : first;
+    return s;
+}
+
+static bool divide(const weights_file *file, int id, const char *what, int64_t total, const char *by_name, int64_t by,
+                   int64_t *result) {
+    if (*result || !total) return true;
+    if (by > 0 && total % by == 0 && total >= by) {
+        *result = total / by;
+        return true;
+    }
+    tool_error("%s: tensor '%s' has %lld %s, which %s=%lld does not divide", file->source.path, tensor_name(file, id),
+               (long long)total, what, by_name, (long long)by);
+    return false;
+}
+
+/* Of one matrix for all three: their outputs are (num_heads + 2 num_kv_heads) head_dim, if all heads are as wide. */
+static void split_packed(int64_t outputs, int64_t out_inputs, attune_problem *p) {
+    if (p->num_heads < 1 || p->num_heads > outputs || p->num_kv_heads < 0 || p->num_kv_heads > outputs) return;
+    if (p->head_dim < 0 || (p->head_dim_v && p->head_dim_v != p->head_dim)) return;
+    if (!p->head_dim && p->num_kv_heads) {
+        const int64_t heads = p->num_heads + 2 * p->num_kv_heads;
+        if (outputs % heads == 0) p->head_dim = outputs / heads;
+        return;
+    }
+    if (!p->head_dim && out_inputs % p->num_heads == 0) p->head_dim = out_inputs / p->num_heads;
+    if (!p->head_dim && outputs % (3 * p->num_heads) == 0) p->head_dim = outputs / 3 / p->num_heads;
+    if (p->num_kv_heads || !p->head_dim || outputs % p->head_dim) return;
+    const int64_t rest = outputs / p->head_dim - p->num_heads;
+    if (rest > 0 && rest % 2 == 0) p->num_kv_heads = rest / 2;
+}
+
+bool weights_file_sizes(const weights_file *file, attune_problem *p) {
+    const sides q = sides_of(file, ATTUNE_Q_WEIGHT, false), k = sides_of(file, ATTUNE_K_WEIGHT, false);
+    const sides v = sides_of(file, ATTUNE_V_WEIGHT, false), out = sides_of(file, ATTUNE_OUT_WEIGHT, true);
+    const sides packed = sides_of(file, ATTUNE_QKV_WEIGHT, false);
+    if (!p->num_heads) p->num_heads = q.heads ? q.heads : out.heads;
+    if (!p->num_heads) {
+        tool_error("the problem does not name num_heads, and the shapes of the weights in %s do not tell it",
+                   file->source.path);
+        return false;
+    }
+    if (packed.outputs) split_packed(packed.outputs, out.inputs, p);
+    if (!divide(file, ATTUNE_Q_WEIGHT, "outputs", q.outputs, "num_heads", p->num_heads, &p->head_dim)) return false;
+    if (!p->num_kv_heads && k.heads) p->num_kv_heads = k.heads;
+    /* Where queries contradict what was said, packing will say so. */
+    const bool is_whole = p->head_dim > 0 && q.outputs / p->head_dim == p->num_heads;
+    if (is_whole && !divide(file, ATTUNE_K_WEIGHT, "outputs", k.outputs, "head_dim", p->head_dim, &p->num_kv_heads))
+        return false;
+    const int64_t kv_heads = p->num_kv_heads ? p->num_kv_heads : p->num_heads;
+    if (!divide(file, ATTUNE_V_WEIGHT, "outputs", v.outputs, "num_kv_heads", kv_heads, &p->head_dim_v)) return false;
+    if (!packed.outputs &&
+        !divide(file, ATTUNE_OUT_WEIGHT, "inputs", out.inputs, "num_heads", p->num_heads, &p->head_dim_v))
+        return false;
+    if (!p->out_dim && !p->no_out_projection) p->out_dim = out.outputs;
+    return true;
+}
+
+/* ---- Packing ---- */
+
+static bool check_dtypes(const weights_file *file, const tensors *t) {
+    static const char *const names[ATTUNE_DTYPE_COUNT] = {"f32", "f32", "f16", "bf16", "f64", "bool", "i32"};
+    for (int id = 0; id < ATTUNE_NUM_WEIGHTS; id++) {
+        const attune_weight *const w = &t->weights.tensor[id];
+        if (!w->data || w->dtype == t->problem.w_dtype) continue;
+        tool_error("%s: tensor '%s' is of %s, but the problem has w_dtype=%s: weights are kept as they are, so set "
+                   "w_dtype=%s",
+                   file->source.path, tensor_name(file, id), names[w->dtype], names[t->problem.w_dtype],
+                   names[w->dtype]);
+        return false;
+    }
+    return true;
+}
+
+/* What a missing weight would be called, and what there is. */
+static bool check_missing(const weights_file *file, const attune_mha_weights *expected, const tensors *t) {
+    char text[SOME_NAMES_TEXT];
+    const char *const prefix = file->match.prefix ? file->match.prefix : "";
+    for (int id = 0; id < ATTUNE_Q_BIAS; id++) {
+        const bool may_be_packed = id != ATTUNE_OUT_WEIGHT && t->weights.tensor[ATTUNE_QKV_WEIGHT].data;
+        if (!expected->tensor[id].rank || t->weights.tensor[id].data || may_be_packed) continue;
+        const char *const called = file->match.called[id];
+        const char *const own = attune_weight_name((attune_weight_id)id);
+        weights_some_names(&file->source, prefix, text);
+        if (called)
+            tool_error("%s: there is no tensor '%s%s' (%s of %s), but %s", file->source.path, prefix, called, own,
+                       file->match.convention, text);
+        else
+            tool_error("%s: no tensor is named for %s; there is %s", file->source.path, own, text);
+        return false;
+    }
+    return true;
+}
+
+/* The library calls weights by its own names, and the message opens with the one that is wrong. */
+static void report(const weights_file *file) {
+    const char *const message = attune_last_message();
+    const int id = weights_id(message, strcspn(message, " "));
+    if (id < ATTUNE_NUM_WEIGHTS && file->match.has[id])
+        tool_error("%s: tensor '%s': %s", file->source.path, tensor_name(file, id), message);
+    else
+        tool_error("%s: %s", file->source.path, message);
+}
+
+bool weights_file_pack(const weights_file *file, tensors *t) {
+    const tensor *const packed = tensors_find(t, "packed_weights");
+    attune_mha_weights expected = {.struct_size = sizeof expected};
+    if (attune_mha_weights_init(&t->problem, file->weights.layout, &expected) != ATTUNE_OK) {
+        tool_library_error(NULL);
+        return false;
+    }
+    t->weights = file->weights;
+    /* Keys and values that are given need no weights, nor does an output that is not projected: whole models have them
+     * all the same. What is packed cannot be taken apart here. */
+    for (int id = 0; id < ATTUNE_QKV_WEIGHT; id++)
+        if (!expected.tensor[id].rank) t->weights.tensor[id].data = NULL;
+    if (!check_missing(file, &expected, t) || !check_dtypes(file, t)) return false;
+    const size_t bytes = packed->count * ref_dtype_bytes(packed->info.dtype);
+    if (attune_pack_weights(&t->problem, &t->weights, packed->data, bytes) != ATTUNE_OK) {
+        report(file);
+        return false;
+    }
+    /* The shapes fit: from here on they are plain matrices. */
+    for (int id = 0; id < ATTUNE_NUM_WEIGHTS; id++) {
+        expected.tensor[id].data = t->weights.tensor[id].data;
+        t->weights.tensor[id] = expected.tensor[id];
+    }
+    return true;
+}
