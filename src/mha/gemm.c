@@ -33,12 +33,11 @@ static const ir_expr *unrolled(const gemm *c, const char *name, int64_t count) {
     return ir_for_begin(c->b, name, i(c, 0), i(c, count), 1, true);
 }
 
-/* Elements from one row of the slab to the next. Rows lie at distances modulo 4 KiB, which is what the sets of a first
- * cache repeat after, as if what a pass reads of them were side by side. */
+/* Elements from one row of the slab to the next: an odd number of cache lines, so that the same column of neighbouring
+ * rows, which a register tile reads at once, is in different sets of the first cache. */
 static int64_t slab_row(const gemm *c) {
-    const int64_t page = 4096 / ir_elem_get(c->m->elem)->bytes, line = page / 64;
-    const int64_t used = ceil_div(c->depth, line) * line, least = ceil_div(c->g->depth, line) * line;
-    return least + ((used - least) % page + page) % page;
+    const int64_t line = 64 / ir_elem_get(c->m->elem)->bytes;
+    return (ceil_div(c->g->depth, line) | 1) * line;
 }
 
 static const ir_access *tile_at(const gemm *c, const ir_expr *row, const ir_expr *column) {
@@ -72,6 +71,19 @@ static void begin_tile(const gemm *c, const register_tile *t) {
     }
 }
 
+/* Asks for the rows of B that are multiplied PREFETCH_ROWS turns later, line by line. The prefetchers of a CPU follow
+ * them by themselves, but lose a few per cent at the ends of pages and panels, and half where B comes from memory. */
+static void prefetch(const gemm *c, const register_tile *t, const ir_expr *k) {
+    enum { PREFETCH_ROWS = 64 };
+    const int64_t line = 64 / ir_elem_get(c->m->elem)->bytes;
+    const ir_expr *later = ir_add(c->b, k, i(c, PREFETCH_ROWS));
+    for (int64_t v = 0; v < c->vectors; v += c->m->lanes < line ? line / c->m->lanes : 1) {
+        const ir_expr *x = c->g->right(c->m, c->g, c->group, later, column_of(c, t, v), c->m->lanes);
+        while (x && x->op == IR_CAST) x = x->args[0];
+        if (x && x->op == IR_LOAD) ir_prefetch(c->b, x->value.access);
+    }
+}
+
 /* acc += A[row, k] * B[k, columns], in the order of k. */
 static void multiply(const gemm *c, const register_tile *t, const ir_expr *from, const ir_expr *to) {
     ir_builder *b = c->b;
@@ -80,6 +92,7 @@ static void multiply(const gemm *c, const register_tile *t, const ir_expr *from,
     const ir_expr *k = ir_for_begin(b, "k", from, to, 1, false);
     for (int64_t v = 0; v < c->vectors; v++)
         right[v] = ir_let(b, "right", c->g->right(c->m, c->g, c->group, k, column_of(c, t, v), c->m->lanes));
+    prefetch(c, t, k);
     const ir_expr *r = unrolled(c, "r", t->rows);
     const ir_expr *element = ir_load(b, ir_at(b, c->slab, 1, 2, ir_add(b, t->base, r), k));
     const ir_expr *left = ir_let(b, "left", ir_splat(b, element, c->m->lanes));

@@ -6,37 +6,66 @@
 static int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 static int64_t min_of(int64_t a, int64_t b) { return a < b ? a : b; }
 
-/* Rows that a call is expected to have: tokens of all batch entries. */
-static int64_t expected_rows(const attune_problem *p) {
-    enum { USUAL = 512, MOST = 1 << 20 };
-    int64_t tokens = p->seq_q != ATTUNE_DYNAMIC ? p->seq_q : p->max_seq_q ? p->max_seq_q : USUAL;
-    if (tokens > MOST) tokens = MOST;
-    return min_of(MOST, tokens * (p->batch > 0 ? min_of(p->batch, MOST) : 1));
+enum { USUAL_TOKENS = 512, MOST_ROWS = 1 << 20 };
+
+static int64_t tokens(int64_t size, int64_t bound) {
+    return min_of(size != ATTUNE_DYNAMIC ? size : bound ? bound : USUAL_TOKENS, MOST_ROWS);
 }
 
-/* Rows of a register tile, from `least` to `most`: what leaves the fewest rows of a tile empty, the larger one of two
- * that are alike. */
-static int64_t fitting_rows(int64_t rows, int64_t least, int64_t most) {
-    int64_t best = most;
-    for (int64_t r = most; r >= least; r--)
-        if (ceil_div(rows, r) * r < ceil_div(rows, best) * best) best = r;
+/* Rows that the products of a call are expected to have: tokens of all batch entries, of the longer input. */
+static int64_t expected_rows(const attune_problem *p) {
+    int64_t most = tokens(p->seq_q, p->max_seq_q);
+    if (p->is_cross && !p->kv_projected) {
+        const int64_t other = p->seq_new ? tokens(p->seq_new, 0) : tokens(p->seq_kv, p->max_seq_kv);
+        if (other > most) most = other;
+    }
+    return min_of(MOST_ROWS, most * min_of(p->batch, MOST_ROWS));
+}
+
+/* Rows of a register tile, at most `most` and at least `least`, for which all tiles together take the shortest time:
+ * a tile takes as long as its rows and `visit` more. */
+static int64_t fitting_rows(int64_t rows, int64_t least, int64_t most, int64_t visit) {
+    int64_t best = least;
+    for (int64_t r = least; r <= most; r++)
+        if (ceil_div(rows, r) * (r + visit) < ceil_div(rows, best) * (best + visit)) best = r;
     return best;
 }
 
+/* Columns for a lone row, which reads weights and does little else: each 16 of them are a stream. More streams are
+ * faster from memory, fewer from the last cache. */
+static int64_t columns_of_lone_row(const attune_problem *p) {
+    enum { LARGE = 16 << 20 };
+    mha_pack_layout layout;
+    mha_pack_layout_of(p, &layout);
+    return layout.elements * (p->w_dtype == ATTUNE_F64 ? 8 : 4) > LARGE ? 64 : 32;
+}
+
 static void choose_tile(const attune_problem *p, const at_target *target, attune_schedule *s) {
-    const int64_t rows = expected_rows(p);
-    const bool wide = target->vector_registers >= 32;
-    const int64_t most = wide ? 14 : 6, least = wide ? 8 : 4;
-    s->gemm_vectors = 2;
-    s->gemm_rows = (int32_t)(rows <= most ? rows : fitting_rows(rows, least, most));
+    enum { MOST_VECTORS = 8 };
+    const int64_t rows = expected_rows(p), most_tile = MHA_PANEL_TILE / s->lanes;
+    const bool wide = target->vector_registers >= 32, fused = target->flags & AT_TARGET_FMA;
+    const int64_t most = wide ? 14 : fused ? 6 : 4;
+    s->gemm_vectors = (int32_t)min_of(2, most_tile);
+    s->gemm_rows = (int32_t)rows;
+    if (rows == 1) s->gemm_vectors = (int32_t)min_of(columns_of_lone_row(p) / s->lanes, MOST_VECTORS);
+    if (rows > most) s->gemm_rows = (int32_t)(wide ? fitting_rows(rows, 8, 14, 0) : fitting_rows(rows, 4, most, 1));
+}
+
+/* Rows of a task: few, so that many threads have work, which costs nothing as neighbouring tasks find the weights in
+ * their cache; and as many tasks as two threads can share. */
+static int32_t choose_block(int64_t rows, int64_t tile_rows) {
+    enum { USUAL = 32 };
+    const int64_t tiles = ceil_div(rows, tile_rows);
+    if (tiles == 1) return (int32_t)tile_rows;
+    const int64_t tasks = 2 * ceil_div(rows, 2 * USUAL);
+    return (int32_t)(ceil_div(tiles, tasks) * tile_rows);
 }
 
 void mha_choose_gemm(const attune_problem *p, const at_target *target, attune_schedule *s) {
-    enum { BLOCK = 64 };
     s->gemm_rows = s->gemm_vectors = s->gemm_block = s->gemm_depth = 0;
     if (!p->embed_dim) return;
     choose_tile(p, target, s);
-    s->gemm_block = (int32_t)(ceil_div(min_of(BLOCK, expected_rows(p)), s->gemm_rows) * s->gemm_rows);
+    s->gemm_block = choose_block(expected_rows(p), s->gemm_rows);
 }
 
 attune_status mha_check_gemm(const attune_problem *p, const attune_schedule *s, const at_target *target,
