@@ -1,0 +1,21 @@
+/* Calls on the tools' tensors, in tests: whatever goes wrong fails the test. */
+#ifndef ATTUNE_TESTS_TENSOR_CALLS_H
+#define ATTUNE_TESTS_TENSOR_CALLS_H
+
+#include "tensors.h"
+
+/* A call of this problem with these run-time sizes, its inputs filled, its outputs rubbish. */
+void tensors_open_call(tensors *t, const char *problem, const char *sizes_text, input_kind kind, uint64_t seed);
+
+/* Without a disk cache. isa NULL: the best. */
+attune_context *tensors_context(const char *isa, uint32_t workers);
+
+/* Compiles and runs; schedule NULL: the chosen one. */
+void tensors_run_chosen(attune_context *context, const tensors *t, const attune_schedule *schedule);
+
+void tensors_assert_same(const tensors *a, const tensors *b, const char *what);
+
+/* The memory of a tensor of f32. */
+float *tensors_floats(const tensors *t, const char *name);
+
+#endif
