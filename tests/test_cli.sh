@@ -414,6 +414,92 @@ refuse "a buffer of another shape" '\(3, 64\), but the parameter x: f32 is <f4 o
 refuse "a value for an output" 'o is an output' "$attune" ir $scale --arg x="$work/x.npy" --arg n=3 --arg o=o.npy
 refuse "a parameter that does not exist" 'no such parameter' "$attune" ir $scale --arg x="$work/x.npy" --arg n=3 --arg y=1
 
+# ---- Blocks ----
+
+# slice FILE FROM OFFSET BYTES SHAPE: an array of f32 with a part of what another one holds.
+slice() {
+    local bytes
+    bytes=$(wc -c <"$2")
+    make_npy "$1" '<f4' False "$5" 0
+    tail -c "$((bytes - $(header_of "$2") - $3))" "$2" | head -c "$4" >>"$1"
+}
+# header_of FILE: its bytes before the data; a header that make_npy wrote ends with the brace and a blank.
+header_of() { echo $((10 + $(od -An -tu2 -j 8 -N 2 "$1"))); }
+make_npy "$work/x2.npy" '<f4' False '(2, 5, 24)' 960
+make_npy "$work/x_kv.npy" '<f4' False '(7, 16)' 448
+make_npy "$work/qkv.npy" '<f4' False '(72, 24)' 6912
+make_npy "$work/qkv_bias.npy" '<f4' False '(72,)' 288
+make_npy "$work/square.npy" '<f4' False '(24, 24)' 2304
+make_npy "$work/narrow.npy" '<f4' False '(24, 16)' 1536
+make_npy "$work/bias.npy" '<f4' False '(24,)' 96
+make_npy "$work/cache.npy" '<f4' False '(3, 9, 8)' 864
+make_i32 "$work/lens.npy" '(1,)' 7
+slice "$work/x_1.npy" "$work/x2.npy" 480 480 '(5, 24)'
+for part in 0 1 2; do
+    slice "$work/w$part.npy" "$work/qkv.npy" $((2304 * part)) 2304 '(24, 24)'
+    slice "$work/b$part.npy" "$work/qkv_bias.npy" $((96 * part)) 96 '(24,)'
+done
+out=(--tensor out_weight="$work/square.npy" --tensor out_bias="$work/bias.npy")
+packed=(--tensor qkv_weight="$work/qkv.npy" --tensor qkv_bias="$work/qkv_bias.npy" "${out[@]}")
+separate=(--tensor q_weight="$work/w0.npy" --tensor k_weight="$work/w1.npy" --tensor v_weight="$work/w2.npy"
+    --tensor q_bias="$work/b0.npy" --tensor k_bias="$work/b1.npy" --tensor v_bias="$work/b2.npy" "${out[@]}")
+near='f64 reference +max error [0-9.]+e-0[4-9]'
+run_block() { "$attune" run num_heads=3 --tensor x="$work/x_1.npy" "$@"; }
+expect "a block from its weights" 0 "$near" run_block "${packed[@]}" --check -o "$work/block.npy"
+grep -q 'problem +embed_dim=24,num_heads=3,seq_q=5,seq_kv=5,head_dim=8$' -E "$work/stdout" &&
+    grep -q 'interpreter +the same bits' -E "$work/stdout"
+report $? "its sizes are those of the files, its bits those of the interpreter"
+grep -aq "'shape': (5, 24)" "$work/block.npy"
+report $? "a result without a batch, as its input"
+expect "the same weights one by one" 0 'GFLOP' run_block "${separate[@]}" -o "$work/other.npy"
+cmp "$work/block.npy" "$work/other.npy"
+report $? "give the same bits"
+expect "a batch of two" 0 "$near" run_block --tensor x="$work/x2.npy" "${packed[@]}" --check -o "$work/other.npy"
+cmp <(tail -c 480 "$work/block.npy") <(tail -c 480 "$work/other.npy")
+report $? "has the bits of each"
+expect "cross-attention" 0 'embed_dim=24,kv_embed_dim=16,num_heads=3,seq_q=5,seq_kv=7' run_block --check \
+    --tensor x_kv="$work/x_kv.npy" --tensor q_weight="$work/square.npy" --tensor k_weight="$work/narrow.npy" \
+    --tensor v_weight="$work/narrow.npy" "${out[@]}"
+expect "caches that are appended to" 0 'the same bits' "$attune" run num_heads=3,seq_new=5,kv_lens=1 --check \
+    --tensor x="$work/x_1.npy" --tensor k="$work/cache.npy" --tensor v="$work/cache.npy" "${packed[@]}" \
+    --tensor kv_lens="$work/lens.npy" --write k="$work/k.npy" --write v="$work/v.npy"
+! cmp -s "$work/cache.npy" "$work/k.npy" && ! cmp -s "$work/k.npy" "$work/v.npy" &&
+    [ "$(stat -c %s "$work/k.npy")" -ge 864 ]
+report $? "are written"
+refuse "a block without weights" 'q_weight is missing' run_block
+refuse "a block that lacks one" 'v_weight is missing' run_block --tensor q_weight="$work/square.npy" \
+    --tensor k_weight="$work/square.npy" "${out[@]}"
+refuse "a weight of another shape" 'k_weight is \[24, 16\] f32; expected \[24, 24\] f32' run_block "${separate[@]}" \
+    --tensor k_weight="$work/narrow.npy"
+refuse "a weight of the other layout" 'k_weight is \[24, 16\] f32; expected \[16, 24\] f32 \(\[in_dim, out_dim\]\)' run_block \
+    "${separate[@]}" --tensor x_kv="$work/x_kv.npy" --tensor k_weight="$work/narrow.npy" --layout=in_out
+refuse "a weight of another dtype" 'q_weight is .* f32; expected \[24, 24\] f16' "$attune" run num_heads=3,w_dtype=f16 \
+    --tensor x="$work/x_1.npy" "${separate[@]}"
+refuse "weights twice" 'q_weight and qkv_weight are both given' run_block "${packed[@]}" "${separate[@]}"
+refuse "weights of attention alone" 'square.npy: the problem has no tensor named q_weight' "$attune" run "${layer[@]}" \
+    --tensor q_weight="$work/square.npy"
+refuse "another embed_dim" 'embed_dim is 48 by the problem but 24 in .*x_1.npy' "$attune" run num_heads=3,embed_dim=48 \
+    --tensor x="$work/x_1.npy" "${packed[@]}"
+refuse "heads that do not divide embed_dim" 'num_heads is 5, which does not divide embed_dim = 24' "$attune" run \
+    num_heads=5 --tensor x="$work/x_1.npy" "${packed[@]}"
+refuse "inputs of two batches" 'batch is 2 by .*x2.npy but 1 in .*x_kv.npy' run_block --tensor x="$work/x2.npy" \
+    --tensor x_kv="$work/x_kv.npy"
+refuse "an input of four dimensions" '4 dimensions instead of 3, or 2 for a batch of one' run_block --tensor x="$work/e.npy"
+expect "an unknown layout" 2 "'out_in' or 'in_out', not 'oi'" run_block --layout=oi
+expect "compile shows phases and weights" 0 'in [2-9] phases' "$attune" compile embed_dim=64,num_heads=4,seq_q=32
+grep -Eq '^weights +[0-9.]+ KiB packed$' "$work/stdout"
+report $? "in the report"
+expect "and in JSON" 0 '"packed_weights_bytes": [1-9][0-9]+,?$' "$attune" compile embed_dim=24,num_heads=3,seq_q=5 --json
+bytes=$(grep -oE '"packed_weights_bytes": [0-9]+' "$work/stdout" | grep -oE '[0-9]+$')
+make_npy "$work/blob.npy" '<f4' False "($((bytes / 4)),)" "$bytes"
+refuse "numbers that are no packed weights" 'packed_weights' run_block --tensor packed_weights="$work/blob.npy"
+expect "check of a block" 0 '^7 passed, 0 failed$' "$attune" check embed_dim=20,num_heads=2,num_kv_heads=1,seq_q=7,is_causal=1 \
+    --isa=x86-64 --threads=1
+refuse "a block too large to check" 'floating-point operations, more than --max-flops=' "$attune" check \
+    embed_dim=2048,num_heads=16,seq_q=2048 --isa=x86-64
+expect "bench of a block" 0 '"footprint_bytes": [1-9][0-9]{4},' "$attune" bench embed_dim=48,num_heads=3,seq_q=4 --samples=1 \
+    --json
+
 # ---- Conformance cases: those that pass, and everything that can be wrong with one ----
 
 cases=tests/data/conform

@@ -60,16 +60,22 @@ static void draw_dynamic(draft *d) {
     if (d->block) draft_tie_lengths(d);
 }
 
-static void draw_dtypes(const draft *d) {
+static attune_dtype draw_dtype(const draft *d) {
     static const attune_dtype types[] = {ATTUNE_F16, ATTUNE_BF16, ATTUNE_F64, ATTUNE_F32};
+    return types[between(d, 0, 3)];
+}
+
+static void draw_dtypes(const draft *d) {
     attune_problem *const p = d->p;
+    /* Weights and caches of another type than the rest are what models have. */
+    if (d->block && chance(d, 10)) p->w_dtype = draw_dtype(d);
+    if (draft_has_caches(d) && chance(d, 10)) p->k_dtype = p->v_dtype = draw_dtype(d);
     if (!has_feature(d)) return;
-    p->dtype = types[between(d, 0, 3)];
+    p->dtype = draw_dtype(d);
     if (p->op == ATTUNE_ATTENTION || p->op == ATTUNE_WEIGHTS) {
-        if (chance(d, 20)) p->k_dtype = types[between(d, 0, 3)];
-        if (chance(d, 20)) p->v_dtype = types[between(d, 0, 3)];
-        if (chance(d, 20)) p->bias_dtype = types[between(d, 0, 3)];
-        if (d->block && chance(d, 30)) p->w_dtype = types[between(d, 0, 3)];
+        if (chance(d, 20)) p->k_dtype = draw_dtype(d);
+        if (chance(d, 20)) p->v_dtype = draw_dtype(d);
+        if (chance(d, 20)) p->bias_dtype = draw_dtype(d);
     }
     if (chance(d, 10)) p->softmax_precision = ATTUNE_F64;
 }
@@ -252,7 +258,7 @@ static void draw_attention(draft *d) {
     p->has_kv_lens = p->has_kv_lens || has_feature(d);
     if (p->head_dim_v <= p->head_dim && !p->v_embed_dim && has_feature(d)) p->v_in_k = 1;
     if (p->v_in_k) p->v_dtype = ATTUNE_DTYPE_DEFAULT;
-    if (p->head_dim > 1 && !p->v_in_k && has_feature(d)) draw_rotary(d);
+    if (p->head_dim > 1 && !p->v_in_k && (has_feature(d) || (d->block && chance(d, 15)))) draw_rotary(d);
     if (p->is_ragged) p->seq_q = p->seq_kv = ATTUNE_DYNAMIC;
     draw_masks(d);
     if (!p->is_ragged && has_feature(d)) {

@@ -219,12 +219,19 @@ static bool has_tensors(const check_case *c) {
     return attune_tensors(&c->problem, &arguments, list, &count) == ATTUNE_OK;
 }
 
+/* Pages that are written to belong to one entry: where there are too few, the reference and the kernel may write them
+ * in another order. */
+static bool shares_written_pages(const check_case *c) {
+    const attune_problem *const p = &c->problem;
+    return p->page_size && p->seq_new && c->sizes.num_pages < p->batch * c->sizes.max_pages;
+}
+
 /* A smaller problem may need a smaller schedule; a case is only worth running if it is legal. */
 static bool make_legal(check_machine *machine, check_case *c) {
     attune_context *const context = check_context(machine, c->isa, c->threads);
     attune_schedule *const s = &c->schedule;
     const attune_problem *const p = &c->problem;
-    if (!context || attune_problem_check(p) != ATTUNE_OK || !has_tensors(c)) return false;
+    if (!context || attune_problem_check(p) != ATTUNE_OK || !has_tensors(c) || shares_written_pages(c)) return false;
     if (attune_schedule_check(context, p, s) == ATTUNE_OK) return true;
     if (p->seq_kv > 0 && s->score_rows > p->seq_kv) {
         s->score_rows = (int32_t)p->seq_kv;

@@ -123,8 +123,9 @@ static int64_t fewest_keys(const tensors *t, int64_t b) {
     const bool starts_at_end = p->rotary_dim && !p->has_position_ids && p->causal_align == ATTUNE_BOTTOM_RIGHT;
     /* Without new keys the ids of the queries are those of the keys. */
     const bool shares_ids = p->is_ragged && p->has_position_ids && !p->seq_new;
-    if (starts_at_end || shares_ids || (p->seq_new && p->is_ragged)) return rows;
-    return p->seq_new == ATTUNE_DYNAMIC ? t->arguments.seq_new : p->seq_new;
+    if (p->seq_new && p->is_ragged) return rows;
+    const int64_t fresh = p->seq_new == ATTUNE_DYNAMIC ? t->arguments.seq_new : p->seq_new;
+    return (starts_at_end || shares_ids) && rows > fresh ? rows : fresh;
 }
 
 static int64_t smaller(int64_t a, int64_t b) { return a < b ? a : b; }

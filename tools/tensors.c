@@ -36,7 +36,7 @@ static void bound_ragged_size(int64_t *size, int64_t *most) {
 }
 
 static void fill_block(attune_problem *p) {
-    if (!p->head_dim && p->num_heads) p->head_dim = p->embed_dim / p->num_heads;
+    if (!p->head_dim && p->num_heads > 0 && p->embed_dim % p->num_heads == 0) p->head_dim = p->embed_dim / p->num_heads;
     if (!p->kv_embed_dim) p->kv_embed_dim = p->embed_dim;
     if (p->kv_embed_dim != p->embed_dim) p->is_cross = 1;
     if (p->kv_projected) p->is_cross = 0;
