@@ -126,14 +126,13 @@ static void test_groups(void **state) {
     };
     (void)state;
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        model m = open_model(cases[i].problem, ATTUNE_OUT_IN, RANDOM_BITS);
+        const model m = plan_model(cases[i].problem);
         const mha_pack_section *s = m.layout.section;
         assert_layout_is_sound(&m);
         assert_int_equal(s[MHA_PROJECT_Q].heads, cases[i].heads);
         assert_int_equal(s[MHA_PROJECT_Q].num_groups, cases[i].q_groups);
         assert_int_equal(s[MHA_PROJECT_V].heads, cases[i].v_heads);
         assert_int_equal(s[MHA_PROJECT_OUT].group_columns, cases[i].out_columns);
-        close_model(&m);
     }
 }
 

@@ -192,8 +192,8 @@ static void test_saved_and_damaged(void **state) {
 static void test_who_shares_a_blob(void **state) {
     static const char *const same[] = {
         "embed_dim=24,num_heads=6,num_kv_heads=3,seq_q=dynamic,is_causal=1",
-        "embed_dim=24,num_heads=6,num_kv_heads=3,seq_q=1,seq_new=1,seq_kv=dynamic,is_causal=1,causal_align=bottom_"
-        "right",
+        "embed_dim=24,num_heads=6,num_kv_heads=3,seq_q=1,seq_new=1,seq_kv=dynamic,is_causal=1,"
+        "causal_align=bottom_right",
         "embed_dim=24,num_heads=6,num_kv_heads=3,seq_q=9,batch=3,out_dim=24,head_dim_v=4,dtype=f16,w_dtype=f32",
         "embed_dim=24,num_heads=6,num_kv_heads=3,cross=1,seq_q=9,seq_kv=4,rotary_dim=4,reproducible=1",
     };
@@ -226,6 +226,14 @@ static void test_who_shares_a_blob(void **state) {
         assert_fails(attune_packed_weights_check(&p, m.blob, m.blob_bytes), ATTUNE_BAD_FILE, "of another problem");
     }
     close_model(&m);
+
+    /* Halves of two sorts lie alike. */
+    model half = open_model("embed_dim=24,num_heads=6,seq_q=4,w_dtype=f16", ATTUNE_OUT_IN, RANDOM_BITS);
+    pack_model(&half);
+    half.problem.w_dtype = ATTUNE_BF16;
+    assert_fails(attune_packed_weights_check(&half.problem, half.blob, half.blob_bytes), ATTUNE_BAD_FILE,
+                 "of another problem");
+    close_model(&half);
 }
 
 int main(void) {

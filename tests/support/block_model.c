@@ -36,21 +36,26 @@ static void *make_values(size_t bytes, unsigned seed, model_values values) {
     return data;
 }
 
-model open_model(const char *text, attune_weight_layout layout, model_values values) {
+model plan_model(const char *text) {
     model m = {.problem = ATTUNE_PROBLEM_INIT};
     at_error err = {0};
     assert_ok(attune_problem_parse(text, &m.problem));
     if (mha_canonicalize(&m.problem, &m.canonical, &err)) fail_msg("%s: %s", text, err.message);
     mha_pack_layout_of(&m.canonical, &m.layout);
     m.size = mha_weight_bytes(m.canonical.w_dtype);
+    assert_ok(attune_packed_weights_size(&m.problem, &m.blob_bytes));
+    assert_int_equal(m.blob_bytes, (size_t)m.layout.elements * m.size);
+    return m;
+}
+
+model open_model(const char *text, attune_weight_layout layout, model_values values) {
+    model m = plan_model(text);
     assert_ok(attune_mha_weights_init(&m.problem, layout, &m.weights));
     for (int id = 0; id < ATTUNE_QKV_WEIGHT; id++) {
         attune_weight *w = &m.weights.tensor[id];
         assert_null(w->data);
         if (w->rank) w->data = make_values(count_of(w) * m.size, 7 + (unsigned)id, values);
     }
-    assert_ok(attune_packed_weights_size(&m.problem, &m.blob_bytes));
-    assert_int_equal(m.blob_bytes, (size_t)m.layout.elements * m.size);
     m.blob = aligned_alloc(64, m.blob_bytes + 64);
     assert_non_null(m.blob);
     memset(m.blob, 0xa5, m.blob_bytes + 64);

@@ -18,6 +18,8 @@ typedef struct model {
     size_t blob_bytes;
 } model;
 
+/* Without weights and blob. */
+model plan_model(const char *problem);
 model open_model(const char *problem, attune_weight_layout layout, model_values values);
 void close_model(model *m);
 
