@@ -18,6 +18,8 @@ endif
 
 # Evaluated when used, not when read: on a bare machine llvm-config comes with `make deps`.
 LLVM_CFLAGS = -isystem $(shell $(LLVM_CONFIG) --includedir)
+CAIRO_CFLAGS = $(shell pkg-config --cflags cairo)
+CAIRO_LIBS = $(shell pkg-config --libs cairo)
 LLVM_LIBS = $(shell $(LLVM_CONFIG) --link-shared --ldflags --libs)
 
 WARN = -Wall -Wextra -Wshadow -Wstrict-prototypes -Wmissing-prototypes -Wvla
@@ -35,6 +37,7 @@ LIB_SRC := $(CORE_SRC) $(wildcard src/mha/*.c src/runtime/*.c)
 JIT_ASAN_SRC := src/codegen/asan.c tests/test_jit_asan.c
 CODEGEN_SRC := $(filter-out src/codegen/worker_main.c $(if $(JIT_ASAN),,$(JIT_ASAN_SRC)),$(wildcard src/codegen/*.c))
 TOOL_SRC := $(wildcard tools/*.c)
+DRAW_SRC := $(wildcard tools/draw/*.c)
 TEST_SRC := $(filter-out $(if $(JIT_ASAN),,$(JIT_ASAN_SRC)),$(wildcard tests/test_*.c))
 REF_SRC := $(wildcard tests/ref_*.c)
 SUPPORT_SRC := $(wildcard tests/support/*.c) $(REF_SRC)
@@ -48,13 +51,14 @@ FUZZERS = $(patsubst tests/fuzz/%.c,$(BUILD)/fuzz/%,$(FUZZ_SRC))
 GENERATOR_ID = $(BUILD)/gen/generator_id.h
 
 .DELETE_ON_ERROR:
-.PHONY: all lib codegen tool tests deps run minilm test bench install uninstall help FORCE
+.PHONY: all lib codegen draw tool tests deps run minilm test bench install uninstall help FORCE
 
-all: lib codegen tool ## build the library, the code generator and the command into build/
+all: lib codegen draw tool ## build the library, the code generator and the command into build/
 lib: $(BUILD)/libattune.a $(BUILD)/libattune.so
 codegen: $(BUILD)/libattune-codegen.so $(BUILD)/attune-codegen-worker
+draw: $(BUILD)/libattune-draw.so
 tool: $(BUILD)/attune
-tests: $(TESTS) codegen ## build the test programs
+tests: $(TESTS) codegen draw ## build the test programs
 
 # ---- Objects ----
 
@@ -64,8 +68,10 @@ $(call obj,$(wildcard src/codegen/*.c)): INCLUDES += $(LLVM_CFLAGS)
 $(call obj,$(wildcard src/runtime/*.c)): INCLUDES += -DATTUNE_PLUGIN_DIR='"$(PREFIX)/lib/attune"'
 # The command sees the public header only, as any other program does.
 $(call obj,$(TOOL_SRC)): INCLUDES = -Itests
+$(call obj,$(DRAW_SRC)): INCLUDES = $(CAIRO_CFLAGS)
 $(call obj,$(TEST_SRC) $(SUPPORT_SRC)): INCLUDES = -Isrc -Itests -Itools -I$(BUILD)/gen
 $(call obj,$(filter tests/test_codegen% tests/test_object_link%,$(TEST_SRC))): INCLUDES += $(LLVM_CFLAGS)
+$(call obj,tests/test_draw.c): INCLUDES += $(CAIRO_CFLAGS)
 $(call obj,$(FUZZ_SRC)): INCLUDES = -Isrc -Itests -Itools -I$(BUILD)/gen
 
 $(BUILD)/obj/%.o: %.c | $(GENERATOR_ID)
@@ -106,6 +112,11 @@ $(BUILD)/attune-codegen-worker: $(call obj,src/codegen/worker_main.c $(CODEGEN_S
 	$(call say,link $@)
 	$(Q)$(LINK) $^ $(LLVM_LIBS) $(CORE_LIBS) -o $@
 
+# Loaded by one subcommand only, so that the others need no cairo.
+$(BUILD)/libattune-draw.so: $(call obj,$(DRAW_SRC))
+	$(call say,link $@)
+	$(Q)$(LINK) $(SHARED) $^ $(CAIRO_LIBS) -lm -o $@
+
 # The run path serves both the build directory and an installed bin/ beside lib/.
 $(BUILD)/attune: $(call obj,$(TOOL_SRC) $(REF_SRC)) $(BUILD)/libattune.so
 	$(call say,link $@)
@@ -126,6 +137,11 @@ $(BUILD)/libattune-tool.a: $(call obj,$(TOOL_SRC))
 	$(archive)
 $(BUILD)/libattune-support.a: $(call obj,$(SUPPORT_SRC))
 	$(archive)
+
+$(BUILD)/libattune-draw.a: $(call obj,$(DRAW_SRC))
+	$(archive)
+$(BUILD)/tests/test_draw: $(BUILD)/libattune-draw.a
+test_draw_LDFLAGS = $(CAIRO_LIBS)
 
 TEST_ARCHIVES = $(addprefix $(BUILD)/libattune,-support.a -tool.a -codegen.a .a)
 TEST_LINK = $(filter %.o,$^) -Wl,--start-group $(filter %.a,$^) -Wl,--end-group $(LLVM_LIBS) $(RUNTIME_LIBS) -ljansson
@@ -231,6 +247,7 @@ install: all ## install below PREFIX (/usr/local), DESTDIR before it
 	install -m 644 $(BUILD)/libattune.so.0 $(LIBDIR)/libattune.so.0
 	ln -sf libattune.so.0 $(LIBDIR)/libattune.so
 	install -m 644 $(BUILD)/libattune-codegen.so $(LIBDIR)/attune/libattune-codegen.so
+	install -m 644 $(BUILD)/libattune-draw.so $(LIBDIR)/attune/libattune-draw.so
 	install -m 755 $(BUILD)/attune-codegen-worker $(LIBDIR)/attune/attune-codegen-worker
 	install -m 644 include/attune.h $(DESTDIR)$(PREFIX)/include/attune.h
 	sed 's|@PREFIX@|$(PREFIX)|; s|@VERSION@|$(VERSION)|' attune.pc.in > $(LIBDIR)/pkgconfig/attune.pc

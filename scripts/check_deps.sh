@@ -24,7 +24,8 @@ declare -A system=(
     [src/mha]="$plain|^xxhash\.h$"
     [src/codegen]="$plain|^llvm-c/|^llvm/Config/|^elf\.h$|^pthread\.h$|^unistd\.h$|^signal\.h$|^sys/"
     [src/runtime]='^((?!llvm).)*$'
-    [tools]='^((?!llvm).)*$'
+    [tools]='^((?!llvm|cairo).)*$'
+    [tools/draw]="$plain|^cairo\.h$"
 )
 
 offences=0

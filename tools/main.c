@@ -17,6 +17,7 @@ static const subcommand subcommands[] = {
     {"compile", cmd_compile, "compile a problem into the cache, or show a stage of it"},
     {"check", cmd_check, "test kernels against the interpreter and an f64 reference"},
     {"conform", cmd_conform, "run conformance cases of ONNX's attention operators"},
+    {"weights", cmd_weights, "draw attention weights as heat maps, PNG or SVG"},
     {"bench", cmd_bench, "measure speed, as a share of what this CPU can do"},
     {"cache", cmd_cache, "list, verify or clear the disk cache"},
     {"info", cmd_info, "show CPU, instruction sets, versions and paths"},

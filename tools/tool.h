@@ -16,6 +16,7 @@ int cmd_mha(int argc, char **argv);
 int cmd_compile(int argc, char **argv);
 int cmd_check(int argc, char **argv);
 int cmd_conform(int argc, char **argv);
+int cmd_weights(int argc, char **argv);
 int cmd_bench(int argc, char **argv);
 int cmd_cache(int argc, char **argv);
 int cmd_info(int argc, char **argv);
@@ -53,6 +54,15 @@ enum {
     TOOL_KEY_SIZES,
     TOOL_KEY_TENSOR,
     TOOL_KEY_WRITE,
+    TOOL_KEY_WEIGHTS_FILE,
+    TOOL_KEY_BATCH,
+    TOOL_KEY_HEADS,
+    TOOL_KEY_AVERAGE,
+    TOOL_KEY_LABELS,
+    TOOL_KEY_LABELS_KV,
+    TOOL_KEY_TITLE,
+    TOOL_KEY_SCALE,
+    TOOL_KEY_CELL,
     TOOL_KEY_FTZ,
     TOOL_KEY_SAMPLES,
     TOOL_KEY_ARG,

@@ -102,7 +102,7 @@ def main():
     parser.add_argument("--layer", type=int, default=3, help="the layer whose q, k and v are kept, from 0 (3)")
     parser.add_argument("--every", type=int, default=4, help="which rows of each block's output are kept (each 4th)")
     parser.add_argument("--text", type=pathlib.Path, default=HERE / "paragraph.txt")
-    parser.add_argument("--output", type=pathlib.Path, default=HERE, help="folder for the .npy files")
+    parser.add_argument("--output", type=pathlib.Path, default=HERE, help="folder for the files")
     options = parser.parse_args()
 
     vocabulary = {word: number for number, word in enumerate((options.model / "vocab.txt").read_text().splitlines())}
@@ -123,6 +123,7 @@ def main():
         arrays["embedding"] = normalize(x[0].mean(0), dim=0)
     for name, tensor in arrays.items():
         numpy.save(options.output / f"{name}.npy", tensor.contiguous().numpy())
+    (options.output / "tokens.txt").write_text("".join(token + "\n" for token in tokens))
     print(f"{len(tokens)} tokens, torch {torch.__version__}:", {name: list(a.shape) for name, a in arrays.items()})
 
 

@@ -1,0 +1,50 @@
+/* What pictures are drawn on: PNG (canvas_png.c) or SVG (canvas_svg.c). A canvas that fails says so at the end only. */
+#ifndef ATTUNE_TOOLS_CANVAS_H
+#define ATTUNE_TOOLS_CANVAS_H
+
+#include "colour.h"
+#include "draw.h"
+
+#include <stdio.h>
+
+typedef enum canvas_anchor { ANCHOR_START, ANCHOR_MIDDLE, ANCHOR_END } canvas_anchor;
+
+/* A line of text; x and y are its anchor on the baseline. */
+typedef struct canvas_text {
+    const char *text;
+    const char *full; /* what `text` is short for; NULL: it is whole */
+    int x, y, size;
+    canvas_anchor anchor;
+    bool is_bold;
+    bool is_turned; /* reads upwards */
+    colour colour;
+} canvas_text;
+
+typedef struct canvas canvas;
+typedef struct canvas_type {
+    canvas *(*create)(int width, int height, const char *title, FILE *file); /* NULL: out of memory */
+    /* Things that belong together, with a name such as "head". They do not nest. */
+    void (*begin_group)(canvas *c, const char *name, const char *title);
+    void (*end_group)(canvas *c);
+    void (*rectangle)(canvas *c, int x, int y, int width, int height, colour fill);
+    /* Stripes over a rectangle that is drawn already. */
+    void (*stripes)(canvas *c, int x, int y, int width, int height);
+    /* Squares of `cell` pixels, row by row. */
+    void (*cells)(canvas *c, int x, int y, int cell, const colour *colours, int rows, int columns);
+    void (*text)(canvas *c, const canvas_text *text);
+    /* Writes what is left to the file and frees the canvas; false if anything failed. */
+    bool (*finish)(canvas *c);
+} canvas_type;
+
+extern const canvas_type canvas_png, canvas_svg;
+
+/* Width of a line of text in ems. Negative: there is no font. */
+double canvas_measure(const char *text, bool is_bold);
+
+/* Squares of `cell` pixels as a PNG; false on failure. */
+bool canvas_encode_cells(int cell, const colour *colours, int rows, int columns, FILE *file);
+
+/* The width of a stripe, of which every other one is drawn. */
+enum { CANVAS_STRIPE = 3 };
+
+#endif
