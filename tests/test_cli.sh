@@ -331,6 +331,31 @@ for bad in batch=0 batch=-1 num_heads=0 num_kv_heads=-2 seq_q=0 seq_q=-5 seq_kv=
     for default in num_heads=3 seq_q=3 head_dim=4; do [ "${default%%=*}" = "$key" ] || base+=$default,; done
     refuse "$bad" "$key.*${value%%:*}" "$attune" compile "$base$bad"
 done
+# What a block says against itself: the sentence has the value.
+refuse_block() { refuse "$1" "$2" "$attune" compile "$1"; }
+refuse_block embed_dim=700,num_heads=12,seq_q=4 'num_heads is 12, which does not divide embed_dim = 700'
+refuse_block embed_dim=-8,num_heads=2,seq_q=4 'embed_dim is -8; it must be from 1 to 262144'
+refuse_block op=mha,num_heads=2,seq_q=4 'embed_dim is 0; it must be from 1 to 262144'
+refuse_block embed_dim=8,out_dim=-1,seq_q=4 'out_dim is -1; it must be from 1 to 262144'
+refuse_block embed_dim=8,kv_embed_dim=-1,seq_q=4 'kv_embed_dim is -1; it must be from 1'
+refuse_block embed_dim=8,v_embed_dim=-1,seq_q=4 'v_embed_dim is -1; it must be from 0'
+refuse_block embed_dim=8,num_heads=100,head_dim=4096,seq_q=4 '100 times head_dim = 4096 are 409600 columns'
+refuse_block op=weights,embed_dim=8,seq_q=4 'embed_dim is 8, but op=weights has no projections'
+refuse_block embed_dim=8,seq_q=4,seq_kv=5 'seq_kv is 5, but without is_cross.*seq_q is 4'
+refuse_block embed_dim=8,seq_q=4,seq_new=3,seq_kv=9 'seq_new is 3, but without is_cross.*seq_q is 4'
+refuse_block embed_dim=8,seq_q=4,seq_new=4,kv_projected=1 'seq_new is 4, but with kv_projected'
+refuse_block embed_dim=8,seq_q=4,page_size=16,kv_lens=1 'page_size is 16, but pages are of caches'
+refuse_block embed_dim=8,seq_q=4,v_in_k=1,v_embed_dim=5 'v_in_k takes v from k, but v_embed_dim is 5'
+refuse_block embed_dim=8,seq_q=4,no_out_projection=1,out_dim=7 'out_dim is 7, but with no_out_projection.* = 8 columns'
+refuse_block embed_dim=8,seq_q=4,w_dtype=f64,softmax_precision=f32 'softmax_precision is f32, but w_dtype is f64'
+refuse_block embed_dim=8,seq_q=4,low_rank=-2 'low_rank is -2; it must be from 0 to 262144'
+refuse_block embed_dim=8,seq_q=4,low_rank=2,is_causal=1 'low_rank is 2, .* no order: is_causal cannot be 1'
+refuse_block embed_dim=8,seq_q=4,low_rank=2,attn_mask=qk 'low_rank is 2, .* no attn_mask'
+refuse_block embed_dim=8,seq_q=dynamic,low_rank=2 'low_rank is 2, but seq_kv is dynamic'
+refuse_block embed_dim=8,seq_q=4,low_rank=2,v_in_k=1 'low_rank is 2 and v_in_k is 1'
+refuse_block embed_dim=8,seq_q=4,layout=bshd 'layout=bshd is for q, k, v and out of attention alone'
+refuse_block embed_dim=8,seq_q=4,out_strides=32:8:1:1 "out_strides is '32:8:1:1'; it must be 3 strides"
+refuse_block embed_dim=8,seq_q=4,x_strides=0:-8:1 'x_strides.1. is -8'
 refuse "a product of sizes that overflows" 'too many elements.*overflows' "$attune" compile \
     batch=2147483647,num_heads=2147483647,seq_q=2147483647,head_dim=8192
 expect "tensors beyond any memory" 1 'out of memory: a tensor needs [0-9]+ elements' "$attune" bench \
