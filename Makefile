@@ -86,7 +86,7 @@ $(GENERATOR_ID): FORCE
 	@if cmp -s $@.tmp $@; then rm $@.tmp; else mv $@.tmp $@; fi
 
 -include $(patsubst %.o,%.d,$(call obj,$(LIB_SRC) $(wildcard src/codegen/*.c) $(TOOL_SRC) $(TEST_SRC) $(SUPPORT_SRC) \
-	$(FUZZ_SRC) examples/minilm/encoder.c))
+	$(DRAW_SRC) $(FUZZ_SRC) examples/minilm/encoder.c))
 
 # ---- Products ----
 

@@ -12,7 +12,8 @@ declare -A project=(
     [src/mha]='^(base|ir|target|mha)/'
     [src/codegen]='^(base|ir|target|codegen)/|^generator_id\.h$'
     [src/runtime]='^(base|ir|target|mha|runtime)/|^generator_id\.h$'
-    [tools]='^ref_(attention|block)\.h$'
+    [tools]='^ref_(attention|block)\.h$|^draw/draw\.h$'
+    [tools/draw]='^$'
 )
 # System headers: the C library's plain part everywhere; files, threads, processes and CPUs only where they belong.
 plain='^(attune|assert|ctype|errno|fenv|float|inttypes|langinfo|limits|locale|math|setjmp|stdarg|stdatomic|stdbool|stddef|stdint|stdio|stdlib|string|strings)\.h$'
