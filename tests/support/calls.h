@@ -42,6 +42,13 @@ typedef enum sample_name {
     BRAIN,
     WIDE,
     LATENT,
+    BLOCK,
+    BLOCK_CROSS,
+    BLOCK_RAGGED,
+    BLOCK_CACHED,
+    BLOCK_SERVED,
+    BLOCK_LOW_RANK,
+    BLOCK_HEADS,
     NUM_SAMPLES
 } sample_name;
 

@@ -70,4 +70,25 @@ const sample samples[NUM_SAMPLES] = {
     [WIDE] = {.problem = "num_heads=2,seq_q=9,head_dim=10,dtype=f64,lse=1"},
     [LATENT] = {.problem = "num_heads=4,num_kv_heads=1,seq_q=3,seq_kv=11,head_dim=20,head_dim_v=16,"
                            "v_in_k=1"},
+    [BLOCK] = {.problem = "batch=2,embed_dim=21,num_heads=6,num_kv_heads=2,head_dim=5,head_dim_v=3,out_dim=19,"
+                          "seq_q=dynamic,is_causal=1,lse=1",
+               .sizes = "seq_q=11"},
+    [BLOCK_CROSS] = {.problem = "batch=2,embed_dim=12,kv_embed_dim=17,v_embed_dim=9,num_heads=2,seq_q=3,seq_kv=7,"
+                                "dtype=f16,kv_lens=1",
+                     .kv = {7, 4}},
+    [BLOCK_RAGGED] = {.problem = "batch=3,embed_dim=16,num_heads=2,ragged=1,is_causal=1,rotary_dim=6",
+                      .sizes = "total_q=14,rotary_positions=6",
+                      .q = {5, 0, 6}},
+    [BLOCK_CACHED] = {.problem = "batch=2,embed_dim=16,num_heads=4,num_kv_heads=2,seq_q=2,seq_kv=16,seq_new=2,"
+                                 "kv_lens=1,rotary_dim=4,rotary_interleaved=1,is_causal=1,causal_align=bottom_right",
+                      .sizes = "rotary_positions=16",
+                      .kv = {16, 5}},
+    [BLOCK_SERVED] = {.problem = "batch=3,embed_dim=16,num_heads=2,ragged=1,page_size=4,seq_new=dynamic,kv_lens=1,"
+                                 "rotary_dim=8,is_causal=1,causal_align=bottom_right",
+                      .sizes = "total_q=12,num_pages=8,max_pages=3,rotary_positions=11",
+                      .q = {5, 1, 6},
+                      .kv = {9, 3, 11}},
+    [BLOCK_LOW_RANK] = {.problem = "batch=2,embed_dim=18,num_heads=3,seq_q=13,low_rank=5,low_rank_heads=1"},
+    [BLOCK_HEADS] = {.problem = "batch=2,embed_dim=18,num_heads=3,seq_q=5,seq_kv=9,kv_projected=1,"
+                                "no_out_projection=1,weights=softmax,w_dtype=bf16"},
 };
