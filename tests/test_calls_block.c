@@ -2,6 +2,7 @@
 #define _GNU_SOURCE
 #include "support/calls.h"
 
+#include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -47,8 +48,17 @@ static const sample shared = {.problem = "embed_dim=8,num_heads=2,seq_q=6,low_ra
 static const sample masked = {
     .problem = "batch=2,ragged=1,embed_dim=8,num_heads=2,attn_mask=bk", .sizes = "total_q=9,seq_q=6", .q = {6, 3}};
 
+static const sample no_keys = {.problem = "embed_dim=8,out_dim=5,num_heads=2,seq_q=3,seq_kv=dynamic,cross=1"};
+
 static const sample *const all[] = {&plain,  &cross,  &dynamic, &cached, &steps,  &appended,
                                     &served, &ragged, &given,   &low,    &shared, &masked};
+
+#define BAD(c, change, part)                                                                                           \
+    do {                                                                                                               \
+        attune_arguments a = (c).arguments;                                                                            \
+        a.change;                                                                                                      \
+        sample_call_assert_refused(context, &(c), &a, part);                                                           \
+    } while (0)
 
 /* ---- attune_tensors ---- */
 
@@ -197,14 +207,25 @@ static void calls_run(void **state) {
     }
 }
 
-/* ---- Bad calls ---- */
+/* What has no elements needs no pointer; heads that see no key are 0, and the output is its bias. */
+static void empty_tensors(void **state) {
+    (void)state;
+    sample_call c;
+    sample_call_open(&c, &dynamic, ON_THE_HEAP);
+    c.arguments.seq_q = c.arguments.seq_kv = 0;
+    c.arguments.x = c.arguments.out = NULL;
+    assert_ok(attune_run_interpreted(context, &c.problem, NULL, &c.arguments), "no rows");
+    BAD(c, packed_weights = NULL, "the pointer to packed_weights is NULL");
+    sample_call_close(&c);
+    sample_call_open(&c, &no_keys, ON_THE_HEAP);
+    c.arguments.x_kv = NULL;
+    assert_ok(attune_run_interpreted(context, &c.problem, NULL, &c.arguments), no_keys.problem);
+    const float *out = c.arguments.out;
+    for (int i = 0; i < 3 * 5; i++) assert_true(out[i] == out[i % 5] && fabsf(out[i]) <= 1.0f && out[i] != 0.0f);
+    sample_call_close(&c);
+}
 
-#define BAD(c, change, part)                                                                                           \
-    do {                                                                                                               \
-        attune_arguments a = (c).arguments;                                                                            \
-        a.change;                                                                                                      \
-        sample_call_assert_refused(context, &(c), &a, part);                                                           \
-    } while (0)
+/* ---- Bad calls ---- */
 
 static void bad_sizes(void **state) {
     (void)state;
@@ -326,8 +347,9 @@ static int close_context(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(tensors_of_blocks),   cmocka_unit_test(unused_arguments), cmocka_unit_test(strides_of_a_call),
-        cmocka_unit_test(lengths_that_follow), cmocka_unit_test(calls_run),        cmocka_unit_test(bad_sizes),
-        cmocka_unit_test(bad_tables),          cmocka_unit_test(bad_weights),      cmocka_unit_test(bad_overlaps),
+        cmocka_unit_test(lengths_that_follow), cmocka_unit_test(calls_run),        cmocka_unit_test(empty_tensors),
+        cmocka_unit_test(bad_sizes),           cmocka_unit_test(bad_tables),       cmocka_unit_test(bad_weights),
+        cmocka_unit_test(bad_overlaps),
     };
     return cmocka_run_group_tests(tests, open_context, close_context);
 }
