@@ -26,6 +26,9 @@ static const sample samples[] = {
     {"embed_dim=24,num_heads=3,head_dim=24,seq_q=11", ""},
     {"batch=2,embed_dim=300,num_heads=7,head_dim=40,out_dim=301,seq_q=19", ""},
     {"batch=2,embed_dim=600,num_heads=8,seq_q=9,no_out_projection=1", ""},
+    /* groups of several whole tiles: taken apart where rows are few */
+    {"batch=2,embed_dim=128,num_heads=4,seq_q=3", ""},
+    {"batch=2,embed_dim=36,num_heads=8,num_kv_heads=4,head_dim=64,head_dim_v=32,out_dim=128,seq_q=40", ""},
     /* what hides keys, and what is done to scores */
     {"batch=2,embed_dim=40,num_heads=4,seq_q=30,is_causal=1,lse=1", ""},
     {"batch=2,embed_dim=40,num_heads=4,seq_q=60,window_left=5,window_right=3,global_tokens=2", ""},

@@ -4,6 +4,7 @@
 
 #include <setjmp.h>
 #include <stdarg.h>
+#include <stdio.h>
 #include <string.h>
 
 #include <cmocka.h>
@@ -50,10 +51,12 @@ static void assert_refused(const attune_problem *p, const attune_schedule *legal
 
 static void test_round_trip(void **state) {
     (void)state;
-    const char *const texts[] = {q_lanes, d_lanes};
+    char of_block[512];
+    snprintf(of_block, sizeof of_block, "%s,gemm_rows=6,gemm_vectors=2,gemm_block=12,gemm_depth=0", q_lanes);
+    const char *const texts[] = {q_lanes, d_lanes, of_block};
     for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) {
         const attune_schedule s = parse(texts[i]);
-        char text[256];
+        char text[512];
         mha_schedule_print(&s, text, sizeof text);
         assert_string_equal(text, texts[i]);
     }
@@ -127,6 +130,31 @@ static void test_lanes_of_f64(void **state) {
         s.lanes /= 2;
         assert_int_equal(mha_schedule_check(&f64, &s, target, NULL), ATTUNE_OK);
     }
+}
+
+static void test_products_of_a_block(void **state) {
+    (void)state;
+    static const wrong cases[] = {
+        {"gemm_rows=0", "gemm_rows, gemm_vectors and gemm_block must be at least 1 with embed_dim"},
+        {"gemm_vectors=0", "gemm_rows, gemm_vectors and gemm_block must be at least 1 with embed_dim"},
+        {"gemm_block=0", "gemm_rows, gemm_vectors and gemm_block must be at least 1 with embed_dim"},
+        {"gemm_rows=33,gemm_block=33", "gemm_rows * gemm_vectors must be at most 64"},
+        {"gemm_vectors=3", "gemm_vectors * lanes must divide 64"},
+        {"gemm_vectors=32,gemm_rows=1", "gemm_vectors * lanes must divide 64"},
+        {"gemm_rows=5", "gemm_rows must divide gemm_block"},
+        {"gemm_block=4098", "gemm_block must be at most 4096"},
+        {"gemm_depth=-1", "gemm_depth is -1; it must be from 0"},
+    };
+    const attune_problem block = canonical("embed_dim=80,num_heads=2,seq_q=30");
+    const attune_problem alone = canonical("num_heads=2,seq_q=30,head_dim=40");
+    attune_schedule s = parse(q_lanes);
+    assert_int_equal(mha_schedule_check(&block, &s, at_targets(), NULL), ATTUNE_INVALID_SCHEDULE);
+    assert_int_equal(mha_schedule_parse("gemm_rows=6,gemm_vectors=2,gemm_block=12", &s, NULL), ATTUNE_OK);
+    for (const at_target *target = at_targets(); target->name; target++)
+        assert_refused(&block, &s, target, cases, sizeof cases / sizeof *cases);
+    at_error err = {0};
+    assert_int_equal(mha_schedule_check(&alone, &s, at_targets(), &err), ATTUNE_INVALID_SCHEDULE);
+    assert_non_null(strstr(err.message, "must be 0 without embed_dim"));
 }
 
 /* Rows of the same bits need the same kv_tile in every schedule, of both strategies; a multiple will not do. */
@@ -205,12 +233,36 @@ static void test_choice_is_legal(void **state) {
                 }
 }
 
+/* Blocks of any number of rows and either precision; where a few rows are all, no more than those are computed. */
+static void test_choice_for_blocks_is_legal(void **state) {
+    (void)state;
+    for (const at_target *target = at_targets(); target->name; target++)
+        for (int rows = 1; rows <= 300; rows++)
+            for (int wide = 0; wide <= 1; wide++) {
+                char text[128];
+                snprintf(text, sizeof text, "embed_dim=24,num_heads=3,batch=%d,seq_q=%d,dtype=%s", rows % 7 ? 1 : 7,
+                         rows % 7 ? rows : rows / 7, wide ? "f64" : "f32");
+                const attune_problem p = canonical(text);
+                attune_schedule s;
+                at_error err = {0};
+                mha_choose(&p, target, &s);
+                if (mha_schedule_check(&p, &s, target, &err)) fail_msg("%s: %s", text, err.message);
+                if (rows <= 4) assert_int_equal(s.gemm_rows, rows);
+            }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_round_trip),        cmocka_unit_test(test_q_lanes),
-        cmocka_unit_test(test_d_lanes),           cmocka_unit_test(test_lanes_of_f64),
-        cmocka_unit_test(test_ops_without_tiles), cmocka_unit_test(test_struct_size_is_checked),
-        cmocka_unit_test(test_choice_is_legal),   cmocka_unit_test(test_kv_tile_of_reproducible_problems),
+        cmocka_unit_test(test_round_trip),
+        cmocka_unit_test(test_q_lanes),
+        cmocka_unit_test(test_d_lanes),
+        cmocka_unit_test(test_lanes_of_f64),
+        cmocka_unit_test(test_ops_without_tiles),
+        cmocka_unit_test(test_struct_size_is_checked),
+        cmocka_unit_test(test_choice_is_legal),
+        cmocka_unit_test(test_kv_tile_of_reproducible_problems),
+        cmocka_unit_test(test_products_of_a_block),
+        cmocka_unit_test(test_choice_for_blocks_is_legal),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

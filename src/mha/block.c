@@ -54,11 +54,26 @@ static void see_low_rank(mha_block *block) {
     c->params.size[MHA_SEQ_KV] = c->params.size[MHA_LOW_RANK];
 }
 
+/* Few rows make few tasks: these get no more columns than they must, whole heads and whole register tiles. What is a
+ * group here is a part of one in the blob then, which lies where a group of that width would. */
+static void narrow_groups(const mha_context *c, mha_pack_section *s) {
+    enum { MANY_ROWS = 32 };
+    const int64_t width = s->panels * MHA_PANEL;
+    if (c->s->gemm_block >= MANY_ROWS || !s->exists || s->columns != s->num_groups * width) return;
+    int64_t parts = width / MHA_PANEL_TILE;
+    while (width / MHA_PANEL_TILE % parts || s->heads % parts) parts--;
+    s->heads /= parts;
+    s->group_columns /= parts;
+    s->panels /= parts;
+    s->num_groups *= parts;
+}
+
 void mha_block_shared(mha_block *block, mha_context *c) {
     const attune_problem *p = c->p;
     *block = (mha_block){.c = c};
     if (ir_failed(c->b)) return;
     mha_pack_layout_of(p, &block->layout);
+    for (int i = 0; i < MHA_NUM_PROJECTIONS; i++) narrow_groups(c, &block->layout.section[i]);
     const ir_expr *queries = c->params.tensor[MHA_X]->dims[1];
     c->q = block->q = share(c, "projected_q", c->elem, MHA_HEADS, queries, p->head_dim);
     if (!p->no_out_projection) c->out = share(c, "heads", c->elem, MHA_HEADS, queries, p->head_dim_v);

@@ -31,33 +31,27 @@ static int64_t fitting_rows(int64_t rows, int64_t least, int64_t most, int64_t v
     return best;
 }
 
-/* Columns for a lone row, which reads weights and does little else: each 16 of them are a stream. More streams are
- * faster from memory, fewer from the last cache. */
-static int64_t columns_of_lone_row(const attune_problem *p) {
-    enum { LARGE = 16 << 20 };
-    mha_pack_layout layout;
-    mha_pack_layout_of(p, &layout);
-    return layout.elements * (p->w_dtype == ATTUNE_F64 ? 8 : 4) > LARGE ? 64 : 32;
+/* Vectors of columns where all rows are one register tile. Then reading weights is what takes the time, and each 16
+ * columns are a stream of their own to the memory: four of them are read faster than two. */
+static int64_t vectors_of_few(int64_t rows, int64_t all, bool wide) {
+    const int64_t most = rows == 1 ? 8 : rows <= (wide ? 6 : 3) ? 4 : 2;
+    return min_of(most, all);
 }
 
 static void choose_tile(const attune_problem *p, const at_target *target, attune_schedule *s) {
-    enum { MOST_VECTORS = 8 };
-    const int64_t rows = expected_rows(p), most_tile = MHA_PANEL_TILE / s->lanes;
+    const int64_t rows = expected_rows(p), all = MHA_PANEL_TILE / s->lanes;
     const bool wide = target->vector_registers >= 32, fused = target->flags & AT_TARGET_FMA;
-    const int64_t most = wide ? 14 : fused ? 6 : 4;
-    s->gemm_vectors = (int32_t)min_of(2, most_tile);
-    s->gemm_rows = (int32_t)rows;
-    if (rows == 1) s->gemm_vectors = (int32_t)min_of(columns_of_lone_row(p) / s->lanes, MOST_VECTORS);
-    if (rows > most) s->gemm_rows = (int32_t)(wide ? fitting_rows(rows, 8, 14, 0) : fitting_rows(rows, 4, most, 1));
+    const int64_t least = wide ? 8 : 4, most = wide ? 14 : fused ? 6 : 4;
+    const bool few = rows <= most;
+    s->gemm_vectors = (int32_t)(few ? vectors_of_few(rows, all, wide) : min_of(2, all));
+    s->gemm_rows = (int32_t)(few ? rows : fitting_rows(rows, least, most, wide ? 0 : 1));
 }
 
 /* Rows of a task: few, so that many threads have work, which costs nothing as neighbouring tasks find the weights in
- * their cache; and as many tasks as two threads can share. */
+ * their cache; and as many tasks as two threads can share. A few rows are one task, or weights would be read twice. */
 static int32_t choose_block(int64_t rows, int64_t tile_rows) {
     enum { USUAL = 32 };
-    const int64_t tiles = ceil_div(rows, tile_rows);
-    if (tiles == 1) return (int32_t)tile_rows;
-    const int64_t tasks = 2 * ceil_div(rows, 2 * USUAL);
+    const int64_t tiles = ceil_div(rows, tile_rows), tasks = rows <= USUAL ? 1 : 2 * ceil_div(rows, 2 * USUAL);
     return (int32_t)(ceil_div(tiles, tasks) * tile_rows);
 }
 
