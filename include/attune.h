@@ -346,9 +346,9 @@ typedef struct attune_schedule attune_schedule;
 
 /* Gives a kernel for the problem: from memory, else from disk, else freshly compiled. With a schedule NULL
  * attune chooses (or takes what the cache holds); an explicit schedule is part of the cache key. Batch, the
- * number of heads at equal group size, and all strides but the innermost are arguments of the kernel: problems
- * that differ only in those share one. Threads that ask for the same new kernel at once compile it once.
- * The caller owns one reference and gives it back with attune_kernel_release. */
+ * number of heads at equal group size (but not those of a block), and all strides but the innermost are arguments
+ * of the kernel: problems that differ only in those share one. Threads that ask for the same new kernel at once
+ * compile it once. The caller owns one reference and gives it back with attune_kernel_release. */
 ATTUNE_API attune_status attune_compile(attune_context *context, const attune_problem *problem,
                                         const attune_schedule *schedule, attune_kernel **kernel);
 
@@ -363,7 +363,8 @@ typedef struct attune_arguments {
     void *k, *v;                 /* written to only if the problem has seq_new */
     void *out;
     void *lse;                   /* read by op = weights */
-    int64_t batch, num_heads, num_kv_heads; /* num_heads / num_kv_heads must be as compiled */
+    int64_t batch, num_heads, num_kv_heads; /* num_heads / num_kv_heads must be as compiled, and of a
+                                             * block both */
     int64_t q_strides[4], k_strides[4], v_strides[4], out_strides[4], lse_strides[3]; /* innermost as compiled */
     int64_t attn_mask_strides[4], attn_bias_strides[4], k_new_strides[4], v_new_strides[4], weights_strides[4];
     int64_t seq_q, seq_kv;       /* where dynamic, at most their bounds. Where cu_seqlens, or kv_lens of pages, tell the
