@@ -243,7 +243,8 @@ void ref_mark_seen(const ref_call *call, const ref_seen *seen) {
     const bool sees_all = r.p->weights_mode == ATTUNE_WEIGHTS_SCALED || r.p->weights_mode == ATTUNE_WEIGHTS_CAPPED;
     for (int64_t b = 0; b < call->arguments->batch; b++) {
         const entry e = open_entry(&r, b);
-        const int64_t keys = sees_all && !r.p->page_size && (!r.p->rotary_dim || has_rotated_keys(r.p)) ? r.seq_kv : e.keys;
+        const int64_t keys =
+            sees_all && !r.p->page_size && (!r.p->rotary_dim || has_rotated_keys(r.p)) ? r.seq_kv : e.keys;
         for (int64_t kv_head = 0; kv_head * r.group < r.heads; kv_head++)
             for (int64_t j = 0; j < keys; j++) {
                 bool is_seen = sees_all;
@@ -292,9 +293,12 @@ static bool create_result(const reading *r, ref_result *result) {
         .k = copy_output(&r->k, &good),
         .v = r->p->v_in_k ? NULL : copy_output(&r->v, &good),
     };
-    if (r->k.tensor) result->row_lse = allocate(elements(r->q.tensor) / r->dim, &good);
-    for (int64_t i = 0; result->row_lse && i < elements(r->q.tensor) / r->dim; i++) result->row_lse[i] = 0;
-    return good;
+    if (!r->k.tensor) return good;
+    const int64_t rows = elements(r->q.tensor) / r->dim;
+    result->row_lse = allocate(rows, &good);
+    result->loses_key = calloc((size_t)rows + 1, sizeof *result->loses_key);
+    for (int64_t i = 0; result->row_lse && i < rows; i++) result->row_lse[i] = 0;
+    return good && result->loses_key;
 }
 
 void ref_result_free(ref_result *result) {
@@ -304,6 +308,7 @@ void ref_result_free(ref_result *result) {
     free(result->k);
     free(result->v);
     free(result->row_lse);
+    free(result->loses_key);
     *result = (ref_result){0};
 }
 

@@ -40,6 +40,10 @@ typedef struct ref_result {
     /* The logarithm of each row of q over all its keys, [batch, heads, tokens], whether or not the problem wants it;
      * NULL if op is neither attention nor weights. What op = weights should get as lse. */
     long double *row_lse;
+    /* For each of these rows whether a key that is not hidden has the score -infinity all the same, being infinite: the
+     * weight 0 times a value that is not finite is then NaN, or nothing where a row's keys are cut in parts and all of
+     * one are such. */
+    bool *loses_key;
     ref_block_scale scale; /* of a block */
 } ref_result;
 

@@ -96,14 +96,17 @@ typedef struct NAME(row) {
     REAL *totals;                         /* of the values, for each column */
     REAL largest, sum;                    /* of the scores; of the exponentials of their differences to it */
     bool is_empty;                        /* no key has a score above -infinity */
+    bool loses_key;                       /* one has no better, though nothing hides it */
 } NAME(row);
 
 static void NAME(softmax)(const reading *r, const entry *e, int64_t head, int64_t i, NAME(row) * row) {
     REAL largest = -(REAL)INFINITY, sum = 0;
     bool sees = false;
+    row->loses_key = false;
     for (int64_t j = 0; j < e->keys; j++) {
         const REAL s = NAME(score)(r, e, head, i, j, row->dots[j], ATTUNE_WEIGHTS_MASKED);
         row->scores[j] = s;
+        if (s == -(REAL)INFINITY && !row->loses_key) row->loses_key = !is_hidden(r, e, head, i, j);
         sees = sees || s != -(REAL)INFINITY;
         largest = s > largest || isnan(s) ? s : largest;
     }
@@ -161,7 +164,9 @@ static void NAME(finish_row)(const reading *r, const entry *e, int64_t head, int
     if (result->out)
         NAME(mix_values)(r, e, head, i, row, values,
                          result->out + dense_place(r->out.tensor, e->q_batch, head, token, 0));
-    result->row_lse[dense_place(r->q.tensor, e->q_batch, head, token, 0) / r->dim] = lse;
+    const int64_t number = dense_place(r->q.tensor, e->q_batch, head, token, 0) / r->dim;
+    result->row_lse[number] = lse;
+    result->loses_key[number] = row->loses_key;
     if (result->lse) result->lse[dense_place(r->lse.tensor, e->q_batch, head, token, 0)] = lse;
     if (!result->weights) return;
     REAL given = lse;

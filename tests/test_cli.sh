@@ -5,42 +5,7 @@ set -u
 cd "$(dirname "$0")/.." || exit 1
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
-number=0
-
-# report STATUS NAME: one TAP line, with what the command said if it failed.
-report() {
-    number=$((number + 1))
-    if [ "$1" -eq 0 ]; then echo "ok $number - $2"; return; fi
-    echo "not ok $number - $2"
-    sed 's/^/# stdout: /' "$work/stdout" | head -n 20
-    sed 's/^/# stderr: /' "$work/stderr" | head -n 20
-}
-
-# expect NAME STATUS PATTERN COMMAND…: exit status, and an extended regex in what went to stdout and stderr together.
-expect() {
-    local name=$1 wanted=$2 pattern=$3 status=0
-    shift 3
-    "$@" >"$work/stdout" 2>"$work/stderr" </dev/null || status=$?
-    [ "$status" -eq "$wanted" ] && cat "$work/stdout" "$work/stderr" | grep -Eq -- "$pattern"
-    report $? "$name"
-}
-
-# refuse NAME PATTERN COMMAND…: exit status 1 and exactly one line, on stderr.
-refuse() {
-    local name=$1 pattern=$2 status=0
-    shift 2
-    "$@" >"$work/stdout" 2>"$work/stderr" </dev/null || status=$?
-    [ "$status" -eq 1 ] && [ ! -s "$work/stdout" ] && [ "$(wc -l <"$work/stderr")" -eq 1 ] &&
-        grep -Eq -- "^attune: .*$pattern" "$work/stderr"
-    report $? "refused: $name"
-}
-
-# make_npy FILE DESCR FORTRAN_ORDER SHAPE BYTES: a file with a header like NumPy's and that many bytes of real data.
-make_npy() {
-    local header="{'descr': '$2', 'fortran_order': $3, 'shape': $4, }" length
-    length=$(printf '%04x' ${#header})
-    { printf '\x93NUMPY\x01\x00' && printf "\\x${length:2:2}\\x${length:0:2}%s" "$header" && tail -c "$5" examples/minilm/q.npy; } >"$1"
-}
+. tests/support/cli.sh
 
 # make_i32 FILE SHAPE VALUE…: an array of whole numbers.
 make_i32() {
@@ -62,13 +27,13 @@ small=num_heads=2,seq_q=9,head_dim=5
 expect "attune without arguments explains itself" 2 'Usage: attune COMMAND' "$attune"
 expect "attune --help lists the commands" 0 'bench +measure' "$attune" --help
 expect "attune --version" 0 '^attune [0-9]+\.[0-9]+\.[0-9]+$' "$attune" --version
-for command in run compile check conform bench cache info ir; do
+for command in run mha compile check conform bench cache info ir; do
     expect "attune $command --help" 0 "Usage: attune $command" "$attune" "$command" --help
     expect "attune $command with an unknown option" 2 "unrecognized option '--frobnicate'" "$attune" "$command" --frobnicate
 done
 manual=$(sed 's/\\-/-/g' docs/attune.1)
 : >"$work/stderr"
-for command in run compile check conform bench cache info ir; do
+for command in run mha compile check conform bench cache info ir; do
     for option in $("$attune" "$command" --help | grep -oE -- '--[a-z-]+' | sort -u | grep -vxE -- '--(help|usage|q|k|v)'); do
         grep -qF -- "$option" <<<"$manual" || echo "$command $option" >>"$work/stderr"
     done
@@ -177,6 +142,17 @@ done
 report $? "the printed IR is its own input"
 expect "compile into the cache" 0 'key +[0-9a-f]{32}' "$attune" compile $small
 expect "compile again" 0 'from +the disk cache' "$attune" compile $small
+# All fields and strides that a block may have: an entry holds them.
+long=batch=2,embed_dim=24,kv_embed_dim=20,v_embed_dim=20,out_dim=20,num_heads=4,num_kv_heads=2,seq_q=16,seq_kv=256
+long+=,seq_new=16,head_dim=16,head_dim_v=24,dtype=f16,k_dtype=bf16,v_dtype=bf16,bias_dtype=f64,w_dtype=bf16
+long+=,softmax_scale=0.12345678901234567,logits_soft_cap=12.345678901234567,is_causal=1,causal_align=bottom_right
+long+=,causal_offset=-100000,window_left=100000,global_tokens=10,lse=1,alibi_slopes=1,sinks=1,kv_lens=1
+long+=,causal_offsets=1,short_masks=1,attn_mask=2:4:16:100,attn_bias=2:4:16:100,rotary_dim=12,rotary_interleaved=1
+long+=,position_ids=1,weights=softmax,weights_average=1,reproducible=1
+for name in k v weights attn_mask attn_bias; do long+=,${name}_strides=1000000000000:100000000000:100000000:1; done
+for name in out x x_kv x_v lse; do long+=,${name}_strides=1000000000000:10000000000:1; done
+expect "a long problem" 0 'from +the compiler' "$attune" compile $long
+expect "is cached, too" 0 'from +the disk cache' "$attune" compile $long
 expect "compile --json" 0 '"origin": "disk cache"' "$attune" compile $small --json
 expect "an explicit schedule has its own entry" 0 'from +the compiler' "$attune" compile $small --schedule=value_unroll=2
 expect "--dump-passes goes to standard error" 0 '# after parse' "$attune" compile $small --dump-passes
@@ -520,6 +496,16 @@ make_npy "$work/blob.npy" '<f4' False "($((bytes / 4)),)" "$bytes"
 refuse "numbers that are no packed weights" 'packed_weights' run_block --tensor packed_weights="$work/blob.npy"
 expect "check of a block" 0 '^7 passed, 0 failed$' "$attune" check embed_dim=20,num_heads=2,num_kv_heads=1,seq_q=7,is_causal=1 \
     --isa=x86-64 --threads=1
+# Lengths that leave room for the new keys, and an infinite score that hides a chunk of keys from a row.
+for seed in 1 2 3 4 5 6; do
+    expect "check of rotated keys at the end, data $seed" 0 '^1 passed, 0 failed$' "$attune" check \
+        num_heads=1,seq_q=1,seq_kv=2,head_dim=2,causal_align=bottom_right,kv_lens=1,seq_new=2,rotary_dim=2 \
+        --sizes=rotary_positions=9 --isa=x86-64 --threads=1 --inputs=ordinary --seed=$seed
+done
+expect "check of keys that an infinite score hides" 0 '^1 passed, 0 failed$' "$attune" check \
+    batch=2,num_heads=1,seq_q=12,seq_kv=54,head_dim=4,head_dim_v=16,seq_new=35,attn_mask=qk,k_new_strides=595:1193:17:1 \
+    --schedule=strategy=d_lanes,lanes=1,score_rows=1,score_vectors=2,score_unroll=2,value_rows=5,value_vectors=2,kv_tile=9,kv_chunk=18,value_unroll=1,q_vectors=1 \
+    --isa=x86-64 --threads=1 --inputs=nonfinite --seed=2187155438
 refuse "a block too large to check" 'floating-point operations, more than --max-flops=' "$attune" check \
     embed_dim=2048,num_heads=16,seq_q=2048 --isa=x86-64
 expect "bench of a block" 0 '"footprint_bytes": [1-9][0-9]{4},' "$attune" bench embed_dim=48,num_heads=3,seq_q=4 --samples=1 \

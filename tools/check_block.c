@@ -18,7 +18,7 @@ void draft_block(draft *d) {
     p->embed_dim = draft_chance(d, 40) ? p->num_heads * p->head_dim : draft_size(d, 200);
     if (p->is_cross && draft_chance(d, 60)) p->kv_embed_dim = draft_size(d, 160);
     if (!p->kv_projected && draft_feature(d)) p->v_embed_dim = draft_size(d, 160);
-    if (draft_chance(d, 50)) p->out_dim = draft_size(d, 200);
+    if (draft_chance(d, 50)) p->out_dim = draft_size(d, draft_chance(d, 20) ? 700 : 200);
     p->no_out_projection = draft_chance(d, 8);
     if (p->no_out_projection) p->out_dim = 0;
     if (d->block == BLOCK_LOW_RANK) p->low_rank = draft_size(d, 60);

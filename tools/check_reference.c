@@ -115,23 +115,25 @@ static bool is_good(long double got, long double wanted, const bound *b) {
     return fabsl(got - wanted) <= (long double)b->absolute + (long double)b->relative * fabsl(wanted);
 }
 
-/* Whether a row of the output is, or is made of, one that sees no key. */
-static bool is_empty_row(const tensors *t, const tensor *out, const long double *row_lse, int64_t row) {
-    if (out->info.rank == 4) return row_lse[row] == -(long double)INFINITY;
-    const int64_t tokens = out->info.dims[1], heads = t->problem.num_heads;
-    for (int64_t head = 0; head < heads; head++)
-        if (row_lse[(row / tokens * heads + head) * tokens + row % tokens] == -(long double)INFINITY) return true;
+/* Where NaN and infinities are about, a row may have lost a key, or the last one, to an infinite score; what is made of
+ * such a row proves nothing. */
+static bool is_doubtful(const tensors *t, const tensor *out, const ref_result *rows, int64_t row) {
+    const int64_t tokens = out->info.dims[1], heads = out->info.rank == 4 ? 1 : t->problem.num_heads;
+    for (int64_t head = 0; head < heads; head++) {
+        const int64_t at = out->info.rank == 4 ? row : (row / tokens * heads + head) * tokens + row % tokens;
+        if (rows->row_lse[at] == -(long double)INFINITY || rows->loses_key[at]) return true;
+    }
     return false;
 }
 
-/* `row_lse`: the logarithms of the rows, of which empty ones are skipped; NULL: none is. */
-static bool compare(const tensors *t, const char *name, const long double *wanted, const long double *row_lse,
+/* `rows`: those of attention, doubtful ones of which are skipped; NULL: none is. */
+static bool compare(const tensors *t, const char *name, const long double *wanted, const ref_result *rows,
                     const bound *b, char *reason) {
     const tensor *const one = tensors_find(t, name);
     if (!one || !wanted) return true;
     const int64_t count = elements(one), columns = one->info.dims[one->info.rank - 1];
     for (int64_t i = 0; i < count; i++) {
-        if (row_lse && is_empty_row(t, one, row_lse, i / columns)) continue;
+        if (rows && is_doubtful(t, one, rows, i / columns)) continue;
         const long double got = element(one, i);
         if (is_good(got, wanted[i], b)) continue;
         snprintf(reason, ATTUNE_MESSAGE_BYTES, "%s is off at element %lld: %.9Lg instead of %.9Lg (limit %.3g)", name,
@@ -236,8 +238,7 @@ bool check_reference(const tensors *t, const ref_result *wanted, const ref_resul
     add_errors(t, wanted, plain, &own);
     bounds b = bounds_of(t, wanted, own.plain_max);
     b.out.by_class = b.lse.by_class = b.weights.by_class = b.keys.by_class = b.values.by_class = by_class;
-    /* With NaN and infinities about, an empty row may have lost its last key to an infinite score. */
-    const long double *const rows = by_class ? wanted->row_lse : NULL;
+    const ref_result *const rows = by_class && wanted->row_lse ? wanted : NULL;
     if (!compare(t, "out", wanted->out, rows, &b.out, reason) ||
         !compare(t, "lse", wanted->lse, NULL, &b.lse, reason) ||
         !compare(t, "weights", wanted->weights, NULL, &b.weights, reason) ||
