@@ -317,11 +317,11 @@ static void bad_overlaps(void **state) {
     BAD(c, lse = (char *)a.out + 16, "overlaps");
     sample_call_close(&c);
     sample_call_open(&c, &cached, ON_THE_HEAP);
-    BAD(c, k = (void *)a.x, "the output k overlaps x");
+    BAD(c, x = a.k, "the output k overlaps x");
     BAD(c, v = a.k, "the output k overlaps v");
     sample_call_close(&c);
     sample_call_open(&c, &low, ON_THE_HEAP);
-    BAD(c, out = (void *)a.keys_low, "the output out overlaps keys_low");
+    BAD(c, keys_low = a.out, "the output out overlaps keys_low");
     sample_call_close(&c);
     /* Only read, caches may be anywhere. */
     sample_call_open(&c, &given, ON_THE_HEAP);

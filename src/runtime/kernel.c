@@ -191,7 +191,7 @@ static attune_status make_from_disk(const make_request *request, const at_key *k
 
 static void save(attune_context *context, const at_key *key, const attune_problem *problem,
                  const attune_schedule *schedule, const void *image, size_t image_bytes) {
-    char problem_text[1024], schedule_text[512];
+    char problem_text[2048], schedule_text[512];
     if (mha_problem_print(problem, problem_text, sizeof problem_text) >= sizeof problem_text) return;
     if (mha_schedule_print(schedule, schedule_text, sizeof schedule_text) >= sizeof schedule_text) return;
     const at_entry entry = {.required = ((const at_image_header *)image)->required,
