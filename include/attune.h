@@ -347,7 +347,8 @@ typedef struct attune_schedule attune_schedule;
 /* Gives a kernel for the problem: from memory, else from disk, else freshly compiled. With a schedule NULL
  * attune chooses (or takes what the cache holds); an explicit schedule is part of the cache key. Batch, the
  * number of heads at equal group size (but not those of a block), and all strides but the innermost are arguments
- * of the kernel: problems that differ only in those share one. Threads that ask for the same new kernel at once
+ * of the kernel: problems that differ only in those share one (blocks of few tokens, batch * seq_q at most 32,
+ * only at equal batch: their products are tiled for that). Threads that ask for the same new kernel at once
  * compile it once. The caller owns one reference and gives it back with attune_kernel_release. */
 ATTUNE_API attune_status attune_compile(attune_context *context, const attune_problem *problem,
                                         const attune_schedule *schedule, attune_kernel **kernel);

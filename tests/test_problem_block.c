@@ -334,7 +334,11 @@ static void test_key(void **state) {
     for (int i = 0; i < COUNT; i++)
         for (int j = 0; j < i; j++)
             if (same_key(texts[i], texts[j])) fail_msg("%s has the key of %s", texts[i], texts[j]);
-    assert_true(same_key("embed_dim=8,seq_q=4", "batch=3,embed_dim=8,seq_q=4,x_strides=99:9:1,out_strides=999:99:1"));
+    assert_true(same_key("embed_dim=8,seq_q=40", "batch=3,embed_dim=8,seq_q=40,x_strides=99:9:1,out_strides=999:9:1"));
+    /* Schedules for few rows are for as many as there are, those of all batch entries counted. */
+    assert_true(same_key("embed_dim=8,seq_q=4", "embed_dim=8,seq_q=4,x_strides=99:9:1"));
+    assert_false(same_key("embed_dim=8,seq_q=4", "batch=2,embed_dim=8,seq_q=4"));
+    assert_false(same_key("embed_dim=8,seq_q=1,seq_new=1,seq_kv=9", "batch=8,embed_dim=8,seq_q=1,seq_new=1,seq_kv=9"));
 }
 
 /* ---- work ---- */

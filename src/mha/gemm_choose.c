@@ -22,6 +22,12 @@ static int64_t expected_rows(const attune_problem *p) {
     return min_of(MOST_ROWS, most * min_of(p->batch, MOST_ROWS));
 }
 
+int64_t mha_few_rows(const attune_problem *p) {
+    enum { FEW = 32 };
+    const int64_t rows = p->embed_dim ? expected_rows(p) : 0;
+    return rows <= FEW ? rows : 0;
+}
+
 /* Rows of a register tile, at most `most` and at least `least`, for which all tiles together take the shortest time:
  * a tile takes as long as its rows and `visit` more. */
 static int64_t fitting_rows(int64_t rows, int64_t least, int64_t most, int64_t visit) {

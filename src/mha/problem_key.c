@@ -1,5 +1,5 @@
 /* What a kernel is specialised for, as bytes. */
-#include "mha/signature.h"
+#include "mha/gemm.h"
 
 #include <string.h>
 
@@ -36,7 +36,7 @@ static void put_tensors(key_writer *w, const attune_problem *p) {
 
 /* Changing the order or the meaning of these fields changes KEY_FORMAT. */
 size_t mha_key(const attune_problem *p, uint8_t key[MHA_KEY_BYTES]) {
-    enum { KEY_FORMAT = 4 };
+    enum { KEY_FORMAT = 5 };
     const bool is_block = p->op == ATTUNE_MHA;
     const int64_t fields[] = {
         KEY_FORMAT,
@@ -79,6 +79,7 @@ size_t mha_key(const attune_problem *p, uint8_t key[MHA_KEY_BYTES]) {
         p->num_rows,
         p->num_parts,
         is_block ? p->num_heads : 0,
+        mha_few_rows(p),
         p->embed_dim,
         p->kv_embed_dim,
         p->v_embed_dim,
