@@ -1,0 +1,56 @@
+# What tests of the command share; to be sourced. Needs $work, a directory of the test's own. $number counts the cases.
+number=0
+
+# report STATUS NAME: one TAP line, with what the command said if it failed.
+report() {
+    number=$((number + 1))
+    if [ "$1" -eq 0 ]; then echo "ok $number - $2"; return; fi
+    echo "not ok $number - $2"
+    sed 's/^/# stdout: /' "$work/stdout" | head -n 20
+    sed 's/^/# stderr: /' "$work/stderr" | head -n 20
+}
+
+# expect NAME STATUS PATTERN COMMAND…: exit status, and an extended regex in what went to stdout and stderr together.
+expect() {
+    local name=$1 wanted=$2 pattern=$3 status=0
+    shift 3
+    "$@" >"$work/stdout" 2>"$work/stderr" </dev/null || status=$?
+    [ "$status" -eq "$wanted" ] && cat "$work/stdout" "$work/stderr" | grep -Eq -- "$pattern"
+    report $? "$name"
+}
+
+# refuse NAME PATTERN COMMAND…: exit status 1 and exactly one line, on stderr.
+refuse() {
+    local name=$1 pattern=$2 status=0
+    shift 2
+    "$@" >"$work/stdout" 2>"$work/stderr" </dev/null || status=$?
+    [ "$status" -eq 1 ] && [ ! -s "$work/stdout" ] && [ "$(wc -l <"$work/stderr")" -eq 1 ] &&
+        grep -Eq -- "^attune: .*$pattern" "$work/stderr"
+    report $? "refused: $name"
+}
+
+# same NAME FILE FILE…: all files hold the same bytes.
+same() {
+    local name=$1 first=$2 file status=0
+    shift 2
+    for file in "$@"; do cmp "$first" "$file" >"$work/stdout" 2>&1 || status=1; done
+    report $status "$name"
+}
+
+# number_bytes NUMBER BYTES: a whole number, little-endian.
+number_bytes() {
+    local i
+    for ((i = 0; i < $2; i++)); do printf "\\x$(printf '%02x' $(($1 >> (8 * i) & 255)))"; done
+}
+
+# real_bytes BYTES: real numbers, as float32 from a model.
+real_bytes() { tail -c "$1" examples/minilm/q.npy; }
+
+# make_npy FILE DESCR FORTRAN_ORDER SHAPE BYTES: a file with a header like NumPy's and that many bytes of real data.
+make_npy() {
+    local header="{'descr': '$2', 'fortran_order': $3, 'shape': $4, }"
+    { printf '\x93NUMPY\x01\x00' && number_bytes ${#header} 2 && printf '%s' "$header" && real_bytes "$5"; } >"$1"
+}
+
+# make_safetensors FILE HEADER BYTES: a safetensors file with this JSON and that many bytes of real data.
+make_safetensors() { { number_bytes ${#2} 8 && printf '%s' "$2" && real_bytes "$3"; } >"$1"; }
