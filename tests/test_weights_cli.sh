@@ -3,41 +3,15 @@
 # that can be wrong. Needs ATTUNE, the command, and an ATTUNE_CACHE_DIR of its own.
 set -u
 cd "$(dirname "$0")/.." || exit 1
+. tests/support/cli.sh
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
-number=0
 attune=$ATTUNE
 minilm=examples/minilm
 small=num_heads=2,seq_q=4,head_dim=5
 
-# report STATUS NAME: one TAP line, with what the command said if it failed.
-report() {
-    number=$((number + 1))
-    if [ "$1" -eq 0 ]; then echo "ok $number - $2"; return; fi
-    echo "not ok $number - $2"
-    sed 's/^/# stdout: /' "$work/stdout" | head -n 20
-    sed 's/^/# stderr: /' "$work/stderr" | head -n 20
-}
-
-# expect NAME STATUS PATTERN COMMAND…: exit status, and an extended regex in what went to stdout and stderr together.
-expect() {
-    local name=$1 wanted=$2 pattern=$3 status=0
-    shift 3
-    "$@" >"$work/stdout" 2>"$work/stderr" </dev/null || status=$?
-    [ "$status" -eq "$wanted" ] && cat "$work/stdout" "$work/stderr" | grep -Eq -- "$pattern"
-    report $? "$name"
-}
-
-# refuse NAME PATTERN ARGUMENT…: exit status 1, exactly one line, on stderr, and no picture, be it half of one.
-refuse() {
-    local name=$1 pattern=$2 status=0
-    shift 2
-    rm -f "$work/refused.png"
-    "$attune" weights -o "$work/refused.png" "$@" >"$work/stdout" 2>"$work/stderr" </dev/null || status=$?
-    [ "$status" -eq 1 ] && [ ! -s "$work/stdout" ] && [ "$(wc -l <"$work/stderr")" -eq 1 ] &&
-        [ -z "$(find "$work" -name 'refused.png*')" ] && grep -Eq -- "^attune: .*$pattern" "$work/stderr"
-    report $? "refused: $name"
-}
+# refuse_picture NAME PATTERN ARGUMENT…: as refuse does; at the end there must be no such picture, be it half of one.
+refuse_picture() { refuse "$1" "$2" "$attune" weights -o "$work/refused.png" "${@:3}"; }
 
 # picture NAME ARGUMENT…: a PNG whose header has the size that the command printed.
 picture() {
@@ -64,9 +38,8 @@ svg() { expect "$1" 0 'pixels$' "$attune" weights -o "$work/p.svg" "${@:2}"; }
 
 # make_f32 FILE SHAPE HEX…: an array of numbers given by their bits.
 make_f32() {
-    local file=$1 header="{'descr': '<f4', 'fortran_order': False, 'shape': $2, }" bits
-    printf '\x93NUMPY\x01\x00' >"$file"
-    printf "\\x$(printf '%02x' ${#header})\\x00%s" "$header" >>"$file"
+    local file=$1 bits
+    make_npy "$file" '<f4' False "$2" 0
     for bits in "${@:3}"; do printf "\\x${bits:6:2}\\x${bits:4:2}\\x${bits:2:2}\\x${bits:0:2}" >>"$file"; done
 }
 zero=00000000 quarter=3e800000 half=3f000000 one=3f800000 nan=7fc00000 minus_one=bf800000 minus_infinity=ff800000
@@ -99,6 +72,10 @@ picture "a cache whose length is known at run time" num_heads=2,seq_q=1,seq_kv=d
 picture "a paged cache" num_heads=2,seq_q=1,head_dim=8,page_size=4,kv_lens=1 --sizes num_pages=9,max_pages=8,seq_kv=32
 picture "weights of chosen rows" op=weights,weights=softmax,row_ids=1,num_rows=3,num_heads=2,seq_q=9,head_dim=4 \
     --labels "a b c d e f g h i"
+picture "a block" embed_dim=24,num_heads=3,seq_q=7,is_causal=1
+picture "a block of cross-attention, the mean of its heads" embed_dim=24,num_heads=3,seq_q=7,seq_kv=5,kv_embed_dim=8 \
+    --average
+picture "a block of low rank" embed_dim=24,num_heads=3,seq_q=7,low_rank=4
 picture "32 heads of 300 tokens" num_heads=32,seq_q=300,head_dim=4,is_causal=1
 
 svg "an SVG of a causal problem" $small,is_causal=1 --labels '[CLS] ##ing <s> naïve' --title 'A & B'
@@ -162,13 +139,13 @@ make_f32 "$work/mean.npy" '(2, 1, 2)' $half $zero $one $zero
 svg "a mean" --weights-file "$work/mean.npy" --average
 count "is between its heads, and at the end of the scale" 2 '>0\.75</text>'
 count "and hidden where all are" 1 '>hidden, or exactly 0</text>'
-"$attune" run is_causal=1,weights=softmax --q $minilm/q.npy --k $minilm/k.npy --v $minilm/v.npy \
+"$attune" run weights=softmax --q $minilm/q.npy --k $minilm/k.npy --v $minilm/v.npy \
     --write weights="$work/weights.npy" >"$work/stdout" 2>"$work/stderr" &&
-    "$attune" weights --weights-file "$work/weights.npy" --heads 3 -o "$work/from-file.png" >>"$work/stdout" 2>>"$work/stderr" &&
-    "$attune" weights is_causal=1 --tensor q=$minilm/q.npy --tensor k=$minilm/k.npy --heads 3 -o "$work/from-qk.png" \
-        >>"$work/stdout" 2>>"$work/stderr" && [ "$(grep -c 'from 0 to' "$work/stdout")" -eq 2 ] &&
-    [ "$(grep -oE 'from 0 to [0-9.]+' "$work/stdout" | sort -u | wc -l)" -eq 1 ]
-report $? "weights that attune run wrote are those that attune weights computes"
+    "$attune" weights --weights-file "$work/weights.npy" --heads 3,1 -o "$work/from-file.png" >>"$work/stdout" 2>>"$work/stderr" &&
+    "$attune" weights --tensor q=$minilm/q.npy --tensor k=$minilm/k.npy --heads 3,1 -o "$work/from-qk.png" \
+        >>"$work/stdout" 2>>"$work/stderr"
+report $? "weights that attune run wrote, and those of the same inputs"
+same "are one picture" "$work/from-file.png" "$work/from-qk.png"
 expect "the same random numbers with the same seed" 0 '' "$attune" weights $small --seed 3 -o "$work/a.png"
 "$attune" weights $small --seed 3 -o "$work/b.png" >/dev/null && "$attune" weights $small -o "$work/c.png" >/dev/null &&
     cmp -s "$work/a.png" "$work/b.png" && ! cmp -s "$work/a.png" "$work/c.png"
@@ -215,40 +192,42 @@ expect "a batch entry that is no number" 2 "not 'x'" "$attune" weights $small --
 
 # ---- Bad input ----
 
-refuse "fewer labels than tokens" "--labels 'a b c' has 3 labels, but there are 4 queries" $small --labels 'a b c'
-refuse "one label that is no file" "--labels 'tokens.txt' has 1 label, but there are 4 queries" $small --labels tokens.txt
-refuse "more labels than keys" "--labels-kv '1 2 3 4 5' has 5 labels, but there are 4 keys" $small --labels-kv '1 2 3 4 5'
-refuse "labels that are not UTF-8" "--labels: label 2 is not UTF-8" $small --labels $'a b \xff\xfe d'
-refuse "labels with too long a form of a character" "--labels: label 0 is not UTF-8" $small --labels $'\xc0\xaf b c d'
+refuse_picture "fewer labels than tokens" "--labels 'a b c' has 3 labels, but there are 4 queries" $small --labels 'a b c'
+refuse_picture "one label that is no file" "--labels 'tokens.txt' has 1 label, but there are 4 queries" $small --labels tokens.txt
+refuse_picture "more labels than keys" "--labels-kv '1 2 3 4 5' has 5 labels, but there are 4 keys" $small --labels-kv '1 2 3 4 5'
+refuse_picture "labels that are not UTF-8" "--labels: label 2 is not UTF-8" $small --labels $'a b \xff\xfe d'
+refuse_picture "labels with too long a form of a character" "--labels: label 0 is not UTF-8" $small --labels $'\xc0\xaf b c d'
 printf 'a\0b\n' >"$work/nul.txt"
-refuse "labels with a NUL" 'is no text: it has a NUL at byte 1' $small --labels "$work/nul.txt"
-refuse "a title that is not UTF-8" '--title is not UTF-8' $small --title $'\x80'
-refuse "a head that is not there" 'there is no head 2; the last one is 1' $small --heads 0,2
-refuse "a head that is named twice" 'head 1 is named twice' $small --heads 0-1,1
+refuse_picture "labels with a NUL" 'is no text: it has a NUL at byte 1' $small --labels "$work/nul.txt"
+refuse_picture "a title that is not UTF-8" '--title is not UTF-8' $small --title $'\x80'
+refuse_picture "a head that is not there" 'there is no head 2; the last one is 1' $small --heads 0,2
+refuse_picture "a head that is named twice" 'head 1 is named twice' $small --heads 0-1,1
 for list in '' , 0, -1 1-0 x 0..1 0-; do
-    refuse "heads '$list'" "'$list' is not a list of heads" $small --heads "$list"
+    refuse_picture "heads '$list'" "'$list' is not a list of heads" $small --heads "$list"
 done
-refuse "a batch entry that is not there" '--batch is 1, but the last entry is 0' $small --batch 1
-refuse "a problem that is none" 'frobnicate' frobnicate=1
-refuse "a problem of another operation" 'op=rotary has no attention weights' op=rotary,rotary_dim=4,head_dim=4,seq_q=3
-refuse "a ragged problem" 'ragged' ragged=1,head_dim=4,batch=2
-refuse "sizes that are none" "'x' is not a size" $small --sizes x=3
-refuse "no keys" 'nothing to draw: heads x queries x keys is 1 x 2 x 0' seq_q=2,seq_kv=dynamic,head_dim=3
-refuse "queries without keys" 'needs --tensor k=F.npy too' --tensor q=$minilm/q.npy
-refuse "a file that is not there" 'nonexistent.npy: cannot read' --tensor q=/nonexistent.npy --tensor k=$minilm/k.npy
-refuse "a tensor that is not there" 'no tensor named frob' $small --tensor frob=$minilm/q.npy
-refuse "an output as input" 'weights is an output of the problem' $small --tensor weights=$minilm/q.npy
-refuse "sizes that contradict the files" 'num_heads is 3 by the problem but 12' num_heads=3 --tensor q=$minilm/q.npy \
+refuse_picture "a batch entry that is not there" '--batch is 1, but the last entry is 0' $small --batch 1
+refuse_picture "a problem that is none" 'frobnicate' frobnicate=1
+refuse_picture "a problem of another operation" 'op=rotary has no attention weights' op=rotary,rotary_dim=4,head_dim=4,seq_q=3
+refuse_picture "a ragged problem" 'ragged' ragged=1,head_dim=4,batch=2
+refuse_picture "sizes that are none" "'x' is not a size" $small --sizes x=3
+refuse_picture "no keys" 'nothing to draw: heads x queries x keys is 1 x 2 x 0' seq_q=2,seq_kv=dynamic,head_dim=3
+refuse_picture "queries without keys" 'needs --tensor k=F.npy too' --tensor q=$minilm/q.npy
+refuse_picture "a file that is not there" 'nonexistent.npy: cannot read' --tensor q=/nonexistent.npy --tensor k=$minilm/k.npy
+refuse_picture "a tensor that is not there" 'no tensor named frob' $small --tensor frob=$minilm/q.npy
+refuse_picture "an output as input" 'weights is an output of the problem' $small --tensor weights=$minilm/q.npy
+refuse_picture "sizes that contradict the files" 'num_heads is 3 by the problem but 12' num_heads=3 --tensor q=$minilm/q.npy \
     --tensor k=$minilm/k.npy
-refuse "a file of weights that is not there" 'nonexistent.npy: cannot read' --weights-file /nonexistent.npy
-refuse "a file of weights that is none" 'README.md: ' --weights-file README.md
+refuse_picture "a file of weights that is not there" 'nonexistent.npy: cannot read' --weights-file /nonexistent.npy
+refuse_picture "a file of weights that is none" 'README.md: ' --weights-file README.md
 make_f32 "$work/flat.npy" '(2,)' $one $one
-refuse "weights of one dimension" 'shape \(2,\) is not \[\[batch,\] heads,\] queries, keys' --weights-file "$work/flat.npy"
+refuse_picture "weights of one dimension" 'shape \(2,\) is not \[\[batch,\] heads,\] queries, keys' --weights-file "$work/flat.npy"
 make_f32 "$work/empty.npy" '(1, 0, 3)'
-refuse "weights of no query" 'nothing to draw: heads x queries x keys is 1 x 0 x 3' --weights-file "$work/empty.npy"
-refuse "a batch entry that the file does not have" '--batch is 2, but the last entry is 1' --weights-file "$work/w2.npy" --batch 2
-refuse "too large a picture" '1 head of 4 x 40000 cells of 1 pixel would make a picture beyond 32000 pixels' \
+refuse_picture "weights of no query" 'nothing to draw: heads x queries x keys is 1 x 0 x 3' --weights-file "$work/empty.npy"
+refuse_picture "a batch entry that the file does not have" '--batch is 2, but the last entry is 1' --weights-file "$work/w2.npy" --batch 2
+refuse_picture "too large a picture" '1 head of 4 x 40000 cells of 1 pixel would make a picture beyond 32000 pixels' \
     seq_q=4,seq_kv=40000,head_dim=1
-refuse "too large a cell" '1 head of 300 x 300 cells of 150 pixels would' seq_q=300,head_dim=1 --cell 150
+refuse_picture "too large a cell" '1 head of 300 x 300 cells of 150 pixels would' seq_q=300,head_dim=1 --cell 150
+[ -z "$(find "$work" -name 'refused.png*')" ]
+report $? "nothing refused left a file behind"
 
 echo "1..$number"

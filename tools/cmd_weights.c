@@ -219,9 +219,8 @@ int cmd_weights(int argc, char **argv) {
         parse,
         "[PROBLEM]",
         "Draws attention weights as heat maps, one for each head: the probabilities by which its queries mix the "
-        "values, "
-        "or, with weights=scaled, capped or masked in PROBLEM, scores before softmax. They are computed for PROBLEM, "
-        "or read from a file that `attune run --write weights=F.npy` wrote.",
+        "values, or, with weights=scaled, capped or masked in PROBLEM, scores before softmax. They are computed for "
+        "PROBLEM, or read from a file that `attune run` or `mha` wrote with --write weights=F.npy.",
         tool_common_children,
         NULL,
         NULL};
