@@ -173,6 +173,7 @@ static void draw_rotary(draft *d) {
     p->rotary_interleaved = chance(d, 50);
     p->has_position_ids = chance(d, 40);
     if (p->causal_offset < 0 || p->causal_offset > 1000) p->causal_offset = 0;
+    if (d->block && chance(d, 40)) p->causal_offset += between(d, 1, 20);
 }
 
 /* With positions of its own a query needs a row of the caches for each, and a key shares its query's id. */
@@ -251,7 +252,7 @@ static void draw_attention(draft *d) {
     draw_dynamic(d);
     p->has_lse = chance(d, 50);
     draw_scores(d);
-    p->is_ragged = has_feature(d);
+    p->is_ragged = has_feature(d) || (d->block && chance(d, 8));
     const bool appends = d->block == BLOCK_SELF_CACHE || d->block == BLOCK_CROSS_CACHE;
     if (d->block ? appends : has_feature(d)) draw_append(d);
     if (has_feature(d) && (!d->block || draft_has_caches(d))) draw_pages(d);
