@@ -27,10 +27,10 @@ typedef struct gemm {
 
 static int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
-static const ir_expr *i(const gemm *c, int64_t value) { return ir_idx(c->b, value); }
+static const ir_expr *idx(const gemm *c, int64_t value) { return ir_idx(c->b, value); }
 
 static const ir_expr *unrolled(const gemm *c, const char *name, int64_t count) {
-    return ir_for_begin(c->b, name, i(c, 0), i(c, count), 1, true);
+    return ir_for_begin(c->b, name, idx(c, 0), idx(c, count), 1, true);
 }
 
 /* Elements from one row of the slab to the next: an odd number of cache lines, so that the same column of neighbouring
@@ -54,11 +54,11 @@ typedef struct register_tile {
 } register_tile;
 
 static const ir_expr *column_of(const gemm *c, const register_tile *t, int64_t vector) {
-    return ir_add(c->b, t->column, i(c, vector * c->m->lanes));
+    return ir_add(c->b, t->column, idx(c, vector * c->m->lanes));
 }
 
 static const ir_access *acc_at(const gemm *c, const register_tile *t, const ir_expr *row, int64_t vector) {
-    return ir_at(c->b, t->acc, c->m->lanes, 2, row, i(c, vector));
+    return ir_at(c->b, t->acc, c->m->lanes, 2, row, idx(c, vector));
 }
 
 static void begin_tile(const gemm *c, const register_tile *t) {
@@ -76,7 +76,7 @@ static void begin_tile(const gemm *c, const register_tile *t) {
 static void prefetch(const gemm *c, const register_tile *t, const ir_expr *k) {
     enum { PREFETCH_ROWS = 64 };
     const int64_t line = 64 / ir_elem_get(c->m->elem)->bytes;
-    const ir_expr *later = ir_add(c->b, k, i(c, PREFETCH_ROWS));
+    const ir_expr *later = ir_add(c->b, k, idx(c, PREFETCH_ROWS));
     for (int64_t v = 0; v < c->vectors; v += c->m->lanes < line ? line / c->m->lanes : 1) {
         const ir_expr *x = c->g->right(c->m, c->g, c->group, later, column_of(c, t, v), c->m->lanes);
         while (x && x->op == IR_CAST) x = x->args[0];
@@ -116,8 +116,8 @@ static void row_of_tiles(const gemm *c, int64_t rows, const ir_expr *base, const
     ir_builder *b = c->b;
     const int64_t columns = c->vectors * c->m->lanes;
     register_tile t = {.rows = rows, .base = base};
-    const ir_expr *n = ir_for_begin(b, "column_tile", i(c, 0), i(c, c->g->group_columns / columns), 1, false);
-    t.column = ir_mul(b, n, i(c, columns));
+    const ir_expr *n = ir_for_begin(b, "column_tile", idx(c, 0), idx(c, c->g->group_columns / columns), 1, false);
+    t.column = ir_mul(b, n, idx(c, columns));
     const ir_type vector = {(uint8_t)c->m->elem, (uint8_t)c->m->lanes};
     t.acc = ir_alloc(b, "acc", IR_REG, vector, 2, (int64_t[]){rows, c->vectors});
     begin_tile(c, &t);
@@ -129,16 +129,16 @@ static void row_of_tiles(const gemm *c, int64_t rows, const ir_expr *base, const
 /* ---- Rows of a task ---- */
 
 static void assume_row(const gemm *c, const ir_expr *row) {
-    ir_assume(c->b, ir_apply(c->b, IR_GE, row, i(c, 0), NULL));
+    ir_assume(c->b, ir_apply(c->b, IR_GE, row, idx(c, 0), NULL));
     ir_assume(c->b, ir_apply(c->b, IR_LT, row, c->g->rows, NULL));
 }
 
 /* `rows` rows of the task from `at` on into the slab from `base` on. */
 static void load_rows(const gemm *c, const ir_expr *rows, const ir_expr *at, const ir_expr *base) {
     ir_builder *b = c->b;
-    const ir_expr *r = ir_for_begin(b, "load", i(c, 0), rows, 1, false);
+    const ir_expr *r = ir_for_begin(b, "load", idx(c, 0), rows, 1, false);
     const ir_expr *row = ir_add(b, ir_add(b, c->first, at), r);
-    row = ir_let(b, "row", ir_min(b, ir_sub(b, c->g->rows, i(c, 1)), row));
+    row = ir_let(b, "row", ir_min(b, ir_sub(b, c->g->rows, idx(c, 1)), row));
     assume_row(c, row);
     c->g->load_row(c->m, c->g, row, c->slab, ir_add(b, base, r));
     ir_for_end(b);
@@ -146,7 +146,7 @@ static void load_rows(const gemm *c, const ir_expr *rows, const ir_expr *at, con
 
 static void store_rows(const gemm *c, const ir_expr *rows, const ir_expr *at, const ir_expr *base) {
     ir_builder *b = c->b;
-    const ir_expr *r = ir_for_begin(b, "store", i(c, 0), rows, 1, false);
+    const ir_expr *r = ir_for_begin(b, "store", idx(c, 0), rows, 1, false);
     const ir_expr *row = ir_let(b, "row", ir_add(b, ir_add(b, c->first, at), r));
     assume_row(c, row);
     c->g->store_row(c->m, c->g, c->group, row, c->tile, ir_add(b, base, r));
@@ -156,10 +156,10 @@ static void store_rows(const gemm *c, const ir_expr *rows, const ir_expr *at, co
 static void start_rows(const gemm *c, const ir_expr *rows) {
     ir_builder *b = c->b;
     const int64_t lanes = c->m->lanes;
-    const ir_expr *n = ir_for_begin(b, "column_vector", i(c, 0), i(c, c->g->group_columns / lanes), 1, false);
-    const ir_expr *column = ir_mul(b, n, i(c, lanes));
+    const ir_expr *n = ir_for_begin(b, "column_vector", idx(c, 0), idx(c, c->g->group_columns / lanes), 1, false);
+    const ir_expr *column = ir_mul(b, n, idx(c, lanes));
     const ir_expr *start = ir_let(b, "start", c->g->start(c->m, c->g, c->group, column, (int)lanes));
-    const ir_expr *r = ir_for_begin(b, "r", i(c, 0), rows, 1, false);
+    const ir_expr *r = ir_for_begin(b, "r", idx(c, 0), rows, 1, false);
     ir_store(b, tile_at(c, r, column), start);
     ir_for_end(b);
     ir_for_end(b);
@@ -170,41 +170,41 @@ static void start_rows(const gemm *c, const ir_expr *rows) {
 /* Register tiles of gemm_rows rows that the task has; rows beyond them are those of a smaller tile. */
 static const ir_expr *num_tiles(const gemm *c) {
     ir_builder *b = c->b;
-    const ir_expr *count = c->rest ? c->count : ir_add(b, c->count, i(c, c->rows - 1));
-    return ir_let(b, "tiles", ir_min(b, i(c, c->block / c->rows), ir_div(b, count, i(c, c->rows))));
+    const ir_expr *count = c->rest ? c->count : ir_add(b, c->count, idx(c, c->rows - 1));
+    return ir_let(b, "tiles", ir_min(b, idx(c, c->block / c->rows), ir_div(b, count, idx(c, c->rows))));
 }
 
 static const ir_expr *rows_left(const gemm *c, const ir_expr *at) {
-    return ir_min(c->b, i(c, c->rows), ir_sub(c->b, c->count, at));
+    return ir_min(c->b, idx(c, c->rows), ir_sub(c->b, c->count, at));
 }
 
 /* Where the rows of the smaller tile begin: behind the others, in a task that is not full. */
 static const ir_expr *begin_rest(const gemm *c, const ir_expr *tiles) {
     ir_builder *b = c->b;
-    ir_if_begin(b, ir_apply(b, IR_LT, c->count, i(c, c->block), NULL));
-    return ir_let(b, "at", ir_min(b, i(c, c->block - c->rows), ir_mul(b, tiles, i(c, c->rows))));
+    ir_if_begin(b, ir_apply(b, IR_LT, c->count, idx(c, c->block), NULL));
+    return ir_let(b, "at", ir_min(b, idx(c, c->block - c->rows), ir_mul(b, tiles, idx(c, c->rows))));
 }
 
 static void one_pass(const gemm *c, const ir_expr *tiles) {
     ir_builder *b = c->b;
-    const ir_expr *t = ir_for_begin(b, "t", i(c, 0), tiles, 1, false);
-    const ir_expr *at = ir_let(b, "at", ir_mul(b, t, i(c, c->rows)));
-    load_rows(c, i(c, c->rows), at, i(c, 0));
-    row_of_tiles(c, c->rows, i(c, 0), i(c, 0), i(c, c->depth));
-    store_rows(c, rows_left(c, at), at, i(c, 0));
+    const ir_expr *t = ir_for_begin(b, "t", idx(c, 0), tiles, 1, false);
+    const ir_expr *at = ir_let(b, "at", ir_mul(b, t, idx(c, c->rows)));
+    load_rows(c, idx(c, c->rows), at, idx(c, 0));
+    row_of_tiles(c, c->rows, idx(c, 0), idx(c, 0), idx(c, c->depth));
+    store_rows(c, rows_left(c, at), at, idx(c, 0));
     ir_for_end(b);
     if (!c->rest) return;
     at = begin_rest(c, tiles);
-    load_rows(c, i(c, c->rest), at, i(c, 0));
-    row_of_tiles(c, c->rest, i(c, 0), i(c, 0), i(c, c->depth));
-    store_rows(c, ir_min(b, i(c, c->rest), ir_sub(b, c->count, at)), at, i(c, 0));
+    load_rows(c, idx(c, c->rest), at, idx(c, 0));
+    row_of_tiles(c, c->rest, idx(c, 0), idx(c, 0), idx(c, c->depth));
+    store_rows(c, ir_min(b, idx(c, c->rest), ir_sub(b, c->count, at)), at, idx(c, 0));
     ir_if_end(b);
 }
 
 static void all_tiles(const gemm *c, const ir_expr *tiles, const ir_expr *from, const ir_expr *to) {
     ir_builder *b = c->b;
-    const ir_expr *t = ir_for_begin(b, "t", i(c, 0), tiles, 1, false);
-    row_of_tiles(c, c->rows, ir_let(b, "at", ir_mul(b, t, i(c, c->rows))), from, to);
+    const ir_expr *t = ir_for_begin(b, "t", idx(c, 0), tiles, 1, false);
+    row_of_tiles(c, c->rows, ir_let(b, "at", ir_mul(b, t, idx(c, c->rows))), from, to);
     ir_for_end(b);
     if (!c->rest) return;
     row_of_tiles(c, c->rest, begin_rest(c, tiles), from, to);
@@ -214,15 +214,15 @@ static void all_tiles(const gemm *c, const ir_expr *tiles, const ir_expr *from, 
 static void several_passes(const gemm *c, const ir_expr *tiles) {
     ir_builder *b = c->b;
     const ir_expr *filled = c->count;
-    if (!c->rest) filled = ir_mul(b, tiles, i(c, c->rows));
-    filled = ir_let(b, "filled", ir_min(b, i(c, c->block), filled));
-    load_rows(c, filled, i(c, 0), i(c, 0));
+    if (!c->rest) filled = ir_mul(b, tiles, idx(c, c->rows));
+    filled = ir_let(b, "filled", ir_min(b, idx(c, c->block), filled));
+    load_rows(c, filled, idx(c, 0), idx(c, 0));
     start_rows(c, filled);
-    const ir_expr *from = ir_for_begin(b, "pass", i(c, 0), i(c, c->g->depth), c->depth, false);
-    const ir_expr *to = ir_let(b, "end", ir_min(b, i(c, c->g->depth), ir_add(b, from, i(c, c->depth))));
+    const ir_expr *from = ir_for_begin(b, "pass", idx(c, 0), idx(c, c->g->depth), c->depth, false);
+    const ir_expr *to = ir_let(b, "end", ir_min(b, idx(c, c->g->depth), ir_add(b, from, idx(c, c->depth))));
     all_tiles(c, tiles, from, to);
     ir_for_end(b);
-    store_rows(c, c->count, i(c, 0), i(c, 0));
+    store_rows(c, c->count, idx(c, 0), idx(c, 0));
 }
 
 /* A smaller register tile costs compile time: it must save a fiftieth of the whole. */
@@ -244,11 +244,11 @@ static gemm gemm_of(mha_context *m, mha_gemm *g) {
 static void open_task(gemm *c, mha_gemm *g) {
     ir_builder *b = c->b;
     for (int n = 0; n < g->num_outer; n++) g->outer[n] = ir_parallel(b, g->outer_names[n], g->outer_counts[n]);
-    c->group = ir_parallel(b, "group", i(c, g->num_groups));
-    const ir_expr *above = ir_add(b, g->rows, i(c, c->block - 1));
-    const ir_expr *task = ir_parallel(b, "task", ir_div(b, above, i(c, c->block)));
-    c->first = ir_let(b, "first", ir_mul(b, task, i(c, c->block)));
-    c->count = ir_let(b, "count", ir_min(b, i(c, c->block), ir_sub(b, g->rows, c->first)));
+    c->group = ir_parallel(b, "group", idx(c, g->num_groups));
+    const ir_expr *above = ir_add(b, g->rows, idx(c, c->block - 1));
+    const ir_expr *task = ir_parallel(b, "task", ir_div(b, above, idx(c, c->block)));
+    c->first = ir_let(b, "first", ir_mul(b, task, idx(c, c->block)));
+    c->count = ir_let(b, "count", ir_min(b, idx(c, c->block), ir_sub(b, g->rows, c->first)));
     const int64_t rows = c->one_pass ? c->rows : c->block;
     c->slab = ir_alloc(b, g->name, IR_SCRATCH, (ir_type){(uint8_t)c->m->elem, 1}, 2, (int64_t[]){rows, slab_row(c)});
     c->tile =

@@ -1,11 +1,12 @@
 /* A phase that multiplies matrices, C = start + A B: the projections of a block. Where rows of A come from, how B is
  * read and where rows of C go is said by callbacks; the phase itself is tasks, scratch and register tiles.
  *
- * A task takes up to gemm_block rows and one group of columns. It copies its rows of A into scratch (as c->elem, rows
- * at a distance that no power of two divides much, so that they do not compete for the same sets of the cache), then
- * for each gemm_depth columns of A, each gemm_rows rows and each gemm_vectors vectors of columns keeps a register tile
- * of C, and at the end hands each row of C, in scratch, to store_row. That is the epilogue: rotary, the split into
- * heads, the cast and the place, written straight to where attention reads it.
+ * A task takes up to gemm_block rows and one group of columns. For each gemm_rows of its rows it copies those of A into
+ * scratch (as c->elem, an odd number of cache lines apart, so that they do not compete for the same sets of the cache),
+ * computes C register tile by register tile, of gemm_vectors vectors of columns each, and hands each row of C, in
+ * scratch, to store_row. That is the epilogue: rotary, the split into heads, the cast and the place, written straight to
+ * where attention reads it. With a gemm_depth below the depth all rows of the task are in scratch at once, and its
+ * register tiles are visited once for each gemm_depth columns of A.
  *
  * The order of arithmetic of an element of C: acc = start, then acc = madd(A[r][k], B[k][c], acc) for k = 0, 1, … : it
  * does not depend on schedule, other rows or number of tasks. */
@@ -28,7 +29,7 @@ struct mha_gemm {
     int64_t num_groups;                  /* groups of columns of C */
     int64_t group_columns;               /* columns that a task computes: whole register tiles */
     void *user;
-    /* A[row][…] into slab[slab_row][0 … depth - 1], which is [gemm_block, depth + padding] of c->elem. */
+    /* A[row][…] into slab[slab_row][0 … depth - 1] of c->elem. `row` may be asked for more than once. */
     void (*load_row)(mha_context *c, const mha_gemm *g, const ir_expr *row, const ir_buffer *slab,
                      const ir_expr *slab_row);
     /* `lanes` neighbours of start, and of B[k], from column `column` of the group on; lanes divides column and 64. */
