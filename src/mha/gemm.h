@@ -4,8 +4,8 @@
  * A task takes up to gemm_block rows and one group of columns. For each gemm_rows of its rows it copies those of A into
  * scratch (as c->elem, an odd number of cache lines apart, so that they do not compete for the same sets of the cache),
  * computes C register tile by register tile, of gemm_vectors vectors of columns each, and hands each row of C, in
- * scratch, to store_row. That is the epilogue: rotary, the split into heads, the cast and the place, written straight to
- * where attention reads it. With a gemm_depth below the depth all rows of the task are in scratch at once, and its
+ * scratch, to store_row. That is the epilogue: rotary, the split into heads, the cast and the place, written straight
+ * to where attention reads it. With a gemm_depth below the depth all rows of the task are in scratch at once, and its
  * register tiles are visited once for each gemm_depth columns of A.
  *
  * The order of arithmetic of an element of C: acc = start, then acc = madd(A[r][k], B[k][c], acc) for k = 0, 1, … : it
