@@ -231,7 +231,7 @@ int main(int argc, char **argv) {
     int wrong = 0;
     printf("%-10s %10s %14s %14s %14s\n", "", "time", "max error", "RMS error", "RMS of values");
     for (int layer = 0; layer < LAYERS; layer++) {
-        char name[16];
+        char name[24];
         if (argc == 5 && atoi(argv[3]) == layer) write_rows(argv[4], x, rows);
         attune_mha *block = make_block(context, &problem, layer);
         const double us = attend(context, &problem, block, x, attended);
