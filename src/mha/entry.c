@@ -46,10 +46,6 @@ static void open_keys(const mha_context *c, mha_entry *e) {
     if (c->params.tensor[MHA_CU_SEQLENS_KV]) {
         e->kv_batch = mha_i(c, 0);
         open_ragged(c, e->number, MHA_CU_SEQLENS_KV, MHA_TOTAL_KV, MHA_SEQ_KV, names, &e->first_kv, &e->seq_kv);
-    } else if (c->p->is_ragged && mha_keys_follow_queries(c->p)) {
-        e->kv_batch = e->batch;
-        e->first_kv = e->first_q;
-        e->seq_kv = e->seq_q;
     }
     if (!c->params.tensor[MHA_KV_LENS]) return;
     e->seq_kv = ir_let(c->b, "kv_len", within(c, table_at(c, MHA_KV_LENS, e->number), e->seq_kv));
