@@ -12,8 +12,8 @@ bool ref_is_block(const attune_problem *problem);
 bool ref_compute(const ref_call *call, ref_result *result);
 bool ref_compute_plain(const ref_call *call, ref_result *result);
 
-/* ref_mark_seen for a block: seen->k and seen->v are the caches, where there are some, seen->k_new the rows of what keys
- * are projected from, a byte for each token in the order of its dims; seen->v_new is not looked at. false: out of
+/* ref_mark_seen for a block: seen->k and seen->v are the caches, where there are some, seen->k_new the rows of what
+ * keys are projected from, a byte for each token in the order of its dims; seen->v_new is not looked at. false: out of
  * memory. */
 bool ref_block_mark_seen(const ref_call *call, const ref_seen *seen);
 
