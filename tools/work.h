@@ -6,8 +6,7 @@
 
 typedef struct call_work {
     double flops; /* as attune_problem_flops, with the sizes, lengths and offsets of this call */
-    double bytes; /* of all tensors, weights too, each element once, and of K and V only the keys that some query may
-                     see */
+    double bytes; /* of all tensors and packed weights, each element once; of K and V the keys that a query may see */
 } call_work;
 
 /* From the sizes and the tables of the call; masks are not looked at. false after a message. */
