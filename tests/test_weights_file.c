@@ -334,6 +334,45 @@ static void test_torch_with_separate_weights(void **state) {
     free_bundle(&b);
 }
 
+/* Keys and values that are given: the rest of the model's weights are left aside, one matrix for all three is cut. */
+static void test_queries_alone(void **state) {
+    (void)state;
+    static const struct {
+        const names *names;
+        bool is_packed;
+    } cases[] = {{&separate[0], false}, {&separate[7], false}, {&packed[0], true}, {&packed[1], true}};
+    attune_problem p = make_problem();
+    p.kv_projected = 1;
+    p.seq_kv = 6;
+    tensors expected, t;
+    assert_true(tensors_create(&expected, &p));
+    expected.weights.tensor[ATTUNE_Q_WEIGHT].data = model.qkv;
+    expected.weights.tensor[ATTUNE_Q_BIAS].data = model.qkv_bias;
+    expected.weights.tensor[ATTUNE_OUT_WEIGHT].data = model.out;
+    expected.weights.tensor[ATTUNE_OUT_BIAS].data = model.out_bias;
+    assert_true(tensors_pack(&expected));
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        char folder[TEMP_DIR_CHARS];
+        bundle b = {.count = 0};
+        weights_file file;
+        temp_dir_make(folder);
+        add_names(&b, "", cases[i].names, cases[i].is_packed);
+        write_arrays(&b, folder);
+        free_bundle(&b);
+        assert_true(weights_file_open(&file, folder, &(weights_request){.prefix = NULL}));
+        assert_true(tensors_create(&t, &p));
+        assert_true(weights_file_pack(&file, &t));
+        const tensor *const got = tensors_find(&t, "packed_weights"), *const want =
+                                                                          tensors_find(&expected, "packed_weights");
+        assert_int_equal(got->count, want->count);
+        if (memcmp(got->data, want->data, got->count * sizeof(float)) != 0) fail_msg("case %zu: another blob", i);
+        tensors_free(&t);
+        weights_file_close(&file);
+        temp_dir_remove(folder);
+    }
+    tensors_free(&expected);
+}
+
 /* ---- Choosing ---- */
 
 static void test_names_layout_and_ignoring(void **state) {
@@ -466,11 +505,9 @@ static int set_up(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_every_convention),
-        cmocka_unit_test(test_torch_with_separate_weights),
-        cmocka_unit_test(test_names_layout_and_ignoring),
-        cmocka_unit_test(test_prefixes),
-        cmocka_unit_test(test_sizes),
+        cmocka_unit_test(test_every_convention), cmocka_unit_test(test_torch_with_separate_weights),
+        cmocka_unit_test(test_queries_alone),    cmocka_unit_test(test_names_layout_and_ignoring),
+        cmocka_unit_test(test_prefixes),         cmocka_unit_test(test_sizes),
     };
     return cmocka_run_group_tests(tests, set_up, NULL);
 }

@@ -21,7 +21,11 @@ void weights_file_close(weights_file *file) {
     *file = (weights_file){.source = {.path = NULL}};
 }
 
-static const char *tensor_name(const weights_file *file, int id) { return file->source.names[file->match.index[id]]; }
+static const char *tensor_name(const weights_file *file, int id) {
+    /* What is a part of another has the name of that. */
+    if (!file->match.has[id]) id = id < ATTUNE_Q_BIAS ? ATTUNE_QKV_WEIGHT : ATTUNE_QKV_BIAS;
+    return file->source.names[file->match.index[id]];
+}
 
 /* ---- Sizes ---- */
 
@@ -148,6 +152,26 @@ static void report(const weights_file *file) {
         tool_error("%s: %s", file->source.path, message);
 }
 
+/* Keys and values that are given need no weights, nor does an output that is not projected: models have them all the
+ * same. Of one matrix for all three the rows of the queries come first; as columns they are no matrix of their own. */
+static void leave_aside(tensors *t, const attune_mha_weights *expected) {
+    const attune_problem *const p = &t->problem;
+    attune_weight *const w = t->weights.tensor;
+    const int64_t queries = p->num_heads * p->head_dim;
+    const int64_t all = queries + p->num_kv_heads * (p->head_dim + p->head_dim_v);
+    for (int id = 0; id < ATTUNE_QKV_WEIGHT; id++)
+        if (!expected->tensor[id].rank) w[id].data = NULL;
+    for (int kind = 0; p->kv_projected && kind < 2; kind++) {
+        attune_weight *const one = &w[kind ? ATTUNE_Q_BIAS : ATTUNE_Q_WEIGHT], *const packed =
+                                                                                   &w[ATTUNE_QKV_WEIGHT + kind];
+        const bool is_first = kind || t->weights.layout == ATTUNE_OUT_IN;
+        if (!packed->data || one->data || !is_first || packed->rank != 2 - kind || packed->dims[0] != all) continue;
+        *one = *packed;
+        one->dims[0] = queries;
+        packed->data = NULL;
+    }
+}
+
 bool weights_file_pack(const weights_file *file, tensors *t) {
     const tensor *const packed = tensors_find(t, "packed_weights");
     attune_mha_weights expected = {.struct_size = sizeof expected};
@@ -156,10 +180,7 @@ bool weights_file_pack(const weights_file *file, tensors *t) {
         return false;
     }
     t->weights = file->weights;
-    /* Keys and values that are given need no weights, nor does an output that is not projected: whole models have them
-     * all the same. What is packed cannot be taken apart here. */
-    for (int id = 0; id < ATTUNE_QKV_WEIGHT; id++)
-        if (!expected.tensor[id].rank) t->weights.tensor[id].data = NULL;
+    leave_aside(t, &expected);
     if (!check_missing(file, &expected, t) || !check_dtypes(file, t)) return false;
     const size_t bytes = packed->count * ref_dtype_bytes(packed->info.dtype);
     if (attune_pack_weights(&t->problem, &t->weights, packed->data, bytes) != ATTUNE_OK) {
