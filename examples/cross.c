@@ -1,5 +1,6 @@
 /* Cross-attention: a decoder's tokens attend to an encoder's output. Its keys and values are projected once, together
- * with the first token, into caches; every later token projects its query only.
+ * with the first token, into caches; every later token projects its query only. All kernels share one copy of the
+ * weights.
  *     cc cross.c $(pkg-config --cflags --libs attune) -o cross */
 #include <attune.h>
 #include <stdio.h>
@@ -12,7 +13,7 @@ enum { SOURCE = 30, TOKENS = 12, EMBED = 64, SOURCE_EMBED = 48, HEADS = 4, DIM =
     do {                                                                                                               \
         if ((call) != ATTUNE_OK) {                                                                                     \
             fprintf(stderr, "%s\n", attune_last_message());                                                            \
-            exit(1);                                                                                                   \
+            return 1;                                                                                                   \
         }                                                                                                              \
     } while (0)
 
@@ -24,20 +25,6 @@ static float k_cache[HEADS][SOURCE][DIM], v_cache[HEADS][SOURCE][DIM];
 
 static void fill(float *data, size_t bytes) {
     for (size_t i = 0; i < bytes / sizeof *data; i++) data[i] = (float)rand() / (float)RAND_MAX - 0.5f;
-}
-
-static attune_mha *create(attune_context *context, const attune_problem *problem) {
-    attune_mha_weights weights;
-    attune_mha *mha = NULL;
-    TRY(attune_mha_weights_init(problem, ATTUNE_IN_OUT, &weights));
-    weights.tensor[ATTUNE_Q_WEIGHT].data = q_weight;
-    weights.tensor[ATTUNE_OUT_WEIGHT].data = out_weight;
-    if (!problem->kv_projected) {
-        weights.tensor[ATTUNE_K_WEIGHT].data = k_weight;
-        weights.tensor[ATTUNE_V_WEIGHT].data = v_weight;
-    }
-    TRY(attune_mha_create(context, problem, NULL, &weights, &mha));
-    return mha;
 }
 
 int main(void) {
@@ -63,7 +50,17 @@ int main(void) {
     first.seq_new = SOURCE; /* all keys are new: they are written to k and v */
     later.seq_q = 1;
     later.kv_projected = 1; /* and are taken from there */
-    attune_mha *all = create(context, &at_once), *project = create(context, &first), *step = create(context, &later);
+
+    attune_mha_weights weights;
+    TRY(attune_mha_weights_init(&at_once, ATTUNE_IN_OUT, &weights));
+    weights.tensor[ATTUNE_Q_WEIGHT].data = q_weight;
+    weights.tensor[ATTUNE_K_WEIGHT].data = k_weight;
+    weights.tensor[ATTUNE_V_WEIGHT].data = v_weight;
+    weights.tensor[ATTUNE_OUT_WEIGHT].data = out_weight;
+    attune_mha *all = NULL, *project = NULL, *step = NULL;
+    TRY(attune_mha_create(context, &at_once, NULL, &weights, &all));
+    TRY(attune_mha_create_packed(context, &first, NULL, attune_mha_packed_weights(all, NULL), 0, &project));
+    TRY(attune_mha_create_packed(context, &later, NULL, attune_mha_packed_weights(all, NULL), 0, &step));
 
     attune_arguments arguments;
     TRY(attune_arguments_init(&arguments, &at_once));
@@ -85,9 +82,9 @@ int main(void) {
     const int same = !memcmp(whole, steps, sizeof whole);
     printf("%d tokens that see %d, at once and one by one: %s\n", TOKENS, SOURCE,
            same ? "the same bits" : "different bits");
-    attune_mha_destroy(context, all);
-    attune_mha_destroy(context, project);
     attune_mha_destroy(context, step);
+    attune_mha_destroy(context, project);
+    attune_mha_destroy(context, all); /* after those that borrow its weights */
     attune_context_destroy(context);
     return !same;
 }

@@ -469,7 +469,8 @@ ATTUNE_API attune_status attune_mha_weights_init(const attune_problem *problem, 
 /* Bytes of the blob that attune_pack_weights makes. It depends on embed_dim, kv_embed_dim, v_embed_dim, out_dim,
  * num_heads, num_kv_heads, head_dim, head_dim_v, w_dtype and which projections there are, not on lengths, masks,
  * schedule or instruction set: prefill and decode share one, and it may be saved and loaded on another machine of the
- * same byte order. */
+ * same byte order. A problem with kv_projected takes the blob of one without, too, that has the same projections of
+ * queries and output. */
 ATTUNE_API attune_status attune_packed_weights_size(const attune_problem *problem, size_t *bytes);
 
 /* Copies weights into the order in which kernels read them: `packed` (64-byte aligned, `bytes` of it; what is beyond

@@ -202,6 +202,44 @@ static void test_prefill_and_decode_share_a_blob(void **state) {
     attune_context_destroy(context);
 }
 
+/* Keys of a source are projected into caches, then only queries: from one blob, the bits of both at once. */
+static void test_projected_keys_share_the_blob(void **state) {
+    enum { EMBED = 24, SOURCE = 9, HEADS = 3, DIM = 8 };
+    static const char whole[] = "embed_dim=24,kv_embed_dim=10,num_heads=3,seq_q=5,seq_kv=9,reproducible=1";
+    static const char fill[] = "embed_dim=24,kv_embed_dim=10,num_heads=3,seq_q=1,seq_new=9,seq_kv=9,reproducible=1";
+    static const char step[] = "embed_dim=24,num_heads=3,seq_q=4,seq_kv=9,kv_projected=1,reproducible=1";
+    attune_context *context = open_context(*state);
+    model m = open_model(whole, ATTUNE_OUT_IN, SMALL_NUMBERS);
+    block_call c = open_call(&m.problem);
+    float k[HEADS][SOURCE][DIM], v[HEADS][SOURCE][DIM], out[5][EMBED];
+    attune_mha *mha;
+    size_t bytes;
+    assert_ok(attune_mha_create(context, &m.problem, NULL, &m.weights, &mha));
+    assert_ok(attune_mha_run(context, mha, &c.arguments));
+    pack_model(&m);
+    for (int part = 0; part < 2; part++) {
+        attune_problem problem = ATTUNE_PROBLEM_INIT;
+        attune_arguments a;
+        attune_mha *shares;
+        assert_ok(attune_problem_parse(part ? step : fill, &problem));
+        assert_ok(attune_mha_create_packed(context, &problem, NULL, m.blob, part * m.blob_bytes, &shares));
+        assert_ptr_equal(attune_mha_packed_weights(shares, &bytes), m.blob);
+        assert_int_equal(bytes, m.blob_bytes); /* all of it, so that it can be saved */
+        assert_ok(attune_arguments_init(&a, &problem));
+        a.x = (const float *)c.arguments.x + part * EMBED;
+        a.x_kv = c.arguments.x_kv;
+        a.out = out[part];
+        a.k = k, a.v = v;
+        assert_ok(attune_mha_run(context, shares, &a));
+        attune_mha_destroy(context, shares);
+    }
+    assert_memory_equal(out, c.out, sizeof out);
+    attune_mha_destroy(context, mha);
+    close_call(&c);
+    close_model(&m);
+    attune_context_destroy(context);
+}
+
 /* ---- Threads ---- */
 
 enum { THREADS = 8, RUNS = 20 };
@@ -390,6 +428,7 @@ int main(void) {
         cmocka_unit_test_setup_teardown(test_runs, temp_dir_setup, temp_dir_teardown),
         cmocka_unit_test_setup_teardown(test_keeps_its_weights, temp_dir_setup, temp_dir_teardown),
         cmocka_unit_test_setup_teardown(test_prefill_and_decode_share_a_blob, temp_dir_setup, temp_dir_teardown),
+        cmocka_unit_test_setup_teardown(test_projected_keys_share_the_blob, temp_dir_setup, temp_dir_teardown),
         cmocka_unit_test_setup_teardown(test_threads_share_a_block, temp_dir_setup, temp_dir_teardown),
         cmocka_unit_test_setup_teardown(test_refusals, temp_dir_setup, temp_dir_teardown),
         cmocka_unit_test(test_memory_refused),

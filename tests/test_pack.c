@@ -44,8 +44,10 @@ static void assert_packed_as_documented(const model *m) {
 /* What pack.h promises of every layout. */
 static void assert_layout_is_sound(const model *m) {
     const attune_problem *p = &m->canonical;
+    static const mha_projection order[] = {MHA_PROJECT_OUT, MHA_PROJECT_Q, MHA_PROJECT_K, MHA_PROJECT_V};
     int64_t end = MHA_PACK_HEADER / (int64_t)m->size;
-    for (int i = 0; i < MHA_NUM_PROJECTIONS; i++) {
+    for (int n = 0; n < MHA_NUM_PROJECTIONS; n++) {
+        const mha_projection i = order[n];
         const mha_pack_section *s = &m->layout.section[i];
         if (!s->exists) continue;
         const int64_t dim = i == MHA_PROJECT_V ? p->head_dim_v : p->head_dim;

@@ -178,8 +178,8 @@ static void test_saved_and_damaged(void **state) {
     assert_ok(attune_packed_weights_check(&m.problem, read, m.blob_bytes));
     read[m.blob_bytes - 1] ^= 1;
     assert_fails(attune_packed_weights_check(&m.problem, read, m.blob_bytes), ATTUNE_BAD_FILE, "checksum is wrong");
-    read[8] = 2;
-    assert_fails(attune_packed_weights_check(&m.problem, read, m.blob_bytes), ATTUNE_BAD_FILE, "of format 2; ");
+    read[8] = 1;
+    assert_fails(attune_packed_weights_check(&m.problem, read, m.blob_bytes), ATTUNE_BAD_FILE, "of format 1; ");
     memset(read, 0, 8);
     assert_fails(attune_packed_weights_check(&m.problem, read, m.blob_bytes), ATTUNE_BAD_FILE, "no packed weights");
     for (int i = 0; i < 8; i++) read[i] = m.blob[7 - i];
@@ -196,6 +196,7 @@ static void test_who_shares_a_blob(void **state) {
         "causal_align=bottom_right",
         "embed_dim=24,num_heads=6,num_kv_heads=3,seq_q=9,batch=3,out_dim=24,head_dim_v=4,dtype=f16,w_dtype=f32",
         "embed_dim=24,num_heads=6,num_kv_heads=3,cross=1,seq_q=9,seq_kv=4,rotary_dim=4,reproducible=1",
+        "embed_dim=24,num_heads=6,num_kv_heads=3,kv_projected=1,seq_q=4,seq_kv=4",
     };
     static const char *const other[] = {
         "embed_dim=25,num_heads=6,num_kv_heads=3,head_dim=4,seq_q=4",
@@ -209,7 +210,9 @@ static void test_who_shares_a_blob(void **state) {
         "embed_dim=24,num_heads=6,num_kv_heads=3,dtype=f16,seq_q=4",
         "embed_dim=24,num_heads=6,num_kv_heads=3,dtype=bf16,seq_q=4",
         "embed_dim=24,num_heads=6,num_kv_heads=3,no_out_projection=1,seq_q=4",
-        "embed_dim=24,num_heads=6,num_kv_heads=3,kv_projected=1,seq_q=4,seq_kv=4",
+        "embed_dim=24,num_heads=6,num_kv_heads=3,kv_projected=1,no_out_projection=1,seq_q=4,seq_kv=4",
+        "embed_dim=24,num_heads=6,num_kv_heads=3,kv_projected=1,out_dim=25,seq_q=4,seq_kv=4",
+        "embed_dim=24,num_heads=6,num_kv_heads=3,kv_projected=1,w_dtype=f64,seq_q=4,seq_kv=4",
         "embed_dim=24,num_heads=6,num_kv_heads=3,v_in_k=1,seq_q=4",
     };
     (void)state;
@@ -236,12 +239,46 @@ static void test_who_shares_a_blob(void **state) {
     close_model(&half);
 }
 
+/* What needs neither k nor v reads the blob of whatever has them beside the same other weights; not the other way. */
+static void test_projected_keys_need_a_part(void **state) {
+    static const char *const wholes[] = {
+        "embed_dim=24,num_heads=6,num_kv_heads=3,seq_q=4",
+        "embed_dim=24,kv_embed_dim=70,num_heads=6,num_kv_heads=3,seq_q=4,seq_kv=5",
+        "embed_dim=24,kv_embed_dim=7,v_embed_dim=9,num_heads=6,num_kv_heads=3,seq_q=4,seq_kv=5",
+        "embed_dim=24,num_heads=6,num_kv_heads=3,v_in_k=1,seq_q=4",
+        "embed_dim=24,num_heads=6,num_kv_heads=3,kv_projected=1,seq_q=4",
+    };
+    (void)state;
+    model part = open_model("embed_dim=24,num_heads=6,num_kv_heads=3,kv_projected=1,seq_q=1,seq_kv=dynamic",
+                            ATTUNE_OUT_IN, RANDOM_BITS);
+    pack_model(&part);
+    for (size_t i = 0; i < sizeof wholes / sizeof *wholes; i++) {
+        model m = open_model(wholes[i], ATTUNE_OUT_IN, RANDOM_BITS);
+        const bool has_more = m.blob_bytes > part.blob_bytes;
+        pack_model(&m);
+        assert_ok(attune_packed_weights_check(&part.problem, m.blob, m.blob_bytes));
+        assert_fails(attune_packed_weights_check(&part.problem, m.blob, m.blob_bytes - 1), ATTUNE_BAD_FILE, "cut off");
+        m.blob[m.blob_bytes - 1] ^= 1; /* of v, which is not needed */
+        assert_fails(attune_packed_weights_check(&part.problem, m.blob, m.blob_bytes), ATTUNE_BAD_FILE, "checksum");
+        m.blob[m.blob_bytes - 1] ^= 1;
+        memset(m.blob + 32, 0, 8); /* a length that cannot be */
+        assert_fails(attune_packed_weights_check(&part.problem, m.blob, m.blob_bytes), ATTUNE_BAD_FILE, "checksum");
+        assert_int_equal(has_more, i < 4);
+        if (has_more)
+            assert_fails(attune_packed_weights_check(&m.problem, part.blob, part.blob_bytes), ATTUNE_BAD_FILE,
+                         "of another problem");
+        close_model(&m);
+    }
+    close_model(&part);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_wrong_weights),
         cmocka_unit_test(test_wrong_calls),
         cmocka_unit_test_setup_teardown(test_saved_and_damaged, temp_dir_setup, temp_dir_teardown),
         cmocka_unit_test(test_who_shares_a_blob),
+        cmocka_unit_test(test_projected_keys_need_a_part),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

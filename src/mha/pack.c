@@ -140,8 +140,11 @@ attune_status mha_pack(const attune_problem *p, const attune_mha_weights *weight
                             (unsigned char *)packed + (size_t)s->offset * size};
         for (int64_t group = 0; group < s->num_groups; group++) pack_group(&pk, group);
     }
-    mha_pack_header header = {
-        .magic = MHA_PACK_MAGIC, .format = MHA_PACK_FORMAT, .id = mha_pack_id_of(p, &layout), .bytes = needed};
+    mha_pack_header header = {.magic = MHA_PACK_MAGIC,
+                              .format = MHA_PACK_FORMAT,
+                              .id = mha_pack_id_of(p, &layout),
+                              .bytes = needed,
+                              .id_without_kv = mha_pack_id_without_kv(p, &layout)};
     header.checksum = checksum_of(&header, packed);
     memcpy(packed, &header, sizeof header);
     return ATTUNE_OK;
@@ -176,10 +179,10 @@ attune_status mha_pack_check(const attune_problem *p, const void *packed, size_t
     if (status) return status;
     mha_pack_layout_of(p, &layout);
     const size_t needed = (size_t)layout.elements * mha_weight_bytes(p->w_dtype);
-    if (bytes < needed)
-        return at_fail(err, ATTUNE_BAD_FILE, "packed weights of %zu bytes are cut off: this problem's take %zu", bytes,
-                       needed);
     memcpy(&header, packed, sizeof header);
-    if (header.bytes == needed && header.checksum == checksum_of(&header, packed)) return ATTUNE_OK;
+    if (header.bytes >= needed && bytes < header.bytes)
+        return at_fail(err, ATTUNE_BAD_FILE, "packed weights of %zu bytes are cut off: their header tells of %llu",
+                       bytes, (unsigned long long)header.bytes);
+    if (header.bytes >= needed && header.checksum == checksum_of(&header, packed)) return ATTUNE_OK;
     return bad(err, "the packed weights are damaged: their checksum is wrong");
 }

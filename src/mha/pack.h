@@ -1,9 +1,11 @@
 /* Packed weights of a block: where each element of each projection lies in the blob that kernels read.
  *
- * A blob is a header of MHA_PACK_HEADER bytes, then the sections of the projections that the problem has, in the order
- * of mha_projection, all in elements of w_dtype. The columns (outputs) of a projection are cut into groups, each of
- * whole heads where the columns are heads, and each padded with zeros to whole tiles of 64 columns. A group is a row of
- * panels of 16 columns; a panel is the bias of its columns (0 where there is none), then a row for each input:
+ * A blob is a header of MHA_PACK_HEADER bytes, then the sections of the projections that the problem has: out, q, k, v,
+ * all in elements of w_dtype. So the blob of a problem begins with what the same problem needs with kv_projected.
+ *
+ * The columns (outputs) of a projection are cut into groups, each of whole heads where the columns are heads, and each
+ * padded with zeros to whole tiles of 64 columns. A group is a row of panels of 16 columns; a panel is the bias of its
+ * columns (0 where there is none), then a row for each input:
  *
  *     blob[offset + ((group * panels + panel) * (depth + 1) + row) * 16 + column]     row 0: bias, row k + 1: input k
  *
@@ -44,15 +46,18 @@ typedef struct mha_pack_layout {
  * (v: head_dim_v) suggest: the same number for q and k. */
 void mha_pack_layout_of(const attune_problem *canonical, mha_pack_layout *layout);
 
-/* The header begins with this identity of layout and dtype (XXH3-128 of the sections' numbers); blobs of problems that
- * can share one have the same. */
+/* The header holds this identity of layout and dtype (XXH3-128 of the sections' numbers); blobs of problems that can
+ * share one have the same. Beside it stands that of the layout without k and v. */
 typedef struct mha_pack_id {
     uint64_t low, high;
 } mha_pack_id;
 mha_pack_id mha_pack_id_of(const attune_problem *canonical, const mha_pack_layout *layout);
 
-/* Whether a blob's header is one of this layout: all that a call looks at. */
+/* Whether a blob's header is one of this layout, or of one that has k and v beside it: all that a call looks at. */
 bool mha_pack_header_matches(const void *packed, mha_pack_id id);
+
+/* How long a blob's header says it is. */
+size_t mha_pack_bytes(const void *packed);
 
 size_t mha_weight_bytes(attune_dtype dtype); /* of one weight */
 

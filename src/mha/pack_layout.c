@@ -66,13 +66,13 @@ void mha_pack_layout_of(const attune_problem *p, mha_pack_layout *layout) {
     memset(layout, 0, sizeof *layout);
     mha_pack_section *s = layout->section;
     int64_t end = MHA_PACK_HEADER / (int64_t)mha_weight_bytes(p->w_dtype);
+    if (!p->no_out_projection) place_output(&s[MHA_PROJECT_OUT], p, &end);
     place_heads(&s[MHA_PROJECT_Q], p, p->embed_dim, p->num_heads, p->head_dim, &end);
     if (!p->kv_projected) {
         const int64_t v_depth = p->v_embed_dim ? p->v_embed_dim : p->kv_embed_dim;
         place_heads(&s[MHA_PROJECT_K], p, p->kv_embed_dim, p->num_kv_heads, p->head_dim, &end);
         if (!p->v_in_k) place_heads(&s[MHA_PROJECT_V], p, v_depth, p->num_kv_heads, p->head_dim_v, &end);
     }
-    if (!p->no_out_projection) place_output(&s[MHA_PROJECT_OUT], p, &end);
     layout->elements = end;
 }
 
@@ -89,9 +89,24 @@ mha_pack_id mha_pack_id_of(const attune_problem *p, const mha_pack_layout *layou
     return (mha_pack_id){hash.low64, hash.high64};
 }
 
+mha_pack_id mha_pack_id_without_kv(const attune_problem *p, const mha_pack_layout *layout) {
+    mha_pack_layout part = *layout;
+    memset(&part.section[MHA_PROJECT_K], 0, sizeof *part.section);
+    memset(&part.section[MHA_PROJECT_V], 0, sizeof *part.section);
+    return mha_pack_id_of(p, &part);
+}
+
+static bool equal(mha_pack_id a, mha_pack_id b) { return a.low == b.low && a.high == b.high; }
+
 bool mha_pack_header_matches(const void *packed, mha_pack_id id) {
     mha_pack_header header;
     memcpy(&header, packed, sizeof header);
-    return header.magic == MHA_PACK_MAGIC && header.format == MHA_PACK_FORMAT && header.id.low == id.low &&
-           header.id.high == id.high;
+    return header.magic == MHA_PACK_MAGIC && header.format == MHA_PACK_FORMAT &&
+           (equal(header.id, id) || equal(header.id_without_kv, id));
+}
+
+size_t mha_pack_bytes(const void *packed) {
+    mha_pack_header header;
+    memcpy(&header, packed, sizeof header);
+    return (size_t)header.bytes;
 }

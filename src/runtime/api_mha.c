@@ -135,7 +135,7 @@ attune_status attune_mha_create_packed(attune_context *context, const attune_pro
     if (!canonical_block(problem, &canonical, &err) && !check_blob(&canonical, packed, bytes, &err) &&
         !create(context, problem, schedule, mha, &err)) {
         (*mha)->packed = packed;
-        (*mha)->packed_bytes = packed_size(&canonical);
+        (*mha)->packed_bytes = mha_pack_bytes(packed); /* of all of it, if this block needs a part only */
     }
     return at_report(&err);
 }
