@@ -157,6 +157,17 @@ expect "a step on a cache" 0 'the same bits' decode --check --write k="$work/k_a
 cmp -s <(tail -c 864 "$work/k.npy" | head -c 224) <(tail -c 864 "$work/k_after.npy" | head -c 224) &&
     ! cmp -s <(tail -c 864 "$work/k.npy") <(tail -c 864 "$work/k_after.npy")
 report $? "which changes the last keys of each head only"
+make_npy "$work/k7.npy" '<f4' False '(3, 7, 8)' 672
+cross=(--x "$work/x.npy" "${bert[@]}")
+expect "keys of another input, into a cache" 0 'the same bits' "$attune" mha num_heads=3,seq_new=7 "${cross[@]}" \
+    --x-kv "$work/x_kv.npy" --tensor k="$work/k7.npy" --tensor v="$work/k7.npy" --check -o "$work/first.npy" \
+    --write k="$work/k_kept.npy" --write v="$work/v_kept.npy"
+given=(--tensor k="$work/k_kept.npy" --tensor v="$work/v_kept.npy")
+expect "and from there" 0 'the same bits' "$attune" mha num_heads=3,kv_projected=1 "${cross[@]}" "${given[@]}" --check \
+    -o "$work/second.npy"
+same "give the same" "$work/first.npy" "$work/second.npy"
+refuse "keys that are given in another number of heads" 'num_kv_heads' "$attune" mha num_heads=3,num_kv_heads=1,kv_projected=1 \
+    "${cross[@]}" "${given[@]}"
 expect "lengths known at run time" 0 'seq_q=dynamic' "$attune" mha num_heads=3,seq_q=dynamic --x "$work/x.npy" \
     "${bert[@]}" -o "$work/dynamic.npy" --check
 grep -q 'the same bits' "$work/stdout" && grep -aq "'shape': (5, 24)" "$work/dynamic.npy"

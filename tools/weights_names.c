@@ -216,14 +216,14 @@ static const convention *best_convention(const weights_source *source, const cha
 
 static bool is_expected(const weights_source *source, const weights_match *match, const convention *one,
                         const weights_request *request, size_t index) {
-    size_t found;
-    for (int id = 0; id < ATTUNE_NUM_WEIGHTS; id++)
+    const char *const prefix = match->prefix;
+    for (int id = 0; id < ATTUNE_NUM_WEIGHTS; id++) {
         if (match->has[id] && match->index[id] == index) return true;
-    for (int id = 0; id < ATTUNE_NUM_WEIGHTS; id++) /* one that --name put another in the place of */
-        if (one->names[id] && weights_source_find(source, match->prefix, one->names[id], &found) && found == index)
-            return true;
+        /* One that --name put another in the place of. */
+        if (one->names[id] && weights_source_is(source, index, prefix, one->names[id])) return true;
+    }
     for (size_t i = 0; i < MAX_HARMLESS && one->harmless[i]; i++)
-        if (weights_source_find(source, match->prefix, one->harmless[i], &found) && found == index) return true;
+        if (weights_source_is(source, index, prefix, one->harmless[i])) return true;
     for (size_t i = 0; i < request->num_ignored; i++)
         if (strcmp(request->ignored[i], source->names[index]) == 0) return true;
     return false;

@@ -97,7 +97,8 @@ void weights_source_close(weights_source *source) {
 
 /* ---- One tensor ---- */
 
-static bool same_name(const char *name, const char *prefix, const char *rest) {
+bool weights_source_is(const weights_source *source, size_t index, const char *prefix, const char *rest) {
+    const char *name = source->names[index];
     const size_t length = strlen(prefix);
     if (strncmp(name, prefix, length) != 0) return false;
     for (name += length; *name && *rest; name++, rest++)
@@ -107,7 +108,7 @@ static bool same_name(const char *name, const char *prefix, const char *rest) {
 
 bool weights_source_find(const weights_source *source, const char *prefix, const char *name, size_t *index) {
     for (*index = 0; *index < source->count; ++*index)
-        if (same_name(source->names[*index], prefix, name)) return true;
+        if (weights_source_is(source, *index, prefix, name)) return true;
     return false;
 }
 

@@ -18,8 +18,10 @@ typedef struct weights_source {
 bool weights_source_open(weights_source *source, const char *path);
 void weights_source_close(weights_source *source);
 
-/* Whether there is a tensor `prefix` + `name`, and which; '/' and '.' are the same here, because a file's name can only
- * have one of them. */
+/* Whether tensor `index` is called `prefix` + `name`; a '/' in that may be a '.', because no file's name has a '/'. */
+bool weights_source_is(const weights_source *source, size_t index, const char *prefix, const char *name);
+
+/* Whether there is such a tensor, and which. */
 bool weights_source_find(const weights_source *source, const char *prefix, const char *name, size_t *index);
 
 /* Tensor `index` as attune takes it; its data lives as long as the source. false after a message: the file cannot be
