@@ -2,6 +2,7 @@
  * by the interpreter, against the reference. */
 #include "check_case.h"
 #include "mha/mha.h"
+#include "support/problems.h"
 #include "support/tensor_calls.h"
 
 #include <math.h>
@@ -117,13 +118,6 @@ static int32_t one_of(int32_t low, int32_t high) { return (int32_t)tool_random_r
 
 /* ---- Problems, schedules and calls ---- */
 
-static attune_problem canonical(const char *text) {
-    attune_problem p = ATTUNE_PROBLEM_INIT, c;
-    at_error err = {0};
-    if (mha_problem_parse(text, &p, &err) || mha_canonicalize(&p, &c, &err)) fail_msg("%s: %s", text, err.message);
-    return c;
-}
-
 static attune_schedule random_schedule(const attune_problem *p, const at_target *target, attune_strategy strategy) {
     const bool by_q = strategy == ATTUNE_Q_LANES;
     for (;;) {
@@ -205,7 +199,7 @@ static void test_any_schedule(void **state) {
     for (int i = 0; i < NUM_SAMPLES; i++) {
         target = next_target(target);
         attune_context *context = tensors_context(target->name, 2);
-        const attune_problem p = canonical(samples[i].problem);
+        const attune_problem p = problem_canonical(samples[i].problem);
         for (int strategy = 0; strategy < ATTUNE_STRATEGY_COUNT; strategy++) {
             random_source.state = (uint64_t)(2 * i + strategy);
             const attune_schedule s = random_schedule(&p, target, (attune_strategy)strategy);

@@ -6,6 +6,7 @@
 #include "ir/passes.h"
 #include "mha/d_lanes.h"
 #include "mha/signature.h"
+#include "support/problems.h"
 
 #include <math.h>
 #include <setjmp.h>
@@ -74,13 +75,6 @@ static tool_random random_source;
 static int32_t one_of(int32_t low, int32_t high) { return (int32_t)tool_random_range(&random_source, low, high); }
 
 /* ---- Problems, schedules and calls ---- */
-
-static attune_problem canonical(const char *text) {
-    attune_problem p = ATTUNE_PROBLEM_INIT, c;
-    at_error err = {0};
-    if (mha_problem_parse(text, &p, &err) || mha_canonicalize(&p, &c, &err)) fail_msg("%s: %s", text, err.message);
-    return c;
-}
 
 static attune_schedule random_schedule(const attune_problem *p, const at_target *target) {
     for (;;) {
@@ -177,7 +171,7 @@ static void test_every_sort_of_problem(void **state) {
         if (!at_target_runs_here(target)) continue;
         attune_context *context = open_context(target->name, 2);
         for (int i = 0; i < NUM_SAMPLES; i++) {
-            const attune_problem p = canonical(samples[i].problem);
+            const attune_problem p = problem_canonical(samples[i].problem);
             random_source.state = (uint64_t)i;
             for (uint64_t n = 0; n < NUM_KINDS; n++) {
                 const attune_schedule schedule = random_schedule(&p, target);
@@ -220,7 +214,7 @@ static void interpret_for(const at_target *target, const tensors *t, const attun
 static void test_chosen_schedules_of_all_targets(void **state) {
     (void)state;
     for (int i = 0; i < NUM_SAMPLES; i++) {
-        const attune_problem p = canonical(samples[i].problem);
+        const attune_problem p = problem_canonical(samples[i].problem);
         if (samples[i].sizes[0] || p.seq_new) continue;
         for (const at_target *target = at_targets(); target->name; target++) {
             attune_schedule schedule = ATTUNE_SCHEDULE_INIT;
@@ -239,7 +233,7 @@ static void test_chosen_schedules_of_all_targets(void **state) {
 static void test_bits_do_not_depend_on_threads(void **state) {
     (void)state;
     static const sample many = {"batch=2,num_heads=8,num_kv_heads=4,seq_q=2,seq_kv=700,head_dim=24,lse=1", ""};
-    const attune_problem p = canonical(many.problem);
+    const attune_problem p = problem_canonical(many.problem);
     tensors first, other;
     random_source.state = 1;
     const attune_schedule schedule = random_schedule(&p, at_target_find("x86-64"));
@@ -294,7 +288,7 @@ static void test_reproducible_bits_are_those_of_q_lanes(void **state) {
         attune_context *context = open_context(target->name, 1);
         for (int i = 0; i < NUM_REPRODUCIBLE * NUM_KINDS; i++) {
             const sample *from = &reproducible[i / NUM_KINDS];
-            const attune_problem p = canonical(from->problem);
+            const attune_problem p = problem_canonical(from->problem);
             const attune_schedule q_lanes = q_lanes_schedule(&p, target);
             tensors t, other;
             random_source.state = (uint64_t)i;
@@ -318,7 +312,7 @@ static void test_decoding_gives_the_rows_of_the_whole(void **state) {
     enum { KEYS = 230, DIM = 9 };
     static const sample whole = {"seq_q=230,seq_kv=230,head_dim=9,is_causal=1,reproducible=1", ""};
     static const sample step = {"seq_q=1,seq_kv=dynamic,max_seq_kv=230,head_dim=9,reproducible=1", "seq_kv=230"};
-    const attune_problem p = canonical(step.problem);
+    const attune_problem p = problem_canonical(step.problem);
     const at_target *target = at_target_find("x86-64");
     attune_context *context = open_context("x86-64", 1);
     random_source.state = 5;
@@ -357,7 +351,7 @@ static void test_merge(void **state) {
         if (!at_target_runs_here(target)) continue;
         attune_context *context = open_context(target->name, 2);
         for (size_t i = 0; i < sizeof merges / sizeof *merges; i++) {
-            const attune_problem p = canonical(merges[i].problem);
+            const attune_problem p = problem_canonical(merges[i].problem);
             attune_schedule schedule;
             mha_choose(&p, target, &schedule);
             check_sample(context, &merges[i], &schedule, 0);

@@ -1,6 +1,7 @@
 /* What the canonical form makes of causality, windows, global tokens and alignment: it sees the very same keys, and
  * counts them right. Against the definition in attune.h, pair by pair. */
 #include "mha/signature.h"
+#include "support/problems.h"
 #include "support/random_ir.h"
 
 #include <setjmp.h>
@@ -135,18 +136,11 @@ static void test_flops(void **state) {
     }
 }
 
-static attune_problem canonical(const char *text) {
-    attune_problem problem = ATTUNE_PROBLEM_INIT, out;
-    at_error err = {0};
-    if (mha_problem_parse(text, &problem, &err) || mha_canonicalize(&problem, &out, &err))
-        fail_msg("%s: %s", text, err.message);
-    return out;
-}
-
 /* Sizes of billions are no loops of billions. */
 static void test_flops_of_large_sizes(void **state) {
     (void)state;
-    const attune_problem p = canonical("seq_q=2000000000,head_dim=1,is_causal=1,window_left=999,global_tokens=0");
+    const attune_problem p =
+        problem_canonical("seq_q=2000000000,head_dim=1,is_causal=1,window_left=999,global_tokens=0");
     assert_true(mha_problem_flops(&p) == 4.0 * (1000.0 * 2e9 - 999.0 * 1000.0 / 2));
 }
 
@@ -163,7 +157,7 @@ static void test_flops_of_other_ops(void **state) {
         {"ragged=1,batch=3,num_heads=2,head_dim=4", 0},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        const attune_problem p = canonical(cases[i].text);
+        const attune_problem p = problem_canonical(cases[i].text);
         if (mha_problem_flops(&p) != cases[i].flops) fail_msg("%s: %g", cases[i].text, mha_problem_flops(&p));
     }
 }
@@ -201,7 +195,7 @@ static void test_normal_forms(void **state) {
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         char full[256], text[512];
         snprintf(full, sizeof full, "head_dim=4,%s", cases[i].text);
-        const attune_problem p = canonical(full);
+        const attune_problem p = problem_canonical(full);
         mha_problem_print(&p, text, sizeof text);
         assert_string_equal(text, cases[i].canonical);
     }

@@ -1,5 +1,5 @@
 /* Problems: text, what is refused, defaults. What becomes of positions: test_positions.c. */
-#include "mha/mha.h"
+#include "support/problems.h"
 #include "support/random_ir.h"
 #include "support/temp_dir.h"
 
@@ -12,21 +12,6 @@
 #include <string.h>
 
 #include <cmocka.h>
-
-static attune_problem parse(const char *text) {
-    attune_problem problem = ATTUNE_PROBLEM_INIT;
-    at_error err = {0};
-    if (mha_problem_parse(text, &problem, &err)) fail_msg("%s: %s", text, err.message);
-    return problem;
-}
-
-static attune_problem canonical(const char *text) {
-    const attune_problem problem = parse(text);
-    attune_problem out;
-    at_error err = {0};
-    if (mha_canonicalize(&problem, &out, &err)) fail_msg("%s: %s", text, err.message);
-    return out;
-}
 
 static void test_text_round_trip(void **state) {
     (void)state;
@@ -50,7 +35,7 @@ static void test_text_round_trip(void **state) {
         "op=merge,num_heads=2,seq_q=4,seq_kv=4,head_dim=8,lse=1,num_parts=3",
     };
     for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) {
-        const attune_problem problem = parse(texts[i]);
+        const attune_problem problem = problem_parsed(texts[i]);
         char text[512];
         assert_int_equal(mha_problem_print(&problem, text, sizeof text), strlen(texts[i]));
         assert_string_equal(text, texts[i]);
@@ -71,7 +56,7 @@ static void test_text_in_another_locale(void **state) {
     snprintf(command, sizeof command, "rm -r '%s'", dir);
     assert_int_equal(system(command), 0);
     if (!comma) skip();
-    const attune_problem problem = parse("seq_q=5,seq_kv=9,head_dim=3,softmax_scale=0.25");
+    const attune_problem problem = problem_parsed("seq_q=5,seq_kv=9,head_dim=3,softmax_scale=0.25");
     mha_problem_print(&problem, text, sizeof text);
     setlocale(LC_ALL, "C");
     assert_true(problem.softmax_scale == 0.25);
@@ -80,7 +65,7 @@ static void test_text_in_another_locale(void **state) {
 
 static void test_print_truncates(void **state) {
     (void)state;
-    const attune_problem problem = parse("num_heads=12,seq_q=512,head_dim=64");
+    const attune_problem problem = problem_parsed("num_heads=12,seq_q=512,head_dim=64");
     char text[8] = "xxxxxxx";
     const size_t needed = mha_problem_print(&problem, NULL, 0);
     assert_int_equal(mha_problem_print(&problem, text, sizeof text), needed);
@@ -89,9 +74,7 @@ static void test_print_truncates(void **state) {
 
 static void test_text_refused(void **state) {
     (void)state;
-    static const struct {
-        const char *text, *says;
-    } cases[] = {
+    static const refusal cases[] = {
         {"heads=12", "'heads' is not a field of a problem"},
         {"seq_q", "'seq_q' is not of the form key=value"},
         {"=3", "'=3' is not of the form key=value"},
@@ -121,27 +104,7 @@ static void test_text_refused(void **state) {
         {"seq_q=dynamic,head_dim=4,layout=bshd", "layout=bshd needs sizes that are known"},
         {"ragged=1,head_dim=4,layout=bhsd", "layout=bhsd needs sizes that are known"},
     };
-    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        attune_problem problem = ATTUNE_PROBLEM_INIT, before = problem;
-        at_error err = {0};
-        assert_int_equal(mha_problem_parse(cases[i].text, &problem, &err), ATTUNE_INVALID_PROBLEM);
-        if (!strstr(err.message, cases[i].says)) fail_msg("%s: %s", cases[i].text, err.message);
-        assert_memory_equal(&problem, &before, sizeof problem);
-    }
-}
-
-typedef struct refusal {
-    const char *text, *says;
-} refusal;
-
-static void assert_refused(const refusal *cases, size_t count) {
-    for (size_t i = 0; i < count; i++) {
-        const attune_problem problem = parse(cases[i].text);
-        attune_problem out;
-        at_error err = {0};
-        if (mha_canonicalize(&problem, &out, &err) != ATTUNE_INVALID_PROBLEM) fail_msg("%s: accepted", cases[i].text);
-        if (!strstr(err.message, cases[i].says)) fail_msg("%s: %s", cases[i].text, err.message);
-    }
+    assert_texts_refused(cases, sizeof cases / sizeof *cases);
 }
 
 static void test_ranges(void **state) {
@@ -184,7 +147,7 @@ static void test_ranges(void **state) {
         {"seq_q=dynamic,head_dim=4,q_strides=0:0:-4:1", "q_strides[2] is -4"},
         {"seq_q=4,head_dim=4,attn_mask=qk,attn_mask_strides=0:0:-1:1", "attn_mask_strides[2] is -1"},
     };
-    assert_refused(cases, sizeof cases / sizeof *cases);
+    assert_problems_refused(cases, sizeof cases / sizeof *cases);
 }
 
 static void test_contradictions(void **state) {
@@ -214,7 +177,7 @@ static void test_contradictions(void **state) {
         {"op=rotary,ragged=1,head_dim=4,rotary_dim=4", "op=rotary takes no ragged batch"},
         {"op=merge,ragged=1,head_dim=4,num_parts=2", "op=merge takes no ragged batch"},
     };
-    assert_refused(cases, sizeof cases / sizeof *cases);
+    assert_problems_refused(cases, sizeof cases / sizeof *cases);
 }
 
 static void test_masks_that_do_not_fit(void **state) {
@@ -233,7 +196,7 @@ static void test_masks_that_do_not_fit(void **state) {
         {"seq_q=4,seq_kv=dynamic,max_seq_kv=8,head_dim=4,short_masks=1,attn_mask=4:9", "attn_mask dims[3] is 9"},
         {"ragged=1,seq_q=8,head_dim=4,attn_mask=8:8", "attn_mask dims[2] is 8; it must be 1 or seq_q = dynamic"},
     };
-    assert_refused(cases, sizeof cases / sizeof *cases);
+    assert_problems_refused(cases, sizeof cases / sizeof *cases);
 }
 
 /* Values that no text can say. */
@@ -270,7 +233,7 @@ static void test_choices(void **state) {
         {offsetof(attune_problem, reproducible), 2, "reproducible is 2"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        attune_problem problem = parse("seq_q=4,head_dim=4"), out;
+        attune_problem problem = problem_parsed("seq_q=4,head_dim=4"), out;
         at_error err = {0};
         memcpy((char *)&problem + cases[i].offset, &cases[i].value, sizeof cases[i].value);
         assert_int_equal(mha_canonicalize(&problem, &out, &err), ATTUNE_INVALID_PROBLEM);
@@ -320,7 +283,7 @@ static void test_same_problem(void **state) {
          "op=weights,seq_q=4,head_dim=16,weights=capped,logits_soft_cap=3,short_masks=1,attn_mask=2,window_left=1"},
     };
     for (size_t i = 0; i < sizeof pairs / sizeof *pairs; i++) {
-        const attune_problem a = canonical(pairs[i][0]), b = canonical(pairs[i][1]);
+        const attune_problem a = problem_canonical(pairs[i][0]), b = problem_canonical(pairs[i][1]);
         if (memcmp(&a, &b, sizeof a)) {
             char x[1024], y[1024];
             mha_problem_print(&a, x, sizeof x);
@@ -457,7 +420,7 @@ static void test_random_round_trips(void **state) {
 /* A struct of another version is neither read nor written beyond its size. */
 static void test_struct_size_is_checked(void **state) {
     (void)state;
-    attune_problem problem = parse("seq_q=4,head_dim=4"), out;
+    attune_problem problem = problem_parsed("seq_q=4,head_dim=4"), out;
     const size_t sizes[] = {0, 8, sizeof problem + 8};
     for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
         char text[16] = "before";

@@ -1,5 +1,5 @@
 /* Problems with embed_dim: text, defaults, what is refused, the key, and how much work they are. */
-#include "mha/mha.h"
+#include "support/problems.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -7,21 +7,6 @@
 #include <string.h>
 
 #include <cmocka.h>
-
-static attune_problem parse(const char *text) {
-    attune_problem problem = ATTUNE_PROBLEM_INIT;
-    at_error err = {0};
-    if (mha_problem_parse(text, &problem, &err)) fail_msg("%s: %s", text, err.message);
-    return problem;
-}
-
-static attune_problem canonical(const char *text) {
-    const attune_problem problem = parse(text);
-    attune_problem out;
-    at_error err = {0};
-    if (mha_canonicalize(&problem, &out, &err)) fail_msg("%s: %s", text, err.message);
-    return out;
-}
 
 /* ---- text ---- */
 
@@ -41,18 +26,18 @@ static void test_text_round_trip(void **state) {
         "embed_dim=8,num_heads=2,seq_q=dynamic,seq_kv=dynamic,head_dim=4,ragged=1,max_seq_q=9,reproducible=1",
     };
     for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) {
-        const attune_problem problem = parse(texts[i]);
+        const attune_problem problem = problem_parsed(texts[i]);
         char text[512];
         mha_problem_print(&problem, text, sizeof text);
         assert_string_equal(text, texts[i]);
-        assert_int_equal(canonical(texts[i]).op, ATTUNE_MHA);
+        assert_int_equal(problem_canonical(texts[i]).op, ATTUNE_MHA);
     }
 }
 
 /* The text of a problem that cannot be compiled says what its fields do. */
 static void test_text_of_what_is_refused(void **state) {
     (void)state;
-    const attune_problem problem = parse("op=mha,seq_q=3");
+    const attune_problem problem = problem_parsed("op=mha,seq_q=3");
     char text[512];
     mha_problem_print(&problem, text, sizeof text);
     assert_string_equal(text, "op=mha,num_heads=1,seq_q=3,seq_kv=0,head_dim=0");
@@ -60,9 +45,7 @@ static void test_text_of_what_is_refused(void **state) {
 
 static void test_text_refused(void **state) {
     (void)state;
-    static const struct {
-        const char *text, *says;
-    } cases[] = {
+    static const refusal cases[] = {
         {"cross=2", "cross is '2'; it must be 0 or 1"},
         {"is_cross=1", "'is_cross' is not a field of a problem"},
         {"embed_dim=dynamic", "embed_dim is 'dynamic', which is not an integer"},
@@ -75,30 +58,10 @@ static void test_text_refused(void **state) {
         {"embed_dim=8,layout=bhsd", "layout=bhsd is for q, k, v and out of attention alone, but embed_dim is 8"},
         {"layout=bshd,embed_dim=8", "layout=bshd is for q, k, v and out of attention alone"},
     };
-    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        attune_problem problem = ATTUNE_PROBLEM_INIT, before = problem;
-        at_error err = {0};
-        assert_int_equal(mha_problem_parse(cases[i].text, &problem, &err), ATTUNE_INVALID_PROBLEM);
-        if (!strstr(err.message, cases[i].says)) fail_msg("%s: %s", cases[i].text, err.message);
-        assert_memory_equal(&problem, &before, sizeof problem);
-    }
+    assert_texts_refused(cases, sizeof cases / sizeof *cases);
 }
 
 /* ---- what is refused ---- */
-
-typedef struct refusal {
-    const char *text, *says;
-} refusal;
-
-static void assert_refused(const refusal *cases, size_t count) {
-    for (size_t i = 0; i < count; i++) {
-        const attune_problem problem = parse(cases[i].text);
-        attune_problem out;
-        at_error err = {0};
-        if (mha_canonicalize(&problem, &out, &err) != ATTUNE_INVALID_PROBLEM) fail_msg("%s: accepted", cases[i].text);
-        if (!strstr(err.message, cases[i].says)) fail_msg("%s: %s", cases[i].text, err.message);
-    }
-}
 
 static void test_ranges(void **state) {
     (void)state;
@@ -110,6 +73,7 @@ static void test_ranges(void **state) {
         {"embed_dim=8,v_embed_dim=-1,seq_q=4", "v_embed_dim is -1; it must be from 0 to 262144"},
         {"embed_dim=8,out_dim=-1,seq_q=4", "out_dim is -1; it must be from 1 to 262144"},
         {"embed_dim=8,low_rank=-1,seq_q=4", "low_rank is -1; it must be from 0 to 262144"},
+        {"embed_dim=8,low_rank=2,seq_q=262145", "low_rank is 2 and seq_kv 262145; keys_low has at most 262144 columns"},
         {"embed_dim=8,num_heads=0,seq_q=4", "num_heads is 0; it must be from 1"},
         {"embed_dim=8,num_heads=-4,seq_q=4", "num_heads is -4; it must be from 1"},
         {"embed_dim=8", "seq_q is 0; it must be from 1"},
@@ -128,7 +92,7 @@ static void test_ranges(void **state) {
          "out_strides make two elements of the output coincide: 1x4x8 with strides 32:7:1"},
         {"batch=2147483647,embed_dim=262144,head_dim=1,seq_q=2147483647", "too many elements"},
     };
-    assert_refused(cases, sizeof cases / sizeof *cases);
+    assert_problems_refused(cases, sizeof cases / sizeof *cases);
 }
 
 static void test_contradictions(void **state) {
@@ -158,7 +122,7 @@ static void test_contradictions(void **state) {
         {"embed_dim=8,ragged=1,weights=softmax", "weights are for batches of equal lengths"},
         {"embed_dim=8,seq_q=9,max_seq_kv=8", "seq_kv is 9, more than max_seq_kv = 8"},
     };
-    assert_refused(cases, sizeof cases / sizeof *cases);
+    assert_problems_refused(cases, sizeof cases / sizeof *cases);
 }
 
 static void test_low_rank_refused(void **state) {
@@ -179,7 +143,7 @@ static void test_low_rank_refused(void **state) {
         {"embed_dim=8,seq_q=dynamic,low_rank=2", "low_rank is 2, but seq_kv is dynamic: keys_low has a column"},
         {"embed_dim=8,seq_q=4,low_rank=2,v_in_k=1", "low_rank is 2 and v_in_k is 1"},
     };
-    assert_refused(cases, sizeof cases / sizeof *cases);
+    assert_problems_refused(cases, sizeof cases / sizeof *cases);
 }
 
 /* Values that no text can say. */
@@ -199,7 +163,7 @@ static void test_choices(void **state) {
         {offsetof(attune_problem, low_rank_shared), 2, "low_rank_shared is 2"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        attune_problem problem = parse("embed_dim=8,seq_q=4"), out;
+        attune_problem problem = problem_parsed("embed_dim=8,seq_q=4"), out;
         at_error err = {0};
         memcpy((char *)&problem + cases[i].offset, &cases[i].value, sizeof cases[i].value);
         assert_int_equal(mha_canonicalize(&problem, &out, &err), ATTUNE_INVALID_PROBLEM);
@@ -211,7 +175,7 @@ static void test_choices(void **state) {
 
 static void test_defaults(void **state) {
     (void)state;
-    const attune_problem p = canonical("embed_dim=12,num_heads=3,num_kv_heads=1,seq_q=5,dtype=bf16");
+    const attune_problem p = problem_canonical("embed_dim=12,num_heads=3,num_kv_heads=1,seq_q=5,dtype=bf16");
     assert_int_equal(p.head_dim, 4);
     assert_int_equal(p.head_dim_v, 4);
     assert_int_equal(p.kv_embed_dim, 12);
@@ -222,8 +186,8 @@ static void test_defaults(void **state) {
     assert_memory_equal(p.x_strides, ((int64_t[]){60, 12, 1}), sizeof p.x_strides);
     assert_memory_equal(p.out_strides, ((int64_t[]){60, 12, 1, 0}), sizeof p.out_strides);
     /* Heads of the full width, and heads side by side in the output. */
-    const attune_problem wide = canonical("embed_dim=6,num_heads=4,head_dim=6,seq_q=5,seq_kv=9,kv_embed_dim=3,"
-                                          "no_out_projection=1,head_dim_v=2,w_dtype=f64");
+    const attune_problem wide = problem_canonical("embed_dim=6,num_heads=4,head_dim=6,seq_q=5,seq_kv=9,kv_embed_dim=3,"
+                                                  "no_out_projection=1,head_dim_v=2,w_dtype=f64");
     assert_int_equal(wide.out_dim, 8);
     assert_int_equal(wide.is_cross, 1);
     assert_int_equal(wide.softmax_precision, ATTUNE_F64);
@@ -268,7 +232,7 @@ static void test_same_problem(void **state) {
         {"embed_dim=8,seq_q=4,low_rank=2", "embed_dim=8,seq_q=4,low_rank=2,global_tokens=3,causal_offset=5"},
     };
     for (size_t i = 0; i < sizeof pairs / sizeof *pairs; i++) {
-        const attune_problem a = canonical(pairs[i][0]), b = canonical(pairs[i][1]);
+        const attune_problem a = problem_canonical(pairs[i][0]), b = problem_canonical(pairs[i][1]);
         if (!memcmp(&a, &b, sizeof a)) continue;
         char x[1024], y[1024];
         mha_problem_print(&a, x, sizeof x);
@@ -288,7 +252,7 @@ static void test_other_problem(void **state) {
         {"embed_dim=8,seq_q=4", "embed_dim=8,seq_q=4,cross=1"},
     };
     for (size_t i = 0; i < sizeof pairs / sizeof *pairs; i++) {
-        const attune_problem a = canonical(pairs[i][0]), b = canonical(pairs[i][1]);
+        const attune_problem a = problem_canonical(pairs[i][0]), b = problem_canonical(pairs[i][1]);
         if (!memcmp(&a, &b, sizeof a)) fail_msg("%s is %s", pairs[i][0], pairs[i][1]);
     }
 }
@@ -297,7 +261,7 @@ static void test_other_problem(void **state) {
 
 static bool same_key(const char *a, const char *b) {
     uint8_t x[MHA_KEY_BYTES], y[MHA_KEY_BYTES];
-    const attune_problem p = canonical(a), q = canonical(b);
+    const attune_problem p = problem_canonical(a), q = problem_canonical(b);
     const size_t n = mha_key(&p, x), m = mha_key(&q, y);
     assert_true(n <= MHA_KEY_BYTES);
     return n == m && !memcmp(x, y, n);
@@ -362,7 +326,7 @@ static void test_flops(void **state) {
         {"embed_dim=8,ragged=1,batch=3", 0},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        const attune_problem p = canonical(cases[i].text);
+        const attune_problem p = problem_canonical(cases[i].text);
         if (mha_problem_flops(&p) != cases[i].flops)
             fail_msg("%s: %.17g, not %.17g", cases[i].text, mha_problem_flops(&p), cases[i].flops);
     }

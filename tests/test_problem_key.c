@@ -1,6 +1,7 @@
 /* The key differs exactly where kernels do. */
 #define _GNU_SOURCE
 #include "mha/mha.h"
+#include "support/problems.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -9,17 +10,9 @@
 
 #include <cmocka.h>
 
-static attune_problem canonical(const char *text) {
-    attune_problem problem = ATTUNE_PROBLEM_INIT, out;
-    at_error err = {0};
-    if (mha_problem_parse(text, &problem, &err) || mha_canonicalize(&problem, &out, &err))
-        fail_msg("%s: %s", text, err.message);
-    return out;
-}
-
 static bool same_key(const char *a, const char *b) {
     uint8_t x[MHA_KEY_BYTES], y[MHA_KEY_BYTES];
-    const attune_problem p = canonical(a), q = canonical(b);
+    const attune_problem p = problem_canonical(a), q = problem_canonical(b);
     const size_t n = mha_key(&p, x), m = mha_key(&q, y);
     assert_true(n <= MHA_KEY_BYTES);
     return n == m && !memcmp(x, y, n);

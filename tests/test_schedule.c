@@ -1,5 +1,6 @@
 /* Schedules: text, which are legal, and that the one chosen without measuring is. */
 #include "mha/mha.h"
+#include "support/problems.h"
 #include "target/target.h"
 
 #include <setjmp.h>
@@ -8,14 +9,6 @@
 #include <string.h>
 
 #include <cmocka.h>
-
-static attune_problem canonical(const char *text) {
-    attune_problem problem = ATTUNE_PROBLEM_INIT, out;
-    at_error err = {0};
-    if (mha_problem_parse(text, &problem, &err) || mha_canonicalize(&problem, &out, &err))
-        fail_msg("%s: %s", text, err.message);
-    return out;
-}
 
 static attune_schedule parse(const char *text) {
     attune_schedule s = ATTUNE_SCHEDULE_INIT;
@@ -81,7 +74,7 @@ static void test_q_lanes(void **state) {
         {"strategy=no", "strategy is 'no'; it must be q_lanes or d_lanes"},
         {"tiles=4", "'tiles' is not a field of a schedule"},
     };
-    const attune_problem p = canonical("num_heads=4,seq_q=100,head_dim=40");
+    const attune_problem p = problem_canonical("num_heads=4,seq_q=100,head_dim=40");
     const attune_schedule s = parse(q_lanes);
     for (const at_target *target = at_targets(); target->name; target++)
         assert_refused(&p, &s, target, cases, sizeof cases / sizeof *cases);
@@ -106,11 +99,11 @@ static void test_d_lanes(void **state) {
         {"value_unroll=17", "value_unroll must be at most 16"},
         {"kv_chunk=-64", "kv_chunk is -64; it must be from 0"},
     };
-    const attune_problem p = canonical("num_heads=4,seq_q=1,seq_kv=100,head_dim=40");
+    const attune_problem p = problem_canonical("num_heads=4,seq_q=1,seq_kv=100,head_dim=40");
     const attune_schedule s = parse(d_lanes);
     for (const at_target *target = at_targets(); target->name; target++)
         assert_refused(&p, &s, target, cases, sizeof cases / sizeof *cases);
-    const attune_problem weights = canonical("op=weights,num_heads=4,seq_q=1,seq_kv=100,head_dim=40");
+    const attune_problem weights = problem_canonical("op=weights,num_heads=4,seq_q=1,seq_kv=100,head_dim=40");
     const attune_schedule legal = parse(q_lanes);
     at_error err = {0};
     assert_int_equal(mha_schedule_check(&weights, &legal, at_targets(), &err), ATTUNE_OK);
@@ -121,7 +114,8 @@ static void test_d_lanes(void **state) {
 /* A vector of doubles has half as many lanes. */
 static void test_lanes_of_f64(void **state) {
     (void)state;
-    const attune_problem f32 = canonical("seq_q=100,head_dim=40"), f64 = canonical("seq_q=100,head_dim=40,dtype=f64");
+    const attune_problem f32 = problem_canonical("seq_q=100,head_dim=40"),
+                         f64 = problem_canonical("seq_q=100,head_dim=40,dtype=f64");
     for (const at_target *target = at_targets(); target->name; target++) {
         attune_schedule s = parse(q_lanes);
         s.lanes = target->vector_bytes / 4;
@@ -145,8 +139,8 @@ static void test_products_of_a_block(void **state) {
         {"gemm_block=4098", "gemm_block must be at most 4096"},
         {"gemm_depth=-1", "gemm_depth is -1; it must be from 0"},
     };
-    const attune_problem block = canonical("embed_dim=80,num_heads=2,seq_q=30");
-    const attune_problem alone = canonical("num_heads=2,seq_q=30,head_dim=40");
+    const attune_problem block = problem_canonical("embed_dim=80,num_heads=2,seq_q=30");
+    const attune_problem alone = problem_canonical("num_heads=2,seq_q=30,head_dim=40");
     attune_schedule s = parse(q_lanes);
     assert_int_equal(mha_schedule_check(&block, &s, at_targets(), NULL), ATTUNE_INVALID_SCHEDULE);
     assert_int_equal(mha_schedule_parse("gemm_rows=6,gemm_vectors=2,gemm_block=12", &s, NULL), ATTUNE_OK);
@@ -160,8 +154,8 @@ static void test_products_of_a_block(void **state) {
 /* Rows of the same bits need the same kv_tile in every schedule, of both strategies; a multiple will not do. */
 static void test_kv_tile_of_reproducible_problems(void **state) {
     (void)state;
-    const attune_problem p = canonical("num_heads=4,seq_q=1,seq_kv=100,head_dim=40,reproducible=1");
-    const attune_problem weights = canonical("op=weights,seq_q=1,seq_kv=100,head_dim=40,reproducible=1");
+    const attune_problem p = problem_canonical("num_heads=4,seq_q=1,seq_kv=100,head_dim=40,reproducible=1");
+    const attune_problem weights = problem_canonical("op=weights,seq_q=1,seq_kv=100,head_dim=40,reproducible=1");
     const char *const texts[] = {q_lanes, d_lanes};
     for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) {
         attune_schedule s = parse(texts[i]);
@@ -185,7 +179,7 @@ static void test_ops_without_tiles(void **state) {
     static const char *const ops[] = {"op=rotary,seq_q=5,head_dim=8,rotary_dim=8",
                                       "op=merge,seq_q=5,head_dim=8,num_parts=3"};
     for (size_t i = 0; i < sizeof ops / sizeof *ops; i++) {
-        const attune_problem p = canonical(ops[i]);
+        const attune_problem p = problem_canonical(ops[i]);
         attune_schedule s = parse("lanes=4,score_rows=99,score_vectors=3,score_unroll=7,value_rows=99,value_vectors=5,"
                                   "value_unroll=99,q_vectors=99,kv_tile=1,kv_chunk=1");
         assert_int_equal(mha_schedule_check(&p, &s, at_targets(), NULL), ATTUNE_OK);
@@ -242,7 +236,7 @@ static void test_choice_for_blocks_is_legal(void **state) {
                 char text[128];
                 snprintf(text, sizeof text, "embed_dim=24,num_heads=3,batch=%d,seq_q=%d,dtype=%s", rows % 7 ? 1 : 7,
                          rows % 7 ? rows : rows / 7, wide ? "f64" : "f32");
-                const attune_problem p = canonical(text);
+                const attune_problem p = problem_canonical(text);
                 attune_schedule s;
                 at_error err = {0};
                 mha_choose(&p, target, &s);

@@ -1,6 +1,7 @@
 /* The tensors and scalars of a problem, and the parameters of its kernel, which must be the same ones. */
-#include "mha/signature.h"
 #include "ir/text.h"
+#include "mha/signature.h"
+#include "support/problems.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -8,14 +9,6 @@
 #include <string.h>
 
 #include <cmocka.h>
-
-static attune_problem canonical(const char *text) {
-    attune_problem problem = ATTUNE_PROBLEM_INIT, out;
-    at_error err = {0};
-    if (mha_problem_parse(text, &problem, &err) || mha_canonicalize(&problem, &out, &err))
-        fail_msg("%s: %s", text, err.message);
-    return out;
-}
 
 /* A kernel of nothing but parameters and one empty task, as text. */
 static ir_kernel *declare(at_arena *arena, const attune_problem *p, mha_params *params) {
@@ -98,7 +91,7 @@ static bool holds(const ir_expr *e, const ir_kernel *kernel, const int64_t *scal
 static void test_params_match_scalars(void **state) {
     (void)state;
     for (int n = 0; n < NUM_PROBLEMS; n++) {
-        const attune_problem p = canonical(problems[n]);
+        const attune_problem p = problem_canonical(problems[n]);
         at_arena arena;
         at_arena_init(&arena, NULL);
         mha_params params;
@@ -185,7 +178,7 @@ static void test_declarations(void **state) {
           "row_ids: i32[2] in"}},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        const attune_problem p = canonical(cases[i].problem);
+        const attune_problem p = problem_canonical(cases[i].problem);
         at_arena arena;
         at_arena_init(&arena, NULL);
         mha_params params;
@@ -206,14 +199,14 @@ static void test_keys_that_follow(void **state) {
     at_arena arena;
     at_arena_init(&arena, NULL);
     mha_params params;
-    const attune_problem p = canonical("ragged=1,batch=3,embed_dim=12,num_heads=3");
+    const attune_problem p = problem_canonical("ragged=1,batch=3,embed_dim=12,num_heads=3");
     const ir_kernel *kernel = declare(&arena, &p, &params);
     assert_non_null(kernel);
     assert_ptr_equal(params.tensor[MHA_CU_SEQLENS_KV], params.tensor[MHA_CU_SEQLENS_Q]);
     assert_ptr_equal(params.size[MHA_TOTAL_KV], params.size[MHA_TOTAL_Q]);
     assert_ptr_equal(params.size[MHA_SEQ_KV], params.size[MHA_SEQ_Q]);
     assert_true(!mha_is_parameter(&p, MHA_TOTAL_KV) && !mha_is_parameter(&p, MHA_SEQ_KV));
-    const attune_problem cached = canonical("embed_dim=12,seq_q=dynamic,seq_kv=9,seq_new=dynamic");
+    const attune_problem cached = problem_canonical("embed_dim=12,seq_q=dynamic,seq_kv=9,seq_new=dynamic");
     assert_non_null(declare(&arena, &cached, &params));
     assert_ptr_equal(params.size[MHA_SEQ_NEW], params.size[MHA_SEQ_Q]);
     assert_true(!mha_is_parameter(&cached, MHA_SEQ_NEW) && !mha_is_parameter(&cached, MHA_KV_HEADS));
@@ -223,7 +216,7 @@ static void test_keys_that_follow(void **state) {
 /* Where the pointers and strides of a call are found. */
 static void test_offsets(void **state) {
     (void)state;
-    const attune_problem p = canonical(problems[1]);
+    const attune_problem p = problem_canonical(problems[1]);
     mha_tensor t[MHA_NUM_TENSORS];
     assert_int_equal(mha_tensors(&p, t), 7);
     static const mha_tensor_id ids[] = {MHA_Q, MHA_K, MHA_V, MHA_OUT, MHA_LSE, MHA_ATTN_MASK, MHA_ATTN_BIAS};
@@ -258,7 +251,7 @@ static void test_strides(void **state) {
         {"num_heads=3,seq_q=dynamic,head_dim=8,attn_bias=q", MHA_ATTN_BIAS, {2, 3, 5, 6}, {0, 0, 1, 0}},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        const attune_problem p = canonical(cases[i].problem);
+        const attune_problem p = problem_canonical(cases[i].problem);
         mha_tensor tensors[MHA_NUM_TENSORS];
         const size_t count = mha_tensors(&p, tensors);
         for (size_t t = 0; t < count; t++) {

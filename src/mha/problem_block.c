@@ -153,6 +153,9 @@ static attune_status check_low_rank(const attune_problem *p, at_error *err) {
         return at_fail(err, ATTUNE_INVALID_PROBLEM,
                        "low_rank is %lld, but seq_kv is dynamic: keys_low has a column for each key",
                        (long long)p->low_rank);
+    if (p->seq_kv > MHA_MAX_WIDTH)
+        return at_fail(err, ATTUNE_INVALID_PROBLEM, "low_rank is %lld and seq_kv %lld; keys_low has at most %d columns",
+                       (long long)p->low_rank, (long long)p->seq_kv, MHA_MAX_WIDTH);
     if (p->v_in_k && !p->low_rank_shared)
         return at_fail(err, ATTUNE_INVALID_PROBLEM,
                        "low_rank is %lld and v_in_k is 1: values that are columns of the keys need low_rank_shared",

@@ -1,0 +1,45 @@
+#include "support/problems.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+attune_problem problem_parsed(const char *text) {
+    attune_problem problem = ATTUNE_PROBLEM_INIT;
+    at_error err = {0};
+    if (mha_problem_parse(text, &problem, &err)) fail_msg("%s: %s", text, err.message);
+    return problem;
+}
+
+attune_problem problem_canonical(const char *text) {
+    const attune_problem problem = problem_parsed(text);
+    attune_problem out;
+    at_error err = {0};
+    if (mha_canonicalize(&problem, &out, &err)) fail_msg("%s: %s", text, err.message);
+    return out;
+}
+
+static void assert_refused(const refusal *r, attune_status status, const at_error *err) {
+    if (status != ATTUNE_INVALID_PROBLEM) fail_msg("%s: status %d, not refused", r->text, (int)status);
+    if (!strstr(err->message, r->says)) fail_msg("%s: %s", r->text, err->message);
+}
+
+void assert_texts_refused(const refusal *cases, size_t count) {
+    for (size_t i = 0; i < count; i++) {
+        attune_problem problem = ATTUNE_PROBLEM_INIT, before = problem;
+        at_error err = {0};
+        assert_refused(&cases[i], mha_problem_parse(cases[i].text, &problem, &err), &err);
+        assert_memory_equal(&problem, &before, sizeof problem);
+    }
+}
+
+void assert_problems_refused(const refusal *cases, size_t count) {
+    for (size_t i = 0; i < count; i++) {
+        const attune_problem problem = problem_parsed(cases[i].text);
+        attune_problem out;
+        at_error err = {0};
+        assert_refused(&cases[i], mha_canonicalize(&problem, &out, &err), &err);
+    }
+}

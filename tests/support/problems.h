@@ -1,0 +1,21 @@
+/* Problems from text, in tests of problems themselves. */
+#ifndef ATTUNE_TESTS_PROBLEMS_H
+#define ATTUNE_TESTS_PROBLEMS_H
+
+#include "mha/mha.h"
+
+/* The test fails if the text does not parse, or has no canonical form. */
+attune_problem problem_parsed(const char *text);
+attune_problem problem_canonical(const char *text);
+
+typedef struct refusal {
+    const char *text, *says; /* part of the message */
+} refusal;
+
+/* The test fails unless each text is refused when it is parsed, and nothing is changed. */
+void assert_texts_refused(const refusal *cases, size_t count);
+
+/* The test fails unless each text parses, and is refused as a problem. */
+void assert_problems_refused(const refusal *cases, size_t count);
+
+#endif
