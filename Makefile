@@ -181,11 +181,15 @@ bench: all ## the speed table of four shapes of attention and three blocks
 
 # ---- Checking harder: each in a build directory of its own ----
 
-.PHONY: stress asan asan-jit asan-jit-run ubsan tsan fuzz fuzzers mutants check-million check-deps format check-format \
-	clean
+.PHONY: stress test-torch asan asan-jit asan-jit-run ubsan tsan fuzz fuzzers mutants check-million check-deps format \
+	check-format clean
 
 stress: ## the stress tests at full length: 1,000 kills, 1,000 keys in 32 threads
 	@ATTUNE_STRESS=17 $(MAKE) --no-print-directory test TESTS_ONLY="test_stress test_faults"
+
+# The only thing here that needs Python. PEERS="--seed 2 --only keras" and the like: python3 tests/peers/main.py --help.
+test-torch: all ## the block against torch.nn.MultiheadAttention, Keras, Flax and JAX, which pip installs into build/
+	@BUILD='$(BUILD)' DEPS='$(DEPS)' bash scripts/test_torch.sh $(PEERS)
 
 SANITIZER_FLAGS = -fno-omit-frame-pointer -O1
 asan: ## the tests under AddressSanitizer

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Installs with apt what is missing for a purpose: build (which includes the tests), fuzz,
-# format, mutants or minilm.
+# format, mutants, minilm or torch.
 # DEPS=no installs nothing. LLVM_CONFIG set to another llvm-config means that LLVM is the caller's own business.
 set -euo pipefail
 
@@ -10,9 +10,10 @@ declare -A packages=(
     [format]="clang-format-19 git"
     [mutants]="patch git"
     [minilm]="python3-pip"
+    [torch]="python3-venv"
 )
 
-purpose=${1:?usage: deps.sh build|fuzz|format|mutants|minilm}
+purpose=${1:?usage: deps.sh build|fuzz|format|mutants|minilm|torch}
 wanted=${packages[$purpose]}
 command -v "${LLVM_CONFIG:-llvm-config-19}" >/dev/null || wanted+=" llvm-19-dev"
 

@@ -213,6 +213,7 @@ bool files_complete(const run_files *files, const char *text, attune_problem *pr
     attune_problem said = ATTUNE_PROBLEM_INIT, p = ATTUNE_PROBLEM_INIT;
     shapes s;
     const bool has_text = text && *text;
+    said.embed_dim = dim_of(files, "x", 0); /* how many out_strides there are depends on it */
     if (has_text && attune_problem_parse(text, &said) != ATTUNE_OK) {
         tool_library_error(NULL);
         return false;
