@@ -178,10 +178,12 @@ typedef enum attune_weights_mode {
  * as above, and the heads, one after the other, are projected to the output:
  *     Q = x Wq + bq    K = x_kv Wk + bk    V = x_v Wv + bv    out = concat(heads) Wo + bo
  * There is no q then; k and v only where they are caches. Products are summed in the order of the columns, beginning
- * with the bias, so that a row of the result does not depend on the other rows.
+ * with the bias, so that a row of the result does not depend on the other rows. Without is_cross and without caches the
+ * keys are those of x: seq_kv is seq_q, and a ragged batch has neither cu_seqlens_kv nor total_kv.
  *     x   [batch, seq_q, embed_dim]       out [batch, seq_q, out_dim]      ragged: [1, total_q, …]
  *     packed_weights: a blob made by attune_pack_weights, 64-byte aligned; see "Weights of a block"
- *     [is_cross]      x_kv [batch, seq_kv, kv_embed_dim]: what keys and values are projected from; else x
+ *     [is_cross]      x_kv [batch, seq_kv, kv_embed_dim]: what keys and values are projected from; else x. Ragged:
+ *                     [1, total_kv, …], with seq_new [1, total_q, …], as x_v
  *     [v_embed_dim]   x_v [batch, seq_kv, v_embed_dim]: what values are projected from; else as the keys
  *     [seq_new]       k and v are caches, written in place: the keys of x (is_cross: of x_kv, which is then [batch,
  *                     seq_new, …]) become their last ones; there are no k_new and v_new. Without is_cross seq_new is
@@ -191,11 +193,12 @@ typedef enum attune_weights_mode {
  *     [no_out_projection] out is that of attention, [batch, num_heads, seq_q, head_dim_v], contiguous meaning
  *                     [batch, seq_q, num_heads, head_dim_v]
  *     [low_rank]      keys_low [low_rank, seq_kv], with low_rank_heads [num_kv_heads, low_rank, seq_kv], and values_low
- *                     alike unless low_rank_shared: K and V of each head are multiplied by them from the left, and
- *                     attention sees low_rank keys (Wang et al., "Linformer", 2020, equation 7)
+ *                     alike (with low_rank_shared keys_low is both): K and V of each head are multiplied by them from
+ *                     the left, and attention sees low_rank keys (Wang et al., "Linformer", 2020, equation 7), for each
+ *                     of which `weights` has a column
  *
- * Strides are in elements, one for each dimension in the order above; an array of zeros means contiguous (with dynamic
- * sizes: at run time). Output strides must not make two elements coincide. */
+ * Strides are in elements, one for each dimension in the order above (the projected out of a block has three); an array
+ * of zeros means contiguous (with dynamic sizes: at run time). Output strides must not make two elements coincide. */
 typedef struct attune_problem {
     size_t struct_size;    /* sizeof(attune_problem): lets the struct grow */
     attune_op op;
@@ -216,7 +219,8 @@ typedef struct attune_problem {
     int64_t global_tokens; /* keys that every query sees and queries that see every key, whatever the window */
     int has_lse;           /* 1: `lse` is written too */
     int has_alibi_slopes, has_sinks, has_kv_lens, has_causal_offsets, is_ragged;
-    attune_dtype k_dtype, v_dtype;   /* default dtype */
+    attune_dtype k_dtype, v_dtype;   /* default dtype. Of a block they are the caches'; where it has none they matter
+                                      * with reproducible only: K and V are rounded as a cache would */
     attune_dtype bias_dtype;         /* of attn_bias; default dtype */
     attune_dtype softmax_precision;  /* of all arithmetic: f32 or f64; default f32, and f64 for f64 */
     int64_t page_size;               /* 0 = k and v are not paged */
@@ -241,14 +245,15 @@ typedef struct attune_problem {
     int64_t q_strides[4], k_strides[4], v_strides[4], out_strides[4], lse_strides[3];
     int64_t attn_mask_strides[4], attn_bias_strides[4]; /* of dims that are 1: taken as 0 */
     int64_t k_new_strides[4], v_new_strides[4], weights_strides[4];
-    /* The block; all of these mean nothing without embed_dim. head_dim may be 0 then: embed_dim / num_heads, which must
-     * divide it. dtype is that of x, x_kv, x_v and out. Low-rank keys have no order: no causality, windows, masks over
-     * keys, kv_lens, rotary, caches or ragged batches with them. */
+    /* The block; all of these mean nothing without embed_dim, and no op but ATTUNE_ATTENTION may have that. head_dim
+     * may be 0 then: embed_dim / num_heads, which must divide it. dtype is that of x, x_kv, x_v and out. Low-rank keys
+     * have no order: no causality, windows, ALiBi, masks, kv_lens, rotary, caches, ragged batches or dynamic seq_kv
+     * with them. All widths, num_heads * head_dim among them, are at most 262144. */
     int64_t embed_dim;     /* columns of x; 0 = attention alone */
     int64_t kv_embed_dim;  /* columns of x_kv; 0 = embed_dim; another value than that makes is_cross 1 */
     int64_t v_embed_dim;   /* columns of x_v; 0 = there is none */
     int64_t out_dim;       /* 0 = embed_dim */
-    int64_t low_rank;      /* 0 = none */
+    int64_t low_rank;      /* rows of keys_low; 0 = none */
     int low_rank_heads, low_rank_shared;
     int is_cross;          /* 1: x_kv is a tensor of its own; seq_kv (or seq_new) its length */
     int kv_projected, no_out_projection;
@@ -444,16 +449,17 @@ typedef enum attune_weight_layout {
 /* One of them. Where dims are split, as in Keras [embed_dim, num_heads, head_dim] or [num_heads, head_dim, out_dim],
  * what counts is that neighbours multiply to the matrix's dims. */
 typedef struct attune_weight {
-    const void *data;    /* NULL: not there */
+    const void *data;    /* NULL: not there. Need not be aligned */
     attune_dtype dtype;  /* must be the problem's w_dtype */
     int rank;            /* 1 to 4 */
     int64_t dims[4];
 } attune_weight;
 
+/* All of them; start from attune_mha_weights_init. */
 typedef struct attune_mha_weights {
     size_t struct_size;
-    attune_weight_layout layout;
-    attune_weight tensor[ATTUNE_NUM_WEIGHTS];
+    attune_weight_layout layout; /* of all matrices */
+    attune_weight tensor[ATTUNE_NUM_WEIGHTS]; /* by attune_weight_id */
 } attune_mha_weights;
 
 /* "q_weight", "qkv_bias" …; NULL if there is no such weight. Static storage. */
@@ -473,10 +479,11 @@ ATTUNE_API attune_status attune_mha_weights_init(const attune_problem *problem, 
  * queries and output. */
 ATTUNE_API attune_status attune_packed_weights_size(const attune_problem *problem, size_t *bytes);
 
-/* Copies weights into the order in which kernels read them: `packed` (64-byte aligned, `bytes` of it; what is beyond
- * the blob's size is left alone) becomes a blob with a header that names its layout and holds a checksum. A weight that
- * is missing, too much, or of another shape or dtype than expected is ATTUNE_INVALID_ARGUMENT; the message names it.
- * Values are not looked at: a NaN is computed with. */
+/* Copies weights into the order in which kernels read them: `packed` (64-byte aligned, `bytes` of it, no weights
+ * among them; what is beyond the blob's size is left alone) becomes a blob with a header that names its layout and holds
+ * a checksum. A weight that is missing, too much, or of another shape or dtype than expected is
+ * ATTUNE_INVALID_ARGUMENT; the message names it, and nothing is written. Values are not looked at: a NaN is computed
+ * with. */
 ATTUNE_API attune_status attune_pack_weights(const attune_problem *problem, const attune_mha_weights *weights,
                                              void *packed, size_t bytes);
 
@@ -484,11 +491,11 @@ ATTUNE_API attune_status attune_pack_weights(const attune_problem *problem, cons
  * and what is wrong if not. Bytes behind the blob do not matter. attune_run only looks at the header. */
 ATTUNE_API attune_status attune_packed_weights_check(const attune_problem *problem, const void *packed, size_t bytes);
 
-/* A block with its weights: one kernel and one blob. */
+/* A block with its weights: one kernel and one blob. To be destroyed before its context. */
 typedef struct attune_mha attune_mha;
 
 /* Compiles the problem (which must have embed_dim) as attune_compile does and packs the weights, which are not needed
- * afterwards. */
+ * afterwards. On failure *mha is NULL. Making blocks is thread-safe, too. */
 ATTUNE_API attune_status attune_mha_create(attune_context *context, const attune_problem *problem,
                                            const attune_schedule *schedule, const attune_mha_weights *weights,
                                            attune_mha **mha);
@@ -503,11 +510,12 @@ ATTUNE_API attune_status attune_mha_create_packed(attune_context *context, const
 ATTUNE_API attune_status attune_mha_run(attune_context *context, const attune_mha *mha,
                                         const attune_arguments *arguments);
 
-/* Its kernel and its blob; both live as long as the block (or the blob's owner). */
+/* Its kernel, which is not to be released, and its blob; both live as long as the block (or the blob's owner). *bytes
+ * is the whole blob's, ready to be saved; it may be NULL. */
 ATTUNE_API const attune_kernel *attune_mha_kernel(const attune_mha *mha);
 ATTUNE_API const void *attune_mha_packed_weights(const attune_mha *mha, size_t *bytes);
 
-/* Destroys it. NULL is fine. */
+/* Destroys it; `context` is the one that made it, and the block must not be running. NULL is fine. */
 ATTUNE_API void attune_mha_destroy(attune_context *context, attune_mha *mha);
 
 typedef enum attune_origin {
