@@ -56,8 +56,8 @@ static void choose_tile(const attune_problem *p, const at_target *target, attune
 /* Rows of a task: few, so that many threads have work, which costs nothing as neighbouring tasks find the weights in
  * their cache; and as many tasks as two threads can share. A few rows are one task, or weights would be read twice. */
 static int32_t choose_block(int64_t rows, int64_t tile_rows) {
-    enum { USUAL = 32 };
-    const int64_t tiles = ceil_div(rows, tile_rows), tasks = rows <= USUAL ? 1 : 2 * ceil_div(rows, 2 * USUAL);
+    enum { FEW = 24, USUAL = 32 };
+    const int64_t tiles = ceil_div(rows, tile_rows), tasks = rows <= FEW ? 1 : 2 * ceil_div(rows, 2 * USUAL);
     return (int32_t)(ceil_div(tiles, tasks) * tile_rows);
 }
 
