@@ -173,14 +173,18 @@ static void check_sample(attune_context *context, const sample *from, const attu
     tensors_free(&t);
 }
 
+/* Each sample on each target: with ordinary inputs, and with one of the other kinds in turn. */
 static void test_chosen_schedules(void **state) {
     (void)state;
-    static const input_kind kinds[] = {INPUT_ORDINARY, INPUT_CONSTANT, INPUT_NONFINITE, INPUT_HIDDEN};
+    static const input_kind others[] = {INPUT_CONSTANT, INPUT_NONFINITE, INPUT_HIDDEN};
+    uint64_t seed = 0;
     for (const at_target *target = at_targets(); target->name; target++) {
         if (!at_target_runs_here(target)) continue;
         attune_context *context = tensors_context(target->name, 2);
-        for (int i = 0; i < NUM_SAMPLES; i++)
-            for (uint64_t n = 0; n < 4; n++) check_sample(context, &samples[i], NULL, kinds[n], n);
+        for (int i = 0; i < NUM_SAMPLES; i++, seed++) {
+            check_sample(context, &samples[i], NULL, INPUT_ORDINARY, seed);
+            check_sample(context, &samples[i], NULL, others[seed % 3], seed);
+        }
         attune_context_destroy(context);
     }
 }
