@@ -215,8 +215,8 @@ static bounds bounds_of(const tensors *t, const ref_result *wanted, double plain
     const double cached_v = has_cache && is_block ? epsilon_of(p->v_in_k ? p->k_dtype : p->v_dtype) : 0;
     const double q_loss = block->q_loss, k_loss = block->k_loss, v_loss = p->v_in_k ? k_loss : block->v_loss;
     const double projected = q_loss * longest_key(t, block) + k_loss * block->q_row;
-    const double off = 4 * epsilon * (4 + score) + 4 * cached_k * score +
-                       2 * epsilon * scale_of(p) * sqrt((double)p->head_dim) * projected;
+    double off = 4 * epsilon * (4 + score) + 4 * cached_k * score;
+    if (is_block) off += 2 * epsilon * scale_of(p) * sqrt((double)p->head_dim) * projected; /* merge has no head_dim */
     double out = off * value + epsilon * v_loss + cached_v * value;
     if (is_block && !p->no_out_projection) out = out * block->out_gain + epsilon * block->out_loss;
     const double rotated = 8 * epsilon * largest_finite(tensors_find(t, "k_new"));
