@@ -245,10 +245,10 @@ typedef struct attune_problem {
     int64_t q_strides[4], k_strides[4], v_strides[4], out_strides[4], lse_strides[3];
     int64_t attn_mask_strides[4], attn_bias_strides[4]; /* of dims that are 1: taken as 0 */
     int64_t k_new_strides[4], v_new_strides[4], weights_strides[4];
-    /* The block; all of these mean nothing without embed_dim, and no op but ATTUNE_ATTENTION may have that. head_dim
-     * may be 0 then: embed_dim / num_heads, which must divide it. dtype is that of x, x_kv, x_v and out. Low-rank keys
-     * have no order: no causality, windows, ALiBi, masks, kv_lens, rotary, caches, ragged batches or dynamic seq_kv
-     * with them. All widths, num_heads * head_dim among them, are at most 262144. */
+    /* The block; all of these mean nothing without embed_dim, and op = weights, rotary and merge may not have that.
+     * head_dim may be 0 then: embed_dim / num_heads, which must divide it. dtype is that of x, x_kv, x_v and out.
+     * Low-rank keys have no order: no causality, windows, ALiBi, masks, kv_lens, rotary, caches, ragged batches or
+     * dynamic seq_kv with them. All widths, num_heads * head_dim among them, are at most 262144. */
     int64_t embed_dim;     /* columns of x; 0 = attention alone */
     int64_t kv_embed_dim;  /* columns of x_kv; 0 = embed_dim; another value than that makes is_cross 1 */
     int64_t v_embed_dim;   /* columns of x_v; 0 = there is none */
@@ -480,8 +480,8 @@ ATTUNE_API attune_status attune_mha_weights_init(const attune_problem *problem, 
 ATTUNE_API attune_status attune_packed_weights_size(const attune_problem *problem, size_t *bytes);
 
 /* Copies weights into the order in which kernels read them: `packed` (64-byte aligned, `bytes` of it, no weights
- * among them; what is beyond the blob's size is left alone) becomes a blob with a header that names its layout and holds
- * a checksum. A weight that is missing, too much, or of another shape or dtype than expected is
+ * among them; what is beyond the blob's size is left alone) becomes a blob with a header that names its layout and
+ * holds a checksum. A weight that is missing, too much, or of another shape or dtype than expected is
  * ATTUNE_INVALID_ARGUMENT; the message names it, and nothing is written. Values are not looked at: a NaN is computed
  * with. */
 ATTUNE_API attune_status attune_pack_weights(const attune_problem *problem, const attune_mha_weights *weights,

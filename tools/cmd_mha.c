@@ -60,6 +60,7 @@ static error_t finish(const mha_options *o, struct argp_state *state) {
     const run_files *const f = &o->run.files;
     if (!files_find(f->inputs, f->num_inputs, "x")) argp_error(state, "--x is needed");
     if (!o->weights == !o->packed) argp_error(state, "either --weights or --packed is needed");
+    if (o->packed && o->save_packed) argp_error(state, "--save-packed has nothing to add to the file of --packed");
     if (o->packed && has_request(&o->request))
         argp_error(state, "--prefix, --layout, --name and --ignore choose among --weights; packed ones have no names");
     if (files_find(f->inputs, f->num_inputs, "packed_weights"))
