@@ -115,11 +115,12 @@ def fill_empty(case, out):
     return numpy.where(case.empty[..., None], bias, out).astype(out.dtype)
 
 
-def run(attune, case, folder):
+def run(attune, case, folder, threads):
     """Runs the case by the command in an empty folder."""
     description = write(case, folder)
     verdict = Verdict([], checked=case.refusal is None and case.flops() <= CHECKED_FLOPS)
-    arguments = command(attune, description, folder, case.expected) + ["--json"] + ["--check"] * verdict.checked
+    arguments = command(attune, description, folder, case.expected) + ["--json", f"--threads={threads}"]
+    arguments += ["--check"] * verdict.checked
     done = subprocess.run(arguments, capture_output=True, text=True, timeout=300)
     if case.refusal:
         if done.returncode != 1 or case.refusal not in done.stderr:

@@ -53,9 +53,9 @@ def draw_family(module, family, count, forced, options, seen):
         yield one
 
 
-def run_case(attune, one):
+def run_case(attune, one, threads):
     with tempfile.TemporaryDirectory() as folder:
-        return cases.run(attune, one, folder)
+        return cases.run(attune, one, folder, threads)
 
 
 def show_failure(one, verdict, keep):
@@ -72,7 +72,7 @@ def show_failure(one, verdict, keep):
 def run_family(name, drawn, options):
     """One line about it; how many passed and failed."""
     with concurrent.futures.ThreadPoolExecutor(options.jobs) as pool:
-        pending = [(one, pool.submit(run_case, options.attune, one)) for one in drawn]
+        pending = [(one, pool.submit(run_case, options.attune, one, 1 + i % 2)) for i, one in enumerate(drawn)]
         results = [(one, future.result()) for one, future in pending]
     failed = [(one, verdict) for one, verdict in results if verdict.problems]
     verdicts = [verdict for _, verdict in results]

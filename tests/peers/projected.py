@@ -35,8 +35,9 @@ def fill(d, weights):
         if name.endswith("bias"):
             filled[name] = d.normal(*shape, scale=0.3)
             continue
-        inputs = numpy.prod(shape[:2]) if ("out" in name and len(shape) > 2) else shape[0]
-        is_sharper = "query" in name or "key" in name
+        projection = name.split("/")[-2]
+        inputs = numpy.prod(shape[:2]) if "out" in projection else shape[0]
+        is_sharper = projection in ("query", "key")
         filled[name] = d.normal(*shape, scale=(gain if is_sharper else 1) / float(inputs) ** 0.5)
     return filled
 
