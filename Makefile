@@ -51,7 +51,8 @@ FUZZERS = $(patsubst tests/fuzz/%.c,$(BUILD)/fuzz/%,$(FUZZ_SRC))
 GENERATOR_ID = $(BUILD)/gen/generator_id.h
 
 .DELETE_ON_ERROR:
-.PHONY: all lib codegen draw tool tests deps run minilm test bench install uninstall help FORCE
+.PHONY: all lib codegen draw tool tests deps run minilm test bench bench-full bench-setup bench-drivers \
+	bench-table install uninstall help FORCE
 
 all: lib codegen draw tool ## build the library, the code generator and the command into build/
 lib: $(BUILD)/libattune.a $(BUILD)/libattune.so
@@ -86,7 +87,7 @@ $(GENERATOR_ID): FORCE
 	@if cmp -s $@.tmp $@; then rm $@.tmp; else mv $@.tmp $@; fi
 
 -include $(patsubst %.o,%.d,$(call obj,$(LIB_SRC) $(wildcard src/codegen/*.c) $(TOOL_SRC) $(TEST_SRC) $(SUPPORT_SRC) \
-	$(DRAW_SRC) $(FUZZ_SRC) examples/minilm/encoder.c))
+	$(DRAW_SRC) $(FUZZ_SRC) $(wildcard bench/*.c) examples/minilm/encoder.c))
 
 # ---- Products ----
 
@@ -125,6 +126,18 @@ $(BUILD)/attune: $(call obj,$(TOOL_SRC) $(REF_SRC)) $(BUILD)/libattune.so
 # An example of several files: it reads its weights as the command does.
 $(call obj,examples/minilm/encoder.c): INCLUDES = -Itools
 $(BUILD)/examples/minilm: $(call obj,examples/minilm/encoder.c) $(BUILD)/libattune-tool.a $(BUILD)/libattune.so
+	@mkdir -p $(@D)
+	$(call say,link $@)
+	$(Q)$(LINK) -Wl,-rpath,'$$ORIGIN/..' $(filter %.o %.a,$^) -L$(BUILD) -lattune -ljansson $(CORE_LIBS) -o $@
+
+# ---- What `make bench` drives: peers' programs are built by bench/setup.sh ----
+
+$(call obj,$(wildcard bench/*.c)): INCLUDES = -Itools
+$(BUILD)/bench/attune_driver: $(call obj,bench/driver.c bench/attune_driver.c) $(BUILD)/libattune.so
+	@mkdir -p $(@D)
+	$(call say,link $@)
+	$(Q)$(LINK) -Wl,-rpath,'$$ORIGIN/..' $(filter %.o,$^) -L$(BUILD) -lattune $(CORE_LIBS) -o $@
+$(BUILD)/bench/probe_driver: $(call obj,bench/driver.c bench/probe_driver.c) $(BUILD)/libattune-tool.a $(BUILD)/libattune.so
 	@mkdir -p $(@D)
 	$(call say,link $@)
 	$(Q)$(LINK) -Wl,-rpath,'$$ORIGIN/..' $(filter %.o %.a,$^) -L$(BUILD) -lattune -ljansson $(CORE_LIBS) -o $@
@@ -176,7 +189,16 @@ test: ## build and run all tests; TESTS_ONLY="test_a test_b.sh" picks some
 	@$(MAKE) --no-print-directory all tests
 	@BUILD='$(BUILD)' LLVM_CONFIG="$(LLVM_CONFIG)" SANITIZE="$(SANITIZE)" CC="$(CC)" bash tests/run.sh $(TESTS_ONLY)
 
-bench: all ## the speed table of four shapes of attention and three blocks
+# One run of attune and the peers that are installed or can be (bench/README.md). BENCH: options, as --clock=cpu.
+BENCH ?=
+bench: bench-setup ## attune beside its peers, short: the main shapes, some minutes
+	@$(BUILD)/bench/venv/bin/python bench/bench.py --build $(BUILD) $(BENCH)
+bench-full: bench-setup ## attune beside its peers: all shapes
+	@$(BUILD)/bench/venv/bin/python bench/bench.py --build $(BUILD) --full $(BENCH)
+bench-setup: all bench-drivers
+	@BUILD='$(BUILD)' DEPS='$(DEPS)' CC='$(CC)' CXX='$(CXX)' bash bench/setup.sh
+bench-drivers: $(BUILD)/bench/attune_driver $(BUILD)/bench/probe_driver
+bench-table: all ## a table of attune alone: four shapes of attention and three blocks
 	@BUILD='$(BUILD)' bash scripts/bench_table.sh
 
 # ---- Checking harder: each in a build directory of its own ----

@@ -10,10 +10,11 @@ declare -A packages=(
     [format]="clang-format-19 git"
     [mutants]="patch git"
     [minilm]="python3-pip"
+    [bench]="python3-venv"
     [torch]="python3-venv"
 )
 
-purpose=${1:?usage: deps.sh build|fuzz|format|mutants|minilm|torch}
+purpose=${1:?usage: deps.sh build|fuzz|format|mutants|minilm|bench|torch}
 wanted=${packages[$purpose]}
 command -v "${LLVM_CONFIG:-llvm-config-19}" >/dev/null || wanted+=" llvm-19-dev"
 

@@ -1,0 +1,251 @@
+"""Driver processes, and the rounds in which they have their turns."""
+import importlib.util
+import math
+import os
+import pathlib
+import signal
+import subprocess
+import sys
+import tempfile
+
+import numpy
+
+import inputs
+
+HERE = pathlib.Path(__file__).resolve().parent
+TRIES = 3  # samples of a method on trial
+PROBES = {"f32": "peak f32", "bf16": "peak bf16"}
+
+
+class Driver:
+    """A process that computes what its lines ask. It is stopped whenever it is not its turn, so that threads that wait
+    by spinning take no CPU from the others."""
+
+    def __init__(self, name, command, cpus, environment):
+        self.name = name
+        self.log = tempfile.TemporaryFile()
+        self.process = subprocess.Popen(
+            command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self.log,
+            text=True,
+            env=environment,
+            preexec_fn=lambda: os.sched_setaffinity(0, cpus),
+        )
+        hello, _, rest = self.read().partition(" ")
+        if hello != "hello":
+            raise RuntimeError(f"{name} does not start: {self.complaint()}")
+        methods, _, self.version = rest.partition(" ")
+        self.methods = methods.split(",")
+        self.pause()
+
+    def complaint(self):
+        self.log.seek(0)
+        lines = self.log.read().decode(errors="replace").split("\n")
+        return next((line.strip() for line in reversed(lines) if line.strip()), "without a word")
+
+    def read(self):
+        return self.process.stdout.readline().strip()
+
+    def pause(self):
+        if self.process.poll() is None:
+            self.process.send_signal(signal.SIGSTOP)
+
+    def is_alive(self):
+        return self.process.poll() is None
+
+    def ask(self, line):
+        """The answer, and whether it is a good one."""
+        try:
+            self.process.send_signal(signal.SIGCONT)
+            self.process.stdin.write(line + "\n")
+            self.process.stdin.flush()
+            word, _, rest = self.read().partition(" ")
+        except BrokenPipeError:
+            word, rest = "", ""
+        if word not in ("ok", "no"):
+            self.process.wait()
+            return False, f"ended: {self.complaint()}"
+        self.pause()
+        return word == "ok", rest
+
+    def close(self):
+        if self.is_alive():
+            self.process.send_signal(signal.SIGCONT)
+            self.process.stdin.close()
+            try:
+                self.process.wait(10)
+            except subprocess.TimeoutExpired:
+                self.process.kill()
+                self.process.wait()
+        self.log.close()
+
+
+class Entry:
+    """One driver on one shape, by that of its methods which was fastest on trial."""
+
+    def __init__(self, driver):
+        self.driver = driver
+        self.methods = list(driver.methods)
+        self.method = self.note = ""
+        self.tried = {}  # by method: ns, or why not
+        self.errors = None  # of the last check
+        self.warm = self.calls = 1
+        self.repeats = []  # of each, a list of samples
+
+    def refusal(self):
+        """Why there are no samples: what is wrong first, then what the driver said of the first method."""
+        words = [why for why in self.tried.values() if isinstance(why, str)]
+        return next((why for why in words if why.startswith("wrong")), words[0] if words else "")
+
+    def drop(self, why):
+        """Leaves the method out, for good."""
+        self.tried[self.method] = why
+        self.methods.remove(self.method)
+        return False
+
+    def prepare(self, method, task):
+        """Has the driver compute, and the result checked."""
+        self.method = method
+        words = f"prepare method={method} {task.shape.words()} dtype={task.dtype} data={task.folder}"
+        is_good, self.note = self.driver.ask(words)
+        if not is_good:
+            return self.drop(self.note)
+        is_good, answer = self.driver.ask(f"write {task.folder / 'out'}")
+        if not is_good:
+            return self.drop(answer)
+        got = numpy.fromfile(task.folder / "out", numpy.float32)
+        expected = task.for_attune if self.driver.name == "attune" else task.for_peers
+        if got.size != expected.size:
+            return self.drop(f"wrong: {got.size} numbers instead of {expected.size}")
+        self.errors = inputs.errors(got, expected)
+        limits = inputs.LIMITS[task.dtype]
+        if not (self.errors[0] <= limits[0] and self.errors[1] <= limits[1]):  # so is NaN
+            return self.drop(f"wrong: error {self.errors[0]:.1e} RMS, {self.errors[1]:.1e} at most, of the result's RMS")
+        return True
+
+    def run(self, warm, calls):
+        """Nanoseconds of a call, on the clock and of the processor. None if it fails."""
+        is_good, answer = self.driver.ask(f"run {warm} {calls}")
+        if is_good:
+            return tuple(float(word) for word in answer.split())
+        self.drop(answer)
+        return None
+
+    def calibrate(self, sample_ns):
+        """So many calls that a sample lasts as long as it should, after a quarter of that."""
+        times = self.run(1, 1)
+        if times and times[0] < sample_ns / 20:
+            times = self.run(0, max(1, int(sample_ns / 20 / times[0])))
+        if times:
+            self.calls = max(1, math.ceil(sample_ns / times[0]))
+            self.warm = max(1, self.calls // 4)
+        return times is not None
+
+    def open(self, task, sample_ns):
+        """Prepares the fastest method, found by trial where there are several. Whether there is one."""
+        for method in list(self.methods) if len(self.methods) > 1 else []:
+            if self.prepare(method, task) and self.calibrate(sample_ns):
+                tries = [self.run(self.warm, self.calls) for _ in range(TRIES)]
+                if all(tries):
+                    self.tried[method] = min(times[0] for times in tries)
+        if self.tried:
+            self.methods.sort(key=lambda method: self.tried[method])
+            del self.methods[1:]
+        return bool(self.methods) and self.prepare(self.methods[0], task) and self.calibrate(sample_ns)
+
+
+class Probe:
+    """The peaks and the bandwidth of the machine, from one process more."""
+
+    def __init__(self, driver):
+        self.driver = driver
+
+    def measure(self, question):
+        """The best of three, each of a millisecond: what the machine can do, not what others leave of it."""
+        answers = [self.driver.ask(question) for _ in range(3)]
+        if not all(is_good for is_good, _ in answers):
+            raise RuntimeError(f"the probe says: {answers[0][1]}")
+        return max(float(answer) for _, answer in answers)
+
+    def peaks(self):
+        return {dtype: self.measure(question) for dtype, question in PROBES.items()}
+
+
+class Task:
+    """A shape in a dtype: its inputs as files, and what is expected."""
+
+    def __init__(self, shape, dtype, folder):
+        self.shape, self.dtype, self.folder = shape, dtype, folder
+        data = inputs.Inputs(shape, dtype)
+        data.write(folder)
+        self.for_peers, self.for_attune = data.expected()
+
+
+def play(entries, task, probe, rounds):
+    """Rounds in which every entry has its turn, another one first in each, with the peaks probed between any two.
+    Returns the bandwidths, one of each round."""
+    bandwidths = []
+    bytes_touched = task.shape.bytes(task.dtype)
+    before = probe.peaks()
+    for number in range(rounds):
+        bandwidths.append(probe.measure(f"bandwidth {bytes_touched}"))
+        first = number % len(entries)
+        for entry in entries[first:] + entries[:first]:
+            times = entry.run(entry.warm, entry.calls) if entry.methods else None
+            after = probe.peaks()
+            if times:
+                peaks = {name: 0.5 * (before[name] + after[name]) for name in after}
+                entry.repeats[-1].append({"ns": times[0], "cpu_ns": times[1], "peaks": peaks, "round": number})
+            before = after
+    return bandwidths
+
+
+def measure(shape, dtype, drivers, probe, options):
+    """All samples of one shape. `repeats` times everything is prepared anew, so that it lies on other pages."""
+    entries, bandwidths = [Entry(driver) for driver in drivers], []
+    with tempfile.TemporaryDirectory(dir=options.scratch) as folder:
+        task = Task(shape, dtype, pathlib.Path(folder))
+        for _ in range(options.repeats):
+            ready = [entry for entry in entries if entry.open(task, options.sample_ms * 1e6)]
+            for entry in ready:
+                entry.repeats.append([])
+            if ready:
+                bandwidths += play(ready, task, probe, options.rounds)
+        for driver in drivers:
+            if driver.is_alive():
+                driver.ask("drop")
+    return entries, bandwidths
+
+
+def environment(threads, cpus):
+    """Threads bound to CPUs and waiting by spinning: what each peer is fastest with."""
+    settings = {
+        "OMP_NUM_THREADS": str(threads),
+        "MKL_NUM_THREADS": str(threads),
+        "OPENBLAS_NUM_THREADS": str(threads),
+        "OMP_PROC_BIND": "close",
+        "OMP_PLACES": ",".join(f"{{{cpu}}}" for cpu in cpus),
+        "OMP_WAIT_POLICY": "active",
+        "OMP_DYNAMIC": "false",
+        "MKL_DYNAMIC": "FALSE",
+        "KMP_BLOCKTIME": "infinite",
+        "ATTUNE_CACHE_DIR": "",
+    }
+    return os.environ | settings
+
+
+def commands(build, isa, threads, cpus):
+    """The drivers that there may be: name and command line. One whose program is not there is not installed."""
+    places = [str(cpu) for cpu in cpus]
+    found = {"attune": [str(build / "attune_driver"), str(threads)]}
+    for module, name in (("torch", "torch"), ("onnxruntime", "onnxruntime")):
+        if importlib.util.find_spec(module):
+            found[name] = [sys.executable, str(HERE / f"{name}_driver.py"), str(threads), *places]
+    for name in ("openblas", "onednn", "ggml"):
+        program = build / f"{name}_driver"
+        if program.exists():
+            found[name] = [str(program), str(threads)]
+    probe = [str(build / "probe_driver"), str(threads), isa]
+    return found, probe

@@ -1,0 +1,90 @@
+"""What the drivers written in Python have in common; README.md has the protocol."""
+import dataclasses
+import math
+import os
+import sys
+import time
+
+import numpy
+
+
+@dataclasses.dataclass
+class Problem:
+    kind: str
+    method: str
+    data: str  # folder of the inputs
+    batch: int = 1
+    heads: int = 1
+    kv_heads: int = 1
+    rows: int = 1
+    keys: int = 1
+    dim: int = 1
+    embed: int = 0
+    causal: int = 0
+    dtype: str = "f32"
+
+    @property
+    def scale(self):
+        return 1 / math.sqrt(self.dim)
+
+    def read(self, name, *shape):
+        return numpy.fromfile(os.path.join(self.data, name), numpy.float32).reshape(shape)
+
+    def read_heads(self):
+        """q, k and v, each [batch, heads, length, dim]."""
+        q = self.read("q", self.batch, self.heads, self.rows, self.dim)
+        return q, *(self.read(name, self.batch, self.kv_heads, self.keys, self.dim) for name in "kv")
+
+
+class Cannot(Exception):
+    """This peer does not do that."""
+
+
+def parse(words):
+    fields = {field.name: field.type for field in dataclasses.fields(Problem)}
+    pairs = dict(word.split("=", 1) for word in words.split())
+    return Problem(**{key: fields[key](value) for key, value in pairs.items()})
+
+
+def run(call, warm, calls):
+    for _ in range(warm):
+        call()
+    turns = range(calls)
+    cpu, start = time.process_time_ns(), time.perf_counter_ns()
+    for _ in turns:
+        call()
+    end, cpu_end = time.perf_counter_ns(), time.process_time_ns()
+    return f"{(end - start) / calls:.3f} {(cpu_end - cpu) / calls:.3f}"
+
+
+def serve(methods, version, prepare):
+    """Answers lines until the input ends. `prepare` takes a Problem and returns a function without arguments that does
+    one call, and one that gives its result as an array."""
+    # Libraries that print do so elsewhere.
+    answers = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)
+    answers.write(f"hello {','.join(methods)} {version}\n")
+    answers.flush()
+    call = output = None
+    for line in sys.stdin:
+        word, _, rest = line.strip().partition(" ")
+        try:
+            answer = ""
+            if word == "prepare":
+                call = output = None
+                call, output = prepare(parse(rest))
+            elif word == "drop":
+                call = output = None
+            elif call is None:
+                raise Cannot("nothing is prepared")
+            elif word == "run":
+                answer = run(call, *(int(number) for number in rest.split()))
+            elif word == "write":
+                call()
+                numpy.ascontiguousarray(output(), numpy.float32).tofile(rest)
+            else:
+                raise Cannot(f"what is '{word}'?")
+            answers.write(f"ok {answer}".strip() + "\n")
+        except Exception as error:  # whatever a library throws is this peer's answer
+            answers.write(f"no {' '.join(str(error).split())[:400] or type(error).__name__}\n")
+        answers.flush()

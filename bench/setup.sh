@@ -1,0 +1,82 @@
+#!/usr/bin/env bash
+# Installs what is missing of the peers into a virtual environment under $BUILD/bench, and builds their drivers.
+# What cannot be had is left out, with a word; only NumPy is needed. DEPS=no installs nothing.
+#
+#   PEERS       which ("torch onnxruntime openblas"); each alone is fine, and so is none
+#   TORCH       what pip installs for PyTorch (torch==2.13.0). Without an index of builds for the CPU alone (PIP_INDEX_URL,
+#               PIP_EXTRA_INDEX_URL) that may be the build with CUDA: some gigabytes, the same speed here
+#   OPENBLAS    prefix of an installed OpenBLAS; else that of the environment, else pkg-config's
+#   ONEDNN      prefix of an installed oneDNN, version 3 or later; Debian's is too old
+#   GGML        prefix of an installed ggml
+set -euo pipefail
+cd "$(dirname "$0")/.."
+BUILD=${BUILD:-build}
+PEERS=${PEERS-torch onnxruntime openblas}
+out=$BUILD/bench
+venv=$out/venv
+python=$venv/bin/python
+mkdir -p "$out"
+
+say() { echo "bench: $*" >&2; }
+
+# want MODULE REQUIREMENT…: whether Python has the module, after an attempt to install it.
+want() {
+    local module=$1
+    shift
+    "$python" -c "import importlib.util, sys; sys.exit(importlib.util.find_spec('$module') is None)" && return 0
+    [ "${DEPS:-}" != no ] || { say "no $module (DEPS=no)"; return 1; }
+    say "installing $*"
+    "$python" -m pip install --quiet --disable-pip-version-check "$@" >&2 || { say "no $module"; return 1; }
+}
+
+# Drivers in C are for this machine, and free to reorder sums: so their compiler does its best for the peer.
+cc=${CC:-cc} cxx=${CXX:-c++}
+flags="-O3 -march=native -mprefer-vector-width=512 -ffast-math -fopenmp -Wall -Wextra"
+
+# build NAME SOURCE COMPILER FLAG…: unless it is newer than what it is made of.
+build() {
+    local name=$1 source=$2 compiler=$3 program=$out/$1_driver
+    shift 3
+    if [ "$program" -nt "$source" ] && [ "$program" -nt bench/driver.c ] && [ "$program" -nt bench/driver.h ]; then return; fi
+    $cc -std=gnu11 -O2 -c bench/driver.c -o "$out/driver_$name.o" &&
+        $compiler $flags "$source" "$out/driver_$name.o" "$@" -o "$program.tmp" && mv "$program.tmp" "$program" ||
+        say "no $name: its driver cannot be built"
+}
+
+build_openblas() {
+    local folder cflags libs
+    if [ -n "${OPENBLAS:-}" ]; then
+        cflags="-I$OPENBLAS/include" libs="-L$OPENBLAS/lib -Wl,-rpath,$OPENBLAS/lib -lopenblas"
+    elif want scipy_openblas32 scipy-openblas32; then
+        folder=$(realpath "$("$python" -c "import scipy_openblas32 as o; print(o.get_lib_dir())")/..")
+        cflags="-I$folder/include -DBLAS_PREFIX=scipy_" libs="$folder/lib/libscipy_openblas.so -Wl,-rpath,$folder/lib"
+    elif pkg-config --exists openblas; then
+        cflags=$(pkg-config --cflags openblas) libs=$(pkg-config --libs openblas)
+    else
+        say "no openblas"
+        return
+    fi
+    build openblas bench/openblas_driver.c "$cc" -std=gnu11 $cflags $libs -lm
+}
+
+if [ ! -x "$python" ]; then
+    "${PYTHON:-python3}" -c 'import ensurepip, venv' 2>/dev/null || DEPS=${DEPS:-} bash scripts/deps.sh bench
+    "${PYTHON:-python3}" -m venv "$venv" || { say "needs Python 3.10 or later with venv"; exit 1; }
+fi
+want numpy numpy || { say "NumPy is needed"; exit 1; }
+want matplotlib matplotlib || true
+for peer in $PEERS; do
+    case $peer in
+    torch) want torch "${TORCH:-torch==2.13.0}" || true ;;
+    onnxruntime) want onnx onnx==1.23.2 && want onnxruntime onnxruntime==1.31.1 || true ;;
+    openblas) build_openblas ;;
+    *) say "there is no peer '$peer'"; exit 1 ;;
+    esac
+done
+if [ -n "${ONEDNN:-}" ]; then
+    build onednn bench/onednn_driver.cpp "$cxx" -std=c++17 "-I$ONEDNN/include" "-L$ONEDNN/lib" -ldnnl "-Wl,-rpath,$ONEDNN/lib"
+fi
+if [ -n "${GGML:-}" ]; then
+    build ggml bench/ggml_driver.c "$cc" -std=gnu11 "-I$GGML/include" "-L$GGML/lib" -lggml -lggml-cpu -lggml-base \
+        "-Wl,-rpath,$GGML/lib" -lm
+fi

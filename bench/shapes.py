@@ -1,0 +1,145 @@
+"""What is measured: the shapes, their work, and the shares of the peak that peers are known to reach."""
+import dataclasses
+
+WIDTH = {"f32": 4, "bf16": 2}
+
+
+@dataclasses.dataclass(frozen=True)
+class Shape:
+    name: str
+    group: str  # prefill, causal, decode, tiny, block, products
+    kind: str  # attention, block, products
+    batch: int = 1
+    heads: int = 1
+    kv_heads: int = 0  # 0: as heads
+    rows: int = 1
+    keys: int = 0  # 0: as rows
+    dim: int = 0  # 0: embed / heads
+    embed: int = 0
+    causal: int = 0
+    is_short: bool = False  # part of the short run
+
+    def __post_init__(self):
+        object.__setattr__(self, "kv_heads", self.kv_heads or self.heads)
+        object.__setattr__(self, "keys", self.keys or self.rows)
+        object.__setattr__(self, "dim", self.dim or self.embed // self.heads)
+
+    def pairs(self):
+        """Queries times the keys they see, of one head."""
+        if not self.causal:
+            return self.rows * self.keys
+        return sum(min(self.keys, i + 1 + self.keys - self.rows) for i in range(self.rows))
+
+    def flops(self):
+        attention = 4 * self.batch * self.heads * self.pairs() * self.dim
+        product = 2 * self.batch * self.rows * self.embed * self.embed
+        return {"attention": attention, "block": attention + 4 * product, "products": 2 * product}[self.kind]
+
+    def bytes(self, dtype):
+        """What a call has to touch at least."""
+        heads = self.batch * self.dim * 2 * (self.heads * self.rows + self.kv_heads * self.keys)
+        matrices = {"attention": 0, "block": 4, "products": 2}[self.kind] * self.embed * (self.embed + 1)
+        rows = 2 * self.batch * self.rows * self.embed
+        return WIDTH[dtype] * (heads if self.kind == "attention" else matrices + rows)
+
+    def words(self):
+        """As the drivers read them."""
+        names = ["kind", "batch", "heads", "kv_heads", "rows", "keys", "dim", "embed", "causal"]
+        return " ".join(f"{name}={getattr(self, name)}" for name in names)
+
+
+def prefill(name, heads, dim, rows, short=False, batch=1):
+    return Shape(name, "prefill", "attention", batch=batch, heads=heads, rows=rows, dim=dim, is_short=short)
+
+
+def causal(name, heads, dim, rows, short=False):
+    return Shape(name, "causal", "attention", heads=heads, rows=rows, dim=dim, causal=1, is_short=short)
+
+
+def decode(name, kv_heads, keys, short=False):
+    return Shape(name, "decode", "attention", heads=32, kv_heads=kv_heads, keys=keys, dim=128, is_short=short)
+
+
+def tiny(name, rows, short=False):
+    return Shape(name, "tiny", "attention", heads=8, rows=rows, dim=32, is_short=short)
+
+
+def block(name, embed, heads, rows, short=False):
+    return Shape(name, "block", "block", embed=embed, heads=heads, rows=rows, is_short=short)
+
+
+def products(name, embed, heads, rows, short=False):
+    return Shape(name, "products", "products", embed=embed, heads=heads, rows=rows, is_short=short)
+
+
+SHAPES = [
+    prefill("bert_s128", 12, 64, 128, short=True),
+    prefill("bert_s512", 12, 64, 512, short=True),
+    prefill("bert_b8s128", 12, 64, 128, batch=8),
+    prefill("vit_s197", 12, 64, 197, short=True),
+    prefill("h32d128_s512", 32, 128, 512, short=True),
+    prefill("h32d128_s2048", 32, 128, 2048),
+    prefill("h16d64_s1024", 16, 64, 1024),
+    prefill("h16d64_s4096", 16, 64, 4096),
+    causal("h32d128_s512_causal", 32, 128, 512),
+    causal("h32d128_s2048_causal", 32, 128, 2048),
+    causal("h16d64_s1024_causal", 16, 64, 1024, short=True),
+    causal("h16d64_s4096_causal", 16, 64, 4096),
+    decode("decode_h32_k512", 32, 512, short=True),
+    decode("decode_h32_k4096", 32, 4096),
+    decode("decode_kv8_k512", 8, 512, short=True),
+    decode("decode_kv8_k4096", 8, 4096, short=True),
+    tiny("tiny_16", 16, short=True),
+    tiny("tiny_64", 64, short=True),
+    block("block_e768_s128", 768, 12, 128),
+    block("block_e768_s512", 768, 12, 512, short=True),
+    block("block_e1024_s512", 1024, 16, 512),
+    products("gemm_128x768", 768, 12, 128),
+    products("gemm_512x768", 768, 12, 512, short=True),
+    products("gemm_512x1024", 1024, 16, 512),
+]
+
+# Share of the f32 FMA peak, in per cent of one thread's, that a peer with good settings reached on a CPU with AVX-512
+# (Zen 5). One that stays more than a tenth below is suspected of bad settings.
+KNOWN = {
+    "bert_s128": {"onnxruntime": 66, "onednn": 64, "openblas": 68},
+    "bert_s512": {"onnxruntime": 60, "onednn": 64, "openblas": 61},
+    "bert_b8s128": {"onnxruntime": 39, "onednn": 50, "openblas": 52},
+    "vit_s197": {"onnxruntime": 67, "onednn": 61, "openblas": 60},
+    "h32d128_s512": {"onnxruntime": 61, "onednn": 72, "openblas": 70},
+    "h32d128_s2048": {"onnxruntime": 76, "onednn": 64, "openblas": 70},
+    "h16d64_s1024": {"onnxruntime": 62, "onednn": 63, "openblas": 60},
+    "h16d64_s4096": {"onnxruntime": 72, "onednn": 59, "openblas": 62},
+    "h32d128_s512_causal": {"onnxruntime": 29, "onednn": 31, "openblas": 45},
+    "h32d128_s2048_causal": {"onnxruntime": 46, "onednn": 26, "openblas": 61},
+    "h16d64_s1024_causal": {"onnxruntime": 31, "onednn": 26, "openblas": 53},
+    "h16d64_s4096_causal": {"onnxruntime": 46, "onednn": 21, "openblas": 60},
+    "block_e768_s128": {"onednn": 71},
+    "block_e768_s512": {"onednn": 71},
+    "block_e1024_s512": {"onednn": 77},
+    "gemm_128x768": {"onednn": 93, "onnxruntime": 92, "openblas": 82},
+    "gemm_512x768": {"onednn": 91, "onnxruntime": 84, "openblas": 84},
+    "gemm_512x1024": {"onednn": 88, "onnxruntime": 58, "openblas": 80},
+}
+
+
+def parse(text):
+    """A shape of the user's own: key=value,… with the fields of Shape."""
+    types = {field.name: field.type for field in dataclasses.fields(Shape) if field.name not in ("is_short", "group")}
+    values = {"kind": "attention"}
+    for pair in text.split(","):
+        key, equals, value = pair.partition("=")
+        if key not in types or not equals:
+            raise ValueError(f"'{pair}' is no field of a shape; there are {', '.join(types)}")
+        try:
+            values[key] = types[key](value)
+        except ValueError:
+            raise ValueError(f"{key} must be a number, not '{value}'") from None
+    if values["kind"] not in ("attention", "block", "products"):
+        raise ValueError(f"there is no kind '{values['kind']}': attention, block or products")
+    needed = ["heads", "rows", "dim" if values["kind"] == "attention" else "embed"]
+    missing = [name for name in needed if values.get(name, 0) < 1]
+    if missing:
+        raise ValueError(f"a shape of kind {values['kind']} needs {' and '.join(missing)}")
+    values.setdefault("name", text.replace(",", " "))
+    return Shape(group="own", **values)

@@ -1,0 +1,113 @@
+"""PyTorch behind the protocol of README.md. usage: torch_driver.py THREADS"""
+import sys
+
+import torch
+from torch.nn.functional import linear, scaled_dot_product_attention
+
+from driver import Cannot, serve
+
+METHODS = {
+    "attention": ["sdpa", "sdpa-bshd", "sdpa-grouped"],
+    "block": ["linear", "packed", "mha"],
+    "products": ["linear", "packed"],
+}
+
+
+def tensor(array, p):
+    return torch.from_numpy(array).to(torch.bfloat16 if p.dtype == "bf16" else torch.float32)
+
+
+def attention(p):
+    q, k, v = (tensor(array, p) for array in p.read_heads())
+    grouped = p.heads != p.kv_heads
+    causal = bool(p.causal)
+    if p.method == "sdpa-bshd":  # as projections leave them: tokens of one head are not neighbours
+        q, k, v = (t.transpose(1, 2).contiguous().transpose(1, 2) for t in (q, k, v))
+    if p.method == "sdpa-grouped":  # the heads of a group as rows of one: K and V are read once
+        if not grouped or p.rows != 1 or causal:
+            raise Cannot("for one row of each of several heads only")
+        q, grouped = q.reshape(p.batch, p.kv_heads, p.heads // p.kv_heads, p.dim), False
+    result = [None]
+
+    def call():
+        result[0] = scaled_dot_product_attention(q, k, v, is_causal=causal, scale=p.scale, enable_gqa=grouped)
+
+    return call, lambda: result[0].reshape(p.batch, p.heads, p.rows, p.dim).float().numpy()
+
+
+def packed_linear(p, weight, bias, rows):
+    """oneDNN's product with the weights in its own order, as torch.compile has it after freezing."""
+    weight = torch.ops.mkldnn._reorder_linear_weight(weight.to_mkldnn(), rows)
+    return lambda x: torch.ops.mkldnn._linear_pointwise(x, weight, bias, "none", [], "")
+
+
+def projection(p, name, inputs, outputs):
+    weight = tensor(p.read(f"{name}_weight", outputs, inputs), p)
+    bias = tensor(p.read(f"{name}_bias", outputs), p)
+    if p.method == "packed":
+        return packed_linear(p, weight, bias, p.batch * p.rows)
+    return lambda x: linear(x, weight, bias)
+
+
+def module_block(p):
+    """torch.nn.MultiheadAttention; evaluating without gradients it takes its fast path."""
+    if p.causal:
+        raise Cannot("the fast path takes no causal mask")
+    module = torch.nn.MultiheadAttention(p.embed, p.heads, batch_first=True).eval()
+    names = {"in_proj_weight": "qkv_weight", "in_proj_bias": "qkv_bias"}
+    names |= {"out_proj.weight": "out_weight", "out_proj.bias": "out_bias"}
+    state = module.state_dict()
+    module.load_state_dict({name: torch.from_numpy(p.read(names[name], *state[name].shape)) for name in state})
+    module = module.to(torch.bfloat16 if p.dtype == "bf16" else torch.float32)
+    return lambda x: module(x, x, x, need_weights=False)[0]
+
+
+def functional_block(p):
+    project_in = projection(p, "qkv", p.embed, 3 * p.embed)
+    project_out = projection(p, "out", p.embed, p.embed)
+
+    def forward(x):
+        heads = project_in(x).view(p.batch, p.rows, 3, p.heads, p.dim).permute(2, 0, 3, 1, 4)
+        out = scaled_dot_product_attention(*heads.unbind(0), is_causal=bool(p.causal), scale=p.scale)
+        return project_out(out.transpose(1, 2).reshape(p.batch, p.rows, p.embed))
+
+    return forward
+
+
+def products(p):
+    first = projection(p, "q", p.embed, p.embed)
+    second = projection(p, "out", p.embed, p.embed)
+    return lambda x: second(first(x))
+
+
+def on_x(p, forward):
+    x = tensor(p.read("x", p.batch, p.rows, p.embed), p)
+    result = [None]
+
+    def call():
+        result[0] = forward(x)
+
+    return call, lambda: result[0].float().numpy()
+
+
+def prepare(p):
+    if p.method not in METHODS[p.kind]:
+        raise Cannot(f"{p.method} is not for that")
+    if p.kind == "attention":
+        return attention(p)
+    if p.kind == "products":
+        return on_x(p, products(p))
+    return on_x(p, module_block(p) if p.method == "mha" else functional_block(p))
+
+
+def main():
+    threads = int(sys.argv[1]) if len(sys.argv) > 1 else 1
+    torch.set_num_threads(threads)
+    torch.set_num_interop_threads(1)
+    torch.set_grad_enabled(False)
+    methods = sorted({method for methods in METHODS.values() for method in methods})
+    serve(methods, f"PyTorch {torch.__version__}", prepare)
+
+
+if __name__ == "__main__":
+    main()
