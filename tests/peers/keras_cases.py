@@ -80,12 +80,10 @@ class Masks:
             self.arguments["use_causal_mask"] = True
         if t["window"]:
             # sliding_window counts the query's own position, and goes both ways.
-            reach = layer._sliding_window - 1 if not t["grouped"] else layer.sliding_window - 1
+            reach = (layer.sliding_window if t["grouped"] else layer._sliding_window) - 1
             self.problem |= {"window_left": reach, "window_right": reach}
-        if t["window"] and kind:  # every row sees its own key
-            diagonal = numpy.eye(s.queries, s.keys, dtype=bool)
-        else:
-            diagonal = False
+        # The window may not reach the first key, but every row shall see one: its own.
+        diagonal = numpy.eye(s.queries, s.keys, dtype=bool) if t["window"] and kind else False
         if kind in ("3-D", "1 entry", "4-D"):
             shape = {
                 "3-D": (s.batch, s.queries, s.keys),
@@ -115,48 +113,48 @@ def refused(d):
     return case
 
 
+def add_axis(d, t, s, inputs):
+    """Inputs [batch, 2, tokens, columns], and what attune gets: both in the batch, or all their tokens in a row."""
+    made = {id(array): d.normal(s.batch, 2, *array.shape[1:]) for array in inputs}
+    given = [made[id(array)] for array in inputs]
+    is_inner = t["axes"] == "inner"
+    flat = {id(array): array.reshape(*((-1, array.shape[2]) if is_inner else (s.batch, -1)), array.shape[3])
+            for array in given}
+    s.batch, s.queries = flat[id(given[0])].shape[:2]
+    s.keys = flat[id(given[1])].shape[1]
+    return given, [flat[id(array)] for array in given]
+
+
+def describe(t, made, arguments, given, call):
+    names = {"self": "x, x", "cross": "x, y", "three": "x, z, key=y", "values": "x, z, key=x"}[t["source"]]
+    called = [f"{name}={value.shape if hasattr(value, 'shape') else value}" for name, value in call.items()]
+    layer = ", ".join([made, *(f"{name}={value}" for name, value in arguments.items())])
+    return f"keras.layers.{layer})({', '.join([names, *called])}); query {given[0].shape}, key {given[1].shape}"
+
+
 def draw(d, family, forced):
     if family == "refused":
         return refused(d)
     t = draw_traits(d, forced)
     s = Sizes(d, t["grouped"])
-    query, key, value = draw_source(d, s, t["source"])
-    layer, call, arguments, shape = make_layer(d, t, s)
+    given = inputs = draw_source(d, s, t["source"])
+    layer, made, arguments, shape = make_layer(d, t, s)
     masks = Masks(d, t, s, layer)
-    given = query, value, key  # Keras' order
     if t["axes"]:
-        # [batch, 2, tokens, columns]: attention along the tokens of each of the two, or over all of them.
-        inner = t["axes"] == "inner"
-        query = numpy.repeat(query, 2, axis=0 if inner else 1)
-        query = query + d.normal(*query.shape)
-        key = query if t["source"] in ("self", "values") else numpy.repeat(key, 2, axis=0 if inner else 1)
-        value = key if t["source"] in ("self", "cross") else numpy.repeat(value, 2, axis=0 if inner else 1)
-        s.batch, s.queries, s.keys = query.shape[0], query.shape[1], key.shape[1]
-        given = tuple(array.reshape(-1, 2, array.size // array.shape[-1] // 2 // (s.batch // (2 if inner else 1)),
-                                    array.shape[-1]) for array in (query, value, key))
-    layer.build(given[0].shape, given[1].shape, given[2].shape)
+        given, inputs = add_axis(d, t, s, inputs)
+    query, key, value = given
+    layer.build(query.shape, value.shape, key.shape)
     weights = fill(d, {variable.path: tuple(variable.shape) for variable in layer.weights})
     layer.set_weights([weights[variable.path] for variable in layer.weights])
-    scores = {"return_attention_scores": True} if t["scores"] else {}
-    result = layer(given[0], given[1], key=given[2], **masks.arguments, **scores)
-    out, attention = result if t["scores"] else (result, None)
+    call = masks.arguments | ({"return_attention_scores": True} if t["scores"] else {})
+    result = layer(query, value, key=key, **call)
+    out, scores = result if t["scores"] else (result, None)
+    expected = {"out": keras.ops.convert_to_numpy(out).reshape(s.batch, s.queries, s.out)}
     problem = spell(d, s, t["source"], t["grouped"], masks.tensors) | masks.problem
     if len(shape) > 1:
         problem["out_dim"] = s.out
-    expected = {"out": keras.ops.convert_to_numpy(out).reshape(s.batch, s.queries, s.out)}
     if t["scores"]:
         problem["weights"] = "softmax"
-        expected["weights"] = keras.ops.convert_to_numpy(attention)
-    made = ", ".join([call, *(f"{name}={value}" for name, value in arguments.items())])
-    tensors = ", ".join({"self": "x, x", "cross": "x, y", "three": "x, z, y", "values": "x, z, x"}[t["source"]].split())
-    said = [tensors] + [f"{name}={'…' if name.endswith('mask') and name[0] != 'u' else value}"
-                        for name, value in (masks.arguments | scores).items()]
-    return make_case(
-        d,
-        f"keras: {family}",
-        f"keras.layers.{made})({', '.join(said).replace(',,', ',')}); x {given[0].shape}, y {given[2].shape}",
-        problem,
-        files_of(query, key, value, masks.tensors),
-        weights,
-        expected,
-    )
+        expected["weights"] = keras.ops.convert_to_numpy(scores)
+    words = describe(t, made, arguments, given, call)
+    return make_case(d, f"keras: {family}", words, problem, files_of(*inputs, masks.tensors), weights, expected)
