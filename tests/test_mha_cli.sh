@@ -63,10 +63,13 @@ expect "packed weights as a tensor" 2 'for --packed, not for --tensor' mha "${be
     --tensor packed_weights="$work/x.npy"
 expect "an unknown layout" 2 "'out_in' or 'in_out', not 'rows'" mha "${bert[@]}" --layout=rows
 expect "a name for no weight" 2 "'w' is not one of q_weight, " mha "${bert[@]}" --name w=a
-expect "a name without a tensor" 2 "'q_weight' is not NAME=" mha "${bert[@]}" --name q_weight
+expect "a name without a tensor" 2 "'q_weight' is not WEIGHT=TENSOR" mha "${bert[@]}" --name q_weight
 expect "two problems" 2 "'b' follows 'num_heads=3'" mha "${bert[@]}" b
 expect "two outputs in one file" 2 "both want '.*same.npy'" mha "${bert[@]}" -o "$work/same.npy" \
     --write weights="$work/same.npy"
+expect "an output where packed weights go" 2 "out and the packed weights both want '.*same.npy'" mha "${bert[@]}" \
+    -o "$work/same.npy" --save-packed "$work/same.npy"
+expect "JSON and packed weights on standard output" 2 'both want standard output' mha "${bert[@]}" --json --save-packed -
 expect "JSON and an array on standard output" 2 'both want standard output' mha "${bert[@]}" --json -o -
 many=()
 for i in $(seq 65); do many+=(--ignore="t$i"); done
@@ -126,6 +129,8 @@ report $? "which are other weights"
 # ---- Packed weights ----
 
 expect "packed weights are saved" 0 'packed to' mha "${bert[@]}" --save-packed "$work/blob"
+mha "${bert[@]}" --save-packed - >"$work/piped_blob" 2>"$work/stderr"
+same "also to standard output, and nothing else with them" "$work/blob" "$work/piped_blob"
 packed() { "$attune" mha "$1" --x "$work/x.npy" --packed "$2" -o "$work/from_blob.npy"; }
 expect "and loaded" 0 'packed before' packed num_heads=3 "$work/blob"
 same "to the same bits" "$work/out.npy" "$work/from_blob.npy"
@@ -228,6 +233,9 @@ refuse "a name that the file does not have" "there is no tensor 'w' \(for q_weig
 make_safetensors "$work/bad.safetensors" "{$(entry w 24,24 0 2304)}" 2304
 refuse "names of no convention" "no weights of a block, .*there is 'w', of which --name q_weight=TENSOR" bad
 refuse "names for some weights only" 'no tensor is named for k_weight; there is' bad --name q_weight=w
+mkfifo "$work/pipe"
+refuse "a pipe that nobody writes to" 'pipe: not a regular file' timeout 20 "$attune" mha num_heads=3 --x "$work/x.npy" \
+    --weights "$work/pipe"
 blocks=$(separate a.),$(separate b. | sed -E 's/\[([0-9]+),([0-9]+)\]}/[\1+,\2+]}/g')
 while [[ $blocks =~ \[([0-9]+)\+,([0-9]+)\+\] ]]; do
     blocks=${blocks/"${BASH_REMATCH[0]}"/[$((BASH_REMATCH[1] + total)),$((BASH_REMATCH[2] + total))]}
@@ -268,6 +276,10 @@ refuse "an input of whole numbers" "dtype '<i4' does not fit dtype=f32" "$attune
 refuse "a tensor that the problem does not have" 'the problem has no tensor named q_weight' mha "${bert[@]}" \
     --tensor q_weight="$work/x.npy"
 refuse "an output that the problem does not have" 'no output named weights' mha "${bert[@]}" --write weights="$work/w.npy"
+refuse "such an output after one that it has" 'no output named weights' mha "${bert[@]}" -o "$work/early.npy" \
+    --write weights="$work/w.npy"
+[ ! -e "$work/early.npy" ]
+report $? "which is not written either"
 refuse "an output in no directory" 'cannot write: No such file' mha "${bert[@]}" -o "$work/no/out.npy"
 refuse "more threads than processors" '--threads is 1024, but the process may use' mha "${bert[@]}" --threads=1024
 [ "$out_before" = "$(cat "$work/out.npy" | md5sum)" ] && [ "$(find "$work" -name '*.tmp' | wc -l)" -eq 0 ]

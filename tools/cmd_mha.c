@@ -10,7 +10,7 @@ enum { MAX_IGNORED = 64 };
 
 typedef struct mha_options {
     run_options run;
-    const char *weights, *packed, *save_packed;
+    const char *weights, *packed;
     weights_request request;
     const char *ignored[MAX_IGNORED];
     weights_file file; /* with --weights */
@@ -34,7 +34,7 @@ static const struct argp_option options[] = {
 };
 
 static void add_name(mha_options *o, struct argp_state *state, char *argument) {
-    const char *const full_name = run_cut_name(state, argument);
+    const char *const full_name = run_cut_name(state, "WEIGHT=TENSOR", argument);
     const int id = weights_id(argument, strlen(argument));
     if (id == ATTUNE_NUM_WEIGHTS)
         argp_error(state,
@@ -60,7 +60,7 @@ static error_t finish(const mha_options *o, struct argp_state *state) {
     const run_files *const f = &o->run.files;
     if (!files_find(f->inputs, f->num_inputs, "x")) argp_error(state, "--x is needed");
     if (!o->weights == !o->packed) argp_error(state, "either --weights or --packed is needed");
-    if (o->packed && o->save_packed) argp_error(state, "--save-packed has nothing to add to the file of --packed");
+    if (o->packed && o->run.save_packed) argp_error(state, "--save-packed has nothing to add to the file of --packed");
     if (o->packed && has_request(&o->request))
         argp_error(state, "--prefix, --layout, --name and --ignore choose among --weights; packed ones have no names");
     if (files_find(f->inputs, f->num_inputs, "packed_weights"))
@@ -77,7 +77,7 @@ static error_t parse(int key, char *argument, struct argp_state *state) {
     case TOOL_KEY_X_V: run_add_input(&o->run, state, "x_v", argument); return 0;
     case TOOL_KEY_WEIGHTS: o->weights = argument; return 0;
     case TOOL_KEY_PACKED: o->packed = argument; return 0;
-    case TOOL_KEY_SAVE_PACKED: o->save_packed = argument; return 0;
+    case TOOL_KEY_SAVE_PACKED: o->run.save_packed = argument; return 0;
     case TOOL_KEY_PREFIX: o->request.prefix = argument; return 0;
     case TOOL_KEY_NAME: add_name(o, state, argument); return 0;
     case TOOL_KEY_IGNORE: add_ignored(o, state, argument); return 0;
@@ -140,7 +140,7 @@ static bool pack(void *user, tensors *t) {
     const double start = tool_now_us();
     if (!(o->weights ? weights_file_pack(&o->file, t) : load_packed(o, t, packed, bytes))) return false;
     describe(o, tool_now_us() - start, bytes);
-    if (!o->save_packed || tool_write_file(o->save_packed, NULL, 0, packed->data, bytes, message)) return true;
+    if (!o->run.save_packed || tool_write_file(o->run.save_packed, NULL, 0, packed->data, bytes, message)) return true;
     tool_error("%s", message);
     return false;
 }

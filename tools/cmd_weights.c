@@ -1,6 +1,7 @@
 /* attune weights: attention weights as heat maps. */
 #include "draw_load.h"
 #include "labels.h"
+#include "run_command.h"
 #include "weight_maps.h"
 
 #include <stdlib.h>
@@ -54,11 +55,9 @@ static void set_output(weights_options *o, struct argp_state *state, const char 
 
 static void add_input(weights_options *o, struct argp_state *state, char *argument) {
     run_files *const files = &o->request.files;
-    char *const equals = strchr(argument, '=');
-    if (!equals || equals == argument) argp_error(state, "'%s' is not NAME=F.npy", argument);
-    *equals = '\0';
-    if (!files_add(files->inputs, &files->num_inputs, argument, equals + 1))
-        argp_error(state, "%s is one file too many", equals + 1);
+    const char *const path = run_cut_name(state, "NAME=F.npy", argument);
+    if (!files_add(files->inputs, &files->num_inputs, argument, path))
+        argp_error(state, "%s is one file too many", path);
 }
 
 static error_t finish(const weights_options *o, struct argp_state *state) {

@@ -41,7 +41,7 @@ static const struct argp_option options[] = {
 static bool takes_stdout(const run_options *o) {
     for (size_t i = 0; i < o->files.num_outputs; i++)
         if (strcmp(o->files.outputs[i].path, "-") == 0) return true;
-    return false;
+    return o->save_packed && strcmp(o->save_packed, "-") == 0;
 }
 
 void run_add_input(run_options *o, struct argp_state *state, const char *name, const char *path) {
@@ -49,17 +49,21 @@ void run_add_input(run_options *o, struct argp_state *state, const char *name, c
         argp_error(state, "%s is one file too many", path);
 }
 
-static void add_output(run_options *o, struct argp_state *state, const char *name, const char *path) {
+static void check_free(const run_options *o, struct argp_state *state, const char *name, const char *path) {
     for (size_t i = 0; i < o->files.num_outputs; i++)
         if (strcmp(o->files.outputs[i].path, path) == 0)
             argp_error(state, "%s and %s both want '%s'", o->files.outputs[i].name, name, path);
+}
+
+static void add_output(run_options *o, struct argp_state *state, const char *name, const char *path) {
+    check_free(o, state, name, path);
     if (!files_add(o->files.outputs, &o->files.num_outputs, name, path))
         argp_error(state, "%s is one file too many", path);
 }
 
-const char *run_cut_name(struct argp_state *state, char *argument) {
+const char *run_cut_name(struct argp_state *state, const char *form, char *argument) {
     char *const equals = strchr(argument, '=');
-    if (!equals || equals == argument) argp_error(state, "'%s' is not NAME=F.npy", argument);
+    if (!equals || equals == argument) argp_error(state, "'%s' is not %s", argument, form);
     *equals = '\0';
     return equals + 1;
 }
@@ -69,14 +73,14 @@ static error_t parse(int key, char *argument, struct argp_state *state) {
     switch (key) {
     case ARGP_KEY_INIT: state->child_inputs[0] = &o->common; return 0;
     case TOOL_KEY_TENSOR: {
-        const char *const path = run_cut_name(state, argument);
+        const char *const path = run_cut_name(state, "NAME=F.npy", argument);
         run_add_input(o, state, argument, path);
         return 0;
     }
     case 'o': add_output(o, state, "out", argument); return 0;
     case TOOL_KEY_LSE: add_output(o, state, "lse", argument); return 0;
     case TOOL_KEY_WRITE: {
-        const char *const path = run_cut_name(state, argument);
+        const char *const path = run_cut_name(state, "NAME=F.npy", argument);
         add_output(o, state, argument, path);
         return 0;
     }
@@ -92,6 +96,7 @@ static error_t parse(int key, char *argument, struct argp_state *state) {
         o->problem = argument;
         return 0;
     case ARGP_KEY_END:
+        if (o->save_packed) check_free(o, state, "the packed weights", o->save_packed);
         if (o->json && takes_stdout(o)) argp_error(state, "--json and an array both want standard output");
         return 0;
     default: return ARGP_ERR_UNKNOWN;
@@ -372,7 +377,7 @@ int run_command(run_options *o) {
     o->files.is_bshd = o->problem && strstr(o->problem, "layout=bshd");
     if ((!o->sizes || sizes_parse(o->sizes, &sizes)) && files_read(&o->files) &&
         files_complete(&o->files, o->problem, &problem, &sizes) && tensors_create_sized(&t, &problem, &sizes) &&
-        files_load(&o->files, &t))
+        files_check_outputs(&o->files, &t) && files_load(&o->files, &t))
         code = run_on(o, &t);
     tensors_free(&t);
     files_free(&o->files);

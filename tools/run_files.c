@@ -421,6 +421,16 @@ void *files_gather(const run_files *files, const tensor *one, size_t *rank, int6
     return dense;
 }
 
+bool files_check_outputs(const run_files *files, const tensors *t) {
+    for (size_t i = 0; i < files->num_outputs; i++) {
+        const tensor *const one = tensors_find(t, files->outputs[i].name);
+        if (one && one->info.is_output) continue;
+        tool_error("the problem has no output named %s", files->outputs[i].name);
+        return false;
+    }
+    return true;
+}
+
 bool files_write(const run_files *files, const tensors *t) {
     char message[ATTUNE_MESSAGE_BYTES];
     for (size_t i = 0; i < files->num_outputs; i++) {
@@ -428,10 +438,6 @@ bool files_write(const run_files *files, const tensors *t) {
         const tensor *const one = tensors_find(t, file->name);
         size_t rank;
         int64_t dims[4];
-        if (!one || !one->info.is_output) {
-            tool_error("the problem has no output named %s", file->name);
-            return false;
-        }
         void *const dense = files_gather(files, one, &rank, dims);
         if (!dense) return false;
         const bool written = npy_write(file->path, files_type(one->info.dtype), rank, dims, dense, message);

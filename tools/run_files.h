@@ -39,6 +39,9 @@ bool files_read(run_files *files);
  * already stay. */
 bool files_complete(const run_files *files, const char *text, attune_problem *problem, call_sizes *sizes);
 bool files_load(const run_files *files, tensors *t);
+/* Whether the problem has all outputs that are wanted: before it is computed, and before any of them is written. */
+bool files_check_outputs(const run_files *files, const tensors *t);
+/* For outputs that files_check_outputs has found. */
 bool files_write(const run_files *files, const tensors *t);
 void files_free(run_files *files);
 
