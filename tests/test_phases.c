@@ -153,7 +153,8 @@ static void poison(call *c) {
         [MHA_K] = &seen.k, [MHA_V] = &seen.v, [MHA_K_NEW] = &seen.k_new, [MHA_V_NEW] = &seen.v_new};
     for (int id = 0; id < MHA_NUM_TENSORS; id++)
         if (marks[id] && c->data[id]) *marks[id] = calloc((size_t)c->elements[id], 1);
-    ref_mark_seen(&(ref_call){&c->p, &c->arguments, c->public, c->count, NULL}, &seen);
+    ref_mark_seen(&(ref_call){.problem = &c->p, .arguments = &c->arguments, .tensors = c->public, .count = c->count},
+                  &seen);
     for (size_t i = 0; i < c->count; i++) {
         const mha_tensor_id id = c->tensors[i].id;
         for (int64_t n = 0; marks[id] && n < c->elements[id]; n++)
@@ -300,7 +301,7 @@ static void check_target(const call *c, const ref_result *want, const at_target 
 
 /* The logarithms that op = weights reads are those of the reference. */
 static void give_lse(call *c) {
-    const ref_call of = {&c->p, &c->arguments, c->public, c->count, NULL};
+    const ref_call of = {.problem = &c->p, .arguments = &c->arguments, .tensors = c->public, .count = c->count};
     ref_result first;
     assert_true(ref_attention(&of, &first));
     for (int64_t i = 0; i < c->elements[MHA_LSE]; i++)
@@ -313,7 +314,8 @@ static void check_sample(const sample *s) {
     ref_result want;
     open_call(&c, s);
     if (c.p.op == ATTUNE_WEIGHTS && c.data[MHA_LSE]) give_lse(&c);
-    assert_true(ref_attention(&(ref_call){&c.p, &c.arguments, c.public, c.count, NULL}, &want));
+    assert_true(ref_attention(
+        &(ref_call){.problem = &c.p, .arguments = &c.arguments, .tensors = c.public, .count = c.count}, &want));
     for (const at_target *t = at_targets(); t->name; t++) {
         check_target(&c, &want, t, ATTUNE_Q_LANES);
         if (c.p.op == ATTUNE_ATTENTION) check_target(&c, &want, t, ATTUNE_D_LANES);

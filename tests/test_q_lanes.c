@@ -174,7 +174,8 @@ static void compare(const sample_call *call, const char *name, const long double
 
 static void check(const sample_call *call, const attune_schedule *schedule, const at_target *target) {
     const attune_problem *p = &call->problem;
-    const ref_call asked = {p, &call->arguments, call->tensors, call->count, NULL};
+    const ref_call asked = {
+        .problem = p, .arguments = &call->arguments, .tensors = call->tensors, .count = call->count};
     ref_result want = {0};
     const bool wide = p->softmax_precision == ATTUNE_F64 || p->dtype == ATTUNE_F64;
     const long double tolerance = wide ? 1e-13L : 4e-6L;
@@ -289,7 +290,8 @@ static void spoil(const sample_call *call, const char *name, const unsigned char
 }
 
 static void spoil_unseen(const sample_call *call) {
-    const ref_call asked = {&call->problem, &call->arguments, call->tensors, call->count, NULL};
+    const ref_call asked = {
+        .problem = &call->problem, .arguments = &call->arguments, .tensors = call->tensors, .count = call->count};
     const attune_tensor *v = tensor_of(call, "v");
     const size_t k_bytes = call->memory[tensor_of(call, "k") - call->tensors].bytes;
     const size_t v_bytes = v ? call->memory[v - call->tensors].bytes : 0;
