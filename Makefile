@@ -52,7 +52,7 @@ GENERATOR_ID = $(BUILD)/gen/generator_id.h
 
 .DELETE_ON_ERROR:
 .PHONY: all lib codegen draw tool tests deps run minilm test bench bench-full bench-setup bench-drivers \
-	bench-table install uninstall help FORCE
+	bench-table install uninstall find-cairo help FORCE
 
 all: lib codegen draw tool ## build the library, the code generator and the command into build/
 lib: $(BUILD)/libattune.a $(BUILD)/libattune.so
@@ -74,6 +74,11 @@ $(call obj,$(TEST_SRC) $(SUPPORT_SRC)): INCLUDES = -Isrc -Itests -Itools -I$(BUI
 $(call obj,$(filter tests/test_codegen% tests/test_object_link%,$(TEST_SRC))): INCLUDES += $(LLVM_CFLAGS)
 $(call obj,tests/test_draw.c): INCLUDES += $(CAIRO_CFLAGS)
 $(call obj,$(FUZZ_SRC)): INCLUDES = -Isrc -Itests -Itools -I$(BUILD)/gen
+
+# Said before the compiler says it by the name of a header.
+find-cairo:
+	@pkg-config --exists cairo || { echo "cairo was not found: install libcairo2-dev (make deps)" >&2; exit 1; }
+$(call obj,$(DRAW_SRC) tests/test_draw.c): | find-cairo
 
 $(BUILD)/obj/%.o: %.c | $(GENERATOR_ID)
 	@mkdir -p $(@D)

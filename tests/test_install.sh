@@ -11,7 +11,7 @@ report() { # report STATUS NAME: one TAP line
     if [ "$1" -eq 0 ]; then echo "ok $number - $2"; else echo "not ok $number - $2"; fi
 }
 
-echo "1..17"
+echo "1..23"
 make --no-print-directory install PREFIX="$prefix" BUILD="$BUILD"
 report $? "make install"
 export PKG_CONFIG_PATH=$prefix/lib/pkgconfig
@@ -31,7 +31,28 @@ report $? "the installed command compiles a kernel"
 ATTUNE_COMPILE=worker "$prefix/bin/attune" compile num_heads=1,seq_q=9,head_dim=8
 report $? "the installed worker compiles a kernel"
 
+"$prefix/bin/attune" weights num_heads=1,seq_q=4,head_dim=8 -o "$prefix/heads.png"
+report $? "the installed command draws a picture"
+rm "$prefix/lib/attune/libattune-draw.so"
+"$prefix/bin/attune" weights num_heads=1,seq_q=4,head_dim=8 -o "$prefix/none.png" 2>&1 |
+    grep -qx 'attune: pictures are drawn by libattune-draw.so, which was not found; .*' && [ ! -e "$prefix/none.png" ]
+report $? "without its plug-in it says so"
+"$prefix/bin/attune" run num_heads=12,seq_q=217,head_dim=32 --q examples/minilm/q.npy --k examples/minilm/k.npy \
+    --v examples/minilm/v.npy
+report $? "and does everything else"
+! ldd "$prefix/bin/attune" | grep -q cairo
+report $? "for which it needs no cairo"
+PKG_CONFIG_PATH='' PKG_CONFIG_LIBDIR=$prefix make --no-print-directory draw BUILD="$prefix/bare" 2>&1 |
+    grep -qx 'cairo was not found: install libcairo2-dev (make deps)'
+report $? "building without cairo says what to install"
+
 exported=$(nm -D --defined-only "$prefix/lib/libattune.so.0" | awk '$2 != "A" { print $3 }' | grep -v '^attune_')
 [ -z "$exported" ] || echo "# exported beside the API: $exported"
 [ -z "$exported" ]
 report $? "the library exports its API only"
+
+make --no-print-directory uninstall PREFIX="$prefix" >"$prefix/log"
+remains=$(cd "$prefix" && find . -name '*attune*' ! -path './bare/*')
+[ -z "$remains" ] || echo "# left behind: $remains"
+[ -z "$remains" ]
+report $? "make uninstall removes all of it"
