@@ -14,6 +14,7 @@ import inputs
 
 HERE = pathlib.Path(__file__).resolve().parent
 TRIES = 3  # samples of a method on trial
+CLOCKS = ["wall", "cpu"]
 PROBES = {"f32": "peak f32", "bf16": "peak bf16"}
 
 
@@ -85,8 +86,8 @@ class Driver:
 class Entry:
     """One driver on one shape, by that of its methods which was fastest on trial."""
 
-    def __init__(self, driver):
-        self.driver = driver
+    def __init__(self, driver, clock):
+        self.driver, self.clock = driver, CLOCKS.index(clock)
         self.methods = list(driver.methods)
         self.method = self.note = ""
         self.tried = {}  # by method: ns, or why not
@@ -149,7 +150,7 @@ class Entry:
             if self.prepare(method, task) and self.calibrate(sample_ns):
                 tries = [self.run(self.warm, self.calls) for _ in range(TRIES)]
                 if all(tries):
-                    self.tried[method] = min(times[0] for times in tries)
+                    self.tried[method] = min(times[self.clock] for times in tries)
         if self.tried:
             self.methods.sort(key=lambda method: self.tried[method])
             del self.methods[1:]
@@ -204,7 +205,7 @@ def play(entries, task, probe, rounds):
 
 def measure(shape, dtype, drivers, probe, options):
     """All samples of one shape. `repeats` times everything is prepared anew, so that it lies on other pages."""
-    entries, bandwidths = [Entry(driver) for driver in drivers], []
+    entries, bandwidths = [Entry(driver, options.clock) for driver in drivers], []
     with tempfile.TemporaryDirectory(dir=options.scratch) as folder:
         task = Task(shape, dtype, pathlib.Path(folder))
         for _ in range(options.repeats):

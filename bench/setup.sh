@@ -2,7 +2,8 @@
 # Installs what is missing of the peers into a virtual environment under $BUILD/bench, and builds their drivers.
 # What cannot be had is left out, with a word; only NumPy is needed. DEPS=no installs nothing.
 #
-#   PEERS       which ("torch onnxruntime openblas"); each alone is fine, and so is none
+#   PEERS       which ("torch onnxruntime openblas"); each alone is fine, and so is none. There is onednn too, for 2 GB: it comes
+#               with the runtimes of SYCL and OpenCL, which it needs to find the CPU
 #   TORCH       what pip installs for PyTorch (torch==2.13.0). Without an index of builds for the CPU alone (PIP_INDEX_URL,
 #               PIP_EXTRA_INDEX_URL) that may be the build with CUDA: some gigabytes, the same speed here
 #   OPENBLAS    prefix of an installed OpenBLAS; else that of the environment, else pkg-config's
@@ -59,6 +60,26 @@ build_openblas() {
     build openblas bench/openblas_driver.c "$cc" -std=gnu11 $cflags $libs -lm
 }
 
+# A run path of the old sort holds for the library's own libraries, too.
+build_onednn() {
+    local prefix=$1 opencl=()
+    [ ! -e "$prefix/lib/libintelocl.so" ] || opencl+=("-DOPENCL_DRIVER=\"$prefix/lib/libintelocl.so\"")
+    build onednn bench/onednn_driver.cpp "$cxx" -std=c++17 "-I$prefix/include" ${opencl[@]+"${opencl[@]}"} "-L$prefix/lib" -ldnnl \
+        -Wl,--disable-new-dtags "-Wl,-rpath,$prefix/lib"
+}
+
+install_onednn() {
+    local prefix
+    prefix=$(realpath "$venv")
+    if [ ! -e "$prefix/lib/libdnnl.so" ]; then
+        [ "${DEPS:-}" != no ] || { say "no onednn (DEPS=no)"; return; }
+        say "installing onednn"
+        "$python" -m pip install --quiet --disable-pip-version-check onednn==2026.1.0 onednn-devel==2026.1.0 >&2 ||
+            { say "no onednn"; return; }
+    fi
+    build_onednn "$prefix"
+}
+
 if [ ! -x "$python" ]; then
     "${PYTHON:-python3}" -c 'import ensurepip, venv' 2>/dev/null || DEPS=${DEPS:-} bash scripts/deps.sh bench
     "${PYTHON:-python3}" -m venv "$venv" || { say "needs Python 3.10 or later with venv"; exit 1; }
@@ -70,12 +91,11 @@ for peer in $PEERS; do
     torch) want torch "${TORCH:-torch==2.13.0}" || true ;;
     onnxruntime) want onnx onnx==1.23.2 && want onnxruntime onnxruntime==1.31.1 || true ;;
     openblas) build_openblas ;;
+    onednn) install_onednn ;;
     *) say "there is no peer '$peer'"; exit 1 ;;
     esac
 done
-if [ -n "${ONEDNN:-}" ]; then
-    build onednn bench/onednn_driver.cpp "$cxx" -std=c++17 "-I$ONEDNN/include" "-L$ONEDNN/lib" -ldnnl "-Wl,-rpath,$ONEDNN/lib"
-fi
+if [ -n "${ONEDNN:-}" ]; then build_onednn "$(realpath "$ONEDNN")"; fi
 if [ -n "${GGML:-}" ]; then
     build ggml bench/ggml_driver.c "$cc" -std=gnu11 "-I$GGML/include" "-L$GGML/lib" -lggml -lggml-cpu -lggml-base \
         "-Wl,-rpath,$GGML/lib" -lm
