@@ -13,7 +13,7 @@ enum { SOURCE = 30, TOKENS = 12, EMBED = 64, SOURCE_EMBED = 48, HEADS = 4, DIM =
     do {                                                                                                               \
         if ((call) != ATTUNE_OK) {                                                                                     \
             fprintf(stderr, "%s\n", attune_last_message());                                                            \
-            return 1;                                                                                                   \
+            return 1;                                                                                                  \
         }                                                                                                              \
     } while (0)
 

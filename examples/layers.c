@@ -1,7 +1,7 @@
 /* A layer of an encoder and one of a decoder (Vaswani et al., "Attention Is All You Need", 2017, figure 1): attention
  * is attune's, all else is plain C. Nothing here tells the encoder where a token stands, so two things can be checked:
- * the order of the source does not matter, and no target token sees a later one. cc layers.c $(pkg-config --cflags
- * --libs attune) -lm -o layers */
+ * the order of the source does not matter, and no target token sees a later one.
+ *     cc layers.c $(pkg-config --cflags --libs attune) -lm -o layers */
 #include <attune.h>
 #include <math.h>
 #include <stdio.h>

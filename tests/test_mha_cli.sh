@@ -275,6 +275,8 @@ refuse "an input of whole numbers" "dtype '<i4' does not fit dtype=f32" "$attune
     "${bert[@]}"
 refuse "a tensor that the problem does not have" 'the problem has no tensor named q_weight' mha "${bert[@]}" \
     --tensor q_weight="$work/x.npy"
+refuse "queries beside what they are projected from" 'x3.npy: the problem has no tensor named q: a block projects' mha \
+    "${bert[@]}" --tensor q="$work/x3.npy"
 refuse "an output that the problem does not have" 'no output named weights' mha "${bert[@]}" --write weights="$work/w.npy"
 refuse "such an output after one that it has" 'no output named weights' mha "${bert[@]}" -o "$work/early.npy" \
     --write weights="$work/w.npy"

@@ -212,6 +212,9 @@ refuse_picture "a ragged problem" 'ragged' ragged=1,head_dim=4,batch=2
 refuse_picture "sizes that are none" "'x' is not a size" $small --sizes x=3
 refuse_picture "no keys" 'nothing to draw: heads x queries x keys is 1 x 2 x 0' seq_q=2,seq_kv=dynamic,head_dim=3
 refuse_picture "queries without keys" 'needs --tensor k=F.npy too' --tensor q=$minilm/q.npy
+make_npy "$work/x.npy" '<f4' False '(7, 24)' 672
+refuse_picture "the input of a block without its weights" 'what attune mha writes with --write weights=F.npy' \
+    embed_dim=24,num_heads=3 --tensor x="$work/x.npy"
 refuse_picture "a file that is not there" 'nonexistent.npy: cannot read' --tensor q=/nonexistent.npy --tensor k=$minilm/k.npy
 refuse_picture "a tensor that is not there" 'no tensor named frob' $small --tensor frob=$minilm/q.npy
 refuse_picture "an output as input" 'weights is an output of the problem' $small --tensor weights=$minilm/q.npy

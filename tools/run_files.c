@@ -66,9 +66,8 @@ typedef struct shape {
 } shape;
 
 static bool wrong_type(const run_file *file, const char *what, attune_dtype dtype) {
-    static const char *const names[ATTUNE_DTYPE_COUNT] = {"f32", "f32", "f16", "bf16", "f64", "bool", "i32"};
     tool_error("%s: dtype '%s' does not fit %s=%s, which needs '%s'", file->path,
-               npy_type_name(file->array.header.type), what, names[dtype], npy_type_name(files_type(dtype)));
+               npy_type_name(file->array.header.type), what, tool_dtype_name(dtype), npy_type_name(files_type(dtype)));
     return false;
 }
 
@@ -209,6 +208,13 @@ static void take_sizes(const run_files *files, const attune_problem *p, const sh
         set_if_open(&sizes->rotary_batch_stride, dim_of(files, "cos", 1) * dim_of(files, "cos", 0));
 }
 
+/* The file's shape would be taken for that of heads which come from x. */
+static bool has_queries(const run_files *files) {
+    const run_file *const q = files_find(files->inputs, files->num_inputs, "q");
+    if (q) tool_error("%s: the problem has no tensor named q: a block projects its queries from x", q->path);
+    return q != NULL;
+}
+
 bool files_complete(const run_files *files, const char *text, attune_problem *problem, call_sizes *sizes) {
     attune_problem said = ATTUNE_PROBLEM_INIT, p = ATTUNE_PROBLEM_INIT;
     shapes s;
@@ -218,6 +224,7 @@ bool files_complete(const run_files *files, const char *text, attune_problem *pr
         tool_library_error(NULL);
         return false;
     }
+    if (said.embed_dim && has_queries(files)) return false;
     const bool may_be_empty = said.seq_q == ATTUNE_DYNAMIC || said.seq_kv == ATTUNE_DYNAMIC || said.is_ragged;
     attune_problem types = said;
     problem_fill_defaults(&types);

@@ -134,6 +134,11 @@ attune_stage tool_parse_stage(struct argp_state *state, const char *text) {
     return ATTUNE_STAGE_IR;
 }
 
+const char *tool_dtype_name(attune_dtype dtype) {
+    static const char *const names[ATTUNE_DTYPE_COUNT] = {"f32", "f32", "f16", "bf16", "f64", "bool", "i32"};
+    return names[dtype];
+}
+
 const char *tool_engine_name(attune_engine engine) {
     return engine == ATTUNE_ENGINE_JIT ? "machine code" : "interpreter";
 }

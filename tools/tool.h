@@ -106,6 +106,7 @@ attune_stage tool_parse_stage(struct argp_state *state, const char *text);
 attune_weight_layout tool_parse_layout(struct argp_state *state, const char *text);
 
 const char *tool_engine_name(attune_engine engine);
+const char *tool_dtype_name(attune_dtype dtype);
 const char *tool_origin_name(attune_origin origin);
 
 /* The whole file, 64-byte aligned with a NUL after the last byte; NULL and `message` on failure. "-" is stdin. */

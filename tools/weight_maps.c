@@ -94,6 +94,15 @@ static bool prepare_problem(maps_request *r, attune_problem *p) {
     return false;
 }
 
+static void report_missing(const char *name) {
+    if (strcmp(name, "packed_weights") == 0)
+        tool_error("with numbers from files a block's weights are not random: draw, with --weights-file=F.npy, what "
+                   "attune mha writes with --write weights=F.npy");
+    else
+        tool_error("the problem needs --tensor %s=F.npy too: with some numbers from files the others are not random",
+                   name);
+}
+
 /* Inputs from files; random numbers for the others, unless a file has numbers of a model. */
 static bool load_inputs(const maps_request *r, tensors *t) {
     const run_files *const files = &r->files;
@@ -106,9 +115,7 @@ static bool load_inputs(const maps_request *r, tensors *t) {
         if (files_find(files->inputs, files->num_inputs, info->name))
             given.list[given.count++] = t->list[i];
         else if (has_data && info->is_input && !is_value(info->name)) {
-            tool_error(
-                "the problem needs --tensor %s=F.npy too: with some numbers from files the others are not random",
-                info->name);
+            report_missing(info->name);
             return false;
         }
     }

@@ -109,14 +109,13 @@ bool weights_file_sizes(const weights_file *file, attune_problem *p) {
 /* ---- Packing ---- */
 
 static bool check_dtypes(const weights_file *file, const tensors *t) {
-    static const char *const names[ATTUNE_DTYPE_COUNT] = {"f32", "f32", "f16", "bf16", "f64", "bool", "i32"};
     for (int id = 0; id < ATTUNE_NUM_WEIGHTS; id++) {
         const attune_weight *const w = &t->weights.tensor[id];
         if (!w->data || w->dtype == t->problem.w_dtype) continue;
         tool_error("%s: tensor '%s' is of %s, but the problem has w_dtype=%s: weights are kept as they are, so set "
                    "w_dtype=%s",
-                   file->source.path, tensor_name(file, id), names[w->dtype], names[t->problem.w_dtype],
-                   names[w->dtype]);
+                   file->source.path, tensor_name(file, id), tool_dtype_name(w->dtype),
+                   tool_dtype_name(t->problem.w_dtype), tool_dtype_name(w->dtype));
         return false;
     }
     return true;
