@@ -59,7 +59,7 @@ lib: $(BUILD)/libattune.a $(BUILD)/libattune.so
 codegen: $(BUILD)/libattune-codegen.so $(BUILD)/attune-codegen-worker
 draw: $(BUILD)/libattune-draw.so
 tool: $(BUILD)/attune
-tests: $(TESTS) codegen draw ## build the test programs
+tests: $(TESTS) codegen draw $(BUILD)/bench/attune_driver ## build the test programs
 
 # ---- Objects ----
 

@@ -3,6 +3,7 @@ import importlib.util
 import math
 import os
 import pathlib
+import select
 import signal
 import subprocess
 import sys
@@ -13,6 +14,7 @@ import numpy
 import inputs
 
 HERE = pathlib.Path(__file__).resolve().parent
+PATIENCE = 600  # seconds for one answer
 TRIES = 3  # samples of a method on trial
 CLOCKS = ["wall", "cpu"]
 PROBES = {"f32": "peak f32", "bf16": "peak bf16"}
@@ -44,10 +46,14 @@ class Driver:
     def complaint(self):
         self.log.seek(0)
         lines = self.log.read().decode(errors="replace").split("\n")
-        return next((line.strip() for line in reversed(lines) if line.strip()), "without a word")
+        return next((line.strip() for line in reversed(lines) if line.strip()), "no answer")
 
     def read(self):
-        return self.process.stdout.readline().strip()
+        """A line, or nothing after the end or too long a wait. Answers are single lines, so none waits in a buffer."""
+        ready, _, _ = select.select([self.process.stdout], [], [], PATIENCE)
+        if not ready:
+            self.process.kill()
+        return self.process.stdout.readline().strip() if ready else ""
 
     def pause(self):
         if self.process.poll() is None:
