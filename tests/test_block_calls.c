@@ -1,7 +1,6 @@
-/* What is promised of a block's bits: they depend neither on the threads, nor on how a sequence is cut into calls, nor
- * on what else is in the batch. And what goes wrong in a call. */
+/* What is promised of a block's bits: they depend neither on the threads, nor on what else is in the batch, nor on
+ * whether keys come out of a cache (test_block_decoding.c). And what goes wrong in a call. */
 #include "support/tensor_calls.h"
-#include "target/target.h"
 
 #include <math.h>
 #include <setjmp.h>
@@ -30,7 +29,7 @@ static void test_bits_do_not_depend_on_threads(void **state) {
     tensors_free(&first);
 }
 
-/* ---- The same sequence in other calls ---- */
+/* ---- The same tokens in other calls ---- */
 
 /* A blob of one problem made of the weights of another one. */
 static void *pack_again(const attune_problem *p, const tensors *from) {
@@ -54,69 +53,6 @@ static void run_call(attune_context *context, const attune_problem *p, const att
     if (attune_compile(context, p, NULL, &kernel)) fail_msg("%s", attune_last_message());
     if (attune_run(context, kernel, a)) fail_msg("%s", attune_last_message());
     attune_kernel_release(kernel);
-}
-
-/* A sequence given to `step` a few tokens at a time, with caches, has the bits of all of it at once. The step's
- * tensors are its own, but for those that are parts of the whole's. */
-static void check_decoding(attune_context *context, const char *common, int tokens, int at_a_time) {
-    enum { BATCH = 2, MOST = 64 };
-    char text[512], sizes[64], step_text[512];
-    snprintf(text, sizeof text, "batch=%d,%s,is_causal=1,reproducible=1,seq_q=%d", BATCH, common, tokens);
-    snprintf(step_text, sizeof step_text,
-             "batch=%d,%s,is_causal=1,causal_align=bottom_right,reproducible=1,kv_lens=1,"
-             "seq_q=dynamic,seq_new=dynamic,seq_kv=%d",
-             BATCH, common, MOST);
-    const bool rotates = strstr(common, "rotary_dim") != NULL;
-    snprintf(sizes, sizeof sizes, rotates ? "rotary_positions=%d" : "", MOST);
-    tensors whole, step;
-    tensors_open_call(&whole, text, sizes, INPUT_ORDINARY, 4);
-    tensors_run_chosen(context, &whole, NULL);
-    const int64_t columns = tensors_find(&whole, "x")->info.dims[2],
-                  out_dim = tensors_find(&whole, "out")->info.dims[2];
-    snprintf(sizes, sizeof sizes, "seq_q=%d,seq_new=%d%s", at_a_time, at_a_time, rotates ? ",rotary_positions=64" : "");
-    tensors_open_call(&step, step_text, sizes, INPUT_ORDINARY, 5);
-    float *out = calloc((size_t)(BATCH * tokens * out_dim), sizeof *out);
-    int32_t kv_lens[BATCH];
-    attune_arguments a;
-    tensors_arguments(&step, &a);
-    a.packed_weights = whole.arguments.packed_weights;
-    a.cos = whole.arguments.cos;
-    a.sin = whole.arguments.sin;
-    a.rotary_batch_stride = whole.arguments.rotary_batch_stride;
-    a.kv_lens = kv_lens;
-    for (int first = 0; first < tokens; first += at_a_time) {
-        a.seq_q = a.seq_new = first + at_a_time < tokens ? at_a_time : tokens - first;
-        for (int b = 0; b < BATCH; b++) kv_lens[b] = first + (int)a.seq_q;
-        a.x = tensors_floats(&whole, "x") + first * columns;
-        a.x_strides[0] = tokens * columns;
-        a.x_strides[1] = columns;
-        a.x_strides[2] = 1;
-        a.out = out + first * out_dim;
-        a.out_strides[0] = tokens * out_dim;
-        a.out_strides[1] = out_dim;
-        a.out_strides[2] = 1;
-        run_call(context, &step.problem, &a);
-    }
-    if (memcmp(out, tensors_floats(&whole, "out"), (size_t)(BATCH * tokens * out_dim) * sizeof *out))
-        fail_msg("%s, %d at a time: other bits than the whole", text, at_a_time);
-    free(out);
-    tensors_free(&step);
-    tensors_free(&whole);
-}
-
-static void test_decoding_gives_the_bits_of_the_whole(void **state) {
-    (void)state;
-    for (const at_target *target = at_targets(); target->name; target++) {
-        if (!at_target_runs_here(target)) continue;
-        attune_context *context = tensors_context(target->name, 2);
-        check_decoding(context, "embed_dim=40,num_heads=4", 23, 1);
-        check_decoding(context, "embed_dim=40,num_heads=4,num_kv_heads=2,out_dim=17,rotary_dim=8", 23, 1);
-        check_decoding(context, "embed_dim=40,num_heads=4,num_kv_heads=2,rotary_dim=6,rotary_interleaved=1", 30, 7);
-        check_decoding(context, "embed_dim=33,num_heads=3,window_left=6,logits_soft_cap=4", 30, 4);
-        check_decoding(context, "embed_dim=40,num_heads=4,k_dtype=f16,v_dtype=bf16,rotary_dim=4", 23, 3);
-        check_decoding(context, "embed_dim=24,num_heads=1,v_in_k=1,head_dim_v=9", 50, 50);
-        attune_context_destroy(context);
-    }
 }
 
 /* A ragged batch's entries have the bits that each has alone, and tokens that nobody owns are left as they were. */
@@ -290,7 +226,6 @@ static void test_workspace_too_small(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_bits_do_not_depend_on_threads),
-        cmocka_unit_test(test_decoding_gives_the_bits_of_the_whole),
         cmocka_unit_test(test_ragged_entries_are_independent),
         cmocka_unit_test(test_cross_attention_from_caches),
         cmocka_unit_test(test_nan_in_weights),
