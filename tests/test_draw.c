@@ -77,6 +77,9 @@ static void test_scale(void **state) {
     assert_true(s.low == 0 && s.high == 1);
     s = colour_scale_of(values, hidden, 1, false, false);
     assert_true(s.low == 0.25 && s.high > s.low);
+    const float huge[] = {-1e30f, -1e30f}; /* where 1 more is no more */
+    s = colour_scale_of(huge, hidden, 2, false, false);
+    assert_true(s.low == -1e30f && s.high > s.low && colour_position(&s, s.low) == 0);
 }
 
 /* ---- Places ---- */
