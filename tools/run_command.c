@@ -21,9 +21,7 @@ typedef struct run_report {
 
 static const struct argp_option options[] = {
     {"tensor", TOOL_KEY_TENSOR, "NAME=F.npy", 0,
-     "Any other input: attn_mask, kv_lens, block_table, cos ...; of a block x, x_kv ..., q_weight, q_bias, qkv_weight "
-     "...",
-     0},
+     "Any other input: attn_mask, kv_lens, block_table, cos ..., k and v that are caches", 0},
     {"sizes", TOOL_KEY_SIZES, "K=N,...", 0, "Run-time sizes that the files do not tell, such as seq_kv=512", 0},
     {"output", 'o', "F.npy", 0, "Write the result here; - is standard output", 0},
     {"lse", TOOL_KEY_LSE, "F.npy", 0, "Write the logarithms of the sums of exponentials here; - is standard output", 0},
