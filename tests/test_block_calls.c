@@ -225,10 +225,8 @@ static void test_workspace_too_small(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_bits_do_not_depend_on_threads),
-        cmocka_unit_test(test_ragged_entries_are_independent),
-        cmocka_unit_test(test_cross_attention_from_caches),
-        cmocka_unit_test(test_nan_in_weights),
+        cmocka_unit_test(test_bits_do_not_depend_on_threads), cmocka_unit_test(test_ragged_entries_are_independent),
+        cmocka_unit_test(test_cross_attention_from_caches),   cmocka_unit_test(test_nan_in_weights),
         cmocka_unit_test(test_workspace_too_small),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
