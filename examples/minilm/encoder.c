@@ -57,8 +57,10 @@ static const float *weight(size_t count, const char *format, ...) {
     vsnprintf(name, sizeof name, format, list);
     va_end(list);
     const safetensor *one = safetensors_find(&model, name);
-    if (!one || one->dtype != ATTUNE_F32 || one->bytes != count * sizeof(float) || one->offset % sizeof(float))
-        die(name);
+    if (!one || one->dtype != ATTUNE_F32 || one->bytes != count * sizeof(float) || one->offset % sizeof(float)) {
+        fprintf(stderr, "encoder: the model has no tensor '%s' of %zu floats\n", name, count);
+        exit(1);
+    }
     return (const float *)(const void *)(model.file + one->offset);
 }
 
@@ -212,9 +214,15 @@ static void print_line(const char *name, double us, const difference *d) {
     printf("%-10s %10s %14.1e %14.1e %14.3f\n", name, time, d->largest, d->rms, d->size);
 }
 
+static int layer_number(const char *text) {
+    if (text[0] < '0' || text[0] >= '0' + LAYERS || text[1]) die("LAYER must be from 0 to 5");
+    return text[0] - '0';
+}
+
 int main(int argc, char **argv) {
     char path[1024], message[ATTUNE_MESSAGE_BYTES];
     if (argc != 3 && argc != 5) die("usage: encoder WEIGHTS RECORDED [LAYER X.npy]");
+    const int written = argc == 5 ? layer_number(argv[3]) : LAYERS;
     snprintf(path, sizeof path, "%s/model.safetensors", argv[1]);
     if (!safetensors_open(path, &model, message)) die(message);
     npy_array tokens = read_array(argv[2], "tokens.npy", NPY_I4, 1, 0);
@@ -232,7 +240,7 @@ int main(int argc, char **argv) {
     printf("%-10s %10s %14s %14s %14s\n", "", "time", "max error", "RMS error", "RMS of values");
     for (int layer = 0; layer < LAYERS; layer++) {
         char name[24];
-        if (argc == 5 && atoi(argv[3]) == layer) write_rows(argv[4], x, rows);
+        if (layer == written) write_rows(argv[4], x, rows);
         attune_mha *block = make_block(context, &problem, layer);
         const double us = attend(context, &problem, block, x, attended);
         attune_mha_destroy(context, block);
