@@ -496,12 +496,16 @@ make_npy "$work/blob.npy" '<f4' False "($((bytes / 4)),)" "$bytes"
 refuse "numbers that are no packed weights" 'packed_weights' run_block --tensor packed_weights="$work/blob.npy"
 expect "check of a block" 0 '^7 passed, 0 failed$' "$attune" check embed_dim=20,num_heads=2,num_kv_heads=1,seq_q=7,is_causal=1 \
     --isa=x86-64 --threads=1
-# Lengths that leave room for the new keys, and an infinite score that hides a chunk of keys from a row.
+# Lengths that leave room for the new keys, a score of a hundred million, and an infinite one that hides a chunk of keys
+# from a row.
 for seed in 2 3 6; do
     expect "check of rotated keys at the end, data $seed" 0 '^1 passed, 0 failed$' "$attune" check \
         num_heads=1,seq_q=1,seq_kv=2,head_dim=2,causal_align=bottom_right,kv_lens=1,seq_new=2,rotary_dim=2 \
         --sizes=rotary_positions=9 --isa=x86-64 --threads=1 --inputs=ordinary --seed=$seed
 done
+expect "check of a weight of which rounding leaves nothing" 0 '^1 passed, 0 failed$' "$attune" check \
+    op=weights,num_heads=1,seq_q=1,seq_kv=1,head_dim=1,causal_offset=-264500713,alibi_slopes=1 \
+    --isa=x86-64 --threads=1 --inputs=ordinary --seed=4084703285
 expect "check of keys that an infinite score hides" 0 '^1 passed, 0 failed$' "$attune" check \
     batch=2,num_heads=1,seq_q=12,seq_kv=54,head_dim=4,head_dim_v=16,seq_new=35,attn_mask=qk,k_new_strides=595:1193:17:1 \
     --schedule=strategy=d_lanes,lanes=1,score_rows=1,score_vectors=2,score_unroll=2,value_rows=5,value_vectors=2,kv_tile=9,kv_chunk=18,value_unroll=1,q_vectors=1 \

@@ -201,6 +201,14 @@ typedef struct bounds {
     double score; /* the largest */
 } bounds;
 
+/* What a weight, exp(score - lse), may lose relatively beside `off`: where slopes at huge distances make that large,
+ * its error is not proportional. */
+static double weight_loss(const attune_problem *p, double off) {
+    enum { MOST_OFF = 500 }; /* nothing of a weight is left long before */
+    const bool is_weight = p->weights_mode == ATTUNE_WEIGHTS_SOFTMAX || p->weights_mode == ATTUNE_WEIGHTS_NONE;
+    return is_weight ? expm1(fmin(off, MOST_OFF)) : 0;
+}
+
 /* How much rounding can do: every score is off by some epsilons of the largest that can occur, and a weight by as much
  * relatively. The plain implementation shows how much of that this data really suffers. What is computed and goes
  * through a cache may be rounded to either side there. */
@@ -224,7 +232,7 @@ static bounds bounds_of(const tensors *t, const ref_result *wanted, double plain
     return (bounds){
         .out = {4 * plain_max + out + tiny, 2 * epsilon_of(p->dtype), false},
         .lse = {off, 4 * epsilon, false},
-        .weights = {off + tiny, 2 * epsilon_of(p->dtype), false},
+        .weights = {off + tiny, 2 * epsilon_of(p->dtype) + weight_loss(p, off), false},
         .keys = {cached_k > 0 ? rotated + appended + tiny_of(p->k_dtype) : 0, 2 * cached_k, false},
         .values = {cached_v > 0 ? epsilon * v_loss + tiny_of(p->v_dtype) : 0, 2 * cached_v, false},
         .score = score,
