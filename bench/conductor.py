@@ -1,4 +1,5 @@
 """Driver processes, and the rounds in which they have their turns."""
+import ctypes
 import importlib.util
 import math
 import os
@@ -14,10 +15,17 @@ import numpy
 import inputs
 
 HERE = pathlib.Path(__file__).resolve().parent
+PR_SET_PDEATHSIG = 1  # of linux/prctl.h
 PATIENCE = 600  # seconds for one answer
 TRIES = 3  # samples of a method on trial
 CLOCKS = ["wall", "cpu"]
 PROBES = {"f32": "peak f32", "bf16": "peak bf16"}
+
+
+def settle_in(cpus):
+    """In a new process: on these CPUs, and gone with its parent, as one that is stopped does not see its input end."""
+    os.sched_setaffinity(0, cpus)
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 class Driver:
@@ -34,7 +42,7 @@ class Driver:
             stderr=self.log,
             text=True,
             env=environment,
-            preexec_fn=lambda: os.sched_setaffinity(0, cpus),
+            preexec_fn=lambda: settle_in(cpus),
         )
         hello, _, rest = self.read().partition(" ")
         if hello != "hello":
