@@ -18,6 +18,7 @@ HERE = pathlib.Path(__file__).resolve().parent
 PR_SET_PDEATHSIG = 1  # of linux/prctl.h
 PATIENCE = 600  # seconds for one answer
 TRIES = 3  # samples of a method on trial
+HOPELESS = 2  # times as slow as another method, on the first call
 CLOCKS = ["wall", "cpu"]
 PROBES = {"f32": "peak f32", "bf16": "peak bf16"}
 
@@ -149,26 +150,34 @@ class Entry:
         return None
 
     def calibrate(self, sample_ns):
-        """So many calls that a sample lasts as long as it should, after a quarter of that."""
+        """So many calls that a sample lasts as long as it should, after a quarter of that. About what a call takes."""
         times = self.run(1, 1)
         if times and times[0] < sample_ns / 20:
             times = self.run(0, max(1, int(sample_ns / 20 / times[0])))
-        if times:
-            self.calls = max(1, math.ceil(sample_ns / times[0]))
-            self.warm = max(1, self.calls // 4)
-        return times is not None
+        if not times:
+            return None
+        self.calls = max(1, math.ceil(sample_ns / times[0]))
+        self.warm = max(1, self.calls // 4)
+        return times[self.clock]
+
+    def attempt(self, method, task, sample_ns):
+        """Finds out how fast a method is, roughly if it is far behind another."""
+        about = self.calibrate(sample_ns) if self.prepare(method, task) else None
+        if about is None:
+            return
+        best = min((ns for ns in self.tried.values() if not isinstance(ns, str)), default=math.inf)
+        tries = [(about, about)] if about > HOPELESS * best else [self.run(self.warm, self.calls) for _ in range(TRIES)]
+        if all(tries):
+            self.tried[method] = min(times[self.clock] for times in tries)
 
     def open(self, task, sample_ns):
         """Prepares the fastest method, found by trial where there are several. Whether there is one."""
-        for method in list(self.methods) if len(self.methods) > 1 else []:
-            if self.prepare(method, task) and self.calibrate(sample_ns):
-                tries = [self.run(self.warm, self.calls) for _ in range(TRIES)]
-                if all(tries):
-                    self.tried[method] = min(times[self.clock] for times in tries)
-        if self.tried:
+        if len(self.methods) > 1:
+            for method in list(self.methods):
+                self.attempt(method, task, sample_ns)
             self.methods.sort(key=lambda method: self.tried[method])
             del self.methods[1:]
-        return bool(self.methods) and self.prepare(self.methods[0], task) and self.calibrate(sample_ns)
+        return bool(self.methods) and self.prepare(self.methods[0], task) and self.calibrate(sample_ns) is not None
 
 
 class Probe:
