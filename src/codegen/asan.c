@@ -23,13 +23,13 @@ static const struct {
     void (*address)(void);
 } functions[] = {OF_FIXED_SIZE(ENTRY) OF_ANY_SIZE(ENTRY)};
 
-bool cg_asan_stub(const char *name, unsigned char stub[CG_ASAN_STUB_BYTES]) {
+bool cg_asan_thunk(const char *name, unsigned char thunk[CG_ASAN_THUNK_BYTES]) {
     /* jmp *[rip + 2]; ud2; the address. */
     static const unsigned char jump[] = {0xff, 0x25, 2, 0, 0, 0, 0x0f, 0x0b};
     for (size_t i = 0; i < sizeof functions / sizeof *functions; i++) {
         if (strcmp(functions[i].name, name) != 0) continue;
-        memcpy(stub, jump, sizeof jump);
-        memcpy(stub + sizeof jump, &functions[i].address, sizeof functions[i].address);
+        memcpy(thunk, jump, sizeof jump);
+        memcpy(thunk + sizeof jump, &functions[i].address, sizeof functions[i].address);
         return true;
     }
     return false;

@@ -7,20 +7,20 @@
 
 #include <stdbool.h>
 
-enum { CG_ASAN_STUB_BYTES = 16 };
+enum { CG_ASAN_THUNK_BYTES = 16 };
 
 #ifdef ATTUNE_JIT_ASAN
 enum { CG_ASAN = 1 };
 
 /* Writes code that jumps to this function of the sanitizer's runtime. false: the runtime has none of that name. */
-bool cg_asan_stub(const char *name, unsigned char stub[CG_ASAN_STUB_BYTES]);
+bool cg_asan_thunk(const char *name, unsigned char thunk[CG_ASAN_THUNK_BYTES]);
 
 #else
 enum { CG_ASAN = 0 };
 
-static inline bool cg_asan_stub(const char *name, unsigned char *stub) {
+static inline bool cg_asan_thunk(const char *name, unsigned char *thunk) {
     (void)name;
-    (void)stub;
+    (void)thunk;
     return false;
 }
 #endif

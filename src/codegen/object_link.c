@@ -18,7 +18,7 @@ typedef struct linker {
     Elf64_Shdr *sections;
     int64_t *place; /* where a section lies in the code, or NOT_PLACED */
     uint64_t code_bytes;
-    uint64_t stubs; /* where the code has room for a stub for each symbol, if there are any */
+    uint64_t thunks; /* where the code has room for a thunk for each symbol, if there are any */
     unsigned char *code;
 } linker;
 
@@ -116,8 +116,8 @@ static void reserve_stubs(linker *l) {
     uint64_t most = 0;
     for (uint32_t table = 0; table < l->elf.e_shnum; table++)
         if (num_symbols(l, table) > most) most = num_symbols(l, table);
-    l->stubs = (l->code_bytes + CG_ASAN_STUB_BYTES - 1) / CG_ASAN_STUB_BYTES * CG_ASAN_STUB_BYTES;
-    l->code_bytes = l->stubs + most * CG_ASAN_STUB_BYTES;
+    l->thunks = (l->code_bytes + CG_ASAN_THUNK_BYTES - 1) / CG_ASAN_THUNK_BYTES * CG_ASAN_THUNK_BYTES;
+    l->code_bytes = l->thunks + most * CG_ASAN_THUNK_BYTES;
 }
 
 /* Code first, then constants. */
@@ -145,9 +145,9 @@ static void copy_sections(linker *l) {
 
 /* Nothing outside may be called, but for the sanitizer's runtime in the build that has it. */
 static attune_status resolve_outside(linker *l, uint64_t index, const char *name, int64_t *place) {
-    const uint64_t stub = l->stubs + index * CG_ASAN_STUB_BYTES;
-    if (!CG_ASAN || !cg_asan_stub(name, l->code + stub)) return refuse_named(l, "undefined symbol", name);
-    *place = (int64_t)stub;
+    const uint64_t thunk = l->thunks + index * CG_ASAN_THUNK_BYTES;
+    if (!CG_ASAN || !cg_asan_thunk(name, l->code + thunk)) return refuse_named(l, "undefined symbol", name);
+    *place = (int64_t)thunk;
     return ATTUNE_OK;
 }
 
