@@ -1,10 +1,8 @@
 /* A good schedule without measuring. The figures behind the choices: docs/performance.md. */
 #include "mha/d_lanes.h"
 #include "mha/gemm.h"
+#include "mha/integers.h"
 #include "mha/q_lanes.h"
-
-static int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
-static int64_t min_of(int64_t a, int64_t b) { return a < b ? a : b; }
 
 /* What a size is taken to be: where only the run tells, its bound, or what is neither short nor long. */
 static int64_t expected(int64_t size, int64_t bound) {

@@ -1,10 +1,8 @@
 /* When d-lanes is the better strategy, and a good schedule for it without measuring. The figures behind the choices:
  * docs/performance.md. */
 #include "mha/d_lanes.h"
+#include "mha/integers.h"
 #include "mha/problem.h"
-
-static int64_t min_of(int64_t a, int64_t b) { return a < b ? a : b; }
-static int64_t max_of(int64_t a, int64_t b) { return a > b ? a : b; }
 
 /* The largest power of two that is at most x. */
 static int32_t power_below(int64_t x) {

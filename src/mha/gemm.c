@@ -10,6 +10,7 @@
  * Rows that fill no register tile are filled up with the last row, which is computed again and stored once. Where the
  * number of rows is a constant they get a register tile of their own instead if that saves enough. */
 #include "mha/gemm.h"
+#include "mha/integers.h"
 
 typedef struct gemm {
     mha_context *m;
@@ -24,8 +25,6 @@ typedef struct gemm {
     const ir_expr *group;
     const ir_expr *first, *count; /* its rows */
 } gemm;
-
-static int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
 static const ir_expr *idx(const gemm *c, int64_t value) { return ir_idx(c->b, value); }
 

@@ -19,7 +19,7 @@ enum { MHA_MAX_OUTER = 2 };
 
 typedef struct mha_gemm mha_gemm;
 struct mha_gemm {
-    const char *name; /* of the phase's matrices in dumps, "qkv" */
+    const char *name; /* of the phase's matrices in dumps, "x_kv" */
     int num_outer;    /* parallel loops around: products that are independent of each other */
     const char *outer_names[MHA_MAX_OUTER];
     const ir_expr *outer_counts[MHA_MAX_OUTER];
@@ -44,12 +44,10 @@ struct mha_gemm {
 /* Builds the phase. */
 void mha_gemm_phase(mha_context *c, mha_gemm *g);
 
-/* Fills in the gemm fields of a schedule whose lanes are chosen; and whether they are legal. All 0 without a block. */
+/* Fills in the gemm fields of a schedule whose lanes are chosen. All 0 without a block. */
 void mha_choose_gemm(const attune_problem *canonical, const at_target *target, attune_schedule *schedule);
 /* Rows of a block's products where these are so few that the schedule is for that many and no others: then a kernel is,
  * too. 0: many, or no block. */
 int64_t mha_few_rows(const attune_problem *canonical);
-attune_status mha_check_gemm(const attune_problem *canonical, const attune_schedule *schedule, const at_target *target,
-                             at_error *err);
 
 #endif

@@ -1,10 +1,8 @@
-/* Register tiles and tasks of a block's products: which are legal, and good ones without measuring. The figures behind
- * the choices: docs/performance.md. */
+/* Good register tiles and tasks of a block's products, without measuring. The figures behind the choices:
+ * docs/performance.md. */
 #include "mha/gemm.h"
+#include "mha/integers.h"
 #include "mha/pack.h"
-
-static int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
-static int64_t min_of(int64_t a, int64_t b) { return a < b ? a : b; }
 
 enum { USUAL_TOKENS = 512, MOST_ROWS = 1 << 20 };
 
@@ -17,7 +15,7 @@ static int64_t expected_rows(const attune_problem *p) {
     int64_t most = tokens(p->seq_q, p->max_seq_q);
     if (p->is_cross && !p->kv_projected) {
         const int64_t other = p->seq_new ? tokens(p->seq_new, 0) : tokens(p->seq_kv, p->max_seq_kv);
-        if (other > most) most = other;
+        most = max_of(most, other);
     }
     return min_of(MOST_ROWS, most * min_of(p->batch, MOST_ROWS));
 }
@@ -66,34 +64,4 @@ void mha_choose_gemm(const attune_problem *p, const at_target *target, attune_sc
     if (!p->embed_dim) return;
     choose_tile(p, target, s);
     s->gemm_block = choose_block(expected_rows(p), s->gemm_rows);
-}
-
-attune_status mha_check_gemm(const attune_problem *p, const attune_schedule *s, const at_target *target,
-                             at_error *err) {
-    enum { MAX_ACCUMULATORS = 64, MAX_BLOCK = 4096 };
-    (void)target;
-    const bool some = s->gemm_rows || s->gemm_vectors || s->gemm_block || s->gemm_depth;
-    const bool is_block = p->embed_dim > 0;
-    const struct {
-        bool kept;
-        const char *sentence;
-    } rules[] = {
-        {is_block || !some, "gemm_rows, gemm_vectors, gemm_block and gemm_depth must be 0 without embed_dim"},
-        {!is_block || (s->gemm_rows >= 1 && s->gemm_vectors >= 1 && s->gemm_block >= 1),
-         "gemm_rows, gemm_vectors and gemm_block must be at least 1 with embed_dim"},
-        {!is_block || s->gemm_depth >= 0, "gemm_depth must be at least 0"},
-        {!is_block || s->gemm_rows * (int64_t)s->gemm_vectors <= MAX_ACCUMULATORS,
-         "gemm_rows * gemm_vectors must be at most 64"},
-        {!is_block || (s->gemm_vectors && MHA_PANEL_TILE % (s->gemm_vectors * (int64_t)s->lanes) == 0),
-         "gemm_vectors * lanes must divide 64"},
-        {!is_block || (s->gemm_rows && s->gemm_block % s->gemm_rows == 0), "gemm_rows must divide gemm_block"},
-        {!is_block || s->gemm_block <= MAX_BLOCK, "gemm_block must be at most 4096"},
-    };
-    for (size_t i = 0; i < sizeof rules / sizeof *rules; i++)
-        if (!rules[i].kept)
-            return at_fail(err, ATTUNE_INVALID_SCHEDULE,
-                           "%s (embed_dim=%lld, lanes=%d, gemm_rows=%d, gemm_vectors=%d, gemm_block=%d, gemm_depth=%d)",
-                           rules[i].sentence, (long long)p->embed_dim, s->lanes, s->gemm_rows, s->gemm_vectors,
-                           s->gemm_block, s->gemm_depth);
-    return ATTUNE_OK;
 }

@@ -19,8 +19,8 @@ attune_status mha_problem_parse(const char *text, attune_problem *problem, at_er
 size_t mha_problem_print(const attune_problem *problem, char *text, size_t capacity);
 double mha_problem_flops(const attune_problem *canonical);
 
-/* The canonical key: what the kernel is specialised for, serialised byte by byte. batch, num_heads at equal group
- * size (but those of a block) and outer strides are not in it, nor is batch, unless a block has few rows
+/* The canonical key: what the kernel is specialised for, serialised byte by byte. Outer strides are not in it, nor are
+ * batch and, at equal group size, num_heads; but a block's num_heads is, and where it has few rows, their number
  * (mha_few_rows). Returns its length; the buffer must hold MHA_KEY_BYTES. */
 enum { MHA_KEY_BYTES = 640 };
 size_t mha_key(const attune_problem *canonical, uint8_t key[MHA_KEY_BYTES]);

@@ -1,4 +1,5 @@
 /* Where the weights of a block lie in their blob, and the header that says so. */
+#include "mha/integers.h"
 #include "mha/pack_internal.h"
 
 #include <string.h>
@@ -10,8 +11,7 @@ enum {
     ROW_COST = 8, /* of fetching a row of the left factor for a group, in columns of arithmetic */
 };
 
-static int64_t divide_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
-static int64_t whole_tiles(int64_t columns) { return divide_up(columns, MHA_PANEL_TILE) * MHA_PANEL_TILE; }
+static int64_t whole_tiles(int64_t columns) { return ceil_div(columns, MHA_PANEL_TILE) * MHA_PANEL_TILE; }
 
 /* What a row costs if its columns come in groups, in columns of arithmetic: padding is computed, too; every group
  * fetches the row of the left factor; and a group that is too wide leaves the cache before it is used again. */
@@ -26,7 +26,7 @@ static int64_t units_of_group(int64_t few, int64_t many, int64_t width) {
     int64_t best = 1, best_cost = INT64_MAX;
     for (int64_t units = 1; units <= few; units++) {
         if (units > 1 && units * width > MOST_COLUMNS) break;
-        const int64_t cost = (divide_up(few, units) + divide_up(many, units)) * group_cost(units * width);
+        const int64_t cost = (ceil_div(few, units) + ceil_div(many, units)) * group_cost(units * width);
         if (cost > best_cost) continue;
         best = units;
         best_cost = cost;
@@ -36,7 +36,7 @@ static int64_t units_of_group(int64_t few, int64_t many, int64_t width) {
 
 static void place(mha_pack_section *s, int64_t *end) {
     s->exists = true;
-    s->num_groups = divide_up(s->columns, s->group_columns);
+    s->num_groups = ceil_div(s->columns, s->group_columns);
     s->panels = whole_tiles(s->group_columns) / MHA_PANEL;
     s->offset = *end;
     *end += s->num_groups * s->panels * (s->depth + 1) * MHA_PANEL;
@@ -52,7 +52,7 @@ static void place_heads(mha_pack_section *s, const attune_problem *p, int64_t de
 }
 
 static void place_output(mha_pack_section *s, const attune_problem *p, int64_t *end) {
-    const int64_t tiles = divide_up(p->out_dim, MHA_PANEL_TILE);
+    const int64_t tiles = ceil_div(p->out_dim, MHA_PANEL_TILE);
     s->depth = p->num_heads * p->head_dim_v;
     s->columns = p->out_dim;
     s->group_columns = units_of_group(tiles, tiles, MHA_PANEL_TILE) * MHA_PANEL_TILE;

@@ -1,4 +1,5 @@
 /* How much work a problem is. */
+#include "mha/integers.h"
 #include "mha/signature.h"
 
 #include <math.h>
@@ -8,9 +9,6 @@ typedef struct pairs {
     const attune_problem *p;
     int64_t queries, keys, offset; /* query i stands at i + offset */
 } pairs;
-
-static int64_t min_of(int64_t a, int64_t b) { return a < b ? a : b; }
-static int64_t max_of(int64_t a, int64_t b) { return a > b ? a : b; }
 
 /* Keys that a query at position `at` sees. */
 static int64_t keys_seen(const pairs *n, int64_t at) {

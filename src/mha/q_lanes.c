@@ -1,6 +1,6 @@
 #include "mha/q_lanes.h"
 
-static int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
+#include "mha/integers.h"
 
 const ir_expr *ql_ceil_div(const q_lanes *c, const ir_expr *x, int64_t y) {
     return ir_div(c->b, ir_add(c->b, x, ql_i(c, y - 1)), ql_i(c, y));

@@ -1,4 +1,4 @@
-/* Rows of tensors, column by column: what append.c, rotary.c, weights_scores.c and q_lanes_rows.c share. */
+/* Rows of tensors, column by column: what the builders that move them share. */
 #ifndef ATTUNE_MHA_ROWS_H
 #define ATTUNE_MHA_ROWS_H
 

@@ -1,5 +1,6 @@
 /* Schedules: their text form and which are legal. */
-#include "mha/gemm.h"
+#include "mha/mha.h"
+#include "mha/pack.h"
 #include "mha/text.h"
 
 #include <string.h>
@@ -81,6 +82,10 @@ attune_status mha_schedule_parse(const char *text, attune_schedule *schedule, at
     return status;
 }
 
+static bool has_gemm(const attune_schedule *s) {
+    return s->gemm_rows || s->gemm_vectors || s->gemm_block || s->gemm_depth;
+}
+
 size_t mha_schedule_print(const attune_schedule *schedule, char *text, size_t capacity) {
     mha_writer w = {text, capacity, 0};
     if (capacity) *text = '\0';
@@ -90,8 +95,7 @@ size_t mha_schedule_print(const attune_schedule *schedule, char *text, size_t ca
         mha_write(&w, "%s", strategy_names[schedule->strategy]);
     }
     attune_schedule copy = *schedule;
-    const bool has_gemm = copy.gemm_rows || copy.gemm_vectors || copy.gemm_block || copy.gemm_depth;
-    for (int i = 0; i < (has_gemm ? NUM_FIELDS : NUM_FIELDS - NUM_GEMM_FIELDS); i++) {
+    for (int i = 0; i < (has_gemm(schedule) ? NUM_FIELDS : NUM_FIELDS - NUM_GEMM_FIELDS); i++) {
         mha_write_key(&w, fields[i].name);
         mha_write(&w, "%d", *number_at(&copy, i));
     }
@@ -101,7 +105,14 @@ size_t mha_schedule_print(const attune_schedule *schedule, char *text, size_t ca
 /* ---- legality ---- */
 
 /* Bounds that keep code and scratch small: a register tile of more accumulators than this only spills. */
-enum { MAX_ACCUMULATORS = 64, MAX_D_ACCUMULATORS = 32, MAX_UNROLL = 16, MAX_Q_VECTORS = 64, MAX_KV_TILE = 4096 };
+enum {
+    MAX_ACCUMULATORS = 64,
+    MAX_D_ACCUMULATORS = 32,
+    MAX_UNROLL = 16,
+    MAX_Q_VECTORS = 64,
+    MAX_KV_TILE = 4096,
+    MAX_GEMM_BLOCK = 4096
+};
 
 typedef struct rule {
     bool kept;
@@ -134,6 +145,22 @@ static attune_status check_lanes(const attune_problem *p, const attune_schedule 
     const rule rules[] = {
         {s->lanes <= max_lanes(p, target) && !(s->lanes & (s->lanes - 1)),
          "lanes must be a power of two that fits the ISA's vectors"},
+    };
+    return CHECK(rules);
+}
+
+static attune_status check_gemm(const attune_problem *p, const attune_schedule *s, const at_target *target,
+                                at_error *err) {
+    const bool is_block = p->op == ATTUNE_MHA;
+    const rule rules[] = {
+        {is_block || !has_gemm(s), "gemm_rows, gemm_vectors, gemm_block and gemm_depth must be 0 without embed_dim"},
+        {!is_block || (s->gemm_rows && s->gemm_vectors && s->gemm_block),
+         "gemm_rows, gemm_vectors and gemm_block must be at least 1 with embed_dim"},
+        {s->gemm_rows * (int64_t)s->gemm_vectors <= MAX_ACCUMULATORS, "gemm_rows * gemm_vectors must be at most 64"},
+        {!is_block || (s->gemm_vectors && MHA_PANEL_TILE % (s->gemm_vectors * (int64_t)s->lanes) == 0),
+         "gemm_vectors * lanes must divide 64"},
+        {!is_block || (s->gemm_rows && s->gemm_block % s->gemm_rows == 0), "gemm_rows must divide gemm_block"},
+        {s->gemm_block <= MAX_GEMM_BLOCK, "gemm_block must be at most 4096"},
     };
     return CHECK(rules);
 }
@@ -201,7 +228,7 @@ attune_status mha_schedule_check(const attune_problem *p, const attune_schedule 
             return at_fail(err, ATTUNE_INVALID_SCHEDULE, "%s is %d; it must be at least %d", fields[i].name,
                            *number_at(&copy, i), fields[i].least);
     attune_status status = check_lanes(p, s, target, err);
-    if (!status) status = mha_check_gemm(p, s, target, err);
+    if (!status) status = check_gemm(p, s, target, err);
     if (status) return status;
     if (is_attention(p) && p->reproducible && check_reproducible(p, s, err)) return ATTUNE_INVALID_SCHEDULE;
     if (s->strategy == ATTUNE_D_LANES) return check_d_lanes(p, s, target, err);
