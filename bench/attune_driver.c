@@ -36,8 +36,9 @@ static bool say(const driver_problem *p, attune_problem *problem, char text[DRIV
     if (p->kind == DRIVER_ATTENTION)
         snprintf(words, sizeof words,
                  "dtype=%s,batch=%" PRId64 ",num_heads=%" PRId64 ",num_kv_heads=%" PRId64 ",seq_q=%" PRId64
-                 ",seq_kv=%" PRId64 ",head_dim=%" PRId64 ",is_causal=%d,causal_align=bottom_right",
-                 dtype, p->batch, p->heads, p->kv_heads, p->rows, p->keys, p->dim, p->is_causal);
+                 ",seq_kv=%" PRId64 ",head_dim=%" PRId64 ",is_causal=%d,causal_align=%s",
+                 dtype, p->batch, p->heads, p->kv_heads, p->rows, p->keys, p->dim, p->is_causal,
+                 p->is_causal && p->rows != p->keys ? "bottom_right" : "top_left");
     else if (p->kind == DRIVER_BLOCK)
         snprintf(words, sizeof words,
                  "dtype=%s,batch=%" PRId64 ",embed_dim=%" PRId64 ",num_heads=%" PRId64 ",seq_q=%" PRId64

@@ -111,6 +111,22 @@ def case_preparations_that_differ_widen_the_interval():
     expect(wide_high - wide_low > 5 * (high - low), "two preparations 6 % apart are no certain figure")
 
 
+def case_peers_tell_a_slow_day_from_a_slow_program():
+    def day(slowness, own=1.0):
+        rng = random.Random(int(1000 * slowness * own))
+        weather = [slowness * (1 + rng.uniform(0, 0.05)) for _ in range(10)]
+        ours, theirs = ([ns * own_factor * w for w in weather] for ns, own_factor in ((1e6, own), (2e6, 1)))
+        return run_of(entry("attune", ours), entry("torch", theirs))
+
+    what = ("bert_s128", "f32", 1, "attune by peers")
+    for new, wanted in ((day(1.3), "the same"), (day(1.3, 1.1), "slower"), (day(1.3, 0.9), "faster")):
+        olds, news = compare.collect_by_peers(day(1.0), new, "wall")
+        expect_equal(compare.verdict(*compare.interval(olds[what], news[what])), wanted)
+    other = day(1.0)
+    other["versions"]["torch"] = "another"
+    expect_equal(compare.collect_by_peers(day(1.0), other, "wall"), ({}, {}))
+
+
 def case_comparison_names_what_only_one_run_has():
     old = run_of(entry("attune", noisy(1e6)), entry("torch", noisy(2e6)))
     new = run_of(entry("attune", noisy(1e6)))

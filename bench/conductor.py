@@ -18,6 +18,7 @@ HERE = pathlib.Path(__file__).resolve().parent
 PR_SET_PDEATHSIG = 1  # of linux/prctl.h
 PATIENCE = 600  # seconds for one answer
 TRIES = 3  # samples of a method on trial
+LONG = 1e8  # ns of a call that needs no warming, and no trials beyond one
 HOPELESS = 2  # times as slow as another method, on the first call
 CLOCKS = ["wall", "cpu"]
 PROBES = {"f32": "peak f32", "bf16": "peak bf16"}
@@ -157,16 +158,17 @@ class Entry:
         if not times:
             return None
         self.calls = max(1, math.ceil(sample_ns / times[0]))
-        self.warm = max(1, self.calls // 4)
+        self.warm = max(int(times[0] < LONG), self.calls // 4)
         return times[self.clock]
 
     def attempt(self, method, task, sample_ns):
-        """Finds out how fast a method is, roughly if it is far behind another."""
+        """Finds out how fast a method is; one call tells if it is long, or far behind another method."""
         about = self.calibrate(sample_ns) if self.prepare(method, task) else None
         if about is None:
             return
         best = min((ns for ns in self.tried.values() if not isinstance(ns, str)), default=math.inf)
-        tries = [(about, about)] if about > HOPELESS * best else [self.run(self.warm, self.calls) for _ in range(TRIES)]
+        is_enough = about > min(HOPELESS * best, LONG)
+        tries = [(about, about)] if is_enough else [self.run(self.warm, self.calls) for _ in range(TRIES)]
         if all(tries):
             self.tried[method] = min(times[self.clock] for times in tries)
 
