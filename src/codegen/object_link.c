@@ -112,7 +112,7 @@ static attune_status place_section(linker *l, size_t number) {
     return ATTUNE_OK;
 }
 
-static void reserve_stubs(linker *l) {
+static void reserve_thunks(linker *l) {
     uint64_t most = 0;
     for (uint32_t table = 0; table < l->elf.e_shnum; table++)
         if (num_symbols(l, table) > most) most = num_symbols(l, table);
@@ -131,7 +131,7 @@ static attune_status place_sections(linker *l) {
             if (status) return status;
         }
     if (!l->code_bytes) return refuse(l, "the object holds no code");
-    if (CG_ASAN) reserve_stubs(l);
+    if (CG_ASAN) reserve_thunks(l);
     return ATTUNE_OK;
 }
 
