@@ -34,7 +34,7 @@ def parse_arguments():
     parser.add_argument("--rounds", type=int, help="samples of one preparation (5, full 8)")
     parser.add_argument("--repeats", type=int, help="how often all is prepared anew (3, full 4)")
     parser.add_argument("--sample-ms", type=float, default=20, help="least length of one sample")
-    parser.add_argument("--clock", choices=["wall", "cpu"], default="wall", help="cpu: processor time, for busy machines")
+    parser.add_argument("--clock", choices=conductor.CLOCKS, default="wall", help="cpu: processor time, on busy machines")
     parser.add_argument("--compare", type=pathlib.Path, metavar="OLD.json", help="say what got faster or slower since")
     parser.add_argument("--results", type=pathlib.Path, metavar="NEW.json", help="measure nothing: show these")
     options = parser.parse_args()

@@ -233,8 +233,8 @@ def case_driver_computes_what_it_is_asked():
         write_floats(folder / "k", [1.0] * 6)
         write_floats(folder / "v", [1.0, 10.0, 2.0, 20.0, 6.0, 60.0])
         for dtype in ("f32", "bf16"):
-            words = f"prepare kind=attention method=attune heads=1 kv_heads=1 rows=3 keys=3 dim=2 causal=1 dtype={dtype}"
-            answers = talk([f"{words} data={folder}", f"write {folder}/out", "run 2 3", "drop", "run 1 1"])
+            words = "kind=attention method=attune heads=1 kv_heads=1 rows=3 keys=3 dim=2 causal=1"
+            answers = talk([f"prepare {words} dtype={dtype} data={folder}", f"write {folder}/out", "run 2 3", "drop", "run 1 1"])
             expect_equal([answer.split(" ")[0] for answer in answers], ["ok", "ok", "ok", "ok", "no"])
             expect(all(float(word) > 0 for word in answers[2].split()[1:]), answers[2])
             got = struct.unpack("6f", (folder / "out").read_bytes())
@@ -309,8 +309,8 @@ def case_right_results_are_timed():
 
 
 def case_wrong_results_are_not():
-    for output in (struct.pack("4f", 1, 2, 3, 4.1), struct.pack("4f", 1, 2, 3, float("nan")), struct.pack("3f", 1, 2, 3)):
-        is_open, made = fake_entry(output)
+    for values in ((1, 2, 3, 4.1), (1, 2, 3, float("nan")), (1, 2, 3)):
+        is_open, made = fake_entry(struct.pack(f"{len(values)}f", *values))
         expect(not is_open and made.refusal().startswith("wrong"), f"{made.tried}")
 
 

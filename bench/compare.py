@@ -2,17 +2,16 @@
 
 What is compared is the cost of a call, its time multiplied by the peak probed around it: so a machine that runs slower
 today slows both. (Where the memory is the bound, the bandwidth takes the peak's place.) The peak does not see all that
-neighbours do, caches and memory least of all; where both runs have peers in common (by version and method), attune has a
-second line, in which its cost is its time by the geometric mean of theirs in the same round. What slows all alike drops
-out of that; it is the line to go by.
+neighbours do, caches and memory least of all; where both runs have peers in common (by version and method), attune has
+a second line, in which its cost is its time by the geometric mean of theirs in the same round. What slows all alike
+drops out of that; it is the line to go by.
 
 Two runs have no samples in pairs. The ratio of their median costs gets an interval by a bootstrap of two levels:
 preparations are drawn with replacement, and of each its rounds, because samples of one preparation have their pages in
 common and are more alike than those of two. Of few preparations such draws vary too little, by m / (m - 1) in their
 variance; the logarithms of the draws are spread accordingly. From 4,000 draws the interval takes the middle 99 %: a run
-has some fifty entries, of which 95 % would call two or three changed that are not. Of two
-runs of the same program, on a machine with other work, medians differed by up to 6 %, and none of 20 lines was called
-faster or slower.
+has some fifty entries, of which 95 % would call two or three changed that are not. Of two runs of the same program, on
+a machine with other work, medians differed by up to 6 %, and none of 20 lines was called faster or slower.
 """
 import math
 import random
@@ -117,7 +116,8 @@ def text(old, new, clock):
     for what in sorted((what for what in news if what in olds), key=lambda what: (places[what[:3]], what[3])):
         ratio, low, high = interval(olds[what], news[what])
         name, dtype, threads, peer = what
-        rows.append([name, f"{dtype} {threads}t", peer, f"{ratio:.3f}", f"{low:.3f}–{high:.3f}", verdict(ratio, low, high)])
+        figures = [f"{ratio:.3f}", f"{low:.3f}–{high:.3f}", verdict(ratio, low, high)]
+        rows.append([name, f"{dtype} {threads}t", peer, *figures])
     lines = [f"# Since {old['date']}: speed by then's, {100 * CONFIDENCE:g} % intervals\n"]
     if not rows:
         return lines[0] + "\nThe two runs have no shape in common.\n"

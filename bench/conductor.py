@@ -139,7 +139,8 @@ class Entry:
         self.errors = inputs.errors(got, expected)
         limits = inputs.LIMITS[task.dtype]
         if not (self.errors[0] <= limits[0] and self.errors[1] <= limits[1]):  # so is NaN
-            return self.drop(f"wrong: error {self.errors[0]:.1e} RMS, {self.errors[1]:.1e} at most, of the result's RMS")
+            rms, most = self.errors
+            return self.drop(f"wrong: error {rms:.1e} RMS, {most:.1e} at most, of the result's RMS")
         return True
 
     def run(self, warm, calls):

@@ -138,9 +138,8 @@ def block(m, p):
     m.input("x", p.read("x", p.batch, p.rows, p.embed))
     if p.method == "contrib-attention":
         weight, bias = read_projection(m, p, "qkv", 3 * p.embed)
-        m.node(
-            "Attention", ["x", weight, bias], ["heads"], CONTRIB, num_heads=p.heads, scale=p.scale, unidirectional=p.causal
-        )
+        inputs = ["x", weight, bias]
+        m.node("Attention", inputs, ["heads"], CONTRIB, num_heads=p.heads, scale=p.scale, unidirectional=p.causal)
     else:
         weights = numpy.split(p.read("qkv_weight", 3 * p.embed, p.embed), 3)
         bias = m.constant("qkv_bias", p.read("qkv_bias", 3 * p.embed))

@@ -128,7 +128,8 @@ def line(found, clock):
 def table(headers, rows):
     """Markdown, padded so that it reads well as it is."""
     widths = [max(len(row[i]) for row in [headers, *rows]) for i in range(len(headers))]
-    lines = ["| " + " | ".join(cell.ljust(width) for cell, width in zip(row, widths)) + " |" for row in [headers, *rows]]
+    padded = [[cell.ljust(width) for cell, width in zip(row, widths)] for row in [headers, *rows]]
+    lines = ["| " + " | ".join(row) + " |" for row in padded]
     lines.insert(1, "|" + "|".join("-" * (width + 2) for width in widths) + "|")
     return "\n".join(lines) + "\n"
 
@@ -192,8 +193,8 @@ def refusals(run):
 def markdown(run, clock):
     machine, settings = run["machine"], run["settings"]
     text = f"# attune beside its peers, {run['date']}\n\n"
-    text += f"{machine['cpu']}, {machine['cpus']} CPUs, load {machine['load']:.1f} before and {machine['load_after']:.1f}"
-    text += f" after; {settings['repeats']} preparations of {settings['rounds']} rounds each, samples of at least "
+    text += f"{machine['cpu']}, {machine['cpus']} CPUs, load {machine['load']:.1f} before and "
+    text += f"{machine['load_after']:.1f} after; {settings['repeats']} preparations of {settings['rounds']} rounds each, samples of at least "
     text += f"{settings['sample_ms']:g} ms, {'time on the clock' if clock == 'wall' else 'processor time'}.\n"
     text += f"{'; '.join(run['versions'].values())}.\n"
     headers = ["shape", "by", "median", "min", "peak", "of peak", "of roofline", "attune is faster by", "error"]

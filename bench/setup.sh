@@ -2,10 +2,10 @@
 # Installs what is missing of the peers into a virtual environment under $BUILD/bench, and builds their drivers.
 # What cannot be had is left out, with a word; only NumPy is needed. DEPS=no installs nothing.
 #
-#   PEERS       which ("torch onnxruntime openblas"); each alone is fine, and so is none. There is onednn too, for 2 GB: it comes
-#               with the runtimes of SYCL and OpenCL, which it needs to find the CPU
-#   TORCH       what pip installs for PyTorch (torch==2.13.0). Without an index of builds for the CPU alone (PIP_INDEX_URL,
-#               PIP_EXTRA_INDEX_URL) that may be the build with CUDA: some gigabytes, the same speed here
+#   PEERS       which ("torch onnxruntime openblas"); each alone is fine, and so is none. There is onednn too, for 2 GB:
+#               it comes with the runtimes of SYCL and OpenCL, which it needs to find the CPU
+#   TORCH       what pip installs for PyTorch (torch==2.13.0). Without an index of builds for the CPU alone
+#               (PIP_INDEX_URL, PIP_EXTRA_INDEX_URL) that may be the build with CUDA: some gigabytes, the same speed here
 #   OPENBLAS    prefix of an installed OpenBLAS; else that of the environment, else pkg-config's
 #   ONEDNN      prefix of an installed oneDNN, version 3 or later; Debian's is too old
 #   GGML        prefix of an installed ggml
@@ -38,7 +38,7 @@ flags="-O3 -march=native -mprefer-vector-width=512 -ffast-math -fopenmp -Wall -W
 build() {
     local name=$1 source=$2 compiler=$3 program=$out/$1_driver
     shift 3
-    if [ "$program" -nt "$source" ] && [ "$program" -nt bench/driver.c ] && [ "$program" -nt bench/driver.h ]; then return; fi
+    [ ! "$program" -nt "$source" ] || [ ! "$program" -nt bench/driver.c ] || [ ! "$program" -nt bench/driver.h ] || return 0
     $cc -std=gnu11 -O2 -c bench/driver.c -o "$out/driver_$name.o" &&
         $compiler $flags "$source" "$out/driver_$name.o" "$@" -o "$program.tmp" && mv "$program.tmp" "$program" ||
         say "no $name: its driver cannot be built"
@@ -64,8 +64,8 @@ build_openblas() {
 build_onednn() {
     local prefix=$1 opencl=()
     [ ! -e "$prefix/lib/libintelocl.so" ] || opencl+=("-DOPENCL_DRIVER=\"$prefix/lib/libintelocl.so\"")
-    build onednn bench/onednn_driver.cpp "$cxx" -std=c++17 "-I$prefix/include" ${opencl[@]+"${opencl[@]}"} "-L$prefix/lib" -ldnnl \
-        -Wl,--disable-new-dtags "-Wl,-rpath,$prefix/lib"
+    build onednn bench/onednn_driver.cpp "$cxx" -std=c++17 "-I$prefix/include" ${opencl[@]+"${opencl[@]}"} \
+        "-L$prefix/lib" -ldnnl -Wl,--disable-new-dtags "-Wl,-rpath,$prefix/lib"
 }
 
 install_onednn() {
