@@ -43,7 +43,7 @@ typedef struct mha_pack_layout {
 } mha_pack_layout;
 
 /* Layout for a canonical problem with embed_dim. q, k and v have as many heads in a group as num_kv_heads and head_dim
- * (v: head_dim_v) suggest: the same number for q and k. */
+ * (v: head_dim_v) suggest: the same number, unless one of them would be padded much. */
 void mha_pack_layout_of(const attune_problem *canonical, mha_pack_layout *layout);
 
 /* The header holds this identity of layout and dtype (XXH3-128 of the sections' numbers); blobs of problems that can

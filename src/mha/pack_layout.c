@@ -20,18 +20,29 @@ static int64_t group_cost(int64_t columns) {
     return padded + ROW_COST + (wide > 0 ? wide / 8 : 0);
 }
 
+static int64_t matrix_cost(int64_t units, int64_t units_of_group, int64_t width) {
+    return ceil_div(units, units_of_group) * group_cost(units_of_group * width);
+}
+
 /* How many units of `width` columns make a group, where one matrix has `few` units and the other `many`; never more
  * than either has. */
 static int64_t units_of_group(int64_t few, int64_t many, int64_t width) {
     int64_t best = 1, best_cost = INT64_MAX;
     for (int64_t units = 1; units <= few; units++) {
         if (units > 1 && units * width > MOST_COLUMNS) break;
-        const int64_t cost = (ceil_div(few, units) + ceil_div(many, units)) * group_cost(units * width);
+        const int64_t cost = matrix_cost(few, units, width) + matrix_cost(many, units, width);
         if (cost > best_cost) continue;
         best = units;
         best_cost = cost;
     }
     return best;
+}
+
+/* Groups of as many heads in q as in k and v make them one product, which is worth a little: unless the few KV heads
+ * leave this matrix more padding than that. */
+static int64_t heads_of_group(const attune_problem *p, int64_t heads, int64_t dim) {
+    const int64_t common = units_of_group(p->num_kv_heads, p->num_heads, dim), own = units_of_group(heads, heads, dim);
+    return 10 * matrix_cost(heads, common, dim) > 11 * matrix_cost(heads, own, dim) ? own : common;
 }
 
 static void place(mha_pack_section *s, int64_t *end) {
@@ -46,7 +57,7 @@ static void place_heads(mha_pack_section *s, const attune_problem *p, int64_t de
                         int64_t *end) {
     s->depth = depth;
     s->columns = heads * dim;
-    s->heads = units_of_group(p->num_kv_heads, p->num_heads, dim);
+    s->heads = heads_of_group(p, heads, dim);
     s->group_columns = s->heads * dim;
     place(s, end);
 }
