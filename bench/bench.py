@@ -113,11 +113,11 @@ class Session:
 
 def measure_all(options, say):
     cpus = sorted(os.sched_getaffinity(0))
-    chosen, results, versions = choose_shapes(options), [], {}
+    chosen, counts, results, versions = choose_shapes(options), choose_threads(options, cpus), [], {}
     facts = machine_facts()
     if facts["load"] > 0.5:
         say(f"The load is {facts['load']:.1f} before anything is measured: shares and ratios of medians will be off.")
-    for threads in choose_threads(options, cpus):
+    for threads in counts:
         session = Session(options, threads, cpus)
         versions |= session.versions()
         os.sched_setaffinity(0, session.cpus)
@@ -145,8 +145,11 @@ def measure_all(options, say):
 
 
 def load(path):
-    run = json.loads(path.read_text())
-    if run.get("schema") != SCHEMA:
+    try:
+        run = json.loads(path.read_text())
+    except ValueError:
+        run = None
+    if not isinstance(run, dict) or run.get("schema") != SCHEMA:
         raise ValueError(f"{path} is no run of this bench, or of another version of it")
     return run
 
@@ -169,6 +172,7 @@ def save(run, folder, clock):
 def main():
     options = parse_arguments()
     try:
+        old = load(options.compare) if options.compare else None
         if options.results:
             run = load(options.results)
         else:
@@ -177,8 +181,8 @@ def main():
         print("\n" + report.markdown(run, options.clock))
         if options.output or not options.results:
             save(run, options.output or options.build / "bench" / "results", options.clock)
-        if options.compare:
-            print(compare.text(load(options.compare), run, options.clock))
+        if old:
+            print(compare.text(old, run, options.clock))
     except (OSError, ValueError, RuntimeError) as error:
         print(f"bench: {error}", file=sys.stderr)
         return 1

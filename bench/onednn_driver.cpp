@@ -318,6 +318,7 @@ bool prepare(const driver_problem *p, char text[DRIVER_TEXT]) {
     return guarded(text, [&] {
         now = std::make_unique<state>();
         now->problem = *p;
+        now->problem.is_causal = p->is_causal && p->rows > 1; /* a lone row is the last, which sees all */
         now->out = space(driver_out_count(p), width());
         if (p->kind == DRIVER_ATTENTION) open_attention();
         if (p->kind == DRIVER_BLOCK) open_block();

@@ -94,6 +94,8 @@ def contrib_attention(m, p):
 
 
 def standard_attention(m, p):
+    if p.causal and p.rows != p.keys:
+        raise Cannot("Attention is causal from the first key on")
     inputs = [m.input(name, array) for name, array in zip("qkv", p.read_heads())]
     m.node("Attention", inputs, ["out"], scale=p.scale, is_causal=p.causal)
     m.outputs["out"] = (p.batch, p.heads, p.rows, p.dim)

@@ -20,11 +20,13 @@ def tensor(array, p):
 def attention(p):
     q, k, v = (tensor(array, p) for array in p.read_heads())
     grouped = p.heads != p.kv_heads
-    causal = bool(p.causal)
+    causal, mask = bool(p.causal), None
+    if causal and p.rows != p.keys:  # is_causal means from the first key on; here the last row sees all
+        causal, mask = False, torch.ones(p.rows, p.keys, dtype=torch.bool).tril(p.keys - p.rows)
     if p.method == "sdpa-bshd":  # as projections leave them: tokens of one head are not neighbours
         q, k, v = (t.transpose(1, 2).contiguous().transpose(1, 2) for t in (q, k, v))
     if p.method == "sdpa-grouped":  # the heads of a group as rows of one: K and V are read once
-        if not grouped or p.rows != 1 or causal:
+        if not grouped or p.rows != 1:
             raise Cannot("for one row of each of several heads only")
         q, grouped = q.reshape(p.batch, p.kv_heads, p.heads // p.kv_heads, p.dim), False
     result = [None]
@@ -32,7 +34,7 @@ def attention(p):
         return one_row(p, q, k, v)
 
     def call():
-        result[0] = scaled_dot_product_attention(q, k, v, is_causal=causal, scale=p.scale, enable_gqa=grouped)
+        result[0] = scaled_dot_product_attention(q, k, v, mask, is_causal=causal, scale=p.scale, enable_gqa=grouped)
 
     return call, lambda: result[0].reshape(p.batch, p.heads, p.rows, p.dim).float().numpy()
 
