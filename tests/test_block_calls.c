@@ -113,7 +113,7 @@ static void test_cross_attention_from_caches(void **state) {
     const size_t bytes = 2 * 3 * 40 * sizeof(float);
     assert_memory_equal(tensors_floats(&filled, "out"), tensors_floats(&direct, "out"), bytes);
 
-    /* No K and V projection: a blob of its own. */
+    /* No K and V projection: the whole blob would do, and so does one that lacks theirs. */
     attune_problem later;
     assert_true(
         problem_from_text("batch=2,embed_dim=40,num_heads=4,num_kv_heads=2,seq_q=3,seq_kv=13,kv_projected=1", &later));

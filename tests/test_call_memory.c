@@ -12,8 +12,6 @@
 
 #include <cmocka.h>
 
-static attune_context *context;
-
 static void assert_ok(attune_status status, const char *what) {
     if (status) fail_msg("%s: %s: %s", what, attune_status_name(status), attune_last_message());
 }
@@ -25,7 +23,7 @@ static void run_in(attune_context *where, sample_call *c, const char *what) {
     attune_kernel_release(kernel);
 }
 
-static void run(sample_call *c, const char *what) { run_in(context, c, what); }
+static void run(sample_call *c, const char *what) { run_in(sample_context, c, what); }
 
 static void keeps_within(attune_context *where, const sample *from, const char *isa) {
     sample_call reference, c;
@@ -44,7 +42,7 @@ static void keeps_within(attune_context *where, const sample *from, const char *
 static void nothing_outside_is_touched(void **state) {
     (void)state;
     attune_machine_info machine = {.struct_size = sizeof machine};
-    assert_ok(attune_get_machine_info(context, &machine), "machine");
+    assert_ok(attune_get_machine_info(sample_context, &machine), "machine");
     char isas[128];
     snprintf(isas, sizeof isas, "%s", machine.isas);
     for (char *rest = isas, *isa; (isa = strtok_r(rest, " ", &rest));) {
@@ -68,11 +66,11 @@ static void empty_tensors(void **state) {
     sample_call c;
     sample_call_open(&c, &no_queries, ON_THE_HEAP);
     c.arguments.q = c.arguments.k = c.arguments.v = c.arguments.out = c.arguments.lse = NULL;
-    assert_int_equal(attune_run_interpreted(context, &c.problem, NULL, &c.arguments), ATTUNE_INVALID_ARGUMENT);
+    assert_int_equal(attune_run_interpreted(sample_context, &c.problem, NULL, &c.arguments), ATTUNE_INVALID_ARGUMENT);
     assert_non_null(strstr(attune_last_message(), "the pointer to k is NULL"));
     c.arguments.seq_kv = 0;
     run(&c, "nothing at all");
-    assert_ok(attune_run_interpreted(context, &c.problem, NULL, &c.arguments), "nothing at all");
+    assert_ok(attune_run_interpreted(sample_context, &c.problem, NULL, &c.arguments), "nothing at all");
     sample_call_close(&c);
     sample_call_open(&c, &no_tokens, ON_THE_HEAP);
     c.arguments.q = c.arguments.k = c.arguments.v = c.arguments.out = NULL;
@@ -85,7 +83,7 @@ static void empty_tensors(void **state) {
         memset(out, 0x55, 2 * 5 * 4 * sizeof *out);
         memset(lse, 0x55, 2 * 5 * sizeof *lse);
         if (engine)
-            assert_ok(attune_run_interpreted(context, &c.problem, NULL, &c.arguments), "no keys");
+            assert_ok(attune_run_interpreted(sample_context, &c.problem, NULL, &c.arguments), "no keys");
         else
             run(&c, "no keys");
         for (int i = 0; i < 2 * 5 * 4; i++) assert_true(out[i] == 0.0f);
@@ -102,13 +100,13 @@ static void workspace_without_tables(void **state) {
         attune_kernel *kernel;
         size_t bytes = 0;
         sample_call_open(&c, &samples[i], ON_THE_HEAP);
-        assert_ok(attune_compile(context, &c.problem, NULL, &kernel), samples[i].problem);
+        assert_ok(attune_compile(sample_context, &c.problem, NULL, &kernel), samples[i].problem);
         attune_arguments blind = c.arguments;
         for (size_t t = 0; t < c.count; t++) memset((char *)&blind + c.tensors[t].pointer_offset, 0, sizeof(void *));
-        assert_ok(attune_workspace_size(context, kernel, &blind, &bytes), samples[i].problem);
+        assert_ok(attune_workspace_size(sample_context, kernel, &blind, &bytes), samples[i].problem);
         c.arguments.workspace = aligned_alloc(64, (bytes + 64) / 64 * 64);
         c.arguments.workspace_bytes = bytes;
-        assert_ok(attune_run(context, kernel, &c.arguments), samples[i].problem);
+        assert_ok(attune_run(sample_context, kernel, &c.arguments), samples[i].problem);
         free(c.arguments.workspace);
         attune_kernel_release(kernel);
         sample_call_close(&c);
@@ -130,7 +128,8 @@ static void masks_of_a_shared_kernel(void **state) {
         sample_call_open(&jit, &both[i], ON_THE_HEAP);
         sample_call_open(&interpreted, &both[i], ON_THE_HEAP);
         run(&jit, both[i].problem);
-        assert_ok(attune_run_interpreted(context, &interpreted.problem, NULL, &interpreted.arguments), both[i].problem);
+        assert_ok(attune_run_interpreted(sample_context, &interpreted.problem, NULL, &interpreted.arguments),
+                  both[i].problem);
         if (!sample_calls_agree(&jit, &interpreted)) fail_msg("%s: other bits", both[i].problem);
         sample_call_close(&jit);
         sample_call_close(&interpreted);
@@ -178,7 +177,7 @@ static void spoilt_calls(void **state) {
             const unsigned from = seed, changes = 1 + draw(&seed, 4);
             for (unsigned n = 0; n < changes; n++) spoil_table(&c, &seed);
             if (draw(&seed, 3) == 0) spoil_size(&c, &seed);
-            const attune_status status = attune_run_interpreted(context, &c.problem, NULL, &c.arguments);
+            const attune_status status = attune_run_interpreted(sample_context, &c.problem, NULL, &c.arguments);
             if (status && status != ATTUNE_INVALID_ARGUMENT)
                 fail_msg("%s, seed %u: %s", samples[i].problem, from, attune_last_message());
             *(status ? &refused : &done) += 1;
@@ -186,19 +185,6 @@ static void spoilt_calls(void **state) {
         }
     }
     assert_true(refused > 100 && done > 100);
-}
-
-static int open_context(void **state) {
-    (void)state;
-    attune_context_options options = ATTUNE_CONTEXT_OPTIONS_INIT;
-    options.cache_dir = "";
-    return attune_context_create(&options, &context) != ATTUNE_OK;
-}
-
-static int close_context(void **state) {
-    (void)state;
-    attune_context_destroy(context);
-    return 0;
 }
 
 int main(void) {
@@ -209,5 +195,5 @@ int main(void) {
         cmocka_unit_test(masks_of_a_shared_kernel),
         cmocka_unit_test(spoilt_calls),
     };
-    return cmocka_run_group_tests(tests, open_context, close_context);
+    return cmocka_run_group_tests(tests, sample_context_open, sample_context_close);
 }

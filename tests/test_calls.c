@@ -10,8 +10,6 @@
 
 #include <cmocka.h>
 
-static attune_context *context;
-
 static void assert_ok(attune_status status, const char *what) {
     if (status) fail_msg("%s: %s: %s", what, attune_status_name(status), attune_last_message());
 }
@@ -153,7 +151,7 @@ static void pages_with_shared_ids(void **state) {
                                 .kv = {5, 2}};
     sample_call c;
     sample_call_open(&c, &from, ON_THE_HEAP);
-    assert_ok(attune_run_interpreted(context, &c.problem, NULL, &c.arguments), from.problem);
+    assert_ok(attune_run_interpreted(sample_context, &c.problem, NULL, &c.arguments), from.problem);
     sample_call_close(&c);
 }
 
@@ -169,7 +167,7 @@ static void ids_of_no_entry(void **state) {
     int32_t *ids = sample_call_data(&c, "position_ids");
     ids[7] = -5;
     ids[8] = INT32_MAX;
-    assert_ok(attune_run_interpreted(context, &c.problem, NULL, &c.arguments), from.problem);
+    assert_ok(attune_run_interpreted(sample_context, &c.problem, NULL, &c.arguments), from.problem);
     sample_call_close(&c);
 }
 
@@ -179,14 +177,14 @@ static void ids_of_no_entry(void **state) {
     do {                                                                                                               \
         attune_arguments a = (c).arguments;                                                                            \
         a.change;                                                                                                      \
-        sample_call_assert_refused(context, &(c), &a, part);                                                           \
+        sample_call_assert_refused(sample_context, &(c), &a, part);                                                    \
     } while (0)
 
 /* One element of a table changed. */
 static void bad_value(sample_call *c, const char *table, int index, int value, const char *part) {
     int32_t *data = sample_call_data(c, table), saved = data[index];
     data[index] = value;
-    sample_call_assert_refused(context, c, &c->arguments, part);
+    sample_call_assert_refused(sample_context, c, &c->arguments, part);
     data[index] = saved;
 }
 
@@ -253,7 +251,7 @@ static void bad_ragged_batches(void **state) {
     bad_value(&c, "cu_seqlens_kv", 3, 25, "cu_seqlens_kv[3] is 25, but there are only 24 tokens");
     int32_t *cu = sample_call_data(&c, "cu_seqlens_q");
     cu[1] = cu[2] = 2; /* the last entry: from 2 to 11 */
-    sample_call_assert_refused(context, &c, &c.arguments,
+    sample_call_assert_refused(sample_context, &c, &c.arguments,
                                "entry 2 of cu_seqlens_q has 9 tokens; this call takes at most 8");
     cu[1] = cu[2] = 5;
     BAD_SIZE(c, seq_kv = 10, "entry 2 of cu_seqlens_kv has 11 tokens; this call takes at most 10");
@@ -352,22 +350,9 @@ static void bad_problems(void **state) {
         attune_problem problem = ATTUNE_PROBLEM_INIT;
         attune_kernel *kernel;
         assert_ok(attune_problem_parse(texts[i][0], &problem), texts[i][0]);
-        assert_int_equal(attune_compile(context, &problem, NULL, &kernel), ATTUNE_INVALID_PROBLEM);
+        assert_int_equal(attune_compile(sample_context, &problem, NULL, &kernel), ATTUNE_INVALID_PROBLEM);
         if (!strstr(attune_last_message(), texts[i][1])) fail_msg("%s: %s", texts[i][0], attune_last_message());
     }
-}
-
-static int open_context(void **state) {
-    (void)state;
-    attune_context_options options = ATTUNE_CONTEXT_OPTIONS_INIT;
-    options.cache_dir = "";
-    return attune_context_create(&options, &context) != ATTUNE_OK;
-}
-
-static int close_context(void **state) {
-    (void)state;
-    attune_context_destroy(context);
-    return 0;
 }
 
 int main(void) {
@@ -379,5 +364,5 @@ int main(void) {
         cmocka_unit_test(bad_pages),           cmocka_unit_test(bad_positions),
         cmocka_unit_test(bad_problems),
     };
-    return cmocka_run_group_tests(tests, open_context, close_context);
+    return cmocka_run_group_tests(tests, sample_context_open, sample_context_close);
 }

@@ -11,8 +11,6 @@
 
 #include <cmocka.h>
 
-static attune_context *context;
-
 static void assert_ok(attune_status status, const char *what) {
     if (status) fail_msg("%s: %s: %s", what, attune_status_name(status), attune_last_message());
 }
@@ -57,7 +55,7 @@ static const sample *const all[] = {&plain,  &cross,  &dynamic, &cached, &steps,
     do {                                                                                                               \
         attune_arguments a = (c).arguments;                                                                            \
         a.change;                                                                                                      \
-        sample_call_assert_refused(context, &(c), &a, part);                                                           \
+        sample_call_assert_refused(sample_context, &(c), &a, part);                                                    \
     } while (0)
 
 /* ---- attune_tensors ---- */
@@ -148,7 +146,7 @@ static void unused_arguments(void **state) {
     attune_arguments a = c.arguments;
     a.q_strides[1] = a.k_strides[1] = a.x_kv_strides[1] = -7;
     a.total_q = -1;
-    assert_ok(attune_run_interpreted(context, &c.problem, NULL, &a), plain.problem);
+    assert_ok(attune_run_interpreted(sample_context, &c.problem, NULL, &a), plain.problem);
     sample_call_close(&c);
 }
 
@@ -158,13 +156,13 @@ static void strides_of_a_call(void **state) {
     sample_call c, spread;
     sample_call_open(&c, &plain, ON_THE_HEAP);
     sample_call_open(&spread, &plain, ON_THE_HEAP);
-    assert_ok(attune_run_interpreted(context, &c.problem, NULL, &c.arguments), plain.problem);
+    assert_ok(attune_run_interpreted(sample_context, &c.problem, NULL, &c.arguments), plain.problem);
     float *const rows = calloc(10, 20 * sizeof *rows);
     for (int i = 0; i < 10; i++) memcpy(&rows[20 * i], (const float *)c.arguments.x + 12 * i, 12 * sizeof *rows);
     spread.arguments.x = rows;
     spread.arguments.x_strides[0] = 100;
     spread.arguments.x_strides[1] = 20;
-    assert_ok(attune_run_interpreted(context, &c.problem, NULL, &spread.arguments), plain.problem);
+    assert_ok(attune_run_interpreted(sample_context, &c.problem, NULL, &spread.arguments), plain.problem);
     assert_true(sample_calls_agree(&c, &spread));
     free(rows);
     sample_call_close(&c);
@@ -178,14 +176,14 @@ static void lengths_that_follow(void **state) {
     sample_call_open(&c, &dynamic, ON_THE_HEAP);
     sample_call_open(&without, &dynamic, ON_THE_HEAP);
     without.arguments.seq_kv = 0;
-    assert_ok(attune_run_interpreted(context, &c.problem, NULL, &c.arguments), dynamic.problem);
-    assert_ok(attune_run_interpreted(context, &c.problem, NULL, &without.arguments), dynamic.problem);
+    assert_ok(attune_run_interpreted(sample_context, &c.problem, NULL, &c.arguments), dynamic.problem);
+    assert_ok(attune_run_interpreted(sample_context, &c.problem, NULL, &without.arguments), dynamic.problem);
     assert_true(sample_calls_agree(&c, &without));
     sample_call_close(&c);
     sample_call_close(&without);
     sample_call_open(&c, &steps, ON_THE_HEAP);
     c.arguments.seq_new = 0;
-    assert_ok(attune_run_interpreted(context, &c.problem, NULL, &c.arguments), steps.problem);
+    assert_ok(attune_run_interpreted(sample_context, &c.problem, NULL, &c.arguments), steps.problem);
     sample_call_close(&c);
 }
 
@@ -197,9 +195,9 @@ static void calls_run(void **state) {
         attune_kernel *kernel;
         sample_call_open(&jit, all[i], BEFORE_A_GUARD);
         sample_call_open(&interpreted, all[i], AFTER_A_GUARD);
-        assert_ok(attune_compile(context, &jit.problem, NULL, &kernel), all[i]->problem);
-        assert_ok(attune_run(context, kernel, &jit.arguments), all[i]->problem);
-        assert_ok(attune_run_interpreted(context, &jit.problem, NULL, &interpreted.arguments), all[i]->problem);
+        assert_ok(attune_compile(sample_context, &jit.problem, NULL, &kernel), all[i]->problem);
+        assert_ok(attune_run(sample_context, kernel, &jit.arguments), all[i]->problem);
+        assert_ok(attune_run_interpreted(sample_context, &jit.problem, NULL, &interpreted.arguments), all[i]->problem);
         if (!sample_calls_agree(&jit, &interpreted)) fail_msg("%s: other bits", all[i]->problem);
         attune_kernel_release(kernel);
         sample_call_close(&jit);
@@ -214,12 +212,12 @@ static void empty_tensors(void **state) {
     sample_call_open(&c, &dynamic, ON_THE_HEAP);
     c.arguments.seq_q = c.arguments.seq_kv = 0;
     c.arguments.x = c.arguments.out = NULL;
-    assert_ok(attune_run_interpreted(context, &c.problem, NULL, &c.arguments), "no rows");
+    assert_ok(attune_run_interpreted(sample_context, &c.problem, NULL, &c.arguments), "no rows");
     BAD(c, packed_weights = NULL, "the pointer to packed_weights is NULL");
     sample_call_close(&c);
     sample_call_open(&c, &no_keys, ON_THE_HEAP);
     c.arguments.x_kv = NULL;
-    assert_ok(attune_run_interpreted(context, &c.problem, NULL, &c.arguments), no_keys.problem);
+    assert_ok(attune_run_interpreted(sample_context, &c.problem, NULL, &c.arguments), no_keys.problem);
     const float *out = c.arguments.out;
     for (int i = 0; i < 3 * 5; i++) assert_true(out[i] == out[i % 5] && fabsf(out[i]) <= 1.0f && out[i] != 0.0f);
     sample_call_close(&c);
@@ -270,10 +268,10 @@ static void bad_tables(void **state) {
     sample_call_open(&c, &ragged, ON_THE_HEAP); /* cu_seqlens_q 0 5 5 11 */
     int32_t *cu = sample_call_data(&c, "cu_seqlens_q"), *ids = sample_call_data(&c, "position_ids");
     cu[3] = 13;
-    sample_call_assert_refused(context, &c, &c.arguments, "cu_seqlens_q[3] is 13, but there are only 12 tokens");
+    sample_call_assert_refused(sample_context, &c, &c.arguments, "cu_seqlens_q[3] is 13, but there are only 12 tokens");
     cu[3] = 11;
     ids[4] = 6;
-    sample_call_assert_refused(context, &c, &c.arguments, "position_ids[0, 4] is 6; it must be from 0 to 5");
+    sample_call_assert_refused(sample_context, &c, &c.arguments, "position_ids[0, 4] is 6; it must be from 0 to 5");
     sample_call_close(&c);
     /* The layout of the mask must not follow from what the table holds. */
     sample_call_open(&c, &masked, ON_THE_HEAP);
@@ -282,12 +280,13 @@ static void bad_tables(void **state) {
     sample_call_open(&c, &cached, ON_THE_HEAP);
     int32_t *lens = sample_call_data(&c, "kv_lens");
     lens[1] = 2;
-    sample_call_assert_refused(context, &c, &c.arguments, "entry 1 has 2 keys, fewer than the 3 that are appended");
+    sample_call_assert_refused(sample_context, &c, &c.arguments,
+                               "entry 1 has 2 keys, fewer than the 3 that are appended");
     sample_call_close(&c);
     sample_call_open(&c, &given, ON_THE_HEAP);
     ids = sample_call_data(&c, "position_ids");
     ids[5] = 4;
-    sample_call_assert_refused(context, &c, &c.arguments, "position_ids[1, 2] is 4; it must be from 0 to 3");
+    sample_call_assert_refused(sample_context, &c, &c.arguments, "position_ids[1, 2] is 4; it must be from 0 to 3");
     sample_call_close(&c);
 }
 
@@ -327,21 +326,8 @@ static void bad_overlaps(void **state) {
     sample_call_open(&c, &given, ON_THE_HEAP);
     c.arguments.v = c.arguments.k;
     c.arguments.v_strides[0] = 72;
-    assert_ok(attune_run_interpreted(context, &c.problem, NULL, &c.arguments), given.problem);
+    assert_ok(attune_run_interpreted(sample_context, &c.problem, NULL, &c.arguments), given.problem);
     sample_call_close(&c);
-}
-
-static int open_context(void **state) {
-    (void)state;
-    attune_context_options options = ATTUNE_CONTEXT_OPTIONS_INIT;
-    options.cache_dir = "";
-    return attune_context_create(&options, &context) != ATTUNE_OK;
-}
-
-static int close_context(void **state) {
-    (void)state;
-    attune_context_destroy(context);
-    return 0;
 }
 
 int main(void) {
@@ -351,5 +337,5 @@ int main(void) {
         cmocka_unit_test(bad_sizes),           cmocka_unit_test(bad_tables),       cmocka_unit_test(bad_weights),
         cmocka_unit_test(bad_overlaps),
     };
-    return cmocka_run_group_tests(tests, open_context, close_context);
+    return cmocka_run_group_tests(tests, sample_context_open, sample_context_close);
 }

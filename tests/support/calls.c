@@ -11,6 +11,21 @@
 
 #include <cmocka.h>
 
+attune_context *sample_context;
+
+int sample_context_open(void **state) {
+    (void)state;
+    attune_context_options options = ATTUNE_CONTEXT_OPTIONS_INIT;
+    options.cache_dir = "";
+    return attune_context_create(&options, &sample_context) != ATTUNE_OK;
+}
+
+int sample_context_close(void **state) {
+    (void)state;
+    attune_context_destroy(sample_context);
+    return 0;
+}
+
 static void set_sizes(attune_arguments *a, const char *text) {
     const struct {
         const char *name;

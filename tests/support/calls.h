@@ -55,6 +55,11 @@ typedef enum sample_name {
 /* One of every sort of problem. */
 extern const sample samples[NUM_SAMPLES];
 
+/* The one context of a test program, without a disk cache, and its set-up and tear-down for cmocka's groups. */
+extern attune_context *sample_context;
+int sample_context_open(void **state);
+int sample_context_close(void **state);
+
 /* Where tensors lie in memory. */
 typedef enum placement {
     ON_THE_HEAP,
