@@ -282,6 +282,17 @@ static void each_cast(const at_target *target) {
             }
 }
 
+/* Pairs of bf16: `lanes` of them. */
+static void each_pair(const at_target *target, int lanes) {
+    if (lanes * 2 > IR_MAX_LANES) return;
+    check_body(target, IR_I32, IR_I32, lanes, "bitcast.i32(bitcast.bf16(x[i]$)) ^ y[i]$");
+    check_body(target, IR_F32, IR_F32, lanes, "bitcast.f32(bitcast.i32(bitcast.bf16(bitcast.i32(x[i]$))))");
+    if (!(target->flags & AT_TARGET_BF16_DOT)) return;
+    check_body(target, IR_F32, IR_I32, lanes, "bitcast.i32(pack2(x[i]$, y[i]$))");
+    check_body(target, IR_F32, IR_F32, lanes, "dot2(pack2(x[i]$, y[i]$), pack2(z[i]$, x[i]$), y[i]$)");
+    check_body(target, IR_I32, IR_F32, lanes, "dot2(bitcast.bf16(x[i]$), bitcast.bf16(y[i]$), bitcast.f32(z[i]$))");
+}
+
 static void each_rearrangement(const at_target *target) {
     for (size_t l = 0; l < LENGTH(lane_counts); l++) {
         const int lanes = lane_counts[l];
@@ -300,6 +311,7 @@ static void each_rearrangement(const at_target *target) {
         }
         check_body(target, IR_F32, IR_I32, lanes, "bitcast.i32(x[i]$)");
         check_body(target, IR_I64, IR_F64, lanes, "bitcast.f64(x[i]$)");
+        each_pair(target, lanes);
         if (lanes == 1) continue;
         snprintf(body, sizeof body, "ramp.x%d(x[i], y[i])", lanes);
         check_body(target, IR_I32, IR_I32, lanes, body);

@@ -548,6 +548,15 @@ static void test_dot2(void **state) {
     assert_true(isnan(dot2(INFINITY, 1, 0, 1, 1)));
 }
 
+static void test_pack2(void **state) {
+    (void)state;
+    const float even[4] = {1, 0x1.01p0f, -0x1p-130f, NAN}, odd[4] = {0x1.03p0f, INFINITY, 0x1.fffffep127f, -0.0f};
+    const uint16_t expected[8] = {0x3f80, 0x3f82, 0x3f80, 0x7f80, 0x8000, 0x7f80, 0x7fc0, 0x8000};
+    uint16_t packed[8];
+    ir_eval_get(IR_PACK2, IR_F32)(packed, even, odd, NULL, 8);
+    for (int i = 0; i < 8; i++) assert_int_equal(packed[i], expected[i]);
+}
+
 /* ---- The floating-point environment ---- */
 
 static void test_environment(void **state) {
@@ -583,6 +592,7 @@ int main(void) {
         cmocka_unit_test(test_float_to_integer),
         cmocka_unit_test(test_integer_casts_wrap),
         cmocka_unit_test(test_dot2),
+        cmocka_unit_test(test_pack2),
         cmocka_unit_test(test_environment),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

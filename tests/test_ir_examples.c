@@ -102,7 +102,7 @@ static void check_softmax(const ir_kernel *kernel, const ir_kernel *again, int n
 
 static void softmax_rows(void **state) {
     (void)state;
-    static const char *const targets[] = {"avx512", "avx2", "x86-64"};
+    static const char *const targets[] = {"avx512_bf16", "avx512", "avx2", "x86-64"};
     for (int t = 0; t < 3; t++) {
         at_arena arena, arena_again;
         const ir_kernel *kernel = lower_example(&arena, "examples/ir/softmax_rows.air", targets[t]);

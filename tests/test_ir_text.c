@@ -185,6 +185,9 @@ static void special_operators_round_trip(void **state) {
         if (lanes * 2 > IR_MAX_LANES) continue;
         const ir_expr *x = operand(b, ir_type_of(IR_BF16, lanes * 2)), *y = operand(b, ir_type_of(IR_BF16, lanes * 2));
         ir_let(b, "v", ir_dot2(b, x, y, operand(b, ir_type_of(IR_F32, lanes))));
+        ir_let(b, "v", ir_bitcast(b, IR_I32, x));
+        ir_let(b, "v", ir_bitcast(b, IR_BF16, operand(b, ir_type_of(IR_I32, lanes))));
+        ir_let(b, "v", ir_pack2(b, operand(b, ir_type_of(IR_F32, lanes)), operand(b, ir_type_of(IR_F32, lanes))));
     }
     close_and_check(b, &arena);
 }

@@ -64,7 +64,7 @@ static int64_t read_sse2(const char *const from[4], size_t turns, size_t step) {
 static const struct {
     const char *isa;
     read_fn *read;
-} kernels[] = {{"avx512", read_avx512}, {"avx2", read_avx2}, {"x86-64", read_sse2}};
+} kernels[] = {{"avx512_bf16", read_avx512}, {"avx512", read_avx512}, {"avx2", read_avx2}, {"x86-64", read_sse2}};
 #else
 static const struct {
     const char *isa;

@@ -67,6 +67,7 @@ static const struct {
     burn_fn *burn;
     int flops; /* of one operation on one accumulator */
 } kernels[] = {
+    {"avx512_bf16", burn_avx512, 2 * 16},
     {"avx512", burn_avx512, 2 * 16},
     {"avx2", burn_avx2, 2 * 8},
     {"x86-64", burn_sse2, 4},

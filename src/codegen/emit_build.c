@@ -101,8 +101,7 @@ LLVMValueRef cg_slice(cg_emit *e, LLVMValueRef x, unsigned first, unsigned lanes
     return cg_shuffle(e, x, LLVMConstNull(LLVMTypeOf(x)), pick, lanes);
 }
 
-/* Joins `count` vectors of equal length pairwise. */
-static LLVMValueRef concat(cg_emit *e, LLVMValueRef *parts, unsigned count) {
+LLVMValueRef cg_concat(cg_emit *e, LLVMValueRef *parts, unsigned count) {
     uint8_t pick[2 * IR_MAX_LANES];
     for (unsigned l = 0; l < 2 * IR_MAX_LANES; l++) pick[l] = (uint8_t)l;
     for (; count > 1; count /= 2)
@@ -120,7 +119,7 @@ LLVMValueRef cg_by_chunks(cg_emit *e, LLVMValueRef x, LLVMValueRef y, unsigned l
     LLVMValueRef parts[IR_MAX_LANES];
     for (unsigned i = 0; i < total / lanes; i++)
         parts[i] = fn(e, cg_slice(e, x, i * lanes, lanes), y ? cg_slice(e, y, i * lanes, lanes) : NULL);
-    return concat(e, parts, total / lanes);
+    return cg_concat(e, parts, total / lanes);
 }
 
 /* ---- Calls and choices ---- */

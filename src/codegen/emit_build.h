@@ -1,8 +1,8 @@
 /* What the files of the emitter share: its state and thin typed helpers over LLVM's builder.
  *
  * emit_kernel.c: module, phases and plan. emit_stmt.c: statements. emit_index.c: scalar integer arithmetic and linear
- * forms. emit_access.c: addresses, loads and stores. emit_expr.c: operators. emit_int.c: integer division.
- * emit_cast.c: conversions. emit_build.c: the helpers below.
+ * forms. emit_access.c: addresses, loads and stores. emit_expr.c: operators. emit_pairs.c: pairs
+ * of bf16. emit_int.c: integer division. emit_cast.c: conversions. emit_build.c: the helpers below.
  *
  * Failure is sticky in err: helpers go on with poison values and emit_module looks at err at the end. */
 #ifndef ATTUNE_CODEGEN_EMIT_BUILD_H
@@ -97,6 +97,9 @@ LLVMValueRef cg_shuffle(cg_emit *e, LLVMValueRef x, LLVMValueRef y, const uint8_
 /* Lanes first … first+lanes-1 of x; those behind its end are 0. */
 LLVMValueRef cg_slice(cg_emit *e, LLVMValueRef x, unsigned first, unsigned lanes);
 
+/* `count` (a power of two) vectors of equal length one after the other; parts[] is overwritten. */
+LLVMValueRef cg_concat(cg_emit *e, LLVMValueRef *parts, unsigned count);
+
 /* Applies `fn` to chunks of `lanes` lanes of x and y (which may be NULL) and joins the results. */
 typedef LLVMValueRef cg_chunk_fn(cg_emit *e, LLVMValueRef x, LLVMValueRef y);
 LLVMValueRef cg_by_chunks(cg_emit *e, LLVMValueRef x, LLVMValueRef y, unsigned lanes, cg_chunk_fn *fn);
@@ -158,6 +161,11 @@ LLVMValueRef cg_floor_mod(cg_emit *e, LLVMValueRef x, LLVMValueRef y);
 LLVMValueRef cg_emit_expr(cg_emit *e, const ir_expr *x);
 LLVMValueRef cg_apply(cg_emit *e, ir_op op, LLVMValueRef x, LLVMValueRef y, LLVMValueRef z); /* RESULT is SAME */
 LLVMValueRef cg_cast(cg_emit *e, LLVMValueRef x, ir_elem from, ir_elem to);
+
+/* ---- emit_pairs.c ---- */
+
+LLVMValueRef cg_dot2(cg_emit *e, const ir_expr *x);
+LLVMValueRef cg_pack2(cg_emit *e, const ir_expr *x);
 
 /* ---- emit_access.c ---- */
 

@@ -181,7 +181,8 @@ LLVMValueRef cg_emit_expr(cg_emit *e, const ir_expr *x) {
     case IR_SPLAT: return cg_splat(e, cg_emit_expr(e, x->args[0]), x->type.lanes);
     case IR_RAMP: return ramp(e, x);
     case IR_SHUFFLE: return shuffle_expr(e, x);
-    case IR_DOT2: return cg_unsupported(e, cg_type(e, x->type), "dot2");
+    case IR_DOT2: return cg_dot2(e, x);
+    case IR_PACK2: return cg_pack2(e, x);
     default: return regular(e, x);
     }
 }

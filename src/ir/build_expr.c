@@ -202,13 +202,25 @@ const ir_expr *ir_cast(ir_builder *b, ir_elem elem, const ir_expr *x) {
     return ir_build_node(b, IR_CAST, ir_type_of(elem, x->type.lanes), x, NULL, NULL);
 }
 
+/* Between pairs of bf16 and i32, which have half as many lanes; NULL if that is not what is asked for. */
+static const ir_expr *bitcast_pairs(ir_builder *b, ir_elem elem, const ir_expr *x) {
+    const ir_type type = x->type;
+    if (type.elem == IR_BF16 && elem == IR_I32 && type.lanes > 1)
+        return ir_build_node(b, IR_BITCAST, ir_type_of(IR_I32, type.lanes / 2), x, NULL, NULL);
+    if (type.elem == IR_I32 && elem == IR_BF16 && type.lanes < IR_MAX_LANES)
+        return ir_build_node(b, IR_BITCAST, ir_type_of(IR_BF16, type.lanes * 2), x, NULL, NULL);
+    return NULL;
+}
+
 const ir_expr *ir_bitcast(ir_builder *b, ir_elem elem, const ir_expr *x) {
     if (!present(b, x, "'bitcast'")) return NULL;
+    const ir_expr *pairs = bitcast_pairs(b, elem, x);
+    if (pairs || ir_failed(b)) return pairs;
     const ir_elem from = x->type.elem;
     const ir_elem partner[IR_ELEM_COUNT] = {[IR_F32] = IR_I32, [IR_I32] = IR_F32, [IR_F64] = IR_I64, [IR_I64] = IR_F64};
     if (!has_class(x, IR_CLASS_FLOAT | IR_CLASS_INT) || from == IR_IDX || partner[from] != elem) {
-        ir_build_fail(b, "'bitcast' goes between f32 and i32 or f64 and i64, not from %s to %s",
-                      ir_elem_get(from)->name, ir_elem_get(elem)->name);
+        ir_build_fail(b, "'bitcast' goes between f32 and i32, f64 and i64 or bf16x2n and i32xn, not from %s to %s",
+                      ir_type_describe(x->type).text, ir_elem_get(elem)->name);
         return NULL;
     }
     const ir_expr *folded = ir_build_fold_bitcast(b, elem, x);
@@ -268,6 +280,17 @@ const ir_expr *ir_dot2(ir_builder *b, const ir_expr *x, const ir_expr *y, const 
         return NULL;
     }
     return ir_build_node(b, IR_DOT2, acc->type, x, y, acc);
+}
+
+const ir_expr *ir_pack2(ir_builder *b, const ir_expr *even, const ir_expr *odd) {
+    if (!present(b, even, "'pack2'") || !present(b, odd, "'pack2'")) return NULL;
+    const int lanes = even->type.lanes;
+    if (even->type.elem != IR_F32 || !ir_type_eq(even->type, odd->type) || lanes > IR_MAX_LANES / 2) {
+        ir_build_fail(b, "'pack2' takes two f32xn, n at most %d, not %s and %s", IR_MAX_LANES / 2,
+                      ir_type_describe(even->type).text, ir_type_describe(odd->type).text);
+        return NULL;
+    }
+    return ir_build_node(b, IR_PACK2, ir_type_of(IR_BF16, lanes * 2), even, odd, NULL);
 }
 
 /* ---- accesses ---- */

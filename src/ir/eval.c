@@ -202,6 +202,22 @@ static void dot2_lanes(void *restrict out, const void *xs, const void *ys, const
     }
 }
 
+/* The upper half of an f32, rounded half to even; denormals are zeros of their sign, NaNs quiet. */
+LANE uint16_t rounded_bf16(float x) {
+    const uint32_t bits = bits_float(flush(x));
+    return (uint16_t)(x != x ? bits >> 16 | 0x40 : (bits + 0x7fff + (bits >> 16 & 1)) >> 16);
+}
+
+static void pack2_lanes(void *restrict out, const void *evens, const void *odds, const void *none, int lanes) {
+    const float *even = evens, *odd = odds;
+    uint16_t *o = out;
+    (void)none;
+    for (int l = 0; l < lanes / 2; l++) {
+        o[2 * l] = rounded_bf16(even[l]);
+        o[2 * l + 1] = rounded_bf16(odd[l]);
+    }
+}
+
 /* ---- The table ---- */
 
 #define NUMBERS(OP, name)                                                                                              \
@@ -249,6 +265,7 @@ static ir_eval_fn *const evaluators[IR_OP_COUNT][IR_ELEM_COUNT] = {
     FLOATS(FMA, fma),
     FLOATS(LDEXP, ldexp),
     [IR_DOT2] = {[IR_F32] = dot2_lanes},
+    [IR_PACK2] = {[IR_F32] = pack2_lanes},
     [IR_SELECT] = {[IR_F64] = select_8,
                    [IR_F32] = select_4,
                    [IR_F16] = select_2,

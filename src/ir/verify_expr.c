@@ -162,6 +162,8 @@ static bool check_shuffle(ir_verifier *v, const ir_expr *e) {
     return true;
 }
 
+static bool is_pairs(ir_type pairs, ir_type words) { return pairs.elem == IR_BF16 && words.elem == IR_I32; }
+
 /* Types of the operators whose rule is their own. */
 static bool check_special(ir_verifier *v, const ir_expr *e) {
     const ir_type type = e->type, x = e->args[0]->type;
@@ -173,8 +175,9 @@ static bool check_special(ir_verifier *v, const ir_expr *e) {
         break;
     case IR_CAST: ok = x.lanes == type.lanes; break;
     case IR_BITCAST:
-        ok = x.lanes == type.lanes && ir_elem_get(x.elem)->bytes == ir_elem_get(type.elem)->bytes &&
-             x.elem != IR_BOOL && type.elem != IR_BOOL;
+        ok = x.lanes * ir_elem_get(x.elem)->bytes == type.lanes * ir_elem_get(type.elem)->bytes &&
+             (x.lanes == type.lanes ? x.elem != IR_BOOL && type.elem != IR_BOOL
+                                    : is_pairs(x, type) || is_pairs(type, x));
         break;
     case IR_SPLAT: ok = x.lanes == 1 && x.elem == type.elem && type.lanes > 1; break;
     case IR_RAMP:
@@ -185,6 +188,9 @@ static bool check_special(ir_verifier *v, const ir_expr *e) {
     case IR_DOT2:
         ok = type.elem == IR_F32 && ir_type_eq(e->args[2]->type, type) && x.elem == IR_BF16 &&
              x.lanes == 2 * type.lanes && ir_type_eq(x, e->args[1]->type);
+        break;
+    case IR_PACK2:
+        ok = type.elem == IR_BF16 && x.elem == IR_F32 && type.lanes == 2 * x.lanes && ir_type_eq(x, e->args[1]->type);
         break;
     default: break;
     }

@@ -8,7 +8,8 @@
 
 enum {
     NEEDS_AVX2 = AT_CPU_X86_64 | AT_CPU_AVX2 | AT_CPU_FMA | AT_CPU_F16C | AT_CPU_BMI2,
-    NEEDS_AVX512 = NEEDS_AVX2 | AT_CPU_AVX512F | AT_CPU_AVX512BW | AT_CPU_AVX512DQ | AT_CPU_AVX512VL | AT_CPU_AVX512CD
+    NEEDS_AVX512 = NEEDS_AVX2 | AT_CPU_AVX512F | AT_CPU_AVX512BW | AT_CPU_AVX512DQ | AT_CPU_AVX512VL | AT_CPU_AVX512CD,
+    NEEDS_AVX512_BF16 = NEEDS_AVX512 | AT_CPU_AVX512BF16
 };
 
 static const char X86_TRIPLE[] = "x86_64-unknown-linux-gnu";
@@ -16,6 +17,10 @@ static const char X86_TRIPLE[] = "x86_64-unknown-linux-gnu";
 /* The features repeat what the CPU name implies where kernels rely on it, so that a change of LLVM's idea of a CPU
  * cannot take an instruction away. */
 static const at_target targets[] = {
+    {"avx512_bf16", X86_TRIPLE, "x86-64-v4",
+     "+avx2,+fma,+f16c,+bmi2,+avx512f,+avx512bw,+avx512dq,+avx512vl,+avx512cd,+avx512bf16",
+     AT_TARGET_FMA | AT_TARGET_ROUND | AT_TARGET_SCALEF | AT_TARGET_LANE_MASK | AT_TARGET_BF16_DOT, NEEDS_AVX512_BF16,
+     64, 32},
     {"avx512", X86_TRIPLE, "x86-64-v4", "+avx2,+fma,+f16c,+bmi2,+avx512f,+avx512bw,+avx512dq,+avx512vl,+avx512cd",
      AT_TARGET_FMA | AT_TARGET_ROUND | AT_TARGET_SCALEF | AT_TARGET_LANE_MASK, NEEDS_AVX512, 64, 32},
     {"avx2", X86_TRIPLE, "x86-64-v3", "+avx2,+fma,+f16c,+bmi2", AT_TARGET_FMA | AT_TARGET_ROUND, NEEDS_AVX2, 32, 16},
