@@ -580,6 +580,8 @@ typedef struct attune_kernel_info {
     uint64_t code_bytes;
     uint64_t scratch_bytes;       /* of workspace, for each worker */
     double compile_ms;            /* 0 unless compiled by this process */
+    attune_dtype arithmetic;      /* of most of its multiplications: f32, f64, or bf16 where those are bf16 dot products.
+                                   * f32 for kernels of attune_ir_compile */
     char key[33];                 /* the entry's name: 32 hex digits */
 } attune_kernel_info;
 

@@ -5,6 +5,19 @@ static ir_elem elem_of(attune_dtype dtype) {
     return dtype == ATTUNE_F64 ? IR_F64 : dtype == ATTUNE_F16 ? IR_F16 : dtype == ATTUNE_BF16 ? IR_BF16 : IR_F32;
 }
 
+static bool has_dot2(const at_target *target) { return target->flags & AT_TARGET_BF16_DOT; }
+
+bool mha_attends_by_pairs(const attune_problem *p, const at_target *target) {
+    const bool all = p->dtype == ATTUNE_BF16 && p->k_dtype == ATTUNE_BF16 && p->v_dtype == ATTUNE_BF16;
+    return has_dot2(target) && all && (p->op == ATTUNE_ATTENTION || p->op == ATTUNE_MHA) && !p->reproducible &&
+           p->softmax_precision == ATTUNE_F32 && p->head_dim % 2 == 0;
+}
+
+bool mha_projects_by_pairs(const attune_problem *p, const at_target *target) {
+    return has_dot2(target) && p->op == ATTUNE_MHA && p->dtype == ATTUNE_BF16 && p->w_dtype == ATTUNE_BF16 &&
+           p->softmax_precision == ATTUNE_F32;
+}
+
 /* Where the problem is canonical, what its scores need follows from it. */
 static void read_problem(mha_context *c) {
     const attune_problem *p = c->p;
@@ -20,8 +33,10 @@ static void read_problem(mha_context *c) {
     c->has_position = c->has_first || c->has_last || p->has_alibi_slopes || p->rotary_dim;
     /* Keys of a block must have the bits that they would have in a cache. */
     const bool as_cached = p->op == ATTUNE_MHA && p->reproducible;
-    c->k_elem = as_cached ? elem_of(p->k_dtype) : c->elem;
-    c->v_elem = as_cached ? elem_of(p->v_dtype) : c->elem;
+    c->by_pairs = mha_attends_by_pairs(p, c->target);
+    c->q_elem = c->by_pairs ? IR_BF16 : c->elem;
+    c->k_elem = as_cached || c->by_pairs ? elem_of(p->k_dtype) : c->elem;
+    c->v_elem = as_cached || c->by_pairs ? elem_of(p->v_dtype) : c->elem;
     c->rotates_keys = mha_rotates_keys(p) && !p->seq_new;
     c->q = c->params.tensor[MHA_Q];
     c->k = c->params.tensor[MHA_K];

@@ -16,6 +16,7 @@ typedef struct mha_context {
     ir_elem elem; /* of all arithmetic, and of scratch: f32 or f64 */
     int lanes;    /* of a vector of elem */
     bool has_fma, has_scalef;
+    bool by_pairs; /* mha_attends_by_pairs: q_elem, k_elem and v_elem are bf16, and so are q, k and v */
     int64_t group; /* query heads of a KV head */
     mha_params params;
     /* What attention reads and writes: parameters, or what an earlier phase leaves in shared memory. All are indexed
@@ -31,7 +32,7 @@ typedef struct mha_context {
     bool k_is_linear; /* k is paged, but c->k is a copy [batch, kv_head, key, column] */
     /* All keys are rotated by this kernel, into memory of its own: none beyond an entry's keys is there. */
     bool rotates_keys;
-    ir_elem k_elem, v_elem; /* of k and v that this kernel makes */
+    ir_elem q_elem, k_elem, v_elem; /* of q, k and v that this kernel makes: projects, rotates or gathers */
     /* What the scores of this problem need. */
     bool is_natural;   /* scores are scaled before the softmax because something is done to them first */
     bool has_first;    /* rows have a first key other than 0 */

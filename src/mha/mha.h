@@ -45,6 +45,14 @@ static inline bool mha_rotates_keys(const attune_problem *p) {
     return p->rotary_dim && mha_has_keys(p) && !p->kv_projected;
 }
 
+/* ---- Arithmetic by pairs of bf16 (dot2), where the target has that ---- */
+
+/* Whether Q K^T and P V are computed so: Q, K, V and P are bf16 then, sums and softmax f32. Not with `reproducible`,
+ * whose bits are those of f32 on every target, nor where a row of Q has half a pair. */
+bool mha_attends_by_pairs(const attune_problem *canonical, const at_target *target);
+/* Whether a block's projections are: inputs, weights and what the products are of are bf16 then, sums f32. */
+bool mha_projects_by_pairs(const attune_problem *canonical, const at_target *target);
+
 /* Schedules. */
 attune_status mha_schedule_check(const attune_problem *canonical, const attune_schedule *schedule,
                                  const at_target *target, at_error *err);

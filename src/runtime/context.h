@@ -52,6 +52,7 @@ struct attune_kernel {
     double compile_ms;
 
     bool is_mha;            /* else a kernel of attune_ir_compile */
+    attune_dtype arithmetic;
     at_signature signature; /* of the first caller's problem: batch, heads and outer strides are examples */
     attune_schedule schedule;
 

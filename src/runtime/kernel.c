@@ -152,10 +152,16 @@ static void name_of(const attune_context *context, const attune_problem *problem
         if (*c == ' ') *c = '_';
 }
 
+static attune_dtype arithmetic_of(const attune_problem *p, const at_target *target) {
+    if (mha_projects_by_pairs(p, target) || mha_attends_by_pairs(p, target)) return ATTUNE_BF16;
+    return p->softmax_precision == ATTUNE_F64 ? ATTUNE_F64 : ATTUNE_F32;
+}
+
 static void complete(attune_kernel *kernel, const make_request *request, const at_key *key,
                      const attune_schedule *schedule, attune_origin origin, double started) {
     kernel->node.key = *key;
     kernel->is_mha = true;
+    kernel->arithmetic = arithmetic_of(request->problem, kernel->target);
     kernel->signature = *request->signature;
     kernel->schedule = *schedule;
     kernel->origin = origin;
@@ -344,6 +350,7 @@ attune_status attune_kernel_get_info(const attune_kernel *kernel, attune_kernel_
         .code_bytes = kernel->code_bytes,
         .scratch_bytes = kernel->max_scratch,
         .compile_ms = kernel->compile_ms,
+        .arithmetic = kernel->is_mha ? kernel->arithmetic : ATTUNE_F32,
     };
     if (kernel->is_mha) at_key_name(&kernel->node.key, full.key);
     at_copy_out(info, &full, sizeof full, "attune_kernel_info", &err);
