@@ -1,10 +1,10 @@
-/* What the CPU can do at most, behind the protocol of README.md: "peak f32" and "peak bf16" in GFLOP/s, "bandwidth
- * BYTES" in GB/s for a buffer of that size. usage: probe_driver THREADS ISA */
+/* What the CPU can do at most, behind the protocol of README.md: "peak f32", "peak bf16" and "peak f64" in GFLOP/s (0
+ * where the ISA has no such instruction), "bandwidth BYTES" in GB/s for a buffer of that size. usage: probe_driver
+ * THREADS ISA */
 #define _GNU_SOURCE
 #include "driver.h"
 
 #include "bandwidth.h"
-#include "crew.h"
 #include "peak.h"
 
 #include <stdio.h>
@@ -15,45 +15,10 @@ static uint32_t threads;
 static const char *isa;
 static peak_probe *peak;
 
-/* ---- bf16 dot products ---- */
-
-#if defined(__x86_64__)
-#include <immintrin.h>
-
-enum { STEPS = 50000 };
-#define TWELVE(X)  X(0) X(1) X(2) X(3) X(4) X(5) X(6) X(7) X(8) X(9) X(10) X(11)
-#define DECLARE(n) __m512 a##n = _mm512_set1_ps((float)n);
-#define STEP(n)    a##n = _mm512_dpbf16_ps(a##n, x, x);
-#define SUM(n)     total = _mm512_add_ps(total, a##n);
-
-/* The factors come from outside and are zeros, so that nothing is folded and nothing grows. */
-__attribute__((target("avx512f,avx512bf16"))) static void dots(void *argument, uint32_t member) {
-    const __m512bh x = (__m512bh)_mm512_set1_epi32(*(volatile int *)argument);
-    __m512 total = _mm512_setzero_ps();
-    (void)member;
-    TWELVE(DECLARE)
-    for (int i = 0; i < STEPS; i++) {
-        TWELVE(STEP)
-    }
-    TWELVE(SUM)
-    const volatile float sink = _mm512_cvtss_f32(total);
-    (void)sink;
-}
-
-/* 0 where the CPU has no such instruction. */
-static double bf16_peak(void) {
-    static crew *all;
-    static volatile int zero;
-    if (strcmp(isa, "avx512") != 0 || !__builtin_cpu_supports("avx512bf16")) return 0;
-    if (!all && !(all = crew_create(threads))) return 0;
-    const double us = crew_run(all, dots, (void *)&zero);
-    return (double)threads * STEPS * 12.0 * 64.0 / us * 1e-3;
-}
-#else
-static double bf16_peak(void) { return 0; }
-#endif
-
-/* ---- Bandwidth ---- */
+static const struct {
+    const char *question;
+    attune_dtype dtype;
+} peaks[] = {{"peak f32", ATTUNE_F32}, {"peak bf16", ATTUNE_BF16}, {"peak f64", ATTUNE_F64}};
 
 /* One buffer at a time, and the streams in which it is read fastest. */
 static double bandwidth(size_t bytes) {
@@ -71,14 +36,13 @@ static double bandwidth(size_t bytes) {
 
 static bool ask(const char *line, char text[DRIVER_TEXT]) {
     size_t bytes = 0;
-    if (strcmp(line, "peak f32") == 0)
-        snprintf(text, DRIVER_TEXT, "%.3f", peak_measure(peak));
-    else if (strcmp(line, "peak bf16") == 0)
-        snprintf(text, DRIVER_TEXT, "%.3f", bf16_peak());
-    else if (sscanf(line, "bandwidth %zu", &bytes) == 1 && bytes)
-        snprintf(text, DRIVER_TEXT, "%.3f", bandwidth(bytes));
-    else
-        return false;
+    for (size_t i = 0; i < sizeof peaks / sizeof *peaks; i++)
+        if (strcmp(line, peaks[i].question) == 0) {
+            snprintf(text, DRIVER_TEXT, "%.3f", peak_measure(peak, peaks[i].dtype));
+            return true;
+        }
+    if (sscanf(line, "bandwidth %zu", &bytes) != 1 || !bytes) return false;
+    snprintf(text, DRIVER_TEXT, "%.3f", bandwidth(bytes));
     return true;
 }
 

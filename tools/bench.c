@@ -72,6 +72,7 @@ static bool open_kernel(bench_entry *e, attune_context *context) {
         attune_workspace_size(context, e->kernel, &e->arguments, &bytes) != ATTUNE_OK)
         return false;
     e->schedule = info.schedule;
+    e->workspace_bytes = bytes;
     e->workspace = aligned_alloc(64, (bytes + 127) & ~(size_t)63);
     e->arguments.workspace = e->workspace;
     e->arguments.workspace_bytes = e->workspace ? bytes : 0;
@@ -119,8 +120,10 @@ bool bench_open_probes(bench_probes *probes, bench_entry *entries, size_t count,
         if (entries[i].work.bytes > most) most = entries[i].work.bytes;
     if (!(probes->peak = peak_create(isa, threads))) return false;
     if (!(probes->bandwidth = bandwidth_create(isa, threads, (size_t)most))) return false;
-    for (size_t i = 0; i < count; i++)
+    for (size_t i = 0; i < count; i++) {
+        entries[i].peak_dtype = peak_that_counts(&entries[i].problem, isa);
         entries[i].streams = bandwidth_choose_streams(probes->bandwidth, (size_t)entries[i].work.bytes);
+    }
     return true;
 }
 
@@ -144,10 +147,10 @@ static void settle(uint32_t threads) {
 }
 
 /* The peak over a twentieth of the time that a sample took, so that what disturbs long samples shows in it too. */
-static double probe_peak(peak_probe *probe, double sample_us) {
+static double probe_peak(peak_probe *probe, attune_dtype dtype, double sample_us) {
     const int64_t times = sample_us < 20e3 ? 1 : sample_us > 2e6 ? 100 : (int64_t)(sample_us / 20e3);
     double slowness = 0;
-    for (int64_t i = 0; i < times; i++) slowness += 1 / peak_measure(probe);
+    for (int64_t i = 0; i < times; i++) slowness += 1 / peak_measure(probe, dtype);
     return (double)times / slowness;
 }
 
@@ -155,23 +158,27 @@ static double probe_bandwidth(const bench_probes *probes, const bench_entry *e) 
     return bandwidth_measure(probes->bandwidth, (size_t)e->work.bytes, e->streams);
 }
 
-/* One sample, between two measurements of each probe; *peak is the one before and becomes the one after. */
+/* One sample, between two measurements of each probe; peaks has those before, where they are known, and after it those
+ * after. */
 static bool take_sample(bench_entry *e, attune_context *context, const bench_probes *probes, uint32_t threads,
-                        double *peak) {
+                        double peaks[ATTUNE_DTYPE_COUNT]) {
     enum { LONG_US = 50000 };
     double us = 0;
+    const double before = peaks[e->peak_dtype] > 0 ? peaks[e->peak_dtype] : probe_peak(probes->peak, e->peak_dtype, 0);
     const double bandwidth = probe_bandwidth(probes, e);
     /* The probe's buffer has taken the place of the tensors in the caches. A call that does not count brings them back,
      * as a pass that does not count brings the probe's; in longer calls it would not matter. */
     if (e->call_us < LONG_US && !run_calls(e, context, 1, &us)) return false;
     if (!run_calls(e, context, e->calls, &us)) return false;
     settle(threads);
-    const double after = probe_peak(probes->peak, us);
+    const double after = probe_peak(probes->peak, e->peak_dtype, us);
     e->samples_us[e->count] = us / (double)e->calls;
-    e->peaks[e->count] = 0.5 * (*peak + after);
+    e->peaks[e->count] = 0.5 * (before + after);
     e->bandwidths[e->count] = 0.5 * (bandwidth + probe_bandwidth(probes, e));
     e->count++;
-    *peak = after;
+    /* Another entry's peak may be of another dtype: what was probed of that is too long ago. */
+    memset(peaks, 0, ATTUNE_DTYPE_COUNT * sizeof *peaks);
+    peaks[e->peak_dtype] = after;
     return true;
 }
 
@@ -180,11 +187,11 @@ bool bench_rounds(bench_entry *entries, size_t count, attune_context *context, c
     struct rusage start, end;
     settle(threads);
     getrusage(RUSAGE_THREAD, &start);
-    peak_measure(probes->peak);
-    double peak = peak_measure(probes->peak);
+    double peaks[ATTUNE_DTYPE_COUNT] = {0};
+    for (size_t i = 0; i < count; i++) peak_measure(probes->peak, entries[i].peak_dtype); /* finds out how many steps */
     for (size_t round = 0; round < samples; round++)
         for (size_t i = 0; i < count; i++)
-            if (!take_sample(&entries[i], context, probes, threads, &peak)) return false;
+            if (!take_sample(&entries[i], context, probes, threads, peaks)) return false;
     getrusage(RUSAGE_THREAD, &end);
     const long taken = end.ru_nivcsw - start.ru_nivcsw;
     if (taken > (long)(samples * count))

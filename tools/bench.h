@@ -17,12 +17,14 @@ typedef struct bench_entry {
     attune_kernel *kernel;
     attune_arguments arguments;
     void *workspace;
+    size_t workspace_bytes; /* that a call needs */
     attune_engine engine;
     int64_t calls;              /* of one sample */
     double call_us;             /* about what one of them takes */
     size_t count;               /* of the samples below, in the order they were taken */
     double *samples_us;         /* of one call */
     double *peaks, *bandwidths; /* GFLOP/s and GB/s, probed before and after each sample */
+    attune_dtype peak_dtype;    /* that the peaks are of */
     /* Results of bench_summarise and bench_acquire. */
     double median_us, min_us, spread, gflops;
     double peak_gflops, fraction; /* of the peak */
@@ -43,12 +45,13 @@ typedef struct bench_probes {
     bandwidth_probe *bandwidth;
 } bench_probes;
 
-/* Probes for these entries, and the streams of each. false after a message; close them in any case. */
+/* Probes for these entries, the streams of each, and the peak by which each is measured. false after a message; close
+ * them in any case. */
 bool bench_open_probes(bench_probes *probes, bench_entry *entries, size_t count, const char *isa, uint32_t threads);
 void bench_close_probes(bench_probes *probes);
 
-/* Takes `samples` of every entry: in each round every entry has its turn, with the peak and the bandwidth probed
- * between any two, so that whatever slows the machine down for a while slows everything. false after a message. */
+/* Takes `samples` of every entry: in each round every entry has its turn, with its peak and the bandwidth probed
+ * before and after, so that whatever slows the machine down for a while slows everything. false after a message. */
 bool bench_rounds(bench_entry *entries, size_t count, attune_context *context, const bench_probes *probes,
                   uint32_t threads, size_t samples);
 

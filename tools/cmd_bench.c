@@ -74,11 +74,12 @@ static int print_json(const bench_options *o, const bench_entry *entries, size_t
         json_t *const samples = json_array();
         for (size_t k = 0; k < e->count; k++) json_array_append_new(samples, json_real(e->samples_us[k]));
         json_t *const result = json_pack(
-            "{s:s, s:s, s:s, s:s, s:i, s:f, s:f, s:f, s:o, s:f, s:f, s:f, s:I, s:f, s:s, s:f, s:f}", "problem", e->text,
-            "sizes", sizes_print(&o->sizes, sizes), "schedule", schedule ? schedule : "", "engine",
+            "{s:s, s:s, s:s, s:s, s:i, s:f, s:f, s:f, s:o, s:f, s:f, s:s, s:f, s:I, s:I, s:f, s:s, s:f, s:f}",
+            "problem", e->text, "sizes", sizes_print(&o->sizes, sizes), "schedule", schedule ? schedule : "", "engine",
             e->engine == ATTUNE_ENGINE_JIT ? "jit" : "interp", "threads", (int)o->threads, "median_us", e->median_us,
             "min_us", e->min_us, "spread", e->spread, "samples_us", samples, "gflops", e->gflops, "peak_gflops",
-            e->peak_gflops, "fraction_of_peak", e->fraction, "footprint_bytes", (json_int_t)e->work.bytes,
+            e->peak_gflops, "peak_dtype", tool_dtype_name(e->peak_dtype), "fraction_of_peak", e->fraction,
+            "footprint_bytes", (json_int_t)e->work.bytes, "workspace_bytes", (json_int_t)e->workspace_bytes,
             "bandwidth_gbs", e->bandwidth_gbs, "bound", e->is_memory_bound ? "memory" : "compute", "roofline_gflops",
             e->roofline_gflops, "fraction_of_roofline", e->fraction_of_roofline);
         if (result && e->engine == ATTUNE_ENGINE_JIT) {
@@ -115,7 +116,7 @@ static void print_text(const bench_options *o, const bench_entry *entries, size_
         table_cell(t, "%s", table_time(e->min_us, number));
         table_cell(t, "%.1f %%", 100 * e->spread);
         table_cell(t, e->gflops < 10 ? "%.3f" : "%.1f", e->gflops);
-        table_cell(t, "%.1f", e->peak_gflops);
+        table_cell(t, "%.1f %s", e->peak_gflops, tool_dtype_name(e->peak_dtype));
         table_cell(t, "%.1f %%", 100 * e->fraction);
         table_cell(t, "%s", table_bytes((uint64_t)e->work.bytes, number));
         table_cell(t, "%.1f", e->bandwidth_gbs);
@@ -150,10 +151,13 @@ int cmd_bench(int argc, char **argv) {
         options,
         parse,
         "[PROBLEM…]",
-        "Measures problems, or a set of ten without any, in interleaved rounds, and the CPU's multiply-add peak "
-        "between the rounds, as well as how fast a buffer is read that is as large as all a call touches. The roofline "
-        "is "
-        "the longer of the two times that these allow. Causal problems count the allowed pairs only. The spread is the "
+        "Measures problems, or a set of ten without any, in interleaved rounds, and between the rounds the CPU's peak, "
+        "as "
+        "well as how fast a buffer is read that is as large as all a call touches. The peak is that of bf16 dot "
+        "products for bf16 problems, where the instruction set in use has them, else of multiply-adds in f32 or f64. "
+        "The "
+        "roofline is the longer of the two times that peak and reading allow. Causal problems count the allowed pairs "
+        "only. The spread is the "
         "range of the middle half of the samples. Cold compile leaves out the time to load LLVM.",
         tool_common_children,
         NULL,

@@ -1,8 +1,8 @@
-/* What the CPU can do at most: independent fused multiply-adds from registers, on as many threads as asked. */
+/* What the CPU can do at most: independent multiply-adds from registers, on as many threads as asked. */
 #ifndef ATTUNE_TOOLS_PEAK_H
 #define ATTUNE_TOOLS_PEAK_H
 
-#include <stdbool.h>
+#include <attune.h>
 #include <stdint.h>
 
 typedef struct peak_probe peak_probe;
@@ -12,7 +12,13 @@ typedef struct peak_probe peak_probe;
 peak_probe *peak_create(const char *isa, uint32_t threads);
 void peak_destroy(peak_probe *probe);
 
-/* One measurement of about a millisecond: GFLOP/s of all threads together. */
-double peak_measure(peak_probe *probe);
+/* One measurement of about a millisecond: GFLOP/s of all threads together, of fused multiply-adds of f32 or f64, or of
+ * dot products of bf16 that are added up in f32. 0 where the ISA has no such instruction. */
+double peak_measure(peak_probe *probe, attune_dtype dtype);
+
+/* The peak by which a problem is measured on this ISA: that of bf16 dot products where queries, keys, values and
+ * weights are bf16, or no wider than that, and the ISA has them; else of multiply-adds of what it calculates in. It
+ * does not matter which of them a kernel uses. */
+attune_dtype peak_that_counts(const attune_problem *problem, const char *isa);
 
 #endif

@@ -13,6 +13,7 @@
 typedef struct run_report {
     attune_kernel_info info;
     double compile_us, first_us, median_us, gflops, peak_gflops;
+    attune_dtype peak_dtype;     /* that peak_gflops is of */
     bool same_bits;              /* as the interpreter; with check */
     bool has_reference;          /* whose weights are known; with check */
     double max_error, rms_error; /* against the f64 reference; with that */
@@ -126,12 +127,12 @@ static bool measure(const run_options *o, const tensors *t, attune_context *cont
 }
 
 /* The best of a few: the caller wants to know what the CPU can do, and a single probe may be disturbed. */
-static double probe_peak(const char *isa, uint32_t threads) {
+static double probe_peak(const char *isa, uint32_t threads, attune_dtype dtype) {
     peak_probe *const probe = peak_create(isa, threads);
     double best = 0;
     if (!probe) return 0;
     for (int i = 0; i < 15; i++) {
-        const double value = peak_measure(probe);
+        const double value = peak_measure(probe, dtype);
         if (value > best) best = value;
     }
     peak_destroy(probe);
@@ -256,8 +257,8 @@ static void print_text(const run_options *o, FILE *stream, const char *problem, 
                threads == 1 ? "" : "s");
     table_cell(t, "speed");
     if (r->peak_gflops > 0)
-        table_cell(t, "%.1f GFLOP/s, %.0f %% of the %.0f GFLOP/s this CPU can do", r->gflops,
-                   100 * r->gflops / r->peak_gflops, r->peak_gflops);
+        table_cell(t, "%.1f GFLOP/s, %.0f %% of the %.0f GFLOP/s this CPU can do in %s", r->gflops,
+                   100 * r->gflops / r->peak_gflops, r->peak_gflops, tool_dtype_name(r->peak_dtype));
     else
         table_cell(t, "%.3g GFLOP/s", r->gflops);
     if (o->check) {
@@ -285,6 +286,7 @@ static int print_json(const run_options *o, const char *problem, const char *sch
                   "first_us", r->first_us, "median_us", r->median_us, "gflops", r->gflops);
     if (j && r->peak_gflops > 0) {
         json_object_set_new(j, "peak_gflops", json_real(r->peak_gflops));
+        json_object_set_new(j, "peak_dtype", json_string(tool_dtype_name(r->peak_dtype)));
         json_object_set_new(j, "fraction_of_peak", json_real(r->gflops / r->peak_gflops));
     }
     if (j && o->weights) json_object_set_new(j, "weights", json_string(o->weights));
@@ -343,7 +345,8 @@ static int run_on(const run_options *o, tensors *t) {
         tool_library_error(NULL);
         goto out;
     }
-    if (o->engine == ATTUNE_ENGINE_JIT) r.peak_gflops = probe_peak(r.info.isa, machine.max_workers);
+    r.peak_dtype = peak_that_counts(&t->problem, r.info.isa);
+    if (o->engine == ATTUNE_ENGINE_JIT) r.peak_gflops = probe_peak(r.info.isa, machine.max_workers, r.peak_dtype);
     /* A peak below what was just computed is one that other programs took the CPU away from. */
     if (r.peak_gflops * 1.1 < r.gflops) r.peak_gflops = 0;
     if (o->check && !check(t, context, &schedule, &r)) goto out;
