@@ -294,13 +294,16 @@ ir_eval_fn *ir_eval_get(ir_op op, ir_elem elem) {
 #if defined(__x86_64__)
 enum { MXCSR_DEFAULT = 0x1f80 };
 
+/* Writing the register takes longer than looking whether it has to be. Its low bits only note what happened. */
 uint32_t ir_fpenv_enter(void) {
     const uint32_t saved = _mm_getcsr();
-    _mm_setcsr(MXCSR_DEFAULT);
+    if ((saved & ~(uint32_t)_MM_EXCEPT_MASK) != MXCSR_DEFAULT) _mm_setcsr(MXCSR_DEFAULT);
     return saved;
 }
 
-void ir_fpenv_leave(uint32_t saved) { _mm_setcsr(saved); }
+void ir_fpenv_leave(uint32_t saved) {
+    if (_mm_getcsr() != saved) _mm_setcsr(saved);
+}
 #elif defined(__aarch64__)
 uint32_t ir_fpenv_enter(void) {
     uint64_t saved;

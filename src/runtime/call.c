@@ -60,7 +60,10 @@ void at_signature_init(at_signature *s, const attune_problem *canonical) {
     s->problem = *canonical;
     s->count = mha_tensors(canonical, s->tensors);
     memset(s->place, -1, sizeof s->place);
-    for (size_t i = 0; i < s->count; i++) s->place[s->tensors[i].id] = (signed char)i;
+    for (size_t i = 0; i < s->count; i++) {
+        s->place[s->tensors[i].id] = (signed char)i;
+        s->element[i] = (uint8_t)at_element_bytes(&s->tensors[i]);
+    }
     mha_compiled_sizes(canonical, &s->compiled);
     s->parameters = mha_parameters_of(canonical);
     if (canonical->op == ATTUNE_MHA) {
@@ -109,7 +112,9 @@ static attune_status take_pointers(const at_signature *s, const attune_arguments
         const void *pointer = nothing;
         const uint64_t bytes = call->settled->bytes[i];
         uintptr_t end;
-        if (bytes && at_call_pointer(&s->tensors[i], a, &pointer, err)) return ATTUNE_INVALID_ARGUMENT;
+        if (bytes) pointer = *(const void *const *)((const char *)a + s->tensors[i].pointer);
+        if (!pointer || (uintptr_t)pointer & (s->element[i] - 1u))
+            return at_call_pointer(&s->tensors[i], a, &pointer, err);
         if (__builtin_add_overflow((uintptr_t)pointer, bytes, &end))
             return at_fail(err, ATTUNE_INVALID_ARGUMENT,
                            "%s has %llu bytes from %p on: beyond the end of the address space", s->tensors[i].name,

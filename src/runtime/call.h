@@ -25,6 +25,7 @@ typedef struct at_signature {
     size_t count, num_scalars;
     mha_tensor tensors[MHA_NUM_TENSORS];
     signed char place[MHA_NUM_TENSORS]; /* of a tensor in the table, or -1 */
+    uint8_t element[MHA_NUM_TENSORS];   /* bytes of one, by place in the table; a power of two */
     mha_sizes compiled;
     mha_parameters parameters;
     attune_arguments defaults; /* what attune_arguments_init gives */

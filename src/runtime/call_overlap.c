@@ -51,10 +51,11 @@ static bool interleaved(const range *output, const range *other) {
 attune_status at_overlap_check(const at_signature *s, const at_settled *settled, void *const *buffers, at_error *err) {
     for (size_t i = 0; i < s->count; i++) {
         if (!(s->tensors[i].access & IR_OUT) || !settled->bytes[i]) continue;
-        const range output = range_of(s, settled, buffers, i);
+        const uintptr_t begin = (uintptr_t)buffers[i], end = begin + settled->bytes[i];
         for (size_t j = 0; j < s->count; j++) {
-            const range other = range_of(s, settled, buffers, j);
-            if (j == i || output.begin >= other.end || other.begin >= output.end) continue;
+            const uintptr_t first = (uintptr_t)buffers[j];
+            if (j == i || begin >= first + settled->bytes[j] || first >= end) continue;
+            const range output = range_of(s, settled, buffers, i), other = range_of(s, settled, buffers, j);
             if (interleaved(&output, &other)) continue;
             return at_fail(err, ATTUNE_INVALID_ARGUMENT,
                            "the output %s overlaps %s: they lie at 0x%" PRIxPTR " to 0x%" PRIxPTR " and 0x%" PRIxPTR

@@ -108,6 +108,7 @@ static attune_status fill_context(attune_context *context, const attune_context_
     }
     at_symbols_init(&context->symbols, &context->allocator);
     at_pool_init(&context->pool, context->max_workers);
+    at_spares_init(&context->spares, &context->allocator);
     at_disk_cache_init(&context->disk, options->cache_dir,
                        options->disk_cache_bytes ? options->disk_cache_bytes : DEFAULT_DISK_BYTES, &context->allocator,
                        context->io, &context->log);
@@ -151,6 +152,7 @@ void attune_context_destroy(attune_context *context) {
     at_disk_cache_free(&context->disk);
     at_codegen_free(&context->codegen);
     at_pool_free(&context->pool);
+    at_spares_free(&context->spares);
     const attune_allocator allocator = context->allocator;
     at_free(&allocator, context);
 }

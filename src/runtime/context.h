@@ -9,6 +9,7 @@
 #include "runtime/log.h"
 #include "runtime/memory_cache.h"
 #include "runtime/pool.h"
+#include "runtime/spare.h"
 #include "runtime/symbols.h"
 
 struct attune_context {
@@ -22,6 +23,7 @@ struct attune_context {
     attune_parallel_for_fn *parallel_for; /* NULL: the pool */
     void *parallel_user;
     at_pool pool;
+    at_spares spares;
     at_codegen codegen;
     at_symbols symbols;
     at_disk_cache disk;

@@ -7,7 +7,7 @@
 #include <string.h>
 
 /* Below a few microseconds of work, waking threads and waiting for the last of them costs more than they save. */
-enum { ALIGN = 64, SMALL_FLOPS = 300 * 1000 };
+enum { ALIGN = AT_SPARE_ALIGN, SMALL_FLOPS = 300 * 1000 };
 
 /* ---- Workspace: the shared buffers, each aligned, then one scratch for each worker ---- */
 
@@ -129,11 +129,11 @@ attune_status at_run_machine_code(attune_context *context, const attune_kernel *
         return at_fail(err, ATTUNE_WORKSPACE_TOO_SMALL, "the workspace has %zu bytes; this call needs %zu",
                        run->workspace_bytes, needed);
     if (!workspace && needed) {
-        workspace = own = at_alloc_aligned(&context->allocator, needed, ALIGN);
+        workspace = own = at_spares_take(&context->spares, needed);
         if (!own) return at_fail_memory(err, needed);
     }
     status = run_in(context, kernel, run, plan, workspace, err);
-    at_free(&context->allocator, own);
+    if (own) at_spares_give(&context->spares, own);
     return status;
 }
 
