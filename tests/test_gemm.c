@@ -17,9 +17,13 @@
 
 #include <cmocka.h>
 
+/* Of what the factors are: of the arithmetic's element, or B is pairs of bf16, or both factors are of bf16. */
+typedef enum factors { PLAIN, RIGHT_IS_PAIRED, BOTH_ARE_NARROW } factors;
+
 /* C = bias + A B: a[outer, rows, depth], b as pack.h lays it out, o[outer, rows, groups * columns]. */
 typedef struct product {
-    ir_elem elem;
+    ir_elem elem; /* of the arithmetic and of o */
+    factors factors;
     int64_t outer, rows, depth, groups, columns;
     bool rows_at_run_time;
     /* the schedule */
@@ -37,12 +41,24 @@ static double random_number(void) { return (double)(random_ir_bits(&random_sourc
 
 /* ---- The kernel ---- */
 
+static bool is_paired(const product *p) { return p->factors != PLAIN; }
+static ir_elem left_elem(const product *p) { return p->factors == BOTH_ARE_NARROW ? IR_BF16 : p->elem; }
+static ir_elem right_elem(const product *p) { return is_paired(p) ? IR_BF16 : p->elem; }
+static bool by_pairs(const product *p, const at_target *target) {
+    return p->factors == BOTH_ARE_NARROW && p->elem == IR_F32 && target->flags & AT_TARGET_BF16_DOT;
+}
+
 static void load_row(mha_context *c, const mha_gemm *g, const ir_expr *row, const ir_buffer *slab,
                      const ir_expr *slab_row) {
+    ir_builder *b = c->b;
     const operands *o = g->user;
-    const ir_expr *k = ir_for_begin(c->b, "k", mha_i(c, 0), mha_i(c, g->depth), 1, false);
-    ir_store(c->b, ir_at(c->b, slab, 1, 2, slab_row, k), ir_load(c->b, ir_at(c->b, o->a, 1, 3, g->outer[0], row, k)));
-    ir_for_end(c->b);
+    const ir_expr *k = ir_for_begin(b, "k", mha_i(c, 0), mha_i(c, g->depth), 1, false);
+    const ir_access *from = ir_at(b, o->a, 1, 3, g->outer[0], row, k), *to = ir_at(b, slab, 1, 2, slab_row, k);
+    if (slab->type.elem == o->a->type.elem)
+        ir_store(b, to, ir_load(b, from));
+    else
+        mha_store(c, to, mha_load(c, from));
+    ir_for_end(b);
 }
 
 /* Row `row` of a panel, as a block finds it in the blob of its weights. */
@@ -50,15 +66,17 @@ static const ir_expr *packed(mha_context *c, const mha_gemm *g, const ir_expr *g
                              const ir_expr *column, int lanes) {
     ir_builder *b = c->b;
     const operands *o = g->user;
+    const int inputs = g->right_is_paired ? 2 : 1;
     const ir_expr *panel = ir_mul(b, group, mha_i(c, g->group_columns / MHA_PANEL));
     panel = ir_add(b, panel, ir_div(b, column, mha_i(c, MHA_PANEL)));
-    row = ir_add(b, ir_mul(b, panel, mha_i(c, g->depth + 1)), row);
-    const ir_expr *at = ir_mul(b, row, mha_i(c, MHA_PANEL));
-    return ir_load(b, ir_at(b, o->b, lanes, 1, ir_add(b, at, ir_mod(b, column, mha_i(c, MHA_PANEL)))));
+    row = ir_add(b, ir_mul(b, panel, mha_i(c, (g->depth + inputs - 1) / inputs + 1)), row);
+    const ir_expr *at = ir_add(b, ir_mul(b, row, mha_i(c, MHA_PANEL)), ir_mod(b, column, mha_i(c, MHA_PANEL)));
+    return ir_load(b, ir_at(b, o->b, lanes * inputs, 1, ir_mul(b, at, mha_i(c, inputs))));
 }
 
 static const ir_expr *start(mha_context *c, const mha_gemm *g, const ir_expr *group, const ir_expr *column, int lanes) {
-    return packed(c, g, group, mha_i(c, 0), column, lanes);
+    const ir_expr *row = packed(c, g, group, mha_i(c, 0), column, lanes);
+    return g->right_is_paired ? mha_half_of_pairs(c, row, 1) : row;
 }
 
 static const ir_expr *right(mha_context *c, const mha_gemm *g, const ir_expr *group, const ir_expr *k,
@@ -76,7 +94,10 @@ static void store_row(mha_context *c, const mha_gemm *g, const ir_expr *group, c
     ir_for_end(b);
 }
 
-static int64_t panel_elements(const product *p) { return p->groups * p->columns * (p->depth + 1); }
+static int64_t panel_rows(const product *p) { return is_paired(p) ? (p->depth + 1) / 2 + 1 : p->depth + 1; }
+static int64_t panel_elements(const product *p) {
+    return p->groups * p->columns * panel_rows(p) * (is_paired(p) ? 2 : 1);
+}
 
 static ir_kernel *build(at_arena *arena, const product *p, const at_target *target, at_error *err) {
     const attune_schedule schedule = {.struct_size = sizeof schedule,
@@ -88,6 +109,7 @@ static ir_kernel *build(at_arena *arena, const product *p, const at_target *targ
     ir_builder *b = ir_builder_new(arena, "product");
     mha_context c = {.b = b, .s = &schedule, .target = target, .elem = p->elem, .lanes = p->lanes};
     c.has_fma = target->flags & AT_TARGET_FMA;
+    c.projects_by_pairs = by_pairs(p, target);
     const ir_expr *rows = ir_param_scalar(b, "rows", IR_IDX);
     ir_kernel_assume(b, ir_apply(b, IR_GE, rows, mha_i(&c, 0), NULL));
     if (!p->rows_at_run_time) rows = mha_i(&c, p->rows);
@@ -95,8 +117,8 @@ static ir_kernel *build(at_arena *arena, const product *p, const at_target *targ
     const ir_expr *const a_dims[] = {outer, rows, mha_i(&c, p->depth)};
     const ir_expr *const o_dims[] = {outer, rows, mha_i(&c, p->groups * p->columns)};
     operands o;
-    o.a = ir_param_buffer(b, "a", p->elem, 3, a_dims, NULL, IR_IN);
-    o.b = ir_param_buffer(b, "b", p->elem, 1, &size, NULL, IR_IN);
+    o.a = ir_param_buffer(b, "a", left_elem(p), 3, a_dims, NULL, IR_IN);
+    o.b = ir_param_buffer(b, "b", right_elem(p), 1, &size, NULL, IR_IN);
     o.o = ir_param_buffer(b, "o", p->elem, 3, o_dims, NULL, IR_OUT);
     mha_gemm g = {.name = "a_rows",
                   .num_outer = 1,
@@ -104,6 +126,7 @@ static ir_kernel *build(at_arena *arena, const product *p, const at_target *targ
                   .outer_counts = {outer},
                   .rows = rows,
                   .depth = p->depth,
+                  .right_is_paired = is_paired(p),
                   .num_groups = p->groups,
                   .group_columns = p->columns,
                   .user = &o,
@@ -117,17 +140,28 @@ static ir_kernel *build(at_arena *arena, const product *p, const at_target *targ
 
 /* ---- The plain loop ---- */
 
-static int64_t bytes_of(const product *p) { return p->elem == IR_F64 ? 8 : 4; }
+static int64_t bytes_of(ir_elem elem) { return elem == IR_F64 ? 8 : elem == IR_F32 ? 4 : 2; }
 
-static double get(const product *p, const void *data, int64_t at) {
-    return p->elem == IR_F64 ? ((const double *)data)[at] : (double)((const float *)data)[at];
+static double get(ir_elem elem, const void *data, int64_t at) {
+    if (elem == IR_F64) return ((const double *)data)[at];
+    if (elem == IR_F32) return (double)((const float *)data)[at];
+    const uint32_t bits = (uint32_t)((const uint16_t *)data)[at] << 16;
+    float value;
+    memcpy(&value, &bits, sizeof value);
+    return (double)value;
 }
 
-static void put(const product *p, void *data, int64_t at, double value) {
-    if (p->elem == IR_F64)
+/* To bf16 by cutting off. */
+static void put(ir_elem elem, void *data, int64_t at, double value) {
+    const float narrow = (float)value;
+    uint32_t bits;
+    memcpy(&bits, &narrow, sizeof bits);
+    if (elem == IR_F64)
         ((double *)data)[at] = value;
+    else if (elem == IR_F32)
+        ((float *)data)[at] = narrow;
     else
-        ((float *)data)[at] = (float)value;
+        ((uint16_t *)data)[at] = (uint16_t)(bits >> 16);
 }
 
 static double madd(const product *p, bool fused, double x, double y, double z) {
@@ -136,56 +170,81 @@ static double madd(const product *p, bool fused, double x, double y, double z) {
     return (double)(fused ? fmaf((float)x, (float)y, (float)z) : xy + (float)z);
 }
 
-static void plain(const product *p, bool fused, const void *a, const void *b, void *o) {
+/* Where B[k][column] lies; k = -1: the bias. */
+static int64_t place(const product *p, int64_t k, int64_t column) {
+    const int64_t panel = column / MHA_PANEL * panel_rows(p), c = column % MHA_PANEL;
+    if (!is_paired(p)) return (panel + k + 1) * MHA_PANEL + c;
+    return k < 0 ? 2 * (panel * MHA_PANEL + c) + 1 : 2 * ((panel + k / 2 + 1) * MHA_PANEL + c) + k % 2;
+}
+
+/* dot2 begins with the second number of each pair; these are far from denormal. */
+static void plain(const product *p, const at_target *target, const void *a, const void *b, void *o) {
+    const bool fused = target->flags & AT_TARGET_FMA;
+    const int64_t turned = by_pairs(p, target);
     for (int64_t row = 0; row < p->outer * p->rows; row++)
         for (int64_t column = 0; column < p->groups * p->columns; column++) {
-            const int64_t panel = column / MHA_PANEL * (p->depth + 1) * MHA_PANEL + column % MHA_PANEL;
-            double sum = get(p, b, panel);
-            for (int64_t k = 0; k < p->depth; k++)
-                sum = madd(p, fused, get(p, a, row * p->depth + k), get(p, b, panel + (k + 1) * MHA_PANEL), sum);
-            put(p, o, row * p->groups * p->columns + column, sum);
+            double sum = get(right_elem(p), b, place(p, -1, column));
+            for (int64_t n = 0; n < p->depth + p->depth % 2; n++) {
+                const int64_t k = n ^ turned;
+                if (k >= p->depth) continue;
+                const double left = get(left_elem(p), a, row * p->depth + k);
+                sum = madd(p, fused, left, get(right_elem(p), b, place(p, k, column)), sum);
+            }
+            put(p->elem, o, row * p->groups * p->columns + column, sum);
         }
 }
 
 /* ---- Running it ---- */
 
-static void *filled(const product *p, int64_t elements) {
-    void *data = calloc((size_t)elements + 1, (size_t)bytes_of(p));
+static void *filled(ir_elem elem, int64_t elements) {
+    void *data = calloc((size_t)elements + 1, (size_t)bytes_of(elem));
     assert_non_null(data);
-    for (int64_t n = 0; n < elements; n++) put(p, data, n, random_number());
+    for (int64_t n = 0; n < elements; n++) put(elem, data, n, random_number());
     return data;
 }
 
+/* The bias is f32, and the partner of a last row is 0. */
+static void *filled_right(const product *p) {
+    void *b = filled(right_elem(p), panel_elements(p));
+    for (int64_t column = 0; is_paired(p) && column < p->groups * p->columns; column++) {
+        put(IR_BF16, b, place(p, -1, column) - 1, 0);
+        if (p->depth % 2) put(IR_BF16, b, place(p, p->depth, column), 0);
+    }
+    return b;
+}
+
 static void describe(char text[256], const product *p, const at_target *target, const char *how) {
+    static const char *const kinds[] = {"", ", pairs of bf16 on the right", ", bf16"};
     snprintf(
         text, 256,
-        "%s, %s, %s: %lld x %lld rows%s, depth %lld, %lld x %lld columns; lanes %d, tile %d x %d, block %d, pass %d",
-        target->name, how, p->elem == IR_F64 ? "f64" : "f32", (long long)p->outer, (long long)p->rows,
-        p->rows_at_run_time ? " at run time" : "", (long long)p->depth, (long long)p->groups, (long long)p->columns,
-        p->lanes, p->tile_rows, p->vectors, p->block, p->pass);
+        "%s, %s, %s%s: %lld x %lld rows%s, depth %lld, %lld x %lld columns; lanes %d, tile %d x %d, block %d, pass %d",
+        target->name, how, p->elem == IR_F64 ? "f64" : "f32", kinds[p->factors], (long long)p->outer,
+        (long long)p->rows, p->rows_at_run_time ? " at run time" : "", (long long)p->depth, (long long)p->groups,
+        (long long)p->columns, p->lanes, p->tile_rows, p->vectors, p->block, p->pass);
 }
 
 static void check_product(const product *p, const at_target *target) {
     const int64_t outputs = p->outer * p->rows * p->groups * p->columns;
-    void *a = filled(p, p->outer * p->rows * p->depth), *b = filled(p, panel_elements(p));
-    void *wanted = filled(p, outputs), *got = filled(p, outputs);
+    const size_t bytes = (size_t)(outputs * bytes_of(p->elem));
+    void *a = filled(left_elem(p), p->outer * p->rows * p->depth), *b = filled_right(p);
+    void *wanted = filled(p->elem, outputs), *got = filled(p->elem, outputs);
     void *const buffers[] = {a, b, got};
     at_error err = {0};
     at_arena arena;
     char what[256];
-    plain(p, target->flags & AT_TARGET_FMA, a, b, wanted);
+    plain(p, target, a, b, wanted);
     at_arena_init(&arena, NULL);
     const ir_kernel *kernel = build(&arena, p, target, &err);
     if (kernel) kernel = ir_lower(kernel, target, NULL, NULL, &err);
     describe(what, p, target, "interpreter");
     const ir_interp_options options = {.shuffle_seed = 3};
     if (!kernel || ir_interpret(kernel, buffers, &p->rows, &options, &err)) fail_msg("%s: %s", what, err.message);
-    if (memcmp(wanted, got, (size_t)(outputs * bytes_of(p)))) fail_msg("%s: other bits", what);
+    if (memcmp(wanted, got, bytes)) fail_msg("%s: other bits", what);
     if (at_target_runs_here(target)) {
         describe(what, p, target, "machine code");
-        memset(got, 0, (size_t)(outputs * bytes_of(p)));
+        memset(got, 0, bytes);
         if (jit_run(kernel, target, buffers, &p->rows, 1, &err)) fail_msg("%s: %s", what, err.message);
-        if (memcmp(wanted, got, (size_t)(outputs * bytes_of(p)))) fail_msg("%s: other bits", what);
+        if (memcmp(wanted, got, bytes)) fail_msg("%s: other bits", what);
     }
     at_arena_free(&arena);
     free(a);
@@ -209,6 +268,7 @@ static product random_product(ir_elem elem, const at_target *target) {
     while (p.lanes * p.vectors > MHA_PANEL_TILE);
     p.tile_rows = 1 + below(9);
     p.block = p.tile_rows * (1 + below(3));
+    p.factors = (factors)below(3);
     p.pass = below(3) ? 0 : 1 + below((int)p.depth + 2);
     return p;
 }
@@ -235,9 +295,10 @@ static void test_shapes_of_blocks(void **state) {
         {.outer = 1, .rows = 19, .depth = 21, .groups = 2, .columns = 64, .tile_rows = 6, .block = 12, .pass = 20},
     };
     for (const at_target *target = at_targets(); target->name; target++)
-        for (size_t n = 0; n < sizeof shapes / sizeof *shapes * 2; n++) {
-            product p = shapes[n / 2];
+        for (size_t n = 0; n < sizeof shapes / sizeof *shapes * 4; n++) {
+            product p = shapes[n / 4];
             p.elem = IR_F32;
+            p.factors = n / 2 % 2 ? BOTH_ARE_NARROW : PLAIN;
             p.lanes = target->vector_bytes / 4;
             p.vectors = MHA_PANEL_TILE / p.lanes < 4 ? MHA_PANEL_TILE / p.lanes : 2;
             p.rows_at_run_time = n % 2;

@@ -10,24 +10,30 @@
 
 #include <cmocka.h>
 
-/* ---- Where weights lie: the formula of pack.h, element by element ---- */
+/* ---- Where weights lie: the formulas of pack.h, element by element ---- */
+
+/* Of input k and output c of a group; k = -1: the bias. */
+static int64_t place_of(const model *m, const mha_pack_section *s, int64_t group, int64_t c, int64_t k) {
+    const bool is_paired = m->canonical.w_dtype == ATTUNE_BF16;
+    const int64_t rows = is_paired ? (s->depth + 1) / 2 + 1 : s->depth + 1;
+    const int64_t panel = s->offset + (group * s->panels + c / 16) * rows * (is_paired ? 32 : 16);
+    if (!is_paired) return panel + (k + 1) * 16 + c % 16;
+    return k < 0 ? panel + 2 * (c % 16) + 1 : panel + (k / 2 + 1) * 32 + 2 * (c % 16) + k % 2;
+}
 
 static void expect_section(const model *m, int projection, unsigned char *blob) {
     const mha_pack_section *s = &m->layout.section[projection];
     const attune_weight *matrix = &m->weights.tensor[projection],
                         *bias = &m->weights.tensor[ATTUNE_Q_BIAS + projection];
-    for (int64_t o = 0; o < s->columns; o++) {
-        const int64_t group = o / s->group_columns, c = o % s->group_columns;
-        for (int64_t row = 0; row <= s->depth; row++) {
-            const int64_t at = s->offset + ((group * s->panels + c / 16) * (s->depth + 1) + row) * 16 + c % 16;
-            const int64_t k = row - 1;
+    for (int64_t o = 0; o < s->columns; o++)
+        for (int64_t k = -1; k < s->depth; k++) {
+            const int64_t at = place_of(m, s, o / s->group_columns, o % s->group_columns, k);
             const int64_t from = m->weights.layout == ATTUNE_OUT_IN ? o * s->depth + k : k * s->columns + o;
-            const unsigned char *source = row          ? (const unsigned char *)matrix->data + (size_t)from * m->size
+            const unsigned char *source = k >= 0       ? (const unsigned char *)matrix->data + (size_t)from * m->size
                                           : bias->data ? (const unsigned char *)bias->data + (size_t)o * m->size
                                                        : NULL;
             if (source) memcpy(blob + (size_t)at * m->size, source, m->size);
         }
-    }
 }
 
 /* Everything that is no weight is 0. */
@@ -59,7 +65,9 @@ static void assert_layout_is_sound(const model *m) {
         assert_int_equal(s->group_columns, i == MHA_PROJECT_OUT ? s->group_columns : s->heads * dim);
         const int64_t heads = i == MHA_PROJECT_Q ? p->num_heads : p->num_kv_heads;
         assert_true(i == MHA_PROJECT_OUT ? s->heads == 0 : s->heads >= 1 && s->heads <= heads);
-        end += s->num_groups * s->panels * (s->depth + 1) * MHA_PANEL;
+        assert_int_equal(s->inputs, p->w_dtype == ATTUNE_BF16 ? 2 : 1);
+        assert_int_equal(s->rows, (s->depth + s->inputs - 1) / s->inputs + 1);
+        end += s->num_groups * s->panels * s->rows * s->inputs * MHA_PANEL;
     }
     assert_int_equal(m->layout.elements, end);
     assert_int_equal(m->blob_bytes % 64, 0);

@@ -178,8 +178,9 @@ static void test_saved_and_damaged(void **state) {
     assert_ok(attune_packed_weights_check(&m.problem, read, m.blob_bytes));
     read[m.blob_bytes - 1] ^= 1;
     assert_fails(attune_packed_weights_check(&m.problem, read, m.blob_bytes), ATTUNE_BAD_FILE, "checksum is wrong");
-    read[8] = 1;
-    assert_fails(attune_packed_weights_check(&m.problem, read, m.blob_bytes), ATTUNE_BAD_FILE, "of format 1; ");
+    read[8] = 2;
+    assert_fails(attune_packed_weights_check(&m.problem, read, m.blob_bytes), ATTUNE_BAD_FILE,
+                 "of format 2; this library reads format 3: pack them again");
     memset(read, 0, 8);
     assert_fails(attune_packed_weights_check(&m.problem, read, m.blob_bytes), ATTUNE_BAD_FILE, "no packed weights");
     for (int i = 0; i < 8; i++) read[i] = m.blob[7 - i];

@@ -75,8 +75,10 @@ void mha_block_shared(mha_block *block, mha_context *c) {
     mha_pack_layout_of(p, &block->layout);
     for (int i = 0; i < MHA_NUM_PROJECTIONS; i++) narrow_groups(c, &block->layout.section[i]);
     const ir_expr *queries = c->params.tensor[MHA_X]->dims[1];
-    c->q = block->q = share(c, "projected_q", c->elem, MHA_HEADS, queries, p->head_dim);
-    if (!p->no_out_projection) c->out = share(c, "heads", c->elem, MHA_HEADS, queries, p->head_dim_v);
+    const bool turns_later = p->rotary_dim && p->is_ragged;
+    c->q = block->q = share(c, "projected_q", turns_later ? c->elem : c->q_elem, MHA_HEADS, queries, p->head_dim);
+    const ir_elem heads = c->projects_by_pairs ? IR_BF16 : c->elem;
+    if (!p->no_out_projection) c->out = share(c, "heads", heads, MHA_HEADS, queries, p->head_dim_v);
     if (p->kv_projected) return;
     const ir_expr *tokens = mha_input_of(c, MHA_PROJECT_K)->dims[1];
     if (p->seq_new)
@@ -130,24 +132,27 @@ int64_t mha_whole_tiles(const mha_context *c, int64_t columns) {
 }
 
 /* Row 0 of a panel is the bias. The terms are multiplied out, so that they are added up outside of inner loops. */
-static const ir_expr *packed(mha_context *c, const mha_pack_section *s, const ir_expr *group, const ir_expr *row,
-                             const ir_expr *column, int lanes) {
+static const ir_access *packed(mha_context *c, const mha_pack_section *s, const ir_expr *group, const ir_expr *row,
+                               const ir_expr *column, int lanes) {
     ir_builder *b = c->b;
-    const int64_t panel = (s->depth + 1) * MHA_PANEL;
+    const int64_t panel = mha_pack_panel(s);
     const ir_expr *at = ir_mul(b, ir_div(b, column, mha_i(c, MHA_PANEL)), mha_i(c, panel));
-    if (lanes < MHA_PANEL) at = ir_add(b, at, ir_mod(b, column, mha_i(c, MHA_PANEL)));
+    const ir_expr *within = ir_mul(b, ir_mod(b, column, mha_i(c, MHA_PANEL)), mha_i(c, s->inputs));
+    if (lanes < MHA_PANEL) at = ir_add(b, at, within);
     at = ir_add(b, at, ir_mul(b, group, mha_i(c, s->panels * panel)));
-    at = ir_add(b, at, ir_mul(b, row, mha_i(c, MHA_PANEL)));
+    at = ir_add(b, at, ir_mul(b, row, mha_i(c, mha_pack_row(s))));
     at = ir_add(b, at, mha_i(c, s->offset));
-    return mha_load(c, ir_at(b, c->params.tensor[MHA_PACKED_WEIGHTS], lanes, 1, at));
+    return ir_at(b, c->params.tensor[MHA_PACKED_WEIGHTS], lanes * (int)s->inputs, 1, at);
 }
 
 const ir_expr *mha_packed_bias(mha_context *c, const mha_pack_section *s, const ir_expr *group, const ir_expr *column,
                                int lanes) {
-    return packed(c, s, group, mha_i(c, 0), column, lanes);
+    const ir_access *at = packed(c, s, group, mha_i(c, 0), column, lanes);
+    return s->inputs == 2 ? mha_half_of_pairs(c, ir_load(c->b, at), 1) : mha_load(c, at);
 }
 
 const ir_expr *mha_packed_weight(mha_context *c, const mha_pack_section *s, const ir_expr *group, const ir_expr *k,
                                  const ir_expr *column, int lanes) {
-    return packed(c, s, group, ir_add(c->b, k, mha_i(c, 1)), column, lanes);
+    const ir_access *at = packed(c, s, group, ir_add(c->b, k, mha_i(c, 1)), column, lanes);
+    return s->inputs == 2 ? ir_load(c->b, at) : mha_load(c, at);
 }

@@ -25,7 +25,7 @@ static void load_heads(mha_context *c, const mha_gemm *g, const ir_expr *row, co
     if (!c->p->is_ragged) return;
     ir_if_else(b);
     const mha_columns d = mha_columns_begin(c, g->depth, c->lanes);
-    ir_store(b, ir_at(b, slab, d.lanes, 2, slab_row, d.at), mha_number(c, 0, d.lanes));
+    mha_store(c, ir_at(b, slab, d.lanes, 2, slab_row, d.at), mha_number(c, 0, d.lanes));
     ir_for_end(b);
     ir_if_end(b);
 }
@@ -68,6 +68,7 @@ void mha_block_output(mha_block *block) {
     mha_gemm g = {.name = "concatenated",
                   .rows = mha_tokens_of(c, c->params.tensor[MHA_OUT]),
                   .depth = s->depth,
+                  .right_is_paired = s->inputs == 2,
                   .num_groups = s->num_groups,
                   .group_columns = s->panels * MHA_PANEL,
                   .user = s,

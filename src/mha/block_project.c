@@ -146,7 +146,7 @@ static void store_projected(mha_context *c, const mha_gemm *g, const ir_expr *gr
 static bool continues(const mha_block *block, mha_projection which, mha_projection next) {
     const mha_pack_section *a = &block->layout.section[which], *b = &block->layout.section[next];
     return b->exists && mha_input_of(block->c, which) == mha_input_of(block->c, next) && a->depth == b->depth &&
-           a->panels == b->panels && b->offset == a->offset + a->num_groups * a->panels * (a->depth + 1) * MHA_PANEL;
+           a->panels == b->panels && b->offset == a->offset + a->num_groups * a->panels * mha_pack_panel(a);
 }
 
 static void project(mha_block *block, mha_projection first, mha_projection last) {
@@ -157,6 +157,7 @@ static void project(mha_block *block, mha_projection first, mha_projection last)
     mha_gemm g = {.name = names[first],
                   .rows = mha_tokens_of(c, p.x),
                   .depth = s[first].depth,
+                  .right_is_paired = s[first].inputs == 2,
                   .group_columns = s[first].panels * MHA_PANEL,
                   .user = &p,
                   .load_row = load_input,

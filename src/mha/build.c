@@ -34,6 +34,7 @@ static void read_problem(mha_context *c) {
     /* Keys of a block must have the bits that they would have in a cache. */
     const bool as_cached = p->op == ATTUNE_MHA && p->reproducible;
     c->by_pairs = mha_attends_by_pairs(p, c->target);
+    c->projects_by_pairs = mha_projects_by_pairs(p, c->target);
     c->q_elem = c->by_pairs ? IR_BF16 : c->elem;
     c->k_elem = as_cached || c->by_pairs ? elem_of(p->k_dtype) : c->elem;
     c->v_elem = as_cached || c->by_pairs ? elem_of(p->v_dtype) : c->elem;

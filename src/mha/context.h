@@ -17,6 +17,7 @@ typedef struct mha_context {
     int lanes;    /* of a vector of elem */
     bool has_fma, has_scalef;
     bool by_pairs; /* mha_attends_by_pairs: q_elem, k_elem and v_elem are bf16, and so are q, k and v */
+    bool projects_by_pairs;
     int64_t group; /* query heads of a KV head */
     mha_params params;
     /* What attention reads and writes: parameters, or what an earlier phase leaves in shared memory. All are indexed
@@ -53,6 +54,11 @@ const ir_expr *mha_madd(const mha_context *c, const ir_expr *x, const ir_expr *y
 /* A load as c->elem, whatever the tensor's element; and what must be stored for it. */
 const ir_expr *mha_load(const mha_context *c, const ir_access *access);
 void mha_store(const mha_context *c, const ir_access *access, const ir_expr *value);
+
+/* Of bf16 pairs the numbers of one half, 0 or 1, as c->elem. */
+const ir_expr *mha_half_of_pairs(const mha_context *c, const ir_expr *pairs, int half);
+/* bf16 that holds the lanes of x, then those of y, which are f32; rounded as pack2 does, which the target must have. */
+const ir_expr *mha_both_rounded(const mha_context *c, const ir_expr *x, const ir_expr *y);
 
 /* What the scores must be multiplied by before they are natural exponents: 1 if c->is_natural. Otherwise the sign of
  * softmax_scale is in Q already (mha_query_sign), so that the largest score weighs most. */

@@ -17,7 +17,10 @@ typedef struct gemm {
     ir_builder *b;
     const mha_gemm *g;
     int64_t rows, vectors, block; /* of the schedule */
-    int64_t depth;                /* of a pass */
+    ir_elem elem;                 /* of the slab */
+    int64_t inputs;               /* columns of A that a step along the depth multiplies */
+    int64_t steps;                /* all of them, */
+    int64_t depth;                /* and those of a pass */
     bool one_pass;
     int64_t rest; /* rows of the last task's last register tile if that is one of its own, else 0 */
     const ir_buffer *slab, *tile;
@@ -35,8 +38,8 @@ static const ir_expr *unrolled(const gemm *c, const char *name, int64_t count) {
 /* Elements from one row of the slab to the next: an odd number of cache lines, so that the same column of neighbouring
  * rows, which a register tile reads at once, is in different sets of the first cache. */
 static int64_t slab_row(const gemm *c) {
-    const int64_t line = 64 / ir_elem_get(c->m->elem)->bytes;
-    return (ceil_div(c->g->depth, line) | 1) * line;
+    const int64_t line = 64 / ir_elem_get(c->elem)->bytes;
+    return (ceil_div(c->steps * c->inputs, line) | 1) * line;
 }
 
 static const ir_access *tile_at(const gemm *c, const ir_expr *row, const ir_expr *column) {
@@ -70,6 +73,10 @@ static void begin_tile(const gemm *c, const register_tile *t) {
     }
 }
 
+static const ir_expr *right_of(const gemm *c, const register_tile *t, const ir_expr *k, int64_t vector) {
+    return c->g->right(c->m, c->g, c->group, k, column_of(c, t, vector), c->m->lanes);
+}
+
 /* Asks for the rows of B that are multiplied PREFETCH_ROWS turns later, line by line. The prefetchers of a CPU follow
  * them by themselves, but lose a few per cent at the ends of pages and panels, and half where B comes from memory. */
 static void prefetch(const gemm *c, const register_tile *t, const ir_expr *k) {
@@ -77,29 +84,53 @@ static void prefetch(const gemm *c, const register_tile *t, const ir_expr *k) {
     const int64_t line = 64 / ir_elem_get(c->m->elem)->bytes;
     const ir_expr *later = ir_add(c->b, k, idx(c, PREFETCH_ROWS));
     for (int64_t v = 0; v < c->vectors; v += c->m->lanes < line ? line / c->m->lanes : 1) {
-        const ir_expr *x = c->g->right(c->m, c->g, c->group, later, column_of(c, t, v), c->m->lanes);
+        const ir_expr *x = right_of(c, t, later, v);
         while (x && x->op == IR_CAST) x = x->args[0];
         if (x && x->op == IR_LOAD) ir_prefetch(c->b, x->value.access);
     }
 }
 
-/* acc += A[row, k] * B[k, columns], in the order of k. */
-static void multiply(const gemm *c, const register_tile *t, const ir_expr *from, const ir_expr *to) {
+enum { MAX_VECTORS = 64 };
+
+/* Column `column` of A, or a pair of them, in all lanes. */
+static const ir_expr *left_of(const gemm *c, const register_tile *t, const ir_expr *r, const ir_expr *column) {
     ir_builder *b = c->b;
-    enum { MAX_VECTORS = 64 };
-    const ir_expr *right[MAX_VECTORS];
-    const ir_expr *k = ir_for_begin(b, "k", from, to, 1, false);
-    for (int64_t v = 0; v < c->vectors; v++)
-        right[v] = ir_let(b, "right", c->g->right(c->m, c->g, c->group, k, column_of(c, t, v), c->m->lanes));
-    prefetch(c, t, k);
+    const int lanes = c->m->lanes, width = c->elem == IR_BF16 ? 2 : 1;
+    const ir_expr *x = ir_load(b, ir_at(b, c->slab, width, 2, ir_add(b, t->base, r), column));
+    if (width == 1) return ir_splat(b, x, lanes);
+    return ir_bitcast(b, IR_BF16, ir_splat(b, ir_bitcast(b, IR_I32, x), lanes));
+}
+
+/* acc += A[row, column] * B[column, columns], for all rows and columns of the tile. */
+static void multiply_column(const gemm *c, const register_tile *t, const ir_expr *column,
+                            const ir_expr *const right[MAX_VECTORS]) {
+    ir_builder *b = c->b;
     const ir_expr *r = unrolled(c, "r", t->rows);
-    const ir_expr *element = ir_load(b, ir_at(b, c->slab, 1, 2, ir_add(b, t->base, r), k));
-    const ir_expr *left = ir_let(b, "left", ir_splat(b, element, c->m->lanes));
+    const ir_expr *left = ir_let(b, "left", left_of(c, t, r, column));
     for (int64_t v = 0; v < c->vectors; v++) {
         const ir_access *acc = acc_at(c, t, r, v);
-        ir_store(b, acc, mha_madd(c->m, left, right[v], ir_load(b, acc)));
+        const ir_expr *sum = ir_load(b, acc);
+        const bool by_pairs = c->elem == IR_BF16;
+        ir_store(b, acc, by_pairs ? ir_dot2(b, left, right[v], sum) : mha_madd(c->m, left, right[v], sum));
     }
     ir_for_end(b);
+}
+
+/* In the order of k. */
+static void multiply(const gemm *c, const register_tile *t, const ir_expr *from, const ir_expr *to) {
+    ir_builder *b = c->b;
+    const ir_expr *right[MAX_VECTORS];
+    const bool takes_apart = c->g->right_is_paired && c->elem != IR_BF16;
+    const ir_expr *k = ir_for_begin(b, "k", from, to, 1, false);
+    for (int half = 0; half < (takes_apart ? 2 : 1); half++) {
+        const ir_expr *column = ir_add(b, ir_mul(b, k, idx(c, c->inputs)), idx(c, half));
+        for (int64_t v = 0; v < c->vectors; v++) {
+            const ir_expr *x = right_of(c, t, k, v);
+            right[v] = ir_let(b, "right", takes_apart ? mha_half_of_pairs(c->m, x, half) : x);
+        }
+        if (half == 0) prefetch(c, t, k);
+        multiply_column(c, t, column, right);
+    }
     ir_for_end(b);
 }
 
@@ -139,7 +170,10 @@ static void load_rows(const gemm *c, const ir_expr *rows, const ir_expr *at, con
     const ir_expr *row = ir_add(b, ir_add(b, c->first, at), r);
     row = ir_let(b, "row", ir_min(b, ir_sub(b, c->g->rows, idx(c, 1)), row));
     assume_row(c, row);
-    c->g->load_row(c->m, c->g, row, c->slab, ir_add(b, base, r));
+    const ir_expr *slab_at = ir_add(b, base, r);
+    c->g->load_row(c->m, c->g, row, c->slab, slab_at);
+    if (c->g->depth % c->inputs)
+        mha_store(c->m, ir_at(b, c->slab, 1, 2, slab_at, idx(c, c->g->depth)), mha_number(c->m, 0, 1));
     ir_for_end(b);
 }
 
@@ -217,8 +251,8 @@ static void several_passes(const gemm *c, const ir_expr *tiles) {
     filled = ir_let(b, "filled", ir_min(b, idx(c, c->block), filled));
     load_rows(c, filled, idx(c, 0), idx(c, 0));
     start_rows(c, filled);
-    const ir_expr *from = ir_for_begin(b, "pass", idx(c, 0), idx(c, c->g->depth), c->depth, false);
-    const ir_expr *to = ir_let(b, "end", ir_min(b, idx(c, c->g->depth), ir_add(b, from, idx(c, c->depth))));
+    const ir_expr *from = ir_for_begin(b, "pass", idx(c, 0), idx(c, c->steps), c->depth, false);
+    const ir_expr *to = ir_let(b, "end", ir_min(b, idx(c, c->steps), ir_add(b, from, idx(c, c->depth))));
     all_tiles(c, tiles, from, to);
     ir_for_end(b);
     store_rows(c, c->count, idx(c, 0), idx(c, 0));
@@ -234,8 +268,11 @@ static int64_t rest_of(const gemm *c) {
 static gemm gemm_of(mha_context *m, mha_gemm *g) {
     const attune_schedule *s = m->s;
     gemm c = {.m = m, .b = m->b, .g = g, .rows = s->gemm_rows, .vectors = s->gemm_vectors, .block = s->gemm_block};
+    c.elem = g->right_is_paired && m->projects_by_pairs ? IR_BF16 : m->elem;
+    c.inputs = g->right_is_paired ? 2 : 1;
+    c.steps = ceil_div(g->depth, c.inputs);
     c.one_pass = !s->gemm_depth || s->gemm_depth >= g->depth;
-    c.depth = c.one_pass ? g->depth : s->gemm_depth;
+    c.depth = c.one_pass ? c.steps : ceil_div(s->gemm_depth, c.inputs);
     if (g->rows) c.rest = rest_of(&c);
     return c;
 }
@@ -249,7 +286,7 @@ static void open_task(gemm *c, mha_gemm *g) {
     c->first = ir_let(b, "first", ir_mul(b, task, idx(c, c->block)));
     c->count = ir_let(b, "count", ir_min(b, idx(c, c->block), ir_sub(b, g->rows, c->first)));
     const int64_t rows = c->one_pass ? c->rows : c->block;
-    c->slab = ir_alloc(b, g->name, IR_SCRATCH, (ir_type){(uint8_t)c->m->elem, 1}, 2, (int64_t[]){rows, slab_row(c)});
+    c->slab = ir_alloc(b, g->name, IR_SCRATCH, (ir_type){(uint8_t)c->elem, 1}, 2, (int64_t[]){rows, slab_row(c)});
     c->tile =
         ir_alloc(b, "product", IR_SCRATCH, (ir_type){(uint8_t)c->m->elem, 1}, 2, (int64_t[]){rows, g->group_columns});
 }

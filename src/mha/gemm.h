@@ -2,14 +2,16 @@
  * read and where rows of C go is said by callbacks; the phase itself is tasks, scratch and register tiles.
  *
  * A task takes up to gemm_block rows and one group of columns. For each gemm_rows of its rows it copies those of A into
- * scratch (as c->elem, an odd number of cache lines apart, so that they do not compete for the same sets of the cache),
- * computes C register tile by register tile, of gemm_vectors vectors of columns each, and hands each row of C, in
- * scratch, to store_row. That is the epilogue: rotary, the split into heads, the cast and the place, written straight
- * to where attention reads it. With a gemm_depth below the depth all rows of the task are in scratch at once, and its
- * register tiles are visited once for each gemm_depth columns of A.
+ * scratch (as c->elem, or bf16; an odd number of cache lines apart, so that they do not compete for the same sets of
+ * the cache), computes C register tile by register tile, of gemm_vectors vectors of columns each, and hands each row of
+ * C, in scratch, to store_row. That is the epilogue: rotary, the split into heads, the cast and the place, written
+ * straight to where attention reads it. With a gemm_depth below the depth all rows of the task are in scratch at once,
+ * and its register tiles are visited once for each gemm_depth columns of A.
  *
- * The order of arithmetic of an element of C: acc = start, then acc = madd(A[r][k], B[k][c], acc) for k = 0, 1, … : it
- * does not depend on schedule, other rows or number of tasks. */
+ * The order of arithmetic of an element of C: acc = start, then acc = madd(A[r][k], B[k][c], acc) for k = 0, 1, … .
+ * Where B comes in pairs of rows and the kernel projects by pairs, A is bf16 as well and it is acc = dot2((A[r][k],
+ * A[r][k + 1]), (B[k][c], B[k + 1][c]), acc) for k = 0, 2, … . It does not depend on schedule, other rows or number of
+ * tasks. */
 #ifndef ATTUNE_MHA_GEMM_H
 #define ATTUNE_MHA_GEMM_H
 
@@ -26,13 +28,15 @@ struct mha_gemm {
     const ir_expr *outer[MHA_MAX_OUTER]; /* their variables, set when the phase is open */
     const ir_expr *rows;                 /* of A and C: a constant or a run-time size, >= 0 */
     int64_t depth;                       /* columns of A, rows of B; >= 1 */
+    bool right_is_paired;                /* two rows of B come at a time, with a row of 0 behind a depth that is odd */
     int64_t num_groups;                  /* groups of columns of C */
     int64_t group_columns;               /* columns that a task computes: whole register tiles */
     void *user;
-    /* A[row][…] into slab[slab_row][0 … depth - 1] of c->elem. `row` may be asked for more than once. */
+    /* A[row][…] into slab[slab_row][0 … depth - 1]. `row` may be asked for more than once. */
     void (*load_row)(mha_context *c, const mha_gemm *g, const ir_expr *row, const ir_buffer *slab,
                      const ir_expr *slab_row);
-    /* `lanes` neighbours of start, and of B[k], from column `column` of the group on; lanes divides column and 64. */
+    /* `lanes` neighbours of start, and of B[k], from column `column` of the group on; lanes divides column and 64. If
+     * right_is_paired, bf16 pairs of B[2k] and B[2k + 1]. */
     const ir_expr *(*start)(mha_context *c, const mha_gemm *g, const ir_expr *group, const ir_expr *column, int lanes);
     const ir_expr *(*right)(mha_context *c, const mha_gemm *g, const ir_expr *group, const ir_expr *k,
                             const ir_expr *column, int lanes);

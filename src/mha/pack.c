@@ -46,19 +46,33 @@ static void copy_tile(unsigned char *to, const unsigned char *from, size_t strid
         memcpy(to + (size_t)(k * MHA_PANEL) * size, from + (size_t)k * stride, (size_t)columns * size);
 }
 
+/* One row, of columns from `from` on and their partners from `partners` on; NULL: zeros. */
+static void pair_row(unsigned char *to, const unsigned char *from, const unsigned char *partners, size_t stride,
+                     int64_t columns) {
+    enum { HALF = 2 }; /* bytes of a bf16 */
+    for (int64_t c = 0; c < columns; c++, to += 2 * HALF, from += stride) {
+        memcpy(to, from, HALF);
+        memset(to + HALF, 0, HALF);
+        if (!partners) continue;
+        memcpy(to + HALF, partners, HALF);
+        partners += stride;
+    }
+}
+
 /* ---- Projections ---- */
 
 typedef struct packing {
     const mha_pack_section *section;
     const mha_pack_source *source;
     bool out_first;
-    size_t size;
+    size_t size;       /* of a weight */
+    size_t unit;       /* of what one column has in a row of a panel: one weight or two */
     unsigned char *to; /* of the section */
 } packing;
 
 static unsigned char *panel_at(const packing *pk, int64_t group, int64_t panel) {
     const mha_pack_section *s = pk->section;
-    return pk->to + (size_t)((group * s->panels + panel) * (s->depth + 1) * MHA_PANEL) * pk->size;
+    return pk->to + (size_t)((group * s->panels + panel) * mha_pack_panel(s)) * pk->size;
 }
 
 /* The columns of a panel that count. */
@@ -72,40 +86,64 @@ static int64_t columns_of(const mha_pack_section *s, int64_t group, int64_t pane
 static void begin_panel(const packing *pk, int64_t group, int64_t panel) {
     const mha_pack_section *s = pk->section;
     const int64_t columns = columns_of(s, group, panel);
-    const size_t row_bytes = MHA_PANEL * pk->size;
+    const size_t row_bytes = MHA_PANEL * pk->unit, first = (size_t)(group * s->group_columns + panel * MHA_PANEL);
     unsigned char *to = panel_at(pk, group, panel);
-    memset(to, 0, columns < MHA_PANEL ? (size_t)(s->depth + 1) * row_bytes : row_bytes);
-    if (!pk->source->bias || !columns) return;
-    memcpy(to, pk->source->bias + (size_t)(group * s->group_columns + panel * MHA_PANEL) * pk->size,
-           (size_t)columns * pk->size);
+    memset(to, 0, columns < MHA_PANEL ? (size_t)s->rows * row_bytes : row_bytes);
+    for (int64_t c = 0; pk->source->bias && c < columns; c++)
+        memcpy(to + (size_t)(c + 1) * pk->unit - pk->size, pk->source->bias + (first + (size_t)c) * pk->size, pk->size);
 }
 
-/* Inputs from `row` on, at most a cache line of them. */
+/* Rows of pairs from `row` on: of `columns` of them, whose weights lie from `from` on. */
+static void pack_pairs(const packing *pk, unsigned char *to, const unsigned char *from, int64_t columns, int64_t rows) {
+    const size_t stride = pk->source->stride;
+    for (int64_t k = 0; k < rows; k++, to += MHA_PANEL * pk->unit, from += 2 * stride)
+        pair_row(to, from, from + stride, pk->size, columns);
+}
+
+/* Rows from `row` on, at most as many as have a cache line of inputs; not the half of one. */
 static void pack_tile(const packing *pk, int64_t group, int64_t panel, int64_t row) {
     const mha_pack_section *s = pk->section;
-    const int64_t columns = columns_of(s, group, panel), line = CACHE_LINE / (int64_t)pk->size;
-    const int64_t rows = s->depth - row < line ? s->depth - row : line;
+    const int64_t columns = columns_of(s, group, panel), line = CACHE_LINE / (int64_t)pk->unit;
+    const int64_t all = s->depth / s->inputs, rows = all - row < line ? all - row : line;
     const size_t first = (size_t)(group * s->group_columns + panel * MHA_PANEL), stride = pk->source->stride;
-    unsigned char *to = panel_at(pk, group, panel) + (size_t)(row + 1) * MHA_PANEL * pk->size;
+    unsigned char *to = panel_at(pk, group, panel) + (size_t)(row + 1) * MHA_PANEL * pk->unit;
+    const unsigned char *from = pk->source->weight;
     if (!columns) return;
+    from +=
+        pk->out_first ? first * stride + (size_t)row * pk->unit : (size_t)(row * s->inputs) * stride + first * pk->size;
     if (pk->out_first)
-        turn(to, pk->source->weight + first * stride + (size_t)row * pk->size, stride, columns, rows, pk->size);
+        turn(to, from, stride, columns, rows, pk->unit);
+    else if (s->inputs == 2)
+        pack_pairs(pk, to, from, columns, rows);
     else
-        copy_tile(to, pk->source->weight + (size_t)row * stride + first * pk->size, stride, columns, rows, pk->size);
+        copy_tile(to, from, stride, columns, rows, pk->size);
+}
+
+/* A last input without a partner. */
+static void pack_last(const packing *pk, int64_t group, int64_t panel) {
+    const mha_pack_section *s = pk->section;
+    const size_t first = (size_t)(group * s->group_columns + panel * MHA_PANEL), stride = pk->source->stride;
+    const size_t between = pk->out_first ? stride : pk->size, input = (size_t)s->depth - 1;
+    const int64_t columns = columns_of(s, group, panel);
+    unsigned char *to = panel_at(pk, group, panel) + (size_t)(s->rows - 1) * MHA_PANEL * pk->unit;
+    if (!columns) return;
+    const unsigned char *from = pk->source->weight + first * between + input * (pk->out_first ? pk->size : stride);
+    pair_row(to, from, NULL, between, columns);
 }
 
 /* In the order of the side that is read: the few places where it is written stay in the cache. */
 static void pack_group(const packing *pk, int64_t group) {
     const mha_pack_section *s = pk->section;
-    const int64_t line = CACHE_LINE / (int64_t)pk->size;
+    const int64_t line = CACHE_LINE / (int64_t)pk->unit, rows = s->depth / s->inputs;
     for (int64_t panel = 0; panel < s->panels; panel++) begin_panel(pk, group, panel);
     if (pk->out_first) {
         for (int64_t panel = 0; panel < s->panels; panel++)
-            for (int64_t row = 0; row < s->depth; row += line) pack_tile(pk, group, panel, row);
+            for (int64_t row = 0; row < rows; row += line) pack_tile(pk, group, panel, row);
     } else {
-        for (int64_t row = 0; row < s->depth; row += line)
+        for (int64_t row = 0; row < rows; row += line)
             for (int64_t panel = 0; panel < s->panels; panel++) pack_tile(pk, group, panel, row);
     }
+    for (int64_t panel = 0; s->depth % s->inputs && panel < s->panels; panel++) pack_last(pk, group, panel);
 }
 
 /* ---- The blob ---- */
@@ -136,8 +174,12 @@ attune_status mha_pack(const attune_problem *p, const attune_mha_weights *weight
     for (int i = 0; i < MHA_NUM_PROJECTIONS; i++) {
         const mha_pack_section *s = &layout.section[i];
         if (!s->exists) continue;
-        const packing pk = {s, &sources[i], weights->layout == ATTUNE_OUT_IN, size,
-                            (unsigned char *)packed + (size_t)s->offset * size};
+        const packing pk = {.section = s,
+                            .source = &sources[i],
+                            .out_first = weights->layout == ATTUNE_OUT_IN,
+                            .size = size,
+                            .unit = size * (size_t)s->inputs,
+                            .to = (unsigned char *)packed + (size_t)s->offset * size};
         for (int64_t group = 0; group < s->num_groups; group++) pack_group(&pk, group);
     }
     mha_pack_header header = {.magic = MHA_PACK_MAGIC,
@@ -162,7 +204,8 @@ attune_status mha_pack_check_header(const attune_problem *p, const void *packed,
         return bad(err, "these weights were packed on a machine of the other byte order: pack them again");
     if (header.magic != MHA_PACK_MAGIC) return bad(err, "these are no packed weights: they do not begin with attune-w");
     if (header.format != MHA_PACK_FORMAT)
-        return at_fail(err, ATTUNE_BAD_FILE, "the packed weights are of format %llu; this library reads format %llu",
+        return at_fail(err, ATTUNE_BAD_FILE,
+                       "the packed weights are of format %llu; this library reads format %llu: pack them again",
                        (unsigned long long)header.format, (unsigned long long)MHA_PACK_FORMAT);
     mha_pack_layout_of(p, &layout);
     if (mha_pack_header_matches(packed, mha_pack_id_of(p, &layout))) return ATTUNE_OK;

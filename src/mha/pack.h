@@ -5,12 +5,17 @@
  *
  * The columns (outputs) of a projection are cut into groups, each of whole heads where the columns are heads, and each
  * padded with zeros to whole tiles of 64 columns. A group is a row of panels of 16 columns; a panel is the bias of its
- * columns (0 where there is none), then a row for each input:
+ * columns (0 where there is none), then a row for each input, or for each two inputs where weights are bf16:
  *
- *     blob[offset + ((group * panels + panel) * (depth + 1) + row) * 16 + column]     row 0: bias, row k + 1: input k
+ *     blob[offset + ((group * panels + panel) * rows + row) * 16 + column]                row 0: bias, row k + 1: input
+ * k blob[offset + ((group * panels + panel) * rows + row) * 32 + 2 * column + half]     bf16, row k / 2 + 1: input k
  *
- * So a kernel reads each panel from front to back, whatever its vectors: 16 elements of f32 are a cache line. Nothing
- * here depends on the instruction set. */
+ * with half = k % 2. The other half of a last input that has no partner is 0. The bias is the half 1 of row 0 and half
+ * 0 is 0: row 0 holds the biases as f32.
+ *
+ * So a kernel reads each panel from front to back, whatever its vectors: 16 elements of f32 are a cache line, and so
+ * are 16 pairs of bf16, of which instructions for dot products take two factors at once. Others take pairs apart by a
+ * shift and a mask. Nothing here depends on the instruction set. */
 #ifndef ATTUNE_MHA_PACK_H
 #define ATTUNE_MHA_PACK_H
 
@@ -34,8 +39,14 @@ typedef struct mha_pack_section {
     int64_t group_columns; /* columns that count of a full group; the last one may have fewer */
     int64_t num_groups;
     int64_t panels; /* of each group, the last one too; a multiple of 4 */
+    int64_t inputs; /* that share a row of a panel: 1 or, bf16, 2 */
+    int64_t rows;   /* of a panel, the bias included */
     int64_t offset; /* of the section, in elements from the start of the blob, header included */
 } mha_pack_section;
+
+/* Elements of a row of a panel, and of a panel. */
+static inline int64_t mha_pack_row(const mha_pack_section *s) { return s->inputs * MHA_PANEL; }
+static inline int64_t mha_pack_panel(const mha_pack_section *s) { return s->rows * mha_pack_row(s); }
 
 typedef struct mha_pack_layout {
     mha_pack_section section[MHA_NUM_PROJECTIONS];

@@ -8,7 +8,7 @@
 
 /* "attune-w", read on a machine whose low byte comes first. */
 #define MHA_PACK_MAGIC  UINT64_C(0x772d656e75747461)
-#define MHA_PACK_FORMAT UINT64_C(2)
+#define MHA_PACK_FORMAT UINT64_C(3)
 
 typedef struct mha_pack_header {
     uint64_t magic;

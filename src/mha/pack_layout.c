@@ -45,12 +45,14 @@ static int64_t heads_of_group(const attune_problem *p, int64_t heads, int64_t di
     return 10 * matrix_cost(heads, common, dim) > 11 * matrix_cost(heads, own, dim) ? own : common;
 }
 
-static void place(mha_pack_section *s, int64_t *end) {
+static void place(mha_pack_section *s, const attune_problem *p, int64_t *end) {
     s->exists = true;
     s->num_groups = ceil_div(s->columns, s->group_columns);
     s->panels = whole_tiles(s->group_columns) / MHA_PANEL;
+    s->inputs = p->w_dtype == ATTUNE_BF16 ? 2 : 1;
+    s->rows = ceil_div(s->depth, s->inputs) + 1;
     s->offset = *end;
-    *end += s->num_groups * s->panels * (s->depth + 1) * MHA_PANEL;
+    *end += s->num_groups * s->panels * mha_pack_panel(s);
 }
 
 static void place_heads(mha_pack_section *s, const attune_problem *p, int64_t depth, int64_t heads, int64_t dim,
@@ -59,7 +61,7 @@ static void place_heads(mha_pack_section *s, const attune_problem *p, int64_t de
     s->columns = heads * dim;
     s->heads = heads_of_group(p, heads, dim);
     s->group_columns = s->heads * dim;
-    place(s, end);
+    place(s, p, end);
 }
 
 static void place_output(mha_pack_section *s, const attune_problem *p, int64_t *end) {
@@ -68,7 +70,7 @@ static void place_output(mha_pack_section *s, const attune_problem *p, int64_t *
     s->columns = p->out_dim;
     s->group_columns = units_of_group(tiles, tiles, MHA_PANEL_TILE) * MHA_PANEL_TILE;
     if (s->group_columns > s->columns) s->group_columns = s->columns;
-    place(s, end);
+    place(s, p, end);
 }
 
 size_t mha_weight_bytes(attune_dtype dtype) { return dtype == ATTUNE_F64 ? 8 : dtype == ATTUNE_F32 ? 4 : 2; }

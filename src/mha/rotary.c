@@ -26,6 +26,23 @@ static void turn(mha_context *c, const ir_expr *cos, const ir_expr *sin, const i
     x[1] = mha_madd(c, second, cos, ir_mul(b, first, sin));
 }
 
+static void store_halves(mha_context *c, const mha_row *target, const ir_expr *const column[2],
+                         const ir_expr *const x[2]) {
+    uint8_t pick[IR_MAX_LANES];
+    if (!x[0] || !x[1]) return;
+    const int lanes = x[0]->type.lanes;
+    const bool is_rounded = mha_rounds_by_pairs(c, target);
+    const ir_expr *both = is_rounded ? ir_let(c->b, "both", mha_both_rounded(c, x[0], x[1])) : NULL;
+    for (int i = 0; i < 2; i++) {
+        const ir_access *at = mha_row_access(c, target, column[i], lanes);
+        for (int l = 0; l < lanes; l++) pick[l] = (uint8_t)(i * lanes + l);
+        if (is_rounded)
+            ir_store(c->b, at, ir_shuffle(c->b, both, both, lanes, pick));
+        else
+            mha_store(c, at, x[i]);
+    }
+}
+
 /* Pairs are (x[d], x[d + half]). */
 static void rotate_halves(mha_context *c, const rotation *r, int64_t half) {
     const mha_columns d = mha_columns_begin(c, half, c->lanes);
@@ -33,7 +50,7 @@ static void rotate_halves(mha_context *c, const rotation *r, int64_t half) {
     const ir_expr *x[2];
     for (int i = 0; i < 2; i++) x[i] = mha_load(c, mha_row_access(c, r->source, column[i], d.lanes));
     turn(c, cached(c, MHA_COS, r, d.at, d.lanes), cached(c, MHA_SIN, r, d.at, d.lanes), x);
-    for (int i = 0; i < 2; i++) mha_store(c, mha_row_access(c, r->target, column[i], d.lanes), x[i]);
+    store_halves(c, r->target, column, x);
     ir_for_end(c->b);
 }
 
@@ -52,8 +69,12 @@ static void rotate_neighbours(mha_context *c, const rotation *r, int64_t half) {
     const ir_expr *x[2];
     for (int i = 0; i < 2; i++) x[i] = ir_shuffle(b, pairs, pairs, d.lanes, side[i]);
     turn(c, cached(c, MHA_COS, r, d.at, d.lanes), cached(c, MHA_SIN, r, d.at, d.lanes), x);
-    const ir_expr *turned = ir_shuffle(b, ir_let(b, "turned", x[0]), ir_let(b, "turned", x[1]), 2 * d.lanes, both);
-    mha_store(c, mha_row_access(c, r->target, column, 2 * d.lanes), turned);
+    const ir_access *to = mha_row_access(c, r->target, column, 2 * d.lanes);
+    for (int i = 0; i < 2; i++) x[i] = ir_let(b, "turned", x[i]);
+    if (mha_rounds_by_pairs(c, r->target))
+        ir_store(b, to, ir_pack2(b, x[0], x[1]));
+    else
+        mha_store(c, to, ir_shuffle(b, x[0], x[1], 2 * d.lanes, both));
     ir_for_end(b);
 }
 
@@ -111,7 +132,7 @@ void mha_rotary_shared(mha_context *c) {
     if (ir_failed(c->b)) return;
     c->unrotated_q = c->q;
     c->unrotated_k = c->k;
-    c->q = ir_shared(c->b, "rotated_q", c->elem, 4, c->q->dims);
+    c->q = ir_shared(c->b, "rotated_q", c->q_elem, 4, c->q->dims);
     if (!c->rotates_keys) return;
     const ir_expr *const linear[] = {params->size[MHA_BATCH], params->size[MHA_KV_HEADS], params->size[MHA_SEQ_KV],
                                      params->size[MHA_HEAD_DIM]};

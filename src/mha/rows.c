@@ -17,8 +17,25 @@ const ir_access *mha_row_access(const mha_context *c, const mha_row *row, const 
     return ir_access_make(c->b, row->buffer, lanes, -1, outer + 1, index, NULL);
 }
 
+/* Two vectors are rounded at once. */
+static void round_row(const mha_context *c, const mha_row *source, const mha_row *target, int64_t first,
+                      int64_t columns) {
+    ir_builder *b = c->b;
+    const mha_columns at = mha_columns_begin(c, columns - first, 2 * c->lanes);
+    const ir_expr *column = ir_add(b, at.at, mha_i(c, first)), *x[2];
+    const int lanes = at.lanes / 2;
+    for (int i = 0; i < 2; i++)
+        x[i] = ir_load(b, mha_row_access(c, source, ir_add(b, column, mha_i(c, i * lanes)), lanes));
+    ir_store(b, mha_row_access(c, target, column, at.lanes), mha_both_rounded(c, x[0], x[1]));
+    ir_for_end(b);
+}
+
 void mha_copy_row(const mha_context *c, const mha_row *source, const mha_row *target, int64_t first, int64_t columns) {
     if (first >= columns || !source->buffer || !target->buffer) return;
+    if (mha_rounds_by_pairs(c, target) && source->buffer->type.elem == IR_F32 && columns - first > 1) {
+        round_row(c, source, target, first, columns);
+        return;
+    }
     const mha_columns at = mha_columns_begin(c, columns - first, c->lanes);
     const ir_expr *column = ir_add(c->b, at.at, mha_i(c, first));
     const ir_access *from = mha_row_access(c, source, column, at.lanes);
@@ -28,6 +45,10 @@ void mha_copy_row(const mha_context *c, const mha_row *source, const mha_row *ta
     else
         mha_store(c, to, mha_load(c, from));
     ir_for_end(c->b);
+}
+
+bool mha_rounds_by_pairs(const mha_context *c, const mha_row *target) {
+    return (c->by_pairs || c->projects_by_pairs) && target->buffer && target->buffer->type.elem == IR_BF16;
 }
 
 const ir_expr *mha_row_tasks(const mha_context *c, const ir_expr *count) {

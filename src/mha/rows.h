@@ -21,6 +21,9 @@ const ir_access *mha_row_access(const mha_context *c, const mha_row *row, const 
 /* Copies columns first … columns - 1 of a row. */
 void mha_copy_row(const mha_context *c, const mha_row *source, const mha_row *target, int64_t first, int64_t columns);
 
+/* Whether f32 goes into this row by mha_both_rounded. */
+bool mha_rounds_by_pairs(const mha_context *c, const mha_row *target);
+
 /* Tasks of a loop over `count` rows, and the rows first … end - 1 of task `task` when only `rows` of them count. */
 const ir_expr *mha_row_tasks(const mha_context *c, const ir_expr *count);
 const ir_expr *mha_rows_begin(const mha_context *c, const char *name, const ir_expr *task, const ir_expr *rows);
