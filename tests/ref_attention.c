@@ -80,8 +80,8 @@ typedef struct reading {
         position_ids, row_ids, weights, parts, parts_lse;
     int64_t heads, group, dim, dim_v, seq_q, seq_kv, seq_new;
     double scale;
-    bool is_double;                      /* the arithmetic is f64 */
-    attune_dtype k_rounding, v_rounding; /* as in ref_call */
+    bool is_double;                                  /* the arithmetic is f64 */
+    attune_dtype q_rounding, k_rounding, v_rounding; /* as in ref_call; of Q (rotated) in the plain implementation */
 } reading;
 
 static view find(const ref_call *c, const char *name) {
@@ -362,8 +362,17 @@ bool ref_attention(const ref_call *call, ref_result *result) {
     return false;
 }
 
+static bool is_bf16_or_default(attune_dtype dtype) { return dtype == ATTUNE_BF16 || !dtype; }
+
+/* What is of bf16 throughout has bf16 between its steps as well. */
+static bool has_bf16_steps(const reading *r) {
+    const attune_problem *const p = r->p;
+    return p->dtype == ATTUNE_BF16 && is_bf16_or_default(p->k_dtype) && is_bf16_or_default(p->v_dtype) && !r->is_double;
+}
+
 bool ref_attention_plain(const ref_call *call, ref_result *result) {
-    const reading r = read_call(call);
+    reading r = read_call(call);
+    if (has_bf16_steps(&r)) r.q_rounding = r.k_rounding = r.v_rounding = ATTUNE_BF16;
     if (!create_result(&r, result) || !(r.is_double ? compute_double(&r, call->arguments->batch, result)
                                                     : compute_float(&r, call->arguments->batch, result))) {
         ref_result_free(result);

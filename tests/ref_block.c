@@ -314,6 +314,9 @@ static bool compute_block(block *b, bool is_plain, ref_result *result) {
     result->scale = scale;
     if (b->call->problem->no_out_projection) return true;
     long double *const heads = result->out;
+    const attune_dtype dtype = b->call->problem->dtype;
+    const int64_t count = b->entries * b->heads * b->tokens * b->dim_v;
+    for (int64_t i = 0; is_plain && dtype == ATTUNE_BF16 && i < count; i++) heads[i] = ref_rounded(dtype, heads[i]);
     result->out = project_out(b, in, heads, &result->scale);
     free(heads);
     if (!result->out) return false;

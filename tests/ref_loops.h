@@ -23,10 +23,10 @@ static void NAME(rotate)(const reading *r, int64_t number, int64_t position, REA
 
 static void NAME(load_query)(const reading *r, const entry *e, int64_t head, int64_t i, REAL *row) {
     NAME(load_row)(row, &r->q, place(r->q.tensor, e->q_batch, head, e->first_q + i, 0), r->dim);
-    if (!r->p->rotary_dim) return;
     const int64_t position =
         r->position_ids.tensor ? integer_at(&r->position_ids, e->q_batch, e->first_q + i) : e->base + i;
-    NAME(rotate)(r, e->number, position, row);
+    if (r->p->rotary_dim) NAME(rotate)(r, e->number, position, row);
+    for (int64_t c = 0; r->q_rounding && c < r->dim; c++) row[c] = (REAL)ref_rounded(r->q_rounding, row[c]);
 }
 
 /* Key j as the scores see it. New ones go through the cache, which rounds to its type. */

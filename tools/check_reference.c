@@ -209,6 +209,12 @@ static double weight_loss(const attune_problem *p, double off) {
     return is_weight ? expm1(fmin(off, MOST_OFF)) : 0;
 }
 
+/* What Q and K lose where they are bf16 between the steps of a problem that is bf16 throughout. */
+static double lost_between(const attune_problem *p) {
+    const bool all = p->dtype == ATTUNE_BF16 && p->k_dtype == ATTUNE_BF16 && p->softmax_precision != ATTUNE_F64;
+    return all && (ref_is_block(p) || p->rotary_dim) ? epsilon_of(ATTUNE_BF16) : 0;
+}
+
 /* How much rounding can do: every score is off by some epsilons of the largest that can occur, and a weight by as much
  * relatively. The plain implementation shows how much of that this data really suffers. What is computed and goes
  * through a cache may be rounded to either side there. */
@@ -227,12 +233,13 @@ static bounds bounds_of(const tensors *t, const ref_result *wanted, double plain
     if (is_block) off += 2 * epsilon * scale_of(p) * sqrt((double)p->head_dim) * projected; /* merge has no head_dim */
     double out = off * value + epsilon * v_loss + cached_v * value;
     if (is_block && !p->no_out_projection) out = out * block->out_gain + epsilon * block->out_loss;
+    const double of_scores = off + lost_between(p) * score; /* `out` has that in plain_max */
     const double rotated = 8 * epsilon * largest_finite(tensors_find(t, "k_new"));
     const double appended = epsilon * (8 * block->k_row + k_loss);
     return (bounds){
         .out = {4 * plain_max + out + tiny, 2 * epsilon_of(p->dtype), false},
-        .lse = {off, 4 * epsilon, false},
-        .weights = {off + tiny, 2 * epsilon_of(p->dtype) + weight_loss(p, off), false},
+        .lse = {of_scores, 4 * epsilon, false},
+        .weights = {of_scores + tiny, 2 * epsilon_of(p->dtype) + weight_loss(p, of_scores), false},
         .keys = {cached_k > 0 ? rotated + appended + tiny_of(p->k_dtype) : 0, 2 * cached_k, false},
         .values = {cached_v > 0 ? epsilon * v_loss + tiny_of(p->v_dtype) : 0, 2 * cached_v, false},
         .score = score,
