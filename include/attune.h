@@ -88,7 +88,8 @@ ATTUNE_API const char *attune_last_message(void);
 
 /* ---- The problem ---- */
 
-/* Element types of tensors. What `dtype`, `k_dtype`, `v_dtype` and `bias_dtype` may be: f32, f16, bf16, f64. */
+/* Element types of tensors. What `dtype`, `k_dtype`, `v_dtype`, `bias_dtype` and `w_dtype` may be: f32, f16, bf16, f64;
+ * k_dtype and v_dtype also i8 and f8: see attune_scales. */
 typedef enum attune_dtype {
     ATTUNE_DTYPE_DEFAULT = 0, /* see the field that holds it */
     ATTUNE_F32,
@@ -97,8 +98,20 @@ typedef enum attune_dtype {
     ATTUNE_F64,
     ATTUNE_BOOL, /* one byte; anything but 0 is true */
     ATTUNE_I32,
+    ATTUNE_I8,   /* a code of a quantised cache: -128 to 127, appended ones from -127 */
+    ATTUNE_F8,   /* the same: E4M3 without infinities, up to 448; 0x7f and 0xff are NaN */
     ATTUNE_DTYPE_COUNT
 } attune_dtype;
+
+/* What the elements of k or v of dtype i8 or f8 stand for: code * scale. Arithmetic is f32 (or f64) as with any other
+ * dtype: the product of q and the codes is multiplied by k's scale, the probability by v's. */
+typedef enum attune_scales {
+    ATTUNE_SCALES_DEFAULT = 0, /* head for i8, none for f8 */
+    ATTUNE_SCALES_NONE,        /* there is no scale, codes are the values; not with i8 */
+    ATTUNE_SCALES_HEAD,        /* one for each KV head */
+    ATTUNE_SCALES_TOKEN,       /* one for each KV head of each key */
+    ATTUNE_SCALES_COUNT
+} attune_scales;
 
 typedef enum attune_op {
     ATTUNE_ATTENTION = 0, /* q, k, v -> out, and lse and weights where asked for */
@@ -166,6 +179,9 @@ typedef enum attune_weights_mode {
  *     [seq_new]            k_new, v_new [batch, num_kv_heads, seq_new, …]: written into the last seq_new of the keys
  *                          in k and v before anything is read there; k and v are then written to, and pages that are
  *                          belong to one entry only. Ragged: as many as there are queries, [total_q tokens]
+ *     [k_scales, v_scales] k_scale, v_scale f32: head [num_kv_heads]; token [batch, num_kv_heads, seq_kv], the dims of
+ *                          k and v without the last: ragged [1, num_kv_heads, total_kv], contiguous meaning just that,
+ *                          with pages [num_pages, num_kv_heads, page_size]. These are written where k and v are
  *     [rotary_dim]         cos, sin [batch or 1, rotary_positions, rotary_dim / 2] of dtype; [has_position_ids]
  *                          position_ids i32 [batch, seq_q], ragged [1, total_q]
  *     [weights_mode]       weights [batch, num_heads, seq_q, seq_kv] of dtype, with weights_average
@@ -173,6 +189,14 @@ typedef enum attune_weights_mode {
  *                          num_rows rows. Not ragged
  *     [op = merge]         parts [num_parts, batch * num_heads * seq_q, head_dim_v] of dtype, parts_lse
  *                          [num_parts, batch * num_heads * seq_q] as lse; out and lse as above
+ *
+ * What is appended (seq_new) to a cache of i8 or f8, k_new and v_new being of dtype, is rounded to codes, to nearest
+ * even, with largest = 127 or 448:
+ *     head    code = clamp(x / scale, -largest, largest); all 0 where the scale is 0 or not finite
+ *     token   scale = max|x| / largest over the row, which is written, and the same; a row that holds a NaN or an
+ *             infinity gets the scale NaN, and a row of zeros the scale 0, with codes 0
+ *     none    code = clamp(x, -448, 448)
+ * NaN becomes 0 in i8 and stays NaN in f8. Keys are rotated before they are rounded.
  *
  * The block (embed_dim > 0; Vaswani et al., section 3.2.2): Q, K and V are projections of the inputs, each head attends
  * as above, and the heads, one after the other, are projected to the output:
@@ -220,7 +244,10 @@ typedef struct attune_problem {
     int has_lse;           /* 1: `lse` is written too */
     int has_alibi_slopes, has_sinks, has_kv_lens, has_causal_offsets, is_ragged;
     attune_dtype k_dtype, v_dtype;   /* default dtype. Of a block they are the caches'; where it has none they matter
-                                      * with reproducible only: K and V are rounded as a cache would */
+                                      * with reproducible only: K and V are rounded as a cache would, which must not be
+                                      * of i8 or f8 then */
+    attune_scales k_scales, v_scales;/* mean nothing unless k_dtype (v_dtype) is i8 or f8; with v_in_k v_scales is
+                                      * k_scales */
     attune_dtype bias_dtype;         /* of attn_bias; default dtype */
     attune_dtype softmax_precision;  /* of all arithmetic: f32 or f64; default f32, and f64 for f64 */
     int64_t page_size;               /* 0 = k and v are not paged */
@@ -259,6 +286,7 @@ typedef struct attune_problem {
     int kv_projected, no_out_projection;
     attune_dtype w_dtype;  /* of packed_weights, keys_low and values_low; default dtype */
     int64_t x_strides[3], x_kv_strides[3], x_v_strides[3];
+    int64_t k_scale_strides[3], v_scale_strides[3]; /* of scales of tokens */
 } attune_problem;
 
 /* A NaN: "use 1 / sqrt(head_dim)". */
@@ -271,6 +299,7 @@ typedef struct attune_problem {
 /* Reads `key=value` pairs separated by commas, keys being the field names of attune_problem:
  *     batch=1,num_heads=12,seq_q=512,head_dim=64,is_causal=1,causal_align=bottom_right
  * plus seq_q=dynamic, flags without their has_ or is_ (lse=1, sinks=1, ragged=1 …; is_causal as it is),
+ * kv_dtype=i8 for k_dtype=i8,v_dtype=i8, kv_scales=token for k_scales=token,v_scales=token,
  * strides as q_strides=65536:4096:64:1, and layout=bhsd|bshd, which sets the strides of q, k, v and out to the
  * contiguous ones of that order (not with embed_dim). attn_mask and attn_bias are dims as 1:1:512:512 (fewer: the last
  * ones), or letters for those that are not 1: qk, bqk, bhqk, bk, k … With embed_dim head_dim may be left out, and
@@ -367,12 +396,14 @@ typedef struct attune_arguments {
     size_t struct_size;
     const void *q;
     void *k, *v;                 /* written to only if the problem has seq_new */
+    float *k_scale, *v_scale;    /* the same, and only scales of tokens */
     void *out;
     void *lse;                   /* read by op = weights */
     int64_t batch, num_heads, num_kv_heads; /* num_heads / num_kv_heads must be as compiled, and of a
                                              * block both */
     int64_t q_strides[4], k_strides[4], v_strides[4], out_strides[4], lse_strides[3]; /* innermost as compiled */
     int64_t attn_mask_strides[4], attn_bias_strides[4], k_new_strides[4], v_new_strides[4], weights_strides[4];
+    int64_t k_scale_strides[3], v_scale_strides[3];
     int64_t seq_q, seq_kv;       /* where dynamic, at most their bounds. Where cu_seqlens, or kv_lens of pages, tell the
                                   * lengths: what none exceeds; 0 (the longest) will do if no mask and no weights have
                                   * such a dim */

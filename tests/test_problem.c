@@ -31,6 +31,8 @@ static void test_text_round_trip(void **state) {
         "rotary_interleaved=1,position_ids=1",
         "batch=2,num_heads=2,seq_q=4,seq_kv=6,head_dim=8,weights=masked,weights_average=1,reproducible=1",
         "op=weights,batch=2,num_heads=2,seq_q=4,seq_kv=6,head_dim=8,row_ids=1,num_rows=dynamic",
+        "num_heads=1,seq_q=4,seq_kv=6,head_dim=8,k_dtype=i8,v_dtype=f8,k_scales=token,v_scales=head",
+        "num_heads=1,seq_q=4,seq_kv=6,head_dim=8,k_dtype=i8,v_dtype=i8,k_scales=token,k_scale_strides=8:8:1",
         "op=rotary,num_heads=2,seq_q=4,seq_kv=4,head_dim=8,causal_offset=3,rotary_dim=8",
         "op=merge,num_heads=2,seq_q=4,seq_kv=4,head_dim=8,lse=1,num_parts=3",
     };
@@ -90,6 +92,11 @@ static void test_text_refused(void **state) {
         {"is_causal=2", "is_causal is '2'; it must be 0 or 1"},
         {"causal_align=left", "causal_align is 'left'; it must be top_left or bottom_right"},
         {"dtype=f8", "dtype is 'f8'; it must be f32, f16, bf16 or f64"},
+        {"k_dtype=u8", "k_dtype is 'u8'; it must be f32, f16, bf16, f64, i8 or f8"},
+        {"kv_dtype=int8", "kv_dtype is 'int8'; it must be f32, f16, bf16, f64, i8 or f8"},
+        {"kv_dtype=i8,v_dtype=f16", "'v_dtype' gives v_dtype, which is given already"},
+        {"k_scales=head,kv_scales=token", "'kv_scales' gives k_scales, which is given already"},
+        {"v_scales=row", "v_scales is 'row'; it must be none, head or token"},
         {"layout=sbhd", "layout is 'sbhd'; it must be bhsd or bshd"},
         {"q_strides=1:2:3", "q_strides is '1:2:3'; it must be 4 strides separated by ':'"},
         {"q_strides=1:2:3:4:5", "it must be 4 strides"},
@@ -169,6 +176,14 @@ static void test_contradictions(void **state) {
         {"seq_q=4,seq_kv=9,seq_new=2,head_dim=4,rotary_dim=4,position_ids=1", "seq_q is 4 and seq_new 2"},
         {"seq_q=4,head_dim=4,head_dim_v=5,v_in_k=1", "head_dim_v is 5 and head_dim 4"},
         {"seq_q=4,head_dim=4,v_in_k=1,v_dtype=f16", "v_dtype is f16 and k_dtype f32"},
+        {"seq_q=4,head_dim=4,kv_dtype=i8,k_scales=none",
+         "k_dtype is i8, but k_scales is none; it must be head or token"},
+        {"seq_q=4,head_dim=4,v_dtype=i8,v_scales=none", "v_dtype is i8, but v_scales is none"},
+        {"seq_q=4,head_dim=4,v_in_k=1,k_dtype=i8,k_scales=token,v_scales=head", "but v_scales is not k_scales"},
+        {"seq_q=4,head_dim=4,kv_dtype=i8,kv_scales=token,seq_new=2,k_scale_strides=4:4:0",
+         "k_scale_strides make two elements of the output coincide"},
+        {"embed_dim=8,seq_q=4,reproducible=1,k_dtype=i8", "k_dtype is i8, but codes are those of a cache"},
+        {"embed_dim=8,seq_q=4,reproducible=1,v_dtype=f8", "v_dtype is f8, but codes are those of a cache"},
         {"seq_q=4,head_dim=4,v_in_k=1,rotary_dim=2", "v_in_k and rotary_dim = 2 do not go together"},
         {"ragged=1,head_dim=4,weights=softmax", "weights are for batches of equal lengths"},
         {"op=weights,ragged=1,head_dim=4", "weights are for batches of equal lengths"},
@@ -208,11 +223,16 @@ static void test_choices(void **state) {
         const char *says;
     } cases[] = {
         {offsetof(attune_problem, op), ATTUNE_OP_COUNT, "op is 5, which is no attune_op"},
-        {offsetof(attune_problem, dtype), ATTUNE_DTYPE_COUNT, "dtype is 7, which is no attune_dtype"},
+        {offsetof(attune_problem, dtype), ATTUNE_DTYPE_COUNT, "dtype is 9, which is no attune_dtype"},
         {offsetof(attune_problem, dtype), ATTUNE_I32, "dtype is i32; it must be f32, f16, bf16 or f64"},
-        {offsetof(attune_problem, k_dtype), ATTUNE_BOOL, "k_dtype is bool; it must be f32, f16, bf16 or f64"},
+        {offsetof(attune_problem, dtype), ATTUNE_I8, "dtype is i8; it must be f32, f16, bf16 or f64"},
+        {offsetof(attune_problem, k_dtype), ATTUNE_BOOL, "k_dtype is bool; it must be f32, f16, bf16, f64, i8 or f8"},
+        {offsetof(attune_problem, v_dtype), ATTUNE_I32, "v_dtype is i32; it must be f32, f16, bf16, f64, i8 or f8"},
         {offsetof(attune_problem, v_dtype), -1, "v_dtype is -1, which is no attune_dtype"},
         {offsetof(attune_problem, bias_dtype), ATTUNE_BOOL, "bias_dtype is bool"},
+        {offsetof(attune_problem, bias_dtype), ATTUNE_F8, "bias_dtype is f8; it must be f32, f16, bf16 or f64"},
+        {offsetof(attune_problem, k_scales), ATTUNE_SCALES_COUNT, "k_scales is 4, which is no attune_scales"},
+        {offsetof(attune_problem, v_scales), -1, "v_scales is -1, which is no attune_scales"},
         {offsetof(attune_problem, softmax_precision), ATTUNE_I32, "softmax_precision is i32; it must be f32 or f64"},
         {offsetof(attune_problem, softmax_precision), 77, "softmax_precision is 77, which is no attune_dtype"},
         {offsetof(attune_problem, causal_align), 2, "causal_align is 2, which is no attune_causal_align"},
@@ -253,6 +273,14 @@ static void test_same_problem(void **state) {
         {"seq_q=4,head_dim=16,dtype=bf16",
          "seq_q=4,head_dim=16,dtype=bf16,k_dtype=bf16,v_dtype=bf16,softmax_precision=f32"},
         {"seq_q=4,head_dim=16,v_dtype=f64", "seq_q=4,head_dim=16,v_dtype=f64,softmax_precision=f64"},
+        {"seq_q=4,head_dim=16,kv_dtype=i8", "seq_q=4,head_dim=16,k_dtype=i8,v_dtype=i8,k_scales=head,v_scales=head"},
+        {"seq_q=4,head_dim=16,kv_dtype=f8", "seq_q=4,head_dim=16,k_dtype=f8,v_dtype=f8,kv_scales=none"},
+        {"seq_q=4,head_dim=16,k_dtype=i8", "seq_q=4,head_dim=16,k_dtype=i8,v_dtype=f32,k_scales=head,v_scales=token"},
+        {"seq_q=4,head_dim=16,kv_scales=token", "seq_q=4,head_dim=16"},
+        {"seq_q=4,head_dim=16,v_in_k=1,k_dtype=i8", "seq_q=4,head_dim=16,v_in_k=1,kv_dtype=i8,kv_scales=head"},
+        {"seq_q=4,head_dim=16,kv_dtype=i8", "seq_q=4,head_dim=16,kv_dtype=i8,k_scale_strides=9:3:1"},
+        {"embed_dim=32,seq_q=4", "embed_dim=32,seq_q=4,kv_dtype=i8,kv_scales=token"},
+        {"op=weights,seq_q=4,head_dim=16,k_dtype=i8", "op=weights,seq_q=4,head_dim=16,kv_dtype=i8,v_scales=token"},
         {"ragged=1,head_dim=16", "ragged=1,seq_q=dynamic,seq_kv=dynamic,head_dim=16"},
         {"ragged=1,seq_q=9,max_seq_q=12,seq_kv=5,head_dim=16", "ragged=1,max_seq_q=9,max_seq_kv=5,head_dim=16"},
         {"ragged=1,seq_new=1,head_dim=16", "ragged=1,seq_new=dynamic,head_dim=16"},
@@ -363,6 +391,9 @@ static attune_problem random_problem(void) {
     for (size_t i = 0; i < sizeof flags / sizeof *flags; i++) *flags[i] = !below(3);
     attune_dtype *const dtypes[] = {&p.k_dtype, &p.v_dtype, &p.bias_dtype};
     for (size_t i = 0; i < sizeof dtypes / sizeof *dtypes; i++) *dtypes[i] = below(3) ? 0 : (attune_dtype)below(4);
+    if (!below(6)) p.k_dtype = p.v_dtype = below(2) ? ATTUNE_I8 : ATTUNE_F8;
+    p.k_scales = (attune_scales)below(ATTUNE_SCALES_COUNT);
+    p.v_scales = (attune_scales)below(ATTUNE_SCALES_COUNT);
     p.softmax_precision = below(3) ? ATTUNE_DTYPE_DEFAULT : ATTUNE_F64;
     p.page_size = below(4) ? 0 : 1 + below(32);
     p.max_seq_q = below(3) ? 0 : 64 + below(9);
@@ -382,6 +413,8 @@ static attune_problem random_problem(void) {
                                 p.k_new_strides, p.v_new_strides,     p.weights_strides};
     for (size_t i = 0; i < sizeof strides / sizeof *strides; i++) random_strides(strides[i], 4);
     random_strides(p.lse_strides, 3);
+    random_strides(p.k_scale_strides, 3);
+    random_strides(p.v_scale_strides, 3);
     if (p.op == ATTUNE_MHA || (p.op == ATTUNE_ATTENTION && below(2))) random_block(&p);
     return p;
 }

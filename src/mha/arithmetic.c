@@ -11,11 +11,13 @@ const ir_expr *mha_madd(const mha_context *c, const ir_expr *x, const ir_expr *y
     return c->has_fma ? ir_fma(c->b, x, y, z) : ir_add(c->b, ir_mul(c->b, x, y), z);
 }
 
-static bool is_narrow(ir_elem elem) { return elem == IR_F16 || elem == IR_BF16; }
+static bool is_narrow(ir_elem elem) { return elem == IR_F16 || elem == IR_BF16 || elem == IR_F8; }
 
-/* f16 and bf16 convert from and to f32 only, so that f64 arithmetic is rounded twice on its way into them. */
+/* f16, bf16 and f8 convert from and to f32 only, so that f64 arithmetic is rounded twice on its way into them; i8
+ * converts to i32. */
 static const ir_expr *convert(const mha_context *c, ir_elem from, ir_elem to, const ir_expr *x) {
     if (from == to) return x;
+    if (from == IR_I8) return ir_cast(c->b, to, ir_cast(c->b, IR_I32, x));
     const bool by_f32 = (is_narrow(from) && to == IR_F64) || (from == IR_F64 && is_narrow(to));
     return ir_cast(c->b, to, by_f32 ? ir_cast(c->b, IR_F32, x) : x);
 }

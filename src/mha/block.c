@@ -40,7 +40,7 @@ static void share_new_keys(mha_block *block, const ir_expr *tokens) {
     const attune_problem *p = c->p;
     block->k = c->k;
     block->v = p->v_in_k ? NULL : c->v;
-    if (!p->is_ragged) return;
+    if (!p->is_ragged && !mha_appends_codes(p)) return;
     c->k_new = block->k = share(c, "projected_k", c->elem, MHA_KV_HEADS, tokens, p->head_dim);
     if (!p->v_in_k) c->v_new = block->v = share(c, "projected_v", c->elem, MHA_KV_HEADS, tokens, p->head_dim_v);
 }

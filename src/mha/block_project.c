@@ -90,7 +90,7 @@ static heads key_heads(mha_context *c, const projections *p, mha_projection whic
     heads h = {.target = {target, {t->entry, NULL, t->token}, NULL}, .entry = t->entry};
     h.dim = is_k ? c->p->head_dim : c->p->head_dim_v;
     if (c->p->low_rank) h.padding = mha_whole_tiles(c, h.dim) - h.dim;
-    if (c->p->is_ragged) return h;
+    if (c->p->is_ragged || mha_appends_codes(c->p)) return h;
     const ir_expr *key = t->token;
     if (c->p->seq_new) {
         key = mha_new_key(c, e, t->token, p->x->dims[1]);
@@ -114,7 +114,8 @@ static void store_keys(mha_context *c, const mha_gemm *g, mha_projection which, 
                        const mha_token *t, const ir_buffer *tile, const ir_expr *tile_row) {
     const projections *p = g->user;
     const bool skips = which == MHA_PROJECT_K && c->rotates_keys && c->p->has_kv_lens && !c->p->is_ragged;
-    const bool opens = skips || (!c->p->is_ragged && (c->p->seq_new || c->p->rotary_dim));
+    const bool moves = !c->p->is_ragged && !mha_appends_codes(c->p);
+    const bool opens = skips || (moves && (c->p->seq_new || c->p->rotary_dim));
     const mha_entry e = opens ? mha_entry_open(c, t->entry) : (mha_entry){0};
     if (skips) ir_if_begin(c->b, ir_apply(c->b, IR_LT, t->token, e.seq_kv, NULL));
     const heads h = key_heads(c, p, which, &e, t);

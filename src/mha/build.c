@@ -5,6 +5,11 @@ static ir_elem elem_of(attune_dtype dtype) {
     return dtype == ATTUNE_F64 ? IR_F64 : dtype == ATTUNE_F16 ? IR_F16 : dtype == ATTUNE_BF16 ? IR_BF16 : IR_F32;
 }
 
+/* Of K or V that this kernel makes: as the cache would hold it, unless that holds codes. */
+static ir_elem kept_elem(const mha_context *c, bool as_cached, attune_dtype dtype) {
+    return as_cached && !mha_is_quantised(dtype) ? elem_of(dtype) : c->elem;
+}
+
 static bool has_dot2(const at_target *target) { return target->flags & AT_TARGET_BF16_DOT; }
 
 bool mha_attends_by_pairs(const attune_problem *p, const at_target *target) {
@@ -36,8 +41,8 @@ static void read_problem(mha_context *c) {
     c->by_pairs = mha_attends_by_pairs(p, c->target);
     c->projects_by_pairs = mha_projects_by_pairs(p, c->target);
     c->q_elem = c->by_pairs ? IR_BF16 : c->elem;
-    c->k_elem = as_cached || c->by_pairs ? elem_of(p->k_dtype) : c->elem;
-    c->v_elem = as_cached || c->by_pairs ? elem_of(p->v_dtype) : c->elem;
+    c->k_elem = kept_elem(c, as_cached || c->by_pairs, p->k_dtype);
+    c->v_elem = kept_elem(c, as_cached || c->by_pairs, p->v_dtype);
     c->rotates_keys = mha_rotates_keys(p) && !p->seq_new;
     c->q = c->params.tensor[MHA_Q];
     c->k = c->params.tensor[MHA_K];
@@ -56,18 +61,19 @@ static void share_lse(mha_context *c) {
     c->lse = ir_shared(c->b, "kept_lse", c->elem, 3, dims);
 }
 
-/* The epilogues of a block's projections rotate and append, but those of a ragged batch. */
-static bool has_epilogues(const mha_context *c) { return c->p->op == ATTUNE_MHA && !c->p->is_ragged; }
+/* The epilogues of a block's projections rotate and append, but those of a ragged batch. Codes are made by append.c. */
+static bool rotates_first(const mha_context *c) { return c->p->op == ATTUNE_MHA && !c->p->is_ragged; }
+static bool appends_first(const mha_context *c) { return rotates_first(c) && !mha_appends_codes(c->p); }
 
 static void share_attention(mha_context *c) {
     share_lse(c);
-    if (c->p->rotary_dim && !has_epilogues(c)) mha_rotary_shared(c);
+    if (c->p->rotary_dim && !rotates_first(c)) mha_rotary_shared(c);
     if (c->s->strategy == ATTUNE_D_LANES) mha_d_lanes_shared(c);
 }
 
 static void build_attention(mha_context *c) {
-    if (c->p->rotary_dim && !has_epilogues(c)) mha_rotary(c);
-    if (c->p->seq_new && !has_epilogues(c)) mha_append(c);
+    if (c->p->rotary_dim && !rotates_first(c)) mha_rotary(c);
+    if (c->p->seq_new && !appends_first(c)) mha_append(c);
     if (c->s->strategy == ATTUNE_D_LANES)
         mha_d_lanes(c);
     else

@@ -111,6 +111,16 @@ mha_kv_row mha_kv_row_at(const mha_context *c, const mha_entry *e, const ir_expr
 const ir_access *mha_kv_access(const mha_context *c, const ir_buffer *k_or_v, const mha_kv_row *row,
                                const ir_expr *column, int lanes);
 
+/* ---- Quantised caches ---- */
+
+/* What the codes of the key at `row` stand for is code * scale, the scale a scalar of c->elem: the product of q and K's
+ * codes is to be multiplied by the one (before mha_scaled), the probability by the other before V's codes are. That
+ * order is part of what `reproducible` promises. NULL: there is none. A hidden key's scale may be NaN or infinite. */
+const ir_expr *mha_k_scale(const mha_context *c, const mha_kv_row *row);
+const ir_expr *mha_v_scale(const mha_context *c, const mha_kv_row *row);
+/* Where it is: MHA_K_SCALE or MHA_V_SCALE. */
+const ir_access *mha_scale_access(const mha_context *c, mha_tensor_id id, const mha_kv_row *row);
+
 /* ---- Which keys a query at position p sees, masks apart ---- */
 
 /* First and last key by window and causality, as idx; the last one is clamped to seq_kv - 1, the first one to 0. A

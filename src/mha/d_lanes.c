@@ -204,6 +204,9 @@ static void alloc_scratch(d_lanes *d) {
     d->row_max = scratch(d, "row_max", d->max_rows, 0);
     d->row_sum = scratch(d, "row_sum", d->max_rows, 0);
     d->factor = scratch(d, "factor", d->max_rows, 0);
+    const int64_t keys = s->kv_tile + d->lanes;
+    if (d->c->p->k_scales == ATTUNE_SCALES_TOKEN) d->k_scales = scratch(d, "k_scales", keys, 0);
+    if (d->c->p->v_scales == ATTUNE_SCALES_TOKEN) d->v_scales = scratch(d, "v_scales", keys, 0);
 }
 
 /* The logit of a row's sink, which counts as a key seen before all others. */
@@ -325,6 +328,33 @@ static bool tiles_are_whole(const d_lanes *d) {
            p->seq_kv % d->c->s->kv_tile == 0;
 }
 
+static void load_scales(const d_lanes *d, const dl_tile *tile) {
+    ir_builder *b = d->b;
+    const ir_buffer *const scales[2] = {d->k_scales, d->v_scales};
+    if (!scales[0] && !scales[1]) return;
+    for (int i = 0; i < 2; i++)
+        if (scales[i]) ir_store(b, ir_at(b, scales[i], d->lanes, 1, tile->keys), mha_number(d->c, 1, d->lanes));
+    const dl_run run = dl_run_begin(d, tile);
+    const ir_expr *i = ir_for_begin(b, "i", dl_i(d, 0), run.keys, 1, false);
+    const mha_kv_row key = dl_run_at(d, &run, i);
+    const ir_expr *j = ir_add(b, run.first, i);
+    if (scales[0]) ir_store(b, ir_at(b, scales[0], 1, 1, j), mha_k_scale(d->c, &key));
+    if (scales[1]) ir_store(b, ir_at(b, scales[1], 1, 1, j), mha_v_scale(d->c, &key));
+    ir_for_end(b);
+    dl_run_end(d);
+}
+
+const ir_expr *dl_k_scales(const d_lanes *d, const ir_expr *j, int lanes) {
+    if (d->k_scales) return ir_load(d->b, ir_at(d->b, d->k_scales, lanes, 1, j));
+    const ir_expr *scale = mha_k_scale(d->c, &(mha_kv_row){.index = {NULL, d->kv_head, NULL}});
+    return scale ? ir_splat(d->b, scale, lanes) : NULL;
+}
+
+const ir_expr *dl_v_scale(const d_lanes *d, const ir_expr *j) {
+    if (d->v_scales) return ir_load(d->b, ir_at(d->b, d->v_scales, 1, 1, j));
+    return mha_v_scale(d->c, &(mha_kv_row){.index = {NULL, d->kv_head, NULL}});
+}
+
 static void visit_keys(d_lanes *d, const key_range *task, const ir_expr *first, const ir_expr *end) {
     ir_builder *b = d->b;
     const int64_t most = d->c->s->kv_tile;
@@ -334,6 +364,7 @@ static void visit_keys(d_lanes *d, const key_range *task, const ir_expr *first, 
     assume_between(d, dl_i(d, 1), tile.keys, dl_i(d, most));
     tile.first = dl_first(d, "first_key", key, tile.keys, d->entry.seq_kv);
     tile.is_partial = is_partial(d, task, &tile);
+    load_scales(d, &tile);
     if (d->is_serial)
         dl_serial_scores(d, &tile);
     else

@@ -37,6 +37,8 @@ typedef struct d_lanes {
     const ir_buffer *row_max; /* [max_rows] */
     const ir_buffer *row_sum; /* [max_rows] */
     const ir_buffer *factor;  /* [max_rows]: what o must be multiplied by */
+    /* [kv_tile + lanes]: of the tile's keys, 1 beyond them; NULL unless tokens have scales of their own */
+    const ir_buffer *k_scales, *v_scales;
     /* variables of the task */
     mha_entry entry;
     const ir_expr *kv_head, *first_row, *chunk;
@@ -91,6 +93,10 @@ mha_kv_row dl_run_at(const d_lanes *d, const dl_run *run, const ir_expr *i);
 /* mha_load_columns of k or v. */
 const ir_expr *dl_load_key(const d_lanes *d, const ir_buffer *k_or_v, const mha_kv_row *key, const ir_expr *column,
                            int64_t count);
+
+/* What the scores of keys j, j + 1, … of the tile are multiplied by, and the probability of key j. NULL: nothing. */
+const ir_expr *dl_k_scales(const d_lanes *d, const ir_expr *j, int lanes);
+const ir_expr *dl_v_scale(const d_lanes *d, const ir_expr *j);
 
 /* d_lanes_score.c and, for is_serial, d_lanes_serial.c: writes scores of all keys of the tile. */
 void dl_scores(d_lanes *d, const dl_tile *tile);

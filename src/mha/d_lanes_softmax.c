@@ -117,7 +117,8 @@ static void transform(d_lanes *d, const dl_tile *tile, const dl_row *row, const 
     if (masked) sight = dl_sight_of(d, tile, row);
     const ir_expr *j = ir_for_begin(b, "j", dl_i(d, 0), tile->keys, lanes, false);
     const ir_access *score = ir_at(b, d->scores, lanes, 2, r, j);
-    const ir_expr *z = mha_capped(c, mha_scaled(c, ir_load(b, score)));
+    const ir_expr *scales = dl_k_scales(d, j, lanes), *dot = ir_load(b, score);
+    const ir_expr *z = mha_capped(c, mha_scaled(c, scales ? ir_mul(b, dot, scales) : dot));
     if (slopes) {
         const ir_expr *first = ir_cast(b, IR_I32, ir_add(b, tile->first, j));
         key = ir_cast(b, c->elem, ir_ramp(b, first, ir_int(b, IR_I32, 1), lanes));
@@ -141,7 +142,8 @@ static void transform_row(d_lanes *d, const dl_tile *tile, const ir_expr *r) {
     ir_builder *b = d->b;
     const ir_expr *partial = tile->is_partial;
     const bool is_known = partial && partial->op == IR_CONST, always = is_known && partial->value.i;
-    if (is_known && !always && !d->c->is_natural) return;
+    const bool changes = d->c->is_natural || d->c->params.tensor[MHA_K_SCALE];
+    if (is_known && !always && !changes) return;
     const dl_row row = dl_row_at(d, r);
     if (is_known) {
         transform(d, tile, &row, r, always);
@@ -149,7 +151,7 @@ static void transform_row(d_lanes *d, const dl_tile *tile, const ir_expr *r) {
     }
     ir_if_begin(b, partial);
     transform(d, tile, &row, r, true);
-    if (d->c->is_natural) {
+    if (changes) {
         ir_if_else(b);
         transform(d, tile, &row, r, false);
     }

@@ -77,8 +77,11 @@ static void add_rows(d_lanes *d, const void *user, const ir_expr *first_row, int
         tile.key[k] = dl_run_at(d, t->run, i);
         for (int64_t r = 0; r < rows; r++) {
             const ir_expr *p = ir_load(b, ir_at(b, d->scores, 1, 2, row_at(d, &tile, r), j));
-            tile.p[r * t->keys + k] = ir_let(b, "p", ir_splat(b, p, d->lanes));
-            if (t->careful) tile.sees[r * t->keys + k] = sees(d, &tile, r, j);
+            const ir_expr *scale = dl_v_scale(d, j), *seen = t->careful ? sees(d, &tile, r, j) : NULL;
+            p = ir_splat(b, scale ? ir_mul(b, p, scale) : p, d->lanes);
+            if (scale && seen) p = ir_select(b, seen, p, mha_number(d->c, 0, d->lanes));
+            tile.p[r * t->keys + k] = ir_let(b, "p", p);
+            tile.sees[r * t->keys + k] = seen;
         }
     }
     add_columns(d, &tile);
@@ -128,7 +131,8 @@ static void add_tile(d_lanes *d, const dl_tile *tile, bool careful) {
 static void add_zeros(d_lanes *d, const mha_kv_row *key, const ir_buffer *sums, int num_sums) {
     ir_builder *b = d->b;
     const int64_t dim = d->c->p->head_dim_v, step = (int64_t)num_sums * d->lanes;
-    const ir_expr *zero = mha_number(d->c, 0, d->lanes);
+    const ir_expr *zero = mha_number(d->c, 0, d->lanes), *scale = mha_v_scale(d->c, key);
+    if (scale) zero = ir_let(b, "scaled_zero", ir_mul(b, zero, ir_splat(b, scale, d->lanes)));
     int64_t done = dim / step * step;
     const ir_expr *at = done ? ir_for_begin(b, "at", dl_i(d, 0), dl_i(d, done), step, false) : NULL;
     for (int64_t column = done ? 0 : dim; column < step && done; column += d->lanes) {

@@ -85,6 +85,23 @@ const ir_access *mha_kv_access(const mha_context *c, const ir_buffer *k_or_v, co
     return ir_at(c->b, k_or_v, lanes, 4, index[0], index[1], index[2], column);
 }
 
+/* ---- scales ---- */
+
+const ir_access *mha_scale_access(const mha_context *c, mha_tensor_id id, const mha_kv_row *row) {
+    const ir_buffer *scales = c->params.tensor[id];
+    const ir_expr *const *at = row->index;
+    if (!scales) return NULL;
+    return scales->num_dims == 1 ? ir_at(c->b, scales, 1, 1, at[1]) : ir_at(c->b, scales, 1, 3, at[0], at[1], at[2]);
+}
+
+const ir_expr *mha_k_scale(const mha_context *c, const mha_kv_row *row) {
+    return mha_load(c, mha_scale_access(c, MHA_K_SCALE, row));
+}
+
+const ir_expr *mha_v_scale(const mha_context *c, const mha_kv_row *row) {
+    return mha_load(c, mha_scale_access(c, MHA_V_SCALE, row));
+}
+
 /* ---- visibility ---- */
 
 /* Whether a query at this position is a global one: then the window does not bind it. */

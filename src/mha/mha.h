@@ -22,7 +22,7 @@ double mha_problem_flops(const attune_problem *canonical);
 /* The canonical key: what the kernel is specialised for, serialised byte by byte. Outer strides are not in it, nor are
  * batch and, at equal group size, num_heads; but a block's num_heads is, and where it has few rows, their number
  * (mha_few_rows). Returns its length; the buffer must hold MHA_KEY_BYTES. */
-enum { MHA_KEY_BYTES = 640 };
+enum { MHA_KEY_BYTES = 704 };
 size_t mha_key(const attune_problem *canonical, uint8_t key[MHA_KEY_BYTES]);
 
 /* ---- What a canonical problem's keys are ---- */
@@ -43,6 +43,17 @@ static inline bool mha_keys_follow_queries(const attune_problem *p) { return mha
 /* Keys that are given projected are taken to be rotated, as a cache holds them. */
 static inline bool mha_rotates_keys(const attune_problem *p) {
     return p->rotary_dim && mha_has_keys(p) && !p->kv_projected;
+}
+
+/* ---- Quantised caches ---- */
+
+static inline bool mha_is_quantised(attune_dtype dtype) { return dtype == ATTUNE_I8 || dtype == ATTUNE_F8; }
+/* Whether k (v) holds codes that what is appended must be rounded to. */
+static inline bool mha_appends_codes(const attune_problem *p) {
+    return p->seq_new && (mha_is_quantised(p->k_dtype) || mha_is_quantised(p->v_dtype));
+}
+static inline bool mha_has_scales(attune_scales scales) {
+    return scales == ATTUNE_SCALES_HEAD || scales == ATTUNE_SCALES_TOKEN;
 }
 
 /* ---- Arithmetic by pairs of bf16 (dot2), where the target has that ---- */

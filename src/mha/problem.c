@@ -52,6 +52,7 @@ static void keep_weights(attune_problem *p) {
     p->has_sinks = 0;
     p->v_in_k = 0;
     p->v_dtype = ATTUNE_DTYPE_DEFAULT;
+    p->v_scales = ATTUNE_SCALES_DEFAULT;
     p->head_dim_v = 0;
     memset(p->v_strides, 0, sizeof p->v_strides);
     memset(p->out_strides, 0, sizeof p->out_strides);
@@ -97,6 +98,19 @@ static void fill_dtypes(attune_problem *p) {
     if (!p->v_dtype) p->v_dtype = p->v_in_k ? p->k_dtype : p->dtype;
     if (!p->bias_dtype) p->bias_dtype = p->dtype;
     if (!p->softmax_precision) p->softmax_precision = is_f64(p) ? ATTUNE_F64 : ATTUNE_F32;
+}
+
+static void fill_scales(attune_dtype dtype, attune_scales *scales) {
+    if (!mha_is_quantised(dtype))
+        *scales = ATTUNE_SCALES_NONE;
+    else if (!*scales)
+        *scales = dtype == ATTUNE_I8 ? ATTUNE_SCALES_HEAD : ATTUNE_SCALES_NONE;
+}
+
+static void fill_all_scales(attune_problem *p) {
+    fill_scales(p->k_dtype, &p->k_scales);
+    if (p->v_in_k && !p->v_scales) p->v_scales = p->k_scales;
+    fill_scales(p->v_dtype, &p->v_scales);
 }
 
 /* Entries of a ragged batch have lengths of their own; a size that is given bounds them. */
@@ -153,6 +167,7 @@ attune_status mha_canonicalize(const attune_problem *problem, attune_problem *ou
                        "page_size is %lld, but nothing says how many keys there are: set kv_lens, is_ragged or seq_kv",
                        (long long)out->page_size);
     fill_dtypes(out);
+    fill_all_scales(out);
     status = mha_fill_block(out, err);
     if (status) return status;
     fill_sizes(out);

@@ -44,23 +44,26 @@ static attune_status check_flags(const attune_problem *p, at_error *err) {
     return ATTUNE_OK;
 }
 
-static const char *const dtype_names[ATTUNE_DTYPE_COUNT] = {"default", "f32", "f16", "bf16", "f64", "bool", "i32"};
+static const char *const dtype_names[ATTUNE_DTYPE_COUNT] = {"default", "f32", "f16", "bf16", "f64",
+                                                            "bool",    "i32", "i8",  "f8"};
 
 static attune_status check_dtypes(const attune_problem *p, at_error *err) {
     const struct {
         const char *name;
         attune_dtype value;
+        bool quantised; /* may be */
     } dtypes[] = {
-        {"dtype", p->dtype},           {"k_dtype", p->k_dtype}, {"v_dtype", p->v_dtype},
-        {"bias_dtype", p->bias_dtype}, {"w_dtype", p->w_dtype},
+        {"dtype", p->dtype, false},           {"k_dtype", p->k_dtype, true},  {"v_dtype", p->v_dtype, true},
+        {"bias_dtype", p->bias_dtype, false}, {"w_dtype", p->w_dtype, false},
     };
     for (size_t i = 0; i < sizeof dtypes / sizeof *dtypes; i++) {
         if ((unsigned)dtypes[i].value >= ATTUNE_DTYPE_COUNT)
             return at_fail(err, ATTUNE_INVALID_PROBLEM, "%s is %d, which is no attune_dtype", dtypes[i].name,
                            (int)dtypes[i].value);
-        if (dtypes[i].value > ATTUNE_F64)
-            return at_fail(err, ATTUNE_INVALID_PROBLEM, "%s is %s; it must be f32, f16, bf16 or f64", dtypes[i].name,
-                           dtype_names[dtypes[i].value]);
+        if (dtypes[i].value <= ATTUNE_F64 || (dtypes[i].quantised && mha_is_quantised(dtypes[i].value))) continue;
+        return at_fail(err, ATTUNE_INVALID_PROBLEM, "%s is %s; it must be %s", dtypes[i].name,
+                       dtype_names[dtypes[i].value],
+                       dtypes[i].quantised ? "f32, f16, bf16, f64, i8 or f8" : "f32, f16, bf16 or f64");
     }
     const attune_dtype precision = p->softmax_precision;
     if ((unsigned)precision >= ATTUNE_DTYPE_COUNT)
@@ -72,6 +75,13 @@ static attune_status check_dtypes(const attune_problem *p, at_error *err) {
     return ATTUNE_OK;
 }
 
+static attune_status check_scales(const attune_problem *p, at_error *err) {
+    const bool is_k = (unsigned)p->k_scales >= ATTUNE_SCALES_COUNT;
+    if (!is_k && (unsigned)p->v_scales < ATTUNE_SCALES_COUNT) return ATTUNE_OK;
+    return at_fail(err, ATTUNE_INVALID_PROBLEM, "%s is %d, which is no attune_scales", is_k ? "k_scales" : "v_scales",
+                   (int)(is_k ? p->k_scales : p->v_scales));
+}
+
 attune_status mha_check_choices(const attune_problem *p, at_error *err) {
     if ((unsigned)p->op >= ATTUNE_OP_COUNT)
         return at_fail(err, ATTUNE_INVALID_PROBLEM, "op is %d, which is no attune_op", (int)p->op);
@@ -81,7 +91,8 @@ attune_status mha_check_choices(const attune_problem *p, at_error *err) {
     if ((unsigned)p->weights_mode >= ATTUNE_WEIGHTS_MODE_COUNT)
         return at_fail(err, ATTUNE_INVALID_PROBLEM, "weights_mode is %d, which is no attune_weights_mode",
                        (int)p->weights_mode);
-    const attune_status status = check_flags(p, err);
+    attune_status status = check_flags(p, err);
+    if (!status) status = check_scales(p, err);
     if (status) return status;
     if (p->is_ragged && (p->op == ATTUNE_ROTARY || p->op == ATTUNE_MERGE))
         return at_fail(err, ATTUNE_INVALID_PROBLEM,
@@ -216,11 +227,29 @@ static attune_status check_weights(const attune_problem *p, at_error *err) {
     return ATTUNE_OK;
 }
 
+/* Codes of i8 are whole numbers: without a scale they would stand for nothing that occurs. */
+static attune_status check_codes(const attune_problem *p, at_error *err) {
+    const bool is_k = p->k_dtype == ATTUNE_I8 && p->k_scales == ATTUNE_SCALES_NONE;
+    const bool is_v = p->v_dtype == ATTUNE_I8 && p->v_scales == ATTUNE_SCALES_NONE;
+    if (p->v_in_k && p->v_scales != p->k_scales)
+        return refuse(err, "v_in_k takes v from k, but v_scales is not k_scales");
+    if (is_k || is_v)
+        return at_fail(err, ATTUNE_INVALID_PROBLEM, "%s is i8, but %s is none; it must be head or token",
+                       is_k ? "k_dtype" : "v_dtype", is_k ? "k_scales" : "v_scales");
+    const bool codes = mha_is_quantised(p->k_dtype) || mha_is_quantised(p->v_dtype);
+    if (!codes || mha_has_caches(p)) return ATTUNE_OK;
+    return at_fail(err, ATTUNE_INVALID_PROBLEM,
+                   "%s is %s, but codes are those of a cache, and the block has none without seq_new or kv_projected",
+                   mha_is_quantised(p->k_dtype) ? "k_dtype" : "v_dtype",
+                   dtype_names[mha_is_quantised(p->k_dtype) ? p->k_dtype : p->v_dtype]);
+}
+
 attune_status mha_check_fields(const attune_problem *p, at_error *err) {
     attune_status status = check_precision(p, err);
     if (!status) status = check_bounds(p, err);
     if (!status) status = check_position_ids(p, err);
     if (!status) status = check_v_in_k(p, err);
+    if (!status) status = check_codes(p, err);
     if (!status) status = check_weights(p, err);
     return status;
 }

@@ -8,6 +8,11 @@ static const char *const ops[ATTUNE_OP_COUNT] = {[ATTUNE_ATTENTION] = "attention
                                                  [ATTUNE_MHA] = "mha"};
 static const char *const dtypes[ATTUNE_F64 + 1] = {
     [ATTUNE_F32] = "f32", [ATTUNE_F16] = "f16", [ATTUNE_BF16] = "bf16", [ATTUNE_F64] = "f64"};
+static const char *const cache_dtypes[ATTUNE_F8 + 1] = {
+    [ATTUNE_F32] = "f32", [ATTUNE_F16] = "f16", [ATTUNE_BF16] = "bf16",
+    [ATTUNE_F64] = "f64", [ATTUNE_I8] = "i8",   [ATTUNE_F8] = "f8"};
+static const char *const scales[ATTUNE_SCALES_COUNT] = {
+    [ATTUNE_SCALES_NONE] = "none", [ATTUNE_SCALES_HEAD] = "head", [ATTUNE_SCALES_TOKEN] = "token"};
 static const char *const aligns[] = {[ATTUNE_TOP_LEFT] = "top_left", [ATTUNE_BOTTOM_RIGHT] = "bottom_right"};
 static const char *const modes[ATTUNE_WEIGHTS_MODE_COUNT] = {[ATTUNE_WEIGHTS_NONE] = "none",
                                                              [ATTUNE_WEIGHTS_SCALED] = "scaled",
@@ -43,8 +48,10 @@ const mha_field mha_fields[MHA_NUM_FIELDS] = {
     INT_ALWAYS(head_dim),
     INT(head_dim_v),
     WORD("dtype", dtype, dtypes),
-    WORD("k_dtype", k_dtype, dtypes),
-    WORD("v_dtype", v_dtype, dtypes),
+    WORD("k_dtype", k_dtype, cache_dtypes),
+    WORD("v_dtype", v_dtype, cache_dtypes),
+    WORD("k_scales", k_scales, scales),
+    WORD("v_scales", v_scales, scales),
     WORD("w_dtype", w_dtype, dtypes),
     WORD("bias_dtype", bias_dtype, dtypes),
     WORD("softmax_precision", softmax_precision, dtypes),
@@ -97,6 +104,8 @@ const mha_field mha_fields[MHA_NUM_FIELDS] = {
     STRIDES(x_strides, 3),
     STRIDES(x_kv_strides, 3),
     STRIDES(x_v_strides, 3),
+    STRIDES(k_scale_strides, 3),
+    STRIDES(v_scale_strides, 3),
 };
 
 size_t mha_field_bytes(const mha_field *field) {

@@ -24,7 +24,7 @@ typedef struct mha_field {
     int num_words;
 } mha_field;
 
-enum { MHA_NUM_FIELDS = 68 };
+enum { MHA_NUM_FIELDS = 72 };
 extern const mha_field mha_fields[MHA_NUM_FIELDS];
 
 size_t mha_field_bytes(const mha_field *field);

@@ -36,7 +36,7 @@ static void put_tensors(key_writer *w, const attune_problem *p) {
 
 /* Changing the order or the meaning of these fields changes KEY_FORMAT. */
 size_t mha_key(const attune_problem *p, uint8_t key[MHA_KEY_BYTES]) {
-    enum { KEY_FORMAT = 5 };
+    enum { KEY_FORMAT = 6 };
     const bool is_block = p->op == ATTUNE_MHA;
     const int64_t fields[] = {
         KEY_FORMAT,
@@ -91,10 +91,12 @@ size_t mha_key(const attune_problem *p, uint8_t key[MHA_KEY_BYTES]) {
         p->low_rank_heads,
         p->low_rank_shared,
         p->w_dtype,
+        p->k_scales,
+        p->v_scales,
     };
     enum { COUNT = sizeof fields / sizeof *fields };
-    /* Beside the fields: two numbers, two words for each mask, and the inner strides of ten tensors at most. */
-    _Static_assert((COUNT + 2 + 4 + 10) * 8 <= MHA_KEY_BYTES, "a key holds all of them");
+    /* Beside the fields: two numbers, two words for each mask, and the inner strides of twelve tensors at most. */
+    _Static_assert((COUNT + 2 + 4 + 12) * 8 <= MHA_KEY_BYTES, "a key holds all of them");
     key_writer w = {key, 0};
     for (int i = 0; i < COUNT; i++) put(&w, fields[i]);
     put_number(&w, p, p->softmax_scale);

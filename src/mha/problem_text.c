@@ -14,7 +14,8 @@ typedef struct parse_state {
     layout layout;
     bool lettered[MHA_NUM_FIELDS]; /* dims that were given as letters: 1 in place of a size, 0 for 1 */
     mha_pair out_strides;          /* how many there must be is for other fields to say */
-    const mha_field *out_field;    /* NULL: not given */
+    bool given[MHA_NUM_FIELDS];
+    const mha_field *out_field; /* NULL: not given */
 } parse_state;
 
 static attune_status bad_choice(const mha_pair *pair, const char *choices, at_error *err) {
@@ -106,30 +107,50 @@ static attune_status parse_layout(const mha_pair *pair, layout *out, at_error *e
     return bad_choice(pair, "bhsd or bshd", err);
 }
 
+static attune_status parse_field(parse_state *state, int i, const mha_pair *pair, at_error *err) {
+    const mha_field *field = &mha_fields[i];
+    void *out = mha_field_at(&state->problem, field);
+    if (state->given[i])
+        return at_fail(err, ATTUNE_INVALID_PROBLEM, "'%.*s' gives %s, which is given already", pair->key_length,
+                       pair->key, field->name);
+    state->given[i] = true;
+    switch (field->kind) {
+    case MHA_FIELD_FLAG: return parse_flag(pair, out, err);
+    case MHA_FIELD_WORD: return parse_word(pair, field, out, err);
+    case MHA_FIELD_NUMBER: return parse_number(pair, field, out, err);
+    case MHA_FIELD_DIMS:
+        state->lettered[i] = parse_letters(pair, out);
+        return state->lettered[i] ? ATTUNE_OK : parse_array(pair, field, field->rank, out, err);
+    case MHA_FIELD_STRIDES:
+        if (field->offset != offsetof(attune_problem, out_strides))
+            return parse_array(pair, field, field->rank, out, err);
+        state->out_strides = *pair;
+        state->out_field = field;
+        return ATTUNE_OK;
+    default: return parse_int(pair, field->kind == MHA_FIELD_SIZE, out, err);
+    }
+}
+
+/* Whether the key is the field's name, or that of K's and V's together. */
+static bool names_field(const mha_pair *pair, const mha_field *field) {
+    if (mha_key_is(pair, field->name)) return true;
+    const bool is_dtype = mha_key_is(pair, "kv_dtype");
+    if (!is_dtype && !mha_key_is(pair, "kv_scales")) return false;
+    return field->offset == (is_dtype ? offsetof(attune_problem, k_dtype) : offsetof(attune_problem, k_scales)) ||
+           field->offset == (is_dtype ? offsetof(attune_problem, v_dtype) : offsetof(attune_problem, v_scales));
+}
+
 static attune_status parse_pair(void *user, const mha_pair *pair, at_error *err) {
     parse_state *state = user;
+    bool found = false;
     if (mha_key_is(pair, "layout")) return parse_layout(pair, &state->layout, err);
     for (int i = 0; i < MHA_NUM_FIELDS; i++) {
-        const mha_field *field = &mha_fields[i];
-        if (!mha_key_is(pair, field->name)) continue;
-        void *out = mha_field_at(&state->problem, field);
-        switch (field->kind) {
-        case MHA_FIELD_FLAG: return parse_flag(pair, out, err);
-        case MHA_FIELD_WORD: return parse_word(pair, field, out, err);
-        case MHA_FIELD_NUMBER: return parse_number(pair, field, out, err);
-        case MHA_FIELD_INT:
-        case MHA_FIELD_SIZE: return parse_int(pair, field->kind == MHA_FIELD_SIZE, out, err);
-        case MHA_FIELD_DIMS:
-            state->lettered[i] = parse_letters(pair, out);
-            return state->lettered[i] ? ATTUNE_OK : parse_array(pair, field, field->rank, out, err);
-        case MHA_FIELD_STRIDES:
-            if (field->offset != offsetof(attune_problem, out_strides))
-                return parse_array(pair, field, field->rank, out, err);
-            state->out_strides = *pair;
-            state->out_field = field;
-            return ATTUNE_OK;
-        }
+        if (!names_field(pair, &mha_fields[i])) continue;
+        const attune_status status = parse_field(state, i, pair, err);
+        if (status) return status;
+        found = true;
     }
+    if (found) return ATTUNE_OK;
     return at_fail(err, ATTUNE_INVALID_PROBLEM,
                    "'%.*s' is not a field of a problem; the names are those of attune_problem, flags without has_ or "
                    "is_ (but is_causal)",

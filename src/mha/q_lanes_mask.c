@@ -96,12 +96,15 @@ static void add_zeros(q_lanes *c, const q_lanes_tile *t, const ir_buffer *sums, 
     const int64_t columns = m->p->head_dim_v;
     const ir_expr *j = ir_for_begin(b, "j", ql_i(c, 0), t->room, 1, false);
     const mha_kv_row row = mha_kv_row_at(m, &c->e, c->kv_head, ir_add(b, t->first_key, j));
+    const ir_expr *scale = mha_v_scale(m, &row);
+    if (scale) scale = ir_let(b, "scale", scale);
     const ir_expr *step = ir_for_begin(b, "column", ql_i(c, 0), ql_i(c, columns), (int64_t)lanes * num_sums, false);
     for (int i = 0; i < num_sums; i++) {
         const ir_access *sum = ir_at(b, sums, lanes, 1, ql_i(c, i));
         const ir_expr *at = plus(c, step, (int64_t)i * lanes);
         if (columns % (lanes * num_sums)) at = ir_min(b, at, ql_i(c, columns - lanes));
         const ir_expr *value = mha_load(m, mha_kv_access(m, m->v, &row, at, lanes));
+        if (scale) value = ir_mul(b, value, ir_splat(b, scale, lanes));
         ir_store(b, sum, mha_madd(m, value, mha_number(m, 0, lanes), ir_load(b, sum)));
     }
     ir_for_end(b);

@@ -66,6 +66,8 @@ static const ir_expr *score_of(q_lanes *c, const score_tile *t, const score_rows
     ir_builder *b = c->b;
     const int lanes = c->m->lanes;
     const ir_expr *j = ir_add(b, t->first, ql_i(c, jj)), *key = t->key[jj];
+    const ir_expr *scale = mha_k_scale(c->m, &t->row[jj]);
+    if (scale) dot = ir_mul(b, dot, ir_splat(b, scale, lanes));
     const ir_expr *z = mha_capped(c->m, mha_scaled(c->m, dot));
     if (rows->position)
         z = mha_alibi(c->m, z, rows->slope, rows->position, ir_splat(b, ir_cast(b, c->m->elem, key), lanes));

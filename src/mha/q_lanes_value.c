@@ -45,6 +45,21 @@ static mha_kv_row row_of_key(q_lanes *c, const segment *s, const ir_expr *key) {
     return (mha_kv_row){.index = {s->page, c->kv_head, ir_let(c->b, "slot", ir_sub(c->b, key, s->page_key))}};
 }
 
+static const ir_expr *seen_value(q_lanes *c, const q_lanes_tile *tile, const value_tile *t, const ir_expr *v,
+                                 const ir_expr *j, const ir_expr *value) {
+    const q_lanes_sight sight = ql_sight(c, tile, row_at(c, t, v));
+    const ir_expr *key = ir_let(c->b, "key", ir_add(c->b, tile->first_key, j));
+    return ir_select(c->b, ql_sees(c, &sight, key, j), value, ql_splat(c, 0));
+}
+
+/* The probability of a key, times its value's scale; of hidden keys that may be anything. */
+static const ir_expr *scaled(q_lanes *c, const q_lanes_tile *tile, const value_tile *t, const ir_expr *v,
+                             const ir_expr *j, const ir_expr *p, const ir_expr *scale) {
+    if (!scale) return p;
+    p = ir_mul(c->b, p, ir_splat(c->b, scale, c->m->lanes));
+    return t->masked ? seen_value(c, tile, t, v, j, p) : p;
+}
+
 /* One key after the other, `unroll` in a turn, as long as there are so many. */
 static void add_keys(q_lanes *c, const q_lanes_tile *tile, const value_tile *t, const segment *s, int32_t unroll) {
     ir_builder *b = c->b;
@@ -54,19 +69,18 @@ static void add_keys(q_lanes *c, const q_lanes_tile *tile, const value_tile *t, 
     const ir_expr *j = ir_add(b, turn, ql_unrolled(c, "ju", unroll));
     const ir_expr *key = ir_let(b, "key", ir_add(b, tile->first_key, j));
     const mha_kv_row row = row_of_key(c, s, key);
+    const ir_expr *scale = mha_v_scale(c->m, &row);
+    if (scale) scale = ir_let(b, "scale", scale);
     const ir_buffer *p = ql_registers(c, "weights", 1, (int64_t[]){c->m->s->value_vectors});
     const ir_expr *v = ql_unrolled(c, "v", c->m->s->value_vectors);
-    ir_store(b, ir_at(b, p, lanes, 1, v), ir_load(b, ir_at(b, c->scores, lanes, 2, j, row_at(c, t, v))));
+    const ir_expr *weight = ir_load(b, ir_at(b, c->scores, lanes, 2, j, row_at(c, t, v)));
+    ir_store(b, ir_at(b, p, lanes, 1, v), scaled(c, tile, t, v, j, weight, scale));
     ir_for_end(b);
     const ir_expr *column = ql_unrolled(c, "dd", t->columns);
     const ir_expr *element = mha_load(c->m, mha_kv_access(c->m, c->m->v, &row, ir_add(b, t->first, column), 1));
     const ir_expr *value = ir_let(b, "value", ir_splat(b, element, lanes));
     v = ql_unrolled(c, "v", c->m->s->value_vectors);
-    const ir_expr *seen = value;
-    if (t->masked) {
-        const q_lanes_sight sight = ql_sight(c, tile, row_at(c, t, v));
-        seen = ir_select(b, ql_sees(c, &sight, key, j), value, ql_splat(c, 0));
-    }
+    const ir_expr *seen = t->masked ? seen_value(c, tile, t, v, j, value) : value;
     const ir_access *acc = ir_at(b, t->acc, lanes, 2, column, v);
     ir_store(b, acc, mha_madd(c->m, seen, ir_load(b, ir_at(b, p, lanes, 1, v)), ir_load(b, acc)));
     ir_for_end(b);

@@ -1,9 +1,14 @@
 #include "mha/rows.h"
 
-mha_columns mha_columns_begin(const mha_context *c, int64_t count, int most) {
-    ir_builder *b = c->b;
+int mha_column_lanes(int64_t count, int most) {
     int lanes = 1;
     while (lanes * 2 <= most && lanes * 2 <= count) lanes *= 2;
+    return lanes;
+}
+
+mha_columns mha_columns_begin(const mha_context *c, int64_t count, int most) {
+    ir_builder *b = c->b;
+    const int lanes = mha_column_lanes(count, most);
     const ir_expr *at = ir_for_begin(b, "column", mha_i(c, 0), mha_i(c, count), lanes, false);
     if (count % lanes) at = ir_let(b, "d", ir_min(b, at, mha_i(c, count - lanes)));
     return (mha_columns){at, lanes};

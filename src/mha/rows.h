@@ -14,6 +14,7 @@ typedef struct mha_columns {
     int lanes;
 } mha_columns;
 mha_columns mha_columns_begin(const mha_context *c, int64_t count, int most);
+int mha_column_lanes(int64_t count, int most);
 
 /* The access of `lanes` columns of a row. */
 const ir_access *mha_row_access(const mha_context *c, const mha_row *row, const ir_expr *column, int lanes);

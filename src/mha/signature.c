@@ -7,7 +7,19 @@
 /* ---- the table ---- */
 
 /* What decides a tensor's element type. */
-typedef enum element { OF_Q, OF_K, OF_V, OF_W, OF_BIAS, OF_PRECISION, OF_BOOL, OF_I32, OF_F32 } element;
+typedef enum element {
+    OF_Q,
+    OF_K,
+    OF_V,
+    OF_W,
+    OF_K_NEW,
+    OF_V_NEW,
+    OF_BIAS,
+    OF_PRECISION,
+    OF_BOOL,
+    OF_I32,
+    OF_F32
+} element;
 
 typedef struct row {
     const char *name;
@@ -76,7 +88,7 @@ static const row table[MHA_NUM_TENSORS] = {
     [MHA_BLOCK_TABLE] =
         {"block_table", OF_I32, IR_IN, 2, {MHA_BATCH, MHA_MAX_PAGES}, false, POINTER(block_table), 0, 0},
     [MHA_K_NEW] = {"k_new",
-                   OF_K,
+                   OF_K_NEW,
                    IR_IN,
                    4,
                    {MHA_BATCH, MHA_KV_HEADS, MHA_SEQ_NEW, MHA_HEAD_DIM},
@@ -84,13 +96,29 @@ static const row table[MHA_NUM_TENSORS] = {
                    POINTER(k_new),
                    STRIDES(k_new_strides)},
     [MHA_V_NEW] = {"v_new",
-                   OF_V,
+                   OF_V_NEW,
                    IR_IN,
                    4,
                    {MHA_BATCH, MHA_KV_HEADS, MHA_SEQ_NEW, MHA_HEAD_DIM_V},
                    true,
                    POINTER(v_new),
                    STRIDES(v_new_strides)},
+    [MHA_K_SCALE] = {"k_scale",
+                     OF_F32,
+                     IR_IN,
+                     3,
+                     {MHA_BATCH, MHA_KV_HEADS, MHA_SEQ_KV},
+                     true,
+                     POINTER(k_scale),
+                     STRIDES(k_scale_strides)},
+    [MHA_V_SCALE] = {"v_scale",
+                     OF_F32,
+                     IR_IN,
+                     3,
+                     {MHA_BATCH, MHA_KV_HEADS, MHA_SEQ_KV},
+                     true,
+                     POINTER(v_scale),
+                     STRIDES(v_scale_strides)},
     [MHA_COS] = {"cos", OF_Q, IR_IN, 3, {MHA_BATCH, MHA_ROTARY_POSITIONS, MHA_ROTARY_HALF}, false, POINTER(cos), 0, 0},
     [MHA_SIN] = {"sin", OF_Q, IR_IN, 3, {MHA_BATCH, MHA_ROTARY_POSITIONS, MHA_ROTARY_HALF}, false, POINTER(sin), 0, 0},
     [MHA_POSITION_IDS] = {"position_ids", OF_I32, IR_IN, 2, {MHA_BATCH, MHA_SEQ_Q}, true, POINTER(position_ids), 0, 0},
@@ -130,7 +158,12 @@ static const row table[MHA_NUM_TENSORS] = {
 static const row projected_out = {
     "out", OF_Q, IR_OUT, 3, {MHA_BATCH, MHA_SEQ_Q, MHA_OUT_DIM}, true, POINTER(out), STRIDES(out_strides)};
 
+static const row head_k_scale = {"k_scale", OF_F32, IR_IN, 1, {MHA_KV_HEADS}, false, POINTER(k_scale), 0, 0};
+static const row head_v_scale = {"v_scale", OF_F32, IR_IN, 1, {MHA_KV_HEADS}, false, POINTER(v_scale), 0, 0};
+
 static const row *row_of(const attune_problem *p, mha_tensor_id id) {
+    if (id == MHA_K_SCALE && p->k_scales == ATTUNE_SCALES_HEAD) return &head_k_scale;
+    if (id == MHA_V_SCALE && p->v_scales == ATTUNE_SCALES_HEAD) return &head_v_scale;
     return id == MHA_OUT && p->op == ATTUNE_MHA && !p->no_out_projection ? &projected_out : &table[id];
 }
 
@@ -157,6 +190,8 @@ static tensor_set tensors_of(const attune_problem *p) {
         [MHA_BLOCK_TABLE] = p->page_size != 0,
         [MHA_K_NEW] = p->seq_new != 0 && !is_block,
         [MHA_V_NEW] = p->seq_new != 0 && !is_block && !p->v_in_k,
+        [MHA_K_SCALE] = mha_has_scales(p->k_scales),
+        [MHA_V_SCALE] = mha_has_scales(p->v_scales) && !p->v_in_k,
         [MHA_COS] = p->rotary_dim != 0,
         [MHA_SIN] = p->rotary_dim != 0,
         [MHA_POSITION_IDS] = p->has_position_ids,
@@ -178,6 +213,8 @@ static attune_dtype dtype_of(const attune_problem *p, element type) {
     case OF_Q: return p->dtype;
     case OF_K: return p->k_dtype;
     case OF_V: return p->v_dtype;
+    case OF_K_NEW: return mha_is_quantised(p->k_dtype) ? p->dtype : p->k_dtype;
+    case OF_V_NEW: return mha_is_quantised(p->v_dtype) ? p->dtype : p->v_dtype;
     case OF_W: return p->w_dtype;
     case OF_BIAS: return p->bias_dtype;
     case OF_PRECISION: return p->softmax_precision;
@@ -192,16 +229,21 @@ static ir_elem elem_of(attune_dtype dtype) {
     case ATTUNE_F64: return IR_F64;
     case ATTUNE_F16: return IR_F16;
     case ATTUNE_BF16: return IR_BF16;
-    case ATTUNE_BOOL: return IR_I8;
+    case ATTUNE_BOOL:
+    case ATTUNE_I8: return IR_I8;
+    case ATTUNE_F8: return IR_F8;
     case ATTUNE_I32: return IR_I32;
     default: return IR_F32;
     }
 }
 
+/* Caches and the scales of their tokens. */
+static bool is_cached(mha_tensor_id id) { return id == MHA_K || id == MHA_V || id == MHA_K_SCALE || id == MHA_V_SCALE; }
+
 /* Where the tokens of this problem's tensor lie, if not in [batch, …, seq, …]. */
 static mha_size dim_of(const attune_problem *p, mha_tensor_id id, mha_size dim) {
     if (p->seq_new && (id == MHA_X_KV || id == MHA_X_V) && dim == MHA_SEQ_KV) dim = MHA_SEQ_NEW;
-    if (p->page_size && (id == MHA_K || id == MHA_V))
+    if (p->page_size && is_cached(id))
         return dim == MHA_BATCH ? MHA_NUM_PAGES : dim == MHA_SEQ_KV ? MHA_PAGE_SIZE : dim;
     if (p->is_ragged && table[id].ragged) switch (dim) {
         case MHA_BATCH: return MHA_ONE;
@@ -218,7 +260,7 @@ static mha_size dim_of(const attune_problem *p, mha_tensor_id id, mha_size dim) 
 
 static int access_of(const attune_problem *p, mha_tensor_id id) {
     if (id == MHA_LSE && p->op == ATTUNE_WEIGHTS) return IR_IN;
-    if ((id == MHA_K || id == MHA_V) && p->seq_new) return IR_IN | IR_OUT;
+    if (p->seq_new && is_cached(id) && row_of(p, id)->rank > 1) return IR_IN | IR_OUT;
     return table[id].access;
 }
 

@@ -65,7 +65,9 @@ typedef enum mha_tensor_id {
     MHA_CU_SEQLENS_KV, /* absent where keys follow queries */
     MHA_BLOCK_TABLE,
     MHA_K_NEW,
-    MHA_V_NEW, /* absent if v_in_k */
+    MHA_V_NEW,   /* absent if v_in_k */
+    MHA_K_SCALE, /* rank 1 for heads, 3 for tokens */
+    MHA_V_SCALE, /* absent if v_in_k */
     MHA_COS,
     MHA_SIN,
     MHA_POSITION_IDS,
@@ -153,8 +155,9 @@ size_t mha_scalars(const attune_problem *canonical, const mha_sizes *sizes, cons
 
 typedef struct mha_params {
     const ir_expr *size[MHA_NUM_SIZES];       /* a constant or a parameter; NULL if the problem has no such size */
-    const ir_buffer *tensor[MHA_NUM_TENSORS]; /* NULL if absent; [MHA_V] is [MHA_K] if v_in_k, and
-                                               * where keys follow queries [MHA_CU_SEQLENS_KV] is [MHA_CU_SEQLENS_Q] */
+    const ir_buffer *tensor[MHA_NUM_TENSORS]; /* NULL if absent; [MHA_V] is [MHA_K] if v_in_k, as are V's scales
+                                               * and new values; where keys follow queries [MHA_CU_SEQLENS_KV] is
+                                               * [MHA_CU_SEQLENS_Q] */
 } mha_params;
 
 /* Declares the parameters, with what is known of run-time sizes as assumptions: batch and kv_heads >= 1, the others

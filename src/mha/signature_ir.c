@@ -48,9 +48,12 @@ static void declare_sizes(ir_builder *b, const attune_problem *p, const ir_expr 
 /* `out` is a word of the IR. */
 static const char *ir_name(const mha_tensor *t) { return t->id == MHA_OUT ? "o" : t->name; }
 
+/* Whether its second dimension is that of heads. */
+static bool has_heads(const mha_tensor *t) { return t->dims[1] == MHA_HEADS || t->dims[1] == MHA_KV_HEADS; }
+
 /* The outer strides of q are q_sb, q_sh and q_ss: of batch, head and sequence; what has no heads has no q_sh. */
 static void declare_strides(ir_builder *b, const mha_tensor *t, const ir_expr *strides[4]) {
-    const char *letters = t->rank == 3 && t->id != MHA_LSE ? "bs" : "bhs";
+    const char *letters = t->rank == 3 && !has_heads(t) ? "bs" : "bhs";
     for (int i = 0; i < t->rank - 1; i++) {
         char name[IR_MAX_NAME];
         snprintf(name, sizeof name, "%s_s%c", ir_name(t), letters[i]);
@@ -87,4 +90,5 @@ void mha_declare_params(ir_builder *b, const attune_problem *p, mha_params *para
     if (p->v_in_k) params->tensor[MHA_V] = params->tensor[MHA_K];
     if (mha_keys_follow_queries(p)) params->tensor[MHA_CU_SEQLENS_KV] = params->tensor[MHA_CU_SEQLENS_Q];
     if (p->v_in_k) params->tensor[MHA_V_NEW] = params->tensor[MHA_K_NEW];
+    if (p->v_in_k) params->tensor[MHA_V_SCALE] = params->tensor[MHA_K_SCALE];
 }

@@ -328,6 +328,7 @@ static void build_phase(weights *w) {
     w->limit = limit_of(w);
     w->q = scratch(w, "queries", w->rows, c->p->head_dim);
     w->kt = scratch(w, "keys_t", c->p->head_dim, w->keys);
+    if (c->params.tensor[MHA_K_SCALE]) w->scales = scratch(w, "scales", 1, w->keys);
     w->scores = scratch(w, "scores", w->rows, w->keys);
     if (averages) w->sums = scratch(w, "sums", w->queries, w->keys);
     if (!averages) weights_load_queries(w, kv_head);

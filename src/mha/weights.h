@@ -21,6 +21,7 @@ typedef struct weights {
     int64_t tile_rows, tile_vectors;       /* of a register tile */
     const ir_expr *all_queries, *all_keys; /* rows and columns of the output */
     const ir_buffer *q, *kt, *scores;      /* scratch: [rows, head_dim], [head_dim, keys], [rows, keys] */
+    const ir_buffer *scales;               /* scratch [keys]: of K; NULL if there are none */
     const ir_buffer *sums;                 /* scratch [queries, keys]: over the heads, where their mean is wanted */
     mha_entry e;                           /* of the task */
     const ir_expr *first_query, *count_queries; /* rows of the output; of those of the block, how many there are */

@@ -74,6 +74,9 @@ static void pack_keys(const weights *w, const ir_expr *kv_head, const ir_expr *f
     mha_kv_row rows[IR_MAX_LANES];
     const ir_expr *at = ir_for_begin(w->b, "at", mha_i(w->c, 0), mha_i(w->c, w->keys), w->lanes, false);
     refer_keys(w, kv_head, ir_add(w->b, first_key, at), rows);
+    for (int l = 0; l < w->lanes && w->scales; l++)
+        ir_store(w->b, ir_at(w->b, w->scales, 1, 2, mha_i(w->c, 0), ir_add(w->b, at, mha_i(w->c, l))),
+                 mha_k_scale(w->c, &rows[l]));
     if (w->c->p->head_dim >= mha_quarter(w->lanes))
         pack_vectors(w, rows, at);
     else
@@ -110,8 +113,9 @@ static void multiply_tile(const weights *w, const ir_expr *first, const ir_expr 
     r = unrolled(w, "r", w->tile_rows);
     v = unrolled(w, "v", w->tile_vectors);
     column = ir_add(b, at, ir_mul(b, v, mha_i(w->c, w->lanes)));
-    ir_store(b, ir_at(b, w->scores, w->lanes, 2, ir_add(b, first, r), column),
-             ir_load(b, ir_at(b, acc, w->lanes, 2, r, v)));
+    const ir_expr *score = ir_load(b, ir_at(b, acc, w->lanes, 2, r, v));
+    if (w->scales) score = ir_mul(b, score, ir_load(b, ir_at(b, w->scales, w->lanes, 2, mha_i(w->c, 0), column)));
+    ir_store(b, ir_at(b, w->scores, w->lanes, 2, ir_add(b, first, r), column), score);
     ir_for_end(b);
     ir_for_end(b);
 }

@@ -10,7 +10,7 @@ enum {
     INPUTS_BEGIN = offsetof(attune_arguments, x_strides),
     INPUTS_BYTES = offsetof(attune_arguments, packed_weights) - INPUTS_BEGIN
 };
-_Static_assert(SIZES_BYTES == 54 * sizeof(int64_t) &&
+_Static_assert(SIZES_BYTES == 60 * sizeof(int64_t) &&
                    offsetof(attune_arguments, attn_mask) == SIZES_BEGIN + SIZES_BYTES,
                "a new size or stride: it must lie between batch and rotary_batch_stride");
 _Static_assert(INPUTS_BYTES == 9 * sizeof(int64_t), "or be one of a block's inputs");

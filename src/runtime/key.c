@@ -86,12 +86,12 @@ _Static_assert(FOLLOWS(batch, dtype) && FOLLOWS(causal_offset, causal_align) && 
                    FOLLOWS(attn_mask_dims, short_masks) && FOLLOWS(weights_mode, has_position_ids) &&
                    FOLLOWS(num_rows, reproducible) && FOLLOWS(x_strides, w_dtype),
                "a problem has no padding");
-_Static_assert(sizeof(attune_problem) == 768, "a new field: see to padding above, and to the parts below");
+_Static_assert(sizeof(attune_problem) == 824, "a new field: see to padding above, and to the parts below");
 
 /* XXH3 is several times faster up to 128 bytes than just beyond, so a problem is hashed in parts of that size. All
  * defaults behind the first part are 0, and most problems leave most of them so: such a part adds nothing. */
-enum { PART = 128, NUM_PARTS = sizeof(attune_problem) / PART };
-_Static_assert(sizeof(attune_problem) % PART == 0, "the parts are all of it");
+enum { PART = 128, NUM_PARTS = sizeof(attune_problem) / PART, REST = sizeof(attune_problem) % PART };
+_Static_assert(REST % sizeof(uint64_t) == 0, "the rest is whole words");
 
 typedef uint64_t word_pair __attribute__((vector_size(16)));
 
@@ -105,6 +105,15 @@ static inline bool is_zero(const char *bytes) {
     return !(any[0] | any[1]);
 }
 
+static inline bool is_rest_zero(const char *bytes) {
+    uint64_t any = 0, word;
+    for (size_t i = 0; i < REST; i += sizeof word) {
+        memcpy(&word, bytes + i, sizeof word);
+        any |= word;
+    }
+    return !any;
+}
+
 static uint64_t mix(uint64_t hash, uint64_t part, uint64_t number) {
     return (hash + number) * UINT64_C(0x9e3779b97f4a7c15) + part;
 }
@@ -114,6 +123,8 @@ uint64_t at_raw_key_hash(const at_raw_key *raw) {
     uint64_t hash = XXH3_64bits(bytes, PART);
     for (size_t i = 1; i < NUM_PARTS; i++)
         if (!is_zero(bytes + i * PART)) hash = mix(hash, XXH3_64bits(bytes + i * PART, PART), i);
+    const char *rest = bytes + NUM_PARTS * PART;
+    if (!is_rest_zero(rest)) hash = mix(hash, XXH3_64bits(rest, REST), NUM_PARTS);
     if (raw->schedule) hash ^= XXH3_64bits(raw->schedule, AT_SCHEDULE_BYTES);
     return hash ^ hash >> 32;
 }
