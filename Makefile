@@ -51,8 +51,8 @@ FUZZERS = $(patsubst tests/fuzz/%.c,$(BUILD)/fuzz/%,$(FUZZ_SRC))
 GENERATOR_ID = $(BUILD)/gen/generator_id.h
 
 .DELETE_ON_ERROR:
-.PHONY: all lib codegen draw tool tests deps run minilm test bench bench-full bench-setup bench-drivers \
-	bench-table install uninstall find-cairo help FORCE
+.PHONY: all lib codegen draw tool tests deps run minilm test bench bench-full bench-growth bench-setup bench-drivers \
+	bench-table bench-alone install uninstall find-cairo help FORCE
 
 all: lib codegen draw tool ## build the library, the code generator and the command into build/
 lib: $(BUILD)/libattune.a $(BUILD)/libattune.so
@@ -197,13 +197,18 @@ test: ## build and run all tests; TESTS_ONLY="test_a test_b.sh" picks some
 # One run of attune and the peers that are installed or can be (bench/README.md). BENCH: options, as --clock=cpu.
 BENCH ?=
 bench: bench-setup ## attune beside its peers, short: the main shapes, some minutes
-	@$(BUILD)/bench/venv/bin/python bench/bench.py --build $(BUILD) $(BENCH)
-bench-full: bench-setup ## attune beside its peers: all shapes
-	@$(BUILD)/bench/venv/bin/python bench/bench.py --build $(BUILD) --full $(BENCH)
+	$(BENCH_PY) $(BENCH)
+bench-full: bench-setup ## attune beside its peers: all shapes, then how cost grows; half an hour
+	$(BENCH_PY) --full $(BENCH)
+	$(BENCH_PY) --growth $(BENCH)
+bench-growth: bench-setup ## time by length, heads, batch and threads, and memory by length
+	$(BENCH_PY) --growth $(BENCH)
+bench-table: ## tables and plots of the last full run into docs/
+	$(BENCH_PY) --publish docs $(BENCH)
 bench-setup: all bench-drivers
 	@BUILD='$(BUILD)' DEPS='$(DEPS)' CC='$(CC)' CXX='$(CXX)' bash bench/setup.sh
 bench-drivers: $(BUILD)/bench/attune_driver $(BUILD)/bench/probe_driver
-bench-table: all ## a table of attune alone: four shapes of attention and three blocks
+bench-alone: all ## a table of attune alone: four shapes of attention and three blocks
 	@BUILD='$(BUILD)' bash scripts/bench_table.sh
 
 # ---- Checking harder: each in a build directory of its own ----
@@ -214,6 +219,7 @@ bench-table: all ## a table of attune alone: four shapes of attention and three 
 stress: ## the stress tests at full length: 1,000 kills, 1,000 keys in 32 threads
 	@ATTUNE_STRESS=17 $(MAKE) --no-print-directory test TESTS_ONLY="test_stress test_faults"
 
+BENCH_PY = @$(BUILD)/bench/venv/bin/python bench/bench.py --build $(BUILD)
 # The only thing here that needs Python. PEERS="--seed 2 --only keras" and the like: python3 tests/peers/main.py --help.
 test-torch: all ## the block against torch.nn.MultiheadAttention, Keras, Flax and JAX, which pip installs into build/
 	@BUILD='$(BUILD)' DEPS='$(DEPS)' bash scripts/test_torch.sh $(PEERS)

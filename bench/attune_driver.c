@@ -21,6 +21,7 @@ static struct {
     void *buffers[ATTUNE_MAX_TENSORS];
     size_t count;
     void *workspace;
+    size_t workspace_bytes;
 } now;
 
 static bool fail(char text[DRIVER_TEXT]) {
@@ -31,14 +32,16 @@ static bool fail(char text[DRIVER_TEXT]) {
 /* The bench's problem in attune's words. Two products are a block over keys that are there: all but two projections is
  * next to nothing then. */
 static bool say(const driver_problem *p, attune_problem *problem, char text[DRIVER_TEXT]) {
-    char words[DRIVER_TEXT];
+    char words[DRIVER_TEXT], cache[64] = "", scales[64] = "";
     const char *const dtype = p->is_bf16 ? "bf16" : "f32";
+    if (*p->kv) snprintf(cache, sizeof cache, ",k_dtype=%s,v_dtype=%s", p->kv, p->kv);
+    if (*p->scales) snprintf(scales, sizeof scales, ",k_scales=%s,v_scales=%s", p->scales, p->scales);
     if (p->kind == DRIVER_ATTENTION)
         snprintf(words, sizeof words,
                  "dtype=%s,batch=%" PRId64 ",num_heads=%" PRId64 ",num_kv_heads=%" PRId64 ",seq_q=%" PRId64
-                 ",seq_kv=%" PRId64 ",head_dim=%" PRId64 ",is_causal=%d,causal_align=%s",
+                 ",seq_kv=%" PRId64 ",head_dim=%" PRId64 ",is_causal=%d,causal_align=%s%s%s",
                  dtype, p->batch, p->heads, p->kv_heads, p->rows, p->keys, p->dim, p->is_causal,
-                 p->is_causal && p->rows != p->keys ? "bottom_right" : "top_left");
+                 p->is_causal && p->rows != p->keys ? "bottom_right" : "top_left", cache, scales);
     else if (p->kind == DRIVER_BLOCK)
         snprintf(words, sizeof words,
                  "dtype=%s,batch=%" PRId64 ",embed_dim=%" PRId64 ",num_heads=%" PRId64 ",seq_q=%" PRId64
@@ -53,9 +56,13 @@ static bool say(const driver_problem *p, attune_problem *problem, char text[DRIV
     return attune_problem_parse(words, problem) == ATTUNE_OK || fail(text);
 }
 
-static void *read_input(const char *name, int64_t count, char text[DRIVER_TEXT]) {
-    return now.problem.is_bf16 ? (void *)driver_read_bf16(&now.problem, name, count, text)
-                               : (void *)driver_read(&now.problem, name, count, text);
+static void *read_input(const char *name, attune_dtype dtype, int64_t count, char text[DRIVER_TEXT]) {
+    switch (dtype) {
+    case ATTUNE_F32: return driver_read(&now.problem, name, count, text);
+    case ATTUNE_BF16: return driver_read_bf16(&now.problem, name, count, text);
+    case ATTUNE_F16: return driver_read_f16(&now.problem, name, count, text);
+    default: return driver_read_codes(&now.problem, name, count, text);
+    }
 }
 
 static int64_t elements(const int64_t *dims, int rank) {
@@ -73,7 +80,8 @@ static bool open_tensors(char text[DRIVER_TEXT]) {
         const attune_tensor *const t = &tensors[i];
         if (strcmp(t->name, "packed_weights") == 0) continue;
         const int64_t count = elements(t->dims, t->rank);
-        now.buffers[i] = t->is_input ? read_input(t->name, count, text) : driver_alloc((size_t)count * 4, text);
+        now.buffers[i] =
+            t->is_input ? read_input(t->name, t->dtype, count, text) : driver_alloc((size_t)count * 4, text);
         if (!now.buffers[i]) return false;
         memcpy((char *)&now.arguments + t->pointer_offset, &now.buffers[i], sizeof(void *));
     }
@@ -87,7 +95,7 @@ static bool read_weights(attune_mha_weights *weights, char text[DRIVER_TEXT]) {
         if (!w->rank ||
             (is_packed != (now.problem.kind == DRIVER_BLOCK) && id != ATTUNE_OUT_WEIGHT && id != ATTUNE_OUT_BIAS))
             continue;
-        w->data = read_input(attune_weight_name((attune_weight_id)id), elements(w->dims, w->rank), text);
+        w->data = read_input(attune_weight_name((attune_weight_id)id), w->dtype, elements(w->dims, w->rank), text);
         if (!w->data) return false;
     }
     return true;
@@ -105,23 +113,27 @@ static bool open_block(char text[DRIVER_TEXT]) {
 
 static bool open_workspace(char text[DRIVER_TEXT]) {
     const attune_kernel *const kernel = now.mha ? attune_mha_kernel(now.mha) : now.kernel;
-    size_t bytes = 0;
-    if (attune_workspace_size(context, kernel, &now.arguments, &bytes) != ATTUNE_OK) return fail(text);
-    if (bytes && !(now.workspace = driver_alloc(bytes, text))) return false;
+    if (attune_workspace_size(context, kernel, &now.arguments, &now.workspace_bytes) != ATTUNE_OK) return fail(text);
+    if (now.workspace_bytes && !(now.workspace = driver_alloc(now.workspace_bytes, text))) return false;
     now.arguments.workspace = now.workspace;
-    now.arguments.workspace_bytes = bytes;
+    now.arguments.workspace_bytes = now.workspace_bytes;
     return true;
 }
 
 /* Whether the kernel multiplies bf16 as bf16, or widens it. */
 static bool remark(char text[DRIVER_TEXT]) {
-    void *assembly = NULL;
-    size_t bytes = 0;
-    if (!now.problem.is_bf16) return true;
-    if (attune_emit(context, &now.attention, NULL, ATTUNE_STAGE_ASM, &assembly, &bytes) != ATTUNE_OK) return fail(text);
-    const bool has_dots = strstr(assembly, "dpbf16ps") != NULL;
-    attune_free(context, assembly);
-    if (!has_dots) snprintf(text, DRIVER_TEXT, "storage only: computed in f32");
+    attune_kernel_info info = {.struct_size = sizeof info};
+    const attune_kernel *const kernel = now.mha ? attune_mha_kernel(now.mha) : now.kernel;
+    if (attune_kernel_get_info(kernel, &info) != ATTUNE_OK) return fail(text);
+    if (now.problem.is_bf16 && info.arithmetic != ATTUNE_BF16)
+        snprintf(text, DRIVER_TEXT, "storage only: computed in f32");
+    return true;
+}
+
+/* "workspace": bytes that a call of what is prepared needs beside its tensors. */
+static bool ask(const char *line, char text[DRIVER_TEXT]) {
+    if (strcmp(line, "workspace") != 0 || !(now.kernel || now.mha)) return false;
+    snprintf(text, DRIVER_TEXT, "%zu", now.workspace_bytes);
     return true;
 }
 
@@ -169,7 +181,7 @@ int main(int argc, char **argv) {
         return 1;
     }
     snprintf(version, sizeof version, "attune %s (%s, LLVM %s)", attune_version(), machine.isa, machine.llvm);
-    const driver d = {"attune", version, prepare, call, output, drop, NULL};
+    const driver d = {"attune", version, prepare, call, output, drop, ask};
     const int code = driver_serve(&d);
     attune_context_destroy(context);
     return code;

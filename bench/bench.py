@@ -12,9 +12,12 @@ import pathlib
 import platform
 import sys
 import tempfile
+import time
 
 import compare
 import conductor
+import growth
+import publish
 import report
 import shapes
 
@@ -25,23 +28,30 @@ def parse_arguments():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--build", type=pathlib.Path, default=pathlib.Path("build"), help="where attune was built")
     parser.add_argument("--output", type=pathlib.Path, help="folder of the results (BUILD/bench/results)")
-    parser.add_argument("--full", action="store_true", help="all shapes, and more rounds")
+    parser.add_argument("--full", action="store_true", help="all shapes")
+    parser.add_argument("--growth", action="store_true", help="instead: how cost grows with length, heads, batch, threads")
     parser.add_argument("--only", action="append", default=[], metavar="GLOB", help="shapes by name, e.g. 'decode_*'")
     parser.add_argument("--shape", action="append", default=[], metavar="KEY=N,…", help="a shape of your own")
     parser.add_argument("--peers", help="drivers by name, separated by commas (all that are installed)")
     parser.add_argument("--dtypes", default="f32,bf16")
     parser.add_argument("--threads", help="numbers of threads, separated by commas (1 and all CPUs)")
-    parser.add_argument("--rounds", type=int, help="samples of one preparation (5, full 8)")
-    parser.add_argument("--repeats", type=int, help="how often all is prepared anew (3, full 4)")
+    parser.add_argument("--rounds", type=int, default=5, help="samples of one preparation")
+    parser.add_argument("--repeats", type=int, help="how often all is prepared anew (3, growth 1)")
+    parser.add_argument("--limit", type=float, default=8, help="seconds after which a shape has had enough; 0: none")
+    parser.add_argument("--budget", type=float, default=0, help="seconds after which no shape is begun; 0: none")
+    parser.add_argument("--resume", action="store_true", help="go on with the run in the folder of the results")
     parser.add_argument("--sample-ms", type=float, default=20, help="least length of one sample")
     parser.add_argument("--clock", choices=conductor.CLOCKS, default="wall", help="cpu: processor time, on busy machines")
     parser.add_argument("--compare", type=pathlib.Path, metavar="OLD.json", help="say what got faster or slower since")
     parser.add_argument("--results", type=pathlib.Path, metavar="NEW.json", help="measure nothing: show these")
+    parser.add_argument("--publish", type=pathlib.Path, metavar="DOCS", help="measure nothing: tables and plots into DOCS")
     options = parser.parse_args()
-    options.rounds = options.rounds or (8 if options.full else 5)
-    options.repeats = options.repeats or (4 if options.full else 3)
+    if options.repeats is None:
+        options.repeats = 1 if options.growth else 3
     if options.rounds < 1 or options.repeats < 1 or not options.sample_ms > 0:
         parser.error("rounds, repeats and sample-ms must be positive")
+    if options.limit < 0 or options.budget < 0:
+        parser.error("limit and budget must not be negative")
     return options
 
 
@@ -111,37 +121,93 @@ class Session:
             driver.close()
 
 
-def measure_all(options, say):
-    cpus = sorted(os.sched_getaffinity(0))
-    chosen, counts, results, versions = choose_shapes(options), choose_threads(options, cpus), [], {}
-    facts = machine_facts()
-    if facts["load"] > 0.5:
-        say(f"The load is {facts['load']:.1f} before anything is measured: shares and ratios of medians will be off.")
-    for threads in counts:
-        session = Session(options, threads, cpus)
-        versions |= session.versions()
-        os.sched_setaffinity(0, session.cpus)
-        try:
-            for shape in chosen:
-                for dtype in options.dtypes.split(","):
-                    living = [driver for driver in session.drivers if driver.is_alive()]
-                    entries, bandwidths = conductor.measure(shape, dtype, living, session.probe, options)
-                    results.append(report.result(shape, dtype, threads, entries, bandwidths))
-                    say(report.line(results[-1], options.clock))
-        finally:
-            session.close()
-            os.sched_setaffinity(0, cpus)
-    facts["load_after"] = os.getloadavg()[0]
+def jobs(options, cpus):
+    """What is to be measured, in this order: shape, dtype, threads."""
+    dtypes = options.dtypes.split(",")
+    if options.growth:
+        chosen = choose_threads(options, cpus) if options.threads else None
+        found = [(shape, threads) for shape, threads in shapes.growth(len(cpus)) if not chosen or threads in chosen]
+        if options.only:
+            found = [job for job in found if any(fnmatch.fnmatch(job[0].name, pattern) for pattern in options.only)]
+        counts = sorted({threads for _, threads in found})
+        return [(shape, dtypes[0], count) for count in counts for shape, threads in found if threads == count]
+    chosen, counts = choose_shapes(options), choose_threads(options, cpus)
+    return [(shape, dtype, count) for count in counts for shape in chosen for dtype in shape.dtypes(dtypes)]
+
+
+def new_run(options):
     date = datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds")
-    settings = {name: getattr(options, name) for name in ("rounds", "repeats", "sample_ms", "full")}
+    names = ("rounds", "repeats", "sample_ms", "limit", "full", "growth", "clock")
+    settings = {name: getattr(options, name) for name in names}
+    facts = machine_facts()
     return {
         "schema": SCHEMA,
         "date": date,
-        "machine": facts,
-        "versions": versions,
+        "machine": facts | {"load_after": facts["load"]},
+        "versions": {},
         "settings": settings,
-        "results": results,
+        "results": [],
     }
+
+
+def missing(options, run, cpus):
+    """The jobs that the run has not yet, by number of threads."""
+    done = {(found["shape"]["name"], found["dtype"], found["threads"]) for found in run["results"]}
+    left = [job for job in jobs(options, cpus) if (job[0].name, *job[1:]) not in done]
+    return {threads: [job for job in left if job[2] == threads] for threads in sorted({job[2] for job in left})}
+
+
+def measure_jobs(options, session, chosen, run, out_of_time):
+    """Measures and keeps them one by one. False if the time was up before the last."""
+    for shape, dtype, threads in chosen:
+        if out_of_time():
+            return False
+        longest = {driver: shapes.LONGEST.get(driver.name, shape.keys) for driver in session.drivers}
+        living = [driver for driver in session.drivers if driver.is_alive() and shape.keys <= longest[driver]]
+        entries, bandwidths = conductor.measure(shape, dtype, living, threads, session.probe, options)
+        run["results"].append(report.result(shape, dtype, threads, entries, bandwidths))
+        run["machine"]["load_after"] = os.getloadavg()[0]
+        say(report.line(run["results"][-1], options.clock))
+        write_run(run, options)
+    return True
+
+
+def measure_all(options, run):
+    """All that the run has not yet, or what there is time for. Whether it is complete."""
+    cpus = sorted(os.sched_getaffinity(0))
+    start = time.monotonic()
+    out_of_time = lambda: options.budget and time.monotonic() - start > options.budget
+    if run["machine"]["load"] > 0.5:
+        say(f"The load is {run['machine']['load']:.1f} before anything is measured: shares and ratios will be off.")
+    for threads, chosen in missing(options, run, cpus).items():
+        if out_of_time():
+            return False
+        session = Session(options, threads, cpus)
+        try:
+            check_versions(run, session.versions())
+            os.sched_setaffinity(0, session.cpus)
+            if not measure_jobs(options, session, chosen, run, out_of_time):
+                return False
+        finally:
+            session.close()
+            os.sched_setaffinity(0, cpus)
+    if options.growth and "memory" not in run:
+        if out_of_time():
+            return False
+        run["memory"] = growth.measure_memory(options, run, cpus)
+        write_run(run, options)
+    return True
+
+
+def check_versions(run, versions):
+    """A run that goes on must do so with the same programs."""
+    for name, version in versions.items():
+        if run["versions"].setdefault(name, version) != version:
+            raise ValueError(f"the run to go on with has {run['versions'][name]}, and this is {version}")
+
+
+def say(text):
+    print(text, flush=True)
 
 
 def load(path):
@@ -154,35 +220,73 @@ def load(path):
     return run
 
 
-def save(run, folder, clock):
-    """Everything that a run leaves behind; plots only where matplotlib is."""
+def folder_of(options):
+    return options.output or options.build / "bench" / "results"
+
+
+def name_of(run):
+    return "growth" if run["settings"].get("growth") else "bench"
+
+
+def write_run(run, options):
+    """After each shape, so that nothing is lost when somebody ends it."""
+    folder = folder_of(options)
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / "bench.json").write_text(json.dumps(run, indent=1) + "\n")
-    (folder / "bench.md").write_text(report.markdown(run, clock))
-    written = ["bench.json", "bench.md"]
+    path = folder / f"{name_of(run)}.json"
+    path.with_suffix(".new").write_text(json.dumps(run, separators=(",", ":")) + "\n")
+    path.with_suffix(".new").replace(path)
+
+
+def markdown(run, clock):
+    return growth.markdown(run, clock) if name_of(run) == "growth" else report.markdown(run, clock)
+
+
+def save(run, options):
+    """Everything that a run leaves behind; plots only where matplotlib is."""
+    folder, name = folder_of(options), name_of(run)
+    write_run(run, options)
+    (folder / f"{name}.md").write_text(markdown(run, options.clock))
+    written = [f"{name}.json", f"{name}.md"]
     try:
         import plots
     except ImportError:
-        print("no plots: matplotlib is not installed")
+        say("no plots: matplotlib is not installed")
     else:
-        written += plots.draw(run, folder, clock)
-    print(f"written to {folder}: {', '.join(written)}")
+        written += plots.draw(run, folder, options.clock)
+    say(f"written to {folder}: {', '.join(written)}")
+
+
+def make_run(options):
+    """The run that is asked for, and whether it is complete."""
+    if options.results:
+        return load(options.results), True
+    path = folder_of(options) / ("growth.json" if options.growth else "bench.json")
+    run = load(path) if options.resume and path.exists() else new_run(options)
+    with tempfile.TemporaryDirectory() as options.scratch:
+        return run, measure_all(options, run)
 
 
 def main():
     options = parse_arguments()
     try:
+        if options.publish:
+            say(publish.publish(folder_of(options), options.publish, load, options.clock))
+            return 0
+        if options.growth and not jobs(options, sorted(os.sched_getaffinity(0))):
+            say("None of these is a shape of growth.")
+            return 0
         old = load(options.compare) if options.compare else None
-        if options.results:
-            run = load(options.results)
-        else:
-            with tempfile.TemporaryDirectory() as options.scratch:
-                run = measure_all(options, lambda text: print(text, flush=True))
-        print("\n" + report.markdown(run, options.clock))
+        run, is_complete = make_run(options)
+        if not is_complete:
+            cpus = sorted(os.sched_getaffinity(0))
+            left = sum(len(chosen) for chosen in missing(options, run, cpus).values())
+            say(f"The time is up: {left} shapes are left; --resume goes on with them.")
+            return 0
+        say("\n" + markdown(run, options.clock))
         if options.output or not options.results:
-            save(run, options.output or options.build / "bench" / "results", options.clock)
+            save(run, options)
         if old:
-            print(compare.text(old, run, options.clock))
+            say(compare.text(old, run, options.clock))
     except (OSError, ValueError, RuntimeError) as error:
         print(f"bench: {error}", file=sys.stderr)
         return 1

@@ -1,8 +1,12 @@
 #!/usr/bin/env python3
 """Checks of the bench itself, as TAP. usage: checks.py BUILD. Cases that need NumPy are skipped where it is not."""
+import argparse
 import copy
+import json
+import os
 import pathlib
 import random
+import re
 import struct
 import subprocess
 import sys
@@ -44,10 +48,11 @@ def entry(peer, times, peak=100.0, repeats=2, note=""):
 
 
 def run_of(*entries, shape="bert_s128", dtype="f32", threads=1, bandwidth=1000.0):
-    found = {"shape": {"name": shape}, "dtype": dtype, "threads": threads, "flops": 5e7, "bytes": 1e6}
+    fields = {"name": shape, "group": "prefill", "rows": 128, "dim": 64}
+    found = {"shape": fields, "dtype": dtype, "threads": threads, "flops": 5e7, "bytes": 1e6}
     found |= {"bandwidths": [bandwidth], "entries": list(entries)}
     machine = {"cpu": "a CPU", "cpus": 2, "load": 0.0, "load_after": 0.0}
-    settings = {"rounds": 10, "repeats": 2, "sample_ms": 20, "full": False}
+    settings = {"rounds": 10, "repeats": 2, "sample_ms": 20, "full": False, "growth": False}
     return {
         "schema": 1,
         "date": "then",
@@ -170,6 +175,11 @@ def case_suspicious_peers_are_marked():
     expect("known to reach" not in report.markdown(fast, "wall"), "62 % is not")
 
 
+def case_the_table_says_which_peak():
+    f32, bf16 = (report.markdown(run_of(entry("attune", [1e6]), dtype=dtype), "wall") for dtype in ("f32", "bf16"))
+    expect("100 f32" in f32 and "200 bf16" in bf16, "the peak and its dtype")
+
+
 def case_wrong_results_are_told():
     run = run_of(entry("attune", [1e6] * 3), entry("torch", [], repeats=0))
     run["results"][0]["entries"][1]["tried"] = {"sdpa": "wrong: error 1.0e+00 RMS", "mha": "is not for that"}
@@ -191,6 +201,9 @@ def case_shapes_that_are_none():
         ("head=2", "no field"),
         ("kind=mlp,heads=1,rows=1,dim=1", "no kind"),
         ("kind=block,heads=2,rows=4", "embed"),
+        ("heads=1,rows=1,dim=1,kv=f4", "no kv"),
+        ("heads=1,rows=1,dim=1,kv=i8", "scales"),
+        ("heads=1,rows=1,dim=1,scales=head", "scales"),
     ):
         try:
             shapes.parse(text)
@@ -204,6 +217,214 @@ def case_known_shares_are_of_shapes():
     names = [shape.name for shape in shapes.SHAPES]
     expect_equal(len(names), len(set(names)))
     expect(set(shapes.KNOWN) <= set(names), "a share is known of a shape that there is not")
+
+
+def case_a_narrow_cache_has_fewer_bytes():
+    wide, narrow = (shapes.parse(f"heads=8,kv_heads=2,rows=1,keys=100,dim=16{more}") for more in ("", ",kv=i8,scales=token"))
+    expect_equal(wide.bytes("f32"), 4 * 2 * 8 * 16 + 4 * 2 * 2 * 100 * 16)
+    expect_equal(narrow.bytes("f32"), 4 * 2 * 8 * 16 + 2 * 2 * 100 * 16 + 4 * 2 * 2 * 100)
+    expect_equal((wide.dtypes(["f32", "bf16"]), narrow.dtypes(["f32", "bf16"])), (["f32", "bf16"], ["f32"]))
+
+
+def case_every_shape_of_attention_has_a_goal_or_none_by_design():
+    kinds = {shapes.goal(vars(shape), dtype) for shape in shapes.SHAPES for dtype in ("f32", "bf16")}
+    expect(("share", 88) in kinds and ("share", 85) in kinds and ("ns", 2000) in kinds and None in kinds, kinds)
+
+
+# ---- Runs in pieces, published ----
+
+
+def need_numpy():
+    try:
+        import numpy
+    except ImportError:
+        raise Skip("no NumPy") from None
+    return numpy
+
+
+def bench(*arguments):
+    """What bench.py prints, and its exit code."""
+    need_numpy()
+    program = pathlib.Path(__file__).with_name("bench.py")
+    done = subprocess.run([sys.executable, "-B", program, *arguments], capture_output=True, text=True, timeout=120)
+    return done.stdout + done.stderr, done.returncode
+
+
+def case_two_files_are_compared():
+    with tempfile.TemporaryDirectory() as folder:
+        folder = pathlib.Path(folder)
+        for name, ns in (("old", 1e6), ("new", 8e5)):
+            run = run_of(entry("attune", noisy(ns)), entry("torch", noisy(2e6)))
+            (folder / f"{name}.json").write_text(json.dumps(run))
+        text, code = bench("--results", folder / "new.json", "--compare", folder / "old.json")
+        expect(code == 0 and "attune: 1 faster, 0 slower, of 1" in text and "99 % intervals" in text, text)
+        (folder / "old.json").write_text('{"schema": 0}')
+        text, code = bench("--results", folder / "new.json", "--compare", folder / "old.json")
+        expect(code == 1 and "no run of this bench" in text, text)
+
+
+def case_tables_are_put_between_two_lines():
+    need_numpy()
+    import publish
+
+    with tempfile.TemporaryDirectory() as folder:
+        folder = pathlib.Path(folder)
+        page = folder / publish.PAGE
+        (folder / "bench.json").write_text(json.dumps(run_of(entry("attune", [1e6] * 3), entry("torch", [2e6] * 3))))
+        page.write_text("# Before\n")
+        text, code = bench("--output", folder, "--publish", folder)
+        expect(code == 1 and "between which" in text, text)
+        page.write_text(f"# Before\n{publish.BEGIN}\nold\n{publish.END}\n# After\n")
+        written = []
+        for _ in range(2):
+            text, code = bench("--output", folder, "--publish", folder)
+            expect_equal(code, 0)
+            written.append(page.read_text())
+        expect_equal(written[0], written[1])
+        expect("old" not in written[0] and written[0].startswith("# Before") and written[0].endswith("# After\n"), text)
+        expect(re.search(r"`bert_s128` +\| 50 % +\| 82 % +\| 1 ms .* 25 % +\| 2.00 \(torch\)", written[0]), written[0])
+
+
+def case_a_run_goes_on_where_it_ended():
+    need_numpy()
+    import bench as program
+
+    fields = {"growth": False, "only": ["tiny_*", "decode_kv8_k512_i8_head"], "shape": [], "dtypes": "f32,bf16"}
+    options = argparse.Namespace(**fields, threads="1", full=False)
+    run = run_of(entry("attune", [1e6]), shape="tiny_16", dtype="bf16")
+    left = [(shape.name, dtype) for shape, dtype, _ in program.missing(options, run, [0])[1]]
+    expect_equal(left, [("tiny_16", "f32"), ("tiny_64", "f32"), ("tiny_64", "bf16"), ("decode_kv8_k512_i8_head", "f32")])
+    program.check_versions(run, {"attune": "attune 1", "torch": "torch 2"})
+    expect_equal(run["versions"]["torch"], "torch 2")
+    try:
+        program.check_versions(run, {"attune": "attune 2"})
+    except ValueError as error:
+        expect("attune 1" in str(error), error)
+    else:
+        raise AssertionError("a run went on with another attune")
+
+
+def case_growth_is_a_list_of_its_own():
+    need_numpy()
+    import bench as program
+
+    options = argparse.Namespace(growth=True, dtypes="f32,bf16", threads=None, only=[])
+    found = [(shape.name, dtype, threads) for shape, dtype, threads in program.jobs(options, [0, 1])]
+    expect(("seq_64", "f32", 1) in found and ("seq_16384", "f32", 1) in found and ("threads_2", "f32", 2) in found, found)
+    expect_equal([threads for _, _, threads in found], sorted(threads for _, _, threads in found))
+    options.only, options.threads = ["threads_*", "tiny_*"], "2"
+    expect_equal([shape.name for shape, _, _ in program.jobs(options, [0, 1])], ["threads_2"])
+
+
+def case_time_and_memory_by_length_are_tables():
+    need_numpy()
+    import growth
+
+    run = run_of(entry("attune", [1e6]), entry("torch", [2e6]), shape="seq_64")
+    run["results"][0]["shape"] |= {"group": "seq"}
+    point = {"rows": 64, "method": "", "bytes": 5_000_000, "tensors": 1_000_000, "workspace": 3000}
+    run["memory"] = {"attune": [point], "torch": [point | {"workspace": None}]}
+    text = growth.markdown(run, "wall")
+    expect(re.search(r"\| 64 +\| 1 ms +\| 2 ms +\| 50 % +\| 2.00 \(torch\)", text), text)
+    expect(re.search(r"\| 64 +\| 1 MB +\| 3 KB +\| 4 MB +\| 4 MB", text), text)
+
+
+def case_long_shapes_have_fewer_rounds():
+    need_numpy()
+    import conductor
+
+    def plan(call_ns, limit=8):
+        one = argparse.Namespace(call_ns=call_ns, turn_s=lambda: max(0.025, call_ns / 1e9))
+        return conductor.plan([one] * 6, argparse.Namespace(repeats=3, rounds=5, limit=limit))
+
+    expect_equal(plan(1e6), (3, 5))
+    expect_equal(plan(1e9), (1, 3))
+    expect_equal(plan(1e9, 0), (3, 5))
+    repeats, rounds = plan(1e8)
+    expect(repeats * (1.2 + rounds * 0.66) <= 8 and repeats > 1, (repeats, rounds))
+
+
+def case_every_key_of_the_file_is_described():
+    need_numpy()
+    import bench as program
+    import conductor
+
+    options = argparse.Namespace(growth=False, rounds=1, repeats=1, sample_ms=20, limit=8, full=False, clock="wall")
+    made = conductor.Entry(argparse.Namespace(name="attune", methods=["attune"]), "wall")
+    made.repeats = [[{"round": 0, "ns": 1.0, "cpu_ns": 1.0, "peaks": {"f32": 1.0, "bf16": 0.0}}]]
+    run = program.new_run(options) | {"memory": {}}
+    run["results"] = [report.result(shapes.SHAPES[0], "f32", 1, [made], [1.0])]
+    file = pathlib.Path(__file__).with_name("README.md").read_text()
+    described = set(re.findall(r"`([a-z_]+)`", file.partition("## The file")[2].partition("\n## ")[0]))
+    found = run["results"][0]
+    keys = [*run, *run["settings"], *found, *found["entries"][0], *made.repeats[0][0]]
+    expect_equal([key for key in keys if key not in described], [])
+
+
+# ---- attune bench, whose peaks are those of the bench ----
+
+
+def case_the_peak_is_that_of_the_problem():
+    program = BUILD / "attune"
+    if not program.exists() or os.uname().machine != "x86_64":
+        raise Skip("no attune for x86-64")
+
+    def measured(problem, *more):
+        words = [program, "bench", "--json", "--samples=1", f"head_dim=8,seq_q=8,{problem}", *more]
+        done = subprocess.run(words, capture_output=True, text=True, timeout=120, env=os.environ | {"ATTUNE_CACHE_DIR": ""})
+        return json.loads(done.stdout) if done.returncode == 0 else done.stderr
+
+    best = measured("dtype=f32")
+    expect_equal(best["results"][0]["peak_dtype"], "f32")
+    expect(best["results"][0]["workspace_bytes"] >= 0, "workspace_bytes")
+    narrow = "bf16" if best["isa"] == "avx512_bf16" else "f32"
+    wanted = {"dtype=bf16": narrow, "dtype=bf16,k_dtype=f32": "f32", "dtype=f16": "f32", "dtype=f64": "f64"}
+    for problem, dtype in wanted.items():
+        found = measured(problem)["results"][0]
+        expect_equal((problem, found["peak_dtype"]), (problem, dtype))
+        expect(found["peak_gflops"] > 0 and found["fraction_of_peak"] > 0, found)
+    expect_equal(measured("dtype=bf16", "--isa=x86-64")["results"][0]["peak_dtype"], "f32")
+
+
+# ---- Inputs ----
+
+
+def case_codes_stand_for_what_is_nearest():
+    numpy = need_numpy()
+    import inputs
+
+    table = inputs.f8_values()
+    expect_equal((table[0], table[1], table[8], table[-1], len(table)), (0, 2.0**-9, 2.0**-6, 448, 127))
+    expect(numpy.all(numpy.diff(table) > 0), "ascending")
+    rng = numpy.random.default_rng(1)
+    array = rng.standard_normal((2, 3, 5, 7)).astype(numpy.float32)
+    for kv, scales, least in (("i8", "head", 0.01), ("i8", "token", 0.01), ("f8", "head", 0.05), ("f8", "", 0.05)):
+        codes, scale, exact = inputs.quantise(array, kv, scales)
+        expect_equal(scale.size, {"head": 3, "token": 2 * 3 * 5, "": 1}[scales])
+        expect(codes.dtype.itemsize == 1 and codes.shape == array.shape, (kv, codes.dtype))
+        rms = numpy.sqrt(numpy.mean((exact - array) ** 2))
+        expect(1e-4 < rms < least, (kv, scales, rms))
+    codes, _, exact = inputs.quantise(numpy.array([[[[0.0, -1.0, 448.0, 0.0625]]]], numpy.float32), "f8", "")
+    expect_equal(codes.ravel().tolist(), [0, 0xB8, 0x7E, 0x18])
+    expect_equal(exact.ravel().tolist(), [0, -1, 448, 0.0625])
+
+
+def case_some_rows_of_long_shapes_are_checked():
+    numpy = need_numpy()
+    import inputs
+
+    shape = shapes.parse("heads=2,rows=40,dim=4,causal=1")
+    data = inputs.Inputs(shape, "f32")
+    whole, _ = data.expected()
+    inputs.CHECKED_PAIRS, kept = 100, inputs.CHECKED_PAIRS
+    inputs.CHECKED_ROWS, kept_rows = 7, inputs.CHECKED_ROWS
+    try:
+        rows = data.checked_rows()
+        some, _ = data.expected()
+    finally:
+        inputs.CHECKED_PAIRS, inputs.CHECKED_ROWS = kept, kept_rows
+    expect_equal((rows[0], rows[-1], len(rows)), (0, 39, 7))
+    expect(numpy.array_equal(some, whole[:, :, rows]), "the same rows")
 
 
 # ---- The driver of attune ----
@@ -241,6 +462,47 @@ def case_driver_computes_what_it_is_asked():
             expect_equal(got, (1.0, 10.0, 1.5, 15.0, 3.0, 30.0))
 
 
+def case_driver_takes_narrow_keys_and_values():
+    numpy = need_numpy()
+    import inputs
+
+    for more, taken in (("kv=f16", True), ("kv=bf16", True), ("kv=i8,scales=token", False), ("kv=f8,scales=head", False)):
+        shape = shapes.parse(f"heads=4,kv_heads=2,rows=1,keys=33,dim=16,{more}")
+        data = inputs.Inputs(shape, "f32")
+        with tempfile.TemporaryDirectory() as folder:
+            data.write(pathlib.Path(folder))
+            answers = talk([f"prepare {shape.words()} dtype=f32 data={folder}", f"write {folder}/out", "workspace", "drop"])
+            if not taken and "dtype" in answers[0]:  # a library without such caches says so
+                continue
+            expect_equal([answer.split(" ")[0] for answer in answers], ["ok"] * 4)
+            expect(int(answers[2].split()[1]) >= 0, answers[2])
+            got = numpy.fromfile(f"{folder}/out", numpy.float32)
+        expect(inputs.errors(got, data.expected()[0])[1] < 1e-5, (more, inputs.errors(got, data.expected()[0])))
+
+
+def case_memory_of_a_call_grows_with_its_length():
+    need_numpy()
+    import conductor
+    import growth
+
+    program = BUILD / "bench" / "attune_driver"
+    if not program.exists():
+        raise Skip("attune_driver is not built")
+    if not os.access("/proc/self/clear_refs", os.W_OK):
+        raise Skip("the kernel tells no maxima of memory")
+    shapes_chosen = [shapes.growing("seq", rows, heads=2, rows=rows) for rows in (512, 4096)]
+    cpus = os.sched_getaffinity(0)
+    driver = conductor.Driver("attune", [program, "1"], cpus, conductor.environment(1, cpus) | growth.MALLOC)
+    try:
+        with tempfile.TemporaryDirectory() as folder:
+            few, many = growth.curve(driver, [(shape, "f32", "attune") for shape in shapes_chosen], folder)
+    finally:
+        driver.close()
+    expect(many["bytes"] >= many["tensors"] == 8 * few["tensors"], (few, many))
+    expect(many["workspace"] <= 8 * few["workspace"], (few, many))
+    expect(many["bytes"] < 3 * many["tensors"], "far from a byte for each score")
+
+
 def case_driver_refuses_and_goes_on():
     with tempfile.TemporaryDirectory() as folder:
         write_floats(pathlib.Path(folder) / "q", [0.0] * 5)
@@ -267,26 +529,24 @@ def case_driver_refuses_and_goes_on():
 FAKE = """
     import sys, time
     print("hello a,b fake 1", flush=True)
+    alone = False
     for line in sys.stdin:
         word, *rest = line.split()
         if word == "write":
             open(rest[0], "wb").write({output})
+        alone = "threads=1" in rest if word == "prepare" else alone
         if word == "run" and {end!r} == "dies":
             sys.exit("it broke")
         if word == "run" and {end!r} == "hangs":
             time.sleep(60)
-        print("ok 1000 1000" if word == "run" else "ok", flush=True)
+        ns = 500 if alone else 1000
+        print(f"ok {{ns}} {{ns}}" if word in ("run", "write") else "ok", flush=True)
 """
 
 
-def fake_entry(output, end="", patience=60):
-    try:
-        import numpy
-
-        import conductor
-    except ImportError:
-        raise Skip("no NumPy") from None
-    import os
+def fake_entry(output, end="", patience=60, is_small=False):
+    numpy = need_numpy()
+    import conductor
 
     program = textwrap.dedent(FAKE).format(output=output, end=end)
     cpus = os.sched_getaffinity(0)
@@ -296,7 +556,7 @@ def fake_entry(output, end="", patience=60):
         with tempfile.TemporaryDirectory() as folder:
             task = conductor.Task(shapes.parse("heads=1,rows=2,dim=2"), "f32", pathlib.Path(folder))
             task.for_peers = numpy.array([1.0, 2.0, 3.0, 4.0])
-            made = conductor.Entry(driver, "wall")
+            made = conductor.Entry(driver, "wall", is_small)
             return made.open(task, 1e6), made
     finally:
         driver.close()
@@ -306,6 +566,12 @@ def case_right_results_are_timed():
     is_open, made = fake_entry(struct.pack("4f", 1, 2, 3, 4))
     expect(is_open and made.method == "a", f"{made.tried}")
     expect_equal(made.calls, 1000)
+
+
+def case_small_calls_are_tried_on_one_thread():
+    is_open, made = fake_entry(struct.pack("4f", 1, 2, 3, 4), is_small=True)
+    expect(is_open and made.method.endswith("@1"), f"{made.tried}")
+    expect_equal(set(made.tried), {"a", "b", "a@1", "b@1"})
 
 
 def case_wrong_results_are_not():

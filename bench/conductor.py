@@ -1,6 +1,7 @@
 """Driver processes, and the rounds in which they have their turns."""
 import ctypes
 import importlib.util
+import itertools
 import math
 import os
 import pathlib
@@ -20,6 +21,10 @@ PATIENCE = 600  # seconds for one answer
 TRIES = 3  # samples of a method on trial
 LONG = 1e8  # ns of a call that needs no warming, and no trials beyond one
 HOPELESS = 2  # times as slow as another method, on the first call
+PROBE_S = 0.01  # about what the probes between two turns take
+LEAST_ROUNDS = 3  # of one preparation, where there is only time for few
+ALONE_FLOPS = 2e7  # calls with less work may be faster on one thread than on several
+ALONE = "@1"  # ends the name of a method that is to use one
 CLOCKS = ["wall", "cpu"]
 PROBES = {"f32": "peak f32", "bf16": "peak bf16"}
 
@@ -102,13 +107,18 @@ class Driver:
 class Entry:
     """One driver on one shape, by that of its methods which was fastest on trial."""
 
-    def __init__(self, driver, clock):
+    def __init__(self, driver, clock, is_small=False):
+        """is_small: a peer may do with one thread what is too little for several. attune has to know by itself."""
         self.driver, self.clock = driver, CLOCKS.index(clock)
         self.methods = list(driver.methods)
+        if is_small and driver.name != "attune":
+            self.methods += [method + ALONE for method in driver.methods]
         self.method = self.note = ""
         self.tried = {}  # by method: ns, or why not
         self.errors = None  # of the last check
         self.warm = self.calls = 1
+        self.first = (0.0, 0.0)  # ns of the call that was checked
+        self.call_ns = 0.0  # about what one takes
         self.repeats = []  # of each, a list of samples
 
     def refusal(self):
@@ -125,19 +135,21 @@ class Entry:
     def prepare(self, method, task):
         """Has the driver compute, and the result checked."""
         self.method = method
-        words = f"prepare method={method} {task.shape.words()} dtype={task.dtype} data={task.folder}"
+        name, threads = (method.removesuffix(ALONE), " threads=1") if method.endswith(ALONE) else (method, "")
+        words = f"prepare method={name} {task.shape.words()} dtype={task.dtype} data={task.folder}{threads}"
         is_good, self.note = self.driver.ask(words)
         if not is_good:
             return self.drop(self.note)
         is_good, answer = self.driver.ask(f"write {task.folder / 'out'}")
         if not is_good:
             return self.drop(answer)
-        got = numpy.fromfile(task.folder / "out", numpy.float32)
+        self.first = tuple(float(word) for word in answer.split())
+        got = task.checked(numpy.fromfile(task.folder / "out", numpy.float32))
         expected = task.for_attune if self.driver.name == "attune" else task.for_peers
-        if got.size != expected.size:
-            return self.drop(f"wrong: {got.size} numbers instead of {expected.size}")
+        if got is None or got.size != expected.size:
+            return self.drop("wrong: another number of results than expected")
         self.errors = inputs.errors(got, expected)
-        limits = inputs.LIMITS[task.dtype]
+        limits = inputs.limits(task.shape, task.dtype)
         if not (self.errors[0] <= limits[0] and self.errors[1] <= limits[1]):  # so is NaN
             rms, most = self.errors
             return self.drop(f"wrong: error {rms:.1e} RMS, {most:.1e} at most, of the result's RMS")
@@ -152,14 +164,16 @@ class Entry:
         return None
 
     def calibrate(self, sample_ns):
-        """So many calls that a sample lasts as long as it should, after a quarter of that. About what a call takes."""
-        times = self.run(1, 1)
+        """So many calls that a sample lasts as long as it should, after a quarter of that. About what a call takes;
+        the call that was checked tells that of a long one."""
+        times = self.first if self.first[0] >= LONG else self.run(1, 1)
         if times and times[0] < sample_ns / 20:
             times = self.run(0, max(1, int(sample_ns / 20 / times[0])))
         if not times:
             return None
         self.calls = max(1, math.ceil(sample_ns / times[0]))
         self.warm = max(int(times[0] < LONG), self.calls // 4)
+        self.call_ns = times[0]
         return times[self.clock]
 
     def attempt(self, method, task, sample_ns):
@@ -183,6 +197,11 @@ class Entry:
         return bool(self.methods) and self.prepare(self.methods[0], task) and self.calibrate(sample_ns) is not None
 
 
+    def turn_s(self):
+        """About what one takes."""
+        return (self.warm + self.calls) * self.call_ns / 1e9
+
+
 class Probe:
     """The peaks and the bandwidth of the machine, from one process more."""
 
@@ -203,11 +222,22 @@ class Probe:
 class Task:
     """A shape in a dtype: its inputs as files, and what is expected."""
 
-    def __init__(self, shape, dtype, folder):
+    def __init__(self, shape, dtype, folder, is_checked=True):
         self.shape, self.dtype, self.folder = shape, dtype, folder
         data = inputs.Inputs(shape, dtype)
         data.write(folder)
-        self.for_peers, self.for_attune = data.expected()
+        self.rows = data.checked_rows()
+        if is_checked:
+            self.for_peers, self.for_attune = data.expected()
+
+    def checked(self, got):
+        """Of a result, the rows that are compared; None if it has not as many numbers as it should."""
+        s = self.shape
+        if s.kind != "attention" or len(self.rows) == s.rows:
+            return got
+        if got.size != s.batch * s.heads * s.rows * s.dim:
+            return None
+        return got.reshape(s.batch, s.heads, s.rows, s.dim)[:, :, self.rows]
 
 
 def play(entries, task, probe, rounds):
@@ -229,17 +259,38 @@ def play(entries, task, probe, rounds):
     return bandwidths
 
 
-def measure(shape, dtype, drivers, probe, options):
-    """All samples of one shape. `repeats` times everything is prepared anew, so that it lies on other pages."""
-    entries, bandwidths = [Entry(driver, options.clock) for driver in drivers], []
+def plan(entries, options):
+    """How many preparations of how many rounds: as asked for, unless that takes longer than the limit. Each
+    preparation costs about two rounds of single calls more, a call to check and one to warm up."""
+    repeats, rounds = options.repeats, options.rounds
+    if not options.limit or not entries:
+        return repeats, rounds
+    turn_s = sum(entry.turn_s() + PROBE_S for entry in entries)
+    open_s = sum(2 * entry.call_ns / 1e9 for entry in entries)
+    while rounds > LEAST_ROUNDS and repeats * (open_s + rounds * turn_s) > options.limit:
+        rounds -= 1
+    while repeats > 1 and repeats * (open_s + rounds * turn_s) > options.limit:
+        repeats -= 1
+    return repeats, rounds
+
+
+def measure(shape, dtype, drivers, threads, probe, options):
+    """All samples of one shape. Repeatedly everything is prepared anew, so that it lies on other pages."""
+    is_small = threads > 1 and shape.flops() < ALONE_FLOPS
+    entries, bandwidths = [Entry(driver, options.clock, is_small) for driver in drivers], []
+    repeats, rounds = options.repeats, options.rounds
     with tempfile.TemporaryDirectory(dir=options.scratch) as folder:
         task = Task(shape, dtype, pathlib.Path(folder))
-        for _ in range(options.repeats):
+        for number in itertools.count():
             ready = [entry for entry in entries if entry.open(task, options.sample_ms * 1e6)]
+            if number == 0:
+                repeats, rounds = plan(ready, options)
             for entry in ready:
                 entry.repeats.append([])
             if ready:
-                bandwidths += play(ready, task, probe, options.rounds)
+                bandwidths += play(ready, task, probe, rounds)
+            if number + 1 >= repeats:
+                break
         for driver in drivers:
             if driver.is_alive():
                 driver.ask("drop")

@@ -25,7 +25,8 @@ void *driver_alloc(size_t bytes, char text[DRIVER_TEXT]) {
     return memory;
 }
 
-float *driver_read(const driver_problem *p, const char *name, int64_t count, char text[DRIVER_TEXT]) {
+/* A whole file of `count` elements of `width` bytes. */
+static void *read_file(const driver_problem *p, const char *name, int64_t count, size_t width, char text[DRIVER_TEXT]) {
     char path[DRIVER_TEXT + 64];
     const size_t numbers = (size_t)count;
     snprintf(path, sizeof path, "%s/%s", p->data, name);
@@ -34,8 +35,8 @@ float *driver_read(const driver_problem *p, const char *name, int64_t count, cha
         snprintf(text, DRIVER_TEXT, "cannot open the input %s", name);
         return NULL;
     }
-    float *data = (float *)driver_alloc(numbers * sizeof *data, text);
-    if (data && (fread(data, sizeof *data, numbers, file) != numbers || fgetc(file) != EOF)) {
+    void *data = driver_alloc(numbers * width, text);
+    if (data && (fread(data, width, numbers, file) != numbers || fgetc(file) != EOF)) {
         snprintf(text, DRIVER_TEXT, "the input %s has not %" PRId64 " numbers", name, count);
         free(data);
         data = NULL;
@@ -44,11 +45,32 @@ float *driver_read(const driver_problem *p, const char *name, int64_t count, cha
     return data;
 }
 
+float *driver_read(const driver_problem *p, const char *name, int64_t count, char text[DRIVER_TEXT]) {
+    return (float *)read_file(p, name, count, sizeof(float), text);
+}
+
+uint8_t *driver_read_codes(const driver_problem *p, const char *name, int64_t count, char text[DRIVER_TEXT]) {
+    char full[64];
+    snprintf(full, sizeof full, "%.32s_codes", name);
+    return (uint8_t *)read_file(p, full, count, 1, text);
+}
+
 float driver_from_bf16(uint16_t bits) {
     const uint32_t wide = (uint32_t)bits << 16;
     float value;
     memcpy(&value, &wide, sizeof value);
     return value;
+}
+
+uint16_t *driver_read_f16(const driver_problem *p, const char *name, int64_t count, char text[DRIVER_TEXT]) {
+    float *const wide = driver_read(p, name, count, text);
+    uint16_t *const narrow = wide ? (uint16_t *)driver_alloc((size_t)count * sizeof *narrow, text) : NULL;
+    for (int64_t i = 0; narrow && i < count; i++) {
+        const _Float16 value = (_Float16)wide[i];
+        memcpy(&narrow[i], &value, sizeof value);
+    }
+    free(wide);
+    return narrow;
 }
 
 uint16_t *driver_read_bf16(const driver_problem *p, const char *name, int64_t count, char text[DRIVER_TEXT]) {
@@ -72,7 +94,7 @@ static const struct {
     {"batch", offsetof(driver_problem, batch)},       {"heads", offsetof(driver_problem, heads)},
     {"kv_heads", offsetof(driver_problem, kv_heads)}, {"rows", offsetof(driver_problem, rows)},
     {"keys", offsetof(driver_problem, keys)},         {"dim", offsetof(driver_problem, dim)},
-    {"embed", offsetof(driver_problem, embed)},
+    {"embed", offsetof(driver_problem, embed)},       {"threads", offsetof(driver_problem, threads)},
 };
 
 static bool set_number(driver_problem *p, const char *key, const char *value) {
@@ -94,10 +116,21 @@ static bool set_kind(driver_problem *p, const char *value) {
     return false;
 }
 
+static const struct {
+    const char *name;
+    size_t offset, size;
+} words[] = {
+    {"method", offsetof(driver_problem, method), sizeof(((driver_problem *)NULL)->method)},
+    {"data", offsetof(driver_problem, data), sizeof(((driver_problem *)NULL)->data)},
+    {"kv", offsetof(driver_problem, kv), sizeof(((driver_problem *)NULL)->kv)},
+    {"scales", offsetof(driver_problem, scales), sizeof(((driver_problem *)NULL)->scales)},
+};
+
 static bool set(driver_problem *p, const char *key, const char *value) {
     if (strcmp(key, "kind") == 0) return set_kind(p, value);
-    if (strcmp(key, "method") == 0) return snprintf(p->method, sizeof p->method, "%s", value) < (int)sizeof p->method;
-    if (strcmp(key, "data") == 0) return snprintf(p->data, sizeof p->data, "%s", value) < (int)sizeof p->data;
+    for (size_t i = 0; i < sizeof words / sizeof *words; i++)
+        if (strcmp(key, words[i].name) == 0)
+            return snprintf((char *)p + words[i].offset, words[i].size, "%s", value) < (int)words[i].size;
     if (strcmp(key, "causal") == 0)
         p->is_causal = strcmp(value, "1") == 0;
     else if (strcmp(key, "dtype") == 0)
@@ -133,24 +166,29 @@ static bool run_calls(const driver *d, int64_t calls, char text[DRIVER_TEXT]) {
     return true;
 }
 
+/* Nanoseconds of one of them, by the clock and of the processor, in `text`. */
+static bool time_calls(const driver *d, int64_t calls, char text[DRIVER_TEXT]) {
+    const double cpu = now_ns(CLOCK_PROCESS_CPUTIME_ID), start = now_ns(CLOCK_MONOTONIC);
+    if (!run_calls(d, calls, text)) return false;
+    const double ns = now_ns(CLOCK_MONOTONIC) - start, cpu_ns = now_ns(CLOCK_PROCESS_CPUTIME_ID) - cpu;
+    snprintf(text, DRIVER_TEXT, "%.3f %.3f", ns / (double)calls, cpu_ns / (double)calls);
+    return true;
+}
+
 static bool run(const driver *d, const char *line, char text[DRIVER_TEXT]) {
     int64_t warm = 0, calls = 0;
     if (sscanf(line, "%" SCNd64 " %" SCNd64, &warm, &calls) != 2 || calls < 1) {
         snprintf(text, DRIVER_TEXT, "run takes two numbers");
         return false;
     }
-    if (!run_calls(d, warm, text)) return false;
-    const double start = now_ns(CLOCK_MONOTONIC), cpu = now_ns(CLOCK_PROCESS_CPUTIME_ID);
-    if (!run_calls(d, calls, text)) return false;
-    const double cpu_end = now_ns(CLOCK_PROCESS_CPUTIME_ID), end = now_ns(CLOCK_MONOTONIC);
-    snprintf(text, DRIVER_TEXT, "%.3f %.3f", (end - start) / (double)calls, (cpu_end - cpu) / (double)calls);
-    return true;
+    return run_calls(d, warm, text) && time_calls(d, calls, text);
 }
 
+/* One call, whose time is the answer: the first of a long one tells how long it is. */
 static bool write_output(const driver *d, const driver_problem *p, const char *path, char text[DRIVER_TEXT]) {
     const size_t count = (size_t)driver_out_count(p);
     bool good = false;
-    if (!d->call(text)) return false;
+    if (!time_calls(d, 1, text)) return false;
     float *const out = (float *)driver_alloc(count * sizeof *out, text);
     if (!out) return false;
     d->output(out);

@@ -23,7 +23,10 @@ typedef struct driver_problem {
     driver_kind kind;
     char method[64];        /* one of the driver's own */
     char data[DRIVER_TEXT]; /* folder of the inputs */
+    char kv[8];             /* dtype of keys and values: f32, bf16, f16, i8, f8; "": as the rest */
+    char scales[8];         /* of i8 and f8: "head", "token" or "" */
     int64_t batch, heads, kv_heads, rows, keys, dim, embed;
+    int64_t threads; /* at most so many; 0: all */
     bool is_causal, is_bf16;
 } driver_problem;
 
@@ -36,6 +39,10 @@ double driver_scale(const driver_problem *p);
 float *driver_read(const driver_problem *p, const char *name, int64_t count, char text[DRIVER_TEXT]);
 /* The same, rounded to bf16 (inputs of bf16 problems are such numbers). */
 uint16_t *driver_read_bf16(const driver_problem *p, const char *name, int64_t count, char text[DRIVER_TEXT]);
+/* The same in f16. */
+uint16_t *driver_read_f16(const driver_problem *p, const char *name, int64_t count, char text[DRIVER_TEXT]);
+/* The codes of an input whose dtype is i8 or f8, a byte each. */
+uint8_t *driver_read_codes(const driver_problem *p, const char *name, int64_t count, char text[DRIVER_TEXT]);
 void *driver_alloc(size_t bytes, char text[DRIVER_TEXT]);
 float driver_from_bf16(uint16_t bits);
 

@@ -22,6 +22,9 @@ class Problem:
     embed: int = 0
     causal: int = 0
     dtype: str = "f32"
+    kv: str = ""  # dtype of keys and values: f32, bf16, f16, i8, f8; "": as the rest
+    scales: str = ""  # of i8 and f8: "head", "token" or ""
+    threads: int = 0  # at most so many; 0: all
 
     @property
     def scale(self):
@@ -35,6 +38,11 @@ class Problem:
         q = self.read("q", self.batch, self.heads, self.rows, self.dim)
         return q, *(self.read(name, self.batch, self.kv_heads, self.keys, self.dim) for name in "kv")
 
+    def read_codes(self, name):
+        """Codes of keys or values of dtype i8 [batch, heads, length, dim], and their scales."""
+        codes = numpy.fromfile(os.path.join(self.data, f"{name}_codes"), numpy.int8)
+        return codes.reshape(self.batch, self.kv_heads, self.keys, self.dim), self.read(f"{name}_scale", -1)
+
 
 class Cannot(Exception):
     """This peer does not do that."""
@@ -47,6 +55,7 @@ def parse(words):
 
 
 def run(call, warm, calls):
+    """Nanoseconds of one of the calls, by the clock and of the processor."""
     for _ in range(warm):
         call()
     turns = range(calls)
@@ -80,7 +89,7 @@ def serve(methods, version, prepare):
             elif word == "run":
                 answer = run(call, *(int(number) for number in rest.split()))
             elif word == "write":
-                call()
+                answer = run(call, 0, 1)
                 numpy.ascontiguousarray(output(), numpy.float32).tofile(rest)
             else:
                 raise Cannot(f"what is '{word}'?")

@@ -1,7 +1,8 @@
 /* ggml behind the protocol of README.md. usage: ggml_driver THREADS
  *
  * Attention is ggml's flash_attn_ext, whose queries and results are always f32. Methods for keys, values and weights:
- * `native`, of the problem's dtype, and for bf16 `f16` too, which ggml is often faster with. */
+ * `native`, of the problem's dtype, and for bf16 `f16` too, which ggml is often faster with. For keys and values of i8
+ * `native` is q8_0: 8 bits as well, with a scale for every 32 numbers. */
 #include "driver.h"
 
 #include <ggml-cpu.h>
@@ -13,11 +14,12 @@
 
 enum { MAX_TENSORS = 256 };
 
-static int threads = 1;
+static int all_threads = 1;
 
 static struct {
     driver_problem problem;
     enum ggml_type type; /* of keys, values and weights */
+    int threads;
     struct ggml_context *context;
     struct ggml_cgraph *graph;
     struct ggml_tensor *result;
@@ -36,6 +38,8 @@ static struct ggml_tensor *load(const char *name, enum ggml_type type, int64_t d
         memcpy(t->data, values, (size_t)count * sizeof *values);
     else if (type == GGML_TYPE_F16)
         ggml_fp32_to_fp16_row(values, t->data, count);
+    else if (type == GGML_TYPE_Q8_0)
+        ggml_quantize_chunk(type, values, t->data, 0, count / d0, d0, NULL);
     else
         ggml_fp32_to_bf16_row(values, t->data, count);
     free(values);
@@ -116,17 +120,34 @@ static void drop(void) {
     memset(&now, 0, sizeof now);
 }
 
+/* The type of keys, values and weights. */
+static bool choose_type(const driver_problem *p, char text[DRIVER_TEXT]) {
+    static const struct {
+        const char *name;
+        enum ggml_type type;
+    } types[] = {{"f32", GGML_TYPE_F32}, {"bf16", GGML_TYPE_BF16}, {"f16", GGML_TYPE_F16}, {"i8", GGML_TYPE_Q8_0}};
+    const char *wanted = *p->kv ? p->kv : p->is_bf16 ? "bf16" : "f32";
+    if (strcmp(p->method, "f16") == 0) {
+        if (strcmp(wanted, "bf16") != 0) {
+            snprintf(text, DRIVER_TEXT, "f16 in place of bf16 only");
+            return false;
+        }
+        wanted = "f16";
+    }
+    for (size_t i = 0; i < sizeof types / sizeof *types; i++)
+        if (strcmp(types[i].name, wanted) == 0) {
+            now.type = types[i].type;
+            return true;
+        }
+    snprintf(text, DRIVER_TEXT, "no type like %s", wanted);
+    return false;
+}
+
 static bool prepare(const driver_problem *p, char text[DRIVER_TEXT]) {
     memset(&now, 0, sizeof now);
     now.problem = *p;
-    now.type = p->is_bf16 ? GGML_TYPE_BF16 : GGML_TYPE_F32;
-    if (strcmp(p->method, "f16") == 0) {
-        if (!p->is_bf16) {
-            snprintf(text, DRIVER_TEXT, "f16 is less than f32");
-            return false;
-        }
-        now.type = GGML_TYPE_F16;
-    }
+    now.threads = p->threads ? (int)p->threads : all_threads;
+    if (!choose_type(p, text)) return false;
     const struct ggml_init_params memory = {.mem_size = memory_needed(p)};
     if (!(now.context = ggml_init(memory))) {
         snprintf(text, DRIVER_TEXT, "out of memory: %zu bytes", memory.mem_size);
@@ -136,7 +157,7 @@ static bool prepare(const driver_problem *p, char text[DRIVER_TEXT]) {
     if (!now.result) return false;
     now.graph = ggml_new_graph(now.context);
     ggml_build_forward_expand(now.graph, now.result);
-    now.plan = ggml_graph_plan(now.graph, threads, NULL);
+    now.plan = ggml_graph_plan(now.graph, now.threads, NULL);
     if (now.plan.work_size && !(now.work = driver_alloc(now.plan.work_size, text))) return false;
     now.plan.work_data = now.work;
     return true;
@@ -164,8 +185,8 @@ static void output(float *out) {
 
 int main(int argc, char **argv) {
     char version[DRIVER_TEXT];
-    if (argc == 2) threads = atoi(argv[1]);
-    if (threads < 1) {
+    if (argc == 2) all_threads = atoi(argv[1]);
+    if (all_threads < 1) {
         fprintf(stderr, "usage: ggml_driver THREADS\n");
         return 2;
     }

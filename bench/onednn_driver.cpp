@@ -15,6 +15,7 @@
 #include <cstring>
 #include <functional>
 #include <memory>
+#include <omp.h>
 #include <string>
 #include <vector>
 
@@ -28,7 +29,7 @@ struct refusal {
     std::string why;
 };
 
-int64_t threads = 1;
+int64_t all_threads = 1, threads = 1; /* threads: of the problem that is prepared */
 dnnl::engine *engine;
 dnnl::stream *stream;
 
@@ -314,10 +315,23 @@ bool guarded(char text[DRIVER_TEXT], const std::function<void()> &what) {
     }
 }
 
+/* A runtime of OpenMP takes as many threads as that says. */
+void take_threads(int64_t count) {
+    if (dnnl_version()->cpu_runtime == DNNL_RUNTIME_OMP) {
+        threads = count ? count : all_threads;
+        omp_set_num_threads((int)threads);
+    } else if (count && count < all_threads) {
+        throw refusal{"this build has as many threads as CPUs"};
+    }
+}
+
 bool prepare(const driver_problem *p, char text[DRIVER_TEXT]) {
     return guarded(text, [&] {
+        if (*p->kv && strcmp(p->kv, "bf16")) throw refusal{"operands of one dtype, f32 or bf16"};
+        take_threads(p->threads);
         now = std::make_unique<state>();
         now->problem = *p;
+        now->problem.is_bf16 = p->is_bf16 || *p->kv;
         now->problem.is_causal = p->is_causal && p->rows > 1; /* a lone row is the last, which sees all */
         now->out = space(driver_out_count(p), width());
         if (p->kind == DRIVER_ATTENTION) open_attention();
@@ -352,7 +366,7 @@ int main(int argc, char **argv) {
 #endif
     char text[DRIVER_TEXT] = "", version[DRIVER_TEXT];
     const dnnl_version_t *const v = dnnl_version();
-    if (argc == 2) threads = std::max(1, atoi(argv[1]));
+    if (argc == 2) threads = all_threads = std::max(1, atoi(argv[1]));
     snprintf(version, sizeof version, "oneDNN %d.%d.%d", v->major, v->minor, v->patch);
     if (!guarded(text, [] {
             engine = new dnnl::engine(dnnl::engine::kind::cpu, 0);

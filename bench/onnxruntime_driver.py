@@ -40,9 +40,10 @@ class Model:
         return self.node("Add", [product, bias], [result])
 
     def session(self, options):
-        types = {numpy.dtype(numpy.float32): TensorProto.FLOAT, numpy.dtype(numpy.int32): TensorProto.INT32}
-        inputs = [helper.make_tensor_value_info(n, types[a.dtype], a.shape) for n, a in self.inputs.items()]
-        outputs = [helper.make_tensor_value_info(n, TensorProto.FLOAT, shape) for n, shape in self.outputs.items()]
+        value = helper.make_tensor_value_info
+        types = {name: helper.np_dtype_to_tensor_dtype(array.dtype) for name, array in self.inputs.items()}
+        inputs = [value(name, types[name], array.shape) for name, array in self.inputs.items()]
+        outputs = [value(n, types.get(self.aliases.get(n), TensorProto.FLOAT), s) for n, s in self.outputs.items()]
         graph = helper.make_graph(self.nodes, "bench", inputs, outputs, self.constants)
         opsets = [helper.make_opsetid("", OPSET), helper.make_opsetid(CONTRIB, 1)]
         model = helper.make_model(graph, opset_imports=opsets, ir_version=10)
@@ -103,17 +104,29 @@ def standard_attention(m, p):
 
 
 def grouped_attention(m, p):
-    """Causal, and the last rows of the keys: the new ones go to the end of a cache that is full afterwards."""
+    """Causal, and the last rows of the keys: the new ones go to the end of a cache that is full afterwards. A cache of
+    i8 has a scale for each column of each head here; those of a head are the same."""
     if p.rows != 1 and not (p.causal and p.rows == p.keys):
         raise Cannot("GroupQueryAttention is causal")
     q, k, v = p.read_heads()
     past = p.keys - p.rows
     inputs = [m.input(name, by_token(a)) for name, a in (("q", q), ("k", k[:, :, past:]), ("v", v[:, :, past:]))]
     inputs += [m.input("past_k", k), m.input("past_v", v)] if past else ["", ""]
+    quantised = {}
+    if p.kv == "i8":
+        if p.scales != "head" or not past:
+            raise Cannot("codes of a cache, with scales of heads")
+        for name in "kv":
+            codes, scale = p.read_codes(name)
+            inputs["qkv".index(name) + 2] = m.input(f"past_{name}", codes)
+            m.input(f"{name}_scale", numpy.repeat(scale, p.dim).reshape(1, p.kv_heads, 1, p.dim))
+        quantised = {"k_quant_type": "PER_CHANNEL", "v_quant_type": "PER_CHANNEL", "kv_cache_bit_width": 8}
     inputs += [
         m.input("seqlens_k", numpy.full(p.batch, p.keys - 1, numpy.int32)),
         m.input("total", numpy.array([p.keys], numpy.int32)),
     ]
+    if quantised:
+        inputs += [""] * 5 + ["k_scale", "v_scale"]
     m.node(
         "GroupQueryAttention",
         inputs,
@@ -122,6 +135,7 @@ def grouped_attention(m, p):
         num_heads=p.heads,
         kv_num_heads=p.kv_heads,
         scale=p.scale,
+        **quantised,
     )
     m.outputs["out"] = (p.batch, p.rows, p.heads * p.dim)
     m.outputs["present_k"] = m.outputs["present_v"] = k.shape
@@ -186,17 +200,19 @@ def session_options(threads, cpus):
 
 
 def main():
-    options = session_options(int(sys.argv[1]) if len(sys.argv) > 1 else 1, sys.argv[2:])
+    threads, cpus = int(sys.argv[1]) if len(sys.argv) > 1 else 1, sys.argv[2:]
 
     def prepare(p):
-        if p.dtype != "f32":
-            raise Cannot("no bf16 kernels on the CPU")
+        if p.dtype != "f32" or p.kv not in ("", "f32", "i8"):
+            raise Cannot("no kernels for that dtype on the CPU")
+        if p.kv == "i8" and p.method != "gqa":
+            raise Cannot("a quantised cache is for GroupQueryAttention")
         if p.method not in METHODS[p.kind]:
             raise Cannot(f"{p.method} is not for that")
         model = Model()
         build = {"attention": BUILDERS.get(p.method), "block": block, "products": products}[p.kind]
         shape = build(model, p)
-        call, output = model.prepare(options)
+        call, output = model.prepare(session_options(p.threads or threads, cpus))
         return call, lambda: shape(output())
 
     methods = sorted({method for methods in METHODS.values() for method in methods})

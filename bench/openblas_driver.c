@@ -25,7 +25,7 @@
 
 enum { MAX_BLOCK_ROWS = 256, MAX_BLOCK_KEYS = 1024 };
 
-static int threads = 1;
+static int all_threads = 1, threads = 1; /* threads: of the problem that is prepared */
 
 /* Where the heads of one operand lie. */
 typedef struct heads {
@@ -270,7 +270,8 @@ static bool prepare(const driver_problem *p, char text[DRIVER_TEXT]) {
     const size_t scores = (size_t)MAX_BLOCK_ROWS * MAX_BLOCK_KEYS * sizeof(float);
     memset(&now, 0, sizeof now);
     now.problem = *p;
-    if (p->is_bf16) {
+    threads = p->threads ? (int)p->threads : all_threads;
+    if (p->is_bf16 || *p->kv) {
         snprintf(text, DRIVER_TEXT, "sgemm is for f32");
         return false;
     }
@@ -291,7 +292,7 @@ static void output(float *out) { memcpy(out, now.out, (size_t)driver_out_count(&
 
 static void drop(void) {
     for (int i = 0; i < now.num_inputs; i++) free(now.inputs[i]);
-    for (int i = 0; i < threads; i++) free(now.scratch[i]);
+    for (int i = 0; i < all_threads; i++) free(now.scratch[i]);
     free(now.out);
     free(now.rows_in);
     free(now.rows_out);
@@ -300,8 +301,8 @@ static void drop(void) {
 
 int main(int argc, char **argv) {
     char version[DRIVER_TEXT];
-    if (argc == 2) threads = atoi(argv[1]);
-    if (threads < 1 || threads > (int)(sizeof now.scratch / sizeof *now.scratch)) {
+    if (argc == 2) all_threads = atoi(argv[1]);
+    if (all_threads < 1 || all_threads > (int)(sizeof now.scratch / sizeof *now.scratch)) {
         fprintf(stderr, "usage: openblas_driver THREADS (1 to 64)\n");
         return 2;
     }

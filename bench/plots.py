@@ -1,10 +1,14 @@
-"""Plots of a run: share of the peak by shape, and attune's speed by the best peer's."""
+"""Plots of a run: share of the peak by shape, attune's speed by the best peer's, and how cost grows."""
 import matplotlib
 
 matplotlib.use("Agg")
 import matplotlib.pyplot as pyplot
 
+import growth
 import report
+
+# Text stays text, which is small and can be searched; equal runs give equal files.
+matplotlib.rcParams |= {"svg.fonttype": "none", "svg.hashsalt": "attune", "font.size": 8}
 
 COLOURS = {
     "attune": "#c23b22",
@@ -14,57 +18,148 @@ COLOURS = {
     "openblas": "#8d7fb5",
     "ggml": "#9a9a9a",
 }
+MARKERS = {"attune": "D", "torch": "o", "onnxruntime": "s", "onednn": "^", "openblas": "v", "ggml": "x"}
+ROW = 0.19  # inches of a shape
 
 
-def title(threads, dtype):
-    return f"{dtype}, {threads} thread{'' if threads == 1 else 's'}"
+def plural(threads):
+    return f"{threads} thread{'' if threads == 1 else 's'}"
+
+
+def label(found):
+    return found["shape"]["name"] + (" (bandwidth)" if report.is_memory_bound(found) else "")
 
 
 def shares(axes, chosen, clock):
-    """Bars side by side; where memory is the bound, of the roofline."""
-    peers = [name for name in COLOURS if any(e["peer"] == name and e["repeats"] for f in chosen for e in f["entries"])]
-    width = 0.8 / len(peers)
-    for number, peer in enumerate(peers):
-        heights = []
-        for found in chosen:
-            entry = next((entry for entry in found["entries"] if entry["peer"] == peer), None)
+    """A line for each shape, a mark for each peer; where memory is the bound, of the roofline."""
+    for name, colour in COLOURS.items():
+        points = []
+        for place, found in enumerate(chosen):
+            entry = next((entry for entry in found["entries"] if entry["peer"] == name), None)
             figure = report.figures(found, entry, clock) if entry else None
-            heights.append(100 * figure["roof"] if figure else 0)
-        places = [i + (number - (len(peers) - 1) / 2) * width for i in range(len(chosen))]
-        axes.bar(places, heights, width, label=peer, color=COLOURS[peer])
-    labels = [f["shape"]["name"] + ("\n(bandwidth)" if report.is_memory_bound(f) else "") for f in chosen]
-    axes.set_xticks(range(len(chosen)), labels, rotation=60, ha="right", fontsize=8)
-    axes.set_ylabel("share of the probed peak, or bandwidth, %")
-    axes.axhline(100, color="black", linewidth=0.6)
-    axes.grid(axis="y", linewidth=0.4)
-    axes.legend(fontsize=8, ncols=len(peers))
+            if figure:
+                points.append((100 * figure["roof"], place))
+        if points:
+            style = {"zorder": 3, "s": 26} if name == "attune" else {"zorder": 2, "s": 18}
+            axes.scatter(*zip(*points), marker=MARKERS[name], color=colour, label=name, **style)
+    axes.set_xlim(0, 105)
+    axes.axvline(100, color="black", linewidth=0.6)
+    axes.set_xlabel("share of the probed peak, or of the bandwidth, %")
+    axes.grid(linewidth=0.4)
 
 
 def leads(axes, chosen, clock):
+    """By how much attune is faster than the best peer, in that one's colour."""
     best = [report.best_ratio(found, clock) for found in chosen]
     colours = [COLOURS.get(b[1], "#9a9a9a") if b else "#ffffff" for b in best]
-    bars = axes.bar(range(len(chosen)), [b[0] if b else 0 for b in best], color=colours)
-    axes.bar_label(bars, [f"{b[0]:.2f}\n{b[1]}" if b else "" for b in best], fontsize=7)
-    axes.set_xticks(range(len(chosen)), [f["shape"]["name"] for f in chosen], rotation=60, ha="right", fontsize=8)
-    axes.set_ylabel("time of the best peer / time of attune")
-    axes.axhline(1, color="black", linewidth=0.8)
-    axes.margins(y=0.15)
+    bars = axes.barh(range(len(chosen)), [b[0] - 1 if b else 0 for b in best], left=1, color=colours, height=0.7)
+    axes.bar_label(bars, [f" {b[0]:.2f} {b[1]}" if b else "" for b in best], fontsize=7)
+    axes.set_xlabel("time of the best peer by attune's")
+    axes.axvline(1, color="black", linewidth=0.8)
+    axes.margins(x=0.3)
+    axes.grid(axis="x", linewidth=0.4)
 
 
-def draw(run, folder, clock):
-    """Writes them; their names."""
+def by_shape(run, dtype, plot, clock):
+    """A panel for each number of threads. None without results of that dtype."""
+    measured = [f for f in run["results"] if f["dtype"] == dtype]
+    measured = [f for f in measured if any(report.figures(f, entry, clock) for entry in f["entries"])]
+    counts = sorted({found["threads"] for found in measured})
+    if not counts:
+        return None
+    panels = [[found for found in measured if found["threads"] == count] for count in counts]
+    height = 1.6 + ROW * max(len(chosen) for chosen in panels)
+    figure, all_axes = pyplot.subplots(1, len(counts), figsize=(5.2 * len(counts), height), squeeze=False)
+    for axes, chosen, count in zip(all_axes[0], panels, counts):
+        plot(axes, chosen, clock)
+        axes.set_title(f"{dtype}, {plural(count)}")
+        axes.set_yticks(range(len(chosen)), [label(found) for found in chosen], fontsize=7)
+        axes.set_ylim(len(chosen) - 0.4, -0.6)
+    handles, names = all_axes[0][0].get_legend_handles_labels()
+    if names:
+        figure.legend(handles, names, ncols=len(names), loc="outside upper center", frameon=False)
+    return figure
+
+
+def lines(axes, points):
+    for name, colour in COLOURS.items():
+        if points.get(name):
+            axes.plot(*zip(*points[name]), marker=MARKERS[name], color=colour, label=name, linewidth=1, markersize=4)
+
+
+def growth_panel(axes, run, axis, clock):
+    points = {}
+    for found in run["results"]:
+        if found["shape"]["group"] == axis:
+            for entry in found["entries"]:
+                figure = report.figures(found, entry, clock)
+                if figure:
+                    number = int(found["shape"]["name"].rpartition("_")[2])
+                    points.setdefault(entry["peer"], []).append((number, figure["median"] / 1e6))
+    lines(axes, points)
+    axes.set(xscale="log", yscale="log", xlabel=growth.AXES[axis], ylabel="ms a call")
+    axes.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
+    axes.set_xscale("log", base=2)
+    axes.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
+
+
+def memory_panel(axes, curves):
+    """What a call has in use beside its tensors, which are drawn too."""
+    beside = {name: [(p["rows"], max(p["bytes"] - p["tensors"], 4096) / 1e6) for p in c] for name, c in curves.items()}
+    lines(axes, beside)
+    own = curves["attune"]
+    axes.plot([p["rows"] for p in own], [p["tensors"] / 1e6 for p in own], "k:", linewidth=1, label="q, k, v and out")
+    axes.plot(
+        [p["rows"] for p in own],
+        [max(p["workspace"], 1) / 1e6 for p in own],
+        "--",
+        color=COLOURS["attune"],
+        linewidth=1,
+        label="attune's workspace",
+    )
+    axes.set(yscale="log", xlabel="length", ylabel="MB in use beside the tensors")
+    axes.set_xscale("log", base=2)
+    axes.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
+
+
+def growth_figure(run, clock):
+    figure, grid = pyplot.subplots(2, 3, figsize=(11, 6.4))
+    for axes, axis in zip(grid.flat, growth.AXES):
+        growth_panel(axes, run, axis, clock)
+        axes.grid(linewidth=0.4)
+    titles = ("2 heads of 64, one thread", "512 rows", "4 heads, 128 rows", "16 heads, 1024 rows")
+    for axes, title in zip(grid.flat, titles):
+        axes.set_title(title)
+    if run.get("memory"):
+        memory_panel(grid[1][1], run["memory"])
+        grid[1][1].grid(linewidth=0.4)
+        grid[1][1].set_title("memory: 2 heads of 64, one thread")
+    handles, names = grid[1][1].get_legend_handles_labels() if run.get("memory") else ([], [])
+    found = dict(zip(names, handles)) or dict(zip(*reversed(grid[0][0].get_legend_handles_labels())))
+    grid[1][2].axis("off")
+    grid[1][2].legend(found.values(), found.keys(), loc="center")
+    return figure
+
+
+def figures(run, clock):
+    """By the names of their files."""
+    if run["settings"].get("growth"):
+        return {"growth.svg": growth_figure(run, clock)}
+    found = {}
+    for dtype in ("f32", "bf16"):
+        for name, plot in (("share", shares), ("ratio", leads)):
+            figure = by_shape(run, dtype, plot, clock)
+            if figure:
+                found[f"{name}-{dtype}.svg"] = figure
+    return found
+
+
+def draw(run, folder, clock, prefix=""):
+    """Writes them; the names of their files."""
     written = []
-    for threads in sorted({found["threads"] for found in run["results"]}):
-        for dtype in ("f32", "bf16"):
-            chosen = [f for f in run["results"] if (f["threads"], f["dtype"]) == (threads, dtype)]
-            chosen = [f for f in chosen if any(report.figures(f, entry, clock) for entry in f["entries"])]
-            if not chosen:
-                continue
-            for name, plot in (("share", shares), ("ratio", leads)):
-                figure, axes = pyplot.subplots(figsize=(max(6, 0.75 * len(chosen) + 2), 5), layout="constrained")
-                plot(axes, chosen, clock)
-                axes.set_title(f"{title(threads, dtype)}: {run['machine']['cpu']}", fontsize=10)
-                written.append(f"{name}-{dtype}-{threads}.svg")
-                figure.savefig(folder / written[-1])
-                pyplot.close(figure)
+    for name, figure in figures(run, clock).items():
+        figure.set_layout_engine("constrained")
+        figure.savefig(folder / (prefix + name), metadata={"Date": None})
+        pyplot.close(figure)
+        written.append(prefix + name)
     return written

@@ -153,7 +153,7 @@ def rows_of(found, clock, notes):
                 entry["peer"] + method + mark,
                 duration(figure["median"]),
                 duration(figure["min"]),
-                f"{figure['peak']:.0f}",
+                f"{figure['peak']:.0f} {peak_of(found)}",
                 f"{100 * figure['share']:.1f} %",
                 f"{100 * figure['roof']:.1f} %",
                 f"{ratio:.2f}" if ratio else "",
@@ -190,13 +190,17 @@ def refusals(run):
     return "\n".join(seen)
 
 
-def markdown(run, clock):
+def circumstances(run):
     machine, settings = run["machine"], run["settings"]
-    text = f"# attune beside its peers, {run['date']}\n\n"
-    text += f"{machine['cpu']}, {machine['cpus']} CPUs, load {machine['load']:.1f} before and "
-    text += f"{machine['load_after']:.1f} after; {settings['repeats']} preparations of {settings['rounds']} rounds each, samples of at least "
-    text += f"{settings['sample_ms']:g} ms, {'time on the clock' if clock == 'wall' else 'processor time'}.\n"
-    text += f"{'; '.join(run['versions'].values())}.\n"
+    text = f"{machine['cpu']}, {machine['cpus']} CPUs, load {machine['load']:.1f} before and "
+    text += f"{machine['load_after']:.1f} after; {settings['repeats']} preparations of {settings['rounds']} rounds each "
+    text += f"(fewer where calls are long), samples of at least {settings['sample_ms']:g} ms.\n"
+    return text + f"{'; '.join(run['versions'].values())}.\n"
+
+
+def markdown(run, clock):
+    text = f"# attune beside its peers, {run['date']}\n\n{circumstances(run)}"
+    text += "Time on the clock.\n" if clock == "wall" else "Processor time.\n"
     headers = ["shape", "by", "median", "min", "peak", "of peak", "of roofline", "attune is faster by", "error"]
     notes = {}
     for threads in sorted({found["threads"] for found in run["results"]}):

@@ -1,13 +1,13 @@
 """What is measured: the shapes, their work, and the shares of the peak that peers are known to reach."""
 import dataclasses
 
-WIDTH = {"f32": 4, "bf16": 2}
+WIDTH = {"f32": 4, "bf16": 2, "f16": 2, "i8": 1, "f8": 1}
 
 
 @dataclasses.dataclass(frozen=True)
 class Shape:
     name: str
-    group: str  # prefill, causal, decode, tiny, block, products
+    group: str  # prefill, causal, decode, cache, tiny, block, products, own; in growth what grows
     kind: str  # attention, block, products
     batch: int = 1
     heads: int = 1
@@ -17,6 +17,8 @@ class Shape:
     dim: int = 0  # 0: embed / heads
     embed: int = 0
     causal: int = 0
+    kv: str = ""  # dtype of keys and values: f32, bf16, f16, i8 or f8; "": as the rest
+    scales: str = ""  # of i8 and f8: one for each head, or each token of a head
     is_short: bool = False  # part of the short run
 
     def __post_init__(self):
@@ -37,14 +39,23 @@ class Shape:
 
     def bytes(self, dtype):
         """What a call has to touch at least."""
-        heads = self.batch * self.dim * 2 * (self.heads * self.rows + self.kv_heads * self.keys)
         matrices = {"attention": 0, "block": 4, "products": 2}[self.kind] * self.embed * (self.embed + 1)
-        rows = 2 * self.batch * self.rows * self.embed
-        return WIDTH[dtype] * (heads if self.kind == "attention" else matrices + rows)
+        if self.kind != "attention":
+            return WIDTH[dtype] * (matrices + 2 * self.batch * self.rows * self.embed)
+        tokens = self.batch * self.kv_heads * self.keys
+        scales = {"": 0, "head": 2 * self.kv_heads, "token": 2 * tokens}[self.scales]
+        rows = 2 * self.batch * self.heads * self.rows * self.dim
+        return WIDTH[dtype] * rows + WIDTH[self.kv or dtype] * 2 * tokens * self.dim + WIDTH["f32"] * scales
+
+    def dtypes(self, asked):
+        """Of those asked for, the ones in which it is measured: of queries and results; a cache of another dtype is
+        measured with f32 ones."""
+        return [dtype for dtype in asked if not self.kv or dtype == "f32"]
 
     def words(self):
         """As the drivers read them."""
         names = ["kind", "batch", "heads", "kv_heads", "rows", "keys", "dim", "embed", "causal"]
+        names += [name for name in ("kv", "scales") if getattr(self, name)]
         return " ".join(f"{name}={getattr(self, name)}" for name in names)
 
 
@@ -60,6 +71,12 @@ def decode(name, kv_heads, keys, short=False):
     return Shape(name, "decode", "attention", heads=32, kv_heads=kv_heads, keys=keys, dim=128, is_short=short)
 
 
+def cache(of, kv, scales="", short=False):
+    """A shape of decoding whose keys and values are narrower than its queries."""
+    name = f"{of.name}_{kv}" + (f"_{scales}" if scales else "")
+    return dataclasses.replace(of, name=name, group="cache", kv=kv, scales=scales, is_short=short)
+
+
 def tiny(name, rows, short=False):
     return Shape(name, "tiny", "attention", heads=8, rows=rows, dim=32, is_short=short)
 
@@ -71,6 +88,13 @@ def block(name, embed, heads, rows, short=False):
 def products(name, embed, heads, rows, short=False):
     return Shape(name, "products", "products", embed=embed, heads=heads, rows=rows, is_short=short)
 
+
+DECODE = [
+    decode("decode_h32_k512", 32, 512, short=True),
+    decode("decode_h32_k4096", 32, 4096),
+    decode("decode_kv8_k512", 8, 512, short=True),
+    decode("decode_kv8_k4096", 8, 4096, short=True),
+]
 
 SHAPES = [
     prefill("bert_s128", 12, 64, 128, short=True),
@@ -85,10 +109,10 @@ SHAPES = [
     causal("h32d128_s2048_causal", 32, 128, 2048),
     causal("h16d64_s1024_causal", 16, 64, 1024, short=True),
     causal("h16d64_s4096_causal", 16, 64, 4096),
-    decode("decode_h32_k512", 32, 512, short=True),
-    decode("decode_h32_k4096", 32, 4096),
-    decode("decode_kv8_k512", 8, 512, short=True),
-    decode("decode_kv8_k4096", 8, 4096, short=True),
+    *DECODE,
+    *(cache(of, kv) for of in DECODE[1:] for kv in ("bf16", "f16")),
+    *(cache(of, "i8", scales) for of in DECODE[1:] for scales in ("head", "token")),
+    *(cache(of, "f8", "head") for of in DECODE[1:]),
     tiny("tiny_16", 16, short=True),
     tiny("tiny_64", 64, short=True),
     block("block_e768_s128", 768, 12, 128),
@@ -98,6 +122,24 @@ SHAPES = [
     products("gemm_512x768", 768, 12, 512, short=True),
     products("gemm_512x1024", 1024, 16, 512),
 ]
+
+
+def growing(what, number, **fields):
+    """One point of a curve of cost: heads of 64 columns, without a mask."""
+    return Shape(f"{what}_{number}", what, "attention", dim=64, **fields)
+
+
+def growth(cpus):
+    """How cost grows with the length, the heads, the batch and the threads: shapes, each with its threads."""
+    found = [(growing("seq", n, heads=2, rows=n), 1) for n in (64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384)]
+    found += [(growing("heads", n, heads=n, rows=512), 1) for n in (1, 2, 4, 8, 16, 32)]
+    found += [(growing("batch", n, batch=n, heads=4, rows=128), 1) for n in (1, 2, 4, 8, 16, 32, 64)]
+    counts = sorted({count for count in (1, 2, 4, 8, 16, 32, 64, 128) if count <= cpus} | {cpus})
+    return found + [(growing("threads", n, heads=16, rows=1024), n) for n in counts]
+
+
+# Beyond so many keys a driver's curve ends: it needs memory by the square of them, or takes too long.
+LONGEST = {"onednn": 4096, "ggml": 4096, "onnxruntime": 8192, "openblas": 8192}
 
 # Share of the f32 FMA peak, in per cent of one thread's, that a peer with good settings reached on a CPU with AVX-512
 # (Zen 5). One that stays more than a tenth below is suspected of bad settings.
@@ -123,9 +165,30 @@ KNOWN = {
 }
 
 
+GOALS = {
+    ("prefill", "f32"): {64: 88, 128: 90},
+    ("prefill", "bf16"): {64: 80, 128: 85},
+}
+SHORT_ROWS = 256  # of prefill: fewer have goals of their own
+SHORT_GOALS = {"f32": 82, "bf16": 70}
+
+
+def goal(shape, dtype):
+    """What is to be reached: ("share", per cent of the roofline) or ("ns", of a call); None where there is no goal.
+    `shape` is as a file of results has it."""
+    group, name = shape["group"], shape["name"]
+    if group == "prefill":
+        return "share", SHORT_GOALS[dtype] if shape["rows"] < SHORT_ROWS else GOALS[group, dtype][shape["dim"]]
+    if group in ("decode", "cache"):
+        return "share", 90
+    named = {("tiny_16", "f32"): ("ns", 2000), ("tiny_64", "f32"): ("share", 75), ("block_e768_s512", "bf16"): ("share", 80)}
+    return ("share", 80) if (group, dtype) == ("causal", "f32") else named.get((name, dtype))
+
+
 def parse(text):
     """A shape of the user's own: key=value,… with the fields of Shape."""
     types = {field.name: field.type for field in dataclasses.fields(Shape) if field.name not in ("is_short", "group")}
+    known = {"kind": ("attention", "block", "products"), "kv": tuple(WIDTH), "scales": ("head", "token")}
     values = {"kind": "attention"}
     for pair in text.split(","):
         key, equals, value = pair.partition("=")
@@ -135,8 +198,11 @@ def parse(text):
             values[key] = types[key](value)
         except ValueError:
             raise ValueError(f"{key} must be a number, not '{value}'") from None
-    if values["kind"] not in ("attention", "block", "products"):
-        raise ValueError(f"there is no kind '{values['kind']}': attention, block or products")
+    for key, choices in known.items():
+        if values.get(key, choices[0]) not in choices:
+            raise ValueError(f"there is no {key} '{values[key]}': {', '.join(choices)}")
+    if (values.get("kv") == "i8" or "scales" in values) and not (values.get("kv") in ("i8", "f8") and "scales" in values):
+        raise ValueError("scales are of kv=i8, which needs them, or of kv=f8")
     needed = ["heads", "rows", "dim" if values["kind"] == "attention" else "embed"]
     missing = [name for name in needed if values.get(name, 0) < 1]
     if missing:

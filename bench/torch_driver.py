@@ -13,8 +13,15 @@ METHODS = {
 }
 
 
+DTYPES = {"f32": torch.float32, "bf16": torch.bfloat16, "f16": torch.float16}
+
+
 def tensor(array, p):
-    return torch.from_numpy(array).to(torch.bfloat16 if p.dtype == "bf16" else torch.float32)
+    """Operands have one dtype here: that of keys and values, where they have another."""
+    dtype = p.kv or p.dtype
+    if dtype not in DTYPES:
+        raise Cannot(f"no attention over {dtype}")
+    return torch.from_numpy(array).to(DTYPES[dtype])
 
 
 def attention(p):
@@ -108,9 +115,10 @@ def on_x(p, forward):
     return call, lambda: result[0].float().numpy()
 
 
-def prepare(p):
+def prepare(p, all_threads):
     if p.method not in METHODS[p.kind]:
         raise Cannot(f"{p.method} is not for that")
+    torch.set_num_threads(p.threads or all_threads)
     if p.kind == "attention":
         return attention(p)
     if p.kind == "products":
@@ -124,7 +132,7 @@ def main():
     torch.set_num_interop_threads(1)
     torch.set_grad_enabled(False)
     methods = sorted({method for methods in METHODS.values() for method in methods})
-    serve(methods, f"PyTorch {torch.__version__}", prepare)
+    serve(methods, f"PyTorch {torch.__version__}", lambda p: prepare(p, threads))
 
 
 if __name__ == "__main__":
