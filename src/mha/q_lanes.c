@@ -27,6 +27,7 @@ static void derive_sizes(q_lanes *c) {
     const attune_problem *p = m->p;
     c->block_rows = (int64_t)m->s->score_vectors * m->lanes;
     c->max_blocks = m->s->q_vectors / m->s->score_vectors;
+    c->by_rows = mha_values_by_rows(p, m->s, m->target);
     c->has_edges = m->has_first || m->has_last;
     c->has_global = p->global_tokens > 0 && (p->window_left >= 0 || p->window_right >= 0);
     c->has_elements = m->params.tensor[MHA_ATTN_MASK] || m->params.tensor[MHA_ATTN_BIAS];
@@ -48,7 +49,7 @@ static void alloc_scratch(q_lanes *c) {
     const int64_t rows[] = {blocks, width}, tile[] = {m->s->kv_tile, width};
     c->qt = scratch(c, "qt", m->elem, 3, (int64_t[]){blocks, m->p->head_dim, width});
     c->scores = scratch(c, "scores", m->elem, 2, tile);
-    c->ot = scratch(c, "ot", m->elem, 3, (int64_t[]){blocks, m->p->head_dim_v, width});
+    if (!c->by_rows) c->ot = scratch(c, "ot", m->elem, 3, (int64_t[]){blocks, m->p->head_dim_v, width});
     c->row_max = scratch(c, "row_max", m->elem, 2, rows);
     c->row_sum = scratch(c, "row_sum", m->elem, 2, rows);
     c->tile_max = scratch(c, "tile_max", m->elem, 1, &width);
@@ -79,7 +80,12 @@ static void build_tile(q_lanes *c) {
     if (c->has_edges) ir_if_begin(b, ir_apply(b, IR_GT, tile.to, tile.from, NULL));
     ql_scores(c, &tile);
     ql_softmax(c, &tile);
-    ql_values(c, &tile);
+    if (c->by_rows) {
+        ql_close_rows(c, tile.block);
+        ql_values_by_rows(c, &tile);
+    } else {
+        ql_values(c, &tile);
+    }
     if (c->has_edges) ir_if_end(b);
     ir_for_end(b);
     ir_for_end(b);
@@ -93,7 +99,9 @@ static void build_blocks(q_lanes *c) {
     ql_load_queries(c, block);
     ir_for_end(b);
     build_tile(c);
+    if (c->by_rows) return;
     block = ir_for_begin(b, "block", ql_i(c, 0), c->blocks, 1, false);
+    ql_close_rows(c, block);
     ql_store_rows(c, block);
     ir_for_end(b);
 }

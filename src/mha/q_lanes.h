@@ -10,7 +10,8 @@
  *
  * For each tile and block of a task: S^T = K Q^T with the running maximum (q_lanes_score.c), P = exp(S - max) and
  * the rescaling factor (q_lanes_softmax.c), O^T = O^T * factor + V^T P^T (q_lanes_value.c); at the end O^T / sum is
- * transposed into place (q_lanes_rows.c). Rows beyond the last are clamped to it: they compute and write the same bits
+ * transposed into place (q_lanes_rows.c). Where the keys are one tile that hides nothing, O = P V / sum is computed as
+ * it lies instead (q_lanes_by_rows.c): the same order of arithmetic, and the same bits. Rows beyond the last are clamped to it: they compute and write the same bits
  * again. So are the keys of a register tile that reaches beyond the last key: nothing after the scores looks at them.
  * What rows do not see is in q_lanes_mask.c.
  *
@@ -45,6 +46,7 @@ typedef struct q_lanes {
     bool has_edges;                 /* rows have a first or last key of their own */
     bool has_global;                /* … but see the first keys, too */
     bool has_elements;              /* an attn_mask or attn_bias */
+    bool by_rows;                   /* mha_values_by_rows */
     /* scratch of a task; elem is that of the arithmetic */
     const ir_buffer *qt;          /* elem [block, head_dim, block_rows]: Q^T times mha_query_sign */
     const ir_buffer *scores;      /* elem [kv_tile, block_rows]: S^T, then P^T */
@@ -104,6 +106,7 @@ const ir_expr *ql_clamp_row(const q_lanes *c, const ir_expr *row); /* a row numb
 q_lanes_row ql_row(q_lanes *c, const ir_expr *block, const ir_expr *in_block);
 void ql_init_rows(q_lanes *c, const ir_expr *block);
 void ql_load_queries(q_lanes *c, const ir_expr *block);
+void ql_close_rows(q_lanes *c, const ir_expr *block); /* row_sum becomes its inverse; LSE */
 void ql_store_rows(q_lanes *c, const ir_expr *block);
 
 /* q_lanes_transpose.c */
@@ -144,6 +147,13 @@ void ql_softmax(q_lanes *c, const q_lanes_tile *tile);
 
 /* q_lanes_value.c: ot = ot * factor + V^T P^T */
 void ql_values(q_lanes *c, const q_lanes_tile *tile);
+
+/* q_lanes_by_rows.c: the same, and O / sum stored, for problems whose keys are one tile and all seen. The schedule's
+ * value_rows * value_vectors is how many accumulators a register tile has at most, of up to MHA_STRIP_VECTORS vectors
+ * of columns. */
+enum { MHA_STRIP_VECTORS = 4 };
+bool mha_values_by_rows(const attune_problem *canonical, const attune_schedule *schedule, const at_target *target);
+void ql_values_by_rows(q_lanes *c, const q_lanes_tile *tile);
 
 /* choose.c: a good schedule of this strategy. */
 void mha_choose_q_lanes(const attune_problem *canonical, const at_target *target, attune_schedule *schedule);

@@ -56,6 +56,10 @@ static void init_single_rows(q_lanes *c, const ir_expr *block) {
 void ql_init_rows(q_lanes *c, const ir_expr *block) {
     ir_builder *b = c->b;
     const int lanes = c->m->lanes;
+    if (c->by_rows) {
+        if (c->m->p->has_alibi_slopes) init_single_rows(c, block);
+        return;
+    }
     const ir_expr *at = begin_rows(c, true);
     if (!c->m->p->has_sinks) {
         ir_store(b, ir_at(b, c->row_max, lanes, 2, block, at), ql_splat(c, -INFINITY));
@@ -166,10 +170,13 @@ static void store_lse(q_lanes *c, const ir_expr *block) {
     ir_for_end(b);
 }
 
-void ql_store_rows(q_lanes *c, const ir_expr *block) {
-    const bool vectors = c->m->p->head_dim_v >= mha_quarter(c->m->lanes);
+void ql_close_rows(q_lanes *c, const ir_expr *block) {
     invert_sums(c, block);
     if (c->m->lse) store_lse(c, block);
+}
+
+void ql_store_rows(q_lanes *c, const ir_expr *block) {
+    const bool vectors = c->m->p->head_dim_v >= mha_quarter(c->m->lanes);
     const ir_expr *at = begin_rows(c, vectors);
     if (vectors)
         store_vectors(c, block, at);

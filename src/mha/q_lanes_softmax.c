@@ -42,14 +42,15 @@ void ql_softmax(q_lanes *c, const q_lanes_tile *tile) {
     const ir_expr *at = ir_for_begin(b, "at", ql_i(c, 0), ql_i(c, c->block_rows), lanes, false);
     const ir_access *row_max = ir_at(b, c->row_max, lanes, 2, tile->block, at);
     const ir_access *row_sum = ir_at(b, c->row_sum, lanes, 2, tile->block, at);
-    const ir_expr *old = ir_let(b, "old_max", ir_load(b, row_max));
-    const ir_expr *new = ir_let(b, "new_max", ir_max(b, old, ir_load(b, ir_at(b, c->tile_max, lanes, 1, at))));
+    const ir_expr *old = c->by_rows ? NULL : ir_let(b, "old_max", ir_load(b, row_max));
+    const ir_expr *new = ir_load(b, ir_at(b, c->tile_max, lanes, 1, at));
+    new = ir_let(b, "new_max", old ? ir_max(b, old, new) : new);
     ir_store(b, row_max, new);
     const ir_expr *empty = ir_apply(b, IR_EQ, new, ql_splat(c, -INFINITY), NULL);
     const ir_expr *base = ir_let(b, "base", ir_select(b, empty, ql_splat(c, 0), new));
-    const ir_expr *factor = ir_let(b, "shrink", mha_exp(c->m, old, base));
-    ir_store(b, ir_at(b, c->factor, lanes, 1, at), factor);
+    const ir_expr *factor = old ? ir_let(b, "shrink", mha_exp(c->m, old, base)) : NULL;
+    if (factor) ir_store(b, ir_at(b, c->factor, lanes, 1, at), factor);
     const ir_expr *sum = exponentials(c, tile, at, base);
-    ir_store(b, row_sum, mha_madd(c->m, ir_load(b, row_sum), factor, sum));
+    ir_store(b, row_sum, factor ? mha_madd(c->m, ir_load(b, row_sum), factor, sum) : sum);
     ir_for_end(b);
 }

@@ -1,0 +1,129 @@
+/* Values by rows (q_lanes_by_rows.c): the bits are those of values by columns, and they are used where they may be. */
+#include "mha/mha.h"
+#include "mha/q_lanes.h"
+#include "support/calls.h"
+
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+/* No number of rows here is a multiple of 4. */
+static const sample cases[] = {
+    {.problem = "batch=2,num_heads=2,seq_q=5,seq_kv=9,head_dim=8,lse=1"},
+    {.problem = "num_heads=6,num_kv_heads=2,seq_q=7,seq_kv=21,head_dim=20,head_dim_v=33,lse=1"},
+    {.problem = "num_heads=2,seq_q=33,seq_kv=1,head_dim=3,head_dim_v=1"},
+    {.problem = "num_heads=1,seq_q=9,seq_kv=30,head_dim=16,head_dim_v=80,softmax_scale=-0.3"},
+    {.problem = "num_heads=2,seq_q=10,seq_kv=17,head_dim=12,head_dim_v=7,softmax_scale=0"},
+    {.problem = "num_heads=4,num_kv_heads=2,seq_q=11,seq_kv=13,head_dim=40,alibi_slopes=1,logits_soft_cap=5"},
+    {.problem = "num_heads=2,seq_q=6,seq_kv=12,head_dim=24,dtype=f16,lse=1"},
+    {.problem = "num_heads=2,seq_q=6,seq_kv=12,head_dim=24,dtype=f32,k_dtype=bf16,v_dtype=f16"},
+    {.problem = "num_heads=2,seq_q=5,seq_kv=12,head_dim=24,dtype=f64"},
+    {.problem = "num_heads=2,seq_q=6,seq_kv=12,head_dim=8,weights=softmax"},
+};
+enum { NUM_CASES = sizeof cases / sizeof *cases };
+
+static int32_t rows_of(const attune_problem *p) { return (int32_t)(p->seq_q * (p->num_heads / p->num_kv_heads)); }
+
+static attune_schedule schedule_of(const attune_problem *p, bool by_rows) {
+    attune_schedule s = ATTUNE_SCHEDULE_INIT;
+    s.strategy = ATTUNE_Q_LANES;
+    s.lanes = p->softmax_precision == ATTUNE_F64 ? 2 : 4;
+    s.score_vectors = by_rows ? (rows_of(p) + s.lanes - 1) / s.lanes : 1;
+    s.q_vectors = by_rows ? s.score_vectors : 3;
+    s.score_rows = 3;
+    s.score_unroll = 1;
+    s.value_rows = p->head_dim_v < 6 ? 1 : 6;
+    s.value_vectors = 1;
+    s.value_unroll = 1;
+    s.kv_tile = 30;
+    return s;
+}
+
+static void canonical_of(const sample_call *call, attune_problem *canonical) {
+    assert_int_equal(mha_canonicalize(&call->problem, canonical, NULL), ATTUNE_OK);
+}
+
+static void run(sample_call *call, const attune_schedule *schedule) {
+    attune_kernel *kernel;
+    if (attune_compile(sample_context, &call->problem, schedule, &kernel)) fail_msg("%s", attune_last_message());
+    if (attune_run(sample_context, kernel, &call->arguments)) fail_msg("%s", attune_last_message());
+    attune_kernel_release(kernel);
+}
+
+/* Where `spoilt`, there are infinities and NaN among keys and values, none of which is hidden. */
+static void compare(const sample *from, bool spoilt) {
+    const at_target *target = at_target_find("x86-64");
+    sample_call rows, columns, interpreted;
+    sample_call *all[] = {&rows, &columns, &interpreted};
+    for (int i = 0; i < 3; i++) {
+        sample_call_open(all[i], from, ON_THE_HEAP);
+        if (!spoilt || all[i]->problem.dtype != ATTUNE_F32) continue;
+        ((float *)sample_call_data(all[i], "v"))[0] = INFINITY;
+        if (all[i]->problem.k_dtype != ATTUNE_BF16) ((float *)sample_call_data(all[i], "k"))[1] = NAN;
+    }
+    attune_problem canonical;
+    canonical_of(&rows, &canonical);
+    const attune_schedule by_rows = schedule_of(&canonical, true), by_columns = schedule_of(&canonical, false);
+    assert_true(mha_values_by_rows(&canonical, &by_rows, target));
+    assert_false(mha_values_by_rows(&canonical, &by_columns, target));
+    run(&rows, &by_rows);
+    run(&columns, &by_columns);
+    if (!sample_calls_agree(&rows, &columns)) fail_msg("%s: other bits by rows", from->problem);
+    if (attune_run_interpreted(sample_context, &interpreted.problem, &by_rows, &interpreted.arguments))
+        fail_msg("%s", attune_last_message());
+    if (!sample_calls_agree(&rows, &interpreted)) fail_msg("%s: other bits by the interpreter", from->problem);
+    for (int i = 0; i < 3; i++) sample_call_close(all[i]);
+}
+
+static void bits_of_columns(void **state) {
+    (void)state;
+    for (int i = 0; i < NUM_CASES; i++) compare(&cases[i], false);
+}
+
+static void values_that_are_no_numbers(void **state) {
+    (void)state;
+    for (int i = 0; i < 6; i++) compare(&cases[i], true);
+}
+
+static bool may_be_by_rows(const char *text) {
+    attune_problem p = ATTUNE_PROBLEM_INIT, canonical;
+    assert_int_equal(attune_problem_parse(text, &p), ATTUNE_OK);
+    assert_int_equal(mha_canonicalize(&p, &canonical, NULL), ATTUNE_OK);
+    attune_schedule s = schedule_of(&canonical, false);
+    s.score_vectors = s.q_vectors = 3;
+    return mha_values_by_rows(&canonical, &s, at_target_find("avx2"));
+}
+
+static void only_what_is_seen_and_one_tile(void **state) {
+    (void)state;
+    assert_true(may_be_by_rows("num_heads=2,seq_q=12,seq_kv=30,head_dim=8"));
+    assert_true(may_be_by_rows("num_heads=2,seq_q=5,seq_kv=30,head_dim=8"));
+    assert_true(may_be_by_rows("num_heads=2,seq_q=24,seq_kv=30,head_dim=8")); /* two whole blocks */
+    static const char *const others[] = {
+        "num_heads=2,seq_q=13,seq_kv=30,head_dim=8", /* one and a part */
+        "num_heads=2,seq_q=12,seq_kv=31,head_dim=8",
+        "num_heads=2,seq_q=12,seq_kv=30,head_dim=8,is_causal=1",
+        "num_heads=2,seq_q=12,seq_kv=30,head_dim=8,window_left=3",
+        "num_heads=2,seq_q=12,seq_kv=30,head_dim=8,window_right=3",
+        "num_heads=2,seq_q=12,seq_kv=30,head_dim=8,kv_lens=1",
+        "num_heads=2,seq_q=12,seq_kv=30,head_dim=8,attn_mask=qk",
+        "num_heads=2,seq_q=12,seq_kv=30,head_dim=8,attn_bias=qk",
+        "num_heads=2,seq_q=12,seq_kv=30,head_dim=8,sinks=1",
+        "num_heads=2,seq_q=12,seq_kv=dynamic,max_seq_kv=30,head_dim=8",
+        "num_heads=2,seq_q=dynamic,max_seq_q=12,seq_kv=30,head_dim=8",
+    };
+    for (size_t i = 0; i < sizeof others / sizeof *others; i++)
+        if (may_be_by_rows(others[i])) fail_msg("%s", others[i]);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(bits_of_columns),
+        cmocka_unit_test(values_that_are_no_numbers),
+        cmocka_unit_test(only_what_is_seen_and_one_tile),
+    };
+    return cmocka_run_group_tests(tests, sample_context_open, sample_context_close);
+}
