@@ -41,9 +41,6 @@ void mha_block_low_rank(mha_block *block);
 const ir_buffer *mha_input_of(const mha_context *c, mha_projection projection);
 
 /* A row of a product as batch entry and token of x, [batch, token, column]. */
-typedef struct mha_token {
-    const ir_expr *entry, *token;
-} mha_token;
 mha_token mha_token_of(const mha_context *c, const ir_buffer *x, const ir_expr *row);
 /* All of them. */
 const ir_expr *mha_tokens_of(const mha_context *c, const ir_buffer *x);

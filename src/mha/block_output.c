@@ -30,6 +30,17 @@ static void load_heads(mha_context *c, const mha_gemm *g, const ir_expr *row, co
     ir_if_end(b);
 }
 
+static mha_token locate_heads(mha_context *c, const mha_gemm *g, const ir_expr *row) {
+    (void)g;
+    return mha_token_of(c, c->params.tensor[MHA_OUT], row);
+}
+
+static const ir_access *heads_at(mha_context *c, const mha_gemm *g, const mha_token *t, const ir_expr *k) {
+    (void)g;
+    const ir_expr *dim = mha_i(c, c->p->head_dim_v);
+    return ir_at(c->b, c->out, 1, 4, t->entry, ir_div(c->b, k, dim), t->token, ir_mod(c->b, k, dim));
+}
+
 static const ir_expr *bias(mha_context *c, const mha_gemm *g, const ir_expr *group, const ir_expr *column, int lanes) {
     return mha_packed_bias(c, g->user, group, column, lanes);
 }
@@ -73,6 +84,8 @@ void mha_block_output(mha_block *block) {
                   .group_columns = s->panels * MHA_PANEL,
                   .user = s,
                   .load_row = load_heads,
+                  .locate = locate_heads,
+                  .left = heads_at,
                   .start = bias,
                   .right = weight,
                   .store_row = store_output};

@@ -25,6 +25,14 @@ static void load_input(mha_context *c, const mha_gemm *g, const ir_expr *row, co
     mha_copy_row(c, &from, &to, 0, g->depth);
 }
 
+static mha_token locate_input(mha_context *c, const mha_gemm *g, const ir_expr *row) {
+    return mha_token_of(c, ((const projections *)g->user)->x, row);
+}
+
+static const ir_access *input_at(mha_context *c, const mha_gemm *g, const mha_token *t, const ir_expr *k) {
+    return ir_at(c->b, ((const projections *)g->user)->x, 1, 3, t->entry, t->token, k);
+}
+
 static const ir_expr *bias(mha_context *c, const mha_gemm *g, const ir_expr *group, const ir_expr *column, int lanes) {
     return mha_packed_bias(c, section_of(g, ((const projections *)g->user)->first), group, column, lanes);
 }
@@ -162,6 +170,8 @@ static void project(mha_block *block, mha_projection first, mha_projection last)
                   .group_columns = s[first].panels * MHA_PANEL,
                   .user = &p,
                   .load_row = load_input,
+                  .locate = locate_input,
+                  .left = input_at,
                   .start = bias,
                   .right = weight,
                   .store_row = store_projected};

@@ -48,11 +48,15 @@ static const ir_access *tile_at(const gemm *c, const ir_expr *row, const ir_expr
 
 /* ---- A register tile ---- */
 
+enum { MAX_VECTORS = 64, MAX_NEXT = 2 };
+
 typedef struct register_tile {
     int64_t rows;
     const ir_expr *base;   /* its first row in slab and tile */
     const ir_expr *column; /* its first column in the group */
     const ir_buffer *acc;  /* registers [rows, vectors] */
+    mha_token next[MAX_NEXT];
+    int64_t num_next; /* rows of A to be prefetched meanwhile */
 } register_tile;
 
 static const ir_expr *column_of(const gemm *c, const register_tile *t, int64_t vector) {
@@ -78,7 +82,8 @@ static const ir_expr *right_of(const gemm *c, const register_tile *t, const ir_e
 }
 
 /* Asks for the rows of B that are multiplied PREFETCH_ROWS turns later, line by line. The prefetchers of a CPU follow
- * them by themselves, but lose a few per cent at the ends of pages and panels, and half where B comes from memory. */
+ * them by themselves, but lose a few per cent at the ends of pages and panels, and half where B comes from memory. And
+ * for some of the rows of A that are copied next: again for each of its columns, which costs less than to count. */
 static void prefetch(const gemm *c, const register_tile *t, const ir_expr *k) {
     enum { PREFETCH_ROWS = 64 };
     const int64_t line = 64 / ir_elem_get(c->m->elem)->bytes;
@@ -88,9 +93,9 @@ static void prefetch(const gemm *c, const register_tile *t, const ir_expr *k) {
         while (x && x->op == IR_CAST) x = x->args[0];
         if (x && x->op == IR_LOAD) ir_prefetch(c->b, x->value.access);
     }
+    const ir_expr *column = ir_mul(c->b, k, idx(c, c->inputs));
+    for (int64_t n = 0; n < t->num_next; n++) ir_prefetch(c->b, c->g->left(c->m, c->g, &t->next[n], column));
 }
-
-enum { MAX_VECTORS = 64 };
 
 /* Column `column` of A, or a pair of them, in all lanes. */
 static const ir_expr *left_of(const gemm *c, const register_tile *t, const ir_expr *r, const ir_expr *column) {
@@ -141,13 +146,34 @@ static void end_tile(const gemm *c, const register_tile *t) {
     ir_for_end(c->b);
 }
 
-/* All columns of the group for `rows` rows from `base` on. */
-static void row_of_tiles(const gemm *c, int64_t rows, const ir_expr *base, const ir_expr *from, const ir_expr *to) {
+static void assume_row(const gemm *c, const ir_expr *row) {
+    ir_assume(c->b, ir_apply(c->b, IR_GE, row, idx(c, 0), NULL));
+    ir_assume(c->b, ir_apply(c->b, IR_LT, row, c->g->rows, NULL));
+}
+
+/* Of the rows of A from `next` on those that are prefetched in column tile n of `tiles`. */
+static void find_next(const gemm *c, register_tile *t, const ir_expr *next, const ir_expr *n, int64_t tiles) {
     ir_builder *b = c->b;
-    const int64_t columns = c->vectors * c->m->lanes;
+    if (!next || !c->g->left) return;
+    t->num_next = min_of(MAX_NEXT, ceil_div(c->rows, tiles));
+    for (int64_t i = 0; i < t->num_next; i++) {
+        const ir_expr *r = ir_add(b, ir_mul(b, n, idx(c, t->num_next)), idx(c, i));
+        const ir_expr *row = ir_add(b, next, ir_min(b, idx(c, c->rows - 1), r));
+        row = ir_let(b, "next", ir_min(b, ir_sub(b, c->g->rows, idx(c, 1)), row));
+        assume_row(c, row);
+        t->next[i] = c->g->locate(c->m, c->g, row);
+    }
+}
+
+/* All columns of the group for `rows` rows from `base` on. `next`: the row of A that follows them; NULL: none does. */
+static void row_of_tiles(const gemm *c, int64_t rows, const ir_expr *base, const ir_expr *from, const ir_expr *to,
+                         const ir_expr *next) {
+    ir_builder *b = c->b;
+    const int64_t columns = c->vectors * c->m->lanes, tiles = c->g->group_columns / columns;
     register_tile t = {.rows = rows, .base = base};
-    const ir_expr *n = ir_for_begin(b, "column_tile", idx(c, 0), idx(c, c->g->group_columns / columns), 1, false);
+    const ir_expr *n = ir_for_begin(b, "column_tile", idx(c, 0), idx(c, tiles), 1, false);
     t.column = ir_mul(b, n, idx(c, columns));
+    find_next(c, &t, next, n, tiles);
     const ir_type vector = {(uint8_t)c->m->elem, (uint8_t)c->m->lanes};
     t.acc = ir_alloc(b, "acc", IR_REG, vector, 2, (int64_t[]){rows, c->vectors});
     begin_tile(c, &t);
@@ -157,11 +183,6 @@ static void row_of_tiles(const gemm *c, int64_t rows, const ir_expr *base, const
 }
 
 /* ---- Rows of a task ---- */
-
-static void assume_row(const gemm *c, const ir_expr *row) {
-    ir_assume(c->b, ir_apply(c->b, IR_GE, row, idx(c, 0), NULL));
-    ir_assume(c->b, ir_apply(c->b, IR_LT, row, c->g->rows, NULL));
-}
 
 /* `rows` rows of the task from `at` on into the slab from `base` on. */
 static void load_rows(const gemm *c, const ir_expr *rows, const ir_expr *at, const ir_expr *base) {
@@ -223,13 +244,15 @@ static void one_pass(const gemm *c, const ir_expr *tiles) {
     const ir_expr *t = ir_for_begin(b, "t", idx(c, 0), tiles, 1, false);
     const ir_expr *at = ir_let(b, "at", ir_mul(b, t, idx(c, c->rows)));
     load_rows(c, idx(c, c->rows), at, idx(c, 0));
-    row_of_tiles(c, c->rows, idx(c, 0), idx(c, 0), idx(c, c->depth));
+    const bool is_alone = c->block == c->rows;
+    const ir_expr *next = is_alone ? NULL : ir_add(b, ir_add(b, c->first, at), idx(c, c->rows));
+    row_of_tiles(c, c->rows, idx(c, 0), idx(c, 0), idx(c, c->depth), next);
     store_rows(c, rows_left(c, at), at, idx(c, 0));
     ir_for_end(b);
     if (!c->rest) return;
     at = begin_rest(c, tiles);
     load_rows(c, idx(c, c->rest), at, idx(c, 0));
-    row_of_tiles(c, c->rest, idx(c, 0), idx(c, 0), idx(c, c->depth));
+    row_of_tiles(c, c->rest, idx(c, 0), idx(c, 0), idx(c, c->depth), NULL);
     store_rows(c, ir_min(b, idx(c, c->rest), ir_sub(b, c->count, at)), at, idx(c, 0));
     ir_if_end(b);
 }
@@ -237,10 +260,10 @@ static void one_pass(const gemm *c, const ir_expr *tiles) {
 static void all_tiles(const gemm *c, const ir_expr *tiles, const ir_expr *from, const ir_expr *to) {
     ir_builder *b = c->b;
     const ir_expr *t = ir_for_begin(b, "t", idx(c, 0), tiles, 1, false);
-    row_of_tiles(c, c->rows, ir_let(b, "at", ir_mul(b, t, idx(c, c->rows))), from, to);
+    row_of_tiles(c, c->rows, ir_let(b, "at", ir_mul(b, t, idx(c, c->rows))), from, to, NULL);
     ir_for_end(b);
     if (!c->rest) return;
-    row_of_tiles(c, c->rest, begin_rest(c, tiles), from, to);
+    row_of_tiles(c, c->rest, begin_rest(c, tiles), from, to, NULL);
     ir_if_end(b);
 }
 

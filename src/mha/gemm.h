@@ -19,6 +19,11 @@
 
 enum { MHA_MAX_OUTER = 2 };
 
+/* A row of A as batch entry and token of the tensor that it comes from. */
+typedef struct mha_token {
+    const ir_expr *entry, *token;
+} mha_token;
+
 typedef struct mha_gemm mha_gemm;
 struct mha_gemm {
     const char *name; /* of the phase's matrices in dumps, "x_kv" */
@@ -35,6 +40,10 @@ struct mha_gemm {
     /* A[row][…] into slab[slab_row][0 … depth - 1]. `row` may be asked for more than once. */
     void (*load_row)(mha_context *c, const mha_gemm *g, const ir_expr *row, const ir_buffer *slab,
                      const ir_expr *slab_row);
+    /* Which row of A that is, and where its column k lies: what is prefetched while the rows before it are multiplied.
+     * NULL: nothing is. */
+    mha_token (*locate)(mha_context *c, const mha_gemm *g, const ir_expr *row);
+    const ir_access *(*left)(mha_context *c, const mha_gemm *g, const mha_token *token, const ir_expr *k);
     /* `lanes` neighbours of start, and of B[k], from column `column` of the group on; lanes divides column and 64. If
      * right_is_paired, bf16 pairs of B[2k] and B[2k + 1]. */
     const ir_expr *(*start)(mha_context *c, const mha_gemm *g, const ir_expr *group, const ir_expr *column, int lanes);

@@ -41,11 +41,13 @@ void mha_copy_row(const mha_context *c, const mha_row *source, const mha_row *ta
         round_row(c, source, target, first, columns);
         return;
     }
-    const mha_columns at = mha_columns_begin(c, columns - first, c->lanes);
+    const bool moves = source->buffer->type.elem == target->buffer->type.elem;
+    const int vector = c->lanes * ir_elem_get(c->elem)->bytes / ir_elem_get((ir_elem)source->buffer->type.elem)->bytes;
+    const mha_columns at = mha_columns_begin(c, columns - first, moves ? vector : c->lanes);
     const ir_expr *column = ir_add(c->b, at.at, mha_i(c, first));
     const ir_access *from = mha_row_access(c, source, column, at.lanes);
     const ir_access *to = mha_row_access(c, target, column, at.lanes);
-    if (source->buffer->type.elem == target->buffer->type.elem)
+    if (moves)
         ir_store(c->b, to, ir_load(c->b, from));
     else
         mha_store(c, to, mha_load(c, from));
