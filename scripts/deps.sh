@@ -1,11 +1,12 @@
 #!/usr/bin/env bash
-# Installs with apt what is missing for a purpose: build (which includes the tests), fuzz,
+# Installs with apt what is missing for a purpose: build (which includes the tests), aarch64 (for test_aarch64.sh), fuzz,
 # format, mutants, minilm or torch.
 # DEPS=no installs nothing. LLVM_CONFIG set to another llvm-config means that LLVM is the caller's own business.
 set -euo pipefail
 
 declare -A packages=(
     [build]="gcc libc6-dev make binutils pkg-config libpthreadpool-dev libxxhash-dev libjansson-dev libcairo2-dev libcmocka-dev"
+    [aarch64]="gcc-aarch64-linux-gnu libc6-dev-arm64-cross qemu-user"
     [fuzz]="clang-19 libclang-rt-19-dev"
     [format]="clang-format-19 git"
     [mutants]="patch git"
@@ -14,7 +15,7 @@ declare -A packages=(
     [torch]="python3-venv"
 )
 
-purpose=${1:?usage: deps.sh build|fuzz|format|mutants|minilm|bench|torch}
+purpose=${1:?usage: deps.sh build|aarch64|fuzz|format|mutants|minilm|bench|torch}
 wanted=${packages[$purpose]}
 command -v "${LLVM_CONFIG:-llvm-config-19}" >/dev/null || wanted+=" llvm-19-dev"
 

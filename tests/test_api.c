@@ -4,6 +4,7 @@
 
 #include "support/temp_dir.h"
 
+#include <elf.h>
 #include <fcntl.h>
 #include <math.h>
 #include <pthread.h>
@@ -420,6 +421,40 @@ static void bad_options(void **state) {
     for (int s = -1; s <= ATTUNE_STATUS_COUNT; s++) assert_non_null(attune_status_name((attune_status)s));
 }
 
+/* Code for a CPU that this one is not comes out, and its IR is interpreted, but it is never run. */
+static void code_for_another_machine(void **state) {
+    (void)state;
+    attune_context *context;
+    attune_kernel *kernel = NULL;
+    void *object = NULL;
+    size_t bytes = 0;
+    call c = make_call(SMALL);
+    attune_context_options options = ATTUNE_CONTEXT_OPTIONS_INIT;
+#if defined(__aarch64__)
+    enum { MACHINE = EM_X86_64 };
+    options.target = "avx2";
+#else
+    enum { MACHINE = EM_AARCH64 };
+    options.target = "aarch64";
+#endif
+    context = open_with(options);
+    assert_ok(attune_emit(context, &c.problem, NULL, ATTUNE_STAGE_OBJECT, &object, &bytes));
+    assert_int_equal(((const Elf64_Ehdr *)object)->e_machine, MACHINE);
+    attune_free(context, object);
+    assert_ok(attune_run_interpreted(context, &c.problem, NULL, &c.arguments));
+    assert_fails(attune_compile(context, &c.problem, NULL, &kernel), ATTUNE_UNSUPPORTED,
+                 "features that this CPU lacks");
+    assert_null(kernel);
+    attune_context_destroy(context);
+    free_call(&c);
+    options.isa = "x86-64";
+    assert_fails(attune_context_create(&options, &context), ATTUNE_INVALID_ARGUMENT, "exclude each other");
+    options.isa = NULL;
+    options.target = "vax";
+    assert_fails(attune_context_create(&options, &context), ATTUNE_INVALID_ARGUMENT,
+                 "unknown ISA \"vax\"; there are: ");
+}
+
 /* Programs built with an older, shorter struct get their part and not a byte more. */
 static void structs_may_grow(void **state) {
     (void)state;
@@ -686,6 +721,7 @@ int main(void) {
         cmocka_unit_test(bad_arguments),
         cmocka_unit_test(packed_rows_may_interleave),
         cmocka_unit_test(bad_options),
+        cmocka_unit_test(code_for_another_machine),
         cmocka_unit_test(structs_may_grow),
         cmocka_unit_test(parallel_for_of_the_caller),
         cmocka_unit_test(many_runs_at_once),

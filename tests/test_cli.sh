@@ -351,6 +351,12 @@ refuse "a schedule out of range" 'score_rows' "$attune" compile $small --schedul
 refuse "an illegal schedule" 'kv_tile' "$attune" compile $small --schedule=score_rows=3,kv_tile=7
 refuse "an unknown ISA" "mmx" "$attune" compile $small --isa=mmx
 grep -qw avx512f /proc/cpuinfo || refuse "an ISA this CPU lacks" 'avx512' "$attune" compile $small --isa=avx512
+refuse "an unknown target" 'unknown ISA "mmx"; there are: .*aarch64' "$attune" compile $small --target=mmx --emit=ir
+expect "a target whose code would not be kept" 2 'target needs --emit or --dump-passes' \
+    "$attune" compile $small --target=aarch64
+expect "a target, and an ISA" 2 'exclude each other' "$attune" ir examples/ir/matmul.air --target=avx2 --isa=avx2 --emit=ir
+expect "code for AArch64" 0 'fmla' "$attune" compile $small --target=aarch64 --emit=asm
+expect "what the passes make for AArch64" 0 'lower_math' "$attune" ir examples/ir/softmax_rows.air --target=aarch64 --dump-passes
 refuse "a check on an unknown ISA" 'mmx' "$attune" check $small --isa=x86-64,mmx
 
 # ---- Bad files ----

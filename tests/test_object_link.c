@@ -2,6 +2,7 @@
  * truncation and random damage. Images: what at_image_check lets through. */
 #include "codegen/compile.h"
 #include "codegen/object_link.h"
+#include "codegen/object_relocate.h"
 #include "ir/text.h"
 #include "ir/verify.h"
 #include "support/jit_run.h"
@@ -165,6 +166,85 @@ static void test_refusals(void **state) {
     at_free(NULL, copy);
 }
 
+/* ---- AArch64: its objects here, its code under qemu-user (test_aarch64.sh) ---- */
+
+static void test_aarch64_object(void **state) {
+    (void)state;
+    at_arena arena;
+    at_error err = {0};
+    void *data, *image = NULL;
+    size_t bytes, image_bytes;
+    const at_target *target = at_target_find("aarch64");
+    at_image_header header = described;
+    header.required = AT_CPU_AARCH64;
+    at_arena_init(&arena, NULL);
+    const ir_kernel *kernel = ir_parse(&arena, source, strlen(source), &err);
+    assert_non_null(kernel);
+    assert_int_equal(cg_compile(kernel, target, ATTUNE_STAGE_OBJECT, &data, &bytes, &err), ATTUNE_OK);
+    assert_int_equal(((Elf64_Ehdr *)data)->e_machine, EM_AARCH64);
+    assert_int_equal(cg_link_object(data, bytes, &header, scratch, NULL, &image, &image_bytes, &err), ATTUNE_OK);
+    assert_null(at_image_check(image, image_bytes));
+    assert_int_equal(((at_image_header *)image)->required, AT_CPU_AARCH64);
+    at_free(NULL, image);
+
+    Elf64_Rela *rela = first_rela(data);
+    rela->r_info = ELF64_R_INFO(ELF64_R_SYM(rela->r_info), R_AARCH64_ABS64);
+    assert_int_equal(cg_link_object(data, bytes, &header, scratch, NULL, &image, &image_bytes, &err),
+                     ATTUNE_CODEGEN_FAILED);
+    assert_non_null(strstr(err.message, "relocation of type 257 is not PC-relative"));
+    err = (at_error){0};
+    assert_int_equal(cg_link_object(data, bytes, &described, scratch, NULL, &image, &image_bytes, &err),
+                     ATTUNE_CODEGEN_FAILED);
+    assert_non_null(strstr(err.message, "not for x86-64"));
+    at_free(NULL, data);
+    at_arena_free(&arena);
+}
+
+/* Instructions by the manual's encodings; 0 for what must be refused. */
+static void test_aarch64_instructions(void **state) {
+    (void)state;
+    static const struct {
+        uint64_t type;
+        uint32_t before;
+        int64_t at, symbol, addend;
+        uint32_t after;
+    } cases[] = {
+        {R_AARCH64_ADR_PREL_LO21, 0x10000003, 0x100, 0x100, 5, 0x30000023},
+        {R_AARCH64_ADR_PREL_LO21, 0x10000000, 0x104, 0x100, 0, 0x10ffffe0},
+        {R_AARCH64_ADR_PREL_LO21, 0x10000000, 0, (1 << 20) - 1, 0, 0x707fffe0},
+        {R_AARCH64_ADR_PREL_LO21, 0x10000000, 0, 1 << 20, 0, 0},
+        {R_AARCH64_ADR_PREL_PG_HI21, 0x90000008, 0x1ffc, 0x3008, 0, 0xd0000008},
+        {R_AARCH64_ADR_PREL_PG_HI21, 0x90000000, 0x1000, 0xff8, 0, 0xf0ffffe0},
+        {R_AARCH64_ADR_PREL_PG_HI21, 0x90000000, 0, 0, INT64_C(1) << 32, 0},
+        {R_AARCH64_ADD_ABS_LO12_NC, 0x91000041, 0, 0x5ff0, 15, 0x913ffc41},
+        {R_AARCH64_LDST8_ABS_LO12_NC, 0x39400000, 0, 0x1235, 0, 0x3948d400},
+        {R_AARCH64_LDST16_ABS_LO12_NC, 0x79400000, 0, 0x1234, 0, 0x79446800},
+        {R_AARCH64_LDST16_ABS_LO12_NC, 0x79400000, 0, 0x1235, 0, 0},
+        {R_AARCH64_LDST32_ABS_LO12_NC, 0xbd400000, 0, 0x1234, 0, 0xbd423400},
+        {R_AARCH64_LDST64_ABS_LO12_NC, 0xfd400000, 0, 0x1238, 0, 0xfd411c00},
+        {R_AARCH64_LDST64_ABS_LO12_NC, 0xfd400000, 0, 0x1234, 0, 0},
+        {R_AARCH64_LDST128_ABS_LO12_NC, 0x3dc00000, 0, 0x1230, 0, 0x3dc08c00},
+        {R_AARCH64_LDST128_ABS_LO12_NC, 0x3dc00000, 0, 0x1238, 0, 0},
+        {R_AARCH64_CALL26, 0x94000000, 0x100, 0x108, 0, 0x94000002},
+        {R_AARCH64_JUMP26, 0x14000000, 0x100, 0xfc, 0, 0x17ffffff},
+        {R_AARCH64_CALL26, 0x94000000, 0x100, 0x106, 0, 0},
+        {R_AARCH64_CALL26, 0x94000000, 0, 1 << 27, 0, 0},
+        {R_AARCH64_PREL32, 0, 0x100, 0x40, 4, 0xffffff44},
+        {R_AARCH64_PREL32, 0, 0, INT64_C(1) << 31, 0, 0},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        const cg_relocation *relocation = cg_relocation_find(EM_AARCH64, cases[i].type);
+        uint32_t field = cases[i].before;
+        assert_non_null(relocation);
+        const bool fits =
+            cg_relocation_apply(relocation, (unsigned char *)&field, cases[i].at, cases[i].symbol, cases[i].addend);
+        if (fits != (cases[i].after != 0) || (fits && field != cases[i].after))
+            fail_msg("case %zu: %#x instead of %#x", i, fits ? field : 0, cases[i].after);
+    }
+    assert_null(cg_relocation_find(EM_X86_64, R_AARCH64_CALL26));
+    assert_null(cg_relocation_find(EM_AARCH64, R_X86_64_PC32));
+}
+
 static void test_undefined_symbol_is_named(void **state) {
     (void)state;
     unsigned char *copy = object_copy();
@@ -274,6 +354,8 @@ int main(void) {
         cmocka_unit_test(test_image_is_deterministic),
         cmocka_unit_test(test_image_describes_the_kernel),
         cmocka_unit_test(test_refusals),
+        cmocka_unit_test(test_aarch64_object),
+        cmocka_unit_test(test_aarch64_instructions),
         cmocka_unit_test(test_undefined_symbol_is_named),
         cmocka_unit_test(test_missing_entry_is_named),
         cmocka_unit_test(test_every_truncation_is_refused),

@@ -15,6 +15,7 @@ typedef struct compile_options {
 static const struct argp_option options[] = {
     {"emit", TOOL_KEY_EMIT, "STAGE", 0, "Write ir, lowered, llvm, asm, obj or image instead of caching", 0},
     {"schedule", TOOL_KEY_SCHEDULE, "K=V,...", 0, "Change the chosen schedule", 0},
+    TOOL_TARGET_OPTION,
     {"output", 'o', "FILE", 0, "Where --emit writes; - is standard output (default)", 0},
     {"dump-passes", TOOL_KEY_DUMP_PASSES, NULL, 0, "Print the IR after each pass to standard error", 0},
     {"json", TOOL_KEY_JSON, NULL, 0, "Print JSON", 0},
@@ -31,6 +32,7 @@ static error_t parse(int key, char *argument, struct argp_state *state) {
         return 0;
     case TOOL_KEY_SCHEDULE: o->schedule = argument; return 0;
     case 'o': o->out = argument; return 0;
+    case TOOL_KEY_TARGET: o->common.target = argument; return 0;
     case TOOL_KEY_DUMP_PASSES: o->dumps = true; return 0;
     case TOOL_KEY_JSON: o->json = true; return 0;
     case ARGP_KEY_ARG:
@@ -39,6 +41,7 @@ static error_t parse(int key, char *argument, struct argp_state *state) {
         return 0;
     case ARGP_KEY_END:
         if (!o->problem) argp_error(state, "a problem is needed, such as num_heads=12,seq_q=512,head_dim=64");
+        tool_check_target(state, &o->common, o->emits || o->dumps);
         if (o->out && !o->emits) argp_error(state, "-o needs --emit");
         if (o->json && (o->emits || o->dumps))
             argp_error(state, "--json and %s exclude each other", o->emits ? "--emit" : "--dump-passes");

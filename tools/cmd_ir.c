@@ -49,6 +49,7 @@ static const struct argp_option options[] = {
     {"out", TOOL_KEY_OUT, "NAME=F.npy", 0, "Write an output buffer here; others are summarised", 0},
     {"check", TOOL_KEY_CHECK, NULL, 0, "Run by both engines and compare the bits", 0},
     {"emit", TOOL_KEY_EMIT, "STAGE", 0, "Write ir, lowered, llvm, asm, obj or image instead of running", 0},
+    TOOL_TARGET_OPTION,
     {"output", 'o', "FILE", 0, "Where --emit writes; - is standard output (default)", 0},
     {"dump-passes", TOOL_KEY_DUMP_PASSES, NULL, 0, "Print the IR after each pass to standard error", 0},
     {0},
@@ -80,6 +81,7 @@ static error_t parse(int key, char *argument, struct argp_state *state) {
         o->emits = true;
         return 0;
     case 'o': o->out = argument; return 0;
+    case TOOL_KEY_TARGET: o->common.target = argument; return 0;
     case TOOL_KEY_DUMP_PASSES: o->dumps = true; return 0;
     case ARGP_KEY_ARG:
         if (o->file) argp_error(state, "one file only, but '%s' follows '%s'", argument, o->file);
@@ -87,6 +89,7 @@ static error_t parse(int key, char *argument, struct argp_state *state) {
         return 0;
     case ARGP_KEY_END:
         if (!o->file) argp_error(state, "a file with loop IR is needed; - is standard input");
+        tool_check_target(state, &o->common, o->emits || o->dumps);
         if (o->out && !o->emits) argp_error(state, "-o needs --emit; --out NAME=F.npy writes a result");
         if (o->emits && (o->num_arguments || o->num_outputs || o->checks || o->names_engine))
             argp_error(state, "--emit runs nothing, so --arg, --out, --check and --engine make no sense with it");

@@ -80,10 +80,16 @@ static const struct argp_option common_options[] = {
 static const struct argp common_argp = {.options = common_options, .parser = parse_common};
 const struct argp_child tool_common_children[] = {{&common_argp, 0, "Common options:", 9}, {0}};
 
+void tool_check_target(struct argp_state *state, const tool_common *common, bool emits) {
+    if (common->target && !emits) argp_error(state, "--target needs --emit or --dump-passes: nothing is run then");
+    if (common->target && common->isa) argp_error(state, "--target and --isa exclude each other");
+}
+
 attune_context *tool_open_context(const tool_common *common, uint32_t max_workers, const char *cache_dir) {
     attune_context_options options = ATTUNE_CONTEXT_OPTIONS_INIT;
     options.log = log_to_stderr;
     options.isa = common->isa;
+    options.target = common->target;
     options.cache_dir = cache_dir ? cache_dir : common->cache_dir;
     options.max_workers = max_workers;
     attune_context *context = NULL;

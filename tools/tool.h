@@ -27,6 +27,7 @@ int cmd_ir(int argc, char **argv);
 typedef struct tool_common {
     const char *isa;       /* NULL: the library decides */
     const char *cache_dir; /* NULL: the library decides; "": none */
+    const char *target;    /* NULL, or what --target says, of a subcommand that has it */
 } tool_common;
 extern const struct argp_child tool_common_children[];
 
@@ -34,6 +35,7 @@ extern const struct argp_child tool_common_children[];
 enum {
     TOOL_KEY_ISA = 256,
     TOOL_KEY_CACHE_DIR,
+    TOOL_KEY_TARGET,
     TOOL_KEY_JSON,
     TOOL_KEY_Q,
     TOOL_KEY_K,
@@ -84,6 +86,11 @@ void tool_error(const char *format, ...) __attribute__((format(printf, 1, 2)));
 
 /* Reports the library's last failure, opened by what was being done ("compiling …"; may be NULL). TOOL_FAILED. */
 int tool_library_error(const char *doing);
+
+/* --target of a subcommand whose --emit or --dump-passes it needs: to be called at the end of the arguments. */
+#define TOOL_TARGET_OPTION                                                                                             \
+    {"target", TOOL_KEY_TARGET, "NAME", 0, "Emit code for this instruction set, which this CPU need not have", 0}
+void tool_check_target(struct argp_state *state, const tool_common *common, bool emits);
 
 /* A context with the common options; the library's messages go to stderr. max_workers 0: all. `cache_dir` overrides
  * the common option when not NULL. NULL after an error message. */

@@ -1,15 +1,27 @@
 /* Conversions between elements, as ir/eval_cast.c defines them.
  *
- * float -> int uses the processor's truncating instructions, whose answer out of range is the smallest integer;
- * LLVM's own fptosi would be undefined there. f16, bf16 and f8 are converted in integer arithmetic unless one
- * instruction gives the same bits: fptrunc would become a library call. The IR's own rule (f32 and f64 go to and from
- * all numbers, storage types only to and from the type they are computed in, bool to integers) leaves no other cases.
- */
+ * float -> int uses the processor's truncating instructions. On x86 their answer out of range is the smallest integer;
+ * on AArch64 they saturate, and a comparison makes up for it. LLVM's own fptosi would be undefined there. f16, bf16
+ * and f8 are converted in integer arithmetic unless one instruction gives the same bits: fptrunc would become a
+ * library call. The IR's own rule (f32 and f64 go to and from all numbers, storage types only to and from the type
+ * they are computed in, bool to integers) leaves no other cases. */
 #include "codegen/emit_build.h"
 
 static bool has(const cg_emit *e, uint32_t feature) { return (e->target->required & feature) == feature; }
 
+/* Whether f16 is converted from and to f32 by an instruction. */
+static bool has_f16(const cg_emit *e) { return has(e, AT_CPU_F16C) || has(e, AT_CPU_AARCH64); }
+
 /* ---- float -> i32, i64 ---- */
+
+/* Saturating: right but for what is too large, and NaN, which LLVM's intrinsic makes 0. */
+static LLVMValueRef float_to_int_by_select(cg_emit *e, LLVMValueRef x, LLVMTypeRef to) {
+    const bool wide = to == e->i64;
+    LLVMTypeRef types[] = {cg_vector_of(to, cg_lanes(x)), LLVMTypeOf(x)};
+    LLVMValueRef saturated = cg_call_types(e, "llvm.fptosi.sat", 2, types, 1, &x);
+    LLVMValueRef fits = LLVMBuildFCmp(e->b, LLVMRealOLT, x, cg_float_like(x, wide ? 0x1p63 : 0x1p31), "");
+    return cg_select(e, fits, saturated, cg_int_like(saturated, wide ? INT64_MIN : INT32_MIN));
+}
 
 enum { CURRENT_ROUNDING = 4 };
 
@@ -82,6 +94,7 @@ static LLVMValueRef vector_to_i32(cg_emit *e, LLVMValueRef x) {
 }
 
 static LLVMValueRef float_to_int(cg_emit *e, LLVMValueRef x, LLVMTypeRef to) {
+    if (has(e, AT_CPU_AARCH64)) return float_to_int_by_select(e, x, to);
     if (cg_lanes(x) == 1) return lane_to_int(e, x, to);
     if (to == e->i32) return vector_to_i32(e, x);
     if (has(e, AT_CPU_AVX512DQ) && cg_lanes(x) >= 8)
@@ -122,7 +135,7 @@ static LLVMValueRef is_equal(cg_emit *e, LLVMValueRef x, int64_t y) {
 static LLVMValueRef widen(cg_emit *e, LLVMValueRef x, ir_elem from) {
     const unsigned lanes = cg_lanes(x);
     LLVMTypeRef f32 = cg_vector_of(e->f32, lanes), i32 = cg_vector_of(e->i32, lanes);
-    if (from == IR_F16 && has(e, AT_CPU_F16C)) {
+    if (from == IR_F16 && has_f16(e)) {
         LLVMTypeRef half = cg_vector_of(LLVMHalfTypeInContext(e->context), lanes);
         return LLVMBuildFPExt(e->b, LLVMBuildBitCast(e->b, x, half, ""), f32, "");
     }
@@ -228,9 +241,21 @@ static LLVMValueRef from_f32(cg_emit *e, LLVMValueRef x, ir_elem to) {
     const unsigned lanes = cg_lanes(x);
     if (to == IR_BF16) return f32_to_bf16(e, x);
     if (to == IR_F8) return f64_to_f8(e, LLVMBuildFPExt(e->b, x, cg_vector_of(e->f64, lanes), ""));
-    if (!has(e, AT_CPU_F16C)) return f32_to_f16(e, x);
+    if (!has_f16(e)) return f32_to_f16(e, x);
     LLVMTypeRef half = cg_vector_of(LLVMHalfTypeInContext(e->context), lanes);
     return LLVMBuildBitCast(e->b, LLVMBuildFPTrunc(e->b, x, half, ""), cg_vector_of(e->i16, lanes), "");
+}
+
+/* ---- i32, i64 -> float ---- */
+
+/* AArch64 has no vectors of f32 from i64, and LLVM would go through f64, which rounds twice. */
+static LLVMValueRef int_to_float(cg_emit *e, LLVMValueRef x, LLVMTypeRef to) {
+    const bool twice = has(e, AT_CPU_AARCH64) && cg_int_bits(x) == 64 && to == e->f32;
+    if (!twice || cg_lanes(x) == 1) return LLVMBuildSIToFP(e->b, x, cg_vector_of(to, cg_lanes(x)), "");
+    LLVMValueRef result = LLVMGetPoison(LLVMVectorType(to, cg_lanes(x)));
+    for (unsigned l = 0; l < cg_lanes(x); l++)
+        result = cg_set_lane(e, result, LLVMBuildSIToFP(e->b, cg_lane(e, x, l), to, ""), l);
+    return result;
 }
 
 /* ---- All of them ---- */
@@ -244,6 +269,6 @@ LLVMValueRef cg_cast(cg_emit *e, LLVMValueRef x, ir_elem from, ir_elem to) {
     if (is_narrow_float(to)) return from_f32(e, x, to);
     if (from == IR_BOOL) return LLVMBuildZExt(e->b, x, type, "");
     if (!cg_is_float(x))
-        return to_float ? LLVMBuildSIToFP(e->b, x, type, "") : LLVMBuildIntCast2(e->b, x, type, true, "");
+        return to_float ? int_to_float(e, x, cg_elem_type(e, to)) : LLVMBuildIntCast2(e->b, x, type, true, "");
     return to_float ? LLVMBuildFPCast(e->b, x, type, "") : float_to_int(e, x, cg_elem_type(e, to));
 }

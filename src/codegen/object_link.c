@@ -1,6 +1,8 @@
 #include "codegen/object_link.h"
 
 #include "codegen/asan.h"
+#include "codegen/object_relocate.h"
+#include "target/target.h"
 
 #include <elf.h>
 #include <inttypes.h>
@@ -14,6 +16,7 @@ typedef struct linker {
     size_t bytes;
     at_error *err;
     const attune_allocator *allocator;
+    uint16_t machine; /* EM_* */
     Elf64_Ehdr elf;
     Elf64_Shdr *sections;
     int64_t *place; /* where a section lies in the code, or NOT_PLACED */
@@ -41,8 +44,8 @@ static attune_status read_header(linker *l) {
     memcpy(&l->elf, l->object, sizeof l->elf);
     const unsigned char *ident = l->elf.e_ident;
     if (memcmp(ident, ELFMAG, SELFMAG) != 0) return refuse(l, "the object is not ELF");
-    if (ident[EI_CLASS] != ELFCLASS64 || ident[EI_DATA] != ELFDATA2LSB || l->elf.e_machine != EM_X86_64)
-        return refuse(l, "the object is not for x86-64");
+    if (ident[EI_CLASS] != ELFCLASS64 || ident[EI_DATA] != ELFDATA2LSB || l->elf.e_machine != l->machine)
+        return refuse(l, l->machine == EM_AARCH64 ? "the object is not for AArch64" : "the object is not for x86-64");
     if (l->elf.e_type != ET_REL) return refuse(l, "the object is not relocatable");
     if (l->elf.e_shentsize != sizeof(Elf64_Shdr) || l->elf.e_shnum == 0)
         return refuse(l, "the object has no table of sections that attune knows");
@@ -166,19 +169,19 @@ static attune_status resolve(linker *l, uint32_t table, uint64_t index, int64_t 
 }
 
 static attune_status relocate(linker *l, uint32_t table, const Elf64_Rela *rela, size_t target) {
-    const uint64_t type = ELF64_R_TYPE(rela->r_info);
-    const uint64_t width = type == R_X86_64_PC64 ? 8 : 4, size = l->sections[target].sh_size;
-    if (type != R_X86_64_PC32 && type != R_X86_64_PLT32 && type != R_X86_64_PC64)
+    const uint64_t type = ELF64_R_TYPE(rela->r_info), size = l->sections[target].sh_size;
+    const cg_relocation *relocation = cg_relocation_find(l->machine, type);
+    if (!relocation)
         return at_fail(l->err, ATTUNE_CODEGEN_FAILED, "linking: relocation of type %" PRIu64 " is not PC-relative",
                        type);
+    const uint64_t width = cg_relocation_bytes(relocation);
     if (size < width || rela->r_offset > size - width) return refuse(l, "a relocation lies outside its section");
-    int64_t symbol = 0, value;
+    int64_t symbol = 0;
     const attune_status status = resolve(l, table, ELF64_R_SYM(rela->r_info), &symbol);
     if (status) return status;
     const int64_t at = l->place[target] + (int64_t)rela->r_offset;
-    if (__builtin_add_overflow(symbol - at, rela->r_addend, &value) || (width == 4 && value != (int32_t)value))
+    if (!cg_relocation_apply(relocation, l->code + at, at, symbol, rela->r_addend))
         return refuse(l, "a relocation does not reach its symbol");
-    memcpy(l->code + at, &value, width); /* both little-endian: the low half comes first */
     return ATTUNE_OK;
 }
 
@@ -270,6 +273,7 @@ attune_status cg_link_object(const void *object, size_t bytes, const at_image_he
                              size_t *image_bytes, at_error *err) {
     at_error own = {0};
     linker l = {.object = object, .bytes = bytes, .err = &own, .allocator = allocator};
+    l.machine = header->required & AT_CPU_AARCH64 ? EM_AARCH64 : EM_X86_64;
     unsigned char *result = NULL;
     size_t size = 0;
     *image = NULL;

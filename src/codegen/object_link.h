@@ -1,4 +1,4 @@
-/* A small linker: one relocatable ELF64 x86-64 object in, one flat position-independent image out.
+/* A small linker: one relocatable ELF64 object in, of x86-64 or AArch64; one flat position-independent image out.
  *
  * It knows what code generation produces (.text* and .rodata*, PC-relative relocations between them) and refuses
  * everything else by name. The object is not trusted: no offset, size or index in it is used unchecked. Knows nothing
@@ -10,10 +10,10 @@
 #include "base/memory.h"
 #include "target/kernel_abi.h"
 
-/* Links `object`. Of `header` the fields required, num_phases (at most AT_MAX_PHASES), num_buffers, num_shared and
- * num_scalars are taken; the entries are the symbols "phase0" … and "plan". scratch_bytes: one for each
- * phase, rounded up to 64. *image comes from the allocator (NULL: the default) and passes at_image_check. Failures are
- * ATTUNE_CODEGEN_FAILED. */
+/* Links `object`. Of `header` the fields required (which says the machine), num_phases (at most AT_MAX_PHASES),
+ * num_buffers, num_shared and num_scalars are taken; the entries are the symbols "phase0" … and "plan".
+ * scratch_bytes: one for each phase, rounded up to 64. *image comes from the allocator (NULL: the default) and passes
+ * at_image_check. Failures are ATTUNE_CODEGEN_FAILED. */
 attune_status cg_link_object(const void *object, size_t bytes, const at_image_header *header,
                              const uint64_t *scratch_bytes, const attune_allocator *allocator, void **image,
                              size_t *image_bytes, at_error *err);

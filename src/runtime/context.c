@@ -68,6 +68,9 @@ static attune_status check_options(const attune_context_options *options, at_err
                        options->allocator->alloc ? "free" : "alloc");
     if (options->parallel_for && !options->max_workers)
         return at_fail(err, ATTUNE_INVALID_ARGUMENT, "max_workers is 0; it is required with parallel_for");
+    if (options->isa && options->target)
+        return at_fail(err, ATTUNE_INVALID_ARGUMENT, "isa (\"%.40s\") and target (\"%.40s\") exclude each other",
+                       options->isa, options->target);
     if (options->max_workers > MAX_WORKERS)
         return at_fail(err, ATTUNE_INVALID_ARGUMENT, "max_workers is %u; it may be at most %d", options->max_workers,
                        MAX_WORKERS);
@@ -84,6 +87,11 @@ static void list_isas(attune_context *context) {
     }
 }
 
+static attune_status select_target(const attune_context_options *options, const at_target **target, at_error *err) {
+    if (options->target) return at_target_named(options->target, target, err);
+    return at_target_select(options->isa ? options->isa : getenv("ATTUNE_ISA"), target, err);
+}
+
 static attune_status fill_context(attune_context *context, const attune_context_options *options,
                                   const at_context_hooks *hooks, at_error *err) {
     context->io = hooks && hooks->io ? hooks->io : at_default_io();
@@ -92,7 +100,7 @@ static attune_status fill_context(attune_context *context, const attune_context_
     context->parallel_for = options->parallel_for;
     context->parallel_user = options->parallel_user;
     context->max_workers = options->max_workers ? options->max_workers : at_pool_default_workers();
-    attune_status status = at_target_select(options->isa ? options->isa : getenv("ATTUNE_ISA"), &context->target, err);
+    attune_status status = select_target(options, &context->target, err);
     if (status) return status;
     at_machine_init(&context->machine, context->target);
     list_isas(context);

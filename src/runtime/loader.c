@@ -29,7 +29,6 @@ static int write_once(const at_io *io, int fd, const at_image_header *image, siz
     void *writable = io->mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
     if (writable == MAP_FAILED) return -1;
     memcpy(writable, code_of(image), image->code_bytes);
-    __builtin___clear_cache(writable, (char *)writable + bytes);
     munmap(writable, bytes);
     return 0;
 }
@@ -44,6 +43,7 @@ static bool load_memfd(const at_io *io, const at_image_header *image, size_t byt
     close(fd);
     errno = reason;
     if (base == MAP_FAILED) return false;
+    __builtin___clear_cache(base, (char *)base + bytes); /* where it runs: that may count, not only what it is */
     *code = (at_code){base, bytes};
     return true;
 }

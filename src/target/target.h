@@ -16,7 +16,7 @@ enum {
 };
 
 typedef struct at_target {
-    const char *name; /* "avx512", "avx2", "x86-64": what ATTUNE_ISA takes and keys hold */
+    const char *name; /* "avx512", "avx2", "x86-64", "aarch64", …: what ATTUNE_ISA takes and keys hold */
     const char *llvm_triple;
     const char *llvm_cpu;      /* for code selection and scheduling; never from the user */
     const char *llvm_features; /* "+avx2,+fma,…" */
@@ -40,7 +40,8 @@ enum {
     AT_CPU_AVX512VL = 1u << 8,
     AT_CPU_AVX512BF16 = 1u << 9,
     AT_CPU_AVX512VNNI = 1u << 10,
-    AT_CPU_AVX512CD = 1u << 11
+    AT_CPU_AVX512CD = 1u << 11,
+    AT_CPU_AARCH64 = 1u << 12 /* with Advanced SIMD, which Linux requires of it */
 };
 
 /* Best first; ends with a NULL name. */
@@ -48,7 +49,7 @@ const at_target *at_targets(void);
 
 const at_target *at_target_find(const char *name); /* NULL if unknown */
 
-/* The features this CPU and its operating system offer (CPUID and XCR0), read once. */
+/* The features this CPU and its operating system offer (CPUID and XCR0, or the auxiliary vector), read once. */
 uint32_t at_cpu_features(void);
 
 /* "AMD EPYC 7763": the CPU's own name, trimmed; static storage. */
@@ -57,6 +58,9 @@ const char *at_cpu_name(void);
 /* The best target this CPU can run. `name` (may be NULL or "") forces one: unknown is ATTUNE_INVALID_ARGUMENT and one
  * this CPU cannot run is ATTUNE_UNSUPPORTED, each with the list of what there is. */
 attune_status at_target_select(const char *name, const at_target **target, at_error *err);
+
+/* Any target by its name, wherever it runs; unknown is ATTUNE_INVALID_ARGUMENT, with the list of what there is. */
+attune_status at_target_named(const char *name, const at_target **target, at_error *err);
 
 bool at_target_runs_here(const at_target *target);
 

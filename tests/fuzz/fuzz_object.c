@@ -1,5 +1,5 @@
 /* The object linker: any bytes as an object, under a header that other bytes choose. What links is a well-formed image.
- * The input is the object; its last byte chooses the number of phases. */
+ * The input is the object; its last byte chooses the number of phases, and the machine. */
 #include "fuzz.h"
 
 #include "codegen/object_link.h"
@@ -8,8 +8,9 @@
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     uint64_t scratch[AT_MAX_PHASES];
     for (size_t i = 0; i < AT_MAX_PHASES; i++) scratch[i] = 100 * i;
-    const at_image_header header = {.required = AT_CPU_X86_64,
-                                    .num_phases = size && data[size - 1] ? data[size - 1] % AT_MAX_PHASES + 1u : 1,
+    const uint8_t last = size ? data[size - 1] : 0;
+    const at_image_header header = {.required = last & 0x80 ? AT_CPU_AARCH64 : AT_CPU_X86_64,
+                                    .num_phases = last % AT_MAX_PHASES + 1u,
                                     .num_buffers = 4,
                                     .num_scalars = 16};
     void *image = NULL;

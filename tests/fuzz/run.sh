@@ -20,6 +20,8 @@ make_seeds() {
             ATTUNE_ISA=$isa "$ATTUNE" compile $problem --emit=lowered -o "$corpus/fuzz_ir/seed-lowered-$isa-$number"
             ATTUNE_ISA=$isa "$ATTUNE" compile $problem --emit=obj -o "$corpus/fuzz_object/seed-$isa-$number"
         done
+        # The byte behind it tells the fuzzer that this one is for AArch64.
+        { "$ATTUNE" compile $problem --target=aarch64 --emit=obj && printf '\x80'; } >"$corpus/fuzz_object/seed-aarch64-$number"
         ATTUNE_CACHE_DIR=$corpus/cache "$ATTUNE" compile $problem
     done
     find "$corpus/cache" -type f -exec cp -t "$corpus/fuzz_entry" {} +

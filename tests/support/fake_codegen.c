@@ -12,13 +12,29 @@ uint32_t fake_marker(const char *ir, size_t bytes) {
     return hash;
 }
 
-size_t fake_image(uint8_t image[FAKE_IMAGE_BYTES], uint32_t num_buffers, uint32_t num_scalars, uint32_t marker) {
-    enum { CODE = 128, PLAN = 0, PHASE = 16, CODE_BYTES = 64 };
-    /* plan: mov qword [rsi], 1; ret */
-    static const uint8_t plan[] = {0x48, 0xc7, 0x06, 1, 0, 0, 0, 0xc3};
-    /* phase: mov rax, [rdi + 24]; mov dword [rax], marker; ret */
+#if defined(__aarch64__)
+/* mov w8, 1; str x8, [x1]; ret */
+static const uint32_t plan[] = {0x52800028, 0xf9000028, 0xd65f03c0};
+
+static void write_phase(uint8_t *code, uint32_t marker) {
+    /* ldr x8, [x0, 24]; ldr w9, marker; str w9, [x8]; ret; marker: */
+    const uint32_t phase[] = {0xf9400c08, 0x18000069, 0xb9000109, 0xd65f03c0, marker};
+    memcpy(code, phase, sizeof phase);
+}
+#else
+/* mov qword [rsi], 1; ret */
+static const uint8_t plan[] = {0x48, 0xc7, 0x06, 1, 0, 0, 0, 0xc3};
+
+static void write_phase(uint8_t *code, uint32_t marker) {
+    /* mov rax, [rdi + 24]; mov dword [rax], marker; ret */
     uint8_t phase[] = {0x48, 0x8b, 0x47, 0x18, 0xc7, 0x00, 0, 0, 0, 0, 0xc3};
     memcpy(phase + 6, &marker, 4);
+    memcpy(code, phase, sizeof phase);
+}
+#endif
+
+size_t fake_image(uint8_t image[FAKE_IMAGE_BYTES], uint32_t num_buffers, uint32_t num_scalars, uint32_t marker) {
+    enum { CODE = 128, PLAN = 0, PHASE = 16, CODE_BYTES = 64 };
     const at_image_header header = {.magic = "attimg\0",
                                     .version = AT_IMAGE_VERSION,
                                     .num_phases = 1,
@@ -32,7 +48,7 @@ size_t fake_image(uint8_t image[FAKE_IMAGE_BYTES], uint32_t num_buffers, uint32_
     memcpy(image, &header, sizeof header);
     memcpy(image + sizeof header, &entry, sizeof entry);
     memcpy(image + CODE + PLAN, plan, sizeof plan);
-    memcpy(image + CODE + PHASE, phase, sizeof phase);
+    write_phase(image + CODE + PHASE, marker);
     return CODE + CODE_BYTES;
 }
 

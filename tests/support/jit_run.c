@@ -74,6 +74,7 @@ attune_status jit_run_image(const void *image, size_t bytes, void *const *buffer
         status = at_fail_memory(err, code_bytes);
     } else {
         memcpy(r->code, (const char *)image + r->header->code_offset, code_bytes);
+        __builtin___clear_cache((char *)r->code, (char *)r->code + code_bytes);
         mprotect(r->code, code_bytes, PROT_READ | PROT_EXEC);
         memcpy(r->buffers, buffers, r->header->num_buffers * sizeof *buffers);
         ((at_plan_fn *)(void *)(r->code + r->header->plan_entry))(scalars, r->sizes);
