@@ -84,6 +84,21 @@ static const ir_expr *right(mha_context *c, const mha_gemm *g, const ir_expr *gr
     return packed(c, g, group, ir_add(c->b, k, mha_i(c, 1)), column, lanes);
 }
 
+static mha_token locate(mha_context *c, const mha_gemm *g, const ir_expr *row) {
+    (void)c;
+    return (mha_token){g->outer[0], row};
+}
+
+static const ir_access *left_at(mha_context *c, const mha_gemm *g, const mha_token *t, const ir_expr *k) {
+    return ir_at(c->b, ((const operands *)g->user)->a, 1, 3, t->entry, t->token, k);
+}
+
+static const ir_access *result_at(mha_context *c, const mha_gemm *g, const ir_expr *group, const mha_token *t,
+                                  const ir_expr *column) {
+    column = ir_add(c->b, ir_mul(c->b, group, mha_i(c, g->group_columns)), column);
+    return ir_at(c->b, ((const operands *)g->user)->o, 1, 3, t->entry, t->token, column);
+}
+
 static void store_row(mha_context *c, const mha_gemm *g, const ir_expr *group, const ir_expr *row,
                       const ir_buffer *tile, const ir_expr *tile_row) {
     ir_builder *b = c->b;
@@ -131,8 +146,11 @@ static ir_kernel *build(at_arena *arena, const product *p, const at_target *targ
                   .group_columns = p->columns,
                   .user = &o,
                   .load_row = load_row,
+                  .locate = locate,
+                  .left = p->rows % 2 ? left_at : NULL,
                   .start = start,
                   .right = right,
+                  .result = p->depth % 2 ? result_at : NULL,
                   .store_row = store_row};
     mha_gemm_phase(&c, &g);
     return ir_builder_finish(b, err);

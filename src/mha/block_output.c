@@ -50,6 +50,13 @@ static const ir_expr *weight(mha_context *c, const mha_gemm *g, const ir_expr *g
     return mha_packed_weight(c, g->user, group, k, column, lanes);
 }
 
+static const ir_access *result_at(mha_context *c, const mha_gemm *g, const ir_expr *group, const mha_token *t,
+                                  const ir_expr *column) {
+    const mha_pack_section *s = g->user;
+    const ir_expr *first = ir_mul(c->b, group, mha_i(c, s->group_columns));
+    return ir_at(c->b, c->params.tensor[MHA_OUT], 1, 3, t->entry, t->token, ir_add(c->b, first, column));
+}
+
 /* The last group may have fewer columns. */
 static void store_output(mha_context *c, const mha_gemm *g, const ir_expr *group, const ir_expr *row,
                          const ir_buffer *tile, const ir_expr *tile_row) {
@@ -88,6 +95,7 @@ void mha_block_output(mha_block *block) {
                   .left = heads_at,
                   .start = bias,
                   .right = weight,
+                  .result = result_at,
                   .store_row = store_output};
     mha_gemm_phase(c, &g);
 }

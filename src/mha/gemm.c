@@ -151,29 +151,46 @@ static void assume_row(const gemm *c, const ir_expr *row) {
     ir_assume(c->b, ir_apply(c->b, IR_LT, row, c->g->rows, NULL));
 }
 
-/* Of the rows of A from `next` on those that are prefetched in column tile n of `tiles`. */
-static void find_next(const gemm *c, register_tile *t, const ir_expr *next, const ir_expr *n, int64_t tiles) {
+/* Of the gemm_rows rows of A or C from `first` on those, at most MAX_NEXT, that are prefetched in column tile n of
+ * `tiles`. */
+static int64_t find_rows(const gemm *c, const ir_expr *first, const ir_expr *n, int64_t tiles, mha_token *found) {
     ir_builder *b = c->b;
-    if (!next || !c->g->left) return;
-    t->num_next = min_of(MAX_NEXT, ceil_div(c->rows, tiles));
-    for (int64_t i = 0; i < t->num_next; i++) {
-        const ir_expr *r = ir_add(b, ir_mul(b, n, idx(c, t->num_next)), idx(c, i));
-        const ir_expr *row = ir_add(b, next, ir_min(b, idx(c, c->rows - 1), r));
-        row = ir_let(b, "next", ir_min(b, ir_sub(b, c->g->rows, idx(c, 1)), row));
+    const int64_t count = min_of(MAX_NEXT, ceil_div(c->rows, tiles));
+    for (int64_t i = 0; i < count; i++) {
+        const ir_expr *r = ir_add(b, ir_mul(b, n, idx(c, count)), idx(c, i));
+        const ir_expr *row = ir_add(b, first, ir_min(b, idx(c, c->rows - 1), r));
+        row = ir_let(b, "asked", ir_min(b, ir_sub(b, c->g->rows, idx(c, 1)), row));
         assume_row(c, row);
-        t->next[i] = c->g->locate(c->m, c->g, row);
+        found[i] = c->g->locate(c->m, c->g, row);
+    }
+    return count;
+}
+
+/* The rows of C that are computed now, which somebody else has written last. */
+static void prefetch_results(const gemm *c, const ir_expr *first, const ir_expr *n, int64_t tiles) {
+    ir_builder *b = c->b;
+    mha_token found[MAX_NEXT];
+    const int64_t count = find_rows(c, first, n, tiles, found);
+    for (int64_t i = 0; i < count; i++) {
+        const ir_access *start = c->g->result(c->m, c->g, c->group, &found[i], idx(c, 0));
+        const int64_t line = start ? 64 / ir_elem_get((ir_elem)start->buffer->type.elem)->bytes : 1;
+        const ir_expr *column = ir_for_begin(b, "line", idx(c, 0), idx(c, c->g->group_columns), line, false);
+        ir_prefetch(b, c->g->result(c->m, c->g, c->group, &found[i], column));
+        ir_for_end(b);
     }
 }
 
-/* All columns of the group for `rows` rows from `base` on. `next`: the row of A that follows them; NULL: none does. */
+/* All columns of the group for `rows` rows from `base` on. `first`: the number of the first of them, where rows are to
+ * be prefetched; else NULL. */
 static void row_of_tiles(const gemm *c, int64_t rows, const ir_expr *base, const ir_expr *from, const ir_expr *to,
-                         const ir_expr *next) {
+                         const ir_expr *first) {
     ir_builder *b = c->b;
     const int64_t columns = c->vectors * c->m->lanes, tiles = c->g->group_columns / columns;
     register_tile t = {.rows = rows, .base = base};
     const ir_expr *n = ir_for_begin(b, "column_tile", idx(c, 0), idx(c, tiles), 1, false);
     t.column = ir_mul(b, n, idx(c, columns));
-    find_next(c, &t, next, n, tiles);
+    if (first && c->g->left) t.num_next = find_rows(c, ir_add(b, first, idx(c, c->rows)), n, tiles, t.next);
+    if (first && c->g->result) prefetch_results(c, first, n, tiles);
     const ir_type vector = {(uint8_t)c->m->elem, (uint8_t)c->m->lanes};
     t.acc = ir_alloc(b, "acc", IR_REG, vector, 2, (int64_t[]){rows, c->vectors});
     begin_tile(c, &t);
@@ -245,8 +262,8 @@ static void one_pass(const gemm *c, const ir_expr *tiles) {
     const ir_expr *at = ir_let(b, "at", ir_mul(b, t, idx(c, c->rows)));
     load_rows(c, idx(c, c->rows), at, idx(c, 0));
     const bool is_alone = c->block == c->rows;
-    const ir_expr *next = is_alone ? NULL : ir_add(b, ir_add(b, c->first, at), idx(c, c->rows));
-    row_of_tiles(c, c->rows, idx(c, 0), idx(c, 0), idx(c, c->depth), next);
+    const ir_expr *first = is_alone ? NULL : ir_add(b, c->first, at);
+    row_of_tiles(c, c->rows, idx(c, 0), idx(c, 0), idx(c, c->depth), first);
     store_rows(c, rows_left(c, at), at, idx(c, 0));
     ir_for_end(b);
     if (!c->rest) return;

@@ -49,6 +49,9 @@ struct mha_gemm {
     const ir_expr *(*start)(mha_context *c, const mha_gemm *g, const ir_expr *group, const ir_expr *column, int lanes);
     const ir_expr *(*right)(mha_context *c, const mha_gemm *g, const ir_expr *group, const ir_expr *k,
                             const ir_expr *column, int lanes);
+    /* Where column `column` of the group lies in the row of C that becomes that token: prefetched as well. NULL: no. */
+    const ir_access *(*result)(mha_context *c, const mha_gemm *g, const ir_expr *group, const mha_token *token,
+                               const ir_expr *column);
     /* Row `row` of C, columns of `group`: tile[tile_row][0 … group_columns - 1] of c->elem. */
     void (*store_row)(mha_context *c, const mha_gemm *g, const ir_expr *group, const ir_expr *row,
                       const ir_buffer *tile, const ir_expr *tile_row);

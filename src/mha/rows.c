@@ -35,6 +35,20 @@ static void round_row(const mha_context *c, const mha_row *source, const mha_row
     ir_for_end(b);
 }
 
+enum { UNROLLED = 4 };
+
+/* Whole vectors, some at a time. */
+static void move_row(const mha_context *c, const mha_row *source, const mha_row *target, int64_t first, int64_t columns,
+                     int lanes) {
+    ir_builder *b = c->b;
+    const ir_expr *at = ir_for_begin(b, "column", mha_i(c, first), mha_i(c, columns), (int64_t)UNROLLED * lanes, false);
+    for (int i = 0; i < UNROLLED; i++) {
+        const ir_expr *column = ir_add(b, at, mha_i(c, (int64_t)i * lanes));
+        ir_store(b, mha_row_access(c, target, column, lanes), ir_load(b, mha_row_access(c, source, column, lanes)));
+    }
+    ir_for_end(b);
+}
+
 void mha_copy_row(const mha_context *c, const mha_row *source, const mha_row *target, int64_t first, int64_t columns) {
     if (first >= columns || !source->buffer || !target->buffer) return;
     if (mha_rounds_by_pairs(c, target) && source->buffer->type.elem == IR_F32 && columns - first > 1) {
@@ -43,6 +57,10 @@ void mha_copy_row(const mha_context *c, const mha_row *source, const mha_row *ta
     }
     const bool moves = source->buffer->type.elem == target->buffer->type.elem;
     const int vector = c->lanes * ir_elem_get(c->elem)->bytes / ir_elem_get((ir_elem)source->buffer->type.elem)->bytes;
+    if (moves && (columns - first) % (UNROLLED * vector) == 0) {
+        move_row(c, source, target, first, columns, vector);
+        return;
+    }
     const mha_columns at = mha_columns_begin(c, columns - first, moves ? vector : c->lanes);
     const ir_expr *column = ir_add(c->b, at.at, mha_i(c, first));
     const ir_access *from = mha_row_access(c, source, column, at.lanes);
