@@ -82,6 +82,7 @@ typedef struct reading {
     double scale;
     bool is_double;                                  /* the arithmetic is f64 */
     attune_dtype q_rounding, k_rounding, v_rounding; /* as in ref_call; of Q (rotated) in the plain implementation */
+    attune_dtype p_rounding;                         /* there, too, of what values are multiplied by */
 } reading;
 
 static view find(const ref_call *c, const char *name) {
@@ -372,7 +373,7 @@ static bool has_bf16_steps(const reading *r) {
 
 bool ref_attention_plain(const ref_call *call, ref_result *result) {
     reading r = read_call(call);
-    if (has_bf16_steps(&r)) r.q_rounding = r.k_rounding = r.v_rounding = ATTUNE_BF16;
+    if (has_bf16_steps(&r)) r.q_rounding = r.k_rounding = r.v_rounding = r.p_rounding = ATTUNE_BF16;
     if (!create_result(&r, result) || !(r.is_double ? compute_double(&r, call->arguments->batch, result)
                                                     : compute_float(&r, call->arguments->batch, result))) {
         ref_result_free(result);

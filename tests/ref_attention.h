@@ -53,7 +53,7 @@ bool ref_attention(const ref_call *call, ref_result *result);
 
 /* What anyone would write first, in the problem's own precision (f32 or f64) with serial sums, rounded to the types of
  * the outputs: the yardstick for rounding errors. Where everything is bf16, what lies between the steps is, too: Q, K
- * and V as rotated or projected, and the heads that a block puts together; sums are f32. */
+ * and V as rotated or projected, P, and the heads that a block puts together; sums are f32. */
 bool ref_attention_plain(const ref_call *call, ref_result *result);
 
 void ref_result_free(ref_result *result);

@@ -128,7 +128,8 @@ static void NAME(mix_values)(const reading *r, const entry *e, int64_t head, int
     for (int64_t c = 0; c < r->dim_v; c++) row->totals[c] = 0;
     for (int64_t j = 0; j < e->keys && !row->is_empty; j++) {
         if (row->scores[j] == -(REAL)INFINITY && is_hidden(r, e, head, i, j)) continue;
-        for (int64_t c = 0; c < r->dim_v; c++) row->totals[c] += row->shares[j] * values[j * r->dim_v + c];
+        const REAL share = r->p_rounding ? (REAL)ref_rounded(r->p_rounding, row->shares[j]) : row->shares[j];
+        for (int64_t c = 0; c < r->dim_v; c++) row->totals[c] += share * values[j * r->dim_v + c];
     }
     for (int64_t c = 0; c < r->dim_v; c++) out[c] = row->is_empty ? 0 : row->totals[c] / row->sum;
 }

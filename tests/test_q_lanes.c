@@ -110,6 +110,43 @@ static const sample cases[] = {
     {"num_heads=2,seq_q=19,seq_kv=37,head_dim=10,dtype=f64,attn_mask=qk,lse=1", NULL, {0}, {0}},
     {"num_heads=2,seq_q=19,seq_kv=37,head_dim=10,softmax_precision=f64,window_left=3,lse=1", NULL, {0}, {0}},
     {"num_heads=4,num_kv_heads=1,seq_q=9,seq_kv=31,head_dim=12,head_dim_v=7,v_in_k=1", NULL, {0}, {0}},
+    /* Pairs of bf16, where the target has them: whole and half pairs of columns, keys and rows. */
+    {"dtype=bf16,seq_q=1,seq_kv=1,head_dim=2,head_dim_v=1,lse=1", NULL, {0}, {0}},
+    {"dtype=bf16,num_heads=2,seq_q=37,seq_kv=41,head_dim=6,head_dim_v=19,lse=1", NULL, {0}, {0}},
+    {"dtype=bf16,num_heads=2,seq_q=9,seq_kv=23,head_dim=128,head_dim_v=80", NULL, {0}, {0}},
+    {"dtype=bf16,num_heads=6,num_kv_heads=2,seq_q=13,seq_kv=29,head_dim=80,head_dim_v=64,lse=1", NULL, {0}, {0}},
+    {"dtype=bf16,num_heads=2,seq_q=20,seq_kv=131,head_dim=4,softmax_scale=-3.5", NULL, {0}, {0}},
+    {"dtype=bf16,seq_q=20,seq_kv=5,head_dim=10,softmax_scale=0,lse=1", NULL, {0}, {0}},
+    {"dtype=bf16,num_heads=2,seq_q=33,seq_kv=61,head_dim=8,is_causal=1,causal_align=bottom_right", NULL, {0}, {0}},
+    {"dtype=bf16,num_heads=4,num_kv_heads=2,seq_q=30,seq_kv=35,head_dim=8,is_causal=1,causal_offset=-9,lse=1",
+     NULL,
+     {0},
+     {0}},
+    {"dtype=bf16,seq_q=70,head_dim=8,window_left=6,window_right=2,global_tokens=5,lse=1", NULL, {0}, {0}},
+    {"dtype=bf16,seq_q=70,seq_kv=90,head_dim=8,window_left=11,is_causal=1,causal_align=bottom_right", NULL, {0}, {0}},
+    {"dtype=bf16,batch=2,num_heads=2,seq_q=19,seq_kv=37,head_dim=6,attn_mask=qk,attn_bias=hqk,is_causal=1",
+     NULL,
+     {0},
+     {0}},
+    {"dtype=bf16,batch=2,num_heads=2,seq_q=19,seq_kv=37,head_dim=6,attn_mask=bhqk,lse=1", NULL, {0}, {0}},
+    {"dtype=bf16,num_heads=2,seq_q=20,head_dim=6,alibi_slopes=1,sinks=1,logits_soft_cap=3,lse=1", NULL, {0}, {0}},
+    {"dtype=bf16,num_heads=2,seq_q=dynamic,seq_kv=dynamic,head_dim=6", "seq_q=45,seq_kv=29", {0}, {0}},
+    {"dtype=bf16,num_heads=2,seq_q=dynamic,seq_kv=dynamic,head_dim=6,lse=1", "seq_q=3,seq_kv=0", {0}, {0}},
+    {"dtype=bf16,batch=3,num_heads=2,seq_q=9,seq_kv=40,head_dim=8,kv_lens=1,lse=1", NULL, {0}, {40, 0, 13}},
+    {"dtype=bf16,batch=3,ragged=1,num_heads=4,num_kv_heads=2,head_dim=6,window_left=7,is_causal=1",
+     "total_q=60,total_kv=80",
+     {45, 0, 14},
+     {30, 20, 29}},
+    {"dtype=bf16,batch=2,seq_q=9,seq_kv=40,num_heads=2,head_dim=6,page_size=7,kv_lens=1",
+     "num_pages=12,max_pages=6",
+     {0},
+     {40, 15}},
+    {"dtype=bf16,num_heads=4,num_kv_heads=1,seq_q=9,seq_kv=31,head_dim=12,head_dim_v=7,v_in_k=1", NULL, {0}, {0}},
+    {"dtype=bf16,num_heads=2,seq_q=9,seq_kv=11,head_dim=8,q_strides=144:8:16:1,k_strides=176:88:1:11,v_strides=176:88:"
+     "1:11",
+     NULL,
+     {0},
+     {0}},
 };
 enum { NUM_CASES = sizeof cases / sizeof *cases };
 
@@ -261,9 +298,7 @@ static void test_sinks_that_are_no_numbers(void **state) {
 }
 
 /* A row's bits depend only on the row and its keys: cutting rows into other tasks must not change them. */
-static void test_bits_do_not_depend_on_tasks(void **state) {
-    (void)state;
-    const at_target *target = at_target_find("avx2");
+static void check_tasks(const at_target *target) {
     for (int i = 0; i < NUM_CASES; i++) {
         sample_call a, b;
         sample_call_open(&a, &cases[i], ON_THE_HEAP);
@@ -279,6 +314,12 @@ static void test_bits_do_not_depend_on_tasks(void **state) {
         sample_call_close(&a);
         sample_call_close(&b);
     }
+}
+
+static void test_bits_do_not_depend_on_tasks(void **state) {
+    (void)state;
+    check_tasks(at_target_find("avx2"));
+    check_tasks(at_target_find("avx512_bf16"));
 }
 
 /* Puts NaN and infinity wherever the reference does not look. */
@@ -323,7 +364,7 @@ static void test_hidden_keys_do_not_leak(void **state) {
 }
 
 typedef struct hiding {
-    sample problem; /* of 30 queries and keys */
+    sample problem; /* of one head and 30 queries and keys */
     int left, right, globals;
 } hiding;
 
@@ -333,41 +374,53 @@ static const hiding hidings[] = {
     {{"seq_q=30,head_dim=9,window_left=4,window_right=27", NULL, {0}, {0}}, 4, 27, 0},
     {{"seq_q=30,head_dim=9,window_left=4,window_right=3,global_tokens=2", NULL, {0}, {0}}, 4, 3, 2},
     {{"seq_q=30,head_dim=9,attn_mask=qk", NULL, {0}, {0}}, 30, 30, 0},
+    {{"dtype=bf16,seq_q=30,head_dim=10,is_causal=1", NULL, {0}, {0}}, 30, 0, 0},
+    {{"dtype=bf16,seq_q=30,head_dim=10,window_left=4,window_right=3", NULL, {0}, {0}}, 4, 3, 0},
+    {{"dtype=bf16,seq_q=30,head_dim=10,window_left=4,window_right=3,global_tokens=2", NULL, {0}, {0}}, 4, 3, 2},
+    {{"dtype=bf16,seq_q=30,head_dim=10,attn_mask=qk", NULL, {0}, {0}}, 30, 30, 0},
 };
-enum { NUM_HIDINGS = sizeof hidings / sizeof *hidings, HIDDEN = 20, DIM = 9 };
+enum { NUM_HIDINGS = sizeof hidings / sizeof *hidings };
 
-static void check_hiding(const hiding *h, const sample_call *clean, const sample_call *spoilt) {
-    const float *good = sample_call_data(clean, "out"), *got = sample_call_data(spoilt, "out");
+static void check_hiding(const hiding *h, int hidden, const sample_call *clean, const sample_call *spoilt) {
+    const void *good = sample_call_data(clean, "out"), *got = sample_call_data(spoilt, "out");
     const unsigned char *mask = tensor_of(clean, "attn_mask") ? sample_call_data(clean, "attn_mask") : NULL;
+    const attune_dtype dtype = tensor_of(clean, "out")->dtype;
+    const int64_t dim = tensor_of(clean, "out")->dims[3];
     for (int i = 0; i < 30; i++) {
-        const bool in_window = i - h->left <= HIDDEN && HIDDEN <= i + h->right;
-        const bool sees = mask ? mask[i * 30 + HIDDEN] != 0 : in_window || i < h->globals;
-        for (int d = 0; d < DIM; d++)
+        const bool in_window = i - h->left <= hidden && hidden <= i + h->right;
+        const bool sees = mask ? mask[i * 30 + hidden] != 0 : in_window || i < h->globals;
+        for (int64_t at = i * dim; at < (i + 1) * dim; at++)
             if (sees)
-                assert_true(isnan(got[i * DIM + d]));
+                assert_true(isnan(ref_load(dtype, got, at)));
             else
-                assert_memory_equal(&got[i * DIM + d], &good[i * DIM + d], sizeof *got);
+                assert_true(ref_load(dtype, got, at) == ref_load(dtype, good, at));
     }
+}
+
+/* Puts NaN and infinities into a row of a tensor whose rows lie one after the other. */
+static void spoil_row(const sample_call *call, const char *name, int row) {
+    const attune_tensor *t = tensor_of(call, name);
+    for (int64_t d = 0; d < t->dims[3]; d++)
+        ref_store(t->dtype, sample_call_data(call, name), row * t->dims[3] + d, d % 2 ? (long double)NAN : -HUGE_VALL);
 }
 
 /* One key is not a number: rows that see it are not either, and the others do not notice. */
 static void test_nan_reaches_who_sees_it(void **state) {
     (void)state;
-    for (int n = 0; n < NUM_HIDINGS; n++)
+    for (int n = 0; n < 2 * NUM_HIDINGS; n++)
         for (const at_target *target = at_targets(); target->name; target++) {
+            const hiding *h = &hidings[n / 2];
+            const int hidden = 20 + n % 2; /* either key of a pair */
             sample_call clean, spoilt;
-            sample_call_open(&clean, &hidings[n].problem, ON_THE_HEAP);
-            sample_call_open(&spoilt, &hidings[n].problem, ON_THE_HEAP);
+            sample_call_open(&clean, &h->problem, ON_THE_HEAP);
+            sample_call_open(&spoilt, &h->problem, ON_THE_HEAP);
             attune_schedule schedule = chosen_schedule(&clean, target);
             schedule.kv_tile = 24 / schedule.score_rows * schedule.score_rows; /* the key's tile is not the last */
-            float *k = sample_call_data(&spoilt, "k"), *v = sample_call_data(&spoilt, "v");
-            for (int d = HIDDEN * DIM; d < (HIDDEN + 1) * DIM; d++) {
-                k[d] = d % 2 ? NAN : INFINITY;
-                v[d] = d % 2 ? -INFINITY : NAN;
-            }
+            spoil_row(&spoilt, "k", hidden);
+            spoil_row(&spoilt, "v", hidden);
             interpret(&clean, &schedule, target);
             interpret(&spoilt, &schedule, target);
-            check_hiding(&hidings[n], &clean, &spoilt);
+            check_hiding(h, hidden, &clean, &spoilt);
             sample_call_close(&clean);
             sample_call_close(&spoilt);
         }

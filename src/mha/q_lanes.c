@@ -14,6 +14,20 @@ const ir_buffer *ql_registers(const q_lanes *c, const char *name, int num_dims, 
     return ir_alloc(c->b, name, IR_REG, ir_type_of(c->m->elem, c->m->lanes), num_dims, dims);
 }
 
+const ir_buffer *ql_operands(const q_lanes *c, const char *name, int64_t count) {
+    return ir_alloc(c->b, name, IR_REG, ir_type_of(ql_operand(c), c->m->lanes * c->width), 1, &count);
+}
+
+const ir_expr *ql_accumulate(const q_lanes *c, const ir_expr *x, const ir_expr *y, const ir_expr *acc) {
+    return c->width == 2 ? ir_dot2(c->b, x, y, acc) : mha_madd(c->m, x, y, acc);
+}
+
+const ir_expr *ql_repeated(const q_lanes *c, const ir_access *access) {
+    if (c->width == 1) return ir_splat(c->b, mha_load(c->m, access), c->m->lanes);
+    const ir_expr *pair = ir_bitcast(c->b, IR_I32, ir_load(c->b, access));
+    return ir_bitcast(c->b, IR_BF16, ir_splat(c->b, pair, c->m->lanes));
+}
+
 const ir_expr *ql_first_row(const q_lanes *c, const ir_expr *block) {
     return ir_mul(c->b, ir_add(c->b, c->first_block, block), ql_i(c, c->block_rows));
 }
@@ -25,6 +39,7 @@ static bool is_const(const ir_expr *x) { return x && x->op == IR_CONST; }
 static void derive_sizes(q_lanes *c) {
     const mha_context *m = c->m;
     const attune_problem *p = m->p;
+    c->width = m->by_pairs ? 2 : 1;
     c->block_rows = (int64_t)m->s->score_vectors * m->lanes;
     c->max_blocks = m->s->q_vectors / m->s->score_vectors;
     c->by_rows = mha_values_by_rows(p, m->s, m->target);
@@ -45,15 +60,22 @@ static const ir_buffer *scratch(q_lanes *c, const char *name, ir_elem elem, int 
 
 static void alloc_scratch(q_lanes *c) {
     const mha_context *m = c->m;
-    const int64_t blocks = c->max_blocks, width = c->block_rows;
-    const int64_t rows[] = {blocks, width}, tile[] = {m->s->kv_tile, width};
-    c->qt = scratch(c, "qt", m->elem, 3, (int64_t[]){blocks, m->p->head_dim, width});
-    c->scores = scratch(c, "scores", m->elem, 2, tile);
-    if (!c->by_rows) c->ot = scratch(c, "ot", m->elem, 3, (int64_t[]){blocks, m->p->head_dim_v, width});
+    const int64_t blocks = c->max_blocks, count = c->block_rows;
+    const int64_t rows[] = {blocks, count}, tile[] = {m->s->kv_tile, count};
+    const int64_t pairs = ceil_div(m->s->kv_tile, 2);
+    c->qt = scratch(c, "qt", ql_operand(c), 3, (int64_t[]){blocks, m->p->head_dim / c->width, count * c->width});
+    c->scores = scratch(c, "scores", m->elem, 2, (int64_t[]){m->s->kv_tile + c->width - 1, count});
+    c->weights = c->scores;
+    if (c->width == 2) {
+        c->weights = scratch(c, "weights", IR_BF16, 2, (int64_t[]){pairs, 2 * count});
+        c->values = scratch(c, "values", IR_BF16, 2, (int64_t[]){pairs, 2 * m->p->head_dim_v});
+    }
+    if (!c->by_rows) c->ot = scratch(c, "ot", m->elem, 3, (int64_t[]){blocks, m->p->head_dim_v, count});
     c->row_max = scratch(c, "row_max", m->elem, 2, rows);
     c->row_sum = scratch(c, "row_sum", m->elem, 2, rows);
-    c->tile_max = scratch(c, "tile_max", m->elem, 1, &width);
-    c->factor = scratch(c, "factor", m->elem, 1, &width);
+    c->lse_sum = c->width == 2 && m->lse ? scratch(c, "lse_sum", m->elem, 2, rows) : c->row_sum;
+    c->tile_max = scratch(c, "tile_max", m->elem, 1, &count);
+    c->factor = scratch(c, "factor", m->elem, 1, &count);
     if (m->has_first) c->first_key = scratch(c, "first_keys", IR_I32, 2, rows);
     if (m->has_last) c->last_key = scratch(c, "last_keys", IR_I32, 2, rows);
     if (c->has_global) c->last_global = scratch(c, "last_globals", IR_I32, 2, rows);
@@ -75,6 +97,7 @@ static void build_tile(q_lanes *c) {
     const ir_expr *number = ql_begin_tiles(c);
     tile.first_key = ir_let(b, "first_key", ir_mul(b, number, ql_i(c, c->m->s->kv_tile)));
     ql_open_tile(c, &tile);
+    if (c->values) ql_load_values(c, &tile);
     tile.block = ir_for_begin(b, "block", ql_i(c, 0), c->blocks, 1, false);
     ql_open_block(c, &tile);
     if (c->has_edges) ir_if_begin(b, ir_apply(b, IR_GT, tile.to, tile.from, NULL));

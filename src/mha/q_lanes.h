@@ -11,9 +11,9 @@
  * For each tile and block of a task: S^T = K Q^T with the running maximum (q_lanes_score.c), P = exp(S - max) and
  * the rescaling factor (q_lanes_softmax.c), O^T = O^T * factor + V^T P^T (q_lanes_value.c); at the end O^T / sum is
  * transposed into place (q_lanes_rows.c). Where the keys are one tile that hides nothing, O = P V / sum is computed as
- * it lies instead (q_lanes_by_rows.c): the same order of arithmetic, and the same bits. Rows beyond the last are clamped to it: they compute and write the same bits
- * again. So are the keys of a register tile that reaches beyond the last key: nothing after the scores looks at them.
- * What rows do not see is in q_lanes_mask.c.
+ * it lies instead (q_lanes_by_rows.c): the same order of arithmetic, and the same bits. Rows beyond the last are
+ * clamped to it: they compute and write the same bits again. So are the keys of a register tile that reaches beyond the
+ * last key: nothing after the scores looks at them. What rows do not see is in q_lanes_mask.c.
  *
  * The order of all arithmetic, which `reproducible` promises to whoever computes the same row in another way, for
  * tiles t = 0, 1, …, keys j of a tile and columns d:
@@ -28,7 +28,12 @@
  * - end: inverse = 1 / sum, or 0 if sum is 0; out[d] = madd(o[d], inverse, 0); lse = mha_log_sum(max, sum).
  *
  * A hidden key, or a whole tile of them, may be left out: p is 0 there, and adding 0 changes nothing but the sign of an
- * o[d] that is 0, which the last addition of 0 takes away. */
+ * o[d] that is 0, which the last addition of 0 takes away.
+ *
+ * By pairs of bf16 (mha_attends_by_pairs) each product is a dot2: of columns 2d and 2d + 1 in the scores, of keys 2i
+ * and 2i + 1 of the tile in the values, a key beyond the last one counting as 0. What those are made of lies in pairs:
+ * Q^T, P^T, which pack2 makes of the exponentials (q_lanes_softmax.c), and V, a tile of which is interleaved in scratch
+ * (q_lanes_tile.c). */
 #ifndef ATTUNE_MHA_Q_LANES_H
 #define ATTUNE_MHA_Q_LANES_H
 
@@ -47,14 +52,19 @@ typedef struct q_lanes {
     bool has_global;                /* … but see the first keys, too */
     bool has_elements;              /* an attn_mask or attn_bias */
     bool by_rows;                   /* mha_values_by_rows */
-    /* scratch of a task; elem is that of the arithmetic */
-    const ir_buffer *qt;          /* elem [block, head_dim, block_rows]: Q^T times mha_query_sign */
-    const ir_buffer *scores;      /* elem [kv_tile, block_rows]: S^T, then P^T */
-    const ir_buffer *ot;          /* elem [block, head_dim_v, block_rows]: O^T, not yet divided */
-    const ir_buffer *row_max;     /* elem [block, block_rows]: running maximum of the scores; at the end the LSE */
-    const ir_buffer *row_sum;     /* elem [block, block_rows] */
-    const ir_buffer *tile_max;    /* elem [block_rows]: maximum over the tile, for the block at hand */
-    const ir_buffer *factor;      /* elem [block_rows]: what ot must be multiplied by, for the block at hand */
+    /* scratch of a task; elem is that of the arithmetic. Operands of products are elem, one to a lane (width 1), or
+     * pairs of bf16, two to a lane (width 2). */
+    int width;
+    const ir_buffer *qt;       /* operand [block, head_dim / width, block_rows * width]: Q^T times mha_query_sign */
+    const ir_buffer *scores;   /* elem [kv_tile, block_rows]: S^T; of pairs one key more */
+    const ir_buffer *weights;  /* operand [kv_tile / width, block_rows * width]: P^T; the scores' place if width is 1 */
+    const ir_buffer *values;   /* operand [kv_tile / width, head_dim_v * width]: V of the tile; NULL: where it lies */
+    const ir_buffer *ot;       /* elem [block, head_dim_v, block_rows]: O^T, not yet divided */
+    const ir_buffer *row_max;  /* elem [block, block_rows]: running maximum of the scores; at the end the LSE */
+    const ir_buffer *row_sum;  /* elem [block, block_rows]: of the weights that the values are multiplied by */
+    const ir_buffer *lse_sum;  /* the same before rounding, for the LSE; row_sum if nothing is rounded, or no LSE */
+    const ir_buffer *tile_max; /* elem [block_rows]: maximum over the tile, for the block at hand */
+    const ir_buffer *factor;   /* elem [block_rows]: what ot must be multiplied by, for the block at hand */
     const ir_buffer *first_key;   /* i32 [block, block_rows], where the problem needs it: what each row sees */
     const ir_buffer *last_key;    /* the same */
     const ir_buffer *last_global; /* the same */
@@ -77,7 +87,7 @@ typedef struct q_lanes_tile {
     const ir_expr *block;     /* within the task */
     const ir_expr *first_key; /* of the tile */
     const ir_expr *room;      /* keys that the tile holds */
-    const ir_expr *from, *to; /* what some row of the block sees is in here; score_rows divides `from` */
+    const ir_expr *from, *to; /* what some row of the block sees is in here; score_rows and width divide `from` */
     /* What all rows see, by window and causality: in here. NULL unless c->has_edges. */
     const ir_expr *full_from, *full_to;
     /* Whether a hidden key's value may be multiplied by its probability of 0. NULL where no key is hidden. */
@@ -86,14 +96,23 @@ typedef struct q_lanes_tile {
 
 static inline const ir_expr *ql_i(const q_lanes *c, int64_t value) { return ir_idx(c->b, value); }
 
+static inline ir_elem ql_operand(const q_lanes *c) { return c->width == 2 ? IR_BF16 : c->m->elem; }
+
 /* A vector of `lanes` equal numbers. */
 static inline const ir_expr *ql_splat(const q_lanes *c, double value) { return mha_number(c->m, value, c->m->lanes); }
 
 /* Opens an unrolled loop over 0 … count-1; close it with ir_for_end. */
 const ir_expr *ql_unrolled(const q_lanes *c, const char *name, int64_t count);
 
-/* An array of vectors in registers. */
+/* An array of vectors in registers: of c->m->elem, of operands. */
 const ir_buffer *ql_registers(const q_lanes *c, const char *name, int num_dims, const int64_t *dims);
+const ir_buffer *ql_operands(const q_lanes *c, const char *name, int64_t count);
+
+/* acc + x * y, x and y being operands; of pairs both products are added. */
+const ir_expr *ql_accumulate(const q_lanes *c, const ir_expr *x, const ir_expr *y, const ir_expr *acc);
+
+/* The operand that is the same in all lanes: element or pair of k, v or c->values. */
+const ir_expr *ql_repeated(const q_lanes *c, const ir_access *access);
 
 /* x / y rounded up, y > 0. */
 const ir_expr *ql_ceil_div(const q_lanes *c, const ir_expr *x, int64_t y);
@@ -110,15 +129,25 @@ void ql_close_rows(q_lanes *c, const ir_expr *block); /* row_sum becomes its inv
 void ql_store_rows(q_lanes *c, const ir_expr *block);
 
 /* q_lanes_transpose.c */
-/* Rows x columns to columns x rows: the mha_quarter columns from `column` on of `lanes` rows of a tensor, as c->elem.
- */
-void ql_load_transposed(q_lanes *c, const ir_buffer *tensor, const ir_expr *batch, const ir_expr *first_token,
-                        const q_lanes_row *rows, const ir_expr *column, const ir_expr *columns[4]);
-void ql_store_transposed(q_lanes *c, const ir_buffer *tensor, const ir_expr *batch, const ir_expr *first_token,
-                         const q_lanes_row *rows, const ir_expr *column, const ir_expr *columns[4]);
+/* What rows are read from or written to, indexed [batch, head, token, column]. */
+typedef struct q_lanes_tensor {
+    const ir_buffer *buffer;
+    const ir_expr *batch, *first_token;
+    bool is_pairs;       /* columns are pairs of bf16, as i32 */
+    const ir_expr *sign; /* what is read is multiplied by this; NULL: 1 */
+} q_lanes_tensor;
+/* Rows x columns to columns x rows: the mha_quarter columns from `column` on of `lanes` rows of a tensor, as c->elem
+ * or i32. */
+void ql_load_transposed(q_lanes *c, const q_lanes_tensor *tensor, const q_lanes_row *rows, const ir_expr *column,
+                        const ir_expr *columns[4]);
+void ql_store_transposed(q_lanes *c, const q_lanes_tensor *tensor, const q_lanes_row *rows, const ir_expr *column,
+                         const ir_expr *columns[4]);
 /* The same of a tensor of i8, which stays i8. */
 void ql_load_bytes_transposed(q_lanes *c, const ir_buffer *tensor, const ir_expr *batch, const q_lanes_row *rows,
                               const ir_expr *column, const ir_expr *columns[4]);
+
+/* q_lanes_tile.c: c->values, where that is needed */
+void ql_load_values(q_lanes *c, const q_lanes_tile *tile);
 
 /* q_lanes_mask.c */
 const ir_expr *ql_clamp_key(const q_lanes *c, const ir_expr *key); /* not beyond the entry's last key */
@@ -142,7 +171,7 @@ const ir_expr *ql_sees(q_lanes *c, const q_lanes_sight *sight, const ir_expr *ke
 /* q_lanes_score.c: writes scores and tile_max */
 void ql_scores(q_lanes *c, const q_lanes_tile *tile);
 
-/* q_lanes_softmax.c: scores become probabilities; writes row_max, row_sum and factor */
+/* q_lanes_softmax.c: scores become weights; writes row_max, row_sum and factor */
 void ql_softmax(q_lanes *c, const q_lanes_tile *tile);
 
 /* q_lanes_value.c: ot = ot * factor + V^T P^T */

@@ -160,7 +160,7 @@ void ql_open_block(q_lanes *c, q_lanes_tile *t) {
     if (m->has_first)
         t->from = ir_let(b, "sight_from", at_least_0(c, ir_sub(b, mha_first_key(m, &c->e, p.first), t->first_key)));
     if (c->has_global) widen(c, t, end_of_globals(c, p));
-    const ir_expr *unit = ql_i(c, m->s->score_rows);
+    const ir_expr *unit = ql_i(c, (int64_t)m->s->score_rows * (m->s->score_rows % c->width ? c->width : 1));
     t->from = ir_let(b, "from", ir_mul(b, ir_div(b, t->from, unit), unit));
     t->to = ir_let(b, "to", t->to);
     const ir_expr *all_see = ir_sub(b, plus(c, last_key(c, p.first), 1), t->first_key);
@@ -329,7 +329,8 @@ static void load_quarter(q_lanes *c, const elements *e, const q_lanes_row *rows,
     else if (e->tensor->type.elem == IR_I8)
         ql_load_bytes_transposed(c, e->tensor, c->e.number, rows, column, vectors);
     else
-        ql_load_transposed(c, e->tensor, c->e.number, ql_i(c, 0), rows, column, vectors);
+        ql_load_transposed(c, &(q_lanes_tensor){e->tensor, c->e.number, ql_i(c, 0), false, NULL}, rows, column,
+                           vectors);
 }
 
 /* Keys lo, lo + 4, … < hi - 3, for all rows of the block. */

@@ -49,6 +49,7 @@ static void init_single_rows(q_lanes *c, const ir_expr *block) {
         const ir_expr *sink = ir_let(b, "sink", of_head(c, MHA_SINKS, row.head));
         ir_store(b, ir_at(b, c->row_max, 1, 2, block, at), sink);
         ir_store(b, ir_at(b, c->row_sum, 1, 2, block, at), mha_sink_sum(m, sink));
+        if (c->lse_sum != c->row_sum) ir_store(b, ir_at(b, c->lse_sum, 1, 2, block, at), mha_sink_sum(m, sink));
     }
     ir_for_end(b);
 }
@@ -64,6 +65,7 @@ void ql_init_rows(q_lanes *c, const ir_expr *block) {
     if (!c->m->p->has_sinks) {
         ir_store(b, ir_at(b, c->row_max, lanes, 2, block, at), ql_splat(c, -INFINITY));
         ir_store(b, ir_at(b, c->row_sum, lanes, 2, block, at), ql_splat(c, 0));
+        if (c->lse_sum != c->row_sum) ir_store(b, ir_at(b, c->lse_sum, lanes, 2, block, at), ql_splat(c, 0));
     }
     const ir_expr *d = ir_for_begin(b, "d", ql_i(c, 0), ql_i(c, c->m->p->head_dim_v), 1, false);
     ir_store(b, ir_at(b, c->ot, lanes, 3, block, d, at), ql_splat(c, 0));
@@ -77,15 +79,16 @@ void ql_init_rows(q_lanes *c, const ir_expr *block) {
 
 static void load_vectors(q_lanes *c, const ir_expr *block, const ir_expr *at, const ir_expr *sign) {
     ir_builder *b = c->b;
-    const int lanes = c->m->lanes, quarter = mha_quarter(c->m->lanes);
+    const int lanes = c->m->lanes, quarter = mha_quarter(c->m->lanes), width = c->width;
+    const q_lanes_tensor q = {c->m->q, c->e.batch, c->e.first_q, width == 2, sign};
     q_lanes_row rows[IR_MAX_LANES];
     const ir_expr *columns[4];
     refer_rows(c, block, at, rows);
-    const ir_expr *d = mha_columns_begin(c->m, c->m->p->head_dim, quarter).at;
-    ql_load_transposed(c, c->m->q, c->e.batch, c->e.first_q, rows, d, columns);
+    const ir_expr *d = mha_columns_begin(c->m, c->m->p->head_dim / width, quarter).at;
+    ql_load_transposed(c, &q, rows, d, columns);
     for (int i = 0; i < quarter; i++)
-        ir_store(b, ir_at(b, c->qt, lanes, 3, block, ir_add(b, d, ql_i(c, i)), at),
-                 sign ? ir_mul(b, columns[i], ir_splat(b, sign, lanes)) : columns[i]);
+        ir_store(b, ir_at(b, c->qt, lanes * width, 3, block, ir_add(b, d, ql_i(c, i)), ir_mul(b, at, ql_i(c, width))),
+                 width == 2 ? ir_bitcast(b, IR_BF16, columns[i]) : columns[i]);
     ir_for_end(b);
 }
 
@@ -93,16 +96,18 @@ static void load_elements(q_lanes *c, const ir_expr *block, const ir_expr *at, c
     ir_builder *b = c->b;
     const q_lanes_row row = ql_row(c, block, at);
     const ir_expr *token = ir_add(b, c->e.first_q, row.query);
+    const ir_expr *width = ql_i(c, c->width);
     const ir_expr *d = ir_for_begin(b, "d", ql_i(c, 0), ql_i(c, c->m->p->head_dim), 1, false);
     const ir_expr *q = mha_load(c->m, ir_at(b, c->m->q, 1, 4, c->e.batch, row.head, token, d));
-    ir_store(b, ir_at(b, c->qt, 1, 3, block, d, at), sign ? ir_mul(b, q, sign) : q);
+    const ir_expr *lane = ir_add(b, ir_mul(b, at, width), ir_mod(b, d, width));
+    mha_store(c->m, ir_at(b, c->qt, 1, 3, block, ir_div(b, d, width), lane), sign ? ir_mul(b, q, sign) : q);
     ir_for_end(b);
 }
 
 void ql_load_queries(q_lanes *c, const ir_expr *block) {
     const double sign = mha_query_sign(c->m);
     const ir_expr *factor = sign == 1 ? NULL : mha_number(c->m, sign, 1);
-    const bool vectors = c->m->p->head_dim >= mha_quarter(c->m->lanes);
+    const bool vectors = c->m->p->head_dim / c->width >= mha_quarter(c->m->lanes);
     const ir_expr *at = begin_rows(c, vectors);
     if (vectors)
         load_vectors(c, block, at, factor);
@@ -122,7 +127,10 @@ static void invert_sums(q_lanes *c, const ir_expr *block) {
     const ir_expr *sum = ir_let(b, "total", ir_load(b, row_sum));
     if (c->m->lse) {
         const ir_access *row_max = ir_at(b, c->row_max, lanes, 2, block, at);
-        ir_store(b, row_max, mha_log_sum(c->m, ir_load(b, row_max), sum));
+        const ir_expr *exact = sum;
+        if (c->lse_sum != c->row_sum)
+            exact = ir_let(b, "lse_total", ir_load(b, ir_at(b, c->lse_sum, lanes, 2, block, at)));
+        ir_store(b, row_max, mha_log_sum(c->m, ir_load(b, row_max), exact));
     }
     const ir_expr *none = ir_apply(b, IR_EQ, sum, ql_splat(c, 0), NULL);
     ir_store(b, row_sum, ir_select(b, none, ql_splat(c, 0), ir_div(b, ql_splat(c, 1), sum)));
@@ -134,19 +142,33 @@ static const ir_expr *quotient(q_lanes *c, const ir_expr *o, const ir_expr *inve
     return o ? mha_madd(c->m, o, inverse, mha_number(c->m, 0, o->type.lanes)) : NULL;
 }
 
-static void store_vectors(q_lanes *c, const ir_expr *block, const ir_expr *at) {
+static const ir_expr *result(q_lanes *c, const ir_expr *block, const ir_expr *d, const ir_expr *at,
+                             const ir_expr *inverse) {
+    return quotient(c, ir_load(c->b, ir_at(c->b, c->ot, c->m->lanes, 3, block, d, at)), inverse);
+}
+
+/* Whether the output is written by pairs of columns, which pack2 rounds. */
+static bool stores_pairs(const q_lanes *c) {
+    return c->width == 2 && c->m->out->type.elem == IR_BF16 && c->m->p->head_dim_v % 2 == 0;
+}
+
+static void store_vectors(q_lanes *c, const ir_expr *block, const ir_expr *at, bool pairs) {
     ir_builder *b = c->b;
-    const int lanes = c->m->lanes, quarter = mha_quarter(c->m->lanes);
+    const int lanes = c->m->lanes, quarter = mha_quarter(c->m->lanes), width = pairs ? 2 : 1;
+    const q_lanes_tensor out = {c->m->out, c->e.batch, c->e.first_q, pairs, NULL};
     q_lanes_row rows[IR_MAX_LANES];
     const ir_expr *columns[4];
     refer_rows(c, block, at, rows);
     const ir_expr *inverse = ir_let(b, "inverse", ir_load(b, ir_at(b, c->row_sum, lanes, 2, block, at)));
-    const ir_expr *d = mha_columns_begin(c->m, c->m->p->head_dim_v, quarter).at;
+    const ir_expr *d = mha_columns_begin(c->m, c->m->p->head_dim_v / width, quarter).at;
     for (int i = 0; i < quarter; i++) {
-        const ir_expr *o = ir_load(b, ir_at(b, c->ot, lanes, 3, block, ir_add(b, d, ql_i(c, i)), at));
-        columns[i] = ir_let(b, "o", quotient(c, o, inverse));
+        const ir_expr *column = ir_mul(b, ir_add(b, d, ql_i(c, i)), ql_i(c, width));
+        const ir_expr *o = result(c, block, column, at, inverse);
+        if (pairs)
+            o = ir_bitcast(b, IR_I32, ir_pack2(b, o, result(c, block, ir_add(b, column, ql_i(c, 1)), at, inverse)));
+        columns[i] = ir_let(b, "o", o);
     }
-    ql_store_transposed(c, c->m->out, c->e.batch, c->e.first_q, rows, d, columns);
+    ql_store_transposed(c, &out, rows, d, columns);
     ir_for_end(b);
 }
 
@@ -176,10 +198,12 @@ void ql_close_rows(q_lanes *c, const ir_expr *block) {
 }
 
 void ql_store_rows(q_lanes *c, const ir_expr *block) {
-    const bool vectors = c->m->p->head_dim_v >= mha_quarter(c->m->lanes);
+    const int quarter = mha_quarter(c->m->lanes);
+    const bool pairs = stores_pairs(c) && c->m->p->head_dim_v >= 2 * quarter;
+    const bool vectors = c->m->p->head_dim_v >= quarter;
     const ir_expr *at = begin_rows(c, vectors);
     if (vectors)
-        store_vectors(c, block, at);
+        store_vectors(c, block, at, pairs);
     else
         store_elements(c, block, at);
     ir_for_end(c->b);

@@ -32,24 +32,33 @@ static void clear(q_lanes *c, const score_tile *t) {
     ir_for_end(c->b);
 }
 
+/* How often the loop over the columns, or pairs of them, is unrolled. */
+static int64_t unrolling(const q_lanes *c) {
+    int64_t unroll = c->m->s->score_unroll;
+    while (c->m->p->head_dim / c->width % unroll) unroll--;
+    return unroll;
+}
+
 /* acc += K[key, d] * Q^T[d, rows], summed in the order of d. */
 static void multiply(q_lanes *c, const q_lanes_tile *tile, const score_tile *t) {
     ir_builder *b = c->b;
     const attune_schedule *s = c->m->s;
-    const int lanes = c->m->lanes;
-    const ir_expr *step = ir_for_begin(b, "d", ql_i(c, 0), ql_i(c, c->m->p->head_dim), s->score_unroll, false);
-    const ir_expr *d = ir_add(b, step, ql_unrolled(c, "du", s->score_unroll));
-    const ir_buffer *q = ql_registers(c, "queries", 1, (int64_t[]){s->score_vectors});
+    const int lanes = c->m->lanes, width = c->width;
+    const int64_t unroll = unrolling(c);
+    const ir_expr *step = ir_for_begin(b, "d", ql_i(c, 0), ql_i(c, c->m->p->head_dim / width), unroll, false);
+    const ir_expr *d = ir_add(b, step, ql_unrolled(c, "du", unroll));
+    const ir_buffer *q = ql_operands(c, "queries", s->score_vectors);
     const ir_expr *v = ql_unrolled(c, "v", s->score_vectors);
-    const ir_expr *at = ir_mul(b, v, ql_i(c, lanes));
-    ir_store(b, ir_at(b, q, lanes, 1, v), ir_load(b, ir_at(b, c->qt, lanes, 3, tile->block, d, at)));
+    const ir_expr *at = ir_mul(b, v, ql_i(c, (int64_t)lanes * width));
+    ir_store(b, ir_at(b, q, lanes * width, 1, v), ir_load(b, ir_at(b, c->qt, lanes * width, 3, tile->block, d, at)));
     ir_for_end(b);
     for (int jj = 0; jj < s->score_rows; jj++) {
-        const ir_expr *element = mha_load(c->m, mha_kv_access(c->m, c->m->k, &t->row[jj], d, 1));
-        const ir_expr *k = ir_let(b, "key_value", ir_splat(b, element, lanes));
+        const ir_expr *column = ir_mul(b, d, ql_i(c, width));
+        const ir_access *element = mha_kv_access(c->m, c->m->k, &t->row[jj], column, width);
+        const ir_expr *k = ir_let(b, "key_value", ql_repeated(c, element));
         v = ql_unrolled(c, "v", s->score_vectors);
         const ir_access *acc = ir_at(b, t->acc, lanes, 2, ql_i(c, jj), v);
-        ir_store(b, acc, mha_madd(c->m, k, ir_load(b, ir_at(b, q, lanes, 1, v)), ir_load(b, acc)));
+        ir_store(b, acc, ql_accumulate(c, k, ir_load(b, ir_at(b, q, lanes * width, 1, v)), ir_load(b, acc)));
         ir_for_end(b);
     }
     ir_for_end(b);

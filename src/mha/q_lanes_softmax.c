@@ -8,9 +8,14 @@ static void accumulate(q_lanes *c, const ir_access *sum, const ir_expr *term) {
     ir_store(c->b, sum, ir_add(c->b, ir_load(c->b, sum), term));
 }
 
+/* Of the weights, and of the exponentials that they are rounded from where that matters. */
+typedef struct tile_sums {
+    const ir_expr *weights, *exact;
+} tile_sums;
+
 /* P = exp(S - base) in place, for the rows from `at`. Summed chunk by chunk: one long serial sum would be the largest
  * rounding error of all. Chunks begin where the tile does, not where the block's sight does. */
-static const ir_expr *exponentials(q_lanes *c, const q_lanes_tile *tile, const ir_expr *at, const ir_expr *base) {
+static tile_sums exponentials(q_lanes *c, const q_lanes_tile *tile, const ir_expr *at, const ir_expr *base) {
     enum { CHUNK = 16 };
     ir_builder *b = c->b;
     const int lanes = c->m->lanes;
@@ -30,7 +35,35 @@ static const ir_expr *exponentials(q_lanes *c, const q_lanes_tile *tile, const i
     ir_for_end(b);
     accumulate(c, sum, ir_load(b, part));
     ir_for_end(b);
-    return ir_load(b, sum);
+    return (tile_sums){ir_load(b, sum), NULL};
+}
+
+/* The same by pairs of keys, rounded: their sum is that of the rounded ones, which are what the values are multiplied
+ * by. A key behind the last one is hidden. */
+static tile_sums pairs_of_exponentials(q_lanes *c, const q_lanes_tile *tile, const ir_expr *at, const ir_expr *base) {
+    ir_builder *b = c->b;
+    const int lanes = c->m->lanes;
+    const bool has_lse = c->lse_sum != c->row_sum;
+    const ir_access *exact = has_lse ? ir_at(b, ql_registers(c, "exact", 0, NULL), lanes, 0) : NULL;
+    if (has_lse) ir_store(b, exact, ql_splat(c, 0));
+    ir_store(b, ir_at(b, c->scores, lanes, 2, tile->to, at), ql_splat(c, -INFINITY));
+    const ir_access *sum = ir_at(b, ql_registers(c, "sum", 0, NULL), lanes, 0);
+    ir_store(b, sum, ql_splat(c, 0));
+    const ir_expr *ones = ir_splat(b, ir_cast(b, IR_BF16, mha_number(c->m, 1, 1)), 2 * lanes);
+    const ir_expr *first = ir_div(b, tile->from, ql_i(c, 2));
+    const ir_expr *pair = ir_for_begin(b, "pair", first, ql_ceil_div(c, tile->to, 2), 1, false);
+    const ir_expr *exponential[2];
+    for (int i = 0; i < 2; i++) {
+        const ir_expr *j = ir_add(b, ir_mul(b, pair, ql_i(c, 2)), ql_i(c, i));
+        const ir_expr *score = ir_load(b, ir_at(b, c->scores, lanes, 2, j, at));
+        exponential[i] = ir_let(b, "probability", mha_exp(c->m, score, base));
+    }
+    const ir_expr *weights = ir_let(b, "pair_of_weights", ir_pack2(b, exponential[0], exponential[1]));
+    ir_store(b, ir_at(b, c->weights, 2 * lanes, 2, pair, ir_mul(b, at, ql_i(c, 2))), weights);
+    ir_store(b, sum, ir_dot2(b, weights, ones, ir_load(b, sum)));
+    if (has_lse) accumulate(c, exact, ir_add(b, exponential[0], exponential[1]));
+    ir_for_end(b);
+    return (tile_sums){ir_load(b, sum), has_lse ? ir_load(b, exact) : NULL};
 }
 
 /* Turns scores into probabilities relative to the new maximum and updates maximum and sum; c->factor says by how much
@@ -50,7 +83,11 @@ void ql_softmax(q_lanes *c, const q_lanes_tile *tile) {
     const ir_expr *base = ir_let(b, "base", ir_select(b, empty, ql_splat(c, 0), new));
     const ir_expr *factor = old ? ir_let(b, "shrink", mha_exp(c->m, old, base)) : NULL;
     if (factor) ir_store(b, ir_at(b, c->factor, lanes, 1, at), factor);
-    const ir_expr *sum = exponentials(c, tile, at, base);
-    ir_store(b, row_sum, factor ? mha_madd(c->m, ir_load(b, row_sum), factor, sum) : sum);
+    const tile_sums sums = c->width == 2 ? pairs_of_exponentials(c, tile, at, base) : exponentials(c, tile, at, base);
+    ir_store(b, row_sum, factor ? mha_madd(c->m, ir_load(b, row_sum), factor, sums.weights) : sums.weights);
+    if (sums.exact) {
+        const ir_access *lse_sum = ir_at(b, c->lse_sum, lanes, 2, tile->block, at);
+        ir_store(b, lse_sum, factor ? mha_madd(c->m, ir_load(b, lse_sum), factor, sums.exact) : sums.exact);
+    }
     ir_for_end(b);
 }

@@ -13,7 +13,8 @@ typedef struct value_tile {
     bool masked;
 } value_tile;
 
-/* Neighbouring keys of the tile, lo <= j < hi. Paged: those of one page. */
+/* Neighbouring keys of the tile, lo <= j < hi; of c->values: neighbouring rows of that, which may be pairs of keys.
+ * Paged: keys of one page. */
 typedef struct segment {
     const ir_expr *lo, *hi;
     const ir_expr *page, *page_key; /* the page, and its first key; NULL unless paged */
@@ -45,9 +46,29 @@ static mha_kv_row row_of_key(q_lanes *c, const segment *s, const ir_expr *key) {
     return (mha_kv_row){.index = {s->page, c->kv_head, ir_let(c->b, "slot", ir_sub(c->b, key, s->page_key))}};
 }
 
+/* The lanes of a pair in which a row does not see one of the two keys, or both, replaced by 0. */
+static const ir_expr *seen_of_pair(q_lanes *c, const q_lanes_tile *tile, const q_lanes_sight *sight,
+                                   const ir_expr *pair, const ir_expr *value) {
+    ir_builder *b = c->b;
+    const int lanes = c->m->lanes;
+    const ir_expr *first = ir_mul(b, pair, ql_i(c, 2)), *bits = NULL;
+    const ir_expr *second =
+        ir_let(b, "second", ir_min(b, ir_add(b, first, ql_i(c, 1)), ir_sub(b, tile->to, ql_i(c, 1))));
+    for (int i = 0; i < 2; i++) {
+        const ir_expr *j = i ? second : first, *key = ir_let(b, "key", ir_add(b, tile->first_key, j));
+        const ir_expr *sees = ql_sees(c, sight, key, j);
+        if (i) sees = ir_apply(b, IR_AND, sees, ir_splat(b, ir_apply(b, IR_GT, second, first, NULL), lanes), NULL);
+        const ir_expr *half = ir_splat(b, ir_int(b, IR_I32, i ? -65536 : 65535), lanes);
+        const ir_expr *seen = ir_select(b, sees, half, ir_splat(b, ir_int(b, IR_I32, 0), lanes));
+        bits = bits ? ir_apply(b, IR_OR, bits, seen, NULL) : seen;
+    }
+    return ir_bitcast(b, IR_BF16, ir_apply(b, IR_AND, ir_bitcast(b, IR_I32, value), bits, NULL));
+}
+
 static const ir_expr *seen_value(q_lanes *c, const q_lanes_tile *tile, const value_tile *t, const ir_expr *v,
                                  const ir_expr *j, const ir_expr *value) {
     const q_lanes_sight sight = ql_sight(c, tile, row_at(c, t, v));
+    if (c->width == 2) return seen_of_pair(c, tile, &sight, j, value);
     const ir_expr *key = ir_let(c->b, "key", ir_add(c->b, tile->first_key, j));
     return ir_select(c->b, ql_sees(c, &sight, key, j), value, ql_splat(c, 0));
 }
@@ -60,29 +81,31 @@ static const ir_expr *scaled(q_lanes *c, const q_lanes_tile *tile, const value_t
     return t->masked ? seen_value(c, tile, t, v, j, p) : p;
 }
 
-/* One key after the other, `unroll` in a turn, as long as there are so many. */
+/* One key, or pair, after the other, `unroll` in a turn, as long as there are so many. */
 static void add_keys(q_lanes *c, const q_lanes_tile *tile, const value_tile *t, const segment *s, int32_t unroll) {
     ir_builder *b = c->b;
-    const int lanes = c->m->lanes;
+    const int lanes = c->m->lanes, wide = lanes * c->width;
     const ir_expr *end = ir_sub(b, s->hi, ql_i(c, unroll - 1));
     const ir_expr *turn = ir_for_begin(b, "j", s->lo, end, unroll, false);
     const ir_expr *j = ir_add(b, turn, ql_unrolled(c, "ju", unroll));
-    const ir_expr *key = ir_let(b, "key", ir_add(b, tile->first_key, j));
-    const mha_kv_row row = row_of_key(c, s, key);
-    const ir_expr *scale = mha_v_scale(c->m, &row);
+    mha_kv_row row = {0};
+    if (!c->values) row = row_of_key(c, s, ir_let(b, "key", ir_add(b, tile->first_key, j)));
+    const ir_expr *scale = c->values ? NULL : mha_v_scale(c->m, &row);
     if (scale) scale = ir_let(b, "scale", scale);
-    const ir_buffer *p = ql_registers(c, "weights", 1, (int64_t[]){c->m->s->value_vectors});
+    const ir_buffer *p = ql_operands(c, "weights", c->m->s->value_vectors);
     const ir_expr *v = ql_unrolled(c, "v", c->m->s->value_vectors);
-    const ir_expr *weight = ir_load(b, ir_at(b, c->scores, lanes, 2, j, row_at(c, t, v)));
-    ir_store(b, ir_at(b, p, lanes, 1, v), scaled(c, tile, t, v, j, weight, scale));
+    const ir_expr *at = ir_mul(b, row_at(c, t, v), ql_i(c, c->width));
+    const ir_expr *weight = ir_load(b, ir_at(b, c->weights, wide, 2, j, at));
+    ir_store(b, ir_at(b, p, wide, 1, v), scaled(c, tile, t, v, j, weight, scale));
     ir_for_end(b);
-    const ir_expr *column = ql_unrolled(c, "dd", t->columns);
-    const ir_expr *element = mha_load(c->m, mha_kv_access(c->m, c->m->v, &row, ir_add(b, t->first, column), 1));
-    const ir_expr *value = ir_let(b, "value", ir_splat(b, element, lanes));
+    const ir_expr *column = ql_unrolled(c, "dd", t->columns), *d = ir_add(b, t->first, column);
+    const ir_access *element = c->values ? ir_at(b, c->values, c->width, 2, j, ir_mul(b, d, ql_i(c, c->width)))
+                                         : mha_kv_access(c->m, c->m->v, &row, d, 1);
+    const ir_expr *value = ir_let(b, "value", ql_repeated(c, element));
     v = ql_unrolled(c, "v", c->m->s->value_vectors);
     const ir_expr *seen = t->masked ? seen_value(c, tile, t, v, j, value) : value;
     const ir_access *acc = ir_at(b, t->acc, lanes, 2, column, v);
-    ir_store(b, acc, mha_madd(c->m, seen, ir_load(b, ir_at(b, p, lanes, 1, v)), ir_load(b, acc)));
+    ir_store(b, acc, ql_accumulate(c, seen, ir_load(b, ir_at(b, p, wide, 1, v)), ir_load(b, acc)));
     ir_for_end(b);
     ir_for_end(b);
     ir_for_end(b);
@@ -131,10 +154,11 @@ static void register_tile(q_lanes *c, const q_lanes_tile *tile, value_tile *t) {
     t->vector = ir_for_begin(b, "vector", ql_i(c, 0), ql_i(c, c->m->s->score_vectors), c->m->s->value_vectors, false);
     t->acc = ql_registers(c, "acc", 2, (int64_t[]){t->columns, c->m->s->value_vectors});
     begin(c, tile, t);
-    if (c->m->p->page_size)
+    const ir_expr *lo = ir_div(b, tile->from, ql_i(c, c->width)), *hi = ql_ceil_div(c, tile->to, c->width);
+    if (c->m->p->page_size && !c->values)
         add_pages(c, tile, t);
     else
-        add_segment(c, tile, t, &(segment){.lo = tile->from, .hi = tile->to});
+        add_segment(c, tile, t, &(segment){.lo = lo, .hi = hi});
     end(c, tile, t);
     ir_for_end(b);
 }
