@@ -173,6 +173,8 @@ def case_suspicious_peers_are_marked():
     slow, fast = (run_of(entry("attune", [1e6] * 3), entry("openblas", [ns] * 3)) for ns in (9e5, 8e5))
     expect("known to reach 68 %" in report.markdown(slow, "wall"), "55 % is far below 68 %")
     expect("known to reach" not in report.markdown(fast, "wall"), "62 % is not")
+    both = run_of(entry("attune", [1e6] * 3), entry("onednn", [4e6] * 3), entry("onednn_omp", [8e5] * 3))
+    expect("known to reach" not in report.markdown(both, "wall"), "one build of two reaches it")
 
 
 def case_the_table_says_which_peak():
@@ -213,10 +215,19 @@ def case_shapes_that_are_none():
             raise AssertionError(f"{text} was taken")
 
 
+def case_drivers_that_are_for_some_shapes():
+    small, large, long = (shapes.parse(f"heads=2,rows={rows},dim=32") for rows in (16, 1024, 8192))
+    expect_equal([shapes.is_for("onednn_omp", shape) for shape in (small, large, long)], [True, False, False])
+    expect_equal([shapes.is_for("onednn", shape) for shape in (small, large, long)], [True, True, True])
+    found = {shape.name: shape for shape, _ in shapes.growth(2)}
+    expect_equal([shapes.is_for("onednn", found[f"seq_{rows}"]) for rows in (4096, 8192)], [True, False])
+
+
 def case_known_shares_are_of_shapes():
     names = [shape.name for shape in shapes.SHAPES]
     expect_equal(len(names), len(set(names)))
-    expect(set(shapes.KNOWN) <= set(names), "a share is known of a shape that there is not")
+    for dtype in ("f32", "bf16"):
+        expect(set(shapes.KNOWN[dtype]) <= set(names), "a share is known of a shape that there is not")
 
 
 def case_a_narrow_cache_has_fewer_bytes():
@@ -281,6 +292,7 @@ def case_tables_are_put_between_two_lines():
             expect_equal(code, 0)
             written.append(page.read_text())
         expect_equal(written[0], written[1])
+        expect("Peers below" not in written[0], "torch is not known to reach anything")
         expect("old" not in written[0] and written[0].startswith("# Before") and written[0].endswith("# After\n"), text)
         expect(re.search(r"`bert_s128` +\| 50 % +\| 82 % +\| 1 ms .* 25 % +\| 2.00 \(torch\)", written[0]), written[0])
 
@@ -515,10 +527,11 @@ def case_driver_refuses_and_goes_on():
                 "prepare kind=what",
                 "prepare words",
                 "prepare kind=attention heads=0 rows=1 keys=1 dim=1",
+                "run 1 1",
                 "run x",
             ]
         )
-    wanted = ["nothing is prepared", "has not 6 numbers", "cannot open", "kind", "words", "num_heads", ""]
+    wanted = ["nothing is prepared", "has not 6 numbers", "cannot open", "kind", "words", "num_heads", "nothing is prepared", ""]
     expect_equal(len(answers), len(wanted))
     for answer, word in zip(answers, wanted):
         expect(answer.startswith("no ") and word in answer, f"{answer!r} without {word!r}")

@@ -23,8 +23,7 @@ LONG = 1e8  # ns of a call that needs no warming, and no trials beyond one
 HOPELESS = 2  # times as slow as another method, on the first call
 PROBE_S = 0.01  # about what the probes between two turns take
 LEAST_ROUNDS = 3  # of one preparation, where there is only time for few
-ALONE_FLOPS = 2e7  # calls with less work may be faster on one thread than on several
-ALONE = "@1"  # ends the name of a method that is to use one
+ALONE = "@1"  # ends the name of a method that is to use one thread
 CLOCKS = ["wall", "cpu"]
 PROBES = {"f32": "peak f32", "bf16": "peak bf16"}
 
@@ -276,7 +275,7 @@ def plan(entries, options):
 
 def measure(shape, dtype, drivers, threads, probe, options):
     """All samples of one shape. Repeatedly everything is prepared anew, so that it lies on other pages."""
-    is_small = threads > 1 and shape.flops() < ALONE_FLOPS
+    is_small = threads > 1 and shape.is_small()
     entries, bandwidths = [Entry(driver, options.clock, is_small) for driver in drivers], []
     repeats, rounds = options.repeats, options.rounds
     with tempfile.TemporaryDirectory(dir=options.scratch) as folder:
@@ -321,7 +320,7 @@ def commands(build, isa, threads, cpus):
     for module, name in (("torch", "torch"), ("onnxruntime", "onnxruntime")):
         if importlib.util.find_spec(module):
             found[name] = [sys.executable, str(HERE / f"{name}_driver.py"), str(threads), *places]
-    for name in ("openblas", "onednn", "ggml"):
+    for name in ("openblas", "onednn", "onednn_omp", "ggml"):
         program = build / f"{name}_driver"
         if program.exists():
             found[name] = [str(program), str(threads)]

@@ -211,8 +211,9 @@ static bool answer(const driver *d, driver_problem *p, bool *is_ready, char *lin
     const char *rest;
     if (starts_with(line, "prepare", &rest)) {
         if (*is_ready) d->drop();
-        *is_ready = true;
-        return parse((char *)rest, p, text) && d->prepare(p, text);
+        *is_ready = parse((char *)rest, p, text) && d->prepare(p, text);
+        if (!*is_ready) d->drop();
+        return *is_ready;
     }
     if (d->ask && d->ask(line, text)) return true;
     if (!*is_ready) {

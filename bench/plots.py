@@ -15,10 +15,11 @@ COLOURS = {
     "torch": "#e39a3b",
     "onnxruntime": "#4c78a8",
     "onednn": "#6aa56b",
+    "onednn_omp": "#2f6b46",
     "openblas": "#8d7fb5",
     "ggml": "#9a9a9a",
 }
-MARKERS = {"attune": "D", "torch": "o", "onnxruntime": "s", "onednn": "^", "openblas": "v", "ggml": "x"}
+MARKERS = {"attune": "D", "torch": "o", "onnxruntime": "s", "onednn": "^", "onednn_omp": "<", "openblas": "v", "ggml": "x"}
 ROW = 0.19  # inches of a shape
 
 
@@ -52,11 +53,13 @@ def leads(axes, chosen, clock):
     """By how much attune is faster than the best peer, in that one's colour."""
     best = [report.best_ratio(found, clock) for found in chosen]
     colours = [COLOURS.get(b[1], "#9a9a9a") if b else "#ffffff" for b in best]
-    bars = axes.barh(range(len(chosen)), [b[0] - 1 if b else 0 for b in best], left=1, color=colours, height=0.7)
-    axes.bar_label(bars, [f" {b[0]:.2f} {b[1]}" if b else "" for b in best], fontsize=7)
+    axes.barh(range(len(chosen)), [b[0] - 1 if b else 0 for b in best], left=1, color=colours, height=0.7)
+    for place, found in enumerate(best):
+        if found:
+            axes.text(max(1, found[0]), place, f"  {found[0]:.2f} {found[1]}", va="center", fontsize=7)
     axes.set_xlabel("time of the best peer by attune's")
     axes.axvline(1, color="black", linewidth=0.8)
-    axes.margins(x=0.3)
+    axes.set_xlim(0, 1.4 * max([1, *(b[0] for b in best if b)]))
     axes.grid(axis="x", linewidth=0.4)
 
 
@@ -134,8 +137,10 @@ def growth_figure(run, clock):
         memory_panel(grid[1][1], run["memory"])
         grid[1][1].grid(linewidth=0.4)
         grid[1][1].set_title("memory: 2 heads of 64, one thread")
-    handles, names = grid[1][1].get_legend_handles_labels() if run.get("memory") else ([], [])
-    found = dict(zip(names, handles)) or dict(zip(*reversed(grid[0][0].get_legend_handles_labels())))
+    found = {}
+    for axes in grid.flat:
+        handles, names = axes.get_legend_handles_labels()
+        found = dict(zip(names, handles)) | found
     grid[1][2].axis("off")
     grid[1][2].legend(found.values(), found.keys(), loc="center")
     return figure

@@ -37,6 +37,19 @@ def row(found, names, clock):
     return [*cells, f"{best[0]:.2f} ({best[1]})" if best else ""]
 
 
+def below(results, clock):
+    """Peers whose settings are to be looked at."""
+    found = []
+    for result in results:
+        for entry in result["entries"]:
+            figure = report.figures(result, entry, clock)
+            why = report.suspicion(result, entry, figure) if figure else ""
+            if why:
+                share = f"{entry['peer']} {100 * figure['roof']:.0f} %"
+                found.append(f"{result['shape']['name']} ({share}, {why})")
+    return f"\nPeers below nine tenths of what they are known to reach: {', '.join(found)}.\n" if found else ""
+
+
 def tables(run, clock):
     text = ""
     for threads in sorted({found["threads"] for found in run["results"]}):
@@ -50,7 +63,7 @@ def tables(run, clock):
             peaks = sorted({report.peak_of(found) for found in chosen})
             text += f"\n### {dtype}, {threads} thread{'' if threads == 1 else 's'}, of the {' and '.join(peaks)} peak\n\n"
             text += report.table(headers, [row(found, names, clock) for found in chosen])
-            text += f"\n{report.summary(chosen, clock)}"
+            text += f"\n{report.summary(chosen, clock)}{below(chosen, clock)}"
     return text
 
 

@@ -2,8 +2,9 @@
 # Installs what is missing of the peers into a virtual environment under $BUILD/bench, and builds their drivers.
 # What cannot be had is left out, with a word; only NumPy is needed. DEPS=no installs nothing.
 #
-#   PEERS       which ("torch onnxruntime openblas"); each alone is fine, and so is none. There is onednn too, for 2 GB:
-#               it comes with the runtimes of SYCL and OpenCL, which it needs to find the CPU
+#   PEERS       which ("torch onnxruntime openblas onednn_omp"); each alone is fine, and so is none. There is onednn too,
+#               for 2 GB: it comes with the runtimes of SYCL and OpenCL, which it needs to find the CPU, and whose calls
+#               begin slowly; onednn_omp is the last one on OpenMP's threads, which is older: it is for small shapes
 #   TORCH       what pip installs for PyTorch (torch==2.13.0). Without an index of builds for the CPU alone
 #               (PIP_INDEX_URL, PIP_EXTRA_INDEX_URL) that may be the build with CUDA: some gigabytes, the same speed here
 #   OPENBLAS    prefix of an installed OpenBLAS; else that of the environment, else pkg-config's
@@ -12,7 +13,7 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 BUILD=${BUILD:-build}
-PEERS=${PEERS-torch onnxruntime openblas}
+PEERS=${PEERS-torch onnxruntime openblas onednn_omp}
 out=$BUILD/bench
 venv=$out/venv
 python=$venv/bin/python
@@ -60,11 +61,11 @@ build_openblas() {
     build openblas bench/openblas_driver.c "$cc" -std=gnu11 $cflags $libs -lm
 }
 
-# A run path of the old sort holds for the library's own libraries, too.
+# build_onednn PREFIX NAME. A run path of the old sort holds for the library's own libraries, too.
 build_onednn() {
-    local prefix=$1 opencl=()
+    local prefix=$1 name=$2 opencl=()
     [ ! -e "$prefix/lib/libintelocl.so" ] || opencl+=("-DOPENCL_DRIVER=\"$prefix/lib/libintelocl.so\"")
-    build onednn bench/onednn_driver.cpp "$cxx" -std=c++17 "-I$prefix/include" ${opencl[@]+"${opencl[@]}"} \
+    build "$name" bench/onednn_driver.cpp "$cxx" -std=c++17 "-I$prefix/include" ${opencl[@]+"${opencl[@]}"} \
         "-L$prefix/lib" -ldnnl -Wl,--disable-new-dtags "-Wl,-rpath,$prefix/lib"
 }
 
@@ -77,7 +78,20 @@ install_onednn() {
         "$python" -m pip install --quiet --disable-pip-version-check onednn==2026.1.0 onednn-devel==2026.1.0 >&2 ||
             { say "no onednn"; return; }
     fi
-    build_onednn "$prefix"
+    build_onednn "$prefix" onednn
+}
+
+# In a folder of its own, as it has the same files.
+install_onednn_omp() {
+    local prefix
+    prefix=$(realpath "$out")/onednn_omp
+    if [ ! -e "$prefix/lib/libdnnl.so" ]; then
+        [ "${DEPS:-}" != no ] || { say "no onednn_omp (DEPS=no)"; return; }
+        say "installing onednn_omp"
+        "$python" -m pip install --quiet --disable-pip-version-check --no-deps --prefix "$prefix" \
+            onednn-cpu-gomp==2023.2.0 onednn-devel-cpu-gomp==2023.2.0 >&2 || { say "no onednn_omp"; return; }
+    fi
+    build_onednn "$prefix" onednn_omp
 }
 
 if [ ! -x "$python" ]; then
@@ -92,10 +106,11 @@ for peer in $PEERS; do
     onnxruntime) want onnx onnx==1.23.2 && want onnxruntime onnxruntime==1.31.1 || true ;;
     openblas) build_openblas ;;
     onednn) install_onednn ;;
+    onednn_omp) install_onednn_omp ;;
     *) say "there is no peer '$peer'"; exit 1 ;;
     esac
 done
-if [ -n "${ONEDNN:-}" ]; then build_onednn "$(realpath "$ONEDNN")"; fi
+if [ -n "${ONEDNN:-}" ]; then build_onednn "$(realpath "$ONEDNN")" onednn; fi
 if [ -n "${GGML:-}" ]; then
     build ggml bench/ggml_driver.c "$cc" -std=gnu11 "-I$GGML/include" "-L$GGML/lib" -lggml -lggml-cpu -lggml-base \
         "-Wl,-rpath,$GGML/lib" -lm

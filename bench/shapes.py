@@ -1,6 +1,7 @@
 """What is measured: the shapes, their work, and the shares of the peak that peers are known to reach."""
 import dataclasses
 
+SMALL_FLOPS = 2e7
 WIDTH = {"f32": 4, "bf16": 2, "f16": 2, "i8": 1, "f8": 1}
 
 
@@ -36,6 +37,10 @@ class Shape:
         attention = 4 * self.batch * self.heads * self.pairs() * self.dim
         product = 2 * self.batch * self.rows * self.embed * self.embed
         return {"attention": attention, "block": attention + 4 * product, "products": 2 * product}[self.kind]
+
+    def is_small(self):
+        """So little work that how a call begins and ends matters."""
+        return self.flops() < SMALL_FLOPS
 
     def bytes(self, dtype):
         """What a call has to touch at least."""
@@ -138,33 +143,75 @@ def growth(cpus):
     return found + [(growing("threads", n, heads=16, rows=1024), n) for n in counts]
 
 
-# Beyond so many keys a driver's curve ends: it needs memory by the square of them, or takes too long.
-LONGEST = {"onednn": 4096, "ggml": 4096, "onnxruntime": 8192, "openblas": 8192}
+# Beyond so many keys a driver's curve of growth ends: it needs memory by the square of them, or takes too long.
+LONGEST = {"onednn": 4096, "onednn_omp": 0, "ggml": 4096, "onnxruntime": 8192, "openblas": 8192}
+GROWING = ("seq", "heads", "batch", "threads")
+# An older oneDNN whose calls begin faster than those of the newer one.
+ONLY_SMALL = ("onednn_omp",)
 
-# Share of the f32 FMA peak, in per cent of one thread's, that a peer with good settings reached on a CPU with AVX-512
-# (Zen 5). One that stays more than a tenth below is suspected of bad settings.
+
+def is_for(driver, shape):
+    """Whether a driver is measured on a shape."""
+    if shape.group in GROWING:
+        return shape.keys <= LONGEST.get(driver, shape.keys)
+    return shape.is_small() or driver not in ONLY_SMALL
+
+# Per cent of the roofline of one thread (the f32 or the bf16-dot peak, or for decoding mostly the bandwidth) that a peer
+# with good settings reached on a CPU with AVX-512 (Zen 5). One that stays more than a tenth below is suspected of bad
+# settings.
 KNOWN = {
-    "bert_s128": {"onnxruntime": 66, "onednn": 64, "openblas": 68},
-    "bert_s512": {"onnxruntime": 60, "onednn": 64, "openblas": 61},
-    "bert_b8s128": {"onnxruntime": 39, "onednn": 50, "openblas": 52},
-    "vit_s197": {"onnxruntime": 67, "onednn": 61, "openblas": 60},
-    "h32d128_s512": {"onnxruntime": 61, "onednn": 72, "openblas": 70},
-    "h32d128_s2048": {"onnxruntime": 76, "onednn": 64, "openblas": 70},
-    "h16d64_s1024": {"onnxruntime": 62, "onednn": 63, "openblas": 60},
-    "h16d64_s4096": {"onnxruntime": 72, "onednn": 59, "openblas": 62},
-    "h32d128_s512_causal": {"onnxruntime": 29, "onednn": 31, "openblas": 45},
-    "h32d128_s2048_causal": {"onnxruntime": 46, "onednn": 26, "openblas": 61},
-    "h16d64_s1024_causal": {"onnxruntime": 31, "onednn": 26, "openblas": 53},
-    "h16d64_s4096_causal": {"onnxruntime": 46, "onednn": 21, "openblas": 60},
-    "block_e768_s128": {"onednn": 71},
-    "block_e768_s512": {"onednn": 71},
-    "block_e1024_s512": {"onednn": 77},
-    "gemm_128x768": {"onednn": 93, "onnxruntime": 92, "openblas": 82},
-    "gemm_512x768": {"onednn": 91, "onnxruntime": 84, "openblas": 84},
-    "gemm_512x1024": {"onednn": 88, "onnxruntime": 58, "openblas": 80},
+    "f32": {
+        "bert_s128": {"onnxruntime": 66, "onednn": 64, "openblas": 68},
+        "bert_s512": {"onnxruntime": 60, "onednn": 64, "openblas": 61},
+        "bert_b8s128": {"onnxruntime": 39, "onednn": 50, "openblas": 52},
+        "vit_s197": {"onnxruntime": 67, "onednn": 61, "openblas": 60},
+        "h32d128_s512": {"onnxruntime": 61, "onednn": 72, "openblas": 70},
+        "h32d128_s2048": {"onnxruntime": 76, "onednn": 64, "openblas": 70},
+        "h16d64_s1024": {"onnxruntime": 62, "onednn": 63, "openblas": 60},
+        "h16d64_s4096": {"onnxruntime": 72, "onednn": 59, "openblas": 62},
+        "h32d128_s512_causal": {"onnxruntime": 29, "onednn": 31, "openblas": 45},
+        "h32d128_s2048_causal": {"onnxruntime": 46, "onednn": 26, "openblas": 61},
+        "h16d64_s1024_causal": {"onnxruntime": 31, "onednn": 26, "openblas": 53},
+        "h16d64_s4096_causal": {"onnxruntime": 46, "onednn": 21, "openblas": 60},
+        "decode_h32_k512": {"onnxruntime": 27, "onednn": 36, "openblas": 45},
+        "decode_h32_k4096": {"onnxruntime": 66, "onednn": 46},
+        "decode_kv8_k512": {"onnxruntime": 9, "onednn": 19, "openblas": 22},
+        "decode_kv8_k4096": {"onnxruntime": 20, "onednn": 20, "openblas": 25},
+        "tiny_16": {"onnxruntime": 13, "onednn": 15, "openblas": 24},
+        "tiny_64": {"onnxruntime": 53, "onednn": 44, "openblas": 52},
+        "block_e768_s128": {"onednn": 71},
+        "block_e768_s512": {"onednn": 71},
+        "block_e1024_s512": {"onednn": 77},
+        "gemm_128x768": {"onednn": 93, "onnxruntime": 92, "openblas": 82},
+        "gemm_512x768": {"onednn": 91, "onnxruntime": 84, "openblas": 84},
+        "gemm_512x1024": {"onednn": 88, "onnxruntime": 58, "openblas": 80},
+    },
+    "bf16": {
+        "bert_s128": {"onednn": 43},
+        "bert_s512": {"onednn": 47},
+        "bert_b8s128": {"onednn": 31},
+        "vit_s197": {"onednn": 45},
+        "h32d128_s512": {"onednn": 56},
+        "h32d128_s2048": {"onednn": 53},
+        "h16d64_s1024": {"onednn": 48},
+        "h16d64_s4096": {"onednn": 39},
+        "h32d128_s512_causal": {"onednn": 26},
+        "h32d128_s2048_causal": {"onednn": 20},
+        "h16d64_s1024_causal": {"onednn": 23},
+        "h16d64_s4096_causal": {"onednn": 15},
+        "decode_h32_k512": {"onednn": 57},
+        "decode_h32_k4096": {"onednn": 60},
+        "decode_kv8_k512": {"onednn": 18},
+        "decode_kv8_k4096": {"onednn": 33},
+        "tiny_64": {"onednn": 26},
+        "block_e768_s128": {"onednn": 67},
+        "block_e768_s512": {"onednn": 66},
+        "block_e1024_s512": {"onednn": 65},
+        "gemm_512x768": {"onednn": 95},
+    },
 }
 
-
+# Goals of attune, per cent of the roofline, by group, dtype and columns of a head.
 GOALS = {
     ("prefill", "f32"): {64: 88, 128: 90},
     ("prefill", "bf16"): {64: 80, 128: 85},
