@@ -67,6 +67,39 @@ static const sample samples[] = {
     {"batch=2,num_heads=4,num_kv_heads=2,seq_q=2,seq_kv=99,head_dim=20,seq_new=2,is_causal=1,"
      "causal_align=bottom_right",
      ""},
+    /* By pairs where the target has dot products. */
+    {"num_heads=2,seq_q=1,seq_kv=1,head_dim=2,head_dim_v=1,dtype=bf16,lse=1", ""},
+    {"num_heads=4,num_kv_heads=1,seq_q=1,seq_kv=131,head_dim=6,head_dim_v=80,dtype=bf16,lse=1", ""},
+    {"num_heads=3,num_kv_heads=1,seq_q=1,seq_kv=133,head_dim=64,head_dim_v=7,dtype=bf16,softmax_scale=-0.2", ""},
+    {"num_heads=6,num_kv_heads=2,seq_q=3,seq_kv=77,head_dim=80,head_dim_v=33,dtype=bf16,lse=1", ""},
+    {"num_heads=2,num_kv_heads=2,seq_q=33,seq_kv=35,head_dim=16,head_dim_v=48,dtype=bf16,is_causal=1,lse=1", ""},
+    {"num_heads=8,num_kv_heads=1,seq_q=1,seq_kv=75,head_dim=128,dtype=bf16,sinks=1,lse=1", ""},
+    {"num_heads=8,num_kv_heads=1,seq_q=1,seq_kv=50,head_dim=72,head_dim_v=64,v_in_k=1,dtype=bf16", ""},
+    {"num_heads=2,seq_q=5,seq_kv=201,head_dim=20,is_causal=1,causal_align=bottom_right,window_left=20,dtype=bf16", ""},
+    {"num_heads=2,seq_q=1,seq_kv=401,head_dim=12,window_left=21,is_causal=1,causal_align=bottom_right,dtype=bf16", ""},
+    {"num_heads=2,seq_q=1,seq_kv=121,head_dim=12,window_left=20,causal_offset=90,global_tokens=3,dtype=bf16", ""},
+    {"batch=2,num_heads=4,num_kv_heads=2,seq_q=2,seq_kv=131,head_dim=12,attn_bias=hqk,attn_mask=k,dtype=bf16", ""},
+    {"num_heads=2,seq_q=2,seq_kv=99,head_dim=20,short_masks=1,attn_mask=1:1:2:61,dtype=bf16,lse=1", ""},
+    {"num_heads=4,num_kv_heads=2,seq_q=2,seq_kv=101,head_dim=12,logits_soft_cap=5,alibi_slopes=1,dtype=bf16", ""},
+    {"batch=3,num_heads=4,num_kv_heads=2,seq_q=dynamic,seq_kv=dynamic,head_dim=24,kv_lens=1,is_causal=1,dtype=bf16",
+     "seq_q=3,seq_kv=155"},
+    {"batch=3,num_heads=4,num_kv_heads=2,seq_q=1,seq_kv=dynamic,head_dim=20,page_size=16,kv_lens=1,dtype=bf16",
+     "seq_kv=211,num_pages=90,max_pages=30"},
+    {"batch=2,num_heads=4,num_kv_heads=2,seq_q=2,seq_kv=dynamic,head_dim=20,page_size=5,kv_lens=1,is_causal=1,"
+     "causal_align=bottom_right,dtype=bf16",
+     "seq_kv=201,num_pages=200,max_pages=50"},
+    {"batch=3,num_heads=4,num_kv_heads=2,seq_q=dynamic,seq_kv=dynamic,head_dim=20,ragged=1,is_causal=1,"
+     "causal_align=bottom_right,lse=1,dtype=bf16",
+     "seq_q=13,seq_kv=101,total_q=30,total_kv=250"},
+    {"num_heads=2,seq_q=2,seq_kv=99,head_dim=20,k_strides=10000:4000:40:2,v_strides=10000:5000:50:2,dtype=bf16", ""},
+    {"batch=2,num_heads=4,num_kv_heads=2,seq_q=2,seq_kv=99,head_dim=20,seq_new=2,rotary_dim=8,is_causal=1,"
+     "causal_align=bottom_right,dtype=bf16",
+     "rotary_positions=120"},
+    /* Pages side by side, whole ones and parts. */
+    {"batch=2,num_heads=4,num_kv_heads=2,seq_q=1,seq_kv=dynamic,head_dim=20,page_size=4,kv_lens=1",
+     "seq_kv=101,num_pages=200,max_pages=90"},
+    {"batch=2,num_heads=2,num_kv_heads=2,seq_q=1,seq_kv=dynamic,head_dim=20,page_size=64,kv_lens=1,rotary_dim=8",
+     "seq_kv=301,num_pages=30,max_pages=9,rotary_positions=400"},
 };
 enum { NUM_SAMPLES = sizeof samples / sizeof *samples };
 

@@ -7,6 +7,7 @@ typedef struct row_ref {
     const mha_context *c;
     const ir_buffer *buffer;
     const ir_expr *const *index;
+    bool is_raw;
 } row_ref;
 
 static const ir_access *columns_at(const row_ref *row, const ir_expr *column, int lanes) {
@@ -17,9 +18,18 @@ static const ir_access *columns_at(const row_ref *row, const ir_expr *column, in
     return ir_access_make(row->c->b, row->buffer, lanes, -1, num, index, NULL);
 }
 
+static const ir_expr *zeros(const row_ref *row, int lanes) {
+    const ir_elem elem = row->is_raw && row->buffer ? (ir_elem)row->buffer->type.elem : row->c->elem;
+    const ir_expr *zero = mha_number(row->c, 0, lanes);
+    return elem == row->c->elem ? zero : ir_cast(row->c->b, elem, zero);
+}
+
 static const ir_expr *load(const row_ref *row, const ir_expr *column, int lanes, int64_t count) {
-    if (count <= 0) return mha_number(row->c, 0, lanes);
-    if (count >= lanes) return mha_load(row->c, columns_at(row, column, lanes));
+    if (count <= 0) return zeros(row, lanes);
+    if (count >= lanes) {
+        const ir_access *access = columns_at(row, column, lanes);
+        return row->is_raw ? ir_load(row->c->b, access) : mha_load(row->c, access);
+    }
     const int half = lanes / 2;
     const ir_expr *const halves[2] = {
         load(row, column, half, count),
@@ -43,10 +53,15 @@ static void store(const row_ref *row, const ir_expr *column, int lanes, int64_t 
 
 const ir_expr *mha_load_columns(const mha_context *c, const ir_buffer *buffer, const ir_expr *const *index,
                                 const ir_expr *column, int64_t count) {
-    return load(&(row_ref){c, buffer, index}, column, c->lanes, count);
+    return load(&(row_ref){c, buffer, index, false}, column, c->lanes, count);
+}
+
+const ir_expr *mha_load_raw_columns(const mha_context *c, const ir_buffer *buffer, const ir_expr *const *index,
+                                    const ir_expr *column, int lanes, int64_t count) {
+    return load(&(row_ref){c, buffer, index, true}, column, lanes, count);
 }
 
 void mha_store_columns(const mha_context *c, const ir_buffer *buffer, const ir_expr *const *index,
                        const ir_expr *column, int64_t count, const ir_expr *value) {
-    store(&(row_ref){c, buffer, index}, column, c->lanes, count, value, 0);
+    store(&(row_ref){c, buffer, index, false}, column, c->lanes, count, value, 0);
 }

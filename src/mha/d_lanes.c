@@ -16,36 +16,30 @@ static const ir_expr *compare(const d_lanes *d, ir_op op, const ir_expr *x, cons
     return ir_apply(d->b, op, x, y, NULL);
 }
 
-static const ir_expr *ceil_div(const d_lanes *d, const ir_expr *x, int64_t step) {
-    return ir_div(d->b, ir_add(d->b, x, dl_i(d, step - 1)), dl_i(d, step));
-}
-
 /* ---- what the prover is told ---- */
 
-/* A whole number of which the prover knows nothing, instead of how it was computed: proofs that begin with the few
- * facts it is then told end after a few steps. */
-static const ir_expr *opaque(const d_lanes *d, const char *name, const ir_expr *value) {
+const ir_expr *dl_opaque(const d_lanes *d, const char *name, const ir_expr *value) {
     if (!value || value->op == IR_CONST) return value;
     const ir_access *at = ir_at(d->b, ir_alloc(d->b, name, IR_REG, ir_type_of(IR_IDX, 1), 0, NULL), 1, 0);
     ir_store(d->b, at, value);
     return ir_let(d->b, name, ir_load(d->b, at));
 }
 
-static void assume_between(const d_lanes *d, const ir_expr *low, const ir_expr *value, const ir_expr *high) {
+void dl_assume_between(const d_lanes *d, const ir_expr *low, const ir_expr *value, const ir_expr *high) {
     ir_assume(d->b, compare(d, IR_LE, low, value));
     ir_assume(d->b, compare(d, IR_LE, value, high));
 }
 
 const ir_expr *dl_first(const d_lanes *d, const char *name, const ir_expr *first, const ir_expr *count,
                         const ir_expr *size) {
-    first = opaque(d, name, first);
-    assume_between(d, dl_i(d, 0), first, ir_sub(d->b, size, count));
+    first = dl_opaque(d, name, first);
+    dl_assume_between(d, dl_i(d, 0), first, ir_sub(d->b, size, count));
     return first;
 }
 
 const ir_expr *dl_part(const d_lanes *d, const char *name, const ir_expr *part, int64_t parts, const ir_expr *whole) {
-    part = opaque(d, name, part);
-    for (int64_t i = 1; i <= parts; i++) assume_between(d, dl_i(d, 0), ir_mul(d->b, part, dl_i(d, i)), whole);
+    part = dl_opaque(d, name, part);
+    for (int64_t i = 1; i <= parts; i++) dl_assume_between(d, dl_i(d, 0), ir_mul(d->b, part, dl_i(d, i)), whole);
     return part;
 }
 
@@ -79,9 +73,10 @@ static void derive_sizes(d_lanes *d, mha_context *c) {
     d->c = c;
     d->b = c->b;
     d->lanes = c->lanes;
+    d->width = c->by_pairs ? 2 * c->lanes : c->lanes;
     derive_rows(d);
-    d->k_columns = dl_round_up(p->head_dim, d->lanes);
-    d->v_columns = dl_round_up(p->head_dim_v, d->lanes);
+    d->k_columns = dl_round_up(p->head_dim, d->width);
+    d->v_columns = dl_round_up(p->head_dim_v, d->width);
     d->is_serial = p->reproducible;
     d->one_chunk = p->reproducible || mha_most_keys(p) <= c->s->kv_chunk;
     d->masks_keys = p->attn_mask_dims[3] || p->attn_bias_dims[3];
@@ -97,11 +92,11 @@ static const ir_expr *all_rows(const d_lanes *d) {
 }
 
 static const ir_expr *all_chunks(const d_lanes *d) {
-    return d->one_chunk ? dl_i(d, 1) : ceil_div(d, d->c->params.size[MHA_SEQ_KV], d->c->s->kv_chunk);
+    return d->one_chunk ? dl_i(d, 1) : dl_ceil_div(d, d->c->params.size[MHA_SEQ_KV], d->c->s->kv_chunk);
 }
 
 static const ir_expr *row_tasks(const d_lanes *d) {
-    return d->fixed_rows ? dl_i(d, 1) : ceil_div(d, all_rows(d), d->max_rows);
+    return d->fixed_rows ? dl_i(d, 1) : dl_ceil_div(d, all_rows(d), d->max_rows);
 }
 
 void mha_d_lanes_shared(mha_context *c) {
@@ -141,78 +136,45 @@ dl_row dl_row_at(const d_lanes *d, const ir_expr *row) {
     return r;
 }
 
-/* ---- runs of keys ---- */
-
-/* Where the keys of a run lie, being `from` and those after it. */
-static void place_run(const d_lanes *d, dl_run *run, const ir_expr *from) {
-    const mha_context *c = d->c;
-    run->at = mha_kv_row_at(c, &d->entry, d->kv_head, from);
-    run->at.index[2] = dl_first(d, "token", run->at.index[2], run->keys, c->v ? c->v->dims[2] : NULL);
-    if (c->k_is_linear)
-        run->at.linear[2] = dl_first(d, "token", run->at.linear[2], run->keys, c->k ? c->k->dims[2] : NULL);
-}
-
-dl_run dl_run_begin(const d_lanes *d, const dl_tile *tile) {
-    ir_builder *b = d->b;
-    const int64_t page_size = d->c->p->page_size;
-    dl_run run = {.first = dl_i(d, 0), .keys = tile->keys};
-    if (!page_size) {
-        place_run(d, &run, tile->first);
-        return run;
-    }
-    const ir_expr *size = dl_i(d, page_size), *end = ir_add(b, tile->first, tile->keys);
-    const ir_expr *page =
-        ir_for_begin(b, "page_number", ir_div(b, tile->first, size), ceil_div(d, end, page_size), 1, false);
-    const ir_expr *page_begin = ir_mul(b, page, size);
-    const ir_expr *from = ir_let(b, "from", ir_max(b, tile->first, page_begin));
-    run.keys = opaque(d, "run", ir_sub(b, ir_min(b, end, ir_add(b, page_begin, size)), from));
-    assume_between(d, dl_i(d, 1), run.keys, tile->keys);
-    run.first = dl_first(d, "in_tile", ir_sub(b, from, tile->first), run.keys, tile->keys);
-    place_run(d, &run, ir_add(b, tile->first, run.first));
-    return run;
-}
-
-void dl_run_end(const d_lanes *d) {
-    if (d->c->p->page_size) ir_for_end(d->b);
-}
-
-mha_kv_row dl_run_at(const d_lanes *d, const dl_run *run, const ir_expr *i) {
-    mha_kv_row at = run->at;
-    at.index[2] = ir_let(d->b, "token", ir_add(d->b, at.index[2], i));
-    if (d->c->k_is_linear) at.linear[2] = ir_let(d->b, "token", ir_add(d->b, at.linear[2], i));
-    return at;
-}
-
-const ir_expr *dl_load_key(const d_lanes *d, const ir_buffer *k_or_v, const mha_kv_row *key, const ir_expr *column,
-                           int64_t count) {
-    const ir_expr *const *index = d->c->k_is_linear && k_or_v == d->c->k ? key->linear : key->index;
-    return mha_load_columns(d->c, k_or_v, index, column, count);
-}
-
 /* ---- a task's beginning and end ---- */
 
-static const ir_buffer *scratch(const d_lanes *d, const char *name, int64_t rows, int64_t columns) {
-    return ir_alloc(d->b, name, IR_SCRATCH, ir_type_of(d->c->elem, 1), columns ? 2 : 1, (int64_t[]){rows, columns});
+static const ir_buffer *scratch(const d_lanes *d, const char *name, ir_elem elem, int64_t rows, int64_t columns) {
+    return ir_alloc(d->b, name, IR_SCRATCH, ir_type_of(elem, 1), columns ? 2 : 1, (int64_t[]){rows, columns});
 }
 
 static void alloc_scratch(d_lanes *d) {
-    const attune_schedule *s = d->c->s;
-    const int64_t more = s->score_rows > d->lanes ? s->score_rows : d->lanes;
-    d->q = scratch(d, "queries", d->max_rows, d->k_columns);
-    d->scores = scratch(d, "scores", d->max_rows, dl_round_up(s->kv_tile + more, d->lanes));
-    d->o = scratch(d, "o", d->max_rows, d->v_columns);
-    d->row_max = scratch(d, "row_max", d->max_rows, 0);
-    d->row_sum = scratch(d, "row_sum", d->max_rows, 0);
-    d->factor = scratch(d, "factor", d->max_rows, 0);
-    const int64_t keys = s->kv_tile + d->lanes;
-    if (d->c->p->k_scales == ATTUNE_SCALES_TOKEN) d->k_scales = scratch(d, "k_scales", keys, 0);
-    if (d->c->p->v_scales == ATTUNE_SCALES_TOKEN) d->v_scales = scratch(d, "v_scales", keys, 0);
+    const mha_context *c = d->c;
+    const int64_t more = c->s->score_rows > d->width ? c->s->score_rows : d->width;
+    const int64_t keys = dl_round_up(c->s->kv_tile + more, d->width);
+    d->q = scratch(d, "queries", c->by_pairs ? IR_BF16 : c->elem, d->max_rows, d->k_columns);
+    d->scores = scratch(d, "scores", c->elem, d->max_rows, keys);
+    if (c->by_pairs) d->rounded = scratch(d, "rounded", IR_BF16, d->max_rows, keys);
+    d->o = scratch(d, "o", c->elem, d->max_rows, d->v_columns);
+    d->row_max = scratch(d, "row_max", c->elem, d->max_rows, 0);
+    d->row_sum = scratch(d, "row_sum", c->elem, d->max_rows, 0);
+    d->factor = scratch(d, "factor", c->elem, d->max_rows, 0);
+    if (c->p->k_scales == ATTUNE_SCALES_TOKEN) d->k_scales = scratch(d, "k_scales", c->elem, keys, 0);
+    if (c->p->v_scales == ATTUNE_SCALES_TOKEN) d->v_scales = scratch(d, "v_scales", c->elem, keys, 0);
 }
 
 /* The logit of a row's sink, which counts as a key seen before all others. */
 static const ir_expr *sink_of(const d_lanes *d, const dl_row *row) {
     const ir_buffer *sinks = d->c->params.tensor[MHA_SINKS];
     return sinks ? mha_load(d->c, ir_at(d->b, sinks, 1, 1, row->head)) : NULL;
+}
+
+/* A vector of Q, times mha_query_sign, as d->q holds it. */
+static const ir_expr *load_query(const d_lanes *d, const ir_expr *const *index, const ir_expr *column, int64_t count) {
+    const mha_context *c = d->c;
+    const double sign = mha_query_sign(c);
+    if (!c->by_pairs) {
+        const ir_expr *q = mha_load_columns(c, c->q, index, column, count);
+        return sign == 1 ? q : ir_mul(d->b, q, mha_number(c, sign, d->lanes));
+    }
+    const ir_expr *q = mha_load_raw_columns(c, c->q, index, column, d->width, count);
+    if (sign == 1) return q;
+    q = ir_mul(d->b, ir_cast(d->b, IR_F32, q), mha_number(c, sign, d->width));
+    return ir_cast(d->b, IR_BF16, q);
 }
 
 static void init_row(d_lanes *d, const ir_expr *r) {
@@ -222,16 +184,14 @@ static void init_row(d_lanes *d, const ir_expr *r) {
     const ir_expr *sink = d->one_chunk ? sink_of(d, &row) : NULL;
     ir_store(b, ir_at(b, d->row_max, 1, 1, r), sink ? sink : mha_number(c, -INFINITY, 1));
     ir_store(b, ir_at(b, d->row_sum, 1, 1, r), sink ? mha_sink_sum(c, sink) : mha_number(c, 0, 1));
-    const double sign = mha_query_sign(c);
     const ir_expr *const index[] = {d->entry.batch, row.head, row.token};
-    const int64_t whole = c->p->head_dim / d->lanes * d->lanes;
+    const int64_t whole = c->p->head_dim / d->width * d->width;
     for (int part = 0; part < 2; part++) {
         const int64_t end = part ? c->p->head_dim : whole, begin = part ? whole : 0;
         if (begin == end) continue;
-        const ir_expr *at = part ? dl_i(d, whole) : ir_for_begin(b, "at", dl_i(d, 0), dl_i(d, end), d->lanes, false);
-        const ir_expr *q = mha_load_columns(c, c->q, index, at, part ? end - begin : d->lanes);
-        if (sign != 1) q = ir_mul(b, q, mha_number(c, sign, d->lanes));
-        ir_store(b, ir_at(b, d->q, d->lanes, 2, r, at), q);
+        const ir_expr *at = part ? dl_i(d, whole) : ir_for_begin(b, "at", dl_i(d, 0), dl_i(d, end), d->width, false);
+        const ir_expr *q = load_query(d, index, at, part ? end - begin : d->width);
+        ir_store(b, ir_at(b, d->q, d->width, 2, r, at), q);
         if (!part) ir_for_end(b);
     }
     const ir_expr *at = ir_for_begin(b, "at", dl_i(d, 0), dl_i(d, d->v_columns), d->lanes, false);
@@ -271,6 +231,7 @@ static void share_row(d_lanes *d, const ir_expr *r, bool seen) {
 
 static void finish_rows(d_lanes *d, bool seen) {
     const ir_expr *r = ir_for_begin(d->b, "r", dl_i(d, 0), d->rows, 1, false);
+    if (seen && d->c->by_pairs) dl_restore_order(d, r);
     if (d->one_chunk)
         store_row(d, r);
     else
@@ -328,20 +289,23 @@ static bool tiles_are_whole(const d_lanes *d) {
            p->seq_kv % d->c->s->kv_tile == 0;
 }
 
-static void load_scales(const d_lanes *d, const dl_tile *tile) {
+static void load_scales_of(d_lanes *d, const dl_streams *streams, const void *user) {
     ir_builder *b = d->b;
+    const ir_expr *i = ir_for_begin(b, "i", dl_i(d, 0), streams->keys, 1, false);
+    const mha_kv_row key = dl_key_at(d, streams, 0, i);
+    const ir_expr *j = ir_add(b, streams->first[0], i);
+    (void)user;
+    if (d->k_scales) ir_store(b, ir_at(b, d->k_scales, 1, 1, j), mha_k_scale(d->c, &key));
+    if (d->v_scales) ir_store(b, ir_at(b, d->v_scales, 1, 1, j), mha_v_scale(d->c, &key));
+    ir_for_end(b);
+}
+
+static void load_scales(d_lanes *d, const dl_tile *tile) {
     const ir_buffer *const scales[2] = {d->k_scales, d->v_scales};
     if (!scales[0] && !scales[1]) return;
     for (int i = 0; i < 2; i++)
-        if (scales[i]) ir_store(b, ir_at(b, scales[i], d->lanes, 1, tile->keys), mha_number(d->c, 1, d->lanes));
-    const dl_run run = dl_run_begin(d, tile);
-    const ir_expr *i = ir_for_begin(b, "i", dl_i(d, 0), run.keys, 1, false);
-    const mha_kv_row key = dl_run_at(d, &run, i);
-    const ir_expr *j = ir_add(b, run.first, i);
-    if (scales[0]) ir_store(b, ir_at(b, scales[0], 1, 1, j), mha_k_scale(d->c, &key));
-    if (scales[1]) ir_store(b, ir_at(b, scales[1], 1, 1, j), mha_v_scale(d->c, &key));
-    ir_for_end(b);
-    dl_run_end(d);
+        if (scales[i]) ir_store(d->b, ir_at(d->b, scales[i], d->lanes, 1, tile->keys), mha_number(d->c, 1, d->lanes));
+    dl_each_streams(d, tile, 1, 1, load_scales_of, NULL);
 }
 
 const ir_expr *dl_k_scales(const d_lanes *d, const ir_expr *j, int lanes) {
@@ -350,9 +314,10 @@ const ir_expr *dl_k_scales(const d_lanes *d, const ir_expr *j, int lanes) {
     return scale ? ir_splat(d->b, scale, lanes) : NULL;
 }
 
-const ir_expr *dl_v_scale(const d_lanes *d, const ir_expr *j) {
-    if (d->v_scales) return ir_load(d->b, ir_at(d->b, d->v_scales, 1, 1, j));
-    return mha_v_scale(d->c, &(mha_kv_row){.index = {NULL, d->kv_head, NULL}});
+const ir_expr *dl_v_scales(const d_lanes *d, const ir_expr *j, int lanes) {
+    if (d->v_scales) return ir_load(d->b, ir_at(d->b, d->v_scales, lanes, 1, j));
+    const ir_expr *scale = mha_v_scale(d->c, &(mha_kv_row){.index = {NULL, d->kv_head, NULL}});
+    return scale ? ir_splat(d->b, scale, lanes) : NULL;
 }
 
 static void visit_keys(d_lanes *d, const key_range *task, const ir_expr *first, const ir_expr *end) {
@@ -360,8 +325,9 @@ static void visit_keys(d_lanes *d, const key_range *task, const ir_expr *first, 
     const int64_t most = d->c->s->kv_tile;
     dl_tile tile;
     const ir_expr *key = ir_for_begin(b, "key", first, end, most, false);
-    tile.keys = tiles_are_whole(d) ? dl_i(d, most) : opaque(d, "keys", ir_min(b, ir_sub(b, end, key), dl_i(d, most)));
-    assume_between(d, dl_i(d, 1), tile.keys, dl_i(d, most));
+    tile.keys =
+        tiles_are_whole(d) ? dl_i(d, most) : dl_opaque(d, "keys", ir_min(b, ir_sub(b, end, key), dl_i(d, most)));
+    dl_assume_between(d, dl_i(d, 1), tile.keys, dl_i(d, most));
     tile.first = dl_first(d, "first_key", key, tile.keys, d->entry.seq_kv);
     tile.is_partial = is_partial(d, task, &tile);
     load_scales(d, &tile);
@@ -417,7 +383,7 @@ static void begin_rows(d_lanes *d, const ir_expr *number, const ir_expr *task) {
     const ir_expr *left = ir_sub(b, ir_mul(b, d->entry.seq_q, dl_i(d, d->c->group)), d->first_row);
     d->rows = ir_let(b, "rows", ir_min(b, left, dl_i(d, d->max_rows)));
     ir_if_begin(b, compare(d, IR_GT, d->rows, dl_i(d, 0)));
-    d->padded_rows = ir_mul(b, ceil_div(d, d->rows, d->row_step), dl_i(d, d->row_step));
+    d->padded_rows = ir_mul(b, dl_ceil_div(d, d->rows, d->row_step), dl_i(d, d->row_step));
     d->padded_rows = ir_let(b, "padded_rows", d->padded_rows);
 }
 
@@ -442,7 +408,7 @@ static void merge_chunks(d_lanes *d) {
         .rank = 4,
         .part_dim = 2,
         .index = {number, d->kv_head, NULL, ir_let(b, "number", ir_add(b, d->first_row, r))},
-        .count = ceil_div(d, d->entry.seq_kv, c->s->kv_chunk),
+        .count = dl_ceil_div(d, d->entry.seq_kv, c->s->kv_chunk),
         .columns = d->v_columns,
         .sink = sink_of(d, &row),
     };

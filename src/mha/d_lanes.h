@@ -7,6 +7,11 @@
  *           shared memory, which a second phase merges in order (merge.c). If there is only one, it writes the output
  *   tile    kv_tile keys of a chunk, between two rescalings
  *
+ * c->by_pairs: products are made of pairs of bf16 (dot2). Those of a score are neighbouring columns of K, which lie
+ * side by side in memory; those of O are the same column of two neighbouring keys, whose rows of V are interleaved in
+ * registers, and their probabilities, rounded to bf16 (pack2). The sum of the probabilities is that of the unrounded
+ * ones. Denormals in Q, K, V and P count as 0 then.
+ *
  * For each tile of a task: S = Q K^T (d_lanes_score.c), P = exp(S - max) with masks and the rescaling factor
  * (d_lanes_softmax.c), O = O * factor + P V (d_lanes_value.c). Where the number of rows is not known when compiling, it
  * is rounded up: rows beyond the last are the last row again.
@@ -22,18 +27,20 @@ typedef struct d_lanes {
     mha_context *c;
     ir_builder *b;
     int lanes;
+    int width;                    /* columns of K and V in a vector: lanes, and of bf16 pairs twice as many */
     int64_t fixed_rows;           /* of each task, where known when compiling; else 0 */
     int64_t row_step;             /* what numbers of rows are rounded up to */
     int64_t max_rows;             /* of a task, rounded up */
-    int64_t k_columns, v_columns; /* rounded up to vectors */
+    int64_t k_columns, v_columns; /* rounded up to vectors of `width` */
     bool one_chunk;
     bool is_serial;       /* scores are summed as q-lanes does */
     bool masks_keys;      /* there is a mask or bias: every tile asks it */
     bool masks_positions; /* keys that one row of a task sees may be hidden from another */
-    /* scratch of a task, all of c->elem */
-    const ir_buffer *q;       /* [max_rows, k_columns]: times mha_query_sign */
-    const ir_buffer *scores;  /* [max_rows, kv_tile + lanes or more]: S, then P */
-    const ir_buffer *o;       /* [max_rows, v_columns]: not yet divided */
+    /* scratch of a task, of c->elem unless it says otherwise */
+    const ir_buffer *q;       /* [max_rows, k_columns]: times mha_query_sign; bf16 if c->by_pairs */
+    const ir_buffer *scores;  /* [max_rows, kv_tile + width or more]: S, then P, times V's scales */
+    const ir_buffer *rounded; /* bf16, dims of scores: P, if c->by_pairs; else NULL */
+    const ir_buffer *o;       /* [max_rows, v_columns]: not yet divided; by pairs in the order of dl_interleave */
     const ir_buffer *row_max; /* [max_rows] */
     const ir_buffer *row_sum; /* [max_rows] */
     const ir_buffer *factor;  /* [max_rows]: what o must be multiplied by */
@@ -58,6 +65,15 @@ static inline int64_t dl_round_up(int64_t x, int64_t step) { return (x + step - 
 /* An array in registers, of `lanes` lanes of c->elem. */
 const ir_buffer *dl_registers(const d_lanes *d, const char *name, int lanes, int num_dims, const int64_t *dims);
 
+static inline const ir_expr *dl_ceil_div(const d_lanes *d, const ir_expr *x, int64_t step) {
+    return ir_div(d->b, ir_add(d->b, x, dl_i(d, step - 1)), dl_i(d, step));
+}
+
+/* A whole number of which the prover knows nothing, instead of how it was computed: proofs that begin with the few
+ * facts it is then told end after a few steps. */
+const ir_expr *dl_opaque(const d_lanes *d, const char *name, const ir_expr *value);
+void dl_assume_between(const d_lanes *d, const ir_expr *low, const ir_expr *value, const ir_expr *high);
+
 /* `first`, of which the prover need not know more than that it is the first of `count` neighbours out of `size`. */
 const ir_expr *dl_first(const d_lanes *d, const char *name, const ir_expr *first, const ir_expr *count,
                         const ir_expr *size);
@@ -76,27 +92,30 @@ dl_row dl_row_at(const d_lanes *d, const ir_expr *row);
 typedef void dl_rows_fn(d_lanes *d, const void *user, const ir_expr *first, int64_t count);
 void dl_each_rows(d_lanes *d, int64_t step, dl_rows_fn *build, const void *user);
 
-/* Runs of keys that lie one after the other in memory: the tile, or its part in each page. Opens the loop over them;
- * key `run->first + i` of the tile, i < run->keys, lies at the place after run->at by i. */
-typedef struct dl_run {
-    const ir_expr *first; /* within the tile */
+/* Keys that are read side by side: `count` streams of `keys` keys each, which lie one after the other in memory. Key i
+ * of stream s is key first[s] + i of the tile. */
+enum { DL_MAX_STREAMS = 16 };
+typedef struct dl_streams {
+    int count;
     const ir_expr *keys;
-    mha_kv_row at;
-} dl_run;
-dl_run dl_run_begin(const d_lanes *d, const dl_tile *tile);
-void dl_run_end(const d_lanes *d);
-/* Whether it is known that no run has as many keys. */
-static inline bool dl_is_short(const d_lanes *d, int64_t keys) {
-    return d->c->p->page_size && d->c->p->page_size < keys;
-}
-mha_kv_row dl_run_at(const d_lanes *d, const dl_run *run, const ir_expr *i);
-/* mha_load_columns of k or v. */
+    const ir_expr *first[DL_MAX_STREAMS];
+    mha_kv_row at[DL_MAX_STREAMS];
+} dl_streams;
+
+/* d_lanes_streams.c: calls build for all keys of a tile: for `count` streams of a number of keys that `step` divides,
+ * and, if count is not 1, for what is left as one stream; in loops where the keys lie in pages. */
+typedef void dl_streams_fn(d_lanes *d, const dl_streams *streams, const void *user);
+void dl_each_streams(d_lanes *d, const dl_tile *tile, int count, int64_t step, dl_streams_fn *build, const void *user);
+/* Where key i of a stream lies. */
+mha_kv_row dl_key_at(const d_lanes *d, const dl_streams *streams, int64_t stream, const ir_expr *i);
+/* d->width columns of k or v from `column` on, of which the first `count` are loaded and the others are 0: as bf16 if
+ * c->by_pairs, else as c->elem. */
 const ir_expr *dl_load_key(const d_lanes *d, const ir_buffer *k_or_v, const mha_kv_row *key, const ir_expr *column,
                            int64_t count);
 
-/* What the scores of keys j, j + 1, … of the tile are multiplied by, and the probability of key j. NULL: nothing. */
+/* What the scores of keys j, j + 1, … of the tile are multiplied by, and their probabilities. NULL: nothing. */
 const ir_expr *dl_k_scales(const d_lanes *d, const ir_expr *j, int lanes);
-const ir_expr *dl_v_scale(const d_lanes *d, const ir_expr *j);
+const ir_expr *dl_v_scales(const d_lanes *d, const ir_expr *j, int lanes);
 
 /* d_lanes_score.c and, for is_serial, d_lanes_serial.c: writes scores of all keys of the tile. */
 void dl_scores(d_lanes *d, const dl_tile *tile);
@@ -119,6 +138,8 @@ const ir_expr *dl_sees(const d_lanes *d, const dl_sight *sight, const ir_expr *j
 
 /* d_lanes_value.c */
 void dl_values(d_lanes *d, const dl_tile *tile);
+/* The columns of O that dl_values has left interleaved, in order. */
+void dl_restore_order(d_lanes *d, const ir_expr *row);
 
 /* choose_d_lanes.c: whether few enough rows make d-lanes the better strategy; if so *s is a schedule for it. */
 bool mha_choose_d_lanes(const attune_problem *canonical, const at_target *target, attune_schedule *s);

@@ -95,10 +95,12 @@ const ir_expr *dl_sees(const d_lanes *d, const dl_sight *sight, const ir_expr *j
 
 /* ---- scores ---- */
 
-/* What of the last vector lies beyond the last key. */
+/* What of the last vectors lies beyond the last key. */
 static void hide_beyond(d_lanes *d, const dl_tile *tile, const ir_expr *r) {
-    const ir_access *beyond = ir_at(d->b, d->scores, d->lanes, 2, r, tile->keys);
-    ir_store(d->b, beyond, mha_number(d->c, -INFINITY, d->lanes));
+    for (int i = 0; i < d->width; i += d->lanes) {
+        const ir_access *beyond = ir_at(d->b, d->scores, d->lanes, 2, r, ir_add(d->b, tile->keys, dl_i(d, i)));
+        ir_store(d->b, beyond, mha_number(d->c, -INFINITY, d->lanes));
+    }
 }
 
 /* What is done to q.k; in place, for all keys of a row. */
@@ -174,17 +176,28 @@ static void accumulate(d_lanes *d, const ir_access *sum, const ir_expr *term) {
     ir_store(d->b, sum, ir_add(d->b, ir_load(d->b, sum), term));
 }
 
-/* P = exp(S - base), in place; returns the sum by lanes. */
+/* P = exp(S - base) of the keys from j on, in place; their sum is added. */
+static const ir_expr *exponential(d_lanes *d, const ir_expr *r, const ir_expr *j, const ir_expr *bases,
+                                  const ir_access *sum) {
+    const ir_access *score = ir_at(d->b, d->scores, d->lanes, 2, r, j);
+    const ir_expr *p = ir_let(d->b, "p", mha_exp(d->c, ir_load(d->b, score), bases));
+    if (!d->c->by_pairs) ir_store(d->b, score, p);
+    accumulate(d, sum, p);
+    return p;
+}
+
+/* P of all keys of a row; returns the sum by lanes. */
 static const ir_expr *exponentials(d_lanes *d, const dl_tile *tile, const ir_expr *r, const ir_expr *base) {
     ir_builder *b = d->b;
     const ir_access *sum = ir_at(b, dl_registers(d, "sum", d->lanes, 0, NULL), d->lanes, 0);
     ir_store(b, sum, mha_number(d->c, 0, d->lanes));
     const ir_expr *bases = ir_let(b, "bases", ir_splat(b, base, d->lanes));
-    const ir_expr *j = ir_for_begin(b, "j", dl_i(d, 0), tile->keys, d->lanes, false);
-    const ir_access *score = ir_at(b, d->scores, d->lanes, 2, r, j);
-    const ir_expr *p = ir_let(b, "p", mha_exp(d->c, ir_load(b, score), bases));
-    ir_store(b, score, p);
-    accumulate(d, sum, p);
+    const ir_expr *j = ir_for_begin(b, "j", dl_i(d, 0), tile->keys, d->width, false);
+    const ir_expr *p = exponential(d, r, j, bases, sum);
+    if (d->c->by_pairs) {
+        const ir_expr *next = exponential(d, r, ir_add(b, j, dl_i(d, d->lanes)), bases, sum);
+        ir_store(b, ir_at(b, d->rounded, d->width, 2, r, j), mha_both_rounded(d->c, p, next));
+    }
     ir_for_end(b);
     return ir_let(b, "lane_sums", ir_load(b, sum));
 }
@@ -207,6 +220,16 @@ static const ir_expr *serial_sum(d_lanes *d, const dl_tile *tile, const ir_expr 
     return ir_load(b, sum);
 }
 
+/* P times the scales of V, which may make NaN of the 0 of a hidden key. */
+static void scale_row(d_lanes *d, const dl_tile *tile, const ir_expr *r) {
+    ir_builder *b = d->b;
+    if (!d->c->params.tensor[MHA_V_SCALE]) return;
+    const ir_expr *j = ir_for_begin(b, "j", dl_i(d, 0), tile->keys, d->lanes, false);
+    const ir_access *p = ir_at(b, d->scores, d->lanes, 2, r, j);
+    ir_store(b, p, ir_mul(b, ir_load(b, p), dl_v_scales(d, j, d->lanes)));
+    ir_for_end(b);
+}
+
 /* A row that has seen no key yet keeps the maximum -inf; 0 stands in for it, so that exp gives 0 and not NaN. */
 void dl_softmax(d_lanes *d, const dl_tile *tile) {
     ir_builder *b = d->b;
@@ -225,5 +248,6 @@ void dl_softmax(d_lanes *d, const dl_tile *tile) {
     const ir_expr *sums = exponentials(d, tile, r, base);
     const ir_expr *sum = d->is_serial ? serial_sum(d, tile, r) : ir_reduce(b, IR_ADD, sums);
     ir_store(b, row_sum, mha_madd(c, ir_load(b, row_sum), factor, sum));
+    scale_row(d, tile, r);
     ir_for_end(b);
 }

@@ -55,7 +55,13 @@ static const ir_expr *fold(ir_builder *b, const ir_expr *x, const ir_expr *y, in
     return ir_let(b, "t", ir_add(b, ir_shuffle(b, x, y, lanes, here), ir_shuffle(b, x, y, lanes, there)));
 }
 
-const ir_expr *mha_sum_lanes(ir_builder *b, int lanes, const ir_expr **x) {
+static const ir_expr *add_halves(ir_builder *b, const ir_expr *x, int half) {
+    return ir_let(b, "t", ir_add(b, mha_lanes_of(b, x, 0, half), mha_lanes_of(b, x, half, half)));
+}
+
+const ir_expr *mha_sum_lanes(ir_builder *b, int lanes, int count, const ir_expr **x) {
+    for (; lanes > count; lanes /= 2)
+        for (int i = 0; i < count; i++) x[i] = add_halves(b, x[i], lanes / 2);
     for (int width = lanes / 2; width; width /= 2)
         for (int i = 0; i < width; i++) x[i] = fold(b, x[i], x[i + width], lanes, width);
     return x[0];

@@ -22,7 +22,8 @@ const ir_expr *mha_join(ir_builder *b, const ir_expr *const *parts, int num, int
 /* `count` lanes of x from `first` on. */
 const ir_expr *mha_lanes_of(ir_builder *b, const ir_expr *x, int first, int count);
 
-/* A vector whose lane i is the sum of all lanes of x[i]: `lanes` vectors of `lanes` lanes. x[] is overwritten. */
-const ir_expr *mha_sum_lanes(ir_builder *b, int lanes, const ir_expr **x);
+/* A vector of `count` lanes, at most `lanes`, whose lane i is the sum of all lanes of x[i], of `lanes` lanes each; both
+ * are powers of two. x[] is overwritten. */
+const ir_expr *mha_sum_lanes(ir_builder *b, int lanes, int count, const ir_expr **x);
 
 #endif
