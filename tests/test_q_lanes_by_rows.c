@@ -119,11 +119,47 @@ static void only_what_is_seen_and_one_tile(void **state) {
         if (may_be_by_rows(others[i])) fail_msg("%s", others[i]);
 }
 
+/* What the choice is for few rows: no clamped lanes that narrower vectors would save, and no lane of a lone row. */
+static void chosen_for_few_rows(void **state) {
+    (void)state;
+    static const struct {
+        const char *problem;
+        attune_strategy strategy;
+        int lanes, by_rows;
+    } expected[] = {
+        {"num_heads=8,seq_q=16,head_dim=32", ATTUNE_Q_LANES, 16, 1},
+        {"num_heads=8,seq_q=64,head_dim=32", ATTUNE_Q_LANES, 16, 1},
+        {"num_heads=8,seq_q=7,head_dim=64", ATTUNE_Q_LANES, 8, 1},
+        {"num_heads=8,seq_q=20,head_dim=64", ATTUNE_Q_LANES, 8, 1},
+        {"num_heads=8,seq_q=50,head_dim=64", ATTUNE_Q_LANES, 8, 1},
+        {"num_heads=8,seq_q=4,seq_kv=4,head_dim=64", ATTUNE_Q_LANES, 4, 1},
+        {"num_heads=8,num_kv_heads=2,seq_q=5,head_dim=64", ATTUNE_Q_LANES, 8, 1},
+        {"num_heads=8,seq_q=16,head_dim=32,is_causal=1", ATTUNE_Q_LANES, 16, 0},
+        {"num_heads=8,seq_q=4,seq_kv=64,head_dim=64", ATTUNE_D_LANES, 16, 0},
+        {"num_heads=8,seq_q=1,seq_kv=5,head_dim=64", ATTUNE_D_LANES, 16, 0},
+        {"num_heads=8,seq_q=12,seq_kv=512,head_dim=64,kv_lens=1", ATTUNE_D_LANES, 16, 0},
+    };
+    const at_target *target = at_target_find("avx512");
+    for (size_t i = 0; i < sizeof expected / sizeof *expected; i++) {
+        attune_problem p = ATTUNE_PROBLEM_INIT, canonical;
+        attune_schedule s;
+        assert_int_equal(attune_problem_parse(expected[i].problem, &p), ATTUNE_OK);
+        assert_int_equal(mha_canonicalize(&p, &canonical, NULL), ATTUNE_OK);
+        mha_choose(&canonical, target, &s);
+        assert_int_equal(mha_schedule_check(&canonical, &s, target, NULL), ATTUNE_OK);
+        const bool by_rows = s.strategy == ATTUNE_Q_LANES && mha_values_by_rows(&canonical, &s, target);
+        if (s.strategy != expected[i].strategy || s.lanes != expected[i].lanes || by_rows != !!expected[i].by_rows)
+            fail_msg("%s: strategy %d, %d lanes, by rows %d", expected[i].problem, (int)s.strategy, (int)s.lanes,
+                     by_rows);
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(bits_of_columns),
         cmocka_unit_test(values_that_are_no_numbers),
         cmocka_unit_test(only_what_is_seen_and_one_tile),
+        cmocka_unit_test(chosen_for_few_rows),
     };
     return cmocka_run_group_tests(tests, sample_context_open, sample_context_close);
 }

@@ -94,6 +94,6 @@ void mha_choose_q_lanes(const attune_problem *p, const at_target *target, attune
 
 void mha_choose(const attune_problem *p, const at_target *target, attune_schedule *s) {
     *s = (attune_schedule)ATTUNE_SCHEDULE_INIT;
-    if (!mha_choose_d_lanes(p, target, s)) mha_choose_q_lanes(p, target, s);
+    if (!mha_choose_small(p, target, s) && !mha_choose_d_lanes(p, target, s)) mha_choose_q_lanes(p, target, s);
     mha_choose_gemm(p, target, s);
 }

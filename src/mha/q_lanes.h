@@ -184,6 +184,9 @@ enum { MHA_STRIP_VECTORS = 4 };
 bool mha_values_by_rows(const attune_problem *canonical, const attune_schedule *schedule, const at_target *target);
 void ql_values_by_rows(q_lanes *c, const q_lanes_tile *tile);
 
+/* choose_small.c: a good schedule for few rows and keys, and whether this is such a problem. */
+bool mha_choose_small(const attune_problem *canonical, const at_target *target, attune_schedule *schedule);
+
 /* choose.c: a good schedule of this strategy. */
 void mha_choose_q_lanes(const attune_problem *canonical, const at_target *target, attune_schedule *schedule);
 
