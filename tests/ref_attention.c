@@ -12,7 +12,9 @@ size_t ref_dtype_bytes(attune_dtype dtype) {
     case ATTUNE_F16:
     case ATTUNE_BF16: return 2;
     case ATTUNE_F64: return 8;
-    case ATTUNE_BOOL: return 1;
+    case ATTUNE_BOOL:
+    case ATTUNE_I8:
+    case ATTUNE_F8: return 1;
     case REF_WIDE: return sizeof(long double);
     default: return 4;
     }
@@ -37,8 +39,36 @@ static float from_bf16(uint16_t half) {
     return value;
 }
 
+/* E4M3: steps of 2^-9 up to 2^-6, then eight to each power of two, up to 448. */
+static uint8_t to_f8(long double value) {
+    enum { DIGITS = 4, LEAST_EXPONENT = -9, LEAST_NORMAL = -6, BIAS = 7, NOT_A_NUMBER = 0x7f };
+    const unsigned sign = signbit(value) ? 0x80 : 0;
+    int exponent = 0;
+    if (!isfinite(value)) return NOT_A_NUMBER;
+    frexp(value, &exponent);
+    const int last = exponent - DIGITS > LEAST_EXPONENT ? exponent - DIGITS : LEAST_EXPONENT;
+    const long double size = ldexp(rint(ldexp(fabs(value), -last)), last);
+    if (size > 448) return NOT_A_NUMBER;
+    if (size < ldexp(1.0L, LEAST_NORMAL)) return (uint8_t)(sign | (unsigned)ldexp(size, -LEAST_EXPONENT));
+    frexp(size, &exponent);
+    const unsigned fraction = (unsigned)ldexp(size, DIGITS - exponent) - 8;
+    return (uint8_t)(sign | (unsigned)(exponent - 1 + BIAS) << 3 | fraction);
+}
+
+static long double from_f8(uint8_t code) {
+    const int exponent = code >> 3 & 15, fraction = code & 7;
+    if ((code & 0x7f) == 0x7f) return (long double)NAN;
+    const long double size = exponent ? ldexp(8.0L + fraction, exponent - 10) : ldexp((long double)fraction, -9);
+    return code & 0x80 ? -size : size;
+}
+
+/* Whole numbers only; what is none becomes 0. */
+static int8_t to_i8(long double value) { return (int8_t)(isnan(value) ? 0 : fmax(-128.0L, fmin(127.0L, rint(value)))); }
+
 long double ref_load(attune_dtype dtype, const void *storage, int64_t index) {
     switch ((int)dtype) {
+    case ATTUNE_I8: return ((const int8_t *)storage)[index];
+    case ATTUNE_F8: return from_f8(((const uint8_t *)storage)[index]);
     case ATTUNE_F16: return (long double)((const _Float16 *)storage)[index];
     case ATTUNE_BF16: return (long double)from_bf16(((const uint16_t *)storage)[index]);
     case ATTUNE_F64: return ((const double *)storage)[index];
@@ -51,6 +81,8 @@ long double ref_load(attune_dtype dtype, const void *storage, int64_t index) {
 
 void ref_store(attune_dtype dtype, void *storage, int64_t index, long double value) {
     switch ((int)dtype) {
+    case ATTUNE_I8: ((int8_t *)storage)[index] = to_i8(value); return;
+    case ATTUNE_F8: ((uint8_t *)storage)[index] = to_f8(value); return;
     case ATTUNE_F16: ((_Float16 *)storage)[index] = (_Float16)value; return;
     case ATTUNE_BF16: ((uint16_t *)storage)[index] = to_bf16(value); return;
     case ATTUNE_F64: ((double *)storage)[index] = (double)value; return;
@@ -77,7 +109,7 @@ typedef struct view {
 typedef struct reading {
     const attune_problem *p;
     view q, k, v, out, lse, mask, bias, slopes, sinks, kv_lens, offsets, cu_q, cu_kv, table, k_new, v_new, cos, sin,
-        position_ids, row_ids, weights, parts, parts_lse;
+        position_ids, row_ids, weights, parts, parts_lse, k_scale, v_scale;
     int64_t heads, group, dim, dim_v, seq_q, seq_kv, seq_new;
     double scale;
     bool is_double;                                  /* the arithmetic is f64 */
@@ -129,6 +161,8 @@ static reading read_call(const ref_call *c) {
         .weights = find(c, "weights"),
         .parts = find(c, "parts"),
         .parts_lse = find(c, "parts_lse"),
+        .k_scale = find(c, "k_scale"),
+        .v_scale = find(c, "v_scale"),
         .heads = a->num_heads,
         .group = a->num_kv_heads ? a->num_heads / a->num_kv_heads : 1,
         .dim = p->head_dim,
@@ -143,7 +177,7 @@ static reading read_call(const ref_call *c) {
     r.is_double = p->softmax_precision
                       ? p->softmax_precision == ATTUNE_F64
                       : is_f64(&r.q) || is_f64(&r.k) || is_f64(&r.v) || is_f64(&r.bias) || is_f64(&r.parts);
-    if (p->v_in_k) r.v = r.k, r.v_new = r.k_new;
+    if (p->v_in_k) r.v = r.k, r.v_new = r.k_new, r.v_scale = r.k_scale;
     return r;
 }
 
@@ -193,6 +227,17 @@ static int64_t key_place(const reading *r, const entry *e, const view *cache, in
     return place(cache->tensor, e->kv_batch, head, e->first_kv + j, 0);
 }
 
+long double ref_scale(const attune_tensor *scale, const void *data, int64_t i, int64_t j, int64_t k) {
+    if (!scale) return 1;
+    return ref_load(scale->dtype, data, scale->rank == 1 ? place(scale, j, 0, 0, 0) : place(scale, i, j, k, 0));
+}
+
+static long double scale_of_key(const reading *r, const entry *e, const view *scale, int64_t head, int64_t j) {
+    if (!scale->tensor) return 1;
+    if (scale->tensor->rank == 1) return ref_scale(scale->tensor, scale->data, 0, head, 0);
+    return ref_load(scale->tensor->dtype, scale->data, key_place(r, e, scale, head, j));
+}
+
 /* The same for the n-th new key in k_new or v_new. */
 static int64_t new_place(const entry *e, const view *fresh, int64_t head, int64_t n) {
     return place(fresh->tensor, e->q_batch, head, e->first_q + n, 0);
@@ -225,9 +270,15 @@ static void mark_row(unsigned char *seen, const attune_tensor *t, int64_t at, in
     for (int64_t c = 0; c < columns; c++) seen[at + c * t->strides[t->rank - 1]] = 1;
 }
 
+static bool is_of_tokens(const view *scale) { return scale->tensor && scale->tensor->rank > 1; }
+
 static void mark_key(const reading *r, const entry *e, int64_t kv_head, int64_t j, const ref_seen *seen) {
     const int64_t n = j - (e->keys - e->fresh);
     unsigned char *const v = r->p->v_in_k ? seen->k : seen->v, *const v_new = r->p->v_in_k ? seen->k_new : seen->v_new;
+    if (n < 0 || j >= e->keys) {
+        if (seen->k_scale && is_of_tokens(&r->k_scale)) seen->k_scale[key_place(r, e, &r->k_scale, kv_head, j)] = 1;
+        if (seen->v_scale && is_of_tokens(&r->v_scale)) seen->v_scale[key_place(r, e, &r->v_scale, kv_head, j)] = 1;
+    }
     if (n >= 0 && j < e->keys) {
         mark_row(seen->k_new, r->k_new.tensor, new_place(e, &r->k_new, kv_head, n), r->dim);
         if (r->v_new.tensor) mark_row(v_new, r->v_new.tensor, new_place(e, &r->v_new, kv_head, n), r->dim_v);
@@ -293,6 +344,8 @@ static bool create_result(const reading *r, ref_result *result) {
         .weights = copy_output(&r->weights, &good),
         .k = copy_output(&r->k, &good),
         .v = r->p->v_in_k ? NULL : copy_output(&r->v, &good),
+        .k_scale = copy_output(&r->k_scale, &good),
+        .v_scale = r->p->v_in_k ? NULL : copy_output(&r->v_scale, &good),
     };
     if (!r->k.tensor) return good;
     const int64_t rows = elements(r->q.tensor) / r->dim;
@@ -308,6 +361,8 @@ void ref_result_free(ref_result *result) {
     free(result->weights);
     free(result->k);
     free(result->v);
+    free(result->k_scale);
+    free(result->v_scale);
     free(result->row_lse);
     free(result->loses_key);
     *result = (ref_result){0};
@@ -326,6 +381,47 @@ static int64_t dense_key_place(const reading *r, const entry *e, const view *cac
     const int64_t size = r->p->page_size;
     if (size) return dense_place(cache->tensor, integer_at(&r->table, e->number, j / size), head, j % size, 0);
     return dense_place(cache->tensor, e->kv_batch, head, e->first_kv + j, 0);
+}
+
+/* ---- Codes ---- */
+
+/* One row that is appended to a cache of codes. */
+typedef struct coding {
+    const view *cache, *scale;
+    bool is_double; /* the arithmetic is f64 */
+} coding;
+
+static long double narrowed(const coding *c, long double x) { return c->is_double ? (double)x : (float)x; }
+
+static long double divided(const coding *c, long double x, long double y) {
+    if (c->is_double) return (double)x / (double)y;
+    return (float)x / (float)y;
+}
+
+static long double code_of(const coding *c, long double x) {
+    const bool is_i8 = c->cache->tensor->dtype == ATTUNE_I8;
+    const long double most = is_i8 ? 127 : 448;
+    if (isnan(x)) return is_i8 ? 0 : x;
+    x = x > most ? most : x < -most ? -most : x;
+    return is_i8 ? rint(x) : ref_rounded(ATTUNE_F8, (float)x);
+}
+
+static long double scale_of_row(const coding *c, const long double *row, int64_t columns) {
+    long double largest = 0;
+    for (int64_t i = 0; i < columns; i++) {
+        if (!isfinite(narrowed(c, row[i]))) return (long double)NAN;
+        largest = fmax(largest, fabs(narrowed(c, row[i])));
+    }
+    return (float)divided(c, largest, c->cache->tensor->dtype == ATTUNE_I8 ? 127 : 448);
+}
+
+/* Makes codes of a row. */
+static void encode_row(const coding *c, long double *row, int64_t columns, long double scale) {
+    for (int64_t i = 0; i < columns; i++) {
+        long double x = narrowed(c, row[i]);
+        if (c->scale->tensor) x = scale == 0 || !isfinite(scale) ? 0 : divided(c, x, scale);
+        row[i] = code_of(c, x);
+    }
 }
 
 /* ---- The loops, in each precision ---- */
@@ -384,5 +480,7 @@ bool ref_attention_plain(const ref_call *call, ref_result *result) {
     round_output(result->weights, &r.weights);
     round_output(result->k, &r.k);
     round_output(result->v, &r.v);
+    round_output(result->k_scale, &r.k_scale);
+    round_output(result->v_scale, &r.v_scale);
     return true;
 }

@@ -35,8 +35,8 @@ typedef struct ref_block_scale {
 /* What the outputs should hold afterwards: dense, row-major in the order of each tensor's dims. What a call does not
  * write (tokens that no ragged entry owns, older keys of a cache) is what the output held before. */
 typedef struct ref_result {
-    long double *out, *lse, *weights; /* NULL where the problem has no such tensor, */
-    long double *k, *v;               /* and these unless keys are appended */
+    long double *out, *lse, *weights;       /* NULL where the problem has no such tensor, */
+    long double *k, *v, *k_scale, *v_scale; /* and these unless they are written to; k and v may be codes */
     /* The logarithm of each row of q over all its keys, [batch, heads, tokens], whether or not the problem wants it;
      * NULL if op is neither attention nor weights. What op = weights should get as lse. */
     long double *row_lse;
@@ -60,17 +60,22 @@ void ref_result_free(ref_result *result);
 
 /* Which elements of the storage of K, V, k_new and v_new reach the result: a byte for each, set to 1; NULL: not asked
  * for. With appended keys the places in the cache that are about to be overwritten are not among them. The arrays are
- * to be zeroed by the caller; with v_in_k those of K serve for V. */
+ * to be zeroed by the caller; with v_in_k those of K serve for V. Scales of heads are not looked at. */
 typedef struct ref_seen {
-    unsigned char *k, *v, *k_new, *v_new;
+    unsigned char *k, *v, *k_new, *v_new, *k_scale, *v_scale;
 } ref_seen;
 void ref_mark_seen(const ref_call *call, const ref_seen *seen);
 
-/* One number of a tensor of any dtype, by its index into the storage. */
+/* One number of a tensor of any dtype, by its index into the storage; of a quantised cache a code. */
 long double ref_load(attune_dtype dtype, const void *storage, int64_t index);
 void ref_store(attune_dtype dtype, void *storage, int64_t index, long double value);
 /* As a tensor of this type would give it back. */
 long double ref_rounded(attune_dtype dtype, long double value);
 size_t ref_dtype_bytes(attune_dtype dtype);
+
+static inline bool ref_is_quantised(attune_dtype dtype) { return dtype == ATTUNE_I8 || dtype == ATTUNE_F8; }
+/* What the code of a key (i, j, k: the indices of its row in k or v) is to be multiplied by; `scale` is k_scale or
+ * v_scale, NULL if there is none. */
+long double ref_scale(const attune_tensor *scale, const void *data, int64_t i, int64_t j, int64_t k);
 
 #endif

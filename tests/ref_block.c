@@ -343,7 +343,8 @@ bool ref_block_mark_seen(const ref_call *call, const ref_seen *seen) {
     if (good) good = (rows = calloc((size_t)(b.entries * b.kv_heads * tokens * b.dim + 1), 1)) != NULL;
     if (good && !b.keys_low) {
         const bool has_caches = call->problem->seq_new || call->problem->kv_projected;
-        const ref_seen inner = has_caches ? (ref_seen){seen->k, seen->v, rows, NULL} : (ref_seen){.k = rows};
+        const ref_seen inner =
+            has_caches ? (ref_seen){seen->k, seen->v, rows, NULL, seen->k_scale, seen->v_scale} : (ref_seen){.k = rows};
         ref_mark_seen(&b.inner, &inner);
     }
     for (int64_t head = 0; good && head < b.entries * b.kv_heads; head++)

@@ -7,6 +7,14 @@ static void NAME(load_row)(REAL *row, const view *v, int64_t at, int64_t columns
     for (int64_t c = 0; c < columns; c++) row[c] = (REAL)ref_load(t->dtype, v->data, at + c * step);
 }
 
+/* A key or value of a cache. */
+static void NAME(load_scaled)(const reading *r, const entry *e, const view *cache, const view *scale, int64_t kv_head,
+                              int64_t j, REAL *row, int64_t columns) {
+    const REAL factor = (REAL)scale_of_key(r, e, scale, kv_head, j);
+    NAME(load_row)(row, cache, key_place(r, e, cache, kv_head, j), columns);
+    for (int64_t c = 0; scale->tensor && c < columns; c++) row[c] *= factor;
+}
+
 /* Turns each pair of columns by the angle that the caches have for this position. */
 static void NAME(rotate)(const reading *r, int64_t number, int64_t position, REAL *row) {
     const int64_t half = r->p->rotary_dim / 2;
@@ -29,7 +37,26 @@ static void NAME(load_query)(const reading *r, const entry *e, int64_t head, int
     for (int64_t c = 0; r->q_rounding && c < r->dim; c++) row[c] = (REAL)ref_rounded(r->q_rounding, row[c]);
 }
 
-/* Key j as the scores see it. New ones go through the cache, which rounds to its type. */
+/* A row that goes through a cache, which rounds to its type. */
+static void NAME(append_row)(const reading *r, const entry *e, const view *cache, const view *scale, int64_t kv_head,
+                             int64_t j, REAL *row, int64_t columns, long double *dense, long double *dense_scale) {
+    long double *const to = dense + dense_key_place(r, e, cache, kv_head, j);
+    for (int64_t c = 0; c < columns; c++) to[c] = row[c];
+    if (!ref_is_quantised(cache->tensor->dtype)) {
+        for (int64_t c = 0; c < columns; c++) row[c] = (REAL)ref_rounded(cache->tensor->dtype, row[c]);
+        return;
+    }
+    const coding row_coding = {cache, scale, r->is_double};
+    long double factor = 1;
+    if (is_of_tokens(scale))
+        factor = dense_scale[dense_key_place(r, e, scale, kv_head, j)] = scale_of_row(&row_coding, to, columns);
+    else
+        factor = scale_of_key(r, e, scale, kv_head, j);
+    encode_row(&row_coding, to, columns, factor);
+    for (int64_t c = 0; c < columns; c++) row[c] = (REAL)(to[c] * factor);
+}
+
+/* Key j as the scores see it. */
 static void NAME(load_key)(const reading *r, const entry *e, int64_t kv_head, int64_t j, REAL *row,
                            ref_result *result) {
     const int64_t n = j - (e->keys - e->fresh);
@@ -37,7 +64,7 @@ static void NAME(load_key)(const reading *r, const entry *e, int64_t kv_head, in
     if (is_new)
         NAME(load_row)(row, &r->k_new, new_place(e, &r->k_new, kv_head, n), r->dim);
     else
-        NAME(load_row)(row, &r->k, key_place(r, e, &r->k, kv_head, j), r->dim);
+        NAME(load_scaled)(r, e, &r->k, &r->k_scale, kv_head, j, row, r->dim);
     if (r->p->rotary_dim && (is_new || !has_rotated_keys(r->p))) {
         int64_t position = j;
         if (r->position_ids.tensor) position = integer_at(&r->position_ids, e->q_batch, e->first_q + (is_new ? n : j));
@@ -45,12 +72,7 @@ static void NAME(load_key)(const reading *r, const entry *e, int64_t kv_head, in
     }
     if (r->k_rounding)
         for (int64_t c = 0; c < r->dim; c++) row[c] = (REAL)ref_rounded(r->k_rounding, row[c]);
-    if (!is_new) return;
-    long double *const cache = result->k + dense_key_place(r, e, &r->k, kv_head, j);
-    for (int64_t c = 0; c < r->dim; c++) {
-        cache[c] = row[c];
-        row[c] = (REAL)ref_rounded(r->k.tensor->dtype, row[c]);
-    }
+    if (is_new) NAME(append_row)(r, e, &r->k, &r->k_scale, kv_head, j, row, r->dim, result->k, result->k_scale);
 }
 
 static void NAME(load_value)(const reading *r, const entry *e, int64_t kv_head, int64_t j, const REAL *key, REAL *row,
@@ -59,16 +81,12 @@ static void NAME(load_value)(const reading *r, const entry *e, int64_t kv_head, 
     if (r->p->v_in_k) {
         for (int64_t c = 0; c < r->dim_v; c++) row[c] = key[c];
     } else if (n < 0) {
-        NAME(load_row)(row, &r->v, key_place(r, e, &r->v, kv_head, j), r->dim_v);
+        NAME(load_scaled)(r, e, &r->v, &r->v_scale, kv_head, j, row, r->dim_v);
         if (r->v_rounding)
             for (int64_t c = 0; c < r->dim_v; c++) row[c] = (REAL)ref_rounded(r->v_rounding, row[c]);
     } else {
         NAME(load_row)(row, &r->v_new, new_place(e, &r->v_new, kv_head, n), r->dim_v);
-        long double *const cache = result->v + dense_key_place(r, e, &r->v, kv_head, j);
-        for (int64_t c = 0; c < r->dim_v; c++) {
-            cache[c] = row[c];
-            row[c] = (REAL)ref_rounded(r->v.tensor->dtype, row[c]);
-        }
+        NAME(append_row)(r, e, &r->v, &r->v_scale, kv_head, j, row, r->dim_v, result->v, result->v_scale);
     }
 }
 

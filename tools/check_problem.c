@@ -65,6 +65,22 @@ static attune_dtype draw_dtype(const draft *d) {
     return types[between(d, 0, 3)];
 }
 
+/* Caches of codes; a problem without caches has none, but its types do not matter then either. */
+static void draw_codes(const draft *d) {
+    attune_problem *const p = d->p;
+    static const attune_dtype types[] = {ATTUNE_I8, ATTUNE_F8};
+    if (p->op != ATTUNE_ATTENTION && p->op != ATTUNE_WEIGHTS) return;
+    if (d->block ? !draft_has_caches(d) : false) return;
+    if (!chance(d, d->block ? 30 : 12)) return;
+    p->k_dtype = types[between(d, 0, 1)];
+    p->v_dtype = chance(d, 70) ? p->k_dtype : chance(d, 50) ? types[between(d, 0, 1)] : draw_dtype(d);
+    p->k_scales = (attune_scales)between(d, p->k_dtype == ATTUNE_I8 ? ATTUNE_SCALES_HEAD : ATTUNE_SCALES_NONE,
+                                         ATTUNE_SCALES_TOKEN);
+    p->v_scales = p->v_dtype == ATTUNE_I8 || chance(d, 70)
+                      ? (attune_scales)between(d, ATTUNE_SCALES_HEAD, ATTUNE_SCALES_TOKEN)
+                      : ATTUNE_SCALES_DEFAULT;
+}
+
 static void draw_dtypes(const draft *d) {
     attune_problem *const p = d->p;
     /* Weights and caches of another type than the rest are what models have. */
@@ -259,6 +275,7 @@ static void draw_attention(draft *d) {
     p->has_kv_lens = p->has_kv_lens || has_feature(d);
     if (p->head_dim_v <= p->head_dim && !p->v_embed_dim && has_feature(d)) p->v_in_k = 1;
     if (p->v_in_k) p->v_dtype = ATTUNE_DTYPE_DEFAULT;
+    if (p->v_in_k) p->v_scales = ATTUNE_SCALES_DEFAULT;
     if (p->head_dim > 1 && !p->v_in_k && (has_feature(d) || (d->block && chance(d, 15)))) draw_rotary(d);
     if (p->is_ragged) p->seq_q = p->seq_kv = ATTUNE_DYNAMIC;
     draw_masks(d);
@@ -330,6 +347,7 @@ static void draw_any(tool_random *random, double max_flops, attune_problem *p, c
     const int64_t op = d.block ? 100 : between(&d, 1, 100);
     p->op = op <= 6 ? ATTUNE_WEIGHTS : op <= 11 ? ATTUNE_ROTARY : op <= 16 ? ATTUNE_MERGE : ATTUNE_ATTENTION;
     draw_dtypes(&d);
+    draw_codes(&d);
     if (d.block == BLOCK_LOW_RANK)
         draft_low_rank(&d);
     else

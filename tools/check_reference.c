@@ -16,24 +16,38 @@ static double largest_finite(const tensor *one) {
     return largest;
 }
 
-/* The Euclidean length of the longest row, numbers that are not finite left out. */
-static double longest_row(const tensor *one) {
+/* The Euclidean length of the longest row and the largest number, those that are not finite left out; of codes what
+ * they stand for. `scale` may be NULL. */
+typedef struct magnitude {
+    double row, number;
+} magnitude;
+
+static magnitude magnitude_of(const tensor *one, const tensor *scale) {
     int64_t dims[4], strides[4];
-    double longest = 0;
-    if (!one || !one->count) return 0;
+    magnitude most = {0, 0};
+    if (!one || !one->count) return most;
     tensor_shape(&one->info, dims, strides);
     for (int64_t a = 0; a < dims[0]; a++)
         for (int64_t b = 0; b < dims[1]; b++)
             for (int64_t c = 0; c < dims[2]; c++) {
+                const double factor = scale ? (double)ref_scale(&scale->info, scale->data, a, b, c) : 1;
                 double squares = 0;
                 for (int64_t d = 0; d < dims[3]; d++) {
                     const int64_t at = a * strides[0] + b * strides[1] + c * strides[2] + d * strides[3];
-                    const double value = (double)ref_load(one->info.dtype, one->data, at);
-                    if (isfinite(value)) squares += value * value;
+                    const double value = factor * (double)ref_load(one->info.dtype, one->data, at);
+                    if (!isfinite(value)) continue;
+                    squares += value * value;
+                    most.number = fmax(most.number, fabs(value));
                 }
-                longest = fmax(longest, squares);
+                most.row = fmax(most.row, sqrt(squares));
             }
-    return sqrt(longest);
+    return most;
+}
+
+static double longest_row(const tensor *one) { return magnitude_of(one, NULL).row; }
+static magnitude keys_of(const tensors *t) { return magnitude_of(tensors_find(t, "k"), tensors_find(t, "k_scale")); }
+static magnitude values_of(const tensors *t) {
+    return t->problem.v_in_k ? keys_of(t) : magnitude_of(tensors_find(t, "v"), tensors_find(t, "v_scale"));
 }
 
 static int64_t extent(const tensors *t, const char *name, int dim) {
@@ -47,7 +61,7 @@ static double scale_of(const attune_problem *p) {
 }
 
 static double longest_key(const tensors *t, const ref_block_scale *block) {
-    return fmax(block->k_row, fmax(longest_row(tensors_find(t, "k")), longest_row(tensors_find(t, "k_new"))));
+    return fmax(block->k_row, fmax(keys_of(t).row, longest_row(tensors_find(t, "k_new"))));
 }
 
 static double largest_score(const tensors *t, const ref_block_scale *block) {
@@ -65,8 +79,8 @@ static double largest_score(const tensors *t, const ref_block_scale *block) {
 static double largest_value(const tensors *t, const ref_block_scale *block) {
     if (t->problem.op == ATTUNE_ROTARY) return 2 * largest_finite(tensors_find(t, "q"));
     if (t->problem.op == ATTUNE_MERGE) return largest_finite(tensors_find(t, "parts"));
-    return fmax(block->value, fmax(largest_finite(tensors_find(t, t->problem.v_in_k ? "k" : "v")),
-                                   largest_finite(tensors_find(t, t->problem.v_in_k ? "k_new" : "v_new"))));
+    return fmax(block->value,
+                fmax(values_of(t).number, largest_finite(tensors_find(t, t->problem.v_in_k ? "k_new" : "v_new"))));
 }
 
 static double epsilon_of(attune_dtype dtype) {
@@ -74,6 +88,8 @@ static double epsilon_of(attune_dtype dtype) {
     case ATTUNE_F16: return 0x1p-10;
     case ATTUNE_BF16: return 0x1p-7;
     case ATTUNE_F64: return DBL_EPSILON;
+    case ATTUNE_I8: return 0x1p-6;
+    case ATTUNE_F8: return 0x1p-3;
     default: return (double)FLT_EPSILON;
     }
 }
@@ -197,7 +213,7 @@ void check_add_errors(check_errors *sum, const check_errors *e) {
 }
 
 typedef struct bounds {
-    bound out, lse, weights, keys, values;
+    bound out, lse, weights, keys, values, k_scales, v_scales;
     double score; /* the largest */
 } bounds;
 
@@ -215,10 +231,21 @@ static double lost_between(const attune_problem *p) {
     return all && (ref_is_block(p) || p->rotary_dim) ? epsilon_of(ATTUNE_BF16) : 0;
 }
 
+/* Of codes of numbers that may be off by `loss`, which may go to either side; of those whose scale is a denormal
+ * anything may come. */
+static bound bound_of_codes(attune_dtype dtype, double loss, input_kind inputs) {
+    const bool is_i8 = dtype == ATTUNE_I8;
+    if (loss == 0) return (bound){0, 0, false};
+    if (inputs == INPUT_DENORMAL) return (bound){is_i8 ? 254 : 896, 0, false};
+    return (bound){is_i8 ? 1.05 : 0x1p-6, is_i8 ? 0 : 0.13, false};
+}
+
+static bound bound_of_scales(double loss) { return (bound){loss / 127, 4 * (loss > 0 ? FLT_EPSILON : 0), false}; }
+
 /* How much rounding can do: every score is off by some epsilons of the largest that can occur, and a weight by as much
  * relatively. The plain implementation shows how much of that this data really suffers. What is computed and goes
  * through a cache may be rounded to either side there. */
-static bounds bounds_of(const tensors *t, const ref_result *wanted, double plain_max) {
+static bounds bounds_of(const tensors *t, const ref_result *wanted, double plain_max, input_kind inputs) {
     const attune_problem *const p = &t->problem;
     const ref_block_scale *const block = &wanted->scale; /* zeros if there is none */
     const bool is_block = ref_is_block(p);
@@ -236,14 +263,20 @@ static bounds bounds_of(const tensors *t, const ref_result *wanted, double plain
     const double of_scores = off + lost_between(p) * score; /* `out` has that in plain_max */
     const double rotated = 8 * epsilon * largest_finite(tensors_find(t, "k_new"));
     const double appended = epsilon * (8 * block->k_row + k_loss);
-    return (bounds){
+    const attune_dtype v_dtype = p->v_in_k ? p->k_dtype : p->v_dtype;
+    bounds b = {
         .out = {4 * plain_max + out + tiny, 2 * epsilon_of(p->dtype), false},
         .lse = {of_scores, 4 * epsilon, false},
         .weights = {of_scores + tiny, 2 * epsilon_of(p->dtype) + weight_loss(p, of_scores), false},
         .keys = {cached_k > 0 ? rotated + appended + tiny_of(p->k_dtype) : 0, 2 * cached_k, false},
         .values = {cached_v > 0 ? epsilon * v_loss + tiny_of(p->v_dtype) : 0, 2 * cached_v, false},
+        .k_scales = bound_of_scales(cached_k > 0 ? rotated + appended : 0),
+        .v_scales = bound_of_scales(cached_v > 0 ? epsilon * v_loss : 0),
         .score = score,
     };
+    if (ref_is_quantised(p->k_dtype)) b.keys = bound_of_codes(p->k_dtype, cached_k, inputs);
+    if (ref_is_quantised(v_dtype)) b.values = bound_of_codes(v_dtype, cached_v, inputs);
+    return b;
 }
 
 bool check_reference(const tensors *t, const ref_result *wanted, const ref_result *plain, input_kind inputs,
@@ -251,13 +284,16 @@ bool check_reference(const tensors *t, const ref_result *wanted, const ref_resul
     const bool by_class = inputs == INPUT_NONFINITE;
     check_errors own = {0};
     add_errors(t, wanted, plain, &own);
-    bounds b = bounds_of(t, wanted, own.plain_max);
+    bounds b = bounds_of(t, wanted, own.plain_max, inputs);
     b.out.by_class = b.lse.by_class = b.weights.by_class = b.keys.by_class = b.values.by_class = by_class;
+    b.k_scales.by_class = b.v_scales.by_class = by_class;
     const ref_result *const rows = by_class && wanted->row_lse ? wanted : NULL;
     if (!compare(t, "out", wanted->out, rows, &b.out, reason) ||
         !compare(t, "lse", wanted->lse, NULL, &b.lse, reason) ||
         !compare(t, "weights", wanted->weights, NULL, &b.weights, reason) ||
-        !compare(t, "k", wanted->k, NULL, &b.keys, reason) || !compare(t, "v", wanted->v, NULL, &b.values, reason))
+        !compare(t, "k", wanted->k, NULL, &b.keys, reason) || !compare(t, "v", wanted->v, NULL, &b.values, reason) ||
+        !compare(t, "k_scale", wanted->k_scale, NULL, &b.k_scales, reason) ||
+        !compare(t, "v_scale", wanted->v_scale, NULL, &b.v_scales, reason))
         return false;
     /* Scores of many thousands (slopes at huge distances) leave nothing of a weight but rounding. */
     if (errors && !by_class && b.score * epsilon_of(t->problem.softmax_precision) < 1e-3)

@@ -111,7 +111,8 @@ static const size_t flags[] = {
     FLAG(weights_mode),     FLAG(low_rank_heads),
     FLAG(low_rank_shared),  FLAG(is_cross),
     FLAG(kv_projected),     FLAG(no_out_projection),
-    FLAG(w_dtype),
+    FLAG(w_dtype),          FLAG(k_scales),
+    FLAG(v_scales),
 };
 static const size_t wide[] = {FLAG(causal_offset), FLAG(global_tokens), FLAG(page_size),  FLAG(max_seq_q),
                               FLAG(max_seq_kv),    FLAG(seq_new),       FLAG(rotary_dim), FLAG(embed_dim),
@@ -120,10 +121,11 @@ static const struct {
     size_t offset, bytes;
 } arrays[] = {
 #define ARRAY(name) {offsetof(attune_problem, name), sizeof(((attune_problem *)NULL)->name)}
-    ARRAY(q_strides),     ARRAY(k_strides),         ARRAY(v_strides),         ARRAY(out_strides),
-    ARRAY(lse_strides),   ARRAY(attn_mask_strides), ARRAY(attn_bias_strides), ARRAY(k_new_strides),
-    ARRAY(v_new_strides), ARRAY(weights_strides),   ARRAY(attn_mask_dims),    ARRAY(attn_bias_dims),
-    ARRAY(x_strides),     ARRAY(x_kv_strides),      ARRAY(x_v_strides),
+    ARRAY(q_strides),       ARRAY(k_strides),         ARRAY(v_strides),         ARRAY(out_strides),
+    ARRAY(lse_strides),     ARRAY(attn_mask_strides), ARRAY(attn_bias_strides), ARRAY(k_new_strides),
+    ARRAY(v_new_strides),   ARRAY(weights_strides),   ARRAY(attn_mask_dims),    ARRAY(attn_bias_dims),
+    ARRAY(x_strides),       ARRAY(x_kv_strides),      ARRAY(x_v_strides),       ARRAY(k_scale_strides),
+    ARRAY(v_scale_strides),
 #undef ARRAY
 };
 enum {

@@ -38,6 +38,8 @@ static int64_t *strides_of(attune_problem *p, const char *name) {
         {"x", p->x_strides},
         {"x_kv", p->x_kv_strides},
         {"x_v", p->x_v_strides},
+        {"k_scale", p->k_scale_strides},
+        {"v_scale", p->v_scale_strides},
     };
     for (size_t i = 0; i < sizeof all / sizeof *all; i++)
         if (strcmp(all[i].name, name) == 0) return all[i].strides;
@@ -54,7 +56,7 @@ bool check_draw_strides(tool_random *random, attune_problem *p, const call_sizes
     if (tool_random_chance(random, 50)) return true;
     for (size_t i = 0; i < count; i++) {
         int64_t *const strides = strides_of(p, list[i].name);
-        if (strides && tool_random_chance(random, 60)) draw_strides(random, &list[i], strides);
+        if (strides && list[i].rank > 1 && tool_random_chance(random, 60)) draw_strides(random, &list[i], strides);
     }
     return true;
 }

@@ -17,9 +17,11 @@ long double fill_odd(tool_random *random) {
 }
 
 /* Powers of two at which the type overflows, nearly, and at which its denormals begin. */
-static int largest_exponent(attune_dtype dtype) { return dtype == ATTUNE_F16 ? 13 : dtype == ATTUNE_F64 ? 1000 : 126; }
+static int largest_exponent(attune_dtype dtype) {
+    return dtype == ATTUNE_F8 ? 6 : dtype == ATTUNE_F16 ? 13 : dtype == ATTUNE_F64 ? 1000 : 126;
+}
 int fill_denormal_exponent(attune_dtype dtype) {
-    return dtype == ATTUNE_F16 ? -18 : dtype == ATTUNE_F64 ? -1030 : -130;
+    return dtype == ATTUNE_F8 ? -7 : dtype == ATTUNE_F16 ? -18 : dtype == ATTUNE_F64 ? -1030 : -130;
 }
 
 static long double draw(input_kind kind, attune_dtype dtype, bool is_value, tool_random *random) {
@@ -35,17 +37,38 @@ static long double draw(input_kind kind, attune_dtype dtype, bool is_value, tool
     }
 }
 
-static void fill_numbers(tensor *one, input_kind kind, bool is_value, tool_random *random) {
+/* Of codes a whole cache has the same typical size: what they stand for is for the scales to say. Those that have none
+ * are f8, and are the numbers. */
+static long double code_size(const tensors *t, const tensor *one, bool is_value) {
+    if (one->info.dtype == ATTUNE_I8) return 40;
+    return one->info.dtype == ATTUNE_F8 && tensors_find(t, is_value ? "v_scale" : "k_scale") ? 100 : 1;
+}
+
+static void fill_numbers(const tensors *t, tensor *one, input_kind kind, bool is_value, tool_random *random) {
+    const long double size = code_size(t, one, is_value);
     for (size_t i = 0; i < one->count; i++)
-        ref_store(one->info.dtype, one->data, (int64_t)i, draw(kind, one->info.dtype, is_value, random));
+        ref_store(one->info.dtype, one->data, (int64_t)i, size * draw(kind, one->info.dtype, is_value, random));
+}
+
+/* Scales that make numbers of the usual size of codes; some are 0 or negative, or no numbers where others are none. None
+ * is infinite: a score is the product of q and codes, times the scale, which is not what the reference computes then. */
+static void fill_scales(const tensors *t, tensor *one, bool is_value, input_kind kind, tool_random *random) {
+    const tensor *const codes = tensors_find(t, is_value && !t->problem.v_in_k ? "v" : "k");
+    const float usual = (float)(1 / code_size(t, codes, is_value));
+    for (size_t i = 0; i < one->count; i++) {
+        long double scale = usual * expf(0.3f * tool_random_normal(random));
+        if (tool_random_chance(random, 1)) scale = tool_random_chance(random, 50) ? 0 : -scale;
+        if (kind == INPUT_NONFINITE && tool_random_chance(random, 2)) scale = (long double)NAN;
+        ref_store(one->info.dtype, one->data, (int64_t)i, scale);
+    }
 }
 
 static int64_t row_length(const attune_tensor *info) { return info->rank ? info->dims[info->rank - 1] : 1; }
 
 /* Inputs of a block. One odd number spoils all that is projected from its row, so they are rare. */
-static void fill_tokens(tensor *one, input_kind kind, tool_random *random) {
+static void fill_tokens(const tensors *t, tensor *one, input_kind kind, tool_random *random) {
     const int64_t columns = row_length(&one->info);
-    fill_numbers(one, kind == INPUT_NONFINITE ? INPUT_ORDINARY : kind, false, random);
+    fill_numbers(t, one, kind == INPUT_NONFINITE ? INPUT_ORDINARY : kind, false, random);
     for (int64_t at = 0; kind == INPUT_NONFINITE && at + columns <= (int64_t)one->count; at += columns)
         if (tool_random_chance(random, 8))
             ref_store(one->info.dtype, one->data, at + tool_random_range(random, 0, columns - 1), fill_odd(random));
@@ -266,11 +289,13 @@ static void fill_one(tensors *t, tensor *one, input_kind kind, tool_random *rand
     else if (is_named(one, "row_ids"))
         fill_integers(one, 0, entry_rows(t, 0) - 1, random);
     else if (is_named(one, "x") || is_named(one, "x_kv") || is_named(one, "x_v"))
-        fill_tokens(one, kind, random);
+        fill_tokens(t, one, kind, random);
     else if (is_named(one, "keys_low") || is_named(one, "values_low"))
         fill_floats(one, 1 / sqrtf((float)row_length(&one->info)), 0, random);
+    else if (is_named(one, "k_scale") || is_named(one, "v_scale"))
+        fill_scales(t, one, is_named(one, "v_scale"), kind, random);
     else
-        fill_numbers(one, kind, is_named(one, "v") || is_named(one, "v_new") || is_named(one, "parts"), random);
+        fill_numbers(t, one, kind, is_named(one, "v") || is_named(one, "v_new") || is_named(one, "parts"), random);
 }
 
 /* Whether positions of an entry's queries and keys have a row in the rotary caches. */

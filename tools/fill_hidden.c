@@ -20,11 +20,36 @@ static void plant(tensor *one, const unsigned char *seen, tool_random *random) {
         ref_store(one->info.dtype, one->data, tool_random_range(random, 0, (int64_t)one->count - 1), (long double)NAN);
 }
 
+/* Scales of tokens, where what has them is not seen. */
+static void plant_scales(tensors *t, const ref_seen *seen, tool_random *random) {
+    tensor *const k_scale = tensors_find(t, "k_scale"), *const v_scale = tensors_find(t, "v_scale");
+    if (k_scale && k_scale->info.rank > 1) plant(k_scale, seen->k_scale, random);
+    if (v_scale && v_scale->info.rank > 1) plant(v_scale, seen->v_scale, random);
+}
+
 static void plant_all(tensors *t, const ref_seen *seen, tool_random *random) {
     plant(tensors_find(t, "k"), seen->k, random);
     plant(tensors_find(t, "v"), seen->v, random);
     plant(tensors_find(t, "k_new"), seen->k_new, random);
     plant(tensors_find(t, "v_new"), seen->v_new, random);
+    plant_scales(t, seen, random);
+}
+
+/* The marks of a call, to be set; *good false: out of memory. */
+static ref_seen open_marks(const tensors *t, bool *good) {
+    return (ref_seen){.k = zeros(tensors_find(t, "k"), good),
+                      .v = zeros(tensors_find(t, "v"), good),
+                      .k_scale = zeros(tensors_find(t, "k_scale"), good),
+                      .v_scale = zeros(tensors_find(t, "v_scale"), good)};
+}
+
+static void close_marks(ref_seen *seen) {
+    free(seen->k);
+    free(seen->v);
+    free(seen->k_new);
+    free(seen->v_new);
+    free(seen->k_scale);
+    free(seen->v_scale);
 }
 
 /* ---- Of a block ---- */
@@ -60,36 +85,33 @@ static bool plant_block(tensors *t, tool_random *random) {
     tensor *const k = tensors_find(t, "k"), *const v = tensors_find(t, "v"), *const x_kv = tensors_find(t, "x_kv");
     const attune_tensor *const from = x_kv ? &x_kv->info : &tensors_find(t, "x")->info;
     bool good = true;
-    const ref_seen seen = {
-        .k = zeros(k, &good), .v = zeros(v, &good), .k_new = calloc((size_t)(from->dims[0] * from->dims[1] + 1), 1)};
+    ref_seen seen = open_marks(t, &good);
+    seen.k_new = calloc((size_t)(from->dims[0] * from->dims[1] + 1), 1);
     attune_tensor list[ATTUNE_MAX_TENSORS];
     const ref_call call = tensors_call(t, list);
     good = good && seen.k_new && ref_block_mark_seen(&call, &seen);
     if (good) {
         plant(k, seen.k, random);
         plant(v, seen.v, random);
+        plant_scales(t, &seen, random);
         if (!t->problem.kv_projected) plant_inputs(t, seen.k_new, random);
     }
-    free(seen.k);
-    free(seen.v);
-    free(seen.k_new);
+    close_marks(&seen);
     return good;
 }
 
 bool fill_hidden(tensors *t, tool_random *random) {
     bool good = true;
     if (ref_is_block(&t->problem)) return plant_block(t, random);
-    const ref_seen seen = {zeros(tensors_find(t, "k"), &good), zeros(tensors_find(t, "v"), &good),
-                           zeros(tensors_find(t, "k_new"), &good), zeros(tensors_find(t, "v_new"), &good)};
+    ref_seen seen = open_marks(t, &good);
+    seen.k_new = zeros(tensors_find(t, "k_new"), &good);
+    seen.v_new = zeros(tensors_find(t, "v_new"), &good);
     if (good && seen.k) {
         attune_tensor list[ATTUNE_MAX_TENSORS];
         const ref_call call = tensors_call(t, list);
         ref_mark_seen(&call, &seen);
         plant_all(t, &seen, random);
     }
-    free(seen.k);
-    free(seen.v);
-    free(seen.k_new);
-    free(seen.v_new);
+    close_marks(&seen);
     return good;
 }

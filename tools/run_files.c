@@ -39,6 +39,8 @@ npy_type files_type(attune_dtype dtype) {
     case ATTUNE_F64: return NPY_F8;
     case ATTUNE_BOOL: return NPY_B1;
     case ATTUNE_I32: return NPY_I4;
+    case ATTUNE_I8: return NPY_I1;
+    case ATTUNE_F8: return NPY_U1; /* NumPy does not know it: bytes */
     default: return NPY_F4;
     }
 }

@@ -49,6 +49,11 @@ static int64_t default_keys(const attune_problem *p) {
     return p->page_size && p->has_kv_lens ? ATTUNE_DYNAMIC : p->seq_q;
 }
 
+static void fill_scales(attune_dtype dtype, attune_scales *scales) {
+    if (!ref_is_quantised(dtype)) *scales = ATTUNE_SCALES_NONE;
+    if (!*scales) *scales = dtype == ATTUNE_I8 ? ATTUNE_SCALES_HEAD : ATTUNE_SCALES_NONE;
+}
+
 void problem_fill_defaults(attune_problem *p) {
     const bool is_block = ref_is_block(p), has_keys = is_block || p->op == ATTUNE_ATTENTION || p->op == ATTUNE_WEIGHTS;
     if (is_block) fill_block(p);
@@ -65,6 +70,9 @@ void problem_fill_defaults(attune_problem *p) {
     if (!p->w_dtype || !is_block) p->w_dtype = p->dtype;
     if (!p->k_dtype || !has_keys) p->k_dtype = p->dtype;
     if (!p->v_dtype || !has_keys || p->op == ATTUNE_WEIGHTS) p->v_dtype = p->v_in_k ? p->k_dtype : p->dtype;
+    fill_scales(p->k_dtype, &p->k_scales);
+    if (p->v_in_k) p->v_scales = p->k_scales;
+    fill_scales(p->v_dtype, &p->v_scales);
     if (!p->bias_dtype || !has_keys || !has_dims(p->attn_bias_dims)) p->bias_dtype = p->dtype;
     const bool is_f64 = p->dtype == ATTUNE_F64 || p->k_dtype == ATTUNE_F64 || p->v_dtype == ATTUNE_F64 ||
                         p->bias_dtype == ATTUNE_F64 || p->w_dtype == ATTUNE_F64;

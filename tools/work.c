@@ -127,6 +127,8 @@ bool work_of_call(const tensors *t, call_work *work) {
         const double seen = keys * (double)t->arguments.num_kv_heads * (double)info->dims[info->rank - 1];
         /* Entries may share pages. */
         if (is_one_of(info->name, "k", "v") && seen < count) count = seen;
+        const double tokens = keys * (double)t->arguments.num_kv_heads;
+        if (is_one_of(info->name, "k_scale", "v_scale") && info->rank > 1 && tokens < count) count = tokens;
         if (is_one_of(info->name, "cos", "sin") && info->dims[1] > most_turns)
             count = count / (double)info->dims[1] * (double)most_turns;
         work->bytes += count * (double)ref_dtype_bytes(info->dtype);
