@@ -91,6 +91,28 @@ static void tensors_of_problems(void **state) {
                                    "v f16 1x2x9x10 180:90:10:1 in\n"
                                    "out f16 1x2x9x10 180:90:10:1 out\n"
                                    "lse f32 1x2x9 18:9:1 out\n");
+    assert_tensors(&samples[CODES], "q f32 2x4x5x12 240:60:12:1 in\n"
+                                    "k i8 2x2x19x12 456:228:12:1 in\n"
+                                    "v f8 2x2x19x12 456:228:12:1 in\n"
+                                    "out f32 2x4x5x12 240:60:12:1 out\n"
+                                    "k_scale f32 2x2x19 38:19:1 in\n"
+                                    "v_scale f32 2 1 in\n");
+    assert_tensors(&samples[CODES_SERVED], "q f32 1x2x12x8 192:8:16:1 in\n"
+                                           "k i8 8x2x4x8 64:32:8:1 in out\n"
+                                           "v i8 8x2x4x8 64:32:8:1 in out\n"
+                                           "out f32 1x2x12x8 192:8:16:1 out\n"
+                                           "kv_lens i32 3 1 in\n"
+                                           "cu_seqlens_q i32 4 1 in\n"
+                                           "block_table i32 3x3 3:1 in\n"
+                                           "k_new f32 1x2x12x8 192:8:16:1 in\n"
+                                           "v_new f32 1x2x12x8 192:8:16:1 in\n"
+                                           "k_scale f32 8x2x4 8:4:1 in out\n"
+                                           "v_scale f32 8x2x4 8:4:1 in out\n");
+    assert_tensors(&samples[CODES_WEIGHTS], "q f32 1x2x9x8 144:72:8:1 in\n"
+                                            "k f8 1x2x11x8 176:88:8:1 in\n"
+                                            "lse f32 1x2x9 18:9:1 in\n"
+                                            "k_scale f32 1x2x11 22:11:1 in\n"
+                                            "weights f32 1x2x9x11 198:99:11:1 out\n");
     assert_tensors(&samples[LATENT], "q f32 1x4x3x20 240:60:20:1 in\n"
                                      "k f32 1x1x11x20 220:220:20:1 in\n"
                                      "out f32 1x4x3x16 192:48:16:1 out\n");
@@ -213,6 +235,20 @@ static void bad_sizes(void **state) {
     BAD_SIZE(c, mask_seq_kv = 31, "attn_mask has 31 columns; it must have from 0 to seq_kv = 30");
     BAD_SIZE(c, mask_seq_kv = -5, "attn_mask has -5 columns");
     BAD_SIZE(c, attn_mask_strides[3] = 2, "the innermost stride of attn_mask is 2");
+    sample_call_close(&c);
+    sample_call_open(&c, &samples[CODES], ON_THE_HEAP);
+    BAD_SIZE(c, k_scale = NULL, "the pointer to k_scale is NULL");
+    BAD_SIZE(c, v_scale = NULL, "the pointer to v_scale is NULL");
+    BAD_SIZE(c, k_scale = (float *)(void *)((char *)a.k_scale + 2), "k_scale");
+    BAD_SIZE(c, k_scale_strides[1] = -1, "k_scale_strides[1] is -1");
+    BAD_SIZE(c, k_scale_strides[2] = 2, "the innermost stride of k_scale is 2");
+    BAD_SIZE(c, out = a.v_scale, "the output out overlaps");
+    sample_call_close(&c);
+    sample_call_open(&c, &samples[CODES_SERVED], ON_THE_HEAP);
+    BAD_SIZE(c, v_scale = a.k_scale, "the output k_scale overlaps v_scale");
+    BAD_SIZE(c, k_scale = a.k, "overlaps");
+    BAD_SIZE(c, k_scale_strides[0] = 8; a.k_scale_strides[1] = 3;
+             a.k_scale_strides[2] = 1, "k_scale_strides make two elements of the output coincide");
     sample_call_close(&c);
     sample_call_open(&c, &samples[MERGE], ON_THE_HEAP);
     BAD_SIZE(c, parts = NULL, "the pointer to parts is NULL");

@@ -174,6 +174,19 @@ expect "and reads it again" 0 'the same bits' "$attune" run dtype=bf16,is_causal
     --k $bf16/K.npy --v $bf16/V.npy --expect "$work/bf16.npy"
 expect "raw bytes are no f16" 1 "Q.npy: dtype '<V2' does not fit dtype=f16, which needs '<f2'" "$attune" run dtype=f16 \
     --q $bf16/Q.npy --k $bf16/K.npy --v $bf16/V.npy
+expect "check of codes" 0 '^28 passed, 0 failed$' "$attune" check $small,kv_dtype=i8,kv_scales=token,is_causal=1 --threads=1
+make_npy "$work/codes.npy" '|i1' False '(4, 6, 8)' 192
+make_npy "$work/scales.npy" '<f4' False '(4, 6)' 96
+expect "run on codes and scales" 0 'the same bits' "$attune" run kv_dtype=i8,kv_scales=token --check --q "$work/3d.npy" \
+    --k "$work/codes.npy" --v "$work/codes.npy" --tensor k_scale="$work/scales.npy" --tensor v_scale="$work/scales.npy"
+refuse "codes without their scales" 'the problem needs --tensor k_scale=' "$attune" run kv_dtype=i8 --q "$work/3d.npy" \
+    --k "$work/codes.npy" --v "$work/codes.npy"
+refuse "signed bytes are no f8" "dtype '|i1' does not fit k_dtype=f8, which needs '|u1'" "$attune" run kv_dtype=f8 \
+    --q "$work/3d.npy" --k "$work/codes.npy" --v "$work/codes.npy"
+refuse "scales of another shape" 'scales.npy: shape \(4, 6\) does not fit k_scale' "$attune" run kv_dtype=i8 \
+    --q "$work/3d.npy" --k "$work/codes.npy" --v "$work/codes.npy" --tensor k_scale="$work/scales.npy" \
+    --tensor v_scale="$work/scales.npy"
+expect "bench of codes" 0 'GB/s|GFLOP' "$attune" bench num_heads=4,seq_q=1,seq_kv=256,head_dim=64,kv_dtype=i8,kv_scales=token
 expect "check of random problems" 0 '^20 passed, 0 failed$' "$attune" check --random 20 --seed 7 --max-flops 1e5
 [ "$(tail -n 1 "$work/stdout")" = "20 passed, 0 failed" ]
 report $? "whose last line counts them"

@@ -100,6 +100,16 @@ static const sample samples[] = {
      "seq_kv=101,num_pages=200,max_pages=90"},
     {"batch=2,num_heads=2,num_kv_heads=2,seq_q=1,seq_kv=dynamic,head_dim=20,page_size=64,kv_lens=1,rotary_dim=8",
      "seq_kv=301,num_pages=30,max_pages=9,rotary_positions=400"},
+    /* Codes. */
+    {"num_heads=4,num_kv_heads=2,seq_q=1,seq_kv=150,head_dim=24,kv_dtype=i8,lse=1", ""},
+    {"num_heads=4,num_kv_heads=2,seq_q=3,seq_kv=150,head_dim=24,kv_dtype=i8,kv_scales=token,is_causal=1,lse=1", ""},
+    {"num_heads=4,num_kv_heads=2,seq_q=1,seq_kv=150,head_dim=21,dtype=bf16,kv_dtype=f8,attn_mask=k", ""},
+    {"batch=2,num_heads=4,num_kv_heads=2,seq_q=2,seq_kv=dynamic,head_dim=20,page_size=5,kv_lens=1,is_causal=1,"
+     "causal_align=bottom_right,kv_dtype=f8,kv_scales=token,seq_new=2",
+     "seq_kv=61,num_pages=40,max_pages=13"},
+    {"num_heads=2,seq_q=3,seq_kv=70,head_dim=20,kv_dtype=i8,kv_scales=token,reproducible=1,is_causal=1,sinks=1", ""},
+    {"num_heads=4,num_kv_heads=1,seq_q=1,seq_kv=100,head_dim=24,head_dim_v=16,v_in_k=1,k_dtype=i8,k_scales=token", ""},
+    {"num_heads=2,seq_q=2,seq_kv=99,head_dim=20,k_dtype=i8,v_dtype=f64,attn_bias=k", ""},
 };
 enum { NUM_SAMPLES = sizeof samples / sizeof *samples };
 

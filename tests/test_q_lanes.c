@@ -38,6 +38,11 @@ static const sample cases[] = {
     {"num_heads=2,seq_q=20,seq_kv=5,head_dim=4,softmax_scale=0", NULL, {0}, {0}},
     {"num_heads=2,seq_q=20,head_dim=4,softmax_scale=1e-50,is_causal=1,lse=1", NULL, {0}, {0}},
     {"num_heads=2,seq_q=20,head_dim=4,softmax_scale=-1e-50,attn_mask=qk,lse=1", NULL, {0}, {0}},
+    /* Codes. */
+    {"num_heads=4,num_kv_heads=2,seq_q=30,seq_kv=37,head_dim=10,kv_dtype=i8,lse=1", NULL, {0}, {0}},
+    {"num_heads=2,seq_q=30,seq_kv=37,head_dim=10,kv_dtype=i8,kv_scales=token,is_causal=1", NULL, {0}, {0}},
+    {"num_heads=2,seq_q=30,seq_kv=37,head_dim=10,kv_dtype=f8,v_scales=token,attn_mask=qk", NULL, {0}, {0}},
+    {"num_heads=2,seq_q=30,seq_kv=37,head_dim=10,dtype=f64,kv_dtype=i8,kv_scales=token,window_left=5", NULL, {0}, {0}},
     /* Windows, global keys, positions. */
     {"seq_q=70,head_dim=5,window_left=9,lse=1", NULL, {0}, {0}},
     {"num_heads=2,num_kv_heads=1,seq_q=70,seq_kv=60,head_dim=5,window_left=0,window_right=7,lse=1", NULL, {0}, {0}},

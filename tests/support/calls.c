@@ -59,6 +59,7 @@ static void set_sizes(attune_arguments *a, const char *text) {
 /* ---- Memory ---- */
 
 static size_t element_bytes(attune_dtype dtype) {
+    if (dtype == ATTUNE_I8 || dtype == ATTUNE_F8) return 1;
     return dtype == ATTUNE_BOOL ? 1 : dtype == ATTUNE_F16 || dtype == ATTUNE_BF16 ? 2 : dtype == ATTUNE_F64 ? 8 : 4;
 }
 
@@ -107,7 +108,8 @@ static void fill(attune_dtype dtype, void *data, size_t bytes, unsigned seed) {
         const float number = (float)random / 16384.0f - 1.0f;
         const double wide = (double)number;
         const uint16_t half = (uint16_t)(0x3800u | (random & 0x3ffu) | (random & 0x400u) << 5); /* +-[0.5, 1) */
-        const uint8_t flag = random % 4 != 0;
+        /* Of a byte: true or false, or a code, which of f8 is at most 0.875. */
+        const uint8_t flag = dtype == ATTUNE_BOOL ? random % 4 != 0 : (uint8_t)(random % 0x37 | (random & 0x400) >> 3);
         const void *from = size == 1   ? (const void *)&flag
                            : size == 2 ? (const void *)&half
                            : size == 8 ? (const void *)&wide
@@ -182,6 +184,9 @@ void sample_call_open(sample_call *c, const sample *from, placement where) {
             fill_weights(&c->problem, m);
         else
             fill(t->dtype, m->data, m->bytes, (unsigned)i + 1);
+        /* Codes become numbers of about 1. */
+        const size_t scales = strcmp(t->name, "k_scale") && strcmp(t->name, "v_scale") ? 0 : m->bytes / sizeof(float);
+        for (size_t n = 0; n < scales; n++) ((float *)m->data)[n] /= 64;
         if (!t->is_output) make_read_only(m);
         memcpy((char *)&c->arguments + t->pointer_offset, &m->data, sizeof m->data);
     }
@@ -204,7 +209,7 @@ void *sample_call_data(const sample_call *c, const char *name) {
 }
 
 void sample_tensors_text(const attune_tensor *tensors, size_t count, char *text, size_t capacity) {
-    static const char *const dtypes[] = {"?", "f32", "f16", "bf16", "f64", "bool", "i32"};
+    static const char *const dtypes[] = {"?", "f32", "f16", "bf16", "f64", "bool", "i32", "i8", "f8"};
     size_t n = 0;
     text[0] = '\0';
     for (size_t i = 0; i < count; i++) {

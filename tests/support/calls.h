@@ -49,6 +49,10 @@ typedef enum sample_name {
     BLOCK_SERVED,
     BLOCK_LOW_RANK,
     BLOCK_HEADS,
+    CODES,
+    CODES_SERVED,
+    CODES_WEIGHTS,
+    BLOCK_CODES,
     NUM_SAMPLES
 } sample_name;
 

@@ -91,4 +91,17 @@ const sample samples[NUM_SAMPLES] = {
     [BLOCK_LOW_RANK] = {.problem = "batch=2,embed_dim=18,num_heads=3,seq_q=13,low_rank=5,low_rank_heads=1"},
     [BLOCK_HEADS] = {.problem = "batch=2,embed_dim=18,num_heads=3,seq_q=5,seq_kv=9,kv_projected=1,"
                                 "no_out_projection=1,weights=softmax,w_dtype=bf16"},
+    [CODES] = {.problem = "batch=2,num_heads=4,num_kv_heads=2,seq_q=5,seq_kv=19,head_dim=12,k_dtype=i8,v_dtype=f8,"
+                          "k_scales=token,v_scales=head,is_causal=1"},
+    [CODES_SERVED] = {.problem = "batch=3,ragged=1,num_heads=2,head_dim=8,page_size=4,seq_new=dynamic,kv_dtype=i8,"
+                                 "kv_scales=token,kv_lens=1,is_causal=1,causal_align=bottom_right",
+                      .sizes = "total_q=12,num_pages=8,max_pages=3",
+                      .q = {5, 1, 6},
+                      .kv = {9, 3, 11}},
+    [CODES_WEIGHTS] = {.problem = "op=weights,num_heads=2,seq_q=9,seq_kv=11,head_dim=8,k_dtype=f8,k_scales=token"},
+    [BLOCK_CODES] = {.problem = "batch=2,embed_dim=16,num_heads=4,num_kv_heads=2,seq_q=2,seq_kv=16,seq_new=2,"
+                                "kv_dtype=f8,k_scales=token,kv_lens=1,rotary_dim=4,is_causal=1,"
+                                "causal_align=bottom_right",
+                     .sizes = "rotary_positions=16",
+                     .kv = {16, 5}},
 };
