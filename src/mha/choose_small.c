@@ -6,10 +6,10 @@
 /* With 32 registers; with 16, which have but one width of vectors to choose from, the usual choices are as good. */
 enum { MIN_REGISTERS = 32, MAX_ROWS = 64, MAX_ACCUMULATORS = 20, MAX_KEY_ROWS = 16, MAX_COLUMNS = 16 };
 
-/* Keys that d-lanes can read in streams are better left to it if rows are few: up to 5, and with a handful of keys,
+/* Keys that d-lanes can read in streams are better left to it if rows are few: up to 6, and with a handful of keys,
  * which fill none of its vectors, up to 2. */
 static bool is_for_d_lanes(int64_t rows, int64_t keys, int64_t lanes) {
-    return rows <= 2 || (rows <= 5 && keys > lanes * 3 / 4);
+    return rows <= 2 || (rows <= 6 && keys > lanes * 3 / 4);
 }
 
 /* A vector of half the width takes half the time of a whole one where the hardware is as wide as that, and leaves fewer
