@@ -76,9 +76,17 @@ LLVMValueRef cg_as_vector(cg_emit *e, LLVMValueRef x) {
     return cg_set_lane(e, LLVMGetPoison(LLVMVectorType(LLVMTypeOf(x), 1)), x, 0);
 }
 
+/* AArch64 multiplies by an element of a register at no cost, but LLVM makes neighbouring broadcasts of what is loaded
+ * ld1r, which takes the place of a multiplication. It does not look through a freeze, which is no instruction. */
+static LLVMValueRef splat_element(cg_emit *e, LLVMValueRef scalar) {
+    const bool loaded = (e->target->required & AT_CPU_AARCH64) && cg_is_float(scalar) && LLVMIsALoadInst(scalar);
+    return loaded ? LLVMBuildFreeze(e->b, scalar, "") : scalar;
+}
+
 LLVMValueRef cg_splat(cg_emit *e, LLVMValueRef scalar, unsigned lanes) {
     if (lanes == 1) return scalar;
     if (LLVMIsConstant(scalar)) return cg_splat_const(scalar, lanes);
+    scalar = splat_element(e, scalar);
     LLVMTypeRef type = LLVMVectorType(LLVMTypeOf(scalar), lanes);
     LLVMValueRef first = cg_set_lane(e, LLVMGetPoison(type), scalar, 0);
     LLVMValueRef zeros = LLVMConstNull(LLVMVectorType(e->i32, lanes));

@@ -17,7 +17,8 @@ static int64_t expected_rows(const attune_problem *p) {
 static int64_t expected_keys(const attune_problem *p) { return expected(p->seq_kv, p->max_seq_kv); }
 
 /* 8 accumulators keep two fma pipes of latency 4 busy where there are 16 registers; more gain nothing here and cost
- * compile time. With 32 registers 24, of 4 or 3 vectors, whichever leaves fewer rows empty. */
+ * compile time. With 32 registers 24, of 4 or 3 vectors, whichever leaves fewer rows empty. AArch64 multiplies by an
+ * element of a register: those of several columns at once would not leave the tile enough registers. */
 static void choose_score_tile(const attune_problem *p, const at_target *target, attune_schedule *s) {
     const bool wide = target->vector_registers >= 32;
     const int64_t vectors = ceil_div(expected_rows(p), s->lanes);
@@ -25,7 +26,8 @@ static void choose_score_tile(const attune_problem *p, const at_target *target, 
     s->score_vectors = (int32_t)min_of(most, vectors);
     s->score_rows = (int32_t)min_of(min_of((wide ? 24 : 8) / s->score_vectors, 8), expected_keys(p));
     while (p->reproducible && mha_reproducible_kv_tile(p) % s->score_rows) s->score_rows--;
-    s->score_unroll = p->head_dim % 4 ? p->head_dim % 2 ? 1 : 2 : 4;
+    const bool by_element = target->required & AT_CPU_AARCH64;
+    s->score_unroll = by_element || p->head_dim % 2 ? 1 : p->head_dim % 4 ? 2 : 4;
 }
 
 /* What a value tile of `rows` columns costs for each key, in halves of an fma slot: a tile of fewer than 8 accumulators

@@ -37,7 +37,8 @@ static int64_t fitting_rows(int64_t rows, int64_t least, int64_t most, int64_t v
 
 /* Vectors of columns where all rows are one register tile. Then reading weights is what takes the time, and each 16
  * columns are a stream of their own to the memory: four of them are read faster than two. */
-static int64_t vectors_of_few(int64_t rows, int64_t all, bool wide) {
+static int64_t vectors_of_few(int64_t rows, int64_t all, bool wide, bool narrow) {
+    if (narrow) return min_of(rows == 1 ? 16 : rows == 2 ? 8 : 4, all);
     const int64_t most = rows == 1 ? 8 : rows <= (wide ? 6 : 3) ? 4 : 2;
     return min_of(most, all);
 }
@@ -45,10 +46,12 @@ static int64_t vectors_of_few(int64_t rows, int64_t all, bool wide) {
 static void choose_tile(const attune_problem *p, const at_target *target, attune_schedule *s) {
     const int64_t rows = expected_rows(p), all = MHA_PANEL_TILE / s->lanes;
     const bool wide = target->vector_registers >= 32, fused = target->flags & AT_TARGET_FMA;
-    const int64_t least = wide ? 8 : 4, most = wide ? 14 : fused ? 6 : 4;
+    const bool narrow = wide && s->lanes < MHA_PANEL / 2; /* many registers of few lanes: 4 vectors wide, a panel */
+    const bool tall = wide && !narrow;
+    const int64_t least = tall ? 8 : 4, most = tall ? 14 : fused ? 6 : 4;
     const bool few = rows <= most;
-    s->gemm_vectors = (int32_t)(few ? vectors_of_few(rows, all, wide) : min_of(2, all));
-    s->gemm_rows = (int32_t)(few ? rows : fitting_rows(rows, least, most, wide ? 0 : 1));
+    s->gemm_vectors = (int32_t)(few ? vectors_of_few(rows, all, wide, narrow) : min_of(narrow ? 4 : 2, all));
+    s->gemm_rows = (int32_t)(few ? rows : fitting_rows(rows, least, most, tall ? 0 : 1));
 }
 
 /* Rows of a task: few, so that many threads have work, which costs nothing as neighbouring tasks find the weights in
