@@ -1,4 +1,5 @@
 """PyTorch behind the protocol of README.md. usage: torch_driver.py THREADS"""
+import math
 import sys
 
 import torch
@@ -13,6 +14,7 @@ METHODS = {
 }
 
 
+MOST_SCORES = 1 << 25
 DTYPES = {"f32": torch.float32, "bf16": torch.bfloat16, "f16": torch.float16}
 
 
@@ -37,8 +39,8 @@ def attention(p):
             raise Cannot("for one row of each of several heads only")
         q, grouped = q.reshape(p.batch, p.kv_heads, p.heads // p.kv_heads, p.dim), False
     result = [None]
-    if p.method == "bmm":  # one row is faster without the tiles of the others
-        return one_row(p, q, k, v)
+    if p.method == "bmm":
+        return by_products(p, q, k, v, causal or mask is not None)
 
     def call():
         result[0] = scaled_dot_product_attention(q, k, v, mask, is_causal=causal, scale=p.scale, enable_gqa=grouped)
@@ -46,18 +48,22 @@ def attention(p):
     return call, lambda: result[0].reshape(p.batch, p.heads, p.rows, p.dim).float().numpy()
 
 
-def one_row(p, q, k, v):
-    if p.rows != 1:
-        raise Cannot("for one row only")
+def by_products(p, q, k, v, is_causal):
+    """Without tiles: faster for one row, and where products of bf16 are."""
+    if p.batch * p.heads * p.rows * p.keys > MOST_SCORES:
+        raise Cannot("too many scores at a time")
     q = q.reshape(p.batch * p.kv_heads, -1, p.dim)
     k = k.reshape(p.batch * p.kv_heads, p.keys, p.dim).transpose(1, 2)
     v = v.reshape(p.batch * p.kv_heads, p.keys, p.dim)
+    mask = torch.full((p.rows, p.keys), -math.inf, dtype=q.dtype).triu(p.keys - p.rows + 1)
+    mask = mask.repeat(p.heads // p.kv_heads, 1)
     result = [None]
 
     def call():
-        result[0] = torch.bmm(torch.softmax(torch.bmm(q * p.scale, k), -1), v)
+        scores = torch.baddbmm(mask, q, k, alpha=p.scale) if is_causal else torch.bmm(q * p.scale, k)
+        result[0] = torch.bmm(torch.softmax(scores, -1), v)
 
-    return call, lambda: result[0].reshape(p.batch, p.heads, 1, p.dim).float().numpy()
+    return call, lambda: result[0].reshape(p.batch, p.heads, p.rows, p.dim).float().numpy()
 
 
 def packed_linear(p, weight, bias, rows):
