@@ -18,6 +18,16 @@ const ir_buffer *ql_operands(const q_lanes *c, const char *name, int64_t count) 
     return ir_alloc(c->b, name, IR_REG, ir_type_of(ql_operand(c), c->m->lanes * c->width), 1, &count);
 }
 
+const ir_access *ql_score_at(const q_lanes *c, const ir_expr *v, const ir_expr *j) {
+    ir_builder *b = c->b;
+    if (c->by_rows) return ir_at(b, c->scores, c->m->lanes, 2, j, ir_mul(b, v, ql_i(c, c->m->lanes)));
+    return ir_at(b, c->scores, c->m->lanes, 3, v, j, ql_i(c, 0));
+}
+
+const ir_access *ql_weight_at(const q_lanes *c, const ir_expr *v, const ir_expr *j) {
+    return c->width == 1 ? ql_score_at(c, v, j) : ir_at(c->b, c->weights, 2 * c->m->lanes, 3, v, j, ql_i(c, 0));
+}
+
 const ir_expr *ql_accumulate(const q_lanes *c, const ir_expr *x, const ir_expr *y, const ir_expr *acc) {
     return c->width == 2 ? ir_dot2(c->b, x, y, acc) : mha_madd(c->m, x, y, acc);
 }
@@ -64,10 +74,14 @@ static void alloc_scratch(q_lanes *c) {
     const int64_t rows[] = {blocks, count}, tile[] = {m->s->kv_tile, count};
     const int64_t pairs = ceil_div(m->s->kv_tile, 2);
     c->qt = scratch(c, "qt", ql_operand(c), 3, (int64_t[]){blocks, m->p->head_dim / c->width, count * c->width});
-    c->scores = scratch(c, "scores", m->elem, 2, (int64_t[]){m->s->kv_tile + c->width - 1, count});
+    const int64_t vectors = m->s->score_vectors;
+    if (c->by_rows)
+        c->scores = scratch(c, "scores", m->elem, 2, tile);
+    else
+        c->scores = scratch(c, "scores", m->elem, 3, (int64_t[]){vectors, m->s->kv_tile + c->width - 1, m->lanes});
     c->weights = c->scores;
     if (c->width == 2) {
-        c->weights = scratch(c, "weights", IR_BF16, 2, (int64_t[]){pairs, 2 * count});
+        c->weights = scratch(c, "weights", IR_BF16, 3, (int64_t[]){vectors, pairs, 2 * m->lanes});
         c->values = scratch(c, "values", IR_BF16, 2, (int64_t[]){pairs, 2 * m->p->head_dim_v});
     }
     if (!c->by_rows) c->ot = scratch(c, "ot", m->elem, 3, (int64_t[]){blocks, m->p->head_dim_v, count});

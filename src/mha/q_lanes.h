@@ -55,18 +55,20 @@ typedef struct q_lanes {
     /* scratch of a task; elem is that of the arithmetic. Operands of products are elem, one to a lane (width 1), or
      * pairs of bf16, two to a lane (width 2). */
     int width;
-    const ir_buffer *qt;       /* operand [block, head_dim / width, block_rows * width]: Q^T times mha_query_sign */
-    const ir_buffer *scores;   /* elem [kv_tile, block_rows]: S^T; of pairs one key more */
-    const ir_buffer *weights;  /* operand [kv_tile / width, block_rows * width]: P^T; the scores' place if width is 1 */
-    const ir_buffer *values;   /* operand [kv_tile / width, head_dim_v * width]: V of the tile; NULL: where it lies */
-    const ir_buffer *ot;       /* elem [block, head_dim_v, block_rows]: O^T, not yet divided */
-    const ir_buffer *row_max;  /* elem [block, block_rows]: running maximum of the scores; at the end the LSE */
-    const ir_buffer *row_sum;  /* elem [block, block_rows]: of the weights that the values are multiplied by */
-    const ir_buffer *lse_sum;  /* the same before rounding, for the LSE; row_sum if nothing is rounded, or no LSE */
-    const ir_buffer *tile_max; /* elem [block_rows]: maximum over the tile, for the block at hand */
-    const ir_buffer *factor;   /* elem [block_rows]: what ot must be multiplied by, for the block at hand */
-    const ir_buffer *first_key;   /* i32 [block, block_rows], where the problem needs it: what each row sees */
-    const ir_buffer *last_key;    /* the same */
+    const ir_buffer *qt; /* operand [block, head_dim / width, block_rows * width]: Q^T times mha_query_sign */
+    /* elem [score_vectors, kv_tile, lanes]: S^T, each vector of rows by itself, so that the softmax, which goes from
+     * key to key, stays out of its own way in the cache; of pairs one key more. by_rows: elem [kv_tile, block_rows]. */
+    const ir_buffer *scores;
+    const ir_buffer *weights;   /* operand [score_vectors, kv_tile / width, lanes * width]: P^T; width 1: the scores */
+    const ir_buffer *values;    /* operand [kv_tile / width, head_dim_v * width]: V of the tile; NULL: where it lies */
+    const ir_buffer *ot;        /* elem [block, head_dim_v, block_rows]: O^T, not yet divided */
+    const ir_buffer *row_max;   /* elem [block, block_rows]: running maximum of the scores; at the end the LSE */
+    const ir_buffer *row_sum;   /* elem [block, block_rows]: of the weights that the values are multiplied by */
+    const ir_buffer *lse_sum;   /* the same before rounding, for the LSE; row_sum if nothing is rounded, or no LSE */
+    const ir_buffer *tile_max;  /* elem [block_rows]: maximum over the tile, for the block at hand */
+    const ir_buffer *factor;    /* elem [block_rows]: what ot must be multiplied by, for the block at hand */
+    const ir_buffer *first_key; /* i32 [block, block_rows], where the problem needs it: what each row sees */
+    const ir_buffer *last_key;  /* the same */
     const ir_buffer *last_global; /* the same */
     const ir_buffer *position;    /* elem [block, block_rows], for ALiBi */
     const ir_buffer *slope;       /* the same */
@@ -107,6 +109,10 @@ const ir_expr *ql_unrolled(const q_lanes *c, const char *name, int64_t count);
 /* An array of vectors in registers: of c->m->elem, of operands. */
 const ir_buffer *ql_registers(const q_lanes *c, const char *name, int num_dims, const int64_t *dims);
 const ir_buffer *ql_operands(const q_lanes *c, const char *name, int64_t count);
+
+/* Scores of vector `v` of the block's rows and key j of the tile; weights of the j-th operand. */
+const ir_access *ql_score_at(const q_lanes *c, const ir_expr *v, const ir_expr *j);
+const ir_access *ql_weight_at(const q_lanes *c, const ir_expr *v, const ir_expr *j);
 
 /* acc + x * y, x and y being operands; of pairs both products are added. */
 const ir_expr *ql_accumulate(const q_lanes *c, const ir_expr *x, const ir_expr *y, const ir_expr *acc);

@@ -141,9 +141,9 @@ static void finish(q_lanes *c, const score_tile *t) {
     const int lanes = c->m->lanes;
     const ir_expr *v = ql_unrolled(c, "v", c->m->s->score_vectors);
     for (int jj = 0; jj < c->m->s->score_rows; jj++) {
-        const ir_expr *j = ir_add(b, t->first, ql_i(c, jj)), *at = ir_mul(b, v, ql_i(c, lanes));
+        const ir_expr *j = ir_add(b, t->first, ql_i(c, jj));
         const ir_access *max = ir_at(b, t->max, lanes, 1, v);
-        ir_store(b, ir_at(b, c->scores, lanes, 2, j, at), ir_load(b, score_at(c, t, jj, v)));
+        ir_store(b, ql_score_at(c, v, j), ir_load(b, score_at(c, t, jj, v)));
         ir_store(b, max, ir_max(b, ir_load(b, max), ir_load(b, score_at(c, t, jj, v))));
     }
     ir_for_end(b);

@@ -13,9 +13,9 @@ typedef struct tile_sums {
     const ir_expr *weights, *exact;
 } tile_sums;
 
-/* P = exp(S - base) in place, for the rows from `at`. Summed chunk by chunk: one long serial sum would be the largest
- * rounding error of all. Chunks begin where the tile does, not where the block's sight does. */
-static tile_sums exponentials(q_lanes *c, const q_lanes_tile *tile, const ir_expr *at, const ir_expr *base) {
+/* P = exp(S - base) in place, for vector `v` of the rows. Summed chunk by chunk: one long serial sum would be the
+ * largest rounding error of all. Chunks begin where the tile does, not where the block's sight does. */
+static tile_sums exponentials(q_lanes *c, const q_lanes_tile *tile, const ir_expr *v, const ir_expr *base) {
     enum { CHUNK = 16 };
     ir_builder *b = c->b;
     const int lanes = c->m->lanes;
@@ -28,7 +28,7 @@ static tile_sums exponentials(q_lanes *c, const q_lanes_tile *tile, const ir_exp
     const ir_expr *begin = c->m->has_first ? ir_max(b, first, tile->from) : first;
     const ir_expr *end = ir_min(b, ir_add(b, first, ql_i(c, CHUNK)), tile->to);
     const ir_expr *j = ir_for_begin(b, "j", begin, end, 1, false);
-    const ir_access *score = ir_at(b, c->scores, lanes, 2, j, at);
+    const ir_access *score = ql_score_at(c, v, j);
     const ir_expr *probability = ir_let(b, "probability", mha_exp(c->m, ir_load(b, score), base));
     ir_store(b, score, probability);
     accumulate(c, part, probability);
@@ -38,15 +38,29 @@ static tile_sums exponentials(q_lanes *c, const q_lanes_tile *tile, const ir_exp
     return (tile_sums){ir_load(b, sum), NULL};
 }
 
+/* mha_exp for what is rounded to bf16 at once: 2^x = 2^n (1 + f (...)) with n = rint(x), wrong by 2^-13 of it at most,
+ * the coefficients being minimax. At -inf f is NaN, and scaling that by 2^-inf is 0. */
+static const ir_expr *short_exp(q_lanes *c, const ir_expr *score, const ir_expr *base) {
+    static const double coefficients[] = {0x1.62f5fcp-1, 0x1.f00c54p-3, 0x1.c2a168p-5};
+    ir_builder *b = c->b;
+    if (!c->m->has_scalef) return mha_exp(c->m, score, base);
+    const ir_expr *log2e = ql_splat(c, mha_score_scale(c->m) * M_LOG2E);
+    const ir_expr *x = ir_let(b, "x", ir_mul(b, ir_sub(b, score, base), log2e));
+    const ir_expr *n = ir_let(b, "n", ir_apply(b, IR_RINT, x, NULL, NULL));
+    const ir_expr *f = ir_let(b, "f", ir_sub(b, x, n)), *slope = ql_splat(c, coefficients[2]);
+    for (int i = 1; i >= 0; i--) slope = mha_madd(c->m, slope, f, ql_splat(c, coefficients[i]));
+    return ir_apply(b, IR_LDEXP, mha_madd(c->m, slope, f, ql_splat(c, 1)), n, NULL);
+}
+
 /* The same by pairs of keys, rounded: their sum is that of the rounded ones, which are what the values are multiplied
  * by. A key behind the last one is hidden. */
-static tile_sums pairs_of_exponentials(q_lanes *c, const q_lanes_tile *tile, const ir_expr *at, const ir_expr *base) {
+static tile_sums pairs_of_exponentials(q_lanes *c, const q_lanes_tile *tile, const ir_expr *v, const ir_expr *base) {
     ir_builder *b = c->b;
     const int lanes = c->m->lanes;
     const bool has_lse = c->lse_sum != c->row_sum;
     const ir_access *exact = has_lse ? ir_at(b, ql_registers(c, "exact", 0, NULL), lanes, 0) : NULL;
     if (has_lse) ir_store(b, exact, ql_splat(c, 0));
-    ir_store(b, ir_at(b, c->scores, lanes, 2, tile->to, at), ql_splat(c, -INFINITY));
+    ir_store(b, ql_score_at(c, v, tile->to), ql_splat(c, -INFINITY));
     const ir_access *sum = ir_at(b, ql_registers(c, "sum", 0, NULL), lanes, 0);
     ir_store(b, sum, ql_splat(c, 0));
     const ir_expr *ones = ir_splat(b, ir_cast(b, IR_BF16, mha_number(c->m, 1, 1)), 2 * lanes);
@@ -55,11 +69,12 @@ static tile_sums pairs_of_exponentials(q_lanes *c, const q_lanes_tile *tile, con
     const ir_expr *exponential[2];
     for (int i = 0; i < 2; i++) {
         const ir_expr *j = ir_add(b, ir_mul(b, pair, ql_i(c, 2)), ql_i(c, i));
-        const ir_expr *score = ir_load(b, ir_at(b, c->scores, lanes, 2, j, at));
-        exponential[i] = ir_let(b, "probability", mha_exp(c->m, score, base));
+        const ir_expr *score = ir_load(b, ql_score_at(c, v, j));
+        const ir_expr *p = has_lse ? mha_exp(c->m, score, base) : short_exp(c, score, base);
+        exponential[i] = ir_let(b, "probability", p);
     }
     const ir_expr *weights = ir_let(b, "pair_of_weights", ir_pack2(b, exponential[0], exponential[1]));
-    ir_store(b, ir_at(b, c->weights, 2 * lanes, 2, pair, ir_mul(b, at, ql_i(c, 2))), weights);
+    ir_store(b, ql_weight_at(c, v, pair), weights);
     ir_store(b, sum, ir_dot2(b, weights, ones, ir_load(b, sum)));
     if (has_lse) accumulate(c, exact, ir_add(b, exponential[0], exponential[1]));
     ir_for_end(b);
@@ -72,7 +87,8 @@ static tile_sums pairs_of_exponentials(q_lanes *c, const q_lanes_tile *tile, con
 void ql_softmax(q_lanes *c, const q_lanes_tile *tile) {
     ir_builder *b = c->b;
     const int lanes = c->m->lanes;
-    const ir_expr *at = ir_for_begin(b, "at", ql_i(c, 0), ql_i(c, c->block_rows), lanes, false);
+    const ir_expr *v = ir_for_begin(b, "v", ql_i(c, 0), ql_i(c, c->m->s->score_vectors), 1, false);
+    const ir_expr *at = ir_let(b, "at", ir_mul(b, v, ql_i(c, lanes)));
     const ir_access *row_max = ir_at(b, c->row_max, lanes, 2, tile->block, at);
     const ir_access *row_sum = ir_at(b, c->row_sum, lanes, 2, tile->block, at);
     const ir_expr *old = c->by_rows ? NULL : ir_let(b, "old_max", ir_load(b, row_max));
@@ -83,7 +99,7 @@ void ql_softmax(q_lanes *c, const q_lanes_tile *tile) {
     const ir_expr *base = ir_let(b, "base", ir_select(b, empty, ql_splat(c, 0), new));
     const ir_expr *factor = old ? ir_let(b, "shrink", mha_exp(c->m, old, base)) : NULL;
     if (factor) ir_store(b, ir_at(b, c->factor, lanes, 1, at), factor);
-    const tile_sums sums = c->width == 2 ? pairs_of_exponentials(c, tile, at, base) : exponentials(c, tile, at, base);
+    const tile_sums sums = c->width == 2 ? pairs_of_exponentials(c, tile, v, base) : exponentials(c, tile, v, base);
     ir_store(b, row_sum, factor ? mha_madd(c->m, ir_load(b, row_sum), factor, sums.weights) : sums.weights);
     if (sums.exact) {
         const ir_access *lse_sum = ir_at(b, c->lse_sum, lanes, 2, tile->block, at);

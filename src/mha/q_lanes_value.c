@@ -94,8 +94,7 @@ static void add_keys(q_lanes *c, const q_lanes_tile *tile, const value_tile *t, 
     if (scale) scale = ir_let(b, "scale", scale);
     const ir_buffer *p = ql_operands(c, "weights", c->m->s->value_vectors);
     const ir_expr *v = ql_unrolled(c, "v", c->m->s->value_vectors);
-    const ir_expr *at = ir_mul(b, row_at(c, t, v), ql_i(c, c->width));
-    const ir_expr *weight = ir_load(b, ir_at(b, c->weights, wide, 2, j, at));
+    const ir_expr *weight = ir_load(b, ql_weight_at(c, ir_add(b, t->vector, v), j));
     ir_store(b, ir_at(b, p, wide, 1, v), scaled(c, tile, t, v, j, weight, scale));
     ir_for_end(b);
     const ir_expr *column = ql_unrolled(c, "dd", t->columns), *d = ir_add(b, t->first, column);
