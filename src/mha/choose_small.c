@@ -55,7 +55,7 @@ bool mha_choose_small(const attune_problem *p, const at_target *target, attune_s
     small.value_vectors = small.value_unroll = 1;
     small.value_rows = (int32_t)min_of(MAX_COLUMNS, p->head_dim_v);
     small.kv_tile = (int32_t)(ceil_div(p->seq_kv, small.score_rows) * small.score_rows);
-    if (!mha_values_by_rows(p, &small, target)) return false;
+    if (!mha_values_by_rows(p, &small)) return false;
     *s = small;
     return true;
 }

@@ -52,7 +52,7 @@ static void derive_sizes(q_lanes *c) {
     c->width = m->by_pairs ? 2 : 1;
     c->block_rows = (int64_t)m->s->score_vectors * m->lanes;
     c->max_blocks = m->s->q_vectors / m->s->score_vectors;
-    c->by_rows = mha_values_by_rows(p, m->s, m->target);
+    c->by_rows = mha_values_by_rows(p, m->s);
     c->has_edges = m->has_first || m->has_last;
     c->has_global = p->global_tokens > 0 && (p->window_left >= 0 || p->window_right >= 0);
     c->has_elements = m->params.tensor[MHA_ATTN_MASK] || m->params.tensor[MHA_ATTN_BIAS];

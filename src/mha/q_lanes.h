@@ -187,7 +187,7 @@ void ql_values(q_lanes *c, const q_lanes_tile *tile);
  * value_rows * value_vectors is how many accumulators a register tile has at most, of up to MHA_STRIP_VECTORS vectors
  * of columns. */
 enum { MHA_STRIP_VECTORS = 4 };
-bool mha_values_by_rows(const attune_problem *canonical, const attune_schedule *schedule, const at_target *target);
+bool mha_values_by_rows(const attune_problem *canonical, const attune_schedule *schedule);
 void ql_values_by_rows(q_lanes *c, const q_lanes_tile *tile);
 
 /* choose_small.c: a good schedule for few rows and keys, and whether this is such a problem. */

@@ -2,7 +2,7 @@
  * lie. The tile is the only one, so its sums are the result: no O^T in scratch, nothing to clear, rescale or transpose.
  * And rows are exact, where lanes along them would be filled up by clamped ones: with few rows that counts most.
  *
- * The order of the arithmetic is that of q_lanes_value.c. */
+ * The order of the arithmetic is that of q_lanes_value.c, by pairs of bf16 as well: then V is c->values. */
 #include "mha/integers.h"
 #include "mha/problem.h"
 #include "mha/q_lanes.h"
@@ -29,12 +29,12 @@ static bool hides_keys(const attune_problem *p) {
            mha_has_dims(p->attn_mask_dims) || mha_has_dims(p->attn_bias_dims);
 }
 
-bool mha_values_by_rows(const attune_problem *p, const attune_schedule *s, const at_target *target) {
+bool mha_values_by_rows(const attune_problem *p, const attune_schedule *s) {
     const int64_t rows = p->seq_q * (p->num_heads / p->num_kv_heads);
     const int64_t block = (int64_t)s->score_vectors * s->lanes;
     return p->seq_q >= 1 && p->seq_kv >= 1 && p->seq_kv <= s->kv_tile && (rows <= block || rows % block == 0) &&
            !p->is_ragged && !p->page_size && !p->has_sinks && !hides_keys(p) && is_float(p->v_dtype) &&
-           is_float(p->k_dtype) && !mha_attends_by_pairs(p, target);
+           is_float(p->k_dtype);
 }
 
 static const ir_access *acc_at(q_lanes *c, const row_tile *t, int64_t row, int vector) {
@@ -49,23 +49,50 @@ static const ir_expr *row_at(q_lanes *c, const row_tile *t, int64_t row) {
     return ir_add(c->b, t->first, ql_i(c, row));
 }
 
-/* acc += P V, one key after the other. */
+/* A vector of the strip in row `j` of V, or of c->values, which may be pairs of keys. */
+static const ir_expr *value_of(q_lanes *c, const strip *s, const mha_kv_row *row, const ir_expr *j, int vector) {
+    const ir_expr *column = column_of(c, s, vector);
+    if (c->width == 1) return mha_load(c->m, mha_kv_access(c->m, c->m->v, row, column, s->lanes));
+    return ir_load(c->b, ir_at(c->b, c->values, 2 * s->lanes, 2, j, ir_mul(c->b, column, ql_i(c, 2))));
+}
+
+/* The weight of a row, or pair of weights, in all lanes. */
+static const ir_expr *weight_of(q_lanes *c, const row_tile *t, const ir_expr *j, int64_t row) {
+    ir_builder *b = c->b;
+    const ir_expr *at = ir_mul(b, row_at(c, t, row), ql_i(c, c->width));
+    const ir_expr *weight = ir_load(b, ir_at(b, c->weights, c->width, 2, j, at));
+    if (c->width == 1) return ir_splat(b, weight, t->strip->lanes);
+    return ir_bitcast(b, IR_BF16, ir_splat(b, ir_bitcast(b, IR_I32, weight), t->strip->lanes));
+}
+
+/* acc += P V, one key, or pair, after the other. */
 static void multiply(q_lanes *c, const q_lanes_tile *tile, const row_tile *t) {
     ir_builder *b = c->b;
-    const int lanes = t->strip->lanes;
     const ir_expr *v[MHA_STRIP_VECTORS];
-    const ir_expr *j = ir_for_begin(b, "j", ql_i(c, 0), tile->to, 1, false);
-    const ir_expr *key = ir_let(b, "key", ir_add(b, tile->first_key, j));
-    const mha_kv_row row = mha_kv_row_at(c->m, &c->e, c->kv_head, key);
-    for (int i = 0; i < t->strip->vectors; i++)
-        v[i] = ir_let(b, "value", mha_load(c->m, mha_kv_access(c->m, c->m->v, &row, column_of(c, t->strip, i), lanes)));
+    const ir_expr *j = ir_for_begin(b, "j", ql_i(c, 0), ql_ceil_div(c, tile->to, c->width), 1, false);
+    mha_kv_row row = {0};
+    if (c->width == 1) row = mha_kv_row_at(c->m, &c->e, c->kv_head, ir_let(b, "key", ir_add(b, tile->first_key, j)));
+    for (int i = 0; i < t->strip->vectors; i++) v[i] = ir_let(b, "value", value_of(c, t->strip, &row, j, i));
     for (int64_t r = 0; r < t->rows; r++) {
-        const ir_expr *p = ir_load(b, ir_at(b, c->scores, 1, 2, j, row_at(c, t, r)));
-        p = ir_let(b, "p", ir_splat(b, p, lanes));
+        const ir_expr *p = ir_let(b, "p", weight_of(c, t, j, r));
         for (int i = 0; i < t->strip->vectors; i++)
-            ir_store(b, acc_at(c, t, r, i), mha_madd(c->m, v[i], p, ir_load(b, acc_at(c, t, r, i))));
+            ir_store(b, acc_at(c, t, r, i), ql_accumulate(c, v[i], p, ir_load(b, acc_at(c, t, r, i))));
     }
     ir_for_end(b);
+}
+
+/* Rounded as pack2 does, which is how the output of pairs is rounded where its columns come in pairs. */
+static void store_vector(q_lanes *c, const ir_access *to, const ir_expr *value) {
+    ir_builder *b = c->b;
+    if (c->width == 1 || to->buffer->type.elem != IR_BF16 || c->m->p->head_dim_v % 2) {
+        mha_store(c->m, to, value);
+        return;
+    }
+    uint8_t pick[IR_MAX_LANES];
+    for (int l = 0; l < value->type.lanes; l++) pick[l] = (uint8_t)(2 * l);
+    value = ir_let(b, "o", value);
+    const ir_expr *twice = ir_let(b, "rounded", ir_pack2(b, value, value));
+    ir_store(b, to, ir_shuffle(b, twice, twice, value->type.lanes, pick));
 }
 
 /* acc * inverse + 0 is the output, as in q_lanes_rows.c. */
@@ -78,8 +105,8 @@ static void store(q_lanes *c, const q_lanes_tile *tile, const row_tile *t) {
         const ir_expr *inverse = ir_load(b, ir_at(b, c->row_sum, 1, 2, tile->block, row_at(c, t, r)));
         inverse = ir_let(b, "inverse", ir_splat(b, inverse, lanes));
         for (int i = 0; i < t->strip->vectors; i++)
-            mha_store(c->m, ir_at(b, c->m->out, lanes, 4, c->e.batch, row.head, token, column_of(c, t->strip, i)),
-                      mha_madd(c->m, ir_load(b, acc_at(c, t, r, i)), inverse, mha_number(c->m, 0, lanes)));
+            store_vector(c, ir_at(b, c->m->out, lanes, 4, c->e.batch, row.head, token, column_of(c, t->strip, i)),
+                         mha_madd(c->m, ir_load(b, acc_at(c, t, r, i)), inverse, mha_number(c->m, 0, lanes)));
     }
 }
 
