@@ -25,7 +25,10 @@ const ir_access *ql_score_at(const q_lanes *c, const ir_expr *v, const ir_expr *
 }
 
 const ir_access *ql_weight_at(const q_lanes *c, const ir_expr *v, const ir_expr *j) {
-    return c->width == 1 ? ql_score_at(c, v, j) : ir_at(c->b, c->weights, 2 * c->m->lanes, 3, v, j, ql_i(c, 0));
+    const int wide = 2 * c->m->lanes;
+    if (c->width == 1) return ql_score_at(c, v, j);
+    if (c->by_rows) return ir_at(c->b, c->weights, wide, 2, j, ir_mul(c->b, v, ql_i(c, wide)));
+    return ir_at(c->b, c->weights, wide, 3, v, j, ql_i(c, 0));
 }
 
 const ir_expr *ql_accumulate(const q_lanes *c, const ir_expr *x, const ir_expr *y, const ir_expr *acc) {
@@ -76,12 +79,15 @@ static void alloc_scratch(q_lanes *c) {
     c->qt = scratch(c, "qt", ql_operand(c), 3, (int64_t[]){blocks, m->p->head_dim / c->width, count * c->width});
     const int64_t vectors = m->s->score_vectors;
     if (c->by_rows)
-        c->scores = scratch(c, "scores", m->elem, 2, tile);
+        c->scores = scratch(c, "scores", m->elem, 2, (int64_t[]){m->s->kv_tile + c->width - 1, count});
     else
         c->scores = scratch(c, "scores", m->elem, 3, (int64_t[]){vectors, m->s->kv_tile + c->width - 1, m->lanes});
     c->weights = c->scores;
     if (c->width == 2) {
-        c->weights = scratch(c, "weights", IR_BF16, 3, (int64_t[]){vectors, pairs, 2 * m->lanes});
+        if (c->by_rows)
+            c->weights = scratch(c, "weights", IR_BF16, 2, (int64_t[]){pairs, 2 * count});
+        else
+            c->weights = scratch(c, "weights", IR_BF16, 3, (int64_t[]){vectors, pairs, 2 * m->lanes});
         c->values = scratch(c, "values", IR_BF16, 2, (int64_t[]){pairs, 2 * m->p->head_dim_v});
     }
     if (!c->by_rows) c->ot = scratch(c, "ot", m->elem, 3, (int64_t[]){blocks, m->p->head_dim_v, count});

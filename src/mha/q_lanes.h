@@ -57,7 +57,8 @@ typedef struct q_lanes {
     int width;
     const ir_buffer *qt; /* operand [block, head_dim / width, block_rows * width]: Q^T times mha_query_sign */
     /* elem [score_vectors, kv_tile, lanes]: S^T, each vector of rows by itself, so that the softmax, which goes from
-     * key to key, stays out of its own way in the cache; of pairs one key more. by_rows: elem [kv_tile, block_rows]. */
+     * key to key, stays out of its own way in the cache; of pairs one key more. by_rows: elem [kv_tile, block_rows],
+     * and weights like them. */
     const ir_buffer *scores;
     const ir_buffer *weights;   /* operand [score_vectors, kv_tile / width, lanes * width]: P^T; width 1: the scores */
     const ir_buffer *values;    /* operand [kv_tile / width, head_dim_v * width]: V of the tile; NULL: where it lies */
