@@ -10,6 +10,7 @@ import json
 import os
 import pathlib
 import platform
+import signal
 import sys
 import tempfile
 import time
@@ -267,6 +268,8 @@ def make_run(options):
 
 def main():
     options = parse_arguments()
+    # Who ends a run leaves neither processes nor files of inputs behind.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
     try:
         if options.publish:
             say(publish.publish(folder_of(options), options.publish, load, options.clock))

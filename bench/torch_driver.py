@@ -8,7 +8,7 @@ from torch.nn.functional import linear, scaled_dot_product_attention
 from driver import Cannot, serve
 
 METHODS = {
-    "attention": ["sdpa", "sdpa-bshd", "sdpa-grouped", "bmm"],
+    "attention": ["sdpa", "sdpa-bshd", "sdpa-grouped", "bmm", "bmm-turned"],
     "block": ["linear", "packed", "mha"],
     "products": ["linear", "packed"],
 }
@@ -39,7 +39,7 @@ def attention(p):
             raise Cannot("for one row of each of several heads only")
         q, grouped = q.reshape(p.batch, p.kv_heads, p.heads // p.kv_heads, p.dim), False
     result = [None]
-    if p.method == "bmm":
+    if p.method.startswith("bmm"):
         return by_products(p, q, k, v, causal or mask is not None)
 
     def call():
@@ -55,15 +55,22 @@ def by_products(p, q, k, v, is_causal):
     q = q.reshape(p.batch * p.kv_heads, -1, p.dim)
     k = k.reshape(p.batch * p.kv_heads, p.keys, p.dim).transpose(1, 2)
     v = v.reshape(p.batch * p.kv_heads, p.keys, p.dim)
+    is_turned = p.method == "bmm-turned"  # one row in f32 as K q, whose product reads K as it lies
+    if is_turned and p.rows != 1:
+        raise Cannot("for one row only")
     mask = torch.full((p.rows, p.keys), -math.inf, dtype=q.dtype).triu(p.keys - p.rows + 1)
     mask = mask.repeat(p.heads // p.kv_heads, 1)
     result = [None]
+
+    def turned():
+        scores = torch.bmm(k.transpose(1, 2), (q * p.scale).transpose(1, 2))
+        result[0] = torch.bmm(torch.softmax(scores, 1).transpose(1, 2), v)
 
     def call():
         scores = torch.baddbmm(mask, q, k, alpha=p.scale) if is_causal else torch.bmm(q * p.scale, k)
         result[0] = torch.bmm(torch.softmax(scores, -1), v)
 
-    return call, lambda: result[0].reshape(p.batch, p.heads, p.rows, p.dim).float().numpy()
+    return turned if is_turned else call, lambda: result[0].reshape(p.batch, p.heads, p.rows, p.dim).float().numpy()
 
 
 def packed_linear(p, weight, bias, rows):
