@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# The bench judges peers and finds out what got slower: bench/checks.py checks that it does. Without Python it is skipped.
+# The bench judges peers, finds out what got slower and publishes what it found: bench/checks.py checks that it
+# does. Without Python it is skipped.
 set -u
 cd "$(dirname "$0")/.." || exit 1
 python3 -c 'import sys; sys.exit(sys.version_info < (3, 10))' 2>/dev/null || exit 77
