@@ -271,7 +271,7 @@ fuzz: all ## libFuzzer on every parser, FUZZ_SECONDS each (300)
 fuzzers: $(FUZZERS)
 
 mutants: all tests ## seed known bugs one by one: each must make a test fail
-	@DEPS='$(DEPS)' LLVM_CONFIG='$(LLVM_CONFIG)' bash scripts/deps.sh mutants
+	@for group in mutants aarch64; do DEPS='$(DEPS)' LLVM_CONFIG='$(LLVM_CONFIG)' bash scripts/deps.sh $$group || exit; done
 	@BUILD='$(BUILD)' LLVM_CONFIG='$(LLVM_CONFIG)' bash scripts/mutants.sh $(MUTANTS)
 
 # 45 to 70 ms of one processor for each problem: 6 to 10 hours on two of them. It can be stopped, and goes on later.

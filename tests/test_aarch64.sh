@@ -40,6 +40,9 @@ expect "the best instruction set of an AArch64 CPU is aarch64" 0 '"isa": *"aarch
 refuse "an instruction set of another machine" 'cannot run ISA "avx2"; it can run: aarch64' \
     emulate "$arm/attune" compile num_heads=1,seq_q=4,head_dim=8 --isa=avx2
 
+expect "the peak, the bandwidth and a speed are measured" 0 '"gflops": *[0-9.e+]+' \
+    emulate "$arm/attune" bench num_heads=1,seq_q=16,head_dim=16 --threads=1 --json
+
 # ---- Every operator, access, statement; phases of every sort; products; loading ----
 
 for test in codegen phases gemm loader; do
@@ -60,6 +63,7 @@ check "q-lanes" batch=2,num_heads=4,num_kv_heads=2,seq_q=29,seq_kv=37,head_dim=2
 check "d-lanes" num_heads=4,num_kv_heads=2,seq_q=1,seq_kv=150,head_dim=24,lse=1
 check "causal, a window, global tokens" \
     num_heads=2,seq_q=33,seq_kv=40,head_dim=8,is_causal=1,window_left=9,global_tokens=3
+check "the caller flushes denormals" num_heads=2,seq_q=9,head_dim=8 "" --ftz --inputs=denormal
 check "mask and bias" num_heads=3,seq_q=19,seq_kv=21,head_dim=8,attn_mask=qk,attn_bias=bhk
 check "ALiBi, sinks, a soft cap" num_heads=3,seq_q=17,head_dim=8,alibi_slopes=1,sinks=1,logits_soft_cap=3,is_causal=1
 check "ragged" "$ragged,is_causal=1,causal_align=bottom_right,max_seq_q=8,lse=1" total_q=12,total_kv=24
@@ -76,6 +80,9 @@ check "f64" num_heads=2,seq_q=19,head_dim=10,dtype=f64,is_causal=1
 check "f16" num_heads=2,seq_q=19,head_dim=10,dtype=f16,lse=1
 check "bf16" num_heads=2,seq_q=19,head_dim=10,dtype=bf16,attn_bias=qk
 check "keys in f16, values in bf16" num_heads=2,seq_q=1,seq_kv=65,head_dim=16,k_dtype=f16,v_dtype=bf16
+check "keys and values in i8, scales of heads" num_heads=4,num_kv_heads=2,seq_q=1,seq_kv=65,head_dim=16,kv_dtype=i8
+check "keys and values in f8, appended with scales of tokens" \
+    batch=2,num_heads=2,seq_q=9,seq_kv=24,seq_new=9,head_dim=12,kv_lens=1,is_causal=1,kv_dtype=f8,kv_scales=token
 check "a block" batch=2,embed_dim=24,num_heads=4,num_kv_heads=2,head_dim=6,out_dim=19,seq_q=11,is_causal=1,rotary_dim=4 \
     rotary_positions=11
 check "a block that decodes into a cache" \

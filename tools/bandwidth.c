@@ -65,6 +65,24 @@ static const struct {
     const char *isa;
     read_fn *read;
 } kernels[] = {{"avx512_bf16", read_avx512}, {"avx512", read_avx512}, {"avx2", read_avx2}, {"x86-64", read_sse2}};
+#elif defined(__aarch64__)
+#include <arm_neon.h>
+
+static int64_t read_neon(const char *const from[4], size_t turns, size_t step) {
+    uint8x16_t sums[LINE / 16] = {vdupq_n_u8(0), vdupq_n_u8(0), vdupq_n_u8(0), vdupq_n_u8(0)};
+    for (size_t at = 0; turns--; at += step) {
+#pragma GCC unroll 16
+        for (size_t n = 0; n < 4 * LINE / 16; n++)
+            sums[n % 4] = veorq_u8(sums[n % 4], vld1q_u8((const uint8_t *)from[n / 4] + at + n % 4 * 16));
+    }
+    const uint8x16_t sum = vorrq_u8(vorrq_u8(sums[0], sums[1]), vorrq_u8(sums[2], sums[3]));
+    return vaddvq_s64(vreinterpretq_s64_u8(sum));
+}
+
+static const struct {
+    const char *isa;
+    read_fn *read;
+} kernels[] = {{"aarch64", read_neon}};
 #else
 static const struct {
     const char *isa;

@@ -25,6 +25,14 @@ void check_close(check_machine *machine) {
 enum { FLUSH_MODE = 0x8040 }; /* FTZ and DAZ */
 static unsigned get_mode(void) { return _mm_getcsr() & ~0x3fu; /* without the sticky flags */ }
 static void set_mode(unsigned mode) { _mm_setcsr(mode); }
+#elif defined(__aarch64__)
+enum { FLUSH_MODE = 1 << 24 }; /* FPCR.FZ */
+static unsigned get_mode(void) {
+    uint64_t mode;
+    __asm__ volatile("mrs %0, fpcr" : "=r"(mode));
+    return (unsigned)mode;
+}
+static void set_mode(unsigned mode) { __asm__ volatile("msr fpcr, %0" : : "r"((uint64_t)mode)); }
 #else
 enum { FLUSH_MODE = 0 };
 static unsigned get_mode(void) { return 0; }

@@ -6,10 +6,14 @@
 #include <stdlib.h>
 #include <string.h>
 
+#if defined(__aarch64__)
+/* As many hide a latency of up to six cycles on four pipes. */
+enum { ACCUMULATORS = 24 };
+#else
 /* Twelve accumulators hide a latency of up to six cycles on two pipes and leave registers for the operands. */
 #define TWELVE(X) X(0) X(1) X(2) X(3) X(4) X(5) X(6) X(7) X(8) X(9) X(10) X(11)
-
 enum { ACCUMULATORS = 12 };
+#endif
 
 /* Runs `steps` rounds of one operation on each accumulator. `one` and `zero` come from outside, so that nothing can be
  * folded; the accumulators start differently, so that no two can be merged; what is returned depends on all of them,
@@ -114,6 +118,33 @@ static const peak_kernel kernels[] = {
     {"avx2", ATTUNE_F64, f64_avx2, 2 * 4},
     {"x86-64", ATTUNE_F32, f32_sse2, 4},
     {"x86-64", ATTUNE_F64, f64_sse2, 2},
+};
+#elif defined(__aarch64__)
+#include <arm_neon.h>
+
+#define EACH_ACCUMULATOR _Pragma("GCC unroll 24") for (int n = 0; n < ACCUMULATORS; n++)
+
+static double f32_neon(int64_t steps, double one, double zero) {
+    const float32x4_t x = vdupq_n_f32((float)one);
+    float32x4_t a[ACCUMULATORS], y = vdupq_n_f32((float)zero);
+    EACH_ACCUMULATOR a[n] = vdupq_n_f32((float)(zero + n));
+    for (int64_t i = 0; i < steps; i++) EACH_ACCUMULATOR a[n] = vfmaq_f32(a[n], x, y);
+    EACH_ACCUMULATOR y = vaddq_f32(y, a[n]);
+    return (double)vgetq_lane_f32(y, 0);
+}
+
+static double f64_neon(int64_t steps, double one, double zero) {
+    const float64x2_t x = vdupq_n_f64(one);
+    float64x2_t a[ACCUMULATORS], y = vdupq_n_f64(zero);
+    EACH_ACCUMULATOR a[n] = vdupq_n_f64(zero + n);
+    for (int64_t i = 0; i < steps; i++) EACH_ACCUMULATOR a[n] = vfmaq_f64(a[n], x, y);
+    EACH_ACCUMULATOR y = vaddq_f64(y, a[n]);
+    return vgetq_lane_f64(y, 0);
+}
+
+static const peak_kernel kernels[] = {
+    {"aarch64", ATTUNE_F32, f32_neon, 2 * 4},
+    {"aarch64", ATTUNE_F64, f64_neon, 2 * 2},
 };
 #else
 static const peak_kernel kernels[] = {{NULL, ATTUNE_F32, NULL, 0}};
