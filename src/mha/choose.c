@@ -54,32 +54,38 @@ static void choose_value_tile(const attune_problem *p, const at_target *target, 
     s->value_unroll = 1;
 }
 
+enum { TILE_ELEMENTS = 6144 };
+
 /* Keys between two rescalings: what lets a tile of K, or of V, stay in the first cache beside the rest. */
-static int64_t usual_kv_tile(const attune_problem *p, int64_t least, int64_t most) {
-    enum { TILE_ELEMENTS = 6144 };
+static int64_t usual_kv_tile(const attune_problem *p, int64_t elements, int64_t least, int64_t most) {
     const int64_t dim = p->head_dim > p->head_dim_v ? p->head_dim : p->head_dim_v;
-    const int64_t keys = TILE_ELEMENTS / dim;
+    const int64_t keys = elements / dim;
     return keys < least ? least : min_of(keys, most);
 }
 
 /* Every number of keys that a vector or a register tile may have divides 48. */
-int32_t mha_reproducible_kv_tile(const attune_problem *p) { return (int32_t)(usual_kv_tile(p, 48, 192) / 48 * 48); }
+int32_t mha_reproducible_kv_tile(const attune_problem *p) {
+    return (int32_t)(usual_kv_tile(p, TILE_ELEMENTS, 48, 192) / 48 * 48);
+}
 
 /* A last tile of only a few keys costs more than tiles that are a little longer. */
-static int32_t choose_kv_tile(const attune_problem *p, int64_t score_rows) {
+static int32_t choose_kv_tile(const attune_problem *p, const at_target *target, int64_t score_rows) {
     if (p->reproducible) return mha_reproducible_kv_tile(p);
     const int64_t all = expected_keys(p);
-    int64_t keys = min_of(usual_kv_tile(p, 32, 192), all);
+    /* Wide vectors rescale more at a time, and pairs take half of the room: both gain by longer tiles. */
+    const int64_t longer = mha_attends_by_pairs(p, target) ? 4 : target->vector_registers >= 32 ? 2 : 1;
+    int64_t keys = min_of(usual_kv_tile(p, longer * TILE_ELEMENTS, 32, longer == 2 ? 96 : 192), all);
     if (all % keys && all % keys <= keys / 8) keys = ceil_div(all, all / keys);
     return (int32_t)(ceil_div(keys, score_rows) * score_rows);
 }
 
-/* Vectors of rows in a task. K and V stream past once for each task: where they are too large for the second cache,
- * and rows are many, tasks are longer. */
-static int32_t choose_task(const attune_problem *p, const attune_schedule *s) {
+/* Vectors of rows in a task. K and V stream past once for each task: where they are too large for the second cache, or
+ * are put in pairs each time, and rows are many, tasks are longer. */
+static int32_t choose_task(const attune_problem *p, const at_target *target, const attune_schedule *s) {
     enum { LARGE_HEAD = 96 * 1024, MANY_ROWS = 512 };
     const int64_t rows = expected_rows(p), head = expected_keys(p) * (p->head_dim + p->head_dim_v);
-    const int64_t most = head >= LARGE_HEAD && rows >= MANY_ROWS ? 8 : 4;
+    const bool is_large = head >= LARGE_HEAD || mha_attends_by_pairs(p, target);
+    const int64_t most = is_large && rows >= MANY_ROWS ? 8 : 4;
     const int64_t blocks = min_of(most, ceil_div(rows, (int64_t)s->lanes * s->score_vectors));
     return (int32_t)(blocks * s->score_vectors);
 }
@@ -90,8 +96,8 @@ void mha_choose_q_lanes(const attune_problem *p, const at_target *target, attune
     s->lanes = target->vector_bytes / (p->softmax_precision == ATTUNE_F64 ? 8 : 4);
     choose_score_tile(p, target, s);
     choose_value_tile(p, target, s);
-    s->q_vectors = choose_task(p, s);
-    s->kv_tile = choose_kv_tile(p, s->score_rows);
+    s->q_vectors = choose_task(p, target, s);
+    s->kv_tile = choose_kv_tile(p, target, s->score_rows);
 }
 
 void mha_choose(const attune_problem *p, const at_target *target, attune_schedule *s) {

@@ -18,17 +18,18 @@ const ir_buffer *ql_operands(const q_lanes *c, const char *name, int64_t count) 
     return ir_alloc(c->b, name, IR_REG, ir_type_of(ql_operand(c), c->m->lanes * c->width), 1, &count);
 }
 
+static const ir_access *at_vector(const q_lanes *c, const ir_buffer *buffer, int lanes, const ir_expr *v,
+                                  const ir_expr *j) {
+    if (c->by_rows) return ir_at(c->b, buffer, lanes, 2, j, ir_mul(c->b, v, ql_i(c, lanes)));
+    return ir_at(c->b, buffer, lanes, 3, v, j, ql_i(c, 0));
+}
+
 const ir_access *ql_score_at(const q_lanes *c, const ir_expr *v, const ir_expr *j) {
-    ir_builder *b = c->b;
-    if (c->by_rows) return ir_at(b, c->scores, c->m->lanes, 2, j, ir_mul(b, v, ql_i(c, c->m->lanes)));
-    return ir_at(b, c->scores, c->m->lanes, 3, v, j, ql_i(c, 0));
+    return at_vector(c, c->scores, c->m->lanes, v, j);
 }
 
 const ir_access *ql_weight_at(const q_lanes *c, const ir_expr *v, const ir_expr *j) {
-    const int wide = 2 * c->m->lanes;
-    if (c->width == 1) return ql_score_at(c, v, j);
-    if (c->by_rows) return ir_at(c->b, c->weights, wide, 2, j, ir_mul(c->b, v, ql_i(c, wide)));
-    return ir_at(c->b, c->weights, wide, 3, v, j, ql_i(c, 0));
+    return at_vector(c, c->weights, c->m->lanes * c->width, v, j);
 }
 
 const ir_expr *ql_accumulate(const q_lanes *c, const ir_expr *x, const ir_expr *y, const ir_expr *acc) {
@@ -71,25 +72,26 @@ static const ir_buffer *scratch(q_lanes *c, const char *name, ir_elem elem, int 
     return ir_alloc(c->b, name, IR_SCRATCH, ir_type_of(elem, 1), num, dims);
 }
 
+/* A row of the tile's keys, or of pairs of them, for each vector of the block's rows; by_rows the other way about. */
+static const ir_buffer *by_vectors(q_lanes *c, const char *name, ir_elem elem, int64_t keys) {
+    const int64_t lanes = elem == IR_BF16 ? 2 * c->m->lanes : c->m->lanes, vectors = c->m->s->score_vectors;
+    if (c->by_rows) return scratch(c, name, elem, 2, (int64_t[]){keys, vectors * lanes});
+    return scratch(c, name, elem, 3, (int64_t[]){vectors, keys, lanes});
+}
+
 static void alloc_scratch(q_lanes *c) {
     const mha_context *m = c->m;
     const int64_t blocks = c->max_blocks, count = c->block_rows;
     const int64_t rows[] = {blocks, count}, tile[] = {m->s->kv_tile, count};
     const int64_t pairs = ceil_div(m->s->kv_tile, 2);
     c->qt = scratch(c, "qt", ql_operand(c), 3, (int64_t[]){blocks, m->p->head_dim / c->width, count * c->width});
-    const int64_t vectors = m->s->score_vectors;
-    if (c->by_rows)
-        c->scores = scratch(c, "scores", m->elem, 2, (int64_t[]){m->s->kv_tile + c->width - 1, count});
-    else
-        c->scores = scratch(c, "scores", m->elem, 3, (int64_t[]){vectors, m->s->kv_tile + c->width - 1, m->lanes});
-    c->weights = c->scores;
-    if (c->width == 2) {
-        if (c->by_rows)
-            c->weights = scratch(c, "weights", IR_BF16, 2, (int64_t[]){pairs, 2 * count});
-        else
-            c->weights = scratch(c, "weights", IR_BF16, 3, (int64_t[]){vectors, pairs, 2 * m->lanes});
-        c->values = scratch(c, "values", IR_BF16, 2, (int64_t[]){pairs, 2 * m->p->head_dim_v});
-    }
+    c->scores = by_vectors(c, "scores", m->elem, m->s->kv_tile + c->width - 1);
+    c->weights = c->width == 2 ? by_vectors(c, "weights", IR_BF16, pairs) : c->scores;
+    if (c->width == 2) c->values = scratch(c, "values", IR_BF16, 2, (int64_t[]){pairs, 2 * m->p->head_dim_v});
+    if (c->width == 1 && m->k->type.elem != m->elem)
+        c->keys = scratch(c, "keys", m->elem, 2, (int64_t[]){m->s->kv_tile, m->p->head_dim});
+    if (c->width == 1 && m->v->type.elem != m->elem && !c->by_rows)
+        c->values = scratch(c, "values", m->elem, 2, (int64_t[]){m->s->kv_tile, m->p->head_dim_v});
     if (!c->by_rows) c->ot = scratch(c, "ot", m->elem, 3, (int64_t[]){blocks, m->p->head_dim_v, count});
     c->row_max = scratch(c, "row_max", m->elem, 2, rows);
     c->row_sum = scratch(c, "row_sum", m->elem, 2, rows);
@@ -117,7 +119,7 @@ static void build_tile(q_lanes *c) {
     const ir_expr *number = ql_begin_tiles(c);
     tile.first_key = ir_let(b, "first_key", ir_mul(b, number, ql_i(c, c->m->s->kv_tile)));
     ql_open_tile(c, &tile);
-    if (c->values) ql_load_values(c, &tile);
+    ql_load_tile(c, &tile);
     tile.block = ir_for_begin(b, "block", ql_i(c, 0), c->blocks, 1, false);
     ql_open_block(c, &tile);
     if (c->has_edges) ir_if_begin(b, ir_apply(b, IR_GT, tile.to, tile.from, NULL));

@@ -61,7 +61,8 @@ typedef struct q_lanes {
      * and weights like them. */
     const ir_buffer *scores;
     const ir_buffer *weights;   /* operand [score_vectors, kv_tile / width, lanes * width]: P^T; width 1: the scores */
-    const ir_buffer *values;    /* operand [kv_tile / width, head_dim_v * width]: V of the tile; NULL: where it lies */
+    const ir_buffer *keys;      /* elem [kv_tile, head_dim]: K of the tile; NULL: read where it lies */
+    const ir_buffer *values;    /* operand [kv_tile / width, head_dim_v * width]: V of the tile; NULL: the same */
     const ir_buffer *ot;        /* elem [block, head_dim_v, block_rows]: O^T, not yet divided */
     const ir_buffer *row_max;   /* elem [block, block_rows]: running maximum of the scores; at the end the LSE */
     const ir_buffer *row_sum;   /* elem [block, block_rows]: of the weights that the values are multiplied by */
@@ -153,8 +154,8 @@ void ql_store_transposed(q_lanes *c, const q_lanes_tensor *tensor, const q_lanes
 void ql_load_bytes_transposed(q_lanes *c, const ir_buffer *tensor, const ir_expr *batch, const q_lanes_row *rows,
                               const ir_expr *column, const ir_expr *columns[4]);
 
-/* q_lanes_tile.c: c->values, where that is needed */
-void ql_load_values(q_lanes *c, const q_lanes_tile *tile);
+/* q_lanes_tile.c: c->keys and c->values, where there are those */
+void ql_load_tile(q_lanes *c, const q_lanes_tile *tile);
 
 /* q_lanes_mask.c */
 const ir_expr *ql_clamp_key(const q_lanes *c, const ir_expr *key); /* not beyond the entry's last key */

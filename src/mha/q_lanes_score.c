@@ -10,6 +10,7 @@ typedef struct score_tile {
     const ir_expr *first;         /* its first key within the tile */
     const ir_expr *key[MAX_ROWS]; /* its keys, clamped to the last one */
     mha_kv_row row[MAX_ROWS];     /* where they lie in K */
+    const ir_expr *j[MAX_ROWS];   /* and in c->keys */
     const ir_buffer *acc;         /* registers [score_rows, score_vectors] */
     const ir_buffer *max;         /* registers [score_vectors]: running maximum over the tile */
 } score_tile;
@@ -21,6 +22,9 @@ static void find_keys(q_lanes *c, const q_lanes_tile *tile, score_tile *t) {
         const ir_expr *key = ql_clamp_key(c, ir_add(b, first, ql_i(c, jj)));
         t->key[jj] = c->keys_fill_tiles ? key : ir_let(b, "key", key);
         t->row[jj] = mha_kv_row_at(c->m, &c->e, c->kv_head, t->key[jj]);
+        t->j[jj] = ir_add(b, t->first, ql_i(c, jj));
+        if (c->keys && !c->keys_fill_tiles)
+            t->j[jj] = ir_let(b, "j", ir_min(b, ir_sub(b, tile->room, ql_i(c, 1)), t->j[jj]));
     }
 }
 
@@ -54,7 +58,8 @@ static void multiply(q_lanes *c, const q_lanes_tile *tile, const score_tile *t) 
     ir_for_end(b);
     for (int jj = 0; jj < s->score_rows; jj++) {
         const ir_expr *column = ir_mul(b, d, ql_i(c, width));
-        const ir_access *element = mha_kv_access(c->m, c->m->k, &t->row[jj], column, width);
+        const ir_access *element = c->keys ? ir_at(b, c->keys, 1, 2, t->j[jj], column)
+                                           : mha_kv_access(c->m, c->m->k, &t->row[jj], column, width);
         const ir_expr *k = ir_let(b, "key_value", ql_repeated(c, element));
         v = ql_unrolled(c, "v", s->score_vectors);
         const ir_access *acc = ir_at(b, t->acc, lanes, 2, ql_i(c, jj), v);

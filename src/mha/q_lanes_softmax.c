@@ -13,6 +13,14 @@ typedef struct tile_sums {
     const ir_expr *weights, *exact;
 } tile_sums;
 
+/* What the codes of a key's value are multiplied by. */
+static const ir_expr *times_scale(q_lanes *c, const q_lanes_tile *tile, const ir_expr *j, const ir_expr *probability) {
+    if (!c->m->params.tensor[MHA_V_SCALE]) return probability;
+    const mha_kv_row row =
+        mha_kv_row_at(c->m, &c->e, c->kv_head, ir_let(c->b, "key", ir_add(c->b, tile->first_key, j)));
+    return ir_mul(c->b, probability, ir_splat(c->b, mha_v_scale(c->m, &row), c->m->lanes));
+}
+
 /* P = exp(S - base) in place, for vector `v` of the rows. Summed chunk by chunk: one long serial sum would be the
  * largest rounding error of all. Chunks begin where the tile does, not where the block's sight does. */
 static tile_sums exponentials(q_lanes *c, const q_lanes_tile *tile, const ir_expr *v, const ir_expr *base) {
@@ -30,7 +38,7 @@ static tile_sums exponentials(q_lanes *c, const q_lanes_tile *tile, const ir_exp
     const ir_expr *j = ir_for_begin(b, "j", begin, end, 1, false);
     const ir_access *score = ql_score_at(c, v, j);
     const ir_expr *probability = ir_let(b, "probability", mha_exp(c->m, ir_load(b, score), base));
-    ir_store(b, score, probability);
+    ir_store(b, score, times_scale(c, tile, j, probability));
     accumulate(c, part, probability);
     ir_for_end(b);
     accumulate(c, sum, ir_load(b, part));

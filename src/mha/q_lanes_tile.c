@@ -1,9 +1,20 @@
-/* V of a tile in scratch, as the products read it, once for all blocks of the task: the values of two keys side by
- * side, column by column. */
+/* K and V of a tile in scratch, as the products read them, once for all blocks of the task: converted to the element of
+ * the arithmetic, a vector at a time; or, where products are of pairs, the values of two keys side by side, column by
+ * column. */
 #include "mha/q_lanes.h"
 #include "mha/rows.h"
 
-void ql_load_values(q_lanes *c, const q_lanes_tile *tile) {
+static void convert(q_lanes *c, const q_lanes_tile *tile, const ir_buffer *from, const ir_buffer *to, int64_t columns) {
+    ir_builder *b = c->b;
+    const ir_expr *j = ir_for_begin(b, "j", ql_i(c, 0), tile->room, 1, false);
+    const mha_kv_row row = mha_kv_row_at(c->m, &c->e, c->kv_head, ir_let(b, "key", ir_add(b, tile->first_key, j)));
+    const mha_columns d = mha_columns_begin(c->m, columns, c->m->lanes);
+    ir_store(b, ir_at(b, to, d.lanes, 2, j, d.at), mha_load(c->m, mha_kv_access(c->m, from, &row, d.at, d.lanes)));
+    ir_for_end(b);
+    ir_for_end(b);
+}
+
+static void pair_values(q_lanes *c, const q_lanes_tile *tile) {
     ir_builder *b = c->b;
     const mha_context *m = c->m;
     const ir_expr *pair = ir_for_begin(b, "pair", ql_i(c, 0), ql_ceil_div(c, tile->room, 2), 1, false);
@@ -26,4 +37,10 @@ void ql_load_values(q_lanes *c, const q_lanes_tile *tile) {
     ir_store(b, to, ir_shuffle(b, ir_let(b, "even_key", x), second, 2 * d.lanes, pick));
     ir_for_end(b);
     ir_for_end(b);
+}
+
+void ql_load_tile(q_lanes *c, const q_lanes_tile *tile) {
+    if (c->keys) convert(c, tile, c->m->k, c->keys, c->m->p->head_dim);
+    if (c->values && c->width == 2) pair_values(c, tile);
+    if (c->values && c->width == 1) convert(c, tile, c->m->v, c->values, c->m->p->head_dim_v);
 }

@@ -73,14 +73,6 @@ static const ir_expr *seen_value(q_lanes *c, const q_lanes_tile *tile, const val
     return ir_select(c->b, ql_sees(c, &sight, key, j), value, ql_splat(c, 0));
 }
 
-/* The probability of a key, times its value's scale; of hidden keys that may be anything. */
-static const ir_expr *scaled(q_lanes *c, const q_lanes_tile *tile, const value_tile *t, const ir_expr *v,
-                             const ir_expr *j, const ir_expr *p, const ir_expr *scale) {
-    if (!scale) return p;
-    p = ir_mul(c->b, p, ir_splat(c->b, scale, c->m->lanes));
-    return t->masked ? seen_value(c, tile, t, v, j, p) : p;
-}
-
 /* One key, or pair, after the other, `unroll` in a turn, as long as there are so many. */
 static void add_keys(q_lanes *c, const q_lanes_tile *tile, const value_tile *t, const segment *s, int32_t unroll) {
     ir_builder *b = c->b;
@@ -90,12 +82,12 @@ static void add_keys(q_lanes *c, const q_lanes_tile *tile, const value_tile *t, 
     const ir_expr *j = ir_add(b, turn, ql_unrolled(c, "ju", unroll));
     mha_kv_row row = {0};
     if (!c->values) row = row_of_key(c, s, ir_let(b, "key", ir_add(b, tile->first_key, j)));
-    const ir_expr *scale = c->values ? NULL : mha_v_scale(c->m, &row);
-    if (scale) scale = ir_let(b, "scale", scale);
     const ir_buffer *p = ql_operands(c, "weights", c->m->s->value_vectors);
     const ir_expr *v = ql_unrolled(c, "v", c->m->s->value_vectors);
     const ir_expr *weight = ir_load(b, ql_weight_at(c, ir_add(b, t->vector, v), j));
-    ir_store(b, ir_at(b, p, wide, 1, v), scaled(c, tile, t, v, j, weight, scale));
+    /* Times the scale of a hidden key it may be anything. */
+    if (t->masked && c->m->params.tensor[MHA_V_SCALE]) weight = seen_value(c, tile, t, v, j, weight);
+    ir_store(b, ir_at(b, p, wide, 1, v), weight);
     ir_for_end(b);
     const ir_expr *column = ql_unrolled(c, "dd", t->columns), *d = ir_add(b, t->first, column);
     const ir_access *element = c->values ? ir_at(b, c->values, c->width, 2, j, ir_mul(b, d, ql_i(c, c->width)))
