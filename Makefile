@@ -32,7 +32,7 @@ SHARED = -shared $(if $(SANITIZE),,-Wl,-z,defs)
 LINK = $(CC) $(CFLAGS) $(SANITIZE) $(LDFLAGS) -Wl,--as-needed
 
 CORE_SRC := $(wildcard src/base/*.c src/ir/*.c src/target/*.c)
-LIB_SRC := $(CORE_SRC) $(wildcard src/mha/*.c src/runtime/*.c)
+LIB_SRC := $(CORE_SRC) $(wildcard src/mha/*.c src/runtime/*.c src/tune/*.c)
 # What only the build of `make asan-jit` has; it sets JIT_ASAN.
 JIT_ASAN_SRC := src/codegen/asan.c tests/test_jit_asan.c
 CODEGEN_SRC := $(filter-out src/codegen/worker_main.c $(if $(JIT_ASAN),,$(JIT_ASAN_SRC)),$(wildcard src/codegen/*.c))

@@ -601,6 +601,64 @@ ATTUNE_API attune_status attune_schedule_check(const attune_context *context, co
 ATTUNE_API attune_status attune_schedule_parse(const char *text, attune_schedule *schedule);
 ATTUNE_API size_t attune_schedule_print(const attune_schedule *schedule, char *text, size_t capacity);
 
+/* ---- Tuning ---- */
+
+/* How far a search is. */
+typedef struct attune_tune_progress {
+    size_t struct_size;
+    uint64_t space;    /* schedules that the model proposes */
+    uint64_t measured; /* schedules timed so far */
+    double best_ratio; /* time of the best so far / time of the schedule that the search began with */
+    double seconds, budget_seconds;
+} attune_tune_progress;
+
+/* Called between measurements, on the thread that called attune_tune; non-zero ends the search as if its time were up.
+ * What was learnt is kept. */
+typedef int attune_tune_progress_fn(void *user, const attune_tune_progress *progress);
+
+typedef struct attune_tune_options {
+    size_t struct_size;
+    double budget_seconds; /* how long to search: 0.05 to 1000000 */
+    attune_tune_progress_fn *progress; /* may be NULL */
+    void *progress_user;
+} attune_tune_options;
+
+#define ATTUNE_TUNE_OPTIONS_INIT { .struct_size = sizeof(attune_tune_options), .budget_seconds = 5 }
+
+typedef struct attune_tune_result {
+    size_t struct_size;
+    attune_schedule schedule;  /* the best: the one that the search began with unless is_faster */
+    int is_faster;             /* faster than that beyond doubt: the whole interval below is less than 1 */
+    double ratio;              /* time of the best found / time of the schedule that the search began with */
+    double ratio_low, ratio_high;
+    uint64_t space, measured;  /* as in the progress */
+    uint64_t failed;           /* schedules that did not compile */
+    uint64_t wrong;            /* whose bits were not the interpreter's: a bug of attune's. Never adopted */
+    char wrong_schedule[512];  /* the first of these */
+    double seconds;
+} attune_tune_result;
+
+/* Searches for a faster schedule by measuring: on this machine, with as many threads as the context has workers, on the
+ * caller's tensors. `arguments` are as for attune_run, with representative sizes and tables; all outputs are
+ * overwritten with parts of results. Candidates are compiled on all CPUs in between, never while one is timed; each one
+ * that wins has the interpreter's bits. It begins with the best schedule that is known, or the one that attune chooses.
+ *
+ * All timings are kept in tuning.db in the directory of the disk cache, and the kernel of a winner takes the place of the
+ * cached one. From then on attune_compile without a schedule gives it, in other processes too; and where a kernel must
+ * be compiled that was not tuned, what won for a problem of nearly the same lengths is used before attune's own choice.
+ * Without a disk cache only the result tells. options may be NULL. Other threads may use the context meanwhile, but
+ * disturb the measurements. */
+ATTUNE_API attune_status attune_tune(attune_context *context, const attune_problem *problem,
+                                     const attune_arguments *arguments, const attune_tune_options *options,
+                                     attune_tune_result *result);
+
+/* Writes all results to a new file, for other machines of the same kind; and takes in such a file (`taken`: searches
+ * that were new, `of_here`: those of this CPU and ISA; both may be NULL). ATTUNE_BAD_FILE: it is none, or of another
+ * version. */
+ATTUNE_API attune_status attune_tuning_export(attune_context *context, const char *path);
+ATTUNE_API attune_status attune_tuning_import(attune_context *context, const char *path, uint64_t *taken,
+                                              uint64_t *of_here);
+
 /* ---- What happened ---- */
 
 typedef struct attune_kernel_info {

@@ -19,6 +19,7 @@ static const subcommand subcommands[] = {
     {"conform", cmd_conform, "run conformance cases of ONNX's attention operators"},
     {"weights", cmd_weights, "draw attention weights as heat maps, PNG or SVG"},
     {"bench", cmd_bench, "measure speed, as a share of what this CPU can do"},
+    {"tune", cmd_tune, "find the fastest schedules by measuring"},
     {"cache", cmd_cache, "list, verify or clear the disk cache"},
     {"info", cmd_info, "show CPU, instruction sets, versions and paths"},
     {"ir", cmd_ir, "run or show a kernel written in loop IR"},

@@ -18,6 +18,7 @@ int cmd_check(int argc, char **argv);
 int cmd_conform(int argc, char **argv);
 int cmd_weights(int argc, char **argv);
 int cmd_bench(int argc, char **argv);
+int cmd_tune(int argc, char **argv);
 int cmd_cache(int argc, char **argv);
 int cmd_info(int argc, char **argv);
 int cmd_ir(int argc, char **argv);
@@ -78,7 +79,10 @@ enum {
     TOOL_KEY_NAME,
     TOOL_KEY_IGNORE,
     TOOL_KEY_PACKED,
-    TOOL_KEY_SAVE_PACKED
+    TOOL_KEY_SAVE_PACKED,
+    TOOL_KEY_BUDGET,
+    TOOL_KEY_EXPORT,
+    TOOL_KEY_IMPORT
 };
 
 /* One line on stderr: "attune: " and the message, with a ? for each control character. */

@@ -85,13 +85,21 @@ static void run_task(interp *run, const interp_phase *phase, int num_loops, int6
     interp_run_block(run, phase->body);
 }
 
-static void run_phases(interp *run, uint64_t seed) {
+static bool is_wanted(const ir_interp_options *options, int64_t task) {
+    if (!options->task_step) return true;
+    return task >= options->first_task && (task - options->first_task) % options->task_step == 0;
+}
+
+static void run_phases(interp *run, const ir_interp_options *options) {
+    uint64_t seed = options->shuffle_seed;
     const ir_phase *source = run->kernel->phases;
     for (run->phase = 0; run->phase < run->kernel->num_phases; run->phase++, source = source->next) {
         const interp_phase *phase = &run->phases[run->phase];
         if (seed) shuffle_tasks(run, phase->num_tasks, &seed);
-        for (int64_t t = 0; t < phase->num_tasks; t++)
-            run_task(run, phase, source->num_loops, run->order ? run->order[t] : t);
+        for (int64_t t = 0; t < phase->num_tasks; t++) {
+            const int64_t task = run->order ? run->order[t] : t;
+            if (is_wanted(options, task)) run_task(run, phase, source->num_loops, task);
+        }
         at_free(run->allocator, run->order);
         run->order = NULL;
     }
@@ -100,7 +108,7 @@ static void run_phases(interp *run, uint64_t seed) {
 /* ---- The entry ---- */
 
 /* Alone in its function, so that no local variable lives across the jump. */
-static void run_guarded(interp *run, void *const *buffers, uint64_t seed) {
+static void run_guarded(interp *run, void *const *buffers, const ir_interp_options *options) {
     if (setjmp(run->escape)) return;
     const ir_kernel *kernel = run->kernel;
     run->vars = interp_new(run, kernel->num_vars * sizeof *run->vars);
@@ -109,17 +117,19 @@ static void run_guarded(interp *run, void *const *buffers, uint64_t seed) {
     bind_params(run, buffers);
     check_assumes(run);
     compile_phases(run);
-    run_phases(run, seed);
+    run_phases(run, options);
 }
 
 attune_status ir_interpret(const ir_kernel *kernel, void *const *buffers, const int64_t *scalars,
                            const ir_interp_options *options, at_error *err) {
+    static const ir_interp_options usual = {0};
     at_error own = {0};
+    if (!options) options = &usual;
     interp run = {.kernel = kernel, .scalars = scalars, .err = &own};
-    run.allocator = options && options->allocator ? options->allocator : at_default_allocator();
+    run.allocator = options->allocator ? options->allocator : at_default_allocator();
     at_arena_init(&run.arena, run.allocator);
     const uint32_t saved = ir_fpenv_enter();
-    run_guarded(&run, buffers, options ? options->shuffle_seed : 0);
+    run_guarded(&run, buffers, options);
     ir_fpenv_leave(saved);
     at_free(run.allocator, run.order);
     interp_free_memories(&run);

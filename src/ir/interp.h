@@ -8,6 +8,7 @@
 
 typedef struct ir_interp_options {
     uint64_t shuffle_seed;             /* order of the tasks of a phase; 0: ascending */
+    int64_t first_task, task_step;     /* of each phase only tasks first, first + step, …; step 0: all */
     const attune_allocator *allocator; /* NULL: default */
 } ir_interp_options;
 

@@ -120,6 +120,7 @@ static attune_status fill_context(attune_context *context, const attune_context_
     at_disk_cache_init(&context->disk, options->cache_dir,
                        options->disk_cache_bytes ? options->disk_cache_bytes : DEFAULT_DISK_BYTES, &context->allocator,
                        context->io, &context->log);
+    at_tuning_init(&context->tuning, context->disk.path, &context->allocator);
     return ATTUNE_OK;
 }
 
@@ -157,6 +158,7 @@ attune_status attune_context_create(const attune_context_options *options, attun
 void attune_context_destroy(attune_context *context) {
     if (!context) return;
     at_memory_cache_free(&context->memory);
+    at_tuning_free(&context->tuning);
     at_disk_cache_free(&context->disk);
     at_codegen_free(&context->codegen);
     at_pool_free(&context->pool);

@@ -11,6 +11,7 @@
 #include "runtime/pool.h"
 #include "runtime/spare.h"
 #include "runtime/symbols.h"
+#include "tune/tuning.h"
 
 struct attune_context {
     attune_allocator allocator;
@@ -28,6 +29,7 @@ struct attune_context {
     at_symbols symbols;
     at_disk_cache disk;
     at_memory_cache memory;
+    at_tuning tuning;
     atomic_ullong disk_hits, compiles, compile_failures;
     char isas[64];
 };

@@ -82,6 +82,12 @@ void at_disk_cache_reject(at_disk_cache *cache, const at_key *key, const char *w
     drop_damaged(cache, file, why);
 }
 
+void at_disk_cache_remove(at_disk_cache *cache, const at_key *key) {
+    char file[AT_FILE_CHARS];
+    at_file_name(key, file);
+    if (cache->dir >= 0) cache->io->unlinkat(cache->dir, file, 0);
+}
+
 /* ---- Writing ---- */
 
 static bool writes_paused(at_disk_cache *cache) {

@@ -39,6 +39,9 @@ bool at_disk_cache_read(at_disk_cache *cache, const at_key *key, uint8_t **data,
 /* Removes and counts the entry of a key whose content turned out to be unusable after all. */
 void at_disk_cache_reject(at_disk_cache *cache, const at_key *key, const char *why);
 
+/* Removes the entry of a key, if there is one. */
+void at_disk_cache_remove(at_disk_cache *cache, const at_key *key);
+
 /* Writes an entry. The first valid one of several writers wins. */
 void at_disk_cache_write(at_disk_cache *cache, const at_key *key, const at_entry *entry);
 

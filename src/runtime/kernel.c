@@ -77,14 +77,14 @@ attune_status at_kernel_keep_ir(attune_kernel *kernel, at_arena *arena, ir_kerne
 
 /* ---- Building ---- */
 
-attune_status at_build_problem(const attune_context *context, at_arena *arena, const attune_problem *canonical,
+attune_status at_build_problem(attune_context *context, at_arena *arena, const attune_problem *canonical,
                                const attune_schedule *wish, at_built *built, at_error *err) {
     *built = (at_built){.schedule = ATTUNE_SCHEDULE_INIT};
     if (wish) {
         const attune_status status = mha_schedule_check(canonical, wish, context->target, err);
         if (status) return status;
         built->schedule = *wish;
-    } else {
+    } else if (!at_tuning_find(context, canonical, &built->schedule)) {
         mha_choose(canonical, context->target, &built->schedule);
     }
     built->scheduled = mha_build(arena, canonical, &built->schedule, context->target, err);
@@ -286,6 +286,45 @@ static attune_status make_kernel(void *user, const at_key *key, at_cache_node **
     else if (status)
         at_fail(err, status, "%s", why.message);
     if (status == ATTUNE_OK) *node = &kernel->node;
+    return status;
+}
+
+/* ---- For tuning ---- */
+
+attune_status at_kernel_make_uncached(attune_context *context, const attune_problem *canonical,
+                                      const attune_schedule *schedule, attune_kernel **kernel, at_error *err) {
+    at_arena arena;
+    at_built built;
+    void *image = NULL;
+    size_t bytes = 0;
+    *kernel = NULL;
+    at_arena_init(&arena, &context->allocator);
+    attune_status status = at_build_problem(context, &arena, canonical, schedule, &built, err);
+    if (!status) status = at_emit_stage(context, built.scheduled, built.lowered, ATTUNE_STAGE_IMAGE, &image, &bytes, err);
+    if (!status) status = at_kernel_new(context, image, bytes, "candidate", kernel, err);
+    at_free(&context->allocator, image);
+    at_arena_free(&arena);
+    return status;
+}
+
+attune_status at_kernel_replace(attune_context *context, const attune_problem *canonical,
+                                const attune_schedule *schedule, at_error *err) {
+    at_arena arena;
+    at_built built;
+    at_key key;
+    void *image = NULL;
+    size_t bytes = 0;
+    at_key_make(&key, canonical, NULL, &context->machine);
+    at_arena_init(&arena, &context->allocator);
+    attune_status status = at_build_problem(context, &arena, canonical, schedule, &built, err);
+    if (!status) status = at_emit_stage(context, built.scheduled, built.lowered, ATTUNE_STAGE_IMAGE, &image, &bytes, err);
+    if (!status) {
+        at_disk_cache_remove(&context->disk, &key);
+        save(context, &key, canonical, schedule, image, bytes);
+        at_memory_cache_drop(&context->memory);
+    }
+    at_free(&context->allocator, image);
+    at_arena_free(&arena);
     return status;
 }
 

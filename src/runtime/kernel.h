@@ -9,7 +9,7 @@ typedef struct at_built {
     attune_schedule schedule;
     ir_kernel *scheduled, *lowered;
 } at_built;
-attune_status at_build_problem(const attune_context *context, at_arena *arena, const attune_problem *canonical,
+attune_status at_build_problem(attune_context *context, at_arena *arena, const attune_problem *canonical,
                                const attune_schedule *wish, at_built *built, at_error *err);
 
 /* One stage of a kernel, as attune_emit gives it. */
@@ -23,10 +23,34 @@ attune_status at_kernel_new(attune_context *context, const void *image, size_t i
 /* Keeps the IR in `arena` (whose ownership goes to the kernel; the caller's is empty afterwards). */
 attune_status at_kernel_keep_ir(attune_kernel *kernel, at_arena *arena, ir_kernel *lowered, at_error *err);
 
+/* A kernel under a given schedule that no cache knows of; end it with at_kernel_destroy(&kernel->node). */
+attune_status at_kernel_make_uncached(attune_context *context, const attune_problem *canonical,
+                                      const attune_schedule *schedule, attune_kernel **kernel, at_error *err);
+
+/* Puts the kernel of this schedule into the place of the one that attune_compile gives without a schedule. */
+attune_status at_kernel_replace(attune_context *context, const attune_problem *canonical,
+                                const attune_schedule *schedule, at_error *err);
+
 /* Bytes of workspace, and the phases' task counts and shared sizes in plan[]. */
 enum { AT_PLAN_WORDS = AT_MAX_PHASES + AT_MAX_SHARED };
 attune_status at_plan_workspace(const attune_context *context, const attune_kernel *kernel, const int64_t *scalars,
                                 int64_t plan[AT_PLAN_WORDS], size_t *bytes, at_error *err);
+
+/* Below a few microseconds of work, waking threads and waiting for the last of them costs more than they save. */
+enum { AT_SMALL_FLOPS = 300 * 1000 };
+
+/* Of each phase the first `slice` of `slices` equal shares of its tasks, and of these only tasks first, first + step, ….
+ * All zero: all of them. */
+typedef struct at_run_part {
+    int64_t first, step, slice, slices;
+} at_run_part;
+
+/* How many of a phase's tasks a part of it has. */
+static inline int64_t at_part_tasks(at_run_part part, int64_t tasks) {
+    if (!part.step) return tasks;
+    if (part.slices && tasks % part.slices == 0) tasks = tasks / part.slices * part.slice;
+    return part.first < tasks ? (tasks - part.first - 1) / part.step + 1 : 0;
+}
 
 /* One run on checked arguments. */
 typedef struct at_run {
@@ -36,6 +60,7 @@ typedef struct at_run {
     void *workspace; /* NULL: allocated for the call */
     size_t workspace_bytes;
     bool small; /* too little work to be worth waking the pool's threads for */
+    at_run_part part;
 } at_run;
 attune_status at_run_machine_code(attune_context *context, const attune_kernel *kernel, const at_run *run,
                                   at_error *err);

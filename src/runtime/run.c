@@ -6,8 +6,7 @@
 #include <stdatomic.h>
 #include <string.h>
 
-/* Below a few microseconds of work, waking threads and waiting for the last of them costs more than they save. */
-enum { ALIGN = AT_SPARE_ALIGN, SMALL_FLOPS = 300 * 1000 };
+enum { ALIGN = AT_SPARE_ALIGN };
 
 /* ---- Workspace: the shared buffers, each aligned, then one scratch for each worker ---- */
 
@@ -49,6 +48,7 @@ typedef struct phase_job {
     const int64_t *scalars;
     char *scratch;
     size_t scratch_stride;
+    at_run_part part;
     uint32_t max_workers;
     _Atomic uint32_t bad_worker; /* a number beyond max_workers that parallel_for passed, else 0 */
 } phase_job;
@@ -60,7 +60,12 @@ static void run_range(void *argument, int64_t begin, int64_t end, uint32_t worke
         return;
     }
     const uint32_t saved = ir_fpenv_enter();
-    job->fn(job->buffers, job->scalars, begin, end, job->scratch + worker * job->scratch_stride);
+    char *scratch = job->scratch + worker * job->scratch_stride;
+    if (!job->part.step) job->fn(job->buffers, job->scalars, begin, end, scratch);
+    for (int64_t i = begin; job->part.step && i < end; i++) {
+        const int64_t task = job->part.first + i * job->part.step;
+        job->fn(job->buffers, job->scalars, task, task + 1, scratch);
+    }
     ir_fpenv_leave(saved);
 }
 
@@ -81,13 +86,15 @@ static attune_status run_phases(attune_context *context, const attune_kernel *ke
                                 void *const *buffers, const int64_t *plan, char *scratch, at_error *err) {
     phase_job job = {.buffers = buffers,
                      .scalars = run->scalars,
+                     .part = run->part,
                      .scratch = scratch,
                      .scratch_stride = (size_t)kernel->max_scratch,
                      .max_workers = context->max_workers};
     for (uint32_t p = 0; p < kernel->num_phases; p++) {
-        if (plan[p] <= 0) continue;
+        const int64_t tasks = at_part_tasks(run->part, plan[p]);
+        if (tasks <= 0) continue;
         job.fn = kernel->phases[p].run;
-        run_phase(context, &job, run->small, plan[p]);
+        run_phase(context, &job, run->small, tasks);
         const uint32_t bad_worker = atomic_load(&job.bad_worker);
         if (bad_worker)
             return at_fail(err, ATTUNE_INVALID_ARGUMENT, "parallel_for passed worker %u; max_workers is %u", bad_worker,
@@ -179,7 +186,7 @@ attune_status attune_run(attune_context *context, const attune_kernel *kernel, c
                                 .scalars = call.settled->scalars,
                                 .workspace = arguments->workspace,
                                 .workspace_bytes = arguments->workspace_bytes,
-                                .small = call.settled->flops < SMALL_FLOPS};
+                                .small = call.settled->flops < AT_SMALL_FLOPS};
             at_run_machine_code(context, kernel, &run, &err);
         } else {
             at_run_interpreter(context, kernel->ir->kernel, call.buffers, call.settled->scalars, &err);

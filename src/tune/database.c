@@ -1,0 +1,297 @@
+#include "tune/database.h"
+
+#include "base/memory.h"
+#include "tune/sqlite.h"
+
+#include <errno.h>
+#include <stdarg.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+struct tune_database {
+    const attune_allocator *allocator;
+    const tune_sqlite *lib;
+    sqlite3 *handle;
+};
+
+/* user_version of the file; "attu" in ASCII tells the file from other programs' databases. */
+enum { VERSION = 1, APPLICATION_ID = 0x61747475, WAIT_MS = 5000 };
+
+static const char schema[] =
+    "CREATE TABLE search (id INTEGER PRIMARY KEY, problem TEXT NOT NULL, key BLOB NOT NULL, isa TEXT NOT NULL,"
+    " cpu TEXT NOT NULL, threads INTEGER NOT NULL, version TEXT NOT NULL, at INTEGER NOT NULL);"
+    "CREATE TABLE timing (search INTEGER NOT NULL REFERENCES search (id), schedule TEXT NOT NULL,"
+    " seconds REAL NOT NULL, ratio REAL NOT NULL, pairs INTEGER NOT NULL, won INTEGER NOT NULL);"
+    "CREATE INDEX search_by_key ON search (key, isa, cpu, threads);"
+    "CREATE INDEX timing_by_search ON timing (search, won);";
+
+/* ---- Failures ---- */
+
+static attune_status status_of(int code) {
+    switch (code & 0xff) {
+    case SQLITE_CORRUPT:
+    case SQLITE_NOTADB: return ATTUNE_BAD_FILE;
+    case SQLITE_NOMEM: return ATTUNE_OUT_OF_MEMORY;
+    default: return ATTUNE_IO_ERROR;
+    }
+}
+
+static attune_status fail(const tune_database *d, int code, const char *doing, at_error *err) {
+    return at_fail(err, status_of(code), "the tuning database could not be %s: %s", doing,
+                   d->handle ? d->lib->errmsg(d->handle) : d->lib->errstr(code));
+}
+
+static attune_status execute(tune_database *d, const char *sql, const char *doing, at_error *err) {
+    const int code = d->lib->exec(d->handle, sql, NULL, NULL, NULL);
+    return code == SQLITE_OK ? ATTUNE_OK : fail(d, code, doing, err);
+}
+
+/* ---- Opening ---- */
+
+static attune_status read_pragma(tune_database *d, const char *sql, int64_t *value, at_error *err) {
+    sqlite3_stmt *statement = NULL;
+    int code = d->lib->prepare(d->handle, sql, -1, &statement, NULL);
+    if (code == SQLITE_OK) code = d->lib->step(statement);
+    if (code == SQLITE_ROW) *value = d->lib->column_int64(statement, 0);
+    d->lib->finalize(statement);
+    return code == SQLITE_ROW ? ATTUNE_OK : fail(d, code, "read", err);
+}
+
+/* A new file gets its tables; one that is there must be ours. Inside a transaction that keeps other openers out. */
+static attune_status prepare_tables(tune_database *d, const char *path, at_error *err) {
+    int64_t version = 0, application = 0, tables = 0;
+    attune_status status = read_pragma(d, "PRAGMA user_version", &version, err);
+    if (!status) status = read_pragma(d, "PRAGMA application_id", &application, err);
+    if (!status) status = read_pragma(d, "SELECT count(*) FROM sqlite_schema", &tables, err);
+    if (status || (version == VERSION && application == APPLICATION_ID)) return status;
+    if (tables || version || application)
+        return at_fail(err, ATTUNE_BAD_FILE,
+                       "%s is no tuning database of this version: it says application %lld, version %lld; this one is "
+                       "version %d",
+                       path, (long long)application, (long long)version, VERSION);
+    status = execute(d, schema, "made", err);
+    if (!status) status = execute(d, "PRAGMA user_version = 1; PRAGMA application_id = 1635021941", "made", err);
+    return status;
+}
+_Static_assert(VERSION == 1 && APPLICATION_ID == 1635021941, "what the statement above says");
+
+static attune_status open_handle(tune_database *d, const char *path, int flags, at_error *err) {
+    const int mode = SQLITE_OPEN_READWRITE | (flags & TUNE_CREATE ? SQLITE_OPEN_CREATE : 0);
+    const int code = d->lib->open(path, &d->handle, mode | SQLITE_OPEN_NOFOLLOW | SQLITE_OPEN_PRIVATECACHE, NULL);
+    if (code != SQLITE_OK) return fail(d, code, "opened", err);
+    d->lib->busy_timeout(d->handle, WAIT_MS);
+    attune_status status = execute(d, "PRAGMA journal_mode = WAL; PRAGMA synchronous = NORMAL", "opened", err);
+    if (!status) status = execute(d, "BEGIN IMMEDIATE", "opened", err);
+    if (status) return status;
+    status = prepare_tables(d, path, err);
+    return status ? status : execute(d, "COMMIT", "made", err);
+}
+
+attune_status tune_database_open(const char *path, int flags, const attune_allocator *allocator,
+                                 tune_database **database, at_error *err) {
+    *database = NULL;
+    if (!(flags & TUNE_CREATE) && access(path, F_OK)) return ATTUNE_OK;
+    const tune_sqlite *lib = tune_sqlite_load(err);
+    if (!lib) return ATTUNE_UNSUPPORTED;
+    tune_database *d = at_alloc(allocator, sizeof *d);
+    if (!d) return at_fail_memory(err, sizeof *d);
+    *d = (tune_database){.allocator = allocator, .lib = lib};
+    const attune_status status = open_handle(d, path, flags, err);
+    if (status)
+        tune_database_close(d);
+    else
+        *database = d;
+    return status;
+}
+
+void tune_database_close(tune_database *d) {
+    if (!d) return;
+    d->lib->close(d->handle);
+    at_free(d->allocator, d);
+}
+
+/* ---- Statements ---- */
+
+/* Binds its arguments by type: s text, i integer (int64_t), d double, k the 16 bytes of a key. */
+static int bind(tune_database *d, sqlite3_stmt *statement, const char *types, ...) {
+    va_list values;
+    int code = SQLITE_OK;
+    va_start(values, types);
+    for (int i = 1; *types && code == SQLITE_OK; i++, types++) switch (*types) {
+        case 's': code = d->lib->bind_text(statement, i, va_arg(values, const char *), -1, SQLITE_TRANSIENT); break;
+        case 'i': code = d->lib->bind_int64(statement, i, va_arg(values, int64_t)); break;
+        case 'd': code = d->lib->bind_double(statement, i, va_arg(values, double)); break;
+        default: code = d->lib->bind_blob(statement, i, va_arg(values, const uint64_t *), 16, SQLITE_TRANSIENT); break;
+        }
+    va_end(values);
+    return code;
+}
+
+/* Runs a statement without results, and readies it for the next time. */
+static int run(tune_database *d, sqlite3_stmt *statement, int bound) {
+    if (bound != SQLITE_OK) return bound;
+    const int code = d->lib->step(statement);
+    d->lib->reset(statement);
+    return code == SQLITE_DONE ? SQLITE_OK : code;
+}
+
+static int insert_timings(tune_database *d, int64_t search, const tune_timing *timings, size_t count,
+                          ptrdiff_t winner) {
+    sqlite3_stmt *statement = NULL;
+    int code = d->lib->prepare(d->handle, "INSERT INTO timing VALUES (?, ?, ?, ?, ?, ?)", -1, &statement, NULL);
+    for (size_t i = 0; i < count && code == SQLITE_OK; i++)
+        code = run(d, statement,
+                   bind(d, statement, "isddii", search, timings[i].schedule, timings[i].seconds, timings[i].ratio,
+                        (int64_t)timings[i].pairs, (int64_t)((ptrdiff_t)i == winner)));
+    d->lib->finalize(statement);
+    return code;
+}
+
+static int insert_search(tune_database *d, const tune_place *place, const char *version) {
+    static const char sql[] =
+        "INSERT INTO search (problem, key, isa, cpu, threads, version, at) VALUES (?, ?, ?, ?, ?, ?, ?)";
+    sqlite3_stmt *statement = NULL;
+    int code = d->lib->prepare(d->handle, sql, -1, &statement, NULL);
+    if (code == SQLITE_OK)
+        code = run(d, statement,
+                   bind(d, statement, "skssisi", place->problem, place->key, place->isa, place->cpu,
+                        (int64_t)place->threads, version, (int64_t)time(NULL)));
+    d->lib->finalize(statement);
+    return code;
+}
+
+attune_status tune_database_add(tune_database *d, const tune_place *place, const char *version,
+                                const tune_timing *timings, size_t count, ptrdiff_t winner, at_error *err) {
+    attune_status status = execute(d, "BEGIN IMMEDIATE", "written to", err);
+    if (status) return status;
+    int code = insert_search(d, place, version);
+    if (code == SQLITE_OK) code = insert_timings(d, d->lib->last_insert_rowid(d->handle), timings, count, winner);
+    if (code == SQLITE_OK) code = d->lib->exec(d->handle, "COMMIT", NULL, NULL, NULL);
+    if (code == SQLITE_OK) return ATTUNE_OK;
+    fail(d, code, "written to", err);
+    d->lib->exec(d->handle, "ROLLBACK", NULL, NULL, NULL);
+    return status_of(code);
+}
+
+static const char *text_at(tune_database *d, sqlite3_stmt *statement, int column) {
+    const unsigned char *text = d->lib->column_text(statement, column);
+    return text ? (const char *)text : "";
+}
+
+attune_status tune_database_best(tune_database *d, const tune_place *place, char *schedule, size_t capacity,
+                                 at_error *err) {
+    static const char sql[] = "SELECT schedule FROM search JOIN timing ON timing.search = search.id WHERE won = 1 AND"
+                              " key = ? AND isa = ? AND cpu = ? AND threads = ? ORDER BY search.id DESC LIMIT 1";
+    sqlite3_stmt *statement = NULL;
+    *schedule = '\0';
+    int code = d->lib->prepare(d->handle, sql, -1, &statement, NULL);
+    if (code == SQLITE_OK)
+        code = bind(d, statement, "kssi", place->key, place->isa, place->cpu, (int64_t)place->threads);
+    if (code == SQLITE_OK) code = d->lib->step(statement);
+    if (code == SQLITE_ROW) {
+        const char *text = text_at(d, statement, 0);
+        if (strlen(text) < capacity) strcpy(schedule, text);
+    }
+    const attune_status status =
+        code == SQLITE_ROW || code == SQLITE_DONE ? ATTUNE_OK : fail(d, code, "read", err);
+    d->lib->finalize(statement);
+    return status;
+}
+
+attune_status tune_database_visit(tune_database *d, const char *isa, const char *cpu, tune_visit_fn *visit, void *user,
+                                  at_error *err) {
+    static const char sql[] = "SELECT problem, isa, cpu, schedule, version, threads, ratio, at FROM search JOIN timing"
+                              " ON timing.search = search.id WHERE won = 1 AND isa = ? AND cpu = ?"
+                              " ORDER BY search.id DESC";
+    sqlite3_stmt *statement = NULL;
+    int code = d->lib->prepare(d->handle, sql, -1, &statement, NULL);
+    if (code == SQLITE_OK) code = bind(d, statement, "ss", isa, cpu);
+    bool ended = false;
+    while (code == SQLITE_OK || (code == SQLITE_ROW && !ended)) {
+        code = d->lib->step(statement);
+        if (code != SQLITE_ROW) break;
+        const tune_winner winner = {.problem = text_at(d, statement, 0),
+                                    .isa = text_at(d, statement, 1),
+                                    .cpu = text_at(d, statement, 2),
+                                    .schedule = text_at(d, statement, 3),
+                                    .version = text_at(d, statement, 4),
+                                    .threads = (uint32_t)d->lib->column_int64(statement, 5),
+                                    .ratio = d->lib->column_double(statement, 6),
+                                    .when = d->lib->column_int64(statement, 7)};
+        ended = visit(user, &winner) != 0;
+    }
+    const attune_status status =
+        code == SQLITE_ROW || code == SQLITE_DONE ? ATTUNE_OK : fail(d, code, "read", err);
+    d->lib->finalize(statement);
+    return status;
+}
+
+/* ---- Export and import ---- */
+
+/* Runs one statement with a text in it, and gives what it counted. */
+static attune_status run_with_text(tune_database *d, const char *sql, const char *text, const char *doing,
+                                   at_error *err) {
+    sqlite3_stmt *statement = NULL;
+    int code = d->lib->prepare(d->handle, sql, -1, &statement, NULL);
+    if (code == SQLITE_OK) code = run(d, statement, bind(d, statement, "s", text));
+    const attune_status status = code == SQLITE_OK ? ATTUNE_OK : fail(d, code, doing, err);
+    d->lib->finalize(statement);
+    return status;
+}
+
+attune_status tune_database_export(tune_database *d, const char *path, at_error *err) {
+    return run_with_text(d, "VACUUM INTO ?", path, "exported", err);
+}
+
+static attune_status count_new(tune_database *d, const char *isa, const char *cpu, uint64_t *taken, uint64_t *of_here,
+                               at_error *err) {
+    sqlite3_stmt *statement = NULL;
+    int code = d->lib->prepare(d->handle, "SELECT count(*), sum(isa = ? AND cpu = ?) FROM incoming", -1, &statement, NULL);
+    if (code == SQLITE_OK) code = bind(d, statement, "ss", isa, cpu);
+    if (code == SQLITE_OK) code = d->lib->step(statement);
+    if (code == SQLITE_ROW) {
+        *taken = (uint64_t)d->lib->column_int64(statement, 0);
+        *of_here = (uint64_t)d->lib->column_int64(statement, 1);
+    }
+    const attune_status status = code == SQLITE_ROW ? ATTUNE_OK : fail(d, code, "read", err);
+    d->lib->finalize(statement);
+    return status;
+}
+
+/* Searches are new if none has the same problem, machine and time. Their numbers go on from the last one here. */
+static const char take_in[] =
+    "BEGIN IMMEDIATE;"
+    "CREATE TEMP TABLE incoming AS SELECT s.id + (SELECT coalesce(max(id), 0) FROM main.search) AS id, s.id AS old,"
+    " problem, key, isa, cpu, threads, version, at FROM other.search AS s WHERE NOT EXISTS (SELECT 1 FROM main.search"
+    " AS m WHERE m.key = s.key AND m.isa = s.isa AND m.cpu = s.cpu AND m.threads = s.threads AND m.at = s.at);"
+    "INSERT INTO main.search SELECT id, problem, key, isa, cpu, threads, version, at FROM incoming;"
+    "INSERT INTO main.timing SELECT incoming.id, schedule, seconds, ratio, pairs, won FROM other.timing JOIN incoming"
+    " ON incoming.old = other.timing.search;";
+
+/* The file that was attached as `other` is a database of this version. */
+static attune_status check_other(tune_database *d, const char *path, at_error *err) {
+    int64_t version = 0, application = 0;
+    attune_status status = read_pragma(d, "PRAGMA other.user_version", &version, err);
+    if (!status) status = read_pragma(d, "PRAGMA other.application_id", &application, err);
+    if (status || (version == VERSION && application == APPLICATION_ID)) return status;
+    return at_fail(err, ATTUNE_BAD_FILE,
+                   "%s is no tuning database of this version: it says application %lld, version %lld; this one is "
+                   "version %d",
+                   path, (long long)application, (long long)version, VERSION);
+}
+
+attune_status tune_database_import(tune_database *d, const char *path, const char *isa, const char *cpu,
+                                   uint64_t *taken, uint64_t *of_here, at_error *err) {
+    *taken = *of_here = 0;
+    if (access(path, R_OK)) return at_fail(err, ATTUNE_IO_ERROR, "%s cannot be read: %s", path, strerror(errno));
+    attune_status status = run_with_text(d, "ATTACH DATABASE ? AS other", path, "imported into", err);
+    if (status) return status;
+    status = check_other(d, path, err);
+    if (!status) status = execute(d, take_in, "imported into", err);
+    if (!status) status = count_new(d, isa, cpu, taken, of_here, err);
+    if (!status) status = execute(d, "DROP TABLE incoming; COMMIT", "imported into", err);
+    if (status) d->lib->exec(d->handle, "ROLLBACK", NULL, NULL, NULL);
+    d->lib->exec(d->handle, "DETACH DATABASE other", NULL, NULL, NULL);
+    return status;
+}

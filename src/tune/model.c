@@ -1,0 +1,132 @@
+#include "tune/space.h"
+
+#include "mha/integers.h"
+
+#include <unistd.h>
+
+tune_machine tune_machine_here(const at_target *target) {
+    tune_machine m = {.target = target, .l1_bytes = 32 << 10, .l2_bytes = 512 << 10};
+#ifdef _SC_LEVEL1_DCACHE_SIZE
+    const long l1 = sysconf(_SC_LEVEL1_DCACHE_SIZE), l2 = sysconf(_SC_LEVEL2_CACHE_SIZE);
+    if (l1 > 0) m.l1_bytes = l1;
+    if (l2 > 0) m.l2_bytes = l2;
+#endif
+    return m;
+}
+
+/* ---- What a size is taken to be ---- */
+
+enum { USUAL = 512 };
+
+static double size_of(int64_t size, int64_t bound) {
+    return (double)(size != ATTUNE_DYNAMIC ? size : bound ? min_of(bound, USUAL) : USUAL);
+}
+
+static double rows_of(const attune_problem *p) {
+    return size_of(p->seq_q, p->max_seq_q) * (double)(p->num_heads / p->num_kv_heads);
+}
+
+static double keys_of(const attune_problem *p) {
+    return p->low_rank ? (double)p->low_rank : size_of(p->seq_kv, p->max_seq_kv);
+}
+
+static double round_up(double x, double step) {
+    const int64_t whole = (int64_t)x, s = (int64_t)step;
+    return (double)(ceil_div(whole, s) * s);
+}
+
+static double larger(double x, double y) { return x > y ? x : y; }
+static double smaller(double x, double y) { return x < y ? x : y; }
+
+/* ---- One register tile ---- */
+
+/* Latency of a multiply-add, cycles; two operations and two loads begin in each. */
+static const double LATENCY = 4, OPERATION = 0.5, TURN = 1.5;
+
+/* A turn of the inner loop of a tile of rows x vectors: its multiplications, the loads of `loads` operands, the loop's
+ * own instructions shared by `unroll` turns. Accumulators beyond the registers go to memory and come back. */
+static double turn_cost(const tune_machine *m, double rows, double vectors, double loads, double unroll) {
+    const double accumulators = rows * vectors, registers = (double)m->target->vector_registers;
+    const double spilled = larger(0, accumulators + smaller(rows, vectors) + 1 - registers);
+    const double busy = larger(accumulators * OPERATION, loads * OPERATION);
+    return larger(busy, LATENCY / larger(1, smaller(unroll, 1))) + TURN / unroll + spilled * 4;
+}
+
+/* How much longer loops take whose operands, `bytes` of them, come from the second cache, or from beyond. */
+static double cache_factor(const tune_machine *m, double bytes) {
+    const double l1 = (double)m->l1_bytes, l2 = (double)m->l2_bytes;
+    if (bytes <= l1) return 1;
+    if (bytes <= l2) return 1 + 0.12 * smaller(1, (bytes - l1) / l1);
+    return 1.12 + 0.3 * smaller(1, (bytes - l2) / l2);
+}
+
+/* ---- The strategies ---- */
+
+static double q_lanes_cost(const attune_problem *p, const tune_machine *m, const attune_schedule *s) {
+    enum { SOFTMAX = 11, TILE_START = 14, TASK_START = 400, ELEMENT = 4 };
+    const double lanes = s->lanes, rows = rows_of(p), keys = keys_of(p), dim = (double)p->head_dim;
+    const double dim_v = (double)p->head_dim_v, width = s->score_vectors * lanes, tile = smaller(s->kv_tile, keys);
+    const double blocks = round_up(rows, width) / width, per_task = (double)s->q_vectors / s->score_vectors;
+    const double tasks = round_up(blocks, per_task) / per_task, tiles = round_up(keys, tile) / tile;
+    const double padded = round_up(tile, s->score_rows);
+
+    const double score_turn = turn_cost(m, s->score_rows, s->score_vectors, s->score_rows + s->score_vectors,
+                                        s->score_unroll);
+    const double score_tile = dim * score_turn + TILE_START + 1.5 * s->score_rows * s->score_vectors;
+    const double score_bytes = (dim * width + tile * width) * ELEMENT + tile * dim * ELEMENT / larger(1, per_task);
+    const double scores = padded / s->score_rows * score_tile * cache_factor(m, score_bytes);
+
+    const double whole = (double)(p->head_dim_v / s->value_rows), rest = (double)(p->head_dim_v % s->value_rows);
+    const double value_turn =
+        turn_cost(m, s->value_rows, s->value_vectors, s->value_rows + s->value_vectors, s->value_unroll);
+    const double rest_turn = rest > 0 ? turn_cost(m, rest, s->value_vectors, rest + s->value_vectors, s->value_unroll) : 0;
+    const double value_tile = tile * value_turn + TILE_START + 2 * s->value_rows * s->value_vectors;
+    const double rest_tile = rest > 0 ? tile * rest_turn + TILE_START + 2 * rest * s->value_vectors : 0;
+    const double value_bytes = (tile * width + tile * dim_v) * ELEMENT;
+    const double values = (double)s->score_vectors / s->value_vectors * (whole * value_tile + rest_tile) *
+                          cache_factor(m, value_bytes);
+
+    const double softmax = s->score_vectors * (tile * SOFTMAX + 40);
+    const double visible = p->is_causal ? 0.5 + 0.5 * smaller(1, (tile + width) / larger(keys, 1)) : 1;
+    return blocks * tiles * visible * (scores + values + softmax) + tasks * TASK_START + blocks * width * (dim + dim_v) * 0.4;
+}
+
+static double d_lanes_cost(const attune_problem *p, const tune_machine *m, const attune_schedule *s) {
+    enum { SUM_LANES = 6, SOFTMAX = 14, CHUNK = 900, FROM_MEMORY = 8 /* bytes a cycle */ };
+    const double lanes = s->lanes, rows = rows_of(p), keys = keys_of(p);
+    const double k_vectors = round_up((double)p->head_dim, lanes) / lanes;
+    const double v_vectors = round_up((double)p->head_dim_v, lanes) / lanes;
+    const double streams = larger(1, smaller(4, larger(s->score_rows, s->value_unroll)));
+
+    const double row_tiles = round_up(rows, s->score_vectors) / s->score_vectors;
+    const double score_turn =
+        turn_cost(m, s->score_rows, s->score_vectors, s->score_rows + s->score_vectors, s->score_unroll);
+    const double score = row_tiles * keys / s->score_rows *
+                         (k_vectors * score_turn + s->score_rows * s->score_vectors * SUM_LANES);
+    const double value_rows = round_up(rows, s->value_rows) / s->value_rows;
+    const double value_turn = turn_cost(m, s->value_rows, s->value_vectors,
+                                        s->value_unroll * (s->value_vectors + s->value_rows), 1) * s->value_unroll;
+    const double value = value_rows * keys / s->value_unroll * v_vectors / s->value_vectors *
+                         (value_turn + s->value_rows * s->value_vectors);
+    const double chunks = round_up(keys, s->kv_chunk) / s->kv_chunk, tiles = keys / s->kv_tile + 1;
+    const double bytes = keys * (double)(p->head_dim + p->head_dim_v) * 4;
+    const double reading = bytes / FROM_MEMORY * (1 + 0.25 * (4 - streams));
+    return larger(score + value, reading) + rows * keys / lanes * SOFTMAX + chunks * CHUNK + tiles * rows * 20;
+}
+
+static double gemm_cost(const attune_problem *p, const tune_machine *m, const attune_schedule *s) {
+    const double rows = size_of(p->seq_q, p->max_seq_q) * (double)min_of(p->batch, 1 << 16);
+    const double depth = (double)p->embed_dim, columns = (double)(2 * (p->num_heads + p->num_kv_heads) * p->head_dim);
+    const double passes = s->gemm_depth ? round_up(depth, s->gemm_depth) / s->gemm_depth : 1;
+    const double turn = turn_cost(m, s->gemm_rows, s->gemm_vectors, s->gemm_rows + s->gemm_vectors, 1);
+    const double tile = depth * turn + passes * (20 + 2 * s->gemm_rows * s->gemm_vectors);
+    const double blocks = round_up(rows, s->gemm_block) / s->gemm_block;
+    return round_up(rows, s->gemm_rows) / s->gemm_rows * columns / (s->gemm_vectors * s->lanes) * tile +
+           blocks * columns * depth / 64;
+}
+
+double tune_model_cost(const attune_problem *p, const tune_machine *m, const attune_schedule *s) {
+    const double heads = (double)p->num_kv_heads * (double)min_of(p->batch, 1 << 16);
+    const double attention = s->strategy == ATTUNE_D_LANES ? d_lanes_cost(p, m, s) : q_lanes_cost(p, m, s);
+    return heads * attention + (p->op == ATTUNE_MHA ? gemm_cost(p, m, s) : 0);
+}

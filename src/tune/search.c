@@ -1,0 +1,285 @@
+#include "tune/search.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+enum { BATCH = 12, SPACE = 3000, MAX_TRIALS = 4096, MAX_COMPILERS = 16 };
+
+static double now(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
+}
+
+static double seconds_left(const tune_search *s) { return s->began + s->options->budget_seconds - now(); }
+
+static bool is_over(const tune_search *s) { return s->is_stopped || seconds_left(s) <= 0; }
+
+static void report(tune_search *s) {
+    if (!s->options->progress) return;
+    const attune_tune_progress progress = {.struct_size = sizeof progress,
+                                           .space = s->space_count,
+                                           .measured = s->num_trials,
+                                           .best_ratio = s->best_ratio,
+                                           .seconds = now() - s->began,
+                                           .budget_seconds = s->options->budget_seconds};
+    if (s->options->progress(s->options->progress_user, &progress)) s->is_stopped = true;
+}
+
+/* ---- What has been tried ---- */
+
+static bool is_same(const attune_schedule *a, const attune_schedule *b) {
+    const size_t from = offsetof(attune_schedule, strategy);
+    return !memcmp((const char *)a + from, (const char *)b + from, AT_SCHEDULE_BYTES - from);
+}
+
+static bool was_seen(const tune_search *s, const attune_schedule *schedule) {
+    for (size_t i = 0; i < s->num_seen; i++)
+        if (is_same(&s->seen[i], schedule)) return true;
+    return false;
+}
+
+/* false: seen already, or there is no more room. */
+static bool mark(tune_search *s, const attune_schedule *schedule) {
+    if (s->num_seen == MAX_TRIALS || was_seen(s, schedule)) return false;
+    s->seen[s->num_seen++] = *schedule;
+    return true;
+}
+
+/* ---- A batch ---- */
+
+typedef struct batch_entry {
+    attune_schedule schedule;
+    attune_kernel *kernel;
+    at_error error;
+} batch_entry;
+
+typedef struct batch {
+    const tune_search *search;
+    batch_entry entries[BATCH];
+    int count;
+    atomic_int next;
+} batch;
+
+static void add_neighbours(tune_search *s, batch *b) {
+    tune_candidate around[64];
+    const size_t count = tune_neighbours(&s->runner.signature.problem, &s->machine, &s->best_schedule, around,
+                                         sizeof around / sizeof *around);
+    for (size_t i = 0; i < count && b->count < BATCH; i++)
+        if (mark(s, &around[i].schedule)) b->entries[b->count++].schedule = around[i].schedule;
+}
+
+/* Up to two thirds neighbours, the rest as the model proposes. Empty: all has been tried. */
+static void fill_batch(tune_search *s, batch *b) {
+    enum { PROPOSED = BATCH / 3 };
+    memset(b, 0, sizeof *b);
+    b->search = s;
+    for (int wanted = PROPOSED; wanted > 0 && s->space_next < s->space_count; s->space_next++) {
+        const attune_schedule *schedule = &s->space[s->space_next].schedule;
+        if (!mark(s, schedule)) continue;
+        b->entries[b->count++].schedule = *schedule;
+        wanted--;
+    }
+    add_neighbours(s, b);
+    for (; b->count < BATCH && s->space_next < s->space_count; s->space_next++)
+        if (mark(s, &s->space[s->space_next].schedule))
+            b->entries[b->count++].schedule = s->space[s->space_next].schedule;
+}
+
+static void *compile_entries(void *argument) {
+    batch *b = argument;
+    const tune_runner *r = &b->search->runner;
+    for (int i = atomic_fetch_add(&b->next, 1); i < b->count; i = atomic_fetch_add(&b->next, 1)) {
+        batch_entry *e = &b->entries[i];
+        at_kernel_make_uncached(r->context, &r->signature.problem, &e->schedule, &e->kernel, &e->error);
+    }
+    return NULL;
+}
+
+/* On as many CPUs as the process may use; the calling thread is one of them. */
+static void compile_batch(batch *b) {
+    pthread_t threads[MAX_COMPILERS];
+    uint32_t wanted = at_pool_default_workers() - 1, started = 0;
+    if (wanted > MAX_COMPILERS) wanted = MAX_COMPILERS;
+    while (started < wanted && !pthread_create(&threads[started], NULL, compile_entries, b)) started++;
+    compile_entries(b);
+    while (started) pthread_join(threads[--started], NULL);
+}
+
+static void free_kernel(attune_kernel **kernel) {
+    if (*kernel) at_kernel_destroy(&(*kernel)->node);
+    *kernel = NULL;
+}
+
+/* ---- Timing ---- */
+
+static int by_value(const void *x, const void *y) {
+    const double a = *(const double *)x, b = *(const double *)y;
+    return a < b ? -1 : a > b;
+}
+
+/* One pair more; which side goes first takes turns. */
+static attune_status time_pair(tune_search *s, const attune_kernel *candidate, const attune_kernel *incumbent,
+                               tune_pairs *pairs, double *seconds, at_error *err) {
+    const bool swap = pairs->count % 2;
+    double times[2];
+    for (int i = 0; i < 2; i++) {
+        const int side = i ^ swap;
+        const attune_status status =
+            tune_runner_time(&s->runner, side ? incumbent : candidate, &times[side], err);
+        if (status) return status;
+    }
+    seconds[pairs->count] = times[0];
+    pairs->logs[pairs->count++] = log(times[0] / times[1]);
+    return ATTUNE_OK;
+}
+
+static void keep_trial(tune_search *s, const attune_schedule *schedule, const tune_pairs *pairs, double *seconds,
+                       double incumbent_ratio) {
+    qsort(seconds, pairs->count, sizeof *seconds, by_value);
+    s->trials[s->num_trials++] = (tune_trial){.schedule = *schedule,
+                                              .seconds = seconds[pairs->count / 2],
+                                              .ratio = tune_pairs_ratio(pairs).ratio * incumbent_ratio,
+                                              .pairs = (uint32_t)pairs->count};
+}
+
+/* Times the candidate against the best so far until the matter is decided. */
+static attune_status judge(tune_search *s, const batch_entry *e, tune_verdict *verdict, tune_ratio *ratio,
+                           at_error *err) {
+    tune_pairs pairs = {0};
+    double seconds[TUNE_MAX_PAIRS], warm;
+    attune_status status = tune_runner_time(&s->runner, e->kernel, &warm, err);
+    *verdict = TUNE_GO_ON;
+    while (!status && *verdict == TUNE_GO_ON) {
+        status = time_pair(s, e->kernel, s->best, &pairs, seconds, err);
+        if (!status) *verdict = tune_pairs_judge(&pairs);
+    }
+    if (status) return status;
+    *ratio = tune_pairs_ratio(&pairs);
+    keep_trial(s, &e->schedule, &pairs, seconds, s->best_ratio);
+    return ATTUNE_OK;
+}
+
+/* A kernel whose bits are not the interpreter's is a bug of attune's, which the result names. */
+static attune_status is_right(tune_search *s, const batch_entry *e, bool *right, at_error *err) {
+    const attune_status status = tune_runner_check(&s->runner, e->kernel, &e->schedule, right, err);
+    if (status || *right) return status;
+    if (!s->result->wrong++)
+        mha_schedule_print(&e->schedule, s->result->wrong_schedule, sizeof s->result->wrong_schedule);
+    return ATTUNE_OK;
+}
+
+static void take_the_place(tune_search *s, batch_entry *e, double ratio) {
+    if (s->best != s->first) free_kernel(&s->best);
+    s->best = e->kernel;
+    s->best_schedule = e->schedule;
+    s->best_ratio *= ratio;
+    e->kernel = NULL;
+}
+
+static attune_status try_entry(tune_search *s, batch_entry *e, at_error *err) {
+    tune_verdict verdict;
+    tune_ratio ratio;
+    bool right = false;
+    if (!e->kernel) {
+        if (e->error.status == ATTUNE_OUT_OF_MEMORY || e->error.status == ATTUNE_CODEGEN_MISSING)
+            return at_fail(err, e->error.status, "%s", e->error.message);
+        s->result->failed++;
+        return ATTUNE_OK;
+    }
+    attune_status status = judge(s, e, &verdict, &ratio, err);
+    if (!status && verdict == TUNE_FASTER) status = is_right(s, e, &right, err);
+    if (!status && right) take_the_place(s, e, ratio.ratio);
+    return status;
+}
+
+static attune_status try_batch(tune_search *s, batch *b, at_error *err) {
+    attune_status status = ATTUNE_OK;
+    for (int i = 0; i < b->count; i++) {
+        if (!status && !is_over(s)) {
+            status = try_entry(s, &b->entries[i], err);
+            report(s);
+        }
+        free_kernel(&b->entries[i].kernel);
+    }
+    return status;
+}
+
+/* ---- From beginning to end ---- */
+
+/* The winner of many comparisons is also the luckiest: it must win once more, against what the search began with. */
+static attune_status confirm(tune_search *s, at_error *err) {
+    tune_pairs pairs = {0};
+    double seconds[TUNE_MAX_PAIRS];
+    attune_status status = ATTUNE_OK;
+    while (!status && s->best != s->first && pairs.count < TUNE_MAX_PAIRS)
+        status = time_pair(s, s->best, s->first, &pairs, seconds, err);
+    if (status) return status;
+    const tune_ratio r = s->best == s->first ? (tune_ratio){1, 1, 1} : tune_pairs_ratio(&pairs);
+    attune_tune_result *result = s->result;
+    result->is_faster = r.high < 1;
+    result->ratio = r.ratio;
+    result->ratio_low = r.low;
+    result->ratio_high = r.high;
+    result->schedule = result->is_faster ? s->best_schedule : s->first_schedule;
+    return ATTUNE_OK;
+}
+
+static attune_status allocate(tune_search *s, at_error *err) {
+    const attune_allocator *allocator = &s->runner.context->allocator;
+    s->space = at_alloc(allocator, SPACE * sizeof *s->space);
+    s->trials = at_alloc(allocator, MAX_TRIALS * sizeof *s->trials);
+    s->seen = at_alloc(allocator, MAX_TRIALS * sizeof *s->seen);
+    if (s->space && s->trials && s->seen) return ATTUNE_OK;
+    return at_fail_memory(err, SPACE * sizeof *s->space);
+}
+
+static attune_status begin_search(tune_search *s, const attune_schedule *begin, at_error *err) {
+    const attune_problem *canonical = &s->runner.signature.problem;
+    bool right = false;
+    attune_status status = allocate(s, err);
+    if (!status) status = at_kernel_make_uncached(s->runner.context, canonical, begin, &s->first, err);
+    if (!status) status = tune_runner_calibrate(&s->runner, s->first, err);
+    if (status) return status;
+    s->best = s->first;
+    s->best_schedule = s->first_schedule = *begin;
+    s->best_ratio = 1;
+    mark(s, begin);
+    const batch_entry first = {.schedule = *begin, .kernel = s->first};
+    status = is_right(s, &first, &right, err);
+    s->space_count = tune_space(canonical, &s->machine, s->space, SPACE);
+    return status;
+}
+
+attune_status tune_search_run(tune_search *s, attune_context *context, const attune_problem *canonical,
+                              const attune_arguments *arguments, const attune_schedule *begin,
+                              const attune_tune_options *options, attune_tune_result *result, at_error *err) {
+    *s = (tune_search){.options = options, .result = result, .began = now()};
+    s->machine = tune_machine_here(context->target);
+    attune_status status = tune_runner_init(&s->runner, context, canonical, arguments, err);
+    if (!status) status = begin_search(s, begin, err);
+    batch b;
+    while (!status && !is_over(s)) {
+        fill_batch(s, &b);
+        if (!b.count) break;
+        compile_batch(&b);
+        status = try_batch(s, &b, err);
+    }
+    if (!status) status = confirm(s, err);
+    result->space = s->space_count;
+    result->measured = s->num_trials;
+    result->seconds = now() - s->began;
+    return status;
+}
+
+void tune_search_free(tune_search *s) {
+    const attune_allocator *allocator = &s->runner.context->allocator;
+    if (s->best != s->first) free_kernel(&s->best);
+    free_kernel(&s->first);
+    at_free(allocator, s->space);
+    at_free(allocator, s->trials);
+    at_free(allocator, s->seen);
+    tune_runner_free(&s->runner);
+}

@@ -1,0 +1,45 @@
+/* The search for a faster schedule.
+ *
+ * Candidates come in batches: neighbours of the best schedule so far, and the next ones of tune_space. A batch is
+ * compiled on all CPUs; then nothing compiles, and each of its kernels is timed in pairs with the best so far until it is
+ * clear which is faster (pairs.h). Whoever wins is checked against the interpreter before it takes the place. At the end
+ * the best is timed against the schedule that the search began with, and only adopted if it is faster beyond doubt. */
+#ifndef ATTUNE_TUNE_SEARCH_H
+#define ATTUNE_TUNE_SEARCH_H
+
+#include "tune/pairs.h"
+#include "tune/runner.h"
+#include "tune/space.h"
+
+typedef struct tune_trial {
+    attune_schedule schedule;
+    double seconds; /* of a sample, median */
+    double ratio;   /* to the schedule that the search began with */
+    uint32_t pairs;
+} tune_trial;
+
+typedef struct tune_search {
+    tune_runner runner;
+    tune_machine machine;
+    const attune_tune_options *options;
+    double began;
+    attune_tune_result *result;
+    tune_candidate *space; /* what the model proposes, best first */
+    size_t space_count, space_next;
+    tune_trial *trials; /* all that were timed, in order */
+    size_t num_trials, capacity;
+    attune_schedule *seen;
+    size_t num_seen;
+    attune_kernel *first, *best; /* first: of the schedule that the search began with */
+    attune_schedule best_schedule, first_schedule;
+    double best_ratio; /* to `first` */
+    bool is_stopped;
+} tune_search;
+
+/* Searches from `begin` on and fills in the result; *search holds the trials until tune_search_free. */
+attune_status tune_search_run(tune_search *search, attune_context *context, const attune_problem *canonical,
+                              const attune_arguments *arguments, const attune_schedule *begin,
+                              const attune_tune_options *options, attune_tune_result *result, at_error *err);
+void tune_search_free(tune_search *search);
+
+#endif

@@ -1,0 +1,39 @@
+/* The schedules that the tuner tries, best first by a model of what each costs.
+ *
+ * The model counts, for each loop nest, fused multiply-adds, loads and what surrounds them, in cycles of a core that
+ * starts two vector operations a cycle; registers that do not suffice, operands that leave the first cache, rows and
+ * keys that fill no tile all cost extra. It is there to leave out what cannot be good and to try first what may be: what
+ * is good is measured. */
+#ifndef ATTUNE_TUNE_SPACE_H
+#define ATTUNE_TUNE_SPACE_H
+
+#include "mha/mha.h"
+
+typedef struct tune_candidate {
+    attune_schedule schedule;
+    double cost; /* cycles, as the model has it; comparable among schedules of one problem only */
+} tune_candidate;
+
+typedef struct tune_machine {
+    const at_target *target;
+    int64_t l1_bytes, l2_bytes;
+} tune_machine;
+
+/* Cache sizes as the system tells them, or usual ones. */
+tune_machine tune_machine_here(const at_target *target);
+
+/* Cycles that the model expects of one thread for a call of the canonical problem. The schedule is legal. */
+double tune_model_cost(const attune_problem *canonical, const tune_machine *machine, const attune_schedule *schedule);
+
+/* Legal schedules, each once, in the order of their cost; at most `capacity`. Beside both strategies of attention a
+ * block has the tiles of its products: those come with the best of attention, and the other way round. Returns how many
+ * there are in candidates[], which is 0 only if capacity is. */
+size_t tune_space(const attune_problem *canonical, const tune_machine *machine, tune_candidate *candidates,
+                  size_t capacity);
+
+/* The legal schedules that differ from `schedule` in one number, and that to the next larger or smaller value which
+ * tune_space knows of. */
+size_t tune_neighbours(const attune_problem *canonical, const tune_machine *machine, const attune_schedule *schedule,
+                       tune_candidate *candidates, size_t capacity);
+
+#endif

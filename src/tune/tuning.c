@@ -1,0 +1,242 @@
+#include "tune/search.h"
+
+#include "generator_id.h"
+#include "tune/tuning.h"
+
+#define XXH_INLINE_ALL
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+#include <xxhash.h>
+
+void at_tuning_init(at_tuning *t, const char *cache_dir, const attune_allocator *allocator) {
+    t->allocator = allocator;
+    t->database = NULL;
+    t->is_absent = false;
+    pthread_mutex_init(&t->mutex, NULL);
+    if (!*cache_dir || snprintf(t->path, sizeof t->path, "%s/tuning.db", cache_dir) >= (int)sizeof t->path)
+        t->path[0] = '\0';
+}
+
+void at_tuning_free(at_tuning *t) {
+    tune_database_close(t->database);
+    pthread_mutex_destroy(&t->mutex);
+}
+
+/* ---- Places ---- */
+
+enum { TEXT = 2048 };
+
+/* A problem's text without what its key does not hold: batch, and strides. */
+void at_tuning_place(const attune_context *context, const attune_problem *canonical, char *text, size_t capacity,
+                     tune_place *place) {
+    uint8_t key[MHA_KEY_BYTES];
+    const size_t bytes = mha_key(canonical, key);
+    const XXH128_hash_t hash = XXH3_128bits(key, bytes);
+    attune_problem plain = *canonical;
+    plain.batch = 1;
+    const size_t strides = offsetof(attune_problem, num_parts) + sizeof plain.num_parts;
+    memset((char *)&plain + strides, 0, offsetof(attune_problem, embed_dim) - strides);
+    memset(plain.x_strides, 0, sizeof plain - offsetof(attune_problem, x_strides));
+    mha_problem_print(&plain, text, capacity);
+    *place = (tune_place){.problem = text,
+                          .key = {hash.high64, hash.low64},
+                          .isa = context->target->name,
+                          .cpu = at_cpu_name(),
+                          .threads = context->max_workers};
+}
+
+/* ---- The database of a context; under its mutex ---- */
+
+static attune_status open_database(attune_context *context, int flags, at_error *err) {
+    at_tuning *t = &context->tuning;
+    if (t->database) return ATTUNE_OK;
+    if (!*t->path)
+        return at_fail(err, ATTUNE_UNSUPPORTED, "tuning results are kept beside cached kernels, and the disk cache is off");
+    return tune_database_open(t->path, flags, t->allocator, &t->database, err);
+}
+
+/* ---- Finding ---- */
+
+/* Whether what was found for one problem says something about the other: they differ in lengths and heads only. */
+static bool is_alike(const attune_problem *a, const attune_problem *b) {
+    return a->op == b->op && a->dtype == b->dtype && a->k_dtype == b->k_dtype && a->v_dtype == b->v_dtype &&
+           a->w_dtype == b->w_dtype && a->head_dim == b->head_dim && a->head_dim_v == b->head_dim_v &&
+           a->is_causal == b->is_causal && a->page_size == b->page_size && a->embed_dim == b->embed_dim &&
+           a->low_rank == b->low_rank && a->reproducible == b->reproducible &&
+           a->softmax_precision == b->softmax_precision && !a->attn_mask_dims[3] == !b->attn_mask_dims[3] &&
+           !a->attn_bias_dims[3] == !b->attn_bias_dims[3];
+}
+
+static double log_ratio(int64_t x, int64_t y) {
+    if (x < 0 || y < 0) return x == y ? 0 : INFINITY;
+    return fabs(log((double)x / (double)y));
+}
+
+typedef struct neighbour_search {
+    const attune_context *context;
+    const attune_problem *wanted;
+    double distance;
+    attune_schedule *schedule;
+    bool found;
+} neighbour_search;
+
+static int consider(void *user, const tune_winner *winner) {
+    neighbour_search *n = user;
+    attune_problem problem = ATTUNE_PROBLEM_INIT, canonical;
+    attune_schedule schedule = ATTUNE_SCHEDULE_INIT;
+    const attune_problem *p = n->wanted;
+    if (winner->threads != n->context->max_workers || mha_problem_parse(winner->problem, &problem, NULL) ||
+        mha_canonicalize(&problem, &canonical, NULL) || !is_alike(p, &canonical))
+        return 0;
+    const double distance = log_ratio(p->seq_q, canonical.seq_q) + log_ratio(p->seq_kv, canonical.seq_kv) +
+                            log_ratio(p->num_heads / p->num_kv_heads, canonical.num_heads / canonical.num_kv_heads);
+    if (distance >= n->distance || mha_schedule_parse(winner->schedule, &schedule, NULL) ||
+        mha_schedule_check(p, &schedule, n->context->target, NULL))
+        return 0;
+    n->distance = distance;
+    *n->schedule = schedule;
+    n->found = true;
+    return 0;
+}
+
+static attune_status find(attune_context *context, const attune_problem *canonical, attune_schedule *schedule,
+                          bool *found, at_error *err) {
+    char text[TEXT], best[512];
+    tune_place place;
+    at_tuning_place(context, canonical, text, sizeof text, &place);
+    attune_status status = tune_database_best(context->tuning.database, &place, best, sizeof best, err);
+    if (status) return status;
+    attune_schedule parsed = ATTUNE_SCHEDULE_INIT;
+    *found = *best && !mha_schedule_parse(best, &parsed, NULL) &&
+             !mha_schedule_check(canonical, &parsed, context->target, NULL);
+    if (*found) {
+        *schedule = parsed;
+        return ATTUNE_OK;
+    }
+    /* A length half as long again, or a third shorter, is near. */
+    neighbour_search n = {context, canonical, log(1.5) + 1e-9, schedule, false};
+    status = tune_database_visit(context->tuning.database, place.isa, place.cpu, consider, &n, err);
+    *found = n.found;
+    return status;
+}
+
+bool at_tuning_find(attune_context *context, const attune_problem *canonical, attune_schedule *schedule) {
+    at_tuning *t = &context->tuning;
+    at_error err = {0};
+    bool found = false;
+    if (!*t->path) return false;
+    pthread_mutex_lock(&t->mutex);
+    if (!t->is_absent) {
+        attune_status status = open_database(context, 0, &err);
+        if (!status && t->database) status = find(context, canonical, schedule, &found, &err);
+        t->is_absent = status || !t->database;
+        if (status) at_log_printf(&context->log, ATTUNE_LOG_WARNING, "tuning results are not used: %s", err.message);
+    }
+    pthread_mutex_unlock(&t->mutex);
+    return found;
+}
+
+/* ---- Tuning ---- */
+
+static attune_status keep(attune_context *context, const attune_problem *canonical, const tune_search *s,
+                          at_error *err) {
+    at_tuning *t = &context->tuning;
+    const size_t count = s->num_trials;
+    char problem[TEXT], (*texts)[512] = at_alloc(&context->allocator, (count + 1) * sizeof *texts);
+    tune_timing *timings = at_alloc(&context->allocator, (count + 1) * sizeof *timings);
+    tune_place place;
+    ptrdiff_t winner = -1;
+    attune_status status = texts && timings ? ATTUNE_OK : at_fail_memory(err, count * sizeof *texts);
+    for (size_t i = 0; !status && i < count; i++) {
+        const tune_trial *trial = &s->trials[i];
+        mha_schedule_print(&trial->schedule, texts[i], sizeof texts[i]);
+        timings[i] = (tune_timing){texts[i], trial->seconds, trial->ratio, trial->pairs};
+        if (s->result->is_faster && !memcmp(&trial->schedule, &s->result->schedule, AT_SCHEDULE_BYTES))
+            winner = (ptrdiff_t)i;
+    }
+    at_tuning_place(context, canonical, problem, sizeof problem, &place);
+    pthread_mutex_lock(&t->mutex);
+    if (!status) status = open_database(context, TUNE_CREATE, err);
+    if (!status) status = tune_database_add(t->database, &place, ATTUNE_GENERATOR_ID, timings, count, winner, err);
+    if (!status) t->is_absent = false;
+    pthread_mutex_unlock(&t->mutex);
+    at_free(&context->allocator, timings);
+    at_free(&context->allocator, texts);
+    return status;
+}
+
+static attune_status check_options(const attune_tune_options *options, at_error *err) {
+    if (options->struct_size != sizeof *options)
+        return at_fail(err, ATTUNE_INVALID_ARGUMENT,
+                       "attune_tune_options.struct_size is %zu, expected %zu: start from ATTUNE_TUNE_OPTIONS_INIT",
+                       options->struct_size, sizeof *options);
+    if (!(options->budget_seconds >= 0.05 && options->budget_seconds <= 1e6))
+        return at_fail(err, ATTUNE_INVALID_ARGUMENT, "budget_seconds is %g; it must be from 0.05 to 1000000",
+                       options->budget_seconds);
+    return ATTUNE_OK;
+}
+
+static attune_status tune(attune_context *context, const attune_problem *canonical, const attune_arguments *arguments,
+                          const attune_tune_options *options, attune_tune_result *result, at_error *err) {
+    attune_schedule begin = ATTUNE_SCHEDULE_INIT;
+    tune_search search;
+    if (!at_tuning_find(context, canonical, &begin)) mha_choose(canonical, context->target, &begin);
+    attune_status status =
+        tune_search_run(&search, context, canonical, arguments, &begin, options, result, err);
+    if (!status && *context->tuning.path) status = keep(context, canonical, &search, err);
+    if (!status && result->is_faster) status = at_kernel_replace(context, canonical, &result->schedule, err);
+    tune_search_free(&search);
+    return status;
+}
+
+attune_status attune_tune(attune_context *context, const attune_problem *problem, const attune_arguments *arguments,
+                          const attune_tune_options *options, attune_tune_result *result) {
+    static const attune_tune_options usual = ATTUNE_TUNE_OPTIONS_INIT;
+    at_error err = {0};
+    attune_problem canonical;
+    attune_tune_result full = {.struct_size = sizeof full, .schedule = ATTUNE_SCHEDULE_INIT};
+    if (!context || !problem || !arguments || !result) {
+        at_fail(&err, ATTUNE_INVALID_ARGUMENT, "attune_tune was given NULL");
+        return at_report(&err);
+    }
+    if (!options) options = &usual;
+    if (!check_options(options, &err) && !mha_canonicalize(problem, &canonical, &err) &&
+        !tune(context, &canonical, arguments, options, &full, &err))
+        at_copy_out(result, &full, sizeof full, "attune_tune_result", &err);
+    return at_report(&err);
+}
+
+/* ---- Files of results ---- */
+
+attune_status attune_tuning_export(attune_context *context, const char *path) {
+    at_error err = {0};
+    if (!context || !path) {
+        at_fail(&err, ATTUNE_INVALID_ARGUMENT, "attune_tuning_export was given NULL");
+        return at_report(&err);
+    }
+    pthread_mutex_lock(&context->tuning.mutex);
+    attune_status status = open_database(context, 0, &err);
+    if (!status && !context->tuning.database)
+        status = at_fail(&err, ATTUNE_INVALID_ARGUMENT, "nothing has been tuned yet: there is no %s", context->tuning.path);
+    if (!status) tune_database_export(context->tuning.database, path, &err);
+    pthread_mutex_unlock(&context->tuning.mutex);
+    return at_report(&err);
+}
+
+attune_status attune_tuning_import(attune_context *context, const char *path, uint64_t *taken, uint64_t *of_here) {
+    at_error err = {0};
+    uint64_t all = 0, here = 0;
+    if (!context || !path) {
+        at_fail(&err, ATTUNE_INVALID_ARGUMENT, "attune_tuning_import was given NULL");
+        return at_report(&err);
+    }
+    pthread_mutex_lock(&context->tuning.mutex);
+    if (!open_database(context, TUNE_CREATE, &err))
+        tune_database_import(context->tuning.database, path, context->target->name, at_cpu_name(), &all, &here, &err);
+    context->tuning.is_absent = false;
+    pthread_mutex_unlock(&context->tuning.mutex);
+    if (taken) *taken = all;
+    if (of_here) *of_here = here;
+    return at_report(&err);
+}

@@ -1,0 +1,573 @@
+/* Tuning: the space of schedules, the statistics of pairs, the database, and a search from end to end. */
+#define _GNU_SOURCE
+#include "support/temp_dir.h"
+#include "tune/database.h"
+#include "tune/pairs.h"
+#include "tune/runner.h"
+#include "tune/space.h"
+
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+/* ---- Space ---- */
+
+enum { SPACE = 3000 };
+
+static tune_candidate list[SPACE], around[128];
+
+static attune_problem canonical_of(const char *text) {
+    attune_problem problem = ATTUNE_PROBLEM_INIT, canonical;
+    at_error err = {0};
+    if (mha_problem_parse(text, &problem, &err) || mha_canonicalize(&problem, &canonical, &err))
+        fail_msg("%s: %s", text, err.message);
+    return canonical;
+}
+
+static const char *const shapes[] = {
+    "num_heads=12,seq_q=128,head_dim=64",
+    "num_heads=8,seq_q=16,head_dim=32",
+    "num_heads=8,seq_q=64,head_dim=32",
+    "num_heads=32,seq_q=512,head_dim=128",
+    "num_heads=16,seq_q=1024,head_dim=64,is_causal=1",
+    "num_heads=12,seq_q=197,head_dim=64",
+    "num_heads=32,num_kv_heads=8,seq_q=1,seq_kv=4096,head_dim=128",
+    "num_heads=20,seq_q=500,seq_kv=487,head_dim=80",
+    "seq_q=-1,seq_kv=-1,head_dim=64",
+    "embed_dim=768,num_heads=12,seq_q=512",
+};
+
+static void every_shape_has_a_large_space(void **state) {
+    (void)state;
+    for (const at_target *target = at_targets(); target->name; target++)
+        for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) {
+            const attune_problem p = canonical_of(shapes[i]);
+            const tune_machine machine = tune_machine_here(target);
+            const size_t count = tune_space(&p, &machine, list, SPACE);
+            if (count < 500) fail_msg("%s, %s: %zu schedules", target->name, shapes[i], count);
+            for (size_t k = 0; k < count; k++) {
+                at_error err = {0};
+                if (mha_schedule_check(&p, &list[k].schedule, target, &err)) fail_msg("%s", err.message);
+                assert_true(isfinite(list[k].cost) && list[k].cost > 0);
+                if (k) assert_true(list[k].cost >= list[k - 1].cost);
+                if (k) assert_memory_not_equal(&list[k].schedule, &list[k - 1].schedule, sizeof list->schedule);
+            }
+        }
+}
+
+static void a_small_list_holds_the_best_of_a_large_one(void **state) {
+    (void)state;
+    const attune_problem p = canonical_of(shapes[0]);
+    const tune_machine machine = tune_machine_here(at_target_find("avx2"));
+    tune_candidate few[10];
+    assert_true(tune_space(&p, &machine, list, SPACE) > 10);
+    const size_t count = tune_space(&p, &machine, few, 10);
+    assert_true(count > 0 && count <= 10);
+    for (size_t k = 0; k < count; k++) assert_memory_equal(&few[k].schedule, &list[k].schedule, sizeof few->schedule);
+}
+
+static int numbers_that_differ(const attune_schedule *a, const attune_schedule *b) {
+    const int32_t *x = &a->lanes, *y = &b->lanes;
+    int count = 0;
+    for (; x <= &a->gemm_depth; x++, y++) count += *x != *y;
+    return count;
+}
+
+static void neighbours_differ_by_a_step(void **state) {
+    (void)state;
+    for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) {
+        const attune_problem p = canonical_of(shapes[i]);
+        const at_target *target = at_target_find("avx512");
+        const tune_machine machine = tune_machine_here(target);
+        attune_schedule from;
+        mha_choose(&p, target, &from);
+        const size_t count = tune_neighbours(&p, &machine, &from, around, sizeof around / sizeof *around);
+        assert_true(count >= 5);
+        for (size_t k = 0; k < count; k++) {
+            assert_int_equal(mha_schedule_check(&p, &around[k].schedule, target, NULL), ATTUNE_OK);
+            const int differ = numbers_that_differ(&around[k].schedule, &from);
+            assert_true(differ >= 1 && differ <= 4); /* those that must divide one another come along */
+        }
+    }
+}
+
+static void the_model_knows_what_is_bad(void **state) {
+    (void)state;
+    const attune_problem p = canonical_of("num_heads=12,seq_q=512,head_dim=64");
+    const at_target *target = at_target_find("avx2");
+    const tune_machine machine = tune_machine_here(target);
+    attune_schedule good, bad;
+    mha_choose(&p, target, &good);
+    const double cost = tune_model_cost(&p, &machine, &good);
+    static const char *const worse[] = {"score_rows=1,score_vectors=1,q_vectors=1,value_vectors=1",
+                                        "value_rows=1,value_vectors=1", "kv_tile=8", "score_rows=12,kv_tile=96"};
+    for (size_t i = 0; i < sizeof worse / sizeof *worse; i++) {
+        at_error err = {0};
+        bad = good;
+        if (mha_schedule_parse(worse[i], &bad, &err) || mha_schedule_check(&p, &bad, target, &err))
+            fail_msg("%s", err.message);
+        assert_true(tune_model_cost(&p, &machine, &bad) > 1.1 * cost);
+    }
+}
+
+/* ---- Pairs ---- */
+
+static uint64_t random_state = 1;
+
+static double random_unit(void) {
+    random_state = random_state * UINT64_C(6364136223846793005) + UINT64_C(1442695040888963407);
+    return (double)(random_state >> 11) / 9007199254740992.0;
+}
+
+/* About normal. */
+static double noise(double width) {
+    double sum = 0;
+    for (int i = 0; i < 12; i++) sum += random_unit();
+    return (sum - 6) * width;
+}
+
+/* The verdict on a candidate that takes `ratio` of the incumbent's time; one pair in ten is wild. */
+static tune_verdict verdict_of(double ratio, double width, size_t *pairs_taken) {
+    tune_pairs pairs = {0};
+    tune_verdict verdict = TUNE_GO_ON;
+    while (verdict == TUNE_GO_ON) {
+        const double wild = random_unit() < 0.1 ? noise(1) : 0;
+        pairs.logs[pairs.count++] = log(ratio) + noise(width) + wild;
+        verdict = tune_pairs_judge(&pairs);
+    }
+    *pairs_taken = pairs.count;
+    return verdict;
+}
+
+static int faster_of(double ratio, double width, int trials, double *mean_pairs) {
+    int faster = 0;
+    size_t sum = 0, taken;
+    for (int i = 0; i < trials; i++) {
+        faster += verdict_of(ratio, width, &taken) == TUNE_FASTER;
+        sum += taken;
+    }
+    *mean_pairs = (double)sum / trials;
+    return faster;
+}
+
+static void noise_does_not_choose(void **state) {
+    (void)state;
+    double pairs;
+    random_state = 1;
+    assert_in_range(faster_of(1.0, 0.01, 2000, &pairs), 0, 40);
+    assert_in_range(faster_of(1.0, 0.05, 2000, &pairs), 0, 40);
+    assert_in_range(faster_of(1.02, 0.02, 2000, &pairs), 0, 4);
+}
+
+static void clear_cases_are_decided_soon(void **state) {
+    (void)state;
+    double pairs;
+    random_state = 1;
+    assert_true(faster_of(0.9, 0.01, 500, &pairs) > 480);
+    assert_true(pairs < 14);
+    assert_true(faster_of(0.97, 0.01, 500, &pairs) > 400);
+    assert_int_equal(faster_of(2.0, 0.02, 500, &pairs), 0);
+    assert_true(pairs < 2);
+    assert_int_equal(faster_of(1.2, 0.01, 500, &pairs), 0);
+    assert_true(pairs < 5);
+}
+
+static void an_interval_holds_the_ratio(void **state) {
+    (void)state;
+    int held = 0;
+    random_state = 7;
+    for (int i = 0; i < 500; i++) {
+        tune_pairs pairs = {.count = 33};
+        for (int k = 0; k < 33; k++) pairs.logs[k] = log(0.95) + noise(0.03);
+        const tune_ratio r = tune_pairs_ratio(&pairs);
+        assert_true(r.low <= r.ratio && r.ratio <= r.high);
+        held += r.low <= 0.95 && 0.95 <= r.high;
+    }
+    assert_true(held > 480);
+    const tune_pairs two = {.count = 2, .logs = {0, 0}};
+    assert_true(tune_pairs_ratio(&two).low == 0 && isinf(tune_pairs_ratio(&two).high));
+}
+
+/* ---- Database ---- */
+
+static char dir[TEMP_DIR_CHARS], path[TEMP_DIR_CHARS + 16], other_path[TEMP_DIR_CHARS + 16];
+
+static int set_up(void **state) {
+    (void)state;
+    temp_dir_make(dir);
+    snprintf(path, sizeof path, "%s/tuning.db", dir);
+    snprintf(other_path, sizeof other_path, "%s/other.db", dir);
+    return 0;
+}
+
+static int tear_down(void **state) {
+    (void)state;
+    temp_dir_remove(dir);
+    return 0;
+}
+
+static const tune_place here = {"seq_q=8,head_dim=8", {1, 2}, "avx2", "a CPU", 1};
+static const tune_timing three[] = {{"lanes=4", 2e-3, 1.25, 5}, {"lanes=8", 1e-3, 0.8, 9}, {"lanes=2", 3e-3, 2, 1}};
+
+static tune_database *open_database(const char *file) {
+    tune_database *d;
+    at_error err = {0};
+    if (tune_database_open(file, TUNE_CREATE, at_default_allocator(), &d, &err)) fail_msg("%s", err.message);
+    assert_non_null(d);
+    return d;
+}
+
+static void add(tune_database *d, const tune_place *place, ptrdiff_t winner) {
+    at_error err = {0};
+    if (tune_database_add(d, place, "v1", three, 3, winner, &err)) fail_msg("%s", err.message);
+}
+
+static void assert_best(tune_database *d, const tune_place *place, const char *expected) {
+    char schedule[64] = "?";
+    assert_int_equal(tune_database_best(d, place, schedule, sizeof schedule, NULL), ATTUNE_OK);
+    assert_string_equal(schedule, expected);
+}
+
+static void the_latest_winner_is_the_best(void **state) {
+    (void)state;
+    tune_database *d = open_database(path);
+    assert_best(d, &here, "");
+    add(d, &here, -1);
+    assert_best(d, &here, "");
+    add(d, &here, 1);
+    assert_best(d, &here, "lanes=8");
+    add(d, &here, 0);
+    assert_best(d, &here, "lanes=4");
+    tune_place elsewhere = here;
+    elsewhere.threads = 2;
+    assert_best(d, &elsewhere, "");
+    elsewhere = here;
+    elsewhere.cpu = "another CPU";
+    assert_best(d, &elsewhere, "");
+    elsewhere = here;
+    elsewhere.key[1]++;
+    assert_best(d, &elsewhere, "");
+    tune_database_close(d);
+    d = open_database(path);
+    assert_best(d, &here, "lanes=4");
+    tune_database_close(d);
+}
+
+static int count_winner(void *user, const tune_winner *winner) {
+    assert_string_equal(winner->problem, here.problem);
+    assert_string_equal(winner->version, "v1");
+    assert_true(winner->when > 1700000000);
+    return ++*(int *)user == 2;
+}
+
+static void a_visit_shows_winners(void **state) {
+    (void)state;
+    tune_database *d = open_database(path);
+    int count = 0;
+    for (int i = 0; i < 3; i++) add(d, &here, i);
+    add(d, &here, -1);
+    assert_int_equal(tune_database_visit(d, "avx2", "another", count_winner, &count, NULL), ATTUNE_OK);
+    assert_int_equal(count, 0);
+    assert_int_equal(tune_database_visit(d, "avx2", "a CPU", count_winner, &count, NULL), ATTUNE_OK);
+    assert_int_equal(count, 2); /* where the visitor ended it */
+    tune_database_close(d);
+}
+
+static void results_travel(void **state) {
+    (void)state;
+    at_error err = {0};
+    uint64_t taken, of_here;
+    tune_database *d = open_database(path);
+    tune_place elsewhere = here;
+    elsewhere.cpu = "another CPU";
+    add(d, &here, 1);
+    add(d, &elsewhere, 2);
+    assert_int_equal(tune_database_export(d, other_path, &err), ATTUNE_OK);
+    assert_int_equal(tune_database_export(d, other_path, &err), ATTUNE_IO_ERROR); /* it exists */
+    tune_database_close(d);
+    unlink(path);
+    d = open_database(path);
+    at_error_clear(&err);
+    if (tune_database_import(d, other_path, here.isa, here.cpu, &taken, &of_here, &err)) fail_msg("%s", err.message);
+    assert_int_equal(taken, 2);
+    assert_int_equal(of_here, 1);
+    assert_best(d, &here, "lanes=8");
+    assert_best(d, &elsewhere, "lanes=2");
+    if (tune_database_import(d, other_path, here.isa, here.cpu, &taken, &of_here, &err)) fail_msg("%s", err.message);
+    assert_int_equal(taken, 0); /* all of it is known */
+    tune_database_close(d);
+}
+
+static void write_text(const char *file, const char *text, size_t bytes) {
+    FILE *f = fopen(file, "wb");
+    assert_non_null(f);
+    assert_int_equal(fwrite(text, 1, bytes, f), bytes);
+    fclose(f);
+}
+
+static void assert_does_not_open(const char *file, int flags, attune_status expected, const char *part) {
+    at_error err = {0};
+    tune_database *d;
+    assert_int_equal(tune_database_open(file, flags, at_default_allocator(), &d, &err), expected);
+    assert_null(d);
+    if (!strstr(err.message, part)) fail_msg("'%s' is not in: %s", part, err.message);
+}
+
+static void damaged_and_foreign_files_are_refused(void **state) {
+    (void)state;
+    tune_database *d;
+    assert_int_equal(tune_database_open(path, 0, at_default_allocator(), &d, NULL), ATTUNE_OK);
+    assert_null(d); /* there is none */
+    write_text(path, "this is no database, but long enough to look at", 47);
+    assert_does_not_open(path, TUNE_CREATE, ATTUNE_BAD_FILE, "not a database");
+    unlink(path);
+    d = open_database(path);
+    for (int i = 0; i < 50; i++) add(d, &here, 1);
+    tune_database_close(d);
+    struct stat status;
+    assert_int_equal(stat(path, &status), 0);
+    assert_int_equal(truncate(path, status.st_size / 2), 0);
+    at_error err = {0};
+    char schedule[64];
+    attune_status result = tune_database_open(path, 0, at_default_allocator(), &d, &err);
+    if (!result) result = tune_database_best(d, &here, schedule, sizeof schedule, &err);
+    assert_int_equal(result, ATTUNE_BAD_FILE);
+    tune_database_close(d);
+    unlink(path);
+    d = open_database(path);
+    tune_database_close(d);
+    /* user_version is the big-endian number at 60 */
+    FILE *f = fopen(path, "r+b");
+    assert_non_null(f);
+    fseek(f, 63, SEEK_SET);
+    fputc(9, f);
+    fclose(f);
+    assert_does_not_open(path, 0, ATTUNE_BAD_FILE, "version 9");
+    assert_does_not_open(dir, TUNE_CREATE, ATTUNE_IO_ERROR, "opened");
+}
+
+/* ---- A whole search ---- */
+
+enum { HEADS = 2, LENGTH = 32, DIM = 16, COUNT = HEADS * LENGTH * DIM };
+
+static float q[COUNT], k[COUNT], v[COUNT], out[COUNT];
+static const char small_problem[] = "num_heads=2,seq_q=32,head_dim=16";
+
+static attune_context *open_context(void) {
+    attune_context_options options = ATTUNE_CONTEXT_OPTIONS_INIT;
+    attune_context *context;
+    options.cache_dir = dir;
+    options.max_workers = 1;
+    if (attune_context_create(&options, &context)) fail_msg("%s", attune_last_message());
+    return context;
+}
+
+static void fill_arguments(attune_problem *problem, attune_arguments *arguments) {
+    *problem = (attune_problem)ATTUNE_PROBLEM_INIT;
+    assert_int_equal(attune_problem_parse(small_problem, problem), ATTUNE_OK);
+    arguments->struct_size = sizeof *arguments;
+    assert_int_equal(attune_arguments_init(arguments, problem), ATTUNE_OK);
+    for (int i = 0; i < COUNT; i++) {
+        q[i] = (float)noise(1);
+        k[i] = (float)noise(1);
+        v[i] = (float)noise(1);
+    }
+    arguments->q = q;
+    arguments->k = k;
+    arguments->v = v;
+    arguments->out = out;
+}
+
+static int stop_after_some(void *user, const attune_tune_progress *progress) {
+    int *const calls = user;
+    assert_true(progress->measured > 0 && progress->space > 0);
+    return ++*calls >= 20;
+}
+
+static void a_search_measures_and_keeps(void **state) {
+    (void)state;
+    attune_context *context = open_context();
+    attune_problem problem;
+    attune_arguments arguments;
+    int calls = 0;
+    fill_arguments(&problem, &arguments);
+    attune_tune_options options = ATTUNE_TUNE_OPTIONS_INIT;
+    options.budget_seconds = 60;
+    options.progress = stop_after_some;
+    options.progress_user = &calls;
+    attune_tune_result result = {.struct_size = sizeof result};
+    if (attune_tune(context, &problem, &arguments, &options, &result)) fail_msg("%s", attune_last_message());
+    assert_int_equal(calls, 20);
+    assert_true(result.measured >= 15 && result.wrong == 0 && result.failed == 0);
+    assert_true(result.ratio_low <= result.ratio && result.ratio <= result.ratio_high);
+    assert_int_equal(attune_schedule_check(context, &problem, &result.schedule), ATTUNE_OK);
+    attune_context_destroy(context);
+    assert_int_equal(access(path, F_OK), 0);
+}
+
+/* What won is what everybody gets, in this process and in the next; without a cached kernel, too. */
+static void a_winner_is_used(void **state) {
+    (void)state;
+    attune_context *context = open_context();
+    const attune_problem canonical = canonical_of(small_problem);
+    attune_kernel *kernel;
+    at_error err = {0};
+    attune_schedule slow;
+    mha_choose(&canonical, context->target, &slow);
+    assert_int_equal(attune_compile(context, &canonical, NULL, &kernel), ATTUNE_OK);
+    attune_kernel_release(kernel);
+    const int32_t usual = slow.score_unroll;
+    slow.score_unroll = usual == 1 ? 2 : 1;
+    char text[512];
+    mha_schedule_print(&slow, text, sizeof text);
+
+    tune_place place;
+    char problem_text[2048];
+    at_tuning_place(context, &canonical, problem_text, sizeof problem_text, &place);
+    tune_database *d = open_database(path);
+    const tune_timing timing = {text, 1e-3, 0.5, 9};
+    if (tune_database_add(d, &place, "v1", &timing, 1, 0, &err)) fail_msg("%s", err.message);
+    tune_database_close(d);
+    attune_context_destroy(context);
+
+    context = open_context();
+    attune_kernel_info info = {.struct_size = sizeof info};
+    assert_int_equal(attune_compile(context, &canonical, NULL, &kernel), ATTUNE_OK);
+    assert_int_equal(attune_kernel_get_info(kernel, &info), ATTUNE_OK);
+    assert_int_equal(info.origin, ATTUNE_FROM_DISK); /* a hit asks no database */
+    assert_int_equal(info.schedule.score_unroll, usual);
+    attune_kernel_release(kernel);
+    assert_int_equal(attune_cache_clear(context, NULL), ATTUNE_OK);
+    attune_drop_memory_cache(context);
+    assert_int_equal(attune_compile(context, &canonical, NULL, &kernel), ATTUNE_OK);
+    assert_int_equal(attune_kernel_get_info(kernel, &info), ATTUNE_OK);
+    assert_int_equal(info.origin, ATTUNE_FROM_COMPILER);
+    assert_int_equal(info.schedule.score_unroll, slow.score_unroll);
+    attune_kernel_release(kernel);
+
+    /* a neighbour of nearly that length, and one that is not near */
+    const attune_problem near = canonical_of("num_heads=4,seq_q=40,head_dim=16,seq_kv=32");
+    assert_int_equal(attune_compile(context, &near, NULL, &kernel), ATTUNE_OK);
+    attune_kernel_get_info(kernel, &info);
+    assert_int_equal(info.schedule.score_unroll, slow.score_unroll);
+    attune_kernel_release(kernel);
+    const attune_problem far = canonical_of("num_heads=2,seq_q=512,head_dim=16");
+    assert_int_equal(attune_compile(context, &far, NULL, &kernel), ATTUNE_OK);
+    attune_kernel_get_info(kernel, &info);
+    attune_schedule expected;
+    mha_choose(&far, context->target, &expected);
+    assert_int_equal(info.schedule.score_unroll, expected.score_unroll);
+    attune_kernel_release(kernel);
+    attune_context_destroy(context);
+}
+
+static void a_replaced_kernel_is_found_by_all(void **state) {
+    (void)state;
+    attune_context *context = open_context();
+    const attune_problem canonical = canonical_of(small_problem);
+    attune_schedule other;
+    attune_kernel *kernel;
+    attune_kernel_info info = {.struct_size = sizeof info};
+    at_error err = {0};
+    assert_int_equal(attune_compile(context, &canonical, NULL, &kernel), ATTUNE_OK);
+    attune_kernel_release(kernel);
+    mha_choose(&canonical, context->target, &other);
+    other.score_unroll = other.score_unroll == 1 ? 2 : 1;
+    if (at_kernel_replace(context, &canonical, &other, &err)) fail_msg("%s", err.message);
+    for (int round = 0; round < 2; round++) {
+        assert_int_equal(attune_compile(context, &canonical, NULL, &kernel), ATTUNE_OK);
+        assert_int_equal(attune_kernel_get_info(kernel, &info), ATTUNE_OK);
+        assert_int_equal(info.origin, ATTUNE_FROM_DISK);
+        assert_int_equal(info.schedule.score_unroll, other.score_unroll);
+        attune_kernel_release(kernel);
+        attune_context_destroy(context);
+        context = open_context();
+    }
+    attune_context_destroy(context);
+}
+
+/* The check finds a kernel that computes something else: here, that of another schedule's interpreter. */
+static void a_wrong_kernel_is_found(void **state) {
+    (void)state;
+    attune_context *context = open_context();
+    attune_problem problem;
+    attune_arguments arguments;
+    tune_runner runner;
+    at_error err = {0};
+    fill_arguments(&problem, &arguments);
+    const attune_problem canonical = canonical_of("num_heads=2,seq_q=32,head_dim=16");
+    const attune_problem scaled = canonical_of("num_heads=2,seq_q=32,head_dim=16,softmax_scale=0.3");
+    attune_schedule schedule;
+    attune_kernel *right, *wrong;
+    bool same = false;
+    mha_choose(&canonical, context->target, &schedule);
+    assert_int_equal(at_kernel_make_uncached(context, &canonical, &schedule, &right, &err), ATTUNE_OK);
+    assert_int_equal(at_kernel_make_uncached(context, &scaled, &schedule, &wrong, &err), ATTUNE_OK);
+    assert_int_equal(tune_runner_init(&runner, context, &canonical, &arguments, &err), ATTUNE_OK);
+    for (int i = 0; i < 8; i++) {
+        if (tune_runner_check(&runner, right, &schedule, &same, &err)) fail_msg("%s", err.message);
+        assert_true(same);
+        assert_int_equal(tune_runner_check(&runner, wrong, &schedule, &same, &err), ATTUNE_OK);
+        assert_false(same);
+    }
+    tune_runner_free(&runner);
+    at_kernel_destroy(&right->node);
+    at_kernel_destroy(&wrong->node);
+    attune_context_destroy(context);
+}
+
+static void bad_arguments_are_refused(void **state) {
+    (void)state;
+    attune_context *context = open_context();
+    attune_problem problem;
+    attune_arguments arguments;
+    fill_arguments(&problem, &arguments);
+    attune_tune_options options = ATTUNE_TUNE_OPTIONS_INIT;
+    attune_tune_result result = {.struct_size = sizeof result};
+    assert_int_equal(attune_tune(context, &problem, NULL, NULL, &result), ATTUNE_INVALID_ARGUMENT);
+    options.budget_seconds = 0.01;
+    assert_int_equal(attune_tune(context, &problem, &arguments, &options, &result), ATTUNE_INVALID_ARGUMENT);
+    assert_non_null(strstr(attune_last_message(), "0.01"));
+    options.budget_seconds = NAN;
+    assert_int_equal(attune_tune(context, &problem, &arguments, &options, &result), ATTUNE_INVALID_ARGUMENT);
+    options = (attune_tune_options)ATTUNE_TUNE_OPTIONS_INIT;
+    options.struct_size--;
+    assert_int_equal(attune_tune(context, &problem, &arguments, &options, &result), ATTUNE_INVALID_ARGUMENT);
+    arguments.q = NULL;
+    assert_int_equal(attune_tune(context, &problem, &arguments, NULL, &result), ATTUNE_INVALID_ARGUMENT);
+    assert_int_equal(attune_tuning_export(context, other_path), ATTUNE_INVALID_ARGUMENT);
+    assert_non_null(strstr(attune_last_message(), "nothing has been tuned"));
+    assert_int_equal(attune_tuning_import(context, other_path, NULL, NULL), ATTUNE_IO_ERROR);
+    write_text(other_path, "x", 1);
+    assert_int_equal(attune_tuning_import(context, other_path, NULL, NULL), ATTUNE_BAD_FILE);
+    attune_context_destroy(context);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(every_shape_has_a_large_space),
+        cmocka_unit_test(a_small_list_holds_the_best_of_a_large_one),
+        cmocka_unit_test(neighbours_differ_by_a_step),
+        cmocka_unit_test(the_model_knows_what_is_bad),
+        cmocka_unit_test(noise_does_not_choose),
+        cmocka_unit_test(clear_cases_are_decided_soon),
+        cmocka_unit_test(an_interval_holds_the_ratio),
+        cmocka_unit_test_setup_teardown(the_latest_winner_is_the_best, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(a_visit_shows_winners, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(results_travel, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(damaged_and_foreign_files_are_refused, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(a_search_measures_and_keeps, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(a_winner_is_used, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(a_replaced_kernel_is_found_by_all, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(a_wrong_kernel_is_found, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(bad_arguments_are_refused, set_up, tear_down),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

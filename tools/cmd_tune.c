@@ -1,0 +1,233 @@
+/* attune tune: finds faster schedules by measuring, and carries what was found from machine to machine. */
+#include "table.h"
+#include "tensors.h"
+
+#include <jansson.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+typedef struct tune_options {
+    tool_common common;
+    char **problems; /* texts, each of its own memory */
+    size_t num_problems;
+    uint32_t threads;
+    double budget;
+    call_sizes sizes;
+    const char *export_to, *import_from;
+    bool json;
+} tune_options;
+
+static const struct argp_option options[] = {
+    {"budget", TOOL_KEY_BUDGET, "SECONDS", 0, "Time for each problem (default 5s)", 0},
+    {"threads", TOOL_KEY_THREADS, "N", 0, "Threads that the kernel is to be fast with (default 1)", 0},
+    {"sizes", TOOL_KEY_SIZES, "KEY=N,...", 0, "Run-time sizes, where problems leave them open", 0},
+    {"export", TOOL_KEY_EXPORT, "FILE", 0, "Write all results to a new file", 0},
+    {"import", TOOL_KEY_IMPORT, "FILE", 0, "Take in the results of such a file", 0},
+    {"json", TOOL_KEY_JSON, NULL, 0, "Print JSON", 0},
+    {0},
+};
+
+/* ---- Arguments ---- */
+
+static bool add_problem(tune_options *o, const char *text) {
+    char **const more = realloc(o->problems, (o->num_problems + 1) * sizeof *more);
+    if (more) o->problems = more;
+    char *const copy = more ? strdup(text) : NULL;
+    if (!copy) {
+        tool_error("out of memory");
+        return false;
+    }
+    o->problems[o->num_problems++] = copy;
+    return true;
+}
+
+/* A file of problems, one in a line; empty lines and what follows a # do not count. */
+static bool add_file(tune_options *o, const char *path) {
+    char message[ATTUNE_MESSAGE_BYTES], *rest = NULL;
+    size_t bytes;
+    char *const text = tool_read_file(path, &bytes, message);
+    if (!text) {
+        tool_error("%s", message);
+        return false;
+    }
+    bool is_good = true;
+    for (char *line = strtok_r(text, "\n", &rest); line && is_good; line = strtok_r(NULL, "\n", &rest)) {
+        line[strcspn(line, "#\r")] = '\0';
+        if (line[strspn(line, " \t")]) is_good = add_problem(o, line + strspn(line, " \t"));
+    }
+    free(text);
+    return is_good;
+}
+
+static double parse_budget(struct argp_state *state, const char *text) {
+    char *end;
+    const double seconds = strtod(text, &end);
+    if (end == text || (*end && strcmp(end, "s")) || !(seconds >= 0.05 && seconds <= 1e6))
+        argp_error(state, "--budget is '%s'; it must be from 0.05s to 1000000s", text);
+    return seconds;
+}
+
+static error_t parse(int key, char *argument, struct argp_state *state) {
+    tune_options *const o = state->input;
+    switch (key) {
+    case ARGP_KEY_INIT: state->child_inputs[0] = &o->common; return 0;
+    case TOOL_KEY_BUDGET: o->budget = parse_budget(state, argument); return 0;
+    case TOOL_KEY_THREADS: o->threads = (uint32_t)tool_parse_integer(state, "threads", argument, 1, 1024); return 0;
+    case TOOL_KEY_SIZES:
+        if (!sizes_parse(argument, &o->sizes)) exit(TOOL_USAGE);
+        return 0;
+    case TOOL_KEY_EXPORT: o->export_to = argument; return 0;
+    case TOOL_KEY_IMPORT: o->import_from = argument; return 0;
+    case TOOL_KEY_JSON: o->json = true; return 0;
+    case ARGP_KEY_ARG:
+        if (strchr(argument, '=') ? !add_problem(o, argument) : !add_file(o, argument)) exit(TOOL_FAILED);
+        return 0;
+    case ARGP_KEY_END:
+        if (!o->num_problems && !o->export_to && !o->import_from)
+            argp_error(state, "a PROBLEM, a FILE of problems, --export or --import is needed");
+        return 0;
+    default: return ARGP_ERR_UNKNOWN;
+    }
+}
+
+/* ---- Progress and interruption ---- */
+
+static volatile sig_atomic_t is_interrupted;
+
+static void interrupt(int signal_number) {
+    (void)signal_number;
+    is_interrupted = 1;
+}
+
+static int show_progress(void *user, const attune_tune_progress *p) {
+    if (*(const bool *)user)
+        fprintf(stderr, "\r%llu of %llu schedules, best takes %.1f %% of the first one's time, %.0f s left  ",
+                (unsigned long long)p->measured, (unsigned long long)p->space, 100 * p->best_ratio,
+                p->budget_seconds > p->seconds ? p->budget_seconds - p->seconds : 0);
+    return is_interrupted;
+}
+
+static void end_progress(bool is_shown) {
+    if (is_shown) fprintf(stderr, "\r%79s\r", "");
+}
+
+/* ---- Results ---- */
+
+static json_t *result_json(const char *problem, const attune_tune_result *r, const char *schedule) {
+    json_t *const object = json_pack(
+        "{s:s, s:s, s:b, s:f, s:f, s:f, s:I, s:I, s:I, s:I, s:f}", "problem", problem, "schedule", schedule, "is_faster",
+        r->is_faster, "ratio", r->ratio, "ratio_low", r->ratio_low, "ratio_high", r->ratio_high, "space",
+        (json_int_t)r->space, "measured", (json_int_t)r->measured, "failed", (json_int_t)r->failed, "wrong",
+        (json_int_t)r->wrong, "seconds", r->seconds);
+    if (object && r->wrong) json_object_set_new(object, "wrong_schedule", json_string(r->wrong_schedule));
+    return object;
+}
+
+static void print_result(const char *problem, const attune_tune_result *r, const char *schedule) {
+    printf("%s\n  schedule  %s\n", problem, schedule);
+    if (r->is_faster)
+        printf("  result    %.1f %% of the time before (%.1f to %.1f %%)", 100 * r->ratio, 100 * r->ratio_low,
+               100 * r->ratio_high);
+    else
+        printf("  result    nothing faster was found");
+    printf("; %llu of %llu schedules timed in %.1f s\n", (unsigned long long)r->measured, (unsigned long long)r->space,
+           r->seconds);
+    if (r->failed) printf("  %llu did not compile\n", (unsigned long long)r->failed);
+}
+
+/* ---- The command ---- */
+
+static bool tune_one(const tune_options *o, attune_context *context, const char *text, bool shows_progress,
+                     json_t *list) {
+    attune_problem problem;
+    tensors t;
+    if (!problem_from_text(text, &problem) || !tensors_create_sized(&t, &problem, &o->sizes)) return false;
+    t.fills_up = true;
+    attune_tune_options how = ATTUNE_TUNE_OPTIONS_INIT;
+    how.budget_seconds = o->budget;
+    how.progress = show_progress;
+    how.progress_user = &shows_progress;
+    attune_tune_result r = {.struct_size = sizeof r};
+    attune_arguments arguments;
+    bool is_good = tensors_fill(&t, INPUT_ORDINARY, 1);
+    if (is_good) {
+        tensors_arguments(&t, &arguments);
+        is_good = attune_tune(context, &problem, &arguments, &how, &r) == ATTUNE_OK;
+        end_progress(shows_progress);
+        if (!is_good) tool_library_error("tuning");
+    }
+    char *const name = is_good ? problem_text(&problem) : NULL, *const schedule = name ? schedule_text(&r.schedule) : NULL;
+    if (schedule && list)
+        json_array_append_new(list, result_json(name, &r, schedule));
+    else if (schedule)
+        print_result(name, &r, schedule);
+    if (schedule && r.wrong)
+        tool_error("a kernel's bits are not the interpreter's; please report: attune check --schedule=%s %s",
+                   r.wrong_schedule, name);
+    is_good = schedule && !r.wrong;
+    free(schedule);
+    free(name);
+    tensors_free(&t);
+    return is_good;
+}
+
+static bool tune_all(const tune_options *o, attune_context *context, json_t *list) {
+    const bool shows_progress = isatty(STDERR_FILENO);
+    bool is_good = true;
+    signal(SIGINT, interrupt);
+    for (size_t i = 0; i < o->num_problems && !is_interrupted; i++)
+        is_good = tune_one(o, context, o->problems[i], shows_progress, list) && is_good;
+    signal(SIGINT, SIG_DFL);
+    return is_good;
+}
+
+static bool import_results(const tune_options *o, attune_context *context) {
+    uint64_t taken = 0, of_here = 0;
+    if (attune_tuning_import(context, o->import_from, &taken, &of_here) != ATTUNE_OK) {
+        tool_library_error("importing");
+        return false;
+    }
+    if (!o->json)
+        printf("%llu new searches from %s, %llu of them for this CPU and instruction set\n", (unsigned long long)taken,
+               o->import_from, (unsigned long long)of_here);
+    return true;
+}
+
+static bool work(const tune_options *o, attune_context *context) {
+    if (o->import_from && !import_results(o, context)) return false;
+    json_t *const list = o->json ? json_array() : NULL;
+    bool is_good = tune_all(o, context, list);
+    if (o->export_to && attune_tuning_export(context, o->export_to) != ATTUNE_OK) {
+        tool_library_error("exporting");
+        is_good = false;
+    }
+    if (list)
+        is_good = tool_print_json(json_pack("{s:i, s:i, s:o}", "schema", 1, "threads", (int)o->threads, "results", list)) ==
+                      TOOL_OK &&
+                  is_good;
+    return is_good;
+}
+
+int cmd_tune(int argc, char **argv) {
+    static const struct argp argp = {
+        options,
+        parse,
+        "[PROBLEM|FILE...]",
+        "Finds the fastest schedule for each problem by measuring, on this machine. Every kernel that wins is checked "
+        "against the interpreter; from then on it is what problems without a schedule get. Results are kept beside the "
+        "disk cache. A FILE holds problems, one in a line. Ctrl-C ends the search and keeps what it found.",
+        tool_common_children,
+        NULL,
+        NULL};
+    tune_options o = {.threads = 1, .budget = 5};
+    argp_parse(&argp, argc, argv, 0, NULL, &o);
+    bool is_good = tool_threads_fit(o.threads);
+    attune_context *const context = is_good ? tool_open_context(&o.common, o.threads, NULL) : NULL;
+    is_good = context && work(&o, context);
+    if (context) attune_context_destroy(context);
+    for (size_t i = 0; i < o.num_problems; i++) free(o.problems[i]);
+    free(o.problems);
+    return is_good ? TOOL_OK : TOOL_FAILED;
+}
