@@ -11,7 +11,8 @@ declare -A project=(
     [src/ir]='^(base|ir)/|^target/target\.h$'
     [src/mha]='^(base|ir|target|mha)/'
     [src/codegen]='^(base|ir|target|codegen)/|^generator_id\.h$'
-    [src/runtime]='^(base|ir|target|mha|runtime)/|^generator_id\.h$'
+    [src/runtime]='^(base|ir|target|mha|runtime)/|^tune/tuning\.h$|^generator_id\.h$'
+    [src/tune]='^(base|ir|target|mha|runtime|tune)/|^generator_id\.h$'
     [tools]='^ref_(attention|block)\.h$|^draw/draw\.h$'
     [tools/draw]='^$'
 )
@@ -25,6 +26,7 @@ declare -A system=(
     [src/mha]="$plain|^xxhash\.h$"
     [src/codegen]="$plain|^llvm-c/|^llvm/Config/|^elf\.h$|^pthread\.h$|^unistd\.h$|^signal\.h$|^sys/"
     [src/runtime]='^((?!llvm).)*$'
+    [src/tune]="$plain|^(dlfcn|pthread|sqlite3|time|unistd|xxhash)\.h$"
     [tools]='^((?!llvm|cairo).)*$'
     [tools/draw]="$plain|^cairo\.h$"
 )

@@ -55,7 +55,9 @@ static bool add_file(tune_options *o, const char *path) {
     bool is_good = true;
     for (char *line = strtok_r(text, "\n", &rest); line && is_good; line = strtok_r(NULL, "\n", &rest)) {
         line[strcspn(line, "#\r")] = '\0';
-        if (line[strspn(line, " \t")]) is_good = add_problem(o, line + strspn(line, " \t"));
+        line += strspn(line, " \t");
+        for (size_t n = strlen(line); n && strchr(" \t", line[n - 1]); n--) line[n - 1] = '\0';
+        if (*line) is_good = add_problem(o, line);
     }
     free(text);
     return is_good;
@@ -116,11 +118,11 @@ static void end_progress(bool is_shown) {
 /* ---- Results ---- */
 
 static json_t *result_json(const char *problem, const attune_tune_result *r, const char *schedule) {
-    json_t *const object = json_pack(
-        "{s:s, s:s, s:b, s:f, s:f, s:f, s:I, s:I, s:I, s:I, s:f}", "problem", problem, "schedule", schedule, "is_faster",
-        r->is_faster, "ratio", r->ratio, "ratio_low", r->ratio_low, "ratio_high", r->ratio_high, "space",
-        (json_int_t)r->space, "measured", (json_int_t)r->measured, "failed", (json_int_t)r->failed, "wrong",
-        (json_int_t)r->wrong, "seconds", r->seconds);
+    json_t *const object =
+        json_pack("{s:s, s:s, s:b, s:f, s:f, s:f, s:I, s:I, s:I, s:I, s:f}", "problem", problem, "schedule", schedule,
+                  "is_faster", r->is_faster, "ratio", r->ratio, "ratio_low", r->ratio_low, "ratio_high", r->ratio_high,
+                  "space", (json_int_t)r->space, "measured", (json_int_t)r->measured, "failed", (json_int_t)r->failed,
+                  "wrong", (json_int_t)r->wrong, "seconds", r->seconds);
     if (object && r->wrong) json_object_set_new(object, "wrong_schedule", json_string(r->wrong_schedule));
     return object;
 }
@@ -158,7 +160,8 @@ static bool tune_one(const tune_options *o, attune_context *context, const char 
         end_progress(shows_progress);
         if (!is_good) tool_library_error("tuning");
     }
-    char *const name = is_good ? problem_text(&problem) : NULL, *const schedule = name ? schedule_text(&r.schedule) : NULL;
+    char *const name = is_good ? problem_text(&problem) : NULL, *const schedule =
+                                                                    name ? schedule_text(&r.schedule) : NULL;
     if (schedule && list)
         json_array_append_new(list, result_json(name, &r, schedule));
     else if (schedule)
@@ -204,8 +207,8 @@ static bool work(const tune_options *o, attune_context *context) {
         is_good = false;
     }
     if (list)
-        is_good = tool_print_json(json_pack("{s:i, s:i, s:o}", "schema", 1, "threads", (int)o->threads, "results", list)) ==
-                      TOOL_OK &&
+        is_good = tool_print_json(json_pack("{s:i, s:i, s:o}", "schema", 1, "threads", (int)o->threads, "results",
+                                            list)) == TOOL_OK &&
                   is_good;
     return is_good;
 }

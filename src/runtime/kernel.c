@@ -300,7 +300,8 @@ attune_status at_kernel_make_uncached(attune_context *context, const attune_prob
     *kernel = NULL;
     at_arena_init(&arena, &context->allocator);
     attune_status status = at_build_problem(context, &arena, canonical, schedule, &built, err);
-    if (!status) status = at_emit_stage(context, built.scheduled, built.lowered, ATTUNE_STAGE_IMAGE, &image, &bytes, err);
+    if (!status)
+        status = at_emit_stage(context, built.scheduled, built.lowered, ATTUNE_STAGE_IMAGE, &image, &bytes, err);
     if (!status) status = at_kernel_new(context, image, bytes, "candidate", kernel, err);
     at_free(&context->allocator, image);
     at_arena_free(&arena);
@@ -317,7 +318,8 @@ attune_status at_kernel_replace(attune_context *context, const attune_problem *c
     at_key_make(&key, canonical, NULL, &context->machine);
     at_arena_init(&arena, &context->allocator);
     attune_status status = at_build_problem(context, &arena, canonical, schedule, &built, err);
-    if (!status) status = at_emit_stage(context, built.scheduled, built.lowered, ATTUNE_STAGE_IMAGE, &image, &bytes, err);
+    if (!status)
+        status = at_emit_stage(context, built.scheduled, built.lowered, ATTUNE_STAGE_IMAGE, &image, &bytes, err);
     if (!status) {
         at_disk_cache_remove(&context->disk, &key);
         save(context, &key, canonical, schedule, image, bytes);

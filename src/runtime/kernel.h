@@ -39,8 +39,8 @@ attune_status at_plan_workspace(const attune_context *context, const attune_kern
 /* Below a few microseconds of work, waking threads and waiting for the last of them costs more than they save. */
 enum { AT_SMALL_FLOPS = 300 * 1000 };
 
-/* Of each phase the first `slice` of `slices` equal shares of its tasks, and of these only tasks first, first + step, ….
- * All zero: all of them. */
+/* Of each phase the first `slice` of `slices` equal shares of its tasks, and of these only tasks first, first + step,
+ * …. All zero: all of them. */
 typedef struct at_run_part {
     int64_t first, step, slice, slices;
 } at_run_part;

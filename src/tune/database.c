@@ -193,8 +193,7 @@ attune_status tune_database_best(tune_database *d, const tune_place *place, char
         const char *text = text_at(d, statement, 0);
         if (strlen(text) < capacity) strcpy(schedule, text);
     }
-    const attune_status status =
-        code == SQLITE_ROW || code == SQLITE_DONE ? ATTUNE_OK : fail(d, code, "read", err);
+    const attune_status status = code == SQLITE_ROW || code == SQLITE_DONE ? ATTUNE_OK : fail(d, code, "read", err);
     d->lib->finalize(statement);
     return status;
 }
@@ -221,8 +220,7 @@ attune_status tune_database_visit(tune_database *d, const char *isa, const char 
                                     .when = d->lib->column_int64(statement, 7)};
         ended = visit(user, &winner) != 0;
     }
-    const attune_status status =
-        code == SQLITE_ROW || code == SQLITE_DONE ? ATTUNE_OK : fail(d, code, "read", err);
+    const attune_status status = code == SQLITE_ROW || code == SQLITE_DONE ? ATTUNE_OK : fail(d, code, "read", err);
     d->lib->finalize(statement);
     return status;
 }
@@ -247,7 +245,8 @@ attune_status tune_database_export(tune_database *d, const char *path, at_error 
 static attune_status count_new(tune_database *d, const char *isa, const char *cpu, uint64_t *taken, uint64_t *of_here,
                                at_error *err) {
     sqlite3_stmt *statement = NULL;
-    int code = d->lib->prepare(d->handle, "SELECT count(*), sum(isa = ? AND cpu = ?) FROM incoming", -1, &statement, NULL);
+    int code =
+        d->lib->prepare(d->handle, "SELECT count(*), sum(isa = ? AND cpu = ?) FROM incoming", -1, &statement, NULL);
     if (code == SQLITE_OK) code = bind(d, statement, "ss", isa, cpu);
     if (code == SQLITE_OK) code = d->lib->step(statement);
     if (code == SQLITE_ROW) {

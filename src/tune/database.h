@@ -1,4 +1,5 @@
-/* What tuning has measured, kept in one SQLite file beside the cached kernels: every timing, and the schedules that won.
+/* What tuning has measured, kept in one SQLite file beside the cached kernels: every timing, and the schedules that
+ * won.
  *
  * SQLite brings what this needs: writers in several processes, a file that a crash leaves whole. The library is loaded
  * when the first database is opened; a process that only hits the cache does without. */

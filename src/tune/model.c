@@ -70,8 +70,8 @@ static double q_lanes_cost(const attune_problem *p, const tune_machine *m, const
     const double tasks = round_up(blocks, per_task) / per_task, tiles = round_up(keys, tile) / tile;
     const double padded = round_up(tile, s->score_rows);
 
-    const double score_turn = turn_cost(m, s->score_rows, s->score_vectors, s->score_rows + s->score_vectors,
-                                        s->score_unroll);
+    const double score_turn =
+        turn_cost(m, s->score_rows, s->score_vectors, s->score_rows + s->score_vectors, s->score_unroll);
     const double score_tile = dim * score_turn + TILE_START + 1.5 * s->score_rows * s->score_vectors;
     const double score_bytes = (dim * width + tile * width) * ELEMENT + tile * dim * ELEMENT / larger(1, per_task);
     const double scores = padded / s->score_rows * score_tile * cache_factor(m, score_bytes);
@@ -79,16 +79,18 @@ static double q_lanes_cost(const attune_problem *p, const tune_machine *m, const
     const double whole = (double)(p->head_dim_v / s->value_rows), rest = (double)(p->head_dim_v % s->value_rows);
     const double value_turn =
         turn_cost(m, s->value_rows, s->value_vectors, s->value_rows + s->value_vectors, s->value_unroll);
-    const double rest_turn = rest > 0 ? turn_cost(m, rest, s->value_vectors, rest + s->value_vectors, s->value_unroll) : 0;
+    const double rest_turn =
+        rest > 0 ? turn_cost(m, rest, s->value_vectors, rest + s->value_vectors, s->value_unroll) : 0;
     const double value_tile = tile * value_turn + TILE_START + 2 * s->value_rows * s->value_vectors;
     const double rest_tile = rest > 0 ? tile * rest_turn + TILE_START + 2 * rest * s->value_vectors : 0;
     const double value_bytes = (tile * width + tile * dim_v) * ELEMENT;
-    const double values = (double)s->score_vectors / s->value_vectors * (whole * value_tile + rest_tile) *
-                          cache_factor(m, value_bytes);
+    const double values =
+        (double)s->score_vectors / s->value_vectors * (whole * value_tile + rest_tile) * cache_factor(m, value_bytes);
 
     const double softmax = s->score_vectors * (tile * SOFTMAX + 40);
     const double visible = p->is_causal ? 0.5 + 0.5 * smaller(1, (tile + width) / larger(keys, 1)) : 1;
-    return blocks * tiles * visible * (scores + values + softmax) + tasks * TASK_START + blocks * width * (dim + dim_v) * 0.4;
+    return blocks * tiles * visible * (scores + values + softmax) + tasks * TASK_START +
+           blocks * width * (dim + dim_v) * 0.4;
 }
 
 static double d_lanes_cost(const attune_problem *p, const tune_machine *m, const attune_schedule *s) {
@@ -101,11 +103,12 @@ static double d_lanes_cost(const attune_problem *p, const tune_machine *m, const
     const double row_tiles = round_up(rows, s->score_vectors) / s->score_vectors;
     const double score_turn =
         turn_cost(m, s->score_rows, s->score_vectors, s->score_rows + s->score_vectors, s->score_unroll);
-    const double score = row_tiles * keys / s->score_rows *
-                         (k_vectors * score_turn + s->score_rows * s->score_vectors * SUM_LANES);
+    const double score =
+        row_tiles * keys / s->score_rows * (k_vectors * score_turn + s->score_rows * s->score_vectors * SUM_LANES);
     const double value_rows = round_up(rows, s->value_rows) / s->value_rows;
-    const double value_turn = turn_cost(m, s->value_rows, s->value_vectors,
-                                        s->value_unroll * (s->value_vectors + s->value_rows), 1) * s->value_unroll;
+    const double value_turn =
+        turn_cost(m, s->value_rows, s->value_vectors, s->value_unroll * (s->value_vectors + s->value_rows), 1) *
+        s->value_unroll;
     const double value = value_rows * keys / s->value_unroll * v_vectors / s->value_vectors *
                          (value_turn + s->value_rows * s->value_vectors);
     const double chunks = round_up(keys, s->kv_chunk) / s->kv_chunk, tiles = keys / s->kv_tile + 1;

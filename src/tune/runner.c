@@ -142,8 +142,8 @@ static bool same_values(const mha_tensor *t, const unsigned char *a, const unsig
 
 typedef enum outputs_action { CLEAR, SAVE, COMPARE } outputs_action;
 
-/* Does one thing to all that the kernel only writes; `saved` holds the outputs one after the other. Caches that keys are
- * appended to are left alone: both engines write the same keys into the same places. */
+/* Does one thing to all that the kernel only writes; `saved` holds the outputs one after the other. Caches that keys
+ * are appended to are left alone: both engines write the same keys into the same places. */
 static bool each_output(tune_runner *r, outputs_action action, unsigned char *saved) {
     bool same = true;
     for (size_t i = 0; i < r->signature.count; i++) {
@@ -176,12 +176,9 @@ static attune_status interpret(tune_runner *r, const attune_schedule *schedule, 
     at_built built;
     at_arena_init(&arena, &r->context->allocator);
     attune_status status = at_build_problem(r->context, &arena, &r->signature.problem, schedule, &built, err);
-    const ir_interp_options options = {.shuffle_seed = 1,
-                                       .first_task = part.first,
-                                       .task_step = part.step,
-                                       .allocator = &r->context->allocator};
-    if (!status)
-        status = ir_interpret(built.lowered, r->call.buffers, r->call.settled->scalars, &options, err);
+    const ir_interp_options options = {
+        .shuffle_seed = 1, .first_task = part.first, .task_step = part.step, .allocator = &r->context->allocator};
+    if (!status) status = ir_interpret(built.lowered, r->call.buffers, r->call.settled->scalars, &options, err);
     at_arena_free(&arena);
     return status;
 }

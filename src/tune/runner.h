@@ -28,8 +28,8 @@ attune_status tune_runner_calibrate(tune_runner *runner, const attune_kernel *ke
 /* Seconds of one sample. */
 attune_status tune_runner_time(tune_runner *runner, const attune_kernel *kernel, double *seconds, at_error *err);
 
-/* Runs part of the call by the kernel and by the interpreter: one task if the kernel has one phase, else all. *same says
- * whether the outputs have the same bits; two NaN count as the same. The outputs are overwritten. */
+/* Runs part of the call by the kernel and by the interpreter: one task if the kernel has one phase, else all. *same
+ * says whether the outputs have the same bits; two NaN count as the same. The outputs are overwritten. */
 attune_status tune_runner_check(tune_runner *runner, const attune_kernel *kernel, const attune_schedule *schedule,
                                 bool *same, at_error *err);
 

@@ -127,8 +127,7 @@ static attune_status time_pair(tune_search *s, const attune_kernel *candidate, c
     double times[2];
     for (int i = 0; i < 2; i++) {
         const int side = i ^ swap;
-        const attune_status status =
-            tune_runner_time(&s->runner, side ? incumbent : candidate, &times[side], err);
+        const attune_status status = tune_runner_time(&s->runner, side ? incumbent : candidate, &times[side], err);
         if (status) return status;
     }
     seconds[pairs->count] = times[0];

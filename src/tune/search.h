@@ -1,9 +1,10 @@
 /* The search for a faster schedule.
  *
  * Candidates come in batches: neighbours of the best schedule so far, and the next ones of tune_space. A batch is
- * compiled on all CPUs; then nothing compiles, and each of its kernels is timed in pairs with the best so far until it is
- * clear which is faster (pairs.h). Whoever wins is checked against the interpreter before it takes the place. At the end
- * the best is timed against the schedule that the search began with, and only adopted if it is faster beyond doubt. */
+ * compiled on all CPUs; then nothing compiles, and each of its kernels is timed in pairs with the best so far until it
+ * is clear which is faster (pairs.h). Whoever wins is checked against the interpreter before it takes the place. At the
+ * end the best is timed against the schedule that the search began with, and only adopted if it is faster beyond doubt.
+ */
 #ifndef ATTUNE_TUNE_SEARCH_H
 #define ATTUNE_TUNE_SEARCH_H
 

@@ -14,8 +14,14 @@ typedef struct choices {
     int32_t values[16]; /* ascending, 0 ends them */
 } choices;
 
-#define FIELD(name, ...) {#name, offsetof(attune_schedule, name), false, {__VA_ARGS__}}
-#define MINOR(name, ...) {#name, offsetof(attune_schedule, name), true, {__VA_ARGS__}}
+#define FIELD(name, ...)                                                                                               \
+    {                                                                                                                  \
+        #name, offsetof(attune_schedule, name), false, { __VA_ARGS__ }                                                 \
+    }
+#define MINOR(name, ...)                                                                                               \
+    {                                                                                                                  \
+        #name, offsetof(attune_schedule, name), true, { __VA_ARGS__ }                                                  \
+    }
 
 static const choices q_lanes[] = {
     FIELD(score_vectors, 1, 2, 3, 4, 6, 8),

@@ -52,7 +52,8 @@ static attune_status open_database(attune_context *context, int flags, at_error 
     at_tuning *t = &context->tuning;
     if (t->database) return ATTUNE_OK;
     if (!*t->path)
-        return at_fail(err, ATTUNE_UNSUPPORTED, "tuning results are kept beside cached kernels, and the disk cache is off");
+        return at_fail(err, ATTUNE_UNSUPPORTED,
+                       "tuning results are kept beside cached kernels, and the disk cache is off");
     return tune_database_open(t->path, flags, t->allocator, &t->database, err);
 }
 
@@ -177,13 +178,23 @@ static attune_status check_options(const attune_tune_options *options, at_error 
     return ATTUNE_OK;
 }
 
+/* What cannot be kept is better known before the search than after it. */
+static attune_status open_now(attune_context *context, at_error *err) {
+    if (!*context->tuning.path) return ATTUNE_OK;
+    pthread_mutex_lock(&context->tuning.mutex);
+    const attune_status status = open_database(context, TUNE_CREATE, err);
+    context->tuning.is_absent = status != ATTUNE_OK;
+    pthread_mutex_unlock(&context->tuning.mutex);
+    return status;
+}
+
 static attune_status tune(attune_context *context, const attune_problem *canonical, const attune_arguments *arguments,
                           const attune_tune_options *options, attune_tune_result *result, at_error *err) {
     attune_schedule begin = ATTUNE_SCHEDULE_INIT;
     tune_search search;
+    if (open_now(context, err)) return err->status;
     if (!at_tuning_find(context, canonical, &begin)) mha_choose(canonical, context->target, &begin);
-    attune_status status =
-        tune_search_run(&search, context, canonical, arguments, &begin, options, result, err);
+    attune_status status = tune_search_run(&search, context, canonical, arguments, &begin, options, result, err);
     if (!status && *context->tuning.path) status = keep(context, canonical, &search, err);
     if (!status && result->is_faster) status = at_kernel_replace(context, canonical, &result->schedule, err);
     tune_search_free(&search);
@@ -218,7 +229,8 @@ attune_status attune_tuning_export(attune_context *context, const char *path) {
     pthread_mutex_lock(&context->tuning.mutex);
     attune_status status = open_database(context, 0, &err);
     if (!status && !context->tuning.database)
-        status = at_fail(&err, ATTUNE_INVALID_ARGUMENT, "nothing has been tuned yet: there is no %s", context->tuning.path);
+        status =
+            at_fail(&err, ATTUNE_INVALID_ARGUMENT, "nothing has been tuned yet: there is no %s", context->tuning.path);
     if (!status) tune_database_export(context->tuning.database, path, &err);
     pthread_mutex_unlock(&context->tuning.mutex);
     return at_report(&err);

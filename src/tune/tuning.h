@@ -9,10 +9,10 @@
 
 typedef struct at_tuning {
     const attune_allocator *allocator;
-    char path[PATH_MAX]; /* "" where nothing is kept: the disk cache is off */
-    pthread_mutex_t mutex; /* guards the database */
+    char path[PATH_MAX];     /* "" where nothing is kept: the disk cache is off */
+    pthread_mutex_t mutex;   /* guards the database */
     tune_database *database; /* NULL until needed */
-    bool is_absent; /* there was no file, or it could not be used: misses do not ask again */
+    bool is_absent;          /* there was no file, or it could not be used: misses do not ask again */
 } at_tuning;
 
 struct attune_context;
@@ -22,12 +22,12 @@ void at_tuning_init(at_tuning *tuning, const char *cache_dir, const attune_alloc
 void at_tuning_free(at_tuning *tuning);
 
 /* On a miss: the best schedule that was measured for this problem on this machine with as many threads, else that of a
- * problem which is nearly the same; *schedule is left alone and the result false if there is none. Whatever is wrong with
- * the database is logged once, and as if there were none. */
+ * problem which is nearly the same; *schedule is left alone and the result false if there is none. Whatever is wrong
+ * with the database is logged once, and as if there were none. */
 bool at_tuning_find(struct attune_context *context, const attune_problem *canonical, attune_schedule *schedule);
 
 /* What results for a problem are kept under. The place points to `text`. */
-void at_tuning_place(const struct attune_context *context, const attune_problem *canonical, char *text,
-                     size_t capacity, tune_place *place);
+void at_tuning_place(const struct attune_context *context, const attune_problem *canonical, char *text, size_t capacity,
+                     tune_place *place);
 
 #endif

@@ -1,0 +1,58 @@
+#!/usr/bin/env bash
+# `attune tune` from outside: results as text and JSON, kept and found again, and one clear sentence for what is wrong.
+# Needs ATTUNE, the command, and an ATTUNE_CACHE_DIR of its own.
+set -u
+cd "$(dirname "$0")/.." || exit 1
+. tests/support/cli.sh
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+attune=$ATTUNE
+small=num_heads=2,seq_q=24,head_dim=16
+export ATTUNE_CACHE_DIR=$work/cache
+
+expect "a search says what it found" 0 'schedules timed in' "$attune" tune --budget=0.5 $small
+[ -s "$work/cache/tuning.db" ]
+report $? "its results are kept"
+expect "JSON holds the ratio's interval" 0 '"ratio_high"' "$attune" tune --budget=0.3s --json $small
+expect "no kernel was wrong" 0 '"wrong": 0' "$attune" tune --budget=0.3s --json $small
+printf '# two problems\n%s\n\n  num_heads=1,seq_q=8,head_dim=8 # small\n' $small >"$work/problems"
+expect "a file of problems" 0 'num_heads=1,seq_q=8' "$attune" tune --budget=0.1 "$work/problems"
+expect "a block" 0 'schedules timed' "$attune" tune --budget=0.3 embed_dim=32,num_heads=2,seq_q=16
+expect "run-time sizes" 0 'schedules timed' "$attune" tune --budget=0.2 --sizes=seq_q=9,seq_kv=11 \
+    num_heads=2,seq_q=-1,seq_kv=-1,head_dim=16
+expect "two threads" 0 'schedules timed' "$attune" tune --threads=2 --budget=0.2 $small
+
+"$attune" tune --export="$work/out.db" >"$work/stdout" 2>"$work/stderr" && [ -s "$work/out.db" ]
+report $? "export"
+refuse "a second export to the same file" 'exporting.*tuning database' "$attune" tune --export="$work/out.db"
+expect "import elsewhere" 0 '^[1-9][0-9]* new searches .* [1-9][0-9]* of them for this CPU' \
+    env ATTUNE_CACHE_DIR="$work/elsewhere" "$attune" tune --import="$work/out.db"
+expect "importing again takes nothing" 0 '^0 new searches' \
+    env ATTUNE_CACHE_DIR="$work/elsewhere" "$attune" tune --import="$work/out.db"
+refuse "importing what is no database" 'not a database' "$attune" tune --import="$work/problems"
+refuse "importing nothing" 'cannot be read' "$attune" tune --import="$work/nothing"
+refuse "a file of problems that is missing" 'nothing' "$attune" tune "$work/nothing"
+refuse "a bad problem" 'head_dim is -3' "$attune" tune num_heads=2,seq_q=4,head_dim=-3
+
+# Whatever the database is, kernels compile; only tuning needs it.
+head -c 3000 /dev/urandom >"$work/cache/tuning.db"
+rm -f "$work"/cache/tuning.db-*
+expect "a damaged database is named, and does not stop a compile" 0 'tuning results are not used.*not a database' \
+    "$attune" compile num_heads=3,seq_q=7,head_dim=8
+refuse "tuning with a damaged database" 'not a database' "$attune" tune --budget=0.1 $small
+expect "without a disk cache a search still tells" 0 'schedules timed' \
+    env ATTUNE_CACHE_DIR= "$attune" tune --budget=0.1 $small
+expect "a budget that is too short" 2 '0\.05s to' "$attune" tune --budget=0.01 $small
+expect "nothing to do" 2 'is needed' "$attune" tune
+
+# Ctrl-C ends the search and keeps what it found.
+rm -f "$work"/cache/tuning.db*
+"$attune" tune --budget=100 $small >"$work/stdout" 2>"$work/stderr" </dev/null &
+pid=$!
+sleep 3
+kill -INT $pid
+wait $pid
+status=$?
+[ $status -eq 0 ] && grep -q 'schedules timed' "$work/stdout" && [ -s "$work/cache/tuning.db" ]
+report $? "an interrupted search keeps what it found"
+echo "1..$number"
