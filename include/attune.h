@@ -74,6 +74,7 @@ typedef enum attune_status {
     ATTUNE_NO_EXEC_MEMORY,    /* the system refused executable memory */
     ATTUNE_CHECK_FAILED,      /* the interpreter found an access out of bounds or a read of unwritten memory */
     ATTUNE_INTERNAL,          /* a bug in attune */
+    ATTUNE_NOT_CACHED,        /* ATTUNE_STRICT=1 forbids compiling, and no cache has the kernel */
     ATTUNE_STATUS_COUNT
 } attune_status;
 

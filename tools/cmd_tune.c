@@ -1,5 +1,5 @@
 /* attune tune: finds faster schedules by measuring, and carries what was found from machine to machine. */
-#include "table.h"
+#include "manifest.h"
 #include "tensors.h"
 
 #include <jansson.h>
@@ -10,8 +10,7 @@
 
 typedef struct tune_options {
     tool_common common;
-    char **problems; /* texts, each of its own memory */
-    size_t num_problems;
+    manifest problems;
     uint32_t threads;
     double budget;
     call_sizes sizes;
@@ -31,51 +30,11 @@ static const struct argp_option options[] = {
 
 /* ---- Arguments ---- */
 
-static bool add_problem(tune_options *o, const char *text) {
-    char **const more = realloc(o->problems, (o->num_problems + 1) * sizeof *more);
-    if (more) o->problems = more;
-    char *const copy = more ? strdup(text) : NULL;
-    if (!copy) {
-        tool_error("out of memory");
-        return false;
-    }
-    o->problems[o->num_problems++] = copy;
-    return true;
-}
-
-/* A file of problems, one in a line; empty lines and what follows a # do not count. */
-static bool add_file(tune_options *o, const char *path) {
-    char message[ATTUNE_MESSAGE_BYTES], *rest = NULL;
-    size_t bytes;
-    char *const text = tool_read_file(path, &bytes, message);
-    if (!text) {
-        tool_error("%s", message);
-        return false;
-    }
-    bool is_good = true;
-    for (char *line = strtok_r(text, "\n", &rest); line && is_good; line = strtok_r(NULL, "\n", &rest)) {
-        line[strcspn(line, "#\r")] = '\0';
-        line += strspn(line, " \t");
-        for (size_t n = strlen(line); n && strchr(" \t", line[n - 1]); n--) line[n - 1] = '\0';
-        if (*line) is_good = add_problem(o, line);
-    }
-    free(text);
-    return is_good;
-}
-
-static double parse_budget(struct argp_state *state, const char *text) {
-    char *end;
-    const double seconds = strtod(text, &end);
-    if (end == text || (*end && strcmp(end, "s")) || !(seconds >= 0.05 && seconds <= 1e6))
-        argp_error(state, "--budget is '%s'; it must be from 0.05s to 1000000s", text);
-    return seconds;
-}
-
 static error_t parse(int key, char *argument, struct argp_state *state) {
     tune_options *const o = state->input;
     switch (key) {
     case ARGP_KEY_INIT: state->child_inputs[0] = &o->common; return 0;
-    case TOOL_KEY_BUDGET: o->budget = parse_budget(state, argument); return 0;
+    case TOOL_KEY_BUDGET: o->budget = tool_parse_seconds(state, "budget", argument, 0.05, 1e6); return 0;
     case TOOL_KEY_THREADS: o->threads = (uint32_t)tool_parse_integer(state, "threads", argument, 1, 1024); return 0;
     case TOOL_KEY_SIZES:
         if (!sizes_parse(argument, &o->sizes)) exit(TOOL_USAGE);
@@ -84,10 +43,10 @@ static error_t parse(int key, char *argument, struct argp_state *state) {
     case TOOL_KEY_IMPORT: o->import_from = argument; return 0;
     case TOOL_KEY_JSON: o->json = true; return 0;
     case ARGP_KEY_ARG:
-        if (strchr(argument, '=') ? !add_problem(o, argument) : !add_file(o, argument)) exit(TOOL_FAILED);
+        if (!manifest_add_argument(&o->problems, argument)) exit(TOOL_FAILED);
         return 0;
     case ARGP_KEY_END:
-        if (!o->num_problems && !o->export_to && !o->import_from)
+        if (!o->problems.count && !o->export_to && !o->import_from)
             argp_error(state, "a PROBLEM, a FILE of problems, --export or --import is needed");
         return 0;
     default: return ARGP_ERR_UNKNOWN;
@@ -141,11 +100,10 @@ static void print_result(const char *problem, const attune_tune_result *r, const
 
 /* ---- The command ---- */
 
-static bool tune_one(const tune_options *o, attune_context *context, const char *text, bool shows_progress,
-                     json_t *list) {
-    attune_problem problem;
+static bool tune_one(const tune_options *o, attune_context *context, const attune_problem *problem,
+                     bool shows_progress, json_t *list) {
     tensors t;
-    if (!problem_from_text(text, &problem) || !tensors_create_sized(&t, &problem, &o->sizes)) return false;
+    if (!tensors_create_sized(&t, problem, &o->sizes)) return false;
     t.fills_up = true;
     attune_tune_options how = ATTUNE_TUNE_OPTIONS_INIT;
     how.budget_seconds = o->budget;
@@ -156,11 +114,11 @@ static bool tune_one(const tune_options *o, attune_context *context, const char 
     bool is_good = tensors_fill(&t, INPUT_ORDINARY, 1);
     if (is_good) {
         tensors_arguments(&t, &arguments);
-        is_good = attune_tune(context, &problem, &arguments, &how, &r) == ATTUNE_OK;
+        is_good = attune_tune(context, problem, &arguments, &how, &r) == ATTUNE_OK;
         end_progress(shows_progress);
         if (!is_good) tool_library_error("tuning");
     }
-    char *const name = is_good ? problem_text(&problem) : NULL, *const schedule =
+    char *const name = is_good ? problem_text(problem) : NULL, *const schedule =
                                                                     name ? schedule_text(&r.schedule) : NULL;
     if (schedule && list)
         json_array_append_new(list, result_json(name, &r, schedule));
@@ -180,8 +138,8 @@ static bool tune_all(const tune_options *o, attune_context *context, json_t *lis
     const bool shows_progress = isatty(STDERR_FILENO);
     bool is_good = true;
     signal(SIGINT, interrupt);
-    for (size_t i = 0; i < o->num_problems && !is_interrupted; i++)
-        is_good = tune_one(o, context, o->problems[i], shows_progress, list) && is_good;
+    for (size_t i = 0; i < o->problems.count && !is_interrupted; i++)
+        is_good = tune_one(o, context, &o->problems.entries[i].problem, shows_progress, list) && is_good;
     signal(SIGINT, SIG_DFL);
     return is_good;
 }
@@ -230,7 +188,6 @@ int cmd_tune(int argc, char **argv) {
     attune_context *const context = is_good ? tool_open_context(&o.common, o.threads, NULL) : NULL;
     is_good = context && work(&o, context);
     if (context) attune_context_destroy(context);
-    for (size_t i = 0; i < o.num_problems; i++) free(o.problems[i]);
-    free(o.problems);
+    manifest_free(&o.problems);
     return is_good ? TOOL_OK : TOOL_FAILED;
 }

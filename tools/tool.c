@@ -108,6 +108,14 @@ int64_t tool_parse_integer(struct argp_state *state, const char *name, const cha
     return value;
 }
 
+double tool_parse_seconds(struct argp_state *state, const char *name, const char *text, double low, double high) {
+    char *end = NULL;
+    const double seconds = strtod(text, &end);
+    if (end == text || (*end && strcmp(end, "s") != 0) || !(seconds >= low && seconds <= high))
+        argp_error(state, "--%s must be from %gs to %gs, not '%s'", name, low, high, text);
+    return seconds;
+}
+
 bool tool_threads_fit(uint32_t threads) {
     cpu_set_t allowed;
     if (threads <= 1) return true;

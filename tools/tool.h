@@ -19,6 +19,7 @@ int cmd_conform(int argc, char **argv);
 int cmd_weights(int argc, char **argv);
 int cmd_bench(int argc, char **argv);
 int cmd_tune(int argc, char **argv);
+int cmd_warm(int argc, char **argv);
 int cmd_cache(int argc, char **argv);
 int cmd_info(int argc, char **argv);
 int cmd_ir(int argc, char **argv);
@@ -81,6 +82,7 @@ enum {
     TOOL_KEY_PACKED,
     TOOL_KEY_SAVE_PACKED,
     TOOL_KEY_BUDGET,
+    TOOL_KEY_JOBS,
     TOOL_KEY_EXPORT,
     TOOL_KEY_IMPORT
 };
@@ -102,6 +104,9 @@ attune_context *tool_open_context(const tool_common *common, uint32_t max_worker
 
 /* Text of option `name` as a whole number in [low, high], or a usage error through `state`. */
 int64_t tool_parse_integer(struct argp_state *state, const char *name, const char *text, int64_t low, int64_t high);
+
+/* Text of option `name` as seconds in [low, high], with or without an s behind, or a usage error. */
+double tool_parse_seconds(struct argp_state *state, const char *name, const char *text, double low, double high);
 
 /* Whether the process may use as many CPUs; false after a message. Threads that spin for each other on one CPU are not
  * slower by a factor but by scheduler ticks. */

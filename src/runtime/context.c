@@ -32,6 +32,7 @@ const char *attune_status_name(attune_status status) {
         [ATTUNE_NO_EXEC_MEMORY] = "no executable memory",
         [ATTUNE_CHECK_FAILED] = "check failed",
         [ATTUNE_INTERNAL] = "internal error",
+        [ATTUNE_NOT_CACHED] = "not cached",
     };
     return (unsigned)status < ATTUNE_STATUS_COUNT ? names[status] : "unknown status";
 }
@@ -120,6 +121,7 @@ static attune_status fill_context(attune_context *context, const attune_context_
     at_disk_cache_init(&context->disk, options->cache_dir,
                        options->disk_cache_bytes ? options->disk_cache_bytes : DEFAULT_DISK_BYTES, &context->allocator,
                        context->io, &context->log);
+    at_record_init(&context->record, context->io, &context->log);
     at_tuning_init(&context->tuning, context->disk.path, &context->allocator);
     return ATTUNE_OK;
 }

@@ -10,6 +10,7 @@
 #include "runtime/memory_cache.h"
 #include "runtime/pool.h"
 #include "runtime/spare.h"
+#include "runtime/record.h"
 #include "runtime/symbols.h"
 #include "tune/tuning.h"
 
@@ -30,6 +31,7 @@ struct attune_context {
     at_disk_cache disk;
     at_memory_cache memory;
     at_tuning tuning;
+    at_record record;
     atomic_ullong disk_hits, compiles, compile_failures;
     char isas[64];
 };

@@ -253,6 +253,9 @@ static attune_status make_anew(const make_request *request, const at_key *key, a
     const double started = milliseconds();
     at_arena arena;
     at_built built;
+    const attune_status allowed = at_record_allow(&context->record, key, request->problem, request->schedule, err);
+    if (allowed) return allowed;
+    at_record_miss(&context->record, request->problem, request->schedule);
     at_arena_init(&arena, &context->allocator);
     attune_status status = at_build_problem(context, &arena, request->problem, request->schedule, &built, err);
     if (status == ATTUNE_OK) {

@@ -1,0 +1,54 @@
+#define _GNU_SOURCE
+#include "runtime/record.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+void at_record_init(at_record *r, const at_io *io, const at_log *log) {
+    const char *path = secure_getenv("ATTUNE_RECORD"), *strict = getenv("ATTUNE_STRICT");
+    *r = (at_record){.io = io, .log = log, .is_strict = strict && strcmp(strict, "1") == 0};
+    if (strict && *strict && strcmp(strict, "1") && strcmp(strict, "0"))
+        at_log_printf(log, ATTUNE_LOG_WARNING, "ATTUNE_STRICT is '%.40s'; it must be 1 or 0, and is taken as 0",
+                      strict);
+    if (!path || !*path) return;
+    if (strlen(path) < sizeof r->path)
+        strcpy(r->path, path);
+    else
+        at_log_printf(log, ATTUNE_LOG_WARNING, "ATTUNE_RECORD is longer than a path can be: nothing is recorded");
+}
+
+/* "problem" or "problem | schedule"; the length, or 0 if it does not fit. */
+static size_t print_line(const attune_problem *canonical, const attune_schedule *schedule, char *line,
+                         size_t capacity) {
+    size_t length = mha_problem_print(canonical, line, capacity);
+    if (length >= capacity || !schedule) return length < capacity ? length : 0;
+    length += (size_t)snprintf(line + length, capacity - length, " | ");
+    if (length >= capacity) return 0;
+    length += mha_schedule_print(schedule, line + length, capacity - length);
+    return length < capacity ? length : 0;
+}
+
+void at_record_miss(const at_record *r, const attune_problem *canonical, const attune_schedule *schedule) {
+    char line[4096];
+    if (!r->path[0]) return;
+    const size_t length = print_line(canonical, schedule, line, sizeof line - 1);
+    if (!length) return;
+    line[length] = '\n';
+    const int fd = r->io->openat(AT_FDCWD, r->path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | O_NOCTTY, 0644);
+    if (fd < 0 || at_io_write_all(r->io, fd, line, length + 1))
+        at_log_printf(r->log, ATTUNE_LOG_WARNING, "a miss could not be recorded in %s: %s", r->path, strerror(errno));
+    if (fd >= 0) close(fd);
+}
+
+attune_status at_record_allow(const at_record *r, const at_key *key, const attune_problem *canonical,
+                              const attune_schedule *schedule, at_error *err) {
+    char name[AT_NAME_CHARS + 1], line[400];
+    if (!r->is_strict) return ATTUNE_OK;
+    at_key_name(key, name);
+    if (!print_line(canonical, schedule, line, sizeof line)) strcpy(line + sizeof line - 4, "...");
+    return at_fail(err, ATTUNE_NOT_CACHED, "ATTUNE_STRICT: kernel %s is not cached: %s", name, line);
+}

@@ -1,0 +1,49 @@
+#!/usr/bin/env bash
+# Recording misses, warming a cache from the record, and forbidding misses. Needs ATTUNE, the command, and an
+# ATTUNE_CACHE_DIR of its own.
+set -u
+cd "$(dirname "$0")/.." || exit 1
+. tests/support/cli.sh
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+attune=$ATTUNE
+a=num_heads=2,seq_q=4,head_dim=8
+b=num_heads=2,seq_q=5,head_dim=8
+schedule=strategy=d_lanes,lanes=4,score_rows=4,score_vectors=2,score_unroll=1,value_rows=2,value_vectors=1,value_unroll=2,q_vectors=1,kv_tile=32,kv_chunk=64
+export ATTUNE_CACHE_DIR=$work/cache
+
+# What had to be compiled is written down, once each; hits are not.
+ATTUNE_RECORD=$work/manifest "$attune" compile $a >"$work/stdout" 2>"$work/stderr"
+ATTUNE_RECORD=$work/manifest "$attune" compile $a >"$work/stdout" 2>"$work/stderr"
+ATTUNE_RECORD=$work/manifest "$attune" compile --schedule=$schedule $b >"$work/stdout" 2>"$work/stderr"
+[ "$(wc -l <"$work/manifest")" -eq 2 ] && grep -q '^num_heads=2,seq_q=4' "$work/manifest" &&
+    grep -q '^num_heads=2,seq_q=5.* | strategy=d_lanes,lanes=4' "$work/manifest"
+report $? "misses are recorded"
+expect "a record that cannot be written is named" 0 'could not be recorded in /proc/none' \
+    env ATTUNE_RECORD=/proc/none "$attune" compile num_heads=2,seq_q=6,head_dim=8
+
+# A cache warmed from it needs no compiler.
+export ATTUNE_CACHE_DIR=$work/fresh
+expect "warming compiles all" 0 '^2 kernels: 2 compiled, 0 cached already, 0 failed, 0 left' "$attune" warm "$work/manifest"
+expect "warming again compiles nothing" 0 '^2 kernels: 0 compiled, 2 cached already' "$attune" warm "$work/manifest"
+expect "what was warmed is found" 0 'from +the disk cache' env ATTUNE_STRICT=1 "$attune" compile $a
+expect "and with its schedule" 0 'from +the disk cache' env ATTUNE_STRICT=1 "$attune" compile --schedule=$schedule $b
+refuse "a miss that is forbidden" 'ATTUNE_STRICT: kernel [0-9a-f]{32} is not cached: num_heads=2,seq_q=5' \
+    env ATTUNE_STRICT=1 "$attune" compile $b
+expect "a strictness that is none" 0 "ATTUNE_STRICT is 'yes'" env ATTUNE_STRICT=yes "$attune" compile $a
+expect "problems as arguments, jobs, JSON" 0 '"compiled": 1' "$attune" warm --jobs=2 --json $a $b
+
+# Not all of it.
+for i in 1 2 3 4 5 6 7 8 9; do echo "num_heads=1,seq_q=$i,head_dim=16"; done >"$work/nine"
+expect "a budget ends it" 1 '[1-9] left' "$attune" warm --jobs=1 --budget=0.001 "$work/nine"
+expect "what was left is done later" 0 '^9 kernels: .* 0 failed, 0 left' "$attune" warm "$work/nine"
+printf '%s\n%s | lanes=3\n' $a $a >"$work/partly"
+expect "one that fails does not stop the others" 1 '1 failed, 0 left' "$attune" warm "$work/partly"
+printf '%s\nnum_heads=0\n' $a >"$work/bad"
+refuse "a line that is no problem" 'bad, line 2: num_heads' "$attune" warm "$work/bad"
+printf '\n# nothing\n' >"$work/empty"
+refuse "a manifest without problems" 'names no problem' "$attune" warm "$work/empty"
+refuse "a manifest that is missing" 'none' "$attune" warm "$work/none"
+refuse "a cache that is off" 'nothing to warm' env ATTUNE_CACHE_DIR= "$attune" warm $a
+expect "no manifest" 2 'MANIFEST is needed' "$attune" warm
+echo "1..$number"

@@ -1,0 +1,91 @@
+#include "manifest.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+static bool grow(manifest *list) {
+    if (list->count < list->capacity) return true;
+    const size_t capacity = list->capacity ? 2 * list->capacity : 16;
+    manifest_entry *const more = realloc(list->entries, capacity * sizeof *more);
+    if (!more) return false;
+    list->entries = more;
+    list->capacity = capacity;
+    return true;
+}
+
+/* Both ends without white space, in place. */
+static char *trimmed(char *text) {
+    text += strspn(text, " \t\r");
+    for (size_t n = strlen(text); n && strchr(" \t\r", text[n - 1]); n--) text[n - 1] = '\0';
+    return text;
+}
+
+static bool refused(const char *file, int line) {
+    if (line)
+        tool_error("%s, line %d: %s", file, line, attune_last_message());
+    else
+        tool_error("%s", attune_last_message());
+    return false;
+}
+
+bool manifest_add(manifest *list, const char *given, const char *file, int line) {
+    manifest_entry entry = {.problem = ATTUNE_PROBLEM_INIT, .schedule = ATTUNE_SCHEDULE_INIT, .line = line};
+    char *const text = grow(list) ? strdup(given) : NULL;
+    if (!text) {
+        tool_error("out of memory");
+        return false;
+    }
+    char *bar = strchr(text, '|');
+    if (bar) *bar++ = '\0';
+    const char *const problem = trimmed(text), *const schedule = bar ? trimmed(bar) : NULL;
+    bool is_good =
+        attune_problem_parse(problem, &entry.problem) == ATTUNE_OK && attune_problem_check(&entry.problem) == ATTUNE_OK;
+    if (is_good && schedule) is_good = attune_schedule_parse(schedule, &entry.schedule) == ATTUNE_OK;
+    entry.has_schedule = schedule != NULL;
+    entry.text = is_good ? strdup(problem) : NULL;
+    if (!is_good)
+        refused(file, line);
+    else if (!entry.text)
+        tool_error("out of memory");
+    else
+        list->entries[list->count++] = entry;
+    free(text);
+    return entry.text != NULL;
+}
+
+bool manifest_add_file(manifest *list, const char *path) {
+    char message[ATTUNE_MESSAGE_BYTES];
+    size_t bytes;
+    char *const text = tool_read_file(path, &bytes, message);
+    if (!text) {
+        tool_error("%s", message);
+        return false;
+    }
+    bool is_good = true;
+    const size_t before = list->count;
+    int number = 0;
+    for (char *line = text, *end; line && is_good; line = end) {
+        end = strchr(line, '\n');
+        if (end) *end++ = '\0';
+        number++;
+        line[strcspn(line, "#")] = '\0';
+        line = trimmed(line);
+        if (*line) is_good = manifest_add(list, line, path, number);
+    }
+    if (is_good && list->count == before) {
+        tool_error("%s names no problem", path);
+        is_good = false;
+    }
+    free(text);
+    return is_good;
+}
+
+bool manifest_add_argument(manifest *list, const char *argument) {
+    return strchr(argument, '=') ? manifest_add(list, argument, NULL, 0) : manifest_add_file(list, argument);
+}
+
+void manifest_free(manifest *list) {
+    for (size_t i = 0; i < list->count; i++) free(list->entries[i].text);
+    free(list->entries);
+    *list = (manifest){0};
+}
