@@ -531,6 +531,8 @@ static void bad_arguments_are_refused(void **state) {
     fill_arguments(&problem, &arguments);
     attune_tune_options options = ATTUNE_TUNE_OPTIONS_INIT;
     attune_tune_result result = {.struct_size = sizeof result};
+    assert_int_equal(attune_tuning_export(context, other_path), ATTUNE_INVALID_ARGUMENT);
+    assert_non_null(strstr(attune_last_message(), "nothing has been tuned"));
     assert_int_equal(attune_tune(context, &problem, NULL, NULL, &result), ATTUNE_INVALID_ARGUMENT);
     options.budget_seconds = 0.01;
     assert_int_equal(attune_tune(context, &problem, &arguments, &options, &result), ATTUNE_INVALID_ARGUMENT);
@@ -542,8 +544,6 @@ static void bad_arguments_are_refused(void **state) {
     assert_int_equal(attune_tune(context, &problem, &arguments, &options, &result), ATTUNE_INVALID_ARGUMENT);
     arguments.q = NULL;
     assert_int_equal(attune_tune(context, &problem, &arguments, NULL, &result), ATTUNE_INVALID_ARGUMENT);
-    assert_int_equal(attune_tuning_export(context, other_path), ATTUNE_INVALID_ARGUMENT);
-    assert_non_null(strstr(attune_last_message(), "nothing has been tuned"));
     assert_int_equal(attune_tuning_import(context, other_path, NULL, NULL), ATTUNE_IO_ERROR);
     write_text(other_path, "x", 1);
     assert_int_equal(attune_tuning_import(context, other_path, NULL, NULL), ATTUNE_BAD_FILE);
