@@ -1,0 +1,150 @@
+#include "grid.h"
+
+#include <errno.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static bool fail(char message[GRID_MESSAGE], const char *what, const char *item) {
+    snprintf(message, GRID_MESSAGE, what, item);
+    return false;
+}
+
+static bool out_of_memory(char message[GRID_MESSAGE]) { return fail(message, "%s", "out of memory"); }
+
+/* ---- Values ---- */
+
+static bool add_value(grid_axis *axis, const char *value, char message[GRID_MESSAGE]) {
+    if (axis->count == GRID_MAX_VALUES) return fail(message, "%s has more than 65536 values", axis->key);
+    if (!(axis->count & (axis->count - 1))) { /* it is 0 or a power of two: room for as many again */
+        char **const more = realloc(axis->values, (axis->count ? 2 * axis->count : 1) * sizeof *more);
+        if (!more) return out_of_memory(message);
+        axis->values = more;
+    }
+    axis->values[axis->count] = strdup(value);
+    return axis->values[axis->count++] ? true : out_of_memory(message);
+}
+
+typedef struct range {
+    long long low, high, step;
+    bool multiplies;
+} range;
+
+static bool read_number(const char **text, long long *value) {
+    char *end;
+    errno = 0;
+    *value = strtoll(*text, &end, 10);
+    if (end == *text || errno) return false;
+    *text = end;
+    return true;
+}
+
+static bool read_range(const char *item, range *r, char message[GRID_MESSAGE]) {
+    const char *at = item;
+    *r = (range){.step = 1};
+    bool good = read_number(&at, &r->low) && *at++ == ':' && read_number(&at, &r->high);
+    if (good && *at == ':') {
+        at++;
+        r->multiplies = *at == '*';
+        if (*at == '*' || *at == '+') at++;
+        good = read_number(&at, &r->step);
+    }
+    if (!good || *at)
+        return fail(message, "'%.60s' is no range: it must be LOW:HIGH, LOW:HIGH:+STEP or LOW:HIGH:*FACTOR", item);
+    if (r->low > r->high) return fail(message, "the range '%.60s' ends before it begins", item);
+    if (r->step < (r->multiplies ? 2 : 1) || (r->multiplies && r->low < 1))
+        return fail(message, "the range '%.60s' never ends: it needs a step of 1, or a factor of 2 from 1 on", item);
+    return true;
+}
+
+static bool add_range(grid_axis *axis, const char *item, char message[GRID_MESSAGE]) {
+    range r;
+    if (!read_range(item, &r, message)) return false;
+    for (long long value = r.low; value <= r.high;) {
+        char text[24];
+        snprintf(text, sizeof text, "%lld", value);
+        if (!add_value(axis, text, message)) return false;
+        if (r.multiplies ? __builtin_mul_overflow(value, r.step, &value)
+                         : __builtin_add_overflow(value, r.step, &value))
+            break;
+    }
+    return true;
+}
+
+static bool add_item(grid_axis *axis, const char *item, char message[GRID_MESSAGE]) {
+    if (!*item) return fail(message, "%s has an empty value", axis->key);
+    return strchr(item, ':') ? add_range(axis, item, message) : add_value(axis, item, message);
+}
+
+/* ---- The whole ---- */
+
+static bool begin_axis(grid *g, const char *key, char message[GRID_MESSAGE]) {
+    if (!*key) return fail(message, "%s", "a value has no key before its '='");
+    for (size_t a = 0; a < g->num_axes; a++)
+        if (strcmp(g->axes[a].key, key) == 0) return fail(message, "%s is there twice", key);
+    if (g->num_axes == GRID_MAX_AXES) return fail(message, "%s is one key too many", key);
+    grid_axis *const axis = &g->axes[g->num_axes];
+    *axis = (grid_axis){.key = strdup(key)};
+    if (!axis->key) return out_of_memory(message);
+    g->num_axes++;
+    return true;
+}
+
+static bool take(grid *g, char *item, char message[GRID_MESSAGE]) {
+    char *value = strchr(item, '=');
+    if (value) {
+        *value++ = '\0';
+        if (!begin_axis(g, item, message)) return false;
+    } else if (!g->num_axes) {
+        return fail(message, "'%.60s' is no KEY=VALUE, and no list is before it that it could continue", item);
+    }
+    return add_item(&g->axes[g->num_axes - 1], value ? value : item, message);
+}
+
+bool grid_parse(const char *text, grid *g, char message[GRID_MESSAGE]) {
+    *g = (grid){0};
+    char *const copy = strdup(text);
+    if (!copy) return out_of_memory(message);
+    bool good = true;
+    for (char *item = copy, *end; item && good; item = end) {
+        end = strchr(item, ',');
+        if (end) *end++ = '\0';
+        item += strspn(item, " \t");
+        for (size_t n = strlen(item); n && strchr(" \t", item[n - 1]); n--) item[n - 1] = '\0';
+        good = take(g, item, message);
+    }
+    free(copy);
+    return good;
+}
+
+void grid_free(grid *g) {
+    for (size_t a = 0; a < g->num_axes; a++) {
+        for (size_t v = 0; v < g->axes[a].count; v++) free(g->axes[a].values[v]);
+        free(g->axes[a].values);
+        free(g->axes[a].key);
+    }
+    *g = (grid){0};
+}
+
+size_t grid_count(const grid *g) {
+    size_t count = 1;
+    for (size_t a = 0; a < g->num_axes; a++)
+        if (__builtin_mul_overflow(count, g->axes[a].count, &count)) return SIZE_MAX;
+    return count;
+}
+
+char *grid_problem(const grid *g, size_t number) {
+    size_t length = 1, choice[GRID_MAX_AXES];
+    for (size_t a = g->num_axes; a-- > 0;) {
+        choice[a] = number % g->axes[a].count;
+        number /= g->axes[a].count;
+        length += strlen(g->axes[a].key) + strlen(g->axes[a].values[choice[a]]) + 2;
+    }
+    char *const text = malloc(length), *end = text;
+    if (!text) return NULL;
+    *text = '\0';
+    for (size_t a = 0; a < g->num_axes; a++)
+        end += sprintf(end, "%s%s=%s", a ? "," : "", g->axes[a].key, g->axes[a].values[choice[a]]);
+    return text;
+}
