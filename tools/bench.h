@@ -19,6 +19,7 @@ typedef struct bench_entry {
     void *workspace;
     size_t workspace_bytes; /* that a call needs */
     attune_engine engine;
+    bool cold_data;             /* a sample is one call, before which the caches are filled with something else */
     int64_t calls;              /* of one sample */
     double call_us;             /* about what one of them takes */
     size_t count;               /* of the samples below, in the order they were taken */

@@ -1,5 +1,6 @@
 /* attune bench: time, GFLOP/s, shares of the peak and of the roofline, and what acquiring a kernel costs. */
 #include "bench.h"
+#include "bench_json.h"
 #include "table.h"
 
 #include <jansson.h>
@@ -67,29 +68,8 @@ static error_t parse(int key, char *argument, struct argp_state *state) {
 static int print_json(const bench_options *o, const bench_entry *entries, size_t count,
                       const attune_machine_info *machine) {
     json_t *const results = json_array();
-    for (size_t i = 0; i < count; i++) {
-        const bench_entry *const e = &entries[i];
-        char *const schedule = schedule_text(&e->schedule);
-        char sizes[SIZES_TEXT];
-        json_t *const samples = json_array();
-        for (size_t k = 0; k < e->count; k++) json_array_append_new(samples, json_real(e->samples_us[k]));
-        json_t *const result = json_pack(
-            "{s:s, s:s, s:s, s:s, s:i, s:f, s:f, s:f, s:o, s:f, s:f, s:s, s:f, s:I, s:I, s:f, s:s, s:f, s:f}",
-            "problem", e->text, "sizes", sizes_print(&o->sizes, sizes), "schedule", schedule ? schedule : "", "engine",
-            e->engine == ATTUNE_ENGINE_JIT ? "jit" : "interp", "threads", (int)o->threads, "median_us", e->median_us,
-            "min_us", e->min_us, "spread", e->spread, "samples_us", samples, "gflops", e->gflops, "peak_gflops",
-            e->peak_gflops, "peak_dtype", tool_dtype_name(e->peak_dtype), "fraction_of_peak", e->fraction,
-            "footprint_bytes", (json_int_t)e->work.bytes, "workspace_bytes", (json_int_t)e->workspace_bytes,
-            "bandwidth_gbs", e->bandwidth_gbs, "bound", e->is_memory_bound ? "memory" : "compute", "roofline_gflops",
-            e->roofline_gflops, "fraction_of_roofline", e->fraction_of_roofline);
-        if (result && e->engine == ATTUNE_ENGINE_JIT) {
-            json_object_set_new(result, "cold_compile_ms", json_real(e->cold_compile_ms));
-            json_object_set_new(result, "warm_disk_us", json_real(e->warm_disk_us));
-            json_object_set_new(result, "memory_hit_ns", json_real(e->memory_hit_ns));
-        }
-        json_array_append_new(results, result);
-        free(schedule);
-    }
+    for (size_t i = 0; i < count; i++)
+        json_array_append_new(results, bench_result_json(&entries[i], &o->sizes, o->threads));
     return tool_print_json(json_pack("{s:i, s:s, s:s, s:s, s:s, s:o}", "schema", 1, "cpu", machine->cpu, "isa",
                                      machine->isa, "llvm", machine->llvm, "version", attune_version(), "results",
                                      results));

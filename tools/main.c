@@ -20,6 +20,7 @@ static const subcommand subcommands[] = {
     {"weights", cmd_weights, "draw attention weights as heat maps, PNG or SVG"},
     {"bench", cmd_bench, "measure speed, as a share of what this CPU can do"},
     {"tune", cmd_tune, "find the fastest schedules by measuring"},
+    {"sweep", cmd_sweep, "measure a grid of problems, warm from the cache"},
     {"warm", cmd_warm, "compile what a manifest names into the disk cache"},
     {"cache", cmd_cache, "list, verify or clear the disk cache"},
     {"info", cmd_info, "show CPU, instruction sets, versions and paths"},

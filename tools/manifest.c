@@ -53,7 +53,7 @@ bool manifest_add(manifest *list, const char *given, const char *file, int line)
     return entry.text != NULL;
 }
 
-bool manifest_add_file(manifest *list, const char *path) {
+bool manifest_each_line(const char *path, manifest_line_fn *take, void *user) {
     char message[ATTUNE_MESSAGE_BYTES];
     size_t bytes;
     char *const text = tool_read_file(path, &bytes, message);
@@ -62,23 +62,30 @@ bool manifest_add_file(manifest *list, const char *path) {
         return false;
     }
     bool is_good = true;
-    const size_t before = list->count;
-    int number = 0;
+    int number = 0, taken = 0;
     for (char *line = text, *end; line && is_good; line = end) {
         end = strchr(line, '\n');
         if (end) *end++ = '\0';
         number++;
         line[strcspn(line, "#")] = '\0';
         line = trimmed(line);
-        if (*line) is_good = manifest_add(list, line, path, number);
+        if (!*line) continue;
+        is_good = take(user, line, path, number);
+        taken++;
     }
-    if (is_good && list->count == before) {
+    if (!taken) {
         tool_error("%s names no problem", path);
         is_good = false;
     }
     free(text);
     return is_good;
 }
+
+static bool add_line(void *user, const char *text, const char *file, int line) {
+    return manifest_add(user, text, file, line);
+}
+
+bool manifest_add_file(manifest *list, const char *path) { return manifest_each_line(path, add_line, list); }
 
 bool manifest_add_argument(manifest *list, const char *argument) {
     return strchr(argument, '=') ? manifest_add(list, argument, NULL, 0) : manifest_add_file(list, argument);

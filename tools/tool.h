@@ -20,6 +20,7 @@ int cmd_weights(int argc, char **argv);
 int cmd_bench(int argc, char **argv);
 int cmd_tune(int argc, char **argv);
 int cmd_warm(int argc, char **argv);
+int cmd_sweep(int argc, char **argv);
 int cmd_cache(int argc, char **argv);
 int cmd_info(int argc, char **argv);
 int cmd_ir(int argc, char **argv);
@@ -83,6 +84,10 @@ enum {
     TOOL_KEY_SAVE_PACKED,
     TOOL_KEY_BUDGET,
     TOOL_KEY_JOBS,
+    TOOL_KEY_LIMIT,
+    TOOL_KEY_WARM,
+    TOOL_KEY_COLD,
+    TOOL_KEY_COLD_DATA,
     TOOL_KEY_EXPORT,
     TOOL_KEY_IMPORT
 };

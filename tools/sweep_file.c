@@ -1,0 +1,114 @@
+#include "sweep_file.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+static const char *const settings_keys[] = {"schema",    "cpu",     "isa",     "llvm",  "version",
+                                            "generator", "threads", "samples", "sizes", "cold_data"};
+
+static json_t *new_root(const sweep_settings *s, const attune_machine_info *machine) {
+    char sizes[SIZES_TEXT];
+    return json_pack("{s:i, s:s, s:s, s:s, s:s, s:s, s:I, s:I, s:s, s:b, s:{s:i, s:i, s:f}, s:[]}", "schema", 1, "cpu",
+                     machine->cpu, "isa", machine->isa, "llvm", machine->llvm, "version", attune_version(), "generator",
+                     machine->generator_id, "threads", (json_int_t)s->threads, "samples", (json_int_t)s->samples,
+                     "sizes", sizes_print(&s->sizes, sizes), "cold_data", (int)s->cold_data, "cache", "hits", 0,
+                     "misses", 0, "compile_ms", 0.0, "results");
+}
+
+static bool is_result(const json_t *r) {
+    return json_is_string(json_object_get(r, "problem")) && json_is_string(json_object_get(r, "bound")) &&
+           json_is_number(json_object_get(r, "median_us")) && json_is_number(json_object_get(r, "gflops")) &&
+           json_is_number(json_object_get(r, "fraction_of_peak")) &&
+           json_is_number(json_object_get(r, "fraction_of_roofline"));
+}
+
+/* What an older file holds, if it can be continued. NULL after a message. */
+static json_t *results_of(const char *path, const json_t *old, const json_t *root) {
+    for (size_t i = 0; i < sizeof settings_keys / sizeof *settings_keys; i++) {
+        const json_t *const was = json_object_get(old, settings_keys[i]), *is = json_object_get(root, settings_keys[i]);
+        if (was && json_equal(was, is)) continue;
+        char *const was_text = was ? json_dumps(was, JSON_ENCODE_ANY) : NULL, *const is_text =
+                                                                                  json_dumps(is, JSON_ENCODE_ANY);
+        tool_error("%s cannot be continued: its %s is %.80s, and this sweep's %.80s; name another file, or remove it",
+                   path, settings_keys[i], was_text ? was_text : "missing", is_text ? is_text : "?");
+        free(was_text);
+        free(is_text);
+        return NULL;
+    }
+    json_t *const results = json_object_get(old, "results");
+    bool good = json_is_array(results);
+    for (size_t i = 0; good && i < json_array_size(results); i++) good = is_result(json_array_get(results, i));
+    if (!good) tool_error("%s cannot be continued: its results are damaged", path);
+    return good ? results : NULL;
+}
+
+static bool continue_file(sweep_file *file) {
+    char message[ATTUNE_MESSAGE_BYTES];
+    size_t bytes;
+    json_error_t why;
+    if (access(file->path, F_OK)) return true;
+    char *const text = tool_read_file(file->path, &bytes, message);
+    if (!text) {
+        tool_error("%s", message);
+        return false;
+    }
+    json_t *const old = json_loadb(text, bytes, 0, &why);
+    json_t *const results = old ? results_of(file->path, old, file->root) : NULL;
+    if (!old) tool_error("%s is no sweep that could be continued: line %d: %s", file->path, why.line, why.text);
+    if (results) json_object_set(file->root, "results", results);
+    json_decref(old);
+    free(text);
+    return results != NULL;
+}
+
+static bool write_file(const sweep_file *file) {
+    char message[ATTUNE_MESSAGE_BYTES];
+    if (!file->path) return true;
+    char *const text = json_dumps(file->root, JSON_INDENT(1) | JSON_REAL_PRECISION(6));
+    const bool good = text && tool_write_file(file->path, text, strlen(text), "\n", 1, message);
+    if (!good) tool_error("%s", text ? message : "out of memory");
+    free(text);
+    return good;
+}
+
+bool sweep_file_open(sweep_file *file, const char *path, const sweep_settings *settings,
+                     const attune_machine_info *machine) {
+    *file = (sweep_file){path, new_root(settings, machine)};
+    if (file->root) return !path || continue_file(file);
+    tool_error("out of memory");
+    return false;
+}
+
+void sweep_file_close(sweep_file *file) { json_decref(file->root); }
+
+bool sweep_file_has(const sweep_file *file, const char *problem) {
+    const json_t *const results = sweep_file_results(file);
+    for (size_t i = 0; i < json_array_size(results); i++)
+        if (strcmp(json_string_value(json_object_get(json_array_get(results, i), "problem")), problem) == 0)
+            return true;
+    return false;
+}
+
+bool sweep_file_add(sweep_file *file, json_t *result) {
+    if (json_array_append_new(json_object_get(file->root, "results"), result)) {
+        tool_error("out of memory");
+        return false;
+    }
+    return write_file(file);
+}
+
+bool sweep_file_set_cache(sweep_file *file, size_t hits, size_t misses, double compile_ms) {
+    json_t *const cache =
+        json_pack("{s:I, s:I, s:f}", "hits", (json_int_t)hits, "misses", (json_int_t)misses, "compile_ms", compile_ms);
+    if (!cache || json_object_set_new(file->root, "cache", cache)) {
+        tool_error("out of memory");
+        return false;
+    }
+    return write_file(file);
+}
+
+const json_t *sweep_file_results(const sweep_file *file) { return json_object_get(file->root, "results"); }
+
+json_t *sweep_file_json(const sweep_file *file) { return json_incref(file->root); }

@@ -1,0 +1,38 @@
+/* The results of a sweep: a JSON file that is whole after every result, and that a later run continues.
+ *
+ *     {"schema": 1, "cpu": …, "isa": …, "llvm": …, "version": …, "generator": …, "threads": 1, "samples": 10, "sizes":
+ * "", "cold_data": false, "cache": {"hits": …, "misses": …, "compile_ms": …}, "results": [as `attune bench --json`]} */
+#ifndef ATTUNE_TOOLS_SWEEP_FILE_H
+#define ATTUNE_TOOLS_SWEEP_FILE_H
+
+#include "sizes.h"
+
+#include <jansson.h>
+
+/* Results are comparable only if all of these are the same. */
+typedef struct sweep_settings {
+    uint32_t threads;
+    size_t samples;
+    bool cold_data;
+    call_sizes sizes;
+} sweep_settings;
+
+typedef struct sweep_file {
+    const char *path; /* NULL: nothing is written */
+    json_t *root;
+} sweep_file;
+
+/* All of these print a message and return false on failure. A file of other settings, or of another machine or version,
+ * is refused and left as it is. */
+bool sweep_file_open(sweep_file *file, const char *path, const sweep_settings *settings,
+                     const attune_machine_info *machine);
+void sweep_file_close(sweep_file *file);
+
+bool sweep_file_has(const sweep_file *file, const char *problem);
+bool sweep_file_add(sweep_file *file, json_t *result); /* takes the reference */
+bool sweep_file_set_cache(sweep_file *file, size_t hits, size_t misses, double compile_ms);
+
+const json_t *sweep_file_results(const sweep_file *file);
+json_t *sweep_file_json(const sweep_file *file); /* a new reference to all of it */
+
+#endif
