@@ -44,6 +44,20 @@ sed 's/"gflops"/"flops"/' "$work/kept.json" >"$work/odd.json"
 refuse "a file whose results are something else" 'its results are damaged' "${sweep[@]}" -o "$work/odd.json" $grid
 refuse "a file that cannot be written" '/proc/none' "${sweep[@]}" -o /proc/none $grid
 
+# Pictures.
+expect "a plot as PNG" 0 'nothing was compiled' "${sweep[@]}" --plot="$work/p.png" $grid
+[ "$(od -An -tx1 -N8 "$work/p.png" | tr -d ' \n')" = 89504e470d0a1a0a ]
+report $? "which it is"
+expect "a plot as SVG" 0 'nothing was compiled' "${sweep[@]}" --plot="$work/p.svg" $grid
+[ "$(grep -c '<g class="line">' "$work/p.svg")" -eq 2 ] && grep -q '<title>head_dim 16</title>' "$work/p.svg" &&
+    [ "$(grep -c '<line ' "$work/p.svg")" -eq 4 ]
+report $? "with a line for each head_dim, and a part of it between any two lengths"
+expect "nothing to plot against" 1 'nothing to plot against' "${sweep[@]}" --plot="$work/p.png" num_heads=2,seq_q=4,head_dim=8
+expect "too many lines" 1 'at most 24 lines' "${sweep[@]}" --plot="$work/p.png" \
+    seq_q=1:2,num_heads=2,head_dim=8,causal_offset=0,1,2,3,4,5,6,7,8,9,10,11,12,13,14,15,16,17,18,19,20,21,22,23,24,is_causal=1
+expect "a plot of two grids" 2 'draws one GRID' "${sweep[@]}" --plot="$work/p.png" $grid $grid
+expect "a plot that cannot be written" 1 '/proc/none' "${sweep[@]}" --plot=/proc/none.png $grid
+
 # A disk that is full in the middle: what was measured before stays.
 "${sweep[@]}" -o "$work/out.json" $grid >"$work/stdout" 2>&1
 expect "a full disk is named" 1 'out.json' bash -c 'ulimit -f 3; trap "" XFSZ; "$@"' - "${sweep[@]}" -o "$work/out.json" \

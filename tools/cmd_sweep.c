@@ -2,6 +2,7 @@
 #include "bench_json.h"
 #include "grid.h"
 #include "sweep_file.h"
+#include "sweep_plot.h"
 #include "table.h"
 #include "warming.h"
 
@@ -18,7 +19,7 @@ typedef struct sweep_options {
     sweep_settings settings;
     uint32_t jobs; /* 0: as many as there are CPUs */
     size_t limit;
-    const char *output;
+    const char *output, *plot;
     bool json, is_cold;
     const char *grids[64];
     size_t num_grids;
@@ -34,6 +35,7 @@ static const struct argp_option options[] = {
     {"jobs", TOOL_KEY_JOBS, "N", 0, "Kernels compiled at a time (default: one for each CPU)", 0},
     {"limit", TOOL_KEY_LIMIT, "N", 0, "Refuse grids of more problems (default 1000)", 0},
     {"output", 'o', "FILE", 0, "Write JSON here, after each problem; a file that has results is continued", 0},
+    {"plot", TOOL_KEY_PLOT, "FILE", 0, "Draw the shares of the peak, PNG or SVG by its name; of one GRID", 0},
     {"json", TOOL_KEY_JSON, NULL, 0, "Print JSON", 0},
     {0},
 };
@@ -55,6 +57,7 @@ static error_t parse(int key, char *argument, struct argp_state *state) {
         if (!sizes_parse(argument, &s->sizes)) exit(TOOL_USAGE);
         return 0;
     case 'o': o->output = argument; return 0;
+    case TOOL_KEY_PLOT: o->plot = argument; return 0;
     case TOOL_KEY_JSON: o->json = true; return 0;
     case ARGP_KEY_ARG:
         if (o->num_grids == MAX_GRIDS) argp_error(state, "at most %d grids fit in one run", MAX_GRIDS);
@@ -62,6 +65,7 @@ static error_t parse(int key, char *argument, struct argp_state *state) {
         return 0;
     case ARGP_KEY_END:
         if (!o->num_grids) argp_error(state, "a GRID is needed, or a FILE of grids");
+        if (o->plot && (o->num_grids != 1 || !strchr(o->grids[0], '='))) argp_error(state, "--plot draws one GRID");
         return 0;
     default: return ARGP_ERR_UNKNOWN;
     }
@@ -178,6 +182,14 @@ static void print_table(const sweep_file *file) {
     table_finish(t, stdout);
 }
 
+static bool plot(const sweep_options *o, const sweep_file *file) {
+    grid g;
+    char message[GRID_MESSAGE];
+    const bool good = grid_parse(o->grids[0], &g, message) && sweep_plot(o->plot, &g, &o->list, file);
+    grid_free(&g);
+    return good;
+}
+
 static int show(const sweep_options *o, const sweep_file *file, const warming *w) {
     const size_t done = json_array_size(sweep_file_results(file)), hits = w->count[WARM_CACHED];
     int code = TOOL_OK;
@@ -191,6 +203,7 @@ static int show(const sweep_options *o, const sweep_file *file, const warming *w
         else
             printf("\nnothing was compiled: all %zu kernels were cached\n", hits);
     }
+    if (o->plot && !plot(o, file)) code = TOOL_FAILED;
     if (done >= o->list.count) return code;
     tool_error("interrupted after %zu of %zu problems%s%s", done, o->list.count,
                o->output ? "; the same command goes on from " : "; with -o FILE a sweep could be continued",

@@ -28,7 +28,7 @@ static void find(char path[PATH_MAX]) {
     }
 }
 
-draw_fn *draw_load(void) {
+static void *load(const char *symbol) {
     char found[PATH_MAX];
     const char *const named = secure_getenv("ATTUNE_DRAW");
     find(found);
@@ -44,8 +44,19 @@ draw_fn *draw_load(void) {
         tool_error("%s, which draws pictures with cairo, could not be loaded: %s", file_name, why ? why : path);
         return NULL;
     }
-    draw_fn *draw = NULL;
-    *(void **)&draw = dlsym(handle, DRAW_SYMBOL);
-    if (!draw) tool_error("%s does not draw pictures for this version of attune: it has no %s", path, DRAW_SYMBOL);
+    void *const found_symbol = dlsym(handle, symbol);
+    if (!found_symbol) tool_error("%s does not draw pictures for this version of attune: it has no %s", path, symbol);
+    return found_symbol;
+}
+
+draw_fn *draw_load(void) {
+    draw_fn *draw;
+    *(void **)&draw = load(DRAW_SYMBOL);
+    return draw;
+}
+
+chart_fn *chart_load(void) {
+    chart_fn *draw;
+    *(void **)&draw = load(CHART_SYMBOL);
     return draw;
 }

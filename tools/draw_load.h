@@ -2,9 +2,10 @@
 #ifndef ATTUNE_TOOLS_DRAW_LOAD_H
 #define ATTUNE_TOOLS_DRAW_LOAD_H
 
-#include "draw/draw.h"
+#include "draw/chart.h"
 
 /* NULL after a message. It stays loaded. */
 draw_fn *draw_load(void);
+chart_fn *chart_load(void);
 
 #endif

@@ -27,6 +27,8 @@ typedef struct canvas_type {
     void (*begin_group)(canvas *c, const char *name, const char *title);
     void (*end_group)(canvas *c);
     void (*rectangle)(canvas *c, int x, int y, int width, int height, colour fill);
+    /* A line of two pixels. */
+    void (*line)(canvas *c, int x0, int y0, int x1, int y1, colour stroke);
     /* Stripes over a rectangle that is drawn already. */
     void (*stripes)(canvas *c, int x, int y, int width, int height);
     /* Squares of `cell` pixels, row by row. */

@@ -100,6 +100,14 @@ static void rectangle(canvas *c, int x, int y, int width, int height, colour fil
     cairo_fill(c->cairo);
 }
 
+static void line(canvas *c, int x0, int y0, int x1, int y1, colour stroke) {
+    set_colour(c->cairo, stroke);
+    cairo_set_line_width(c->cairo, 2);
+    cairo_move_to(c->cairo, x0, y0);
+    cairo_line_to(c->cairo, x1, y1);
+    cairo_stroke(c->cairo);
+}
+
 static void stripes(canvas *c, int x, int y, int width, int height) {
     cairo_t *const cairo = c->cairo;
     const int period = 2 * CANVAS_STRIPE;
@@ -145,4 +153,4 @@ static bool finish(canvas *c) {
     return is_good;
 }
 
-const canvas_type canvas_png = {create, begin_group, end_group, rectangle, stripes, cells, text, finish};
+const canvas_type canvas_png = {create, begin_group, end_group, rectangle, line, stripes, cells, text, finish};

@@ -61,6 +61,13 @@ static void rectangle(canvas *c, int x, int y, int width, int height, colour fil
     fprintf(c->file, "#%06x\"/>\n", fill);
 }
 
+static void line(canvas *c, int x0, int y0, int x1, int y1, colour stroke) {
+    fprintf(c->file,
+            "<line x1=\"%d\" y1=\"%d\" x2=\"%d\" y2=\"%d\" stroke=\"#%06x\" stroke-width=\"2\" "
+            "shape-rendering=\"auto\"/>\n",
+            x0, y0, x1, y1, stroke);
+}
+
 static void stripes(canvas *c, int x, int y, int width, int height) {
     put_rectangle(c, x, y, width, height);
     fputs("url(#stripes)\"/>\n", c->file);
@@ -131,4 +138,4 @@ static bool finish(canvas *c) {
     return is_good;
 }
 
-const canvas_type canvas_svg = {create, begin_group, end_group, rectangle, stripes, cells, text, finish};
+const canvas_type canvas_svg = {create, begin_group, end_group, rectangle, line, stripes, cells, text, finish};
