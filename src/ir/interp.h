@@ -8,8 +8,8 @@
 
 typedef struct ir_interp_options {
     uint64_t shuffle_seed;             /* order of the tasks of a phase; 0: ascending */
-    int64_t first_task, task_step;     /* of each phase only tasks first, first + step, …; step 0: all */
     const attune_allocator *allocator; /* NULL: default */
+    int64_t first_task, task_step;     /* of each phase only tasks first, first + step, …; step 0: all */
 } ir_interp_options;
 
 /* buffers[]: the buffer params in order; scalars[]: the scalar params in order, integers as they are, f32 as its
