@@ -195,7 +195,8 @@ static void test_each_allocation_refused(void **state) {
         counting_allocator counter = {.left = refused};
         const attune_allocator allocator = {counted_alloc, counted_free, &counter};
         at_error err = {0};
-        status = ir_interpret(kernel, (void *[]){o}, NULL, &(ir_interp_options){1, &allocator}, &err);
+        status = ir_interpret(kernel, (void *[]){o}, NULL,
+                              &(ir_interp_options){.shuffle_seed = 1, .allocator = &allocator}, &err);
         assert_int_equal(counter.live, 0);
         if (status != ATTUNE_OK) assert_int_equal(status, ATTUNE_OUT_OF_MEMORY);
     }
@@ -229,7 +230,8 @@ static void test_failure_releases_memory(void **state) {
     counting_allocator counter = {.left = 1000};
     const attune_allocator allocator = {counted_alloc, counted_free, &counter};
     at_error err = {0};
-    assert_int_equal(ir_interpret(kernel, (void *[]){o}, NULL, &(ir_interp_options){1, &allocator}, &err),
+    assert_int_equal(ir_interpret(kernel, (void *[]){o}, NULL,
+                                  &(ir_interp_options){.shuffle_seed = 1, .allocator = &allocator}, &err),
                      ATTUNE_CHECK_FAILED);
     assert_int_equal(counter.live, 0);
     at_arena_free(&arena);
