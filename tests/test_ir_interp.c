@@ -213,7 +213,7 @@ static void test_huge_scratch_refused(void **state) {
     counting_allocator counter = {.left = 1000};
     const attune_allocator allocator = {counted_alloc, counted_free, &counter};
     at_error err = {0};
-    assert_int_equal(ir_interpret(kernel, (void *[]){o}, NULL, &(ir_interp_options){0, &allocator}, &err),
+    assert_int_equal(ir_interpret(kernel, (void *[]){o}, NULL, &(ir_interp_options){.allocator = &allocator}, &err),
                      ATTUNE_OUT_OF_MEMORY);
     assert_non_null(strstr(err.message, "4503599627370496"));
     assert_int_equal(counter.live, 0);
