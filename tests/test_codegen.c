@@ -393,7 +393,7 @@ static void each_statement(const at_target *target) {
         /* registers that loops carry; scratch of blocks side by side */
         "kernel @sums (x: f32[a, b] in, o: f32[a, b] out, a: idx, b: idx) {\n"
         " assume a >= 0 assume b >= 1 parallel for i in 0..a { alloc s: f32[2] reg s[0] = 0.0 s[1] = 1.0\n"
-        "  for j in 0..b { s[0] = s[0] + x[i, j] s[1] = s[1] * 0.5 prefetch x[i, 0] }\n"
+        "  for j in 0..b { s[0] = s[0] + x[i, j] s[1] = s[1] * 0.5 prefetch x[i, 0] prefetch.far x[i, j] }\n"
         "  for k in 0..b { alloc p: f32[4] scratch p[k % 4] = s[0] o[i, k] = p[k % 4] }\n"
         "  for l in 0..b { alloc q: f32[4] scratch q[3] = s[1] if l % 2 == 0 { o[i, l] = q[3] } } } }",
         /* the rows of a tile, a stride known only at run time */

@@ -180,9 +180,10 @@ void cg_emit_store(cg_emit *e, const ir_access *access, const ir_expr *value) {
         store_lanes(e, access, to_memory(e, access, x));
 }
 
-void cg_emit_prefetch(cg_emit *e, const ir_access *access) {
-    enum { FOR_READ = 0, KEEP_CLOSE = 3, DATA = 1 };
+void cg_emit_prefetch(cg_emit *e, const ir_access *access, bool is_far) {
+    enum { FOR_READ = 0, KEEP_CLOSE = 3, KEEP_FAR = 1, DATA = 1 };
     if (access->buffer->space == IR_REG) return;
-    LLVMValueRef args[] = {first_address(e, access), cg_i32(e, FOR_READ), cg_i32(e, KEEP_CLOSE), cg_i32(e, DATA)};
+    LLVMValueRef locality = cg_i32(e, is_far ? KEEP_FAR : KEEP_CLOSE);
+    LLVMValueRef args[] = {first_address(e, access), cg_i32(e, FOR_READ), locality, cg_i32(e, DATA)};
     cg_call(e, "llvm.prefetch", e->pointer, 4, args);
 }

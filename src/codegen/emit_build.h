@@ -171,7 +171,7 @@ LLVMValueRef cg_pack2(cg_emit *e, const ir_expr *x);
 
 LLVMValueRef cg_emit_load(cg_emit *e, const ir_access *access);
 void cg_emit_store(cg_emit *e, const ir_access *access, const ir_expr *value);
-void cg_emit_prefetch(cg_emit *e, const ir_access *access);
+void cg_emit_prefetch(cg_emit *e, const ir_access *access, bool is_far);
 
 /* ---- emit_stmt.c ---- */
 

@@ -171,7 +171,7 @@ static void emit_stmt(cg_emit *e, const ir_stmt *stmt) {
     case IR_STORE: cg_emit_store(e, stmt->u.store.access, stmt->u.store.value); break;
     case IR_IF: emit_if(e, stmt); break;
     case IR_ALLOC: emit_alloc(e, stmt->u.alloc); break;
-    case IR_PREFETCH: cg_emit_prefetch(e, stmt->u.store.access); break;
+    case IR_PREFETCH: cg_emit_prefetch(e, stmt->u.store.access, stmt->u.store.is_far); break;
     case IR_ASSUME: break;
     }
 }

@@ -85,6 +85,7 @@ const ir_buffer *ir_alloc(ir_builder *b, const char *name, ir_space space, ir_ty
                           const int64_t *dims);
 void ir_store(ir_builder *b, const ir_access *access, const ir_expr *value);
 void ir_prefetch(ir_builder *b, const ir_access *access);
+void ir_prefetch_far(ir_builder *b, const ir_access *access);
 void ir_assume(ir_builder *b, const ir_expr *condition);
 
 /* ---- Trees over shuffle: fixed order, so that the bits are ---- */

@@ -167,14 +167,20 @@ void ir_store(ir_builder *b, const ir_access *access, const ir_expr *value) {
     stmt->u.store.value = value;
 }
 
-void ir_prefetch(ir_builder *b, const ir_access *access) {
+static void append_prefetch(ir_builder *b, const ir_access *access, bool is_far) {
     if (!access)
         ir_build_fail(b, "a prefetch has no access");
     else if (access->buffer->space == IR_REG)
         ir_build_fail(b, "reg '%s' cannot be prefetched", access->buffer->name);
     ir_stmt *stmt = append_stmt(b, IR_PREFETCH);
-    if (stmt) stmt->u.store.access = access;
+    if (!stmt) return;
+    stmt->u.store.access = access;
+    stmt->u.store.is_far = is_far;
 }
+
+void ir_prefetch(ir_builder *b, const ir_access *access) { append_prefetch(b, access, false); }
+
+void ir_prefetch_far(ir_builder *b, const ir_access *access) { append_prefetch(b, access, true); }
 
 void ir_assume(ir_builder *b, const ir_expr *condition) {
     if (!ir_check_condition(b, condition, "an assumption")) return;

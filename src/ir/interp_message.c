@@ -33,7 +33,7 @@ static void print_statement(const ir_stmt *s, at_string *out) {
     switch (s->kind) {
     case IR_FOR: at_string_printf(out, "for %s", s->u.loop.var->name); break;
     case IR_ALLOC: at_string_printf(out, "alloc %s", s->u.alloc->name); break;
-    case IR_PREFETCH: print_access("prefetch ", s->u.store.access, out); break;
+    case IR_PREFETCH: print_access(s->u.store.is_far ? "prefetch.far " : "prefetch ", s->u.store.access, out); break;
     case IR_LET:
         at_string_printf(out, "let %s = ", s->u.let.var->name);
         ir_print_expr(s->u.let.value, out);

@@ -174,6 +174,7 @@ struct ir_stmt {
         struct {
             const ir_access *access; /* STORE and PREFETCH */
             const ir_expr *value;    /* STORE; its lanes are access->lanes */
+            bool is_far;             /* PREFETCH: into the second cache */
         } store;
         struct {
             const ir_expr *condition; /* scalar bool */

@@ -259,6 +259,10 @@ static void parse_stmt(ir_parser *p) {
         const ir_access *access = ir_parse_access(p);
         if (!p->failed) ir_prefetch(p->b, access);
         ir_parse_built(p, where);
+    } else if (ir_parse_accept_word(p, IR_WORD_PREFETCH_FAR)) {
+        const ir_access *access = ir_parse_access(p);
+        if (!p->failed) ir_prefetch_far(p->b, access);
+        ir_parse_built(p, where);
     } else if (ir_parse_accept_word(p, IR_WORD_ASSUME)) {
         const ir_expr *condition = ir_parse_expr(p);
         if (!p->failed) ir_assume(p->b, condition);

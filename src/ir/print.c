@@ -229,7 +229,7 @@ static void print_stmt(const ir_stmt *stmt, int indent, at_string *out) {
         ir_print_expr(stmt->u.store.value, out);
         break;
     case IR_PREFETCH:
-        put(out, "prefetch ");
+        put(out, stmt->u.store.is_far ? "prefetch.far " : "prefetch ");
         print_access(stmt->u.store.access, out);
         break;
     case IR_ASSUME:

@@ -78,7 +78,9 @@ static void copy_stmt(ir_rewriter *r, const ir_stmt *old) {
     }
     case IR_IF: copy_branch(r, old); break;
     case IR_ALLOC: copy_alloc(r, old->u.alloc); break;
-    case IR_PREFETCH: ir_prefetch(r->b, ir_rewrite_access(r, old->u.store.access)); break;
+    case IR_PREFETCH:
+        (old->u.store.is_far ? ir_prefetch_far : ir_prefetch)(r->b, ir_rewrite_access(r, old->u.store.access));
+        break;
     case IR_ASSUME: ir_assume(r->b, ir_rewrite_expr(r, old->u.assume)); break;
     }
 }

@@ -26,6 +26,7 @@ enum ir_word {
     IR_WORD_IF,
     IR_WORD_ELSE,
     IR_WORD_PREFETCH,
+    IR_WORD_PREFETCH_FAR,
     IR_WORD_TRUE,
     IR_WORD_FALSE,
     IR_WORD_INF,

@@ -58,7 +58,8 @@ static bool same_stmt(const ir_stmt *a, const ir_stmt *b) {
     case IR_LET: return same_var(a->u.let.var, b->u.let.var) && same_expr(a->u.let.value, b->u.let.value);
     case IR_STORE:
     case IR_PREFETCH:
-        return same_access(a->u.store.access, b->u.store.access) && same_expr(a->u.store.value, b->u.store.value);
+        return same_access(a->u.store.access, b->u.store.access) && same_expr(a->u.store.value, b->u.store.value) &&
+               a->u.store.is_far == b->u.store.is_far;
     case IR_IF:
         return same_expr(a->u.branch.condition, b->u.branch.condition) &&
                same_block(&a->u.branch.then, &b->u.branch.then) &&
