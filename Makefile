@@ -214,6 +214,7 @@ test: ## build and run all tests; TESTS_ONLY="test_a test_b.sh" picks some
 
 # One run of attune and the peers that are installed or can be (bench/README.md). BENCH: options, as --clock=cpu.
 BENCH ?=
+BENCH_PY = @$(BUILD)/bench/venv/bin/python bench/bench.py --build $(BUILD)
 bench: bench-setup ## attune beside its peers, short: the main shapes, some minutes
 	$(BENCH_PY) $(BENCH)
 bench-full: bench-setup ## attune beside its peers: all shapes, then how cost grows; half an hour
@@ -237,7 +238,6 @@ bench-alone: all ## a table of attune alone: four shapes of attention and three 
 stress: ## the stress tests at full length: 1,000 kills, 1,000 keys in 32 threads
 	@ATTUNE_STRESS=17 $(MAKE) --no-print-directory test TESTS_ONLY="test_stress test_faults"
 
-BENCH_PY = @$(BUILD)/bench/venv/bin/python bench/bench.py --build $(BUILD)
 # The only thing here that needs Python. PEERS="--seed 2 --only keras" and the like: python3 tests/peers/main.py --help.
 test-torch: all ## the block against torch.nn.MultiheadAttention, Keras, Flax and JAX, which pip installs into build/
 	@BUILD='$(BUILD)' DEPS='$(DEPS)' bash scripts/test_torch.sh $(PEERS)
