@@ -69,9 +69,14 @@ int32_t mha_reproducible_kv_tile(const attune_problem *p) {
 }
 
 /* A last tile of only a few keys costs more than tiles that are a little longer. */
-static int32_t choose_kv_tile(const attune_problem *p, const at_target *target, int64_t score_rows) {
+static int32_t choose_kv_tile(const attune_problem *p, const at_target *target, const attune_schedule *s) {
+    enum { ONE_TILE = 1024, LONG_TILE = 512 };
     if (p->reproducible) return mha_reproducible_kv_tile(p);
-    const int64_t all = expected_keys(p);
+    const int64_t all = expected_keys(p), score_rows = s->score_rows;
+    /* Values by rows read P and V in long streams, for which the second cache is near enough: one tile is best, and
+     * where O is kept from tile to tile a long one is. */
+    if (mha_keeps_rows(p, s, target))
+        return (int32_t)(ceil_div(all <= ONE_TILE ? all : LONG_TILE, score_rows) * score_rows);
     /* Wide vectors rescale more at a time, and pairs take half of the room: both gain by longer tiles. */
     const int64_t longer = mha_attends_by_pairs(p, target) ? 4 : target->vector_registers >= 32 ? 2 : 1;
     int64_t keys = min_of(usual_kv_tile(p, longer * TILE_ELEMENTS, 32, longer == 2 ? 96 : 192), all);
@@ -97,7 +102,7 @@ void mha_choose_q_lanes(const attune_problem *p, const at_target *target, attune
     choose_score_tile(p, target, s);
     choose_value_tile(p, target, s);
     s->q_vectors = choose_task(p, target, s);
-    s->kv_tile = choose_kv_tile(p, target, s->score_rows);
+    s->kv_tile = choose_kv_tile(p, target, s);
 }
 
 void mha_choose(const attune_problem *p, const at_target *target, attune_schedule *s) {

@@ -20,7 +20,7 @@ const ir_buffer *ql_operands(const q_lanes *c, const char *name, int64_t count) 
 
 static const ir_access *at_vector(const q_lanes *c, const ir_buffer *buffer, int lanes, const ir_expr *v,
                                   const ir_expr *j) {
-    if (c->by_rows) return ir_at(c->b, buffer, lanes, 2, j, ir_mul(c->b, v, ql_i(c, lanes)));
+    if (c->at_once) return ir_at(c->b, buffer, lanes, 2, j, ir_mul(c->b, v, ql_i(c, lanes)));
     return ir_at(c->b, buffer, lanes, 3, v, j, ql_i(c, 0));
 }
 
@@ -56,7 +56,8 @@ static void derive_sizes(q_lanes *c) {
     c->width = m->by_pairs ? 2 : 1;
     c->block_rows = (int64_t)m->s->score_vectors * m->lanes;
     c->max_blocks = m->s->q_vectors / m->s->score_vectors;
-    c->by_rows = mha_values_by_rows(p, m->s);
+    c->at_once = mha_values_by_rows(p, m->s);
+    c->by_rows = c->at_once || mha_keeps_rows(p, m->s, m->target);
     c->has_edges = m->has_first || m->has_last;
     c->has_global = p->global_tokens > 0 && (p->window_left >= 0 || p->window_right >= 0);
     c->has_elements = m->params.tensor[MHA_ATTN_MASK] || m->params.tensor[MHA_ATTN_BIAS];
@@ -72,10 +73,10 @@ static const ir_buffer *scratch(q_lanes *c, const char *name, ir_elem elem, int 
     return ir_alloc(c->b, name, IR_SCRATCH, ir_type_of(elem, 1), num, dims);
 }
 
-/* A row of the tile's keys, or of pairs of them, for each vector of the block's rows; by_rows the other way about. */
+/* A row of the tile's keys, or of pairs of them, for each vector of the block's rows; at_once the other way about. */
 static const ir_buffer *by_vectors(q_lanes *c, const char *name, ir_elem elem, int64_t keys) {
     const int64_t lanes = elem == IR_BF16 ? 2 * c->m->lanes : c->m->lanes, vectors = c->m->s->score_vectors;
-    if (c->by_rows) return scratch(c, name, elem, 2, (int64_t[]){keys, vectors * lanes});
+    if (c->at_once) return scratch(c, name, elem, 2, (int64_t[]){keys, vectors * lanes});
     return scratch(c, name, elem, 3, (int64_t[]){vectors, keys, lanes});
 }
 
@@ -92,6 +93,7 @@ static void alloc_scratch(q_lanes *c) {
         c->keys = scratch(c, "keys", m->elem, 2, (int64_t[]){m->s->kv_tile, m->p->head_dim});
     if (c->width == 1 && m->v->type.elem != m->elem && !c->by_rows)
         c->values = scratch(c, "values", m->elem, 2, (int64_t[]){m->s->kv_tile, m->p->head_dim_v});
+    if (c->by_rows && !c->at_once) c->o = scratch(c, "o", m->elem, 3, (int64_t[]){blocks, count, m->p->head_dim_v});
     if (!c->by_rows) c->ot = scratch(c, "ot", m->elem, 3, (int64_t[]){blocks, m->p->head_dim_v, count});
     c->row_max = scratch(c, "row_max", m->elem, 2, rows);
     c->row_sum = scratch(c, "row_sum", m->elem, 2, rows);
@@ -126,7 +128,7 @@ static void build_tile(q_lanes *c) {
     ql_scores(c, &tile);
     ql_softmax(c, &tile);
     if (c->by_rows) {
-        ql_close_rows(c, tile.block);
+        if (c->at_once) ql_close_rows(c, tile.block);
         ql_values_by_rows(c, &tile);
     } else {
         ql_values(c, &tile);
@@ -144,10 +146,13 @@ static void build_blocks(q_lanes *c) {
     ql_load_queries(c, block);
     ir_for_end(b);
     build_tile(c);
-    if (c->by_rows) return;
+    if (c->at_once) return;
     block = ir_for_begin(b, "block", ql_i(c, 0), c->blocks, 1, false);
     ql_close_rows(c, block);
-    ql_store_rows(c, block);
+    if (c->by_rows)
+        ql_store_kept(c, block);
+    else
+        ql_store_rows(c, block);
     ir_for_end(b);
 }
 

@@ -51,7 +51,8 @@ typedef struct q_lanes {
     bool has_edges;                 /* rows have a first or last key of their own */
     bool has_global;                /* … but see the first keys, too */
     bool has_elements;              /* an attn_mask or attn_bias */
-    bool by_rows;                   /* mha_values_by_rows */
+    bool by_rows;                   /* mha_values_by_rows or mha_keeps_rows */
+    bool at_once;                   /* mha_values_by_rows: one tile is all */
     /* scratch of a task; elem is that of the arithmetic. Operands of products are elem, one to a lane (width 1), or
      * pairs of bf16, two to a lane (width 2). */
     int width;
@@ -64,6 +65,7 @@ typedef struct q_lanes {
     const ir_buffer *keys;      /* elem [kv_tile, head_dim]: K of the tile; NULL: read where it lies */
     const ir_buffer *values;    /* operand [kv_tile / width, head_dim_v * width]: V of the tile; NULL: the same */
     const ir_buffer *ot;        /* elem [block, head_dim_v, block_rows]: O^T, not yet divided */
+    const ir_buffer *o;         /* elem [block, block_rows, head_dim_v]: O, if by_rows but not at_once */
     const ir_buffer *row_max;   /* elem [block, block_rows]: running maximum of the scores; at the end the LSE */
     const ir_buffer *row_sum;   /* elem [block, block_rows]: of the weights that the values are multiplied by */
     const ir_buffer *lse_sum;   /* the same before rounding, for the LSE; row_sum if nothing is rounded, or no LSE */
@@ -190,6 +192,10 @@ void ql_values(q_lanes *c, const q_lanes_tile *tile);
  * of columns. */
 enum { MHA_STRIP_VECTORS = 4 };
 bool mha_values_by_rows(const attune_problem *canonical, const attune_schedule *schedule);
+/* The same over several tiles: sums are kept in c->o from one to the next. */
+bool mha_keeps_rows(const attune_problem *canonical, const attune_schedule *schedule, const at_target *target);
+void ql_clear_kept(q_lanes *c, const ir_expr *block);
+void ql_store_kept(q_lanes *c, const ir_expr *block);
 void ql_values_by_rows(q_lanes *c, const q_lanes_tile *tile);
 
 /* choose_small.c: a good schedule for few rows and keys, and whether this is such a problem. */

@@ -6,10 +6,11 @@
 #include "mha/integers.h"
 #include "mha/problem.h"
 #include "mha/q_lanes.h"
+#include "mha/rows.h"
 
 /* Columns first … first + vectors * lanes - 1. */
 typedef struct strip {
-    int64_t first;
+    const ir_expr *first;
     int vectors, lanes;
 } strip;
 
@@ -37,12 +38,17 @@ bool mha_values_by_rows(const attune_problem *p, const attune_schedule *s) {
            is_float(p->k_dtype);
 }
 
+bool mha_keeps_rows(const attune_problem *p, const attune_schedule *s, const at_target *target) {
+    return target->vector_bytes >= 64 && p->head_dim_v >= s->lanes && s->lanes >= 4 && !hides_keys(p) &&
+           is_float(p->v_dtype) && is_float(p->k_dtype) && !p->short_masks;
+}
+
 static const ir_access *acc_at(q_lanes *c, const row_tile *t, int64_t row, int vector) {
     return ir_at(c->b, t->acc, t->strip->lanes, 2, ql_i(c, row), ql_i(c, vector));
 }
 
 static const ir_expr *column_of(q_lanes *c, const strip *s, int vector) {
-    return ql_i(c, s->first + (int64_t)vector * s->lanes);
+    return ir_add(c->b, s->first, ql_i(c, (int64_t)vector * s->lanes));
 }
 
 static const ir_expr *row_at(q_lanes *c, const row_tile *t, int64_t row) {
@@ -59,8 +65,12 @@ static const ir_expr *value_of(q_lanes *c, const strip *s, const mha_kv_row *row
 /* The weight of a row, or pair of weights, in all lanes. */
 static const ir_expr *weight_of(q_lanes *c, const row_tile *t, const ir_expr *j, int64_t row) {
     ir_builder *b = c->b;
-    const ir_expr *at = ir_mul(b, row_at(c, t, row), ql_i(c, c->width));
-    const ir_expr *weight = ir_load(b, ir_at(b, c->weights, c->width, 2, j, at));
+    const ir_expr *lanes = ql_i(c, c->m->lanes), *width = ql_i(c, c->width);
+    const ir_expr *in_vector = ir_add(b, ir_mod(b, t->first, lanes), ql_i(c, row));
+    const ir_access *at =
+        c->at_once ? ir_at(b, c->weights, c->width, 2, j, ir_mul(b, row_at(c, t, row), width))
+                   : ir_at(b, c->weights, c->width, 3, ir_div(b, t->first, lanes), j, ir_mul(b, in_vector, width));
+    const ir_expr *weight = ir_load(b, at);
     if (c->width == 1) return ir_splat(b, weight, t->strip->lanes);
     return ir_bitcast(b, IR_BF16, ir_splat(b, ir_bitcast(b, IR_I32, weight), t->strip->lanes));
 }
@@ -110,23 +120,58 @@ static void store(q_lanes *c, const q_lanes_tile *tile, const row_tile *t) {
     }
 }
 
+static const ir_access *kept_at(q_lanes *c, const q_lanes_tile *tile, const row_tile *t, int64_t row, int vector) {
+    return ir_at(c->b, c->o, t->strip->lanes, 3, tile->block, row_at(c, t, row), column_of(c, t->strip, vector));
+}
+
+/* What the tiles before have summed, rescaled; or nothing. */
+static void begin(q_lanes *c, const q_lanes_tile *tile, const row_tile *t) {
+    ir_builder *b = c->b;
+    const int lanes = t->strip->lanes;
+    for (int64_t r = 0; r < t->rows; r++) {
+        const ir_expr *factor = NULL;
+        if (c->o)
+            factor = ir_let(b, "shrink", ir_splat(b, ir_load(b, ir_at(b, c->factor, 1, 1, row_at(c, t, r))), lanes));
+        for (int i = 0; i < t->strip->vectors; i++)
+            ir_store(b, acc_at(c, t, r, i),
+                     c->o ? ir_mul(b, ir_load(b, kept_at(c, tile, t, r, i)), factor) : mha_number(c->m, 0, lanes));
+    }
+}
+
+static void keep(q_lanes *c, const q_lanes_tile *tile, const row_tile *t) {
+    for (int64_t r = 0; r < t->rows; r++)
+        for (int i = 0; i < t->strip->vectors; i++)
+            ir_store(c->b, kept_at(c, tile, t, r, i), ir_load(c->b, acc_at(c, t, r, i)));
+}
+
 static void register_tile(q_lanes *c, const q_lanes_tile *tile, row_tile *t) {
     const int lanes = t->strip->lanes;
     t->acc = ir_alloc(c->b, "acc", IR_REG, ir_type_of(c->m->elem, lanes), 2, (int64_t[]){t->rows, t->strip->vectors});
-    for (int64_t r = 0; r < t->rows; r++)
-        for (int i = 0; i < t->strip->vectors; i++) ir_store(c->b, acc_at(c, t, r, i), mha_number(c->m, 0, lanes));
+    begin(c, tile, t);
     multiply(c, tile, t);
-    store(c, tile, t);
+    if (c->o)
+        keep(c, tile, t);
+    else
+        store(c, tile, t);
+}
+
+/* Rows of a register tile that are all in one vector of rows. */
+static int64_t rows_of_kept(const q_lanes *c, int64_t room) {
+    int64_t rows = c->m->lanes;
+    while (rows > room && rows > 1) rows /= 2;
+    return rows;
 }
 
 /* All rows of the block, as many at a time as there are accumulators for, and then those that are left over. */
 static void all_rows(q_lanes *c, const q_lanes_tile *tile, const strip *s) {
     ir_builder *b = c->b;
-    const int64_t all = c->m->p->seq_q * c->m->group, rows = min_of(all, c->block_rows);
+    const int64_t all = c->num_tasks ? c->m->p->seq_q * c->m->group : c->block_rows, rows = min_of(all, c->block_rows);
     const int64_t room = (int64_t)c->m->s->value_rows * c->m->s->value_vectors / s->vectors;
-    const int64_t step = min_of(max_of(room, 1), rows), rest = rows % step;
+    const int64_t step = c->o ? rows_of_kept(c, room) : min_of(max_of(room, 1), rows), rest = rows % step;
+    const ir_expr *end = ql_i(c, rows - rest);
+    if (c->o) end = ir_let(b, "rows_end", ir_min(b, end, ir_sub(b, c->rows, ql_first_row(c, tile->block))));
     row_tile t = {.strip = s, .rows = step};
-    t.first = ir_for_begin(b, "row_tile", ql_i(c, 0), ql_i(c, rows - rest), step, false);
+    t.first = ir_for_begin(b, "row_tile", ql_i(c, 0), end, step, false);
     register_tile(c, tile, &t);
     ir_for_end(b);
     if (!rest) return;
@@ -136,14 +181,50 @@ static void all_rows(q_lanes *c, const q_lanes_tile *tile, const strip *s) {
 
 /* Whole vectors of the target, a few at a time, and then ever narrower ones. */
 void ql_values_by_rows(q_lanes *c, const q_lanes_tile *tile) {
+    ir_builder *b = c->b;
     const int64_t columns = c->m->p->head_dim_v;
     int lanes = c->m->target->vector_bytes / (c->m->elem == IR_F64 ? 8 : 4);
     for (int64_t first = 0; first < columns;) {
         while (lanes > columns - first) lanes /= 2;
-        const int64_t whole = (columns - first) / lanes;
-        const strip s = {
-            .first = first, .vectors = (int)ceil_div(whole, ceil_div(whole, MHA_STRIP_VECTORS)), .lanes = lanes};
+        const int64_t whole = (columns - first) / lanes, strips = ceil_div(whole, MHA_STRIP_VECTORS);
+        strip s = {.vectors = (int)ceil_div(whole, strips), .lanes = lanes};
+        const int64_t width = (int64_t)s.vectors * lanes, alike = whole / s.vectors;
+        const ir_expr *n = ir_for_begin(b, "strip", ql_i(c, 0), ql_i(c, alike), 1, false);
+        s.first = ir_let(b, "strip_first", ir_add(b, ir_mul(b, n, ql_i(c, width)), ql_i(c, first)));
         all_rows(c, tile, &s);
-        first += (int64_t)s.vectors * s.lanes;
+        ir_for_end(b);
+        first += width * alike;
     }
+}
+
+/* ---- rows that are kept from tile to tile ---- */
+
+/* Each row of the block, as many vectors of columns as it has. */
+static mha_columns each_row_begin(q_lanes *c, const ir_expr *count, const ir_expr **row) {
+    *row = ir_for_begin(c->b, "row", ql_i(c, 0), count, 1, false);
+    return mha_columns_begin(c->m, c->m->p->head_dim_v, c->m->lanes);
+}
+
+void ql_clear_kept(q_lanes *c, const ir_expr *block) {
+    ir_builder *b = c->b;
+    const ir_expr *row;
+    const mha_columns d = each_row_begin(c, ql_i(c, c->block_rows), &row);
+    ir_store(b, ir_at(b, c->o, d.lanes, 3, block, row, d.at), mha_number(c->m, 0, d.lanes));
+    ir_for_end(b);
+    ir_for_end(b);
+}
+
+void ql_store_kept(q_lanes *c, const ir_expr *block) {
+    ir_builder *b = c->b;
+    const ir_expr *left = ir_sub(b, c->rows, ql_first_row(c, block)), *at;
+    at = ir_for_begin(b, "at", ql_i(c, 0), ir_let(b, "rows_left", ir_min(b, ql_i(c, c->block_rows), left)), 1, false);
+    const q_lanes_row row = ql_row(c, block, at);
+    const ir_expr *token = ir_add(b, c->e.first_q, row.query);
+    const ir_expr *inverse = ir_let(b, "inverse", ir_load(b, ir_at(b, c->row_sum, 1, 2, block, at)));
+    const mha_columns d = mha_columns_begin(c->m, c->m->p->head_dim_v, c->m->lanes);
+    const ir_expr *o = ir_load(b, ir_at(b, c->o, d.lanes, 3, block, at, d.at));
+    o = mha_madd(c->m, o, ir_splat(b, inverse, d.lanes), mha_number(c->m, 0, d.lanes));
+    store_vector(c, ir_at(b, c->m->out, d.lanes, 4, c->e.batch, row.head, token, d.at), o);
+    ir_for_end(b);
+    ir_for_end(b);
 }

@@ -57,7 +57,7 @@ static void init_single_rows(q_lanes *c, const ir_expr *block) {
 void ql_init_rows(q_lanes *c, const ir_expr *block) {
     ir_builder *b = c->b;
     const int lanes = c->m->lanes;
-    if (c->by_rows) {
+    if (c->at_once) {
         if (c->m->p->has_alibi_slopes) init_single_rows(c, block);
         return;
     }
@@ -67,10 +67,13 @@ void ql_init_rows(q_lanes *c, const ir_expr *block) {
         ir_store(b, ir_at(b, c->row_sum, lanes, 2, block, at), ql_splat(c, 0));
         if (c->lse_sum != c->row_sum) ir_store(b, ir_at(b, c->lse_sum, lanes, 2, block, at), ql_splat(c, 0));
     }
-    const ir_expr *d = ir_for_begin(b, "d", ql_i(c, 0), ql_i(c, c->m->p->head_dim_v), 1, false);
-    ir_store(b, ir_at(b, c->ot, lanes, 3, block, d, at), ql_splat(c, 0));
+    if (!c->by_rows) {
+        const ir_expr *d = ir_for_begin(b, "d", ql_i(c, 0), ql_i(c, c->m->p->head_dim_v), 1, false);
+        ir_store(b, ir_at(b, c->ot, lanes, 3, block, d, at), ql_splat(c, 0));
+        ir_for_end(b);
+    }
     ir_for_end(b);
-    ir_for_end(b);
+    if (c->o) ql_clear_kept(c, block);
     if (c->m->p->has_alibi_slopes || c->m->p->has_sinks) init_single_rows(c, block);
     if (c->has_edges) ql_init_sight(c, block);
 }

@@ -99,7 +99,7 @@ void ql_softmax(q_lanes *c, const q_lanes_tile *tile) {
     const ir_expr *at = ir_let(b, "at", ir_mul(b, v, ql_i(c, lanes)));
     const ir_access *row_max = ir_at(b, c->row_max, lanes, 2, tile->block, at);
     const ir_access *row_sum = ir_at(b, c->row_sum, lanes, 2, tile->block, at);
-    const ir_expr *old = c->by_rows ? NULL : ir_let(b, "old_max", ir_load(b, row_max));
+    const ir_expr *old = c->at_once ? NULL : ir_let(b, "old_max", ir_load(b, row_max));
     const ir_expr *new = ir_load(b, ir_at(b, c->tile_max, lanes, 1, at));
     new = ir_let(b, "new_max", old ? ir_max(b, old, new) : new);
     ir_store(b, row_max, new);
