@@ -230,6 +230,12 @@ bench-drivers: $(BUILD)/bench/attune_driver $(BUILD)/bench/probe_driver
 bench-alone: all ## a table of attune alone: four shapes of attention and three blocks
 	@BUILD='$(BUILD)' bash scripts/bench_table.sh
 
+# NUMERICS: options, as --isa=avx2.
+NUMERICS ?=
+.PHONY: numerics
+numerics: all ## the tables of docs/numerics.md: the errors of all combinations of types, beside a plain implementation
+	@$(BUILD)/attune check --accuracy $(NUMERICS)
+
 # ---- Checking harder: each in a build directory of its own ----
 
 .PHONY: stress test-torch asan asan-jit asan-jit-run ubsan tsan fuzz fuzzers mutants check-million check-deps format \

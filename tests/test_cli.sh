@@ -174,6 +174,11 @@ expect "and reads it again" 0 'the same bits' "$attune" run dtype=bf16,is_causal
     --k $bf16/K.npy --v $bf16/V.npy --expect "$work/bf16.npy"
 expect "raw bytes are no f16" 1 "Q.npy: dtype '<V2' does not fit dtype=f16, which needs '<f2'" "$attune" run dtype=f16 \
     --q $bf16/Q.npy --k $bf16/K.npy --v $bf16/V.npy
+# So few numbers may be worse than promised by chance.
+expect "errors of all types, on what is small" 0 '^\| f32, i8 by token \| many queries \| ' bash -c \
+    '"$0" check --accuracy --max-flops=3e5 --isa=x86-64; [ $? -le 1 ]' "$attune"
+expect "errors of all types are of one schedule and all threads" 2 'takes --isa, --seed and --max-flops only' "$attune" \
+    check --accuracy --threads=2
 expect "check of codes" 0 '^28 passed, 0 failed$' "$attune" check $small,kv_dtype=i8,kv_scales=token,is_causal=1 --threads=1
 make_npy "$work/codes.npy" '|i1' False '(4, 6, 8)' 192
 make_npy "$work/scales.npy" '<f4' False '(4, 6)' 96

@@ -157,6 +157,21 @@ check_outcome check_run(check_machine *machine, const check_case *c, check_error
     return outcome;
 }
 
+check_outcome check_measure(check_machine *machine, const check_case *c, check_errors *errors,
+                            char reason[ATTUNE_MESSAGE_BYTES]) {
+    case_data d;
+    check_outcome outcome = CHECK_NOT_CREATED;
+    snprintf(reason, ATTUNE_MESSAGE_BYTES, "the tensors could not be made: %.440s", attune_last_message());
+    if (create_data(&d, c) && (outcome = run_jit(machine, c, NULL, &d.jit, reason)) == CHECK_PASSED) {
+        if (!run_references(c, &d, reason))
+            outcome = CHECK_NOT_CREATED;
+        else if (!check_reference(&d.jit, &d.wanted, &d.plain, c->inputs, errors, reason))
+            outcome = CHECK_WRONG;
+    }
+    free_data(&d);
+    return outcome;
+}
+
 char *check_command(const check_machine *machine, const check_case *c) {
     char *const problem = problem_text(&c->problem), *const schedule = schedule_text(&c->schedule);
     char *command = NULL, sizes[SIZES_TEXT];

@@ -61,6 +61,14 @@ typedef enum check_outcome {
 check_outcome check_run(check_machine *machine, const check_case *c, check_errors *errors,
                         char reason[ATTUNE_MESSAGE_BYTES]);
 
+/* The errors of a case alone, by the chosen schedule: nothing but the reference is asked. */
+check_outcome check_measure(check_machine *machine, const check_case *c, check_errors *errors,
+                            char reason[ATTUNE_MESSAGE_BYTES]);
+
+/* Prints, as Markdown, the errors of each combination of types on fixed problems for each ISA. false after a message:
+ * something failed, or is less accurate than promised. Problems of more operations are left out. */
+bool check_accuracy(check_machine *machine, uint64_t seed, double max_flops);
+
 void check_add_errors(check_errors *sum, const check_errors *errors);
 
 /* The comparison with the reference, within the rounding that the data can suffer. */

@@ -15,7 +15,7 @@ typedef struct check_options {
     double max_flops; /* 0: the default of what is checked */
     uint32_t threads; /* 0: all */
     int inputs;       /* an input_kind, or -1: all */
-    bool ftz;
+    bool ftz, accuracy;
 } check_options;
 
 typedef struct check_totals {
@@ -31,12 +31,14 @@ static const struct argp_option options[] = {
      "Run-time sizes of PROBLEM: seq_q, seq_kv, seq_new, num_rows, total_q, total_kv, num_pages, max_pages, "
      "mask_seq_kv, bias_seq_kv, rotary_positions, rotary_batch_stride",
      0},
-    {"max-flops", TOOL_KEY_MAX_FLOPS, "X", 0, "Largest random problem (default 4e6), or largest PROBLEM (2e10)", 0},
+    {"max-flops", TOOL_KEY_MAX_FLOPS, "X", 0,
+     "Largest random problem (default 4e6), largest PROBLEM (2e10), or largest of --accuracy", 0},
     {"schedule", TOOL_KEY_SCHEDULE, "K=V,...", 0, "Change the chosen schedule of PROBLEM", 0},
     {"threads", TOOL_KEY_THREADS, "N", 0, "Run PROBLEM with 1, 2 or 3 threads only", 0},
     {"inputs", TOOL_KEY_INPUTS, "KIND", 0,
      "Data for PROBLEM: ordinary, large, overflow, denormal, constant, nonfinite or hidden instead of each", 0},
     {"ftz", TOOL_KEY_FTZ, NULL, 0, "Call with denormals flushed to zero", 0},
+    {"accuracy", TOOL_KEY_ACCURACY, NULL, 0, "A table of errors of all combinations of types, on fixed problems", 0},
     {0},
 };
 
@@ -72,13 +74,17 @@ static error_t parse(int key, char *argument, struct argp_state *state) {
         return 0;
     case TOOL_KEY_INPUTS: o->inputs = parse_inputs(state, argument); return 0;
     case TOOL_KEY_FTZ: o->ftz = true; return 0;
+    case TOOL_KEY_ACCURACY: o->accuracy = true; return 0;
     case ARGP_KEY_ARG:
         if (o->problem) argp_error(state, "one problem only, but '%s' follows '%s'", argument, o->problem);
         o->problem = argument;
         return 0;
     case ARGP_KEY_END:
-        if (!o->problem == !o->random) argp_error(state, "either a problem or --random N is needed");
+        if (!!o->problem + !!o->random + o->accuracy != 1)
+            argp_error(state, "either a problem or --random N or --accuracy is needed");
         if (o->first && !o->random) argp_error(state, "--first is for --random");
+        if (o->accuracy && (o->schedule || o->sizes || o->threads || o->inputs >= 0 || o->ftz))
+            argp_error(state, "--accuracy takes --isa, --seed and --max-flops only");
         if (o->random && (o->schedule || o->sizes || o->threads || o->inputs >= 0 || o->ftz))
             argp_error(state, "--schedule, --sizes, --threads, --inputs and --ftz are drawn by --random");
         return 0;
@@ -294,7 +300,7 @@ int cmd_check(int argc, char **argv) {
     static const struct argp argp = {
         options,
         parse,
-        "PROBLEM\n--random N",
+        "PROBLEM\n--random N\n--accuracy",
         "Compiles kernels and compares what they compute with the interpreter of the same loop IR, bit for bit, and "
         "with an f64 reference. A failing random problem is made as small as possible and printed as a command. "
         "--isa takes a list here; by default (or with \"all\") every instruction set that this CPU runs is tried.",
@@ -306,6 +312,12 @@ int cmd_check(int argc, char **argv) {
     check_totals totals = {0};
     argp_parse(&argp, argc, argv, 0, NULL, &o);
     char *const isas = find_isas(&o, &machine);
+    if (isas && o.accuracy) {
+        const bool kept = check_accuracy(&machine, o.seed, o.max_flops > 0 ? o.max_flops : INFINITY);
+        check_close(&machine);
+        free(isas);
+        return kept ? TOOL_OK : TOOL_FAILED;
+    }
     const bool completed = isas && (o.random ? run_random(&o, &machine, &totals) : run_problem(&o, &machine, &totals));
     bool accurate = true;
     if (completed) {

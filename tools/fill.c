@@ -46,8 +46,12 @@ static long double code_size(const tensors *t, const tensor *one, bool is_value)
 
 static void fill_numbers(const tensors *t, tensor *one, input_kind kind, bool is_value, tool_random *random) {
     const long double size = code_size(t, one, is_value);
-    for (size_t i = 0; i < one->count; i++)
-        ref_store(one->info.dtype, one->data, (int64_t)i, size * draw(kind, one->info.dtype, is_value, random));
+    for (size_t i = 0; i < one->count; i++) {
+        long double value = size * draw(kind, one->info.dtype, is_value, random);
+        /* What f8 cannot hold is no number in it. */
+        if (one->info.dtype == ATTUNE_F8 && isfinite(value)) value = fmaxl(-448, fminl(448, value));
+        ref_store(one->info.dtype, one->data, (int64_t)i, value);
+    }
 }
 
 /* Scales that make numbers of the usual size of codes; some are 0 or negative, or no numbers where others are none. None
