@@ -11,31 +11,49 @@ static int32_t power_below(int64_t x) {
     return power;
 }
 
-/* Four keys at once, where registers allow: each is a stream of its own to the memory. Few rows then: more would need
- * more registers, and find K and V in the first cache next time. */
+static int64_t bytes_of(attune_dtype dtype) {
+    switch (dtype) {
+    case ATTUNE_F64: return 8;
+    case ATTUNE_F16:
+    case ATTUNE_BF16: return 2;
+    case ATTUNE_I8:
+    case ATTUNE_F8: return 1;
+    default: return 4;
+    }
+}
+
+bool mha_is_from_memory(const attune_problem *p) {
+    enum { LARGE_HEAD = 1024 * 1024 };
+    const int64_t k = bytes_of(p->k_dtype) * p->head_dim, v = bytes_of(p->v_dtype) * p->head_dim_v;
+    return min_of(mha_most_keys(p), LARGE_HEAD) * (k + v) >= LARGE_HEAD;
+}
+
+/* Four keys at once: each is a stream of its own to the memory. Few rows then: more would need more registers, and find
+ * K and V in the first cache next time. Scores of more than two have no shorter time, and take longer to compile. */
 static void choose_tiles(const attune_problem *p, const at_target *target, int64_t rows, attune_schedule *s) {
     const bool many = target->vector_registers >= 32;
-    const int64_t accumulators = many ? 16 : 8, probabilities = many ? 16 : 10;
-    const int64_t most = many ? 4 : 2;
-    s->score_vectors = s->value_rows = (int32_t)(rows <= 3 ? rows : most);
-    s->score_rows = (int32_t)min_of(4, power_below(max_of(accumulators / s->score_vectors, 2)));
+    const int64_t probabilities = many ? 16 : 10;
+    s->score_vectors = (int32_t)(rows <= 3 ? rows : 2);
+    s->value_rows = (int32_t)(rows <= 3 ? rows : many ? 4 : 2);
+    s->score_rows = s->score_vectors == 3 && !many ? 2 : 4;
     s->score_unroll = (int32_t)min_of(4, max_of(p->head_dim / s->lanes, 1));
     s->value_vectors = 1;
     s->value_unroll = (int32_t)min_of(4, probabilities / s->value_rows);
 }
 
 /* Keys between two rescalings: many, as the streams of a tile are the longer, but a tile of K and V should fit the
- * second cache. */
+ * second cache, unless they come from memory anyway. */
 static int32_t choose_tile(const attune_problem *p) {
     enum { ELEMENTS = 65536, LEAST = 32, MOST = 512 };
     if (p->reproducible) return mha_reproducible_kv_tile(p);
-    return power_below(max_of(min_of(ELEMENTS / max_of(p->head_dim, p->head_dim_v), MOST), LEAST));
+    const int64_t times = mha_is_from_memory(p) ? 2 : 1;
+    return power_below(max_of(min_of(times * ELEMENTS / max_of(p->head_dim, p->head_dim_v), times * MOST), LEAST));
 }
 
 /* Keys in a task: few enough to have tasks for many threads, many enough for merging to cost little. */
-static int32_t choose_chunk(int32_t tile) {
-    enum { KEYS = 512 };
-    return (int32_t)dl_round_up(KEYS, tile);
+static int32_t choose_chunk(const attune_problem *p, int32_t tile) {
+    enum { KEYS = 512, MANY_KEYS = 4096 };
+    return (int32_t)dl_round_up(mha_most_keys(p) >= MANY_KEYS ? 2 * KEYS : KEYS, tile);
 }
 
 /* Up to how many rows d-lanes is faster. Each of its loads serves few rows, so arithmetic takes it longer than q-lanes;
@@ -59,6 +77,6 @@ bool mha_choose_d_lanes(const attune_problem *p, const at_target *target, attune
     s->q_vectors = 1;
     choose_tiles(p, target, queries * group, s);
     s->kv_tile = choose_tile(p);
-    s->kv_chunk = choose_chunk(s->kv_tile);
+    s->kv_chunk = choose_chunk(p, s->kv_tile);
     return true;
 }

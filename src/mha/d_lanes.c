@@ -78,6 +78,7 @@ static void derive_sizes(d_lanes *d, mha_context *c) {
     d->k_columns = dl_round_up(p->head_dim, d->width);
     d->v_columns = dl_round_up(p->head_dim_v, d->width);
     d->is_serial = p->reproducible;
+    d->fetches_ahead = mha_is_from_memory(p);
     d->one_chunk = p->reproducible || mha_most_keys(p) <= c->s->kv_chunk;
     d->masks_keys = p->attn_mask_dims[3] || p->attn_bias_dims[3];
     /* The keys of a lone query are an interval, of which nothing is read beyond the ends, unless there are global keys

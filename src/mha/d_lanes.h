@@ -34,6 +34,7 @@ typedef struct d_lanes {
     int64_t k_columns, v_columns; /* rounded up to vectors of `width` */
     bool one_chunk;
     bool is_serial;       /* scores are summed as q-lanes does */
+    bool fetches_ahead;   /* keys are asked for before they are used */
     bool masks_keys;      /* there is a mask or bias: every tile asks it */
     bool masks_positions; /* keys that one row of a task sees may be hidden from another */
     /* scratch of a task, of c->elem unless it says otherwise */
@@ -108,6 +109,9 @@ typedef void dl_streams_fn(d_lanes *d, const dl_streams *streams, const void *us
 void dl_each_streams(d_lanes *d, const dl_tile *tile, int count, int64_t step, dl_streams_fn *build, const void *user);
 /* Where key i of a stream lies. */
 mha_kv_row dl_key_at(const d_lanes *d, const dl_streams *streams, int64_t stream, const ir_expr *i);
+/* Asks for key i of a stream of k or v, if d->fetches_ahead. */
+void dl_fetch_ahead(const d_lanes *d, const ir_buffer *k_or_v, const dl_streams *streams, int64_t stream,
+                    const ir_expr *i);
 /* d->width columns of k or v from `column` on, of which the first `count` are loaded and the others are 0: as bf16 if
  * c->by_pairs, else as c->elem. */
 const ir_expr *dl_load_key(const d_lanes *d, const ir_buffer *k_or_v, const mha_kv_row *key, const ir_expr *column,
@@ -141,7 +145,9 @@ void dl_values(d_lanes *d, const dl_tile *tile);
 /* The columns of O that dl_values has left interleaved, in order. */
 void dl_restore_order(d_lanes *d, const ir_expr *row);
 
-/* choose_d_lanes.c: whether few enough rows make d-lanes the better strategy; if so *s is a schedule for it. */
+/* choose_d_lanes.c. Whether K and V of a head are so large that they come from memory rather than from a cache. */
+bool mha_is_from_memory(const attune_problem *canonical);
+/* Whether few enough rows make d-lanes the better strategy; if so *s is a schedule for it. */
 bool mha_choose_d_lanes(const attune_problem *canonical, const at_target *target, attune_schedule *s);
 
 #endif

@@ -156,6 +156,9 @@ static void score_streams(d_lanes *d, const dl_streams *streams, const void *use
     t.turns =
         ir_alloc(b, "turns", IR_SCRATCH, ir_type_of(d->c->elem, 1), 3, (int64_t[]){d->max_rows, STREAMS, d->lanes});
     t.turn = ir_for_begin(b, "turn", dl_i(d, 0), dl_i(d, d->lanes), keys / STREAMS, false);
+    const ir_expr *key = ir_add(b, t.block, t.turn);
+    for (int64_t j = 0; j < keys; j++)
+        dl_fetch_ahead(d, d->c->k, streams, j % STREAMS, ir_add(b, key, dl_i(d, j / STREAMS)));
     dl_each_rows(d, d->c->s->score_vectors, register_tile, &t);
     ir_for_end(b);
     transpose_block(d, &t);

@@ -27,6 +27,19 @@ const ir_expr *dl_load_key(const d_lanes *d, const ir_buffer *k_or_v, const mha_
     return mha_load_columns(c, k_or_v, index, column, count);
 }
 
+/* So many keys ahead, and into the second cache: nearer, or into the first one, asking costs more than it gains. */
+void dl_fetch_ahead(const d_lanes *d, const ir_buffer *k_or_v, const dl_streams *streams, int64_t stream,
+                    const ir_expr *i) {
+    enum { KEYS = 16, LINE = 64 };
+    if (!d->fetches_ahead || streams->count == 1 || !k_or_v) return;
+    const mha_kv_row key = dl_key_at(d, streams, stream, ir_add(d->b, i, dl_i(d, KEYS)));
+    const ir_expr *const *index = d->c->k_is_linear && k_or_v == d->c->k ? key.linear : key.index;
+    const int64_t columns = k_or_v == d->c->k ? d->c->p->head_dim : d->c->p->head_dim_v;
+    const int64_t step = LINE / ir_elem_get((ir_elem)k_or_v->type.elem)->bytes;
+    for (int64_t column = 0; column < columns; column += step)
+        ir_prefetch_far(d->b, ir_at(d->b, k_or_v, 1, 4, index[0], index[1], index[2], dl_i(d, column)));
+}
+
 typedef struct visit {
     const dl_tile *tile;
     int count;

@@ -190,6 +190,8 @@ static const ir_expr *add_turns(d_lanes *d, value_tile *t, const ir_expr *from, 
     const int64_t step = units / t->streams->count * keys_of_unit(d);
     t->units = units;
     t->first = ir_for_begin(b, "i", from, ir_sub(b, keys, dl_i(d, step - 1)), step, false);
+    for (int s = 0; s < t->streams->count; s++)
+        for (int64_t i = 0; i < step; i++) dl_fetch_ahead(d, d->c->v, t->streams, s, ir_add(b, t->first, dl_i(d, i)));
     dl_each_rows(d, d->c->s->value_rows, add_rows, t);
     ir_for_end(b);
     const ir_expr *rest = ir_mod(b, keys, dl_i(d, step));
