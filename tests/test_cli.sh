@@ -375,6 +375,8 @@ expect "a target whose code would not be kept" 2 'target needs --emit or --dump-
 expect "a target, and an ISA" 2 'exclude each other' "$attune" ir examples/ir/matmul.air --target=avx2 --isa=avx2 --emit=ir
 expect "code for AArch64" 0 'fmla' "$attune" compile $small --target=aarch64 --emit=asm
 expect "what the passes make for AArch64" 0 'lower_math' "$attune" ir examples/ir/softmax_rows.air --target=aarch64 --dump-passes
+expect "code for AMX" 0 'tdpbf16ps[[:space:]]%tmm7, %tmm5, %tmm3' \
+    "$attune" compile embed_dim=64,num_heads=2,seq_q=64,dtype=bf16 --target=amx --emit=asm
 refuse "a check on an unknown ISA" 'mmx' "$attune" check $small --isa=x86-64,mmx
 
 # ---- Bad files ----

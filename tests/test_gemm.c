@@ -48,6 +48,12 @@ static bool by_pairs(const product *p, const at_target *target) {
     return p->factors == BOTH_ARE_NARROW && p->elem == IR_F32 && target->flags & AT_TARGET_BF16_DOT;
 }
 
+/* As gemm.h says. */
+static bool by_tiles(const product *p, const at_target *target) {
+    return by_pairs(p, target) && target->flags & AT_TARGET_TILES && p->lanes == 16 &&
+           (!p->pass || p->pass >= p->depth) && mha_gemm_tiles(p->tile_rows, p->vectors, p->depth);
+}
+
 static void load_row(mha_context *c, const mha_gemm *g, const ir_expr *row, const ir_buffer *slab,
                      const ir_expr *slab_row) {
     ir_builder *b = c->b;
@@ -125,6 +131,7 @@ static ir_kernel *build(at_arena *arena, const product *p, const at_target *targ
     mha_context c = {.b = b, .s = &schedule, .target = target, .elem = p->elem, .lanes = p->lanes};
     c.has_fma = target->flags & AT_TARGET_FMA;
     c.projects_by_pairs = by_pairs(p, target);
+    c.projects_by_tiles = c.projects_by_pairs && target->flags & AT_TARGET_TILES;
     const ir_expr *rows = ir_param_scalar(b, "rows", IR_IDX);
     ir_kernel_assume(b, ir_apply(b, IR_GE, rows, mha_i(&c, 0), NULL));
     if (!p->rows_at_run_time) rows = mha_i(&c, p->rows);
@@ -195,14 +202,27 @@ static int64_t place(const product *p, int64_t k, int64_t column) {
     return k < 0 ? 2 * (panel * MHA_PANEL + c) + 1 : 2 * ((panel + k / 2 + 1) * MHA_PANEL + c) + k % 2;
 }
 
+/* What 32 columns from `first` on add: the even and the odd ones apart. */
+static float tile_sum(const product *p, const void *a, const void *b, int64_t row, int64_t column, int64_t first) {
+    float part[2] = {0, 0};
+    for (int64_t k = first; k < first + 32; k++) {
+        const double left = get(IR_BF16, a, row * p->depth + k), right = get(IR_BF16, b, place(p, k, column));
+        part[k % 2] = fmaf((float)left, (float)right, part[k % 2]);
+    }
+    return part[0] + part[1];
+}
+
 /* dot2 begins with the second number of each pair; these are far from denormal. */
 static void plain(const product *p, const at_target *target, const void *a, const void *b, void *o) {
     const bool fused = target->flags & AT_TARGET_FMA;
     const int64_t turned = by_pairs(p, target);
+    const bool tiles = by_tiles(p, target);
     for (int64_t row = 0; row < p->outer * p->rows; row++)
         for (int64_t column = 0; column < p->groups * p->columns; column++) {
             double sum = get(right_elem(p), b, place(p, -1, column));
-            for (int64_t n = 0; n < p->depth + p->depth % 2; n++) {
+            for (int64_t k = 0; tiles && k < p->depth; k += 32)
+                sum = (double)((float)sum + tile_sum(p, a, b, row, column, k));
+            for (int64_t n = 0; !tiles && n < p->depth + p->depth % 2; n++) {
                 const int64_t k = n ^ turned;
                 if (k >= p->depth) continue;
                 const double left = get(left_elem(p), a, row * p->depth + k);
@@ -287,6 +307,14 @@ static product random_product(ir_elem elem, const at_target *target) {
     p.tile_rows = 1 + below(9);
     p.block = p.tile_rows * (1 + below(3));
     p.factors = (factors)below(3);
+    if (target->flags & AT_TARGET_TILES && below(2)) {
+        p.depth = 32 * (1 + below(3));
+        p.lanes = 16;
+        p.vectors = 1 << below(2);
+        p.tile_rows = 16 * (1 + below(2));
+        p.block = p.tile_rows * (1 + below(2));
+        p.rows = below(80);
+    }
     p.pass = below(3) ? 0 : 1 + below((int)p.depth + 2);
     return p;
 }

@@ -322,7 +322,7 @@ static void failures_are_sticky(void **state) {
         {large_i32, "2147483648 is out of range for i32"},
         {own_message, "no tile of 3 rows"},
         {too_deep, "an expression is nested more than 200 deep"},
-        {shared_reg, "'r' can only be allocated in scratch or reg here"},
+        {shared_reg, "'r' can only be allocated in scratch, reg or tiles here"},
     };
     for (size_t k = 0; k < sizeof cases / sizeof *cases; k++) {
         at_arena arena;

@@ -30,6 +30,8 @@ static LLVMValueRef first_address(cg_emit *e, const ir_access *access) {
     return cg_pointer(e, storage_of(e, access)->base, &sum);
 }
 
+LLVMValueRef cg_address(cg_emit *e, const ir_access *access) { return first_address(e, access); }
+
 static bool is_contiguous(const cg_emit *e, const ir_access *access) {
     if (access->lanes == 1) return true;
     LLVMValueRef stride = storage_of(e, access)->strides[access->axis].value;
@@ -148,18 +150,22 @@ static void store_masked(cg_emit *e, const ir_access *access, LLVMValueRef value
 
 /* ---- Registers ---- */
 
-static LLVMValueRef reg_slot(cg_emit *e, const ir_access *access) {
+uint64_t cg_element_number(cg_emit *e, const ir_access *access) {
     const ir_buffer *buffer = access->buffer;
     uint64_t element = 0;
     for (int d = 0; d < buffer->num_dims; d++) {
         if (access->indices[d]->op != IR_CONST) {
-            at_fail(e->err, ATTUNE_INVALID_IR, "kernel @%s: an index of reg buffer %s is not a constant",
+            at_fail(e->err, ATTUNE_INVALID_IR, "kernel @%s: an index of %s, which is in registers, is not a constant",
                     e->kernel->name, buffer->name);
-            return LLVMGetPoison(e->pointer);
+            return 0;
         }
         element = element * (uint64_t)buffer->dims[d]->value.i + (uint64_t)access->indices[d]->value.i;
     }
-    return storage_of(e, access)->elements[element];
+    return element;
+}
+
+static LLVMValueRef reg_slot(cg_emit *e, const ir_access *access) {
+    return storage_of(e, access)->elements[cg_element_number(e, access)];
 }
 
 /* ---- The three kinds of access ---- */

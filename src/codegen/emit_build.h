@@ -46,6 +46,7 @@ typedef struct cg_storage {
     int64_t offset;                /* bytes from base */
     cg_index strides[IR_MAX_DIMS]; /* in elements */
     LLVMValueRef *elements;        /* of IR_REG: one stack slot for each element, later a register */
+    uint32_t first_tile;           /* of IR_TILES: the register that its first element is */
 } cg_storage;
 
 typedef struct cg_emit {
@@ -66,6 +67,7 @@ typedef struct cg_emit {
     cg_storage *storage;       /* by ir_buffer.id */
     LLVMValueRef scratch;      /* the worker's scratch memory */
     uint64_t scratch_used, scratch_peak;
+    uint32_t tiles_used;
     cg_level levels[CG_MAX_LEVELS];
     uint32_t level, next_serial;
     cg_memo *memo;
@@ -172,6 +174,17 @@ LLVMValueRef cg_pack2(cg_emit *e, const ir_expr *x);
 LLVMValueRef cg_emit_load(cg_emit *e, const ir_access *access);
 void cg_emit_store(cg_emit *e, const ir_access *access, const ir_expr *value);
 void cg_emit_prefetch(cg_emit *e, const ir_access *access, bool is_far);
+LLVMValueRef cg_address(cg_emit *e, const ir_access *access); /* of lane 0, in memory */
+/* Which element of an IR_REG or IR_TILES buffer it is. */
+uint64_t cg_element_number(cg_emit *e, const ir_access *access);
+
+/* ---- emit_tiles.c ---- */
+
+bool cg_has_tiles(const ir_block *block);
+void cg_tiles_begin(cg_emit *e); /* at the start of a phase that has tiles, and at its end */
+void cg_tiles_end(cg_emit *e);
+void cg_tiles_alloc(cg_emit *e, const ir_buffer *buffer, uint64_t count);
+void cg_emit_tile(cg_emit *e, const ir_stmt *stmt);
 
 /* ---- emit_stmt.c ---- */
 

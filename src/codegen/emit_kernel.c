@@ -148,7 +148,6 @@ static void emit_tasks(cg_emit *e, const ir_phase *phase) {
     if (phase->num_loops > 1) LLVMAddIncoming(task, (LLVMValueRef[]){begin, next_number}, sources, 2);
     cg_level_leave(e);
     LLVMPositionBuilderAtEnd(e->b, done);
-    LLVMBuildRetVoid(e->b);
 }
 
 static void emit_phase(cg_emit *e, const ir_phase *phase, uint32_t number, uint64_t *scratch_bytes) {
@@ -158,7 +157,11 @@ static void emit_phase(cg_emit *e, const ir_phase *phase, uint32_t number, uint6
     if (!begin_function(e, name, params, NUM_ARGS, ARG_SCALARS)) return;
     e->scratch = LLVMGetParam(e->function, ARG_SCRATCH);
     bind_buffers(e, LLVMGetParam(e->function, ARG_BUFFERS));
+    const bool has_tiles = cg_has_tiles(&phase->body);
+    if (has_tiles) cg_tiles_begin(e);
     emit_tasks(e, phase);
+    if (has_tiles) cg_tiles_end(e);
+    LLVMBuildRetVoid(e->b);
     *scratch_bytes = e->scratch_peak;
 }
 

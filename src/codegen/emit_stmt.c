@@ -158,6 +158,8 @@ static void emit_alloc(cg_emit *e, const ir_buffer *buffer) {
     cg_buffer_strides(e, buffer);
     if (buffer->space == IR_REG)
         alloc_registers(e, buffer, storage, count);
+    else if (buffer->space == IR_TILES)
+        cg_tiles_alloc(e, buffer, count);
     else
         alloc_scratch(e, buffer, storage, count);
 }
@@ -173,6 +175,7 @@ static void emit_stmt(cg_emit *e, const ir_stmt *stmt) {
     case IR_ALLOC: emit_alloc(e, stmt->u.alloc); break;
     case IR_PREFETCH: cg_emit_prefetch(e, stmt->u.store.access, stmt->u.store.is_far); break;
     case IR_ASSUME: break;
+    case IR_TILE: cg_emit_tile(e, stmt); break;
     }
 }
 
@@ -182,6 +185,8 @@ void cg_emit_block(cg_emit *e, const ir_block *block) {
         return;
     }
     const uint64_t used = e->scratch_used;
+    const uint32_t tiles = e->tiles_used;
     for (const ir_stmt *stmt = block->first; stmt && e->err->status == ATTUNE_OK; stmt = stmt->next) emit_stmt(e, stmt);
     e->scratch_used = used;
+    e->tiles_used = tiles;
 }

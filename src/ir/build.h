@@ -87,6 +87,8 @@ void ir_store(ir_builder *b, const ir_access *access, const ir_expr *value);
 void ir_prefetch(ir_builder *b, const ir_access *access);
 void ir_prefetch_far(ir_builder *b, const ir_access *access);
 void ir_assume(ir_builder *b, const ir_expr *condition);
+/* The operands that the operation has, in the order of ir_tile_op; the others NULL. */
+void ir_tile(ir_builder *b, ir_tile_op op, const ir_access *x, const ir_access *y, const ir_access *z);
 
 /* ---- Trees over shuffle: fixed order, so that the bits are ---- */
 

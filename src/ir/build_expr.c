@@ -307,8 +307,8 @@ static bool check_index(ir_builder *b, const ir_expr *index, int lanes, bool *ga
 /* The element of a reg buffer may be a vector and is always accessed as a whole. */
 static bool check_lanes_of(ir_builder *b, const ir_buffer *buffer, int lanes, int axis, const ir_expr *mask) {
     if (!check_lanes(b, lanes)) return false;
-    if (buffer->space == IR_REG && (lanes != buffer->type.lanes || mask)) {
-        ir_build_fail(b, "an element of reg '%s' is %s and is accessed whole and without a mask", buffer->name,
+    if ((buffer->space == IR_REG || buffer->space == IR_TILES) && (lanes != buffer->type.lanes || mask)) {
+        ir_build_fail(b, "an element of '%s' is %s and is accessed whole and without a mask", buffer->name,
                       ir_type_describe(buffer->type).text);
     } else if (buffer->space != IR_REG && lanes > 1 && buffer->num_dims == 0) {
         ir_build_fail(b, "'%s' is a single element and cannot be accessed as x%d", buffer->name, lanes);
@@ -336,7 +336,8 @@ const ir_access *ir_access_make(ir_builder *b, const ir_buffer *buffer, int lane
         if (!check_index(b, indices[d], lanes, &gather)) return NULL;
         access->indices[d] = indices[d];
     }
-    if (gather && buffer->space == IR_REG) ir_build_fail(b, "reg '%s' cannot be gathered from", buffer->name);
+    if (gather && (buffer->space == IR_REG || buffer->space == IR_TILES))
+        ir_build_fail(b, "'%s' is in registers and cannot be gathered from", buffer->name);
     /* Without lanes that run along a dimension the axis means nothing: one spelling of it, so that equal is equal. */
     const bool has_axis = axis >= 0 && lanes > 1 && !gather && buffer->space != IR_REG;
     const int last = num ? num - 1 : 0;
@@ -358,7 +359,7 @@ const ir_access *ir_at(ir_builder *b, const ir_buffer *buffer, int lanes, int nu
 
 const ir_expr *ir_load(ir_builder *b, const ir_access *access) {
     if (!access) ir_build_fail(b, "a load has no access");
-    if (ir_failed(b)) return NULL;
+    if (ir_failed(b) || !ir_build_no_tile(b, access)) return NULL;
     uint8_t depth = max_depth(0, access->mask);
     for (int d = 0; d < access->buffer->num_dims; d++) depth = max_depth(depth, access->indices[d]);
     if (!check_depth(b, depth)) return NULL;

@@ -56,6 +56,8 @@ const ir_expr *ir_build_float(ir_builder *b, ir_elem elem, double value);
 /* What `op` of operands that passed the checks becomes instead of a node, or NULL. */
 const ir_expr *ir_build_fold(ir_builder *b, ir_op op, const ir_expr *x, const ir_expr *y, const ir_expr *z);
 const ir_expr *ir_build_fold_cast(ir_builder *b, ir_elem elem, const ir_expr *x);
+/* Refuses what only tile statements may touch. */
+bool ir_build_no_tile(ir_builder *b, const ir_access *access);
 const ir_expr *ir_build_fold_bitcast(ir_builder *b, ir_elem elem, const ir_expr *x);
 
 /* "f32x8", for messages. */

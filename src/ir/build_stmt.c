@@ -125,11 +125,12 @@ const ir_expr *ir_let(ir_builder *b, const char *name, const ir_expr *value) {
 
 static bool check_alloc(ir_builder *b, const char *name, ir_space space, ir_type type, int num_dims,
                         const int64_t *dims) {
-    if (space != IR_SCRATCH && space != IR_REG)
-        ir_build_fail(b, "'%.80s' can only be allocated in scratch or reg here", name);
-    if (space == IR_SCRATCH && type.lanes != 1)
-        ir_build_fail(b, "scratch '%.80s' holds scalars; only reg holds vectors such as %s", name,
-                      ir_type_describe(type).text);
+    if (space != IR_SCRATCH && space != IR_REG && space != IR_TILES)
+        ir_build_fail(b, "'%.80s' can only be allocated in scratch, reg or tiles here", name);
+    if (space != IR_REG && type.lanes != 1)
+        ir_build_fail(b, "'%.80s' holds scalars; only reg holds vectors such as %s", name, ir_type_describe(type).text);
+    if (space == IR_TILES && type.elem != IR_F32 && type.elem != IR_BF16)
+        ir_build_fail(b, "tiles '%.80s' cannot be of %s, only of f32 and bf16", name, ir_type_describe(type).text);
     size_t bytes = ir_elem_get(type.elem)->bytes * (size_t)type.lanes;
     for (int d = 0; d < num_dims && !ir_failed(b); d++) {
         if (dims[d] < 1)
@@ -153,7 +154,7 @@ const ir_buffer *ir_alloc(ir_builder *b, const char *name, ir_space space, ir_ty
 
 void ir_store(ir_builder *b, const ir_access *access, const ir_expr *value) {
     if (!access || !value) ir_build_fail(b, "a store has no %s", access ? "value" : "access");
-    if (ir_failed(b)) return;
+    if (ir_failed(b) || !ir_build_no_tile(b, access)) return;
     const ir_type type = ir_type_of(access->buffer->type.elem, access->lanes);
     if (!ir_type_eq(type, value->type))
         ir_build_fail(b, "a store to '%s' needs %s, not %s", access->buffer->name, ir_type_describe(type).text,
@@ -170,8 +171,8 @@ void ir_store(ir_builder *b, const ir_access *access, const ir_expr *value) {
 static void append_prefetch(ir_builder *b, const ir_access *access, bool is_far) {
     if (!access)
         ir_build_fail(b, "a prefetch has no access");
-    else if (access->buffer->space == IR_REG)
-        ir_build_fail(b, "reg '%s' cannot be prefetched", access->buffer->name);
+    else if (access->buffer->space == IR_REG || access->buffer->space == IR_TILES)
+        ir_build_fail(b, "'%s' is in registers and cannot be prefetched", access->buffer->name);
     ir_stmt *stmt = append_stmt(b, IR_PREFETCH);
     if (!stmt) return;
     stmt->u.store.access = access;
@@ -186,6 +187,73 @@ void ir_assume(ir_builder *b, const ir_expr *condition) {
     if (!ir_check_condition(b, condition, "an assumption")) return;
     ir_stmt *stmt = append_stmt(b, IR_ASSUME);
     if (stmt) stmt->u.assume = condition;
+}
+
+/* ---- tiles ---- */
+
+bool ir_build_no_tile(ir_builder *b, const ir_access *access) {
+    if (access->buffer->space != IR_TILES) return true;
+    ir_build_fail(b, "'%s' holds tiles, which only tile statements read and write", access->buffer->name);
+    return false;
+}
+
+static bool is_one(const ir_expr *stride) { return !stride || (stride->op == IR_CONST && stride->value.i == 1); }
+
+/* A row of a tile in memory: 64 bytes side by side. */
+static bool check_tile_row(ir_builder *b, const ir_access *row) {
+    const ir_buffer *buffer = row->buffer;
+    const int last = buffer->num_dims - 1;
+    if (buffer->space == IR_REG || buffer->space == IR_TILES || last < 0)
+        ir_build_fail(b, "the rows of a tile cannot lie in '%s'", buffer->name);
+    else if (row->mask || row->axis != last || !is_one(buffer->strides[last]) ||
+             row->lanes * ir_elem_get((ir_elem)buffer->type.elem)->bytes != IR_TILE_ROW_BYTES)
+        ir_build_fail(b, "a tile's row in '%s' must be %d bytes side by side, without a mask", buffer->name,
+                      IR_TILE_ROW_BYTES);
+    for (int d = 0; d <= last && !ir_failed(b); d++)
+        if (row->indices[d]->type.lanes > 1) ir_build_fail(b, "a tile cannot be gathered from '%s'", buffer->name);
+    return !ir_failed(b);
+}
+
+static const ir_access *last_row(ir_builder *b, const ir_access *row) {
+    const ir_expr *indices[IR_MAX_DIMS];
+    const int num = row->buffer->num_dims, moved = num > 1 ? num - 2 : 0;
+    const int64_t distance = (IR_TILE_ROWS - 1) * (int64_t)(num > 1 ? 1 : row->lanes);
+    for (int d = 0; d < num; d++) indices[d] = row->indices[d];
+    indices[moved] = ir_add(b, indices[moved], ir_idx(b, distance));
+    return ir_access_make(b, row->buffer, row->lanes, -1, num, indices, NULL);
+}
+
+/* Elements: of dot2's operands f32, bf16, bf16; what is loaded or stored has the tile's. */
+static bool check_tile_args(ir_builder *b, ir_tile_op op, const ir_access *const *args) {
+    const ir_tile_info *info = ir_tile_get(op);
+    for (int i = 0; i < info->num_args && !ir_failed(b); i++) {
+        if (!args[i]) {
+            ir_build_fail(b, "'%s' lacks an operand", info->text);
+        } else if (i == info->memory) {
+            check_tile_row(b, args[i]);
+        } else if (args[i]->buffer->space != IR_TILES) {
+            ir_build_fail(b, "'%s' needs a tile, and '%s' holds none", info->text, args[i]->buffer->name);
+        } else if (op == IR_TILE_DOT2 && args[i]->buffer->type.elem != (i ? IR_BF16 : IR_F32)) {
+            ir_build_fail(b, "'%s' takes tiles of f32, bf16 and bf16; '%s' is another", info->text,
+                          args[i]->buffer->name);
+        }
+    }
+    if (!ir_failed(b) && info->memory >= 0 && args[0]->buffer->type.elem != args[1]->buffer->type.elem)
+        ir_build_fail(b, "'%s' goes between '%s' and '%s', which are of different elements", info->text,
+                      args[0]->buffer->name, args[1]->buffer->name);
+    return !ir_failed(b);
+}
+
+void ir_tile(ir_builder *b, ir_tile_op op, const ir_access *x, const ir_access *y, const ir_access *z) {
+    const ir_access *const args[] = {x, y, z};
+    const ir_tile_info *info = ir_tile_get(op);
+    if (ir_failed(b) || !check_tile_args(b, op, args)) return;
+    const ir_access *last = info->memory < 0 ? NULL : last_row(b, args[info->memory]);
+    ir_stmt *stmt = append_stmt(b, IR_TILE);
+    if (!stmt) return;
+    stmt->u.tile.op = op;
+    for (int i = 0; i < info->num_args; i++) stmt->u.tile.args[i] = args[i];
+    stmt->u.tile.last = last;
 }
 
 /* ---- trees ---- */

@@ -202,6 +202,19 @@ static void dot2_lanes(void *restrict out, const void *xs, const void *ys, const
     }
 }
 
+/* As the instruction does it: the first and the second numbers of the pairs are added up apart. */
+void ir_eval_tile_dot2(float sum[IR_TILE_ROWS][16], const uint16_t left[IR_TILE_ROWS][32],
+                       const uint16_t right[IR_TILE_ROWS][32]) {
+    for (int r = 0; r < IR_TILE_ROWS; r++)
+        for (int c = 0; c < 16; c++) {
+            float part[2] = {0, 0};
+            for (int k = 0; k < 16; k++)
+                for (int i = 0; i < 2; i++)
+                    part[i] = flush(fmaf(flushed_bf16(left[r][2 * k + i]), flushed_bf16(right[k][2 * c + i]), part[i]));
+            sum[r][c] = flush(flush(sum[r][c]) + flush(part[0] + part[1]));
+        }
+}
+
 /* The upper half of an f32, rounded half to even; denormals are zeros of their sign, NaNs quiet. */
 LANE uint16_t rounded_bf16(float x) {
     const uint32_t bits = bits_float(flush(x));

@@ -6,7 +6,7 @@ typedef uint32_t __attribute__((may_alias)) bits4;
 typedef uint64_t __attribute__((may_alias)) bits8;
 
 static const char *space_name(const ir_buffer *buffer) {
-    static const char *const names[] = {"parameter", "shared", "scratch", "reg"};
+    static const char *const names[] = {"parameter", "shared", "scratch", "reg", "tiles"};
     return names[buffer->space];
 }
 
@@ -92,6 +92,13 @@ static void eval_indices(const interp_access *a, int64_t *plain, const int64_t *
             indices[d] = &plain[d];
         }
     }
+}
+
+char *interp_lanes(const interp_access *a, int64_t further, bool writes) {
+    const int64_t offset = locate(a) + further;
+    if (a->shadow && writes) set_written(a, a->shadow + offset, a->units);
+    if (a->shadow && !writes) check_written(a, a->shadow + offset, a->units);
+    return a->data + ((uint64_t)offset << a->shift);
 }
 
 /* ---- Loads ---- */

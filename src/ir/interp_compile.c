@@ -39,6 +39,21 @@ static void compile_if(interp *run, const ir_stmt *s, interp_action *action) {
     action->u.branch.otherwise = interp_compile_block(run, &s->u.branch.otherwise);
 }
 
+static void compile_tile(interp *run, const ir_stmt *s, interp_action *action) {
+    const ir_tile_info *info = ir_tile_get(s->u.tile.op);
+    for (int i = 0; i < info->num_args; i++) action->u.tile.args[i] = interp_compile_access(run, s->u.tile.args[i]);
+    if (s->u.tile.last) {
+        const ir_access *row = s->u.tile.last;
+        const int num = row->buffer->num_dims;
+        if (info->memory == 0 && row->buffer->space == IR_PARAM && !(row->buffer->access & IR_OUT))
+            interp_fail(run, ATTUNE_INVALID_IR, "%s is an input of @%s and is written", row->buffer->name,
+                        run->kernel->name);
+        action->u.tile.last = interp_compile_access(run, row);
+        action->u.tile.distance = num > 1 ? run->memories[row->buffer->id].strides[num - 2] : row->lanes;
+    }
+    action->perform = interp_run_tile;
+}
+
 static void compile_stmt(interp *run, const ir_stmt *s, interp_action *action) {
     switch (s->kind) {
     case IR_FOR: compile_for(run, s, action); break;
@@ -58,6 +73,7 @@ static void compile_stmt(interp *run, const ir_stmt *s, interp_action *action) {
         action->u.assume = interp_compile_value(run, s->u.assume);
         action->perform = interp_run_assume;
         break;
+    case IR_TILE: compile_tile(run, s, action); break;
     }
 }
 

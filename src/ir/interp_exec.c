@@ -39,6 +39,30 @@ void interp_run_prefetch(const interp_action *action) {
             interp_affine_eval(&access->dims[d].index);
 }
 
+/* Row by row; that the last one is inside is found out first. */
+static void move_rows(const interp_action *action, bool loads) {
+    const interp_access *memory = action->u.tile.args[loads], *tile = action->u.tile.args[!loads];
+    char *row = interp_lanes(tile, 0, loads);
+    interp_lanes(action->u.tile.last, 0, !loads);
+    for (int r = 0; r < IR_TILE_ROWS; r++, row += IR_TILE_ROW_BYTES) {
+        char *at = interp_lanes(memory, r * action->u.tile.distance, !loads);
+        memcpy(loads ? row : at, loads ? at : row, IR_TILE_ROW_BYTES);
+    }
+}
+
+void interp_run_tile(const interp_action *action) {
+    const interp_access *const *args = action->u.tile.args;
+    switch (action->source->u.tile.op) {
+    case IR_TILE_ZERO: memset(interp_lanes(args[0], 0, true), 0, IR_TILE_ROWS * IR_TILE_ROW_BYTES); break;
+    case IR_TILE_LOAD: move_rows(action, true); break;
+    case IR_TILE_STORE: move_rows(action, false); break;
+    default:
+        interp_lanes(args[0], 0, false);
+        ir_eval_tile_dot2((void *)interp_lanes(args[0], 0, true), (const void *)interp_lanes(args[1], 0, false),
+                          (const void *)interp_lanes(args[2], 0, false));
+    }
+}
+
 void interp_run_assume(const interp_action *action) {
     const uint8_t *holds = interp_eval(action->u.assume);
     if (!*holds) interp_check_failed(action->run, "the assumption does not hold");

@@ -15,7 +15,7 @@ typedef struct interp_action interp_action;
 typedef const void *interp_eval_fn(const interp_value *value);
 typedef void interp_perform_fn(const interp_action *action);
 
-/* A buffer while the kernel runs. Strides and offsets count units: elements, or whole vectors in IR_REG. */
+/* A buffer while the kernel runs. Strides and offsets count units: elements, or whole vectors in IR_REG and tiles. */
 typedef struct interp_memory {
     const ir_buffer *buffer;
     char *data;
@@ -125,6 +125,10 @@ struct interp_action {
         interp_memory *alloc;
         const interp_access *prefetch;
         const interp_value *assume;
+        struct {
+            const interp_access *args[3], *last; /* as in ir_stmt */
+            int64_t distance;                    /* of rows in memory, in units */
+        } tile;
     } u;
 };
 
@@ -185,7 +189,7 @@ uint32_t interp_bytes(ir_type type);
 
 void interp_run_block(interp *run, const interp_action *first);
 interp_perform_fn interp_run_for, interp_run_let, interp_run_if, interp_run_alloc, interp_run_prefetch,
-    interp_run_assume;
+    interp_run_assume, interp_run_tile;
 
 interp_eval_fn interp_eval_unary;
 interp_eval_fn interp_eval_binary;
@@ -196,6 +200,9 @@ interp_eval_fn interp_eval_bitcast;
 interp_eval_fn interp_eval_ramp;
 interp_eval_fn interp_eval_shuffle;
 interp_eval_fn interp_eval_truth; /* a bool that came from the caller's memory */
+
+/* Where the lanes of a plain access lie, which are about to be read or written; `further`: units behind them. */
+char *interp_lanes(const interp_access *access, int64_t further, bool writes);
 
 interp_eval_fn *interp_choose_splat(ir_type type);
 interp_eval_fn *interp_choose_load(const interp_access *access);

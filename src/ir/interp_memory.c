@@ -10,6 +10,10 @@ int64_t interp_size(interp *run, const ir_expr *expr) {
 
 static uint8_t log2_of(uint32_t bytes) { return (uint8_t)__builtin_ctz(bytes); }
 
+static uint32_t bytes_of_unit(const ir_buffer *buffer) {
+    return buffer->space == IR_TILES ? IR_TILE_ROWS * IR_TILE_ROW_BYTES : interp_bytes(buffer->type);
+}
+
 /* Row-major strides, of which none can overflow once the count does not. */
 static void bind_dims(interp *run, interp_memory *m) {
     const ir_buffer *buffer = m->buffer;
@@ -62,8 +66,7 @@ void interp_bind_param(interp *run, const ir_buffer *buffer, void *data) {
 
 void interp_allocate(interp *run, const ir_buffer *buffer) {
     interp_memory *m = &run->memories[buffer->id];
-    *m = (interp_memory){
-        .buffer = buffer, .in_scope = true, .shift = log2_of(interp_bytes(buffer->type)), .generation = 1};
+    *m = (interp_memory){.buffer = buffer, .in_scope = true, .shift = log2_of(bytes_of_unit(buffer)), .generation = 1};
     bind_dims(run, m);
     const size_t bytes = (size_t)m->count << m->shift;
     m->data = at_alloc_aligned(run->allocator, bytes, 64);

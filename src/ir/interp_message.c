@@ -47,6 +47,11 @@ static void print_statement(const ir_stmt *s, at_string *out) {
         at_string_puts(out, "if ");
         ir_print_expr(s->u.branch.condition, out);
         break;
+    case IR_TILE:
+        at_string_puts(out, ir_tile_get(s->u.tile.op)->text);
+        for (int i = 0; i < ir_tile_get(s->u.tile.op)->num_args; i++)
+            print_access(i ? ", " : " ", s->u.tile.args[i], out);
+        break;
     case IR_ASSUME:
         at_string_puts(out, "assume ");
         ir_print_expr(s->u.assume, out);

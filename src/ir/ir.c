@@ -10,6 +10,14 @@ static const ir_elem_info elem_table[IR_ELEM_COUNT] = {
 
 const ir_elem_info *ir_elem_get(ir_elem elem) { return &elem_table[elem]; }
 
+const ir_tile_info *ir_tile_get(ir_tile_op op) {
+    static const ir_tile_info table[IR_TILE_OP_COUNT] = {[IR_TILE_ZERO] = {"tile_zero", 1, -1},
+                                                         [IR_TILE_LOAD] = {"tile_load", 2, 1},
+                                                         [IR_TILE_STORE] = {"tile_store", 2, 0},
+                                                         [IR_TILE_DOT2] = {"tile_dot2", 3, -1}};
+    return &table[op];
+}
+
 /* The words that ops.def uses in its columns. */
 enum {
     FLOAT = IR_CLASS_FLOAT,

@@ -89,8 +89,11 @@ typedef enum ir_space {
     IR_PARAM,   /* the caller's memory */
     IR_SHARED,  /* allocated once a run, seen by all phases and workers; `alloc` at kernel level */
     IR_SCRATCH, /* one for each worker, 64-byte aligned, unspecified at entry; never the machine stack */
-    IR_REG      /* a small array of scalars or vectors, indexed by constants once lowered; lives in registers */
+    IR_REG,     /* a small array of scalars or vectors, indexed by constants once lowered; lives in registers */
+    IR_TILES    /* the same of tiles: each element is 16 rows of 64 bytes; only tile statements touch it */
 } ir_space;
+
+enum { IR_TILE_ROWS = 16, IR_TILE_ROW_BYTES = 64 };
 
 enum { IR_IN = 1, IR_OUT = 2 };
 
@@ -98,9 +101,10 @@ typedef struct ir_buffer {
     const char *name;
     ir_type type; /* lanes > 1 only in IR_REG: what an element is */
     ir_space space;
-    uint8_t access;                      /* of params: IR_IN, IR_OUT or both */
-    uint8_t num_dims;                    /* 0 is a single element */
-    const ir_expr *dims[IR_MAX_DIMS];    /* idx; constants in scratch and reg; scalar params and constants elsewhere */
+    uint8_t access;   /* of params: IR_IN, IR_OUT or both */
+    uint8_t num_dims; /* 0 is a single element */
+    /* idx; constants in scratch, reg and tiles; scalar params and constants elsewhere */
+    const ir_expr *dims[IR_MAX_DIMS];
     const ir_expr *strides[IR_MAX_DIMS]; /* of params only, in elements; all NULL: row-major */
     uint32_t id;                         /* dense within the kernel */
 } ir_buffer;
@@ -154,7 +158,24 @@ typedef struct ir_block {
     ir_stmt *first, *last;
 } ir_block;
 
-typedef enum ir_stmt_kind { IR_FOR, IR_LET, IR_STORE, IR_IF, IR_ALLOC, IR_PREFETCH, IR_ASSUME } ir_stmt_kind;
+typedef enum ir_stmt_kind { IR_FOR, IR_LET, IR_STORE, IR_IF, IR_ALLOC, IR_PREFETCH, IR_ASSUME, IR_TILE } ir_stmt_kind;
+
+/* What is done to tiles. Operands: `t` is an element of IR_TILES, `m` an access of one row of 64 bytes in memory, which
+ * is the first of 16: the others lie one index of the dimension before the last further each, or, in a buffer of one
+ * dimension, one behind the other.
+ *   ZERO   t            all 0
+ *   LOAD   t, m         from memory of t's element
+ *   STORE  m, t
+ *   DOT2   t, t, t      f32, bf16, bf16: see docs/ir.md */
+typedef enum ir_tile_op { IR_TILE_ZERO, IR_TILE_LOAD, IR_TILE_STORE, IR_TILE_DOT2, IR_TILE_OP_COUNT } ir_tile_op;
+
+typedef struct ir_tile_info {
+    const char *text;
+    uint8_t num_args;
+    int8_t memory; /* which of the operands is in memory; -1: none */
+} ir_tile_info;
+
+const ir_tile_info *ir_tile_get(ir_tile_op op);
 
 struct ir_stmt {
     ir_stmt_kind kind;
@@ -182,6 +203,11 @@ struct ir_stmt {
         } branch;
         const ir_buffer *alloc; /* IR_SCRATCH or IR_REG; visible to the end of the block; contents unwritten */
         const ir_expr *assume;  /* scalar bool that the kernel's author guarantees; the interpreter checks it */
+        struct {
+            ir_tile_op op;
+            const ir_access *args[3];
+            const ir_access *last; /* the last of the rows in memory, made from the first; NULL: there are none */
+        } tile;
     } u;
 };
 

@@ -221,12 +221,16 @@ static void parse_alloc(ir_parser *p) {
         if (!ir_parse_int(p, &dims[num++])) return;
     }
     if (!ir_parse_expect(p, ']')) return;
-    const bool reg = ir_parse_accept_word(p, IR_WORD_REG);
-    if (!reg && !ir_parse_accept_word(p, IR_WORD_SCRATCH)) {
-        ir_parse_expected(p, "'scratch' or 'reg'");
+    ir_space space = IR_SCRATCH;
+    if (ir_parse_accept_word(p, IR_WORD_REG)) {
+        space = IR_REG;
+    } else if (ir_parse_accept_word(p, IR_WORD_TILES)) {
+        space = IR_TILES;
+    } else if (!ir_parse_accept_word(p, IR_WORD_SCRATCH)) {
+        ir_parse_expected(p, "'scratch', 'reg' or 'tiles'");
         return;
     }
-    ir_alloc(p->b, name, reg ? IR_REG : IR_SCRATCH, type, num, dims);
+    ir_alloc(p->b, name, space, type, num, dims);
     if (ir_parse_built(p, where)) look_up_again(p);
 }
 
@@ -245,9 +249,33 @@ static void parse_store(ir_parser *p) {
     ir_parse_built(p, where);
 }
 
+/* The operation, if a tile statement begins here. */
+static bool accept_tile_op(ir_parser *p, ir_tile_op *op) {
+    for (int i = 0; i < IR_TILE_OP_COUNT; i++) {
+        if (!ir_parse_accept_word(p, (enum ir_word)(IR_WORD_TILE + i))) continue;
+        *op = (ir_tile_op)i;
+        return true;
+    }
+    return false;
+}
+
+static void parse_tile(ir_parser *p, ir_tile_op op, const char *where) {
+    const ir_access *args[3] = {0};
+    for (int i = 0; i < ir_tile_get(op)->num_args; i++) {
+        if (i && !ir_parse_expect(p, ',')) return;
+        args[i] = ir_parse_access(p);
+        if (p->failed) return;
+    }
+    ir_tile(p->b, op, args[0], args[1], args[2]);
+    ir_parse_built(p, where);
+}
+
 static void parse_stmt(ir_parser *p) {
     const char *where = p->token.start;
-    if (ir_parse_accept_word(p, IR_WORD_LET)) {
+    ir_tile_op op;
+    if (accept_tile_op(p, &op)) {
+        parse_tile(p, op, where);
+    } else if (ir_parse_accept_word(p, IR_WORD_LET)) {
         parse_let(p);
     } else if (ir_parse_accept_word(p, IR_WORD_FOR)) {
         parse_for(p);

@@ -178,13 +178,15 @@ static void print_dims(const ir_buffer *buffer, const ir_expr *const *dims, at_s
 }
 
 static void print_alloc(const ir_buffer *buffer, at_string *out) {
+    static const char *const words[] = {
+        [IR_SHARED] = " shared", [IR_SCRATCH] = " scratch", [IR_REG] = " reg", [IR_TILES] = " tiles"};
     put(out, "alloc ");
     put(out, buffer->name);
     put(out, ": ");
     put_elem(out, buffer->type.elem);
     if (buffer->type.lanes > 1) put_lanes(out, buffer->type.lanes);
     print_dims(buffer, buffer->dims, out);
-    put(out, buffer->space == IR_SHARED ? " shared" : buffer->space == IR_REG ? " reg" : " scratch");
+    put(out, words[buffer->space]);
 }
 
 static void print_for(const ir_stmt *stmt, int indent, at_string *out) {
@@ -235,6 +237,13 @@ static void print_stmt(const ir_stmt *stmt, int indent, at_string *out) {
     case IR_ASSUME:
         put(out, "assume ");
         ir_print_expr(stmt->u.assume, out);
+        break;
+    case IR_TILE:
+        put(out, ir_tile_get(stmt->u.tile.op)->text);
+        for (int i = 0; i < ir_tile_get(stmt->u.tile.op)->num_args; i++) {
+            put(out, i ? ", " : " ");
+            print_access(stmt->u.tile.args[i], out);
+        }
         break;
     }
 }

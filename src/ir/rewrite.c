@@ -65,6 +65,12 @@ static void copy_alloc(ir_rewriter *r, const ir_buffer *old) {
     r->buffers[old->id] = ir_alloc(r->b, old->name, old->space, old->type, old->num_dims, dims);
 }
 
+static void copy_tile(ir_rewriter *r, const ir_stmt *old) {
+    const ir_access *args[3] = {0};
+    for (int i = 0; i < ir_tile_get(old->u.tile.op)->num_args; i++) args[i] = ir_rewrite_access(r, old->u.tile.args[i]);
+    ir_tile(r->b, old->u.tile.op, args[0], args[1], args[2]);
+}
+
 static void copy_stmt(ir_rewriter *r, const ir_stmt *old) {
     switch (old->kind) {
     case IR_FOR: copy_loop(r, old); break;
@@ -82,6 +88,7 @@ static void copy_stmt(ir_rewriter *r, const ir_stmt *old) {
         (old->u.store.is_far ? ir_prefetch_far : ir_prefetch)(r->b, ir_rewrite_access(r, old->u.store.access));
         break;
     case IR_ASSUME: ir_assume(r->b, ir_rewrite_expr(r, old->u.assume)); break;
+    case IR_TILE: copy_tile(r, old); break;
     }
 }
 
@@ -164,6 +171,10 @@ static bool in_stmt(const search *s, const ir_stmt *stmt) {
                in_block(s, &stmt->u.branch.otherwise);
     case IR_PREFETCH: return in_access(s, stmt->u.store.access);
     case IR_ASSUME: return in_expr(s, stmt->u.assume);
+    case IR_TILE:
+        for (int i = 0; i < ir_tile_get(stmt->u.tile.op)->num_args; i++)
+            if (in_access(s, stmt->u.tile.args[i])) return true;
+        return false;
     case IR_ALLOC: return false;
     }
     return false;

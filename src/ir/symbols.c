@@ -4,7 +4,7 @@
 
 enum { FIRST_SLOTS = 512 };
 
-static const char *const words[IR_WORD_ELEM] = {
+static const char *const words[IR_WORD_TILE] = {
     [IR_WORD_KERNEL] = "kernel",
     [IR_WORD_STRIDES] = "strides",
     [IR_WORD_IN] = "in",
@@ -15,6 +15,7 @@ static const char *const words[IR_WORD_ELEM] = {
     [IR_WORD_SHARED] = "shared",
     [IR_WORD_SCRATCH] = "scratch",
     [IR_WORD_REG] = "reg",
+    [IR_WORD_TILES] = "tiles",
     [IR_WORD_PARALLEL] = "parallel",
     [IR_WORD_FOR] = "for",
     [IR_WORD_BY] = "by",
@@ -44,7 +45,9 @@ bool ir_symbols_init(ir_symbols *symbols, at_arena *arena) {
     *symbols = (ir_symbols){.arena = arena, .num_slots = FIRST_SLOTS};
     symbols->slots = at_arena_alloc(arena, FIRST_SLOTS * sizeof *symbols->slots);
     bool ok = symbols->slots;
-    for (int word = IR_WORD_NONE + 1; ok && word < IR_WORD_ELEM; word++) ok = add_word(symbols, words[word], word);
+    for (int word = IR_WORD_NONE + 1; ok && word < IR_WORD_TILE; word++) ok = add_word(symbols, words[word], word);
+    for (int op = 0; ok && op < IR_TILE_OP_COUNT; op++)
+        ok = add_word(symbols, ir_tile_get((ir_tile_op)op)->text, IR_WORD_TILE + op);
     for (int elem = 0; ok && elem < IR_ELEM_COUNT; elem++)
         ok = add_word(symbols, ir_elem_get(elem)->name, IR_WORD_ELEM + elem);
     for (int op = 0; ok && op < IR_OP_COUNT; op++)

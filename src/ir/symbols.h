@@ -18,6 +18,7 @@ enum ir_word {
     IR_WORD_SHARED,
     IR_WORD_SCRATCH,
     IR_WORD_REG,
+    IR_WORD_TILES,
     IR_WORD_PARALLEL,
     IR_WORD_FOR,
     IR_WORD_BY,
@@ -31,8 +32,9 @@ enum ir_word {
     IR_WORD_FALSE,
     IR_WORD_INF,
     IR_WORD_NAN,
-    IR_WORD_ELEM,                             /* + ir_elem */
-    IR_WORD_OP = IR_WORD_ELEM + IR_ELEM_COUNT /* + ir_op, of those that are written as calls */
+    IR_WORD_TILE,                                   /* + ir_tile_op */
+    IR_WORD_ELEM = IR_WORD_TILE + IR_TILE_OP_COUNT, /* + ir_elem */
+    IR_WORD_OP = IR_WORD_ELEM + IR_ELEM_COUNT       /* + ir_op, of those that are written as calls */
 };
 
 typedef struct ir_symbol {

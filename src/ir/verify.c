@@ -95,6 +95,8 @@ static bool check_loop(ir_verifier *v, const ir_stmt *s, int depth) {
 static bool check_store(ir_verifier *v, const ir_stmt *s) {
     const ir_access *access = s->u.store.access;
     if (!ir_verify_expr(v, s->u.store.value, 0) || !ir_verify_used_access(v, access, IR_OUT, 0)) return false;
+    if (access->buffer->space == IR_TILES)
+        return ir_refuse(v, "%s is a tile and cannot be stored to", ir_access_text(v, access).text);
     return ir_type_eq(s->u.store.value->type, ir_type_of(access->buffer->type.elem, access->lanes)) ||
            ir_refuse(v, "store to %s: the value has another type", ir_access_text(v, access).text);
 }
@@ -113,11 +115,14 @@ static bool check_branch(ir_verifier *v, const ir_stmt *s, int depth) {
 }
 
 static bool check_alloc(ir_verifier *v, const ir_buffer *buffer) {
-    if (buffer->space != IR_SCRATCH && buffer->space != IR_REG)
-        return ir_refuse(v, "'%.60s' is allocated in a block, but is neither scratch nor reg", buffer->name);
+    if (buffer->space != IR_SCRATCH && buffer->space != IR_REG && buffer->space != IR_TILES)
+        return ir_refuse(v, "'%.60s' is allocated in a block, but is neither scratch nor reg nor tiles", buffer->name);
+    if (buffer->space == IR_TILES && buffer->type.elem != IR_F32 && buffer->type.elem != IR_BF16)
+        return ir_refuse(v, "tiles '%.60s' are neither f32 nor bf16", buffer->name);
     if (!ir_verify_lanes(buffer->type.lanes) || (buffer->type.lanes > 1 && buffer->space != IR_REG))
         return ir_refuse(v, "'%.60s' has elements of %d lanes", buffer->name, buffer->type.lanes);
     int64_t size = buffer->type.lanes * ir_elem_get(buffer->type.elem)->bytes;
+    if (buffer->space == IR_TILES) size = IR_TILE_ROWS * IR_TILE_ROW_BYTES;
     for (int d = 0; d < buffer->num_dims; d++) {
         const ir_expr *dim = buffer->dims[d];
         if (!dim || dim->op != IR_CONST || dim->type.elem != IR_IDX || dim->value.i < 1)
@@ -141,8 +146,44 @@ static bool check_let(ir_verifier *v, const ir_stmt *s) {
 /* A prefetch may point anywhere: an address outside touches nothing. */
 static bool check_prefetch(ir_verifier *v, const ir_access *access) {
     if (!ir_verify_access(v, access, 0, 0)) return false;
-    return access->buffer->space != IR_REG ||
+    return (access->buffer->space != IR_REG && access->buffer->space != IR_TILES) ||
            ir_refuse(v, "'%.60s' is in registers and cannot be prefetched", access->buffer->name);
+}
+
+/* A tile, whose indices are constants in lowered IR. */
+static bool check_tile_arg(ir_verifier *v, const ir_access *access, int use) {
+    if (!ir_verify_used_access(v, access, use, 0)) return false;
+    if (access->buffer->space != IR_TILES)
+        return ir_refuse(v, "%s is used as a tile, and is none", ir_access_text(v, access).text);
+    for (int d = 0; d < access->buffer->num_dims && v->level == IR_LOWERED; d++)
+        if (access->indices[d]->op != IR_CONST)
+            return ir_refuse(v, "%s: an index into tiles must be a constant in lowered IR",
+                             ir_access_text(v, access).text);
+    return true;
+}
+
+static bool check_tile_row(ir_verifier *v, const ir_access *access, int use) {
+    if (!access || !ir_verify_used_access(v, access, use, 0)) return access ? false : ir_refuse(v, "a tile lacks rows");
+    const int bytes = access->lanes * ir_elem_get((ir_elem)access->buffer->type.elem)->bytes;
+    const bool is_memory = access->buffer->space != IR_REG && access->buffer->space != IR_TILES;
+    return (is_memory && bytes == IR_TILE_ROW_BYTES) ||
+           ir_refuse(v, "%s is no row of a tile", ir_access_text(v, access).text);
+}
+
+static bool check_tile(ir_verifier *v, const ir_stmt *s) {
+    if ((unsigned)s->u.tile.op >= IR_TILE_OP_COUNT) return ir_refuse(v, "a tile operation %d", (int)s->u.tile.op);
+    const ir_tile_info *info = ir_tile_get(s->u.tile.op);
+    if (v->level == IR_LOWERED && !(v->target->flags & AT_TARGET_TILES))
+        return ir_refuse(v, "target %s has no instruction for '%s'", v->target->name, info->text);
+    for (int i = 0; i < info->num_args; i++) {
+        const ir_access *access = s->u.tile.args[i];
+        const int use = i ? IR_IN : IR_OUT;
+        if (!access) return ir_refuse(v, "'%s' lacks an operand", info->text);
+        if (i != info->memory ? !check_tile_arg(v, access, use)
+                              : !check_tile_row(v, access, use) || !check_tile_row(v, s->u.tile.last, use))
+            return false;
+    }
+    return true;
 }
 
 static bool check_stmt(ir_verifier *v, const ir_stmt *s, int depth) {
@@ -153,6 +194,7 @@ static bool check_stmt(ir_verifier *v, const ir_stmt *s, int depth) {
     case IR_IF: return check_branch(v, s, depth);
     case IR_ALLOC: return check_alloc(v, s->u.alloc);
     case IR_PREFETCH: return check_prefetch(v, s->u.store.access);
+    case IR_TILE: return check_tile(v, s);
     case IR_ASSUME:
         if (!check_condition(v, s->u.assume, "the assumption")) return false;
         ir_bounds_fact(v->bounds, s->u.assume, true);

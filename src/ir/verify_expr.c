@@ -149,6 +149,8 @@ static bool check_var(ir_verifier *v, const ir_expr *e) {
 static bool check_load(ir_verifier *v, const ir_expr *e, int depth) {
     const ir_access *access = e->value.access;
     return ir_verify_used_access(v, access, IR_IN, depth) &&
+           (access->buffer->space != IR_TILES ||
+            ir_refuse(v, "%s is a tile and cannot be loaded", ir_access_text(v, access).text)) &&
            (ir_type_eq(e->type, ir_type_of(access->buffer->type.elem, access->lanes)) || wrong_type(v, e));
 }
 

@@ -23,6 +23,10 @@ bool mha_projects_by_pairs(const attune_problem *p, const at_target *target) {
            p->softmax_precision == ATTUNE_F32;
 }
 
+bool mha_projects_by_tiles(const attune_problem *p, const at_target *target) {
+    return target->flags & AT_TARGET_TILES && mha_projects_by_pairs(p, target) && !p->reproducible;
+}
+
 /* Where the problem is canonical, what its scores need follows from it. */
 static void read_problem(mha_context *c) {
     const attune_problem *p = c->p;
@@ -40,6 +44,7 @@ static void read_problem(mha_context *c) {
     const bool as_cached = p->op == ATTUNE_MHA && p->reproducible;
     c->by_pairs = mha_attends_by_pairs(p, c->target);
     c->projects_by_pairs = mha_projects_by_pairs(p, c->target);
+    c->projects_by_tiles = mha_projects_by_tiles(p, c->target);
     c->q_elem = c->by_pairs ? IR_BF16 : c->elem;
     c->k_elem = kept_elem(c, as_cached || c->by_pairs, p->k_dtype);
     c->v_elem = kept_elem(c, as_cached || c->by_pairs, p->v_dtype);

@@ -17,7 +17,7 @@ typedef struct mha_context {
     int lanes;    /* of a vector of elem */
     bool has_fma, has_scalef;
     bool by_pairs; /* mha_attends_by_pairs: q_elem, k_elem and v_elem are bf16, and so are q, k and v */
-    bool projects_by_pairs;
+    bool projects_by_pairs, projects_by_tiles;
     int64_t group; /* query heads of a KV head */
     mha_params params;
     /* What attention reads and writes: parameters, or what an earlier phase leaves in shared memory. All are indexed

@@ -7,6 +7,8 @@
  * for products so deep that a group of B would not stay in the second cache, it has all its rows there: then each
  * gemm_depth rows of B serve all rows of the task before the next ones are read.
  *
+ * On targets with tiles a register tile may be made of those: 2 x 2 of 16 x 16, with two of either factor beside them.
+ *
  * Rows that fill no register tile are filled up with the last row, which is computed again and stored once. Where the
  * number of rows is a constant they get a register tile of their own instead if that saves enough. */
 #include "mha/gemm.h"
@@ -180,6 +182,69 @@ static void prefetch_results(const gemm *c, const ir_expr *first, const ir_expr 
     }
 }
 
+/* ---- A register tile of tiles ---- */
+
+enum { TILE = 16, TILE_DEPTH = 32, NUM_TILES = 8 }; /* rows, and columns of C; columns of A and rows of B */
+
+bool mha_gemm_tiles(int64_t rows, int64_t vectors, int64_t depth) {
+    const int64_t high = rows / TILE;
+    return rows % TILE == 0 && depth % TILE_DEPTH == 0 && high * vectors + high + vectors <= NUM_TILES;
+}
+
+static bool by_tiles(const gemm *c, int64_t rows) {
+    return c->m->projects_by_tiles && c->elem == IR_BF16 && c->one_pass && c->m->lanes == TILE &&
+           mha_gemm_tiles(rows, c->vectors, c->g->depth);
+}
+
+static const ir_access *tile_of(const gemm *c, const ir_buffer *tiles, int64_t row, int64_t column) {
+    return tiles && tiles->num_dims == 2 ? ir_at(c->b, tiles, 1, 2, idx(c, row), idx(c, column))
+                                         : ir_at(c->b, tiles, 1, 1, idx(c, row));
+}
+
+static const ir_access *product_at(const gemm *c, const register_tile *t, int64_t row, int64_t vector) {
+    return tile_at(c, ir_add(c->b, t->base, idx(c, row * TILE)), column_of(c, t, vector));
+}
+
+/* The product begins as start, from where tiles take it. */
+static void start_product(const gemm *c, const register_tile *t) {
+    ir_builder *b = c->b;
+    for (int64_t v = 0; v < c->vectors; v++) {
+        const ir_expr *column = column_of(c, t, v);
+        const ir_expr *start = ir_let(b, "start", c->g->start(c->m, c->g, c->group, column, TILE));
+        const ir_expr *r = ir_for_begin(b, "r", idx(c, 0), idx(c, t->rows), 1, false);
+        ir_store(b, tile_at(c, ir_add(b, t->base, r), column), start);
+        ir_for_end(b);
+    }
+}
+
+static void multiply_tiles(const gemm *c, const register_tile *t) {
+    ir_builder *b = c->b;
+    const int64_t high = t->rows / TILE, wide = c->vectors, pairs = TILE_DEPTH / 2;
+    const ir_type f32 = ir_type_of(IR_F32, 1), bf16 = ir_type_of(IR_BF16, 1);
+    const ir_buffer *sum = ir_alloc(b, "sum", IR_TILES, f32, 2, (int64_t[]){high, wide});
+    const ir_buffer *left = ir_alloc(b, "left", IR_TILES, bf16, 1, &high);
+    const ir_buffer *right = ir_alloc(b, "right", IR_TILES, bf16, 1, &wide);
+    for (int64_t i = 0; i < high * wide; i++)
+        ir_tile(b, IR_TILE_LOAD, tile_of(c, sum, i / wide, i % wide), product_at(c, t, i / wide, i % wide), NULL);
+    const ir_expr *k = ir_for_begin(b, "k", idx(c, 0), idx(c, c->steps), pairs, false);
+    for (int64_t i = 0; i < high; i++) {
+        const ir_expr *row = ir_add(b, t->base, idx(c, i * TILE)), *column = ir_mul(b, k, idx(c, 2));
+        ir_tile(b, IR_TILE_LOAD, tile_of(c, left, i, 0), ir_at(b, c->slab, TILE_DEPTH, 2, row, column), NULL);
+    }
+    for (int64_t v = 0; v < wide; v++) {
+        const ir_expr *x = right_of(c, t, k, v);
+        ir_tile(b, IR_TILE_LOAD, tile_of(c, right, v, 0), x ? x->value.access : NULL, NULL);
+    }
+    for (int64_t i = 0; i < high * wide; i++)
+        ir_tile(b, IR_TILE_DOT2, tile_of(c, sum, i / wide, i % wide), tile_of(c, left, i / wide, 0),
+                tile_of(c, right, i % wide, 0));
+    ir_for_end(b);
+    for (int64_t i = 0; i < high * wide; i++)
+        ir_tile(b, IR_TILE_STORE, product_at(c, t, i / wide, i % wide), tile_of(c, sum, i / wide, i % wide), NULL);
+}
+
+/* ---- All columns of a group ---- */
+
 /* All columns of the group for `rows` rows from `base` on. `first`: the number of the first of them, where rows are to
  * be prefetched; else NULL. */
 static void row_of_tiles(const gemm *c, int64_t rows, const ir_expr *base, const ir_expr *from, const ir_expr *to,
@@ -191,11 +256,16 @@ static void row_of_tiles(const gemm *c, int64_t rows, const ir_expr *base, const
     t.column = ir_mul(b, n, idx(c, columns));
     if (first && c->g->left) t.num_next = find_rows(c, ir_add(b, first, idx(c, c->rows)), n, tiles, t.next);
     if (first && c->g->result) prefetch_results(c, first, n, tiles);
-    const ir_type vector = {(uint8_t)c->m->elem, (uint8_t)c->m->lanes};
-    t.acc = ir_alloc(b, "acc", IR_REG, vector, 2, (int64_t[]){rows, c->vectors});
-    begin_tile(c, &t);
-    multiply(c, &t, from, to);
-    end_tile(c, &t);
+    if (by_tiles(c, rows)) {
+        start_product(c, &t);
+        multiply_tiles(c, &t);
+    } else {
+        const ir_type vector = {(uint8_t)c->m->elem, (uint8_t)c->m->lanes};
+        t.acc = ir_alloc(b, "acc", IR_REG, vector, 2, (int64_t[]){rows, c->vectors});
+        begin_tile(c, &t);
+        multiply(c, &t, from, to);
+        end_tile(c, &t);
+    }
     ir_for_end(b);
 }
 
@@ -313,7 +383,7 @@ static gemm gemm_of(mha_context *m, mha_gemm *g) {
     c.steps = ceil_div(g->depth, c.inputs);
     c.one_pass = !s->gemm_depth || s->gemm_depth >= g->depth;
     c.depth = c.one_pass ? c.steps : ceil_div(s->gemm_depth, c.inputs);
-    if (g->rows) c.rest = rest_of(&c);
+    if (g->rows && !by_tiles(&c, c.rows)) c.rest = rest_of(&c); /* whose rows would not be of tiles */
     return c;
 }
 

@@ -11,7 +11,10 @@
  * The order of arithmetic of an element of C: acc = start, then acc = madd(A[r][k], B[k][c], acc) for k = 0, 1, … .
  * Where B comes in pairs of rows and the kernel projects by pairs, A is bf16 as well and it is acc = dot2((A[r][k],
  * A[r][k + 1]), (B[k][c], B[k + 1][c]), acc) for k = 0, 2, … . It does not depend on schedule, other rows or number of
- * tasks. */
+ * tasks.
+ *
+ * But where the kernel projects by tiles, and register tiles and depth are of such (mha_gemm_tiles), sums are those of
+ * tile_dot2: 32 columns of A at a time, the even and the odd ones apart. */
 #ifndef ATTUNE_MHA_GEMM_H
 #define ATTUNE_MHA_GEMM_H
 
@@ -59,6 +62,10 @@ struct mha_gemm {
 
 /* Builds the phase. */
 void mha_gemm_phase(mha_context *c, mha_gemm *g);
+
+/* Whether a register tile of rows x vectors of 16 lanes is made of tiles, of which there are eight, and a depth of
+ * whole ones. */
+bool mha_gemm_tiles(int64_t rows, int64_t vectors, int64_t depth);
 
 /* Fills in the gemm fields of a schedule whose lanes are chosen. All 0 without a block. */
 void mha_choose_gemm(const attune_problem *canonical, const at_target *target, attune_schedule *schedule);

@@ -43,6 +43,19 @@ static int64_t vectors_of_few(int64_t rows, int64_t all, bool wide, bool narrow)
     return min_of(most, all);
 }
 
+/* Whether all products are of whole tiles, which take many rows. */
+static bool choose_tiles(const attune_problem *p, const at_target *target, int64_t rows, attune_schedule *s) {
+    enum { HIGH = 32, WIDE = 2 };
+    const int64_t depths[] = {p->embed_dim, p->kv_projected ? 0 : p->kv_embed_dim, p->v_embed_dim,
+                              p->num_heads * p->head_dim_v};
+    bool fits = mha_projects_by_tiles(p, target) && s->lanes * WIDE <= MHA_PANEL_TILE && !p->low_rank;
+    for (size_t i = 0; i < sizeof depths / sizeof *depths; i++) fits = fits && mha_gemm_tiles(HIGH, WIDE, depths[i]);
+    if (!fits) return false;
+    s->gemm_rows = rows <= HIGH / 2 ? HIGH / 2 : HIGH;
+    s->gemm_vectors = WIDE;
+    return true;
+}
+
 static void choose_tile(const attune_problem *p, const at_target *target, attune_schedule *s) {
     const int64_t rows = expected_rows(p), all = MHA_PANEL_TILE / s->lanes;
     const bool wide = target->vector_registers >= 32, fused = target->flags & AT_TARGET_FMA;
@@ -50,6 +63,7 @@ static void choose_tile(const attune_problem *p, const at_target *target, attune
     const bool tall = wide && !narrow;
     const int64_t least = tall ? 8 : 4, most = tall ? 14 : fused ? 6 : 4;
     const bool few = rows <= most;
+    if (!few && choose_tiles(p, target, rows, s)) return;
     s->gemm_vectors = (int32_t)(few ? vectors_of_few(rows, all, wide, narrow) : min_of(narrow ? 4 : 2, all));
     s->gemm_rows = (int32_t)(few ? rows : fitting_rows(rows, least, most, tall ? 0 : 1));
 }

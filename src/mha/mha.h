@@ -63,6 +63,9 @@ static inline bool mha_has_scales(attune_scales scales) {
 bool mha_attends_by_pairs(const attune_problem *canonical, const at_target *target);
 /* Whether a block's projections are: inputs, weights and what the products are of are bf16 then, sums f32. */
 bool mha_projects_by_pairs(const attune_problem *canonical, const at_target *target);
+/* Whether these products may go by tiles, where their sizes allow it. Not with `reproducible`: these sums have another
+ * order, and schedules for few rows have no tiles. */
+bool mha_projects_by_tiles(const attune_problem *canonical, const at_target *target);
 
 /* Schedules. */
 attune_status mha_schedule_check(const attune_problem *canonical, const attune_schedule *schedule,

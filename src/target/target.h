@@ -12,7 +12,8 @@ enum {
     AT_TARGET_ROUND = 2,     /* rint is one instruction */
     AT_TARGET_SCALEF = 4,    /* ldexp on float vectors is one instruction */
     AT_TARGET_LANE_MASK = 8, /* mask registers: masked loads and selects are free */
-    AT_TARGET_BF16_DOT = 16
+    AT_TARGET_BF16_DOT = 16,
+    AT_TARGET_TILES = 32 /* matrix registers: the IR's tile statements */
 };
 
 typedef struct at_target {
@@ -41,7 +42,8 @@ enum {
     AT_CPU_AVX512BF16 = 1u << 9,
     AT_CPU_AVX512VNNI = 1u << 10,
     AT_CPU_AVX512CD = 1u << 11,
-    AT_CPU_AARCH64 = 1u << 12 /* with Advanced SIMD, which Linux requires of it */
+    AT_CPU_AARCH64 = 1u << 12, /* with Advanced SIMD, which Linux requires of it */
+    AT_CPU_AMX_BF16 = 1u << 13 /* with AMX_TILE, and the kernel's permission to use its registers */
 };
 
 /* Best first; ends with a NULL name. */

@@ -66,6 +66,10 @@ static bool same_stmt(const ir_stmt *a, const ir_stmt *b) {
                same_block(&a->u.branch.otherwise, &b->u.branch.otherwise);
     case IR_ALLOC: return same_buffer(a->u.alloc, b->u.alloc);
     case IR_ASSUME: return same_expr(a->u.assume, b->u.assume);
+    case IR_TILE:
+        for (int i = 0; i < ir_tile_get(a->u.tile.op)->num_args; i++)
+            if (!same_access(a->u.tile.args[i], b->u.tile.args[i])) return false;
+        return a->u.tile.op == b->u.tile.op && same_access(a->u.tile.last, b->u.tile.last);
     }
     return false;
 }

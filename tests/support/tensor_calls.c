@@ -1,8 +1,13 @@
 #include "support/tensor_calls.h"
 
+#include "ir/interp.h"
+#include "ir/passes.h"
+#include "mha/signature.h"
+
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include <cmocka.h>
 
@@ -43,4 +48,32 @@ float *tensors_floats(const tensors *t, const char *name) {
     assert_non_null(found);
     assert_int_equal(found->info.dtype, ATTUNE_F32);
     return found->data;
+}
+
+void tensors_interpret_for(const tensors *t, const at_target *target, const attune_schedule *schedule) {
+    attune_problem p;
+    at_error err = {0};
+    mha_tensor list[MHA_NUM_TENSORS];
+    mha_sizes sizes;
+    int64_t strides[MHA_NUM_TENSORS][4], scalars[MHA_MAX_SCALARS];
+    void *buffers[MHA_NUM_TENSORS];
+    assert_int_equal(mha_canonicalize(&t->problem, &p, &err), ATTUNE_OK);
+    const size_t count = mha_tensors(&p, list);
+    assert_int_equal(count, t->count);
+    mha_compiled_sizes(&p, &sizes);
+    sizes.of[MHA_BATCH] = p.batch;
+    sizes.of[MHA_KV_HEADS] = p.num_kv_heads;
+    for (size_t i = 0; i < count; i++) {
+        memcpy(strides[i], t->list[i].info.strides, sizeof strides[i]);
+        buffers[i] = t->list[i].data;
+    }
+    mha_scalars(&p, &sizes, list, count, (const int64_t(*)[4])strides, scalars);
+    at_arena arena;
+    at_arena_init(&arena, NULL);
+    const ir_kernel *kernel = mha_build(&arena, &p, schedule, target, &err);
+    if (kernel) kernel = ir_lower(kernel, target, NULL, NULL, &err);
+    const ir_interp_options options = {.shuffle_seed = 5};
+    if (!kernel || ir_interpret(kernel, buffers, scalars, &options, &err))
+        fail_msg("%s: %s", target->name, err.message);
+    at_arena_free(&arena);
 }

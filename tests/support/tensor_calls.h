@@ -2,6 +2,7 @@
 #ifndef ATTUNE_TESTS_TENSOR_CALLS_H
 #define ATTUNE_TESTS_TENSOR_CALLS_H
 
+#include "target/target.h"
 #include "tensors.h"
 
 /* A call of this problem with these run-time sizes, its inputs filled, its outputs rubbish. */
@@ -17,5 +18,8 @@ void tensors_assert_same(const tensors *a, const tensors *b, const char *what);
 
 /* The memory of a tensor of f32. */
 float *tensors_floats(const tensors *t, const char *name);
+
+/* By the interpreter, as lowered for a target that need not be this CPU's. No sizes of a call, no appended keys. */
+void tensors_interpret_for(const tensors *t, const at_target *target, const attune_schedule *schedule);
 
 #endif
