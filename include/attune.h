@@ -653,6 +653,22 @@ ATTUNE_API attune_status attune_tune(attune_context *context, const attune_probl
                                      const attune_arguments *arguments, const attune_tune_options *options,
                                      attune_tune_result *result);
 
+/* What the tuner's model expects of a schedule, for one thread: rough, and there to compare schedules of one problem. Cycles
+ * are those of a core that starts two vector operations in each. */
+typedef struct attune_prediction {
+    size_t struct_size;
+    double scores, softmax, values; /* of attention */
+    double tasks;                   /* beginning tasks, bringing Q in and O out, merging chunks */
+    double products;                /* projections of a block */
+    double flops_per_cycle;         /* at the peak: 4 * lanes */
+    int is_tuned;                   /* the schedule without one given comes from tuning, not from attune's rules */
+} attune_prediction;
+
+/* schedule NULL: what attune_compile would choose for a kernel that is not cached; *chosen (may be NULL) is that one. */
+ATTUNE_API attune_status attune_schedule_predict(attune_context *context, const attune_problem *problem,
+                                                 const attune_schedule *schedule, attune_schedule *chosen,
+                                                 attune_prediction *prediction);
+
 /* Writes all results to a new file, for other machines of the same kind; and takes in such a file (`taken`: searches
  * that were new, `of_here`: those of this CPU and ISA; both may be NULL). ATTUNE_BAD_FILE: it is none, or of another
  * version. */

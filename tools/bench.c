@@ -67,7 +67,7 @@ static bool open_kernel(bench_entry *e, attune_context *context) {
         e->schedule = (attune_schedule)ATTUNE_SCHEDULE_INIT;
         return attune_schedule_choose(context, &e->problem, &e->schedule) == ATTUNE_OK;
     }
-    if (attune_compile(context, &e->problem, NULL, &e->kernel) != ATTUNE_OK ||
+    if (attune_compile(context, &e->problem, e->wish, &e->kernel) != ATTUNE_OK ||
         attune_kernel_get_info(e->kernel, &info) != ATTUNE_OK ||
         attune_workspace_size(context, e->kernel, &e->arguments, &bytes) != ATTUNE_OK)
         return false;

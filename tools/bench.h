@@ -9,8 +9,9 @@
 
 typedef struct bench_entry {
     attune_problem problem;
-    char *text;               /* canonical */
-    attune_schedule schedule; /* that the kernel has */
+    char *text;                  /* canonical */
+    const attune_schedule *wish; /* NULL: the chosen one */
+    attune_schedule schedule;    /* that the kernel has */
     tensors tensors;
     call_work work;
     int streams; /* in which the bandwidth probe reads as many bytes fastest */

@@ -19,6 +19,7 @@ static const subcommand subcommands[] = {
     {"conform", cmd_conform, "run conformance cases of ONNX's attention operators"},
     {"weights", cmd_weights, "draw attention weights as heat maps, PNG or SVG"},
     {"bench", cmd_bench, "measure speed, as a share of what this CPU can do"},
+    {"explain", cmd_explain, "show why a problem has its schedule, and where its time goes"},
     {"tune", cmd_tune, "find the fastest schedules by measuring"},
     {"sweep", cmd_sweep, "measure a grid of problems, warm from the cache"},
     {"warm", cmd_warm, "compile what a manifest names into the disk cache"},

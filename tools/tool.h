@@ -18,6 +18,7 @@ int cmd_check(int argc, char **argv);
 int cmd_conform(int argc, char **argv);
 int cmd_weights(int argc, char **argv);
 int cmd_bench(int argc, char **argv);
+int cmd_explain(int argc, char **argv);
 int cmd_tune(int argc, char **argv);
 int cmd_warm(int argc, char **argv);
 int cmd_sweep(int argc, char **argv);
@@ -86,6 +87,7 @@ enum {
     TOOL_KEY_BUDGET,
     TOOL_KEY_JOBS,
     TOOL_KEY_LIMIT,
+    TOOL_KEY_DRY_RUN,
     TOOL_KEY_PLOT,
     TOOL_KEY_WARM,
     TOOL_KEY_COLD,

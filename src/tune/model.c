@@ -62,7 +62,7 @@ static double cache_factor(const tune_machine *m, double bytes) {
 
 /* ---- The strategies ---- */
 
-static double q_lanes_cost(const attune_problem *p, const tune_machine *m, const attune_schedule *s) {
+static tune_costs q_lanes_costs(const attune_problem *p, const tune_machine *m, const attune_schedule *s) {
     enum { SOFTMAX = 11, TILE_START = 14, TASK_START = 400, ELEMENT = 4 };
     const double lanes = s->lanes, rows = rows_of(p), keys = keys_of(p), dim = (double)p->head_dim;
     const double dim_v = (double)p->head_dim_v, width = s->score_vectors * lanes, tile = smaller(s->kv_tile, keys);
@@ -89,11 +89,14 @@ static double q_lanes_cost(const attune_problem *p, const tune_machine *m, const
 
     const double softmax = s->score_vectors * (tile * SOFTMAX + 40);
     const double visible = p->is_causal ? 0.5 + 0.5 * smaller(1, (tile + width) / larger(keys, 1)) : 1;
-    return blocks * tiles * visible * (scores + values + softmax) + tasks * TASK_START +
-           blocks * width * (dim + dim_v) * 0.4;
+    const double times = blocks * tiles * visible;
+    return (tune_costs){.scores = times * scores,
+                        .softmax = times * softmax,
+                        .values = times * values,
+                        .tasks = tasks * TASK_START + blocks * width * (dim + dim_v) * 0.4};
 }
 
-static double d_lanes_cost(const attune_problem *p, const tune_machine *m, const attune_schedule *s) {
+static tune_costs d_lanes_costs(const attune_problem *p, const tune_machine *m, const attune_schedule *s) {
     enum { SUM_LANES = 6, SOFTMAX = 14, CHUNK = 900, FROM_MEMORY = 8 /* bytes a cycle */ };
     const double lanes = s->lanes, rows = rows_of(p), keys = keys_of(p);
     const double k_vectors = round_up((double)p->head_dim, lanes) / lanes;
@@ -114,7 +117,11 @@ static double d_lanes_cost(const attune_problem *p, const tune_machine *m, const
     const double chunks = round_up(keys, s->kv_chunk) / s->kv_chunk, tiles = keys / s->kv_tile + 1;
     const double bytes = keys * (double)(p->head_dim + p->head_dim_v) * 4;
     const double reading = bytes / FROM_MEMORY * (1 + 0.25 * (4 - streams));
-    return larger(score + value, reading) + rows * keys / lanes * SOFTMAX + chunks * CHUNK + tiles * rows * 20;
+    const double waiting = larger(1, reading / (score + value));
+    return (tune_costs){.scores = waiting * score,
+                        .softmax = rows * keys / lanes * SOFTMAX,
+                        .values = waiting * value,
+                        .tasks = chunks * CHUNK + tiles * rows * 20};
 }
 
 static double gemm_cost(const attune_problem *p, const tune_machine *m, const attune_schedule *s) {
@@ -128,8 +135,18 @@ static double gemm_cost(const attune_problem *p, const tune_machine *m, const at
            blocks * columns * depth / 64;
 }
 
-double tune_model_cost(const attune_problem *p, const tune_machine *m, const attune_schedule *s) {
+tune_costs tune_model(const attune_problem *p, const tune_machine *m, const attune_schedule *s) {
     const double heads = (double)p->num_kv_heads * (double)min_of(p->batch, 1 << 16);
-    const double attention = s->strategy == ATTUNE_D_LANES ? d_lanes_cost(p, m, s) : q_lanes_cost(p, m, s);
-    return heads * attention + (p->op == ATTUNE_MHA ? gemm_cost(p, m, s) : 0);
+    tune_costs costs = s->strategy == ATTUNE_D_LANES ? d_lanes_costs(p, m, s) : q_lanes_costs(p, m, s);
+    costs.scores *= heads;
+    costs.softmax *= heads;
+    costs.values *= heads;
+    costs.tasks *= heads;
+    if (p->op == ATTUNE_MHA) costs.products = gemm_cost(p, m, s);
+    return costs;
+}
+
+double tune_model_cost(const attune_problem *p, const tune_machine *m, const attune_schedule *s) {
+    const tune_costs costs = tune_model(p, m, s);
+    return costs.scores + costs.softmax + costs.values + costs.tasks + costs.products;
 }

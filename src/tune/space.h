@@ -22,7 +22,17 @@ typedef struct tune_machine {
 /* Cache sizes as the system tells them, or usual ones. */
 tune_machine tune_machine_here(const at_target *target);
 
+/* Where the cycles of a call go. */
+typedef struct tune_costs {
+    double scores, softmax, values; /* the three steps of attention; d-lanes: of which reading memory may take longer */
+    double tasks;                   /* beginning tasks, bringing Q in and O out, merging chunks */
+    double products;                /* projections of a block */
+} tune_costs;
+
 /* Cycles that the model expects of one thread for a call of the canonical problem. The schedule is legal. */
+tune_costs tune_model(const attune_problem *canonical, const tune_machine *machine, const attune_schedule *schedule);
+
+/* The sum of them. */
 double tune_model_cost(const attune_problem *canonical, const tune_machine *machine, const attune_schedule *schedule);
 
 /* Legal schedules, each once, in the order of their cost; at most `capacity`. Beside both strategies of attention a

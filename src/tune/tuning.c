@@ -252,3 +252,37 @@ attune_status attune_tuning_import(attune_context *context, const char *path, ui
     if (of_here) *of_here = here;
     return at_report(&err);
 }
+
+/* ---- What is expected ---- */
+
+attune_status attune_schedule_predict(attune_context *context, const attune_problem *problem,
+                                      const attune_schedule *schedule, attune_schedule *chosen,
+                                      attune_prediction *prediction) {
+    at_error err = {0};
+    attune_problem canonical;
+    attune_schedule own = ATTUNE_SCHEDULE_INIT;
+    if (!context || !problem || !prediction) {
+        at_fail(&err, ATTUNE_INVALID_ARGUMENT, "attune_schedule_predict was given NULL");
+        return at_report(&err);
+    }
+    if (mha_canonicalize(problem, &canonical, &err)) return at_report(&err);
+    attune_prediction full = {.struct_size = sizeof full};
+    if (schedule) {
+        if (mha_schedule_check(&canonical, schedule, context->target, &err)) return at_report(&err);
+        own = *schedule;
+    } else {
+        full.is_tuned = at_tuning_find(context, &canonical, &own);
+        if (!full.is_tuned) mha_choose(&canonical, context->target, &own);
+    }
+    const tune_machine machine = tune_machine_here(context->target);
+    const tune_costs costs = tune_model(&canonical, &machine, &own);
+    full.scores = costs.scores;
+    full.softmax = costs.softmax;
+    full.values = costs.values;
+    full.tasks = costs.tasks;
+    full.products = costs.products;
+    full.flops_per_cycle = 4.0 * own.lanes;
+    if (chosen) *chosen = own;
+    at_copy_out(prediction, &full, sizeof full, "attune_prediction", &err);
+    return at_report(&err);
+}

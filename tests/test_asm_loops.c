@@ -1,0 +1,108 @@
+/* Loops found in assembly, and their instructions told apart. */
+#include "asm_loops.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+static asm_loop loops[8];
+
+static size_t find(const char *text) {
+    static char copy[4096];
+    snprintf(copy, sizeof copy, "%s", text);
+    return asm_find_loops(copy, loops, 8);
+}
+
+static void assert_counts(const asm_loop *loop, const size_t expected[ASM_CLASSES]) {
+    for (int c = 0; c < ASM_CLASSES; c++)
+        if (loop->count[c] != expected[c])
+            fail_msg("%s: %zu, expected %zu", asm_class_name((asm_class)c), loop->count[c], expected[c]);
+}
+
+static void an_x86_loop(void **state) {
+    (void)state;
+    assert_int_equal(find("phase0:\n\tpushq\t%rbp\n"
+                          ".LBB0_1:\n"
+                          "\tvmovups\t(%rax), %zmm0\n"                  /* load */
+                          "\tvbroadcastss\t4(%rcx), %zmm1\n"            /* broadcast, load */
+                          "\tvfmadd231ps\t%zmm0, %zmm1, %zmm2\n"        /* multiply */
+                          "\tvdpbf16ps\t8(%rcx){1to16}, %zmm3, %zmm4\n" /* multiply, load */
+                          "\tvfmadd231ps\t64(%rsp), %zmm1, %zmm2\n"     /* multiply, spill */
+                          "\tvmovaps\t%zmm2, 128(%rsp)\n"               /* spill */
+                          "\tvmovups\t%zmm2, (%rdx)\n"                  /* store */
+                          "\tvmovups\t%zmm2, (%rdx) {%k1}\n"            /* store */
+                          "\tvpermt2ps\t%zmm5, %zmm6, %zmm7\n"          /* shuffle */
+                          "\tvcvtph2ps\t(%rsi), %zmm8\n"                /* convert, load */
+                          "\tvmaxps\t%zmm1, %zmm2, %zmm3\n"             /* vector */
+                          "\tprefetcht0\t(%rsi,%rax)\n"                 /* scalar */
+                          "\taddq\t$64, %rax\n"                         /* scalar */
+                          "\tjne\t.LBB0_1\n"                            /* scalar */
+                          "\tretq\n"),
+                     1);
+    assert_string_equal(loops[0].function, "phase0");
+    assert_int_equal(loops[0].instructions, 14);
+    assert_counts(&loops[0], (size_t[ASM_CLASSES]){[ASM_MULTIPLY] = 3,
+                                                   [ASM_LOAD] = 4,
+                                                   [ASM_STORE] = 2,
+                                                   [ASM_BROADCAST] = 1,
+                                                   [ASM_SHUFFLE] = 1,
+                                                   [ASM_CONVERT] = 1,
+                                                   [ASM_VECTOR] = 1,
+                                                   [ASM_SCALAR] = 3,
+                                                   [ASM_SPILL] = 2});
+}
+
+static void an_aarch64_loop(void **state) {
+    (void)state;
+    assert_int_equal(find("phase1:\n"
+                          ".LBB1_3:\n"
+                          "\tldr\tq1, [x3], #16\n"          /* load */
+                          "\tld1r\t{ v2.4s }, [x4]\n"       /* broadcast, load */
+                          "\tfmla\tv0.4s, v1.4s, v2.s[1]\n" /* multiply */
+                          "\tstp\tq0, q1, [x5]\n"           /* store */
+                          "\tldr\tq7, [sp, #32]\n"          /* spill */
+                          "\ttrn1\tv3.4s, v1.4s, v2.4s\n"   /* shuffle */
+                          "\tfmax\tv3.4s, v1.4s, v2.4s\n"   /* vector */
+                          "\tadd\tx3, x3, #16\n"            /* scalar */
+                          "\tb.lt\t.LBB1_3\n"),             /* scalar */
+                     1);
+    assert_counts(&loops[0], (size_t[ASM_CLASSES]){[ASM_MULTIPLY] = 1,
+                                                   [ASM_LOAD] = 2,
+                                                   [ASM_STORE] = 1,
+                                                   [ASM_BROADCAST] = 1,
+                                                   [ASM_SHUFFLE] = 1,
+                                                   [ASM_VECTOR] = 1,
+                                                   [ASM_SCALAR] = 2,
+                                                   [ASM_SPILL] = 1});
+}
+
+static void only_innermost_loops_and_the_busiest_first(void **state) {
+    (void)state;
+    assert_int_equal(find("phase0:\n"
+                          ".LBB0_1:\n"
+                          ".LBB0_2:\n\tvmulps\t%ymm0, %ymm1, %ymm2\n\tjne\t.LBB0_2\n"
+                          ".LBB0_3:\n\tvmulps\t%ymm0, %ymm1, %ymm2\n\tvmulps\t%ymm0, %ymm1, %ymm2\n\tjne\t.LBB0_3\n"
+                          "\tjne\t.LBB0_1\n"
+                          "\tjmp\t.LBB0_9\n"
+                          ".LBB0_9:\n\tretq\n"
+                          "phase1:\n"
+                          ".LBB1_1:\n\tvmulps\t%ymm0, %ymm1, %ymm2\n\tvaddps\t%ymm0, %ymm1, %ymm2\n\tjne\t.LBB1_1\n"),
+                     3);
+    assert_int_equal(loops[0].count[ASM_MULTIPLY], 2);
+    assert_string_equal(loops[1].function, "phase1"); /* as many multiplications, but longer */
+    assert_string_equal(loops[2].function, "phase0");
+    char nothing[] = "phase0:\n\tretq\n";
+    assert_int_equal(asm_find_loops(nothing, loops, 8), 0);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(an_x86_loop),
+        cmocka_unit_test(an_aarch64_loop),
+        cmocka_unit_test(only_innermost_loops_and_the_busiest_first),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,170 @@
+#include "asm_loops.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+const char *asm_class_name(asm_class class) {
+    static const char *const names[ASM_CLASSES] = {"multiply", "load",   "store",  "broadcast", "shuffle",
+                                                   "convert",  "vector", "scalar", "spill"};
+    return names[class];
+}
+
+/* ---- Instructions ---- */
+
+static bool begins(const char *text, const char *const *with) {
+    for (; *with; with++)
+        if (strncmp(text, *with, strlen(*with)) == 0) return true;
+    return false;
+}
+
+static bool has_vector(const char *operands) {
+    /* %xmm0, %ymm0, %zmm0; v0.4s, q0 */
+    if (strstr(operands, "mm")) return true;
+    for (const char *at = operands; *at; at++)
+        if ((*at == 'q' || *at == 'v') && (at == operands || strchr(" ,{[", at[-1])) && at[1] >= '0' && at[1] <= '9')
+            return true;
+    return false;
+}
+
+/* AT&T syntax writes the destination last, AArch64 first, and its stores have names of their own. */
+static bool is_store(const char *name, const char *operands) {
+    static const char *const stores[] = {"st1", "st2", "str", "stp", "stur", NULL};
+    static const char *const moves[] = {"mov", "vmov", "vpmov", "vextract", "vpextr", "pextr", "vcvtps2ph", NULL};
+    const size_t length = strlen(operands);
+    if (begins(name, stores)) return true;
+    const char *const mask = strstr(operands, ") {");
+    return begins(name, moves) && length && (operands[length - 1] == ')' || mask);
+}
+
+/* v2.s[1] is a lane, [x5] an address. */
+static bool touches_memory(const char *operands) {
+    return strchr(operands, '(') || strstr(operands, "[x") || strstr(operands, "[sp");
+}
+
+static bool is_on_stack(const char *operands) {
+    return strstr(operands, "(%rsp") || strstr(operands, "[sp") || strstr(operands, ", sp]");
+}
+
+static asm_class class_of(const char *name, const char *operands) {
+    static const char *const multiplies[] = {"vfm", "vfnm", "vdp",   "vmulp", "mulp",
+                                             "fml", "fmul", "bfdot", "tdp",   NULL};
+    static const char *const broadcasts[] = {"vbroadcast", "vpbroadcast", "ld1r", "dup", "vmovddup", NULL};
+    static const char *const shuffles[] = {"vperm",   "vshuf",   "vunpck", "vpunpck", "unpck",   "shufp",  "vblend",
+                                           "vpblend", "vinsert", "vpshuf", "pshuf",   "vpalign", "valign", "vmovsh",
+                                           "vmovsl",  "movlh",   "movhl",  "zip",     "uzp",     "trn",    "ext",
+                                           "tbl",     "rev",     "ins",    NULL};
+    static const char *const converts[] = {"vcvt",  "cvt",   "vpmovzx", "vpmovsx", "fcvt", "scvtf",
+                                           "ushll", "sshll", "shll",    "xtn",     NULL};
+    static const char *const hints[] = {"prefetch", "prfm", "lea", NULL};
+    if (begins(name, hints) || !has_vector(operands)) return ASM_SCALAR;
+    if (begins(name, multiplies)) return ASM_MULTIPLY;
+    if (begins(name, broadcasts)) return ASM_BROADCAST;
+    if (begins(name, converts)) return ASM_CONVERT;
+    if (is_store(name, operands)) return ASM_STORE;
+    if (begins(name, shuffles)) return ASM_SHUFFLE;
+    static const char *const loads[] = {"ld1", "ld2", "ldr", "ldp", "ldur", "vmov", "mov", NULL};
+    return begins(name, loads) && touches_memory(operands) ? ASM_LOAD : ASM_VECTOR;
+}
+
+static void count(asm_loop *loop, const char *line) {
+    char name[32];
+    line += strspn(line, " \t");
+    const size_t length = strcspn(line, " \t");
+    if (!length || length >= sizeof name || *line == '.' || *line == '#' || *line == '/' || strchr(line, ':')) return;
+    memcpy(name, line, length);
+    name[length] = '\0';
+    const char *const operands = line + length + strspn(line + length, " \t");
+    const asm_class class = class_of(name, operands);
+    loop->instructions++;
+    if (class == ASM_SCALAR || !is_on_stack(operands)) loop->count[class]++;
+    if (class != ASM_SCALAR && is_on_stack(operands)) {
+        loop->count[ASM_SPILL]++;
+        if (class != ASM_LOAD && class != ASM_STORE) loop->count[class]++;
+    } else if (class != ASM_LOAD && class != ASM_STORE && class != ASM_SCALAR && touches_memory(operands)) {
+        loop->count[ASM_LOAD]++;
+    }
+}
+
+/* ---- Loops ---- */
+
+typedef struct asm_line {
+    const char *text;
+    const char *function;
+    long target; /* of a jump: the line of its label, if that is above; else -1 */
+} asm_line;
+
+static bool is_label(const char *text) {
+    const size_t length = strlen(text);
+    return length > 1 && text[length - 1] == ':' && !strchr(text, ' ') && !strchr(text, '\t');
+}
+
+/* The label that the last word of a line names, searched upwards within the function. */
+static long label_above(const asm_line *lines, long from) {
+    const char *const text = lines[from].text, *word = text;
+    for (const char *at = text; *at; at++)
+        if (strchr(" \t,", *at)) word = at + 1;
+    const size_t length = strlen(word);
+    if (word == text || strncmp(word, ".L", 2) != 0) return -1;
+    for (long at = from - 1; at >= 0 && lines[at].function == lines[from].function; at--)
+        if (is_label(lines[at].text) && strlen(lines[at].text) == length + 1 && !strncmp(lines[at].text, word, length))
+            return at;
+    return -1;
+}
+
+static asm_line *split(char *text, long *num_lines) {
+    size_t count = 1;
+    for (const char *at = text; *at; at++) count += *at == '\n';
+    asm_line *const lines = malloc(count * sizeof *lines);
+    if (!lines) return NULL;
+    *num_lines = 0;
+    const char *function = "";
+    for (char *rest = NULL, *line = strtok_r(text, "\n", &rest); line; line = strtok_r(NULL, "\n", &rest)) {
+        if (is_label(line) && line[0] != '.') function = line;
+        lines[*num_lines] = (asm_line){line, function, -1};
+        ++*num_lines;
+    }
+    for (long i = 0; i < *num_lines; i++) lines[i].target = label_above(lines, i);
+    return lines;
+}
+
+/* Whether another jump back lies between the two lines. */
+static bool is_innermost(const asm_line *lines, long begin, long end) {
+    for (long i = begin + 1; i < end; i++)
+        if (lines[i].target >= begin) return false;
+    return true;
+}
+
+static int by_multiplies(const void *x, const void *y) {
+    const asm_loop *a = x, *b = y;
+    if (a->count[ASM_MULTIPLY] != b->count[ASM_MULTIPLY])
+        return a->count[ASM_MULTIPLY] < b->count[ASM_MULTIPLY] ? 1 : -1;
+    return a->instructions < b->instructions ? 1 : a->instructions > b->instructions ? -1 : 0;
+}
+
+/* All of them first, as the best may come last. */
+static size_t collect(const asm_line *lines, long num_lines, asm_loop *found) {
+    size_t n = 0;
+    for (long end = 0; end < num_lines; end++) {
+        const long begin = lines[end].target;
+        if (begin < 0 || !is_innermost(lines, begin, end)) continue;
+        asm_loop *const loop = &found[n++];
+        *loop = (asm_loop){0};
+        strncpy(loop->function, lines[end].function, sizeof loop->function - 1);
+        loop->function[strcspn(loop->function, ":")] = '\0';
+        for (long i = begin; i <= end; i++) count(loop, lines[i].text);
+    }
+    qsort(found, n, sizeof *found, by_multiplies);
+    return n;
+}
+
+size_t asm_find_loops(char *text, asm_loop *loops, size_t capacity) {
+    long num_lines = 0;
+    asm_line *const lines = split(text, &num_lines);
+    asm_loop *const found = lines ? malloc((size_t)(num_lines + 1) * sizeof *found) : NULL;
+    size_t n = found ? collect(lines, num_lines, found) : 0;
+    if (n > capacity) n = capacity;
+    if (n) memcpy(loops, found, n * sizeof *loops);
+    free(found);
+    free(lines);
+    return n;
+}

@@ -1,0 +1,34 @@
+/* The innermost loops of a kernel's assembly, and what they are made of. */
+#ifndef ATTUNE_TOOLS_ASM_LOOPS_H
+#define ATTUNE_TOOLS_ASM_LOOPS_H
+
+#include <stdbool.h>
+#include <stddef.h>
+
+typedef enum asm_class {
+    ASM_MULTIPLY,  /* fused multiply-adds, dot products, multiplications */
+    ASM_LOAD,      /* vectors from memory, but for spills; operands of other instructions count there and here */
+    ASM_STORE,     /* vectors to memory, but for spills */
+    ASM_BROADCAST, /* one element into all lanes, from memory or a register */
+    ASM_SHUFFLE,   /* lanes that change places */
+    ASM_CONVERT,   /* between elements */
+    ASM_VECTOR,    /* other instructions on vectors */
+    ASM_SCALAR,    /* counters, addresses, branches, prefetches */
+    ASM_SPILL,     /* vectors to and from the stack */
+    ASM_CLASSES
+} asm_class;
+
+typedef struct asm_loop {
+    char function[32];
+    size_t instructions;
+    size_t count[ASM_CLASSES];
+} asm_loop;
+
+/* "multiply" and so on. */
+const char *asm_class_name(asm_class class);
+
+/* Up to `capacity` loops, those with most multiplications first. The text is that of attune_emit for x86-64 or AArch64.
+ * It is changed. */
+size_t asm_find_loops(char *text, asm_loop *loops, size_t capacity);
+
+#endif
