@@ -16,15 +16,32 @@ static int64_t expected_rows(const attune_problem *p) {
 
 static int64_t expected_keys(const attune_problem *p) { return expected(p->seq_kv, p->max_seq_kv); }
 
+static bool has_wide_vectors(const at_target *target) { return target->vector_bytes >= 64; }
+
+/* A block of a vector of rows leaves fewest rows empty, and fewest hidden keys to compute; an element of K then is an
+ * operand in memory, which costs fma nothing. It costs dot2 something: two vectors, or four where that fills up no more
+ * rows. Long rows of K are better read for four vectors at a time. */
+static int64_t wide_score_vectors(const attune_problem *p, const at_target *target, int64_t vectors) {
+    enum { LONG_ROW = 128 };
+    const bool by_pairs = mha_attends_by_pairs(p, target), fills_four = vectors % 4 == 0 && !p->is_causal;
+    if (by_pairs) return ceil_div(vectors, 4) * 4 <= ceil_div(vectors, 2) * 2 && !p->is_causal ? 4 : 2;
+    return fills_four && p->head_dim >= LONG_ROW ? 4 : 1;
+}
+
 /* 8 accumulators keep two fma pipes of latency 4 busy where there are 16 registers; more gain nothing here and cost
  * compile time. With 32 registers 24, of 4 or 3 vectors, whichever leaves fewer rows empty. AArch64 multiplies by an
  * element of a register: those of several columns at once would not leave the tile enough registers. */
 static void choose_score_tile(const attune_problem *p, const at_target *target, attune_schedule *s) {
     const bool wide = target->vector_registers >= 32;
     const int64_t vectors = ceil_div(expected_rows(p), s->lanes);
-    const int64_t most = !wide ? 2 : ceil_div(vectors, 3) * 3 < ceil_div(vectors, 4) * 4 ? 3 : 4;
+    int64_t most = !wide ? 2 : ceil_div(vectors, 3) * 3 < ceil_div(vectors, 4) * 4 ? 3 : 4;
+    int64_t accumulators = wide ? 24 : 8;
+    if (has_wide_vectors(target)) {
+        most = wide_score_vectors(p, target, vectors);
+        if (mha_attends_by_pairs(p, target)) accumulators = 16;
+    }
     s->score_vectors = (int32_t)min_of(most, vectors);
-    s->score_rows = (int32_t)min_of(min_of((wide ? 24 : 8) / s->score_vectors, 8), expected_keys(p));
+    s->score_rows = (int32_t)min_of(min_of(accumulators / s->score_vectors, 8), expected_keys(p));
     while (p->reproducible && mha_reproducible_kv_tile(p) % s->score_rows) s->score_rows--;
     const bool by_element = target->required & AT_CPU_AARCH64;
     s->score_unroll = by_element || p->head_dim % 2 ? 1 : p->head_dim % 4 ? 2 : 4;
@@ -41,7 +58,8 @@ static int64_t value_tile_cost(int64_t rows, int64_t vectors) {
  * must earn a hundredth, and more under a causal mask, where each tile has two loops. */
 static void choose_value_tile(const attune_problem *p, const at_target *target, attune_schedule *s) {
     const int64_t vectors = s->score_vectors, dim = p->head_dim_v;
-    const int64_t most = min_of(min_of((target->vector_registers >= 32 ? 24 : 12) / vectors, 8), dim);
+    const int64_t room = (target->vector_registers >= 32 ? 24 : 12) / vectors;
+    const int64_t most = min_of(has_wide_vectors(target) ? room : min_of(room, 8), dim);
     int64_t best = 0;
     for (int64_t rows = most; rows >= 1; rows--) {
         int64_t cost = dim / rows * value_tile_cost(rows, vectors) + value_tile_cost(dim % rows, vectors);
@@ -79,7 +97,7 @@ static int32_t choose_kv_tile(const attune_problem *p, const at_target *target, 
         return (int32_t)(ceil_div(all <= ONE_TILE ? all : LONG_TILE, score_rows) * score_rows);
     /* Wide vectors rescale more at a time, and pairs take half of the room: both gain by longer tiles. */
     const int64_t longer = mha_attends_by_pairs(p, target) ? 4 : target->vector_registers >= 32 ? 2 : 1;
-    int64_t keys = min_of(usual_kv_tile(p, longer * TILE_ELEMENTS, 32, longer == 2 ? 96 : 192), all);
+    int64_t keys = min_of(usual_kv_tile(p, longer * TILE_ELEMENTS, 32, 192), all);
     if (all % keys && all % keys <= keys / 8) keys = ceil_div(all, all / keys);
     return (int32_t)(ceil_div(keys, score_rows) * score_rows);
 }
@@ -90,8 +108,8 @@ static int32_t choose_task(const attune_problem *p, const at_target *target, con
     enum { LARGE_HEAD = 96 * 1024, MANY_ROWS = 512 };
     const int64_t rows = expected_rows(p), head = expected_keys(p) * (p->head_dim + p->head_dim_v);
     const bool is_large = head >= LARGE_HEAD || mha_attends_by_pairs(p, target);
-    const int64_t most = is_large && rows >= MANY_ROWS ? 8 : 4;
-    const int64_t blocks = min_of(most, ceil_div(rows, (int64_t)s->lanes * s->score_vectors));
+    const int64_t vectors = (is_large && rows >= MANY_ROWS ? 8 : 4) * (has_wide_vectors(target) ? 4 : s->score_vectors);
+    const int64_t blocks = min_of(vectors / s->score_vectors, ceil_div(rows, (int64_t)s->lanes * s->score_vectors));
     return (int32_t)(blocks * s->score_vectors);
 }
 
