@@ -7,6 +7,8 @@
  * they are computed in, bool to integers) leaves no other cases. */
 #include "codegen/emit_build.h"
 
+#include <math.h>
+
 static bool has(const cg_emit *e, uint32_t feature) { return (e->target->required & feature) == feature; }
 
 /* Whether f16 is converted from and to f32 by an instruction. */
@@ -131,36 +133,49 @@ static LLVMValueRef is_equal(cg_emit *e, LLVMValueRef x, int64_t y) {
     return LLVMBuildICmp(e->b, LLVMIntEQ, x, cg_int_like(x, y), "");
 }
 
+/* Of f16 bits, by the instruction. */
+static LLVMValueRef widen_half(cg_emit *e, LLVMValueRef bits) {
+    const unsigned lanes = cg_lanes(bits);
+    LLVMTypeRef half = cg_vector_of(LLVMHalfTypeInContext(e->context), lanes);
+    return LLVMBuildFPExt(e->b, LLVMBuildBitCast(e->b, bits, half, ""), cg_vector_of(e->f32, lanes), "");
+}
+
+/* A code of f8 where its bits lie in f16 is the number divided by 2^8; NaN gets the exponent of NaN. */
+static LLVMValueRef widen_f8_by_half(cg_emit *e, LLVMValueRef x) {
+    enum { PLACED = 0xbf80, MAGNITUDE = 0x7f, SPECIAL = 0x7c00 };
+    LLVMValueRef bits = LLVMBuildZExt(e->b, x, cg_vector_of(e->i16, cg_lanes(x)), "");
+    LLVMValueRef placed = LLVMBuildAShr(e->b, shift_left(e, bits, 8), cg_int_like(bits, 1), "");
+    placed = and_bits(e, placed, PLACED);
+    LLVMValueRef nan = LLVMBuildOr(e->b, placed, cg_int_like(bits, SPECIAL), "");
+    LLVMValueRef wide = widen_half(e, cg_select(e, is_equal(e, and_bits(e, bits, MAGNITUDE), MAGNITUDE), nan, placed));
+    return LLVMBuildFMul(e->b, wide, cg_float_like(wide, 0x1p8), "");
+}
+
 /* The f32 that a narrow float is, exactly. */
 static LLVMValueRef widen(cg_emit *e, LLVMValueRef x, ir_elem from) {
     const unsigned lanes = cg_lanes(x);
     LLVMTypeRef f32 = cg_vector_of(e->f32, lanes), i32 = cg_vector_of(e->i32, lanes);
-    if (from == IR_F16 && has_f16(e)) {
-        LLVMTypeRef half = cg_vector_of(LLVMHalfTypeInContext(e->context), lanes);
-        return LLVMBuildFPExt(e->b, LLVMBuildBitCast(e->b, x, half, ""), f32, "");
-    }
+    if (from == IR_F16 && has_f16(e)) return widen_half(e, x);
+    if (from == IR_F8 && has_f16(e)) return widen_f8_by_half(e, x);
     LLVMValueRef bits = LLVMBuildZExt(e->b, x, i32, "");
     if (from == IR_BF16) return LLVMBuildBitCast(e->b, shift_left(e, bits, 16), f32, "");
 
+    /* The code's exponent and mantissa where those of f32 lie, times what the biases differ by: right for denormals
+     * too. What is not finite has the largest exponents of its format and gets that of f32. */
     const narrow_format f = format_of(from);
     const int width = f.exponent_bits + f.mantissa_bits, bias = (1 << (f.exponent_bits - 1)) - 1;
-    LLVMValueRef magnitude = and_bits(e, bits, (1u << width) - 1);
-    LLVMValueRef sign = shift_left(e, shift_right(e, bits, width), 31);
-    LLVMValueRef exponent = shift_right(e, magnitude, f.mantissa_bits);
-    LLVMValueRef normal = add_int(e, shift_left(e, magnitude, 23 - f.mantissa_bits), (int64_t)(127 - bias) << 23);
-
-    /* A denormal is its mantissa times the smallest step, which is exact. */
-    LLVMValueRef mantissa = LLVMBuildSIToFP(e->b, magnitude, f32, "");
-    LLVMValueRef step = cg_float_like(mantissa, 1.0 / (double)(INT64_C(1) << (bias - 1 + f.mantissa_bits)));
-    LLVMValueRef denormal = LLVMBuildBitCast(e->b, LLVMBuildFMul(e->b, mantissa, step, ""), i32, "");
-    LLVMValueRef value = cg_select(e, is_equal(e, exponent, 0), denormal, normal);
-
     const int64_t ones = (1 << width) - 1, infinity = ones >> f.mantissa_bits << f.mantissa_bits;
-    LLVMValueRef is_nan = f.has_infinity ? LLVMBuildICmp(e->b, LLVMIntUGT, magnitude, cg_int_like(bits, infinity), "")
-                                         : is_equal(e, magnitude, ones);
-    value = cg_select(e, is_nan, cg_int_like(bits, 0x7fc00000), value);
-    if (f.has_infinity) value = cg_select(e, is_equal(e, magnitude, infinity), cg_int_like(bits, 0x7f800000), value);
-    return LLVMBuildBitCast(e->b, LLVMBuildOr(e->b, value, sign, ""), f32, "");
+    LLVMValueRef magnitude = and_bits(e, bits, (uint64_t)ones);
+    LLVMValueRef left = shift_left(e, bits, 31 - width), count = cg_int_like(bits, 8 - f.exponent_bits);
+    const int64_t kept = (ones << (23 - f.mantissa_bits)) | INT64_C(0x80000000);
+    LLVMValueRef placed = and_bits(e, LLVMBuildAShr(e->b, left, count, ""), (uint64_t)kept);
+    LLVMValueRef finite = LLVMBuildBitCast(e->b, placed, f32, "");
+    finite = LLVMBuildFMul(e->b, finite, cg_float_like(finite, ldexp(1, 127 - bias)), "");
+    LLVMValueRef value = LLVMBuildBitCast(e->b, finite, i32, "");
+    LLVMValueRef other = LLVMBuildOr(e->b, value, cg_int_like(bits, 0x7f800000), "");
+    LLVMValueRef least = cg_int_like(bits, f.has_infinity ? infinity : ones);
+    value = cg_select(e, LLVMBuildICmp(e->b, LLVMIntUGE, magnitude, least, ""), other, value);
+    return LLVMBuildBitCast(e->b, value, f32, "");
 }
 
 /* The upper half of an f32, rounded by an addition. */
