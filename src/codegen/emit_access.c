@@ -187,9 +187,10 @@ void cg_emit_store(cg_emit *e, const ir_access *access, const ir_expr *value) {
 }
 
 void cg_emit_prefetch(cg_emit *e, const ir_access *access, bool is_far) {
-    enum { FOR_READ = 0, KEEP_CLOSE = 3, KEEP_FAR = 1, DATA = 1 };
+    enum { FOR_READ = 0, KEEP_CLOSE = 3, DATA = 1 };
+    const int32_t keep_far = e->target->required & AT_CPU_AARCH64 ? 2 : 1; /* 1 would be the third cache there */
     if (access->buffer->space == IR_REG) return;
-    LLVMValueRef locality = cg_i32(e, is_far ? KEEP_FAR : KEEP_CLOSE);
+    LLVMValueRef locality = cg_i32(e, is_far ? keep_far : KEEP_CLOSE);
     LLVMValueRef args[] = {first_address(e, access), cg_i32(e, FOR_READ), locality, cg_i32(e, DATA)};
     cg_call(e, "llvm.prefetch", e->pointer, 4, args);
 }
