@@ -327,6 +327,34 @@ static void test_bits_do_not_depend_on_tasks(void **state) {
     check_tasks(at_target_find("avx512_bf16"));
 }
 
+/* O as it lies, kept from tile to tile, has the bits of O^T: which of them it is depends on the lanes. */
+static void test_bits_do_not_depend_on_who_keeps_them(void **state) {
+    (void)state;
+    static const sample problems[] = {
+        {"num_heads=2,seq_q=37,seq_kv=41,head_dim=6,head_dim_v=11,lse=1", NULL, {0}, {0}},
+        {"dtype=bf16,num_heads=4,num_kv_heads=2,seq_q=37,seq_kv=41,head_dim=6,head_dim_v=12,sinks=1", NULL, {0}, {0}},
+        {"num_heads=2,seq_q=dynamic,seq_kv=dynamic,head_dim=6,head_dim_v=9", "seq_q=45,seq_kv=29", {0}, {0}},
+    };
+    const at_target *target = at_target_find("avx512_bf16");
+    for (size_t i = 0; i < sizeof problems / sizeof *problems; i++) {
+        sample_call rows, columns;
+        attune_problem canonical;
+        sample_call_open(&rows, &problems[i], ON_THE_HEAP);
+        sample_call_open(&columns, &problems[i], ON_THE_HEAP);
+        canonical_of(&rows, &canonical);
+        attune_schedule s = chosen_schedule(&rows, target);
+        s.kv_tile = 2 * s.score_rows;
+        assert_false(mha_values_by_rows(&canonical, &s) || mha_keeps_rows(&canonical, &s, target));
+        interpret(&columns, &s, target);
+        s.lanes = 8;
+        assert_true(mha_keeps_rows(&canonical, &s, target));
+        interpret(&rows, &s, target);
+        assert_true(sample_calls_agree(&rows, &columns));
+        sample_call_close(&rows);
+        sample_call_close(&columns);
+    }
+}
+
 /* Puts NaN and infinity wherever the reference does not look. */
 static void spoil(const sample_call *call, const char *name, const unsigned char *seen) {
     const attune_tensor *t = tensor_of(call, name);
@@ -461,9 +489,13 @@ static void test_reproducible_rows(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_chosen_schedules),          cmocka_unit_test(test_random_schedules),
-        cmocka_unit_test(test_sinks_that_are_no_numbers), cmocka_unit_test(test_bits_do_not_depend_on_tasks),
-        cmocka_unit_test(test_hidden_keys_do_not_leak),   cmocka_unit_test(test_nan_reaches_who_sees_it),
+        cmocka_unit_test(test_chosen_schedules),
+        cmocka_unit_test(test_random_schedules),
+        cmocka_unit_test(test_sinks_that_are_no_numbers),
+        cmocka_unit_test(test_bits_do_not_depend_on_tasks),
+        cmocka_unit_test(test_bits_do_not_depend_on_who_keeps_them),
+        cmocka_unit_test(test_hidden_keys_do_not_leak),
+        cmocka_unit_test(test_nan_reaches_who_sees_it),
         cmocka_unit_test(test_reproducible_rows),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -10,8 +10,9 @@
  *
  * For each tile and block of a task: S^T = K Q^T with the running maximum (q_lanes_score.c), P = exp(S - max) and
  * the rescaling factor (q_lanes_softmax.c), O^T = O^T * factor + V^T P^T (q_lanes_value.c); at the end O^T / sum is
- * transposed into place (q_lanes_rows.c). Where the keys are one tile that hides nothing, O = P V / sum is computed as
- * it lies instead (q_lanes_by_rows.c): the same order of arithmetic, and the same bits. Rows beyond the last are
+ * transposed into place (q_lanes_rows.c). Where nothing is hidden, O = P V is computed as it lies instead, with
+ * wide vectors always, with others if the keys are one tile (q_lanes_by_rows.c): the same order of arithmetic, and the
+ * same bits. Rows beyond the last are
  * clamped to it: they compute and write the same bits again. So are the keys of a register tile that reaches beyond the
  * last key: nothing after the scores looks at them. What rows do not see is in q_lanes_mask.c.
  *
@@ -58,7 +59,7 @@ typedef struct q_lanes {
     int width;
     const ir_buffer *qt; /* operand [block, head_dim / width, block_rows * width]: Q^T times mha_query_sign */
     /* elem [score_vectors, kv_tile, lanes]: S^T, each vector of rows by itself, so that the softmax, which goes from
-     * key to key, stays out of its own way in the cache; of pairs one key more. by_rows: elem [kv_tile, block_rows],
+     * key to key, stays out of its own way in the cache; of pairs one key more. at_once: elem [kv_tile, block_rows],
      * and weights like them. */
     const ir_buffer *scores;
     const ir_buffer *weights;   /* operand [score_vectors, kv_tile / width, lanes * width]: P^T; width 1: the scores */
