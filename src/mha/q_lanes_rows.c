@@ -80,6 +80,21 @@ void ql_init_rows(q_lanes *c, const ir_expr *block) {
 
 /* ---- Q ---- */
 
+/* The rows that come `lanes` rows later: few lines of each, which the hardware does not foresee. By pairs there is less
+ * to do while they come. */
+static void prefetch_next(q_lanes *c, const q_lanes_row *rows) {
+    enum { LINE_BYTES = 64 };
+    ir_builder *b = c->b;
+    const int64_t ahead = (c->m->lanes + c->m->group - 1) / c->m->group;
+    const int64_t step = LINE_BYTES / ir_elem_get(c->m->q->type.elem)->bytes;
+    const ir_expr *line = ir_for_begin(b, "line", ql_i(c, 0), ql_i(c, c->m->p->head_dim), step, false);
+    for (int l = 0; l < c->m->lanes; l++) {
+        const ir_expr *token = ir_add(b, ir_add(b, c->e.first_q, rows[l].query), ql_i(c, ahead));
+        ir_prefetch(b, ir_at(b, c->m->q, 1, 4, c->e.batch, rows[l].head, token, line));
+    }
+    ir_for_end(b);
+}
+
 static void load_vectors(q_lanes *c, const ir_expr *block, const ir_expr *at, const ir_expr *sign) {
     ir_builder *b = c->b;
     const int lanes = c->m->lanes, quarter = mha_quarter(c->m->lanes), width = c->width;
@@ -87,6 +102,7 @@ static void load_vectors(q_lanes *c, const ir_expr *block, const ir_expr *at, co
     q_lanes_row rows[IR_MAX_LANES];
     const ir_expr *columns[4];
     refer_rows(c, block, at, rows);
+    if (width == 2) prefetch_next(c, rows);
     const ir_expr *d = mha_columns_begin(c->m, c->m->p->head_dim / width, quarter).at;
     ql_load_transposed(c, &q, rows, d, columns);
     for (int i = 0; i < quarter; i++)
