@@ -32,6 +32,13 @@ static void count_message(void *user, attune_log_level level, const char *messag
 
 static const at_log counting = {count_message, NULL};
 
+/* What every CPU has that this program runs on. */
+#if defined(__aarch64__)
+enum { HERE = AT_CPU_AARCH64 };
+#else
+enum { HERE = AT_CPU_X86_64 };
+#endif
+
 static void set_required(uint32_t required) {
     memcpy(image + offsetof(at_image_header, required), &required, sizeof required);
 }
@@ -43,7 +50,7 @@ static at_key key_of(uint32_t number) {
 }
 
 static at_entry entry_of(const at_key *key) {
-    return (at_entry){.required = AT_CPU_X86_64,
+    return (at_entry){.required = HERE,
                       .key = key->bytes,
                       .key_bytes = key->size,
                       .problem = "seq_q=1",
@@ -69,7 +76,7 @@ static void an_entry_comes_back(void **state) {
     const at_key key = key_of(3);
     encode(&data, &bytes);
     assert_null(at_entry_decode(data, bytes, &got));
-    assert_int_equal(got.required, AT_CPU_X86_64);
+    assert_int_equal(got.required, HERE);
     assert_int_equal(got.key_bytes, key.size);
     assert_memory_equal(got.key, key.bytes, key.size);
     assert_string_equal(got.problem, "seq_q=1");
@@ -308,7 +315,7 @@ static void code_for_another_cpu_is_a_miss(void **state) {
     entry.required = 1u << 31;
     set_required(1u << 31);
     at_disk_cache_write(&cache, &key, &entry);
-    set_required(AT_CPU_X86_64);
+    set_required(HERE);
     assert_false(reads_back(&cache, 1));
     assert_int_equal(temp_dir_count(*state, "", ".attune"), 1);
     assert_int_equal(atomic_load(&cache.damaged), 0);
@@ -322,10 +329,10 @@ static void a_header_that_contradicts_the_image_is_damage(void **state) {
     for (int round = 0; round < 2; round++) {
         const at_key key = key_of(1);
         at_entry entry = entry_of(&key);
-        if (round == 0) entry.required = AT_CPU_X86_64 | 1u << 31;
-        if (round == 1) set_required(AT_CPU_X86_64 | 1u << 31);
+        if (round == 0) entry.required = HERE | 1u << 31;
+        if (round == 1) set_required(HERE | 1u << 31);
         at_disk_cache_write(&cache, &key, &entry);
-        set_required(AT_CPU_X86_64);
+        set_required(HERE);
         assert_false(reads_back(&cache, 1));
         assert_int_equal(atomic_load(&cache.damaged), round + 1);
         assert_int_equal(temp_dir_count(*state, "", ".attune"), 0);
@@ -550,6 +557,6 @@ int main(void) {
         cmocka_unit_test(the_environment_names_the_directory),
     };
     image_bytes = fake_image(image, 4, 16, 42);
-    set_required(AT_CPU_X86_64);
+    set_required(HERE);
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
