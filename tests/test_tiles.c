@@ -181,11 +181,11 @@ static void dot(float sum[ROWS][COLUMNS], const uint16_t *left, const uint16_t *
     }
 }
 
-/* Of all magnitudes, denormals and the rare infinity among them, so that something is flushed or overflows. */
+/* So different that sums are rounded, and now and then so large or small that something overflows or is flushed. */
 static uint16_t any_bf16(tool_random *random) {
-    static const int centres[] = {127, 64, 1, 0, 190, 255};
-    const int64_t kind = tool_random_range(random, 0, 40);
-    const int64_t exponent = centres[kind < 6 ? kind : kind % 2];
+    static const int odd[] = {0, 1, 64, 190, 255};
+    const int64_t kind = tool_random_range(random, 0, 600);
+    const int64_t exponent = kind < 5 ? odd[kind] : tool_random_range(random, 117, 137);
     const int64_t mantissa = exponent == 255 ? 0 : tool_random_range(random, 0, 127);
     return (uint16_t)(tool_random_range(random, 0, 1) << 15 | exponent << 7 | mantissa);
 }
