@@ -1,6 +1,6 @@
 # attune: build, test, install. `make help` lists the targets.
 #
-# Variables worth setting: LLVM_CONFIG, CC, CFLAGS, BUILD (where products go), PREFIX and DESTDIR (for install),
+# Variables worth setting: LLVM_CONFIG, LLVM_LINK, CC, CFLAGS, BUILD (where products go), PREFIX and DESTDIR (for install),
 # SANITIZE (compiler flags added everywhere; use another BUILD with it), DEPS=no (never call apt), V=1 (show commands).
 
 LLVM_CONFIG ?= llvm-config-19
@@ -21,6 +21,17 @@ LLVM_CFLAGS = -isystem $(shell $(LLVM_CONFIG) --includedir)
 CAIRO_CFLAGS = $(shell pkg-config --cflags cairo)
 CAIRO_LIBS = $(shell pkg-config --libs cairo)
 LLVM_LIBS = $(shell $(LLVM_CONFIG) --link-shared --ldflags --libs)
+# Where LLVM's archives are, the code generator has an LLVM of its own: it loads in half of the time, and LLVM's options,
+# which are those of a process, can be set without touching anybody else's. LLVM_LINK=shared: the system's, as tests do.
+LLVM_ARCHIVE = $(wildcard $(shell $(LLVM_CONFIG) --libdir)/libLLVMX86CodeGen.a)
+LLVM_LINK ?= $(if $(SANITIZE),shared,$(if $(LLVM_ARCHIVE),static,shared))
+OWN_LLVM = $(filter static,$(LLVM_LINK))
+# Compression is linked by the name of the library itself, so that no more -dev packages are needed.
+OWN_SYSTEM_LIBS = $(patsubst -lz,-l:libz.so.1,$(patsubst -lzstd,-l:libzstd.so.1,$(filter-out -lxml2 %/libz3.so,\
+	$(shell $(LLVM_CONFIG) --link-static --system-libs))))
+OWN_LLVM_LIBS = -Wl,--gc-sections $(shell $(LLVM_CONFIG) --link-static --ldflags --libs x86 aarch64 passes) \
+	$(OWN_SYSTEM_LIBS) -lstdc++
+GENERATOR_LIBS = $(if $(OWN_LLVM),$(OWN_LLVM_LIBS),$(LLVM_LIBS))
 
 WARN = -Wall -Wextra -Wshadow -Wstrict-prototypes -Wmissing-prototypes -Wvla
 # No contraction anywhere: a*b+c is fused only where fma is written, or the interpreter would not define the kernels.
@@ -64,7 +75,7 @@ tests: $(TESTS) codegen draw $(BUILD)/bench/attune_driver ## build the test prog
 # ---- Objects ----
 
 $(call obj,$(wildcard src/*/*.c)): INCLUDES = -Isrc -I$(BUILD)/gen
-$(call obj,$(wildcard src/codegen/*.c)): INCLUDES += $(LLVM_CFLAGS)
+$(call obj,$(wildcard src/codegen/*.c)): INCLUDES += $(LLVM_CFLAGS) $(if $(OWN_LLVM),-DATTUNE_OWN_LLVM)
 # Where an installed library looks last for its code generator; beside itself comes first, so moving it is fine.
 $(call obj,$(wildcard src/runtime/*.c)): INCLUDES += -DATTUNE_PLUGIN_DIR='"$(PREFIX)/lib/attune"'
 # The command sees the public header only, as any other program does.
@@ -88,7 +99,7 @@ $(BUILD)/obj/%.o: %.c | $(GENERATOR_ID)
 # Part of every cache key: any change to what generates code makes old entries unreachable, and nobody bumps a number.
 $(GENERATOR_ID): FORCE
 	@mkdir -p $(@D)
-	@LLVM_CONFIG='$(LLVM_CONFIG)' JIT_ASAN='$(JIT_ASAN)' sh scripts/generator_id.sh > $@.tmp
+	@LLVM_CONFIG='$(LLVM_CONFIG)' JIT_ASAN='$(JIT_ASAN)' LLVM_LINK='$(LLVM_LINK)' sh scripts/generator_id.sh > $@.tmp
 	@if cmp -s $@.tmp $@; then rm $@.tmp; else mv $@.tmp $@; fi
 
 -include $(patsubst %.o,%.d,$(call obj,$(LIB_SRC) $(wildcard src/codegen/*.c) $(TOOL_SRC) $(TEST_SRC) $(SUPPORT_SRC) \
@@ -111,12 +122,12 @@ $(BUILD)/libattune.so: $(BUILD)/libattune.so.0
 # -Bsymbolic and the version script: the plug-in carries its own copy of ir and must never mix with the host's.
 $(BUILD)/libattune-codegen.so: $(call obj,$(CODEGEN_SRC) $(CORE_SRC)) src/codegen/exports.map
 	$(call say,link $@)
-	$(Q)$(LINK) $(SHARED) -Wl,-Bsymbolic -Wl,--version-script=src/codegen/exports.map $(filter %.o,$^) $(LLVM_LIBS) \
-		$(CORE_LIBS) -o $@
+	$(Q)$(LINK) $(SHARED) -Wl,-Bsymbolic -Wl,--version-script=src/codegen/exports.map $(filter %.o,$^) \
+		$(GENERATOR_LIBS) $(CORE_LIBS) -o $@
 
 $(BUILD)/attune-codegen-worker: $(call obj,src/codegen/worker_main.c $(CODEGEN_SRC) $(CORE_SRC))
 	$(call say,link $@)
-	$(Q)$(LINK) $^ $(LLVM_LIBS) $(CORE_LIBS) -o $@
+	$(Q)$(LINK) $^ $(GENERATOR_LIBS) $(CORE_LIBS) -o $@
 
 # Loaded by one subcommand only, so that the others need no cairo.
 $(BUILD)/libattune-draw.so: $(call obj,$(DRAW_SRC))

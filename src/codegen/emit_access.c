@@ -4,9 +4,7 @@
  * masked, LLVM's gather and scatter, which touch only the lanes that are on. In memory a bool is a byte. */
 #include "codegen/emit_build.h"
 
-static const cg_storage *storage_of(const cg_emit *e, const ir_access *access) {
-    return &e->storage[access->buffer->id];
-}
+static const cg_storage *storage_of(cg_emit *e, const ir_access *access) { return cg_storage_of(e, access->buffer); }
 
 static int64_t elem_bytes(const ir_access *access) { return ir_elem_get(access->buffer->type.elem)->bytes; }
 
@@ -32,7 +30,7 @@ static LLVMValueRef first_address(cg_emit *e, const ir_access *access) {
 
 LLVMValueRef cg_address(cg_emit *e, const ir_access *access) { return first_address(e, access); }
 
-static bool is_contiguous(const cg_emit *e, const ir_access *access) {
+static bool is_contiguous(cg_emit *e, const ir_access *access) {
     if (access->lanes == 1) return true;
     LLVMValueRef stride = storage_of(e, access)->strides[access->axis].value;
     return LLVMIsAConstantInt(stride) && LLVMConstIntGetSExtValue(stride) == 1;

@@ -8,6 +8,7 @@
 #ifndef ATTUNE_CODEGEN_EMIT_BUILD_H
 #define ATTUNE_CODEGEN_EMIT_BUILD_H
 
+#include "codegen/cut.h"
 #include "codegen/llvm_compat.h"
 #include "ir/ir.h"
 #include "target/target.h"
@@ -42,7 +43,7 @@ typedef struct cg_level {
 typedef struct cg_memo cg_memo; /* emitted index arithmetic, see emit_index.c */
 
 typedef struct cg_storage {
-    LLVMValueRef base;             /* of buffers in memory: a pointer of level 0 */
+    LLVMValueRef base;             /* of buffers in memory: a pointer of level 0; NULL: not looked up yet */
     int64_t offset;                /* bytes from base */
     cg_index strides[IR_MAX_DIMS]; /* in elements */
     LLVMValueRef *elements;        /* of IR_REG: one stack slot for each element, later a register */
@@ -52,6 +53,7 @@ typedef struct cg_storage {
 typedef struct cg_emit {
     const ir_kernel *kernel;
     const at_target *target;
+    const cg_cut *cut;
     at_arena *arena;
     at_error *err;
     LLVMContextRef context;
@@ -65,8 +67,8 @@ typedef struct cg_emit {
     cg_index *vars;            /* by ir_var.id; vectors and floats have a level too */
     const ir_expr **lets;      /* by ir_var.id: what a scalar integer `let` stands for at any time, else NULL */
     cg_storage *storage;       /* by ir_buffer.id */
-    LLVMValueRef scratch;      /* the worker's scratch memory */
-    uint64_t scratch_used, scratch_peak;
+    const cg_nest *nest;       /* that it is; NULL: a phase or the plan */
+    LLVMValueRef buffers, scalars, scratch; /* its parameters; scratch is the worker's scratch memory */
     uint32_t tiles_used;
     cg_level levels[CG_MAX_LEVELS];
     uint32_t level, next_serial;
@@ -189,18 +191,19 @@ void cg_emit_tile(cg_emit *e, const ir_stmt *stmt);
 /* ---- emit_stmt.c ---- */
 
 void cg_emit_block(cg_emit *e, const ir_block *block);
+/* Emits a statement, or a call of the nest that begins with it; gives what follows. */
+const ir_stmt *cg_emit_next(cg_emit *e, const ir_stmt *stmt);
 
 /* ---- emit_kernel.c ---- */
 
-void cg_buffer_strides(cg_emit *e, const ir_buffer *buffer); /* fills in its cg_storage.strides */
+/* Where a buffer lies; what is in memory is looked up when it is asked for first. */
+const cg_storage *cg_storage_of(cg_emit *e, const ir_buffer *buffer);
+void cg_emit_call(cg_emit *e, const cg_nest *nest);
 
-/* Fills `module` with one function for each phase and one for the plan; LLVM's verifier has not seen them yet. `err`
- * must be clear; scratch_bytes has room for AT_MAX_PHASES. */
-attune_status cg_emit_kernel(LLVMModuleRef module, const ir_kernel *kernel, const at_target *target, at_arena *arena,
-                             uint64_t *scratch_bytes, at_error *err);
-/* "phase7": how a phase's function is called. */
-enum { CG_NAME_BYTES = 16 };
-void cg_phase_name(char name[CG_NAME_BYTES], uint32_t phase);
+/* Fills `module` with the functions that `cut` has for module `number`; the plan is in module 0. LLVM's verifier has
+ * not seen them yet. `err` must be clear. */
+attune_status cg_emit_kernel(LLVMModuleRef module, const ir_kernel *kernel, const at_target *target, const cg_cut *cut,
+                             uint32_t number, at_arena *arena, at_error *err);
 #define CG_PLAN_NAME "plan"
 
 #endif

@@ -1,4 +1,4 @@
-/* A kernel as a module: one function for each phase, one for the plan (target/kernel_abi.h). */
+/* A kernel as modules: a function for each phase, each nest of codegen/cut.h and the plan (target/kernel_abi.h). */
 #include "codegen/asan.h"
 #include "codegen/emit_build.h"
 #include "target/kernel_abi.h"
@@ -7,48 +7,66 @@
 #include <stdio.h>
 #include <string.h>
 
-void cg_phase_name(char name[CG_NAME_BYTES], uint32_t phase) { snprintf(name, CG_NAME_BYTES, "phase%" PRIu32, phase); }
-
 /* ---- Functions ---- */
 
-static void add_flag(cg_emit *e, const char *name) {
+static void add_flag(cg_emit *e, LLVMValueRef function, const char *name) {
     const unsigned kind = LLVMGetEnumAttributeKindForName(name, strlen(name));
-    LLVMAddAttributeAtIndex(e->function, (LLVMAttributeIndex)LLVMAttributeFunctionIndex,
+    LLVMAddAttributeAtIndex(function, (LLVMAttributeIndex)LLVMAttributeFunctionIndex,
                             LLVMCreateEnumAttribute(e->context, kind, 0));
 }
 
-static void add_attribute(cg_emit *e, const char *name, const char *value) {
+static void add_attribute(cg_emit *e, LLVMValueRef function, const char *name, const char *value) {
     LLVMAttributeRef attribute =
         LLVMCreateStringAttribute(e->context, name, (unsigned)strlen(name), value, (unsigned)strlen(value));
-    LLVMAddAttributeAtIndex(e->function, (LLVMAttributeIndex)LLVMAttributeFunctionIndex, attribute);
+    LLVMAddAttributeAtIndex(function, (LLVMAttributeIndex)LLVMAttributeFunctionIndex, attribute);
 }
 
 /* Nothing may become a library call or need unwind tables; vectors stay as wide as the target's registers. */
-static void add_attributes(cg_emit *e) {
-    add_flag(e, "nounwind");
-    if (CG_ASAN) add_flag(e, "sanitize_address");
-    add_attribute(e, "no-builtins", "");
-    add_attribute(e, "target-cpu", e->target->llvm_cpu);
-    add_attribute(e, "target-features", e->target->llvm_features);
+static void add_attributes(cg_emit *e, LLVMValueRef function) {
+    add_flag(e, function, "nounwind");
+    if (CG_ASAN) add_flag(e, function, "sanitize_address");
+    add_attribute(e, function, "no-builtins", "");
+    add_attribute(e, function, "target-cpu", e->target->llvm_cpu);
+    add_attribute(e, function, "target-features", e->target->llvm_features);
     if (e->target->vector_bytes == 64) {
-        add_attribute(e, "prefer-vector-width", "512");
-        add_attribute(e, "min-legal-vector-width", "512");
+        add_attribute(e, function, "prefer-vector-width", "512");
+        add_attribute(e, function, "min-legal-vector-width", "512");
     }
 }
 
-/* Opens a function, and in it level 0; reads the scalars. */
-static bool begin_function(cg_emit *e, const char *name, LLVMTypeRef *params, unsigned num_params, unsigned scalars) {
-    LLVMTypeRef type = LLVMFunctionType(LLVMVoidTypeInContext(e->context), params, num_params, false);
-    e->function = LLVMAddFunction(e->module, name, type);
-    add_attributes(e);
-    e->vars = at_arena_alloc(e->arena, (e->kernel->num_vars + 1) * sizeof *e->vars);
-    e->lets = at_arena_alloc(e->arena, (e->kernel->num_vars + 1) * sizeof *e->lets);
-    e->storage = at_arena_alloc(e->arena, (e->kernel->num_buffers + 1) * sizeof *e->storage);
-    if (!e->vars || !e->lets || !e->storage) {
-        at_fail_memory(e->err, (e->kernel->num_vars + e->kernel->num_buffers) * sizeof *e->storage);
-        return false;
+/* Every function has these parameters first: pointers of parameters and shared buffers, and the scalars. */
+enum { ARG_BUFFERS, ARG_SCALARS };
+
+static bool new_tables(cg_emit *e) {
+    const uint32_t num_vars = e->kernel->num_vars, num_buffers = e->kernel->num_buffers;
+    e->vars = at_arena_alloc(e->arena, (num_vars + 1) * sizeof *e->vars);
+    e->lets = at_arena_alloc(e->arena, (num_vars + 1) * sizeof *e->lets);
+    e->storage = at_arena_alloc(e->arena, (num_buffers + 1) * sizeof *e->storage);
+    if (e->vars && e->lets && e->storage) return true;
+    at_fail_memory(e->err, (num_vars + num_buffers) * sizeof *e->storage);
+    return false;
+}
+
+static void read_scalars(cg_emit *e) {
+    int64_t n = 0;
+    for (uint32_t p = 0; p < e->kernel->num_params; p++) {
+        const ir_var *var = e->kernel->params[p].var;
+        if (!var) continue;
+        LLVMValueRef number = cg_i64(e, n++), at = LLVMBuildGEP2(e->b, e->i64, e->scalars, &number, 1, "");
+        LLVMTypeRef scalar = cg_type(e, var->type);
+        /* The target is little-endian: a narrower scalar is the word's low half. */
+        e->vars[var->id] = (cg_index){LLVMBuildLoad2(e->b, scalar, at, var->name), 0};
     }
-    e->scratch_used = e->scratch_peak = 0;
+}
+
+/* Opens a function, and in it level 0; reads the scalars. A parameter < 0: there is none. */
+static bool begin_function(cg_emit *e, LLVMValueRef function, int buffers, int scalars, int scratch) {
+    e->function = function;
+    if (!new_tables(e)) return false;
+    e->buffers = buffers < 0 ? NULL : LLVMGetParam(function, (unsigned)buffers);
+    e->scalars = LLVMGetParam(function, (unsigned)scalars);
+    e->scratch = scratch < 0 ? NULL : LLVMGetParam(function, (unsigned)scratch);
+    e->tiles_used = 0;
     e->level = 0;
     e->levels[0] = (cg_level){.serial = e->next_serial++};
     cg_memo_reset(e);
@@ -58,21 +76,20 @@ static bool begin_function(cg_emit *e, const char *name, LLVMTypeRef *params, un
     LLVMPositionBuilderAtEnd(e->b, e->allocas);
     LLVMBuildBr(e->b, setup);
     LLVMPositionBuilderAtEnd(e->b, setup);
-
-    LLVMValueRef words = LLVMGetParam(e->function, scalars);
-    int64_t n = 0;
-    for (uint32_t p = 0; p < e->kernel->num_params; p++) {
-        const ir_var *var = e->kernel->params[p].var;
-        if (!var) continue;
-        LLVMValueRef number = cg_i64(e, n++), at = LLVMBuildGEP2(e->b, e->i64, words, &number, 1, "");
-        LLVMTypeRef scalar = cg_type(e, var->type);
-        /* The target is little-endian: a narrower scalar is the word's low half. */
-        e->vars[var->id] = (cg_index){LLVMBuildLoad2(e->b, scalar, at, var->name), 0};
-    }
+    read_scalars(e);
     return true;
 }
 
-void cg_buffer_strides(cg_emit *e, const ir_buffer *buffer) {
+static LLVMValueRef add_function(cg_emit *e, const char *name, LLVMTypeRef *params, unsigned num_params) {
+    LLVMTypeRef type = LLVMFunctionType(LLVMVoidTypeInContext(e->context), params, num_params, false);
+    LLVMValueRef function = LLVMAddFunction(e->module, name, type);
+    add_attributes(e, function);
+    return function;
+}
+
+/* ---- Buffers ---- */
+
+static void find_strides(cg_emit *e, const ir_buffer *buffer) {
     cg_index *strides = e->storage[buffer->id].strides, packed = cg_index_const(e, 1);
     for (int d = buffer->num_dims - 1; d >= 0; d--) {
         strides[d] = buffer->strides[0] ? cg_emit_index(e, buffer->strides[d]) : packed;
@@ -80,22 +97,40 @@ void cg_buffer_strides(cg_emit *e, const ir_buffer *buffer) {
     }
 }
 
-static void bind_buffer(cg_emit *e, LLVMValueRef pointers, const ir_buffer *buffer, int64_t position) {
-    LLVMValueRef number = cg_i64(e, position), at = LLVMBuildGEP2(e->b, e->pointer, pointers, &number, 1, "");
-    e->storage[buffer->id].base = LLVMBuildLoad2(e->b, e->pointer, at, buffer->name);
-    cg_buffer_strides(e, buffer);
+/* Which of the pointers that a function is given. */
+static int64_t number_of(const ir_kernel *kernel, const ir_buffer *buffer) {
+    int64_t n = 0;
+    for (uint32_t p = 0; p < kernel->num_params; p++)
+        if (kernel->params[p].buffer) {
+            if (kernel->params[p].buffer == buffer) return n;
+            n++;
+        }
+    for (uint32_t s = 0; kernel->shared[s] != buffer; s++) n++;
+    return n;
 }
 
-static void bind_buffers(cg_emit *e, LLVMValueRef pointers) {
-    int64_t n = 0;
-    for (uint32_t p = 0; p < e->kernel->num_params; p++)
-        if (e->kernel->params[p].buffer) bind_buffer(e, pointers, e->kernel->params[p].buffer, n++);
-    for (uint32_t s = 0; s < e->kernel->num_shared; s++) bind_buffer(e, pointers, e->kernel->shared[s], n++);
+static LLVMValueRef load_base(cg_emit *e, const ir_buffer *buffer) {
+    LLVMBasicBlockRef here = LLVMGetInsertBlock(e->b);
+    if (e->level > 0) LLVMPositionBuilderBefore(e->b, e->levels[0].branch);
+    LLVMValueRef number = cg_i64(e, number_of(e->kernel, buffer));
+    LLVMValueRef at = LLVMBuildGEP2(e->b, e->pointer, e->buffers, &number, 1, "");
+    LLVMValueRef base = LLVMBuildLoad2(e->b, e->pointer, at, buffer->name);
+    LLVMPositionBuilderAtEnd(e->b, here);
+    return base;
+}
+
+const cg_storage *cg_storage_of(cg_emit *e, const ir_buffer *buffer) {
+    cg_storage *storage = &e->storage[buffer->id];
+    if (storage->base || buffer->space == IR_REG || buffer->space == IR_TILES) return storage;
+    storage->base = buffer->space == IR_SCRATCH ? e->scratch : load_base(e, buffer);
+    storage->offset = buffer->space == IR_SCRATCH ? (int64_t)e->cut->offsets[buffer->id] : 0;
+    find_strides(e, buffer);
+    return storage;
 }
 
 /* ---- Phases ---- */
 
-enum { ARG_BUFFERS, ARG_SCALARS, ARG_BEGIN, ARG_END, ARG_SCRATCH, NUM_ARGS };
+enum { ARG_BEGIN = ARG_SCALARS + 1, ARG_END, ARG_SCRATCH, NUM_ARGS };
 
 /* The loop variables of the first task: the digits of its number. */
 static void first_task(cg_emit *e, const ir_phase *phase, LLVMValueRef *first) {
@@ -150,19 +185,55 @@ static void emit_tasks(cg_emit *e, const ir_phase *phase) {
     LLVMPositionBuilderAtEnd(e->b, done);
 }
 
-static void emit_phase(cg_emit *e, const ir_phase *phase, uint32_t number, uint64_t *scratch_bytes) {
+static void emit_phase(cg_emit *e, const ir_phase *phase, uint32_t number) {
     char name[CG_NAME_BYTES];
     LLVMTypeRef params[NUM_ARGS] = {e->pointer, e->pointer, e->i64, e->i64, e->pointer};
     cg_phase_name(name, number);
-    if (!begin_function(e, name, params, NUM_ARGS, ARG_SCALARS)) return;
-    e->scratch = LLVMGetParam(e->function, ARG_SCRATCH);
-    bind_buffers(e, LLVMGetParam(e->function, ARG_BUFFERS));
+    LLVMValueRef function = add_function(e, name, params, NUM_ARGS);
+    if (!begin_function(e, function, ARG_BUFFERS, ARG_SCALARS, ARG_SCRATCH)) return;
     const bool has_tiles = cg_has_tiles(&phase->body);
     if (has_tiles) cg_tiles_begin(e);
     emit_tasks(e, phase);
     if (has_tiles) cg_tiles_end(e);
     LLVMBuildRetVoid(e->b);
-    *scratch_bytes = e->scratch_peak;
+}
+
+/* ---- Nests ---- */
+
+/* Of a nest; the values of outside follow. */
+enum { ARG_NEST_SCRATCH = ARG_SCALARS + 1, ARG_CAPTURED };
+
+static LLVMValueRef nest_function(cg_emit *e, const cg_nest *nest) {
+    LLVMValueRef known = LLVMGetNamedFunction(e->module, nest->name);
+    if (known) return known;
+    LLVMTypeRef params[ARG_CAPTURED + CG_MAX_CAPTURED] = {e->pointer, e->pointer, e->pointer};
+    for (uint32_t i = 0; i < nest->num_vars; i++) params[ARG_CAPTURED + i] = cg_type(e, nest->vars[i]->type);
+    LLVMValueRef function = add_function(e, nest->name, params, ARG_CAPTURED + nest->num_vars);
+    LLVMSetVisibility(function, LLVMHiddenVisibility); /* called without a table of addresses */
+    return function;
+}
+
+void cg_emit_call(cg_emit *e, const cg_nest *nest) {
+    LLVMValueRef function = nest_function(e, nest);
+    LLVMValueRef args[ARG_CAPTURED + CG_MAX_CAPTURED] = {e->buffers, e->scalars, e->scratch};
+    for (uint32_t i = 0; i < nest->num_vars; i++) args[ARG_CAPTURED + i] = e->vars[nest->vars[i]->id].value;
+    LLVMBuildCall2(e->b, LLVMGlobalGetValueType(function), function, args, ARG_CAPTURED + nest->num_vars, "");
+}
+
+static void emit_nest(cg_emit *e, const cg_nest *nest) {
+    LLVMValueRef function = nest_function(e, nest);
+    if (!begin_function(e, function, ARG_BUFFERS, ARG_SCALARS, ARG_NEST_SCRATCH)) return;
+    for (uint32_t i = 0; i < nest->num_vars; i++)
+        e->vars[nest->vars[i]->id] = (cg_index){LLVMGetParam(function, ARG_CAPTURED + i), 0};
+    LLVMBasicBlockRef body = cg_block(e, "nest");
+    cg_level_enter(e, LLVMBuildBr(e->b, body));
+    LLVMPositionBuilderAtEnd(e->b, body);
+    e->nest = nest;
+    for (const ir_stmt *stmt = nest->first; stmt != nest->end && e->err->status == ATTUNE_OK;)
+        stmt = cg_emit_next(e, stmt);
+    e->nest = NULL;
+    cg_level_leave(e);
+    LLVMBuildRetVoid(e->b);
 }
 
 /* ---- The plan ---- */
@@ -178,8 +249,8 @@ static cg_index at_least_0(cg_emit *e, const ir_expr *x) {
 
 static void emit_plan(cg_emit *e) {
     LLVMTypeRef params[] = {e->pointer, e->pointer};
-    if (!begin_function(e, CG_PLAN_NAME, params, 2, 0)) return;
-    LLVMValueRef out = LLVMGetParam(e->function, 1);
+    LLVMValueRef function = add_function(e, CG_PLAN_NAME, params, 2), out = LLVMGetParam(function, 1);
+    if (!begin_function(e, function, -1, 0, -1)) return;
     int64_t position = 0;
     for (const ir_phase *phase = e->kernel->phases; phase; phase = phase->next) {
         cg_index tasks = cg_index_const(e, 1);
@@ -199,8 +270,8 @@ static void emit_plan(cg_emit *e) {
 
 /* ---- The module ---- */
 
-static cg_emit *new_emitter(LLVMModuleRef module, const ir_kernel *kernel, const at_target *target, at_arena *arena,
-                            at_error *err) {
+static cg_emit *new_emitter(LLVMModuleRef module, const ir_kernel *kernel, const at_target *target, const cg_cut *cut,
+                            at_arena *arena, at_error *err) {
     cg_emit *e = at_arena_alloc(arena, sizeof *e);
     if (!e) {
         at_fail_memory(err, sizeof *e);
@@ -210,6 +281,7 @@ static cg_emit *new_emitter(LLVMModuleRef module, const ir_kernel *kernel, const
     *e = (cg_emit){
         .kernel = kernel,
         .target = target,
+        .cut = cut,
         .arena = arena,
         .err = err,
         .context = context,
@@ -228,17 +300,16 @@ static cg_emit *new_emitter(LLVMModuleRef module, const ir_kernel *kernel, const
     return e;
 }
 
-attune_status cg_emit_kernel(LLVMModuleRef module, const ir_kernel *kernel, const at_target *target, at_arena *arena,
-                             uint64_t *scratch_bytes, at_error *err) {
-    if (kernel->num_phases > AT_MAX_PHASES || kernel->num_shared > AT_MAX_SHARED)
-        return at_fail(err, ATTUNE_UNSUPPORTED, "kernel @%s has more than %d phases or shared buffers", kernel->name,
-                       AT_MAX_PHASES);
-    cg_emit *e = new_emitter(module, kernel, target, arena, err);
+attune_status cg_emit_kernel(LLVMModuleRef module, const ir_kernel *kernel, const at_target *target, const cg_cut *cut,
+                             uint32_t number, at_arena *arena, at_error *err) {
+    cg_emit *e = new_emitter(module, kernel, target, cut, arena, err);
     if (!e) return err->status;
-    uint32_t number = 0;
-    for (const ir_phase *phase = kernel->phases; phase; phase = phase->next, number++)
-        emit_phase(e, phase, number, &scratch_bytes[number]);
-    emit_plan(e);
+    uint32_t p = 0;
+    for (const ir_phase *phase = kernel->phases; phase; phase = phase->next, p++)
+        if (cut->phase_module[p] == number) emit_phase(e, phase, p);
+    for (uint32_t i = 0; i < cut->num_nests; i++)
+        if (cut->nests[i].module == number) emit_nest(e, &cut->nests[i]);
+    if (number == 0) emit_plan(e);
     LLVMDisposeBuilder(e->b);
     if (arena->failed) at_fail_memory(err, 0);
     return err->status;

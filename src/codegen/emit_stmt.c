@@ -112,16 +112,6 @@ static void emit_let(cg_emit *e, const ir_stmt *stmt) {
 
 /* ---- alloc ---- */
 
-static bool count_elements(const cg_emit *e, const ir_buffer *buffer, uint64_t *count) {
-    *count = 1;
-    for (int d = 0; d < buffer->num_dims; d++)
-        if (__builtin_mul_overflow(*count, (uint64_t)buffer->dims[d]->value.i, count) || *count > AT_MAX_SCRATCH) {
-            at_fail(e->err, ATTUNE_INVALID_IR, "kernel @%s: buffer %s is too large", e->kernel->name, buffer->name);
-            return false;
-        }
-    return true;
-}
-
 static void alloc_registers(cg_emit *e, const ir_buffer *buffer, cg_storage *storage, uint64_t count) {
     enum { MAX_ELEMENTS = 4096 };
     if (count > MAX_ELEMENTS) {
@@ -137,31 +127,13 @@ static void alloc_registers(cg_emit *e, const ir_buffer *buffer, cg_storage *sto
     for (uint64_t i = 0; i < count; i++) storage->elements[i] = cg_stack_slot(e, cg_type(e, buffer->type));
 }
 
-/* Scratch is a stack: a block gives back at its end what it took, so blocks side by side share memory. */
-static void alloc_scratch(cg_emit *e, const ir_buffer *buffer, cg_storage *storage, uint64_t count) {
-    const uint64_t bytes = (count * ir_elem_get((ir_elem)buffer->type.elem)->bytes + 63) & ~UINT64_C(63);
-    if (e->scratch_used + bytes > AT_MAX_SCRATCH) {
-        at_fail(e->err, ATTUNE_INVALID_IR, "kernel @%s: buffer %s: more scratch than can be had", e->kernel->name,
-                buffer->name);
-        return;
-    }
-    storage->base = e->scratch;
-    storage->offset = (int64_t)e->scratch_used;
-    e->scratch_used += bytes;
-    if (e->scratch_used > e->scratch_peak) e->scratch_peak = e->scratch_used;
-}
-
 static void emit_alloc(cg_emit *e, const ir_buffer *buffer) {
     uint64_t count;
-    cg_storage *storage = &e->storage[buffer->id];
-    if (!count_elements(e, buffer, &count)) return;
-    cg_buffer_strides(e, buffer);
-    if (buffer->space == IR_REG)
-        alloc_registers(e, buffer, storage, count);
-    else if (buffer->space == IR_TILES)
+    if (buffer->space == IR_SCRATCH || !cg_count_elements(e->kernel, buffer, &count, e->err)) return;
+    if (buffer->space == IR_TILES)
         cg_tiles_alloc(e, buffer, count);
     else
-        alloc_scratch(e, buffer, storage, count);
+        alloc_registers(e, buffer, &e->storage[buffer->id], count);
 }
 
 /* ---- All of them ---- */
@@ -179,14 +151,22 @@ static void emit_stmt(cg_emit *e, const ir_stmt *stmt) {
     }
 }
 
+const ir_stmt *cg_emit_next(cg_emit *e, const ir_stmt *stmt) {
+    const cg_nest *nest = cg_cut_at(e->cut, stmt);
+    if (nest && nest != e->nest) {
+        cg_emit_call(e, nest);
+        return nest->end;
+    }
+    emit_stmt(e, stmt);
+    return stmt->next;
+}
+
 void cg_emit_block(cg_emit *e, const ir_block *block) {
     if (e->level + 2 >= CG_MAX_LEVELS) {
         at_fail(e->err, ATTUNE_INVALID_IR, "kernel @%s: blocks are nested too deeply", e->kernel->name);
         return;
     }
-    const uint64_t used = e->scratch_used;
     const uint32_t tiles = e->tiles_used;
-    for (const ir_stmt *stmt = block->first; stmt && e->err->status == ATTUNE_OK; stmt = stmt->next) emit_stmt(e, stmt);
-    e->scratch_used = used;
+    for (const ir_stmt *stmt = block->first; stmt && e->err->status == ATTUNE_OK;) stmt = cg_emit_next(e, stmt);
     e->tiles_used = tiles;
 }

@@ -50,7 +50,7 @@ static LLVMValueRef row_distance(cg_emit *e, const ir_access *row) {
     const int num = row->buffer->num_dims;
     if (num == 1) return cg_i64(e, IR_TILE_ROW_BYTES);
     const int64_t bytes = ir_elem_get((ir_elem)row->buffer->type.elem)->bytes;
-    return cg_index_op(e, IR_MUL, e->storage[row->buffer->id].strides[num - 2], cg_index_const(e, bytes)).value;
+    return cg_index_op(e, IR_MUL, cg_storage_of(e, row->buffer)->strides[num - 2], cg_index_const(e, bytes)).value;
 }
 
 void cg_emit_tile(cg_emit *e, const ir_stmt *stmt) {

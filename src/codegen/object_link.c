@@ -11,7 +11,10 @@
 
 enum { MAX_CODE_BYTES = 64 << 20, NOT_PLACED = -1 };
 
+/* One object; all of them fill one stretch of code. */
 typedef struct linker {
+    struct linker *all; /* the objects of the image, this one among them */
+    size_t count;
     const unsigned char *object;
     size_t bytes;
     at_error *err;
@@ -19,9 +22,9 @@ typedef struct linker {
     uint16_t machine; /* EM_* */
     Elf64_Ehdr elf;
     Elf64_Shdr *sections;
-    int64_t *place; /* where a section lies in the code, or NOT_PLACED */
-    uint64_t code_bytes;
-    uint64_t thunks; /* where the code has room for a thunk for each symbol, if there are any */
+    int64_t *place;      /* where a section lies in the code, or NOT_PLACED */
+    uint64_t code_bytes; /* up to the end of this object's */
+    uint64_t thunks;     /* where the code has room for a thunk for each symbol, if there are any */
     unsigned char *code;
 } linker;
 
@@ -124,7 +127,8 @@ static void reserve_thunks(linker *l) {
 }
 
 /* Code first, then constants. */
-static attune_status place_sections(linker *l) {
+static attune_status place_sections(linker *l, uint64_t before) {
+    l->code_bytes = before;
     for (int executable = 1; executable >= 0; executable--)
         for (size_t s = 0; s < l->elf.e_shnum; s++) {
             const Elf64_Shdr *section = &l->sections[s];
@@ -133,7 +137,7 @@ static attune_status place_sections(linker *l) {
             const attune_status status = place_section(l, s);
             if (status) return status;
         }
-    if (!l->code_bytes) return refuse(l, "the object holds no code");
+    if (l->code_bytes == before) return refuse(l, "the object holds no code");
     if (CG_ASAN) reserve_thunks(l);
     return ATTUNE_OK;
 }
@@ -146,9 +150,28 @@ static void copy_sections(linker *l) {
 
 /* ---- Relocations ---- */
 
-/* Nothing outside may be called, but for the sanitizer's runtime in the build that has it. */
+/* A function that an object defines. */
+static bool find_function(const linker *l, const char *name, int64_t *place) {
+    for (uint32_t table = 0; table < l->elf.e_shnum; table++)
+        for (uint64_t i = 0, count = num_symbols(l, table); i < count; i++) {
+            const Elf64_Sym symbol = symbol_at(l, table, i);
+            if (symbol.st_shndx == SHN_UNDEF || symbol.st_shndx >= l->elf.e_shnum) continue;
+            if (l->place[symbol.st_shndx] == NOT_PLACED) continue;
+            const Elf64_Shdr *section = &l->sections[symbol.st_shndx];
+            if (!(section->sh_flags & SHF_EXECINSTR) || symbol.st_value >= section->sh_size) continue;
+            if (strcmp(string_at(l, l->sections[table].sh_link, symbol.st_name), name) != 0) continue;
+            *place = l->place[symbol.st_shndx] + (int64_t)symbol.st_value;
+            return true;
+        }
+    return false;
+}
+
+/* What another object of the image defines may be called; nothing outside, but for the sanitizer's runtime in the build
+ * that has it. */
 static attune_status resolve_outside(linker *l, uint64_t index, const char *name, int64_t *place) {
     const uint64_t thunk = l->thunks + index * CG_ASAN_THUNK_BYTES;
+    for (size_t i = 0; i < l->count; i++)
+        if (&l->all[i] != l && find_function(&l->all[i], name, place)) return ATTUNE_OK;
     if (!CG_ASAN || !cg_asan_thunk(name, l->code + thunk)) return refuse_named(l, "undefined symbol", name);
     *place = (int64_t)thunk;
     return ATTUNE_OK;
@@ -211,18 +234,13 @@ static attune_status relocate_all(linker *l) {
 
 /* ---- Entries ---- */
 
-static bool find_entry(linker *l, const char *name, uint32_t *entry) {
-    for (uint32_t table = 0; table < l->elf.e_shnum; table++)
-        for (uint64_t i = 0, count = num_symbols(l, table); i < count; i++) {
-            const Elf64_Sym symbol = symbol_at(l, table, i);
-            if (symbol.st_shndx == SHN_UNDEF || symbol.st_shndx >= l->elf.e_shnum) continue;
-            if (l->place[symbol.st_shndx] == NOT_PLACED) continue;
-            const Elf64_Shdr *section = &l->sections[symbol.st_shndx];
-            if (!(section->sh_flags & SHF_EXECINSTR) || symbol.st_value >= section->sh_size) continue;
-            if (strcmp(string_at(l, l->sections[table].sh_link, symbol.st_name), name) != 0) continue;
-            *entry = (uint32_t)((uint64_t)l->place[symbol.st_shndx] + symbol.st_value);
-            return true;
-        }
+static bool find_entry(const linker *l, const char *name, uint32_t *entry) {
+    int64_t place;
+    for (size_t i = 0; i < l->count; i++) {
+        if (!find_function(&l->all[i], name, &place)) continue;
+        *entry = (uint32_t)place;
+        return true;
+    }
     return false;
 }
 
@@ -238,6 +256,17 @@ static attune_status find_entries(linker *l, at_image_header *header, at_image_p
 
 /* ---- The image ---- */
 
+static attune_status fill_code(linker *all, size_t count, unsigned char *code) {
+    for (size_t i = 0; i < count; i++) {
+        all[i].code = code;
+        copy_sections(&all[i]);
+    }
+    attune_status status = ATTUNE_OK;
+    for (size_t i = 0; i < count && !status; i++) status = relocate_all(&all[i]);
+    return status;
+}
+
+/* `l` is the last of the objects. */
 static attune_status write_image(linker *l, const at_image_header *given, const uint64_t *scratch_bytes,
                                  unsigned char **image, size_t *bytes) {
     const size_t table_bytes = sizeof *given + given->num_phases * sizeof(at_image_phase);
@@ -246,9 +275,7 @@ static attune_status write_image(linker *l, const at_image_header *given, const 
     *image = at_alloc_aligned(l->allocator, *bytes, 64);
     if (!*image) return at_fail_memory(l->err, *bytes);
     memset(*image, 0, *bytes);
-    l->code = *image + code_offset;
-    copy_sections(l);
-    attune_status status = relocate_all(l);
+    attune_status status = fill_code(l->all, l->count, *image + code_offset);
     if (status) return status;
 
     at_image_header *header = (at_image_header *)*image;
@@ -268,23 +295,36 @@ static attune_status write_image(linker *l, const at_image_header *given, const 
     return wrong ? refuse(l, wrong) : ATTUNE_OK;
 }
 
-attune_status cg_link_object(const void *object, size_t bytes, const at_image_header *header,
-                             const uint64_t *scratch_bytes, const attune_allocator *allocator, void **image,
-                             size_t *image_bytes, at_error *err) {
+static attune_status place_object(linker *l, uint64_t before) {
+    attune_status status = read_header(l);
+    if (!status) status = read_sections(l);
+    return status ? status : place_sections(l, before);
+}
+
+attune_status cg_link_objects(const cg_object *objects, size_t count, const at_image_header *header,
+                              const uint64_t *scratch_bytes, const attune_allocator *allocator, void **image,
+                              size_t *image_bytes, at_error *err) {
     at_error own = {0};
-    linker l = {.object = object, .bytes = bytes, .err = &own, .allocator = allocator};
-    l.machine = header->required & AT_CPU_AARCH64 ? EM_AARCH64 : EM_X86_64;
+    linker all[CG_MAX_OBJECTS] = {{0}};
     unsigned char *result = NULL;
     size_t size = 0;
+    attune_status status = ATTUNE_OK;
     *image = NULL;
     *image_bytes = 0;
-    attune_status status =
-        header->num_phases <= AT_MAX_PHASES ? read_header(&l) : refuse(&l, "the kernel has too many phases");
-    if (!status) status = read_sections(&l);
-    if (!status) status = place_sections(&l);
-    if (!status) status = write_image(&l, header, scratch_bytes, &result, &size);
-    at_free(allocator, l.sections);
-    at_free(allocator, l.place);
+    if (!count || count > CG_MAX_OBJECTS || header->num_phases > AT_MAX_PHASES)
+        return at_fail(err, ATTUNE_CODEGEN_FAILED, "linking: the kernel has too many phases or objects");
+    for (size_t i = 0; i < count && !status; i++) {
+        all[i] = (linker){.all = all, .count = count, .object = objects[i].data, .bytes = objects[i].bytes};
+        all[i].err = &own;
+        all[i].allocator = allocator;
+        all[i].machine = header->required & AT_CPU_AARCH64 ? EM_AARCH64 : EM_X86_64;
+        status = place_object(&all[i], i ? all[i - 1].code_bytes : 0);
+    }
+    if (!status) status = write_image(&all[count - 1], header, scratch_bytes, &result, &size);
+    for (size_t i = 0; i < count; i++) {
+        at_free(allocator, all[i].sections);
+        at_free(allocator, all[i].place);
+    }
     if (status) {
         at_free(allocator, result);
         return at_fail(err, status, "%s", own.message);
@@ -292,4 +332,11 @@ attune_status cg_link_object(const void *object, size_t bytes, const at_image_he
     *image = result;
     *image_bytes = size;
     return ATTUNE_OK;
+}
+
+attune_status cg_link_object(const void *object, size_t bytes, const at_image_header *header,
+                             const uint64_t *scratch_bytes, const attune_allocator *allocator, void **image,
+                             size_t *image_bytes, at_error *err) {
+    const cg_object one = {object, bytes};
+    return cg_link_objects(&one, 1, header, scratch_bytes, allocator, image, image_bytes, err);
 }

@@ -18,4 +18,16 @@ attune_status cg_link_object(const void *object, size_t bytes, const at_image_he
                              const uint64_t *scratch_bytes, const attune_allocator *allocator, void **image,
                              size_t *image_bytes, at_error *err);
 
+typedef struct cg_object {
+    const void *data;
+    size_t bytes;
+} cg_object;
+
+enum { CG_MAX_OBJECTS = 8 };
+
+/* The same of several objects, which may call each other's functions; their order is that of the code. */
+attune_status cg_link_objects(const cg_object *objects, size_t count, const at_image_header *header,
+                              const uint64_t *scratch_bytes, const attune_allocator *allocator, void **image,
+                              size_t *image_bytes, at_error *err);
+
 #endif
