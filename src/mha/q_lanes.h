@@ -20,12 +20,14 @@
  * tiles t = 0, 1, …, keys j of a tile and columns d:
  *
  * - score: acc = 0; acc = madd(k[j][d], q[d], acc) for d = 0, 1, …, with q times mha_query_sign and madd as in
- *   mha_madd. s[j] = acc through mha_scaled, mha_capped and mha_alibi, + bias; -inf where hidden.
+ *   mha_madd. s[j] = acc, times mha_k_scale if there is one, through mha_scaled, mha_capped and mha_alibi, + bias; -inf
+ *   where hidden.
  * - maximum: max = max(max, the tile's maximum), beginning with -inf, or the sink.
  * - exponentials: base = max, or 0 while max is -inf; factor = mha_exp(old max, base); p[j] = mha_exp(s[j], base).
  * - sum: in chunks of 16 keys, counted from the tile's first one: part = 0; part = part + p[j]. Tile sum = 0; tile
  *   sum = tile sum + part. sum = madd(sum, factor, tile sum), beginning with 0, or mha_sink_sum.
- * - output: o[d] = o[d] * factor; o[d] = madd(v[j][d], p[j], o[d]) for each j in order; beginning with 0.
+ * - output: o[d] = o[d] * factor; o[d] = madd(v[j][d], w, o[d]) for each j in order, w being p[j], times mha_v_scale if
+ *   there is one; beginning with 0.
  * - end: inverse = 1 / sum, or 0 if sum is 0; out[d] = madd(o[d], inverse, 0); lse = mha_log_sum(max, sum).
  *
  * A hidden key, or a whole tile of them, may be left out: p is 0 there, and adding 0 changes nothing but the sign of an
