@@ -9,8 +9,11 @@
 #include <time.h>
 #include <unistd.h>
 
+/* The CPUs that the process might use before it was pinned. */
+static cpu_set_t allowed;
+
 bool bench_pin(uint32_t threads) {
-    cpu_set_t allowed, chosen;
+    cpu_set_t chosen;
     uint32_t left = threads;
     CPU_ZERO(&chosen);
     if (!tool_threads_fit(threads)) return false;
@@ -25,6 +28,12 @@ bool bench_pin(uint32_t threads) {
             left--;
         }
     if (sched_setaffinity(0, sizeof chosen, &chosen) == 0) return true;
+    tool_error("cannot set the CPU affinity");
+    return false;
+}
+
+bool bench_unpin(void) {
+    if (sched_setaffinity(0, sizeof allowed, &allowed) == 0) return true;
     tool_error("cannot set the CPU affinity");
     return false;
 }

@@ -65,5 +65,7 @@ bool bench_acquire(bench_entry *entry, const tool_common *common);
 
 /* Restricts the process to `threads` of the CPUs it may use, the last ones. false after a message. */
 bool bench_pin(uint32_t threads);
+/* Gives it back what it had then: compiling uses all of them. */
+bool bench_unpin(void);
 
 #endif

@@ -119,11 +119,12 @@ static bool measure(const bench_options *o, bench_entry *entries, size_t count, 
     const bool measured = bench_open_probes(&probes, entries, count, machine->isa, o->threads) &&
                           bench_rounds(entries, count, context, &probes, o->threads, o->samples);
     bench_close_probes(&probes);
-    for (size_t i = 0; measured && i < count; i++) {
+    if (!measured || !bench_unpin()) return false;
+    for (size_t i = 0; i < count; i++) {
         if (!bench_summarise(&entries[i])) return false;
         if (o->engine == ATTUNE_ENGINE_JIT && !bench_acquire(&entries[i], &o->common)) return false;
     }
-    return measured;
+    return true;
 }
 
 int cmd_bench(int argc, char **argv) {
