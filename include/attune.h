@@ -360,6 +360,8 @@ typedef struct attune_context_options {
     int allow_interpreter;                /* 1: run by the interpreter where no machine code can be had */
     const char *target;                   /* NULL, or an ISA that this CPU need not have, e.g. "aarch64": for what
                                            * emits and interprets; attune_compile is ATTUNE_UNSUPPORTED */
+    const char *cache_base;               /* a second directory of the disk cache, only read; NULL: ATTUNE_CACHE_BASE,
+                                           * else none; "": none */
 } attune_context_options;
 
 #define ATTUNE_CONTEXT_OPTIONS_INIT { .struct_size = sizeof(attune_context_options) }
@@ -718,6 +720,7 @@ typedef struct attune_machine_info {
     const char *codegen_path, *worker_path;
     const char *generator_id;
     uint32_t max_workers;
+    const char *cache_base;       /* "" when there is none */
 } attune_machine_info;
 
 ATTUNE_API attune_status attune_get_machine_info(const attune_context *context, attune_machine_info *info);
@@ -734,14 +737,74 @@ typedef struct attune_cache_entry {
     const char *schedule;
     const char *isa;
     int64_t used_at;      /* seconds since the epoch */
+    const char *directory;
+    int is_base;          /* it lies in the read-only base */
+    int is_usable;        /* made by this build for this CPU, whichever of its instruction sets; else no miss finds it */
+    const char *cpu, *llvm, *generator; /* what it was made for, and by; "" if unreadable */
+    const void *image;    /* as attune_emit gives it at ATTUNE_STAGE_IMAGE; NULL if unreadable */
+    size_t image_bytes;
+    const void *key;      /* the full key, whose hash the name is; NULL if unreadable */
+    size_t key_bytes;
 } attune_cache_entry;
 
-/* Calls visit for each entry; strings are valid during the call only; a non-zero return stops the walk. */
+/* Calls visit for each entry of the cache directory, then of the base; what it is given is valid during the call only; a
+ * non-zero return stops the walk. */
 typedef int attune_cache_visit_fn(void *user, const attune_cache_entry *entry);
 ATTUNE_API attune_status attune_cache_visit(attune_context *context, attune_cache_visit_fn *visit, void *user);
 
-/* Removes every entry; *removed may be NULL. */
+/* Removes every entry, but for those of the base; *removed may be NULL. */
 ATTUNE_API attune_status attune_cache_clear(attune_context *context, uint64_t *removed);
+
+/* One part of the key in which an entry is not what was asked for: a field of the problem by its name in text, or
+ * schedule, isa, cpu, llvm, image_version, generator (another version of attune's sources built it), cpu_features (which
+ * its code needs and this CPU lacks). */
+typedef struct attune_cache_difference {
+    const char *field;
+    const char *there, *here; /* as text: of the entry, and as it was asked for */
+} attune_cache_difference;
+
+typedef struct attune_cache_answer {
+    size_t struct_size;
+    int is_cached;        /* in the disk cache or its base */
+    const char *key;      /* 32 hex digits */
+    uint64_t compared;    /* with how many entries */
+    const attune_cache_entry *nearest; /* the entry itself if cached; its damaged file; else the one that differs least.
+                                        * NULL if there are no entries */
+    const attune_cache_difference *differences; /* of the nearest */
+    size_t num_differences;
+} attune_cache_answer;
+
+/* Says whether attune_compile would find the kernel in the disk cache, and if not, what made it a miss. `answer` is
+ * called once; what it is given is valid during the call only. Compiles nothing. schedule as for attune_compile. */
+typedef void attune_cache_answer_fn(void *user, const attune_cache_answer *answer);
+ATTUNE_API attune_status attune_cache_why(attune_context *context, const attune_problem *problem,
+                                          const attune_schedule *schedule, attune_cache_answer_fn *answer, void *user);
+
+typedef struct attune_cache_collected {
+    size_t struct_size;
+    uint64_t removed, removed_bytes; /* entries, the least recently used */
+    uint64_t orphans, orphan_bytes;  /* what writers that crashed more than an hour ago left */
+    uint64_t left, left_bytes;
+} attune_cache_collected;
+
+/* Removes now what else a writer would remove in time: orphans and, while entries take more than max_bytes, the least
+ * recently used. UINT64_MAX: disk_cache_bytes of the context. `collected` may be NULL. */
+ATTUNE_API attune_status attune_cache_gc(attune_context *context, uint64_t max_bytes, attune_cache_collected *collected);
+
+typedef struct attune_cache_copied {
+    size_t struct_size;
+    uint64_t added, added_bytes;
+    uint64_t known;   /* were there already, whole */
+    uint64_t damaged; /* are not what they should be, and were not copied */
+    uint64_t foreign; /* no kernel of this CPU and this version of attune; not imported, but exported */
+} attune_cache_copied;
+
+/* Copies all valid entries, those of the base too, into another directory, which is made if need be; or takes in those
+ * of such a directory which can be found here. Every entry is verified, and is there whole or not at all. A directory to
+ * import from must belong to root or this user, and others must not be able to write to it: entries are code. After a
+ * failure `copied`, which may be NULL, says what was copied before. */
+ATTUNE_API attune_status attune_cache_export(attune_context *context, const char *directory, attune_cache_copied *copied);
+ATTUNE_API attune_status attune_cache_import(attune_context *context, const char *directory, attune_cache_copied *copied);
 
 /* ---- Advanced: looking inside, and kernels of your own ---- */
 

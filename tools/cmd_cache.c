@@ -1,138 +1,160 @@
-/* attune cache: what lies in the disk cache. */
+/* attune cache: what lies in the disk cache, why something does not, and moving it elsewhere. */
+#include "cache.h"
 #include "table.h"
-#include "tool.h"
 
+#include <ctype.h>
+#include <errno.h>
 #include <jansson.h>
+#include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
-typedef struct cache_options {
-    tool_common common;
-    const char *action;
-    bool json;
-} cache_options;
+static int clear(const cache_options *o, attune_context *context, const attune_machine_info *machine) {
+    uint64_t removed = 0;
+    if (attune_cache_clear(context, &removed) != ATTUNE_OK) return tool_library_error(NULL);
+    if (o->json)
+        return tool_print_json(
+            json_pack("{s:i, s:s, s:I}", "schema", 1, "cache_dir", machine->cache_dir, "removed", (json_int_t)removed));
+    printf("%llu entr%s removed from %s\n", (unsigned long long)removed, cache_plural(removed), machine->cache_dir);
+    return TOOL_OK;
+}
 
-/* One walk over the entries. */
-typedef struct cache_walk {
-    bool verify;
-    uint64_t entries, bytes, damaged;
-    table *table;
-    json_t *list;
-} cache_walk;
+static int collect(const cache_options *o, attune_context *context, const attune_machine_info *machine) {
+    attune_cache_collected c = {.struct_size = sizeof c};
+    char removed[TABLE_NUMBER_BYTES], orphans[TABLE_NUMBER_BYTES], left[TABLE_NUMBER_BYTES];
+    if (attune_cache_gc(context, o->max_bytes, &c) != ATTUNE_OK) return tool_library_error(NULL);
+    if (o->json)
+        return tool_print_json(json_pack("{s:i, s:s, s:I, s:I, s:I, s:I, s:I, s:I}", "schema", 1, "cache_dir",
+                                         machine->cache_dir, "removed", (json_int_t)c.removed, "removed_bytes",
+                                         (json_int_t)c.removed_bytes, "orphans", (json_int_t)c.orphans, "orphan_bytes",
+                                         (json_int_t)c.orphan_bytes, "entries", (json_int_t)c.left, "bytes",
+                                         (json_int_t)c.left_bytes));
+    printf("%llu entr%s (%s) and %llu orphan%s (%s) removed, %llu entr%s (%s) left in %s\n",
+           (unsigned long long)c.removed, cache_plural(c.removed), table_bytes(c.removed_bytes, removed),
+           (unsigned long long)c.orphans, c.orphans == 1 ? "" : "s", table_bytes(c.orphan_bytes, orphans),
+           (unsigned long long)c.left, cache_plural(c.left), table_bytes(c.left_bytes, left), machine->cache_dir);
+    return TOOL_OK;
+}
+
+/* ---- Arguments ---- */
+
+typedef struct cache_action {
+    const char *name, *argument; /* NULL: takes none */
+    bool reads_base;             /* is of use without a directory to write to */
+    int (*run)(const cache_options *o, attune_context *context, const attune_machine_info *machine);
+} cache_action;
+
+static const cache_action actions[] = {
+    {"ls", NULL, true, cache_list},        {"verify", NULL, true, cache_verify},   {"why", "PROBLEM", true, cache_why},
+    {"audit", NULL, true, cache_audit},    {"gc", NULL, false, collect},           {"clear", NULL, false, clear},
+    {"export", "DIR", true, cache_export}, {"import", "DIR", false, cache_import},
+};
+static const char action_names[] = "ls, verify, why, audit, gc, clear, export and import";
 
 static const struct argp_option options[] = {
+    {"schedule", TOOL_KEY_SCHEDULE, "K=V,...", 0, "why: change the chosen schedule", 0},
+    {"sample", TOOL_KEY_SAMPLE, "N", 0, "audit: compile at most so many entries anew (default 16)", 0},
+    {"seed", TOOL_KEY_SEED, "S", 0, "audit: which ones; the same seed chooses the same (default: the time)", 0},
+    {"max-bytes", TOOL_KEY_MAX_BYTES, "N", 0,
+     "gc: how much may stay, in bytes or with K, M or G behind (default: the cap of the cache)", 0},
     {"json", TOOL_KEY_JSON, NULL, 0, "Print JSON", 0},
     {0},
 };
+
+static const cache_action *find_action(const char *name) {
+    for (size_t i = 0; i < sizeof actions / sizeof *actions; i++)
+        if (strcmp(actions[i].name, name) == 0) return &actions[i];
+    return NULL;
+}
+
+/* 1000, 64K, 100M, 2G: powers of 1024. */
+static uint64_t parse_bytes(struct argp_state *state, const char *text) {
+    static const char units[] = "KMG";
+    char *end = NULL;
+    errno = 0;
+    const unsigned long long value = strtoull(text, &end, 10);
+    const char *const unit = *end ? strchr(units, *end) : NULL;
+    const int shift = unit ? 10 * (int)(unit - units + 1) : 0;
+    if (!isdigit((unsigned char)*text) || errno || (*end && (!unit || end[1])) || value > (uint64_t)INT64_MAX >> shift)
+        argp_error(state, "--max-bytes must be a number of bytes, or one with K, M or G behind, not '%s'", text);
+    return (uint64_t)value << shift;
+}
+
+static void take_argument(cache_options *o, struct argp_state *state, const char *argument) {
+    if (!o->action) {
+        if (!find_action(argument)) argp_error(state, "one of %s is needed, not '%s'", action_names, argument);
+        o->action = argument;
+    } else if (find_action(o->action)->argument && !o->argument) {
+        o->argument = argument;
+    } else {
+        argp_error(state, "one action only, but '%s' follows '%s'", argument, o->argument ? o->argument : o->action);
+    }
+}
+
+static void check_options(const cache_options *o, struct argp_state *state) {
+    if (!o->action) argp_error(state, "one of %s is needed", action_names);
+    const cache_action *const action = find_action(o->action);
+    if (action->argument && !o->argument) argp_error(state, "%s needs a %s", action->name, action->argument);
+    if (o->schedule && action->run != cache_why) argp_error(state, "--schedule is for why, not for %s", action->name);
+    if (o->max_bytes != UINT64_MAX && action->run != collect)
+        argp_error(state, "--max-bytes is for gc, not for %s", action->name);
+    if ((o->has_seed || o->sample) && action->run != cache_audit)
+        argp_error(state, "--%s is for audit, not for %s", o->has_seed ? "seed" : "sample", action->name);
+}
 
 static error_t parse(int key, char *argument, struct argp_state *state) {
     cache_options *const o = state->input;
     switch (key) {
     case ARGP_KEY_INIT: state->child_inputs[0] = &o->common; return 0;
     case TOOL_KEY_JSON: o->json = true; return 0;
-    case ARGP_KEY_ARG:
-        if (o->action) argp_error(state, "one action only, but '%s' follows '%s'", argument, o->action);
-        if (strcmp(argument, "ls") && strcmp(argument, "verify") && strcmp(argument, "clear"))
-            argp_error(state, "one of ls, verify and clear is needed, not '%s'", argument);
-        o->action = argument;
+    case TOOL_KEY_SCHEDULE: o->schedule = argument; return 0;
+    case TOOL_KEY_MAX_BYTES: o->max_bytes = parse_bytes(state, argument); return 0;
+    case TOOL_KEY_SAMPLE: o->sample = tool_parse_integer(state, "sample", argument, 1, 1000000); return 0;
+    case TOOL_KEY_SEED:
+        o->seed = tool_parse_integer(state, "seed", argument, 0, INT64_MAX);
+        o->has_seed = true;
         return 0;
-    case ARGP_KEY_END:
-        if (!o->action) argp_error(state, "one of ls, verify and clear is needed");
-        return 0;
+    case ARGP_KEY_ARG: take_argument(o, state, argument); return 0;
+    case ARGP_KEY_END: check_options(o, state); return 0;
     default: return ARGP_ERR_UNKNOWN;
     }
 }
 
-static int visit(void *user, const attune_cache_entry *entry) {
-    cache_walk *const walk = user;
-    char size[TABLE_NUMBER_BYTES], used[32] = "";
-    struct tm local;
-    const time_t when = (time_t)entry->used_at;
-    if (localtime_r(&when, &local)) strftime(used, sizeof used, "%Y-%m-%d %H:%M", &local);
-    walk->entries++;
-    walk->bytes += entry->bytes;
-    const bool is_good = entry->status == ATTUNE_OK;
-    if (!is_good) walk->damaged++;
-    if (walk->list)
-        json_array_append_new(walk->list,
-                              json_pack("{s:s, s:I, s:b, s:s, s:s, s:s, s:s, s:I}", "file", entry->file, "bytes",
-                                        (json_int_t)entry->bytes, "ok", is_good, "message", entry->message, "problem",
-                                        entry->problem, "schedule", entry->schedule, "isa", entry->isa, "used_at",
-                                        (json_int_t)entry->used_at));
-    if (!walk->table || (walk->verify && is_good)) return 0;
-    table_cell(walk->table, "%s", entry->file);
-    table_cell(walk->table, "%s", table_bytes(entry->bytes, size));
-    table_cell(walk->table, "%s", used);
-    table_cell(walk->table, "%s", is_good ? entry->isa : "-");
-    table_cell(walk->table, "%s", is_good ? entry->problem : entry->message);
-    return 0;
-}
-
-static int list(const cache_options *o, attune_context *context, const char *directory) {
-    static const char *const headers[] = {"entry", "size", "last used", "isa", "problem"};
-    char size[TABLE_NUMBER_BYTES];
-    cache_walk walk = {.verify = strcmp(o->action, "verify") == 0};
-    if (o->json)
-        walk.list = json_array();
-    else
-        walk.table = table_create("lrlll", headers);
-    if (attune_cache_visit(context, visit, &walk) != ATTUNE_OK) {
-        json_decref(walk.list);
-        table_discard(walk.table);
-        return tool_library_error(NULL);
-    }
-    int code = TOOL_OK;
-    if (o->json) {
-        code = tool_print_json(json_pack("{s:i, s:s, s:I, s:I, s:I, s:o}", "schema", 1, "cache_dir", directory,
-                                         "entries", (json_int_t)walk.entries, "bytes", (json_int_t)walk.bytes,
-                                         "damaged", (json_int_t)walk.damaged, "list", walk.list));
-    } else {
-        /* Without a row the headers alone would look like a mistake. */
-        if (walk.verify ? walk.damaged : walk.entries)
-            table_finish(walk.table, stdout);
-        else
-            table_discard(walk.table);
-        printf("%llu entr%s, %s, %llu damaged in %s\n", (unsigned long long)walk.entries,
-               walk.entries == 1 ? "y" : "ies", table_bytes(walk.bytes, size), (unsigned long long)walk.damaged,
-               directory);
-    }
-    return walk.verify && walk.damaged ? TOOL_FAILED : code;
-}
-
-static int clear(const cache_options *o, attune_context *context, const char *directory) {
-    uint64_t removed = 0;
-    if (attune_cache_clear(context, &removed) != ATTUNE_OK) return tool_library_error(NULL);
-    if (o->json)
-        return tool_print_json(
-            json_pack("{s:i, s:s, s:I}", "schema", 1, "cache_dir", directory, "removed", (json_int_t)removed));
-    printf("%llu entr%s removed from %s\n", (unsigned long long)removed, removed == 1 ? "y" : "ies", directory);
-    return TOOL_OK;
-}
-
 int cmd_cache(int argc, char **argv) {
+    enum { DEFAULT_SAMPLE = 16 };
     static const struct argp argp = {
         options,
         parse,
-        "ls|verify|clear",
-        "Lists the kernels in the disk cache, reads every one of them and names the damaged (exit status 1 if there "
-        "are any), or removes them all.",
+        "ls|verify|audit|gc|clear\nwhy PROBLEM\nexport|import DIR",
+        "Looks after the kernels in the disk cache.\v"
+        "  ls       list them\n"
+        "  verify   read every one and name the damaged\n"
+        "  audit    compile a sample anew and compare the code\n"
+        "  gc       evict down to the cap, and remove what crashed writers left\n"
+        "  clear    remove all\n"
+        "  why      name the part of its key that keeps a problem from being found\n"
+        "  export   copy all valid entries into a directory\n"
+        "  import   take in the entries of a directory that can be used here\n"
+        "\n"
+        "Exit status 1 if an entry is damaged (verify) or differs (audit).\n"
+        "\n"
+        "ATTUNE_CACHE_BASE names a second directory, which is read after the first and never changed.",
         tool_common_children,
         NULL,
         NULL};
-    cache_options o = {0};
+    cache_options o = {.max_bytes = UINT64_MAX};
     argp_parse(&argp, argc, argv, 0, NULL, &o);
+    if (!o.sample) o.sample = DEFAULT_SAMPLE;
     attune_context *const context = tool_open_context(&o.common, 1, NULL);
     if (!context) return TOOL_FAILED;
+    const cache_action *const action = find_action(o.action);
     attune_machine_info machine = {.struct_size = sizeof machine};
     int code = TOOL_FAILED;
     if (attune_get_machine_info(context, &machine) != ATTUNE_OK)
         tool_library_error(NULL);
-    else if (!*machine.cache_dir)
+    else if (!*machine.cache_dir && !(action->reads_base && *machine.cache_base))
         tool_error("the disk cache is off");
-    else if (strcmp(o.action, "clear") == 0)
-        code = clear(&o, context, machine.cache_dir);
     else
-        code = list(&o, context, machine.cache_dir);
+        code = action->run(&o, context, &machine);
     attune_context_destroy(context);
     return code;
 }

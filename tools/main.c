@@ -23,7 +23,7 @@ static const subcommand subcommands[] = {
     {"tune", cmd_tune, "find the fastest schedules by measuring"},
     {"sweep", cmd_sweep, "measure a grid of problems, warm from the cache"},
     {"warm", cmd_warm, "compile what a manifest names into the disk cache"},
-    {"cache", cmd_cache, "list, verify or clear the disk cache"},
+    {"cache", cmd_cache, "look after the disk cache: list, verify, explain misses, copy"},
     {"info", cmd_info, "show CPU, instruction sets, versions and paths"},
     {"ir", cmd_ir, "run or show a kernel written in loop IR"},
 };

@@ -93,7 +93,9 @@ enum {
     TOOL_KEY_COLD,
     TOOL_KEY_COLD_DATA,
     TOOL_KEY_EXPORT,
-    TOOL_KEY_IMPORT
+    TOOL_KEY_IMPORT,
+    TOOL_KEY_MAX_BYTES,
+    TOOL_KEY_SAMPLE
 };
 
 /* One line on stderr: "attune: " and the message, with a ? for each control character. */

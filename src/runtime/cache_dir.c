@@ -29,8 +29,15 @@ attune_status at_cache_dir_path(const char *dir, char *path, size_t capacity, at
     return ATTUNE_OK;
 }
 
+attune_status at_cache_base_path(const char *base, char *path, size_t capacity, at_error *err) {
+    path[0] = '\0';
+    if (getauxval(AT_SECURE)) return ATTUNE_OK;
+    if (!base) base = secure_getenv("ATTUNE_CACHE_BASE");
+    return base ? join(path, capacity, base, "", err) : ATTUNE_OK;
+}
+
 /* mkdir -p; what exists is left alone. 0, or what kept the directory itself from being made. */
-static int make_parents(const char *path, const at_io *io) {
+static int make_parents(const char *path, mode_t mode, const at_io *io) {
     char part[4096];
     const size_t length = strlen(path);
     int failure = 0;
@@ -39,38 +46,52 @@ static int make_parents(const char *path, const at_io *io) {
         if (path[i] != '/' && path[i] != '\0') continue;
         memcpy(part, path, i);
         part[i] = '\0';
-        failure = io->mkdir(part, 0700) && errno != EEXIST ? errno : 0;
+        failure = io->mkdir(part, mode) && errno != EEXIST ? errno : 0;
     }
     return failure;
 }
 
-int at_cache_dir_open(const char *path, const at_io *io, at_error *err) {
+/* `what` it is, for messages. mode: it is made with this one, and must be the user's own; 0: it must exist, and may be
+ * root's. */
+static int open_trusted(const char *what, const char *path, mode_t mode, const at_io *io, at_error *err) {
     const int flags = O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC;
     int fd = io->openat(AT_FDCWD, path, flags, 0);
-    if (fd < 0 && errno == ENOENT) {
-        const int failure = make_parents(path, io);
+    if (fd < 0 && errno == ENOENT && mode) {
+        const int failure = make_parents(path, mode, io);
         if (failure) {
-            at_fail(err, ATTUNE_IO_ERROR, "the cache directory %s cannot be made: %s", path, strerror(failure));
+            at_fail(err, ATTUNE_IO_ERROR, "%s %s cannot be made: %s", what, path, strerror(failure));
             return -1;
         }
         fd = io->openat(AT_FDCWD, path, flags, 0);
     }
     if (fd < 0) {
-        at_fail(err, ATTUNE_IO_ERROR, "the cache directory %s cannot be opened: %s", path, strerror(errno));
+        at_fail(err, ATTUNE_IO_ERROR, "%s %s cannot be opened: %s", what, path, strerror(errno));
         return -1;
     }
     struct stat status;
     if (io->fstat(fd, &status)) {
-        at_fail(err, ATTUNE_IO_ERROR, "the cache directory %s cannot be examined: %s", path, strerror(errno));
-    } else if (status.st_uid != geteuid()) {
-        at_fail(err, ATTUNE_IO_ERROR, "the cache directory %s belongs to user %u, not to this one (%u)", path,
-                (unsigned)status.st_uid, (unsigned)geteuid());
+        at_fail(err, ATTUNE_IO_ERROR, "%s %s cannot be examined: %s", what, path, strerror(errno));
+    } else if (status.st_uid != geteuid() && (mode || status.st_uid != 0)) {
+        at_fail(err, ATTUNE_IO_ERROR, "%s %s belongs to user %u, not to this one (%u)%s", what, path,
+                (unsigned)status.st_uid, (unsigned)geteuid(), mode ? "" : " or root");
     } else if (status.st_mode & 022) {
-        at_fail(err, ATTUNE_IO_ERROR, "the cache directory %s can be written by others (mode %04o)", path,
+        at_fail(err, ATTUNE_IO_ERROR, "%s %s can be written by others (mode %04o)", what, path,
                 (unsigned)status.st_mode & 07777);
     } else {
         return fd;
     }
     close(fd);
     return -1;
+}
+
+int at_cache_dir_open(const char *path, const at_io *io, at_error *err) {
+    return open_trusted("the cache directory", path, 0700, io, err);
+}
+
+int at_cache_dir_open_shared(const char *path, const at_io *io, at_error *err) {
+    return open_trusted("the directory", path, 0755, io, err);
+}
+
+int at_cache_dir_open_foreign(const char *path, const at_io *io, at_error *err) {
+    return open_trusted("the directory", path, 0, io, err);
 }

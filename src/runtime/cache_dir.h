@@ -11,8 +11,17 @@
  * is to be off: dir is "", nothing is set, or the process runs with raised privileges. */
 attune_status at_cache_dir_path(const char *dir, char *path, size_t capacity, at_error *err);
 
+/* The read-only base: `base` if not NULL, else ATTUNE_CACHE_BASE; "" when there is none. */
+attune_status at_cache_base_path(const char *base, char *path, size_t capacity, at_error *err);
+
 /* Makes the directory and its parents (0700) and opens it: refused if it is a link, belongs to somebody else, or can be
  * written by others. -1 with *err filled. */
 int at_cache_dir_open(const char *path, const at_io *io, at_error *err);
+
+/* The same with 0755, for what is to be handed on. */
+int at_cache_dir_open_shared(const char *path, const at_io *io, at_error *err);
+
+/* Opens a directory to be read only. It may also be root's, and is not made. */
+int at_cache_dir_open_foreign(const char *path, const at_io *io, at_error *err);
 
 #endif

@@ -121,6 +121,7 @@ static attune_status fill_context(attune_context *context, const attune_context_
     at_disk_cache_init(&context->disk, options->cache_dir,
                        options->disk_cache_bytes ? options->disk_cache_bytes : DEFAULT_DISK_BYTES, &context->allocator,
                        context->io, &context->log);
+    at_disk_cache_open_base(&context->disk, options->cache_base);
     at_record_init(&context->record, context->io, &context->log);
     at_tuning_init(&context->tuning, context->disk.path, &context->allocator);
     return ATTUNE_OK;
@@ -212,6 +213,7 @@ attune_status attune_get_machine_info(const attune_context *context, attune_mach
         .worker_path = context->codegen.worker_path,
         .generator_id = ATTUNE_GENERATOR_ID,
         .max_workers = context->max_workers,
+        .cache_base = context->disk.base_path,
     };
     at_copy_out(info, &full, sizeof full, "attune_machine_info", &err);
     return at_report(&err);
@@ -219,24 +221,4 @@ attune_status attune_get_machine_info(const attune_context *context, attune_mach
 
 void attune_drop_memory_cache(attune_context *context) {
     if (context) at_memory_cache_drop(&context->memory);
-}
-
-attune_status attune_cache_visit(attune_context *context, attune_cache_visit_fn *visit, void *user) {
-    at_error err = {0};
-    if (!context || !visit)
-        at_fail(&err, ATTUNE_INVALID_ARGUMENT, "attune_cache_visit was given NULL");
-    else
-        at_disk_cache_visit(&context->disk, visit, user, &err);
-    return at_report(&err);
-}
-
-attune_status attune_cache_clear(attune_context *context, uint64_t *removed) {
-    at_error err = {0};
-    uint64_t count = 0;
-    if (!context)
-        at_fail(&err, ATTUNE_INVALID_ARGUMENT, "attune_cache_clear was given no context");
-    else
-        at_disk_cache_clear(&context->disk, &count, &err);
-    if (removed) *removed = count;
-    return at_report(&err);
 }

@@ -20,7 +20,7 @@ static double monotonic_seconds(void) {
 
 void at_disk_cache_init(at_disk_cache *cache, const char *dir, uint64_t capacity, const attune_allocator *allocator,
                         const at_io *io, const at_log *log) {
-    *cache = (at_disk_cache){.allocator = allocator, .io = io, .log = log, .dir = -1, .capacity = capacity};
+    *cache = (at_disk_cache){.allocator = allocator, .io = io, .log = log, .dir = -1, .base = -1, .capacity = capacity};
     pthread_mutex_init(&cache->mutex, NULL);
     at_error err = {0};
     if (at_cache_dir_path(dir, cache->path, sizeof cache->path, &err) == ATTUNE_OK && cache->path[0])
@@ -29,15 +29,38 @@ void at_disk_cache_init(at_disk_cache *cache, const char *dir, uint64_t capacity
     if (cache->dir < 0) cache->path[0] = '\0';
 }
 
+void at_disk_cache_open_base(at_disk_cache *cache, const char *base) {
+    at_error err = {0};
+    struct stat own, other;
+    if (at_cache_base_path(base, cache->base_path, sizeof cache->base_path, &err) == ATTUNE_OK && cache->base_path[0])
+        cache->base = at_cache_dir_open_foreign(cache->base_path, cache->io, &err);
+    if (err.status != ATTUNE_OK)
+        at_log_printf(cache->log, ATTUNE_LOG_WARNING, "the base of the disk cache is not used: %s", err.message);
+    /* A base that is the cache itself adds nothing but every entry a second time. */
+    if (cache->base >= 0 && cache->dir >= 0 && !cache->io->fstat(cache->dir, &own) &&
+        !cache->io->fstat(cache->base, &other) && own.st_ino == other.st_ino && own.st_dev == other.st_dev) {
+        close(cache->base);
+        cache->base = -1;
+    }
+    if (cache->base < 0) cache->base_path[0] = '\0';
+}
+
 void at_disk_cache_free(at_disk_cache *cache) {
     if (cache->dir >= 0) close(cache->dir);
+    if (cache->base >= 0) close(cache->base);
     pthread_mutex_destroy(&cache->mutex);
 }
 
 /* ---- Reading ---- */
 
-static void drop_damaged(at_disk_cache *cache, const char *file, const char *why) {
+/* The base is not ours to heal. */
+static void drop_damaged(at_disk_cache *cache, bool is_base, const char *file, const char *why) {
     atomic_fetch_add(&cache->damaged, 1);
+    if (is_base) {
+        at_log_printf(cache->log, ATTUNE_LOG_WARNING, "the cache entry %s of the base %s is damaged: %s", file,
+                      cache->base_path, why);
+        return;
+    }
     const bool gone = !cache->io->unlinkat(cache->dir, file, 0) || errno == ENOENT;
     at_log_printf(cache->log, ATTUNE_LOG_WARNING, "the cache entry %s is damaged and %s: %s", file,
                   gone ? "was removed" : "could not be removed", why);
@@ -52,21 +75,25 @@ static void touch(const at_disk_cache *cache, int fd, const struct stat *status)
     cache->io->futimens(fd, times);
 }
 
-bool at_disk_cache_read(at_disk_cache *cache, const at_key *key, uint8_t **data, at_entry *entry) {
-    if (cache->dir < 0) return false;
+static bool read_in(at_disk_cache *cache, bool is_base, const at_key *key, uint8_t **data, at_entry *entry) {
+    const int dir = is_base ? cache->base : cache->dir;
+    *data = NULL;
+    if (dir < 0) return false;
     char file[AT_FILE_CHARS];
     at_file_name(key, file);
     size_t bytes;
     int fd;
     struct stat status;
-    const char *why = at_file_read(cache->io, cache->dir, file, cache->allocator, &fd, &status, data, &bytes);
+    const char *why = at_file_read(cache->io, dir, file, is_base ? AT_TRUST_ROOT : AT_TRUST_OWN, cache->allocator, &fd,
+                                   &status, data, &bytes);
     if (fd < 0 && !why) return false;
     if (!why && *data) {
         why = at_entry_decode(*data, bytes, entry);
-        if (!why) touch(cache, fd, &status);
+        if (!why && !is_base) touch(cache, fd, &status);
     }
     if (fd >= 0) close(fd);
-    if (why) drop_damaged(cache, file, why);
+    if (why) drop_damaged(cache, is_base, file, why);
+    entry->is_of_base = is_base;
     /* Another key under the same name, or code for another CPU in a shared home: not ours, but not damaged either. */
     if (*data && !why && entry->key_bytes == key->size && !memcmp(entry->key, key->bytes, key->size) &&
         !(entry->required & ~at_cpu_features()))
@@ -76,10 +103,14 @@ bool at_disk_cache_read(at_disk_cache *cache, const at_key *key, uint8_t **data,
     return false;
 }
 
-void at_disk_cache_reject(at_disk_cache *cache, const at_key *key, const char *why) {
+bool at_disk_cache_read(at_disk_cache *cache, const at_key *key, uint8_t **data, at_entry *entry) {
+    return read_in(cache, false, key, data, entry) || read_in(cache, true, key, data, entry);
+}
+
+void at_disk_cache_reject(at_disk_cache *cache, const at_key *key, const at_entry *entry, const char *why) {
     char file[AT_FILE_CHARS];
     at_file_name(key, file);
-    drop_damaged(cache, file, why);
+    drop_damaged(cache, entry->is_of_base, file, why);
 }
 
 void at_disk_cache_remove(at_disk_cache *cache, const at_key *key) {
@@ -133,89 +164,10 @@ void at_disk_cache_write(at_disk_cache *cache, const at_key *key, const at_entry
     }
     char file[AT_FILE_CHARS];
     at_file_name(key, file);
-    const int failure = at_file_write(cache->io, cache->dir, file, data, bytes);
+    const int failure = at_file_write(cache->io, cache->dir, file, 0600, data, bytes);
     at_free(cache->allocator, data);
     bool sweep = key->low % 16 == 0;
     note_write(cache, failure, bytes, &sweep);
     if (sweep && !failure)
         atomic_fetch_add(&cache->evictions, at_files_sweep(cache->io, cache->dir, cache->allocator, cache->capacity));
-}
-
-/* ---- Walking ---- */
-
-typedef struct visitor {
-    at_disk_cache *cache;
-    attune_cache_visit_fn *visit;
-    void *user;
-} visitor;
-
-static int visit_file(void *user, const char *file, const struct stat *status) {
-    const visitor *v = user;
-    at_disk_cache *cache = v->cache;
-    if (!at_file_is_entry(file)) return 0;
-    uint8_t *data = NULL;
-    size_t bytes = 0;
-    int fd;
-    struct stat opened;
-    at_entry entry;
-    const char *why = at_file_read(cache->io, cache->dir, file, cache->allocator, &fd, &opened, &data, &bytes);
-    if (fd < 0 && !why && errno == ENOENT) return 0; /* evicted while the directory was read */
-    attune_status result = why ? ATTUNE_BAD_FILE : ATTUNE_OK;
-    if (!why && !data) {
-        why = "the file cannot be read";
-        result = ATTUNE_IO_ERROR;
-    }
-    if (fd >= 0) close(fd);
-    if (!why) why = at_entry_decode(data, bytes, &entry);
-    if (why && result == ATTUNE_OK) result = ATTUNE_BAD_FILE;
-    const attune_cache_entry shown = {
-        .struct_size = sizeof shown,
-        .file = file,
-        .bytes = (uint64_t)status->st_size,
-        .status = result,
-        .message = why ? why : "",
-        .problem = why ? "" : entry.problem,
-        .schedule = why ? "" : entry.schedule,
-        .isa = why ? "" : entry.isa,
-        .used_at = status->st_mtim.tv_sec,
-    };
-    const int stop = v->visit(v->user, &shown);
-    at_free(cache->allocator, data);
-    return stop;
-}
-
-attune_status at_disk_cache_visit(at_disk_cache *cache, attune_cache_visit_fn *visit, void *user, at_error *err) {
-    if (cache->dir < 0) return ATTUNE_OK;
-    visitor v = {cache, visit, user};
-    if (at_files_walk(cache->io, cache->dir, visit_file, &v) == 0) return ATTUNE_OK;
-    return at_fail(err, ATTUNE_IO_ERROR, "the cache directory %s cannot be listed: %s", cache->path, strerror(errno));
-}
-
-typedef struct remover {
-    const at_disk_cache *cache;
-    uint64_t removed;
-    int failure;
-} remover;
-
-static int remove_file(void *user, const char *file, const struct stat *status) {
-    remover *r = user;
-    (void)status;
-    if (!at_file_is_entry(file) && !at_file_is_temporary(file)) return 0;
-    if (r->cache->io->unlinkat(r->cache->dir, file, 0)) {
-        if (errno != ENOENT) r->failure = errno;
-    } else if (at_file_is_entry(file)) {
-        r->removed++;
-    }
-    return 0;
-}
-
-attune_status at_disk_cache_clear(at_disk_cache *cache, uint64_t *removed, at_error *err) {
-    *removed = 0;
-    if (cache->dir < 0) return ATTUNE_OK;
-    remover r = {.cache = cache};
-    if (at_files_walk(cache->io, cache->dir, remove_file, &r)) r.failure = errno;
-    *removed = r.removed;
-    if (!r.failure) return ATTUNE_OK;
-    return at_fail(err, ATTUNE_IO_ERROR, "not all of the cache directory %s could be cleared: %s", cache->path,
-                   strerror(r.failure));
 }

@@ -17,6 +17,8 @@ typedef struct at_disk_cache {
     const at_log *log;
     int dir;             /* -1: the cache is off */
     char path[PATH_MAX]; /* "" when off */
+    int base;            /* a second directory, which is only read; -1: none */
+    char base_path[PATH_MAX];
     uint64_t capacity;
     atomic_ullong evictions, damaged, write_failures;
 
@@ -30,14 +32,18 @@ typedef struct at_disk_cache {
  * the cache off, with one log message. */
 void at_disk_cache_init(at_disk_cache *cache, const char *dir, uint64_t capacity, const attune_allocator *allocator,
                         const at_io *io, const at_log *log);
+/* Opens the read-only base, which works without the other directory too. NULL: what the environment says; "": none. One
+ * that is not there or cannot be trusted is left alone, with one log message. */
+void at_disk_cache_open_base(at_disk_cache *cache, const char *base);
+
 void at_disk_cache_free(at_disk_cache *cache);
 
-/* The verified entry of a key, in a block of the allocator that *data owns; false: there is none. A damaged file is
- * removed and counted. */
+/* The verified entry of a key, in a block of the allocator that *data owns; false: there is none. The base comes
+ * second. A damaged file is removed (but for the base's) and counted. */
 bool at_disk_cache_read(at_disk_cache *cache, const at_key *key, uint8_t **data, at_entry *entry);
 
-/* Removes and counts the entry of a key whose content turned out to be unusable after all. */
-void at_disk_cache_reject(at_disk_cache *cache, const at_key *key, const char *why);
+/* Removes (but from the base) and counts the entry of a key whose content turned out to be unusable after all. */
+void at_disk_cache_reject(at_disk_cache *cache, const at_key *key, const at_entry *entry, const char *why);
 
 /* Removes the entry of a key, if there is one. */
 void at_disk_cache_remove(at_disk_cache *cache, const at_key *key);
@@ -47,5 +53,13 @@ void at_disk_cache_write(at_disk_cache *cache, const at_key *key, const at_entry
 
 attune_status at_disk_cache_visit(at_disk_cache *cache, attune_cache_visit_fn *visit, void *user, at_error *err);
 attune_status at_disk_cache_clear(at_disk_cache *cache, uint64_t *removed, at_error *err);
+
+/* As attune_cache_gc, attune_cache_export and attune_cache_import. */
+attune_status at_disk_cache_collect(at_disk_cache *cache, uint64_t max_bytes, attune_cache_collected *collected,
+                                    at_error *err);
+attune_status at_disk_cache_export(at_disk_cache *cache, const char *directory, attune_cache_copied *copied,
+                                   at_error *err);
+attune_status at_disk_cache_import(at_disk_cache *cache, const char *directory, attune_cache_copied *copied,
+                                   at_error *err);
 
 #endif

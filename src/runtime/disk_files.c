@@ -29,15 +29,18 @@ bool at_file_is_temporary(const char *file) { return !strncmp(file, TEMPORARY_PR
 
 /* ---- Reading ---- */
 
-const char *at_file_read(const at_io *io, int dir, const char *file, const attune_allocator *allocator, int *fd,
-                         struct stat *status, uint8_t **data, size_t *bytes) {
+const char *at_file_read(const at_io *io, int dir, const char *file, at_file_trust trust,
+                         const attune_allocator *allocator, int *fd, struct stat *status, uint8_t **data,
+                         size_t *bytes) {
     *data = NULL;
     /* O_NONBLOCK: opening a FIFO that somebody put there must not hang. */
     *fd = io->openat(dir, file, O_RDONLY | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK, 0);
     if (*fd < 0) return errno == ELOOP ? "it is a symbolic link" : NULL;
     if (io->fstat(*fd, status)) return NULL;
     if (!S_ISREG(status->st_mode)) return "it is not a regular file";
-    if (status->st_uid != geteuid()) return "it belongs to another user";
+    if (status->st_uid != geteuid() && (trust != AT_TRUST_ROOT || status->st_uid != 0))
+        return "it belongs to another user";
+    if (trust == AT_TRUST_ROOT && status->st_mode & 022) return "others can write to it";
     if (status->st_size < AT_ENTRY_HEADER_BYTES || (uint64_t)status->st_size > AT_ENTRY_MAX_BYTES)
         return "its size is out of range";
     *bytes = (size_t)status->st_size;
@@ -54,8 +57,8 @@ const char *at_file_read(const at_io *io, int dir, const char *file, const attun
 
 /* An unnamed file that gets its name when it is complete: a crash leaves nothing behind. Returns 0, an errno, or -1
  * where the file system cannot do this. */
-static int write_unnamed(const at_io *io, int dir, const char *file, const void *data, size_t bytes) {
-    const int fd = io->openat(dir, ".", O_TMPFILE | O_WRONLY | O_CLOEXEC, 0600);
+static int write_unnamed(const at_io *io, int dir, const char *file, mode_t mode, const void *data, size_t bytes) {
+    const int fd = io->openat(dir, ".", O_TMPFILE | O_WRONLY | O_CLOEXEC, mode);
     if (fd < 0) return errno == EOPNOTSUPP || errno == EISDIR || errno == ENOENT || errno == EINVAL ? -1 : errno;
     int failure = 0;
     char from[64];
@@ -70,15 +73,15 @@ static int write_unnamed(const at_io *io, int dir, const char *file, const void 
 }
 
 /* A temporary name of this process and call, which the complete file loses again. */
-static int write_temporary(const at_io *io, int dir, const char *file, const void *data, size_t bytes) {
+static int write_temporary(const at_io *io, int dir, const char *file, mode_t mode, const void *data, size_t bytes) {
     static atomic_uint counter;
     char temporary[AT_FILE_CHARS];
     snprintf(temporary, sizeof temporary, TEMPORARY_PREFIX "%ld-%u", (long)getpid(), atomic_fetch_add(&counter, 1));
     const int flags = O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC;
-    int fd = io->openat(dir, temporary, flags, 0600);
+    int fd = io->openat(dir, temporary, flags, mode);
     if (fd < 0 && errno == EEXIST) { /* an earlier process of the same number died here */
         io->unlinkat(dir, temporary, 0);
-        fd = io->openat(dir, temporary, flags, 0600);
+        fd = io->openat(dir, temporary, flags, mode);
     }
     if (fd < 0) return errno;
     int failure = at_io_write_all(io, fd, data, bytes) ? errno : 0;
@@ -92,9 +95,9 @@ static int write_temporary(const at_io *io, int dir, const char *file, const voi
     return failure;
 }
 
-int at_file_write(const at_io *io, int dir, const char *file, const void *data, size_t bytes) {
-    const int failure = write_unnamed(io, dir, file, data, bytes);
-    return failure < 0 ? write_temporary(io, dir, file, data, bytes) : failure;
+int at_file_write(const at_io *io, int dir, const char *file, mode_t mode, const void *data, size_t bytes) {
+    const int failure = write_unnamed(io, dir, file, mode, data, bytes);
+    return failure < 0 ? write_temporary(io, dir, file, mode, data, bytes) : failure;
 }
 
 /* ---- Walking and eviction ---- */
@@ -131,18 +134,29 @@ typedef struct found_files {
     int64_t now;
     found_file *items;
     size_t count, capacity;
-    uint64_t bytes;
+    at_trimmed trimmed;
 } found_files;
+
+static bool take_away(found_files *found, const char *file) {
+    const bool gone = !found->io->unlinkat(found->dir, file, 0);
+    if (!gone && errno != ENOENT && !found->trimmed.failure) found->trimmed.failure = errno;
+    return gone;
+}
 
 static int collect(void *user, const char *file, const struct stat *status) {
     found_files *found = user;
-    if (at_file_is_temporary(file) && found->now - status->st_mtim.tv_sec > ORPHAN_SECONDS)
-        found->io->unlinkat(found->dir, file, 0);
+    if (at_file_is_temporary(file) && found->now - status->st_mtim.tv_sec > ORPHAN_SECONDS && take_away(found, file)) {
+        found->trimmed.orphans++;
+        found->trimmed.orphan_bytes += (uint64_t)status->st_size;
+    }
     if (!at_file_is_entry(file)) return 0;
     if (found->count == found->capacity) {
         const size_t capacity = found->capacity ? 2 * found->capacity : 256;
         found_file *items = at_alloc_aligned(found->allocator, capacity * sizeof *items, 16);
-        if (!items) return 1; /* evict among those seen so far */
+        if (!items) { /* evict among those seen so far */
+            found->trimmed.failure = ENOMEM;
+            return 1;
+        }
         if (found->count) memcpy(items, found->items, found->count * sizeof *items);
         at_free(found->allocator, found->items);
         found->items = items;
@@ -152,7 +166,8 @@ static int collect(void *user, const char *file, const struct stat *status) {
     strcpy(item->name, file);
     item->used_at = status->st_mtim;
     item->bytes = (uint64_t)status->st_size;
-    found->bytes += item->bytes;
+    found->trimmed.left++;
+    found->trimmed.left_bytes += item->bytes;
     return 0;
 }
 
@@ -162,21 +177,32 @@ static int older_first(const void *a, const void *b) {
     return (x.tv_nsec > y.tv_nsec) - (x.tv_nsec < y.tv_nsec);
 }
 
-uint64_t at_files_sweep(const at_io *io, int dir, const attune_allocator *allocator, uint64_t capacity) {
+static void evict(found_files *found, uint64_t goal) {
+    at_trimmed *t = &found->trimmed;
+    qsort(found->items, found->count, sizeof *found->items, older_first);
+    for (size_t i = 0; i < found->count && t->left_bytes > goal; i++) {
+        const found_file *item = &found->items[i];
+        const bool gone = take_away(found, item->name);
+        /* What another process's sweep took first is room as well: both must not go on to evict twice as much. */
+        if (!gone && errno != ENOENT) continue;
+        t->left--;
+        t->left_bytes -= item->bytes;
+        if (!gone) continue;
+        t->entries++;
+        t->bytes += item->bytes;
+    }
+}
+
+at_trimmed at_files_trim(const at_io *io, int dir, const attune_allocator *allocator, uint64_t limit, uint64_t goal) {
     struct timespec now;
     clock_gettime(CLOCK_REALTIME, &now);
     found_files found = {.io = io, .allocator = allocator, .dir = dir, .now = now.tv_sec};
-    at_files_walk(io, dir, collect, &found);
-    uint64_t removed = 0;
-    if (found.bytes > capacity) {
-        qsort(found.items, found.count, sizeof *found.items, older_first);
-        for (size_t i = 0; i < found.count && found.bytes > capacity - capacity / 8; i++) {
-            const bool gone = !io->unlinkat(dir, found.items[i].name, 0);
-            /* What another process's sweep took first is room as well: both must not go on to evict twice as much. */
-            if (gone || errno == ENOENT) found.bytes -= found.items[i].bytes;
-            removed += gone;
-        }
-    }
+    if (at_files_walk(io, dir, collect, &found)) found.trimmed.failure = errno;
+    if (found.trimmed.left_bytes > limit) evict(&found, goal);
     at_free(allocator, found.items);
-    return removed;
+    return found.trimmed;
+}
+
+uint64_t at_files_sweep(const at_io *io, int dir, const attune_allocator *allocator, uint64_t capacity) {
+    return at_files_trim(io, dir, allocator, capacity, capacity - capacity / 8).entries;
 }

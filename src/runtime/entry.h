@@ -27,6 +27,7 @@ typedef struct at_entry {
     const char *problem, *schedule, *isa;
     const uint8_t *image;
     size_t image_bytes;
+    bool is_of_base; /* it was read in the read-only base; not in the bytes */
 } at_entry;
 
 /* Encodes into a block of the allocator. ATTUNE_OUT_OF_MEMORY, or ATTUNE_UNSUPPORTED if the entry is too big. */

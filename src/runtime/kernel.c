@@ -179,9 +179,9 @@ static attune_status make_from_disk(const make_request *request, const at_key *k
     attune_schedule schedule = ATTUNE_SCHEDULE_INIT;
     attune_status status = ATTUNE_OK;
     if (mha_schedule_parse(entry.schedule, &schedule, NULL)) {
-        at_disk_cache_reject(&context->disk, key, "its schedule cannot be read");
+        at_disk_cache_reject(&context->disk, key, &entry, "its schedule cannot be read");
     } else if (!image_fits(entry.image, request->signature)) {
-        at_disk_cache_reject(&context->disk, key, "its code takes other arguments");
+        at_disk_cache_reject(&context->disk, key, &entry, "its code takes other arguments");
     } else {
         char name[128];
         name_of(context, request->problem, name, sizeof name);

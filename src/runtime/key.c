@@ -21,7 +21,7 @@ static size_t put_u32(uint8_t *bytes, size_t size, size_t capacity, uint32_t val
 }
 
 static size_t put_text(uint8_t *bytes, size_t size, size_t capacity, const char *text) {
-    const size_t n = strnlen(text, 64);
+    const size_t n = strnlen(text, AT_KEY_TEXT);
     size = put_u32(bytes, size, capacity, (uint32_t)n);
     return put(bytes, size, capacity, text, n);
 }
@@ -66,13 +66,72 @@ bool at_key_equal(const at_key *a, const at_key *b) {
     return a->low == b->low && a->high == b->high && a->size == b->size && !memcmp(a->bytes, b->bytes, a->size);
 }
 
-void at_key_name(const at_key *key, char name[AT_NAME_CHARS + 1]) {
+static void print_name(uint64_t high, uint64_t low, char name[AT_NAME_CHARS + 1]) {
     static const char digits[] = "0123456789abcdef";
     for (int i = 0; i < 16; i++) {
-        name[i] = digits[key->high >> (60 - 4 * i) & 15];
-        name[16 + i] = digits[key->low >> (60 - 4 * i) & 15];
+        name[i] = digits[high >> (60 - 4 * i) & 15];
+        name[16 + i] = digits[low >> (60 - 4 * i) & 15];
     }
     name[AT_NAME_CHARS] = '\0';
+}
+
+void at_key_name(const at_key *key, char name[AT_NAME_CHARS + 1]) { print_name(key->high, key->low, name); }
+
+void at_key_name_of(const uint8_t *bytes, size_t size, char name[AT_NAME_CHARS + 1]) {
+    const XXH128_hash_t hash = XXH3_128bits(bytes, size);
+    print_name(hash.high64, hash.low64, name);
+}
+
+/* ---- Taking apart ---- */
+
+typedef struct key_reader {
+    const uint8_t *at;
+    size_t left;
+    bool failed;
+} key_reader;
+
+static const uint8_t *take(key_reader *r, size_t bytes) {
+    const uint8_t *const taken = r->at;
+    if (bytes > r->left) r->failed = true;
+    if (r->failed) return NULL;
+    r->at += bytes;
+    r->left -= bytes;
+    return taken;
+}
+
+static uint32_t take_u32(key_reader *r) {
+    const uint8_t *le = take(r, 4);
+    return le ? le[0] | (uint32_t)le[1] << 8 | (uint32_t)le[2] << 16 | (uint32_t)le[3] << 24 : 0;
+}
+
+static void take_text(key_reader *r, char text[AT_KEY_TEXT + 1]) {
+    const uint32_t length = take_u32(r);
+    if (length > AT_KEY_TEXT) r->failed = true;
+    const uint8_t *const from = take(r, length);
+    if (from) memcpy(text, from, length);
+}
+
+bool at_key_split(const uint8_t *bytes, size_t size, at_key_parts *parts) {
+    key_reader r = {bytes, size, false};
+    *parts = (at_key_parts){0};
+    parts->problem_bytes = take_u32(&r);
+    parts->problem = take(&r, parts->problem_bytes);
+    parts->schedule_bytes = (size_t)take_u32(&r) * sizeof(uint32_t);
+    parts->schedule = take(&r, parts->schedule_bytes);
+    take_text(&r, parts->isa);
+    take_text(&r, parts->cpu);
+    take_text(&r, parts->llvm);
+    take_text(&r, parts->generator);
+    parts->image_version = take_u32(&r);
+    if (!r.failed && !r.left) return true;
+    *parts = (at_key_parts){0};
+    return false;
+}
+
+bool at_key_is_of_here(const at_key_parts *parts) {
+    return !strncmp(parts->cpu, at_cpu_name(), AT_KEY_TEXT) &&
+           !strncmp(parts->llvm, ATTUNE_LLVM_VERSION, AT_KEY_TEXT) &&
+           !strncmp(parts->generator, ATTUNE_GENERATOR_ID, AT_KEY_TEXT) && parts->image_version == AT_IMAGE_VERSION;
 }
 
 _Static_assert(offsetof(attune_schedule, strategy) == sizeof(size_t) &&

@@ -35,6 +35,24 @@ bool at_key_equal(const at_key *a, const at_key *b);
 /* The entry's name as 32 hex digits and a NUL. */
 void at_key_name(const at_key *key, char name[AT_NAME_CHARS + 1]);
 
+/* The name of any full key. */
+void at_key_name_of(const uint8_t *bytes, size_t size, char name[AT_NAME_CHARS + 1]);
+
+/* A full key taken apart: that of an entry, perhaps of another machine or version. Points into its bytes. */
+enum { AT_KEY_TEXT = 64 };
+typedef struct at_key_parts {
+    const uint8_t *problem, *schedule;
+    size_t problem_bytes, schedule_bytes; /* no schedule: none was given */
+    char isa[AT_KEY_TEXT + 1], cpu[AT_KEY_TEXT + 1], llvm[AT_KEY_TEXT + 1], generator[AT_KEY_TEXT + 1];
+    uint32_t image_version;
+} at_key_parts;
+
+/* false, and all parts empty, if the bytes are no key. */
+bool at_key_split(const uint8_t *bytes, size_t size, at_key_parts *parts);
+
+/* Whether the kernel was made by this build for this CPU, for whichever of its instruction sets. */
+bool at_key_is_of_here(const at_key_parts *parts);
+
 /* The caller's problem and schedule as they lie: the key of the first-level lookup, which spares a hit the work of
  * canonicalising. It borrows both structs. Different raw keys may mean the same kernel, never the other way round. */
 typedef struct at_raw_key {

@@ -1,13 +1,13 @@
 #include "target/target.h"
 
 #include <pthread.h>
+#include <stdio.h>
 #include <string.h>
 #if defined(__x86_64__)
 #include <cpuid.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 #elif defined(__aarch64__)
-#include <stdio.h>
 #include <sys/auxv.h>
 #endif
 
@@ -204,4 +204,21 @@ attune_status at_target_select(const char *name, const at_target **target, at_er
             return ATTUNE_OK;
         }
     return at_fail(err, ATTUNE_UNSUPPORTED, "attune has no code generator for this CPU (%s)", at_cpu_name());
+}
+
+const char *at_cpu_feature_names(uint32_t features, char text[AT_CPU_FEATURES_TEXT]) {
+    static const char *const names[] = {"x86-64",     "avx2",     "fma",      "f16c",     "bmi2",
+                                        "avx512f",    "avx512bw", "avx512dq", "avx512vl", "avx512bf16",
+                                        "avx512vnni", "avx512cd", "aarch64"};
+    enum { COUNT = sizeof names / sizeof *names };
+    _Static_assert(1u << (COUNT - 1) == AT_CPU_AARCH64, "each bit has a name");
+    size_t length = 0;
+    text[0] = '\0';
+    for (uint32_t bit = 0; bit < 32; bit++) {
+        if (!(features >> bit & 1)) continue;
+        const char *const name = bit < COUNT ? names[bit] : "unknown";
+        length += (size_t)snprintf(text + length, AT_CPU_FEATURES_TEXT - length, "%s%s", length ? " " : "", name);
+        if (length >= AT_CPU_FEATURES_TEXT) break;
+    }
+    return text;
 }

@@ -54,6 +54,10 @@ const at_target *at_target_find(const char *name); /* NULL if unknown */
 /* The features this CPU and its operating system offer (CPUID and XCR0, or the auxiliary vector), read once. */
 uint32_t at_cpu_features(void);
 
+/* "avx2 fma": their names, in the order of the bits, separated by spaces. Returns `text`. */
+enum { AT_CPU_FEATURES_TEXT = 128 };
+const char *at_cpu_feature_names(uint32_t features, char text[AT_CPU_FEATURES_TEXT]);
+
 /* "AMD EPYC 7763": the CPU's own name, trimmed; static storage. */
 const char *at_cpu_name(void);
 

@@ -1,0 +1,134 @@
+/* What concerns all entries of the disk cache: listing, clearing, collecting. */
+#include "runtime/disk_cache.h"
+
+#include "runtime/disk_files.h"
+
+#include <errno.h>
+#include <string.h>
+#include <unistd.h>
+
+/* ---- Listing ---- */
+
+typedef struct visitor {
+    at_disk_cache *cache;
+    bool is_base, has_stopped;
+    attune_cache_visit_fn *visit;
+    void *user;
+} visitor;
+
+static void show_content(attune_cache_entry *shown, const at_entry *entry, at_key_parts *parts) {
+    at_key_split(entry->key, entry->key_bytes, parts);
+    shown->problem = entry->problem;
+    shown->schedule = entry->schedule;
+    shown->isa = entry->isa;
+    shown->is_usable = at_key_is_of_here(parts) && !(entry->required & ~at_cpu_features());
+    shown->image = entry->image;
+    shown->image_bytes = entry->image_bytes;
+    shown->key = entry->key;
+    shown->key_bytes = entry->key_bytes;
+}
+
+static int visit_file(void *user, const char *file, const struct stat *status) {
+    visitor *v = user;
+    at_disk_cache *cache = v->cache;
+    if (!at_file_is_entry(file)) return 0;
+    uint8_t *data = NULL;
+    size_t bytes = 0;
+    int fd;
+    struct stat opened;
+    at_entry entry;
+    const char *why =
+        at_file_read(cache->io, v->is_base ? cache->base : cache->dir, file, v->is_base ? AT_TRUST_ROOT : AT_TRUST_OWN,
+                     cache->allocator, &fd, &opened, &data, &bytes);
+    if (fd < 0 && !why && errno == ENOENT) return 0; /* evicted while the directory was read */
+    attune_status result = why ? ATTUNE_BAD_FILE : ATTUNE_OK;
+    if (!why && !data) {
+        why = "the file cannot be read";
+        result = ATTUNE_IO_ERROR;
+    }
+    if (fd >= 0) close(fd);
+    if (!why) why = at_entry_decode(data, bytes, &entry);
+    if (why && result == ATTUNE_OK) result = ATTUNE_BAD_FILE;
+    at_key_parts parts = {0};
+    attune_cache_entry shown = {
+        .struct_size = sizeof shown,
+        .file = file,
+        .bytes = (uint64_t)status->st_size,
+        .status = result,
+        .message = why ? why : "",
+        .problem = "",
+        .schedule = "",
+        .isa = "",
+        .used_at = status->st_mtim.tv_sec,
+        .directory = v->is_base ? cache->base_path : cache->path,
+        .is_base = v->is_base,
+        .cpu = parts.cpu,
+        .llvm = parts.llvm,
+        .generator = parts.generator,
+    };
+    if (!why) show_content(&shown, &entry, &parts);
+    v->has_stopped = v->visit(v->user, &shown) != 0;
+    at_free(cache->allocator, data);
+    return v->has_stopped;
+}
+
+attune_status at_disk_cache_visit(at_disk_cache *cache, attune_cache_visit_fn *visit, void *user, at_error *err) {
+    visitor v = {.cache = cache, .visit = visit, .user = user};
+    if (cache->dir >= 0 && at_files_walk(cache->io, cache->dir, visit_file, &v))
+        return at_fail(err, ATTUNE_IO_ERROR, "the cache directory %s cannot be listed: %s", cache->path,
+                       strerror(errno));
+    v.is_base = true;
+    if (cache->base >= 0 && !v.has_stopped && at_files_walk(cache->io, cache->base, visit_file, &v))
+        return at_fail(err, ATTUNE_IO_ERROR, "the base of the cache %s cannot be listed: %s", cache->base_path,
+                       strerror(errno));
+    return ATTUNE_OK;
+}
+
+/* ---- Clearing, collecting ---- */
+
+typedef struct remover {
+    const at_disk_cache *cache;
+    uint64_t removed;
+    int failure;
+} remover;
+
+static int remove_file(void *user, const char *file, const struct stat *status) {
+    remover *r = user;
+    (void)status;
+    if (!at_file_is_entry(file) && !at_file_is_temporary(file)) return 0;
+    if (r->cache->io->unlinkat(r->cache->dir, file, 0)) {
+        if (errno != ENOENT) r->failure = errno;
+    } else if (at_file_is_entry(file)) {
+        r->removed++;
+    }
+    return 0;
+}
+
+attune_status at_disk_cache_clear(at_disk_cache *cache, uint64_t *removed, at_error *err) {
+    *removed = 0;
+    if (cache->dir < 0) return ATTUNE_OK;
+    remover r = {.cache = cache};
+    if (at_files_walk(cache->io, cache->dir, remove_file, &r)) r.failure = errno;
+    *removed = r.removed;
+    if (!r.failure) return ATTUNE_OK;
+    return at_fail(err, ATTUNE_IO_ERROR, "not all of the cache directory %s could be cleared: %s", cache->path,
+                   strerror(r.failure));
+}
+
+attune_status at_disk_cache_collect(at_disk_cache *cache, uint64_t max_bytes, attune_cache_collected *collected,
+                                    at_error *err) {
+    *collected = (attune_cache_collected){.struct_size = sizeof *collected};
+    if (cache->dir < 0) return ATTUNE_OK;
+    if (max_bytes == UINT64_MAX) max_bytes = cache->capacity;
+    const at_trimmed t = at_files_trim(cache->io, cache->dir, cache->allocator, max_bytes, max_bytes);
+    atomic_fetch_add(&cache->evictions, t.entries);
+    collected->removed = t.entries;
+    collected->removed_bytes = t.bytes;
+    collected->orphans = t.orphans;
+    collected->orphan_bytes = t.orphan_bytes;
+    collected->left = t.left;
+    collected->left_bytes = t.left_bytes;
+    if (!t.failure) return ATTUNE_OK;
+    return at_fail(err, ATTUNE_IO_ERROR, "not all that should go from %s could be removed: %s (%llu entries were)",
+                   cache->path, strerror(t.failure), (unsigned long long)t.entries);
+}

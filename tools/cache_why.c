@@ -1,0 +1,96 @@
+/* attune cache why: what made a miss of a problem. */
+#include "cache.h"
+#include "table.h"
+#include "tensors.h"
+
+#include <jansson.h>
+#include <string.h>
+
+typedef struct why_output {
+    const cache_options *options;
+    int code;
+} why_output;
+
+/* What a difference outside the problem means. */
+static const char *meaning(const char *field) {
+    static const char *const meanings[][2] = {
+        {"schedule", "an explicit schedule is part of the key; one that attune chose is not"},
+        {"isa", "the entry is for another instruction set (--isa, ATTUNE_ISA)"},
+        {"cpu", "the entry was made on another CPU"},
+        {"llvm", "the entry was made by another version of LLVM"},
+        {"generator", "the entry was made by another version of attune's sources"},
+        {"image_version", "the entry's code is laid out for another version of attune"},
+        {"cpu_features", "the entry's code needs what this CPU lacks"},
+    };
+    for (size_t i = 0; i < sizeof meanings / sizeof *meanings; i++)
+        if (strcmp(field, meanings[i][0]) == 0) return meanings[i][1];
+    return NULL;
+}
+
+static int print_json(const attune_cache_answer *a) {
+    json_t *const differences = json_array();
+    for (size_t i = 0; i < a->num_differences; i++) {
+        const attune_cache_difference *const d = &a->differences[i];
+        json_array_append_new(differences,
+                              json_pack("{s:s, s:s, s:s}", "field", d->field, "there", d->there, "here", d->here));
+    }
+    json_t *const nearest = a->nearest ? json_pack("{s:s, s:s, s:b, s:b, s:s, s:s}", "file", a->nearest->file,
+                                                   "directory", a->nearest->directory, "base", a->nearest->is_base,
+                                                   "ok", a->nearest->status == ATTUNE_OK, "message",
+                                                   a->nearest->message, "problem", a->nearest->problem)
+                                       : json_null();
+    return tool_print_json(json_pack("{s:i, s:b, s:s, s:I, s:o, s:o}", "schema", 1, "cached", a->is_cached, "key",
+                                     a->key, "compared", (json_int_t)a->compared, "nearest", nearest, "differences",
+                                     differences));
+}
+
+static void print_differences(const attune_cache_answer *a) {
+    static const char *const headers[] = {"differs in", "there", "here"};
+    char used[CACHE_TIME_BYTES];
+    printf("nearest of %llu entr%s: %s in %s, last used %s\n  %s\n\n", (unsigned long long)a->compared,
+           cache_plural(a->compared), a->nearest->file, a->nearest->directory, cache_time(a->nearest->used_at, used),
+           a->nearest->problem);
+    table *const t = table_create("lll", headers);
+    for (size_t i = 0; i < a->num_differences; i++) {
+        table_cell(t, "%s", a->differences[i].field);
+        table_cell(t, "%s", a->differences[i].there);
+        table_cell(t, "%s", a->differences[i].here);
+    }
+    table_finish(t, stdout);
+    for (size_t i = 0; i < a->num_differences; i++) {
+        const char *const text = meaning(a->differences[i].field);
+        if (text) printf("%s: %s\n", a->differences[i].field, text);
+    }
+}
+
+static void print(void *user, const attune_cache_answer *a) {
+    why_output *const out = user;
+    if (out->options->json) {
+        out->code = print_json(a);
+        return;
+    }
+    printf("%s is %scached\n", a->key, a->is_cached ? "" : "not ");
+    if (a->is_cached)
+        printf("in %s/%s\n", a->nearest->directory, a->nearest->file);
+    else if (a->nearest && a->nearest->status != ATTUNE_OK)
+        printf("its entry in %s is damaged, and will be compiled anew: %s\n", a->nearest->directory,
+               a->nearest->message);
+    else if (a->nearest)
+        print_differences(a);
+    else
+        printf("there are no entries\n");
+}
+
+int cache_why(const cache_options *o, attune_context *context, const attune_machine_info *machine) {
+    attune_problem problem;
+    attune_schedule schedule = ATTUNE_SCHEDULE_INIT;
+    (void)machine;
+    if (!problem_from_text(o->argument, &problem)) return TOOL_FAILED;
+    if (o->schedule && (attune_schedule_choose(context, &problem, &schedule) != ATTUNE_OK ||
+                        attune_schedule_parse(o->schedule, &schedule) != ATTUNE_OK))
+        return tool_library_error(NULL);
+    why_output out = {.options = o};
+    if (attune_cache_why(context, &problem, o->schedule ? &schedule : NULL, print, &out) != ATTUNE_OK)
+        return tool_library_error(NULL);
+    return out.code;
+}
