@@ -1,6 +1,7 @@
 /* The key differs exactly where kernels do. */
 #define _GNU_SOURCE
-#include "mha/mha.h"
+#include "mha/key_words.h"
+#include "mha/problem_fields.h"
 #include "support/problems.h"
 
 #include <setjmp.h>
@@ -16,6 +17,17 @@ static bool same_key(const char *a, const char *b) {
     const size_t n = mha_key(&p, x), m = mha_key(&q, y);
     assert_true(n <= MHA_KEY_BYTES);
     return n == m && !memcmp(x, y, n);
+}
+
+/* Whether a word that both keys have tells them apart: what says why a kernel is not the other one. */
+static bool has_named_difference(const char *a, const char *b) {
+    mha_key_word x[MHA_KEY_WORDS], y[MHA_KEY_WORDS];
+    const attune_problem p = problem_canonical(a), q = problem_canonical(b);
+    const size_t n = mha_key_words(&p, x), m = mha_key_words(&q, y);
+    for (size_t i = 0; i < n; i++)
+        for (size_t j = 0; j < m; j++)
+            if (x[i].kind == y[j].kind && !strcmp(x[i].name, y[j].name) && x[i].value != y[j].value) return true;
+    return false;
 }
 
 /* `base` with the fields of `more`, which replace those of the same name. */
@@ -118,6 +130,7 @@ static void test_key(void **state) {
     for (int i = 0; i < COUNT; i++) {
         with(texts[i], sizeof texts[i], base, others[i]);
         if (same_key(base, texts[i])) fail_msg("%s has the key of %s", texts[i], base);
+        if (!has_named_difference(base, texts[i])) fail_msg("nothing tells %s from %s by name", texts[i], base);
         for (int j = 0; j < i; j++)
             if (same_key(texts[i], texts[j])) fail_msg("%s has the key of %s", texts[i], texts[j]);
     }
@@ -149,10 +162,35 @@ static void test_not_in_the_key(void **state) {
         if (!same_key(pairs[i][0], pairs[i][1])) fail_msg("%s has not the key of %s", pairs[i][0], pairs[i][1]);
 }
 
+/* Words go by the names of the text, so that what they say can be typed in. */
+static void test_names(void **state) {
+    (void)state;
+    static const char *const derived[] = {"key_format", "heads_per_kv_head", "few_rows"};
+    mha_key_word words[MHA_KEY_WORDS];
+    const attune_problem p = problem_canonical("num_heads=4,seq_q=8,head_dim=16");
+    const size_t count = mha_key_words(&p, words);
+    for (size_t i = 0; i < count; i++) {
+        bool is_known = false;
+        char name[80] = "";
+        mha_writer w = {name, sizeof name, 0};
+        mha_key_word_name(&words[i], &w);
+        assert_true(w.length > 0);
+        for (size_t j = 0; j < i; j++)
+            assert_true(words[i].kind != words[j].kind || strcmp(words[i].name, words[j].name));
+        for (size_t j = 0; j < sizeof derived / sizeof *derived; j++) is_known |= !strcmp(words[i].name, derived[j]);
+        /* Of a stride: the field is that of its tensor, behind whose name comes more. */
+        const size_t length = strcspn(name, " ");
+        for (int j = 0; j < MHA_NUM_FIELDS; j++)
+            is_known |= strlen(mha_fields[j].name) == length && !strncmp(mha_fields[j].name, name, length);
+        if (!is_known) fail_msg("%s is no field", name);
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_key),
         cmocka_unit_test(test_not_in_the_key),
+        cmocka_unit_test(test_names),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
