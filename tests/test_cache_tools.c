@@ -7,6 +7,7 @@
 #include "support/problems.h"
 #include "support/temp_dir.h"
 #include "target/kernel_abi.h"
+#include "tool.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -468,6 +469,36 @@ static void directories_that_cannot_be_copied(void **state) {
     attune_context_destroy(off);
 }
 
+/* ---- Auditing ---- */
+
+/* Entries with keys of this generator and code that it does not make: what an audit is there to find. */
+static void an_audit_finds_other_code(void **state) {
+    char option[TEMP_DIR_CHARS + 32], text[4096];
+    snprintf(option, sizeof option, "--cache-dir=%s", (char *)*state);
+    char command[] = "attune cache", action[] = "audit", seed[] = "--seed=1", json[] = "--json";
+    char *arguments[] = {command, action, option, seed, json, NULL};
+    for (int argc = 4; argc <= 5; argc++) {
+        fill_directory(*state, 3);
+        arguments[4] = argc == 5 ? json : NULL;
+        FILE *output = tmpfile();
+        assert_non_null(output);
+        fflush(stdout);
+        const int terminal = dup(STDOUT_FILENO);
+        dup2(fileno(output), STDOUT_FILENO);
+        const int code = cmd_cache(argc, arguments);
+        fflush(stdout);
+        dup2(terminal, STDOUT_FILENO);
+        close(terminal);
+        rewind(output);
+        text[fread(text, 1, sizeof text - 1, output)] = '\0';
+        fclose(output);
+        assert_int_equal(code, TOOL_FAILED);
+        if (!strstr(text, "the image has ")) fail_msg("%s", text);
+        if (!strstr(text, argc == 4 ? "3 of 3 entries compiled anew: 0 the same, 3 different" : "\"different\": 3"))
+            fail_msg("%s", text);
+    }
+}
+
 /* ---- The base ---- */
 
 static void a_base_is_read_and_never_changed(void **state) {
@@ -627,6 +658,7 @@ int main(void) {
         CASE(out_and_in),
         CASE(a_disk_that_fills_during_an_export),
         CASE(directories_that_cannot_be_copied),
+        CASE(an_audit_finds_other_code),
         CASE(a_base_is_read_and_never_changed),
         CASE(a_damaged_base_stays_as_it_is),
         CASE(a_base_that_contradicts_its_keys_stays),

@@ -35,6 +35,7 @@ static void print_text(const attune_machine_info *m) {
         {"runs", m->isas},
         {"llvm", m->llvm},
         {"cache", *m->cache_dir ? m->cache_dir : "off"},
+        {"base", *m->cache_base ? m->cache_base : "none"},
         {"codegen", m->codegen_path},
         {"worker", m->worker_path},
         {"generator", m->generator_id},
@@ -56,11 +57,11 @@ static int print_json(const attune_machine_info *m) {
         if (length) json_array_append_new(isas, json_stringn(word, length));
         word += length + (word[length] == ' ');
     }
-    return tool_print_json(json_pack("{s:i, s:s, s:s, s:s, s:o, s:s, s:s, s:s, s:s, s:s, s:i}", "schema", 1, "version",
-                                     attune_version(), "cpu", m->cpu, "isa", m->isa, "isas", isas, "llvm", m->llvm,
-                                     "cache_dir", m->cache_dir, "codegen_path", m->codegen_path, "worker_path",
-                                     m->worker_path, "generator_id", m->generator_id, "max_workers",
-                                     (int)m->max_workers));
+    return tool_print_json(json_pack("{s:i, s:s, s:s, s:s, s:o, s:s, s:s, s:s, s:s, s:s, s:s, s:i}", "schema", 1,
+                                     "version", attune_version(), "cpu", m->cpu, "isa", m->isa, "isas", isas, "llvm",
+                                     m->llvm, "cache_dir", m->cache_dir, "cache_base", m->cache_base, "codegen_path",
+                                     m->codegen_path, "worker_path", m->worker_path, "generator_id", m->generator_id,
+                                     "max_workers", (int)m->max_workers));
 }
 
 int cmd_info(int argc, char **argv) {

@@ -1,0 +1,106 @@
+#!/usr/bin/env bash
+# attune cache: why, audit, gc, export, import, and the read-only base. Needs ATTUNE, the command.
+set -u
+cd "$(dirname "$0")/.." || exit 1
+. tests/support/cli.sh
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+attune=$ATTUNE
+a=num_heads=2,seq_q=4,head_dim=8
+b=num_heads=2,seq_q=5,seq_kv=4,head_dim=8
+c=num_heads=2,seq_q=6,seq_kv=4,head_dim=8
+export ATTUNE_CACHE_DIR=$work/cache
+unset ATTUNE_CACHE_BASE
+count() { find "$1" -name '*.attune' | wc -l; }
+holds() { [ "$(count "$1")" -eq "$2" ]; report $? "$3"; }
+
+# Why.
+expect "an empty cache explains itself" 0 'there are no entries' "$attune" cache why $a
+"$attune" warm $a $b >"$work/stdout" 2>"$work/stderr"
+expect "what is cached" 0 "^in $work/cache/[0-9a-f]{32}\.attune" "$attune" cache why $a
+expect "a miss names the field" 0 '^seq_q +5 +9$' "$attune" cache why num_heads=2,seq_q=9,seq_kv=4,head_dim=8
+expect "and the nearest entry" 0 '^nearest of 2 entries: [0-9a-f]{32}\.attune in ' "$attune" cache why $c
+expect "an explicit schedule" 0 '^schedule: an explicit schedule is part of the key' "$attune" cache why $a --schedule=kv_tile=8
+expect "another instruction set" 0 '^isa: .*another instruction set' "$attune" cache why --isa=x86-64 $a
+expect "as JSON" 0 '"field": "is_causal"' "$attune" cache why $a,is_causal=1 --json
+expect "what is cached, as JSON" 0 '"cached": true' "$attune" cache why $b --json
+refuse "a problem that is none" 'seq_q is 0' "$attune" cache why num_heads=2,seq_q=0,head_dim=8
+refuse "a schedule that is none" 'lanes' "$attune" cache why $a --schedule=lanes=3
+holds "$work/cache" 2 "asking compiles nothing"
+
+# Audit.
+expect "compiling anew gives the same" 0 '^2 of 2 entries compiled anew: 2 the same, 0 different' "$attune" cache audit
+expect "a sample" 0 '^1 of 2 entries .* \(--seed=7\)$' "$attune" cache audit --sample=1 --seed=7
+first=$("$attune" cache audit --sample=1 --seed=7 --json | grep '"file"')
+[ "$first" = "$("$attune" cache audit --sample=1 --seed=7 --json | grep '"file"')" ] && [ -n "$first" ]
+report $? "a seed chooses the same"
+
+# Export, import.
+expect "exporting" 0 ': 2 new entries .* 0 known, 0 damaged' "$attune" cache export "$work/out"
+expect "exporting again" 0 ': 0 new entries .* 2 known' "$attune" cache export "$work/out"
+expect "importing" 0 '"new": 2' env ATTUNE_CACHE_DIR="$work/fresh" "$attune" cache import --json "$work/out"
+expect "what was imported is found" 0 'from +the disk cache' env ATTUNE_STRICT=1 ATTUNE_CACHE_DIR="$work/fresh" "$attune" compile $a
+cp -r "$work/out" "$work/partly"
+truncate -s 200 "$(find "$work/partly" -name '*.attune' | head -n 1)"
+expect "a damaged entry is left out" 0 ': 1 new entry .* 1 damaged' env ATTUNE_CACHE_DIR="$work/fresh2" "$attune" cache import "$work/partly"
+holds "$work/fresh2" 1 "and the other one is there"
+refuse "importing from nowhere" "$work/none cannot be opened: No such file" "$attune" cache import "$work/none"
+refuse "exporting to where nothing can be made" '/proc/none/x cannot be made' "$attune" cache export /proc/none/x
+refuse "exporting into a file" 'README.md cannot be opened' "$attune" cache export "$PWD/README.md"
+cp -r "$work/out" "$work/shared" && chmod 777 "$work/shared"
+refuse "importing what others can write" 'can be written by others' "$attune" cache import "$work/shared"
+full() { (trap '' XFSZ && ulimit -f 0 && "$attune" cache export "$work/full") 2>&1 | cat; }
+expect "exporting to a full disk" 0 'full cannot be written: .* \(0 entries were copied before\)' full
+holds "$work/full" 0 "leaves nothing half"
+if [ "$(id -u)" -ne 0 ]; then
+    mkdir -m 500 "$work/readonly"
+    refuse "exporting without permission" 'cannot be written: Permission denied' "$attune" cache export "$work/readonly"
+    mkdir -m 000 "$work/closed"
+    refuse "importing without permission" 'cannot be opened: Permission denied' "$attune" cache import "$work/closed"
+fi
+
+# The base.
+export ATTUNE_CACHE_DIR=$work/own ATTUNE_CACHE_BASE=$work/out
+expect "a kernel from the base" 0 'from +the disk cache' env ATTUNE_STRICT=1 "$attune" compile $a
+holds "$work/own" 0 "which is not copied"
+expect "without a directory to write to" 0 'from +the disk cache' env ATTUNE_STRICT=1 ATTUNE_CACHE_DIR= "$attune" compile $a
+expect "a new one goes elsewhere" 0 'from +the compiler' "$attune" compile $c
+[ "$(count "$work/own")" -eq 1 ] && [ "$(count "$work/out")" -eq 2 ]
+report $? "and the base stays as it is"
+expect "ls says which is where" 0 '^[0-9a-f]{32}\.attune +base ' "$attune" cache ls
+expect "as JSON" 0 "\"directory\": \"$work/out\"" "$attune" cache ls --json
+expect "ls of the base alone" 0 "^2 entries, .* in the base $work/out" env ATTUNE_CACHE_DIR= "$attune" cache ls
+expect "why, too" 0 "^in $work/out/" "$attune" cache why $a
+expect "clear leaves the base alone" 0 '^1 entry removed' "$attune" cache clear
+expect "info names it" 0 "^base +$work/out" "$attune" info
+refuse "clearing a base" 'the disk cache is off' env ATTUNE_CACHE_DIR= "$attune" cache clear
+refuse "importing into a base" 'the disk cache is off' env ATTUNE_CACHE_DIR= "$attune" cache import "$work/partly"
+expect "a base that others can write" 0 'warning: .*base.*can be written by others' env ATTUNE_CACHE_BASE="$work/shared" "$attune" cache ls
+expect "a base that is missing" 0 'warning: .*none cannot be opened' env ATTUNE_CACHE_BASE="$work/none" "$attune" cache ls
+expect "a damaged base" 1 ' 1 damaged in ' env ATTUNE_CACHE_BASE="$work/partly" "$attune" cache verify
+unset ATTUNE_CACHE_BASE
+
+# Collecting.
+export ATTUNE_CACHE_DIR=$work/cache
+expect "nothing to collect" 0 '^0 entries .* removed, 2 entries' "$attune" cache gc
+touch -d '2 days ago' "$(find "$work/cache" -name '*.attune' | head -n 1)"
+: >"$work/cache/tmp-1-1" && touch -d '2 days ago' "$work/cache/tmp-1-1"
+size=$(find "$work/cache" -name '*.attune' -printf '%s\n' | awk '{ s += $1 } END { print s - 1 }')
+expect "the least recently used goes, and the orphan" 0 '"orphans": 1' "$attune" cache gc --max-bytes="$size" --json
+holds "$work/cache" 1 "one stays"
+expect "a cap of nothing" 0 '^1 entry .* 0 entries' "$attune" cache gc --max-bytes=0
+expect "a large cap" 0 '^0 entries' "$attune" cache gc --max-bytes=2G
+expect "nothing to audit" 0 '^0 of 0 entries' "$attune" cache audit
+
+# Usage.
+expect "why of nothing" 2 'why needs a PROBLEM' "$attune" cache why
+expect "export to nowhere" 2 'export needs a DIR' "$attune" cache export
+expect "two directories" 2 "'b' follows 'a'" "$attune" cache export a b
+expect "a cap that is none" 2 "not '1T'" "$attune" cache gc --max-bytes=1T
+expect "a negative cap" 2 "not '-1'" "$attune" cache gc --max-bytes=-1
+expect "a cap beyond all" 2 "not '9999999999G'" "$attune" cache gc --max-bytes=9999999999G
+expect "a cap for ls" 2 'for gc, not for ls' "$attune" cache ls --max-bytes=1
+expect "a seed for why" 2 'for audit, not for why' "$attune" cache why $a --seed=1
+expect "a schedule for ls" 2 'for why, not for ls' "$attune" cache ls --schedule=lanes=8
+expect "help" 0 '^  why +name the part of its key' "$attune" cache --help
+echo "1..$number"
