@@ -261,6 +261,14 @@ static void another_machine_is_named(void **state) {
     }
 }
 
+static void each_feature_of_a_target_has_a_name(void **state) {
+    (void)state;
+    char text[AT_CPU_FEATURES_TEXT];
+    for (const at_target *target = at_targets(); target->name; target++)
+        if (strstr(at_cpu_feature_names(target->required, text), "unknown")) fail_msg("%s: %s", target->name, text);
+    assert_string_equal(at_cpu_feature_names(AT_CPU_AVX2 | AT_CPU_FMA, text), "avx2 fma");
+}
+
 /* The same problem on any machine is nearer than another problem; fewer fields are nearer than more. */
 static void the_nearest_is_chosen(void **state) {
     attune_context *context = open_one(*state);
@@ -650,6 +658,7 @@ int main(void) {
         CASE(fields_are_named),
         CASE(an_explicit_schedule_is_named),
         CASE(another_machine_is_named),
+        cmocka_unit_test(each_feature_of_a_target_has_a_name),
         CASE(the_nearest_is_chosen),
         CASE(a_damaged_entry_is_the_answer),
         CASE(refused_questions),

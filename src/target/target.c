@@ -209,9 +209,9 @@ attune_status at_target_select(const char *name, const at_target **target, at_er
 const char *at_cpu_feature_names(uint32_t features, char text[AT_CPU_FEATURES_TEXT]) {
     static const char *const names[] = {"x86-64",     "avx2",     "fma",      "f16c",     "bmi2",
                                         "avx512f",    "avx512bw", "avx512dq", "avx512vl", "avx512bf16",
-                                        "avx512vnni", "avx512cd", "aarch64"};
+                                        "avx512vnni", "avx512cd", "aarch64",  "amx-bf16"};
     enum { COUNT = sizeof names / sizeof *names };
-    _Static_assert(1u << (COUNT - 1) == AT_CPU_AARCH64, "each bit has a name");
+    _Static_assert(1u << (COUNT - 1) == AT_CPU_AMX_BF16, "each bit has a name");
     size_t length = 0;
     text[0] = '\0';
     for (uint32_t bit = 0; bit < 32; bit++) {
