@@ -739,7 +739,7 @@ typedef struct attune_cache_entry {
     int64_t used_at;      /* seconds since the epoch */
     const char *directory;
     int is_base;          /* it lies in the read-only base */
-    int is_usable;        /* made by this build for this CPU, whichever of its instruction sets; else no miss finds it */
+    int is_usable;        /* made by this build for this CPU, whichever of its instruction sets */
     const char *cpu, *llvm, *generator; /* what it was made for, and by; "" if unreadable */
     const void *image;    /* as attune_emit gives it at ATTUNE_STAGE_IMAGE; NULL if unreadable */
     size_t image_bytes;
@@ -747,8 +747,8 @@ typedef struct attune_cache_entry {
     size_t key_bytes;
 } attune_cache_entry;
 
-/* Calls visit for each entry of the cache directory, then of the base; what it is given is valid during the call only; a
- * non-zero return stops the walk. */
+/* Calls visit for each entry of the cache directory, then of the base; what it is given is valid during the call
+ * only; a non-zero return stops the walk. */
 typedef int attune_cache_visit_fn(void *user, const attune_cache_entry *entry);
 ATTUNE_API attune_status attune_cache_visit(attune_context *context, attune_cache_visit_fn *visit, void *user);
 
@@ -756,8 +756,8 @@ ATTUNE_API attune_status attune_cache_visit(attune_context *context, attune_cach
 ATTUNE_API attune_status attune_cache_clear(attune_context *context, uint64_t *removed);
 
 /* One part of the key in which an entry is not what was asked for: a field of the problem by its name in text, or
- * schedule, isa, cpu, llvm, image_version, generator (another version of attune's sources built it), cpu_features (which
- * its code needs and this CPU lacks). */
+ * schedule, isa, cpu, llvm, image_version, generator (another version of attune's sources built it), cpu_features
+ * (which its code needs and this CPU lacks). */
 typedef struct attune_cache_difference {
     const char *field;
     const char *there, *here; /* as text: of the entry, and as it was asked for */
@@ -789,7 +789,8 @@ typedef struct attune_cache_collected {
 
 /* Removes now what else a writer would remove in time: orphans and, while entries take more than max_bytes, the least
  * recently used. UINT64_MAX: disk_cache_bytes of the context. `collected` may be NULL. */
-ATTUNE_API attune_status attune_cache_gc(attune_context *context, uint64_t max_bytes, attune_cache_collected *collected);
+ATTUNE_API attune_status attune_cache_gc(attune_context *context, uint64_t max_bytes,
+                                         attune_cache_collected *collected);
 
 typedef struct attune_cache_copied {
     size_t struct_size;
@@ -800,11 +801,13 @@ typedef struct attune_cache_copied {
 } attune_cache_copied;
 
 /* Copies all valid entries, those of the base too, into another directory, which is made if need be; or takes in those
- * of such a directory which can be found here. Every entry is verified, and is there whole or not at all. A directory to
- * import from must belong to root or this user, and others must not be able to write to it: entries are code. After a
+ * of such a directory which can be found here. Every entry is verified, and is there whole or not at all. A directory
+ * to import from must belong to root or this user, and others must not be able to write to it: entries are code. After a
  * failure `copied`, which may be NULL, says what was copied before. */
-ATTUNE_API attune_status attune_cache_export(attune_context *context, const char *directory, attune_cache_copied *copied);
-ATTUNE_API attune_status attune_cache_import(attune_context *context, const char *directory, attune_cache_copied *copied);
+ATTUNE_API attune_status attune_cache_export(attune_context *context, const char *directory,
+                                             attune_cache_copied *copied);
+ATTUNE_API attune_status attune_cache_import(attune_context *context, const char *directory,
+                                             attune_cache_copied *copied);
 
 /* ---- Advanced: looking inside, and kernels of your own ---- */
 

@@ -157,6 +157,13 @@ static void compare(const why_search *s, const attune_cache_entry *entry, differ
 
 /* ---- All of them ---- */
 
+/* Of entries alike the one used last; then any, but the same one each time. */
+static bool is_nearer(const why_search *s, uint64_t weight, const attune_cache_entry *entry) {
+    if (weight != s->least) return weight < s->least;
+    if (entry->used_at != s->nearest_used_at) return entry->used_at > s->nearest_used_at;
+    return strcmp(entry->file, s->nearest) < 0;
+}
+
 /* First walk: finds the nearest. */
 static int weigh(void *user, const attune_cache_entry *entry) {
     why_search *s = user;
@@ -167,7 +174,7 @@ static int weigh(void *user, const attune_cache_entry *entry) {
     /* A damaged file is nearer than all but the whole one, which the base may have. */
     const uint64_t weight = entry->status ? 1 : 2 * list.weight;
     s->compared++;
-    if (s->is_found && (weight > s->least || (weight == s->least && entry->used_at <= s->nearest_used_at))) return 0;
+    if (s->is_found && !is_nearer(s, weight, entry)) return 0;
     s->is_found = true;
     s->least = weight;
     s->nearest_is_base = entry->is_base;
