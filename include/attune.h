@@ -802,8 +802,8 @@ typedef struct attune_cache_copied {
 
 /* Copies all valid entries, those of the base too, into another directory, which is made if need be; or takes in those
  * of such a directory which can be found here. Every entry is verified, and is there whole or not at all. A directory
- * to import from must belong to root or this user, and others must not be able to write to it: entries are code. After a
- * failure `copied`, which may be NULL, says what was copied before. */
+ * to import from must belong to root or this user, and others must not be able to write to it: entries are code.
+ * After a failure `copied`, which may be NULL, says what was copied before. */
 ATTUNE_API attune_status attune_cache_export(attune_context *context, const char *directory,
                                              attune_cache_copied *copied);
 ATTUNE_API attune_status attune_cache_import(attune_context *context, const char *directory,
