@@ -649,8 +649,8 @@ typedef struct attune_tune_result {
  * All timings are kept in tuning.db in the directory of the disk cache, and the kernel of a winner takes the place of the
  * cached one. From then on attune_compile without a schedule gives it, in other processes too; and where a kernel must
  * be compiled that was not tuned, what won for a problem of nearly the same lengths is used before attune's own choice.
- * Without a disk cache only the result tells. options may be NULL. Other threads may use the context meanwhile, but
- * disturb the measurements. */
+ * Without a disk cache only the result tells; and if what was found cannot be kept, the call fails with *result filled
+ * in. options may be NULL. Other threads may use the context meanwhile, but disturb the measurements. */
 ATTUNE_API attune_status attune_tune(attune_context *context, const attune_problem *problem,
                                      const attune_arguments *arguments, const attune_tune_options *options,
                                      attune_tune_result *result);
@@ -856,7 +856,7 @@ ATTUNE_API attune_status attune_ir_run(attune_context *context, const attune_ker
                                        void *const *buffers, const int64_t *scalars);
 
 /* Runs a problem by the interpreter of its own IR: slow, checks every access, gives the bits of the JIT.
- * schedule NULL: as attune_compile chooses. */
+ * schedule NULL: that of the kernel in the caches, else as attune_compile chooses. */
 ATTUNE_API attune_status attune_run_interpreted(attune_context *context, const attune_problem *problem,
                                                 const attune_schedule *schedule, const attune_arguments *arguments);
 

@@ -44,6 +44,8 @@ sed 's/"gflops"/"flops"/' "$work/kept.json" >"$work/odd.json"
 refuse "a file whose results are something else" 'its results are damaged' "${sweep[@]}" -o "$work/odd.json" $grid
 refuse "a file that cannot be written" '/proc/none' "${sweep[@]}" -o /proc/none $grid
 
+expect "a problem that is there twice is measured once" 0 'nothing was compiled' "${sweep[@]}" seq_q=4,8,4,num_heads=2,head_dim=8
+
 # Pictures.
 expect "a plot as PNG" 0 'nothing was compiled' "${sweep[@]}" --plot="$work/p.png" $grid
 [ "$(od -An -tx1 -N8 "$work/p.png" | tr -d ' \n')" = 89504e470d0a1a0a ]

@@ -5,6 +5,7 @@
 #include "tune/pairs.h"
 #include "tune/runner.h"
 #include "tune/space.h"
+#include "tune/sqlite.h"
 
 #include <math.h>
 #include <setjmp.h>
@@ -13,6 +14,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <time.h>
 #include <unistd.h>
 
 #include <cmocka.h>
@@ -350,7 +352,92 @@ static void damaged_and_foreign_files_are_refused(void **state) {
     fputc(9, f);
     fclose(f);
     assert_does_not_open(path, 0, ATTUNE_BAD_FILE, "version 9");
-    assert_does_not_open(dir, TUNE_CREATE, ATTUNE_IO_ERROR, "opened");
+    assert_does_not_open(dir, TUNE_CREATE, ATTUNE_IO_ERROR, "not a regular file");
+    unlink(path);
+    assert_int_equal(mkfifo(path, 0600), 0);
+    assert_does_not_open(path, 0, ATTUNE_IO_ERROR, "not a regular file");
+    unlink(path);
+    assert_int_equal(symlink(other_path, path), 0);
+    assert_does_not_open(path, TUNE_CREATE, ATTUNE_IO_ERROR, "not a regular file");
+    unlink(path);
+    if (geteuid()) return;
+    tune_database_close(open_database(path));
+    assert_int_equal(chown(path, 1, 1), 0);
+    assert_does_not_open(path, 0, ATTUNE_IO_ERROR, "belongs to another user");
+}
+
+/* Whoever looks something up waits for no writer, and is told what was there before. */
+static void readers_do_not_wait_for_writers(void **state) {
+    (void)state;
+    at_error err = {0};
+    tune_database *d = open_database(path);
+    add(d, &here, 1);
+    const tune_sqlite *lib = tune_sqlite_load(&err);
+    sqlite3 *writer = NULL;
+    assert_non_null(lib);
+    assert_int_equal(lib->open(path, &writer, SQLITE_OPEN_READWRITE, NULL), SQLITE_OK);
+    assert_int_equal(lib->exec(writer, "BEGIN IMMEDIATE; DELETE FROM timing", NULL, NULL, NULL), SQLITE_OK);
+    const time_t before = time(NULL);
+    tune_database *reader = open_database(path);
+    assert_best(reader, &here, "lanes=8");
+    tune_database_close(reader);
+    assert_true(time(NULL) - before < 4);
+    assert_int_equal(lib->close(writer), SQLITE_OK);
+    assert_best(d, &here, "lanes=8");
+    tune_database_close(d);
+}
+
+/* A file that was made by hand has numbers as large as they come, and a schema that wants to run something. */
+static void a_hostile_file_does_no_harm(void **state) {
+    (void)state;
+    at_error err = {0};
+    uint64_t taken, of_here;
+    tune_database *d = open_database(other_path);
+    add(d, &here, 1);
+    tune_database_close(d);
+    const tune_sqlite *lib = tune_sqlite_load(&err);
+    sqlite3 *hostile = NULL;
+    assert_int_equal(lib->open(other_path, &hostile, SQLITE_OPEN_READWRITE, NULL), SQLITE_OK);
+    assert_int_equal(lib->exec(hostile,
+                               "UPDATE timing SET search = 9223372036854775807;"
+                               "UPDATE search SET id = 9223372036854775807",
+                               NULL, NULL, NULL),
+                     SQLITE_OK);
+    lib->close(hostile);
+    d = open_database(path);
+    add(d, &here, 0);
+    if (tune_database_add(d, &here, "v1", three, 3, -1, &err)) fail_msg("%s", err.message);
+    at_error_clear(&err);
+    tune_place elsewhere = here;
+    elsewhere.threads = 7;
+    add(d, &elsewhere, 0);
+    sqlite3 *changer = NULL; /* the same search, of another second */
+    assert_int_equal(lib->open(path, &changer, SQLITE_OPEN_READWRITE, NULL), SQLITE_OK);
+    assert_int_equal(lib->exec(changer, "UPDATE search SET at = at - 100", NULL, NULL, NULL), SQLITE_OK);
+    lib->close(changer);
+    if (tune_database_import(d, other_path, here.isa, here.cpu, &taken, &of_here, &err)) fail_msg("%s", err.message);
+    assert_int_equal(taken, 1);
+    assert_best(d, &here, "lanes=8");
+    add(d, &here, 0);
+    assert_best(d, &here, "lanes=4"); /* what comes later is still later */
+    tune_database_close(d);
+}
+
+/* ---- Samples ---- */
+
+/* Tasks under a causal mask cost more or less one after the other: into however many a call is cut, and whatever the
+ * step is, those of a sample cost as much as all do in the middle. */
+static void samples_lie_around_the_middle(void **state) {
+    (void)state;
+    for (int64_t step = 2; step < 40; step++)
+        for (int64_t tasks = 1; tasks < 200; tasks++) {
+            const at_run_part part = tune_centred_part((at_run_part){.step = step}, tasks);
+            const int64_t count = at_part_tasks(part, tasks), last = part.first + (count - 1) * part.step;
+            assert_true(part.first >= 0 && last < tasks && count == tasks / part.step);
+            assert_true(llabs(part.first - (tasks - 1 - last)) <= 1);
+        }
+    const at_run_part one = tune_centred_part((at_run_part){.step = INT64_MAX}, 9);
+    assert_true(one.first == 4 && at_part_tasks(one, 9) == 1);
 }
 
 /* ---- A whole search ---- */
@@ -412,6 +499,50 @@ static void a_search_measures_and_keeps(void **state) {
     assert_int_equal(access(path, F_OK), 0);
 }
 
+static sqlite3 *writer;
+
+static int lock_meanwhile(void *user, const attune_tune_progress *progress) {
+    const tune_sqlite *const lib = user;
+    (void)progress;
+    if (writer) return 1;
+    assert_int_equal(lib->open(path, &writer, SQLITE_OPEN_READWRITE, NULL), SQLITE_OK);
+    assert_int_equal(lib->exec(writer, "BEGIN IMMEDIATE", NULL, NULL, NULL), SQLITE_OK);
+    return 1;
+}
+
+static void what_cannot_be_kept_is_told(void **state) {
+    (void)state;
+    at_error err = {0};
+    attune_context *context = open_context();
+    attune_problem problem;
+    attune_arguments arguments;
+    fill_arguments(&problem, &arguments);
+    const tune_sqlite *lib = tune_sqlite_load(&err);
+    attune_tune_options options = ATTUNE_TUNE_OPTIONS_INIT;
+    options.budget_seconds = 60;
+    options.progress = lock_meanwhile;
+    options.progress_user = (void *)lib;
+    attune_tune_result result = {.struct_size = sizeof result};
+    writer = NULL;
+    assert_int_equal(attune_tune(context, &problem, &arguments, &options, &result), ATTUNE_IO_ERROR);
+    assert_non_null(strstr(attune_last_message(), "locked"));
+    assert_int_equal(result.measured, 1);
+    assert_int_equal(attune_schedule_check(context, &problem, &result.schedule), ATTUNE_OK);
+    lib->close(writer);
+    attune_context_destroy(context);
+}
+
+/* score_unroll of the schedule that the interpreter and attune_emit take where none is given. */
+static int32_t shown_unroll(attune_context *context, const attune_problem *canonical) {
+    at_arena arena;
+    at_built built;
+    at_error err = {0};
+    at_arena_init(&arena, &context->allocator);
+    if (at_build_as_cached(context, &arena, canonical, NULL, &built, &err)) fail_msg("%s", err.message);
+    at_arena_free(&arena);
+    return built.schedule.score_unroll;
+}
+
 /* What won is what everybody gets, in this process and in the next; without a cached kernel, too. */
 static void a_winner_is_used(void **state) {
     (void)state;
@@ -443,9 +574,12 @@ static void a_winner_is_used(void **state) {
     assert_int_equal(attune_kernel_get_info(kernel, &info), ATTUNE_OK);
     assert_int_equal(info.origin, ATTUNE_FROM_DISK); /* a hit asks no database */
     assert_int_equal(info.schedule.score_unroll, usual);
+    assert_int_equal(shown_unroll(context, &canonical), usual); /* what is shown is what runs, from memory */
     attune_kernel_release(kernel);
-    assert_int_equal(attune_cache_clear(context, NULL), ATTUNE_OK);
     attune_drop_memory_cache(context);
+    assert_int_equal(shown_unroll(context, &canonical), usual); /* and from disk */
+    assert_int_equal(attune_cache_clear(context, NULL), ATTUNE_OK);
+    assert_int_equal(shown_unroll(context, &canonical), slow.score_unroll); /* what a miss is going to be */
     assert_int_equal(attune_compile(context, &canonical, NULL, &kernel), ATTUNE_OK);
     assert_int_equal(attune_kernel_get_info(kernel, &info), ATTUNE_OK);
     assert_int_equal(info.origin, ATTUNE_FROM_COMPILER);
@@ -523,6 +657,72 @@ static void a_wrong_kernel_is_found(void **state) {
     attune_context_destroy(context);
 }
 
+/* Rows of the output lie in a larger tensor, and what is between them is not the kernel's: neither to write to, nor to
+ * clear while kernels are checked. */
+static void what_lies_between_outputs_stays(void **state) {
+    (void)state;
+    enum { WIDTH = 2 * DIM };
+    static float wide[HEADS * LENGTH * WIDTH];
+    attune_context *context = open_context();
+    attune_problem problem;
+    attune_arguments arguments;
+    tune_runner runner;
+    at_error err = {0};
+    fill_arguments(&problem, &arguments);
+    const attune_problem canonical = canonical_of("num_heads=2,seq_q=32,head_dim=16,out_strides=2048:1024:32:1");
+    attune_schedule schedule;
+    attune_kernel *kernel;
+    bool same = false;
+    if (attune_arguments_init(&arguments, &canonical)) fail_msg("%s", attune_last_message());
+    arguments.q = q;
+    arguments.k = k;
+    arguments.v = v;
+    arguments.out = wide;
+    for (int i = 0; i < HEADS * LENGTH * WIDTH; i++) wide[i] = (float)i;
+    mha_choose(&canonical, context->target, &schedule);
+    assert_int_equal(at_kernel_make_uncached(context, &canonical, &schedule, &kernel, &err), ATTUNE_OK);
+    if (tune_runner_init(&runner, context, &canonical, &arguments, &err)) fail_msg("%s", err.message);
+    if (tune_runner_check(&runner, kernel, &schedule, &same, &err)) fail_msg("%s", err.message);
+    assert_true(same);
+    for (int i = 0; i < HEADS * LENGTH * WIDTH; i++) assert_true(wide[i] == (float)i);
+    if (tune_runner_calibrate(&runner, kernel, &err)) fail_msg("%s", err.message);
+    for (int i = 0; i < HEADS * LENGTH * WIDTH; i++) assert_true((wide[i] == (float)i) == (i % WIDTH >= DIM));
+    tune_runner_free(&runner);
+    at_kernel_destroy(&kernel->node);
+    attune_context_destroy(context);
+}
+
+/* The directory may be reached by a link, and the process may go elsewhere: the database stays where the cache is. */
+static void the_database_is_where_the_cache_is(void **state) {
+    (void)state;
+    char link[TEMP_DIR_CHARS + 16], below[TEMP_DIR_CHARS + 32], home[1024], command[2 * TEMP_DIR_CHARS + 32];
+    attune_context_options options = ATTUNE_CONTEXT_OPTIONS_INIT;
+    attune_context *context;
+    attune_problem problem;
+    attune_arguments arguments;
+    attune_tune_options how = ATTUNE_TUNE_OPTIONS_INIT;
+    attune_tune_result result = {.struct_size = sizeof result};
+    how.budget_seconds = 0.05;
+    fill_arguments(&problem, &arguments);
+    snprintf(link, sizeof link, "%s/link", dir);
+    snprintf(below, sizeof below, "%s/c", link);
+    assert_int_equal(symlink(dir, link), 0);
+    options.cache_dir = below;
+    assert_int_equal(attune_context_create(&options, &context), ATTUNE_OK);
+    if (attune_tune(context, &problem, &arguments, &how, &result)) fail_msg("%s", attune_last_message());
+    attune_context_destroy(context);
+
+    assert_non_null(getcwd(home, sizeof home));
+    assert_int_equal(chdir(below), 0);
+    options.cache_dir = ".";
+    assert_int_equal(attune_context_create(&options, &context), ATTUNE_OK);
+    assert_int_equal(chdir(home), 0);
+    assert_int_equal(attune_tuning_export(context, other_path), ATTUNE_OK);
+    attune_context_destroy(context);
+    snprintf(command, sizeof command, "rm -r %s/c %s/link", dir, dir);
+    assert_int_equal(system(command), 0);
+}
+
 static void bad_arguments_are_refused(void **state) {
     (void)state;
     attune_context *context = open_context();
@@ -563,10 +763,16 @@ int main(void) {
         cmocka_unit_test_setup_teardown(a_visit_shows_winners, set_up, tear_down),
         cmocka_unit_test_setup_teardown(results_travel, set_up, tear_down),
         cmocka_unit_test_setup_teardown(damaged_and_foreign_files_are_refused, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(readers_do_not_wait_for_writers, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(a_hostile_file_does_no_harm, set_up, tear_down),
+        cmocka_unit_test(samples_lie_around_the_middle),
         cmocka_unit_test_setup_teardown(a_search_measures_and_keeps, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(what_cannot_be_kept_is_told, set_up, tear_down),
         cmocka_unit_test_setup_teardown(a_winner_is_used, set_up, tear_down),
         cmocka_unit_test_setup_teardown(a_replaced_kernel_is_found_by_all, set_up, tear_down),
         cmocka_unit_test_setup_teardown(a_wrong_kernel_is_found, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(what_lies_between_outputs_stays, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(the_database_is_where_the_cache_is, set_up, tear_down),
         cmocka_unit_test_setup_teardown(bad_arguments_are_refused, set_up, tear_down),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -24,12 +24,12 @@ expect "two threads" 0 'schedules timed' "$attune" tune --threads=2 --budget=0.2
 
 "$attune" tune --export="$work/out.db" >"$work/stdout" 2>"$work/stderr" && [ -s "$work/out.db" ]
 report $? "export"
-refuse "a second export to the same file" 'exporting.*tuning database' "$attune" tune --export="$work/out.db"
+refuse "a second export to the same file" 'out.db exists already' "$attune" tune --export="$work/out.db"
 expect "import elsewhere" 0 '^[1-9][0-9]* new searches .* [1-9][0-9]* of them for this CPU' \
     env ATTUNE_CACHE_DIR="$work/elsewhere" "$attune" tune --import="$work/out.db"
 expect "importing again takes nothing" 0 '^0 new searches' \
     env ATTUNE_CACHE_DIR="$work/elsewhere" "$attune" tune --import="$work/out.db"
-refuse "importing what is no database" 'not a database' "$attune" tune --import="$work/problems"
+refuse "importing what is no database, which is named" 'problems could not be read: .*not a database' "$attune" tune --import="$work/problems"
 refuse "importing nothing" 'cannot be read' "$attune" tune --import="$work/nothing"
 refuse "a file of problems that is missing" 'nothing' "$attune" tune "$work/nothing"
 refuse "a bad problem" 'head_dim is -3' "$attune" tune num_heads=2,seq_q=4,head_dim=-3
@@ -43,6 +43,9 @@ refuse "tuning with a damaged database" 'not a database' "$attune" tune --budget
 expect "without a disk cache a search still tells" 0 'schedules timed' \
     env ATTUNE_CACHE_DIR= "$attune" tune --budget=0.1 $small
 expect "a budget that is too short" 2 '0\.05s to' "$attune" tune --budget=0.01 $small
+expect "a budget for no comparison" 0 'too short for one comparison.*; 0 of' \
+    env ATTUNE_CACHE_DIR= "$attune" tune --budget=0.05 embed_dim=256,num_heads=4,seq_q=128
+printf '%s\n%s\n' $small num_heads=1,seq_q=8,head_dim=8 >"$work/two"
 expect "nothing to do" 2 'is needed' "$attune" tune
 
 # Ctrl-C ends the search and keeps what it found.
@@ -55,4 +58,13 @@ wait $pid
 status=$?
 [ $status -eq 0 ] && grep -q 'schedules timed' "$work/stdout" && [ -s "$work/cache/tuning.db" ]
 report $? "an interrupted search keeps what it found"
+
+"$attune" tune --budget=100 "$work/two" >"$work/stdout" 2>"$work/stderr" </dev/null &
+pid=$!
+sleep 3
+kill -TERM $pid
+wait $pid
+status=$?
+[ $status -eq 1 ] && grep -q 'schedules timed' "$work/stdout" && grep -q '1 of 2 problems were not tuned' "$work/stderr"
+report $? "one of a list says what is left"
 echo "1..$number"

@@ -191,7 +191,7 @@ static bool plot(const sweep_options *o, const sweep_file *file) {
 }
 
 static int show(const sweep_options *o, const sweep_file *file, const warming *w) {
-    const size_t done = json_array_size(sweep_file_results(file)), hits = w->count[WARM_CACHED];
+    const size_t done = sweep_file_count(file, &o->list), hits = w->count[WARM_CACHED];
     int code = TOOL_OK;
     if (o->json) {
         code = tool_print_json(sweep_file_json(file));

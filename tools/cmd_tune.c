@@ -92,7 +92,8 @@ static void print_result(const char *problem, const attune_tune_result *r, const
         printf("  result    %.1f %% of the time before (%.1f to %.1f %%)", 100 * r->ratio, 100 * r->ratio_low,
                100 * r->ratio_high);
     else
-        printf("  result    nothing faster was found");
+        printf("  result    %s", r->measured ? "nothing faster was found"
+                                             : "the time was too short for one comparison: give it a longer --budget");
     printf("; %llu of %llu schedules timed in %.1f s\n", (unsigned long long)r->measured, (unsigned long long)r->space,
            r->seconds);
     if (r->failed) printf("  %llu did not compile\n", (unsigned long long)r->failed);
@@ -100,8 +101,8 @@ static void print_result(const char *problem, const attune_tune_result *r, const
 
 /* ---- The command ---- */
 
-static bool tune_one(const tune_options *o, attune_context *context, const attune_problem *problem,
-                     bool shows_progress, json_t *list) {
+static bool tune_one(const tune_options *o, attune_context *context, const attune_problem *problem, bool shows_progress,
+                     json_t *list) {
     tensors t;
     if (!tensors_create_sized(&t, problem, &o->sizes)) return false;
     t.fills_up = true;
@@ -118,7 +119,8 @@ static bool tune_one(const tune_options *o, attune_context *context, const attun
         end_progress(shows_progress);
         if (!is_good) tool_library_error("tuning");
     }
-    char *const name = is_good ? problem_text(problem) : NULL, *const schedule =
+    const bool searched = is_good || r.space; /* there is a result even where it could not be kept */
+    char *const name = searched ? problem_text(problem) : NULL, *const schedule =
                                                                     name ? schedule_text(&r.schedule) : NULL;
     if (schedule && list)
         json_array_append_new(list, result_json(name, &r, schedule));
@@ -127,7 +129,7 @@ static bool tune_one(const tune_options *o, attune_context *context, const attun
     if (schedule && r.wrong)
         tool_error("a kernel's bits are not the interpreter's; please report: attune check --schedule=%s %s",
                    r.wrong_schedule, name);
-    is_good = schedule && !r.wrong;
+    is_good = is_good && schedule && !r.wrong;
     free(schedule);
     free(name);
     tensors_free(&t);
@@ -136,12 +138,17 @@ static bool tune_one(const tune_options *o, attune_context *context, const attun
 
 static bool tune_all(const tune_options *o, attune_context *context, json_t *list) {
     const bool shows_progress = isatty(STDERR_FILENO);
+    const size_t count = o->problems.count;
     bool is_good = true;
+    size_t done = 0;
     signal(SIGINT, interrupt);
-    for (size_t i = 0; i < o->problems.count && !is_interrupted; i++)
-        is_good = tune_one(o, context, &o->problems.entries[i].problem, shows_progress, list) && is_good;
+    signal(SIGTERM, interrupt);
+    for (; done < count && !is_interrupted; done++)
+        is_good = tune_one(o, context, &o->problems.entries[done].problem, shows_progress, list) && is_good;
     signal(SIGINT, SIG_DFL);
-    return is_good;
+    signal(SIGTERM, SIG_DFL);
+    if (done < count) tool_error("interrupted: %zu of %zu problems were not tuned", count - done, count);
+    return is_good && done == count;
 }
 
 static bool import_results(const tune_options *o, attune_context *context) {

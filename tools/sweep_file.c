@@ -1,5 +1,7 @@
 #include "sweep_file.h"
 
+#include "tensors.h"
+
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -107,6 +109,16 @@ bool sweep_file_set_cache(sweep_file *file, size_t hits, size_t misses, double c
         return false;
     }
     return write_file(file);
+}
+
+size_t sweep_file_count(const sweep_file *file, const manifest *list) {
+    size_t count = 0;
+    for (size_t i = 0; i < list->count; i++) {
+        char *const name = problem_text(&list->entries[i].problem);
+        count += name && sweep_file_has(file, name);
+        free(name);
+    }
+    return count;
 }
 
 const json_t *sweep_file_results(const sweep_file *file) { return json_object_get(file->root, "results"); }

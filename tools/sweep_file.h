@@ -5,6 +5,7 @@
 #ifndef ATTUNE_TOOLS_SWEEP_FILE_H
 #define ATTUNE_TOOLS_SWEEP_FILE_H
 
+#include "manifest.h"
 #include "sizes.h"
 
 #include <jansson.h>
@@ -29,7 +30,8 @@ bool sweep_file_open(sweep_file *file, const char *path, const sweep_settings *s
 void sweep_file_close(sweep_file *file);
 
 bool sweep_file_has(const sweep_file *file, const char *problem);
-bool sweep_file_add(sweep_file *file, json_t *result); /* takes the reference */
+size_t sweep_file_count(const sweep_file *file, const manifest *list); /* how many of the list have a result */
+bool sweep_file_add(sweep_file *file, json_t *result);                 /* takes the reference */
 bool sweep_file_set_cache(sweep_file *file, size_t hits, size_t misses, double compile_ms);
 
 const json_t *sweep_file_results(const sweep_file *file);

@@ -93,6 +93,31 @@ attune_status at_build_problem(attune_context *context, at_arena *arena, const a
     return at_fail(err, err->status ? err->status : ATTUNE_INTERNAL, "the loop IR of this problem could not be built");
 }
 
+static bool cached_schedule(attune_context *context, const attune_problem *canonical, attune_schedule *schedule) {
+    at_key key;
+    uint8_t *data = NULL;
+    at_entry entry;
+    at_key_make(&key, canonical, NULL, &context->machine);
+    at_cache_node *node = at_memory_cache_peek(&context->memory, &key);
+    if (node) {
+        *schedule = ((const attune_kernel *)node)->schedule;
+        at_cache_node_release(&context->memory, node);
+        return true;
+    }
+    if (!at_disk_cache_read(&context->disk, &key, &data, &entry)) return false;
+    *schedule = (attune_schedule)ATTUNE_SCHEDULE_INIT;
+    const bool good = !mha_schedule_parse(entry.schedule, schedule, NULL);
+    at_free(&context->allocator, data);
+    return good;
+}
+
+attune_status at_build_as_cached(attune_context *context, at_arena *arena, const attune_problem *canonical,
+                                 const attune_schedule *wish, at_built *built, at_error *err) {
+    attune_schedule cached;
+    if (!wish && cached_schedule(context, canonical, &cached)) wish = &cached;
+    return at_build_problem(context, arena, canonical, wish, built, err);
+}
+
 static attune_status emit_text(const attune_context *context, const ir_kernel *kernel, void **data, size_t *bytes,
                                at_error *err) {
     at_string text;
@@ -415,7 +440,7 @@ attune_status attune_emit(attune_context *context, const attune_problem *problem
     at_arena arena;
     at_built built;
     at_arena_init(&arena, &context->allocator);
-    if (at_build_problem(context, &arena, &canonical, schedule, &built, &err) == ATTUNE_OK)
+    if (at_build_as_cached(context, &arena, &canonical, schedule, &built, &err) == ATTUNE_OK)
         at_emit_stage(context, built.scheduled, built.lowered, stage, data, bytes, &err);
     at_arena_free(&arena);
     return at_report(&err);

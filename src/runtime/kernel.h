@@ -12,6 +12,11 @@ typedef struct at_built {
 attune_status at_build_problem(attune_context *context, at_arena *arena, const attune_problem *canonical,
                                const attune_schedule *wish, at_built *built, at_error *err);
 
+/* The same, but without a schedule that of the kernel which the caches hold: what the interpreter computes and what is
+ * shown is then what runs, although more may have been tuned since. */
+attune_status at_build_as_cached(attune_context *context, at_arena *arena, const attune_problem *canonical,
+                                 const attune_schedule *wish, at_built *built, at_error *err);
+
 /* One stage of a kernel, as attune_emit gives it. */
 attune_status at_emit_stage(attune_context *context, const ir_kernel *scheduled, const ir_kernel *lowered,
                             attune_stage stage, void **data, size_t *bytes, at_error *err);

@@ -341,6 +341,14 @@ attune_status at_memory_cache_get(at_memory_cache *cache, const at_key *key, at_
     return status;
 }
 
+at_cache_node *at_memory_cache_peek(at_memory_cache *cache, const at_key *key) {
+    pthread_mutex_lock(&cache->mutex);
+    at_cache_node *found = node_search(cache, key);
+    if (found) add_reference(found);
+    pthread_mutex_unlock(&cache->mutex);
+    return found;
+}
+
 void at_cache_node_release(at_memory_cache *cache, at_cache_node *node) {
     if (atomic_fetch_sub_explicit(&node->refs, 1, memory_order_acq_rel) == 1) cache->destroy(node);
 }

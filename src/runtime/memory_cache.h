@@ -73,6 +73,9 @@ typedef attune_status at_cache_make_fn(void *user, const at_key *key, at_cache_n
 attune_status at_memory_cache_get(at_memory_cache *cache, const at_key *key, at_cache_make_fn *make, void *user,
                                   at_cache_node **node, at_error *err);
 
+/* The node of a key with a reference for the caller, or NULL: nothing is made or waited for, and it is no use. */
+at_cache_node *at_memory_cache_peek(at_memory_cache *cache, const at_key *key);
+
 void at_cache_node_release(at_memory_cache *cache, at_cache_node *node);
 
 /* Takes every node out of the table. */

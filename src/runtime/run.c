@@ -200,7 +200,7 @@ static attune_status build_and_interpret(attune_context *context, const at_signa
     at_arena arena;
     at_built built;
     at_arena_init(&arena, &context->allocator);
-    attune_status status = at_build_problem(context, &arena, &signature->problem, schedule, &built, err);
+    attune_status status = at_build_as_cached(context, &arena, &signature->problem, schedule, &built, err);
     if (!status && !call->settled->is_empty)
         status = at_run_interpreter(context, built.lowered, call->buffers, call->settled->scalars, err);
     at_arena_free(&arena);

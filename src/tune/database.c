@@ -6,11 +6,13 @@
 #include <errno.h>
 #include <stdarg.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
 
 struct tune_database {
     const attune_allocator *allocator;
+    const char *path;
     const tune_sqlite *lib;
     sqlite3 *handle;
 };
@@ -38,7 +40,7 @@ static attune_status status_of(int code) {
 }
 
 static attune_status fail(const tune_database *d, int code, const char *doing, at_error *err) {
-    return at_fail(err, status_of(code), "the tuning database could not be %s: %s", doing,
+    return at_fail(err, status_of(code), "the tuning database %s could not be %s: %s", d->path, doing,
                    d->handle ? d->lib->errmsg(d->handle) : d->lib->errstr(code));
 }
 
@@ -58,46 +60,73 @@ static attune_status read_pragma(tune_database *d, const char *sql, int64_t *val
     return code == SQLITE_ROW ? ATTUNE_OK : fail(d, code, "read", err);
 }
 
-/* A new file gets its tables; one that is there must be ours. Inside a transaction that keeps other openers out. */
-static attune_status prepare_tables(tune_database *d, const char *path, at_error *err) {
+static attune_status refuse_version(const char *path, int64_t application, int64_t version, at_error *err) {
+    return at_fail(err, ATTUNE_BAD_FILE,
+                   "%s is no tuning database of this version: it says application %lld, version %lld; this one is "
+                   "version %d",
+                   path, (long long)application, (long long)version, VERSION);
+}
+
+/* One that is there must be ours, unless it has nothing in it yet. */
+static attune_status look_at(tune_database *d, bool *is_new, at_error *err) {
     int64_t version = 0, application = 0, tables = 0;
     attune_status status = read_pragma(d, "PRAGMA user_version", &version, err);
     if (!status) status = read_pragma(d, "PRAGMA application_id", &application, err);
     if (!status) status = read_pragma(d, "SELECT count(*) FROM sqlite_schema", &tables, err);
-    if (status || (version == VERSION && application == APPLICATION_ID)) return status;
-    if (tables || version || application)
-        return at_fail(err, ATTUNE_BAD_FILE,
-                       "%s is no tuning database of this version: it says application %lld, version %lld; this one is "
-                       "version %d",
-                       path, (long long)application, (long long)version, VERSION);
-    status = execute(d, schema, "made", err);
-    if (!status) status = execute(d, "PRAGMA user_version = 1; PRAGMA application_id = 1635021941", "made", err);
-    return status;
+    *is_new = !tables && !version && !application;
+    if (status || *is_new || (version == VERSION && application == APPLICATION_ID)) return status;
+    return refuse_version(d->path, application, version, err);
+}
+
+/* Inside a transaction that keeps other openers out, of whom one may have been first. */
+static attune_status make_tables(tune_database *d, at_error *err) {
+    bool is_new;
+    attune_status status =
+        execute(d, "PRAGMA journal_mode = WAL; PRAGMA synchronous = NORMAL; BEGIN IMMEDIATE", "made", err);
+    if (!status) status = look_at(d, &is_new, err);
+    if (!status && is_new) status = execute(d, schema, "made", err);
+    if (!status && is_new)
+        status = execute(d, "PRAGMA user_version = 1; PRAGMA application_id = 1635021941", "made", err);
+    return status ? status : execute(d, "COMMIT", "made", err);
 }
 _Static_assert(VERSION == 1 && APPLICATION_ID == 1635021941, "what the statement above says");
 
-static attune_status open_handle(tune_database *d, const char *path, int flags, at_error *err) {
+/* Whoever only reads takes no lock that others would wait for. What a file brings along in its schema is not run. */
+static attune_status open_handle(tune_database *d, int flags, at_error *err) {
     const int mode = SQLITE_OPEN_READWRITE | (flags & TUNE_CREATE ? SQLITE_OPEN_CREATE : 0);
-    const int code = d->lib->open(path, &d->handle, mode | SQLITE_OPEN_NOFOLLOW | SQLITE_OPEN_PRIVATECACHE, NULL);
+    const int code = d->lib->open(d->path, &d->handle, mode | SQLITE_OPEN_NOFOLLOW | SQLITE_OPEN_PRIVATECACHE, NULL);
+    bool is_new;
     if (code != SQLITE_OK) return fail(d, code, "opened", err);
     d->lib->busy_timeout(d->handle, WAIT_MS);
-    attune_status status = execute(d, "PRAGMA journal_mode = WAL; PRAGMA synchronous = NORMAL", "opened", err);
-    if (!status) status = execute(d, "BEGIN IMMEDIATE", "opened", err);
-    if (status) return status;
-    status = prepare_tables(d, path, err);
-    return status ? status : execute(d, "COMMIT", "made", err);
+    attune_status status = execute(d, "PRAGMA trusted_schema = OFF; PRAGMA synchronous = NORMAL", "opened", err);
+    if (!status) status = look_at(d, &is_new, err);
+    return !status && is_new ? make_tables(d, err) : status;
+}
+
+/* As with the cache's entries: a regular file, no link, of this user. */
+static attune_status check_file(const char *path, bool *exists, at_error *err) {
+    struct stat file;
+    *exists = !lstat(path, &file);
+    if (!*exists && errno != ENOENT)
+        return at_fail(err, ATTUNE_IO_ERROR, "the tuning database %s could not be opened: %s", path, strerror(errno));
+    if (*exists && (!S_ISREG(file.st_mode) || file.st_uid != geteuid()))
+        return at_fail(err, ATTUNE_IO_ERROR, "the tuning database %s could not be opened: it %s", path,
+                       S_ISREG(file.st_mode) ? "belongs to another user" : "is not a regular file");
+    return ATTUNE_OK;
 }
 
 attune_status tune_database_open(const char *path, int flags, const attune_allocator *allocator,
                                  tune_database **database, at_error *err) {
+    bool exists;
     *database = NULL;
-    if (!(flags & TUNE_CREATE) && access(path, F_OK)) return ATTUNE_OK;
+    const attune_status usable = check_file(path, &exists, err);
+    if (usable || (!exists && !(flags & TUNE_CREATE))) return usable;
     const tune_sqlite *lib = tune_sqlite_load(err);
     if (!lib) return ATTUNE_UNSUPPORTED;
     tune_database *d = at_alloc(allocator, sizeof *d);
     if (!d) return at_fail_memory(err, sizeof *d);
-    *d = (tune_database){.allocator = allocator, .lib = lib};
-    const attune_status status = open_handle(d, path, flags, err);
+    *d = (tune_database){.allocator = allocator, .path = path, .lib = lib};
+    const attune_status status = open_handle(d, flags, err);
     if (status)
         tune_database_close(d);
     else
@@ -239,7 +268,11 @@ static attune_status run_with_text(tune_database *d, const char *sql, const char
 }
 
 attune_status tune_database_export(tune_database *d, const char *path, at_error *err) {
-    return run_with_text(d, "VACUUM INTO ?", path, "exported", err);
+    struct stat there;
+    if (!lstat(path, &there)) return at_fail(err, ATTUNE_IO_ERROR, "%s exists already", path);
+    const attune_status status = run_with_text(d, "VACUUM INTO ?", path, "exported", err);
+    if (status) unlink(path); /* a part of it, where the disk is full */
+    return status;
 }
 
 static attune_status count_new(tune_database *d, const char *isa, const char *cpu, uint64_t *taken, uint64_t *of_here,
@@ -261,7 +294,8 @@ static attune_status count_new(tune_database *d, const char *isa, const char *cp
 /* Searches are new if none has the same problem, machine and time. Their numbers go on from the last one here. */
 static const char take_in[] =
     "BEGIN IMMEDIATE;"
-    "CREATE TEMP TABLE incoming AS SELECT s.id + (SELECT coalesce(max(id), 0) FROM main.search) AS id, s.id AS old,"
+    "CREATE TEMP TABLE incoming AS SELECT row_number() OVER (ORDER BY s.id) + (SELECT coalesce(max(id), 0) FROM"
+    " main.search) AS id, s.id AS old,"
     " problem, key, isa, cpu, threads, version, at FROM other.search AS s WHERE NOT EXISTS (SELECT 1 FROM main.search"
     " AS m WHERE m.key = s.key AND m.isa = s.isa AND m.cpu = s.cpu AND m.threads = s.threads AND m.at = s.at);"
     "INSERT INTO main.search SELECT id, problem, key, isa, cpu, threads, version, at FROM incoming;"
@@ -274,19 +308,20 @@ static attune_status check_other(tune_database *d, const char *path, at_error *e
     attune_status status = read_pragma(d, "PRAGMA other.user_version", &version, err);
     if (!status) status = read_pragma(d, "PRAGMA other.application_id", &application, err);
     if (status || (version == VERSION && application == APPLICATION_ID)) return status;
-    return at_fail(err, ATTUNE_BAD_FILE,
-                   "%s is no tuning database of this version: it says application %lld, version %lld; this one is "
-                   "version %d",
-                   path, (long long)application, (long long)version, VERSION);
+    return refuse_version(path, application, version, err);
 }
 
 attune_status tune_database_import(tune_database *d, const char *path, const char *isa, const char *cpu,
                                    uint64_t *taken, uint64_t *of_here, at_error *err) {
     *taken = *of_here = 0;
     if (access(path, R_OK)) return at_fail(err, ATTUNE_IO_ERROR, "%s cannot be read: %s", path, strerror(errno));
-    attune_status status = run_with_text(d, "ATTACH DATABASE ? AS other", path, "imported into", err);
-    if (status) return status;
-    status = check_other(d, path, err);
+    const char *const own = d->path;
+    d->path = path; /* what cannot be read now is that */
+    attune_status status = run_with_text(d, "ATTACH DATABASE ? AS other", path, "read", err);
+    const bool is_attached = !status;
+    if (is_attached) status = check_other(d, path, err);
+    d->path = own;
+    if (!is_attached) return status;
     if (!status) status = execute(d, take_in, "imported into", err);
     if (!status) status = count_new(d, isa, cpu, taken, of_here, err);
     if (!status) status = execute(d, "DROP TABLE incoming; COMMIT", "imported into", err);

@@ -15,7 +15,8 @@ enum { TUNE_CREATE = 1 };
 
 /* Opens the file, with TUNE_CREATE makes it. *database is NULL and the status ATTUNE_OK where there is none and it may
  * not be made. ATTUNE_BAD_FILE: it is damaged or of another version; ATTUNE_UNSUPPORTED: there is no SQLite;
- * ATTUNE_IO_ERROR: locked for seconds, no space, no permission. The handle belongs to one thread at a time. */
+ * ATTUNE_IO_ERROR: locked for seconds, no space, no permission, not a regular file of this user. The path must stay as
+ * long as the handle, which belongs to one thread at a time, and to the process that opened it. */
 attune_status tune_database_open(const char *path, int flags, const attune_allocator *allocator,
                                  tune_database **database, at_error *err);
 void tune_database_close(tune_database *database);
@@ -31,7 +32,7 @@ typedef struct tune_place {
 typedef struct tune_timing {
     const char *schedule; /* text */
     double seconds;       /* of a sample: comparable within one search only */
-    double ratio;         /* to the schedule that attune chooses without measuring */
+    double ratio;         /* to the schedule that the search began with */
     uint32_t pairs;
 } tune_timing;
 
@@ -55,7 +56,7 @@ typedef int tune_visit_fn(void *user, const tune_winner *winner);
 attune_status tune_database_visit(tune_database *database, const char *isa, const char *cpu, tune_visit_fn *visit,
                                   void *user, at_error *err);
 
-/* Writes a copy of the whole to a new file; ATTUNE_IO_ERROR if there is one already. */
+/* Writes a copy of the whole to a new file; ATTUNE_IO_ERROR if there is one already. A failure leaves none. */
 attune_status tune_database_export(tune_database *database, const char *path, at_error *err);
 
 /* Takes in the searches of another file that are not here yet, those of other machines too. *taken: how many; *of_here:

@@ -5,8 +5,10 @@
 #include <string.h>
 #include <time.h>
 
-/* A sample is long enough for the clock and short enough for many. */
-static const double SHORTEST = 40e-6, LONGEST = 1e-3;
+/* A sample is long enough for the clock, and so short that most are not interrupted. */
+static const double SHORTEST = 40e-6, LONGEST = 0.25e-3;
+/* Calls that take longer are not run as a whole, if they can be run in parts. */
+static const double LONG_CALL = 0.05;
 
 enum { ALIGN = 64 };
 
@@ -68,22 +70,34 @@ static int64_t most_tasks(const tune_runner *r, const attune_kernel *kernel, at_
     return at_part_tasks(part, most);
 }
 
-/* Schedules cut the same heads into more tasks or fewer, of which every step-th is then a little more or less of the
- * whole. */
-static double share(const tune_runner *r, const attune_kernel *kernel) {
+at_run_part tune_centred_part(at_run_part sample, int64_t tasks) {
+    if (sample.step <= 1) return sample;
+    if (sample.step > tasks) sample.step = tasks;
+    sample.first = (tasks - 1 - (tasks / sample.step - 1) * sample.step) / 2;
+    return sample;
+}
+
+/* The sample of this kernel, and how much of the whole it is: schedules cut the same heads into more tasks or fewer. */
+static at_run_part part_of(const tune_runner *r, const attune_kernel *kernel, double *share) {
     at_run_part all = r->sample;
-    if (all.step <= 1) return 1;
+    *share = 1;
+    if (all.step <= 1) return all;
     all.step = 1;
-    return (double)most_tasks(r, kernel, r->sample) / (double)most_tasks(r, kernel, all);
+    const int64_t tasks = most_tasks(r, kernel, all);
+    const at_run_part part = tune_centred_part(r->sample, tasks);
+    *share = (double)(tasks / part.step) / (double)tasks;
+    return part;
 }
 
 attune_status tune_runner_time(tune_runner *r, const attune_kernel *kernel, double *seconds, at_error *err) {
+    double share;
+    const at_run_part part = part_of(r, kernel, &share);
     const double start = now();
     for (int64_t i = 0; i < r->repeats; i++) {
-        const attune_status status = run(r, kernel, r->sample, err);
+        const attune_status status = run(r, kernel, part, err);
         if (status) return status;
     }
-    *seconds = (now() - start) / share(r, kernel);
+    *seconds = (now() - start) / share;
     return ATTUNE_OK;
 }
 
@@ -95,15 +109,30 @@ static int64_t equal_heads(const tune_runner *r) {
     return are_alike ? of[MHA_BATCH] * of[MHA_KV_HEADS] : 1;
 }
 
+/* Of a sample, twice: the first one touches all memory. */
+static attune_status time_warm(tune_runner *r, const attune_kernel *kernel, double *seconds, at_error *err) {
+    const attune_status status = tune_runner_time(r, kernel, seconds, err);
+    return status ? status : tune_runner_time(r, kernel, seconds, err);
+}
+
+/* Seconds of the whole call; of a long one judged by a task in its middle. */
+static attune_status time_call(tune_runner *r, const attune_kernel *kernel, double *seconds, at_error *err) {
+    r->repeats = 1;
+    if (kernel->num_phases == 1) {
+        r->sample = (at_run_part){.step = INT64_MAX};
+        const attune_status status = time_warm(r, kernel, seconds, err);
+        *seconds /= r->context->max_workers;
+        if (status || *seconds > LONG_CALL) return status;
+    }
+    r->sample = (at_run_part){0};
+    return time_warm(r, kernel, seconds, err);
+}
+
 attune_status tune_runner_calibrate(tune_runner *r, const attune_kernel *kernel, at_error *err) {
     enum { FEWEST_TASKS = 8, MOST_REPEATS = 1 << 12 };
     double seconds;
-    r->sample = (at_run_part){0};
-    r->repeats = 1;
-    for (int warm = 0; warm < 2; warm++) { /* the first one touches all memory */
-        const attune_status status = tune_runner_time(r, kernel, &seconds, err);
-        if (status) return status;
-    }
+    const attune_status status = time_call(r, kernel, &seconds, err);
+    if (status) return status;
     const int64_t heads = equal_heads(r), threads = r->context->max_workers;
     int64_t some = (int64_t)(LONGEST * (double)heads / seconds);
     if (some < threads) some = threads; /* each has one */
@@ -113,6 +142,7 @@ attune_status tune_runner_calibrate(tune_runner *r, const attune_kernel *kernel,
     const int64_t step = (int64_t)(seconds / LONGEST) + 1, most = most_tasks(r, kernel, r->sample) / FEWEST_TASKS;
     if (kernel->num_phases == 1 && most > 1) r->sample.step = step < most ? step : most;
     while (seconds * (double)r->repeats < SHORTEST && r->repeats < MOST_REPEATS) r->repeats *= 2;
+    r->is_long = seconds / (double)r->sample.step > 8 * LONGEST;
     return ATTUNE_OK;
 }
 
@@ -140,30 +170,33 @@ static bool same_values(const mha_tensor *t, const unsigned char *a, const unsig
     return true;
 }
 
-typedef enum outputs_action { CLEAR, SAVE, COMPARE } outputs_action;
-
-/* Does one thing to all that the kernel only writes; `saved` holds the outputs one after the other. Caches that keys
- * are appended to are left alone: both engines write the same keys into the same places. */
-static bool each_output(tune_runner *r, outputs_action action, unsigned char *saved) {
-    bool same = true;
-    for (size_t i = 0; i < r->signature.count; i++) {
-        const mha_tensor *t = &r->signature.tensors[i];
-        const size_t bytes = r->call.settled->bytes[i];
-        if (t->access != IR_OUT) continue;
-        unsigned char *data = r->call.buffers[i];
-        if (action == CLEAR) memset(data, 0, bytes);
-        if (action == SAVE) memcpy(saved, data, bytes);
-        if (action == COMPARE) same = same_values(t, saved, data, bytes) && same;
-        saved += bytes;
-    }
-    return same;
+/* Room for an output, by place in the table; what the kernel does not only write has none. Caches that keys are
+ * appended to stay the caller's: both engines write the same keys into the same places. */
+static size_t room(const tune_runner *r, size_t i) {
+    if (r->signature.tensors[i].access != IR_OUT) return 0;
+    return (size_t)(r->call.settled->bytes[i] + ALIGN - 1) / ALIGN * ALIGN;
 }
 
-static size_t output_bytes(const tune_runner *r) {
+static size_t all_room(const tune_runner *r) {
     size_t bytes = 0;
-    for (size_t i = 0; i < r->signature.count; i++)
-        if (r->signature.tensors[i].access == IR_OUT) bytes += r->call.settled->bytes[i];
+    for (size_t i = 0; i < r->signature.count; i++) bytes += room(r, i);
     return bytes;
+}
+
+/* Outputs go to zeroed memory of our own: what lies between the caller's elements may be anybody's. */
+static void redirect(tune_runner *r, unsigned char *memory) {
+    memset(memory, 0, all_room(r));
+    for (size_t i = 0; i < r->signature.count; i++) {
+        if (room(r, i)) r->call.buffers[i] = memory;
+        memory += room(r, i);
+    }
+}
+
+static bool same_outputs(const tune_runner *r, const unsigned char *a, const unsigned char *b) {
+    bool same = true;
+    for (size_t i = 0, at = 0; i < r->signature.count; at += room(r, i++))
+        if (room(r, i)) same = same_values(&r->signature.tensors[i], a + at, b + at, r->call.settled->bytes[i]) && same;
+    return same;
 }
 
 static uint64_t next_random(uint64_t *state) {
@@ -185,22 +218,22 @@ static attune_status interpret(tune_runner *r, const attune_schedule *schedule, 
 
 attune_status tune_runner_check(tune_runner *r, const attune_kernel *kernel, const attune_schedule *schedule,
                                 bool *same, at_error *err) {
-    const size_t bytes = output_bytes(r);
-    unsigned char *saved = at_alloc(&r->context->allocator, bytes + 1);
+    const size_t bytes = all_room(r);
+    void *theirs[MHA_NUM_TENSORS];
+    unsigned char *ours = at_alloc_aligned(&r->context->allocator, 2 * bytes + ALIGN, ALIGN);
     at_run_part part = {.step = 1};
     *same = false;
-    if (!saved) return at_fail_memory(err, bytes);
+    if (!ours) return at_fail_memory(err, 2 * bytes);
+    memcpy(theirs, r->call.buffers, sizeof theirs);
     if (kernel->num_phases == 1)
         part = (at_run_part){.first = (int64_t)(next_random(&r->seed) % (uint64_t)most_tasks(r, kernel, part)),
                              .step = INT64_MAX};
-    each_output(r, CLEAR, saved);
+    redirect(r, ours);
     attune_status status = run(r, kernel, part, err);
-    if (!status) {
-        each_output(r, SAVE, saved);
-        each_output(r, CLEAR, saved);
-        status = interpret(r, schedule, part, err);
-    }
-    if (!status) *same = each_output(r, COMPARE, saved);
-    at_free(&r->context->allocator, saved);
+    redirect(r, ours + bytes);
+    if (!status) status = interpret(r, schedule, part, err);
+    memcpy(r->call.buffers, theirs, sizeof theirs);
+    if (!status) *same = same_outputs(r, ours, ours + bytes);
+    at_free(&r->context->allocator, ours);
     return status;
 }

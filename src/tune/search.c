@@ -74,8 +74,12 @@ static void add_neighbours(tune_search *s, batch *b) {
 /* Up to two thirds neighbours, the rest as the model proposes. Empty: all has been tried. */
 static void fill_batch(tune_search *s, batch *b) {
     enum { PROPOSED = BATCH / 3 };
+    attune_schedule usual;
     memset(b, 0, sizeof *b);
     b->search = s;
+    /* A search that began with what won before, here or nearby, compares that with the usual choice first. */
+    mha_choose(&s->runner.signature.problem, s->machine.target, &usual);
+    if (mark(s, &usual)) b->entries[b->count++].schedule = usual;
     for (int wanted = PROPOSED; wanted > 0 && s->space_next < s->space_count; s->space_next++) {
         const attune_schedule *schedule = &s->space[s->space_next].schedule;
         if (!mark(s, schedule)) continue;
@@ -120,15 +124,19 @@ static int by_value(const void *x, const void *y) {
     return a < b ? -1 : a > b;
 }
 
-/* One pair more; which side goes first takes turns. */
+/* One pair more: the shorter of three samples of either side, taken in turns, since what disturbs a sample makes it
+ * longer. Which side goes first takes turns, too. */
 static attune_status time_pair(tune_search *s, const attune_kernel *candidate, const attune_kernel *incumbent,
                                tune_pairs *pairs, double *seconds, at_error *err) {
+    const int samples = s->runner.is_long ? 1 : 3;
     const bool swap = pairs->count % 2;
-    double times[2];
-    for (int i = 0; i < 2; i++) {
-        const int side = i ^ swap;
-        const attune_status status = tune_runner_time(&s->runner, side ? incumbent : candidate, &times[side], err);
+    double times[2] = {INFINITY, INFINITY};
+    for (int i = 0; i < 2 * samples; i++) {
+        const int side = (i % 2) ^ swap;
+        double sample;
+        const attune_status status = tune_runner_time(&s->runner, side ? incumbent : candidate, &sample, err);
         if (status) return status;
+        times[side] = fmin(times[side], sample);
     }
     seconds[pairs->count] = times[0];
     pairs->logs[pairs->count++] = log(times[0] / times[1]);
@@ -145,8 +153,7 @@ static void keep_trial(tune_search *s, const attune_schedule *schedule, const tu
 }
 
 /* Times the candidate against the best so far until the matter is decided. */
-static attune_status judge(tune_search *s, const batch_entry *e, tune_verdict *verdict, tune_ratio *ratio,
-                           at_error *err) {
+static attune_status judge(tune_search *s, const batch_entry *e, tune_verdict *verdict, at_error *err) {
     tune_pairs pairs = {0};
     double seconds[TUNE_MAX_PAIRS], warm;
     attune_status status = tune_runner_time(&s->runner, e->kernel, &warm, err);
@@ -155,10 +162,8 @@ static attune_status judge(tune_search *s, const batch_entry *e, tune_verdict *v
         status = time_pair(s, e->kernel, s->best, &pairs, seconds, err);
         if (!status) *verdict = tune_pairs_judge(&pairs);
     }
-    if (status) return status;
-    *ratio = tune_pairs_ratio(&pairs);
-    keep_trial(s, &e->schedule, &pairs, seconds, s->best_ratio);
-    return ATTUNE_OK;
+    if (!status) keep_trial(s, &e->schedule, &pairs, seconds, s->best_ratio);
+    return status;
 }
 
 /* A kernel whose bits are not the interpreter's is a bug of attune's, which the result names. */
@@ -174,13 +179,25 @@ static void take_the_place(tune_search *s, batch_entry *e, double ratio) {
     if (s->best != s->first) free_kernel(&s->best);
     s->best = e->kernel;
     s->best_schedule = e->schedule;
-    s->best_ratio *= ratio;
+    s->best_ratio = ratio;
     e->kernel = NULL;
+}
+
+/* Whoever wins was lucky, too, and a chain of winners would be lucky many times over: each has to be faster than the
+ * one before by a second measurement, against what the search began with. */
+static attune_status compare_with_first(tune_search *s, const batch_entry *e, double *ratio, at_error *err) {
+    enum { PAIRS = 9 };
+    tune_pairs pairs = {0};
+    double seconds[TUNE_MAX_PAIRS];
+    attune_status status = ATTUNE_OK;
+    while (!status && pairs.count < PAIRS) status = time_pair(s, e->kernel, s->first, &pairs, seconds, err);
+    *ratio = tune_pairs_ratio(&pairs).ratio;
+    return status;
 }
 
 static attune_status try_entry(tune_search *s, batch_entry *e, at_error *err) {
     tune_verdict verdict;
-    tune_ratio ratio;
+    double ratio;
     bool right = false;
     if (!e->kernel) {
         if (e->error.status == ATTUNE_OUT_OF_MEMORY || e->error.status == ATTUNE_CODEGEN_MISSING)
@@ -188,9 +205,12 @@ static attune_status try_entry(tune_search *s, batch_entry *e, at_error *err) {
         s->result->failed++;
         return ATTUNE_OK;
     }
-    attune_status status = judge(s, e, &verdict, &ratio, err);
-    if (!status && verdict == TUNE_FASTER) status = is_right(s, e, &right, err);
-    if (!status && right) take_the_place(s, e, ratio.ratio);
+    attune_status status = judge(s, e, &verdict, err);
+    if (status || verdict != TUNE_FASTER) return status;
+    status = compare_with_first(s, e, &ratio, err);
+    if (status || ratio >= s->best_ratio) return status;
+    status = is_right(s, e, &right, err);
+    if (!status && right) take_the_place(s, e, ratio);
     return status;
 }
 

@@ -5,23 +5,23 @@
 
 #define XXH_INLINE_ALL
 #include <math.h>
-#include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <xxhash.h>
 
 void at_tuning_init(at_tuning *t, const char *cache_dir, const attune_allocator *allocator) {
+    static const char name[] = "/tuning.db";
     t->allocator = allocator;
-    t->database = NULL;
     t->is_absent = false;
     pthread_mutex_init(&t->mutex, NULL);
-    if (!*cache_dir || snprintf(t->path, sizeof t->path, "%s/tuning.db", cache_dir) >= (int)sizeof t->path)
+    /* SQLite is told to follow no links, and means those on the way to the directory as well. */
+    if (!*cache_dir || !realpath(cache_dir, t->path) || strlen(t->path) + sizeof name > sizeof t->path)
         t->path[0] = '\0';
+    else
+        strcat(t->path, name);
 }
 
-void at_tuning_free(at_tuning *t) {
-    tune_database_close(t->database);
-    pthread_mutex_destroy(&t->mutex);
-}
+void at_tuning_free(at_tuning *t) { pthread_mutex_destroy(&t->mutex); }
 
 /* ---- Places ---- */
 
@@ -46,15 +46,16 @@ void at_tuning_place(const attune_context *context, const attune_problem *canoni
                           .threads = context->max_workers};
 }
 
-/* ---- The database of a context; under its mutex ---- */
+/* ---- The database of a context ---- */
 
-static attune_status open_database(attune_context *context, int flags, at_error *err) {
+/* It is closed again after each use: a handle must not be carried into a child process. */
+static attune_status open_database(attune_context *context, int flags, tune_database **database, at_error *err) {
     at_tuning *t = &context->tuning;
-    if (t->database) return ATTUNE_OK;
+    *database = NULL;
     if (!*t->path)
         return at_fail(err, ATTUNE_UNSUPPORTED,
                        "tuning results are kept beside cached kernels, and the disk cache is off");
-    return tune_database_open(t->path, flags, t->allocator, &t->database, err);
+    return tune_database_open(t->path, flags, t->allocator, database, err);
 }
 
 /* ---- Finding ---- */
@@ -101,12 +102,12 @@ static int consider(void *user, const tune_winner *winner) {
     return 0;
 }
 
-static attune_status find(attune_context *context, const attune_problem *canonical, attune_schedule *schedule,
-                          bool *found, at_error *err) {
+static attune_status find(attune_context *context, tune_database *database, const attune_problem *canonical,
+                          attune_schedule *schedule, bool *found, at_error *err) {
     char text[TEXT], best[512];
     tune_place place;
     at_tuning_place(context, canonical, text, sizeof text, &place);
-    attune_status status = tune_database_best(context->tuning.database, &place, best, sizeof best, err);
+    attune_status status = tune_database_best(database, &place, best, sizeof best, err);
     if (status) return status;
     attune_schedule parsed = ATTUNE_SCHEDULE_INIT;
     *found = *best && !mha_schedule_parse(best, &parsed, NULL) &&
@@ -117,7 +118,7 @@ static attune_status find(attune_context *context, const attune_problem *canonic
     }
     /* A length half as long again, or a third shorter, is near. */
     neighbour_search n = {context, canonical, log(1.5) + 1e-9, schedule, false};
-    status = tune_database_visit(context->tuning.database, place.isa, place.cpu, consider, &n, err);
+    status = tune_database_visit(database, place.isa, place.cpu, consider, &n, err);
     *found = n.found;
     return status;
 }
@@ -129,9 +130,12 @@ bool at_tuning_find(attune_context *context, const attune_problem *canonical, at
     if (!*t->path) return false;
     pthread_mutex_lock(&t->mutex);
     if (!t->is_absent) {
-        attune_status status = open_database(context, 0, &err);
-        if (!status && t->database) status = find(context, canonical, schedule, &found, &err);
-        t->is_absent = status || !t->database;
+        tune_database *database;
+        attune_status status = open_database(context, 0, &database, &err);
+        t->is_absent = !database;
+        if (database) status = find(context, database, canonical, schedule, &found, &err);
+        if (status) t->is_absent = true;
+        tune_database_close(database);
         if (status) at_log_printf(&context->log, ATTUNE_LOG_WARNING, "tuning results are not used: %s", err.message);
     }
     pthread_mutex_unlock(&t->mutex);
@@ -139,6 +143,13 @@ bool at_tuning_find(attune_context *context, const attune_problem *canonical, at
 }
 
 /* ---- Tuning ---- */
+
+/* Misses may ask again. */
+static void is_there(at_tuning *t) {
+    pthread_mutex_lock(&t->mutex);
+    t->is_absent = false;
+    pthread_mutex_unlock(&t->mutex);
+}
 
 static attune_status keep(attune_context *context, const attune_problem *canonical, const tune_search *s,
                           at_error *err) {
@@ -157,11 +168,11 @@ static attune_status keep(attune_context *context, const attune_problem *canonic
             winner = (ptrdiff_t)i;
     }
     at_tuning_place(context, canonical, problem, sizeof problem, &place);
-    pthread_mutex_lock(&t->mutex);
-    if (!status) status = open_database(context, TUNE_CREATE, err);
-    if (!status) status = tune_database_add(t->database, &place, ATTUNE_GENERATOR_ID, timings, count, winner, err);
-    if (!status) t->is_absent = false;
-    pthread_mutex_unlock(&t->mutex);
+    tune_database *database = NULL;
+    if (!status) status = open_database(context, TUNE_CREATE, &database, err);
+    if (!status) status = tune_database_add(database, &place, ATTUNE_GENERATOR_ID, timings, count, winner, err);
+    tune_database_close(database);
+    if (!status) is_there(t);
     at_free(&context->allocator, timings);
     at_free(&context->allocator, texts);
     return status;
@@ -181,20 +192,23 @@ static attune_status check_options(const attune_tune_options *options, at_error 
 /* What cannot be kept is better known before the search than after it. */
 static attune_status open_now(attune_context *context, at_error *err) {
     if (!*context->tuning.path) return ATTUNE_OK;
-    pthread_mutex_lock(&context->tuning.mutex);
-    const attune_status status = open_database(context, TUNE_CREATE, err);
-    context->tuning.is_absent = status != ATTUNE_OK;
-    pthread_mutex_unlock(&context->tuning.mutex);
+    tune_database *database;
+    const attune_status status = open_database(context, TUNE_CREATE, &database, err);
+    tune_database_close(database);
+    if (!status) is_there(&context->tuning);
     return status;
 }
 
+/* *searched: the result is there, even if it could not be kept. */
 static attune_status tune(attune_context *context, const attune_problem *canonical, const attune_arguments *arguments,
-                          const attune_tune_options *options, attune_tune_result *result, at_error *err) {
+                          const attune_tune_options *options, attune_tune_result *result, bool *searched,
+                          at_error *err) {
     attune_schedule begin = ATTUNE_SCHEDULE_INIT;
     tune_search search;
     if (open_now(context, err)) return err->status;
     if (!at_tuning_find(context, canonical, &begin)) mha_choose(canonical, context->target, &begin);
     attune_status status = tune_search_run(&search, context, canonical, arguments, &begin, options, result, err);
+    *searched = !status;
     if (!status && *context->tuning.path) status = keep(context, canonical, &search, err);
     if (!status && result->is_faster) status = at_kernel_replace(context, canonical, &result->schedule, err);
     tune_search_free(&search);
@@ -212,9 +226,11 @@ attune_status attune_tune(attune_context *context, const attune_problem *problem
         return at_report(&err);
     }
     if (!options) options = &usual;
-    if (!check_options(options, &err) && !mha_canonicalize(problem, &canonical, &err) &&
-        !tune(context, &canonical, arguments, options, &full, &err))
-        at_copy_out(result, &full, sizeof full, "attune_tune_result", &err);
+    bool searched = false;
+    if (!check_options(options, &err) && !mha_canonicalize(problem, &canonical, &err))
+        tune(context, &canonical, arguments, options, &full, &searched, &err);
+    at_error misfit = {0};
+    if (searched && at_copy_out(result, &full, sizeof full, "attune_tune_result", &misfit) && !err.status) err = misfit;
     return at_report(&err);
 }
 
@@ -226,13 +242,12 @@ attune_status attune_tuning_export(attune_context *context, const char *path) {
         at_fail(&err, ATTUNE_INVALID_ARGUMENT, "attune_tuning_export was given NULL");
         return at_report(&err);
     }
-    pthread_mutex_lock(&context->tuning.mutex);
-    attune_status status = open_database(context, 0, &err);
-    if (!status && !context->tuning.database)
-        status =
-            at_fail(&err, ATTUNE_INVALID_ARGUMENT, "nothing has been tuned yet: there is no %s", context->tuning.path);
-    if (!status) tune_database_export(context->tuning.database, path, &err);
-    pthread_mutex_unlock(&context->tuning.mutex);
+    tune_database *database;
+    const attune_status status = open_database(context, 0, &database, &err);
+    if (!status && !database)
+        at_fail(&err, ATTUNE_INVALID_ARGUMENT, "nothing has been tuned yet: there is no %s", context->tuning.path);
+    if (database) tune_database_export(database, path, &err);
+    tune_database_close(database);
     return at_report(&err);
 }
 
@@ -243,11 +258,11 @@ attune_status attune_tuning_import(attune_context *context, const char *path, ui
         at_fail(&err, ATTUNE_INVALID_ARGUMENT, "attune_tuning_import was given NULL");
         return at_report(&err);
     }
-    pthread_mutex_lock(&context->tuning.mutex);
-    if (!open_database(context, TUNE_CREATE, &err))
-        tune_database_import(context->tuning.database, path, context->target->name, at_cpu_name(), &all, &here, &err);
-    context->tuning.is_absent = false;
-    pthread_mutex_unlock(&context->tuning.mutex);
+    tune_database *database;
+    if (!open_database(context, TUNE_CREATE, &database, &err))
+        tune_database_import(database, path, context->target->name, at_cpu_name(), &all, &here, &err);
+    tune_database_close(database);
+    if (!err.status) is_there(&context->tuning);
     if (taken) *taken = all;
     if (of_here) *of_here = here;
     return at_report(&err);

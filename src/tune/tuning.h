@@ -9,10 +9,9 @@
 
 typedef struct at_tuning {
     const attune_allocator *allocator;
-    char path[PATH_MAX];     /* "" where nothing is kept: the disk cache is off */
-    pthread_mutex_t mutex;   /* guards the database */
-    tune_database *database; /* NULL until needed */
-    bool is_absent;          /* there was no file, or it could not be used: misses do not ask again */
+    char path[PATH_MAX];   /* "" where nothing is kept: the disk cache is off */
+    pthread_mutex_t mutex; /* of misses: one opens the database at a time, and guards: */
+    bool is_absent;        /* there was no file, or it could not be used: misses do not ask again */
 } at_tuning;
 
 struct attune_context;
