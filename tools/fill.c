@@ -54,8 +54,9 @@ static void fill_numbers(const tensors *t, tensor *one, input_kind kind, bool is
     }
 }
 
-/* Scales that make numbers of the usual size of codes; some are 0 or negative, or no numbers where others are none. None
- * is infinite: a score is the product of q and codes, times the scale, which is not what the reference computes then. */
+/* Scales that make numbers of the usual size of codes; some are 0 or negative, or no numbers where others are none.
+ * None is infinite: a score is the product of q and codes, times the scale, which is not what the reference computes
+ * then. */
 static void fill_scales(const tensors *t, tensor *one, bool is_value, input_kind kind, tool_random *random) {
     const tensor *const codes = tensors_find(t, is_value && !t->problem.v_in_k ? "v" : "k");
     const float usual = (float)(1 / code_size(t, codes, is_value));

@@ -5,30 +5,14 @@
 enum { FIRST_SLOTS = 512 };
 
 static const char *const words[IR_WORD_TILE] = {
-    [IR_WORD_KERNEL] = "kernel",
-    [IR_WORD_STRIDES] = "strides",
-    [IR_WORD_IN] = "in",
-    [IR_WORD_OUT] = "out",
-    [IR_WORD_INOUT] = "inout",
-    [IR_WORD_ASSUME] = "assume",
-    [IR_WORD_ALLOC] = "alloc",
-    [IR_WORD_SHARED] = "shared",
-    [IR_WORD_SCRATCH] = "scratch",
-    [IR_WORD_REG] = "reg",
-    [IR_WORD_TILES] = "tiles",
-    [IR_WORD_PARALLEL] = "parallel",
-    [IR_WORD_FOR] = "for",
-    [IR_WORD_BY] = "by",
-    [IR_WORD_UNROLL] = "unroll",
-    [IR_WORD_LET] = "let",
-    [IR_WORD_IF] = "if",
-    [IR_WORD_ELSE] = "else",
-    [IR_WORD_PREFETCH] = "prefetch",
-    [IR_WORD_TRUE] = "true",
-    [IR_WORD_FALSE] = "false",
-    [IR_WORD_INF] = "inf",
-    [IR_WORD_NAN] = "nan",
-    [IR_WORD_PREFETCH_FAR] = "prefetch.far",
+    [IR_WORD_KERNEL] = "kernel",     [IR_WORD_STRIDES] = "strides", [IR_WORD_IN] = "in",
+    [IR_WORD_OUT] = "out",           [IR_WORD_INOUT] = "inout",     [IR_WORD_ASSUME] = "assume",
+    [IR_WORD_ALLOC] = "alloc",       [IR_WORD_SHARED] = "shared",   [IR_WORD_SCRATCH] = "scratch",
+    [IR_WORD_REG] = "reg",           [IR_WORD_TILES] = "tiles",     [IR_WORD_PARALLEL] = "parallel",
+    [IR_WORD_FOR] = "for",           [IR_WORD_BY] = "by",           [IR_WORD_UNROLL] = "unroll",
+    [IR_WORD_LET] = "let",           [IR_WORD_IF] = "if",           [IR_WORD_ELSE] = "else",
+    [IR_WORD_PREFETCH] = "prefetch", [IR_WORD_TRUE] = "true",       [IR_WORD_FALSE] = "false",
+    [IR_WORD_INF] = "inf",           [IR_WORD_NAN] = "nan",         [IR_WORD_PREFETCH_FAR] = "prefetch.far",
 };
 
 static bool op_is_a_word(ir_op op) {

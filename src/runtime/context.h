@@ -57,7 +57,7 @@ struct attune_kernel {
     const at_target *target;
     double compile_ms;
 
-    bool is_mha;            /* else a kernel of attune_ir_compile */
+    bool is_mha; /* else a kernel of attune_ir_compile */
     attune_dtype arithmetic;
     at_signature signature; /* of the first caller's problem: batch, heads and outer strides are examples */
     attune_schedule schedule;
