@@ -249,7 +249,7 @@ numerics: all ## the tables of docs/numerics.md: the errors of all combinations 
 
 # ---- Checking harder: each in a build directory of its own ----
 
-.PHONY: stress test-torch asan asan-jit asan-jit-run ubsan tsan fuzz fuzzers mutants check-million check-deps format \
+.PHONY: stress test-torch asan asan-jit asan-jit-run ubsan asan-ubsan tsan fuzz fuzzers mutants check-million check-deps format \
 	check-format clean
 
 stress: ## the stress tests at full length: 1,000 kills, 1,000 keys in 32 threads
@@ -276,6 +276,9 @@ asan-jit-run: $(BUILD)/libattune-codegen.so $(BUILD)/attune $(BUILD)/tests/test_
 ubsan: ## the tests under UndefinedBehaviorSanitizer
 	@$(MAKE) --no-print-directory test BUILD=$(BUILD)-ubsan \
 		SANITIZE='-fsanitize=undefined -fno-sanitize-recover=undefined $(SANITIZER_FLAGS)'
+asan-ubsan: ## the tests under both at once, in less time
+	@$(MAKE) --no-print-directory test BUILD=$(BUILD)-asan-ubsan \
+		SANITIZE='-fsanitize=address,undefined -fno-sanitize-recover=undefined $(SANITIZER_FLAGS)'
 tsan: ## the tests under ThreadSanitizer
 	@$(MAKE) --no-print-directory test BUILD=$(BUILD)-tsan SANITIZE='-fsanitize=thread $(SANITIZER_FLAGS)'
 
