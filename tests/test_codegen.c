@@ -283,6 +283,18 @@ static void each_cast(const at_target *target) {
             }
 }
 
+/* Sums of dot2 around 2^-126: it or a unit more, and two products of half a unit to two. */
+static void dot2_at_denormals(const at_target *target, int lanes) {
+    static const int32_t constants[4] = {-2139127681 /* 0x807f807f */, 0x1a001a00, -2147483647, 0x00800000};
+    char bits[4][40], body[512];
+    for (int i = 0; i < 4; i++)
+        snprintf(bits[i], sizeof bits[i], lanes > 1 ? "splat.x%2$d(%1$d:i32)" : "%1$d:i32", constants[i], lanes);
+    snprintf(body, sizeof body,
+             "dot2(bitcast.bf16((x[i]$ & %s) | %s), bitcast.bf16((y[i]$ & %s) | %s), bitcast.f32((z[i]$ & %s) | %s))",
+             bits[0], bits[1], bits[0], bits[1], bits[2], bits[3]);
+    check_body(target, IR_I32, IR_F32, lanes, body);
+}
+
 /* Pairs of bf16: `lanes` of them. */
 static void each_pair(const at_target *target, int lanes) {
     if (lanes * 2 > IR_MAX_LANES) return;
@@ -292,6 +304,7 @@ static void each_pair(const at_target *target, int lanes) {
     check_body(target, IR_F32, IR_I32, lanes, "bitcast.i32(pack2(x[i]$, y[i]$))");
     check_body(target, IR_F32, IR_F32, lanes, "dot2(pack2(x[i]$, y[i]$), pack2(z[i]$, x[i]$), y[i]$)");
     check_body(target, IR_I32, IR_F32, lanes, "dot2(bitcast.bf16(x[i]$), bitcast.bf16(y[i]$), bitcast.f32(z[i]$))");
+    dot2_at_denormals(target, lanes);
 }
 
 static void each_rearrangement(const at_target *target) {

@@ -546,6 +546,24 @@ static void test_dot2(void **state) {
     assert_true(same_float(dot2(0, 0, 0, 0, 0x1p-130f), 0));       /* a denormal accumulator too */
     assert_true(same_float(dot2(0x1p-70f, 0, 0x1p-70f, 0, 0), 0)); /* and a denormal result */
     assert_true(isnan(dot2(INFINITY, 1, 0, 1, 1)));
+    /* 2^-126 less a unit of 24 bits is denormal, less half a unit (a tie, to even) is 2^-126 */
+    assert_true(same_float(dot2(0x1p-75f, 0, -0x1p-75f, 0, 0x1p-126f), 0));
+    assert_true(same_float(dot2(-0x1p-75f, 0, -0x1p-75f, 0, -0x1p-126f), -0.0f));
+    assert_true(dot2(0x1p-75f, 0, -0x1p-76f, 0, 0x1p-126f) == 0x1p-126f);
+    assert_true(same_float(dot2(0x1p-75f, 0, -0x1.02p-76f, 0, 0x1p-126f), 0));
+}
+
+static void test_tile_dot2(void **state) {
+    (void)state;
+    static uint16_t left[IR_TILE_ROWS][32], right[IR_TILE_ROWS][32];
+    float sum[IR_TILE_ROWS][16] = {{0}};
+    left[0][0] = left[0][2] = left[1][0] = left[1][2] = bf16(0x1p-63f);
+    right[0][0] = bf16(0x1p-63f);
+    right[1][0] = bf16(-0x1p-87f);
+    left[1][2] = bf16(0x1p-64f);
+    ir_eval_tile_dot2(sum, left, right);
+    assert_true(same_float(sum[0][0], 0)); /* 2^-126 - 2^-150 */
+    assert_true(sum[1][0] == 0x1p-126f);   /* 2^-126 - 2^-151 */
 }
 
 static void test_pack2(void **state) {
@@ -598,6 +616,7 @@ int main(void) {
         cmocka_unit_test(test_float_to_integer),
         cmocka_unit_test(test_integer_casts_wrap),
         cmocka_unit_test(test_dot2),
+        cmocka_unit_test(test_tile_dot2),
         cmocka_unit_test(test_pack2),
         cmocka_unit_test(test_environment),
     };

@@ -164,6 +164,12 @@ static float of_bf16(uint16_t x) {
 
 static float no_denormal(float x) { return fpclassify(x) == FP_SUBNORMAL ? copysignf(0, x) : x; }
 
+/* What is denormal is seen before the denormal's own rounding: the sum of f64 is exact wherever that matters. */
+static float fma_without_denormals(float x, float y, float sum) {
+    const double exact = (double)x * y + sum;
+    return fabs(exact) < 0x1p-126 - 0x1p-151 ? copysignf(0, fmaf(x, y, sum)) : fmaf(x, y, sum);
+}
+
 /* Intel's pseudocode of TDPBF16PS, the rows of `right` being pairs of rows. */
 static void dot(float sum[ROWS][COLUMNS], const uint16_t *left, const uint16_t *right, int left_row) {
     for (int m = 0; m < ROWS; m++) {
@@ -172,7 +178,7 @@ static void dot(float sum[ROWS][COLUMNS], const uint16_t *left, const uint16_t *
             for (int n = 0; n < 2 * COLUMNS; n++) {
                 const float x = no_denormal(of_bf16(left[m * left_row + 2 * k + n % 2]));
                 const float y = no_denormal(of_bf16(right[k * 2 * COLUMNS + n]));
-                temp[n] = no_denormal(fmaf(x, y, temp[n]));
+                temp[n] = fma_without_denormals(x, y, temp[n]);
             }
         for (int n = 0; n < COLUMNS; n++) {
             const float both = no_denormal(temp[2 * n] + temp[2 * n + 1]);

@@ -192,13 +192,21 @@ SELECT(uint64_t, 8)
 LANE float flush(float x) { return fabsf(x) < 0x1p-126f ? copysignf(0, x) : x; }
 LANE float flushed_bf16(uint16_t x) { return flush(from_bits_float((uint32_t)x << 16)); }
 
+/* A result is denormal if it is less than 2^-126 after rounding to 24 bits. fmaf, which has 23 of them left there,
+ * rounds more than that up to 2^-126. The sum in f64 tells them apart, products of bf16 having 16 bits. */
+LANE float flushed_fma(float x, float y, float sum) {
+    const double exact = (double)x * (double)y + (double)sum;
+    const float result = fmaf(x, y, sum);
+    return fabs(exact) < 0x1p-126 - 0x1p-151 ? copysignf(0, result) : result;
+}
+
 static void dot2_lanes(void *restrict out, const void *xs, const void *ys, const void *accs, int lanes) {
     const uint16_t *x = xs, *y = ys;
     const float *acc = accs;
     float *o = out;
     for (int l = 0; l < lanes; l++) {
-        const float odd = flush(fmaf(flushed_bf16(x[2 * l + 1]), flushed_bf16(y[2 * l + 1]), flush(acc[l])));
-        o[l] = flush(fmaf(flushed_bf16(x[2 * l]), flushed_bf16(y[2 * l]), odd));
+        const float odd = flushed_fma(flushed_bf16(x[2 * l + 1]), flushed_bf16(y[2 * l + 1]), flush(acc[l]));
+        o[l] = flushed_fma(flushed_bf16(x[2 * l]), flushed_bf16(y[2 * l]), odd);
     }
 }
 
@@ -210,7 +218,7 @@ void ir_eval_tile_dot2(float sum[IR_TILE_ROWS][16], const uint16_t left[IR_TILE_
             float part[2] = {0, 0};
             for (int k = 0; k < 16; k++)
                 for (int i = 0; i < 2; i++)
-                    part[i] = flush(fmaf(flushed_bf16(left[r][2 * k + i]), flushed_bf16(right[k][2 * c + i]), part[i]));
+                    part[i] = flushed_fma(flushed_bf16(left[r][2 * k + i]), flushed_bf16(right[k][2 * c + i]), part[i]);
             sum[r][c] = flush(flush(sum[r][c]) + flush(part[0] + part[1]));
         }
 }
