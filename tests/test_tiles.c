@@ -19,6 +19,10 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#if defined(__x86_64__)
+#include <sys/syscall.h>
+#include <unistd.h>
+#endif
 
 #include <cmocka.h>
 
@@ -304,11 +308,40 @@ static void test_blocks(void **state) {
     }
 }
 
+/* ---- Permission ---- */
+
+/* Whether this process may use tile registers. */
+static bool is_permitted(void) {
+    uint64_t mask = 0;
+#if defined(__x86_64__)
+    enum { GET_PERMITTED = 0x1022, TILE_DATA = 18 };
+    if (syscall(SYS_arch_prctl, GET_PERMITTED, &mask)) return false;
+    mask = mask >> TILE_DATA & 1;
+#endif
+    return mask;
+}
+
+/* First of all: what runs later may need it. */
+static void permission_is_asked_for_by_code(void **state) {
+    (void)state;
+    const at_target *amx = at_target_find("amx");
+    const bool runs = at_target_runs_here(amx);
+    assert_false(is_permitted()); /* looking asks for nothing */
+    assert_true(at_cpu_request(at_cpu_features() & ~(uint32_t)AT_CPU_AMX_BF16));
+    assert_false(is_permitted());
+    assert_int_equal(at_cpu_request(amx->required), runs);
+    assert_int_equal(is_permitted(), runs);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_text),      cmocka_unit_test(test_refusals),
-        cmocka_unit_test(test_unwritten), cmocka_unit_test(test_too_many),
-        cmocka_unit_test(test_bits),      cmocka_unit_test(test_which_blocks_have_tiles),
+        cmocka_unit_test(permission_is_asked_for_by_code),
+        cmocka_unit_test(test_text),
+        cmocka_unit_test(test_refusals),
+        cmocka_unit_test(test_unwritten),
+        cmocka_unit_test(test_too_many),
+        cmocka_unit_test(test_bits),
+        cmocka_unit_test(test_which_blocks_have_tiles),
         cmocka_unit_test(test_blocks),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

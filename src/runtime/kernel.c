@@ -42,6 +42,9 @@ attune_status at_kernel_new(attune_context *context, const void *bytes, size_t n
     if (image && (image->required & ~at_cpu_features()))
         return at_fail(err, ATTUNE_UNSUPPORTED, "the code for %s needs features that this CPU lacks (0x%x)",
                        context->target->name, image->required & ~at_cpu_features());
+    if (image && !at_cpu_request(image->required))
+        return at_fail(err, ATTUNE_UNSUPPORTED, "the system refuses this process the registers of %s",
+                       context->target->name);
     const size_t total = sizeof(attune_kernel) + (image ? image->num_phases : 0) * sizeof(at_kernel_phase);
     attune_kernel *kernel = at_alloc_aligned(&context->allocator, total, 64);
     if (!kernel) return at_fail_memory(err, total);

@@ -65,9 +65,17 @@ static uint64_t saved_state(void) {
     return (uint64_t)high << 32 | low;
 }
 
-/* Linux gives a process the large state of tile registers only if it asks (arch_prctl(2), since 5.16). */
-static bool may_use_tiles(void) {
-    enum { REQUEST_PERMISSION = 0x1023, TILE_DATA = 18 };
+enum { TILE_DATA = 18 };
+
+/* Whether Linux, since 5.16, gives processes that ask for it the large state of tile registers. */
+static bool has_tiles_to_give(void) {
+    enum { GET_SUPPORTED = 0x1021 };
+    uint64_t supported = 0;
+    return syscall(SYS_arch_prctl, GET_SUPPORTED, &supported) == 0 && supported >> TILE_DATA & 1;
+}
+
+static bool request_tiles(void) {
+    enum { REQUEST_PERMISSION = 0x1023 };
     return syscall(SYS_arch_prctl, REQUEST_PERMISSION, TILE_DATA) == 0;
 }
 
@@ -101,7 +109,7 @@ static void probe_features(void) {
         if (ecx7 & bit_AVX512VNNI) features |= AT_CPU_AVX512VNNI;
         if (eax71 & bit_AVX512BF16) features |= AT_CPU_AVX512BF16;
     }
-    if ((state & TILE_STATE) == TILE_STATE && (edx7 & AMX_BITS) == AMX_BITS && may_use_tiles())
+    if ((state & TILE_STATE) == TILE_STATE && (edx7 & AMX_BITS) == AMX_BITS && has_tiles_to_give())
         features |= AT_CPU_AMX_BF16;
     probed_features = features;
 }
@@ -145,6 +153,14 @@ static void probe(void) {
 static void probe(void) { strcpy(probed_name, "unknown CPU"); }
 
 #endif
+
+bool at_cpu_request(uint32_t features) {
+    if (features & ~at_cpu_features()) return false;
+#if defined(__x86_64__)
+    if (features & AT_CPU_AMX_BF16) return request_tiles();
+#endif
+    return true;
+}
 
 uint32_t at_cpu_features(void) {
     pthread_once(&probe_once, probe);

@@ -43,7 +43,7 @@ enum {
     AT_CPU_AVX512VNNI = 1u << 10,
     AT_CPU_AVX512CD = 1u << 11,
     AT_CPU_AARCH64 = 1u << 12, /* with Advanced SIMD, which Linux requires of it */
-    AT_CPU_AMX_BF16 = 1u << 13 /* with AMX_TILE, and the kernel's permission to use its registers */
+    AT_CPU_AMX_BF16 = 1u << 13 /* with AMX_TILE; see at_cpu_request */
 };
 
 /* Best first; ends with a NULL name. */
@@ -57,6 +57,10 @@ uint32_t at_cpu_features(void);
 /* "avx2 fma": their names, in the order of the bits, separated by spaces. Returns `text`. */
 enum { AT_CPU_FEATURES_TEXT = 128 };
 const char *at_cpu_feature_names(uint32_t features, char text[AT_CPU_FEATURES_TEXT]);
+
+/* To be called before code runs that needs these features; false if it cannot. Linux gives a process tile registers only
+ * when asked, and from then on wants larger signal stacks of it (sigaltstack(2)): not worth a look at what there is. */
+bool at_cpu_request(uint32_t features);
 
 /* "AMD EPYC 7763": the CPU's own name, trimmed; static storage. */
 const char *at_cpu_name(void);

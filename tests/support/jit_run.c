@@ -62,6 +62,8 @@ attune_status jit_run_image(const void *image, size_t bytes, void *const *buffer
                             int64_t range, at_error *err) {
     const char *wrong = at_image_check(image, bytes);
     if (wrong) return at_fail(err, ATTUNE_BAD_FILE, "bad image: %s", wrong);
+    if (!at_cpu_request(((const at_image_header *)image)->required))
+        return at_fail(err, ATTUNE_UNSUPPORTED, "this CPU cannot run the image");
     running *r = at_alloc(NULL, sizeof *r);
     if (!r) return at_fail_memory(err, sizeof *r);
     r->header = image;
