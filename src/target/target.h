@@ -58,8 +58,8 @@ uint32_t at_cpu_features(void);
 enum { AT_CPU_FEATURES_TEXT = 128 };
 const char *at_cpu_feature_names(uint32_t features, char text[AT_CPU_FEATURES_TEXT]);
 
-/* To be called before code runs that needs these features; false if it cannot. Linux gives a process tile registers only
- * when asked, and from then on wants larger signal stacks of it (sigaltstack(2)): not worth a look at what there is. */
+/* To be called before code runs that needs these features; false if it cannot. Linux gives a process tile registers
+ * only when asked, and from then on wants larger signal stacks of it (sigaltstack(2)): not worth a look. */
 bool at_cpu_request(uint32_t features);
 
 /* "AMD EPYC 7763": the CPU's own name, trimmed; static storage. */
