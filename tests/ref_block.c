@@ -221,8 +221,8 @@ static bool open_block(block *b, const ref_call *call) {
     open_sizes(b);
     open_problem(b);
     copy_tensors(b);
-    /* The same keys must have the same bits whether a cache holds them or not. */
-    if (p->reproducible && !p->seq_new) {
+    /* The same keys must have the same bits whether a cache holds them or not; those that are given come from one. */
+    if (p->reproducible && !p->seq_new && !p->kv_projected) {
         b->inner.k_rounding = p->k_dtype ? p->k_dtype : p->dtype;
         b->inner.v_rounding = p->v_dtype ? p->v_dtype : p->dtype;
     }

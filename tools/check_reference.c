@@ -251,7 +251,7 @@ static bounds bounds_of(const tensors *t, const ref_result *wanted, double plain
     const bool is_block = ref_is_block(p);
     const double epsilon = epsilon_of(p->softmax_precision), tiny = tiny_of(p->dtype);
     const double score = largest_score(t, block), value = largest_value(t, block);
-    const bool has_cache = p->seq_new || (is_block && p->reproducible);
+    const bool has_cache = p->seq_new || (is_block && p->reproducible && !p->kv_projected);
     const double cached_k = has_cache && (is_block || p->rotary_dim) ? epsilon_of(p->k_dtype) : 0;
     const double cached_v = has_cache && is_block ? epsilon_of(p->v_in_k ? p->k_dtype : p->v_dtype) : 0;
     const double q_loss = block->q_loss, k_loss = block->k_loss, v_loss = p->v_in_k ? k_loss : block->v_loss;
