@@ -502,6 +502,8 @@ def case_memory_of_a_call_grows_with_its_length():
         raise Skip("attune_driver is not built")
     if not os.access("/proc/self/clear_refs", os.W_OK):
         raise Skip("the kernel tells no maxima of memory")
+    if os.environ.get("SANITIZE"):
+        raise Skip("a sanitizer keeps memory of its own")
     shapes_chosen = [shapes.growing("seq", rows, heads=2, rows=rows) for rows in (512, 4096)]
     cpus = os.sched_getaffinity(0)
     driver = conductor.Driver("attune", [program, "1"], cpus, conductor.environment(1, cpus) | growth.MALLOC)

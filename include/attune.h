@@ -646,8 +646,8 @@ typedef struct attune_tune_result {
  * overwritten with parts of results. Candidates are compiled on all CPUs in between, never while one is timed; each one
  * that wins has the interpreter's bits. It begins with the best schedule that is known, or the one that attune chooses.
  *
- * All timings are kept in tuning.db in the directory of the disk cache, and the kernel of a winner takes the place of the
- * cached one. From then on attune_compile without a schedule gives it, in other processes too; and where a kernel must
+ * All timings are kept in tuning.db in the directory of the disk cache, and the kernel of a winner takes the place of
+ * the cached one. From then on attune_compile without a schedule gives it, in other processes too; and where a kernel must
  * be compiled that was not tuned, what won for a problem of nearly the same lengths is used before attune's own choice.
  * Without a disk cache only the result tells; and if what was found cannot be kept, the call fails with *result filled
  * in. options may be NULL. Other threads may use the context meanwhile, but disturb the measurements. */
@@ -655,8 +655,8 @@ ATTUNE_API attune_status attune_tune(attune_context *context, const attune_probl
                                      const attune_arguments *arguments, const attune_tune_options *options,
                                      attune_tune_result *result);
 
-/* What the tuner's model expects of a schedule, for one thread: rough, and there to compare schedules of one problem. Cycles
- * are those of a core that starts two vector operations in each. */
+/* What the tuner's model expects of a schedule, for one thread: rough, and there to compare schedules of one problem.
+ * Cycles are those of a core that starts two vector operations in each. */
 typedef struct attune_prediction {
     size_t struct_size;
     double scores, softmax, values; /* of attention */
@@ -666,7 +666,8 @@ typedef struct attune_prediction {
     int is_tuned;                   /* the schedule without one given comes from tuning, not from attune's rules */
 } attune_prediction;
 
-/* schedule NULL: what attune_compile would choose for a kernel that is not cached; *chosen (may be NULL) is that one. */
+/* schedule NULL: what attune_compile would choose for a kernel that is not cached; *chosen (may be NULL) is that
+ * one. */
 ATTUNE_API attune_status attune_schedule_predict(attune_context *context, const attune_problem *problem,
                                                  const attune_schedule *schedule, attune_schedule *chosen,
                                                  attune_prediction *prediction);
@@ -690,8 +691,8 @@ typedef struct attune_kernel_info {
     uint64_t code_bytes;
     uint64_t scratch_bytes;       /* of workspace, for each worker */
     double compile_ms;            /* 0 unless compiled by this process */
-    attune_dtype arithmetic;      /* of most of its multiplications: f32, f64, or bf16 where those are bf16 dot products.
-                                   * f32 for kernels of attune_ir_compile */
+    attune_dtype arithmetic;      /* of most of its multiplications: f32, f64, or bf16 where those are dot products of
+                                   * bf16. f32 for kernels of attune_ir_compile */
     char key[33];                 /* the entry's name: 32 hex digits */
 } attune_kernel_info;
 

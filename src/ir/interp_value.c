@@ -1,6 +1,8 @@
 /* Evaluating expressions other than loads. */
 #include "ir/interp_internal.h"
 
+#include <string.h>
+
 /* Bits are copied, whatever type the memory was written as. */
 typedef uint16_t __attribute__((may_alias)) bits2;
 typedef uint32_t __attribute__((may_alias)) bits4;
@@ -50,6 +52,12 @@ const void *interp_eval_affine(const interp_value *value) {
 }
 
 const void *interp_eval_bitcast(const interp_value *value) { return interp_eval(value->args[0]); }
+
+/* Pairs lie where their first element may, which is not where an i32 may. */
+const void *interp_eval_pairs(const interp_value *value) {
+    memcpy(value->out, interp_eval(value->args[0]), interp_bytes(value->type));
+    return value->out;
+}
 
 #define SPLAT(name, T, num_lanes)                                                                                      \
     static const void *name(const interp_value *value) {                                                               \
