@@ -300,6 +300,21 @@ static void test_scalar_buffer_and_widths(void **state) {
 
 /* ---- Expressions and statements ---- */
 
+/* Pairs need not lie where an i32 may. */
+static void test_pairs_at_odd_places(void **state) {
+    (void)state;
+    at_arena arena;
+    const ir_kernel *kernel = parse(&arena, "kernel @k (x: bf16[6] in, o: i32[2] out) { parallel for i in 0..1 {"
+                                            " o[0]:x2 = splat.x2(bitcast.i32(x[1]:x2)) + bitcast.i32(x[1]:x4) } }");
+    _Alignas(4) const uint16_t x[6] = {9, 1, 2, 3, 4, 9};
+    int32_t o[2];
+    at_error err = {0};
+    if (ir_interpret(kernel, (void *[]){(void *)x, o}, NULL, NULL, &err)) fail_msg("%s", err.message);
+    assert_int_equal(o[0], 2 * (1 + (2 << 16)));
+    assert_int_equal(o[1], 1 + (2 << 16) + 3 + (4 << 16));
+    at_arena_free(&arena);
+}
+
 static void test_special_operators(void **state) {
     (void)state;
     float x[8] = {0, -1, 2, -3, 4, -5, 6, -7}, o[8], p[4];
@@ -567,6 +582,7 @@ int main(void) {
         cmocka_unit_test(test_lane_strides),
         cmocka_unit_test(test_overlapping_store_reads_first),
         cmocka_unit_test(test_scalar_buffer_and_widths),
+        cmocka_unit_test(test_pairs_at_odd_places),
         cmocka_unit_test(test_special_operators),
         cmocka_unit_test(test_control_flow),
         cmocka_unit_test(test_index_arithmetic),

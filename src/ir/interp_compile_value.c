@@ -195,9 +195,7 @@ static void choose_eval(interp *run, const ir_expr *e, interp_value *value) {
     switch ((ir_op)e->op) {
     case IR_SPLAT: value->eval = interp_choose_splat(e->type); return;
     case IR_RAMP: value->eval = interp_eval_ramp; return;
-    case IR_BITCAST:
-        value->eval = e->args[0]->type.elem == IR_BF16 ? interp_eval_pairs : interp_eval_bitcast;
-        return;
+    case IR_BITCAST: value->eval = e->args[0]->type.elem == IR_BF16 ? interp_eval_pairs : interp_eval_bitcast; return;
     case IR_SHUFFLE:
         value->eval = interp_eval_shuffle;
         value->u.pick = e->value.pick;
