@@ -2,6 +2,7 @@
 # Every combination of types that attune.h allows beside the usual ones, in attention and in the block, on every
 # instruction set that this CPU runs: machine code against interpreter and reference. Needs ATTUNE, the command.
 set -u
+[ -z "${SANITIZE:-}" ] || { echo "1..0"; exit 77; } # a minute there, in which it does what others do, with other types
 cd "$(dirname "$0")/.." || exit 1
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
