@@ -222,12 +222,12 @@ static int sweep(const sweep_options *o, attune_context *context, sweep_file *fi
     signal(SIGINT, interrupt);
     signal(SIGTERM, interrupt);
     const uint32_t jobs = o->jobs ? o->jobs : (uint32_t)sysconf(_SC_NPROCESSORS_ONLN);
-    bool good = warming_run(&w, context, &o->list, jobs, 0, &is_interrupted) && !w.count[WARM_FAILED];
-    good = good && sweep_file_set_cache(file, w.count[WARM_CACHED], w.count[WARM_COMPILED], w.compile_ms);
+    warming_run(&w, context, &o->list, jobs, 0, &is_interrupted);
+    bool good =
+        !w.count[WARM_FAILED] && sweep_file_set_cache(file, w.count[WARM_CACHED], w.count[WARM_COMPILED], w.compile_ms);
     /* After compiling: the threads of that may run everywhere. */
     good = good && bench_pin(o->settings.threads) && measure_all(o, context, machine.isa, file);
     if (good) code = show(o, file, &w);
-    warming_free(&w);
     return code;
 }
 

@@ -68,11 +68,9 @@ static int warm(const warm_options *o, attune_context *context) {
     const uint32_t jobs = o->jobs ? o->jobs : machine.max_workers;
     warming w;
     signal(SIGINT, interrupt);
-    const int code =
-        warming_run(&w, context, &o->list, jobs, o->budget, &is_interrupted) ? report(o, &w, jobs) : TOOL_FAILED;
+    warming_run(&w, context, &o->list, jobs, o->budget, &is_interrupted);
     signal(SIGINT, SIG_DFL);
-    warming_free(&w);
-    return code;
+    return report(o, &w, jobs);
 }
 
 int cmd_warm(int argc, char **argv) {

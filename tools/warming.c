@@ -31,8 +31,7 @@ static void show_progress(const warm_run *run) {
 }
 
 /* Under the mutex. */
-static void count(warm_run *run, size_t entry, warm_outcome outcome, double compile_ms) {
-    run->result->outcomes[entry] = (unsigned char)outcome;
+static void count(warm_run *run, warm_outcome outcome, double compile_ms) {
     run->result->count[outcome]++;
     run->result->compile_ms += compile_ms;
     run->done++;
@@ -48,7 +47,7 @@ static void warm_one(warm_run *run, size_t number) {
                       attune_kernel_get_info(kernel, &info) == ATTUNE_OK;
     pthread_mutex_lock(&run->mutex);
     if (!good) tool_error("%s: %s", entry->text, attune_last_message());
-    count(run, number,
+    count(run,
           !good                                 ? WARM_FAILED
           : info.origin == ATTUNE_FROM_COMPILER ? WARM_COMPILED
                                                 : WARM_CACHED,
@@ -67,16 +66,12 @@ static void *work(void *argument) {
     return NULL;
 }
 
-bool warming_run(warming *w, attune_context *context, const manifest *list, uint32_t jobs, double budget,
+void warming_run(warming *w, attune_context *context, const manifest *list, uint32_t jobs, double budget,
                  const volatile sig_atomic_t *is_interrupted) {
     enum { MOST = 256 };
     pthread_t threads[MOST];
     uint32_t started = 0;
-    *w = (warming){.outcomes = calloc(list->count + 1, 1)};
-    if (!w->outcomes) {
-        tool_error("out of memory");
-        return false;
-    }
+    *w = (warming){0};
     warm_run run = {.result = w,
                     .context = context,
                     .list = list,
@@ -92,7 +87,4 @@ bool warming_run(warming *w, attune_context *context, const manifest *list, uint
     if (run.shows_progress) fprintf(stderr, "\r%79s\r", "");
     w->count[WARM_LEFT] = list->count - run.done;
     w->seconds = seconds_since(run.began);
-    return true;
 }
-
-void warming_free(warming *w) { free(w->outcomes); }

@@ -10,7 +10,6 @@
 typedef enum warm_outcome { WARM_LEFT = 0, WARM_COMPILED, WARM_CACHED, WARM_FAILED, WARM_OUTCOMES } warm_outcome;
 
 typedef struct warming {
-    unsigned char *outcomes; /* of each entry: warm_outcome */
     size_t count[WARM_OUTCOMES];
     double compile_ms; /* of all that were compiled, added up */
     double seconds;    /* on the clock */
@@ -18,9 +17,8 @@ typedef struct warming {
 
 /* Acquires every kernel of the list in `jobs` threads and releases it. Failures are printed, and do not stop the
  * others. After `budget` seconds (0: no end), or when *is_interrupted becomes non-zero, no more are begun. On a
- * terminal a line on stderr shows how far it is. false after a message if memory runs out; free it in any case. */
-bool warming_run(warming *w, attune_context *context, const manifest *list, uint32_t jobs, double budget,
+ * terminal a line on stderr shows how far it is. */
+void warming_run(warming *w, attune_context *context, const manifest *list, uint32_t jobs, double budget,
                  const volatile sig_atomic_t *is_interrupted);
-void warming_free(warming *w);
 
 #endif
