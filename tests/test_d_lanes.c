@@ -2,10 +2,9 @@
  * and by the interpreter, also as lowered for targets that this CPU cannot run, against the reference; with bits that
  * depend neither on the threads nor, where they are promised, on strategy and chunks. */
 #include "check_case.h"
-#include "ir/interp.h"
-#include "ir/passes.h"
 #include "mha/d_lanes.h"
 #include "mha/signature.h"
+#include "support/tensor_calls.h"
 #include "support/problems.h"
 
 #include <math.h>
@@ -234,35 +233,6 @@ static void test_every_sort_of_problem(void **state) {
     }
 }
 
-/* As lowered for a target that may not be this CPU's. */
-static void interpret_for(const at_target *target, const tensors *t, const attune_schedule *schedule) {
-    attune_problem p;
-    at_error err = {0};
-    assert_int_equal(mha_canonicalize(&t->problem, &p, &err), ATTUNE_OK);
-    mha_tensor list[MHA_NUM_TENSORS];
-    mha_sizes sizes;
-    int64_t strides[MHA_NUM_TENSORS][4], scalars[MHA_MAX_SCALARS];
-    void *buffers[MHA_NUM_TENSORS];
-    const size_t count = mha_tensors(&p, list);
-    assert_int_equal(count, t->count);
-    mha_compiled_sizes(&p, &sizes);
-    sizes.of[MHA_BATCH] = p.batch;
-    sizes.of[MHA_KV_HEADS] = p.num_kv_heads;
-    for (size_t i = 0; i < count; i++) {
-        memcpy(strides[i], t->list[i].info.strides, sizeof strides[i]);
-        buffers[i] = t->list[i].data;
-    }
-    mha_scalars(&p, &sizes, list, count, (const int64_t(*)[4])strides, scalars);
-    at_arena arena;
-    at_arena_init(&arena, NULL);
-    const ir_kernel *kernel = mha_build(&arena, &p, schedule, target, &err);
-    if (kernel) kernel = ir_lower(kernel, target, NULL, NULL, &err);
-    const ir_interp_options options = {.shuffle_seed = 7};
-    if (!kernel || ir_interpret(kernel, buffers, scalars, &options, &err))
-        fail_msg("%s: %s", target->name, err.message);
-    at_arena_free(&arena);
-}
-
 static void test_chosen_schedules_of_all_targets(void **state) {
     (void)state;
     for (int i = 0; i < NUM_SAMPLES; i++) {
@@ -274,7 +244,7 @@ static void test_chosen_schedules_of_all_targets(void **state) {
             assert_int_equal(mha_schedule_check(&p, &schedule, target, NULL), ATTUNE_OK);
             tensors t;
             open_call(&t, &samples[i], INPUT_HIDDEN, 3);
-            interpret_for(target, &t, &schedule);
+            tensors_interpret_for(&t, target, &schedule);
             assert_right(&t, INPUT_HIDDEN, samples[i].problem);
             tensors_free(&t);
         }
