@@ -158,6 +158,13 @@ $(BUILD)/bench/probe_driver: $(call obj,bench/driver.c bench/probe_driver.c) $(B
 	$(call say,link $@)
 	$(Q)$(LINK) -Wl,-rpath,'$$ORIGIN/..' $(filter %.o %.a,$^) -L$(BUILD) -lattune -ljansson $(CORE_LIBS) -o $@
 
+# Looks inside the library, as test programs do.
+$(call obj,bench/ranking.c): INCLUDES = -Isrc -Itools -Itests -I$(BUILD)/gen
+$(BUILD)/bench/ranking: $(call obj,bench/ranking.c) $(addprefix $(BUILD)/libattune,-tool.a -support.a .a)
+	@mkdir -p $(@D)
+	$(call say,link $@)
+	$(Q)$(LINK) $(filter %.o,$^) -Wl,--start-group $(filter %.a,$^) -Wl,--end-group $(RUNTIME_LIBS) -ljansson -o $@
+
 # ---- Test programs: linked to everything as archives, from which each takes what it names ----
 
 $(BUILD)/libattune-codegen.a: $(call obj,$(CODEGEN_SRC))

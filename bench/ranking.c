@@ -1,0 +1,343 @@
+/* How good tuning is, and how good the rules are without it: every schedule that the tuner may choose from is timed.
+ *
+ *     ranking [--budget SECONDS] [--runs N] [--threads N] [--most N] [PROBLEM...]     (make ranking)
+ *
+ * Three stages, each with fewer schedules and more turns, interleaved with what attune chooses untuned: all of them on
+ * samples as the tuner takes them, the best 64 of these, and at last, on whole calls, the best eight beside the choice
+ * without tuning and what `--runs` searches of `--budget` seconds found, each in a context that knows nothing. It is the
+ * whole calls that count. One JSON object a problem on stdout, a line of progress on stderr. */
+#include "tensors.h"
+
+#include "tune/runner.h"
+#include "tune/space.h"
+
+#include <jansson.h>
+#include <math.h>
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+enum { BATCH = 16, FINE = 64, FINAL = 8, MOST_RUNS = 16, MOST_SCHEDULES = 1 << 17, MOST_ROUNDS = 201 };
+
+typedef struct ranked {
+    attune_schedule schedule;
+    double ratio; /* to the time without tuning, by the last stage that it took part in; infinite: failed */
+    attune_kernel *kernel;
+} ranked;
+
+typedef struct ranking {
+    attune_context *context;
+    attune_problem canonical;
+    tensors tensors;
+    tune_runner runner;
+    tune_machine machine;
+    attune_schedule untuned;
+    attune_kernel *reference; /* of that */
+    ranked *all;              /* in the order of the last stage */
+    size_t count;
+    size_t untuned_rank;      /* among the samples of all, from 1 */
+} ranking;
+
+typedef struct options {
+    double budget, seconds;
+    size_t runs, most;
+    uint32_t threads;
+    char **problems;
+    int num_problems;
+} ranking_options;
+
+static double now(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
+}
+
+static void die(const char *doing) {
+    fprintf(stderr, "ranking: %s: %s\n", doing, attune_last_message());
+    exit(1);
+}
+
+static void check(attune_status status, const at_error *err, const char *doing) {
+    if (!status) return;
+    fprintf(stderr, "ranking: %s: %s\n", doing, err->message);
+    exit(1);
+}
+
+static int by_ratio(const void *x, const void *y) {
+    const ranked *a = x, *b = y;
+    return (a->ratio > b->ratio) - (a->ratio < b->ratio);
+}
+
+static int by_value(const void *x, const void *y) {
+    const double a = *(const double *)x, b = *(const double *)y;
+    return (a > b) - (a < b);
+}
+
+static double median(double *values, size_t count) {
+    qsort(values, count, sizeof *values, by_value);
+    return values[count / 2];
+}
+
+/* ---- Kernels ---- */
+
+typedef struct job {
+    const ranking *r;
+    ranked *entries;
+    size_t count;
+    atomic_size_t next;
+} job;
+
+static void *compile_entries(void *argument) {
+    job *j = argument;
+    for (size_t i = j->next++; i < j->count; i = j->next++) {
+        at_error err = {0};
+        at_kernel_make_uncached(j->r->context, &j->r->canonical, &j->entries[i].schedule, &j->entries[i].kernel, &err);
+    }
+    return NULL;
+}
+
+static void compile(const ranking *r, ranked *entries, size_t count) {
+    job j = {.r = r, .entries = entries, .count = count};
+    pthread_t other;
+    const bool has_other = !pthread_create(&other, NULL, compile_entries, &j);
+    compile_entries(&j);
+    if (has_other) pthread_join(other, NULL);
+}
+
+static void drop(ranked *entries, size_t count) {
+    for (size_t i = 0; i < count; i++) {
+        if (entries[i].kernel) at_kernel_destroy(&entries[i].kernel->node);
+        entries[i].kernel = NULL;
+    }
+}
+
+/* ---- Stages ---- */
+
+static double sample(ranking *r, const attune_kernel *kernel) {
+    at_error err = {0};
+    double seconds;
+    check(tune_runner_time(&r->runner, kernel, &seconds, &err), &err, "timing");
+    return seconds;
+}
+
+/* The shortest of three samples beside the shortest of three of the reference. */
+static double coarse_ratio(ranking *r, const attune_kernel *kernel) {
+    double mine = INFINITY, usual = INFINITY;
+    sample(r, kernel);
+    for (int i = 0; i < 3; i++) {
+        usual = fmin(usual, sample(r, r->reference));
+        mine = fmin(mine, sample(r, kernel));
+    }
+    return mine / usual;
+}
+
+static void rank_all(ranking *r) {
+    const double began = now();
+    for (size_t i = 0; i < r->count; i += BATCH) {
+        const size_t some = r->count - i < BATCH ? r->count - i : BATCH;
+        compile(r, r->all + i, some);
+        for (size_t k = i; k < i + some; k++)
+            r->all[k].ratio = r->all[k].kernel ? coarse_ratio(r, r->all[k].kernel) : INFINITY;
+        drop(r->all + i, some);
+        if (isatty(STDERR_FILENO))
+            fprintf(stderr, "\r%zu of %zu schedules, %.0f s left ", i + some, r->count,
+                    (now() - began) / (double)(i + some) * (double)(r->count - i - some));
+    }
+    if (isatty(STDERR_FILENO)) fprintf(stderr, "\r%60s\r", "");
+    qsort(r->all, r->count, sizeof *r->all, by_ratio);
+    for (r->untuned_rank = 1; r->untuned_rank <= r->count && r->all[r->untuned_rank - 1].ratio < 1;) r->untuned_rank++;
+}
+
+static void rank_best(ranking *r) {
+    enum { ROUNDS = 15 };
+    const size_t count = r->count < FINE ? r->count : FINE;
+    double ratios[FINE][ROUNDS];
+    compile(r, r->all, count);
+    for (int round = 0; round < ROUNDS; round++)
+        for (size_t i = 0; i < count; i++)
+            if (r->all[i].kernel) ratios[i][round] = coarse_ratio(r, r->all[i].kernel);
+    for (size_t i = 0; i < count; i++) r->all[i].ratio = r->all[i].kernel ? median(ratios[i], ROUNDS) : INFINITY;
+    drop(r->all, count);
+    qsort(r->all, count, sizeof *r->all, by_ratio);
+}
+
+/* Seconds of one whole call, of `times` in a row. */
+static double call(ranking *r, const attune_kernel *kernel, int64_t times) {
+    r->runner.sample = (at_run_part){0};
+    r->runner.repeats = times;
+    return sample(r, kernel) / (double)times;
+}
+
+/* Whole calls in turns, for about `seconds` in all. Returns seconds of a call without tuning, which is entries[0]. */
+static double rank_calls(ranking *r, ranked *entries, size_t count, double seconds) {
+    enum { FEWEST = 5 };
+    const double least = 1e-3, once = (call(r, r->reference, 1), call(r, r->reference, 1));
+    const int64_t times = once < least ? (int64_t)(least / once) + 1 : 1;
+    size_t rounds = (size_t)(seconds / ((double)count * once * (double)times));
+    rounds = rounds < FEWEST ? FEWEST : rounds > MOST_ROUNDS ? MOST_ROUNDS : rounds;
+    double *const ratios = calloc(count * rounds, sizeof *ratios), usual[MOST_ROUNDS];
+    if (!ratios) exit(1);
+    compile(r, entries, count);
+    for (size_t round = 0; round < rounds; round++)
+        for (size_t i = 0; i < count; i++) {
+            const ranked *e = &entries[(i + round) % count]; /* another one begins */
+            ratios[((i + round) % count) * rounds + round] = e->kernel ? call(r, e->kernel, times) : INFINITY;
+        }
+    for (size_t round = 0; round < rounds; round++) usual[round] = ratios[round];
+    for (size_t i = 0; i < count; i++) {
+        for (size_t round = 0; round < rounds; round++) ratios[i * rounds + round] /= usual[round];
+        entries[i].ratio = median(ratios + i * rounds, rounds);
+    }
+    drop(entries, count);
+    free(ratios);
+    return median(usual, rounds);
+}
+
+/* ---- One problem ---- */
+
+static void open_ranking(ranking *r, const char *text, const ranking_options *o) {
+    attune_context_options options = {
+        .struct_size = sizeof options, .cache_dir = "", .cache_base = "", .max_workers = o->threads};
+    attune_problem problem;
+    at_error err = {0};
+    *r = (ranking){.untuned = ATTUNE_SCHEDULE_INIT};
+    if (!problem_from_text(text, &problem)) exit(2);
+    if (attune_context_create(&options, &r->context)) die("creating a context");
+    check(mha_canonicalize(&problem, &r->canonical, &err), &err, text);
+    if (!tensors_create(&r->tensors, &problem)) exit(1);
+    r->tensors.fills_up = true;
+    if (!tensors_fill(&r->tensors, INPUT_ORDINARY, 1)) exit(1);
+    attune_arguments arguments;
+    tensors_arguments(&r->tensors, &arguments);
+    r->machine = tune_machine_here(r->context->target);
+    mha_choose(&r->canonical, r->machine.target, &r->untuned);
+    check(tune_runner_init(&r->runner, r->context, &r->canonical, &arguments, &err), &err, "preparing");
+    check(at_kernel_make_uncached(r->context, &r->canonical, &r->untuned, &r->reference, &err), &err, "compiling");
+    check(tune_runner_calibrate(&r->runner, r->reference, &err), &err, "calibrating");
+}
+
+static void list_schedules(ranking *r, size_t most) {
+    tune_candidate *const list = calloc(MOST_SCHEDULES, sizeof *list);
+    r->all = calloc(MOST_SCHEDULES, sizeof *r->all);
+    if (!list || !r->all) exit(1);
+    r->count = tune_space(&r->canonical, &r->machine, list, most < MOST_SCHEDULES ? most : MOST_SCHEDULES);
+    for (size_t i = 0; i < r->count; i++) r->all[i].schedule = list[i].schedule;
+    free(list);
+}
+
+static attune_schedule tuned_schedule(const ranking *r, const ranking_options *o, uint64_t *measured) {
+    attune_context_options options = {
+        .struct_size = sizeof options, .cache_dir = "", .cache_base = "", .max_workers = o->threads};
+    attune_context *context;
+    attune_tune_options how = ATTUNE_TUNE_OPTIONS_INIT;
+    attune_tune_result result = {.struct_size = sizeof result};
+    attune_arguments arguments;
+    how.budget_seconds = o->budget;
+    tensors_arguments(&r->tensors, &arguments);
+    if (attune_context_create(&options, &context)) die("creating a context");
+    if (attune_tune(context, &r->tensors.problem, &arguments, &how, &result)) die("tuning");
+    attune_context_destroy(context);
+    *measured = result.measured;
+    return result.schedule;
+}
+
+static json_t *describe(const ranked *e) {
+    char *const schedule = schedule_text(&e->schedule);
+    json_t *const object = json_pack("{s:f, s:s}", "ratio", e->ratio, "schedule", schedule);
+    free(schedule);
+    return object;
+}
+
+static json_t *describe_list(const ranked *entries, size_t count) {
+    json_t *const list = json_array();
+    for (size_t i = 0; i < count; i++) json_array_append_new(list, describe(&entries[i]));
+    return list;
+}
+
+/* The ratios of all by samples, in order: a curve. */
+static json_t *curve(const ranking *r) {
+    json_t *const list = json_array();
+    for (size_t i = 0; i < r->count && isfinite(r->all[i].ratio); i++)
+        json_array_append_new(list, json_real(round(r->all[i].ratio * 1e4) / 1e4));
+    return list;
+}
+
+static void rank_problem(const char *text, const ranking_options *o) {
+    ranking r;
+    ranked final[1 + MOST_RUNS + FINAL] = {0};
+    size_t count = 1;
+    json_t *const measured = json_array();
+    open_ranking(&r, text, o);
+    list_schedules(&r, o->most);
+    const double began = now();
+    rank_all(&r);
+    json_t *const all = curve(&r);
+    rank_best(&r);
+    const double searched = now() - began;
+    final[0].schedule = r.untuned;
+    for (; count <= o->runs; count++) {
+        uint64_t schedules;
+        final[count].schedule = tuned_schedule(&r, o, &schedules);
+        json_array_append_new(measured, json_integer((json_int_t)schedules));
+    }
+    for (size_t i = 0; i < r.count && i < FINAL; i++) final[count++].schedule = r.all[i].schedule;
+    const double call_seconds = rank_calls(&r, final, count, o->seconds);
+    ranked *const best = final + 1 + o->runs;
+    qsort(best, count - 1 - o->runs, sizeof *best, by_ratio);
+    char *const name = problem_text(&r.tensors.problem);
+    json_t *const object = json_pack(
+        "{s:s, s:I, s:I, s:f, s:f, s:I, s:f, s:o, s:o, s:o, s:o, s:o}", "problem", name, "threads",
+        (json_int_t)o->threads, "schedules", (json_int_t)r.count, "seconds", searched, "budget", o->budget,
+        "untuned_rank", (json_int_t)r.untuned_rank, "untuned_us", call_seconds * 1e6, "untuned", describe(&final[0]),
+        "tuned", describe_list(final + 1, o->runs), "measured", measured, "best",
+        describe_list(best, count - 1 - o->runs), "curve", all);
+    json_dumpf(object, stdout, JSON_COMPACT | JSON_REAL_PRECISION(6));
+    putchar('\n');
+    fflush(stdout);
+    json_decref(object);
+    free(name);
+    free(r.all);
+    at_kernel_destroy(&r.reference->node);
+    tune_runner_free(&r.runner);
+    tensors_free(&r.tensors);
+    attune_context_destroy(r.context);
+}
+
+/* ---- Arguments ---- */
+
+static const struct argp_option arguments_of[] = {
+    {"budget", 'b', "SECONDS", 0, "Of each search by the tuner (default 5)", 0},
+    {"runs", 'r', "N", 0, "Searches by the tuner (default 3, at most 16)", 0},
+    {"threads", 't', "N", 0, "Threads that run a kernel (default 1)", 0},
+    {"most", 'm', "N", 0, "Only the N schedules that the model likes best (default all)", 0},
+    {"seconds", 's', "SECONDS", 0, "Of the last stage (default 10)", 0},
+    {0},
+};
+
+static error_t parse(int key, char *argument, struct argp_state *state) {
+    ranking_options *const o = state->input;
+    switch (key) {
+    case 'b': o->budget = tool_parse_seconds(state, "budget", argument, 0.05, 1e6); return 0;
+    case 'r': o->runs = (size_t)tool_parse_integer(state, "runs", argument, 0, MOST_RUNS); return 0;
+    case 't': o->threads = (uint32_t)tool_parse_integer(state, "threads", argument, 1, 1024); return 0;
+    case 'm': o->most = (size_t)tool_parse_integer(state, "most", argument, 1, MOST_SCHEDULES); return 0;
+    case 's': o->seconds = tool_parse_seconds(state, "seconds", argument, 0.05, 1e6); return 0;
+    case ARGP_KEY_ARGS:
+        o->problems = state->argv + state->next;
+        o->num_problems = state->argc - state->next;
+        return 0;
+    case ARGP_KEY_NO_ARGS: argp_error(state, "a PROBLEM is needed"); return 0;
+    default: return ARGP_ERR_UNKNOWN;
+    }
+}
+
+int main(int argc, char **argv) {
+    static const struct argp argp = {
+        arguments_of, parse, "PROBLEM...", "Times every schedule that the tuner may choose from.", NULL, NULL, NULL};
+    ranking_options o = {.budget = 5, .seconds = 10, .runs = 3, .most = MOST_SCHEDULES, .threads = 1};
+    argp_parse(&argp, argc, argv, 0, NULL, &o);
+    for (int i = 0; i < o.num_problems; i++) rank_problem(o.problems[i], &o);
+    return 0;
+}
