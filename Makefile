@@ -63,14 +63,14 @@ GENERATOR_ID = $(BUILD)/gen/generator_id.h
 
 .DELETE_ON_ERROR:
 .PHONY: all lib codegen draw tool tests deps run minilm test bench bench-full bench-growth bench-setup bench-drivers \
-	bench-table bench-alone install uninstall find-cairo help FORCE
+	bench-table bench-alone ranking ranking-table install uninstall find-cairo help FORCE
 
 all: lib codegen draw tool ## build the library, the code generator and the command into build/
 lib: $(BUILD)/libattune.a $(BUILD)/libattune.so
 codegen: $(BUILD)/libattune-codegen.so $(BUILD)/attune-codegen-worker
 draw: $(BUILD)/libattune-draw.so
 tool: $(BUILD)/attune
-tests: $(TESTS) codegen draw $(BUILD)/bench/attune_driver ## build the test programs
+tests: $(TESTS) codegen draw $(BUILD)/bench/attune_driver $(BUILD)/bench/ranking ## build the test programs
 
 # ---- Objects ----
 
@@ -247,6 +247,14 @@ bench-setup: all bench-drivers
 bench-drivers: $(BUILD)/bench/attune_driver $(BUILD)/bench/probe_driver
 bench-alone: all ## a table of attune alone: four shapes of attention and three blocks
 	@BUILD='$(BUILD)' bash scripts/bench_table.sh
+
+# RANKING: options, as --only='vit*'; bench/ranking.py --help.
+RANKING ?=
+RANKING_PY = @ATTUNE_CODEGEN=$(abspath $(BUILD))/libattune-codegen.so python3 bench/ranking.py --build $(BUILD)
+ranking: all $(BUILD)/bench/ranking ## how near tuning, and the choice without it, come to the best schedule; three quarters of an hour
+	$(RANKING_PY) $(RANKING)
+ranking-table: ## its tables, and a plot, into docs/
+	$(RANKING_PY) --publish docs $(RANKING)
 
 # NUMERICS: options, as --isa=avx2.
 NUMERICS ?=

@@ -16,6 +16,7 @@ import textwrap
 sys.dont_write_bytecode = True
 
 import compare
+import ranking
 import report
 import shapes
 
@@ -603,6 +604,40 @@ def case_a_peer_that_dies_is_left_out():
 def case_a_peer_that_hangs_is_left_out():
     is_open, made = fake_entry(struct.pack("4f", 1, 2, 3, 4), "hangs", patience=3)
     expect(not is_open and made.refusal() == "ended: no answer", f"{made.tried}")
+
+
+# ---- The ranking of schedules ----
+
+
+def rank(*options):
+    environment = os.environ | {"ATTUNE_CODEGEN": str(BUILD.resolve() / "libattune-codegen.so")}
+    command = [BUILD / "bench" / "ranking", "--budget=0.05", "--seconds=0.05", *options, "num_heads=1,seq_q=24,head_dim=16"]
+    return json.loads(subprocess.run(command, env=environment, capture_output=True, check=True, timeout=120).stdout)
+
+
+def case_schedules_are_ranked_beside_what_tuning_finds():
+    found = rank("--runs=2", "--most=6", "--others=3")
+    expect_equal((found["timed"], len(found["tuned"]), len(found["best"])), (9, 2, 8))
+    expect_equal(sum(entry["is_other"] for entry in found["all"]), 3)
+    ratios = [entry["ratio"] for entry in found["all"]]
+    expect_equal(ratios, sorted(ratios))
+    expect_equal(found["untuned"]["ratio"], 1.0)
+    expect(found["legal"] > 500, f"only {found['legal']} schedules")
+
+
+def case_a_long_search_stands_for_all_schedules():
+    found = rank("--runs=1", "--most=0", "--others=0", "--longer=0.1")
+    expect_equal((found["timed"], len(found["best"])), (0, 1))
+
+
+def case_rankings_become_a_page():
+    found = rank("--runs=1", "--most=4", "--others=2")
+    found["best"] = found["best"][:1]
+    found["untuned"]["ratio"], found["tuned"][0]["ratio"], found["best"][0]["ratio"] = 1.0, 0.9, 0.8
+    results = [{"name": "one", "group": "all", "found": found}]
+    text = ranking.page({"schema": 1, "cpu": "a CPU", "threads": 1, "results": results})
+    expect("| `one` |" in text and "| +25.0 % | +12.5 % | -10.0 % |" in text, text)
+    expect("0 of 1 searches came within 3 %" in text, text)
 
 
 def main():

@@ -1,11 +1,12 @@
-/* How good tuning is, and how good the rules are without it: every schedule that the tuner may choose from is timed.
- *
- *     ranking [--budget SECONDS] [--runs N] [--threads N] [--most N] [PROBLEM...]     (make ranking)
+/* How good tuning is, and how good the rules are without it: every schedule that the tuner's model proposes is timed.
+ * make ranking runs it, and ranking.py makes a table of what it prints.
  *
  * Three stages, each with fewer schedules and more turns, interleaved with what attune chooses untuned: all of them on
- * samples as the tuner takes them, the best 64 of these, and at last, on whole calls, the best eight beside the choice
- * without tuning and what `--runs` searches of `--budget` seconds found, each in a context that knows nothing. It is the
- * whole calls that count. One JSON object a problem on stdout, a line of progress on stderr. */
+ * samples as the tuner takes them, and as many as --others says of those that the model leaves out; the best 64 of
+ * these; and at last, on whole calls, the best eight beside the choice without tuning and what --runs searches of
+ * --budget seconds found, each in a context that knows nothing. It is the whole calls that count. One JSON object a
+ * problem on stdout, progress on stderr. With --most=0 --others=0 --longer=30 a long search stands for all schedules.
+ */
 #include "tensors.h"
 
 #include "tune/runner.h"
@@ -19,11 +20,13 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { BATCH = 16, FINE = 64, FINAL = 8, MOST_RUNS = 16, MOST_SCHEDULES = 1 << 17, MOST_ROUNDS = 201 };
+enum { BATCH = 16, FINE = 64, FINAL = 8, MOST_RUNS = 16, MOST_SCHEDULES = 1 << 18, MOST_ROUNDS = 201 };
 
 typedef struct ranked {
     attune_schedule schedule;
-    double ratio; /* to the time without tuning, by the last stage that it took part in; infinite: failed */
+    double cost;   /* as the model has it */
+    bool is_other; /* left out by the model */
+    double ratio;  /* to the time without tuning, by the last stage that it took part in; infinite: failed */
     attune_kernel *kernel;
 } ranked;
 
@@ -36,13 +39,13 @@ typedef struct ranking {
     attune_schedule untuned;
     attune_kernel *reference; /* of that */
     ranked *all;              /* in the order of the last stage */
-    size_t count;
+    size_t count, legal;      /* `legal`: how many schedules there are in all, without the hopeless ones */
     size_t untuned_rank;      /* among the samples of all, from 1 */
 } ranking;
 
-typedef struct options {
-    double budget, seconds;
-    size_t runs, most;
+typedef struct ranking_options {
+    double budget, longer, seconds;
+    size_t runs, most, others;
     uint32_t threads;
     char **problems;
     int num_problems;
@@ -218,23 +221,45 @@ static void open_ranking(ranking *r, const char *text, const ranking_options *o)
     check(tune_runner_calibrate(&r->runner, r->reference, &err), &err, "calibrating");
 }
 
-static void list_schedules(ranking *r, size_t most) {
+static uint64_t next_random(uint64_t *state) {
+    *state = *state * UINT64_C(6364136223846793005) + UINT64_C(1442695040888963407);
+    return *state >> 33;
+}
+
+/* The `most` that the model likes best, and `others` of the rest, evenly drawn. */
+static void list_schedules(ranking *r, size_t most, size_t others) {
     tune_candidate *const list = calloc(MOST_SCHEDULES, sizeof *list);
-    r->all = calloc(MOST_SCHEDULES, sizeof *r->all);
-    if (!list || !r->all) exit(1);
-    r->count = tune_space(&r->canonical, &r->machine, list, most < MOST_SCHEDULES ? most : MOST_SCHEDULES);
-    for (size_t i = 0; i < r->count; i++) r->all[i].schedule = list[i].schedule;
+    uint64_t state = 1;
+    if (!list) exit(1);
+    r->legal = tune_space(&r->canonical, &r->machine, list, MOST_SCHEDULES);
+    if (most > r->legal) most = r->legal;
+    if (others > r->legal - most) others = r->legal - most;
+    r->count = most + others;
+    for (size_t i = most; i < r->count; i++) {
+        const size_t from = i + (size_t)(next_random(&state) % (r->legal - i));
+        const tune_candidate drawn = list[from];
+        list[from] = list[i];
+        list[i] = drawn;
+    }
+    r->all = calloc(r->count + 1, sizeof *r->all);
+    if (!r->all) exit(1);
+    for (size_t i = 0; i < r->count; i++) {
+        r->all[i].schedule = list[i].schedule;
+        r->all[i].cost = list[i].cost;
+        r->all[i].is_other = i >= most;
+    }
     free(list);
 }
 
-static attune_schedule tuned_schedule(const ranking *r, const ranking_options *o, uint64_t *measured) {
+/* What a search finds that knows nothing before. */
+static attune_schedule tuned_schedule(const ranking *r, uint32_t threads, double budget, uint64_t *measured) {
     attune_context_options options = {
-        .struct_size = sizeof options, .cache_dir = "", .cache_base = "", .max_workers = o->threads};
+        .struct_size = sizeof options, .cache_dir = "", .cache_base = "", .max_workers = threads};
     attune_context *context;
     attune_tune_options how = ATTUNE_TUNE_OPTIONS_INIT;
     attune_tune_result result = {.struct_size = sizeof result};
     attune_arguments arguments;
-    how.budget_seconds = o->budget;
+    how.budget_seconds = budget;
     tensors_arguments(&r->tensors, &arguments);
     if (attune_context_create(&options, &context)) die("creating a context");
     if (attune_tune(context, &r->tensors.problem, &arguments, &how, &result)) die("tuning");
@@ -245,54 +270,50 @@ static attune_schedule tuned_schedule(const ranking *r, const ranking_options *o
 
 static json_t *describe(const ranked *e) {
     char *const schedule = schedule_text(&e->schedule);
-    json_t *const object = json_pack("{s:f, s:s}", "ratio", e->ratio, "schedule", schedule);
+    json_t *const object = json_pack("{s:f, s:s, s:f, s:b}", "ratio", e->ratio, "schedule", schedule, "cost", e->cost,
+                                     "is_other", e->is_other);
     free(schedule);
     return object;
 }
 
+/* Those that compiled. */
 static json_t *describe_list(const ranked *entries, size_t count) {
     json_t *const list = json_array();
-    for (size_t i = 0; i < count; i++) json_array_append_new(list, describe(&entries[i]));
-    return list;
-}
-
-/* The ratios of all by samples, in order: a curve. */
-static json_t *curve(const ranking *r) {
-    json_t *const list = json_array();
-    for (size_t i = 0; i < r->count && isfinite(r->all[i].ratio); i++)
-        json_array_append_new(list, json_real(round(r->all[i].ratio * 1e4) / 1e4));
+    for (size_t i = 0; i < count; i++)
+        if (isfinite(entries[i].ratio)) json_array_append_new(list, describe(&entries[i]));
     return list;
 }
 
 static void rank_problem(const char *text, const ranking_options *o) {
     ranking r;
-    ranked final[1 + MOST_RUNS + FINAL] = {0};
+    ranked final[1 + MOST_RUNS + FINAL + 1] = {0};
     size_t count = 1;
     json_t *const measured = json_array();
     open_ranking(&r, text, o);
-    list_schedules(&r, o->most);
+    list_schedules(&r, o->most, o->others);
     const double began = now();
     rank_all(&r);
-    json_t *const all = curve(&r);
+    json_t *const all = describe_list(r.all, r.count);
     rank_best(&r);
     const double searched = now() - began;
     final[0].schedule = r.untuned;
     for (; count <= o->runs; count++) {
         uint64_t schedules;
-        final[count].schedule = tuned_schedule(&r, o, &schedules);
+        final[count].schedule = tuned_schedule(&r, o->threads, o->budget, &schedules);
         json_array_append_new(measured, json_integer((json_int_t)schedules));
     }
-    for (size_t i = 0; i < r.count && i < FINAL; i++) final[count++].schedule = r.all[i].schedule;
+    for (size_t i = 0; i < r.count && i < FINAL; i++) final[count++] = r.all[i];
+    if (o->longer > 0) final[count++].schedule = tuned_schedule(&r, o->threads, o->longer, &(uint64_t){0});
     const double call_seconds = rank_calls(&r, final, count, o->seconds);
     ranked *const best = final + 1 + o->runs;
     qsort(best, count - 1 - o->runs, sizeof *best, by_ratio);
     char *const name = problem_text(&r.tensors.problem);
-    json_t *const object = json_pack(
-        "{s:s, s:I, s:I, s:f, s:f, s:I, s:f, s:o, s:o, s:o, s:o, s:o}", "problem", name, "threads",
-        (json_int_t)o->threads, "schedules", (json_int_t)r.count, "seconds", searched, "budget", o->budget,
-        "untuned_rank", (json_int_t)r.untuned_rank, "untuned_us", call_seconds * 1e6, "untuned", describe(&final[0]),
-        "tuned", describe_list(final + 1, o->runs), "measured", measured, "best",
-        describe_list(best, count - 1 - o->runs), "curve", all);
+    json_t *const object =
+        json_pack("{s:s, s:I, s:I, s:I, s:f, s:f, s:I, s:f, s:o, s:o, s:o, s:o, s:o}", "problem", name, "threads",
+                  (json_int_t)o->threads, "legal", (json_int_t)r.legal, "timed", (json_int_t)r.count, "seconds",
+                  searched, "budget", o->budget, "untuned_rank", (json_int_t)r.untuned_rank, "untuned_us",
+                  call_seconds * 1e6, "untuned", describe(&final[0]), "tuned", describe_list(final + 1, o->runs),
+                  "measured", measured, "best", describe_list(best, count - 1 - o->runs), "all", all);
     json_dumpf(object, stdout, JSON_COMPACT | JSON_REAL_PRECISION(6));
     putchar('\n');
     fflush(stdout);
@@ -311,7 +332,10 @@ static const struct argp_option arguments_of[] = {
     {"budget", 'b', "SECONDS", 0, "Of each search by the tuner (default 5)", 0},
     {"runs", 'r', "N", 0, "Searches by the tuner (default 3, at most 16)", 0},
     {"threads", 't', "N", 0, "Threads that run a kernel (default 1)", 0},
-    {"most", 'm', "N", 0, "Only the N schedules that the model likes best (default all)", 0},
+    {"most", 'm', "N", 0, "The N schedules that the model likes best (default 3000, as many as the tuner's)", 0},
+    {"others", 'o', "N", 0, "And N of the others, to see what the model is worth (default 1000)", 0},
+    {"longer", 'l', "SECONDS", 0, "One search more, so long; what it finds counts as one of the best (default none)",
+     0},
     {"seconds", 's', "SECONDS", 0, "Of the last stage (default 10)", 0},
     {0},
 };
@@ -320,9 +344,11 @@ static error_t parse(int key, char *argument, struct argp_state *state) {
     ranking_options *const o = state->input;
     switch (key) {
     case 'b': o->budget = tool_parse_seconds(state, "budget", argument, 0.05, 1e6); return 0;
+    case 'l': o->longer = tool_parse_seconds(state, "longer", argument, 0.05, 1e6); return 0;
     case 'r': o->runs = (size_t)tool_parse_integer(state, "runs", argument, 0, MOST_RUNS); return 0;
     case 't': o->threads = (uint32_t)tool_parse_integer(state, "threads", argument, 1, 1024); return 0;
-    case 'm': o->most = (size_t)tool_parse_integer(state, "most", argument, 1, MOST_SCHEDULES); return 0;
+    case 'm': o->most = (size_t)tool_parse_integer(state, "most", argument, 0, MOST_SCHEDULES); return 0;
+    case 'o': o->others = (size_t)tool_parse_integer(state, "others", argument, 0, MOST_SCHEDULES); return 0;
     case 's': o->seconds = tool_parse_seconds(state, "seconds", argument, 0.05, 1e6); return 0;
     case ARGP_KEY_ARGS:
         o->problems = state->argv + state->next;
@@ -335,8 +361,8 @@ static error_t parse(int key, char *argument, struct argp_state *state) {
 
 int main(int argc, char **argv) {
     static const struct argp argp = {
-        arguments_of, parse, "PROBLEM...", "Times every schedule that the tuner may choose from.", NULL, NULL, NULL};
-    ranking_options o = {.budget = 5, .seconds = 10, .runs = 3, .most = MOST_SCHEDULES, .threads = 1};
+        arguments_of, parse, "PROBLEM...", "Times every schedule that the tuner's model proposes.", NULL, NULL, NULL};
+    ranking_options o = {.budget = 5, .seconds = 10, .runs = 3, .most = 3000, .others = 1000, .threads = 1};
     argp_parse(&argp, argc, argv, 0, NULL, &o);
     for (int i = 0; i < o.num_problems; i++) rank_problem(o.problems[i], &o);
     return 0;

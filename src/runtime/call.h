@@ -90,7 +90,7 @@ attune_status at_overlap_check(const at_signature *signature, const at_settled *
 attune_status at_call_pointer(const mha_tensor *tensor, const attune_arguments *arguments, const void **pointer,
                               at_error *err);
 
-static inline size_t at_element_bytes(const mha_tensor *tensor) { return ir_elem_get(tensor->elem)->bytes; }
+static inline size_t at_element_bytes(const mha_tensor *t) { return ir_elem_get(t->elem)->bytes; }
 
 static inline const mha_tensor *at_signature_tensor(const at_signature *signature, mha_tensor_id id) {
     return signature->place[id] < 0 ? NULL : &signature->tensors[(int)signature->place[id]];
