@@ -43,12 +43,18 @@ static double smaller(double x, double y) { return x < y ? x : y; }
 /* Latency of a multiply-add, cycles; two operations and two loads begin in each. */
 static const double LATENCY = 4, OPERATION = 0.5, TURN = 1.5;
 
+/* How much of a register a vector fills. */
+static double width_of(const attune_problem *p, const tune_machine *m, const attune_schedule *s) {
+    return (double)s->lanes * (p->softmax_precision == ATTUNE_F64 ? 8 : 4) / m->target->vector_bytes;
+}
+
 /* A turn of the inner loop of a tile of rows x vectors: its multiplications, the loads of `loads` operands, the loop's
- * own instructions shared by `unroll` turns. Accumulators beyond the registers go to memory and come back. */
-static double turn_cost(const tune_machine *m, double rows, double vectors, double loads, double unroll) {
+ * own instructions shared by `unroll` turns. Accumulators beyond the registers go to memory and come back. Vectors that
+ * fill part of a register take as much less time, as they do where the units are no wider. */
+static double turn_cost(const tune_machine *m, double width, double rows, double vectors, double loads, double unroll) {
     const double accumulators = rows * vectors, registers = (double)m->target->vector_registers;
     const double spilled = larger(0, accumulators + smaller(rows, vectors) + 1 - registers);
-    const double busy = larger(accumulators * OPERATION, loads * OPERATION);
+    const double busy = larger(accumulators, loads) * OPERATION * width;
     return larger(busy, LATENCY / larger(1, smaller(unroll, 1))) + TURN / unroll + spilled * 4;
 }
 
@@ -64,40 +70,43 @@ static double cache_factor(const tune_machine *m, double bytes) {
 
 static tune_costs q_lanes_costs(const attune_problem *p, const tune_machine *m, const attune_schedule *s) {
     enum { SOFTMAX = 11, TILE_START = 14, TASK_START = 400, ELEMENT = 4 };
+    const double width = width_of(p, m, s);
     const double lanes = s->lanes, rows = rows_of(p), keys = keys_of(p), dim = (double)p->head_dim;
-    const double dim_v = (double)p->head_dim_v, width = s->score_vectors * lanes, tile = smaller(s->kv_tile, keys);
-    const double blocks = round_up(rows, width) / width, per_task = (double)s->q_vectors / s->score_vectors;
+    const double dim_v = (double)p->head_dim_v, tile_rows = s->score_vectors * lanes, tile = smaller(s->kv_tile, keys);
+    const double blocks = round_up(rows, tile_rows) / tile_rows, per_task = (double)s->q_vectors / s->score_vectors;
     const double tasks = round_up(blocks, per_task) / per_task, tiles = round_up(keys, tile) / tile;
     const double padded = round_up(tile, s->score_rows);
 
     const double score_turn =
-        turn_cost(m, s->score_rows, s->score_vectors, s->score_rows + s->score_vectors, s->score_unroll);
+        turn_cost(m, width, s->score_rows, s->score_vectors, s->score_rows + s->score_vectors, s->score_unroll);
     const double score_tile = dim * score_turn + TILE_START + 1.5 * s->score_rows * s->score_vectors;
-    const double score_bytes = (dim * width + tile * width) * ELEMENT + tile * dim * ELEMENT / larger(1, per_task);
+    const double score_bytes =
+        (dim * tile_rows + tile * tile_rows) * ELEMENT + tile * dim * ELEMENT / larger(1, per_task);
     const double scores = padded / s->score_rows * score_tile * cache_factor(m, score_bytes);
 
     const double whole = (double)(p->head_dim_v / s->value_rows), rest = (double)(p->head_dim_v % s->value_rows);
     const double value_turn =
-        turn_cost(m, s->value_rows, s->value_vectors, s->value_rows + s->value_vectors, s->value_unroll);
+        turn_cost(m, width, s->value_rows, s->value_vectors, s->value_rows + s->value_vectors, s->value_unroll);
     const double rest_turn =
-        rest > 0 ? turn_cost(m, rest, s->value_vectors, rest + s->value_vectors, s->value_unroll) : 0;
+        rest > 0 ? turn_cost(m, width, rest, s->value_vectors, rest + s->value_vectors, s->value_unroll) : 0;
     const double value_tile = tile * value_turn + TILE_START + 2 * s->value_rows * s->value_vectors;
     const double rest_tile = rest > 0 ? tile * rest_turn + TILE_START + 2 * rest * s->value_vectors : 0;
-    const double value_bytes = (tile * width + tile * dim_v) * ELEMENT;
+    const double value_bytes = (tile * tile_rows + tile * dim_v) * ELEMENT;
     const double values =
         (double)s->score_vectors / s->value_vectors * (whole * value_tile + rest_tile) * cache_factor(m, value_bytes);
 
     const double softmax = s->score_vectors * (tile * SOFTMAX + 40);
-    const double visible = p->is_causal ? 0.5 + 0.5 * smaller(1, (tile + width) / larger(keys, 1)) : 1;
+    const double visible = p->is_causal ? 0.5 + 0.5 * smaller(1, (s->score_rows + tile_rows) / larger(keys, 1)) : 1;
     const double times = blocks * tiles * visible;
     return (tune_costs){.scores = times * scores,
                         .softmax = times * softmax,
                         .values = times * values,
-                        .tasks = tasks * TASK_START + blocks * width * (dim + dim_v) * 0.4};
+                        .tasks = tasks * TASK_START + blocks * tile_rows * (dim + dim_v) * 0.4};
 }
 
 static tune_costs d_lanes_costs(const attune_problem *p, const tune_machine *m, const attune_schedule *s) {
     enum { SUM_LANES = 6, SOFTMAX = 14, CHUNK = 900, FROM_MEMORY = 8 /* bytes a cycle */ };
+    const double width = width_of(p, m, s);
     const double lanes = s->lanes, rows = rows_of(p), keys = keys_of(p);
     const double k_vectors = round_up((double)p->head_dim, lanes) / lanes;
     const double v_vectors = round_up((double)p->head_dim_v, lanes) / lanes;
@@ -105,12 +114,12 @@ static tune_costs d_lanes_costs(const attune_problem *p, const tune_machine *m, 
 
     const double row_tiles = round_up(rows, s->score_vectors) / s->score_vectors;
     const double score_turn =
-        turn_cost(m, s->score_rows, s->score_vectors, s->score_rows + s->score_vectors, s->score_unroll);
+        turn_cost(m, width, s->score_rows, s->score_vectors, s->score_rows + s->score_vectors, s->score_unroll);
     const double score =
         row_tiles * keys / s->score_rows * (k_vectors * score_turn + s->score_rows * s->score_vectors * SUM_LANES);
     const double value_rows = round_up(rows, s->value_rows) / s->value_rows;
     const double value_turn =
-        turn_cost(m, s->value_rows, s->value_vectors, s->value_unroll * (s->value_vectors + s->value_rows), 1) *
+        turn_cost(m, width, s->value_rows, s->value_vectors, s->value_unroll * (s->value_vectors + s->value_rows), 1) *
         s->value_unroll;
     const double value = value_rows * keys / s->value_unroll * v_vectors / s->value_vectors *
                          (value_turn + s->value_rows * s->value_vectors);
@@ -125,10 +134,11 @@ static tune_costs d_lanes_costs(const attune_problem *p, const tune_machine *m, 
 }
 
 static double gemm_cost(const attune_problem *p, const tune_machine *m, const attune_schedule *s) {
+    const double width = width_of(p, m, s);
     const double rows = size_of(p->seq_q, p->max_seq_q) * (double)min_of(p->batch, 1 << 16);
     const double depth = (double)p->embed_dim, columns = (double)(2 * (p->num_heads + p->num_kv_heads) * p->head_dim);
     const double passes = s->gemm_depth ? round_up(depth, s->gemm_depth) / s->gemm_depth : 1;
-    const double turn = turn_cost(m, s->gemm_rows, s->gemm_vectors, s->gemm_rows + s->gemm_vectors, 1);
+    const double turn = turn_cost(m, width, s->gemm_rows, s->gemm_vectors, s->gemm_rows + s->gemm_vectors, 1);
     const double tile = depth * turn + passes * (20 + 2 * s->gemm_rows * s->gemm_vectors);
     const double blocks = round_up(rows, s->gemm_block) / s->gemm_block;
     return round_up(rows, s->gemm_rows) / s->gemm_rows * columns / (s->gemm_vectors * s->lanes) * tile +

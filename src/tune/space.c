@@ -98,9 +98,12 @@ static bool is_hopeless(const tune_machine *m, const attune_schedule *s, int64_t
     return q && rows_at_most >= 4 * s->lanes && (score < 4 || value < 4);
 }
 
+static int64_t query_rows(const attune_problem *p) {
+    return p->seq_q == ATTUNE_DYNAMIC ? INT32_MAX : p->seq_q * (p->num_heads / p->num_kv_heads);
+}
+
 static bool is_candidate(const attune_problem *p, const tune_machine *m, const attune_schedule *s) {
-    const int64_t rows = p->seq_q == ATTUNE_DYNAMIC ? INT32_MAX : p->seq_q * (p->num_heads / p->num_kv_heads);
-    return !is_hopeless(m, s, rows) && mha_schedule_check(p, s, m->target, NULL) == ATTUNE_OK;
+    return !is_hopeless(m, s, query_rows(p)) && mha_schedule_check(p, s, m->target, NULL) == ATTUNE_OK;
 }
 
 /* ---- The list ---- */
@@ -173,7 +176,7 @@ static size_t finish(collector *c) {
 static int64_t largest_value(const attune_problem *p, const choices *fields, const attune_schedule *s) {
     const int64_t keys = p->low_rank ? p->low_rank : p->seq_kv;
     if (fields->offset == offsetof(attune_schedule, q_vectors) && p->seq_q > 0)
-        return ceil_div(p->seq_q * (p->num_heads / p->num_kv_heads), s->lanes);
+        return ceil_div(query_rows(p), s->lanes);
     if (fields->offset == offsetof(attune_schedule, kv_tile) && p->reproducible) return 1;
     if (fields->offset == offsetof(attune_schedule, kv_tile) && keys > 0) return keys;
     if (fields->offset == offsetof(attune_schedule, kv_chunk) && keys > 0) return keys;
@@ -210,8 +213,17 @@ static void combine(collector *c, const choices *fields, attune_schedule s) {
 
 static bool has_attention(const attune_problem *p) { return p->op == ATTUNE_ATTENTION || p->op == ATTUNE_MHA; }
 
+/* Vectors of half the width and of a quarter leave fewer lanes empty where rows are few. Products share the lanes of
+ * attention: a block keeps whole vectors. */
+static int32_t narrowest_lanes(const attune_problem *p, int32_t widest) {
+    enum { FEW_ROWS = 64, LEAST = 4 };
+    const bool is_small = p->op == ATTUNE_ATTENTION && p->seq_q > 0 && query_rows(p) <= FEW_ROWS;
+    return is_small && widest > LEAST ? (int32_t)max_of(widest / 4, LEAST) : widest;
+}
+
 static void combine_all(collector *c) {
     const attune_problem *p = c->p;
+    const int32_t widest = c->m->target->vector_bytes / (p->softmax_precision == ATTUNE_F64 ? 8 : 4);
     attune_schedule base;
     mha_choose(p, c->m->target, &base);
     collect(c, base);
@@ -219,11 +231,12 @@ static void combine_all(collector *c) {
         attune_schedule s = base;
         s.strategy = ATTUNE_Q_LANES;
         s.kv_chunk = 0;
-        combine(c, q_lanes, s);
+        for (s.lanes = widest; s.lanes >= narrowest_lanes(p, widest); s.lanes /= 2) combine(c, q_lanes, s);
     }
     if (has_attention(p)) {
         attune_schedule s = base;
         s.strategy = ATTUNE_D_LANES;
+        s.lanes = widest;
         s.q_vectors = 1;
         combine(c, d_lanes, s);
     }
