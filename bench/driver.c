@@ -1,6 +1,8 @@
 #define _GNU_SOURCE
 #include "driver.h"
 
+#include "pages.h"
+
 #include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
@@ -17,7 +19,7 @@ int64_t driver_out_count(const driver_problem *p) {
 double driver_scale(const driver_problem *p) { return 1 / sqrt((double)p->dim); }
 
 void *driver_alloc(size_t bytes, char text[DRIVER_TEXT]) {
-    void *const memory = aligned_alloc(64, (bytes + 127) & ~(size_t)63);
+    void *const memory = pages_alloc((bytes + 127) & ~(size_t)63);
     if (memory)
         memset(memory, 0, bytes);
     else

@@ -40,7 +40,7 @@ build() {
     local name=$1 source=$2 compiler=$3 program=$out/$1_driver
     shift 3
     [ ! "$program" -nt "$source" ] || [ ! "$program" -nt bench/driver.c ] || [ ! "$program" -nt bench/driver.h ] || return 0
-    $cc -std=gnu11 -O2 -c bench/driver.c -o "$out/driver_$name.o" &&
+    $cc -std=gnu11 -O2 -Itools -c bench/driver.c -o "$out/driver_$name.o" &&
         $compiler $flags "$source" "$out/driver_$name.o" "$@" -o "$program.tmp" && mv "$program.tmp" "$program" ||
         say "no $name: its driver cannot be built"
 }

@@ -209,6 +209,15 @@ for key in schema cpu isa llvm version results problem schedule threads median_u
     grep -q "\"$key\":" "$work/stdout" || status=1
 done
 report $status "bench --json has every field of its schema"
+expect "bench of schedules side by side" 0 'schedule 2: strategy=q_lanes' "$attune" bench $small --samples=3 \
+    --schedule="$("$attune" explain $small --json | sed -n 's/.*"schedule": "\(strategy[^"]*\)".*/\1/p' | head -n 1)" \
+    --schedule=strategy=q_lanes,lanes=4,score_rows=1,score_vectors=1,score_unroll=1,value_rows=1,value_vectors=1,value_unroll=1,q_vectors=1,kv_tile=8
+[ "$(grep -c '^num_heads.* [12]$' "$work/stdout")" = 2 ]
+report $? "a line for each of them"
+expect "bench of a schedule that is none" 2 "not a field of a schedule" "$attune" bench $small --schedule=tiles=3
+expect "bench of a schedule that does not fit" 1 'lanes must be' "$attune" bench $small --samples=3 \
+    --schedule=strategy=q_lanes,lanes=1024,score_rows=1,score_vectors=1,score_unroll=1,value_rows=1,value_vectors=1,value_unroll=1,q_vectors=1,kv_tile=8
+expect "schedules and the interpreter" 2 'for machine code' "$attune" bench $small --engine=interp --schedule=lanes=4
 expect "decode is bound by memory" 0 '"bound": "memory"' "$attune" bench --json --samples=3 \
     num_heads=16,seq_q=1,seq_kv=4096,head_dim=64
 expect "prefill is bound by arithmetic" 0 '"bound": "compute"' "$attune" bench --json --samples=3 \

@@ -1,6 +1,7 @@
 #include "bandwidth.h"
 
 #include "crew.h"
+#include "pages.h"
 #include "tool.h"
 
 #include <stdlib.h>
@@ -163,7 +164,7 @@ bandwidth_probe *bandwidth_create(const char *isa, uint32_t threads, size_t byte
     p->threads = threads;
     const size_t least = (size_t)threads * MIN_PART;
     p->capacity = bytes < least ? least : bytes;
-    p->buffer = aligned_alloc(LINE, (p->capacity + LINE - 1) / LINE * LINE);
+    p->buffer = pages_alloc((p->capacity + LINE - 1) / LINE * LINE);
     if (!p->read) tool_error("there is no bandwidth probe for the instruction set '%s'", isa);
     if (!p->buffer) tool_error("out of memory: the bandwidth probe needs %zu bytes", p->capacity);
     if (!p->read || !p->buffer || !(p->crew = crew_create(threads))) {

@@ -1,6 +1,8 @@
 #define _GNU_SOURCE
 #include "bench.h"
 
+#include "pages.h"
+
 #include <dirent.h>
 #include <sched.h>
 #include <stdlib.h>
@@ -82,7 +84,7 @@ static bool open_kernel(bench_entry *e, attune_context *context) {
         return false;
     e->schedule = info.schedule;
     e->workspace_bytes = bytes;
-    e->workspace = aligned_alloc(64, (bytes + 127) & ~(size_t)63);
+    e->workspace = pages_alloc(bytes ? bytes : 1);
     e->arguments.workspace = e->workspace;
     e->arguments.workspace_bytes = e->workspace ? bytes : 0;
     return true;
@@ -268,10 +270,10 @@ bool bench_summarise(bench_entry *e) {
 /* ---- Acquiring ---- */
 
 /* Time of one attune_compile, in µs; negative after a message. */
-static double time_acquire(attune_context *context, const attune_problem *problem) {
+static double time_acquire(attune_context *context, const attune_problem *problem, const attune_schedule *wish) {
     attune_kernel *kernel = NULL;
     const double start = tool_now_us();
-    const attune_status status = attune_compile(context, problem, NULL, &kernel);
+    const attune_status status = attune_compile(context, problem, wish, &kernel);
     const double us = tool_now_us() - start;
     attune_kernel_release(kernel);
     if (status == ATTUNE_OK) return us;
@@ -280,7 +282,7 @@ static double time_acquire(attune_context *context, const attune_problem *proble
 }
 
 /* Medians of what acquiring costs after `prepare`. */
-static double median_acquire(attune_context *context, const attune_problem *problem, size_t count, bool is_cold) {
+static double median_acquire(attune_context *context, const bench_entry *e, size_t count, bool is_cold) {
     double samples[64];
     for (size_t i = 0; i < count; i++) {
         attune_drop_memory_cache(context);
@@ -288,24 +290,24 @@ static double median_acquire(attune_context *context, const attune_problem *prob
             tool_library_error(NULL);
             return -1;
         }
-        samples[i] = time_acquire(context, problem);
+        samples[i] = time_acquire(context, &e->problem, e->wish);
         if (samples[i] < 0) return -1;
     }
     return tool_median(samples, count);
 }
 
-static double memory_hit_ns(attune_context *context, const attune_problem *problem) {
+static double memory_hit_ns(attune_context *context, const bench_entry *e) {
     enum { BATCHES = 15, HITS = 20000 };
     double samples[BATCHES];
     attune_kernel *kept = NULL, *kernel = NULL;
-    if (attune_compile(context, problem, NULL, &kept) != ATTUNE_OK) {
+    if (attune_compile(context, &e->problem, e->wish, &kept) != ATTUNE_OK) {
         tool_library_error(NULL);
         return -1;
     }
     for (size_t i = 0; i < BATCHES; i++) {
         const double start = tool_now_us();
         for (int hit = 0; hit < HITS; hit++) {
-            attune_compile(context, problem, NULL, &kernel); /* succeeded right above */
+            attune_compile(context, &e->problem, e->wish, &kernel); /* succeeded right above */
             attune_kernel_release(kernel);
         }
         samples[i] = (tool_now_us() - start) * 1e3 / HITS;
@@ -319,13 +321,13 @@ static bool measure_acquire(bench_entry *e, attune_context *context) {
     /* The first compilation of a process loads LLVM, which is no part of what one kernel costs. */
     attune_problem other = ATTUNE_PROBLEM_INIT;
     other.seq_q = other.head_dim = 8;
-    if (time_acquire(context, &other) < 0) return false;
+    if (time_acquire(context, &other, NULL) < 0) return false;
     enum { COLD = 5, DISK = 51 };
-    const double cold = median_acquire(context, &e->problem, COLD, true);
+    const double cold = median_acquire(context, e, COLD, true);
     if (cold < 0) return false;
     e->cold_compile_ms = cold * 1e-3;
     attune_get_statistics(context, &before);
-    e->warm_disk_us = median_acquire(context, &e->problem, DISK, false);
+    e->warm_disk_us = median_acquire(context, e, DISK, false);
     attune_get_statistics(context, &after);
     if (e->warm_disk_us < 0) return false;
     if (after.disk_hits - before.disk_hits != DISK) {
@@ -333,7 +335,7 @@ static bool measure_acquire(bench_entry *e, attune_context *context) {
                    (unsigned long long)(after.disk_hits - before.disk_hits), (int)DISK);
         return false;
     }
-    e->memory_hit_ns = memory_hit_ns(context, &e->problem);
+    e->memory_hit_ns = memory_hit_ns(context, e);
     return e->memory_hit_ns >= 0;
 }
 

@@ -12,6 +12,8 @@ typedef struct bench_options {
     tool_common common;
     const char *problems[64];
     size_t num_problems;
+    attune_schedule schedules[16];
+    size_t num_schedules; /* 0: each problem has the one that attune chooses */
     uint32_t threads;
     size_t samples;
     attune_engine engine;
@@ -38,10 +40,20 @@ static const struct argp_option options[] = {
     {"threads", TOOL_KEY_THREADS, "N", 0, "Threads, each on a CPU of its own (default 1)", 0},
     {"samples", TOOL_KEY_SAMPLES, "N", 0, "Samples of each problem (default 30)", 0},
     {"sizes", TOOL_KEY_SIZES, "KEY=N,...", 0, "Run-time sizes, where problems leave them open", 0},
+    {"schedule", TOOL_KEY_SCHEDULE, "KEY=N,...", 0,
+     "Measure each problem with this schedule instead of the chosen one; several times: side by side", 0},
     {"engine", TOOL_KEY_ENGINE, "jit|interp", 0, "Machine code (default) or the interpreter", 0},
     {"json", TOOL_KEY_JSON, NULL, 0, "Print JSON", 0},
     {0},
 };
+
+static void add_schedule(bench_options *o, const char *text, struct argp_state *state) {
+    enum { MAX_SCHEDULES = sizeof o->schedules / sizeof *o->schedules };
+    if (o->num_schedules == MAX_SCHEDULES) argp_error(state, "at most %d schedules fit in one run", MAX_SCHEDULES);
+    attune_schedule *const schedule = &o->schedules[o->num_schedules++];
+    *schedule = (attune_schedule)ATTUNE_SCHEDULE_INIT;
+    if (attune_schedule_parse(text, schedule) != ATTUNE_OK) argp_error(state, "%s", attune_last_message());
+}
 
 static error_t parse(int key, char *argument, struct argp_state *state) {
     bench_options *const o = state->input;
@@ -54,7 +66,12 @@ static error_t parse(int key, char *argument, struct argp_state *state) {
     case TOOL_KEY_SIZES:
         if (!sizes_parse(argument, &o->sizes)) exit(TOOL_USAGE);
         return 0;
+    case TOOL_KEY_SCHEDULE: add_schedule(o, argument, state); return 0;
     case TOOL_KEY_JSON: o->json = true; return 0;
+    case ARGP_KEY_END:
+        if (o->num_schedules && o->engine == ATTUNE_ENGINE_INTERPRETER)
+            argp_error(state, "--schedule is for machine code: the interpreter's speed says nothing of it");
+        return 0;
     case ARGP_KEY_ARG:
         if (o->num_problems == MAX_PROBLEMS) argp_error(state, "at most %d problems fit in one run", MAX_PROBLEMS);
         o->problems[o->num_problems++] = argument;
@@ -78,8 +95,8 @@ static int print_json(const bench_options *o, const bench_entry *entries, size_t
 static void print_text(const bench_options *o, const bench_entry *entries, size_t count,
                        const attune_machine_info *machine) {
     static const char *const headers[] = {
-        "problem", "median", "min",   "spread",  "GFLOP/s",      "peak",      "of peak",
-        "touches", "GB/s",   "bound", "of roof", "cold compile", "warm disk", "memory hit",
+        "problem", "median", "min",     "spread",       "GFLOP/s",   "peak",       "of peak",  "touches",
+        "GB/s",    "bound",  "of roof", "cold compile", "warm disk", "memory hit", "schedule",
     };
     char number[TABLE_NUMBER_BYTES];
     char sizes[SIZES_TEXT];
@@ -87,7 +104,7 @@ static void print_text(const bench_options *o, const bench_entry *entries, size_
            o->threads == 1 ? "" : "s", machine->llvm, attune_version());
     if (*sizes_print(&o->sizes, sizes)) printf("run-time sizes: %s\n", sizes);
     printf("\n");
-    table *const t = table_create("lrrrrrrrrlrrrr", headers);
+    table *const t = table_create(o->num_schedules ? "lrrrrrrrrlrrrrr" : "lrrrrrrrrlrrrr", headers);
     for (size_t i = 0; i < count; i++) {
         const bench_entry *const e = &entries[i];
         const bool is_jit = e->engine == ATTUNE_ENGINE_JIT;
@@ -105,8 +122,14 @@ static void print_text(const bench_options *o, const bench_entry *entries, size_
         table_cell(t, "%s", is_jit ? table_time(e->cold_compile_ms * 1e3, number) : "-");
         table_cell(t, "%s", is_jit ? table_time(e->warm_disk_us, number) : "-");
         table_cell(t, "%s", is_jit ? table_time(e->memory_hit_ns * 1e-3, number) : "-");
+        if (o->num_schedules) table_cell(t, "%zu", i % o->num_schedules + 1);
     }
     table_finish(t, stdout);
+    for (size_t i = 0; i < o->num_schedules; i++) {
+        char *const text = schedule_text(&o->schedules[i]);
+        printf("%sschedule %zu: %s\n", i ? "" : "\n", i + 1, text ? text : "");
+        free(text);
+    }
 }
 
 /* ---- The command ---- */
@@ -146,14 +169,18 @@ int cmd_bench(int argc, char **argv) {
     bench_options o = {.threads = 1, .samples = 30};
     argp_parse(&argp, argc, argv, 0, NULL, &o);
     const char *const *const problems = o.num_problems ? o.problems : default_problems;
-    const size_t count = o.num_problems ? o.num_problems : sizeof default_problems / sizeof *default_problems;
+    const size_t each = o.num_schedules ? o.num_schedules : 1;
+    const size_t count = each * (o.num_problems ? o.num_problems : sizeof default_problems / sizeof *default_problems);
     bench_entry *const entries = calloc(count, sizeof *entries);
     attune_context *context = NULL;
     attune_machine_info machine = {.struct_size = sizeof machine};
     int code = TOOL_FAILED;
     if (!entries) tool_error("out of memory");
     bool good = entries != NULL;
-    for (size_t i = 0; good && i < count; i++) good = problem_from_text(problems[i], &entries[i].problem);
+    for (size_t i = 0; good && i < count; i++) {
+        if (o.num_schedules) entries[i].wish = &o.schedules[i % each];
+        good = problem_from_text(problems[i / each], &entries[i].problem);
+    }
     good = good && bench_pin(o.threads) && (context = tool_open_context(&o.common, o.threads, NULL));
     if (good && attune_get_machine_info(context, &machine) != ATTUNE_OK) {
         tool_library_error(NULL);

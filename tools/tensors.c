@@ -1,5 +1,7 @@
 #include "tensors.h"
 
+#include "pages.h"
+
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -109,8 +111,8 @@ static bool allocate(tensors *t, tensor *one) {
     /* Not a byte more, so that a sanitizer sees what reaches beyond; but an empty tensor has a pointer too. */
     const size_t bytes = one->count ? one->count * element : 1;
     one->is_owned = true;
-    if (!fits || posix_memalign(&one->data, 64, bytes) != 0) {
-        one->data = NULL;
+    one->data = fits ? pages_alloc(bytes) : NULL;
+    if (!one->data) {
         tool_error("out of memory: a tensor needs %zu elements", one->count);
         return false;
     }

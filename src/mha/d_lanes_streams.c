@@ -2,6 +2,7 @@
  * badly: so a tile is cut into as many equal parts, each read from its first key to its last. */
 #include "mha/columns.h"
 #include "mha/d_lanes.h"
+#include "mha/integers.h"
 
 /* Where `keys` keys from key `first` of the tile on lie, one after the other. */
 static mha_kv_row place(const d_lanes *d, const dl_tile *tile, const ir_expr *first, const ir_expr *keys) {
@@ -27,15 +28,17 @@ const ir_expr *dl_load_key(const d_lanes *d, const ir_buffer *k_or_v, const mha_
     return mha_load_columns(c, k_or_v, index, column, count);
 }
 
-/* So many keys ahead, and into the second cache: nearer, or into the first one, asking costs more than it gains. */
+/* Some keys ahead, into the second cache: into the first one asking costs more than it gains. Further ahead what was
+ * asked for is in the prefetchers' way; with several rows there is more to do for each key, and nearer is too late. */
 void dl_fetch_ahead(const d_lanes *d, const ir_buffer *k_or_v, const dl_streams *streams, int64_t stream,
                     const ir_expr *i) {
-    enum { KEYS = 16, LINE = 64 };
+    enum { LINE = 64, ONE_ROW = 1024, MORE_ROWS = 2048 /* bytes ahead */ };
     if (!d->fetches_ahead || streams->count == 1 || !k_or_v) return;
-    const mha_kv_row key = dl_key_at(d, streams, stream, ir_add(d->b, i, dl_i(d, KEYS)));
-    const ir_expr *const *index = d->c->k_is_linear && k_or_v == d->c->k ? key.linear : key.index;
     const int64_t columns = k_or_v == d->c->k ? d->c->p->head_dim : d->c->p->head_dim_v;
-    const int64_t step = LINE / ir_elem_get((ir_elem)k_or_v->type.elem)->bytes;
+    const int64_t bytes = ir_elem_get((ir_elem)k_or_v->type.elem)->bytes, step = LINE / bytes;
+    const int64_t keys = ceil_div(d->fixed_rows == 1 ? ONE_ROW : MORE_ROWS, columns * bytes);
+    const mha_kv_row key = dl_key_at(d, streams, stream, ir_add(d->b, i, dl_i(d, keys)));
+    const ir_expr *const *index = d->c->k_is_linear && k_or_v == d->c->k ? key.linear : key.index;
     for (int64_t column = 0; column < columns; column += step)
         ir_prefetch_far(d->b, ir_at(d->b, k_or_v, 1, 4, index[0], index[1], index[2], dl_i(d, column)));
 }
