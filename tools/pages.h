@@ -1,6 +1,6 @@
 /* Memory whose reading is measured. From 4 MiB on it lies in huge pages where the system has them, as that of NumPy's
- * arrays does and, on many systems, all: across small ones a prefetcher does not go, and peers would be measured on other
- * pages than attune. */
+ * arrays does and, on many systems, all: across small ones a prefetcher does not go, and peers would be measured on
+ * other pages than attune. */
 #ifndef ATTUNE_TOOLS_PAGES_H
 #define ATTUNE_TOOLS_PAGES_H
 
