@@ -173,7 +173,16 @@ static double call(ranking *r, const attune_kernel *kernel, int64_t times) {
     return sample(r, kernel) / (double)times;
 }
 
-/* Whole calls in turns, for about `seconds` in all. Returns seconds of a call without tuning, which is entries[0]. */
+/* The first of the entries with this one's schedule. */
+static size_t first_alike(const ranked *entries, size_t i) {
+    const size_t bytes = AT_SCHEDULE_BYTES - offsetof(attune_schedule, strategy);
+    size_t k = 0;
+    while (memcmp(&entries[k].schedule.strategy, &entries[i].schedule.strategy, bytes)) k++;
+    return k;
+}
+
+/* Whole calls in turns, for about `seconds` in all. Returns seconds of a call without tuning, which is entries[0]. Who
+ * has the schedule of one before has its time: two kernels of equal bytes differ by where they lie in memory alone. */
 static double rank_calls(ranking *r, ranked *entries, size_t count, double seconds) {
     enum { FEWEST = 5 };
     const double least = 1e-3, once = (call(r, r->reference, 1), call(r, r->reference, 1));
@@ -185,13 +194,16 @@ static double rank_calls(ranking *r, ranked *entries, size_t count, double secon
     compile(r, entries, count);
     for (size_t round = 0; round < rounds; round++)
         for (size_t i = 0; i < count; i++) {
-            const ranked *e = &entries[(i + round) % count]; /* another one begins */
-            ratios[((i + round) % count) * rounds + round] = e->kernel ? call(r, e->kernel, times) : INFINITY;
+            const size_t at = (i + round) % count; /* another one begins */
+            if (first_alike(entries, at) < at) continue;
+            const attune_kernel *kernel = entries[at].kernel;
+            ratios[at * rounds + round] = kernel ? call(r, kernel, times) : INFINITY;
         }
     for (size_t round = 0; round < rounds; round++) usual[round] = ratios[round];
     for (size_t i = 0; i < count; i++) {
+        const size_t alike = first_alike(entries, i);
         for (size_t round = 0; round < rounds; round++) ratios[i * rounds + round] /= usual[round];
-        entries[i].ratio = median(ratios + i * rounds, rounds);
+        entries[i].ratio = alike < i ? entries[alike].ratio : median(ratios + i * rounds, rounds);
     }
     drop(entries, count);
     free(ratios);
