@@ -237,6 +237,35 @@ static void test_failure_releases_memory(void **state) {
     at_arena_free(&arena);
 }
 
+/* A task by itself reads what it is given as shared and changes what it changes; that others have not run is no error.
+ */
+static void test_single_tasks(void **state) {
+    (void)state;
+    at_arena arena;
+    const ir_kernel *kernel =
+        parse(&arena, "kernel @k (n: idx, o: f32[n] out) { alloc s: f32[n] shared alloc t: f32[2] shared"
+                      " parallel for i in 0..n { s[i] = cast.f32(i) }"
+                      " parallel for c in 0..2, j in 0..n { if c == 1 { o[j] = s[j] + t[1] } } }");
+    float o[4] = {-1, -1, -1, -1}, s[4] = {10, 20, 30, 40}, t[2] = {0, 0.5F};
+    void *const buffers[] = {o}, *const shared[] = {s, t};
+    at_error err = {0};
+    ir_interp_task only = {.phase = 1, .task = 6, .shared = shared};
+    const ir_interp_options options = {.only = &only};
+    if (ir_interpret(kernel, buffers, (const int64_t[]){4}, &options, &err)) fail_msg("%s", err.message);
+    expect_floats(o, (const float[]){-1, -1, 30.5F, -1}, 4);
+    only = (ir_interp_task){.phase = 0, .task = 3, .shared = shared};
+    if (ir_interpret(kernel, buffers, (const int64_t[]){4}, &options, &err)) fail_msg("%s", err.message);
+    expect_floats(s, (const float[]){10, 20, 30, 3}, 4);
+    const ir_interp_task missing[] = {{2, 0, shared}, {0, 4, shared}, {0, -1, shared}, {1, 8, shared}};
+    for (size_t i = 0; i < sizeof missing / sizeof *missing; i++) {
+        only = missing[i];
+        at_error_clear(&err);
+        assert_int_equal(ir_interpret(kernel, buffers, (const int64_t[]){4}, &options, &err), ATTUNE_INVALID_ARGUMENT);
+        assert_non_null(strstr(err.message, "has no task"));
+    }
+    at_arena_free(&arena);
+}
+
 /* ---- Accesses ---- */
 
 static void test_masked_lanes_are_untouched(void **state) {
@@ -578,6 +607,7 @@ int main(void) {
         cmocka_unit_test(test_each_allocation_refused),
         cmocka_unit_test(test_huge_scratch_refused),
         cmocka_unit_test(test_failure_releases_memory),
+        cmocka_unit_test(test_single_tasks),
         cmocka_unit_test(test_masked_lanes_are_untouched),
         cmocka_unit_test(test_lane_strides),
         cmocka_unit_test(test_overlapping_store_reads_first),

@@ -10,7 +10,7 @@ void *interp_new(interp *run, size_t bytes) {
 
 /* ---- Arguments ---- */
 
-static void bind_params(interp *run, void *const *buffers) {
+static void bind_params(interp *run, void *const *buffers, const ir_interp_task *only) {
     const int64_t *scalar = run->scalars;
     for (uint32_t p = 0; p < run->kernel->num_params; p++) {
         const ir_var *var = run->kernel->params[p].var;
@@ -22,7 +22,12 @@ static void bind_params(interp *run, void *const *buffers) {
     }
     for (uint32_t p = 0; p < run->kernel->num_params; p++)
         if (run->kernel->params[p].buffer) interp_bind_param(run, run->kernel->params[p].buffer, *buffers++);
-    for (uint32_t s = 0; s < run->kernel->num_shared; s++) interp_allocate(run, run->kernel->shared[s]);
+    for (uint32_t s = 0; s < run->kernel->num_shared; s++) {
+        if (only)
+            interp_bind_param(run, run->kernel->shared[s], only->shared[s]);
+        else
+            interp_allocate(run, run->kernel->shared[s]);
+    }
 }
 
 static void check_assumes(interp *run) {
@@ -85,20 +90,24 @@ static void run_task(interp *run, const interp_phase *phase, int num_loops, int6
     interp_run_block(run, phase->body);
 }
 
-static bool is_wanted(const ir_interp_options *options, int64_t task) {
-    if (!options->task_step) return true;
-    return task >= options->first_task && (task - options->first_task) % options->task_step == 0;
+static void run_only(interp *run, const ir_interp_task *only) {
+    const ir_phase *source = run->kernel->phases;
+    for (uint32_t p = 0; source && p < only->phase; p++) source = source->next;
+    if (!source || only->task < 0 || only->task >= run->phases[only->phase].num_tasks)
+        interp_fail(run, ATTUNE_INVALID_ARGUMENT, "@%s has no task %lld in a phase %u", run->kernel->name,
+                    (long long)only->task, only->phase);
+    run->phase = only->phase;
+    run_task(run, &run->phases[only->phase], source->num_loops, only->task);
 }
 
-static void run_phases(interp *run, const ir_interp_options *options) {
-    uint64_t seed = options->shuffle_seed;
+static void run_phases(interp *run, uint64_t seed) {
     const ir_phase *source = run->kernel->phases;
     for (run->phase = 0; run->phase < run->kernel->num_phases; run->phase++, source = source->next) {
         const interp_phase *phase = &run->phases[run->phase];
         if (seed) shuffle_tasks(run, phase->num_tasks, &seed);
         for (int64_t t = 0; t < phase->num_tasks; t++) {
             const int64_t task = run->order ? run->order[t] : t;
-            if (is_wanted(options, task)) run_task(run, phase, source->num_loops, task);
+            run_task(run, phase, source->num_loops, task);
         }
         at_free(run->allocator, run->order);
         run->order = NULL;
@@ -114,10 +123,13 @@ static void run_guarded(interp *run, void *const *buffers, const ir_interp_optio
     run->vars = interp_new(run, kernel->num_vars * sizeof *run->vars);
     run->var_constant = interp_new(run, kernel->num_vars * sizeof *run->var_constant);
     run->memories = interp_new(run, kernel->num_buffers * sizeof *run->memories);
-    bind_params(run, buffers);
+    bind_params(run, buffers, options->only);
     check_assumes(run);
     compile_phases(run);
-    run_phases(run, options);
+    if (options->only)
+        run_only(run, options->only);
+    else
+        run_phases(run, options->shuffle_seed);
 }
 
 attune_status ir_interpret(const ir_kernel *kernel, void *const *buffers, const int64_t *scalars,

@@ -6,10 +6,18 @@
 
 #include "ir/ir.h"
 
+/* One task of one phase, by itself. The shared buffers, row-major and aligned as params must be, hold what the phases
+ * before it left; what of them was written is not checked. */
+typedef struct ir_interp_task {
+    uint32_t phase;
+    int64_t task;
+    void *const *shared; /* one for each shared buffer */
+} ir_interp_task;
+
 typedef struct ir_interp_options {
     uint64_t shuffle_seed;             /* order of the tasks of a phase; 0: ascending */
     const attune_allocator *allocator; /* NULL: default */
-    int64_t first_task, task_step;     /* of each phase only tasks first, first + step, …; step 0: all */
+    const ir_interp_task *only;        /* NULL: the whole kernel */
 } ir_interp_options;
 
 /* buffers[]: the buffer params in order; scalars[]: the scalar params in order, integers as they are, f32 as its

@@ -72,6 +72,7 @@ void interp_allocate(interp *run, const ir_buffer *buffer) {
     m->data = at_alloc_aligned(run->allocator, bytes, 64);
     m->shadow = m->data ? at_alloc(run->allocator, (size_t)m->count) : NULL;
     if (!m->shadow) {
+        at_free(run->allocator, m->data);
         at_fail_memory(run->err, bytes);
         longjmp(run->escape, 1);
     }
@@ -87,7 +88,7 @@ void interp_free_memories(interp *run) {
     if (!run->memories) return;
     for (uint32_t b = 0; b < run->kernel->num_buffers; b++) {
         const interp_memory *m = &run->memories[b];
-        if (!m->buffer || m->buffer->space == IR_PARAM) continue;
+        if (!m->shadow) continue; /* the caller's */
         at_free(run->allocator, m->data);
         at_free(run->allocator, m->shadow);
     }

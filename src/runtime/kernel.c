@@ -335,7 +335,13 @@ attune_status at_kernel_make_uncached(attune_context *context, const attune_prob
         status = at_emit_stage(context, built.scheduled, built.lowered, ATTUNE_STAGE_IMAGE, &image, &bytes, err);
     if (!status) status = at_kernel_new(context, image, bytes, "candidate", kernel, err);
     at_free(&context->allocator, image);
+    if (!status) status = at_kernel_keep_ir(*kernel, &arena, built.lowered, err);
+    if (!status) (*kernel)->schedule = *schedule;
     at_arena_free(&arena);
+    if (status && *kernel) {
+        at_kernel_destroy(&(*kernel)->node);
+        *kernel = NULL;
+    }
     return status;
 }
 

@@ -28,7 +28,7 @@ attune_status at_kernel_new(attune_context *context, const void *image, size_t i
 /* Keeps the IR in `arena` (whose ownership goes to the kernel; the caller's is empty afterwards). */
 attune_status at_kernel_keep_ir(attune_kernel *kernel, at_arena *arena, ir_kernel *lowered, at_error *err);
 
-/* A kernel under a given schedule that no cache knows of; end it with at_kernel_destroy(&kernel->node). */
+/* A kernel under a given schedule that no cache knows of, with its IR; end it with at_kernel_destroy(&kernel->node). */
 attune_status at_kernel_make_uncached(attune_context *context, const attune_problem *canonical,
                                       const attune_schedule *schedule, attune_kernel **kernel, at_error *err);
 
@@ -41,20 +41,21 @@ enum { AT_PLAN_WORDS = AT_MAX_PHASES + AT_MAX_SHARED };
 attune_status at_plan_workspace(const attune_context *context, const attune_kernel *kernel, const int64_t *scalars,
                                 int64_t plan[AT_PLAN_WORDS], size_t *bytes, at_error *err);
 
+/* Where the shared buffers lie in a workspace, at its beginning. Returns the bytes that they take up. */
+size_t at_place_shared(const attune_kernel *kernel, const int64_t *plan, void *workspace, void **shared);
+
 /* Below a few microseconds of work, waking threads and waiting for the last of them costs more than they save. */
 enum { AT_SMALL_FLOPS = 300 * 1000 };
 
-/* Of each phase the first `slice` of `slices` equal shares of its tasks, and of these only tasks first, first + step,
- * …. All zero: all of them. */
+/* Some tasks of the phases from `begin` to before `end`: runs of `run` tasks each that are `step` apart, a run beginning
+ * `leap` tasks behind the one before it; `count` tasks in all, which there must be. count 0: all tasks. */
 typedef struct at_run_part {
-    int64_t first, step, slice, slices;
+    uint32_t begin, end;
+    int64_t first, step, run, leap, count;
 } at_run_part;
 
-/* How many of a phase's tasks a part of it has. */
-static inline int64_t at_part_tasks(at_run_part part, int64_t tasks) {
-    if (!part.step) return tasks;
-    if (part.slices && tasks % part.slices == 0) tasks = tasks / part.slices * part.slice;
-    return part.first < tasks ? (tasks - part.first - 1) / part.step + 1 : 0;
+static inline int64_t at_part_task(const at_run_part *part, int64_t number) {
+    return part->first + number / part->run * part->leap + number % part->run * part->step;
 }
 
 /* One run on checked arguments. */
@@ -64,8 +65,8 @@ typedef struct at_run {
     const int64_t *scalars;
     void *workspace; /* NULL: allocated for the call */
     size_t workspace_bytes;
-    bool small; /* too little work to be worth waking the pool's threads for */
-    at_run_part part;
+    bool small;              /* too little work to be worth waking the pool's threads for */
+    const at_run_part *part; /* NULL: everything */
 } at_run;
 attune_status at_run_machine_code(attune_context *context, const attune_kernel *kernel, const at_run *run,
                                   at_error *err);

@@ -40,6 +40,15 @@ attune_status at_plan_workspace(const attune_context *context, const attune_kern
     return ATTUNE_OK;
 }
 
+size_t at_place_shared(const attune_kernel *kernel, const int64_t *plan, void *workspace, void **shared) {
+    size_t offset = 0;
+    for (uint32_t s = 0; s < kernel->num_shared; s++) {
+        shared[s] = (char *)workspace + offset;
+        add_aligned(&offset, (uint64_t)plan[kernel->num_phases + s]);
+    }
+    return offset;
+}
+
 /* ---- Phases ---- */
 
 typedef struct phase_job {
@@ -48,7 +57,7 @@ typedef struct phase_job {
     const int64_t *scalars;
     char *scratch;
     size_t scratch_stride;
-    at_run_part part;
+    const at_run_part *part; /* NULL: the tasks are those from the first on */
     uint32_t max_workers;
     _Atomic uint32_t bad_worker; /* a number beyond max_workers that parallel_for passed, else 0 */
 } phase_job;
@@ -61,9 +70,9 @@ static void run_range(void *argument, int64_t begin, int64_t end, uint32_t worke
     }
     const uint32_t saved = ir_fpenv_enter();
     char *scratch = job->scratch + worker * job->scratch_stride;
-    if (!job->part.step) job->fn(job->buffers, job->scalars, begin, end, scratch);
-    for (int64_t i = begin; job->part.step && i < end; i++) {
-        const int64_t task = job->part.first + i * job->part.step;
+    if (!job->part) job->fn(job->buffers, job->scalars, begin, end, scratch);
+    for (int64_t i = begin; job->part && i < end; i++) {
+        const int64_t task = at_part_task(job->part, i);
         job->fn(job->buffers, job->scalars, task, task + 1, scratch);
     }
     ir_fpenv_leave(saved);
@@ -84,14 +93,16 @@ static void run_phase(attune_context *context, phase_job *job, bool small, int64
 /* buffers: the parameters and then the shared buffers. */
 static attune_status run_phases(attune_context *context, const attune_kernel *kernel, const at_run *run,
                                 void *const *buffers, const int64_t *plan, char *scratch, at_error *err) {
+    const at_run_part *part = run->part;
+    const uint32_t begin = part ? part->begin : 0, end = part ? part->end : kernel->num_phases;
     phase_job job = {.buffers = buffers,
                      .scalars = run->scalars,
-                     .part = run->part,
+                     .part = part && part->count ? part : NULL,
                      .scratch = scratch,
                      .scratch_stride = (size_t)kernel->max_scratch,
                      .max_workers = context->max_workers};
-    for (uint32_t p = 0; p < kernel->num_phases; p++) {
-        const int64_t tasks = at_part_tasks(run->part, plan[p]);
+    for (uint32_t p = begin; p < end; p++) {
+        const int64_t tasks = job.part ? part->count : plan[p];
         if (tasks <= 0) continue;
         job.fn = kernel->phases[p].run;
         run_phase(context, &job, run->small, tasks);
@@ -113,11 +124,7 @@ static attune_status run_in(attune_context *context, const attune_kernel *kernel
     if (num > FEW) all = at_alloc(&context->allocator, (num + AT_MAX_SHARED) * sizeof *all);
     if (!all) return at_fail_memory(err, (num + AT_MAX_SHARED) * sizeof *all);
     memcpy(all, run->buffers, num * sizeof *all);
-    size_t offset = 0;
-    for (uint32_t s = 0; s < kernel->num_shared; s++) {
-        all[num + s] = workspace + offset;
-        add_aligned(&offset, (uint64_t)plan[kernel->num_phases + s]);
-    }
+    const size_t offset = at_place_shared(kernel, plan, workspace, all + num);
     const attune_status status = run_phases(context, kernel, run, all, plan, workspace + offset, err);
     if (all != few) at_free(&context->allocator, all);
     return status;

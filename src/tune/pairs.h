@@ -27,8 +27,8 @@ typedef enum tune_verdict {
     TUNE_SLOWER  /* it is above, or it does not matter any more: too little would be gained */
 } tune_verdict;
 
-/* After each pair: whether more are needed. Hopeless candidates end after one or three pairs; none goes on beyond
- * TUNE_MAX_PAIRS. */
+/* After each pair: whether more are needed. Hopeless candidates end after a pair or two, those of which nothing much
+ * can be expected after a few more; none goes on beyond TUNE_MAX_PAIRS. */
 tune_verdict tune_pairs_judge(const tune_pairs *pairs);
 
 #endif

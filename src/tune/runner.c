@@ -9,12 +9,16 @@
 static const double SHORTEST = 40e-6, LONGEST = 0.25e-3;
 /* Calls that take longer are not run as a whole, if they can be run in parts. */
 static const double LONG_CALL = 0.05;
+/* All samples of one side of a pair. */
+static const double SAMPLES_LONGEST = 4e-3;
+/* How many times as long as machine code the interpreter takes, where that is fastest. */
+static const double SLOWNESS = 120;
 
 enum { ALIGN = 64 };
 
 attune_status tune_runner_init(tune_runner *r, attune_context *context, const attune_problem *canonical,
                                const attune_arguments *arguments, at_error *err) {
-    *r = (tune_runner){.context = context, .repeats = 1, .seed = 1};
+    *r = (tune_runner){.context = context, .share = 1, .repeats = 1, .samples = 1, .seed = 1};
     at_signature_init(&r->signature, canonical);
     const attune_status status = at_call_make(&r->signature, arguments, &r->call, err);
     if (status) return status;
@@ -25,19 +29,25 @@ attune_status tune_runner_init(tune_runner *r, attune_context *context, const at
 
 void tune_runner_free(tune_runner *r) { at_free(&r->context->allocator, r->workspace); }
 
-/* What the first samples need not pay for: memory never touched. */
+/* What no phase has written yet must be numbers as any others, since some are slow: in all types of numbers these bytes
+ * are between 1e-18 and 60. Phases hand on nothing but numbers, so what they are matters to nobody's addresses. */
 static attune_status grow_workspace(tune_runner *r, size_t bytes, at_error *err) {
+    enum { ORDINARY = 0x3c };
     if (bytes <= r->workspace_bytes) return ATTUNE_OK;
+    unsigned char *larger = at_alloc_aligned(&r->context->allocator, bytes, ALIGN);
+    if (!larger) return at_fail_memory(err, bytes);
+    if (r->workspace) memcpy(larger, r->workspace, r->workspace_bytes);
+    memset(larger + r->workspace_bytes, ORDINARY, bytes - r->workspace_bytes);
     at_free(&r->context->allocator, r->workspace);
-    r->workspace_bytes = 0;
-    r->workspace = at_alloc_aligned(&r->context->allocator, bytes, ALIGN);
-    if (!r->workspace) return at_fail_memory(err, bytes);
+    r->workspace = larger;
     r->workspace_bytes = bytes;
-    memset(r->workspace, 0, bytes);
     return ATTUNE_OK;
 }
 
-static attune_status run(tune_runner *r, const attune_kernel *kernel, at_run_part part, at_error *err) {
+static bool is_small(const tune_runner *r) { return r->call.settled->flops < AT_SMALL_FLOPS; }
+
+/* part: NULL for the whole call. */
+static attune_status run(tune_runner *r, const attune_kernel *kernel, const at_run_part *part, at_error *err) {
     int64_t plan[AT_PLAN_WORDS];
     size_t bytes;
     attune_status status = at_plan_workspace(r->context, kernel, r->call.settled->scalars, plan, &bytes, err);
@@ -48,7 +58,7 @@ static attune_status run(tune_runner *r, const attune_kernel *kernel, at_run_par
                          .scalars = r->call.settled->scalars,
                          .workspace = r->workspace,
                          .workspace_bytes = r->workspace_bytes,
-                         .small = r->call.settled->flops < AT_SMALL_FLOPS,
+                         .small = is_small(r),
                          .part = part};
     return at_run_machine_code(r->context, kernel, &call, err);
 }
@@ -61,179 +71,141 @@ static double now(void) {
     return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
 }
 
-/* Tasks of a kernel's largest phase, those of a part of it or all. */
-static int64_t most_tasks(const tune_runner *r, const attune_kernel *kernel, at_run_part part) {
-    int64_t plan[AT_PLAN_WORDS], most = 1;
-    kernel->plan(r->call.settled->scalars, plan);
-    for (uint32_t p = 0; p < kernel->num_phases; p++)
-        if (plan[p] > most) most = plan[p];
-    return at_part_tasks(part, most);
-}
-
-at_run_part tune_centred_part(at_run_part sample, int64_t tasks) {
-    if (sample.step <= 1) return sample;
-    if (sample.step > tasks) sample.step = tasks;
-    sample.first = (tasks - 1 - (tasks / sample.step - 1) * sample.step) / 2;
-    return sample;
-}
-
-/* The sample of this kernel, and how much of the whole it is: schedules cut the same heads into more tasks or fewer. */
-static at_run_part part_of(const tune_runner *r, const attune_kernel *kernel, double *share) {
-    at_run_part all = r->sample;
-    *share = 1;
-    if (all.step <= 1) return all;
-    all.step = 1;
-    const int64_t tasks = most_tasks(r, kernel, all);
-    const at_run_part part = tune_centred_part(r->sample, tasks);
-    *share = (double)(tasks / part.step) / (double)tasks;
-    return part;
-}
-
-attune_status tune_runner_time(tune_runner *r, const attune_kernel *kernel, double *seconds, at_error *err) {
-    double share;
-    const at_run_part part = part_of(r, kernel, &share);
+static attune_status time_part(tune_runner *r, const attune_kernel *kernel, const at_run_part *part, double *seconds,
+                               at_error *err) {
     const double start = now();
-    for (int64_t i = 0; i < r->repeats; i++) {
-        const attune_status status = run(r, kernel, part, err);
-        if (status) return status;
-    }
-    *seconds = (now() - start) / share;
-    return ATTUNE_OK;
-}
-
-/* Heads of all batch entries, if all are alike and tasks come head by head: they do in attention. */
-static int64_t equal_heads(const tune_runner *r) {
-    const attune_problem *p = &r->signature.problem;
-    const int64_t *of = r->call.settled->sizes.of;
-    const bool are_alike = p->op == ATTUNE_ATTENTION && !p->is_ragged && !p->has_kv_lens && !p->has_causal_offsets;
-    return are_alike ? of[MHA_BATCH] * of[MHA_KV_HEADS] : 1;
-}
-
-/* Of a sample, twice: the first one touches all memory. */
-static attune_status time_warm(tune_runner *r, const attune_kernel *kernel, double *seconds, at_error *err) {
-    const attune_status status = tune_runner_time(r, kernel, seconds, err);
-    return status ? status : tune_runner_time(r, kernel, seconds, err);
-}
-
-/* Seconds of the whole call; of a long one judged by a task in its middle. */
-static attune_status time_call(tune_runner *r, const attune_kernel *kernel, double *seconds, at_error *err) {
-    r->repeats = 1;
-    if (kernel->num_phases == 1) {
-        r->sample = (at_run_part){.step = INT64_MAX};
-        const attune_status status = time_warm(r, kernel, seconds, err);
-        *seconds /= r->context->max_workers;
-        if (status || *seconds > LONG_CALL) return status;
-    }
-    r->sample = (at_run_part){0};
-    return time_warm(r, kernel, seconds, err);
-}
-
-attune_status tune_runner_calibrate(tune_runner *r, const attune_kernel *kernel, at_error *err) {
-    enum { FEWEST_TASKS = 8, MOST_REPEATS = 1 << 12 };
-    double seconds;
-    const attune_status status = time_call(r, kernel, &seconds, err);
-    if (status) return status;
-    const int64_t heads = equal_heads(r), threads = r->context->max_workers;
-    int64_t some = (int64_t)(LONGEST * (double)heads / seconds);
-    if (some < threads) some = threads; /* each has one */
-    if (some > heads) some = heads;
-    r->sample = (at_run_part){.step = 1, .slice = some, .slices = heads};
-    seconds *= (double)some / (double)heads;
-    const int64_t step = (int64_t)(seconds / LONGEST) + 1, most = most_tasks(r, kernel, r->sample) / FEWEST_TASKS;
-    if (kernel->num_phases == 1 && most > 1) r->sample.step = step < most ? step : most;
-    while (seconds * (double)r->repeats < SHORTEST && r->repeats < MOST_REPEATS) r->repeats *= 2;
-    r->is_long = seconds / (double)r->sample.step > 8 * LONGEST;
-    return ATTUNE_OK;
-}
-
-/* ---- Checking ---- */
-
-static bool is_nan(attune_dtype dtype, const unsigned char *at) {
-    uint16_t half;
-    float single;
-    double wide;
-    memcpy(&half, at, sizeof half);
-    switch (dtype) {
-    case ATTUNE_F16: return (half & 0x7fff) > 0x7c00;
-    case ATTUNE_BF16: return (half & 0x7fff) > 0x7f80;
-    case ATTUNE_F32: memcpy(&single, at, sizeof single); return single != single;
-    case ATTUNE_F64: memcpy(&wide, at, sizeof wide); return wide != wide;
-    default: return false;
-    }
-}
-
-static bool same_values(const mha_tensor *t, const unsigned char *a, const unsigned char *b, size_t bytes) {
-    if (!memcmp(a, b, bytes)) return true;
-    const size_t width = at_element_bytes(t);
-    for (size_t i = 0; i < bytes; i += width)
-        if (memcmp(a + i, b + i, width) && !(is_nan(t->dtype, a + i) && is_nan(t->dtype, b + i))) return false;
-    return true;
-}
-
-/* Room for an output, by place in the table; what the kernel does not only write has none. Caches that keys are
- * appended to stay the caller's: both engines write the same keys into the same places. */
-static size_t room(const tune_runner *r, size_t i) {
-    if (r->signature.tensors[i].access != IR_OUT) return 0;
-    return (size_t)(r->call.settled->bytes[i] + ALIGN - 1) / ALIGN * ALIGN;
-}
-
-static size_t all_room(const tune_runner *r) {
-    size_t bytes = 0;
-    for (size_t i = 0; i < r->signature.count; i++) bytes += room(r, i);
-    return bytes;
-}
-
-/* Outputs go to zeroed memory of our own: what lies between the caller's elements may be anybody's. */
-static void redirect(tune_runner *r, unsigned char *memory) {
-    memset(memory, 0, all_room(r));
-    for (size_t i = 0; i < r->signature.count; i++) {
-        if (room(r, i)) r->call.buffers[i] = memory;
-        memory += room(r, i);
-    }
-}
-
-static bool same_outputs(const tune_runner *r, const unsigned char *a, const unsigned char *b) {
-    bool same = true;
-    for (size_t i = 0, at = 0; i < r->signature.count; at += room(r, i++))
-        if (room(r, i)) same = same_values(&r->signature.tensors[i], a + at, b + at, r->call.settled->bytes[i]) && same;
-    return same;
-}
-
-static uint64_t next_random(uint64_t *state) {
-    *state = *state * UINT64_C(6364136223846793005) + UINT64_C(1442695040888963407);
-    return *state >> 33;
-}
-
-static attune_status interpret(tune_runner *r, const attune_schedule *schedule, at_run_part part, at_error *err) {
-    at_arena arena;
-    at_built built;
-    at_arena_init(&arena, &r->context->allocator);
-    attune_status status = at_build_problem(r->context, &arena, &r->signature.problem, schedule, &built, err);
-    const ir_interp_options options = {
-        .shuffle_seed = 1, .first_task = part.first, .task_step = part.step, .allocator = &r->context->allocator};
-    if (!status) status = ir_interpret(built.lowered, r->call.buffers, r->call.settled->scalars, &options, err);
-    at_arena_free(&arena);
+    const attune_status status = run(r, kernel, part, err);
+    *seconds = now() - start;
     return status;
 }
 
-attune_status tune_runner_check(tune_runner *r, const attune_kernel *kernel, const attune_schedule *schedule,
-                                bool *same, at_error *err) {
-    const size_t bytes = all_room(r);
-    void *theirs[MHA_NUM_TENSORS];
-    unsigned char *ours = at_alloc_aligned(&r->context->allocator, 2 * bytes + ALIGN, ALIGN);
-    at_run_part part = {.step = 1};
-    *same = false;
-    if (!ours) return at_fail_memory(err, 2 * bytes);
-    memcpy(theirs, r->call.buffers, sizeof theirs);
-    if (kernel->num_phases == 1)
-        part = (at_run_part){.first = (int64_t)(next_random(&r->seed) % (uint64_t)most_tasks(r, kernel, part)),
-                             .step = INT64_MAX};
-    redirect(r, ours);
-    attune_status status = run(r, kernel, part, err);
-    redirect(r, ours + bytes);
-    if (!status) status = interpret(r, schedule, part, err);
-    memcpy(r->call.buffers, theirs, sizeof theirs);
-    if (!status) *same = same_outputs(r, ours, ours + bytes);
-    at_free(&r->context->allocator, ours);
+static int64_t threads_of(const tune_runner *r) { return is_small(r) ? 1 : r->context->max_workers; }
+
+/* Entries and heads of a batch differ in no more than their numbers. */
+static bool has_alike_entries(const tune_runner *r) {
+    const attune_problem *p = &r->signature.problem;
+    return (p->op == ATTUNE_ATTENTION || p->op == ATTUNE_MHA) && !p->is_ragged && !p->has_kv_lens &&
+           !p->has_causal_offsets;
+}
+
+/* Each row of an entry sees as many keys as the others. */
+static bool has_level_rows(const tune_runner *r) {
+    const attune_problem *p = &r->signature.problem;
+    return !p->is_causal && p->window_left < 0 && p->window_right < 0;
+}
+
+/* A phase of the kernel; its tasks are 0 if there are none. */
+static attune_status measure_phase(const tune_runner *r, const attune_kernel *kernel, const ir_phase *source,
+                                   tune_phase *phase, at_error *err) {
+    *phase = (tune_phase){.units = 1, .tasks = 1, .are_alike = has_alike_entries(r), .are_level = has_level_rows(r)};
+    for (int l = 0; l < source->num_loops; l++) {
+        int64_t count;
+        const attune_status status =
+            ir_eval_scalar(kernel->ir->kernel, source->loops[l].hi, r->call.settled->scalars, &count, err);
+        if (status) return status;
+        phase->units *= phase->tasks;
+        phase->tasks = count > 0 ? count : 0;
+    }
+    if (!phase->units) phase->tasks = 0;
+    return ATTUNE_OK;
+}
+
+/* The next part of the sample took so long. */
+static void keep_shorter(tune_times *times, int *at, double seconds) {
+    if (*at == times->count || seconds < times->parts[*at]) times->parts[*at] = seconds;
+    if (++*at > times->count) times->count = *at;
+}
+
+static attune_status time_phase(tune_runner *r, const attune_kernel *kernel, uint32_t number, tune_sample *sample,
+                                tune_times *times, int *at, at_error *err) {
+    for (int i = 0; i < sample->count; i++) {
+        double seconds;
+        sample->parts[i].begin = number;
+        sample->parts[i].end = number + 1;
+        const attune_status status = time_part(r, kernel, &sample->parts[i], &seconds, err);
+        if (status) return status;
+        keep_shorter(times, at, seconds * sample->factors[i]);
+    }
+    return ATTUNE_OK;
+}
+
+static attune_status time_phases(tune_runner *r, const attune_kernel *kernel, tune_times *times, at_error *err) {
+    const int64_t threads = threads_of(r), turn = r->turn++;
+    const ir_phase *source = kernel->ir->kernel->phases;
+    int at = 0;
+    for (uint32_t p = 0; p < kernel->num_phases; p++, source = source->next) {
+        tune_phase phase;
+        attune_status status = measure_phase(r, kernel, source, &phase, err);
+        if (status) return status;
+        if (!phase.tasks) continue;
+        tune_sample sample = tune_sample_of(&phase, r->share, turn, threads);
+        status = time_phase(r, kernel, p, &sample, times, &at, err);
+        if (status) return status;
+    }
+    return ATTUNE_OK;
+}
+
+static attune_status time_call(tune_runner *r, const attune_kernel *kernel, tune_times *times, at_error *err) {
+    double sum = 0, seconds;
+    int at = 0;
+    for (int64_t i = 0; i < r->repeats; i++, sum += seconds) {
+        const attune_status status = time_part(r, kernel, NULL, &seconds, err);
+        if (status) return status;
+    }
+    keep_shorter(times, &at, sum);
+    return ATTUNE_OK;
+}
+
+attune_status tune_runner_time(tune_runner *r, const attune_kernel *kernel, tune_times *times, at_error *err) {
+    return r->share < 1 ? time_phases(r, kernel, times, err) : time_call(r, kernel, times, err);
+}
+
+double tune_times_sum(const tune_times *times) {
+    double sum = 0;
+    for (int i = 0; i < times->count; i++) sum += times->parts[i];
+    return sum;
+}
+
+/* Seconds of machine code for a task of each phase, one in the middle, by one thread; and what all of them would take.
+ * The first time touches all memory. */
+static attune_status time_tasks(tune_runner *r, const attune_kernel *kernel, double *tasks, double *call,
+                                at_error *err) {
+    int64_t plan[AT_PLAN_WORDS];
+    kernel->plan(r->call.settled->scalars, plan);
+    *tasks = *call = 0;
+    for (uint32_t p = 0; p < kernel->num_phases; p++) {
+        const at_run_part middle = {.begin = p, .end = p + 1, .first = plan[p] / 2, .step = 1, .run = 1, .count = 1};
+        double seconds;
+        if (plan[p] <= 0) continue;
+        attune_status status = time_part(r, kernel, &middle, &seconds, err);
+        if (!status) status = time_part(r, kernel, &middle, &seconds, err);
+        if (status) return status;
+        *tasks += seconds;
+        *call += seconds * (double)plan[p];
+    }
+    return ATTUNE_OK;
+}
+
+attune_status tune_runner_calibrate(tune_runner *r, const attune_kernel *kernel, at_error *err) {
+    enum { MOST_REPEATS = 1 << 12, MOST_SAMPLES = 3 };
+    double tasks, seconds;
+    attune_status status = time_tasks(r, kernel, &tasks, &seconds, err);
+    seconds /= (double)threads_of(r);
+    for (int i = 0; !status && seconds <= LONG_CALL && i < 2; i++) status = time_part(r, kernel, NULL, &seconds, err);
+    if (status) return status;
+    r->share = seconds > 2 * LONGEST ? LONGEST / seconds : 1;
+    while (seconds * (double)r->repeats < SHORTEST && r->repeats < MOST_REPEATS) r->repeats *= 2;
+    tune_times times = {0};
+    const double start = now();
+    status = tune_runner_time(r, kernel, &times, err);
+    const double most = SAMPLES_LONGEST / (now() - start);
+    r->samples = most < 1 ? 1 : most < MOST_SAMPLES ? (int)most : MOST_SAMPLES;
+    return status;
+}
+
+attune_status tune_runner_check_cost(tune_runner *r, const attune_kernel *kernel, double *seconds, at_error *err) {
+    double tasks, call;
+    const attune_status status = time_tasks(r, kernel, &tasks, &call, err);
+    *seconds = tasks * SLOWNESS + call / (double)threads_of(r);
     return status;
 }

@@ -1,17 +1,18 @@
 /* Kernels of one problem under different schedules, run on the caller's tensors: compiled outside the caches, checked
- * against the interpreter, timed. */
+ * against the interpreter (check.c), timed. */
 #ifndef ATTUNE_TUNE_RUNNER_H
 #define ATTUNE_TUNE_RUNNER_H
 
-#include "runtime/kernel.h"
+#include "tune/sample.h"
 
 typedef struct tune_runner {
     attune_context *context;
     at_signature signature;
     at_call call;
-    at_run_part sample; /* what is timed: some heads, or if one takes long one of every so many tasks */
-    int64_t repeats;    /* calls in a sample, so that it is not too short */
-    bool is_long;       /* a sample takes milliseconds all the same */
+    double share;    /* of the call that a sample is; 1: all of it, */
+    int64_t repeats; /* as often as makes it long enough */
+    int64_t turn;    /* samples so far */
+    int samples;     /* of which a pair takes the shortest; fewer where they take milliseconds all the same */
     void *workspace;
     size_t workspace_bytes;
     uint64_t seed;
@@ -23,19 +24,29 @@ attune_status tune_runner_init(tune_runner *runner, attune_context *context, con
                                const attune_arguments *arguments, at_error *err);
 void tune_runner_free(tune_runner *runner);
 
-/* Every step-th task of a kernel that has so many, those at both ends equally far from the ends: under a causal mask
- * tasks become cheaper one by one, and however many there are their mean must be the same. */
-at_run_part tune_centred_part(at_run_part sample, int64_t tasks);
-
-/* Chooses what a sample is by running the kernel. */
+/* Chooses what a sample is by running the kernel, which like all others here is of at_kernel_make_uncached. */
 attune_status tune_runner_calibrate(tune_runner *runner, const attune_kernel *kernel, at_error *err);
 
-/* Seconds of one sample. */
-attune_status tune_runner_time(tune_runner *runner, const attune_kernel *kernel, double *seconds, at_error *err);
+/* The shortest times of each part of a sample; begins as zeros. What disturbs a part makes it longer. */
+typedef struct tune_times {
+    int count;
+    double parts[AT_MAX_PHASES * TUNE_MAX_PARTS];
+} tune_times;
 
-/* Runs part of the call by the kernel and by the interpreter: one task if the kernel has one phase, else all. *same
- * says whether the outputs have the same bits; two NaN count as the same. The caller's outputs are left alone. */
-attune_status tune_runner_check(tune_runner *runner, const attune_kernel *kernel, const attune_schedule *schedule,
-                                bool *same, at_error *err);
+/* Takes a sample. Phase after phase is timed by itself, on what runs before it have left in the workspace: numbers, but
+ * seldom those of this call. */
+attune_status tune_runner_time(tune_runner *runner, const attune_kernel *kernel, tune_times *times, at_error *err);
+
+/* Seconds of the call, or of the repeats of a short one, as these samples tell them. */
+double tune_times_sum(const tune_times *times);
+
+/* Seconds that tune_runner_check may take, from those that machine code takes for a task of each phase. */
+attune_status tune_runner_check_cost(tune_runner *runner, const attune_kernel *kernel, double *seconds, at_error *err);
+
+/* Runs a random task of each phase by the kernel and by the interpreter, on what the kernel's phases before it have
+ * left, and says whether outputs and shared buffers then have the same bits; two NaN count as the same. The caller's
+ * tensors are left alone. `meaning` is the kernel's lowered IR. */
+attune_status tune_runner_check(tune_runner *runner, const attune_kernel *kernel, const ir_kernel *meaning, bool *same,
+                                at_error *err);
 
 #endif

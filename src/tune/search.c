@@ -15,7 +15,14 @@ static double now(void) {
 
 static double seconds_left(const tune_search *s) { return s->began + s->options->budget_seconds - now(); }
 
-static bool is_over(const tune_search *s) { return s->is_stopped || seconds_left(s) <= 0; }
+/* What the end is going to take: pairs that confirm the best, all of them or at least those that a tenth of the budget
+ * is enough for; and its check. */
+static double reserve(const tune_search *s) {
+    if (s->best == s->first) return 0;
+    return fmin(TUNE_MAX_PAIRS * s->pair_seconds, s->options->budget_seconds / 10) + s->late_check;
+}
+
+static bool is_over(const tune_search *s) { return s->is_stopped || seconds_left(s) <= reserve(s); }
 
 static void report(tune_search *s) {
     if (!s->options->progress) return;
@@ -95,7 +102,7 @@ static void fill_batch(tune_search *s, batch *b) {
 static void *compile_entries(void *argument) {
     batch *b = argument;
     const tune_runner *r = &b->search->runner;
-    for (int i = atomic_fetch_add(&b->next, 1); i < b->count; i = atomic_fetch_add(&b->next, 1)) {
+    for (int i; !is_over(b->search) && (i = atomic_fetch_add(&b->next, 1)) < b->count;) {
         batch_entry *e = &b->entries[i];
         at_kernel_make_uncached(r->context, &r->signature.problem, &e->schedule, &e->kernel, &e->error);
     }
@@ -124,22 +131,20 @@ static int by_value(const void *x, const void *y) {
     return a < b ? -1 : a > b;
 }
 
-/* One pair more: the shorter of three samples of either side, taken in turns, since what disturbs a sample makes it
- * longer. Which side goes first takes turns, too. */
+/* One pair more, of samples taken in turns. Which side goes first takes turns, too. */
 static attune_status time_pair(tune_search *s, const attune_kernel *candidate, const attune_kernel *incumbent,
                                tune_pairs *pairs, double *seconds, at_error *err) {
-    const int samples = s->runner.is_long ? 1 : 3;
     const bool swap = pairs->count % 2;
-    double times[2] = {INFINITY, INFINITY};
-    for (int i = 0; i < 2 * samples; i++) {
+    const double start = now();
+    tune_times times[2] = {0};
+    for (int i = 0; i < 2 * s->runner.samples; i++) {
         const int side = (i % 2) ^ swap;
-        double sample;
-        const attune_status status = tune_runner_time(&s->runner, side ? incumbent : candidate, &sample, err);
+        const attune_status status = tune_runner_time(&s->runner, side ? incumbent : candidate, &times[side], err);
         if (status) return status;
-        times[side] = fmin(times[side], sample);
     }
-    seconds[pairs->count] = times[0];
-    pairs->logs[pairs->count++] = log(times[0] / times[1]);
+    s->pair_seconds = fmax(s->pair_seconds, now() - start);
+    seconds[pairs->count] = tune_times_sum(&times[0]);
+    pairs->logs[pairs->count++] = log(tune_times_sum(&times[0]) / tune_times_sum(&times[1]));
     return ATTUNE_OK;
 }
 
@@ -152,13 +157,14 @@ static void keep_trial(tune_search *s, const attune_schedule *schedule, const tu
                                               .pairs = (uint32_t)pairs->count};
 }
 
-/* Times the candidate against the best so far until the matter is decided. */
+/* Times the candidate against the best so far until the matter is decided or the time is over. */
 static attune_status judge(tune_search *s, const batch_entry *e, tune_verdict *verdict, at_error *err) {
     tune_pairs pairs = {0};
-    double seconds[TUNE_MAX_PAIRS], warm;
+    double seconds[TUNE_MAX_PAIRS];
+    tune_times warm = {0};
     attune_status status = tune_runner_time(&s->runner, e->kernel, &warm, err);
     *verdict = TUNE_GO_ON;
-    while (!status && *verdict == TUNE_GO_ON) {
+    while (!status && *verdict == TUNE_GO_ON && (!pairs.count || !is_over(s))) {
         status = time_pair(s, e->kernel, s->best, &pairs, seconds, err);
         if (!status) *verdict = tune_pairs_judge(&pairs);
     }
@@ -167,19 +173,31 @@ static attune_status judge(tune_search *s, const batch_entry *e, tune_verdict *v
 }
 
 /* A kernel whose bits are not the interpreter's is a bug of attune's, which the result names. */
-static attune_status is_right(tune_search *s, const batch_entry *e, bool *right, at_error *err) {
-    const attune_status status = tune_runner_check(&s->runner, e->kernel, &e->schedule, right, err);
+static attune_status is_right(tune_search *s, const attune_kernel *kernel, bool *right, at_error *err) {
+    const attune_status status = tune_runner_check(&s->runner, kernel, kernel->ir->kernel, right, err);
     if (status || *right) return status;
     if (!s->result->wrong++)
-        mha_schedule_print(&e->schedule, s->result->wrong_schedule, sizeof s->result->wrong_schedule);
+        mha_schedule_print(&kernel->schedule, s->result->wrong_schedule, sizeof s->result->wrong_schedule);
     return ATTUNE_OK;
 }
 
-static void take_the_place(tune_search *s, batch_entry *e, double ratio) {
+/* Checks at once what takes no more than a twentieth of the budget. *late: seconds of a check that is left to the end. */
+static attune_status is_right_so_far(tune_search *s, const attune_kernel *kernel, bool *right, double *late,
+                                      at_error *err) {
+    double cost;
+    const attune_status status = tune_runner_check_cost(&s->runner, kernel, &cost, err);
+    if (status) return status;
+    *right = true;
+    *late = cost > s->options->budget_seconds / 20 ? cost : 0;
+    return *late ? ATTUNE_OK : is_right(s, kernel, right, err);
+}
+
+static void take_the_place(tune_search *s, batch_entry *e, double ratio, double late) {
     if (s->best != s->first) free_kernel(&s->best);
     s->best = e->kernel;
     s->best_schedule = e->schedule;
     s->best_ratio = ratio;
+    s->late_check = late;
     e->kernel = NULL;
 }
 
@@ -190,14 +208,15 @@ static attune_status compare_with_first(tune_search *s, const batch_entry *e, do
     tune_pairs pairs = {0};
     double seconds[TUNE_MAX_PAIRS];
     attune_status status = ATTUNE_OK;
-    while (!status && pairs.count < PAIRS) status = time_pair(s, e->kernel, s->first, &pairs, seconds, err);
+    while (!status && pairs.count < PAIRS && (!pairs.count || !is_over(s)))
+        status = time_pair(s, e->kernel, s->first, &pairs, seconds, err);
     *ratio = tune_pairs_ratio(&pairs).ratio;
     return status;
 }
 
 static attune_status try_entry(tune_search *s, batch_entry *e, at_error *err) {
     tune_verdict verdict;
-    double ratio;
+    double ratio, late;
     bool right = false;
     if (!e->kernel) {
         if (e->error.status == ATTUNE_OUT_OF_MEMORY || e->error.status == ATTUNE_CODEGEN_MISSING)
@@ -209,8 +228,8 @@ static attune_status try_entry(tune_search *s, batch_entry *e, at_error *err) {
     if (status || verdict != TUNE_FASTER) return status;
     status = compare_with_first(s, e, &ratio, err);
     if (status || ratio >= s->best_ratio) return status;
-    status = is_right(s, e, &right, err);
-    if (!status && right) take_the_place(s, e, ratio);
+    status = is_right_so_far(s, e->kernel, &right, &late, err);
+    if (!status && right) take_the_place(s, e, ratio, late);
     return status;
 }
 
@@ -228,17 +247,22 @@ static attune_status try_batch(tune_search *s, batch *b, at_error *err) {
 
 /* ---- From beginning to end ---- */
 
-/* The winner of many comparisons is also the luckiest: it must win once more, against what the search began with. */
+/* The winner of many comparisons is also the luckiest: it must win once more, against what the search began with, in as
+ * many pairs as there is time for. */
 static attune_status confirm(tune_search *s, at_error *err) {
     tune_pairs pairs = {0};
     double seconds[TUNE_MAX_PAIRS];
     attune_status status = ATTUNE_OK;
-    while (!status && s->best != s->first && pairs.count < TUNE_MAX_PAIRS)
+    bool right = true;
+    const double overrun = s->options->budget_seconds / 20;
+    while (!status && s->best != s->first && pairs.count < TUNE_MAX_PAIRS && seconds_left(s) + overrun > s->late_check)
         status = time_pair(s, s->best, s->first, &pairs, seconds, err);
     if (status) return status;
     const tune_ratio r = s->best == s->first ? (tune_ratio){1, 1, 1} : tune_pairs_ratio(&pairs);
     attune_tune_result *result = s->result;
-    result->is_faster = r.high < 1;
+    if (r.high < 1 && s->late_check) status = is_right(s, s->best, &right, err);
+    if (status) return status;
+    result->is_faster = r.high < 1 && right;
     result->ratio = r.ratio;
     result->ratio_low = r.low;
     result->ratio_high = r.high;
@@ -257,7 +281,8 @@ static attune_status allocate(tune_search *s, at_error *err) {
 
 static attune_status begin_search(tune_search *s, const attune_schedule *begin, at_error *err) {
     const attune_problem *canonical = &s->runner.signature.problem;
-    bool right = false;
+    bool right;
+    double late;
     attune_status status = allocate(s, err);
     if (!status) status = at_kernel_make_uncached(s->runner.context, canonical, begin, &s->first, err);
     if (!status) status = tune_runner_calibrate(&s->runner, s->first, err);
@@ -266,8 +291,7 @@ static attune_status begin_search(tune_search *s, const attune_schedule *begin, 
     s->best_schedule = s->first_schedule = *begin;
     s->best_ratio = 1;
     mark(s, begin);
-    const batch_entry first = {.schedule = *begin, .kernel = s->first};
-    status = is_right(s, &first, &right, err);
+    status = is_right_so_far(s, s->first, &right, &late, err);
     s->space_count = tune_space(canonical, &s->machine, s->space, SPACE);
     return status;
 }

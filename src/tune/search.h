@@ -2,8 +2,9 @@
  *
  * Candidates come in batches: neighbours of the best schedule so far, and the next ones of tune_space. A batch is
  * compiled on all CPUs; then nothing compiles, and each of its kernels is timed in pairs with the best so far until it
- * is clear which is faster (pairs.h). Whoever wins is checked against the interpreter before it takes the place. At the
- * end the best is timed against the schedule that the search began with, and only adopted if it is faster beyond doubt.
+ * is clear which is faster (pairs.h). Whoever wins is checked against the interpreter before it takes the place; where
+ * that would take too much of the time, only the last one is. At the end the best is timed against the schedule that the
+ * search began with, and only adopted if it is faster beyond doubt and was checked.
  */
 #ifndef ATTUNE_TUNE_SEARCH_H
 #define ATTUNE_TUNE_SEARCH_H
@@ -33,7 +34,9 @@ typedef struct tune_search {
     size_t num_seen;
     attune_kernel *first, *best; /* first: of the schedule that the search began with */
     attune_schedule best_schedule, first_schedule;
-    double best_ratio; /* to `first` */
+    double best_ratio;   /* to `first` */
+    double pair_seconds; /* that the longest pair so far took */
+    double late_check;   /* seconds that checking `best` is going to take, which is left to the end; 0: it was checked */
     bool is_stopped;
 } tune_search;
 

@@ -1,0 +1,160 @@
+/* Machine code beside the interpreter, a task of each phase. */
+#include "tune/runner.h"
+
+#include "ir/interp.h"
+
+#include <string.h>
+
+enum { ALIGN = 64 };
+
+/* All that a kernel writes, as one engine sees it: the workspace, of which the shared buffers come first, and behind it
+ * copies of the tensors that are not only read. */
+typedef struct side {
+    unsigned char *memory;
+    void *buffers[MHA_NUM_TENSORS], *shared[AT_MAX_SHARED];
+} side;
+
+typedef struct check {
+    tune_runner *runner;
+    const attune_kernel *kernel;
+    const ir_kernel *meaning;
+    int64_t plan[AT_PLAN_WORDS];
+    size_t workspace_bytes, shared_bytes, tensor_bytes;
+    side machine, interpreter;
+} check;
+
+/* ---- What is compared ---- */
+
+static bool is_nan(ir_elem elem, const unsigned char *at) {
+    uint16_t half;
+    float single;
+    double wide;
+    switch (elem) {
+    case IR_F16: memcpy(&half, at, sizeof half); return (half & 0x7fff) > 0x7c00;
+    case IR_BF16: memcpy(&half, at, sizeof half); return (half & 0x7fff) > 0x7f80;
+    case IR_F32: memcpy(&single, at, sizeof single); return single != single;
+    case IR_F64: memcpy(&wide, at, sizeof wide); return wide != wide;
+    default: return false;
+    }
+}
+
+static bool same_values(ir_elem elem, const unsigned char *a, const unsigned char *b, size_t bytes) {
+    if (!memcmp(a, b, bytes)) return true;
+    const size_t width = ir_elem_get(elem)->bytes;
+    for (size_t i = 0; i < bytes; i += width)
+        if (memcmp(a + i, b + i, width) && !(is_nan(elem, a + i) && is_nan(elem, b + i))) return false;
+    return true;
+}
+
+/* Room for a tensor, by place in the table; what is only read has none. */
+static size_t room(const tune_runner *r, size_t i) {
+    if (!(r->signature.tensors[i].access & IR_OUT)) return 0;
+    return (size_t)(r->call.settled->bytes[i] + ALIGN - 1) / ALIGN * ALIGN;
+}
+
+static bool same_sides(const check *c) {
+    const at_signature *signature = &c->runner->signature;
+    for (uint32_t s = 0; s < c->kernel->num_shared; s++)
+        if (!same_values((ir_elem)c->meaning->shared[s]->type.elem, c->machine.shared[s], c->interpreter.shared[s],
+                         (size_t)c->plan[c->kernel->num_phases + s]))
+            return false;
+    for (size_t i = 0; i < signature->count; i++)
+        if (room(c->runner, i) && !same_values(signature->tensors[i].elem, c->machine.buffers[i],
+                                               c->interpreter.buffers[i], c->runner->call.settled->bytes[i]))
+            return false;
+    return true;
+}
+
+/* ---- Two sides ---- */
+
+/* Outputs begin as zeros, caches as the caller's: what lies between the caller's elements may be anybody's. */
+static attune_status open_side(const check *c, side *s, at_error *err) {
+    const tune_runner *r = c->runner;
+    const size_t bytes = c->workspace_bytes + c->tensor_bytes;
+    s->memory = at_alloc_aligned(&r->context->allocator, bytes + ALIGN, ALIGN);
+    if (!s->memory) return at_fail_memory(err, bytes);
+    memset(s->memory, 0, bytes);
+    memcpy(s->buffers, r->call.buffers, sizeof s->buffers);
+    unsigned char *at = s->memory + c->workspace_bytes;
+    for (size_t i = 0; i < r->signature.count; at += room(r, i++)) {
+        if (!room(r, i)) continue;
+        if (r->signature.tensors[i].access & IR_IN) memcpy(at, s->buffers[i], r->call.settled->bytes[i]);
+        s->buffers[i] = at;
+    }
+    return ATTUNE_OK;
+}
+
+static attune_status open_check(check *c, at_error *err) {
+    const tune_runner *r = c->runner;
+    attune_status status =
+        at_plan_workspace(r->context, c->kernel, r->call.settled->scalars, c->plan, &c->workspace_bytes, err);
+    if (status) return status;
+    for (size_t i = 0; i < r->signature.count; i++) c->tensor_bytes += room(r, i);
+    status = open_side(c, &c->machine, err);
+    if (!status) status = open_side(c, &c->interpreter, err);
+    if (status) return status;
+    c->shared_bytes = at_place_shared(c->kernel, c->plan, c->machine.memory, c->machine.shared);
+    at_place_shared(c->kernel, c->plan, c->interpreter.memory, c->interpreter.shared);
+    return ATTUNE_OK;
+}
+
+static void close_check(const check *c) {
+    at_free(&c->runner->context->allocator, c->machine.memory);
+    at_free(&c->runner->context->allocator, c->interpreter.memory);
+}
+
+/* What the machine has computed so far is what both go on from. */
+static void share_state(const check *c) {
+    memcpy(c->interpreter.memory, c->machine.memory, c->shared_bytes);
+    memcpy(c->interpreter.memory + c->workspace_bytes, c->machine.memory + c->workspace_bytes, c->tensor_bytes);
+}
+
+/* ---- Tasks ---- */
+
+static attune_status run_tasks(check *c, uint32_t phase, int64_t first, int64_t count, at_error *err) {
+    const at_run_part part = {
+        .begin = phase, .end = phase + 1, .first = first, .step = 1, .run = count, .count = count};
+    const at_run run = {.buffers = c->machine.buffers,
+                        .num_buffers = c->runner->signature.count,
+                        .scalars = c->runner->call.settled->scalars,
+                        .workspace = c->machine.memory,
+                        .workspace_bytes = c->workspace_bytes,
+                        .part = &part};
+    return count ? at_run_machine_code(c->runner->context, c->kernel, &run, err) : ATTUNE_OK;
+}
+
+static attune_status interpret(check *c, uint32_t phase, int64_t task, at_error *err) {
+    const ir_interp_task only = {.phase = phase, .task = task, .shared = c->interpreter.shared};
+    const ir_interp_options options = {.allocator = &c->runner->context->allocator, .only = &only};
+    return ir_interpret(c->meaning, c->interpreter.buffers, c->runner->call.settled->scalars, &options, err);
+}
+
+static uint64_t next_random(uint64_t *state) {
+    *state = *state * UINT64_C(6364136223846793005) + UINT64_C(1442695040888963407);
+    return *state >> 33;
+}
+
+/* A task by both; then the rest of the phase, which the next ones need. Each task runs once. */
+static attune_status check_phase(check *c, uint32_t phase, bool *same, at_error *err) {
+    const int64_t tasks = c->plan[phase];
+    if (tasks <= 0) return ATTUNE_OK;
+    const int64_t task = (int64_t)(next_random(&c->runner->seed) % (uint64_t)tasks);
+    share_state(c);
+    attune_status status = run_tasks(c, phase, task, 1, err);
+    if (!status) status = interpret(c, phase, task, err);
+    if (!status) *same = same_sides(c);
+    if (status || !*same || phase + 1 == c->kernel->num_phases) return status;
+    status = run_tasks(c, phase, 0, task, err);
+    return status ? status : run_tasks(c, phase, task + 1, tasks - task - 1, err);
+}
+
+attune_status tune_runner_check(tune_runner *r, const attune_kernel *kernel, const ir_kernel *meaning, bool *same,
+                                at_error *err) {
+    check c = {.runner = r, .kernel = kernel, .meaning = meaning};
+    attune_status status = open_check(&c, err);
+    *same = !status;
+    for (uint32_t p = 0; !status && *same && p < kernel->num_phases; p++) status = check_phase(&c, p, same, err);
+    close_check(&c);
+    if (status) *same = false;
+    return status;
+}
