@@ -30,8 +30,8 @@ typedef struct units {
 static units take_units(const tune_phase *p, double share, int64_t turn, int64_t threads, int64_t run) {
     int64_t count = (int64_t)ceil(share * (double)p->units);
     count = max_of(count, ceil_div(p->are_alike ? threads : max_of(threads, SPREAD), run));
-    /* Threads that wait for the last one count for more among few tasks than among many. */
-    while (count < p->units && count * run % threads && count * run < 4 * threads) count++;
+    /* Among few tasks it counts who gets which: as in the whole, each thread has as many units as the others. */
+    while (count < p->units && count * run < 4 * threads && count % threads) count++;
     count = min_of(count, p->units);
     const int64_t places = p->units / count;
     if (p->are_alike) return (units){turn % places * count, 1, count};
