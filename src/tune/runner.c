@@ -88,9 +88,10 @@ static bool has_alike_entries(const tune_runner *r) {
            !p->has_causal_offsets;
 }
 
-/* Each row of an entry sees as many keys as the others. */
+/* Rows of an entry see as many keys as each other, but for those at its ends. */
 static bool has_level_rows(const tune_runner *r) {
     const attune_problem *p = &r->signature.problem;
+    if (p->window_left >= 0 && p->window_left < r->call.settled->sizes.of[MHA_SEQ_KV] / 2) return true;
     return !p->is_causal && p->window_left < 0 && p->window_right < 0;
 }
 
@@ -196,8 +197,9 @@ attune_status tune_runner_calibrate(tune_runner *r, const attune_kernel *kernel,
     r->share = seconds > 2 * LONGEST ? LONGEST / seconds : 1;
     while (seconds * (double)r->repeats < SHORTEST && r->repeats < MOST_REPEATS) r->repeats *= 2;
     tune_times times = {0};
-    const double start = now();
     status = tune_runner_time(r, kernel, &times, err);
+    const double start = now();
+    if (!status) status = tune_runner_time(r, kernel, &times, err);
     const double most = SAMPLES_LONGEST / (now() - start);
     r->samples = most < 1 ? 1 : most < MOST_SAMPLES ? (int)most : MOST_SAMPLES;
     return status;

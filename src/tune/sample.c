@@ -12,15 +12,37 @@ static const double LONG = 2, LONG_TASK = 8, LONG_WARMING = 3;
 /* Of units that are not alike so many tasks are taken in all that the mean of all is met. */
 enum { SPREAD = 8 };
 
-/* Tasks of a unit, one after the other. */
+/* Tasks of a unit. */
 typedef struct stretch {
-    int64_t first, run;
+    int64_t first, step, run;
 } stretch;
 
-/* `wanted` of the tasks from `begin` to before `end`, or one more if they could not be in the middle. */
-static stretch take_middle(int64_t begin, int64_t end, int64_t wanted, bool are_level) {
-    const int64_t tasks = end - begin, more = are_level ? 0 : (tasks - wanted) % 2, run = wanted + more;
-    return (stretch){begin + (tasks - run) / 2, run};
+/* Neighbours: what one reads lies next to what the one before has read. */
+static stretch take_middle(int64_t begin, int64_t end, int64_t wanted) {
+    return (stretch){begin + (end - begin - wanted) / 2, 1, wanted};
+}
+
+/* An even number of about `wanted` tasks, as far from one end as from the other: if each is cheaper than the one before
+ * by the same amount, their mean is that of all. */
+static stretch take_spread(int64_t begin, int64_t end, int64_t wanted) {
+    const int64_t tasks = end - begin;
+    int64_t step = tasks / wanted;
+    if (step % 2 == tasks % 2) step++; /* what an even number of tasks this far apart leaves over halves evenly */
+    int64_t run = tasks / step / 2 * 2;
+    if (run < 2) {
+        if (step > 2) step -= 2;
+        run = 2;
+    }
+    if ((run - 1) * step >= tasks) return (stretch){begin, 1, tasks};
+    return (stretch){begin + (tasks - 1 - (run - 1) * step) / 2, step, run};
+}
+
+static stretch take_some(const tune_phase *p, double wanted, int64_t threads, int64_t ends) {
+    enum { FEWEST = 4 };
+    const int64_t fewest = p->are_level ? threads : max_of(threads, FEWEST);
+    const int64_t some = max_of((int64_t)wanted, fewest), begin = ends, end = p->tasks - ends;
+    if (some >= end - begin) return (stretch){0, 1, p->tasks};
+    return p->are_level ? take_middle(begin, end, some) : take_spread(begin, end, some);
 }
 
 typedef struct units {
@@ -45,8 +67,11 @@ static void add(tune_sample *s, const tune_phase *p, const units *u, const stret
     const int64_t count = u->count * t->run;
     const double all = (double)(p->units * p->tasks), whole = (double)ceil_div(p->units * p->tasks, threads);
     s->factors[s->count] = whole * (double)(p->units * weight) / all / (double)ceil_div(count, threads);
-    s->parts[s->count++] = (at_run_part){
-        .first = u->first * p->tasks + t->first, .step = 1, .run = t->run, .leap = u->apart * p->tasks, .count = count};
+    s->parts[s->count++] = (at_run_part){.first = u->first * p->tasks + t->first,
+                                         .step = t->step,
+                                         .run = t->run,
+                                         .leap = u->apart * p->tasks,
+                                         .count = count};
 }
 
 /* The tasks before the first unit, `wanted` of them. */
@@ -61,12 +86,9 @@ tune_sample tune_sample_of(const tune_phase *p, double share, int64_t turn, int6
     tune_sample s = {0};
     const double of_unit = share * (double)p->units, in_tasks = of_unit * (double)p->tasks;
     const bool takes_ends = in_tasks * LONG_TASK >= 1;
-    const stretch all = {0, p->tasks}, first = {0, 1}, last = {p->tasks - 1, 1};
-    stretch middle = all;
-    if (of_unit * LONG < 1 && p->tasks > (takes_ends ? 4 : 2)) {
-        const int64_t wanted = max_of((int64_t)in_tasks, threads), ends = takes_ends;
-        if (wanted < p->tasks - 2 * ends) middle = take_middle(ends, p->tasks - ends, wanted, p->are_level);
-    }
+    const stretch first = {0, 1, 1}, last = {p->tasks - 1, 1, 1};
+    stretch middle = {0, 1, p->tasks};
+    if (of_unit * LONG < 1 && p->tasks > (takes_ends ? 4 : 2)) middle = take_some(p, in_tasks, threads, takes_ends);
     const bool is_whole = middle.run == p->tasks, has_ends = takes_ends && !is_whole;
     /* What the first task brings in must not count as often as the others do. */
     const units u = take_units(p, share, is_whole || has_ends ? turn : 0, threads, middle.run);

@@ -3,9 +3,7 @@
  * The tasks of a phase's innermost loop belong together, a unit: the rows of a head, the rows that one group of weights
  * is multiplied by. They read the same keys or weights, which the first task brings into a cache; the last may have
  * less to do; under a causal mask they become cheaper one by one. So whole units are timed where one is not too long,
- * and otherwise its first task, its last one, and some in the middle; if even a task takes long, only the latter.
- * Neighbours, as far from one end as from the other: what one reads is next to what the one before has read, and under
- * a causal mask their mean is that of all. */
+ * and otherwise its first task, its last one, and some from between; if even a task takes long, only the latter. */
 #ifndef ATTUNE_TUNE_SAMPLE_H
 #define ATTUNE_TUNE_SAMPLE_H
 
