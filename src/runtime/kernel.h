@@ -47,8 +47,8 @@ size_t at_place_shared(const attune_kernel *kernel, const int64_t *plan, void *w
 /* Below a few microseconds of work, waking threads and waiting for the last of them costs more than they save. */
 enum { AT_SMALL_FLOPS = 300 * 1000 };
 
-/* Some tasks of the phases from `begin` to before `end`: runs of `run` tasks each that are `step` apart, a run beginning
- * `leap` tasks behind the one before it; `count` tasks in all, which there must be. count 0: all tasks. */
+/* Some tasks of the phases from `begin` to before `end`: runs of `run` tasks each that are `step` apart, a run
+ * beginning `leap` tasks behind the one before it; `count` tasks in all, which there must be. count 0: all tasks. */
 typedef struct at_run_part {
     uint32_t begin, end;
     int64_t first, step, run, leap, count;

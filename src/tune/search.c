@@ -181,9 +181,10 @@ static attune_status is_right(tune_search *s, const attune_kernel *kernel, bool 
     return ATTUNE_OK;
 }
 
-/* Checks at once what takes no more than a twentieth of the budget. *late: seconds of a check that is left to the end. */
+/* Checks at once what takes no more than a twentieth of the budget. *late: seconds of a check that is left to the end.
+ */
 static attune_status is_right_so_far(tune_search *s, const attune_kernel *kernel, bool *right, double *late,
-                                      at_error *err) {
+                                     at_error *err) {
     double cost;
     const attune_status status = tune_runner_check_cost(&s->runner, kernel, &cost, err);
     if (status) return status;

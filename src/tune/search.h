@@ -3,8 +3,8 @@
  * Candidates come in batches: neighbours of the best schedule so far, and the next ones of tune_space. A batch is
  * compiled on all CPUs; then nothing compiles, and each of its kernels is timed in pairs with the best so far until it
  * is clear which is faster (pairs.h). Whoever wins is checked against the interpreter before it takes the place; where
- * that would take too much of the time, only the last one is. At the end the best is timed against the schedule that the
- * search began with, and only adopted if it is faster beyond doubt and was checked.
+ * that would take too much of the time, only the last one is. At the end the best is timed against the schedule that
+ * the search began with, and only adopted if it is faster beyond doubt and was checked.
  */
 #ifndef ATTUNE_TUNE_SEARCH_H
 #define ATTUNE_TUNE_SEARCH_H
@@ -36,7 +36,7 @@ typedef struct tune_search {
     attune_schedule best_schedule, first_schedule;
     double best_ratio;   /* to `first` */
     double pair_seconds; /* that the longest pair so far took */
-    double late_check;   /* seconds that checking `best` is going to take, which is left to the end; 0: it was checked */
+    double late_check; /* seconds that checking `best` is going to take, which is left to the end; 0: it was checked */
     bool is_stopped;
 } tune_search;
 
