@@ -118,22 +118,20 @@ static void drop(ranked *entries, size_t count) {
 
 /* ---- Stages ---- */
 
-static double sample(ranking *r, const attune_kernel *kernel) {
+static void sample(ranking *r, const attune_kernel *kernel, tune_times *times) {
     at_error err = {0};
-    double seconds;
-    check(tune_runner_time(&r->runner, kernel, &seconds, &err), &err, "timing");
-    return seconds;
+    check(tune_runner_time(&r->runner, kernel, times, &err), &err, "timing");
 }
 
 /* The shortest of three samples beside the shortest of three of the reference. */
 static double coarse_ratio(ranking *r, const attune_kernel *kernel) {
-    double mine = INFINITY, usual = INFINITY;
-    sample(r, kernel);
+    tune_times mine = {0}, usual = {0};
+    sample(r, kernel, &(tune_times){0});
     for (int i = 0; i < 3; i++) {
-        usual = fmin(usual, sample(r, r->reference));
-        mine = fmin(mine, sample(r, kernel));
+        sample(r, r->reference, &usual);
+        sample(r, kernel, &mine);
     }
-    return mine / usual;
+    return tune_times_sum(&mine) / tune_times_sum(&usual);
 }
 
 static void rank_all(ranking *r) {
@@ -168,9 +166,11 @@ static void rank_best(ranking *r) {
 
 /* Seconds of one whole call, of `times` in a row. */
 static double call(ranking *r, const attune_kernel *kernel, int64_t times) {
-    r->runner.sample = (at_run_part){0};
+    tune_times taken = {0};
+    r->runner.share = 1;
     r->runner.repeats = times;
-    return sample(r, kernel) / (double)times;
+    sample(r, kernel, &taken);
+    return tune_times_sum(&taken) / (double)times;
 }
 
 /* The first of the entries with this one's schedule. */
