@@ -123,7 +123,7 @@ static attune_status fill_context(attune_context *context, const attune_context_
                        context->io, &context->log);
     at_disk_cache_open_base(&context->disk, options->cache_base);
     at_record_init(&context->record, context->io, &context->log);
-    at_tuning_init(&context->tuning, context->disk.path, &context->allocator);
+    at_tuning_init(&context->tuning, context->disk.path, context->disk.base_path, &context->allocator);
     return ATTUNE_OK;
 }
 

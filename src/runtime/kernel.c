@@ -96,22 +96,24 @@ attune_status at_build_problem(attune_context *context, at_arena *arena, const a
     return at_fail(err, err->status ? err->status : ATTUNE_INTERNAL, "the loop IR of this problem could not be built");
 }
 
-static bool cached_schedule(attune_context *context, const attune_problem *canonical, attune_schedule *schedule) {
-    at_key key;
+static bool schedule_on_disk(attune_context *context, const at_key *key, attune_schedule *schedule) {
     uint8_t *data = NULL;
     at_entry entry;
-    at_key_make(&key, canonical, NULL, &context->machine);
-    at_cache_node *node = at_memory_cache_peek(&context->memory, &key);
-    if (node) {
-        *schedule = ((const attune_kernel *)node)->schedule;
-        at_cache_node_release(&context->memory, node);
-        return true;
-    }
-    if (!at_disk_cache_read(&context->disk, &key, &data, &entry)) return false;
+    if (!at_disk_cache_read(&context->disk, key, &data, &entry)) return false;
     *schedule = (attune_schedule)ATTUNE_SCHEDULE_INIT;
     const bool good = !mha_schedule_parse(entry.schedule, schedule, NULL);
     at_free(&context->allocator, data);
     return good;
+}
+
+static bool cached_schedule(attune_context *context, const attune_problem *canonical, attune_schedule *schedule) {
+    at_key key;
+    at_key_make(&key, canonical, NULL, &context->machine);
+    at_cache_node *node = at_memory_cache_peek(&context->memory, &key);
+    if (!node) return schedule_on_disk(context, &key, schedule);
+    *schedule = ((const attune_kernel *)node)->schedule;
+    at_cache_node_release(&context->memory, node);
+    return true;
 }
 
 attune_status at_build_as_cached(attune_context *context, at_arena *arena, const attune_problem *canonical,
@@ -281,9 +283,9 @@ static attune_status make_anew(const make_request *request, const at_key *key, a
     const double started = milliseconds();
     at_arena arena;
     at_built built;
+    at_record_miss(&context->record, key, request->problem, request->schedule);
     const attune_status allowed = at_record_allow(&context->record, key, request->problem, request->schedule, err);
     if (allowed) return allowed;
-    at_record_miss(&context->record, request->problem, request->schedule);
     at_arena_init(&arena, &context->allocator);
     attune_status status = at_build_problem(context, &arena, request->problem, request->schedule, &built, err);
     if (status == ATTUNE_OK) {
@@ -345,26 +347,42 @@ attune_status at_kernel_make_uncached(attune_context *context, const attune_prob
     return status;
 }
 
-attune_status at_kernel_replace(attune_context *context, const attune_problem *canonical,
-                                const attune_schedule *schedule, at_error *err) {
+/* Into the disk cache only. */
+static attune_status replace_on_disk(attune_context *context, const at_key *key, const attune_problem *canonical,
+                                     const attune_schedule *schedule, at_error *err) {
     at_arena arena;
     at_built built;
-    at_key key;
     void *image = NULL;
     size_t bytes = 0;
-    at_key_make(&key, canonical, NULL, &context->machine);
     at_arena_init(&arena, &context->allocator);
     attune_status status = at_build_problem(context, &arena, canonical, schedule, &built, err);
     if (!status)
         status = at_emit_stage(context, built.scheduled, built.lowered, ATTUNE_STAGE_IMAGE, &image, &bytes, err);
     if (!status) {
-        at_disk_cache_remove(&context->disk, &key);
-        save(context, &key, canonical, schedule, image, bytes);
-        at_memory_cache_drop(&context->memory);
+        at_disk_cache_remove(&context->disk, key);
+        save(context, key, canonical, schedule, image, bytes);
     }
     at_free(&context->allocator, image);
     at_arena_free(&arena);
     return status;
+}
+
+attune_status at_kernel_replace(attune_context *context, const attune_problem *canonical,
+                                const attune_schedule *schedule, at_error *err) {
+    at_key key;
+    attune_schedule cached;
+    at_key_make(&key, canonical, NULL, &context->machine);
+    attune_status status = ATTUNE_OK;
+    if (!schedule_on_disk(context, &key, &cached) || memcmp(&cached, schedule, AT_SCHEDULE_BYTES))
+        status = replace_on_disk(context, &key, canonical, schedule, err);
+    if (!status) at_memory_cache_remove(&context->memory, &key);
+    return status;
+}
+
+bool at_kernel_on_disk(attune_context *context, const attune_problem *canonical, attune_schedule *schedule) {
+    at_key key;
+    at_key_make(&key, canonical, NULL, &context->machine);
+    return schedule_on_disk(context, &key, schedule);
 }
 
 /* ---- Public ---- */

@@ -32,9 +32,13 @@ attune_status at_kernel_keep_ir(attune_kernel *kernel, at_arena *arena, ir_kerne
 attune_status at_kernel_make_uncached(attune_context *context, const attune_problem *canonical,
                                       const attune_schedule *schedule, attune_kernel **kernel, at_error *err);
 
-/* Puts the kernel of this schedule into the place of the one that attune_compile gives without a schedule. */
+/* Makes the kernel of this schedule the one that attune_compile gives without a schedule: from the disk cache, which is
+ * on. */
 attune_status at_kernel_replace(attune_context *context, const attune_problem *canonical,
                                 const attune_schedule *schedule, at_error *err);
+
+/* The schedule of the kernel that the disk cache has for a problem without one; false: it has none. */
+bool at_kernel_on_disk(attune_context *context, const attune_problem *canonical, attune_schedule *schedule);
 
 /* Bytes of workspace, and the phases' task counts and shared sizes in plan[]. */
 enum { AT_PLAN_WORDS = AT_MAX_PHASES + AT_MAX_SHARED };

@@ -369,6 +369,14 @@ attune_status at_memory_cache_init(at_memory_cache *cache, const attune_allocato
     return ATTUNE_OK;
 }
 
+void at_memory_cache_remove(at_memory_cache *cache, const at_key *key) {
+    pthread_mutex_lock(&cache->mutex);
+    at_cache_node *const node = node_search(cache, key);
+    if (node) node_remove(cache, node);
+    pthread_mutex_unlock(&cache->mutex);
+    if (node) at_cache_node_release(cache, node);
+}
+
 void at_memory_cache_drop(at_memory_cache *cache) {
     at_cache_node *dropped = NULL;
     pthread_mutex_lock(&cache->mutex);

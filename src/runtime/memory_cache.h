@@ -78,6 +78,9 @@ at_cache_node *at_memory_cache_peek(at_memory_cache *cache, const at_key *key);
 
 void at_cache_node_release(at_memory_cache *cache, at_cache_node *node);
 
+/* Takes the node of a key out of the table, if there is one. */
+void at_memory_cache_remove(at_memory_cache *cache, const at_key *key);
+
 /* Takes every node out of the table. */
 void at_memory_cache_drop(at_memory_cache *cache);
 

@@ -10,7 +10,11 @@
 
 void at_record_init(at_record *r, const at_io *io, const at_log *log) {
     const char *path = secure_getenv("ATTUNE_RECORD"), *strict = getenv("ATTUNE_STRICT");
-    *r = (at_record){.io = io, .log = log, .is_strict = strict && strcmp(strict, "1") == 0};
+    r->io = io;
+    r->log = log;
+    r->is_strict = strict && strcmp(strict, "1") == 0;
+    r->path[0] = '\0';
+    for (size_t i = 0; i < AT_RECORD_SLOTS; i++) atomic_init(&r->recorded[i], 0);
     if (strict && *strict && strcmp(strict, "1") && strcmp(strict, "0"))
         at_log_printf(log, ATTUNE_LOG_WARNING, "ATTUNE_STRICT is '%.40s'; it must be 1 or 0, and is taken as 0",
                       strict);
@@ -32,9 +36,9 @@ static size_t print_line(const attune_problem *canonical, const attune_schedule 
     return length < capacity ? length : 0;
 }
 
-void at_record_miss(const at_record *r, const attune_problem *canonical, const attune_schedule *schedule) {
+void at_record_miss(at_record *r, const at_key *key, const attune_problem *canonical, const attune_schedule *schedule) {
     char line[4096];
-    if (!r->path[0]) return;
+    if (!r->path[0] || atomic_exchange(&r->recorded[key->high % AT_RECORD_SLOTS], key->low) == key->low) return;
     const size_t length = print_line(canonical, schedule, line, sizeof line - 1);
     if (!length) return;
     line[length] = '\n';

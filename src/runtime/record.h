@@ -2,7 +2,7 @@
  *
  * ATTUNE_RECORD=FILE: each kernel that had to be compiled becomes a line of the file, `problem` or `problem | schedule`
  * if one was given: a manifest for `attune warm`. ATTUNE_STRICT=1: nothing is compiled; a miss fails and says of what.
- */
+ * Both: what a manifest lacks is written down. */
 #ifndef ATTUNE_RUNTIME_RECORD_H
 #define ATTUNE_RUNTIME_RECORD_H
 
@@ -11,20 +11,26 @@
 #include "runtime/log.h"
 
 #include <limits.h>
+#include <stdatomic.h>
+
+enum { AT_RECORD_SLOTS = 1024 };
 
 typedef struct at_record {
     const at_io *io;
     const at_log *log;
     char path[PATH_MAX]; /* "": nothing is recorded */
     bool is_strict;
+    atomic_ullong recorded[AT_RECORD_SLOTS]; /* the last key with this hash that was; 0: none */
 } at_record;
 
 /* Reads the environment; a program with raised privileges records nothing. */
 void at_record_init(at_record *record, const at_io *io, const at_log *log);
 
-/* Adds a line, in one write, so that lines of several processes do not mix. A failure is logged. `schedule` is the
- * explicit one, or NULL. */
-void at_record_miss(const at_record *record, const attune_problem *canonical, const attune_schedule *schedule);
+/* Adds a line, in one write, so that lines of several processes do not mix. What is missed again and again, because it
+ * may not be compiled or nothing is cached, is one line of this context, but for keys of one hash. A failure is logged.
+ * `schedule` is the explicit one, or NULL. */
+void at_record_miss(at_record *record, const at_key *key, const attune_problem *canonical,
+                    const attune_schedule *schedule);
 
 /* ATTUNE_OK, or ATTUNE_NOT_CACHED and which kernel is missing. */
 attune_status at_record_allow(const at_record *record, const at_key *key, const attune_problem *canonical,

@@ -1,10 +1,15 @@
+#define _GNU_SOURCE
 #include "tune/database.h"
 
 #include "base/memory.h"
 #include "tune/sqlite.h"
 
+#include <ctype.h>
 #include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
 #include <stdarg.h>
+#include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <time.h>
@@ -18,14 +23,16 @@ struct tune_database {
 };
 
 /* user_version of the file; "attu" in ASCII tells the file from other programs' databases. */
-enum { VERSION = 1, APPLICATION_ID = 0x61747475, WAIT_MS = 5000 };
+enum { VERSION = 2, APPLICATION_ID = 0x61747475, WAIT_MS = 5000, URI_BYTES = 3 * PATH_MAX + 32 };
 
 static const char schema[] =
     "CREATE TABLE search (id INTEGER PRIMARY KEY, problem TEXT NOT NULL, key BLOB NOT NULL, isa TEXT NOT NULL,"
-    " cpu TEXT NOT NULL, threads INTEGER NOT NULL, version TEXT NOT NULL, at INTEGER NOT NULL);"
+    " cpu TEXT NOT NULL, threads INTEGER NOT NULL, version TEXT NOT NULL, at INTEGER NOT NULL, kind BLOB NOT NULL,"
+    " queries INTEGER NOT NULL, keys INTEGER NOT NULL, heads_per_kv_head INTEGER NOT NULL);"
     "CREATE TABLE timing (search INTEGER NOT NULL REFERENCES search (id), schedule TEXT NOT NULL,"
     " seconds REAL NOT NULL, ratio REAL NOT NULL, pairs INTEGER NOT NULL, won INTEGER NOT NULL);"
     "CREATE INDEX search_by_key ON search (key, isa, cpu, threads);"
+    "CREATE INDEX search_by_kind ON search (kind, isa, cpu, queries, keys);"
     "CREATE INDEX timing_by_search ON timing (search, won);";
 
 /* ---- Failures ---- */
@@ -39,9 +46,13 @@ static attune_status status_of(int code) {
     }
 }
 
+/* "disk I/O error" alone does not say that the disk is full. */
 static attune_status fail(const tune_database *d, int code, const char *doing, at_error *err) {
-    return at_fail(err, status_of(code), "the tuning database %s could not be %s: %s", d->path, doing,
-                   d->handle ? d->lib->errmsg(d->handle) : d->lib->errstr(code));
+    const int primary = code & 0xff;
+    const int number = primary == SQLITE_IOERR || primary == SQLITE_CANTOPEN ? d->lib->system_errno(d->handle) : 0;
+    return at_fail(err, status_of(code), "the tuning database %s could not be %s: %s%s%s", d->path, doing,
+                   d->handle ? d->lib->errmsg(d->handle) : d->lib->errstr(code), number ? ": " : "",
+                   number ? strerror(number) : "");
 }
 
 static attune_status execute(tune_database *d, const char *sql, const char *doing, at_error *err) {
@@ -61,10 +72,12 @@ static attune_status read_pragma(tune_database *d, const char *sql, int64_t *val
 }
 
 static attune_status refuse_version(const char *path, int64_t application, int64_t version, at_error *err) {
+    if (application != APPLICATION_ID)
+        return at_fail(err, ATTUNE_BAD_FILE, "%s is a database, but not one of tuning results", path);
     return at_fail(err, ATTUNE_BAD_FILE,
-                   "%s is no tuning database of this version: it says application %lld, version %lld; this one is "
-                   "version %d",
-                   path, (long long)application, (long long)version, VERSION);
+                   "%s holds tuning results of version %lld, and this attune's have version %d: move it away, and tune "
+                   "anew",
+                   path, (long long)version, VERSION);
 }
 
 /* One that is there must be ours, unless it has nothing in it yet. */
@@ -86,48 +99,78 @@ static attune_status make_tables(tune_database *d, at_error *err) {
     if (!status) status = look_at(d, &is_new, err);
     if (!status && is_new) status = execute(d, schema, "made", err);
     if (!status && is_new)
-        status = execute(d, "PRAGMA user_version = 1; PRAGMA application_id = 1635021941", "made", err);
+        status = execute(d, "PRAGMA user_version = 2; PRAGMA application_id = 1635021941", "made", err);
     return status ? status : execute(d, "COMMIT", "made", err);
 }
-_Static_assert(VERSION == 1 && APPLICATION_ID == 1635021941, "what the statement above says");
+_Static_assert(VERSION == 2 && APPLICATION_ID == 1635021941, "what the statement above says");
+
+/* Beside a file in WAL mode SQLite makes two others, even to read it, unless it is told that the file is fixed: that
+ * nobody is going to change it. */
+static void print_uri(const char *path, bool is_fixed, char uri[URI_BYTES]) {
+    char *to = uri + sprintf(uri, "file:");
+    for (; *path; path++)
+        to += isalnum((unsigned char)*path) || strchr("/._-", *path) ? sprintf(to, "%c", *path)
+                                                                     : sprintf(to, "%%%02X", (unsigned char)*path);
+    strcpy(to, is_fixed ? "?immutable=1" : "");
+}
+
+static bool is_in_writable_directory(const char *path) {
+    char directory[PATH_MAX];
+    const char *const end = strrchr(path, '/');
+    if (!end) return !faccessat(AT_FDCWD, ".", W_OK, AT_EACCESS);
+    snprintf(directory, sizeof directory, "%.*s/", (int)(end - path), path);
+    return !faccessat(AT_FDCWD, directory, W_OK, AT_EACCESS);
+}
 
 /* Whoever only reads takes no lock that others would wait for. What a file brings along in its schema is not run. */
-static attune_status open_handle(tune_database *d, int flags, at_error *err) {
-    const int mode = SQLITE_OPEN_READWRITE | (flags & TUNE_CREATE ? SQLITE_OPEN_CREATE : 0);
-    const int code = d->lib->open(d->path, &d->handle, mode | SQLITE_OPEN_NOFOLLOW | SQLITE_OPEN_PRIVATECACHE, NULL);
-    bool is_new;
+static attune_status open_handle(tune_database *d, int flags, bool *is_empty, at_error *err) {
+    const int usual = SQLITE_OPEN_NOFOLLOW | SQLITE_OPEN_PRIVATECACHE | SQLITE_OPEN_URI;
+    const bool is_fixed = flags & TUNE_BASE || !(flags & TUNE_CREATE || is_in_writable_directory(d->path));
+    const int mode = is_fixed              ? SQLITE_OPEN_READONLY
+                     : flags & TUNE_CREATE ? SQLITE_OPEN_READWRITE | SQLITE_OPEN_CREATE
+                                           : SQLITE_OPEN_READWRITE;
+    char uri[URI_BYTES];
+    print_uri(d->path, is_fixed, uri);
+    const int code = d->lib->open(uri, &d->handle, mode | usual, NULL);
     if (code != SQLITE_OK) return fail(d, code, "opened", err);
     d->lib->busy_timeout(d->handle, WAIT_MS);
     attune_status status = execute(d, "PRAGMA trusted_schema = OFF; PRAGMA synchronous = NORMAL", "opened", err);
-    if (!status) status = look_at(d, &is_new, err);
-    return !status && is_new ? make_tables(d, err) : status;
+    if (!status) status = look_at(d, is_empty, err);
+    if (status || !*is_empty || is_fixed) return status;
+    *is_empty = false;
+    return make_tables(d, err);
 }
 
-/* As with the cache's entries: a regular file, no link, of this user. */
-static attune_status check_file(const char *path, bool *exists, at_error *err) {
+/* As with the cache's entries: a regular file, no link, of this user; one of a base may be root's instead. */
+static attune_status check_file(const char *path, int flags, bool *exists, at_error *err) {
     struct stat file;
     *exists = !lstat(path, &file);
-    if (!*exists && errno != ENOENT)
-        return at_fail(err, ATTUNE_IO_ERROR, "the tuning database %s could not be opened: %s", path, strerror(errno));
-    if (*exists && (!S_ISREG(file.st_mode) || file.st_uid != geteuid()))
-        return at_fail(err, ATTUNE_IO_ERROR, "the tuning database %s could not be opened: it %s", path,
-                       S_ISREG(file.st_mode) ? "belongs to another user" : "is not a regular file");
-    return ATTUNE_OK;
+    if (!*exists && errno == ENOENT) return ATTUNE_OK;
+    const bool is_base = flags & TUNE_BASE;
+    const char *const why = !*exists                                                     ? strerror(errno)
+                            : !S_ISREG(file.st_mode)                                     ? "it is not a regular file"
+                            : file.st_uid != geteuid() && !(is_base && file.st_uid == 0) ? "it belongs to another user"
+                            : is_base && file.st_mode & 022                              ? "it can be written by others"
+                                                                                         : NULL;
+    if (!why) return ATTUNE_OK;
+    return at_fail(err, ATTUNE_IO_ERROR, "the tuning database %s could not be opened: %s", path, why);
 }
 
 attune_status tune_database_open(const char *path, int flags, const attune_allocator *allocator,
                                  tune_database **database, at_error *err) {
-    bool exists;
+    bool exists, is_empty = false;
     *database = NULL;
-    const attune_status usable = check_file(path, &exists, err);
+    const attune_status usable = check_file(path, flags, &exists, err);
     if (usable || (!exists && !(flags & TUNE_CREATE))) return usable;
+    if (flags & TUNE_CREATE && !is_in_writable_directory(path))
+        return at_fail(err, ATTUNE_IO_ERROR, "the tuning database %s cannot be written to: %s", path, strerror(errno));
     const tune_sqlite *lib = tune_sqlite_load(err);
     if (!lib) return ATTUNE_UNSUPPORTED;
     tune_database *d = at_alloc(allocator, sizeof *d);
     if (!d) return at_fail_memory(err, sizeof *d);
     *d = (tune_database){.allocator = allocator, .path = path, .lib = lib};
-    const attune_status status = open_handle(d, flags, err);
-    if (status)
+    const attune_status status = open_handle(d, flags, &is_empty, err);
+    if (status || is_empty)
         tune_database_close(d);
     else
         *database = d;
@@ -179,15 +222,21 @@ static int insert_timings(tune_database *d, int64_t search, const tune_timing *t
 
 static int insert_search(tune_database *d, const tune_place *place, const char *version) {
     static const char sql[] =
-        "INSERT INTO search (problem, key, isa, cpu, threads, version, at) VALUES (?, ?, ?, ?, ?, ?, ?)";
+        "INSERT INTO search (problem, key, isa, cpu, threads, version, at, kind, queries, keys, heads_per_kv_head)"
+        " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)";
     sqlite3_stmt *statement = NULL;
     int code = d->lib->prepare(d->handle, sql, -1, &statement, NULL);
     if (code == SQLITE_OK)
         code = run(d, statement,
-                   bind(d, statement, "skssisi", place->problem, place->key, place->isa, place->cpu,
-                        (int64_t)place->threads, version, (int64_t)time(NULL)));
+                   bind(d, statement, "skssisikiii", place->problem, place->key, place->isa, place->cpu,
+                        (int64_t)place->threads, version, (int64_t)time(NULL), place->kind, place->queries, place->keys,
+                        place->heads_per_kv_head));
     d->lib->finalize(statement);
     return code;
+}
+
+attune_status tune_database_can_write(tune_database *d, at_error *err) {
+    return execute(d, "BEGIN IMMEDIATE; ROLLBACK", "written to", err);
 }
 
 attune_status tune_database_add(tune_database *d, const tune_place *place, const char *version,
@@ -203,55 +252,61 @@ attune_status tune_database_add(tune_database *d, const tune_place *place, const
     return status_of(code);
 }
 
+/* ---- Looking up ---- */
+
 static const char *text_at(tune_database *d, sqlite3_stmt *statement, int column) {
     const unsigned char *text = d->lib->column_text(statement, column);
     return text ? (const char *)text : "";
 }
 
-attune_status tune_database_best(tune_database *d, const tune_place *place, char *schedule, size_t capacity,
-                                 at_error *err) {
-    static const char sql[] = "SELECT schedule FROM search JOIN timing ON timing.search = search.id WHERE won = 1 AND"
-                              " key = ? AND isa = ? AND cpu = ? AND threads = ? ORDER BY search.id DESC LIMIT 1";
-    sqlite3_stmt *statement = NULL;
-    *schedule = '\0';
-    int code = d->lib->prepare(d->handle, sql, -1, &statement, NULL);
-    if (code == SQLITE_OK)
-        code = bind(d, statement, "kssi", place->key, place->isa, place->cpu, (int64_t)place->threads);
-    if (code == SQLITE_OK) code = d->lib->step(statement);
-    if (code == SQLITE_ROW) {
-        const char *text = text_at(d, statement, 0);
-        if (strlen(text) < capacity) strcpy(schedule, text);
+static attune_status visit_rows(tune_database *d, sqlite3_stmt *statement, int bound, tune_visit_fn *visit, void *user,
+                                at_error *err) {
+    int code = bound;
+    bool ended = false;
+    while (code == SQLITE_OK || (code == SQLITE_ROW && !ended)) {
+        code = d->lib->step(statement);
+        if (code != SQLITE_ROW) break;
+        const tune_winner winner = {.problem = text_at(d, statement, 0),
+                                    .schedule = text_at(d, statement, 1),
+                                    .threads = (uint32_t)d->lib->column_int64(statement, 2),
+                                    .ratio = d->lib->column_double(statement, 3),
+                                    .when = d->lib->column_int64(statement, 4)};
+        ended = visit(user, &winner) != 0;
     }
     const attune_status status = code == SQLITE_ROW || code == SQLITE_DONE ? ATTUNE_OK : fail(d, code, "read", err);
     d->lib->finalize(statement);
     return status;
 }
 
-attune_status tune_database_visit(tune_database *d, const char *isa, const char *cpu, tune_visit_fn *visit, void *user,
-                                  at_error *err) {
-    static const char sql[] = "SELECT problem, isa, cpu, schedule, version, threads, ratio, at FROM search JOIN timing"
-                              " ON timing.search = search.id WHERE won = 1 AND isa = ? AND cpu = ?"
-                              " ORDER BY search.id DESC";
+#define WINNERS                                                                                                        \
+    "SELECT problem, schedule, threads, ratio, at FROM search JOIN timing ON timing.search = search.id WHERE won = 1 "
+/* By which factor one number is the larger one. */
+#define FACTOR(column, value) "max(" column ", " value ") * 1.0 / min(" column ", " value ")"
+
+attune_status tune_database_same(tune_database *d, const tune_place *place, tune_visit_fn *visit, void *user,
+                                 at_error *err) {
+    static const char sql[] =
+        WINNERS "AND key = ?1 AND isa = ?2 AND cpu = ?3 ORDER BY " FACTOR("threads", "?4") ", at DESC, search.id DESC";
     sqlite3_stmt *statement = NULL;
     int code = d->lib->prepare(d->handle, sql, -1, &statement, NULL);
-    if (code == SQLITE_OK) code = bind(d, statement, "ss", isa, cpu);
-    bool ended = false;
-    while (code == SQLITE_OK || (code == SQLITE_ROW && !ended)) {
-        code = d->lib->step(statement);
-        if (code != SQLITE_ROW) break;
-        const tune_winner winner = {.problem = text_at(d, statement, 0),
-                                    .isa = text_at(d, statement, 1),
-                                    .cpu = text_at(d, statement, 2),
-                                    .schedule = text_at(d, statement, 3),
-                                    .version = text_at(d, statement, 4),
-                                    .threads = (uint32_t)d->lib->column_int64(statement, 5),
-                                    .ratio = d->lib->column_double(statement, 6),
-                                    .when = d->lib->column_int64(statement, 7)};
-        ended = visit(user, &winner) != 0;
-    }
-    const attune_status status = code == SQLITE_ROW || code == SQLITE_DONE ? ATTUNE_OK : fail(d, code, "read", err);
-    d->lib->finalize(statement);
-    return status;
+    if (code == SQLITE_OK)
+        code = bind(d, statement, "kssi", place->key, place->isa, place->cpu, (int64_t)place->threads);
+    return visit_rows(d, statement, code, visit, user, err);
+}
+
+/* The first of the three factors bounds what has to be looked at. */
+attune_status tune_database_near(tune_database *d, const tune_place *place, double farthest, tune_visit_fn *visit,
+                                 void *user, at_error *err) {
+#define DISTANCE FACTOR("queries", "?5") " * " FACTOR("keys", "?6") " * " FACTOR("heads_per_kv_head", "?7")
+    static const char sql[] =
+        WINNERS "AND kind = ?1 AND isa = ?2 AND cpu = ?3 AND queries BETWEEN ?5 / ?8 AND ?5 * ?8 AND " DISTANCE
+                " <= ?8 ORDER BY " FACTOR("threads", "?4") ", " DISTANCE ", at DESC, search.id DESC";
+    sqlite3_stmt *statement = NULL;
+    int code = d->lib->prepare(d->handle, sql, -1, &statement, NULL);
+    if (code == SQLITE_OK)
+        code = bind(d, statement, "kssiiiid", place->kind, place->isa, place->cpu, (int64_t)place->threads,
+                    place->queries, place->keys, place->heads_per_kv_head, farthest);
+    return visit_rows(d, statement, code, visit, user, err);
 }
 
 /* ---- Export and import ---- */
@@ -291,14 +346,15 @@ static attune_status count_new(tune_database *d, const char *isa, const char *cp
     return status;
 }
 
+#define COLUMNS " problem, key, isa, cpu, threads, version, at, kind, queries, keys, heads_per_kv_head"
+
 /* Searches are new if none has the same problem, machine and time. Their numbers go on from the last one here. */
 static const char take_in[] =
     "BEGIN IMMEDIATE;"
     "CREATE TEMP TABLE incoming AS SELECT row_number() OVER (ORDER BY s.id) + (SELECT coalesce(max(id), 0) FROM"
-    " main.search) AS id, s.id AS old,"
-    " problem, key, isa, cpu, threads, version, at FROM other.search AS s WHERE NOT EXISTS (SELECT 1 FROM main.search"
+    " main.search) AS id, s.id AS old," COLUMNS " FROM other.search AS s WHERE NOT EXISTS (SELECT 1 FROM main.search"
     " AS m WHERE m.key = s.key AND m.isa = s.isa AND m.cpu = s.cpu AND m.threads = s.threads AND m.at = s.at);"
-    "INSERT INTO main.search SELECT id, problem, key, isa, cpu, threads, version, at FROM incoming;"
+    "INSERT INTO main.search SELECT id, " COLUMNS " FROM incoming;"
     "INSERT INTO main.timing SELECT incoming.id, schedule, seconds, ratio, pairs, won FROM other.timing JOIN incoming"
     " ON incoming.old = other.timing.search;";
 
@@ -314,10 +370,12 @@ static attune_status check_other(tune_database *d, const char *path, at_error *e
 attune_status tune_database_import(tune_database *d, const char *path, const char *isa, const char *cpu,
                                    uint64_t *taken, uint64_t *of_here, at_error *err) {
     *taken = *of_here = 0;
+    char uri[URI_BYTES];
     if (access(path, R_OK)) return at_fail(err, ATTUNE_IO_ERROR, "%s cannot be read: %s", path, strerror(errno));
     const char *const own = d->path;
     d->path = path; /* what cannot be read now is that */
-    attune_status status = run_with_text(d, "ATTACH DATABASE ? AS other", path, "read", err);
+    print_uri(path, !is_in_writable_directory(path), uri);
+    attune_status status = run_with_text(d, "ATTACH DATABASE ? AS other", uri, "read", err);
     const bool is_attached = !status;
     if (is_attached) status = check_other(d, path, err);
     d->path = own;

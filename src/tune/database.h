@@ -11,22 +11,28 @@
 
 typedef struct tune_database tune_database;
 
-enum { TUNE_CREATE = 1 };
+/* TUNE_CREATE: the file is going to be written to, and made if need be. TUNE_BASE: it is somebody's who hands it on:
+ * root's or this user's, not to be written to by others, and nothing is done to it; exclude each other. */
+enum { TUNE_CREATE = 1, TUNE_BASE = 2 };
 
-/* Opens the file, with TUNE_CREATE makes it. *database is NULL and the status ATTUNE_OK where there is none and it may
- * not be made. ATTUNE_BAD_FILE: it is damaged or of another version; ATTUNE_UNSUPPORTED: there is no SQLite;
- * ATTUNE_IO_ERROR: locked for seconds, no space, no permission, not a regular file of this user. The path must stay as
- * long as the handle, which belongs to one thread at a time, and to the process that opened it. */
+/* Opens the file. *database is NULL and the status ATTUNE_OK where there is none and it may not be made.
+ * ATTUNE_BAD_FILE: it is damaged or of another version; ATTUNE_UNSUPPORTED: there is no SQLite; ATTUNE_IO_ERROR: locked
+ * for seconds, no space, no permission, not a regular file of this user. A file in a directory that this user cannot
+ * write to is taken to be one that nobody changes. The path must stay as long as the handle, which belongs to one
+ * thread at a time, and to the process that opened it. */
 attune_status tune_database_open(const char *path, int flags, const attune_allocator *allocator,
                                  tune_database **database, at_error *err);
 void tune_database_close(tune_database *database);
 
 /* For what a result counts. */
 typedef struct tune_place {
-    const char *problem; /* canonical text, without batch and strides: for people, and to find neighbours by */
+    const char *problem; /* canonical text, without batch and strides */
     uint64_t key[2];     /* hash of the canonical key: the problem itself */
     const char *isa, *cpu;
     uint32_t threads;
+    uint64_t kind[2];          /* hash of what of the key is neither a length nor a number of heads */
+    int64_t queries, keys;     /* lengths; the bound of one that is dynamic, 1 if it has none */
+    int64_t heads_per_kv_head; /* problems of one kind are as near as these three are */
 } tune_place;
 
 typedef struct tune_timing {
@@ -36,25 +42,32 @@ typedef struct tune_timing {
     uint32_t pairs;
 } tune_timing;
 
+/* Whether tune_database_add would be let in now. */
+attune_status tune_database_can_write(tune_database *database, at_error *err);
+
 /* Keeps the timings of one search, and which of them won (-1: none did). All of it or nothing. */
 attune_status tune_database_add(tune_database *database, const tune_place *place, const char *version,
                                 const tune_timing *timings, size_t count, ptrdiff_t winner, at_error *err);
 
-/* The schedule that won for this very problem, machine and number of threads, the latest one: its text into
- * schedule[capacity]; "" if there is none. */
-attune_status tune_database_best(tune_database *database, const tune_place *place, char *schedule, size_t capacity,
-                                 at_error *err);
-
-/* Calls visit for the winners of this machine (any problem), the latest first; non-zero ends it. */
+/* A search's winner, as it is shown to a visitor who ends the visit by something other than 0. */
 typedef struct tune_winner {
-    const char *problem, *isa, *cpu, *schedule, *version;
+    const char *problem, *schedule;
     uint32_t threads;
-    double ratio;
+    double ratio; /* of its time to that of the schedule that its search began with */
     int64_t when; /* seconds since the epoch */
 } tune_winner;
 typedef int tune_visit_fn(void *user, const tune_winner *winner);
-attune_status tune_database_visit(tune_database *database, const char *isa, const char *cpu, tune_visit_fn *visit,
-                                  void *user, at_error *err);
+
+/* The winners for this very problem and machine: those with the nearest number of threads first, of these the latest.
+ */
+attune_status tune_database_same(tune_database *database, const tune_place *place, tune_visit_fn *visit, void *user,
+                                 at_error *err);
+
+/* The winners for problems of the same kind on this machine whose lengths and heads differ by no more than a factor of
+ * `farthest` in all: those with the nearest number of threads first, of these the nearest problem, of that the latest.
+ */
+attune_status tune_database_near(tune_database *database, const tune_place *place, double farthest,
+                                 tune_visit_fn *visit, void *user, at_error *err);
 
 /* Writes a copy of the whole to a new file; ATTUNE_IO_ERROR if there is one already. A failure leaves none. */
 attune_status tune_database_export(tune_database *database, const char *path, at_error *err);

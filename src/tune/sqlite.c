@@ -22,6 +22,7 @@ static void load(void) {
         FUNCTION(exec, sqlite3_exec),
         FUNCTION(errmsg, sqlite3_errmsg),
         FUNCTION(errstr, sqlite3_errstr),
+        FUNCTION(system_errno, sqlite3_system_errno),
         FUNCTION(prepare, sqlite3_prepare_v2),
         FUNCTION(step, sqlite3_step),
         FUNCTION(reset, sqlite3_reset),

@@ -13,6 +13,7 @@ typedef struct tune_sqlite {
     __typeof__(sqlite3_exec) *exec;
     __typeof__(sqlite3_errmsg) *errmsg;
     __typeof__(sqlite3_errstr) *errstr;
+    __typeof__(sqlite3_system_errno) *system_errno;
     __typeof__(sqlite3_prepare_v2) *prepare;
     __typeof__(sqlite3_step) *step;
     __typeof__(sqlite3_reset) *reset;

@@ -1,24 +1,29 @@
-#include "tune/search.h"
-
-#include "generator_id.h"
 #include "tune/tuning.h"
 
+#include "generator_id.h"
+#include "mha/key_words.h"
+#include "tune/search.h"
+
 #define XXH_INLINE_ALL
-#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 #include <xxhash.h>
 
-void at_tuning_init(at_tuning *t, const char *cache_dir, const attune_allocator *allocator) {
+static void init_file(at_tuning_file *file, const char *directory) {
     static const char name[] = "/tuning.db";
-    t->allocator = allocator;
-    t->is_absent = false;
-    pthread_mutex_init(&t->mutex, NULL);
+    file->is_absent = false;
     /* SQLite is told to follow no links, and means those on the way to the directory as well. */
-    if (!*cache_dir || !realpath(cache_dir, t->path) || strlen(t->path) + sizeof name > sizeof t->path)
-        t->path[0] = '\0';
+    if (!*directory || !realpath(directory, file->path) || strlen(file->path) + sizeof name > sizeof file->path)
+        file->path[0] = '\0';
     else
-        strcat(t->path, name);
+        strcat(file->path, name);
+}
+
+void at_tuning_init(at_tuning *t, const char *cache_dir, const char *cache_base, const attune_allocator *allocator) {
+    t->allocator = allocator;
+    pthread_mutex_init(&t->mutex, NULL);
+    init_file(&t->own, cache_dir);
+    init_file(&t->base, cache_base);
 }
 
 void at_tuning_free(at_tuning *t) { pthread_mutex_destroy(&t->mutex); }
@@ -27,13 +32,34 @@ void at_tuning_free(at_tuning *t) { pthread_mutex_destroy(&t->mutex); }
 
 enum { TEXT = 2048 };
 
+/* The words of a key in which problems of one kind may differ. */
+static bool is_length(const mha_key_word *word) {
+    static const char *const names[] = {
+        "seq_q", "seq_kv", "max_seq_q", "max_seq_kv", "seq_new", "heads_per_kv_head", "num_heads", "few_rows"};
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
+        if (word->kind == MHA_KEY_FIELD && !strcmp(word->name, names[i])) return true;
+    return false;
+}
+
+/* What is left of a key without lengths: of them only whether there is one, and whether it is known. Where products of
+ * few rows are chosen is a difference in kind. */
+static XXH128_hash_t kind_of(const attune_problem *canonical) {
+    mha_key_word words[MHA_KEY_WORDS];
+    int64_t values[MHA_KEY_WORDS];
+    const size_t count = mha_key_words(canonical, words);
+    for (size_t i = 0; i < count; i++) values[i] = is_length(&words[i]) && words[i].value > 0 ? 1 : words[i].value;
+    return XXH3_128bits(values, count * sizeof *values);
+}
+
+static int64_t length_of(int64_t size, int64_t bound) { return size > 0 ? size : bound > 0 ? bound : 1; }
+
 /* A problem's text without what its key does not hold: batch, and strides. */
-void at_tuning_place(const attune_context *context, const attune_problem *canonical, char *text, size_t capacity,
+void at_tuning_place(const attune_context *context, const attune_problem *p, char *text, size_t capacity,
                      tune_place *place) {
     uint8_t key[MHA_KEY_BYTES];
-    const size_t bytes = mha_key(canonical, key);
-    const XXH128_hash_t hash = XXH3_128bits(key, bytes);
-    attune_problem plain = *canonical;
+    const size_t bytes = mha_key(p, key);
+    const XXH128_hash_t hash = XXH3_128bits(key, bytes), kind = kind_of(p);
+    attune_problem plain = *p;
     plain.batch = 1;
     const size_t strides = offsetof(attune_problem, num_parts) + sizeof plain.num_parts;
     memset((char *)&plain + strides, 0, offsetof(attune_problem, embed_dim) - strides);
@@ -43,103 +69,123 @@ void at_tuning_place(const attune_context *context, const attune_problem *canoni
                           .key = {hash.high64, hash.low64},
                           .isa = context->target->name,
                           .cpu = at_cpu_name(),
-                          .threads = context->max_workers};
+                          .threads = context->max_workers,
+                          .kind = {kind.high64, kind.low64},
+                          .queries = length_of(p->seq_q, p->max_seq_q),
+                          .keys = length_of(p->seq_kv, p->max_seq_kv),
+                          .heads_per_kv_head = p->num_heads / p->num_kv_heads};
 }
 
-/* ---- The database of a context ---- */
+/* ---- The databases of a context ---- */
 
-/* It is closed again after each use: a handle must not be carried into a child process. */
-static attune_status open_database(attune_context *context, int flags, tune_database **database, at_error *err) {
+/* They are closed again after each use: a handle must not be carried into a child process. */
+static attune_status open_own(attune_context *context, int flags, tune_database **database, at_error *err) {
     at_tuning *t = &context->tuning;
     *database = NULL;
-    if (!*t->path)
+    if (!*t->own.path)
         return at_fail(err, ATTUNE_UNSUPPORTED,
                        "tuning results are kept beside cached kernels, and the disk cache is off");
-    return tune_database_open(t->path, flags, t->allocator, database, err);
+    return tune_database_open(t->own.path, flags, t->allocator, database, err);
 }
 
 /* ---- Finding ---- */
 
-/* Whether what was found for one problem says something about the other: they differ in lengths and heads only. */
-static bool is_alike(const attune_problem *a, const attune_problem *b) {
-    return a->op == b->op && a->dtype == b->dtype && a->k_dtype == b->k_dtype && a->v_dtype == b->v_dtype &&
-           a->w_dtype == b->w_dtype && a->head_dim == b->head_dim && a->head_dim_v == b->head_dim_v &&
-           a->is_causal == b->is_causal && a->page_size == b->page_size && a->embed_dim == b->embed_dim &&
-           a->low_rank == b->low_rank && a->reproducible == b->reproducible &&
-           a->softmax_precision == b->softmax_precision && !a->attn_mask_dims[3] == !b->attn_mask_dims[3] &&
-           !a->attn_bias_dims[3] == !b->attn_bias_dims[3];
-}
-
-static double log_ratio(int64_t x, int64_t y) {
-    if (x < 0 || y < 0) return x == y ? 0 : INFINITY;
-    return fabs(log((double)x / (double)y));
-}
-
-typedef struct neighbour_search {
+typedef struct lookup {
     const attune_context *context;
     const attune_problem *wanted;
-    double distance;
+    tune_place place;
     attune_schedule *schedule;
     bool found;
-} neighbour_search;
+} lookup;
 
-static int consider(void *user, const tune_winner *winner) {
-    neighbour_search *n = user;
-    attune_problem problem = ATTUNE_PROBLEM_INIT, canonical;
-    attune_schedule schedule = ATTUNE_SCHEDULE_INIT;
-    const attune_problem *p = n->wanted;
-    if (winner->threads != n->context->max_workers || mha_problem_parse(winner->problem, &problem, NULL) ||
-        mha_canonicalize(&problem, &canonical, NULL) || !is_alike(p, &canonical))
-        return 0;
-    const double distance = log_ratio(p->seq_q, canonical.seq_q) + log_ratio(p->seq_kv, canonical.seq_kv) +
-                            log_ratio(p->num_heads / p->num_kv_heads, canonical.num_heads / canonical.num_kv_heads);
-    if (distance >= n->distance || mha_schedule_parse(winner->schedule, &schedule, NULL) ||
-        mha_schedule_check(p, &schedule, n->context->target, NULL))
-        return 0;
-    n->distance = distance;
-    *n->schedule = schedule;
-    n->found = true;
-    return 0;
+/* One that is not legal any more is passed over. */
+static bool parse_legal(const lookup *l, const char *text, const attune_problem *p, attune_schedule *schedule) {
+    *schedule = (attune_schedule)ATTUNE_SCHEDULE_INIT;
+    return !mha_schedule_parse(text, schedule, NULL) && !mha_schedule_check(p, schedule, l->context->target, NULL);
 }
 
-static attune_status find(attune_context *context, tune_database *database, const attune_problem *canonical,
-                          attune_schedule *schedule, bool *found, at_error *err) {
-    char text[TEXT], best[512];
-    tune_place place;
-    at_tuning_place(context, canonical, text, sizeof text, &place);
-    attune_status status = tune_database_best(database, &place, best, sizeof best, err);
-    if (status) return status;
-    attune_schedule parsed = ATTUNE_SCHEDULE_INIT;
-    *found = *best && !mha_schedule_parse(best, &parsed, NULL) &&
-             !mha_schedule_check(canonical, &parsed, context->target, NULL);
-    if (*found) {
-        *schedule = parsed;
-        return ATTUNE_OK;
-    }
-    /* A length half as long again, or a third shorter, is near. */
-    neighbour_search n = {context, canonical, log(1.5) + 1e-9, schedule, false};
-    status = tune_database_visit(database, place.isa, place.cpu, consider, &n, err);
-    *found = n.found;
-    return status;
+static int take(lookup *l, const attune_schedule *schedule) {
+    *l->schedule = *schedule;
+    l->found = true;
+    return 1;
+}
+
+static int take_same(void *user, const tune_winner *winner) {
+    lookup *l = user;
+    attune_schedule schedule;
+    return parse_legal(l, winner->schedule, l->wanted, &schedule) ? take(l, &schedule) : 0;
+}
+
+/* Cycles, as the model has them, over those of what the rules choose. */
+static double modelled_ratio(const lookup *l, const attune_problem *p, const attune_schedule *schedule) {
+    const tune_machine machine = tune_machine_here(l->context->target);
+    attune_schedule usual;
+    mha_choose(p, l->context->target, &usual);
+    return tune_model_cost(p, &machine, schedule) / tune_model_cost(p, &machine, &usual);
+}
+
+/* What the model misjudges there it misjudges here: so the time that was measured there, as a part of that before,
+ * changes from there to here as the model's part does. It must still be less than all. */
+static int take_near(void *user, const tune_winner *winner) {
+    lookup *l = user;
+    attune_problem problem = ATTUNE_PROBLEM_INIT, there;
+    attune_schedule schedule;
+    if (mha_problem_parse(winner->problem, &problem, NULL) || mha_canonicalize(&problem, &there, NULL) ||
+        !parse_legal(l, winner->schedule, &there, &schedule) || !parse_legal(l, winner->schedule, l->wanted, &schedule))
+        return 0;
+    const double change = modelled_ratio(l, l->wanted, &schedule) / modelled_ratio(l, &there, &schedule);
+    return winner->ratio * change < 1 ? take(l, &schedule) : 0;
+}
+
+typedef attune_status step_fn(lookup *l, tune_database *database, at_error *err);
+
+static attune_status find_same(lookup *l, tune_database *database, at_error *err) {
+    return tune_database_same(database, &l->place, take_same, l, err);
+}
+
+/* A length half as long again, or a third shorter, is near. */
+static attune_status find_near(lookup *l, tune_database *database, at_error *err) {
+    return tune_database_near(database, &l->place, 1.5, take_near, l, err);
+}
+
+/* What is wrong with a file is said once, and then it is left alone. */
+static void give_up(attune_context *context, at_tuning_file *file, const at_error *err) {
+    file->is_absent = true;
+    at_log_printf(&context->log, ATTUNE_LOG_WARNING, "tuning results are not used: %s", err->message);
+}
+
+static tune_database *open_to_find(attune_context *context, at_tuning_file *file, int flags) {
+    at_error err = {0};
+    tune_database *database = NULL;
+    if (!*file->path || file->is_absent) return NULL;
+    if (tune_database_open(file->path, flags, context->tuning.allocator, &database, &err)) give_up(context, file, &err);
+    file->is_absent = !database;
+    return database;
+}
+
+static void try_step(attune_context *context, lookup *l, step_fn *step, at_tuning_file *file, tune_database *database) {
+    at_error err = {0};
+    if (!l->found && !file->is_absent && database && step(l, database, &err)) give_up(context, file, &err);
 }
 
 bool at_tuning_find(attune_context *context, const attune_problem *canonical, attune_schedule *schedule) {
     at_tuning *t = &context->tuning;
-    at_error err = {0};
-    bool found = false;
-    if (!*t->path) return false;
+    char text[TEXT];
+    lookup l = {.context = context, .wanted = canonical, .schedule = schedule};
     pthread_mutex_lock(&t->mutex);
-    if (!t->is_absent) {
-        tune_database *database;
-        attune_status status = open_database(context, 0, &database, &err);
-        t->is_absent = !database;
-        if (database) status = find(context, database, canonical, schedule, &found, &err);
-        if (status) t->is_absent = true;
-        tune_database_close(database);
-        if (status) at_log_printf(&context->log, ATTUNE_LOG_WARNING, "tuning results are not used: %s", err.message);
+    tune_database *const own = open_to_find(context, &t->own, 0);
+    tune_database *const base = open_to_find(context, &t->base, TUNE_BASE);
+    if (own || base) {
+        at_tuning_place(context, canonical, text, sizeof text, &l.place);
+        try_step(context, &l, find_same, &t->own, own);
+        try_step(context, &l, find_same, &t->base, base);
+        try_step(context, &l, find_near, &t->own, own);
+        try_step(context, &l, find_near, &t->base, base);
     }
+    tune_database_close(own);
+    tune_database_close(base);
     pthread_mutex_unlock(&t->mutex);
-    return found;
+    return l.found;
 }
 
 /* ---- Tuning ---- */
@@ -147,13 +193,12 @@ bool at_tuning_find(attune_context *context, const attune_problem *canonical, at
 /* Misses may ask again. */
 static void is_there(at_tuning *t) {
     pthread_mutex_lock(&t->mutex);
-    t->is_absent = false;
+    t->own.is_absent = false;
     pthread_mutex_unlock(&t->mutex);
 }
 
 static attune_status keep(attune_context *context, const attune_problem *canonical, const tune_search *s,
                           at_error *err) {
-    at_tuning *t = &context->tuning;
     const size_t count = s->num_trials;
     char problem[TEXT], (*texts)[512] = at_alloc(&context->allocator, (count + 1) * sizeof *texts);
     tune_timing *timings = at_alloc(&context->allocator, (count + 1) * sizeof *timings);
@@ -169,10 +214,10 @@ static attune_status keep(attune_context *context, const attune_problem *canonic
     }
     at_tuning_place(context, canonical, problem, sizeof problem, &place);
     tune_database *database = NULL;
-    if (!status) status = open_database(context, TUNE_CREATE, &database, err);
+    if (!status) status = open_own(context, TUNE_CREATE, &database, err);
     if (!status) status = tune_database_add(database, &place, ATTUNE_GENERATOR_ID, timings, count, winner, err);
     tune_database_close(database);
-    if (!status) is_there(t);
+    if (!status) is_there(&context->tuning);
     at_free(&context->allocator, timings);
     at_free(&context->allocator, texts);
     return status;
@@ -189,28 +234,66 @@ static attune_status check_options(const attune_tune_options *options, at_error 
     return ATTUNE_OK;
 }
 
+/* With how many threads the cached kernel won, if it is known to have won. */
+typedef struct incumbent {
+    bool is_cached;
+    attune_schedule schedule;
+    uint32_t threads; /* 0: not known */
+} incumbent;
+
+static int recognise(void *user, const tune_winner *winner) {
+    incumbent *i = user;
+    attune_schedule schedule = ATTUNE_SCHEDULE_INIT;
+    if (mha_schedule_parse(winner->schedule, &schedule, NULL) || memcmp(&schedule, &i->schedule, AT_SCHEDULE_BYTES))
+        return 0;
+    i->threads = winner->threads;
+    return 1;
+}
+
 /* What cannot be kept is better known before the search than after it. */
-static attune_status open_now(attune_context *context, at_error *err) {
-    if (!*context->tuning.path) return ATTUNE_OK;
+static attune_status look_ahead(attune_context *context, const attune_problem *canonical, incumbent *cached,
+                                at_error *err) {
+    char text[TEXT];
+    tune_place place;
     tune_database *database;
-    const attune_status status = open_database(context, TUNE_CREATE, &database, err);
+    attune_status status = open_own(context, TUNE_CREATE, &database, err);
+    if (!status) status = tune_database_can_write(database, err);
+    at_tuning_place(context, canonical, text, sizeof text, &place);
+    cached->is_cached = at_kernel_on_disk(context, canonical, &cached->schedule);
+    if (!status && cached->is_cached) status = tune_database_same(database, &place, recognise, cached, err);
     tune_database_close(database);
     if (!status) is_there(&context->tuning);
     return status;
 }
 
-/* *searched: the result is there, even if it could not be kept. */
+/* There is one cached kernel for all numbers of threads, and it is the one that was tuned last. */
+static void put_into_place(attune_context *context, const attune_problem *canonical, const attune_schedule *schedule,
+                           const incumbent *cached, at_error *err) {
+    const bool stays = cached->is_cached && !memcmp(&cached->schedule, schedule, AT_SCHEDULE_BYTES);
+    if (at_kernel_replace(context, canonical, schedule, err) || stays) return;
+    if (cached->threads && cached->threads != context->max_workers)
+        at_log_printf(&context->log, ATTUNE_LOG_WARNING,
+                      "the cached kernel, tuned with %u thread%s, is replaced by one tuned with %u", cached->threads,
+                      cached->threads == 1 ? "" : "s", context->max_workers);
+}
+
+/* *searched: the result is there, even if it could not be kept; then the kernel takes its place all the same. */
 static attune_status tune(attune_context *context, const attune_problem *canonical, const attune_arguments *arguments,
                           const attune_tune_options *options, attune_tune_result *result, bool *searched,
                           at_error *err) {
     attune_schedule begin = ATTUNE_SCHEDULE_INIT;
     tune_search search;
-    if (open_now(context, err)) return err->status;
+    incumbent cached = {0};
+    const bool keeps = *context->tuning.own.path;
+    if (keeps && look_ahead(context, canonical, &cached, err)) return err->status;
     if (!at_tuning_find(context, canonical, &begin)) mha_choose(canonical, context->target, &begin);
     attune_status status = tune_search_run(&search, context, canonical, arguments, &begin, options, result, err);
     *searched = !status;
-    if (!status && *context->tuning.path) status = keep(context, canonical, &search, err);
-    if (!status && result->is_faster) status = at_kernel_replace(context, canonical, &result->schedule, err);
+    if (!status && keeps) {
+        keep(context, canonical, &search, err);
+        if (result->measured) put_into_place(context, canonical, &result->schedule, &cached, err);
+        status = err->status;
+    }
     tune_search_free(&search);
     return status;
 }
@@ -243,9 +326,9 @@ attune_status attune_tuning_export(attune_context *context, const char *path) {
         return at_report(&err);
     }
     tune_database *database;
-    const attune_status status = open_database(context, 0, &database, &err);
+    const attune_status status = open_own(context, 0, &database, &err);
     if (!status && !database)
-        at_fail(&err, ATTUNE_INVALID_ARGUMENT, "nothing has been tuned yet: there is no %s", context->tuning.path);
+        at_fail(&err, ATTUNE_INVALID_ARGUMENT, "nothing has been tuned yet: there is no %s", context->tuning.own.path);
     if (database) tune_database_export(database, path, &err);
     tune_database_close(database);
     return at_report(&err);
@@ -259,7 +342,7 @@ attune_status attune_tuning_import(attune_context *context, const char *path, ui
         return at_report(&err);
     }
     tune_database *database;
-    if (!open_database(context, TUNE_CREATE, &database, &err))
+    if (!open_own(context, TUNE_CREATE, &database, &err))
         tune_database_import(database, path, context->target->name, at_cpu_name(), &all, &here, &err);
     tune_database_close(database);
     if (!err.status) is_there(&context->tuning);

@@ -7,22 +7,28 @@
 #include <limits.h>
 #include <pthread.h>
 
+typedef struct at_tuning_file {
+    char path[PATH_MAX]; /* "" where there is none: the directory is off */
+    bool is_absent;      /* there was no file, or it could not be used: misses do not ask again */
+} at_tuning_file;
+
 typedef struct at_tuning {
     const attune_allocator *allocator;
-    char path[PATH_MAX];   /* "" where nothing is kept: the disk cache is off */
-    pthread_mutex_t mutex; /* of misses: one opens the database at a time, and guards: */
-    bool is_absent;        /* there was no file, or it could not be used: misses do not ask again */
+    pthread_mutex_t mutex; /* of misses: one opens the databases at a time, and guards is_absent */
+    at_tuning_file own, base;
 } at_tuning;
 
 struct attune_context;
 
-/* Opens nothing yet. cache_dir: "" if there is none. */
-void at_tuning_init(at_tuning *tuning, const char *cache_dir, const attune_allocator *allocator);
+/* Opens nothing yet. The directories of the disk cache: "" for one that there is not. */
+void at_tuning_init(at_tuning *tuning, const char *cache_dir, const char *cache_base,
+                    const attune_allocator *allocator);
 void at_tuning_free(at_tuning *tuning);
 
-/* On a miss: the best schedule that was measured for this problem on this machine with as many threads, else that of a
- * problem which is nearly the same; *schedule is left alone and the result false if there is none. Whatever is wrong
- * with the database is logged once, and as if there were none. */
+/* On a miss: the best schedule that was measured for this problem on this machine, with as many threads or else the
+ * nearest number, else that of a problem which differs little and to whose lengths the model thinks it suited as well;
+ * *schedule is left alone and the result false if there is none. Whatever is wrong with a database is logged once, and
+ * as if there were none. */
 bool at_tuning_find(struct attune_context *context, const attune_problem *canonical, attune_schedule *schedule);
 
 /* What results for a problem are kept under. The place points to `text`. */
