@@ -646,11 +646,12 @@ typedef struct attune_tune_result {
  * overwritten with parts of results. Candidates are compiled on all CPUs in between, never while one is timed; each one
  * that wins has the interpreter's bits. It begins with the best schedule that is known, or the one that attune chooses.
  *
- * All timings are kept in tuning.db in the directory of the disk cache, and the kernel of a winner takes the place of
- * the cached one. From then on attune_compile without a schedule gives it, in other processes too; and where a kernel
- * must be compiled that was not tuned, what won for a problem of nearly the same lengths is used before attune's own
- * choice. Without a disk cache only the result tells; and if what was found cannot be kept, the call fails with
- * *result filled in. options may be NULL. Other threads may use the context meanwhile, but disturb the measurements. */
+ * All timings are kept in tuning.db in the directory of the disk cache, and the kernel of the result takes the place of
+ * the cached one, also of one that was tuned with another number of threads: then a warning says so. From then on
+ * attune_compile without a schedule gives it, in other processes too; and where a kernel must be compiled that was not
+ * tuned, what won for a problem of nearly the same lengths is used before attune's own choice, if it suits. Without a
+ * disk cache only the result tells; and if what was found cannot be kept, the call fails with *result filled in.
+ * options may be NULL. Other threads may use the context meanwhile, but disturb the measurements. */
 ATTUNE_API attune_status attune_tune(attune_context *context, const attune_problem *problem,
                                      const attune_arguments *arguments, const attune_tune_options *options,
                                      attune_tune_result *result);

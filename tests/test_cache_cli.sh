@@ -35,6 +35,17 @@ first=$("$attune" cache audit --sample=1 --seed=7 --json | grep '"file"')
 [ "$first" = "$("$attune" cache audit --sample=1 --seed=7 --json | grep '"file"')" ] && [ -n "$first" ]
 report $? "a seed chooses the same"
 
+seq -f 'num_heads=1,seq_q=%g,head_dim=24' 100 >"$work/many"
+"$attune" warm --cache-dir="$work/large" "$work/many" >"$work/stdout" 2>"$work/stderr"
+"$attune" cache audit --cache-dir="$work/large" --sample=100 >"$work/stdout" 2>"$work/stderr" </dev/null &
+pid=$!
+sleep 0.5
+kill -TERM $pid
+wait $pid
+[ $? -eq 1 ] && grep -Eq '^[0-9]+ of 100 entries compiled anew: ([0-9]+) the same, 0 different' "$work/stdout" &&
+    grep -Eq 'interrupted: [1-9][0-9]* of a sample of 100 were not' "$work/stderr"
+report $? "an audit that is interrupted says how far it came"
+
 # Export, import.
 expect "exporting" 0 ': 2 new entries .* 0 known, 0 damaged' "$attune" cache export "$work/out"
 expect "exporting again" 0 ': 0 new entries .* 2 known' "$attune" cache export "$work/out"
@@ -64,6 +75,9 @@ export ATTUNE_CACHE_DIR=$work/own ATTUNE_CACHE_BASE=$work/out
 expect "a kernel from the base" 0 'from +the disk cache' env ATTUNE_STRICT=1 "$attune" compile $a
 holds "$work/own" 0 "which is not copied"
 expect "without a directory to write to" 0 'from +the disk cache' env ATTUNE_STRICT=1 ATTUNE_CACHE_DIR= "$attune" compile $a
+expect "named by an option" 0 'from +the disk cache' env -u ATTUNE_CACHE_BASE ATTUNE_STRICT=1 "$attune" compile --cache-dir= \
+    --cache-base="$work/out" $a
+expect "which overrides the environment" 1 'ATTUNE_STRICT' env ATTUNE_STRICT=1 "$attune" compile --cache-dir= --cache-base= $a
 expect "a new one goes elsewhere" 0 'from +the compiler' "$attune" compile $c
 [ "$(count "$work/own")" -eq 1 ] && [ "$(count "$work/out")" -eq 2 ]
 report $? "and the base stays as it is"

@@ -83,6 +83,32 @@ static void fill_directory(const char *dir, int entries) {
 
 static void damage(const char *file) { assert_int_equal(truncate(file, 100), 0); }
 
+/* ---- Recording ---- */
+
+/* A service that may not compile asks for the same kernels again and again. */
+static void what_is_missed_again_is_one_line(void **state) {
+    (void)state;
+    char record[TEMP_DIR_CHARS + 16], line[256];
+    snprintf(record, sizeof record, "%s/manifest", other_dir);
+    setenv("ATTUNE_RECORD", record, 1);
+    setenv("ATTUNE_STRICT", "1", 1);
+    attune_context *context = open_one("");
+    unsetenv("ATTUNE_RECORD");
+    unsetenv("ATTUNE_STRICT");
+    for (int i = 0; i < 6; i++) {
+        attune_kernel *kernel;
+        const attune_problem problem = problem_parsed(i % 2 ? SMALL : SMALL ",is_causal=1");
+        assert_int_equal(attune_compile(context, &problem, NULL, &kernel), ATTUNE_NOT_CACHED);
+    }
+    attune_context_destroy(context);
+    FILE *file = fopen(record, "r");
+    assert_non_null(file);
+    int lines = 0;
+    while (fgets(line, sizeof line, file)) lines++;
+    fclose(file);
+    assert_int_equal(lines, 2);
+}
+
 /* ---- Keys taken apart ---- */
 
 static void a_key_comes_apart(void **state) {
@@ -654,6 +680,7 @@ static void the_cache_comes_before_its_base(void **state) {
 int main(void) {
 #define CASE(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
     const struct CMUnitTest tests[] = {
+        CASE(what_is_missed_again_is_one_line),
         cmocka_unit_test(a_key_comes_apart),
         CASE(fields_are_named),
         CASE(an_explicit_schedule_is_named),

@@ -67,4 +67,16 @@ wait $pid
 status=$?
 [ $status -eq 1 ] && grep -q 'schedules timed' "$work/stdout" && grep -q '1 of 2 problems were not tuned' "$work/stderr"
 report $? "one of a list says what is left"
+
+# A second one does not wait: here for the interpreter.
+"$attune" tune --budget=100 embed_dim=768,num_heads=12,seq_q=256 >"$work/stdout" 2>"$work/stderr" </dev/null &
+pid=$!
+sleep 2
+kill -INT $pid
+sleep 0.2
+kill -INT $pid
+wait $pid
+status=$?
+[ $status -eq 130 ] && [ ! -s "$work/stdout" ]
+report $? "a second Ctrl-C ends at once"
 echo "1..$number"

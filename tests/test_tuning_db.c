@@ -339,6 +339,18 @@ static void a_base_is_found_and_not_touched(void **state) {
     assert_int_equal(access(path, F_OK), -1);
 }
 
+static void an_exported_file_makes_a_base(void **state) {
+    (void)state;
+    attune_context *context = open_context(dir, "", 1);
+    const attune_schedule s = unusual(context, 0);
+    plant(context, path, THERE, &s, 0.5);
+    if (attune_tuning_export(context, base_path)) fail_msg("%s", attune_last_message());
+    attune_context_destroy(context);
+    context = open_context("", base, 1);
+    assert_finds(context, THERE, &s);
+    attune_context_destroy(context);
+}
+
 /* A directory of one's own on a disk that is only read. */
 static void a_read_only_directory_is_read(void **state) {
     (void)state;
@@ -705,6 +717,7 @@ int main(void) {
         CASE(the_nearest_neighbour),
         CASE(an_older_import_does_not_override),
         CASE(a_base_is_found_and_not_touched),
+        CASE(an_exported_file_makes_a_base),
         CASE(a_read_only_directory_is_read),
         CASE(the_problem_itself_in_a_base_comes_before_neighbours),
         CASE(a_base_that_others_can_write_is_not_read),

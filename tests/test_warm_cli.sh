@@ -30,6 +30,10 @@ expect "what was warmed is found" 0 'from +the disk cache' env ATTUNE_STRICT=1 "
 expect "and with its schedule" 0 'from +the disk cache' env ATTUNE_STRICT=1 "$attune" compile --schedule=$schedule $b
 refuse "a miss that is forbidden" 'ATTUNE_STRICT: kernel [0-9a-f]{32} is not cached: num_heads=2,seq_q=5' \
     env ATTUNE_STRICT=1 "$attune" compile $b
+ATTUNE_STRICT=1 ATTUNE_RECORD=$work/lacks "$attune" compile $b >"$work/stdout" 2>"$work/stderr"
+[ $? -eq 1 ] && [ "$(cat "$work/lacks")" = "num_heads=2,seq_q=5,seq_kv=5,head_dim=8" ]
+report $? "what is forbidden is recorded"
+expect "and is what a manifest lacks" 0 '1 compiled' "$attune" warm --cache-dir="$work/lacking" "$work/lacks"
 expect "a strictness that is none" 0 "ATTUNE_STRICT is 'yes'" env ATTUNE_STRICT=yes "$attune" compile $a
 expect "problems as arguments, jobs, JSON" 0 '"compiled": 1' "$attune" warm --jobs=2 --json $a $b
 

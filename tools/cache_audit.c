@@ -1,5 +1,6 @@
 /* attune cache audit: a sample of the entries, compiled anew and compared. */
 #include "cache.h"
+#include "interruption.h"
 #include "table.h"
 
 #include <jansson.h>
@@ -122,6 +123,7 @@ static void check(audit *a, const attune_cache_entry *entry, char text[ATTUNE_ME
 static int visit(void *user, const attune_cache_entry *entry) {
     audit *const a = user;
     char text[ATTUNE_MESSAGE_BYTES];
+    if (interruption_came()) return 1;
     if (entry->status != ATTUNE_OK || !is_chosen(a, entry)) return 0;
     check(a, entry, text);
     a->done++;
@@ -165,6 +167,7 @@ int cache_audit(const cache_options *o, attune_context *context, const attune_ma
         a.table = table_create("lll", headers);
     if (attune_cache_visit(context, collect, &a) == ATTUNE_OK && !a.is_out_of_memory) {
         choose(&a, seed);
+        interruption_catch();
         code = attune_cache_visit(context, visit, &a) == ATTUNE_OK ? TOOL_OK : tool_library_error(NULL);
         if (a.shows_progress) fprintf(stderr, "\r%40s\r", "");
     } else if (a.is_out_of_memory) {
@@ -174,6 +177,10 @@ int cache_audit(const cache_options *o, attune_context *context, const attune_ma
     }
     if (code == TOOL_OK) code = print(&a, seed);
     if (code == TOOL_OK && a.same < a.done) code = TOOL_FAILED;
+    if (code == TOOL_OK && a.done < a.chosen && interruption_came()) {
+        tool_error("interrupted: %zu of a sample of %zu were not compiled anew", a.chosen - a.done, a.chosen);
+        code = TOOL_FAILED;
+    }
     attune_context_destroy(a.emitter);
     table_discard(a.table);
     json_decref(a.list);

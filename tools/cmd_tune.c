@@ -1,9 +1,9 @@
 /* attune tune: finds faster schedules by measuring, and carries what was found from machine to machine. */
+#include "interruption.h"
 #include "manifest.h"
 #include "tensors.h"
 
 #include <jansson.h>
-#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -20,7 +20,9 @@ typedef struct tune_options {
 
 static const struct argp_option options[] = {
     {"budget", TOOL_KEY_BUDGET, "SECONDS", 0, "Time for each problem (default 5s)", 0},
-    {"threads", TOOL_KEY_THREADS, "N", 0, "Threads that the kernel is to be fast with (default 1)", 0},
+    {"threads", TOOL_KEY_THREADS, "N", 0,
+     "Threads that the kernel is to be fast with (default 1). Problems have one cached kernel, that of the last tuning",
+     0},
     {"sizes", TOOL_KEY_SIZES, "KEY=N,...", 0, "Run-time sizes, where problems leave them open", 0},
     {"export", TOOL_KEY_EXPORT, "FILE", 0, "Write all results to a new file", 0},
     {"import", TOOL_KEY_IMPORT, "FILE", 0, "Take in the results of such a file", 0},
@@ -55,19 +57,12 @@ static error_t parse(int key, char *argument, struct argp_state *state) {
 
 /* ---- Progress and interruption ---- */
 
-static volatile sig_atomic_t is_interrupted;
-
-static void interrupt(int signal_number) {
-    (void)signal_number;
-    is_interrupted = 1;
-}
-
 static int show_progress(void *user, const attune_tune_progress *p) {
     if (*(const bool *)user)
         fprintf(stderr, "\r%llu of %llu schedules, best takes %.1f %% of the first one's time, %.0f s left  ",
                 (unsigned long long)p->measured, (unsigned long long)p->space, 100 * p->best_ratio,
                 p->budget_seconds > p->seconds ? p->budget_seconds - p->seconds : 0);
-    return is_interrupted;
+    return interruption_came();
 }
 
 static void end_progress(bool is_shown) {
@@ -141,12 +136,9 @@ static bool tune_all(const tune_options *o, attune_context *context, json_t *lis
     const size_t count = o->problems.count;
     bool is_good = true;
     size_t done = 0;
-    signal(SIGINT, interrupt);
-    signal(SIGTERM, interrupt);
-    for (; done < count && !is_interrupted; done++)
+    interruption_catch();
+    for (; done < count && !interruption_came(); done++)
         is_good = tune_one(o, context, &o->problems.entries[done].problem, shows_progress, list) && is_good;
-    signal(SIGINT, SIG_DFL);
-    signal(SIGTERM, SIG_DFL);
     if (done < count) tool_error("interrupted: %zu of %zu problems were not tuned", count - done, count);
     return is_good && done == count;
 }
@@ -185,7 +177,8 @@ int cmd_tune(int argc, char **argv) {
         "[PROBLEM|FILE...]",
         "Finds the fastest schedule for each problem by measuring, on this machine. Every kernel that wins is checked "
         "against the interpreter; from then on it is what problems without a schedule get. Results are kept beside the "
-        "disk cache. A FILE holds problems, one in a line. Ctrl-C ends the search and keeps what it found.",
+        "disk cache. A FILE holds problems, one in a line. Ctrl-C ends the search and keeps what it found; a second "
+        "one ends at once.",
         tool_common_children,
         NULL,
         NULL};

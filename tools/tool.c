@@ -68,6 +68,7 @@ static error_t parse_common(int key, char *argument, struct argp_state *state) {
     switch (key) {
     case TOOL_KEY_ISA: common->isa = argument; return 0;
     case TOOL_KEY_CACHE_DIR: common->cache_dir = argument; return 0;
+    case TOOL_KEY_CACHE_BASE: common->cache_base = argument; return 0;
     default: return ARGP_ERR_UNKNOWN;
     }
 }
@@ -75,6 +76,8 @@ static error_t parse_common(int key, char *argument, struct argp_state *state) {
 static const struct argp_option common_options[] = {
     {"isa", TOOL_KEY_ISA, "NAME", 0, "Generate code for this instruction set instead of the best (ATTUNE_ISA)", 0},
     {"cache-dir", TOOL_KEY_CACHE_DIR, "DIR", 0, "Keep compiled kernels here (ATTUNE_CACHE_DIR); empty: nowhere", 0},
+    {"cache-base", TOOL_KEY_CACHE_BASE, "DIR", 0,
+     "Look for kernels here as well, but write nothing (ATTUNE_CACHE_BASE)", 0},
     {0},
 };
 static const struct argp common_argp = {.options = common_options, .parser = parse_common};
@@ -87,6 +90,7 @@ void tool_check_target(struct argp_state *state, const tool_common *common, bool
 
 attune_context *tool_open_context(const tool_common *common, uint32_t max_workers, const char *cache_dir) {
     attune_context_options options = ATTUNE_CONTEXT_OPTIONS_INIT;
+    options.cache_base = common->cache_base;
     options.log = log_to_stderr;
     options.isa = common->isa;
     options.target = common->target;

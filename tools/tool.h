@@ -29,9 +29,10 @@ int cmd_ir(int argc, char **argv);
 /* Options that every subcommand takes. A subcommand lists tool_common_children as its argp children and points the
  * first child's input at a tool_common in ARGP_KEY_INIT. */
 typedef struct tool_common {
-    const char *isa;       /* NULL: the library decides */
-    const char *cache_dir; /* NULL: the library decides; "": none */
-    const char *target;    /* NULL, or what --target says, of a subcommand that has it */
+    const char *isa;        /* NULL: the library decides */
+    const char *cache_dir;  /* NULL: the library decides; "": none */
+    const char *cache_base; /* the same */
+    const char *target;     /* NULL, or what --target says, of a subcommand that has it */
 } tool_common;
 extern const struct argp_child tool_common_children[];
 
@@ -39,6 +40,7 @@ extern const struct argp_child tool_common_children[];
 enum {
     TOOL_KEY_ISA = 256,
     TOOL_KEY_CACHE_DIR,
+    TOOL_KEY_CACHE_BASE,
     TOOL_KEY_TARGET,
     TOOL_KEY_JSON,
     TOOL_KEY_Q,

@@ -1,0 +1,11 @@
+/* Ctrl-C and SIGTERM in commands that keep what they have done. */
+#ifndef ATTUNE_TOOLS_INTERRUPTION_H
+#define ATTUNE_TOOLS_INTERRUPTION_H
+
+#include <stdbool.h>
+
+/* From now on the first of them is only noted. A second one ends the process at once, as it would have otherwise. */
+void interruption_catch(void);
+bool interruption_came(void);
+
+#endif
