@@ -81,6 +81,14 @@ static void change(const char *file, const char *sql) {
     assert_int_equal(lib->close(handle), SQLITE_OK);
 }
 
+/* What is larger cannot be written, as on a full disk. */
+static void limit_files(rlim_t bytes) {
+    struct rlimit limit;
+    assert_int_equal(getrlimit(RLIMIT_FSIZE, &limit), 0);
+    limit.rlim_cur = bytes;
+    assert_int_equal(setrlimit(RLIMIT_FSIZE, &limit), 0);
+}
+
 /* ---- Winners that were not measured ---- */
 
 #define THERE "num_heads=2,seq_q=32,head_dim=16"
@@ -477,6 +485,28 @@ static void other_kernels_stay_in_memory(void **state) {
     attune_context_destroy(context);
 }
 
+/* Where the disk is full the old one stays, and nothing half beside it. */
+static void a_kernel_that_cannot_be_replaced_stays(void **state) {
+    (void)state;
+    attune_context *context = open_context(dir, "", 1);
+    const attune_problem canonical = problem_canonical(THERE);
+    const attune_schedule s = unusual(context, 0), before = compiled(context, THERE);
+    at_error err = {0};
+    signal(SIGXFSZ, SIG_IGN);
+    limit_files(1024);
+    const attune_status status = at_kernel_replace(context, &canonical, &s, &err);
+    limit_files(RLIM_INFINITY);
+    signal(SIGXFSZ, SIG_DFL);
+    assert_int_equal(status, ATTUNE_OK);
+    assert_non_null(strstr(last_message, "cannot be written: File too large"));
+    attune_context_destroy(context);
+    assert_int_equal(temp_dir_count(dir, "", ""), 1);
+    context = open_context(dir, "", 1);
+    assert_compiled(context, &before);
+    assert_int_equal(attune_cache_clear(context, NULL), ATTUNE_OK);
+    attune_context_destroy(context);
+}
+
 static void without_a_disk_cache_kernels_stay(void **state) {
     (void)state;
     attune_context *context = open_context("", "", 1);
@@ -606,13 +636,6 @@ static void a_killed_writer_leaves_whole_searches(void **state) {
     }
 }
 
-static void limit_files(rlim_t bytes) {
-    struct rlimit limit;
-    assert_int_equal(getrlimit(RLIMIT_FSIZE, &limit), 0);
-    limit.rlim_cur = bytes;
-    assert_int_equal(setrlimit(RLIMIT_FSIZE, &limit), 0);
-}
-
 static int fill_the_disk(void *user, const attune_tune_progress *progress) {
     (void)user, (void)progress;
     limit_files(4096);
@@ -722,6 +745,7 @@ int main(void) {
         CASE(the_problem_itself_in_a_base_comes_before_neighbours),
         CASE(a_base_that_others_can_write_is_not_read),
         CASE(other_kernels_stay_in_memory),
+        CASE(a_kernel_that_cannot_be_replaced_stays),
         CASE(without_a_disk_cache_kernels_stay),
         CASE(the_last_tuning_wins_and_says_so),
         CASE(winners_of_other_numbers_of_threads_count),

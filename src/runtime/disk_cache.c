@@ -113,12 +113,6 @@ void at_disk_cache_reject(at_disk_cache *cache, const at_key *key, const at_entr
     drop_damaged(cache, entry->is_of_base, file, why);
 }
 
-void at_disk_cache_remove(at_disk_cache *cache, const at_key *key) {
-    char file[AT_FILE_CHARS];
-    at_file_name(key, file);
-    if (cache->dir >= 0) cache->io->unlinkat(cache->dir, file, 0);
-}
-
 /* ---- Writing ---- */
 
 static bool writes_paused(at_disk_cache *cache) {
@@ -153,7 +147,9 @@ static void note_write(at_disk_cache *cache, int failure, size_t bytes, bool *sw
                       cache->path, strerror(failure));
 }
 
-void at_disk_cache_write(at_disk_cache *cache, const at_key *key, const at_entry *entry) {
+typedef int write_fn(const at_io *io, int dir, const char *file, mode_t mode, const void *data, size_t bytes);
+
+static void write_by(at_disk_cache *cache, const at_key *key, const at_entry *entry, write_fn *write) {
     if (cache->dir < 0 || writes_paused(cache)) return;
     uint8_t *data = NULL;
     size_t bytes = 0;
@@ -164,10 +160,18 @@ void at_disk_cache_write(at_disk_cache *cache, const at_key *key, const at_entry
     }
     char file[AT_FILE_CHARS];
     at_file_name(key, file);
-    const int failure = at_file_write(cache->io, cache->dir, file, 0600, data, bytes);
+    const int failure = write(cache->io, cache->dir, file, 0600, data, bytes);
     at_free(cache->allocator, data);
     bool sweep = key->low % 16 == 0;
     note_write(cache, failure, bytes, &sweep);
     if (sweep && !failure)
         atomic_fetch_add(&cache->evictions, at_files_sweep(cache->io, cache->dir, cache->allocator, cache->capacity));
+}
+
+void at_disk_cache_write(at_disk_cache *cache, const at_key *key, const at_entry *entry) {
+    write_by(cache, key, entry, at_file_write);
+}
+
+void at_disk_cache_replace(at_disk_cache *cache, const at_key *key, const at_entry *entry) {
+    write_by(cache, key, entry, at_file_replace);
 }

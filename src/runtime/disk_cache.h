@@ -45,11 +45,11 @@ bool at_disk_cache_read(at_disk_cache *cache, const at_key *key, uint8_t **data,
 /* Removes (but from the base) and counts the entry of a key whose content turned out to be unusable after all. */
 void at_disk_cache_reject(at_disk_cache *cache, const at_key *key, const at_entry *entry, const char *why);
 
-/* Removes the entry of a key, if there is one. */
-void at_disk_cache_remove(at_disk_cache *cache, const at_key *key);
-
 /* Writes an entry. The first valid one of several writers wins. */
 void at_disk_cache_write(at_disk_cache *cache, const at_key *key, const at_entry *entry);
+
+/* Writes an entry in the place of the one that there is, which stays where that fails. */
+void at_disk_cache_replace(at_disk_cache *cache, const at_key *key, const at_entry *entry);
 
 attune_status at_disk_cache_visit(at_disk_cache *cache, attune_cache_visit_fn *visit, void *user, at_error *err);
 attune_status at_disk_cache_clear(at_disk_cache *cache, uint64_t *removed, at_error *err);

@@ -73,7 +73,8 @@ static int write_unnamed(const at_io *io, int dir, const char *file, mode_t mode
 }
 
 /* A temporary name of this process and call, which the complete file loses again. */
-static int write_temporary(const at_io *io, int dir, const char *file, mode_t mode, const void *data, size_t bytes) {
+static int write_temporary(const at_io *io, int dir, const char *file, mode_t mode, const void *data, size_t bytes,
+                           bool replaces) {
     static atomic_uint counter;
     char temporary[AT_FILE_CHARS];
     snprintf(temporary, sizeof temporary, TEMPORARY_PREFIX "%ld-%u", (long)getpid(), atomic_fetch_add(&counter, 1));
@@ -87,8 +88,8 @@ static int write_temporary(const at_io *io, int dir, const char *file, mode_t mo
     int failure = at_io_write_all(io, fd, data, bytes) ? errno : 0;
     close(fd);
     bool renamed = false;
-    if (!failure && io->linkat(dir, temporary, dir, file, 0) && errno != EEXIST) {
-        renamed = !io->renameat(dir, temporary, dir, file); /* no hard links here */
+    if (!failure && (replaces || (io->linkat(dir, temporary, dir, file, 0) && errno != EEXIST))) {
+        renamed = !io->renameat(dir, temporary, dir, file); /* or no hard links here */
         if (!renamed) failure = errno;
     }
     if (!renamed) io->unlinkat(dir, temporary, 0);
@@ -97,7 +98,11 @@ static int write_temporary(const at_io *io, int dir, const char *file, mode_t mo
 
 int at_file_write(const at_io *io, int dir, const char *file, mode_t mode, const void *data, size_t bytes) {
     const int failure = write_unnamed(io, dir, file, mode, data, bytes);
-    return failure < 0 ? write_temporary(io, dir, file, mode, data, bytes) : failure;
+    return failure < 0 ? write_temporary(io, dir, file, mode, data, bytes, false) : failure;
+}
+
+int at_file_replace(const at_io *io, int dir, const char *file, mode_t mode, const void *data, size_t bytes) {
+    return write_temporary(io, dir, file, mode, data, bytes, true);
 }
 
 /* ---- Walking and eviction ---- */

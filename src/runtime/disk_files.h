@@ -26,6 +26,9 @@ const char *at_file_read(const at_io *io, int dir, const char *file, at_file_tru
  * on a file system without hard links: there it may be replaced, as whole as before. */
 int at_file_write(const at_io *io, int dir, const char *file, mode_t mode, const void *data, size_t bytes);
 
+/* The same, but a file that exists gives way, in one step and only to a whole one. */
+int at_file_replace(const at_io *io, int dir, const char *file, mode_t mode, const void *data, size_t bytes);
+
 /* Calls visit for each regular file; non-zero stops. 0, or -1 with errno when the directory cannot be listed. */
 typedef int at_file_visit_fn(void *user, const char *file, const struct stat *status);
 int at_files_walk(const at_io *io, int dir, at_file_visit_fn *visit, void *user);

@@ -225,8 +225,10 @@ static attune_status make_from_disk(const make_request *request, const at_key *k
     return status;
 }
 
+typedef void save_fn(at_disk_cache *cache, const at_key *key, const at_entry *entry);
+
 static void save(attune_context *context, const at_key *key, const attune_problem *problem,
-                 const attune_schedule *schedule, const void *image, size_t image_bytes) {
+                 const attune_schedule *schedule, const void *image, size_t image_bytes, save_fn *to_disk) {
     char problem_text[2048], schedule_text[512];
     if (mha_problem_print(problem, problem_text, sizeof problem_text) >= sizeof problem_text) return;
     if (mha_schedule_print(schedule, schedule_text, sizeof schedule_text) >= sizeof schedule_text) return;
@@ -238,7 +240,7 @@ static void save(attune_context *context, const at_key *key, const attune_proble
                             .isa = context->target->name,
                             .image = image,
                             .image_bytes = image_bytes};
-    at_disk_cache_write(&context->disk, key, &entry);
+    to_disk(&context->disk, key, &entry);
 }
 
 static attune_status make_by_compiling(const make_request *request, const at_key *key, const at_built *built,
@@ -259,7 +261,7 @@ static attune_status make_by_compiling(const make_request *request, const at_key
         status = at_kernel_new(context, image, bytes, name, kernel, err);
     /* Good code that this process may not execute is still good for the next one. */
     if (status == ATTUNE_OK || status == ATTUNE_NO_EXEC_MEMORY)
-        save(context, key, request->problem, &built->schedule, image, bytes);
+        save(context, key, request->problem, &built->schedule, image, bytes, at_disk_cache_write);
     at_free(&context->allocator, image);
     return status;
 }
@@ -358,10 +360,7 @@ static attune_status replace_on_disk(attune_context *context, const at_key *key,
     attune_status status = at_build_problem(context, &arena, canonical, schedule, &built, err);
     if (!status)
         status = at_emit_stage(context, built.scheduled, built.lowered, ATTUNE_STAGE_IMAGE, &image, &bytes, err);
-    if (!status) {
-        at_disk_cache_remove(&context->disk, key);
-        save(context, key, canonical, schedule, image, bytes);
-    }
+    if (!status) save(context, key, canonical, schedule, image, bytes, at_disk_cache_replace);
     at_free(&context->allocator, image);
     at_arena_free(&arena);
     return status;
