@@ -35,15 +35,15 @@ first=$("$attune" cache audit --sample=1 --seed=7 --json | grep '"file"')
 [ "$first" = "$("$attune" cache audit --sample=1 --seed=7 --json | grep '"file"')" ] && [ -n "$first" ]
 report $? "a seed chooses the same"
 
-seq -f 'num_heads=1,seq_q=%g,head_dim=24' 100 >"$work/many"
+seq -f 'num_heads=1,seq_q=%g,head_dim=24' 200 >"$work/many"
 "$attune" warm --cache-dir="$work/large" "$work/many" >"$work/stdout" 2>"$work/stderr"
-"$attune" cache audit --cache-dir="$work/large" --sample=100 >"$work/stdout" 2>"$work/stderr" </dev/null &
+"$attune" cache audit --cache-dir="$work/large" --sample=200 >"$work/stdout" 2>"$work/stderr" </dev/null &
 pid=$!
-sleep 0.5
+sleep 0.7
 kill -TERM $pid
 wait $pid
-[ $? -eq 1 ] && grep -Eq '^[0-9]+ of 100 entries compiled anew: ([0-9]+) the same, 0 different' "$work/stdout" &&
-    grep -Eq 'interrupted: [1-9][0-9]* of a sample of 100 were not' "$work/stderr"
+[ $? -eq 1 ] && grep -Eq '^[0-9]+ of 200 entries compiled anew: ([0-9]+) the same, 0 different' "$work/stdout" &&
+    grep -Eq 'interrupted: [1-9][0-9]* of a sample of 200 were not' "$work/stderr"
 report $? "an audit that is interrupted says how far it came"
 
 # Export, import.
