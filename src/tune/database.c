@@ -94,8 +94,7 @@ static attune_status look_at(tune_database *d, bool *is_new, at_error *err) {
 /* Inside a transaction that keeps other openers out, of whom one may have been first. */
 static attune_status make_tables(tune_database *d, at_error *err) {
     bool is_new;
-    attune_status status =
-        execute(d, "PRAGMA journal_mode = WAL; PRAGMA synchronous = NORMAL; BEGIN IMMEDIATE", "made", err);
+    attune_status status = execute(d, "BEGIN IMMEDIATE", "made", err);
     if (!status) status = look_at(d, &is_new, err);
     if (!status && is_new) status = execute(d, schema, "made", err);
     if (!status && is_new)
@@ -135,10 +134,18 @@ static attune_status open_handle(tune_database *d, int flags, bool *is_empty, at
     if (code != SQLITE_OK) return fail(d, code, "opened", err);
     d->lib->busy_timeout(d->handle, WAIT_MS);
     attune_status status = execute(d, "PRAGMA trusted_schema = OFF; PRAGMA synchronous = NORMAL", "opened", err);
+    /* In one transaction, or another process may make the tables in the middle of it. */
+    if (!status) status = execute(d, "BEGIN", "opened", err);
     if (!status) status = look_at(d, is_empty, err);
-    if (status || !*is_empty || is_fixed) return status;
-    *is_empty = false;
-    return make_tables(d, err);
+    if (!status) status = execute(d, "COMMIT", "opened", err);
+    if (!status && *is_empty && !is_fixed) {
+        *is_empty = false;
+        status = make_tables(d, err);
+    }
+    /* So that readers wait for nobody. It is a change to the file when that is new, for which SQLite does not wait
+     * while others have it open: then one of those who come later does it. */
+    if (!status && flags & TUNE_CREATE) d->lib->exec(d->handle, "PRAGMA journal_mode = WAL", NULL, NULL, NULL);
+    return status;
 }
 
 /* As with the cache's entries: a regular file, no link, of this user; one of a base may be root's instead. */
