@@ -584,26 +584,29 @@ static bool add_three(tune_database *d) {
 }
 
 static void writers_wait_for_each_other(void **state) {
-    enum { WRITERS = 4, EACH = 25 };
+    enum { ROUNDS = 12, WRITERS = 4, EACH = 6 };
     pid_t children[WRITERS];
     (void)state;
-    for (int w = 0; w < WRITERS; w++) {
-        children[w] = fork();
-        if (children[w]) continue;
-        bool good = true;
-        for (int i = 0; i < EACH && good; i++) { /* opened anew each time, the first time when there is no file */
-            tune_database *d;
-            good = !tune_database_open(path, TUNE_CREATE, at_default_allocator(), &d, NULL) && add_three(d);
-            tune_database_close(d);
+    for (int round = 0; round < ROUNDS; round++) {
+        for (int w = 0; w < WRITERS; w++) {
+            children[w] = fork();
+            if (children[w]) continue;
+            bool good = true;
+            for (int i = 0; i < EACH && good; i++) { /* opened anew each time, the first time when there is no file */
+                tune_database *d;
+                good = !tune_database_open(path, TUNE_CREATE, at_default_allocator(), &d, NULL) && add_three(d);
+                tune_database_close(d);
+            }
+            _exit(good ? 0 : 1);
         }
-        _exit(good ? 0 : 1);
+        for (int w = 0; w < WRITERS; w++) {
+            int status;
+            assert_int_equal(waitpid(children[w], &status, 0), children[w]);
+            assert_int_equal(status, 0);
+        }
+        assert_whole(WRITERS * EACH);
+        assert_int_equal(unlink(path), 0);
     }
-    for (int w = 0; w < WRITERS; w++) {
-        int status;
-        assert_int_equal(waitpid(children[w], &status, 0), children[w]);
-        assert_int_equal(status, 0);
-    }
-    assert_whole(WRITERS * EACH);
 }
 
 /* What add has returned from is there, what it was writing is there as a whole or not at all. */
