@@ -31,6 +31,14 @@ static void one_problem_is_a_grid(void **state) {
     (void)state;
     ASSERT_PROBLEMS("seq_q=4", "seq_q=4");
     ASSERT_PROBLEMS(" num_heads=2 , dtype=bf16 ", "num_heads=2,dtype=bf16");
+    ASSERT_PROBLEMS("num_heads = 2 ,\t4", "num_heads=2", "num_heads=4");
+}
+
+static void shapes_and_strides_have_colons_of_their_own(void **state) {
+    (void)state;
+    ASSERT_PROBLEMS("attn_mask=4:4,k,seq_q=4", "attn_mask=4:4,seq_q=4", "attn_mask=k,seq_q=4");
+    ASSERT_PROBLEMS("q_strides=64:16:8:1,attn_bias=1:4:4", "q_strides=64:16:8:1,attn_bias=1:4:4");
+    ASSERT_PROBLEMS("_strides=1:2", "_strides=1", "_strides=2");
 }
 
 static void lists_and_ranges_combine(void **state) {
@@ -70,6 +78,7 @@ static void what_is_no_grid_is_refused(void **state) {
         {"a=1,a=2", "a is there twice"},
         {"a=1:", "'1:' is no range"},
         {"a=1:x", "is no range"},
+        {"a=1 | lanes=16", "'1 | lanes=16' names a schedule"},
         {"a=1:9:*", "is no range"},
         {"a=1:9:*2x", "is no range"},
         {"a=9:1", "ends before it begins"},
@@ -104,8 +113,11 @@ static void a_grid_that_explodes_is_counted(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(one_problem_is_a_grid),           cmocka_unit_test(lists_and_ranges_combine),
-        cmocka_unit_test(the_whole_grid_of_the_manual),    cmocka_unit_test(what_is_no_grid_is_refused),
+        cmocka_unit_test(one_problem_is_a_grid),
+        cmocka_unit_test(lists_and_ranges_combine),
+        cmocka_unit_test(shapes_and_strides_have_colons_of_their_own),
+        cmocka_unit_test(the_whole_grid_of_the_manual),
+        cmocka_unit_test(what_is_no_grid_is_refused),
         cmocka_unit_test(a_grid_that_explodes_is_counted),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -14,25 +14,28 @@ export ATTUNE_CACHE_DIR=$work/cache
 # count PATTERN: lines of the last output that match.
 count() { grep -cE -- "$1" "$work/stdout"; }
 
-expect "a sweep compiles and measures all" 0 '^6 kernels compiled in .*, 0 were cached' "${sweep[@]}" $grid
-[ "$(count '^num_heads=2,seq_q=')" -eq 6 ]
-report $? "its table has a row for each"
+expect "a sweep compiles and measures all" 0 '^6 kernels compiled in .*, 0 cached already' "${sweep[@]}" $grid
+[ "$(count '^ +[0-9]+ +(8|16) .*%$')" -eq 6 ] && [ "$(count '^all have num_heads=2$')" -eq 1 ] &&
+    [ "$(count '^seq_q  head_dim +median')" -eq 1 ]
+report $? "its table has a row for each, and a column for each key that varies"
 expect "a second one compiles nothing and says so" 0 '^nothing was compiled: all 6 kernels' "${sweep[@]}" $grid
 expect "that is what forbidden misses allow" 0 'nothing was compiled' env ATTUNE_STRICT=1 "${sweep[@]}" $grid
 expect "JSON counts the cache" 0 '"hits": 6' "${sweep[@]}" --json $grid
 expect "cold compiles all anew" 0 '^6 kernels compiled' "${sweep[@]}" --cold $grid
 expect "cold data" 0 'nothing was compiled' "${sweep[@]}" --cold-data $grid
-expect "run-time sizes" 0 'seq_q=dynamic' "${sweep[@]}" --sizes=seq_q=5,seq_kv=6 seq_q=-1,seq_kv=-1,head_dim=8
+expect "run-time sizes" 0 'run-time sizes: seq_q=5,seq_kv=6' "${sweep[@]}" --sizes=seq_q=5,seq_kv=6 seq_q=-1,seq_kv=-1,head_dim=8
 printf '# two grids\n%s\nembed_dim=16,num_heads=2,seq_q=2:3 # blocks\n' $grid >"$work/grids"
-expect "a file of grids" 0 '^2 kernels compiled in .*, 6 were cached' "${sweep[@]}" --limit=8 "$work/grids"
+expect "problems that share a kernel share the miss" 0 '^1 kernel compiled in .*, 3 cached already' "${sweep[@]}" \
+    num_heads=1:4,seq_q=6,head_dim=8
+expect "a file of grids" 0 '^2 kernels compiled in .*, 6 cached already' "${sweep[@]}" --limit=8 "$work/grids"
 
 # The file.
 expect "results go to a file" 0 'nothing was compiled' "${sweep[@]}" -o "$work/out.json" seq_q=4,8,num_heads=2,head_dim=8
 grep -c '"median_us"' "$work/out.json" >"$work/stdout" && [ "$(cat "$work/stdout")" -eq 2 ]
 report $? "two of them"
 before=$(grep -m1 -A99 '"results"' "$work/out.json" | grep -m1 median_us)
-expect "a larger sweep goes on with it" 0 'nothing was compiled' "${sweep[@]}" -o "$work/out.json" $grid
-[ "$(grep -c '"median_us"' "$work/out.json")" -eq 6 ] &&
+expect "a larger sweep goes on with it, and says so" 0 '^4 measured now; 2 had results in .*out.json' "${sweep[@]}" -o "$work/out.json" $grid
+[ "$(grep -c '"median_us"' "$work/out.json")" -eq 6 ] && [ "$(count '^ +[0-9]+ +(8|16) .*%$')" -eq 6 ] &&
     [ "$before" = "$(grep -m1 -A99 '"results"' "$work/out.json" | grep -m1 median_us)" ]
 report $? "what was measured stays"
 cp "$work/out.json" "$work/kept.json"
@@ -44,39 +47,65 @@ sed 's/"gflops"/"flops"/' "$work/kept.json" >"$work/odd.json"
 refuse "a file whose results are something else" 'its results are damaged' "${sweep[@]}" -o "$work/odd.json" $grid
 refuse "a file that cannot be written" '/proc/none' "${sweep[@]}" -o /proc/none $grid
 
-expect "a problem that is there twice is measured once" 0 'nothing was compiled' "${sweep[@]}" seq_q=4,8,4,num_heads=2,head_dim=8
+expect "a problem that is there twice is measured once" 0 'nothing was compiled: all 2' "${sweep[@]}" \
+    seq_q=4,8,4,num_heads=2,head_dim=8
+expect "of a file the table has what was asked for" 0 'had results in' "${sweep[@]}" -o "$work/out.json" seq_q=4,num_heads=2,head_dim=8,16
+[ "$(count '%$')" -eq 2 ]
+report $? "and no other rows"
+expect "without a base, cold compiles what a base has" 0 '^2 kernels compiled' env ATTUNE_CACHE_BASE="$work/cache" \
+    "${sweep[@]}" --cold seq_q=4,8,num_heads=2,head_dim=8
 
 # Pictures.
 expect "a plot as PNG" 0 'nothing was compiled' "${sweep[@]}" --plot="$work/p.png" $grid
 [ "$(od -An -tx1 -N8 "$work/p.png" | tr -d ' \n')" = 89504e470d0a1a0a ]
 report $? "which it is"
 expect "a plot as SVG" 0 'nothing was compiled' "${sweep[@]}" --plot="$work/p.svg" $grid
-[ "$(grep -c '<g class="line">' "$work/p.svg")" -eq 2 ] && grep -q '<title>head_dim 16</title>' "$work/p.svg" &&
-    [ "$(grep -c '<line ' "$work/p.svg")" -eq 4 ]
-report $? "with a line for each head_dim, and a part of it between any two lengths"
-expect "nothing to plot against" 1 'nothing to plot against' "${sweep[@]}" --plot="$work/p.png" num_heads=2,seq_q=4,head_dim=8
-expect "too many lines" 1 'at most 24 lines' "${sweep[@]}" --plot="$work/p.png" \
-    seq_q=1:2,num_heads=2,head_dim=8,causal_offset=0,1,2,3,4,5,6,7,8,9,10,11,12,13,14,15,16,17,18,19,20,21,22,23,24,is_causal=1
-expect "a plot of two grids" 2 'draws one GRID' "${sweep[@]}" --plot="$work/p.png" $grid $grid
-expect "a plot that cannot be written" 1 '/proc/none' "${sweep[@]}" --plot=/proc/none.png $grid
+[ "$(grep -c '<g class="line">' "$work/p.svg")" -eq 2 ] && grep -q '<title>head_dim=16</title>' "$work/p.svg" &&
+    [ "$(grep -c '<line ' "$work/p.svg")" -eq 6 ]
+report $? "with a line for each head_dim, and a part of it between any two lengths and one in the legend"
+for length in 4 8 16; do grep -q ">$length</text>" "$work/p.svg" || break; done
+report $? "lengths that double are marked where they are"
+grep -q 'num_heads=2; .* 1 thread' "$work/p.svg"
+report $? "and it says what all have"
+expect "a plot of a file of grids" 0 'cached' "${sweep[@]}" --plot="$work/p.svg" "$work/grids"
+expect "a plot against words" 0 'cached' "${sweep[@]}" --plot="$work/p.svg" num_heads=2,seq_q=4,head_dim=8,dtype=f32,bf16
+grep -q '>bf16</text>' "$work/p.svg" && ! grep -q '<line ' "$work/p.svg"
+report $? "has them below, and no lines between"
+refuse "a plot of one problem, before it is measured" 'nothing to plot against' "${sweep[@]}" --plot="$work/p.png" num_heads=2,seq_q=4,head_dim=8
+refuse "a plot of too many lines, before they are measured" 'at most 24 lines' "${sweep[@]}" --plot="$work/p.png" \
+    seq_q=30,31,num_heads=2,head_dim=8,causal_offset=0:24,is_causal=1
+expect "a plot that is no picture" 2 "ends in .png or .svg, not 'p.jpg'" "${sweep[@]}" --plot=p.jpg $grid
+refuse "a plot that cannot be written, before anything is measured" '/none/p.png: cannot write' "${sweep[@]}" \
+    --plot="$work/none/p.png" $grid
+expect "a plot that cannot be written after all" 1 '/proc/none' "${sweep[@]}" --plot=/proc/none.png $grid
 
 # A disk that is full in the middle: what was measured before stays.
-"${sweep[@]}" -o "$work/out.json" $grid >"$work/stdout" 2>&1
-expect "a full disk is named" 1 'out.json' bash -c 'ulimit -f 3; trap "" XFSZ; "$@"' - "${sweep[@]}" -o "$work/out.json" \
-    seq_q=17:40,num_heads=2,head_dim=8
-[ "$(grep -c '"median_us"' "$work/out.json")" -ge 6 ] && python3 -c 'import json, sys; json.load(open(sys.argv[1]))' "$work/out.json"
-report $? "and nothing measured is lost"
+expect "on a full disk there is what was measured" 1 '^ +17 .*%$' bash -c 'ulimit -f 3; trap "" XFSZ; "$@" 2>&1 | cat; exit "${PIPESTATUS[0]}"' - \
+    "${sweep[@]}" -o "$work/full.json" seq_q=17:40,num_heads=2,head_dim=8
+[ "$(count 'full.json: cannot write: File too large')" -eq 1 ]
+report $? "and a sentence that names the file"
+[ "$(grep -c '"median_us"' "$work/full.json")" -ge 1 ] && python3 -c 'import json, sys; json.load(open(sys.argv[1]))' "$work/full.json"
+report $? "which is whole"
+expect "with room again it goes on" 0 '^2[0-9] measured now; [1-9] had results' "${sweep[@]}" -o "$work/full.json" seq_q=17:40,num_heads=2,head_dim=8
+expect "a problem that cannot be measured does not keep the others from it" 1 '1 of 3 problems could not be measured' \
+    "${sweep[@]}" num_heads=2,seq_q=1,head_dim=8,seq_kv=4,2000000000,5
+[ "$(count '%$')" -eq 2 ]
+report $? "which have their rows"
+refuse "a directory as the file" 'cannot' "${sweep[@]}" -o "$work" $grid
+expect "no file to go on with" 2 'json prints' "${sweep[@]}" -o - $grid
 
 refuse "a grid that explodes" 'a sweep of 4000 problems; --limit=4000' "${sweep[@]}" seq_q=1:2000,head_dim=8,16
-refuse "a grid beyond counting" 'problems and more' "${sweep[@]}" seq_q=1:65536,seq_kv=1:65536,head_dim=1:65536,batch=1:65536
+refuse "a grid beyond counting" 'more problems than can be counted' "${sweep[@]}" seq_q=1:65536,seq_kv=1:65536,head_dim=1:65536,batch=1:65536
+refuse "one problem more than the limit" 'a sweep of 7 problems; --limit=7' "${sweep[@]}" --limit=6 $grid num_heads=1,seq_q=1,head_dim=8
+refuse "a manifest with schedules" 'names a schedule, but' "${sweep[@]}" "num_heads=1,seq_q=1,head_dim=8 | lanes=16"
 refuse "a range that never ends" 'never ends' "${sweep[@]}" seq_q=0:9:*2,head_dim=8
-refuse "a grid with a bad problem" 'seq_q is -4' "${sweep[@]}" seq_q=4,-4,head_dim=8
+refuse "a grid with a bad problem" 'seq_q=-4,head_dim=8: seq_q is -4' "${sweep[@]}" seq_q=4,-4,head_dim=8
 refuse "a file of grids that is missing" 'nothing' "${sweep[@]}" "$work/nothing"
 printf 'seq_q=4,head_dim=8\nseq_q=1:\n' >"$work/bad"
 refuse "a line that is no grid" 'bad, line 2: ' "${sweep[@]}" "$work/bad"
 expect "no grid" 2 'a GRID is needed' "$attune" sweep
 
-# Ctrl-C: what was measured is in the file, and the same command goes on.
+# Ctrl-C, and kill -9: what was measured is in the file, and the same command goes on.
 grid=seq_q=1:30,num_heads=2,head_dim=8
 "$attune" sweep --samples=40 -o "$work/long.json" $grid >"$work/stdout" 2>"$work/stderr" </dev/null &
 pid=$!
@@ -87,7 +116,22 @@ status=$?
 [ $status -eq 1 ] && grep -q 'interrupted after .* of 30 problems; the same command goes on' "$work/stderr" &&
     grep -q median_us "$work/long.json"
 report $? "an interrupted sweep says how to go on"
-expect "and goes on" 0 'nothing was compiled|were cached' "$attune" sweep --samples=40 -o "$work/long.json" $grid
+expect "and goes on" 0 'nothing was compiled|cached already' "$attune" sweep --samples=40 -o "$work/long.json" $grid
 [ "$(grep -c '"median_us"' "$work/long.json")" -eq 30 ]
 report $? "to the end"
+
+"$attune" sweep --samples=40 -o "$work/killed.json" $grid >"$work/stdout" 2>"$work/stderr" </dev/null &
+pid=$!
+for _ in $(seq 200); do grep -q median_us "$work/killed.json" 2>"$work/none" && break; sleep 0.1; done
+kill -KILL $pid
+wait $pid 2>"$work/none"
+before=$(grep -c median_us "$work/killed.json")
+expect "a killed one, too" 0 "^$((30 - before)) measured now; $before had results" "$attune" sweep --samples=40 -o "$work/killed.json" $grid
+
+# A terminal sees how far it is, and nothing of that in what is kept.
+if command -v script >"$work/none"; then
+    script -qec "$attune sweep --samples=1 num_heads=2,seq_q=4,8,head_dim=8" "$work/none" >"$work/stdout" 2>"$work/stderr" </dev/null
+    grep -q '1 of 2 problems measured, about [0-9]* s left' "$work/stdout"
+    report $? "progress on a terminal"
+fi
 echo "1..$number"

@@ -44,10 +44,35 @@ expect "what was left is done later" 0 '^9 kernels: .* 0 failed, 0 left' "$attun
 printf '%s\n%s | lanes=3\n' $a $a >"$work/partly"
 expect "one that fails does not stop the others" 1 '1 failed, 0 left' "$attune" warm "$work/partly"
 printf '%s\nnum_heads=0\n' $a >"$work/bad"
-refuse "a line that is no problem" 'bad, line 2: num_heads' "$attune" warm "$work/bad"
+expect "a line that is no problem is named" 1 'bad, line 2: num_heads=0: num_heads is 0' "$attune" warm "$work/bad"
+printf '# of another version\r\n%s,frobs=1\n%s # again\n\n  %s\nnum_heads=2,seq_' $b $a $b >"$work/bad"
+expect "those that can be read are compiled" 1 '^2 kernels: .* 0 failed, 0 left' "$attune" warm "$work/bad"
+[ "$(wc -l <"$work/stderr")" -eq 3 ] && grep -q 'left out: 2$' "$work/stderr"
+report $? "and the others counted"
+expect "in JSON, too" 1 '"damaged_lines": 2' "$attune" warm --json "$work/bad"
+head -c 2000 /dev/urandom | od -An -tx1 | tr -d ' ' >"$work/noise"
+"$attune" warm "$work/noise" >"$work/stdout" 2>"$work/stderr"
+[ $? -eq 1 ] && [ "$(wc -l <"$work/stderr")" -eq 21 ] && tail -n 1 "$work/stderr" | grep -q 'it is no manifest'
+report $? "what is no manifest is not read to its end"
+expect "problems that share a kernel" 0 '^3 kernels: 1 compiled, 2 cached already' "$attune" warm num_heads=1,seq_q=77,head_dim=8 \
+    num_heads=2,seq_q=77,head_dim=8 batch=3,num_heads=2,seq_q=77,head_dim=8
 printf '\n# nothing\n' >"$work/empty"
 refuse "a manifest without problems" 'names no problem' "$attune" warm "$work/empty"
 refuse "a manifest that is missing" 'none' "$attune" warm "$work/none"
+ATTUNE_CACHE_DIR=$work/small expect "a full disk" 1 'not all that was compiled is in .*small' bash -c \
+    'ulimit -f 1; trap "" XFSZ; "$@" 2>&1 | cat; exit "${PIPESTATUS[0]}"' - "$attune" warm num_heads=2,seq_q=4,head_dim=64
+expect "once there is room" 0 '1 compiled, 0 cached' "$attune" warm --cache-dir="$work/small" num_heads=2,seq_q=4,head_dim=64
 refuse "a cache that is off" 'nothing to warm' env ATTUNE_CACHE_DIR= "$attune" warm $a
+
+# Interrupted: whole entries are there, and the same command goes on.
+seq -f 'num_heads=1,seq_q=%g,head_dim=24' 200 >"$work/many"
+"$attune" warm --jobs=1 "$work/many" >"$work/stdout" 2>"$work/stderr" </dev/null &
+pid=$!
+sleep 0.3
+kill -TERM $pid
+wait $pid
+[ $? -eq 1 ] && grep -q '^200 kernels: .* [1-9][0-9]* left' "$work/stdout" && grep -q 'interrupted with .* left; the same' "$work/stderr"
+report $? "SIGTERM ends warming with a report"
+expect "the rest is done later" 0 '^200 kernels: .*, [1-9][0-9]* cached already, 0 failed, 0 left' "$attune" warm "$work/many"
 expect "no manifest" 2 'MANIFEST is needed' "$attune" warm
 echo "1..$number"

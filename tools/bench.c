@@ -127,15 +127,42 @@ void bench_close(bench_entry *e) {
 
 /* ---- Probes ---- */
 
+/* Of the largest cache that this CPU has or shares, as Linux shows it: what the C library asks the CPU is that of all
+ * cores together on some machines. */
+static size_t last_cache_bytes(void) {
+    enum { USUAL = 32 << 20, MOST_CACHES = 8 };
+    size_t most = 0;
+    for (int i = 0, cpu = sched_getcpu(); cpu >= 0 && i < MOST_CACHES; i++) {
+        char path[96], unit = 0;
+        size_t size = 0;
+        snprintf(path, sizeof path, "/sys/devices/system/cpu/cpu%d/cache/index%d/size", cpu, i);
+        FILE *const file = fopen(path, "re");
+        if (!file) break;
+        if (fscanf(file, "%zu%c", &size, &unit) == 2) size *= unit == 'K' ? 1024 : unit == 'M' ? 1024 * 1024 : 1;
+        fclose(file);
+        if (size > most) most = size;
+    }
+    return most ? most : USUAL;
+}
+
+/* How much the bandwidth probe reads: as many bytes as a call, which then lie in the caches as the call's would; if
+ * data are to be out of them, so many that all come from memory. */
+static size_t probed_bytes(const bench_entry *e) {
+    const size_t own = (size_t)e->work.bytes, cold = e->cold_data ? 4 * last_cache_bytes() : 0;
+    return own > cold ? own : cold;
+}
+
 bool bench_open_probes(bench_probes *probes, bench_entry *entries, size_t count, const char *isa, uint32_t threads) {
-    double most = 0;
-    for (size_t i = 0; i < count; i++)
-        if (entries[i].work.bytes > most) most = entries[i].work.bytes;
+    size_t most = 0;
+    for (size_t i = 0; i < count; i++) {
+        entries[i].probed_bytes = probed_bytes(&entries[i]);
+        if (entries[i].probed_bytes > most) most = entries[i].probed_bytes;
+    }
     if (!(probes->peak = peak_create(isa, threads))) return false;
-    if (!(probes->bandwidth = bandwidth_create(isa, threads, (size_t)most))) return false;
+    if (!(probes->bandwidth = bandwidth_create(isa, threads, most))) return false;
     for (size_t i = 0; i < count; i++) {
         entries[i].peak_dtype = peak_that_counts(&entries[i].problem, isa);
-        entries[i].streams = bandwidth_choose_streams(probes->bandwidth, (size_t)entries[i].work.bytes);
+        entries[i].streams = bandwidth_choose_streams(probes->bandwidth, entries[i].probed_bytes);
     }
     return true;
 }
@@ -168,22 +195,7 @@ static double probe_peak(peak_probe *probe, attune_dtype dtype, double sample_us
 }
 
 static double probe_bandwidth(const bench_probes *probes, const bench_entry *e) {
-    return bandwidth_measure(probes->bandwidth, (size_t)e->work.bytes, e->streams);
-}
-
-/* Writes and reads twice as much as the last cache holds. */
-static bool evict_caches(void) {
-    static char *buffer;
-    enum { USUAL = 64 << 20, LINE = 64 };
-    const long last = sysconf(_SC_LEVEL3_CACHE_SIZE);
-    const size_t bytes = last > 0 ? 2 * (size_t)last : USUAL;
-    if (!buffer && !(buffer = malloc(bytes))) {
-        tool_error("out of memory");
-        return false;
-    }
-    volatile char *const lines = buffer;
-    for (size_t at = 0; at < bytes; at += LINE) lines[at]++;
-    return true;
+    return bandwidth_measure(probes->bandwidth, e->probed_bytes, e->streams);
 }
 
 /* One sample, between two measurements of each probe; peaks has those before, where they are known, and after it those
@@ -195,9 +207,9 @@ static bool take_sample(bench_entry *e, attune_context *context, const bench_pro
     const double before = peaks[e->peak_dtype] > 0 ? peaks[e->peak_dtype] : probe_peak(probes->peak, e->peak_dtype, 0);
     const double bandwidth = probe_bandwidth(probes, e);
     /* The probe's buffer has taken the place of the tensors in the caches. A call that does not count brings them back,
-     * as a pass that does not count brings the probe's; in longer calls it would not matter. */
+     * as a pass that does not count brings the probe's; in longer calls it would not matter. With cold data that is
+     * what the probe is large enough for, on the CPU of every thread. */
     if (!e->cold_data && e->call_us < LONG_US && !run_calls(e, context, 1, &us)) return false;
-    if (e->cold_data && !evict_caches()) return false;
     if (!run_calls(e, context, e->calls, &us)) return false;
     settle(threads);
     const double after = probe_peak(probes->peak, e->peak_dtype, us);
@@ -211,8 +223,8 @@ static bool take_sample(bench_entry *e, attune_context *context, const bench_pro
     return true;
 }
 
-bool bench_rounds(bench_entry *entries, size_t count, attune_context *context, const bench_probes *probes,
-                  uint32_t threads, size_t samples) {
+bool bench_rounds(bench_entry *entries, size_t count, attune_context *context, bench_probes *probes, uint32_t threads,
+                  size_t samples) {
     struct rusage start, end;
     settle(threads);
     getrusage(RUSAGE_THREAD, &start);
@@ -222,11 +234,14 @@ bool bench_rounds(bench_entry *entries, size_t count, attune_context *context, c
         for (size_t i = 0; i < count; i++)
             if (!take_sample(&entries[i], context, probes, threads, peaks)) return false;
     getrusage(RUSAGE_THREAD, &end);
-    const long taken = end.ru_nivcsw - start.ru_nivcsw;
-    if (taken > (long)(samples * count))
-        tool_error("warning: other programs took this CPU away %ld times; on a quiet machine the figures are better",
-                   taken);
+    probes->disturbances += end.ru_nivcsw - start.ru_nivcsw;
     return true;
+}
+
+void bench_warn_of_disturbances(long disturbances, size_t samples) {
+    if (disturbances > (long)samples)
+        tool_error("warning: other programs took this CPU away %ld times; on a quiet machine the figures are better",
+                   disturbances);
 }
 
 /* ---- Summing up ---- */

@@ -14,13 +14,14 @@ typedef struct bench_entry {
     attune_schedule schedule;    /* that the kernel has */
     tensors tensors;
     call_work work;
-    int streams; /* in which the bandwidth probe reads as many bytes fastest */
+    size_t probed_bytes; /* by the bandwidth probe: as many, or with cold data more than the caches hold */
+    int streams;         /* in which it reads them fastest */
     attune_kernel *kernel;
     attune_arguments arguments;
     void *workspace;
     size_t workspace_bytes; /* that a call needs */
     attune_engine engine;
-    bool cold_data;             /* a sample is one call, before which the caches are filled with something else */
+    bool cold_data;             /* a sample is one call, before which the bandwidth probe fills the caches */
     int64_t calls;              /* of one sample */
     double call_us;             /* about what one of them takes */
     size_t count;               /* of the samples below, in the order they were taken */
@@ -45,6 +46,7 @@ void bench_close(bench_entry *entry);
 typedef struct bench_probes {
     peak_probe *peak;
     bandwidth_probe *bandwidth;
+    long disturbances; /* how often another program took this CPU away during the rounds */
 } bench_probes;
 
 /* Probes for these entries, the streams of each, and the peak by which each is measured. false after a message; close
@@ -54,8 +56,11 @@ void bench_close_probes(bench_probes *probes);
 
 /* Takes `samples` of every entry: in each round every entry has its turn, with its peak and the bandwidth probed
  * before and after, so that whatever slows the machine down for a while slows everything. false after a message. */
-bool bench_rounds(bench_entry *entries, size_t count, attune_context *context, const bench_probes *probes,
-                  uint32_t threads, size_t samples);
+bool bench_rounds(bench_entry *entries, size_t count, attune_context *context, bench_probes *probes, uint32_t threads,
+                  size_t samples);
+
+/* On stderr, if it was more than once a sample. */
+void bench_warn_of_disturbances(long disturbances, size_t samples);
 
 /* Medians and shares from the samples. false after a message. */
 bool bench_summarise(bench_entry *entry);

@@ -142,6 +142,7 @@ static bool measure(const bench_options *o, bench_entry *entries, size_t count, 
     const bool measured = bench_open_probes(&probes, entries, count, machine->isa, o->threads) &&
                           bench_rounds(entries, count, context, &probes, o->threads, o->samples);
     bench_close_probes(&probes);
+    bench_warn_of_disturbances(probes.disturbances, o->samples * count);
     if (!measured || !bench_unpin()) return false;
     for (size_t i = 0; i < count; i++) {
         if (!bench_summarise(&entries[i])) return false;

@@ -1,8 +1,10 @@
 /* attune sweep: measures a grid of problems with kernels that are in the cache before the first measurement. */
 #include "bench_json.h"
 #include "grid.h"
+#include "interruption.h"
 #include "sweep_file.h"
 #include "sweep_plot.h"
+#include "sweep_table.h"
 #include "table.h"
 #include "warming.h"
 
@@ -11,11 +13,12 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { USUAL_LIMIT = 1000 };
+enum { USUAL_LIMIT = 1000, MOST_LIMIT = 10000000 };
 
 typedef struct sweep_options {
     tool_common common;
-    manifest list;
+    manifest list; /* without problems that are there twice */
+    json_t *texts; /* an object with theirs as keys */
     sweep_settings settings;
     uint32_t jobs; /* 0: as many as there are CPUs */
     size_t limit;
@@ -35,7 +38,7 @@ static const struct argp_option options[] = {
     {"jobs", TOOL_KEY_JOBS, "N", 0, "Kernels compiled at a time (default: one for each CPU)", 0},
     {"limit", TOOL_KEY_LIMIT, "N", 0, "Refuse grids of more problems (default 1000)", 0},
     {"output", 'o', "FILE", 0, "Write JSON here, after each problem; a file that has results is continued", 0},
-    {"plot", TOOL_KEY_PLOT, "FILE", 0, "Draw the shares of the peak, PNG or SVG by its name; of one GRID", 0},
+    {"plot", TOOL_KEY_PLOT, "FILE", 0, "Draw the shares of the roofline, as PNG or SVG by its name", 0},
     {"json", TOOL_KEY_JSON, NULL, 0, "Print JSON", 0},
     {0},
 };
@@ -52,7 +55,7 @@ static error_t parse(int key, char *argument, struct argp_state *state) {
     case TOOL_KEY_THREADS: s->threads = (uint32_t)tool_parse_integer(state, "threads", argument, 1, 1024); return 0;
     case TOOL_KEY_SAMPLES: s->samples = (size_t)tool_parse_integer(state, "samples", argument, 1, 100000); return 0;
     case TOOL_KEY_JOBS: o->jobs = (uint32_t)tool_parse_integer(state, "jobs", argument, 1, 256); return 0;
-    case TOOL_KEY_LIMIT: o->limit = (size_t)tool_parse_integer(state, "limit", argument, 1, 10000000); return 0;
+    case TOOL_KEY_LIMIT: o->limit = (size_t)tool_parse_integer(state, "limit", argument, 1, MOST_LIMIT); return 0;
     case TOOL_KEY_SIZES:
         if (!sizes_parse(argument, &s->sizes)) exit(TOOL_USAGE);
         return 0;
@@ -65,7 +68,9 @@ static error_t parse(int key, char *argument, struct argp_state *state) {
         return 0;
     case ARGP_KEY_END:
         if (!o->num_grids) argp_error(state, "a GRID is needed, or a FILE of grids");
-        if (o->plot && (o->num_grids != 1 || !strchr(o->grids[0], '='))) argp_error(state, "--plot draws one GRID");
+        if (o->output && strcmp(o->output, "-") == 0) argp_error(state, "-o needs a file to go on with; --json prints");
+        if (o->plot && !sweep_plot_is_named_well(o->plot))
+            argp_error(state, "--plot needs a name that ends in .png or .svg, not '%s'", o->plot);
         return 0;
     default: return ARGP_ERR_UNKNOWN;
     }
@@ -73,23 +78,46 @@ static error_t parse(int key, char *argument, struct argp_state *state) {
 
 /* ---- Which problems ---- */
 
+/* Refuses `count` problems more than there are, if those are too many. */
+static bool is_within_limit(const sweep_options *o, size_t count) {
+    const size_t all = count > SIZE_MAX - o->list.count ? SIZE_MAX : o->list.count + count;
+    if (all <= o->limit) return true;
+    if (all == SIZE_MAX)
+        tool_error("that is a sweep of more problems than can be counted; the limit is %zu", o->limit);
+    else if (all > MOST_LIMIT)
+        tool_error("that is a sweep of %zu problems; the limit is %zu, and %d at most", all, o->limit, MOST_LIMIT);
+    else
+        tool_error("that is a sweep of %zu problems; --limit=%zu would allow it, but the limit is %zu", all, all,
+                   o->limit);
+    return false;
+}
+
+/* What was added last goes again if it was there before in the same words. What only means the same is shown for each,
+ * and measured once. */
+static bool drop_if_known(sweep_options *o) {
+    manifest_entry *const last = &o->list.entries[o->list.count - 1];
+    if (json_object_get(o->texts, last->text)) {
+        free(last->text);
+        o->list.count--;
+        return true;
+    }
+    if (json_object_set_new(o->texts, last->text, json_true()) == 0) return true;
+    tool_error("out of memory");
+    return false;
+}
+
 static bool add_grid(sweep_options *o, const char *text, const char *file, int line) {
     grid g;
     char message[GRID_MESSAGE];
     bool good = grid_parse(text, &g, message);
-    const size_t count = good ? grid_count(&g) : 0,
-                 all = count > SIZE_MAX - o->list.count ? SIZE_MAX : o->list.count + count;
     if (!good && line) tool_error("%s, line %d: %s", file, line, message);
-    if (!good && !line) tool_error("%s: %s", text, message);
-    if (good && all > o->limit) {
-        tool_error("that is a sweep of %zu problems%s; --limit=%zu would allow it, but the limit is %zu", all,
-                   all == SIZE_MAX ? " and more" : "", all, o->limit);
-        good = false;
-    }
+    if (!good && !line) tool_error("%.200s: %s", text, message);
+    const size_t count = good ? grid_count(&g) : 0;
+    good = good && is_within_limit(o, count);
     for (size_t i = 0; good && i < count; i++) {
         char *const problem = grid_problem(&g, i);
         if (!problem) tool_error("out of memory");
-        good = problem && manifest_add(&o->list, problem, file, line);
+        good = problem && manifest_add(&o->list, problem, file, line) && drop_if_known(o);
         free(problem);
     }
     grid_free(&g);
@@ -101,6 +129,7 @@ static bool add_grid_line(void *user, const char *text, const char *file, int li
 }
 
 static bool add_all(sweep_options *o) {
+    o->texts = json_object();
     for (size_t i = 0; i < o->num_grids; i++) {
         const bool is_grid = strchr(o->grids[i], '=') != NULL;
         if (is_grid ? !add_grid(o, o->grids[i], NULL, 0) : !manifest_each_line(o->grids[i], add_grid_line, o))
@@ -111,124 +140,150 @@ static bool add_all(sweep_options *o) {
 
 /* ---- Measuring ---- */
 
-static volatile sig_atomic_t is_interrupted;
-
-static void interrupt(int signal_number) {
-    (void)signal_number;
-    is_interrupted = 1;
-}
+/* What a run of the command does. */
+typedef struct sweep_run {
+    sweep_options *options;
+    attune_context *context;
+    const char *isa;
+    sweep_keys keys;
+    sweep_file file;
+    warming warming;
+    size_t before, measured, failed; /* problems: those that the file had, and what became of others */
+    long disturbances;
+    double began, weight_left, weight_done;
+} sweep_run;
 
 /* One problem from tensors to result. NULL after a message. */
-static json_t *measure(const sweep_options *o, attune_context *context, const char *isa, const manifest_entry *what) {
-    const sweep_settings *const s = &o->settings;
+static json_t *measure(sweep_run *run, const manifest_entry *what) {
+    const sweep_settings *const s = &run->options->settings;
     bench_entry entry = {.problem = what->problem, .cold_data = s->cold_data};
     bench_probes probes = {0};
     json_t *result = NULL;
-    if (bench_open(&entry, context, ATTUNE_ENGINE_JIT, &s->sizes, s->samples) &&
-        bench_open_probes(&probes, &entry, 1, isa, s->threads) &&
-        bench_rounds(&entry, 1, context, &probes, s->threads, s->samples) && bench_summarise(&entry)) {
+    if (bench_open(&entry, run->context, ATTUNE_ENGINE_JIT, &s->sizes, s->samples) &&
+        bench_open_probes(&probes, &entry, 1, run->isa, s->threads) &&
+        bench_rounds(&entry, 1, run->context, &probes, s->threads, s->samples) && bench_summarise(&entry)) {
         result = bench_result_json(&entry, &s->sizes, s->threads);
         if (!result) tool_error("out of memory");
     }
+    run->disturbances += probes.disturbances;
     bench_close_probes(&probes);
     bench_close(&entry);
     return result;
 }
 
-static void show_progress(size_t done, size_t count, size_t measured, double began) {
-    const double spent = (tool_now_us() - began) * 1e-6;
-    if (isatty(STDERR_FILENO) && measured)
-        fprintf(stderr, "\r%zu of %zu measured, about %.0f s left  ", done, count,
-                spent / (double)measured * (double)(count - done));
+/* About how long a problem takes, in units that only must be the same for all: what is probed around each sample, and
+ * its calls. */
+static double weight_of(const sweep_settings *s, const attune_problem *problem) {
+    const double flops = attune_problem_flops(problem) / s->threads;
+    return 0.01 * (double)s->samples + (flops > 0 ? 1e-11 * flops * (double)(s->samples + 2) : 0);
 }
 
-/* What the file does not have yet, each result written as soon as it is there. */
-static bool measure_all(const sweep_options *o, attune_context *context, const char *isa, sweep_file *file) {
-    const double began = tool_now_us();
-    size_t measured = 0;
+static void show_progress(const sweep_run *run, size_t done) {
+    const double spent = (tool_now_us() - run->began) * 1e-6;
+    char left[TABLE_NUMBER_BYTES];
+    if (!isatty(STDERR_FILENO)) return;
+    fprintf(stderr, "\r%zu of %zu problems measured", done, run->options->list.count);
+    if (run->weight_done > 0)
+        fprintf(stderr, ", about %s left   ", table_duration(spent / run->weight_done * run->weight_left, left));
+}
+
+/* What the file does not have yet, each result written as soon as it is there. A problem that cannot be measured does
+ * not keep the others from it; a file that cannot be written does. */
+static bool measure_all(sweep_run *run) {
+    const sweep_options *const o = run->options;
     bool good = true;
-    for (size_t i = 0; good && i < o->list.count && !is_interrupted; i++) {
-        char *const name = problem_text(&o->list.entries[i].problem);
-        if (name && !sweep_file_has(file, name)) {
-            json_t *const result = measure(o, context, isa, &o->list.entries[i]);
-            good = result && sweep_file_add(file, result);
-            measured++;
-            show_progress(i + 1, o->list.count, measured, began);
-        }
-        good = good && name;
-        free(name);
+    run->began = tool_now_us();
+    for (size_t i = 0; i < o->list.count; i++)
+        if (!sweep_file_find(&run->file, &o->list.entries[i].problem))
+            run->weight_left += weight_of(&o->settings, &o->list.entries[i].problem);
+    for (size_t i = 0; good && i < o->list.count && !interruption_came(); i++) {
+        const manifest_entry *const entry = &o->list.entries[i];
+        if (sweep_file_find(&run->file, &entry->problem)) continue;
+        show_progress(run, i);
+        json_t *const result = entry->has_failed ? NULL : measure(run, entry);
+        if (result) good = sweep_file_add(&run->file, result);
+        ++*(result ? &run->measured : &run->failed);
+        run->weight_left -= weight_of(&o->settings, &entry->problem);
+        run->weight_done += weight_of(&o->settings, &entry->problem);
     }
     if (isatty(STDERR_FILENO)) fprintf(stderr, "\r%79s\r", "");
+    bench_warn_of_disturbances(run->disturbances, run->measured * o->settings.samples);
     return good;
 }
 
 /* ---- Showing ---- */
 
-static void print_table(const sweep_file *file) {
-    static const char *const headers[] = {"problem", "median", "GFLOP/s", "of peak", "bound", "of roof"};
-    char number[TABLE_NUMBER_BYTES];
-    table *const t = table_create("lrrrlr", headers);
-    const json_t *const results = sweep_file_results(file);
-    for (size_t i = 0; i < json_array_size(results); i++) {
-        const json_t *const r = json_array_get(results, i);
-        const double gflops = json_number_value(json_object_get(r, "gflops"));
-        table_cell(t, "%s", json_string_value(json_object_get(r, "problem")));
-        table_cell(t, "%s", table_time(json_number_value(json_object_get(r, "median_us")), number));
-        table_cell(t, gflops < 10 ? "%.3f" : "%.1f", gflops);
-        table_cell(t, "%.1f %%", 100 * json_number_value(json_object_get(r, "fraction_of_peak")));
-        table_cell(t, "%s", json_string_value(json_object_get(r, "bound")));
-        table_cell(t, "%.1f %%", 100 * json_number_value(json_object_get(r, "fraction_of_roofline")));
-    }
-    table_finish(t, stdout);
+static void print_summary(const sweep_run *run) {
+    const warming *const w = &run->warming;
+    char wall[TABLE_NUMBER_BYTES], added[TABLE_NUMBER_BYTES];
+    printf("\n");
+    if (run->before)
+        printf("%zu measured now; %zu had results in %s, which stay as they were\n", run->measured, run->before,
+               run->options->output);
+    if (w->count[WARM_COMPILED])
+        printf("%zu kernel%s compiled in %s (%s of all jobs together), %zu cached already\n", w->count[WARM_COMPILED],
+               w->count[WARM_COMPILED] == 1 ? "" : "s", table_time(w->seconds * 1e6, wall),
+               table_time(w->compile_ms * 1e3, added), w->count[WARM_CACHED]);
+    else
+        printf("nothing was compiled: %s%zu kernel%s cached\n", w->count[WARM_CACHED] == 1 ? "" : "all ",
+               w->count[WARM_CACHED], w->count[WARM_CACHED] == 1 ? " was" : "s were");
 }
 
-static bool plot(const sweep_options *o, const sweep_file *file) {
-    grid g;
-    char message[GRID_MESSAGE];
-    const bool good = grid_parse(o->grids[0], &g, message) && sweep_plot(o->plot, &g, &o->list, file);
-    grid_free(&g);
-    return good;
+/* Why not everything is there. */
+static void explain_rest(const sweep_run *run) {
+    const sweep_options *const o = run->options;
+    const size_t done = sweep_file_count(&run->file, &o->list);
+    if (run->failed) tool_error("%zu of %zu problems could not be measured", run->failed, o->list.count);
+    if (interruption_came() && done < o->list.count)
+        tool_error("interrupted after %zu of %zu problems%s%s", done, o->list.count,
+                   o->output ? "; the same command goes on from " : "; with -o FILE a sweep could be continued",
+                   o->output ? o->output : "");
 }
 
-static int show(const sweep_options *o, const sweep_file *file, const warming *w) {
-    const size_t done = sweep_file_count(file, &o->list), hits = w->count[WARM_CACHED];
+static int show(const sweep_run *run) {
+    const sweep_options *const o = run->options;
+    const size_t done = sweep_file_count(&run->file, &o->list);
     int code = TOOL_OK;
     if (o->json) {
-        code = tool_print_json(sweep_file_json(file));
-    } else {
-        print_table(file);
-        if (w->count[WARM_COMPILED])
-            printf("\n%zu kernels compiled in %.0f ms added up, %zu were cached\n", w->count[WARM_COMPILED],
-                   w->compile_ms, hits);
-        else
-            printf("\nnothing was compiled: all %zu kernels were cached\n", hits);
+        code = tool_print_json(sweep_file_json(&run->file));
+    } else if (done) {
+        sweep_print_table(&run->keys, &o->list, &run->file);
+        print_summary(run);
     }
-    if (o->plot && !plot(o, file)) code = TOOL_FAILED;
-    if (done >= o->list.count) return code;
-    tool_error("interrupted after %zu of %zu problems%s%s", done, o->list.count,
-               o->output ? "; the same command goes on from " : "; with -o FILE a sweep could be continued",
-               o->output ? o->output : "");
-    return TOOL_FAILED;
+    fflush(stdout);
+    if (o->plot && done && !sweep_plot(o->plot, &run->keys, &o->list, &run->file)) code = TOOL_FAILED;
+    explain_rest(run);
+    return done < o->list.count ? TOOL_FAILED : code;
 }
 
 /* ---- The command ---- */
 
-static int sweep(const sweep_options *o, attune_context *context, sweep_file *file) {
+/* What would fail at the end fails at the beginning: before hours of measuring. */
+static bool prepare(sweep_run *run) {
+    const sweep_options *const o = run->options;
     attune_machine_info machine = {.struct_size = sizeof machine};
-    if (attune_get_machine_info(context, &machine) != ATTUNE_OK) return tool_library_error(NULL);
-    if (!sweep_file_open(file, o->output, &o->settings, &machine)) return TOOL_FAILED;
-    warming w;
-    int code = TOOL_FAILED;
-    signal(SIGINT, interrupt);
-    signal(SIGTERM, interrupt);
+    if (attune_get_machine_info(run->context, &machine) != ATTUNE_OK) {
+        tool_library_error(NULL);
+        return false;
+    }
+    run->isa = machine.isa;
+    return sweep_keys_open(&run->keys, &o->list) && (!o->plot || sweep_plot_is_possible(o->plot, &run->keys)) &&
+           sweep_file_open(&run->file, o->output, &o->settings, &machine);
+}
+
+static int sweep(sweep_run *run) {
+    sweep_options *const o = run->options;
+    const warming *const w = &run->warming;
+    if (!prepare(run)) return TOOL_FAILED;
+    interruption_catch();
     const uint32_t jobs = o->jobs ? o->jobs : (uint32_t)sysconf(_SC_NPROCESSORS_ONLN);
-    warming_run(&w, context, &o->list, jobs, 0, &is_interrupted);
-    bool good =
-        !w.count[WARM_FAILED] && sweep_file_set_cache(file, w.count[WARM_CACHED], w.count[WARM_COMPILED], w.compile_ms);
+    if (!warming_run(&run->warming, run->context, &o->list, jobs, 0)) return TOOL_FAILED;
+    run->before = sweep_file_count(&run->file, &o->list);
     /* After compiling: the threads of that may run everywhere. */
-    good = good && bench_pin(o->settings.threads) && measure_all(o, context, machine.isa, file);
-    if (good) code = show(o, file, &w);
-    return code;
+    const bool good = sweep_file_set_cache(&run->file, w->count[WARM_CACHED], w->count[WARM_COMPILED], w->compile_ms) &&
+                      bench_pin(o->settings.threads) && measure_all(run);
+    const int code = show(run);
+    return good ? code : TOOL_FAILED;
 }
 
 int cmd_sweep(int argc, char **argv) {
@@ -244,14 +299,15 @@ int cmd_sweep(int argc, char **argv) {
         NULL};
     sweep_options o = {.settings = {.threads = 1, .samples = 10}, .limit = USUAL_LIMIT};
     argp_parse(&argp, argc, argv, 0, NULL, &o);
-    sweep_file file = {0};
-    attune_context *context = NULL;
+    sweep_run run = {.options = &o};
     int code = TOOL_FAILED;
     if (add_all(&o) && tool_threads_fit(o.settings.threads))
-        context = tool_open_context(&o.common, o.settings.threads, o.is_cold ? "" : NULL);
-    if (context) code = sweep(&o, context, &file);
-    sweep_file_close(&file);
-    if (context) attune_context_destroy(context);
+        run.context = tool_open_context(&o.common, o.settings.threads, o.is_cold ? "" : NULL);
+    if (run.context) code = sweep(&run);
+    sweep_file_close(&run.file);
+    sweep_keys_close(&run.keys);
+    if (run.context) attune_context_destroy(run.context);
+    json_decref(o.texts);
     manifest_free(&o.list);
     return code;
 }

@@ -1,14 +1,17 @@
 /* attune warm: compiles what a manifest names, so that programs find it in the cache. */
+#include "interruption.h"
 #include "warming.h"
 
 #include <jansson.h>
 #include <stdlib.h>
+#include <string.h>
 
 typedef struct warm_options {
     tool_common common;
     manifest list;
-    uint32_t jobs; /* 0: as many as there are CPUs */
-    double budget; /* seconds; 0: no end */
+    size_t damaged; /* lines of manifests that are no problems */
+    uint32_t jobs;  /* 0: as many as there are CPUs */
+    double budget;  /* seconds; 0: no end */
     bool json;
 } warm_options;
 
@@ -19,6 +22,22 @@ static const struct argp_option options[] = {
     {0},
 };
 
+/* A line that cannot be read, because it is damaged or of another version, does not keep the others from being warmed.
+ */
+static bool add_line(void *user, const char *text, const char *file, int line) {
+    enum { MOST_NAMED = 20 };
+    warm_options *const o = user;
+    if (manifest_add(&o->list, text, file, line)) return true;
+    if (++o->damaged < MOST_NAMED || o->list.count) return true;
+    tool_error("%s: the first %d lines are no problems: it is no manifest", file, MOST_NAMED);
+    return false;
+}
+
+static bool add(warm_options *o, const char *argument) {
+    return strchr(argument, '=') ? manifest_add(&o->list, argument, NULL, 0)
+                                 : manifest_each_line(argument, add_line, o);
+}
+
 static error_t parse(int key, char *argument, struct argp_state *state) {
     warm_options *const o = state->input;
     switch (key) {
@@ -27,38 +46,49 @@ static error_t parse(int key, char *argument, struct argp_state *state) {
     case TOOL_KEY_BUDGET: o->budget = tool_parse_seconds(state, "budget", argument, 0.001, 1e6); return 0;
     case TOOL_KEY_JSON: o->json = true; return 0;
     case ARGP_KEY_ARG:
-        if (!manifest_add_argument(&o->list, argument)) exit(TOOL_FAILED);
+        if (!add(o, argument)) exit(TOOL_FAILED);
         return 0;
     case ARGP_KEY_END:
+        if (!o->list.count && o->damaged) exit(TOOL_FAILED);
         if (!o->list.count) argp_error(state, "a MANIFEST is needed: a file of problems, or problems");
         return 0;
     default: return ARGP_ERR_UNKNOWN;
     }
 }
 
-static volatile sig_atomic_t is_interrupted;
+/* ---- What became of it ---- */
 
-static void interrupt(int signal_number) {
-    (void)signal_number;
-    is_interrupted = 1;
+static int print_json(const warm_options *o, const warming *w, uint32_t jobs) {
+    const size_t *const count = w->count;
+    return tool_print_json(
+        json_pack("{s:i, s:i, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:f, s:f}", "schema", 1, "jobs", (int)jobs, "kernels",
+                  (json_int_t)o->list.count, "compiled", (json_int_t)count[WARM_COMPILED], "cached",
+                  (json_int_t)count[WARM_CACHED], "failed", (json_int_t)count[WARM_FAILED], "left",
+                  (json_int_t)count[WARM_LEFT], "damaged_lines", (json_int_t)o->damaged, "write_failures",
+                  (json_int_t)w->write_failures, "compile_ms", w->compile_ms, "seconds", w->seconds));
 }
 
-static int report(const warm_options *o, const warming *w, uint32_t jobs) {
+static int report(const warm_options *o, const warming *w, uint32_t jobs, const char *directory) {
     const size_t *const count = w->count;
     int code = TOOL_OK;
     if (o->json)
-        code = tool_print_json(json_pack("{s:i, s:i, s:I, s:I, s:I, s:I, s:I, s:f, s:f}", "schema", 1, "jobs",
-                                         (int)jobs, "kernels", (json_int_t)o->list.count, "compiled",
-                                         (json_int_t)count[WARM_COMPILED], "cached", (json_int_t)count[WARM_CACHED],
-                                         "failed", (json_int_t)count[WARM_FAILED], "left", (json_int_t)count[WARM_LEFT],
-                                         "compile_ms", w->compile_ms, "seconds", w->seconds));
+        code = print_json(o, w, jobs);
     else
-        printf("%zu kernels: %zu compiled, %zu cached already, %zu failed, %zu left; %.1f s\n", o->list.count,
-               count[WARM_COMPILED], count[WARM_CACHED], count[WARM_FAILED], count[WARM_LEFT], w->seconds);
-    return count[WARM_FAILED] || count[WARM_LEFT] ? TOOL_FAILED : code;
+        printf("%zu kernel%s: %zu compiled, %zu cached already, %zu failed, %zu left; %.1f s\n", o->list.count,
+               o->list.count == 1 ? "" : "s", count[WARM_COMPILED], count[WARM_CACHED], count[WARM_FAILED],
+               count[WARM_LEFT], w->seconds);
+    fflush(stdout);
+    if (o->damaged) tool_error("lines that are no problems, and were left out: %zu", o->damaged);
+    if (w->write_failures)
+        tool_error("not all that was compiled is in %s, which could not be written; the same command compiles the rest",
+                   directory);
+    if (count[WARM_LEFT])
+        tool_error("%s with %zu kernels left; the same command goes on",
+                   interruption_came() ? "interrupted" : "out of time", count[WARM_LEFT]);
+    return count[WARM_FAILED] || count[WARM_LEFT] || o->damaged || w->write_failures ? TOOL_FAILED : code;
 }
 
-static int warm(const warm_options *o, attune_context *context) {
+static int warm(warm_options *o, attune_context *context) {
     attune_machine_info machine = {.struct_size = sizeof machine};
     if (attune_get_machine_info(context, &machine) != ATTUNE_OK) return tool_library_error(NULL);
     if (!*machine.cache_dir) {
@@ -67,10 +97,9 @@ static int warm(const warm_options *o, attune_context *context) {
     }
     const uint32_t jobs = o->jobs ? o->jobs : machine.max_workers;
     warming w;
-    signal(SIGINT, interrupt);
-    warming_run(&w, context, &o->list, jobs, o->budget, &is_interrupted);
-    signal(SIGINT, SIG_DFL);
-    return report(o, &w, jobs);
+    interruption_catch();
+    if (!warming_run(&w, context, &o->list, jobs, o->budget)) return TOOL_FAILED;
+    return report(o, &w, jobs, machine.cache_dir);
 }
 
 int cmd_warm(int argc, char **argv) {

@@ -72,9 +72,20 @@ static bool add_range(grid_axis *axis, const char *item, char message[GRID_MESSA
     return true;
 }
 
+/* Strides and shapes, which problem text writes as numbers with colons between. */
+static bool has_colons(const char *key) {
+    static const char ending[] = "_strides";
+    const size_t length = strlen(key), least = sizeof ending - 1;
+    return strcmp(key, "attn_mask") == 0 || strcmp(key, "attn_bias") == 0 ||
+           (length > least && strcmp(key + length - least, ending) == 0);
+}
+
 static bool add_item(grid_axis *axis, const char *item, char message[GRID_MESSAGE]) {
     if (!*item) return fail(message, "%s has an empty value", axis->key);
-    return strchr(item, ':') ? add_range(axis, item, message) : add_value(axis, item, message);
+    if (strchr(item, '|'))
+        return fail(message, "'%.60s' names a schedule, but a sweep takes those attune chooses", item);
+    return strchr(item, ':') && !has_colons(axis->key) ? add_range(axis, item, message)
+                                                       : add_value(axis, item, message);
 }
 
 /* ---- The whole ---- */
@@ -91,15 +102,22 @@ static bool begin_axis(grid *g, const char *key, char message[GRID_MESSAGE]) {
     return true;
 }
 
+/* Both ends without white space, in place. */
+static char *trimmed(char *text) {
+    text += strspn(text, " \t");
+    for (size_t n = strlen(text); n && strchr(" \t", text[n - 1]); n--) text[n - 1] = '\0';
+    return text;
+}
+
 static bool take(grid *g, char *item, char message[GRID_MESSAGE]) {
     char *value = strchr(item, '=');
     if (value) {
         *value++ = '\0';
-        if (!begin_axis(g, item, message)) return false;
+        if (!begin_axis(g, trimmed(item), message)) return false;
     } else if (!g->num_axes) {
         return fail(message, "'%.60s' is no KEY=VALUE, and no list is before it that it could continue", item);
     }
-    return add_item(&g->axes[g->num_axes - 1], value ? value : item, message);
+    return add_item(&g->axes[g->num_axes - 1], trimmed(value ? value : item), message);
 }
 
 bool grid_parse(const char *text, grid *g, char message[GRID_MESSAGE]) {
@@ -110,8 +128,6 @@ bool grid_parse(const char *text, grid *g, char message[GRID_MESSAGE]) {
     for (char *item = copy, *end; item && good; item = end) {
         end = strchr(item, ',');
         if (end) *end++ = '\0';
-        item += strspn(item, " \t");
-        for (size_t n = strlen(item); n && strchr(" \t", item[n - 1]); n--) item[n - 1] = '\0';
         good = take(g, item, message);
     }
     free(copy);

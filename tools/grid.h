@@ -3,8 +3,8 @@
  *     seq_q=128:4096:*2,head_dim=64,128,is_causal=0,1,num_heads=8
  *
  * An item without '=' continues the list before it. LOW:HIGH:*F multiplies by F up to HIGH, LOW:HIGH:+S adds S,
- * LOW:HIGH adds 1; a range may be one item of a list. The grid holds every combination, the last key varying fastest.
- */
+ * LOW:HIGH adds 1; a range may be one item of a list. Strides and shapes of masks, which have colons of their own, have
+ * no ranges. The grid holds every combination, the last key varying fastest. */
 #ifndef ATTUNE_TOOLS_GRID_H
 #define ATTUNE_TOOLS_GRID_H
 

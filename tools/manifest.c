@@ -20,12 +20,11 @@ static char *trimmed(char *text) {
     return text;
 }
 
-static bool refused(const char *file, int line) {
+static void refuse(const char *text, const char *file, int line) {
     if (line)
-        tool_error("%s, line %d: %s", file, line, attune_last_message());
+        tool_error("%s, line %d: %.200s: %s", file, line, text, attune_last_message());
     else
-        tool_error("%s", attune_last_message());
-    return false;
+        tool_error("%.200s: %s", text, attune_last_message());
 }
 
 bool manifest_add(manifest *list, const char *given, const char *file, int line) {
@@ -44,7 +43,7 @@ bool manifest_add(manifest *list, const char *given, const char *file, int line)
     entry.has_schedule = schedule != NULL;
     entry.text = is_good ? strdup(problem) : NULL;
     if (!is_good)
-        refused(file, line);
+        refuse(problem, file, line);
     else if (!entry.text)
         tool_error("out of memory");
     else

@@ -8,8 +8,9 @@ typedef struct manifest_entry {
     attune_problem problem;
     attune_schedule schedule;
     bool has_schedule;
-    char *text; /* of the problem, as it was given */
-    int line;   /* in its file, from 1; 0: it was an argument */
+    bool has_failed; /* its kernel could not be compiled */
+    char *text;      /* of the problem, as it was given */
+    int line;        /* in its file, from 1; 0: it was an argument */
 } manifest_entry;
 
 typedef struct manifest {

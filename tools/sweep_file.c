@@ -22,7 +22,7 @@ static json_t *new_root(const sweep_settings *s, const attune_machine_info *mach
 static bool is_result(const json_t *r) {
     return json_is_string(json_object_get(r, "problem")) && json_is_string(json_object_get(r, "bound")) &&
            json_is_number(json_object_get(r, "median_us")) && json_is_number(json_object_get(r, "gflops")) &&
-           json_is_number(json_object_get(r, "fraction_of_peak")) &&
+           json_is_number(json_object_get(r, "fraction_of_peak")) && json_is_number(json_object_get(r, "spread")) &&
            json_is_number(json_object_get(r, "fraction_of_roofline"));
 }
 
@@ -46,6 +46,13 @@ static json_t *results_of(const char *path, const json_t *old, const json_t *roo
     return good ? results : NULL;
 }
 
+static bool index_result(sweep_file *file, json_t *result) {
+    const char *const problem = json_string_value(json_object_get(result, "problem"));
+    if (json_object_set(file->index, problem, result) == 0) return true;
+    tool_error("out of memory");
+    return false;
+}
+
 static bool continue_file(sweep_file *file) {
     char message[ATTUNE_MESSAGE_BYTES];
     size_t bytes;
@@ -60,9 +67,11 @@ static bool continue_file(sweep_file *file) {
     json_t *const results = old ? results_of(file->path, old, file->root) : NULL;
     if (!old) tool_error("%s is no sweep that could be continued: line %d: %s", file->path, why.line, why.text);
     if (results) json_object_set(file->root, "results", results);
+    bool good = results != NULL;
+    for (size_t i = 0; good && i < json_array_size(results); i++) good = index_result(file, json_array_get(results, i));
     json_decref(old);
     free(text);
-    return results != NULL;
+    return good;
 }
 
 static bool write_file(const sweep_file *file) {
@@ -77,28 +86,29 @@ static bool write_file(const sweep_file *file) {
 
 bool sweep_file_open(sweep_file *file, const char *path, const sweep_settings *settings,
                      const attune_machine_info *machine) {
-    *file = (sweep_file){path, new_root(settings, machine)};
-    if (file->root) return !path || continue_file(file);
+    *file = (sweep_file){path, new_root(settings, machine), json_object()};
+    if (file->root && file->index) return !path || (continue_file(file) && write_file(file));
     tool_error("out of memory");
     return false;
 }
 
-void sweep_file_close(sweep_file *file) { json_decref(file->root); }
+void sweep_file_close(sweep_file *file) {
+    json_decref(file->index);
+    json_decref(file->root);
+}
 
-bool sweep_file_has(const sweep_file *file, const char *problem) {
-    const json_t *const results = sweep_file_results(file);
-    for (size_t i = 0; i < json_array_size(results); i++)
-        if (strcmp(json_string_value(json_object_get(json_array_get(results, i), "problem")), problem) == 0)
-            return true;
-    return false;
+const json_t *sweep_file_find(const sweep_file *file, const attune_problem *problem) {
+    char *const name = problem_text(problem);
+    const json_t *const result = name ? json_object_get(file->index, name) : NULL;
+    free(name);
+    return result;
 }
 
 bool sweep_file_add(sweep_file *file, json_t *result) {
-    if (json_array_append_new(json_object_get(file->root, "results"), result)) {
-        tool_error("out of memory");
-        return false;
-    }
-    return write_file(file);
+    const bool indexed = index_result(file, result);
+    if (json_array_append_new(json_object_get(file->root, "results"), result) == 0) return indexed && write_file(file);
+    tool_error("out of memory");
+    return false;
 }
 
 bool sweep_file_set_cache(sweep_file *file, size_t hits, size_t misses, double compile_ms) {
@@ -113,14 +123,8 @@ bool sweep_file_set_cache(sweep_file *file, size_t hits, size_t misses, double c
 
 size_t sweep_file_count(const sweep_file *file, const manifest *list) {
     size_t count = 0;
-    for (size_t i = 0; i < list->count; i++) {
-        char *const name = problem_text(&list->entries[i].problem);
-        count += name && sweep_file_has(file, name);
-        free(name);
-    }
+    for (size_t i = 0; i < list->count; i++) count += sweep_file_find(file, &list->entries[i].problem) != NULL;
     return count;
 }
-
-const json_t *sweep_file_results(const sweep_file *file) { return json_object_get(file->root, "results"); }
 
 json_t *sweep_file_json(const sweep_file *file) { return json_incref(file->root); }

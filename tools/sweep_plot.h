@@ -1,14 +1,19 @@
-/* A sweep's results as a line chart: share of the peak against one key of the grid, a line for each combination of the
- * others. */
+/* A sweep's results as a line chart: share of the roofline against one key of the problems, a line for each combination
+ * of the others that vary. */
 #ifndef ATTUNE_TOOLS_SWEEP_PLOT_H
 #define ATTUNE_TOOLS_SWEEP_PLOT_H
 
-#include "grid.h"
-#include "manifest.h"
 #include "sweep_file.h"
+#include "sweep_keys.h"
 
-/* The key is the first one with several whole numbers. `list` has the grid's problems in order. PNG, or SVG by the
- * file's name. false after a message. */
-bool sweep_plot(const char *path, const grid *g, const manifest *list, const sweep_file *file);
+/* Whether it ends in .png or .svg. */
+bool sweep_plot_is_named_well(const char *path);
+
+/* Whether these problems can be drawn, and the plug-in is there that draws; false after a message. */
+bool sweep_plot_is_possible(const char *path, const sweep_keys *keys);
+
+/* Against the first key that varies and always is a positive number, else the first that varies. Of the list those that
+ * have results. false after a message. */
+bool sweep_plot(const char *path, const sweep_keys *keys, const manifest *list, const sweep_file *file);
 
 #endif

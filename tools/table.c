@@ -113,6 +113,18 @@ const char *table_time(double microseconds, char text[TABLE_NUMBER_BYTES]) {
     return print_unit(microseconds * 1e-6, "s", text);
 }
 
+const char *table_duration(double seconds, char text[TABLE_NUMBER_BYTES]) {
+    const long long all = (long long)(seconds < 9e15 ? seconds + 0.5 : 9e15), hours = all / 3600,
+                    minutes = all / 60 % 60;
+    if (hours)
+        snprintf(text, TABLE_NUMBER_BYTES, "%lld h %lld min", hours, minutes);
+    else if (minutes)
+        snprintf(text, TABLE_NUMBER_BYTES, "%lld min %lld s", minutes, all % 60);
+    else
+        snprintf(text, TABLE_NUMBER_BYTES, "%lld s", all);
+    return text;
+}
+
 const char *table_bytes(uint64_t bytes, char text[TABLE_NUMBER_BYTES]) {
     if (bytes < 1024)
         snprintf(text, TABLE_NUMBER_BYTES, "%u B", (unsigned)bytes);

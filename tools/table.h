@@ -27,6 +27,7 @@ bool table_colour(FILE *stream);
 enum { TABLE_NUMBER_BYTES = 32 };
 /* "12.3 µs", "870 ns", "1.24 ms": three digits and a fitting unit. Return `text`. */
 const char *table_time(double microseconds, char text[TABLE_NUMBER_BYTES]);
+const char *table_duration(double seconds, char text[TABLE_NUMBER_BYTES]); /* "8 s", "3 min 20 s", "2 h 5 min" */
 const char *table_bytes(uint64_t bytes, char text[TABLE_NUMBER_BYTES]);
 
 #endif

@@ -95,6 +95,7 @@ attune_context *tool_open_context(const tool_common *common, uint32_t max_worker
     options.isa = common->isa;
     options.target = common->target;
     options.cache_dir = cache_dir ? cache_dir : common->cache_dir;
+    if (cache_dir) options.cache_base = ""; /* what is to be compiled anew must not come from a base */
     options.max_workers = max_workers;
     attune_context *context = NULL;
     if (attune_context_create(&options, &context) == ATTUNE_OK) return context;

@@ -112,7 +112,7 @@ int tool_library_error(const char *doing);
 void tool_check_target(struct argp_state *state, const tool_common *common, bool emits);
 
 /* A context with the common options; the library's messages go to stderr. max_workers 0: all. `cache_dir` overrides
- * the common option when not NULL. NULL after an error message. */
+ * the common option when not NULL, and leaves out the base. NULL after an error message. */
 attune_context *tool_open_context(const tool_common *common, uint32_t max_workers, const char *cache_dir);
 
 /* Text of option `name` as a whole number in [low, high], or a usage error through `state`. */

@@ -1,18 +1,28 @@
 #include "warming.h"
 
+#include "interruption.h"
+#include "table.h"
+
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdlib.h>
+#include <string.h>
 #include <unistd.h>
 
+/* What became of an entry of the list. */
+typedef struct warm_item {
+    warm_outcome outcome;
+    char key[33];
+    double compile_ms;
+} warm_item;
+
 typedef struct warm_run {
-    warming *result;
+    warm_item *items; /* one for each entry of the list */
     attune_context *context;
-    const manifest *list;
+    manifest *list;
     double began, budget;
-    const volatile sig_atomic_t *is_interrupted;
     atomic_size_t next;
-    pthread_mutex_t mutex; /* guards messages, the result and the progress line */
+    pthread_mutex_t mutex; /* guards messages, the items and the progress line */
     size_t done;
     bool shows_progress;
 } warm_run;
@@ -20,26 +30,19 @@ typedef struct warm_run {
 static double seconds_since(double began) { return (tool_now_us() - began) * 1e-6; }
 
 static bool is_over(const warm_run *run) {
-    return *run->is_interrupted || (run->budget > 0 && seconds_since(run->began) > run->budget);
+    return interruption_came() || (run->budget > 0 && seconds_since(run->began) > run->budget);
 }
 
 static void show_progress(const warm_run *run) {
     const double spent = seconds_since(run->began);
+    char left[TABLE_NUMBER_BYTES];
     if (run->shows_progress)
-        fprintf(stderr, "\r%zu of %zu kernels, %.0f s, about %.0f s left  ", run->done, run->list->count, spent,
-                spent * (double)(run->list->count - run->done) / (double)run->done);
-}
-
-/* Under the mutex. */
-static void count(warm_run *run, warm_outcome outcome, double compile_ms) {
-    run->result->count[outcome]++;
-    run->result->compile_ms += compile_ms;
-    run->done++;
-    show_progress(run);
+        fprintf(stderr, "\r%zu of %zu kernels, about %s left   ", run->done, run->list->count,
+                table_duration(spent * (double)(run->list->count - run->done) / (double)run->done, left));
 }
 
 static void warm_one(warm_run *run, size_t number) {
-    const manifest_entry *const entry = &run->list->entries[number];
+    manifest_entry *const entry = &run->list->entries[number];
     attune_kernel *kernel = NULL;
     attune_kernel_info info = {.struct_size = sizeof info};
     const attune_schedule *const schedule = entry->has_schedule ? &entry->schedule : NULL;
@@ -47,11 +50,13 @@ static void warm_one(warm_run *run, size_t number) {
                       attune_kernel_get_info(kernel, &info) == ATTUNE_OK;
     pthread_mutex_lock(&run->mutex);
     if (!good) tool_error("%s: %s", entry->text, attune_last_message());
-    count(run,
-          !good                                 ? WARM_FAILED
-          : info.origin == ATTUNE_FROM_COMPILER ? WARM_COMPILED
-                                                : WARM_CACHED,
-          good ? info.compile_ms : 0);
+    warm_item *const item = &run->items[number];
+    item->outcome = !good ? WARM_FAILED : info.origin == ATTUNE_FROM_COMPILER ? WARM_COMPILED : WARM_CACHED;
+    item->compile_ms = info.compile_ms;
+    entry->has_failed = !good;
+    memcpy(item->key, info.key, sizeof item->key);
+    run->done++;
+    show_progress(run);
     pthread_mutex_unlock(&run->mutex);
     attune_kernel_release(kernel);
 }
@@ -66,25 +71,55 @@ static void *work(void *argument) {
     return NULL;
 }
 
-void warming_run(warming *w, attune_context *context, const manifest *list, uint32_t jobs, double budget,
-                 const volatile sig_atomic_t *is_interrupted) {
+/* ---- Counting ---- */
+
+static int by_key(const void *left, const void *right) {
+    const warm_item *const a = left, *const b = right;
+    return strcmp(a->key, b->key);
+}
+
+/* Problems that differ in the batch or the number of heads only share a kernel, which was compiled once. */
+static void count(warming *w, warm_item *items, size_t n) {
+    qsort(items, n, sizeof *items, by_key);
+    for (size_t i = 0; i < n; i++) {
+        const bool is_shared = items[i].outcome == WARM_COMPILED && i && strcmp(items[i].key, items[i - 1].key) == 0;
+        w->count[is_shared ? WARM_CACHED : items[i].outcome]++;
+        if (!is_shared) w->compile_ms += items[i].compile_ms;
+    }
+}
+
+static uint64_t write_failures(const attune_context *context) {
+    attune_statistics s = {.struct_size = sizeof s};
+    return attune_get_statistics(context, &s) == ATTUNE_OK ? s.disk_write_failures : 0;
+}
+
+/* ---- The whole ---- */
+
+bool warming_run(warming *w, attune_context *context, manifest *list, uint32_t jobs, double budget) {
     enum { MOST = 256 };
     pthread_t threads[MOST];
     uint32_t started = 0;
     *w = (warming){0};
-    warm_run run = {.result = w,
+    warm_run run = {.items = calloc(list->count ? list->count : 1, sizeof *run.items),
                     .context = context,
                     .list = list,
                     .began = tool_now_us(),
                     .budget = budget,
-                    .is_interrupted = is_interrupted,
                     .shows_progress = isatty(STDERR_FILENO)};
+    if (!run.items) {
+        tool_error("out of memory");
+        return false;
+    }
+    const uint64_t failures_before = write_failures(context);
     pthread_mutex_init(&run.mutex, NULL);
     while (started + 1 < jobs && started < MOST && !pthread_create(&threads[started], NULL, work, &run)) started++;
     work(&run);
     while (started) pthread_join(threads[--started], NULL);
     pthread_mutex_destroy(&run.mutex);
     if (run.shows_progress) fprintf(stderr, "\r%79s\r", "");
-    w->count[WARM_LEFT] = list->count - run.done;
+    count(w, run.items, list->count);
+    w->write_failures = write_failures(context) - failures_before;
     w->seconds = seconds_since(run.began);
+    free(run.items);
+    return true;
 }

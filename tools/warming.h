@@ -4,21 +4,19 @@
 
 #include "manifest.h"
 
-#include <signal.h>
-
-/* What happened to an entry. */
+/* What happened to an entry. One that has the kernel of another entry is cached, too: the kernel is compiled once. */
 typedef enum warm_outcome { WARM_LEFT = 0, WARM_COMPILED, WARM_CACHED, WARM_FAILED, WARM_OUTCOMES } warm_outcome;
 
 typedef struct warming {
     size_t count[WARM_OUTCOMES];
-    double compile_ms; /* of all that were compiled, added up */
-    double seconds;    /* on the clock */
+    double compile_ms;       /* of all that were compiled, added up */
+    double seconds;          /* on the clock */
+    uint64_t write_failures; /* of the disk cache: some of what was compiled is not there */
 } warming;
 
-/* Acquires every kernel of the list in `jobs` threads and releases it. Failures are printed, and do not stop the
- * others. After `budget` seconds (0: no end), or when *is_interrupted becomes non-zero, no more are begun. On a
- * terminal a line on stderr shows how far it is. */
-void warming_run(warming *w, attune_context *context, const manifest *list, uint32_t jobs, double budget,
-                 const volatile sig_atomic_t *is_interrupted);
+/* Acquires every kernel of the list in `jobs` threads and releases it. Failures are printed and noted in
+ * the list, and do not stop the others. After `budget` seconds (0: no end), or an interruption, no more are begun. On a
+ * terminal a line on stderr shows how far it is. false only when out of memory, after a message. */
+bool warming_run(warming *w, attune_context *context, manifest *list, uint32_t jobs, double budget);
 
 #endif

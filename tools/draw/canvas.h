@@ -22,16 +22,19 @@ typedef struct canvas_text {
 
 typedef struct canvas canvas;
 typedef struct canvas_type {
-    canvas *(*create)(int width, int height, const char *title, FILE *file); /* NULL: out of memory */
+    /* NULL: out of memory. A PNG has `zoom` pixels for each unit of what follows. */
+    canvas *(*create)(int width, int height, int zoom, const char *title, FILE *file);
     /* Things that belong together, with a name such as "head". They do not nest. */
     void (*begin_group)(canvas *c, const char *name, const char *title);
     void (*end_group)(canvas *c);
     void (*rectangle)(canvas *c, int x, int y, int width, int height, colour fill);
-    /* A line of two pixels. */
-    void (*line)(canvas *c, int x0, int y0, int x1, int y1, colour stroke);
+    /* A line of two units. */
+    void (*line)(canvas *c, double x0, double y0, double x1, double y1, colour stroke);
+    /* A closed area within `count` corners: x and y of each. */
+    void (*polygon)(canvas *c, const double *corners, int count, colour fill);
     /* Stripes over a rectangle that is drawn already. */
     void (*stripes)(canvas *c, int x, int y, int width, int height);
-    /* Squares of `cell` pixels, row by row. */
+    /* Squares of `cell` pixels, row by row. Where the zoom is 1. */
     void (*cells)(canvas *c, int x, int y, int cell, const colour *colours, int rows, int columns);
     void (*text)(canvas *c, const canvas_text *text);
     /* Writes what is left to the file and frees the canvas; false if anything failed. */

@@ -76,12 +76,13 @@ bool canvas_encode_cells(int cell, const colour *colours, int rows, int columns,
 
 /* ---- The canvas ---- */
 
-static canvas *create(int width, int height, const char *title, FILE *file) {
+static canvas *create(int width, int height, int zoom, const char *title, FILE *file) {
     (void)title;
     canvas *const c = malloc(sizeof *c);
     if (!c) return NULL;
-    cairo_surface_t *const surface = cairo_image_surface_create(CAIRO_FORMAT_RGB24, width, height);
+    cairo_surface_t *const surface = cairo_image_surface_create(CAIRO_FORMAT_RGB24, width * zoom, height * zoom);
     *c = (canvas){surface, cairo_create(surface), file};
+    cairo_scale(c->cairo, zoom, zoom);
     set_font_options(c->cairo);
     return c;
 }
@@ -100,12 +101,20 @@ static void rectangle(canvas *c, int x, int y, int width, int height, colour fil
     cairo_fill(c->cairo);
 }
 
-static void line(canvas *c, int x0, int y0, int x1, int y1, colour stroke) {
+static void line(canvas *c, double x0, double y0, double x1, double y1, colour stroke) {
     set_colour(c->cairo, stroke);
     cairo_set_line_width(c->cairo, 2);
+    cairo_set_line_cap(c->cairo, CAIRO_LINE_CAP_ROUND);
     cairo_move_to(c->cairo, x0, y0);
     cairo_line_to(c->cairo, x1, y1);
     cairo_stroke(c->cairo);
+}
+
+static void polygon(canvas *c, const double *corners, int count, colour fill) {
+    set_colour(c->cairo, fill);
+    for (int i = 0; i < count; i++) cairo_line_to(c->cairo, corners[2 * i], corners[2 * i + 1]);
+    cairo_close_path(c->cairo);
+    cairo_fill(c->cairo);
 }
 
 static void stripes(canvas *c, int x, int y, int width, int height) {
@@ -153,4 +162,4 @@ static bool finish(canvas *c) {
     return is_good;
 }
 
-const canvas_type canvas_png = {create, begin_group, end_group, rectangle, line, stripes, cells, text, finish};
+const canvas_type canvas_png = {create, begin_group, end_group, rectangle, line, polygon, stripes, cells, text, finish};

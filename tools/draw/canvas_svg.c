@@ -27,7 +27,8 @@ static void put_title(FILE *file, const char *title) {
     fputs("</title>", file);
 }
 
-static canvas *create(int width, int height, const char *title, FILE *file) {
+static canvas *create(int width, int height, int zoom, const char *title, FILE *file) {
+    (void)zoom;
     canvas *const c = malloc(sizeof *c);
     if (!c) return NULL;
     *c = (canvas){.file = file};
@@ -61,11 +62,17 @@ static void rectangle(canvas *c, int x, int y, int width, int height, colour fil
     fprintf(c->file, "#%06x\"/>\n", fill);
 }
 
-static void line(canvas *c, int x0, int y0, int x1, int y1, colour stroke) {
+static void line(canvas *c, double x0, double y0, double x1, double y1, colour stroke) {
     fprintf(c->file,
-            "<line x1=\"%d\" y1=\"%d\" x2=\"%d\" y2=\"%d\" stroke=\"#%06x\" stroke-width=\"2\" "
-            "shape-rendering=\"auto\"/>\n",
+            "<line x1=\"%.5g\" y1=\"%.5g\" x2=\"%.5g\" y2=\"%.5g\" stroke=\"#%06x\" stroke-width=\"2\" "
+            "stroke-linecap=\"round\" shape-rendering=\"auto\"/>\n",
             x0, y0, x1, y1, stroke);
+}
+
+static void polygon(canvas *c, const double *corners, int count, colour fill) {
+    fputs("<polygon points=\"", c->file);
+    for (int i = 0; i < count; i++) fprintf(c->file, "%s%.5g,%.5g", i ? " " : "", corners[2 * i], corners[2 * i + 1]);
+    fprintf(c->file, "\" fill=\"#%06x\" shape-rendering=\"auto\"/>\n", fill);
 }
 
 static void stripes(canvas *c, int x, int y, int width, int height) {
@@ -138,4 +145,4 @@ static bool finish(canvas *c) {
     return is_good;
 }
 
-const canvas_type canvas_svg = {create, begin_group, end_group, rectangle, line, stripes, cells, text, finish};
+const canvas_type canvas_svg = {create, begin_group, end_group, rectangle, line, polygon, stripes, cells, text, finish};

@@ -13,18 +13,20 @@ typedef struct chart_line {
 /* All text is UTF-8 without control characters. */
 typedef struct chart {
     const char *title, *x_title, *y_title;
+    const char *subtitle; /* NULL: none */
     const chart_line *lines;
-    size_t num_lines; /* 1 to CHART_MAX_LINES */
-    bool x_is_log;    /* to the base of two */
-    double y_high;    /* the y axis goes from 0 to here, > 0 */
-    bool y_is_share;  /* 1 is written as 100 % */
+    size_t num_lines;           /* 1 to CHART_MAX_LINES */
+    bool x_is_log;              /* to the base of two */
+    const char *const *x_names; /* NULL, or what stands at x = 0, 1, ...; then no lines join the points */
+    double y_high;              /* the y axis goes from 0 to here, > 0; what is higher lies there */
+    bool y_is_share;            /* 1 is written as 100 % */
 } chart;
 
 enum { CHART_MAX_LINES = 24 };
 
 /* As attune_draw_1; low and high of the result mean nothing. */
 typedef bool chart_fn(const chart *chart, draw_format format, draw_result *result, char message[DRAW_MESSAGE_BYTES]);
-#define CHART_SYMBOL "attune_chart_1"
-__attribute__((visibility("default"))) chart_fn attune_chart_1;
+#define CHART_SYMBOL "attune_chart_2"
+__attribute__((visibility("default"))) chart_fn attune_chart_2;
 
 #endif

@@ -362,7 +362,7 @@ static bool plan(drawing *d, char message[DRAW_MESSAGE_BYTES]) {
 static bool draw_all(drawing *d, FILE *file) {
     const layout *const l = &d->layout;
     const char *const title = d->picture->title ? d->picture->title : d->picture->scale_title;
-    d->canvas = d->type->create(l->width, l->height, title, file);
+    d->canvas = d->type->create(l->width, l->height, 1, title, file);
     if (!d->canvas) return false;
     d->type->rectangle(d->canvas, 0, 0, l->width, l->height, PAPER);
     draw_header(d);

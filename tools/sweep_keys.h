@@ -1,0 +1,26 @@
+/* What the problems of a sweep have in common and what tells them apart: their keys and values as somebody wrote them.
+ * Columns of the table, lines of the plot. */
+#ifndef ATTUNE_TOOLS_SWEEP_KEYS_H
+#define ATTUNE_TOOLS_SWEEP_KEYS_H
+
+#include "manifest.h"
+
+typedef struct sweep_keys {
+    size_t problems, count;
+    char **names;        /* of the keys, in the order in which they appear first */
+    const char **values; /* count of each problem; NULL: it does not name the key */
+    bool *varies;        /* whether problems differ in the key */
+    char **texts;        /* what the values point into */
+} sweep_keys;
+
+/* false after a message; close it in any case. */
+bool sweep_keys_open(sweep_keys *k, const manifest *list);
+void sweep_keys_close(sweep_keys *k);
+
+const char *sweep_keys_value(const sweep_keys *k, size_t problem, size_t key);
+
+/* "head_dim=64, is_causal=1": the keys for which `varies` is so, but `except` (none: SIZE_MAX), that the problem names.
+ * NULL after a message; free it. */
+char *sweep_keys_text(const sweep_keys *k, size_t problem, bool varies, size_t except);
+
+#endif
