@@ -26,24 +26,25 @@ static void an_x86_loop(void **state) {
     (void)state;
     assert_int_equal(find("phase0:\n\tpushq\t%rbp\n"
                           ".LBB0_1:\n"
-                          "\tvmovups\t(%rax), %zmm0\n"                  /* load */
-                          "\tvbroadcastss\t4(%rcx), %zmm1\n"            /* broadcast, load */
-                          "\tvfmadd231ps\t%zmm0, %zmm1, %zmm2\n"        /* multiply */
-                          "\tvdpbf16ps\t8(%rcx){1to16}, %zmm3, %zmm4\n" /* multiply, load */
-                          "\tvfmadd231ps\t64(%rsp), %zmm1, %zmm2\n"     /* multiply, spill */
-                          "\tvmovaps\t%zmm2, 128(%rsp)\n"               /* spill */
-                          "\tvmovups\t%zmm2, (%rdx)\n"                  /* store */
-                          "\tvmovups\t%zmm2, (%rdx) {%k1}\n"            /* store */
-                          "\tvpermt2ps\t%zmm5, %zmm6, %zmm7\n"          /* shuffle */
-                          "\tvcvtph2ps\t(%rsi), %zmm8\n"                /* convert, load */
-                          "\tvmaxps\t%zmm1, %zmm2, %zmm3\n"             /* vector */
-                          "\tprefetcht0\t(%rsi,%rax)\n"                 /* scalar */
-                          "\taddq\t$64, %rax\n"                         /* scalar */
-                          "\tjne\t.LBB0_1\n"                            /* scalar */
+                          "\tvmovups\t(%rax), %zmm0\n"                    /* load */
+                          "\tvbroadcastss\t4(%rcx), %zmm1\n"              /* broadcast, load */
+                          "\tvfmadd231ps\t%zmm0, %zmm1, %zmm2\n"          /* multiply */
+                          "\tvdpbf16ps\t8(%rcx){1to16}, %zmm3, %zmm4\n"   /* multiply, load */
+                          "\tvfmadd231ps\t64(%rsp), %zmm1, %zmm2 {%k1}\n" /* multiply, spill */
+                          "\tvmovaps\t%zmm2, 128(%rsp)\n"                 /* spill */
+                          "\tvmovups\t%zmm2, (%rdx)\n"                    /* store */
+                          "\tvmovups\t%zmm2, (%rdx) {%k1}\n"              /* store */
+                          "\tvpermt2ps\t%zmm5, %zmm6, %zmm7\n"            /* shuffle */
+                          "\tvcvtph2ps\t(%rsi), %zmm8\n"                  /* convert, load */
+                          "\tvmaxps\t%zmm1, %zmm2, %zmm3\n"               /* vector */
+                          "\tprefetcht0\t(%rsi,%rax)\n"                   /* scalar */
+                          "\taddq\t$64, %rax\n"                           /* scalar */
+                          "\tjne\t.LBB0_1\n"                              /* scalar */
                           "\tretq\n"),
                      1);
     assert_string_equal(loops[0].function, "phase0");
     assert_int_equal(loops[0].instructions, 14);
+    assert_int_equal(loops[0].accumulators, 2); /* zmm2, twice, and zmm4 */
     assert_counts(&loops[0], (size_t[ASM_CLASSES]){[ASM_MULTIPLY] = 3,
                                                    [ASM_LOAD] = 4,
                                                    [ASM_STORE] = 2,
@@ -69,6 +70,7 @@ static void an_aarch64_loop(void **state) {
                           "\tadd\tx3, x3, #16\n"            /* scalar */
                           "\tb.lt\t.LBB1_3\n"),             /* scalar */
                      1);
+    assert_int_equal(loops[0].accumulators, 1);
     assert_counts(&loops[0], (size_t[ASM_CLASSES]){[ASM_MULTIPLY] = 1,
                                                    [ASM_LOAD] = 2,
                                                    [ASM_STORE] = 1,

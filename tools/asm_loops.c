@@ -66,6 +66,24 @@ static asm_class class_of(const char *name, const char *operands) {
     return begins(name, loads) && touches_memory(operands) ? ASM_LOAD : ASM_VECTOR;
 }
 
+/* The number of the register that an instruction writes: the last operand of AT&T syntax, which may have a mask behind
+ * it, the first one of AArch64. Negative if it is none. */
+static long written_register(const char *operands) {
+    const char *last = NULL;
+    for (const char *at = operands; (at = strchr(at, '%')); at++)
+        if (at[1] != 'k') last = at;
+    const char *const name = last ? last : operands, *const digits = name + strcspn(name, "0123456789");
+    return *digits ? strtol(digits, NULL, 10) : -1;
+}
+
+static void note_accumulator(asm_loop *loop, const char *name, const char *operands) {
+    static const char *const fused[] = {"vfm", "vfnm", "vdp", "fml", "bfdot", "tdp", NULL};
+    const long number = begins(name, fused) ? written_register(operands) : -1;
+    if (number < 0 || number >= 64 || (loop->written >> number & 1)) return;
+    loop->written |= UINT64_C(1) << number;
+    loop->accumulators++;
+}
+
 static void count(asm_loop *loop, const char *line) {
     char name[32];
     line += strspn(line, " \t");
@@ -76,6 +94,7 @@ static void count(asm_loop *loop, const char *line) {
     const char *const operands = line + length + strspn(line + length, " \t");
     const asm_class class = class_of(name, operands);
     loop->instructions++;
+    note_accumulator(loop, name, operands);
     if (class == ASM_SCALAR || !is_on_stack(operands)) loop->count[class]++;
     if (class != ASM_SCALAR && is_on_stack(operands)) {
         loop->count[ASM_SPILL]++;

@@ -4,6 +4,7 @@
 
 #include <stdbool.h>
 #include <stddef.h>
+#include <stdint.h>
 
 typedef enum asm_class {
     ASM_MULTIPLY,  /* fused multiply-adds, dot products, multiplications */
@@ -22,6 +23,8 @@ typedef struct asm_loop {
     char function[32];
     size_t instructions;
     size_t count[ASM_CLASSES];
+    size_t accumulators; /* registers that fused multiply-adds and dot products write */
+    uint64_t written;    /* which ones, as bits */
 } asm_loop;
 
 /* "multiply" and so on. */

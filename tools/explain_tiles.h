@@ -1,0 +1,28 @@
+/* How attention is cut into tiles and tasks: rows of one KV head by its keys. */
+#ifndef ATTUNE_TOOLS_EXPLAIN_TILES_H
+#define ATTUNE_TOOLS_EXPLAIN_TILES_H
+
+#include <attune.h>
+#include <jansson.h>
+#include <stdbool.h>
+
+typedef struct tile_cut {
+    int64_t rows, keys;  /* rows: queries of all heads that share the KV head, those of one query beside each other */
+    int64_t block, tile; /* rows and keys of one of them; the last ones may have less */
+    int64_t blocks, tiles, blocks_in_task, tiles_in_task;
+} tile_cut;
+
+/* Of a canonical problem. false if its lengths are open, or are none. */
+bool tile_cut_of(const attune_problem *p, const attune_schedule *s, tile_cut *cut);
+
+/* Whether the rows of a block see the keys of a tile, as far as the problem alone says it. */
+typedef enum tile_sight { TILE_LEFT_OUT = 0, TILE_COMPARED, TILE_SEEN, TILE_SIGHTS } tile_sight;
+tile_sight tile_sight_of(const attune_problem *p, const tile_cut *cut, int64_t block, int64_t tile);
+
+/* A line for blocks that see the same, a letter for each tile. */
+void tile_print(const attune_problem *p, const tile_cut *cut, bool lanes_along_rows);
+
+/* A new reference; NULL when out of memory. */
+json_t *tile_json(const attune_problem *p, const tile_cut *cut);
+
+#endif
