@@ -31,7 +31,7 @@ typedef struct sweep_options {
 static const struct argp_option options[] = {
     {"warm", TOOL_KEY_WARM, NULL, 0, "Kernels come from the disk cache, which is filled first (default)", 0},
     {"cold", TOOL_KEY_COLD, NULL, 0, "Compile every kernel anew, without the disk cache", 0},
-    {"cold-data", TOOL_KEY_COLD_DATA, NULL, 0, "Tensors are out of the caches before each call", 0},
+    {"cold-data", TOOL_KEY_COLD_DATA, NULL, 0, "Tensors are in memory, not in the caches, before each call", 0},
     {"threads", TOOL_KEY_THREADS, "N", 0, "Threads, each on a CPU of its own (default 1)", 0},
     {"samples", TOOL_KEY_SAMPLES, "N", 0, "Samples of each problem (default 10)", 0},
     {"sizes", TOOL_KEY_SIZES, "KEY=N,...", 0, "Run-time sizes, where problems leave them open", 0},
@@ -293,7 +293,8 @@ int cmd_sweep(int argc, char **argv) {
         "GRID|FILE...",
         "Measures a grid of problems: problem text in which a value may be a list (64,128) or a range (128:4096:*2, "
         "1:9:+2, 1:4). All kernels are compiled first, on all CPUs, into the cache; a second run compiles nothing. "
-        "With -o an interrupted sweep goes on where it ended. A FILE has a grid in each line.",
+        "With -o an interrupted sweep goes on where it ended. A FILE has a grid in each line. Exit status 1 unless all "
+        "were measured.",
         tool_common_children,
         NULL,
         NULL};

@@ -109,7 +109,7 @@ int cmd_warm(int argc, char **argv) {
         "MANIFEST|PROBLEM...",
         "Compiles kernels into the disk cache, so that programs find them there. A MANIFEST has a line `PROBLEM` or "
         "`PROBLEM | SCHEDULE` for each; ATTUNE_RECORD=FILE makes any program that uses attune write one of what it had "
-        "to compile. Exit status 1 if a kernel failed or was left.",
+        "to compile. Exit status 1 if a kernel failed or was left, or a line of a MANIFEST was no problem.",
         tool_common_children,
         NULL,
         NULL};
