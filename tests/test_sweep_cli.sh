@@ -128,6 +128,14 @@ wait $pid 2>"$work/none"
 before=$(grep -c median_us "$work/killed.json")
 expect "a killed one, too" 0 "^$((30 - before)) measured now; $before had results" "$attune" sweep --samples=40 -o "$work/killed.json" $grid
 
+# Two sweeps with one file.
+"${sweep[@]}" -o "$work/shared.json" seq_q=1:30,num_heads=2,head_dim=8 >"$work/stdout" 2>"$work/stderr" </dev/null &
+pid=$!
+"${sweep[@]}" -o "$work/shared.json" seq_q=31:60,num_heads=2,head_dim=8 >"$work/stdout" 2>"$work/stderr" </dev/null
+wait $pid
+[ "$(grep -c median_us "$work/shared.json")" -ge 58 ]
+report $? "two sweeps that write to one file keep each other's results"
+
 # A terminal sees how far it is, and nothing of that in what is kept.
 if command -v script >"$work/none"; then
     script -qec "$attune sweep --samples=1 num_heads=2,seq_q=4,8,head_dim=8" "$work/none" >"$work/stdout" 2>"$work/stderr" </dev/null

@@ -1,11 +1,10 @@
+#define _GNU_SOURCE
 #include "sweep_file.h"
 
 #include "tensors.h"
 
-#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 static const char *const settings_keys[] = {"schema",    "cpu",     "isa",     "llvm",  "version",
                                             "generator", "threads", "samples", "sizes", "cold_data"};
@@ -46,48 +45,66 @@ static json_t *results_of(const char *path, const json_t *old, const json_t *roo
     return good ? results : NULL;
 }
 
-static bool index_result(sweep_file *file, json_t *result) {
+/* Takes the reference. */
+static bool append(sweep_file *file, json_t *result) {
     const char *const problem = json_string_value(json_object_get(result, "problem"));
-    if (json_object_set(file->index, problem, result) == 0) return true;
+    const bool is_indexed = json_object_set(file->index, problem, result) == 0;
+    if (json_array_append_new(json_object_get(file->root, "results"), result) == 0 && is_indexed) return true;
     tool_error("out of memory");
     return false;
 }
 
-static bool continue_file(sweep_file *file) {
+/* Those of the text of a file that are not known yet. */
+static bool take_in_text(sweep_file *file, const char *text, size_t bytes) {
+    json_error_t why;
+    json_t *const old = json_loadb(text, bytes, 0, &why);
+    const json_t *const results = old ? results_of(file->path, old, file->root) : NULL;
+    if (!old) tool_error("%s is no sweep that could be continued: line %d: %s", file->path, why.line, why.text);
+    bool good = results != NULL;
+    for (size_t i = 0; good && i < json_array_size(results); i++) {
+        json_t *const result = json_array_get(results, i);
+        const char *const problem = json_string_value(json_object_get(result, "problem"));
+        good = json_object_get(file->index, problem) || append(file, json_incref(result));
+    }
+    json_decref(old);
+    return good;
+}
+
+/* Takes in what the file holds, unless that is what this process has written last: another sweep may write to it, too.
+ */
+static bool take_in(sweep_file *file) {
     char message[ATTUNE_MESSAGE_BYTES];
     size_t bytes;
-    json_error_t why;
-    if (access(file->path, F_OK)) return true;
+    struct stat now;
+    if (stat(file->path, &now) != 0 || !S_ISREG(now.st_mode)) return true;
+    if (now.st_ino == file->inode && memcmp(&now.st_mtim, &file->written_at, sizeof now.st_mtim) == 0) return true;
     char *const text = tool_read_file(file->path, &bytes, message);
-    if (!text) {
-        tool_error("%s", message);
-        return false;
-    }
-    json_t *const old = json_loadb(text, bytes, 0, &why);
-    json_t *const results = old ? results_of(file->path, old, file->root) : NULL;
-    if (!old) tool_error("%s is no sweep that could be continued: line %d: %s", file->path, why.line, why.text);
-    if (results) json_object_set(file->root, "results", results);
-    bool good = results != NULL;
-    for (size_t i = 0; good && i < json_array_size(results); i++) good = index_result(file, json_array_get(results, i));
-    json_decref(old);
+    if (!text) tool_error("%s", message);
+    const bool good = text && take_in_text(file, text, bytes);
     free(text);
     return good;
 }
 
-static bool write_file(const sweep_file *file) {
+static bool write_file(sweep_file *file) {
     char message[ATTUNE_MESSAGE_BYTES];
+    struct stat now;
     if (!file->path) return true;
+    if (!take_in(file)) return false;
     char *const text = json_dumps(file->root, JSON_INDENT(1) | JSON_REAL_PRECISION(6));
     const bool good = text && tool_write_file(file->path, text, strlen(text), "\n", 1, message);
     if (!good) tool_error("%s", text ? message : "out of memory");
+    if (good && stat(file->path, &now) == 0) {
+        file->inode = now.st_ino;
+        file->written_at = now.st_mtim;
+    }
     free(text);
     return good;
 }
 
 bool sweep_file_open(sweep_file *file, const char *path, const sweep_settings *settings,
                      const attune_machine_info *machine) {
-    *file = (sweep_file){path, new_root(settings, machine), json_object()};
-    if (file->root && file->index) return !path || (continue_file(file) && write_file(file));
+    *file = (sweep_file){.path = path, .root = new_root(settings, machine), .index = json_object()};
+    if (file->root && file->index) return write_file(file);
     tool_error("out of memory");
     return false;
 }
@@ -104,12 +121,7 @@ const json_t *sweep_file_find(const sweep_file *file, const attune_problem *prob
     return result;
 }
 
-bool sweep_file_add(sweep_file *file, json_t *result) {
-    const bool indexed = index_result(file, result);
-    if (json_array_append_new(json_object_get(file->root, "results"), result) == 0) return indexed && write_file(file);
-    tool_error("out of memory");
-    return false;
-}
+bool sweep_file_add(sweep_file *file, json_t *result) { return append(file, result) && write_file(file); }
 
 bool sweep_file_set_cache(sweep_file *file, size_t hits, size_t misses, double compile_ms) {
     json_t *const cache =
