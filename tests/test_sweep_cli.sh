@@ -128,6 +128,17 @@ wait $pid 2>"$work/none"
 before=$(grep -c median_us "$work/killed.json")
 expect "a killed one, too" 0 "^$((30 - before)) measured now; $before had results" "$attune" sweep --samples=40 -o "$work/killed.json" $grid
 
+# In the middle of a long problem, which would take minutes.
+"$attune" sweep --samples=100000 -o "$work/one.json" num_heads=2,seq_q=4,32,head_dim=8 >"$work/stdout" 2>"$work/stderr" </dev/null &
+pid=$!
+sleep 1
+kill -TERM $pid
+wait $pid
+status=$?
+[ $status -eq 1 ] && grep -q 'interrupted after 0 of 2 problems; the same' "$work/stderr" && [ "$(wc -l <"$work/stderr")" -le 2 ] &&
+    [ ! -s "$work/stdout" ]
+report $? "an interruption does not wait for the problem at hand"
+
 # Two sweeps with one file.
 "${sweep[@]}" -o "$work/shared.json" seq_q=1:30,num_heads=2,head_dim=8 >"$work/stdout" 2>"$work/stderr" </dev/null &
 pid=$!

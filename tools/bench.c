@@ -232,7 +232,8 @@ bool bench_rounds(bench_entry *entries, size_t count, attune_context *context, b
     for (size_t i = 0; i < count; i++) peak_measure(probes->peak, entries[i].peak_dtype); /* finds out how many steps */
     for (size_t round = 0; round < samples; round++)
         for (size_t i = 0; i < count; i++)
-            if (!take_sample(&entries[i], context, probes, threads, peaks)) return false;
+            if ((probes->is_over && probes->is_over()) || !take_sample(&entries[i], context, probes, threads, peaks))
+                return false;
     getrusage(RUSAGE_THREAD, &end);
     probes->disturbances += end.ru_nivcsw - start.ru_nivcsw;
     return true;

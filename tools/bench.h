@@ -46,7 +46,8 @@ void bench_close(bench_entry *entry);
 typedef struct bench_probes {
     peak_probe *peak;
     bandwidth_probe *bandwidth;
-    long disturbances; /* how often another program took this CPU away during the rounds */
+    bool (*is_over)(void); /* NULL, or whether to take no more samples */
+    long disturbances;     /* how often another program took this CPU away during the rounds */
 } bench_probes;
 
 /* Probes for these entries, the streams of each, and the peak by which each is measured. false after a message; close
@@ -55,7 +56,8 @@ bool bench_open_probes(bench_probes *probes, bench_entry *entries, size_t count,
 void bench_close_probes(bench_probes *probes);
 
 /* Takes `samples` of every entry: in each round every entry has its turn, with its peak and the bandwidth probed
- * before and after, so that whatever slows the machine down for a while slows everything. false after a message. */
+ * before and after, so that whatever slows the machine down for a while slows everything. false after a message, or
+ * when it is over. */
 bool bench_rounds(bench_entry *entries, size_t count, attune_context *context, bench_probes *probes, uint32_t threads,
                   size_t samples);
 

@@ -153,11 +153,11 @@ typedef struct sweep_run {
     double began, weight_left, weight_done;
 } sweep_run;
 
-/* One problem from tensors to result. NULL after a message. */
+/* One problem from tensors to result. NULL after a message or an interruption. */
 static json_t *measure(sweep_run *run, const manifest_entry *what) {
     const sweep_settings *const s = &run->options->settings;
     bench_entry entry = {.problem = what->problem, .cold_data = s->cold_data};
-    bench_probes probes = {0};
+    bench_probes probes = {.is_over = interruption_came};
     json_t *result = NULL;
     if (bench_open(&entry, run->context, ATTUNE_ENGINE_JIT, &s->sizes, s->samples) &&
         bench_open_probes(&probes, &entry, 1, run->isa, s->threads) &&
@@ -201,7 +201,10 @@ static bool measure_all(sweep_run *run) {
         if (sweep_file_find(&run->file, &entry->problem)) continue;
         show_progress(run, i);
         json_t *const result = entry->has_failed ? NULL : measure(run, entry);
-        if (result) good = sweep_file_add(&run->file, result);
+        if (result)
+            good = sweep_file_add(&run->file, result);
+        else if (interruption_came())
+            break;
         ++*(result ? &run->measured : &run->failed);
         run->weight_left -= weight_of(&o->settings, &entry->problem);
         run->weight_done += weight_of(&o->settings, &entry->problem);
