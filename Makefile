@@ -83,13 +83,13 @@ $(call obj,$(TOOL_SRC)): INCLUDES = -Itests
 $(call obj,$(DRAW_SRC)): INCLUDES = $(CAIRO_CFLAGS)
 $(call obj,$(TEST_SRC) $(SUPPORT_SRC)): INCLUDES = -Isrc -Itests -Itools -I$(BUILD)/gen
 $(call obj,$(filter tests/test_codegen% tests/test_object_link%,$(TEST_SRC))): INCLUDES += $(LLVM_CFLAGS)
-$(call obj,tests/test_draw.c): INCLUDES += $(CAIRO_CFLAGS)
+$(call obj,tests/test_draw.c tests/test_chart.c): INCLUDES += $(CAIRO_CFLAGS)
 $(call obj,$(FUZZ_SRC) $(wildcard tests/aarch64/*.c)): INCLUDES = -Isrc -Itests -Itools -I$(BUILD)/gen
 
 # Said before the compiler says it by the name of a header.
 find-cairo:
 	@pkg-config --exists cairo || { echo "cairo was not found: install libcairo2-dev (make deps)" >&2; exit 1; }
-$(call obj,$(DRAW_SRC) tests/test_draw.c): | find-cairo
+$(call obj,$(DRAW_SRC) tests/test_draw.c tests/test_chart.c): | find-cairo
 
 $(BUILD)/obj/%.o: %.c | $(GENERATOR_ID)
 	@mkdir -p $(@D)
@@ -176,8 +176,9 @@ $(BUILD)/libattune-support.a: $(call obj,$(SUPPORT_SRC))
 
 $(BUILD)/libattune-draw.a: $(call obj,$(DRAW_SRC))
 	$(archive)
-$(BUILD)/tests/test_draw: $(BUILD)/libattune-draw.a
+$(BUILD)/tests/test_draw $(BUILD)/tests/test_chart: $(BUILD)/libattune-draw.a
 test_draw_LDFLAGS = $(CAIRO_LIBS)
+test_chart_LDFLAGS = $(CAIRO_LIBS)
 
 TEST_ARCHIVES = $(addprefix $(BUILD)/libattune,-support.a -tool.a -codegen.a .a)
 TEST_LINK = $(filter %.o,$^) -Wl,--start-group $(filter %.a,$^) -Wl,--end-group $(LLVM_LIBS) $(RUNTIME_LIBS) -ljansson

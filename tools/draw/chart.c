@@ -280,8 +280,8 @@ bool attune_chart_2(const chart *c, draw_format format, draw_result *result, cha
     const bool drawn = file && draw_all(&d, width, file);
     const bool closed = file && fclose(file) == 0;
     result->data = (unsigned char *)data;
-    result->width = width;
-    result->height = d.height;
+    result->width = width * (format == DRAW_PNG ? ZOOM : 1);
+    result->height = d.height * (format == DRAW_PNG ? ZOOM : 1);
     if (drawn && closed) return true;
     free(data);
     result->data = NULL;
