@@ -41,6 +41,11 @@ expect "lengths of the run" 0 '^ +rows +0 to +4  #$' "$attune" explain --sizes=s
 expect "another schedule" 0 'why +it was asked for' "$attune" explain --schedule=score_unroll=1 $small
 "$attune" explain --dry-run $small >"$work/stdout" 2>"$work/stderr" && ! grep -q measured "$work/stdout"
 report $? "a dry run measures nothing"
+"$attune" warm --cache-dir="$work/warm" $small >"$work/stdout" 2>"$work/stderr"
+expect "what is explained is the kernel that programs get" 0 '^measured' \
+    env ATTUNE_STRICT=1 "$attune" explain --cache-dir="$work/warm" $small
+[ "$(find "$work/warm" -name '*.attune' | wc -l)" -eq 1 ]
+report $? "and nothing else is left in the cache"
 expect "two threads" 0 '^measured' "$attune" explain --threads=2 $small
 "$attune" explain --json $small >"$work/stdout" 2>"$work/stderr" &&
     python3 - "$work/stdout" <<'PYTHON'

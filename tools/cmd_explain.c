@@ -52,14 +52,42 @@ static void settle(attune_problem *p, const call_sizes *sizes) {
     if (p->seq_kv == ATTUNE_DYNAMIC && sizes->seq_kv > 0) p->seq_kv = sizes->seq_kv;
 }
 
+static bool is_same(const attune_schedule *a, const attune_schedule *b) {
+    char *const one = schedule_text(a), *const other = schedule_text(b);
+    const bool same = one && other && strcmp(one, other) == 0;
+    free(one);
+    free(other);
+    return same;
+}
+
+/* The schedule of the kernel that a program gets. One that is cached has kept its own, whatever would be chosen today.
+ */
+static bool find_schedule(attune_context *context, const attune_problem *problem, explanation *e) {
+    const attune_schedule chosen = e->schedule;
+    attune_kernel *kernel = NULL;
+    attune_kernel_info info = {.struct_size = sizeof info};
+    const bool good = attune_compile(context, problem, NULL, &kernel) == ATTUNE_OK &&
+                      attune_kernel_get_info(kernel, &info) == ATTUNE_OK;
+    attune_kernel_release(kernel);
+    if (!good) return false;
+    e->schedule = info.schedule;
+    e->is_kept = !is_same(&chosen, &e->schedule);
+    return !e->is_kept || attune_schedule_predict(context, problem, &e->schedule, NULL, &e->prediction) == ATTUNE_OK;
+}
+
+/* What is not named is as it would be chosen. */
+static bool parse_schedule(const explain_options *o, attune_context *context, const attune_problem *problem,
+                           explanation *e) {
+    return attune_schedule_parse(o->schedule, &e->schedule) == ATTUNE_OK &&
+           attune_schedule_predict(context, problem, &e->schedule, NULL, &e->prediction) == ATTUNE_OK;
+}
+
 static bool choose(const explain_options *o, attune_context *context, const attune_problem *problem, explanation *e) {
     e->schedule = (attune_schedule)ATTUNE_SCHEDULE_INIT;
     e->prediction.struct_size = sizeof e->prediction;
     e->has_schedule = o->schedule != NULL;
-    /* What is not named is as it would be chosen. */
     if (attune_schedule_predict(context, problem, NULL, &e->schedule, &e->prediction) != ATTUNE_OK ||
-        (o->schedule && (attune_schedule_parse(o->schedule, &e->schedule) != ATTUNE_OK ||
-                         attune_schedule_predict(context, problem, &e->schedule, NULL, &e->prediction) != ATTUNE_OK))) {
+        !(o->schedule ? parse_schedule(o, context, problem, e) : find_schedule(context, problem, e))) {
         tool_library_error(NULL);
         return false;
     }
@@ -94,7 +122,7 @@ static bool measure(const explain_options *o, attune_context *context, const att
     enum { SAMPLES = 12 };
     bench_probes probes = {0};
     e->bench.problem = *problem;
-    e->bench.wish = &e->schedule;
+    e->bench.wish = e->has_schedule ? &e->schedule : NULL;
     const bool good = bench_open(&e->bench, context, ATTUNE_ENGINE_JIT, &o->sizes, SAMPLES) &&
                       bench_open_probes(&probes, &e->bench, 1, e->machine.isa, o->threads) &&
                       bench_rounds(&e->bench, 1, context, &probes, o->threads, SAMPLES) && bench_summarise(&e->bench);
@@ -151,6 +179,7 @@ static int print_json(const explanation *e) {
         "{s:i, s:s, s:s, s:s, s:s, s:s, s:b, s:o, s:o, s:o}", "schema", 1, "problem", e->text, "schedule",
         e->schedule_text, "cpu", e->machine.cpu, "isa", e->machine.isa, "chosen_by",
         e->has_schedule          ? "caller"
+        : e->is_kept             ? "cache"
         : e->prediction.is_tuned ? "tuning"
                                  : "rules",
         "is_measured", (int)e->is_measured, "tiles", e->has_tiles ? tile_json(&e->problem, &e->tiles) : json_null(),

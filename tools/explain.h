@@ -14,6 +14,7 @@ typedef struct explanation {
     attune_schedule schedule;
     attune_prediction prediction;
     bool has_schedule; /* the caller's */
+    bool is_kept;      /* the cached kernel's, and another one than would be chosen today */
     bool has_model;    /* it is attention, which is what the model and the tiles are of */
     bool is_measured;
     attune_machine_info machine;

@@ -66,6 +66,8 @@ static void print_why(const explanation *e) {
         printf("there is no choice: the kernel is not attention, and takes of its schedule what it can use\n");
     else if (e->has_schedule)
         printf("it was asked for\n");
+    else if (e->is_kept)
+        printf("the cached kernel has it; today another one would be chosen\n");
     else if (e->prediction.is_tuned)
         printf("it won when this problem, or one of nearly the same lengths, was tuned\n");
     else
