@@ -25,8 +25,10 @@ expect "cold compiles all anew" 0 '^6 kernels compiled' "${sweep[@]}" --cold $gr
 expect "cold data" 0 'nothing was compiled' "${sweep[@]}" --cold-data $grid
 # bandwidth OPTION…: GB/s that a sweep has probed for a problem that fits in the first cache.
 bandwidth() { "${sweep[@]}" --json "$@" num_heads=1,seq_q=16,head_dim=16 2>"$work/stderr" | sed -n 's/.*"bandwidth_gbs": \([0-9]*\).*/\1/p'; }
-[ "$(bandwidth --cold-data)" -lt "$(($(bandwidth) * 2 / 3))" ] 2>"$work/none"
-report $? "their roofline is that of memory"
+if ! ldd "$attune" | grep -qE 'lib(a|t|ub)san'; then # which slow down reading from the caches to the speed of memory
+    for _ in 1 2 3 4 5; do [ "$(bandwidth --cold-data)" -lt "$(($(bandwidth) * 2 / 3))" ] 2>"$work/none" && break; done
+    report $? "their roofline is that of memory"
+fi
 expect "run-time sizes" 0 'run-time sizes: seq_q=5,seq_kv=6' "${sweep[@]}" --sizes=seq_q=5,seq_kv=6 seq_q=-1,seq_kv=-1,head_dim=8
 printf '# two grids\n%s\nembed_dim=16,num_heads=2,seq_q=2:3 # blocks\n' $grid >"$work/grids"
 expect "problems that share a kernel share the miss" 0 '^1 kernel compiled in .*, 3 cached already' "${sweep[@]}" \
