@@ -137,7 +137,7 @@ expect "a killed one, too" 0 "^$((30 - before)) measured now; $before had result
 # In the middle of a long problem, which would take minutes.
 "$attune" sweep --samples=100000 -o "$work/one.json" num_heads=2,seq_q=4,32,head_dim=8 >"$work/stdout" 2>"$work/stderr" </dev/null &
 pid=$!
-sleep 1
+for _ in $(seq 200); do grep -qE '"(hits|misses)": [1-9]' "$work/one.json" 2>"$work/none" && break; sleep 0.1; done
 kill -TERM $pid
 wait $pid
 status=$?

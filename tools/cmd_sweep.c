@@ -277,8 +277,8 @@ static bool prepare(sweep_run *run) {
 static int sweep(sweep_run *run) {
     sweep_options *const o = run->options;
     const warming *const w = &run->warming;
-    if (!prepare(run)) return TOOL_FAILED;
     interruption_catch();
+    if (!prepare(run)) return TOOL_FAILED;
     const uint32_t jobs = o->jobs ? o->jobs : (uint32_t)sysconf(_SC_NPROCESSORS_ONLN);
     if (!warming_run(&run->warming, run->context, &o->list, jobs, 0)) return TOOL_FAILED;
     run->before = sweep_file_count(&run->file, &o->list);
