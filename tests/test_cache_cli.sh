@@ -55,6 +55,8 @@ cp -r "$work/out" "$work/partly"
 truncate -s 200 "$(find "$work/partly" -name '*.attune' | head -n 1)"
 expect "a damaged entry is left out" 0 ': 1 new entry .* 1 damaged' env ATTUNE_CACHE_DIR="$work/fresh2" "$attune" cache import "$work/partly"
 holds "$work/fresh2" 1 "and the other one is there"
+expect "an audit tells of damaged entries" 1 '^1 of 1 entry compiled anew: 1 the same, 0 different; 1 more damaged' \
+    "$attune" cache audit --cache-dir="$work/partly"
 refuse "importing from nowhere" "$work/none cannot be opened: No such file" "$attune" cache import "$work/none"
 refuse "exporting to where nothing can be made" '/proc/none/x cannot be made' "$attune" cache export /proc/none/x
 refuse "exporting into a file" 'README.md cannot be opened' "$attune" cache export "$PWD/README.md"

@@ -680,42 +680,50 @@ static void begin_slowly(attune_context *context, const attune_problem *canonica
     tune_database_close(d);
 }
 
+/* Tunes with a compiler that is wrong but for the first kernel, and looks whether it was found out. */
+static bool finds_wrong_kernels(const char *text, double budget) {
+    atomic_int count = 0;
+    attune_context_options options = ATTUNE_CONTEXT_OPTIONS_INIT;
+    const at_context_hooks hooks = {.compile = compile_wrongly, .compile_user = &count};
+    attune_context *context;
+    const attune_problem problem = canonical_of(text);
+    attune_arguments arguments = {.struct_size = sizeof arguments};
+    attune_schedule slow;
+    const size_t elements = (size_t)(problem.num_heads * problem.seq_q * problem.head_dim);
+    float *const memory = malloc(4 * elements * sizeof *memory);
+    assert_non_null(memory);
+    for (size_t n = 0; n < 4 * elements; n++) memory[n] = (float)noise(1);
+    options.cache_dir = dir;
+    options.max_workers = 1;
+    if (at_context_create(&options, &hooks, &context)) fail_msg("%s", attune_last_message());
+    begin_slowly(context, &problem, &slow);
+    assert_int_equal(attune_arguments_init(&arguments, &problem), ATTUNE_OK);
+    arguments.q = memory;
+    arguments.k = memory + elements;
+    arguments.v = memory + 2 * elements;
+    arguments.out = memory + 3 * elements;
+    attune_tune_options how = ATTUNE_TUNE_OPTIONS_INIT;
+    how.budget_seconds = budget;
+    attune_tune_result result = {.struct_size = sizeof result};
+    if (attune_tune(context, &problem, &arguments, &how, &result)) fail_msg("%s", attune_last_message());
+    assert_false(result.is_faster);
+    assert_int_equal(result.schedule.q_vectors, slow.q_vectors);
+    assert_true(!result.wrong == !*result.wrong_schedule);
+    free(memory);
+    attune_context_destroy(context);
+    unlink(path);
+    return result.measured && result.wrong;
+}
+
 /* Whether winners are checked at once or, tasks being long and the time short, at the end: who is wrong is not adopted,
- * however fast. */
+ * however fast. On a busy machine nobody may have won in two seconds. */
 static void wrong_kernels_are_not_adopted(void **state) {
     (void)state;
     static const char *const problems[] = {small_problem, "num_heads=2,seq_q=2048,head_dim=64"};
     for (int i = 0; i < 2; i++) {
-        atomic_int count = 0;
-        attune_context_options options = ATTUNE_CONTEXT_OPTIONS_INIT;
-        const at_context_hooks hooks = {.compile = compile_wrongly, .compile_user = &count};
-        attune_context *context;
-        const attune_problem problem = canonical_of(problems[i]);
-        attune_arguments arguments = {.struct_size = sizeof arguments};
-        attune_schedule slow;
-        const size_t elements = (size_t)(problem.num_heads * problem.seq_q * problem.head_dim);
-        float *const memory = malloc(4 * elements * sizeof *memory);
-        assert_non_null(memory);
-        for (size_t n = 0; n < 4 * elements; n++) memory[n] = (float)noise(1);
-        options.cache_dir = dir;
-        options.max_workers = 1;
-        if (at_context_create(&options, &hooks, &context)) fail_msg("%s", attune_last_message());
-        begin_slowly(context, &problem, &slow);
-        assert_int_equal(attune_arguments_init(&arguments, &problem), ATTUNE_OK);
-        arguments.q = memory;
-        arguments.k = memory + elements;
-        arguments.v = memory + 2 * elements;
-        arguments.out = memory + 3 * elements;
-        attune_tune_options how = ATTUNE_TUNE_OPTIONS_INIT;
-        how.budget_seconds = 2;
-        attune_tune_result result = {.struct_size = sizeof result};
-        if (attune_tune(context, &problem, &arguments, &how, &result)) fail_msg("%s", attune_last_message());
-        assert_true(result.measured > 0 && result.wrong > 0 && strlen(result.wrong_schedule) > 0);
-        assert_false(result.is_faster);
-        assert_int_equal(result.schedule.q_vectors, slow.q_vectors);
-        free(memory);
-        attune_context_destroy(context);
-        unlink(path);
+        double budget = 2;
+        while (!finds_wrong_kernels(problems[i], budget) && budget < 60) budget *= 2;
+        assert_true(budget < 60);
     }
 }
 

@@ -19,6 +19,10 @@ ATTUNE_RECORD=$work/manifest "$attune" compile --schedule=$schedule $b >"$work/s
 [ "$(wc -l <"$work/manifest")" -eq 2 ] && grep -q '^num_heads=2,seq_q=4' "$work/manifest" &&
     grep -q '^num_heads=2,seq_q=5.* | strategy=d_lanes,lanes=4' "$work/manifest"
 report $? "misses are recorded"
+{ cat "$work/manifest"; printf 'num_heads=3,se'; } >"$work/cut"
+ATTUNE_RECORD=$work/cut "$attune" compile num_heads=2,seq_q=7,head_dim=8 >"$work/stdout" 2>"$work/stderr"
+[ "$(sed -n 3,4p "$work/cut")" = "$(printf 'num_heads=3,se\nnum_heads=2,seq_q=7,seq_kv=7,head_dim=8')" ]
+report $? "a line that was cut does not spoil the next one"
 expect "a record that cannot be written is named" 0 'could not be recorded in /proc/none' \
     env ATTUNE_RECORD=/proc/none "$attune" compile num_heads=2,seq_q=6,head_dim=8
 

@@ -24,7 +24,7 @@ typedef struct audit {
 
     attune_context *emitter; /* for entries of `isa` */
     char isa[ISA_BYTES];
-    size_t done, same;
+    size_t done, same, damaged; /* damaged ones need no compiling to differ: all of them are told */
     table *table;
     json_t *list;
 } audit;
@@ -122,12 +122,18 @@ static void check(audit *a, const attune_cache_entry *entry, char text[ATTUNE_ME
 
 static int visit(void *user, const attune_cache_entry *entry) {
     audit *const a = user;
+    const bool is_damaged = entry->status != ATTUNE_OK;
     char text[ATTUNE_MESSAGE_BYTES];
     if (interruption_came()) return 1;
-    if (entry->status != ATTUNE_OK || !is_chosen(a, entry)) return 0;
-    check(a, entry, text);
-    a->done++;
-    a->same += !*text;
+    if (is_damaged) {
+        snprintf(text, sizeof text, "%s", entry->message);
+        a->damaged++;
+    } else {
+        if (!is_chosen(a, entry)) return 0;
+        check(a, entry, text);
+        a->done++;
+        a->same += !*text;
+    }
     if (a->shows_progress) fprintf(stderr, "\r%zu of %zu compiled anew", a->done, a->chosen);
     if (a->list)
         json_array_append_new(a->list, json_pack("{s:s, s:s, s:b, s:s, s:s, s:s}", "file", entry->file, "directory",
@@ -145,13 +151,18 @@ static int visit(void *user, const attune_cache_entry *entry) {
 static int print(audit *a, uint64_t seed) {
     const size_t differing = a->done - a->same;
     if (a->options->json)
-        return tool_print_json(json_pack("{s:i, s:I, s:I, s:I, s:I, s:I, s:O}", "schema", 1, "seed", (json_int_t)seed,
-                                         "entries", (json_int_t)a->count, "compiled", (json_int_t)a->done, "same",
-                                         (json_int_t)a->same, "different", (json_int_t)differing, "list", a->list));
-    if (differing) table_finish(a->table, stdout);
-    if (differing) a->table = NULL;
-    printf("%zu of %zu entr%s compiled anew: %zu the same, %zu different (--seed=%llu)\n", a->done, a->count,
-           cache_plural(a->count), a->same, differing, (unsigned long long)seed);
+        return tool_print_json(json_pack("{s:i, s:I, s:I, s:I, s:I, s:I, s:I, s:O}", "schema", 1, "seed",
+                                         (json_int_t)seed, "entries", (json_int_t)a->count, "compiled",
+                                         (json_int_t)a->done, "same", (json_int_t)a->same, "different",
+                                         (json_int_t)differing, "damaged", (json_int_t)a->damaged, "list", a->list));
+    if (differing || a->damaged) {
+        table_finish(a->table, stdout);
+        a->table = NULL;
+    }
+    printf("%zu of %zu entr%s compiled anew: %zu the same, %zu different", a->done, a->count, cache_plural(a->count),
+           a->same, differing);
+    if (a->damaged) printf("; %zu more damaged", a->damaged);
+    printf(" (--seed=%llu)\n", (unsigned long long)seed);
     return TOOL_OK;
 }
 
@@ -176,7 +187,7 @@ int cache_audit(const cache_options *o, attune_context *context, const attune_ma
         tool_library_error(NULL);
     }
     if (code == TOOL_OK) code = print(&a, seed);
-    if (code == TOOL_OK && a.same < a.done) code = TOOL_FAILED;
+    if (code == TOOL_OK && (a.same < a.done || a.damaged)) code = TOOL_FAILED;
     if (code == TOOL_OK && a.done < a.chosen && interruption_came()) {
         tool_error("interrupted: %zu of a sample of %zu were not compiled anew", a.chosen - a.done, a.chosen);
         code = TOOL_FAILED;

@@ -11,7 +11,7 @@ static int32_t power_below(int64_t x) {
     return power;
 }
 
-static int64_t bytes_of(attune_dtype dtype) {
+int64_t mha_dtype_bytes(attune_dtype dtype) {
     switch (dtype) {
     case ATTUNE_F64: return 8;
     case ATTUNE_F16:
@@ -24,7 +24,7 @@ static int64_t bytes_of(attune_dtype dtype) {
 
 bool mha_is_from_memory(const attune_problem *p) {
     enum { LARGE_HEAD = 1024 * 1024 };
-    const int64_t k = bytes_of(p->k_dtype) * p->head_dim, v = bytes_of(p->v_dtype) * p->head_dim_v;
+    const int64_t k = mha_dtype_bytes(p->k_dtype) * p->head_dim, v = mha_dtype_bytes(p->v_dtype) * p->head_dim_v;
     return min_of(mha_most_keys(p), LARGE_HEAD) * (k + v) >= LARGE_HEAD;
 }
 

@@ -56,6 +56,9 @@ static inline bool mha_has_scales(attune_scales scales) {
     return scales == ATTUNE_SCALES_HEAD || scales == ATTUNE_SCALES_TOKEN;
 }
 
+/* Bytes of an element. */
+int64_t mha_dtype_bytes(attune_dtype dtype);
+
 /* ---- Arithmetic by pairs of bf16 (dot2), where the target has that ---- */
 
 /* Whether Q K^T and P V are computed so: Q, K, V and P are bf16 then, sums and softmax f32. Not with `reproducible`,

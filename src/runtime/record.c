@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 void at_record_init(at_record *r, const at_io *io, const at_log *log) {
@@ -36,14 +37,27 @@ static size_t print_line(const attune_problem *canonical, const attune_schedule 
     return length < capacity ? length : 0;
 }
 
+/* false: the last line was cut, by a full disk or the end of a process. */
+static bool ends_with_line(const char *path) {
+    struct stat file;
+    char last = '\n';
+    const int fd = open(path, O_RDONLY | O_CLOEXEC | O_NOCTTY | O_NONBLOCK);
+    if (fd < 0) return true;
+    if (!fstat(fd, &file) && S_ISREG(file.st_mode) && file.st_size && pread(fd, &last, 1, file.st_size - 1) != 1)
+        last = '\n';
+    close(fd);
+    return last == '\n';
+}
+
 void at_record_miss(at_record *r, const at_key *key, const attune_problem *canonical, const attune_schedule *schedule) {
-    char line[4096];
+    char text[4096], *const line = text + 1;
     if (!r->path[0] || atomic_exchange(&r->recorded[key->high % AT_RECORD_SLOTS], key->low) == key->low) return;
-    const size_t length = print_line(canonical, schedule, line, sizeof line - 1);
+    const size_t length = print_line(canonical, schedule, line, sizeof text - 2);
     if (!length) return;
-    line[length] = '\n';
+    text[0] = line[length] = '\n';
+    const bool is_whole = ends_with_line(r->path);
     const int fd = r->io->openat(AT_FDCWD, r->path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | O_NOCTTY, 0644);
-    if (fd < 0 || at_io_write_all(r->io, fd, line, length + 1))
+    if (fd < 0 || at_io_write_all(r->io, fd, is_whole ? line : text, length + (is_whole ? 1 : 2)))
         at_log_printf(r->log, ATTUNE_LOG_WARNING, "a miss could not be recorded in %s: %s", r->path, strerror(errno));
     if (fd >= 0) close(fd);
 }
