@@ -29,12 +29,13 @@ bool mha_is_from_memory(const attune_problem *p) {
 }
 
 /* Four keys at once: each is a stream of its own to the memory. Few rows then: more would need more registers, and find
- * K and V in the first cache next time. Scores of more than two have no shorter time, and take longer to compile; a
- * turn of theirs is long enough not to be unrolled. */
+ * K and V in the first cache next time. Scores of more than two have no shorter time, and take longer to compile,
+ * but for many rows from memory, which comes once then for four of them; a turn of several is long enough not to be
+ * unrolled. */
 static void choose_tiles(const attune_problem *p, const at_target *target, int64_t rows, attune_schedule *s) {
     const bool many = target->vector_registers >= 32;
     const int64_t probabilities = many ? 16 : 10;
-    s->score_vectors = (int32_t)(rows <= 3 ? rows : 2);
+    s->score_vectors = (int32_t)(rows <= 3 ? rows : many && rows > 4 && mha_is_from_memory(p) ? 4 : 2);
     s->value_rows = (int32_t)(rows <= 3 ? rows : many ? 4 : 2);
     s->score_rows = s->score_vectors == 3 && !many ? 2 : 4;
     s->score_unroll = rows > 1 ? 1 : (int32_t)min_of(4, max_of(p->head_dim / s->lanes, 1));
