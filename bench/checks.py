@@ -635,7 +635,7 @@ def case_rankings_become_a_page():
     found["best"] = found["best"][:1]
     found["untuned"]["ratio"], found["tuned"][0]["ratio"], found["best"][0]["ratio"] = 1.0, 0.9, 0.8
     results = [{"name": "one", "group": "all", "found": found}]
-    text = ranking.page({"schema": 1, "cpu": "a CPU", "threads": 1, "results": results})
+    text = ranking.page({"schema": 1, "cpu": "a CPU", "threads": 1, "budget": 5.0, "runs": 1, "results": results})
     expect("| `one` |" in text and "| +25.0 % | +12.5 % | -10.0 % |" in text, text)
     expect("0 of 1 searches came within 3 %" in text, text)
 

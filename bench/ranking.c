@@ -40,7 +40,7 @@ typedef struct ranking {
     attune_kernel *reference; /* of that */
     ranked *all;              /* in the order of the last stage */
     size_t count, legal;      /* `legal`: how many schedules there are in all, without the hopeless ones */
-    size_t untuned_rank;      /* among the samples of all, from 1 */
+    size_t untuned_rank;      /* among the samples of what the model proposes, from 1 */
 } ranking;
 
 typedef struct ranking_options {
@@ -148,7 +148,8 @@ static void rank_all(ranking *r) {
     }
     if (isatty(STDERR_FILENO)) fprintf(stderr, "\r%60s\r", "");
     qsort(r->all, r->count, sizeof *r->all, by_ratio);
-    for (r->untuned_rank = 1; r->untuned_rank <= r->count && r->all[r->untuned_rank - 1].ratio < 1;) r->untuned_rank++;
+    r->untuned_rank = 1;
+    for (size_t i = 0; i < r->count; i++) r->untuned_rank += !r->all[i].is_other && r->all[i].ratio < 1;
 }
 
 static void rank_best(ranking *r) {
@@ -175,9 +176,8 @@ static double call(ranking *r, const attune_kernel *kernel, int64_t times) {
 
 /* The first of the entries with this one's schedule. */
 static size_t first_alike(const ranked *entries, size_t i) {
-    const size_t bytes = AT_SCHEDULE_BYTES - offsetof(attune_schedule, strategy);
     size_t k = 0;
-    while (memcmp(&entries[k].schedule.strategy, &entries[i].schedule.strategy, bytes)) k++;
+    while (!mha_schedule_same(&entries[k].schedule, &entries[i].schedule)) k++;
     return k;
 }
 
@@ -344,7 +344,7 @@ static const struct argp_option arguments_of[] = {
     {"budget", 'b', "SECONDS", 0, "Of each search by the tuner (default 5)", 0},
     {"runs", 'r', "N", 0, "Searches by the tuner (default 3, at most 16)", 0},
     {"threads", 't', "N", 0, "Threads that run a kernel (default 1)", 0},
-    {"most", 'm', "N", 0, "The N schedules that the model likes best (default 3000, as many as the tuner's)", 0},
+    {"most", 'm', "N", 0, "The N schedules that the model likes best (default 3000, as the tuner)", 0},
     {"others", 'o', "N", 0, "And N of the others, to see what the model is worth (default 1000)", 0},
     {"longer", 'l', "SECONDS", 0, "One search more, so long; what it finds counts as one of the best (default none)",
      0},

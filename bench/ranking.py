@@ -127,7 +127,7 @@ def fastest_row(name, found):
 
 def page(run):
     text = f"One thread{'' if run['threads'] == 1 else ' of ' + str(run['threads'])}, {run['cpu']}; searches of "
-    text += f"{run['results'][0]['found']['budget']:.0f} s.\n\n"
+    text += f"{run['budget']:g} s.\n\n"
     titles = {
         "all": "Five shapes, every schedule that the model proposes timed",
         "known": "Shapes that the rules were found by, beside a search of many seconds",
@@ -198,9 +198,12 @@ def rank(options, group, problem):
 
 
 def measure(options, path):
-    run = {"schema": 1, "cpu": cpu_name(), "threads": options.threads, "results": []}
+    settings = {"schema": 1, "cpu": cpu_name(), "threads": options.threads, "budget": options.budget, "runs": options.runs}
+    run = {**settings, "results": []}
     if options.resume and path.exists():
         run = json.loads(path.read_text())
+        if {name: run.get(name) for name in settings} != settings:
+            sys.exit(f"ranking.py: {path} holds a run with other settings; without --resume it is replaced")
     known = {result["name"] for result in run["results"]}
     for group, problems in GROUPS.items():
         for name, problem in problems.items():
@@ -221,7 +224,7 @@ def main():
     parser.add_argument("--only", default="*", help="names of shapes, as a pattern")
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--budget", type=float, default=5, help="seconds of a search")
-    parser.add_argument("--runs", type=int, default=3, help="searches")
+    parser.add_argument("--runs", type=int, choices=range(1, 17), default=3, metavar="1-16", help="searches")
     parser.add_argument("--longer", type=float, default=20, help="seconds of the search that stands for all schedules")
     parser.add_argument("--seconds", type=float, default=8, help="of the comparison of whole calls at the end")
     parser.add_argument("--resume", action="store_true")

@@ -1,6 +1,5 @@
 /* Tuning: the space of schedules, the statistics of pairs, the database, and a search from end to end. */
 #define _GNU_SOURCE
-#include "codegen/exports.h"
 #include "runtime/kernel.h"
 #include "support/temp_dir.h"
 #include "tune/database.h"
@@ -55,6 +54,7 @@ static void every_shape_has_a_large_space(void **state) {
             const tune_machine machine = tune_machine_here(target);
             const size_t count = tune_space(&p, &machine, list, SPACE);
             if (count < 500) fail_msg("%s, %s: %zu schedules", target->name, shapes[i], count);
+            if (i == 0 && target->vector_registers == 32) assert_true(count >= SPACE - 2); /* there are many more */
             for (size_t k = 0; k < count; k++) {
                 at_error err = {0};
                 if (mha_schedule_check(&p, &list[k].schedule, target, &err)) fail_msg("%s", err.message);
@@ -638,95 +638,6 @@ static void a_replaced_kernel_is_found_by_all(void **state) {
     attune_context_destroy(context);
 }
 
-/* A code generator that gets e to the power of x wrong, but for the first kernel. */
-static attune_status compile_wrongly(void *user, const at_codegen_request *request, const attune_allocator *allocator,
-                                     void **data, size_t *bytes, at_error *err) {
-    static const char right[] = "0x1.62e43p-1";
-    atomic_int *const count = user;
-    const at_codegen_exports *codegen = attune_codegen_exports();
-    at_codegen_request altered = *request;
-    at_codegen_reply reply = {0};
-    char *text = malloc(request->ir_bytes + 1);
-    assert_non_null(text);
-    memcpy(text, request->ir, request->ir_bytes);
-    text[request->ir_bytes] = '\0';
-    char *const constant = strstr(text, right);
-    assert_non_null(constant);
-    if (atomic_fetch_add(count, 1)) constant[4] = '7';
-    altered.ir = text;
-    codegen->compile(&altered, &reply);
-    free(text);
-    attune_status status = reply.status;
-    if (status) at_fail(err, status, "%s", reply.message);
-    if (!status) status = at_codegen_copy(allocator, reply.data, reply.bytes, data, err);
-    *bytes = reply.bytes;
-    codegen->release(&reply);
-    return status;
-}
-
-/* The search begins with a schedule that nearly all are faster than. */
-static void begin_slowly(attune_context *context, const attune_problem *canonical, attune_schedule *slow) {
-    char text[512], problem_text[2048];
-    at_error err = {0};
-    tune_place place;
-    mha_choose(canonical, context->target, slow);
-    if (mha_schedule_parse("score_rows=1,score_vectors=1,q_vectors=1,value_rows=1,value_vectors=1", slow, &err))
-        fail_msg("%s", err.message);
-    mha_schedule_print(slow, text, sizeof text);
-    at_tuning_place(context, canonical, problem_text, sizeof problem_text, &place);
-    tune_database *d = open_database(path);
-    const tune_timing timing = {text, 1e-3, 0.5, 9};
-    if (tune_database_add(d, &place, "v1", &timing, 1, 0, &err)) fail_msg("%s", err.message);
-    tune_database_close(d);
-}
-
-/* Tunes with a compiler that is wrong but for the first kernel, and looks whether it was found out. */
-static bool finds_wrong_kernels(const char *text, double budget) {
-    atomic_int count = 0;
-    attune_context_options options = ATTUNE_CONTEXT_OPTIONS_INIT;
-    const at_context_hooks hooks = {.compile = compile_wrongly, .compile_user = &count};
-    attune_context *context;
-    const attune_problem problem = canonical_of(text);
-    attune_arguments arguments = {.struct_size = sizeof arguments};
-    attune_schedule slow;
-    const size_t elements = (size_t)(problem.num_heads * problem.seq_q * problem.head_dim);
-    float *const memory = malloc(4 * elements * sizeof *memory);
-    assert_non_null(memory);
-    for (size_t n = 0; n < 4 * elements; n++) memory[n] = (float)noise(1);
-    options.cache_dir = dir;
-    options.max_workers = 1;
-    if (at_context_create(&options, &hooks, &context)) fail_msg("%s", attune_last_message());
-    begin_slowly(context, &problem, &slow);
-    assert_int_equal(attune_arguments_init(&arguments, &problem), ATTUNE_OK);
-    arguments.q = memory;
-    arguments.k = memory + elements;
-    arguments.v = memory + 2 * elements;
-    arguments.out = memory + 3 * elements;
-    attune_tune_options how = ATTUNE_TUNE_OPTIONS_INIT;
-    how.budget_seconds = budget;
-    attune_tune_result result = {.struct_size = sizeof result};
-    if (attune_tune(context, &problem, &arguments, &how, &result)) fail_msg("%s", attune_last_message());
-    assert_false(result.is_faster);
-    assert_int_equal(result.schedule.q_vectors, slow.q_vectors);
-    assert_true(!result.wrong == !*result.wrong_schedule);
-    free(memory);
-    attune_context_destroy(context);
-    unlink(path);
-    return result.measured && result.wrong;
-}
-
-/* Whether winners are checked at once or, tasks being long and the time short, at the end: who is wrong is not adopted,
- * however fast. On a busy machine nobody may have won in two seconds. */
-static void wrong_kernels_are_not_adopted(void **state) {
-    (void)state;
-    static const char *const problems[] = {small_problem, "num_heads=2,seq_q=2048,head_dim=64"};
-    for (int i = 0; i < 2; i++) {
-        double budget = 2;
-        while (!finds_wrong_kernels(problems[i], budget) && budget < 60) budget *= 2;
-        assert_true(budget < 60);
-    }
-}
-
 /* The directory may be reached by a link, and the process may go elsewhere: the database stays where the cache is. */
 static void the_database_is_where_the_cache_is(void **state) {
     (void)state;
@@ -804,7 +715,6 @@ int main(void) {
         cmocka_unit_test_setup_teardown(what_cannot_be_kept_is_told, set_up, tear_down),
         cmocka_unit_test_setup_teardown(a_winner_is_used, set_up, tear_down),
         cmocka_unit_test_setup_teardown(a_replaced_kernel_is_found_by_all, set_up, tear_down),
-        cmocka_unit_test_setup_teardown(wrong_kernels_are_not_adopted, set_up, tear_down),
         cmocka_unit_test_setup_teardown(the_database_is_where_the_cache_is, set_up, tear_down),
         cmocka_unit_test_setup_teardown(bad_arguments_are_refused, set_up, tear_down),
     };

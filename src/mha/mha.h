@@ -71,6 +71,10 @@ bool mha_projects_by_pairs(const attune_problem *canonical, const at_target *tar
 bool mha_projects_by_tiles(const attune_problem *canonical, const at_target *target);
 
 /* Schedules. */
+
+/* Whether two have the same numbers. */
+bool mha_schedule_same(const attune_schedule *a, const attune_schedule *b);
+
 attune_status mha_schedule_check(const attune_problem *canonical, const attune_schedule *schedule,
                                  const at_target *target, at_error *err);
 void mha_choose(const attune_problem *canonical, const at_target *target, attune_schedule *schedule);

@@ -235,3 +235,11 @@ attune_status mha_schedule_check(const attune_problem *p, const attune_schedule 
     /* Rotating and merging have no tiles. */
     return p->op == ATTUNE_ROTARY || p->op == ATTUNE_MERGE ? ATTUNE_OK : check_q_lanes(p, s, target, err);
 }
+
+bool mha_schedule_same(const attune_schedule *a, const attune_schedule *b) {
+    if (a->strategy != b->strategy) return false;
+    for (size_t i = 0; i < sizeof fields / sizeof *fields; i++)
+        if (memcmp((const char *)a + fields[i].offset, (const char *)b + fields[i].offset, sizeof(int32_t)))
+            return false;
+    return true;
+}

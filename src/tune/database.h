@@ -38,7 +38,7 @@ typedef struct tune_place {
 typedef struct tune_timing {
     const char *schedule; /* text */
     double seconds;       /* of a sample: comparable within one search only */
-    double ratio;         /* to the schedule that the search began with */
+    double ratio;         /* to the schedule that the search began with; of the winner, to what the rules choose */
     uint32_t pairs;
 } tune_timing;
 
@@ -53,7 +53,7 @@ attune_status tune_database_add(tune_database *database, const tune_place *place
 typedef struct tune_winner {
     const char *problem, *schedule;
     uint32_t threads;
-    double ratio; /* of its time to that of the schedule that its search began with */
+    double ratio; /* of its time to that of the schedule which the rules choose */
     int64_t when; /* seconds since the epoch */
 } tune_winner;
 typedef int tune_visit_fn(void *user, const tune_winner *winner);

@@ -47,13 +47,12 @@ static double smallest(const tune_pairs *pairs) {
 }
 
 tune_verdict tune_pairs_judge(const tune_pairs *pairs) {
-    enum { ENOUGH_TO_WIN = 9 };
     const double first_limit = log(1.6), later_limit = log(1.03);
     const size_t n = pairs->count;
     if (n == 0) return TUNE_GO_ON;
     if (smallest(pairs) > (n == 1 ? first_limit : later_limit)) return TUNE_SLOWER;
     if (n < 3) return TUNE_GO_ON;
-    if (n >= ENOUGH_TO_WIN && interval(pairs, WIDTH).high < 1) return TUNE_FASTER;
+    if (n >= TUNE_ENOUGH_TO_WIN && interval(pairs, WIDTH).high < 1) return TUNE_FASTER;
     if (n == TUNE_MAX_PAIRS || interval(pairs, WIDTH_TO_LOSE).low > WORTH) return TUNE_SLOWER;
     return TUNE_GO_ON;
 }

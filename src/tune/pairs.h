@@ -8,7 +8,7 @@
 
 #include <stddef.h>
 
-enum { TUNE_MAX_PAIRS = 33 };
+enum { TUNE_MAX_PAIRS = 33, TUNE_ENOUGH_TO_WIN = 9 };
 
 typedef struct tune_pairs {
     size_t count;

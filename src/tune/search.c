@@ -7,6 +7,10 @@
 
 enum { BATCH = 12, SPACE = 3000, MAX_TRIALS = 4096, MAX_COMPILERS = 16 };
 
+/* Seconds of a check that every candidate goes through before it is timed: less than compiling it takes. Where a check
+ * takes longer, winners go through it. */
+static const double CHEAP = 3e-3;
+
 static double now(void) {
     struct timespec t;
     clock_gettime(CLOCK_MONOTONIC, &t);
@@ -37,14 +41,9 @@ static void report(tune_search *s) {
 
 /* ---- What has been tried ---- */
 
-static bool is_same(const attune_schedule *a, const attune_schedule *b) {
-    const size_t from = offsetof(attune_schedule, strategy);
-    return !memcmp((const char *)a + from, (const char *)b + from, AT_SCHEDULE_BYTES - from);
-}
-
 static bool was_seen(const tune_search *s, const attune_schedule *schedule) {
     for (size_t i = 0; i < s->num_seen; i++)
-        if (is_same(&s->seen[i], schedule)) return true;
+        if (mha_schedule_same(&s->seen[i], schedule)) return true;
     return false;
 }
 
@@ -70,31 +69,33 @@ typedef struct batch {
     atomic_int next;
 } batch;
 
-static void add_neighbours(tune_search *s, batch *b) {
+static void add_neighbours(tune_search *s, batch *b, int most) {
     tune_candidate around[64];
     const size_t count = tune_neighbours(&s->runner.signature.problem, &s->machine, &s->best_schedule, around,
                                          sizeof around / sizeof *around);
-    for (size_t i = 0; i < count && b->count < BATCH; i++)
+    for (size_t i = 0; i < count && b->count < most; i++)
         if (mark(s, &around[i].schedule)) b->entries[b->count++].schedule = around[i].schedule;
 }
 
-/* Up to two thirds neighbours, the rest as the model proposes. Empty: all has been tried. */
+/* Up to two thirds neighbours, the rest as the model proposes. Empty: all has been tried. The first batch is short, so
+ * that a short time is enough for some. */
 static void fill_batch(tune_search *s, batch *b) {
-    enum { PROPOSED = BATCH / 3 };
+    enum { FIRST = 4 };
+    const int most = s->num_seen > 1 ? BATCH : FIRST;
     attune_schedule usual;
     memset(b, 0, sizeof *b);
     b->search = s;
     /* A search that began with what won before, here or nearby, compares that with the usual choice first. */
     mha_choose(&s->runner.signature.problem, s->machine.target, &usual);
     if (mark(s, &usual)) b->entries[b->count++].schedule = usual;
-    for (int wanted = PROPOSED; wanted > 0 && s->space_next < s->space_count; s->space_next++) {
+    for (int wanted = most / 3; wanted > 0 && s->space_next < s->space_count; s->space_next++) {
         const attune_schedule *schedule = &s->space[s->space_next].schedule;
         if (!mark(s, schedule)) continue;
         b->entries[b->count++].schedule = *schedule;
         wanted--;
     }
-    add_neighbours(s, b);
-    for (; b->count < BATCH && s->space_next < s->space_count; s->space_next++)
+    add_neighbours(s, b, most);
+    for (; b->count < most && s->space_next < s->space_count; s->space_next++)
         if (mark(s, &s->space[s->space_next].schedule))
             b->entries[b->count++].schedule = s->space[s->space_next].schedule;
 }
@@ -172,10 +173,15 @@ static attune_status judge(tune_search *s, const batch_entry *e, tune_verdict *v
     return status;
 }
 
-/* A kernel whose bits are not the interpreter's is a bug of attune's, which the result names. */
+/* A kernel whose bits are not the interpreter's, or which the interpreter refuses, is a bug of attune's that the result
+ * names. */
 static attune_status is_right(tune_search *s, const attune_kernel *kernel, bool *right, at_error *err) {
     const attune_status status = tune_runner_check(&s->runner, kernel, kernel->ir->kernel, right, err);
-    if (status || *right) return status;
+    if (status == ATTUNE_CHECK_FAILED)
+        *right = false;
+    else if (status || *right)
+        return status;
+    *err = (at_error){0};
     if (!s->result->wrong++)
         mha_schedule_print(&kernel->schedule, s->result->wrong_schedule, sizeof s->result->wrong_schedule);
     return ATTUNE_OK;
@@ -190,6 +196,7 @@ static attune_status is_right_so_far(tune_search *s, const attune_kernel *kernel
     if (status) return status;
     *right = true;
     *late = cost > s->options->budget_seconds / 20 ? cost : 0;
+    if (kernel == s->first) s->checks_all = cost < CHEAP;
     return *late ? ATTUNE_OK : is_right(s, kernel, right, err);
 }
 
@@ -220,12 +227,14 @@ static attune_status try_entry(tune_search *s, batch_entry *e, at_error *err) {
     double ratio, late;
     bool right = false;
     if (!e->kernel) {
-        if (e->error.status == ATTUNE_OUT_OF_MEMORY || e->error.status == ATTUNE_CODEGEN_MISSING)
+        if (e->error.status == ATTUNE_CODEGEN_MISSING) /* as it will be for all others */
             return at_fail(err, e->error.status, "%s", e->error.message);
         s->result->failed++;
         return ATTUNE_OK;
     }
-    attune_status status = judge(s, e, &verdict, err);
+    attune_status status = s->checks_all ? is_right(s, e->kernel, &right, err) : ATTUNE_OK;
+    if (status || (s->checks_all && !right)) return status;
+    status = judge(s, e, &verdict, err);
     if (status || verdict != TUNE_FASTER) return status;
     status = compare_with_first(s, e, &ratio, err);
     if (status || ratio >= s->best_ratio) return status;
@@ -261,9 +270,9 @@ static attune_status confirm(tune_search *s, at_error *err) {
     if (status) return status;
     const tune_ratio r = s->best == s->first ? (tune_ratio){1, 1, 1} : tune_pairs_ratio(&pairs);
     attune_tune_result *result = s->result;
-    if (r.high < 1 && s->late_check) status = is_right(s, s->best, &right, err);
+    if (r.high < 1 && pairs.count >= TUNE_ENOUGH_TO_WIN && s->late_check) status = is_right(s, s->best, &right, err);
     if (status) return status;
-    result->is_faster = r.high < 1 && right;
+    result->is_faster = r.high < 1 && right && pairs.count >= TUNE_ENOUGH_TO_WIN;
     result->ratio = r.ratio;
     result->ratio_low = r.low;
     result->ratio_high = r.high;
@@ -280,21 +289,38 @@ static attune_status allocate(tune_search *s, at_error *err) {
     return at_fail_memory(err, SPACE * sizeof *s->space);
 }
 
-static attune_status begin_search(tune_search *s, const attune_schedule *begin, at_error *err) {
-    const attune_problem *canonical = &s->runner.signature.problem;
-    bool right;
+/* Makes the kernel that the others are compared with, and looks at it. */
+static attune_status begin_with(tune_search *s, const attune_schedule *begin, bool *right, at_error *err) {
     double late;
-    attune_status status = allocate(s, err);
-    if (!status) status = at_kernel_make_uncached(s->runner.context, canonical, begin, &s->first, err);
-    if (!status) status = tune_runner_calibrate(&s->runner, s->first, err);
+    s->best = NULL;
+    free_kernel(&s->first);
+    attune_status status =
+        at_kernel_make_uncached(s->runner.context, &s->runner.signature.problem, begin, &s->first, err);
     if (status) return status;
     s->best = s->first;
     s->best_schedule = s->first_schedule = *begin;
     s->best_ratio = 1;
     mark(s, begin);
-    status = is_right_so_far(s, s->first, &right, &late, err);
+    status = tune_runner_calibrate(&s->runner, s->first, err);
+    return status ? status : is_right_so_far(s, s->first, right, &late, err);
+}
+
+/* What is known as the best may be wrong, like any schedule; what attune chooses must not be. */
+static attune_status begin_search(tune_search *s, const attune_schedule *begin, at_error *err) {
+    const attune_problem *canonical = &s->runner.signature.problem;
+    attune_schedule usual;
+    bool right = false;
+    attune_status status = allocate(s, err);
+    if (!status) status = begin_with(s, begin, &right, err);
+    mha_choose(canonical, s->machine.target, &usual);
+    if (!status && !right && !mha_schedule_same(begin, &usual)) status = begin_with(s, &usual, &right, err);
+    if (status) return status;
+    if (!right)
+        return at_fail(err, ATTUNE_CHECK_FAILED,
+                       "the kernel of attune's own choice has not the interpreter's bits: a bug of attune's, with %s",
+                       s->result->wrong_schedule);
     s->space_count = tune_space(canonical, &s->machine, s->space, SPACE);
-    return status;
+    return ATTUNE_OK;
 }
 
 attune_status tune_search_run(tune_search *s, attune_context *context, const attune_problem *canonical,
@@ -316,6 +342,14 @@ attune_status tune_search_run(tune_search *s, attune_context *context, const att
     result->measured = s->num_trials;
     result->seconds = now() - s->began;
     return status;
+}
+
+double tune_search_ratio_to_usual(const tune_search *s) {
+    attune_schedule usual;
+    mha_choose(&s->runner.signature.problem, s->machine.target, &usual);
+    for (size_t i = 0; i < s->num_trials; i++)
+        if (mha_schedule_same(&s->trials[i].schedule, &usual)) return s->result->ratio / s->trials[i].ratio;
+    return s->result->ratio; /* the search began with it, or came to no end with it */
 }
 
 void tune_search_free(tune_search *s) {

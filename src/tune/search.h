@@ -37,6 +37,7 @@ typedef struct tune_search {
     double best_ratio;   /* to `first` */
     double pair_seconds; /* that the longest pair so far took */
     double late_check; /* seconds that checking `best` is going to take, which is left to the end; 0: it was checked */
+    bool checks_all;   /* before they are timed, as that takes little */
     bool is_stopped;
 } tune_search;
 
@@ -44,6 +45,8 @@ typedef struct tune_search {
 attune_status tune_search_run(tune_search *search, attune_context *context, const attune_problem *canonical,
                               const attune_arguments *arguments, const attune_schedule *begin,
                               const attune_tune_options *options, attune_tune_result *result, at_error *err);
+/* Time of the best by that of the schedule which attune's rules choose, as far as it was measured. */
+double tune_search_ratio_to_usual(const tune_search *search);
 void tune_search_free(tune_search *search);
 
 #endif

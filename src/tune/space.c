@@ -183,7 +183,13 @@ static int64_t largest_value(const attune_problem *p, const choices *fields, con
     return INT32_MAX;
 }
 
-/* All combinations of the values of `fields`. */
+/* What becomes of the number; that depends on numbers before it only. */
+static int32_t normalised(const attune_problem *p, const choices *field, attune_schedule s) {
+    normalise(p, &s);
+    return *number(&s, field);
+}
+
+/* All combinations of the values of `fields`, each once: of values that come to the same the first. */
 static void combine(collector *c, const choices *fields, attune_schedule s) {
     if (!fields->name) {
         collect(c, s);
@@ -194,6 +200,7 @@ static void combine(collector *c, const choices *fields, attune_schedule s) {
         return;
     }
     int32_t *const x = number(&s, fields);
+    int32_t last = -1;
     for (const int32_t *value = fields->values; *value; value++) {
         *x = *value;
         /* What cannot become legal any more is not taken further: most of the product of all values. */
@@ -206,7 +213,9 @@ static void combine(collector *c, const choices *fields, attune_schedule s) {
         if (fields->offset == offsetof(attune_schedule, value_rows) && s.strategy == ATTUNE_Q_LANES &&
             (s.value_rows * s.value_vectors + 2 > c->m->target->vector_registers || s.value_rows > c->p->head_dim_v))
             return;
-        combine(c, fields + 1, s);
+        const int32_t comes_to = normalised(c->p, fields, s);
+        if (comes_to != last) combine(c, fields + 1, s);
+        last = comes_to;
         if (*value >= largest_value(c->p, fields, &s)) return;
     }
 }

@@ -209,8 +209,9 @@ static attune_status keep(attune_context *context, const attune_problem *canonic
         const tune_trial *trial = &s->trials[i];
         mha_schedule_print(&trial->schedule, texts[i], sizeof texts[i]);
         timings[i] = (tune_timing){texts[i], trial->seconds, trial->ratio, trial->pairs};
-        if (s->result->is_faster && !memcmp(&trial->schedule, &s->result->schedule, AT_SCHEDULE_BYTES))
-            winner = (ptrdiff_t)i;
+        if (!s->result->is_faster || !mha_schedule_same(&trial->schedule, &s->result->schedule)) continue;
+        winner = (ptrdiff_t)i;
+        timings[i].ratio = tune_search_ratio_to_usual(s);
     }
     at_tuning_place(context, canonical, problem, sizeof problem, &place);
     tune_database *database = NULL;
@@ -289,13 +290,12 @@ static attune_status tune(attune_context *context, const attune_problem *canonic
     if (!at_tuning_find(context, canonical, &begin)) mha_choose(canonical, context->target, &begin);
     attune_status status = tune_search_run(&search, context, canonical, arguments, &begin, options, result, err);
     *searched = !status;
-    if (!status && keeps) {
-        keep(context, canonical, &search, err);
-        if (result->measured) put_into_place(context, canonical, &result->schedule, &cached, err);
-        status = err->status;
-    }
+    /* What was timed before a search failed is kept, too; how it failed is what is told. */
+    at_error failure = {0};
+    if (keeps && (!status || search.num_trials)) keep(context, canonical, &search, status ? &failure : err);
+    if (!status && keeps && result->measured) put_into_place(context, canonical, &result->schedule, &cached, err);
     tune_search_free(&search);
-    return status;
+    return err->status;
 }
 
 attune_status attune_tune(attune_context *context, const attune_problem *problem, const attune_arguments *arguments,
