@@ -718,6 +718,93 @@ static void an_older_version_says_what_to_do(void **state) {
     assert_non_null(strstr(err.message, "not one of tuning results"));
 }
 
+/* A view in place of a table would be run by whoever asks the table, and this one never ends. */
+static void what_a_file_brings_along_is_not_run(void **state) {
+    static const char *const bad[] = {
+        "DROP TABLE search; CREATE VIEW search AS WITH RECURSIVE r (id) AS (SELECT 1 UNION ALL SELECT id + 1 FROM r)"
+        " SELECT id, id AS number, '' AS problem, x'' AS key, '' AS isa, '' AS cpu, 1 AS threads, '' AS version, 1 AS"
+        " at, x'' AS kind, 1 AS queries, 1 AS keys, 1 AS heads_per_kv_head FROM r",
+        "CREATE TRIGGER t AFTER INSERT ON search BEGIN DELETE FROM search; END",
+        "CREATE VIEW one AS SELECT 1",
+        "DROP INDEX search_by_kind",
+        "ALTER TABLE timing ADD COLUMN more TEXT",
+    };
+    (void)state;
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        tune_database *d;
+        at_error err = {0};
+        uint64_t taken, of_here;
+        add(base_path, here, "lanes=8", bad[i]);
+        assert_int_equal(tune_database_open(base_path, 0, at_default_allocator(), &d, &err), ATTUNE_BAD_FILE);
+        assert_non_null(strstr(err.message, "its tables are not those of attune"));
+        at_error_clear(&err);
+        d = open_database(path);
+        assert_int_equal(tune_database_import(d, base_path, here.isa, here.cpu, &taken, &of_here, &err),
+                         ATTUNE_BAD_FILE);
+        assert_non_null(strstr(err.message, base_path));
+        assert_int_equal(taken, 0);
+        tune_database_close(d);
+        assert_int_equal(unlink(base_path), 0);
+    }
+    assert_int_equal(count_of(path, "SELECT count(*) FROM search"), 0);
+}
+
+/* Of a fleet's machines, which are alike and begin at the same time. */
+static void searches_of_the_same_second_are_two(void **state) {
+    (void)state;
+    at_error err = {0};
+    uint64_t taken, of_here;
+    add(path, here, "mine", "UPDATE search SET at = 7");
+    add(base_path, here, "theirs", "UPDATE search SET at = 7");
+    tune_database *d = open_database(path);
+    for (uint64_t i = 0; i < 2; i++) {
+        if (tune_database_import(d, base_path, here.isa, here.cpu, &taken, &of_here, &err)) fail_msg("%s", err.message);
+        assert_int_equal(taken, 1 - i);
+    }
+    tune_database_close(d);
+    assert_same("theirs mine");
+}
+
+/* A clock that was wrong does not win for good: not over what is tuned after it, and not where it is imported. */
+static void what_comes_from_the_future_is_of_now(void **state) {
+    (void)state;
+    at_error err = {0};
+    uint64_t taken, of_here;
+    add(path, here, "future", "UPDATE search SET at = 9223372036854775807");
+    add(path, here, "now", NULL);
+    assert_same("now future");
+    assert_int_equal(unlink(path), 0);
+
+    add(base_path, here, "future", "UPDATE search SET at = 9223372036854775807");
+    tune_database *d = open_database(path);
+    if (tune_database_import(d, base_path, here.isa, here.cpu, &taken, &of_here, &err)) fail_msg("%s", err.message);
+    tune_database_close(d);
+    assert_int_equal(count_of(path, "SELECT at <= strftime('%s', 'now') + 0 FROM search"), 1);
+}
+
+/* There are no searches with no threads, neither among those that are kept nor among those that come in. */
+static void searches_without_threads_do_not_count(void **state) {
+    static const char *const bad[] = {"threads = 0", "threads = -4", "threads = 'four'", "keys = 0", "queries = ''"};
+    char sql[128];
+    (void)state;
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        at_error err = {0};
+        uint64_t taken, of_here;
+        snprintf(sql, sizeof sql, "PRAGMA ignore_check_constraints = ON; UPDATE search SET %s", bad[i]);
+        add(base_path, here, "bad", sql);
+        tune_database *d = open_database(path);
+        assert_int_equal(tune_database_import(d, base_path, here.isa, here.cpu, &taken, &of_here, &err),
+                         ATTUNE_BAD_FILE);
+        assert_non_null(strstr(err.message, "CHECK constraint failed"));
+        tune_database_close(d);
+        assert_int_equal(unlink(base_path), 0);
+    }
+    add(path, here, "bad", "PRAGMA ignore_check_constraints = ON; UPDATE search SET threads = 0");
+    add(path, here, "good", NULL);
+    assert_same("good");
+    assert_near("good");
+}
+
 /* Characters that mean something in a URI are only a name. */
 static void a_strange_name_is_only_a_name(void **state) {
     (void)state;
@@ -758,6 +845,10 @@ int main(void) {
         CASE(an_export_to_a_full_disk_leaves_nothing),
         CASE(what_cannot_be_written_is_not_searched_for),
         CASE(an_older_version_says_what_to_do),
+        CASE(what_a_file_brings_along_is_not_run),
+        CASE(searches_of_the_same_second_are_two),
+        CASE(what_comes_from_the_future_is_of_now),
+        CASE(searches_without_threads_do_not_count),
         CASE(a_strange_name_is_only_a_name),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -25,10 +25,15 @@ struct tune_database {
 /* user_version of the file; "attu" in ASCII tells the file from other programs' databases. */
 enum { VERSION = 2, APPLICATION_ID = 0x61747475, WAIT_MS = 5000, URI_BYTES = 3 * PATH_MAX + 32 };
 
+/* The number of a search is its own wherever it is carried; `at` is only what a clock said. What is divided by is no
+ * text and not 0. */
 static const char schema[] =
-    "CREATE TABLE search (id INTEGER PRIMARY KEY, problem TEXT NOT NULL, key BLOB NOT NULL, isa TEXT NOT NULL,"
-    " cpu TEXT NOT NULL, threads INTEGER NOT NULL, version TEXT NOT NULL, at INTEGER NOT NULL, kind BLOB NOT NULL,"
-    " queries INTEGER NOT NULL, keys INTEGER NOT NULL, heads_per_kv_head INTEGER NOT NULL);"
+    "CREATE TABLE search (id INTEGER PRIMARY KEY, number INTEGER NOT NULL, problem TEXT NOT NULL, key BLOB NOT NULL,"
+    " isa TEXT NOT NULL, cpu TEXT NOT NULL, threads INTEGER NOT NULL CHECK (threads BETWEEN 1 AND 4294967295),"
+    " version TEXT NOT NULL, at INTEGER NOT NULL, kind BLOB NOT NULL,"
+    " queries INTEGER NOT NULL CHECK (queries BETWEEN 1 AND 9223372036854775807),"
+    " keys INTEGER NOT NULL CHECK (keys BETWEEN 1 AND 9223372036854775807),"
+    " heads_per_kv_head INTEGER NOT NULL CHECK (heads_per_kv_head BETWEEN 1 AND 9223372036854775807));"
     "CREATE TABLE timing (search INTEGER NOT NULL REFERENCES search (id), schedule TEXT NOT NULL,"
     " seconds REAL NOT NULL, ratio REAL NOT NULL, pairs INTEGER NOT NULL, won INTEGER NOT NULL);"
     "CREATE INDEX search_by_key ON search (key, isa, cpu, threads);"
@@ -40,6 +45,7 @@ static const char schema[] =
 static attune_status status_of(int code) {
     switch (code & 0xff) {
     case SQLITE_CORRUPT:
+    case SQLITE_CONSTRAINT:
     case SQLITE_NOTADB: return ATTUNE_BAD_FILE;
     case SQLITE_NOMEM: return ATTUNE_OUT_OF_MEMORY;
     default: return ATTUNE_IO_ERROR;
@@ -71,6 +77,11 @@ static attune_status read_pragma(tune_database *d, const char *sql, int64_t *val
     return code == SQLITE_ROW ? ATTUNE_OK : fail(d, code, "read", err);
 }
 
+static const char *text_at(tune_database *d, sqlite3_stmt *statement, int column) {
+    const unsigned char *text = d->lib->column_text(statement, column);
+    return text ? (const char *)text : "";
+}
+
 static attune_status refuse_version(const char *path, int64_t application, int64_t version, at_error *err) {
     if (application != APPLICATION_ID)
         return at_fail(err, ATTUNE_BAD_FILE, "%s is a database, but not one of tuning results", path);
@@ -80,6 +91,31 @@ static attune_status refuse_version(const char *path, int64_t application, int64
                    path, (long long)version, VERSION);
 }
 
+/* Whether the next of the statements is this one; they are separated by semicolons. */
+static bool take_statement(const char **statements, const char *sql) {
+    const size_t length = strlen(sql);
+    const bool is_next = length && !strncmp(*statements, sql, length) && (*statements)[length] == ';';
+    *statements += is_next ? length + 1 : 0;
+    return is_next;
+}
+
+/* A view or a trigger of the names that statements here use would be run by them, and might never end: what is there
+ * must be the tables and indexes that attune makes, word for word. */
+static attune_status check_schema(tune_database *d, const char *select, at_error *err) {
+    const char *expected = schema;
+    bool is_ours = true;
+    sqlite3_stmt *statement = NULL;
+    int code = d->lib->prepare(d->handle, select, -1, &statement, NULL);
+    if (code == SQLITE_OK) code = d->lib->step(statement);
+    for (; code == SQLITE_ROW && is_ours; code = is_ours ? d->lib->step(statement) : SQLITE_DONE)
+        is_ours = take_statement(&expected, text_at(d, statement, 0));
+    const attune_status status = code == SQLITE_DONE ? ATTUNE_OK : fail(d, code, "read", err);
+    d->lib->finalize(statement);
+    if (status || (is_ours && !*expected)) return status;
+    return at_fail(err, ATTUNE_BAD_FILE, "%s says to hold tuning results, but its tables are not those of attune",
+                   d->path);
+}
+
 /* One that is there must be ours, unless it has nothing in it yet. */
 static attune_status look_at(tune_database *d, bool *is_new, at_error *err) {
     int64_t version = 0, application = 0, tables = 0;
@@ -87,8 +123,9 @@ static attune_status look_at(tune_database *d, bool *is_new, at_error *err) {
     if (!status) status = read_pragma(d, "PRAGMA application_id", &application, err);
     if (!status) status = read_pragma(d, "SELECT count(*) FROM sqlite_schema", &tables, err);
     *is_new = !tables && !version && !application;
-    if (status || *is_new || (version == VERSION && application == APPLICATION_ID)) return status;
-    return refuse_version(d->path, application, version, err);
+    if (status || *is_new) return status;
+    if (version != VERSION || application != APPLICATION_ID) return refuse_version(d->path, application, version, err);
+    return check_schema(d, "SELECT sql FROM main.sqlite_schema ORDER BY rowid", err);
 }
 
 /* Inside a transaction that keeps other openers out, of whom one may have been first. */
@@ -121,7 +158,7 @@ static bool is_in_writable_directory(const char *path) {
     return !faccessat(AT_FDCWD, directory, W_OK, AT_EACCESS);
 }
 
-/* Whoever only reads takes no lock that others would wait for. What a file brings along in its schema is not run. */
+/* Whoever only reads takes no lock that others would wait for. */
 static attune_status open_handle(tune_database *d, int flags, bool *is_empty, at_error *err) {
     const int usual = SQLITE_OPEN_NOFOLLOW | SQLITE_OPEN_PRIVATECACHE | SQLITE_OPEN_URI;
     const bool is_fixed = flags & TUNE_BASE || !(flags & TUNE_CREATE || is_in_writable_directory(d->path));
@@ -227,16 +264,29 @@ static int insert_timings(tune_database *d, int64_t search, const tune_timing *t
     return code;
 }
 
-static int insert_search(tune_database *d, const tune_place *place, const char *version) {
+/* What claims to have been found later than now, by a clock that was wrong, would be the latest for good: it becomes as
+ * old as what is found now, which comes behind it. */
+static int end_future(tune_database *d, const tune_place *place, int64_t now) {
     static const char sql[] =
-        "INSERT INTO search (problem, key, isa, cpu, threads, version, at, kind, queries, keys, heads_per_kv_head)"
-        " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)";
+        "UPDATE search SET at = ?1 WHERE key = ?2 AND isa = ?3 AND cpu = ?4 AND threads = ?5 AND at > ?1";
+    sqlite3_stmt *statement = NULL;
+    int code = d->lib->prepare(d->handle, sql, -1, &statement, NULL);
+    if (code == SQLITE_OK)
+        code = run(d, statement,
+                   bind(d, statement, "ikssi", now, place->key, place->isa, place->cpu, (int64_t)place->threads));
+    d->lib->finalize(statement);
+    return code;
+}
+
+static int insert_search(tune_database *d, const tune_place *place, const char *version, int64_t now) {
+    static const char sql[] = "INSERT INTO search (number, problem, key, isa, cpu, threads, version, at, kind, queries,"
+                              " keys, heads_per_kv_head) VALUES (random(), ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)";
     sqlite3_stmt *statement = NULL;
     int code = d->lib->prepare(d->handle, sql, -1, &statement, NULL);
     if (code == SQLITE_OK)
         code = run(d, statement,
                    bind(d, statement, "skssisikiii", place->problem, place->key, place->isa, place->cpu,
-                        (int64_t)place->threads, version, (int64_t)time(NULL), place->kind, place->queries, place->keys,
+                        (int64_t)place->threads, version, now, place->kind, place->queries, place->keys,
                         place->heads_per_kv_head));
     d->lib->finalize(statement);
     return code;
@@ -250,7 +300,9 @@ attune_status tune_database_add(tune_database *d, const tune_place *place, const
                                 const tune_timing *timings, size_t count, ptrdiff_t winner, at_error *err) {
     attune_status status = execute(d, "BEGIN IMMEDIATE", "written to", err);
     if (status) return status;
-    int code = insert_search(d, place, version);
+    const int64_t now = time(NULL);
+    int code = end_future(d, place, now);
+    if (code == SQLITE_OK) code = insert_search(d, place, version, now);
     if (code == SQLITE_OK) code = insert_timings(d, d->lib->last_insert_rowid(d->handle), timings, count, winner);
     if (code == SQLITE_OK) code = d->lib->exec(d->handle, "COMMIT", NULL, NULL, NULL);
     if (code == SQLITE_OK) return ATTUNE_OK;
@@ -260,11 +312,6 @@ attune_status tune_database_add(tune_database *d, const tune_place *place, const
 }
 
 /* ---- Looking up ---- */
-
-static const char *text_at(tune_database *d, sqlite3_stmt *statement, int column) {
-    const unsigned char *text = d->lib->column_text(statement, column);
-    return text ? (const char *)text : "";
-}
 
 static attune_status visit_rows(tune_database *d, sqlite3_stmt *statement, int bound, tune_visit_fn *visit, void *user,
                                 at_error *err) {
@@ -286,7 +333,8 @@ static attune_status visit_rows(tune_database *d, sqlite3_stmt *statement, int b
 }
 
 #define WINNERS                                                                                                        \
-    "SELECT problem, schedule, threads, ratio, at FROM search JOIN timing ON timing.search = search.id WHERE won = 1 "
+    "SELECT problem, schedule, threads, ratio, at FROM search JOIN timing ON timing.search = search.id WHERE won = 1 " \
+    "AND threads BETWEEN 1 AND 4294967295 "
 /* By which factor one number is the larger one. */
 #define FACTOR(column, value) "max(" column ", " value ") * 1.0 / min(" column ", " value ")"
 
@@ -353,25 +401,28 @@ static attune_status count_new(tune_database *d, const char *isa, const char *cp
     return status;
 }
 
-#define COLUMNS " problem, key, isa, cpu, threads, version, at, kind, queries, keys, heads_per_kv_head"
+#define COLUMNS " number, problem, key, isa, cpu, threads, version, at, kind, queries, keys, heads_per_kv_head"
 
-/* Searches are new if none has the same problem, machine and time. Their numbers go on from the last one here. */
+/* Searches are new if none here has the same number. None was in the future. Here their rows go on from the last one.
+ */
 static const char take_in[] =
-    "BEGIN IMMEDIATE;"
     "CREATE TEMP TABLE incoming AS SELECT row_number() OVER (ORDER BY s.id) + (SELECT coalesce(max(id), 0) FROM"
     " main.search) AS id, s.id AS old," COLUMNS " FROM other.search AS s WHERE NOT EXISTS (SELECT 1 FROM main.search"
-    " AS m WHERE m.key = s.key AND m.isa = s.isa AND m.cpu = s.cpu AND m.threads = s.threads AND m.at = s.at);"
+    " AS m WHERE m.key = s.key AND m.isa = s.isa AND m.cpu = s.cpu AND m.threads = s.threads"
+    " AND m.number = s.number);"
+    "UPDATE incoming SET at = min(at, CAST(strftime('%s', 'now') AS INTEGER));"
     "INSERT INTO main.search SELECT id, " COLUMNS " FROM incoming;"
     "INSERT INTO main.timing SELECT incoming.id, schedule, seconds, ratio, pairs, won FROM other.timing JOIN incoming"
     " ON incoming.old = other.timing.search;";
 
 /* The file that was attached as `other` is a database of this version. */
-static attune_status check_other(tune_database *d, const char *path, at_error *err) {
+static attune_status check_other(tune_database *d, at_error *err) {
     int64_t version = 0, application = 0;
     attune_status status = read_pragma(d, "PRAGMA other.user_version", &version, err);
     if (!status) status = read_pragma(d, "PRAGMA other.application_id", &application, err);
-    if (status || (version == VERSION && application == APPLICATION_ID)) return status;
-    return refuse_version(path, application, version, err);
+    if (!status && (version != VERSION || application != APPLICATION_ID))
+        status = refuse_version(d->path, application, version, err);
+    return status ? status : check_schema(d, "SELECT sql FROM other.sqlite_schema ORDER BY rowid", err);
 }
 
 attune_status tune_database_import(tune_database *d, const char *path, const char *isa, const char *cpu,
@@ -383,14 +434,17 @@ attune_status tune_database_import(tune_database *d, const char *path, const cha
     d->path = path; /* what cannot be read now is that */
     print_uri(path, !is_in_writable_directory(path), uri);
     attune_status status = run_with_text(d, "ATTACH DATABASE ? AS other", uri, "read", err);
-    const bool is_attached = !status;
-    if (is_attached) status = check_other(d, path, err);
     d->path = own;
-    if (!is_attached) return status;
+    if (status) return status;
+    status = execute(d, "BEGIN IMMEDIATE", "imported into", err);
+    d->path = path;
+    if (!status) status = check_other(d, err); /* from here on to the end it stays as it is seen now */
+    d->path = own;
     if (!status) status = execute(d, take_in, "imported into", err);
     if (!status) status = count_new(d, isa, cpu, taken, of_here, err);
     if (!status) status = execute(d, "DROP TABLE incoming; COMMIT", "imported into", err);
     if (status) d->lib->exec(d->handle, "ROLLBACK", NULL, NULL, NULL);
     d->lib->exec(d->handle, "DETACH DATABASE other", NULL, NULL, NULL);
+    if (status) *taken = *of_here = 0;
     return status;
 }
