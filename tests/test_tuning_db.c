@@ -8,6 +8,7 @@
 #include "tune/sqlite.h"
 
 #include <fcntl.h>
+#include <limits.h>
 #include <linux/capability.h>
 #include <setjmp.h>
 #include <signal.h>
@@ -677,7 +678,7 @@ static void an_export_to_a_full_disk_leaves_nothing(void **state) {
     tune_database_close(d);
     assert_int_equal(status, ATTUNE_IO_ERROR);
     assert_non_null(strstr(err.message, "could not be exported"));
-    assert_int_equal(access(base_path, F_OK), -1);
+    assert_int_equal(temp_dir_count(base, "", ""), 0);
 }
 
 /* Known before the search, not after it. */
@@ -716,6 +717,66 @@ static void an_older_version_says_what_to_do(void **state) {
     at_error_clear(&err);
     assert_int_equal(tune_database_open(path, 0, at_default_allocator(), &d, &err), ATTUNE_BAD_FILE);
     assert_non_null(strstr(err.message, "not one of tuning results"));
+}
+
+/* Links on the way, and names that mean something to SQLite. */
+static void files_are_where_paths_lead(void **state) {
+    (void)state;
+    char link_to_base[TEMP_DIR_CHARS + 16], link_to_file[TEMP_DIR_CHARS + 16], file[TEMP_DIR_CHARS + 32];
+    char before[PATH_MAX];
+    at_error err = {0};
+    uint64_t taken, of_here;
+    snprintf(link_to_base, sizeof link_to_base, "%s/base", dir);
+    snprintf(link_to_file, sizeof link_to_file, "%s/file.db", dir);
+    assert_int_equal(symlink(base, link_to_base), 0);
+    assert_int_equal(symlink(base_path, link_to_file), 0);
+    assert_non_null(getcwd(before, sizeof before));
+    assert_int_equal(chdir(base), 0);
+    add(path, here, "lanes=8", NULL);
+    tune_database *d = open_database(path);
+    snprintf(file, sizeof file, "%s/tuning.db", link_to_base);
+    if (tune_database_export(d, file, &err)) fail_msg("%s", err.message);
+    if (tune_database_export(d, "file:a.db", &err)) fail_msg("%s", err.message);
+    if (tune_database_export(d, "b.db", &err)) fail_msg("%s", err.message);
+    assert_int_equal(access("file:a.db", F_OK) | access("b.db", F_OK), 0);
+    assert_int_equal(temp_dir_count(base, "", ""), 3);
+    snprintf(file, sizeof file, "/%s/b.db", base);
+    const char *const from[] = {link_to_file, "file:a.db", "b.db", file};
+    for (size_t i = 0; i < sizeof from / sizeof *from; i++)
+        if (tune_database_import(d, from[i], here.isa, here.cpu, &taken, &of_here, &err)) fail_msg("%s", err.message);
+    tune_database_close(d);
+    assert_int_equal(chdir(before), 0);
+}
+
+static bool finish(pid_t child) {
+    int status;
+    assert_int_equal(waitpid(child, &status, 0), child);
+    return WIFEXITED(status) && WEXITSTATUS(status) == 0;
+}
+
+/* Of several exports to one file one is there in the end, whole, and the others say so. */
+static void exports_do_not_take_each_other_away(void **state) {
+    enum { ROUNDS = 20, EXPORTERS = 4 };
+    (void)state;
+    for (int i = 0; i < 30; i++) add(path, here, "lanes=8", NULL);
+    for (int round = 0; round < ROUNDS; round++) {
+        pid_t children[EXPORTERS];
+        int good = 0;
+        for (int i = 0; i < EXPORTERS; i++) {
+            children[i] = fork();
+            if (children[i]) continue;
+            tune_database *d = open_database(path);
+            at_error err = {0};
+            const attune_status status = tune_database_export(d, base_path, &err);
+            tune_database_close(d);
+            _exit(!status ? 0 : strstr(err.message, "exists already") ? 1 : 2);
+        }
+        for (int i = 0; i < EXPORTERS; i++) good += finish(children[i]);
+        assert_int_equal(good, 1);
+        assert_int_equal(count_of(base_path, "SELECT count(*) FROM search"), 30);
+        assert_int_equal(temp_dir_count(base, "", ""), 1);
+        assert_int_equal(unlink(base_path), 0);
+    }
 }
 
 /* A view in place of a table would be run by whoever asks the table, and this one never ends. */
@@ -845,6 +906,8 @@ int main(void) {
         CASE(an_export_to_a_full_disk_leaves_nothing),
         CASE(what_cannot_be_written_is_not_searched_for),
         CASE(an_older_version_says_what_to_do),
+        CASE(files_are_where_paths_lead),
+        CASE(exports_do_not_take_each_other_away),
         CASE(what_a_file_brings_along_is_not_run),
         CASE(searches_of_the_same_second_are_two),
         CASE(what_comes_from_the_future_is_of_now),

@@ -10,7 +10,9 @@
 #include <limits.h>
 #include <stdarg.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
+#include <sys/random.h>
 #include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
@@ -377,11 +379,60 @@ static attune_status run_with_text(tune_database *d, const char *sql, const char
     return status;
 }
 
+static attune_status fail_export(const char *path, at_error *err) {
+    return at_fail(err, ATTUNE_IO_ERROR, "%s cannot be written: %s", path, strerror(errno));
+}
+
+/* A path without links on the way, which SQLite refuses to follow; what it names need not be there. */
+static bool resolve_new(const char *path, char resolved[PATH_MAX]) {
+    char directory[PATH_MAX];
+    const char *const slash = strrchr(path, '/'), *const name = slash ? slash + 1 : path;
+    const int length = slash ? (int)(name - path) : 1;
+    errno = *name ? ENAMETOOLONG : EISDIR;
+    if (!*name || length >= PATH_MAX) return false;
+    snprintf(directory, sizeof directory, "%.*s", length, slash ? path : ".");
+    if (!realpath(directory, resolved)) return false;
+    const size_t end = strcmp(resolved, "/") ? strlen(resolved) : 0;
+    errno = ENAMETOOLONG;
+    return snprintf(resolved + end, PATH_MAX - end, "/%s", name) < (int)(PATH_MAX - end);
+}
+
+/* An empty file beside the one that it is going to be: its descriptor, or -1. */
+static int make_beside(const char *path, char beside[PATH_MAX]) {
+    uint64_t number;
+    if (getrandom(&number, sizeof number, 0) != sizeof number) return -1;
+    errno = ENAMETOOLONG;
+    if (snprintf(beside, PATH_MAX, "%s.%016llx", path, (unsigned long long)number) >= PATH_MAX) return -1;
+    return open(beside, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0644);
+}
+
+/* Gives a file its name, unless that is taken. Some file systems have no such rename, and others no links. */
+static bool give_name(const char *beside, const char *path) {
+    if (!renameat2(AT_FDCWD, beside, AT_FDCWD, path, RENAME_NOREPLACE)) return true;
+    return (errno == EINVAL || errno == ENOSYS) && !link(beside, path) && !unlink(beside);
+}
+
+static attune_status write_beside(tune_database *d, const char *path, const char *beside, int file, at_error *err) {
+    char uri[URI_BYTES];
+    print_uri(beside, false, uri);
+    attune_status status = run_with_text(d, "VACUUM INTO ?", uri, "exported", err);
+    if (!status && fsync(file)) status = fail_export(path, err);
+    if (!status && !give_name(beside, path))
+        status = errno == EEXIST ? at_fail(err, ATTUNE_IO_ERROR, "%s exists already", path) : fail_export(path, err);
+    return status;
+}
+
+/* What was at the path before stays, also if it comes there meanwhile. */
 attune_status tune_database_export(tune_database *d, const char *path, at_error *err) {
     struct stat there;
+    char resolved[PATH_MAX], beside[PATH_MAX];
     if (!lstat(path, &there)) return at_fail(err, ATTUNE_IO_ERROR, "%s exists already", path);
-    const attune_status status = run_with_text(d, "VACUUM INTO ?", path, "exported", err);
-    if (status) unlink(path); /* a part of it, where the disk is full */
+    if (!resolve_new(path, resolved)) return fail_export(path, err);
+    const int file = make_beside(resolved, beside);
+    if (file < 0) return fail_export(path, err);
+    const attune_status status = write_beside(d, resolved, beside, file, err);
+    if (status) unlink(beside); /* a part of it, where the disk is full */
+    close(file);
     return status;
 }
 
@@ -428,11 +479,12 @@ static attune_status check_other(tune_database *d, at_error *err) {
 attune_status tune_database_import(tune_database *d, const char *path, const char *isa, const char *cpu,
                                    uint64_t *taken, uint64_t *of_here, at_error *err) {
     *taken = *of_here = 0;
-    char uri[URI_BYTES];
-    if (access(path, R_OK)) return at_fail(err, ATTUNE_IO_ERROR, "%s cannot be read: %s", path, strerror(errno));
+    char uri[URI_BYTES], resolved[PATH_MAX]; /* SQLite is told to follow no links, and means those on the way as well */
+    if (!realpath(path, resolved) || access(resolved, R_OK))
+        return at_fail(err, ATTUNE_IO_ERROR, "%s cannot be read: %s", path, strerror(errno));
     const char *const own = d->path;
     d->path = path; /* what cannot be read now is that */
-    print_uri(path, !is_in_writable_directory(path), uri);
+    print_uri(resolved, !is_in_writable_directory(resolved), uri);
     attune_status status = run_with_text(d, "ATTACH DATABASE ? AS other", uri, "read", err);
     d->path = own;
     if (status) return status;
