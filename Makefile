@@ -179,6 +179,8 @@ $(BUILD)/libattune-draw.a: $(call obj,$(DRAW_SRC))
 $(BUILD)/tests/test_draw $(BUILD)/tests/test_chart: $(BUILD)/libattune-draw.a
 test_draw_LDFLAGS = $(CAIRO_LIBS)
 test_chart_LDFLAGS = $(CAIRO_LIBS)
+# Searches whose results are given.
+test_tune_report_LDFLAGS = -Wl,--wrap=attune_tune
 
 TEST_ARCHIVES = $(addprefix $(BUILD)/libattune,-support.a -tool.a -codegen.a .a)
 TEST_LINK = $(filter %.o,$^) -Wl,--start-group $(filter %.a,$^) -Wl,--end-group $(LLVM_LIBS) $(RUNTIME_LIBS) -ljansson

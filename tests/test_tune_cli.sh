@@ -25,6 +25,11 @@ expect "two threads" 0 'schedules timed' "$attune" tune --threads=2 --budget=0.2
 "$attune" tune --export="$work/out.db" >"$work/stdout" 2>"$work/stderr" && [ -s "$work/out.db" ]
 report $? "export"
 refuse "a second export to the same file" 'out.db exists already' "$attune" tune --export="$work/out.db"
+refuse "an export to a file that exists, before anything is tuned" 'out.db exists already' \
+    "$attune" tune --budget=0.1 --export="$work/out.db" $small
+ln -s "$work/out.db" "$work/link.db"
+expect "JSON counts what is imported, here by a link" 0 '"searches": [1-9]' \
+    env ATTUNE_CACHE_DIR="$work/counted" "$attune" tune --json --import="$work/link.db"
 expect "import elsewhere" 0 '^[1-9][0-9]* new searches .* [1-9][0-9]* of them for this CPU' \
     env ATTUNE_CACHE_DIR="$work/elsewhere" "$attune" tune --import="$work/out.db"
 expect "importing again takes nothing" 0 '^0 new searches' \
@@ -45,6 +50,11 @@ expect "without a disk cache a search still tells" 0 'schedules timed' \
 expect "a budget that is too short" 2 '0\.05s to' "$attune" tune --budget=0.01 $small
 expect "a budget for no comparison" 0 'too short for one comparison.*; 0 of' \
     env ATTUNE_CACHE_DIR= "$attune" tune --budget=0.05 embed_dim=256,num_heads=4,seq_q=128
+expect "one schedule only" 0 'nothing to choose.*; 0 of 1 ' \
+    env ATTUNE_CACHE_DIR= "$attune" tune --budget=0.1 op=rotary,num_heads=2,seq_q=8,head_dim=16,rotary_dim=16
+printf '%s | strategy=d_lanes\n%s\n' $small $small >"$work/recorded"
+expect "schedules of a recorded list are left out, which is said" 0 '1 of 2 problems come with a schedule, which is left out' \
+    env ATTUNE_CACHE_DIR= "$attune" tune --budget=0.1 "$work/recorded"
 printf '%s\n%s\n' $small num_heads=1,seq_q=8,head_dim=8 >"$work/two"
 expect "nothing to do" 2 'is needed' "$attune" tune
 

@@ -4,9 +4,13 @@
 #include "tensors.h"
 
 #include <jansson.h>
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
+
+enum { SEED = 1 };
 
 typedef struct tune_options {
     tool_common common;
@@ -71,14 +75,23 @@ static void end_progress(bool is_shown) {
 
 /* ---- Results ---- */
 
+/* JSON has no infinity, which an interval has that is of too few pairs: null stands for it. */
+static json_t *number(double value) { return isfinite(value) ? json_real(value) : json_null(); }
+
 static json_t *result_json(const char *problem, const attune_tune_result *r, const char *schedule) {
     json_t *const object =
-        json_pack("{s:s, s:s, s:b, s:f, s:f, s:f, s:I, s:I, s:I, s:I, s:f}", "problem", problem, "schedule", schedule,
-                  "is_faster", r->is_faster, "ratio", r->ratio, "ratio_low", r->ratio_low, "ratio_high", r->ratio_high,
-                  "space", (json_int_t)r->space, "measured", (json_int_t)r->measured, "failed", (json_int_t)r->failed,
-                  "wrong", (json_int_t)r->wrong, "seconds", r->seconds);
+        json_pack("{s:s, s:s, s:b, s:o, s:o, s:o, s:I, s:I, s:I, s:I, s:o}", "problem", problem, "schedule", schedule,
+                  "is_faster", r->is_faster, "ratio", number(r->ratio), "ratio_low", number(r->ratio_low), "ratio_high",
+                  number(r->ratio_high), "space", (json_int_t)r->space, "measured", (json_int_t)r->measured, "failed",
+                  (json_int_t)r->failed, "wrong", (json_int_t)r->wrong, "seconds", number(r->seconds));
     if (object && r->wrong) json_object_set_new(object, "wrong_schedule", json_string(r->wrong_schedule));
     return object;
+}
+
+static const char *why_not_faster(const attune_tune_result *r) {
+    if (r->measured) return "nothing faster was found";
+    if (r->space <= 1) return "there is nothing to choose: this is the only schedule";
+    return "the time was too short for one comparison: give it a longer --budget";
 }
 
 static void print_result(const char *problem, const attune_tune_result *r, const char *schedule) {
@@ -87,11 +100,22 @@ static void print_result(const char *problem, const attune_tune_result *r, const
         printf("  result    %.1f %% of the time before (%.1f to %.1f %%)", 100 * r->ratio, 100 * r->ratio_low,
                100 * r->ratio_high);
     else
-        printf("  result    %s", r->measured ? "nothing faster was found"
-                                             : "the time was too short for one comparison: give it a longer --budget");
+        printf("  result    %s", why_not_faster(r));
     printf("; %llu of %llu schedules timed in %.1f s\n", (unsigned long long)r->measured, (unsigned long long)r->space,
            r->seconds);
     if (r->failed) printf("  %llu did not compile\n", (unsigned long long)r->failed);
+}
+
+/* What shows the wrong kernel again: on the same instruction set, with the same sizes and numbers. */
+static void report_wrong(const tune_options *o, const attune_context *context, const char *problem,
+                         const char *schedule) {
+    attune_machine_info info = {.struct_size = sizeof info};
+    char sizes[SIZES_TEXT];
+    sizes_print(&o->sizes, sizes);
+    attune_get_machine_info(context, &info);
+    tool_error("a kernel's bits are not the interpreter's; please report: attune check %s%s%s --schedule=%s --isa=%s "
+               "--inputs=%s --seed=%d",
+               problem, *sizes ? " --sizes=" : "", sizes, schedule, info.isa, input_kind_name(INPUT_ORDINARY), SEED);
 }
 
 /* ---- The command ---- */
@@ -107,7 +131,7 @@ static bool tune_one(const tune_options *o, attune_context *context, const attun
     how.progress_user = &shows_progress;
     attune_tune_result r = {.struct_size = sizeof r};
     attune_arguments arguments;
-    bool is_good = tensors_fill(&t, INPUT_ORDINARY, 1);
+    bool is_good = tensors_fill(&t, INPUT_ORDINARY, SEED);
     if (is_good) {
         tensors_arguments(&t, &arguments);
         is_good = attune_tune(context, problem, &arguments, &how, &r) == ATTUNE_OK;
@@ -117,18 +141,28 @@ static bool tune_one(const tune_options *o, attune_context *context, const attun
     const bool searched = is_good || r.space; /* there is a result even where it could not be kept */
     char *const name = searched ? problem_text(problem) : NULL, *const schedule =
                                                                     name ? schedule_text(&r.schedule) : NULL;
-    if (schedule && list)
-        json_array_append_new(list, result_json(name, &r, schedule));
-    else if (schedule)
-        print_result(name, &r, schedule);
-    if (schedule && r.wrong)
-        tool_error("a kernel's bits are not the interpreter's; please report: attune check --schedule=%s %s",
-                   r.wrong_schedule, name);
     is_good = is_good && schedule && !r.wrong;
+    if (schedule && list && json_array_append_new(list, result_json(name, &r, schedule))) {
+        tool_error("%s: the result cannot be printed: out of memory", name);
+        is_good = false;
+    } else if (schedule && !list) {
+        print_result(name, &r, schedule);
+    }
+    if (schedule && r.wrong) report_wrong(o, context, name, r.wrong_schedule);
     free(schedule);
     free(name);
     tensors_free(&t);
     return is_good;
+}
+
+/* Lists of problems that ATTUNE_RECORD writes have the schedules that programs named, and go on to name. */
+static void warn_of_schedules(const manifest *problems) {
+    size_t count = 0;
+    for (size_t i = 0; i < problems->count; i++) count += problems->entries[i].has_schedule;
+    if (count)
+        tool_error("%zu of %zu problems come with a schedule, which is left out: what is found is for callers who name "
+                   "none",
+                   count, problems->count);
 }
 
 static bool tune_all(const tune_options *o, attune_context *context, json_t *list) {
@@ -136,6 +170,7 @@ static bool tune_all(const tune_options *o, attune_context *context, json_t *lis
     const size_t count = o->problems.count;
     bool is_good = true;
     size_t done = 0;
+    warn_of_schedules(&o->problems);
     interruption_catch();
     for (; done < count && !interruption_came(); done++)
         is_good = tune_one(o, context, &o->problems.entries[done].problem, shows_progress, list) && is_good;
@@ -143,20 +178,32 @@ static bool tune_all(const tune_options *o, attune_context *context, json_t *lis
     return is_good && done == count;
 }
 
-static bool import_results(const tune_options *o, attune_context *context) {
+static bool import_results(const tune_options *o, attune_context *context, json_t **counts) {
     uint64_t taken = 0, of_here = 0;
     if (attune_tuning_import(context, o->import_from, &taken, &of_here) != ATTUNE_OK) {
         tool_library_error("importing");
         return false;
     }
-    if (!o->json)
+    if (o->json)
+        *counts = json_pack("{s:I, s:I}", "searches", (json_int_t)taken, "of_here", (json_int_t)of_here);
+    else
         printf("%llu new searches from %s, %llu of them for this CPU and instruction set\n", (unsigned long long)taken,
                o->import_from, (unsigned long long)of_here);
     return true;
 }
 
+/* Known before anything is tuned for it. */
+static bool can_export_to(const char *path) {
+    struct stat there;
+    if (lstat(path, &there)) return true;
+    tool_error("exporting: %s exists already", path);
+    return false;
+}
+
 static bool work(const tune_options *o, attune_context *context) {
-    if (o->import_from && !import_results(o, context)) return false;
+    json_t *imported = NULL;
+    if (o->export_to && !can_export_to(o->export_to)) return false;
+    if (o->import_from && !import_results(o, context, &imported)) return false;
     json_t *const list = o->json ? json_array() : NULL;
     bool is_good = tune_all(o, context, list);
     if (o->export_to && attune_tuning_export(context, o->export_to) != ATTUNE_OK) {
@@ -164,8 +211,8 @@ static bool work(const tune_options *o, attune_context *context) {
         is_good = false;
     }
     if (list)
-        is_good = tool_print_json(json_pack("{s:i, s:i, s:o}", "schema", 1, "threads", (int)o->threads, "results",
-                                            list)) == TOOL_OK &&
+        is_good = tool_print_json(json_pack("{s:i, s:i, s:o*, s:o}", "schema", 1, "threads", (int)o->threads,
+                                            "imported", imported, "results", list)) == TOOL_OK &&
                   is_good;
     return is_good;
 }
@@ -177,7 +224,8 @@ int cmd_tune(int argc, char **argv) {
         "[PROBLEM|FILE...]",
         "Finds the fastest schedule for each problem by measuring, on this machine. Every kernel that wins is checked "
         "against the interpreter; from then on it is what problems without a schedule get. Results are kept beside the "
-        "disk cache. A FILE holds problems, one in a line. Ctrl-C ends the search and keeps what it found; a second "
+        "disk cache. A FILE holds problems, one in a line; schedules after them are left out. Ctrl-C ends the search "
+        "and keeps what it found; a second "
         "one ends at once.",
         tool_common_children,
         NULL,
