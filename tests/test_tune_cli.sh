@@ -51,7 +51,7 @@ expect "a budget that is too short" 2 '0\.05s to' "$attune" tune --budget=0.01 $
 expect "a budget for no comparison" 0 'too short for one comparison.*; 0 of' \
     env ATTUNE_CACHE_DIR= "$attune" tune --budget=0.05 embed_dim=256,num_heads=4,seq_q=128
 expect "one schedule only" 0 'nothing to choose.*; 0 of 1 ' \
-    env ATTUNE_CACHE_DIR= "$attune" tune --budget=0.1 op=rotary,num_heads=2,seq_q=8,head_dim=16,rotary_dim=16
+    env ATTUNE_CACHE_DIR= "$attune" tune --budget=0.1 op=merge,num_heads=2,num_parts=2,seq_q=8,head_dim=16
 printf '%s | strategy=d_lanes\n%s\n' $small $small >"$work/recorded"
 expect "schedules of a recorded list are left out, which is said" 0 '1 of 2 problems come with a schedule, which is left out' \
     env ATTUNE_CACHE_DIR= "$attune" tune --budget=0.1 "$work/recorded"

@@ -299,6 +299,22 @@ static void the_nearest_neighbour(void **state) {
     assert_near("newer 111 old 132 149 few-threads");
 }
 
+static int count_visit(void *user, const tune_winner *winner) {
+    (void)winner;
+    return ++*(int *)user < 0;
+}
+
+/* Neighbours that do not suit cost a miss no more than sixteen looks. */
+static void no_more_than_sixteen_are_asked(void **state) {
+    (void)state;
+    int visits = 0;
+    for (int64_t i = 0; i < 20; i++) add(path, of_lengths(100 + i, 100, 2), "lanes=8", NULL);
+    tune_database *d = open_database(path);
+    assert_int_equal(tune_database_near(d, &here, 1.5, count_visit, &visits, NULL), ATTUNE_OK);
+    tune_database_close(d);
+    assert_int_equal(visits, 16);
+}
+
 /* What is brought from elsewhere is as old as it was there. */
 static void an_older_import_does_not_override(void **state) {
     (void)state;
@@ -889,6 +905,7 @@ int main(void) {
         CASE(a_neighbour_has_to_suit),
         CASE(the_nearest_number_of_threads_and_the_latest),
         CASE(the_nearest_neighbour),
+        CASE(no_more_than_sixteen_are_asked),
         CASE(an_older_import_does_not_override),
         CASE(a_base_is_found_and_not_touched),
         CASE(an_exported_file_makes_a_base),

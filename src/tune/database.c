@@ -357,7 +357,7 @@ attune_status tune_database_near(tune_database *d, const tune_place *place, doub
 #define DISTANCE FACTOR("queries", "?5") " * " FACTOR("keys", "?6") " * " FACTOR("heads_per_kv_head", "?7")
     static const char sql[] =
         WINNERS "AND kind = ?1 AND isa = ?2 AND cpu = ?3 AND queries BETWEEN ?5 / ?8 AND ?5 * ?8 AND " DISTANCE
-                " <= ?8 ORDER BY " FACTOR("threads", "?4") ", " DISTANCE ", at DESC, search.id DESC";
+                " <= ?8 ORDER BY " FACTOR("threads", "?4") ", " DISTANCE ", at DESC, search.id DESC LIMIT 16";
     sqlite3_stmt *statement = NULL;
     int code = d->lib->prepare(d->handle, sql, -1, &statement, NULL);
     if (code == SQLITE_OK)

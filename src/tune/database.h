@@ -16,10 +16,10 @@ typedef struct tune_database tune_database;
 enum { TUNE_CREATE = 1, TUNE_BASE = 2 };
 
 /* Opens the file. *database is NULL and the status ATTUNE_OK where there is none and it may not be made.
- * ATTUNE_BAD_FILE: it is damaged or of another version; ATTUNE_UNSUPPORTED: there is no SQLite; ATTUNE_IO_ERROR: locked
- * for seconds, no space, no permission, not a regular file of this user. A file in a directory that this user cannot
- * write to is taken to be one that nobody changes. The path must stay as long as the handle, which belongs to one
- * thread at a time, and to the process that opened it. */
+ * ATTUNE_BAD_FILE: it is damaged or of another version, or has other tables, views or triggers than attune's;
+ * ATTUNE_UNSUPPORTED: there is no SQLite; ATTUNE_IO_ERROR: locked for seconds, no space, no permission, not a regular
+ * file of this user. A file in a directory that this user cannot write to is taken to be one that nobody changes. The
+ * path must stay as long as the handle, which belongs to one thread at a time, and to the process that opened it. */
 attune_status tune_database_open(const char *path, int flags, const attune_allocator *allocator,
                                  tune_database **database, at_error *err);
 void tune_database_close(tune_database *database);
@@ -65,11 +65,13 @@ attune_status tune_database_same(tune_database *database, const tune_place *plac
 
 /* The winners for problems of the same kind on this machine whose lengths and heads differ by no more than a factor of
  * `farthest` in all: those with the nearest number of threads first, of these the nearest problem, of that the latest.
- */
+ * The first sixteen only: to look at one is much work for who visits. */
 attune_status tune_database_near(tune_database *database, const tune_place *place, double farthest,
                                  tune_visit_fn *visit, void *user, at_error *err);
 
-/* Writes a copy of the whole to a new file; ATTUNE_IO_ERROR if there is one already. A failure leaves none. */
+/* Writes a copy of the whole to a new file; ATTUNE_IO_ERROR if there is one already, which stays. A failure leaves
+ * none.
+ */
 attune_status tune_database_export(tune_database *database, const char *path, at_error *err);
 
 /* Takes in the searches of another file that are not here yet, those of other machines too. *taken: how many; *of_here:
