@@ -424,9 +424,7 @@ static attune_status write_beside(tune_database *d, const char *path, const char
 
 /* What was at the path before stays, also if it comes there meanwhile. */
 attune_status tune_database_export(tune_database *d, const char *path, at_error *err) {
-    struct stat there;
     char resolved[PATH_MAX], beside[PATH_MAX];
-    if (!lstat(path, &there)) return at_fail(err, ATTUNE_IO_ERROR, "%s exists already", path);
     if (!resolve_new(path, resolved)) return fail_export(path, err);
     const int file = make_beside(resolved, beside);
     if (file < 0) return fail_export(path, err);
