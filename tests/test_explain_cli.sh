@@ -64,6 +64,9 @@ PYTHON
 report $? "JSON holds the same"
 refuse "a schedule that is not legal" 'lanes must be' "$attune" explain --schedule=lanes=3 $small
 refuse "a bad problem" 'head_dim' "$attune" explain num_heads=2,seq_q=4,head_dim=-1
+refuse "keys whose number is open" 'no keys to be measured with: --sizes' "$attune" explain num_heads=2,seq_q=1,seq_kv=dynamic,head_dim=16
+refuse "queries that see nothing" 'no query sees a key' "$attune" explain --json \
+    num_heads=2,seq_q=4,head_dim=16,is_causal=1,causal_offset=-4
 expect "no problem" 2 'a PROBLEM is needed' "$attune" explain
 expect "two problems" 2 'one PROBLEM only' "$attune" explain $small $small
 echo "1..$number"

@@ -184,7 +184,10 @@ static int print_json(const explanation *e) {
                                  : "rules",
         "is_measured", (int)e->is_measured, "tiles", e->has_tiles ? tile_json(&e->problem, &e->tiles) : json_null(),
         "model_cycles", model_json(e), "loops", loops_json(e));
-    if (root && e->is_measured) json_object_set_new(root, "measured", measured_json(e));
+    if (root && e->is_measured && json_object_set_new(root, "measured", measured_json(e)) != 0) {
+        json_decref(root);
+        return tool_print_json(NULL);
+    }
     return tool_print_json(root);
 }
 
