@@ -97,6 +97,9 @@ expect "a problem that cannot be measured does not keep the others from it" 1 '1
     "${sweep[@]}" num_heads=2,head_dim=8,seq_kv=4,seq_q=4,dynamic,5
 [ "$(count '%$')" -eq 2 ]
 report $? "which have their rows"
+expect "nor does one without keys" 1 'no keys to be measured with' "${sweep[@]}" num_heads=2,head_dim=8,seq_q=4,seq_kv=dynamic,5
+[ "$(count '%$')" -eq 1 ]
+report $? "which has no row"
 refuse "a directory as the file" 'cannot' "${sweep[@]}" -o "$work" $grid
 expect "no file to go on with" 2 'json prints' "${sweep[@]}" -o - $grid
 
@@ -146,12 +149,23 @@ status=$?
 report $? "an interruption does not wait for the problem at hand"
 
 # Two sweeps with one file.
-"${sweep[@]}" -o "$work/shared.json" seq_q=1:30,num_heads=2,head_dim=8 >"$work/stdout" 2>"$work/stderr" </dev/null &
+"$attune" sweep --samples=100000 -o "$work/shared.json" num_heads=2,seq_q=4,32,head_dim=8 >"$work/none" 2>&1 </dev/null &
 pid=$!
-"${sweep[@]}" -o "$work/shared.json" seq_q=31:60,num_heads=2,head_dim=8 >"$work/stdout" 2>"$work/stderr" </dev/null
-wait $pid
-[ "$(grep -c median_us "$work/shared.json")" -ge 58 ]
-report $? "two sweeps that write to one file keep each other's results"
+for _ in $(seq 200); do grep -qE '"(hits|misses)": [1-9]' "$work/shared.json" 2>"$work/none2" && break; sleep 0.1; done
+ln -s shared.json "$work/link.json"
+refuse "a file that another sweep writes to" 'another sweep writes to .*link.json now' "${sweep[@]}" --samples=100000 -o "$work/link.json" $grid
+kill -KILL $pid
+wait $pid 2>"$work/none"
+rm "$work/shared.json" "$work/link.json"
+expect "the lock of a dead one does not count" 0 'cached' "${sweep[@]}" -o "$work/shared.json" num_heads=2,seq_q=4,head_dim=8
+[ ! -e "$work/shared.json.lock" ]
+report $? "and the lock is gone with the sweep"
+: >"$work/empty.json"
+expect "an empty file is a new one" 0 'cached' "${sweep[@]}" -o "$work/empty.json" num_heads=2,seq_q=4,head_dim=8
+expect "a temporary file of a dead process with this number" 0 'cached' bash -c ': >"$0.$$.tmp" && exec "$@"' "$work/stale.json" \
+    "${sweep[@]}" -o "$work/stale.json" num_heads=2,seq_q=4,head_dim=8
+[ -s "$work/stale.json" ] && [ "$(find "$work" -name '*.tmp' | wc -l)" -eq 0 ]
+report $? "gives way"
 
 # A terminal sees how far it is, and nothing of that in what is kept.
 if command -v script >"$work/none"; then

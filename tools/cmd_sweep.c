@@ -303,7 +303,7 @@ int cmd_sweep(int argc, char **argv) {
         NULL};
     sweep_options o = {.settings = {.threads = 1, .samples = 10}, .limit = USUAL_LIMIT};
     argp_parse(&argp, argc, argv, 0, NULL, &o);
-    sweep_run run = {.options = &o};
+    sweep_run run = {.options = &o, .file.lock = -1};
     int code = TOOL_FAILED;
     if (add_all(&o) && tool_threads_fit(o.settings.threads))
         run.context = tool_open_context(&o.common, o.settings.threads, o.is_cold ? "" : NULL);

@@ -3,8 +3,13 @@
 
 #include "tensors.h"
 
+#include <errno.h>
+#include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 static const char *const settings_keys[] = {"schema",    "cpu",     "isa",     "llvm",  "version",
                                             "generator", "threads", "samples", "sizes", "cold_data"};
@@ -54,9 +59,12 @@ static bool append(sweep_file *file, json_t *result) {
     return false;
 }
 
-/* Those of the text of a file that are not known yet. */
+/* ---- The file ---- */
+
+/* The results of a text, which may be empty. */
 static bool take_in_text(sweep_file *file, const char *text, size_t bytes) {
     json_error_t why;
+    if (!bytes) return true;
     json_t *const old = json_loadb(text, bytes, 0, &why);
     const json_t *const results = old ? results_of(file->path, old, file->root) : NULL;
     if (!old) tool_error("%s is no sweep that could be continued: line %d: %s", file->path, why.line, why.text);
@@ -70,14 +78,16 @@ static bool take_in_text(sweep_file *file, const char *text, size_t bytes) {
     return good;
 }
 
-/* Takes in what the file holds, unless that is what this process has written last: another sweep may write to it, too.
- */
+static bool is_regular(const char *path) {
+    struct stat status;
+    return stat(path, &status) == 0 && S_ISREG(status.st_mode);
+}
+
+/* What an earlier sweep has left. */
 static bool take_in(sweep_file *file) {
     char message[ATTUNE_MESSAGE_BYTES];
     size_t bytes;
-    struct stat now;
-    if (stat(file->path, &now) != 0 || !S_ISREG(now.st_mode)) return true;
-    if (now.st_ino == file->inode && memcmp(&now.st_mtim, &file->written_at, sizeof now.st_mtim) == 0) return true;
+    if (!is_regular(file->path)) return true;
     char *const text = tool_read_file(file->path, &bytes, message);
     if (!text) tool_error("%s", message);
     const bool good = text && take_in_text(file, text, bytes);
@@ -85,31 +95,71 @@ static bool take_in(sweep_file *file) {
     return good;
 }
 
+/* A lock that is there already may be removed by the process that has it, right before this one gets it. */
+static bool is_still_there(int fd, const char *path) {
+    struct stat held, named;
+    return fstat(fd, &held) == 0 && stat(path, &named) == 0 && held.st_ino == named.st_ino &&
+           held.st_dev == named.st_dev;
+}
+
+/* Keeps other sweeps from the file as long as this one writes to it. The file itself cannot be locked: it is another
+ * one after each result. */
+static bool lock(sweep_file *file) {
+    char *const target = realpath(file->path, NULL);
+    const bool is_named = asprintf(&file->lock_path, "%s.lock", target ? target : file->path) >= 0;
+    free(target);
+    if (!is_named) {
+        file->lock_path = NULL;
+        tool_error("out of memory");
+        return false;
+    }
+    for (;;) {
+        file->lock = open(file->lock_path, O_RDWR | O_CREAT | O_CLOEXEC, 0666);
+        if (file->lock < 0) {
+            tool_error("%s: cannot write: %s", file->lock_path, strerror(errno));
+            return false;
+        }
+        if (flock(file->lock, LOCK_EX | LOCK_NB) != 0) break;
+        if (is_still_there(file->lock, file->lock_path)) return true;
+        close(file->lock);
+    }
+    if (errno == EWOULDBLOCK)
+        tool_error("another sweep writes to %s now", file->path);
+    else
+        tool_error("%s cannot be locked: %s", file->lock_path, strerror(errno));
+    close(file->lock);
+    file->lock = -1;
+    return false;
+}
+
 static bool write_file(sweep_file *file) {
     char message[ATTUNE_MESSAGE_BYTES];
-    struct stat now;
     if (!file->path) return true;
-    if (!take_in(file)) return false;
     char *const text = json_dumps(file->root, JSON_INDENT(1) | JSON_REAL_PRECISION(6));
     const bool good = text && tool_write_file(file->path, text, strlen(text), "\n", 1, message);
     if (!good) tool_error("%s", text ? message : "out of memory");
-    if (good && stat(file->path, &now) == 0) {
-        file->inode = now.st_ino;
-        file->written_at = now.st_mtim;
-    }
     free(text);
     return good;
 }
 
 bool sweep_file_open(sweep_file *file, const char *path, const sweep_settings *settings,
                      const attune_machine_info *machine) {
-    *file = (sweep_file){.path = path, .root = new_root(settings, machine), .index = json_object()};
-    if (file->root && file->index) return write_file(file);
-    tool_error("out of memory");
-    return false;
+    *file = (sweep_file){.path = path, .root = new_root(settings, machine), .index = json_object(), .lock = -1};
+    if (!file->root || !file->index) {
+        tool_error("out of memory");
+        return false;
+    }
+    /* A device has no results and cannot have a file beside it. */
+    const bool is_device = path && access(path, F_OK) == 0 && !is_regular(path);
+    return !path || ((is_device || lock(file)) && take_in(file) && write_file(file));
 }
 
 void sweep_file_close(sweep_file *file) {
+    if (file->lock >= 0) {
+        unlink(file->lock_path);
+        close(file->lock);
+    }
+    free(file->lock_path);
     json_decref(file->index);
     json_decref(file->root);
 }

@@ -12,7 +12,6 @@
 #include "sizes.h"
 
 #include <jansson.h>
-#include <sys/stat.h>
 
 /* Results are comparable only if all of these are the same. */
 typedef struct sweep_settings {
@@ -26,14 +25,13 @@ typedef struct sweep_file {
     const char *path; /* NULL: nothing is written */
     json_t *root;
     json_t *index; /* the same results by the text of their problems */
-    /* Of the file as it was written last: */
-    ino_t inode;
-    struct timespec written_at;
+    char *lock_path;
+    int lock; /* -1: there is none */
 } sweep_file;
 
 /* All of these print a message and return false on failure. A file of other settings, or of another machine or version,
- * is refused and left as it is. Opening writes, so that a place that cannot be written is known at once. What another
- * process has added to the file is taken in whenever it is written. */
+ * is refused and left as it is, and so is one that another process has open. Opening writes, so that a place that cannot
+ * be written is known at once. Close it in any case. */
 bool sweep_file_open(sweep_file *file, const char *path, const sweep_settings *settings,
                      const attune_machine_info *machine);
 void sweep_file_close(sweep_file *file);

@@ -239,13 +239,19 @@ static bool write_in_place(const char *path, const void *head, size_t head_bytes
     return written && closed;
 }
 
+/* A process of the same number that was killed may have left one. */
+static int open_temporary(const char *path) {
+    const int flags = O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, fd = open(path, flags, 0666);
+    return fd < 0 && errno == EEXIST && unlink(path) == 0 ? open(path, flags, 0666) : fd;
+}
+
 static bool write_by_rename(const char *path, const void *head, size_t head_bytes, const void *data, size_t bytes) {
     char *temporary = NULL;
     if (asprintf(&temporary, "%s.%ld.tmp", path, (long)getpid()) < 0) {
         errno = ENOMEM;
         return false;
     }
-    const int fd = open(temporary, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+    const int fd = open_temporary(temporary);
     bool good = fd >= 0;
     if (good) {
         good = write_all(fd, head, head_bytes) && write_all(fd, data, bytes);
