@@ -30,6 +30,49 @@ grep -qE '^ +rows +4 to +7  #/\.$' "$work/stdout" && grep -qE '^ +rows +8 to +11
 report $? "line by line"
 expect "a window, heads in groups" 0 '^ +rows +4 to +7  \./\.$' "$attune" explain --dry-run --schedule=$tiles \
     num_heads=2,num_kv_heads=1,seq_q=4,seq_kv=12,head_dim=8,is_causal=1,causal_offset=4,window_left=1
+expect "a window and global keys of a lone query" 0 '^ +rows +0 to +0  /[.|]+/$' "$attune" explain --dry-run --schedule=kv_tile=64 \
+    num_heads=1,seq_q=1,seq_kv=1024,head_dim=64,is_causal=1,causal_align=bottom_right,window_left=10,global_tokens=4
+expect "global queries see no later key" 0 '^ +rows +0 to +3  /\.\.\.$' "$attune" explain --dry-run --schedule=$tiles \
+    num_heads=1,seq_q=16,head_dim=8,is_causal=1,window_left=1,global_tokens=2
+grep -qE '^ +rows +8 to +11  ///\.$' "$work/stdout" && grep -qE '^ +rows +12 to +15  /\.//$' "$work/stdout"
+report $? "but later ones see the global keys"
+# All pairs of queries and keys, one by one.
+cat >"$work/tiles.py" <<'PYTHON'
+import json, subprocess, sys
+def expected(rows, keys, tile, block, causal, base, left, right, tokens):
+    number = {"computed": 0, "compared": 0, "left_out": 0}
+    def window(at, k):
+        return (not causal or k <= at) and (at < tokens or ((left < 0 or k >= at - left) and (right < 0 or k <= at + right)))
+    for b in range(0, rows, block):
+        at = [q + base for q in range(b, min(b + block, rows))]
+        for t in range(0, keys, tile):
+            ks = range(t, min(t + tile, keys))
+            if all(window(a, k) for a in at for k in ks): number["computed"] += 1
+            elif any(window(a, k) or (k < tokens and (not causal or k <= a)) for a in at for k in ks): number["compared"] += 1
+            else: number["left_out"] += 1
+    return number
+bad = 0
+for rows, keys, causal, align, left, right, tokens in [
+        (30, 30, 1, 0, 5, -1, 3), (30, 41, 1, 1, 5, -1, 9), (30, 41, 0, 0, 2, 7, 6), (13, 50, 0, 1, -1, 3, 0), (17, 23, 1, 0, -1, -1, 0),
+        (22, 9, 1, 1, 4, -1, 2), (64, 64, 0, 0, 0, 0, 10), (9, 40, 0, 0, 12, -1, 0), (31, 64, 1, 1, 0, -1, 5)]:
+    base = keys - rows if align else 0
+    if causal == 0 and align: base = keys - rows
+    text = f"num_heads=1,seq_q={rows},seq_kv={keys},head_dim=8,is_causal={causal},window_left={left},window_right={right},global_tokens={tokens}"
+    if align: text += ",causal_align=bottom_right"
+    out = subprocess.run(sys.argv[1:] + [text], capture_output=True, text=True)
+    t = json.loads(out.stdout)["tiles"]
+    number = expected(rows, keys, t["tile_keys"], t["block_rows"], causal, base, left, right, tokens)
+    if any(t[k] != number[k] for k in number):
+        print(text, t, number)
+        bad = 1
+sys.exit(bad)
+PYTHON
+python3 "$work/tiles.py" "$attune" explain --dry-run --json --schedule=$tiles >"$work/stdout" 2>"$work/stderr"
+report $? "tiles are counted as pair by pair"
+expect "long lengths, soon" 0 '^ +rows +0 to 3999999  #' timeout 5 "$attune" explain --dry-run num_heads=8,seq_q=4000000,head_dim=64
+expect "many tasks" 0 '\.\.\.$' "$attune" explain --dry-run num_heads=8,seq_q=1,seq_kv=65536,head_dim=64
+awk 'length > 120 { exit 1 }' "$work/stdout"
+report $? "in a line that is not too long"
 expect "chunks" 0 '^ +rows +0 to +0  #\|#\|#$' "$attune" explain --dry-run num_heads=1,seq_q=1,seq_kv=3000,head_dim=64
 expect "many rows" 0 '^ +rows +0 to +9999  #$' "$attune" explain --dry-run num_heads=1,seq_q=10000,seq_kv=64,head_dim=8
 expect "what is not attention has no tiles" 0 '^why +there is no choice' "$attune" explain op=merge,num_parts=2,num_heads=2,seq_q=8,head_dim=8

@@ -15,10 +15,6 @@ typedef struct tile_cut {
 /* Of a canonical problem. false if its lengths are open, or are none. */
 bool tile_cut_of(const attune_problem *p, const attune_schedule *s, tile_cut *cut);
 
-/* Whether the rows of a block see the keys of a tile, as far as the problem alone says it. */
-typedef enum tile_sight { TILE_LEFT_OUT = 0, TILE_COMPARED, TILE_SEEN, TILE_SIGHTS } tile_sight;
-tile_sight tile_sight_of(const attune_problem *p, const tile_cut *cut, int64_t block, int64_t tile);
-
 /* A line for blocks that see the same, a letter for each tile. */
 void tile_print(const attune_problem *p, const tile_cut *cut, bool lanes_along_rows);
 
