@@ -100,6 +100,11 @@ report $? "which have their rows"
 expect "nor does one without keys" 1 'no keys to be measured with' "${sweep[@]}" num_heads=2,head_dim=8,seq_q=4,seq_kv=dynamic,5
 [ "$(count '%$')" -eq 1 ]
 report $? "which has no row"
+grep -q '^attune: num_heads=2,head_dim=8,seq_q=4,seq_kv=dynamic could not be measured$' "$work/stderr"
+report $? "and is named"
+for rotary in op=rotary rotary_interleaved=1 position_ids=1 causal_offsets=1 is_causal=1,causal_offset=3 seq_new=4,seq_kv=70 causal_align=bottom_right,seq_kv=70; do
+    expect "rotary positions as many as needed, $rotary" 0 '%$' "${sweep[@]}" rotary_dim=8,num_heads=2,seq_q=16,head_dim=8,$rotary
+done
 refuse "a directory as the file" 'cannot' "${sweep[@]}" -o "$work" $grid
 expect "no file to go on with" 2 'json prints' "${sweep[@]}" -o - $grid
 

@@ -1,6 +1,7 @@
 #include "bandwidth.h"
 
 #include "crew.h"
+#include "interruption.h"
 #include "pages.h"
 #include "tool.h"
 
@@ -141,7 +142,7 @@ int bandwidth_choose_streams(bandwidth_probe *p, size_t bytes) {
     enum { TRIES = 5 };
     int best = 1;
     double fastest = 0;
-    for (int streams = 1; streams <= 4; streams *= 2) {
+    for (int streams = 1; streams <= 4 && !interruption_came(); streams *= 2) {
         double rates[TRIES];
         for (int i = 0; i < TRIES; i++) rates[i] = bandwidth_measure(p, bytes, streams);
         const double rate = tool_median(rates, TRIES);

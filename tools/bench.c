@@ -1,6 +1,7 @@
 #define _GNU_SOURCE
 #include "bench.h"
 
+#include "interruption.h"
 #include "pages.h"
 
 #include <dirent.h>
@@ -62,7 +63,7 @@ static bool calibrate(bench_entry *e, attune_context *context) {
     double us = 0;
     if (!run_calls(e, context, 1, &us)) return false;
     for (e->calls = 1;; e->calls *= 2) {
-        if (!run_calls(e, context, e->calls, &us)) return false;
+        if (interruption_came() || !run_calls(e, context, e->calls, &us)) return false;
         e->call_us = us / (double)e->calls;
         if (us >= SAMPLE_US) return true;
         if (us >= SAMPLE_US / 16.0) break;
@@ -90,6 +91,23 @@ static bool open_kernel(bench_entry *e, attune_context *context) {
     return true;
 }
 
+/* The sizes of a call, with as many rows of the rotary embedding as its positions can need, where nobody says how
+ * many. */
+static call_sizes settled_sizes(const attune_problem *problem, const call_sizes *given) {
+    enum { FARTHEST = 7 }; /* what causal_offsets are filled with at most */
+    attune_problem p = *problem;
+    call_sizes s = *given;
+    int64_t longest = 0;
+    if (!p.rotary_dim || s.rotary_positions) return s;
+    problem_fill_defaults(&p);
+    const int64_t lengths[] = {p.seq_q, p.seq_kv, p.seq_new, p.max_seq_q, p.max_seq_kv,
+                               s.seq_q, s.seq_kv, s.seq_new, s.total_q,   s.total_kv};
+    for (size_t i = 0; i < sizeof lengths / sizeof *lengths; i++)
+        if (lengths[i] > longest) longest = lengths[i];
+    s.rotary_positions = longest + (p.causal_offset > 0 ? p.causal_offset : 0) + FARTHEST;
+    return s;
+}
+
 bool bench_open(bench_entry *e, attune_context *context, attune_engine engine, const call_sizes *sizes,
                 size_t samples) {
     e->engine = engine;
@@ -101,11 +119,13 @@ bool bench_open(bench_entry *e, attune_context *context, attune_engine engine, c
         tool_error("out of memory");
         return false;
     }
-    if (!tensors_create_sized(&e->tensors, &e->problem, sizes)) return false;
+    const call_sizes settled = settled_sizes(&e->problem, sizes);
+    if (!tensors_create_sized(&e->tensors, &e->problem, &settled)) return false;
     /* That is what a user means who names the sizes. */
     e->tensors.fills_up = true;
     if (!tensors_fill(&e->tensors, INPUT_ORDINARY, 1)) return false;
     tensors_arguments(&e->tensors, &e->arguments);
+    if (interruption_came()) return false;
     if (!open_kernel(e, context)) {
         tool_library_error(e->text);
         return false;
@@ -164,7 +184,7 @@ bool bench_open_probes(bench_probes *probes, bench_entry *entries, size_t count,
         entries[i].peak_dtype = peak_that_counts(&entries[i].problem, isa);
         entries[i].streams = bandwidth_choose_streams(probes->bandwidth, entries[i].probed_bytes);
     }
-    return true;
+    return !interruption_came();
 }
 
 void bench_close_probes(bench_probes *probes) {
@@ -210,7 +230,7 @@ static bool take_sample(bench_entry *e, attune_context *context, const bench_pro
      * as a pass that does not count brings the probe's; in longer calls it would not matter. With cold data that is
      * what the probe is large enough for, on the CPU of every thread. */
     if (!e->cold_data && e->call_us < LONG_US && !run_calls(e, context, 1, &us)) return false;
-    if (!run_calls(e, context, e->calls, &us)) return false;
+    if (interruption_came() || !run_calls(e, context, e->calls, &us) || interruption_came()) return false;
     settle(threads);
     const double after = probe_peak(probes->peak, e->peak_dtype, us);
     e->samples_us[e->count] = us / (double)e->calls;
@@ -232,8 +252,7 @@ bool bench_rounds(bench_entry *entries, size_t count, attune_context *context, b
     for (size_t i = 0; i < count; i++) peak_measure(probes->peak, entries[i].peak_dtype); /* finds out how many steps */
     for (size_t round = 0; round < samples; round++)
         for (size_t i = 0; i < count; i++)
-            if ((probes->is_over && probes->is_over()) || !take_sample(&entries[i], context, probes, threads, peaks))
-                return false;
+            if (interruption_came() || !take_sample(&entries[i], context, probes, threads, peaks)) return false;
     getrusage(RUSAGE_THREAD, &end);
     probes->disturbances += end.ru_nivcsw - start.ru_nivcsw;
     return true;

@@ -37,7 +37,7 @@ typedef struct bench_entry {
 } bench_entry;
 
 /* Tensors with ordinary data and full lengths, kernel, workspace, and how many calls last two milliseconds. false after
- * a message. */
+ * a message, or an interruption that the command has caught. */
 bool bench_open(bench_entry *entry, attune_context *context, attune_engine engine, const call_sizes *sizes,
                 size_t samples);
 void bench_close(bench_entry *entry);
@@ -46,18 +46,17 @@ void bench_close(bench_entry *entry);
 typedef struct bench_probes {
     peak_probe *peak;
     bandwidth_probe *bandwidth;
-    bool (*is_over)(void); /* NULL, or whether to take no more samples */
-    long disturbances;     /* how often another program took this CPU away during the rounds */
+    long disturbances; /* how often another program took this CPU away during the rounds */
 } bench_probes;
 
-/* Probes for these entries, the streams of each, and the peak by which each is measured. false after a message; close
- * them in any case. */
+/* Probes for these entries, the streams of each, and the peak by which each is measured. false after a message
+ * or an interruption; close them in any case. */
 bool bench_open_probes(bench_probes *probes, bench_entry *entries, size_t count, const char *isa, uint32_t threads);
 void bench_close_probes(bench_probes *probes);
 
 /* Takes `samples` of every entry: in each round every entry has its turn, with its peak and the bandwidth probed
- * before and after, so that whatever slows the machine down for a while slows everything. false after a message, or
- * when it is over. */
+ * before and after, so that whatever slows the machine down for a while slows everything. false after a message or
+ * an interruption. */
 bool bench_rounds(bench_entry *entries, size_t count, attune_context *context, bench_probes *probes, uint32_t threads,
                   size_t samples);
 

@@ -157,7 +157,7 @@ typedef struct sweep_run {
 static json_t *measure(sweep_run *run, const manifest_entry *what) {
     const sweep_settings *const s = &run->options->settings;
     bench_entry entry = {.problem = what->problem, .cold_data = s->cold_data};
-    bench_probes probes = {.is_over = interruption_came};
+    bench_probes probes = {0};
     json_t *result = NULL;
     if (bench_open(&entry, run->context, ATTUNE_ENGINE_JIT, &s->sizes, s->samples) &&
         bench_open_probes(&probes, &entry, 1, run->isa, s->threads) &&
@@ -205,6 +205,8 @@ static bool measure_all(sweep_run *run) {
             good = sweep_file_add(&run->file, result);
         else if (interruption_came())
             break;
+        else if (!entry->has_failed)
+            tool_error("%s could not be measured", entry->text);
         ++*(result ? &run->measured : &run->failed);
         run->weight_left -= weight_of(&o->settings, &entry->problem);
         run->weight_done += weight_of(&o->settings, &entry->problem);

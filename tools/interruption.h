@@ -4,7 +4,8 @@
 
 #include <stdbool.h>
 
-/* From now on the first of them is only noted. A second one ends the process at once, as it would have otherwise. */
+/* From now on the first of them is only noted. A second one ends the process at once, as it would have otherwise. On a
+ * terminal a line on stderr says that it came, which the next message replaces. */
 void interruption_catch(void);
 bool interruption_came(void);
 
