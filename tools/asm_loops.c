@@ -57,10 +57,10 @@ static asm_class class_of(const char *name, const char *operands) {
                                            "ushll", "sshll", "shll",    "xtn",     NULL};
     static const char *const hints[] = {"prefetch", "prfm", "lea", NULL};
     if (begins(name, hints) || !has_vector(operands)) return ASM_SCALAR;
+    if (is_store(name, operands)) return ASM_STORE; /* even if it converts on the way */
     if (begins(name, multiplies)) return ASM_MULTIPLY;
     if (begins(name, broadcasts)) return ASM_BROADCAST;
     if (begins(name, converts)) return ASM_CONVERT;
-    if (is_store(name, operands)) return ASM_STORE;
     if (begins(name, shuffles)) return ASM_SHUFFLE;
     static const char *const loads[] = {"ld1", "ld2", "ldr", "ldp", "ldur", "vmov", "mov", NULL};
     return begins(name, loads) && touches_memory(operands) ? ASM_LOAD : ASM_VECTOR;
