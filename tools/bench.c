@@ -147,28 +147,63 @@ void bench_close(bench_entry *e) {
 
 /* ---- Probes ---- */
 
-/* Of the largest cache that this CPU has or shares, as Linux shows it: what the C library asks the CPU is that of all
- * cores together on some machines. */
-static size_t last_cache_bytes(void) {
+/* The largest cache that a CPU has or shares, as Linux shows it: what the C library asks the CPU is that of all cores
+ * together on some machines. */
+typedef struct last_cache {
+    size_t bytes;
+    int first_cpu; /* of those that share it */
+} last_cache;
+
+/* A number, and the character behind it, from a file of this cache. */
+static bool read_cache(int cpu, int index, const char *name, size_t *number, char *unit) {
+    char path[96];
+    snprintf(path, sizeof path, "/sys/devices/system/cpu/cpu%d/cache/index%d/%s", cpu, index, name);
+    FILE *const file = fopen(path, "re");
+    *unit = '\0';
+    const bool good = file && fscanf(file, "%zu%c", number, unit) >= 1;
+    if (file) fclose(file);
+    return good;
+}
+
+static last_cache last_cache_of(int cpu) {
     enum { USUAL = 32 << 20, MOST_CACHES = 8 };
-    size_t most = 0;
-    for (int i = 0, cpu = sched_getcpu(); cpu >= 0 && i < MOST_CACHES; i++) {
-        char path[96], unit = 0;
-        size_t size = 0;
-        snprintf(path, sizeof path, "/sys/devices/system/cpu/cpu%d/cache/index%d/size", cpu, i);
-        FILE *const file = fopen(path, "re");
-        if (!file) break;
-        if (fscanf(file, "%zu%c", &size, &unit) == 2) size *= unit == 'K' ? 1024 : unit == 'M' ? 1024 * 1024 : 1;
-        fclose(file);
-        if (size > most) most = size;
+    last_cache last = {0, cpu};
+    for (int i = 0; i < MOST_CACHES; i++) {
+        size_t size, first;
+        char unit;
+        if (!read_cache(cpu, i, "size", &size, &unit)) break;
+        size *= unit == 'K' ? 1024 : unit == 'M' ? 1024 * 1024 : 1;
+        if (size <= last.bytes) continue;
+        last.bytes = size;
+        last.first_cpu = read_cache(cpu, i, "shared_cpu_list", &first, &unit) ? (int)first : cpu;
     }
-    return most ? most : USUAL;
+    if (!last.bytes) last.bytes = USUAL;
+    return last;
+}
+
+/* So many that, of equal parts for all CPUs in use, each last cache gets four times what it holds: also the one that
+ * the fewest of them share. */
+static size_t bytes_beyond_caches(void) {
+    int sharing[CPU_SETSIZE] = {0}, fewest = CPU_SETSIZE, all = 0;
+    size_t largest = 0;
+    cpu_set_t used;
+    if (sched_getaffinity(0, sizeof used, &used) != 0) CPU_ZERO(&used);
+    for (int cpu = 0; cpu < CPU_SETSIZE; cpu++) {
+        if (!CPU_ISSET(cpu, &used)) continue;
+        const last_cache last = last_cache_of(cpu);
+        if (last.bytes > largest) largest = last.bytes;
+        if (last.first_cpu < CPU_SETSIZE) sharing[last.first_cpu]++;
+        all++;
+    }
+    for (int cpu = 0; cpu < CPU_SETSIZE; cpu++)
+        if (sharing[cpu] && sharing[cpu] < fewest) fewest = sharing[cpu];
+    return all ? 4 * largest * (size_t)all / (size_t)(fewest < all ? fewest : all) : 4 * last_cache_of(0).bytes;
 }
 
 /* How much the bandwidth probe reads: as many bytes as a call, which then lie in the caches as the call's would; if
  * data are to be out of them, so many that all come from memory. */
 static size_t probed_bytes(const bench_entry *e) {
-    const size_t own = (size_t)e->work.bytes, cold = e->cold_data ? 4 * last_cache_bytes() : 0;
+    const size_t own = (size_t)e->work.bytes, cold = e->cold_data ? bytes_beyond_caches() : 0;
     return own > cold ? own : cold;
 }
 
