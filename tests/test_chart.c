@@ -131,6 +131,46 @@ static void names_stand_below_marks_beside_each_other(void **state) {
     free(svg);
 }
 
+static void names_that_would_overlap_are_left_out(void **state) {
+    (void)state;
+    enum { MANY = 61 };
+    double x[MANY], y[MANY];
+    char texts[MANY][16];
+    const char *names[MANY];
+    for (int i = 0; i < MANY; i++) {
+        snprintf(texts[i], sizeof texts[i], "a name %d", i);
+        names[i] = texts[i];
+        x[i] = i;
+        y[i] = 0.5;
+    }
+    const chart_line line = {"one", MANY, x, y};
+    chart c = chart_of(&line, 1);
+    c.x_is_log = false;
+    c.x_names = names;
+    char *const svg = draw(&c);
+    const size_t shown = occurrences(svg, ">a name ");
+    assert_true(shown >= 4 && shown <= 12);
+    assert_int_equal(occurrences(svg, ">a name 0</text>"), 1);
+    free(svg);
+}
+
+static void a_scale_may_have_a_zero(void **state) {
+    (void)state;
+    enum { MANY = 50 };
+    double x[MANY], y[MANY];
+    for (int i = 0; i < MANY; i++) {
+        x[i] = i - 20.5;
+        y[i] = 0.5;
+    }
+    const chart_line line = {"one", MANY, x, y};
+    chart c = chart_of(&line, 1);
+    c.x_is_log = false;
+    char *const svg = draw(&c);
+    assert_true(place(svg, "0", " x=\"") > place(svg, "-10", " x=\""));
+    assert_int_equal(occurrences(svg, ">-0</text>"), 0);
+    free(svg);
+}
+
 static void a_png_has_two_pixels_for_each_unit(void **state) {
     (void)state;
     const chart_line line = {"one", POINTS, doubling, shares};
@@ -152,6 +192,8 @@ int main(void) {
         cmocka_unit_test(many_points_have_round_ticks),
         cmocka_unit_test(marks_stay_inside),
         cmocka_unit_test(names_stand_below_marks_beside_each_other),
+        cmocka_unit_test(names_that_would_overlap_are_left_out),
+        cmocka_unit_test(a_scale_may_have_a_zero),
         cmocka_unit_test(a_png_has_two_pixels_for_each_unit),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -74,6 +74,10 @@ report $? "lengths that double are marked where they are"
 grep -q 'num_heads=2; .* 1 thread' "$work/p.svg"
 report $? "and it says what all have"
 expect "a plot of a file of grids" 0 'cached' "${sweep[@]}" --plot="$work/p.svg" "$work/grids"
+expect "a plot against numbers from 0 on, past a flag" 0 'cached' "${sweep[@]}" --plot="$work/p.svg" \
+    num_heads=2,seq_q=4,head_dim=8,is_causal=0,1,window_left=0:2
+[ "$(grep -c '<g class="line">' "$work/p.svg")" -eq 2 ] && grep -q '<title>is_causal=1</title>' "$work/p.svg" && grep -q '>0</text>' "$work/p.svg"
+report $? "has a line for each value of the flag"
 expect "a plot against words" 0 'cached' "${sweep[@]}" --plot="$work/p.svg" num_heads=2,seq_q=4,head_dim=8,dtype=f32,bf16
 grep -q '>bf16</text>' "$work/p.svg" && ! grep -q '<line ' "$work/p.svg"
 report $? "has them below, and no lines between"

@@ -63,14 +63,20 @@ static bool is_number(const char *text, double *value) {
     char *end;
     if (!text) return false;
     *value = strtod(text, &end);
-    return end != text && !*end && *value > 0 && *value < 1e300;
+    return end != text && !*end && fabs(*value) < 1e300;
 }
+
+/* Flags are words: nothing lies between 0 and 1. */
+static bool is_flag(double value) { return value == 0 || value == 1; }
 
 static bool is_numeric(const sweep_keys *k, size_t key) {
     double value;
-    for (size_t p = 0; p < k->problems; p++)
+    bool has_flags_only = true;
+    for (size_t p = 0; p < k->problems; p++) {
         if (!is_number(sweep_keys_value(k, p, key), &value)) return false;
-    return true;
+        has_flags_only &= is_flag(value);
+    }
+    return !has_flags_only;
 }
 
 static bool choose_axis(plot *p) {
@@ -184,7 +190,7 @@ static bool is_geometric(const plot *p) {
     if (all) qsort(all, n, sizeof *all, ascending);
     const double low = n ? all[0] : 1, high = n ? all[n - 1] : 1, middle = n ? tool_median(all, n) : 1;
     free(all);
-    return high >= 4 * low &&
+    return low > 0 && high >= 4 * low &&
            fabs(log(middle / low) / log(high / low) - 0.5) < fabs((middle - low) / (high - low) - 0.5);
 }
 

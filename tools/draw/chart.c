@@ -113,13 +113,22 @@ static void use_scale(drawing *d, int step) {
     d->num_ticks = 0;
     for (double at = ceil(d->x_low / by - 1e-9) * by; at <= d->x_high + 1e-9 * by && d->num_ticks < MOST_TICKS;
          at += by)
-        d->ticks[d->num_ticks++] = c->x_is_log ? exp2(at) : at;
+        d->ticks[d->num_ticks++] = c->x_is_log ? exp2(at) : at + 0.0; /* no -0 */
+}
+
+/* Every so many names, from the first on. */
+static void use_names(drawing *d, int step) {
+    d->num_ticks = 0;
+    for (double at = 0; at <= d->x_high && d->num_ticks < MOST_TICKS; at += step) d->ticks[d->num_ticks++] = at;
 }
 
 static void find_ticks(drawing *d) {
-    if (use_points(d) || d->chart->x_names) return;
-    for (int step = 1; step <= MOST_TICKS; step++) {
-        use_scale(d, step);
+    if (use_points(d)) return;
+    for (int step = 1; step == 1 || d->num_ticks > 1; step++) {
+        if (d->chart->x_names)
+            use_names(d, step);
+        else
+            use_scale(d, step);
         if (is_readable(d)) return;
     }
 }
