@@ -31,7 +31,7 @@ if ! ldd "$attune" | grep -qE 'lib(a|t|ub)san'; then # which slow down reading f
 fi
 expect "run-time sizes" 0 'run-time sizes: seq_q=5,seq_kv=6' "${sweep[@]}" --sizes=seq_q=5,seq_kv=6 seq_q=-1,seq_kv=-1,head_dim=8
 printf '# two grids\n%s\nembed_dim=16,num_heads=2,seq_q=2:3 # blocks\n' $grid >"$work/grids"
-expect "problems that share a kernel share the miss" 0 '^1 kernel compiled in .*, 3 cached already' "${sweep[@]}" \
+expect "problems that share a kernel share the miss" 0 '^1 kernel compiled in .*, 0 cached already; 3 more problems share them' "${sweep[@]}" \
     num_heads=1:4,seq_q=6,head_dim=8
 expect "a file of grids" 0 '^2 kernels compiled in .*, 6 cached already' "${sweep[@]}" --limit=8 "$work/grids"
 
@@ -181,5 +181,8 @@ if command -v script >"$work/none"; then
     script -qec "$attune sweep --samples=1 num_heads=2,seq_q=4,8,head_dim=8" "$work/none" >"$work/stdout" 2>"$work/stderr" </dev/null
     grep -q '1 of 2 problems measured, about [0-9]* s left' "$work/stdout"
     report $? "progress on a terminal"
+    script -qec "$attune sweep --samples=1 num_heads=2,head_dim=8,seq_kv=4,seq_q=dynamic,5" "$work/none" >"$work/stdout" 2>"$work/stderr" </dev/null
+    grep -q $'measured\x1b\\[K\r\x1b\\[Kattune: out has no elements' "$work/stdout"
+    report $? "which a message replaces"
 fi
 echo "1..$number"

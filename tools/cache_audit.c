@@ -7,7 +7,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
-#include <unistd.h>
 
 enum { NAME_BYTES = 64, ISA_BYTES = 32 };
 
@@ -20,7 +19,7 @@ typedef struct audit {
     const cache_options *options;
     audit_name *names; /* of the entries that this build can make; then the first `chosen` are the sample */
     size_t count, capacity, chosen;
-    bool is_out_of_memory, shows_progress;
+    bool is_out_of_memory;
 
     attune_context *emitter; /* for entries of `isa` */
     char isa[ISA_BYTES];
@@ -134,7 +133,7 @@ static int visit(void *user, const attune_cache_entry *entry) {
         a->done++;
         a->same += !*text;
     }
-    if (a->shows_progress) fprintf(stderr, "\r%zu of %zu compiled anew", a->done, a->chosen);
+    tool_progress("%zu of %zu compiled anew", a->done, a->chosen);
     if (a->list)
         json_array_append_new(a->list, json_pack("{s:s, s:s, s:b, s:s, s:s, s:s}", "file", entry->file, "directory",
                                                  entry->directory, "same", !*text, "message", text, "problem",
@@ -169,7 +168,7 @@ static int print(audit *a, uint64_t seed) {
 int cache_audit(const cache_options *o, attune_context *context, const attune_machine_info *machine) {
     static const char *const headers[] = {"entry", "differs", "problem"};
     const uint64_t seed = o->has_seed ? (uint64_t)o->seed : (uint64_t)time(NULL);
-    audit a = {.options = o, .shows_progress = isatty(STDERR_FILENO)};
+    audit a = {.options = o};
     int code = TOOL_FAILED;
     (void)machine;
     if (o->json)
@@ -180,7 +179,7 @@ int cache_audit(const cache_options *o, attune_context *context, const attune_ma
         choose(&a, seed);
         interruption_catch();
         code = attune_cache_visit(context, visit, &a) == ATTUNE_OK ? TOOL_OK : tool_library_error(NULL);
-        if (a.shows_progress) fprintf(stderr, "\r%40s\r", "");
+        tool_end_progress();
     } else if (a.is_out_of_memory) {
         tool_error("out of memory");
     } else {

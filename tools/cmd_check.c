@@ -5,7 +5,6 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 typedef struct check_options {
     tool_common common;
@@ -172,10 +171,9 @@ static bool run_random(const check_options *o, check_machine *machine, check_tot
         check_case c;
         if (!check_draw(machine, &random, o->max_flops > 0 ? o->max_flops : 4e6, &c)) return false;
         run_one(machine, &c, totals);
-        if (isatty(STDERR_FILENO) && i % 16 == 15)
-            fprintf(stderr, "\r%lld of %lld", (long long)(i + 1), (long long)o->random);
+        if (i % 16 == 15) tool_progress("%lld of %lld", (long long)(i + 1), (long long)o->random);
     }
-    if (isatty(STDERR_FILENO)) fputs("\r\033[K", stderr);
+    tool_end_progress();
     return true;
 }
 

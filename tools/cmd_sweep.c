@@ -181,10 +181,10 @@ static double weight_of(const sweep_settings *s, const attune_problem *problem) 
 static void show_progress(const sweep_run *run, size_t done) {
     const double spent = (tool_now_us() - run->began) * 1e-6;
     char left[TABLE_NUMBER_BYTES];
-    if (!isatty(STDERR_FILENO)) return;
-    fprintf(stderr, "\r%zu of %zu problems measured", done, run->options->list.count);
-    if (run->weight_done > 0)
-        fprintf(stderr, ", about %s left   ", table_duration(spent / run->weight_done * run->weight_left, left));
+    const bool is_known = run->weight_done > 0; /* how long they take */
+    if (is_known) table_duration(spent / run->weight_done * run->weight_left, left);
+    tool_progress("%zu of %zu problems measured%s%s%s", done, run->options->list.count, is_known ? ", about " : "",
+                  is_known ? left : "", is_known ? " left" : "");
 }
 
 /* What the file does not have yet, each result written as soon as it is there. A problem that cannot be measured does
@@ -211,7 +211,7 @@ static bool measure_all(sweep_run *run) {
         run->weight_left -= weight_of(&o->settings, &entry->problem);
         run->weight_done += weight_of(&o->settings, &entry->problem);
     }
-    if (isatty(STDERR_FILENO)) fprintf(stderr, "\r%79s\r", "");
+    tool_end_progress();
     bench_warn_of_disturbances(run->disturbances, run->measured * o->settings.samples);
     return good;
 }
@@ -225,13 +225,16 @@ static void print_summary(const sweep_run *run) {
     if (run->before)
         printf("%zu measured now; %zu had results in %s, which stay as they were\n", run->measured, run->before,
                run->options->output);
-    if (w->count[WARM_COMPILED])
-        printf("%zu kernel%s compiled in %s (%s of all jobs together), %zu cached already\n", w->count[WARM_COMPILED],
-               w->count[WARM_COMPILED] == 1 ? "" : "s", table_time(w->seconds * 1e6, wall),
-               table_time(w->compile_ms * 1e3, added), w->count[WARM_CACHED]);
+    const size_t compiled = w->count[WARM_COMPILED], cached = w->count[WARM_CACHED], shared = w->count[WARM_SHARED];
+    if (compiled)
+        printf("%zu kernel%s compiled in %s (%s of all jobs together), %zu cached already", compiled,
+               compiled == 1 ? "" : "s", table_time(w->seconds * 1e6, wall), table_time(w->compile_ms * 1e3, added),
+               cached);
     else
-        printf("nothing was compiled: %s%zu kernel%s cached\n", w->count[WARM_CACHED] == 1 ? "" : "all ",
-               w->count[WARM_CACHED], w->count[WARM_CACHED] == 1 ? " was" : "s were");
+        printf("nothing was compiled: %s%zu kernel%s cached", cached == 1 ? "" : "all ", cached,
+               cached == 1 ? " was" : "s were");
+    if (shared) printf("; %zu more problem%s them", shared, shared == 1 ? " shares" : "s share");
+    printf("\n");
 }
 
 /* Why not everything is there. */

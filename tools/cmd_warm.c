@@ -60,12 +60,22 @@ static error_t parse(int key, char *argument, struct argp_state *state) {
 
 static int print_json(const warm_options *o, const warming *w, uint32_t jobs) {
     const size_t *const count = w->count;
-    return tool_print_json(
-        json_pack("{s:i, s:i, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:f, s:f}", "schema", 1, "jobs", (int)jobs, "kernels",
-                  (json_int_t)o->list.count, "compiled", (json_int_t)count[WARM_COMPILED], "cached",
-                  (json_int_t)count[WARM_CACHED], "failed", (json_int_t)count[WARM_FAILED], "left",
-                  (json_int_t)count[WARM_LEFT], "damaged_lines", (json_int_t)o->damaged, "write_failures",
-                  (json_int_t)w->write_failures, "compile_ms", w->compile_ms, "seconds", w->seconds));
+    return tool_print_json(json_pack(
+        "{s:i, s:i, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:f, s:f}", "schema", 1, "jobs", (int)jobs, "kernels",
+        (json_int_t)(o->list.count - count[WARM_SHARED]), "shared", (json_int_t)count[WARM_SHARED], "compiled",
+        (json_int_t)count[WARM_COMPILED], "cached", (json_int_t)count[WARM_CACHED], "failed",
+        (json_int_t)count[WARM_FAILED], "left", (json_int_t)count[WARM_LEFT], "damaged_lines", (json_int_t)o->damaged,
+        "write_failures", (json_int_t)w->write_failures, "compile_ms", w->compile_ms, "seconds", w->seconds));
+}
+
+static void print_text(const warm_options *o, const warming *w) {
+    const size_t *const count = w->count, kernels = o->list.count - count[WARM_SHARED];
+    printf("%zu kernel%s: %zu compiled, %zu cached already, %zu failed, %zu left", kernels, kernels == 1 ? "" : "s",
+           count[WARM_COMPILED], count[WARM_CACHED], count[WARM_FAILED], count[WARM_LEFT]);
+    if (count[WARM_SHARED])
+        printf("; %zu more problem%s share%s them", count[WARM_SHARED], count[WARM_SHARED] == 1 ? "" : "s",
+               count[WARM_SHARED] == 1 ? "s" : "");
+    printf("; %.1f s\n", w->seconds);
 }
 
 static int report(const warm_options *o, const warming *w, uint32_t jobs, const char *directory) {
@@ -74,9 +84,7 @@ static int report(const warm_options *o, const warming *w, uint32_t jobs, const 
     if (o->json)
         code = print_json(o, w, jobs);
     else
-        printf("%zu kernel%s: %zu compiled, %zu cached already, %zu failed, %zu left; %.1f s\n", o->list.count,
-               o->list.count == 1 ? "" : "s", count[WARM_COMPILED], count[WARM_CACHED], count[WARM_FAILED],
-               count[WARM_LEFT], w->seconds);
+        print_text(o, w);
     fflush(stdout);
     if (o->damaged) tool_error("lines that are no problems, and were left out: %zu", o->damaged);
     if (w->write_failures)

@@ -7,6 +7,7 @@
 #include <jansson.h>
 #include <sched.h>
 #include <stdarg.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -14,6 +15,26 @@
 #include <unistd.h>
 
 /* ---- Messages ---- */
+
+static atomic_bool shows_progress;
+static const char clear_line[] = "\r\033[K";
+
+void tool_progress(const char *format, ...) {
+    if (!isatty(STDERR_FILENO)) return;
+    char *text = NULL;
+    va_list list;
+    va_start(list, format);
+    if (vasprintf(&text, format, list) < 0) text = NULL;
+    va_end(list);
+    shows_progress = true;
+    fprintf(stderr, "\r%s\033[K", text ? text : "");
+    free(text);
+}
+
+void tool_end_progress(void) {
+    shows_progress = false;
+    if (isatty(STDERR_FILENO)) fputs(clear_line, stderr);
+}
 
 void tool_error(const char *format, ...) {
     char *text = NULL;
@@ -24,7 +45,8 @@ void tool_error(const char *format, ...) {
     /* A message may quote what somebody typed: line ends and escapes in it must not reach the terminal. */
     for (char *at = text; at && *at; at++)
         if (iscntrl((unsigned char)*at)) *at = '?';
-    fprintf(stderr, "attune: %s\n", text ? text : "out of memory");
+    fprintf(stderr, "%sattune: %s\n", atomic_exchange(&shows_progress, false) ? clear_line : "",
+            text ? text : "out of memory");
     free(text);
 }
 

@@ -103,6 +103,11 @@ enum {
 /* One line on stderr: "attune: " and the message, with a ? for each control character. */
 void tool_error(const char *format, ...) __attribute__((format(printf, 1, 2)));
 
+/* How far something is, in a line of its own on stderr if that is a terminal: the next one replaces it, and so does a
+ * message. At the end it is removed. */
+void tool_progress(const char *format, ...) __attribute__((format(printf, 1, 2)));
+void tool_end_progress(void);
+
 /* Reports the library's last failure, opened by what was being done ("compiling …"; may be NULL). TOOL_FAILED. */
 int tool_library_error(const char *doing);
 

@@ -7,7 +7,6 @@
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 /* What became of an entry of the list. */
 typedef struct warm_item {
@@ -24,7 +23,6 @@ typedef struct warm_run {
     atomic_size_t next;
     pthread_mutex_t mutex; /* guards messages, the items and the progress line */
     size_t done;
-    bool shows_progress;
 } warm_run;
 
 static double seconds_since(double began) { return (tool_now_us() - began) * 1e-6; }
@@ -36,9 +34,8 @@ static bool is_over(const warm_run *run) {
 static void show_progress(const warm_run *run) {
     const double spent = seconds_since(run->began);
     char left[TABLE_NUMBER_BYTES];
-    if (run->shows_progress)
-        fprintf(stderr, "\r%zu of %zu kernels, about %s left   ", run->done, run->list->count,
-                table_duration(spent * (double)(run->list->count - run->done) / (double)run->done, left));
+    tool_progress("%zu of %zu kernels, about %s left", run->done, run->list->count,
+                  table_duration(spent * (double)(run->list->count - run->done) / (double)run->done, left));
 }
 
 static void warm_one(warm_run *run, size_t number) {
@@ -75,15 +72,17 @@ static void *work(void *argument) {
 
 static int by_key(const void *left, const void *right) {
     const warm_item *const a = left, *const b = right;
-    return strcmp(a->key, b->key);
+    const int order = strcmp(a->key, b->key);
+    return order ? order : (int)a->outcome - (int)b->outcome; /* the one that was compiled first */
 }
 
 /* Problems that differ in the batch or the number of heads only share a kernel, which was compiled once. */
 static void count(warming *w, warm_item *items, size_t n) {
     qsort(items, n, sizeof *items, by_key);
     for (size_t i = 0; i < n; i++) {
-        const bool is_shared = items[i].outcome == WARM_COMPILED && i && strcmp(items[i].key, items[i - 1].key) == 0;
-        w->count[is_shared ? WARM_CACHED : items[i].outcome]++;
+        const bool has_kernel = items[i].outcome == WARM_COMPILED || items[i].outcome == WARM_CACHED;
+        const bool is_shared = has_kernel && i && strcmp(items[i].key, items[i - 1].key) == 0;
+        w->count[is_shared ? WARM_SHARED : items[i].outcome]++;
         if (!is_shared) w->compile_ms += items[i].compile_ms;
     }
 }
@@ -104,8 +103,7 @@ bool warming_run(warming *w, attune_context *context, manifest *list, uint32_t j
                     .context = context,
                     .list = list,
                     .began = tool_now_us(),
-                    .budget = budget,
-                    .shows_progress = isatty(STDERR_FILENO)};
+                    .budget = budget};
     if (!run.items) {
         tool_error("out of memory");
         return false;
@@ -116,7 +114,7 @@ bool warming_run(warming *w, attune_context *context, manifest *list, uint32_t j
     work(&run);
     while (started) pthread_join(threads[--started], NULL);
     pthread_mutex_destroy(&run.mutex);
-    if (run.shows_progress) fprintf(stderr, "\r%79s\r", "");
+    tool_end_progress();
     count(w, run.items, list->count);
     w->write_failures = write_failures(context) - failures_before;
     w->seconds = seconds_since(run.began);

@@ -4,8 +4,15 @@
 
 #include "manifest.h"
 
-/* What happened to an entry. One that has the kernel of another entry is cached, too: the kernel is compiled once. */
-typedef enum warm_outcome { WARM_LEFT = 0, WARM_COMPILED, WARM_CACHED, WARM_FAILED, WARM_OUTCOMES } warm_outcome;
+/* What happened to an entry. WARM_SHARED: it has the kernel of another entry, for which that is counted. */
+typedef enum warm_outcome {
+    WARM_LEFT = 0,
+    WARM_COMPILED,
+    WARM_CACHED,
+    WARM_FAILED,
+    WARM_SHARED,
+    WARM_OUTCOMES
+} warm_outcome;
 
 typedef struct warming {
     size_t count[WARM_OUTCOMES];
