@@ -467,6 +467,42 @@ static int no_tmpfile(int dir, const char *path, int flags, mode_t mode) {
     return at_default_io()->openat(dir, path, flags, mode);
 }
 
+static int entries_opened;
+
+static int no_file_but_the_first(int dir, const char *path, int flags, mode_t mode) {
+    if (strstr(path, ".attune") && entries_opened++) {
+        errno = EMFILE;
+        return -1;
+    }
+    return at_default_io()->openat(dir, path, flags, mode);
+}
+
+static int evicted_by_another(int dir, const char *path, int flags, mode_t mode) {
+    if (strstr(path, ".attune")) {
+        errno = ENOENT;
+        return -1;
+    }
+    return at_default_io()->openat(dir, path, flags, mode);
+}
+
+static void only_what_is_damaged_is_replaced_and_counted(void **state) {
+    fill_directory(*state, 1);
+    attune_context *context = open_one(*state);
+    assert_copied(copied_by(attune_cache_export, context, other_dir), 1, 0, 0, 0);
+    attune_context_destroy(context);
+    at_io io = *at_default_io();
+    io.openat = no_file_but_the_first; /* the one to be copied, not the one that is there */
+    entries_opened = 0;
+    context = open_both(*state, "", &io);
+    assert_copied(copied_by(attune_cache_export, context, other_dir), 0, 1, 0, 0);
+    assert_int_equal(temp_dir_count(other_dir, "", ""), 1);
+    attune_context_destroy(context);
+    io.openat = evicted_by_another;
+    context = open_both(*state, "", &io);
+    assert_copied(copied_by(attune_cache_export, context, other_dir), 0, 0, 0, 0);
+    attune_context_destroy(context);
+}
+
 static void a_disk_that_fills_during_an_export(void **state) {
     fill_directory(*state, 5);
     for (int round = 0; round < 2; round++) {
@@ -692,6 +728,7 @@ int main(void) {
         CASE(collecting_goes_down_to_the_cap),
         CASE(what_cannot_be_removed_is_said),
         CASE(out_and_in),
+        CASE(only_what_is_damaged_is_replaced_and_counted),
         CASE(a_disk_that_fills_during_an_export),
         CASE(directories_that_cannot_be_copied),
         CASE(an_audit_finds_other_code),

@@ -17,22 +17,28 @@ typedef struct copier {
     int failure; /* errno */
 } copier;
 
-/* The verified entry in a file, in a block that *data owns; false: there is none, or a damaged one. */
-static bool read_entry(const copier *c, int dir, at_file_trust trust, const char *file, uint8_t **data, size_t *bytes,
-                       at_entry *entry) {
+typedef enum found_entry { FOUND_WHOLE, FOUND_DAMAGED, FOUND_NOTHING, FOUND_UNREADABLE } found_entry;
+
+/* The verified entry in a file, in a block that *data owns, if it is whole. What cannot be read for now, like for lack
+ * of memory, may be. */
+static found_entry read_entry(const copier *c, int dir, at_file_trust trust, const char *file, uint8_t **data,
+                              size_t *bytes, at_entry *entry) {
     int fd;
     struct stat status;
     char name[AT_NAME_CHARS + 1];
+    errno = 0;
     const char *why = at_file_read(c->cache->io, dir, file, trust, c->cache->allocator, &fd, &status, data, bytes);
+    if (fd < 0 && !why) return errno == ENOENT ? FOUND_NOTHING : FOUND_UNREADABLE;
     if (fd >= 0) close(fd);
-    if (!why && *data && !at_entry_decode(*data, *bytes, entry)) {
+    if (!why && !*data) return FOUND_UNREADABLE;
+    if (!why && !at_entry_decode(*data, *bytes, entry)) {
         /* A whole entry under another's name would never be found. */
         at_key_name_of(entry->key, entry->key_bytes, name);
-        if (!strncmp(name, file, AT_NAME_CHARS)) return true;
+        if (!strncmp(name, file, AT_NAME_CHARS)) return FOUND_WHOLE;
     }
     at_free(c->cache->allocator, *data);
     *data = NULL;
-    return false;
+    return FOUND_DAMAGED;
 }
 
 static bool is_usable(const at_entry *entry) {
@@ -41,15 +47,15 @@ static bool is_usable(const at_entry *entry) {
            !(entry->required & ~at_cpu_features());
 }
 
-/* A whole entry that is there already stays; a damaged file makes room. */
+/* An entry that is there already stays; only a damaged file makes room. */
 static bool is_there(const copier *c, const char *file) {
     uint8_t *data;
     size_t bytes;
     at_entry entry;
-    const bool is_whole = read_entry(c, c->to, AT_TRUST_OWN, file, &data, &bytes, &entry);
+    const found_entry found = read_entry(c, c->to, AT_TRUST_OWN, file, &data, &bytes, &entry);
     at_free(c->cache->allocator, data);
-    if (!is_whole) c->cache->io->unlinkat(c->to, file, 0);
-    return is_whole;
+    if (found == FOUND_DAMAGED) c->cache->io->unlinkat(c->to, file, 0);
+    return found == FOUND_WHOLE || found == FOUND_UNREADABLE;
 }
 
 static int copy_file(void *user, const char *file, const struct stat *status) {
@@ -59,8 +65,10 @@ static int copy_file(void *user, const char *file, const struct stat *status) {
     at_entry entry;
     (void)status;
     if (!at_file_is_entry(file)) return 0;
-    if (!read_entry(c, c->from, c->trust, file, &data, &bytes, &entry)) {
-        c->copied->damaged++;
+    const found_entry found = read_entry(c, c->from, c->trust, file, &data, &bytes, &entry);
+    if (found != FOUND_WHOLE) {
+        /* Another process may have evicted it a moment ago. */
+        c->copied->damaged += found != FOUND_NOTHING;
         return 0;
     }
     const bool is_foreign = !is_usable(&entry);
