@@ -55,6 +55,10 @@ refuse "a file that cannot be written" '/proc/none' "${sweep[@]}" -o /proc/none 
 
 expect "a problem that is there twice is measured once" 0 'nothing was compiled: all 2' "${sweep[@]}" \
     seq_q=4,8,4,num_heads=2,head_dim=8
+expect "in other words, too" 0 'all 1 kernel|1 kernel was cached' "${sweep[@]}" seq_q=4,num_heads=2,head_dim=8 \
+    "head_dim=8, seq_q=4,num_heads=2,seq_kv=4,is_causal=0"
+[ "$(count '%$')" -eq 1 ]
+report $? "and has one row"
 expect "of a file the table has what was asked for" 0 'had results in' "${sweep[@]}" -o "$work/out.json" seq_q=4,num_heads=2,head_dim=8,16
 [ "$(count '%$')" -eq 2 ]
 report $? "and no other rows"
@@ -113,6 +117,9 @@ refuse "a directory as the file" 'cannot' "${sweep[@]}" -o "$work" $grid
 expect "no file to go on with" 2 'json prints' "${sweep[@]}" -o - $grid
 
 refuse "a grid that explodes" 'a sweep of 4000 problems; --limit=4000' "${sweep[@]}" seq_q=1:2000,head_dim=8,16
+refuse "a long range" 'a sweep of 100000 problems; --limit=100000 would' "${sweep[@]}" seq_q=1:100000,head_dim=8
+refuse "a range longer than any limit" 'a sweep of 200000000 problems; the limit is 1000, and 10000000 at most' "${sweep[@]}" \
+    seq_q=1:100000000,head_dim=8,16
 refuse "a grid beyond counting" 'more problems than can be counted' "${sweep[@]}" seq_q=1:65536,seq_kv=1:65536,head_dim=1:65536,batch=1:65536
 refuse "one problem more than the limit" 'a sweep of 7 problems; --limit=7' "${sweep[@]}" --limit=6 $grid num_heads=1,seq_q=1,head_dim=8
 refuse "a manifest with schedules" 'names a schedule, but' "${sweep[@]}" "num_heads=1,seq_q=1,head_dim=8 | lanes=16"

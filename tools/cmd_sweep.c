@@ -18,7 +18,7 @@ enum { USUAL_LIMIT = 1000, MOST_LIMIT = 10000000 };
 typedef struct sweep_options {
     tool_common common;
     manifest list; /* without problems that are there twice */
-    json_t *texts; /* an object with theirs as keys */
+    json_t *texts; /* an object with their canonical ones as keys */
     sweep_settings settings;
     uint32_t jobs; /* 0: as many as there are CPUs */
     size_t limit;
@@ -92,18 +92,19 @@ static bool is_within_limit(const sweep_options *o, size_t count) {
     return false;
 }
 
-/* What was added last goes again if it was there before in the same words. What only means the same is shown for each,
- * and measured once. */
+/* What was added last goes again if the same problem was there before, in whatever words. */
 static bool drop_if_known(sweep_options *o) {
     manifest_entry *const last = &o->list.entries[o->list.count - 1];
-    if (json_object_get(o->texts, last->text)) {
+    char *const text = problem_text(&last->problem);
+    const bool is_known = text && json_object_get(o->texts, text);
+    const bool good = text && (is_known || json_object_set_new(o->texts, text, json_true()) == 0);
+    free(text);
+    if (!good) tool_error("out of memory");
+    if (is_known) {
         free(last->text);
         o->list.count--;
-        return true;
     }
-    if (json_object_set_new(o->texts, last->text, json_true()) == 0) return true;
-    tool_error("out of memory");
-    return false;
+    return good;
 }
 
 static bool add_grid(sweep_options *o, const char *text, const char *file, int line) {

@@ -1,5 +1,7 @@
 #include "grid.h"
 
+#include "tool.h"
+
 #include <errno.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -16,14 +18,15 @@ static bool out_of_memory(char message[GRID_MESSAGE]) { return fail(message, "%s
 /* ---- Values ---- */
 
 static bool add_value(grid_axis *axis, const char *value, char message[GRID_MESSAGE]) {
-    if (axis->count == GRID_MAX_VALUES) return fail(message, "%s has more than 65536 values", axis->key);
-    if (!(axis->count & (axis->count - 1))) { /* it is 0 or a power of two: room for as many again */
-        char **const more = realloc(axis->values, (axis->count ? 2 * axis->count : 1) * sizeof *more);
+    if (__builtin_add_overflow(axis->count, 1, &axis->count)) axis->count = SIZE_MAX;
+    if (axis->count > GRID_MAX_VALUES) return true;
+    if (!(axis->stored & (axis->stored - 1))) { /* it is 0 or a power of two: room for as many again */
+        char **const more = realloc(axis->values, (axis->stored ? 2 * axis->stored : 1) * sizeof *more);
         if (!more) return out_of_memory(message);
         axis->values = more;
     }
-    axis->values[axis->count] = strdup(value);
-    return axis->values[axis->count++] ? true : out_of_memory(message);
+    axis->values[axis->stored] = strdup(value);
+    return axis->values[axis->stored++] ? true : out_of_memory(message);
 }
 
 typedef struct range {
@@ -58,9 +61,18 @@ static bool read_range(const char *item, range *r, char message[GRID_MESSAGE]) {
     return true;
 }
 
+/* Of a range with steps: one with factors has few. */
+static size_t steps_of(const range *r) { return ((size_t)r->high - (size_t)r->low) / (size_t)r->step; }
+
 static bool add_range(grid_axis *axis, const char *item, char message[GRID_MESSAGE]) {
     range r;
     if (!read_range(item, &r, message)) return false;
+    if (!r.multiplies && steps_of(&r) >= GRID_MAX_VALUES) {
+        if (__builtin_add_overflow(axis->count, steps_of(&r), &axis->count) ||
+            __builtin_add_overflow(axis->count, 1, &axis->count))
+            axis->count = SIZE_MAX;
+        return true;
+    }
     for (long long value = r.low; value <= r.high;) {
         char text[24];
         snprintf(text, sizeof text, "%lld", value);
@@ -102,22 +114,15 @@ static bool begin_axis(grid *g, const char *key, char message[GRID_MESSAGE]) {
     return true;
 }
 
-/* Both ends without white space, in place. */
-static char *trimmed(char *text) {
-    text += strspn(text, " \t");
-    for (size_t n = strlen(text); n && strchr(" \t", text[n - 1]); n--) text[n - 1] = '\0';
-    return text;
-}
-
 static bool take(grid *g, char *item, char message[GRID_MESSAGE]) {
     char *value = strchr(item, '=');
     if (value) {
         *value++ = '\0';
-        if (!begin_axis(g, trimmed(item), message)) return false;
+        if (!begin_axis(g, tool_trimmed(item), message)) return false;
     } else if (!g->num_axes) {
         return fail(message, "'%.60s' is no KEY=VALUE, and no list is before it that it could continue", item);
     }
-    return add_item(&g->axes[g->num_axes - 1], trimmed(value ? value : item), message);
+    return add_item(&g->axes[g->num_axes - 1], tool_trimmed(value ? value : item), message);
 }
 
 bool grid_parse(const char *text, grid *g, char message[GRID_MESSAGE]) {
@@ -136,7 +141,7 @@ bool grid_parse(const char *text, grid *g, char message[GRID_MESSAGE]) {
 
 void grid_free(grid *g) {
     for (size_t a = 0; a < g->num_axes; a++) {
-        for (size_t v = 0; v < g->axes[a].count; v++) free(g->axes[a].values[v]);
+        for (size_t v = 0; v < g->axes[a].stored; v++) free(g->axes[a].values[v]);
         free(g->axes[a].values);
         free(g->axes[a].key);
     }

@@ -11,12 +11,13 @@
 #include <stdbool.h>
 #include <stddef.h>
 
-enum { GRID_MAX_AXES = 48, GRID_MAX_VALUES = 65536, GRID_MESSAGE = 256 };
+enum { GRID_MAX_AXES = 48, GRID_MAX_VALUES = 10000000, GRID_MESSAGE = 256 };
 
 typedef struct grid_axis {
     char *key;
     char **values;
     size_t count;
+    size_t stored; /* as many, unless there are more than GRID_MAX_VALUES: then they are only counted */
 } grid_axis;
 
 typedef struct grid {
@@ -31,7 +32,7 @@ void grid_free(grid *g);
 /* How many problems it holds; SIZE_MAX if more than that. */
 size_t grid_count(const grid *g);
 
-/* Text of problem `number` < grid_count; NULL when out of memory. Free it. */
+/* Text of problem `number` < grid_count, of which there must be GRID_MAX_VALUES at most; NULL when out of memory. Free it. */
 char *grid_problem(const grid *g, size_t number);
 
 #endif

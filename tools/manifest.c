@@ -13,13 +13,6 @@ static bool grow(manifest *list) {
     return true;
 }
 
-/* Both ends without white space, in place. */
-static char *trimmed(char *text) {
-    text += strspn(text, " \t\r");
-    for (size_t n = strlen(text); n && strchr(" \t\r", text[n - 1]); n--) text[n - 1] = '\0';
-    return text;
-}
-
 static void refuse(const char *text, const char *file, int line) {
     if (line)
         tool_error("%s, line %d: %.200s: %s", file, line, text, attune_last_message());
@@ -36,7 +29,7 @@ bool manifest_add(manifest *list, const char *given, const char *file, int line)
     }
     char *bar = strchr(text, '|');
     if (bar) *bar++ = '\0';
-    const char *const problem = trimmed(text), *const schedule = bar ? trimmed(bar) : NULL;
+    const char *const problem = tool_trimmed(text), *const schedule = bar ? tool_trimmed(bar) : NULL;
     bool is_good =
         attune_problem_parse(problem, &entry.problem) == ATTUNE_OK && attune_problem_check(&entry.problem) == ATTUNE_OK;
     if (is_good && schedule) is_good = attune_schedule_parse(schedule, &entry.schedule) == ATTUNE_OK;
@@ -67,7 +60,7 @@ bool manifest_each_line(const char *path, manifest_line_fn *take, void *user) {
         if (end) *end++ = '\0';
         number++;
         line[strcspn(line, "#")] = '\0';
-        line = trimmed(line);
+        line = tool_trimmed(line);
         if (!*line) continue;
         is_good = take(user, line, path, number);
         taken++;

@@ -193,6 +193,13 @@ const char *tool_origin_name(attune_origin origin) {
     }
 }
 
+char *tool_trimmed(char *text) {
+    static const char space[] = " \t\r";
+    text += strspn(text, space);
+    for (size_t n = strlen(text); n && strchr(space, text[n - 1]); n--) text[n - 1] = '\0';
+    return text;
+}
+
 /* ---- Files ---- */
 
 char *tool_read_file(const char *path, size_t *bytes, char message[ATTUNE_MESSAGE_BYTES]) {

@@ -130,6 +130,9 @@ double tool_parse_seconds(struct argp_state *state, const char *name, const char
  * slower by a factor but by scheduler ticks. */
 bool tool_threads_fit(uint32_t threads);
 
+/* Both ends of a text without white space, in place. */
+char *tool_trimmed(char *text);
+
 /* "jit" or "interp", or a usage error. */
 attune_engine tool_parse_engine(struct argp_state *state, const char *text);
 
