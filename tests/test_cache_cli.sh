@@ -108,6 +108,12 @@ expect "a cap of nothing" 0 '^1 entry .* 0 entries' "$attune" cache gc --max-byt
 expect "a large cap" 0 '^0 entries' "$attune" cache gc --max-bytes=2G
 expect "nothing to audit" 0 '^0 of 0 entries' "$attune" cache audit
 
+# A directory whose name is no UTF-8.
+odd=$work/$'caf\xe9'
+"$attune" warm --cache-dir="$odd" $a >"$work/stdout" 2>"$work/stderr"
+expect "its name in JSON" 0 'caf\?"' "$attune" cache ls --json --cache-dir="$odd"
+expect "verified, too" 0 '"damaged": 0' "$attune" cache verify --json --cache-dir="$odd"
+
 # Usage.
 expect "why of nothing" 2 'why needs a PROBLEM' "$attune" cache why
 expect "export to nowhere" 2 'export needs a DIR' "$attune" cache export

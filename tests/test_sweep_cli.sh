@@ -130,6 +130,12 @@ printf 'seq_q=4,head_dim=8\nseq_q=1:\n' >"$work/bad"
 refuse "a line that is no grid" 'bad, line 2: ' "${sweep[@]}" "$work/bad"
 expect "no grid" 2 'a GRID is needed' "$attune" sweep
 
+for form in --json --cold; do
+    "${sweep[@]}" $form num_heads=2,seq_q=4,head_dim=8 2>"$work/stderr" >/dev/full
+    [ $? -eq 1 ] && grep -q 'standard output: No space left on device' "$work/stderr"
+    report $? "a full disk behind stdout, $form"
+done
+
 # Ctrl-C, and kill -9: what was measured is in the file, and the same command goes on.
 grid=seq_q=1:30,num_heads=2,head_dim=8
 "$attune" sweep --samples=40 -o "$work/long.json" $grid >"$work/stdout" 2>"$work/stderr" </dev/null &

@@ -31,12 +31,12 @@ static int visit(void *user, const attune_cache_entry *entry) {
     const bool is_good = entry->status == ATTUNE_OK;
     if (!is_good) walk->damaged++;
     if (walk->list)
-        json_array_append_new(walk->list,
-                              json_pack("{s:s, s:s, s:b, s:I, s:b, s:s, s:s, s:s, s:s, s:b, s:I}", "file", entry->file,
-                                        "directory", entry->directory, "base", entry->is_base, "bytes",
-                                        (json_int_t)entry->bytes, "ok", is_good, "message", entry->message, "problem",
-                                        entry->problem, "schedule", entry->schedule, "isa", entry->isa, "usable",
-                                        entry->is_usable, "used_at", (json_int_t)entry->used_at));
+        json_array_append_new(walk->list, json_pack("{s:s, s:o, s:b, s:I, s:b, s:o, s:s, s:s, s:s, s:b, s:I}", "file",
+                                                    entry->file, "directory", tool_json_text(entry->directory), "base",
+                                                    entry->is_base, "bytes", (json_int_t)entry->bytes, "ok", is_good,
+                                                    "message", tool_json_text(entry->message), "problem",
+                                                    entry->problem, "schedule", entry->schedule, "isa", entry->isa,
+                                                    "usable", entry->is_usable, "used_at", (json_int_t)entry->used_at));
     if (!walk->table || (walk->verify && is_good)) return 0;
     table_cell(walk->table, "%s", entry->file);
     if (walk->has_base) table_cell(walk->table, "%s", entry->is_base ? "base" : "cache");
@@ -50,10 +50,10 @@ static int visit(void *user, const attune_cache_entry *entry) {
 static int print(const cache_walk *walk, const attune_machine_info *machine) {
     char size[TABLE_NUMBER_BYTES];
     if (walk->list)
-        return tool_print_json(json_pack("{s:i, s:s, s:s, s:I, s:I, s:I, s:O}", "schema", 1, "cache_dir",
-                                         machine->cache_dir, "cache_base", machine->cache_base, "entries",
-                                         (json_int_t)walk->entries, "bytes", (json_int_t)walk->bytes, "damaged",
-                                         (json_int_t)walk->damaged, "list", walk->list));
+        return tool_print_json(json_pack(
+            "{s:i, s:o, s:o, s:I, s:I, s:I, s:O}", "schema", 1, "cache_dir", tool_json_text(machine->cache_dir),
+            "cache_base", tool_json_text(machine->cache_base), "entries", (json_int_t)walk->entries, "bytes",
+            (json_int_t)walk->bytes, "damaged", (json_int_t)walk->damaged, "list", walk->list));
     /* Without a row the headers alone would look like a mistake. */
     if (walk->verify ? walk->damaged : walk->entries)
         table_finish(walk->table, stdout);

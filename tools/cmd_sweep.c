@@ -259,7 +259,7 @@ static int show(const sweep_run *run) {
         sweep_print_table(&run->keys, &o->list, &run->file);
         print_summary(run);
     }
-    fflush(stdout);
+    tool_flush();
     if (o->plot && done && !sweep_plot(o->plot, &run->keys, &o->list, &run->file)) code = TOOL_FAILED;
     explain_rest(run);
     return done < o->list.count ? TOOL_FAILED : code;

@@ -85,7 +85,7 @@ static int report(const warm_options *o, const warming *w, uint32_t jobs, const 
         code = print_json(o, w, jobs);
     else
         print_text(o, w);
-    fflush(stdout);
+    tool_flush();
     if (o->damaged) tool_error("lines that are no problems, and were left out: %zu", o->damaged);
     if (w->write_failures)
         tool_error("not all that was compiled is in %s, which could not be written; the same command compiles the rest",

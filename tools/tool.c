@@ -64,12 +64,36 @@ static void log_to_stderr(void *user, attune_log_level level, const char *messag
     if (level <= ATTUNE_LOG_WARNING) tool_error("%s%s", level == ATTUNE_LOG_WARNING ? "warning: " : "", message);
 }
 
-int tool_finish(int code) {
+/* Why stdout could not be written when that failed first: what is written later may not fail again. */
+static int output_failure;
+
+static void note_output(bool is_good) {
+    if (!is_good && !output_failure) output_failure = errno ? errno : EIO;
+}
+
+void tool_flush(void) {
     errno = 0;
-    if (fflush(stdout) == 0 && !ferror(stdout)) return code;
+    note_output(fflush(stdout) == 0);
+}
+
+int tool_finish(int code) {
+    tool_flush();
+    note_output(!ferror(stdout));
+    if (!output_failure) return code;
     /* A reader that went away (`attune … | head`) knows why; everyone else is told. */
-    if (errno != EPIPE) tool_error("cannot write to standard output: %s", strerror(errno ? errno : EIO));
+    if (output_failure != EPIPE) tool_error("cannot write to standard output: %s", strerror(output_failure));
     return TOOL_FAILED;
+}
+
+json_t *tool_json_text(const char *text) {
+    json_t *const value = json_string(text);
+    if (value) return value;
+    char *const copy = strdup(text);
+    for (char *at = copy; at && *at; at++)
+        if ((unsigned char)*at >= 0x80) *at = '?';
+    json_t *const replaced = copy ? json_string(copy) : NULL;
+    free(copy);
+    return replaced;
 }
 
 int tool_print_json(json_t *value) {
@@ -77,8 +101,9 @@ int tool_print_json(json_t *value) {
         tool_error("out of memory while building the JSON output");
         return TOOL_FAILED;
     }
-    json_dumpf(value, stdout, JSON_INDENT(2) | JSON_PRESERVE_ORDER | JSON_REAL_PRECISION(6));
-    fputc('\n', stdout);
+    errno = 0;
+    note_output(json_dumpf(value, stdout, JSON_INDENT(2) | JSON_PRESERVE_ORDER | JSON_REAL_PRECISION(6)) == 0 &&
+                fputc('\n', stdout) != EOF);
     json_decref(value);
     return TOOL_OK;
 }

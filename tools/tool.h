@@ -160,6 +160,9 @@ int tool_dump_passes(attune_context *context, const char *ir_text);
 /* What --emit produced to a file, or stdout when path is NULL or "-". An exit code. */
 int tool_write_stage(attune_stage stage, const char *path, const void *data, size_t bytes);
 
+/* Writes out what stdout holds, before something on stderr that belongs behind it. */
+void tool_flush(void);
+
 /* Flushes stdout and turns a failed write into an error message and TOOL_FAILED, else returns `code`. */
 int tool_finish(int code);
 
@@ -172,6 +175,10 @@ double tool_median(double *values, size_t count);
 /* Writes a jansson value to stdout, indented, numbers with six digits; takes the reference. */
 struct json_t;
 int tool_print_json(struct json_t *value);
+
+/* A text that may be none in UTF-8, like the name of a directory: then with a ? for each byte that is not ASCII. A new
+ * reference; NULL when out of memory. */
+struct json_t *tool_json_text(const char *text);
 
 /* xoshiro-quality randomness is not needed: splitmix64 gives the same data for the same seed everywhere. */
 typedef struct tool_random {
