@@ -108,6 +108,15 @@ expect "a cap of nothing" 0 '^1 entry .* 0 entries' "$attune" cache gc --max-byt
 expect "a large cap" 0 '^0 entries' "$attune" cache gc --max-bytes=2G
 expect "nothing to audit" 0 '^0 of 0 entries' "$attune" cache audit
 
+# In order.
+"$attune" warm --cache-dir="$work/many-entries" num_heads=2,seq_q={1,2,3,4,5,6,7,8},head_dim=8 >"$work/stdout" 2>"$work/stderr"
+expect "ls" 0 '^8 entries' "$attune" cache ls --cache-dir="$work/many-entries"
+grep -oE '^[0-9a-f]{32}' "$work/stdout" | sort -c
+report $? "is sorted"
+expect "ls as JSON" 0 '"entries": 8' "$attune" cache ls --json --cache-dir="$work/many-entries"
+grep -oE '[0-9a-f]{32}\.attune' "$work/stdout" | sort -c
+report $? "is sorted, too"
+
 # A directory whose name is no UTF-8.
 odd=$work/$'caf\xe9'
 "$attune" warm --cache-dir="$odd" $a >"$work/stdout" 2>"$work/stderr"

@@ -3,6 +3,8 @@
 #include "table.h"
 
 #include <jansson.h>
+#include <stdlib.h>
+#include <string.h>
 #include <time.h>
 
 /* One walk over the entries. */
@@ -47,14 +49,34 @@ static int visit(void *user, const attune_cache_entry *entry) {
     return 0;
 }
 
+static int by_file(const void *left, const void *right) {
+    json_t *const *const a = left, *const *const b = right;
+    const int order =
+        strcmp(json_string_value(json_object_get(*a, "file")), json_string_value(json_object_get(*b, "file")));
+    return order ? order : json_is_true(json_object_get(*a, "base")) - json_is_true(json_object_get(*b, "base"));
+}
+
+/* A directory has no order that would be the same twice. A new reference; NULL when out of memory. */
+static json_t *sorted(const json_t *list) {
+    const size_t count = json_array_size(list);
+    json_t **const items = calloc(count ? count : 1, sizeof *items);
+    json_t *const result = items ? json_array() : NULL;
+    for (size_t i = 0; items && i < count; i++) items[i] = json_array_get(list, i);
+    if (items) qsort(items, count, sizeof *items, by_file);
+    for (size_t i = 0; result && i < count; i++) json_array_append(result, items[i]);
+    free(items);
+    return result;
+}
+
 static int print(const cache_walk *walk, const attune_machine_info *machine) {
     char size[TABLE_NUMBER_BYTES];
     if (walk->list)
         return tool_print_json(json_pack(
-            "{s:i, s:o, s:o, s:I, s:I, s:I, s:O}", "schema", 1, "cache_dir", tool_json_text(machine->cache_dir),
+            "{s:i, s:o, s:o, s:I, s:I, s:I, s:o}", "schema", 1, "cache_dir", tool_json_text(machine->cache_dir),
             "cache_base", tool_json_text(machine->cache_base), "entries", (json_int_t)walk->entries, "bytes",
-            (json_int_t)walk->bytes, "damaged", (json_int_t)walk->damaged, "list", walk->list));
+            (json_int_t)walk->bytes, "damaged", (json_int_t)walk->damaged, "list", sorted(walk->list)));
     /* Without a row the headers alone would look like a mistake. */
+    table_sort(walk->table);
     if (walk->verify ? walk->damaged : walk->entries)
         table_finish(walk->table, stdout);
     else

@@ -44,6 +44,16 @@ void table_cell(table *t, const char *format, ...) {
     va_end(list);
 }
 
+static int by_cells(const void *left, const void *right) {
+    char *const *const a = left, *const *const b = right;
+    const int order = strcmp(a[0], b[0]);
+    return order ? order : strcmp(a[1], b[1]);
+}
+
+void table_sort(table *t) {
+    if (t && t->columns > 1) qsort(t->cells, t->count / t->columns, t->columns * sizeof *t->cells, by_cells);
+}
+
 /* Columns on the screen: UTF-8 continuation bytes take none. */
 static size_t width_of(const char *text) {
     size_t width = 0;

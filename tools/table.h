@@ -16,6 +16,9 @@ table *table_create(const char *alignments, const char *const *headers);
 /* Appends a cell; the row is complete when it has a cell for each column. */
 void table_cell(table *t, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
+/* Rows by their first cells, and by their second ones where those are the same. */
+void table_sort(table *t);
+
 /* Prints everything to the stream and frees the table. */
 void table_finish(table *t, FILE *stream);
 
