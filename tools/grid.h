@@ -32,7 +32,8 @@ void grid_free(grid *g);
 /* How many problems it holds; SIZE_MAX if more than that. */
 size_t grid_count(const grid *g);
 
-/* Text of problem `number` < grid_count, of which there must be GRID_MAX_VALUES at most; NULL when out of memory. Free it. */
+/* Text of problem `number` < grid_count, of which there must be GRID_MAX_VALUES at most; NULL when out of memory. Free
+ * it. */
 char *grid_problem(const grid *g, size_t number);
 
 #endif

@@ -30,8 +30,8 @@ typedef struct sweep_file {
 } sweep_file;
 
 /* All of these print a message and return false on failure. A file of other settings, or of another machine or version,
- * is refused and left as it is, and so is one that another process has open. Opening writes, so that a place that cannot
- * be written is known at once. Close it in any case. */
+ * is refused and left as it is, and so is one that another process has open. Opening writes, so that a place that
+ * cannot be written is known at once. Close it in any case. */
 bool sweep_file_open(sweep_file *file, const char *path, const sweep_settings *settings,
                      const attune_machine_info *machine);
 void sweep_file_close(sweep_file *file);
