@@ -298,6 +298,9 @@ make_i32 "$work/lens.npy" '(1,)' 9
 refuse_call "more keys than the pages hold" 'kv_lens\[0\] is 9; it must be from 0 to 8' kv_lens=1,page_size=4 "${paged[@]}"
 make_i32 "$work/lens.npy" '(1,)' -1
 refuse_call "fewer keys than none" 'kv_lens\[0\] is -1; it must be from 0 to 6' kv_lens=1 --tensor kv_lens="$work/lens.npy"
+make_i32 "$work/lens.npy" '(1,)' 0
+expect "no key at all" 0 'the same bits' "$attune" run kv_lens=1 --check --q "$work/3d.npy" --k "$work/3d.npy" --v "$work/3d.npy" \
+    --tensor kv_lens="$work/lens.npy"
 make_i32 "$work/lens.npy" '(1,)' 6
 make_i32 "$work/table.npy" '(1, 2)' 0 3
 refuse_call "a page beyond the last" 'block_table\[0, 1\] is 3; num_pages is 3' kv_lens=1,page_size=4 "${paged[@]}"

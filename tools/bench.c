@@ -130,7 +130,8 @@ bool bench_open(bench_entry *e, attune_context *context, attune_engine engine, c
         tool_library_error(e->text);
         return false;
     }
-    if (!work_of_call(&e->tensors, &e->work) || !calibrate(e, context)) return false;
+    e->work = work_of_call(&e->tensors);
+    if (!work_can_be_measured(&e->tensors, &e->work) || !calibrate(e, context)) return false;
     if (e->cold_data) e->calls = 1;
     return true;
 }

@@ -339,9 +339,7 @@ static int run_on(const run_options *o, tensors *t) {
         schedule = r.info.schedule;
     } else
         r.info.isa = machine.isa;
-    call_work work;
-    if (!work_of_call(t, &work)) goto out;
-    if (!measure(o, t, context, kernel, &schedule, work.flops, &r)) {
+    if (!measure(o, t, context, kernel, &schedule, work_of_call(t).flops, &r)) {
         tool_library_error(NULL);
         goto out;
     }

@@ -106,40 +106,22 @@ static bool is_one_of(const char *name, const char *a, const char *b) {
     return strcmp(name, a) == 0 || strcmp(name, b) == 0;
 }
 
-/* false, after a message, if nothing is computed: no rate or share can be said of that. */
-static bool is_some_work(const tensors *t, const call_work *work, double all_keys) {
-    const attune_problem *const p = &t->problem;
-    const tensor *const written = tensors_find(t, p->op == ATTUNE_WEIGHTS ? "weights" : "out");
-    if (written->count == 0) {
-        tool_error("%s has no elements to be measured: --sizes gives the sizes that the problem leaves open",
-                   written->info.name);
-        return false;
-    }
-    if (is_attention(p) && all_keys <= 0) {
-        tool_error("there are no keys to be measured with: --sizes gives the sizes that the problem leaves open");
-        return false;
-    }
-    if (work->flops > 0) return true;
-    tool_error("there is nothing to be measured: no query sees a key");
-    return false;
-}
-
-bool work_of_call(const tensors *t, call_work *work) {
+call_work work_of_call(const tensors *t) {
     const attune_problem *const p = &t->problem;
     const bool has_keys = tensors_find(t, "k") != NULL;
     const bool turns_keys = (has_keys || ref_is_block(p)) && !p->seq_new && !p->kv_projected;
-    double keys = 0, all_keys = 0; /* over all entries: those that are seen, and all */
-    int64_t most_turns = 0;        /* rows of cos and sin that an entry can need */
-    *work = (call_work){0};
+    double keys = 0;        /* that are seen, over all entries */
+    int64_t most_turns = 0; /* rows of cos and sin that an entry can need */
+    call_work work = {0};
     for (int64_t b = 0; b < t->arguments.batch; b++) {
         const entry e = entry_of(t, b);
         if (has_keys) keys += (double)seen_keys(p, &e);
-        all_keys += (double)e.keys;
+        work.keys += (double)e.keys;
         most_turns = larger(most_turns, larger(e.rows, turns_keys ? e.keys : e.fresh));
-        if (is_attention(p)) work->flops += entry_flops(p, &e);
-        if (ref_is_block(p)) work->flops += projection_flops(t, &e);
+        if (is_attention(p)) work.flops += entry_flops(p, &e);
+        if (ref_is_block(p)) work.flops += projection_flops(t, &e);
     }
-    if (!is_attention(p)) work->flops = whole_flops(t);
+    if (!is_attention(p)) work.flops = whole_flops(t);
     for (size_t i = 0; i < t->count; i++) {
         const attune_tensor *const info = &t->list[i].info;
         double count = elements(info);
@@ -150,9 +132,27 @@ bool work_of_call(const tensors *t, call_work *work) {
         if (is_one_of(info->name, "k_scale", "v_scale") && info->rank > 1 && tokens < count) count = tokens;
         if (is_one_of(info->name, "cos", "sin") && info->dims[1] > most_turns)
             count = count / (double)info->dims[1] * (double)most_turns;
-        work->bytes += count * (double)ref_dtype_bytes(info->dtype);
+        work.bytes += count * (double)ref_dtype_bytes(info->dtype);
     }
-    if (!is_some_work(t, work, all_keys)) return false;
+    return work;
+}
+
+bool work_can_be_measured(const tensors *t, const call_work *work) {
+    const attune_problem *const p = &t->problem;
+    const tensor *const written = tensors_find(t, p->op == ATTUNE_WEIGHTS ? "weights" : "out");
+    if (written->count == 0) {
+        tool_error("%s has no elements to be measured: --sizes gives the sizes that the problem leaves open",
+                   written->info.name);
+        return false;
+    }
+    if (is_attention(p) && work->keys <= 0) {
+        tool_error("there are no keys to be measured with: --sizes gives the sizes that the problem leaves open");
+        return false;
+    }
+    if (work->flops <= 0) {
+        tool_error("there is nothing to be measured: no query sees a key");
+        return false;
+    }
     if (work->bytes < 0x1p62) return true;
     tool_error("a call that touches %g bytes cannot be measured", work->bytes);
     return false;

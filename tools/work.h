@@ -7,9 +7,13 @@
 typedef struct call_work {
     double flops; /* as attune_problem_flops, with the sizes, lengths and offsets of this call */
     double bytes; /* of all tensors and packed weights, each element once; of K and V the keys that a query may see */
+    double keys;  /* of all entries, seen or not */
 } call_work;
 
-/* From the sizes and the tables of the call; masks are not looked at. false after a message. */
-bool work_of_call(const tensors *t, call_work *work);
+/* From the sizes and the tables of the call; masks are not looked at. */
+call_work work_of_call(const tensors *t);
+
+/* false, after a message, if nothing is computed, or more than can be: no rate or share can be said of that. */
+bool work_can_be_measured(const tensors *t, const call_work *work);
 
 #endif
