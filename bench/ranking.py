@@ -118,7 +118,7 @@ def summary(chosen):
 
 def fastest_row(name, found):
     """How many there were, and which was best."""
-    best = min(found["best"], key=lambda entry: entry["ratio"])
+    best = min(found["best"] + found["tuned"] + [found["untuned"]], key=lambda entry: entry["ratio"])
     others = [entry for entry in found["all"] if entry["is_other"]]
     best_other = min((entry["ratio"] for entry in others), default=math.inf) / found["all"][0]["ratio"]
     return [f"`{name}`", str(found["legal"]), str(found["timed"]), f"{found['seconds']:.0f} s", str(found["untuned_rank"]),
