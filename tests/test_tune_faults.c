@@ -4,6 +4,7 @@
 #include "runtime/kernel.h"
 #include "support/temp_dir.h"
 #include "tune/database.h"
+#include "tune/search.h"
 #include "tune/sqlite.h"
 
 #include <setjmp.h>
@@ -158,6 +159,39 @@ static void a_wrong_choice_is_refused(void **state) {
     assert_int_equal(temp_dir_count(dir, "", ".attune"), 0);
 }
 
+/* Samples are of the search; what it ends with is confirmed by whole calls. */
+static void a_winner_is_confirmed_by_whole_calls(void **state) {
+    (void)state;
+    const attune_problem problem = canonical_of("num_heads=8,seq_q=320,head_dim=64");
+    const size_t elements = 8 * 320 * 64;
+    attune_context *context;
+    attune_context_options options = ATTUNE_CONTEXT_OPTIONS_INIT;
+    attune_arguments arguments = {.struct_size = sizeof arguments};
+    attune_tune_options how = ATTUNE_TUNE_OPTIONS_INIT;
+    attune_tune_result result = {.struct_size = sizeof result};
+    attune_schedule slow;
+    tune_search search;
+    at_error err = {0};
+    float *const memory = calloc(4 * elements, sizeof *memory);
+    assert_non_null(memory);
+    options.cache_dir = dir;
+    options.max_workers = 1;
+    if (attune_context_create(&options, &context)) fail_msg("%s", attune_last_message());
+    begin_slowly(context, &problem, &slow);
+    assert_int_equal(attune_arguments_init(&arguments, &problem), ATTUNE_OK);
+    arguments.q = memory;
+    arguments.k = memory + elements;
+    arguments.v = memory + 2 * elements;
+    arguments.out = memory + 3 * elements;
+    if (tune_search_run(&search, context, &problem, &arguments, &slow, &how, &result, &err))
+        fail_msg("%s", err.message);
+    assert_true(search.runner.whole > 1e-3);
+    if (18 * search.runner.whole < 0.5) assert_true(search.runner.share == 1 && search.runner.samples == 1);
+    tune_search_free(&search);
+    attune_context_destroy(context);
+    free(memory);
+}
+
 static int64_t count_timings(void) {
     const tune_sqlite *const lib = tune_sqlite_load(NULL);
     sqlite3 *handle = NULL;
@@ -185,6 +219,7 @@ int main(void) {
         cmocka_unit_test_setup_teardown(wrong_kernels_are_not_adopted, set_up, tear_down),
         cmocka_unit_test_setup_teardown(a_wrong_winner_of_before_is_dropped, set_up, tear_down),
         cmocka_unit_test_setup_teardown(a_wrong_choice_is_refused, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(a_winner_is_confirmed_by_whole_calls, set_up, tear_down),
         cmocka_unit_test_setup_teardown(timings_outlive_a_failure, set_up, tear_down),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

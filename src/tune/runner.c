@@ -194,6 +194,7 @@ attune_status tune_runner_calibrate(tune_runner *r, const attune_kernel *kernel,
     seconds /= (double)threads_of(r);
     for (int i = 0; !status && seconds <= LONG_CALL && i < 2; i++) status = time_part(r, kernel, NULL, &seconds, err);
     if (status) return status;
+    r->whole = seconds;
     r->share = seconds > 4 * LONGEST ? LONGEST / seconds : 1;
     while (seconds * (double)r->repeats < SHORTEST && r->repeats < MOST_REPEATS) r->repeats *= 2;
     tune_times times = {0};

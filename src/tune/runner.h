@@ -12,6 +12,7 @@ typedef struct tune_runner {
     double share;    /* of the call that a sample is; 1: all of it, */
     int64_t repeats; /* as often as makes it long enough */
     int64_t turn;    /* samples so far */
+    double whole;    /* seconds of the whole call, about */
     int samples;     /* of which a pair takes the shortest; fewer where they take milliseconds all the same */
     void *workspace;
     size_t workspace_bytes;

@@ -19,11 +19,19 @@ static double now(void) {
 
 static double seconds_left(const tune_search *s) { return s->began + s->options->budget_seconds - now(); }
 
+/* Whether a tenth of the budget is enough to confirm the best by whole calls: samples of two schedules that cut a call
+ * in different ways are not always alike. */
+static bool confirms_by_calls(const tune_search *s) {
+    const double pairs = 2 * TUNE_ENOUGH_TO_WIN * s->runner.whole;
+    return s->runner.share < 1 && pairs < s->options->budget_seconds / 10;
+}
+
 /* What the end is going to take: pairs that confirm the best, all of them or at least those that a tenth of the budget
  * is enough for; and its check. */
 static double reserve(const tune_search *s) {
     if (s->best == s->first) return 0;
-    return fmin(TUNE_MAX_PAIRS * s->pair_seconds, s->options->budget_seconds / 10) + s->late_check;
+    const double tenth = s->options->budget_seconds / 10;
+    return (confirms_by_calls(s) ? tenth : fmin(TUNE_MAX_PAIRS * s->pair_seconds, tenth)) + s->late_check;
 }
 
 static bool is_over(const tune_search *s) { return s->is_stopped || seconds_left(s) <= reserve(s); }
@@ -265,6 +273,7 @@ static attune_status confirm(tune_search *s, at_error *err) {
     attune_status status = ATTUNE_OK;
     bool right = true;
     const double overrun = s->options->budget_seconds / 20;
+    if (confirms_by_calls(s)) s->runner.share = s->runner.samples = 1;
     while (!status && s->best != s->first && pairs.count < TUNE_MAX_PAIRS && seconds_left(s) + overrun > s->late_check)
         status = time_pair(s, s->best, s->first, &pairs, seconds, err);
     if (status) return status;
