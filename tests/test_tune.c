@@ -1,6 +1,7 @@
 /* Tuning: the space of schedules, the statistics of pairs, the database, and a search from end to end. */
 #define _GNU_SOURCE
 #include "runtime/kernel.h"
+#include "support/problems.h"
 #include "support/temp_dir.h"
 #include "tune/database.h"
 #include "tune/pairs.h"
@@ -25,14 +26,6 @@ enum { SPACE = 3000 };
 
 static tune_candidate list[SPACE], around[128];
 
-static attune_problem canonical_of(const char *text) {
-    attune_problem problem = ATTUNE_PROBLEM_INIT, canonical;
-    at_error err = {0};
-    if (mha_problem_parse(text, &problem, &err) || mha_canonicalize(&problem, &canonical, &err))
-        fail_msg("%s: %s", text, err.message);
-    return canonical;
-}
-
 static const char *const shapes[] = {
     "num_heads=12,seq_q=128,head_dim=64",
     "num_heads=8,seq_q=16,head_dim=32",
@@ -50,7 +43,7 @@ static void every_shape_has_a_large_space(void **state) {
     (void)state;
     for (const at_target *target = at_targets(); target->name; target++)
         for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) {
-            const attune_problem p = canonical_of(shapes[i]);
+            const attune_problem p = problem_canonical(shapes[i]);
             const tune_machine machine = tune_machine_here(target);
             const size_t count = tune_space(&p, &machine, list, SPACE);
             if (count < 500) fail_msg("%s, %s: %zu schedules", target->name, shapes[i], count);
@@ -67,7 +60,7 @@ static void every_shape_has_a_large_space(void **state) {
 
 static void a_small_list_holds_the_best_of_a_large_one(void **state) {
     (void)state;
-    const attune_problem p = canonical_of(shapes[0]);
+    const attune_problem p = problem_canonical(shapes[0]);
     const tune_machine machine = tune_machine_here(at_target_find("avx2"));
     tune_candidate few[10];
     assert_true(tune_space(&p, &machine, list, SPACE) > 10);
@@ -86,7 +79,7 @@ static int numbers_that_differ(const attune_schedule *a, const attune_schedule *
 static void neighbours_differ_by_a_step(void **state) {
     (void)state;
     for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) {
-        const attune_problem p = canonical_of(shapes[i]);
+        const attune_problem p = problem_canonical(shapes[i]);
         const at_target *target = at_target_find("avx512");
         const tune_machine machine = tune_machine_here(target);
         attune_schedule from;
@@ -103,7 +96,7 @@ static void neighbours_differ_by_a_step(void **state) {
 
 static void the_model_knows_what_is_bad(void **state) {
     (void)state;
-    const attune_problem p = canonical_of("num_heads=12,seq_q=512,head_dim=64");
+    const attune_problem p = problem_canonical("num_heads=12,seq_q=512,head_dim=64");
     const at_target *target = at_target_find("avx2");
     const tune_machine machine = tune_machine_here(target);
     attune_schedule good, bad;
@@ -558,7 +551,7 @@ static int32_t shown_unroll(attune_context *context, const attune_problem *canon
 static void a_winner_is_used(void **state) {
     (void)state;
     attune_context *context = open_context();
-    const attune_problem canonical = canonical_of(small_problem);
+    const attune_problem canonical = problem_canonical(small_problem);
     attune_kernel *kernel;
     at_error err = {0};
     attune_schedule slow;
@@ -598,12 +591,12 @@ static void a_winner_is_used(void **state) {
     attune_kernel_release(kernel);
 
     /* a neighbour of nearly that length, and one that is not near */
-    const attune_problem near = canonical_of("num_heads=4,seq_q=40,head_dim=16,seq_kv=32");
+    const attune_problem near = problem_canonical("num_heads=4,seq_q=40,head_dim=16,seq_kv=32");
     assert_int_equal(attune_compile(context, &near, NULL, &kernel), ATTUNE_OK);
     attune_kernel_get_info(kernel, &info);
     assert_int_equal(info.schedule.score_unroll, slow.score_unroll);
     attune_kernel_release(kernel);
-    const attune_problem far = canonical_of("num_heads=2,seq_q=512,head_dim=16");
+    const attune_problem far = problem_canonical("num_heads=2,seq_q=512,head_dim=16");
     assert_int_equal(attune_compile(context, &far, NULL, &kernel), ATTUNE_OK);
     attune_kernel_get_info(kernel, &info);
     attune_schedule expected;
@@ -616,7 +609,7 @@ static void a_winner_is_used(void **state) {
 static void a_replaced_kernel_is_found_by_all(void **state) {
     (void)state;
     attune_context *context = open_context();
-    const attune_problem canonical = canonical_of(small_problem);
+    const attune_problem canonical = problem_canonical(small_problem);
     attune_schedule other;
     attune_kernel *kernel;
     attune_kernel_info info = {.struct_size = sizeof info};

@@ -2,6 +2,7 @@
 #define _GNU_SOURCE
 #include "codegen/exports.h"
 #include "runtime/kernel.h"
+#include "support/problems.h"
 #include "support/temp_dir.h"
 #include "tune/database.h"
 #include "tune/search.h"
@@ -30,14 +31,6 @@ static int tear_down(void **state) {
     (void)state;
     temp_dir_remove(dir);
     return 0;
-}
-
-static attune_problem canonical_of(const char *text) {
-    attune_problem problem = ATTUNE_PROBLEM_INIT, canonical;
-    at_error err = {0};
-    if (mha_problem_parse(text, &problem, &err) || mha_canonicalize(&problem, &canonical, &err))
-        fail_msg("%s: %s", text, err.message);
-    return canonical;
 }
 
 /* A code generator that gets e to the power of x wrong in kernels first_wrong to last_wrong, counted from 0, and is not
@@ -96,7 +89,7 @@ static attune_status search(const char *text, bad_codegen *bad, double budget, a
     attune_context_options options = ATTUNE_CONTEXT_OPTIONS_INIT;
     const at_context_hooks hooks = {.compile = compile_badly, .compile_user = bad};
     attune_context *context;
-    const attune_problem problem = canonical_of(text);
+    const attune_problem problem = problem_canonical(text);
     attune_arguments arguments = {.struct_size = sizeof arguments};
     const size_t elements = (size_t)(problem.num_heads * problem.seq_q * problem.head_dim);
     float *const memory = malloc(4 * elements * sizeof *memory);
@@ -162,7 +155,7 @@ static void a_wrong_choice_is_refused(void **state) {
 /* Samples are of the search; what it ends with is confirmed by whole calls. */
 static void a_winner_is_confirmed_by_whole_calls(void **state) {
     (void)state;
-    const attune_problem problem = canonical_of("num_heads=8,seq_q=320,head_dim=64");
+    const attune_problem problem = problem_canonical("num_heads=8,seq_q=320,head_dim=64");
     const size_t elements = 8 * 320 * 64;
     attune_context *context;
     attune_context_options options = ATTUNE_CONTEXT_OPTIONS_INIT;

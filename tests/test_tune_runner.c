@@ -1,4 +1,5 @@
 /* Kernels under the tuner: which tasks are timed, and whether what is computed is right. */
+#include "support/problems.h"
 #include "tune/runner.h"
 #include "tune/sample.h"
 
@@ -87,14 +88,6 @@ static void threads_that_wait_are_counted(void **state) {
 
 /* ---- A problem with tensors and a kernel ---- */
 
-static attune_problem canonical_of(const char *text) {
-    attune_problem problem = ATTUNE_PROBLEM_INIT, canonical;
-    at_error err = {0};
-    if (mha_problem_parse(text, &problem, &err) || mha_canonicalize(&problem, &canonical, &err))
-        fail_msg("%s: %s", text, err.message);
-    return canonical;
-}
-
 typedef struct case_of {
     attune_context *context;
     attune_problem canonical;
@@ -112,7 +105,7 @@ static void open_case(case_of *c, const char *problem, const char *sizes, const 
     options.cache_dir = "";
     options.max_workers = 2;
     if (attune_context_create(&options, &c->context)) fail_msg("%s", attune_last_message());
-    c->canonical = canonical_of(problem);
+    c->canonical = problem_canonical(problem);
     assert_true(!sizes || sizes_parse(sizes, &run_time));
     assert_true(tensors_create_sized(&c->tensors, &c->canonical, &run_time));
     assert_true(tensors_fill(&c->tensors, INPUT_ORDINARY, 1));
@@ -241,7 +234,7 @@ static void phases_hand_on_nothing_but_numbers(void **state) {
     const at_target *target = at_target_find("avx2");
     for (size_t i = 0; i < sizeof more / sizeof *more + sizeof blocks / sizeof *blocks; i++) {
         const size_t first = sizeof more / sizeof *more;
-        const attune_problem p = canonical_of(i < first ? more[i] : blocks[i - first].problem);
+        const attune_problem p = problem_canonical(i < first ? more[i] : blocks[i - first].problem);
         at_arena arena;
         at_error err = {0};
         attune_schedule s;
