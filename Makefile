@@ -38,7 +38,7 @@ WARN = -Wall -Wextra -Wshadow -Wstrict-prototypes -Wmissing-prototypes -Wvla
 BASE_CFLAGS = -std=gnu11 $(WARN) -fPIC -fvisibility=hidden -ffp-contract=off -pthread \
 	-Iinclude $(CFLAGS) $(SANITIZE) $(if $(JIT_ASAN),-DATTUNE_JIT_ASAN)
 CORE_LIBS = -pthread -ldl -lm
-RUNTIME_LIBS = -lpthreadpool -lxxhash $(CORE_LIBS)
+RUNTIME_LIBS = -lxxhash $(CORE_LIBS)
 SHARED = -shared $(if $(SANITIZE),,-Wl,-z,defs)
 LINK = $(CC) $(CFLAGS) $(SANITIZE) $(LDFLAGS) -Wl,--as-needed
 

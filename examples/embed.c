@@ -48,8 +48,10 @@ int main(void) {
     attune_allocator allocator = {.alloc = my_alloc, .free = my_free};
     attune_context_options options = ATTUNE_CONTEXT_OPTIONS_INIT;
     options.allocator = &allocator;
-    options.parallel_for = my_parallel_for;
-    options.max_workers = WORKERS;
+    attune_runner runner = ATTUNE_RUNNER_INIT;
+    runner.parallel_for = my_parallel_for;
+    runner.max_workers = WORKERS;
+    options.runner = &runner;
     attune_context *context = NULL;
     TRY(attune_context_create(&options, &context));
 

@@ -75,6 +75,7 @@ typedef enum attune_status {
     ATTUNE_CHECK_FAILED,      /* the interpreter found an access out of bounds or a read of unwritten memory */
     ATTUNE_INTERNAL,          /* a bug in attune */
     ATTUNE_NOT_CACHED,        /* ATTUNE_STRICT=1 forbids compiling, and no cache has the kernel */
+    ATTUNE_CANCELLED,         /* the call's cancel flag was set: its outputs hold anything */
     ATTUNE_STATUS_COUNT
 } attune_status;
 
@@ -332,11 +333,62 @@ typedef struct attune_allocator {
 typedef enum attune_log_level { ATTUNE_LOG_ERROR = 0, ATTUNE_LOG_WARNING = 1, ATTUNE_LOG_INFO = 2 } attune_log_level;
 typedef void attune_log_fn(void *user, attune_log_level level, const char *message);
 
-/* Runs fn(argument, begin, end, worker) over disjoint ranges that cover [0, n), in any order and on any
- * threads, and returns when all have returned. Two ranges that run at the same time must have different
- * `worker` numbers, all below max_workers. Equals the serial loop fn(argument, 0, n, 0). */
+/* The work of a call: runs the tasks from `begin` to before `end` as worker number `worker`. */
 typedef void attune_range_fn(void *argument, int64_t begin, int64_t end, uint32_t worker);
-typedef void attune_parallel_for_fn(void *user, attune_range_fn *fn, void *argument, int64_t n);
+
+/* What a pool of the host is asked to run: once, on any thread. */
+typedef void attune_task_fn(void *argument);
+
+/* The host's threads. Exactly one of parallel_for and submit is set. The bits of a result are the same with every
+ * runner, and with none. */
+typedef struct attune_runner {
+    size_t struct_size;
+
+    /* Runs fn(argument, begin, end, worker) over disjoint ranges that cover [0, n), in any order and on any threads, and
+     * returns when all have returned. Two ranges that run at the same time must have different `worker` numbers, all
+     * below max_workers. Equals the serial loop fn(argument, 0, n, 0). A worker number out of range, and ranges that do
+     * not add up to n, are found out, and the call fails with ATTUNE_INVALID_ARGUMENT; two workers of one number at the
+     * same time are not, and neither is one range that is run twice in the place of another of the same size: the
+     * result is then wrong. */
+    void (*parallel_for)(void *user, attune_range_fn *fn, void *argument, int64_t n);
+
+    /* Lets task(argument) run once, on any thread, at any time: returns 0; another value means that it is never going to
+     * run. The caller of attune_run works itself, and waits for tasks that have begun, never for one that has not. A
+     * task that begins after the call has returned finds nothing to do; it then frees a few hundred bytes by the
+     * context's allocator, which must still work, while the context need not be there any more. A task that is dropped
+     * leaks those bytes, and one that is run twice is an error that is not found out. */
+    int (*submit)(void *user, attune_task_fn *task, void *argument);
+
+    void *user;
+    uint32_t max_workers; /* 1 to 65536. With submit at most so many threads work for a call, its caller among them */
+} attune_runner;
+
+#define ATTUNE_RUNNER_INIT { .struct_size = sizeof(attune_runner) }
+
+/* What happened in a context, as it happens. */
+typedef enum attune_event_kind {
+    ATTUNE_EVENT_MISS = 0,      /* no cache has the kernel: it must be compiled, or with ATTUNE_STRICT=1 the call fails */
+    ATTUNE_EVENT_DISK_HIT,      /* it came from the disk cache or its base */
+    ATTUNE_EVENT_COMPILE_BEGIN,
+    ATTUNE_EVENT_COMPILE_END,   /* `status` says how */
+    ATTUNE_EVENT_EVICTED,       /* it left the memory cache to make room; it lives on while it is in use */
+    ATTUNE_EVENT_DAMAGED,       /* an entry of the disk cache is not what it should be: `message` says what is wrong */
+    ATTUNE_EVENT_COUNT
+} attune_event_kind;
+
+typedef struct attune_event {
+    size_t struct_size;
+    attune_event_kind kind;
+    attune_status status; /* of COMPILE_END; else ATTUNE_OK */
+    const char *key;      /* the entry's name: 32 hex digits */
+    const char *problem;  /* canonical text; "" with EVICTED and DAMAGED */
+    const char *message;  /* "" where there is nothing to say */
+    double milliseconds;  /* COMPILE_END: from the beginning of the compile; DISK_HIT: of reading and loading. Else 0 */
+} attune_event;
+
+/* Called on the thread on which it happens, perhaps on several at once, without any lock of attune's. What `event`
+ * points to is valid during the call only. It may call attune, except attune_context_destroy. */
+typedef void attune_event_fn(void *user, const attune_event *event);
 
 typedef enum attune_compile_mode {
     ATTUNE_COMPILE_DEFAULT = 0, /* what ATTUNE_COMPILE says, else in process */
@@ -349,9 +401,9 @@ typedef struct attune_context_options {
     const attune_allocator *allocator;    /* NULL: malloc; copied */
     attune_log_fn *log;                   /* NULL: silent */
     void *log_user;
-    attune_parallel_for_fn *parallel_for; /* NULL: attune's own thread pool */
-    void *parallel_user;
-    uint32_t max_workers;                 /* 0: as many as the process may use; required with parallel_for */
+    const attune_runner *runner;          /* NULL: attune's own thread pool; copied */
+    uint32_t max_workers;                 /* threads of that pool, a call's own among them; 0: as many CPUs as the
+                                           * process may use. Means nothing with a runner, which says itself */
     const char *isa;                      /* NULL: ATTUNE_ISA, else the best this CPU has */
     const char *cache_dir;                /* NULL: ATTUNE_CACHE_DIR, XDG_CACHE_HOME, ~/.cache; "": no disk cache */
     uint64_t memory_cache_bytes;          /* code kept in memory; 0: 256 MiB */
@@ -362,15 +414,23 @@ typedef struct attune_context_options {
                                            * emits and interprets; attune_compile is ATTUNE_UNSUPPORTED */
     const char *cache_base;               /* a second directory of the disk cache, only read; NULL: ATTUNE_CACHE_BASE,
                                            * else none; "": none */
+    attune_event_fn *event;               /* NULL: nobody is told */
+    void *event_user;
 } attune_context_options;
 
 #define ATTUNE_CONTEXT_OPTIONS_INIT { .struct_size = sizeof(attune_context_options) }
 
 typedef struct attune_context attune_context;
 
-/* Creates a context; options may be NULL. A context may be used by any number of threads at once, but not by a
- * child after fork(), which has none of the pool's threads and perhaps locks that nobody will open: make a context
- * of its own there, and leave the parent's alone (not destroyed either). */
+/* Creates a context; options may be NULL. A context may be used by any number of threads at once.
+ *
+ * attune's own pool starts threads when a call can use them. They take no signals, sleep when there is nothing to do
+ * (after spinning for 50 microseconds at most), and end with the context.
+ *
+ * A child after fork() may use the context and its kernels: calls that other threads had begun do not exist there, and
+ * the pool is made anew. fork() waits for a compile in this process that is under way (some milliseconds; none with
+ * ATTUNE_COMPILE_WORKER), because the locks inside LLVM cannot be made anew; exit() waits for it too, and from then on
+ * compiling fails. Other threads may be anywhere in attune when one of them forks; callbacks may not fork. */
 ATTUNE_API attune_status attune_context_create(const attune_context_options *options, attune_context **context);
 
 /* Destroys it. Kernels acquired from it must have been released and no call may be under way. NULL is fine. */
@@ -460,9 +520,70 @@ ATTUNE_API attune_status attune_workspace_size(const attune_context *context, co
 /* Computes out (and lse). Inputs are never written; outputs must not overlap inputs or each other. That is judged by
  * the whole range from first to last element, except that tensors which are columns of one packed buffer (rows of
  * q, k, v and out one after the other, say) may interleave. The bits of the result do not depend on the threads.
- * Thread-safe: a kernel may run in many threads at once, each with its own workspace. */
+ * Thread-safe: a kernel may run in many threads at once, each with its own workspace. A call of a few microseconds
+ * stays on the caller's thread. */
 ATTUNE_API attune_status attune_run(attune_context *context, const attune_kernel *kernel,
                                     const attune_arguments *arguments);
+
+/* ---- Threads and cancelling, call by call ---- */
+
+/* How one call is run. */
+typedef struct attune_run_options {
+    size_t struct_size;
+    const attune_runner *runner; /* NULL: the context's, or its pool */
+    uint32_t max_threads;        /* of attune's pool or of a runner with submit, the caller among them; 0: all. More than
+                                  * there are count as all. A runner with parallel_for decides itself: it must be 0 */
+    const int *cancel;           /* NULL, or a flag that any thread may set to another value than 0, atomically, while
+                                  * the call runs. It is looked at before each task; tasks that have begun are
+                                  * finished, and the call then returns ATTUNE_CANCELLED. A call without tasks left
+                                  * has succeeded. The interpreter looks once, at the beginning */
+} attune_run_options;
+
+#define ATTUNE_RUN_OPTIONS_INIT { .struct_size = sizeof(attune_run_options) }
+
+/* attune_run with options, which may be NULL. */
+ATTUNE_API attune_status attune_run_with(attune_context *context, const attune_kernel *kernel,
+                                         const attune_arguments *arguments, const attune_run_options *options);
+
+/* Bytes of workspace that attune_run_with needs: they depend on the number of workers that may take part. */
+ATTUNE_API attune_status attune_workspace_size_with(const attune_context *context, const attune_kernel *kernel,
+                                                    const attune_arguments *arguments,
+                                                    const attune_run_options *options, size_t *bytes);
+
+/* A call in parts, for engines whose threads are running already, all executing the same program: one thread begins it,
+ * then any threads execute ranges of the tasks of phase 0; when all of these are done, those of phase 1; and so on.
+ * Equals attune_run:
+ *
+ *     attune_call_begin(context, kernel, &arguments, num_threads, &call);
+ *     for (phase = 0; phase < attune_call_num_phases(call); phase++) {
+ *         [all threads] attune_call_execute(call, phase, begin, end, thread);  ranges that cover 0 to num_tasks
+ *         [barrier]
+ *     }
+ *     attune_call_end(call); */
+typedef struct attune_call attune_call;
+
+/* Checks the arguments, as attune_run does, and makes the call ready; what they point to must stay until it is ended,
+ * the struct itself need not. `max_workers`, 1 to 65536: how many worker numbers there are going to be; the workspace
+ * is as attune_workspace_size_with says for a runner of so many. On failure *call is NULL. */
+ATTUNE_API attune_status attune_call_begin(attune_context *context, const attune_kernel *kernel,
+                                           const attune_arguments *arguments, uint32_t max_workers, attune_call **call);
+
+/* 0 if there is nothing to compute. */
+ATTUNE_API uint32_t attune_call_num_phases(const attune_call *call);
+
+/* May be 0, and is for phases that there are not. Tasks of one phase take about the same time, unless rows see
+ * different numbers of keys. */
+ATTUNE_API int64_t attune_call_num_tasks(const attune_call *call, uint32_t phase);
+
+/* Runs the tasks from `begin` to before `end` of one phase, on the calling thread. Thread-safe, with different numbers
+ * of workers. A phase, range or worker that there is not, and a phase before all tasks of the one before are done, are
+ * ATTUNE_INVALID_ARGUMENT, and nothing is run. */
+ATTUNE_API attune_status attune_call_execute(attune_call *call, uint32_t phase, int64_t begin, int64_t end,
+                                             uint32_t worker);
+
+/* Frees the call; nothing of it may be executing. ATTUNE_INVALID_ARGUMENT if of some phase not as many tasks were
+ * executed as there are: the outputs then are not what they should be. NULL is fine. */
+ATTUNE_API attune_status attune_call_end(attune_call *call);
 
 /* ---- Weights of a block ---- */
 
@@ -542,9 +663,12 @@ ATTUNE_API attune_status attune_mha_create_packed(attune_context *context, const
                                                   const attune_schedule *schedule, const void *packed, size_t bytes,
                                                   attune_mha **mha);
 
-/* attune_run with arguments->packed_weights set to the block's own. Thread-safe as that is. */
+/* attune_run and attune_run_with, with arguments->packed_weights set to the block's own. Thread-safe as those are. In
+ * parts: attune_call_begin with attune_mha_kernel and attune_mha_packed_weights. */
 ATTUNE_API attune_status attune_mha_run(attune_context *context, const attune_mha *mha,
                                         const attune_arguments *arguments);
+ATTUNE_API attune_status attune_mha_run_with(attune_context *context, const attune_mha *mha,
+                                             const attune_arguments *arguments, const attune_run_options *options);
 
 /* Its kernel, which is not to be released, and its blob; both live as long as the block (or the blob's owner). *bytes
  * is the whole blob's, ready to be saved; it may be NULL. */

@@ -481,9 +481,9 @@ static void parallel_for_of_the_caller(void **state) {
     (void)state;
     int workers = 4;
     attune_context_options options = ATTUNE_CONTEXT_OPTIONS_INIT;
-    options.parallel_for = odd_parallel_for;
-    options.parallel_user = &workers;
-    options.max_workers = 4;
+    const attune_runner runner = {
+        .struct_size = sizeof runner, .parallel_for = odd_parallel_for, .user = &workers, .max_workers = 4};
+    options.runner = &runner;
     attune_context *context = open_with(options);
     attune_kernel *kernel;
     call c = make_call("batch=3,num_heads=5,seq_q=70,head_dim=16");
@@ -492,7 +492,7 @@ static void parallel_for_of_the_caller(void **state) {
     assert_right(context, &c);
     workers = 5; /* one more than promised */
     assert_fails(attune_run(context, kernel, &c.arguments), ATTUNE_INVALID_ARGUMENT,
-                 "parallel_for passed worker 4; max_workers is 4");
+                 "the runner passed worker 4; max_workers is 4");
     attune_kernel_release(kernel);
     free_call(&c);
     attune_context_destroy(context);

@@ -1,21 +1,25 @@
-/* The pool of threads where the system has too few to give. */
+/* The threads of a context, and the loops that they help with. */
 #define _GNU_SOURCE
 #include "runtime/pool.h"
+#include "runtime/team.h"
 
+#include <dirent.h>
 #include <dlfcn.h>
 #include <errno.h>
 #include <setjmp.h>
+#include <signal.h>
 #include <stdarg.h>
-#include <stdatomic.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <string.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <cmocka.h>
 
 enum { WORKERS = 16, TASKS = 1000 };
 
-static atomic_int threads_left;
+static atomic_int threads_left = 1 << 20;
 
 /* Takes the place of libc's: fails as under a limit on processes, which root would not feel. */
 int pthread_create(pthread_t *thread, const pthread_attr_t *attributes, void *(*start)(void *), void *argument) {
@@ -28,32 +32,53 @@ int pthread_create(pthread_t *thread, const pthread_attr_t *attributes, void *(*
     return real(thread, attributes, start, argument);
 }
 
-/* A thread that has ended makes room for another. */
-int pthread_join(pthread_t thread, void **result) {
-    int (*real)(pthread_t, void **) = NULL;
-    *(void **)&real = dlsym(RTLD_NEXT, "pthread_join");
-    const int status = real(thread, result);
-    if (!status) atomic_fetch_add(&threads_left, 1);
-    return status;
+static int threads_of_process(void) {
+    int count = 0;
+    DIR *tasks = opendir("/proc/self/task");
+    assert_non_null(tasks);
+    for (const struct dirent *item; (item = readdir(tasks));) count += item->d_name[0] != '.';
+    closedir(tasks);
+    return count;
 }
 
+static void pause_shortly(void) { usleep(1000); }
+
+/* ---- Every task once ---- */
+
+typedef struct tally {
+    atomic_int done[TASKS], running[WORKERS];
+    atomic_int clashes, bad_workers;
+} tally;
+
 static void count(void *argument, int64_t begin, int64_t end, uint32_t worker) {
-    assert_true(worker < WORKERS);
-    for (int64_t i = begin; i < end; i++) atomic_fetch_add(&((atomic_int *)argument)[i], 1);
+    tally *t = argument;
+    if (worker >= WORKERS) {
+        atomic_fetch_add(&t->bad_workers, 1);
+        return;
+    }
+    if (atomic_fetch_add(&t->running[worker], 1)) atomic_fetch_add(&t->clashes, 1);
+    for (int64_t i = begin; i < end; i++) atomic_fetch_add(&t->done[i], 1);
+    atomic_fetch_sub(&t->running[worker], 1);
+}
+
+static void assert_tally(tally *t, int times) {
+    assert_int_equal(atomic_load(&t->clashes), 0);
+    assert_int_equal(atomic_load(&t->bad_workers), 0);
+    for (int i = 0; i < TASKS; i++) assert_int_equal(atomic_load(&t->done[i]), times);
 }
 
 static void all_tasks_run_with(int threads) {
-    static atomic_int done[TASKS];
+    static tally t;
     at_pool pool;
-    for (int i = 0; i < TASKS; i++) atomic_store(&done[i], 0);
+    memset(&t, 0, sizeof t);
     atomic_store(&threads_left, threads);
-    at_pool_init(&pool, WORKERS);
+    at_pool_init(&pool, at_default_allocator(), WORKERS);
     alarm(60); /* ends the test where it would hang */
-    at_pool_run(&pool, count, done, TASKS);
-    at_pool_run(&pool, count, done, TASKS);
+    for (int run = 0; run < 20; run++) at_pool_run(&pool, count, &t, TASKS, run % 3 ? WORKERS : 3);
     alarm(0);
     at_pool_free(&pool);
-    for (int i = 0; i < TASKS; i++) assert_int_equal(atomic_load(&done[i]), 2);
+    assert_tally(&t, 20);
+    atomic_store(&threads_left, 1 << 20);
 }
 
 static void every_number_of_threads_does(void **state) {
@@ -64,7 +89,205 @@ static void every_number_of_threads_does(void **state) {
     all_tasks_run_with(10 * WORKERS);
 }
 
+typedef struct caller {
+    at_pool *pool;
+    tally t;
+    pthread_t thread;
+} caller;
+
+static void *call_often(void *argument) {
+    caller *c = argument;
+    for (int run = 0; run < 50; run++) at_pool_run(c->pool, count, &c->t, TASKS, WORKERS);
+    return NULL;
+}
+
+static void several_callers_share_the_threads(void **state) {
+    (void)state;
+    enum { CALLERS = 4 };
+    static caller callers[CALLERS];
+    at_pool pool;
+    at_pool_init(&pool, at_default_allocator(), WORKERS);
+    for (int i = 0; i < CALLERS; i++) {
+        callers[i] = (caller){.pool = &pool};
+        assert_int_equal(pthread_create(&callers[i].thread, NULL, call_often, &callers[i]), 0);
+    }
+    for (int i = 0; i < CALLERS; i++) {
+        pthread_join(callers[i].thread, NULL);
+        assert_tally(&callers[i].t, 50);
+    }
+    assert_in_range(pool.num_threads, 0, WORKERS - 1);
+    at_pool_free(&pool);
+}
+
+/* ---- Threads as neighbours ---- */
+
+typedef struct meeting {
+    atomic_int helpers, other_signals;
+} meeting;
+
+/* Goes on until a helper has come, which the first loops need not see. */
+static void meet(void *argument, int64_t begin, int64_t end, uint32_t worker) {
+    meeting *m = argument;
+    (void)begin, (void)end;
+    if (!worker) {
+        pause_shortly();
+        return;
+    }
+    sigset_t blocked;
+    pthread_sigmask(SIG_SETMASK, NULL, &blocked);
+    for (int s = 1; s < SIGRTMIN; s++)
+        if (s != SIGKILL && s != SIGSTOP && s != 32 && s != 33 && !sigismember(&blocked, s)) m->other_signals++;
+    m->helpers++;
+}
+
+static void threads_come_late_sleep_and_go(void **state) {
+    (void)state;
+    at_pool pool;
+    meeting m = {0};
+    const int before = threads_of_process();
+    at_pool_init(&pool, at_default_allocator(), 3);
+    assert_int_equal(threads_of_process(), before); /* none before a run needs one */
+    at_pool_run(&pool, meet, &m, 1, 3);
+    assert_int_equal(threads_of_process(), before);
+    for (int run = 0; run < 5000 && !m.helpers; run++) at_pool_run(&pool, meet, &m, 64, 3);
+    assert_true(m.helpers > 0);
+    assert_int_equal(m.other_signals, 0);
+    for (int i = 0; i < 5000 && atomic_load(&pool.sleepers) != pool.num_threads; i++) pause_shortly();
+    assert_int_equal(atomic_load(&pool.sleepers), pool.num_threads);
+    at_pool_free(&pool);
+    assert_int_equal(threads_of_process(), before);
+}
+
+static void a_refused_thread_is_asked_for_again(void **state) {
+    (void)state;
+    at_pool pool;
+    meeting m = {0};
+    at_pool_init(&pool, at_default_allocator(), 2);
+    atomic_store(&threads_left, 0);
+    at_pool_run(&pool, meet, &m, 4, 2);
+    assert_int_equal(pool.num_threads, 0);
+    atomic_store(&threads_left, 1 << 20);
+    pool.refused_at = 1; /* long ago */
+    for (int run = 0; run < 5000 && !m.helpers; run++) at_pool_run(&pool, meet, &m, 16, 2);
+    assert_int_equal(pool.num_threads, 1);
+    assert_true(m.helpers > 0);
+    at_pool_free(&pool);
+}
+
+/* ---- fork ---- */
+
+static void a_child_has_a_pool_of_its_own(void **state) {
+    (void)state;
+    static tally t;
+    at_pool pool;
+    memset(&t, 0, sizeof t);
+    at_pool_init(&pool, at_default_allocator(), 4);
+    at_pool_run(&pool, count, &t, TASKS, 4);
+    at_pool_before_fork(&pool);
+    const pid_t child = fork();
+    at_pool_after_fork(&pool, child == 0);
+    if (child == 0) {
+        alarm(60);
+        at_pool_run(&pool, count, &t, TASKS, 4);
+        for (int i = 0; i < TASKS; i++)
+            if (atomic_load(&t.done[i]) != 2) _exit(1);
+        at_pool_free(&pool);
+        _exit(0);
+    }
+    int status = -1;
+    assert_int_equal(waitpid(child, &status, 0), child);
+    assert_int_equal(status, 0);
+    at_pool_run(&pool, count, &t, TASKS, 4);
+    assert_tally(&t, 2);
+    at_pool_free(&pool);
+}
+
+/* ---- Loops and their helpers ---- */
+
+static atomic_int live;
+
+static void *counted_alloc(void *user, size_t bytes, size_t align) {
+    (void)user;
+    live++;
+    return at_alloc_aligned(NULL, bytes, align);
+}
+
+static void counted_free(void *user, void *pointer) {
+    (void)user;
+    live--;
+    at_free(NULL, pointer);
+}
+
+static const attune_allocator counted = {counted_alloc, counted_free, NULL};
+
+/* A pool that only writes down what it is asked to do. */
+typedef struct late_pool {
+    attune_task_fn *tasks[WORKERS];
+    void *arguments[WORKERS];
+    int count, most;
+} late_pool;
+
+static int write_down(void *user, attune_task_fn *task, void *argument) {
+    late_pool *p = user;
+    if (p->count == p->most) return 1;
+    p->tasks[p->count] = task;
+    p->arguments[p->count++] = argument;
+    return 0;
+}
+
+static void a_helper_that_is_late_finds_nothing(void **state) {
+    (void)state;
+    static tally t;
+    late_pool late = {.most = 5};
+    const at_team team = {.runner = {.submit = write_down, .user = &late}, .allocator = &counted, .max_workers = 8};
+    memset(&t, 0, sizeof t);
+    at_team_run(&team, count, &t, TASKS);
+    assert_tally(&t, 1);
+    assert_int_equal(late.count, 5); /* the sixth was refused, and the seventh not asked for */
+    assert_int_equal(live, 1);
+    for (int i = 0; i < late.count; i++) late.tasks[i](late.arguments[i]);
+    assert_tally(&t, 1);
+    assert_int_equal(live, 0);
+}
+
+/* The caller returns when the ranges that have begun are finished, and not before. */
+typedef struct slow_range {
+    atomic_int begun, may_end, ended, by_caller;
+} slow_range;
+
+static void slow(void *argument, int64_t begin, int64_t end, uint32_t worker) {
+    slow_range *s = argument;
+    (void)begin, (void)end;
+    if (!worker) {
+        for (int i = 0; i < 10000 && !s->begun; i++) pause_shortly();
+        s->by_caller++;
+        s->may_end = 1;
+        return;
+    }
+    if (s->begun++) return;
+    for (int i = 0; i < 10000 && !s->may_end; i++) pause_shortly();
+    for (int i = 0; i < 20; i++) pause_shortly(); /* the caller has gone to sleep */
+    s->ended = 1;
+}
+
+static void begun_ranges_are_waited_for(void **state) {
+    (void)state;
+    at_pool pool;
+    at_pool_init(&pool, at_default_allocator(), 2);
+    for (int run = 0; run < 3; run++) {
+        slow_range s = {0};
+        at_pool_run(&pool, slow, &s, 2, 2);
+        assert_int_equal(s.ended, s.begun != 0);
+    }
+    at_pool_free(&pool);
+}
+
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(every_number_of_threads_does)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(every_number_of_threads_does),   cmocka_unit_test(several_callers_share_the_threads),
+        cmocka_unit_test(threads_come_late_sleep_and_go), cmocka_unit_test(a_refused_thread_is_asked_for_again),
+        cmocka_unit_test(a_child_has_a_pool_of_its_own),  cmocka_unit_test(a_helper_that_is_late_finds_nothing),
+        cmocka_unit_test(begun_ranges_are_waited_for),
+    };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -489,9 +489,9 @@ static void a_search_ends_when_its_time_is_over(void **state) {
     attune_arguments arguments;
     fill_arguments(&problem, &arguments);
     options.cache_dir = dir;
-    options.max_workers = 2;
-    options.parallel_for = run_slowly;
-    options.parallel_user = &pool;
+    const attune_runner runner = {
+        .struct_size = sizeof runner, .parallel_for = run_slowly, .user = &pool, .max_workers = 2};
+    options.runner = &runner;
     if (attune_context_create(&options, &context)) fail_msg("%s", attune_last_message());
     attune_tune_options how = ATTUNE_TUNE_OPTIONS_INIT;
     how.budget_seconds = 0.4;

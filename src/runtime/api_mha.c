@@ -140,17 +140,22 @@ attune_status attune_mha_create_packed(attune_context *context, const attune_pro
     return at_report(&err);
 }
 
-attune_status attune_mha_run(attune_context *context, const attune_mha *mha, const attune_arguments *arguments) {
+attune_status attune_mha_run_with(attune_context *context, const attune_mha *mha, const attune_arguments *arguments,
+                                  const attune_run_options *options) {
     at_error err = {0};
     if (!context || !mha || !arguments) {
         at_fail(&err, ATTUNE_INVALID_ARGUMENT, "attune_mha_run was given NULL");
         return at_report(&err);
     }
     /* A struct of another size is for attune_run to refuse: it must not be read to its end here. */
-    if (arguments->struct_size != sizeof *arguments) return attune_run(context, mha->kernel, arguments);
+    if (arguments->struct_size != sizeof *arguments) return attune_run_with(context, mha->kernel, arguments, options);
     attune_arguments with_weights = *arguments;
     with_weights.packed_weights = mha->packed;
-    return attune_run(context, mha->kernel, &with_weights);
+    return attune_run_with(context, mha->kernel, &with_weights, options);
+}
+
+attune_status attune_mha_run(attune_context *context, const attune_mha *mha, const attune_arguments *arguments) {
+    return attune_mha_run_with(context, mha, arguments, NULL);
 }
 
 const attune_kernel *attune_mha_kernel(const attune_mha *mha) { return mha ? mha->kernel : NULL; }

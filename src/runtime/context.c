@@ -33,6 +33,7 @@ const char *attune_status_name(attune_status status) {
         [ATTUNE_CHECK_FAILED] = "check failed",
         [ATTUNE_INTERNAL] = "internal error",
         [ATTUNE_NOT_CACHED] = "not cached",
+        [ATTUNE_CANCELLED] = "cancelled",
     };
     return (unsigned)status < ATTUNE_STATUS_COUNT ? names[status] : "unknown status";
 }
@@ -67,8 +68,6 @@ static attune_status check_options(const attune_context_options *options, at_err
     if (options->allocator && (!options->allocator->alloc || !options->allocator->free))
         return at_fail(err, ATTUNE_INVALID_ARGUMENT, "the allocator lacks its %s function",
                        options->allocator->alloc ? "free" : "alloc");
-    if (options->parallel_for && !options->max_workers)
-        return at_fail(err, ATTUNE_INVALID_ARGUMENT, "max_workers is 0; it is required with parallel_for");
     if (options->isa && options->target)
         return at_fail(err, ATTUNE_INVALID_ARGUMENT, "isa (\"%.40s\") and target (\"%.40s\") exclude each other",
                        options->isa, options->target);
@@ -98,10 +97,9 @@ static attune_status fill_context(attune_context *context, const attune_context_
     context->io = hooks && hooks->io ? hooks->io : at_default_io();
     context->log = (at_log){options->log, options->log_user};
     context->allow_interpreter = options->allow_interpreter;
-    context->parallel_for = options->parallel_for;
-    context->parallel_user = options->parallel_user;
-    context->max_workers = options->max_workers ? options->max_workers : at_pool_default_workers();
-    attune_status status = select_target(options, &context->target, err);
+    context->team = (at_team){.pool = options->runner ? NULL : &context->pool, .allocator = &context->allocator};
+    attune_status status = options->runner ? at_runner_take(options->runner, &context->team.runner, err) : ATTUNE_OK;
+    if (!status) status = select_target(options, &context->target, err);
     if (status) return status;
     at_machine_init(&context->machine, context->target);
     list_isas(context);
@@ -116,7 +114,11 @@ static attune_status fill_context(attune_context *context, const attune_context_
         return status;
     }
     at_symbols_init(&context->symbols, &context->allocator);
-    at_pool_init(&context->pool, context->max_workers);
+    if (context->team.pool)
+        context->team.max_workers = options->max_workers ? options->max_workers : at_cpus_allowed();
+    else
+        context->team.max_workers = context->team.runner.max_workers;
+    at_pool_init(&context->pool, &context->allocator, context->team.pool ? context->team.max_workers : 1);
     at_spares_init(&context->spares, &context->allocator);
     at_disk_cache_init(&context->disk, options->cache_dir,
                        options->disk_cache_bytes ? options->disk_cache_bytes : DEFAULT_DISK_BYTES, &context->allocator,
@@ -212,7 +214,7 @@ attune_status attune_get_machine_info(const attune_context *context, attune_mach
         .codegen_path = context->codegen.plugin_path,
         .worker_path = context->codegen.worker_path,
         .generator_id = ATTUNE_GENERATOR_ID,
-        .max_workers = context->max_workers,
+        .max_workers = context->team.max_workers,
         .cache_base = context->disk.base_path,
     };
     at_copy_out(info, &full, sizeof full, "attune_machine_info", &err);

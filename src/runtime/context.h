@@ -8,10 +8,11 @@
 #include "runtime/loader.h"
 #include "runtime/log.h"
 #include "runtime/memory_cache.h"
-#include "runtime/pool.h"
+#include "runtime/cpus.h"
 #include "runtime/spare.h"
 #include "runtime/record.h"
 #include "runtime/symbols.h"
+#include "runtime/team.h"
 #include "tune/tuning.h"
 
 struct attune_context {
@@ -21,10 +22,8 @@ struct attune_context {
     const at_target *target;
     at_machine machine;
     int allow_interpreter;
-    uint32_t max_workers;
-    attune_parallel_for_fn *parallel_for; /* NULL: the pool */
-    void *parallel_user;
     at_pool pool;
+    at_team team; /* who works for a call that says nothing itself */
     at_spares spares;
     at_codegen codegen;
     at_symbols symbols;

@@ -42,8 +42,11 @@ bool at_kernel_on_disk(attune_context *context, const attune_problem *canonical,
 
 /* Bytes of workspace, and the phases' task counts and shared sizes in plan[]. */
 enum { AT_PLAN_WORDS = AT_MAX_PHASES + AT_MAX_SHARED };
-attune_status at_plan_workspace(const attune_context *context, const attune_kernel *kernel, const int64_t *scalars,
+attune_status at_plan_workspace(const attune_kernel *kernel, uint32_t max_workers, const int64_t *scalars,
                                 int64_t plan[AT_PLAN_WORDS], size_t *bytes, at_error *err);
+
+/* Whether a workspace, which may be NULL, is aligned and large enough. */
+attune_status at_workspace_check(const void *workspace, size_t bytes, size_t needed, at_error *err);
 
 /* Where the shared buffers lie in a workspace, at its beginning. Returns the bytes that they take up. */
 size_t at_place_shared(const attune_kernel *kernel, const int64_t *plan, void *workspace, void **shared);
@@ -69,13 +72,37 @@ typedef struct at_run {
     const int64_t *scalars;
     void *workspace; /* NULL: allocated for the call */
     size_t workspace_bytes;
-    bool small;              /* too little work to be worth waking the pool's threads for */
+    bool small;              /* too little work to be worth another thread */
+    const at_team *team;     /* who works */
+    const int *cancel;       /* NULL, or a flag that ends the run */
     const at_run_part *part; /* NULL: everything */
 } at_run;
 attune_status at_run_machine_code(attune_context *context, const attune_kernel *kernel, const at_run *run,
                                   at_error *err);
 
-/* The same by the interpreter, tasks in shuffled order: bits that depend on the order must not look right. */
+/* One phase of a call: what its ranges have in common. */
+typedef struct at_phase_job {
+    at_phase_fn *fn;
+    void *const *buffers;
+    const int64_t *scalars;
+    const at_run_part *part; /* NULL: the tasks are those from the first on */
+    const int *cancel;
+    char *scratch;
+    size_t scratch_stride;
+    uint32_t max_workers;
+    _Atomic uint32_t bad_worker; /* a number beyond max_workers that a runner passed, else 0 */
+    _Atomic bool was_cancelled;
+    _Atomic int64_t done;        /* tasks */
+} at_phase_job;
+
+/* An attune_range_fn; `argument` is the at_phase_job. */
+void at_phase_run_range(void *argument, int64_t begin, int64_t end, uint32_t worker);
+
+/* What attune_run and attune_call_begin refuse first. */
+attune_status at_check_run(const attune_context *context, const attune_kernel *kernel,
+                           const attune_arguments *arguments, at_error *err);
+
+/* A run by the interpreter, tasks in shuffled order: bits that depend on the order must not look right. */
 attune_status at_run_interpreter(const attune_context *context, const ir_kernel *kernel, void *const *buffers,
                                  const int64_t *scalars, at_error *err);
 

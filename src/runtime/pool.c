@@ -1,150 +1,160 @@
 #define _GNU_SOURCE
 #include "runtime/pool.h"
 
-#include <pthreadpool.h>
-#include <sched.h>
-#include <stdatomic.h>
-#include <stdio.h>
-#include <string.h>
-#include <unistd.h>
+#include "runtime/futex.h"
 
-/* pthreadpool is not built for ThreadSanitizer, which therefore does not see that it hands memory from one thread to
- * another, and has to be told. */
-#ifdef __SANITIZE_THREAD__
-#include <sanitizer/tsan_interface.h>
-#define HAND_OVER(object) __tsan_release(object)
-#define TAKE_OVER(object) __tsan_acquire(object)
-#else
-#define HAND_OVER(object) ((void)(object))
-#define TAKE_OVER(object) ((void)(object))
-#endif
+#include <signal.h>
+#include <time.h>
 
-enum { MAX_WORKERS = 1024, CHUNKS_PER_WORKER = 8 };
+static const int64_t RETRY_NANOSECONDS = 1000000000; /* after the system refused a thread */
 
-/* ---- Limits ---- */
-
-/* The quota of one cgroup directory in whole CPUs, rounded up; 0: none. */
-static uint32_t quota_of(const char *path) {
-    FILE *file = fopen(path, "re");
-    if (!file) return 0;
-    long long quota, period;
-    const int fields = fscanf(file, "%lld %lld", &quota, &period); /* "max 100000" gives no field */
-    fclose(file);
-    return fields == 2 && quota > 0 && period > 0 ? (uint32_t)((quota + period - 1) / period) : 0;
-}
-
-/* cgroup v2: the tightest cpu.max from this process's group up to the root. */
-static uint32_t cgroup_limit(void) {
-    char path[4096] = "", file[4352], line[4096];
-    FILE *groups = fopen("/proc/self/cgroup", "re");
-    if (!groups) return 0;
-    while (fgets(line, sizeof line, groups))
-        if (!strncmp(line, "0::", 3)) snprintf(path, sizeof path, "%.*s", (int)strcspn(line + 3, "\n"), line + 3);
-    fclose(groups);
-    uint32_t limit = 0;
-    for (;;) {
-        snprintf(file, sizeof file, "/sys/fs/cgroup%s/cpu.max", path);
-        const uint32_t quota = quota_of(file);
-        if (quota && (!limit || quota < limit)) limit = quota;
-        char *slash = strrchr(path, '/');
-        if (!slash) return limit;
-        *slash = '\0';
-    }
-}
-
-uint32_t at_pool_default_workers(void) {
-    cpu_set_t cpus;
-    uint32_t workers = 1;
-    if (!sched_getaffinity(0, sizeof cpus, &cpus)) {
-        workers = (uint32_t)CPU_COUNT(&cpus);
-    } else { /* more CPUs than the set has room for */
-        const long online = sysconf(_SC_NPROCESSORS_ONLN);
-        if (online > 0) workers = (uint32_t)online;
-    }
-    const uint32_t limit = workers > 1 ? cgroup_limit() : 0;
-    if (limit && limit < workers) workers = limit;
-    if (workers > MAX_WORKERS) workers = MAX_WORKERS;
-    return workers ? workers : 1;
-}
-
-/* ---- Running ---- */
-
-void at_pool_init(at_pool *pool, uint32_t num_workers) {
-    *pool = (at_pool){.num_workers = num_workers};
-    pthread_mutex_init(&pool->busy, NULL);
+void at_pool_init(at_pool *pool, const attune_allocator *allocator, uint32_t num_workers) {
+    *pool = (at_pool){.allocator = allocator, .max_threads = num_workers - 1};
+    pthread_mutex_init(&pool->mutex, NULL);
 }
 
 void at_pool_free(at_pool *pool) {
-    if (pool->threads && pool->owner == (long)getpid()) pthreadpool_destroy(pool->threads);
-    pthread_mutex_destroy(&pool->busy);
+    pthread_mutex_lock(&pool->mutex);
+    atomic_store(&pool->is_ending, true);
+    pthread_mutex_unlock(&pool->mutex);
+    atomic_fetch_add(&pool->posted, 1);
+    at_futex_wake(&pool->posted, UINT32_MAX);
+    /* No thread starts another one any more, so the number stands. */
+    for (uint32_t i = 0; i < pool->num_threads; i++) pthread_join(pool->threads[i], NULL);
+    at_free(pool->allocator, pool->threads);
+    pthread_mutex_destroy(&pool->mutex);
 }
 
-/* One run: its workers take chunks of the range until none is left. */
-typedef struct pool_job {
-    attune_range_fn *fn;
-    void *argument;
-    int64_t n, chunk;
-    _Atomic int64_t next;
-} pool_job;
+/* ---- Threads ---- */
 
-static void work(void *user, size_t worker) {
-    pool_job *job = user;
-    TAKE_OVER(job);
+/* The oldest job that has something to do, held; NULL: there is none. */
+static at_job *take_job(at_pool *pool) {
+    pthread_mutex_lock(&pool->mutex);
+    at_job *job = pool->jobs;
+    while (job && !at_job_is_open(job)) job = job->following;
+    if (job) at_job_hold(job);
+    pthread_mutex_unlock(&pool->mutex);
+    return job;
+}
+
+/* Spins for a little while, then sleeps until a job is posted that was not there at `seen`. */
+static void wait_for_job(at_pool *pool, uint32_t seen) {
+    if (at_spin_while(&pool->posted, seen)) return;
+    /* Sequentially consistent, as in post: either that sees the sleeper, or this sees the job. */
+    atomic_fetch_add(&pool->sleepers, 1);
+    if (atomic_load(&pool->posted) == seen) at_futex_wait(&pool->posted, seen);
+    atomic_fetch_sub(&pool->sleepers, 1);
+}
+
+static void start_another(at_pool *pool);
+
+static void *help(void *user) {
+    at_pool *pool = user;
+    start_another(pool);
     for (;;) {
-        const int64_t begin = atomic_fetch_add_explicit(&job->next, job->chunk, memory_order_relaxed);
-        if (begin >= job->n) break;
-        const int64_t end = job->n - begin > job->chunk ? begin + job->chunk : job->n;
-        job->fn(job->argument, begin, end, (uint32_t)worker);
+        const uint32_t seen = atomic_load(&pool->posted);
+        at_job *job = take_job(pool);
+        if (job) {
+            at_job_help(job);
+            at_job_drop(job);
+        } else {
+            if (atomic_load(&pool->is_ending)) return NULL;
+            wait_for_job(pool, seen);
+        }
     }
-    HAND_OVER(job);
 }
 
-static void *wait_for(void *mutex) {
-    pthread_mutex_lock(mutex);
-    pthread_mutex_unlock(mutex);
-    return NULL;
+static int64_t nanoseconds(void) {
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC_COARSE, &now);
+    return (int64_t)now.tv_sec * 1000000000 + now.tv_nsec;
 }
 
-/* How many of the workers can have a thread at once, the caller among them. pthreadpool would wait for ever for one
- * that a limit on processes or memory did not let it make, so they are tried first. */
-static uint32_t workers_to_be_had(uint32_t wanted) {
-    pthread_t threads[MAX_WORKERS];
-    pthread_mutex_t end = PTHREAD_MUTEX_INITIALIZER;
-    uint32_t made = 0;
-    pthread_mutex_lock(&end);
-    while (made + 1 < wanted && made < MAX_WORKERS && !pthread_create(&threads[made], NULL, wait_for, &end)) made++;
-    pthread_mutex_unlock(&end);
-    for (uint32_t i = 0; i < made; i++) pthread_join(threads[i], NULL);
-    return made + 1;
+/* The host's signals are for its own threads. Kernels hardly use the stack: what is large lies in the workspace. */
+static int create_thread(at_pool *pool, pthread_t *thread) {
+    enum { STACK_BYTES = 1 << 20 };
+    pthread_attr_t attributes;
+    sigset_t all, before;
+    int failure = pthread_attr_init(&attributes);
+    if (failure) return failure;
+    pthread_attr_setstacksize(&attributes, STACK_BYTES);
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+    failure = pthread_create(thread, &attributes, help, pool);
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    pthread_attr_destroy(&attributes);
+    return failure;
 }
 
-static bool have_threads(at_pool *pool) {
-    if (pool->threads && pool->owner != (long)getpid()) pool->threads = NULL;
-    if (!pool->threads) {
-        const uint32_t workers = workers_to_be_had(pool->num_workers);
-        if (workers == 1) return false;
-        pool->threads = pthreadpool_create(workers);
-        pool->owner = (long)getpid();
-    }
+/* Whether a thread is wanted and can be tried for; called with the mutex. */
+static bool may_start(at_pool *pool) {
+    if (atomic_load(&pool->is_ending) || pool->num_threads >= pool->wanted) return false;
+    if (pool->refused_at && nanoseconds() - pool->refused_at < RETRY_NANOSECONDS) return false;
+    if (!pool->threads) pool->threads = at_alloc(pool->allocator, pool->max_threads * sizeof *pool->threads);
     return pool->threads != NULL;
 }
 
-void at_pool_run(void *user, attune_range_fn *fn, void *argument, int64_t n) {
-    at_pool *pool = user;
-    if (pool->num_workers == 1 || n == 1 || pthread_mutex_trylock(&pool->busy)) {
+/* One at a time: each thread starts the next, so that a caller pays for the first only. The mutex is held while a
+ * thread is made, so that at_pool_free and fork() see it whole. */
+static void start_another(at_pool *pool) {
+    pthread_mutex_lock(&pool->mutex);
+    if (may_start(pool)) {
+        if (create_thread(pool, &pool->threads[pool->num_threads]))
+            pool->refused_at = nanoseconds();
+        else
+            pool->num_threads++;
+    }
+    pthread_mutex_unlock(&pool->mutex);
+}
+
+/* ---- Runs ---- */
+
+/* Lists the job and wakes whom it can use. */
+static void post(at_pool *pool, at_job *job) {
+    const uint32_t helpers = job->max_workers - 1;
+    pthread_mutex_lock(&pool->mutex);
+    at_job **end = &pool->jobs;
+    while (*end) end = &(*end)->following;
+    *end = job;
+    if (helpers > pool->wanted) pool->wanted = helpers;
+    const bool starts = pool->num_threads < pool->wanted;
+    pthread_mutex_unlock(&pool->mutex);
+    atomic_fetch_add(&pool->posted, 1);
+    if (atomic_load(&pool->sleepers)) at_futex_wake(&pool->posted, helpers);
+    if (starts) start_another(pool);
+}
+
+static void withdraw(at_pool *pool, at_job *job) {
+    pthread_mutex_lock(&pool->mutex);
+    at_job **link = &pool->jobs;
+    while (*link && *link != job) link = &(*link)->following;
+    if (*link) *link = job->following; /* else this is a child that was forked meanwhile */
+    pthread_mutex_unlock(&pool->mutex);
+}
+
+void at_pool_run(at_pool *pool, attune_range_fn *fn, void *argument, int64_t n, uint32_t max_workers) {
+    const uint32_t most = max_workers <= pool->max_threads ? max_workers : pool->max_threads + 1;
+    at_job *job = most > 1 && n > 1 ? at_job_new(pool->allocator, fn, argument, n, most) : NULL;
+    if (!job) {
         fn(argument, 0, n, 0);
         return;
     }
-    if (!have_threads(pool)) {
-        pthread_mutex_unlock(&pool->busy);
-        fn(argument, 0, n, 0);
-        return;
+    post(pool, job);
+    at_job_finish(job);
+    withdraw(pool, job);
+    at_job_drop(job);
+}
+
+/* ---- fork() ---- */
+
+void at_pool_before_fork(at_pool *pool) { pthread_mutex_lock(&pool->mutex); }
+
+/* The child has none of the threads, and nobody waits for the jobs that the parent's other threads had begun. */
+void at_pool_after_fork(at_pool *pool, bool is_child) {
+    if (is_child) {
+        pool->jobs = NULL;
+        pool->num_threads = pool->wanted = 0;
+        atomic_store(&pool->sleepers, 0);
     }
-    const int64_t workers = n < pool->num_workers ? n : pool->num_workers;
-    pool_job job = {.fn = fn, .argument = argument, .n = n, .chunk = n / (workers * CHUNKS_PER_WORKER)};
-    if (job.chunk < 1) job.chunk = 1;
-    HAND_OVER(&job);
-    pthreadpool_parallelize_1d(pool->threads, work, &job, (size_t)workers, 0);
-    TAKE_OVER(&job);
-    pthread_mutex_unlock(&pool->busy);
+    pthread_mutex_unlock(&pool->mutex);
 }

@@ -50,7 +50,7 @@ static bool is_small(const tune_runner *r) { return r->call.settled->flops < AT_
 static attune_status run(tune_runner *r, const attune_kernel *kernel, const at_run_part *part, at_error *err) {
     int64_t plan[AT_PLAN_WORDS];
     size_t bytes;
-    attune_status status = at_plan_workspace(r->context, kernel, r->call.settled->scalars, plan, &bytes, err);
+    attune_status status = at_plan_workspace(kernel, r->context->team.max_workers, r->call.settled->scalars, plan, &bytes, err);
     if (!status) status = grow_workspace(r, bytes, err);
     if (status) return status;
     const at_run call = {.buffers = r->call.buffers,
@@ -59,6 +59,7 @@ static attune_status run(tune_runner *r, const attune_kernel *kernel, const at_r
                          .workspace = r->workspace,
                          .workspace_bytes = r->workspace_bytes,
                          .small = is_small(r),
+                         .team = &r->context->team,
                          .part = part};
     return at_run_machine_code(r->context, kernel, &call, err);
 }
@@ -79,7 +80,7 @@ static attune_status time_part(tune_runner *r, const attune_kernel *kernel, cons
     return status;
 }
 
-static int64_t threads_of(const tune_runner *r) { return is_small(r) ? 1 : r->context->max_workers; }
+static int64_t threads_of(const tune_runner *r) { return is_small(r) ? 1 : r->context->team.max_workers; }
 
 /* Entries and heads of a batch differ in no more than their numbers. */
 static bool has_alike_entries(const tune_runner *r) {

@@ -121,7 +121,7 @@ static void *compile_entries(void *argument) {
 /* On as many CPUs as the process may use; the calling thread is one of them. */
 static void compile_batch(batch *b) {
     pthread_t threads[MAX_COMPILERS];
-    uint32_t wanted = at_pool_default_workers() - 1, started = 0;
+    uint32_t wanted = at_cpus_allowed() - 1, started = 0;
     if (wanted > MAX_COMPILERS) wanted = MAX_COMPILERS;
     while (started < wanted && !pthread_create(&threads[started], NULL, compile_entries, b)) started++;
     compile_entries(b);

@@ -69,7 +69,7 @@ void at_tuning_place(const attune_context *context, const attune_problem *p, cha
                           .key = {hash.high64, hash.low64},
                           .isa = context->target->name,
                           .cpu = at_cpu_name(),
-                          .threads = context->max_workers,
+                          .threads = context->team.max_workers,
                           .kind = {kind.high64, kind.low64},
                           .queries = length_of(p->seq_q, p->max_seq_q),
                           .keys = length_of(p->seq_kv, p->max_seq_kv),
@@ -272,10 +272,10 @@ static void put_into_place(attune_context *context, const attune_problem *canoni
                            const incumbent *cached, at_error *err) {
     const bool stays = cached->is_cached && !memcmp(&cached->schedule, schedule, AT_SCHEDULE_BYTES);
     if (at_kernel_replace(context, canonical, schedule, err) || stays) return;
-    if (cached->threads && cached->threads != context->max_workers)
+    if (cached->threads && cached->threads != context->team.max_workers)
         at_log_printf(&context->log, ATTUNE_LOG_WARNING,
                       "the cached kernel, tuned with %u thread%s, is replaced by one tuned with %u", cached->threads,
-                      cached->threads == 1 ? "" : "s", context->max_workers);
+                      cached->threads == 1 ? "" : "s", context->team.max_workers);
 }
 
 /* *searched: the result is there, even if it could not be kept; then the kernel takes its place all the same. */

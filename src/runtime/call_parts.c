@@ -1,0 +1,173 @@
+/* A call whose parts are executed by threads that are running already. */
+#include "runtime/kernel.h"
+
+#include <string.h>
+
+struct attune_call {
+    attune_context *context;
+    const attune_kernel *kernel;
+    at_call call;
+    uint32_t num_phases, max_workers;
+    void *own; /* workspace that attune allocated, or NULL */
+    void *buffers[MHA_NUM_TENSORS + AT_MAX_SHARED];
+    int64_t plan[AT_PLAN_WORDS];
+    at_phase_job phases[]; /* one for each */
+};
+
+/* ---- Beginning ---- */
+
+static attune_status check_begin(const attune_context *context, const attune_kernel *kernel,
+                                 const attune_arguments *arguments, uint32_t max_workers, at_error *err) {
+    enum { MOST_WORKERS = 65536 };
+    if (max_workers < 1 || max_workers > MOST_WORKERS)
+        return at_fail(err, ATTUNE_INVALID_ARGUMENT, "max_workers is %u; it must be from 1 to %d", max_workers,
+                       MOST_WORKERS);
+    return at_check_run(context, kernel, arguments, err);
+}
+
+static attune_call *new_call(attune_context *context, const attune_kernel *kernel, uint32_t max_workers,
+                             at_error *err) {
+    const uint32_t num_phases = kernel->engine == ATTUNE_ENGINE_JIT ? kernel->num_phases : 1;
+    const size_t bytes = sizeof(attune_call) + num_phases * sizeof(at_phase_job);
+    attune_call *call = at_alloc_aligned(&context->allocator, bytes, 64);
+    if (!call) {
+        at_fail_memory(err, bytes);
+        return NULL;
+    }
+    call->context = context;
+    call->kernel = kernel;
+    call->num_phases = num_phases;
+    call->max_workers = max_workers;
+    call->own = NULL;
+    return call;
+}
+
+static void free_call(attune_call *call) {
+    if (call->own) at_spares_give(&call->context->spares, call->own);
+    at_free(&call->context->allocator, call);
+}
+
+/* The workspace, and what the ranges of each phase have in common. */
+static attune_status prepare_code(attune_call *call, const attune_arguments *arguments, at_error *err) {
+    const attune_kernel *kernel = call->kernel;
+    const int64_t *scalars = call->call.settled->scalars;
+    const size_t count = kernel->signature.count;
+    size_t needed;
+    attune_status status = at_plan_workspace(kernel, call->max_workers, scalars, call->plan, &needed, err);
+    if (!status) status = at_workspace_check(arguments->workspace, arguments->workspace_bytes, needed, err);
+    if (status) return status;
+    char *workspace = arguments->workspace;
+    if (!workspace && needed) {
+        workspace = call->own = at_spares_take(&call->context->spares, needed);
+        if (!workspace) return at_fail_memory(err, needed);
+    }
+    memcpy(call->buffers, call->call.buffers, count * sizeof *call->buffers);
+    char *scratch = workspace + at_place_shared(kernel, call->plan, workspace, call->buffers + count);
+    for (uint32_t p = 0; p < call->num_phases; p++)
+        call->phases[p] = (at_phase_job){.fn = kernel->phases[p].run,
+                                         .buffers = call->buffers,
+                                         .scalars = scalars,
+                                         .scratch = scratch,
+                                         .scratch_stride = (size_t)kernel->max_scratch,
+                                         .max_workers = call->max_workers};
+    return ATTUNE_OK;
+}
+
+static attune_status prepare(attune_call *call, const attune_arguments *arguments, at_error *err) {
+    const attune_status status = at_call_make(&call->kernel->signature, arguments, &call->call, err);
+    if (status) return status;
+    if (call->call.settled->is_empty) {
+        call->num_phases = 0;
+    } else if (call->kernel->engine == ATTUNE_ENGINE_JIT) {
+        return prepare_code(call, arguments, err);
+    } else { /* the interpreter is one task */
+        call->plan[0] = 1;
+        call->phases[0] = (at_phase_job){.max_workers = call->max_workers};
+    }
+    return ATTUNE_OK;
+}
+
+attune_status attune_call_begin(attune_context *context, const attune_kernel *kernel, const attune_arguments *arguments,
+                                uint32_t max_workers, attune_call **out) {
+    at_error err = {0};
+    if (!out) {
+        at_fail(&err, ATTUNE_INVALID_ARGUMENT, "attune_call_begin was given no pointer to the call");
+        return at_report(&err);
+    }
+    *out = NULL;
+    if (check_begin(context, kernel, arguments, max_workers, &err)) return at_report(&err);
+    attune_call *call = new_call(context, kernel, max_workers, &err);
+    if (call && prepare(call, arguments, &err) == ATTUNE_OK) {
+        *out = call;
+        return ATTUNE_OK;
+    }
+    if (call) free_call(call);
+    return at_report(&err);
+}
+
+/* ---- Executing ---- */
+
+uint32_t attune_call_num_phases(const attune_call *call) { return call ? call->num_phases : 0; }
+
+int64_t attune_call_num_tasks(const attune_call *call, uint32_t phase) {
+    if (!call || phase >= call->num_phases || call->plan[phase] < 0) return 0;
+    return call->plan[phase];
+}
+
+static int64_t tasks_done(attune_call *call, uint32_t phase) {
+    return atomic_load_explicit(&call->phases[phase].done, memory_order_acquire);
+}
+
+static attune_status check_part(attune_call *call, uint32_t phase, int64_t begin, int64_t end, uint32_t worker,
+                                at_error *err) {
+    if (phase >= call->num_phases)
+        return at_fail(err, ATTUNE_INVALID_ARGUMENT, "phase is %u; this call has %u", phase, call->num_phases);
+    const int64_t tasks = attune_call_num_tasks(call, phase);
+    if (begin < 0 || end < begin || end > tasks)
+        return at_fail(err, ATTUNE_INVALID_ARGUMENT,
+                       "the range from %lld to %lld is none of the %lld tasks of phase %u", (long long)begin,
+                       (long long)end, (long long)tasks, phase);
+    if (worker >= call->max_workers)
+        return at_fail(err, ATTUNE_INVALID_ARGUMENT, "worker is %u; max_workers is %u", worker, call->max_workers);
+    if (phase && tasks_done(call, phase - 1) != attune_call_num_tasks(call, phase - 1))
+        return at_fail(err, ATTUNE_INVALID_ARGUMENT,
+                       "phase %u was to be executed when %lld of the %lld tasks of the phase before it were done",
+                       phase, (long long)tasks_done(call, phase - 1),
+                       (long long)attune_call_num_tasks(call, phase - 1));
+    return ATTUNE_OK;
+}
+
+static attune_status interpret(attune_call *call, int64_t begin, int64_t end, at_error *err) {
+    if (begin == end) return ATTUNE_OK;
+    const attune_status status = at_run_interpreter(call->context, call->kernel->ir->kernel, call->call.buffers,
+                                                    call->call.settled->scalars, err);
+    if (!status) atomic_fetch_add(&call->phases[0].done, 1);
+    return status;
+}
+
+attune_status attune_call_execute(attune_call *call, uint32_t phase, int64_t begin, int64_t end, uint32_t worker) {
+    at_error err;
+    at_error_clear(&err);
+    if (!call)
+        at_fail(&err, ATTUNE_INVALID_ARGUMENT, "attune_call_execute was given NULL");
+    else if (check_part(call, phase, begin, end, worker, &err) == ATTUNE_OK) {
+        if (call->kernel->engine != ATTUNE_ENGINE_JIT)
+            interpret(call, begin, end, &err);
+        else if (begin < end)
+            at_phase_run_range(&call->phases[phase], begin, end, worker);
+    }
+    return at_report(&err);
+}
+
+/* ---- Ending ---- */
+
+attune_status attune_call_end(attune_call *call) {
+    at_error err = {0};
+    if (!call) return ATTUNE_OK;
+    for (uint32_t p = 0; p < call->num_phases && !err.status; p++)
+        if (tasks_done(call, p) != attune_call_num_tasks(call, p))
+            at_fail(&err, ATTUNE_INVALID_ARGUMENT, "%lld tasks of phase %u were executed; it has %lld",
+                    (long long)tasks_done(call, p), p, (long long)attune_call_num_tasks(call, p));
+    free_call(call);
+    return at_report(&err);
+}

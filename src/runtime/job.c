@@ -1,0 +1,90 @@
+#define _GNU_SOURCE
+#include "runtime/job.h"
+
+#include "runtime/futex.h"
+
+#include <time.h>
+
+enum { CHUNKS_PER_WORKER = 8 };
+enum { RUNNING, AWAITED, FINISHED };
+
+/* ---- Spinning ---- */
+
+static void relax(void) {
+#if defined(__x86_64__)
+    __builtin_ia32_pause();
+#elif defined(__aarch64__)
+    __asm__ volatile("yield");
+#endif
+}
+
+static int64_t nanoseconds(void) {
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (int64_t)now.tv_sec * 1000000000 + now.tv_nsec;
+}
+
+bool at_spin_while(_Atomic uint32_t *word, uint32_t seen) {
+    enum { LOOKS = 32 }; /* between two looks at the clock */
+    const int64_t end = nanoseconds() + AT_SPIN_MICROSECONDS * 1000;
+    do {
+        for (int i = 0; i < LOOKS; i++) {
+            if (atomic_load_explicit(word, memory_order_acquire) != seen) return true;
+            relax();
+        }
+    } while (nanoseconds() < end);
+    return false;
+}
+
+/* ---- Jobs ---- */
+
+at_job *at_job_new(const attune_allocator *allocator, attune_range_fn *fn, void *argument, int64_t n,
+                   uint32_t max_workers) {
+    at_job *job = at_alloc_aligned(allocator, sizeof *job, _Alignof(at_job));
+    if (!job) return NULL;
+    *job = (at_job){.refs = 1, .allocator = *allocator, .fn = fn, .argument = argument, .n = n};
+    const int64_t workers = n < max_workers ? n : max_workers;
+    job->max_workers = (uint32_t)workers;
+    job->chunk = n / (workers * CHUNKS_PER_WORKER);
+    if (job->chunk < 1) job->chunk = 1;
+    atomic_store_explicit(&job->workers, 1, memory_order_relaxed);
+    return job;
+}
+
+void at_job_hold(at_job *job) { atomic_fetch_add_explicit(&job->refs, 1, memory_order_relaxed); }
+
+void at_job_drop(at_job *job) {
+    if (atomic_fetch_sub_explicit(&job->refs, 1, memory_order_acq_rel) > 1) return;
+    const attune_allocator allocator = job->allocator;
+    at_free(&allocator, job);
+}
+
+/* Claims ranges until none is left. Whoever finishes the last task wakes the caller, if it sleeps. */
+static void work(at_job *job, uint32_t worker) {
+    int64_t finished = 0;
+    for (;;) {
+        const int64_t begin = atomic_fetch_add_explicit(&job->next, job->chunk, memory_order_relaxed);
+        if (begin >= job->n) break;
+        const int64_t end = job->n - begin > job->chunk ? begin + job->chunk : job->n;
+        job->fn(job->argument, begin, end, worker);
+        finished += end - begin;
+    }
+    if (!finished) return;
+    if (atomic_fetch_add_explicit(&job->done, finished, memory_order_acq_rel) + finished < job->n) return;
+    if (atomic_exchange_explicit(&job->state, FINISHED, memory_order_acq_rel) == AWAITED) at_futex_wake(&job->state, 1);
+}
+
+void at_job_help(at_job *job) {
+    if (!at_job_is_open(job)) return;
+    const uint32_t worker = atomic_fetch_add_explicit(&job->workers, 1, memory_order_relaxed);
+    if (worker < job->max_workers) work(job, worker);
+}
+
+void at_job_finish(at_job *job) {
+    work(job, 0);
+    if (atomic_load_explicit(&job->state, memory_order_acquire) == FINISHED) return;
+    if (at_spin_while(&job->state, RUNNING)) return;
+    uint32_t running = RUNNING;
+    atomic_compare_exchange_strong_explicit(&job->state, &running, AWAITED, memory_order_acq_rel, memory_order_acquire);
+    while (atomic_load_explicit(&job->state, memory_order_acquire) != FINISHED) at_futex_wait(&job->state, AWAITED);
+}

@@ -1,0 +1,148 @@
+/* The public functions that run a kernel as a whole. */
+#include "runtime/kernel.h"
+
+/* ---- Options ---- */
+
+/* What the options of one call come to. */
+typedef struct run_choice {
+    const at_team *team; /* `own`, or the context's */
+    const int *cancel;
+    at_team own;
+} run_choice;
+
+static attune_status check_options(const attune_run_options *options, at_error *err) {
+    if (options->struct_size == sizeof *options) return ATTUNE_OK;
+    return at_fail(err, ATTUNE_INVALID_ARGUMENT,
+                   "attune_run_options.struct_size is %zu, expected %zu: start from ATTUNE_RUN_OPTIONS_INIT",
+                   options->struct_size, sizeof *options);
+}
+
+static attune_status choose(const attune_context *context, const attune_run_options *options, run_choice *choice,
+                            at_error *err) {
+    *choice = (run_choice){.team = &context->team};
+    if (!options) return ATTUNE_OK;
+    if (check_options(options, err)) return ATTUNE_INVALID_ARGUMENT;
+    choice->cancel = options->cancel;
+    if (!options->runner && !options->max_threads) return ATTUNE_OK;
+    at_team *own = &choice->own;
+    *own = context->team;
+    choice->team = own;
+    if (options->runner) {
+        own->pool = NULL;
+        if (at_runner_take(options->runner, &own->runner, err)) return ATTUNE_INVALID_ARGUMENT;
+        own->max_workers = own->runner.max_workers;
+    }
+    if (!options->max_threads) return ATTUNE_OK;
+    if (own->runner.parallel_for)
+        return at_fail(err, ATTUNE_INVALID_ARGUMENT,
+                       "max_threads is %u; a runner with parallel_for decides itself how many threads there are",
+                       options->max_threads);
+    if (options->max_threads < own->max_workers) own->max_workers = options->max_threads;
+    return ATTUNE_OK;
+}
+
+/* ---- Workspace ---- */
+
+attune_status attune_workspace_size_with(const attune_context *context, const attune_kernel *kernel,
+                                         const attune_arguments *arguments, const attune_run_options *options,
+                                         size_t *bytes) {
+    at_error err = {0};
+    at_settled settled;
+    run_choice choice;
+    int64_t plan[AT_PLAN_WORDS];
+    if (!context || !kernel || !arguments || !bytes)
+        at_fail(&err, ATTUNE_INVALID_ARGUMENT, "attune_workspace_size was given NULL");
+    else if (!kernel->is_mha)
+        at_fail(&err, ATTUNE_INVALID_ARGUMENT, "a kernel of attune_ir_compile takes no attune_arguments");
+    else if (choose(context, options, &choice, &err) == ATTUNE_OK &&
+             at_call_settle(&kernel->signature, arguments, &settled, &err) == ATTUNE_OK) {
+        *bytes = 0; /* the interpreter needs none */
+        if (kernel->engine == ATTUNE_ENGINE_JIT)
+            at_plan_workspace(kernel, choice.team->max_workers, settled.scalars, plan, bytes, &err);
+    }
+    return at_report(&err);
+}
+
+attune_status attune_workspace_size(const attune_context *context, const attune_kernel *kernel,
+                                    const attune_arguments *arguments, size_t *bytes) {
+    return attune_workspace_size_with(context, kernel, arguments, NULL, bytes);
+}
+
+/* ---- Running ---- */
+
+attune_status at_check_run(const attune_context *context, const attune_kernel *kernel,
+                           const attune_arguments *arguments, at_error *err) {
+    if (__builtin_expect(!context || !kernel || !arguments, 0))
+        return at_fail(err, ATTUNE_INVALID_ARGUMENT, "attune_run was given no %s",
+                       !context  ? "context"
+                       : !kernel ? "kernel"
+                                 : "arguments");
+    if (kernel->is_mha) return ATTUNE_OK;
+    return at_fail(err, ATTUNE_INVALID_ARGUMENT, "a kernel of attune_ir_compile is run by attune_ir_run");
+}
+
+static attune_status run_call(attune_context *context, const attune_kernel *kernel, const attune_arguments *arguments,
+                              const at_call *call, const run_choice *choice, at_error *err) {
+    if (kernel->engine != ATTUNE_ENGINE_JIT) {
+        if (choice->cancel && __atomic_load_n(choice->cancel, __ATOMIC_RELAXED))
+            return at_fail(err, ATTUNE_CANCELLED, "the call was cancelled before the interpreter began");
+        return at_run_interpreter(context, kernel->ir->kernel, call->buffers, call->settled->scalars, err);
+    }
+    const at_run run = {.buffers = call->buffers,
+                        .num_buffers = kernel->signature.count,
+                        .scalars = call->settled->scalars,
+                        .workspace = arguments->workspace,
+                        .workspace_bytes = arguments->workspace_bytes,
+                        .small = call->settled->flops < AT_SMALL_FLOPS,
+                        .team = choice->team,
+                        .cancel = choice->cancel};
+    return at_run_machine_code(context, kernel, &run, err);
+}
+
+attune_status attune_run_with(attune_context *context, const attune_kernel *kernel, const attune_arguments *arguments,
+                              const attune_run_options *options) {
+    at_error err;
+    at_call call;
+    run_choice choice;
+    at_error_clear(&err);
+    if (at_check_run(context, kernel, arguments, &err) == ATTUNE_OK &&
+        choose(context, options, &choice, &err) == ATTUNE_OK &&
+        at_call_make(&kernel->signature, arguments, &call, &err) == ATTUNE_OK && !call.settled->is_empty)
+        run_call(context, kernel, arguments, &call, &choice, &err);
+    return at_report(&err);
+}
+
+attune_status attune_run(attune_context *context, const attune_kernel *kernel, const attune_arguments *arguments) {
+    return attune_run_with(context, kernel, arguments, NULL);
+}
+
+/* ---- The interpreter ---- */
+
+static attune_status build_and_interpret(attune_context *context, const at_signature *signature,
+                                         const attune_schedule *schedule, const at_call *call, at_error *err) {
+    at_arena arena;
+    at_built built;
+    at_arena_init(&arena, &context->allocator);
+    attune_status status = at_build_as_cached(context, &arena, &signature->problem, schedule, &built, err);
+    if (!status && !call->settled->is_empty)
+        status = at_run_interpreter(context, built.lowered, call->buffers, call->settled->scalars, err);
+    at_arena_free(&arena);
+    return status;
+}
+
+attune_status attune_run_interpreted(attune_context *context, const attune_problem *problem,
+                                     const attune_schedule *schedule, const attune_arguments *arguments) {
+    at_error err = {0};
+    attune_problem canonical;
+    at_signature signature;
+    at_call call;
+    if (!context || !problem || !arguments) {
+        at_fail(&err, ATTUNE_INVALID_ARGUMENT, "attune_run_interpreted was given NULL");
+        return at_report(&err);
+    }
+    if (mha_canonicalize(problem, &canonical, &err)) return at_report(&err);
+    at_signature_init(&signature, &canonical);
+    if (at_call_make(&signature, arguments, &call, &err) == ATTUNE_OK)
+        build_and_interpret(context, &signature, schedule, &call, &err);
+    return at_report(&err);
+}
