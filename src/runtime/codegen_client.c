@@ -1,6 +1,7 @@
 #include "runtime/codegen_client.h"
 
 #include "runtime/codegen_path.h"
+#include "runtime/process.h"
 
 #include "generator_id.h"
 
@@ -64,20 +65,40 @@ static attune_status load_plugin(at_codegen *codegen, at_error *err) {
                        codegen->plugin_path, AT_CODEGEN_SYMBOL);
     const at_codegen_exports *exports = function();
     const attune_status status = check_exports(exports, codegen->plugin_path, err);
-    if (status == ATTUNE_OK) codegen->exports = exports;
+    if (status) return status;
+    codegen->exports = exports;
+    at_process_watch_exit(AT_LLVM_IS_LOADED);
+    return ATTUNE_OK;
+}
+
+static attune_status need_plugin(at_codegen *codegen, at_error *err) {
+    pthread_mutex_lock(&codegen->mutex);
+    search(codegen);
+    const attune_status status = codegen->exports ? ATTUNE_OK : load_plugin(codegen, err);
+    pthread_mutex_unlock(&codegen->mutex);
+    return status;
+}
+
+/* The dynamic linker and LLVM have locks of their own: neither fork() nor exit() may come in between. */
+static attune_status call_plugin(at_codegen *codegen, const at_codegen_request *request, at_codegen_reply *reply,
+                                 at_error *err) {
+    attune_status status = at_process_enter(AT_FOREIGN_COMPILER, err);
+    if (status) return status;
+    status = need_plugin(codegen, err);
+    if (!status) {
+        codegen->exports->compile(request, reply);
+        at_process_watch_exit(AT_LLVM_HAS_COMPILED);
+    }
+    at_process_leave(AT_FOREIGN_COMPILER);
     return status;
 }
 
 static attune_status compile_in_process(void *user, const at_codegen_request *request,
                                         const attune_allocator *allocator, void **data, size_t *bytes, at_error *err) {
     at_codegen *codegen = user;
-    pthread_mutex_lock(&codegen->mutex);
-    search(codegen);
-    attune_status status = codegen->exports ? ATTUNE_OK : load_plugin(codegen, err);
-    pthread_mutex_unlock(&codegen->mutex);
-    if (status) return status;
     at_codegen_reply reply = {0};
-    codegen->exports->compile(request, &reply);
+    attune_status status = call_plugin(codegen, request, &reply, err);
+    if (status) return status;
     if (reply.status) {
         status = at_fail(err, reply.status, "%s", reply.message);
     } else {
@@ -118,7 +139,8 @@ attune_status at_codegen_init(at_codegen *codegen, attune_compile_mode mode, at_
     codegen->allocator = allocator;
     codegen->exports = NULL;
     codegen->searched = false;
-    codegen->compile = mode == ATTUNE_COMPILE_WORKER ? compile_in_worker : compile_in_process;
+    codegen->uses_worker = mode == ATTUNE_COMPILE_WORKER;
+    codegen->compile = codegen->uses_worker ? compile_in_worker : compile_in_process;
     codegen->user = codegen;
     if (compile) {
         codegen->compile = compile;

@@ -2,6 +2,7 @@
 #include "runtime/context.h"
 
 #include "generator_id.h"
+#include "runtime/process.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -95,7 +96,7 @@ static attune_status select_target(const attune_context_options *options, const 
 static attune_status fill_context(attune_context *context, const attune_context_options *options,
                                   const at_context_hooks *hooks, at_error *err) {
     context->io = hooks && hooks->io ? hooks->io : at_default_io();
-    context->log = (at_log){options->log, options->log_user};
+    context->log = (at_log){options->log, options->log_user, options->event, options->event_user};
     context->allow_interpreter = options->allow_interpreter;
     context->team = (at_team){.pool = options->runner ? NULL : &context->pool, .allocator = &context->allocator};
     attune_status status = options->runner ? at_runner_take(options->runner, &context->team.runner, err) : ATTUNE_OK;
@@ -108,7 +109,7 @@ static attune_status fill_context(attune_context *context, const attune_context_
     if (status) return status;
     status = at_memory_cache_init(&context->memory, &context->allocator,
                                   options->memory_cache_bytes ? options->memory_cache_bytes : DEFAULT_MEMORY_BYTES,
-                                  at_kernel_destroy, err);
+                                  at_kernel_destroy, at_kernel_evicted, err);
     if (status) {
         at_codegen_free(&context->codegen);
         return status;
@@ -126,6 +127,7 @@ static attune_status fill_context(attune_context *context, const attune_context_
     at_disk_cache_open_base(&context->disk, options->cache_base);
     at_record_init(&context->record, context->io, &context->log);
     at_tuning_init(&context->tuning, context->disk.path, context->disk.base_path, &context->allocator);
+    at_process_add(context);
     return ATTUNE_OK;
 }
 
@@ -162,6 +164,7 @@ attune_status attune_context_create(const attune_context_options *options, attun
 
 void attune_context_destroy(attune_context *context) {
     if (!context) return;
+    at_process_remove(context);
     at_memory_cache_free(&context->memory);
     at_tuning_free(&context->tuning);
     at_disk_cache_free(&context->disk);
@@ -170,6 +173,26 @@ void attune_context_destroy(attune_context *context) {
     at_spares_free(&context->spares);
     const attune_allocator allocator = context->allocator;
     at_free(&allocator, context);
+}
+
+/* ---- fork ---- */
+
+void at_context_before_fork(attune_context *c) {
+    at_memory_cache_before_fork(&c->memory);
+    pthread_mutex_lock(&c->tuning.mutex);
+    pthread_mutex_lock(&c->codegen.mutex);
+    pthread_mutex_lock(&c->codegen.workers.mutex);
+    pthread_mutex_lock(&c->disk.mutex);
+    at_pool_before_fork(&c->pool);
+}
+
+void at_context_after_fork(attune_context *c, bool is_child) {
+    at_pool_after_fork(&c->pool, is_child);
+    pthread_mutex_unlock(&c->disk.mutex);
+    pthread_mutex_unlock(&c->codegen.workers.mutex);
+    pthread_mutex_unlock(&c->codegen.mutex);
+    pthread_mutex_unlock(&c->tuning.mutex);
+    at_memory_cache_after_fork(&c->memory, is_child);
 }
 
 /* ---- What happened, what there is ---- */

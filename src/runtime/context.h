@@ -16,6 +16,7 @@
 #include "tune/tuning.h"
 
 struct attune_context {
+    attune_context *following; /* in the list of the process (runtime/process.c) */
     attune_allocator allocator;
     const at_io *io;
     at_log log;
@@ -80,6 +81,11 @@ typedef struct at_context_hooks {
 attune_status at_context_create(const attune_context_options *options, const at_context_hooks *hooks,
                                 attune_context **context);
 
+/* Around fork(): takes all locks of the context; gives them back, in the child to a context that is whole although the
+ * parent's other threads, perhaps in the middle of something, are not there. */
+void at_context_before_fork(attune_context *context);
+void at_context_after_fork(attune_context *context, bool is_child);
+
 /* Keeps the failure's sentence for attune_last_message, and returns its status. */
 attune_status at_report(const at_error *err);
 
@@ -87,5 +93,6 @@ attune_status at_report(const at_error *err);
 attune_status at_copy_out(void *object, const void *full, size_t full_bytes, const char *name, at_error *err);
 
 void at_kernel_destroy(at_cache_node *node);
+void at_kernel_evicted(const at_cache_node *node);
 
 #endif

@@ -55,7 +55,10 @@ void at_disk_cache_free(at_disk_cache *cache) {
 
 /* The base is not ours to heal. */
 static void drop_damaged(at_disk_cache *cache, bool is_base, const char *file, const char *why) {
+    char name[AT_NAME_CHARS + 1];
+    snprintf(name, sizeof name, "%s", file);
     atomic_fetch_add(&cache->damaged, 1);
+    at_log_event(cache->log, (attune_event){.kind = ATTUNE_EVENT_DAMAGED, .key = name, .message = why});
     if (is_base) {
         at_log_printf(cache->log, ATTUNE_LOG_WARNING, "the cache entry %s of the base %s is damaged: %s", file,
                       cache->base_path, why);

@@ -21,6 +21,13 @@ void at_kernel_destroy(at_cache_node *node) {
     at_free(&context->allocator, kernel);
 }
 
+void at_kernel_evicted(const at_cache_node *node) {
+    char name[AT_NAME_CHARS + 1];
+    at_key_name(&node->key, name);
+    at_log_event(&((const attune_kernel *)node)->context->log,
+                 (attune_event){.kind = ATTUNE_EVENT_EVICTED, .key = name});
+}
+
 static void fill_from_image(attune_kernel *kernel, const at_image_header *image) {
     char *code = kernel->code.base;
     kernel->plan = (at_plan_fn *)(void *)(code + image->plan_entry);
@@ -182,6 +189,30 @@ static void name_of(const attune_context *context, const attune_problem *problem
         if (*c == ' ') *c = '_';
 }
 
+/* Tells what happens to the kernel of a request; `event` says what, and how it went. */
+static void tell(const make_request *request, const at_key *key, attune_event event) {
+    char name[AT_NAME_CHARS + 1], problem[2048];
+    const at_log *log = &request->context->log;
+    if (!log->event) return;
+    at_key_name(key, name);
+    mha_problem_print(request->problem, problem, sizeof problem);
+    event.key = name;
+    event.problem = problem;
+    at_log_event(log, event);
+}
+
+/* A line for each compile, and nothing else that is not a warning. */
+static void log_compile(const make_request *request, const at_key *key, double ms) {
+    char name[AT_NAME_CHARS + 1], problem[2048];
+    const attune_context *context = request->context;
+    if (!context->log.fn) return;
+    at_key_name(key, name);
+    mha_problem_print(request->problem, problem, sizeof problem);
+    at_log_printf(&context->log, ATTUNE_LOG_INFO, "compiled kernel %s for %s in %.1f ms %s: %s", name,
+                  context->target->name, ms, context->codegen.uses_worker ? "by the worker" : "in this process",
+                  problem);
+}
+
 static attune_dtype arithmetic_of(const attune_problem *p, const at_target *target) {
     if (mha_projects_by_pairs(p, target) || mha_attends_by_pairs(p, target)) return ATTUNE_BF16;
     return p->softmax_precision == ATTUNE_F64 ? ATTUNE_F64 : ATTUNE_F32;
@@ -202,6 +233,7 @@ static void complete(attune_kernel *kernel, const make_request *request, const a
 static attune_status make_from_disk(const make_request *request, const at_key *key, attune_kernel **kernel,
                                     at_error *err) {
     attune_context *context = request->context;
+    const double started = context->log.event ? milliseconds() : 0;
     uint8_t *data = NULL;
     at_entry entry;
     *kernel = NULL;
@@ -219,6 +251,9 @@ static attune_status make_from_disk(const make_request *request, const at_key *k
         if (status == ATTUNE_OK) {
             atomic_fetch_add(&context->disk_hits, 1);
             complete(*kernel, request, key, &schedule, ATTUNE_FROM_DISK, 0);
+            tell(request, key,
+                 (attune_event){.kind = ATTUNE_EVENT_DISK_HIT,
+                                .milliseconds = context->log.event ? milliseconds() - started : 0});
         }
     }
     at_free(&context->allocator, data);
@@ -279,15 +314,12 @@ static attune_status make_interpreted(const make_request *request, at_arena *are
     return status;
 }
 
-static attune_status make_anew(const make_request *request, const at_key *key, attune_status disk_status,
-                               attune_kernel **kernel, at_error *err) {
+static attune_status compile(const make_request *request, const at_key *key, attune_status disk_status,
+                             attune_kernel **kernel, at_error *err) {
     attune_context *context = request->context;
     const double started = milliseconds();
     at_arena arena;
     at_built built;
-    at_record_miss(&context->record, key, request->problem, request->schedule);
-    const attune_status allowed = at_record_allow(&context->record, key, request->problem, request->schedule, err);
-    if (allowed) return allowed;
     at_arena_init(&arena, &context->allocator);
     attune_status status = at_build_problem(context, &arena, request->problem, request->schedule, &built, err);
     if (status == ATTUNE_OK) {
@@ -303,7 +335,27 @@ static attune_status make_anew(const make_request *request, const at_key *key, a
     }
     at_arena_free(&arena);
     atomic_fetch_add(status ? &context->compile_failures : &context->compiles, 1);
-    if (status == ATTUNE_OK) complete(*kernel, request, key, &built.schedule, ATTUNE_FROM_COMPILER, started);
+    if (status) return status;
+    complete(*kernel, request, key, &built.schedule, ATTUNE_FROM_COMPILER, started);
+    if ((*kernel)->engine == ATTUNE_ENGINE_JIT) log_compile(request, key, (*kernel)->compile_ms);
+    return ATTUNE_OK;
+}
+
+static attune_status make_anew(const make_request *request, const at_key *key, attune_status disk_status,
+                               attune_kernel **kernel, at_error *err) {
+    attune_context *context = request->context;
+    at_record_miss(&context->record, key, request->problem, request->schedule);
+    tell(request, key, (attune_event){.kind = ATTUNE_EVENT_MISS});
+    attune_status status = at_record_allow(&context->record, key, request->problem, request->schedule, err);
+    if (status) return status;
+    tell(request, key, (attune_event){.kind = ATTUNE_EVENT_COMPILE_BEGIN});
+    const double started = milliseconds();
+    status = compile(request, key, disk_status, kernel, err);
+    tell(request, key,
+         (attune_event){.kind = ATTUNE_EVENT_COMPILE_END,
+                        .status = status,
+                        .message = status ? err->message : "",
+                        .milliseconds = milliseconds() - started});
     return status;
 }
 

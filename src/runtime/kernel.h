@@ -92,7 +92,7 @@ typedef struct at_phase_job {
     uint32_t max_workers;
     _Atomic uint32_t bad_worker; /* a number beyond max_workers that a runner passed, else 0 */
     _Atomic bool was_cancelled;
-    _Atomic int64_t done;        /* tasks */
+    _Atomic int64_t done; /* tasks */
 } at_phase_job;
 
 /* An attune_range_fn; `argument` is the at_phase_job. */

@@ -12,3 +12,12 @@ void at_log_printf(const at_log *log, attune_log_level level, const char *format
     va_end(args);
     log->fn(log->user, level, message);
 }
+
+void at_log_event(const at_log *log, attune_event event) {
+    if (!log->event) return;
+    event.struct_size = sizeof event;
+    if (!event.key) event.key = "";
+    if (!event.problem) event.problem = "";
+    if (!event.message) event.message = "";
+    log->event(log->event_user, &event);
+}

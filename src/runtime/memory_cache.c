@@ -19,6 +19,7 @@ struct at_cache_alias {
 struct at_flight {
     at_flight *next;
     const at_key *key; /* the maker's, who outlives the flight's time in the list */
+    pthread_t maker;
     pthread_cond_t landed;
     uint32_t users;
     bool done;
@@ -304,6 +305,7 @@ static attune_status flight_make(at_memory_cache *cache, at_flight *flight, at_c
     at_cache_node *spare = flight_leave(cache, flight);
     pthread_mutex_unlock(&cache->mutex);
     if (spare) at_cache_node_release(cache, spare);
+    for (const at_cache_node *victim = victims; victim; victim = victim->chain) cache->evicted(victim);
     release_chain(cache, victims);
     *node = made;
     return status;
@@ -329,6 +331,7 @@ attune_status at_memory_cache_get(at_memory_cache *cache, const at_key *key, at_
     } else {
         pthread_cond_init(&fresh->landed, NULL);
         fresh->key = key;
+        fresh->maker = pthread_self();
         fresh->users = 1;
         fresh->next = cache->flights;
         cache->flights = fresh;
@@ -356,11 +359,13 @@ void at_cache_node_release(at_memory_cache *cache, at_cache_node *node) {
 /* ---- Whole cache ---- */
 
 attune_status at_memory_cache_init(at_memory_cache *cache, const attune_allocator *allocator, uint64_t capacity,
-                                   void (*destroy)(at_cache_node *node), at_error *err) {
+                                   void (*destroy)(at_cache_node *node), void (*evicted)(const at_cache_node *node),
+                                   at_error *err) {
     memset(cache, 0, sizeof *cache);
     cache->allocator = allocator;
     cache->capacity = capacity;
     cache->destroy = destroy;
+    cache->evicted = evicted;
     cache->num_buckets = FIRST_BUCKETS;
     cache->buckets = at_alloc(allocator, FIRST_BUCKETS * sizeof *cache->buckets);
     if (!cache->buckets) return at_fail_memory(err, FIRST_BUCKETS * sizeof *cache->buckets);
@@ -408,4 +413,33 @@ at_memory_cache_counts at_memory_cache_count(at_memory_cache *cache) {
         shard_unlock(&cache->shards[i]);
     }
     return counts;
+}
+
+/* ---- fork ---- */
+
+void at_memory_cache_before_fork(at_memory_cache *cache) {
+    pthread_mutex_lock(&cache->mutex);
+    for (int i = 0; i < AT_CACHE_SHARDS; i++) shard_lock(&cache->shards[i]);
+}
+
+/* What was being made by threads that are not there is never going to land, and nobody must wait for it. */
+static void forget_flights_of_others(at_memory_cache *cache) {
+    at_flight **link = &cache->flights;
+    while (*link) {
+        at_flight *flight = *link;
+        if (pthread_equal(flight->maker, pthread_self())) {
+            flight->users = 1;
+            pthread_cond_init(&flight->landed, NULL);
+            link = &flight->next;
+        } else {
+            *link = flight->next;
+            at_free(cache->allocator, flight);
+        }
+    }
+}
+
+void at_memory_cache_after_fork(at_memory_cache *cache, bool is_child) {
+    for (int i = 0; i < AT_CACHE_SHARDS; i++) shard_unlock(&cache->shards[i]);
+    if (is_child) forget_flights_of_others(cache);
+    pthread_mutex_unlock(&cache->mutex);
 }

@@ -41,7 +41,8 @@ typedef struct at_cache_shard {
 
 typedef struct at_memory_cache {
     const attune_allocator *allocator;
-    void (*destroy)(at_cache_node *node); /* called without any lock */
+    void (*destroy)(at_cache_node *node);       /* called without any lock, as is: */
+    void (*evicted)(const at_cache_node *node); /* it left to make room */
     uint64_t capacity;
 
     at_cache_shard shards[AT_CACHE_SHARDS];
@@ -55,7 +56,8 @@ typedef struct at_memory_cache {
 } at_memory_cache;
 
 attune_status at_memory_cache_init(at_memory_cache *cache, const attune_allocator *allocator, uint64_t capacity,
-                                   void (*destroy)(at_cache_node *node), at_error *err);
+                                   void (*destroy)(at_cache_node *node), void (*evicted)(const at_cache_node *node),
+                                   at_error *err);
 /* Drops everything; no call may be under way. */
 void at_memory_cache_free(at_memory_cache *cache);
 
@@ -83,6 +85,11 @@ void at_memory_cache_remove(at_memory_cache *cache, const at_key *key);
 
 /* Takes every node out of the table. */
 void at_memory_cache_drop(at_memory_cache *cache);
+
+/* Around fork(): takes all locks; gives them back. In the child nobody is making anything but the thread that forked,
+ * and nobody waits for it. */
+void at_memory_cache_before_fork(at_memory_cache *cache);
+void at_memory_cache_after_fork(at_memory_cache *cache, bool is_child);
 
 typedef struct at_memory_cache_counts {
     uint64_t hits, evictions, nodes, bytes;

@@ -12,12 +12,12 @@
 
 typedef struct at_pool {
     const attune_allocator *allocator;
-    uint32_t max_threads; /* beside the callers */
+    uint32_t max_threads;  /* beside the callers */
     pthread_mutex_t mutex; /* guards all below that is not atomic */
     at_job *jobs;          /* that may have ranges to give, the oldest first */
     pthread_t *threads;
-    uint32_t num_threads, wanted; /* started, and how many the jobs so far could use */
-    int64_t refused_at;           /* when the system last had no thread to give, in nanoseconds; 0: never */
+    uint32_t num_threads, wanted;         /* started, and how many the jobs so far could use */
+    int64_t refused_at;                   /* when the system last had no thread to give, in nanoseconds; 0: never */
     _Alignas(64) _Atomic uint32_t posted; /* a futex: changes with each job */
     _Atomic uint32_t sleepers;
     _Atomic bool is_ending;

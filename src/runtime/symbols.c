@@ -188,3 +188,7 @@ void at_symbols_remove(at_symbols *symbols, at_symbol_handle *handle) {
     pthread_mutex_unlock(&jit_mutex);
     at_free(symbols->allocator, handle);
 }
+
+void at_symbols_before_fork(void) { pthread_mutex_lock(&jit_mutex); }
+
+void at_symbols_after_fork(void) { pthread_mutex_unlock(&jit_mutex); }

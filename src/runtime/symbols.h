@@ -19,6 +19,10 @@ void at_symbols_init(at_symbols *symbols, const attune_allocator *allocator);
 
 /* Names the code of an image after `name`. NULL when off, or when memory is short: names are a convenience. */
 at_symbol_handle *at_symbols_add(at_symbols *symbols, const char *name, const void *code, const at_image_header *image);
+/* Around fork(): the list that gdb reads is one for the process. */
+void at_symbols_before_fork(void);
+void at_symbols_after_fork(void);
+
 void at_symbols_remove(at_symbols *symbols, at_symbol_handle *handle); /* NULL is fine */
 
 #endif

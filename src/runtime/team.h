@@ -15,7 +15,8 @@ typedef struct at_team {
 /* Refuses a runner that cannot work, and completes one of an older program. */
 attune_status at_runner_take(const attune_runner *runner, attune_runner *taken, at_error *err);
 
-/* Equals fn(argument, 0, n, 0), n > 0. What a runner with parallel_for does with ranges and numbers is for fn to see. */
+/* Equals fn(argument, 0, n, 0), n > 0. What a runner with parallel_for does with ranges and numbers is for fn to see.
+ */
 void at_team_run(const at_team *team, attune_range_fn *fn, void *argument, int64_t n);
 
 #endif

@@ -2,6 +2,7 @@
 
 #include "generator_id.h"
 #include "mha/key_words.h"
+#include "runtime/process.h"
 #include "tune/search.h"
 
 #define XXH_INLINE_ALL
@@ -85,7 +86,15 @@ static attune_status open_own(attune_context *context, int flags, tune_database 
     if (!*t->own.path)
         return at_fail(err, ATTUNE_UNSUPPORTED,
                        "tuning results are kept beside cached kernels, and the disk cache is off");
-    return tune_database_open(t->own.path, flags, t->allocator, database, err);
+    at_process_enter(AT_FOREIGN_DATABASE, err);
+    const attune_status status = tune_database_open(t->own.path, flags, t->allocator, database, err);
+    if (!*database) at_process_leave(AT_FOREIGN_DATABASE);
+    return status;
+}
+
+static void close_own(tune_database *database) {
+    tune_database_close(database);
+    if (database) at_process_leave(AT_FOREIGN_DATABASE);
 }
 
 /* ---- Finding ---- */
@@ -96,6 +105,8 @@ typedef struct lookup {
     tune_place place;
     attune_schedule *schedule;
     bool found;
+    at_error complaints[2]; /* of the two files, at most one each */
+    int num_complaints;
 } lookup;
 
 /* One that is not legal any more is passed over. */
@@ -148,43 +159,54 @@ static attune_status find_near(lookup *l, tune_database *database, at_error *err
     return tune_database_near(database, &l->place, 1.5, take_near, l, err);
 }
 
-/* What is wrong with a file is said once, and then it is left alone. */
-static void give_up(attune_context *context, at_tuning_file *file, const at_error *err) {
+/* A file that something is wrong with is left alone from then on. */
+static void give_up(lookup *l, at_tuning_file *file, const at_error *err) {
     file->is_absent = true;
-    at_log_printf(&context->log, ATTUNE_LOG_WARNING, "tuning results are not used: %s", err->message);
+    l->complaints[l->num_complaints++] = *err;
 }
 
-static tune_database *open_to_find(attune_context *context, at_tuning_file *file, int flags) {
+static tune_database *open_to_find(lookup *l, at_tuning_file *file, int flags) {
     at_error err = {0};
     tune_database *database = NULL;
     if (!*file->path || file->is_absent) return NULL;
-    if (tune_database_open(file->path, flags, context->tuning.allocator, &database, &err)) give_up(context, file, &err);
+    if (tune_database_open(file->path, flags, l->context->tuning.allocator, &database, &err)) give_up(l, file, &err);
     file->is_absent = !database;
     return database;
 }
 
-static void try_step(attune_context *context, lookup *l, step_fn *step, at_tuning_file *file, tune_database *database) {
+static void try_step(lookup *l, step_fn *step, at_tuning_file *file, tune_database *database) {
     at_error err = {0};
-    if (!l->found && !file->is_absent && database && step(l, database, &err)) give_up(context, file, &err);
+    if (!l->found && !file->is_absent && database && step(l, database, &err)) give_up(l, file, &err);
 }
 
-bool at_tuning_find(attune_context *context, const attune_problem *canonical, attune_schedule *schedule) {
-    at_tuning *t = &context->tuning;
+/* Called with the mutex. */
+static void find(lookup *l, at_tuning *t) {
     char text[TEXT];
-    lookup l = {.context = context, .wanted = canonical, .schedule = schedule};
-    pthread_mutex_lock(&t->mutex);
-    tune_database *const own = open_to_find(context, &t->own, 0);
-    tune_database *const base = open_to_find(context, &t->base, TUNE_BASE);
+    tune_database *const own = open_to_find(l, &t->own, 0);
+    tune_database *const base = open_to_find(l, &t->base, TUNE_BASE);
     if (own || base) {
-        at_tuning_place(context, canonical, text, sizeof text, &l.place);
-        try_step(context, &l, find_same, &t->own, own);
-        try_step(context, &l, find_same, &t->base, base);
-        try_step(context, &l, find_near, &t->own, own);
-        try_step(context, &l, find_near, &t->base, base);
+        at_tuning_place(l->context, l->wanted, text, sizeof text, &l->place);
+        try_step(l, find_same, &t->own, own);
+        try_step(l, find_same, &t->base, base);
+        try_step(l, find_near, &t->own, own);
+        try_step(l, find_near, &t->base, base);
     }
     tune_database_close(own);
     tune_database_close(base);
+}
+
+/* SQLite is entered before the mutex is taken, as fork() wants it, and complaints come after both: who hears them may
+ * do anything. */
+bool at_tuning_find(attune_context *context, const attune_problem *canonical, attune_schedule *schedule) {
+    at_tuning *t = &context->tuning;
+    lookup l = {.context = context, .wanted = canonical, .schedule = schedule};
+    if (at_process_enter(AT_FOREIGN_DATABASE, NULL)) return false;
+    pthread_mutex_lock(&t->mutex);
+    find(&l, t);
     pthread_mutex_unlock(&t->mutex);
+    at_process_leave(AT_FOREIGN_DATABASE);
+    for (int i = 0; i < l.num_complaints; i++)
+        at_log_printf(&context->log, ATTUNE_LOG_WARNING, "tuning results are not used: %s", l.complaints[i].message);
     return l.found;
 }
 
@@ -217,7 +239,7 @@ static attune_status keep(attune_context *context, const attune_problem *canonic
     tune_database *database = NULL;
     if (!status) status = open_own(context, TUNE_CREATE, &database, err);
     if (!status) status = tune_database_add(database, &place, ATTUNE_GENERATOR_ID, timings, count, winner, err);
-    tune_database_close(database);
+    close_own(database);
     if (!status) is_there(&context->tuning);
     at_free(&context->allocator, timings);
     at_free(&context->allocator, texts);
@@ -262,7 +284,7 @@ static attune_status look_ahead(attune_context *context, const attune_problem *c
     at_tuning_place(context, canonical, text, sizeof text, &place);
     cached->is_cached = at_kernel_on_disk(context, canonical, &cached->schedule);
     if (!status && cached->is_cached) status = tune_database_same(database, &place, recognise, cached, err);
-    tune_database_close(database);
+    close_own(database);
     if (!status) is_there(&context->tuning);
     return status;
 }
@@ -330,7 +352,7 @@ attune_status attune_tuning_export(attune_context *context, const char *path) {
     if (!status && !database)
         at_fail(&err, ATTUNE_INVALID_ARGUMENT, "nothing has been tuned yet: there is no %s", context->tuning.own.path);
     if (database) tune_database_export(database, path, &err);
-    tune_database_close(database);
+    close_own(database);
     return at_report(&err);
 }
 
@@ -344,7 +366,7 @@ attune_status attune_tuning_import(attune_context *context, const char *path, ui
     tune_database *database;
     if (!open_own(context, TUNE_CREATE, &database, &err))
         tune_database_import(database, path, context->target->name, at_cpu_name(), &all, &here, &err);
-    tune_database_close(database);
+    close_own(database);
     if (!err.status) is_there(&context->tuning);
     if (taken) *taken = all;
     if (of_here) *of_here = here;
