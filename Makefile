@@ -46,7 +46,9 @@ CORE_SRC := $(wildcard src/base/*.c src/ir/*.c src/target/*.c)
 LIB_SRC := $(CORE_SRC) $(wildcard src/mha/*.c src/runtime/*.c src/tune/*.c)
 # What only the build of `make asan-jit` has; it sets JIT_ASAN.
 JIT_ASAN_SRC := src/codegen/asan.c tests/test_jit_asan.c
-CODEGEN_SRC := $(filter-out src/codegen/worker_main.c $(if $(JIT_ASAN),,$(JIT_ASAN_SRC)),$(wildcard src/codegen/*.c))
+CODEGEN_SRC := $(filter-out src/codegen/worker_main.c src/codegen/no_destructors.c $(if $(JIT_ASAN),,$(JIT_ASAN_SRC)),$(wildcard src/codegen/*.c))
+# Only in the plug-in, and only where LLVM is its own: linked into a program it would be the program's.
+PLUGIN_ONLY_SRC = $(if $(OWN_LLVM),src/codegen/no_destructors.c)
 TOOL_SRC := $(wildcard tools/*.c)
 DRAW_SRC := $(wildcard tools/draw/*.c)
 TEST_SRC := $(filter-out $(if $(JIT_ASAN),,$(JIT_ASAN_SRC)),$(wildcard tests/test_*.c))
@@ -120,7 +122,7 @@ $(BUILD)/libattune.so: $(BUILD)/libattune.so.0
 	@ln -sf libattune.so.0 $@
 
 # -Bsymbolic and the version script: the plug-in carries its own copy of ir and must never mix with the host's.
-$(BUILD)/libattune-codegen.so: $(call obj,$(CODEGEN_SRC) $(CORE_SRC)) src/codegen/exports.map
+$(BUILD)/libattune-codegen.so: $(call obj,$(CODEGEN_SRC) $(CORE_SRC) $(PLUGIN_ONLY_SRC)) src/codegen/exports.map
 	$(call say,link $@)
 	$(Q)$(LINK) $(SHARED) -Wl,-Bsymbolic -Wl,--version-script=src/codegen/exports.map $(filter %.o,$^) \
 		$(GENERATOR_LIBS) $(CORE_LIBS) -o $@

@@ -30,7 +30,7 @@ static void count_message(void *user, attune_log_level level, const char *messag
     messages++;
 }
 
-static const at_log counting = {count_message, NULL};
+static const at_log counting = {.fn = count_message};
 
 /* What every CPU has that this program runs on. */
 #if defined(__aarch64__)

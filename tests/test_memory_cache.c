@@ -14,12 +14,17 @@ typedef struct object {
     uint32_t number;
 } object;
 
-static atomic_int made, destroyed;
+static atomic_int made, destroyed, evicted;
 
 static void destroy(at_cache_node *node) {
     atomic_fetch_add(&destroyed, 1);
     memset(node, 0xdd, sizeof *node);
     free(node);
+}
+
+static void note_eviction(const at_cache_node *node) {
+    assert_int_not_equal(atomic_load(&node->refs), 0); /* it is still there */
+    atomic_fetch_add(&evicted, 1);
 }
 
 static at_key key_of(uint32_t number) {
@@ -56,7 +61,9 @@ static attune_status make(void *user, const at_key *key, at_cache_node **node, a
 static void start(at_memory_cache *cache, uint64_t capacity) {
     atomic_store(&made, 0);
     atomic_store(&destroyed, 0);
-    assert_int_equal(at_memory_cache_init(cache, at_default_allocator(), capacity, destroy, NULL), ATTUNE_OK);
+    atomic_store(&evicted, 0);
+    assert_int_equal(at_memory_cache_init(cache, at_default_allocator(), capacity, destroy, note_eviction, NULL),
+                     ATTUNE_OK);
 }
 
 static object *get(at_memory_cache *cache, uint32_t number, maker *m) {
@@ -118,6 +125,7 @@ static void eviction_spares_what_is_used(void **state) {
     object *again = find(&cache, 0);
     assert_ptr_equal(again, held); /* others could go, so this one did not have to */
     assert_int_equal(at_memory_cache_count(&cache).evictions, 91);
+    assert_int_equal(evicted, 91);
     assert_int_equal(atomic_load(&destroyed), 91);
     int found = 0;
     for (uint32_t i = 1; i <= 100; i++) {

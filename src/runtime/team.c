@@ -5,6 +5,10 @@
 enum { MOST_WORKERS = 65536 };
 
 attune_status at_runner_take(const attune_runner *runner, attune_runner *taken, at_error *err) {
+    if (runner->struct_size != sizeof *runner)
+        return at_fail(err, ATTUNE_INVALID_ARGUMENT,
+                       "attune_runner.struct_size is %zu, expected %zu: start from ATTUNE_RUNNER_INIT",
+                       runner->struct_size, sizeof *runner);
     *taken = *runner;
     if (!runner->parallel_for == !runner->submit)
         return at_fail(err, ATTUNE_INVALID_ARGUMENT, "the runner has %s parallel_for and submit; it must have one",

@@ -1,0 +1,185 @@
+/* What a context tells as it happens: events, and a line of log for each compile. */
+#define _GNU_SOURCE
+#include <attune.h>
+
+#include "support/temp_dir.h"
+
+#include <fcntl.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+enum { MOST = 64 };
+
+typedef struct heard {
+    attune_event events[MOST];
+    char keys[MOST][40], problems[MOST][200], messages[MOST][600];
+    int count, lines;
+    char line[600];        /* the last at level INFO */
+    attune_context *calls; /* what the event function calls in turn */
+} heard;
+
+static void hear(void *user, const attune_event *event) {
+    heard *h = user;
+    assert_int_equal(event->struct_size, sizeof *event);
+    assert_in_range(h->count, 0, MOST - 1);
+    h->events[h->count] = *event;
+    snprintf(h->keys[h->count], sizeof h->keys[0], "%s", event->key);
+    snprintf(h->problems[h->count], sizeof h->problems[0], "%s", event->problem);
+    snprintf(h->messages[h->count++], sizeof h->messages[0], "%s", event->message);
+    attune_statistics statistics = {.struct_size = sizeof statistics};
+    if (h->calls) assert_int_equal(attune_get_statistics(h->calls, &statistics), ATTUNE_OK);
+}
+
+static void read_line(void *user, attune_log_level level, const char *message) {
+    heard *h = user;
+    if (level != ATTUNE_LOG_INFO) return;
+    h->lines++;
+    snprintf(h->line, sizeof h->line, "%s", message);
+}
+
+static attune_context *open_context(heard *h, const char *cache_dir, uint64_t memory_bytes) {
+    attune_context_options options = ATTUNE_CONTEXT_OPTIONS_INIT;
+    attune_context *context = NULL;
+    options.cache_dir = cache_dir;
+    options.memory_cache_bytes = memory_bytes;
+    options.event = hear;
+    options.event_user = h;
+    options.log = read_line;
+    options.log_user = h;
+    if (attune_context_create(&options, &context)) fail_msg("%s", attune_last_message());
+    return context;
+}
+
+static attune_status compile(attune_context *context, const char *text) {
+    attune_problem problem = ATTUNE_PROBLEM_INIT;
+    attune_kernel *kernel;
+    assert_int_equal(attune_problem_parse(text, &problem), ATTUNE_OK);
+    const attune_status status = attune_compile(context, &problem, NULL, &kernel);
+    attune_kernel_release(kernel);
+    return status;
+}
+
+#define ONE "seq_q=3,head_dim=8"
+#define TWO "seq_q=4,head_dim=8"
+
+static void assert_event(const heard *h, int number, attune_event_kind kind, const char *problem) {
+    assert_int_equal(h->events[number].kind, kind);
+    assert_int_equal(strlen(h->keys[number]), 32);
+    if (!strstr(h->problems[number], problem)) fail_msg("\"%s\" is not in: %s", problem, h->problems[number]);
+}
+
+static void a_compile_and_a_hit(void **state) {
+    heard h = {0};
+    attune_context *context = open_context(&h, *state, 0);
+    h.calls = context; /* no lock is held */
+    assert_int_equal(compile(context, ONE), ATTUNE_OK);
+    assert_int_equal(h.count, 3);
+    assert_event(&h, 0, ATTUNE_EVENT_MISS, "head_dim=8");
+    assert_event(&h, 1, ATTUNE_EVENT_COMPILE_BEGIN, "head_dim=8");
+    assert_event(&h, 2, ATTUNE_EVENT_COMPILE_END, "head_dim=8");
+    assert_int_equal(h.events[2].status, ATTUNE_OK);
+    assert_true(h.events[2].milliseconds > 0);
+    assert_string_equal(h.keys[0], h.keys[2]);
+    assert_int_equal(h.lines, 1);
+    assert_non_null(strstr(h.line, h.keys[0]));
+    assert_non_null(strstr(h.line, " ms in this process: "));
+    assert_int_equal(compile(context, ONE), ATTUNE_OK); /* from memory: nothing happens */
+    assert_int_equal(h.count, 3);
+    attune_drop_memory_cache(context);
+    assert_int_equal(compile(context, ONE), ATTUNE_OK);
+    assert_int_equal(h.count, 4);
+    assert_event(&h, 3, ATTUNE_EVENT_DISK_HIT, "head_dim=8");
+    assert_true(h.events[3].milliseconds > 0);
+    assert_int_equal(h.lines, 1);
+    attune_context_destroy(context);
+}
+
+static void a_failure_says_why(void **state) {
+    (void)state;
+    heard h = {0};
+    setenv("ATTUNE_CODEGEN", "/nowhere/libattune-codegen.so", 1);
+    attune_context *context = open_context(&h, "", 0);
+    assert_int_equal(compile(context, ONE), ATTUNE_CODEGEN_MISSING);
+    unsetenv("ATTUNE_CODEGEN");
+    assert_int_equal(h.count, 3);
+    assert_event(&h, 2, ATTUNE_EVENT_COMPILE_END, "head_dim=8");
+    assert_int_equal(h.events[2].status, ATTUNE_CODEGEN_MISSING);
+    assert_string_equal(h.messages[2], attune_last_message());
+    assert_int_equal(h.lines, 0);
+    attune_context_destroy(context);
+}
+
+static void strict_misses_are_told(void **state) {
+    (void)state;
+    heard h = {0};
+    setenv("ATTUNE_STRICT", "1", 1);
+    attune_context *context = open_context(&h, "", 0);
+    unsetenv("ATTUNE_STRICT");
+    assert_int_equal(compile(context, ONE), ATTUNE_NOT_CACHED);
+    assert_int_equal(h.count, 1);
+    assert_event(&h, 0, ATTUNE_EVENT_MISS, "head_dim=8");
+    attune_context_destroy(context);
+}
+
+static void evictions_are_told(void **state) {
+    (void)state;
+    heard h = {0};
+    attune_context *context = open_context(&h, "", 1); /* room for one kernel at a time */
+    h.calls = context;
+    assert_int_equal(compile(context, ONE), ATTUNE_OK);
+    assert_int_equal(compile(context, TWO), ATTUNE_OK);
+    assert_int_equal(h.count, 7);
+    assert_event(&h, 6, ATTUNE_EVENT_EVICTED, "");
+    assert_string_equal(h.keys[6], h.keys[0]);
+    attune_context_destroy(context);
+}
+
+static void damaged_entries_are_told(void **state) {
+    heard h = {0};
+    char file[TEMP_DIR_CHARS];
+    attune_context *context = open_context(&h, *state, 0);
+    assert_int_equal(compile(context, ONE), ATTUNE_OK);
+    temp_dir_first(*state, "", file);
+    const int fd = open(file, O_WRONLY);
+    assert_true(fd >= 0);
+    assert_int_equal(pwrite(fd, "?", 1, 100), 1);
+    close(fd);
+    attune_drop_memory_cache(context);
+    assert_int_equal(compile(context, ONE), ATTUNE_OK);
+    assert_int_equal(h.count, 7);
+    assert_event(&h, 3, ATTUNE_EVENT_DAMAGED, "");
+    assert_string_equal(h.keys[3], h.keys[0]);
+    assert_string_not_equal(h.messages[3], "");
+    assert_event(&h, 4, ATTUNE_EVENT_MISS, "head_dim=8");
+    attune_context_destroy(context);
+}
+
+static void the_worker_is_named(void **state) {
+    (void)state;
+    heard h = {0};
+    setenv("ATTUNE_COMPILE", "worker", 1);
+    attune_context *context = open_context(&h, "", 0);
+    unsetenv("ATTUNE_COMPILE");
+    assert_int_equal(compile(context, ONE), ATTUNE_OK);
+    assert_int_equal(h.lines, 1);
+    assert_non_null(strstr(h.line, " ms by the worker: "));
+    attune_context_destroy(context);
+}
+
+#define WITH_DIRECTORY(test) cmocka_unit_test_setup_teardown(test, temp_dir_setup, temp_dir_teardown)
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        WITH_DIRECTORY(a_compile_and_a_hit),      cmocka_unit_test(a_failure_says_why),
+        cmocka_unit_test(strict_misses_are_told), cmocka_unit_test(evictions_are_told),
+        WITH_DIRECTORY(damaged_entries_are_told), cmocka_unit_test(the_worker_is_named),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
