@@ -65,14 +65,14 @@ GENERATOR_ID = $(BUILD)/gen/generator_id.h
 
 .DELETE_ON_ERROR:
 .PHONY: all lib codegen draw tool tests deps run minilm test bench bench-full bench-growth bench-setup bench-drivers \
-	bench-table bench-alone ranking ranking-table install uninstall find-cairo help FORCE
+	bench-table bench-alone bench-latency ranking ranking-table install uninstall find-cairo help FORCE
 
 all: lib codegen draw tool ## build the library, the code generator and the command into build/
 lib: $(BUILD)/libattune.a $(BUILD)/libattune.so
 codegen: $(BUILD)/libattune-codegen.so $(BUILD)/attune-codegen-worker
 draw: $(BUILD)/libattune-draw.so
 tool: $(BUILD)/attune
-tests: $(TESTS) codegen draw $(BUILD)/bench/attune_driver $(BUILD)/bench/ranking ## build the test programs
+tests: $(TESTS) codegen draw $(addprefix $(BUILD)/bench/,attune_driver ranking latency) ## build the test programs
 
 # ---- Objects ----
 
@@ -159,6 +159,11 @@ $(BUILD)/bench/probe_driver: $(call obj,bench/driver.c bench/probe_driver.c) $(B
 	@mkdir -p $(@D)
 	$(call say,link $@)
 	$(Q)$(LINK) -Wl,-rpath,'$$ORIGIN/..' $(filter %.o %.a,$^) -L$(BUILD) -lattune -ljansson $(CORE_LIBS) -o $@
+
+$(BUILD)/bench/latency: $(call obj,bench/latency.c) $(BUILD)/libattune.so
+	@mkdir -p $(@D)
+	$(call say,link $@)
+	$(Q)$(LINK) -Wl,-rpath,'$$ORIGIN/..' $(filter %.o,$^) -L$(BUILD) -lattune $(CORE_LIBS) -o $@
 
 # Looks inside the library, as test programs do.
 $(call obj,bench/ranking.c): INCLUDES = -Isrc -Itools -Itests -I$(BUILD)/gen
@@ -252,6 +257,11 @@ bench-setup: all bench-drivers
 bench-drivers: $(BUILD)/bench/attune_driver $(BUILD)/bench/probe_driver
 bench-alone: all ## a table of attune alone: four shapes of attention and three blocks
 	@BUILD='$(BUILD)' bash scripts/bench_table.sh
+
+# LATENCY: options, as --workers=2; build/bench/latency --help.
+LATENCY ?=
+bench-latency: all $(BUILD)/bench/latency ## calls beside busy processes, now and then, and for the first time
+	@ATTUNE_CODEGEN=$(abspath $(BUILD))/libattune-codegen.so $(BUILD)/bench/latency $(LATENCY)
 
 # RANKING: options, as --only='vit*'; bench/ranking.py --help.
 RANKING ?=

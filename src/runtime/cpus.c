@@ -25,7 +25,8 @@ static int read_numbers(const char *directory, const char *file, long long *firs
 
 static uint32_t whole_cpus(long long quota, long long period) {
     if (quota <= 0 || period <= 0) return 0;
-    return (uint32_t)((quota - 1) / period + 1);
+    const long long cpus = (quota - 1) / period + 1;
+    return cpus < MOST_WORKERS ? (uint32_t)cpus : MOST_WORKERS;
 }
 
 /* Version 2 has both numbers in one file, version 1 has a file for each. */
