@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { PRODUCT_KEYS = 2 };
+enum { PRODUCT_KEYS = 2, MAX_TENSORS = 48 };
 
 static attune_context *context;
 
@@ -18,7 +18,7 @@ static struct {
     attune_kernel *kernel;
     attune_mha *mha;
     attune_arguments arguments;
-    void *buffers[ATTUNE_MAX_TENSORS];
+    void *buffers[MAX_TENSORS];
     size_t count;
     void *workspace;
     size_t workspace_bytes;
@@ -72,9 +72,9 @@ static int64_t elements(const int64_t *dims, int rank) {
 }
 
 static bool open_tensors(char text[DRIVER_TEXT]) {
-    attune_tensor tensors[ATTUNE_MAX_TENSORS];
+    attune_tensor tensors[MAX_TENSORS];
     if (attune_arguments_init(&now.arguments, &now.attention) != ATTUNE_OK ||
-        attune_tensors(&now.attention, &now.arguments, tensors, &now.count) != ATTUNE_OK)
+        attune_tensors(&now.attention, &now.arguments, tensors, MAX_TENSORS, &now.count) != ATTUNE_OK)
         return fail(text);
     for (size_t i = 0; i < now.count; i++) {
         const attune_tensor *const t = &tensors[i];

@@ -455,8 +455,12 @@ ATTUNE_API attune_status attune_compile(attune_context *context, const attune_pr
 /* Gives a reference back; the kernel must not be running under it. NULL is fine. Thread-safe. */
 ATTUNE_API void attune_kernel_release(attune_kernel *kernel);
 
+/* As a size of attune_arguments, from seq_q to rotary_positions: not set. 0 is a size: there is nothing. */
+#define ATTUNE_NOT_SET (-1)
+
 /* Pointers and run-time sizes of one call. Fill it with attune_arguments_init, then set the pointers and, where the
- * problem leaves them open, the sizes. What the problem does not have is ignored. */
+ * problem leaves them open, the sizes: a call is refused, by name, while one of these is ATTUNE_NOT_SET. A size that
+ * the problem fixes must be that or ATTUNE_NOT_SET. What the problem does not have is ignored. */
 typedef struct attune_arguments {
     size_t struct_size;
     const void *q;
@@ -470,12 +474,14 @@ typedef struct attune_arguments {
     int64_t attn_mask_strides[4], attn_bias_strides[4], k_new_strides[4], v_new_strides[4], weights_strides[4];
     int64_t k_scale_strides[3], v_scale_strides[3];
     int64_t seq_q, seq_kv;       /* where dynamic, at most their bounds. Where cu_seqlens, or kv_lens of pages, tell the
-                                  * lengths: what none exceeds; 0 (the longest) will do if no mask and no weights have
-                                  * such a dim */
-    int64_t seq_new, num_rows;   /* where dynamic */
+                                  * lengths: what none exceeds; ATTUNE_NOT_SET means the longest, if no mask and no
+                                  * weights have such a dim. Keys of x: seq_kv may be left not set */
+    int64_t seq_new, num_rows;   /* where dynamic. Ragged, and of keys of x, there are as many new keys as queries */
     int64_t total_q, total_kv;   /* ragged: tokens in q and in k, v; at least the last of cu_seqlens */
     int64_t num_pages, max_pages;/* paged: pages in k and v, columns of block_table */
-    int64_t mask_seq_kv, bias_seq_kv; /* keys in a mask's row where its dims say ATTUNE_DYNAMIC; 0: seq_kv */
+    int64_t mask_seq_kv, bias_seq_kv; /* columns of attn_mask, attn_bias: with short_masks and a last dim of
+                                       * ATTUNE_DYNAMIC from 0 to seq_kv, else those of the problem. ATTUNE_NOT_SET:
+                                       * seq_kv */
     int64_t rotary_positions;    /* rows of cos and sin */
     int64_t rotary_batch_stride; /* elements between two entries of cos and sin; 0: the same for all */
     const void *attn_mask, *attn_bias;
@@ -493,11 +499,11 @@ typedef struct attune_arguments {
     size_t workspace_bytes;
 } attune_arguments;
 
-/* Fills in the sizes and strides of `problem`, pointers NULL. */
+/* Fills in the sizes and strides of `problem`, pointers NULL. Sizes that it leaves open, or that it does not have, are
+ * ATTUNE_NOT_SET. */
 ATTUNE_API attune_status attune_arguments_init(attune_arguments *arguments, const attune_problem *problem);
 
 /* One tensor of a call: what attune_run reads or writes, and where its pointer is in attune_arguments. */
-enum { ATTUNE_MAX_TENSORS = 32 };
 typedef struct attune_tensor {
     const char *name;            /* as the field of attune_arguments; static storage */
     attune_dtype dtype;
@@ -507,11 +513,13 @@ typedef struct attune_tensor {
     size_t pointer_offset;       /* of the pointer in attune_arguments */
 } attune_tensor;
 
-/* The tensors of a problem with the sizes of `arguments` (whose pointers are not looked at), in the order of the
- * kernel's parameters. arguments NULL: as attune_arguments_init gives them. The struct's layout does not change within
- * a major version: it has no struct_size because it comes in arrays. */
+/* Writes the tensors of a problem, at most `capacity` of them, in the order of the kernel's parameters, and to *count how
+ * many there are, which may be more; tensors may be NULL where capacity is 0. They have the sizes of `arguments`, whose
+ * pointers are not looked at. arguments NULL: dims that the problem leaves open are -1, and the strides of such a tensor
+ * those of the problem, zeros meaning contiguous at run time. A failure leaves *count 0. The layout of attune_tensor does
+ * not change within a major version: it has no struct_size because it comes in arrays. */
 ATTUNE_API attune_status attune_tensors(const attune_problem *problem, const attune_arguments *arguments,
-                                        attune_tensor tensors[ATTUNE_MAX_TENSORS], size_t *count);
+                                        attune_tensor *tensors, size_t capacity, size_t *count);
 
 /* Bytes of workspace that attune_run needs for these arguments (whose pointers are not looked at). */
 ATTUNE_API attune_status attune_workspace_size(const attune_context *context, const attune_kernel *kernel,

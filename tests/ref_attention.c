@@ -168,7 +168,7 @@ static reading read_call(const ref_call *c) {
         .dim = p->head_dim,
         .dim_v = p->head_dim_v ? p->head_dim_v : p->head_dim,
         .seq_q = settled(p->seq_q, a->seq_q),
-        .seq_kv = p->seq_kv ? settled(p->seq_kv, a->seq_kv) : settled(p->seq_q, a->seq_kv ? a->seq_kv : a->seq_q),
+        .seq_kv = p->seq_kv ? settled(p->seq_kv, a->seq_kv) : settled(p->seq_q, a->seq_kv < 0 ? a->seq_q : a->seq_kv),
         .seq_new = settled(p->seq_new, a->seq_new),
         .scale = isnan(p->softmax_scale) ? 1.0 / sqrt((double)p->head_dim) : p->softmax_scale,
         .k_rounding = c->k_rounding,

@@ -8,6 +8,9 @@
 #include <attune.h>
 #include <stdbool.h>
 
+/* More than any problem has. */
+enum { REF_MAX_TENSORS = 48 };
+
 typedef struct ref_call {
     const attune_problem *problem;
     const attune_arguments *arguments;

@@ -17,7 +17,7 @@ typedef struct block {
     long double *q, *k, *v, *k_low, *v_low, *heads_out;
     attune_problem problem;
     attune_arguments arguments;
-    attune_tensor tensors[ATTUNE_MAX_TENSORS + 4];
+    attune_tensor tensors[REF_MAX_TENSORS + 4];
     ref_call inner;
 } block;
 

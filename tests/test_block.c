@@ -157,7 +157,7 @@ static attune_schedule random_schedule(const attune_problem *p, const at_target 
 }
 
 static void assert_right(const tensors *t, input_kind kind, const char *what) {
-    attune_tensor list[ATTUNE_MAX_TENSORS];
+    attune_tensor list[REF_MAX_TENSORS];
     const ref_call call = tensors_call(t, list);
     ref_result wanted, plain;
     char reason[ATTUNE_MESSAGE_BYTES];

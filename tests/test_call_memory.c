@@ -59,10 +59,12 @@ static void nothing_outside_is_touched(void **state) {
 /* Sizes of 0 need no pointers; rows without keys are 0, and -infinity in lse. */
 static void empty_tensors(void **state) {
     (void)state;
-    static const sample no_queries = {.problem = "seq_q=dynamic,seq_kv=dynamic,head_dim=4,lse=1", .sizes = "seq_kv=3"};
+    static const sample no_queries = {.problem = "seq_q=dynamic,seq_kv=dynamic,head_dim=4,lse=1",
+                                      .sizes = "seq_q=0,seq_kv=3"};
     static const sample no_keys = {.problem = "num_heads=2,seq_q=dynamic,seq_kv=dynamic,head_dim=4,lse=1",
-                                   .sizes = "seq_q=5"};
-    static const sample no_tokens = {.problem = "batch=2,ragged=1,head_dim=4", .sizes = "", .q = {0, 0}, .kv = {0, 0}};
+                                   .sizes = "seq_q=5,seq_kv=0"};
+    static const sample no_tokens = {
+        .problem = "batch=2,ragged=1,head_dim=4", .sizes = "total_q=0,total_kv=0", .q = {0, 0}, .kv = {0, 0}};
     sample_call c;
     sample_call_open(&c, &no_queries, ON_THE_HEAP);
     c.arguments.q = c.arguments.k = c.arguments.v = c.arguments.out = c.arguments.lse = NULL;
@@ -154,15 +156,14 @@ static void spoil_table(sample_call *c, unsigned *seed) {
     *number = (int32_t)choices[draw(seed, sizeof choices / sizeof *choices)];
 }
 
-/* One size becomes smaller, so that the memory still holds the tensors; but not 0 where that means another size. */
+/* One size becomes smaller, so that the memory still holds the tensors. */
 static void spoil_size(sample_call *c, unsigned *seed) {
     attune_arguments *a = &c->arguments;
     int64_t *const sizes[] = {&a->seq_q,       &a->seq_kv,      &a->seq_new,         &a->num_rows,
                               &a->total_q,     &a->total_kv,    &a->num_pages,       &a->max_pages,
                               &a->mask_seq_kv, &a->bias_seq_kv, &a->rotary_positions};
     int64_t *size = sizes[draw(seed, sizeof sizes / sizeof *sizes)];
-    const bool has_default = size == &a->mask_seq_kv || size == &a->bias_seq_kv;
-    if (*size > has_default) *size -= 1 + draw(seed, (unsigned)(*size - has_default));
+    if (*size > 0) *size -= 1 + draw(seed, (unsigned)*size);
 }
 
 /* Whatever tables and sizes say, a call is refused or right: an access out of bounds would be ATTUNE_CHECK_FAILED. */

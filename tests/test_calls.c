@@ -118,46 +118,46 @@ static void tensors_of_problems(void **state) {
                                      "out f32 1x4x3x16 192:48:16:1 out\n");
 }
 
-/* Without arguments, sizes that only a call has are 0; a failure leaves no tensors. */
+/* Without arguments, sizes that only a call has are -1; a failure leaves no tensors. */
 static void tensors_without_arguments(void **state) {
     (void)state;
     attune_problem problem = ATTUNE_PROBLEM_INIT;
-    attune_tensor tensors[ATTUNE_MAX_TENSORS];
+    attune_tensor tensors[SAMPLE_TENSORS];
     size_t count = 7;
     char text[4096];
     assert_ok(attune_problem_parse("seq_q=3,seq_kv=dynamic,head_dim=4,rotary_dim=4", &problem), "parse");
-    assert_ok(attune_tensors(&problem, NULL, tensors, &count), "tensors");
+    assert_ok(attune_tensors(&problem, NULL, tensors, SAMPLE_TENSORS, &count), "tensors");
     sample_tensors_text(tensors, count, text, sizeof text);
     assert_string_equal(text, "q f32 1x1x3x4 12:12:4:1 in\n"
-                              "k f32 1x1x0x4 4:4:4:1 in\n"
-                              "v f32 1x1x0x4 4:4:4:1 in\n"
+                              "k f32 1x1x-1x4 0:0:0:0 in\n"
+                              "v f32 1x1x-1x4 0:0:0:0 in\n"
                               "out f32 1x1x3x4 12:12:4:1 out\n"
-                              "cos f32 1x0x2 0:2:1 in\n"
-                              "sin f32 1x0x2 0:2:1 in\n");
+                              "cos f32 1x-1x2 0:0:0 in\n"
+                              "sin f32 1x-1x2 0:0:0 in\n");
     for (size_t i = 0; i < count; i++) /* the pointers are there */
         assert_true(tensors[i].pointer_offset >= offsetof(attune_arguments, q) &&
                     tensors[i].pointer_offset < sizeof(attune_arguments));
     problem = (attune_problem)ATTUNE_PROBLEM_INIT;
     assert_ok(attune_problem_parse("seq_q=1,seq_kv=dynamic,head_dim=4,short_masks=1,attn_mask=9", &problem), "parse");
-    assert_ok(attune_tensors(&problem, NULL, tensors, &count), "tensors");
+    assert_ok(attune_tensors(&problem, NULL, tensors, SAMPLE_TENSORS, &count), "tensors");
     sample_tensors_text(tensors, count, text, sizeof text);
     assert_non_null(strstr(text, "attn_mask bool 1x1x1x9 0:0:0:1 in\n"));
     problem.window_left = -2;
-    assert_int_equal(attune_tensors(&problem, NULL, tensors, &count), ATTUNE_INVALID_PROBLEM);
+    assert_int_equal(attune_tensors(&problem, NULL, tensors, SAMPLE_TENSORS, &count), ATTUNE_INVALID_PROBLEM);
     assert_int_equal(count, 0);
-    assert_int_equal(attune_tensors(NULL, NULL, tensors, &count), ATTUNE_INVALID_ARGUMENT);
+    assert_int_equal(attune_tensors(NULL, NULL, tensors, SAMPLE_TENSORS, &count), ATTUNE_INVALID_ARGUMENT);
 }
 
 /* Strides of dims that are the same for all say nothing, whether the problem or the call has them. */
 static void broadcast_strides(void **state) {
     (void)state;
     static const sample from = {.problem = "batch=2,num_heads=3,seq_q=4,seq_kv=5,head_dim=4,attn_mask=bhk"};
-    attune_tensor tensors[ATTUNE_MAX_TENSORS];
+    attune_tensor tensors[SAMPLE_TENSORS];
     size_t count;
     sample_call c;
     sample_call_open(&c, &from, ON_THE_HEAP);
     memcpy(c.arguments.attn_mask_strides, ((int64_t[]){0, 0, 7, 0}), sizeof c.arguments.attn_mask_strides);
-    assert_ok(attune_tensors(&c.problem, &c.arguments, tensors, &count), "tensors");
+    assert_ok(attune_tensors(&c.problem, &c.arguments, tensors, SAMPLE_TENSORS, &count), "tensors");
     for (size_t i = 0; i < count; i++)
         if (!strcmp(tensors[i].name, "attn_mask"))
             assert_memory_equal(tensors[i].strides, ((int64_t[]){15, 5, 0, 1}), sizeof tensors[i].strides);
@@ -216,7 +216,7 @@ static void bad_sizes(void **state) {
     sample_call_open(&c, &samples[DYNAMIC], ON_THE_HEAP);
     BAD_SIZE(c, seq_q = 41, "seq_q is 41; this kernel takes 0 to 40");
     BAD_SIZE(c, seq_kv = 51, "seq_kv is 51; this kernel takes 0 to 50");
-    BAD_SIZE(c, seq_q = -1, "seq_q is -1");
+    BAD_SIZE(c, seq_q = -2, "seq_q is -2");
     BAD_SIZE(c, seq_kv = INT64_MIN, "seq_kv is -9223372036854775808");
     BAD_SIZE(c, batch = 0, "batch is 0");
     BAD_SIZE(c, batch = INT64_MAX, "batch is 9223372036854775807");
@@ -291,7 +291,7 @@ static void bad_ragged_batches(void **state) {
                                "entry 2 of cu_seqlens_q has 9 tokens; this call takes at most 8");
     cu[1] = cu[2] = 5;
     BAD_SIZE(c, seq_kv = 10, "entry 2 of cu_seqlens_kv has 11 tokens; this call takes at most 10");
-    BAD_SIZE(c, total_q = -1, "total_q is -1");
+    BAD_SIZE(c, total_q = -2, "total_q is -2");
     BAD_SIZE(c, total_kv = 22, "there are only 22 tokens");
     BAD_SIZE(c, cu_seqlens_q = NULL, "the pointer to cu_seqlens_q is NULL");
     BAD_SIZE(c, out = (void *)a.cu_seqlens_kv, "the output out overlaps");
@@ -316,7 +316,7 @@ static void bad_pages(void **state) {
     bad_value(&c, "kv_lens", 0, 17, "kv_lens[0] is 17; it must be from 0 to 16");
     BAD_SIZE(c, num_pages = 5, "num_pages is 5");
     BAD_SIZE(c, max_pages = 3, "kv_lens[0] is 13; it must be from 0 to 12");
-    BAD_SIZE(c, num_pages = -1, "num_pages is -1");
+    BAD_SIZE(c, num_pages = -2, "num_pages is -2");
     BAD_SIZE(c, block_table = NULL, "the pointer to block_table is NULL");
     BAD_SIZE(c, max_pages = INT64_MAX, "max_pages is 9223372036854775807");
     sample_call_close(&c);

@@ -46,7 +46,8 @@ static const sample shared = {.problem = "embed_dim=8,num_heads=2,seq_q=6,low_ra
 static const sample masked = {
     .problem = "batch=2,ragged=1,embed_dim=8,num_heads=2,attn_mask=bk", .sizes = "total_q=9,seq_q=6", .q = {6, 3}};
 
-static const sample no_keys = {.problem = "embed_dim=8,out_dim=5,num_heads=2,seq_q=3,seq_kv=dynamic,cross=1"};
+static const sample no_keys = {.problem = "embed_dim=8,out_dim=5,num_heads=2,seq_q=3,seq_kv=dynamic,cross=1",
+                               .sizes = "seq_kv=0"};
 
 static const sample *const all[] = {&plain,  &cross,  &dynamic, &cached, &steps,  &appended,
                                     &served, &ragged, &given,   &low,    &shared, &masked};
@@ -175,14 +176,14 @@ static void lengths_that_follow(void **state) {
     sample_call c, without;
     sample_call_open(&c, &dynamic, ON_THE_HEAP);
     sample_call_open(&without, &dynamic, ON_THE_HEAP);
-    without.arguments.seq_kv = 0;
+    without.arguments.seq_kv = ATTUNE_NOT_SET;
     assert_ok(attune_run_interpreted(sample_context, &c.problem, NULL, &c.arguments), dynamic.problem);
     assert_ok(attune_run_interpreted(sample_context, &c.problem, NULL, &without.arguments), dynamic.problem);
     assert_true(sample_calls_agree(&c, &without));
     sample_call_close(&c);
     sample_call_close(&without);
     sample_call_open(&c, &steps, ON_THE_HEAP);
-    c.arguments.seq_new = 0;
+    c.arguments.seq_new = ATTUNE_NOT_SET;
     assert_ok(attune_run_interpreted(sample_context, &c.problem, NULL, &c.arguments), steps.problem);
     sample_call_close(&c);
 }
@@ -246,10 +247,10 @@ static void bad_sizes(void **state) {
     sample_call_close(&c);
     sample_call_open(&c, &steps, ON_THE_HEAP);
     BAD(c, seq_new = 3, "seq_new is 3, but the block projects new keys from x, and seq_q is 2");
-    BAD(c, seq_q = 17; a.seq_new = 0, "entry 0 has 16 keys, fewer than the 17 that are appended");
+    BAD(c, seq_q = 17; a.seq_new = -1, "entry 0 has 16 keys, fewer than the 17 that are appended");
     sample_call_close(&c);
     sample_call_open(&c, &cross, ON_THE_HEAP);
-    BAD(c, seq_kv = -1, "seq_kv is -1");
+    BAD(c, seq_kv = -2, "seq_kv is -2");
     BAD(c, x_kv = NULL, "the pointer to x_kv is NULL");
     BAD(c, x_v = NULL, "the pointer to x_v is NULL");
     BAD(c, x_kv_strides[2] = 3, "the innermost stride of x_kv is 3");

@@ -162,8 +162,11 @@ report $? "and leaves standard output alone"
 expect "check of one problem" 0 '^[0-9]+ passed, 0 failed$' "$attune" check $small,is_causal=1,lse=1
 expect "check of one problem with run-time sizes" 0 '^[0-9]+ passed, 0 failed$' "$attune" check \
     num_heads=2,seq_q=dynamic,seq_kv=dynamic,head_dim=5,kv_lens=1,page_size=4 --sizes=seq_q=3,num_pages=7,max_pages=3
-expect "check without the sizes that it needs says so" 0 'warning: out has no elements; --sizes' "$attune" check \
+expect "check without the sizes that it needs says so" 1 '^attune: --sizes: seq_q is not set; .*' "$attune" check \
     seq_q=dynamic,head_dim=4 --inputs=ordinary
+expect "a size that contradicts the problem" 1 'seq_kv is 5; this kernel was compiled for 4' "$attune" check \
+    seq_q=4,head_dim=4 --inputs=ordinary --sizes=seq_kv=5
+expect "no queries at all" 0 '^[0-9]+ passed, 0 failed$' "$attune" check seq_q=dynamic,head_dim=4 --sizes=seq_q=0,seq_kv=3
 expect "check of bfloat16" 0 '^all of bf16 .*$' "$attune" check $small,dtype=bf16,attn_bias=qk,is_causal=1,lse=1
 bf16=tests/data/conform/past_mask_bf16
 expect "run on arrays of bfloat16" 0 'the same bits' "$attune" run dtype=bf16,is_causal=1 --check --q $bf16/Q.npy \

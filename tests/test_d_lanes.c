@@ -47,8 +47,8 @@ static const sample samples[] = {
     {"num_heads=2,seq_q=4,seq_kv=20,head_dim=4,softmax_scale=0", ""},
     {"batch=3,num_heads=4,num_kv_heads=2,seq_q=dynamic,seq_kv=dynamic,head_dim=24,lse=1,kv_lens=1,is_causal=1",
      "seq_q=3,seq_kv=155"},
-    {"batch=3,num_heads=4,num_kv_heads=2,seq_q=dynamic,seq_kv=dynamic,head_dim=8,lse=1,sinks=1", "seq_q=3"},
-    {"batch=3,num_heads=4,num_kv_heads=2,seq_q=dynamic,seq_kv=dynamic,head_dim=8,lse=1", "seq_kv=10"},
+    {"batch=3,num_heads=4,num_kv_heads=2,seq_q=dynamic,seq_kv=dynamic,head_dim=8,lse=1,sinks=1", "seq_q=3,seq_kv=0"},
+    {"batch=3,num_heads=4,num_kv_heads=2,seq_q=dynamic,seq_kv=dynamic,head_dim=8,lse=1", "seq_q=0,seq_kv=10"},
     {"batch=3,num_heads=4,num_kv_heads=2,seq_q=1,seq_kv=dynamic,max_seq_kv=200,head_dim=24,attn_mask=k", "seq_kv=111"},
     {"batch=3,num_heads=4,num_kv_heads=2,seq_q=1,seq_kv=dynamic,head_dim=20,page_size=16,kv_lens=1",
      "seq_kv=111,num_pages=40,max_pages=10"},
@@ -139,7 +139,7 @@ static attune_schedule random_schedule(const attune_problem *p, const at_target 
 
 static void open_call(tensors *t, const sample *from, input_kind kind, uint64_t seed) {
     attune_problem p;
-    call_sizes sizes = {0};
+    call_sizes sizes = CALL_SIZES_NONE;
     assert_true(problem_from_text(from->problem, &p));
     assert_true(sizes_parse(from->sizes, &sizes));
     assert_true(tensors_create_sized(t, &p, &sizes));
@@ -176,7 +176,7 @@ static void assert_same(const tensors *a, const tensors *b, const char *what) {
 }
 
 static void assert_right(const tensors *t, input_kind kind, const char *what) {
-    attune_tensor list[ATTUNE_MAX_TENSORS];
+    attune_tensor list[REF_MAX_TENSORS];
     const ref_call call = tensors_call(t, list);
     ref_result wanted, plain;
     char reason[ATTUNE_MESSAGE_BYTES];

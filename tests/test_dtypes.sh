@@ -43,5 +43,6 @@ check $ragged,seq_new=dynamic,dtype=bf16,kv_dtype=f8 total_q=12,num_pages=12,max
 # Prefill of a ragged batch whose keys have scales of their own: where the last key is, only tables tell.
 grep -qw avx2 /proc/cpuinfo && expect "scales of a ragged batch by lanes of queries" 0 '^[1-9][0-9]* passed, 0 failed$' "$ATTUNE" check --isa=avx2 \
     --schedule=strategy=q_lanes,lanes=8,score_rows=4,score_vectors=2,score_unroll=1,value_rows=1,value_vectors=2,value_unroll=1,q_vectors=8,kv_tile=112,kv_chunk=0 \
-    num_heads=1,seq_q=dynamic,seq_kv=dynamic,head_dim=1,v_dtype=i8,v_scales=token,kv_lens=1,ragged=1,seq_new=dynamic
+    num_heads=1,seq_q=dynamic,seq_kv=dynamic,head_dim=1,v_dtype=i8,v_scales=token,kv_lens=1,ragged=1,seq_new=dynamic \
+    --sizes=total_q=12,total_kv=400
 echo "1..$number"

@@ -27,7 +27,7 @@ static attune_context *open_context(const char *cache_dir) {
 
 typedef struct block_call {
     attune_arguments arguments;
-    attune_tensor tensors[ATTUNE_MAX_TENSORS];
+    attune_tensor tensors[REF_MAX_TENSORS];
     size_t count;
     float *out;
     size_t out_bytes;
@@ -44,7 +44,7 @@ static block_call open_call(const attune_problem *problem) {
     block_call c;
     unsigned seed = 1;
     assert_ok(attune_arguments_init(&c.arguments, problem));
-    assert_ok(attune_tensors(problem, &c.arguments, c.tensors, &c.count));
+    assert_ok(attune_tensors(problem, &c.arguments, c.tensors, REF_MAX_TENSORS, &c.count));
     for (size_t i = 0; i < c.count; i++) {
         const attune_tensor *t = &c.tensors[i];
         if (!strcmp(t->name, "packed_weights")) continue;

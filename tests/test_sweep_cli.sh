@@ -105,7 +105,7 @@ expect "a problem that cannot be measured does not keep the others from it" 1 '1
     "${sweep[@]}" num_heads=2,head_dim=8,seq_kv=4,seq_q=4,dynamic,5
 [ "$(count '%$')" -eq 2 ]
 report $? "which have their rows"
-expect "nor does one without keys" 1 'no keys to be measured with' "${sweep[@]}" num_heads=2,head_dim=8,seq_q=4,seq_kv=dynamic,5
+expect "nor does one whose number of keys is not set" 1 'seq_kv is not set' "${sweep[@]}" num_heads=2,head_dim=8,seq_q=4,seq_kv=dynamic,5
 [ "$(count '%$')" -eq 1 ]
 report $? "which has no row"
 grep -q '^attune: num_heads=2,head_dim=8,seq_q=4,seq_kv=dynamic could not be measured$' "$work/stderr"
@@ -195,7 +195,7 @@ if command -v script >"$work/none"; then
     grep -q '1 of 2 problems measured, about [0-9]* s left' "$work/stdout"
     report $? "progress on a terminal"
     script -qec "$attune sweep --samples=1 num_heads=2,head_dim=8,seq_kv=4,seq_q=dynamic,5" "$work/none" >"$work/stdout" 2>"$work/stderr" </dev/null
-    grep -q $'measured\x1b\\[K\r\x1b\\[Kattune: out has no elements' "$work/stdout"
+    grep -q $'measured\x1b\\[K\r\x1b\\[Kattune: --sizes: seq_q is not set' "$work/stdout"
     report $? "which a message replaces"
 fi
 echo "1..$number"

@@ -292,7 +292,7 @@ static void test_blocks(void **state) {
     for (size_t n = 0; n < sizeof problems / sizeof *problems; n++) {
         const attune_schedule schedule = chosen(problems[n], amx);
         tensors t;
-        attune_tensor list[ATTUNE_MAX_TENSORS];
+        attune_tensor list[REF_MAX_TENSORS];
         ref_result wanted, plain;
         char reason[ATTUNE_MESSAGE_BYTES];
         assert_int_equal(schedule.gemm_rows % 16, 0);

@@ -99,7 +99,7 @@ typedef struct case_of {
 
 static void open_case(case_of *c, const char *problem, const char *sizes, const char *schedule) {
     at_error err = {0};
-    call_sizes run_time = {0};
+    call_sizes run_time = CALL_SIZES_NONE;
     attune_schedule s;
     attune_context_options options = ATTUNE_CONTEXT_OPTIONS_INIT;
     options.cache_dir = "";

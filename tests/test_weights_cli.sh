@@ -210,7 +210,7 @@ refuse_picture "a problem that is none" 'frobnicate' frobnicate=1
 refuse_picture "a problem of another operation" 'op=rotary has no attention weights' op=rotary,rotary_dim=4,head_dim=4,seq_q=3
 refuse_picture "a ragged problem" 'ragged' ragged=1,head_dim=4,batch=2
 refuse_picture "sizes that are none" "'x' is not a size" $small --sizes x=3
-refuse_picture "no keys" 'nothing to draw: heads x queries x keys is 1 x 2 x 0' seq_q=2,seq_kv=dynamic,head_dim=3
+refuse_picture "no keys" 'nothing to draw: heads x queries x keys is 1 x 2 x 0' seq_q=2,seq_kv=dynamic,head_dim=3 --sizes=seq_kv=0
 refuse_picture "queries without keys" 'needs --tensor k=F.npy too' --tensor q=$minilm/q.npy
 make_npy "$work/x.npy" '<f4' False '(7, 24)' 672
 refuse_picture "the input of a block without its weights" 'what attune mha writes with --write weights=F.npy' \

@@ -98,7 +98,7 @@ static call_sizes settled_sizes(const attune_problem *problem, const call_sizes 
     attune_problem p = *problem;
     call_sizes s = *given;
     int64_t longest = 0;
-    if (!p.rotary_dim || s.rotary_positions) return s;
+    if (!p.rotary_dim || s.rotary_positions != ATTUNE_NOT_SET) return s;
     problem_fill_defaults(&p);
     const int64_t lengths[] = {p.seq_q, p.seq_kv, p.seq_new, p.max_seq_q, p.max_seq_kv,
                                s.seq_q, s.seq_kv, s.seq_new, s.total_q,   s.total_kv};

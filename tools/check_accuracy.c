@@ -73,7 +73,7 @@ typedef struct measuring {
 static bool measure(const measuring *m, const work *w, const types *t, input_kind inputs, check_errors *sum) {
     for (size_t i = 0; i < sizeof w->problems / sizeof *w->problems && w->problems[i]; i++) {
         char text[256], reason[ATTUNE_MESSAGE_BYTES];
-        check_case c = {.isa = m->isa, .threads = 1, .inputs = inputs};
+        check_case c = {.isa = m->isa, .threads = 1, .inputs = inputs, .sizes = CALL_SIZES_NONE};
         snprintf(text, sizeof text, "%s%s", w->problems[i], t->fields);
         if (!problem_from_text(text, &c.problem)) return false;
         problem_fill_defaults(&c.problem);

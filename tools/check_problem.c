@@ -220,7 +220,7 @@ static void set_ragged_sizes(draft *d) {
     if (p->seq_new || p->rotary_dim) d->keys = larger(d->keys, s->total_q);
     s->total_kv = p->batch * d->keys - between(d, 0, p->batch * d->keys / 2);
     if (p->seq_new || p->rotary_dim) s->total_kv = larger(s->total_kv, s->total_q);
-    if (d->block == BLOCK_SELF) s->total_kv = 0; /* x has the keys */
+    if (d->block == BLOCK_SELF) s->total_kv = ATTUNE_NOT_SET; /* x has the keys */
     /* The longest entry decides how a mask or a row of ids lies in memory, so its length is given with them. */
     const bool has_rows = p->has_position_ids || p->attn_mask_dims[3] || p->attn_bias_dims[3];
     if (has_rows || chance(d, 50)) s->seq_q = larger(d->rows, 1);
@@ -239,7 +239,8 @@ static void set_page_sizes(draft *d) {
 static void set_rotary_sizes(draft *d) {
     attune_problem *const p = d->p;
     call_sizes *const s = d->sizes;
-    const int64_t longest = d->rows + larger(d->keys, s->total_kv) + s->total_q + s->max_pages * p->page_size;
+    const int64_t tokens = larger(s->total_q, 0), paged = p->page_size ? s->max_pages * p->page_size : 0;
+    const int64_t longest = d->rows + larger(d->keys, s->total_kv) + tokens + paged;
     s->rotary_positions = longest + p->causal_offset + 8 + between(d, 0, 9);
     if (chance(d, 30)) s->rotary_batch_stride = s->rotary_positions * p->rotary_dim / 2 + between(d, 0, 5);
 }
@@ -254,7 +255,8 @@ static void set_sizes(draft *d) {
         if (p->seq_kv == ATTUNE_DYNAMIC && d->block != BLOCK_SELF) s->seq_kv = d->keys;
         /* The tables of a paged cache tell the longest length, unless something else is laid out by it. */
         const bool has_columns = p->weights_mode || p->has_position_ids || p->attn_mask_dims[3] || p->attn_bias_dims[3];
-        if (s->seq_kv && p->page_size && p->has_kv_lens && !has_columns && chance(d, 40)) s->seq_kv = 0;
+        if (s->seq_kv > 0 && p->page_size && p->has_kv_lens && !has_columns && chance(d, 40))
+            s->seq_kv = ATTUNE_NOT_SET;
         if (p->seq_new == ATTUNE_DYNAMIC && d->block != BLOCK_SELF_CACHE) s->seq_new = d->fresh;
     }
     if (p->page_size) set_page_sizes(d);
@@ -341,7 +343,7 @@ static void draw_any(tool_random *random, double max_flops, attune_problem *p, c
     static const int8_t rates[] = {0, 0, 6, 15, 30};
     draft d = {random, p, sizes, 0, 0, 0, rates[tool_random_range(random, 0, 4)], BLOCK_NONE};
     *p = (attune_problem)ATTUNE_PROBLEM_INIT;
-    *sizes = (call_sizes){0};
+    *sizes = (call_sizes)CALL_SIZES_NONE;
     if (chance(&d, 33)) d.block = draw_kind(&d);
     draw_sizes(&d, max_flops);
     const int64_t op = d.block ? 100 : between(&d, 1, 100);

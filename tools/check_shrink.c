@@ -134,21 +134,23 @@ enum {
     NUM_ARRAYS = sizeof arrays / sizeof *arrays
 };
 
-static void drop_feature(attune_problem *p, int number) {
-    char *const base = (char *)p;
+static void drop_feature(check_case *c, int number) {
+    char *const base = (char *)&c->problem;
     if (number < NUM_FLAGS)
         memset(base + flags[number], 0, sizeof(int));
     else if (number < NUM_FLAGS + NUM_WIDE)
         memset(base + wide[number - NUM_FLAGS], 0, sizeof(int64_t));
     else
         memset(base + arrays[number - NUM_FLAGS - NUM_WIDE].offset, 0, arrays[number - NUM_FLAGS - NUM_WIDE].bytes);
+    if (!c->problem.short_masks) c->sizes.mask_seq_kv = c->sizes.bias_seq_kv = ATTUNE_NOT_SET;
 }
 
 /* A length known when compiling instead of at run time. */
 static void settle_length(int64_t *of_problem, int64_t *of_call, int64_t *bound) {
-    if (*of_problem != ATTUNE_DYNAMIC || !*of_call) return;
+    if (*of_problem != ATTUNE_DYNAMIC || *of_call <= 0) return;
     *of_problem = *of_call;
-    *of_call = *bound = 0;
+    *of_call = ATTUNE_NOT_SET;
+    *bound = 0;
 }
 
 static void set_heads(attune_problem *p, int64_t heads, int64_t kv_heads) {
@@ -173,7 +175,7 @@ static bool simplify_other(check_case *c, int move) {
     case 7: settle_length(&p->seq_kv, &c->sizes.seq_kv, &p->max_seq_kv); return true;
     case 8: settle_length(&p->seq_new, &c->sizes.seq_new, &none); return true;
     case 9: settle_length(&p->num_rows, &c->sizes.num_rows, &none); return true;
-    case 10: c->sizes.rotary_batch_stride = 0; return true;
+    case 10: c->sizes.rotary_batch_stride = ATTUNE_NOT_SET; return true;
     case 11: c->threads = 1; return true;
     case 12: c->ftz = false; return true;
     case 13: c->inputs = INPUT_ORDINARY; return true;
@@ -191,7 +193,9 @@ static bool simplify_other(check_case *c, int move) {
     const int dim = move - 18;
     int64_t *const dims = dim < 4 ? p->attn_mask_dims : p->attn_bias_dims;
     if (dim < 8 && dims[3]) dims[dim % 4] = 1;
-    return dim < 8;
+    /* And what the call need not say. */
+    if (dim >= 8 && dim < 8 + NUM_CALL_SIZES) *sizes_at(&c->sizes, dim - 8) = ATTUNE_NOT_SET;
+    return dim < 8 + NUM_CALL_SIZES;
 }
 
 /* Step `move` of the ways to make a case simpler; false when there are no more, *changed says whether it did. */
@@ -201,7 +205,7 @@ static bool simplify(check_case *c, int move, bool *changed) {
     bool known = true;
     memcpy(&before, c, sizeof before);
     if (move < NUM_FEATURES)
-        drop_feature(&c->problem, move);
+        drop_feature(c, move);
     else if (move < NUM_FEATURES + 2 * NUM_SIZES)
         shrink_size(c, (move - NUM_FEATURES) / 2, move % 2 == NUM_FEATURES % 2);
     else
@@ -213,12 +217,12 @@ static bool simplify(check_case *c, int move, bool *changed) {
 /* ---- Legality ---- */
 
 static bool has_tensors(const check_case *c) {
-    attune_tensor list[ATTUNE_MAX_TENSORS];
+    attune_tensor list[REF_MAX_TENSORS];
     attune_arguments arguments = {.struct_size = sizeof arguments};
     size_t count = 0;
     if (attune_arguments_init(&arguments, &c->problem) != ATTUNE_OK) return false;
     sizes_apply(&c->sizes, &arguments);
-    return attune_tensors(&c->problem, &arguments, list, &count) == ATTUNE_OK;
+    return attune_tensors(&c->problem, &arguments, list, REF_MAX_TENSORS, &count) == ATTUNE_OK;
 }
 
 /* Pages that are written to belong to one entry: where there are too few, the reference and the kernel may write them

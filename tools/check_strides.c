@@ -47,12 +47,12 @@ static int64_t *strides_of(attune_problem *p, const char *name) {
 }
 
 bool check_draw_strides(tool_random *random, attune_problem *p, const call_sizes *sizes) {
-    attune_tensor list[ATTUNE_MAX_TENSORS];
+    attune_tensor list[REF_MAX_TENSORS];
     attune_arguments arguments = {.struct_size = sizeof arguments};
     size_t count = 0;
     if (attune_arguments_init(&arguments, p) != ATTUNE_OK) return false;
     sizes_apply(sizes, &arguments);
-    if (attune_tensors(p, &arguments, list, &count) != ATTUNE_OK) return false;
+    if (attune_tensors(p, &arguments, list, REF_MAX_TENSORS, &count) != ATTUNE_OK) return false;
     if (tool_random_chance(random, 50)) return true;
     for (size_t i = 0; i < count; i++) {
         int64_t *const strides = strides_of(p, list[i].name);

@@ -167,7 +167,7 @@ int cmd_bench(int argc, char **argv) {
         tool_common_children,
         NULL,
         NULL};
-    bench_options o = {.threads = 1, .samples = 30};
+    bench_options o = {.threads = 1, .samples = 30, .sizes = CALL_SIZES_NONE};
     argp_parse(&argp, argc, argv, 0, NULL, &o);
     const char *const *const problems = o.num_problems ? o.problems : default_problems;
     const size_t each = o.num_schedules ? o.num_schedules : 1;

@@ -194,20 +194,12 @@ static double work_of(const tensors *t) {
     return 2 * pairs * (double)(p->head_dim + p->head_dim_v) + 2 * products * (double)(packed ? packed->count : 0);
 }
 
-/* A check of no numbers passes: whoever left a size out by mistake should know. */
-static void warn_if_empty(const tensors *t) {
-    const tensor *const one = tensors_find(t, t->problem.op == ATTUNE_WEIGHTS ? "weights" : "out");
-    if (one && one->count == 0)
-        tool_error("warning: %s has no elements; --sizes gives the sizes that the problem leaves open", one->info.name);
-}
-
 /* Once, before any case: what does not fit in memory or time is no failure of a kernel, to be made smaller. */
 static bool check_fits(const check_options *o, const check_case *c) {
     const double limit = o->max_flops > 0 ? o->max_flops : 2e10;
     tensors t;
     if (!tensors_create_sized(&t, &c->problem, &c->sizes)) return false;
     const double work = work_of(&t);
-    warn_if_empty(&t);
     tensors_free(&t);
     if (work > limit)
         tool_error("the problem takes %.3g floating-point operations, more than --max-flops=%.3g", work, limit);
@@ -215,7 +207,7 @@ static bool check_fits(const check_options *o, const check_case *c) {
 }
 
 static bool run_problem(const check_options *o, check_machine *machine, check_totals *totals) {
-    check_case c = {.seed = o->seed, .ftz = o->ftz};
+    check_case c = {.seed = o->seed, .ftz = o->ftz, .sizes = CALL_SIZES_NONE};
     if (!problem_from_text(o->problem, &c.problem) || (o->sizes && !sizes_parse(o->sizes, &c.sizes))) return false;
     problem_fill_defaults(&c.problem);
     if (!check_fits(o, &c)) return false;

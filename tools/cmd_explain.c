@@ -224,7 +224,7 @@ int cmd_explain(int argc, char **argv) {
         tool_common_children,
         NULL,
         NULL};
-    explain_options o = {.threads = 1};
+    explain_options o = {.threads = 1, .sizes = CALL_SIZES_NONE};
     explanation e = {0};
     attune_problem problem;
     argp_parse(&argp, argc, argv, 0, NULL, &o);

@@ -307,7 +307,7 @@ int cmd_sweep(int argc, char **argv) {
         tool_common_children,
         NULL,
         NULL};
-    sweep_options o = {.settings = {.threads = 1, .samples = 10}, .limit = USUAL_LIMIT};
+    sweep_options o = {.settings = {.threads = 1, .samples = 10, .sizes = CALL_SIZES_NONE}, .limit = USUAL_LIMIT};
     argp_parse(&argp, argc, argv, 0, NULL, &o);
     sweep_run run = {.options = &o, .file.lock = -1};
     int code = TOOL_FAILED;

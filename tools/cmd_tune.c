@@ -230,7 +230,7 @@ int cmd_tune(int argc, char **argv) {
         tool_common_children,
         NULL,
         NULL};
-    tune_options o = {.threads = 1, .budget = 5};
+    tune_options o = {.threads = 1, .budget = 5, .sizes = CALL_SIZES_NONE};
     argp_parse(&argp, argc, argv, 0, NULL, &o);
     bool is_good = tool_threads_fit(o.threads);
     attune_context *const context = is_good ? tool_open_context(&o.common, o.threads, NULL) : NULL;

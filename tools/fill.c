@@ -172,14 +172,14 @@ static int64_t most_keys(const tensors *t, int64_t b) {
     const int32_t *const cu = cumulative_keys(t);
     const bool is_open = cu || (p->page_size && p->has_kv_lens);
     int64_t most = p->seq_kv;
-    if (p->seq_kv == ATTUNE_DYNAMIC) most = is_open && !t->arguments.seq_kv ? INT32_MAX : t->arguments.seq_kv;
+    if (p->seq_kv == ATTUNE_DYNAMIC) most = is_open && t->arguments.seq_kv < 0 ? INT32_MAX : t->arguments.seq_kv;
     if (cu && b >= 0) most = smaller(most, cu[b + 1] - cu[b]);
     if (p->page_size) most = smaller(most, t->arguments.max_pages * p->page_size);
     return p->max_seq_kv ? smaller(most, p->max_seq_kv) : most;
 }
 
 static int64_t most_rows(const tensors *t) {
-    const int64_t most = t->arguments.seq_q ? t->arguments.seq_q : INT32_MAX;
+    const int64_t most = t->arguments.seq_q < 0 ? INT32_MAX : t->arguments.seq_q;
     return t->problem.max_seq_q ? smaller(most, t->problem.max_seq_q) : most;
 }
 
@@ -341,7 +341,7 @@ static bool is_sound(const tensors *t) {
 static bool fill_lse(tensors *t) {
     tensor *const lse = tensors_find(t, "lse");
     if (!lse || !lse->info.is_input) return true;
-    attune_tensor list[ATTUNE_MAX_TENSORS];
+    attune_tensor list[REF_MAX_TENSORS];
     const ref_call call = tensors_call(t, list);
     ref_result result;
     if (!ref_compute(&call, &result)) return false;

@@ -87,7 +87,7 @@ static bool plant_block(tensors *t, tool_random *random) {
     bool good = true;
     ref_seen seen = open_marks(t, &good);
     seen.k_new = calloc((size_t)(from->dims[0] * from->dims[1] + 1), 1);
-    attune_tensor list[ATTUNE_MAX_TENSORS];
+    attune_tensor list[REF_MAX_TENSORS];
     const ref_call call = tensors_call(t, list);
     good = good && seen.k_new && ref_block_mark_seen(&call, &seen);
     if (good) {
@@ -107,7 +107,7 @@ bool fill_hidden(tensors *t, tool_random *random) {
     seen.k_new = zeros(tensors_find(t, "k_new"), &good);
     seen.v_new = zeros(tensors_find(t, "v_new"), &good);
     if (good && seen.k) {
-        attune_tensor list[ATTUNE_MAX_TENSORS];
+        attune_tensor list[REF_MAX_TENSORS];
         const ref_call call = tensors_call(t, list);
         ref_mark_seen(&call, &seen);
         plant_all(t, &seen, random);

@@ -165,7 +165,7 @@ static long double element(const tensor *one, int64_t i) {
 }
 
 static bool compare_reference(const tensors *t, run_report *r) {
-    attune_tensor list[ATTUNE_MAX_TENSORS];
+    attune_tensor list[REF_MAX_TENSORS];
     const ref_call call = tensors_call(t, list);
     const tensor *const one = tensors_find(t, main_output(&t->problem));
     ref_result wanted;
@@ -368,7 +368,7 @@ out:
 }
 
 int run_command(run_options *o) {
-    call_sizes sizes = {0};
+    call_sizes sizes = CALL_SIZES_NONE;
     attune_problem problem;
     tensors t = {.count = 0};
     int code = TOOL_FAILED;

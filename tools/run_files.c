@@ -178,21 +178,22 @@ static void take_shapes(const attune_problem *said, const shapes *s, attune_prob
     if (said->is_ragged) p->seq_q = p->seq_kv = ATTUNE_DYNAMIC;
 }
 
-/* Dimension `from_end` of a file, counted from the last one; 0 if there is no such file. */
+/* Dimension `from_end` of a file, counted from the last one; ATTUNE_NOT_SET if there is no such file. */
 static int64_t dim_of(const run_files *files, const char *name, size_t from_end) {
     const run_file *const file = files_find(files->inputs, files->num_inputs, name);
     const npy_header *const h = file ? &file->array.header : NULL;
-    return h && h->rank > from_end ? h->shape[h->rank - 1 - from_end] : 0;
+    return h && h->rank > from_end ? h->shape[h->rank - 1 - from_end] : ATTUNE_NOT_SET;
 }
 
 static void set_if_open(int64_t *size, int64_t value) {
-    if (!*size) *size = value;
+    if (*size == ATTUNE_NOT_SET) *size = value;
 }
 
 /* Keys come from the file of k, or are projected from that of x_kv or x: new ones where there are caches. */
 static void take_sizes(const run_files *files, const attune_problem *p, const shapes *s, call_sizes *sizes) {
-    const int64_t tokens_q = s->q.path ? s->q.dims[2] : s->x.dims[2];
-    const int64_t projected = s->x_kv.path ? s->x_kv.dims[2] : s->x.dims[2];
+    const int64_t of_x = s->x.path ? s->x.dims[2] : ATTUNE_NOT_SET;
+    const int64_t tokens_q = s->q.path ? s->q.dims[2] : of_x;
+    const int64_t projected = s->x_kv.path ? s->x_kv.dims[2] : of_x;
     const int64_t tokens_kv = s->k.path ? s->k.dims[2] : projected;
     if (p->seq_new == ATTUNE_DYNAMIC && p->embed_dim && !p->is_ragged) set_if_open(&sizes->seq_new, projected);
     if (p->seq_q == ATTUNE_DYNAMIC && !p->is_ragged) set_if_open(&sizes->seq_q, tokens_q);
@@ -203,8 +204,10 @@ static void take_sizes(const run_files *files, const attune_problem *p, const sh
     if (p->page_size) set_if_open(&sizes->max_pages, dim_of(files, "block_table", 0));
     if (p->seq_new == ATTUNE_DYNAMIC) set_if_open(&sizes->seq_new, dim_of(files, "k_new", files->is_bshd ? 2 : 1));
     if (p->num_rows == ATTUNE_DYNAMIC) set_if_open(&sizes->num_rows, dim_of(files, "row_ids", 0));
-    if (p->attn_mask_dims[3] == ATTUNE_DYNAMIC) set_if_open(&sizes->mask_seq_kv, dim_of(files, "attn_mask", 0));
-    if (p->attn_bias_dims[3] == ATTUNE_DYNAMIC) set_if_open(&sizes->bias_seq_kv, dim_of(files, "attn_bias", 0));
+    if (p->short_masks && p->attn_mask_dims[3] == ATTUNE_DYNAMIC)
+        set_if_open(&sizes->mask_seq_kv, dim_of(files, "attn_mask", 0));
+    if (p->short_masks && p->attn_bias_dims[3] == ATTUNE_DYNAMIC)
+        set_if_open(&sizes->bias_seq_kv, dim_of(files, "attn_bias", 0));
     set_if_open(&sizes->rotary_positions, dim_of(files, "cos", 1));
     if (dim_of(files, "cos", 2) > 1)
         set_if_open(&sizes->rotary_batch_stride, dim_of(files, "cos", 1) * dim_of(files, "cos", 0));
@@ -221,7 +224,8 @@ bool files_complete(const run_files *files, const char *text, attune_problem *pr
     attune_problem said = ATTUNE_PROBLEM_INIT, p = ATTUNE_PROBLEM_INIT;
     shapes s;
     const bool has_text = text && *text;
-    said.embed_dim = dim_of(files, "x", 0); /* how many out_strides there are depends on it */
+    const int64_t columns = dim_of(files, "x", 0);
+    if (columns > 0) said.embed_dim = columns; /* how many out_strides there are depends on it */
     if (has_text && attune_problem_parse(text, &said) != ATTUNE_OK) {
         tool_library_error(NULL);
         return false;

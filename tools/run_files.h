@@ -6,7 +6,7 @@
 #include "tensors.h"
 
 /* Tensors, and the weights that make one of them. */
-enum { FILES_MAX = ATTUNE_MAX_TENSORS + ATTUNE_NUM_WEIGHTS };
+enum { FILES_MAX = REF_MAX_TENSORS + ATTUNE_NUM_WEIGHTS };
 
 /* One file and the tensor or weight (by attune_weight_name) it is for. */
 typedef struct run_file {

@@ -57,7 +57,7 @@ const char *sizes_print(const call_sizes *sizes, char text[SIZES_TEXT]) {
     size_t length = 0;
     text[0] = '\0';
     for (int i = 0; i < NUM_CALL_SIZES; i++)
-        if (*sizes_at(&copy, i))
+        if (*sizes_at(&copy, i) != ATTUNE_NOT_SET)
             length += (size_t)snprintf(text + length, SIZES_TEXT - length, "%s%s=%lld", length ? "," : "",
                                        fields[i].name, (long long)*sizes_at(&copy, i));
     return text;
@@ -66,6 +66,6 @@ const char *sizes_print(const call_sizes *sizes, char text[SIZES_TEXT]) {
 void sizes_apply(const call_sizes *sizes, attune_arguments *arguments) {
     call_sizes copy = *sizes;
     for (int i = 0; i < NUM_CALL_SIZES; i++)
-        if (*sizes_at(&copy, i))
+        if (*sizes_at(&copy, i) != ATTUNE_NOT_SET)
             memcpy((char *)arguments + fields[i].of_arguments, sizes_at(&copy, i), sizeof(int64_t));
 }

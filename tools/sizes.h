@@ -4,20 +4,22 @@
 
 #include "tool.h"
 
-/* As the fields of attune_arguments; 0 where not named. */
+/* As the fields of attune_arguments; ATTUNE_NOT_SET where not named. */
 typedef struct call_sizes {
     int64_t seq_q, seq_kv, seq_new, num_rows, total_q, total_kv, num_pages, max_pages, mask_seq_kv, bias_seq_kv,
         rotary_positions, rotary_batch_stride;
 } call_sizes;
 
+#define CALL_SIZES_NONE {-1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1}
+
 /* Reads pairs separated by commas; fields not named keep their values. false after a message. */
 bool sizes_parse(const char *text, call_sizes *sizes);
 
-/* Those that are not 0, in the same form; "" if there are none. */
+/* Those that are set, in the same form; "" if there are none. */
 enum { SIZES_TEXT = 512 };
 const char *sizes_print(const call_sizes *sizes, char text[SIZES_TEXT]);
 
-/* Copies those that are not 0 into the arguments: the others stay as attune_arguments_init set them. */
+/* Copies those that are set into the arguments: the others stay as attune_arguments_init set them. */
 void sizes_apply(const call_sizes *sizes, attune_arguments *arguments);
 
 /* All of them in a row, for code that treats them alike. */

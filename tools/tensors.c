@@ -160,7 +160,7 @@ bool tensors_pack(tensors *t) {
 
 bool tensors_create_sized(tensors *t, const attune_problem *problem, const call_sizes *sizes) {
     *t = (tensors){.problem = *problem, .arguments = {.struct_size = sizeof t->arguments}};
-    attune_tensor infos[ATTUNE_MAX_TENSORS];
+    attune_tensor infos[REF_MAX_TENSORS];
     problem_fill_defaults(&t->problem);
     if (attune_arguments_init(&t->arguments, problem) != ATTUNE_OK) {
         tool_library_error(NULL);
@@ -169,8 +169,9 @@ bool tensors_create_sized(tensors *t, const attune_problem *problem, const call_
     if (sizes) sizes_apply(sizes, &t->arguments);
     settle_self(&t->problem, &t->arguments);
     if (!open_weights(t)) return false;
-    if (attune_tensors(problem, &t->arguments, infos, &t->count) != ATTUNE_OK) {
-        tool_library_error(NULL);
+    if (attune_tensors(problem, &t->arguments, infos, REF_MAX_TENSORS, &t->count) != ATTUNE_OK) {
+        const bool is_open = strstr(attune_last_message(), " is not set; ") != NULL;
+        tool_library_error(is_open ? "--sizes" : NULL);
         return false;
     }
     for (size_t i = 0; i < t->count; i++) t->list[i].info = infos[i];
@@ -214,7 +215,7 @@ tensor *tensors_find(const tensors *t, const char *name) {
 
 void tensors_arguments(const tensors *t, attune_arguments *arguments) { *arguments = t->arguments; }
 
-ref_call tensors_call(const tensors *t, attune_tensor list[ATTUNE_MAX_TENSORS]) {
+ref_call tensors_call(const tensors *t, attune_tensor list[REF_MAX_TENSORS]) {
     for (size_t i = 0; i < t->count; i++) list[i] = t->list[i].info;
     return (ref_call){
         .problem = &t->problem, .arguments = &t->arguments, .tensors = list, .count = t->count, .weights = &t->weights};

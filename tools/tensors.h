@@ -28,7 +28,7 @@ typedef struct tensor {
 typedef struct tensors {
     attune_problem problem;     /* defaults filled in */
     attune_arguments arguments; /* sizes, and pointers to the tensors */
-    tensor list[ATTUNE_MAX_TENSORS];
+    tensor list[REF_MAX_TENSORS];
     size_t count;
     bool fills_up; /* tensors_fill makes lengths as large as they may be, and shares no pages */
     /* Of a block: what packed_weights is made of. No data: it was made elsewhere, and there is no reference. */
@@ -57,7 +57,7 @@ bool tensors_pack(tensors *t);
 void tensors_arguments(const tensors *t, attune_arguments *arguments);
 
 /* The call as the reference takes it. `list` is what it points to. */
-ref_call tensors_call(const tensors *t, attune_tensor list[ATTUNE_MAX_TENSORS]);
+ref_call tensors_call(const tensors *t, attune_tensor list[REF_MAX_TENSORS]);
 
 /* Runs the kernel, or the interpreter, over them. `schedule` is for the interpreter only; NULL: the chosen one. */
 attune_status tensors_run(const tensors *t, attune_context *context, const attune_kernel *kernel,

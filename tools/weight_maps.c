@@ -169,7 +169,7 @@ static bool compute(const maps_request *r, tensors *t, attune_context *context, 
 }
 
 static bool maps_of_problem(maps_request *r, weight_maps *m) {
-    call_sizes sizes = {0};
+    call_sizes sizes = CALL_SIZES_NONE;
     attune_problem problem;
     tensors t = {.count = 0};
     attune_context *context = NULL;

@@ -141,12 +141,11 @@ bool work_can_be_measured(const tensors *t, const call_work *work) {
     const attune_problem *const p = &t->problem;
     const tensor *const written = tensors_find(t, p->op == ATTUNE_WEIGHTS ? "weights" : "out");
     if (written->count == 0) {
-        tool_error("%s has no elements to be measured: --sizes gives the sizes that the problem leaves open",
-                   written->info.name);
+        tool_error("%s has no elements to be measured", written->info.name);
         return false;
     }
     if (is_attention(p) && work->keys <= 0) {
-        tool_error("there are no keys to be measured with: --sizes gives the sizes that the problem leaves open");
+        tool_error("there are no keys to be measured with");
         return false;
     }
     if (work->flops <= 0) {

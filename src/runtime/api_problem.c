@@ -1,6 +1,8 @@
 /* The public functions on problems, schedules and arguments: mha does the work. */
 #include "runtime/context.h"
 
+#include <string.h>
+
 attune_status attune_problem_parse(const char *text, attune_problem *problem) {
     at_error err = {0};
     if (!text || !problem)
@@ -43,9 +45,7 @@ attune_status attune_arguments_init(attune_arguments *arguments, const attune_pr
     return at_report(&err);
 }
 
-_Static_assert((int)ATTUNE_MAX_TENSORS >= (int)MHA_NUM_TENSORS, "every problem's tensors fit");
-
-static attune_tensor public_tensor(const at_signature *s, const mha_tensor *t, const at_settled *settled,
+static attune_tensor public_tensor(const at_signature *s, const mha_tensor *t, const int64_t dims[4],
                                    const int64_t strides[4]) {
     attune_tensor tensor = {.name = t->name,
                             .dtype = t->dtype,
@@ -56,30 +56,67 @@ static attune_tensor public_tensor(const at_signature *s, const mha_tensor *t, c
     /* A matrix that all heads share has no dimension for them. */
     const int first = t->dims[0] == MHA_LOW_RANK_HEADS && !s->problem.low_rank_heads;
     tensor.rank -= first;
-    for (int d = 0; d < tensor.rank; d++) {
-        tensor.dims[d] = settled->sizes.of[t->dims[first + d]];
-        tensor.strides[d] = strides[first + d];
-    }
+    memcpy(tensor.dims, dims + first, (size_t)tensor.rank * sizeof *dims);
+    memcpy(tensor.strides, strides + first, (size_t)tensor.rank * sizeof *strides);
     return tensor;
 }
 
-attune_status attune_tensors(const attune_problem *problem, const attune_arguments *arguments,
-                             attune_tensor tensors[ATTUNE_MAX_TENSORS], size_t *count) {
+/* As far as the problem tells: strides of a tensor with an open dim are those of the problem. */
+static attune_status tensor_of_problem(const at_signature *s, const mha_tensor *t, const mha_sizes *sizes,
+                                       attune_tensor *tensor, at_error *err) {
+    const attune_problem *p = &s->problem;
+    int64_t dims[4] = {0}, strides[4] = {0};
+    bool is_open = false;
+    if (t->has_strides) memcpy(strides, (const char *)p + t->problem_strides, (size_t)t->rank * sizeof *strides);
+    for (int d = 0; d < t->rank; d++) {
+        dims[d] = sizes->of[t->dims[d]];
+        is_open = is_open || dims[d] < 0;
+    }
+    const attune_status status = is_open ? ATTUNE_OK : mha_settle_strides(p, t, dims, strides, err);
+    *tensor = public_tensor(s, t, dims, strides);
+    return status;
+}
+
+static attune_status tensors_of_problem(const at_signature *s, attune_tensor *tensors, at_error *err) {
+    mha_sizes sizes = s->compiled;
+    sizes.of[MHA_BATCH] = s->problem.batch;
+    sizes.of[MHA_KV_HEADS] = s->problem.num_kv_heads;
+    mha_derive_sizes(&s->problem, &sizes);
+    for (size_t i = 0; i < s->count; i++)
+        if (tensor_of_problem(s, &s->tensors[i], &sizes, &tensors[i], err)) return err->status;
+    return ATTUNE_OK;
+}
+
+static attune_status tensors_of_call(const at_signature *s, const attune_arguments *arguments, attune_tensor *tensors,
+                                     at_error *err) {
+    at_settled settled;
+    if (at_call_settle(s, arguments, &settled, err)) return ATTUNE_INVALID_ARGUMENT;
+    for (size_t i = 0; i < s->count; i++) {
+        const mha_tensor *t = &s->tensors[i];
+        int64_t dims[4] = {0};
+        for (int d = 0; d < t->rank; d++) dims[d] = settled.sizes.of[t->dims[d]];
+        tensors[i] = public_tensor(s, t, dims, settled.strides[i]);
+    }
+    return ATTUNE_OK;
+}
+
+attune_status attune_tensors(const attune_problem *problem, const attune_arguments *arguments, attune_tensor *tensors,
+                             size_t capacity, size_t *count) {
     at_error err = {0};
     attune_problem canonical;
     at_signature signature;
-    at_settled settled;
-    if (!problem || !tensors || !count) {
+    attune_tensor all[MHA_NUM_TENSORS];
+    if (!problem || !count || (capacity && !tensors)) {
         at_fail(&err, ATTUNE_INVALID_ARGUMENT, "attune_tensors was given NULL");
         return at_report(&err);
     }
     *count = 0;
     if (mha_canonicalize(problem, &canonical, &err)) return at_report(&err);
     at_signature_init(&signature, &canonical);
-    if (at_call_settle(&signature, arguments ? arguments : &signature.defaults, &settled, &err)) return at_report(&err);
-    for (size_t i = 0; i < signature.count; i++)
-        tensors[i] = public_tensor(&signature, &signature.tensors[i], &settled, settled.strides[i]);
+    if (arguments ? tensors_of_call(&signature, arguments, all, &err) : tensors_of_problem(&signature, all, &err))
+        return at_report(&err);
     *count = signature.count;
+    for (size_t i = 0; i < signature.count && i < capacity; i++) tensors[i] = all[i];
     return ATTUNE_OK;
 }
 

@@ -20,16 +20,26 @@ static _Alignas(64) char nothing[64];
 
 /* ---- The signature ---- */
 
+/* A size that is not compiled, or that the problem does not have, is not set: the same number stands for both. */
+_Static_assert(ATTUNE_NOT_SET == -1 && ATTUNE_DYNAMIC == -1, "compiled sizes are -1 where they are not known");
+
 static void fill_defaults(const at_signature *s, attune_arguments *a) {
     const attune_problem *p = &s->problem;
     *a = (attune_arguments){.struct_size = sizeof *a,
                             .batch = p->batch,
                             .num_heads = p->num_heads,
                             .num_kv_heads = p->num_kv_heads,
-                            .seq_q = p->seq_q > 0 ? p->seq_q : 0,
-                            .seq_kv = p->seq_kv > 0 ? p->seq_kv : 0,
-                            .seq_new = p->seq_new > 0 ? p->seq_new : 0,
-                            .num_rows = p->num_rows > 0 ? p->num_rows : 0};
+                            .seq_q = s->compiled.of[MHA_SEQ_Q],
+                            .seq_kv = s->compiled.of[MHA_SEQ_KV],
+                            .seq_new = s->compiled.of[MHA_SEQ_NEW],
+                            .num_rows = s->compiled.of[MHA_NUM_ROWS],
+                            .total_q = ATTUNE_NOT_SET,
+                            .total_kv = ATTUNE_NOT_SET,
+                            .num_pages = ATTUNE_NOT_SET,
+                            .max_pages = ATTUNE_NOT_SET,
+                            .mask_seq_kv = ATTUNE_NOT_SET,
+                            .bias_seq_kv = ATTUNE_NOT_SET,
+                            .rotary_positions = ATTUNE_NOT_SET};
     for (size_t i = 0; i < s->count; i++) {
         const mha_tensor *t = &s->tensors[i];
         if (t->problem_strides)

@@ -11,6 +11,21 @@ static attune_status take(mha_sizes *sizes, mha_size size, const char *name, int
                    (long long)least, (long long)most);
 }
 
+/* A size that the problem leaves open. */
+static attune_status take_open(mha_sizes *sizes, mha_size size, const char *name, int64_t value, int64_t most,
+                               at_error *err) {
+    if (value != ATTUNE_NOT_SET) return take(sizes, size, name, value, 0, most, err);
+    return at_fail(err, ATTUNE_INVALID_ARGUMENT,
+                   "%s is not set; the problem leaves it open, so every call must set it (0 is allowed)", name);
+}
+
+/* A size that the problem fixes: the call may repeat it. */
+static attune_status check_fixed(const char *name, int64_t given, int64_t compiled, at_error *err) {
+    if (given == ATTUNE_NOT_SET || given == compiled) return ATTUNE_OK;
+    return at_fail(err, ATTUNE_INVALID_ARGUMENT, "%s is %lld; this kernel was compiled for %lld", name,
+                   (long long)given, (long long)compiled);
+}
+
 /* Those of a block are compiled, as its weights are. */
 static attune_status check_heads(const char *name, int64_t given, int64_t compiled, at_error *err) {
     if (given == compiled) return ATTUNE_OK;
@@ -51,16 +66,17 @@ static bool is_dim(const at_signature *s, mha_size size) {
     return false;
 }
 
-/* A length that index tensors tell is open unless the caller says how long the longest may be. He has to where the
- * layout of another tensor depends on it: that must not change with what the tables hold. */
+/* A length that index tensors tell is open unless the caller sets how long the longest may be. The caller has to where
+ * the layout of another tensor depends on it: that must not change with what the tables hold. */
 static attune_status settle_length(const at_signature *s, mha_size size, const char *name, int64_t given, int64_t bound,
                                    bool has_table, int64_t room, mha_sizes *sizes, bool *open, at_error *err) {
     *open = false;
-    if (!s->parameters.has[size]) return ATTUNE_OK;
+    if (!s->parameters.has[size])
+        return s->compiled.of[size] < 0 ? ATTUNE_OK : check_fixed(name, given, s->compiled.of[size], err);
     const int64_t most = bound ? bound : MAX_SIZE;
     const bool keys_too = size == MHA_SEQ_Q && mha_keys_follow_queries(&s->problem);
-    if (!has_table || given || is_dim(s, size) || (keys_too && is_dim(s, MHA_SEQ_KV)))
-        return take(sizes, size, name, given, 0, most, err);
+    if (!has_table || given != ATTUNE_NOT_SET || is_dim(s, size) || (keys_too && is_dim(s, MHA_SEQ_KV)))
+        return take_open(sizes, size, name, given, most, err);
     *open = true;
     sizes->of[size] = room < most ? room : most;
     return ATTUNE_OK;
@@ -81,18 +97,28 @@ static int64_t room_for_keys(const at_signature *s, const mha_sizes *sizes) {
     return room;
 }
 
-/* Keys, or new ones, that are projected from x: their number may be left out, but not be another. Those of ragged
- * entries are not told. */
+/* Keys, or new ones, that are projected from x: a call need not set their number, and it may not be another. New keys
+ * of ragged entries have no number of their own. */
+static attune_status follow(const char *name, const char *keys, int64_t given, const char *of, int64_t queries,
+                            at_error *err) {
+    if (given == ATTUNE_NOT_SET || given == queries) return ATTUNE_OK;
+    return at_fail(err, ATTUNE_INVALID_ARGUMENT, "%s is %lld, but the block projects %s from x, and %s is %lld", name,
+                   (long long)given, keys, of, (long long)queries);
+}
+
 static attune_status follow_queries(const at_signature *s, const attune_arguments *a, mha_sizes *sizes,
                                     const at_open *open, at_error *err) {
     const bool appends = s->problem.seq_new != 0;
-    const int64_t queries = sizes->of[MHA_SEQ_Q], given = appends ? a->seq_new : a->seq_kv;
+    const int64_t queries = sizes->of[MHA_SEQ_Q], tokens = sizes->of[MHA_TOTAL_Q];
     if (appends && s->problem.is_ragged) return ATTUNE_OK;
     sizes->of[appends ? MHA_SEQ_NEW : MHA_SEQ_KV] = queries;
-    if (!appends && s->problem.is_ragged) sizes->of[MHA_TOTAL_KV] = sizes->of[MHA_TOTAL_Q];
-    if (!s->parameters.has[MHA_SEQ_Q] || open->q || !given || given == queries) return ATTUNE_OK;
-    return at_fail(err, ATTUNE_INVALID_ARGUMENT, "%s is %lld, but the block projects %s from x, and seq_q is %lld",
-                   appends ? "seq_new" : "seq_kv", (long long)given, appends ? "new keys" : "keys", (long long)queries);
+    if (appends) return follow("seq_new", "new keys", a->seq_new, "seq_q", queries, err);
+    if (s->problem.is_ragged) sizes->of[MHA_TOTAL_KV] = tokens;
+    if (s->problem.is_ragged && follow("total_kv", "keys", a->total_kv, "total_q", tokens, err))
+        return ATTUNE_INVALID_ARGUMENT;
+    if (!open->q || a->seq_kv == ATTUNE_NOT_SET) return follow("seq_kv", "keys", a->seq_kv, "seq_q", queries, err);
+    return at_fail(err, ATTUNE_INVALID_ARGUMENT,
+                   "seq_kv is %lld, but the block projects keys from x, and seq_q is not set", (long long)a->seq_kv);
 }
 
 attune_status at_sizes_begin(const at_signature *s, const attune_arguments *a, mha_sizes *sizes, at_open *open,
@@ -111,7 +137,7 @@ attune_status at_sizes_begin(const at_signature *s, const attune_arguments *a, m
     if (settle_heads(s, a, sizes, err)) return ATTUNE_INVALID_ARGUMENT;
     for (size_t i = 0; i < sizeof plain / sizeof *plain; i++)
         if (s->parameters.has[plain[i].size] &&
-            take(sizes, plain[i].size, plain[i].name, plain[i].value, 0, MAX_SIZE, err))
+            take_open(sizes, plain[i].size, plain[i].name, plain[i].value, MAX_SIZE, err))
             return ATTUNE_INVALID_ARGUMENT;
     const bool ragged_q = s->place[MHA_CU_SEQLENS_Q] >= 0;
     const bool ragged_kv = s->place[MHA_CU_SEQLENS_KV] >= 0 || (p->page_size && s->place[MHA_KV_LENS] >= 0);
@@ -120,23 +146,42 @@ attune_status at_sizes_begin(const at_signature *s, const attune_arguments *a, m
         settle_length(s, MHA_SEQ_KV, "seq_kv", a->seq_kv, p->max_seq_kv, ragged_kv, room_for_keys(s, sizes), sizes,
                       &open->kv, err))
         return ATTUNE_INVALID_ARGUMENT;
+    if (p->num_rows > 0 && check_fixed("num_rows", a->num_rows, p->num_rows, err)) return ATTUNE_INVALID_ARGUMENT;
     if (mha_is_self(p)) return follow_queries(s, a, sizes, open, err);
-    if (s->parameters.has[MHA_SEQ_NEW]) return take(sizes, MHA_SEQ_NEW, "seq_new", a->seq_new, 0, MAX_SIZE, err);
+    if (p->seq_new > 0) return check_fixed("seq_new", a->seq_new, p->seq_new, err);
+    if (s->parameters.has[MHA_SEQ_NEW]) return take_open(sizes, MHA_SEQ_NEW, "seq_new", a->seq_new, MAX_SIZE, err);
     return ATTUNE_OK;
 }
 
 /* ---- What follows from the lengths ---- */
 
-/* Of other masks the columns are known: as many as keys, or, short ones, a number that was compiled. Such a number may
- * exceed the keys of a call: what lies beyond them is not read. */
-static attune_status settle_columns(const at_signature *s, mha_size size, const char *mask, int64_t given,
-                                    mha_sizes *sizes, at_error *err) {
-    if (!s->parameters.has[size]) return ATTUNE_OK;
-    const int64_t seq_kv = sizes->of[MHA_SEQ_KV], columns = given ? given : seq_kv;
-    sizes->of[size] = columns;
-    if (columns >= 0 && columns <= seq_kv) return ATTUNE_OK;
-    return at_fail(err, ATTUNE_INVALID_ARGUMENT, "%s has %lld columns; it must have from 0 to seq_kv = %lld", mask,
-                   (long long)columns, (long long)seq_kv);
+/* The columns of attn_mask or attn_bias. Short ones have a number of their own, of the call or compiled; a compiled one
+ * may exceed the keys of a call: what lies beyond them is not read. */
+typedef struct columns {
+    mha_size size;
+    const char *mask, *name;
+    int64_t dim, given;
+} columns;
+
+static attune_status take_columns(const columns *c, mha_sizes *sizes, at_error *err) {
+    const int64_t seq_kv = sizes->of[MHA_SEQ_KV], number = c->given == ATTUNE_NOT_SET ? seq_kv : c->given;
+    sizes->of[c->size] = number;
+    if (number >= 0 && number <= seq_kv) return ATTUNE_OK;
+    return at_fail(err, ATTUNE_INVALID_ARGUMENT, "%s has %lld columns; it must have from 0 to seq_kv = %lld", c->mask,
+                   (long long)number, (long long)seq_kv);
+}
+
+static attune_status settle_columns(const at_signature *s, const columns *c, mha_sizes *sizes, at_error *err) {
+    const int64_t seq_kv = sizes->of[MHA_SEQ_KV];
+    if (c->dim == 0) return ATTUNE_OK;
+    if (s->parameters.has[c->size]) return take_columns(c, sizes, err);
+    if (c->given == ATTUNE_NOT_SET || c->given == (c->dim > 0 ? c->dim : seq_kv)) return ATTUNE_OK;
+    if (c->dim == 1 || s->problem.short_masks)
+        return at_fail(err, ATTUNE_INVALID_ARGUMENT, "%s is %lld, but %s was compiled with %lld columns", c->name,
+                       (long long)c->given, c->mask, (long long)c->dim);
+    return at_fail(err, ATTUNE_INVALID_ARGUMENT,
+                   "%s is %lld, but %s has seq_kv = %lld columns: only with short_masks may it have fewer", c->name,
+                   (long long)c->given, c->mask, (long long)seq_kv);
 }
 
 /* Position ids are those of queries and of the keys that are rotated with them: as many of these as of those. */
@@ -150,8 +195,9 @@ static attune_status check_id_count(const at_signature *s, const mha_sizes *size
 }
 
 attune_status at_sizes_finish(const at_signature *s, const attune_arguments *a, mha_sizes *sizes, at_error *err) {
-    if (settle_columns(s, MHA_MASK_KV, "attn_mask", a->mask_seq_kv, sizes, err) ||
-        settle_columns(s, MHA_BIAS_KV, "attn_bias", a->bias_seq_kv, sizes, err) || check_id_count(s, sizes, err))
+    const columns mask = {MHA_MASK_KV, "attn_mask", "mask_seq_kv", s->problem.attn_mask_dims[3], a->mask_seq_kv};
+    const columns bias = {MHA_BIAS_KV, "attn_bias", "bias_seq_kv", s->problem.attn_bias_dims[3], a->bias_seq_kv};
+    if (settle_columns(s, &mask, sizes, err) || settle_columns(s, &bias, sizes, err) || check_id_count(s, sizes, err))
         return ATTUNE_INVALID_ARGUMENT;
     mha_derive_sizes(&s->problem, sizes);
     if (s->problem.op != ATTUNE_MERGE || sizes->of[MHA_PART_ROWS] >= 0) return ATTUNE_OK;

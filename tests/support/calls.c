@@ -171,7 +171,7 @@ void sample_call_open(sample_call *c, const sample *from, placement where) {
     if (attune_problem_parse(from->problem, &c->problem) || attune_arguments_init(&c->arguments, &c->problem))
         fail_msg("%s: %s", from->problem, attune_last_message());
     set_sizes(&c->arguments, from->sizes);
-    if (attune_tensors(&c->problem, &c->arguments, c->tensors, &c->count))
+    if (attune_tensors(&c->problem, &c->arguments, c->tensors, SAMPLE_TENSORS, &c->count))
         fail_msg("%s: %s", from->problem, attune_last_message());
     for (size_t i = 0; i < c->count; i++) {
         const attune_tensor *t = &c->tensors[i];

@@ -5,7 +5,7 @@
 #include <attune.h>
 #include <stdbool.h>
 
-enum { SAMPLE_ENTRIES = 4 };
+enum { SAMPLE_ENTRIES = 4, SAMPLE_TENSORS = 48 /* more than any problem has */ };
 
 /* A problem with the run-time sizes of one call of it. */
 typedef struct sample {
@@ -79,8 +79,8 @@ typedef struct tensor_memory {
 typedef struct sample_call {
     attune_problem problem;
     attune_arguments arguments;
-    attune_tensor tensors[ATTUNE_MAX_TENSORS];
-    tensor_memory memory[ATTUNE_MAX_TENSORS];
+    attune_tensor tensors[SAMPLE_TENSORS];
+    tensor_memory memory[SAMPLE_TENSORS];
     size_t count;
 } sample_call;
 

@@ -13,7 +13,7 @@
 
 void tensors_open_call(tensors *t, const char *problem, const char *sizes_text, input_kind kind, uint64_t seed) {
     attune_problem p;
-    call_sizes sizes = {0};
+    call_sizes sizes = CALL_SIZES_NONE;
     assert_true(problem_from_text(problem, &p));
     assert_true(sizes_parse(sizes_text, &sizes));
     assert_true(tensors_create_sized(t, &p, &sizes));
