@@ -438,7 +438,10 @@ def case_some_rows_of_long_shapes_are_checked():
     finally:
         inputs.CHECKED_PAIRS, inputs.CHECKED_ROWS = kept, kept_rows
     expect_equal((rows[0], rows[-1], len(rows)), (0, 39, 7))
-    expect(numpy.array_equal(some, whole[:, :, rows]), "the same rows")
+    # A BLAS may sum products of another shape in another order, so the last bits differ. One wrong row is seen all the same.
+    expect(inputs.errors(some, whole[:, :, rows])[1] < 1e-13, "the same rows")
+    rows[3] += 1
+    expect(inputs.errors(some, whole[:, :, rows])[1] > 1e-2, "a row that is another differs")
 
 
 # ---- The driver of attune ----
