@@ -188,6 +188,8 @@ test_draw_LDFLAGS = $(CAIRO_LIBS)
 test_chart_LDFLAGS = $(CAIRO_LIBS)
 # Searches whose results are given.
 test_tune_report_LDFLAGS = -Wl,--wrap=attune_tune
+# A CPU with other features.
+test_images_LDFLAGS = -Wl,--wrap=at_cpu_features
 
 TEST_ARCHIVES = $(addprefix $(BUILD)/libattune,-support.a -tool.a -codegen.a .a)
 TEST_LINK = $(filter %.o,$^) -Wl,--start-group $(filter %.a,$^) -Wl,--end-group $(LLVM_LIBS) $(RUNTIME_LIBS) -ljansson

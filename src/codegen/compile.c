@@ -5,6 +5,7 @@
 #include "codegen/cut.h"
 #include "codegen/emit_build.h"
 #include "codegen/object_link.h"
+#include "codegen/options.h"
 #include "target/kernel_abi.h"
 
 #include <pthread.h>
@@ -21,23 +22,7 @@ static const char ASAN_PASSES[] = "function(mem2reg),asan";
 
 static pthread_once_t llvm_once = PTHREAD_ONCE_INIT;
 
-/* Passes of LLVM that find next to nothing in what the emitter writes: addresses are shared and hoisted already, and
- * each loop is in the order in which it should run. They take a quarter of the time. The last three are worth
- * 1 % each to code for 16 registers, so they are left out where the machine has 32. LLVM's options are those of a
- * process: they are set only where LLVM is the code generator's own (the Makefile says when) and nobody else's. */
-static void set_options(void) {
-#if defined(ATTUNE_OWN_LLVM) && LLVM_VERSION_MAJOR == 19
-    static const char *const options[] = {"attune", "-disable-cgp", "-disable-constant-hoisting", "-disable-copyprop",
-                                          "-disable-lsr", "-disable-x86-domain-reassignment",
-                                          /* with 32 registers: */
-                                          "-disable-machine-cse", "-disable-machine-licm", "-enable-misched=false"};
-    enum { ALL = sizeof options / sizeof *options, ALWAYS = ALL - 3 };
-    LLVMParseCommandLineOptions(at_cpu_features() & AT_CPU_AVX512F ? ALL : ALWAYS, options, NULL);
-#endif
-}
-
 static void initialize_llvm(void) {
-    set_options();
     LLVMInitializeX86TargetInfo();
     LLVMInitializeX86Target();
     LLVMInitializeX86TargetMC();
@@ -266,7 +251,9 @@ static attune_status compile_cut(const ir_kernel *kernel, const at_target *targe
     module_job jobs[CG_MAX_MODULES] = {{0}};
     for (uint32_t i = 0; i < cut->num_modules; i++)
         jobs[i] = (module_job){.kernel = kernel, .target = target, .cut = cut, .number = i, .stage = stage};
+    cg_options_enter(target);
     run_jobs(jobs, cut->num_modules);
+    cg_options_leave();
     for (uint32_t i = 0; i < cut->num_modules; i++)
         if (jobs[i].err.status) at_fail(err, jobs[i].err.status, "%s", jobs[i].err.message);
     if (!err->status) finish(jobs, data, bytes, err);

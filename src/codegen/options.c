@@ -1,0 +1,56 @@
+#include "codegen/options.h"
+
+#include "codegen/llvm_compat.h"
+
+#include <pthread.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+typedef enum option_set { NOT_SET, FOR_16_REGISTERS, FOR_32_REGISTERS } option_set;
+
+static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
+static pthread_cond_t changed = PTHREAD_COND_INITIALIZER;
+static option_set current; /* what LLVM was told */
+static uint64_t users;     /* compiles under way */
+static uint64_t last_ticket, next_ticket = 1;
+
+/* Passes of LLVM that find next to nothing in what the emitter writes: addresses are shared and hoisted already, and
+ * each loop is in the order in which it should run. They take a quarter of the time. The last three are worth
+ * 1 % each to code for 16 registers, so they are left out where there are 32. Each list names the same options: what
+ * one of them sets the other one sets back. They are set only where LLVM is the code generator's own (the Makefile says
+ * when) and nobody else's. */
+static void tell_llvm(option_set set) {
+#if defined(ATTUNE_OWN_LLVM) && LLVM_VERSION_MAJOR == 19
+#define ALWAYS                                                                                                         \
+    "attune", "-disable-cgp", "-disable-constant-hoisting", "-disable-copyprop", "-disable-lsr",                       \
+        "-disable-x86-domain-reassignment"
+    static const char *const few[] = {ALWAYS, "-disable-machine-cse=false", "-disable-machine-licm=false",
+                                      "-enable-misched=true"};
+    static const char *const many[] = {ALWAYS, "-disable-machine-cse=true", "-disable-machine-licm=true",
+                                       "-enable-misched=false"};
+    LLVMParseCommandLineOptions(sizeof few / sizeof *few, set == FOR_32_REGISTERS ? many : few, NULL);
+#else
+    (void)set;
+#endif
+}
+
+/* In the order of arrival: a stream of compiles for one target must not keep another one out for good. */
+void cg_options_enter(const at_target *target) {
+    const option_set wanted = target->vector_registers > 16 ? FOR_32_REGISTERS : FOR_16_REGISTERS;
+    pthread_mutex_lock(&mutex);
+    const uint64_t ticket = ++last_ticket;
+    while (ticket != next_ticket || (users && current != wanted)) pthread_cond_wait(&changed, &mutex);
+    if (current != wanted) tell_llvm(wanted);
+    current = wanted;
+    users++;
+    next_ticket++;
+    pthread_cond_broadcast(&changed);
+    pthread_mutex_unlock(&mutex);
+}
+
+void cg_options_leave(void) {
+    pthread_mutex_lock(&mutex);
+    users--;
+    pthread_cond_broadcast(&changed);
+    pthread_mutex_unlock(&mutex);
+}
