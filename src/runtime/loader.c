@@ -33,9 +33,20 @@ static int write_once(const at_io *io, int fd, const at_image_header *image, siz
     return 0;
 }
 
+#ifndef MFD_EXEC
+#define MFD_EXEC 0x0010U
+#endif
+
+/* Since Linux 6.3 a system may refuse memfds to those who do not say that they are going to execute them; a kernel
+ * before that does not know the flag. */
+static int create_executable(const at_io *io) {
+    const int fd = io->memfd_create("attune", MFD_CLOEXEC | MFD_EXEC);
+    return fd < 0 && errno == EINVAL ? io->memfd_create("attune", MFD_CLOEXEC) : fd;
+}
+
 /* Hardened systems forbid turning writable pages executable, but may allow a file's pages to be both in two places. */
 static bool load_memfd(const at_io *io, const at_image_header *image, size_t bytes, at_code *code) {
-    const int fd = io->memfd_create("attune", MFD_CLOEXEC);
+    const int fd = create_executable(io);
     if (fd < 0) return false;
     void *base = MAP_FAILED;
     if (!write_once(io, fd, image, bytes)) base = io->mmap(NULL, bytes, PROT_READ | PROT_EXEC, MAP_SHARED, fd, 0);
