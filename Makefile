@@ -33,16 +33,33 @@ OWN_LLVM_LIBS = -Wl,--gc-sections $(shell $(LLVM_CONFIG) --link-static --ldflags
 	$(OWN_SYSTEM_LIBS) -lstdc++
 GENERATOR_LIBS = $(if $(OWN_LLVM),$(OWN_LLVM_LIBS),$(LLVM_LIBS))
 
+# Hardening, before the caller's CFLAGS, which so can change it. FORTIFY needs optimisation, and sanitizers look at the same
+# calls themselves. What protects branches belongs to the machine that code is compiled for.
+ARCH = $(eval ARCH := $(firstword $(subst -, ,$(shell $(CC) -dumpmachine))))$(ARCH)
+BRANCHES_x86_64 = -fcf-protection=full
+BRANCHES_aarch64 = -mbranch-protection=standard
+FORTIFY = $(if $(SANITIZE)$(filter -O0 -D_FORTIFY_SOURCE%,$(CFLAGS)),,$(if $(filter -O%,$(CFLAGS)),\
+	-U_FORTIFY_SOURCE -D_FORTIFY_SOURCE=2))
+HARDENED = -fstack-protector-strong $(BRANCHES_$(ARCH)) $(FORTIFY)
+# What is noted about branches. The linker notes by itself only what all objects say, and those of the C library often say
+# nothing. The shared library begins without the C library's start files (src/base/dso_handle.c), and on x86-64 it calls
+# directly what else it takes of archives, so it may be noted in full. On AArch64 it may not: libgcc's atomics come with a
+# constructor, which is called by address; so that is left to the linker. Commands have the start files, and the code generator
+# has LLVM's archives: there only the shadow stack is sure, which code that was compiled without a thought of it keeps as well.
+NOTES_x86_64 = -z shstk
+LIBRARY_NOTES_x86_64 = -z ibt -z shstk
+HARDENED_LINK = -z relro -z now $(NOTES_$(ARCH))
+
 WARN = -Wall -Wextra -Wshadow -Wstrict-prototypes -Wmissing-prototypes -Wvla
 # No contraction anywhere: a*b+c is fused only where fma is written, or the interpreter would not define the kernels.
 BASE_CFLAGS = -std=gnu11 $(WARN) -fPIC -fvisibility=hidden -ffp-contract=off -pthread \
-	-Iinclude $(CFLAGS) $(SANITIZE) $(if $(JIT_ASAN),-DATTUNE_JIT_ASAN)
+	$(HARDENED) -Iinclude $(CFLAGS) $(SANITIZE) $(if $(JIT_ASAN),-DATTUNE_JIT_ASAN)
 CORE_LIBS = -pthread -ldl -lm
-RUNTIME_LIBS = -lxxhash $(CORE_LIBS)
 SHARED = -shared $(if $(SANITIZE),,-Wl,-z,defs)
-LINK = $(CC) $(CFLAGS) $(SANITIZE) $(LDFLAGS) -Wl,--as-needed
+LINK = $(CC) $(CFLAGS) $(SANITIZE) $(HARDENED_LINK) $(LDFLAGS) -Wl,--as-needed
 
-CORE_SRC := $(wildcard src/base/*.c src/ir/*.c src/target/*.c)
+DSO_SRC := src/base/dso_handle.c
+CORE_SRC := $(filter-out $(DSO_SRC),$(wildcard src/base/*.c src/ir/*.c src/target/*.c))
 LIB_SRC := $(CORE_SRC) $(wildcard src/mha/*.c src/runtime/*.c src/tune/*.c)
 # What only the build of `make asan-jit` has; it sets JIT_ASAN.
 JIT_ASAN_SRC := src/codegen/asan.c tests/test_jit_asan.c
@@ -78,6 +95,9 @@ tests: $(TESTS) codegen draw $(addprefix $(BUILD)/bench/,attune_driver ranking l
 
 $(call obj,$(wildcard src/*/*.c)): INCLUDES = -Isrc -I$(BUILD)/gen
 $(call obj,$(wildcard src/codegen/*.c)): INCLUDES += $(LLVM_CFLAGS) $(if $(OWN_LLVM),-DATTUNE_OWN_LLVM)
+# A call of attune_run, which may take 0.1 µs in all, enters these a dozen times. Their arrays are indexed by the numbers of
+# tensors; they touch no text and no file.
+$(call obj,$(addprefix src/runtime/,run.c call.c call_sizes.c call_strides.c)): HARDENED += -fno-stack-protector
 # Where an installed library looks last for its code generator; beside itself comes first, so moving it is fine.
 $(call obj,$(wildcard src/runtime/*.c)): INCLUDES += -DATTUNE_PLUGIN_DIR='"$(PREFIX)/lib/attune"'
 # The command sees the public header only, as any other program does.
@@ -111,12 +131,26 @@ $(GENERATOR_ID): FORCE
 
 archive = @rm -f $@; ar rcs $@ $^
 
+# For those who link statically: one object, in which only attune.h is global, so that no other name can clash with theirs.
+OBJCOPY ?= $(shell $(CC) -print-prog-name=objcopy)
 $(BUILD)/libattune.a: $(call obj,$(LIB_SRC))
+	$(call say,link $@)
+	@rm -f $@
+	$(Q)$(CC) -nostdlib -r $^ -o $(BUILD)/obj/attune.o
+	$(Q)$(OBJCOPY) --localize-hidden $(BUILD)/obj/attune.o
+	@ar rcs $@ $(BUILD)/obj/attune.o
+
+# For test programs, which look inside.
+$(BUILD)/libattune-internal.a: $(call obj,$(LIB_SRC))
 	$(archive)
 
-$(BUILD)/libattune.so.0: $(call obj,$(LIB_SRC))
+# Sanitizers begin in the start files.
+WITHOUT_START_FILES = $(if $(SANITIZE),,-nostartfiles $(call obj,$(DSO_SRC)))
+# nodelete: unloading it under a running thread, or under the code generator, would end the process.
+$(BUILD)/libattune.so.0: $(call obj,$(LIB_SRC) $(DSO_SRC)) src/runtime/exports.map
 	$(call say,link $@)
-	$(Q)$(LINK) $(SHARED) -Wl,-soname,libattune.so.0 $^ $(RUNTIME_LIBS) -o $@
+	$(Q)$(LINK) $(SHARED) $(LIBRARY_NOTES_$(ARCH)) $(WITHOUT_START_FILES) -z nodelete -Wl,-soname,libattune.so.0 \
+		-Wl,-Bsymbolic -Wl,--version-script=src/runtime/exports.map $(call obj,$(LIB_SRC)) $(CORE_LIBS) -o $@
 
 $(BUILD)/libattune.so: $(BUILD)/libattune.so.0
 	@ln -sf libattune.so.0 $@
@@ -167,10 +201,10 @@ $(BUILD)/bench/latency: $(call obj,bench/latency.c) $(BUILD)/libattune.so
 
 # Looks inside the library, as test programs do.
 $(call obj,bench/ranking.c): INCLUDES = -Isrc -Itools -Itests -I$(BUILD)/gen
-$(BUILD)/bench/ranking: $(call obj,bench/ranking.c) $(addprefix $(BUILD)/libattune,-tool.a -support.a .a)
+$(BUILD)/bench/ranking: $(call obj,bench/ranking.c) $(addprefix $(BUILD)/libattune,-tool.a -support.a -internal.a)
 	@mkdir -p $(@D)
 	$(call say,link $@)
-	$(Q)$(LINK) $(filter %.o,$^) -Wl,--start-group $(filter %.a,$^) -Wl,--end-group $(RUNTIME_LIBS) -ljansson -o $@
+	$(Q)$(LINK) $(filter %.o,$^) -Wl,--start-group $(filter %.a,$^) -Wl,--end-group $(CORE_LIBS) -ljansson -o $@
 
 # ---- Test programs: linked to everything as archives, from which each takes what it names ----
 
@@ -191,8 +225,8 @@ test_tune_report_LDFLAGS = -Wl,--wrap=attune_tune
 # A CPU with other features.
 test_images_LDFLAGS = -Wl,--wrap=at_cpu_features
 
-TEST_ARCHIVES = $(addprefix $(BUILD)/libattune,-support.a -tool.a -codegen.a .a)
-TEST_LINK = $(filter %.o,$^) -Wl,--start-group $(filter %.a,$^) -Wl,--end-group $(LLVM_LIBS) $(RUNTIME_LIBS) -ljansson
+TEST_ARCHIVES = $(addprefix $(BUILD)/libattune,-support.a -tool.a -codegen.a -internal.a)
+TEST_LINK = $(filter %.o,$^) -Wl,--start-group $(filter %.a,$^) -Wl,--end-group $(LLVM_LIBS) $(CORE_LIBS) -ljansson
 
 $(BUILD)/tests/%: $(BUILD)/obj/tests/%.o $(TEST_ARCHIVES)
 	@mkdir -p $(@D)
@@ -240,7 +274,8 @@ test: ## build and run all tests; TESTS_ONLY="test_a test_b.sh" picks some
 	@$(MAKE) --no-print-directory deps
 	@[ -n '$(SANITIZE)$(filter-out test_aarch64.sh,$(TESTS_ONLY))' ] || DEPS='$(DEPS)' bash scripts/deps.sh aarch64 || true
 	@$(MAKE) --no-print-directory all tests
-	@BUILD='$(BUILD)' LLVM_CONFIG="$(LLVM_CONFIG)" SANITIZE="$(SANITIZE)" CC="$(CC)" bash tests/run.sh $(TESTS_ONLY)
+	@BUILD='$(BUILD)' LLVM_CONFIG="$(LLVM_CONFIG)" SANITIZE="$(SANITIZE)" CC="$(CC)" CFLAGS="$(CFLAGS)" \
+		bash tests/run.sh $(TESTS_ONLY)
 
 # One run of attune and the peers that are installed or can be (bench/README.md). BENCH: options, as --clock=cpu.
 BENCH ?=

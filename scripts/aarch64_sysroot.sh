@@ -4,7 +4,7 @@
 # DEPS=no downloads nothing.
 set -euo pipefail
 dir=${1:?usage: aarch64_sysroot.sh DIR}
-packages=(libxxhash-dev libxxhash0 libsqlite3-dev libjansson-dev libjansson4 libcmocka-dev libcmocka0)
+packages=(libxxhash-dev libsqlite3-dev libjansson-dev libjansson4 libcmocka-dev libcmocka0)
 
 [ -e "$dir/complete" ] && exit 0
 if [ "${DEPS:-}" = no ] || ! command -v apt-get dpkg-deb >/dev/null; then

@@ -170,7 +170,8 @@ static void what_lies_between_outputs_stays(void **state) {
 
 /* ---- Kernels of several phases ---- */
 
-static void do_nothing(void *const *buffers, const int64_t *scalars, int64_t begin, int64_t end, void *scratch) {
+static AT_GENERATED void do_nothing(void *const *buffers, const int64_t *scalars, int64_t begin, int64_t end,
+                                    void *scratch) {
     (void)buffers, (void)scalars, (void)begin, (void)end, (void)scratch;
 }
 

@@ -1,4 +1,5 @@
 /* Copying weights into the order in which kernels read them, and knowing a blob again. */
+#define XXH_INLINE_ALL
 #include "mha/pack_internal.h"
 
 #include <string.h>

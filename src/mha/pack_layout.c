@@ -1,4 +1,5 @@
 /* Where the weights of a block lie in their blob, and the header that says so. */
+#define XXH_INLINE_ALL
 #include "mha/integers.h"
 #include "mha/pack_internal.h"
 

@@ -1,3 +1,4 @@
+#define XXH_INLINE_ALL
 #include "runtime/entry.h"
 
 #include "target/kernel_abi.h"

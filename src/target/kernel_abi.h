@@ -6,15 +6,23 @@
 #include <stddef.h>
 #include <stdint.h>
 
+/* Generated code has no landing pads (endbr64), so where calls are compiled for IBT these say that theirs need none. On
+ * AArch64 the pages that hold it are not guarded. */
+#if defined(__CET__) && (__CET__ & 1)
+#define AT_GENERATED __attribute__((nocf_check))
+#else
+#define AT_GENERATED
+#endif
+
 /* Runs tasks [task_begin, task_end) of one phase.
  * buffers: the buffer params in order, then the shared buffers in order. scalars: as in ir/interp.h.
  * scratch: this worker's, 64-byte aligned, at_image_phase.scratch_bytes long. */
 typedef void at_phase_fn(void *const *buffers, const int64_t *scalars, int64_t task_begin, int64_t task_end,
-                         void *scratch);
+                         void *scratch) AT_GENERATED;
 
 /* Run-time sizes: out[p] = tasks of phase p (0 if any loop is empty), then out[num_phases + s] = bytes of shared
  * buffer s. */
-typedef void at_plan_fn(const int64_t *scalars, int64_t *out);
+typedef void at_plan_fn(const int64_t *scalars, int64_t *out) AT_GENERATED;
 
 enum { AT_MAX_PHASES = 64, AT_MAX_SHARED = 64, AT_IMAGE_VERSION = 1, AT_IMAGE_ALIGN = 4096 };
 enum { AT_MAX_PARAMS = 65536 };            /* buffers or scalars of one kernel */

@@ -1,5 +1,6 @@
 /* A cache entry: as found, and with its checksum made right so that the checks behind the checksum are reached. What
  * decodes encodes to the same bytes. */
+#define XXH_INLINE_ALL
 #include "fuzz.h"
 
 #include "base/memory.h"

@@ -1,0 +1,87 @@
+#!/usr/bin/env bash
+# What the products export, import and need, read from their tables: a process that embeds the library has symbols of
+# others, and none of them may be taken for ours, or ours for theirs.
+set -u
+[ -z "${SANITIZE:-}" ] || { echo "1..0"; exit 77; } # a sanitizer imports and exports what it likes
+cd "$(dirname "$0")/.." || exit 1
+export LC_ALL=C
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+# shellcheck source=tests/support/cli.sh
+source tests/support/cli.sh
+library=$BUILD/libattune.so.0 plugin=$BUILD/libattune-codegen.so archive=$BUILD/libattune.a
+worker=$BUILD/attune-codegen-worker draw=$BUILD/libattune-draw.so
+
+# nothing NAME COMMAND…: it succeeds and says nothing.
+nothing() {
+    local name=$1
+    shift
+    "$@" >"$work/stdout" 2>"$work/stderr" && [ ! -s "$work/stdout" ]
+    report $? "$name"
+}
+
+# ---- The shared library ----
+
+# In the dynamic table a name has its version: attune_run@@ATTUNE_0, malloc@GLIBC_2.2.5.
+defined() { nm -D --defined-only "$1" | awk '{ print $NF }' | sort; }
+imported() { nm -D --undefined-only "$1" | awk '{ print $NF }' | sort; }
+grep -oE '^ATTUNE_API [^(]*\(' include/attune.h | grep -oE 'attune_[a-z0-9_]+\($' | tr -d '(' | sort >"$work/api"
+{ cat "$work/api"; echo ATTUNE_0; } | sed '/^attune/s/$/@@ATTUNE_0/' | sort >"$work/wanted"
+
+expect "the header declares functions" 0 '^attune_compile$' cat "$work/api"
+defined "$library" >"$work/defined"
+nothing "the library exports what the header declares, as ATTUNE_0" diff "$work/wanted" "$work/defined"
+foreign() { imported "$1" | grep -vE '@GLIBC_[0-9.]+$' || true; }
+nothing "and imports from the C library only" foreign "$library"
+needed() { readelf -d "$1" | sed -n 's/.*(NEEDED).*\[\(.*\)\]/\1/p'; }
+strangers() { needed "$1" | grep -vE '^(libc\.so\.6|libm\.so\.6|ld-linux[a-z0-9-]*\.so\.[0-9])$' || true; }
+nothing "which with libm and the loader is all that it needs" strangers "$library"
+expect "its references are bound when it is loaded, and it stays" 0 'Flags:.*NOW.*NODELETE' readelf -d "$library"
+expect "its own functions are not replaced by others' of the same name" 0 'SYMBOLIC' readelf -d "$library"
+expect "its tables are read-only" 0 'GNU_RELRO' readelf -lW "$library"
+unwanted() { readelf -dlW "$1" | grep -E 'TEXTREL|RPATH|RUNPATH|GNU_STACK.* RWE|LOAD.* RWE' || true; }
+nothing "it writes to no code, runs no data and looks nowhere" unwanted "$library"
+
+# ---- Hardening, as far as the compiler knows it for this machine ----
+
+expect "the stack is watched" 0 '__stack_chk_fail@GLIBC' imported "$library"
+case " ${CFLAGS--O2} " in
+*" -O"[1-3s]" "*) expect "buffers of known sizes are checked" 0 '_chk@GLIBC' imported "$library" ;;
+esac
+if readelf -h "$library" | grep -q X86-64; then
+    expect "the library has landing pads and keeps a shadow stack" 0 'IBT, SHSTK' readelf -n "$library"
+    for product in "$plugin" "$worker" "$ATTUNE" "$draw"; do
+        expect "$(basename "$product") keeps a shadow stack" 0 'SHSTK' readelf -n "$product"
+    done
+fi
+for product in "$plugin" "$worker" "$ATTUNE" "$draw"; do
+    expect "the references of $(basename "$product") are bound at once" 0 'BIND_NOW|Flags:.*NOW' readelf -d "$product"
+done
+
+# ---- The code generator ----
+
+expect "the code generator exports one symbol" 0 '^1$' sh -c "nm -D --defined-only '$plugin' | wc -l"
+expect "which is attune_codegen_exports" 0 ' attune_codegen_exports$' nm -D --defined-only "$plugin"
+llvms() { needed "$plugin" | grep -q LLVM || imported "$plugin" | grep -E '_ZNK?4llvm|^LLVM' || true; }
+nothing "its LLVM is its own, or the system's" llvms
+
+# ---- The archive ----
+
+nm -g --defined-only "$archive" 2>"$work/stderr" | awk 'NF == 3 { print $3 }' | sort >"$work/defined"
+nothing "the archive defines what the header declares" diff "$work/api" "$work/defined"
+cat >"$work/program.c" <<'PROGRAM'
+#include <attune.h>
+#include <stdio.h>
+/* Names that the library uses inside, and such as others have. */
+int at_fail = 1, ir_lower = 2, mha_choose = 3, tune_run = 4, XXH3_64bits = 5, pthreadpool_create = 6, key = 7;
+int main(void) {
+    attune_context *context = NULL;
+    if (attune_context_create(NULL, &context)) return 1;
+    attune_context_destroy(context);
+    return printf("%s %d\n", attune_version(), at_fail + ir_lower + mha_choose + XXH3_64bits + pthreadpool_create) < 0;
+}
+PROGRAM
+link() { ${CC:-cc} -Iinclude "$work/program.c" "$@" -pthread -ldl -lm -o "$work/program" && "$work/program"; }
+expect "a program with names of its own links the archive" 0 '^[0-9.]+ 17$' link "$archive"
+expect "and the shared library" 0 '^[0-9.]+ 17$' link "$library" "-Wl,-rpath,$BUILD"
+echo "1..$number"
