@@ -224,6 +224,7 @@ test_chart_LDFLAGS = $(CAIRO_LIBS)
 test_tune_report_LDFLAGS = -Wl,--wrap=attune_tune
 # A CPU with other features.
 test_images_LDFLAGS = -Wl,--wrap=at_cpu_features
+test_machine_LDFLAGS = -Wl,--wrap=at_cpu_identity_here
 
 TEST_ARCHIVES = $(addprefix $(BUILD)/libattune,-support.a -tool.a -codegen.a -internal.a)
 TEST_LINK = $(filter %.o,$^) -Wl,--start-group $(filter %.a,$^) -Wl,--end-group $(LLVM_LIBS) $(CORE_LIBS) -ljansson

@@ -76,12 +76,18 @@ def choose_threads(options, cpus):
     return counts
 
 
-def machine_facts():
-    facts = {"cpu": platform.processor() or platform.machine(), "kernel": platform.release()}
+def cpu_name():
+    """With family and model: virtual machines of several generations have one name."""
+    words = {}
     for line in open("/proc/cpuinfo"):
-        if line.startswith("model name"):
-            facts["cpu"] = line.partition(":")[2].strip()
-            break
+        key, _, value = line.partition(":")
+        words.setdefault(key.strip(), value.strip())
+    name = words.get("model name", platform.processor() or platform.machine())
+    return f"{name} (family {words['cpu family']}, model {words['model']})" if "cpu family" in words else name
+
+
+def machine_facts():
+    facts = {"cpu": cpu_name(), "kernel": platform.release()}
     return facts | {"cpus": os.cpu_count(), "load": os.getloadavg()[0]}
 
 

@@ -178,10 +178,13 @@ def put(path, text):
 
 
 def cpu_name():
+    """With family and model: virtual machines of several generations have one name."""
+    words = {}
     for line in pathlib.Path("/proc/cpuinfo").read_text().splitlines():
-        if line.startswith("model name"):
-            return line.partition(":")[2].strip()
-    return "an unnamed CPU"
+        key, _, value = line.partition(":")
+        words.setdefault(key.strip(), value.strip())
+    name = words.get("model name", "an unnamed CPU")
+    return f"{name} (family {words['cpu family']}, model {words['model']})" if "cpu family" in words else name
 
 
 def rank(options, group, problem):

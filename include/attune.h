@@ -368,7 +368,8 @@ typedef struct attune_runner {
 /* What happened in a context, as it happens. */
 typedef enum attune_event_kind {
     ATTUNE_EVENT_MISS = 0,      /* no cache has the kernel: it must be compiled, or with ATTUNE_STRICT=1 the call fails */
-    ATTUNE_EVENT_DISK_HIT,      /* it came from the disk cache or its base */
+    ATTUNE_EVENT_DISK_HIT,      /* it came from the disk cache or its base; `message` says if it is one for another tuning
+                                 * class, which stands in after a MISS */
     ATTUNE_EVENT_COMPILE_BEGIN,
     ATTUNE_EVENT_COMPILE_END,   /* `status` says how */
     ATTUNE_EVENT_EVICTED,       /* it left the memory cache to make room; it lives on while it is in use */
@@ -416,6 +417,8 @@ typedef struct attune_context_options {
                                            * else none; "": none */
     attune_event_fn *event;               /* NULL: nobody is told */
     void *event_user;
+    const char *machine;                  /* the tuning class that kernels are for, as "zen4"; NULL: ATTUNE_MACHINE,
+                                           * else as the CPU's family and model tell. See attune_machine_info */
 } attune_context_options;
 
 #define ATTUNE_CONTEXT_OPTIONS_INIT { .struct_size = sizeof(attune_context_options) }
@@ -806,7 +809,7 @@ ATTUNE_API attune_status attune_schedule_predict(attune_context *context, const 
                                                  attune_prediction *prediction);
 
 /* Writes all results to a new file, for other machines of the same kind; and takes in such a file (`taken`: searches
- * that were new, `of_here`: those of this CPU and ISA; both may be NULL). ATTUNE_BAD_FILE: it is none, or of another
+ * that were new, `of_here`: those of this tuning class and ISA; both may be NULL). ATTUNE_BAD_FILE: it is none, or of another
  * version. */
 ATTUNE_API attune_status attune_tuning_export(attune_context *context, const char *path);
 ATTUNE_API attune_status attune_tuning_import(attune_context *context, const char *path, uint64_t *taken,
@@ -827,6 +830,8 @@ typedef struct attune_kernel_info {
     attune_dtype arithmetic;      /* of most of its multiplications: f32, f64, or bf16 where those are dot products of
                                    * bf16. f32 for kernels of attune_ir_compile */
     char key[33];                 /* the entry's name: 32 hex digits */
+    const char *machine;          /* the tuning class that it is for: the context's, unless one for another class stands
+                                   * in because nothing can be compiled. Static storage */
 } attune_kernel_info;
 
 ATTUNE_API attune_status attune_kernel_get_info(const attune_kernel *kernel, attune_kernel_info *info);
@@ -836,6 +841,7 @@ typedef struct attune_statistics {
     uint64_t memory_hits, disk_hits, compiles, compile_failures;
     uint64_t memory_evictions, disk_evictions, damaged_entries, disk_write_failures, worker_restarts;
     uint64_t memory_kernels, memory_code_bytes;
+    uint64_t stand_ins; /* of the disk hits: kernels for another tuning class */
 } attune_statistics;
 
 ATTUNE_API attune_status attune_get_statistics(const attune_context *context, attune_statistics *statistics);
@@ -843,7 +849,12 @@ ATTUNE_API attune_status attune_get_statistics(const attune_context *context, at
 /* Drops kernels from memory (those in use live until released). */
 ATTUNE_API void attune_drop_memory_cache(attune_context *context);
 
-/* What the machine and the build are. Strings live as long as the context. */
+/* What the machine and the build are. Strings live as long as the context.
+ *
+ * A tuning class says what a CPU is as far as the best schedule depends on it: "zen4", "sapphire-rapids", "neoverse-n1",
+ * and "generic" for those that attune does not know. It is a part of the key of kernels and of tuning results, found by
+ * CPUID's family and model (MIDR on Arm), never by measuring. Where nothing can be compiled (ATTUNE_STRICT=1, no code
+ * generator), an entry of the cache for another class of the same instruction set is used rather than failing. */
 typedef struct attune_machine_info {
     size_t struct_size;
     const char *cpu;              /* as the CPU names itself */
@@ -855,9 +866,29 @@ typedef struct attune_machine_info {
     const char *generator_id;
     uint32_t max_workers;
     const char *cache_base;       /* "" when there is none */
+    const char *cpu_description;  /* tells CPUs of one name apart: "AMD EPYC (family 25, model 17, stepping 1, zen4)" */
+    uint32_t cpu_family, cpu_model, cpu_stepping; /* of CPUID; of MIDR: implementer, part, variant */
+    const char *machine;          /* the tuning class in use */
+    const char *machine_source;   /* what told it: "option", "ATTUNE_MACHINE", "cpu", "probe" */
 } attune_machine_info;
 
 ATTUNE_API attune_status attune_get_machine_info(const attune_context *context, attune_machine_info *info);
+
+/* Of a core, as ratios, so that no clock matters. */
+typedef struct attune_machine_probe {
+    size_t struct_size;
+    double fma;      /* time of a multiply-add of 256 bits that waits for the one before / of one that does not */
+    double fma_wide; /* the same of 512 bits; 0: it has none */
+    double add;      /* time of an addition that waits / of a multiply-add that waits */
+    const char *machine; /* the class it was rounded to. Static storage */
+    int is_kept;     /* beside the cache, for contexts to come */
+} attune_machine_probe;
+
+/* Measures this CPU, for some 30 ms, and rounds to the newest tuning class of the same maker whose known values are all
+ * within a tenth of what was measured, three times in succession; "generic" if there is none. The result is kept beside
+ * the cache, and contexts which are created later, on such a CPU, use it where family and model are not known. This is
+ * the only function that measures for a class. ATTUNE_UNSUPPORTED: not an x86-64 CPU with fused multiply-add. */
+ATTUNE_API attune_status attune_probe_machine(attune_context *context, attune_machine_probe *probe);
 
 /* ---- Disk cache ---- */
 
@@ -873,11 +904,12 @@ typedef struct attune_cache_entry {
     int64_t used_at;      /* seconds since the epoch */
     const char *directory;
     int is_base;          /* it lies in the read-only base */
-    int is_usable;        /* made by this build for this CPU, whichever of its instruction sets */
-    const char *cpu, *llvm, *generator; /* what it was made for, and by; "" if unreadable */
+    int is_usable;        /* made by this build, for an instruction set that this CPU has, whichever of them. One for
+                           * another tuning class is used where nothing can be compiled */
+    const char *machine, *llvm, *generator; /* the tuning class it was made for, and by what; "" if unreadable */
     const void *image;    /* as attune_emit gives it at ATTUNE_STAGE_IMAGE; NULL if unreadable */
     size_t image_bytes;
-    const void *key;      /* the full key, whose hash the name is; NULL if unreadable */
+    const void *key;      /* the full key, the hash of which without its tuning class is the name; NULL if unreadable */
     size_t key_bytes;
 } attune_cache_entry;
 
@@ -890,8 +922,8 @@ ATTUNE_API attune_status attune_cache_visit(attune_context *context, attune_cach
 ATTUNE_API attune_status attune_cache_clear(attune_context *context, uint64_t *removed);
 
 /* One part of the key in which an entry is not what was asked for: a field of the problem by its name in text, or
- * schedule, isa, cpu, llvm, image_version, generator (another version of attune's sources built it), cpu_features
- * (which its code needs and this CPU lacks). */
+ * schedule, isa, machine (its tuning class), llvm, image_version, generator (another version of attune's sources built
+ * it), cpu_features (which its code needs and this CPU lacks). */
 typedef struct attune_cache_difference {
     const char *field;
     const char *there, *here; /* as text: of the entry, and as it was asked for */
@@ -906,6 +938,8 @@ typedef struct attune_cache_answer {
                                         * NULL if there are no entries */
     const attune_cache_difference *differences; /* of the nearest */
     size_t num_differences;
+    const char *stand_in; /* the tuning class whose entry would be used where nothing can be compiled; NULL: there is
+                           * none, or it is cached */
 } attune_cache_answer;
 
 /* Says whether attune_compile would find the kernel in the disk cache, and if not, what made it a miss. `answer` is
@@ -931,7 +965,9 @@ typedef struct attune_cache_copied {
     uint64_t added, added_bytes;
     uint64_t known;   /* were there already, whole */
     uint64_t damaged; /* are not what they should be, and were not copied */
-    uint64_t foreign; /* no kernel of this CPU and this version of attune; not imported, but exported */
+    uint64_t foreign; /* no kernel of this version of attune, or of a CPU with other features; not imported, but exported
+                       */
+    uint64_t other_class; /* of those added and known: for another tuning class than the context's */
 } attune_cache_copied;
 
 /* Copies all valid entries, those of the base too, into another directory, which is made if need be; or takes in those

@@ -10,16 +10,16 @@ a=num_heads=2,seq_q=4,head_dim=8
 b=num_heads=2,seq_q=5,seq_kv=4,head_dim=8
 c=num_heads=2,seq_q=6,seq_kv=4,head_dim=8
 export ATTUNE_CACHE_DIR=$work/cache
-unset ATTUNE_CACHE_BASE
+unset ATTUNE_CACHE_BASE ATTUNE_MACHINE
 count() { find "$1" -name '*.attune' | wc -l; }
 holds() { [ "$(count "$1")" -eq "$2" ]; report $? "$3"; }
 
 # Why.
 expect "an empty cache explains itself" 0 'there are no entries' "$attune" cache why $a
 "$attune" warm $a $b >"$work/stdout" 2>"$work/stderr"
-expect "what is cached" 0 "^in $work/cache/[0-9a-f]{32}\.attune" "$attune" cache why $a
+expect "what is cached" 0 "^in $work/cache/[0-9a-f]{32}-[a-z0-9-]+\.attune" "$attune" cache why $a
 expect "a miss names the field" 0 '^seq_q +[45] +9$' "$attune" cache why num_heads=2,seq_q=9,seq_kv=4,head_dim=8
-expect "and the nearest entry" 0 '^nearest of 2 entries: [0-9a-f]{32}\.attune in ' "$attune" cache why $c
+expect "and the nearest entry" 0 '^nearest of 2 entries: [0-9a-f]{32}-[a-z0-9-]+\.attune in ' "$attune" cache why $c
 expect "an explicit schedule" 0 '^schedule: an explicit schedule is part of the key' "$attune" cache why $a --schedule=kv_tile=8
 expect "another instruction set" 0 '^isa: .*another instruction set' "$attune" cache why --isa=x86-64 $a
 expect "as JSON" 0 '"field": "is_causal"' "$attune" cache why $a,is_causal=1 --json
@@ -83,7 +83,7 @@ expect "which overrides the environment" 1 'ATTUNE_STRICT' env ATTUNE_STRICT=1 "
 expect "a new one goes elsewhere" 0 'from +the compiler' "$attune" compile $c
 [ "$(count "$work/own")" -eq 1 ] && [ "$(count "$work/out")" -eq 2 ]
 report $? "and the base stays as it is"
-expect "ls says which is where" 0 '^[0-9a-f]{32}\.attune +base ' "$attune" cache ls
+expect "ls says which is where" 0 '^[0-9a-f]{32}-[a-z0-9-]+\.attune +base ' "$attune" cache ls
 expect "as JSON" 0 "\"directory\": \"$work/out\"" "$attune" cache ls --json
 expect "ls of the base alone" 0 "^2 entries, .* in the base $work/out" env ATTUNE_CACHE_DIR= "$attune" cache ls
 expect "why, too" 0 "^in $work/out/" "$attune" cache why $a
@@ -114,8 +114,34 @@ expect "ls" 0 '^8 entries' "$attune" cache ls --cache-dir="$work/many-entries"
 grep -oE '^[0-9a-f]{32}' "$work/stdout" | sort -c
 report $? "is sorted"
 expect "ls as JSON" 0 '"entries": 8' "$attune" cache ls --json --cache-dir="$work/many-entries"
-grep -oE '[0-9a-f]{32}\.attune' "$work/stdout" | sort -c
+grep -oE '[0-9a-f]{32}-[a-z0-9-]+\.attune' "$work/stdout" | sort -c
 report $? "is sorted, too"
+
+# Tuning classes.
+for class in zen3 zen4; do
+    expect "the class of $class" 0 "^machine +$class$" env ATTUNE_MACHINE=$class "$attune" info
+done
+refuse "a class that there is not" 'unknown ATTUNE_MACHINE "zen99"; there are: zen1, .*, generic$' env ATTUNE_MACHINE=zen99 "$attune" info
+expect "CPUs can be told apart" 0 '"cpu_description": ".*(family|implementer)' "$attune" info --json
+export ATTUNE_CACHE_DIR=$work/classes
+ATTUNE_MACHINE=zen3 "$attune" warm $a >"$work/stdout" 2>"$work/stderr"
+holds "$work/classes" 1 "an entry for zen3"
+export ATTUNE_MACHINE=zen5
+expect "is none for zen5" 0 '^machine +zen3 +zen5$' "$attune" cache why $a
+expect "and would stand in" 0 "^zen3's entry would stand in" "$attune" cache why $a
+expect "as JSON, too" 0 '"stand_in": "zen3"' "$attune" cache why --json $a
+expect "no other kernel's does" 0 '"stand_in": null' "$attune" cache why --json $b
+expect "it stands in" 0 'the one for zen3 stands in' env ATTUNE_STRICT=1 "$attune" compile $a
+expect "and says so" 0 '"machine": "zen3"' env ATTUNE_STRICT=1 "$attune" compile --json $a
+expect "also without a code generator" 0 '"machine": "zen3"' env ATTUNE_CODEGEN=/nowhere "$attune" compile --json $a
+refuse "another instruction set" 'is not cached' env ATTUNE_STRICT=1 "$attune" compile --isa=x86-64 $a,lse=1
+expect "who may compile does" 0 'the compiler' "$attune" compile $a
+holds "$work/classes" 2 "and has an entry of its own"
+expect "ls names both" 0 '"machine": "zen3"' "$attune" cache ls --json
+expect "audit compiles both" 0 '^2 of 2 entries compiled anew: 2 the same' "$attune" cache audit
+expect "export counts other classes" 0 '2 new entries .*, 1 for other tuning classes than zen5$' "$attune" cache export "$work/out2"
+expect "import, too" 0 '"other_class": 2' env ATTUNE_MACHINE=generic ATTUNE_CACHE_DIR="$work/fresh3" "$attune" cache import --json "$work/out2"
+unset ATTUNE_MACHINE
 
 # A directory whose name is no UTF-8.
 odd=$work/$'caf\xe9'

@@ -122,7 +122,7 @@ static void a_key_comes_apart(void **state) {
     const attune_problem p = problem_canonical(SMALL);
     const at_target *target;
     assert_int_equal(at_target_select(NULL, &target, NULL), ATTUNE_OK);
-    at_machine_init(&machine, target);
+    at_machine_init(&machine, target, "zen3");
     for (int round = 0; round < 2; round++) {
         at_key_make(&key, &p, round ? &schedule : NULL, &machine);
         assert_true(at_key_split(key.bytes, key.size, &parts));
@@ -132,12 +132,13 @@ static void a_key_comes_apart(void **state) {
         assert_string_equal(parts.isa, target->name);
         assert_string_equal(parts.generator, ATTUNE_GENERATOR_ID);
         assert_int_equal(parts.image_version, AT_IMAGE_VERSION);
+        assert_string_equal(parts.tuning_class, "zen3");
+        at_key_name(&key, name[0]);
+        at_key_name_of(key.bytes, &parts, name[1]);
+        assert_string_equal(name[0], name[1]);
         assert_true(at_key_is_of_here(&parts));
         for (size_t n = 0; n < key.size; n++) assert_false(at_key_split(key.bytes, n, &parts));
         assert_false(at_key_is_of_here(&parts));
-        at_key_name(&key, name[0]);
-        at_key_name_of(key.bytes, key.size, name[1]);
-        assert_string_equal(name[0], name[1]);
     }
 }
 
@@ -147,7 +148,7 @@ typedef struct answer {
     bool is_cached, has_nearest, is_base;
     attune_status status; /* of the nearest */
     uint64_t compared;
-    char nearest[64], differences[2048]; /* "seq_q: 4 5\n" … */
+    char nearest[96], differences[2048]; /* "seq_q: 4 5\n" … */
 } answer;
 
 static void keep_answer(void *user, const attune_cache_answer *a) {
@@ -225,23 +226,27 @@ static void an_explicit_schedule_is_named(void **state) {
     attune_context_destroy(context);
 }
 
-/* Writes an entry whose key has these machine parts; NULL: this machine's. */
+/* Writes an entry whose key has these machine parts (target, tuning class, LLVM, generator); NULL: this machine's. */
 static void plant(attune_context *context, const char *text, const char *const parts[4], uint32_t image_version,
                   uint32_t required) {
-    const char *const own[4] = {context->target->name, at_cpu_name(), ATTUNE_LLVM_VERSION, ATTUNE_GENERATOR_ID};
+    const char *const own[4] = {context->target->name, context->machine_class.name, ATTUNE_LLVM_VERSION,
+                                ATTUNE_GENERATOR_ID};
     at_machine machine = {0};
     uint8_t _Alignas(64) image[FAKE_IMAGE_BYTES];
     char problem[512], schedule[512];
     attune_schedule chosen = ATTUNE_SCHEDULE_INIT;
     at_key key;
+    const int order[4] = {0, 2, 3, 1}; /* the class comes last */
     for (int i = 0; i < 4; i++) {
-        const char *const part = parts[i] ? parts[i] : own[i];
+        const char *const part = parts[order[i]] ? parts[order[i]] : own[order[i]];
+        if (i == 3) {
+            machine.bytes[machine.size] = (uint8_t)image_version;
+            machine.shared = machine.size += 4;
+        }
         machine.bytes[machine.size] = (uint8_t)strlen(part);
         memcpy(machine.bytes + machine.size + 4, part, strlen(part));
         machine.size += 4 + strlen(part);
     }
-    machine.bytes[machine.size] = (uint8_t)image_version;
-    machine.size += 4;
     const attune_problem p = problem_canonical(text);
     const size_t bytes = fake_image(image, 4, 0, 1);
     memcpy(image + offsetof(at_image_header, required), &required, sizeof required);
@@ -267,7 +272,7 @@ static void another_machine_is_named(void **state) {
         const char *differences;
     } cases[] = {
         {{"quux"}, AT_IMAGE_VERSION, 0, "isa: quux "},
-        {{NULL, "A faster one"}, AT_IMAGE_VERSION, 0, "cpu: A faster one "},
+        {{NULL, "a-faster-one"}, AT_IMAGE_VERSION, 0, "machine: a-faster-one "},
         {{NULL, NULL, "1.2.3"}, AT_IMAGE_VERSION, 0, "llvm: 1.2.3 "},
         {{NULL, NULL, NULL, "0123"}, AT_IMAGE_VERSION, 0, "generator: 0123 " ATTUNE_GENERATOR_ID "\n"},
         {{NULL}, 99, 0, "image_version: 99 "},

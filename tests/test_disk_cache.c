@@ -44,8 +44,16 @@ static void set_required(uint32_t required) {
 }
 
 static at_key key_of(uint32_t number) {
-    at_key key = {.high = number + 1, .low = number * UINT64_C(0x9e3779b97f4a7c15) | 1, .size = 100};
-    memset(key.bytes, (int)number, key.size);
+    at_machine machine;
+    at_key key;
+    attune_problem problem = ATTUNE_PROBLEM_INIT, canonical;
+    problem.seq_q = problem.seq_kv = number + 1;
+    problem.head_dim = 8;
+    assert_int_equal(mha_canonicalize(&problem, &canonical, NULL), ATTUNE_OK);
+    at_machine_init(&machine, at_target_find("avx2"), "zen4");
+    at_key_make(&key, &canonical, NULL, &machine);
+    key.high = number + 1;
+    key.low = number * UINT64_C(0x9e3779b97f4a7c15) | 1; /* none whose writing sweeps */
     return key;
 }
 

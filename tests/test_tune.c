@@ -209,7 +209,7 @@ static int tear_down(void **state) {
     return 0;
 }
 
-static const tune_place here = {"seq_q=8,head_dim=8", {1, 2}, "avx2", "a CPU", 1, {3, 4}, 8, 8, 1};
+static const tune_place here = {"seq_q=8,head_dim=8", {1, 2}, "avx2", "a class", "a CPU", 1, {3, 4}, 8, 8, 1};
 static const tune_timing three[] = {{"lanes=4", 2e-3, 1.25, 5}, {"lanes=8", 1e-3, 0.8, 9}, {"lanes=2", 3e-3, 2, 1}};
 
 static tune_database *open_database(const char *file) {
@@ -247,7 +247,7 @@ static void the_latest_winner_is_the_best(void **state) {
     add(d, &here, 0);
     assert_best(d, &here, "lanes=4");
     tune_place elsewhere = here;
-    elsewhere.cpu = "another CPU";
+    elsewhere.machine = "another class";
     assert_best(d, &elsewhere, "");
     elsewhere = here;
     elsewhere.key[1]++;
@@ -264,7 +264,7 @@ static void results_travel(void **state) {
     uint64_t taken, of_here;
     tune_database *d = open_database(path);
     tune_place elsewhere = here;
-    elsewhere.cpu = "another CPU";
+    elsewhere.machine = "another class";
     add(d, &here, 1);
     add(d, &elsewhere, 2);
     assert_int_equal(tune_database_export(d, other_path, &err), ATTUNE_OK);
@@ -273,12 +273,14 @@ static void results_travel(void **state) {
     unlink(path);
     d = open_database(path);
     at_error_clear(&err);
-    if (tune_database_import(d, other_path, here.isa, here.cpu, &taken, &of_here, &err)) fail_msg("%s", err.message);
+    if (tune_database_import(d, other_path, here.isa, here.machine, &taken, &of_here, &err))
+        fail_msg("%s", err.message);
     assert_int_equal(taken, 2);
     assert_int_equal(of_here, 1);
     assert_best(d, &here, "lanes=8");
     assert_best(d, &elsewhere, "lanes=2");
-    if (tune_database_import(d, other_path, here.isa, here.cpu, &taken, &of_here, &err)) fail_msg("%s", err.message);
+    if (tune_database_import(d, other_path, here.isa, here.machine, &taken, &of_here, &err))
+        fail_msg("%s", err.message);
     assert_int_equal(taken, 0); /* all of it is known */
     tune_database_close(d);
 }
@@ -391,7 +393,8 @@ static void a_hostile_file_does_no_harm(void **state) {
     assert_int_equal(lib->open(path, &changer, SQLITE_OPEN_READWRITE, NULL), SQLITE_OK);
     assert_int_equal(lib->exec(changer, "UPDATE search SET at = at - 100", NULL, NULL, NULL), SQLITE_OK);
     lib->close(changer);
-    if (tune_database_import(d, other_path, here.isa, here.cpu, &taken, &of_here, &err)) fail_msg("%s", err.message);
+    if (tune_database_import(d, other_path, here.isa, here.machine, &taken, &of_here, &err))
+        fail_msg("%s", err.message);
     assert_int_equal(taken, 1);
     assert_best(d, &here, "lanes=8");
     add(d, &here, 0);

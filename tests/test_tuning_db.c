@@ -222,7 +222,7 @@ static int note(void *user, const tune_winner *winner) {
     return 0;
 }
 
-static const tune_place here = {"a problem", {1, 2}, "avx2", "a CPU", 4, {3, 4}, 100, 100, 2};
+static const tune_place here = {"a problem", {1, 2}, "avx2", "a class", "a CPU", 4, {3, 4}, 100, 100, 2};
 
 static void add(const char *file, tune_place place, const char *schedule, const char *sql) {
     at_error err = {0};
@@ -274,7 +274,7 @@ static void the_nearest_number_of_threads_and_the_latest(void **state) {
     add(path, with_threads(4), "older", EARLIER);
     add(path, with_threads(6), "six", NULL);
     add(path, with_threads(64), "many", NULL);
-    elsewhere.cpu = "another CPU";
+    elsewhere.machine = "another class";
     add(path, elsewhere, "elsewhere", NULL);
     assert_same("four older six one many");
 }
@@ -323,7 +323,7 @@ static void an_older_import_does_not_override(void **state) {
     add(base_path, here, "imported", EARLIER);
     add(path, here, "own", NULL);
     tune_database *d = open_database(path);
-    if (tune_database_import(d, base_path, here.isa, here.cpu, &taken, &of_here, &err)) fail_msg("%s", err.message);
+    if (tune_database_import(d, base_path, here.isa, here.machine, &taken, &of_here, &err)) fail_msg("%s", err.message);
     tune_database_close(d);
     assert_int_equal(of_here, 1);
     assert_same("own imported");
@@ -728,7 +728,7 @@ static void an_older_version_says_what_to_do(void **state) {
     tune_database_close(open_database(path));
     change(path, "PRAGMA user_version = 1");
     assert_int_equal(tune_database_open(path, 0, at_default_allocator(), &d, &err), ATTUNE_BAD_FILE);
-    assert_non_null(strstr(err.message, "version 1, and this attune's have version 2: move it away"));
+    assert_non_null(strstr(err.message, "version 1, and this attune's have version 3: move it away"));
     change(path, "PRAGMA application_id = 7");
     at_error_clear(&err);
     assert_int_equal(tune_database_open(path, 0, at_default_allocator(), &d, &err), ATTUNE_BAD_FILE);
@@ -759,7 +759,8 @@ static void files_are_where_paths_lead(void **state) {
     snprintf(file, sizeof file, "/%s/b.db", base);
     const char *const from[] = {link_to_file, "file:a.db", "b.db", file};
     for (size_t i = 0; i < sizeof from / sizeof *from; i++)
-        if (tune_database_import(d, from[i], here.isa, here.cpu, &taken, &of_here, &err)) fail_msg("%s", err.message);
+        if (tune_database_import(d, from[i], here.isa, here.machine, &taken, &of_here, &err))
+            fail_msg("%s", err.message);
     tune_database_close(d);
     assert_int_equal(chdir(before), 0);
 }
@@ -799,8 +800,9 @@ static void exports_do_not_take_each_other_away(void **state) {
 static void what_a_file_brings_along_is_not_run(void **state) {
     static const char *const bad[] = {
         "DROP TABLE search; CREATE VIEW search AS WITH RECURSIVE r (id) AS (SELECT 1 UNION ALL SELECT id + 1 FROM r)"
-        " SELECT id, id AS number, '' AS problem, x'' AS key, '' AS isa, '' AS cpu, 1 AS threads, '' AS version, 1 AS"
-        " at, x'' AS kind, 1 AS queries, 1 AS keys, 1 AS heads_per_kv_head FROM r",
+        " SELECT id, id AS number, '' AS problem, x'' AS key, '' AS isa, '' AS machine, '' AS cpu, 1 AS threads, '' AS "
+        "version,"
+        " 1 AS at, x'' AS kind, 1 AS queries, 1 AS keys, 1 AS heads_per_kv_head FROM r",
         "CREATE TRIGGER t AFTER INSERT ON search BEGIN DELETE FROM search; END",
         "CREATE VIEW one AS SELECT 1",
         "DROP INDEX search_by_kind",
@@ -816,7 +818,7 @@ static void what_a_file_brings_along_is_not_run(void **state) {
         assert_non_null(strstr(err.message, "its tables are not those of attune"));
         at_error_clear(&err);
         d = open_database(path);
-        assert_int_equal(tune_database_import(d, base_path, here.isa, here.cpu, &taken, &of_here, &err),
+        assert_int_equal(tune_database_import(d, base_path, here.isa, here.machine, &taken, &of_here, &err),
                          ATTUNE_BAD_FILE);
         assert_non_null(strstr(err.message, base_path));
         assert_int_equal(taken, 0);
@@ -835,7 +837,8 @@ static void searches_of_the_same_second_are_two(void **state) {
     add(base_path, here, "theirs", "UPDATE search SET at = 7");
     tune_database *d = open_database(path);
     for (uint64_t i = 0; i < 2; i++) {
-        if (tune_database_import(d, base_path, here.isa, here.cpu, &taken, &of_here, &err)) fail_msg("%s", err.message);
+        if (tune_database_import(d, base_path, here.isa, here.machine, &taken, &of_here, &err))
+            fail_msg("%s", err.message);
         assert_int_equal(taken, 1 - i);
     }
     tune_database_close(d);
@@ -854,7 +857,7 @@ static void what_comes_from_the_future_is_of_now(void **state) {
 
     add(base_path, here, "future", "UPDATE search SET at = 9223372036854775807");
     tune_database *d = open_database(path);
-    if (tune_database_import(d, base_path, here.isa, here.cpu, &taken, &of_here, &err)) fail_msg("%s", err.message);
+    if (tune_database_import(d, base_path, here.isa, here.machine, &taken, &of_here, &err)) fail_msg("%s", err.message);
     tune_database_close(d);
     assert_int_equal(count_of(path, "SELECT at <= strftime('%s', 'now') + 0 FROM search"), 1);
 }
@@ -870,7 +873,7 @@ static void searches_without_threads_do_not_count(void **state) {
         snprintf(sql, sizeof sql, "PRAGMA ignore_check_constraints = ON; UPDATE search SET %s", bad[i]);
         add(base_path, here, "bad", sql);
         tune_database *d = open_database(path);
-        assert_int_equal(tune_database_import(d, base_path, here.isa, here.cpu, &taken, &of_here, &err),
+        assert_int_equal(tune_database_import(d, base_path, here.isa, here.machine, &taken, &of_here, &err),
                          ATTUNE_BAD_FILE);
         assert_non_null(strstr(err.message, "CHECK constraint failed"));
         tune_database_close(d);
@@ -892,7 +895,7 @@ static void a_strange_name_is_only_a_name(void **state) {
     add(strange, here, "lanes=8", NULL);
     assert_int_equal(access(strange, F_OK), 0);
     tune_database *d = open_database(path);
-    if (tune_database_import(d, strange, here.isa, here.cpu, &taken, &of_here, &err)) fail_msg("%s", err.message);
+    if (tune_database_import(d, strange, here.isa, here.machine, &taken, &of_here, &err)) fail_msg("%s", err.message);
     assert_int_equal(taken, 1);
     tune_database_close(d);
 }

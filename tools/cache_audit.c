@@ -8,7 +8,7 @@
 #include <string.h>
 #include <time.h>
 
-enum { NAME_BYTES = 64, ISA_BYTES = 32 };
+enum { NAME_BYTES = 96, ISA_BYTES = 32 };
 
 typedef struct audit_name {
     char file[NAME_BYTES];
@@ -135,9 +135,10 @@ static int visit(void *user, const attune_cache_entry *entry) {
     }
     tool_progress("%zu of %zu compiled anew", a->done, a->chosen);
     if (a->list)
-        json_array_append_new(a->list, json_pack("{s:s, s:s, s:b, s:s, s:s, s:s}", "file", entry->file, "directory",
-                                                 entry->directory, "same", !*text, "message", text, "problem",
-                                                 entry->problem, "schedule", entry->schedule));
+        json_array_append_new(a->list,
+                              json_pack("{s:s, s:s, s:b, s:s, s:s, s:s, s:s}", "file", entry->file, "directory",
+                                        entry->directory, "same", !*text, "message", text, "machine", entry->machine,
+                                        "problem", entry->problem, "schedule", entry->schedule));
     if (!*text) return 0;
     table_cell(a->table, "%s", entry->file);
     table_cell(a->table, "%s", text);

@@ -33,18 +33,19 @@ static int visit(void *user, const attune_cache_entry *entry) {
     const bool is_good = entry->status == ATTUNE_OK;
     if (!is_good) walk->damaged++;
     if (walk->list)
-        json_array_append_new(walk->list, json_pack("{s:s, s:o, s:b, s:I, s:b, s:o, s:s, s:s, s:s, s:b, s:I}", "file",
-                                                    entry->file, "directory", tool_json_text(entry->directory), "base",
-                                                    entry->is_base, "bytes", (json_int_t)entry->bytes, "ok", is_good,
-                                                    "message", tool_json_text(entry->message), "problem",
-                                                    entry->problem, "schedule", entry->schedule, "isa", entry->isa,
-                                                    "usable", entry->is_usable, "used_at", (json_int_t)entry->used_at));
+        json_array_append_new(
+            walk->list, json_pack("{s:s, s:o, s:b, s:I, s:b, s:o, s:s, s:s, s:s, s:s, s:b, s:I}", "file", entry->file,
+                                  "directory", tool_json_text(entry->directory), "base", entry->is_base, "bytes",
+                                  (json_int_t)entry->bytes, "ok", is_good, "message", tool_json_text(entry->message),
+                                  "problem", entry->problem, "schedule", entry->schedule, "isa", entry->isa, "machine",
+                                  entry->machine, "usable", entry->is_usable, "used_at", (json_int_t)entry->used_at));
     if (!walk->table || (walk->verify && is_good)) return 0;
     table_cell(walk->table, "%s", entry->file);
     if (walk->has_base) table_cell(walk->table, "%s", entry->is_base ? "base" : "cache");
     table_cell(walk->table, "%s", table_bytes(entry->bytes, size));
     table_cell(walk->table, "%s", cache_time(entry->used_at, used));
     table_cell(walk->table, "%s", is_good ? entry->isa : "-");
+    table_cell(walk->table, "%s", is_good ? entry->machine : "-");
     table_cell(walk->table, "%s", is_good ? entry->problem : entry->message);
     return 0;
 }
@@ -89,13 +90,13 @@ static int print(const cache_walk *walk, const attune_machine_info *machine) {
 }
 
 static int list(const cache_options *o, attune_context *context, const attune_machine_info *machine, bool verify) {
-    static const char *const headers[] = {"entry", "size", "last used", "isa", "problem"};
-    static const char *const base_headers[] = {"entry", "in", "size", "last used", "isa", "problem"};
+    static const char *const headers[] = {"entry", "size", "last used", "isa", "machine", "problem"};
+    static const char *const base_headers[] = {"entry", "in", "size", "last used", "isa", "machine", "problem"};
     cache_walk walk = {.verify = verify, .has_base = *machine->cache_base != '\0'};
     if (o->json)
         walk.list = json_array();
     else
-        walk.table = walk.has_base ? table_create("llrlll", base_headers) : table_create("lrlll", headers);
+        walk.table = walk.has_base ? table_create("llrllll", base_headers) : table_create("lrllll", headers);
     if (attune_cache_visit(context, visit, &walk) != ATTUNE_OK) {
         json_decref(walk.list);
         table_discard(walk.table);

@@ -16,7 +16,7 @@ static const char *meaning(const char *field) {
     static const char *const meanings[][2] = {
         {"schedule", "an explicit schedule is part of the key; one that attune chose is not"},
         {"isa", "the entry is for another instruction set (--isa, ATTUNE_ISA)"},
-        {"cpu", "the entry was made on another CPU"},
+        {"machine", "the entry is for CPUs of another tuning class (ATTUNE_MACHINE)"},
         {"llvm", "the entry was made by another version of LLVM"},
         {"generator", "the entry was made by another version of attune's sources"},
         {"image_version", "the entry's code is laid out for another version of attune"},
@@ -39,9 +39,9 @@ static int print_json(const attune_cache_answer *a) {
                                                    "ok", a->nearest->status == ATTUNE_OK, "message",
                                                    a->nearest->message, "problem", a->nearest->problem)
                                        : json_null();
-    return tool_print_json(json_pack("{s:i, s:b, s:s, s:I, s:o, s:o}", "schema", 1, "cached", a->is_cached, "key",
+    return tool_print_json(json_pack("{s:i, s:b, s:s, s:I, s:o, s:o, s:s?}", "schema", 1, "cached", a->is_cached, "key",
                                      a->key, "compared", (json_int_t)a->compared, "nearest", nearest, "differences",
-                                     differences));
+                                     differences, "stand_in", a->stand_in));
 }
 
 static void print_differences(const attune_cache_answer *a) {
@@ -79,6 +79,9 @@ static void print(void *user, const attune_cache_answer *a) {
         print_differences(a);
     else
         printf("there are no entries\n");
+    if (a->stand_in)
+        printf("%s's entry would stand in where nothing can be compiled (ATTUNE_STRICT=1, no code generator)\n",
+               a->stand_in);
 }
 
 int cache_why(const cache_options *o, attune_context *context, const attune_machine_info *machine) {

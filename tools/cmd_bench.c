@@ -87,9 +87,9 @@ static int print_json(const bench_options *o, const bench_entry *entries, size_t
     json_t *const results = json_array();
     for (size_t i = 0; i < count; i++)
         json_array_append_new(results, bench_result_json(&entries[i], &o->sizes, o->threads));
-    return tool_print_json(json_pack("{s:i, s:s, s:s, s:s, s:s, s:o}", "schema", 1, "cpu", machine->cpu, "isa",
-                                     machine->isa, "llvm", machine->llvm, "version", attune_version(), "results",
-                                     results));
+    return tool_print_json(json_pack("{s:i, s:s, s:s, s:s, s:s, s:s, s:o}", "schema", 1, "cpu",
+                                     machine->cpu_description, "machine", machine->machine, "isa", machine->isa, "llvm",
+                                     machine->llvm, "version", attune_version(), "results", results));
 }
 
 static void print_text(const bench_options *o, const bench_entry *entries, size_t count,
@@ -100,7 +100,7 @@ static void print_text(const bench_options *o, const bench_entry *entries, size_
     };
     char number[TABLE_NUMBER_BYTES];
     char sizes[SIZES_TEXT];
-    printf("%s, %s, %u thread%s, LLVM %s, attune %s\n", machine->cpu, machine->isa, o->threads,
+    printf("%s, %s, %u thread%s, LLVM %s, attune %s\n", machine->cpu_description, machine->isa, o->threads,
            o->threads == 1 ? "" : "s", machine->llvm, attune_version());
     if (*sizes_print(&o->sizes, sizes)) printf("run-time sizes: %s\n", sizes);
     printf("\n");

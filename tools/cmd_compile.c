@@ -79,11 +79,12 @@ static int show(const compile_options *o, const attune_problem *problem, const a
         tool_error("out of memory");
         code = TOOL_FAILED;
     } else if (o->json) {
-        json_t *const j = json_pack("{s:i, s:s, s:s, s:s, s:s, s:s, s:f, s:f, s:i, s:I, s:I}", "schema", 1, "problem",
-                                    text, "schedule", schedule, "key", info->key, "isa", info->isa, "origin",
-                                    tool_origin_name(info->origin), "acquire_ms", us * 1e-3, "compile_ms",
-                                    info->compile_ms, "phases", (int)info->num_phases, "code_bytes",
-                                    (json_int_t)info->code_bytes, "scratch_bytes", (json_int_t)info->scratch_bytes);
+        json_t *const j =
+            json_pack("{s:i, s:s, s:s, s:s, s:s, s:s, s:s, s:f, s:f, s:i, s:I, s:I}", "schema", 1, "problem", text,
+                      "schedule", schedule, "key", info->key, "isa", info->isa, "machine", info->machine, "origin",
+                      tool_origin_name(info->origin), "acquire_ms", us * 1e-3, "compile_ms", info->compile_ms, "phases",
+                      (int)info->num_phases, "code_bytes", (json_int_t)info->code_bytes, "scratch_bytes",
+                      (json_int_t)info->scratch_bytes);
         if (j && packed) json_object_set_new(j, "packed_weights_bytes", json_integer((json_int_t)packed));
         code = tool_print_json(j);
     } else {
@@ -93,7 +94,7 @@ static int show(const compile_options *o, const attune_problem *problem, const a
         table_cell(t, "key");
         table_cell(t, "%s", info->key);
         table_cell(t, "kernel");
-        table_cell(t, "%s, %s of code in %u phase%s, %s of scratch a thread", info->isa,
+        table_cell(t, "%s, for %s, %s of code in %u phase%s, %s of scratch a thread", info->isa, info->machine,
                    table_bytes(info->code_bytes, a), info->num_phases, info->num_phases == 1 ? "" : "s",
                    table_bytes(info->scratch_bytes, b));
         if (packed) {

@@ -7,10 +7,13 @@
 
 typedef struct info_options {
     tool_common common;
-    bool json;
+    bool json, probe;
 } info_options;
 
 static const struct argp_option options[] = {
+    {"probe-machine", TOOL_KEY_PROBE_MACHINE, NULL, 0,
+     "Measure the CPU, and keep the tuning class it is nearest to beside the cache, for CPUs that attune does not know",
+     0},
     {"json", TOOL_KEY_JSON, NULL, 0, "Print JSON", 0},
     {0},
 };
@@ -20,6 +23,7 @@ static error_t parse(int key, char *argument, struct argp_state *state) {
     switch (key) {
     case ARGP_KEY_INIT: state->child_inputs[0] = &o->common; return 0;
     case TOOL_KEY_JSON: o->json = true; return 0;
+    case TOOL_KEY_PROBE_MACHINE: o->probe = true; return 0;
     case ARGP_KEY_ARG: argp_error(state, "unexpected argument '%s'", argument); return 0;
     default: return ARGP_ERR_UNKNOWN;
     }
@@ -30,7 +34,8 @@ static void print_text(const attune_machine_info *m) {
         const char *label, *value;
     } rows[] = {
         {"attune", attune_version()},
-        {"cpu", m->cpu},
+        {"cpu", m->cpu_description},
+        {"machine", m->machine},
         {"isa", m->isa},
         {"runs", m->isas},
         {"llvm", m->llvm},
@@ -57,11 +62,46 @@ static int print_json(const attune_machine_info *m) {
         if (length) json_array_append_new(isas, json_stringn(word, length));
         word += length + (word[length] == ' ');
     }
-    return tool_print_json(json_pack("{s:i, s:s, s:s, s:s, s:o, s:s, s:s, s:s, s:s, s:s, s:s, s:i}", "schema", 1,
-                                     "version", attune_version(), "cpu", m->cpu, "isa", m->isa, "isas", isas, "llvm",
-                                     m->llvm, "cache_dir", m->cache_dir, "cache_base", m->cache_base, "codegen_path",
-                                     m->codegen_path, "worker_path", m->worker_path, "generator_id", m->generator_id,
-                                     "max_workers", (int)m->max_workers));
+    return tool_print_json(json_pack(
+        "{s:i, s:s, s:s, s:s, s:i, s:i, s:i, s:s, s:s, s:s, s:o, s:s, s:s, s:s, s:s, s:s,"
+        " s:s, s:i}",
+        "schema", 1, "version", attune_version(), "cpu", m->cpu, "cpu_description", m->cpu_description, "cpu_family",
+        (int)m->cpu_family, "cpu_model", (int)m->cpu_model, "cpu_stepping", (int)m->cpu_stepping, "machine", m->machine,
+        "machine_source", m->machine_source, "isa", m->isa, "isas", isas, "llvm", m->llvm, "cache_dir", m->cache_dir,
+        "cache_base", m->cache_base, "codegen_path", m->codegen_path, "worker_path", m->worker_path, "generator_id",
+        m->generator_id, "max_workers", (int)m->max_workers));
+}
+
+/* ---- The probe ---- */
+
+static int probe_as_json(const attune_machine_probe *p) {
+    return tool_print_json(json_pack("{s:i, s:f, s:f, s:f, s:s, s:b}", "schema", 1, "fma", p->fma, "fma_wide",
+                                     p->fma_wide, "add", p->add, "machine", p->machine, "kept", p->is_kept));
+}
+
+static int probe(const info_options *o, attune_context *context, const attune_machine_info *m) {
+    attune_machine_probe p = {.struct_size = sizeof p};
+    if (attune_probe_machine(context, &p) != ATTUNE_OK) return tool_library_error(NULL);
+    if (o->json) return probe_as_json(&p);
+    table *const t = table_create("ll", NULL);
+    table_cell(t, "multiply-adds");
+    table_cell(t, "%.2f times as fast where none waits for another", p.fma);
+    if (p.fma_wide > 0) {
+        table_cell(t, "of 512 bits");
+        table_cell(t, "%.2f times", p.fma_wide);
+    }
+    table_cell(t, "additions");
+    table_cell(t, "wait %.2f times as long for one another as multiply-adds do", p.add);
+    table_cell(t, "tuning class");
+    table_cell(t, "%s", p.machine);
+    table_finish(t, stdout);
+    if (!p.is_kept)
+        printf("not kept: the disk cache is off; ATTUNE_MACHINE=%s says the same\n", p.machine);
+    else if (!strcmp(m->machine_source, "cpu") && strcmp(m->machine, "generic"))
+        printf("kept beside the cache, and not used: the family and model of this CPU say %s\n", m->machine);
+    else
+        printf("kept beside the cache\n");
+    return TOOL_OK;
 }
 
 int cmd_info(int argc, char **argv) {
@@ -80,6 +120,8 @@ int cmd_info(int argc, char **argv) {
     int code = TOOL_OK;
     if (attune_get_machine_info(context, &machine) != ATTUNE_OK)
         code = tool_library_error(NULL);
+    else if (o.probe)
+        code = probe(&o, context, &machine);
     else if (o.json)
         code = print_json(&machine);
     else

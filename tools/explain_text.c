@@ -130,7 +130,7 @@ static void print_loops(const explanation *e) {
 void explain_print(const explanation *e) {
     print_list("problem", e->text);
     print_list("schedule", e->schedule_text);
-    printf("%-*s%s, %s, %u thread%s\n", INDENT, "machine", e->machine.cpu, e->machine.isa, e->threads,
+    printf("%-*s%s, %s, %u thread%s\n", INDENT, "machine", e->machine.cpu_description, e->machine.isa, e->threads,
            e->threads == 1 ? "" : "s");
     print_why(e);
     if (e->has_tiles) tile_print(&e->problem, &e->tiles, e->schedule.strategy == ATTUNE_Q_LANES);

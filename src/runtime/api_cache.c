@@ -32,7 +32,8 @@ attune_status attune_cache_gc(attune_context *context, uint64_t max_bytes, attun
     return at_report(&err);
 }
 
-typedef attune_status copy_fn(at_disk_cache *cache, const char *directory, attune_cache_copied *copied, at_error *err);
+typedef attune_status copy_fn(at_disk_cache *cache, const char *directory, const char *machine,
+                              attune_cache_copied *copied, at_error *err);
 
 static attune_status copy(copy_fn *function, const char *name, attune_context *context, const char *directory,
                           attune_cache_copied *copied) {
@@ -41,7 +42,7 @@ static attune_status copy(copy_fn *function, const char *name, attune_context *c
     if (!context || !directory)
         at_fail(&err, ATTUNE_INVALID_ARGUMENT, "%s was given no %s", name, context ? "directory" : "context");
     else
-        function(&context->disk, directory, &full, &err);
+        function(&context->disk, directory, context->machine_class.name, &full, &err);
     if (copied) at_copy_out(copied, &full, sizeof full, "attune_cache_copied", &err);
     return at_report(&err);
 }

@@ -12,6 +12,7 @@ typedef struct copier {
     const at_disk_cache *cache;
     int from, to;
     at_file_trust trust; /* in what is copied from */
+    const char *machine; /* the context's tuning class */
     bool is_import;      /* what cannot be found here is left out; else it goes to machines that can */
     attune_cache_copied *copied;
     int failure; /* errno */
@@ -25,26 +26,23 @@ static found_entry read_entry(const copier *c, int dir, at_file_trust trust, con
                               size_t *bytes, at_entry *entry) {
     int fd;
     struct stat status;
-    char name[AT_NAME_CHARS + 1];
+    char own[AT_FILE_CHARS];
     errno = 0;
     const char *why = at_file_read(c->cache->io, dir, file, trust, c->cache->allocator, &fd, &status, data, bytes);
     if (fd < 0 && !why) return errno == ENOENT ? FOUND_NOTHING : FOUND_UNREADABLE;
     if (fd >= 0) close(fd);
     if (!why && !*data) return FOUND_UNREADABLE;
     if (!why && !at_entry_decode(*data, *bytes, entry)) {
-        /* A whole entry under another's name would never be found. */
-        at_key_name_of(entry->key, entry->key_bytes, name);
-        if (!strncmp(name, file, AT_NAME_CHARS)) return FOUND_WHOLE;
+        /* A whole entry under another's name would never be found. How other versions name theirs is not known. */
+        if (!at_file_name_of(entry->key, entry->key_bytes, own) || !strcmp(own, file)) return FOUND_WHOLE;
     }
     at_free(c->cache->allocator, *data);
     *data = NULL;
     return FOUND_DAMAGED;
 }
 
-static bool is_usable(const at_entry *entry) {
-    at_key_parts parts;
-    return at_key_split(entry->key, entry->key_bytes, &parts) && at_key_is_of_here(&parts) &&
-           !(entry->required & ~at_cpu_features());
+static bool is_usable(const at_entry *entry, const at_key_parts *parts) {
+    return at_key_is_of_here(parts) && !(entry->required & ~at_cpu_features());
 }
 
 /* An entry that is there already stays; only a damaged file makes room. */
@@ -71,17 +69,22 @@ static int copy_file(void *user, const char *file, const struct stat *status) {
         c->copied->damaged += found != FOUND_NOTHING;
         return 0;
     }
-    const bool is_foreign = !is_usable(&entry);
+    at_key_parts parts;
+    at_key_split(entry.key, entry.key_bytes, &parts);
+    const bool is_foreign = !is_usable(&entry, &parts);
     c->copied->foreign += is_foreign;
     if (is_foreign && c->is_import) {
         at_free(c->cache->allocator, data);
         return 0;
     }
+    const bool is_other_class = !is_foreign && strcmp(parts.tuning_class, c->machine) != 0;
     if (is_there(c, file)) {
         c->copied->known++;
+        c->copied->other_class += is_other_class;
     } else {
         c->failure = at_file_write(c->cache->io, c->to, file, c->is_import ? 0600 : 0644, data, bytes);
         c->copied->added += !c->failure;
+        c->copied->other_class += !c->failure && is_other_class;
         c->copied->added_bytes += c->failure ? 0 : bytes;
     }
     at_free(c->cache->allocator, data);
@@ -97,12 +100,13 @@ static attune_status copy_all(copier *c, const char *from, const char *to, at_er
                    strerror(c->failure), (unsigned long long)c->copied->added);
 }
 
-attune_status at_disk_cache_export(at_disk_cache *cache, const char *directory, attune_cache_copied *copied,
-                                   at_error *err) {
+attune_status at_disk_cache_export(at_disk_cache *cache, const char *directory, const char *machine,
+                                   attune_cache_copied *copied, at_error *err) {
     *copied = (attune_cache_copied){.struct_size = sizeof *copied};
     if (cache->dir < 0 && cache->base < 0)
         return at_fail(err, ATTUNE_IO_ERROR, "the disk cache is off: there is nothing to export");
-    copier c = {.cache = cache, .copied = copied, .to = at_cache_dir_open_shared(directory, cache->io, err)};
+    copier c = {.cache = cache, .machine = machine, .copied = copied};
+    c.to = at_cache_dir_open_shared(directory, cache->io, err);
     if (c.to < 0) return ATTUNE_IO_ERROR;
     attune_status status = ATTUNE_OK;
     c.from = cache->dir;
@@ -114,11 +118,16 @@ attune_status at_disk_cache_export(at_disk_cache *cache, const char *directory, 
     return status;
 }
 
-attune_status at_disk_cache_import(at_disk_cache *cache, const char *directory, attune_cache_copied *copied,
-                                   at_error *err) {
+attune_status at_disk_cache_import(at_disk_cache *cache, const char *directory, const char *machine,
+                                   attune_cache_copied *copied, at_error *err) {
     *copied = (attune_cache_copied){.struct_size = sizeof *copied};
     if (cache->dir < 0) return at_fail(err, ATTUNE_IO_ERROR, "the disk cache is off: there is nothing to import into");
-    copier c = {.cache = cache, .copied = copied, .to = cache->dir, .trust = AT_TRUST_ROOT, .is_import = true};
+    copier c = {.cache = cache,
+                .machine = machine,
+                .copied = copied,
+                .to = cache->dir,
+                .trust = AT_TRUST_ROOT,
+                .is_import = true};
     c.from = at_cache_dir_open_foreign(directory, cache->io, err);
     if (c.from < 0) return ATTUNE_IO_ERROR;
     const attune_status status = copy_all(&c, directory, cache->path, err);

@@ -26,6 +26,9 @@ typedef struct why_search {
 
     uint64_t compared, least; /* the weight of the nearest */
     bool is_found, nearest_is_base, is_told;
+    const char *neighbours[AT_MAX_CLASSES];
+    size_t stand_in; /* the place among the neighbours of the nearest class of which there is an entry */
+    size_t num_neighbours;
     char nearest[AT_FILE_CHARS];
     int64_t nearest_used_at;
 
@@ -146,7 +149,7 @@ static void compare(const why_search *s, const attune_cache_entry *entry, differ
     compare_problems(s, entry, &parts, list);
     compare_schedules(s, entry, &parts, list);
     compare_text(list, "isa", parts.isa, s->parts.isa);
-    compare_text(list, "cpu", parts.cpu, s->parts.cpu);
+    compare_text(list, "machine", parts.tuning_class, s->parts.tuning_class);
     compare_text(list, "llvm", parts.llvm, s->parts.llvm);
     compare_text(list, "generator", parts.generator, s->parts.generator);
     snprintf(there, sizeof there, "%u", parts.image_version);
@@ -164,6 +167,13 @@ static bool is_nearer(const why_search *s, uint64_t weight, const attune_cache_e
     return strcmp(entry->file, s->nearest) < 0;
 }
 
+/* Of the entries of this kernel for other classes, that which would stand in. */
+static void look_for_stand_in(why_search *s, const attune_cache_entry *entry) {
+    if (entry->status || !entry->is_usable || !at_key_is_near(s->key, entry->key, entry->key_bytes)) return;
+    for (size_t i = 0; i < s->stand_in; i++)
+        if (!strcmp(s->neighbours[i], entry->machine)) s->stand_in = i;
+}
+
 /* First walk: finds the nearest. */
 static int weigh(void *user, const attune_cache_entry *entry) {
     why_search *s = user;
@@ -171,6 +181,7 @@ static int weigh(void *user, const attune_cache_entry *entry) {
     if (entry->status && !is_own) return 0;
     difference_list list = {0};
     compare(s, entry, &list);
+    look_for_stand_in(s, entry);
     /* A damaged file is nearer than all but the whole one, which the base may have. */
     const uint64_t weight = entry->status ? 1 : 2 * list.weight;
     s->compared++;
@@ -186,13 +197,16 @@ static int weigh(void *user, const attune_cache_entry *entry) {
 static void answer(const why_search *s, const attune_cache_entry *nearest, difference_list *list) {
     char name[AT_NAME_CHARS + 1];
     at_key_name(s->key, name);
+    const bool is_cached = nearest && !nearest->status && !list->weight;
+    const char *stand_in = is_cached || s->stand_in == s->num_neighbours ? NULL : s->neighbours[s->stand_in];
     const attune_cache_answer full = {.struct_size = sizeof full,
-                                      .is_cached = nearest && !nearest->status && !list->weight,
+                                      .is_cached = is_cached,
                                       .key = name,
                                       .compared = s->compared,
                                       .nearest = nearest,
                                       .differences = list->items,
-                                      .num_differences = list->count};
+                                      .num_differences = list->count,
+                                      .stand_in = stand_in};
     s->answer(s->user, &full);
 }
 
@@ -221,6 +235,7 @@ static attune_status search(attune_context *context, const attune_problem *canon
     at_file_name(s->key, s->file);
     if (!at_key_split(s->key->bytes, s->key->size, &s->parts))
         return at_fail(err, ATTUNE_INTERNAL, "the key of this problem cannot be taken apart");
+    s->num_neighbours = s->stand_in = at_class_neighbours(s->parts.tuning_class, s->neighbours);
     attune_status status = at_disk_cache_visit(&context->disk, weigh, s, err);
     if (!status && s->is_found) status = at_disk_cache_visit(&context->disk, tell, s, err);
     /* There was none, or it was evicted in between. */

@@ -102,7 +102,8 @@ static attune_status fill_context(attune_context *context, const attune_context_
     attune_status status = options->runner ? at_runner_take(options->runner, &context->team.runner, err) : ATTUNE_OK;
     if (!status) status = select_target(options, &context->target, err);
     if (status) return status;
-    at_machine_init(&context->machine, context->target);
+    status = at_machine_choose(options->machine, context->target, &context->machine_class, err);
+    if (status) return status;
     list_isas(context);
     status = at_codegen_init(&context->codegen, options->compile_mode, hooks ? hooks->compile : NULL,
                              hooks ? hooks->compile_user : NULL, &context->allocator, context->io, &context->log, err);
@@ -125,6 +126,8 @@ static attune_status fill_context(attune_context *context, const attune_context_
                        options->disk_cache_bytes ? options->disk_cache_bytes : DEFAULT_DISK_BYTES, &context->allocator,
                        context->io, &context->log);
     at_disk_cache_open_base(&context->disk, options->cache_base);
+    at_machine_recall(&context->disk, context->target, &context->machine_class);
+    at_machine_init(&context->machine, context->target, context->machine_class.name);
     at_record_init(&context->record, context->io, &context->log);
     at_tuning_init(&context->tuning, context->disk.path, context->disk.base_path, &context->allocator);
     at_process_add(context);
@@ -216,6 +219,7 @@ attune_status attune_get_statistics(const attune_context *context, attune_statis
         .worker_restarts = atomic_load(&context->codegen.workers.restarts),
         .memory_kernels = counts.nodes,
         .memory_code_bytes = counts.bytes,
+        .stand_ins = atomic_load(&context->stand_ins),
     };
     at_copy_out(statistics, &full, sizeof full, "attune_statistics", &err);
     return at_report(&err);
@@ -239,6 +243,12 @@ attune_status attune_get_machine_info(const attune_context *context, attune_mach
         .generator_id = ATTUNE_GENERATOR_ID,
         .max_workers = context->team.max_workers,
         .cache_base = context->disk.base_path,
+        .cpu_description = at_cpu_description(),
+        .cpu_family = at_cpu_identity_here()->family,
+        .cpu_model = at_cpu_identity_here()->model,
+        .cpu_stepping = at_cpu_identity_here()->stepping,
+        .machine = context->machine_class.name,
+        .machine_source = context->machine_class.source,
     };
     at_copy_out(info, &full, sizeof full, "attune_machine_info", &err);
     return at_report(&err);

@@ -7,6 +7,7 @@
 #include "runtime/disk_cache.h"
 #include "runtime/loader.h"
 #include "runtime/log.h"
+#include "runtime/machine.h"
 #include "runtime/memory_cache.h"
 #include "runtime/cpus.h"
 #include "runtime/spare.h"
@@ -22,6 +23,7 @@ struct attune_context {
     at_log log;
     const at_target *target;
     at_machine machine;
+    at_machine_class machine_class;
     int allow_interpreter;
     at_pool pool;
     at_team team; /* who works for a call that says nothing itself */
@@ -32,7 +34,7 @@ struct attune_context {
     at_memory_cache memory;
     at_tuning tuning;
     at_record record;
-    atomic_ullong disk_hits, compiles, compile_failures;
+    atomic_ullong disk_hits, compiles, compile_failures, stand_ins;
     char isas[64];
 };
 
@@ -56,6 +58,7 @@ struct attune_kernel {
     attune_origin origin;
     const at_target *target;
     double compile_ms;
+    const char *tuning_class; /* that it was chosen or tuned for */
 
     bool is_mha; /* else a kernel of attune_ir_compile */
     attune_dtype arithmetic;

@@ -78,12 +78,26 @@ static void touch(const at_disk_cache *cache, int fd, const struct stat *status)
     cache->io->futimens(fd, times);
 }
 
-static bool read_in(at_disk_cache *cache, bool is_base, const at_key *key, uint8_t **data, at_entry *entry) {
+/* Another key under the same name, or code for another CPU in a shared home, is not ours, but not damaged either. */
+static bool is_wanted(const at_key *key, const char *near_class, const at_entry *entry) {
+    at_key_parts parts;
+    if (entry->required & ~at_cpu_features()) return false;
+    if (!near_class) return entry->key_bytes == key->size && !memcmp(entry->key, key->bytes, key->size);
+    return at_key_is_near(key, entry->key, entry->key_bytes) && at_key_split(entry->key, entry->key_bytes, &parts) &&
+           !strcmp(parts.tuning_class, near_class);
+}
+
+/* near_class NULL: the key itself; else the same kernel for that class. */
+static bool read_in(at_disk_cache *cache, bool is_base, const at_key *key, const char *near_class, uint8_t **data,
+                    at_entry *entry) {
     const int dir = is_base ? cache->base : cache->dir;
     *data = NULL;
     if (dir < 0) return false;
     char file[AT_FILE_CHARS];
-    at_file_name(key, file);
+    if (near_class)
+        at_file_name_for(key, near_class, file);
+    else
+        at_file_name(key, file);
     size_t bytes;
     int fd;
     struct stat status;
@@ -97,23 +111,34 @@ static bool read_in(at_disk_cache *cache, bool is_base, const at_key *key, uint8
     if (fd >= 0) close(fd);
     if (why) drop_damaged(cache, is_base, file, why);
     entry->is_of_base = is_base;
-    /* Another key under the same name, or code for another CPU in a shared home: not ours, but not damaged either. */
-    if (*data && !why && entry->key_bytes == key->size && !memcmp(entry->key, key->bytes, key->size) &&
-        !(entry->required & ~at_cpu_features()))
-        return true;
+    if (*data && !why && is_wanted(key, near_class, entry)) return true;
     at_free(cache->allocator, *data);
     *data = NULL;
     return false;
 }
 
 bool at_disk_cache_read(at_disk_cache *cache, const at_key *key, uint8_t **data, at_entry *entry) {
-    return read_in(cache, false, key, data, entry) || read_in(cache, true, key, data, entry);
+    return read_in(cache, false, key, NULL, data, entry) || read_in(cache, true, key, NULL, data, entry);
 }
 
-void at_disk_cache_reject(at_disk_cache *cache, const at_key *key, const at_entry *entry, const char *why) {
+bool at_disk_cache_read_near(at_disk_cache *cache, const at_key *key, uint8_t **data, at_entry *entry,
+                             const char **found) {
+    const char *order[AT_MAX_CLASSES];
+    at_key_parts parts;
+    *data = NULL;
+    at_key_split(key->bytes, key->size, &parts);
+    const size_t count = at_class_neighbours(parts.tuning_class, order);
+    for (size_t i = 0; i < count; i++) {
+        *found = order[i];
+        if (read_in(cache, false, key, order[i], data, entry) || read_in(cache, true, key, order[i], data, entry))
+            return true;
+    }
+    return false;
+}
+
+void at_disk_cache_reject(at_disk_cache *cache, const at_entry *entry, const char *why) {
     char file[AT_FILE_CHARS];
-    at_file_name(key, file);
-    drop_damaged(cache, entry->is_of_base, file, why);
+    if (at_file_name_of(entry->key, entry->key_bytes, file)) drop_damaged(cache, entry->is_of_base, file, why);
 }
 
 /* ---- Writing ---- */

@@ -42,8 +42,13 @@ void at_disk_cache_free(at_disk_cache *cache);
  * second. A damaged file is removed (but for the base's) and counted. */
 bool at_disk_cache_read(at_disk_cache *cache, const at_key *key, uint8_t **data, at_entry *entry);
 
-/* Removes (but from the base) and counts the entry of a key whose content turned out to be unusable after all. */
-void at_disk_cache_reject(at_disk_cache *cache, const at_key *key, const at_entry *entry, const char *why);
+/* The same for the kernel of another tuning class than the key's, the nearest that there is; its name is *found, in
+ * static storage. Opens one file for each class that there is, at most, and does not list the directory. */
+bool at_disk_cache_read_near(at_disk_cache *cache, const at_key *key, uint8_t **data, at_entry *entry,
+                             const char **found);
+
+/* Removes (but from the base) and counts an entry whose content turned out to be unusable after all. */
+void at_disk_cache_reject(at_disk_cache *cache, const at_entry *entry, const char *why);
 
 /* Writes an entry. The first valid one of several writers wins. */
 void at_disk_cache_write(at_disk_cache *cache, const at_key *key, const at_entry *entry);
@@ -54,12 +59,12 @@ void at_disk_cache_replace(at_disk_cache *cache, const at_key *key, const at_ent
 attune_status at_disk_cache_visit(at_disk_cache *cache, attune_cache_visit_fn *visit, void *user, at_error *err);
 attune_status at_disk_cache_clear(at_disk_cache *cache, uint64_t *removed, at_error *err);
 
-/* As attune_cache_gc, attune_cache_export and attune_cache_import. */
+/* As attune_cache_gc, attune_cache_export and attune_cache_import; `machine` is the context's tuning class. */
 attune_status at_disk_cache_collect(at_disk_cache *cache, uint64_t max_bytes, attune_cache_collected *collected,
                                     at_error *err);
-attune_status at_disk_cache_export(at_disk_cache *cache, const char *directory, attune_cache_copied *copied,
-                                   at_error *err);
-attune_status at_disk_cache_import(at_disk_cache *cache, const char *directory, attune_cache_copied *copied,
-                                   at_error *err);
+attune_status at_disk_cache_export(at_disk_cache *cache, const char *directory, const char *machine,
+                                   attune_cache_copied *copied, at_error *err);
+attune_status at_disk_cache_import(at_disk_cache *cache, const char *directory, const char *machine,
+                                   attune_cache_copied *copied, at_error *err);
 
 #endif

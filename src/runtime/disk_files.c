@@ -16,13 +16,40 @@
 #define TEMPORARY_PREFIX "tmp-"
 enum { ORPHAN_SECONDS = 3600 };
 
+_Static_assert(AT_NAME_CHARS + 1 + AT_CLASS_BYTES + sizeof SUFFIX <= (size_t)AT_FILE_CHARS, "a name fits");
+
+static void print_file(const char *name, const char *tuning_class, char file[AT_FILE_CHARS]) {
+    snprintf(file, AT_FILE_CHARS, "%s-%s" SUFFIX, name, tuning_class);
+}
+
+void at_file_name_for(const at_key *key, const char *tuning_class, char file[AT_FILE_CHARS]) {
+    char name[AT_NAME_CHARS + 1];
+    at_key_name(key, name);
+    print_file(name, tuning_class, file);
+}
+
+bool at_file_name_of(const uint8_t *bytes, size_t size, char file[AT_FILE_CHARS]) {
+    at_key_parts parts;
+    char name[AT_NAME_CHARS + 1];
+    if (!at_key_split(bytes, size, &parts)) return false;
+    at_key_name_of(bytes, &parts, name);
+    print_file(name, parts.tuning_class, file);
+    return true;
+}
+
 void at_file_name(const at_key *key, char file[AT_FILE_CHARS]) {
-    at_key_name(key, file);
-    memcpy(file + AT_NAME_CHARS, SUFFIX, sizeof SUFFIX);
+    at_key_parts parts;
+    at_key_split(key->bytes, key->size, &parts);
+    at_file_name_for(key, parts.tuning_class, file);
 }
 
 bool at_file_is_entry(const char *file) {
-    return strspn(file, "0123456789abcdef") == AT_NAME_CHARS && !strcmp(file + AT_NAME_CHARS, SUFFIX);
+    if (strspn(file, "0123456789abcdef") != AT_NAME_CHARS) return false;
+    if (!strcmp(file + AT_NAME_CHARS, SUFFIX)) return true; /* an older attune's: it must be evicted as any other */
+    if (file[AT_NAME_CHARS] != '-') return false;
+    const char *const tuning_class = file + AT_NAME_CHARS + 1;
+    const size_t length = strspn(tuning_class, "abcdefghijklmnopqrstuvwxyz0123456789-");
+    return length && length < AT_CLASS_BYTES && !strcmp(tuning_class + length, SUFFIX);
 }
 
 bool at_file_is_temporary(const char *file) { return !strncmp(file, TEMPORARY_PREFIX, strlen(TEMPORARY_PREFIX)); }

@@ -5,9 +5,15 @@
 #include "runtime/io.h"
 #include "runtime/key.h"
 
-enum { AT_FILE_CHARS = 48 };
+/* "<32 hex digits>-<tuning class>.attune" */
+enum { AT_FILE_CHARS = 72 };
 
+/* The file of a key, and of the same kernel for another tuning class. */
 void at_file_name(const at_key *key, char file[AT_FILE_CHARS]);
+void at_file_name_for(const at_key *key, const char *tuning_class, char file[AT_FILE_CHARS]);
+
+/* The file of any full key; false if the bytes are none. */
+bool at_file_name_of(const uint8_t *bytes, size_t size, char file[AT_FILE_CHARS]);
 bool at_file_is_entry(const char *file);
 bool at_file_is_temporary(const char *file);
 

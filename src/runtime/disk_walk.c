@@ -62,7 +62,7 @@ static int visit_file(void *user, const char *file, const struct stat *status) {
         .used_at = status->st_mtim.tv_sec,
         .directory = v->is_base ? cache->base_path : cache->path,
         .is_base = v->is_base,
-        .cpu = parts.cpu,
+        .machine = parts.tuning_class,
         .llvm = parts.llvm,
         .generator = parts.generator,
     };

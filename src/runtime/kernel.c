@@ -3,6 +3,7 @@
 #include "ir/passes.h"
 #include "ir/text.h"
 
+#include <stdio.h>
 #include <string.h>
 #include <time.h>
 
@@ -59,6 +60,7 @@ attune_status at_kernel_new(attune_context *context, const void *bytes, size_t n
     atomic_init(&kernel->node.refs, 1);
     kernel->context = context;
     kernel->target = context->target;
+    kernel->tuning_class = context->machine_class.name;
     kernel->engine = image ? ATTUNE_ENGINE_JIT : ATTUNE_ENGINE_INTERPRETER;
     if (image) {
         const attune_status status = at_code_load(context->io, image, &kernel->code, err);
@@ -201,6 +203,13 @@ static void tell(const make_request *request, const at_key *key, attune_event ev
     at_log_event(log, event);
 }
 
+static void tell_disk_hit(const make_request *request, const at_key *key, const char *message, double started) {
+    if (request->context->log.event)
+        tell(request, key,
+             (attune_event){
+                 .kind = ATTUNE_EVENT_DISK_HIT, .message = message, .milliseconds = milliseconds() - started});
+}
+
 /* A line for each compile, and nothing else that is not a warning. */
 static void log_compile(const make_request *request, const at_key *key, double ms) {
     char name[AT_NAME_CHARS + 1], problem[2048];
@@ -229,35 +238,64 @@ static void complete(attune_kernel *kernel, const make_request *request, const a
     if (origin == ATTUNE_FROM_COMPILER) kernel->compile_ms = milliseconds() - started;
 }
 
-/* From disk: ATTUNE_OK with a kernel or without one; the only failure is that it cannot be loaded. */
+/* From a verified entry: ATTUNE_OK with a kernel or without one; the only failure is that it cannot be loaded. */
+static attune_status make_from_entry(const make_request *request, const at_key *key, const at_entry *entry,
+                                     attune_kernel **kernel, at_error *err) {
+    attune_context *context = request->context;
+    attune_schedule schedule = ATTUNE_SCHEDULE_INIT;
+    if (mha_schedule_parse(entry->schedule, &schedule, NULL)) {
+        at_disk_cache_reject(&context->disk, entry, "its schedule cannot be read");
+        return ATTUNE_OK;
+    }
+    if (!image_fits(entry->image, request->signature)) {
+        at_disk_cache_reject(&context->disk, entry, "its code takes other arguments");
+        return ATTUNE_OK;
+    }
+    char name[128];
+    name_of(context, request->problem, name, sizeof name);
+    const attune_status status = at_kernel_new(context, entry->image, entry->image_bytes, name, kernel, err);
+    if (status == ATTUNE_OK) {
+        atomic_fetch_add(&context->disk_hits, 1);
+        complete(*kernel, request, key, &schedule, ATTUNE_FROM_DISK, 0);
+    }
+    return status;
+}
+
 static attune_status make_from_disk(const make_request *request, const at_key *key, attune_kernel **kernel,
                                     at_error *err) {
+    const double started = request->context->log.event ? milliseconds() : 0;
+    uint8_t *data = NULL;
+    at_entry entry;
+    *kernel = NULL;
+    if (!at_disk_cache_read(&request->context->disk, key, &data, &entry)) return ATTUNE_OK;
+    const attune_status status = make_from_entry(request, key, &entry, kernel, err);
+    if (*kernel) tell_disk_hit(request, key, "", started);
+    at_free(&request->context->allocator, data);
+    return status;
+}
+
+/* Where nothing can be compiled: the kernel of the nearest other tuning class that there is, instead of none. */
+static bool make_from_stand_in(const make_request *request, const at_key *key, const char *why,
+                               attune_kernel **kernel) {
     attune_context *context = request->context;
     const double started = context->log.event ? milliseconds() : 0;
     uint8_t *data = NULL;
     at_entry entry;
+    const char *found;
+    char name[AT_NAME_CHARS + 1], text[ATTUNE_MESSAGE_BYTES + 128];
     *kernel = NULL;
-    if (!at_disk_cache_read(&context->disk, key, &data, &entry)) return ATTUNE_OK;
-    attune_schedule schedule = ATTUNE_SCHEDULE_INIT;
-    attune_status status = ATTUNE_OK;
-    if (mha_schedule_parse(entry.schedule, &schedule, NULL)) {
-        at_disk_cache_reject(&context->disk, key, &entry, "its schedule cannot be read");
-    } else if (!image_fits(entry.image, request->signature)) {
-        at_disk_cache_reject(&context->disk, key, &entry, "its code takes other arguments");
-    } else {
-        char name[128];
-        name_of(context, request->problem, name, sizeof name);
-        status = at_kernel_new(context, entry.image, entry.image_bytes, name, kernel, err);
-        if (status == ATTUNE_OK) {
-            atomic_fetch_add(&context->disk_hits, 1);
-            complete(*kernel, request, key, &schedule, ATTUNE_FROM_DISK, 0);
-            tell(request, key,
-                 (attune_event){.kind = ATTUNE_EVENT_DISK_HIT,
-                                .milliseconds = context->log.event ? milliseconds() - started : 0});
-        }
+    if (!at_disk_cache_read_near(&context->disk, key, &data, &entry, &found)) return false;
+    if (!make_from_entry(request, key, &entry, kernel, NULL) && *kernel) {
+        (*kernel)->tuning_class = found;
+        atomic_fetch_add(&context->stand_ins, 1);
+        at_key_name(key, name);
+        snprintf(text, sizeof text, "the one for %s stands in, as there is none for %s and none can be compiled: %s",
+                 found, context->machine_class.name, why);
+        at_log_printf(&context->log, ATTUNE_LOG_WARNING, "kernel %s: %s", name, text);
+        tell_disk_hit(request, key, text, started);
     }
     at_free(&context->allocator, data);
-    return status;
+    return *kernel != NULL;
 }
 
 typedef void save_fn(at_disk_cache *cache, const at_key *key, const at_entry *entry);
@@ -325,6 +363,10 @@ static attune_status compile(const make_request *request, const at_key *key, att
     if (status == ATTUNE_OK) {
         at_error why = {0};
         status = disk_status ? disk_status : make_by_compiling(request, key, &built, kernel, &why);
+        if (status == ATTUNE_CODEGEN_MISSING && make_from_stand_in(request, key, why.message, kernel)) {
+            at_arena_free(&arena);
+            return ATTUNE_OK;
+        }
         if (may_interpret(context, status)) {
             at_log_printf(&context->log, ATTUNE_LOG_WARNING, "the interpreter runs this kernel: %s",
                           disk_status ? "no executable memory" : why.message);
@@ -346,15 +388,21 @@ static attune_status make_anew(const make_request *request, const at_key *key, a
     attune_context *context = request->context;
     at_record_miss(&context->record, key, request->problem, request->schedule);
     tell(request, key, (attune_event){.kind = ATTUNE_EVENT_MISS});
-    attune_status status = at_record_allow(&context->record, key, request->problem, request->schedule, err);
-    if (status) return status;
+    at_error forbidden = {0};
+    if (at_record_allow(&context->record, key, request->problem, request->schedule, &forbidden))
+        return make_from_stand_in(request, key, "ATTUNE_STRICT is set", kernel)
+                   ? ATTUNE_OK
+                   : at_fail(err, forbidden.status, "%s", forbidden.message);
     tell(request, key, (attune_event){.kind = ATTUNE_EVENT_COMPILE_BEGIN});
     const double started = milliseconds();
-    status = compile(request, key, disk_status, kernel, err);
+    attune_status status = compile(request, key, disk_status, kernel, err);
+    const bool stands_in = !status && (*kernel)->origin == ATTUNE_FROM_DISK;
     tell(request, key,
          (attune_event){.kind = ATTUNE_EVENT_COMPILE_END,
-                        .status = status,
-                        .message = status ? err->message : "",
+                        .status = stands_in ? ATTUNE_CODEGEN_MISSING : status,
+                        .message = status      ? err->message
+                                   : stands_in ? "the kernel of another tuning class stands in"
+                                               : "",
                         .milliseconds = milliseconds() - started});
     return status;
 }
@@ -498,6 +546,7 @@ attune_status attune_kernel_get_info(const attune_kernel *kernel, attune_kernel_
         .scratch_bytes = kernel->max_scratch,
         .compile_ms = kernel->compile_ms,
         .arithmetic = kernel->is_mha ? kernel->arithmetic : ATTUNE_F32,
+        .machine = kernel->tuning_class,
     };
     if (kernel->is_mha) at_key_name(&kernel->node.key, full.key);
     at_copy_out(info, &full, sizeof full, "attune_kernel_info", &err);

@@ -26,14 +26,14 @@ static size_t put_text(uint8_t *bytes, size_t size, size_t capacity, const char 
     return put(bytes, size, capacity, text, n);
 }
 
-void at_machine_init(at_machine *machine, const at_target *target) {
+void at_machine_init(at_machine *machine, const at_target *target, const char *tuning_class) {
     const size_t cap = sizeof machine->bytes;
     memset(machine, 0, sizeof *machine);
     size_t n = put_text(machine->bytes, 0, cap, target->name);
-    n = put_text(machine->bytes, n, cap, at_cpu_name());
     n = put_text(machine->bytes, n, cap, ATTUNE_LLVM_VERSION);
     n = put_text(machine->bytes, n, cap, ATTUNE_GENERATOR_ID);
-    machine->size = put_u32(machine->bytes, n, cap, AT_IMAGE_VERSION);
+    machine->shared = put_u32(machine->bytes, n, cap, AT_IMAGE_VERSION);
+    machine->size = put_text(machine->bytes, machine->shared, cap, tuning_class);
 }
 
 /* All fields are 32 bits wide and follow struct_size without a gap (asserted below), so that a new one cannot be
@@ -57,7 +57,7 @@ void at_key_make(at_key *key, const attune_problem *canonical, const attune_sche
     n = schedule ? put_schedule(key->bytes, n, cap, schedule) : put_u32(key->bytes, n, cap, 0);
     n = put(key->bytes, n, cap, machine->bytes, machine->size);
     key->size = (uint32_t)n;
-    const XXH128_hash_t hash = XXH3_128bits(key->bytes, n);
+    const XXH128_hash_t hash = XXH3_128bits(key->bytes, n - (machine->size - machine->shared));
     key->high = hash.high64;
     key->low = hash.low64;
 }
@@ -76,11 +76,6 @@ static void print_name(uint64_t high, uint64_t low, char name[AT_NAME_CHARS + 1]
 }
 
 void at_key_name(const at_key *key, char name[AT_NAME_CHARS + 1]) { print_name(key->high, key->low, name); }
-
-void at_key_name_of(const uint8_t *bytes, size_t size, char name[AT_NAME_CHARS + 1]) {
-    const XXH128_hash_t hash = XXH3_128bits(bytes, size);
-    print_name(hash.high64, hash.low64, name);
-}
 
 /* ---- Taking apart ---- */
 
@@ -111,7 +106,12 @@ static void take_text(key_reader *r, char text[AT_KEY_TEXT + 1]) {
     if (from) memcpy(text, from, length);
 }
 
+static bool can_be_in_a_name(const char *text) {
+    return *text && !text[strspn(text, "abcdefghijklmnopqrstuvwxyz0123456789-")];
+}
+
 bool at_key_split(const uint8_t *bytes, size_t size, at_key_parts *parts) {
+    char last[AT_KEY_TEXT + 1] = "";
     key_reader r = {bytes, size, false};
     *parts = (at_key_parts){0};
     parts->problem_bytes = take_u32(&r);
@@ -119,18 +119,32 @@ bool at_key_split(const uint8_t *bytes, size_t size, at_key_parts *parts) {
     parts->schedule_bytes = (size_t)take_u32(&r) * sizeof(uint32_t);
     parts->schedule = take(&r, parts->schedule_bytes);
     take_text(&r, parts->isa);
-    take_text(&r, parts->cpu);
     take_text(&r, parts->llvm);
     take_text(&r, parts->generator);
     parts->image_version = take_u32(&r);
-    if (!r.failed && !r.left) return true;
+    parts->shared_bytes = size - r.left;
+    take_text(&r, last);
+    if (!r.failed && !r.left && strlen(last) < sizeof parts->tuning_class && can_be_in_a_name(last)) {
+        strcpy(parts->tuning_class, last);
+        return true;
+    }
     *parts = (at_key_parts){0};
     return false;
 }
 
+void at_key_name_of(const uint8_t *bytes, const at_key_parts *parts, char name[AT_NAME_CHARS + 1]) {
+    const XXH128_hash_t hash = XXH3_128bits(bytes, parts->shared_bytes);
+    print_name(hash.high64, hash.low64, name);
+}
+
+bool at_key_is_near(const at_key *key, const uint8_t *bytes, size_t size) {
+    at_key_parts wanted, parts;
+    return at_key_split(key->bytes, key->size, &wanted) && at_key_split(bytes, size, &parts) &&
+           wanted.shared_bytes == parts.shared_bytes && !memcmp(key->bytes, bytes, parts.shared_bytes);
+}
+
 bool at_key_is_of_here(const at_key_parts *parts) {
-    return !strncmp(parts->cpu, at_cpu_name(), AT_KEY_TEXT) &&
-           !strncmp(parts->llvm, ATTUNE_LLVM_VERSION, AT_KEY_TEXT) &&
+    return !strncmp(parts->llvm, ATTUNE_LLVM_VERSION, AT_KEY_TEXT) &&
            !strncmp(parts->generator, ATTUNE_GENERATOR_ID, AT_KEY_TEXT) && parts->image_version == AT_IMAGE_VERSION;
 }
 

@@ -1,12 +1,15 @@
 /* What identifies a compiled kernel.
  *
  * The full key is the bytes of: the problem's canonical key, the explicit schedule if one was given, and the machine
- * part (target, CPU, LLVM version, image version, generator id), each with its length in front. The name of an entry
- * is XXH3-128 over the full key; wherever a name is looked up the full key is compared too. */
+ * part (target, LLVM version, generator id, image version, tuning class), each with its length in front. The tuning
+ * class comes last: the name of an entry is XXH3-128 over all before it, so that the entries of one kernel for several
+ * classes have one name, and files whose names differ in the class. Wherever a name is looked up the full key is
+ * compared too. */
 #ifndef ATTUNE_RUNTIME_KEY_H
 #define ATTUNE_RUNTIME_KEY_H
 
 #include "mha/mha.h"
+#include "target/tuning_class.h"
 
 #include <string.h>
 
@@ -15,16 +18,17 @@ enum { AT_MACHINE_BYTES = 256, AT_KEY_BYTES = MHA_KEY_BYTES + AT_MACHINE_BYTES +
 typedef struct at_machine {
     uint8_t bytes[AT_MACHINE_BYTES];
     size_t size;
+    size_t shared; /* of these bytes, before the tuning class */
 } at_machine;
 
 typedef struct at_key {
-    uint64_t high, low; /* XXH3-128 of the bytes */
+    uint64_t high, low; /* XXH3-128 of the bytes before the tuning class */
     uint32_t size;
     uint8_t bytes[AT_KEY_BYTES];
 } at_key;
 
-/* The machine part for a target on this CPU and in this build. */
-void at_machine_init(at_machine *machine, const at_target *target);
+/* The machine part for a target and a tuning class in this build. */
+void at_machine_init(at_machine *machine, const at_target *target, const char *tuning_class);
 
 /* schedule: the explicit one, or NULL. */
 void at_key_make(at_key *key, const attune_problem *canonical, const attune_schedule *schedule,
@@ -35,22 +39,26 @@ bool at_key_equal(const at_key *a, const at_key *b);
 /* The entry's name as 32 hex digits and a NUL. */
 void at_key_name(const at_key *key, char name[AT_NAME_CHARS + 1]);
 
-/* The name of any full key. */
-void at_key_name_of(const uint8_t *bytes, size_t size, char name[AT_NAME_CHARS + 1]);
+/* Whether a full key is this one, or this one for another tuning class. */
+bool at_key_is_near(const at_key *key, const uint8_t *bytes, size_t size);
 
 /* A full key taken apart: that of an entry, perhaps of another machine or version. Points into its bytes. */
 enum { AT_KEY_TEXT = 64 };
 typedef struct at_key_parts {
     const uint8_t *problem, *schedule;
     size_t problem_bytes, schedule_bytes; /* no schedule: none was given */
-    char isa[AT_KEY_TEXT + 1], cpu[AT_KEY_TEXT + 1], llvm[AT_KEY_TEXT + 1], generator[AT_KEY_TEXT + 1];
+    char isa[AT_KEY_TEXT + 1], llvm[AT_KEY_TEXT + 1], generator[AT_KEY_TEXT + 1], tuning_class[AT_CLASS_BYTES];
     uint32_t image_version;
+    size_t shared_bytes; /* all before the tuning class: what the name is a hash of */
 } at_key_parts;
 
-/* false, and all parts empty, if the bytes are no key. */
+/* false, and all parts empty, if the bytes are no key. The tuning class is one that a file's name can hold. */
 bool at_key_split(const uint8_t *bytes, size_t size, at_key_parts *parts);
 
-/* Whether the kernel was made by this build for this CPU, for whichever of its instruction sets. */
+/* The name of a full key that was taken apart. */
+void at_key_name_of(const uint8_t *bytes, const at_key_parts *parts, char name[AT_NAME_CHARS + 1]);
+
+/* Whether the kernel was made by this build, for whichever machine. */
 bool at_key_is_of_here(const at_key_parts *parts);
 
 /* The caller's problem and schedule as they lie: the key of the first-level lookup, which spares a hit the work of

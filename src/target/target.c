@@ -1,5 +1,7 @@
 #include "target/target.h"
 
+#include "target/cpu.h"
+
 #include <pthread.h>
 #include <stdio.h>
 #include <string.h>
@@ -54,7 +56,6 @@ const at_target *at_target_find(const char *name) {
 
 static pthread_once_t probe_once = PTHREAD_ONCE_INIT;
 static uint32_t probed_features;
-static char probed_name[49];
 
 #if defined(__x86_64__)
 
@@ -79,7 +80,7 @@ static bool request_tiles(void) {
     return syscall(SYS_arch_prctl, REQUEST_PERMISSION, TILE_DATA) == 0;
 }
 
-static void probe_features(void) {
+static void probe(void) {
     enum { YMM_STATE = 0x6, ZMM_STATE = 0xe6, TILE_STATE = 0x60000, AMX_BITS = 1 << 22 | 1 << 24 /* BF16, TILE */ };
     uint32_t a, b, c, d, features = AT_CPU_X86_64;
     uint32_t ecx1 = 0, ebx7 = 0, ecx7 = 0, edx7 = 0, eax71 = 0, ecx81 = 0;
@@ -114,43 +115,16 @@ static void probe_features(void) {
     probed_features = features;
 }
 
-static void probe_name(void) {
-    uint32_t words[12] = {0};
-    for (uint32_t i = 0; i < 3; i++)
-        __get_cpuid(0x80000002u + i, &words[4 * i], &words[4 * i + 1], &words[4 * i + 2], &words[4 * i + 3]);
-    char text[49] = {0};
-    memcpy(text, words, sizeof words);
-    const char *start = text + strspn(text, " ");
-    size_t length = strlen(start);
-    while (length && start[length - 1] == ' ') length--;
-    memcpy(probed_name, start, length);
-}
-
-static void probe(void) {
-    probe_features();
-    probe_name();
-    if (!probed_name[0]) strcpy(probed_name, "unknown x86-64 CPU");
-}
-
 #elif defined(__aarch64__)
-
-/* The kernel answers this read of a register that programs may not read, where it says so. */
-static void probe_name(void) {
-    uint64_t midr = 0;
-    if (getauxval(AT_HWCAP) & HWCAP_CPUID) __asm__("mrs %0, midr_el1" : "=r"(midr));
-    snprintf(probed_name, sizeof probed_name, midr ? "AArch64 CPU, implementer 0x%02x, part 0x%03x" : "AArch64 CPU",
-             (unsigned)(midr >> 24 & 0xff), (unsigned)(midr >> 4 & 0xfff));
-}
 
 static void probe(void) {
     const unsigned long capabilities = getauxval(AT_HWCAP);
     if ((capabilities & HWCAP_FP) && (capabilities & HWCAP_ASIMD)) probed_features = AT_CPU_AARCH64;
-    probe_name();
 }
 
 #else
 
-static void probe(void) { strcpy(probed_name, "unknown CPU"); }
+static void probe(void) {}
 
 #endif
 
@@ -165,11 +139,6 @@ bool at_cpu_request(uint32_t features) {
 uint32_t at_cpu_features(void) {
     pthread_once(&probe_once, probe);
     return probed_features;
-}
-
-const char *at_cpu_name(void) {
-    pthread_once(&probe_once, probe);
-    return probed_name;
 }
 
 bool at_target_runs_here(const at_target *target) { return (target->required & ~at_cpu_features()) == 0; }

@@ -62,9 +62,6 @@ const char *at_cpu_feature_names(uint32_t features, char text[AT_CPU_FEATURES_TE
  * only when asked, and from then on wants larger signal stacks of it (sigaltstack(2)): not worth a look. */
 bool at_cpu_request(uint32_t features);
 
-/* "AMD EPYC 7763": the CPU's own name, trimmed; static storage. */
-const char *at_cpu_name(void);
-
 /* The best target this CPU can run. `name` (may be NULL or "") forces one: unknown is ATTUNE_INVALID_ARGUMENT and one
  * this CPU cannot run is ATTUNE_UNSUPPORTED, each with the list of what there is. */
 attune_status at_target_select(const char *name, const at_target **target, at_error *err);

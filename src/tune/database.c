@@ -25,21 +25,22 @@ struct tune_database {
 };
 
 /* user_version of the file; "attu" in ASCII tells the file from other programs' databases. */
-enum { VERSION = 2, APPLICATION_ID = 0x61747475, WAIT_MS = 5000, URI_BYTES = 3 * PATH_MAX + 32 };
+enum { VERSION = 3, APPLICATION_ID = 0x61747475, WAIT_MS = 5000, URI_BYTES = 3 * PATH_MAX + 32 };
 
 /* The number of a search is its own wherever it is carried; `at` is only what a clock said. What is divided by is no
  * text and not 0. */
 static const char schema[] =
     "CREATE TABLE search (id INTEGER PRIMARY KEY, number INTEGER NOT NULL, problem TEXT NOT NULL, key BLOB NOT NULL,"
-    " isa TEXT NOT NULL, cpu TEXT NOT NULL, threads INTEGER NOT NULL CHECK (threads BETWEEN 1 AND 4294967295),"
+    " isa TEXT NOT NULL, machine TEXT NOT NULL, cpu TEXT NOT NULL, threads INTEGER NOT NULL CHECK (threads BETWEEN 1 "
+    "AND 4294967295),"
     " version TEXT NOT NULL, at INTEGER NOT NULL, kind BLOB NOT NULL,"
     " queries INTEGER NOT NULL CHECK (queries BETWEEN 1 AND 9223372036854775807),"
     " keys INTEGER NOT NULL CHECK (keys BETWEEN 1 AND 9223372036854775807),"
     " heads_per_kv_head INTEGER NOT NULL CHECK (heads_per_kv_head BETWEEN 1 AND 9223372036854775807));"
     "CREATE TABLE timing (search INTEGER NOT NULL REFERENCES search (id), schedule TEXT NOT NULL,"
     " seconds REAL NOT NULL, ratio REAL NOT NULL, pairs INTEGER NOT NULL, won INTEGER NOT NULL);"
-    "CREATE INDEX search_by_key ON search (key, isa, cpu, threads);"
-    "CREATE INDEX search_by_kind ON search (kind, isa, cpu, queries, keys);"
+    "CREATE INDEX search_by_key ON search (key, isa, machine, threads);"
+    "CREATE INDEX search_by_kind ON search (kind, isa, machine, queries, keys);"
     "CREATE INDEX timing_by_search ON timing (search, won);";
 
 /* ---- Failures ---- */
@@ -137,10 +138,10 @@ static attune_status make_tables(tune_database *d, at_error *err) {
     if (!status) status = look_at(d, &is_new, err);
     if (!status && is_new) status = execute(d, schema, "made", err);
     if (!status && is_new)
-        status = execute(d, "PRAGMA user_version = 2; PRAGMA application_id = 1635021941", "made", err);
+        status = execute(d, "PRAGMA user_version = 3; PRAGMA application_id = 1635021941", "made", err);
     return status ? status : execute(d, "COMMIT", "made", err);
 }
-_Static_assert(VERSION == 2 && APPLICATION_ID == 1635021941, "what the statement above says");
+_Static_assert(VERSION == 3 && APPLICATION_ID == 1635021941, "what the statement above says");
 
 /* Beside a file in WAL mode SQLite makes two others, even to read it, unless it is told that the file is fixed: that
  * nobody is going to change it. */
@@ -270,25 +271,26 @@ static int insert_timings(tune_database *d, int64_t search, const tune_timing *t
  * old as what is found now, which comes behind it. */
 static int end_future(tune_database *d, const tune_place *place, int64_t now) {
     static const char sql[] =
-        "UPDATE search SET at = ?1 WHERE key = ?2 AND isa = ?3 AND cpu = ?4 AND threads = ?5 AND at > ?1";
+        "UPDATE search SET at = ?1 WHERE key = ?2 AND isa = ?3 AND machine = ?4 AND threads = ?5 AND at > ?1";
     sqlite3_stmt *statement = NULL;
     int code = d->lib->prepare(d->handle, sql, -1, &statement, NULL);
     if (code == SQLITE_OK)
         code = run(d, statement,
-                   bind(d, statement, "ikssi", now, place->key, place->isa, place->cpu, (int64_t)place->threads));
+                   bind(d, statement, "ikssi", now, place->key, place->isa, place->machine, (int64_t)place->threads));
     d->lib->finalize(statement);
     return code;
 }
 
 static int insert_search(tune_database *d, const tune_place *place, const char *version, int64_t now) {
-    static const char sql[] = "INSERT INTO search (number, problem, key, isa, cpu, threads, version, at, kind, queries,"
-                              " keys, heads_per_kv_head) VALUES (random(), ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)";
+    static const char sql[] =
+        "INSERT INTO search (number, problem, key, isa, machine, cpu, threads, version, at, kind,"
+        " queries, keys, heads_per_kv_head) VALUES (random(), ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)";
     sqlite3_stmt *statement = NULL;
     int code = d->lib->prepare(d->handle, sql, -1, &statement, NULL);
     if (code == SQLITE_OK)
         code = run(d, statement,
-                   bind(d, statement, "skssisikiii", place->problem, place->key, place->isa, place->cpu,
-                        (int64_t)place->threads, version, now, place->kind, place->queries, place->keys,
+                   bind(d, statement, "sksssisikiii", place->problem, place->key, place->isa, place->machine,
+                        place->cpu, (int64_t)place->threads, version, now, place->kind, place->queries, place->keys,
                         place->heads_per_kv_head));
     d->lib->finalize(statement);
     return code;
@@ -342,12 +344,12 @@ static attune_status visit_rows(tune_database *d, sqlite3_stmt *statement, int b
 
 attune_status tune_database_same(tune_database *d, const tune_place *place, tune_visit_fn *visit, void *user,
                                  at_error *err) {
-    static const char sql[] =
-        WINNERS "AND key = ?1 AND isa = ?2 AND cpu = ?3 ORDER BY " FACTOR("threads", "?4") ", at DESC, search.id DESC";
+    static const char sql[] = WINNERS
+        "AND key = ?1 AND isa = ?2 AND machine = ?3 ORDER BY " FACTOR("threads", "?4") ", at DESC, search.id DESC";
     sqlite3_stmt *statement = NULL;
     int code = d->lib->prepare(d->handle, sql, -1, &statement, NULL);
     if (code == SQLITE_OK)
-        code = bind(d, statement, "kssi", place->key, place->isa, place->cpu, (int64_t)place->threads);
+        code = bind(d, statement, "kssi", place->key, place->isa, place->machine, (int64_t)place->threads);
     return visit_rows(d, statement, code, visit, user, err);
 }
 
@@ -356,12 +358,12 @@ attune_status tune_database_near(tune_database *d, const tune_place *place, doub
                                  void *user, at_error *err) {
 #define DISTANCE FACTOR("queries", "?5") " * " FACTOR("keys", "?6") " * " FACTOR("heads_per_kv_head", "?7")
     static const char sql[] =
-        WINNERS "AND kind = ?1 AND isa = ?2 AND cpu = ?3 AND queries BETWEEN ?5 / ?8 AND ?5 * ?8 AND " DISTANCE
+        WINNERS "AND kind = ?1 AND isa = ?2 AND machine = ?3 AND queries BETWEEN ?5 / ?8 AND ?5 * ?8 AND " DISTANCE
                 " <= ?8 ORDER BY " FACTOR("threads", "?4") ", " DISTANCE ", at DESC, search.id DESC LIMIT 16";
     sqlite3_stmt *statement = NULL;
     int code = d->lib->prepare(d->handle, sql, -1, &statement, NULL);
     if (code == SQLITE_OK)
-        code = bind(d, statement, "kssiiiid", place->kind, place->isa, place->cpu, (int64_t)place->threads,
+        code = bind(d, statement, "kssiiiid", place->kind, place->isa, place->machine, (int64_t)place->threads,
                     place->queries, place->keys, place->heads_per_kv_head, farthest);
     return visit_rows(d, statement, code, visit, user, err);
 }
@@ -434,12 +436,12 @@ attune_status tune_database_export(tune_database *d, const char *path, at_error 
     return status;
 }
 
-static attune_status count_new(tune_database *d, const char *isa, const char *cpu, uint64_t *taken, uint64_t *of_here,
-                               at_error *err) {
+static attune_status count_new(tune_database *d, const char *isa, const char *machine, uint64_t *taken,
+                               uint64_t *of_here, at_error *err) {
     sqlite3_stmt *statement = NULL;
     int code =
-        d->lib->prepare(d->handle, "SELECT count(*), sum(isa = ? AND cpu = ?) FROM incoming", -1, &statement, NULL);
-    if (code == SQLITE_OK) code = bind(d, statement, "ss", isa, cpu);
+        d->lib->prepare(d->handle, "SELECT count(*), sum(isa = ? AND machine = ?) FROM incoming", -1, &statement, NULL);
+    if (code == SQLITE_OK) code = bind(d, statement, "ss", isa, machine);
     if (code == SQLITE_OK) code = d->lib->step(statement);
     if (code == SQLITE_ROW) {
         *taken = (uint64_t)d->lib->column_int64(statement, 0);
@@ -450,14 +452,14 @@ static attune_status count_new(tune_database *d, const char *isa, const char *cp
     return status;
 }
 
-#define COLUMNS " number, problem, key, isa, cpu, threads, version, at, kind, queries, keys, heads_per_kv_head"
+#define COLUMNS " number, problem, key, isa, machine, cpu, threads, version, at, kind, queries, keys, heads_per_kv_head"
 
 /* Searches are new if none here has the same number. None was in the future. Here their rows go on from the last one.
  */
 static const char take_in[] =
     "CREATE TEMP TABLE incoming AS SELECT row_number() OVER (ORDER BY s.id) + (SELECT coalesce(max(id), 0) FROM"
     " main.search) AS id, s.id AS old," COLUMNS " FROM other.search AS s WHERE NOT EXISTS (SELECT 1 FROM main.search"
-    " AS m WHERE m.key = s.key AND m.isa = s.isa AND m.cpu = s.cpu AND m.threads = s.threads"
+    " AS m WHERE m.key = s.key AND m.isa = s.isa AND m.machine = s.machine AND m.threads = s.threads"
     " AND m.number = s.number);"
     "UPDATE incoming SET at = min(at, CAST(strftime('%s', 'now') AS INTEGER));"
     "INSERT INTO main.search SELECT id, " COLUMNS " FROM incoming;"
@@ -474,7 +476,7 @@ static attune_status check_other(tune_database *d, at_error *err) {
     return status ? status : check_schema(d, "SELECT sql FROM other.sqlite_schema ORDER BY rowid", err);
 }
 
-attune_status tune_database_import(tune_database *d, const char *path, const char *isa, const char *cpu,
+attune_status tune_database_import(tune_database *d, const char *path, const char *isa, const char *machine,
                                    uint64_t *taken, uint64_t *of_here, at_error *err) {
     *taken = *of_here = 0;
     char uri[URI_BYTES], resolved[PATH_MAX]; /* SQLite is told to follow no links, and means those on the way as well */
@@ -491,7 +493,7 @@ attune_status tune_database_import(tune_database *d, const char *path, const cha
     if (!status) status = check_other(d, err); /* from here on to the end it stays as it is seen now */
     d->path = own;
     if (!status) status = execute(d, take_in, "imported into", err);
-    if (!status) status = count_new(d, isa, cpu, taken, of_here, err);
+    if (!status) status = count_new(d, isa, machine, taken, of_here, err);
     if (!status) status = execute(d, "DROP TABLE incoming; COMMIT", "imported into", err);
     if (status) d->lib->exec(d->handle, "ROLLBACK", NULL, NULL, NULL);
     d->lib->exec(d->handle, "DETACH DATABASE other", NULL, NULL, NULL);

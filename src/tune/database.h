@@ -26,9 +26,10 @@ void tune_database_close(tune_database *database);
 
 /* For what a result counts. */
 typedef struct tune_place {
-    const char *problem; /* canonical text, without batch and strides */
-    uint64_t key[2];     /* hash of the canonical key: the problem itself */
-    const char *isa, *cpu;
+    const char *problem;       /* canonical text, without batch and strides */
+    uint64_t key[2];           /* hash of the canonical key: the problem itself */
+    const char *isa, *machine; /* target and tuning class */
+    const char *cpu;           /* as people tell CPUs apart; nothing is looked up by it */
     uint32_t threads;
     uint64_t kind[2];          /* hash of what of the key is neither a length nor a number of heads */
     int64_t queries, keys;     /* lengths; the bound of one that is dynamic, 1 if it has none */
@@ -75,8 +76,8 @@ attune_status tune_database_near(tune_database *database, const tune_place *plac
 attune_status tune_database_export(tune_database *database, const char *path, at_error *err);
 
 /* Takes in the searches of another file that are not here yet, those of other machines too. *taken: how many; *of_here:
- * how many of them are of this machine. */
-attune_status tune_database_import(tune_database *database, const char *path, const char *isa, const char *cpu,
+ * how many of them are of this target and class. */
+attune_status tune_database_import(tune_database *database, const char *path, const char *isa, const char *machine,
                                    uint64_t *taken, uint64_t *of_here, at_error *err);
 
 #endif

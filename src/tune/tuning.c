@@ -69,7 +69,8 @@ void at_tuning_place(const attune_context *context, const attune_problem *p, cha
     *place = (tune_place){.problem = text,
                           .key = {hash.high64, hash.low64},
                           .isa = context->target->name,
-                          .cpu = at_cpu_name(),
+                          .machine = context->machine_class.name,
+                          .cpu = at_cpu_description(),
                           .threads = context->team.max_workers,
                           .kind = {kind.high64, kind.low64},
                           .queries = length_of(p->seq_q, p->max_seq_q),
@@ -365,7 +366,7 @@ attune_status attune_tuning_import(attune_context *context, const char *path, ui
     }
     tune_database *database;
     if (!open_own(context, TUNE_CREATE, &database, &err))
-        tune_database_import(database, path, context->target->name, at_cpu_name(), &all, &here, &err);
+        tune_database_import(database, path, context->target->name, context->machine_class.name, &all, &here, &err);
     close_own(database);
     if (!err.status) is_there(&context->tuning);
     if (taken) *taken = all;

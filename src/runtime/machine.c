@@ -1,0 +1,115 @@
+#include "runtime/machine.h"
+
+#include "runtime/context.h"
+#include "runtime/disk_files.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+/* ---- Choosing ---- */
+
+static bool is_arm(const at_target *target) { return target->required & AT_CPU_AARCH64; }
+
+static bool is_foreign(const at_target *target) { return is_arm(target) != at_cpu_identity_here()->is_arm; }
+
+static attune_status named(const char *what, const char *name, const at_target *target, const char **found,
+                           at_error *err) {
+    *found = at_class_find(name);
+    return *found ? ATTUNE_OK : at_class_refuse(what, name, is_arm(target), err);
+}
+
+attune_status at_machine_choose(const char *option, const at_target *target, at_machine_class *machine, at_error *err) {
+    const char *variable = getenv("ATTUNE_MACHINE"), *name;
+    if (option) {
+        if (named("machine", option, target, &name, err)) return err->status;
+        *machine = (at_machine_class){name, "option"};
+        return at_class_is_of(name, is_arm(target))
+                   ? ATTUNE_OK
+                   : at_class_refuse("machine for this ISA", name, is_arm(target), err);
+    }
+    if (variable && *variable) {
+        if (named("ATTUNE_MACHINE", variable, target, &name, err)) return err->status;
+        *machine = (at_machine_class){at_class_is_of(name, is_arm(target)) ? name : at_class_generic, "ATTUNE_MACHINE"};
+        return ATTUNE_OK;
+    }
+    *machine = (at_machine_class){is_foreign(target) ? at_class_generic : at_class_of(at_cpu_identity_here()), "cpu"};
+    return ATTUNE_OK;
+}
+
+/* ---- What a probe has left ---- */
+
+static const char FILE_NAME[] = "machine-probe";
+enum { FILE_BYTES = 512 };
+
+/* The CPU is in it: a home directory may be shared by machines. The class is the last word. */
+static int print_file(char text[FILE_BYTES], const char *name) {
+    return snprintf(text, FILE_BYTES, "attune machine probe 1\n%s\n%s\n", at_cpu_description(), name);
+}
+
+static const char *read_file(const at_disk_cache *cache) {
+    char text[FILE_BYTES], name[AT_CLASS_BYTES] = "";
+    uint8_t *data = NULL;
+    size_t bytes = 0;
+    int fd;
+    struct stat status;
+    const char *why =
+        at_file_read(cache->io, cache->dir, FILE_NAME, AT_TRUST_OWN, cache->allocator, &fd, &status, &data, &bytes);
+    if (fd >= 0) close(fd);
+    const size_t before = (size_t)print_file(text, "") - 1; /* without the last line's end */
+    if (!why && data && bytes > before + 1 && bytes - before - 1 < sizeof name && !memcmp(data, text, before) &&
+        data[bytes - 1] == '\n')
+        memcpy(name, data + before, bytes - before - 1);
+    at_free(cache->allocator, data);
+    return at_class_find(name);
+}
+
+void at_machine_recall(const at_disk_cache *cache, const at_target *target, at_machine_class *machine) {
+    if (strcmp(machine->source, "cpu") || strcmp(machine->name, at_class_generic) || is_foreign(target) ||
+        cache->dir < 0)
+        return;
+    const char *name = read_file(cache);
+    if (name) *machine = (at_machine_class){name, "probe"};
+}
+
+/* ---- Probing ---- */
+
+/* What comes out differently when it is measured again is not known. */
+static attune_status measure(at_core_measures *measures, const char **name, at_error *err) {
+    enum { TIMES = 3 };
+    for (int i = 0; i < TIMES; i++) {
+        if (at_core_measure(measures, err)) return err->status;
+        const char *rounded = at_class_round(at_cpu_identity_here(), measures);
+        *name = i && *name != rounded ? at_class_generic : rounded;
+        if (*name == at_class_generic) break;
+    }
+    return ATTUNE_OK;
+}
+
+attune_status attune_probe_machine(attune_context *context, attune_machine_probe *probe) {
+    at_error err = {0};
+    char text[FILE_BYTES];
+    at_core_measures measures;
+    const char *name = at_class_generic;
+    if (!context || !probe) {
+        at_fail(&err, ATTUNE_INVALID_ARGUMENT, "attune_probe_machine was given NULL");
+        return at_report(&err);
+    }
+    if (measure(&measures, &name, &err)) return at_report(&err);
+    attune_machine_probe full = {
+        .machine = name, .fma = measures.fma, .fma_wide = measures.fma_wide, .add = measures.add};
+    const at_disk_cache *cache = &context->disk;
+    if (cache->dir >= 0) {
+        const int bytes = print_file(text, name);
+        const int failure = at_file_replace(cache->io, cache->dir, FILE_NAME, 0600, text, (size_t)bytes);
+        if (failure)
+            at_fail(&err, ATTUNE_IO_ERROR, "what was probed could not be kept in %s: %s", cache->path,
+                    strerror(failure));
+        full.is_kept = !failure;
+    }
+    at_error misfit = {0};
+    if (at_copy_out(probe, &full, sizeof full, "attune_machine_probe", &misfit)) return at_report(&misfit);
+    return at_report(&err);
+}
