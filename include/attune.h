@@ -29,6 +29,15 @@
  * Every function that can fail returns an attune_status; attune_last_message() then holds one sentence about
  * it for the calling thread. The library never exits, never prints, and leaves no half-written file behind.
  *
+ * Structs that begin with struct_size grow at their end from version to version, and the size says which version a
+ * program was made with. A smaller struct of an older program is accepted: what it does not have is at its default. A
+ * larger one of a newer program is accepted, too, as long as all bytes beyond what the library knows are zero; else
+ * ATTUNE_UNSUPPORTED, because something is asked for that the library has never heard of. A struct that was never
+ * initialised (struct_size 0, say) is ATTUNE_INVALID_ARGUMENT. Results are written up to the size that the caller set.
+ * Start from the ATTUNE_…_INIT macros; a binding that has no macros, or must not depend on the layout, calls the
+ * attune_…_init functions with the bytes of the struct that it knows: they write the same defaults and never more than
+ * those bytes.
+ *
  * Units: all sizes of tensors are counted in elements, strides too; workspace and cache sizes in bytes. */
 #ifndef ATTUNE_H
 #define ATTUNE_H
@@ -49,9 +58,9 @@ extern "C" {
 /* ---- Version ---- */
 
 #define ATTUNE_VERSION_MAJOR 0
-#define ATTUNE_VERSION_MINOR 1
+#define ATTUNE_VERSION_MINOR 2
 #define ATTUNE_VERSION_PATCH 0
-#define ATTUNE_VERSION_STRING "0.1.0"
+#define ATTUNE_VERSION_STRING "0.2.0"
 
 /* The version of the library that is loaded, which may be newer than the header. Static storage. */
 ATTUNE_API const char *attune_version(void);
@@ -298,6 +307,9 @@ typedef struct attune_problem {
     { .struct_size = sizeof(attune_problem), .batch = 1, .num_heads = 1, .softmax_scale = ATTUNE_DEFAULT_SCALE, \
       .window_left = -1, .window_right = -1 }
 
+/* ATTUNE_PROBLEM_INIT as a function, into struct_size bytes. */
+ATTUNE_API attune_status attune_problem_init(attune_problem *problem, size_t struct_size);
+
 /* Reads `key=value` pairs separated by commas, keys being the field names of attune_problem:
  *     batch=1,num_heads=12,seq_q=512,head_dim=64,is_causal=1,causal_align=bottom_right
  * plus seq_q=dynamic, flags without their has_ or is_ (lse=1, sinks=1, ragged=1 …; is_causal as it is),
@@ -365,6 +377,8 @@ typedef struct attune_runner {
 
 #define ATTUNE_RUNNER_INIT { .struct_size = sizeof(attune_runner) }
 
+ATTUNE_API attune_status attune_runner_init(attune_runner *runner, size_t struct_size);
+
 /* What happened in a context, as it happens. */
 typedef enum attune_event_kind {
     ATTUNE_EVENT_MISS = 0,      /* no cache has the kernel: it must be compiled, or with ATTUNE_STRICT=1 the call fails */
@@ -422,6 +436,8 @@ typedef struct attune_context_options {
 } attune_context_options;
 
 #define ATTUNE_CONTEXT_OPTIONS_INIT { .struct_size = sizeof(attune_context_options) }
+
+ATTUNE_API attune_status attune_context_options_init(attune_context_options *options, size_t struct_size);
 
 typedef struct attune_context attune_context;
 
@@ -503,8 +519,14 @@ typedef struct attune_arguments {
 } attune_arguments;
 
 /* Fills in the sizes and strides of `problem`, pointers NULL. Sizes that it leaves open, or that it does not have, are
- * ATTUNE_NOT_SET. */
-ATTUNE_API attune_status attune_arguments_init(attune_arguments *arguments, const attune_problem *problem);
+ * ATTUNE_NOT_SET. Writes struct_size bytes. */
+ATTUNE_API attune_status attune_arguments_init_sized(attune_arguments *arguments, size_t struct_size,
+                                                     const attune_problem *problem);
+
+/* The same for the struct of this header. */
+static inline attune_status attune_arguments_init(attune_arguments *arguments, const attune_problem *problem) {
+    return attune_arguments_init_sized(arguments, sizeof *arguments, problem);
+}
 
 /* One tensor of a call: what attune_run reads or writes, and where its pointer is in attune_arguments. */
 typedef struct attune_tensor {
@@ -551,6 +573,8 @@ typedef struct attune_run_options {
 } attune_run_options;
 
 #define ATTUNE_RUN_OPTIONS_INIT { .struct_size = sizeof(attune_run_options) }
+
+ATTUNE_API attune_status attune_run_options_init(attune_run_options *options, size_t struct_size);
 
 /* attune_run with options, which may be NULL. */
 ATTUNE_API attune_status attune_run_with(attune_context *context, const attune_kernel *kernel,
@@ -636,9 +660,15 @@ ATTUNE_API const char *attune_weight_name(attune_weight_id id);
 /* Fills in dtype, rank and dims that this problem's weights and biases have in a layout, and data NULL: set the
  * pointers, and leave those of biases that the model lacks. Weights that the problem does not have get rank 0: those of
  * projections that are not there, qkv_weight and qkv_bias unless q, k and v are all there, and qkv_weight where their
- * numbers of inputs differ (qkv_bias goes with separate weights, too). */
-ATTUNE_API attune_status attune_mha_weights_init(const attune_problem *problem, attune_weight_layout layout,
-                                                 attune_mha_weights *weights);
+ * numbers of inputs differ (qkv_bias goes with separate weights, too). Writes struct_size bytes. */
+ATTUNE_API attune_status attune_mha_weights_init_sized(const attune_problem *problem, attune_weight_layout layout,
+                                                       attune_mha_weights *weights, size_t struct_size);
+
+/* The same for the struct of this header. */
+static inline attune_status attune_mha_weights_init(const attune_problem *problem, attune_weight_layout layout,
+                                                    attune_mha_weights *weights) {
+    return attune_mha_weights_init_sized(problem, layout, weights, sizeof *weights);
+}
 
 /* Bytes of the blob that attune_pack_weights makes. It depends on embed_dim, kv_embed_dim, v_embed_dim, out_dim,
  * num_heads, num_kv_heads, head_dim, head_dim_v, w_dtype and which projections there are, not on lengths, masks,
@@ -701,9 +731,11 @@ typedef enum attune_engine { ATTUNE_ENGINE_JIT = 0, ATTUNE_ENGINE_INTERPRETER = 
 
 typedef enum attune_strategy { ATTUNE_Q_LANES = 0, ATTUNE_D_LANES, ATTUNE_STRATEGY_COUNT } attune_strategy;
 
-/* The numbers that the autotuner searches. q-lanes (many query rows): vector lanes run along query rows. d-lanes (few):
- * lanes run along head_dim, and the keys are cut into tasks of kv_chunk whose results are merged in order. The query
- * rows of a KV head are those of all heads of its group. Legal values: see attune_schedule_check. */
+/* How a kernel computes. Programs read and write it as text (attune_schedule_parse, attune_schedule_print), copy it and
+ * hand it on; its size never changes, and what the fields are may change with every version. Today they are the numbers
+ * that the autotuner searches. q-lanes (many query rows): vector lanes run along query rows. d-lanes (few): lanes run
+ * along head_dim, and the keys are cut into tasks of kv_chunk whose results are merged in order. The query rows of a KV
+ * head are those of all heads of its group. Legal values: see attune_schedule_check. */
 struct attune_schedule {
     size_t struct_size;
     attune_strategy strategy;
@@ -722,9 +754,12 @@ struct attune_schedule {
     int32_t gemm_vectors;  /* vectors of columns in it: gemm_vectors * lanes divides 64 */
     int32_t gemm_block;    /* rows in a task, at most */
     int32_t gemm_depth;    /* columns of the left factor between two visits of a register tile to memory; 0: all */
+    int32_t reserved[47];  /* 0 */
 };
 
 #define ATTUNE_SCHEDULE_INIT { .struct_size = sizeof(attune_schedule) }
+
+ATTUNE_API attune_status attune_schedule_init(attune_schedule *schedule, size_t struct_size);
 
 /* A good schedule without measuring, for the context's ISA. */
 ATTUNE_API attune_status attune_schedule_choose(const attune_context *context, const attune_problem *problem,
@@ -734,8 +769,9 @@ ATTUNE_API attune_status attune_schedule_choose(const attune_context *context, c
 ATTUNE_API attune_status attune_schedule_check(const attune_context *context, const attune_problem *problem,
                                                const attune_schedule *schedule);
 
-/* Text form, as for problems: "strategy=q_lanes,lanes=8,score_rows=6,…". Parsing keeps what is not named. Here as
- * there a struct_size that is not the library's is ATTUNE_INVALID_ARGUMENT, and prints as "". */
+/* Text form, as for problems: "strategy=q_lanes,lanes=8,score_rows=6,…". Parsing keeps what is not named. A struct that
+ * cannot be read prints as "", here as there, and text that names what the caller's struct has no room for is
+ * ATTUNE_INVALID_ARGUMENT. */
 ATTUNE_API attune_status attune_schedule_parse(const char *text, attune_schedule *schedule);
 ATTUNE_API size_t attune_schedule_print(const attune_schedule *schedule, char *text, size_t capacity);
 
@@ -762,6 +798,8 @@ typedef struct attune_tune_options {
 } attune_tune_options;
 
 #define ATTUNE_TUNE_OPTIONS_INIT { .struct_size = sizeof(attune_tune_options), .budget_seconds = 5 }
+
+ATTUNE_API attune_status attune_tune_options_init(attune_tune_options *options, size_t struct_size);
 
 typedef struct attune_tune_result {
     size_t struct_size;

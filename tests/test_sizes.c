@@ -167,11 +167,11 @@ static void fixed_sizes(void **state) {
     BAD(c, seq_q = -2, "seq_q is -2; this kernel was compiled for 3");
     BAD(c, seq_kv = 8, "seq_kv is 8; this kernel was compiled for 9");
     BAD(c, seq_new = 3, "seq_new is 3; this kernel was compiled for 2");
-    attune_arguments a = c.arguments;
-    a.seq_q = a.seq_kv = a.seq_new = -1; /* as compiled */
-    a.num_rows = a.total_q = a.total_kv = a.num_pages = a.max_pages = a.rotary_positions =
+    attune_arguments other = c.arguments;
+    other.seq_q = other.seq_kv = other.seq_new = -1; /* as compiled */
+    other.num_rows = other.total_q = other.total_kv = other.num_pages = other.max_pages = other.rotary_positions =
         77; /* it has none of these */
-    assert_runs(&c, &a, "as compiled");
+    assert_runs(&c, &other, "as compiled");
     sample_call_close(&c);
     const sample rows = {.problem = "op=weights,seq_q=4,seq_kv=5,head_dim=4,row_ids=1,num_rows=3", .sizes = ""};
     sample_call_open(&c, &rows, ON_THE_HEAP);
@@ -218,10 +218,10 @@ static void columns_of_masks(void **state) {
     sample_call_open(&c, &plain, BEFORE_A_GUARD);
     BAD(c, bias_seq_kv = 16, "bias_seq_kv is 16, but attn_bias has seq_kv = 8 columns");
     BAD(c, bias_seq_kv = 16, "short_masks");
-    attune_arguments a = c.arguments;
-    a.bias_seq_kv = 8;
-    a.mask_seq_kv = 5; /* there is no mask */
-    assert_runs(&c, &a, "as many as keys");
+    attune_arguments other = c.arguments;
+    other.bias_seq_kv = 8;
+    other.mask_seq_kv = 5; /* there is no mask */
+    assert_runs(&c, &other, "as many as keys");
     sample_call_close(&c);
     sample_call_open(&c, &samples[LONG_MASK], BEFORE_A_GUARD);
     BAD(c, mask_seq_kv = 9, "mask_seq_kv is 9, but attn_mask was compiled with 17 columns");
@@ -229,10 +229,10 @@ static void columns_of_masks(void **state) {
     assert_runs(&c, &c.arguments, "as compiled");
     sample_call_close(&c);
     sample_call_open(&c, &samples[SHORT_MASK], BEFORE_A_GUARD);
-    a = c.arguments;
-    a.mask_seq_kv = 0; /* every key is hidden */
-    a.attn_mask = NULL;
-    assert_runs(&c, &a, "no columns");
+    other = c.arguments;
+    other.mask_seq_kv = 0; /* every key is hidden */
+    other.attn_mask = NULL;
+    assert_runs(&c, &other, "no columns");
     const float *out = c.arguments.out;
     for (int i = 0; i < 2 * 4 * 8; i++) assert_true(out[i] == 0.0f);
     BAD(c, mask_seq_kv = 31, "attn_mask has 31 columns; it must have from 0 to seq_kv = 30");

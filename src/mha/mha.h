@@ -5,9 +5,13 @@
 #ifndef ATTUNE_MHA_MHA_H
 #define ATTUNE_MHA_MHA_H
 
-#include "base/error.h"
+#include "base/struct.h"
 #include "ir/ir.h"
 #include "target/target.h"
+
+/* The structs of a caller, which may be of another version. mha_canonicalize and the functions on text take them as they
+ * are, all others want whole ones. */
+extern const at_struct mha_problem_struct, mha_schedule_struct, mha_weights_struct;
 
 /* Fills in every default (num_kv_heads, seq_kv, head_dim_v, softmax_scale, dtypes, strides) and normalises what cannot
  * matter (causal fields of a problem without causal, fields of another op); checks everything. *out is fully
@@ -71,6 +75,9 @@ bool mha_projects_by_pairs(const attune_problem *canonical, const at_target *tar
 bool mha_projects_by_tiles(const attune_problem *canonical, const at_target *target);
 
 /* Schedules. */
+
+/* Reads a caller's schedule into `whole` and lets *schedule point there; NULL stays NULL. */
+attune_status mha_schedule_in(const attune_schedule **schedule, attune_schedule *whole, at_error *err);
 
 /* Whether two have the same numbers. */
 bool mha_schedule_same(const attune_schedule *a, const attune_schedule *b);

@@ -200,12 +200,11 @@ static attune_status check_choice(const attune_mha_weights *weights, const mha_p
                    may_pack && expect(layout, ATTUNE_QKV_WEIGHT).out ? ", and so is qkv_weight" : "");
 }
 
+const at_struct mha_weights_struct = {"attune_mha_weights", "attune_mha_weights_init", sizeof(attune_mha_weights),
+                                      NULL};
+
 static attune_status check_all(const attune_problem *p, const mha_pack_layout *layout,
                                const attune_mha_weights *weights, at_error *err) {
-    if (weights->struct_size != sizeof *weights)
-        return at_fail(err, ATTUNE_INVALID_ARGUMENT,
-                       "attune_mha_weights.struct_size is %zu, expected %zu: start from attune_mha_weights_init",
-                       weights->struct_size, sizeof *weights);
     if (weights->layout != ATTUNE_OUT_IN && weights->layout != ATTUNE_IN_OUT)
         return at_fail(err, ATTUNE_INVALID_ARGUMENT, "layout is %d, which is no attune_weight_layout",
                        (int)weights->layout);
@@ -216,10 +215,12 @@ static attune_status check_all(const attune_problem *p, const mha_pack_layout *l
     return status;
 }
 
-attune_status mha_pack_sources(const attune_problem *p, const mha_pack_layout *layout,
-                               const attune_mha_weights *weights, mha_pack_source sources[MHA_NUM_PROJECTIONS],
-                               at_error *err) {
-    const attune_status status = check_all(p, layout, weights, err);
+attune_status mha_pack_sources(const attune_problem *p, const mha_pack_layout *layout, const attune_mha_weights *given,
+                               mha_pack_source sources[MHA_NUM_PROJECTIONS], at_error *err) {
+    attune_mha_weights whole;
+    const attune_mha_weights *const weights = &whole;
+    attune_status status = at_copy_in(&mha_weights_struct, given, &whole, err);
+    if (!status) status = check_all(p, layout, weights, err);
     if (status) return status;
     const attune_weight *t = weights->tensor;
     const size_t size = mha_weight_bytes(p->w_dtype);

@@ -147,17 +147,12 @@ int64_t mha_most_keys(const attune_problem *p) {
 
 /* ---- all of it ---- */
 
-attune_status mha_check_struct(const attune_problem *p, at_error *err) {
-    if (p->struct_size == sizeof *p) return ATTUNE_OK;
-    return at_fail(err, ATTUNE_INVALID_ARGUMENT,
-                   "attune_problem.struct_size is %zu, expected %zu: start from ATTUNE_PROBLEM_INIT", p->struct_size,
-                   sizeof *p);
-}
+static const attune_problem initial = ATTUNE_PROBLEM_INIT;
+const at_struct mha_problem_struct = {"attune_problem", "ATTUNE_PROBLEM_INIT", sizeof(attune_problem), &initial};
 
 attune_status mha_canonicalize(const attune_problem *problem, attune_problem *out, at_error *err) {
-    attune_status status = mha_check_struct(problem, err);
+    attune_status status = at_copy_in(&mha_problem_struct, problem, out, err);
     if (status) return status;
-    memcpy(out, problem, sizeof *out);
     status = mha_check_choices(out, err);
     if (!status) status = mha_keep_block(out, err);
     if (status) return status;

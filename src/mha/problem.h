@@ -4,9 +4,6 @@
 
 #include "mha/mha.h"
 
-/* problem.c */
-attune_status mha_check_struct(const attune_problem *p, at_error *err);
-
 /* problem_check.c. Enums and flags, before anything looks at them; then ranges; then fields that contradict each
  * other. The latter two want defaults filled in. */
 attune_status mha_check_choices(const attune_problem *p, at_error *err);

@@ -100,13 +100,12 @@ size_t mha_problem_print(const attune_problem *problem, char *text, size_t capac
     bool needed[MHA_NUM_FIELDS];
     mha_writer w = {text, capacity, 0};
     if (capacity) *text = '\0';
-    if (mha_check_struct(problem, NULL)) return 0;
-    if (mha_canonicalize(problem, &p, NULL) == ATTUNE_OK) {
+    if (mha_canonicalize(problem, &p, NULL) == ATTUNE_OK)
         find_needed(&p, needed);
-    } else {
-        p = *problem;
+    else if (at_copy_in(&mha_problem_struct, problem, &p, NULL) == ATTUNE_OK)
         find_set(&p, needed);
-    }
+    else
+        return 0;
     for (int i = 0; i < MHA_NUM_FIELDS; i++)
         if (needed[i]) write_field(&w, &p, &mha_fields[i]);
     return w.length;

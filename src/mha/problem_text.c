@@ -222,13 +222,12 @@ static attune_status apply_layout(parse_state *state, at_error *err) {
 }
 
 attune_status mha_problem_parse(const char *text, attune_problem *problem, at_error *err) {
-    if (mha_check_struct(problem, err)) return ATTUNE_INVALID_ARGUMENT;
-    parse_state state = {.problem = *problem};
-    attune_status status = mha_for_each_pair(text, ATTUNE_INVALID_PROBLEM, parse_pair, &state, err);
+    parse_state state = {0};
+    attune_status status = at_copy_in(&mha_problem_struct, problem, &state.problem, err);
+    if (!status) status = mha_for_each_pair(text, ATTUNE_INVALID_PROBLEM, parse_pair, &state, err);
     if (status) return status;
     apply_letters(&state);
     status = apply_out_strides(&state, err);
     if (!status) status = apply_layout(&state, err);
-    if (!status) *problem = state.problem;
-    return status;
+    return status ? status : at_copy_back(&mha_problem_struct, &state.problem, problem, err);
 }

@@ -67,19 +67,20 @@ static attune_status parse_pair(void *user, const mha_pair *pair, at_error *err)
                    pair->key_length, pair->key);
 }
 
-static attune_status check_struct(const attune_schedule *s, at_error *err) {
-    if (s->struct_size == sizeof *s) return ATTUNE_OK;
-    return at_fail(err, ATTUNE_INVALID_ARGUMENT,
-                   "attune_schedule.struct_size is %zu, expected %zu: start from ATTUNE_SCHEDULE_INIT", s->struct_size,
-                   sizeof *s);
+const at_struct mha_schedule_struct = {"attune_schedule", "ATTUNE_SCHEDULE_INIT", sizeof(attune_schedule), NULL};
+
+attune_status mha_schedule_in(const attune_schedule **schedule, attune_schedule *whole, at_error *err) {
+    if (!*schedule) return ATTUNE_OK;
+    const attune_status status = at_copy_in(&mha_schedule_struct, *schedule, whole, err);
+    *schedule = whole;
+    return status;
 }
 
 attune_status mha_schedule_parse(const char *text, attune_schedule *schedule, at_error *err) {
-    if (check_struct(schedule, err)) return ATTUNE_INVALID_ARGUMENT;
-    attune_schedule parsed = *schedule;
-    attune_status status = mha_for_each_pair(text, ATTUNE_INVALID_SCHEDULE, parse_pair, &parsed, err);
-    if (!status) *schedule = parsed;
-    return status;
+    attune_schedule parsed;
+    attune_status status = at_copy_in(&mha_schedule_struct, schedule, &parsed, err);
+    if (!status) status = mha_for_each_pair(text, ATTUNE_INVALID_SCHEDULE, parse_pair, &parsed, err);
+    return status ? status : at_copy_back(&mha_schedule_struct, &parsed, schedule, err);
 }
 
 static bool has_gemm(const attune_schedule *s) {
@@ -88,14 +89,14 @@ static bool has_gemm(const attune_schedule *s) {
 
 size_t mha_schedule_print(const attune_schedule *schedule, char *text, size_t capacity) {
     mha_writer w = {text, capacity, 0};
+    attune_schedule copy;
     if (capacity) *text = '\0';
-    if (check_struct(schedule, NULL)) return 0;
-    if ((unsigned)schedule->strategy < ATTUNE_STRATEGY_COUNT) {
+    if (at_copy_in(&mha_schedule_struct, schedule, &copy, NULL)) return 0;
+    if ((unsigned)copy.strategy < ATTUNE_STRATEGY_COUNT) {
         mha_write_key(&w, "strategy");
-        mha_write(&w, "%s", strategy_names[schedule->strategy]);
+        mha_write(&w, "%s", strategy_names[copy.strategy]);
     }
-    attune_schedule copy = *schedule;
-    for (int i = 0; i < (has_gemm(schedule) ? NUM_FIELDS : NUM_FIELDS - NUM_GEMM_FIELDS); i++) {
+    for (int i = 0; i < (has_gemm(&copy) ? NUM_FIELDS : NUM_FIELDS - NUM_GEMM_FIELDS); i++) {
         mha_write_key(&w, fields[i].name);
         mha_write(&w, "%d", *number_at(&copy, i));
     }
@@ -219,15 +220,16 @@ static attune_status check_reproducible(const attune_problem *p, const attune_sc
 
 attune_status mha_schedule_check(const attune_problem *p, const attune_schedule *s, const at_target *target,
                                  at_error *err) {
-    if (check_struct(s, err)) return ATTUNE_INVALID_ARGUMENT;
+    attune_schedule copy;
+    attune_status status = mha_schedule_in(&s, &copy, err);
+    if (status) return status;
     if ((unsigned)s->strategy >= ATTUNE_STRATEGY_COUNT)
         return at_fail(err, ATTUNE_INVALID_SCHEDULE, "strategy is %d, which is no attune_strategy", (int)s->strategy);
-    attune_schedule copy = *s;
     for (int i = 0; i < NUM_FIELDS; i++)
         if (*number_at(&copy, i) < fields[i].least)
             return at_fail(err, ATTUNE_INVALID_SCHEDULE, "%s is %d; it must be at least %d", fields[i].name,
                            *number_at(&copy, i), fields[i].least);
-    attune_status status = check_lanes(p, s, target, err);
+    status = check_lanes(p, s, target, err);
     if (!status) status = check_gemm(p, s, target, err);
     if (status) return status;
     if (is_attention(p) && p->reproducible && check_reproducible(p, s, err)) return ATTUNE_INVALID_SCHEDULE;

@@ -23,7 +23,7 @@ static attune_status canonical_block(const attune_problem *problem, attune_probl
     const attune_status status = mha_canonicalize(problem, canonical, err);
     if (status || canonical->op == ATTUNE_MHA) return status;
     return at_fail(err, ATTUNE_INVALID_PROBLEM, "embed_dim is %lld: this problem is no block and has no weights",
-                   (long long)problem->embed_dim);
+                   (long long)canonical->embed_dim);
 }
 
 static size_t packed_size(const attune_problem *canonical) {
@@ -32,16 +32,21 @@ static size_t packed_size(const attune_problem *canonical) {
     return (size_t)layout.elements * mha_weight_bytes(canonical->w_dtype);
 }
 
-attune_status attune_mha_weights_init(const attune_problem *problem, attune_weight_layout layout,
-                                      attune_mha_weights *weights) {
+attune_status attune_mha_weights_init_sized(const attune_problem *problem, attune_weight_layout layout,
+                                            attune_mha_weights *weights, size_t struct_size) {
     at_error err = {0};
     attune_problem canonical;
-    if (!problem || !weights)
+    attune_mha_weights whole;
+    at_struct kind = mha_weights_struct;
+    kind.defaults = &whole;
+    if (!problem || !weights) {
         at_fail(&err, ATTUNE_INVALID_ARGUMENT, "attune_mha_weights_init was given NULL");
-    else if (layout != ATTUNE_OUT_IN && layout != ATTUNE_IN_OUT)
+    } else if (layout != ATTUNE_OUT_IN && layout != ATTUNE_IN_OUT) {
         at_fail(&err, ATTUNE_INVALID_ARGUMENT, "layout is %d, which is no attune_weight_layout", (int)layout);
-    else if (canonical_block(problem, &canonical, &err) == ATTUNE_OK)
-        mha_weights_init(&canonical, layout, weights);
+    } else if (canonical_block(problem, &canonical, &err) == ATTUNE_OK) {
+        mha_weights_init(&canonical, layout, &whole);
+        at_struct_init(&kind, weights, struct_size, &err);
+    }
     return at_report(&err);
 }
 
@@ -147,9 +152,9 @@ attune_status attune_mha_run_with(attune_context *context, const attune_mha *mha
         at_fail(&err, ATTUNE_INVALID_ARGUMENT, "attune_mha_run was given NULL");
         return at_report(&err);
     }
-    /* A struct of another size is for attune_run to refuse: it must not be read to its end here. */
-    if (arguments->struct_size != sizeof *arguments) return attune_run_with(context, mha->kernel, arguments, options);
-    attune_arguments with_weights = *arguments;
+    attune_arguments with_weights;
+    const at_struct kind = at_arguments_struct(&mha->kernel->signature);
+    if (at_copy_in(&kind, arguments, &with_weights, &err)) return at_report(&err);
     with_weights.packed_weights = mha->packed;
     return attune_run_with(context, mha->kernel, &with_weights, options);
 }

@@ -3,6 +3,12 @@
 
 #include <string.h>
 
+attune_status attune_problem_init(attune_problem *problem, size_t struct_size) {
+    at_error err = {0};
+    at_struct_init(&mha_problem_struct, problem, struct_size, &err);
+    return at_report(&err);
+}
+
 attune_status attune_problem_parse(const char *text, attune_problem *problem) {
     at_error err = {0};
     if (!text || !problem)
@@ -32,7 +38,8 @@ double attune_problem_flops(const attune_problem *problem) {
     return problem && mha_canonicalize(problem, &canonical, NULL) == ATTUNE_OK ? mha_problem_flops(&canonical) : 0;
 }
 
-attune_status attune_arguments_init(attune_arguments *arguments, const attune_problem *problem) {
+attune_status attune_arguments_init_sized(attune_arguments *arguments, size_t struct_size,
+                                          const attune_problem *problem) {
     at_error err = {0};
     attune_problem canonical;
     at_signature signature;
@@ -40,7 +47,8 @@ attune_status attune_arguments_init(attune_arguments *arguments, const attune_pr
         at_fail(&err, ATTUNE_INVALID_ARGUMENT, "attune_arguments_init was given NULL");
     } else if (mha_canonicalize(problem, &canonical, &err) == ATTUNE_OK) {
         at_signature_init(&signature, &canonical);
-        *arguments = signature.defaults;
+        const at_struct kind = at_arguments_struct(&signature);
+        at_struct_init(&kind, arguments, struct_size, &err);
     }
     return at_report(&err);
 }
@@ -120,6 +128,12 @@ attune_status attune_tensors(const attune_problem *problem, const attune_argumen
     return ATTUNE_OK;
 }
 
+attune_status attune_schedule_init(attune_schedule *schedule, size_t struct_size) {
+    at_error err = {0};
+    at_struct_init(&mha_schedule_struct, schedule, struct_size, &err);
+    return at_report(&err);
+}
+
 attune_status attune_schedule_choose(const attune_context *context, const attune_problem *problem,
                                      attune_schedule *schedule) {
     at_error err = {0};
@@ -129,7 +143,7 @@ attune_status attune_schedule_choose(const attune_context *context, const attune
         at_fail(&err, ATTUNE_INVALID_ARGUMENT, "attune_schedule_choose was given NULL");
     } else if (mha_canonicalize(problem, &canonical, &err) == ATTUNE_OK) {
         mha_choose(&canonical, context->target, &chosen);
-        at_copy_out(schedule, &chosen, sizeof chosen, "attune_schedule", &err);
+        at_copy_back(&mha_schedule_struct, &chosen, schedule, &err);
     }
     return at_report(&err);
 }

@@ -247,12 +247,14 @@ attune_status attune_cache_why(attune_context *context, const attune_problem *pr
                                attune_cache_answer_fn *answer_fn, void *user) {
     at_error err = {0};
     attune_problem canonical;
+    attune_schedule whole;
     at_key key;
     if (!context || !problem || !answer_fn) {
         at_fail(&err, ATTUNE_INVALID_ARGUMENT, "attune_cache_why was given NULL");
         return at_report(&err);
     }
     attune_status status = mha_canonicalize(problem, &canonical, &err);
+    if (!status) status = mha_schedule_in(&schedule, &whole, &err);
     if (!status && schedule) status = mha_schedule_check(&canonical, schedule, context->target, &err);
     if (!status) {
         at_key_make(&key, &canonical, schedule, &context->machine);

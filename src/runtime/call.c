@@ -48,11 +48,17 @@ static void fill_defaults(const at_signature *s, attune_arguments *a) {
     }
 }
 
-static attune_status check_struct(const attune_arguments *a, at_error *err) {
-    if (a->struct_size == sizeof *a) return ATTUNE_OK;
-    return at_fail(err, ATTUNE_INVALID_ARGUMENT,
-                   "attune_arguments.struct_size is %zu, expected %zu: use attune_arguments_init", a->struct_size,
-                   sizeof *a);
+at_struct at_arguments_struct(const at_signature *s) {
+    return (at_struct){"attune_arguments", "attune_arguments_init", sizeof(attune_arguments), &s->defaults};
+}
+
+/* Arguments of another version of the struct, made whole. */
+static attune_status take_arguments(const at_signature *s, const attune_arguments **a, attune_arguments *whole,
+                                    at_error *err) {
+    const at_struct kind = at_arguments_struct(s);
+    const attune_status status = at_copy_in(&kind, *a, whole, err);
+    *a = whole;
+    return status;
 }
 
 static attune_status finish(const at_signature *s, const attune_arguments *a, at_settled *out, at_error *err) {
@@ -101,7 +107,12 @@ void at_signature_init(at_signature *s, const attune_problem *canonical) {
 
 attune_status at_call_settle(const at_signature *s, const attune_arguments *a, at_settled *out, at_error *err) {
     at_open open;
-    if (check_struct(a, err) || at_sizes_begin(s, a, &out->sizes, &open, err)) return ATTUNE_INVALID_ARGUMENT;
+    attune_arguments whole;
+    if (a->struct_size != sizeof *a) {
+        const attune_status status = take_arguments(s, &a, &whole, err);
+        if (status) return status;
+    }
+    if (at_sizes_begin(s, a, &out->sizes, &open, err)) return ATTUNE_INVALID_ARGUMENT;
     return finish(s, a, out, err);
 }
 
@@ -109,8 +120,7 @@ attune_status at_call_settle(const at_signature *s, const attune_arguments *a, a
 static attune_status settle(const at_signature *s, const attune_arguments *a, at_settled *out, at_error *err) {
     at_open open;
     at_longest longest;
-    if (check_struct(a, err) || at_sizes_begin(s, a, &out->sizes, &open, err) ||
-        at_tables_check_entries(s, a, &out->sizes, &longest, err))
+    if (at_sizes_begin(s, a, &out->sizes, &open, err) || at_tables_check_entries(s, a, &out->sizes, &longest, err))
         return ATTUNE_INVALID_ARGUMENT;
     if (open.q) out->sizes.of[MHA_SEQ_Q] = longest.q;
     if (open.kv) out->sizes.of[MHA_SEQ_KV] = longest.kv;
@@ -150,12 +160,21 @@ static attune_status check_packed(const at_signature *s, void *const *buffers, a
 
 static bool repeats_problem(const at_signature *s, const attune_arguments *a) {
     const char *own = (const char *)a, *defaults = (const char *)&s->defaults;
-    return s->is_settled && a->struct_size == sizeof *a &&
-           !memcmp(own + SIZES_BEGIN, defaults + SIZES_BEGIN, SIZES_BYTES) &&
+    return s->is_settled && !memcmp(own + SIZES_BEGIN, defaults + SIZES_BEGIN, SIZES_BYTES) &&
            (s->place[MHA_X] < 0 || !memcmp(own + INPUTS_BEGIN, defaults + INPUTS_BEGIN, INPUTS_BYTES));
 }
 
+static __attribute__((noinline)) attune_status make_from_other(const at_signature *s, const attune_arguments *a,
+                                                               at_call *call, at_error *err) {
+    attune_arguments whole;
+    const attune_status status = take_arguments(s, &a, &whole, err);
+    return status ? status : at_call_make(s, a, call, err);
+}
+
 attune_status at_call_make(const at_signature *s, const attune_arguments *a, at_call *call, at_error *err) {
+    if (a->struct_size != sizeof *a) return make_from_other(s, a, call, err);
+    call->workspace = a->workspace;
+    call->workspace_bytes = a->workspace_bytes;
     if (repeats_problem(s, a)) {
         at_longest longest;
         if (s->has_entry_tables && at_tables_check_entries(s, a, &s->settled.sizes, &longest, err))

@@ -36,6 +36,9 @@ typedef struct at_signature {
     at_settled settled;
 } at_signature;
 
+/* A caller's arguments: what an older program does not have is as attune_arguments_init gives it. */
+at_struct at_arguments_struct(const at_signature *signature);
+
 void at_signature_init(at_signature *signature, const attune_problem *canonical);
 
 /* The sizes and strides of a call whose pointers are not looked at. Sizes that only index tensors tell are taken as
@@ -46,6 +49,8 @@ attune_status at_call_settle(const at_signature *signature, const attune_argumen
 /* Everything about a call, checked. */
 typedef struct at_call {
     void *buffers[MHA_NUM_TENSORS];
+    void *workspace; /* the caller's, or NULL */
+    size_t workspace_bytes;
     const at_settled *settled; /* `own`, or the signature's */
     at_settled own;
 } at_call;

@@ -48,15 +48,15 @@ static void free_call(attune_call *call) {
 }
 
 /* The workspace, and what the ranges of each phase have in common. */
-static attune_status prepare_code(attune_call *call, const attune_arguments *arguments, at_error *err) {
+static attune_status prepare_code(attune_call *call, at_error *err) {
     const attune_kernel *kernel = call->kernel;
     const int64_t *scalars = call->call.settled->scalars;
     const size_t count = kernel->signature.count;
     size_t needed;
     attune_status status = at_plan_workspace(kernel, call->max_workers, scalars, call->plan, &needed, err);
-    if (!status) status = at_workspace_check(arguments->workspace, arguments->workspace_bytes, needed, err);
+    if (!status) status = at_workspace_check(call->call.workspace, call->call.workspace_bytes, needed, err);
     if (status) return status;
-    char *workspace = arguments->workspace;
+    char *workspace = call->call.workspace;
     if (!workspace && needed) {
         workspace = call->own = at_spares_take(&call->context->spares, needed);
         if (!workspace) return at_fail_memory(err, needed);
@@ -79,7 +79,7 @@ static attune_status prepare(attune_call *call, const attune_arguments *argument
     if (call->call.settled->is_empty) {
         call->num_phases = 0;
     } else if (call->kernel->engine == ATTUNE_ENGINE_JIT) {
-        return prepare_code(call, arguments, err);
+        return prepare_code(call, err);
     } else { /* the interpreter is one task */
         call->plan[0] = 1;
         call->phases[0] = (at_phase_job){.max_workers = call->max_workers};

@@ -48,24 +48,18 @@ attune_status at_report(const at_error *err) {
     return err->status;
 }
 
-attune_status at_copy_out(void *object, const void *full, size_t full_bytes, const char *name, at_error *err) {
-    size_t bytes;
-    memcpy(&bytes, object, sizeof bytes);
-    if (bytes <= sizeof bytes)
-        return at_fail(err, ATTUNE_INVALID_ARGUMENT, "%s.struct_size is %zu; set it to sizeof(%s)", name, bytes, name);
-    if (bytes > full_bytes) bytes = full_bytes;
-    memcpy((char *)object + sizeof bytes, (const char *)full + sizeof bytes, bytes - sizeof bytes);
-    return ATTUNE_OK;
-}
-
 /* ---- Creating ---- */
 
+static const at_struct context_options = {"attune_context_options", "ATTUNE_CONTEXT_OPTIONS_INIT",
+                                          sizeof(attune_context_options), NULL};
+
+attune_status attune_context_options_init(attune_context_options *options, size_t struct_size) {
+    at_error err = {0};
+    at_struct_init(&context_options, options, struct_size, &err);
+    return at_report(&err);
+}
+
 static attune_status check_options(const attune_context_options *options, at_error *err) {
-    if (options->struct_size != sizeof *options)
-        return at_fail(
-            err, ATTUNE_INVALID_ARGUMENT,
-            "attune_context_options.struct_size is %zu, expected %zu: start from ATTUNE_CONTEXT_OPTIONS_INIT",
-            options->struct_size, sizeof *options);
     if (options->allocator && (!options->allocator->alloc || !options->allocator->free))
         return at_fail(err, ATTUNE_INVALID_ARGUMENT, "the allocator lacks its %s function",
                        options->allocator->alloc ? "free" : "alloc");
@@ -136,14 +130,15 @@ static attune_status fill_context(attune_context *context, const attune_context_
 
 attune_status at_context_create(const attune_context_options *options, const at_context_hooks *hooks,
                                 attune_context **out) {
-    static const attune_context_options defaults = ATTUNE_CONTEXT_OPTIONS_INIT;
+    attune_context_options whole = ATTUNE_CONTEXT_OPTIONS_INIT;
     at_error err = {0};
     if (!out) {
         at_fail(&err, ATTUNE_INVALID_ARGUMENT, "the pointer to the context is NULL");
         return at_report(&err);
     }
     *out = NULL;
-    if (!options) options = &defaults;
+    if (options && at_copy_in(&context_options, options, &whole, &err)) return at_report(&err);
+    options = &whole;
     if (check_options(options, &err)) return at_report(&err);
     const attune_allocator *allocator = options->allocator ? options->allocator : at_default_allocator();
     attune_context *context = at_alloc_aligned(allocator, sizeof *context, 64);

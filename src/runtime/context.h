@@ -2,6 +2,7 @@
 #ifndef ATTUNE_RUNTIME_CONTEXT_H
 #define ATTUNE_RUNTIME_CONTEXT_H
 
+#include "base/struct.h"
 #include "runtime/call.h"
 #include "runtime/codegen_client.h"
 #include "runtime/disk_cache.h"
@@ -91,9 +92,6 @@ void at_context_after_fork(attune_context *context, bool is_child);
 
 /* Keeps the failure's sentence for attune_last_message, and returns its status. */
 attune_status at_report(const at_error *err);
-
-/* Copies the part of a struct that the caller's version of it has; `object` starts with its struct_size. */
-attune_status at_copy_out(void *object, const void *full, size_t full_bytes, const char *name, at_error *err);
 
 void at_kernel_destroy(at_cache_node *node);
 void at_kernel_evicted(const at_cache_node *node);

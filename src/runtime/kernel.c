@@ -491,16 +491,18 @@ static attune_status compile_slowly(attune_context *context, const attune_proble
                                     attune_kernel **kernel) {
     at_error err = {0};
     attune_problem canonical;
+    attune_schedule whole;
     at_key key;
     at_cache_node *node = NULL;
     attune_status status = mha_canonicalize(problem, &canonical, &err);
+    if (!status) status = mha_schedule_in(&schedule, &whole, &err);
     if (!status && schedule) status = mha_schedule_check(&canonical, schedule, context->target, &err);
     if (status) return at_report(&err);
     at_key_make(&key, &canonical, schedule, &context->machine);
     at_signature signature;
     make_request request = {context, &canonical, schedule, &signature};
     if (at_memory_cache_get(&context->memory, &key, make_kernel, &request, &node, &err)) return at_report(&err);
-    at_memory_cache_alias(&context->memory, node, raw, hash);
+    if (raw) at_memory_cache_alias(&context->memory, node, raw, hash);
     *kernel = (attune_kernel *)node;
     return ATTUNE_OK;
 }
@@ -518,12 +520,13 @@ attune_status attune_compile(attune_context *context, const attune_problem *prob
     *kernel = NULL;
     at_raw_key raw;
     uint64_t hash = 0;
-    if (__builtin_expect(at_raw_key_make(&raw, problem, schedule), 1)) {
+    const bool is_raw = at_raw_key_make(&raw, problem, schedule);
+    if (__builtin_expect(is_raw, 1)) {
         hash = at_raw_key_hash(&raw);
         *kernel = (attune_kernel *)at_memory_cache_find(&context->memory, &raw, hash);
         if (*kernel) return ATTUNE_OK;
     }
-    return compile_slowly(context, problem, schedule, &raw, hash, kernel);
+    return compile_slowly(context, problem, schedule, is_raw ? &raw : NULL, hash, kernel);
 }
 
 void attune_kernel_release(attune_kernel *kernel) {
@@ -557,13 +560,14 @@ attune_status attune_emit(attune_context *context, const attune_problem *problem
                           attune_stage stage, void **data, size_t *bytes) {
     at_error err = {0};
     attune_problem canonical;
+    attune_schedule whole;
     if (!context || !problem || !data || !bytes) {
         at_fail(&err, ATTUNE_INVALID_ARGUMENT, "attune_emit was given NULL");
         return at_report(&err);
     }
     *data = NULL;
     *bytes = 0;
-    if (mha_canonicalize(problem, &canonical, &err)) return at_report(&err);
+    if (mha_canonicalize(problem, &canonical, &err) || mha_schedule_in(&schedule, &whole, &err)) return at_report(&err);
     at_arena arena;
     at_built built;
     at_arena_init(&arena, &context->allocator);

@@ -148,10 +148,7 @@ bool at_key_is_of_here(const at_key_parts *parts) {
            !strncmp(parts->generator, ATTUNE_GENERATOR_ID, AT_KEY_TEXT) && parts->image_version == AT_IMAGE_VERSION;
 }
 
-_Static_assert(offsetof(attune_schedule, strategy) == sizeof(size_t) &&
-                   (AT_SCHEDULE_BYTES + sizeof(size_t) - 1) / sizeof(size_t) * sizeof(size_t) ==
-                       sizeof(attune_schedule),
-               "a schedule has padding at its end only");
+_Static_assert(offsetof(attune_schedule, strategy) == sizeof(size_t), "a schedule has no padding after its size");
 
 /* Raw keys are hashed and compared as bytes. A hole can only lie between a 32-bit member and a wider one. */
 #define FOLLOWS(member, narrow) (offsetof(attune_problem, member) == offsetof(attune_problem, narrow) + 4)

@@ -68,10 +68,12 @@ typedef struct at_raw_key {
     const attune_schedule *schedule; /* NULL if none was given */
 } at_raw_key;
 
-/* What of a schedule means something: behind it lies padding. */
-enum { AT_SCHEDULE_BYTES = offsetof(attune_schedule, gemm_depth) + sizeof(int32_t) };
+/* What of a schedule means something; the rest is for later versions. Results hold schedules by value, so that the size of
+ * one can never change. */
+enum { AT_SCHEDULE_BYTES = offsetof(attune_schedule, reserved) };
+_Static_assert(sizeof(attune_schedule) == 256, "reserved shrinks by what a new field takes");
 
-/* false if the structs are not of this version's size (the slow path then says what is wrong). */
+/* false if the structs are not of this version's size: the slow path makes whole ones of them. */
 static inline bool at_raw_key_make(at_raw_key *raw, const attune_problem *problem, const attune_schedule *schedule) {
     *raw = (at_raw_key){problem, schedule};
     return problem->struct_size == sizeof *problem && (!schedule || schedule->struct_size == sizeof *schedule);

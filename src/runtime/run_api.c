@@ -10,18 +10,23 @@ typedef struct run_choice {
     at_team own;
 } run_choice;
 
-static attune_status check_options(const attune_run_options *options, at_error *err) {
-    if (options->struct_size == sizeof *options) return ATTUNE_OK;
-    return at_fail(err, ATTUNE_INVALID_ARGUMENT,
-                   "attune_run_options.struct_size is %zu, expected %zu: start from ATTUNE_RUN_OPTIONS_INIT",
-                   options->struct_size, sizeof *options);
+static const at_struct run_options = {"attune_run_options", "ATTUNE_RUN_OPTIONS_INIT", sizeof(attune_run_options),
+                                      NULL};
+
+attune_status attune_run_options_init(attune_run_options *options, size_t struct_size) {
+    at_error err = {0};
+    at_struct_init(&run_options, options, struct_size, &err);
+    return at_report(&err);
 }
 
-static attune_status choose(const attune_context *context, const attune_run_options *options, run_choice *choice,
+static attune_status choose(const attune_context *context, const attune_run_options *given, run_choice *choice,
                             at_error *err) {
     *choice = (run_choice){.team = &context->team};
-    if (!options) return ATTUNE_OK;
-    if (check_options(options, err)) return ATTUNE_INVALID_ARGUMENT;
+    if (!given) return ATTUNE_OK;
+    attune_run_options whole;
+    const attune_run_options *const options = &whole;
+    attune_status status = at_copy_in(&run_options, given, &whole, err);
+    if (status) return status;
     choice->cancel = options->cancel;
     if (!options->runner && !options->max_threads) return ATTUNE_OK;
     at_team *own = &choice->own;
@@ -29,7 +34,8 @@ static attune_status choose(const attune_context *context, const attune_run_opti
     choice->team = own;
     if (options->runner) {
         own->pool = NULL;
-        if (at_runner_take(options->runner, &own->runner, err)) return ATTUNE_INVALID_ARGUMENT;
+        status = at_runner_take(options->runner, &own->runner, err);
+        if (status) return status;
         own->max_workers = own->runner.max_workers;
     }
     if (!options->max_threads) return ATTUNE_OK;
@@ -81,8 +87,8 @@ attune_status at_check_run(const attune_context *context, const attune_kernel *k
     return at_fail(err, ATTUNE_INVALID_ARGUMENT, "a kernel of attune_ir_compile is run by attune_ir_run");
 }
 
-static attune_status run_call(attune_context *context, const attune_kernel *kernel, const attune_arguments *arguments,
-                              const at_call *call, const run_choice *choice, at_error *err) {
+static attune_status run_call(attune_context *context, const attune_kernel *kernel, const at_call *call,
+                              const run_choice *choice, at_error *err) {
     if (kernel->engine != ATTUNE_ENGINE_JIT) {
         if (choice->cancel && __atomic_load_n(choice->cancel, __ATOMIC_RELAXED))
             return at_fail(err, ATTUNE_CANCELLED, "the call was cancelled before the interpreter began");
@@ -91,8 +97,8 @@ static attune_status run_call(attune_context *context, const attune_kernel *kern
     const at_run run = {.buffers = call->buffers,
                         .num_buffers = kernel->signature.count,
                         .scalars = call->settled->scalars,
-                        .workspace = arguments->workspace,
-                        .workspace_bytes = arguments->workspace_bytes,
+                        .workspace = call->workspace,
+                        .workspace_bytes = call->workspace_bytes,
                         .small = call->settled->flops < AT_SMALL_FLOPS,
                         .team = choice->team,
                         .cancel = choice->cancel};
@@ -108,7 +114,7 @@ attune_status attune_run_with(attune_context *context, const attune_kernel *kern
     if (at_check_run(context, kernel, arguments, &err) == ATTUNE_OK &&
         choose(context, options, &choice, &err) == ATTUNE_OK &&
         at_call_make(&kernel->signature, arguments, &call, &err) == ATTUNE_OK && !call.settled->is_empty)
-        run_call(context, kernel, arguments, &call, &choice, &err);
+        run_call(context, kernel, &call, &choice, &err);
     return at_report(&err);
 }
 
@@ -135,12 +141,13 @@ attune_status attune_run_interpreted(attune_context *context, const attune_probl
     at_error err = {0};
     attune_problem canonical;
     at_signature signature;
+    attune_schedule whole;
     at_call call;
     if (!context || !problem || !arguments) {
         at_fail(&err, ATTUNE_INVALID_ARGUMENT, "attune_run_interpreted was given NULL");
         return at_report(&err);
     }
-    if (mha_canonicalize(problem, &canonical, &err)) return at_report(&err);
+    if (mha_canonicalize(problem, &canonical, &err) || mha_schedule_in(&schedule, &whole, &err)) return at_report(&err);
     at_signature_init(&signature, &canonical);
     if (at_call_make(&signature, arguments, &call, &err) == ATTUNE_OK)
         build_and_interpret(context, &signature, schedule, &call, &err);

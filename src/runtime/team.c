@@ -1,15 +1,21 @@
-#include "runtime/team.h"
+#include "runtime/context.h"
 
 #include <string.h>
 
 enum { MOST_WORKERS = 65536 };
 
-attune_status at_runner_take(const attune_runner *runner, attune_runner *taken, at_error *err) {
-    if (runner->struct_size != sizeof *runner)
-        return at_fail(err, ATTUNE_INVALID_ARGUMENT,
-                       "attune_runner.struct_size is %zu, expected %zu: start from ATTUNE_RUNNER_INIT",
-                       runner->struct_size, sizeof *runner);
-    *taken = *runner;
+static const at_struct runner_struct = {"attune_runner", "ATTUNE_RUNNER_INIT", sizeof(attune_runner), NULL};
+
+attune_status attune_runner_init(attune_runner *runner, size_t struct_size) {
+    at_error err = {0};
+    at_struct_init(&runner_struct, runner, struct_size, &err);
+    return at_report(&err);
+}
+
+attune_status at_runner_take(const attune_runner *given, attune_runner *taken, at_error *err) {
+    const attune_status status = at_copy_in(&runner_struct, given, taken, err);
+    const attune_runner *runner = taken;
+    if (status) return status;
     if (!runner->parallel_for == !runner->submit)
         return at_fail(err, ATTUNE_INVALID_ARGUMENT, "the runner has %s parallel_for and submit; it must have one",
                        runner->submit ? "both" : "neither");

@@ -247,11 +247,17 @@ static attune_status keep(attune_context *context, const attune_problem *canonic
     return status;
 }
 
+static const attune_tune_options usual = ATTUNE_TUNE_OPTIONS_INIT;
+static const at_struct tune_options = {"attune_tune_options", "ATTUNE_TUNE_OPTIONS_INIT", sizeof(attune_tune_options),
+                                       &usual};
+
+attune_status attune_tune_options_init(attune_tune_options *options, size_t struct_size) {
+    at_error err = {0};
+    at_struct_init(&tune_options, options, struct_size, &err);
+    return at_report(&err);
+}
+
 static attune_status check_options(const attune_tune_options *options, at_error *err) {
-    if (options->struct_size != sizeof *options)
-        return at_fail(err, ATTUNE_INVALID_ARGUMENT,
-                       "attune_tune_options.struct_size is %zu, expected %zu: start from ATTUNE_TUNE_OPTIONS_INIT",
-                       options->struct_size, sizeof *options);
     if (!(options->budget_seconds >= 0.05 && options->budget_seconds <= 1e6))
         return at_fail(err, ATTUNE_INVALID_ARGUMENT, "budget_seconds is %g; it must be from 0.05 to 1000000",
                        options->budget_seconds);
@@ -323,7 +329,7 @@ static attune_status tune(attune_context *context, const attune_problem *canonic
 
 attune_status attune_tune(attune_context *context, const attune_problem *problem, const attune_arguments *arguments,
                           const attune_tune_options *options, attune_tune_result *result) {
-    static const attune_tune_options usual = ATTUNE_TUNE_OPTIONS_INIT;
+    attune_tune_options whole = usual;
     at_error err = {0};
     attune_problem canonical;
     attune_tune_result full = {.struct_size = sizeof full, .schedule = ATTUNE_SCHEDULE_INIT};
@@ -331,10 +337,10 @@ attune_status attune_tune(attune_context *context, const attune_problem *problem
         at_fail(&err, ATTUNE_INVALID_ARGUMENT, "attune_tune was given NULL");
         return at_report(&err);
     }
-    if (!options) options = &usual;
     bool searched = false;
-    if (!check_options(options, &err) && !mha_canonicalize(problem, &canonical, &err))
-        tune(context, &canonical, arguments, options, &full, &searched, &err);
+    if ((!options || !at_copy_in(&tune_options, options, &whole, &err)) && !check_options(&whole, &err) &&
+        !mha_canonicalize(problem, &canonical, &err))
+        tune(context, &canonical, arguments, &whole, &full, &searched, &err);
     at_error misfit = {0};
     if (searched && at_copy_out(result, &full, sizeof full, "attune_tune_result", &misfit) && !err.status) err = misfit;
     return at_report(&err);
@@ -382,15 +388,15 @@ attune_status attune_schedule_predict(attune_context *context, const attune_prob
     at_error err = {0};
     attune_problem canonical;
     attune_schedule own = ATTUNE_SCHEDULE_INIT;
+    const attune_schedule *given = schedule;
     if (!context || !problem || !prediction) {
         at_fail(&err, ATTUNE_INVALID_ARGUMENT, "attune_schedule_predict was given NULL");
         return at_report(&err);
     }
-    if (mha_canonicalize(problem, &canonical, &err)) return at_report(&err);
+    if (mha_canonicalize(problem, &canonical, &err) || mha_schedule_in(&given, &own, &err)) return at_report(&err);
     attune_prediction full = {.struct_size = sizeof full};
-    if (schedule) {
-        if (mha_schedule_check(&canonical, schedule, context->target, &err)) return at_report(&err);
-        own = *schedule;
+    if (given) {
+        if (mha_schedule_check(&canonical, given, context->target, &err)) return at_report(&err);
     } else {
         full.is_tuned = at_tuning_find(context, &canonical, &own);
         if (!full.is_tuned) mha_choose(&canonical, context->target, &own);
@@ -403,7 +409,7 @@ attune_status attune_schedule_predict(attune_context *context, const attune_prob
     full.tasks = costs.tasks;
     full.products = costs.products;
     full.flops_per_cycle = 4.0 * own.lanes;
-    if (chosen) *chosen = own;
+    if (chosen && at_copy_back(&mha_schedule_struct, &own, chosen, &err)) return at_report(&err);
     at_copy_out(prediction, &full, sizeof full, "attune_prediction", &err);
     return at_report(&err);
 }

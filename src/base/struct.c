@@ -1,0 +1,91 @@
+#include "base/struct.h"
+
+#include <stdbool.h>
+#include <string.h>
+
+/* Far more than any struct has: a size beyond that was never set, and must not be read to its end. */
+enum { MOST_BYTES = 16384 };
+
+static size_t smaller(size_t a, size_t b) { return a < b ? a : b; }
+
+static size_t size_of(const void *object) {
+    size_t bytes;
+    memcpy(&bytes, object, sizeof bytes);
+    return bytes;
+}
+
+static attune_status check_size(const at_struct *kind, size_t bytes, at_error *err) {
+    if (bytes == kind->bytes) return ATTUNE_OK;
+    if (bytes > sizeof bytes && bytes % sizeof bytes == 0 && bytes <= MOST_BYTES) return ATTUNE_OK;
+    return at_fail(err, ATTUNE_INVALID_ARGUMENT, "%s.struct_size is %zu, expected %zu: start from %s", kind->name,
+                   bytes, kind->bytes, kind->start);
+}
+
+static bool is_zero(const char *bytes, size_t count) {
+    for (size_t i = 0; i < count; i++)
+        if (bytes[i]) return false;
+    return true;
+}
+
+static attune_status check_rest(const at_struct *kind, const void *object, size_t bytes, at_error *err) {
+    if (bytes <= kind->bytes || is_zero((const char *)object + kind->bytes, bytes - kind->bytes)) return ATTUNE_OK;
+    return at_fail(err, ATTUNE_UNSUPPORTED,
+                   "%s.struct_size is %zu, of which attune %s knows %zu bytes, and something is set beyond these",
+                   kind->name, bytes, ATTUNE_VERSION_STRING, kind->bytes);
+}
+
+/* Bytes of a whole struct from `begin` on. */
+static void put_defaults(const at_struct *kind, void *whole, size_t begin) {
+    if (begin >= kind->bytes) return;
+    if (kind->defaults)
+        memcpy((char *)whole + begin, (const char *)kind->defaults + begin, kind->bytes - begin);
+    else
+        memset((char *)whole + begin, 0, kind->bytes - begin);
+}
+
+attune_status at_copy_in(const at_struct *kind, const void *object, void *whole, at_error *err) {
+    const size_t bytes = size_of(object);
+    attune_status status = check_size(kind, bytes, err);
+    if (!status) status = check_rest(kind, object, bytes, err);
+    if (status) return status;
+    memcpy(whole, object, smaller(bytes, kind->bytes));
+    put_defaults(kind, whole, bytes);
+    memcpy(whole, &kind->bytes, sizeof kind->bytes);
+    return ATTUNE_OK;
+}
+
+static bool is_default(const at_struct *kind, const void *whole, size_t begin) {
+    const char *rest = (const char *)whole + begin;
+    const size_t count = kind->bytes - begin;
+    return kind->defaults ? !memcmp(rest, (const char *)kind->defaults + begin, count) : is_zero(rest, count);
+}
+
+attune_status at_copy_back(const at_struct *kind, const void *whole, void *object, at_error *err) {
+    const size_t bytes = size_of(object);
+    if (check_size(kind, bytes, err)) return ATTUNE_INVALID_ARGUMENT;
+    if (bytes < kind->bytes && !is_default(kind, whole, bytes))
+        return at_fail(err, ATTUNE_INVALID_ARGUMENT,
+                       "%s.struct_size is %zu, and what it should hold needs %zu bytes: the program was made with an "
+                       "older version of attune",
+                       kind->name, bytes, kind->bytes);
+    memcpy((char *)object + sizeof bytes, (const char *)whole + sizeof bytes,
+           smaller(bytes, kind->bytes) - sizeof bytes);
+    return ATTUNE_OK;
+}
+
+attune_status at_struct_init(const at_struct *kind, void *object, size_t struct_size, at_error *err) {
+    if (!object) return at_fail(err, ATTUNE_INVALID_ARGUMENT, "the pointer to the %s is NULL", kind->name);
+    if (check_size(kind, struct_size, err)) return ATTUNE_INVALID_ARGUMENT;
+    memset(object, 0, struct_size);
+    if (kind->defaults) memcpy(object, kind->defaults, smaller(struct_size, kind->bytes));
+    memcpy(object, &struct_size, sizeof struct_size);
+    return ATTUNE_OK;
+}
+
+attune_status at_copy_out(void *object, const void *full, size_t full_bytes, const char *name, at_error *err) {
+    const size_t bytes = size_of(object);
+    if (bytes <= sizeof bytes)
+        return at_fail(err, ATTUNE_INVALID_ARGUMENT, "%s.struct_size is %zu; set it to sizeof(%s)", name, bytes, name);
+    memcpy((char *)object + sizeof bytes, (const char *)full + sizeof bytes, smaller(bytes, full_bytes) - sizeof bytes);
+    return ATTUNE_OK;
+}

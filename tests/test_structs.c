@@ -1,0 +1,505 @@
+/* Structs of other sizes than this version's: those of older programs are completed, those of newer ones accepted while
+ * nothing unknown is set, and not a byte beyond a struct is read or written. */
+#define _GNU_SOURCE
+#include "support/calls.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+static void assert_ok(attune_status status) {
+    if (status) fail_msg("%s: %s", attune_status_name(status), attune_last_message());
+}
+
+static void assert_fails(attune_status status, attune_status expected, const char *part) {
+    if (status != expected || !strstr(attune_last_message(), part))
+        fail_msg("expected \"%s\", got %s: %s", part, attune_status_name(status), attune_last_message());
+}
+
+/* ---- Memory that ends at a page which faults ---- */
+
+typedef struct guarded {
+    char *map, *data;
+    size_t map_bytes;
+} guarded;
+
+static guarded guard(size_t bytes) {
+    const size_t page = (size_t)sysconf(_SC_PAGESIZE), inside = (bytes + page - 1) / page * page;
+    guarded g = {.map_bytes = inside + page};
+    g.map = mmap(NULL, g.map_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    assert_ptr_not_equal(g.map, MAP_FAILED);
+    assert_int_equal(mprotect(g.map + inside, page, PROT_NONE), 0);
+    g.data = g.map + inside - bytes;
+    return g;
+}
+
+static void unguard(guarded *g) { munmap(g->map, g->map_bytes); }
+
+/* The first `bytes` of a struct, or the whole struct and zeros, as a program of another version has it. */
+static guarded as_of(const void *object, size_t object_bytes, size_t bytes) {
+    guarded g = guard(bytes);
+    memcpy(g.data, object, bytes < object_bytes ? bytes : object_bytes);
+    memcpy(g.data, &bytes, sizeof bytes);
+    return g;
+}
+
+enum { MORE = 64 }; /* bytes of a newer version's struct beyond this one's */
+
+/* ---- Problems ---- */
+
+static attune_problem problem_of(const char *text) {
+    attune_problem problem = ATTUNE_PROBLEM_INIT;
+    assert_ok(attune_problem_parse(text, &problem));
+    return problem;
+}
+
+static void same_key(const attune_problem *a, const attune_problem *b) {
+    attune_kernel *kernel;
+    attune_kernel_info info = {.struct_size = sizeof info};
+    char key[33];
+    assert_ok(attune_compile(sample_context, a, NULL, &kernel));
+    assert_ok(attune_kernel_get_info(kernel, &info));
+    memcpy(key, info.key, sizeof key);
+    attune_kernel_release(kernel);
+    assert_ok(attune_compile(sample_context, b, NULL, &kernel));
+    assert_ok(attune_kernel_get_info(kernel, &info));
+    assert_string_equal(info.key, key);
+    attune_kernel_release(kernel);
+}
+
+/* Every size that a version may have had: what is cut off is at its default. */
+static void problems_of_other_sizes(void **state) {
+    (void)state;
+    const attune_problem whole = problem_of("num_heads=2,seq_q=3,seq_kv=5,head_dim=4,window_left=2,lse=1");
+    char expected[512], text[512];
+    attune_problem_print(&whole, expected, sizeof expected);
+    for (size_t bytes = offsetof(attune_problem, k_dtype); bytes <= sizeof whole + MORE; bytes += sizeof(size_t)) {
+        guarded g = as_of(&whole, sizeof whole, bytes);
+        attune_problem *const p = (attune_problem *)(void *)g.data;
+        attune_tensor tensors[SAMPLE_TENSORS];
+        size_t count;
+        assert_ok(attune_problem_check(p));
+        assert_true(attune_problem_print(p, text, sizeof text) > 0);
+        assert_string_equal(text, expected);
+        assert_true(attune_problem_flops(p) == attune_problem_flops(&whole));
+        assert_ok(attune_tensors(p, NULL, tensors, SAMPLE_TENSORS, &count));
+        assert_int_equal(count, 5);
+        same_key(&whole, p);
+        assert_ok(attune_problem_parse("seq_q=7,softmax_scale=2", p));
+        assert_int_equal(p->seq_q, 7);
+        assert_int_equal(p->struct_size, bytes);
+        unguard(&g);
+    }
+}
+
+static void what_a_problem_has_no_room_for(void **state) {
+    (void)state;
+    const attune_problem whole = problem_of("num_heads=2,seq_q=3,head_dim=4");
+    guarded g = as_of(&whole, sizeof whole, offsetof(attune_problem, embed_dim));
+    attune_problem *p = (attune_problem *)(void *)g.data;
+    assert_fails(attune_problem_parse("seq_q=9,embed_dim=8", p), ATTUNE_INVALID_ARGUMENT, "older version");
+    assert_int_equal(p->seq_q, 3);
+    attune_mha_weights weights;
+    assert_fails(attune_mha_weights_init(p, ATTUNE_OUT_IN, &weights), ATTUNE_INVALID_PROBLEM, "embed_dim is 0");
+    unguard(&g);
+    g = as_of(&whole, sizeof whole, sizeof whole + MORE);
+    p = (attune_problem *)(void *)g.data;
+    for (size_t at = sizeof whole; at < sizeof whole + MORE; at += MORE - 1) {
+        attune_kernel *kernel;
+        g.data[at] = 1;
+        assert_fails(attune_problem_check(p), ATTUNE_UNSUPPORTED, "something is set beyond these");
+        assert_fails(attune_compile(sample_context, p, NULL, &kernel), ATTUNE_UNSUPPORTED, ATTUNE_VERSION_STRING);
+        assert_null(kernel);
+        g.data[at] = 0;
+        assert_ok(attune_problem_check(p));
+    }
+    unguard(&g);
+}
+
+/* Zeros are no problem: they would mean the scale 0 and the window 0. */
+static void zeros_are_refused(void **state) {
+    (void)state;
+    attune_problem problem;
+    attune_kernel *kernel;
+    memset(&problem, 0, sizeof problem);
+    problem.batch = problem.num_heads = 1;
+    problem.seq_q = problem.head_dim = 4;
+    assert_fails(attune_problem_check(&problem), ATTUNE_INVALID_ARGUMENT, "ATTUNE_PROBLEM_INIT");
+    assert_fails(attune_compile(sample_context, &problem, NULL, &kernel), ATTUNE_INVALID_ARGUMENT, "struct_size is 0");
+}
+
+/* ---- Init functions ---- */
+
+typedef attune_status init_fn(void *object, size_t struct_size);
+static attune_status init_problem(void *o, size_t n) { return attune_problem_init(o, n); }
+static attune_status init_options(void *o, size_t n) { return attune_context_options_init(o, n); }
+static attune_status init_runner(void *o, size_t n) { return attune_runner_init(o, n); }
+static attune_status init_run(void *o, size_t n) { return attune_run_options_init(o, n); }
+static attune_status init_schedule(void *o, size_t n) { return attune_schedule_init(o, n); }
+static attune_status init_tune(void *o, size_t n) { return attune_tune_options_init(o, n); }
+static attune_status init_arguments(void *o, size_t n) {
+    const attune_problem p = problem_of("num_heads=2,seq_q=3,seq_kv=5,head_dim=4");
+    return attune_arguments_init_sized(o, n, &p);
+}
+static attune_status init_weights(void *o, size_t n) {
+    const attune_problem p = problem_of("num_heads=2,seq_q=3,embed_dim=8");
+    return attune_mha_weights_init_sized(&p, ATTUNE_IN_OUT, o, n);
+}
+
+static void check_init(init_fn *init, const void *macro, size_t full) {
+    for (size_t bytes = 2 * sizeof(size_t); bytes <= full + MORE; bytes += sizeof(size_t)) {
+        guarded g = guard(bytes);
+        memset(g.data, 0x5a, bytes);
+        assert_ok(init(g.data, bytes));
+        size_t size;
+        memcpy(&size, g.data, sizeof size);
+        assert_int_equal(size, bytes);
+        const size_t known = bytes < full ? bytes : full;
+        assert_memory_equal(g.data + sizeof size, (const char *)macro + sizeof size, known - sizeof size);
+        for (size_t i = known; i < bytes; i++) assert_int_equal(g.data[i], 0);
+        unguard(&g);
+    }
+    guarded g = guard(0);
+    const size_t bad[] = {0, sizeof(size_t), full + 1, full - 1, (size_t)1 << 30, SIZE_MAX};
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++)
+        assert_fails(init(g.data, bad[i]), ATTUNE_INVALID_ARGUMENT, "struct_size is");
+    unguard(&g);
+}
+
+static void defaults_of_any_size(void **state) {
+    (void)state;
+    static const attune_problem problem = ATTUNE_PROBLEM_INIT;
+    static const attune_context_options options = ATTUNE_CONTEXT_OPTIONS_INIT;
+    static const attune_runner runner = ATTUNE_RUNNER_INIT;
+    static const attune_run_options run = ATTUNE_RUN_OPTIONS_INIT;
+    static const attune_schedule schedule = ATTUNE_SCHEDULE_INIT;
+    static const attune_tune_options tune = ATTUNE_TUNE_OPTIONS_INIT;
+    attune_arguments arguments;
+    attune_mha_weights weights;
+    assert_ok(init_arguments(&arguments, sizeof arguments));
+    assert_ok(init_weights(&weights, sizeof weights));
+    check_init(init_problem, &problem, sizeof problem);
+    check_init(init_options, &options, sizeof options);
+    check_init(init_runner, &runner, sizeof runner);
+    check_init(init_run, &run, sizeof run);
+    check_init(init_schedule, &schedule, sizeof schedule);
+    check_init(init_tune, &tune, sizeof tune);
+    check_init(init_arguments, &arguments, sizeof arguments);
+    check_init(init_weights, &weights, sizeof weights);
+    assert_fails(attune_problem_init(NULL, sizeof problem), ATTUNE_INVALID_ARGUMENT, "NULL");
+}
+
+/* ---- Arguments ---- */
+
+static void run_of_size(const sample *from, size_t bytes, bool with_workspace) {
+    sample_call whole, other;
+    attune_kernel *kernel;
+    size_t needed, needed_by_other;
+    sample_call_open(&whole, from, ON_THE_HEAP);
+    sample_call_open(&other, from, ON_THE_HEAP);
+    assert_ok(attune_compile(sample_context, &whole.problem, NULL, &kernel));
+    assert_ok(attune_run(sample_context, kernel, &whole.arguments));
+    assert_ok(attune_workspace_size(sample_context, kernel, &whole.arguments, &needed));
+    if (with_workspace) {
+        other.arguments.workspace = aligned_alloc(64, needed + 64 - needed % 64);
+        other.arguments.workspace_bytes = needed;
+    }
+    guarded g = as_of(&other.arguments, sizeof other.arguments, bytes);
+    const attune_arguments *const a = (const attune_arguments *)(const void *)g.data;
+    attune_call *call;
+    assert_ok(attune_workspace_size(sample_context, kernel, a, &needed_by_other));
+    assert_int_equal(needed, needed_by_other);
+    assert_ok(attune_run(sample_context, kernel, a));
+    assert_true(sample_calls_agree(&whole, &other));
+    assert_ok(attune_run_interpreted(sample_context, &whole.problem, NULL, a));
+    assert_true(sample_calls_agree(&whole, &other));
+    assert_ok(attune_call_begin(sample_context, kernel, a, 1, &call));
+    for (uint32_t p = 0; p < attune_call_num_phases(call); p++)
+        assert_ok(attune_call_execute(call, p, 0, attune_call_num_tasks(call, p), 0));
+    assert_ok(attune_call_end(call));
+    assert_true(sample_calls_agree(&whole, &other));
+    attune_tensor tensors[SAMPLE_TENSORS];
+    size_t count;
+    assert_ok(attune_tensors(&whole.problem, a, tensors, SAMPLE_TENSORS, &count));
+    assert_int_equal(count, whole.count);
+    unguard(&g);
+    free(other.arguments.workspace);
+    attune_kernel_release(kernel);
+    sample_call_close(&whole);
+    sample_call_close(&other);
+}
+
+static void arguments_of_other_sizes(void **state) {
+    (void)state;
+    static const size_t cuts[] = {offsetof(attune_arguments, parts), offsetof(attune_arguments, x),
+                                  offsetof(attune_arguments, packed_weights), offsetof(attune_arguments, workspace)};
+    for (size_t i = 0; i < sizeof cuts / sizeof *cuts; i++) {
+        run_of_size(&samples[PLAIN], cuts[i], false);
+        run_of_size(&samples[RAGGED], cuts[i], false);
+        run_of_size(&samples[SHORT_MASK], cuts[i], false);
+    }
+    for (int i = 0; i < NUM_SAMPLES; i += 3) run_of_size(&samples[i], sizeof(attune_arguments) + MORE, true);
+}
+
+/* An array of strides or a size that is cut off is as attune_arguments_init gives it. */
+static void defaults_of_what_is_cut(void **state) {
+    (void)state;
+    sample_call c;
+    attune_kernel *kernel;
+    sample_call_open(&c, &samples[DYNAMIC], ON_THE_HEAP);
+    assert_ok(attune_compile(sample_context, &c.problem, NULL, &kernel));
+    guarded g = as_of(&c.arguments, sizeof c.arguments, offsetof(attune_arguments, seq_kv));
+    assert_fails(attune_run(sample_context, kernel, (void *)g.data), ATTUNE_INVALID_ARGUMENT, "seq_kv is not set");
+    unguard(&g);
+    g = as_of(&c.arguments, sizeof c.arguments, sizeof c.arguments + MORE);
+    g.data[sizeof c.arguments + MORE - 1] = 1;
+    attune_tensor tensors[SAMPLE_TENSORS];
+    size_t count;
+    assert_fails(attune_run(sample_context, kernel, (void *)g.data), ATTUNE_UNSUPPORTED, "attune_arguments");
+    assert_fails(attune_tensors(&c.problem, (void *)g.data, tensors, SAMPLE_TENSORS, &count), ATTUNE_UNSUPPORTED,
+                 "attune_arguments");
+    unguard(&g);
+    attune_kernel_release(kernel);
+    sample_call_close(&c);
+}
+
+/* ---- Blocks ---- */
+
+static void blocks_of_other_sizes(void **state) {
+    (void)state;
+    enum { QUERIES = 3, DIM = 8 };
+    const attune_problem p = problem_of("num_heads=2,seq_q=3,embed_dim=8,w_dtype=f32");
+    attune_mha_weights weights;
+    float numbers[DIM * DIM], x[QUERIES][DIM], out[QUERIES][DIM], again[QUERIES][DIM];
+    for (int i = 0; i < DIM * DIM; i++) numbers[i] = (float)(i % 7) / 8;
+    for (int i = 0; i < QUERIES * DIM; i++) x[i / DIM][i % DIM] = (float)(i % 5) / 4;
+    assert_ok(attune_mha_weights_init(&p, ATTUNE_OUT_IN, &weights));
+    for (int i = ATTUNE_Q_WEIGHT; i <= ATTUNE_OUT_BIAS; i++) weights.tensor[i].data = numbers;
+    attune_mha *mha, *other;
+    assert_ok(attune_mha_create(sample_context, &p, NULL, &weights, &mha));
+    /* A version without packed projections. */
+    guarded g = as_of(&weights, sizeof weights, offsetof(attune_mha_weights, tensor[ATTUNE_QKV_WEIGHT]));
+    assert_ok(attune_mha_create(sample_context, &p, NULL, (void *)g.data, &other));
+    unguard(&g);
+    g = as_of(&weights, sizeof weights, sizeof weights + MORE);
+    size_t bytes;
+    assert_ok(attune_packed_weights_size(&p, &bytes));
+    void *packed = aligned_alloc(64, (bytes + 63) / 64 * 64);
+    assert_ok(attune_pack_weights(&p, (void *)g.data, packed, bytes));
+    assert_memory_equal(packed, attune_mha_packed_weights(other, NULL), bytes);
+    memset(g.data + sizeof weights, 1, MORE);
+    assert_fails(attune_pack_weights(&p, (void *)g.data, packed, bytes), ATTUNE_UNSUPPORTED, "attune_mha_weights");
+    unguard(&g);
+    free(packed);
+    attune_arguments a;
+    assert_ok(attune_arguments_init(&a, &p));
+    a.x = x;
+    a.out = out;
+    assert_ok(attune_mha_run(sample_context, mha, &a));
+    a.out = again;
+    g = as_of(&a, sizeof a, offsetof(attune_arguments, packed_weights));
+    assert_ok(attune_mha_run(sample_context, other, (void *)g.data));
+    assert_memory_equal(out, again, sizeof out);
+    unguard(&g);
+    attune_mha_destroy(sample_context, other);
+    attune_mha_destroy(sample_context, mha);
+}
+
+/* ---- Schedules ---- */
+
+static void schedules_of_other_sizes(void **state) {
+    (void)state;
+    const attune_problem p = problem_of("num_heads=2,seq_q=30,seq_kv=50,head_dim=16");
+    attune_schedule whole = ATTUNE_SCHEDULE_INIT;
+    char expected[512], text[512];
+    assert_ok(attune_schedule_choose(sample_context, &p, &whole));
+    attune_schedule_print(&whole, expected, sizeof expected);
+    const size_t sizes[] = {offsetof(attune_schedule, gemm_rows) + 4, offsetof(attune_schedule, reserved) + 4,
+                            sizeof whole + MORE};
+    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
+        const size_t bytes = sizes[i] / sizeof(size_t) * sizeof(size_t);
+        guarded g = as_of(&whole, sizeof whole, bytes);
+        attune_schedule *const s = (attune_schedule *)(void *)g.data;
+        attune_prediction prediction = {.struct_size = sizeof prediction};
+        attune_kernel *kernel, *same;
+        assert_ok(attune_schedule_check(sample_context, &p, s));
+        assert_true(attune_schedule_print(s, text, sizeof text) > 0);
+        assert_string_equal(text, expected);
+        assert_ok(attune_compile(sample_context, &p, s, &kernel));
+        assert_ok(attune_compile(sample_context, &p, &whole, &same));
+        assert_ptr_equal(kernel, same);
+        attune_kernel_release(kernel);
+        attune_kernel_release(same);
+        assert_ok(attune_schedule_predict(sample_context, &p, s, s, &prediction));
+        assert_ok(attune_schedule_choose(sample_context, &p, s));
+        void *data;
+        assert_ok(attune_emit(sample_context, &p, s, ATTUNE_STAGE_IR, &data, &(size_t){0}));
+        attune_free(sample_context, data);
+        assert_ok(attune_schedule_parse("kv_tile=8", s));
+        assert_int_equal(s->kv_tile, 8);
+        unguard(&g);
+    }
+    /* What a block's products need does not fit. */
+    guarded g = as_of(&whole, sizeof whole, offsetof(attune_schedule, gemm_rows) / sizeof(size_t) * sizeof(size_t));
+    const attune_problem block = problem_of("num_heads=2,seq_q=30,embed_dim=32");
+    assert_fails(attune_schedule_parse("gemm_rows=4", (void *)g.data), ATTUNE_INVALID_ARGUMENT, "older version");
+    assert_fails(attune_schedule_choose(sample_context, &block, (void *)g.data), ATTUNE_INVALID_ARGUMENT,
+                 "older version");
+    unguard(&g);
+    g = as_of(&whole, sizeof whole, sizeof whole + MORE);
+    g.data[sizeof whole] = 1;
+    attune_kernel *kernel;
+    assert_fails(attune_compile(sample_context, &p, (void *)g.data, &kernel), ATTUNE_UNSUPPORTED, "attune_schedule");
+    assert_int_equal(attune_schedule_print((void *)g.data, text, sizeof text), 0);
+    unguard(&g);
+}
+
+/* ---- Options ---- */
+
+static void backwards(void *user, attune_range_fn *fn, void *argument, int64_t n) {
+    *(int *)user += 1;
+    while (n--) fn(argument, n, n + 1, 0);
+}
+
+static void options_of_other_sizes(void **state) {
+    (void)state;
+    attune_context_options options = ATTUNE_CONTEXT_OPTIONS_INIT;
+    attune_context *context;
+    int calls = 0;
+    const attune_runner runner = {
+        .struct_size = sizeof runner, .parallel_for = backwards, .user = &calls, .max_workers = 2};
+    guarded r = as_of(&runner, sizeof runner, sizeof runner + MORE);
+    options.cache_dir = "";
+    options.runner = (void *)r.data;
+    for (int round = 0; round < 2; round++) {
+        const size_t bytes = round ? sizeof options + MORE : offsetof(attune_context_options, memory_cache_bytes);
+        guarded g = as_of(&options, sizeof options, bytes);
+        assert_ok(attune_context_create((void *)g.data, &context));
+        unguard(&g);
+        attune_context_destroy(context);
+    }
+    guarded g = as_of(&options, sizeof options, sizeof options + MORE);
+    g.data[sizeof options + 8] = 1;
+    assert_fails(attune_context_create((void *)g.data, &context), ATTUNE_UNSUPPORTED, "attune_context_options");
+    assert_null(context);
+    unguard(&g);
+    r.data[sizeof runner + 8] = 1;
+    assert_fails(attune_context_create(&options, &context), ATTUNE_UNSUPPORTED, "attune_runner");
+    unguard(&r);
+}
+
+static void run_options_of_other_sizes(void **state) {
+    (void)state;
+    sample_call c;
+    attune_kernel *kernel;
+    int calls = 0;
+    const attune_runner runner = {
+        .struct_size = sizeof runner, .parallel_for = backwards, .user = &calls, .max_workers = 2};
+    const attune_run_options options = {.struct_size = sizeof options, .runner = &runner};
+    sample_call_open(&c, &samples[PLAIN], ON_THE_HEAP);
+    assert_ok(attune_compile(sample_context, &c.problem, NULL, &kernel));
+    for (int round = 0; round < 2; round++) {
+        guarded g =
+            as_of(&options, sizeof options, round ? sizeof options + MORE : offsetof(attune_run_options, max_threads));
+        assert_ok(attune_run_with(sample_context, kernel, &c.arguments, (void *)g.data));
+        if (round) g.data[sizeof options] = 1;
+        if (round)
+            assert_fails(attune_run_with(sample_context, kernel, &c.arguments, (void *)g.data), ATTUNE_UNSUPPORTED,
+                         "attune_run_options");
+        unguard(&g);
+    }
+    attune_kernel_release(kernel);
+    sample_call_close(&c);
+}
+
+static int stop(void *user, const attune_tune_progress *progress) {
+    (void)user;
+    assert_int_equal(progress->struct_size, sizeof *progress);
+    return 1;
+}
+
+static void tuning_of_other_sizes(void **state) {
+    (void)state;
+    sample_call c;
+    sample_call_open(&c, &samples[PLAIN], ON_THE_HEAP);
+    const attune_tune_options options = {.struct_size = sizeof options, .budget_seconds = 0.05, .progress = stop};
+    attune_tune_result result = {.struct_size = offsetof(attune_tune_result, ratio)};
+    guarded g = as_of(&options, sizeof options, offsetof(attune_tune_options, progress));
+    guarded r = as_of(&result, sizeof result, offsetof(attune_tune_result, ratio));
+    guarded a = as_of(&c.arguments, sizeof c.arguments, offsetof(attune_arguments, x));
+    assert_ok(attune_tune(sample_context, &c.problem, (void *)a.data, (void *)g.data, (void *)r.data));
+    unguard(&a);
+    unguard(&g);
+    unguard(&r);
+    g = as_of(&options, sizeof options, sizeof options + MORE);
+    result.struct_size = sizeof result;
+    assert_ok(attune_tune(sample_context, &c.problem, &c.arguments, (void *)g.data, &result));
+    g.data[sizeof options] = 1;
+    assert_fails(attune_tune(sample_context, &c.problem, &c.arguments, (void *)g.data, &result), ATTUNE_UNSUPPORTED,
+                 "attune_tune_options");
+    unguard(&g);
+    sample_call_close(&c);
+}
+
+/* ---- Results ---- */
+
+typedef attune_status result_fn(void *result);
+static attune_kernel *one_kernel;
+static attune_status kernel_info(void *r) { return attune_kernel_get_info(one_kernel, r); }
+static attune_status statistics(void *r) { return attune_get_statistics(sample_context, r); }
+static attune_status machine_info(void *r) { return attune_get_machine_info(sample_context, r); }
+static attune_status collected(void *r) { return attune_cache_gc(sample_context, UINT64_MAX, r); }
+static attune_status prediction(void *r) {
+    const attune_problem p = problem_of("seq_q=3,head_dim=4");
+    return attune_schedule_predict(sample_context, &p, NULL, NULL, r);
+}
+
+static void results_of_other_sizes(void **state) {
+    (void)state;
+    static const struct {
+        result_fn *get;
+        size_t bytes;
+    } all[] = {{kernel_info, sizeof(attune_kernel_info)},
+               {statistics, sizeof(attune_statistics)},
+               {machine_info, sizeof(attune_machine_info)},
+               {collected, sizeof(attune_cache_collected)},
+               {prediction, sizeof(attune_prediction)}};
+    const attune_problem p = problem_of("seq_q=3,head_dim=4");
+    assert_ok(attune_compile(sample_context, &p, NULL, &one_kernel));
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++)
+        for (size_t bytes = 0; bytes <= all[i].bytes + MORE; bytes += sizeof(size_t)) {
+            guarded g = guard(bytes + sizeof(size_t));
+            memset(g.data, 0x5a, bytes + sizeof bytes);
+            memcpy(g.data, &bytes, sizeof bytes);
+            const attune_status status = all[i].get(g.data);
+            if (bytes <= sizeof bytes)
+                assert_fails(status, ATTUNE_INVALID_ARGUMENT, "set it to sizeof");
+            else
+                assert_ok(status);
+            size_t after;
+            memcpy(&after, g.data, sizeof after);
+            assert_int_equal(after, bytes);
+            for (size_t n = bytes < sizeof n ? sizeof n : bytes; n < bytes + sizeof bytes; n++)
+                assert_int_equal(g.data[n], 0x5a);
+            unguard(&g);
+        }
+    attune_kernel_release(one_kernel);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(problems_of_other_sizes),  cmocka_unit_test(what_a_problem_has_no_room_for),
+        cmocka_unit_test(zeros_are_refused),        cmocka_unit_test(defaults_of_any_size),
+        cmocka_unit_test(arguments_of_other_sizes), cmocka_unit_test(defaults_of_what_is_cut),
+        cmocka_unit_test(blocks_of_other_sizes),    cmocka_unit_test(schedules_of_other_sizes),
+        cmocka_unit_test(options_of_other_sizes),   cmocka_unit_test(run_options_of_other_sizes),
+        cmocka_unit_test(tuning_of_other_sizes),    cmocka_unit_test(results_of_other_sizes),
+    };
+    return cmocka_run_group_tests(tests, sample_context_open, sample_context_close);
+}
