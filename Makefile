@@ -60,10 +60,11 @@ LINK = $(CC) $(CFLAGS) $(SANITIZE) $(HARDENED_LINK) $(LDFLAGS) -Wl,--as-needed
 
 DSO_SRC := src/base/dso_handle.c
 CORE_SRC := $(filter-out $(DSO_SRC),$(wildcard src/base/*.c src/ir/*.c src/target/*.c))
-LIB_SRC := $(CORE_SRC) $(wildcard src/mha/*.c src/runtime/*.c src/tune/*.c)
+WORKER_SRC := src/runtime/worker_main.c
+LIB_SRC := $(CORE_SRC) $(filter-out $(WORKER_SRC),$(wildcard src/mha/*.c src/runtime/*.c src/tune/*.c))
 # What only the build of `make asan-jit` has; it sets JIT_ASAN.
 JIT_ASAN_SRC := src/codegen/asan.c tests/test_jit_asan.c
-CODEGEN_SRC := $(filter-out src/codegen/worker_main.c src/codegen/no_destructors.c $(if $(JIT_ASAN),,$(JIT_ASAN_SRC)),$(wildcard src/codegen/*.c))
+CODEGEN_SRC := $(filter-out src/codegen/no_destructors.c $(if $(JIT_ASAN),,$(JIT_ASAN_SRC)),$(wildcard src/codegen/*.c))
 # Only in the plug-in, and only where LLVM is its own: linked into a program it would be the program's.
 PLUGIN_ONLY_SRC = $(if $(OWN_LLVM),src/codegen/no_destructors.c)
 TOOL_SRC := $(wildcard tools/*.c)
@@ -161,9 +162,10 @@ $(BUILD)/libattune-codegen.so: $(call obj,$(CODEGEN_SRC) $(CORE_SRC) $(PLUGIN_ON
 	$(Q)$(LINK) $(SHARED) -Wl,-Bsymbolic -Wl,--version-script=src/codegen/exports.map $(filter %.o,$^) \
 		$(GENERATOR_LIBS) $(CORE_LIBS) -o $@
 
-$(BUILD)/attune-codegen-worker: $(call obj,src/codegen/worker_main.c $(CODEGEN_SRC) $(CORE_SRC))
+# A small program, which loads the plug-in.
+$(BUILD)/attune-codegen-worker: $(call obj,$(WORKER_SRC)) $(BUILD)/libattune-internal.a
 	$(call say,link $@)
-	$(Q)$(LINK) $^ $(GENERATOR_LIBS) $(CORE_LIBS) -o $@
+	$(Q)$(LINK) $^ $(CORE_LIBS) -o $@
 
 # Loaded by one subcommand only, so that the others need no cairo.
 $(BUILD)/libattune-draw.so: $(call obj,$(DRAW_SRC))
@@ -250,7 +252,7 @@ AARCH64_CC ?= aarch64-linux-gnu-gcc
 AARCH64_TESTS ?= codegen phases gemm loader
 AARCH64_SYSROOT = $(abspath $(BUILD))/aarch64/sysroot/usr
 AARCH64_LIB = $(AARCH64_SYSROOT)/lib/aarch64-linux-gnu
-aarch64: $(BUILD)/attune-codegen-worker ## the library, the command and tests for AArch64, into build/aarch64/
+aarch64: codegen ## the library, the command and tests for AArch64, into build/aarch64/
 	@DEPS='$(DEPS)' bash scripts/aarch64_sysroot.sh $(BUILD)/aarch64/sysroot
 	@$(MAKE) --no-print-directory BUILD=$(BUILD)/aarch64 CC=$(AARCH64_CC) LLVM_LIBS= \
 		CODEGEN_SRC=tests/aarch64/compile_by_worker.c CFLAGS='$(CFLAGS) -isystem $(AARCH64_SYSROOT)/include' \

@@ -694,6 +694,9 @@ END
 ${CC:-cc} -shared -fPIC -Iinclude -Isrc "$work/other.c" -o "$work/other.so"
 refuse "a code generator of another version" 'other.so is of build an-older-one' env ATTUNE_CODEGEN="$work/other.so" \
     "$attune" compile $small --cache-dir=
+by_worker() { env ATTUNE_COMPILE=worker ATTUNE_CODEGEN="$1" "$attune" compile $small --cache-dir=; }
+refuse "a worker without a code generator" 'could not be loaded: .*/nonexistent.so' by_worker /nonexistent.so
+refuse "a worker with one of another version" 'other.so is of build an-older-one, this worker of' by_worker "$work/other.so"
 expect "a worker that is none" 1 'worker /bin/false' env ATTUNE_COMPILE=worker ATTUNE_CODEGEN_WORKER=/bin/false "$attune" compile $small --cache-dir=
 refuse "an unknown way to compile" 'elsewhere' env ATTUNE_COMPILE=elsewhere "$attune" compile $small --cache-dir=
 expect "the worker process compiles" 0 'from +the compiler' env ATTUNE_COMPILE=worker "$attune" compile $small --cache-dir=

@@ -179,13 +179,29 @@ static void test_ends_with_its_input(void **state) {
     assert_int_equal(finish(&w), 0);
 }
 
+/* It speaks the protocol all the same, so the host learns why. */
+static void test_says_that_there_is_no_plugin(void **state) {
+    (void)state;
+    setenv("ATTUNE_CODEGEN", "/nonexistent/codegen.so", 1);
+    worker w = start();
+    unsetenv("ATTUNE_CODEGEN");
+    for (int i = 0; i < 2; i++) {
+        char *message;
+        uint32_t bytes;
+        if (i == 0) expect_hello(&w);
+        assert_int_equal(ask(&w, ATTUNE_STAGE_IMAGE, "avx2", source, &message, &bytes), ATTUNE_CODEGEN_MISSING);
+        assert_non_null(strstr(message, "/nonexistent/codegen.so"));
+        free(message);
+    }
+    assert_int_equal(finish(&w), 0);
+}
+
 int main(void) {
     signal(SIGPIPE, SIG_IGN);
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_requests_and_replies),
-        cmocka_unit_test(test_errors_leave_it_alive),
-        cmocka_unit_test(test_ends_on_bad_frames),
-        cmocka_unit_test(test_ends_with_its_input),
+        cmocka_unit_test(test_requests_and_replies),         cmocka_unit_test(test_errors_leave_it_alive),
+        cmocka_unit_test(test_ends_on_bad_frames),           cmocka_unit_test(test_ends_with_its_input),
+        cmocka_unit_test(test_says_that_there_is_no_plugin),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

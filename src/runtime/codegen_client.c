@@ -1,11 +1,9 @@
 #include "runtime/codegen_client.h"
 
 #include "runtime/codegen_path.h"
+#include "runtime/plugin.h"
 #include "runtime/process.h"
 
-#include "generator_id.h"
-
-#include <dlfcn.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -36,39 +34,10 @@ void at_codegen_search(at_codegen *codegen) {
 
 /* ---- Plug-in ---- */
 
-static attune_status check_exports(const at_codegen_exports *exports, const char *path, at_error *err) {
-    if (!exports || exports->abi != AT_CODEGEN_ABI)
-        return at_fail(err, ATTUNE_CODEGEN_MISSING,
-                       "the code generator %.200s has interface version %u, this library %d", path,
-                       exports ? exports->abi : 0, AT_CODEGEN_ABI);
-    if (strcmp(exports->generator_id, ATTUNE_GENERATOR_ID))
-        return at_fail(err, ATTUNE_CODEGEN_MISSING,
-                       "the code generator %.200s is of build %.40s, this library of %.40s", path,
-                       exports->generator_id, ATTUNE_GENERATOR_ID);
-    return ATTUNE_OK;
-}
-
-/* The plug-in is never unloaded: LLVM could not be loaded a second time in one process. */
 static attune_status load_plugin(at_codegen *codegen, at_error *err) {
-    if (!codegen->plugin_path[0])
-        return at_fail(err, ATTUNE_CODEGEN_MISSING,
-                       "libattune-codegen.so was not found; install it or set ATTUNE_CODEGEN to its path");
-    void *handle = dlopen(codegen->plugin_path, RTLD_NOW | RTLD_LOCAL);
-    if (!handle) {
-        const char *why = dlerror();
-        return at_fail(err, ATTUNE_CODEGEN_MISSING, "the code generator could not be loaded: %s", why ? why : "");
-    }
-    at_codegen_exports_fn *function = NULL;
-    *(void **)&function = dlsym(handle, AT_CODEGEN_SYMBOL);
-    if (!function)
-        return at_fail(err, ATTUNE_CODEGEN_MISSING, "%.300s is no code generator of attune: it has no %s",
-                       codegen->plugin_path, AT_CODEGEN_SYMBOL);
-    const at_codegen_exports *exports = function();
-    const attune_status status = check_exports(exports, codegen->plugin_path, err);
-    if (status) return status;
-    codegen->exports = exports;
-    at_process_watch_exit(AT_LLVM_IS_LOADED);
-    return ATTUNE_OK;
+    const attune_status status = at_plugin_load(codegen->plugin_path, "this library", &codegen->exports, err);
+    if (!status) at_process_watch_exit(AT_LLVM_IS_LOADED);
+    return status;
 }
 
 static attune_status need_plugin(at_codegen *codegen, at_error *err) {

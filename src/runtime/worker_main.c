@@ -1,0 +1,111 @@
+/* The worker process: the code generator behind a pipe, so that an abort inside LLVM ends only this process.
+ * The protocol is in target/codegen_abi.h. Ends with 0 at the end of input, with 1 when the host does not speak the
+ * protocol or went away.
+ *
+ * It is a small program that loads the plug-in, which it finds as the library does. Without one it runs as well, and
+ * says what is missing in each reply. */
+#include "runtime/codegen_path.h"
+#include "runtime/plugin.h"
+
+#include "generator_id.h"
+
+#include <errno.h>
+#include <limits.h>
+#include <stdbool.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+/* Reads exactly `bytes`; *ended: the input ended before the first of them. */
+static bool read_all(int fd, void *to, size_t bytes, bool *ended) {
+    *ended = false;
+    for (size_t done = 0; done < bytes;) {
+        const ssize_t n = read(fd, (char *)to + done, bytes - done);
+        if (n < 0 && errno == EINTR) continue;
+        if (n <= 0) {
+            *ended = n == 0 && done == 0;
+            return false;
+        }
+        done += (size_t)n;
+    }
+    return true;
+}
+
+static bool write_all(int fd, const void *from, size_t bytes) {
+    for (size_t done = 0; done < bytes;) {
+        const ssize_t n = write(fd, (const char *)from + done, bytes - done);
+        if (n < 0 && errno == EINTR) continue;
+        if (n <= 0) return false;
+        done += (size_t)n;
+    }
+    return true;
+}
+
+static bool say_hello(int fd) {
+    static const char id[] = ATTUNE_GENERATOR_ID;
+    const uint32_t words[] = {AT_WORKER_MAGIC, AT_CODEGEN_ABI, sizeof id - 1};
+    return write_all(fd, words, sizeof words) && write_all(fd, id, words[2]);
+}
+
+static bool send_reply(int fd, attune_status status, const void *payload, size_t bytes) {
+    if (bytes > UINT32_MAX) return false;
+    const uint32_t words[] = {AT_WORKER_MAGIC, (uint32_t)status, (uint32_t)bytes, 0};
+    return write_all(fd, words, sizeof words) && write_all(fd, payload, bytes);
+}
+
+/* The plug-in, or why there is none. */
+typedef struct generator {
+    const at_codegen_exports *exports;
+    at_error missing;
+} generator;
+
+static void load(generator *codegen) {
+    char path[PATH_MAX];
+    at_codegen_find("ATTUNE_CODEGEN", "libattune-codegen.so", path, sizeof path);
+    at_plugin_load(path, "this worker", &codegen->exports, &codegen->missing);
+}
+
+static bool answer(int out, const generator *codegen, const at_codegen_request *request) {
+    if (!codegen->exports)
+        return send_reply(out, codegen->missing.status, codegen->missing.message, strlen(codegen->missing.message));
+    at_codegen_reply reply = {0};
+    codegen->exports->compile(request, &reply);
+    const bool sent = reply.status ? send_reply(out, reply.status, reply.message, strlen(reply.message))
+                                   : send_reply(out, ATTUNE_OK, reply.data, reply.bytes);
+    codegen->exports->release(&reply);
+    return sent;
+}
+
+/* One request and its reply. */
+static bool serve(int in, int out, const generator *codegen, bool *ended) {
+    uint32_t words[4]; /* magic, stage, bytes of the target's name, bytes of IR */
+    bool cut;
+    if (!read_all(in, words, sizeof words, ended)) return false;
+    if (words[0] != AT_WORKER_MAGIC || words[2] > AT_WORKER_MAX_TARGET || words[3] > AT_WORKER_MAX_IR) return false;
+    char target[AT_WORKER_MAX_TARGET + 1] = {0};
+    char *ir = malloc((size_t)words[3] + 1);
+    if (!ir) return false;
+    const at_codegen_request request = {ir, words[3], target, (int)words[1]};
+    const bool served =
+        read_all(in, target, words[2], &cut) && read_all(in, ir, words[3], &cut) && answer(out, codegen, &request);
+    free(ir);
+    return served;
+}
+
+/* Only frames may reach the host: what LLVM prints on stdout goes to stderr from here on. */
+static int take_stdout(void) {
+    const int out = dup(STDOUT_FILENO);
+    if (out < 0 || dup2(STDERR_FILENO, STDOUT_FILENO) < 0) return -1;
+    return out;
+}
+
+int main(void) {
+    generator codegen = {0};
+    const int out = take_stdout();
+    if (out < 0 || !say_hello(out)) return 1;
+    load(&codegen);
+    bool ended = false;
+    while (serve(STDIN_FILENO, out, &codegen, &ended)) {
+    }
+    return ended ? 0 : 1;
+}
