@@ -28,7 +28,8 @@ static char last_message[512];
 static int messages;
 
 static void keep_message(void *user, attune_log_level level, const char *message) {
-    (void)user, (void)level;
+    (void)user;
+    if (level > ATTUNE_LOG_WARNING) return;
     snprintf(last_message, sizeof last_message, "%s", message);
     messages++;
 }

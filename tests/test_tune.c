@@ -490,7 +490,14 @@ static void a_search_ends_when_its_time_is_over(void **state) {
     attune_context *context;
     attune_problem problem;
     attune_arguments arguments;
-    fill_arguments(&problem, &arguments);
+    static float large[4][8 * 64 * 16]; /* a call that is worth more than one thread */
+    problem = (attune_problem)ATTUNE_PROBLEM_INIT;
+    assert_int_equal(attune_problem_parse("num_heads=8,seq_q=64,head_dim=16", &problem), ATTUNE_OK);
+    assert_int_equal(attune_arguments_init(&arguments, &problem), ATTUNE_OK);
+    arguments.q = large[0];
+    arguments.k = large[1];
+    arguments.v = large[2];
+    arguments.out = large[3];
     options.cache_dir = dir;
     const attune_runner runner = {
         .struct_size = sizeof runner, .parallel_for = run_slowly, .user = &pool, .max_workers = 2};

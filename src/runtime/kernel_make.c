@@ -1,0 +1,349 @@
+/* How the kernel of a problem comes to be: from memory, from disk, or by compiling. */
+#include "runtime/kernel.h"
+
+#include <stdio.h>
+#include <string.h>
+#include <time.h>
+
+/* ---- What is asked for ---- */
+
+typedef struct make_request {
+    attune_context *context;
+    const attune_problem *problem;   /* canonical */
+    const attune_schedule *schedule; /* explicit, or NULL */
+    at_signature *signature;         /* filled in by make_kernel */
+} make_request;
+
+static double milliseconds(void) {
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (double)now.tv_sec * 1e3 + (double)now.tv_nsec * 1e-6;
+}
+
+/* Whether an image takes the buffers and scalars that calls of the problem are going to give it. */
+static bool image_fits(const void *bytes, const at_signature *signature) {
+    const at_image_header *image = bytes;
+    return image->num_buffers == signature->count && image->num_scalars == signature->num_scalars;
+}
+
+/* What symbols are named after, where somebody asks for them: printing a problem takes as long as finding its kernel on
+ * disk. */
+static void name_of(const attune_context *context, const attune_problem *problem, char *name, size_t capacity) {
+    name[0] = '\0';
+    if (context->symbols.enabled) mha_problem_print(problem, name, capacity);
+    for (char *c = name; *c; c++)
+        if (*c == ' ') *c = '_';
+}
+
+/* Tells what happens to the kernel of a request; `event` says what, and how it went. */
+static void tell(const make_request *request, const at_key *key, attune_event event) {
+    char name[AT_NAME_CHARS + 1], problem[2048];
+    const at_log *log = &request->context->log;
+    if (!log->event) return;
+    at_key_name(key, name);
+    mha_problem_print(request->problem, problem, sizeof problem);
+    event.key = name;
+    event.problem = problem;
+    at_log_event(log, event);
+}
+
+static void tell_disk_hit(const make_request *request, const at_key *key, const char *message, double started) {
+    if (request->context->log.event)
+        tell(request, key,
+             (attune_event){
+                 .kind = ATTUNE_EVENT_DISK_HIT, .message = message, .milliseconds = milliseconds() - started});
+}
+
+/* A line for each compile, and nothing else that is not a warning. */
+static void log_compile(const make_request *request, const at_key *key, double ms) {
+    char name[AT_NAME_CHARS + 1], problem[2048];
+    const attune_context *context = request->context;
+    if (!context->log.fn) return;
+    at_key_name(key, name);
+    mha_problem_print(request->problem, problem, sizeof problem);
+    at_log_printf(&context->log, ATTUNE_LOG_INFO, "compiled kernel %s for %s in %.1f ms %s: %s", name,
+                  context->target->name, ms, context->codegen.uses_worker ? "by the worker" : "in this process",
+                  problem);
+}
+
+static attune_dtype arithmetic_of(const attune_problem *p, const at_target *target) {
+    if (mha_projects_by_pairs(p, target) || mha_attends_by_pairs(p, target)) return ATTUNE_BF16;
+    return p->softmax_precision == ATTUNE_F64 ? ATTUNE_F64 : ATTUNE_F32;
+}
+
+static void complete(attune_kernel *kernel, const make_request *request, const at_key *key,
+                     const attune_schedule *schedule, attune_origin origin, double started) {
+    kernel->node.key = *key;
+    kernel->is_mha = true;
+    kernel->arithmetic = arithmetic_of(request->problem, kernel->target);
+    kernel->signature = *request->signature;
+    kernel->schedule = *schedule;
+    kernel->origin = origin;
+    if (origin == ATTUNE_FROM_COMPILER) kernel->compile_ms = milliseconds() - started;
+}
+
+/* From a verified entry: ATTUNE_OK with a kernel or without one; the only failure is that it cannot be loaded. */
+static attune_status make_from_entry(const make_request *request, const at_key *key, const at_entry *entry,
+                                     attune_kernel **kernel, at_error *err) {
+    attune_context *context = request->context;
+    attune_schedule schedule = ATTUNE_SCHEDULE_INIT;
+    if (mha_schedule_parse(entry->schedule, &schedule, NULL)) {
+        at_disk_cache_reject(&context->disk, entry, "its schedule cannot be read");
+        return ATTUNE_OK;
+    }
+    if (!image_fits(entry->image, request->signature)) {
+        at_disk_cache_reject(&context->disk, entry, "its code takes other arguments");
+        return ATTUNE_OK;
+    }
+    char name[128];
+    name_of(context, request->problem, name, sizeof name);
+    const attune_status status = at_kernel_new(context, entry->image, entry->image_bytes, name, kernel, err);
+    if (status == ATTUNE_OK) {
+        atomic_fetch_add(&context->disk_hits, 1);
+        complete(*kernel, request, key, &schedule, ATTUNE_FROM_DISK, 0);
+    }
+    return status;
+}
+
+static attune_status make_from_disk(const make_request *request, const at_key *key, attune_kernel **kernel,
+                                    at_error *err) {
+    const double started = request->context->log.event ? milliseconds() : 0;
+    uint8_t *data = NULL;
+    at_entry entry;
+    *kernel = NULL;
+    if (!at_disk_cache_read(&request->context->disk, key, &data, &entry)) return ATTUNE_OK;
+    const attune_status status = make_from_entry(request, key, &entry, kernel, err);
+    if (*kernel) tell_disk_hit(request, key, "", started);
+    at_free(&request->context->allocator, data);
+    return status;
+}
+
+/* Where nothing can be compiled: the kernel of the nearest other tuning class that there is, instead of none. */
+static bool make_from_stand_in(const make_request *request, const at_key *key, const char *why,
+                               attune_kernel **kernel) {
+    attune_context *context = request->context;
+    const double started = context->log.event ? milliseconds() : 0;
+    uint8_t *data = NULL;
+    at_entry entry;
+    const char *found;
+    char name[AT_NAME_CHARS + 1], text[ATTUNE_MESSAGE_BYTES + 128];
+    *kernel = NULL;
+    if (!at_disk_cache_read_near(&context->disk, key, &data, &entry, &found)) return false;
+    if (!make_from_entry(request, key, &entry, kernel, NULL) && *kernel) {
+        (*kernel)->tuning_class = found;
+        atomic_fetch_add(&context->stand_ins, 1);
+        at_key_name(key, name);
+        snprintf(text, sizeof text, "the one for %s stands in, as there is none for %s and none can be compiled: %s",
+                 found, context->machine_class.name, why);
+        at_log_printf(&context->log, ATTUNE_LOG_WARNING, "kernel %s: %s", name, text);
+        tell_disk_hit(request, key, text, started);
+    }
+    at_free(&context->allocator, data);
+    return *kernel != NULL;
+}
+
+typedef void save_fn(at_disk_cache *cache, const at_key *key, const at_entry *entry);
+
+static void save(attune_context *context, const at_key *key, const attune_problem *problem,
+                 const attune_schedule *schedule, const void *image, size_t image_bytes, save_fn *to_disk) {
+    char problem_text[2048], schedule_text[512];
+    if (mha_problem_print(problem, problem_text, sizeof problem_text) >= sizeof problem_text) return;
+    if (mha_schedule_print(schedule, schedule_text, sizeof schedule_text) >= sizeof schedule_text) return;
+    const at_entry entry = {.required = ((const at_image_header *)image)->required,
+                            .key = key->bytes,
+                            .key_bytes = key->size,
+                            .problem = problem_text,
+                            .schedule = schedule_text,
+                            .isa = context->target->name,
+                            .image = image,
+                            .image_bytes = image_bytes};
+    to_disk(&context->disk, key, &entry);
+}
+
+static attune_status make_by_compiling(const make_request *request, const at_key *key, const at_built *built,
+                                       attune_kernel **kernel, at_error *err) {
+    attune_context *context = request->context;
+    void *image = NULL;
+    size_t bytes = 0;
+    attune_status status =
+        at_emit_stage(context, built->scheduled, built->lowered, ATTUNE_STAGE_IMAGE, &image, &bytes, err);
+    if (status) return status;
+    char name[128];
+    name_of(context, request->problem, name, sizeof name);
+    const char *why = at_image_check(image, bytes);
+    if (!why && !image_fits(image, request->signature)) why = "it takes other arguments than the problem gives";
+    if (why)
+        status = at_fail(err, ATTUNE_CODEGEN_FAILED, "the code generator gave a bad image: %s", why);
+    else
+        status = at_kernel_new(context, image, bytes, name, kernel, err);
+    /* Good code that this process may not execute is still good for the next one. */
+    if (status == ATTUNE_OK || status == ATTUNE_NO_EXEC_MEMORY)
+        save(context, key, request->problem, &built->schedule, image, bytes, at_disk_cache_write);
+    at_free(&context->allocator, image);
+    return status;
+}
+
+static bool may_interpret(const attune_context *context, attune_status status) {
+    return context->allow_interpreter && (status == ATTUNE_CODEGEN_MISSING || status == ATTUNE_NO_EXEC_MEMORY);
+}
+
+static attune_status make_interpreted(const make_request *request, at_arena *arena, const at_built *built,
+                                      attune_kernel **kernel, at_error *err) {
+    attune_status status = at_kernel_new(request->context, NULL, 0, "", kernel, err);
+    if (status) return status;
+    status = at_kernel_keep_ir(*kernel, arena, built->lowered, err);
+    if (status) at_kernel_destroy(&(*kernel)->node);
+    return status;
+}
+
+static attune_status compile(const make_request *request, const at_key *key, attune_status disk_status,
+                             attune_kernel **kernel, at_error *err) {
+    attune_context *context = request->context;
+    const double started = milliseconds();
+    at_arena arena;
+    at_built built;
+    at_arena_init(&arena, &context->allocator);
+    attune_status status = at_build_problem(context, &arena, request->problem, request->schedule, &built, err);
+    if (status == ATTUNE_OK) {
+        at_error why = {0};
+        status = disk_status ? disk_status : make_by_compiling(request, key, &built, kernel, &why);
+        if (status == ATTUNE_CODEGEN_MISSING && make_from_stand_in(request, key, why.message, kernel)) {
+            at_arena_free(&arena);
+            return ATTUNE_OK;
+        }
+        if (may_interpret(context, status)) {
+            at_log_printf(&context->log, ATTUNE_LOG_WARNING, "the interpreter runs this kernel: %s",
+                          disk_status ? "no executable memory" : why.message);
+            status = make_interpreted(request, &arena, &built, kernel, err);
+        } else if (status) {
+            at_fail(err, status, "%s", why.message);
+        }
+    }
+    at_arena_free(&arena);
+    atomic_fetch_add(status ? &context->compile_failures : &context->compiles, 1);
+    if (status) return status;
+    complete(*kernel, request, key, &built.schedule, ATTUNE_FROM_COMPILER, started);
+    if ((*kernel)->engine == ATTUNE_ENGINE_JIT) log_compile(request, key, (*kernel)->compile_ms);
+    return ATTUNE_OK;
+}
+
+static attune_status make_anew(const make_request *request, const at_key *key, attune_status disk_status,
+                               attune_kernel **kernel, at_error *err) {
+    attune_context *context = request->context;
+    at_record_miss(&context->record, key, request->problem, request->schedule);
+    tell(request, key, (attune_event){.kind = ATTUNE_EVENT_MISS});
+    at_error forbidden = {0};
+    if (at_record_allow(&context->record, key, request->problem, request->schedule, &forbidden))
+        return make_from_stand_in(request, key, "ATTUNE_STRICT is set", kernel)
+                   ? ATTUNE_OK
+                   : at_fail(err, forbidden.status, "%s", forbidden.message);
+    tell(request, key, (attune_event){.kind = ATTUNE_EVENT_COMPILE_BEGIN});
+    const double started = milliseconds();
+    attune_status status = compile(request, key, disk_status, kernel, err);
+    const bool stands_in = !status && (*kernel)->origin == ATTUNE_FROM_DISK;
+    tell(request, key,
+         (attune_event){.kind = ATTUNE_EVENT_COMPILE_END,
+                        .status = stands_in ? ATTUNE_CODEGEN_MISSING : status,
+                        .message = status      ? err->message
+                                   : stands_in ? "the kernel of another tuning class stands in"
+                                               : "",
+                        .milliseconds = milliseconds() - started});
+    return status;
+}
+
+/* What a miss does; an at_cache_make_fn. */
+static attune_status make_kernel(void *user, const at_key *key, at_cache_node **node, at_error *err) {
+    const make_request *request = user;
+    attune_kernel *kernel = NULL;
+    at_signature_init(request->signature, request->problem);
+    at_error why = {0};
+    attune_status status = make_from_disk(request, key, &kernel, &why);
+    if (status == ATTUNE_OK && !kernel)
+        status = make_anew(request, key, ATTUNE_OK, &kernel, err);
+    else if (may_interpret(request->context, status))
+        status = make_anew(request, key, status, &kernel, err);
+    else if (status)
+        at_fail(err, status, "%s", why.message);
+    if (status == ATTUNE_OK) *node = &kernel->node;
+    return status;
+}
+
+/* ---- For tuning ---- */
+
+/* Into the disk cache only. */
+static attune_status replace_on_disk(attune_context *context, const at_key *key, const attune_problem *canonical,
+                                     const attune_schedule *schedule, at_error *err) {
+    at_arena arena;
+    at_built built;
+    void *image = NULL;
+    size_t bytes = 0;
+    at_arena_init(&arena, &context->allocator);
+    attune_status status = at_build_problem(context, &arena, canonical, schedule, &built, err);
+    if (!status)
+        status = at_emit_stage(context, built.scheduled, built.lowered, ATTUNE_STAGE_IMAGE, &image, &bytes, err);
+    if (!status) save(context, key, canonical, schedule, image, bytes, at_disk_cache_replace);
+    at_free(&context->allocator, image);
+    at_arena_free(&arena);
+    return status;
+}
+
+attune_status at_kernel_replace(attune_context *context, const attune_problem *canonical,
+                                const attune_schedule *schedule, at_error *err) {
+    at_key key;
+    attune_schedule cached;
+    at_key_make(&key, canonical, NULL, &context->machine);
+    attune_status status = ATTUNE_OK;
+    if (!at_kernel_on_disk(context, canonical, &cached) || memcmp(&cached, schedule, AT_SCHEDULE_BYTES))
+        status = replace_on_disk(context, &key, canonical, schedule, err);
+    if (!status) at_memory_cache_remove(&context->memory, &key);
+    return status;
+}
+
+/* ---- Public ---- */
+
+static attune_status compile_slowly(attune_context *context, const attune_problem *problem,
+                                    const attune_schedule *schedule, const at_raw_key *raw, uint64_t hash,
+                                    attune_kernel **kernel) {
+    at_error err = {0};
+    attune_problem canonical;
+    attune_schedule whole;
+    at_key key;
+    at_cache_node *node = NULL;
+    attune_status status = mha_canonicalize(problem, &canonical, &err);
+    if (!status) status = mha_schedule_in(&schedule, &whole, &err);
+    if (!status && schedule) status = mha_schedule_check(&canonical, schedule, context->target, &err);
+    if (status) return at_report(&err);
+    at_key_make(&key, &canonical, schedule, &context->machine);
+    at_signature signature;
+    make_request request = {context, &canonical, schedule, &signature};
+    if (at_memory_cache_get(&context->memory, &key, make_kernel, &request, &node, &err)) return at_report(&err);
+    if (raw) at_memory_cache_alias(&context->memory, node, raw, hash);
+    *kernel = (attune_kernel *)node;
+    return ATTUNE_OK;
+}
+
+attune_status attune_compile(attune_context *context, const attune_problem *problem, const attune_schedule *schedule,
+                             attune_kernel **kernel) {
+    if (__builtin_expect(!context || !problem || !kernel, 0)) {
+        at_error err = {0};
+        at_fail(&err, ATTUNE_INVALID_ARGUMENT, "attune_compile was given no %s",
+                !context   ? "context"
+                : !problem ? "problem"
+                           : "pointer to the kernel");
+        return at_report(&err);
+    }
+    *kernel = NULL;
+    at_raw_key raw;
+    uint64_t hash = 0;
+    const bool is_raw = at_raw_key_make(&raw, problem, schedule);
+    if (__builtin_expect(is_raw, 1)) {
+        hash = at_raw_key_hash(&raw);
+        *kernel = (attune_kernel *)at_memory_cache_find(&context->memory, &raw, hash);
+        if (*kernel) return ATTUNE_OK;
+    }
+    return compile_slowly(context, problem, schedule, is_raw ? &raw : NULL, hash, kernel);
+}
+
+void attune_kernel_release(attune_kernel *kernel) {
+    if (kernel) at_cache_node_release(&kernel->context->memory, &kernel->node);
+}
