@@ -124,7 +124,11 @@ static void be_child(work *w, int number) {
     _exit(0);
 }
 
+/* ThreadSanitizer has no threads in a child of a process that had some. */
 static void fork_often(attune_compile_mode mode, const char *cache_dir) {
+#ifdef __SANITIZE_THREAD__
+    skip();
+#endif
     work w;
     pthread_t runner, compiler;
     open_work(&w, mode, cache_dir);

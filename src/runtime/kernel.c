@@ -3,7 +3,6 @@
 #include "ir/passes.h"
 #include "ir/text.h"
 
-#include <stdio.h>
 #include <string.h>
 
 /* ---- Kernels ---- */
