@@ -382,8 +382,8 @@ ATTUNE_API attune_status attune_runner_init(attune_runner *runner, size_t struct
 /* What happened in a context, as it happens. */
 typedef enum attune_event_kind {
     ATTUNE_EVENT_MISS = 0,      /* no cache has the kernel: it must be compiled, or with ATTUNE_STRICT=1 the call fails */
-    ATTUNE_EVENT_DISK_HIT,      /* it came from the disk cache or its base; `message` says if it is one for another tuning
-                                 * class, which stands in after a MISS */
+    ATTUNE_EVENT_DISK_HIT,      /* it came from the disk cache or its base; `message` says if it is one for another
+                                 * tuning class, which stands in after a MISS */
     ATTUNE_EVENT_COMPILE_BEGIN,
     ATTUNE_EVENT_COMPILE_END,   /* `status` says how */
     ATTUNE_EVENT_EVICTED,       /* it left the memory cache to make room; it lives on while it is in use */
@@ -847,8 +847,8 @@ ATTUNE_API attune_status attune_schedule_predict(attune_context *context, const 
                                                  attune_prediction *prediction);
 
 /* Writes all results to a new file, for other machines of the same kind; and takes in such a file (`taken`: searches
- * that were new, `of_here`: those of this tuning class and ISA; both may be NULL). ATTUNE_BAD_FILE: it is none, or of another
- * version. */
+ * that were new, `of_here`: those of this tuning class and ISA; both may be NULL). ATTUNE_BAD_FILE: it is none, or of
+ * another version. */
 ATTUNE_API attune_status attune_tuning_export(attune_context *context, const char *path);
 ATTUNE_API attune_status attune_tuning_import(attune_context *context, const char *path, uint64_t *taken,
                                               uint64_t *of_here);
@@ -889,10 +889,11 @@ ATTUNE_API void attune_drop_memory_cache(attune_context *context);
 
 /* What the machine and the build are. Strings live as long as the context.
  *
- * A tuning class says what a CPU is as far as the best schedule depends on it: "zen4", "sapphire-rapids", "neoverse-n1",
- * and "generic" for those that attune does not know. It is a part of the key of kernels and of tuning results, found by
- * CPUID's family and model (MIDR on Arm), never by measuring. Where nothing can be compiled (ATTUNE_STRICT=1, no code
- * generator), an entry of the cache for another class of the same instruction set is used rather than failing. */
+ * A tuning class says what a CPU is as far as the best schedule depends on it: "zen4", "sapphire-rapids",
+ * "neoverse-n1", and "generic" for those that attune does not know. It is a part of the key of kernels and of tuning
+ * results, found by CPUID's family and model (MIDR on Arm), never by measuring. Where nothing can be compiled
+ * (ATTUNE_STRICT=1, no code generator), an entry of the cache for another class of the same instruction set is used
+ * rather than failing. */
 typedef struct attune_machine_info {
     size_t struct_size;
     const char *cpu;              /* as the CPU names itself */
@@ -1003,8 +1004,8 @@ typedef struct attune_cache_copied {
     uint64_t added, added_bytes;
     uint64_t known;   /* were there already, whole */
     uint64_t damaged; /* are not what they should be, and were not copied */
-    uint64_t foreign; /* no kernel of this version of attune, or of a CPU with other features; not imported, but exported
-                       */
+    uint64_t foreign; /* no kernel of this version of attune, or one for a CPU with other features; exported, but not
+                       * imported */
     uint64_t other_class; /* of those added and known: for another tuning class than the context's */
 } attune_cache_copied;
 

@@ -206,7 +206,7 @@ expect "bench" 0 'GFLOP/s +peak +of peak +touches +GB/s +bound +of roof +cold co
     "$attune" bench $small --samples=3
 "$attune" bench $small --samples=3 --json >"$work/stdout" 2>"$work/stderr"
 status=$?
-for key in schema cpu isa llvm version results problem schedule threads median_us min_us samples_us gflops peak_gflops \
+for key in schema cpu machine isa llvm version results problem schedule threads median_us min_us samples_us gflops peak_gflops \
     fraction_of_peak footprint_bytes bandwidth_gbs bound roofline_gflops fraction_of_roofline cold_compile_ms \
     warm_disk_us memory_hit_ns; do
     grep -q "\"$key\":" "$work/stdout" || status=1

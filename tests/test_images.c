@@ -4,13 +4,16 @@
 #include "ir/text.h"
 #include "runtime/context.h"
 #include "support/problems.h"
+#include "support/temp_dir.h"
 
+#include <limits.h>
 #include <pthread.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -146,6 +149,40 @@ static void by_the_worker(void **state) {
     assert_same(&expected, &all, "the worker");
 }
 
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+enum { CAN_BE_EMULATED = 0 }; /* qemu has no room for their shadow memory */
+#else
+enum { CAN_BE_EMULATED = 1 };
+#endif
+
+/* A worker that finds itself on a CPU without AVX. */
+static void by_a_worker_on_an_older_cpu(void **state) {
+    (void)state;
+    static const char script[] = "#!/bin/sh\nexec qemu-x86_64 -cpu Nehalem '%s/../attune-codegen-worker'\n";
+    char own[PATH_MAX], dir[TEMP_DIR_CHARS], path[TEMP_DIR_CHARS + 16];
+    const ssize_t n = readlink("/proc/self/exe", own, sizeof own - 1);
+    assert_true(n > 0);
+    own[n] = '\0';
+    *strrchr(own, '/') = '\0';
+    if (!CAN_BE_EMULATED || system("command -v qemu-x86_64 >/dev/null")) {
+        print_message("there is no qemu-x86_64 here, or it cannot run the worker\n");
+        skip();
+    }
+    temp_dir_make(dir);
+    snprintf(path, sizeof path, "%s/worker", dir);
+    FILE *file = fopen(path, "w");
+    assert_non_null(file);
+    assert_true(fprintf(file, script, own) > 0);
+    fclose(file);
+    assert_int_equal(chmod(path, 0700), 0);
+    setenv("ATTUNE_CODEGEN_WORKER", path, 1);
+    const images all = compile_all(false, ATTUNE_COMPILE_WORKER, NULL);
+    unsetenv("ATTUNE_CODEGEN_WORKER");
+    unlink(path);
+    temp_dir_remove(dir);
+    assert_same(&expected, &all, "a worker on an older CPU");
+}
+
 static void by_the_plugin(void **state) {
     (void)state;
     const images all = compile_all(false, ATTUNE_COMPILE_IN_PROCESS, NULL);
@@ -180,7 +217,8 @@ static void beside_other_targets(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(whatever_the_cpu_has), cmocka_unit_test(in_any_order),         cmocka_unit_test(by_the_worker),
+        cmocka_unit_test(whatever_the_cpu_has), cmocka_unit_test(in_any_order),
+        cmocka_unit_test(by_the_worker),        cmocka_unit_test(by_a_worker_on_an_older_cpu),
         cmocka_unit_test(by_the_plugin),        cmocka_unit_test(beside_other_targets),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
