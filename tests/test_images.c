@@ -30,6 +30,8 @@ static const char *const problems[] = {
 };
 enum { NUM_PROBLEMS = sizeof problems / sizeof *problems, MAX_TARGETS = 8 };
 
+static size_t used_problems = NUM_PROBLEMS;
+
 typedef struct images {
     uint64_t hash[MAX_TARGETS][NUM_PROBLEMS];
 } images;
@@ -78,7 +80,7 @@ static attune_context *open_for(const at_target *target, attune_compile_mode mod
 
 static void compile_target(size_t number, attune_compile_mode mode, at_compile_fn *compile, images *all) {
     attune_context *context = open_for(&at_targets()[number], mode, compile);
-    for (size_t i = 0; i < NUM_PROBLEMS; i++) {
+    for (size_t i = 0; i < used_problems; i++) {
         const attune_problem problem = problem_parsed(problems[i]);
         void *image = NULL;
         size_t bytes = 0;
@@ -120,7 +122,7 @@ static images compile_in_child(uint32_t features, bool backwards) {
 
 static void assert_same(const images *a, const images *b, const char *what) {
     for (size_t t = 0; t < count_targets(); t++)
-        for (size_t i = 0; i < NUM_PROBLEMS; i++)
+        for (size_t i = 0; i < used_problems; i++)
             if (a->hash[t][i] != b->hash[t][i])
                 fail_msg("%s: another image for %s: %s", what, at_targets()[t].name, problems[i]);
 }
@@ -176,11 +178,13 @@ static void by_a_worker_on_an_older_cpu(void **state) {
     fclose(file);
     assert_int_equal(chmod(path, 0700), 0);
     setenv("ATTUNE_CODEGEN_WORKER", path, 1);
+    used_problems = 1; /* emulation is slow */
     const images all = compile_all(false, ATTUNE_COMPILE_WORKER, NULL);
     unsetenv("ATTUNE_CODEGEN_WORKER");
     unlink(path);
     temp_dir_remove(dir);
     assert_same(&expected, &all, "a worker on an older CPU");
+    used_problems = NUM_PROBLEMS;
 }
 
 static void by_the_plugin(void **state) {

@@ -30,7 +30,7 @@ refuse "an export to a file that exists, before anything is tuned" 'out.db exist
 ln -s "$work/out.db" "$work/link.db"
 expect "JSON counts what is imported, here by a link" 0 '"searches": [1-9]' \
     env ATTUNE_CACHE_DIR="$work/counted" "$attune" tune --json --import="$work/link.db"
-expect "import elsewhere" 0 '^[1-9][0-9]* new searches .* [1-9][0-9]* of them for this CPU' \
+expect "import elsewhere" 0 '^[1-9][0-9]* new searches .* [1-9][0-9]* of them for this tuning class' \
     env ATTUNE_CACHE_DIR="$work/elsewhere" "$attune" tune --import="$work/out.db"
 expect "importing again takes nothing" 0 '^0 new searches' \
     env ATTUNE_CACHE_DIR="$work/elsewhere" "$attune" tune --import="$work/out.db"
