@@ -1,6 +1,6 @@
 # attune: build, test, install. `make help` lists the targets.
 #
-# Variables worth setting: LLVM_CONFIG, LLVM_LINK, CC, CFLAGS, BUILD (where products go), PREFIX and DESTDIR (for install),
+# Variables worth setting: LLVM_CONFIG, LLVM_LINK, CC, CFLAGS, BUILD (where products go), PREFIX, LIBDIR and DESTDIR (for install),
 # SANITIZE (compiler flags added everywhere; use another BUILD with it), DEPS=no (never call apt), V=1 (show commands).
 
 LLVM_CONFIG ?= llvm-config-19
@@ -8,6 +8,11 @@ FUZZ_CC ?= clang-19
 CLANG_FORMAT ?= clang-format-19
 BUILD ?= build
 PREFIX ?= /usr/local
+BINDIR ?= $(PREFIX)/bin
+LIBDIR ?= $(PREFIX)/lib
+INCLUDEDIR ?= $(PREFIX)/include
+MANDIR ?= $(PREFIX)/share/man
+DOCDIR ?= $(PREFIX)/share/doc/attune
 CFLAGS ?= -O2 -g
 VERSION := $(shell sed -n 's/^#define ATTUNE_VERSION_STRING "\(.*\)"/\1/p' include/attune.h)
 
@@ -80,6 +85,7 @@ obj = $(patsubst %.c,$(BUILD)/obj/%.o,$(1))
 TESTS = $(patsubst tests/%.c,$(BUILD)/tests/%,$(TEST_SRC))
 FUZZERS = $(patsubst tests/fuzz/%.c,$(BUILD)/fuzz/%,$(FUZZ_SRC))
 GENERATOR_ID = $(BUILD)/gen/generator_id.h
+INSTALL_DIRS = $(BUILD)/gen/install_dirs.h
 
 .DELETE_ON_ERROR:
 .PHONY: all lib codegen draw tool tests deps run minilm test bench bench-full bench-growth bench-setup bench-drivers \
@@ -99,10 +105,8 @@ $(call obj,$(wildcard src/codegen/*.c)): INCLUDES += $(LLVM_CFLAGS) $(if $(OWN_L
 # A call of attune_run, which may take 0.1 µs in all, enters these a dozen times. Their arrays are indexed by the numbers of
 # tensors; they touch no text and no file.
 $(call obj,$(addprefix src/runtime/,run.c call.c call_sizes.c call_strides.c)): HARDENED += -fno-stack-protector
-# Where an installed library looks last for its code generator; beside itself comes first, so moving it is fine.
-$(call obj,$(wildcard src/runtime/*.c)): INCLUDES += -DATTUNE_PLUGIN_DIR='"$(PREFIX)/lib/attune"'
 # The command sees the public header only, as any other program does.
-$(call obj,$(TOOL_SRC)): INCLUDES = -Itests
+$(call obj,$(TOOL_SRC)): INCLUDES = -Itests -I$(BUILD)/gen
 $(call obj,$(DRAW_SRC)): INCLUDES = $(CAIRO_CFLAGS)
 $(call obj,$(TEST_SRC) $(SUPPORT_SRC)): INCLUDES = -Isrc -Itests -Itools -I$(BUILD)/gen
 $(call obj,$(filter tests/test_codegen% tests/test_object_link%,$(TEST_SRC))): INCLUDES += $(LLVM_CFLAGS)
@@ -124,6 +128,14 @@ $(GENERATOR_ID): FORCE
 	@mkdir -p $(@D)
 	@LLVM_CONFIG='$(LLVM_CONFIG)' JIT_ASAN='$(JIT_ASAN)' LLVM_LINK='$(LLVM_LINK)' sh scripts/generator_id.sh > $@.tmp
 	@if cmp -s $@.tmp $@; then rm $@.tmp; else mv $@.tmp $@; fi
+
+# Where an installed library looks last for its code generator, and the command for its library and for what draws. Beside
+# themselves comes first, so that a build directory and an installation that was moved work.
+$(INSTALL_DIRS): FORCE
+	@mkdir -p $(@D)
+	@sh scripts/install_dirs.sh '$(BINDIR)' '$(LIBDIR)' > $@.tmp
+	@if cmp -s $@.tmp $@; then rm $@.tmp; else mv $@.tmp $@; fi
+$(call obj,src/runtime/codegen_path.c tools/draw_load.c): $(INSTALL_DIRS)
 
 -include $(patsubst %.o,%.d,$(call obj,$(LIB_SRC) $(wildcard src/codegen/*.c) $(TOOL_SRC) $(TEST_SRC) $(SUPPORT_SRC) \
 	$(DRAW_SRC) $(FUZZ_SRC) $(wildcard bench/*.c tests/aarch64/*.c) examples/minilm/encoder.c))
@@ -172,10 +184,11 @@ $(BUILD)/libattune-draw.so: $(call obj,$(DRAW_SRC))
 	$(call say,link $@)
 	$(Q)$(LINK) $(SHARED) $^ $(CAIRO_LIBS) -lm -o $@
 
-# The run path serves both the build directory and an installed bin/ beside lib/.
-$(BUILD)/attune: $(call obj,$(TOOL_SRC) $(REF_SRC)) $(BUILD)/libattune.so
+# The run path serves both the build directory and an installation.
+LIB_FROM_BIN = $(shell realpath -ms --relative-to='$(BINDIR)' '$(LIBDIR)')
+$(BUILD)/attune: $(call obj,$(TOOL_SRC) $(REF_SRC)) $(BUILD)/libattune.so $(INSTALL_DIRS)
 	$(call say,link $@)
-	$(Q)$(LINK) -Wl,-rpath,'$$ORIGIN:$$ORIGIN/../lib' $(filter %.o,$^) -L$(BUILD) -lattune -ljansson $(CORE_LIBS) -o $@
+	$(Q)$(LINK) -Wl,-rpath,'$$ORIGIN:$$ORIGIN/$(LIB_FROM_BIN)' $(filter %.o,$^) -L$(BUILD) -lattune -ljansson $(CORE_LIBS) -o $@
 
 # An example of several files: it reads its weights as the command does.
 $(call obj,examples/minilm/encoder.c): INCLUDES = -Itools
@@ -383,25 +396,41 @@ check-format: ## fail if `make format` would change something
 
 # ---- Installing ----
 
-BIN = $(DESTDIR)$(PREFIX)/bin
-LIBDIR = $(DESTDIR)$(PREFIX)/lib
-install: all ## install below PREFIX (/usr/local), DESTDIR before it
-	install -d $(BIN) $(LIBDIR)/attune $(LIBDIR)/pkgconfig $(DESTDIR)$(PREFIX)/include \
-		$(DESTDIR)$(PREFIX)/share/man/man1
-	install -m 755 $(BUILD)/attune $(BIN)/attune
-	install -m 644 $(BUILD)/libattune.so.0 $(LIBDIR)/libattune.so.0
-	ln -sf libattune.so.0 $(LIBDIR)/libattune.so
-	install -m 644 $(BUILD)/libattune-codegen.so $(LIBDIR)/attune/libattune-codegen.so
-	install -m 644 $(BUILD)/libattune-draw.so $(LIBDIR)/attune/libattune-draw.so
-	install -m 755 $(BUILD)/attune-codegen-worker $(LIBDIR)/attune/attune-codegen-worker
-	install -m 644 include/attune.h $(DESTDIR)$(PREFIX)/include/attune.h
-	sed 's|@PREFIX@|$(PREFIX)|; s|@VERSION@|$(VERSION)|' attune.pc.in > $(LIBDIR)/pkgconfig/attune.pc
-	install -m 644 docs/attune.1 $(DESTDIR)$(PREFIX)/share/man/man1/attune.1
+# install_text TEMPLATE FILE: with what stands between @ put in; directories below PREFIX are named by it.
+below_prefix = $(patsubst $(PREFIX)/%,$${prefix}/%,$(1))
+install_text = sed -e 's|@PREFIX@|$(PREFIX)|; s|@LIBDIR@|$(call below_prefix,$(LIBDIR))|; s|@VERSION@|$(VERSION)|' \
+	-e 's|@INCLUDEDIR@|$(call below_prefix,$(INCLUDEDIR))|' \
+	-e "s|@INCLUDE_FROM_CMAKE@|$$(realpath -ms --relative-to='$(LIBDIR)/cmake/attune' '$(INCLUDEDIR)')|" $(1) > $(2)
+IN_BIN = $(DESTDIR)$(BINDIR)
+IN_LIB = $(DESTDIR)$(LIBDIR)
+IN_DOC = $(DESTDIR)$(DOCDIR)
+install: all ## install below PREFIX (/usr/local), libraries into LIBDIR (PREFIX/lib), DESTDIR before them
+	install -d $(IN_BIN) $(addprefix $(IN_LIB)/,attune pkgconfig cmake/attune) $(DESTDIR)$(INCLUDEDIR) $(IN_DOC)/docs \
+		$(DESTDIR)$(MANDIR)/man1
+	install -m 755 $(BUILD)/attune $(IN_BIN)/attune
+	install -m 644 $(BUILD)/libattune.so.0 $(BUILD)/libattune.a $(IN_LIB)
+	ln -sf libattune.so.0 $(IN_LIB)/libattune.so
+	install -m 644 $(BUILD)/libattune-codegen.so $(BUILD)/libattune-draw.so $(IN_LIB)/attune
+	install -m 755 $(BUILD)/attune-codegen-worker $(IN_LIB)/attune/attune-codegen-worker
+	install -m 644 include/attune.h $(DESTDIR)$(INCLUDEDIR)/attune.h
+	$(call install_text,attune.pc.in,$(IN_LIB)/pkgconfig/attune.pc)
+	$(call install_text,cmake/attuneConfig.cmake.in,$(IN_LIB)/cmake/attune/attuneConfig.cmake)
+	$(call install_text,cmake/attuneConfigVersion.cmake.in,$(IN_LIB)/cmake/attune/attuneConfigVersion.cmake)
+	install -m 644 docs/attune.1 $(DESTDIR)$(MANDIR)/man1/attune.1
+	install -m 644 LICENSE README.md CHANGELOG.md $(IN_DOC)
+	install -m 644 $(wildcard docs/*.md docs/*.svg docs/*.png) $(IN_DOC)/docs
+
+STRIP ?= $(shell $(CC) -print-prog-name=strip)
+.PHONY: install-strip
+install-strip: install ## the same without symbols for debuggers
+	$(STRIP) $(IN_BIN)/attune $(addprefix $(IN_LIB)/,libattune.so.0 attune/libattune-codegen.so attune/libattune-draw.so \
+		attune/attune-codegen-worker)
+	$(STRIP) --strip-debug $(IN_LIB)/libattune.a
 
 uninstall: ## remove what install installed
-	rm -rf $(LIBDIR)/attune
-	rm -f $(BIN)/attune $(LIBDIR)/libattune.so.0 $(LIBDIR)/libattune.so $(LIBDIR)/pkgconfig/attune.pc \
-		$(DESTDIR)$(PREFIX)/include/attune.h $(DESTDIR)$(PREFIX)/share/man/man1/attune.1
+	rm -rf $(IN_LIB)/attune $(IN_LIB)/cmake/attune $(IN_DOC)
+	rm -f $(IN_BIN)/attune $(addprefix $(IN_LIB)/libattune.,so.0 so a) $(IN_LIB)/pkgconfig/attune.pc \
+		$(DESTDIR)$(INCLUDEDIR)/attune.h $(DESTDIR)$(MANDIR)/man1/attune.1
 
 clean: ## remove all build directories
 	rm -rf $(BUILD) $(BUILD)-asan $(BUILD)-asan-jit $(BUILD)-ubsan $(BUILD)-tsan $(BUILD)-fuzz $(BUILD)-mutants

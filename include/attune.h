@@ -1071,6 +1071,25 @@ ATTUNE_API attune_status attune_run_interpreted(attune_context *context, const a
 
 #ifdef __cplusplus
 }
+
+/* C++ has no designated initialisers before C++20. There the ATTUNE_…_INIT macros are calls that give the same. */
+template <typename type> inline type attune_initial(attune_status (*init)(type *, size_t)) {
+    type initial;
+    init(&initial, sizeof initial);
+    return initial;
+}
+#undef ATTUNE_PROBLEM_INIT
+#undef ATTUNE_RUNNER_INIT
+#undef ATTUNE_CONTEXT_OPTIONS_INIT
+#undef ATTUNE_RUN_OPTIONS_INIT
+#undef ATTUNE_SCHEDULE_INIT
+#undef ATTUNE_TUNE_OPTIONS_INIT
+#define ATTUNE_PROBLEM_INIT            attune_initial(attune_problem_init)
+#define ATTUNE_RUNNER_INIT             attune_initial(attune_runner_init)
+#define ATTUNE_CONTEXT_OPTIONS_INIT    attune_initial(attune_context_options_init)
+#define ATTUNE_RUN_OPTIONS_INIT        attune_initial(attune_run_options_init)
+#define ATTUNE_SCHEDULE_INIT           attune_initial(attune_schedule_init)
+#define ATTUNE_TUNE_OPTIONS_INIT       attune_initial(attune_tune_options_init)
 #endif
 
 #endif

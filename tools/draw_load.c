@@ -1,6 +1,7 @@
 #define _GNU_SOURCE
 #include "draw_load.h"
 
+#include "install_dirs.h"
 #include "tool.h"
 
 #include <dlfcn.h>
@@ -13,7 +14,7 @@ static const char file_name[] = "libattune-draw.so";
 
 /* Beside the command, as in a build directory, or where `make install` puts it; "" if it is in neither. */
 static void find(char path[PATH_MAX]) {
-    static const char *const below[] = {"", "../lib/attune/"};
+    static const char *const below[] = {"", ATTUNE_PLUGIN_FROM_BIN "/"};
     char command[PATH_MAX];
     const ssize_t length = readlink("/proc/self/exe", command, sizeof command - 1);
     path[0] = '\0';

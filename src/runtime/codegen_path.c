@@ -1,6 +1,8 @@
 #define _GNU_SOURCE
 #include "runtime/codegen_path.h"
 
+#include "install_dirs.h"
+
 #include <dlfcn.h>
 #include <limits.h>
 #include <link.h>
@@ -8,10 +10,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
-
-#ifndef ATTUNE_PLUGIN_DIR
-#define ATTUNE_PLUGIN_DIR "/usr/local/lib/attune"
-#endif
 
 static int try_directory(const char *directory, const char *below, const char *file, char *path, size_t capacity) {
     if ((size_t)snprintf(path, capacity, "%s%s/%s", directory, below, file) < capacity && !access(path, R_OK)) return 1;
@@ -42,7 +40,7 @@ void at_codegen_find(const char *env, const char *file, char *path, size_t capac
         if ((size_t)snprintf(path, capacity, "%s", named) >= capacity) path[0] = '\0';
         return;
     }
-    static const char *const below[] = {"", "/attune", "/..", "/lib/attune", "/../lib/attune"};
+    static const char *const below[] = {"", "/attune", "/..", "/lib/attune", "/../lib/attune", "/" ATTUNE_PLUGIN_FROM_BIN};
     char directory[PATH_MAX];
     if (own_directory(directory))
         for (size_t i = 0; i < sizeof below / sizeof *below; i++)
