@@ -31,11 +31,12 @@ LLVM_LIBS = $(shell $(LLVM_CONFIG) --link-shared --ldflags --libs)
 LLVM_ARCHIVE = $(wildcard $(shell $(LLVM_CONFIG) --libdir)/libLLVMX86CodeGen.a)
 LLVM_LINK ?= $(if $(SANITIZE),shared,$(if $(LLVM_ARCHIVE),static,shared))
 OWN_LLVM = $(filter static,$(LLVM_LINK))
-# Compression is linked by the name of the library itself, so that no more -dev packages are needed.
+# The C++ library is its own, too: others in the process export parts of it. zlib and zstd are linked, by the names of the
+# libraries themselves, only if LLVM wants more of them than src/codegen/no_compression.c has.
 OWN_SYSTEM_LIBS = $(patsubst -lz,-l:libz.so.1,$(patsubst -lzstd,-l:libzstd.so.1,$(filter-out -lxml2 %/libz3.so,\
 	$(shell $(LLVM_CONFIG) --link-static --system-libs))))
 OWN_LLVM_LIBS = -Wl,--gc-sections $(shell $(LLVM_CONFIG) --link-static --ldflags --libs x86 aarch64 passes) \
-	$(OWN_SYSTEM_LIBS) -lstdc++
+	$(OWN_SYSTEM_LIBS) -l:libstdc++.a -static-libgcc
 GENERATOR_LIBS = $(if $(OWN_LLVM),$(OWN_LLVM_LIBS),$(LLVM_LIBS))
 
 # Hardening, before the caller's CFLAGS, which so can change it. FORTIFY needs optimisation, and sanitizers look at the same
@@ -69,9 +70,9 @@ WORKER_SRC := src/runtime/worker_main.c
 LIB_SRC := $(CORE_SRC) $(filter-out $(WORKER_SRC),$(wildcard src/mha/*.c src/runtime/*.c src/tune/*.c))
 # What only the build of `make asan-jit` has; it sets JIT_ASAN.
 JIT_ASAN_SRC := src/codegen/asan.c tests/test_jit_asan.c
-CODEGEN_SRC := $(filter-out src/codegen/no_destructors.c $(if $(JIT_ASAN),,$(JIT_ASAN_SRC)),$(wildcard src/codegen/*.c))
+CODEGEN_SRC := $(filter-out src/codegen/no_destructors.c src/codegen/no_compression.c $(if $(JIT_ASAN),,$(JIT_ASAN_SRC)),$(wildcard src/codegen/*.c))
 # Only in the plug-in, and only where LLVM is its own: linked into a program it would be the program's.
-PLUGIN_ONLY_SRC = $(if $(OWN_LLVM),src/codegen/no_destructors.c)
+PLUGIN_ONLY_SRC = $(if $(OWN_LLVM),src/codegen/no_destructors.c src/codegen/no_compression.c)
 TOOL_SRC := $(wildcard tools/*.c)
 DRAW_SRC := $(wildcard tools/draw/*.c)
 TEST_SRC := $(filter-out $(if $(JIT_ASAN),,$(JIT_ASAN_SRC)),$(wildcard tests/test_*.c))
@@ -137,7 +138,7 @@ $(INSTALL_DIRS): FORCE
 	@if cmp -s $@.tmp $@; then rm $@.tmp; else mv $@.tmp $@; fi
 $(call obj,src/runtime/codegen_path.c tools/draw_load.c): $(INSTALL_DIRS)
 
--include $(patsubst %.o,%.d,$(call obj,$(LIB_SRC) $(wildcard src/codegen/*.c) $(TOOL_SRC) $(TEST_SRC) $(SUPPORT_SRC) \
+-include $(patsubst %.o,%.d,$(call obj,$(LIB_SRC) $(WORKER_SRC) $(DSO_SRC) $(wildcard src/codegen/*.c) $(TOOL_SRC) $(TEST_SRC) $(SUPPORT_SRC) \
 	$(DRAW_SRC) $(FUZZ_SRC) $(wildcard bench/*.c tests/aarch64/*.c) examples/minilm/encoder.c))
 
 # ---- Products ----

@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Compares the block with torch.nn.MultiheadAttention, Keras, Flax and JAX: tests/peers. What is missing of them, pip puts
+# Loads PyTorch and attune into one process and looks which symbols meet, then compares the block with
+# torch.nn.MultiheadAttention, Keras, Flax and JAX: tests/peers. What is missing of them, pip puts
 # into a virtual environment, $BUILD/peers; VENV=DIR names another. Arguments are for tests/peers/main.py.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -30,4 +31,5 @@ if ! has jax flax; then
     "$python" -m pip install -q jax==0.10.2 flax==0.12.8 || true
 fi
 export PYTHONDONTWRITEBYTECODE=1 KERAS_BACKEND=torch JAX_PLATFORMS=cpu
+"$python" tests/peers/bindings.py "$build"
 exec "$python" tests/peers/main.py --attune "$build/attune" "$@"
