@@ -202,6 +202,10 @@ static void unknown_names_are_refused(void **state) {
     setenv("ATTUNE_MACHINE", "pentium", 1);
     refuse((opening){0}, "unknown ATTUNE_MACHINE \"pentium\"; there are: ");
     assert_non_null(strstr(attune_last_message(), OWN ", "));
+    setenv("ATTUNE_MACHINE", OTHER, 1);
+    refuse((opening){0}, "unknown ATTUNE_MACHINE for this CPU \"" OTHER "\"; there are: ");
+    setenv("ATTUNE_MACHINE", "generic", 1);
+    assert_machine((opening){0}, "generic", "ATTUNE_MACHINE");
 }
 
 static void cpus_can_be_told_apart(void **state) {
@@ -318,9 +322,11 @@ static void names_of_files(void **state) {
 
 static int disk_hits_told;
 static char told[1024];
+static attune_status compile_ended; /* how */
 
 static void count_hits(void *user, const attune_event *event) {
     (void)user;
+    if (event->kind == ATTUNE_EVENT_COMPILE_END) compile_ended = event->status;
     if (event->kind != ATTUNE_EVENT_DISK_HIT) return;
     disk_hits_told++;
     snprintf(told, sizeof told, "%s", event->message);
@@ -357,9 +363,12 @@ static void where_nothing_can_be_compiled(void **state) {
     make_entry(*state, NEWER, SMALL);
     for (int interpreter = 0; interpreter < 2; interpreter++) { /* machine code is better than the interpreter */
         codegen.failure = ATTUNE_CODEGEN_MISSING;
-        attune_context *context = open_one((opening){.dir = *state, .machine = OWN, .allow_interpreter = interpreter});
+        attune_context *context =
+            open_one((opening){.dir = *state, .machine = OWN, .allow_interpreter = interpreter, .event = count_hits});
         const attune_kernel_info info = compiled(context, SMALL);
         assert_string_equal(info.machine, NEWER);
+        assert_int_equal(compile_ended, ATTUNE_CODEGEN_MISSING);
+        compile_ended = ATTUNE_OK;
         assert_int_equal(info.engine, ATTUNE_ENGINE_JIT);
         assert_int_equal(counts_of(context).stand_ins, 1);
         attune_context_destroy(context);

@@ -15,25 +15,28 @@ static bool is_arm(const at_target *target) { return target->required & AT_CPU_A
 
 static bool is_foreign(const at_target *target) { return is_arm(target) != at_cpu_identity_here()->is_arm; }
 
-static attune_status named(const char *what, const char *name, const at_target *target, const char **found,
-                           at_error *err) {
+/* A name of the target's architecture, or *found is NULL: of the other one. */
+static attune_status choose_named(const char *what, const char *name, const at_target *target, const char **found,
+                                  at_error *err) {
     *found = at_class_find(name);
-    return *found ? ATTUNE_OK : at_class_refuse(what, name, is_arm(target), err);
+    if (!*found) return at_class_refuse(what, name, is_arm(target), err);
+    if (!at_class_is_of(*found, is_arm(target))) *found = NULL;
+    return ATTUNE_OK;
 }
 
 attune_status at_machine_choose(const char *option, const at_target *target, at_machine_class *machine, at_error *err) {
-    const char *variable = getenv("ATTUNE_MACHINE"), *name;
+    const char *variable = getenv("ATTUNE_MACHINE"), *name = NULL;
     if (option) {
-        if (named("machine", option, target, &name, err)) return err->status;
+        if (choose_named("machine", option, target, &name, err)) return err->status;
         *machine = (at_machine_class){name, "option"};
-        return at_class_is_of(name, is_arm(target))
-                   ? ATTUNE_OK
-                   : at_class_refuse("machine for this ISA", name, is_arm(target), err);
+        return name ? ATTUNE_OK : at_class_refuse("machine for this ISA", option, is_arm(target), err);
     }
     if (variable && *variable) {
-        if (named("ATTUNE_MACHINE", variable, target, &name, err)) return err->status;
-        *machine = (at_machine_class){at_class_is_of(name, is_arm(target)) ? name : at_class_generic, "ATTUNE_MACHINE"};
-        return ATTUNE_OK;
+        if (choose_named("ATTUNE_MACHINE", variable, target, &name, err)) return err->status;
+        *machine = (at_machine_class){name ? name : at_class_generic, "ATTUNE_MACHINE"};
+        return name || is_foreign(target)
+                   ? ATTUNE_OK
+                   : at_class_refuse("ATTUNE_MACHINE for this CPU", variable, is_arm(target), err);
     }
     *machine = (at_machine_class){is_foreign(target) ? at_class_generic : at_class_of(at_cpu_identity_here()), "cpu"};
     return ATTUNE_OK;

@@ -11,8 +11,8 @@ typedef struct at_machine_class {
 } at_machine_class;
 
 /* The class of an option, else of ATTUNE_MACHINE, else of this CPU, all for a target. What ATTUNE_MACHINE and this CPU
- * tell does not concern a target of another architecture, which is generic. An unknown name, and an option that names a
- * class of another architecture, are ATTUNE_INVALID_ARGUMENT. */
+ * tell does not concern a target of another architecture, which is generic. An unknown name, and one of another
+ * architecture, are ATTUNE_INVALID_ARGUMENT. */
 attune_status at_machine_choose(const char *option, const at_target *target, at_machine_class *machine, at_error *err);
 
 /* Where nothing told the class: what a probe of this CPU has left beside the cache, if there is that. */
