@@ -142,6 +142,12 @@ expect "audit compiles both" 0 '^2 of 2 entries compiled anew: 2 the same' "$att
 expect "export counts other classes" 0 '2 new entries .*, 1 for other tuning classes than zen5$' "$attune" cache export "$work/out2"
 expect "import, too" 0 '"other_class": 2' env ATTUNE_MACHINE=generic ATTUNE_CACHE_DIR="$work/fresh3" "$attune" cache import --json "$work/out2"
 unset ATTUNE_MACHINE
+if grep -qw fma /proc/cpuinfo; then
+    expect "the probe" 0 '^tuning class +[a-z]' "$attune" info --probe-machine
+    expect "is kept beside the cache" 0 '^attune machine probe 1$' cat "$work/classes/machine-probe"
+    expect "or told only" 0 '"kept": false' env ATTUNE_CACHE_DIR= "$attune" info --probe-machine --json
+    expect "verify does not mind it" 0 '^2 entries, .* 0 damaged' "$attune" cache verify
+fi
 
 # A directory whose name is no UTF-8.
 odd=$work/$'caf\xe9'
