@@ -546,6 +546,35 @@ typedef struct attune_tensor {
 ATTUNE_API attune_status attune_tensors(const attune_problem *problem, const attune_arguments *arguments,
                                         attune_tensor *tensors, size_t capacity, size_t *count);
 
+/* A tensor as DLPack describes it (version 1): the layout of its DLTensor, so that a pointer to one, in a DLManagedTensor
+ * or a capsule, may be cast to this. */
+typedef struct attune_dltensor {
+    void *data;
+    int32_t device_type;  /* 1: CPU */
+    int32_t device_id;
+    int32_t ndim;
+    uint8_t dtype_code;   /* 0 signed, 1 unsigned, 2 float, 4 bfloat, 6 bool, 10 float8_e4m3fn */
+    uint8_t dtype_bits;
+    uint16_t dtype_lanes; /* 1 */
+    int64_t *shape;
+    int64_t *strides;     /* in elements; NULL: contiguous, the last dimension innermost */
+    uint64_t byte_offset; /* from data to the first element */
+} attune_dltensor;
+
+/* Makes a DLPack tensor the argument of that name (as attune_tensors names it): sets its pointer, its strides, and the
+ * sizes of the call that are ATTUNE_NOT_SET so far and are dims of it. Nothing is copied or kept: the memory must stay
+ * until the call is done, and whether it may be written to is for the caller to know.
+ *
+ * Its dtype must be the tensor's (bool may also be unsigned bytes), its memory that of the CPU, and its dims those that
+ * attune_tensors gives, in number and order: a tensor [batch, seq, heads, dim] is permuted first, one of three dimensions
+ * viewed as four. batch, num_heads and num_kv_heads are never filled in, because attune_arguments_init has set them: set
+ * them before where the call's are others. A dim that differs from what is compiled or set is refused with both numbers;
+ * of a cache with room for more keys bind the part that is used. cu_seqlens, kv_lens, block_table and whatever else has no
+ * strides in attune_arguments must be contiguous, of cos and sin each entry; these are [batch or 1, positions, half].
+ * After a failure *arguments is as it was. */
+ATTUNE_API attune_status attune_bind_dlpack(attune_arguments *arguments, const attune_kernel *kernel, const char *name,
+                                            const attune_dltensor *tensor);
+
 /* Bytes of workspace that attune_run needs for these arguments (whose pointers are not looked at). */
 ATTUNE_API attune_status attune_workspace_size(const attune_context *context, const attune_kernel *kernel,
                                                const attune_arguments *arguments, size_t *bytes);

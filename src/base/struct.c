@@ -17,8 +17,8 @@ static size_t size_of(const void *object) {
 static attune_status check_size(const at_struct *kind, size_t bytes, at_error *err) {
     if (bytes == kind->bytes) return ATTUNE_OK;
     if (bytes > sizeof bytes && bytes % sizeof bytes == 0 && bytes <= MOST_BYTES) return ATTUNE_OK;
-    return at_fail(err, ATTUNE_INVALID_ARGUMENT, "%s.struct_size is %zu, expected %zu: start from %s", kind->name,
-                   bytes, kind->bytes, kind->start);
+    return at_fail(err, ATTUNE_INVALID_ARGUMENT, "%s.struct_size is %zu, expected %zu: %s", kind->name, bytes,
+                   kind->bytes, kind->advice);
 }
 
 static bool is_zero(const char *bytes, size_t count) {

@@ -10,7 +10,7 @@
 
 /* One struct as this version knows it. */
 typedef struct at_struct {
-    const char *name, *start; /* "attune_problem", and what a program starts from: "ATTUNE_PROBLEM_INIT" */
+    const char *name, *advice; /* "attune_problem", "start from ATTUNE_PROBLEM_INIT" */
     size_t bytes;
     const void *defaults; /* one of them; NULL: zeros */
 } at_struct;

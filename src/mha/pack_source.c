@@ -200,8 +200,8 @@ static attune_status check_choice(const attune_mha_weights *weights, const mha_p
                    may_pack && expect(layout, ATTUNE_QKV_WEIGHT).out ? ", and so is qkv_weight" : "");
 }
 
-const at_struct mha_weights_struct = {"attune_mha_weights", "attune_mha_weights_init", sizeof(attune_mha_weights),
-                                      NULL};
+const at_struct mha_weights_struct = {"attune_mha_weights", "start from attune_mha_weights_init",
+                                      sizeof(attune_mha_weights), NULL};
 
 static attune_status check_all(const attune_problem *p, const mha_pack_layout *layout,
                                const attune_mha_weights *weights, at_error *err) {

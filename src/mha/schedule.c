@@ -67,7 +67,8 @@ static attune_status parse_pair(void *user, const mha_pair *pair, at_error *err)
                    pair->key_length, pair->key);
 }
 
-const at_struct mha_schedule_struct = {"attune_schedule", "ATTUNE_SCHEDULE_INIT", sizeof(attune_schedule), NULL};
+const at_struct mha_schedule_struct = {"attune_schedule", "start from ATTUNE_SCHEDULE_INIT", sizeof(attune_schedule),
+                                       NULL};
 
 attune_status mha_schedule_in(const attune_schedule **schedule, attune_schedule *whole, at_error *err) {
     if (!*schedule) return ATTUNE_OK;

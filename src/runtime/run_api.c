@@ -10,8 +10,8 @@ typedef struct run_choice {
     at_team own;
 } run_choice;
 
-static const at_struct run_options = {"attune_run_options", "ATTUNE_RUN_OPTIONS_INIT", sizeof(attune_run_options),
-                                      NULL};
+static const at_struct run_options = {"attune_run_options", "start from ATTUNE_RUN_OPTIONS_INIT",
+                                      sizeof(attune_run_options), NULL};
 
 attune_status attune_run_options_init(attune_run_options *options, size_t struct_size) {
     at_error err = {0};

@@ -4,7 +4,7 @@
 
 enum { MOST_WORKERS = 65536 };
 
-static const at_struct runner_struct = {"attune_runner", "ATTUNE_RUNNER_INIT", sizeof(attune_runner), NULL};
+static const at_struct runner_struct = {"attune_runner", "start from ATTUNE_RUNNER_INIT", sizeof(attune_runner), NULL};
 
 attune_status attune_runner_init(attune_runner *runner, size_t struct_size) {
     at_error err = {0};
