@@ -9,8 +9,8 @@
 #include "ir/ir.h"
 #include "target/target.h"
 
-/* The structs of a caller, which may be of another version. mha_canonicalize and the functions on text take them as they
- * are, all others want whole ones. */
+/* The structs of a caller, which may be of another version. mha_canonicalize and the functions on text take them as
+ * they are, all others want whole ones. */
 extern const at_struct mha_problem_struct, mha_schedule_struct, mha_weights_struct;
 
 /* Fills in every default (num_kv_heads, seq_kv, head_dim_v, softmax_scale, dtypes, strides) and normalises what cannot

@@ -68,8 +68,8 @@ typedef struct at_raw_key {
     const attune_schedule *schedule; /* NULL if none was given */
 } at_raw_key;
 
-/* What of a schedule means something; the rest is for later versions. Results hold schedules by value, so that the size of
- * one can never change. */
+/* What of a schedule means something; the rest is for later versions. Results hold schedules by value, so that the size
+ * of one can never change. */
 enum { AT_SCHEDULE_BYTES = offsetof(attune_schedule, reserved) };
 _Static_assert(sizeof(attune_schedule) == 256, "reserved shrinks by what a new field takes");
 
