@@ -38,7 +38,7 @@ for command in run mha compile check conform bench cache info ir; do
         grep -qF -- "$option" <<<"$manual" || echo "$command $option" >>"$work/stderr"
     done
 done
-for name in $(grep -ohE '"ATTUNE_[A-Z_]+"' src/runtime/*.c | tr -d '"' | sort -u); do
+for name in $(grep -ohE '"ATTUNE_[A-Z_]+"' src/runtime/*.c | tr -d '"' | grep -v _INIT | sort -u); do
     grep -qw -- "$name" <<<"$manual" || echo "$name" >>"$work/stderr"
 done
 [ ! -s "$work/stderr" ]
