@@ -145,8 +145,13 @@ static int in_threads(void *user, attune_task_fn *task, void *argument) {
         return 1;
     }
     *t = (thread_task){task, argument};
+    if (pthread_create(&pool->threads[pool->started], NULL, run_task, t)) {
+        free(t);
+        return 1;
+    }
+    pool->started++;
     atomic_fetch_add(&pool->asked, 1);
-    return pthread_create(&pool->threads[pool->started++], NULL, run_task, t);
+    return 0;
 }
 
 static int at_once(void *user, attune_task_fn *task, void *argument) {
@@ -258,6 +263,21 @@ static void too_many(void *user, attune_range_fn *fn, void *argument, int64_t n)
     fn(argument, 0, n, 3);
 }
 
+static void beyond(void *user, attune_range_fn *fn, void *argument, int64_t n) {
+    (void)user;
+    fn(argument, 1, n + 1, 0);
+}
+
+static void below(void *user, attune_range_fn *fn, void *argument, int64_t n) {
+    (void)user;
+    fn(argument, -1, n - 1, 0);
+}
+
+static void inverted(void *user, attune_range_fn *fn, void *argument, int64_t n) {
+    (void)user;
+    fn(argument, n, 0, 0);
+}
+
 static void bad_runners_are_told(void **state) {
     (void)state;
     call c = open_call(PREFILL, NULL);
@@ -267,7 +287,10 @@ static void bad_runners_are_told(void **state) {
     } bad[] = {{lazy, "the runner ran"},
                {twice, "the runner ran"},
                {idle, "the runner ran 0 of"},
-               {too_many, "the runner passed worker 3; max_workers is 3"}};
+               {too_many, "the runner passed worker 3; max_workers is 3"},
+               {beyond, "the runner passed a range that is none of"},
+               {below, "the runner passed a range that is none of"},
+               {inverted, "the runner passed a range that is none of"}};
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
         const attune_runner runner = {
             .struct_size = sizeof runner, .parallel_for = bad[i].parallel_for, .max_workers = 3};
@@ -322,9 +345,26 @@ static void nonsense_is_refused(void **state) {
 
 /* ---- How many threads ---- */
 
-typedef struct head_count {
-    atomic_uint most;
-} head_count;
+/* As many tasks are submitted as there may be helpers. */
+static void no_more_threads_than_wanted(void **state) {
+    (void)state;
+    call c = open_call(PREFILL, NULL);
+    submit_pool pool = {0};
+    const attune_runner refusing = with_submit(afterwards, &pool, 16);
+    attune_run_options options = ATTUNE_RUN_OPTIONS_INIT;
+    options.runner = &refusing;
+    options.max_threads = 3;
+    forget_result(&c);
+    assert_ok(attune_run_with(c.context, c.kernel, &c.arguments, &options));
+    assert_right(&c);
+    assert_int_equal(pool.asked, 2 * 1); /* the caller and two more, in the one phase that there is */
+    run_all(&pool);
+    options.max_threads = 1;
+    assert_ok(attune_run_with(c.context, c.kernel, &c.arguments, &options));
+    assert_right(&c);
+    assert_int_equal(pool.asked, 0);
+    close_call(&c);
+}
 
 static void fewer_threads_need_less_workspace(void **state) {
     (void)state;
@@ -522,7 +562,7 @@ static void parts_out_of_order_are_refused(void **state) {
     REFUSED(0, 0, 1, 2, "worker is 2; max_workers is 2");
     REFUSED(1, 0, 1, 0, "phase 1 was to be executed when 0 of");
     assert_ok(attune_call_execute(parts, 0, 0, tasks - 1, 0));
-    REFUSED(1, 0, 1, 0, "of the phase before it");
+    REFUSED(1, 0, 1, 0, "tasks of phase 0 were done");
 #undef REFUSED
     assert_fails(attune_call_end(parts), ATTUNE_INVALID_ARGUMENT, "tasks of phase 0 were executed; it has");
     close_call(&c);
@@ -539,8 +579,6 @@ static void an_empty_call_has_no_parts(void **state) {
     assert_ok(attune_problem_parse("seq_q=dynamic,seq_kv=8,head_dim=8", &problem));
     assert_ok(attune_compile(context, &problem, NULL, &kernel));
     assert_ok(attune_arguments_init(&arguments, &problem));
-    arguments.q = arguments.k = arguments.v = arguments.out = &number;
-    arguments.q = NULL;
     float keys[64] = {0}, values[64] = {0}, out[8];
     arguments.k = keys, arguments.v = values, arguments.out = out, arguments.q = &number;
     arguments.seq_q = 0;
@@ -589,6 +627,7 @@ int main(void) {
         cmocka_unit_test(a_late_task_outlives_the_context),
         cmocka_unit_test(bad_runners_are_told),
         cmocka_unit_test(nonsense_is_refused),
+        cmocka_unit_test(no_more_threads_than_wanted),
         cmocka_unit_test(fewer_threads_need_less_workspace),
         cmocka_unit_test(a_flag_ends_the_call),
         cmocka_unit_test(another_thread_cancels),

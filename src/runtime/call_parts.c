@@ -18,10 +18,9 @@ struct attune_call {
 
 static attune_status check_begin(const attune_context *context, const attune_kernel *kernel,
                                  const attune_arguments *arguments, uint32_t max_workers, at_error *err) {
-    enum { MOST_WORKERS = 65536 };
-    if (max_workers < 1 || max_workers > MOST_WORKERS)
+    if (max_workers < 1 || max_workers > AT_MOST_WORKERS)
         return at_fail(err, ATTUNE_INVALID_ARGUMENT, "max_workers is %u; it must be from 1 to %d", max_workers,
-                       MOST_WORKERS);
+                       AT_MOST_WORKERS);
     return at_check_run(context, kernel, arguments, err);
 }
 
@@ -69,6 +68,7 @@ static attune_status prepare_code(attune_call *call, at_error *err) {
                                          .scalars = scalars,
                                          .scratch = scratch,
                                          .scratch_stride = (size_t)kernel->max_scratch,
+                                         .tasks = call->plan[p],
                                          .max_workers = call->max_workers};
     return ATTUNE_OK;
 }
@@ -129,11 +129,11 @@ static attune_status check_part(attune_call *call, uint32_t phase, int64_t begin
                        (long long)end, (long long)tasks, phase);
     if (worker >= call->max_workers)
         return at_fail(err, ATTUNE_INVALID_ARGUMENT, "worker is %u; max_workers is %u", worker, call->max_workers);
-    if (phase && tasks_done(call, phase - 1) != attune_call_num_tasks(call, phase - 1))
-        return at_fail(err, ATTUNE_INVALID_ARGUMENT,
-                       "phase %u was to be executed when %lld of the %lld tasks of the phase before it were done",
-                       phase, (long long)tasks_done(call, phase - 1),
-                       (long long)attune_call_num_tasks(call, phase - 1));
+    for (uint32_t p = 0; p < phase; p++)
+        if (tasks_done(call, p) != attune_call_num_tasks(call, p))
+            return at_fail(err, ATTUNE_INVALID_ARGUMENT,
+                           "phase %u was to be executed when %lld of the %lld tasks of phase %u were done", phase,
+                           (long long)tasks_done(call, p), (long long)attune_call_num_tasks(call, p), p);
     return ATTUNE_OK;
 }
 

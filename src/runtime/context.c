@@ -10,7 +10,6 @@
 
 #define DEFAULT_MEMORY_BYTES (UINT64_C(256) << 20)
 #define DEFAULT_DISK_BYTES   (UINT64_C(1) << 30)
-enum { MAX_WORKERS = 65536 };
 
 /* ---- Version, status, message ---- */
 
@@ -66,9 +65,9 @@ static attune_status check_options(const attune_context_options *options, at_err
     if (options->isa && options->target)
         return at_fail(err, ATTUNE_INVALID_ARGUMENT, "isa (\"%.40s\") and target (\"%.40s\") exclude each other",
                        options->isa, options->target);
-    if (options->max_workers > MAX_WORKERS)
+    if (options->max_workers > AT_MOST_WORKERS)
         return at_fail(err, ATTUNE_INVALID_ARGUMENT, "max_workers is %u; it may be at most %d", options->max_workers,
-                       MAX_WORKERS);
+                       AT_MOST_WORKERS);
     return ATTUNE_OK;
 }
 

@@ -247,8 +247,11 @@ attune_status attune_ir_run(attune_context *context, const attune_kernel *kernel
         check_scalars(kernel->ir, scalars, &err) || check_sizes(kernel->ir->kernel, scalars, &err))
         return at_report(&err);
     if (engine == ATTUNE_ENGINE_JIT && kernel->engine == ATTUNE_ENGINE_JIT) {
-        const at_run run = {
-            .buffers = buffers, .num_buffers = kernel->ir->num_buffers, .scalars = scalars, .team = &context->team};
+        const at_run run = {.buffers = buffers,
+                            .work = AT_LONG_WORK, /* nobody knows */
+                            .num_buffers = kernel->ir->num_buffers,
+                            .scalars = scalars,
+                            .team = &context->team};
         at_run_machine_code(context, kernel, &run, &err);
     } else {
         at_run_interpreter(context, kernel->ir->kernel, buffers, scalars, &err);

@@ -18,7 +18,7 @@ static void relax(void) {
 #endif
 }
 
-static int64_t nanoseconds(void) {
+int64_t at_nanoseconds(void) {
     struct timespec now;
     clock_gettime(CLOCK_MONOTONIC, &now);
     return (int64_t)now.tv_sec * 1000000000 + now.tv_nsec;
@@ -26,13 +26,13 @@ static int64_t nanoseconds(void) {
 
 bool at_spin_while(_Atomic uint32_t *word, uint32_t seen) {
     enum { LOOKS = 32 }; /* between two looks at the clock */
-    const int64_t end = nanoseconds() + AT_SPIN_MICROSECONDS * 1000;
+    const int64_t end = at_nanoseconds() + AT_SPIN_NANOSECONDS;
     do {
         for (int i = 0; i < LOOKS; i++) {
             if (atomic_load_explicit(word, memory_order_acquire) != seen) return true;
             relax();
         }
-    } while (nanoseconds() < end);
+    } while (at_nanoseconds() < end);
     return false;
 }
 
@@ -75,13 +75,14 @@ static void work(at_job *job, uint32_t worker) {
 }
 
 void at_job_help(at_job *job) {
-    if (!at_job_is_open(job)) return;
+    if (!at_job_wants_help(job)) return;
     const uint32_t worker = atomic_fetch_add_explicit(&job->workers, 1, memory_order_relaxed);
     if (worker < job->max_workers) work(job, worker);
 }
 
-void at_job_finish(at_job *job) {
-    work(job, 0);
+void at_job_work(at_job *job) { work(job, 0); }
+
+void at_job_wait(at_job *job) {
     if (atomic_load_explicit(&job->state, memory_order_acquire) == FINISHED) return;
     if (at_spin_while(&job->state, RUNNING)) return;
     uint32_t running = RUNNING;

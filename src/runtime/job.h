@@ -27,27 +27,34 @@ typedef struct at_job {
     _Atomic uint32_t state;            /* a futex: running, running with the caller asleep, finished */
 } at_job;
 
-/* A loop over [0, n), n > 0, for at most max_workers threads, with one reference. NULL: no memory. */
+/* A loop over [0, n), 0 < n <= AT_JOB_MOST, for at most max_workers threads, with one reference. NULL: no memory. */
+#define AT_JOB_MOST (INT64_MAX / 4) /* the counter goes on counting beyond n, a range for each thread */
 at_job *at_job_new(const attune_allocator *allocator, attune_range_fn *fn, void *argument, int64_t n,
                    uint32_t max_workers);
 void at_job_hold(at_job *job);
 void at_job_drop(at_job *job);
 
-/* Whether there are tasks that nobody has claimed. */
-static inline bool at_job_is_open(const at_job *job) {
-    return atomic_load_explicit(&job->next, memory_order_relaxed) < job->n;
+/* Whether there are tasks that nobody has claimed, and a number for one more worker. */
+static inline bool at_job_wants_help(const at_job *job) {
+    return atomic_load_explicit(&job->next, memory_order_relaxed) < job->n &&
+           atomic_load_explicit(&job->workers, memory_order_relaxed) < job->max_workers;
 }
 
-/* Works as a helper until all tasks are claimed; does nothing when they are, or when there are workers enough. */
+/* Works as a helper until all tasks are claimed; does nothing unless the job wants help. */
 void at_job_help(at_job *job);
 
-/* Works as the caller, worker 0, and returns when all tasks are finished. */
-void at_job_finish(at_job *job);
+/* Works as the caller, worker 0, until all tasks are claimed. */
+void at_job_work(at_job *job);
+
+/* Returns when all tasks are finished, after at_job_work: those that have begun on other threads. */
+void at_job_wait(at_job *job);
 
 /* Spins for a short time until the word is not `seen` any more; false: it still is. */
 bool at_spin_while(_Atomic uint32_t *word, uint32_t seen);
 
 /* How long that is. */
-enum { AT_SPIN_MICROSECONDS = 50 };
+enum { AT_SPIN_NANOSECONDS = 50 * 1000 };
+
+int64_t at_nanoseconds(void); /* of the monotonic clock */
 
 #endif

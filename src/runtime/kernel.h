@@ -40,7 +40,8 @@ attune_status at_kernel_replace(attune_context *context, const attune_problem *c
 /* The schedule of the kernel that the disk cache has for a problem without one; false: it has none. */
 bool at_kernel_on_disk(attune_context *context, const attune_problem *canonical, attune_schedule *schedule);
 
-/* Bytes of workspace, and the phases' task counts and shared sizes in plan[]. */
+/* Bytes of workspace, and the phases' task counts and shared sizes in plan[]. max_workers: worker numbers that there
+ * may be in a phase of enough tasks. */
 enum { AT_PLAN_WORDS = AT_MAX_PHASES + AT_MAX_SHARED };
 attune_status at_plan_workspace(const attune_kernel *kernel, uint32_t max_workers, const int64_t *scalars,
                                 int64_t plan[AT_PLAN_WORDS], size_t *bytes, at_error *err);
@@ -51,8 +52,10 @@ attune_status at_workspace_check(const void *workspace, size_t bytes, size_t nee
 /* Where the shared buffers lie in a workspace, at its beginning. Returns the bytes that they take up. */
 size_t at_place_shared(const attune_kernel *kernel, const int64_t *plan, void *workspace, void **shared);
 
-/* Below a few microseconds of work, waking threads and waiting for the last of them costs more than they save. */
-enum { AT_SMALL_FLOPS = 300 * 1000 };
+/* What a call is to the pool: narrow vectors take four times as long (runtime/pool.h has the unit). */
+static inline double at_work_of(double flops, const at_target *target) {
+    return target->vector_bytes < 32 ? 4 * flops : flops;
+}
 
 /* Some tasks of the phases from `begin` to before `end`: runs of `run` tasks each that are `step` apart, a run
  * beginning `leap` tasks behind the one before it; `count` tasks in all, which there must be. count 0: all tasks. */
@@ -72,7 +75,7 @@ typedef struct at_run {
     const int64_t *scalars;
     void *workspace; /* NULL: allocated for the call */
     size_t workspace_bytes;
-    bool small;              /* too little work to be worth another thread */
+    double work;             /* as at_work_of gives it */
     const at_team *team;     /* who works */
     const int *cancel;       /* NULL, or a flag that ends the run */
     const at_run_part *part; /* NULL: everything */
@@ -89,10 +92,12 @@ typedef struct at_phase_job {
     const int *cancel;
     char *scratch;
     size_t scratch_stride;
+    int64_t tasks;
     uint32_t max_workers;
     _Atomic uint32_t bad_worker; /* a number beyond max_workers that a runner passed, else 0 */
+    _Atomic bool has_bad_range;  /* a range that reaches beyond the tasks */
     _Atomic bool was_cancelled;
-    _Atomic int64_t done; /* tasks */
+    _Alignas(64) _Atomic int64_t done; /* tasks */
 } at_phase_job;
 
 /* An attune_range_fn; `argument` is the at_phase_job. */

@@ -326,6 +326,8 @@ attune_status at_memory_cache_get(at_memory_cache *cache, const at_key *key, at_
         mark_used(found);
         cache->hits++;
         *node = found;
+    } else if (flight && pthread_equal(flight->maker, pthread_self())) {
+        status = at_fail(err, ATTUNE_INVALID_ARGUMENT, "a callback asked for the very kernel that is being made");
     } else if (flight) {
         spare = flight_wait(cache, flight, node, &status, err);
     } else {

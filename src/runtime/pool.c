@@ -4,34 +4,39 @@
 #include "runtime/futex.h"
 
 #include <signal.h>
-#include <time.h>
 
-static const int64_t RETRY_NANOSECONDS = 1000000000; /* after the system refused a thread */
+static const int64_t MILLISECOND = 1000000;
+
+/* Numbers and times that several threads look at, where it does not matter who sees what when. */
+static int64_t look(const _Atomic int64_t *at) { return atomic_load_explicit(at, memory_order_relaxed); }
+static void note(_Atomic int64_t *at, int64_t value) { atomic_store_explicit(at, value, memory_order_relaxed); }
 
 void at_pool_init(at_pool *pool, const attune_allocator *allocator, uint32_t num_workers) {
     *pool = (at_pool){.allocator = allocator, .max_threads = num_workers - 1};
+    pool->has_cpus = sched_getaffinity(0, sizeof pool->cpus, &pool->cpus) == 0;
     pthread_mutex_init(&pool->mutex, NULL);
+    pthread_mutex_init(&pool->starting, NULL);
 }
 
 void at_pool_free(at_pool *pool) {
-    pthread_mutex_lock(&pool->mutex);
-    atomic_store(&pool->is_ending, true);
-    pthread_mutex_unlock(&pool->mutex);
+    pthread_mutex_lock(&pool->starting);
+    atomic_store(&pool->is_ending, true); /* no thread starts another one any more: the number stands */
+    pthread_mutex_unlock(&pool->starting);
     atomic_fetch_add(&pool->posted, 1);
     at_futex_wake(&pool->posted, UINT32_MAX);
-    /* No thread starts another one any more, so the number stands. */
     for (uint32_t i = 0; i < pool->num_threads; i++) pthread_join(pool->threads[i], NULL);
     at_free(pool->allocator, pool->threads);
+    pthread_mutex_destroy(&pool->starting);
     pthread_mutex_destroy(&pool->mutex);
 }
 
 /* ---- Threads ---- */
 
-/* The oldest job that has something to do, held; NULL: there is none. */
+/* The oldest job that a helper can help with, held; NULL: there is none. */
 static at_job *take_job(at_pool *pool) {
     pthread_mutex_lock(&pool->mutex);
     at_job *job = pool->jobs;
-    while (job && !at_job_is_open(job)) job = job->following;
+    while (job && !at_job_wants_help(job)) job = job->following;
     if (job) at_job_hold(job);
     pthread_mutex_unlock(&pool->mutex);
     return job;
@@ -50,6 +55,7 @@ static void start_another(at_pool *pool);
 
 static void *help(void *user) {
     at_pool *pool = user;
+    pthread_setname_np(pthread_self(), "attune");
     start_another(pool);
     for (;;) {
         const uint32_t seen = atomic_load(&pool->posted);
@@ -64,64 +70,82 @@ static void *help(void *user) {
     }
 }
 
-static int64_t nanoseconds(void) {
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC_COARSE, &now);
-    return (int64_t)now.tv_sec * 1000000000 + now.tv_nsec;
+/* The host's signals are for its own threads, except those that an instruction causes: a handler for these must run
+ * where that happens. */
+static void block_signals(sigset_t *before) {
+    static const int caused[] = {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGTRAP, SIGSYS};
+    sigset_t blocked;
+    sigfillset(&blocked);
+    for (size_t i = 0; i < sizeof caused / sizeof *caused; i++) sigdelset(&blocked, caused[i]);
+    pthread_sigmask(SIG_SETMASK, &blocked, before);
 }
 
-/* The host's signals are for its own threads. Kernels hardly use the stack: what is large lies in the workspace. */
+/* Kernels hardly use the stack: what is large lies in the workspace. A thread may run wherever the context was made,
+ * not only where the caller that happens to be the first is bound. */
 static int create_thread(at_pool *pool, pthread_t *thread) {
     enum { STACK_BYTES = 1 << 20 };
     pthread_attr_t attributes;
-    sigset_t all, before;
+    sigset_t before;
     int failure = pthread_attr_init(&attributes);
     if (failure) return failure;
     pthread_attr_setstacksize(&attributes, STACK_BYTES);
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before);
+    if (pool->has_cpus) pthread_attr_setaffinity_np(&attributes, sizeof pool->cpus, &pool->cpus);
+    block_signals(&before);
     failure = pthread_create(thread, &attributes, help, pool);
     pthread_sigmask(SIG_SETMASK, &before, NULL);
     pthread_attr_destroy(&attributes);
     return failure;
 }
 
-/* Whether a thread is wanted and can be tried for; called with the mutex. */
+/* Whether a thread is wanted and can be tried for; called with `starting`. */
 static bool may_start(at_pool *pool) {
     if (atomic_load(&pool->is_ending) || pool->num_threads >= pool->wanted) return false;
-    if (pool->refused_at && nanoseconds() - pool->refused_at < RETRY_NANOSECONDS) return false;
+    if (pool->refused_at && at_nanoseconds() - pool->refused_at < 1000 * MILLISECOND) return false;
     if (!pool->threads) pool->threads = at_alloc(pool->allocator, pool->max_threads * sizeof *pool->threads);
     return pool->threads != NULL;
 }
 
-/* One at a time: each thread starts the next, so that a caller pays for the first only. The mutex is held while a
- * thread is made, so that at_pool_free and fork() see it whole. */
+/* One at a time: each thread starts the next, so that a caller pays for the first only. */
 static void start_another(at_pool *pool) {
-    pthread_mutex_lock(&pool->mutex);
+    pthread_mutex_lock(&pool->starting);
     if (may_start(pool)) {
         if (create_thread(pool, &pool->threads[pool->num_threads]))
-            pool->refused_at = nanoseconds();
+            pool->refused_at = at_nanoseconds();
         else
             pool->num_threads++;
     }
-    pthread_mutex_unlock(&pool->mutex);
+    pthread_mutex_unlock(&pool->starting);
+}
+
+/* ---- Whether helpers are worth having ---- */
+
+static bool is_anybody_awake(const at_pool *pool) {
+    return atomic_load_explicit(&pool->num_threads, memory_order_relaxed) >
+           atomic_load_explicit(&pool->sleepers, memory_order_relaxed);
+}
+
+/* The caller had done its part and waited longer than all that took, and longer than a last range explains. */
+static void note_crowding(at_pool *pool, int64_t begun, int64_t worked, int64_t ended) {
+    enum { FIRST = 20, LONGEST = 1000, EXPLAINED = 500 * 1000 };
+    if (ended - worked < worked - begun + EXPLAINED) return;
+    const int64_t last = look(&pool->alone_for);
+    const bool again = ended - look(&pool->alone_until) < 4 * last;
+    int64_t next = again ? 2 * last : FIRST * MILLISECOND;
+    if (next > LONGEST * MILLISECOND) next = LONGEST * MILLISECOND;
+    note(&pool->alone_for, next);
+    note(&pool->alone_until, ended + next);
 }
 
 /* ---- Runs ---- */
 
-/* Lists the job and wakes whom it can use. */
+/* Lists the job. */
 static void post(at_pool *pool, at_job *job) {
-    const uint32_t helpers = job->max_workers - 1;
     pthread_mutex_lock(&pool->mutex);
     at_job **end = &pool->jobs;
     while (*end) end = &(*end)->following;
     *end = job;
-    if (helpers > pool->wanted) pool->wanted = helpers;
-    const bool starts = pool->num_threads < pool->wanted;
     pthread_mutex_unlock(&pool->mutex);
     atomic_fetch_add(&pool->posted, 1);
-    if (atomic_load(&pool->sleepers)) at_futex_wake(&pool->posted, helpers);
-    if (starts) start_another(pool);
 }
 
 static void withdraw(at_pool *pool, at_job *job) {
@@ -132,29 +156,54 @@ static void withdraw(at_pool *pool, at_job *job) {
     pthread_mutex_unlock(&pool->mutex);
 }
 
-void at_pool_run(at_pool *pool, attune_range_fn *fn, void *argument, int64_t n, uint32_t max_workers) {
-    const uint32_t most = max_workers <= pool->max_threads ? max_workers : pool->max_threads + 1;
-    at_job *job = most > 1 && n > 1 ? at_job_new(pool->allocator, fn, argument, n, most) : NULL;
-    if (!job) {
-        fn(argument, 0, n, 0);
-        return;
+/* Wakes those who sleep, and sees to it that there are enough. */
+static void call_helpers(at_pool *pool, uint32_t helpers) {
+    if (atomic_load(&pool->sleepers)) at_futex_wake(&pool->posted, helpers);
+    uint32_t wanted = atomic_load(&pool->wanted);
+    while (wanted < helpers && !atomic_compare_exchange_weak(&pool->wanted, &wanted, helpers)) {
     }
+    if (atomic_load(&pool->num_threads) < helpers) start_another(pool);
+}
+
+static void run_with_helpers(at_pool *pool, at_job *job, bool wakes, int64_t begun) {
     post(pool, job);
-    at_job_finish(job);
+    if (wakes) call_helpers(pool, job->max_workers - 1);
+    at_job_work(job);
+    const int64_t worked = at_nanoseconds();
+    at_job_wait(job);
     withdraw(pool, job);
     at_job_drop(job);
+    note_crowding(pool, begun, worked, at_nanoseconds());
+}
+
+void at_pool_run(at_pool *pool, attune_range_fn *fn, void *argument, int64_t n, uint32_t max_workers, double work) {
+    const int64_t begun = at_nanoseconds();
+    const uint32_t workers = max_workers <= pool->max_threads ? max_workers : pool->max_threads + 1;
+    const bool wakes = work >= AT_LONG_WORK || begun - look(&pool->ended_at) < AT_SPIN_NANOSECONDS;
+    at_job *job = NULL;
+    if (workers > 1 && n > 1 && begun >= look(&pool->alone_until) && (wakes || is_anybody_awake(pool)))
+        job = at_job_new(pool->allocator, fn, argument, n, workers);
+    if (job)
+        run_with_helpers(pool, job, wakes, begun);
+    else
+        fn(argument, 0, n, 0);
+    note(&pool->ended_at, at_nanoseconds());
 }
 
 /* ---- fork() ---- */
 
-void at_pool_before_fork(at_pool *pool) { pthread_mutex_lock(&pool->mutex); }
+void at_pool_before_fork(at_pool *pool) {
+    pthread_mutex_lock(&pool->starting);
+    pthread_mutex_lock(&pool->mutex);
+}
 
 /* The child has none of the threads, and nobody waits for the jobs that the parent's other threads had begun. */
 void at_pool_after_fork(at_pool *pool, bool is_child) {
     if (is_child) {
         pool->jobs = NULL;
-        pool->num_threads = pool->wanted = 0;
+        atomic_store(&pool->num_threads, 0);
         atomic_store(&pool->sleepers, 0);
     }
     pthread_mutex_unlock(&pool->mutex);
+    pthread_mutex_unlock(&pool->starting);
 }

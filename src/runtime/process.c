@@ -50,12 +50,13 @@ static void before_exit(void) {
     pthread_mutex_unlock(&gate);
 }
 
+static void register_exit(void) { atexit(before_exit); }
+
 /* Handlers run in the reverse order in which they and the destructors of static objects were registered. LLVM has more
  * of these after the first compile than before it. */
 void at_process_watch_exit(at_exit_watch since) {
-    static atomic_bool watched[AT_NUM_EXIT_WATCHES];
-    if (!atomic_load_explicit(&watched[since], memory_order_relaxed) && !atomic_exchange(&watched[since], true))
-        atexit(before_exit);
+    static pthread_once_t watched[AT_NUM_EXIT_WATCHES] = {PTHREAD_ONCE_INIT, PTHREAD_ONCE_INIT};
+    pthread_once(&watched[since], register_exit);
 }
 
 /* ---- fork ---- */

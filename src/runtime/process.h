@@ -2,8 +2,8 @@
  *
  * attune's own locks are taken before fork() and given back on both sides. What lies inside LLVM, SQLite and the
  * dynamic linker has locks that nobody else can take: who calls them says so here, and fork() waits until nobody does.
- * exit() runs LLVM's destructors, unless the code generator has an LLVM of its own (codegen/no_destructors.c): so it waits
- * for compiles as well, and none begins any more. */
+ * exit() runs LLVM's destructors, unless the code generator has an LLVM of its own (codegen/no_destructors.c): so it
+ * waits for compiles as well, and none begins any more. */
 #ifndef ATTUNE_RUNTIME_PROCESS_H
 #define ATTUNE_RUNTIME_PROCESS_H
 

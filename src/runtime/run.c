@@ -74,6 +74,10 @@ void at_phase_run_range(void *argument, int64_t begin, int64_t end, uint32_t wor
         atomic_store(&job->bad_worker, worker);
         return;
     }
+    if (begin < 0 || end < begin || end > job->tasks) {
+        atomic_store(&job->has_bad_range, true);
+        return;
+    }
     const uint32_t saved = ir_fpenv_enter();
     char *scratch = job->scratch + worker * job->scratch_stride;
     int64_t done = end - begin;
@@ -87,11 +91,14 @@ void at_phase_run_range(void *argument, int64_t begin, int64_t end, uint32_t wor
 
 /* What a runner did wrong, or that the call was cancelled, after a phase. */
 static attune_status judge(const at_phase_job *job, uint32_t phase, int64_t tasks, at_error *err) {
-    const int64_t done = atomic_load_explicit(&job->done, memory_order_relaxed);
+    const int64_t done = atomic_load_explicit(&job->done, memory_order_acquire);
     const uint32_t bad_worker = atomic_load(&job->bad_worker);
     if (bad_worker)
         return at_fail(err, ATTUNE_INVALID_ARGUMENT, "the runner passed worker %u; max_workers is %u", bad_worker,
                        job->max_workers);
+    if (atomic_load(&job->has_bad_range))
+        return at_fail(err, ATTUNE_INVALID_ARGUMENT,
+                       "the runner passed a range that is none of the %lld tasks of phase %u", (long long)tasks, phase);
     if (atomic_load(&job->was_cancelled))
         return at_fail(err, ATTUNE_CANCELLED, "the call was cancelled after %lld of the %lld tasks of phase %u",
                        (long long)done, (long long)tasks, phase);
@@ -116,11 +123,9 @@ static attune_status run_phases(const attune_kernel *kernel, const at_run *run, 
         const int64_t tasks = job.part ? part->count : plan[p];
         if (tasks <= 0) continue;
         job.fn = kernel->phases[p].run;
+        job.tasks = tasks;
         atomic_store_explicit(&job.done, 0, memory_order_relaxed);
-        if (run->small)
-            at_phase_run_range(&job, 0, tasks, 0);
-        else
-            at_team_run(run->team, at_phase_run_range, &job, tasks);
+        at_team_run(run->team, at_phase_run_range, &job, tasks, run->work);
         const attune_status status = judge(&job, p, tasks, err);
         if (status) return status;
     }
@@ -155,7 +160,8 @@ attune_status at_run_machine_code(attune_context *context, const attune_kernel *
                                   at_error *err) {
     int64_t plan[AT_PLAN_WORDS];
     size_t needed;
-    attune_status status = at_plan_workspace(kernel, run->team->max_workers, run->scalars, plan, &needed, err);
+    attune_status status =
+        at_plan_workspace(kernel, at_workers_of(run->team, run->work), run->scalars, plan, &needed, err);
     if (status) return status;
     void *workspace = run->workspace, *own = NULL;
     status = at_workspace_check(workspace, run->workspace_bytes, needed, err);

@@ -64,7 +64,8 @@ attune_status attune_workspace_size_with(const attune_context *context, const at
              at_call_settle(&kernel->signature, arguments, &settled, &err) == ATTUNE_OK) {
         *bytes = 0; /* the interpreter needs none */
         if (kernel->engine == ATTUNE_ENGINE_JIT)
-            at_plan_workspace(kernel, choice.team->max_workers, settled.scalars, plan, bytes, &err);
+            at_plan_workspace(kernel, at_workers_of(choice.team, at_work_of(settled.flops, kernel->target)),
+                              settled.scalars, plan, bytes, &err);
     }
     return at_report(&err);
 }
@@ -99,7 +100,7 @@ static attune_status run_call(attune_context *context, const attune_kernel *kern
                         .scalars = call->settled->scalars,
                         .workspace = call->workspace,
                         .workspace_bytes = call->workspace_bytes,
-                        .small = call->settled->flops < AT_SMALL_FLOPS,
+                        .work = at_work_of(call->settled->flops, kernel->target),
                         .team = choice->team,
                         .cancel = choice->cancel};
     return at_run_machine_code(context, kernel, &run, err);

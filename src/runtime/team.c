@@ -2,8 +2,6 @@
 
 #include <string.h>
 
-enum { MOST_WORKERS = 65536 };
-
 static const at_struct runner_struct = {"attune_runner", "start from ATTUNE_RUNNER_INIT", sizeof(attune_runner), NULL};
 
 attune_status attune_runner_init(attune_runner *runner, size_t struct_size) {
@@ -19,9 +17,9 @@ attune_status at_runner_take(const attune_runner *given, attune_runner *taken, a
     if (!runner->parallel_for == !runner->submit)
         return at_fail(err, ATTUNE_INVALID_ARGUMENT, "the runner has %s parallel_for and submit; it must have one",
                        runner->submit ? "both" : "neither");
-    if (runner->max_workers < 1 || runner->max_workers > MOST_WORKERS)
+    if (runner->max_workers < 1 || runner->max_workers > AT_MOST_WORKERS)
         return at_fail(err, ATTUNE_INVALID_ARGUMENT, "the runner's max_workers is %u; it must be from 1 to %d",
-                       runner->max_workers, MOST_WORKERS);
+                       runner->max_workers, AT_MOST_WORKERS);
     return ATTUNE_OK;
 }
 
@@ -35,31 +33,39 @@ static void help(void *argument) {
 }
 
 /* As many helpers as there are workers beside the caller; those that the pool refuses are done without. */
-static void run_submitted(const at_team *team, attune_range_fn *fn, void *argument, int64_t n) {
-    at_job *job = at_job_new(team->allocator, fn, argument, n, team->max_workers);
+static void run_submitted(const at_team *team, attune_range_fn *fn, void *argument, int64_t n, uint32_t workers) {
+    at_job *job = at_job_new(team->allocator, fn, argument, n, workers);
     if (!job) {
         fn(argument, 0, n, 0);
         return;
     }
-    for (uint32_t helper = 1; helper < job->max_workers && at_job_is_open(job); helper++) {
+    for (uint32_t helper = 1; helper < job->max_workers && at_job_wants_help(job); helper++) {
         at_job_hold(job);
         if (!team->runner.submit(team->runner.user, help, job)) continue;
         at_job_drop(job);
         break;
     }
-    at_job_finish(job);
+    at_job_work(job);
+    at_job_wait(job);
     at_job_drop(job);
 }
 
 /* ---- All of them ---- */
 
-void at_team_run(const at_team *team, attune_range_fn *fn, void *argument, int64_t n) {
-    if (team->max_workers == 1 || n == 1)
+uint32_t at_workers_of(const at_team *team, double work) {
+    if (work < AT_SMALL_WORK) return 1;
+    const double worth = 1 + work / AT_SMALL_WORK;
+    return team->runner.parallel_for || worth > team->max_workers ? team->max_workers : (uint32_t)worth;
+}
+
+void at_team_run(const at_team *team, attune_range_fn *fn, void *argument, int64_t n, double work) {
+    const uint32_t workers = at_workers_of(team, work);
+    if (workers == 1 || n == 1 || n > AT_JOB_MOST)
         fn(argument, 0, n, 0);
     else if (team->pool)
-        at_pool_run(team->pool, fn, argument, n, team->max_workers);
+        at_pool_run(team->pool, fn, argument, n, workers, work);
     else if (team->runner.submit)
-        run_submitted(team, fn, argument, n);
+        run_submitted(team, fn, argument, n, workers);
     else
         team->runner.parallel_for(team->runner.user, fn, argument, n);
 }

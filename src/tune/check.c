@@ -86,8 +86,8 @@ static attune_status open_side(const check *c, side *s, at_error *err) {
 
 static attune_status open_check(check *c, at_error *err) {
     const tune_runner *r = c->runner;
-    attune_status status =
-        at_plan_workspace(c->kernel, r->context->team.max_workers, r->call.settled->scalars, c->plan, &c->workspace_bytes, err);
+    attune_status status = at_plan_workspace(c->kernel, r->context->team.max_workers, r->call.settled->scalars, c->plan,
+                                             &c->workspace_bytes, err);
     if (status) return status;
     for (size_t i = 0; i < r->signature.count; i++) c->tensor_bytes += room(r, i);
     status = open_side(c, &c->machine, err);
@@ -119,6 +119,7 @@ static attune_status run_tasks(check *c, uint32_t phase, int64_t first, int64_t 
                         .scalars = c->runner->call.settled->scalars,
                         .workspace = c->machine.memory,
                         .workspace_bytes = c->workspace_bytes,
+                        .work = AT_LONG_WORK,
                         .team = &c->runner->context->team,
                         .part = &part};
     return count ? at_run_machine_code(c->runner->context, c->kernel, &run, err) : ATTUNE_OK;

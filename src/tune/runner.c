@@ -44,13 +44,16 @@ static attune_status grow_workspace(tune_runner *r, size_t bytes, at_error *err)
     return ATTUNE_OK;
 }
 
-static bool is_small(const tune_runner *r) { return r->call.settled->flops < AT_SMALL_FLOPS; }
+static double work_of(const tune_runner *r) { return at_work_of(r->call.settled->flops, r->context->target); }
+
+static bool is_small(const tune_runner *r) { return work_of(r) < AT_SMALL_WORK; }
 
 /* part: NULL for the whole call. */
 static attune_status run(tune_runner *r, const attune_kernel *kernel, const at_run_part *part, at_error *err) {
     int64_t plan[AT_PLAN_WORDS];
     size_t bytes;
-    attune_status status = at_plan_workspace(kernel, r->context->team.max_workers, r->call.settled->scalars, plan, &bytes, err);
+    attune_status status =
+        at_plan_workspace(kernel, r->context->team.max_workers, r->call.settled->scalars, plan, &bytes, err);
     if (!status) status = grow_workspace(r, bytes, err);
     if (status) return status;
     const at_run call = {.buffers = r->call.buffers,
@@ -58,7 +61,7 @@ static attune_status run(tune_runner *r, const attune_kernel *kernel, const at_r
                          .scalars = r->call.settled->scalars,
                          .workspace = r->workspace,
                          .workspace_bytes = r->workspace_bytes,
-                         .small = is_small(r),
+                         .work = work_of(r),
                          .team = &r->context->team,
                          .part = part};
     return at_run_machine_code(r->context, kernel, &call, err);

@@ -286,10 +286,10 @@ static attune_status look_ahead(attune_context *context, const attune_problem *c
     char text[TEXT];
     tune_place place;
     tune_database *database;
+    cached->is_cached = at_kernel_on_disk(context, canonical, &cached->schedule);
     attune_status status = open_own(context, TUNE_CREATE, &database, err);
     if (!status) status = tune_database_can_write(database, err);
     at_tuning_place(context, canonical, text, sizeof text, &place);
-    cached->is_cached = at_kernel_on_disk(context, canonical, &cached->schedule);
     if (!status && cached->is_cached) status = tune_database_same(database, &place, recognise, cached, err);
     close_own(database);
     if (!status) is_there(&context->tuning);
