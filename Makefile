@@ -336,8 +336,9 @@ numerics: all ## the tables of docs/numerics.md: the errors of all combinations 
 .PHONY: stress test-torch asan asan-jit asan-jit-run ubsan asan-ubsan tsan fuzz fuzzers mutants check-million check-deps format \
 	check-format clean
 
-stress: ## the stress tests at full length: 1,000 kills, 1,000 keys in 32 threads
+stress: ## the stress tests at full length: 1,000 kills, 1,000 keys in 32 threads, 10,000 forks
 	@ATTUNE_STRESS=17 $(MAKE) --no-print-directory test TESTS_ONLY="test_stress test_faults"
+	@ATTUNE_STRESS=42 TEST_TIMEOUT=7200 $(MAKE) --no-print-directory test TESTS_ONLY=test_fork
 
 # The only thing here that needs Python. PEERS="--seed 2 --only keras" and the like: python3 tests/peers/main.py --help.
 test-torch: all ## the block against torch.nn.MultiheadAttention, Keras, Flax and JAX, which pip installs into build/

@@ -215,21 +215,45 @@ static void call_first(uint32_t workers, int64_t heads, float *memory) {
     free(second.seconds);
 }
 
-/* One query, one key: next to nothing is computed. */
-static void smallest_call(uint32_t workers, float *memory) {
+/* A runner that is never asked: the call is too short. */
+static void serial(void *user, attune_range_fn *fn, void *argument, int64_t n) {
+    (void)user;
+    fn(argument, 0, n, 0);
+}
+
+static void ignore(void *user, const attune_event *event) { (void)user, (void)event; }
+
+static void time_calls(const char *name, const call *c, const attune_run_options *options) {
     enum { CALLS = 20000, TURNS = 50 };
-    call c = open_call(open_context(workers), 1, 1, 4, memory);
     samples s = {0};
     for (int turn = 0; turn < TURNS; turn++) {
         const double start = now();
         for (int i = 0; i < CALLS; i++)
-            if (attune_run(c.context, c.kernel, &c.arguments)) die("no run");
+            if (attune_run_with(c->context, c->kernel, &c->arguments, options)) die("no run");
         add(&s, (now() - start) / CALLS);
     }
-    printf("The smallest call (one query, one key, head_dim 4): median %.1f ns, least %.1f ns\n",
-           percentile(&s, 50) * 1e3, percentile(&s, 0) * 1e3);
-    close_call(&c);
+    printf("  %-34s median %6.1f ns, least %6.1f ns\n", name, percentile(&s, 50) * 1e3, percentile(&s, 0) * 1e3);
     free(s.seconds);
+}
+
+/* One query, one key: next to nothing is computed, and what is timed is what a call costs. */
+static void smallest_call(float *memory) {
+    attune_context_options events = ATTUNE_CONTEXT_OPTIONS_INIT;
+    attune_context *context;
+    events.event = ignore;
+    if (attune_context_create(&events, &context)) die("no context");
+    call c = open_call(context, 1, 1, 4, memory);
+    const int cancel = 0;
+    attune_runner runner = ATTUNE_RUNNER_INIT;
+    runner.parallel_for = serial;
+    runner.max_workers = 2;
+    attune_run_options options = ATTUNE_RUN_OPTIONS_INIT;
+    options.runner = &runner;
+    options.cancel = &cancel;
+    printf("The smallest call (one query, one key, head_dim 4)\n");
+    time_calls("attune_run", &c, NULL);
+    time_calls("with runner, cancel flag and event", &c, &options);
+    close_call(&c);
 }
 
 /* ---- Command line ---- */
@@ -287,7 +311,7 @@ static void measure(settings s) {
     end_load(&l);
     call_now_and_then(&all, s.seconds / 2);
     call_first(s.workers, heads, memory);
-    smallest_call(s.workers, memory);
+    smallest_call(memory);
     close_call(&all);
     close_call(&one);
     free(memory);

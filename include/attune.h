@@ -351,17 +351,17 @@ typedef void attune_range_fn(void *argument, int64_t begin, int64_t end, uint32_
 /* What a pool of the host is asked to run: once, on any thread. */
 typedef void attune_task_fn(void *argument);
 
-/* The host's threads. Exactly one of parallel_for and submit is set. The bits of a result are the same with every
- * runner, and with none. */
+/* The host's threads. Exactly one of parallel_for and submit is set. Its functions may be called by several threads at
+ * once, and must not fork. The bits of a result are the same with every runner, and with none. */
 typedef struct attune_runner {
     size_t struct_size;
 
     /* Runs fn(argument, begin, end, worker) over disjoint ranges that cover [0, n), in any order and on any threads, and
      * returns when all have returned. Two ranges that run at the same time must have different `worker` numbers, all
-     * below max_workers. Equals the serial loop fn(argument, 0, n, 0). A worker number out of range, and ranges that do
-     * not add up to n, are found out, and the call fails with ATTUNE_INVALID_ARGUMENT; two workers of one number at the
-     * same time are not, and neither is one range that is run twice in the place of another of the same size: the
-     * result is then wrong. */
+     * below max_workers. Equals the serial loop fn(argument, 0, n, 0). A worker number out of range, a range that
+     * reaches beyond [0, n), and ranges that do not add up to n are found out, and the call fails with
+     * ATTUNE_INVALID_ARGUMENT. Two workers with one number at the same time are not found out, and neither is a range
+     * that is run twice in the place of another of the same size: the result is then wrong. */
     void (*parallel_for)(void *user, attune_range_fn *fn, void *argument, int64_t n);
 
     /* Lets task(argument) run once, on any thread, at any time: returns 0; another value means that it is never going to
@@ -402,7 +402,9 @@ typedef struct attune_event {
 } attune_event;
 
 /* Called on the thread on which it happens, perhaps on several at once, without any lock of attune's. What `event`
- * points to is valid during the call only. It may call attune, except attune_context_destroy. */
+ * points to is valid during the call only. It may call attune, except attune_context_destroy, and may fork. It must not
+ * compile the kernel that is being made (ATTUNE_INVALID_ARGUMENT), nor one that another thread's callback waits with.
+ * Kernels of attune_ir_compile and those that attune_tune tries cause no events. */
 typedef void attune_event_fn(void *user, const attune_event *event);
 
 typedef enum attune_compile_mode {
@@ -443,13 +445,16 @@ typedef struct attune_context attune_context;
 
 /* Creates a context; options may be NULL. A context may be used by any number of threads at once.
  *
- * attune's own pool starts threads when a call can use them. They take no signals, sleep when there is nothing to do
- * (after spinning for 50 microseconds at most), and end with the context.
+ * attune's own pool starts threads when a call can use them. They take none of the host's signals, sleep when there is
+ * nothing to do (after spinning for 50 microseconds at most), and end with the context. Calls that are too short to gain
+ * stay on their caller's thread: those of a few microseconds always, those of less than about 200 unless one follows the
+ * other at once, and for a while all of them after other processes have taken a helper's CPU in the middle of its work.
  *
  * A child after fork() may use the context and its kernels: calls that other threads had begun do not exist there, and
- * the pool is made anew. fork() waits for a compile in this process that is under way (some milliseconds; none with
- * ATTUNE_COMPILE_WORKER), because the locks inside LLVM cannot be made anew; exit() waits for it too, and from then on
- * compiling fails. Other threads may be anywhere in attune when one of them forks; callbacks may not fork. */
+ * the pool is made anew. fork() waits for what has locks that attune cannot make anew: a compile in this process that is
+ * under way, the first with the loading of the code generator (some milliseconds; none with ATTUNE_COMPILE_WORKER), and
+ * the use of tuning.db. exit() waits for a compile too, and from then on compiling fails. Other threads may be anywhere
+ * in attune when one of them forks. */
 ATTUNE_API attune_status attune_context_create(const attune_context_options *options, attune_context **context);
 
 /* Destroys it. Kernels acquired from it must have been released and no call may be under way. NULL is fine. */
@@ -626,8 +631,8 @@ ATTUNE_API attune_status attune_workspace_size_with(const attune_context *contex
  *     attune_call_end(call); */
 typedef struct attune_call attune_call;
 
-/* Checks the arguments, as attune_run does, and makes the call ready; what they point to must stay until it is ended,
- * the struct itself need not. `max_workers`, 1 to 65536: how many worker numbers there are going to be; the workspace
+/* Checks the arguments, as attune_run does, and makes the call ready. Context, kernel and what the arguments point to must
+ * stay until it is ended; the struct itself need not. `max_workers`, 1 to 65536: how many worker numbers there are going to be; the workspace
  * is as attune_workspace_size_with says for a runner of so many. On failure *call is NULL. */
 ATTUNE_API attune_status attune_call_begin(attune_context *context, const attune_kernel *kernel,
                                            const attune_arguments *arguments, uint32_t max_workers, attune_call **call);
@@ -639,8 +644,8 @@ ATTUNE_API uint32_t attune_call_num_phases(const attune_call *call);
  * different numbers of keys. */
 ATTUNE_API int64_t attune_call_num_tasks(const attune_call *call, uint32_t phase);
 
-/* Runs the tasks from `begin` to before `end` of one phase, on the calling thread. Thread-safe, with different numbers
- * of workers. A phase, range or worker that there is not, and a phase before all tasks of the one before are done, are
+/* Runs the tasks from `begin` to before `end` of one phase, on the calling thread. Thread-safe, with different worker
+ * numbers. A phase, range or worker that there is not, and a phase before all tasks of the one before are done, are
  * ATTUNE_INVALID_ARGUMENT, and nothing is run. */
 ATTUNE_API attune_status attune_call_execute(attune_call *call, uint32_t phase, int64_t begin, int64_t end,
                                              uint32_t worker);

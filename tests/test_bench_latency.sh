@@ -15,7 +15,7 @@ for part in "Beside a busy process" "A call each 20 ms" "A new context, 2 worker
     grep -qF "$part" <<<"$out" || { echo "# missing: $part"; false; }
 done && [ "$(grep -cE 'p50 +[0-9.]+ .*p99 +[0-9.]+' <<<"$out")" -eq 10 ]
 check "each measurement has its percentiles" $?
-! cat /proc/[0-9]*/comm 2>/dev/null | grep -qx latency
+! readlink /proc/[0-9]*/exe 2>/dev/null | grep -qxF "$(realpath "$latency")"
 check "the load has ended" $?
 ! "$latency" --workers 0 >/dev/null 2>&1 && ! "$latency" --seconds soon >/dev/null 2>&1 && ! "$latency" more >/dev/null 2>&1
 check "nonsense is refused" $?

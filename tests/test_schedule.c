@@ -228,6 +228,24 @@ static void test_choice_is_legal(void **state) {
 }
 
 /* Blocks of any number of rows and either precision; where a few rows are all, no more than those are computed. */
+/* A call that is cancelled ends after the tasks that have begun: these must not take long, however many the keys. */
+static void test_tasks_are_short(void **state) {
+    (void)state;
+    static const char *const texts[] = {
+        "num_heads=32,seq_q=2048,head_dim=128", "num_heads=32,seq_q=2048,head_dim=128,dtype=bf16",
+        "num_heads=16,seq_q=8192,head_dim=64,is_causal=1", "num_heads=2,seq_q=300000,head_dim=64"};
+    for (size_t i = 0; i < sizeof texts / sizeof *texts; i++)
+        for (const at_target *target = at_targets(); target->name; target++) {
+            const attune_problem p = problem_canonical(texts[i]);
+            attune_schedule s;
+            mha_choose(&p, target, &s);
+            const double most = mha_attends_by_pairs(&p, target) ? 400e6 : 200e6;
+            const double row = 2.0 * (double)p.seq_kv * (double)(p.head_dim + p.head_dim_v);
+            if (row * s.lanes * s.q_vectors > most && s.q_vectors > s.score_vectors)
+                fail_msg("%s for %s: a task has %d rows", texts[i], target->name, s.lanes * s.q_vectors);
+        }
+}
+
 static void test_choice_for_blocks_is_legal(void **state) {
     (void)state;
     for (const at_target *target = at_targets(); target->name; target++)
@@ -254,6 +272,7 @@ int main(void) {
         cmocka_unit_test(test_ops_without_tiles),
         cmocka_unit_test(test_struct_size_is_checked),
         cmocka_unit_test(test_choice_is_legal),
+        cmocka_unit_test(test_tasks_are_short),
         cmocka_unit_test(test_kv_tile_of_reproducible_problems),
         cmocka_unit_test(test_products_of_a_block),
         cmocka_unit_test(test_choice_for_blocks_is_legal),

@@ -106,10 +106,16 @@ static int32_t choose_kv_tile(const attune_problem *p, const at_target *target, 
  * are put in pairs each time, and rows are many, tasks are longer. */
 static int32_t choose_task(const attune_problem *p, const at_target *target, const attune_schedule *s) {
     enum { LARGE_HEAD = 96 * 1024, MANY_ROWS = 512 };
+    /* Operations of a task at most, unless it is one block: 1.5 to 2 ms of a core, after which a call that was
+     * cancelled ends. Pairs do twice as many in that time. */
+    static const double LONGEST = 200e6;
     const int64_t rows = expected_rows(p), head = expected_keys(p) * (p->head_dim + p->head_dim_v);
     const bool is_large = head >= LARGE_HEAD || mha_attends_by_pairs(p, target);
     const int64_t vectors = (is_large && rows >= MANY_ROWS ? 8 : 4) * (has_wide_vectors(target) ? 4 : s->score_vectors);
-    const int64_t blocks = min_of(vectors / s->score_vectors, ceil_div(rows, (int64_t)s->lanes * s->score_vectors));
+    const int64_t block_rows = (int64_t)s->lanes * s->score_vectors;
+    const double block = 2.0 * (double)head * (double)block_rows;
+    const int64_t fit = (int64_t)((mha_attends_by_pairs(p, target) ? 2 : 1) * LONGEST / block);
+    const int64_t blocks = min_of(min_of(vectors / s->score_vectors, ceil_div(rows, block_rows)), fit > 1 ? fit : 1);
     return (int32_t)(blocks * s->score_vectors);
 }
 
