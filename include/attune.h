@@ -78,7 +78,7 @@ typedef enum attune_status {
     ATTUNE_WORKSPACE_TOO_SMALL,
     ATTUNE_IO_ERROR,          /* a file or directory could not be read or written */
     ATTUNE_BAD_FILE,          /* a file was read, but is truncated, damaged or of another kind */
-    ATTUNE_CODEGEN_MISSING,   /* the code generator could not be loaded, or is of another version */
+    ATTUNE_CODEGEN_MISSING,   /* the code generator could not be loaded or started, or is of another version */
     ATTUNE_CODEGEN_FAILED,    /* the code generator or its worker process failed */
     ATTUNE_NO_EXEC_MEMORY,    /* the system refused executable memory */
     ATTUNE_CHECK_FAILED,      /* the interpreter found an access out of bounds or a read of unwritten memory */

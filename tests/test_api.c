@@ -215,9 +215,9 @@ static void broken_workers(void **state) {
     setenv("ATTUNE_CODEGEN_WORKER", path, 1);
     compile_fails(ATTUNE_COMPILE_WORKER, ATTUNE_CODEGEN_MISSING, path);
     write_script(path, "#!/bin/sh\nkill -ABRT $$\n");
-    compile_fails(ATTUNE_COMPILE_WORKER, ATTUNE_CODEGEN_FAILED, "died twice");
-    write_script(path, "#!/bin/sh\necho not a frame at all\n");
-    compile_fails(ATTUNE_COMPILE_WORKER, ATTUNE_CODEGEN_FAILED, "died twice");
+    compile_fails(ATTUNE_COMPILE_WORKER, ATTUNE_CODEGEN_MISSING, "does not start");
+    write_script(path, "no program\n");
+    compile_fails(ATTUNE_COMPILE_WORKER, ATTUNE_CODEGEN_MISSING, "could not be started");
     write_script(path, "#!/bin/sh\nprintf 'AtWK\\001\\000\\000\\000\\003\\000\\000\\000old'\nsleep 1\n");
     compile_fails(ATTUNE_COMPILE_WORKER, ATTUNE_CODEGEN_MISSING, "is of build old");
     unlink(path);

@@ -33,7 +33,7 @@ static void worker_path(char path[PATH_MAX]) {
     strcpy(strrchr(path, '/'), "/../attune-codegen-worker");
 }
 
-static worker start(void) {
+static worker start_with(const char *plugin) {
     char path[PATH_MAX];
     int to[2], from[2];
     worker_path(path);
@@ -44,12 +44,14 @@ static worker start(void) {
         dup2(to[0], STDIN_FILENO);
         dup2(from[1], STDOUT_FILENO);
         close(to[0]), close(to[1]), close(from[0]), close(from[1]);
-        execl(path, path, (char *)NULL);
+        execl(path, path, plugin, (char *)NULL);
         _exit(127);
     }
     close(to[0]), close(from[1]);
     return w;
 }
+
+static worker start(void) { return start_with(NULL); }
 
 static void read_exactly(const worker *w, void *data, size_t bytes) {
     for (size_t done = 0; done < bytes;) {
@@ -196,12 +198,33 @@ static void test_says_that_there_is_no_plugin(void **state) {
     assert_int_equal(finish(&w), 0);
 }
 
+/* What a host tells comes before the environment, which a host of raised privileges does not trust. */
+static void test_takes_the_plugin_of_its_host(void **state) {
+    static const struct {
+        const char *plugin;
+        attune_status status;
+    } cases[] = {{"/nonexistent/argument.so", ATTUNE_CODEGEN_MISSING}, {"", ATTUNE_OK}};
+    (void)state;
+    setenv("ATTUNE_CODEGEN", "/nonexistent/environment.so", 1);
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        char *reply;
+        uint32_t bytes;
+        worker w = start_with(cases[i].plugin);
+        expect_hello(&w);
+        assert_int_equal(ask(&w, ATTUNE_STAGE_IMAGE, "avx2", source, &reply, &bytes), cases[i].status);
+        if (cases[i].status) assert_non_null(strstr(reply, cases[i].plugin));
+        free(reply);
+        assert_int_equal(finish(&w), 0);
+    }
+    unsetenv("ATTUNE_CODEGEN");
+}
+
 int main(void) {
     signal(SIGPIPE, SIG_IGN);
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_requests_and_replies),         cmocka_unit_test(test_errors_leave_it_alive),
         cmocka_unit_test(test_ends_on_bad_frames),           cmocka_unit_test(test_ends_with_its_input),
-        cmocka_unit_test(test_says_that_there_is_no_plugin),
+        cmocka_unit_test(test_says_that_there_is_no_plugin), cmocka_unit_test(test_takes_the_plugin_of_its_host),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

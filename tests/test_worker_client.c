@@ -33,6 +33,13 @@ static void real_worker_path(char path[PATH_MAX]) {
     strcpy(strrchr(path, '/'), "/../attune-codegen-worker");
 }
 
+static void write_script(const char *text) {
+    const int fd = open(script, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0700);
+    assert_true(fd >= 0);
+    assert_int_equal(write(fd, text, strlen(text)), strlen(text));
+    close(fd);
+}
+
 /* `before` runs first, `after` when the host has been greeted. */
 static void stand_in(const char *before, const char *after) {
     char text[PATH_MAX + 4096];
@@ -40,10 +47,7 @@ static void stand_in(const char *before, const char *after) {
         snprintf(text, sizeof text, "#!/bin/sh\n%s\nprintf 'AtWK\\%03o\\000\\000\\000\\%03o\\000\\000\\000%s'\n%s\n",
                  before, (unsigned)AT_CODEGEN_ABI, (unsigned)strlen(ATTUNE_GENERATOR_ID), ATTUNE_GENERATOR_ID, after);
     assert_in_range(length, 1, sizeof text - 1);
-    const int fd = open(script, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0700);
-    assert_true(fd >= 0);
-    assert_int_equal(write(fd, text, (size_t)length), length);
-    close(fd);
+    write_script(text);
 }
 
 /* ---- One compile ---- */
@@ -75,7 +79,8 @@ static outcome compile(const char *ir, size_t ir_bytes, int timeout_ms) {
     if (timeout_ms) workers.timeout_ms = timeout_ms;
     largest = 0;
     alarm(100); /* ends the test where it would hang */
-    result.status = at_workers_compile(&workers, script, &request, &noting, &result.data, &result.bytes, &result.err);
+    result.status = at_workers_compile(&workers, script, "the plug-in", &request, &noting, &result.data, &result.bytes,
+                                       &result.err);
     alarm(0);
     result.restarts = atomic_load(&workers.restarts);
     at_workers_free(&workers);
@@ -97,7 +102,7 @@ static void dies_once(const char *signal_name) {
     char real[PATH_MAX], before[PATH_MAX + 1024], marker[TEMP_DIR_CHARS + 16], after[128];
     real_worker_path(real);
     snprintf(marker, sizeof marker, "%s/died", directory);
-    snprintf(before, sizeof before, "[ -e '%s' ] && exec '%s'\n: >'%s'", marker, real, marker);
+    snprintf(before, sizeof before, "[ -e '%s' ] && exec '%s' ''\n: >'%s'", marker, real, marker);
     snprintf(after, sizeof after, READ_HEAD "kill -%s $$", signal_name);
     stand_in(before, after);
     const outcome result = compile(source, strlen(source), 0);
@@ -123,6 +128,43 @@ static void workers_that_always_die_end_the_compile_only(void **state) {
     stand_in("", READ_HEAD "kill -ABRT $$");
     result = compile(source, strlen(source), 0);
     assert_gave_up(&result);
+}
+
+/* ---- Those that never become a worker ---- */
+
+static void assert_missing(const char *text, const char *part, int timeout_ms) {
+    write_script(text);
+    const outcome result = compile(source, strlen(source), timeout_ms);
+    assert_int_equal(result.status, ATTUNE_CODEGEN_MISSING);
+    if (!strstr(result.err.message, part)) fail_msg("%s", result.err.message);
+    assert_non_null(strstr(result.err.message, script));
+    assert_null(result.data);
+}
+
+static void what_does_not_start_is_missing(void **state) {
+    (void)state;
+    assert_missing("no program\n", "could not be started: Exec format error", 0);
+    assert_missing("#!/nowhere/sh\n", "could not be started: No such file", 0);
+    assert_missing("#!/bin/sh\nexit 1\n", "does not start", 0);
+    assert_missing("#!/bin/sh\nkill -ABRT $$\n", "does not start", 0);
+    assert_missing("#!/bin/sh\necho not a frame at all\n", "does not start", 0);
+    assert_missing("#!/bin/sh\nexec sleep 50\n", "does not start", 200);
+}
+
+/* ---- What it is told ---- */
+
+static void the_plugin_is_its_argument(void **state) {
+    char note[TEMP_DIR_CHARS + 16], before[TEMP_DIR_CHARS + 64], said[64] = "";
+    (void)state;
+    snprintf(note, sizeof note, "%s/said", directory);
+    snprintf(before, sizeof before, "printf '%%s of %%s' \"$1\" $# >'%s'", note);
+    stand_in(before, READ_HEAD "kill -KILL $$");
+    compile(source, strlen(source), 0);
+    const int fd = open(note, O_RDONLY | O_CLOEXEC);
+    assert_true(fd >= 0);
+    assert_true(read(fd, said, sizeof said - 1) > 0);
+    close(fd);
+    assert_string_equal(said, "the plug-in of 1");
 }
 
 /* ---- Nonsense ---- */
@@ -223,6 +265,8 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_worker_that_dies_once_is_replaced),
         cmocka_unit_test(workers_that_always_die_end_the_compile_only),
+        cmocka_unit_test(what_does_not_start_is_missing),
+        cmocka_unit_test(the_plugin_is_its_argument),
         cmocka_unit_test(hostile_replies_are_refused),
         cmocka_unit_test(a_stopped_worker_is_given_up),
         cmocka_unit_test(a_dripping_worker_is_given_up),

@@ -82,7 +82,8 @@ static attune_status compile_in_worker(void *user, const at_codegen_request *req
                                        void **data, size_t *bytes, at_error *err) {
     at_codegen *codegen = user;
     at_codegen_search(codegen);
-    return at_workers_compile(&codegen->workers, codegen->worker_path, request, allocator, data, bytes, err);
+    return at_workers_compile(&codegen->workers, codegen->worker_path, codegen->plugin_path, request, allocator, data,
+                              bytes, err);
 }
 
 /* ---- Both ---- */

@@ -35,7 +35,7 @@ static int own_directory(char directory[PATH_MAX]) {
 }
 
 void at_codegen_find(const char *env, const char *file, char *path, size_t capacity) {
-    const char *named = secure_getenv(env);
+    const char *named = env ? secure_getenv(env) : NULL;
     if (named && *named) {
         if ((size_t)snprintf(path, capacity, "%s", named) >= capacity) path[0] = '\0';
         return;

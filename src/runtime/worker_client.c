@@ -18,8 +18,9 @@ extern char **environ;
 
 enum { TIMEOUT_MS = 120 * 1000, MAX_REPLY_BYTES = 256 << 20, MAX_ID_BYTES = 256 };
 
-/* What a failed exchange means: try another worker, or give up with the error as it is. */
-typedef enum outcome { DONE, DEAD, REFUSED } outcome;
+/* What a failed try means: a worker died while compiling, or never said that it is one (another may do better), or give
+ * up with the error as it is. */
+typedef enum outcome { DONE, DEAD, SILENT, REFUSED } outcome;
 
 void at_workers_init(at_workers *workers, const at_io *io, const at_log *log) {
     *workers = (at_workers){.io = io, .log = log, .owner = getpid(), .timeout_ms = TIMEOUT_MS};
@@ -84,7 +85,7 @@ static void worker_end(at_worker *worker) {
 
 /* The child has our socket as stdin and stdout, nothing on stderr (what LLVM says when it aborts is not for the host's
  * terminal), and default signals. */
-static int spawn(const char *path, int fd, pid_t *pid) {
+static int spawn(const char *path, const char *plugin, int fd, pid_t *pid) {
     posix_spawn_file_actions_t actions;
     posix_spawnattr_t attributes;
     sigset_t none, defaults;
@@ -98,7 +99,7 @@ static int spawn(const char *path, int fd, pid_t *pid) {
     posix_spawnattr_setsigmask(&attributes, &none);
     posix_spawnattr_setsigdefault(&attributes, &defaults);
     posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETSIGMASK | POSIX_SPAWN_SETSIGDEF);
-    char *const arguments[] = {(char *)path, NULL};
+    char *const arguments[] = {(char *)path, (char *)plugin, NULL};
     if (!failure) failure = posix_spawn(pid, path, &actions, &attributes, arguments, environ);
     posix_spawnattr_destroy(&attributes);
     posix_spawn_file_actions_destroy(&actions);
@@ -108,13 +109,13 @@ static int spawn(const char *path, int fd, pid_t *pid) {
 static outcome check_hello(int fd, const char *path, int64_t deadline, at_error *err) {
     uint32_t hello[3];
     char id[MAX_ID_BYTES + 1];
-    if (!receive_all(fd, hello, sizeof hello, deadline) || hello[0] != AT_WORKER_MAGIC) return DEAD;
+    if (!receive_all(fd, hello, sizeof hello, deadline) || hello[0] != AT_WORKER_MAGIC) return SILENT;
     if (hello[1] != AT_CODEGEN_ABI || hello[2] > MAX_ID_BYTES) {
         at_fail(err, ATTUNE_CODEGEN_MISSING, "the worker %.200s has interface version %u, this library %d", path,
                 hello[1], AT_CODEGEN_ABI);
         return REFUSED;
     }
-    if (!receive_all(fd, id, hello[2], deadline)) return DEAD;
+    if (!receive_all(fd, id, hello[2], deadline)) return SILENT;
     id[hello[2]] = '\0';
     if (!strcmp(id, ATTUNE_GENERATOR_ID)) return DONE;
     at_fail(err, ATTUNE_CODEGEN_MISSING, "the worker %.200s is of build %.40s, this library of %.40s", path, id,
@@ -122,7 +123,8 @@ static outcome check_hello(int fd, const char *path, int64_t deadline, at_error 
     return REFUSED;
 }
 
-static outcome worker_start(at_workers *workers, const char *path, int64_t deadline, at_worker *worker, at_error *err) {
+static outcome worker_start(at_workers *workers, const char *path, const char *plugin, int64_t deadline,
+                            at_worker *worker, at_error *err) {
     int fds[2];
     if (!path[0] || access(path, X_OK)) {
         at_fail(err, ATTUNE_CODEGEN_MISSING, "the worker %s was not found; install it or set ATTUNE_CODEGEN_WORKER",
@@ -130,15 +132,15 @@ static outcome worker_start(at_workers *workers, const char *path, int64_t deadl
         return REFUSED;
     }
     if (workers->io->socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, fds)) {
-        at_fail(err, ATTUNE_CODEGEN_FAILED, "no socket pair for a worker: %s", strerror(errno));
+        at_fail(err, ATTUNE_CODEGEN_MISSING, "no socket pair for a worker: %s", strerror(errno));
         return REFUSED;
     }
-    const int failure = spawn(path, fds[1], &worker->pid);
+    const int failure = spawn(path, plugin, fds[1], &worker->pid);
     close(fds[1]);
     worker->fd = fds[0];
     if (failure) {
         close(fds[0]);
-        at_fail(err, ATTUNE_CODEGEN_FAILED, "the worker %.300s could not be started: %s", path, strerror(failure));
+        at_fail(err, ATTUNE_CODEGEN_MISSING, "the worker %.300s could not be started: %s", path, strerror(failure));
         return REFUSED;
     }
     const outcome result = check_hello(worker->fd, path, deadline, err);
@@ -212,32 +214,41 @@ void at_workers_free(at_workers *workers) {
     pthread_mutex_destroy(&workers->mutex);
 }
 
-attune_status at_workers_compile(at_workers *workers, const char *path, const at_codegen_request *request,
-                                 const attune_allocator *allocator, void **data, size_t *bytes, at_error *err) {
+/* `fresh`: not with an idle worker. */
+static outcome try_once(at_workers *workers, const char *path, const char *plugin, bool fresh,
+                        const at_codegen_request *request, const attune_allocator *allocator, void **data,
+                        size_t *bytes, at_error *err) {
+    const int64_t deadline = monotonic_ms() + workers->timeout_ms;
+    at_worker worker;
+    outcome result = DONE;
+    if (fresh || !take_idle(workers, &worker)) result = worker_start(workers, path, plugin, deadline, &worker, err);
+    if (result != DONE) return result;
+    result = exchange(worker.fd, deadline, request, allocator, data, bytes, err);
+    if (result == DONE)
+        give_back(workers, &worker);
+    else
+        worker_end(&worker);
+    return result;
+}
+
+attune_status at_workers_compile(at_workers *workers, const char *path, const char *plugin,
+                                 const at_codegen_request *request, const attune_allocator *allocator, void **data,
+                                 size_t *bytes, at_error *err) {
     if (request->ir_bytes > AT_WORKER_MAX_IR)
         return at_fail(err, ATTUNE_UNSUPPORTED, "%zu bytes of IR are too many for a worker", request->ir_bytes);
-    at_error attempt_error = {0};
-    for (int attempt = 0; attempt < 2; attempt++) {
-        const int64_t deadline = monotonic_ms() + workers->timeout_ms;
-        at_worker worker;
-        outcome result = DONE;
-        /* The second try is with a fresh worker: an idle one may have died of the same cause. */
-        if (attempt || !take_idle(workers, &worker))
-            result = worker_start(workers, path, deadline, &worker, &attempt_error);
-        if (result == DONE) {
-            result = exchange(worker.fd, deadline, request, allocator, data, bytes, &attempt_error);
-            if (result == DONE) {
-                give_back(workers, &worker);
-            } else {
-                worker_end(&worker);
-            }
-        }
-        if (result != DEAD)
-            return attempt_error.status ? at_fail(err, attempt_error.status, "%s", attempt_error.message) : ATTUNE_OK;
-        if (attempt == 0) {
-            atomic_fetch_add(&workers->restarts, 1);
-            at_log_printf(workers->log, ATTUNE_LOG_WARNING, "a worker process died while compiling; trying another");
-        }
+    at_error why = {0};
+    outcome result = try_once(workers, path, plugin, false, request, allocator, data, bytes, &why);
+    if (result == DEAD || result == SILENT) {
+        atomic_fetch_add(&workers->restarts, 1);
+        at_log_printf(workers->log, ATTUNE_LOG_WARNING, "a worker process %s; trying another",
+                      result == DEAD ? "died while compiling" : "did not start");
+        /* An idle one may have died of the same cause. */
+        result = try_once(workers, path, plugin, true, request, allocator, data, bytes, &why);
     }
-    return at_fail(err, ATTUNE_CODEGEN_FAILED, "the worker %.300s died twice while compiling this kernel", path);
+    if (result == DEAD)
+        return at_fail(err, ATTUNE_CODEGEN_FAILED, "the worker %.300s died twice while compiling this kernel", path);
+    if (result == SILENT)
+        return at_fail(err, ATTUNE_CODEGEN_MISSING, "the worker %.300s does not start: it ends or waits without a word",
+                       path);
+    return why.status ? at_fail(err, why.status, "%s", why.message) : ATTUNE_OK;
 }

@@ -33,8 +33,11 @@ typedef struct at_workers {
 void at_workers_init(at_workers *workers, const at_io *io, const at_log *log);
 void at_workers_free(at_workers *workers);
 
-/* One request to an idle worker or a new one. A worker that dies, hangs or speaks nonsense is replaced once. */
-attune_status at_workers_compile(at_workers *workers, const char *path, const at_codegen_request *request,
-                                 const attune_allocator *allocator, void **data, size_t *bytes, at_error *err);
+/* One request to an idle worker or a new one, which loads `plugin` (worker_main.c says what "" means). A worker that
+ * dies, hangs or speaks nonsense is replaced once. ATTUNE_CODEGEN_MISSING: `path` cannot be started or is no worker of
+ * this build, so nothing can be compiled here. */
+attune_status at_workers_compile(at_workers *workers, const char *path, const char *plugin,
+                                 const at_codegen_request *request, const attune_allocator *allocator, void **data,
+                                 size_t *bytes, at_error *err);
 
 #endif

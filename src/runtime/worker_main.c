@@ -2,8 +2,11 @@
  * The protocol is in target/codegen_abi.h. Ends with 0 at the end of input, with 1 when the host does not speak the
  * protocol or went away.
  *
- * It is a small program that loads the plug-in, which it finds as the library does. Without one it runs as well, and
- * says what is missing in each reply. */
+ * It is a small program that loads the plug-in. Without one it runs as well, and says what is missing in each reply.
+ *     attune-codegen-worker [PLUGIN]
+ * A host says which plug-in it found. If that is "", it found none, and the worker looks for one beside itself. Without
+ * an argument it finds one as the library does. Only then does it look at the environment: a host of raised privileges
+ * does not trust that, and the worker, which has none, could not tell. */
 #include "runtime/codegen_path.h"
 #include "runtime/plugin.h"
 
@@ -59,10 +62,13 @@ typedef struct generator {
     at_error missing;
 } generator;
 
-static void load(generator *codegen) {
+static void load(generator *codegen, const char *given) {
     char path[PATH_MAX];
-    at_codegen_find("ATTUNE_CODEGEN", "libattune-codegen.so", path, sizeof path);
-    at_plugin_load(path, "this worker", &codegen->exports, &codegen->missing);
+    if (!given || !*given) {
+        at_codegen_find(given ? NULL : "ATTUNE_CODEGEN", "libattune-codegen.so", path, sizeof path);
+        given = path;
+    }
+    at_plugin_load(given, "this worker", &codegen->exports, &codegen->missing);
 }
 
 static bool answer(int out, const generator *codegen, const at_codegen_request *request) {
@@ -99,11 +105,11 @@ static int take_stdout(void) {
     return out;
 }
 
-int main(void) {
+int main(int argc, char **argv) {
     generator codegen = {0};
     const int out = take_stdout();
     if (out < 0 || !say_hello(out)) return 1;
-    load(&codegen);
+    load(&codegen, argc > 1 ? argv[1] : NULL);
     bool ended = false;
     while (serve(STDIN_FILENO, out, &codegen, &ended)) {
     }

@@ -28,7 +28,7 @@ attune_status cg_compile(const ir_kernel *kernel, const at_target *target, attun
     const at_codegen_request request = {text.data, text.length, target->name, (int)stage};
     const attune_status status =
         text.failed ? at_fail_memory(err, text.capacity)
-                    : at_workers_compile(&workers, worker ? worker : "", &request, NULL, data, bytes, err);
+                    : at_workers_compile(&workers, worker ? worker : "", "", &request, NULL, data, bytes, err);
     at_string_free(&text);
     return status;
 }
