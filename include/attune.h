@@ -939,7 +939,7 @@ typedef struct attune_machine_info {
     const char *generator_id;
     uint32_t max_workers;
     const char *cache_base;       /* "" when there is none */
-    const char *cpu_description;  /* tells CPUs of one name apart: "AMD EPYC (family 25, model 17, stepping 1, zen4)" */
+    const char *cpu_description;  /* tells CPUs of one name apart: "AMD EPYC (family 25, model 17, stepping 1)" */
     uint32_t cpu_family, cpu_model, cpu_stepping; /* of CPUID; of MIDR: implementer, part, variant */
     const char *machine;          /* the tuning class in use */
     const char *machine_source;   /* what told it: "option", "ATTUNE_MACHINE", "cpu", "probe" */

@@ -121,6 +121,12 @@ report $? "is sorted, too"
 for class in zen3 zen4; do
     expect "the class of $class" 0 "^machine +$class$" env ATTUNE_MACHINE=$class "$attune" info
 done
+for what in explain "bench --samples=1 --threads=1"; do
+    # shellcheck disable=SC2086 # words of $what are separate arguments
+    ATTUNE_MACHINE=zen2 "$attune" $what $a >"$work/stdout" 2>"$work/stderr"
+    grep -Eq '(family|part).*, zen2, ' "$work/stdout" && ! grep -Eq 'zen[1345]|lake|rapids|well' "$work/stdout"
+    report $? "${what%% *} names the class in use, and no other"
+done
 refuse "a class that there is not" 'unknown ATTUNE_MACHINE "zen99"; there are: zen1, .*, generic$' env ATTUNE_MACHINE=zen99 "$attune" info
 expect "CPUs can be told apart" 0 '"cpu_description": ".*(family|implementer)' "$attune" info --json
 export ATTUNE_CACHE_DIR=$work/classes
@@ -134,7 +140,12 @@ expect "no other kernel's does" 0 '"stand_in": null' "$attune" cache why --json 
 expect "it stands in" 0 'the one for zen3 stands in' env ATTUNE_STRICT=1 "$attune" compile $a
 expect "and says so" 0 '"machine": "zen3"' env ATTUNE_STRICT=1 "$attune" compile --json $a
 expect "also without a code generator" 0 '"machine": "zen3"' env ATTUNE_CODEGEN=/nowhere "$attune" compile --json $a
-refuse "another instruction set" 'is not cached' env ATTUNE_STRICT=1 "$attune" compile --isa=x86-64 $a,lse=1
+if "$attune" info | grep -Eq '^runs +.+ x86-64$'; then
+    refuse "another instruction set" 'is not cached' env ATTUNE_STRICT=1 "$attune" compile --isa=x86-64 $a
+else
+    number=$((number + 1))
+    echo "ok $number - refused: another instruction set # SKIP this CPU has one only"
+fi
 expect "who may compile does" 0 'the compiler' "$attune" compile $a
 holds "$work/classes" 2 "and has an entry of its own"
 expect "ls names both" 0 '"machine": "zen3"' "$attune" cache ls --json

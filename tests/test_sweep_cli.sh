@@ -47,6 +47,8 @@ report $? "what was measured stays"
 cp "$work/out.json" "$work/kept.json"
 refuse "a file of other settings" 'its samples is 1, and this sweep.s 2' "$attune" sweep --samples=2 -o "$work/out.json" $grid
 same "it is left as it was" "$work/out.json" "$work/kept.json"
+sed 's/"machine": "[a-z0-9-]*"/"machine": "zen0"/' "$work/kept.json" >"$work/other.json"
+refuse "a file for another tuning class" 'its machine is "zen0", and this sweep' "${sweep[@]}" -o "$work/other.json" $grid
 head -c 500 "$work/kept.json" >"$work/cut.json"
 refuse "a file that is cut off" 'no sweep that could be continued' "${sweep[@]}" -o "$work/cut.json" $grid
 sed 's/"gflops"/"flops"/' "$work/kept.json" >"$work/odd.json"

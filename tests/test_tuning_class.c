@@ -37,7 +37,14 @@ static void real_cpus(void **state) {
         {AMD_CPU(26, 0x11), "zen5"},    /* EPYC 9965: Zen 5c */
         {AMD_CPU(26, 0x24), "zen5"},    /* Ryzen AI 9 HX 370 */
         {AMD_CPU(26, 0x44), "zen5"},    /* Ryzen 9 9950X */
-        {AMD_CPU(26, 0x90), "generic"}, /* a later one */
+        {AMD_CPU(26, 0x70), "zen5"},    /* Ryzen AI Max+ 395 */
+        {AMD_CPU(26, 0x78), "zen5"},
+        {AMD_CPU(26, 0xd7), "zen5"},
+        {AMD_CPU(26, 0x30), "generic"},
+        {AMD_CPU(26, 0x50), "generic"}, /* Zen 6 */
+        {AMD_CPU(26, 0x5f), "generic"},
+        {AMD_CPU(26, 0x90), "generic"},
+        {AMD_CPU(26, 0xc0), "generic"},
         {AMD_CPU(27, 0x01), "generic"}, /* a later one */
         {AMD_CPU(21, 0x60), "generic"}, /* Excavator */
         {{.vendor = "HygonGenuine", .family = 24, .model = 0}, "zen1"},
@@ -174,7 +181,6 @@ static void this_cpu(void **state) {
     snprintf(model, sizeof model, here->is_arm ? "part 0x%03x, " : "model %u, ", here->model);
     assert_int_equal(strncmp(at_cpu_description(), at_cpu_name(), strlen(at_cpu_name())), 0);
     assert_non_null(strstr(at_cpu_description(), model));
-    assert_non_null(strstr(at_cpu_description(), at_class_of(here)));
     assert_true(here->is_arm || strlen(here->vendor) == 12);
 }
 

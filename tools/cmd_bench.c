@@ -100,8 +100,8 @@ static void print_text(const bench_options *o, const bench_entry *entries, size_
     };
     char number[TABLE_NUMBER_BYTES];
     char sizes[SIZES_TEXT];
-    printf("%s, %s, %u thread%s, LLVM %s, attune %s\n", machine->cpu_description, machine->isa, o->threads,
-           o->threads == 1 ? "" : "s", machine->llvm, attune_version());
+    printf("%s, %s, %s, %u thread%s, LLVM %s, attune %s\n", machine->cpu_description, machine->machine, machine->isa,
+           o->threads, o->threads == 1 ? "" : "s", machine->llvm, attune_version());
     if (*sizes_print(&o->sizes, sizes)) printf("run-time sizes: %s\n", sizes);
     printf("\n");
     table *const t = table_create(o->num_schedules ? "lrrrrrrrrlrrrrr" : "lrrrrrrrrlrrrr", headers);

@@ -130,8 +130,8 @@ static void print_loops(const explanation *e) {
 void explain_print(const explanation *e) {
     print_list("problem", e->text);
     print_list("schedule", e->schedule_text);
-    printf("%-*s%s, %s, %u thread%s\n", INDENT, "machine", e->machine.cpu_description, e->machine.isa, e->threads,
-           e->threads == 1 ? "" : "s");
+    printf("%-*s%s, %s, %s, %u thread%s\n", INDENT, "machine", e->machine.cpu_description, e->machine.machine,
+           e->machine.isa, e->threads, e->threads == 1 ? "" : "s");
     print_why(e);
     if (e->has_tiles) tile_print(&e->problem, &e->tiles, e->schedule.strategy == ATTUNE_Q_LANES);
     if (e->has_model) print_model(e);

@@ -11,16 +11,16 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-static const char *const settings_keys[] = {"schema",    "cpu",     "isa",     "llvm",  "version",
+static const char *const settings_keys[] = {"schema",    "cpu",     "machine", "isa",   "llvm",     "version",
                                             "generator", "threads", "samples", "sizes", "cold_data"};
 
 static json_t *new_root(const sweep_settings *s, const attune_machine_info *machine) {
     char sizes[SIZES_TEXT];
-    return json_pack("{s:i, s:s, s:s, s:s, s:s, s:s, s:I, s:I, s:s, s:b, s:{s:i, s:i, s:f}, s:[]}", "schema", 1, "cpu",
-                     machine->cpu_description, "isa", machine->isa, "llvm", machine->llvm, "version", attune_version(),
-                     "generator", machine->generator_id, "threads", (json_int_t)s->threads, "samples",
-                     (json_int_t)s->samples, "sizes", sizes_print(&s->sizes, sizes), "cold_data", (int)s->cold_data,
-                     "cache", "hits", 0, "misses", 0, "compile_ms", 0.0, "results");
+    return json_pack("{s:i, s:s, s:s, s:s, s:s, s:s, s:s, s:I, s:I, s:s, s:b, s:{s:i, s:i, s:f}, s:[]}", "schema", 1,
+                     "cpu", machine->cpu_description, "machine", machine->machine, "isa", machine->isa, "llvm",
+                     machine->llvm, "version", attune_version(), "generator", machine->generator_id, "threads",
+                     (json_int_t)s->threads, "samples", (json_int_t)s->samples, "sizes", sizes_print(&s->sizes, sizes),
+                     "cold_data", (int)s->cold_data, "cache", "hits", 0, "misses", 0, "compile_ms", 0.0, "results");
 }
 
 static bool is_result(const json_t *r) {

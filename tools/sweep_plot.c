@@ -210,8 +210,9 @@ static char *subtitle_of(const plot *p, const sweep_file *file) {
     size_t bytes;
     FILE *const stream = same ? open_memstream(&text, &bytes) : NULL;
     if (stream)
-        fprintf(stream, "%s%s%s, %s, %lld thread%s%s%s", same, *same ? "; " : "",
+        fprintf(stream, "%s%s%s, %s, %s, %lld thread%s%s%s", same, *same ? "; " : "",
                 json_string_value(json_object_get(file->root, "cpu")),
+                json_string_value(json_object_get(file->root, "machine")),
                 json_string_value(json_object_get(file->root, "isa")), threads, threads == 1 ? "" : "s",
                 json_is_true(json_object_get(file->root, "cold_data")) ? ", data out of the caches" : "",
                 highest(p) > MOST_SHARE ? "; what is more than 120 % stands at the upper edge" : "");

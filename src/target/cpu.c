@@ -1,7 +1,5 @@
 #include "target/cpu.h"
 
-#include "target/tuning_class.h"
-
 #include <pthread.h>
 #include <stdio.h>
 #include <string.h>
@@ -67,10 +65,9 @@ static void read_name(void) { strcpy(name, "unknown CPU"); }
 static void read_all(void) {
     read_identity();
     read_name();
-    const char *format = identity.is_arm ? "%s (implementer 0x%02x, part 0x%03x, variant %u, %s)"
-                                         : "%s (family %u, model %u, stepping %u, %s)";
-    snprintf(description, sizeof description, format, name, identity.family, identity.model, identity.stepping,
-             at_class_of(&identity));
+    const char *format =
+        identity.is_arm ? "%s (implementer 0x%02x, part 0x%03x, variant %u)" : "%s (family %u, model %u, stepping %u)";
+    snprintf(description, sizeof description, format, name, identity.family, identity.model, identity.stepping);
 }
 
 const at_cpu_identity *at_cpu_identity_here(void) {

@@ -19,7 +19,7 @@ const at_cpu_identity *at_cpu_identity_here(void);
 /* "AMD EPYC": the CPU's own name, trimmed. Virtual machines of several generations have the same one. */
 const char *at_cpu_name(void);
 
-/* "AMD EPYC (family 25, model 17, stepping 1, zen4)": tells those apart. */
+/* "AMD EPYC (family 25, model 17, stepping 1)": tells those apart. */
 const char *at_cpu_description(void);
 
 #endif

@@ -75,11 +75,12 @@ typedef struct model_range {
     const char *class_name;
 } model_range;
 
-/* Of family 25 the models decide between Zen 3 and Zen 4. */
+/* Of family 25 the models decide between Zen 3 and Zen 4. Those of family 26 that are missing are Zen 6, of which
+ * nothing is known. */
 static const model_range amd[] = {
     {23, 0x00, 0x2f, "zen1"}, {23, 0x30, 0xaf, "zen2"}, {24, 0x00, 0xff, "zen1"}, {25, 0x00, 0x0f, "zen3"},
     {25, 0x10, 0x1f, "zen4"}, {25, 0x20, 0x5f, "zen3"}, {25, 0x60, 0x7f, "zen4"}, {25, 0xa0, 0xaf, "zen4"},
-    {26, 0x00, 0x77, "zen5"}, {26, 0xd0, 0xd7, "zen5"},
+    {26, 0x00, 0x2f, "zen5"}, {26, 0x40, 0x4f, "zen5"}, {26, 0x60, 0x7f, "zen5"}, {26, 0xd0, 0xd7, "zen5"},
 };
 
 static const model_range intel[] = {
