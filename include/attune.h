@@ -575,8 +575,9 @@ typedef struct attune_dltensor {
  * viewed as four. batch, num_heads and num_kv_heads are never filled in, because attune_arguments_init has set them: set
  * them before where the call's are others. A dim that differs from what is compiled or set is refused with both numbers;
  * of a cache with room for more keys bind the part that is used. cu_seqlens, kv_lens, block_table and whatever else has no
- * strides in attune_arguments must be contiguous, of cos and sin each entry; these are [batch or 1, positions, half].
- * After a failure *arguments is as it was. */
+ * strides in attune_arguments must be contiguous, of cos and sin each entry; these are [batch or 1, positions, half]. A
+ * tensor that repeats a single element along all dims that the kernel has is refused, because strides that are all 0 mean
+ * contiguous. After a failure *arguments is as it was. */
 ATTUNE_API attune_status attune_bind_dlpack(attune_arguments *arguments, const attune_kernel *kernel, const char *name,
                                             const attune_dltensor *tensor);
 

@@ -1,5 +1,6 @@
 /* DLPack tensors as arguments: of every sort of problem, and what is refused. */
 #include "support/calls.h"
+#include "support/guarded.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -213,6 +214,7 @@ static void bad_tensors(void **state) {
     BAD("q", tensor.shape = NULL, "the shape of q is NULL");
     BAD("q", tensor.data = NULL, "the data of q is NULL");
     BAD("q", tensor.byte_offset = 2, "is not aligned to 4 bytes");
+    BAD("q", tensor.byte_offset = UINT64_MAX - 3, "its byte_offset 18446744073709551612 are no address");
     BAD("q", shape[2] = -4, "q has -4 at dimension 2");
     BAD("q", shape[0] = 3, "q has 3 at dimension 0, but batch is 2");
     BAD("q", shape[1] = 2, "q has 2 at dimension 1, but num_heads is 4");
@@ -238,6 +240,51 @@ static void bad_tensors(void **state) {
     close_call();
 }
 
+/* One number for all entries of the batch, as torch's expand leaves it: strides that are all zero once those of dims
+ * that the kernel was compiled without are left out, which would mean contiguous. What is accepted must not be read
+ * beyond the element that is there. */
+static void repeated_elements(void **state) {
+    (void)state;
+    static const struct {
+        const char *problem, *refused;
+        int64_t shape[4], strides[4];
+    } cases[] = {
+        {"attn_bias=2:1:1:1",
+         "attn_bias repeats one element: its stride is 0 at dimension 0",
+         {2, 1, 1, 1},
+         {0, 1, 1, 1}},
+        {"attn_bias=2:1:1:1", "its stride is 0 at dimension 0", {2, 2, 3, 5}, {0}},
+        {"attn_bias=2:2:dynamic:1", "its stride is 0 at dimension 2", {2, 2, 3, 1}, {0, 0, 0, 1}},
+        {"attn_bias=2:1:1:5", NULL, {2, 1, 1, 5}, {0, 7, 9, 1}},
+        {"attn_bias=1:1:1:1", NULL, {2, 2, 3, 5}, {0}},
+        {"attn_bias=1:1:dynamic:1", NULL, {1, 1, 1, 1}, {3, 3, 3, 3}},
+    };
+    for (size_t n = 0; n < sizeof cases / sizeof *cases; n++) {
+        char problem[256];
+        snprintf(problem, sizeof problem, "batch=2,num_heads=2,seq_q=%s,seq_kv=5,head_dim=4,short_masks=1,%s",
+                 n == 5                                ? "1"
+                 : strstr(cases[n].problem, "dynamic") ? "dynamic"
+                                                       : "3",
+                 cases[n].problem);
+        const sample from = {.problem = problem, .sizes = n == 2 ? "seq_q=3" : NULL};
+        open_call(&from);
+        foreign f = foreign_of("attn_bias");
+        guarded few = guard(5 * sizeof(float)), one = guard(sizeof(float));
+        f.tensor.data = cases[n].shape[3] == 5 && cases[n].strides[3] ? few.data : one.data;
+        memcpy(f.shape, cases[n].shape, sizeof f.shape);
+        memcpy(f.strides, cases[n].strides, sizeof f.strides);
+        f.tensor.shape = f.shape;
+        f.tensor.strides = f.strides;
+        if (cases[n].refused) assert_refused("attn_bias", &f.tensor, cases[n].refused);
+        const attune_status status = attune_bind_dlpack(&call.arguments, kernel, "attn_bias", &f.tensor);
+        assert_int_equal(status, cases[n].refused ? ATTUNE_INVALID_ARGUMENT : ATTUNE_OK);
+        if (!status) assert_ok(attune_run(sample_context, kernel, &call.arguments), problem);
+        unguard(&few);
+        unguard(&one);
+        close_call();
+    }
+}
+
 static void bad_tables(void **state) {
     (void)state;
     open_call(&samples[PAGED]); /* block_table 2x4 */
@@ -249,6 +296,10 @@ static void bad_tables(void **state) {
     close_call();
     open_call(&samples[RAGGED]); /* cu_seqlens of 4, 12 tokens */
     BAD("cu_seqlens_q", shape[0] = 3, "cu_seqlens_q has 3 at dimension 0, but batch + 1 is 4");
+    call.arguments.batch = INT64_MAX;
+    BAD("cu_seqlens_q", shape[0] = INT64_MIN, "cu_seqlens_q has -9223372036854775808 at dimension 0");
+    BAD("cu_seqlens_q", shape[0] = 4, "batch is 9223372036854775807");
+    call.arguments.batch = 3;
     BAD("q", shape[0] = 2, "q has 2 at dimension 0, but that dimension is 1");
     BAD("q", shape[2] = 13, "q has 13 at dimension 2, but total_q is 12");
     close_call();
@@ -314,6 +365,7 @@ int main(void) {
         cmocka_unit_test(every_sort_of_problem),
         cmocka_unit_test(permuted_tensors),
         cmocka_unit_test(masks),
+        cmocka_unit_test(repeated_elements),
         cmocka_unit_test(bad_tensors),
         cmocka_unit_test(bad_tables),
         cmocka_unit_test(bad_angles),

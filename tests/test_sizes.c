@@ -37,9 +37,9 @@ static void assert_refused(const sample_call *c, const attune_arguments *a, cons
 
 #define BAD(c, change, part)                                                                                           \
     do {                                                                                                               \
-        attune_arguments a = (c).arguments;                                                                            \
-        a.change;                                                                                                      \
-        assert_refused(&(c), &a, part);                                                                                \
+        attune_arguments bad = (c).arguments;                                                                          \
+        bad.change;                                                                                                    \
+        assert_refused(&(c), &bad, part);                                                                              \
     } while (0)
 
 static void assert_runs(const sample_call *c, const attune_arguments *a, const char *what) {

@@ -1,15 +1,13 @@
 /* Structs of other sizes than this version's: those of older programs are completed, those of newer ones accepted while
  * nothing unknown is set, and not a byte beyond a struct is read or written. */
-#define _GNU_SOURCE
 #include "support/calls.h"
+#include "support/guarded.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
-#include <unistd.h>
 
 #include <cmocka.h>
 
@@ -22,24 +20,7 @@ static void assert_fails(attune_status status, attune_status expected, const cha
         fail_msg("expected \"%s\", got %s: %s", part, attune_status_name(status), attune_last_message());
 }
 
-/* ---- Memory that ends at a page which faults ---- */
-
-typedef struct guarded {
-    char *map, *data;
-    size_t map_bytes;
-} guarded;
-
-static guarded guard(size_t bytes) {
-    const size_t page = (size_t)sysconf(_SC_PAGESIZE), inside = (bytes + page - 1) / page * page;
-    guarded g = {.map_bytes = inside + page};
-    g.map = mmap(NULL, g.map_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    assert_ptr_not_equal(g.map, MAP_FAILED);
-    assert_int_equal(mprotect(g.map + inside, page, PROT_NONE), 0);
-    g.data = g.map + inside - bytes;
-    return g;
-}
-
-static void unguard(guarded *g) { munmap(g->map, g->map_bytes); }
+/* ---- Structs of other versions ---- */
 
 /* The first `bytes` of a struct, or the whole struct and zeros, as a program of another version has it. */
 static guarded as_of(const void *object, size_t object_bytes, size_t bytes) {

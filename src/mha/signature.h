@@ -128,6 +128,11 @@ static inline bool mha_is_broadcast(const attune_problem *canonical, const mha_t
     return t->id == MHA_ATTN_BIAS && canonical->attn_bias_dims[dim] == 1;
 }
 
+/* Whether the tensor is a matrix that all heads share: callers know it without a dimension for them. */
+static inline bool mha_is_headless(const attune_problem *canonical, const mha_tensor *t) {
+    return t->dims[0] == MHA_LOW_RANK_HEADS && !canonical->low_rank_heads;
+}
+
 /* Strides of one tensor whose dims are all known (0 is fine): zeros become contiguous ones ([tokens, heads, dim] where
  * ragged), those of broadcast dims 0. Checks ranges, that no offset overflows, and that no two elements of an output
  * coincide. */

@@ -61,8 +61,7 @@ static attune_tensor public_tensor(const at_signature *s, const mha_tensor *t, c
                             .is_input = (t->access & IR_IN) != 0,
                             .is_output = (t->access & IR_OUT) != 0,
                             .pointer_offset = t->pointer};
-    /* A matrix that all heads share has no dimension for them. */
-    const int first = t->dims[0] == MHA_LOW_RANK_HEADS && !s->problem.low_rank_heads;
+    const int first = mha_is_headless(&s->problem, t);
     tensor.rank -= first;
     memcpy(tensor.dims, dims + first, (size_t)tensor.rank * sizeof *dims);
     memcpy(tensor.strides, strides + first, (size_t)tensor.rank * sizeof *strides);

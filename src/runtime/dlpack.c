@@ -161,6 +161,13 @@ static attune_status take_part_rows(binding *b, int d, at_error *err) {
     return expect(b, d, MHA_PART_ROWS, rows, err);
 }
 
+static attune_status take_entries(binding *b, int d, at_error *err) {
+    int64_t entries;
+    if (__builtin_add_overflow(b->arguments.batch, 1, &entries))
+        return at_fail(err, ATTUNE_INVALID_ARGUMENT, "batch is %lld", (long long)b->arguments.batch);
+    return expect(b, d, MHA_ENTRIES, entries, err);
+}
+
 static attune_status take_dim(binding *b, int d, at_error *err) {
     const mha_size size = deciding(b->s, b->t->dims[d]);
     const bool is_angle = b->t->id == MHA_COS || b->t->id == MHA_SIN;
@@ -172,7 +179,7 @@ static attune_status take_dim(binding *b, int d, at_error *err) {
                            (long long)b->dims[d], d);
     }
     if (b->s->compiled.of[size] >= 0) return expect(b, d, size, b->s->compiled.of[size], err);
-    if (size == MHA_ENTRIES) return expect(b, d, size, b->arguments.batch + 1, err);
+    if (size == MHA_ENTRIES) return take_entries(b, d, err);
     if (size == MHA_PART_ROWS) return take_part_rows(b, d, err);
     int64_t *const of_call = (int64_t *)(void *)((char *)&b->arguments + sizes[size].field);
     if (*of_call == ATTUNE_NOT_SET) *of_call = b->dims[d];
@@ -180,6 +187,23 @@ static attune_status take_dim(binding *b, int d, at_error *err) {
 }
 
 /* ---- Strides ---- */
+
+/* Zeros mean contiguous in attune_arguments, where strides of dims that the kernel was compiled without do not count.
+ */
+static attune_status check_not_repeated(const binding *b, at_error *err) {
+    int repeated = -1;
+    for (int d = b->first; d < b->t->rank; d++) {
+        if (mha_is_broadcast(&b->s->problem, b->t, d)) continue;
+        if (b->strides[d]) return ATTUNE_OK;
+        if (b->dims[d] > 1) repeated = d - b->first;
+    }
+    if (repeated < 0) return ATTUNE_OK;
+    return at_fail(
+        err, ATTUNE_INVALID_ARGUMENT,
+        "%s repeats one element: its stride is 0 at dimension %d, and strides that are all 0 mean contiguous "
+        "in attune_arguments; make a contiguous copy, or compile for a tensor that is 1 there",
+        b->t->name, repeated);
+}
 
 /* Where there is nothing to step over, a stride may be anything; attune's is one that suits it. */
 static attune_status take_strides(binding *b, at_error *err) {
@@ -195,6 +219,7 @@ static attune_status take_strides(binding *b, at_error *err) {
         return at_fail(err, ATTUNE_INVALID_ARGUMENT,
                        "the innermost stride of %s is %lld; the kernel was compiled for %lld", b->t->name,
                        (long long)b->strides[last], (long long)b->t->inner_stride);
+    if (b->t->has_strides && check_not_repeated(b, err)) return ATTUNE_INVALID_ARGUMENT;
     if (b->t->has_strides)
         memcpy((char *)&b->arguments + b->t->arguments_strides, b->strides, (size_t)b->t->rank * sizeof *b->strides);
     return ATTUNE_OK;
@@ -233,10 +258,13 @@ static attune_status take_pointer(binding *b, at_error *err) {
     const size_t align = at_element_bytes(b->t);
     bool is_empty = false;
     for (int d = 0; d < b->t->rank; d++) is_empty = is_empty || b->dims[d] == 0;
-    char *data = b->from->data;
-    if (data) data += b->from->byte_offset;
-    if (!data && !is_empty) return at_fail(err, ATTUNE_INVALID_ARGUMENT, "the data of %s is NULL", b->t->name);
-    if ((uintptr_t)data % align)
+    uintptr_t address = (uintptr_t)b->from->data;
+    if (address && __builtin_add_overflow(address, b->from->byte_offset, &address))
+        return at_fail(err, ATTUNE_INVALID_ARGUMENT, "the data of %s (%p) and its byte_offset %llu are no address",
+                       b->t->name, b->from->data, (unsigned long long)b->from->byte_offset);
+    if (!address && !is_empty) return at_fail(err, ATTUNE_INVALID_ARGUMENT, "the data of %s is NULL", b->t->name);
+    char *const data = (char *)address;
+    if (address % align)
         return at_fail(err, ATTUNE_INVALID_ARGUMENT, "the data of %s (%p) is not aligned to %zu bytes", b->t->name,
                        (void *)data, align);
     memcpy((char *)&b->arguments + b->t->pointer, &data, sizeof data);
@@ -276,7 +304,7 @@ attune_status attune_bind_dlpack(attune_arguments *arguments, const attune_kerne
         const at_struct kind = at_arguments_struct(s);
         binding b = {.s = s, .from = tensor};
         if (!at_copy_in(&kind, arguments, &b.arguments, &err) && !find(s, name, &b.t, &err)) {
-            b.first = b.t->dims[0] == MHA_LOW_RANK_HEADS && !s->problem.low_rank_heads;
+            b.first = mha_is_headless(&s->problem, b.t);
             if (!bind(&b, &err)) at_copy_back(&kind, &b.arguments, arguments, &err);
         }
     }
