@@ -961,7 +961,8 @@ typedef struct attune_machine_probe {
 /* Measures this CPU, for some 30 ms, and rounds to the newest tuning class of the same maker whose known values are all
  * within a tenth of what was measured, three times in succession; "generic" if there is none. The result is kept beside
  * the cache, and contexts which are created later, on such a CPU, use it where family and model are not known. This is
- * the only function that measures for a class. ATTUNE_UNSUPPORTED: not an x86-64 CPU with fused multiply-add. */
+ * the only function that measures for a class. ATTUNE_UNSUPPORTED: not an x86-64 CPU with fused multiply-add.
+ * ATTUNE_IO_ERROR: the result could not be kept beside the cache, and is filled in all the same. */
 ATTUNE_API attune_status attune_probe_machine(attune_context *context, attune_machine_probe *probe);
 
 /* ---- Disk cache ---- */

@@ -127,7 +127,7 @@ for what in explain "bench --samples=1 --threads=1"; do
     grep -Eq '(family|part).*, zen2, ' "$work/stdout" && ! grep -Eq 'zen[1345]|lake|rapids|well' "$work/stdout"
     report $? "${what%% *} names the class in use, and no other"
 done
-refuse "a class that there is not" 'unknown ATTUNE_MACHINE "zen99"; there are: zen1, .*, generic$' env ATTUNE_MACHINE=zen99 "$attune" info
+refuse "a class that there is not" 'unknown ATTUNE_MACHINE "zen99"; there are: zen1, .*, and generic, which may be used on any CPU$' env ATTUNE_MACHINE=zen99 "$attune" info
 expect "CPUs can be told apart" 0 '"cpu_description": ".*(family|implementer)' "$attune" info --json
 export ATTUNE_CACHE_DIR=$work/classes
 ATTUNE_MACHINE=zen3 "$attune" warm $a >"$work/stdout" 2>"$work/stderr"
@@ -157,6 +157,13 @@ if grep -qw fma /proc/cpuinfo; then
     expect "the probe" 0 '^tuning class +[a-z]' "$attune" info --probe-machine
     expect "is kept beside the cache" 0 '^attune machine probe 1$' cat "$work/classes/machine-probe"
     expect "or told only" 0 '"kept": false' env ATTUNE_CACHE_DIR= "$attune" info --probe-machine --json
+    grep -Eq '^features 0x[0-9a-f]+$' "$work/classes/machine-probe"
+    report $? "with the features of the CPU"
+    mkdir -p "$work/no-place/machine-probe/x"
+    expect "that it could not be kept" 1 '^attune: .*could not be kept in .*no-place: ' \
+        env ATTUNE_CACHE_DIR="$work/no-place" "$attune" info --probe-machine
+    grep -Eq '^tuning class +[a-z]' "$work/stdout"
+    report $? "is told after the class"
     expect "verify does not mind it" 0 '^2 entries, .* 0 damaged' "$attune" cache verify
 fi
 

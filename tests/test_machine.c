@@ -15,6 +15,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cmocka.h>
@@ -232,14 +233,20 @@ static void write_probe(const char *dir, const char *text) {
 
 static void what_a_probe_left(void **state) {
     static const char *const bad[] = {
-        "attune machine probe 2\n%s\n" OLDER "\n", "attune machine probe 1\n%s, or another CPU\n" OLDER "\n",
-        "attune machine probe 1\n%s\npentium\n",   "attune machine probe 1\n%s\n" OLDER "\nmore\n",
-        "attune machine probe 1\n%s\n" OLDER,      "attune machine probe 1\n%s\n",
+        "attune machine probe 2\n%s\nfeatures 0x%x\n" OLDER "\n",
+        "attune machine probe 1\n%s, or another CPU\nfeatures 0x%x\n" OLDER "\n",
+        "attune machine probe 1\n%s\nfeatures 0x1%x\n" OLDER "\n", /* others, as under another hypervisor */
+        "attune machine probe 1\n%s\nfeatures 0x%x\npentium\n",
+        "attune machine probe 1\n%s\nfeatures 0x%x\n" OLDER "\nmore\n",
+        "attune machine probe 1\n%s\nfeatures 0x%x\n" OLDER,
+        "attune machine probe 1\n%s\nfeatures 0x%x\n",
+        "attune machine probe 1\n%s\n" OLDER "\n",
     };
     char text[512];
     is_unknown = true;
     assert_machine((opening){.dir = *state}, "generic", "cpu");
-    snprintf(text, sizeof text, "attune machine probe 1\n%s\n" OLDER "\n", at_cpu_description());
+    snprintf(text, sizeof text, "attune machine probe 1\n%s\nfeatures 0x%x\n" OLDER "\n", at_cpu_description(),
+             at_cpu_features());
     write_probe(*state, text);
     assert_machine((opening){.dir = *state}, OLDER, "probe");
     assert_machine((opening){.dir = *state, .target = OTHER_TARGET}, "generic", "cpu");
@@ -248,13 +255,14 @@ static void what_a_probe_left(void **state) {
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
 #pragma GCC diagnostic push
 #pragma GCC diagnostic ignored "-Wformat-nonliteral"
-        snprintf(text, sizeof text, bad[i], at_cpu_description());
+        snprintf(text, sizeof text, bad[i], at_cpu_description(), at_cpu_features());
 #pragma GCC diagnostic pop
         write_probe(*state, text);
         assert_machine((opening){.dir = *state}, "generic", "cpu");
     }
     is_unknown = false; /* of a CPU that is known it is not read */
-    snprintf(text, sizeof text, "attune machine probe 1\n%s\n" OLDER "\n", at_cpu_description());
+    snprintf(text, sizeof text, "attune machine probe 1\n%s\nfeatures 0x%x\n" OLDER "\n", at_cpu_description(),
+             at_cpu_features());
     write_probe(*state, text);
     if (at_class_of(at_cpu_identity_here()) != at_class_generic)
         assert_machine((opening){.dir = *state}, at_class_of(at_cpu_identity_here()), "cpu");
@@ -263,6 +271,7 @@ static void what_a_probe_left(void **state) {
 
 /* Where this CPU can be probed; else it is refused. */
 static void probing(void **state) {
+    char text[TEMP_DIR_CHARS + 32];
     attune_context *context = open_one((opening){.dir = *state});
     attune_machine_probe probe = {.struct_size = sizeof probe};
     is_unknown = true;
@@ -279,6 +288,18 @@ static void probing(void **state) {
     attune_context_destroy(context);
     assert_machine((opening){.dir = *state}, probe.machine, "probe");
     assert_int_equal(attune_probe_machine(NULL, &probe), ATTUNE_INVALID_ARGUMENT);
+    context = open_one((opening){.dir = base_dir});
+    probe = (attune_machine_probe){0}; /* refused before it measures and keeps anything */
+    assert_int_equal(attune_probe_machine(context, &probe), ATTUNE_INVALID_ARGUMENT);
+    assert_int_equal(temp_dir_count(base_dir, "machine", ""), 0);
+    attune_context_destroy(context);
+    snprintf(text, sizeof text, "%s/machine-probe", base_dir);
+    assert_int_equal(mkdir(text, 0700), 0);
+    context = open_one((opening){.dir = base_dir});
+    probe = (attune_machine_probe){.struct_size = sizeof probe};
+    assert_int_equal(attune_probe_machine(context, &probe), ATTUNE_IO_ERROR);
+    assert_true(!probe.is_kept && probe.machine && probe.fma > 0.5);
+    attune_context_destroy(context);
     context = open_one((opening){0});
     assert_int_equal(attune_probe_machine(context, &probe), ATTUNE_OK);
     assert_false(probe.is_kept);

@@ -121,19 +121,25 @@ static void names(void **state) {
     assert_true(at_class_is_of("generic", true));
 }
 
+static void assert_ends_in_generic(const char *message) {
+    static const char end[] = ", and generic, which may be used on any CPU";
+    assert_true(strlen(message) > sizeof end);
+    assert_string_equal(message + strlen(message) - (sizeof end - 1), end);
+}
+
 static void an_unknown_name_is_refused(void **state) {
     (void)state;
     at_error err = {0};
     char longest[200] = "";
     assert_int_equal(at_class_refuse("machine", "pentium", false, &err), ATTUNE_INVALID_ARGUMENT);
     assert_non_null(strstr(err.message, "unknown machine \"pentium\"; there are: zen1, zen2, zen3, zen4, zen5, "));
-    assert_string_equal(strrchr(err.message, ',') + 2, "generic");
+    assert_ends_in_generic(err.message);
     assert_null(strstr(err.message, "apple"));
     memset(longest, 'x', sizeof longest - 1);
     for (int is_arm = 0; is_arm < 2; is_arm++) {
         err = (at_error){0};
         at_class_refuse("ATTUNE_MACHINE", longest, is_arm, &err);
-        assert_string_equal(strrchr(err.message, ',') + 2, "generic");
+        assert_ends_in_generic(err.message);
     }
 }
 

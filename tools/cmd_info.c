@@ -81,8 +81,13 @@ static int probe_as_json(const attune_machine_probe *p) {
 
 static int probe(const info_options *o, attune_context *context, const attune_machine_info *m) {
     attune_machine_probe p = {.struct_size = sizeof p};
-    if (attune_probe_machine(context, &p) != ATTUNE_OK) return tool_library_error(NULL);
-    if (o->json) return probe_as_json(&p);
+    const attune_status status = attune_probe_machine(context, &p);
+    const bool is_measured = status == ATTUNE_OK || status == ATTUNE_IO_ERROR; /* perhaps it could not be kept */
+    if (!is_measured) return tool_library_error(NULL);
+    if (o->json) {
+        const int printed = probe_as_json(&p);
+        return status ? tool_library_error(NULL) : printed;
+    }
     table *const t = table_create("ll", NULL);
     table_cell(t, "multiply-adds");
     table_cell(t, "%.2f times as fast where none waits for another", p.fma);
@@ -95,6 +100,7 @@ static int probe(const info_options *o, attune_context *context, const attune_ma
     table_cell(t, "tuning class");
     table_cell(t, "%s", p.machine);
     table_finish(t, stdout);
+    if (status) return tool_library_error(NULL);
     if (!p.is_kept)
         printf("not kept: the disk cache is off; ATTUNE_MACHINE=%s says the same\n", p.machine);
     else if (!strcmp(m->machine_source, "cpu") && strcmp(m->machine, "generic"))

@@ -82,10 +82,15 @@ attune_status at_struct_init(const at_struct *kind, void *object, size_t struct_
     return ATTUNE_OK;
 }
 
+attune_status at_check_out(const void *object, const char *name, at_error *err) {
+    const size_t bytes = size_of(object);
+    if (bytes > sizeof bytes) return ATTUNE_OK;
+    return at_fail(err, ATTUNE_INVALID_ARGUMENT, "%s.struct_size is %zu; set it to sizeof(%s)", name, bytes, name);
+}
+
 attune_status at_copy_out(void *object, const void *full, size_t full_bytes, const char *name, at_error *err) {
     const size_t bytes = size_of(object);
-    if (bytes <= sizeof bytes)
-        return at_fail(err, ATTUNE_INVALID_ARGUMENT, "%s.struct_size is %zu; set it to sizeof(%s)", name, bytes, name);
+    if (at_check_out(object, name, err)) return ATTUNE_INVALID_ARGUMENT;
     memcpy((char *)object + sizeof bytes, (const char *)full + sizeof bytes, smaller(bytes, full_bytes) - sizeof bytes);
     return ATTUNE_OK;
 }

@@ -27,6 +27,9 @@ attune_status at_copy_back(const at_struct *kind, const void *whole, void *objec
 /* Writes defaults into memory of which nothing is known but its size. */
 attune_status at_struct_init(const at_struct *kind, void *object, size_t struct_size, at_error *err);
 
+/* Whether at_copy_out will do, before the work of which it gives the result. */
+attune_status at_check_out(const void *object, const char *name, at_error *err);
+
 /* Results: copies the part that the caller's version of the struct has; `object` starts with its struct_size. */
 attune_status at_copy_out(void *object, const void *full, size_t full_bytes, const char *name, at_error *err);
 

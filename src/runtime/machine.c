@@ -47,9 +47,11 @@ attune_status at_machine_choose(const char *option, const at_target *target, at_
 static const char FILE_NAME[] = "machine-probe";
 enum { FILE_BYTES = 512 };
 
-/* The CPU is in it: a home directory may be shared by machines. The class is the last word. */
+/* The CPU is in it: a home directory may be shared by machines. So are its features: virtual machines on one CPU may
+ * have different ones, and 512 bits that are hidden were not measured. The class is the last word. */
 static int print_file(char text[FILE_BYTES], const char *name) {
-    return snprintf(text, FILE_BYTES, "attune machine probe 1\n%s\n%s\n", at_cpu_description(), name);
+    return snprintf(text, FILE_BYTES, "attune machine probe 1\n%s\nfeatures 0x%x\n%s\n", at_cpu_description(),
+                    at_cpu_features(), name);
 }
 
 static const char *read_file(const at_disk_cache *cache) {
@@ -100,7 +102,7 @@ attune_status attune_probe_machine(attune_context *context, attune_machine_probe
         at_fail(&err, ATTUNE_INVALID_ARGUMENT, "attune_probe_machine was given NULL");
         return at_report(&err);
     }
-    if (measure(&measures, &name, &err)) return at_report(&err);
+    if (at_check_out(probe, "attune_machine_probe", &err) || measure(&measures, &name, &err)) return at_report(&err);
     attune_machine_probe full = {
         .machine = name, .fma = measures.fma, .fma_wide = measures.fma_wide, .add = measures.add};
     const at_disk_cache *cache = &context->disk;
@@ -112,7 +114,6 @@ attune_status attune_probe_machine(attune_context *context, attune_machine_probe
                     strerror(failure));
         full.is_kept = !failure;
     }
-    at_error misfit = {0};
-    if (at_copy_out(probe, &full, sizeof full, "attune_machine_probe", &misfit)) return at_report(&misfit);
+    at_copy_out(probe, &full, sizeof full, "attune_machine_probe", NULL);
     return at_report(&err);
 }

@@ -161,8 +161,9 @@ attune_status at_class_refuse(const char *what, const char *name, bool is_arm, a
     for (size_t i = 0; i < COUNT; i++)
         if (is_of_arm(&classes[i]) == is_arm)
             length += (size_t)snprintf(list + length, sizeof list - length, "%s, ", classes[i].name);
-    snprintf(list + length, sizeof list - length, "%s", at_class_generic);
-    return at_fail(err, ATTUNE_INVALID_ARGUMENT, "unknown %s \"%.40s\"; there are: %s", what, name, list);
+    return at_fail(err, ATTUNE_INVALID_ARGUMENT,
+                   "unknown %s \"%.40s\"; there are: %sand %s, which may be used on any CPU", what, name, list,
+                   at_class_generic);
 }
 
 size_t at_class_neighbours(const char *name, const char *order[AT_MAX_CLASSES]) {
