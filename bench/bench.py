@@ -18,6 +18,7 @@ import time
 import compare
 import conductor
 import growth
+import machine
 import publish
 import report
 import shapes
@@ -76,18 +77,8 @@ def choose_threads(options, cpus):
     return counts
 
 
-def cpu_name():
-    """With family and model: virtual machines of several generations have one name."""
-    words = {}
-    for line in open("/proc/cpuinfo"):
-        key, _, value = line.partition(":")
-        words.setdefault(key.strip(), value.strip())
-    name = words.get("model name", platform.processor() or platform.machine())
-    return f"{name} (family {words['cpu family']}, model {words['model']})" if "cpu family" in words else name
-
-
 def machine_facts():
-    facts = {"cpu": cpu_name(), "kernel": platform.release()}
+    facts = {"cpu": machine.cpu_name(), "kernel": platform.release()}
     return facts | {"cpus": os.cpu_count(), "load": os.getloadavg()[0]}
 
 

@@ -16,6 +16,8 @@ import pathlib
 import subprocess
 import sys
 
+import machine
+
 BEGIN, END = "<!-- ranking: begin -->", "<!-- ranking: end -->"
 
 # Those of which every schedule is timed.
@@ -177,16 +179,6 @@ def put(path, text):
     path.write_text(f"{head}{BEGIN}\n\n{text}{END}{tail}")
 
 
-def cpu_name():
-    """With family and model: virtual machines of several generations have one name."""
-    words = {}
-    for line in pathlib.Path("/proc/cpuinfo").read_text().splitlines():
-        key, _, value = line.partition(":")
-        words.setdefault(key.strip(), value.strip())
-    name = words.get("model name", "an unnamed CPU")
-    return f"{name} (family {words['cpu family']}, model {words['model']})" if "cpu family" in words else name
-
-
 def rank(options, group, problem):
     command = [str(options.build / "bench" / "ranking"), f"--threads={options.threads}", f"--budget={options.budget}"]
     command += [f"--runs={options.runs}", f"--seconds={options.seconds}"]
@@ -199,7 +191,7 @@ def rank(options, group, problem):
 
 
 def measure(options, path):
-    settings = {"schema": 1, "cpu": cpu_name(), "threads": options.threads, "budget": options.budget, "runs": options.runs}
+    settings = {"schema": 1, "cpu": machine.cpu_name(), "threads": options.threads, "budget": options.budget, "runs": options.runs}
     run = {**settings, "results": []}
     if options.resume and path.exists():
         run = json.loads(path.read_text())

@@ -1066,7 +1066,9 @@ typedef enum attune_stage {
 } attune_stage;
 
 /* The kernel at one stage. *data is allocated by the context's allocator; free it with attune_free. Text has a
- * NUL after its last byte, which *bytes does not count. */
+ * NUL after its last byte, which *bytes does not count. schedule NULL: that of the kernel in the caches, else as
+ * attune_compile chooses. A kernel for another tuning class that stands in counts only as long as it is in memory: give
+ * its schedule (attune_kernel_info) to be sure. */
 ATTUNE_API attune_status attune_emit(attune_context *context, const attune_problem *problem,
                                      const attune_schedule *schedule, attune_stage stage, void **data, size_t *bytes);
 ATTUNE_API void attune_free(attune_context *context, void *data);
@@ -1101,7 +1103,7 @@ ATTUNE_API attune_status attune_ir_run(attune_context *context, const attune_ker
                                        void *const *buffers, const int64_t *scalars);
 
 /* Runs a problem by the interpreter of its own IR: slow, checks every access, gives the bits of the JIT.
- * schedule NULL: that of the kernel in the caches, else as attune_compile chooses. */
+ * schedule NULL: as for attune_emit. */
 ATTUNE_API attune_status attune_run_interpreted(attune_context *context, const attune_problem *problem,
                                                 const attune_schedule *schedule, const attune_arguments *arguments);
 

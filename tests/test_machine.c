@@ -447,6 +447,40 @@ static void the_nearest_that_is_whole(void **state) {
     assert_int_equal(temp_dir_count(base_dir, "", "-" OLDER ".attune"), 1);
 }
 
+/* Whole by its checksum, but not what code can be made from. */
+static void rewrite_schedule(const char *dir, const char *machine, const char *schedule) {
+    char path[TEMP_DIR_CHARS + AT_FILE_CHARS];
+    uint8_t data[1 << 16], *again = NULL;
+    size_t bytes;
+    at_entry entry;
+    path_of(dir, machine, path);
+    FILE *file = fopen(path, "r+");
+    assert_non_null(file);
+    bytes = fread(data, 1, sizeof data, file);
+    assert_null(at_entry_decode(data, bytes, &entry));
+    entry.schedule = schedule;
+    assert_int_equal(at_entry_encode(&entry, at_default_allocator(), &again, &bytes, NULL), ATTUNE_OK);
+    rewind(file);
+    assert_int_equal(fwrite(again, 1, bytes, file), bytes);
+    assert_int_equal(ftruncate(fileno(file), (off_t)bytes), 0);
+    fclose(file);
+    at_free(at_default_allocator(), again);
+}
+
+static void one_that_cannot_be_used_gives_way(void **state) {
+    const opening o = {.dir = *state, .base = base_dir, .machine = OWN};
+    make_entry(base_dir, NEWER, SMALL);
+    make_entry(*state, NEWER, SMALL);
+    make_entry(*state, OLDER, SMALL);
+    rewrite_schedule(base_dir, NEWER, "nonsense");
+    assert_string_equal(stands_in(o), NEWER);
+    rewrite_schedule(*state, NEWER, "nonsense");
+    assert_string_equal(stands_in(o), OLDER);
+    assert_int_equal(temp_dir_count(*state, "", "-" NEWER ".attune"), 0);
+    rewrite_schedule(*state, OLDER, "nonsense");
+    assert_null(stands_in(o));
+}
+
 /* A file that says to be another class's, or another kernel's. */
 static void its_whole_key_is_compared(void **state) {
     char from[TEMP_DIR_CHARS + AT_FILE_CHARS], to[2 * TEMP_DIR_CHARS + AT_FILE_CHARS];
@@ -594,6 +628,7 @@ int main(void) {
         TEST(where_nothing_may_be_compiled),
         TEST(where_nothing_can_be_compiled),
         TEST(the_nearest_that_is_whole),
+        TEST(one_that_cannot_be_used_gives_way),
         TEST(its_whole_key_is_compared),
         TEST(an_explicit_schedule),
         TEST(the_directory_is_not_read),

@@ -121,17 +121,18 @@ bool at_disk_cache_read(at_disk_cache *cache, const at_key *key, uint8_t **data,
     return read_in(cache, false, key, NULL, data, entry) || read_in(cache, true, key, NULL, data, entry);
 }
 
-bool at_disk_cache_read_near(at_disk_cache *cache, const at_key *key, uint8_t **data, at_entry *entry,
+/* Each class has two places: the directory and the base. */
+bool at_disk_cache_read_near(at_disk_cache *cache, const at_key *key, size_t *next, uint8_t **data, at_entry *entry,
                              const char **found) {
     const char *order[AT_MAX_CLASSES];
     at_key_parts parts;
     *data = NULL;
     at_key_split(key->bytes, key->size, &parts);
-    const size_t count = at_class_neighbours(parts.tuning_class, order);
-    for (size_t i = 0; i < count; i++) {
-        *found = order[i];
-        if (read_in(cache, false, key, order[i], data, entry) || read_in(cache, true, key, order[i], data, entry))
-            return true;
+    const size_t count = 2 * at_class_neighbours(parts.tuning_class, order);
+    while (*next < count) {
+        const size_t place = (*next)++;
+        *found = order[place / 2];
+        if (read_in(cache, place % 2, key, *found, data, entry)) return true;
     }
     return false;
 }

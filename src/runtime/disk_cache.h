@@ -43,8 +43,9 @@ void at_disk_cache_free(at_disk_cache *cache);
 bool at_disk_cache_read(at_disk_cache *cache, const at_key *key, uint8_t **data, at_entry *entry);
 
 /* The same for the kernel of another tuning class than the key's, the nearest that there is; its name is *found, in
- * static storage. Opens one file for each class that there is, at most, and does not list the directory. */
-bool at_disk_cache_read_near(at_disk_cache *cache, const at_key *key, uint8_t **data, at_entry *entry,
+ * static storage. Opens one file for each class that there is, at most, and does not list the directory. *next is 0 for
+ * the first call, and says where another one goes on, if this entry will not do. */
+bool at_disk_cache_read_near(at_disk_cache *cache, const at_key *key, size_t *next, uint8_t **data, at_entry *entry,
                              const char **found);
 
 /* Removes (but from the base) and counts an entry whose content turned out to be unusable after all. */

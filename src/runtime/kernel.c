@@ -159,6 +159,13 @@ attune_status at_emit_stage(attune_context *context, const ir_kernel *scheduled,
     return status;
 }
 
+attune_status at_build_image(attune_context *context, at_arena *arena, const attune_problem *canonical,
+                             const attune_schedule *wish, at_built *built, void **image, size_t *bytes, at_error *err) {
+    const attune_status status = at_build_problem(context, arena, canonical, wish, built, err);
+    if (status) return status;
+    return at_emit_stage(context, built->scheduled, built->lowered, ATTUNE_STAGE_IMAGE, image, bytes, err);
+}
+
 /* ---- For tuning ---- */
 
 attune_status at_kernel_make_uncached(attune_context *context, const attune_problem *canonical,
@@ -169,9 +176,7 @@ attune_status at_kernel_make_uncached(attune_context *context, const attune_prob
     size_t bytes = 0;
     *kernel = NULL;
     at_arena_init(&arena, &context->allocator);
-    attune_status status = at_build_problem(context, &arena, canonical, schedule, &built, err);
-    if (!status)
-        status = at_emit_stage(context, built.scheduled, built.lowered, ATTUNE_STAGE_IMAGE, &image, &bytes, err);
+    attune_status status = at_build_image(context, &arena, canonical, schedule, &built, &image, &bytes, err);
     if (!status) status = at_kernel_new(context, image, bytes, "candidate", kernel, err);
     at_free(&context->allocator, image);
     if (!status) status = at_kernel_keep_ir(*kernel, &arena, built.lowered, err);

@@ -21,6 +21,10 @@ attune_status at_build_as_cached(attune_context *context, at_arena *arena, const
 attune_status at_emit_stage(attune_context *context, const ir_kernel *scheduled, const ir_kernel *lowered,
                             attune_stage stage, void **data, size_t *bytes, at_error *err);
 
+/* Both: the image of a problem, in a block of the allocator, and the IR that it was made from. */
+attune_status at_build_image(attune_context *context, at_arena *arena, const attune_problem *canonical,
+                             const attune_schedule *wish, at_built *built, void **image, size_t *bytes, at_error *err);
+
 /* A kernel from an image, or one that the interpreter runs (image NULL). It has one reference. */
 attune_status at_kernel_new(attune_context *context, const void *image, size_t image_bytes, const char *name,
                             attune_kernel **kernel, at_error *err);

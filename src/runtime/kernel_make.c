@@ -118,7 +118,8 @@ static attune_status make_from_disk(const make_request *request, const at_key *k
     return status;
 }
 
-/* Where nothing can be compiled: the kernel of the nearest other tuning class that there is, instead of none. */
+/* Where nothing can be compiled: the kernel of the nearest other tuning class that there is and that can be used,
+ * instead of none. */
 static bool make_from_stand_in(const make_request *request, const at_key *key, const char *why,
                                attune_kernel **kernel) {
     attune_context *context = request->context;
@@ -126,20 +127,22 @@ static bool make_from_stand_in(const make_request *request, const at_key *key, c
     uint8_t *data = NULL;
     at_entry entry;
     const char *found;
+    size_t next = 0;
     char name[AT_NAME_CHARS + 1], text[ATTUNE_MESSAGE_BYTES + 128];
     *kernel = NULL;
-    if (!at_disk_cache_read_near(&context->disk, key, &data, &entry, &found)) return false;
-    if (!make_from_entry(request, key, &entry, kernel, NULL) && *kernel) {
-        (*kernel)->tuning_class = found;
-        atomic_fetch_add(&context->stand_ins, 1);
-        at_key_name(key, name);
-        snprintf(text, sizeof text, "the one for %s stands in, as there is none for %s and none can be compiled: %s",
-                 found, context->machine_class.name, why);
-        at_log_printf(&context->log, ATTUNE_LOG_WARNING, "kernel %s: %s", name, text);
-        tell_disk_hit(request, key, text, started);
+    while (!*kernel && at_disk_cache_read_near(&context->disk, key, &next, &data, &entry, &found)) {
+        make_from_entry(request, key, &entry, kernel, NULL);
+        at_free(&context->allocator, data);
     }
-    at_free(&context->allocator, data);
-    return *kernel != NULL;
+    if (!*kernel) return false;
+    (*kernel)->tuning_class = found;
+    atomic_fetch_add(&context->stand_ins, 1);
+    at_key_name(key, name);
+    snprintf(text, sizeof text, "the one for %s stands in, as there is none for %s and none can be compiled: %s", found,
+             context->machine_class.name, why);
+    at_log_printf(&context->log, ATTUNE_LOG_WARNING, "kernel %s: %s", name, text);
+    tell_disk_hit(request, key, text, started);
+    return true;
 }
 
 typedef void save_fn(at_disk_cache *cache, const at_key *key, const at_entry *entry);
@@ -278,9 +281,7 @@ static attune_status replace_on_disk(attune_context *context, const at_key *key,
     void *image = NULL;
     size_t bytes = 0;
     at_arena_init(&arena, &context->allocator);
-    attune_status status = at_build_problem(context, &arena, canonical, schedule, &built, err);
-    if (!status)
-        status = at_emit_stage(context, built.scheduled, built.lowered, ATTUNE_STAGE_IMAGE, &image, &bytes, err);
+    const attune_status status = at_build_image(context, &arena, canonical, schedule, &built, &image, &bytes, err);
     if (!status) save(context, key, canonical, schedule, image, bytes, at_disk_cache_replace);
     at_free(&context->allocator, image);
     at_arena_free(&arena);

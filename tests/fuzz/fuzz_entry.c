@@ -1,18 +1,26 @@
 /* A cache entry: as found, and with its checksum made right so that the checks behind the checksum are reached. What
- * decodes encodes to the same bytes. */
+ * decodes encodes to the same bytes. Its key, and any bytes, are taken apart as a key. */
 #define XXH_INLINE_ALL
 #include "fuzz.h"
 
 #include "base/memory.h"
 #include "runtime/entry.h"
+#include "runtime/key.h"
 #include "target/kernel_abi.h"
 
 #include <xxhash.h>
+
+static void split(const uint8_t *key, size_t size) {
+    at_key_parts parts;
+    FUZZ_REQUIRE(!at_key_split(key, size, &parts) || parts.shared_bytes < size);
+    FUZZ_REQUIRE(memchr(parts.tuning_class, '\0', sizeof parts.tuning_class));
+}
 
 static void decode(const uint8_t *data, size_t size) {
     at_entry entry;
     if (at_entry_decode(data, size, &entry)) return;
     FUZZ_REQUIRE(entry.key_bytes <= size && entry.image_bytes <= size);
+    split(entry.key, entry.key_bytes);
     FUZZ_REQUIRE(strlen(entry.problem) + strlen(entry.schedule) + strlen(entry.isa) < size);
     at_image_check(entry.image, entry.image_bytes); /* must survive any bytes; its verdict is the loader's business */
 
@@ -28,6 +36,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     uint8_t *copy = malloc(size ? size : 1); /* exactly as long, and aligned */
     if (!copy) abort();
     memcpy(copy, data, size);
+    split(copy, size);
     decode(copy, size);
     if (size > AT_ENTRY_CHECKSUM_BYTES) {
         const size_t covered = size - AT_ENTRY_CHECKSUM_BYTES;

@@ -1,0 +1,13 @@
+"""What a measurement ran on."""
+import pathlib
+import platform
+
+
+def cpu_name():
+    """With family and model: virtual machines of several generations have one name."""
+    words = {}
+    for line in pathlib.Path("/proc/cpuinfo").read_text().splitlines():
+        key, _, value = line.partition(":")
+        words.setdefault(key.strip(), value.strip())
+    name = words.get("model name", platform.processor() or platform.machine())
+    return f"{name} (family {words['cpu family']}, model {words['model']})" if "cpu family" in words else name
