@@ -250,6 +250,12 @@ $(BUILD)/tests/%: $(BUILD)/obj/tests/%.o $(TEST_ARCHIVES)
 	$(call say,link $@)
 	$(Q)$(LINK) $(TEST_LINK) -lcmocka $($*_LDFLAGS) -o $@
 
+# Where they find the code generator: in attune/ beside them, as an installed library does.
+$(TESTS): | $(BUILD)/tests/attune
+$(BUILD)/tests/attune:
+	@mkdir -p $@
+	@ln -sf ../../libattune-codegen.so ../../attune-codegen-worker $@
+
 $(BUILD)/fuzz/%: $(BUILD)/obj/tests/fuzz/%.o $(TEST_ARCHIVES)
 	@mkdir -p $(@D)
 	$(call say,link $@)

@@ -694,6 +694,12 @@ END
 ${CC:-cc} -shared -fPIC -Iinclude -Isrc "$work/other.c" -o "$work/other.so"
 refuse "a code generator of another version" 'other.so is of build an-older-one' env ATTUNE_CODEGEN="$work/other.so" \
     "$attune" compile $small --cache-dir=
+# In the directory above, anybody may have put it there, as in /tmp.
+mkdir -p "$work/above/app"
+cp "$ATTUNE" "$BUILD/libattune.so.0" "$work/above/app"
+touch "$work/above/attune-codegen-worker" "$work/above/libattune-codegen.so"
+"$work/above/app/attune" info >"$work/stdout" 2>"$work/stderr" && ! grep -q "$work/above" "$work/stdout"
+report $? "a code generator in the directory above is left alone"
 by_worker() { env ATTUNE_COMPILE=worker ATTUNE_CODEGEN="$1" "$attune" compile $small --cache-dir=; }
 refuse "a worker without a code generator" 'could not be loaded: .*/nonexistent.so' by_worker /nonexistent.so
 refuse "a worker with one of another version" 'other.so is of build an-older-one, this worker of' by_worker "$work/other.so"

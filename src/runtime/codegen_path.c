@@ -40,8 +40,8 @@ void at_codegen_find(const char *env, const char *file, char *path, size_t capac
         if ((size_t)snprintf(path, capacity, "%s", named) >= capacity) path[0] = '\0';
         return;
     }
-    static const char *const below[] = {
-        "", "/attune", "/..", "/lib/attune", "/../lib/attune", "/" ATTUNE_PLUGIN_FROM_BIN};
+    /* Not the directory above: a library in /tmp/app must not load what somebody has put into /tmp. */
+    static const char *const below[] = {"", "/attune", "/lib/attune", "/../lib/attune", "/" ATTUNE_PLUGIN_FROM_BIN};
     char directory[PATH_MAX];
     if (own_directory(directory))
         for (size_t i = 0; i < sizeof below / sizeof *below; i++)
