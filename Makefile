@@ -26,10 +26,12 @@ LLVM_CFLAGS = -isystem $(shell $(LLVM_CONFIG) --includedir)
 CAIRO_CFLAGS = $(shell pkg-config --cflags cairo)
 CAIRO_LIBS = $(shell pkg-config --libs cairo)
 LLVM_LIBS = $(shell $(LLVM_CONFIG) --link-shared --ldflags --libs)
-# Where LLVM's archives are, the code generator has an LLVM of its own: it loads in half of the time, and LLVM's options,
+# Where LLVM's archives and that of the C++ library are, the code generator has an LLVM of its own: it loads in half of the time, and LLVM's options,
 # which are those of a process, can be set without touching anybody else's. LLVM_LINK=shared: the system's, as tests do.
 LLVM_ARCHIVE = $(wildcard $(shell $(LLVM_CONFIG) --libdir)/libLLVMX86CodeGen.a)
-LLVM_LINK ?= $(if $(SANITIZE),shared,$(if $(LLVM_ARCHIVE),static,shared))
+# The compiler says the whole path of a file that it has, and else the bare name.
+CXX_ARCHIVE = $(filter /%,$(shell $(CC) -print-file-name=libstdc++.a))
+LLVM_LINK ?= $(if $(SANITIZE),shared,$(if $(and $(LLVM_ARCHIVE),$(CXX_ARCHIVE)),static,shared))
 OWN_LLVM = $(filter static,$(LLVM_LINK))
 # The C++ library is its own, too: others in the process export parts of it. zlib and zstd are linked, by the names of the
 # libraries themselves, only if LLVM wants more of them than src/codegen/no_compression.c has.
@@ -40,12 +42,14 @@ OWN_LLVM_LIBS = -Wl,--gc-sections $(shell $(LLVM_CONFIG) --link-static --ldflags
 GENERATOR_LIBS = $(if $(OWN_LLVM),$(OWN_LLVM_LIBS),$(LLVM_LIBS))
 
 # Hardening, before the caller's CFLAGS, which so can change it. FORTIFY needs optimisation, and sanitizers look at the same
-# calls themselves. What protects branches belongs to the machine that code is compiled for.
+# calls themselves; what CFLAGS say of it, or the compiler does by itself, stays. What protects branches belongs to the machine
+# that code is compiled for.
 ARCH = $(eval ARCH := $(firstword $(subst -, ,$(shell $(CC) -dumpmachine))))$(ARCH)
 BRANCHES_x86_64 = -fcf-protection=full
 BRANCHES_aarch64 = -mbranch-protection=standard
-FORTIFY = $(if $(SANITIZE)$(filter -O0 -D_FORTIFY_SOURCE%,$(CFLAGS)),,$(if $(filter -O%,$(CFLAGS)),\
-	-U_FORTIFY_SOURCE -D_FORTIFY_SOURCE=2))
+FORTIFIED = $(findstring _FORTIFY_SOURCE,$(CFLAGS) $(shell $(CC) $(CFLAGS) -dM -E -x c /dev/null 2>/dev/null))
+FORTIFY = $(eval FORTIFY := $(if $(filter -O%,$(CFLAGS)),$(if $(SANITIZE)$(filter -O0,$(CFLAGS))$(FORTIFIED),,\
+	-D_FORTIFY_SOURCE=2)))$(FORTIFY)
 HARDENED = -fstack-protector-strong $(BRANCHES_$(ARCH)) $(FORTIFY)
 # What is noted about branches. The linker notes by itself only what all objects say, and those of the C library often say
 # nothing. The shared library begins without the C library's start files (src/base/dso_handle.c), and on x86-64 it calls
@@ -275,7 +279,7 @@ AARCH64_LIB = $(AARCH64_SYSROOT)/lib/aarch64-linux-gnu
 aarch64: codegen ## the library, the command and tests for AArch64, into build/aarch64/
 	@DEPS='$(DEPS)' bash scripts/aarch64_sysroot.sh $(BUILD)/aarch64/sysroot
 	@$(MAKE) --no-print-directory BUILD=$(BUILD)/aarch64 CC=$(AARCH64_CC) LLVM_LIBS= \
-		CODEGEN_SRC=tests/aarch64/compile_by_worker.c CFLAGS='$(CFLAGS) -isystem $(AARCH64_SYSROOT)/include' \
+		LLVM_LINK='$(LLVM_LINK)' CODEGEN_SRC=tests/aarch64/compile_by_worker.c CFLAGS='$(CFLAGS) -isystem $(AARCH64_SYSROOT)/include' \
 		LDFLAGS='-L$(AARCH64_LIB) -Wl,-rpath,$(AARCH64_LIB)' lib tool \
 		$(AARCH64_TESTS:%=$(BUILD)/aarch64/tests/test_%)
 	@ln -sf ../attune-codegen-worker $(BUILD)/aarch64/attune-codegen-worker
@@ -412,6 +416,7 @@ install_text = sed -e 's|@PREFIX@|$(PREFIX)|; s|@LIBDIR@|$(call below_prefix,$(L
 IN_BIN = $(DESTDIR)$(BINDIR)
 IN_LIB = $(DESTDIR)$(LIBDIR)
 IN_DOC = $(DESTDIR)$(DOCDIR)
+DOCS = $(wildcard docs/*.md docs/*.svg docs/*.png)
 install: all ## install below PREFIX (/usr/local), libraries into LIBDIR (PREFIX/lib), DESTDIR before them
 	install -d $(IN_BIN) $(addprefix $(IN_LIB)/,attune pkgconfig cmake/attune) $(DESTDIR)$(INCLUDEDIR) $(IN_DOC)/docs \
 		$(DESTDIR)$(MANDIR)/man1
@@ -426,7 +431,7 @@ install: all ## install below PREFIX (/usr/local), libraries into LIBDIR (PREFIX
 	$(call install_text,cmake/attuneConfigVersion.cmake.in,$(IN_LIB)/cmake/attune/attuneConfigVersion.cmake)
 	install -m 644 docs/attune.1 $(DESTDIR)$(MANDIR)/man1/attune.1
 	install -m 644 LICENSE README.md CHANGELOG.md $(IN_DOC)
-	install -m 644 $(wildcard docs/*.md docs/*.svg docs/*.png) $(IN_DOC)/docs
+	install -m 644 $(DOCS) $(IN_DOC)/docs
 
 STRIP ?= $(shell $(CC) -print-prog-name=strip)
 .PHONY: install-strip
@@ -436,9 +441,12 @@ install-strip: install ## the same without symbols for debuggers
 	$(STRIP) --strip-debug $(IN_LIB)/libattune.a
 
 uninstall: ## remove what install installed
-	rm -rf $(IN_LIB)/attune $(IN_LIB)/cmake/attune $(IN_DOC)
+	rm -f $(addprefix $(IN_LIB)/attune/,libattune-codegen.so libattune-draw.so attune-codegen-worker) \
+		$(addprefix $(IN_LIB)/cmake/attune/attuneConfig,.cmake Version.cmake) \
+		$(addprefix $(IN_DOC)/,LICENSE README.md CHANGELOG.md $(DOCS))
 	rm -f $(IN_BIN)/attune $(addprefix $(IN_LIB)/libattune.,so.0 so a) $(IN_LIB)/pkgconfig/attune.pc \
 		$(DESTDIR)$(INCLUDEDIR)/attune.h $(DESTDIR)$(MANDIR)/man1/attune.1
+	for dir in $(IN_LIB)/attune $(IN_LIB)/cmake/attune $(IN_DOC)/docs $(IN_DOC); do rmdir $$dir 2>/dev/null || :; done
 
 clean: ## remove all build directories
 	rm -rf $(BUILD) $(BUILD)-asan $(BUILD)-asan-jit $(BUILD)-ubsan $(BUILD)-tsan $(BUILD)-fuzz $(BUILD)-mutants

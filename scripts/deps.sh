@@ -2,11 +2,12 @@
 # Installs with apt what is missing for a purpose: build (which includes the tests), aarch64 (for test_aarch64.sh), fuzz,
 # format, mutants, minilm or torch.
 # DEPS=no installs nothing. LLVM_CONFIG set to another llvm-config means that LLVM is the caller's own business.
+# g++ brings the archive of the C++ library, which goes into the code generator; tests use g++ and cmake as well.
 set -euo pipefail
 
 declare -A packages=(
     [aarch64]="gcc-aarch64-linux-gnu libc6-dev-arm64-cross qemu-user"
-    [build]="gcc libc6-dev make binutils pkg-config libxxhash-dev libjansson-dev libsqlite3-dev libcairo2-dev libcmocka-dev"
+    [build]="gcc g++ libc6-dev make cmake binutils pkg-config libxxhash-dev libjansson-dev libsqlite3-dev libcairo2-dev libcmocka-dev"
     [fuzz]="clang-19 libclang-rt-19-dev"
     [format]="clang-format-19 git"
     [mutants]="patch git"

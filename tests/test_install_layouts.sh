@@ -167,7 +167,9 @@ staged() { install_into install DESTDIR="$work/stage" && find "$work/stage" -typ
 install_into() { make --no-print-directory "$@" PREFIX="$prefix" LIBDIR="$prefix/$lib" BUILD="$BUILD" DEPS=no; }
 expect "DESTDIR comes before all of it" 0 '/stage/opt/attune/lib64/attune/libattune-codegen.so' staged
 holds "and is named nowhere" without grep -rlF "$work/stage" "$work/stage"
+for dir in share/doc/attune lib64/attune; do echo theirs >"$work/stage/opt/attune/$dir/theirs"; done
 holds "make uninstall" install_into uninstall DESTDIR="$work/stage"
-left() { find "$work/stage" -type f -o -type l | grep .; }
-holds "leaves nothing" without left
+left() { (cd "$work/stage/opt/attune" && find . -type f -o -type l -o -name 'attune*' -o -name docs | sort | tr '\n' ' '); }
+expect "leaves nothing but what others put there" 0 \
+    '^\./lib64/attune \./lib64/attune/theirs \./share/doc/attune \./share/doc/attune/theirs $' left
 echo "1..$number"

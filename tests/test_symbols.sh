@@ -42,6 +42,29 @@ expect "its tables are read-only" 0 'GNU_RELRO' readelf -lW "$library"
 unwanted() { readelf -dlW "$1" | grep -E 'TEXTREL|RPATH|RUNPATH|GNU_STACK.* RWE|LOAD.* RWE' || true; }
 nothing "it writes to no code, runs no data and looks nowhere" unwanted "$library"
 
+# ---- What the Makefile asks of a compiler ----
+
+# would NAME TARGET VARIABLE=…: the commands that would make it, in an empty directory.
+would() { env -u CFLAGS -u LLVM_LINK make -nB --no-print-directory V=1 DEPS=no BUILD="$work/build" "$@"; }
+compiling() { would "$work/build/obj/src/base/error.o" "$@" | grep -c -- '-D_FORTIFY_SOURCE=2'; }
+linking() { would "$work/build/libattune-codegen.so" "$@" | grep -c 'libstdc++.a'; }
+cat >"$work/no-cxx" <<'COMPILER'
+#!/bin/sh
+[ "$*" != -print-file-name=libstdc++.a ] || exec echo libstdc++.a
+exec cc "$@"
+COMPILER
+cat >"$work/fortified" <<'COMPILER'
+#!/bin/sh
+exec cc -U_FORTIFY_SOURCE -D_FORTIFY_SOURCE=3 "$@"
+COMPILER
+chmod +x "$work/no-cxx" "$work/fortified"
+if ! cc -O2 -dM -E -x c /dev/null | grep -q _FORTIFY_SOURCE; then
+    expect "calls on buffers are to be checked" 0 '^1$' compiling CC=cc
+fi
+expect "but not where the compiler does that by itself" 1 '^0$' compiling CC="$work/fortified"
+expect "nor where CFLAGS say how" 1 '^0$' compiling CC=cc CFLAGS='-O2 -Wp,-U_FORTIFY_SOURCE -Wp,-D_FORTIFY_SOURCE=3'
+expect "without an archive of the C++ library LLVM's shared one is linked" 1 '^0$' linking CC="$work/no-cxx"
+
 # ---- Hardening, as far as the compiler knows it for this machine ----
 
 expect "the stack is watched" 0 '__stack_chk_fail@GLIBC' imported "$library"
