@@ -33,10 +33,13 @@
  * program was made with. A smaller struct of an older program is accepted: what it does not have is at its default. A
  * larger one of a newer program is accepted, too, as long as all bytes beyond what the library knows are zero; else
  * ATTUNE_UNSUPPORTED, because something is asked for that the library has never heard of. A struct that was never
- * initialised (struct_size 0, say) is ATTUNE_INVALID_ARGUMENT. Results are written up to the size that the caller set.
+ * initialised (struct_size 0, say) is ATTUNE_INVALID_ARGUMENT. Results are written up to the size that the caller set,
+ * with zeros where the library is older and has nothing to say. All this begins with version 0.2: programs that were
+ * made with an older header must be compiled again.
  * Start from the ATTUNE_…_INIT macros; a binding that has no macros, or must not depend on the layout, calls the
- * attune_…_init functions with the bytes of the struct that it knows: they write the same defaults and never more than
- * those bytes.
+ * attune_…_init functions, and attune_arguments_init_sized and attune_mha_weights_init_sized in the place of the inline
+ * attune_arguments_init and attune_mha_weights_init, with the bytes of the struct that it knows: they write the same
+ * defaults and never more than those bytes.
  *
  * Units: all sizes of tensors are counted in elements, strides too; workspace and cache sizes in bytes. */
 #ifndef ATTUNE_H
@@ -499,7 +502,7 @@ typedef struct attune_arguments {
     int64_t k_scale_strides[3], v_scale_strides[3];
     int64_t seq_q, seq_kv;       /* where dynamic, at most their bounds. Where cu_seqlens, or kv_lens of pages, tell the
                                   * lengths: what none exceeds; ATTUNE_NOT_SET means the longest, if no mask and no
-                                  * weights have such a dim. Keys of x: seq_kv may be left not set */
+                                  * weights have such a dim. Where keys are projected from x, seq_kv need not be set */
     int64_t seq_new, num_rows;   /* where dynamic. Ragged, and of keys of x, there are as many new keys as queries */
     int64_t total_q, total_kv;   /* ragged: tokens in q and in k, v; at least the last of cu_seqlens */
     int64_t num_pages, max_pages;/* paged: pages in k and v, columns of block_table */
@@ -543,16 +546,16 @@ typedef struct attune_tensor {
     size_t pointer_offset;       /* of the pointer in attune_arguments */
 } attune_tensor;
 
-/* Writes the tensors of a problem, at most `capacity` of them, in the order of the kernel's parameters, and to *count how
- * many there are, which may be more; tensors may be NULL where capacity is 0. They have the sizes of `arguments`, whose
- * pointers are not looked at. arguments NULL: dims that the problem leaves open are -1, and the strides of such a tensor
- * those of the problem, zeros meaning contiguous at run time. A failure leaves *count 0. The layout of attune_tensor does
- * not change within a major version: it has no struct_size because it comes in arrays. */
+/* Writes the tensors of a problem, at most `capacity` of them, in the order of the kernel's parameters, and to *count
+ * how many there are, which may be more; tensors may be NULL where capacity is 0. They have the sizes of `arguments`,
+ * whose pointers are not looked at. arguments NULL: dims that the problem leaves open are -1, and the strides of such
+ * a tensor those of the problem, zeros meaning contiguous at run time. A failure leaves *count 0. The layout of
+ * attune_tensor does not change within a major version: it has no struct_size because it comes in arrays. */
 ATTUNE_API attune_status attune_tensors(const attune_problem *problem, const attune_arguments *arguments,
                                         attune_tensor *tensors, size_t capacity, size_t *count);
 
-/* A tensor as DLPack describes it (version 1): the layout of its DLTensor, so that a pointer to one, in a DLManagedTensor
- * or a capsule, may be cast to this. */
+/* A tensor as DLPack describes it (version 1): the layout of its DLTensor, so that a pointer to one, in a
+ * DLManagedTensor or a capsule, may be cast to this. */
 typedef struct attune_dltensor {
     void *data;
     int32_t device_type;  /* 1: CPU */
@@ -566,18 +569,18 @@ typedef struct attune_dltensor {
     uint64_t byte_offset; /* from data to the first element */
 } attune_dltensor;
 
-/* Makes a DLPack tensor the argument of that name (as attune_tensors names it): sets its pointer, its strides, and the
- * sizes of the call that are ATTUNE_NOT_SET so far and are dims of it. Nothing is copied or kept: the memory must stay
- * until the call is done, and whether it may be written to is for the caller to know.
+/* Makes a DLPack tensor the argument of that name (as attune_tensors names it): sets its pointer, its strides, and
+ * the sizes of the call that are ATTUNE_NOT_SET so far and are dims of it. Nothing is copied or kept: the memory must
+ * stay until the call is done, and whether it may be written to is for the caller to know.
  *
- * Its dtype must be the tensor's (bool may also be unsigned bytes), its memory that of the CPU, and its dims those that
- * attune_tensors gives, in number and order: a tensor [batch, seq, heads, dim] is permuted first, one of three dimensions
- * viewed as four. batch, num_heads and num_kv_heads are never filled in, because attune_arguments_init has set them: set
- * them before where the call's are others. A dim that differs from what is compiled or set is refused with both numbers;
- * of a cache with room for more keys bind the part that is used. cu_seqlens, kv_lens, block_table and whatever else has no
- * strides in attune_arguments must be contiguous, of cos and sin each entry; these are [batch or 1, positions, half]. A
- * tensor that repeats a single element along all dims that the kernel has is refused, because strides that are all 0 mean
- * contiguous. After a failure *arguments is as it was. */
+ * Its dtype must be the tensor's (bool may also be unsigned bytes), its memory that of the CPU, and its dims those
+ * that attune_tensors gives, in number and order: a tensor [batch, seq, heads, dim] is permuted first, one of three
+ * dimensions viewed as four. batch, num_heads and num_kv_heads are never filled in, because attune_arguments_init has
+ * set them: set them before where the call's are others. A dim that differs from what is compiled or set is refused
+ * with both numbers; of a cache with room for more keys bind the part that is used. cu_seqlens, kv_lens, block_table
+ * and whatever else has no strides in attune_arguments must be contiguous, of cos and sin each entry; these are
+ * [batch or 1, positions, half]. A tensor that repeats a single element along all dims that the kernel has is
+ * refused, because strides that are all 0 mean contiguous. After a failure *arguments is as it was. */
 ATTUNE_API attune_status attune_bind_dlpack(attune_arguments *arguments, const attune_kernel *kernel, const char *name,
                                             const attune_dltensor *tensor);
 
@@ -1110,11 +1113,14 @@ ATTUNE_API attune_status attune_run_interpreted(attune_context *context, const a
 #ifdef __cplusplus
 }
 
-/* C++ has no designated initialisers before C++20. There the ATTUNE_…_INIT macros are calls that give the same. */
+/* C++ has no designated initialisers before C++20. There the ATTUNE_…_INIT macros are calls that give the same. Whoever
+ * includes this within extern "C" has the template all the same. */
+extern "C++" {
 template <typename type> inline type attune_initial(attune_status (*init)(type *, size_t)) {
     type initial;
     init(&initial, sizeof initial);
     return initial;
+}
 }
 #undef ATTUNE_PROBLEM_INIT
 #undef ATTUNE_RUNNER_INIT

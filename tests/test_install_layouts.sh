@@ -72,6 +72,9 @@ int main() {
 }
 PROGRAM
 
+# As it is often done with headers of C.
+{ printf 'extern "C" {\n#include <attune.h>\n}\n'; tail -n +2 "$work/program.cpp"; } >"$work/within_c.cpp"
+
 # ---- One layout after the other ----
 
 flags() { PKG_CONFIG_PATH="$prefix/$lib/pkgconfig" pkg-config "$@" attune; }
@@ -119,6 +122,8 @@ for compiler in g++ clang++ clang++-19; do
         for standard in c++11 c++17; do
             expect "$compiler -std=$standard without a warning" 0 '^compiled$' \
                 strict "$compiler" "$work/program.cpp" -std=$standard
+            expect "and where the header is included within extern \"C\"" 0 '^compiled$' \
+                strict "$compiler" "$work/within_c.cpp" -std=$standard
         done
     else
         number=$((number + 1))

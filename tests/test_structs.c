@@ -463,6 +463,7 @@ static void results_of_other_sizes(void **state) {
                 assert_fails(status, ATTUNE_INVALID_ARGUMENT, "set it to sizeof");
             else
                 assert_ok(status);
+            for (size_t n = all[i].bytes; n < bytes; n++) assert_int_equal(g.data[n], 0);
             size_t after;
             memcpy(&after, g.data, sizeof after);
             assert_int_equal(after, bytes);
@@ -470,6 +471,16 @@ static void results_of_other_sizes(void **state) {
                 assert_int_equal(g.data[n], 0x5a);
             unguard(&g);
         }
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
+        const size_t bad[] = {all[i].bytes - 1, all[i].bytes + 1, (size_t)1 << 30, SIZE_MAX};
+        for (size_t n = 0; n < sizeof bad / sizeof *bad; n++) {
+            guarded g = guard(all[i].bytes);
+            memcpy(g.data, &bad[n], sizeof bad[n]);
+            assert_fails(all[i].get(g.data), ATTUNE_INVALID_ARGUMENT, "set it to sizeof");
+            for (size_t at = sizeof(size_t); at < all[i].bytes; at++) assert_int_equal(g.data[at], 0);
+            unguard(&g);
+        }
+    }
     attune_kernel_release(one_kernel);
 }
 

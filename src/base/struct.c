@@ -14,9 +14,12 @@ static size_t size_of(const void *object) {
     return bytes;
 }
 
+static bool is_possible(size_t bytes, size_t known) {
+    return bytes == known || (bytes > sizeof bytes && bytes % sizeof bytes == 0 && bytes <= MOST_BYTES);
+}
+
 static attune_status check_size(const at_struct *kind, size_t bytes, at_error *err) {
-    if (bytes == kind->bytes) return ATTUNE_OK;
-    if (bytes > sizeof bytes && bytes % sizeof bytes == 0 && bytes <= MOST_BYTES) return ATTUNE_OK;
+    if (is_possible(bytes, kind->bytes)) return ATTUNE_OK;
     return at_fail(err, ATTUNE_INVALID_ARGUMENT, "%s.struct_size is %zu, expected %zu: %s", kind->name, bytes,
                    kind->bytes, kind->advice);
 }
@@ -82,15 +85,16 @@ attune_status at_struct_init(const at_struct *kind, void *object, size_t struct_
     return ATTUNE_OK;
 }
 
-attune_status at_check_out(const void *object, const char *name, at_error *err) {
+attune_status at_check_out(const void *object, size_t full_bytes, const char *name, at_error *err) {
     const size_t bytes = size_of(object);
-    if (bytes > sizeof bytes) return ATTUNE_OK;
+    if (is_possible(bytes, full_bytes)) return ATTUNE_OK;
     return at_fail(err, ATTUNE_INVALID_ARGUMENT, "%s.struct_size is %zu; set it to sizeof(%s)", name, bytes, name);
 }
 
 attune_status at_copy_out(void *object, const void *full, size_t full_bytes, const char *name, at_error *err) {
     const size_t bytes = size_of(object);
-    if (at_check_out(object, name, err)) return ATTUNE_INVALID_ARGUMENT;
+    if (at_check_out(object, full_bytes, name, err)) return ATTUNE_INVALID_ARGUMENT;
     memcpy((char *)object + sizeof bytes, (const char *)full + sizeof bytes, smaller(bytes, full_bytes) - sizeof bytes);
+    if (bytes > full_bytes) memset((char *)object + full_bytes, 0, bytes - full_bytes);
     return ATTUNE_OK;
 }

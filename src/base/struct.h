@@ -28,9 +28,11 @@ attune_status at_copy_back(const at_struct *kind, const void *whole, void *objec
 attune_status at_struct_init(const at_struct *kind, void *object, size_t struct_size, at_error *err);
 
 /* Whether at_copy_out will do, before the work of which it gives the result. */
-attune_status at_check_out(const void *object, const char *name, at_error *err);
+attune_status at_check_out(const void *object, size_t full_bytes, const char *name, at_error *err);
 
-/* Results: copies the part that the caller's version of the struct has; `object` starts with its struct_size. */
+/* Results: copies the part that the caller's version of the struct has, and zeros into what is beyond this version's;
+ * `object` starts with its struct_size. A size that no version can have is ATTUNE_INVALID_ARGUMENT, and nothing is
+ * written. */
 attune_status at_copy_out(void *object, const void *full, size_t full_bytes, const char *name, at_error *err);
 
 #endif

@@ -102,7 +102,8 @@ attune_status attune_probe_machine(attune_context *context, attune_machine_probe
         at_fail(&err, ATTUNE_INVALID_ARGUMENT, "attune_probe_machine was given NULL");
         return at_report(&err);
     }
-    if (at_check_out(probe, "attune_machine_probe", &err) || measure(&measures, &name, &err)) return at_report(&err);
+    if (at_check_out(probe, sizeof *probe, "attune_machine_probe", &err) || measure(&measures, &name, &err))
+        return at_report(&err);
     attune_machine_probe full = {
         .machine = name, .fma = measures.fma, .fma_wide = measures.fma_wide, .add = measures.add};
     const at_disk_cache *cache = &context->disk;

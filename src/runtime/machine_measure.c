@@ -7,7 +7,7 @@
 
 #if defined(__x86_64__)
 
-/* A round takes some 30 µs, short enough to lie between two interruptions; of many rounds the fastest counts. */
+/* A round takes 2 to 20 µs, short enough to lie between two interruptions; of many rounds the fastest counts. */
 enum { STEPS = 1000, CHAINED = 16, INDEPENDENT = 12, ROUNDS = 200 };
 
 static double seconds(void) {
