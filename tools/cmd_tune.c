@@ -187,8 +187,8 @@ static bool import_results(const tune_options *o, attune_context *context, json_
     if (o->json)
         *counts = json_pack("{s:I, s:I}", "searches", (json_int_t)taken, "of_here", (json_int_t)of_here);
     else
-        printf("%llu new searches from %s, %llu of them for this tuning class and instruction set\n", (unsigned long long)taken,
-               o->import_from, (unsigned long long)of_here);
+        printf("%llu new searches from %s, %llu of them for this tuning class and instruction set\n",
+               (unsigned long long)taken, o->import_from, (unsigned long long)of_here);
     return true;
 }
 

@@ -51,7 +51,8 @@ static int by_cells(const void *left, const void *right) {
 }
 
 void table_sort(table *t) {
-    if (t && t->columns > 1 && t->count) qsort(t->cells, t->count / t->columns, t->columns * sizeof *t->cells, by_cells);
+    if (t && t->columns > 1 && t->count)
+        qsort(t->cells, t->count / t->columns, t->columns * sizeof *t->cells, by_cells);
 }
 
 /* Columns on the screen: UTF-8 continuation bytes take none. */

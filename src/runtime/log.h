@@ -1,5 +1,5 @@
-/* Messages to the embedder's log function and events to its event function; silent where there is none. Neither is called
- * with a lock held. */
+/* Messages to the embedder's log function and events to its event function; silent where there is none. Neither is
+ * called with a lock held. */
 #ifndef ATTUNE_RUNTIME_LOG_H
 #define ATTUNE_RUNTIME_LOG_H
 
