@@ -101,6 +101,36 @@ static void a_compile_and_a_hit(void **state) {
     attune_context_destroy(context);
 }
 
+/* It would wait for itself. */
+typedef struct eager {
+    attune_context *context;
+    attune_status same, other;
+    int misses;
+} eager;
+
+static void compile_too(void *user, const attune_event *event) {
+    eager *e = user;
+    if (event->kind != ATTUNE_EVENT_MISS || e->misses++) return;
+    e->same = compile(e->context, ONE);
+    e->other = compile(e->context, TWO);
+}
+
+static void a_callback_may_compile_another_kernel(void **state) {
+    (void)state;
+    eager e = {.same = ATTUNE_OK, .other = ATTUNE_INTERNAL};
+    attune_context_options options = ATTUNE_CONTEXT_OPTIONS_INIT;
+    options.cache_dir = "";
+    options.event = compile_too;
+    options.event_user = &e;
+    if (attune_context_create(&options, &e.context)) fail_msg("%s", attune_last_message());
+    alarm(60); /* ends the test where it would hang */
+    assert_int_equal(compile(e.context, ONE), ATTUNE_OK);
+    alarm(0);
+    assert_int_equal(e.same, ATTUNE_INVALID_ARGUMENT);
+    assert_int_equal(e.other, ATTUNE_OK);
+    attune_context_destroy(e.context);
+}
+
 static void a_failure_says_why(void **state) {
     (void)state;
     heard h = {0};
