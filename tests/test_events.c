@@ -207,9 +207,13 @@ static void the_worker_is_named(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        WITH_DIRECTORY(a_compile_and_a_hit),      cmocka_unit_test(a_failure_says_why),
-        cmocka_unit_test(strict_misses_are_told), cmocka_unit_test(evictions_are_told),
-        WITH_DIRECTORY(damaged_entries_are_told), cmocka_unit_test(the_worker_is_named),
+        cmocka_unit_test(a_callback_may_compile_another_kernel),
+        WITH_DIRECTORY(a_compile_and_a_hit),
+        cmocka_unit_test(a_failure_says_why),
+        cmocka_unit_test(strict_misses_are_told),
+        cmocka_unit_test(evictions_are_told),
+        WITH_DIRECTORY(damaged_entries_are_told),
+        cmocka_unit_test(the_worker_is_named),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
