@@ -140,6 +140,8 @@ expect "no other kernel's does" 0 '"stand_in": null' "$attune" cache why --json 
 expect "it stands in" 0 'the one for zen3 stands in' env ATTUNE_STRICT=1 "$attune" compile $a
 expect "and says so" 0 '"machine": "zen3"' env ATTUNE_STRICT=1 "$attune" compile --json $a
 expect "also without a code generator" 0 '"machine": "zen3"' env ATTUNE_CODEGEN=/nowhere "$attune" compile --json $a
+expect "or with a worker that does not start" 0 '"machine": "zen3"' env ATTUNE_COMPILE=worker ATTUNE_CODEGEN_WORKER=/bin/false \
+    "$attune" compile --json $a
 if "$attune" info | grep -Eq '^runs +.+ x86-64$'; then
     refuse "another instruction set" 'is not cached' env ATTUNE_STRICT=1 "$attune" compile --isa=x86-64 $a
 else
