@@ -35,7 +35,7 @@
  * ATTUNE_UNSUPPORTED, because something is asked for that the library has never heard of. A struct that was never
  * initialised (struct_size 0, say) is ATTUNE_INVALID_ARGUMENT. Results are written up to the size that the caller set,
  * with zeros where the library is older and has nothing to say. All this begins with version 0.2: programs that were
- * made with an older header must be compiled again.
+ * made with an older header must be compiled again; their smaller structs are refused.
  * Start from the ATTUNE_…_INIT macros; a binding that has no macros, or must not depend on the layout, calls the
  * attune_…_init functions, and attune_arguments_init_sized and attune_mha_weights_init_sized in the place of the inline
  * attune_arguments_init and attune_mha_weights_init, with the bytes of the struct that it knows: they write the same

@@ -1,7 +1,9 @@
-/* Structs of other sizes than this version's: those of older programs are completed, those of newer ones accepted while
- * nothing unknown is set, and not a byte beyond a struct is read or written. */
+/* Structs of other sizes than this version's: those of older programs are completed from version 0.2 on, those of newer
+ * ones accepted while nothing unknown is set, and not a byte beyond a struct is read or written. */
 #include "support/calls.h"
 #include "support/guarded.h"
+
+#include "base/struct.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -54,13 +56,12 @@ static void same_key(const attune_problem *a, const attune_problem *b) {
     attune_kernel_release(kernel);
 }
 
-/* Every size that a version may have had: what is cut off is at its default. */
 static void problems_of_other_sizes(void **state) {
     (void)state;
     const attune_problem whole = problem_of("num_heads=2,seq_q=3,seq_kv=5,head_dim=4,window_left=2,lse=1");
     char expected[512], text[512];
     attune_problem_print(&whole, expected, sizeof expected);
-    for (size_t bytes = offsetof(attune_problem, k_dtype); bytes <= sizeof whole + MORE; bytes += sizeof(size_t)) {
+    for (size_t bytes = sizeof whole; bytes <= sizeof whole + MORE; bytes += sizeof(size_t)) {
         guarded g = as_of(&whole, sizeof whole, bytes);
         attune_problem *const p = (attune_problem *)(void *)g.data;
         attune_tensor tensors[SAMPLE_TENSORS];
@@ -79,18 +80,11 @@ static void problems_of_other_sizes(void **state) {
     }
 }
 
-static void what_a_problem_has_no_room_for(void **state) {
+static void what_is_unknown_of_a_problem(void **state) {
     (void)state;
     const attune_problem whole = problem_of("num_heads=2,seq_q=3,head_dim=4");
-    guarded g = as_of(&whole, sizeof whole, offsetof(attune_problem, embed_dim));
-    attune_problem *p = (attune_problem *)(void *)g.data;
-    assert_fails(attune_problem_parse("seq_q=9,embed_dim=8", p), ATTUNE_INVALID_ARGUMENT, "older version");
-    assert_int_equal(p->seq_q, 3);
-    attune_mha_weights weights;
-    assert_fails(attune_mha_weights_init(p, ATTUNE_OUT_IN, &weights), ATTUNE_INVALID_PROBLEM, "embed_dim is 0");
-    unguard(&g);
-    g = as_of(&whole, sizeof whole, sizeof whole + MORE);
-    p = (attune_problem *)(void *)g.data;
+    guarded g = as_of(&whole, sizeof whole, sizeof whole + MORE);
+    attune_problem *const p = (attune_problem *)(void *)g.data;
     for (size_t at = sizeof whole; at < sizeof whole + MORE; at += MORE - 1) {
         attune_kernel *kernel;
         g.data[at] = 1;
@@ -134,20 +128,20 @@ static attune_status init_weights(void *o, size_t n) {
 }
 
 static void check_init(init_fn *init, const void *macro, size_t full) {
-    for (size_t bytes = 2 * sizeof(size_t); bytes <= full + MORE; bytes += sizeof(size_t)) {
+    for (size_t bytes = full; bytes <= full + MORE; bytes += sizeof(size_t)) {
         guarded g = guard(bytes);
         memset(g.data, 0x5a, bytes);
         assert_ok(init(g.data, bytes));
         size_t size;
         memcpy(&size, g.data, sizeof size);
         assert_int_equal(size, bytes);
-        const size_t known = bytes < full ? bytes : full;
-        assert_memory_equal(g.data + sizeof size, (const char *)macro + sizeof size, known - sizeof size);
-        for (size_t i = known; i < bytes; i++) assert_int_equal(g.data[i], 0);
+        assert_memory_equal(g.data + sizeof size, (const char *)macro + sizeof size, full - sizeof size);
+        for (size_t i = full; i < bytes; i++) assert_int_equal(g.data[i], 0);
         unguard(&g);
     }
     guarded g = guard(0);
-    const size_t bad[] = {0, sizeof(size_t), full + 1, full - 1, (size_t)1 << 30, SIZE_MAX};
+    const size_t bad[] = {0,        sizeof(size_t), 2 * sizeof(size_t), full - sizeof(size_t),
+                          full + 1, full - 1,       (size_t)1 << 30,    SIZE_MAX};
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++)
         assert_fails(init(g.data, bad[i]), ATTUNE_INVALID_ARGUMENT, "struct_size is");
     unguard(&g);
@@ -218,27 +212,16 @@ static void run_of_size(const sample *from, size_t bytes, bool with_workspace) {
 
 static void arguments_of_other_sizes(void **state) {
     (void)state;
-    static const size_t cuts[] = {offsetof(attune_arguments, parts), offsetof(attune_arguments, x),
-                                  offsetof(attune_arguments, packed_weights), offsetof(attune_arguments, workspace)};
-    for (size_t i = 0; i < sizeof cuts / sizeof *cuts; i++) {
-        run_of_size(&samples[PLAIN], cuts[i], false);
-        run_of_size(&samples[RAGGED], cuts[i], false);
-        run_of_size(&samples[SHORT_MASK], cuts[i], false);
-    }
     for (int i = 0; i < NUM_SAMPLES; i += 3) run_of_size(&samples[i], sizeof(attune_arguments) + MORE, true);
 }
 
-/* An array of strides or a size that is cut off is as attune_arguments_init gives it. */
-static void defaults_of_what_is_cut(void **state) {
+static void what_is_unknown_of_arguments(void **state) {
     (void)state;
     sample_call c;
     attune_kernel *kernel;
     sample_call_open(&c, &samples[DYNAMIC], ON_THE_HEAP);
     assert_ok(attune_compile(sample_context, &c.problem, NULL, &kernel));
-    guarded g = as_of(&c.arguments, sizeof c.arguments, offsetof(attune_arguments, seq_kv));
-    assert_fails(attune_run(sample_context, kernel, (void *)g.data), ATTUNE_INVALID_ARGUMENT, "seq_kv is not set");
-    unguard(&g);
-    g = as_of(&c.arguments, sizeof c.arguments, sizeof c.arguments + MORE);
+    guarded g = as_of(&c.arguments, sizeof c.arguments, sizeof c.arguments + MORE);
     g.data[sizeof c.arguments + MORE - 1] = 1;
     attune_tensor tensors[SAMPLE_TENSORS];
     size_t count;
@@ -264,8 +247,7 @@ static void blocks_of_other_sizes(void **state) {
     for (int i = ATTUNE_Q_WEIGHT; i <= ATTUNE_OUT_BIAS; i++) weights.tensor[i].data = numbers;
     attune_mha *mha, *other;
     assert_ok(attune_mha_create(sample_context, &p, NULL, &weights, &mha));
-    /* A version without packed projections. */
-    guarded g = as_of(&weights, sizeof weights, offsetof(attune_mha_weights, tensor[ATTUNE_QKV_WEIGHT]));
+    guarded g = as_of(&weights, sizeof weights, sizeof weights + MORE);
     assert_ok(attune_mha_create(sample_context, &p, NULL, (void *)g.data, &other));
     unguard(&g);
     g = as_of(&weights, sizeof weights, sizeof weights + MORE);
@@ -284,7 +266,7 @@ static void blocks_of_other_sizes(void **state) {
     a.out = out;
     assert_ok(attune_mha_run(sample_context, mha, &a));
     a.out = again;
-    g = as_of(&a, sizeof a, offsetof(attune_arguments, packed_weights));
+    g = as_of(&a, sizeof a, sizeof a + MORE);
     assert_ok(attune_mha_run(sample_context, other, (void *)g.data));
     assert_memory_equal(out, again, sizeof out);
     unguard(&g);
@@ -301,11 +283,9 @@ static void schedules_of_other_sizes(void **state) {
     char expected[512], text[512];
     assert_ok(attune_schedule_choose(sample_context, &p, &whole));
     attune_schedule_print(&whole, expected, sizeof expected);
-    const size_t sizes[] = {offsetof(attune_schedule, gemm_rows) + 4, offsetof(attune_schedule, reserved) + 4,
-                            sizeof whole + MORE};
+    const size_t sizes[] = {sizeof whole + sizeof(size_t), sizeof whole + MORE};
     for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
-        const size_t bytes = sizes[i] / sizeof(size_t) * sizeof(size_t);
-        guarded g = as_of(&whole, sizeof whole, bytes);
+        guarded g = as_of(&whole, sizeof whole, sizes[i]);
         attune_schedule *const s = (attune_schedule *)(void *)g.data;
         attune_prediction prediction = {.struct_size = sizeof prediction};
         attune_kernel *kernel, *same;
@@ -326,14 +306,7 @@ static void schedules_of_other_sizes(void **state) {
         assert_int_equal(s->kv_tile, 8);
         unguard(&g);
     }
-    /* What a block's products need does not fit. */
-    guarded g = as_of(&whole, sizeof whole, offsetof(attune_schedule, gemm_rows) / sizeof(size_t) * sizeof(size_t));
-    const attune_problem block = problem_of("num_heads=2,seq_q=30,embed_dim=32");
-    assert_fails(attune_schedule_parse("gemm_rows=4", (void *)g.data), ATTUNE_INVALID_ARGUMENT, "older version");
-    assert_fails(attune_schedule_choose(sample_context, &block, (void *)g.data), ATTUNE_INVALID_ARGUMENT,
-                 "older version");
-    unguard(&g);
-    g = as_of(&whole, sizeof whole, sizeof whole + MORE);
+    guarded g = as_of(&whole, sizeof whole, sizeof whole + MORE);
     g.data[sizeof whole] = 1;
     attune_kernel *kernel;
     assert_fails(attune_compile(sample_context, &p, (void *)g.data, &kernel), ATTUNE_UNSUPPORTED, "attune_schedule");
@@ -358,9 +331,8 @@ static void options_of_other_sizes(void **state) {
     guarded r = as_of(&runner, sizeof runner, sizeof runner + MORE);
     options.cache_dir = "";
     options.runner = (void *)r.data;
-    for (int round = 0; round < 2; round++) {
-        const size_t bytes = round ? sizeof options + MORE : offsetof(attune_context_options, memory_cache_bytes);
-        guarded g = as_of(&options, sizeof options, bytes);
+    for (size_t more = 0; more <= MORE; more += MORE) {
+        guarded g = as_of(&options, sizeof options, sizeof options + more);
         assert_ok(attune_context_create((void *)g.data, &context));
         unguard(&g);
         attune_context_destroy(context);
@@ -386,8 +358,7 @@ static void run_options_of_other_sizes(void **state) {
     sample_call_open(&c, &samples[PLAIN], ON_THE_HEAP);
     assert_ok(attune_compile(sample_context, &c.problem, NULL, &kernel));
     for (int round = 0; round < 2; round++) {
-        guarded g =
-            as_of(&options, sizeof options, round ? sizeof options + MORE : offsetof(attune_run_options, max_threads));
+        guarded g = as_of(&options, sizeof options, sizeof options + (round ? MORE : 0));
         assert_ok(attune_run_with(sample_context, kernel, &c.arguments, (void *)g.data));
         if (round) g.data[sizeof options] = 1;
         if (round)
@@ -411,9 +382,9 @@ static void tuning_of_other_sizes(void **state) {
     sample_call_open(&c, &samples[PLAIN], ON_THE_HEAP);
     const attune_tune_options options = {.struct_size = sizeof options, .budget_seconds = 0.05, .progress = stop};
     attune_tune_result result = {.struct_size = offsetof(attune_tune_result, ratio)};
-    guarded g = as_of(&options, sizeof options, offsetof(attune_tune_options, progress));
+    guarded g = as_of(&options, sizeof options, sizeof options + MORE);
     guarded r = as_of(&result, sizeof result, offsetof(attune_tune_result, ratio));
-    guarded a = as_of(&c.arguments, sizeof c.arguments, offsetof(attune_arguments, x));
+    guarded a = as_of(&c.arguments, sizeof c.arguments, sizeof c.arguments + MORE);
     assert_ok(attune_tune(sample_context, &c.problem, (void *)a.data, (void *)g.data, (void *)r.data));
     unguard(&a);
     unguard(&g);
@@ -426,6 +397,95 @@ static void tuning_of_other_sizes(void **state) {
                  "attune_tune_options");
     unguard(&g);
     sample_call_close(&c);
+}
+
+/* ---- Older than 0.2 ---- */
+
+/* The sizes of 0.2, which no later version changes: smaller structs were laid out otherwise. */
+static void what_is_older_is_refused(void **state) {
+    (void)state;
+    static const char older[] = "the program was made with an older header; compile it again";
+    const attune_problem p = problem_of("num_heads=2,seq_q=3,head_dim=4"),
+                         block = problem_of("num_heads=2,seq_q=3,embed_dim=8");
+    const attune_schedule schedule = ATTUNE_SCHEDULE_INIT;
+    const attune_context_options options = ATTUNE_CONTEXT_OPTIONS_INIT;
+    const attune_tune_options tune = ATTUNE_TUNE_OPTIONS_INIT;
+    attune_arguments arguments;
+    attune_mha_weights weights;
+    attune_kernel *kernel;
+    attune_context *context;
+    attune_mha *mha;
+    attune_tune_result result = {.struct_size = sizeof result};
+    assert_ok(attune_arguments_init(&arguments, &p));
+    assert_ok(attune_mha_weights_init(&block, ATTUNE_IN_OUT, &weights));
+    guarded g = as_of(&p, sizeof p, 816);
+    assert_fails(attune_compile(sample_context, (void *)g.data, NULL, &kernel), ATTUNE_INVALID_ARGUMENT, older);
+    assert_fails(attune_problem_parse("seq_q=9", (void *)g.data), ATTUNE_INVALID_ARGUMENT, older);
+    unguard(&g);
+    g = as_of(&schedule, sizeof schedule, 248);
+    assert_fails(attune_compile(sample_context, &p, (void *)g.data, &kernel), ATTUNE_INVALID_ARGUMENT, older);
+    unguard(&g);
+    g = as_of(&options, sizeof options, 112);
+    assert_fails(attune_context_create((void *)g.data, &context), ATTUNE_INVALID_ARGUMENT, older);
+    unguard(&g);
+    g = as_of(&weights, sizeof weights, 488);
+    assert_fails(attune_mha_create(sample_context, &block, NULL, (void *)g.data, &mha), ATTUNE_INVALID_ARGUMENT, older);
+    unguard(&g);
+    g = as_of(&tune, sizeof tune, 24);
+    assert_fails(attune_tune(sample_context, &p, &arguments, (void *)g.data, &result), ATTUNE_INVALID_ARGUMENT, older);
+    unguard(&g);
+    g = as_of(&arguments, sizeof arguments, 816);
+    assert_ok(attune_compile(sample_context, &p, NULL, &kernel));
+    assert_fails(attune_run(sample_context, kernel, (void *)g.data), ATTUNE_INVALID_ARGUMENT, older);
+    attune_kernel_release(kernel);
+    unguard(&g);
+    assert_fails(attune_runner_init(&(attune_runner){0}, 32), ATTUNE_INVALID_ARGUMENT, older);
+    assert_fails(attune_run_options_init(&(attune_run_options){0}, 24), ATTUNE_INVALID_ARGUMENT, older);
+}
+
+/* A struct that has grown since then. */
+typedef struct grown {
+    size_t struct_size;
+    int64_t first, second, added, last;
+} grown;
+
+static void a_struct_that_grew(void **state) {
+    (void)state;
+    static const grown defaults = {sizeof defaults, 1, 2, 0, 0};
+    static const at_struct kind = {"grown", "start from defaults", sizeof(grown), &defaults, offsetof(grown, added)};
+    at_error err = {0};
+    const grown given = {0, 10, 20, 30, 40};
+    for (size_t bytes = offsetof(grown, added); bytes <= sizeof given + MORE; bytes += sizeof bytes) {
+        guarded g = as_of(&given, sizeof given, bytes);
+        grown whole;
+        assert_ok(at_copy_in(&kind, g.data, &whole, &err));
+        assert_int_equal(whole.struct_size, sizeof whole);
+        assert_int_equal(whole.second, 20);
+        assert_int_equal(whole.added, bytes > offsetof(grown, added) ? 30 : 0);
+        assert_int_equal(whole.last, bytes > offsetof(grown, last) ? 40 : 0);
+        whole.first = 11;
+        assert_ok(at_copy_back(&kind, &whole, g.data, &err));
+        assert_int_equal(((grown *)(void *)g.data)->first, 11);
+        whole.first = 12;
+        whole.last = 41;
+        if (bytes < sizeof whole) {
+            assert_int_equal(at_copy_back(&kind, &whole, g.data, &err), ATTUNE_INVALID_ARGUMENT);
+            assert_non_null(strstr(err.message, "older version"));
+            assert_int_equal(((grown *)(void *)g.data)->first, 11);
+            at_error_clear(&err);
+        }
+        assert_ok(at_struct_init(&kind, g.data, bytes, &err));
+        assert_int_equal(((grown *)(void *)g.data)->second, 2);
+        unguard(&g);
+    }
+    guarded g = as_of(&given, sizeof given, offsetof(grown, second));
+    grown whole = given;
+    assert_int_equal(at_copy_in(&kind, g.data, &whole, &err), ATTUNE_INVALID_ARGUMENT);
+    assert_memory_equal(&whole, &given, sizeof whole);
+    assert_string_equal(err.message,
+                        "grown.struct_size is 16, and version 0.2 has 24 bytes: the program was made with an "
+                        "older header; compile it again");
+    unguard(&g);
 }
 
 /* ---- Results ---- */
@@ -486,11 +546,12 @@ static void results_of_other_sizes(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(problems_of_other_sizes),  cmocka_unit_test(what_a_problem_has_no_room_for),
+        cmocka_unit_test(problems_of_other_sizes),  cmocka_unit_test(what_is_unknown_of_a_problem),
         cmocka_unit_test(zeros_are_refused),        cmocka_unit_test(defaults_of_any_size),
-        cmocka_unit_test(arguments_of_other_sizes), cmocka_unit_test(defaults_of_what_is_cut),
+        cmocka_unit_test(arguments_of_other_sizes), cmocka_unit_test(what_is_unknown_of_arguments),
         cmocka_unit_test(blocks_of_other_sizes),    cmocka_unit_test(schedules_of_other_sizes),
         cmocka_unit_test(options_of_other_sizes),   cmocka_unit_test(run_options_of_other_sizes),
+        cmocka_unit_test(what_is_older_is_refused), cmocka_unit_test(a_struct_that_grew),
         cmocka_unit_test(tuning_of_other_sizes),    cmocka_unit_test(results_of_other_sizes),
     };
     return cmocka_run_group_tests(tests, sample_context_open, sample_context_close);

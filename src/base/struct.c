@@ -19,7 +19,14 @@ static bool is_possible(size_t bytes, size_t known) {
 }
 
 static attune_status check_size(const at_struct *kind, size_t bytes, at_error *err) {
-    if (is_possible(bytes, kind->bytes)) return ATTUNE_OK;
+    const bool possible = is_possible(bytes, kind->bytes);
+    if (possible && bytes >= kind->least) return ATTUNE_OK;
+    if (possible)
+        return at_fail(
+            err, ATTUNE_INVALID_ARGUMENT,
+            "%s.struct_size is %zu, and version 0.2 has %zu bytes: the program was made with an older header; "
+            "compile it again",
+            kind->name, bytes, kind->least);
     return at_fail(err, ATTUNE_INVALID_ARGUMENT, "%s.struct_size is %zu, expected %zu: %s", kind->name, bytes,
                    kind->bytes, kind->advice);
 }

@@ -13,11 +13,12 @@ typedef struct at_struct {
     const char *name, *advice; /* "attune_problem", "start from ATTUNE_PROBLEM_INIT" */
     size_t bytes;
     const void *defaults; /* one of them; NULL: zeros */
+    size_t least; /* as many as version 0.2 has: what is smaller is older than the promise, and laid out otherwise */
 } at_struct;
 
 /* Reads a caller's struct into a whole one: members that it does not have get their defaults. Beyond what this version
- * knows it must hold zeros: else it is ATTUNE_UNSUPPORTED. A size that no version can have is ATTUNE_INVALID_ARGUMENT,
- * and the rest of `object` is not read then. *whole is only written to on success. */
+ * knows it must hold zeros: else it is ATTUNE_UNSUPPORTED. A size that no version from 0.2 on can have is
+ * ATTUNE_INVALID_ARGUMENT, and the rest of `object` is not read then. *whole is only written to on success. */
 attune_status at_copy_in(const at_struct *kind, const void *object, void *whole, at_error *err);
 
 /* The way back: writes a whole struct into a caller's. Fails, and writes nothing, if a member that the caller's does

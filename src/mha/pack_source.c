@@ -201,7 +201,7 @@ static attune_status check_choice(const attune_mha_weights *weights, const mha_p
 }
 
 const at_struct mha_weights_struct = {"attune_mha_weights", "start from attune_mha_weights_init",
-                                      sizeof(attune_mha_weights), NULL};
+                                      sizeof(attune_mha_weights), NULL, 496};
 
 static attune_status check_all(const attune_problem *p, const mha_pack_layout *layout,
                                const attune_mha_weights *weights, at_error *err) {

@@ -149,7 +149,7 @@ int64_t mha_most_keys(const attune_problem *p) {
 
 static const attune_problem initial = ATTUNE_PROBLEM_INIT;
 const at_struct mha_problem_struct = {"attune_problem", "start from ATTUNE_PROBLEM_INIT", sizeof(attune_problem),
-                                      &initial};
+                                      &initial, 824};
 
 attune_status mha_canonicalize(const attune_problem *problem, attune_problem *out, at_error *err) {
     attune_status status = at_copy_in(&mha_problem_struct, problem, out, err);

@@ -68,7 +68,7 @@ static attune_status parse_pair(void *user, const mha_pair *pair, at_error *err)
 }
 
 const at_struct mha_schedule_struct = {"attune_schedule", "start from ATTUNE_SCHEDULE_INIT", sizeof(attune_schedule),
-                                       NULL};
+                                       NULL, 256};
 
 attune_status mha_schedule_in(const attune_schedule **schedule, attune_schedule *whole, at_error *err) {
     if (!*schedule) return ATTUNE_OK;

@@ -49,7 +49,7 @@ static void fill_defaults(const at_signature *s, attune_arguments *a) {
 }
 
 at_struct at_arguments_struct(const at_signature *s) {
-    return (at_struct){"attune_arguments", "use attune_arguments_init", sizeof(attune_arguments), &s->defaults};
+    return (at_struct){"attune_arguments", "use attune_arguments_init", sizeof(attune_arguments), &s->defaults, 824};
 }
 
 /* Arguments of another version of the struct, made whole. */

@@ -50,7 +50,7 @@ attune_status at_report(const at_error *err) {
 /* ---- Creating ---- */
 
 static const at_struct context_options = {"attune_context_options", "start from ATTUNE_CONTEXT_OPTIONS_INIT",
-                                          sizeof(attune_context_options), NULL};
+                                          sizeof(attune_context_options), NULL, 128};
 
 attune_status attune_context_options_init(attune_context_options *options, size_t struct_size) {
     at_error err = {0};

@@ -249,7 +249,7 @@ static attune_status keep(attune_context *context, const attune_problem *canonic
 
 static const attune_tune_options usual = ATTUNE_TUNE_OPTIONS_INIT;
 static const at_struct tune_options = {"attune_tune_options", "start from ATTUNE_TUNE_OPTIONS_INIT",
-                                       sizeof(attune_tune_options), &usual};
+                                       sizeof(attune_tune_options), &usual, 32};
 
 attune_status attune_tune_options_init(attune_tune_options *options, size_t struct_size) {
     at_error err = {0};
