@@ -11,7 +11,7 @@ typedef struct run_choice {
 } run_choice;
 
 static const at_struct run_options = {"attune_run_options", "start from ATTUNE_RUN_OPTIONS_INIT",
-                                      sizeof(attune_run_options), NULL};
+                                      sizeof(attune_run_options), NULL, 32};
 
 attune_status attune_run_options_init(attune_run_options *options, size_t struct_size) {
     at_error err = {0};

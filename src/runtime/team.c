@@ -2,7 +2,8 @@
 
 #include <string.h>
 
-static const at_struct runner_struct = {"attune_runner", "start from ATTUNE_RUNNER_INIT", sizeof(attune_runner), NULL};
+static const at_struct runner_struct = {"attune_runner", "start from ATTUNE_RUNNER_INIT", sizeof(attune_runner), NULL,
+                                        40};
 
 attune_status attune_runner_init(attune_runner *runner, size_t struct_size) {
     at_error err = {0};
