@@ -363,17 +363,17 @@ static void after_a_crowd_runs_stay_alone(void **state) {
     at_pool_init(&pool, at_default_allocator(), 2);
     for (int i = 0; i < 500 && !helped; i++) at_pool_run(&pool, dawdle, &helped, 4, 2, LONG);
     assert_true(helped > 0);
-    assert_true(pool.alone_until > pool.ended_at + 10 * 1000000);
-    assert_int_equal(pool.alone_for, 20 * 1000000);
+    assert_true(pool.alone_until > pool.ended_at + 2 * 1000000);
+    assert_int_equal(pool.alone_for, 4 * 1000000);
     const int before = helped;
     pool.alone_until = at_nanoseconds() + INT64_C(1000000000);
     at_pool_run(&pool, dawdle, &helped, 4, 2, LONG);
     assert_int_equal(helped, before);
-    for (int i = 0; i < 500 && pool.alone_for < 40 * 1000000; i++) { /* the next time so soon it is for longer */
+    for (int i = 0; i < 500 && pool.alone_for < 8 * 1000000; i++) { /* the next time so soon it is for longer */
         pool.alone_until = at_nanoseconds();
         at_pool_run(&pool, dawdle, &helped, 4, 2, LONG);
     }
-    assert_int_equal(pool.alone_for, 40 * 1000000);
+    assert_int_equal(pool.alone_for, 8 * 1000000);
     at_pool_free(&pool);
 }
 

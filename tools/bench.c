@@ -258,14 +258,16 @@ static double probe_bandwidth(const bench_probes *probes, const bench_entry *e) 
  * after. */
 static bool take_sample(bench_entry *e, attune_context *context, const bench_probes *probes, uint32_t threads,
                         double peaks[ATTUNE_DTYPE_COUNT]) {
-    enum { LONG_US = 50000 };
+    enum { LONG_US = 50000, AWAKE_US = 300 };
     double us = 0;
     const double before = peaks[e->peak_dtype] > 0 ? peaks[e->peak_dtype] : probe_peak(probes->peak, e->peak_dtype, 0);
     const double bandwidth = probe_bandwidth(probes, e);
     /* The probe's buffer has taken the place of the tensors in the caches. A call that does not count brings them back,
-     * as a pass that does not count brings the probe's; in longer calls it would not matter. With cold data that is
-     * what the probe is large enough for, on the CPU of every thread. */
-    if (!e->cold_data && e->call_us < LONG_US && !run_calls(e, context, 1, &us)) return false;
+     * as a pass that does not count brings the probe's; in longer calls it would not matter. Short calls are several,
+     * so that a pool's threads are awake, as they are where calls follow each other. With cold data that is what the
+     * probe is large enough for, on the CPU of every thread. */
+    const int64_t first = 1 + (int64_t)(AWAKE_US / e->call_us);
+    if (!e->cold_data && e->call_us < LONG_US && !run_calls(e, context, first, &us)) return false;
     if (interruption_came() || !run_calls(e, context, e->calls, &us) || interruption_came()) return false;
     settle(threads);
     const double after = probe_peak(probes->peak, e->peak_dtype, us);

@@ -69,6 +69,7 @@ static attune_status prepare_code(attune_call *call, at_error *err) {
                                          .scratch = scratch,
                                          .scratch_stride = (size_t)kernel->max_scratch,
                                          .tasks = call->plan[p],
+                                         .counts = true,
                                          .max_workers = call->max_workers};
     return ATTUNE_OK;
 }

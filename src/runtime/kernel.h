@@ -101,7 +101,8 @@ typedef struct at_phase_job {
     _Atomic uint32_t bad_worker; /* a number beyond max_workers that a runner passed, else 0 */
     _Atomic bool has_bad_range;  /* a range that reaches beyond the tasks */
     _Atomic bool was_cancelled;
-    _Alignas(64) _Atomic int64_t done; /* tasks */
+    bool counts;          /* done is kept: attune's own loops know without it, and threads would wait for it */
+    _Atomic int64_t done; /* tasks */
 } at_phase_job;
 
 /* An attune_range_fn; `argument` is the at_phase_job. */

@@ -11,10 +11,20 @@ static const int64_t MILLISECOND = 1000000;
 static int64_t look(const _Atomic int64_t *at) { return atomic_load_explicit(at, memory_order_relaxed); }
 static void note(_Atomic int64_t *at, int64_t value) { atomic_store_explicit(at, value, memory_order_relaxed); }
 
+/* The list is locked for some nanoseconds, often by two threads that finish the same job: to sleep would take longer.
+ */
+static void init_spinning(pthread_mutex_t *mutex) {
+    pthread_mutexattr_t attributes;
+    pthread_mutexattr_init(&attributes);
+    pthread_mutexattr_settype(&attributes, PTHREAD_MUTEX_ADAPTIVE_NP);
+    pthread_mutex_init(mutex, &attributes);
+    pthread_mutexattr_destroy(&attributes);
+}
+
 void at_pool_init(at_pool *pool, const attune_allocator *allocator, uint32_t num_workers) {
     *pool = (at_pool){.allocator = allocator, .max_threads = num_workers - 1};
     pool->has_cpus = sched_getaffinity(0, sizeof pool->cpus, &pool->cpus) == 0;
-    pthread_mutex_init(&pool->mutex, NULL);
+    init_spinning(&pool->mutex);
     pthread_mutex_init(&pool->starting, NULL);
 }
 
@@ -126,10 +136,10 @@ static bool is_anybody_awake(const at_pool *pool) {
 
 /* The caller had done its part and waited longer than all that took, and longer than a last range explains. */
 static void note_crowding(at_pool *pool, int64_t begun, int64_t worked, int64_t ended) {
-    enum { FIRST = 20, LONGEST = 1000, EXPLAINED = 500 * 1000 };
+    enum { FIRST = 4, LONGEST = 1000, SOON = 300, EXPLAINED = 500 * 1000 };
     if (ended - worked < worked - begun + EXPLAINED) return;
     const int64_t last = look(&pool->alone_for);
-    const bool again = ended - look(&pool->alone_until) < 4 * last;
+    const bool again = last && ended - look(&pool->alone_until) < SOON * MILLISECOND;
     int64_t next = again ? 2 * last : FIRST * MILLISECOND;
     if (next > LONGEST * MILLISECOND) next = LONGEST * MILLISECOND;
     note(&pool->alone_for, next);
@@ -165,7 +175,8 @@ static void call_helpers(at_pool *pool, uint32_t helpers) {
     if (atomic_load(&pool->num_threads) < helpers) start_another(pool);
 }
 
-static void run_with_helpers(at_pool *pool, at_job *job, bool wakes, int64_t begun) {
+/* Returns the time at which it ended. */
+static int64_t run_with_helpers(at_pool *pool, at_job *job, bool wakes, int64_t begun) {
     post(pool, job);
     if (wakes) call_helpers(pool, job->max_workers - 1);
     at_job_work(job);
@@ -173,7 +184,9 @@ static void run_with_helpers(at_pool *pool, at_job *job, bool wakes, int64_t beg
     at_job_wait(job);
     withdraw(pool, job);
     at_job_drop(job);
-    note_crowding(pool, begun, worked, at_nanoseconds());
+    const int64_t ended = at_nanoseconds();
+    note_crowding(pool, begun, worked, ended);
+    return ended;
 }
 
 void at_pool_run(at_pool *pool, attune_range_fn *fn, void *argument, int64_t n, uint32_t max_workers, double work) {
@@ -183,11 +196,12 @@ void at_pool_run(at_pool *pool, attune_range_fn *fn, void *argument, int64_t n, 
     at_job *job = NULL;
     if (workers > 1 && n > 1 && begun >= look(&pool->alone_until) && (wakes || is_anybody_awake(pool)))
         job = at_job_new(pool->allocator, fn, argument, n, workers);
-    if (job)
-        run_with_helpers(pool, job, wakes, begun);
-    else
+    if (job) {
+        note(&pool->ended_at, run_with_helpers(pool, job, wakes, begun));
+    } else {
         fn(argument, 0, n, 0);
-    note(&pool->ended_at, at_nanoseconds());
+        note(&pool->ended_at, at_nanoseconds());
+    }
 }
 
 /* ---- fork() ---- */

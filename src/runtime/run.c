@@ -86,12 +86,12 @@ void at_phase_run_range(void *argument, int64_t begin, int64_t end, uint32_t wor
     else
         job->fn(job->buffers, job->scalars, begin, end, scratch);
     ir_fpenv_leave(saved);
-    atomic_fetch_add_explicit(&job->done, done, memory_order_release);
+    if (job->counts) atomic_fetch_add_explicit(&job->done, done, memory_order_release);
 }
 
 /* What a runner did wrong, or that the call was cancelled, after a phase. */
 static attune_status judge(const at_phase_job *job, uint32_t phase, int64_t tasks, at_error *err) {
-    const int64_t done = atomic_load_explicit(&job->done, memory_order_acquire);
+    const int64_t done = job->counts ? atomic_load_explicit(&job->done, memory_order_acquire) : tasks;
     const uint32_t bad_worker = atomic_load(&job->bad_worker);
     if (bad_worker)
         return at_fail(err, ATTUNE_INVALID_ARGUMENT, "the runner passed worker %u; max_workers is %u", bad_worker,
@@ -116,6 +116,7 @@ static attune_status run_phases(const attune_kernel *kernel, const at_run *run, 
                         .scalars = run->scalars,
                         .part = part && part->count ? part : NULL,
                         .cancel = run->cancel,
+                        .counts = run->cancel || run->team->runner.parallel_for,
                         .scratch = scratch,
                         .scratch_stride = (size_t)kernel->max_scratch,
                         .max_workers = run->team->max_workers};

@@ -21,7 +21,8 @@ attune_status attune_run_options_init(attune_run_options *options, size_t struct
 
 static attune_status choose(const attune_context *context, const attune_run_options *given, run_choice *choice,
                             at_error *err) {
-    *choice = (run_choice){.team = &context->team};
+    choice->team = &context->team; /* not a whole struct of zeros: most calls need no more */
+    choice->cancel = NULL;
     if (!given) return ATTUNE_OK;
     attune_run_options whole;
     const attune_run_options *const options = &whole;
