@@ -17,8 +17,10 @@
 #include "runtime/team.h"
 #include "tune/tuning.h"
 
+typedef uintptr_t at_hidden_context; /* a pointer that leak checkers do not see */
+
 struct attune_context {
-    attune_context *following; /* in the list of the process (runtime/process.c) */
+    at_hidden_context following; /* in the list of the process (runtime/process.c) */
     attune_allocator allocator;
     const at_io *io;
     at_log log;

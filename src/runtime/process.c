@@ -62,7 +62,13 @@ void at_process_watch_exit(at_exit_watch since) {
 /* ---- fork ---- */
 
 static pthread_mutex_t registry = PTHREAD_MUTEX_INITIALIZER; /* guards the list of contexts */
-static attune_context *contexts;
+
+/* The list is written in such a way that leak checkers do not take it for a use: a context that its owner has forgotten
+ * is a leak all the same. */
+static at_hidden_context contexts = ~(at_hidden_context)0;
+
+static at_hidden_context hide(const attune_context *context) { return ~(at_hidden_context)context; }
+static attune_context *show(at_hidden_context hidden) { return (attune_context *)~hidden; }
 
 /* Locks are always taken in this order. Nobody enters foreign code with any of them, so that those who are inside come
  * out again. */
@@ -71,13 +77,13 @@ static void before_fork(void) {
     forking++;
     while (threads_inside() > depth) pthread_cond_wait(&changed, &gate);
     pthread_mutex_lock(&registry);
-    for (attune_context *c = contexts; c; c = c->following) at_context_before_fork(c);
+    for (attune_context *c = show(contexts); c; c = show(c->following)) at_context_before_fork(c);
     at_symbols_before_fork();
 }
 
 static void after_fork(bool is_child) {
     at_symbols_after_fork();
-    for (attune_context *c = contexts; c; c = c->following) at_context_after_fork(c, is_child);
+    for (attune_context *c = show(contexts); c; c = show(c->following)) at_context_after_fork(c, is_child);
     pthread_mutex_unlock(&registry);
     forking = is_child ? 0 : forking - 1;
     pthread_cond_broadcast(&changed);
@@ -101,14 +107,14 @@ void at_process_add(attune_context *context) {
     pthread_once(&once, watch_fork);
     pthread_mutex_lock(&registry);
     context->following = contexts;
-    contexts = context;
+    contexts = hide(context);
     pthread_mutex_unlock(&registry);
 }
 
 void at_process_remove(attune_context *context) {
     pthread_mutex_lock(&registry);
-    attune_context **link = &contexts;
-    while (*link != context) link = &(*link)->following;
+    at_hidden_context *link = &contexts;
+    while (show(*link) != context) link = &show(*link)->following;
     *link = context->following;
     pthread_mutex_unlock(&registry);
 }
