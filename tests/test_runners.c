@@ -350,9 +350,9 @@ static void no_more_threads_than_wanted(void **state) {
     (void)state;
     call c = open_call(PREFILL, NULL);
     submit_pool pool = {0};
-    const attune_runner refusing = with_submit(afterwards, &pool, 16);
+    const attune_runner late = with_submit(afterwards, &pool, 16);
     attune_run_options options = ATTUNE_RUN_OPTIONS_INIT;
-    options.runner = &refusing;
+    options.runner = &late;
     options.max_threads = 3;
     forget_result(&c);
     assert_ok(attune_run_with(c.context, c.kernel, &c.arguments, &options));

@@ -30,7 +30,7 @@ typedef struct at_pool {
     pthread_mutex_t mutex; /* guards the list */
     at_job *jobs;          /* that may have ranges to give, the oldest first */
 
-    pthread_mutex_t starting; /* guards these; never taken with the mutex above, but by fork() */
+    pthread_mutex_t starting; /* guards these; never taken together with the mutex above, except around fork() */
     pthread_t *threads;
     int64_t refused_at; /* when the system last had no thread to give; 0: never. In nanoseconds, as all times */
 
