@@ -2,14 +2,14 @@
  *
  * Introduction
  * ------------
- * You describe one attention problem (attune_problem), attune compiles the one kernel that computes it
- * (attune_compile), and you run that kernel on your pointers (attune_run) as often as you like:
+ * You describe one attention problem (attune_problem). attune compiles one kernel for exactly that problem
+ * (attune_compile). You run the kernel on your pointers (attune_run) as often as you like:
  *
  *     O[b,h,i,:] = sum_j softmax_j(softmax_scale * Q[b,h,i,:] . K[b,h/group,j,:]) * V[b,h/group,j,:]
  *
  * (Vaswani et al., "Attention Is All You Need", 2017, equation 1; group = num_heads / num_kv_heads.)
- * Compiled kernels are cached in memory and on disk under a hash of the problem, so that only the first
- * process that ever meets a problem pays for compiling it.
+ * Compiled kernels are cached in memory and on disk under a hash of the problem. Only the first process that needs a
+ * kernel compiles it.
  *
  *     attune_context *context = NULL;
  *     attune_kernel *kernel = NULL;
@@ -24,24 +24,27 @@
  *     attune_kernel_release(kernel);
  *     attune_context_destroy(context);
  *
- * A problem with embed_dim is the whole block around it, projections included: see attune_mha_create.
+ * A problem with embed_dim is the whole block, projections included: see attune_mha_create.
  *
- * Every function that can fail returns an attune_status; attune_last_message() then holds one sentence about
- * it for the calling thread. The library never exits, never prints, and leaves no half-written file behind.
+ * Errors: every function that can fail returns an attune_status. attune_last_message() then holds one sentence about
+ * the failure, for the calling thread. The library never exits, never prints, and leaves no half-written file.
  *
- * Structs that begin with struct_size grow at their end from version to version, and the size says which version a
- * program was made with. A smaller struct of an older program is accepted: what it does not have is at its default. A
- * larger one of a newer program is accepted, too, as long as all bytes beyond what the library knows are zero; else
- * ATTUNE_UNSUPPORTED, because something is asked for that the library has never heard of. A struct that was never
- * initialised (struct_size 0, say) is ATTUNE_INVALID_ARGUMENT. Results are written up to the size that the caller set,
- * with zeros where the library is older and has nothing to say. All this begins with version 0.2: programs that were
- * made with an older header must be compiled again; their smaller structs are refused.
- * Start from the ATTUNE_…_INIT macros; a binding that has no macros, or must not depend on the layout, calls the
- * attune_…_init functions, and attune_arguments_init_sized and attune_mha_weights_init_sized in the place of the inline
- * attune_arguments_init and attune_mha_weights_init, with the bytes of the struct that it knows: they write the same
- * defaults and never more than those bytes.
+ * Struct sizes: structs that begin with struct_size grow at their end from version to version. The size tells the
+ * library which version a program was compiled with.
+ *     - A smaller struct, of an older program, is accepted. The fields that it lacks have their defaults.
+ *     - A larger struct, of a newer program, is accepted if all bytes that the library does not know are zero.
+ *       Otherwise the call returns ATTUNE_UNSUPPORTED, because the program asks for something unknown.
+ *     - A struct that was never initialised (struct_size 0, for example) is ATTUNE_INVALID_ARGUMENT.
+ *     - Results are written up to the size that the caller set. Fields that an older library does not know become zero.
+ * This begins with version 0.2. Programs compiled with an older header must be compiled again: their smaller structs
+ * are refused.
  *
- * Units: all sizes of tensors are counted in elements, strides too; workspace and cache sizes in bytes. */
+ * Initialise structs with the ATTUNE_…_INIT macros. A binding that has no macros, or must not depend on the layout,
+ * calls the attune_…_init functions. In place of the inline attune_arguments_init and attune_mha_weights_init it calls
+ * attune_arguments_init_sized and attune_mha_weights_init_sized, with the number of bytes of the struct that it knows.
+ * All of them write the same defaults, and never more than those bytes.
+ *
+ * Units: sizes and strides of tensors are counted in elements, workspaces and caches in bytes. */
 #ifndef ATTUNE_H
 #define ATTUNE_H
 
@@ -96,43 +99,43 @@ typedef enum attune_status {
 /* A short name of the status such as "out of memory". Static storage; never NULL. */
 ATTUNE_API const char *attune_status_name(attune_status status);
 
-/* One sentence about the last failure on the calling thread; "" when there was none. Valid until the next
- * attune call on the same thread. */
+/* One sentence about the last failure on the calling thread, or "" after no failure. Valid until the next attune call
+ * on the same thread. */
 ATTUNE_API const char *attune_last_message(void);
 
 /* ---- The problem ---- */
 
-/* Element types of tensors. What `dtype`, `k_dtype`, `v_dtype`, `bias_dtype` and `w_dtype` may be: f32, f16, bf16, f64;
- * k_dtype and v_dtype also i8 and f8: see attune_scales. */
+/* Element types of tensors. `dtype`, `k_dtype`, `v_dtype`, `bias_dtype` and `w_dtype` may be f32, f16, bf16 or f64.
+ * k_dtype and v_dtype may also be i8 or f8: see attune_scales. */
 typedef enum attune_dtype {
-    ATTUNE_DTYPE_DEFAULT = 0, /* see the field that holds it */
+    ATTUNE_DTYPE_DEFAULT = 0, /* the field's own default */
     ATTUNE_F32,
     ATTUNE_F16,
     ATTUNE_BF16, /* the upper half of an f32: eight bits of exponent, seven of fraction */
     ATTUNE_F64,
     ATTUNE_BOOL, /* one byte; anything but 0 is true */
     ATTUNE_I32,
-    ATTUNE_I8,   /* a code of a quantised cache: -128 to 127, appended ones from -127 */
-    ATTUNE_F8,   /* the same: E4M3 without infinities, up to 448; 0x7f and 0xff are NaN */
+    ATTUNE_I8,   /* a code of a quantised cache: -128 to 127; attune appends codes from -127 */
+    ATTUNE_F8,   /* a code of a quantised cache: E4M3 without infinities, up to 448; 0x7f and 0xff are NaN */
     ATTUNE_DTYPE_COUNT
 } attune_dtype;
 
-/* What the elements of k or v of dtype i8 or f8 stand for: code * scale. Arithmetic is f32 (or f64) as with any other
- * dtype: the product of q and the codes is multiplied by k's scale, the probability by v's. */
+/* Scales of a quantised cache. An element of k or v of dtype i8 or f8 has the value code * scale. Arithmetic is f32 (or
+ * f64) as with any other dtype: the product of q and the codes is multiplied by k's scale, the probability by v's. */
 typedef enum attune_scales {
     ATTUNE_SCALES_DEFAULT = 0, /* head for i8, none for f8 */
-    ATTUNE_SCALES_NONE,        /* there is no scale, codes are the values; not with i8 */
+    ATTUNE_SCALES_NONE,        /* no scale: the codes are the values; not with i8 */
     ATTUNE_SCALES_HEAD,        /* one for each KV head */
     ATTUNE_SCALES_TOKEN,       /* one for each KV head of each key */
     ATTUNE_SCALES_COUNT
 } attune_scales;
 
 typedef enum attune_op {
-    ATTUNE_ATTENTION = 0, /* q, k, v -> out, and lse and weights where asked for */
-    ATTUNE_WEIGHTS,       /* q, k, lse -> weights: recomputed afterwards, for all rows or chosen ones */
-    ATTUNE_ROTARY,        /* q, cos, sin -> out: the rotary embedding alone (num_kv_heads, seq_kv … mean nothing) */
-    ATTUNE_MERGE,         /* parts, parts_lse -> out, lse: partial results over disjoint keys become the whole */
-    ATTUNE_MHA,           /* x, packed_weights -> out: the whole block. What embed_dim makes of an ATTUNE_ATTENTION */
+    ATTUNE_ATTENTION = 0, /* q, k, v -> out, and lse and weights if the problem has them */
+    ATTUNE_WEIGHTS,       /* q, k, lse -> weights: recomputed after attention, for all rows or chosen ones */
+    ATTUNE_ROTARY,        /* q, cos, sin -> out: the rotary embedding alone (ignores num_kv_heads, seq_kv …) */
+    ATTUNE_MERGE,         /* parts, parts_lse -> out, lse: merges partial results over disjoint keys */
+    ATTUNE_MHA,           /* x, packed_weights -> out: the whole block. ATTUNE_ATTENTION with embed_dim becomes this */
     ATTUNE_OP_COUNT
 } attune_op;
 
@@ -141,7 +144,7 @@ typedef enum attune_causal_align {
     ATTUNE_BOTTOM_RIGHT = 1  /* base = keys - queries of the batch entry, at run time */
 } attune_causal_align;
 
-/* What the `weights` output holds, as ONNX Attention's qk_matmul_output_mode 0 to 3. */
+/* Content of the `weights` output, as ONNX Attention's qk_matmul_output_mode 0 to 3. */
 typedef enum attune_weights_mode {
     ATTUNE_WEIGHTS_NONE = 0, /* there is no such output */
     ATTUNE_WEIGHTS_SCALED,   /* softmax_scale * Q.K^T, before everything else; of hidden keys too */
@@ -151,92 +154,107 @@ typedef enum attune_weights_mode {
     ATTUNE_WEIGHTS_MODE_COUNT
 } attune_weights_mode;
 
-/* As seq_q, seq_kv, seq_new or num_rows, and in the last two of a mask's dims: known only at run time. */
+/* A size that is known only at run time: seq_q, seq_kv, seq_new, num_rows, and the last two of a mask's dims. */
 #define ATTUNE_DYNAMIC (-1)
 
-/* Says what is computed, never how. Start from ATTUNE_PROBLEM_INIT and set the fields you need.
+/* What an attune_problem describes: what is computed, never how. Start from ATTUNE_PROBLEM_INIT and set the fields that
+ * you need.
  *
- * Query i of batch entry b stands at position p = i + base + causal_offset (+ causal_offsets[b]); base is 0 or, with
- * causal_align bottom_right, this entry's number of keys minus its number of queries. Its scores are, in this order,
+ * Scores
+ * ------
+ * Query i of batch entry b has the position p = i + base + causal_offset (+ causal_offsets[b]). base is 0. With
+ * causal_align = bottom_right, base is the entry's number of keys minus its number of queries. The scores of the query
+ * are computed in this order:
  *     s[j] = softmax_scale * q[i] . k[j]
  *     s[j] = logits_soft_cap * tanh(s[j] / logits_soft_cap)            if logits_soft_cap > 0
  *     s[j] = s[j] - alibi_slopes[h] * |p - j|                          if has_alibi_slopes
  *     s[j] = s[j] + attn_bias[b,h,i,j]                                 if there is an attn_bias
- * and key j is hidden from it (score -infinity, and nothing in K or V there can reach the result) if
+ * Key j is hidden from the query if
  *     j >= kv_lens[b], or
  *     is_causal and j > p, or
- *     j < p - window_left (window_left >= 0) or j > p + window_right (window_right >= 0), unless j or p is below
- *         global_tokens and that is not 0, or
+ *     j < p - window_left (if window_left >= 0) or j > p + window_right (if window_right >= 0); this rule does not
+ *         apply where j or p is below global_tokens, or
  *     attn_mask[b,h,i,j] is false, or attn_bias[b,h,i,j] is -infinity.
- * A row that sees no key gives 0 in `out` and -infinity in `lse` (with sinks: its sink). NaN in a row of q gives NaN in
- * that row.
+ * A hidden key has the score -infinity, and nothing in its K or V can reach the result.
+ * A row that sees no key gives 0 in `out` and -infinity in `lse` (with sinks: the sink). A NaN in a row of q gives NaN
+ * in that row.
  *
- * Tensors, row-major unless strides say otherwise; [..] what is present only if the field says so. attune_tensors lists
- * those of a problem.
+ * Tensors
+ * -------
+ * Tensors are row-major unless strides say otherwise. [field] means: present only if the field asks for it.
+ * attune_tensors lists the tensors of a problem.
  *     q   [batch, num_heads,    seq_q,  head_dim]    k [batch, num_kv_heads, seq_kv, head_dim]
  *     out [batch, num_heads,    seq_q,  head_dim_v]  v [batch, num_kv_heads, seq_kv, head_dim_v]
  *     [has_lse]            lse [batch, num_heads, seq_q]: natural logarithm of the sum of exponentials; f32, or f64
- *                          if softmax_precision is
- *     [attn_mask_dims]     attn_mask, bool: true = keep; [attn_bias_dims] attn_bias
+ *                          if softmax_precision is f64
+ *     [attn_mask_dims]     attn_mask, bool: true = keep
+ *     [attn_bias_dims]     attn_bias, of bias_dtype
  *     [has_alibi_slopes]   alibi_slopes f32 [num_heads]
  *     [has_sinks]          sinks f32 [num_heads]: the logit of one more key, whose value is 0
- *     [has_kv_lens]        kv_lens i32 [batch]: keys that count, at most seq_kv; new ones (seq_new) included
+ *     [has_kv_lens]        kv_lens i32 [batch]: number of valid keys, at most seq_kv; appended keys (seq_new) count
  *     [has_causal_offsets] causal_offsets i32 [batch]
  *     [is_ragged]          cu_seqlens_q, cu_seqlens_kv i32 [batch + 1]: entry b owns the tokens from cu_seqlens[b] to
- *                          cu_seqlens[b+1]. q, out, lse (k, v) then have one batch entry of total_q (total_kv) tokens,
- *                          contiguous meaning [tokens, heads, dim] and lse [heads, tokens]; seq_q and seq_kv are
- *                          ATTUNE_DYNAMIC, and the longest lengths at run time. With pages k and v do not change,
- *                          and with pages and kv_lens there is no cu_seqlens_kv
+ *                          before cu_seqlens[b+1]. q, out and lse then have one batch entry of total_q tokens, k and v
+ *                          one of total_kv. Contiguous means [tokens, heads, dim], and [heads, tokens] for lse. seq_q
+ *                          and seq_kv are ATTUNE_DYNAMIC; at run time they are the longest lengths. With pages, k and
+ *                          v keep their shape. With pages and kv_lens there is no cu_seqlens_kv
  *     [page_size]          k, v [num_pages, num_kv_heads, page_size, …]; block_table i32 [batch, max_pages]: key j of
- *                          entry b lies in page block_table[b, j / page_size] at j % page_size. Needs kv_lens or
+ *                          entry b is row j % page_size of page block_table[b, j / page_size]. Needs kv_lens or
  *                          cu_seqlens_kv, unless every entry has seq_kv keys
- *     [seq_new]            k_new, v_new [batch, num_kv_heads, seq_new, …]: written into the last seq_new of the keys
- *                          in k and v before anything is read there; k and v are then written to, and pages that are
- *                          belong to one entry only. Ragged: as many as there are queries, [total_q tokens]
- *     [k_scales, v_scales] k_scale, v_scale f32: head [num_kv_heads]; token [batch, num_kv_heads, seq_kv], the dims of
- *                          k and v without the last: ragged [1, num_kv_heads, total_kv], contiguous meaning just that,
- *                          with pages [num_pages, num_kv_heads, page_size]. These are written where k and v are
- *     [rotary_dim]         cos, sin [batch or 1, rotary_positions, rotary_dim / 2] of dtype; [has_position_ids]
- *                          position_ids i32 [batch, seq_q], ragged [1, total_q]
- *     [weights_mode]       weights [batch, num_heads, seq_q, seq_kv] of dtype, with weights_average
- *                          [batch, 1, seq_q, seq_kv]; [has_row_ids] row_ids i32 [num_rows]: rows of q, weights having
- *                          num_rows rows. Not ragged
- *     [op = merge]         parts [num_parts, batch * num_heads * seq_q, head_dim_v] of dtype, parts_lse
- *                          [num_parts, batch * num_heads * seq_q] as lse; out and lse as above
+ *     [seq_new]            k_new, v_new [batch, num_kv_heads, seq_new, …]: written over the last seq_new keys in k and
+ *                          v before anything is read there. k and v are then outputs, too, and a page that is written
+ *                          to must belong to one entry only. Ragged: [total_q tokens], as many as there are queries
+ *     [k_scales, v_scales] k_scale, v_scale f32. Scales of heads: [num_kv_heads]. Scales of tokens: the dims of k and
+ *                          v without the last one: [batch, num_kv_heads, seq_kv]; ragged [1, num_kv_heads, total_kv],
+ *                          contiguous in this order; with pages [num_pages, num_kv_heads, page_size]. Scales of tokens
+ *                          are written where k and v are
+ *     [rotary_dim]         cos, sin [batch or 1, rotary_positions, rotary_dim / 2] of dtype
+ *     [has_position_ids]   position_ids i32 [batch, seq_q], ragged [1, total_q]
+ *     [weights_mode]       weights [batch, num_heads, seq_q, seq_kv] of dtype; with weights_average
+ *                          [batch, 1, seq_q, seq_kv]. Not ragged
+ *     [has_row_ids]        row_ids i32 [num_rows]: the rows of q that are wanted; weights then have num_rows rows
+ *     [op = merge]         parts [num_parts, batch * num_heads * seq_q, head_dim_v] of dtype; parts_lse
+ *                          [num_parts, batch * num_heads * seq_q] of the type of lse; out and lse as above
  *
- * What is appended (seq_new) to a cache of i8 or f8, k_new and v_new being of dtype, is rounded to codes, to nearest
- * even, with largest = 127 or 448:
+ * Appending to a quantised cache
+ * ------------------------------
+ * With seq_new and a cache of i8 or f8, the rows of k_new and v_new (of dtype) are rounded to codes, to nearest even.
+ * largest is 127 for i8 and 448 for f8:
  *     head    code = clamp(x / scale, -largest, largest); all 0 where the scale is 0 or not finite
- *     token   scale = max|x| / largest over the row, which is written, and the same; a row that holds a NaN or an
- *             infinity gets the scale NaN, and a row of zeros the scale 0, with codes 0
+ *     token   scale = max|x| / largest over the row; the scale is written, and the code is computed as for heads. A row
+ *             that holds a NaN or an infinity gets the scale NaN. A row of zeros gets the scale 0 and the codes 0
  *     none    code = clamp(x, -448, 448)
  * NaN becomes 0 in i8 and stays NaN in f8. Keys are rotated before they are rounded.
  *
- * The block (embed_dim > 0; Vaswani et al., section 3.2.2): Q, K and V are projections of the inputs, each head attends
- * as above, and the heads, one after the other, are projected to the output:
+ * The block
+ * ---------
+ * With embed_dim > 0 (Vaswani et al., section 3.2.2), Q, K and V are projections of the inputs. Each head attends as
+ * above. The heads, one after the other, are projected to the output:
  *     Q = x Wq + bq    K = x_kv Wk + bk    V = x_v Wv + bv    out = concat(heads) Wo + bo
- * There is no q then; k and v only where they are caches. Products are summed in the order of the columns, beginning
- * with the bias, so that a row of the result does not depend on the other rows. Without is_cross and without caches the
- * keys are those of x: seq_kv is seq_q, and a ragged batch has neither cu_seqlens_kv nor total_kv.
+ * A block has no q. It has k and v only where they are caches. Products are summed in the order of the columns and
+ * begin with the bias, so a row of the result does not depend on the other rows. Without is_cross and without caches
+ * the keys come from x: seq_kv is seq_q, and a ragged batch has neither cu_seqlens_kv nor total_kv.
  *     x   [batch, seq_q, embed_dim]       out [batch, seq_q, out_dim]      ragged: [1, total_q, …]
  *     packed_weights: a blob made by attune_pack_weights, 64-byte aligned; see "Weights of a block"
- *     [is_cross]      x_kv [batch, seq_kv, kv_embed_dim]: what keys and values are projected from; else x. Ragged:
- *                     [1, total_kv, …], with seq_new [1, total_q, …], as x_v
- *     [v_embed_dim]   x_v [batch, seq_kv, v_embed_dim]: what values are projected from; else as the keys
- *     [seq_new]       k and v are caches, written in place: the keys of x (is_cross: of x_kv, which is then [batch,
- *                     seq_new, …]) become their last ones; there are no k_new and v_new. Without is_cross seq_new is
- *                     seq_q
- *     [kv_projected]  k and v are given, as an earlier call has left them in caches: only Q and the output are
- *                     projected
- *     [no_out_projection] out is that of attention, [batch, num_heads, seq_q, head_dim_v], contiguous meaning
+ *     [is_cross]      x_kv [batch, seq_kv, kv_embed_dim]: input of keys and values, in place of x. Ragged:
+ *                     [1, total_kv, …], with seq_new [1, total_q, …]
+ *     [v_embed_dim]   x_v [batch, seq_kv, v_embed_dim]: input of values, in place of the keys' input. Ragged: as x_kv
+ *     [seq_new]       k and v are caches, written in place. The keys of x become their last keys; with is_cross those
+ *                     of x_kv, which is then [batch, seq_new, …]. There are no k_new and v_new. Without is_cross,
+ *                     seq_new is seq_q
+ *     [kv_projected]  k and v are caches that an earlier call has filled. Only Q and the output are projected
+ *     [no_out_projection] out is the output of attention, [batch, num_heads, seq_q, head_dim_v], contiguous meaning
  *                     [batch, seq_q, num_heads, head_dim_v]
- *     [low_rank]      keys_low [low_rank, seq_kv], with low_rank_heads [num_kv_heads, low_rank, seq_kv], and values_low
- *                     alike (with low_rank_shared keys_low is both): K and V of each head are multiplied by them from
- *                     the left, and attention sees low_rank keys (Wang et al., "Linformer", 2020, equation 7), for each
- *                     of which `weights` has a column
+ *     [low_rank]      keys_low [low_rank, seq_kv], with low_rank_heads [num_kv_heads, low_rank, seq_kv]; values_low
+ *                     alike. With low_rank_shared, keys_low serves as both. K and V of each head are multiplied by them
+ *                     from the left, and attention sees low_rank keys (Wang et al., "Linformer", 2020, equation 7).
+ *                     `weights` has one column for each of those
  *
- * Strides are in elements, one for each dimension in the order above (the projected out of a block has three); an array
- * of zeros means contiguous (with dynamic sizes: at run time). Output strides must not make two elements coincide. */
+ * Strides
+ * -------
+ * Strides are in elements, one for each dimension in the order above (the projected out of a block has three). An array
+ * of zeros means contiguous; with dynamic sizes, contiguous at run time. Output strides must not make two elements
+ * coincide. */
 typedef struct attune_problem {
     size_t struct_size;    /* sizeof(attune_problem): lets the struct grow */
     attune_op op;
@@ -245,58 +263,60 @@ typedef struct attune_problem {
     int64_t num_heads;     /* >= 1, default 1 */
     int64_t num_kv_heads;  /* divides num_heads; 0 = num_heads. kv head = head / (num_heads / num_kv_heads) */
     int64_t seq_q;         /* >= 1, or ATTUNE_DYNAMIC: from 0 at run time */
-    int64_t seq_kv;        /* the same, dynamic a size of its own; 0 = as seq_q, but dynamic with pages and kv_lens */
+    int64_t seq_kv;        /* the same; a dynamic seq_kv is a size of its own. 0 = seq_q, or dynamic with pages and
+                            * kv_lens */
     int64_t head_dim;      /* >= 1 */
     int64_t head_dim_v;    /* >= 1; 0 = head_dim */
     double softmax_scale;  /* within +-1e38; ATTUNE_DEFAULT_SCALE = 1 / sqrt(head_dim) */
     double logits_soft_cap;/* 0 = none, else > 0 */
     int is_causal;         /* 0 or 1 */
-    attune_causal_align causal_align; /* where positions begin: for causality, windows, ALiBi and rotary alike */
+    attune_causal_align causal_align; /* where positions begin, for causality, windows, ALiBi and rotary alike */
     int64_t causal_offset; /* added to the position of every query; any sign */
     int64_t window_left, window_right; /* keys seen before and after the position; -1 = all */
-    int64_t global_tokens; /* keys that every query sees and queries that see every key, whatever the window */
+    int64_t global_tokens; /* the first tokens: every query sees these keys, and these queries see every key, whatever
+                            * the window */
     int has_lse;           /* 1: `lse` is written too */
     int has_alibi_slopes, has_sinks, has_kv_lens, has_causal_offsets, is_ragged;
-    attune_dtype k_dtype, v_dtype;   /* default dtype. Of a block they are the caches'; where it has none they matter
-                                      * with reproducible only: K and V are rounded as a cache would, which must not be
-                                      * of i8 or f8 then */
-    attune_scales k_scales, v_scales;/* mean nothing unless k_dtype (v_dtype) is i8 or f8; with v_in_k v_scales is
-                                      * k_scales */
+    attune_dtype k_dtype, v_dtype;   /* default dtype. In a block: the caches' types. A block without a cache uses them
+                                      * only with reproducible: it rounds K and V as such a cache would, and i8 and f8
+                                      * are refused */
+    attune_scales k_scales, v_scales;/* used only if k_dtype (v_dtype) is i8 or f8; with v_in_k, v_scales is k_scales */
     attune_dtype bias_dtype;         /* of attn_bias; default dtype */
-    attune_dtype softmax_precision;  /* of all arithmetic: f32 or f64; default f32, and f64 for f64 */
+    attune_dtype softmax_precision;  /* of all arithmetic: f32 or f64; default f32, or f64 where dtype is f64 */
     int64_t page_size;               /* 0 = k and v are not paged */
     int64_t max_seq_q, max_seq_kv;   /* bounds of dynamic sizes; 0 = none */
     int64_t seq_new;                 /* 0 = nothing is appended; ATTUNE_DYNAMIC: from 0 at run time */
     int v_in_k;                      /* 1: v is the first head_dim_v columns of k (multi-head latent attention) */
-    int short_masks;                 /* 1: mask and bias may end before seq_kv; keys beyond their last dim are hidden,
-                                      * and columns beyond a dynamic seq_kv are not read */
+    int short_masks;                 /* 1: mask and bias may end before seq_kv. Keys beyond their last dim are hidden.
+                                      * Columns beyond a dynamic seq_kv are not read */
     int64_t attn_mask_dims[4], attn_bias_dims[4]; /* [batch, num_heads, seq_q, seq_kv], each may be 1: the same for
                                                    * all. Zeros = absent; leading zeros count as 1 */
-    int64_t rotary_dim;              /* even, <= head_dim; 0 = none. q, and k (or only k_new, where keys are appended:
-                                      * the others are taken to be rotated, as all are with kv_projected) */
+    int64_t rotary_dim;              /* even, <= head_dim; 0 = none. Rotates q and k. Where keys are appended, only
+                                      * k_new is rotated: cached keys are rotated already, as are those of kv_projected
+                                      * */
     int rotary_interleaved;          /* 0: pairs (x[d], x[d + rotary_dim/2]); 1: pairs (x[2d], x[2d+1]) */
-    int has_position_ids;            /* of queries and of new keys; else p, and j for keys. Without seq_new it needs
-                                      * seq_q = seq_kv */
+    int has_position_ids;            /* 1: positions of queries and new keys for rotary. 0: p for queries, j for keys.
+                                      * Without seq_new it needs seq_q = seq_kv */
     attune_weights_mode weights_mode;
     int weights_average;             /* 1: the mean over the heads */
     int has_row_ids;                 /* op = weights only */
-    int reproducible;                /* 1: the same bits for a row whatever the other sizes, strategy and schedule */
+    int reproducible;                /* 1: a row has the same bits whatever the other sizes, strategy and schedule */
     int64_t num_rows;                /* of row_ids */
     int64_t num_parts;               /* op = merge: >= 1 */
     int64_t q_strides[4], k_strides[4], v_strides[4], out_strides[4], lse_strides[3];
     int64_t attn_mask_strides[4], attn_bias_strides[4]; /* of dims that are 1: taken as 0 */
     int64_t k_new_strides[4], v_new_strides[4], weights_strides[4];
-    /* The block; all of these mean nothing without embed_dim, and op = weights, rotary and merge may not have that.
-     * head_dim may be 0 then: embed_dim / num_heads, which must divide it. dtype is that of x, x_kv, x_v and out.
-     * Low-rank keys have no order: no causality, windows, ALiBi, masks, kv_lens, rotary, caches, ragged batches or
-     * dynamic seq_kv with them. All widths, num_heads * head_dim among them, are at most 262144. */
+    /* The block. Without embed_dim the fields below are ignored; op = weights, rotary and merge refuse embed_dim.
+     * With it, head_dim may be 0: it is then embed_dim / num_heads, which must divide. dtype is that of x, x_kv, x_v
+     * and out. Low-rank keys have no order: low_rank goes with no causality, window, ALiBi, mask, kv_lens, rotary,
+     * cache, ragged batch or dynamic seq_kv. All widths, num_heads * head_dim among them, are at most 262144. */
     int64_t embed_dim;     /* columns of x; 0 = attention alone */
-    int64_t kv_embed_dim;  /* columns of x_kv; 0 = embed_dim; another value than that makes is_cross 1 */
-    int64_t v_embed_dim;   /* columns of x_v; 0 = there is none */
+    int64_t kv_embed_dim;  /* columns of x_kv; 0 = embed_dim; a value other than embed_dim makes is_cross 1 */
+    int64_t v_embed_dim;   /* columns of x_v; 0 = there is no x_v */
     int64_t out_dim;       /* 0 = embed_dim */
     int64_t low_rank;      /* rows of keys_low; 0 = none */
     int low_rank_heads, low_rank_shared;
-    int is_cross;          /* 1: x_kv is a tensor of its own; seq_kv (or seq_new) its length */
+    int is_cross;          /* 1: x_kv is a tensor of its own; seq_kv (or seq_new) is its length */
     int kv_projected, no_out_projection;
     attune_dtype w_dtype;  /* of packed_weights, keys_low and values_low; default dtype */
     int64_t x_strides[3], x_kv_strides[3], x_v_strides[3];
@@ -310,30 +330,34 @@ typedef struct attune_problem {
     { .struct_size = sizeof(attune_problem), .batch = 1, .num_heads = 1, .softmax_scale = ATTUNE_DEFAULT_SCALE, \
       .window_left = -1, .window_right = -1 }
 
-/* ATTUNE_PROBLEM_INIT as a function, into struct_size bytes. */
+/* Writes the values of ATTUNE_PROBLEM_INIT into the first struct_size bytes. */
 ATTUNE_API attune_status attune_problem_init(attune_problem *problem, size_t struct_size);
 
-/* Reads `key=value` pairs separated by commas, keys being the field names of attune_problem:
+/* Reads a problem from text: `key=value` pairs separated by commas, the keys being the field names of attune_problem:
  *     batch=1,num_heads=12,seq_q=512,head_dim=64,is_causal=1,causal_align=bottom_right
- * plus seq_q=dynamic, flags without their has_ or is_ (lse=1, sinks=1, ragged=1 …; is_causal as it is),
- * kv_dtype=i8 for k_dtype=i8,v_dtype=i8, kv_scales=token for k_scales=token,v_scales=token,
- * strides as q_strides=65536:4096:64:1, and layout=bhsd|bshd, which sets the strides of q, k, v and out to the
- * contiguous ones of that order (not with embed_dim). attn_mask and attn_bias are dims as 1:1:512:512 (fewer: the last
- * ones), or letters for those that are not 1: qk, bqk, bhqk, bk, k … With embed_dim head_dim may be left out, and
- * cross=1 is is_cross. `*problem` must be initialised; fields not named keep their values. An unknown key, a malformed
- * or repeated value is ATTUNE_INVALID_PROBLEM and leaves *problem alone. The result is not checked as a whole:
- * attune_problem_check does that. */
+ * Text may also say
+ *     seq_q=dynamic
+ *     lse=1, sinks=1, ragged=1, cross=1 …    flags without has_ or is_ (is_causal keeps its name)
+ *     kv_dtype=i8                            k_dtype=i8,v_dtype=i8
+ *     kv_scales=token                        k_scales=token,v_scales=token
+ *     q_strides=65536:4096:64:1              strides
+ *     layout=bhsd or layout=bshd             the contiguous strides of q, k, v and out in that order (no blocks)
+ *     attn_mask=1:1:512:512                  dims of attn_mask or attn_bias; fewer are the last ones
+ *     attn_mask=qk                           letters for the dims that are not 1: qk, bqk, bhqk, bk, k …
+ * With embed_dim, head_dim may be left out. `*problem` must be initialised; fields not named keep their values. An
+ * unknown key and a malformed or repeated value are ATTUNE_INVALID_PROBLEM and leave *problem as it was. The result is
+ * not checked as a whole: attune_problem_check does that. */
 ATTUNE_API attune_status attune_problem_parse(const char *text, attune_problem *problem);
 
-/* Writes the canonical text (defaults filled in, what is at its default left out) with a final NUL.
- * Returns the length it needs without the NUL, as snprintf does; text may be NULL when capacity is 0. */
+/* Writes the canonical text: defaults filled in, fields with their default value left out. A NUL ends it. Returns the
+ * length without the NUL, as snprintf does; text may be NULL when capacity is 0. */
 ATTUNE_API size_t attune_problem_print(const attune_problem *problem, char *text, size_t capacity);
 
-/* Says whether a problem can be compiled: ranges, divisibility, overflow of size products, strides. */
+/* Checks whether a problem can be compiled: ranges, divisibility, overflow of size products, strides. */
 ATTUNE_API attune_status attune_problem_check(const attune_problem *problem);
 
-/* Floating-point operations of the two products, 2 * (head_dim + head_dim_v) for each allowed pair; with embed_dim also
- * 2 for each element of each projection's weights and row. */
+/* Floating-point operations of the two products: 2 * (head_dim + head_dim_v) for each pair of a query and a key that it
+ * sees. A block adds 2 for each row and element of a projection's weights. */
 ATTUNE_API double attune_problem_flops(const attune_problem *problem);
 
 /* ---- Context ---- */
@@ -348,70 +372,73 @@ typedef struct attune_allocator {
 typedef enum attune_log_level { ATTUNE_LOG_ERROR = 0, ATTUNE_LOG_WARNING = 1, ATTUNE_LOG_INFO = 2 } attune_log_level;
 typedef void attune_log_fn(void *user, attune_log_level level, const char *message);
 
-/* The work of a call: runs the tasks from `begin` to before `end` as worker number `worker`. */
+/* The work of a call: executes the tasks from `begin` to before `end` as worker number `worker`. */
 typedef void attune_range_fn(void *argument, int64_t begin, int64_t end, uint32_t worker);
 
-/* What a pool of the host is asked to run: once, on any thread. */
+/* A task that attune gives to a host's pool: run it once, on any thread. */
 typedef void attune_task_fn(void *argument);
 
-/* The host's threads. Exactly one of parallel_for and submit is set. Its functions may be called by several threads at
- * once, and must not fork. The bits of a result are the same with every runner, and with none. */
+/* The host's threads. Set exactly one of parallel_for and submit. Several threads may call these functions at once, and
+ * they must not fork. The bits of a result are the same with every runner, and with none. */
 typedef struct attune_runner {
     size_t struct_size;
 
-    /* Runs fn(argument, begin, end, worker) over disjoint ranges that cover [0, n), in any order and on any threads, and
-     * returns when all have returned. Two ranges that run at the same time must have different `worker` numbers, all
-     * below max_workers. Equals the serial loop fn(argument, 0, n, 0). A worker number out of range, a range that
-     * reaches beyond [0, n), and ranges that do not add up to n are found out, and the call fails with
-     * ATTUNE_INVALID_ARGUMENT. Two workers with one number at the same time are not found out, and neither is a range
-     * that is run twice in the place of another of the same size: the result is then wrong. */
+    /* Runs fn(argument, begin, end, worker) over disjoint ranges that cover [0, n), in any order and on any threads,
+     * and returns when all have returned. Equals the serial loop fn(argument, 0, n, 0). Ranges that run at the same
+     * time must have different `worker` numbers, all below max_workers.
+     *
+     * attune detects a worker number out of range, a range that reaches beyond [0, n), and ranges that do not add up to
+     * n: the call fails with ATTUNE_INVALID_ARGUMENT. It cannot detect two ranges with one worker number at the same
+     * time, or a range that runs twice in place of another of the same size: the result is then wrong. */
     void (*parallel_for)(void *user, attune_range_fn *fn, void *argument, int64_t n);
 
-    /* Lets task(argument) run once, on any thread, at any time: returns 0; another value means that it is never going to
-     * run. The caller of attune_run works itself, and waits for tasks that have begun, never for one that has not. A
-     * task that begins after the call has returned finds nothing to do; it then frees a few hundred bytes by the
-     * context's allocator, which must still work, while the context need not be there any more. A task that is dropped
-     * leaks those bytes, and one that is run twice is an error that is not found out. */
+    /* Queues task(argument), to run once, on any thread, at any time. Returns 0; any other value means that it will
+     * never run. The caller of attune_run works itself. It waits for tasks that have begun, never for one that has not.
+     *
+     * A task that begins after the call has returned finds nothing to do. It frees a few hundred bytes by the context's
+     * allocator, which must still work; the context itself may be gone. A task that never runs leaks those bytes. A
+     * task that runs twice is an error that attune cannot detect. */
     int (*submit)(void *user, attune_task_fn *task, void *argument);
 
     void *user;
-    uint32_t max_workers; /* 1 to 65536. With submit at most so many threads work for a call, its caller among them */
+    uint32_t max_workers; /* 1 to 65536. With submit: the most threads that work for one call, its caller included */
 } attune_runner;
 
 #define ATTUNE_RUNNER_INIT { .struct_size = sizeof(attune_runner) }
 
 ATTUNE_API attune_status attune_runner_init(attune_runner *runner, size_t struct_size);
 
-/* What happened in a context, as it happens. */
+/* Kinds of events. */
 typedef enum attune_event_kind {
-    ATTUNE_EVENT_MISS = 0,      /* no cache has the kernel: it must be compiled, or with ATTUNE_STRICT=1 the call fails */
-    ATTUNE_EVENT_DISK_HIT,      /* it came from the disk cache or its base; `message` says if it is one for another
-                                 * tuning class, which stands in after a MISS */
+    ATTUNE_EVENT_MISS = 0,      /* no cache has the kernel: it is compiled next; with ATTUNE_STRICT=1 the call fails */
+    ATTUNE_EVENT_DISK_HIT,      /* the kernel came from the disk cache or its base; `message` tells whether it is one
+                                 * for another tuning class, which stands in after a MISS */
     ATTUNE_EVENT_COMPILE_BEGIN,
-    ATTUNE_EVENT_COMPILE_END,   /* `status` says how */
-    ATTUNE_EVENT_EVICTED,       /* it left the memory cache to make room; it lives on while it is in use */
-    ATTUNE_EVENT_DAMAGED,       /* an entry of the disk cache is not what it should be: `message` says what is wrong */
+    ATTUNE_EVENT_COMPILE_END,   /* `status` is the outcome */
+    ATTUNE_EVENT_EVICTED,       /* it left the memory cache to make room; users of the kernel keep it */
+    ATTUNE_EVENT_DAMAGED,       /* an entry of the disk cache is damaged: `message` says how */
     ATTUNE_EVENT_COUNT
 } attune_event_kind;
 
 typedef struct attune_event {
     size_t struct_size;
     attune_event_kind kind;
-    attune_status status; /* of COMPILE_END; else ATTUNE_OK */
+    attune_status status; /* COMPILE_END: the outcome; otherwise ATTUNE_OK */
     const char *key;      /* the entry's name: 32 hex digits */
     const char *problem;  /* canonical text; "" with EVICTED and DAMAGED */
-    const char *message;  /* "" where there is nothing to say */
-    double milliseconds;  /* COMPILE_END: from the beginning of the compile; DISK_HIT: of reading and loading. Else 0 */
+    const char *message;  /* "" if there is no message */
+    double milliseconds;  /* COMPILE_END: of the compile; DISK_HIT: of reading and loading; otherwise 0 */
 } attune_event;
 
-/* Called on the thread on which it happens, perhaps on several at once, without any lock of attune's. What `event`
- * points to is valid during the call only. It may call attune, except attune_context_destroy, and may fork. It must not
- * compile the kernel that is being made (ATTUNE_INVALID_ARGUMENT), nor one that another thread's callback waits with.
- * Kernels of attune_ir_compile and those that attune_tune tries cause no events. */
+/* Called while the event happens, on the thread where it happens, perhaps on several threads at once. attune holds no
+ * lock. `event` and its strings are valid during the call only. The function may call attune, except
+ * attune_context_destroy, and may fork. It must not compile the kernel that is being made (ATTUNE_INVALID_ARGUMENT), or
+ * one whose callback in another thread waits for this one. Kernels of attune_ir_compile and the candidates of
+ * attune_tune cause no events. */
 typedef void attune_event_fn(void *user, const attune_event *event);
 
 typedef enum attune_compile_mode {
-    ATTUNE_COMPILE_DEFAULT = 0, /* what ATTUNE_COMPILE says, else in process */
+    ATTUNE_COMPILE_DEFAULT = 0, /* as ATTUNE_COMPILE says, otherwise in process */
     ATTUNE_COMPILE_IN_PROCESS,  /* LLVM is loaded into this process on the first miss */
     ATTUNE_COMPILE_WORKER       /* a worker process compiles; a crash of LLVM cannot reach this process */
 } attune_compile_mode;
@@ -422,22 +449,23 @@ typedef struct attune_context_options {
     attune_log_fn *log;                   /* NULL: silent */
     void *log_user;
     const attune_runner *runner;          /* NULL: attune's own thread pool; copied */
-    uint32_t max_workers;                 /* threads of that pool, a call's own among them; 0: as many CPUs as the
-                                           * process may use. Means nothing with a runner, which says itself */
-    const char *isa;                      /* NULL: ATTUNE_ISA, else the best this CPU has */
+    uint32_t max_workers;                 /* threads of that pool, the caller of a call included; 0: as many as the
+                                           * process may use CPUs. Ignored with a runner, which has its own */
+    const char *isa;                      /* NULL: ATTUNE_ISA, else the best of this CPU */
     const char *cache_dir;                /* NULL: ATTUNE_CACHE_DIR, XDG_CACHE_HOME, ~/.cache; "": no disk cache */
     uint64_t memory_cache_bytes;          /* code kept in memory; 0: 256 MiB */
     uint64_t disk_cache_bytes;            /* 0: 1 GiB */
     attune_compile_mode compile_mode;
-    int allow_interpreter;                /* 1: run by the interpreter where no machine code can be had */
-    const char *target;                   /* NULL, or an ISA that this CPU need not have, e.g. "aarch64": for what
-                                           * emits and interprets; attune_compile is ATTUNE_UNSUPPORTED */
-    const char *cache_base;               /* a second directory of the disk cache, only read; NULL: ATTUNE_CACHE_BASE,
+    int allow_interpreter;                /* 1: run by the interpreter if there is no machine code */
+    const char *target;                   /* NULL, or an ISA that this CPU may lack, e.g. "aarch64": for emitting code
+                                           * and interpreting; attune_compile then returns ATTUNE_UNSUPPORTED */
+    const char *cache_base;               /* a second, read-only directory of the disk cache; NULL: ATTUNE_CACHE_BASE,
                                            * else none; "": none */
-    attune_event_fn *event;               /* NULL: nobody is told */
+    attune_event_fn *event;               /* NULL: no events */
     void *event_user;
-    const char *machine;                  /* the tuning class that kernels are for, as "zen4"; NULL: ATTUNE_MACHINE,
-                                           * else as the CPU's family and model tell. See attune_machine_info */
+    const char *machine;                  /* the tuning class that kernels are made for, e.g. "zen4"; NULL:
+                                           * ATTUNE_MACHINE, else by the CPU's family and model. See
+                                           * attune_machine_info */
 } attune_context_options;
 
 #define ATTUNE_CONTEXT_OPTIONS_INIT { .struct_size = sizeof(attune_context_options) }
@@ -446,21 +474,22 @@ ATTUNE_API attune_status attune_context_options_init(attune_context_options *opt
 
 typedef struct attune_context attune_context;
 
-/* Creates a context; options may be NULL. A context may be used by any number of threads at once.
+/* Creates a context; options may be NULL. Any number of threads may use a context at once.
  *
- * attune's own pool starts threads when a call can use them. They take none of the host's signals, sleep when there is
- * nothing to do (after spinning for 50 microseconds at most), and end with the context. Calls that are too short to gain
- * stay on their caller's thread: those of a few microseconds always, those of less than about 200 unless one follows the
- * other at once, and for a while all of them after other processes have taken a helper's CPU in the middle of its work.
+ * Threads: attune's own pool starts threads when a call can use them. They take none of the host's signals, sleep when
+ * there is nothing to do (after spinning for at most 50 microseconds), and end with the context. Calls that are too
+ * short to gain from more threads stay on the caller's thread: always if they take a few microseconds; under about 200
+ * microseconds unless another call follows at once. After other processes have taken a helper's CPU in the middle of
+ * its work, all calls stay on their caller's thread for a while.
  *
- * A child after fork() may use the context and its kernels: calls that other threads had begun do not exist there, and
- * the pool is made anew. fork() waits for what has locks that attune cannot make anew: a compile in this process that is
- * under way, the first with the loading of the code generator (some milliseconds; none with ATTUNE_COMPILE_WORKER), and
- * the use of tuning.db. exit() waits for a compile too, and from then on compiling fails. Other threads may be anywhere
- * in attune when one of them forks. */
+ * fork(): a child may use the context and its kernels. Calls that other threads had begun do not exist there, and the
+ * pool is made anew. Other threads may be anywhere in attune when one of them forks. fork() waits while a lock is held
+ * that attune cannot make anew: during a compile in this process (the first one loads the code generator; some
+ * milliseconds; never with ATTUNE_COMPILE_WORKER) and during the use of tuning.db. exit() waits for a compile, too, and
+ * compiling fails from then on. */
 ATTUNE_API attune_status attune_context_create(const attune_context_options *options, attune_context **context);
 
-/* Destroys it. Kernels acquired from it must have been released and no call may be under way. NULL is fine. */
+/* Destroys a context. Its kernels must have been released, and no call may be under way. NULL is fine. */
 ATTUNE_API void attune_context_destroy(attune_context *context);
 
 /* ---- Kernels ---- */
@@ -470,44 +499,46 @@ typedef struct attune_kernel attune_kernel;
 /* How a kernel computes; see "Schedules" below. */
 typedef struct attune_schedule attune_schedule;
 
-/* Gives a kernel for the problem: from memory, else from disk, else freshly compiled. With a schedule NULL
- * attune chooses (or takes what the cache holds); an explicit schedule is part of the cache key. Batch, the
- * number of heads at equal group size (but not those of a block), and all strides but the innermost are arguments
- * of the kernel: problems that differ only in those share one (blocks of few tokens, batch * seq_q at most 32,
- * only at equal batch: their products are tiled for that). Threads that ask for the same new kernel at once
- * compile it once. The caller owns one reference and gives it back with attune_kernel_release. */
+/* Gives a kernel for the problem: from memory, else from disk, else newly compiled. With schedule NULL attune chooses
+ * one, or takes the kernel that the cache holds. An explicit schedule is part of the cache key.
+ *
+ * Problems share a kernel if they differ only in batch, in the number of heads at equal group size, or in strides other
+ * than the innermost: those are arguments of the kernel. A block's number of heads is compiled in, and so is the batch
+ * of a block of few tokens (batch * seq_q at most 32), whose products are tiled for it.
+ *
+ * Threads that ask for the same new kernel at once compile it once. The caller owns one reference and gives it back
+ * with attune_kernel_release. */
 ATTUNE_API attune_status attune_compile(attune_context *context, const attune_problem *problem,
                                         const attune_schedule *schedule, attune_kernel **kernel);
 
-/* Gives a reference back; the kernel must not be running under it. NULL is fine. Thread-safe. */
+/* Gives a reference back; no call under this reference may be running. NULL is fine. Thread-safe. */
 ATTUNE_API void attune_kernel_release(attune_kernel *kernel);
 
-/* As a size of attune_arguments, from seq_q to rotary_positions: not set. 0 is a size: there is nothing. */
+/* A size in attune_arguments, from seq_q to rotary_positions, that is not set. 0 is a size: empty. */
 #define ATTUNE_NOT_SET (-1)
 
-/* Pointers and run-time sizes of one call. Fill it with attune_arguments_init, then set the pointers and, where the
- * problem leaves them open, the sizes: a call is refused, by name, while one of these is ATTUNE_NOT_SET. A size that
- * the problem fixes must be that or ATTUNE_NOT_SET. What the problem does not have is ignored. */
+/* Pointers and run-time sizes of one call. Fill it with attune_arguments_init. Then set the pointers, and the sizes
+ * that the problem leaves open: a call names and refuses such a size while it is ATTUNE_NOT_SET. A size that the
+ * problem fixes must have that value or be ATTUNE_NOT_SET. Fields that the problem does not use are ignored. */
 typedef struct attune_arguments {
     size_t struct_size;
     const void *q;
     void *k, *v;                 /* written to only if the problem has seq_new */
-    float *k_scale, *v_scale;    /* the same, and only scales of tokens */
+    float *k_scale, *v_scale;    /* written to only if the problem has seq_new and scales of tokens */
     void *out;
     void *lse;                   /* read by op = weights */
-    int64_t batch, num_heads, num_kv_heads; /* num_heads / num_kv_heads must be as compiled, and of a
-                                             * block both */
+    int64_t batch, num_heads, num_kv_heads; /* num_heads / num_kv_heads must be as compiled; in a block, both */
     int64_t q_strides[4], k_strides[4], v_strides[4], out_strides[4], lse_strides[3]; /* innermost as compiled */
     int64_t attn_mask_strides[4], attn_bias_strides[4], k_new_strides[4], v_new_strides[4], weights_strides[4];
     int64_t k_scale_strides[3], v_scale_strides[3];
-    int64_t seq_q, seq_kv;       /* where dynamic, at most their bounds. Where cu_seqlens, or kv_lens of pages, tell the
-                                  * lengths: what none exceeds; ATTUNE_NOT_SET means the longest, if no mask and no
-                                  * weights have such a dim. Where keys are projected from x, seq_kv need not be set */
-    int64_t seq_new, num_rows;   /* where dynamic. Ragged, and of keys of x, there are as many new keys as queries */
+    int64_t seq_q, seq_kv;       /* if dynamic: at most their bounds. If cu_seqlens, or kv_lens with pages, give the
+                                  * lengths: an upper bound of them; ATTUNE_NOT_SET is the longest, provided no mask
+                                  * and no weights have such a dim. Keys projected from x: seq_kv need not be set */
+    int64_t seq_new, num_rows;   /* if dynamic. Ragged, or keys of x: as many new keys as there are queries */
     int64_t total_q, total_kv;   /* ragged: tokens in q and in k, v; at least the last of cu_seqlens */
     int64_t num_pages, max_pages;/* paged: pages in k and v, columns of block_table */
-    int64_t mask_seq_kv, bias_seq_kv; /* columns of attn_mask, attn_bias: with short_masks and a last dim of
-                                       * ATTUNE_DYNAMIC from 0 to seq_kv, else those of the problem. ATTUNE_NOT_SET:
+    int64_t mask_seq_kv, bias_seq_kv; /* columns of attn_mask, attn_bias. With short_masks and ATTUNE_DYNAMIC as last
+                                       * dim: from 0 to seq_kv; otherwise those of the problem. ATTUNE_NOT_SET:
                                        * seq_kv */
     int64_t rotary_positions;    /* rows of cos and sin */
     int64_t rotary_batch_stride; /* elements between two entries of cos and sin; 0: the same for all */
@@ -526,8 +557,8 @@ typedef struct attune_arguments {
     size_t workspace_bytes;
 } attune_arguments;
 
-/* Fills in the sizes and strides of `problem`, pointers NULL. Sizes that it leaves open, or that it does not have, are
- * ATTUNE_NOT_SET. Writes struct_size bytes. */
+/* Sets sizes and strides to those of `problem`, and pointers to NULL. Sizes that the problem leaves open or does not
+ * have become ATTUNE_NOT_SET. Writes struct_size bytes. */
 ATTUNE_API attune_status attune_arguments_init_sized(attune_arguments *arguments, size_t struct_size,
                                                      const attune_problem *problem);
 
@@ -536,26 +567,26 @@ static inline attune_status attune_arguments_init(attune_arguments *arguments, c
     return attune_arguments_init_sized(arguments, sizeof *arguments, problem);
 }
 
-/* One tensor of a call: what attune_run reads or writes, and where its pointer is in attune_arguments. */
+/* One tensor of a call, which attune_run reads or writes. */
 typedef struct attune_tensor {
-    const char *name;            /* as the field of attune_arguments; static storage */
+    const char *name;            /* of its field in attune_arguments; static storage */
     attune_dtype dtype;
     int rank;                    /* at most 4 */
-    int64_t dims[4], strides[4]; /* settled: contiguous ones filled in, 0 where broadcast */
+    int64_t dims[4], strides[4]; /* as used: contiguous strides filled in, 0 where broadcast */
     int is_input, is_output;
-    size_t pointer_offset;       /* of the pointer in attune_arguments */
+    size_t pointer_offset;       /* of the pointer in attune_arguments, in bytes */
 } attune_tensor;
 
-/* Writes the tensors of a problem, at most `capacity` of them, in the order of the kernel's parameters, and to *count
- * how many there are, which may be more; tensors may be NULL where capacity is 0. They have the sizes of `arguments`,
- * whose pointers are not looked at. arguments NULL: dims that the problem leaves open are -1, and the strides of such
- * a tensor those of the problem, zeros meaning contiguous at run time. A failure leaves *count 0. The layout of
- * attune_tensor does not change within a major version: it has no struct_size because it comes in arrays. */
+/* Lists the tensors of a problem in the order of the kernel's parameters. Writes at most `capacity` of them, and to
+ * *count their number, which may be larger. tensors may be NULL if capacity is 0. The sizes are those of `arguments`;
+ * its pointers are not read. With arguments NULL, dims that the problem leaves open are -1, and the strides of such a
+ * tensor are the problem's, zeros meaning contiguous at run time. A failure sets *count to 0. The layout of
+ * attune_tensor does not change within a major version: it comes in arrays and so has no struct_size. */
 ATTUNE_API attune_status attune_tensors(const attune_problem *problem, const attune_arguments *arguments,
                                         attune_tensor *tensors, size_t capacity, size_t *count);
 
-/* A tensor as DLPack describes it (version 1): the layout of its DLTensor, so that a pointer to one, in a
- * DLManagedTensor or a capsule, may be cast to this. */
+/* A tensor in DLPack's terms (version 1). It has the layout of DLTensor: a pointer to a DLTensor, in a DLManagedTensor
+ * or a capsule, may be cast to a pointer to this. */
 typedef struct attune_dltensor {
     void *data;
     int32_t device_type;  /* 1: CPU */
@@ -569,45 +600,46 @@ typedef struct attune_dltensor {
     uint64_t byte_offset; /* from data to the first element */
 } attune_dltensor;
 
-/* Makes a DLPack tensor the argument of that name (as attune_tensors names it): sets its pointer, its strides, and
- * the sizes of the call that are ATTUNE_NOT_SET so far and are dims of it. Nothing is copied or kept: the memory must
- * stay until the call is done, and whether it may be written to is for the caller to know.
+/* Makes a DLPack tensor the argument `name` (a name that attune_tensors gives). Sets its pointer, its strides, and
+ * those of its dims that are sizes of the call and ATTUNE_NOT_SET so far. Copies and keeps nothing: the memory must
+ * stay until the call is done. The caller knows whether it may be written to.
  *
- * Its dtype must be the tensor's (bool may also be unsigned bytes), its memory that of the CPU, and its dims those
- * that attune_tensors gives, in number and order: a tensor [batch, seq, heads, dim] is permuted first, one of three
- * dimensions viewed as four. batch, num_heads and num_kv_heads are never filled in, because attune_arguments_init has
- * set them: set them before where the call's are others. A dim that differs from what is compiled or set is refused
- * with both numbers; of a cache with room for more keys bind the part that is used. cu_seqlens, kv_lens, block_table
- * and whatever else has no strides in attune_arguments must be contiguous, of cos and sin each entry; these are
- * [batch or 1, positions, half]. A tensor that repeats a single element along all dims that the kernel has is
- * refused, because strides that are all 0 mean contiguous. After a failure *arguments is as it was. */
+ * The tensor must be in CPU memory. Its dtype must be the argument's (for bool also unsigned bytes). Its dims must be
+ * those of attune_tensors, in number and order: permute a tensor [batch, seq, heads, dim] first, and view one of three
+ * dimensions as four. A dim that differs from the compiled or set size is refused with both numbers. Bind the used part
+ * of a cache that has room for more keys.
+ *
+ * batch, num_heads and num_kv_heads are never filled in, because attune_arguments_init has set them. If the call has
+ * others, set them first. Arguments without strides in attune_arguments (cu_seqlens, kv_lens, block_table …) must be
+ * contiguous. cos and sin are [batch or 1, positions, half], each entry contiguous. A tensor that repeats one element
+ * along all dims is refused, because strides of 0 mean contiguous. A failure leaves *arguments as it was. */
 ATTUNE_API attune_status attune_bind_dlpack(attune_arguments *arguments, const attune_kernel *kernel, const char *name,
                                             const attune_dltensor *tensor);
 
-/* Bytes of workspace that attune_run needs for these arguments (whose pointers are not looked at). */
+/* Bytes of workspace that attune_run needs for these arguments; their pointers are not read. */
 ATTUNE_API attune_status attune_workspace_size(const attune_context *context, const attune_kernel *kernel,
                                                const attune_arguments *arguments, size_t *bytes);
 
-/* Computes out (and lse). Inputs are never written; outputs must not overlap inputs or each other. That is judged by
- * the whole range from first to last element, except that tensors which are columns of one packed buffer (rows of
- * q, k, v and out one after the other, say) may interleave. The bits of the result do not depend on the threads.
- * Thread-safe: a kernel may run in many threads at once, each with its own workspace. A call of a few microseconds
- * stays on the caller's thread. */
+/* Computes the outputs. Inputs are never written. Outputs must not overlap inputs or each other. The check takes the
+ * whole range from a tensor's first to its last element, except that tensors may interleave as columns of one packed
+ * buffer (for example rows of q, k, v and out one after the other). The bits of the result do not depend on the number
+ * of threads. Thread-safe: a kernel may run in many threads at once, each with its own workspace. A call of a few
+ * microseconds stays on the caller's thread. */
 ATTUNE_API attune_status attune_run(attune_context *context, const attune_kernel *kernel,
                                     const attune_arguments *arguments);
 
 /* ---- Threads and cancelling, call by call ---- */
 
-/* How one call is run. */
+/* Options of one call. */
 typedef struct attune_run_options {
     size_t struct_size;
     const attune_runner *runner; /* NULL: the context's, or its pool */
-    uint32_t max_threads;        /* of attune's pool or of a runner with submit, the caller among them; 0: all. More than
-                                  * there are count as all. A runner with parallel_for decides itself: it must be 0 */
-    const int *cancel;           /* NULL, or a flag that any thread may set to another value than 0, atomically, while
-                                  * the call runs. It is looked at before each task; tasks that have begun are
-                                  * finished, and the call then returns ATTUNE_CANCELLED. A call without tasks left
-                                  * has succeeded. The interpreter looks once, at the beginning */
+    uint32_t max_threads;        /* of attune's pool or of a runner with submit, the caller included; 0: all. A number
+                                  * above theirs means all. Must be 0 with parallel_for, which decides itself */
+    const int *cancel;           /* NULL, or a flag that any thread may set (atomically, to a value other than 0) while
+                                  * the call runs. attune looks at it before each task, finishes the tasks that have
+                                  * begun, and returns ATTUNE_CANCELLED. A call without tasks left succeeds. The
+                                  * interpreter looks once, at the beginning */
 } attune_run_options;
 
 #define ATTUNE_RUN_OPTIONS_INIT { .struct_size = sizeof(attune_run_options) }
@@ -618,13 +650,13 @@ ATTUNE_API attune_status attune_run_options_init(attune_run_options *options, si
 ATTUNE_API attune_status attune_run_with(attune_context *context, const attune_kernel *kernel,
                                          const attune_arguments *arguments, const attune_run_options *options);
 
-/* Bytes of workspace that attune_run_with needs: they depend on the number of workers that may take part. */
+/* Bytes of workspace that attune_run_with needs; they depend on the number of workers that may take part. */
 ATTUNE_API attune_status attune_workspace_size_with(const attune_context *context, const attune_kernel *kernel,
                                                     const attune_arguments *arguments,
                                                     const attune_run_options *options, size_t *bytes);
 
-/* A call in parts, for engines whose threads are running already, all executing the same program: one thread begins it,
- * then any threads execute ranges of the tasks of phase 0; when all of these are done, those of phase 1; and so on.
+/* A call in parts, for engines whose threads already run and all execute the same program. One thread begins the call.
+ * Then any threads execute ranges of the tasks of phase 0; when all of these are done, those of phase 1; and so on.
  * Equals attune_run:
  *
  *     attune_call_begin(context, kernel, &arguments, num_threads, &call);
@@ -635,39 +667,39 @@ ATTUNE_API attune_status attune_workspace_size_with(const attune_context *contex
  *     attune_call_end(call); */
 typedef struct attune_call attune_call;
 
-/* Checks the arguments, as attune_run does, and makes the call ready. Context, kernel and what the arguments point to must
- * stay until it is ended; the struct itself need not. `max_workers`, 1 to 65536: how many worker numbers there are going to be; the workspace
- * is as attune_workspace_size_with says for a runner of so many. On failure *call is NULL. */
+/* Checks the arguments as attune_run does, and prepares the call. Context, kernel and the memory that the arguments
+ * point to must stay until the call has ended; the struct itself need not. `max_workers`, 1 to 65536, is the number of
+ * worker numbers. A runner with as many workers needs the same workspace (attune_workspace_size_with). A failure sets
+ * *call to NULL. */
 ATTUNE_API attune_status attune_call_begin(attune_context *context, const attune_kernel *kernel,
                                            const attune_arguments *arguments, uint32_t max_workers, attune_call **call);
 
-/* 0 if there is nothing to compute. */
+/* Number of phases; 0 if there is nothing to compute. */
 ATTUNE_API uint32_t attune_call_num_phases(const attune_call *call);
 
-/* May be 0, and is for phases that there are not. Tasks of one phase take about the same time, unless rows see
- * different numbers of keys. */
+/* Number of tasks of a phase; may be 0, and is 0 for a phase that does not exist. Tasks of one phase take about the
+ * same time, unless rows see different numbers of keys. */
 ATTUNE_API int64_t attune_call_num_tasks(const attune_call *call, uint32_t phase);
 
-/* Runs the tasks from `begin` to before `end` of one phase, on the calling thread. Thread-safe, with different worker
- * numbers. A phase, range or worker that there is not, and a phase before all tasks of the one before are done, are
- * ATTUNE_INVALID_ARGUMENT, and nothing is run. */
+/* Executes the tasks from `begin` to before `end` of one phase, on the calling thread. Thread-safe with different
+ * worker numbers. Executes nothing and returns ATTUNE_INVALID_ARGUMENT for a phase, range or worker that does not
+ * exist, and for a phase before all tasks of the previous one are done. */
 ATTUNE_API attune_status attune_call_execute(attune_call *call, uint32_t phase, int64_t begin, int64_t end,
                                              uint32_t worker);
 
-/* Frees the call; nothing of it may be executing. ATTUNE_INVALID_ARGUMENT if of some phase not as many tasks were
- * executed as there are: the outputs then are not what they should be. NULL is fine. */
+/* Frees the call; no thread may be executing it. ATTUNE_INVALID_ARGUMENT means that the tasks of some phase were not
+ * executed as often as there are tasks: the outputs are then wrong. NULL is fine. */
 ATTUNE_API attune_status attune_call_end(attune_call *call);
 
 /* ---- Weights of a block ---- */
 
-/* The weights that a block may have, all row-major and contiguous. A projection has in_dim inputs (embed_dim,
- * kv_embed_dim …; that of the output num_heads * head_dim_v) and out_dim outputs (num_heads * head_dim …, head by
- * head). */
+/* The weights of a block, all row-major and contiguous. A projection has in_dim inputs (embed_dim, kv_embed_dim …; the
+ * output projection num_heads * head_dim_v) and out_dim outputs (num_heads * head_dim …, head by head). */
 typedef enum attune_weight_id {
     ATTUNE_Q_WEIGHT = 0, ATTUNE_K_WEIGHT, ATTUNE_V_WEIGHT, ATTUNE_OUT_WEIGHT, /* a matrix each: see the layout */
-    ATTUNE_Q_BIAS, ATTUNE_K_BIAS, ATTUNE_V_BIAS, ATTUNE_OUT_BIAS,             /* [out_dim]; left out: 0 */
-    ATTUNE_QKV_WEIGHT,    /* instead of the first three: their outputs one after the other (in_proj_weight, c_attn) */
-    ATTUNE_QKV_BIAS,      /* instead of their biases */
+    ATTUNE_Q_BIAS, ATTUNE_K_BIAS, ATTUNE_V_BIAS, ATTUNE_OUT_BIAS,             /* [out_dim]; absent: 0 */
+    ATTUNE_QKV_WEIGHT,    /* in place of the first three: their outputs one after the other (in_proj_weight, c_attn) */
+    ATTUNE_QKV_BIAS,      /* in place of their biases */
     ATTUNE_NUM_WEIGHTS
 } attune_weight_id;
 
@@ -676,29 +708,29 @@ typedef enum attune_weight_layout {
     ATTUNE_IN_OUT      /* [in_dim, out_dim]: y = x W + b, as Keras, JAX and GPT-2's Conv1D */
 } attune_weight_layout;
 
-/* One of them. Where dims are split, as in Keras [embed_dim, num_heads, head_dim] or [num_heads, head_dim, out_dim],
- * what counts is that neighbours multiply to the matrix's dims. */
+/* One weight. Dims may be split, as Keras does in [embed_dim, num_heads, head_dim] or [num_heads, head_dim, out_dim]:
+ * neighbouring dims must multiply to the matrix's dims. */
 typedef struct attune_weight {
-    const void *data;    /* NULL: not there. Need not be aligned */
+    const void *data;    /* NULL: absent. Need not be aligned */
     attune_dtype dtype;  /* must be the problem's w_dtype */
     int rank;            /* 1 to 4 */
     int64_t dims[4];
 } attune_weight;
 
-/* All of them; start from attune_mha_weights_init. */
+/* All weights of a block; start from attune_mha_weights_init. */
 typedef struct attune_mha_weights {
     size_t struct_size;
     attune_weight_layout layout; /* of all matrices */
-    attune_weight tensor[ATTUNE_NUM_WEIGHTS]; /* by attune_weight_id */
+    attune_weight tensor[ATTUNE_NUM_WEIGHTS]; /* indexed by attune_weight_id */
 } attune_mha_weights;
 
 /* "q_weight", "qkv_bias" …; NULL if there is no such weight. Static storage. */
 ATTUNE_API const char *attune_weight_name(attune_weight_id id);
 
-/* Fills in dtype, rank and dims that this problem's weights and biases have in a layout, and data NULL: set the
- * pointers, and leave those of biases that the model lacks. Weights that the problem does not have get rank 0: those of
- * projections that are not there, qkv_weight and qkv_bias unless q, k and v are all there, and qkv_weight where their
- * numbers of inputs differ (qkv_bias goes with separate weights, too). Writes struct_size bytes. */
+/* Sets dtype, rank and dims to those of the problem's weights and biases in a layout, and data to NULL. Set the
+ * pointers next; leave those of biases that the model lacks. Weights that the problem does not have get rank 0: those
+ * of missing projections; qkv_weight and qkv_bias unless q, k and v are all projected; and qkv_weight if their numbers
+ * of inputs differ (qkv_bias also goes with separate weights). Writes struct_size bytes. */
 ATTUNE_API attune_status attune_mha_weights_init_sized(const attune_problem *problem, attune_weight_layout layout,
                                                        attune_mha_weights *weights, size_t struct_size);
 
@@ -709,52 +741,53 @@ static inline attune_status attune_mha_weights_init(const attune_problem *proble
 }
 
 /* Bytes of the blob that attune_pack_weights makes. It depends on embed_dim, kv_embed_dim, v_embed_dim, out_dim,
- * num_heads, num_kv_heads, head_dim, head_dim_v, w_dtype and which projections there are, not on lengths, masks,
- * schedule or instruction set: prefill and decode share one, and it may be saved and loaded on another machine of the
- * same byte order. A problem with kv_projected takes the blob of one without, too, that has the same projections of
- * queries and output. */
+ * num_heads, num_kv_heads, head_dim, head_dim_v, w_dtype and on which projections there are. It does not depend on
+ * lengths, masks, schedule or instruction set. So prefill and decoding share a blob, and it may be saved and loaded on
+ * another machine of the same byte order. A problem with kv_projected also takes the blob of one without, if the
+ * projections of queries and output are the same. */
 ATTUNE_API attune_status attune_packed_weights_size(const attune_problem *problem, size_t *bytes);
 
-/* Copies weights into the order in which kernels read them: `packed` (64-byte aligned, `bytes` of it, no weights
- * among them; what is beyond the blob's size is left alone) becomes a blob with a header that names its layout and
- * holds a checksum. A weight that is missing, too much, or of another shape or dtype than expected is
- * ATTUNE_INVALID_ARGUMENT; the message names it, and nothing is written. Values are not looked at: a NaN is computed
- * with. */
+/* Copies weights into the order in which kernels read them. `packed` is 64-byte aligned, has `bytes` bytes, and
+ * overlaps no weight. It becomes a blob, with a header that names the layout and holds a checksum; bytes beyond the
+ * blob are left alone. A weight that is missing, not expected, or of the wrong shape or dtype is
+ * ATTUNE_INVALID_ARGUMENT: the message names it, and nothing is written. Values are not inspected: a NaN takes part in
+ * the computation. */
 ATTUNE_API attune_status attune_pack_weights(const attune_problem *problem, const attune_mha_weights *weights,
                                              void *packed, size_t bytes);
 
-/* Whether bytes that were read back (64-byte aligned) begin with an undamaged blob for this problem: ATTUNE_BAD_FILE
- * and what is wrong if not. Bytes behind the blob do not matter. attune_run only looks at the header. */
+/* Checks whether bytes that were read back (64-byte aligned) begin with an undamaged blob for this problem. If not, the
+ * result is ATTUNE_BAD_FILE, and the message says why. Bytes after the blob are ignored. attune_run checks only the
+ * header. */
 ATTUNE_API attune_status attune_packed_weights_check(const attune_problem *problem, const void *packed, size_t bytes);
 
-/* A block with its weights: one kernel and one blob. To be destroyed before its context. */
+/* A block with its weights: one kernel and one blob. Destroy it before its context. */
 typedef struct attune_mha attune_mha;
 
-/* Compiles the problem (which must have embed_dim) as attune_compile does and packs the weights, which are not needed
- * afterwards. On failure *mha is NULL. Making blocks is thread-safe, too. */
+/* Compiles the problem (which must have embed_dim) as attune_compile does, and packs the weights, which are not needed
+ * afterwards. A failure sets *mha to NULL. Thread-safe. */
 ATTUNE_API attune_status attune_mha_create(attune_context *context, const attune_problem *problem,
                                            const attune_schedule *schedule, const attune_mha_weights *weights,
                                            attune_mha **mha);
 
-/* The same with a blob, which is checked as attune_packed_weights_check does (with `bytes` 0 only its header is), is
- * not copied, and must outlive the block: so several blocks (prefill and decode) share one. */
+/* The same with a blob. It is checked as attune_packed_weights_check does (with `bytes` 0 only the header), not copied,
+ * and must outlive the block. So several blocks (prefill and decoding) share one blob. */
 ATTUNE_API attune_status attune_mha_create_packed(attune_context *context, const attune_problem *problem,
                                                   const attune_schedule *schedule, const void *packed, size_t bytes,
                                                   attune_mha **mha);
 
-/* attune_run and attune_run_with, with arguments->packed_weights set to the block's own. Thread-safe as those are. In
- * parts: attune_call_begin with attune_mha_kernel and attune_mha_packed_weights. */
+/* attune_run and attune_run_with, with arguments->packed_weights set to the block's own. Thread-safe as those are. For
+ * a call in parts use attune_call_begin with attune_mha_kernel and attune_mha_packed_weights. */
 ATTUNE_API attune_status attune_mha_run(attune_context *context, const attune_mha *mha,
                                         const attune_arguments *arguments);
 ATTUNE_API attune_status attune_mha_run_with(attune_context *context, const attune_mha *mha,
                                              const attune_arguments *arguments, const attune_run_options *options);
 
-/* Its kernel, which is not to be released, and its blob; both live as long as the block (or the blob's owner). *bytes
- * is the whole blob's, ready to be saved; it may be NULL. */
+/* The block's kernel, which must not be released, and its blob. Both live as long as the block (or the blob's owner).
+ * *bytes is the size of the whole blob, ready to be saved; `bytes` may be NULL. */
 ATTUNE_API const attune_kernel *attune_mha_kernel(const attune_mha *mha);
 ATTUNE_API const void *attune_mha_packed_weights(const attune_mha *mha, size_t *bytes);
 
-/* Destroys it; `context` is the one that made it, and the block must not be running. NULL is fine. */
+/* Destroys a block, which must not be running; `context` is the one that made it. NULL is fine. */
 ATTUNE_API void attune_mha_destroy(attune_context *context, attune_mha *mha);
 
 typedef enum attune_origin {
@@ -770,28 +803,29 @@ typedef enum attune_engine { ATTUNE_ENGINE_JIT = 0, ATTUNE_ENGINE_INTERPRETER = 
 typedef enum attune_strategy { ATTUNE_Q_LANES = 0, ATTUNE_D_LANES, ATTUNE_STRATEGY_COUNT } attune_strategy;
 
 /* How a kernel computes. Programs read and write it as text (attune_schedule_parse, attune_schedule_print), copy it and
- * hand it on; its size never changes, and what the fields are may change with every version. Today they are the numbers
- * that the autotuner searches. q-lanes (many query rows): vector lanes run along query rows. d-lanes (few): lanes run
- * along head_dim, and the keys are cut into tasks of kv_chunk whose results are merged in order. The query rows of a KV
- * head are those of all heads of its group. Legal values: see attune_schedule_check. */
+ * pass it on. Its size never changes, but the fields may change with every version: today they are the numbers that the
+ * autotuner searches. Strategy q_lanes (many query rows): vector lanes run along query rows. Strategy d_lanes (few
+ * query rows): lanes run along head_dim, and the keys are cut into tasks of kv_chunk, whose results are merged in
+ * order. The query rows of a KV head are those of all heads of its group. attune_schedule_check says which values are
+ * legal. */
 struct attune_schedule {
     size_t struct_size;
     attune_strategy strategy;
     int32_t lanes;         /* elements of a vector */
     int32_t score_rows;    /* keys in a register tile of Q.K^T */
-    int32_t score_vectors; /* vectors of query rows in it; d-lanes: query rows */
-    int32_t score_unroll;  /* elements of head_dim in a turn of its inner loop, divides head_dim; d-lanes: vectors */
-    int32_t value_rows;    /* value columns in a register tile of P.V; d-lanes: query rows */
-    int32_t value_vectors; /* vectors of query rows in it, divides score_vectors; d-lanes: vectors of value columns */
-    int32_t value_unroll;  /* keys in a turn of its inner loop */
-    int32_t q_vectors;     /* vectors of query rows in a task, at most, a multiple of score_vectors; d-lanes: 1 */
+    int32_t score_vectors; /* vectors of query rows in it; d_lanes: query rows */
+    int32_t score_unroll;  /* elements of head_dim in one turn of its inner loop, divides head_dim; d_lanes: vectors */
+    int32_t value_rows;    /* value columns in a register tile of P.V; d_lanes: query rows */
+    int32_t value_vectors; /* vectors of query rows in it, divides score_vectors; d_lanes: vectors of value columns */
+    int32_t value_unroll;  /* keys in one turn of its inner loop */
+    int32_t q_vectors;     /* vectors of query rows in a task, at most, a multiple of score_vectors; d_lanes: 1 */
     int32_t kv_tile;       /* keys between two rescalings; a multiple of score_rows */
-    int32_t kv_chunk;      /* d-lanes: keys in a task, a multiple of kv_tile; q-lanes: 0 */
+    int32_t kv_chunk;      /* d_lanes: keys in a task, a multiple of kv_tile; q_lanes: 0 */
     /* A block's projections; all 0 where there is no embed_dim. */
     int32_t gemm_rows;     /* rows in a register tile */
     int32_t gemm_vectors;  /* vectors of columns in it: gemm_vectors * lanes divides 64 */
     int32_t gemm_block;    /* rows in a task, at most */
-    int32_t gemm_depth;    /* columns of the left factor between two visits of a register tile to memory; 0: all */
+    int32_t gemm_depth;    /* columns of the left factor between two times that a register tile is stored; 0: all */
     int32_t reserved[47];  /* 0 */
 };
 
@@ -799,38 +833,38 @@ struct attune_schedule {
 
 ATTUNE_API attune_status attune_schedule_init(attune_schedule *schedule, size_t struct_size);
 
-/* A good schedule without measuring, for the context's ISA. */
+/* Chooses a good schedule without measuring, for the context's ISA. */
 ATTUNE_API attune_status attune_schedule_choose(const attune_context *context, const attune_problem *problem,
                                                 attune_schedule *schedule);
 
-/* Whether a schedule is legal for the problem and the context's ISA; the message says why not. */
+/* Checks whether a schedule is legal for the problem and the context's ISA; the message says why not. */
 ATTUNE_API attune_status attune_schedule_check(const attune_context *context, const attune_problem *problem,
                                                const attune_schedule *schedule);
 
-/* Text form, as for problems: "strategy=q_lanes,lanes=8,score_rows=6,…". Parsing keeps what is not named. A struct that
- * cannot be read prints as "", here as there, and text that names what the caller's struct has no room for is
+/* Text form, as for problems: "strategy=q_lanes,lanes=8,score_rows=6,…". Parsing keeps fields that are not named. A
+ * struct that cannot be read prints as "". Text that names a field for which the caller's struct has no room is
  * ATTUNE_INVALID_ARGUMENT. */
 ATTUNE_API attune_status attune_schedule_parse(const char *text, attune_schedule *schedule);
 ATTUNE_API size_t attune_schedule_print(const attune_schedule *schedule, char *text, size_t capacity);
 
 /* ---- Tuning ---- */
 
-/* How far a search is. */
+/* The state of a search. */
 typedef struct attune_tune_progress {
     size_t struct_size;
     uint64_t space;    /* schedules that the model proposes */
     uint64_t measured; /* schedules timed so far */
-    double best_ratio; /* time of the best so far / time of the schedule that the search began with */
+    double best_ratio; /* time of the best so far / time of the first schedule */
     double seconds, budget_seconds;
 } attune_tune_progress;
 
-/* Called between measurements, on the thread that called attune_tune; non-zero ends the search as if its time were up.
- * What was learnt is kept. */
+/* Called between measurements, on the thread that called attune_tune. A non-zero return ends the search as if its time
+ * were up; its results are kept. */
 typedef int attune_tune_progress_fn(void *user, const attune_tune_progress *progress);
 
 typedef struct attune_tune_options {
     size_t struct_size;
-    double budget_seconds; /* how long to search: 0.05 to 1000000 */
+    double budget_seconds; /* duration of the search: 0.05 to 1000000 */
     attune_tune_progress_fn *progress; /* may be NULL */
     void *progress_user;
 } attune_tune_options;
@@ -841,52 +875,54 @@ ATTUNE_API attune_status attune_tune_options_init(attune_tune_options *options, 
 
 typedef struct attune_tune_result {
     size_t struct_size;
-    attune_schedule schedule;  /* the best: the one that the search began with unless is_faster */
-    int is_faster;             /* faster than that beyond doubt: the whole interval below is less than 1 */
-    double ratio;              /* time of the best found / time of the schedule that the search began with */
+    attune_schedule schedule;  /* the best one: the first one unless is_faster */
+    int is_faster;             /* 1: faster than the first one beyond doubt: the whole interval below is less than 1 */
+    double ratio;              /* time of the best one found / time of the first one */
     double ratio_low, ratio_high;
     uint64_t space, measured;  /* as in the progress */
     uint64_t failed;           /* schedules that did not compile */
-    uint64_t wrong;            /* whose bits were not the interpreter's: a bug of attune's. Never adopted */
+    uint64_t wrong;            /* schedules whose bits were not the interpreter's: a bug in attune. Never adopted */
     char wrong_schedule[512];  /* the first of these */
     double seconds;
 } attune_tune_result;
 
-/* Searches for a faster schedule by measuring: on this machine, with as many threads as the context has workers, on the
- * caller's tensors. `arguments` are as for attune_run, with representative sizes and tables; all outputs are
- * overwritten with parts of results. Candidates are compiled on all CPUs in between, never while one is timed; each one
- * that wins has the interpreter's bits. It begins with the best schedule that is known, or the one that attune chooses.
+/* Searches for a faster schedule by measuring, on this machine, with as many threads as the context has workers, on the
+ * caller's tensors. `arguments` are as for attune_run, with representative sizes and tables. All outputs are
+ * overwritten with partial results. Candidates are compiled on all CPUs between measurements, never during one. Every
+ * winner has the interpreter's bits. The search begins with the best schedule known so far, or with attune's own
+ * choice.
  *
- * All timings are kept in tuning.db in the directory of the disk cache, and the kernel of the result takes the place of
- * the cached one, also of one that was tuned with another number of threads: then a warning says so. From then on
- * attune_compile without a schedule gives it, in other processes too; and where a kernel must be compiled that was not
- * tuned, what won for a problem of nearly the same lengths is used before attune's own choice, if it suits. Without a
- * disk cache only the result tells; and if what was found cannot be kept, the call fails with *result filled in.
- * options may be NULL. Other threads may use the context meanwhile, but disturb the measurements. */
+ * All timings are kept in tuning.db in the directory of the disk cache. The resulting kernel replaces the cached one,
+ * even one that was tuned with another number of threads: a warning then says so. From then on attune_compile without a
+ * schedule gives it, in other processes too. A kernel that was not tuned takes, when it is compiled, the winner of a
+ * problem of nearly the same lengths if that suits, before attune's own choice.
+ *
+ * Without a disk cache only *result tells. If the results cannot be kept, the call fails with *result filled in.
+ * options may be NULL. Other threads may use the context meanwhile, but they disturb the measurements. */
 ATTUNE_API attune_status attune_tune(attune_context *context, const attune_problem *problem,
                                      const attune_arguments *arguments, const attune_tune_options *options,
                                      attune_tune_result *result);
 
-/* What the tuner's model expects of a schedule, for one thread: rough, and there to compare schedules of one problem.
- * Cycles are those of a core that starts two vector operations in each. */
+/* The tuner's model of a schedule, for one thread, in cycles. It is rough and meant to compare schedules of one
+ * problem. Cycles are those of a core that starts two vector operations in each. */
 typedef struct attune_prediction {
     size_t struct_size;
     double scores, softmax, values; /* of attention */
     double tasks;                   /* beginning tasks, bringing Q in and O out, merging chunks */
     double products;                /* projections of a block */
     double flops_per_cycle;         /* at the peak: 4 * lanes */
-    int is_tuned;                   /* the schedule without one given comes from tuning, not from attune's rules */
+    int is_tuned;                   /* with schedule NULL: it comes from tuning, not from attune's rules */
 } attune_prediction;
 
-/* schedule NULL: what attune_compile would choose for a kernel that is not cached; *chosen (may be NULL) is that
- * one. */
+/* schedule NULL: the one that attune_compile would choose for a kernel that is not cached. *chosen is the predicted
+ * schedule; `chosen` may be NULL. */
 ATTUNE_API attune_status attune_schedule_predict(attune_context *context, const attune_problem *problem,
                                                  const attune_schedule *schedule, attune_schedule *chosen,
                                                  attune_prediction *prediction);
 
-/* Writes all results to a new file, for other machines of the same kind; and takes in such a file (`taken`: searches
- * that were new, `of_here`: those of this tuning class and ISA; both may be NULL). ATTUNE_BAD_FILE: it is none, or of
- * another version. */
+/* Export writes all results to a new file, for other machines of the same kind. Import takes in such a file: `taken`
+ * counts searches that were new, `of_here` those of this tuning class and ISA; both may be NULL. ATTUNE_BAD_FILE: the
+ * file is of another kind or version. */
 ATTUNE_API attune_status attune_tuning_export(attune_context *context, const char *path);
 ATTUNE_API attune_status attune_tuning_import(attune_context *context, const char *path, uint64_t *taken,
                                               uint64_t *of_here);
@@ -903,11 +939,11 @@ typedef struct attune_kernel_info {
     uint64_t code_bytes;
     uint64_t scratch_bytes;       /* of workspace, for each worker */
     double compile_ms;            /* 0 unless compiled by this process */
-    attune_dtype arithmetic;      /* of most of its multiplications: f32, f64, or bf16 where those are dot products of
-                                   * bf16. f32 for kernels of attune_ir_compile */
+    attune_dtype arithmetic;      /* of most multiplications: f32, f64, or bf16 for dot products of bf16. f32 for
+                                   * kernels of attune_ir_compile */
     char key[33];                 /* the entry's name: 32 hex digits */
-    const char *machine;          /* the tuning class that it is for: the context's, unless one for another class stands
-                                   * in because nothing can be compiled. Static storage */
+    const char *machine;          /* the tuning class that it is for: the context's, unless a kernel for another class
+                                   * stands in because nothing can be compiled. Static storage */
 } attune_kernel_info;
 
 ATTUNE_API attune_status attune_kernel_get_info(const attune_kernel *kernel, attune_kernel_info *info);
@@ -917,55 +953,54 @@ typedef struct attune_statistics {
     uint64_t memory_hits, disk_hits, compiles, compile_failures;
     uint64_t memory_evictions, disk_evictions, damaged_entries, disk_write_failures, worker_restarts;
     uint64_t memory_kernels, memory_code_bytes;
-    uint64_t stand_ins; /* of the disk hits: kernels for another tuning class */
+    uint64_t stand_ins; /* disk hits with a kernel for another tuning class */
 } attune_statistics;
 
 ATTUNE_API attune_status attune_get_statistics(const attune_context *context, attune_statistics *statistics);
 
-/* Drops kernels from memory (those in use live until released). */
+/* Drops kernels from memory (kernels in use live until they are released). */
 ATTUNE_API void attune_drop_memory_cache(attune_context *context);
 
-/* What the machine and the build are. Strings live as long as the context.
+/* The machine and the build. Strings live as long as the context.
  *
- * A tuning class says what a CPU is as far as the best schedule depends on it: "zen4", "sapphire-rapids",
- * "neoverse-n1", and "generic" for those that attune does not know. It is a part of the key of kernels and of tuning
- * results, found by CPUID's family and model (MIDR on Arm), never by measuring. Where nothing can be compiled
- * (ATTUNE_STRICT=1, no code generator), an entry of the cache for another class of the same instruction set is used
- * rather than failing. */
+ * A tuning class groups CPUs for which the same schedules are best: "zen4", "sapphire-rapids", "neoverse-n1", and
+ * "generic" for CPUs that attune does not know. It is part of the key of kernels and of tuning results. It is found by
+ * CPUID's family and model (MIDR on Arm), never by measuring. Where nothing can be compiled (ATTUNE_STRICT=1, no code
+ * generator), an entry of the cache for another class of the same instruction set is used rather than failing. */
 typedef struct attune_machine_info {
     size_t struct_size;
     const char *cpu;              /* as the CPU names itself */
     const char *isa;              /* in use, e.g. "avx2" */
     const char *isas;             /* all that this CPU can run, separated by spaces, best first */
-    const char *llvm;             /* the LLVM version this build's code generator is made for */
+    const char *llvm;             /* the LLVM version of this build's code generator */
     const char *cache_dir;        /* "" when off */
     const char *codegen_path, *worker_path;
     const char *generator_id;
     uint32_t max_workers;
     const char *cache_base;       /* "" when there is none */
-    const char *cpu_description;  /* tells CPUs of one name apart: "AMD EPYC (family 25, model 17, stepping 1)" */
+    const char *cpu_description;  /* distinguishes CPUs of one name: "AMD EPYC (family 25, model 17, stepping 1)" */
     uint32_t cpu_family, cpu_model, cpu_stepping; /* of CPUID; of MIDR: implementer, part, variant */
     const char *machine;          /* the tuning class in use */
-    const char *machine_source;   /* what told it: "option", "ATTUNE_MACHINE", "cpu", "probe" */
+    const char *machine_source;   /* how it was found: "option", "ATTUNE_MACHINE", "cpu", "probe" */
 } attune_machine_info;
 
 ATTUNE_API attune_status attune_get_machine_info(const attune_context *context, attune_machine_info *info);
 
-/* Of a core, as ratios, so that no clock matters. */
+/* Measurements of a core, as ratios, so that the clock does not matter. */
 typedef struct attune_machine_probe {
     size_t struct_size;
-    double fma;      /* time of a multiply-add of 256 bits that waits for the one before / of one that does not */
-    double fma_wide; /* the same of 512 bits; 0: it has none */
+    double fma;      /* time of a 256-bit multiply-add that waits for the one before / of an independent one */
+    double fma_wide; /* the same of 512 bits; 0: the CPU has none */
     double add;      /* time of an addition that waits / of a multiply-add that waits */
-    const char *machine; /* the class it was rounded to. Static storage */
-    int is_kept;     /* beside the cache, for contexts to come */
+    const char *machine; /* the resulting class. Static storage */
+    int is_kept;     /* 1: stored beside the cache, for later contexts */
 } attune_machine_probe;
 
-/* Measures this CPU, for some 30 ms, and rounds to the newest tuning class of the same maker whose known values are all
- * within a tenth of what was measured, three times in succession; "generic" if there is none. The result is kept beside
- * the cache, and contexts which are created later, on such a CPU, use it where family and model are not known. This is
- * the only function that measures for a class. ATTUNE_UNSUPPORTED: not an x86-64 CPU with fused multiply-add.
- * ATTUNE_IO_ERROR: the result could not be kept beside the cache, and is filled in all the same. */
+/* Measures this CPU, for about 30 ms. The result is the newest tuning class of the same maker whose known values are
+ * all within a tenth of the measured ones, three times in succession, or "generic". It is stored beside the cache.
+ * Contexts that are created later on such a CPU use it if family and model are not known. No other function measures
+ * for a class. ATTUNE_UNSUPPORTED: the CPU is not an x86-64 CPU with fused multiply-add. ATTUNE_IO_ERROR: the result
+ * could not be stored; *probe is filled in all the same. */
 ATTUNE_API attune_status attune_probe_machine(attune_context *context, attune_machine_probe *probe);
 
 /* ---- Disk cache ---- */
@@ -974,7 +1009,7 @@ typedef struct attune_cache_entry {
     size_t struct_size;
     const char *file;     /* name inside the cache directory */
     uint64_t bytes;
-    attune_status status; /* ATTUNE_OK, or what is wrong with it */
+    attune_status status; /* ATTUNE_OK, or the kind of damage */
     const char *message;
     const char *problem;  /* canonical text; "" if unreadable */
     const char *schedule;
@@ -982,76 +1017,75 @@ typedef struct attune_cache_entry {
     int64_t used_at;      /* seconds since the epoch */
     const char *directory;
     int is_base;          /* it lies in the read-only base */
-    int is_usable;        /* made by this build, for an instruction set that this CPU has, whichever of them. One for
-                           * another tuning class is used where nothing can be compiled */
-    const char *machine, *llvm, *generator; /* the tuning class it was made for, and by what; "" if unreadable */
+    int is_usable;        /* made by this build, for an instruction set that this CPU has (any of them). An entry for
+                           * another tuning class is used only where nothing can be compiled */
+    const char *machine, *llvm, *generator; /* the tuning class it was made for, and its makers; "" if unreadable */
     const void *image;    /* as attune_emit gives it at ATTUNE_STAGE_IMAGE; NULL if unreadable */
     size_t image_bytes;
-    const void *key;      /* the full key, the hash of which without its tuning class is the name; NULL if unreadable */
+    const void *key;      /* the full key; its hash without the tuning class is the name; NULL if unreadable */
     size_t key_bytes;
 } attune_cache_entry;
 
-/* Calls visit for each entry of the cache directory, then of the base; what it is given is valid during the call
- * only; a non-zero return stops the walk. */
+/* Calls visit for each entry of the cache directory, then of the base. The entry is valid during the call only. A
+ * non-zero return stops the walk. */
 typedef int attune_cache_visit_fn(void *user, const attune_cache_entry *entry);
 ATTUNE_API attune_status attune_cache_visit(attune_context *context, attune_cache_visit_fn *visit, void *user);
 
-/* Removes every entry, but for those of the base; *removed may be NULL. */
+/* Removes every entry, except those of the base; `removed` may be NULL. */
 ATTUNE_API attune_status attune_cache_clear(attune_context *context, uint64_t *removed);
 
-/* One part of the key in which an entry is not what was asked for: a field of the problem by its name in text, or
- * schedule, isa, machine (its tuning class), llvm, image_version, generator (another version of attune's sources built
- * it), cpu_features (which its code needs and this CPU lacks). */
+/* One part of the key in which an entry differs from the request: a field of the problem by its name in text, or
+ * schedule, isa, machine (the tuning class), llvm, image_version, generator (built from another version of attune's
+ * sources), cpu_features (its code needs features that this CPU lacks). */
 typedef struct attune_cache_difference {
     const char *field;
-    const char *there, *here; /* as text: of the entry, and as it was asked for */
+    const char *there, *here; /* as text: of the entry, and of the request */
 } attune_cache_difference;
 
 typedef struct attune_cache_answer {
     size_t struct_size;
     int is_cached;        /* in the disk cache or its base */
     const char *key;      /* 32 hex digits */
-    uint64_t compared;    /* with how many entries */
-    const attune_cache_entry *nearest; /* the entry itself if cached; its damaged file; else the one that differs least.
-                                        * NULL if there are no entries */
+    uint64_t compared;    /* number of entries that were compared */
+    const attune_cache_entry *nearest; /* the entry itself if cached; its damaged file; otherwise the one that differs
+                                        * least. NULL if there are no entries */
     const attune_cache_difference *differences; /* of the nearest */
     size_t num_differences;
-    const char *stand_in; /* the tuning class whose entry would be used where nothing can be compiled; NULL: there is
-                           * none, or it is cached */
+    const char *stand_in; /* the tuning class whose entry would be used where nothing can be compiled; NULL: none, or
+                           * the kernel is cached */
 } attune_cache_answer;
 
-/* Says whether attune_compile would find the kernel in the disk cache, and if not, what made it a miss. `answer` is
- * called once; what it is given is valid during the call only. Compiles nothing. schedule as for attune_compile. */
+/* Tells whether attune_compile would find the kernel in the disk cache, and if not, why it is a miss. Calls `answer`
+ * once; its argument is valid during the call only. Compiles nothing. schedule as for attune_compile. */
 typedef void attune_cache_answer_fn(void *user, const attune_cache_answer *answer);
 ATTUNE_API attune_status attune_cache_why(attune_context *context, const attune_problem *problem,
                                           const attune_schedule *schedule, attune_cache_answer_fn *answer, void *user);
 
 typedef struct attune_cache_collected {
     size_t struct_size;
-    uint64_t removed, removed_bytes; /* entries, the least recently used */
-    uint64_t orphans, orphan_bytes;  /* what writers that crashed more than an hour ago left */
+    uint64_t removed, removed_bytes; /* entries, the least recently used first */
+    uint64_t orphans, orphan_bytes;  /* files of writers that crashed more than an hour ago */
     uint64_t left, left_bytes;
 } attune_cache_collected;
 
-/* Removes now what else a writer would remove in time: orphans and, while entries take more than max_bytes, the least
- * recently used. UINT64_MAX: disk_cache_bytes of the context. `collected` may be NULL. */
+/* Removes now what a writer would remove in time: orphans, and the least recently used entries while all take more than
+ * max_bytes. UINT64_MAX: disk_cache_bytes of the context. `collected` may be NULL. */
 ATTUNE_API attune_status attune_cache_gc(attune_context *context, uint64_t max_bytes,
                                          attune_cache_collected *collected);
 
 typedef struct attune_cache_copied {
     size_t struct_size;
     uint64_t added, added_bytes;
-    uint64_t known;   /* were there already, whole */
-    uint64_t damaged; /* are not what they should be, and were not copied */
-    uint64_t foreign; /* no kernel of this version of attune, or one for a CPU with other features; exported, but not
-                       * imported */
-    uint64_t other_class; /* of those added and known: for another tuning class than the context's */
+    uint64_t known;   /* were there already, undamaged */
+    uint64_t damaged; /* damaged, and not copied */
+    uint64_t foreign; /* of another version of attune, or for a CPU with other features; exported, but not imported */
+    uint64_t other_class; /* of those added and known: for a tuning class other than the context's */
 } attune_cache_copied;
 
-/* Copies all valid entries, those of the base too, into another directory, which is made if need be; or takes in those
- * of such a directory which can be found here. Every entry is verified, and is there whole or not at all. A directory
- * to import from must belong to root or this user, and others must not be able to write to it: entries are code.
- * After a failure `copied`, which may be NULL, says what was copied before. */
+/* Export copies all valid entries, those of the base too, into another directory, which is made if necessary. Import
+ * copies from such a directory the entries that can be found here. Every entry is verified, and is copied whole or not
+ * at all. A directory to import from must belong to root or this user, and others must not be able to write to it:
+ * entries are code. After a failure *copied says what was copied before it; `copied` may be NULL. */
 ATTUNE_API attune_status attune_cache_export(attune_context *context, const char *directory,
                                              attune_cache_copied *copied);
 ATTUNE_API attune_status attune_cache_import(attune_context *context, const char *directory,
@@ -1061,17 +1095,17 @@ ATTUNE_API attune_status attune_cache_import(attune_context *context, const char
 
 typedef enum attune_stage {
     ATTUNE_STAGE_IR = 0,  /* scheduled loop IR */
-    ATTUNE_STAGE_LOWERED, /* the IR that the code generator gets */
+    ATTUNE_STAGE_LOWERED, /* the IR that the code generator receives */
     ATTUNE_STAGE_LLVM,
     ATTUNE_STAGE_ASM,
     ATTUNE_STAGE_OBJECT,
     ATTUNE_STAGE_IMAGE
 } attune_stage;
 
-/* The kernel at one stage. *data is allocated by the context's allocator; free it with attune_free. Text has a
- * NUL after its last byte, which *bytes does not count. schedule NULL: that of the kernel in the caches, else as
- * attune_compile chooses. A kernel for another tuning class that stands in counts only as long as it is in memory: give
- * its schedule (attune_kernel_info) to be sure. */
+/* Gives the kernel at one stage. *data is allocated by the context's allocator; free it with attune_free. Text has a
+ * NUL after its last byte, which *bytes does not count. schedule NULL: that of the cached kernel, else as
+ * attune_compile chooses. A stand-in of another tuning class counts only while it is in memory: pass its schedule
+ * (attune_kernel_info) to be sure. */
 ATTUNE_API attune_status attune_emit(attune_context *context, const attune_problem *problem,
                                      const attune_schedule *schedule, attune_stage stage, void **data, size_t *bytes);
 ATTUNE_API void attune_free(attune_context *context, void *data);
@@ -1080,7 +1114,7 @@ ATTUNE_API void attune_free(attune_context *context, void *data);
 ATTUNE_API attune_status attune_ir_emit(attune_context *context, const char *text, attune_stage stage, void **data,
                                         size_t *bytes);
 
-/* Calls observe with the kernel's text after each lowering pass ("parse" first); for dumps and tests. */
+/* Calls observe with the kernel's text after each lowering pass ("parse" first). */
 typedef void attune_pass_fn(void *user, const char *pass, const char *text);
 ATTUNE_API attune_status attune_ir_dump_passes(attune_context *context, const char *text, attune_pass_fn *observe,
                                                void *user);
@@ -1100,12 +1134,12 @@ ATTUNE_API attune_status attune_ir_parameters(const attune_kernel *kernel, const
 /* The shape that parameter `index` must have with these scalar values (dims: room for 8). */
 ATTUNE_API attune_status attune_ir_shape(const attune_kernel *kernel, size_t index, const int64_t *scalars,
                                          int64_t *dims, size_t *rank);
-/* Runs it: buffers[] and scalars[] in the order of the parameters of that sort; a scalar is the int64 itself or
+/* Runs it. buffers[] and scalars[] are in the order of the parameters of their sort. A scalar is the int64 itself, or
  * the bits of the float (low 32) or double. With engine INTERPRETER every access is checked. */
 ATTUNE_API attune_status attune_ir_run(attune_context *context, const attune_kernel *kernel, attune_engine engine,
                                        void *const *buffers, const int64_t *scalars);
 
-/* Runs a problem by the interpreter of its own IR: slow, checks every access, gives the bits of the JIT.
+/* Runs a problem by the interpreter of its own IR: slow, checks every access, gives the bits of the machine code.
  * schedule NULL: as for attune_emit. */
 ATTUNE_API attune_status attune_run_interpreted(attune_context *context, const attune_problem *problem,
                                                 const attune_schedule *schedule, const attune_arguments *arguments);
@@ -1113,8 +1147,8 @@ ATTUNE_API attune_status attune_run_interpreted(attune_context *context, const a
 #ifdef __cplusplus
 }
 
-/* C++ has no designated initialisers before C++20. There the ATTUNE_…_INIT macros are calls that give the same. Whoever
- * includes this within extern "C" has the template all the same. */
+/* C++ has no designated initialisers before C++20, so there the ATTUNE_…_INIT macros are calls with the same result.
+ * The linkage is named because a program may include this header within extern "C". */
 extern "C++" {
 template <typename type> inline type attune_initial(attune_status (*init)(type *, size_t)) {
     type initial;
