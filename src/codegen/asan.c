@@ -2,8 +2,8 @@
 
 #include <string.h>
 
-/* All that LLVM's pass may call: reports of an access that it checked itself, and checks that it leaves to the runtime
- * where a function has very many. */
+/* The functions that LLVM's pass may call: reports of an access that it checked itself, and checks that it leaves to
+ * the runtime in functions with very many. */
 #define ACCESSES(X, kind) X(kind##1) X(kind##2) X(kind##4) X(kind##8) X(kind##16)
 #define OF_FIXED_SIZE(X)                                                                                               \
     ACCESSES(X, __asan_report_load)                                                                                    \

@@ -13,11 +13,11 @@
 #include <signal.h>
 #include <string.h>
 
-/* All that the emitter leaves to LLVM's optimiser: arrays of registers become registers. It shares addresses itself,
- * and early-cse would take away what keeps loop strength reduction off (cg_advance). A default pipeline costs three
- * times the compile time for no faster code, and may invent library calls. */
+/* The only optimisation that the emitter leaves to LLVM: arrays of registers become registers. The emitter shares
+ * addresses itself, and early-cse would remove the freeze that keeps loop strength reduction off (cg_advance). A
+ * default pipeline costs three times the compile time for no faster code, and may invent library calls. */
 static const char PASSES[] = "mem2reg";
-/* Behind it, so that registers are not checked as memory. */
+/* After it, so that registers are not checked as memory. */
 static const char ASAN_PASSES[] = "function(mem2reg),asan";
 
 static pthread_once_t llvm_once = PTHREAD_ONCE_INIT;
@@ -153,7 +153,7 @@ typedef struct module_job {
     LLVMContextRef context;
     LLVMTargetMachineRef machine;
     LLVMModuleRef module;
-    LLVMMemoryBufferRef code; /* what came of it, unless the stage is LLVM's text */
+    LLVMMemoryBufferRef code; /* the result, unless the stage is LLVM's text */
     at_arena arena;
     at_error err;
 } module_job;
@@ -215,7 +215,7 @@ static bool has_processors(void) {
     return sched_getaffinity(0, sizeof set, &set) != 0 || CPU_COUNT(&set) > 1;
 }
 
-/* The first job runs here, each other in a thread, or here too where none can be had. */
+/* The first job runs here, each other job in a thread, or here if no thread can be made. */
 static void run_jobs(module_job *jobs, uint32_t count) {
     pthread_t threads[CG_MAX_MODULES];
     bool started[CG_MAX_MODULES] = {false};
@@ -237,7 +237,7 @@ static attune_status link_image(const module_job *jobs, void **data, size_t *byt
     return cg_link_objects(objects, cut->num_modules, &header, cut->scratch_bytes, NULL, data, bytes, err);
 }
 
-/* What the jobs made, as the stage asks for it; what is not linked is one module. */
+/* The results of the jobs in the stage's form; unlinked stages have one module. */
 static attune_status finish(const module_job *jobs, void **data, size_t *bytes, at_error *err) {
     switch (jobs->stage) {
     case ATTUNE_STAGE_LLVM: return print_module(jobs->module, data, bytes, err);

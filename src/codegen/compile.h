@@ -5,8 +5,8 @@
 #include "ir/ir.h"
 #include "target/target.h"
 
-/* The kernel at `stage` (ATTUNE_STAGE_LLVM … _IMAGE). It must have passed ir_verify(IR_LOWERED, target): what the
- * verifier refuses may abort inside LLVM. *data is allocated by the default allocator, with a NUL after its last byte
+/* The kernel at `stage` (ATTUNE_STAGE_LLVM … _IMAGE). It must have passed ir_verify(IR_LOWERED, target): LLVM may abort
+ * on kernels that the verifier refuses. *data is allocated by the default allocator, with a NUL after its last byte
  * that *bytes does not count. Thread-safe: each call has its own LLVM context. */
 attune_status cg_compile(const ir_kernel *kernel, const at_target *target, attune_stage stage, void **data,
                          size_t *bytes, at_error *err);

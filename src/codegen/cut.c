@@ -6,20 +6,20 @@
 
 /* Weights are numbers of operators, some counted several times: LLVM takes some 15 µs for each. */
 enum {
-    FUNCTION_WEIGHT = 40, /* what a function costs, however small */
+    FUNCTION_WEIGHT = 40, /* the cost of a function, however small */
     MIN_NEST = 80,
     MIN_WORK = 6000,  /* operators that run in each call of a nest, at least: a call takes as long as some 50 */
     MIN_MODULE = 250, /* less is not worth another thread */
     MAX_CANDIDATES = 64
 };
 
-/* Positions are statements counted in the order of the program; those of a statement's blocks follow it. */
+/* Positions number the statements in the order of the program; a statement's blocks follow it. */
 typedef struct cutter {
     const ir_kernel *kernel;
     at_error *err;
     cg_cut *cut;
     bool *is_scalar;                    /* by ir_var.id: a parameter of the kernel */
-    uint32_t *var_def, *var_last;       /* by ir_var.id: where it is defined, where used for the last time */
+    uint32_t *var_def, *var_last;       /* by ir_var.id: positions of definition and last use */
     uint32_t *buffer_def, *buffer_last; /* by ir_buffer.id, of `alloc` */
     uint32_t position;
     uint64_t scratch_used;
@@ -30,7 +30,7 @@ typedef struct cutter {
     uint32_t load[CG_MAX_MODULES];
 } cutter;
 
-/* What is known of a run of statements. */
+/* Facts about a run of statements. */
 typedef struct extent {
     uint32_t weight, begin; /* begin: its position */
     uint64_t work;          /* operators that run */
@@ -76,7 +76,7 @@ static void survey_access(cutter *c, const ir_access *access) {
     if (access->mask) survey_expr(c, access->mask);
 }
 
-/* Scratch is a stack: a block gives back at its end what it took, so blocks side by side share memory. */
+/* Scratch is a stack: a block frees its buffers at its end, so blocks side by side share memory. */
 static void place_scratch(cutter *c, const ir_buffer *buffer) {
     uint64_t count;
     if (!cg_count_elements(c->kernel, buffer, &count, c->err)) return;
@@ -135,7 +135,7 @@ static void survey_block(cutter *c, const ir_block *block) {
     c->scratch_used = used;
 }
 
-/* ---- What a run of statements is ---- */
+/* ---- Facts about a run of statements ---- */
 
 static void measure_block(cutter *c, const ir_block *block, uint64_t times, extent *e);
 
@@ -163,7 +163,7 @@ static void count(extent *e, uint32_t weight, uint64_t times) {
     e->work += weight * times;
 }
 
-/* As LLVM's time was seen to go. */
+/* By measurements of LLVM's time. */
 static uint32_t weight_of(const ir_expr *x) {
     switch (x->op) {
     case IR_CONST:
@@ -254,11 +254,11 @@ static uint32_t positions_of_block(const ir_block *block) {
 
 static bool is_reg(const ir_stmt *stmt) { return stmt->kind == IR_ALLOC && stmt->u.alloc->space == IR_REG; }
 
-/* The last use of what is defined at `stmt`, which stands at `position`. */
+/* The last use of the definition at `stmt`, whose position is `position`. */
 static uint32_t last_use(const cutter *c, const ir_stmt *stmt, uint32_t position) {
     if (stmt->kind == IR_LET) return c->var_last[stmt->u.let.var->id];
     if (is_reg(stmt)) return c->buffer_last[stmt->u.alloc->id];
-    return position; /* scratch lies where it lies, whoever asks */
+    return position; /* a scratch buffer has one address for all functions */
 }
 
 /* The shortest run from `first` on that nothing after it takes a definition from. */
@@ -350,7 +350,7 @@ static bool is_free(const cutter *c, const cg_nest *nest) {
     return true;
 }
 
-/* Takes one nest out of the heaviest module into the lightest; false where that would gain nothing. */
+/* Moves one nest from the heaviest module to the lightest; false if that would gain nothing. */
 static bool move_nest(cutter *c) {
     cg_cut *cut = c->cut;
     const uint32_t from = heaviest(c), to = lightest(c);

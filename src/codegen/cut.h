@@ -2,8 +2,8 @@
  *
  * A phase is a function, and one function is compiled by one thread. So where phases cannot be shared out evenly, loop
  * nests of the largest become functions of their own, if they do enough in each call that calling costs nothing: as few
- * as will do, since LLVM takes half a millisecond for a function however small. What is cut and where depends on the
- * kernel alone, never on the machine: one kernel, one image. */
+ * as will do, since LLVM takes half a millisecond for a function however small. The cut depends on the kernel alone,
+ * never on the machine: one kernel, one image. */
 #ifndef ATTUNE_CODEGEN_CUT_H
 #define ATTUNE_CODEGEN_CUT_H
 
@@ -13,7 +13,7 @@
 
 enum { CG_MAX_NESTS = 8, CG_MAX_CAPTURED = 16, CG_MAX_MODULES = 2, CG_NAME_BYTES = 24 };
 
-/* A run of statements of one block that is a function: `first`, and what follows up to but without `end`. */
+/* A run of statements of one block that becomes a function: from `first` to before `end`. */
 typedef struct cg_nest {
     const ir_stmt *first, *end;
     uint32_t phase;

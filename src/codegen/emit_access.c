@@ -1,7 +1,7 @@
 /* Addresses, loads and stores.
  *
- * Lanes that lie side by side are one vector access of element alignment. Lanes apart are scalar accesses, or, when
- * masked, LLVM's gather and scatter, which touch only the lanes that are on. In memory a bool is a byte. */
+ * Neighbouring lanes are one vector access of element alignment. Separate lanes are scalar accesses, or, if masked,
+ * LLVM's gather and scatter, which touch only the active lanes. In memory a bool is a byte. */
 #include "codegen/emit_build.h"
 
 static const cg_storage *storage_of(cg_emit *e, const ir_access *access) { return cg_storage_of(e, access->buffer); }

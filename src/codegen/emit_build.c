@@ -76,8 +76,8 @@ LLVMValueRef cg_as_vector(cg_emit *e, LLVMValueRef x) {
     return cg_set_lane(e, LLVMGetPoison(LLVMVectorType(LLVMTypeOf(x), 1)), x, 0);
 }
 
-/* AArch64 multiplies by an element of a register at no cost, but LLVM makes neighbouring broadcasts of what is loaded
- * ld1r, which takes the place of a multiplication. It does not look through a freeze, which is no instruction. */
+/* AArch64 multiplies by an element of a register at no cost. LLVM turns neighbouring broadcasts of loaded elements into
+ * ld1r, which takes the issue slot of a multiplication. A freeze hides the load from LLVM and is no instruction. */
 static LLVMValueRef splat_element(cg_emit *e, LLVMValueRef scalar) {
     const bool loaded = (e->target->required & AT_CPU_AARCH64) && cg_is_float(scalar) && LLVMIsALoadInst(scalar);
     return loaded ? LLVMBuildFreeze(e->b, scalar, "") : scalar;

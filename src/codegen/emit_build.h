@@ -1,4 +1,4 @@
-/* What the files of the emitter share: its state and thin typed helpers over LLVM's builder.
+/* Shared by the files of the emitter: its state, and thin typed helpers over LLVM's builder.
  *
  * emit_kernel.c: module, phases and plan. emit_stmt.c: statements. emit_index.c: scalar integer arithmetic and linear
  * forms. emit_access.c: addresses, loads and stores. emit_expr.c: operators. emit_pairs.c: pairs
@@ -21,7 +21,7 @@ typedef struct cg_index {
 
 enum { CG_MAX_LEVELS = IR_MAX_DEPTH + 8, CG_MAX_DERIVED = 4 };
 
-/* What an innermost loop keeps besides its counter: the counter times something, by addition instead. */
+/* A second counter of an innermost loop: a multiple of the counter, computed by addition. */
 typedef struct cg_derived {
     LLVMValueRef phi, step;
 } cg_derived;
@@ -29,8 +29,8 @@ typedef struct cg_derived {
 /* A nesting level of the code. Level 0 is the function's set-up, level 1 the body of the task loop, and each nested
  * block adds one. A value of an outer level can be emitted from an inner one, where that level branched inwards. */
 typedef struct cg_level {
-    uint32_t serial;     /* tells apart the blocks that were open at this level one after the other */
-    LLVMValueRef branch; /* the terminator that leads to the next level; unset at the innermost */
+    uint32_t serial;     /* distinguishes blocks that were open at this level one after the other */
+    LLVMValueRef branch; /* the terminator that enters the next level; unset at the innermost */
     /* Of the body of an innermost loop: */
     LLVMValueRef counter; /* its phi, else NULL */
     LLVMBasicBlockRef before;
@@ -65,9 +65,10 @@ typedef struct cg_emit {
     LLVMValueRef function;
     LLVMBasicBlockRef allocas; /* its first block */
     cg_index *vars;            /* by ir_var.id; vectors and floats have a level too */
-    const ir_expr **lets;      /* by ir_var.id: what a scalar integer `let` stands for at any time, else NULL */
+    const ir_expr **lets;      /* by ir_var.id: the expression of a scalar integer `let` that may be evaluated anywhere,
+                                  otherwise NULL */
     cg_storage *storage;       /* by ir_buffer.id */
-    const cg_nest *nest;       /* that it is; NULL: a phase or the plan */
+    const cg_nest *nest;       /* if the function is a nest; NULL: a phase or the plan */
     LLVMValueRef buffers, scalars, scratch; /* its parameters; scratch is the worker's scratch memory */
     uint32_t tiles_used;
     cg_level levels[CG_MAX_LEVELS];
@@ -98,7 +99,7 @@ LLVMValueRef cg_lane(cg_emit *e, LLVMValueRef x, unsigned lane); /* x itself if 
 LLVMValueRef cg_set_lane(cg_emit *e, LLVMValueRef x, LLVMValueRef scalar, unsigned lane);
 /* Lane l is lane pick[l] of the concatenation of x and y; any lane counts, 1 included. */
 LLVMValueRef cg_shuffle(cg_emit *e, LLVMValueRef x, LLVMValueRef y, const uint8_t *pick, unsigned lanes);
-/* Lanes first … first+lanes-1 of x; those behind its end are 0. */
+/* Lanes first … first+lanes-1 of x; lanes beyond its end are 0. */
 LLVMValueRef cg_slice(cg_emit *e, LLVMValueRef x, unsigned first, unsigned lanes);
 
 /* `count` (a power of two) vectors of equal length one after the other; parts[] is overwritten. */
@@ -122,10 +123,11 @@ LLVMValueRef cg_unsupported(cg_emit *e, LLVMTypeRef type, const char *what); /* 
 
 LLVMBasicBlockRef cg_block(cg_emit *e, const char *name);
 LLVMValueRef cg_stack_slot(cg_emit *e, LLVMTypeRef type);
-void cg_level_enter(cg_emit *e, LLVMValueRef branch); /* branch: what the current block was just closed with */
+void cg_level_enter(cg_emit *e,
+                    LLVMValueRef branch); /* branch: the terminator that has just closed the current block */
 void cg_level_leave(cg_emit *e);
-/* x + step for the next turn of a loop, in a form that LLVM's loop strength reduction leaves alone: it would spend a
- * third of the compile time on rearranging addresses that are already as they should be. */
+/* x + step for the next turn of a loop, in a form that LLVM's loop strength reduction leaves alone. It would spend a
+ * third of the compile time on rearranging good addresses. */
 LLVMValueRef cg_advance(cg_emit *e, LLVMValueRef x, LLVMValueRef step);
 
 /* ---- emit_index.c ---- */
@@ -139,8 +141,8 @@ typedef struct cg_linear {
         int64_t factor;
     } terms[CG_MAX_TERMS];
     unsigned count;
-    unsigned unfolded; /* lets looked into so far */
-    int64_t step;      /* by how much the factors of neighbouring accesses differ: the bytes of an element */
+    unsigned unfolded; /* lets expanded so far */
+    int64_t step;      /* difference between the factors of neighbouring accesses: the bytes of an element */
     int64_t constant;
 } cg_linear;
 
@@ -152,7 +154,7 @@ cg_index cg_index_op(cg_emit *e, ir_op op, cg_index x, cg_index y);
 void cg_linear_term(cg_emit *e, cg_linear *sum, cg_index x, int64_t factor); /* adds factor × x */
 /* Adds factor × x × stride to `sum`. */
 void cg_linear_add(cg_emit *e, cg_linear *sum, const ir_expr *x, cg_index stride, int64_t factor);
-/* base + sum, added up from the outer levels inwards, so that loops share and hoist what they can. */
+/* base + sum, added from the outer levels inwards, so that loops share and hoist as much as possible. */
 LLVMValueRef cg_pointer(cg_emit *e, LLVMValueRef base, const cg_linear *sum);
 
 /* ---- emit_int.c ---- */
@@ -196,7 +198,7 @@ const ir_stmt *cg_emit_next(cg_emit *e, const ir_stmt *stmt);
 
 /* ---- emit_kernel.c ---- */
 
-/* Where a buffer lies; what is in memory is looked up when it is asked for first. */
+/* The storage of a buffer; pointers of buffers in memory are loaded at the first use. */
 const cg_storage *cg_storage_of(cg_emit *e, const ir_buffer *buffer);
 void cg_emit_call(cg_emit *e, const cg_nest *nest);
 

@@ -16,7 +16,7 @@ static bool has_f16(const cg_emit *e) { return has(e, AT_CPU_F16C) || has(e, AT_
 
 /* ---- float -> i32, i64 ---- */
 
-/* Saturating: right but for what is too large, and NaN, which LLVM's intrinsic makes 0. */
+/* Saturating: wrong only for values that are too large, and for NaN, which LLVM's intrinsic makes 0. */
 static LLVMValueRef float_to_int_by_select(cg_emit *e, LLVMValueRef x, LLVMTypeRef to) {
     const bool wide = to == e->i64;
     LLVMTypeRef types[] = {cg_vector_of(to, cg_lanes(x)), LLVMTypeOf(x)};
@@ -108,7 +108,7 @@ static LLVMValueRef float_to_int(cg_emit *e, LLVMValueRef x, LLVMTypeRef to) {
 
 typedef struct narrow_format {
     int exponent_bits, mantissa_bits;
-    bool has_infinity; /* if not, the all-ones code is the only NaN and what overflows becomes it */
+    bool has_infinity; /* if not, the all-ones code is the only NaN, and overflow gives NaN */
 } narrow_format;
 
 static narrow_format format_of(ir_elem elem) {
@@ -140,7 +140,8 @@ static LLVMValueRef widen_half(cg_emit *e, LLVMValueRef bits) {
     return LLVMBuildFPExt(e->b, LLVMBuildBitCast(e->b, bits, half, ""), cg_vector_of(e->f32, lanes), "");
 }
 
-/* A code of f8 where its bits lie in f16 is the number divided by 2^8; NaN gets the exponent of NaN. */
+/* The bits of an f8 code, shifted to their place in f16, are the number divided by 2^8; NaN gets the exponent of NaN.
+ */
 static LLVMValueRef widen_f8_by_half(cg_emit *e, LLVMValueRef x) {
     enum { PLACED = 0xbf80, MAGNITUDE = 0x7f, SPECIAL = 0x7c00 };
     LLVMValueRef bits = LLVMBuildZExt(e->b, x, cg_vector_of(e->i16, cg_lanes(x)), "");
@@ -161,7 +162,7 @@ static LLVMValueRef widen(cg_emit *e, LLVMValueRef x, ir_elem from) {
     if (from == IR_BF16) return LLVMBuildBitCast(e->b, shift_left(e, bits, 16), f32, "");
 
     /* The code's exponent and mantissa where those of f32 lie, times what the biases differ by: right for denormals
-     * too. What is not finite has the largest exponents of its format and gets that of f32. */
+     * too. Infinity and NaN have the largest exponents of its format and gets that of f32. */
     const narrow_format f = format_of(from);
     const int width = f.exponent_bits + f.mantissa_bits, bias = (1 << (f.exponent_bits - 1)) - 1;
     const int64_t ones = (1 << width) - 1, infinity = ones >> f.mantissa_bits << f.mantissa_bits;
@@ -189,8 +190,8 @@ static LLVMValueRef f32_to_bf16(cg_emit *e, LLVMValueRef x) {
     return LLVMBuildTrunc(e->b, cg_select(e, is_nan, quiet, rounded), cg_vector_of(e->i16, cg_lanes(x)), "");
 }
 
-/* Normal numbers are rounded by an addition to the bits that go; denormals by adding a half, whose last place is
- * theirs. */
+/* Normal numbers are rounded by an addition to the bits that are cut off; denormals by adding a half, whose last place
+ * is theirs. */
 static LLVMValueRef f32_to_f16(cg_emit *e, LLVMValueRef x) {
     const int64_t half = 0x3f000000, least_normal = 0x38800000, too_large = 0x47800000;
     LLVMValueRef bits = LLVMBuildBitCast(e->b, x, cg_vector_of(e->i32, cg_lanes(x)), "");
@@ -223,7 +224,7 @@ static LLVMValueRef shift_right_even(cg_emit *e, LLVMValueRef significand, LLVMV
     return LLVMBuildAdd(e->b, code, LLVMBuildZExt(e->b, up, LLVMTypeOf(code), ""), "");
 }
 
-/* An f64 (which holds an f32) rounded to f8, which has no infinity: what overflows is NaN. Denormals are kept. */
+/* An f64 (which holds an f32) rounded to f8, which has no infinity: overflow gives NaN. Denormals are kept. */
 static LLVMValueRef f64_to_f8(cg_emit *e, LLVMValueRef x) {
     const narrow_format f = format_of(IR_F8);
     const int width = f.exponent_bits + f.mantissa_bits, bias = (1 << (f.exponent_bits - 1)) - 1;

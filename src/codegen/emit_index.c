@@ -1,7 +1,7 @@
 /* Scalar integer arithmetic and addresses.
  *
- * Both are emitted at the outermost level that knows their operands and remembered, so that the unrolled copies of an
- * access share their row pointers and inner loops only add what changes in them. An address is a linear form: its
+ * Both are emitted at the outermost level that knows their operands, and remembered. So the unrolled copies of an
+ * access share their row pointers, and inner loops add only the changing part. An address is a linear form: its
  * constant part goes into the displacement of the instruction, its innermost term into the index register. */
 #include "codegen/emit_build.h"
 
@@ -107,7 +107,7 @@ static LLVMValueRef derive(cg_emit *e, cg_index counter, cg_index y) {
 
 cg_index cg_index_op(cg_emit *e, ir_op op, cg_index x, cg_index y) {
     memo_entry key = {.op = (uint32_t)op, .x = x.value, .y = y.value};
-    /* A division must not move: what proves its divisor may be a branch round it. */
+    /* A division must not move: the proof of its divisor may be a branch around it. */
     bool fixed = (op == IR_DIV || op == IR_MOD) && !LLVMIsConstant(y.value);
     uint32_t level = fixed ? e->level : outer_level(x, y);
     LLVMValueRef result = memo_find(e, &key);
@@ -163,8 +163,8 @@ void cg_linear_term(cg_emit *e, cg_linear *sum, cg_index index, int64_t factor) 
 
 static bool is_const(const ir_expr *x) { return x->op == IR_CONST; }
 
-/* What a `let` of the sum stands for, so that its parts can be hoisted one by one; in moderation, because a chain of
- * lets can stand for an exponentially large sum. */
+/* Expands a `let` of the sum, so that its parts can be hoisted one by one; in moderation, because a chain of lets can
+ * expand to an exponentially large sum. */
 static const ir_expr *unfold(cg_emit *e, cg_linear *sum, const ir_expr *x) {
     enum { MAX_UNFOLDED = 16 };
     const ir_expr *meaning = x->op == IR_VAR ? e->lets[x->value.var->id] : NULL;
@@ -204,8 +204,8 @@ static LLVMTypeRef scaled_type(const cg_emit *e, int64_t factor) {
     return factor == 1 ? e->i8 : factor == 2 ? e->i16 : factor == 4 ? e->i32 : factor == 8 ? e->i64 : NULL;
 }
 
-/* pointer + factor × index at `level`. A multiple of one more than a neighbour's goes on from the neighbour, so that
- * the rows of a tile cost one addition each and only their stride is kept. */
+/* pointer + factor × index at `level`. The next multiple after a neighbour's continues from the neighbour, so that each
+ * row of a tile costs one addition and only the stride is kept. */
 static LLVMValueRef pointer_add(cg_emit *e, LLVMValueRef pointer, cg_index index, int64_t factor, int64_t step,
                                 uint32_t level) {
     memo_entry key = {.op = MEMO_POINTER_ADD, .x = pointer, .y = index.value, .factor = factor};
@@ -235,8 +235,8 @@ static LLVMValueRef add_level(cg_emit *e, LLVMValueRef pointer, const cg_linear 
     return pointer;
 }
 
-/* The level at which multiples of scalar parameters (the strides of a tile's rows) are added: as late as it costs
- * nothing, which is outside an innermost loop that the address runs along, because early sums occupy registers. */
+/* The level at which multiples of scalar parameters (the strides of a tile's rows) are added: as late as is free,
+ * because early sums occupy registers: just outside an innermost loop that the address runs along. */
 static uint32_t level_of_rows(const cg_emit *e, const cg_linear *sum) {
     uint32_t deepest = 0, second = 0;
     for (unsigned t = 0; t < sum->count; t++) {

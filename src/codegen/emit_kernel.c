@@ -97,7 +97,7 @@ static void find_strides(cg_emit *e, const ir_buffer *buffer) {
     }
 }
 
-/* Which of the pointers that a function is given. */
+/* The number of the buffer among a function's pointers. */
 static int64_t number_of(const ir_kernel *kernel, const ir_buffer *buffer) {
     int64_t n = 0;
     for (uint32_t p = 0; p < kernel->num_params; p++)

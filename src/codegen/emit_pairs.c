@@ -31,7 +31,7 @@ LLVMValueRef cg_dot2(cg_emit *e, const ir_expr *x) {
     return lanes == 1 ? cg_lane(e, result, 0) : cg_slice(e, result, 0, lanes);
 }
 
-/* The instruction puts one operand behind the other; a permutation brings them together. */
+/* The instruction puts one operand after the other; a permutation interleaves them. */
 LLVMValueRef cg_pack2(cg_emit *e, const ir_expr *x) {
     LLVMValueRef even = cg_as_vector(e, cg_emit_expr(e, x->args[0]));
     LLVMValueRef odd = cg_as_vector(e, cg_emit_expr(e, x->args[1])), parts[IR_MAX_LANES];

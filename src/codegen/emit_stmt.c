@@ -1,4 +1,4 @@
-/* Statements: what they do to the blocks of a function. */
+/* Statements, and the blocks of a function that they open and close. */
 #include "codegen/emit_build.h"
 #include "target/kernel_abi.h"
 
@@ -22,7 +22,7 @@ static bool has_loop(const ir_block *block) {
     return false;
 }
 
-/* Everything that the next turn needs, the counter last: gives its next value. */
+/* Computes everything that the next turn needs, the counter last; returns the counter's next value. */
 static LLVMValueRef advance_loop(cg_emit *e, LLVMValueRef counter, int64_t step) {
     const cg_level *loop = &e->levels[e->level];
     LLVMBasicBlockRef last = LLVMGetInsertBlock(e->b);
@@ -35,7 +35,7 @@ static LLVMValueRef advance_loop(cg_emit *e, LLVMValueRef counter, int64_t step)
     return next;
 }
 
-/* Tests at the bottom; at the top only where it is not known that the body runs at all. */
+/* Tests at the bottom; also at the top if the body may not run at all. */
 static void emit_loop(cg_emit *e, const ir_stmt *stmt, cg_index lo, LLVMValueRef hi, bool runs) {
     LLVMBasicBlockRef before = LLVMGetInsertBlock(e->b), body = cg_block(e, stmt->u.loop.var->name);
     LLVMBasicBlockRef after = cg_block(e, "after");

@@ -1,5 +1,5 @@
 /* Tiles: the matrix registers of AMX, all eight of them 16 rows of 64 bytes. Each element of an IR_TILES buffer is one
- * of them, whose number stands in the instructions; nobody else uses them. */
+ * of them, whose number is part of the instructions; no other code uses them. */
 #include "codegen/emit_build.h"
 
 enum { NUM_TILES = 8, CONFIG_BYTES = 64 };

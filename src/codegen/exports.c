@@ -1,4 +1,4 @@
-/* What the plug-in offers (target/codegen_abi.h): text in, bytes or a message out. */
+/* The plug-in's interface (target/codegen_abi.h): text in, bytes or a message out. */
 #include "codegen/exports.h"
 
 #include "codegen/compile.h"

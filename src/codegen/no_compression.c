@@ -1,9 +1,8 @@
 /* Linked into a plug-in that has an LLVM of its own: zlib's and zstd's functions as LLVM's archives name them. They
  * fail.
  *
- * LLVM compresses sections for debuggers where it is asked to, and attune's objects have none. With these the plug-in
- * needs neither library, and cannot be bound to another copy of one that the process has. The version script keeps them
- * from everybody else. */
+ * LLVM compresses sections for debuggers on request, and attune's objects have none. With these stubs the plug-in needs
+ * neither library, and cannot be bound to a copy that the process has. The version script hides them from others. */
 #include <stddef.h>
 #include <stdint.h>
 
@@ -36,7 +35,7 @@ int uncompress(unsigned char *to, unsigned long *to_bytes, const unsigned char *
     return Z_STREAM_ERROR;
 }
 
-/* This one LLVM uses for checksums of its own, too. */
+/* LLVM uses this one for checksums, too. */
 unsigned long crc32(unsigned long sum, const unsigned char *from, unsigned bytes) {
     uint32_t rest = ~(uint32_t)sum;
     for (unsigned i = 0; i < bytes; i++) {

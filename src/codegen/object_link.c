@@ -22,9 +22,9 @@ typedef struct linker {
     uint16_t machine; /* EM_* */
     Elf64_Ehdr elf;
     Elf64_Shdr *sections;
-    int64_t *place;      /* where a section lies in the code, or NOT_PLACED */
+    int64_t *place;      /* offset of a section in the code, or NOT_PLACED */
     uint64_t code_bytes; /* up to the end of this object's */
-    uint64_t thunks;     /* where the code has room for a thunk for each symbol, if there are any */
+    uint64_t thunks;     /* offset of the thunks, one for each symbol, if there are any */
     unsigned char *code;
 } linker;
 
@@ -166,8 +166,8 @@ static bool find_function(const linker *l, const char *name, int64_t *place) {
     return false;
 }
 
-/* What another object of the image defines may be called; nothing outside, but for the sanitizer's runtime in the build
- * that has it. */
+/* Code may call functions of other objects of the image. Nothing outside may be called, except the sanitizer's runtime
+ * in the build that has it. */
 static attune_status resolve_outside(linker *l, uint64_t index, const char *name, int64_t *place) {
     const uint64_t thunk = l->thunks + index * CG_ASAN_THUNK_BYTES;
     for (size_t i = 0; i < l->count; i++)
@@ -177,7 +177,7 @@ static attune_status resolve_outside(linker *l, uint64_t index, const char *name
     return ATTUNE_OK;
 }
 
-/* Where a symbol lies in the code. */
+/* The offset of a symbol in the code. */
 static attune_status resolve(linker *l, uint32_t table, uint64_t index, int64_t *place) {
     if (index >= num_symbols(l, table)) return refuse(l, "a relocation names a symbol that is not there");
     const Elf64_Sym symbol = symbol_at(l, table, index);

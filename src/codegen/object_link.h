@@ -10,7 +10,7 @@
 #include "base/memory.h"
 #include "target/kernel_abi.h"
 
-/* Links `object`. Of `header` the fields required (which says the machine), num_phases (at most AT_MAX_PHASES),
+/* Links `object`. Of `header` the fields required (which tells the machine), num_phases (at most AT_MAX_PHASES),
  * num_buffers, num_shared and num_scalars are taken; the entries are the symbols "phase0" … and "plan".
  * scratch_bytes: one for each phase, rounded up to 64. *image comes from the allocator (NULL: the default) and passes
  * at_image_check. Failures are ATTUNE_CODEGEN_FAILED. */

@@ -4,7 +4,7 @@
 #include <stddef.h>
 #include <string.h>
 
-enum { PAGE = 4096 }; /* images begin at a page, so what is said of pages holds wherever that is */
+enum { PAGE = 4096 }; /* images begin at a page, so distances in pages hold at every address */
 
 typedef enum origin {
     DISTANCE, /* from the field to the symbol */
@@ -79,7 +79,7 @@ bool cg_relocation_apply(const cg_relocation *r, unsigned char *field, int64_t a
     if (!compute((origin)r->origin, at, symbol, addend, &value)) return false;
     if (value & (int64_t)ones(r->shift)) return false;
     value >>= r->shift;
-    const bool narrow = r->origin != IN_PAGE && r->bits < 64; /* what lies in a page always fits */
+    const bool narrow = r->origin != IN_PAGE && r->bits < 64; /* an offset within a page always fits */
     if (narrow && value >> (r->bits - 1) != value >> 63) return false;
     switch ((place)r->place) {
     case DATA: memcpy(field, &value, r->bytes); break; /* both little-endian: the low half comes first */

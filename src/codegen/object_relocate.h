@@ -1,4 +1,4 @@
-/* What relocations write into code: those of x86-64 and AArch64 that do not depend on where an image is loaded. */
+/* Relocations of x86-64 and AArch64 whose values do not depend on the address at which an image is loaded. */
 #ifndef ATTUNE_CODEGEN_OBJECT_RELOCATE_H
 #define ATTUNE_CODEGEN_OBJECT_RELOCATE_H
 
@@ -12,8 +12,8 @@ const cg_relocation *cg_relocation_find(uint16_t machine, uint64_t type);
 
 uint64_t cg_relocation_bytes(const cg_relocation *relocation); /* of what it changes */
 
-/* Writes the distance from offset `at` of the code to `symbol` + addend, or that place's part of a page, to `field`,
- * which is what lies at `at`. False if it does not fit. */
+/* Writes to `field`, which is at offset `at` of the code, the distance to `symbol` + addend, or the offset of that
+ * place in its page. False if it does not fit. */
 bool cg_relocation_apply(const cg_relocation *relocation, unsigned char *field, int64_t at, int64_t symbol,
                          int64_t addend);
 

@@ -10,15 +10,14 @@ typedef enum option_set { NOT_SET, FOR_16_REGISTERS, FOR_32_REGISTERS } option_s
 
 static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
 static pthread_cond_t changed = PTHREAD_COND_INITIALIZER;
-static option_set current; /* what LLVM was told */
+static option_set current; /* the options that LLVM has now */
 static uint64_t users;     /* compiles under way */
 static uint64_t last_ticket, next_ticket = 1;
 
-/* Passes of LLVM that find next to nothing in what the emitter writes: addresses are shared and hoisted already, and
- * each loop is in the order in which it should run. They take a quarter of the time. The last three are worth
- * 1 % each to code for 16 registers, so they are left out where there are 32. Each list names the same options: what
- * one of them sets the other one sets back. They are set only where LLVM is the code generator's own (the Makefile says
- * when) and nobody else's. */
+/* Passes of LLVM that find next to nothing in the emitter's code: addresses are shared and hoisted already, and each
+ * loop is in the order in which it should run. They take a quarter of the time. The last three are worth 1 % each to
+ * code for 16 registers, so they are left out where there are 32. Both lists name the same options, so that each undoes
+ * the other. They are set only if LLVM belongs to the code generator alone (the Makefile says when). */
 static void tell_llvm(option_set set) {
 #if defined(ATTUNE_OWN_LLVM) && LLVM_VERSION_MAJOR == 19
 #define ALWAYS                                                                                                         \
@@ -34,7 +33,7 @@ static void tell_llvm(option_set set) {
 #endif
 }
 
-/* In the order of arrival: a stream of compiles for one target must not keep another one out for good. */
+/* In the order of arrival: a stream of compiles for one target must not starve another one. */
 void cg_options_enter(const at_target *target) {
     const option_set wanted = target->vector_registers > 16 ? FOR_32_REGISTERS : FOR_16_REGISTERS;
     pthread_mutex_lock(&mutex);

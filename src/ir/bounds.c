@@ -1,4 +1,4 @@
-/* The bounds prover's knowledge: how expressions become forms, which facts hold, and what is asked of both. */
+/* The bounds prover's knowledge: how expressions become forms, which facts hold, and the questions to both. */
 #include "ir/bounds_internal.h"
 
 static void form_of(ir_bounds *b, const ir_expr *e, ir_form *out);
@@ -96,7 +96,7 @@ static void case_sink(ir_bounds *b, void *user, const ir_form *fact) {
     ir_atom_add_case_fact(b, target->atom, target->which, fact);
 }
 
-/* What only mentions one atom narrows its range for good; the rest becomes a fact that is never released. */
+/* An inequality about one atom narrows its range for good; any other becomes a fact that is never released. */
 static void kernel_sink(ir_bounds *b, void *user, const ir_form *fact) {
     (void)user;
     const ir_term term = fact->n == 1 ? fact->terms[0] : (ir_term){0, 0};
@@ -292,8 +292,8 @@ bool ir_bounds_is_static(ir_bounds *b, const ir_expr *expr) {
 
 /* ---- Questions ---- */
 
-/* Whether what holds here contradicts itself: then this place is never reached, and all may be said of it. Asked when a
- * proof has failed. */
+/* Whether the facts that hold here contradict each other: then this place is never reached, and any claim about it is
+ * true. Asked when a proof has failed. */
 static bool is_unreachable(ir_bounds *b) {
     for (uint32_t i = b->num_facts; i-- > 0;) {
         ir_form opposite;

@@ -5,7 +5,7 @@
  * inequalities about itself in terms of older atoms (a loop's counter: its bounds; x / m: that it is rounded down;
  * min(a, b): that it is below both, and equal to one of them). To prove `form >= 0` the newest atom is eliminated with
  * one of its inequalities or with a fact that holds at that place, and so on until a constant is left. The search is
- * bounded; what is not found counts as not proved.
+ * bounded; an inequality that it does not find counts as not proved.
  *
  * Arithmetic is taken to be exact: that no 64-bit index overflows is part of what the kernel's caller guarantees.
  * The prover is fed in program order: whoever walks the kernel reports parameters, loops and lets as they come into

@@ -210,7 +210,7 @@ bool ir_bounds_divide_const(ir_bounds *b, const ir_form *x, int64_t m, ir_form *
     return ir_form_add(out, &quotient, 1);
 }
 
-/* Division and remainder by a form; only what is sure of them when the divisor is positive. */
+/* Division and remainder by a form: only the facts that hold for every positive divisor. */
 static bool divide_form(ir_bounds *b, int op, const ir_form *x, const ir_form *y, ir_form *out) {
     bool is_new;
     const bool positive = ir_bounds_prove(b, y, -1), above_zero = ir_bounds_prove(b, x, 0);

@@ -24,7 +24,7 @@ typedef struct ir_atom {
     const ir_form *cases[2]; /* CASES: its value is one of the two */
     const ir_form *case_facts[2][IR_CASE_FACTS];
     uint32_t factors[IR_ATOM_FACTORS]; /* PRODUCT: atoms that are no products, ascending */
-    uint64_t key_hash;                 /* of what it was made from, for finding it again */
+    uint64_t key_hash;                 /* of the operation that made it, for finding it again */
     struct ir_atom_key {
         int op;
         const void *extra; /* the condition of a select */
@@ -61,12 +61,12 @@ void ir_bounds_push_fact(ir_bounds *b, const ir_form *f);
 /* A new atom with that range; 0 when memory has run out. */
 uint32_t ir_atom_new(ir_bounds *b, int64_t min, int64_t max);
 void ir_atom_narrow(ir_bounds *b, uint32_t id, int64_t min, int64_t max);
-/* Tells an atom an inequality about itself, and takes from it what constant range follows. */
+/* Adds an inequality to what is known of an atom, and narrows the atom's constant range by it. */
 void ir_atom_add_fact(ir_bounds *b, uint32_t id, const ir_form *fact);
 /* The atom for op(x, y), or for op(x, m) when y is NULL: the one there is, or a new one (*is_new). */
 uint32_t ir_atom_intern(ir_bounds *b, int op, const ir_form *x, const ir_form *y, int64_t m, const void *extra,
                         bool *is_new);
-/* Makes an interned atom one that is x or y, and adds what holds when it is the one or the other. */
+/* Makes an interned atom one that is x or y, and adds the facts that hold in either case. */
 void ir_atom_set_cases(ir_bounds *b, uint32_t id);
 void ir_atom_add_case_fact(ir_bounds *b, ir_atom *atom, int which, const ir_form *fact);
 
@@ -76,7 +76,7 @@ void ir_bounds_unknown(ir_bounds *b, ir_elem elem, ir_form *out);
 /* The following return false, with *out unspecified, if the result does not fit a form. */
 
 bool ir_bounds_multiply(ir_bounds *b, ir_form *out, const ir_form *f, const ir_form *g);
-/* out = x / m rounded down, m > 0. What m divides is taken out: (8 i + j) / 8 is i + j / 8. */
+/* out = x / m rounded down, m > 0. Terms that m divides are taken out: (8 i + j) / 8 is i + j / 8. */
 bool ir_bounds_divide_const(ir_bounds *b, const ir_form *x, int64_t m, ir_form *out);
 bool ir_bounds_divide(ir_bounds *b, int op, const ir_form *x, const ir_form *y, ir_form *out); /* IR_DIV or IR_MOD */
 bool ir_bounds_min_or_max(ir_bounds *b, bool is_min, const ir_form *x, const ir_form *y, ir_form *out);

@@ -208,14 +208,14 @@ bool ir_bounds_prove(ir_bounds *b, const ir_form *f, int64_t c) {
     if (min >= 0) return true;
     if (goal.n == 0) return false;
 
-    /* Unrolled code asks for the same form with many constants: what holds for one holds for all above. */
+    /* Unrolled code asks for the same form with many constants: a proof for one holds for all larger ones. */
     ir_proof *proof = &b->proofs[ir_form_hash(&goal, 0) % IR_PROOF_CACHE];
     ir_form same;
     ir_form_copy(&same, &goal);
     same.c = proof->form.c;
     if (proof->epoch == b->epoch && goal.c >= same.c && ir_form_equal(&same, &proof->form)) return true;
 
-    /* Cases of cases can use up the steps before the fact is reached that speaks of the goal itself. */
+    /* Cases of cases can use up the steps before the search reaches the fact about the goal itself. */
     b->facts_first = false;
     bool proved = deepen(b, &goal);
     if (!proved) {

@@ -39,8 +39,8 @@ const ir_expr *ir_float(ir_builder *b, ir_elem elem, double value); /* FLOAT ele
 const ir_expr *ir_const_like(ir_builder *b, const ir_expr *like, double value);
 const ir_expr *ir_var_ref(ir_builder *b, const ir_var *var);
 
-/* Any operator whose RESULT is SAME or CMP, and SELECT; unused arguments NULL. Folds constants, x+0, x*1, x*0 of
- * integers, and nothing that could change the bits of a float. */
+/* Any operator whose RESULT is SAME or CMP, and SELECT; unused arguments NULL. Folds constants and, of integers, x+0,
+ * x*1 and x*0. Never folds where the bits of a float could change. */
 const ir_expr *ir_apply(ir_builder *b, ir_op op, const ir_expr *x, const ir_expr *y, const ir_expr *z);
 
 const ir_expr *ir_neg(ir_builder *b, const ir_expr *x);

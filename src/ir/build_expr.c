@@ -202,7 +202,7 @@ const ir_expr *ir_cast(ir_builder *b, ir_elem elem, const ir_expr *x) {
     return ir_build_node(b, IR_CAST, ir_type_of(elem, x->type.lanes), x, NULL, NULL);
 }
 
-/* Between pairs of bf16 and i32, which have half as many lanes; NULL if that is not what is asked for. */
+/* Between pairs of bf16 and i32, which have half as many lanes; NULL for any other bitcast. */
 static const ir_expr *bitcast_pairs(ir_builder *b, ir_elem elem, const ir_expr *x) {
     const ir_type type = x->type;
     if (type.elem == IR_BF16 && elem == IR_I32 && type.lanes > 1)
@@ -338,7 +338,8 @@ const ir_access *ir_access_make(ir_builder *b, const ir_buffer *buffer, int lane
     }
     if (gather && (buffer->space == IR_REG || buffer->space == IR_TILES))
         ir_build_fail(b, "'%s' is in registers and cannot be gathered from", buffer->name);
-    /* Without lanes that run along a dimension the axis means nothing: one spelling of it, so that equal is equal. */
+    /* Without lanes that run along a dimension the axis has no meaning: it gets one value, so that equal accesses
+     * compare as equal. */
     const bool has_axis = axis >= 0 && lanes > 1 && !gather && buffer->space != IR_REG;
     const int last = num ? num - 1 : 0;
     access->buffer = buffer;

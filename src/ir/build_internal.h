@@ -1,4 +1,4 @@
-/* What the files of the builder and the parser share. */
+/* Shared by the files of the builder and the parser. */
 #ifndef ATTUNE_IR_BUILD_INTERNAL_H
 #define ATTUNE_IR_BUILD_INTERNAL_H
 
@@ -53,10 +53,10 @@ const ir_expr *ir_build_node(ir_builder *b, ir_op op, ir_type type, const ir_exp
 /* A constant; f32 must be exact already. NaNs become the canonical one. */
 const ir_expr *ir_build_float(ir_builder *b, ir_elem elem, double value);
 
-/* What `op` of operands that passed the checks becomes instead of a node, or NULL. */
+/* Folds `op` of operands that passed the checks: the result, or NULL where a node is needed. */
 const ir_expr *ir_build_fold(ir_builder *b, ir_op op, const ir_expr *x, const ir_expr *y, const ir_expr *z);
 const ir_expr *ir_build_fold_cast(ir_builder *b, ir_elem elem, const ir_expr *x);
-/* Refuses what only tile statements may touch. */
+/* Refuses buffers that only tile statements may touch. */
 bool ir_build_no_tile(ir_builder *b, const ir_access *access);
 const ir_expr *ir_build_fold_bitcast(ir_builder *b, ir_elem elem, const ir_expr *x);
 

@@ -223,7 +223,7 @@ static const ir_access *last_row(ir_builder *b, const ir_access *row) {
     return ir_access_make(b, row->buffer, row->lanes, -1, num, indices, NULL);
 }
 
-/* Elements: of dot2's operands f32, bf16, bf16; what is loaded or stored has the tile's. */
+/* Elements: dot2's operands are f32, bf16, bf16; memory that is loaded or stored has the tile's element. */
 static bool check_tile_args(ir_builder *b, ir_tile_op op, const ir_access *const *args) {
     const ir_tile_info *info = ir_tile_get(op);
     for (int i = 0; i < info->num_args && !ir_failed(b); i++) {

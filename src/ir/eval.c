@@ -1,4 +1,4 @@
-/* The meaning of the arithmetic operators: first what each computes on one lane, then the loops over lanes, which
+/* The meaning of the arithmetic operators: first each one on one lane, then the loops over lanes, which
  * are instantiated for the usual lane counts so that the compiler turns them into vector instructions. */
 #include "ir/eval.h"
 
@@ -30,7 +30,7 @@
     LANE T neg_##T(T x) { return from_bits_##T(bits_##T(x) ^ (SIGN)); }                                                \
     LANE T abs_##T(T x) { return from_bits_##T(bits_##T(x) & ~(SIGN)); }                                               \
     LANE T sqrt_##T(T x) { return SQRT(x); }                                                                           \
-    /* Adding and taking away a power of two so large that no fraction bits are left rounds half to even. */           \
+    /* Adding and subtracting a power of two so large that no fraction bits are left rounds half to even. */           \
     LANE T rint_##T(T x) {                                                                                             \
         const T a = FABS(x), rounded = (a + (MAGIC)) - (MAGIC);                                                        \
         return COPYSIGN(a < (MAGIC) ? rounded : a, x);                                                                 \
@@ -315,7 +315,7 @@ ir_eval_fn *ir_eval_get(ir_op op, ir_elem elem) {
 #if defined(__x86_64__)
 enum { MXCSR_DEFAULT = 0x1f80 };
 
-/* Writing the register takes longer than looking whether it has to be. Its low bits only note what happened. */
+/* Writing the register takes longer than testing whether it must be written. Its low bits are status flags only. */
 uint32_t ir_fpenv_enter(void) {
     const uint32_t saved = _mm_getcsr();
     if ((saved & ~(uint32_t)_MM_EXCEPT_MASK) != MXCSR_DEFAULT) _mm_setcsr(MXCSR_DEFAULT);

@@ -1,5 +1,5 @@
-/* Linear forms with integer coefficients over numbered atoms: what the bounds prover calculates with. An atom is
- * whatever the prover cannot take apart further; here it is only a number. */
+/* Linear forms with integer coefficients over numbered atoms, with which the bounds prover calculates. An atom is a
+ * value that the prover cannot take apart further; here it is only a number. */
 #ifndef ATTUNE_IR_FORM_H
 #define ATTUNE_IR_FORM_H
 

@@ -1,13 +1,13 @@
-/* The interpreter: what a kernel means. Runs scheduled IR without HIGH operators, and lowered IR. Checks every
- * access against the dims, every read of scratch, shared and reg for having been written, every `assume`, and
- * runs the tasks of a phase in a shuffled order. */
+/* The interpreter, which defines the meaning of a kernel. Runs scheduled IR without HIGH operators, and lowered IR.
+ * Checks every access against the dims, every read of scratch, shared and reg for having been written, every `assume`,
+ * and runs the tasks of a phase in a shuffled order. */
 #ifndef ATTUNE_IR_INTERP_H
 #define ATTUNE_IR_INTERP_H
 
 #include "ir/ir.h"
 
-/* One task of one phase, by itself. The shared buffers, row-major and aligned as params must be, hold what the phases
- * before it left; what of them was written is not checked. */
+/* One task of one phase, by itself. The shared buffers, row-major and aligned as params must be, hold the results of
+ * the phases before it; reads of their unwritten elements are not detected. */
 typedef struct ir_interp_task {
     uint32_t phase;
     int64_t task;

@@ -158,7 +158,7 @@ interp_eval_fn *interp_choose_load(const interp_access *a) {
 
 /* ---- Stores ---- */
 
-/* What is stored may overlap where it goes, when it is a load in place. */
+/* A load in place may overlap the memory that it is stored to. */
 static inline void copy_value(void *to, const void *from, uint32_t bytes) {
     switch (bytes) {
     case 4: memmove(to, from, 4); break;

@@ -1,4 +1,4 @@
-/* Resolving expressions. What depends on constants and scalar params only is computed here, once. */
+/* Resolving expressions. Those of constants and scalar params only are computed here, once. */
 #include "ir/interp_internal.h"
 
 enum { MAX_TERMS = 12 };
@@ -180,7 +180,7 @@ static const interp_value *compile_load(interp *run, const ir_expr *e) {
     return truth;
 }
 
-/* The operand element picks the evaluator: of a select that is what it chooses between, of a dot what it adds to. */
+/* The operand element picks the evaluator: a select's choices, a dot's sum. */
 static ir_eval_fn *find_evaluator(const ir_expr *e) {
     switch ((ir_op)e->op) {
     case IR_CAST: return ir_eval_cast((ir_elem)e->args[0]->type.elem, (ir_elem)e->type.elem);

@@ -29,7 +29,7 @@ void interp_run_if(const interp_action *action) {
 
 void interp_run_alloc(const interp_action *action) { interp_forget(action->u.alloc); }
 
-/* A prefetch touches no memory, so it may point outside; what its indices read is checked all the same. */
+/* A prefetch touches no memory, so it may point outside; reads in its indices are checked as always. */
 void interp_run_prefetch(const interp_action *action) {
     const interp_access *access = action->u.prefetch;
     for (uint32_t d = 0; d < access->num_dims; d++)
@@ -39,7 +39,7 @@ void interp_run_prefetch(const interp_action *action) {
             interp_affine_eval(&access->dims[d].index);
 }
 
-/* Row by row; that the last one is inside is found out first. */
+/* Row by row, after a check that the last row is inside. */
 static void move_rows(const interp_action *action, bool loads) {
     const interp_access *memory = action->u.tile.args[loads], *tile = action->u.tile.args[!loads];
     char *row = interp_lanes(tile, 0, loads);

@@ -154,7 +154,7 @@ struct interp {
     uint32_t phase;                        /* under way */
     const ir_expr *assumption;             /* of the kernel, being checked before the first phase */
     const interp_action *parent, *current; /* while compiling, while running */
-    jmp_buf escape;                        /* where failures go */
+    jmp_buf escape;                        /* receives failures */
 };
 
 /* ---- interp.c ---- */

@@ -1,4 +1,4 @@
-/* The buffers of a run: where they lie, how large they are, and what of them has been written. */
+/* The buffers of a run: their addresses, their sizes, and which elements have been written. */
 #include "ir/interp_internal.h"
 
 int64_t interp_size(interp *run, const ir_expr *expr) {
@@ -35,7 +35,7 @@ static void bind_dims(interp *run, interp_memory *m) {
     if (empty) m->count = 0;
 }
 
-/* The caller's strides; no element may be further away than an offset in bytes can say. */
+/* The caller's strides; an offset in bytes must be able to reach every element. */
 static void bind_strides(interp *run, interp_memory *m) {
     int64_t reach = 0;
     bool overflow = false;

@@ -1,4 +1,4 @@
-/* How a run ends early: what failed, where, and with which values of the loops around it. */
+/* How a run ends early: the failure, its place, and the values of the loops around it. */
 #include "ir/interp_internal.h"
 #include "ir/text.h"
 
@@ -59,7 +59,7 @@ static void print_statement(const ir_stmt *s, at_string *out) {
     }
 }
 
-/* A statement, or an assumption of the kernel, of which only so much is shown that the message stays readable. */
+/* A statement, or an assumption of the kernel, shortened so that the message stays readable. */
 static void print_quoted(const ir_stmt *statement, const ir_expr *assumption, at_string *out) {
     enum { SHOWN = 160 };
     at_string_puts(out, "at `");

@@ -1,8 +1,8 @@
-/* The loop IR: what a kernel is. docs/ir.md is its manual.
+/* The loop IR: the structs of a kernel. docs/ir.md is its manual.
  *
  * A kernel is a list of parameters and a list of phases. A phase is a nest of parallel loops round a block of
  * statements; between phases there is a barrier. Expressions have no side effects and are immutable once built;
- * they are trees (sharing a node means printing, and computing, it twice: use `let` for what is used twice).
+ * they are trees (a shared node is printed, and computed, twice: use `let` for a value that is used twice).
  * Everything lives in the kernel's arena. Names of variables and buffers are unique in a kernel. */
 #ifndef ATTUNE_IR_IR_H
 #define ATTUNE_IR_IR_H
@@ -111,7 +111,7 @@ typedef struct ir_buffer {
 
 /* ---- Expressions ---- */
 
-/* Where a load, store or prefetch goes: buffer[indices] : x lanes @ axis ? mask. Lane l touches the element whose
+/* The place of a load, store or prefetch: buffer[indices] : x lanes @ axis ? mask. Lane l touches the element whose
  * index along dimension `axis` is indices[axis] + l (default: the last dimension). If an index is itself a
  * vector of `lanes` idx elements the access is a gather (loads only) and there is no axis. Masked-off lanes load 0,
  * store nothing and touch no memory. An access to IR_REG has lanes == buffer->type.lanes, no axis and no mask. */
@@ -160,7 +160,7 @@ typedef struct ir_block {
 
 typedef enum ir_stmt_kind { IR_FOR, IR_LET, IR_STORE, IR_IF, IR_ALLOC, IR_PREFETCH, IR_ASSUME, IR_TILE } ir_stmt_kind;
 
-/* What is done to tiles. Operands: `t` is an element of IR_TILES, `m` an access of one row of 64 bytes in memory, which
+/* Operations on tiles. Operands: `t` is an element of IR_TILES, `m` an access of one row of 64 bytes in memory, which
  * is the first of 16: the others lie one index of the dimension before the last further each, or, in a buffer of one
  * dimension, one behind the other.
  *   ZERO   t            all 0

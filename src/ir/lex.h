@@ -33,10 +33,10 @@ typedef struct ir_lexer {
     const ir_symbols *symbols;
 } ir_lexer;
 
-/* Written in place and field by field: tokens are what parsing spends its time on. */
+/* Written in place and field by field, because parsing spends its time on tokens. */
 void ir_lex(ir_lexer *lexer, ir_token *token);
 
-/* Converts the text of a FLOAT token. Returns NULL, or what is wrong. *value is exact in `elem` (f32 or f64): decimals
+/* Converts the text of a FLOAT token. Returns NULL, or the defect. *value is exact in `elem` (f32 or f64): decimals
  * are rounded to it, hexadecimal literals must be exact. */
 const char *ir_lex_float(const ir_token *token, ir_elem elem, double *value);
 

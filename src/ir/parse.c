@@ -9,7 +9,7 @@
 
 /* ---- failure ---- */
 
-/* Lines and columns (in bytes) are only counted when something is wrong. */
+/* Lines and columns (in bytes) are counted only for an error. */
 static void locate(const ir_parser *p, const char *where, int *line, int *column) {
     *line = *column = 1;
     for (const char *c = p->text; c < where; c++) {
@@ -371,8 +371,8 @@ static void parse_kernel_assume(ir_parser *p, const char *where) {
 
 /* ---- parameters ---- */
 
-/* Declares the scalar parameters of the list ahead of it, because dims may use scalars that come later. Malformed
- * text is left for the pass proper to complain about. */
+/* Declares the scalar parameters before the list is parsed, because dims may use scalars that come later. The parser
+ * proper complains about malformed text. */
 static void declare_scalars(ir_parser *p) {
     const ir_parser saved = *p;
     for (int depth = 0; !p->failed && p->token.kind != IR_TOKEN_END && p->token.kind != IR_TOKEN_BAD;) {

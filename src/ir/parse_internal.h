@@ -1,4 +1,4 @@
-/* What the two halves of the parser share: parse.c reads kernels and statements, parse_expr.c expressions. */
+/* Shared by the two halves of the parser: parse.c reads kernels and statements, parse_expr.c expressions. */
 #ifndef ATTUNE_IR_PARSE_INTERNAL_H
 #define ATTUNE_IR_PARSE_INTERNAL_H
 
@@ -23,7 +23,7 @@ bool ir_parse_fail(ir_parser *p, const char *where, const char *format, ...) __a
 /* "expected `what`, found …" at the next token. */
 bool ir_parse_expected(ir_parser *p, const char *what);
 
-/* true if the builder is content; else its message becomes the parser's, at `where`. */
+/* true if the builder has not failed; otherwise its message becomes the parser's, at `where`. */
 bool ir_parse_built(ir_parser *p, const char *where);
 
 bool ir_parse_accept(ir_parser *p, int kind);

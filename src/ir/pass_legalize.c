@@ -1,9 +1,9 @@
-/* legalize: rewrites what the target has no instruction for, where other operators give the same bits.
+/* legalize: rewrites operators for which the target has no instruction, where other operators give the same bits.
  *
  * Needs: no HIGH operators.
  * Keeps: the bits.
  * After it: rint only on targets with AT_TARGET_ROUND. A fused multiply-add, ldexp or dot2 that the target lacks is
- * refused: nothing short computes the same bits, so who writes a kernel for such a target writes other IR. */
+ * refused: nothing short computes the same bits, so a kernel for such a target needs other IR. */
 #include "ir/passes.h"
 #include "ir/rewrite.h"
 
@@ -26,7 +26,7 @@ static bool is_missing(const ir_expr *e, const void *user) {
 }
 
 /* Half-even by adding and taking away the power of two from which on a float has no fraction bits. Larger values,
- * infinities and NaNs stay what they are; the sign is that of x, for -0 and what rounds to it. */
+ * infinities and NaNs are left unchanged. The sign is that of x, so that -0 and values that round to it keep it. */
 static const ir_expr *rint_by_adding(ir_builder *b, const ir_expr *value) {
     const bool f64 = value->type.elem == IR_F64;
     const ir_elem bits = f64 ? IR_I64 : IR_I32;

@@ -1,7 +1,7 @@
 /* lower_math: exp2, log2 and tanh become arithmetic; this pass defines what they are.
  *
  * Needs: HIGH operators on f32 and f64 only, none in the head of a phase or in the size of a parameter.
- * Keeps: all else. What is used twice becomes a `let` before the statement.
+ * Keeps: everything else. A value that is used twice becomes a `let` before the statement.
  * After it: no HIGH operators. The target decides which sequence is used, so results may differ between targets.
  *
  * Errors, in units of the last place (tests/test_ir_passes.c holds the bounds; the coefficients are minimax
@@ -90,10 +90,11 @@ static value *round_small(math *m, value *x) {
 /* 2^x = 2^n * 2^f with n = rint(x).
  *
  * With ldexp in hardware nothing needs a clamp: at +-inf f and the polynomial are NaN, and scaling a (quiet) NaN by an
- * infinite power gives inf and 0. Otherwise n is added to the exponent field, and x is first brought to where the
- * sum stays inside it: 2^128 is inf because the polynomial is exactly 1 there, and 2^-127 is 0 likewise. The constant
- * is the first operand of both clamps, so that a NaN comes through; its n becomes an integer whose low bits are 0.
- * An x written as neg(abs(y)) needs no upper clamp: a softmax says so of its differences, and saves an operation. */
+ * infinite power gives inf and 0. Otherwise n is added to the exponent field, and x is first clamped to a range in
+ * which the sum stays inside the field: 2^128 is inf because the polynomial is exactly 1 there, and 2^-127 is 0
+ * likewise. The constant is the first operand of both clamps, so that a NaN comes through; its n becomes an integer
+ * whose low bits are 0. An x written as neg(abs(y)) needs no upper clamp: a softmax says so of its differences, and
+ * saves an operation. */
 static value *exp2_of(math *m, value *x) {
     const bool scale = m->flags & AT_TARGET_SCALEF;
     const double top = m->f64 ? 1024 : 128, bottom = 1 - top;

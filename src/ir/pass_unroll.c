@@ -6,7 +6,7 @@
 #include "ir/passes.h"
 #include "ir/rewrite.h"
 
-/* A kernel larger than this is a mistake of its author's, and would take minutes to compile. */
+/* A larger kernel is its author's mistake, and would take minutes to compile. */
 enum { MAX_COPIES = 1 << 17 };
 
 static bool is_marked(const ir_stmt *s) { return s->kind == IR_FOR && s->u.loop.unroll; }

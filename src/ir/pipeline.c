@@ -2,7 +2,7 @@
 #include "ir/passes.h"
 #include "ir/verify.h"
 
-/* The cheap order: what passes insert is inserted once, before loops are multiplied. */
+/* The cheap order: passes insert code once, before unrolling copies it. */
 static const struct {
     const char *name;
     ir_kernel *(*run)(const ir_kernel *kernel, const at_target *target, at_error *err);

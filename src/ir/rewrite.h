@@ -1,5 +1,5 @@
 /* A helper for passes: walks an old kernel and builds a new one through the builder, which folds on the way. A pass
- * hooks in where it does something of its own; all else is copied.
+ * hooks in where it changes something; everything else is copied.
  *
  * An expression is rewritten before the statement that it belongs to is appended, so a hook that calls ir_let puts the
  * `let` right before that statement, or before the loop or branch whose head it is. */
@@ -10,14 +10,14 @@
 
 typedef struct ir_rewriter ir_rewriter;
 
-/* What `old` becomes, its rewritten operands being args[]; NULL: a copy. */
+/* The replacement of `old`, whose rewritten operands are args[]; NULL: a copy. */
 typedef const ir_expr *ir_rewrite_expr_fn(ir_rewriter *r, const ir_expr *old, const ir_expr *const *args);
-/* true if the hook has built what `old` becomes; false: a copy. */
+/* true if the hook has built the replacement of `old`; false: a copy. */
 typedef bool ir_rewrite_stmt_fn(ir_rewriter *r, const ir_stmt *old);
 
 struct ir_rewriter {
     ir_builder *b;
-    const ir_expr **vars;        /* by the old id: what stands for the variable now */
+    const ir_expr **vars;        /* by the old id: the new expression for the variable */
     const ir_buffer **buffers;   /* by the old id */
     ir_rewrite_expr_fn *on_expr; /* may be NULL; not called for constants, variables and loads */
     ir_rewrite_stmt_fn *on_stmt; /* may be NULL */
@@ -33,8 +33,8 @@ const ir_expr *ir_rewrite_expr(ir_rewriter *r, const ir_expr *old);
 const ir_access *ir_rewrite_access(ir_rewriter *r, const ir_access *old);
 void ir_rewrite_block(ir_rewriter *r, const ir_block *old);
 
-/* Whether any expression or statement of the kernel's blocks is such that the predicate holds. A predicate may be
- * NULL. Passes ask it so that they return their kernel as it is when there is nothing to do. */
+/* Whether a predicate holds for any expression or statement of the kernel's blocks. A predicate may be NULL. A pass
+ * asks first, and returns the kernel itself if there is nothing to do. */
 bool ir_kernel_has(const ir_kernel *kernel, bool (*expr)(const ir_expr *expr, const void *user),
                    bool (*stmt)(const ir_stmt *stmt), const void *user);
 

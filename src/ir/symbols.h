@@ -5,7 +5,7 @@
 
 #include "ir/ir.h"
 
-/* What a symbol stands for if it is a word of the language. Elements and operators follow as ranges. */
+/* The meaning of a symbol that is a word of the language. Elements and operators follow as ranges. */
 enum ir_word {
     IR_WORD_NONE,
     IR_WORD_KERNEL,
@@ -41,7 +41,7 @@ typedef struct ir_symbol {
     const char *name;
     uint32_t length, hash;
     uint32_t next_suffix; /* where to go on looking for a free "name.N" */
-    uint8_t word;         /* an ir_word, or the other three say what it is */
+    uint8_t word;         /* an ir_word; if it is none, the next three tell */
     bool defined;         /* false for a name that only exists as the stem of "name.N" */
     bool visible;         /* its block is still open */
     const ir_var *var;    /* of the two, one is set if defined */
@@ -75,7 +75,7 @@ void ir_symbols_define(ir_symbols *symbols, ir_symbol *symbol, const ir_var *var
 /* Hides every symbol that was defined after `mark`, an earlier value of symbols->newest. */
 void ir_symbols_close(ir_symbols *symbols, ir_symbol *mark);
 
-/* NULL if `name` may be the name of something new (apart from being taken), else what is wrong with it. */
+/* NULL if `name` may name something new (it may still be taken), otherwise the reason against it. */
 const char *ir_name_check(const char *name, size_t length);
 
 static inline bool ir_name_starts(char c) { return (unsigned)((c | 0x20) - 'a') < 26 || c == '_'; }

@@ -203,7 +203,7 @@ static bool check_stmt(ir_verifier *v, const ir_stmt *s, int depth) {
     return ir_refuse(v, "a statement of kind %d", s->kind);
 }
 
-/* What a block brought into scope leaves with it. */
+/* Names of a block leave scope at its end. */
 static void leave_block(ir_verifier *v, const ir_block *block) {
     for (const ir_stmt *s = block->first; s; s = s->next) {
         if (s->kind == IR_LET) v->vars[s->u.let.var->id] = NULL;

@@ -1,8 +1,8 @@
-/* Checks that a kernel is well formed. Two levels: scheduled IR may hold unroll loops and HIGH operators, lowered
- * IR only what code generation turns into instructions of the target. At both, every access is proved in bounds
- * (interval arithmetic over linear forms of the scalar params, with the kernel's assumes, `assume` statements and
- * the conditions of enclosing ifs as facts); what cannot be proved is refused, as is a division whose divisor may be
- * zero and a gather store. */
+/* Checks that a kernel is well formed. Two levels: scheduled IR may hold unroll loops and HIGH operators, lowered IR
+ * holds only operations that code generation turns into instructions of the target. At both, every access is proved in
+ * bounds (interval arithmetic over linear forms of the scalar params, with the kernel's assumes, `assume` statements
+ * and the conditions of enclosing ifs as facts); an access that is not proved is refused, as are a division whose
+ * divisor may be zero and a gather store. */
 #ifndef ATTUNE_IR_VERIFY_H
 #define ATTUNE_IR_VERIFY_H
 

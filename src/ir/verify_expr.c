@@ -166,7 +166,7 @@ static bool check_shuffle(ir_verifier *v, const ir_expr *e) {
 
 static bool is_pairs(ir_type pairs, ir_type words) { return pairs.elem == IR_BF16 && words.elem == IR_I32; }
 
-/* Types of the operators whose rule is their own. */
+/* Types of the operators with a rule of their own. */
 static bool check_special(ir_verifier *v, const ir_expr *e) {
     const ir_type type = e->type, x = e->args[0]->type;
     bool ok = false;

@@ -1,4 +1,4 @@
-/* What the two halves of the verifier share. */
+/* Shared by the two halves of the verifier. */
 #ifndef ATTUNE_IR_VERIFY_INTERNAL_H
 #define ATTUNE_IR_VERIFY_INTERNAL_H
 
@@ -35,7 +35,7 @@ ir_short_text ir_access_text(const ir_verifier *v, const ir_access *access);
 bool ir_verify_lanes(int lanes);
 bool ir_verify_expr(ir_verifier *v, const ir_expr *e, int depth);
 
-/* Everything about an access but its bounds. use: IR_IN for loads, IR_OUT for stores, 0 for neither. */
+/* Checks everything about an access except its bounds. use: IR_IN for loads, IR_OUT for stores, 0 for neither. */
 bool ir_verify_access(ir_verifier *v, const ir_access *access, int use, int depth);
 bool ir_verify_used_access(ir_verifier *v, const ir_access *access, int use, int depth); /* and its bounds */
 

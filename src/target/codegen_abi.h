@@ -7,7 +7,7 @@
 
 enum { AT_CODEGEN_ABI = 1 };
 
-/* What to return. The values are those of attune_stage from LLVM on. */
+/* The form of the result. The values are those of attune_stage from LLVM on. */
 typedef struct at_codegen_request {
     const char *ir; /* lowered IR text */
     size_t ir_bytes;

@@ -43,7 +43,7 @@ static void read_name(void) {
 
 #elif defined(__aarch64__)
 
-/* The kernel answers this read of a register that programs may not read, where it says so. */
+/* Programs may not read this register; the kernel emulates the read if its hwcaps say so. */
 static void read_identity(void) {
     uint64_t midr = 0;
     if (getauxval(AT_HWCAP) & HWCAP_CPUID) __asm__("mrs %0, midr_el1" : "=r"(midr));

@@ -1,19 +1,19 @@
-/* What this CPU says of itself, beside its features (target.h). */
+/* The identity of this CPU; its features are in target.h. */
 #ifndef ATTUNE_TARGET_CPU_H
 #define ATTUNE_TARGET_CPU_H
 
 #include <stdbool.h>
 #include <stdint.h>
 
-/* What a CPU says of itself. x86: CPUID's vendor, display family, display model, stepping. Arm: "" and the implementer,
- * part and variant of MIDR. All 0 where nothing is known. */
+/* The identity of a CPU. x86: CPUID's vendor, display family, display model, stepping. Arm: "" and the implementer,
+ * part and variant of MIDR. All 0 if unknown. */
 typedef struct at_cpu_identity {
     bool is_arm;
     char vendor[13]; /* "AuthenticAMD", "GenuineIntel" */
     uint32_t family, model, stepping;
 } at_cpu_identity;
 
-/* All of it is read once, and in static storage. */
+/* Read once, into static storage. */
 const at_cpu_identity *at_cpu_identity_here(void);
 
 /* "AMD EPYC": the CPU's own name, trimmed. Virtual machines of several generations have the same one. */

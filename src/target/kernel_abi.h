@@ -1,4 +1,4 @@
-/* How compiled kernels are called and what an image is: the contract between code generation and the loader. */
+/* The contract between code generation and the loader: calls of compiled kernels, and the format of an image. */
 #ifndef ATTUNE_TARGET_KERNEL_ABI_H
 #define ATTUNE_TARGET_KERNEL_ABI_H
 
@@ -48,7 +48,7 @@ typedef struct at_image_header {
     uint64_t code_bytes;
 } at_image_header;
 
-/* NULL if the image is well formed (sizes, offsets, entries inside the code), else what is wrong. Reads nothing
+/* NULL if the image is well formed (sizes, offsets, entries inside the code), otherwise the defect. Reads nothing
  * beyond `bytes`. Lives in target/image.c, used by code generation (as its own check) and by the loader. */
 const char *at_image_check(const void *image, size_t bytes);
 

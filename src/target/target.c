@@ -29,7 +29,8 @@ static const at_target targets[] = {
      "+avx2,+fma,+f16c,+bmi2,+avx512f,+avx512bw,+avx512dq,+avx512vl,+avx512cd,+avx512bf16",
      AT_TARGET_FMA | AT_TARGET_ROUND | AT_TARGET_SCALEF | AT_TARGET_LANE_MASK | AT_TARGET_BF16_DOT, NEEDS_AVX512_BF16,
      64, 32},
-    /* Behind one that does the same, so that it is used where it is named only: it has run on no machine yet. */
+    /* It comes after a target that does the same, so it is used only where it is named: it has run on no machine yet.
+     */
     {"amx", X86_TRIPLE, "x86-64-v4",
      "+avx2,+fma,+f16c,+bmi2,+avx512f,+avx512bw,+avx512dq,+avx512vl,+avx512cd,+avx512bf16,+amx-tile,+amx-bf16",
      AT_TARGET_FMA | AT_TARGET_ROUND | AT_TARGET_SCALEF | AT_TARGET_LANE_MASK | AT_TARGET_BF16_DOT | AT_TARGET_TILES,
@@ -38,7 +39,7 @@ static const at_target targets[] = {
      AT_TARGET_FMA | AT_TARGET_ROUND | AT_TARGET_SCALEF | AT_TARGET_LANE_MASK, NEEDS_AVX512, 64, 32},
     {"avx2", X86_TRIPLE, "x86-64-v3", "+avx2,+fma,+f16c,+bmi2", AT_TARGET_FMA | AT_TARGET_ROUND, NEEDS_AVX2, 32, 16},
     {"x86-64", X86_TRIPLE, "x86-64", "+sse2", 0, AT_CPU_X86_64, 16, 16},
-    /* Armv8.0 alone, scheduled for a processor that runs ahead: LLVM's generic one does not. */
+    /* Armv8.0 alone, scheduled for an out-of-order processor: LLVM's generic one is in-order. */
     {"aarch64", "aarch64-unknown-linux-gnu", "cortex-a72", "+neon,+fp-armv8,-aes,-sha2,-crc",
      AT_TARGET_FMA | AT_TARGET_ROUND, AT_CPU_AARCH64, 16, 32},
     {0},

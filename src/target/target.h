@@ -1,4 +1,4 @@
-/* The table of instruction sets that attune generates code for, and what this CPU has of them. */
+/* The table of instruction sets that attune generates code for, and the features of this CPU. */
 #ifndef ATTUNE_TARGET_TARGET_H
 #define ATTUNE_TARGET_TARGET_H
 
@@ -6,7 +6,8 @@
 
 #include <stdbool.h>
 
-/* What the IR may use on a target (see the NEEDS_* traits of ir/ops.def) and what builders may count on. */
+/* Operations that the IR may use on a target (see the NEEDS_* traits of ir/ops.def), and facts that builders may rely
+ * on. */
 enum {
     AT_TARGET_FMA = 1,       /* fused multiply-add */
     AT_TARGET_ROUND = 2,     /* rint is one instruction */
@@ -17,7 +18,7 @@ enum {
 };
 
 typedef struct at_target {
-    const char *name; /* "avx512", "avx2", "x86-64", "aarch64", …: what ATTUNE_ISA takes and keys hold */
+    const char *name; /* "avx512", "avx2", "x86-64", "aarch64", …: as in ATTUNE_ISA and in keys */
     const char *llvm_triple;
     const char *llvm_cpu;      /* for code selection and scheduling; never from the user */
     const char *llvm_features; /* "+avx2,+fma,…" */
@@ -58,15 +59,15 @@ uint32_t at_cpu_features(void);
 enum { AT_CPU_FEATURES_TEXT = 128 };
 const char *at_cpu_feature_names(uint32_t features, char text[AT_CPU_FEATURES_TEXT]);
 
-/* To be called before code runs that needs these features; false if it cannot. Linux gives a process tile registers
- * only when asked, and from then on wants larger signal stacks of it (sigaltstack(2)): not worth a look. */
+/* Call this before running code that needs these features; false if it cannot run. Linux gives a process tile registers
+ * only on request, and then needs larger signal stacks (sigaltstack(2)): so never ask without need. */
 bool at_cpu_request(uint32_t features);
 
 /* The best target this CPU can run. `name` (may be NULL or "") forces one: unknown is ATTUNE_INVALID_ARGUMENT and one
- * this CPU cannot run is ATTUNE_UNSUPPORTED, each with the list of what there is. */
+ * this CPU cannot run is ATTUNE_UNSUPPORTED, each with the list of targets. */
 attune_status at_target_select(const char *name, const at_target **target, at_error *err);
 
-/* Any target by its name, wherever it runs; unknown is ATTUNE_INVALID_ARGUMENT, with the list of what there is. */
+/* Any target by its name, whether or not it runs here; unknown is ATTUNE_INVALID_ARGUMENT, with the list of targets. */
 attune_status at_target_named(const char *name, const at_target **target, at_error *err);
 
 bool at_target_runs_here(const at_target *target);

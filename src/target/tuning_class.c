@@ -75,8 +75,8 @@ typedef struct model_range {
     const char *class_name;
 } model_range;
 
-/* Of family 25 the models decide between Zen 3 and Zen 4. Those of family 26 that are missing are Zen 6, of which
- * nothing is known. */
+/* In family 25 the model distinguishes Zen 3 from Zen 4. The missing models of family 26 are Zen 6, of which nothing is
+ * known. */
 static const model_range amd[] = {
     {23, 0x00, 0x2f, "zen1"}, {23, 0x30, 0xaf, "zen2"}, {24, 0x00, 0xff, "zen1"}, {25, 0x00, 0x0f, "zen3"},
     {25, 0x10, 0x1f, "zen4"}, {25, 0x20, 0x5f, "zen3"}, {25, 0x60, 0x7f, "zen4"}, {25, 0xa0, 0xaf, "zen4"},
@@ -188,7 +188,7 @@ static bool is_near(double known, double measured) {
 }
 
 static bool may_be(const tuning_class *c, const at_cpu_identity *cpu) {
-    if (is_of_arm(c) || cpu->is_arm) return false; /* of none of those are measures known */
+    if (is_of_arm(c) || cpu->is_arm) return false; /* no measures are known of these */
     return is_amd(cpu) ? c->line == AMD : is_intel(cpu) ? c->line != AMD : true;
 }
 

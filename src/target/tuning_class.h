@@ -1,5 +1,5 @@
-/* Tuning classes: what a CPU is as far as the best schedule depends on it. A name, found by what the CPU says of
- * itself, without measuring. Virtual machines of several generations have one brand string and different classes. */
+/* Tuning classes: groups of CPUs for which the same schedules are best. The name is found by the CPU's identity,
+ * without measuring. Virtual machines of several generations have one brand string and different classes. */
 #ifndef ATTUNE_TARGET_TUNING_CLASS_H
 #define ATTUNE_TARGET_TUNING_CLASS_H
 
@@ -11,7 +11,7 @@
 /* Bytes of a class's name with its NUL. */
 enum { AT_CLASS_BYTES = 25, AT_MAX_CLASSES = 64 };
 
-/* The class of a CPU; at_class_generic where the table does not know it. Static storage, as all names here. */
+/* The class of a CPU; at_class_generic if the table does not know it. Static storage, as all names here. */
 extern const char at_class_generic[];
 const char *at_class_of(const at_cpu_identity *cpu);
 
@@ -29,8 +29,8 @@ attune_status at_class_refuse(const char *what, const char *name, bool is_arm, a
  * the table does not know: generic, then all. */
 size_t at_class_neighbours(const char *name, const char *order[AT_MAX_CLASSES]);
 
-/* What a probe measures of a core, as ratios, so that they depend on no clock. 0: it was not measured, or is not known
- * of the class. */
+/* The measurements of a core by a probe, as ratios, so that they depend on no clock. 0: not measured, or not known of
+ * the class. */
 typedef struct at_core_measures {
     double fma;      /* time of a multiply-add that waits for the one before / of one that does not, 256 bits */
     double fma_wide; /* the same with 512 bits */
@@ -38,7 +38,7 @@ typedef struct at_core_measures {
 } at_core_measures;
 
 /* The newest class of the CPU's maker (or of any, where the maker is not known) all of whose measures are known and
- * within a tenth of these; generic where there is none. */
+ * within a tenth of these; generic if there is none. */
 const char *at_class_round(const at_cpu_identity *cpu, const at_core_measures *measures);
 
 #endif
