@@ -162,7 +162,7 @@ static LLVMValueRef widen(cg_emit *e, LLVMValueRef x, ir_elem from) {
     if (from == IR_BF16) return LLVMBuildBitCast(e->b, shift_left(e, bits, 16), f32, "");
 
     /* The code's exponent and mantissa where those of f32 lie, times what the biases differ by: right for denormals
-     * too. Infinity and NaN have the largest exponents of its format and gets that of f32. */
+     * too. Infinity and NaN have the largest exponent of its format and get that of f32. */
     const narrow_format f = format_of(from);
     const int width = f.exponent_bits + f.mantissa_bits, bias = (1 << (f.exponent_bits - 1)) - 1;
     const int64_t ones = (1 << width) - 1, infinity = ones >> f.mantissa_bits << f.mantissa_bits;
