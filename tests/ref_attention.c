@@ -62,7 +62,7 @@ static long double from_f8(uint8_t code) {
     return code & 0x80 ? -size : size;
 }
 
-/* Whole numbers only; what is none becomes 0. */
+/* Whole numbers only; any other value becomes 0. */
 static int8_t to_i8(long double value) { return (int8_t)(isnan(value) ? 0 : fmax(-128.0L, fmin(127.0L, rint(value)))); }
 
 long double ref_load(attune_dtype dtype, const void *storage, int64_t index) {
@@ -114,7 +114,7 @@ typedef struct reading {
     double scale;
     bool is_double;                                  /* the arithmetic is f64 */
     attune_dtype q_rounding, k_rounding, v_rounding; /* as in ref_call; of Q (rotated) in the plain implementation */
-    attune_dtype p_rounding;                         /* there, too, of what values are multiplied by */
+    attune_dtype p_rounding;                         /* there, too, of the factors of values */
 } reading;
 
 static view find(const ref_call *c, const char *name) {
@@ -461,7 +461,7 @@ bool ref_attention(const ref_call *call, ref_result *result) {
 
 static bool is_bf16_or_default(attune_dtype dtype) { return dtype == ATTUNE_BF16 || !dtype; }
 
-/* What is of bf16 throughout has bf16 between its steps as well. */
+/* A problem of bf16 throughout has bf16 between its steps as well. */
 static bool has_bf16_steps(const reading *r) {
     const attune_problem *const p = r->p;
     return p->dtype == ATTUNE_BF16 && is_bf16_or_default(p->k_dtype) && is_bf16_or_default(p->v_dtype) && !r->is_double;

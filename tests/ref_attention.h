@@ -1,7 +1,8 @@
 /* The independent truth: attention as include/attune.h defines it, in plain loops that share no code with the library.
  *
- * All of a call is read from where its arguments point, with the dims and strides that `tensors` (from attune_tensors)
- * has; that list is bookkeeping only, what the fields mean is written down here once more. Nothing is written there. */
+ * A call's tensors are read through its arguments, with the dims and strides of `tensors` (from attune_tensors). That
+ * list is bookkeeping only: the meaning of the fields is written down here once more. Nothing is written to the
+ * arguments. */
 #ifndef ATTUNE_TESTS_REF_ATTENTION_H
 #define ATTUNE_TESTS_REF_ATTENTION_H
 
@@ -17,16 +18,16 @@ typedef struct ref_call {
     const attune_tensor *tensors;
     size_t count;
     const attune_mha_weights *weights; /* of a block: what packed_weights was made of, see ref_block.h */
-    /* Types that K (rotated) and V are rounded to before anything is computed with them. ATTUNE_DTYPE_DEFAULT: they are
-     * not. What goes through a cache is rounded to its type in any case. */
+    /* Types that K (rotated) and V are rounded to before anything is computed with them. ATTUNE_DTYPE_DEFAULT: not
+     * rounded. Rows that go through a cache are rounded to its type in any case. */
     attune_dtype k_rounding, v_rounding;
 } ref_call;
 
-/* One more type of tensors, for what lies between the steps of a block: long double. */
+/* One more type of tensors, for the intermediate values of a block: long double. */
 enum { REF_WIDE = ATTUNE_DTYPE_COUNT };
 
-/* How large the numbers inside of a block are, those that are not finite left out, and so what rounding can do to them:
- * the losses are what one element can lose, in units of the arithmetic's epsilon. */
+/* The magnitude of the finite numbers inside a block, and so the effect of rounding: the losses are those of one
+ * element, in units of the arithmetic's epsilon. */
 typedef struct ref_block_scale {
     double q_row, k_row; /* Euclidean lengths of the longest rows of q and of k as the scores see them */
     double value;        /* the largest element of V */
@@ -35,13 +36,13 @@ typedef struct ref_block_scale {
     double out_gain; /* and how many times an error of all heads' results is in its result */
 } ref_block_scale;
 
-/* What the outputs should hold afterwards: dense, row-major in the order of each tensor's dims. What a call does not
- * write (tokens that no ragged entry owns, older keys of a cache) is what the output held before. */
+/* The expected outputs: dense, row-major in the order of each tensor's dims. Elements that a call does not write
+ * (tokens that no ragged entry owns, older keys of a cache) have the output's old values. */
 typedef struct ref_result {
     long double *out, *lse, *weights;       /* NULL where the problem has no such tensor, */
     long double *k, *v, *k_scale, *v_scale; /* and these unless they are written to; k and v may be codes */
     /* The logarithm of each row of q over all its keys, [batch, heads, tokens], whether or not the problem wants it;
-     * NULL if op is neither attention nor weights. What op = weights should get as lse. */
+     * NULL if op is neither attention nor weights. It is the right lse for op = weights. */
     long double *row_lse;
     /* For each of these rows whether a key that is not hidden has the score -infinity all the same, being infinite: the
      * weight 0 times a value that is not finite is then NaN, or nothing where a row's keys are cut in parts and all of
@@ -54,9 +55,9 @@ typedef struct ref_result {
  * or V (those of K are where the weights of hidden keys are asked for). */
 bool ref_attention(const ref_call *call, ref_result *result);
 
-/* What anyone would write first, in the problem's own precision (f32 or f64) with serial sums, rounded to the types of
- * the outputs: the yardstick for rounding errors. Where everything is bf16, what lies between the steps is, too: Q, K
- * and V as rotated or projected, P, and the heads that a block puts together; sums are f32. */
+/* A plain implementation, in the problem's own precision (f32 or f64) with serial sums, rounded to the types of the
+ * outputs: the yardstick for rounding errors. If everything is bf16, so are the intermediate values: Q, K and V as
+ * rotated or projected, P, and the heads that a block puts together; sums are f32. */
 bool ref_attention_plain(const ref_call *call, ref_result *result);
 
 void ref_result_free(ref_result *result);
@@ -77,7 +78,7 @@ long double ref_rounded(attune_dtype dtype, long double value);
 size_t ref_dtype_bytes(attune_dtype dtype);
 
 static inline bool ref_is_quantised(attune_dtype dtype) { return dtype == ATTUNE_I8 || dtype == ATTUNE_F8; }
-/* What the code of a key (i, j, k: the indices of its row in k or v) is to be multiplied by; `scale` is k_scale or
+/* The factor of a key's code (i, j, k: the indices of its row in k or v); `scale` is k_scale or
  * v_scale, NULL if there is none. */
 long double ref_scale(const attune_tensor *scale, const void *data, int64_t i, int64_t j, int64_t k);
 

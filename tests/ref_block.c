@@ -11,9 +11,9 @@ typedef struct block {
     const ref_call *call;
     int64_t entries, tokens; /* of x: a ragged batch is one entry */
     int64_t heads, kv_heads, dim, dim_v;
-    const attune_tensor *inputs[PROJECT_OUT]; /* what q, k and v are projected from; NULL: they are not */
+    const attune_tensor *inputs[PROJECT_OUT]; /* inputs of the projections of q, k and v; NULL: not projected */
     const attune_tensor *keys_low, *values_low;
-    /* What lies in between: [entries, heads, tokens, columns], NULL where there is no such thing. */
+    /* Intermediate tensors: [entries, heads, tokens, columns], NULL if absent. */
     long double *q, *k, *v, *k_low, *v_low, *heads_out;
     attune_problem problem;
     attune_arguments arguments;
@@ -104,7 +104,7 @@ static double larger_finite(double largest, double value) {
     return isfinite(value) && value > largest ? value : largest;
 }
 
-/* What one element of a sum of n products may lose: the roundings of n additions, which rarely all go one way. */
+/* The loss of one element of a sum of n products: the roundings of n additions, which rarely all go one way. */
 static double loss_of(double terms, int64_t n) { return (2 + 0.5 * sqrt((double)n)) * terms; }
 
 /* The Euclidean length of the longest row. */
@@ -169,7 +169,7 @@ static void copy_tensors(block *b) {
     b->tensors[b->inner.count++] = keys;
 }
 
-/* The same pointer in the call of attention for what attention reads and for what is only projected. */
+/* The call of attention uses one pointer for tensors that attention reads and for tensors that are only projected. */
 static bool open_keys(block *b) {
     const bool appends = b->call->problem->seq_new != 0;
     const int64_t tokens = b->inputs[PROJECT_K]->dims[1], rank = b->keys_low ? b->call->problem->low_rank : tokens;
@@ -279,7 +279,7 @@ static bool put_together(const block *b, precision in, const long double *heads,
     }
 }
 
-/* What was projected; whoever looks at the caches adds what they hold. */
+/* The projected rows; checks of the caches add their contents. */
 static void measure(const block *b, ref_block_scale *scale) {
     const long double *const keys = b->keys_low ? b->k_low : b->k, *const values = b->keys_low ? b->v_low : b->v;
     const int64_t tokens = b->keys_low ? b->call->problem->low_rank : keys ? b->inputs[PROJECT_K]->dims[1] : 0;

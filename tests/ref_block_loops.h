@@ -29,7 +29,7 @@ static void NAME(load_token)(REAL *row, const attune_tensor *t, const void *data
     for (int64_t i = 0; i < t->dims[2]; i++) row[i] = (REAL)ref_load(t->dtype, data, at + i * t->strides[2]);
 }
 
-/* One output for one row; *terms: the largest sum of what the additions are made of. */
+/* One output for one row; *terms: the largest sum of the additions' terms. */
 static REAL NAME(multiply)(const NAME(matrix) * m, const REAL *row, int64_t o, double *terms) {
     const REAL *const column = m->weights + o * m->inputs;
     REAL sum = m->bias[o];
@@ -94,7 +94,7 @@ static void NAME(lower)(const block *b, const attune_tensor *low, const long dou
     *loss = gain * *loss + loss_of(terms, tokens);
 }
 
-/* Heads [entries, heads, tokens, dim_v] to rows of `out`, for the tokens that somebody owns. */
+/* Heads [entries, heads, tokens, dim_v] to rows of `out`, for the tokens that an entry owns. */
 static bool NAME(put_together)(const block *b, const long double *heads, long double *out, ref_block_scale *scale) {
     NAME(matrix) m = {0};
     const int64_t tokens = b->tokens;

@@ -90,7 +90,7 @@ static void NAME(load_value)(const reading *r, const entry *e, int64_t kv_head, 
     }
 }
 
-/* What becomes of q.k, up to the mask; `stage` is the weights mode after whose step to stop. */
+/* The score of q.k, up to the mask; `stage` is the weights mode after whose step to stop. */
 static REAL NAME(score)(const reading *r, const entry *e, int64_t head, int64_t i, int64_t j, REAL dot, int stage) {
     const REAL cap = (REAL)r->p->logits_soft_cap;
     REAL s = dot * (REAL)r->scale;
@@ -108,7 +108,7 @@ static REAL NAME(score)(const reading *r, const entry *e, int64_t head, int64_t 
     return s;
 }
 
-/* What one row of a head is computed from and leaves behind. */
+/* Inputs and outputs of one row of a head. */
 typedef struct NAME(row) {
     REAL *query, *dots, *scores, *shares; /* products, scores and exponentials of all keys */
     REAL *totals;                         /* of the values, for each column */

@@ -683,7 +683,7 @@ static void names_for_perf(void **state) {
     unlink(path);
 }
 
-/* Opening a FIFO for writing waits for a reader, who need not come. */
+/* Opening a FIFO for writing waits for a reader, which may never come. */
 static void a_fifo_in_the_place_of_the_perf_map(void **state) {
     (void)state;
     char path[64];

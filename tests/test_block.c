@@ -30,7 +30,7 @@ static const sample samples[] = {
     /* groups of several whole tiles: taken apart where rows are few */
     {"batch=2,embed_dim=128,num_heads=4,seq_q=3", ""},
     {"batch=2,embed_dim=36,num_heads=8,num_kv_heads=4,head_dim=64,head_dim_v=32,out_dim=128,seq_q=40", ""},
-    /* what hides keys, and what is done to scores */
+    /* fields that hide keys or change scores */
     {"batch=2,embed_dim=40,num_heads=4,seq_q=30,is_causal=1,lse=1", ""},
     {"batch=2,embed_dim=40,num_heads=4,seq_q=60,window_left=5,window_right=3,global_tokens=2", ""},
     {"batch=2,embed_dim=40,num_heads=4,num_kv_heads=2,seq_q=20,attn_mask=bqk,sinks=1,lse=1", ""},
@@ -169,8 +169,8 @@ static void assert_right(const tensors *t, input_kind kind, const char *what) {
 
 /* ---- Every sort of problem ---- */
 
-/* Once by machine code and once by the interpreter, which checks every access. What the reference needs to know of
- * caches is what they held before: its copy of them is the one that was not yet written to. */
+/* Once by machine code and once by the interpreter, which checks every access. The reference needs the old contents of
+ * caches: its copy is one that was not yet written to. */
 static void check_sample(attune_context *context, const sample *from, const attune_schedule *schedule, input_kind kind,
                          uint64_t seed) {
     tensors t, again;

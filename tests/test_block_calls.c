@@ -1,5 +1,5 @@
-/* What is promised of a block's bits: they depend neither on the threads, nor on what else is in the batch, nor on
- * whether keys come out of a cache (test_block_decoding.c). And what goes wrong in a call. */
+/* The promise about a block's bits: they depend neither on the threads, nor on the rest of the batch, nor on whether
+ * keys come out of a cache (test_block_decoding.c). Also errors of a call. */
 #include "support/tensor_calls.h"
 
 #include <math.h>
@@ -55,7 +55,7 @@ static void run_call(attune_context *context, const attune_problem *p, const att
     attune_kernel_release(kernel);
 }
 
-/* A ragged batch's entries have the bits that each has alone, and tokens that nobody owns are left as they were. */
+/* A ragged batch's entries have the bits that each has alone, and tokens without an owner are left unchanged. */
 static void test_ragged_entries_are_independent(void **state) {
     (void)state;
     enum { ENTRIES = 3, EMBED = 40, TOTAL = 23 };
@@ -150,7 +150,7 @@ static uint64_t nan_columns(const float *out, int64_t rows, int64_t columns) {
     return some;
 }
 
-/* A NaN in a weight reaches what it must, and nothing else. Two heads of 4 columns. */
+/* A NaN in a weight reaches the outputs that depend on it, and no others. Two heads of 4 columns. */
 static void test_nan_in_weights(void **state) {
     (void)state;
     static const struct {

@@ -13,7 +13,7 @@
 enum { BATCH = 2, MOST_TOKENS = 64, MOST_PIECE = 17, NUM_PIECES = 3 };
 enum { PAGE = 4, MOST_PAGES = BATCH * MOST_TOKENS / PAGE, NUM_PAGES = 35 /* has no divisor with 11 */ };
 
-/* How the sequence is cut, and what holds its keys. */
+/* How the sequence is cut, and where its keys are kept. */
 typedef struct decoding_way {
     bool is_ragged, is_paged;
     int pieces[NUM_PIECES]; /* tokens of the calls in turn; of a ragged batch each entry begins with another one */
@@ -70,7 +70,7 @@ static void lay_out_caches(decoding *d) {
     }
 }
 
-/* What is not of a step is the whole's. */
+/* Everything except the step's own part is the whole's. */
 static void open_call(decoding *d) {
     const attune_arguments *const whole = &d->whole.arguments;
     lay_out_caches(d);

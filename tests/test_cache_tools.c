@@ -547,7 +547,7 @@ static void directories_that_cannot_be_copied(void **state) {
 
 /* ---- Auditing ---- */
 
-/* Entries with keys of this generator and code that it does not make: what an audit is there to find. */
+/* Entries with keys of this generator and code that it does not make: an audit must find them. */
 static void an_audit_finds_other_code(void **state) {
     char option[TEMP_DIR_CHARS + 32], text[4096];
     snprintf(option, sizeof option, "--cache-dir=%s", (char *)*state);

@@ -94,7 +94,7 @@ static void empty_tensors(void **state) {
     sample_call_close(&c);
 }
 
-/* What a call needs of workspace is at most what attune_workspace_size says without looking at the tables. */
+/* A call needs at most the workspace that attune_workspace_size computes without the tables. */
 static void workspace_without_tables(void **state) {
     (void)state;
     for (size_t i = 0; i < NUM_SAMPLES; i++) {
@@ -115,7 +115,7 @@ static void workspace_without_tables(void **state) {
     }
 }
 
-/* Kernels are shared by what differs in batch, heads and strides only; calls of each must mean its own tensors. */
+/* Problems that differ only in batch, heads and strides share a kernel; each call must use its own tensors. */
 static void masks_of_a_shared_kernel(void **state) {
     (void)state;
     static const sample both[] = {

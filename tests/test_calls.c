@@ -1,4 +1,4 @@
-/* What a call may be: the tensors of every sort of problem, and calls that must be refused. */
+/* Calls: the tensors of every sort of problem, and calls that must be refused. */
 #define _GNU_SOURCE
 #include "support/calls.h"
 
@@ -177,7 +177,7 @@ static void pages_with_shared_ids(void **state) {
     sample_call_close(&c);
 }
 
-/* Ids of tokens behind the last entry mean nothing, whatever they are. */
+/* Ids of tokens after the last entry have no meaning, whatever their values. */
 static void ids_of_no_entry(void **state) {
     (void)state;
     static const sample from = {.problem = "batch=2,ragged=1,head_dim=4,rotary_dim=4,position_ids=1",
@@ -296,7 +296,7 @@ static void bad_ragged_batches(void **state) {
     BAD_SIZE(c, cu_seqlens_q = NULL, "the pointer to cu_seqlens_q is NULL");
     BAD_SIZE(c, out = (void *)a.cu_seqlens_kv, "the output out overlaps");
     sample_call_close(&c);
-    /* The layout of a mask must not follow from what the tables hold. */
+    /* The layout of a mask must not depend on the contents of the tables. */
     sample_call_open(&c, &samples[RAGGED_MASK], ON_THE_HEAP);
     BAD_SIZE(c, seq_q = 0, "entry 0 of cu_seqlens_q has 6 tokens; this call takes at most 0");
     BAD_SIZE(c, seq_kv = 0, "entry 0 of cu_seqlens_kv has 5 tokens; this call takes at most 0");

@@ -206,7 +206,7 @@ static void calls_run(void **state) {
     }
 }
 
-/* What has no elements needs no pointer; heads that see no key are 0, and the output is its bias. */
+/* A tensor without elements needs no pointer; heads that see no key are 0, and the output is its bias. */
 static void empty_tensors(void **state) {
     (void)state;
     sample_call c;
@@ -274,7 +274,7 @@ static void bad_tables(void **state) {
     ids[4] = 6;
     sample_call_assert_refused(sample_context, &c, &c.arguments, "position_ids[0, 4] is 6; it must be from 0 to 5");
     sample_call_close(&c);
-    /* The layout of the mask must not follow from what the table holds. */
+    /* The layout of the mask must not depend on the contents of the table. */
     sample_call_open(&c, &masked, ON_THE_HEAP);
     BAD(c, seq_q = 0, "entry 0 of cu_seqlens_q has 6 tokens; this call takes at most 0");
     sample_call_close(&c);

@@ -1,4 +1,4 @@
-/* Line charts: scales, ticks, marks, and what PNG and SVG hold in the end. */
+/* Line charts: scales, ticks, marks, and the contents of PNG and SVG files. */
 #include "draw/chart.h"
 
 #include <math.h>
@@ -92,7 +92,7 @@ static void many_points_have_round_ticks(void **state) {
     free(svg);
 }
 
-/* Every corner of a mark lies within the picture, even of what is beyond the axis. */
+/* Every corner of a mark lies within the picture, even for values beyond the axis. */
 static void marks_stay_inside(void **state) {
     (void)state;
     chart_line lines[CHART_MAX_LINES];

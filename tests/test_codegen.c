@@ -1,6 +1,6 @@
 /* The code generator against the interpreter, bit for bit: every operator, element and lane count on edge values, on
- * each instruction set that this machine runs; every form of access; statements; the plan. What this machine cannot
- * run is compiled all the same. NaNs compare as a class. */
+ * each instruction set that this machine runs; every form of access; statements; the plan. Code that this machine
+ * cannot run is still compiled. NaNs compare as a class. */
 #include "codegen/compile.h"
 #include "ir/interp.h"
 #include "ir/text.h"

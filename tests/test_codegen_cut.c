@@ -1,5 +1,5 @@
-/* Kernels large enough to be cut into several functions and modules: what is cut, that it computes what the interpreter
- * does, and that the image does not depend on the processors at hand. */
+/* Kernels large enough to be cut into several functions and modules: the cuts, equality with the interpreter, and
+ * images that do not depend on the processors at hand. */
 #define _GNU_SOURCE
 #include "codegen/compile.h"
 #include "codegen/cut.h"
@@ -159,7 +159,7 @@ static void test_image_is_of_the_kernel_alone(void **state) {
     free_parsed(&p);
 }
 
-/* What is shown is one module that has all functions. */
+/* Text output is one module that has all functions. */
 static void test_text_shows_all_functions(void **state) {
     (void)state;
     void *text;

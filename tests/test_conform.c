@@ -1,4 +1,4 @@
-/* What `attune conform` makes of a case before and after it is computed: the call, the refusals, the comparison. The
+/* `attune conform` before and after a case is computed: the call, the refusals, the comparison. The
  * cases themselves are run by test_conform.sh. */
 #include "conform_call.h"
 

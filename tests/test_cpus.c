@@ -61,7 +61,7 @@ static void version_2(void **state) {
     write_file(root, "a/b/cpu.max", "250000 100000\n");
     assert_int_equal(quota(root, "0::/a/b\n"), 3); /* rounded up */
     write_file(root, "a/cpu.max", "100000 100000\n");
-    assert_int_equal(quota(root, "0::/a/b\n"), 1); /* what holds for the group above holds here */
+    assert_int_equal(quota(root, "0::/a/b\n"), 1); /* the limit of the group above holds here */
     write_file(root, "a/cpu.max", "400000 100000\n");
     assert_int_equal(quota(root, "0::/a/b\n"), 3);
     assert_int_equal(quota(root, "0::/a\n"), 4);

@@ -208,8 +208,8 @@ static void check_sample(attune_context *context, const sample *from, const attu
     tensors_free(&t);
 }
 
-/* Whether another target gives the same kernel but for its widths: one with dot products is as the one below it where
- * there are no pairs, and samples of pairs are for such targets. */
+/* Whether another target gives the same kernel apart from its widths: without pairs, a target with dot products gives
+ * the kernel of the one below it; samples of pairs are for targets with dot products. */
 static bool is_covered(const attune_problem *p, const at_target *target) {
     const bool has_pairs = mha_attends_by_pairs(p, at_target_find("avx512_bf16"));
     return has_pairs != ((target->flags & AT_TARGET_BF16_DOT) != 0);

@@ -32,7 +32,7 @@ static void count_message(void *user, attune_log_level level, const char *messag
 
 static const at_log counting = {.fn = count_message};
 
-/* What every CPU has that this program runs on. */
+/* Features of every CPU that this program runs on. */
 #if defined(__aarch64__)
 enum { HERE = AT_CPU_AARCH64 };
 #else
@@ -493,7 +493,7 @@ static void listing_and_clearing(void **state) {
     close(open(file, O_CREAT | O_WRONLY, 0600));
     assert_int_equal(at_disk_cache_clear(&cache, &removed, NULL), ATTUNE_OK);
     assert_int_equal(removed, 5);
-    assert_int_equal(temp_dir_count(*state, "", ""), 1); /* what is not ours stays */
+    assert_int_equal(temp_dir_count(*state, "", ""), 1); /* files of others stay */
     at_disk_cache_free(&cache);
 }
 

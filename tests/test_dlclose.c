@@ -17,7 +17,8 @@
 
 enum { HEADS = 16, ROWS = 64, DIM = 32, FLOATS = HEADS * ROWS * DIM };
 
-/* What the host looks up by name. The program itself holds a copy of attune, which is not the one that is meant. */
+/* The functions that the host looks up by name. The program itself holds a copy of attune, which is not the one under
+ * test. */
 static struct {
     attune_status (*create)(const attune_context_options *, attune_context **);
     attune_status (*compile)(attune_context *, const attune_problem *, const attune_schedule *, attune_kernel **);

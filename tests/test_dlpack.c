@@ -1,4 +1,4 @@
-/* DLPack tensors as arguments: of every sort of problem, and what is refused. */
+/* DLPack tensors as arguments: of every sort of problem, and refusals. */
 #include "support/calls.h"
 #include "support/guarded.h"
 
@@ -241,8 +241,8 @@ static void bad_tensors(void **state) {
 }
 
 /* One number for all entries of the batch, as torch's expand leaves it: strides that are all zero once those of dims
- * that the kernel was compiled without are left out, which would mean contiguous. What is accepted must not be read
- * beyond the element that is there. */
+ * that the kernel was compiled without are left out, which would mean contiguous. An accepted tensor must not be read
+ * beyond its one element. */
 static void repeated_elements(void **state) {
     (void)state;
     static const struct {

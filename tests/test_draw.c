@@ -1,4 +1,4 @@
-/* Pictures of attention weights: colours, places, and what PNG and SVG hold in the end. */
+/* Pictures of attention weights: colours, places, and the contents of PNG and SVG files. */
 #include "draw/canvas.h"
 #include "draw/draw.h"
 #include "draw/layout.h"
@@ -139,7 +139,7 @@ static void test_layout(void **state) {
         assert_int_equal(l.grid_columns, cases[i].grid_columns);
         assert_int_equal(l.matrix_width, l.cell * (int)cases[i].columns);
         assert_int_equal(l.matrix_height, l.cell * (int)cases[i].rows);
-        /* A label is no higher than what it stands beside. */
+        /* A label is no higher than the row beside it. */
         assert_true(l.label_size <= l.stride * l.cell);
         check_places(cases[i].heads, &l);
     }
@@ -299,7 +299,7 @@ static void test_svg_has_text_and_groups(void **state) {
         snprintf(label, sizeof label, ">%s</text>", column_labels[j]);
         assert_int_equal(occurrences(svg, label), HEADS);
     }
-    /* A long one is cut, and still there for those who point at it. */
+    /* A long one is cut, and whole in the tooltip. */
     assert_int_equal(occurrences(svg, "<title>donaudampfschifffahrtsgesellschaft</title>donaudampf"), HEADS);
     assert_int_equal(occurrences(svg, "…</text>"), HEADS);
     /* The three NaN and the legend; the striped rows and the legend. */

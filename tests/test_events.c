@@ -1,4 +1,4 @@
-/* What a context tells as it happens: events, and a line of log for each compile. */
+/* Reports of a context: events, and a line of log for each compile. */
 #define _GNU_SOURCE
 #include <attune.h>
 
@@ -22,7 +22,7 @@ typedef struct heard {
     char keys[MOST][40], problems[MOST][200], messages[MOST][600];
     int count, lines;
     char line[600];        /* the last at level INFO */
-    attune_context *calls; /* what the event function calls in turn */
+    attune_context *calls; /* called by the event function */
 } heard;
 
 static void hear(void *user, const attune_event *event) {

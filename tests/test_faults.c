@@ -1,5 +1,5 @@
-/* Every allocation and every file call of attune's fails in turn: never a crash, never a wrong result. What the
- * disk cache and the loader can do without must not even show. */
+/* Every allocation and every file call of attune's fails in turn: never a crash, never a wrong result. Failures that
+ * the disk cache and the loader can tolerate must not show at all. */
 #define _GNU_SOURCE
 #include "runtime/context.h"
 #include "support/fake_codegen.h"

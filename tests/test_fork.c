@@ -1,5 +1,5 @@
 /* fork() and exit() while other threads run and compile. ATTUNE_STRESS=N multiplies the work; `make stress` forks more
- * than ten thousand times. The children use what the parent made: kernels, caches, the pool. */
+ * than ten thousand times. The children use the parent's kernels, caches and pool. */
 #define _GNU_SOURCE
 #include <attune.h>
 
@@ -111,7 +111,7 @@ static void *keep_compiling(void *argument) {
 /* ---- fork ---- */
 
 /* Everything that a child may want: a run on the parent's kernel, by a pool of its own; a kernel that the parent may be
- * compiling just now; and one that nobody has. */
+ * compiling just now; and one that is not compiled yet. */
 static void be_child(work *w, int number) {
     float *out = malloc(FLOATS * sizeof *out);
     alarm(CHILD_SECONDS);

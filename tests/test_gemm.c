@@ -17,7 +17,7 @@
 
 #include <cmocka.h>
 
-/* Of what the factors are: of the arithmetic's element, or B is pairs of bf16, or both factors are of bf16. */
+/* Types of the factors: the arithmetic's element, or B in pairs of bf16, or both factors of bf16. */
 typedef enum factors { PLAIN, RIGHT_IS_PAIRED, BOTH_ARE_NARROW } factors;
 
 /* C = bias + A B: a[outer, rows, depth], b as pack.h lays it out, o[outer, rows, groups * columns]. */
@@ -202,7 +202,7 @@ static int64_t place(const product *p, int64_t k, int64_t column) {
     return k < 0 ? 2 * (panel * MHA_PANEL + c) + 1 : 2 * ((panel + k / 2 + 1) * MHA_PANEL + c) + k % 2;
 }
 
-/* What 32 columns from `first` on add: the even and the odd ones apart. */
+/* The contribution of 32 columns from `first` on: the even and the odd ones apart. */
 static float tile_sum(const product *p, const void *a, const void *b, int64_t row, int64_t column, int64_t first) {
     float part[2] = {0, 0};
     for (int64_t k = first; k < first + 32; k++) {
@@ -330,7 +330,7 @@ static void test_random_products(void **state) {
         }
 }
 
-/* What a block has most of. */
+/* The most frequent case in a block. */
 static void test_shapes_of_blocks(void **state) {
     (void)state;
     static const product shapes[] = {

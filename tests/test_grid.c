@@ -1,4 +1,4 @@
-/* Grids of problems: lists, ranges, combinations, and what is none. */
+/* Grids of problems: lists, ranges, combinations, and malformed ones. */
 #include "grid.h"
 
 #include <setjmp.h>

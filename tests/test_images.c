@@ -1,5 +1,5 @@
-/* An image depends on its target alone: not on the CPU of who compiles, on what was compiled before or is compiled at
- * the same time, nor on the process. */
+/* An image depends on its target alone: not on the compiling CPU, on earlier or simultaneous compiles, or on the
+ * process. */
 #include "codegen/compile.h"
 #include "ir/text.h"
 #include "runtime/context.h"
@@ -100,7 +100,7 @@ static images compile_all(bool backwards, attune_compile_mode mode, at_compile_f
     return all;
 }
 
-/* In a process of its own, whose LLVM has not been used: what it begins with must not matter. */
+/* In a process of its own, whose LLVM has not been used: its first compile must not matter. */
 static images compile_in_child(uint32_t features, bool backwards) {
     int fds[2], status = -1;
     images all = {0};

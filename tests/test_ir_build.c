@@ -1,4 +1,4 @@
-/* The builder: what folds to what, how names are kept apart, how it fails, and how a kernel is copied. */
+/* The builder: folding, unique names, failures, and copies of kernels. */
 #include "ir/build.h"
 #include "ir/text.h"
 
@@ -101,7 +101,7 @@ static const struct {
     {"splat.x4(0.0) + splat.x4(0.0)", "splat.x4(0x0p+0) + splat.x4(0x0p+0)"},
 };
 
-/* What `let v = written` prints as, in `out`. */
+/* Prints `let v = written` to `out`. */
 static void print_folded(const char *written, char *out, size_t capacity) {
     char text[512];
     snprintf(text, sizeof text,

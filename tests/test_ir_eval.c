@@ -1,4 +1,4 @@
-/* What every operator computes on one lane, at every lane count: edge values in tables, random ones against the
+/* Every operator on one lane, at every lane count: edge values in tables, random ones against the
  * C library or an exhaustive search. NaN is compared as a class. */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -345,7 +345,7 @@ static void test_every_operator_has_its_elements(void **state) {
 
 /* ---- Narrow floats ---- */
 
-/* What a code of a narrow float is worth, from the definition of the format. */
+/* The value of a code of a narrow float, from the definition of the format. */
 static double narrow_value(ir_elem elem, unsigned code) {
     const int exponent_bits = elem == IR_F16 ? 5 : elem == IR_BF16 ? 8 : 4;
     const int mantissa_bits = elem == IR_F16 ? 10 : elem == IR_BF16 ? 7 : 3;

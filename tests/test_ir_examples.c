@@ -25,7 +25,7 @@ static void fill(float *x, size_t count) {
     }
 }
 
-/* What the example means, lowered for `target`, in the arena. */
+/* The example, lowered for `target`, in the arena. */
 static const ir_kernel *lower_example(at_arena *arena, const char *path, const char *target) {
     char text[8192];
     FILE *file = fopen(path, "rb");

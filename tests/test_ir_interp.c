@@ -1,5 +1,5 @@
-/* The interpreter: what statements and accesses do, that every check fires and says where, and that whole kernels
- * compute what plain C loops compute. */
+/* The interpreter: statements and accesses, every check and the place that it names, and whole kernels against plain C
+ * loops. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -46,7 +46,7 @@ static void expect_floats(const float *got, const float *expected, int count) {
 
 typedef struct bad_kernel {
     const char *body;    /* of a kernel with the parameters below */
-    const char *message; /* part of what the check must say */
+    const char *message; /* part of the check's message */
 } bad_kernel;
 
 #define BAD_PARAMS      "(x: f32[n,8] in, k: idx[8] in, b: bool[8] in, o: f32[n,8] out, n: idx, zero: idx, one: f32)"
@@ -168,7 +168,7 @@ typedef struct counting_allocator {
     int left, live;
 } counting_allocator;
 
-enum { LARGEST = 1 << 30 }; /* what it gives at once: sanitizers take a request for more as an error */
+enum { LARGEST = 1 << 30 }; /* the most that it gives at once: sanitizers treat a larger request as an error */
 
 static void *counted_alloc(void *user, size_t bytes, size_t align) {
     counting_allocator *counter = user;
@@ -220,7 +220,7 @@ static void test_huge_scratch_refused(void **state) {
     at_arena_free(&arena);
 }
 
-/* A failed check releases everything too, what it printed with included. */
+/* A failed check releases everything too, its printer's memory included. */
 static void test_failure_releases_memory(void **state) {
     (void)state;
     at_arena arena;
@@ -237,7 +237,7 @@ static void test_failure_releases_memory(void **state) {
     at_arena_free(&arena);
 }
 
-/* A task by itself reads what it is given as shared and changes what it changes; that others have not run is no error.
+/* A single task reads and writes the shared memory that it is given; tasks that have not run are no error.
  */
 static void test_single_tasks(void **state) {
     (void)state;
@@ -383,7 +383,7 @@ static void test_control_flow(void **state) {
 
 static void test_index_arithmetic(void **state) {
     (void)state;
-    /* what folds into an affine sum, and what does not: products of variables, divisions, loads, too many terms */
+    /* indices that fold into an affine sum, and others: products of variables, divisions, loads, too many terms */
     int64_t k[4] = {3, 1, 2, 0}, o[5];
     run_ok("kernel @k (k: idx[4] in, o: idx[5] out, n: idx) { parallel for i in 0..1 {"
            " for a in 2..3 { for b in 3..4 { o[a - b + 1] = (a + b) * (a - b) - neg(a * n)"

@@ -1,5 +1,5 @@
-/* What the parser refuses: malformed text, with its place and what was expected; text that is nested too deeply, cut
- * off or damaged; memory that is refused. Nothing that is fed in can crash it. */
+/* Refusals of the parser: malformed text, with its place and the expected token; text that is nested too deeply, cut
+ * off or damaged; refused memory. No input can crash it. */
 #include "ir/text.h"
 #include "support/ir_text_helpers.h"
 #include "support/random_ir.h"
@@ -31,7 +31,7 @@ static void parse_failing(const char *text, size_t length, at_error *err) {
     at_arena_free(&arena);
 }
 
-/* "$" stands for a kernel's head and a phase round what follows it, so that column 1 of line 2 is its first. */
+/* "$" stands for a kernel's head and a phase around the rest, so that the rest begins at line 2, column 1. */
 static const struct {
     const char *text, *message;
 } malformed[] = {
@@ -180,7 +180,7 @@ static void nesting_is_bounded(void **state) {
 
 /* ---- hostile text ---- */
 
-/* Parses text of any kind; what is accepted must survive a round trip. */
+/* Parses text of any kind; accepted text must survive a round trip. */
 static bool parse_anything(const char *text, size_t length) {
     at_arena arena;
     at_arena_init(&arena, NULL);

@@ -232,7 +232,7 @@ static void test_math(void **state) {
             for (int f64 = 0; f64 < 2; f64++) check_math(&functions[f], target, f64);
 }
 
-/* What callers of exp2 count on, exactly. */
+/* Exact properties that callers of exp2 rely on. */
 static void test_exp2_exact(void **state) {
     (void)state;
     static const struct {
@@ -262,7 +262,7 @@ static void test_exp2_exact(void **state) {
     }
 }
 
-/* exp2 of what is plainly never positive is lowered without an upper clamp, to the same bits. */
+/* exp2 of an expression that is obviously never positive is lowered without an upper clamp, to the same bits. */
 static void test_exp2_never_positive(void **state) {
     (void)state;
     static float in[NUM_INPUTS], negative[NUM_INPUTS], out[NUM_INPUTS], expected[NUM_INPUTS];
@@ -314,7 +314,7 @@ static bool same_floats(const float *a, const float *b, size_t count) {
     return true;
 }
 
-/* What the observer of the pipeline compares with: the kernel after lower_math, which is the first that runs. */
+/* The reference of the pipeline's observer: the kernel after lower_math, which is the first that runs. */
 typedef struct observation {
     const char *text;
     const ir_kernel *first;
@@ -468,7 +468,7 @@ static void test_pass_texts(void **state) {
     }
 }
 
-/* A pass with nothing to do returns what it was given. */
+/* A pass with nothing to do returns its argument. */
 static void test_nothing_to_do(void **state) {
     (void)state;
     at_arena arena;

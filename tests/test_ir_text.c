@@ -1,5 +1,5 @@
-/* The text form of the loop IR: what is printed parses to the same kernel, for every operator, statement and
- * example, and for constants of any bits. */
+/* The text form of the loop IR: printed text parses to the same kernel, for every operator, statement and example, and
+ * for constants of any bits. */
 #include "ir/build.h"
 #include "ir/text.h"
 #include "support/ir_text_helpers.h"

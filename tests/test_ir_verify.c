@@ -1,4 +1,4 @@
-/* The verifier: what it accepts, what it refuses and how it says so, and that what it accepts runs in bounds. */
+/* The verifier: accepted kernels, refused ones and their messages; accepted kernels run in bounds. */
 #include "ir/interp.h"
 #include "ir/text.h"
 #include "ir/verify.h"
@@ -131,7 +131,7 @@ static const bounds_case bounds_cases[] = {
     {"", "for j in 0 .. n { y[i, j] = 1.0 }", "cannot prove j <= m - 1 (dimension 1)"},
     {"", "for j in 0 .. m { y[j, i] = 1.0 }", "cannot prove j <= n - 1 (dimension 0)"},
     {"assume n == 12 assume m == 3", "for a in 0 .. 3 { for c in 0 .. 4 { x[a * 4 + c] = y[c * 3 + a, a] } }", NULL},
-    /* what follows from a loop being entered */
+    /* facts inside an entered loop */
     {"", "for j in 0 .. (m + 3) / 4 { y[i, max(m - 1, 0)] = 1.0 y[i, m - 1] = 1.0 }", NULL},
     {"", "for j in 0 .. (m + 4) / 4 { y[i, m - 1] = 1.0 }", "cannot prove 0 <= m - 1"},
     {"", "for j in 0 .. (m + 3) / 4 { for c in 0 .. 4 { y[i, min(j * 4 + c, m - 1)] = 1.0 } }", NULL},

@@ -38,7 +38,7 @@ static attune_context *open_context(const char *isa) {
 
 typedef int apart_fn(const void *what, int64_t n);
 
-/* What fn wrote to stderr, and what it returned, or the sanitizer in its place. */
+/* The output of fn to stderr, and its return value, or the sanitizer's. */
 static int run_apart(apart_fn *fn, const void *what, int64_t n, char *output, size_t capacity) {
     int ends[2], status = 0;
     size_t length = 0;

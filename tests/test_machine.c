@@ -1,5 +1,5 @@
-/* Tuning classes in a context: which one it has, what they do to names of entries, and entries of other classes that
- * stand in where nothing can be compiled. */
+/* Tuning classes in a context: the context's own, the names of entries, and entries of other classes that stand in
+ * where nothing can be compiled. */
 #define _GNU_SOURCE
 #include "runtime/context.h"
 #include "runtime/disk_files.h"
@@ -183,7 +183,7 @@ static void option_then_environment_then_cpu(void **state) {
 static void a_target_of_another_architecture(void **state) {
     (void)state;
     assert_machine((opening){.target = OTHER_TARGET}, "generic", "cpu");
-    setenv("ATTUNE_MACHINE", OWN, 1); /* what this machine is, the target is not of */
+    setenv("ATTUNE_MACHINE", OWN, 1); /* a class that this machine has and the target's architecture has not */
     assert_machine((opening){.target = OTHER_TARGET}, "generic", "ATTUNE_MACHINE");
     assert_machine((opening){.target = OTHER_TARGET, .machine = OTHER}, OTHER, "option");
 }
@@ -311,7 +311,7 @@ static void probing(void **state) {
 static void one_name_and_a_file_for_each_class(void **state) {
     make_entry(*state, OWN, SMALL);
     make_entry(*state, OLDER, SMALL);
-    assert_int_equal(atomic_load(&codegen.compiles), 2); /* who may compile does */
+    assert_int_equal(atomic_load(&codegen.compiles), 2); /* a context that may compile does */
     attune_context *context = open_one((opening){.dir = *state, .machine = OLDER});
     const attune_kernel_info info = compiled(context, SMALL);
     assert_int_equal(info.origin, ATTUNE_FROM_DISK);
@@ -447,7 +447,7 @@ static void the_nearest_that_is_whole(void **state) {
     assert_int_equal(temp_dir_count(base_dir, "", "-" OLDER ".attune"), 1);
 }
 
-/* Whole by its checksum, but not what code can be made from. */
+/* Whole by its checksum, but no code can be made from it. */
 static void rewrite_schedule(const char *dir, const char *machine, const char *schedule) {
     char path[TEMP_DIR_CHARS + AT_FILE_CHARS];
     uint8_t data[1 << 16], *again = NULL;

@@ -1,4 +1,4 @@
-/* The .npy reader and writer: what round-trips, what NumPy writes, and every way a file can be wrong. */
+/* The .npy reader and writer: round trips, NumPy's files, and every way a file can be wrong. */
 #include "npy.h"
 
 #include <math.h>
@@ -210,7 +210,7 @@ static void test_round_trip(void **state) {
     assert_non_null(strstr(message, "No such file"));
 }
 
-/* A write that fails leaves what was there before, and no temporary file. */
+/* A write that fails leaves the old file, and no temporary file. */
 static void test_failed_write_keeps_the_old_file(void **state) {
     (void)state;
     char directory[64] = "/tmp/attune-test-npy-XXXXXX", path[128], message[ATTUNE_MESSAGE_BYTES] = "";

@@ -1,5 +1,5 @@
-/* The object linker: links what code generation makes, refuses by name what it must not accept, and survives every
- * truncation and random damage. Images: what at_image_check lets through. */
+/* The object linker: links generated objects, refuses others by name, and survives every truncation and random damage.
+ * Images: at_image_check. */
 #include "codegen/compile.h"
 #include "codegen/object_link.h"
 #include "codegen/object_relocate.h"
@@ -200,7 +200,7 @@ static void test_aarch64_object(void **state) {
     at_arena_free(&arena);
 }
 
-/* Instructions by the manual's encodings; 0 for what must be refused. */
+/* Instructions by the manual's encodings; 0 if it must be refused. */
 static void test_aarch64_instructions(void **state) {
     (void)state;
     static const struct {
@@ -278,7 +278,7 @@ static void test_every_truncation_is_refused(void **state) {
     (void)state;
     at_error err;
     for (size_t size = 0; size < object_bytes; size++) {
-        /* A block of exactly this size, so that a read behind its end is seen by checkers. */
+        /* A block of exactly this size, so that checkers see a read beyond its end. */
         unsigned char *cut = at_alloc_aligned(NULL, size, 16);
         assert_non_null(cut);
         memcpy(cut, object, size);

@@ -47,7 +47,7 @@ static void assert_packed_as_documented(const model *m) {
     free(expected);
 }
 
-/* What pack.h promises of every layout. */
+/* The promises of pack.h about every layout. */
 static void assert_layout_is_sound(const model *m) {
     const attune_problem *p = &m->canonical;
     static const mha_projection order[] = {MHA_PROJECT_OUT, MHA_PROJECT_Q, MHA_PROJECT_K, MHA_PROJECT_V};

@@ -164,7 +164,7 @@ static void test_saved_and_damaged(void **state) {
     assert_int_equal(fread(read, 1, m.blob_bytes + 64, file), m.blob_bytes);
     fclose(file);
     assert_ok(attune_packed_weights_check(&m.problem, read, m.blob_bytes));
-    assert_ok(attune_packed_weights_check(&m.problem, read, m.blob_bytes + 64)); /* bytes behind it do not matter */
+    assert_ok(attune_packed_weights_check(&m.problem, read, m.blob_bytes + 64)); /* bytes after it do not matter */
 
     for (size_t at = 0; at < m.blob_bytes; at += at < 2 * MHA_PACK_HEADER ? 1 : 97) {
         read[at] ^= (unsigned char)(1 << at % 8);
@@ -240,7 +240,8 @@ static void test_who_shares_a_blob(void **state) {
     close_model(&half);
 }
 
-/* What needs neither k nor v reads the blob of whatever has them beside the same other weights; not the other way. */
+/* A problem that needs neither k nor v reads the blob of one that has them beside the same other weights; not the
+ * reverse. */
 static void test_projected_keys_need_a_part(void **state) {
     static const char *const wholes[] = {
         "embed_dim=24,num_heads=6,num_kv_heads=3,seq_q=4",

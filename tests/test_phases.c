@@ -1,6 +1,6 @@
-/* What a kernel does besides attention: rotary embeddings, appending to caches, and the weights output. Each case runs
+/* The other phases of a kernel: rotary embeddings, appending to caches, and the weights output. Each case runs
  * as lowered for every target, by the interpreter, which checks all accesses, and as machine code where this CPU runs
- * it: to the same bits, and close to the reference. What must not be read is NaN. */
+ * it: to the same bits, and close to the reference. Memory that must not be read holds NaN. */
 #include "ir/interp.h"
 #include "ir/passes.h"
 #include "mha/signature.h"
@@ -18,7 +18,7 @@
 
 enum { ENTRIES = 3 };
 
-/* A problem and what a call of it settles. */
+/* A problem and the sizes of a call. */
 typedef struct sample {
     const char *problem;
     int64_t seq_q, seq_kv, seq_new, rows, positions, pages, max_pages, mask_kv, bias_kv;

@@ -249,7 +249,7 @@ static void counted_free(void *user, void *pointer) {
 
 static const attune_allocator counted = {counted_alloc, counted_free, NULL};
 
-/* A pool that only writes down what it is asked to do. */
+/* A pool that only records the tasks that it is given. */
 typedef struct late_pool {
     attune_task_fn *tasks[WORKERS];
     void *arguments[WORKERS];
@@ -306,7 +306,7 @@ static void begun_ranges_are_waited_for(void **state) {
     at_pool_init(&pool, at_default_allocator(), 2);
     for (int run = 0; run < 50 && helped < 3; run++) {
         slow_range s = {0};
-        pool.alone_until = 0; /* that helpers are slow is what is tested */
+        pool.alone_until = 0; /* slow helpers are under test */
         at_pool_run(&pool, slow, &s, 2, 2, LONG);
         assert_int_equal(s.ended, s.begun != 0);
         helped += s.ended;
@@ -344,7 +344,7 @@ static void short_runs_wake_nobody(void **state) {
     at_pool_run(&pool, sleep_a_task, &helped, 10, 3, LONG / 2);
     assert_int_equal(helped, before);
     assert_int_equal(atomic_load(&pool.posted), posted);
-    /* What follows at once wakes them: threads that are awake would still be spinning. */
+    /* A call that follows at once wakes them: threads that are awake would still be spinning. */
     pool.ended_at = at_nanoseconds();
     at_pool_run(&pool, sleep_a_task, &helped, 10, 3, LONG / 2);
     assert_int_not_equal(atomic_load(&pool.posted), posted);
@@ -388,7 +388,7 @@ static void after_a_crowd_runs_stay_alone(void **state) {
     at_pool_free(&pool);
 }
 
-/* A job with as many workers as it may have is none for the others, who help elsewhere or sleep. */
+/* A job that has all its workers is not offered to other threads, which help elsewhere or sleep. */
 static void full_jobs_are_left_alone(void **state) {
     (void)state;
     at_job *job = at_job_new(at_default_allocator(), count, NULL, 100, 2);
@@ -397,7 +397,7 @@ static void full_jobs_are_left_alone(void **state) {
     atomic_store(&job->workers, 2);
     assert_false(at_job_wants_help(job));
     at_job_help(job);
-    assert_int_equal(atomic_load(&job->workers), 2); /* no number is given out, however often somebody asks */
+    assert_int_equal(atomic_load(&job->workers), 2); /* no number is given out, however often threads ask */
     assert_int_equal(atomic_load(&job->next), 0);
     at_job_drop(job);
 }

@@ -1,5 +1,5 @@
-/* What the canonical form makes of causality, windows, global tokens and alignment: it sees the very same keys, and
- * counts them right. Against the definition in attune.h, pair by pair. */
+/* The canonical form of causality, windows, global tokens and alignment: it sees exactly the same keys, and counts them
+ * right. Against the definition in attune.h, pair by pair. */
 #include "mha/signature.h"
 #include "support/problems.h"
 #include "support/random_ir.h"
@@ -162,7 +162,7 @@ static void test_flops_of_other_ops(void **state) {
     }
 }
 
-/* What each normalisation is there for. */
+/* The purpose of each normalisation. */
 static void test_normal_forms(void **state) {
     (void)state;
     static const struct {

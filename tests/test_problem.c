@@ -1,4 +1,4 @@
-/* Problems: text, what is refused, defaults. What becomes of positions: test_positions.c. */
+/* Problems: text, refusals, defaults. Positions: test_positions.c. */
 #include "support/problems.h"
 #include "support/random_ir.h"
 #include "support/temp_dir.h"
@@ -297,7 +297,7 @@ static void test_same_problem(void **state) {
         {"seq_q=4,seq_kv=64,num_heads=2,head_dim=16,page_size=8,layout=bshd",
          "seq_q=4,seq_kv=64,num_heads=2,head_dim=16,page_size=8,q_strides=128:16:32:1,out_strides=128:16:32:1,"
          "k_strides=256:16:32:1,v_strides=256:16:32:1"},
-        /* What another op means nothing to. */
+        /* Fields that another op ignores. */
         {"op=rotary,seq_q=4,head_dim=16,rotary_dim=8",
          "op=rotary,seq_q=4,head_dim=16,rotary_dim=8,seq_kv=9,num_kv_heads=5,is_causal=1,window_left=3,lse=1,sinks=1,"
          "kv_lens=1,page_size=3,seq_new=2,attn_mask=7:7,weights=softmax,head_dim_v=3,softmax_scale=2,reproducible=1"},
@@ -419,7 +419,7 @@ static attune_problem random_problem(void) {
     return p;
 }
 
-/* The canonical form is its own canonical form, and its text means the same; so does the text of what is refused. */
+/* The canonical form is its own canonical form, and its text means the same; so does the text of a refused problem. */
 static void test_random_round_trips(void **state) {
     (void)state;
     int legal = 0, blocks = 0;

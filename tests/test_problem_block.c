@@ -1,4 +1,4 @@
-/* Problems with embed_dim: text, defaults, what is refused, the key, and how much work they are. */
+/* Problems with embed_dim: text, defaults, refusals, the key, and the number of operations. */
 #include "support/problems.h"
 
 #include <setjmp.h>
@@ -218,7 +218,7 @@ static void test_same_problem(void **state) {
         /* Given keys need no projections. */
         {"embed_dim=8,seq_q=4,seq_kv=9,kv_projected=1",
          "embed_dim=8,seq_q=4,seq_kv=9,kv_projected=1,cross=1,kv_embed_dim=5,v_embed_dim=3,x_kv_strides=9:9:1"},
-        /* What no cache holds has no type of its own, unless bits must not depend on that. */
+        /* Keys and values outside a cache have no type of their own, except with reproducible. */
         {"embed_dim=8,seq_q=4", "embed_dim=8,seq_q=4,k_dtype=f16,v_dtype=f64"},
         {"embed_dim=8,seq_q=4,no_out_projection=1", "embed_dim=8,seq_q=4,no_out_projection=1,out_dim=8"},
         {"embed_dim=8,seq_q=4", "embed_dim=8,seq_q=4,low_rank_heads=1,low_rank_shared=1"},
@@ -242,7 +242,7 @@ static void test_same_problem(void **state) {
     }
 }
 
-/* What looks like such a pair, but is none. */
+/* Combinations that resemble such a pair, but are none. */
 static void test_other_problem(void **state) {
     (void)state;
     static const char *const pairs[][2] = {

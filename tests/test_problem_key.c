@@ -19,7 +19,7 @@ static bool same_key(const char *a, const char *b) {
     return n == m && !memcmp(x, y, n);
 }
 
-/* Whether a word that both keys have tells them apart: what says why a kernel is not the other one. */
+/* Whether a word that both keys have differs: the reason why one kernel is not the other. */
 static bool has_named_difference(const char *a, const char *b) {
     mha_key_word x[MHA_KEY_WORDS], y[MHA_KEY_WORDS];
     const attune_problem p = problem_canonical(a), q = problem_canonical(b);
@@ -136,7 +136,7 @@ static void test_key(void **state) {
     }
 }
 
-/* What is an argument of the kernel is not in its key. */
+/* Arguments of the kernel are not in its key. */
 static void test_not_in_the_key(void **state) {
     (void)state;
     static const char *const pairs[][2] = {
@@ -162,7 +162,7 @@ static void test_not_in_the_key(void **state) {
         if (!same_key(pairs[i][0], pairs[i][1])) fail_msg("%s has not the key of %s", pairs[i][0], pairs[i][1]);
 }
 
-/* Words go by the names of the text, so that what they say can be typed in. */
+/* Words have the names of the text form, so that they can be typed in. */
 static void test_names(void **state) {
     (void)state;
     static const char *const derived[] = {"key_format", "heads_per_kv_head", "few_rows"};
@@ -178,7 +178,7 @@ static void test_names(void **state) {
         for (size_t j = 0; j < i; j++)
             assert_true(words[i].kind != words[j].kind || strcmp(words[i].name, words[j].name));
         for (size_t j = 0; j < sizeof derived / sizeof *derived; j++) is_known |= !strcmp(words[i].name, derived[j]);
-        /* Of a stride: the field is that of its tensor, behind whose name comes more. */
+        /* Of a stride: the field is that of its tensor; the word has more text after the tensor's name. */
         const size_t length = strcspn(name, " ");
         for (int j = 0; j < MHA_NUM_FIELDS; j++)
             is_known |= strlen(mha_fields[j].name) == length && !strncmp(mha_fields[j].name, name, length);

@@ -1,5 +1,6 @@
 /* The q-lanes builder through the interpreter, for every target (also those this CPU cannot run): against the
- * reference, with its accesses checked, with the bits independent of how the problem is cut, and of what no row sees.
+ * reference, with its accesses checked, with bits that depend neither on how the problem is cut nor on keys that no row
+ * sees.
  */
 #include "ir/interp.h"
 #include "ir/passes.h"

@@ -123,7 +123,7 @@ static void only_what_is_seen_and_one_tile(void **state) {
         if (may_be_by_rows(others[i])) fail_msg("%s", others[i]);
 }
 
-/* What the choice is for few rows: no clamped lanes that narrower vectors would save, and no lane of a lone row. */
+/* The choice for few rows: no clamped lanes that narrower vectors would save, and no lane of a lone row. */
 static void chosen_for_few_rows(void **state) {
     (void)state;
     static const struct {

@@ -1,5 +1,5 @@
-/* Caches of i8 and f8: what is appended becomes the codes and scales that attune.h says, in every cache and by both
- * engines; and what they hold is read as code times scale. */
+/* Caches of i8 and f8: appended rows become the codes and scales that attune.h defines, in every cache and by both
+ * engines; codes are read as code times scale. */
 #include <attune.h>
 #include <math.h>
 #include <setjmp.h>

@@ -1,5 +1,5 @@
 /* The ways a call gets onto threads: the pool, a runner with parallel_for or submit, of the context or of the call, and
- * in parts. All give the same bits, and what a runner does wrong is told. */
+ * in parts. All give the same bits, and a runner's errors are reported. */
 #define _GNU_SOURCE
 #include <attune.h>
 
@@ -85,7 +85,7 @@ static call open_unchecked(const char *text, const attune_runner *runner) {
     return c;
 }
 
-/* The same with what is expected of it, by the interpreter. */
+/* The same with the expected result, by the interpreter. */
 static call open_call(const char *text, const attune_runner *runner) {
     call c = open_unchecked(text, runner);
     assert_ok(attune_run_interpreted(c.context, &c.problem, NULL, &c.arguments));

@@ -1,4 +1,4 @@
-/* The safetensors reader: what real files hold, and every way a file can lie about itself. */
+/* The safetensors reader: the contents of real files, and every way a file can lie about itself. */
 #include "safetensors.h"
 
 #include <setjmp.h>

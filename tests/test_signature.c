@@ -65,7 +65,7 @@ static mha_sizes sizes_of(const attune_problem *p) {
     return sizes;
 }
 
-/* What an expression of parameters comes to. */
+/* The value of an expression of parameters. */
 static int64_t value_of(const ir_expr *e, const ir_kernel *kernel, const int64_t *scalars) {
     if (e->op == IR_CONST) return e->value.i;
     if (e->op == IR_ADD) return value_of(e->args[0], kernel, scalars) + value_of(e->args[1], kernel, scalars);
@@ -136,7 +136,7 @@ static void test_params_match_scalars(void **state) {
     }
 }
 
-/* The kernel's text, for one problem of each kind: what a reader sees of it. */
+/* The kernel's text, for one problem of each kind, as a reader sees it. */
 static void test_declarations(void **state) {
     (void)state;
     static const struct {

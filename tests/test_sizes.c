@@ -1,4 +1,4 @@
-/* Run-time sizes of a call: those that nobody set, those that contradict the compiled problem, and masks that end
+/* Run-time sizes of a call: sizes that are not set, sizes that contradict the compiled problem, and masks that end
  * before the keys do. */
 #include "support/calls.h"
 
@@ -60,7 +60,7 @@ static void assert_sizes(const attune_arguments *a, const int64_t expected[11]) 
         if (sizes[i] != expected[i]) fail_msg("size %d is %lld", i, (long long)sizes[i]);
 }
 
-/* What the problem fixes has its value; what it leaves open or does not have is not set. */
+/* Sizes that the problem fixes have their values; sizes that it leaves open or does not have are not set. */
 static void initial_sizes(void **state) {
     (void)state;
     attune_problem p;

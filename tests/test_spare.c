@@ -1,4 +1,5 @@
-/* Workspaces that calls leave for the next: who has one has it alone, and a call that finds one allocates nothing. */
+/* Workspaces that calls leave for the next: each has one user at a time, and a call that finds one allocates nothing.
+ */
 #include "runtime/spare.h"
 
 #include <attune.h>
@@ -39,7 +40,7 @@ static void kept_and_replaced(void **state) {
     memset(small, 1, 100);
     at_spares_give(&spares, small);
     assert_int_equal(live, AT_SPARE_BYTES ? 1 : 0);
-    for (int i = 0; i < 3 && AT_SPARE_BYTES; i++) { /* what is smaller fits as well */
+    for (int i = 0; i < 3 && AT_SPARE_BYTES; i++) { /* a smaller request fits as well */
         void *again = at_spares_take(&spares, (size_t)(100 - i));
         assert_ptr_equal(again, small);
         at_spares_give(&spares, again);

@@ -62,7 +62,7 @@ static uint32_t run_once(attune_context *context, int number, int batch) {
     return marker;
 }
 
-/* What the kernel of a problem must write. */
+/* The expected output of a problem's kernel. */
 static uint32_t expected_of(attune_context *context, int number) {
     const attune_problem problem = problem_of(number, 1);
     void *text = NULL;
@@ -142,7 +142,7 @@ static void each_problem_is_compiled_once(void **state) {
     attune_context_destroy(context);
 }
 
-/* Room for a handful of kernels, a disk to find them again, and threads that run what others evict. */
+/* Room for a handful of kernels, a disk to find them again, and threads that run kernels which others evict. */
 static void eviction_while_kernels_run(void **state) {
     fake_codegen fake = {0};
     attune_context *context = context_with(&fake, *state, 40000);

@@ -1,5 +1,5 @@
-/* Tiles: their text, what the verifier and the builder refuse, what the interpreter makes of them, and blocks made of
- * them. No machine that this was written on has such instructions: machine code is compared where one does. */
+/* Tiles: their text, refusals of the verifier and the builder, the interpreter, and blocks made of them. No machine on
+ * which this was written has such instructions: machine code is compared where one does. */
 #include "check_case.h"
 #include "ir/eval.h"
 #include "ir/interp.h"
@@ -125,7 +125,7 @@ static void test_refusals(void **state) {
     assert_non_null(strstr(err.message, "target avx512_bf16 has no instruction for 'tile_zero'"));
 }
 
-/* What the interpreter finds out when it comes by. */
+/* Errors that the interpreter finds at run time. */
 static void test_unwritten(void **state) {
     static const char *const bodies[] = {"tile_store f[0, 0]:x16, c[1]", "tile_dot2 c[0], a[0], a[1]"};
     (void)state;
@@ -168,7 +168,7 @@ static float of_bf16(uint16_t x) {
 
 static float no_denormal(float x) { return fpclassify(x) == FP_SUBNORMAL ? copysignf(0, x) : x; }
 
-/* What is denormal is seen before the denormal's own rounding: the sum of f64 is exact wherever that matters. */
+/* Denormals are recognised before their own rounding: the sum of f64 is exact wherever that matters. */
 static float fma_without_denormals(float x, float y, float sum) {
     const double exact = (double)x * y + sum;
     return fabs(exact) < 0x1p-126 - 0x1p-151 ? copysignf(0, fmaf(x, y, sum)) : fmaf(x, y, sum);
@@ -256,7 +256,7 @@ static void test_which_blocks_have_tiles(void **state) {
         {"embed_dim=64,num_heads=2,seq_q=16", false},
         {"embed_dim=64,num_heads=2,seq_q=16,dtype=bf16,w_dtype=f32", false},
         {"embed_dim=64,num_heads=2,seq_q=16,dtype=bf16,reproducible=1", false},
-        {"embed_dim=64,num_heads=2,seq_q=14,dtype=bf16", false}, /* reading weights is what takes the time */
+        {"embed_dim=64,num_heads=2,seq_q=14,dtype=bf16", false}, /* reading weights takes most of the time */
         {"embed_dim=72,num_heads=2,head_dim=64,seq_q=64,dtype=bf16", false},
         {"embed_dim=64,num_heads=3,head_dim=24,seq_q=64,dtype=bf16", false},
     };
@@ -280,7 +280,7 @@ static void test_which_blocks_have_tiles(void **state) {
     }
 }
 
-/* By the interpreter; what it computes is as good as a plain implementation in bf16. */
+/* By the interpreter; its result is as good as a plain implementation in bf16. */
 static void test_blocks(void **state) {
     static const char *const problems[] = {
         "embed_dim=64,num_heads=2,seq_q=40,dtype=bf16",
@@ -321,7 +321,7 @@ static bool is_permitted(void) {
     return mask;
 }
 
-/* First of all: what runs later may need it. */
+/* First of all: later tests may need it. */
 static void permission_is_asked_for_by_code(void **state) {
     (void)state;
     const at_target *amx = at_target_find("amx");

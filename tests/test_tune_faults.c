@@ -114,7 +114,7 @@ static attune_status search(const char *text, bad_codegen *bad, double budget, a
 }
 
 /* Whether candidates are checked before they are timed, or, tasks being long and the time short, the winner at the end:
- * who is wrong is not adopted, however fast. On a busy machine nobody may have won in two seconds. */
+ * a wrong schedule is not adopted, however fast. On a busy machine two seconds may pass without a winner. */
 static void wrong_kernels_are_not_adopted(void **state) {
     (void)state;
     static const char *const problems[] = {small_problem, "num_heads=2,seq_q=2048,head_dim=64"};
@@ -132,7 +132,7 @@ static void wrong_kernels_are_not_adopted(void **state) {
     }
 }
 
-/* What was the best before is found out, and what attune chooses is begun with. */
+/* The previous best is found out to be wrong, and the search begins with attune's own choice. */
 static void a_wrong_winner_of_before_is_dropped(void **state) {
     (void)state;
     bad_codegen bad = {.first_wrong = 0, .last_wrong = 0, .missing = INT_MAX};
@@ -152,7 +152,7 @@ static void a_wrong_choice_is_refused(void **state) {
     assert_int_equal(temp_dir_count(dir, "", ".attune"), 0);
 }
 
-/* Samples are of the search; what it ends with is confirmed by whole calls. */
+/* The search uses samples; whole calls confirm its result. */
 static void a_winner_is_confirmed_by_whole_calls(void **state) {
     (void)state;
     const attune_problem problem = problem_canonical("num_heads=8,seq_q=320,head_dim=64");

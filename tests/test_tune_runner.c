@@ -1,4 +1,4 @@
-/* Kernels under the tuner: which tasks are timed, and whether what is computed is right. */
+/* Kernels under the tuner: which tasks are timed, and whether the results are right. */
 #include "support/problems.h"
 #include "tune/runner.h"
 #include "tune/sample.h"
@@ -25,8 +25,8 @@ static void assert_is_inside(const at_run_part *part, int64_t tasks) {
     for (int64_t i = 0; i < part->count; i++) assert_in_range(at_part_task(part, i), 0, tasks - 1);
 }
 
-/* Tasks that cost as much as each other, or more one by one as under a causal mask: what a sample tells is what all of
- * them take, into however many the call is cut. */
+/* Tasks that cost as much as each other, or more one by one as under a causal mask: a sample tells the time of all of
+ * them, into however many tasks the call is cut. */
 static void a_sample_tells_the_whole(void **state) {
     (void)state;
     static const double shares[] = {1e-6, 1e-3, 0.01, 0.05, 0.3, 0.5};
@@ -150,8 +150,8 @@ static void a_wrong_kernel_is_found(void **state) {
     close_case(&wrong);
 }
 
-/* Rows of the output lie in a larger tensor, and what is between them is not the kernel's: neither to write to, nor to
- * clear while kernels are checked. */
+/* Rows of the output lie in a larger tensor. The memory between them does not belong to the kernel: it must not be
+ * written, or cleared while kernels are checked. */
 static void what_lies_between_outputs_stays(void **state) {
     (void)state;
     enum { DIM = 16, WIDTH = 2 * DIM };
@@ -190,8 +190,7 @@ static const struct {
     {"num_heads=2,seq_q=4,seq_new=4,seq_kv=32,head_dim=16,kv_dtype=i8,kv_scales=token", NULL, NULL},
 };
 
-/* Whichever phase's machine code does something else, the check sees it, and sees it in every task. What the caller has
- * in caches stays what it was. */
+/* The check sees wrong machine code in any phase and in any task. The caller's caches stay unchanged. */
 static void each_phase_is_checked(void **state) {
     (void)state;
     for (size_t i = 0; i < sizeof blocks / sizeof *blocks; i++) {

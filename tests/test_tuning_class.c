@@ -1,4 +1,4 @@
-/* Which tuning class a CPU is of: by what real ones say of themselves, by name, by nearness, by measures. */
+/* The tuning class of a CPU: by the identity of real CPUs, by name, by nearness, by measures. */
 #include "target/target.h"
 #include "target/tuning_class.h"
 

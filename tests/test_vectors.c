@@ -1,5 +1,5 @@
 /* Blocks of PyTorch, Keras, Flax and JAX that tests/peers recorded in tests/data/mha: the command reads their weights
- * and inputs as those frameworks leave them, and must come within torch's own tolerance of what they computed. */
+ * and inputs as those frameworks leave them, and must come within torch's own tolerance of their results. */
 #include "npy.h"
 
 #include <dirent.h>
@@ -51,7 +51,7 @@ static void read_output(const char *path, char output[OUTPUT_BYTES]) {
     fclose(file);
 }
 
-/* The exit status; what the command said on either stream. */
+/* The exit status, and the command's output on either stream. */
 static int run(const command *c, const char *folder, char output[OUTPUT_BYTES]) {
     char path[PATH_BYTES];
     posix_spawn_file_actions_t actions;

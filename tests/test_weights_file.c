@@ -1,6 +1,6 @@
 /* Weights from files: the same weights under every convention's names, from both kinds of source, give the same packed
- * blob; sizes come from their shapes; and what is refused is refused with a message that names it. Messages go to
- * stderr: test_mha_cli.sh looks at them. */
+ * blob; sizes come from their shapes; a message names every refused weight. Messages go to stderr: test_mha_cli.sh
+ * checks them. */
 #include "npy.h"
 #include "support/temp_dir.h"
 #include "weights_file.h"
@@ -146,7 +146,7 @@ static void pack_model(const attune_problem *p, bool with_biases, tensors *t) {
     assert_true(tensors_pack(t));
 }
 
-/* Loads the source with all sizes open, and compares what it is packed to. */
+/* Loads the source with all sizes open, and compares the packed result. */
 static void assert_packs(const char *path, const weights_request *request, const tensors *expected, const char *title) {
     attune_problem p = ATTUNE_PROBLEM_INIT;
     weights_file file;
@@ -442,7 +442,7 @@ static void test_prefixes(void **state) {
 /* ---- Sizes ---- */
 
 typedef struct size_case {
-    const char *text;                            /* what is said */
+    const char *text;                            /* given sizes */
     int64_t q, k, v, packed_outputs, out_inputs; /* sides of the matrices; 0: not there */
     const char *expected;                        /* the problem; NULL: refused */
 } size_case;
@@ -483,7 +483,7 @@ static void test_sizes(void **state) {
         {"num_heads=4,num_kv_heads=1", 0, 0, 0, 30, 20, "num_heads=4,num_kv_heads=1,head_dim=5,out_dim=14"},
         {"num_heads=4", 0, 0, 0, 60, 0, "num_heads=4,num_kv_heads=4,head_dim=5"},
         {"num_heads=4,head_dim=5,head_dim_v=7", 0, 0, 0, 60, 28, "num_heads=4,head_dim=5,head_dim_v=7,out_dim=14"},
-        /* What is said stays, right or wrong: packing compares it. */
+        /* A given size stays, right or wrong: packing compares it. */
         {"num_heads=4,head_dim=3,out_dim=9", 20, 20, 20, 0, 20, "num_heads=4,head_dim=3,head_dim_v=5,out_dim=9"},
         {"num_heads=-4", 0, 0, 0, 60, 0, "num_heads=-4"},
         {"num_heads=9223372036854775807", 0, 0, 0, 60, 0, "num_heads=9223372036854775807"},

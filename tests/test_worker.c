@@ -198,7 +198,7 @@ static void test_says_that_there_is_no_plugin(void **state) {
     assert_int_equal(finish(&w), 0);
 }
 
-/* What a host tells comes before the environment, which a host of raised privileges does not trust. */
+/* A host's own setting takes precedence over the environment, which a host of raised privileges does not trust. */
 static void test_takes_the_plugin_of_its_host(void **state) {
     static const struct {
         const char *plugin;

@@ -190,7 +190,7 @@ static void hostile_replies_are_refused(void **state) {
         "AtWK" WORD("\\000"),                                       /* half a head */
     };
     outcome result = answered("AtWK" WORD("\\000") WORD("\\003") WORD("\\000") "abc");
-    assert_int_equal(result.status, ATTUNE_OK); /* so the stand-in says what it should */
+    assert_int_equal(result.status, ATTUNE_OK); /* so the stand-in sends the right reply */
     assert_int_equal(result.bytes, 3);
     assert_string_equal(result.data, "abc");
     at_free(NULL, result.data);
@@ -205,7 +205,7 @@ static void hostile_replies_are_refused(void **state) {
 
 enum { SHORT_MS = 500 };
 
-/* The request does not fit the socket's buffer, and nobody reads it. */
+/* The request does not fit the socket's buffer, and no process reads it. */
 static void a_stopped_worker_is_given_up(void **state) {
     (void)state;
     enum { IR_BYTES = 8 << 20 };
