@@ -176,8 +176,9 @@ typedef enum attune_weights_mode {
  *         apply where j or p is below global_tokens, or
  *     attn_mask[b,h,i,j] is false, or attn_bias[b,h,i,j] is -infinity.
  * A hidden key has the score -infinity, and nothing in its K or V can reach the result.
- * A row that sees no key gives 0 in `out` and -infinity in `lse` (with sinks: the sink). A NaN in a row of q gives NaN
- * in that row.
+ * A row that sees no key gives 0 in `out` and -infinity in `lse` (with sinks: the sink), even if its q holds NaN. In
+ * any other row a NaN in q gives NaN. Values are summed first and then divided by the sum of the exponentials: where
+ * |v| exceeds the largest f32 (f64) divided by the number of keys, the result may be infinite.
  *
  * Tensors
  * -------
@@ -300,7 +301,8 @@ typedef struct attune_problem {
     attune_weights_mode weights_mode;
     int weights_average;             /* 1: the mean over the heads */
     int has_row_ids;                 /* op = weights only */
-    int reproducible;                /* 1: a row has the same bits whatever the other sizes, strategy and schedule */
+    int reproducible;                /* 1: a row has the same bits whatever the other sizes, strategy and schedule,
+                                      * except for sign and payload of a NaN */
     int64_t num_rows;                /* of row_ids */
     int64_t num_parts;               /* op = merge: >= 1 */
     int64_t q_strides[4], k_strides[4], v_strides[4], out_strides[4], lse_strides[3];

@@ -335,6 +335,7 @@ static void test_bits_do_not_depend_on_who_keeps_them(void **state) {
         {"num_heads=2,seq_q=37,seq_kv=41,head_dim=6,head_dim_v=11,lse=1", NULL, {0}, {0}},
         {"dtype=bf16,num_heads=4,num_kv_heads=2,seq_q=37,seq_kv=41,head_dim=6,head_dim_v=12,sinks=1", NULL, {0}, {0}},
         {"num_heads=2,seq_q=dynamic,seq_kv=dynamic,head_dim=6,head_dim_v=9", "seq_q=45,seq_kv=29", {0}, {0}},
+        {"num_heads=2,seq_q=37,seq_kv=300,head_dim=140,head_dim_v=11,reproducible=1,sinks=1,lse=1", NULL, {0}, {0}},
     };
     const at_target *target = at_target_find("avx512_bf16");
     for (size_t i = 0; i < sizeof problems / sizeof *problems; i++) {
@@ -344,7 +345,7 @@ static void test_bits_do_not_depend_on_who_keeps_them(void **state) {
         sample_call_open(&columns, &problems[i], ON_THE_HEAP);
         canonical_of(&rows, &canonical);
         attune_schedule s = chosen_schedule(&rows, target);
-        s.kv_tile = 2 * s.score_rows;
+        s.kv_tile = canonical.reproducible ? mha_reproducible_kv_tile(&canonical) : 2 * s.score_rows;
         assert_false(mha_values_by_rows(&canonical, &s) || mha_keeps_rows(&canonical, &s, target));
         interpret(&columns, &s, target);
         s.lanes = 8;

@@ -11,6 +11,24 @@ const ir_expr *mha_madd(const mha_context *c, const ir_expr *x, const ir_expr *y
     return c->has_fma ? ir_fma(c->b, x, y, z) : ir_add(c->b, ir_mul(c->b, x, y), z);
 }
 
+mha_sum mha_sum_add(const mha_context *c, mha_sum sum, const ir_expr *factor, const ir_expr *term) {
+    ir_builder *b = c->b;
+    if (!sum.lost) return (mha_sum){mha_madd(c, sum.value, factor, term), NULL};
+    const ir_expr *kept = ir_let(b, "kept", ir_mul(b, sum.value, factor));
+    const ir_expr *value = ir_let(b, "sum", ir_add(b, kept, term));
+    const ir_expr *lost = ir_sub(b, term, ir_sub(b, value, kept));
+    return (mha_sum){value, mha_madd(c, sum.lost, factor, lost)};
+}
+
+const ir_expr *mha_sum_total(const mha_context *c, mha_sum sum) {
+    ir_builder *b = c->b;
+    if (!sum.value || !sum.lost) return sum.value;
+    const ir_expr *lost = ir_let(b, "lost", sum.lost), *value = ir_let(b, "sum", sum.value);
+    const ir_expr *zero = mha_number(c, 0, lost ? lost->type.lanes : 1);
+    const ir_expr *is_finite = ir_apply(b, IR_EQ, ir_sub(b, lost, lost), zero, NULL);
+    return ir_select(b, is_finite, ir_add(b, value, lost), value);
+}
+
 static bool is_narrow(ir_elem elem) { return elem == IR_F16 || elem == IR_BF16 || elem == IR_F8; }
 
 /* f16, bf16 and f8 convert from and to f32 only, so that f64 arithmetic is rounded twice on its way into them; i8

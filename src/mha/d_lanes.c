@@ -154,6 +154,11 @@ static void alloc_scratch(d_lanes *d) {
     d->row_max = scratch(d, "row_max", c->elem, d->max_rows, 0);
     d->row_sum = scratch(d, "row_sum", c->elem, d->max_rows, 0);
     d->factor = scratch(d, "factor", c->elem, d->max_rows, 0);
+    if (d->is_serial) {
+        d->tile_o = scratch(d, "tile_o", c->elem, d->max_rows, d->v_columns);
+        d->o_lost = scratch(d, "o_lost", c->elem, d->max_rows, d->v_columns);
+        d->row_sum_lost = scratch(d, "row_sum_lost", c->elem, d->max_rows, 0);
+    }
     if (c->p->k_scales == ATTUNE_SCALES_TOKEN) d->k_scales = scratch(d, "k_scales", c->elem, keys, 0);
     if (c->p->v_scales == ATTUNE_SCALES_TOKEN) d->v_scales = scratch(d, "v_scales", c->elem, keys, 0);
 }
@@ -185,6 +190,7 @@ static void init_row(d_lanes *d, const ir_expr *r) {
     const ir_expr *sink = d->one_chunk ? sink_of(d, &row) : NULL;
     ir_store(b, ir_at(b, d->row_max, 1, 1, r), sink ? sink : mha_number(c, -INFINITY, 1));
     ir_store(b, ir_at(b, d->row_sum, 1, 1, r), sink ? mha_sink_sum(c, sink) : mha_number(c, 0, 1));
+    if (d->is_serial) ir_store(b, ir_at(b, d->row_sum_lost, 1, 1, r), mha_number(c, 0, 1));
     const ir_expr *const index[] = {d->entry.batch, row.head, row.token};
     const int64_t whole = c->p->head_dim / d->width * d->width;
     for (int part = 0; part < 2; part++) {
@@ -197,6 +203,20 @@ static void init_row(d_lanes *d, const ir_expr *r) {
     }
     const ir_expr *at = ir_for_begin(b, "at", dl_i(d, 0), dl_i(d, d->v_columns), d->lanes, false);
     ir_store(b, ir_at(b, d->o, d->lanes, 2, r, at), mha_number(c, 0, d->lanes));
+    if (d->is_serial) ir_store(b, ir_at(b, d->o_lost, d->lanes, 2, r, at), mha_number(c, 0, d->lanes));
+    ir_for_end(b);
+}
+
+/* O and the sum with all that rounding took from them. */
+static void complete_row(d_lanes *d, const ir_expr *r) {
+    ir_builder *b = d->b;
+    const ir_access *sum = ir_at(b, d->row_sum, 1, 1, r);
+    const ir_expr *sum_lost = ir_load(b, ir_at(b, d->row_sum_lost, 1, 1, r));
+    ir_store(b, sum, mha_sum_total(d->c, (mha_sum){ir_load(b, sum), sum_lost}));
+    const ir_expr *at = ir_for_begin(b, "at", dl_i(d, 0), dl_i(d, d->v_columns), d->lanes, false);
+    const ir_access *o = ir_at(b, d->o, d->lanes, 2, r, at);
+    const ir_expr *o_lost = ir_load(b, ir_at(b, d->o_lost, d->lanes, 2, r, at));
+    ir_store(b, o, mha_sum_total(d->c, (mha_sum){ir_load(b, o), o_lost}));
     ir_for_end(b);
 }
 
@@ -233,6 +253,7 @@ static void share_row(d_lanes *d, const ir_expr *r, bool seen) {
 static void finish_rows(d_lanes *d, bool seen) {
     const ir_expr *r = ir_for_begin(d->b, "r", dl_i(d, 0), d->rows, 1, false);
     if (seen && d->c->by_pairs) dl_restore_order(d, r);
+    if (d->is_serial) complete_row(d, r);
     if (d->one_chunk)
         store_row(d, r);
     else

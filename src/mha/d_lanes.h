@@ -17,7 +17,8 @@
  * is rounded up: rows beyond the last are the last row again.
  *
  * reproducible: the chunk is the whole and tiles lie where those of q-lanes do; scores are summed serially along
- * head_dim, with lanes along keys (d_lanes_serial.c). The bits of a row are then those of q-lanes. */
+ * head_dim, with lanes along keys (d_lanes_serial.c); P V is summed for each tile by itself, and joins O as a tile of
+ * q-lanes does (mha_sum). The bits of a row are then those of q-lanes. */
 #ifndef ATTUNE_MHA_D_LANES_H
 #define ATTUNE_MHA_D_LANES_H
 
@@ -44,7 +45,9 @@ typedef struct d_lanes {
     const ir_buffer *o;       /* [max_rows, v_columns]: not yet divided; by pairs in the order of dl_interleave */
     const ir_buffer *row_max; /* [max_rows] */
     const ir_buffer *row_sum; /* [max_rows] */
-    const ir_buffer *factor;  /* [max_rows]: what o must be multiplied by */
+    /* is_serial, else NULL: the tile's P V, dims of o; mha_sum.lost of o and of row_sum. */
+    const ir_buffer *tile_o, *o_lost, *row_sum_lost;
+    const ir_buffer *factor; /* [max_rows]: what o must be multiplied by */
     /* [kv_tile + lanes]: of the tile's keys, 1 beyond them; NULL unless tokens have scales of their own */
     const ir_buffer *k_scales, *v_scales;
     /* variables of the task */

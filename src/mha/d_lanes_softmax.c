@@ -247,7 +247,10 @@ void dl_softmax(d_lanes *d, const dl_tile *tile) {
     ir_store(b, ir_at(b, d->factor, 1, 1, r), factor);
     const ir_expr *sums = exponentials(d, tile, r, base);
     const ir_expr *sum = d->is_serial ? serial_sum(d, tile, r) : ir_reduce(b, IR_ADD, sums);
-    ir_store(b, row_sum, mha_madd(c, ir_load(b, row_sum), factor, sum));
+    const ir_access *lost = d->is_serial ? ir_at(b, d->row_sum_lost, 1, 1, r) : NULL;
+    const mha_sum total = mha_sum_add(c, (mha_sum){ir_load(b, row_sum), lost ? ir_load(b, lost) : NULL}, factor, sum);
+    ir_store(b, row_sum, total.value);
+    if (lost) ir_store(b, lost, total.lost);
     scale_row(d, tile, r);
     ir_for_end(b);
 }

@@ -108,7 +108,7 @@ static void add_products(d_lanes *d, const row_tile *tile, int64_t r, const ir_e
                          const ir_expr *const *value) {
     ir_builder *b = d->b;
     const int64_t units = tile->t->units;
-    const ir_access *o = ir_at(b, d->o, d->lanes, 2, row_at(d, tile, r), column);
+    const ir_access *o = ir_at(b, d->is_serial ? d->tile_o : d->o, d->lanes, 2, row_at(d, tile, r), column);
     const ir_expr *sum = ir_load(b, o);
     for (int64_t u = 0; u < units; u++) {
         const ir_expr *v = value[u], *seen = tile->sees[r * units + u], *p = tile->p[r * units + u];
@@ -231,17 +231,48 @@ static void add_tile(d_lanes *d, const dl_tile *tile, bool careful) {
     dl_each_streams(d, tile, count, units / count * keys_of_unit(d), add_streams, &t);
 }
 
-/* O *= factor. */
-static void rescale(d_lanes *d) {
+/* Every vector of O that a task has. */
+typedef struct output_vector {
+    const ir_expr *row, *at, *factor;
+} output_vector;
+
+static output_vector begin_outputs(d_lanes *d) {
     ir_builder *b = d->b;
-    const ir_expr *r = ir_for_begin(b, "r", dl_i(d, 0), d->padded_rows, 1, false);
-    const ir_expr *factor = ir_splat(b, ir_load(b, ir_at(b, d->factor, 1, 1, r)), d->lanes);
-    factor = ir_let(b, "shrink", factor);
-    const ir_expr *at = ir_for_begin(b, "at", dl_i(d, 0), dl_i(d, d->v_columns), d->lanes, false);
-    const ir_access *o = ir_at(b, d->o, d->lanes, 2, r, at);
-    ir_store(b, o, ir_mul(b, ir_load(b, o), factor));
-    ir_for_end(b);
-    ir_for_end(b);
+    output_vector v = {.row = ir_for_begin(b, "r", dl_i(d, 0), d->padded_rows, 1, false)};
+    v.factor = ir_let(b, "shrink", ir_splat(b, ir_load(b, ir_at(b, d->factor, 1, 1, v.row)), d->lanes));
+    v.at = ir_for_begin(b, "at", dl_i(d, 0), dl_i(d, d->v_columns), d->lanes, false);
+    return v;
+}
+
+static void end_outputs(d_lanes *d) {
+    ir_for_end(d->b);
+    ir_for_end(d->b);
+}
+
+static const ir_access *output_at(d_lanes *d, const ir_buffer *o, const output_vector *v) {
+    return ir_at(d->b, o, d->lanes, 2, v->row, v->at);
+}
+
+/* O *= factor; is_serial: this tile's O = 0. */
+static void begin_tile(d_lanes *d) {
+    ir_builder *b = d->b;
+    const output_vector v = begin_outputs(d);
+    const ir_access *o = output_at(d, d->is_serial ? d->tile_o : d->o, &v);
+    ir_store(b, o, d->is_serial ? mha_number(d->c, 0, d->lanes) : ir_mul(b, ir_load(b, o), v.factor));
+    end_outputs(d);
+}
+
+/* is_serial: O = O * factor + this tile's. */
+static void end_tile(d_lanes *d) {
+    ir_builder *b = d->b;
+    if (!d->is_serial) return;
+    const output_vector v = begin_outputs(d);
+    const ir_access *o = output_at(d, d->o, &v), *lost = output_at(d, d->o_lost, &v);
+    const ir_expr *term = ir_load(b, output_at(d, d->tile_o, &v));
+    const mha_sum sum = mha_sum_add(d->c, (mha_sum){ir_load(b, o), ir_load(b, lost)}, v.factor, term);
+    ir_store(b, o, sum.value);
+    ir_store(b, lost, sum.lost);
+    end_outputs(d);
 }
 
 /* ---- harmful values ---- */
@@ -292,11 +323,11 @@ static const ir_expr *has_nonfinite(d_lanes *d, const dl_tile *tile) {
     return ir_apply(b, IR_NE, total, total, NULL);
 }
 
-void dl_values(d_lanes *d, const dl_tile *tile) {
+/* O += P V. */
+static void add_values(d_lanes *d, const dl_tile *tile) {
     ir_builder *b = d->b;
     const ir_expr *partial = tile->is_partial;
     const bool is_known = partial && partial->op == IR_CONST;
-    rescale(d);
     if (is_known && !partial->value.i) {
         add_tile(d, tile, false);
         return;
@@ -311,4 +342,10 @@ void dl_values(d_lanes *d, const dl_tile *tile) {
     ir_if_else(b);
     add_tile(d, tile, true);
     ir_if_end(b);
+}
+
+void dl_values(d_lanes *d, const dl_tile *tile) {
+    begin_tile(d);
+    add_values(d, tile);
+    end_tile(d);
 }

@@ -36,6 +36,18 @@ const ir_expr *ql_accumulate(const q_lanes *c, const ir_expr *x, const ir_expr *
     return c->width == 2 ? ir_dot2(c->b, x, y, acc) : mha_madd(c->m, x, y, acc);
 }
 
+void ql_add_to_sums(const q_lanes *c, const ir_access *at, const ir_access *lost, const ir_expr *factor,
+                    const ir_expr *term) {
+    const mha_sum old = {ir_load(c->b, at), lost ? ir_load(c->b, lost) : NULL};
+    const mha_sum new = mha_sum_add(c->m, old, factor, term);
+    ir_store(c->b, at, new.value);
+    if (lost) ir_store(c->b, lost, new.lost);
+}
+
+const ir_expr *ql_sums(const q_lanes *c, const ir_access *at, const ir_access *lost) {
+    return mha_sum_total(c->m, (mha_sum){ir_load(c->b, at), lost ? ir_load(c->b, lost) : NULL});
+}
+
 const ir_expr *ql_repeated(const q_lanes *c, const ir_access *access) {
     if (c->width == 1) return ir_splat(c->b, mha_load(c->m, access), c->m->lanes);
     const ir_expr *pair = ir_bitcast(c->b, IR_I32, ir_load(c->b, access));
@@ -93,10 +105,16 @@ static void alloc_scratch(q_lanes *c) {
         c->keys = scratch(c, "keys", m->elem, 2, (int64_t[]){m->s->kv_tile, m->p->head_dim});
     if (c->width == 1 && m->v->type.elem != m->elem && !c->by_rows)
         c->values = scratch(c, "values", m->elem, 2, (int64_t[]){m->s->kv_tile, m->p->head_dim_v});
-    if (c->by_rows && !c->at_once) c->o = scratch(c, "o", m->elem, 3, (int64_t[]){blocks, count, m->p->head_dim_v});
-    if (!c->by_rows) c->ot = scratch(c, "ot", m->elem, 3, (int64_t[]){blocks, m->p->head_dim_v, count});
+    const int64_t by_row[] = {blocks, count, m->p->head_dim_v}, by_column[] = {blocks, m->p->head_dim_v, count};
+    if (c->by_rows && !c->at_once) c->o = scratch(c, "o", m->elem, 3, by_row);
+    if (!c->by_rows) c->ot = scratch(c, "ot", m->elem, 3, by_column);
     c->row_max = scratch(c, "row_max", m->elem, 2, rows);
     c->row_sum = scratch(c, "row_sum", m->elem, 2, rows);
+    if (m->p->reproducible && !c->at_once) {
+        if (c->by_rows) c->o_lost = scratch(c, "o_lost", m->elem, 3, by_row);
+        if (!c->by_rows) c->ot_lost = scratch(c, "ot_lost", m->elem, 3, by_column);
+        c->row_sum_lost = scratch(c, "row_sum_lost", m->elem, 2, rows);
+    }
     c->lse_sum = c->width == 2 && m->lse ? scratch(c, "lse_sum", m->elem, 2, rows) : c->row_sum;
     c->tile_max = scratch(c, "tile_max", m->elem, 1, &count);
     c->factor = scratch(c, "factor", m->elem, 1, &count);

@@ -25,9 +25,11 @@
  * - maximum: max = max(max, the tile's maximum), beginning with -inf, or the sink.
  * - exponentials: base = max, or 0 while max is -inf; factor = mha_exp(old max, base); p[j] = mha_exp(s[j], base).
  * - sum: in chunks of 16 keys, counted from the tile's first one: part = 0; part = part + p[j]. Tile sum = 0; tile
- *   sum = tile sum + part. sum = madd(sum, factor, tile sum), beginning with 0, or mha_sink_sum.
- * - output: o[d] = o[d] * factor; o[d] = madd(v[j][d], w, o[d]) for each j in order, w being p[j], times mha_v_scale if
- *   there is one; beginning with 0.
+ *   sum = tile sum + part. The sum begins with 0, or mha_sink_sum.
+ * - output: tile o[d] = 0; tile o[d] = madd(v[j][d], w, tile o[d]) for each j in order, w being p[j], times mha_v_scale
+ *   if there is one. o[d] begins with 0.
+ * - from tile to tile, for the sum and for o[d] alike: mha_sum_add(sum, factor, tile sum), and mha_sum_total at the
+ * end. Tiles have a fixed length, so these are partial sums of a fixed length, counted from the sequence's first key.
  * - end: inverse = 1 / sum, or 0 if sum is 0; out[d] = madd(o[d], inverse, 0); lse = mha_log_sum(max, sum).
  *
  * A hidden key, or a whole tile of them, may be left out: p is 0 there, and adding 0 changes nothing but the sign of an
@@ -64,18 +66,20 @@ typedef struct q_lanes {
      * key to key, stays out of its own way in the cache; of pairs one key more. at_once: elem [kv_tile, block_rows],
      * and weights like them. */
     const ir_buffer *scores;
-    const ir_buffer *weights;   /* operand [score_vectors, kv_tile / width, lanes * width]: P^T; width 1: the scores */
-    const ir_buffer *keys;      /* elem [kv_tile, head_dim]: K of the tile; NULL: read where it lies */
-    const ir_buffer *values;    /* operand [kv_tile / width, head_dim_v * width]: V of the tile; NULL: the same */
-    const ir_buffer *ot;        /* elem [block, head_dim_v, block_rows]: O^T, not yet divided */
-    const ir_buffer *o;         /* elem [block, block_rows, head_dim_v]: O, if by_rows but not at_once */
-    const ir_buffer *row_max;   /* elem [block, block_rows]: running maximum of the scores; at the end the LSE */
-    const ir_buffer *row_sum;   /* elem [block, block_rows]: of the weights that the values are multiplied by */
-    const ir_buffer *lse_sum;   /* the same before rounding, for the LSE; row_sum if nothing is rounded, or no LSE */
-    const ir_buffer *tile_max;  /* elem [block_rows]: maximum over the tile, for the block at hand */
-    const ir_buffer *factor;    /* elem [block_rows]: what ot must be multiplied by, for the block at hand */
-    const ir_buffer *first_key; /* i32 [block, block_rows], where the problem needs it: what each row sees */
-    const ir_buffer *last_key;  /* the same */
+    const ir_buffer *weights; /* operand [score_vectors, kv_tile / width, lanes * width]: P^T; width 1: the scores */
+    const ir_buffer *keys;    /* elem [kv_tile, head_dim]: K of the tile; NULL: read where it lies */
+    const ir_buffer *values;  /* operand [kv_tile / width, head_dim_v * width]: V of the tile; NULL: the same */
+    const ir_buffer *ot;      /* elem [block, head_dim_v, block_rows]: O^T, not yet divided */
+    const ir_buffer *o;       /* elem [block, block_rows, head_dim_v]: O, if by_rows but not at_once */
+    const ir_buffer *row_max; /* elem [block, block_rows]: running maximum of the scores; at the end the LSE */
+    const ir_buffer *row_sum; /* elem [block, block_rows]: of the weights that the values are multiplied by */
+    /* As ot, o and row_sum: mha_sum.lost of each. NULL unless the problem is reproducible. */
+    const ir_buffer *ot_lost, *o_lost, *row_sum_lost;
+    const ir_buffer *lse_sum;     /* the same before rounding, for the LSE; row_sum if nothing is rounded, or no LSE */
+    const ir_buffer *tile_max;    /* elem [block_rows]: maximum over the tile, for the block at hand */
+    const ir_buffer *factor;      /* elem [block_rows]: what ot must be multiplied by, for the block at hand */
+    const ir_buffer *first_key;   /* i32 [block, block_rows], where the problem needs it: what each row sees */
+    const ir_buffer *last_key;    /* the same */
     const ir_buffer *last_global; /* the same */
     const ir_buffer *position;    /* elem [block, block_rows], for ALiBi */
     const ir_buffer *slope;       /* the same */
@@ -123,6 +127,12 @@ const ir_access *ql_weight_at(const q_lanes *c, const ir_expr *v, const ir_expr 
 
 /* acc + x * y, x and y being operands; of pairs both products are added. */
 const ir_expr *ql_accumulate(const q_lanes *c, const ir_expr *x, const ir_expr *y, const ir_expr *acc);
+
+/* `lanes` sums from `at` on, what they lost from `lost` on (NULL: nothing), joined by another tile's. */
+void ql_add_to_sums(const q_lanes *c, const ir_access *at, const ir_access *lost, const ir_expr *factor,
+                    const ir_expr *term);
+/* The sums themselves. */
+const ir_expr *ql_sums(const q_lanes *c, const ir_access *at, const ir_access *lost);
 
 /* The operand that is the same in all lanes: element or pair of k, v or c->values. */
 const ir_expr *ql_repeated(const q_lanes *c, const ir_access *access);

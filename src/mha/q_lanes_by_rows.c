@@ -122,34 +122,33 @@ static void store(q_lanes *c, const q_lanes_tile *tile, const row_tile *t) {
     }
 }
 
-static const ir_access *kept_at(q_lanes *c, const q_lanes_tile *tile, const row_tile *t, int64_t row, int vector) {
-    return ir_at(c->b, c->o, t->strip->lanes, 3, tile->block, row_at(c, t, row), column_of(c, t->strip, vector));
+static const ir_access *kept_at(q_lanes *c, const ir_buffer *kept, const q_lanes_tile *tile, const row_tile *t,
+                                int64_t row, int vector) {
+    return ir_at(c->b, kept, t->strip->lanes, 3, tile->block, row_at(c, t, row), column_of(c, t->strip, vector));
 }
 
-/* What the tiles before have summed, rescaled; or nothing. */
-static void begin(q_lanes *c, const q_lanes_tile *tile, const row_tile *t) {
-    ir_builder *b = c->b;
-    const int lanes = t->strip->lanes;
-    for (int64_t r = 0; r < t->rows; r++) {
-        const ir_expr *factor = NULL;
-        if (c->o)
-            factor = ir_let(b, "shrink", ir_splat(b, ir_load(b, ir_at(b, c->factor, 1, 1, row_at(c, t, r))), lanes));
-        for (int i = 0; i < t->strip->vectors; i++)
-            ir_store(b, acc_at(c, t, r, i),
-                     c->o ? ir_mul(b, ir_load(b, kept_at(c, tile, t, r, i)), factor) : mha_number(c->m, 0, lanes));
-    }
-}
-
-static void keep(q_lanes *c, const q_lanes_tile *tile, const row_tile *t) {
+static void clear(q_lanes *c, const row_tile *t) {
     for (int64_t r = 0; r < t->rows; r++)
         for (int i = 0; i < t->strip->vectors; i++)
-            ir_store(c->b, kept_at(c, tile, t, r, i), ir_load(c->b, acc_at(c, t, r, i)));
+            ir_store(c->b, acc_at(c, t, r, i), mha_number(c->m, 0, t->strip->lanes));
+}
+
+/* Joins what the tiles before have summed. */
+static void keep(q_lanes *c, const q_lanes_tile *tile, const row_tile *t) {
+    ir_builder *b = c->b;
+    for (int64_t r = 0; r < t->rows; r++) {
+        const ir_expr *shrink = ir_load(b, ir_at(b, c->factor, 1, 1, row_at(c, t, r)));
+        const ir_expr *factor = ir_let(b, "shrink", ir_splat(b, shrink, t->strip->lanes));
+        for (int i = 0; i < t->strip->vectors; i++)
+            ql_add_to_sums(c, kept_at(c, c->o, tile, t, r, i), c->o_lost ? kept_at(c, c->o_lost, tile, t, r, i) : NULL,
+                           factor, ir_load(b, acc_at(c, t, r, i)));
+    }
 }
 
 static void register_tile(q_lanes *c, const q_lanes_tile *tile, row_tile *t) {
     const int lanes = t->strip->lanes;
     t->acc = ir_alloc(c->b, "acc", IR_REG, ir_type_of(c->m->elem, lanes), 2, (int64_t[]){t->rows, t->strip->vectors});
-    begin(c, tile, t);
+    clear(c, t);
     multiply(c, tile, t);
     if (c->o)
         keep(c, tile, t);
@@ -212,6 +211,7 @@ void ql_clear_kept(q_lanes *c, const ir_expr *block) {
     const ir_expr *row;
     const mha_columns d = each_row_begin(c, ql_i(c, c->block_rows), &row);
     ir_store(b, ir_at(b, c->o, d.lanes, 3, block, row, d.at), mha_number(c->m, 0, d.lanes));
+    if (c->o_lost) ir_store(b, ir_at(b, c->o_lost, d.lanes, 3, block, row, d.at), mha_number(c->m, 0, d.lanes));
     ir_for_end(b);
     ir_for_end(b);
 }
@@ -224,7 +224,8 @@ void ql_store_kept(q_lanes *c, const ir_expr *block) {
     const ir_expr *token = ir_add(b, c->e.first_q, row.query);
     const ir_expr *inverse = ir_let(b, "inverse", ir_load(b, ir_at(b, c->row_sum, 1, 2, block, at)));
     const mha_columns d = mha_columns_begin(c->m, c->m->p->head_dim_v, c->m->lanes);
-    const ir_expr *o = ir_load(b, ir_at(b, c->o, d.lanes, 3, block, at, d.at));
+    const ir_access *lost = c->o_lost ? ir_at(b, c->o_lost, d.lanes, 3, block, at, d.at) : NULL;
+    const ir_expr *o = ql_sums(c, ir_at(b, c->o, d.lanes, 3, block, at, d.at), lost);
     o = mha_madd(c->m, o, ir_splat(b, inverse, d.lanes), mha_number(c->m, 0, d.lanes));
     store_vector(c, ir_at(b, c->m->out, d.lanes, 4, c->e.batch, row.head, token, d.at), o);
     ir_for_end(b);

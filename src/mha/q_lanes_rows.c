@@ -49,6 +49,7 @@ static void init_single_rows(q_lanes *c, const ir_expr *block) {
         const ir_expr *sink = ir_let(b, "sink", of_head(c, MHA_SINKS, row.head));
         ir_store(b, ir_at(b, c->row_max, 1, 2, block, at), sink);
         ir_store(b, ir_at(b, c->row_sum, 1, 2, block, at), mha_sink_sum(m, sink));
+        if (c->row_sum_lost) ir_store(b, ir_at(b, c->row_sum_lost, 1, 2, block, at), mha_number(m, 0, 1));
         if (c->lse_sum != c->row_sum) ir_store(b, ir_at(b, c->lse_sum, 1, 2, block, at), mha_sink_sum(m, sink));
     }
     ir_for_end(b);
@@ -65,11 +66,13 @@ void ql_init_rows(q_lanes *c, const ir_expr *block) {
     if (!c->m->p->has_sinks) {
         ir_store(b, ir_at(b, c->row_max, lanes, 2, block, at), ql_splat(c, -INFINITY));
         ir_store(b, ir_at(b, c->row_sum, lanes, 2, block, at), ql_splat(c, 0));
+        if (c->row_sum_lost) ir_store(b, ir_at(b, c->row_sum_lost, lanes, 2, block, at), ql_splat(c, 0));
         if (c->lse_sum != c->row_sum) ir_store(b, ir_at(b, c->lse_sum, lanes, 2, block, at), ql_splat(c, 0));
     }
     if (!c->by_rows) {
         const ir_expr *d = ir_for_begin(b, "d", ql_i(c, 0), ql_i(c, c->m->p->head_dim_v), 1, false);
         ir_store(b, ir_at(b, c->ot, lanes, 3, block, d, at), ql_splat(c, 0));
+        if (c->ot_lost) ir_store(b, ir_at(b, c->ot_lost, lanes, 3, block, d, at), ql_splat(c, 0));
         ir_for_end(b);
     }
     ir_for_end(b);
@@ -143,7 +146,8 @@ static void invert_sums(q_lanes *c, const ir_expr *block) {
     const int lanes = c->m->lanes;
     const ir_expr *at = begin_rows(c, true);
     const ir_access *row_sum = ir_at(b, c->row_sum, lanes, 2, block, at);
-    const ir_expr *sum = ir_let(b, "total", ir_load(b, row_sum));
+    const ir_access *lost = c->row_sum_lost ? ir_at(b, c->row_sum_lost, lanes, 2, block, at) : NULL;
+    const ir_expr *sum = ir_let(b, "total", ql_sums(c, row_sum, lost));
     if (c->m->lse) {
         const ir_access *row_max = ir_at(b, c->row_max, lanes, 2, block, at);
         const ir_expr *exact = sum;
@@ -161,9 +165,14 @@ static const ir_expr *quotient(q_lanes *c, const ir_expr *o, const ir_expr *inve
     return o ? mha_madd(c->m, o, inverse, mha_number(c->m, 0, o->type.lanes)) : NULL;
 }
 
+static const ir_expr *output_at(q_lanes *c, const ir_expr *block, const ir_expr *d, const ir_expr *at, int lanes) {
+    const ir_access *lost = c->ot_lost ? ir_at(c->b, c->ot_lost, lanes, 3, block, d, at) : NULL;
+    return ql_sums(c, ir_at(c->b, c->ot, lanes, 3, block, d, at), lost);
+}
+
 static const ir_expr *result(q_lanes *c, const ir_expr *block, const ir_expr *d, const ir_expr *at,
                              const ir_expr *inverse) {
-    return quotient(c, ir_load(c->b, ir_at(c->b, c->ot, c->m->lanes, 3, block, d, at)), inverse);
+    return quotient(c, output_at(c, block, d, at, c->m->lanes), inverse);
 }
 
 /* Whether the output is written by pairs of columns, which pack2 rounds. */
@@ -196,7 +205,7 @@ static void store_elements(q_lanes *c, const ir_expr *block, const ir_expr *at) 
     const q_lanes_row row = ql_row(c, block, at);
     const ir_expr *token = ir_add(b, c->e.first_q, row.query);
     const ir_expr *d = ir_for_begin(b, "d", ql_i(c, 0), ql_i(c, c->m->p->head_dim_v), 1, false);
-    const ir_expr *o = ir_load(b, ir_at(b, c->ot, 1, 3, block, d, at));
+    const ir_expr *o = output_at(c, block, d, at, 1);
     const ir_expr *inverse = ir_load(b, ir_at(b, c->row_sum, 1, 2, block, at));
     mha_store(c->m, ir_at(b, c->m->out, 1, 4, c->e.batch, row.head, token, d), quotient(c, o, inverse));
     ir_for_end(b);

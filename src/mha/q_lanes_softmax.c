@@ -90,6 +90,15 @@ static tile_sums pairs_of_exponentials(q_lanes *c, const q_lanes_tile *tile, con
     return (tile_sums){ir_load(b, sum), has_lse ? ir_load(b, exact) : NULL};
 }
 
+/* factor NULL: there are no tiles before. */
+static void join_sums(q_lanes *c, const ir_access *at, const ir_access *lost, const ir_expr *factor,
+                      const ir_expr *term) {
+    if (factor)
+        ql_add_to_sums(c, at, lost, factor, term);
+    else
+        ir_store(c->b, at, term);
+}
+
 /* Turns scores into probabilities relative to the new maximum and updates maximum and sum; c->factor says by how much
  * what was summed so far must shrink. A row that has seen no key yet keeps the maximum -inf; 0 stands in for it, so
  * that exp2 gives 0 and not NaN. */
@@ -109,10 +118,8 @@ void ql_softmax(q_lanes *c, const q_lanes_tile *tile) {
     const ir_expr *factor = old ? ir_let(b, "shrink", mha_exp(c->m, old, base)) : NULL;
     if (factor) ir_store(b, ir_at(b, c->factor, lanes, 1, at), factor);
     const tile_sums sums = c->width == 2 ? pairs_of_exponentials(c, tile, v, base) : exponentials(c, tile, v, base);
-    ir_store(b, row_sum, factor ? mha_madd(c->m, ir_load(b, row_sum), factor, sums.weights) : sums.weights);
-    if (sums.exact) {
-        const ir_access *lse_sum = ir_at(b, c->lse_sum, lanes, 2, tile->block, at);
-        ir_store(b, lse_sum, factor ? mha_madd(c->m, ir_load(b, lse_sum), factor, sums.exact) : sums.exact);
-    }
+    join_sums(c, row_sum, c->row_sum_lost ? ir_at(b, c->row_sum_lost, lanes, 2, tile->block, at) : NULL, factor,
+              sums.weights);
+    if (sums.exact) join_sums(c, ir_at(b, c->lse_sum, lanes, 2, tile->block, at), NULL, factor, sums.exact);
     ir_for_end(b);
 }

@@ -1,5 +1,6 @@
 /* O^T = O^T * factor + V^T P^T for one tile and block: register tiles of value_rows columns of V by value_vectors
- * vectors of query rows, summed in the order of the keys. Columns that value_rows does not divide get a smaller
+ * vectors of query rows. V^T P^T is summed in the order of the keys, from 0 on, before it is added to O^T: one serial
+ * sum over all tiles would be wrong by one rounding for each key. Columns that value_rows does not divide get a smaller
  * register tile of their own, because this accumulation, unlike the scores, cannot be done twice. */
 #include "mha/q_lanes.h"
 
@@ -24,21 +25,12 @@ static const ir_expr *row_at(q_lanes *c, const value_tile *t, const ir_expr *v) 
     return ir_mul(c->b, ir_add(c->b, t->vector, v), ql_i(c, c->m->lanes));
 }
 
-static const ir_access *output_at(q_lanes *c, const q_lanes_tile *tile, const value_tile *t, const ir_expr *column,
-                                  const ir_expr *v) {
-    return ir_at(c->b, c->ot, c->m->lanes, 3, tile->block, ir_add(c->b, t->first, column), row_at(c, t, v));
-}
-
-static void begin(q_lanes *c, const q_lanes_tile *tile, const value_tile *t) {
-    ir_builder *b = c->b;
-    const int lanes = c->m->lanes;
-    const ir_expr *v = ql_unrolled(c, "v", c->m->s->value_vectors);
-    const ir_expr *factor = ir_let(b, "shrink", ir_load(b, ir_at(b, c->factor, lanes, 1, row_at(c, t, v))));
+static void clear(q_lanes *c, const value_tile *t) {
     const ir_expr *column = ql_unrolled(c, "dd", t->columns);
-    const ir_expr *old = ir_load(b, output_at(c, tile, t, column, v));
-    ir_store(b, ir_at(b, t->acc, lanes, 2, column, v), ir_mul(b, old, factor));
-    ir_for_end(b);
-    ir_for_end(b);
+    const ir_expr *v = ql_unrolled(c, "v", c->m->s->value_vectors);
+    ir_store(c->b, ir_at(c->b, t->acc, c->m->lanes, 2, column, v), ql_splat(c, 0));
+    ir_for_end(c->b);
+    ir_for_end(c->b);
 }
 
 static mha_kv_row row_of_key(q_lanes *c, const segment *s, const ir_expr *key) {
@@ -131,11 +123,16 @@ static void add_pages(q_lanes *c, const q_lanes_tile *tile, const value_tile *t)
     ir_for_end(b);
 }
 
+/* Joins what the tiles before have summed. */
 static void end(q_lanes *c, const q_lanes_tile *tile, const value_tile *t) {
     ir_builder *b = c->b;
-    const ir_expr *column = ql_unrolled(c, "dd", t->columns);
-    const ir_expr *v = ql_unrolled(c, "v", c->m->s->value_vectors);
-    ir_store(b, output_at(c, tile, t, column, v), ir_load(b, ir_at(b, t->acc, c->m->lanes, 2, column, v)));
+    const int lanes = c->m->lanes;
+    const ir_expr *v = ql_unrolled(c, "v", c->m->s->value_vectors), *rows = row_at(c, t, v);
+    const ir_expr *factor = ir_let(b, "shrink", ir_load(b, ir_at(b, c->factor, lanes, 1, rows)));
+    const ir_expr *column = ql_unrolled(c, "dd", t->columns), *d = ir_add(b, t->first, column);
+    const ir_access *lost = c->ot_lost ? ir_at(b, c->ot_lost, lanes, 3, tile->block, d, rows) : NULL;
+    ql_add_to_sums(c, ir_at(b, c->ot, lanes, 3, tile->block, d, rows), lost, factor,
+                   ir_load(b, ir_at(b, t->acc, lanes, 2, column, v)));
     ir_for_end(b);
     ir_for_end(b);
 }
@@ -144,7 +141,7 @@ static void register_tile(q_lanes *c, const q_lanes_tile *tile, value_tile *t) {
     ir_builder *b = c->b;
     t->vector = ir_for_begin(b, "vector", ql_i(c, 0), ql_i(c, c->m->s->score_vectors), c->m->s->value_vectors, false);
     t->acc = ql_registers(c, "acc", 2, (int64_t[]){t->columns, c->m->s->value_vectors});
-    begin(c, tile, t);
+    clear(c, t);
     const ir_expr *lo = ir_div(b, tile->from, ql_i(c, c->width)), *hi = ql_ceil_div(c, tile->to, c->width);
     if (c->m->p->page_size && !c->values)
         add_pages(c, tile, t);
