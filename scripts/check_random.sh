@@ -55,10 +55,11 @@ collect() {
         if [[ $summary =~ ^([0-9]+)\ passed,\ ([0-9]+)\ failed$ ]]; then
             passed=$((passed + BASH_REMATCH[1])) failed=$((failed + BASH_REMATCH[2]))
         fi
-        # An exit status without a failed case: it crashed, or its errors were too large as a whole.
+        # An exit status without a failed case: it crashed.
         if [[ $(tail -n 1 "$log") != "exit status 0" && ! $summary =~ \ [1-9][0-9]*\ failed$ ]]; then
             failed=$((failed + 1))
             echo "FAILED: problems ${name%-*} to $((${name%-*} + ${name#*-} - 1)): $(tail -n 1 "$log")"
+            echo "    attune check --random=${name#*-} --first=${name%-*} --seed=$seed"
         fi
         grep -A 1 -E '^(FAILED|attune): ' "$log" || true
     done

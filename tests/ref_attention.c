@@ -1,5 +1,6 @@
 #include "ref_attention.h"
 
+#include <float.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -115,6 +116,8 @@ typedef struct reading {
     bool is_double;                                  /* the arithmetic is f64 */
     attune_dtype q_rounding, k_rounding, v_rounding; /* as in ref_call; of Q (rotated) in the plain implementation */
     attune_dtype p_rounding;                         /* there, too, of the factors of values */
+    view k_taken, v_taken;                           /* as in ref_call, with their errors */
+    double k_error, v_error;
 } reading;
 
 static view find(const ref_call *c, const char *name) {
@@ -173,11 +176,17 @@ static reading read_call(const ref_call *c) {
         .scale = isnan(p->softmax_scale) ? 1.0 / sqrt((double)p->head_dim) : p->softmax_scale,
         .k_rounding = c->k_rounding,
         .v_rounding = c->v_rounding,
+        .k_taken = {NULL, c->k_taken},
+        .v_taken = {NULL, c->v_taken},
+        .k_error = c->k_error,
+        .v_error = c->v_error,
     };
+    r.k_taken.tensor = r.k.tensor;
+    r.v_taken.tensor = r.v.tensor;
     r.is_double = p->softmax_precision
                       ? p->softmax_precision == ATTUNE_F64
                       : is_f64(&r.q) || is_f64(&r.k) || is_f64(&r.v) || is_f64(&r.bias) || is_f64(&r.parts);
-    if (p->v_in_k) r.v = r.k, r.v_new = r.k_new, r.v_scale = r.k_scale;
+    if (p->v_in_k) r.v = r.k, r.v_new = r.k_new, r.v_scale = r.k_scale, r.v_taken = r.k_taken;
     return r;
 }
 
@@ -347,6 +356,7 @@ static bool create_result(const reading *r, ref_result *result) {
         .k_scale = copy_output(&r->k_scale, &good),
         .v_scale = r->p->v_in_k ? NULL : copy_output(&r->v_scale, &good),
     };
+    result->knows_caches = r->k_taken.data != NULL;
     if (!r->k.tensor) return good;
     const int64_t rows = elements(r->q.tensor) / r->dim;
     result->row_lse = allocate(rows, &good);
@@ -383,13 +393,31 @@ static int64_t dense_key_place(const reading *r, const entry *e, const view *cac
     return dense_place(cache->tensor, e->kv_batch, head, e->first_kv + j, 0);
 }
 
-/* ---- Codes ---- */
+/* ---- Rows of caches ---- */
 
-/* One row that is appended to a cache of codes. */
+/* One row that is appended to a cache. */
 typedef struct coding {
     const view *cache, *scale;
-    bool is_double; /* the arithmetic is f64 */
+    bool is_double;    /* the arithmetic is f64 */
+    const view *taken; /* as ref_call has them */
+    int64_t taken_place;
+    double error;
 } coding;
+
+/* What the call that is checked has put into column c; NaN: nobody knows. */
+static long double taken_at(const coding *c, int64_t column) {
+    const attune_tensor *const t = c->cache->tensor;
+    if (!c->taken->data) return (long double)NAN;
+    return ref_load(t->dtype, c->taken->data, c->taken_place + column * t->strides[t->rank - 1]);
+}
+
+/* The nearest number of the cache's type; the one that was taken where the errors allow that, too. */
+static long double cached_number(const coding *c, long double x, int64_t column) {
+    const attune_dtype dtype = c->cache->tensor->dtype;
+    const long double taken = taken_at(c, column);
+    if (ref_rounded(dtype, x - c->error) <= taken && taken <= ref_rounded(dtype, x + c->error)) return taken;
+    return ref_rounded(dtype, x);
+}
 
 static long double narrowed(const coding *c, long double x) { return c->is_double ? (double)x : (float)x; }
 
@@ -415,12 +443,23 @@ static long double scale_of_row(const coding *c, const long double *row, int64_t
     return (float)divided(c, largest, c->cache->tensor->dtype == ATTUNE_I8 ? 127 : 448);
 }
 
+/* How far x, a number of a row divided by its scale, may be off: the row's error makes one in the number and, of
+ * tokens, as much in the scale; the quotient is rounded. Scales that are denormal have few digits. */
+static long double error_of_quotient(const coding *c, long double x, long double scale) {
+    enum { ROUNDINGS = 4 };
+    if (c->error == 0) return 0;
+    if (fabs(scale) < FLT_MIN) return (long double)INFINITY;
+    return 2 * c->error / fabs(scale) + ROUNDINGS * (c->is_double ? DBL_EPSILON : (double)FLT_EPSILON) * fabs(x);
+}
+
 /* Makes codes of a row. */
 static void encode_row(const coding *c, long double *row, int64_t columns, long double scale) {
     for (int64_t i = 0; i < columns; i++) {
         long double x = narrowed(c, row[i]);
         if (c->scale->tensor) x = scale == 0 || !isfinite(scale) ? 0 : divided(c, x, scale);
-        row[i] = code_of(c, x);
+        const long double error = error_of_quotient(c, x, c->scale->tensor ? scale : 1), taken = taken_at(c, i);
+        const bool is_near = code_of(c, x - error) <= taken && taken <= code_of(c, x + error);
+        row[i] = is_near ? taken : code_of(c, x);
     }
 }
 
@@ -469,6 +508,8 @@ static bool has_bf16_steps(const reading *r) {
 
 bool ref_attention_plain(const ref_call *call, ref_result *result) {
     reading r = read_call(call);
+    r.k_error *= 2; /* this implementation has errors of its own */
+    r.v_error *= 2;
     if (has_bf16_steps(&r)) r.q_rounding = r.k_rounding = r.v_rounding = r.p_rounding = ATTUNE_BF16;
     if (!create_result(&r, result) || !(r.is_double ? compute_double(&r, call->arguments->batch, result)
                                                     : compute_float(&r, call->arguments->batch, result))) {

@@ -21,6 +21,11 @@ typedef struct ref_call {
     /* Types that K (rotated) and V are rounded to before anything is computed with them. ATTUNE_DTYPE_DEFAULT: not
      * rounded. Rows that go through a cache are rounded to its type in any case. */
     attune_dtype k_rounding, v_rounding;
+    /* The storage of k and v as the call that is checked has left it; NULL: it is not known. Where a number that is
+     * appended lies so near to the border between two of the cache's numbers, or codes, that an error of k_error
+     * (v_error) may put it on either side, the side that was taken is right, and the results are computed with that. */
+    const void *k_taken, *v_taken;
+    double k_error, v_error;
 } ref_call;
 
 /* One more type of tensors, for the intermediate values of a block: long double. */
@@ -49,6 +54,7 @@ typedef struct ref_result {
      * one are such. */
     bool *loses_key;
     ref_block_scale scale; /* of a block */
+    bool knows_caches;     /* ref_call.k_taken was given */
 } ref_result;
 
 /* In double throughout, long double where the arithmetic is f64. false: out of memory. Hidden keys are never read in K

@@ -1,5 +1,6 @@
 #include "ref_block.h"
 
+#include <float.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -217,7 +218,9 @@ static void open_sizes(block *b) {
 static bool open_block(block *b, const ref_call *call) {
     const attune_problem *const p = call->problem;
     *b = (block){.call = call};
-    b->inner = (ref_call){&b->problem, &b->arguments, b->tensors, 0, NULL, ATTUNE_DTYPE_DEFAULT, ATTUNE_DTYPE_DEFAULT};
+    b->inner = (ref_call){.problem = &b->problem, .arguments = &b->arguments, .tensors = b->tensors};
+    b->inner.k_taken = call->k_taken;
+    b->inner.v_taken = call->v_taken;
     open_sizes(b);
     open_problem(b);
     copy_tensors(b);
@@ -310,6 +313,9 @@ static bool compute_block(block *b, bool is_plain, ref_result *result) {
     ref_block_scale scale = {0};
     if (!before(b, in, &scale)) return false;
     measure(b, &scale);
+    const double epsilon = is_double ? DBL_EPSILON : (double)FLT_EPSILON;
+    b->inner.k_error = epsilon * (8 * scale.k_row + scale.k_loss); /* rotated, too */
+    b->inner.v_error = epsilon * scale.v_loss;
     if (!(is_plain ? ref_attention_plain(&b->inner, result) : ref_attention(&b->inner, result))) return false;
     result->scale = scale;
     if (b->call->problem->no_out_projection) return true;

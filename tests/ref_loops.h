@@ -38,15 +38,17 @@ static void NAME(load_query)(const reading *r, const entry *e, int64_t head, int
 }
 
 /* A row that goes through a cache, which rounds to its type. */
-static void NAME(append_row)(const reading *r, const entry *e, const view *cache, const view *scale, int64_t kv_head,
-                             int64_t j, REAL *row, int64_t columns, long double *dense, long double *dense_scale) {
+static void NAME(append_row)(const reading *r, const entry *e, coding row_coding, int64_t kv_head, int64_t j, REAL *row,
+                             int64_t columns, long double *dense, long double *dense_scale) {
+    const view *const cache = row_coding.cache, *const scale = row_coding.scale;
+    row_coding.is_double = r->is_double;
+    row_coding.taken_place = key_place(r, e, cache, kv_head, j);
     long double *const to = dense + dense_key_place(r, e, cache, kv_head, j);
     for (int64_t c = 0; c < columns; c++) to[c] = row[c];
     if (!ref_is_quantised(cache->tensor->dtype)) {
-        for (int64_t c = 0; c < columns; c++) row[c] = (REAL)ref_rounded(cache->tensor->dtype, row[c]);
+        for (int64_t c = 0; c < columns; c++) row[c] = (REAL)cached_number(&row_coding, row[c], c);
         return;
     }
-    const coding row_coding = {cache, scale, r->is_double};
     long double factor = 1;
     if (is_of_tokens(scale))
         factor = dense_scale[dense_key_place(r, e, scale, kv_head, j)] = scale_of_row(&row_coding, to, columns);
@@ -72,7 +74,8 @@ static void NAME(load_key)(const reading *r, const entry *e, int64_t kv_head, in
     }
     if (r->k_rounding)
         for (int64_t c = 0; c < r->dim; c++) row[c] = (REAL)ref_rounded(r->k_rounding, row[c]);
-    if (is_new) NAME(append_row)(r, e, &r->k, &r->k_scale, kv_head, j, row, r->dim, result->k, result->k_scale);
+    const coding as_key = {.cache = &r->k, .scale = &r->k_scale, .taken = &r->k_taken, .error = r->k_error};
+    if (is_new) NAME(append_row)(r, e, as_key, kv_head, j, row, r->dim, result->k, result->k_scale);
 }
 
 static void NAME(load_value)(const reading *r, const entry *e, int64_t kv_head, int64_t j, const REAL *key, REAL *row,
@@ -86,7 +89,8 @@ static void NAME(load_value)(const reading *r, const entry *e, int64_t kv_head, 
             for (int64_t c = 0; c < r->dim_v; c++) row[c] = (REAL)ref_rounded(r->v_rounding, row[c]);
     } else {
         NAME(load_row)(row, &r->v_new, new_place(e, &r->v_new, kv_head, n), r->dim_v);
-        NAME(append_row)(r, e, &r->v, &r->v_scale, kv_head, j, row, r->dim_v, result->v, result->v_scale);
+        const coding as_value = {.cache = &r->v, .scale = &r->v_scale, .taken = &r->v_taken, .error = r->v_error};
+        NAME(append_row)(r, e, as_value, kv_head, j, row, r->dim_v, result->v, result->v_scale);
     }
 }
 

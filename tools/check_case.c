@@ -69,7 +69,8 @@ static bool create_data(case_data *d, const check_case *c) {
  * has run, as the library then has found the call to be sound. */
 static bool run_references(const check_case *c, case_data *d, char *reason) {
     attune_tensor list[REF_MAX_TENSORS];
-    const ref_call call = tensors_call(&d->interp, list);
+    ref_call call = tensors_call(&d->interp, list);
+    check_take_caches(&call, &d->jit);
     if (!has_reference(c) || (ref_compute(&call, &d->wanted) && ref_compute_plain(&call, &d->plain))) return true;
     snprintf(reason, ATTUNE_MESSAGE_BYTES, "out of memory for the reference");
     return false;

@@ -32,6 +32,7 @@ typedef struct check_errors {
     double max, squares, max_ulp; /* ULP: of the largest output of a row, in the arithmetic's type */
     double plain_max, plain_squares, plain_max_ulp;
     uint64_t count;
+    int64_t worst; /* the number of the random problem that has `max` */
 } check_errors;
 
 /* Draws problem, schedule, inputs and the rest. `max_flops` bounds the size. false after a message. */
@@ -70,6 +71,9 @@ check_outcome check_measure(check_machine *machine, const check_case *c, check_e
 bool check_accuracy(check_machine *machine, uint64_t seed, double max_flops);
 
 void check_add_errors(check_errors *sum, const check_errors *errors);
+
+/* Tells the reference what a call has put into its caches; `after` has the same inputs, and its outputs. */
+void check_take_caches(ref_call *call, const tensors *after);
 
 /* The comparison with the reference, within the rounding that the data can suffer. */
 bool check_reference(const tensors *after, const ref_result *wanted, const ref_result *plain, input_kind inputs,

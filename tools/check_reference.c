@@ -122,10 +122,25 @@ static int64_t elements(const tensor *one) {
 typedef struct bound {
     double absolute, relative;
     bool by_class; /* only whether it is finite */
+    double summed; /* the output is the mean of so many numbers; 0: it is a number itself */
 } bound;
 
-static bool is_good(long double got, long double wanted, const bound *b) {
+/* The largest number of the output's type that the arithmetic has, too. */
+static long double largest_of(const attune_problem *p, attune_dtype dtype) {
+    if (dtype == ATTUNE_F16) return 65504;
+    if (dtype == ATTUNE_BF16) return 0x1.fep127L;
+    return dtype == ATTUNE_F64 && p->softmax_precision == ATTUNE_F64 ? DBL_MAX : FLT_MAX;
+}
+
+/* Whether what is wanted, or the sum that it is the mean of, may be beyond `largest`, the errors considered. */
+static bool may_overflow(long double wanted, const bound *b, long double largest) {
+    const long double error = (long double)b->absolute + (long double)b->relative * fabsl(wanted);
+    return (fabsl(wanted) + error) * (b->summed > 0 ? b->summed : 1) >= largest;
+}
+
+static bool is_good(long double got, long double wanted, const bound *b, long double largest) {
     if (got == wanted) return true;
+    if (isinf(got) && isfinite(wanted)) return signbit(got) == signbit(wanted) && may_overflow(wanted, b, largest);
     if (b->by_class || isnan(wanted) || wanted == (long double)INFINITY) return isfinite(got) == isfinite(wanted);
     if (!isfinite(wanted)) return false;
     return fabsl(got - wanted) <= (long double)b->absolute + (long double)b->relative * fabsl(wanted);
@@ -148,10 +163,11 @@ static bool compare(const tensors *t, const char *name, const long double *wante
     const tensor *const one = tensors_find(t, name);
     if (!one || !wanted) return true;
     const int64_t count = elements(one), columns = one->info.dims[one->info.rank - 1];
+    const long double largest = largest_of(&t->problem, one->info.dtype);
     for (int64_t i = 0; i < count; i++) {
         if (rows && is_doubtful(t, one, rows, i / columns)) continue;
         const long double got = element(one, i);
-        if (is_good(got, wanted[i], b)) continue;
+        if (is_good(got, wanted[i], b, largest)) continue;
         snprintf(reason, ATTUNE_MESSAGE_BYTES, "%s is off at element %lld: %.9Lg instead of %.9Lg (limit %.3g)", name,
                  (long long)i, got, wanted[i], b->absolute + b->relative * fabs((double)wanted[i]));
         return false;
@@ -203,6 +219,7 @@ static void add_errors(const tensors *t, const ref_result *wanted, const ref_res
 }
 
 void check_add_errors(check_errors *sum, const check_errors *e) {
+    if (e->max > sum->max) sum->worst = e->worst;
     sum->max = fmax(sum->max, e->max);
     sum->max_ulp = fmax(sum->max_ulp, e->max_ulp);
     sum->squares += e->squares;
@@ -231,51 +248,71 @@ static double lost_between(const attune_problem *p) {
     return all && (ref_is_block(p) || p->rotary_dim) ? epsilon_of(ATTUNE_BF16) : 0;
 }
 
-/* Of codes of numbers that may be off by `loss`, which may go to either side; of those whose scale is a denormal
- * anything may come. */
-static bound bound_of_codes(attune_dtype dtype, double loss, input_kind inputs) {
+/* Of codes of numbers that may be off by `loss`. A reference that knows the caches has chosen the side that was taken;
+ * else a code may be one off. Where the scale is a denormal anything may come. */
+static bound bound_of_codes(attune_dtype dtype, double loss, bool is_known, input_kind inputs) {
     const bool is_i8 = dtype == ATTUNE_I8;
-    if (loss == 0) return (bound){0, 0, false};
-    if (inputs == INPUT_DENORMAL) return (bound){is_i8 ? 254 : 896, 0, false};
-    return (bound){is_i8 ? 1.05 : 0x1p-6, is_i8 ? 0 : 0.13, false};
+    if (loss > 0 && inputs == INPUT_DENORMAL) return (bound){.absolute = is_i8 ? 254 : 896};
+    if (loss == 0 || is_known) return (bound){0};
+    return (bound){.absolute = is_i8 ? 1.05 : 0x1p-6, .relative = is_i8 ? 0 : 0.13};
 }
 
-static bound bound_of_scales(double loss) { return (bound){loss / 127, 4 * (loss > 0 ? FLT_EPSILON : 0), false}; }
+static bound bound_of_scales(double loss) {
+    return (bound){.absolute = loss / 127, .relative = 4 * (loss > 0 ? FLT_EPSILON : 0)};
+}
+
+/* Whether K and V are rounded as by a cache, but in no tensor of the call. */
+static bool rounds_unseen(const attune_problem *p) {
+    return ref_is_block(p) && p->reproducible && !p->kv_projected && !p->seq_new;
+}
+
+void check_take_caches(ref_call *call, const tensors *after) {
+    const attune_problem *const p = &after->problem;
+    const tensor *const k = tensors_find(after, "k"), *const v = tensors_find(after, "v");
+    if (!p->seq_new || !k) return;
+    call->k_taken = k->data;
+    call->v_taken = v ? v->data : NULL;
+    if (p->rotary_dim)
+        call->k_error = 8 * epsilon_of(p->softmax_precision) * largest_finite(tensors_find(after, "k_new"));
+}
 
 /* How much rounding can do: every score is off by some epsilons of the largest that can occur, and a weight by as much
  * relatively. The plain implementation shows how much of that this data really suffers. What is computed and goes
- * through a cache may be rounded to either side there. */
+ * through a cache may be rounded to either side there, unless the reference knows to which. */
 static bounds bounds_of(const tensors *t, const ref_result *wanted, double plain_max, input_kind inputs) {
     const attune_problem *const p = &t->problem;
     const ref_block_scale *const block = &wanted->scale; /* zeros if there is none */
     const bool is_block = ref_is_block(p);
     const double epsilon = epsilon_of(p->softmax_precision), tiny = tiny_of(p->dtype);
     const double score = largest_score(t, block), value = largest_value(t, block);
-    const bool has_cache = p->seq_new || (is_block && p->reproducible && !p->kv_projected);
+    const bool has_cache = p->seq_new || rounds_unseen(p);
+    const bool is_known = wanted->knows_caches && p->seq_new && inputs != INPUT_DENORMAL;
     const double cached_k = has_cache && (is_block || p->rotary_dim) ? epsilon_of(p->k_dtype) : 0;
     const double cached_v = has_cache && is_block ? epsilon_of(p->v_in_k ? p->k_dtype : p->v_dtype) : 0;
     const double q_loss = block->q_loss, k_loss = block->k_loss, v_loss = p->v_in_k ? k_loss : block->v_loss;
     const double projected = q_loss * longest_key(t, block) + k_loss * block->q_row;
-    double off = 4 * epsilon * (4 + score) + 4 * cached_k * score;
+    double off = 4 * epsilon * (4 + score) + (is_known ? 0 : 4 * cached_k * score);
     if (is_block) off += 2 * epsilon * scale_of(p) * sqrt((double)p->head_dim) * projected; /* merge has no head_dim */
-    double out = off * value + epsilon * v_loss + cached_v * value;
+    double out = off * value + epsilon * v_loss + (is_known ? 0 : cached_v * value);
     if (is_block && !p->no_out_projection) out = out * block->out_gain + epsilon * block->out_loss;
     const double of_scores = off + lost_between(p) * score; /* `out` has that in plain_max */
     const double rotated = 8 * epsilon * largest_finite(tensors_find(t, "k_new"));
     const double appended = epsilon * (8 * block->k_row + k_loss);
     const attune_dtype v_dtype = p->v_in_k ? p->k_dtype : p->v_dtype;
     bounds b = {
-        .out = {4 * plain_max + out + tiny, 2 * epsilon_of(p->dtype), false},
-        .lse = {of_scores, 4 * epsilon, false},
-        .weights = {of_scores + tiny, 2 * epsilon_of(p->dtype) + weight_loss(p, of_scores), false},
-        .keys = {cached_k > 0 ? rotated + appended + tiny_of(p->k_dtype) : 0, 2 * cached_k, false},
-        .values = {cached_v > 0 ? epsilon * v_loss + tiny_of(p->v_dtype) : 0, 2 * cached_v, false},
+        .out = {.absolute = 4 * plain_max + out + tiny, .relative = 2 * epsilon_of(p->dtype)},
+        .lse = {.absolute = of_scores, .relative = 4 * epsilon},
+        .weights = {.absolute = of_scores + tiny,
+                    .relative = 2 * epsilon_of(p->dtype) + weight_loss(p, of_scores),
+                    .summed = p->weights_average ? (double)t->arguments.num_heads : 0},
+        .keys = {.absolute = cached_k > 0 ? rotated + appended + tiny_of(p->k_dtype) : 0, .relative = 2 * cached_k},
+        .values = {.absolute = cached_v > 0 ? epsilon * v_loss + tiny_of(p->v_dtype) : 0, .relative = 2 * cached_v},
         .k_scales = bound_of_scales(cached_k > 0 ? rotated + appended : 0),
         .v_scales = bound_of_scales(cached_v > 0 ? epsilon * v_loss : 0),
         .score = score,
     };
-    if (ref_is_quantised(p->k_dtype)) b.keys = bound_of_codes(p->k_dtype, cached_k, inputs);
-    if (ref_is_quantised(v_dtype)) b.values = bound_of_codes(v_dtype, cached_v, inputs);
+    if (ref_is_quantised(p->k_dtype)) b.keys = bound_of_codes(p->k_dtype, cached_k, is_known, inputs);
+    if (ref_is_quantised(v_dtype)) b.values = bound_of_codes(v_dtype, cached_v, is_known, inputs);
     return b;
 }
 
@@ -295,8 +332,12 @@ bool check_reference(const tensors *t, const ref_result *wanted, const ref_resul
         !compare(t, "k_scale", wanted->k_scale, NULL, &b.k_scales, reason) ||
         !compare(t, "v_scale", wanted->v_scale, NULL, &b.v_scales, reason))
         return false;
-    /* Scores of many thousands (slopes at huge distances) leave nothing of a weight but rounding. */
-    if (errors && !by_class && b.score * epsilon_of(t->problem.softmax_precision) < 1e-3)
+    /* Scores of many thousands (slopes at huge distances) leave nothing of a weight but rounding. Where K and V are
+     * rounded unseen to a type of fewer digits than the output's, the errors are which side each number went to. */
+    const attune_problem *const p = &t->problem;
+    const double digits = epsilon_of(p->dtype);
+    const bool unseen = rounds_unseen(p) && (epsilon_of(p->k_dtype) > digits || epsilon_of(p->v_dtype) > digits);
+    if (errors && !by_class && !unseen && b.score * epsilon_of(p->softmax_precision) < 1e-3)
         check_add_errors(errors, &own);
     return true;
 }

@@ -1,0 +1,37 @@
+#!/usr/bin/env bash
+# What `attune check` finds right and wrong, and what scripts/check_random.sh makes of many such checks.
+# Needs ATTUNE, the command.
+set -u
+cd "$(dirname "$0")/.." || exit 1
+. tests/support/cli.sh
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+attune=$ATTUNE
+
+# lse may be of other keys: exp(score - lse) is 4e47 here, which is infinite in f32.
+expect "weights beyond the range of f32" 0 '^[0-9]+ passed, 0 failed$' "$attune" check \
+    op=weights,batch=2,num_heads=1,seq_q=5,seq_kv=1,head_dim=38,softmax_scale=0.625,lse_strides=0:54:1 \
+    --threads=1 --inputs=large --seed=1654597137
+# A number that is appended lies on the border between two codes of f8 as nearly as f32 can tell.
+expect "a code that may be either of two" 0 '^all of f32 +[0-9.]+e-07 +.* [0-9.]+e-06 ' "$attune" check --random 1 \
+    --seed 77777777777 --first 864
+
+# fake SCRIPT: the command, as check_random.sh calls it.
+fake() {
+    mkdir -p "$work/build"
+    printf '#!/usr/bin/env bash\n%s\n' "$1" >"$work/build/attune"
+    chmod +x "$work/build/attune"
+}
+random() { BUILD="$work/build" JOBS=1 bash scripts/check_random.sh 7 3 5; }
+fake 'echo "$3 passed, 0 failed"'
+expect "chunks are added up" 0 '^7 passed, 0 failed$' random
+fake 'echo "FAILED: errors of f32"; echo "    attune check --random=$3 --first=$5"; echo "$3 passed, 1 failed"; exit 1'
+expect "errors that are too large as a whole count" 1 '^7 passed, 2 failed$' random
+grep -qx '    attune check --random=2 --first=5' "$work/stdout"
+report $? "with the command that repeats them"
+fake 'echo "$3 passed, 0 failed"; exit 139'
+expect "a crash counts" 1 '^7 passed, 2 failed$' random
+grep -qx '    attune check --random=2 --first=5 --seed=3' "$work/stdout"
+report $? "with a command, too"
+
+echo "1..$number"
