@@ -91,6 +91,10 @@ static int f_futimens(int fd, const struct timespec times[2]) {
     FAULT(EROFS, -1)
     return REAL->futimens(fd, times);
 }
+static int f_utimensat(int dir, const char *path, const struct timespec times[2], int flags) {
+    FAULT(EROFS, -1)
+    return REAL->utimensat(dir, path, times, flags);
+}
 static int f_memfd_create(const char *name, unsigned flags) {
     FAULT(EPERM, -1)
     return REAL->memfd_create(name, flags);
@@ -123,6 +127,7 @@ static const at_io faulty_io = {
     .renameat = f_renameat,
     .unlinkat = f_unlinkat,
     .futimens = f_futimens,
+    .utimensat = f_utimensat,
     .memfd_create = f_memfd_create,
     .ftruncate = f_ftruncate,
     .mmap = f_mmap,

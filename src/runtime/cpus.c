@@ -1,6 +1,8 @@
 #define _GNU_SOURCE
 #include "runtime/cpus.h"
 
+#include "runtime/io.h"
+
 #include <limits.h>
 #include <sched.h>
 #include <stdio.h>
@@ -16,7 +18,7 @@ enum { MOST_WORKERS = 1024 };
 static int read_numbers(const char *directory, const char *file, long long *first, long long *second) {
     char path[PATH_MAX];
     if ((size_t)snprintf(path, sizeof path, "%s/%s", directory, file) >= sizeof path) return 0;
-    FILE *stream = fopen(path, "re");
+    FILE *stream = at_io_stream(path);
     if (!stream) return 0;
     const int fields = fscanf(stream, "%lld %lld", first, second);
     fclose(stream);
@@ -82,7 +84,7 @@ static uint32_t quota_of_line(char *line, const char *root) {
 uint32_t at_cgroup_quota(const char *groups, const char *root) {
     char line[PATH_MAX];
     uint32_t quota = 0;
-    FILE *stream = fopen(groups, "re");
+    FILE *stream = at_io_stream(groups);
     if (!stream) return 0;
     while (fgets(line, sizeof line, stream)) {
         line[strcspn(line, "\n")] = '\0';

@@ -1,6 +1,8 @@
 #define _GNU_SOURCE
 #include "runtime/symbols.h"
 
+#include "runtime/io.h"
+
 #include <elf.h>
 #include <fcntl.h>
 #include <pthread.h>
@@ -140,9 +142,11 @@ static void fill_object(at_symbol_handle *h, const symbol_list *list, const void
 static void write_perf_map(const symbol_list *list, const void *code, const at_image_header *image) {
     char path[64];
     snprintf(path, sizeof path, "/tmp/perf-%ld.map", (long)getpid());
-    const int fd = open(path, O_WRONLY | O_CREAT | O_APPEND | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC, 0600);
+    const int flags = O_WRONLY | O_CREAT | O_APPEND | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC;
+    const int fd = at_io_open(at_default_io(), AT_FDCWD, path, flags, 0600);
     if (fd < 0) return;
     struct stat status;
+    AT_HOLD_SIGNALS;
     if (!fstat(fd, &status) && S_ISREG(status.st_mode) && status.st_uid == geteuid())
         for (uint32_t i = 0; i < list->count; i++)
             dprintf(fd, "%llx %llx %s\n", (unsigned long long)(size_t)code + list->items[i].begin,
