@@ -984,6 +984,8 @@ typedef struct attune_machine_info {
     uint32_t cpu_family, cpu_model, cpu_stepping; /* of CPUID; of MIDR: implementer, part, variant */
     const char *machine;          /* the tuning class in use */
     const char *machine_source;   /* how it was found: "option", "ATTUNE_MACHINE", "cpu", "probe" */
+    const char *cache_refusal, *cache_base_refusal; /* why cache_dir or cache_base is "" although a directory was named
+                                   * (by an option or the environment): a sentence, as in the log; otherwise "" */
 } attune_machine_info;
 
 ATTUNE_API attune_status attune_get_machine_info(const attune_context *context, attune_machine_info *info);

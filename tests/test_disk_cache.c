@@ -43,17 +43,18 @@ static void set_required(uint32_t required) {
     memcpy(image + offsetof(at_image_header, required), &required, sizeof required);
 }
 
+/* One of many whose writing does not sweep. */
 static at_key key_of(uint32_t number) {
     at_machine machine;
     at_key key;
     attune_problem problem = ATTUNE_PROBLEM_INIT, canonical;
     problem.seq_q = problem.seq_kv = number + 1;
-    problem.head_dim = 8;
-    assert_int_equal(mha_canonicalize(&problem, &canonical, NULL), ATTUNE_OK);
     at_machine_init(&machine, at_target_find("avx2"), "zen4");
-    at_key_make(&key, &canonical, NULL, &machine);
-    key.high = number + 1;
-    key.low = number * UINT64_C(0x9e3779b97f4a7c15) | 1; /* none whose writing sweeps */
+    do {
+        problem.head_dim += 8;
+        assert_int_equal(mha_canonicalize(&problem, &canonical, NULL), ATTUNE_OK);
+        at_key_make(&key, &canonical, NULL, &machine);
+    } while (key.low % 16 == 0);
     return key;
 }
 
@@ -186,6 +187,26 @@ static void without_unnamed_files(void **state) {
     at_disk_cache_free(&cache);
 }
 
+/* Another container's process may have our number, and be writing. */
+static void temporary_files_of_others_stay(void **state) {
+    enum { OTHERS = 64 };
+    at_disk_cache cache;
+    at_io io = *at_default_io();
+    char file[TEMP_DIR_CHARS + 64];
+    io.openat = no_tmpfile;
+    open_cache(&cache, *state, 1 << 20, &io);
+    for (int i = 0; i < OTHERS; i++) {
+        snprintf(file, sizeof file, "%s/tmp-%ld-%d", (char *)*state, (long)getpid(), i);
+        close(open(file, O_CREAT | O_EXCL | O_WRONLY, 0600));
+    }
+    write_one(&cache, 1);
+    assert_true(reads_back(&cache, 1));
+    assert_int_equal(temp_dir_count(*state, "tmp-", ""), OTHERS);
+    assert_int_equal(at_disk_cache_clear(&cache, &(uint64_t){0}, NULL), ATTUNE_OK);
+    assert_int_equal(temp_dir_count(*state, "tmp-", ""), OTHERS);
+    at_disk_cache_free(&cache);
+}
+
 static int no_links(int from_dir, const char *from, int to_dir, const char *to, int flags) {
     (void)from_dir, (void)from, (void)to_dir, (void)to, (void)flags;
     errno = EPERM;
@@ -230,15 +251,114 @@ static void assert_off(const char *path) {
     at_disk_cache_free(&cache);
 }
 
+static bool is_on(const char *path) {
+    at_disk_cache cache;
+    open_cache(&cache, path, 1 << 20, at_default_io());
+    write_one(&cache, 1);
+    const bool on = reads_back(&cache, 1);
+    at_disk_cache_free(&cache);
+    return on;
+}
+
+static void a_link_to_an_own_directory_is_followed(void **state) {
+    char link_path[2][TEMP_DIR_CHARS + 32], target[TEMP_DIR_CHARS + 16], again[TEMP_DIR_CHARS + 40];
+    snprintf(target, sizeof target, "%s/b", (char *)*state);
+    for (int i = 0; i < 2; i++) snprintf(link_path[i], sizeof link_path[i], "%s.link%d", (char *)*state, i);
+    assert_int_equal(symlink(target, link_path[0]), 0);                         /* what it names is made */
+    assert_int_equal(symlink(strrchr(link_path[0], '/') + 1, link_path[1]), 0); /* relative, to a link */
+    assert_true(is_on(link_path[1]));
+    assert_true(is_on(link_path[0]));
+    snprintf(again, sizeof again, "%s//", link_path[0]);
+    assert_true(is_on(again));
+    assert_int_equal(temp_dir_count(target, "", ".attune"), 1);
+    unlink(link_path[0]);
+    unlink(link_path[1]);
+    temp_dir_remove(target);
+}
+
+/* As if somebody else had made the link. */
+static int link_of_another(int fd, struct stat *status) {
+    const int result = at_default_io()->fstat(fd, status);
+    if (S_ISLNK(status->st_mode)) status->st_uid = geteuid() + 1;
+    return result;
+}
+
+static void a_link_of_another_user_is_not_followed(void **state) {
+    char link_path[TEMP_DIR_CHARS + 16], again[TEMP_DIR_CHARS + 20];
+    at_disk_cache cache;
+    at_io io = *at_default_io();
+    io.fstat = link_of_another;
+    snprintf(link_path, sizeof link_path, "%s.link", (char *)*state);
+    snprintf(again, sizeof again, "%s/", link_path);
+    assert_int_equal(symlink(*state, link_path), 0);
+    const char *const paths[] = {link_path, again};
+    for (int i = 0; i < 2; i++) {
+        open_cache(&cache, paths[i], 1 << 20, &io);
+        assert_string_equal(cache.path, "");
+        if (!strstr(last_message, "is a symbolic link of user")) fail_msg("%s", last_message);
+        assert_non_null(strstr(cache.refusals[0], "is a symbolic link of user"));
+        at_disk_cache_free(&cache);
+    }
+    unlink(link_path);
+}
+
+static int interruptions;
+
+static int interrupted_openat(int dir, const char *path, int flags, mode_t mode) {
+    if (interruptions-- > 0) {
+        errno = EINTR;
+        return -1;
+    }
+    return at_default_io()->openat(dir, path, flags, mode);
+}
+
+static int interrupted_fstat(int fd, struct stat *status) {
+    if (interruptions-- > 0) {
+        errno = EINTR;
+        return -1;
+    }
+    return at_default_io()->fstat(fd, status);
+}
+
+static int interrupted_mkdir(const char *path, mode_t mode) {
+    if (interruptions-- > 0) {
+        errno = EINTR;
+        return -1;
+    }
+    return at_default_io()->mkdir(path, mode);
+}
+
+static void a_signal_does_not_switch_it_off(void **state) {
+    char path[TEMP_DIR_CHARS + 16];
+    snprintf(path, sizeof path, "%s/b", (char *)*state);
+    for (int round = 0; round < 3; round++) {
+        at_disk_cache cache;
+        at_io io = *at_default_io();
+        if (round == 0) io.openat = interrupted_openat;
+        if (round == 1) io.fstat = interrupted_fstat;
+        if (round == 2) io.mkdir = interrupted_mkdir;
+        interruptions = 3;
+        open_cache(&cache, path, 1 << 20, &io);
+        assert_int_equal(messages, 0);
+        write_one(&cache, 1);
+        assert_true(reads_back(&cache, 1));
+        at_disk_cache_free(&cache);
+        temp_dir_remove(path);
+    }
+}
+
 static void an_untrusted_directory_is_refused(void **state) {
     char link_path[TEMP_DIR_CHARS + 16];
+    snprintf(link_path, sizeof link_path, "%s.link", (char *)*state);
+    assert_int_equal(symlink(*state, link_path), 0);
     assert_int_equal(chmod(*state, 0770), 0);
     assert_off(*state);
+    assert_off(link_path);
+    unlink(link_path);
     assert_int_equal(chmod(*state, 0702), 0);
     assert_off(*state);
     assert_int_equal(chmod(*state, 0700), 0);
-    snprintf(link_path, sizeof link_path, "%s.link", (char *)*state);
-    assert_int_equal(symlink(*state, link_path), 0);
+    assert_int_equal(symlink(link_path, link_path), 0);
     assert_off(link_path);
     unlink(link_path);
     assert_off("/proc/nothing/here");
@@ -306,7 +426,7 @@ static void a_hash_collision_is_a_miss(void **state) {
     open_cache(&cache, *state, 1 << 20, at_default_io());
     write_one(&cache, 1);
     at_key key = key_of(1);
-    key.bytes[7] ^= 1;
+    key.bytes[7] ^= 1; /* and the hash stays */
     uint8_t *data;
     at_entry entry;
     assert_false(at_disk_cache_read(&cache, &key, &data, &entry));
@@ -387,6 +507,33 @@ static void the_least_recently_used_go(void **state) {
     assert_false(reads_back(&cache, 29));
     assert_true(reads_back(&cache, 30));
     assert_int_equal(temp_dir_count(*state, "tmp-", ""), 0);
+    at_disk_cache_free(&cache);
+}
+
+/* A clock that was wrong once: what it dated is neither kept for ever nor taken for what somebody is writing. */
+static void times_in_the_future_are_aged_out(void **state) {
+    at_disk_cache cache;
+    char file[TEMP_DIR_CHARS + 64], name[AT_FILE_CHARS];
+    struct stat status;
+    open_cache(&cache, *state, 1 << 20, at_default_io());
+    for (uint32_t i = 0; i < 8; i++) {
+        const at_key key = key_of(i);
+        write_one(&cache, i);
+        at_file_name(&key, name);
+        snprintf(file, sizeof file, "%s/%s", (char *)*state, name);
+        age(file, i % 2 ? 100 : -1000000);
+    }
+    assert_int_equal(stat(file, &status), 0);
+    assert_true(reads_back(&cache, 0)); /* a hit puts its time right */
+    snprintf(file, sizeof file, "%s/tmp-0123456789abcdef0123456789abcdef", (char *)*state);
+    close(open(file, O_CREAT | O_WRONLY, 0600));
+    age(file, -1000000);
+    const uint64_t limit = (uint64_t)status.st_size * 6;
+    assert_int_equal(at_files_trim(at_default_io(), cache.dir, at_default_allocator(), limit, limit).entries, 2);
+    for (uint32_t i = 0; i < 8; i++)
+        if (i % 2 || !i) assert_true(reads_back(&cache, i));
+    assert_int_equal(stat(file, &status), 0); /* it may be in use, and is old in an hour */
+    assert_true(status.st_mtim.tv_sec <= time(NULL));
     at_disk_cache_free(&cache);
 }
 
@@ -547,15 +694,20 @@ int main(void) {
         cmocka_unit_test(each_truncation_is_noticed),
         WITH_DIRECTORY(an_entry_is_found_again),
         WITH_DIRECTORY(without_unnamed_files),
+        WITH_DIRECTORY(temporary_files_of_others_stay),
         WITH_DIRECTORY(without_hard_links),
         WITH_DIRECTORY(the_directory_is_made),
         WITH_DIRECTORY(an_untrusted_directory_is_refused),
+        WITH_DIRECTORY(a_link_to_an_own_directory_is_followed),
+        WITH_DIRECTORY(a_link_of_another_user_is_not_followed),
+        WITH_DIRECTORY(a_signal_does_not_switch_it_off),
         WITH_DIRECTORY(a_damaged_file_is_removed_and_replaced),
         WITH_DIRECTORY(the_log_says_whether_a_damaged_file_is_gone),
         WITH_DIRECTORY(a_hash_collision_is_a_miss),
         WITH_DIRECTORY(code_for_another_cpu_is_a_miss),
         WITH_DIRECTORY(a_header_that_contradicts_the_image_is_damage),
         WITH_DIRECTORY(the_least_recently_used_go),
+        WITH_DIRECTORY(times_in_the_future_are_aged_out),
         WITH_DIRECTORY(sweeps_at_the_same_time_evict_once),
         WITH_DIRECTORY(writes_keep_to_the_capacity),
         WITH_DIRECTORY(a_full_disk_pauses_writes),

@@ -215,11 +215,13 @@ static ssize_t write_slowly(int fd, const void *data, size_t bytes) {
     return at_default_io()->write(fd, data, bytes > 64 ? 64 : bytes);
 }
 
-static at_key some_key(void) {
+static at_key key_of(int64_t number) {
     at_machine machine;
     at_key key;
     attune_problem problem = ATTUNE_PROBLEM_INIT, canonical;
-    problem.seq_q = problem.head_dim = 8;
+    problem.seq_q = getpid();
+    problem.seq_kv = number;
+    problem.head_dim = 8;
     if (mha_canonicalize(&problem, &canonical, NULL)) _exit(1);
     at_machine_init(&machine, at_target_find("avx2"), "zen4");
     at_key_make(&key, &canonical, NULL, &machine);
@@ -233,14 +235,12 @@ static void write_for_ever(const char *dir, bool unnamed, int ready) {
     at_io io = *at_default_io();
     const at_log silent = {0};
     at_disk_cache cache;
-    at_key key = some_key();
     io.write = write_slowly;
     if (!unnamed) io.openat = no_tmpfile;
     at_disk_cache_init(&cache, dir, UINT64_C(1) << 30, at_default_allocator(), &io, &silent);
     if (write(ready, "", 1) != 1) _exit(1);
-    for (uint64_t i = 0;; i++) {
-        key.high = (uint64_t)getpid();
-        key.low = i * 16 + 1;
+    for (int64_t i = 1;; i++) {
+        const at_key key = key_of(i);
         const at_entry entry = {.key = key.bytes,
                                 .key_bytes = key.size,
                                 .problem = "p",

@@ -3,6 +3,8 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <limits.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -36,6 +38,18 @@ attune_status at_cache_base_path(const char *base, char *path, size_t capacity, 
     return base ? join(path, capacity, base, "", err) : ATTUNE_OK;
 }
 
+void at_cache_dir_from_root(const char *path, char *from_root, size_t capacity) {
+    from_root[0] = '\0';
+    if (!*path) return;
+    if (*path != '/' && (!getcwd(from_root, capacity) || *from_root != '/')) {
+        from_root[0] = '\0'; /* a working directory that was removed, or is out of reach */
+        return;
+    }
+    const size_t length = strlen(from_root);
+    if ((size_t)snprintf(from_root + length, capacity - length, "%s%s", length ? "/" : "", path) >= capacity - length)
+        from_root[0] = '\0';
+}
+
 /* mkdir -p; what exists is left alone. 0, or what kept the directory itself from being made. */
 static int make_parents(const char *path, mode_t mode, const at_io *io) {
     char part[4096];
@@ -46,30 +60,77 @@ static int make_parents(const char *path, mode_t mode, const at_io *io) {
         if (path[i] != '/' && path[i] != '\0') continue;
         memcpy(part, path, i);
         part[i] = '\0';
-        failure = io->mkdir(part, mode) && errno != EEXIST ? errno : 0;
+        do failure = io->mkdir(part, mode) && errno != EEXIST ? errno : 0;
+        while (failure == EINTR);
     }
     return failure;
+}
+
+/* Puts the target of a link in the place of its path. False: it is no link, or none to follow; then *err is filled or
+ * errno says why. */
+static bool follow_link(const char *what, char path[PATH_MAX], const at_io *io, at_error *err) {
+    char target[PATH_MAX];
+    struct stat status;
+    const int fd = at_io_open(io, AT_FDCWD, path, O_PATH | O_NOFOLLOW | O_CLOEXEC, 0);
+    if (fd < 0) return false;
+    ssize_t length = -1;
+    if (at_io_stat(io, fd, &status))
+        length = -1;
+    else if (!S_ISLNK(status.st_mode))
+        errno = ENOTDIR;
+    else if (status.st_uid != geteuid() && status.st_uid != 0)
+        at_fail(err, ATTUNE_IO_ERROR, "%s %s is a symbolic link of user %u, not of this one (%u) or root", what, path,
+                (unsigned)status.st_uid, (unsigned)geteuid());
+    else
+        length = readlinkat(fd, "", target, sizeof target - 1);
+    const int reason = errno;
+    close(fd);
+    errno = reason;
+    if (length < 0) return false;
+    target[length] = '\0';
+    const char *const slash = strrchr(path, '/');
+    const size_t before = *target == '/' || !slash ? 0 : (size_t)(slash - path) + 1;
+    errno = ENAMETOOLONG;
+    return (size_t)snprintf(path + before, PATH_MAX - before, "%s", target) < PATH_MAX - before;
+}
+
+/* Opens the directory that a path leads to, link by link, so that each is seen. `path` becomes that of the last. */
+static int open_directory(const char *what, char path[PATH_MAX], const at_io *io, at_error *err) {
+    enum { MOST_LINKS = 16 };
+    for (int links = 0;; links++) {
+        /* A slash at the end would follow a link unseen. */
+        for (size_t n = strlen(path); n > 1 && path[n - 1] == '/'; n--) path[n - 1] = '\0';
+        const int fd = at_io_open(io, AT_FDCWD, path, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC, 0);
+        if (fd >= 0 || (errno != ELOOP && errno != ENOTDIR)) return fd;
+        errno = ELOOP;
+        if (links == MOST_LINKS || !follow_link(what, path, io, err)) return -1;
+    }
 }
 
 /* `what` it is, for messages. mode: it is made with this one, and must be the user's own; 0: it must exist, and may be
  * root's. */
 static int open_trusted(const char *what, const char *path, mode_t mode, const at_io *io, at_error *err) {
-    const int flags = O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC;
-    int fd = io->openat(AT_FDCWD, path, flags, 0);
-    if (fd < 0 && errno == ENOENT && mode) {
-        const int failure = make_parents(path, mode, io);
+    char real[PATH_MAX];
+    at_error link = {0};
+    errno = ENAMETOOLONG;
+    int fd = (size_t)snprintf(real, sizeof real, "%s", path) < sizeof real ? open_directory(what, real, io, &link) : -1;
+    if (fd < 0 && !link.status && errno == ENOENT && mode) {
+        const int failure = make_parents(real, mode, io);
         if (failure) {
             at_fail(err, ATTUNE_IO_ERROR, "%s %s cannot be made: %s", what, path, strerror(failure));
             return -1;
         }
-        fd = io->openat(AT_FDCWD, path, flags, 0);
+        fd = open_directory(what, real, io, &link);
     }
     if (fd < 0) {
-        at_fail(err, ATTUNE_IO_ERROR, "%s %s cannot be opened: %s", what, path, strerror(errno));
+        if (link.status)
+            at_fail(err, ATTUNE_IO_ERROR, "%s", link.message);
+        else
+            at_fail(err, ATTUNE_IO_ERROR, "%s %s cannot be opened: %s", what, path, strerror(errno));
         return -1;
     }
     struct stat status;
-    if (io->fstat(fd, &status)) {
+    if (at_io_stat(io, fd, &status)) {
         at_fail(err, ATTUNE_IO_ERROR, "%s %s cannot be examined: %s", what, path, strerror(errno));
     } else if (status.st_uid != geteuid() && (mode || status.st_uid != 0)) {
         at_fail(err, ATTUNE_IO_ERROR, "%s %s belongs to user %u, not to this one (%u)%s", what, path,

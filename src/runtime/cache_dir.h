@@ -14,8 +14,12 @@ attune_status at_cache_dir_path(const char *dir, char *path, size_t capacity, at
 /* The read-only base: `base` if not NULL, else ATTUNE_CACHE_BASE; "" when there is none. */
 attune_status at_cache_base_path(const char *base, char *path, size_t capacity, at_error *err);
 
-/* Makes the directory and its parents (0700) and opens it: refused if it is a link, belongs to somebody else, or can be
- * written by others. -1 with *err filled. */
+/* The path with the working directory in front if it is relative; "" if that is not known. */
+void at_cache_dir_from_root(const char *path, char *from_root, size_t capacity);
+
+/* Makes the directory and its parents (0700) and opens it: refused if it belongs to somebody else or can be written by
+ * others. The path may be a symbolic link that belongs to this user or root: someone else's link could lead to a
+ * directory of this user's that is no cache. -1 with *err filled. */
 int at_cache_dir_open(const char *path, const at_io *io, at_error *err);
 
 /* The same with 0755, for what is to be handed on. */

@@ -243,6 +243,8 @@ attune_status attune_get_machine_info(const attune_context *context, attune_mach
         .cpu_stepping = at_cpu_identity_here()->stepping,
         .machine = context->machine_class.name,
         .machine_source = context->machine_class.source,
+        .cache_refusal = context->disk.refusals[0],
+        .cache_base_refusal = context->disk.refusals[1],
     };
     at_copy_out(info, &full, sizeof full, "attune_machine_info", &err);
     return at_report(&err);

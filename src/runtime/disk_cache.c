@@ -2,7 +2,7 @@
 #include "runtime/disk_cache.h"
 
 #include "runtime/cache_dir.h"
-#include "runtime/disk_files.h"
+#include "runtime/entry_file.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -18,6 +18,8 @@ static double monotonic_seconds(void) {
     return (double)now.tv_sec + (double)now.tv_nsec * 1e-9;
 }
 
+/* ---- The directories ---- */
+
 void at_disk_cache_init(at_disk_cache *cache, const char *dir, uint64_t capacity, const attune_allocator *allocator,
                         const at_io *io, const at_log *log) {
     *cache = (at_disk_cache){.allocator = allocator, .io = io, .log = log, .dir = -1, .base = -1, .capacity = capacity};
@@ -26,7 +28,13 @@ void at_disk_cache_init(at_disk_cache *cache, const char *dir, uint64_t capacity
     if (at_cache_dir_path(dir, cache->path, sizeof cache->path, &err) == ATTUNE_OK && cache->path[0])
         cache->dir = at_cache_dir_open(cache->path, io, &err);
     if (err.status != ATTUNE_OK) at_log_printf(log, ATTUNE_LOG_WARNING, "the disk cache is off: %s", err.message);
+    snprintf(cache->refusals[0], sizeof cache->refusals[0], "%s", err.message);
+    at_cache_dir_from_root(cache->path, cache->from_root[0], sizeof cache->from_root[0]);
     if (cache->dir < 0) cache->path[0] = '\0';
+}
+
+static bool is_same(const struct stat *a, const struct stat *b) {
+    return a->st_ino == b->st_ino && a->st_dev == b->st_dev;
 }
 
 void at_disk_cache_open_base(at_disk_cache *cache, const char *base) {
@@ -36,13 +44,38 @@ void at_disk_cache_open_base(at_disk_cache *cache, const char *base) {
         cache->base = at_cache_dir_open_foreign(cache->base_path, cache->io, &err);
     if (err.status != ATTUNE_OK)
         at_log_printf(cache->log, ATTUNE_LOG_WARNING, "the base of the disk cache is not used: %s", err.message);
+    snprintf(cache->refusals[1], sizeof cache->refusals[1], "%s", err.message);
+    at_cache_dir_from_root(cache->base_path, cache->from_root[1], sizeof cache->from_root[1]);
     /* A base that is the cache itself adds nothing but every entry a second time. */
-    if (cache->base >= 0 && cache->dir >= 0 && !cache->io->fstat(cache->dir, &own) &&
-        !cache->io->fstat(cache->base, &other) && own.st_ino == other.st_ino && own.st_dev == other.st_dev) {
+    if (cache->base >= 0 && cache->dir >= 0 && !at_io_stat(cache->io, cache->dir, &own) &&
+        !at_io_stat(cache->io, cache->base, &other) && is_same(&own, &other)) {
         close(cache->base);
         cache->base = -1;
     }
     if (cache->base < 0) cache->base_path[0] = '\0';
+}
+
+/* Someone may have removed the directory, or put another one in its place, since it was opened. The one that is there
+ * now gets the old one's number in one step, since other threads may be using that. Returns whether it is another. */
+static bool refresh(at_disk_cache *cache, bool is_base, bool makes, at_error *err) {
+    const int dir = is_base ? cache->base : cache->dir;
+    const char *const path = cache->from_root[is_base];
+    struct stat old, now;
+    if (dir < 0 || !*path || at_io_stat(cache->io, dir, &old)) return false;
+    const bool exists = !cache->io->fstatat(AT_FDCWD, path, &now, 0);
+    if (exists ? is_same(&old, &now) : !makes) return false;
+    const int fd = is_base ? at_cache_dir_open_foreign(path, cache->io, err) : at_cache_dir_open(path, cache->io, err);
+    if (fd < 0) return false;
+    const bool is_taken = dup3(fd, dir, O_CLOEXEC) == dir;
+    close(fd);
+    return is_taken;
+}
+
+bool at_disk_cache_refresh(at_disk_cache *cache, bool makes, at_error *err) {
+    at_error why = {0};
+    refresh(cache, false, makes, &why);
+    refresh(cache, true, false, NULL);
+    return !why.status || (at_fail(err, why.status, "%s", why.message), false);
 }
 
 void at_disk_cache_free(at_disk_cache *cache) {
@@ -53,27 +86,31 @@ void at_disk_cache_free(at_disk_cache *cache) {
 
 /* ---- Reading ---- */
 
-/* The base is not ours to heal. */
-static void drop_damaged(at_disk_cache *cache, bool is_base, const char *file, const char *why) {
+/* Neither the base nor a file that an error of the disk may spare next time is removed; the latter is replaced when the
+ * kernel has been compiled. */
+static void drop_damaged(at_disk_cache *cache, bool is_base, bool is_unreadable, const char *file, const char *why) {
     char name[AT_NAME_CHARS + 1];
     snprintf(name, sizeof name, "%s", file);
     atomic_fetch_add(&cache->damaged, 1);
     at_log_event(cache->log, (attune_event){.kind = ATTUNE_EVENT_DAMAGED, .key = name, .message = why});
-    if (is_base) {
-        at_log_printf(cache->log, ATTUNE_LOG_WARNING, "the cache entry %s of the base %s is damaged: %s", file,
-                      cache->base_path, why);
+    if (is_base || is_unreadable) {
+        at_log_printf(cache->log, ATTUNE_LOG_WARNING, "the cache entry %s of %s%s %s: %s", file,
+                      is_base ? "the base " : "", is_base ? cache->base_path : cache->path,
+                      is_unreadable ? "cannot be read" : "is damaged", why);
         return;
     }
-    const bool gone = !cache->io->unlinkat(cache->dir, file, 0) || errno == ENOENT;
+    const int failure = at_file_remove(cache->io, cache->dir, file);
     at_log_printf(cache->log, ATTUNE_LOG_WARNING, "the cache entry %s is damaged and %s: %s", file,
-                  gone ? "was removed" : "could not be removed", why);
+                  !failure || failure == ENOENT ? "was removed" : "could not be removed", why);
 }
 
-/* The time of use is what eviction goes by. Writing it at most once an hour keeps hits from wearing the disk. */
+/* Eviction goes by the time of use. To write it at most once an hour spares the disk. One in the future is put right.
+ */
 static void touch(const at_disk_cache *cache, int fd, const struct stat *status) {
     struct timespec now;
     clock_gettime(CLOCK_REALTIME_COARSE, &now);
-    if (now.tv_sec - status->st_mtim.tv_sec < TOUCH_SECONDS) return;
+    const int64_t age = now.tv_sec - status->st_mtim.tv_sec;
+    if (age < TOUCH_SECONDS && age > -TOUCH_SECONDS) return;
     const struct timespec times[2] = {{.tv_nsec = UTIME_NOW}, {.tv_nsec = UTIME_NOW}};
     cache->io->futimens(fd, times);
 }
@@ -98,27 +135,29 @@ static bool read_in(at_disk_cache *cache, bool is_base, const at_key *key, const
         at_file_name_for(key, near_class, file);
     else
         at_file_name(key, file);
-    size_t bytes;
-    int fd;
-    struct stat status;
-    const char *why = at_file_read(cache->io, dir, file, is_base ? AT_TRUST_ROOT : AT_TRUST_OWN, cache->allocator, &fd,
-                                   &status, data, &bytes);
-    if (fd < 0 && !why) return false;
-    if (!why && *data) {
-        why = at_entry_decode(*data, bytes, entry);
-        if (!why && !is_base) touch(cache, fd, &status);
+    at_entry_file got;
+    const at_found found =
+        at_entry_file_read(cache->io, dir, file, is_base ? AT_TRUST_ROOT : AT_TRUST_OWN, cache->allocator, &got);
+    if (found == AT_DAMAGED || found == AT_UNREADABLE)
+        drop_damaged(cache, is_base, found == AT_UNREADABLE, file, got.file.why);
+    if (found == AT_FOUND && !is_base) touch(cache, got.file.fd, &got.file.status);
+    if (found == AT_FOUND && is_wanted(key, near_class, &got.entry)) {
+        *entry = got.entry;
+        entry->is_of_base = is_base;
+        *data = got.file.data;
+        got.file.data = NULL;
     }
-    if (fd >= 0) close(fd);
-    if (why) drop_damaged(cache, is_base, file, why);
-    entry->is_of_base = is_base;
-    if (*data && !why && is_wanted(key, near_class, entry)) return true;
-    at_free(cache->allocator, *data);
-    *data = NULL;
-    return false;
+    at_entry_file_close(&got, cache->allocator);
+    return *data;
 }
 
+/* A directory that was removed or replaced looks like an empty one, so a miss has a look at the path. */
 bool at_disk_cache_read(at_disk_cache *cache, const at_key *key, uint8_t **data, at_entry *entry) {
-    return read_in(cache, false, key, NULL, data, entry) || read_in(cache, true, key, NULL, data, entry);
+    for (int is_base = 0; is_base < 2; is_base++)
+        if (read_in(cache, is_base, key, NULL, data, entry)) return true;
+    for (int is_base = 0; is_base < 2; is_base++)
+        if (refresh(cache, is_base, false, NULL) && read_in(cache, is_base, key, NULL, data, entry)) return true;
+    return false;
 }
 
 /* Each class has two places: the directory and the base. */
@@ -139,7 +178,7 @@ bool at_disk_cache_read_near(at_disk_cache *cache, const at_key *key, size_t *ne
 
 void at_disk_cache_reject(at_disk_cache *cache, const at_entry *entry, const char *why) {
     char file[AT_FILE_CHARS];
-    if (at_file_name_of(entry->key, entry->key_bytes, file)) drop_damaged(cache, entry->is_of_base, file, why);
+    if (at_file_name_of(entry->key, entry->key_bytes, file)) drop_damaged(cache, entry->is_of_base, false, file, why);
 }
 
 /* ---- Writing ---- */
@@ -151,11 +190,12 @@ static bool writes_paused(at_disk_cache *cache) {
     return paused;
 }
 
-/* A full or read-only disk stays so for a while: later writes pause, twice as long each time, and say so once. */
-static void note_write(at_disk_cache *cache, int failure, size_t bytes, bool *sweep) {
+/* A full or read-only disk stays so for a while: later writes pause, twice as long each time, and say so once.
+ * `why` NULL: it was written. */
+static void note_write(at_disk_cache *cache, const char *why, size_t bytes, bool *sweep) {
     pthread_mutex_lock(&cache->mutex);
     bool say = false;
-    if (failure) {
+    if (why) {
         atomic_fetch_add(&cache->write_failures, 1);
         cache->pause = cache->pause > 0 ? cache->pause * 2 : FIRST_PAUSE_SECONDS;
         if (cache->pause > MAX_PAUSE_SECONDS) cache->pause = MAX_PAUSE_SECONDS;
@@ -173,12 +213,16 @@ static void note_write(at_disk_cache *cache, int failure, size_t bytes, bool *sw
     pthread_mutex_unlock(&cache->mutex);
     if (say)
         at_log_printf(cache->log, ATTUNE_LOG_WARNING, "kernels are kept in memory only: %s cannot be written: %s",
-                      cache->path, strerror(failure));
+                      cache->path, why);
 }
 
-typedef int write_fn(const at_io *io, int dir, const char *file, mode_t mode, const void *data, size_t bytes);
+static int write_once(at_disk_cache *cache, const char *file, const at_entry *entry, const uint8_t *data, size_t bytes,
+                      bool replaces) {
+    if (!replaces) return at_entry_file_write(cache->io, cache->dir, file, 0600, entry, cache->allocator, data, bytes);
+    return at_entry_file_replace(cache->io, cache->dir, file, 0600, data, bytes);
+}
 
-static void write_by(at_disk_cache *cache, const at_key *key, const at_entry *entry, write_fn *write) {
+static void write_entry(at_disk_cache *cache, const at_key *key, const at_entry *entry, bool replaces) {
     if (cache->dir < 0 || writes_paused(cache)) return;
     uint8_t *data = NULL;
     size_t bytes = 0;
@@ -189,18 +233,24 @@ static void write_by(at_disk_cache *cache, const at_key *key, const at_entry *en
     }
     char file[AT_FILE_CHARS];
     at_file_name(key, file);
-    const int failure = write(cache->io, cache->dir, file, 0600, data, bytes);
+    int failure = 0;
+    for (int tries = 0; tries < 2 && !err.status; tries++) {
+        at_disk_cache_refresh(cache, true, &err);
+        if (!err.status) failure = write_once(cache, file, entry, data, bytes, replaces);
+        if (failure != ENOENT) break; /* else the directory or the temporary file was removed in between */
+    }
     at_free(cache->allocator, data);
     bool sweep = key->low % 16 == 0;
-    note_write(cache, failure, bytes, &sweep);
-    if (sweep && !failure)
+    const char *const why = err.status ? err.message : failure ? strerror(failure) : NULL;
+    note_write(cache, why, bytes, &sweep);
+    if (sweep && !why)
         atomic_fetch_add(&cache->evictions, at_files_sweep(cache->io, cache->dir, cache->allocator, cache->capacity));
 }
 
 void at_disk_cache_write(at_disk_cache *cache, const at_key *key, const at_entry *entry) {
-    write_by(cache, key, entry, at_file_write);
+    write_entry(cache, key, entry, false);
 }
 
 void at_disk_cache_replace(at_disk_cache *cache, const at_key *key, const at_entry *entry) {
-    write_by(cache, key, entry, at_file_replace);
+    write_entry(cache, key, entry, true);
 }

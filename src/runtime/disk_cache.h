@@ -15,10 +15,12 @@ typedef struct at_disk_cache {
     const attune_allocator *allocator;
     const at_io *io;
     const at_log *log;
-    int dir;             /* -1: the cache is off */
+    int dir;             /* -1: the cache is off. Later another directory may get this number, see disk_cache.c */
     char path[PATH_MAX]; /* "" when off */
     int base;            /* a second directory, which is only read; -1: none */
     char base_path[PATH_MAX];
+    char from_root[2][PATH_MAX];            /* both paths again, wherever the host's working directory is */
+    char refusals[2][ATTUNE_MESSAGE_BYTES]; /* why either is not used although it was asked for; "" */
     uint64_t capacity;
     atomic_ullong evictions, damaged, write_failures;
 
@@ -38,8 +40,12 @@ void at_disk_cache_open_base(at_disk_cache *cache, const char *base);
 
 void at_disk_cache_free(at_disk_cache *cache);
 
+/* Opens the directory and the base again where something else has taken their places since. `makes`: a directory that
+ * is not there any more is made. False with *err filled if it cannot be used now. */
+bool at_disk_cache_refresh(at_disk_cache *cache, bool makes, at_error *err);
+
 /* The verified entry of a key, in a block of the allocator that *data owns; false: there is none. The base comes
- * second. A damaged file is removed (but for the base's) and counted. */
+ * second. A damaged file is removed (except from the base) and counted. */
 bool at_disk_cache_read(at_disk_cache *cache, const at_key *key, uint8_t **data, at_entry *entry);
 
 /* The same for the kernel of another tuning class than the key's, the nearest that there is; its name is *found, in
@@ -51,7 +57,7 @@ bool at_disk_cache_read_near(at_disk_cache *cache, const at_key *key, size_t *ne
 /* Removes (but from the base) and counts an entry whose content turned out to be unusable after all. */
 void at_disk_cache_reject(at_disk_cache *cache, const at_entry *entry, const char *why);
 
-/* Writes an entry. The first valid one of several writers wins. */
+/* Writes an entry. The first valid one of several writers wins; what is damaged or cannot be read is replaced. */
 void at_disk_cache_write(at_disk_cache *cache, const at_key *key, const at_entry *entry);
 
 /* Writes an entry in the place of the one that there is, which stays where that fails. */

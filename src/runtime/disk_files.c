@@ -6,15 +6,16 @@
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
-#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/random.h>
 #include <unistd.h>
 
 #define SUFFIX           ".attune"
 #define TEMPORARY_PREFIX "tmp-"
-enum { ORPHAN_SECONDS = 3600 };
+#define ASIDE_PREFIX     "aside-"
+enum { ORPHAN_SECONDS = 3600, RANDOM_CHARS = 32 };
 
 _Static_assert(AT_NAME_CHARS + 1 + AT_CLASS_BYTES + sizeof SUFFIX <= (size_t)AT_FILE_CHARS, "a name fits");
 
@@ -52,32 +53,76 @@ bool at_file_is_entry(const char *file) {
     return length && length < AT_CLASS_BYTES && !strcmp(tuning_class + length, SUFFIX);
 }
 
-bool at_file_is_temporary(const char *file) { return !strncmp(file, TEMPORARY_PREFIX, strlen(TEMPORARY_PREFIX)); }
+/* tmp-<32 hex digits>, or an older attune's tmp-<process>-<number>. The directory may hold other files of the user. */
+bool at_file_is_temporary(const char *file) {
+    static const char digits[] = "0123456789";
+    if (strncmp(file, TEMPORARY_PREFIX, strlen(TEMPORARY_PREFIX))) return false;
+    file += strlen(TEMPORARY_PREFIX);
+    if (strspn(file, "0123456789abcdef") == RANDOM_CHARS && !file[RANDOM_CHARS]) return true;
+    const size_t process = strspn(file, digits);
+    if (!process || file[process] != '-') return false;
+    const size_t number = strspn(file + process + 1, digits);
+    return number && !file[process + 1 + number];
+}
+
+bool at_file_random_name(const char *prefix, char file[AT_FILE_CHARS]) {
+    uint64_t random[2];
+    if (getrandom(random, sizeof random, GRND_NONBLOCK) != sizeof random) return false;
+    snprintf(file, AT_FILE_CHARS, "%s%016llx%016llx", prefix, (unsigned long long)random[0],
+             (unsigned long long)random[1]);
+    return true;
+}
 
 /* ---- Reading ---- */
 
-const char *at_file_read(const at_io *io, int dir, const char *file, at_file_trust trust,
-                         const attune_allocator *allocator, int *fd, struct stat *status, uint8_t **data,
-                         size_t *bytes) {
-    *data = NULL;
-    /* O_NONBLOCK: opening a FIFO that somebody put there must not hang. */
-    *fd = io->openat(dir, file, O_RDONLY | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK, 0);
-    if (*fd < 0) return errno == ELOOP ? "it is a symbolic link" : NULL;
-    if (io->fstat(*fd, status)) return NULL;
+/* What the errno of a call on a file says about the file. */
+static at_found found_by(int reason, at_file *file) {
+    file->why = strerror(reason);
+    if (reason == ENOENT) return AT_MISSING;
+    return reason == EMFILE || reason == ENFILE || reason == ENOMEM ? AT_NOT_NOW : AT_UNREADABLE;
+}
+
+static const char *distrust(const struct stat *status, at_file_trust trust) {
     if (!S_ISREG(status->st_mode)) return "it is not a regular file";
     if (status->st_uid != geteuid() && (trust != AT_TRUST_ROOT || status->st_uid != 0))
         return "it belongs to another user";
     if (trust == AT_TRUST_ROOT && status->st_mode & 022) return "others can write to it";
     if (status->st_size < AT_ENTRY_HEADER_BYTES || (uint64_t)status->st_size > AT_ENTRY_MAX_BYTES)
         return "its size is out of range";
-    *bytes = (size_t)status->st_size;
-    *data = at_alloc_aligned(allocator, *bytes, 64);
-    if (!*data) return NULL;
-    const ssize_t got = at_io_read_all(io, *fd, *data, *bytes);
-    if (got == (ssize_t)*bytes) return NULL;
-    at_free(allocator, *data);
-    *data = NULL;
-    return got < 0 ? NULL : "it became shorter while it was read";
+    return NULL;
+}
+
+at_found at_file_read(const at_io *io, int dir, const char *name, at_file_trust trust,
+                      const attune_allocator *allocator, at_file *file) {
+    *file = (at_file){.why = ""};
+    /* O_NONBLOCK: opening a FIFO that somebody put there must not hang. */
+    file->fd = at_io_open(io, dir, name, O_RDONLY | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK, 0);
+    if (file->fd < 0 && errno == ELOOP) {
+        file->why = "it is a symbolic link";
+        return AT_DAMAGED;
+    }
+    if (file->fd < 0 || at_io_stat(io, file->fd, &file->status)) return found_by(errno, file);
+    const char *why = distrust(&file->status, trust);
+    if (!why) {
+        file->bytes = (size_t)file->status.st_size;
+        file->data = at_alloc_aligned(allocator, file->bytes, 64);
+        if (!file->data) return found_by(ENOMEM, file);
+        const ssize_t got = at_io_read_all(io, file->fd, file->data, file->bytes);
+        if (got == (ssize_t)file->bytes) return AT_FOUND;
+        const int reason = errno;
+        at_free(allocator, file->data);
+        file->data = NULL;
+        if (got < 0) return found_by(reason, file);
+        why = "it became shorter while it was read";
+    }
+    file->why = why;
+    return AT_DAMAGED;
+}
+
+void at_file_close(at_file *file, const attune_allocator *allocator) {
+    if (file->fd >= 0) close(file->fd);
+    at_free(allocator, file->data);
+    *file = (at_file){.fd = -1, .why = ""};
 }
 
 /* ---- Writing ---- */
@@ -85,38 +130,36 @@ const char *at_file_read(const at_io *io, int dir, const char *file, at_file_tru
 /* An unnamed file that gets its name when it is complete: a crash leaves nothing behind. Returns 0, an errno, or -1
  * where the file system cannot do this. */
 static int write_unnamed(const at_io *io, int dir, const char *file, mode_t mode, const void *data, size_t bytes) {
-    const int fd = io->openat(dir, ".", O_TMPFILE | O_WRONLY | O_CLOEXEC, mode);
+    const int fd = at_io_open(io, dir, ".", O_TMPFILE | O_WRONLY | O_CLOEXEC, mode);
     if (fd < 0) return errno == EOPNOTSUPP || errno == EISDIR || errno == ENOENT || errno == EINVAL ? -1 : errno;
     int failure = 0;
     char from[64];
     snprintf(from, sizeof from, "/proc/self/fd/%d", fd);
-    if (at_io_write_all(io, fd, data, bytes)) {
+    if (at_io_write_all(io, fd, data, bytes))
         failure = errno;
-    } else if (io->linkat(AT_FDCWD, from, dir, file, AT_SYMLINK_FOLLOW)) {
-        failure = errno == EEXIST ? 0 : -1;
-    }
+    else if (io->linkat(AT_FDCWD, from, dir, file, AT_SYMLINK_FOLLOW))
+        failure = errno == EEXIST ? EEXIST : -1;
     close(fd);
     return failure;
 }
 
-/* A temporary name of this process and call, which the complete file loses again. */
+/* A temporary name, which the complete file loses again. The name is random: numbers of processes are the same in two
+ * containers that share a directory. */
 static int write_temporary(const at_io *io, int dir, const char *file, mode_t mode, const void *data, size_t bytes,
                            bool replaces) {
-    static atomic_uint counter;
     char temporary[AT_FILE_CHARS];
-    snprintf(temporary, sizeof temporary, TEMPORARY_PREFIX "%ld-%u", (long)getpid(), atomic_fetch_add(&counter, 1));
-    const int flags = O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC;
-    int fd = io->openat(dir, temporary, flags, mode);
-    if (fd < 0 && errno == EEXIST) { /* an earlier process of the same number died here */
-        io->unlinkat(dir, temporary, 0);
-        fd = io->openat(dir, temporary, flags, mode);
-    }
+    if (!at_file_random_name(TEMPORARY_PREFIX, temporary)) return errno;
+    const int fd = at_io_open(io, dir, temporary, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, mode);
     if (fd < 0) return errno;
     int failure = at_io_write_all(io, fd, data, bytes) ? errno : 0;
     close(fd);
     bool renamed = false;
-    if (!failure && (replaces || (io->linkat(dir, temporary, dir, file, 0) && errno != EEXIST))) {
-        renamed = !io->renameat(dir, temporary, dir, file); /* or no hard links here */
+    if (!failure && !replaces && io->linkat(dir, temporary, dir, file, 0)) {
+        failure = errno == EEXIST ? EEXIST : 0;
+        replaces = !failure; /* no hard links here */
+    }
+    if (!failure && replaces) {
+        renamed = !io->renameat(dir, temporary, dir, file);
         if (!renamed) failure = errno;
     }
     if (!renamed) io->unlinkat(dir, temporary, 0);
@@ -132,10 +175,33 @@ int at_file_replace(const at_io *io, int dir, const char *file, mode_t mode, con
     return write_temporary(io, dir, file, mode, data, bytes, true);
 }
 
+int at_file_remove(const at_io *io, int dir, const char *file) {
+    char aside[AT_FILE_CHARS];
+    if (!io->unlinkat(dir, file, 0)) return 0;
+    if (errno != EISDIR) return errno;
+    if (!io->unlinkat(dir, file, AT_REMOVEDIR)) return 0;
+    if (errno != ENOTEMPTY && errno != EEXIST) return errno;
+    return at_file_random_name(ASIDE_PREFIX, aside) && !io->renameat(dir, file, dir, aside) ? 0 : errno;
+}
+
 /* ---- Walking and eviction ---- */
 
+static int64_t age_of(const struct stat *status) {
+    struct timespec now;
+    clock_gettime(CLOCK_REALTIME, &now);
+    return now.tv_sec - status->st_mtim.tv_sec;
+}
+
+bool at_file_is_orphan(const at_io *io, int dir, const char *file, const struct stat *status) {
+    static const struct timespec present[2] = {{.tv_nsec = UTIME_NOW}, {.tv_nsec = UTIME_NOW}};
+    if (!at_file_is_temporary(file) || !S_ISREG(status->st_mode)) return false;
+    const int64_t age = age_of(status);
+    if (age < -ORPHAN_SECONDS) io->utimensat(dir, file, present, AT_SYMLINK_NOFOLLOW);
+    return age > ORPHAN_SECONDS;
+}
+
 int at_files_walk(const at_io *io, int dir, at_file_visit_fn *visit, void *user) {
-    const int fd = io->openat(dir, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC, 0);
+    const int fd = at_io_open(io, dir, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC, 0);
     if (fd < 0) return -1;
     DIR *stream = fdopendir(fd);
     if (!stream) {
@@ -146,7 +212,10 @@ int at_files_walk(const at_io *io, int dir, at_file_visit_fn *visit, void *user)
     }
     for (const struct dirent *item; (item = readdir(stream));) {
         struct stat status;
-        if (io->fstatat(dir, item->d_name, &status, AT_SYMLINK_NOFOLLOW) || !S_ISREG(status.st_mode)) continue;
+        if (io->fstatat(dir, item->d_name, &status, AT_SYMLINK_NOFOLLOW)) {
+            if (errno == ENOENT) continue; /* removed a moment ago */
+            memset(&status, 0, sizeof status);
+        }
         if (visit(user, item->d_name, &status)) break;
     }
     closedir(stream);
@@ -163,7 +232,6 @@ typedef struct found_files {
     const at_io *io;
     const attune_allocator *allocator;
     int dir;
-    int64_t now;
     found_file *items;
     size_t count, capacity;
     at_trimmed trimmed;
@@ -177,11 +245,11 @@ static bool take_away(found_files *found, const char *file) {
 
 static int collect(void *user, const char *file, const struct stat *status) {
     found_files *found = user;
-    if (at_file_is_temporary(file) && found->now - status->st_mtim.tv_sec > ORPHAN_SECONDS && take_away(found, file)) {
+    if (at_file_is_orphan(found->io, found->dir, file, status) && take_away(found, file)) {
         found->trimmed.orphans++;
         found->trimmed.orphan_bytes += (uint64_t)status->st_size;
     }
-    if (!at_file_is_entry(file)) return 0;
+    if (!at_file_is_entry(file) || !S_ISREG(status->st_mode)) return 0;
     if (found->count == found->capacity) {
         const size_t capacity = found->capacity ? 2 * found->capacity : 256;
         found_file *items = at_alloc_aligned(found->allocator, capacity * sizeof *items, 16);
@@ -196,7 +264,8 @@ static int collect(void *user, const char *file, const struct stat *status) {
     }
     found_file *item = &found->items[found->count++];
     strcpy(item->name, file);
-    item->used_at = status->st_mtim;
+    /* A time in the future says nothing, and a hit puts it right: whatever still has one goes first. */
+    item->used_at = age_of(status) < -ORPHAN_SECONDS ? (struct timespec){0} : status->st_mtim;
     item->bytes = (uint64_t)status->st_size;
     found->trimmed.left++;
     found->trimmed.left_bytes += item->bytes;
@@ -226,9 +295,7 @@ static void evict(found_files *found, uint64_t goal) {
 }
 
 at_trimmed at_files_trim(const at_io *io, int dir, const attune_allocator *allocator, uint64_t limit, uint64_t goal) {
-    struct timespec now;
-    clock_gettime(CLOCK_REALTIME, &now);
-    found_files found = {.io = io, .allocator = allocator, .dir = dir, .now = now.tv_sec};
+    found_files found = {.io = io, .allocator = allocator, .dir = dir};
     if (at_files_walk(io, dir, collect, &found)) found.trimmed.failure = errno;
     if (found.trimmed.left_bytes > limit) evict(&found, goal);
     at_free(allocator, found.items);

@@ -17,25 +17,45 @@ bool at_file_name_of(const uint8_t *bytes, size_t size, char file[AT_FILE_CHARS]
 bool at_file_is_entry(const char *file);
 bool at_file_is_temporary(const char *file);
 
+/* A name that nobody else makes; false with errno. Those with the prefix "tmp-" are temporary. */
+bool at_file_random_name(const char *prefix, char file[AT_FILE_CHARS]);
+
 /* Whose files count: this user's own, in a directory that only this user can write to; or root's as well, and none that
  * others can write to. */
 typedef enum at_file_trust { AT_TRUST_OWN, AT_TRUST_ROOT } at_file_trust;
 
-/* Opens and reads a file: a regular one, trusted, not a link, of a plausible size. *fd is the open file, or -1; *data a
- * block of the allocator, or NULL. Returns NULL, or what makes the file one that should not be there. A file that is
- * missing or cannot be read for now gives NULL and no data. */
-const char *at_file_read(const at_io *io, int dir, const char *file, at_file_trust trust,
-                         const attune_allocator *allocator, int *fd, struct stat *status, uint8_t **data,
-                         size_t *bytes);
+/* What reading a file can come to. AT_UNREADABLE: the file is at fault (permissions, an error of the disk); AT_NOT_NOW:
+ * this process is (descriptors, memory). */
+typedef enum at_found { AT_FOUND, AT_MISSING, AT_DAMAGED, AT_UNREADABLE, AT_NOT_NOW } at_found;
 
-/* Writes a file that is either whole or not there: 0, or the errno. A file that exists already is left alone, except
- * on a file system without hard links: there it may be replaced, as whole as before. */
+typedef struct at_file {
+    int fd; /* open for at_file_close if the file could be opened; else -1 */
+    struct stat status;
+    uint8_t *data; /* a block of the allocator, unless something is wrong */
+    size_t bytes;
+    const char *why; /* what is wrong; "" with AT_FOUND */
+} at_file;
+
+/* Opens and reads a file: a regular one, trusted, not a link, of a plausible size. at_file_close is for any result. */
+at_found at_file_read(const at_io *io, int dir, const char *name, at_file_trust trust,
+                      const attune_allocator *allocator, at_file *file);
+void at_file_close(at_file *file, const attune_allocator *allocator);
+
+/* Writes a file that is either whole or not there: 0, or the errno. A file that exists already is left alone (EEXIST),
+ * except on a file system without hard links: there it may be replaced, as whole as before. */
 int at_file_write(const at_io *io, int dir, const char *file, mode_t mode, const void *data, size_t bytes);
 
 /* The same, but a file that exists gives way, in one step and only to a whole one. */
 int at_file_replace(const at_io *io, int dir, const char *file, mode_t mode, const void *data, size_t bytes);
 
-/* Calls visit for each regular file; non-zero stops. 0, or -1 with errno when the directory cannot be listed. */
+/* Removes whatever has this name: 0, or the errno. A directory that is not empty is renamed to aside-*. */
+int at_file_remove(const at_io *io, int dir, const char *file);
+
+/* Whether a temporary file has not been written to for an hour. One from the future is given the present time, so that
+ * it grows old from now on. */
+bool at_file_is_orphan(const at_io *io, int dir, const char *file, const struct stat *status);
+
+/* Calls visit for each file of any kind; non-zero stops. 0, or -1 with errno when the directory cannot be listed. */
 typedef int at_file_visit_fn(void *user, const char *file, const struct stat *status);
 int at_files_walk(const at_io *io, int dir, at_file_visit_fn *visit, void *user);
 

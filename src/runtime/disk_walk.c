@@ -1,9 +1,10 @@
 /* What concerns all entries of the disk cache: listing, clearing, collecting. */
 #include "runtime/disk_cache.h"
 
-#include "runtime/disk_files.h"
+#include "runtime/entry_file.h"
 
 #include <errno.h>
+#include <stdio.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -32,30 +33,23 @@ static int visit_file(void *user, const char *file, const struct stat *status) {
     visitor *v = user;
     at_disk_cache *cache = v->cache;
     if (!at_file_is_entry(file)) return 0;
-    uint8_t *data = NULL;
-    size_t bytes = 0;
-    int fd;
-    struct stat opened;
-    at_entry entry;
-    const char *why =
-        at_file_read(cache->io, v->is_base ? cache->base : cache->dir, file, v->is_base ? AT_TRUST_ROOT : AT_TRUST_OWN,
-                     cache->allocator, &fd, &opened, &data, &bytes);
-    if (fd < 0 && !why && errno == ENOENT) return 0; /* evicted while the directory was read */
-    attune_status result = why ? ATTUNE_BAD_FILE : ATTUNE_OK;
-    if (!why && !data) {
-        why = "the file cannot be read";
-        result = ATTUNE_IO_ERROR;
-    }
-    if (fd >= 0) close(fd);
-    if (!why) why = at_entry_decode(data, bytes, &entry);
-    if (why && result == ATTUNE_OK) result = ATTUNE_BAD_FILE;
+    at_entry_file got;
+    const at_found found = at_entry_file_read(cache->io, v->is_base ? cache->base : cache->dir, file,
+                                              v->is_base ? AT_TRUST_ROOT : AT_TRUST_OWN, cache->allocator, &got);
+    if (found == AT_MISSING) return 0; /* evicted while the directory was read */
+    const bool is_whole = found == AT_FOUND;
+    char message[128];
+    snprintf(message, sizeof message, "%s%s",
+             found == AT_UNREADABLE || found == AT_NOT_NOW ? "the file cannot be read: " : "", got.file.why);
     at_key_parts parts = {0};
     attune_cache_entry shown = {
         .struct_size = sizeof shown,
         .file = file,
         .bytes = (uint64_t)status->st_size,
-        .status = result,
-        .message = why ? why : "",
+        .status = is_whole              ? ATTUNE_OK
+                  : found == AT_DAMAGED ? ATTUNE_BAD_FILE
+                                        : ATTUNE_IO_ERROR,
+        .message = message,
         .problem = "",
         .schedule = "",
         .isa = "",
@@ -66,14 +60,15 @@ static int visit_file(void *user, const char *file, const struct stat *status) {
         .llvm = parts.llvm,
         .generator = parts.generator,
     };
-    if (!why) show_content(&shown, &entry, &parts);
+    if (is_whole) show_content(&shown, &got.entry, &parts);
     v->has_stopped = v->visit(v->user, &shown) != 0;
-    at_free(cache->allocator, data);
+    at_entry_file_close(&got, cache->allocator);
     return v->has_stopped;
 }
 
 attune_status at_disk_cache_visit(at_disk_cache *cache, attune_cache_visit_fn *visit, void *user, at_error *err) {
     visitor v = {.cache = cache, .visit = visit, .user = user};
+    at_disk_cache_refresh(cache, false, NULL);
     if (cache->dir >= 0 && at_files_walk(cache->io, cache->dir, visit_file, &v))
         return at_fail(err, ATTUNE_IO_ERROR, "the cache directory %s cannot be listed: %s", cache->path,
                        strerror(errno));
@@ -92,21 +87,21 @@ typedef struct remover {
     int failure;
 } remover;
 
+/* A temporary file that is young belongs to someone who is writing it. */
 static int remove_file(void *user, const char *file, const struct stat *status) {
     remover *r = user;
-    (void)status;
-    if (!at_file_is_entry(file) && !at_file_is_temporary(file)) return 0;
-    if (r->cache->io->unlinkat(r->cache->dir, file, 0)) {
-        if (errno != ENOENT) r->failure = errno;
-    } else if (at_file_is_entry(file)) {
-        r->removed++;
-    }
+    const at_disk_cache *cache = r->cache;
+    if (!at_file_is_entry(file) && !at_file_is_orphan(cache->io, cache->dir, file, status)) return 0;
+    const int failure = at_file_remove(cache->io, cache->dir, file);
+    if (failure && failure != ENOENT) r->failure = failure;
+    r->removed += !failure && at_file_is_entry(file);
     return 0;
 }
 
 attune_status at_disk_cache_clear(at_disk_cache *cache, uint64_t *removed, at_error *err) {
     *removed = 0;
     if (cache->dir < 0) return ATTUNE_OK;
+    at_disk_cache_refresh(cache, false, NULL);
     remover r = {.cache = cache};
     if (at_files_walk(cache->io, cache->dir, remove_file, &r)) r.failure = errno;
     *removed = r.removed;
@@ -119,6 +114,7 @@ attune_status at_disk_cache_collect(at_disk_cache *cache, uint64_t max_bytes, at
                                     at_error *err) {
     *collected = (attune_cache_collected){.struct_size = sizeof *collected};
     if (cache->dir < 0) return ATTUNE_OK;
+    at_disk_cache_refresh(cache, false, NULL);
     if (max_bytes == UINT64_MAX) max_bytes = cache->capacity;
     const at_trimmed t = at_files_trim(cache->io, cache->dir, cache->allocator, max_bytes, max_bytes);
     atomic_fetch_add(&cache->evictions, t.entries);

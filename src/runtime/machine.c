@@ -56,18 +56,13 @@ static int print_file(char text[FILE_BYTES], const char *name) {
 
 static const char *read_file(const at_disk_cache *cache) {
     char text[FILE_BYTES], name[AT_CLASS_BYTES] = "";
-    uint8_t *data = NULL;
-    size_t bytes = 0;
-    int fd;
-    struct stat status;
-    const char *why =
-        at_file_read(cache->io, cache->dir, FILE_NAME, AT_TRUST_OWN, cache->allocator, &fd, &status, &data, &bytes);
-    if (fd >= 0) close(fd);
+    at_file file;
+    const at_found found = at_file_read(cache->io, cache->dir, FILE_NAME, AT_TRUST_OWN, cache->allocator, &file);
     const size_t before = (size_t)print_file(text, "") - 1; /* without the last line's end */
-    if (!why && data && bytes > before + 1 && bytes - before - 1 < sizeof name && !memcmp(data, text, before) &&
-        data[bytes - 1] == '\n')
-        memcpy(name, data + before, bytes - before - 1);
-    at_free(cache->allocator, data);
+    if (found == AT_FOUND && file.bytes > before + 1 && file.bytes - before - 1 < sizeof name &&
+        !memcmp(file.data, text, before) && file.data[file.bytes - 1] == '\n')
+        memcpy(name, file.data + before, file.bytes - before - 1);
+    at_file_close(&file, cache->allocator);
     return at_class_find(name);
 }
 

@@ -38,10 +38,10 @@ static size_t print_line(const attune_problem *canonical, const attune_schedule 
 }
 
 /* false: the last line was cut, by a full disk or the end of a process. */
-static bool ends_with_line(const char *path) {
+static bool ends_with_line(const at_io *io, const char *path) {
     struct stat file;
     char last = '\n';
-    const int fd = open(path, O_RDONLY | O_CLOEXEC | O_NOCTTY | O_NONBLOCK);
+    const int fd = at_io_open(io, AT_FDCWD, path, O_RDONLY | O_CLOEXEC | O_NOCTTY | O_NONBLOCK, 0);
     if (fd < 0) return true;
     if (!fstat(fd, &file) && S_ISREG(file.st_mode) && file.st_size && pread(fd, &last, 1, file.st_size - 1) != 1)
         last = '\n';
@@ -55,8 +55,10 @@ void at_record_miss(at_record *r, const at_key *key, const attune_problem *canon
     const size_t length = print_line(canonical, schedule, line, sizeof text - 2);
     if (!length) return;
     text[0] = line[length] = '\n';
-    const bool is_whole = ends_with_line(r->path);
-    const int fd = r->io->openat(AT_FDCWD, r->path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | O_NOCTTY, 0644);
+    const bool is_whole = ends_with_line(r->io, r->path);
+    /* O_NONBLOCK: a FIFO that nobody reads must not hang. */
+    const int flags = O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | O_NOCTTY | O_NONBLOCK;
+    const int fd = at_io_open(r->io, AT_FDCWD, r->path, flags, 0644);
     if (fd < 0 || at_io_write_all(r->io, fd, is_whole ? line : text, length + (is_whole ? 1 : 2)))
         at_log_printf(r->log, ATTUNE_LOG_WARNING, "a miss could not be recorded in %s: %s", r->path, strerror(errno));
     if (fd >= 0) close(fd);
