@@ -510,11 +510,9 @@ static void a_kernel_that_cannot_be_replaced_stays(void **state) {
     const attune_problem canonical = problem_canonical(THERE);
     const attune_schedule s = unusual(context, 0), before = compiled(context, THERE);
     at_error err = {0};
-    signal(SIGXFSZ, SIG_IGN);
     limit_files(1024);
     const attune_status status = at_kernel_replace(context, &canonical, &s, &err);
     limit_files(RLIM_INFINITY);
-    signal(SIGXFSZ, SIG_DFL);
     assert_int_equal(status, ATTUNE_OK);
     assert_non_null(strstr(last_message, "cannot be written: File too large"));
     attune_context_destroy(context);
@@ -668,10 +666,8 @@ static void a_disk_that_is_full_after_the_search(void **state) {
     attune_context *context = open_context(dir, "", 1);
     attune_tune_result result;
     if (tune(context, stop_at_once, &result)) fail_msg("%s", attune_last_message());
-    signal(SIGXFSZ, SIG_IGN);
     const attune_status status = tune(context, fill_the_disk, &result);
     limit_files(RLIM_INFINITY);
-    signal(SIGXFSZ, SIG_DFL);
     assert_int_equal(status, ATTUNE_IO_ERROR);
     assert_non_null(strstr(attune_last_message(), "tuning.db could not be "));
     assert_non_null(strstr(attune_last_message(), ": File too large"));
@@ -682,16 +678,33 @@ static void a_disk_that_is_full_after_the_search(void **state) {
     attune_context_destroy(context);
 }
 
+/* SIGXFSZ as it usually is: it would end the process. */
+static void a_new_file_on_a_full_disk_leaves_nothing(void **state) {
+    (void)state;
+    static const rlim_t limits[] = {0, 4096, 12288};
+    for (size_t i = 0; i < sizeof limits / sizeof *limits; i++) {
+        at_error err = {0};
+        tune_database *d = NULL;
+        limit_files(limits[i]);
+        const attune_status status = tune_database_open(path, TUNE_CREATE, at_default_allocator(), &d, &err);
+        limit_files(RLIM_INFINITY);
+        assert_null(d);
+        assert_int_equal(status, ATTUNE_IO_ERROR);
+        assert_non_null(strstr(err.message, "tuning.db could not be made: disk I/O error"));
+        assert_int_equal(temp_dir_count(dir, "", ""), 0);
+    }
+    tune_database_close(open_database(path));
+    assert_int_equal(temp_dir_count(dir, "tmp-", ""), 0);
+}
+
 static void an_export_to_a_full_disk_leaves_nothing(void **state) {
     (void)state;
     at_error err = {0};
     add(path, here, "lanes=8", NULL);
     tune_database *d = open_database(path);
-    signal(SIGXFSZ, SIG_IGN);
     limit_files(4096);
     const attune_status status = tune_database_export(d, base_path, &err);
     limit_files(RLIM_INFINITY);
-    signal(SIGXFSZ, SIG_DFL);
     tune_database_close(d);
     assert_int_equal(status, ATTUNE_IO_ERROR);
     assert_non_null(strstr(err.message, "could not be exported"));
@@ -924,6 +937,7 @@ int main(void) {
         CASE(writers_wait_for_each_other),
         CASE(a_killed_writer_leaves_whole_searches),
         CASE(a_disk_that_is_full_after_the_search),
+        CASE(a_new_file_on_a_full_disk_leaves_nothing),
         CASE(an_export_to_a_full_disk_leaves_nothing),
         CASE(what_cannot_be_written_is_not_searched_for),
         CASE(an_older_version_says_what_to_do),

@@ -2,6 +2,7 @@
 #include "tune/database.h"
 
 #include "base/memory.h"
+#include "runtime/disk_files.h"
 #include "tune/sqlite.h"
 
 #include <ctype.h>
@@ -12,11 +13,12 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/random.h>
 #include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
 
+/* SQLite writes in each public function, also where only reading is asked for, and the host must not be ended by a
+ * signal for it: hence AT_HOLD_SIGNALS. */
 struct tune_database {
     const attune_allocator *allocator;
     const char *path;
@@ -67,6 +69,28 @@ static attune_status fail(const tune_database *d, int code, const char *doing, a
 static attune_status execute(tune_database *d, const char *sql, const char *doing, at_error *err) {
     const int code = d->lib->exec(d->handle, sql, NULL, NULL, NULL);
     return code == SQLITE_OK ? ATTUNE_OK : fail(d, code, doing, err);
+}
+
+/* ---- New files ---- */
+
+/* An empty file beside the one that it is going to be: its descriptor, or -1. In a cache directory it has the name of
+ * any temporary file there, so that the sweep removes it if a crash leaves it. */
+static int make_beside(const char *path, bool is_in_cache, char beside[PATH_MAX]) {
+    char number[AT_FILE_CHARS];
+    const char *const slash = strrchr(path, '/');
+    const int directory = slash ? (int)(slash - path) + 1 : 0;
+    if (!at_file_random_name(is_in_cache ? "tmp-" : "", number)) return -1;
+    const int length = is_in_cache ? snprintf(beside, PATH_MAX, "%.*s%s", directory, path, number)
+                                   : snprintf(beside, PATH_MAX, "%s.%s", path, number);
+    errno = ENAMETOOLONG;
+    if (length >= PATH_MAX) return -1;
+    return at_io_open(at_default_io(), AT_FDCWD, beside, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0644);
+}
+
+/* Gives a file its name, unless that is taken. Some file systems have no such rename, and others no links. */
+static bool give_name(const char *beside, const char *path) {
+    if (!renameat2(AT_FDCWD, beside, AT_FDCWD, path, RENAME_NOREPLACE)) return true;
+    return (errno == EINVAL || errno == ENOSYS) && !link(beside, path) && !unlink(beside);
 }
 
 /* ---- Opening ---- */
@@ -188,6 +212,30 @@ static attune_status open_handle(tune_database *d, int flags, bool *is_empty, at
     return status;
 }
 
+/* A new file gets its name when its tables are in it: a disk that is full leaves none that is empty. If another process
+ * is first, its file counts. */
+static attune_status make_file(const char *path, const tune_sqlite *lib, const attune_allocator *allocator,
+                               at_error *err) {
+    char beside[PATH_MAX], uri[URI_BYTES];
+    const int file = make_beside(path, true, beside);
+    if (file < 0)
+        return at_fail(err, ATTUNE_IO_ERROR, "the tuning database %s could not be made: %s", path, strerror(errno));
+    close(file);
+    tune_database d = {.allocator = allocator, .path = path, .lib = lib};
+    print_uri(beside, false, uri);
+    const int flags = SQLITE_OPEN_READWRITE | SQLITE_OPEN_NOFOLLOW | SQLITE_OPEN_PRIVATECACHE | SQLITE_OPEN_URI;
+    const int code = lib->open(uri, &d.handle, flags, NULL);
+    attune_status status = code == SQLITE_OK ? ATTUNE_OK : fail(&d, code, "made", err);
+    /* No journal beside it, which would stay if the process ended here: if this fails, the file goes. */
+    if (!status) status = execute(&d, "PRAGMA journal_mode = OFF", "made", err);
+    if (!status) status = make_tables(&d, err);
+    lib->close(d.handle);
+    if (!status && !give_name(beside, path) && errno != EEXIST)
+        status = at_fail(err, ATTUNE_IO_ERROR, "the tuning database %s could not be made: %s", path, strerror(errno));
+    unlink(beside); /* it is not there any more if it got its name */
+    return status;
+}
+
 /* As with the cache's entries: a regular file, no link, of this user; one of a base may be root's instead. */
 static attune_status check_file(const char *path, int flags, bool *exists, at_error *err) {
     struct stat file;
@@ -205,6 +253,7 @@ static attune_status check_file(const char *path, int flags, bool *exists, at_er
 
 attune_status tune_database_open(const char *path, int flags, const attune_allocator *allocator,
                                  tune_database **database, at_error *err) {
+    AT_HOLD_SIGNALS;
     bool exists, is_empty = false;
     *database = NULL;
     const attune_status usable = check_file(path, flags, &exists, err);
@@ -213,6 +262,8 @@ attune_status tune_database_open(const char *path, int flags, const attune_alloc
         return at_fail(err, ATTUNE_IO_ERROR, "the tuning database %s cannot be written to: %s", path, strerror(errno));
     const tune_sqlite *lib = tune_sqlite_load(err);
     if (!lib) return ATTUNE_UNSUPPORTED;
+    const attune_status made = exists ? ATTUNE_OK : make_file(path, lib, allocator, err);
+    if (made) return made;
     tune_database *d = at_alloc(allocator, sizeof *d);
     if (!d) return at_fail_memory(err, sizeof *d);
     *d = (tune_database){.allocator = allocator, .path = path, .lib = lib};
@@ -226,6 +277,7 @@ attune_status tune_database_open(const char *path, int flags, const attune_alloc
 
 void tune_database_close(tune_database *d) {
     if (!d) return;
+    AT_HOLD_SIGNALS;
     d->lib->close(d->handle);
     at_free(d->allocator, d);
 }
@@ -297,11 +349,13 @@ static int insert_search(tune_database *d, const tune_place *place, const char *
 }
 
 attune_status tune_database_can_write(tune_database *d, at_error *err) {
+    AT_HOLD_SIGNALS;
     return execute(d, "BEGIN IMMEDIATE; ROLLBACK", "written to", err);
 }
 
 attune_status tune_database_add(tune_database *d, const tune_place *place, const char *version,
                                 const tune_timing *timings, size_t count, ptrdiff_t winner, at_error *err) {
+    AT_HOLD_SIGNALS;
     attune_status status = execute(d, "BEGIN IMMEDIATE", "written to", err);
     if (status) return status;
     const int64_t now = time(NULL);
@@ -344,6 +398,7 @@ static attune_status visit_rows(tune_database *d, sqlite3_stmt *statement, int b
 
 attune_status tune_database_same(tune_database *d, const tune_place *place, tune_visit_fn *visit, void *user,
                                  at_error *err) {
+    AT_HOLD_SIGNALS;
     static const char sql[] = WINNERS
         "AND key = ?1 AND isa = ?2 AND machine = ?3 ORDER BY " FACTOR("threads", "?4") ", at DESC, search.id DESC";
     sqlite3_stmt *statement = NULL;
@@ -356,6 +411,7 @@ attune_status tune_database_same(tune_database *d, const tune_place *place, tune
 /* The first of the three factors bounds what has to be looked at. */
 attune_status tune_database_near(tune_database *d, const tune_place *place, double farthest, tune_visit_fn *visit,
                                  void *user, at_error *err) {
+    AT_HOLD_SIGNALS;
 #define DISTANCE FACTOR("queries", "?5") " * " FACTOR("keys", "?6") " * " FACTOR("heads_per_kv_head", "?7")
     static const char sql[] =
         WINNERS "AND kind = ?1 AND isa = ?2 AND machine = ?3 AND queries BETWEEN ?5 / ?8 AND ?5 * ?8 AND " DISTANCE
@@ -399,21 +455,6 @@ static bool resolve_new(const char *path, char resolved[PATH_MAX]) {
     return snprintf(resolved + end, PATH_MAX - end, "/%s", name) < (int)(PATH_MAX - end);
 }
 
-/* An empty file beside the one that it is going to be: its descriptor, or -1. */
-static int make_beside(const char *path, char beside[PATH_MAX]) {
-    uint64_t number;
-    if (getrandom(&number, sizeof number, 0) != sizeof number) return -1;
-    errno = ENAMETOOLONG;
-    if (snprintf(beside, PATH_MAX, "%s.%016llx", path, (unsigned long long)number) >= PATH_MAX) return -1;
-    return open(beside, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0644);
-}
-
-/* Gives a file its name, unless that is taken. Some file systems have no such rename, and others no links. */
-static bool give_name(const char *beside, const char *path) {
-    if (!renameat2(AT_FDCWD, beside, AT_FDCWD, path, RENAME_NOREPLACE)) return true;
-    return (errno == EINVAL || errno == ENOSYS) && !link(beside, path) && !unlink(beside);
-}
-
 static attune_status write_beside(tune_database *d, const char *path, const char *beside, int file, at_error *err) {
     char uri[URI_BYTES];
     print_uri(beside, false, uri);
@@ -426,9 +467,10 @@ static attune_status write_beside(tune_database *d, const char *path, const char
 
 /* What was at the path before stays, also if it comes there meanwhile. */
 attune_status tune_database_export(tune_database *d, const char *path, at_error *err) {
+    AT_HOLD_SIGNALS;
     char resolved[PATH_MAX], beside[PATH_MAX];
     if (!resolve_new(path, resolved)) return fail_export(path, err);
-    const int file = make_beside(resolved, beside);
+    const int file = make_beside(resolved, false, beside);
     if (file < 0) return fail_export(path, err);
     const attune_status status = write_beside(d, resolved, beside, file, err);
     if (status) unlink(beside); /* a part of it, where the disk is full */
@@ -478,6 +520,7 @@ static attune_status check_other(tune_database *d, at_error *err) {
 
 attune_status tune_database_import(tune_database *d, const char *path, const char *isa, const char *machine,
                                    uint64_t *taken, uint64_t *of_here, at_error *err) {
+    AT_HOLD_SIGNALS;
     *taken = *of_here = 0;
     char uri[URI_BYTES], resolved[PATH_MAX]; /* SQLite is told to follow no links, and means those on the way as well */
     if (!realpath(path, resolved) || access(resolved, R_OK))
