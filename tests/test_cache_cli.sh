@@ -93,6 +93,14 @@ refuse "clearing a base" 'the disk cache is off' env ATTUNE_CACHE_DIR= "$attune"
 refuse "importing into a base" 'the disk cache is off' env ATTUNE_CACHE_DIR= "$attune" cache import "$work/partly"
 expect "a base that others can write" 0 'warning: .*base.*can be written by others' env ATTUNE_CACHE_BASE="$work/shared" "$attune" cache ls
 expect "a base that is missing" 0 'warning: .*none cannot be opened' env ATTUNE_CACHE_BASE="$work/none" "$attune" cache ls
+expect "info says so" 0 "^base +not used: the directory $work/none cannot be opened: No such file" \
+    env ATTUNE_CACHE_BASE="$work/none" "$attune" info
+expect "as JSON" 0 "\"cache_base_refusal\": \"the directory $work/none cannot be opened: No such file" \
+    env ATTUNE_CACHE_BASE="$work/none" "$attune" info --json
+expect "ls as JSON" 0 '"cache_base_refusal": "the directory ' env ATTUNE_CACHE_BASE="$work/none" "$attune" cache ls --json
+expect "a directory that is none, too" 0 '^cache +off: the cache directory /dev/null cannot be opened' \
+    env ATTUNE_CACHE_DIR=/dev/null "$attune" info
+expect "one that is switched off is just that" 0 '^cache +off$' env ATTUNE_CACHE_DIR= "$attune" info
 expect "a damaged base" 1 ' 1 damaged in ' env ATTUNE_CACHE_BASE="$work/partly" "$attune" cache verify
 unset ATTUNE_CACHE_BASE
 
@@ -107,6 +115,55 @@ holds "$work/cache" 1 "one stays"
 expect "a cap of nothing" 0 '^1 entry .* 0 entries' "$attune" cache gc --max-bytes=0
 expect "a large cap" 0 '^0 entries' "$attune" cache gc --max-bytes=2G
 expect "nothing to audit" 0 '^0 of 0 entries' "$attune" cache audit
+
+# A file that has the name of an entry: verify and export agree, warming heals, and then nothing need be compiled.
+export ATTUNE_CACHE_DIR=$work/heals
+"$attune" warm $a $b >"$work/stdout" 2>"$work/stderr"
+name_of() { "$attune" cache why --json "$1" | sed -n 's/.*"file": "\(.*\)",*/\1/p'; }
+first=$work/heals/$(name_of $a) second=$work/heals/$(name_of $b)
+plant() {
+    rm -f "$first"
+    case $1 in
+    "another kernel's entry") cp "$second" "$first" ;;
+    "a directory") mkdir "$first" ;;
+    "a FIFO") mkfifo "$first" ;;
+    "a link") ln -s "$second" "$first" ;;
+    esac
+}
+for kind in "another kernel's entry" "a directory" "a FIFO" "a link"; do
+    plant "$kind"
+    expect "verify finds $kind" 1 '^2 entries, .* 1 damaged' timeout 20 "$attune" cache verify
+    expect "export, too" 0 ': 1 new entry .* 1 damaged' timeout 20 "$attune" cache export "$work/heals-$number"
+    expect "warming replaces $kind" 0 '^1 kernel: 1 compiled, 0 cached already, 0 failed' timeout 20 "$attune" warm $a
+    expect "and it is found" 0 'from +the disk cache' env ATTUNE_STRICT=1 "$attune" compile $a
+    expect "whole" 0 '^2 entries, .* 0 damaged' "$attune" cache verify
+done
+
+# What a user may not read. Root may, unless it gives that up.
+obeying=()
+[ "$(id -u)" -ne 0 ] || obeying=(setpriv --bounding-set=-dac_override,-dac_read_search)
+chmod 000 "$second"
+if "${obeying[@]}" true 2>/dev/null && ! "${obeying[@]}" cat "$second" >/dev/null 2>&1; then
+    expect "an entry that may not be read" 1 '^2 entries, .* 1 damaged' "${obeying[@]}" "$attune" cache verify
+    expect "and why" 1 'the file cannot be read: Permission denied' "${obeying[@]}" "$attune" cache verify
+    expect "is damage for export, too" 0 ': 1 new entry .* 1 damaged' "${obeying[@]}" "$attune" cache export "$work/heals-000"
+    expect "warming replaces it" 0 '^1 kernel: 1 compiled' "${obeying[@]}" "$attune" warm $b
+    expect "so that it is found" 0 'from +the disk cache' env ATTUNE_STRICT=1 "${obeying[@]}" "$attune" compile $b
+    masked() { (umask 0777 && "${obeying[@]}" "$attune" warm "$@"); }
+    expect "what cannot be read back has failed" 1 '^1 kernel: 0 compiled, 0 cached already, 1 failed, 0 left' masked $c
+    expect "and is named" 1 "^attune: $c: compiled, but not to be read back from $work/heals" masked $c
+    grep -q '"compiled": 0' <<<"$(masked $c --json 2>&1)"
+    report $? "also in JSON"
+else
+    number=$((number + 1))
+    echo "ok $number - an entry that may not be read # SKIP permissions do not bind this user"
+    chmod 600 "$second"
+fi
+
+# A link to a directory of one's own.
+mkdir "$work/elsewhere" && ln -s elsewhere "$work/linked"
+expect "through a link" 0 '1 compiled' env ATTUNE_CACHE_DIR="$work/linked" "$attune" warm $a
+holds "$work/elsewhere" 1 "lies where it leads to"
 
 # In order.
 "$attune" warm --cache-dir="$work/many-entries" num_heads=2,seq_q={1,2,3,4,5,6,7,8},head_dim=8 >"$work/stdout" 2>"$work/stderr"

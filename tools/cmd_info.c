@@ -5,6 +5,8 @@
 #include <jansson.h>
 #include <string.h>
 
+enum { REFUSAL_BYTES = ATTUNE_MESSAGE_BYTES + 16 };
+
 typedef struct info_options {
     tool_common common;
     bool json, probe;
@@ -29,7 +31,16 @@ static error_t parse(int key, char *argument, struct argp_state *state) {
     }
 }
 
+/* A path; or `none`; or `refused` and why. */
+static const char *directory(const char *path, const char *none, const char *refused, const char *why,
+                             char text[REFUSAL_BYTES]) {
+    if (*path || !*why) return *path ? path : none;
+    snprintf(text, REFUSAL_BYTES, "%s: %s", refused, why);
+    return text;
+}
+
 static void print_text(const attune_machine_info *m) {
+    char cache[REFUSAL_BYTES], base[REFUSAL_BYTES];
     const struct {
         const char *label, *value;
     } rows[] = {
@@ -39,8 +50,8 @@ static void print_text(const attune_machine_info *m) {
         {"isa", m->isa},
         {"runs", m->isas},
         {"llvm", m->llvm},
-        {"cache", *m->cache_dir ? m->cache_dir : "off"},
-        {"base", *m->cache_base ? m->cache_base : "none"},
+        {"cache", directory(m->cache_dir, "off", "off", m->cache_refusal, cache)},
+        {"base", directory(m->cache_base, "none", "not used", m->cache_base_refusal, base)},
         {"codegen", m->codegen_path},
         {"worker", m->worker_path},
         {"generator", m->generator_id},
@@ -62,14 +73,16 @@ static int print_json(const attune_machine_info *m) {
         if (length) json_array_append_new(isas, json_stringn(word, length));
         word += length + (word[length] == ' ');
     }
-    return tool_print_json(json_pack(
-        "{s:i, s:s, s:s, s:s, s:i, s:i, s:i, s:s, s:s, s:s, s:o, s:s, s:s, s:s, s:s, s:s,"
-        " s:s, s:i}",
-        "schema", 1, "version", attune_version(), "cpu", m->cpu, "cpu_description", m->cpu_description, "cpu_family",
-        (int)m->cpu_family, "cpu_model", (int)m->cpu_model, "cpu_stepping", (int)m->cpu_stepping, "machine", m->machine,
-        "machine_source", m->machine_source, "isa", m->isa, "isas", isas, "llvm", m->llvm, "cache_dir", m->cache_dir,
-        "cache_base", m->cache_base, "codegen_path", m->codegen_path, "worker_path", m->worker_path, "generator_id",
-        m->generator_id, "max_workers", (int)m->max_workers));
+    return tool_print_json(
+        json_pack("{s:i, s:s, s:s, s:s, s:i, s:i, s:i, s:s, s:s, s:s, s:o, s:s, s:o, s:o, s:o, s:o,"
+                  " s:s, s:s, s:s, s:i}",
+                  "schema", 1, "version", attune_version(), "cpu", m->cpu, "cpu_description", m->cpu_description,
+                  "cpu_family", (int)m->cpu_family, "cpu_model", (int)m->cpu_model, "cpu_stepping",
+                  (int)m->cpu_stepping, "machine", m->machine, "machine_source", m->machine_source, "isa", m->isa,
+                  "isas", isas, "llvm", m->llvm, "cache_dir", tool_json_text(m->cache_dir), "cache_base",
+                  tool_json_text(m->cache_base), "cache_refusal", tool_json_text(m->cache_refusal),
+                  "cache_base_refusal", tool_json_text(m->cache_base_refusal), "codegen_path", m->codegen_path,
+                  "worker_path", m->worker_path, "generator_id", m->generator_id, "max_workers", (int)m->max_workers));
 }
 
 /* ---- The probe ---- */

@@ -106,7 +106,7 @@ static int warm(warm_options *o, attune_context *context) {
     const uint32_t jobs = o->jobs ? o->jobs : machine.max_workers;
     warming w;
     interruption_catch();
-    if (!warming_run(&w, context, &o->list, jobs, o->budget)) return TOOL_FAILED;
+    if (!warming_run_and_read_back(&w, context, &o->list, jobs, o->budget)) return TOOL_FAILED;
     return report(o, &w, jobs, machine.cache_dir);
 }
 

@@ -68,6 +68,59 @@ static void *work(void *argument) {
     return NULL;
 }
 
+/* ---- Reading back ---- */
+
+/* A context that sees the cache directory as a program does that must not compile; NULL after a message. */
+static attune_context *open_reader(const attune_machine_info *machine) {
+    attune_context_options options = ATTUNE_CONTEXT_OPTIONS_INIT;
+    attune_context *reader = NULL;
+    options.cache_dir = machine->cache_dir;
+    options.cache_base = "";
+    options.isa = machine->isa;
+    options.machine = machine->machine;
+    options.max_workers = 1;
+    /* A context reads both when it is made. Nothing else runs now that could mind. */
+    const char *const strict = getenv("ATTUNE_STRICT"), *const record = getenv("ATTUNE_RECORD");
+    char *const old_strict = strict ? strdup(strict) : NULL, *const old_record = record ? strdup(record) : NULL;
+    setenv("ATTUNE_STRICT", "1", 1);
+    unsetenv("ATTUNE_RECORD");
+    if (attune_context_create(&options, &reader) != ATTUNE_OK) tool_library_error(NULL);
+    unsetenv("ATTUNE_STRICT");
+    if (old_strict) setenv("ATTUNE_STRICT", old_strict, 1);
+    if (old_record) setenv("ATTUNE_RECORD", old_record, 1);
+    free(old_strict);
+    free(old_record);
+    return reader;
+}
+
+/* The entry for another tuning class, which may stand in, does not count. */
+static bool is_there(attune_context *reader, const manifest_entry *entry, const char *machine) {
+    attune_kernel *kernel = NULL;
+    attune_kernel_info info = {.struct_size = sizeof info};
+    const attune_schedule *const schedule = entry->has_schedule ? &entry->schedule : NULL;
+    const bool found = attune_compile(reader, &entry->problem, schedule, &kernel) == ATTUNE_OK &&
+                       attune_kernel_get_info(kernel, &info) == ATTUNE_OK && strcmp(info.machine, machine) == 0;
+    attune_kernel_release(kernel);
+    return found;
+}
+
+/* Where writing failed, the caller says so, once. */
+static bool read_back(warm_run *run, bool is_written) {
+    attune_machine_info machine = {.struct_size = sizeof machine};
+    if (attune_get_machine_info(run->context, &machine) != ATTUNE_OK) return tool_library_error(NULL), false;
+    attune_context *const reader = open_reader(&machine);
+    if (!reader) return false;
+    for (size_t i = 0; i < run->list->count; i++) {
+        manifest_entry *const entry = &run->list->entries[i];
+        if (run->items[i].outcome != WARM_COMPILED || is_there(reader, entry, machine.machine)) continue;
+        if (is_written) tool_error("%s: compiled, but not to be read back from %s", entry->text, machine.cache_dir);
+        run->items[i].outcome = WARM_FAILED;
+        entry->has_failed = true;
+    }
+    attune_context_destroy(reader);
+    return true;
+}
+
 /* ---- Counting ---- */
 
 static int by_key(const void *left, const void *right) {
@@ -94,10 +147,17 @@ static uint64_t write_failures(const attune_context *context) {
 
 /* ---- The whole ---- */
 
-bool warming_run(warming *w, attune_context *context, manifest *list, uint32_t jobs, double budget) {
+static void run_threads(warm_run *run, uint32_t jobs) {
     enum { MOST = 256 };
     pthread_t threads[MOST];
     uint32_t started = 0;
+    while (started + 1 < jobs && started < MOST && !pthread_create(&threads[started], NULL, work, run)) started++;
+    work(run);
+    while (started) pthread_join(threads[--started], NULL);
+}
+
+static bool run_all(warming *w, attune_context *context, manifest *list, uint32_t jobs, double budget,
+                    bool reads_back) {
     *w = (warming){0};
     warm_run run = {.items = calloc(list->count ? list->count : 1, sizeof *run.items),
                     .context = context,
@@ -110,14 +170,21 @@ bool warming_run(warming *w, attune_context *context, manifest *list, uint32_t j
     }
     const uint64_t failures_before = write_failures(context);
     pthread_mutex_init(&run.mutex, NULL);
-    while (started + 1 < jobs && started < MOST && !pthread_create(&threads[started], NULL, work, &run)) started++;
-    work(&run);
-    while (started) pthread_join(threads[--started], NULL);
+    run_threads(&run, jobs);
     pthread_mutex_destroy(&run.mutex);
     tool_end_progress();
-    count(w, run.items, list->count);
     w->write_failures = write_failures(context) - failures_before;
+    const bool done = !reads_back || read_back(&run, !w->write_failures);
+    count(w, run.items, list->count);
     w->seconds = seconds_since(run.began);
     free(run.items);
-    return true;
+    return done;
+}
+
+bool warming_run(warming *w, attune_context *context, manifest *list, uint32_t jobs, double budget) {
+    return run_all(w, context, list, jobs, budget, false);
+}
+
+bool warming_run_and_read_back(warming *w, attune_context *context, manifest *list, uint32_t jobs, double budget) {
+    return run_all(w, context, list, jobs, budget, true);
 }

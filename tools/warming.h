@@ -21,9 +21,13 @@ typedef struct warming {
     uint64_t write_failures; /* of the disk cache: some of what was compiled is not there */
 } warming;
 
-/* Acquires every kernel of the list in `jobs` threads and releases it. Failures are printed and noted in
- * the list, and do not stop the others. After `budget` seconds (0: no end), or an interruption, no more are begun. On a
+/* Acquires every kernel of the list in `jobs` threads and releases it. Failures are printed and noted in the list, and
+ * do not stop the others. After `budget` seconds (0: no end), or an interruption, no more are begun. On a
  * terminal a line on stderr shows how far it is. false only when out of memory, after a message. */
 bool warming_run(warming *w, attune_context *context, manifest *list, uint32_t jobs, double budget);
+
+/* The same, and then looks whether a process that may not compile finds in the disk cache what was compiled: else the
+ * kernel has failed. */
+bool warming_run_and_read_back(warming *w, attune_context *context, manifest *list, uint32_t jobs, double budget);
 
 #endif
