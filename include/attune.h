@@ -885,7 +885,20 @@ typedef struct attune_tune_result {
     uint64_t failed;           /* schedules that did not compile */
     uint64_t wrong;            /* schedules whose bits were not the interpreter's: a bug in attune. Never adopted */
     char wrong_schedule[512];  /* the first of these */
-    double seconds;
+    double seconds;            /* that the search took */
+    uint32_t threads;          /* that were measured with: the context's workers */
+    uint32_t reserved;
+    double seconds_before, seconds_after; /* of a call with the schedule that the search began with, and with
+                                * `schedule`: medians. 0: there was no time to measure them. A long call is measured
+                                * in parts, and this is the sum of them */
+    double spread_before, spread_after; /* half of these measurements lie within this part of the median: 0.01 for
+                                * 1 % more or less */
+    double noise;              /* standard deviation of the ratio of two times that were measured one after the other;
+                                * 0: too few were compared to tell */
+    double detectable;         /* a schedule that takes less time by this part (0.05 for 5 %) wins nine times in ten,
+                                * with this noise and budget; smaller gains are often missed. 1: nothing can be said */
+    double interrupted;        /* the part of the measurements during which another program took a CPU away; they were
+                                * repeated. More than 0.05: the machine was busy */
 } attune_tune_result;
 
 /* Searches for a faster schedule by measuring, on this machine, with as many threads as the context has workers, on the

@@ -129,14 +129,15 @@ static double noise(double width) {
     return (sum - 6) * width;
 }
 
-/* The verdict on a candidate that takes `ratio` of the incumbent's time; one pair in ten is wild. */
+/* The verdict on a candidate that takes `ratio` of the incumbent's time, in a search of this noise; one pair in ten is
+ * wild. */
 static tune_verdict verdict_of(double ratio, double width, size_t *pairs_taken) {
     tune_pairs pairs = {0};
     tune_verdict verdict = TUNE_GO_ON;
     while (verdict == TUNE_GO_ON) {
         const double wild = random_unit() < 0.1 ? noise(1) : 0;
         pairs.logs[pairs.count++] = log(ratio) + noise(width) + wild;
-        verdict = tune_pairs_judge(&pairs);
+        verdict = tune_pairs_judge(&pairs, width);
     }
     *pairs_taken = pairs.count;
     return verdict;
@@ -159,6 +160,7 @@ static void noise_does_not_choose(void **state) {
     random_state = 1;
     assert_in_range(faster_of(1.0, 0.01, 2000, &pairs), 0, 40);
     assert_in_range(faster_of(1.0, 0.05, 2000, &pairs), 0, 40);
+    assert_in_range(faster_of(1.0, 0.2, 2000, &pairs), 0, 40);
     assert_in_range(faster_of(1.02, 0.02, 2000, &pairs), 0, 4);
 }
 
@@ -173,6 +175,40 @@ static void clear_cases_are_decided_soon(void **state) {
     assert_true(pairs < 2);
     assert_int_equal(faster_of(1.2, 0.01, 500, &pairs), 0);
     assert_true(pairs < 5);
+}
+
+/* On a busy machine pairs differ by more than candidates do. */
+static void what_is_detectable_is_found(void **state) {
+    (void)state;
+    static const double widths[] = {0.005, 0.03, 0.1, 0.2};
+    double pairs;
+    random_state = 3;
+    for (size_t i = 0; i < sizeof widths / sizeof *widths; i++) {
+        const double gain = tune_detectable(widths[i], TUNE_MAX_PAIRS);
+        const int found = faster_of(1 - gain, widths[i], 1000, &pairs);
+        if (found < 880) fail_msg("noise %g: %d of 1000 gains of %g were found", widths[i], found, gain);
+        if (i > 1) assert_true(faster_of(1 - gain / 2, widths[i], 1000, &pairs) < 500);
+    }
+    assert_true(tune_detectable(0.1, TUNE_MAX_PAIRS) < 0.085);
+    assert_true(tune_detectable(0.1, TUNE_USUAL_PAIRS) > 0.1);
+    assert_true(tune_detectable(0.1, 1) == 1 && tune_detectable(10, 9) <= 1);
+}
+
+/* Whatever the ratios are. */
+static void noise_is_that_of_the_pairs(void **state) {
+    (void)state;
+    tune_noise all = {0};
+    random_state = 5;
+    assert_true(tune_noise_of(&all) == 0);
+    for (int candidate = 0; candidate < 200; candidate++) {
+        tune_pairs pairs = {0};
+        const double ratio = 0.5 + 2 * random_unit();
+        while (pairs.count < 5) {
+            pairs.logs[pairs.count++] = log(ratio) + noise(0.04);
+            tune_noise_add(&all, &pairs);
+        }
+    }
+    assert_true(tune_noise_of(&all) > 0.033 && tune_noise_of(&all) < 0.047);
 }
 
 static void an_interval_holds_the_ratio(void **state) {
@@ -456,6 +492,11 @@ static void a_search_measures_and_keeps(void **state) {
     assert_int_equal(calls, 20);
     assert_true(result.measured >= 15 && result.wrong == 0 && result.failed == 0);
     assert_true(result.ratio_low <= result.ratio && result.ratio <= result.ratio_high);
+    assert_true(result.threads == 1 && result.seconds_before > 0 && result.seconds_after > 0);
+    assert_true(result.is_faster || result.seconds_after == result.seconds_before);
+    assert_true(result.spread_before >= 0 && result.spread_after >= 0 && result.noise > 0);
+    assert_true(result.detectable > 0 && result.detectable <= 1);
+    assert_true(result.interrupted >= 0 && result.interrupted <= 1);
     assert_int_equal(attune_schedule_check(context, &problem, &result.schedule), ATTUNE_OK);
     attune_context_destroy(context);
     assert_int_equal(access(path, F_OK), 0);
@@ -707,6 +748,8 @@ int main(void) {
         cmocka_unit_test(the_model_knows_what_is_bad),
         cmocka_unit_test(noise_does_not_choose),
         cmocka_unit_test(clear_cases_are_decided_soon),
+        cmocka_unit_test(what_is_detectable_is_found),
+        cmocka_unit_test(noise_is_that_of_the_pairs),
         cmocka_unit_test(an_interval_holds_the_ratio),
         cmocka_unit_test_setup_teardown(the_latest_winner_is_the_best, set_up, tear_down),
         cmocka_unit_test_setup_teardown(results_travel, set_up, tear_down),

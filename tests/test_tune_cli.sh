@@ -21,6 +21,10 @@ expect "a block" 0 'schedules timed' "$attune" tune --budget=0.3 embed_dim=32,nu
 expect "run-time sizes" 0 'schedules timed' "$attune" tune --budget=0.2 --sizes=seq_q=9,seq_kv=11 \
     num_heads=2,seq_q=-1,seq_kv=-1,head_dim=16
 expect "two threads" 0 'schedules timed' "$attune" tune --threads=2 --budget=0.2 $small
+grep -qE '^  threads +2$' "$work/stdout"
+report $? "which are told"
+expect "times and the share of the peak" 0 '^  (time|before) +[0-9.]+ [µm]s ± [0-9.]+ %, [0-9.]+ % of the peak of' \
+    "$attune" tune --budget=1 $small
 
 "$attune" tune --export="$work/out.db" >"$work/stdout" 2>"$work/stderr" && [ -s "$work/out.db" ]
 report $? "export"

@@ -1,4 +1,5 @@
-/* What attune tune prints of results that searches seldom have: intervals without an end, and wrong kernels. */
+/* What attune tune prints: times and noise, and results that searches seldom have, intervals without an end and wrong
+ * kernels. */
 #define _GNU_SOURCE
 #include "tool.h"
 
@@ -16,6 +17,7 @@
 #define SIZES   "--sizes=seq_q=9,seq_kv=11"
 
 static uint64_t wrong;
+static attune_tune_result reported; /* what the search tells, if it measured anything */
 
 attune_status __wrap_attune_tune(attune_context *context, const attune_problem *problem,
                                  const attune_arguments *arguments, const attune_tune_options *options,
@@ -33,6 +35,7 @@ attune_status __wrap_attune_tune(attune_context *context, const attune_problem *
                                    .space = 10,
                                    .measured = 1,
                                    .wrong = wrong};
+    if (reported.measured) *result = reported;
     assert_int_equal(attune_schedule_choose(context, problem, &result->schedule), ATTUNE_OK);
     if (wrong) attune_schedule_print(&result->schedule, result->wrong_schedule, sizeof result->wrong_schedule);
     return ATTUNE_OK;
@@ -77,6 +80,92 @@ static void an_interval_without_an_end_is_null(void **state) {
     json_decref(all);
 }
 
+/* ---- Times and noise ---- */
+
+static const attune_tune_result quiet = {.struct_size = sizeof quiet,
+                                         .schedule = ATTUNE_SCHEDULE_INIT,
+                                         .is_faster = 1,
+                                         .ratio = 0.8,
+                                         .ratio_low = 0.79,
+                                         .ratio_high = 0.81,
+                                         .space = 10,
+                                         .measured = 7,
+                                         .seconds = 2,
+                                         .threads = 2,
+                                         .seconds_before = 1.25,
+                                         .seconds_after = 1,
+                                         .spread_before = 0.031,
+                                         .spread_after = 0.042,
+                                         .noise = 0.011,
+                                         .detectable = 0.02};
+
+static void tell(const attune_tune_result *result, int stream, const char *options, char *text, size_t capacity) {
+    char words[512];
+    snprintf(words, sizeof words, "tune --cache-dir= %s " SIZES " " PROBLEM, options);
+    reported = *result;
+    wrong = 0;
+    assert_int_equal(run(cmd_tune, words, stream, text, capacity), TOOL_OK);
+    reported.measured = 0;
+}
+
+static void assert_tells(const char *text, const char *part) {
+    if (!strstr(text, part)) fail_msg("'%s' is not in: %s", part, text);
+}
+
+static void times_are_told(void **state) {
+    (void)state;
+    char text[8192];
+    tell(&quiet, STDOUT_FILENO, "", text, sizeof text);
+    assert_tells(text, "\n  threads   2\n");
+    assert_tells(text, "\n  before    1.25 s ± 3.1 %, ");
+    assert_tells(text, "\n  after     1.00 s ± 4.2 %, ");
+    assert_tells(text, " % of the peak of ");
+    assert_tells(text, "80.0 % of the time before (79.0 to 81.0 %)");
+    assert_null(strstr(text, "certainty"));
+    tell(&quiet, STDERR_FILENO, "", text, sizeof text);
+    assert_null(strstr(text, "busy"));
+}
+
+static void times_are_in_json(void **state) {
+    (void)state;
+    char text[8192];
+    tell(&quiet, STDOUT_FILENO, "--json", text, sizeof text);
+    json_t *const all = json_loads(text, 0, NULL), *const r = json_array_get(json_object_get(all, "results"), 0);
+    assert_int_equal(json_integer_value(json_object_get(r, "threads")), 2);
+    assert_true(json_real_value(json_object_get(r, "noise")) == 0.011);
+    assert_true(json_real_value(json_object_get(r, "detectable")) == 0.02);
+    assert_true(json_real_value(json_object_get(json_object_get(r, "before"), "seconds")) == 1.25);
+    assert_true(json_real_value(json_object_get(json_object_get(r, "after"), "spread")) == 0.042);
+    assert_true(json_real_value(json_object_get(r, "peak_gflops")) > 0);
+    assert_true(json_real_value(json_object_get(json_object_get(r, "after"), "fraction_of_peak")) > 0);
+    json_decref(all);
+}
+
+/* "Nothing faster" is worth as much as the measurements were. */
+static void nothing_faster_says_how_sure_it_is(void **state) {
+    (void)state;
+    char text[8192];
+    attune_tune_result result = quiet;
+    result.is_faster = 0;
+    result.ratio = result.ratio_low = result.ratio_high = 1;
+    result.noise = 0.2;
+    result.detectable = 0.163;
+    result.interrupted = 0.31;
+    tell(&result, STDOUT_FILENO, "", text, sizeof text);
+    assert_tells(text, "nothing faster was found");
+    assert_tells(text, "one that takes 16.3 % less time would have been seen");
+    assert_tells(text, "times of one kernel differ by 20.0 %");
+    tell(&result, STDERR_FILENO, "", text, sizeof text);
+    assert_tells(text, "the machine was busy: other programs took a CPU away during 31 % of the measurements");
+    result.ratio = 0.93;
+    result.ratio_low = 0.85;
+    result.ratio_high = 1.02;
+    result.detectable = 1;
+    tell(&result, STDOUT_FILENO, "", text, sizeof text);
+    assert_tells(text, "nothing is faster beyond doubt; the best takes 93.0 % of the time, between 85.0 and 102.0 %");
+    assert_tells(text, "certainty none");
+}
+
 /* It is a command that runs what was wrong, here a kernel that is right, as it was run: whatever the CPU's widest
  * instruction set is. */
 static void the_command_to_report_runs(void **state) {
@@ -99,6 +188,9 @@ static void the_command_to_report_runs(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(an_interval_without_an_end_is_null),
+        cmocka_unit_test(times_are_told),
+        cmocka_unit_test(times_are_in_json),
+        cmocka_unit_test(nothing_faster_says_how_sure_it_is),
         cmocka_unit_test(the_command_to_report_runs),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -2,9 +2,10 @@
 #include "interruption.h"
 #include "manifest.h"
 #include "tensors.h"
+#include "tune_report.h"
+#include "work.h"
 
 #include <jansson.h>
-#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -73,38 +74,7 @@ static void end_progress(bool is_shown) {
     if (is_shown) fprintf(stderr, "\r%79s\r", "");
 }
 
-/* ---- Results ---- */
-
-/* JSON has no infinity, which an interval has that is of too few pairs: null stands for it. */
-static json_t *number(double value) { return isfinite(value) ? json_real(value) : json_null(); }
-
-static json_t *result_json(const char *problem, const attune_tune_result *r, const char *schedule) {
-    json_t *const object =
-        json_pack("{s:s, s:s, s:b, s:o, s:o, s:o, s:I, s:I, s:I, s:I, s:o}", "problem", problem, "schedule", schedule,
-                  "is_faster", r->is_faster, "ratio", number(r->ratio), "ratio_low", number(r->ratio_low), "ratio_high",
-                  number(r->ratio_high), "space", (json_int_t)r->space, "measured", (json_int_t)r->measured, "failed",
-                  (json_int_t)r->failed, "wrong", (json_int_t)r->wrong, "seconds", number(r->seconds));
-    if (object && r->wrong) json_object_set_new(object, "wrong_schedule", json_string(r->wrong_schedule));
-    return object;
-}
-
-static const char *why_not_faster(const attune_tune_result *r) {
-    if (r->measured) return "nothing faster was found";
-    if (r->space <= 1) return "there is nothing to choose: this is the only schedule";
-    return "the time was too short for one comparison: give it a longer --budget";
-}
-
-static void print_result(const char *problem, const attune_tune_result *r, const char *schedule) {
-    printf("%s\n  schedule  %s\n", problem, schedule);
-    if (r->is_faster)
-        printf("  result    %.1f %% of the time before (%.1f to %.1f %%)", 100 * r->ratio, 100 * r->ratio_low,
-               100 * r->ratio_high);
-    else
-        printf("  result    %s", why_not_faster(r));
-    printf("; %llu of %llu schedules timed in %.1f s\n", (unsigned long long)r->measured, (unsigned long long)r->space,
-           r->seconds);
-    if (r->failed) printf("  %llu did not compile\n", (unsigned long long)r->failed);
-}
+/* ---- One problem ---- */
 
 /* What shows the wrong kernel again: on the same instruction set, with the same sizes and numbers. */
 static void report_wrong(const tune_options *o, const attune_context *context, const char *problem,
@@ -118,37 +88,55 @@ static void report_wrong(const tune_options *o, const attune_context *context, c
                problem, *sizes ? " --sizes=" : "", sizes, schedule, info.isa, input_kind_name(INPUT_ORDINARY), SEED);
 }
 
-/* ---- The command ---- */
-
-static bool tune_one(const tune_options *o, attune_context *context, const attune_problem *problem, bool shows_progress,
-                     json_t *list) {
-    tensors t;
-    if (!tensors_create_sized(&t, problem, &o->sizes)) return false;
-    t.fills_up = true;
+/* The result is there even where it could not be kept. */
+static bool search(const tune_options *o, attune_context *context, tensors *t, bool shows_progress, peak_probe *probe,
+                   tune_report *report) {
     attune_tune_options how = ATTUNE_TUNE_OPTIONS_INIT;
+    attune_arguments arguments;
     how.budget_seconds = o->budget;
     how.progress = show_progress;
     how.progress_user = &shows_progress;
-    attune_tune_result r = {.struct_size = sizeof r};
-    attune_arguments arguments;
-    bool is_good = tensors_fill(&t, INPUT_ORDINARY, SEED);
-    if (is_good) {
-        tensors_arguments(&t, &arguments);
-        is_good = attune_tune(context, problem, &arguments, &how, &r) == ATTUNE_OK;
-        end_progress(shows_progress);
-        if (!is_good) tool_library_error("tuning");
-    }
-    const bool searched = is_good || r.space; /* there is a result even where it could not be kept */
-    char *const name = searched ? problem_text(problem) : NULL, *const schedule =
-                                                                    name ? schedule_text(&r.schedule) : NULL;
-    is_good = is_good && schedule && !r.wrong;
-    if (schedule && list && json_array_append_new(list, result_json(name, &r, schedule))) {
-        tool_error("%s: the result cannot be printed: out of memory", name);
+    if (!tensors_fill(t, INPUT_ORDINARY, SEED)) return false;
+    tensors_arguments(t, &arguments);
+    tune_report_probe(report, probe);
+    const bool is_good = attune_tune(context, &t->problem, &arguments, &how, &report->result) == ATTUNE_OK;
+    end_progress(shows_progress);
+    if (!is_good) tool_library_error("tuning");
+    tune_report_probe(report, probe);
+    report->flops = work_of_call(t).flops;
+    return is_good;
+}
+
+/* As text, or appended to the list. */
+static bool tell(const tune_options *o, const attune_context *context, const tune_report *report, json_t *list) {
+    const attune_tune_result *const r = &report->result;
+    bool is_good = !r->wrong;
+    if (list && json_array_append_new(list, tune_report_json(report))) {
+        tool_error("%s: the result cannot be printed: out of memory", report->problem);
         is_good = false;
-    } else if (schedule && !list) {
-        print_result(name, &r, schedule);
     }
-    if (schedule && r.wrong) report_wrong(o, context, name, r.wrong_schedule);
+    if (!list) tune_report_print(report);
+    tune_report_warn(report);
+    if (r->wrong) report_wrong(o, context, report->problem, r->wrong_schedule);
+    return is_good;
+}
+
+static bool tune_one(const tune_options *o, attune_context *context, const attune_problem *problem, bool shows_progress,
+                     peak_probe *probe, json_t *list) {
+    tensors t;
+    attune_machine_info machine = {.struct_size = sizeof machine};
+    if (!tensors_create_sized(&t, problem, &o->sizes)) return false;
+    t.fills_up = true;
+    attune_get_machine_info(context, &machine);
+    tune_report report = {.result = {.struct_size = sizeof report.result},
+                          .peak_dtype = peak_that_counts(problem, machine.isa)};
+    bool is_good = search(o, context, &t, shows_progress, probe, &report);
+    const bool searched = is_good || report.result.space;
+    char *const name = searched ? problem_text(problem) : NULL;
+    char *const schedule = name ? schedule_text(&report.result.schedule) : NULL;
+    report.problem = name;
+    report.schedule = schedule;
+    is_good = schedule && tell(o, context, &report, list) && is_good;
     free(schedule);
     free(name);
     tensors_free(&t);
@@ -165,15 +153,22 @@ static void warn_of_schedules(const manifest *problems) {
                    count, problems->count);
 }
 
+/* ---- The command ---- */
+
 static bool tune_all(const tune_options *o, attune_context *context, json_t *list) {
     const bool shows_progress = isatty(STDERR_FILENO);
     const size_t count = o->problems.count;
     bool is_good = true;
     size_t done = 0;
+    attune_machine_info machine = {.struct_size = sizeof machine};
+    attune_get_machine_info(context, &machine);
     warn_of_schedules(&o->problems);
+    peak_probe *const probe = count ? peak_create(machine.isa, o->threads) : NULL;
+    if (count && !probe) return false;
     interruption_catch();
     for (; done < count && !interruption_came(); done++)
-        is_good = tune_one(o, context, &o->problems.entries[done].problem, shows_progress, list) && is_good;
+        is_good = tune_one(o, context, &o->problems.entries[done].problem, shows_progress, probe, list) && is_good;
+    peak_destroy(probe);
     if (done < count) tool_error("interrupted: %zu of %zu problems were not tuned", count - done, count);
     return is_good && done == count;
 }

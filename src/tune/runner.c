@@ -3,6 +3,7 @@
 #include "ir/interp.h"
 
 #include <string.h>
+#include <sys/resource.h>
 #include <time.h>
 
 /* A sample is long enough for the clock, and so short that most are not interrupted. */
@@ -11,6 +12,8 @@ static const double SHORTEST = 40e-6, LONGEST = 0.25e-3;
 static const double LONG_CALL = 0.05;
 /* All samples of one side of a pair. */
 static const double SAMPLES_LONGEST = 4e-3;
+/* Longer measurements are not repeated when they were interrupted: most of them are. */
+static const double LONGEST_TO_REPEAT = 4e-3;
 /* How many times as long as machine code the interpreter takes, where that is fastest. */
 static const double SLOWNESS = 120;
 
@@ -75,12 +78,49 @@ static double now(void) {
     return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
 }
 
+/* How often threads of this process lost their CPU to others. */
+static long interruptions(void) {
+    struct rusage usage;
+    return getrusage(RUSAGE_SELF, &usage) ? 0 : usage.ru_nivcsw;
+}
+
 static attune_status time_part(tune_runner *r, const attune_kernel *kernel, const at_run_part *part, double *seconds,
                                at_error *err) {
     const double start = now();
     const attune_status status = run(r, kernel, part, err);
     *seconds = now() - start;
     return status;
+}
+
+/* Runs a part, or the call so often that it is long enough. */
+static attune_status time_once(tune_runner *r, const attune_kernel *kernel, const at_run_part *part, double *sum,
+                               at_error *err) {
+    double seconds;
+    *sum = 0;
+    for (int64_t i = 0; i < (part ? 1 : r->repeats); i++, *sum += seconds) {
+        const attune_status status = time_part(r, kernel, part, &seconds, err);
+        if (status) return status;
+    }
+    return ATTUNE_OK;
+}
+
+/* The same without interruptions. After one, this process begins a new time slice: the next attempt seldom meets
+ * another. */
+static attune_status time_quietly(tune_runner *r, const attune_kernel *kernel, const at_run_part *part, double *least,
+                                  at_error *err) {
+    enum { ATTEMPTS = 4 };
+    bool is_quiet = false;
+    for (int i = 0; i < ATTEMPTS && !is_quiet && (!i || *least < LONGEST_TO_REPEAT); i++) {
+        double seconds;
+        const long before = interruptions();
+        const attune_status status = time_once(r, kernel, part, &seconds, err);
+        if (status) return status;
+        is_quiet = interruptions() == before;
+        r->timed++;
+        r->interrupted += !is_quiet;
+        if (!i || is_quiet || seconds < *least) *least = seconds;
+    }
+    return ATTUNE_OK;
 }
 
 static int64_t threads_of(const tune_runner *r) { return is_small(r) ? 1 : r->context->team.max_workers; }
@@ -127,7 +167,7 @@ static attune_status time_phase(tune_runner *r, const attune_kernel *kernel, uin
         double seconds;
         sample->parts[i].begin = number;
         sample->parts[i].end = number + 1;
-        const attune_status status = time_part(r, kernel, &sample->parts[i], &seconds, err);
+        const attune_status status = time_quietly(r, kernel, &sample->parts[i], &seconds, err);
         if (status) return status;
         keep_shorter(times, at, seconds * sample->factors[i]);
     }
@@ -151,14 +191,11 @@ static attune_status time_phases(tune_runner *r, const attune_kernel *kernel, tu
 }
 
 static attune_status time_call(tune_runner *r, const attune_kernel *kernel, tune_times *times, at_error *err) {
-    double sum = 0, seconds;
+    double seconds;
     int at = 0;
-    for (int64_t i = 0; i < r->repeats; i++, sum += seconds) {
-        const attune_status status = time_part(r, kernel, NULL, &seconds, err);
-        if (status) return status;
-    }
-    keep_shorter(times, &at, sum);
-    return ATTUNE_OK;
+    const attune_status status = time_quietly(r, kernel, NULL, &seconds, err);
+    if (!status) keep_shorter(times, &at, seconds);
+    return status;
 }
 
 attune_status tune_runner_time(tune_runner *r, const attune_kernel *kernel, tune_times *times, at_error *err) {
@@ -191,15 +228,29 @@ static attune_status time_tasks(tune_runner *r, const attune_kernel *kernel, dou
     return ATTUNE_OK;
 }
 
+/* Whether whole calls, which are longer than a sample could be, are interrupted too often. */
+static attune_status find_out_if_busy(tune_runner *r, const attune_kernel *kernel, bool *is_busy, at_error *err) {
+    enum { CALLS = 4 };
+    tune_times times = {0};
+    attune_status status = ATTUNE_OK;
+    const int64_t timed = r->timed, interrupted = r->interrupted;
+    for (int i = 0; !status && i < CALLS; i++) status = tune_runner_time(r, kernel, &times, err);
+    *is_busy = (r->interrupted - interrupted) * 4 > r->timed - timed;
+    return status;
+}
+
 attune_status tune_runner_calibrate(tune_runner *r, const attune_kernel *kernel, at_error *err) {
     enum { MOST_REPEATS = 1 << 12, MOST_SAMPLES = 3 };
     double tasks, seconds;
+    bool is_busy = false;
     attune_status status = time_tasks(r, kernel, &tasks, &seconds, err);
     seconds /= (double)threads_of(r);
     for (int i = 0; !status && seconds <= LONG_CALL && i < 2; i++) status = time_part(r, kernel, NULL, &seconds, err);
     if (status) return status;
     r->whole = seconds;
-    r->share = seconds > 4 * LONGEST ? LONGEST / seconds : 1;
+    if (seconds > LONGEST && seconds <= 4 * LONGEST) status = find_out_if_busy(r, kernel, &is_busy, err);
+    if (status) return status;
+    r->share = seconds > 4 * LONGEST || is_busy ? LONGEST / seconds : 1;
     while (seconds * (double)r->repeats < SHORTEST && r->repeats < MOST_REPEATS) r->repeats *= 2;
     tune_times times = {0};
     status = tune_runner_time(r, kernel, &times, err);

@@ -14,6 +14,7 @@ typedef struct tune_runner {
     int64_t turn;    /* samples so far */
     double whole;    /* seconds of the whole call, about */
     int samples;     /* of which a pair takes the shortest; fewer where they take milliseconds all the same */
+    int64_t timed, interrupted; /* measurements, and those during which another program took a CPU away */
     void *workspace;
     size_t workspace_bytes;
     uint64_t seed;
@@ -34,8 +35,8 @@ typedef struct tune_times {
     double parts[AT_MAX_PHASES * TUNE_MAX_PARTS];
 } tune_times;
 
-/* Takes a sample. Phase after phase is timed by itself, on what runs before it have left in the workspace: numbers, but
- * seldom those of this call. */
+/* Takes a sample. What another program interrupted is measured again, three times at most. Phase after phase is timed
+ * by itself, on what runs before it have left in the workspace: numbers, but seldom those of this call. */
 attune_status tune_runner_time(tune_runner *runner, const attune_kernel *kernel, tune_times *times, at_error *err);
 
 /* Seconds of the call, or of the repeats of a short one, as these samples tell them. */

@@ -11,6 +11,9 @@ enum { BATCH = 12, SPACE = 3000, MAX_TRIALS = 4096, MAX_COMPILERS = 16 };
  * takes longer, winners go through it. */
 static const double CHEAP = 3e-3;
 
+/* The part of the measurements that were interrupted, beyond which the machine is busy. */
+static const double BUSY = 0.05;
+
 static double now(void) {
     struct timespec t;
     clock_gettime(CLOCK_MONOTONIC, &t);
@@ -19,18 +22,24 @@ static double now(void) {
 
 static double seconds_left(const tune_search *s) { return s->began + s->options->budget_seconds - now(); }
 
+static double interrupted_part(const tune_search *s) {
+    return s->runner.timed ? (double)s->runner.interrupted / (double)s->runner.timed : 0;
+}
+
 /* Whether a tenth of the budget is enough to confirm the best by whole calls: samples of two schedules that cut a call
- * in different ways are not always alike. */
+ * in different ways are not always alike. Where other programs interrupt many samples, they interrupt nearly all calls,
+ * which are longer: then samples tell more. */
 static bool confirms_by_calls(const tune_search *s) {
     const double pairs = 2 * TUNE_ENOUGH_TO_WIN * s->runner.whole;
+    if (interrupted_part(s) > BUSY) return false;
     return s->runner.share < 1 && pairs < s->options->budget_seconds / 10;
 }
 
 /* What the end is going to take: pairs that confirm the best, all of them or at least those that a tenth of the budget
- * is enough for; and its check. */
+ * is enough for; and its check. Where nothing has won, a few pairs of the first schedule with itself. */
 static double reserve(const tune_search *s) {
-    if (s->best == s->first) return 0;
     const double tenth = s->options->budget_seconds / 10;
+    if (s->best == s->first) return fmin(TUNE_ENOUGH_TO_WIN * s->pair_seconds, tenth);
     return (confirms_by_calls(s) ? tenth : fmin(TUNE_MAX_PAIRS * s->pair_seconds, tenth)) + s->late_check;
 }
 
@@ -140,44 +149,58 @@ static int by_value(const void *x, const void *y) {
     return a < b ? -1 : a > b;
 }
 
+/* Two kernels that are compared, and what each took in each pair. */
+typedef struct comparison {
+    const attune_kernel *candidate, *incumbent;
+    tune_pairs pairs;
+    double candidate_seconds[TUNE_MAX_PAIRS], incumbent_seconds[TUNE_MAX_PAIRS];
+} comparison;
+
 /* One pair more, of samples taken in turns. Which side goes first takes turns, too. */
-static attune_status time_pair(tune_search *s, const attune_kernel *candidate, const attune_kernel *incumbent,
-                               tune_pairs *pairs, double *seconds, at_error *err) {
+static attune_status time_pair(tune_search *s, comparison *c, at_error *err) {
+    tune_pairs *const pairs = &c->pairs;
     const bool swap = pairs->count % 2;
     const double start = now();
     tune_times times[2] = {0};
     for (int i = 0; i < 2 * s->runner.samples; i++) {
         const int side = (i % 2) ^ swap;
-        const attune_status status = tune_runner_time(&s->runner, side ? incumbent : candidate, &times[side], err);
+        const attune_kernel *const kernel = side ? c->incumbent : c->candidate;
+        const attune_status status = tune_runner_time(&s->runner, kernel, &times[side], err);
         if (status) return status;
     }
     s->pair_seconds = fmax(s->pair_seconds, now() - start);
-    seconds[pairs->count] = tune_times_sum(&times[0]);
-    pairs->logs[pairs->count++] = log(tune_times_sum(&times[0]) / tune_times_sum(&times[1]));
+    const double candidate = tune_times_sum(&times[0]), incumbent = tune_times_sum(&times[1]);
+    c->candidate_seconds[pairs->count] = candidate;
+    c->incumbent_seconds[pairs->count] = incumbent;
+    pairs->logs[pairs->count++] = log(candidate / incumbent);
+    tune_noise_add(&s->noise, pairs);
     return ATTUNE_OK;
 }
 
-static void keep_trial(tune_search *s, const attune_schedule *schedule, const tune_pairs *pairs, double *seconds,
-                       double incumbent_ratio) {
-    qsort(seconds, pairs->count, sizeof *seconds, by_value);
+/* The values are put in order. */
+static double median(double *values, size_t count) {
+    qsort(values, count, sizeof *values, by_value);
+    return values[count / 2];
+}
+
+static void keep_trial(tune_search *s, const attune_schedule *schedule, comparison *c, double incumbent_ratio) {
     s->trials[s->num_trials++] = (tune_trial){.schedule = *schedule,
-                                              .seconds = seconds[pairs->count / 2],
-                                              .ratio = tune_pairs_ratio(pairs).ratio * incumbent_ratio,
-                                              .pairs = (uint32_t)pairs->count};
+                                              .seconds = median(c->candidate_seconds, c->pairs.count),
+                                              .ratio = tune_pairs_ratio(&c->pairs).ratio * incumbent_ratio,
+                                              .pairs = (uint32_t)c->pairs.count};
 }
 
 /* Times the candidate against the best so far until the matter is decided or the time is over. */
 static attune_status judge(tune_search *s, const batch_entry *e, tune_verdict *verdict, at_error *err) {
-    tune_pairs pairs = {0};
-    double seconds[TUNE_MAX_PAIRS];
+    comparison c = {.candidate = e->kernel, .incumbent = s->best};
     tune_times warm = {0};
     attune_status status = tune_runner_time(&s->runner, e->kernel, &warm, err);
     *verdict = TUNE_GO_ON;
-    while (!status && *verdict == TUNE_GO_ON && (!pairs.count || !is_over(s))) {
-        status = time_pair(s, e->kernel, s->best, &pairs, seconds, err);
-        if (!status) *verdict = tune_pairs_judge(&pairs);
+    while (!status && *verdict == TUNE_GO_ON && (!c.pairs.count || !is_over(s))) {
+        status = time_pair(s, &c, err);
+        if (!status) *verdict = tune_pairs_judge(&c.pairs, tune_noise_of(&s->noise));
     }
-    if (!status) keep_trial(s, &e->schedule, &pairs, seconds, s->best_ratio);
+    if (!status) keep_trial(s, &e->schedule, &c, s->best_ratio);
     return status;
 }
 
@@ -221,12 +244,10 @@ static void take_the_place(tune_search *s, batch_entry *e, double ratio, double 
  * one before by a second measurement, against what the search began with. */
 static attune_status compare_with_first(tune_search *s, const batch_entry *e, double *ratio, at_error *err) {
     enum { PAIRS = 9 };
-    tune_pairs pairs = {0};
-    double seconds[TUNE_MAX_PAIRS];
+    comparison c = {.candidate = e->kernel, .incumbent = s->first};
     attune_status status = ATTUNE_OK;
-    while (!status && pairs.count < PAIRS && (!pairs.count || !is_over(s)))
-        status = time_pair(s, e->kernel, s->first, &pairs, seconds, err);
-    *ratio = tune_pairs_ratio(&pairs).ratio;
+    while (!status && c.pairs.count < PAIRS && (!c.pairs.count || !is_over(s))) status = time_pair(s, &c, err);
+    *ratio = tune_pairs_ratio(&c.pairs).ratio;
     return status;
 }
 
@@ -265,27 +286,61 @@ static attune_status try_batch(tune_search *s, batch *b, at_error *err) {
 
 /* ---- From beginning to end ---- */
 
+/* The median of so many measurements, by the call, and the part of it within which half of them lie. */
+static void tell_times(const tune_search *s, double *seconds, size_t count, double *middle, double *spread) {
+    if (!count) return;
+    const double m = median(seconds, count);
+    for (size_t i = 0; i < count; i++) seconds[i] = fabs(seconds[i] - m);
+    *middle = m / (double)(s->runner.share < 1 ? 1 : s->runner.repeats);
+    *spread = median(seconds, count) / m;
+}
+
+/* How sure the result is, and how it was measured. What the last comparison could not have told, the search could not
+ * have found: it has as many pairs as a tenth of the budget is enough for, and a noise of its own. */
+static void tell_noise(const tune_search *s, const comparison *last) {
+    attune_tune_result *const result = s->result;
+    const double most = s->options->budget_seconds / 10 / fmax(s->pair_seconds, 1e-9);
+    const double pairs = fmax(TUNE_ENOUGH_TO_WIN, fmin(most, TUNE_MAX_PAIRS));
+    const bool is_short = last->pairs.count < TUNE_ENOUGH_TO_WIN;
+    result->noise = fmax(tune_noise_of(&s->noise), is_short ? 0 : tune_pairs_deviation(&last->pairs));
+    result->detectable = is_short || result->noise <= 0 ? 1 : tune_detectable(result->noise, (size_t)pairs);
+    result->interrupted = interrupted_part(s);
+    result->threads = s->runner.context->team.max_workers;
+}
+
+/* Pairs of the best with the first, or of that with itself. More than usual are for ratios that noise hides. */
+static bool wants_more(const tune_search *s, const comparison *c) {
+    const size_t n = c->pairs.count;
+    if (s->best == s->first) return n < TUNE_ENOUGH_TO_WIN;
+    return n < TUNE_USUAL_PAIRS || (n < TUNE_MAX_PAIRS && tune_pairs_ratio(&c->pairs).high >= 1);
+}
+
 /* The winner of many comparisons is also the luckiest: it must win once more, against what the search began with, in as
  * many pairs as there is time for. */
 static attune_status confirm(tune_search *s, at_error *err) {
-    tune_pairs pairs = {0};
-    double seconds[TUNE_MAX_PAIRS];
+    comparison c = {.candidate = s->best, .incumbent = s->first};
+    attune_tune_result *const result = s->result;
     attune_status status = ATTUNE_OK;
     bool right = true;
     const double overrun = s->options->budget_seconds / 20;
     if (confirms_by_calls(s)) s->runner.share = s->runner.samples = 1;
-    while (!status && s->best != s->first && pairs.count < TUNE_MAX_PAIRS && seconds_left(s) + overrun > s->late_check)
-        status = time_pair(s, s->best, s->first, &pairs, seconds, err);
+    while (!status && wants_more(s, &c) && seconds_left(s) + overrun > s->late_check) status = time_pair(s, &c, err);
     if (status) return status;
-    const tune_ratio r = s->best == s->first ? (tune_ratio){1, 1, 1} : tune_pairs_ratio(&pairs);
-    attune_tune_result *result = s->result;
-    if (r.high < 1 && pairs.count >= TUNE_ENOUGH_TO_WIN && s->late_check) status = is_right(s, s->best, &right, err);
+    const tune_ratio r = s->best == s->first ? (tune_ratio){1, 1, 1} : tune_pairs_ratio(&c.pairs);
+    const bool has_won = r.high < 1 && c.pairs.count >= TUNE_ENOUGH_TO_WIN;
+    if (has_won && s->late_check) status = is_right(s, s->best, &right, err);
     if (status) return status;
-    result->is_faster = r.high < 1 && right && pairs.count >= TUNE_ENOUGH_TO_WIN;
+    result->is_faster = has_won && right;
     result->ratio = r.ratio;
     result->ratio_low = r.low;
     result->ratio_high = r.high;
     result->schedule = result->is_faster ? s->best_schedule : s->first_schedule;
+    tell_noise(s, &c);
+    tell_times(s, c.incumbent_seconds, c.pairs.count, &result->seconds_before, &result->spread_before);
+    result->seconds_after = result->seconds_before;
+    result->spread_after = result->spread_before;
+    if (result->is_faster)
+        tell_times(s, c.candidate_seconds, c.pairs.count, &result->seconds_after, &result->spread_after);
     return ATTUNE_OK;
 }
 

@@ -4,7 +4,8 @@
  * compiled on all CPUs; then nothing compiles, and each of its kernels is timed in pairs with the best so far until it
  * is clear which is faster (pairs.h). Whoever wins is checked against the interpreter before it takes the place; where
  * that would take too much of the time, only the last one is. At the end the best is timed against the schedule that
- * the search began with, and only adopted if it is faster beyond doubt and was checked.
+ * the search began with, and only adopted if it is faster beyond doubt and was checked. Where nothing won, the schedule
+ * that the search began with is timed against itself: the result tells its time in any case.
  */
 #ifndef ATTUNE_TUNE_SEARCH_H
 #define ATTUNE_TUNE_SEARCH_H
@@ -36,6 +37,7 @@ typedef struct tune_search {
     attune_schedule best_schedule, first_schedule;
     double best_ratio;   /* to `first` */
     double pair_seconds; /* that the longest pair so far took */
+    tune_noise noise;
     double late_check; /* seconds that checking `best` is going to take, which is left to the end; 0: it was checked */
     bool checks_all;   /* before they are timed, as that takes little */
     bool is_stopped;
