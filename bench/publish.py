@@ -1,4 +1,6 @@
 """A run into the documentation: short tables between two lines of performance.md, and the plots beside it."""
+import textwrap
+
 import growth
 import report
 import shapes
@@ -90,6 +92,12 @@ def page(run, grown, pictures, clock):
     return text
 
 
+def folded(text):
+    """Paragraphs in lines of 120 columns; tables, headings and pictures stay as they are."""
+    return "\n".join(line if line[:1] in "|#!" else textwrap.fill(line, 120, break_long_words=False, break_on_hyphens=False)
+                     for line in text.split("\n"))
+
+
 def put(path, text):
     """Between the two lines; what was there goes."""
     old = path.read_text()
@@ -97,7 +105,7 @@ def put(path, text):
     _, end, tail = rest.partition(END)
     if not begin or not end:
         raise ValueError(f"{path} has no lines '{BEGIN}' and '{END}', between which the tables go")
-    path.write_text(f"{head}{BEGIN}\n\n{text}\n{END}{tail}")
+    path.write_text(f"{head}{BEGIN}\n\n{folded(text)}\n{END}{tail}")
 
 
 def publish(results, docs, load, clock):

@@ -1,4 +1,4 @@
-/* A good schedule without measuring. The figures behind the choices: docs/performance.md. */
+/* A good schedule without measuring. The figures behind the choices: docs/performance-lessons.md. */
 #include "mha/d_lanes.h"
 #include "mha/gemm.h"
 #include "mha/integers.h"

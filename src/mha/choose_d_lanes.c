@@ -1,5 +1,5 @@
 /* When d-lanes is the better strategy, and a good schedule for it without measuring. The figures behind the choices:
- * docs/performance.md. */
+ * docs/performance-lessons.md. */
 #include "mha/d_lanes.h"
 #include "mha/integers.h"
 #include "mha/problem.h"

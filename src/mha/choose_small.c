@@ -1,5 +1,5 @@
 /* A good schedule for few query rows and keys, without measuring: q-lanes with values by rows, in one tile. The figures
- * behind the choices: docs/performance.md, "Tiny calls". */
+ * behind the choices: docs/performance-lessons.md, "Tiny calls". */
 #include "mha/integers.h"
 #include "mha/q_lanes.h"
 

@@ -1,5 +1,5 @@
 /* Good register tiles and tasks of a block's products, without measuring. The figures behind the choices:
- * docs/performance.md. */
+ * docs/performance-lessons.md. */
 #include "mha/gemm.h"
 #include "mha/integers.h"
 #include "mha/pack.h"
