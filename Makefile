@@ -110,7 +110,8 @@ $(call obj,$(wildcard src/codegen/*.c)): INCLUDES += $(LLVM_CFLAGS) $(if $(OWN_L
 # A call of attune_run, which may take 0.1 µs in all, enters these a dozen times. Their arrays are indexed by the numbers of
 # tensors; they touch no text and no file.
 $(call obj,$(addprefix src/runtime/,run.c call.c call_sizes.c call_strides.c)): HARDENED += -fno-stack-protector
-# The command sees the public header only, as any other program does.
+# Of the library the command sees the public header only, as any other program does. `attune check` is linked to the
+# references of the tests.
 $(call obj,$(TOOL_SRC)): INCLUDES = -Itests -I$(BUILD)/gen
 $(call obj,$(DRAW_SRC)): INCLUDES = $(CAIRO_CFLAGS)
 $(call obj,$(TEST_SRC) $(SUPPORT_SRC)): INCLUDES = -Isrc -Itests -Itools -I$(BUILD)/gen
@@ -397,6 +398,13 @@ check-million: all ## RANDOM_CASES (1,000,000) random problems of RANDOM_SEED (1
 
 check-deps: ## fail on an include that the architecture does not allow
 	@bash scripts/check_deps.sh
+
+.PHONY: docs
+docs: ## the manual of attune.h as HTML, into build/docs/; DEPS=no does not install Doxygen
+	@DEPS='$(DEPS)' bash scripts/deps.sh docs
+	@mkdir -p $(BUILD)/docs
+	@VERSION='$(VERSION)' OUT='$(BUILD)/docs' doxygen docs/Doxyfile
+	@echo "written to $(BUILD)/docs/index.html"
 
 # The public header is laid out by hand, in columns.
 FORMATTED = git ls-files '*.c' '*.h' ':!include/attune.h'

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Installs with apt what is missing for a purpose: build (which includes the tests), aarch64 (for test_aarch64.sh), fuzz,
-# format, mutants, minilm or torch.
+# format, mutants, minilm, bench, torch or docs.
 # DEPS=no installs nothing. LLVM_CONFIG set to another llvm-config means that LLVM is the caller's own business.
 # g++ brings the archive of the C++ library, which goes into the code generator; tests use g++ and cmake as well.
 set -euo pipefail
@@ -14,11 +14,12 @@ declare -A packages=(
     [minilm]="python3-pip"
     [bench]="python3-venv"
     [torch]="python3-venv"
+    [docs]="doxygen"
 )
 
-purpose=${1:?usage: deps.sh build|aarch64|fuzz|format|mutants|minilm|bench|torch}
+purpose=${1:?usage: deps.sh build|aarch64|fuzz|format|mutants|minilm|bench|torch|docs}
 wanted=${packages[$purpose]}
-command -v "${LLVM_CONFIG:-llvm-config-19}" >/dev/null || wanted+=" llvm-19-dev"
+[ "$purpose" = docs ] || command -v "${LLVM_CONFIG:-llvm-config-19}" >/dev/null || wanted+=" llvm-19-dev"
 
 missing=()
 for package in $wanted; do
