@@ -1,0 +1,127 @@
+# Checks of pages written in Markdown, each of which prints what is wrong and fails if anything is. To be sourced.
+
+# prose FILE: its lines without code, which holds no links.
+prose() { awk '/^ *```/ { code = !code; next } !code' "$1" | sed -E 's/`[^`]*`//g'; }
+
+# anchors FILE: the names by which its headings can be reached.
+anchors() {
+    awk '/^```/ { code = !code } !code && /^#+ /' "$1" | sed -E 's/^#+ //; s/[^A-Za-z0-9 _-]//g; s/ /-/g' | tr '[:upper:]' '[:lower:]'
+}
+
+# links FILE: the targets of its relative links, one in a line.
+links() { prose "$1" | grep -oE '\]\([^)]+\)' | sed -E 's/^\]\(//; s/\)$//; s/ ".*$//' | grep -vE '^(https?|mailto):' || true; }
+
+# broken_links FILE…: links to files and headings that are not there.
+broken_links() {
+    local page target file anchor status=0
+    for page in "$@"; do
+        while IFS= read -r target; do
+            file=${target%%#*} anchor=
+            [[ $target != *'#'* ]] || anchor=${target#*#}
+            file=$([ -n "$file" ] && echo "$(dirname "$page")/$file" || echo "$page")
+            if [ ! -e "$file" ]; then
+                echo "$page: there is no $target"
+                status=1
+            elif [ -n "$anchor" ] && ! anchors "$file" | grep -qxF -- "$anchor"; then
+                echo "$page: $target has no such heading"
+                status=1
+            fi
+        done < <(links "$page")
+    done
+    return $status
+}
+
+# reachable FILE: the files that its links lead to, and theirs, sorted.
+reachable() {
+    local -A seen=()
+    local page target queue=("$1")
+    while [ ${#queue[@]} -gt 0 ]; do
+        page=$(realpath --relative-to=. "${queue[0]}") queue=("${queue[@]:1}")
+        [ -z "${seen[$page]:-}" ] || continue
+        seen[$page]=1
+        [[ $page == *.md ]] || continue
+        while IFS= read -r target; do
+            [ -z "${target%%#*}" ] || queue+=("$(dirname "$page")/${target%%#*}")
+        done < <(links "$page")
+    done
+    printf '%s\n' "${!seen[@]}" | LC_ALL=C sort
+}
+
+# missing_paths FILE…: files of this tree that are named in code, `like/this.c`, and are not there. Names with a variable
+# part ("…", "<", "$") do not count.
+missing_paths() {
+    local page name status=0
+    for page in "$@"; do
+        while IFS= read -r name; do
+            compgen -G "$name" >/dev/null || { echo "$page: there is no $name" && status=1; }
+        done < <(grep -oE '`(src|tools|tests|docs|examples|bench|scripts|include)/[A-Za-z0-9_./*-]+`' "$page" | tr -d '`' |
+            sort -u)
+    done
+    return $status
+}
+
+# missing_targets FILE…: targets of make that are named in code and are not in the Makefile.
+missing_targets() {
+    local page name status=0
+    for page in "$@"; do
+        while IFS= read -r name; do
+            grep -qE "^([a-z0-9-]+ )*$name( [a-z0-9-]+)*:" Makefile || { echo "$page: make $name is no target" && status=1; }
+        done < <(grep -oE '(`|^ +|^)make ([A-Z_]+=[^ `]* )*[a-z][a-z0-9-]*( [a-z][a-z0-9-]*)*`?' "$page" |
+            grep -E '^ |`$|^make .*[^`]$' | sed -E 's/`//g; s/^ *make //; s/[A-Z_]+=[^ ]* *//g' | tr ' ' '\n' | sort -u)
+    done
+    return $status
+}
+
+# too_wide FILE…: lines of more than 120 characters. Tables, links and code cannot be broken.
+too_wide() {
+    local page
+    for page in "$@"; do
+        awk '/^ *```/ { code = !code } !code' "$page" | grep -vE '^ *\||^    |\]\(' | LC_ALL=C.UTF-8 grep -E '^.{121}' |
+            sed "s|^|$page: |"
+    done | { ! grep .; }
+}
+
+# unknown_messages FILE: messages quoted as "> …" that no source has. The quote's dots stand for one value or more.
+unknown_messages() {
+    local message pattern status=0
+    [ -n "${sources:-}" ] || sources=$(cat src/*/*.[ch] tools/*.[ch] scripts/*.sh Makefile | sed -z 's/"[ \t]*\n[ \t]*"//g')
+    while IFS= read -r message; do
+        pattern=$(sed -E 's/[][(){}.*+?^$|\\/]/\\&/g; s/…/[^"]*/g' <<<"${message#> }")
+        grep -qE -- "$pattern" <<<"$sources" || { echo "$1: no source says: ${message#> }" && status=1; }
+    done < <(grep '^> ' "$1")
+    return $status
+}
+
+# take_blocks FILE DIR: its code blocks as DIR/NN.LANGUAGE, and DIR/NN.c.name where a line "<!-- file: NAME -->" comes
+# first.
+take_blocks() {
+    awk -v dir="$2" '
+        /^<!-- file: / { name = $3; next }
+        /^```[a-z]+$/ && !out { out = sprintf("%s/%02d.%s", dir, ++number, substr($0, 4)); printf "" > out
+                                if (name != "") { print name > (out ".name"); close(out ".name"); name = "" }; next }
+        /^```$/ && out { close(out); out = ""; next }
+        out { print > out }' "$1"
+}
+
+# run_blocks DIR: what take_blocks left, in order and in this directory: sh runs, c is written to its file, and of text
+# each line must be in what ran last, in this order ("…": anything). Stops at the first that fails.
+run_blocks() {
+    local block line pattern said=/dev/null from
+    for block in "$1"/*.{sh,c,text}; do echo "$block"; done | LC_ALL=C sort >"$1/list"
+    while IFS= read -r block; do
+        [ -e "$block" ] || continue
+        case $block in
+        *.c) cp "$block" "$(cat "$block.name")" || return 1 ;;
+        *.sh)
+            said=$block.said
+            bash -euo pipefail "$block" >"$said" 2>&1 </dev/null || { cat "$block" "$said"; return 1; } ;;
+        *.text)
+            from=1
+            while IFS= read -r line; do
+                pattern=^$(sed -E 's/[][(){}.*+?^$|\\/]/\\&/g; s/…/.+/g' <<<"$line")\$
+                line=$(tail -n +$from "$said" | grep -nE -m 1 -- "$pattern") || { echo "nothing said: $pattern"; cat "$said"; return 1; }
+                from=$((from + ${line%%:*}))
+            done <"$block" ;;
+        esac
+    done <"$1/list"
+}

@@ -1,0 +1,144 @@
+#!/usr/bin/env bash
+# The documentation: links and names lead somewhere, quoted messages are real, and what "Getting started" says to type
+# works. Each check is also tried on a page that it must reject.
+set -u
+cd "$(dirname "$0")/.." || exit 1
+. tests/support/cli.sh
+. tests/support/pages.sh
+work=$(mktemp -d)
+trap 'rm -rf "$work" "${build_copy:-}"' EXIT
+touch "$work/stdout" "$work/stderr"
+
+# good NAME COMMAND…, bad NAME COMMAND…: it succeeds; it fails and says something.
+good() {
+    local name=$1
+    shift
+    "$@" >"$work/stdout" 2>&1
+    report $? "$name"
+}
+bad() {
+    local name=$1
+    shift
+    ! "$@" >"$work/stdout" 2>&1 && [ -s "$work/stdout" ]
+    report $? "$name"
+}
+
+[ -n "${SANITIZE:-}" ] && echo "1..21" || echo "1..27"
+mapfile -t pages < <(ls ./*.md docs/*.md bench/*.md examples/*/*.md | sed 's|^\./||')
+guides=(README.md CONTRIBUTING.md bench/README.md examples/minilm/README.md docs/{index,getting-started,troubleshooting}.md
+    docs/{platforms,performance,performance-lessons,performance-history}.md)
+
+mkdir "$work/docs"
+cat >"$work/docs/bad.md" <<'PAGE'
+# A page with mistakes
+
+[a file](none.md), [a heading](#no-such-heading), `src/base/none.c`, `make nonsense`
+
+> a message that attune never … prints
+
+PAGE
+printf '%0121d\n' 0 >>"$work/docs/bad.md"
+printf '# A page\n\n[this](#a-page)\n\n> … is not a field of a problem; …\n' >"$work/docs/good.md"
+
+good "links of all pages lead somewhere" broken_links "${pages[@]}"
+bad "a link that leads nowhere is found" broken_links "$work/docs/bad.md"
+grep -q 'none.md' "$work/stdout" && grep -q 'no-such-heading' "$work/stdout"
+report $? "a file and a heading"
+good "a heading is found" broken_links "$work/docs/good.md"
+
+reachable docs/index.md >"$work/reached"
+printf '%s\n' "${pages[@]}" docs/*.svg docs/*.png docs/attune.1 include/attune.h | LC_ALL=C sort >"$work/wanted"
+good "all pages and pictures are reached from docs/index.md" eval '! LC_ALL=C comm -13 "$work/reached" "$work/wanted" | grep .'
+good "the README links to the index" grep -qF '](docs/index.md)' README.md
+reachable "$work/docs/good.md" >"$work/few"
+bad "a page that nothing links to is found" eval '! LC_ALL=C comm -13 "$work/few" "$work/wanted" | grep .'
+
+good "files that pages name are there" missing_paths "${pages[@]}"
+bad "a file that is not there is found" missing_paths "$work/docs/bad.md"
+good "targets of make that pages name are there" missing_targets "${pages[@]}"
+bad "a target that is not there is found" missing_targets "$work/docs/bad.md"
+good "no line is too wide" too_wide "${guides[@]}"
+bad "a wide line is found" too_wide "$work/docs/bad.md"
+
+good "quoted messages are in the sources" unknown_messages docs/troubleshooting.md
+[ "$(grep -c '^> ' docs/troubleshooting.md)" -ge 30 ]
+report $? "there are messages"
+bad "a message that no source has is found" unknown_messages "$work/docs/bad.md"
+good "a message with values is found" unknown_messages "$work/docs/good.md"
+
+if command -v python3 >/dev/null; then
+    good "the picture is made by its script" eval 'python3 scripts/architecture.py | cmp - docs/architecture.svg'
+else
+    number=$((number + 1))
+    echo "ok $number # SKIP the picture is made by its script: no python3"
+fi
+
+# The manual of the header, where Doxygen is installed: warnings are errors.
+if command -v doxygen >/dev/null; then
+    good "make docs" make --no-print-directory docs BUILD="$work/manual" DEPS=no
+    good "all comments of the header are in it" bash scripts/check_manual.sh "$work/manual/docs"
+    sed -i 's/Gives a reference back//' "$work"/manual/docs/xml/*.xml
+    bad "a comment that is lost is found" bash scripts/check_manual.sh "$work/manual/docs"
+else
+    for name in "make docs" "all comments of the header are in it" "a comment that is lost is found"; do
+        number=$((number + 1))
+        echo "ok $number # SKIP $name: no doxygen"
+    done
+fi
+[ -z "${SANITIZE:-}" ] || exit 0 # a sanitized library needs a sanitized program
+
+# Getting started, in a directory that looks like the sources: what it builds must not be left there.
+# shellcheck source=tests/support/build_copy.sh
+source tests/support/build_copy.sh
+cp -a "${build_copy%/}/." "$work/build"
+mkdir "$work/tree" "$work/home" "$work/blocks"
+for name in *; do [ "$name" = build ] || ln -s "$PWD/$name" "$work/tree/$name"; done
+ln -s "$work/build" "$work/tree/build"
+unset MAKEFLAGS MAKELEVEL
+export HOME=$work/home DEPS=no
+take_blocks docs/getting-started.md "$work/blocks"
+[ "$(ls "$work/blocks"/*.sh | wc -l)" -ge 5 ] && [ -s "$work/blocks"/*.c ]
+report $? "the page has commands and a program"
+good "what the page says to type works" eval 'cd "$work/tree" && ATTUNE_CACHE_DIR=$work/home/cache BUILD=build run_blocks "$work/blocks"'
+
+# Pages on which a command fails, a program is wrong, and an output is another.
+try() {
+    rm -rf "$work/try"
+    mkdir "$work/try"
+    cat >"$work/page.md"
+    take_blocks "$work/page.md" "$work/try"
+    (cd "$work/tree" && run_blocks "$work/try")
+}
+bad "a command that fails is found" try <<'PAGE'
+```sh
+true
+build/attune info --nonsense
+true
+```
+PAGE
+bad "a program that does not compile is found" try <<'PAGE'
+<!-- file: wrong.c -->
+```c
+int main(void) { return nothing; }
+```
+```sh
+cc wrong.c -o wrong
+```
+PAGE
+bad "an output that is not there is found" try <<'PAGE'
+```sh
+build/attune info
+```
+```text
+no …
+```
+PAGE
+good "an output that is there is found" try <<'PAGE'
+```sh
+build/attune info
+```
+```text
+attune     …
+isa        …
+```
+PAGE
