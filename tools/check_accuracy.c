@@ -1,11 +1,11 @@
-/* The table of docs/numerics.md: how far each combination of types is from f64, beside a plain implementation. */
+/* The table of docs/numerics.md: the distance of each combination of types from f64, beside a plain implementation. */
 #include "check_case.h"
 
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
-/* ---- What is measured ---- */
+/* ---- Types and problems ---- */
 
 typedef struct types {
     const char *name, *fields;
@@ -51,7 +51,7 @@ static const work decode = {"one query",
 static const work block = {"block",
                            {"embed_dim=64,num_heads=4,seq_q=33", "embed_dim=256,num_heads=4,seq_q=128,is_causal=1",
                             "embed_dim=768,num_heads=12,num_kv_heads=4,seq_q=24", NULL}};
-/* Nothing is appended: which code, or number of bf16, a key becomes that lies in the middle of two is chance. */
+/* Nothing is appended: chance decides which code, or number of bf16, a number in the middle of two becomes. */
 static const work cached = {"block over a cache",
                             {"batch=4,embed_dim=128,num_heads=4,seq_q=1,kv_projected=1,seq_kv=100",
                              "batch=3,embed_dim=512,num_heads=8,num_kv_heads=2,seq_q=2,kv_projected=1,seq_kv=300",
@@ -93,8 +93,8 @@ static bool measure(const measuring *m, const work *w, const types *t, input_kin
 
 static double ratio_of(double attune, double plain) { return attune == plain ? 1 : attune / plain; }
 
-/* Where both do the same sums, or round their results to the same few digits, the ratio is 1 but for chance, which with
- * so many numbers is less than this; but of large scores few numbers decide. */
+/* Where both do the same sums, or round their results to the same few digits, the ratio differs from 1 by chance only,
+ * and by less than this with so many numbers. Few numbers decide the errors of large scores. */
 static bool is_kept(const check_errors *e, bool is_large) {
     const double rms = is_large ? 1.1 : 1.02, max = is_large ? 2 : 1.5;
     return sqrt(e->squares) <= rms * sqrt(e->plain_squares) && e->max <= max * e->plain_max;

@@ -1,4 +1,4 @@
-/* Random blocks: what attention alone does not have. Masks, lengths, caches and the rest are those of check_problem.c.
+/* Random blocks: the fields that attention alone lacks. check_problem.c draws masks, lengths, caches and the rest.
  */
 #include "check_draft.h"
 
@@ -12,7 +12,7 @@ void draft_block(draft *d) {
     p->num_heads = p->num_kv_heads * group_sizes[draft_between(d, 0, 4)];
     p->is_cross = d->block == BLOCK_CROSS || d->block == BLOCK_CROSS_CACHE || may_cross;
     p->kv_projected = d->block == BLOCK_PROJECTED;
-    /* As most models have it, or of any size. */
+    /* As in most models, or of any size. */
     if (draft_chance(d, 40)) p->head_dim = draft_size(d, 64);
     if (draft_chance(d, 40)) p->head_dim_v = p->head_dim;
     p->embed_dim = draft_chance(d, 40) ? p->num_heads * p->head_dim : draft_size(d, 200);
@@ -35,7 +35,7 @@ double draft_block_work(const draft *d) {
                 keys * kv_heads * dims * (kv_embed + (double)p->low_rank));
 }
 
-/* Keys that are those of x are as many. */
+/* A block that takes its keys from x has as many keys as queries. */
 void draft_tie_lengths(draft *d) {
     attune_problem *const p = d->p;
     if (d->block != BLOCK_SELF) return;
@@ -44,7 +44,7 @@ void draft_tie_lengths(draft *d) {
     p->max_seq_kv = 0;
 }
 
-/* Such keys have no order, and how many there are of those that they are made of is known. */
+/* Low-rank keys have no order, and the number of keys that they mix is known when compiling. */
 void draft_low_rank(draft *d) {
     attune_problem *const p = d->p;
     if (!p->is_cross) d->keys = d->rows;
@@ -68,7 +68,7 @@ void draft_low_rank(draft *d) {
     p->weights_average = draft_chance(d, 40);
 }
 
-/* Sizes that are what they would be anyway. */
+/* Leaves out sizes that equal their defaults. */
 void draft_leave_out(draft *d) {
     attune_problem *const p = d->p;
     if (p->head_dim_v == p->head_dim && draft_chance(d, 50)) p->head_dim_v = 0;

@@ -54,7 +54,7 @@ static void free_data(case_data *d) {
     tensors_free(&d->jit);
 }
 
-/* Scores beyond what the arithmetic can hold have no reference in a wider one: there only the bits count. */
+/* Scores that overflow the arithmetic have no reference in a wider one: only bits are compared there. */
 static bool has_reference(const check_case *c) { return c->inputs != INPUT_OVERFLOW; }
 
 static bool create_data(case_data *d, const check_case *c) {
@@ -65,8 +65,8 @@ static bool create_data(case_data *d, const check_case *c) {
     return tensors_share(&d->interp, &d->jit);
 }
 
-/* From the tensors of the interpreter before it runs, as caches that are appended to are inputs too; after machine code
- * has run, as the library then has found the call to be sound. */
+/* Reads the interpreter's tensors before it runs, because caches that are appended to are inputs, too. Machine code has
+ * run before, so the library has checked the call, and its caches are known. */
 static bool run_references(const check_case *c, case_data *d, char *reason) {
     attune_tensor list[REF_MAX_TENSORS];
     ref_call call = tensors_call(&d->interp, list);
@@ -107,7 +107,7 @@ static check_outcome run_interpreter(check_machine *machine, const check_case *c
     return CHECK_NOT_INTERPRETED;
 }
 
-/* The same bits by the schedule that attune would choose, where the problem promises that. */
+/* Runs a reproducible problem by the schedule that attune would choose, too: the bits must be the same. */
 static check_outcome run_again(check_machine *machine, const check_case *c, const tensors *expected, char *reason) {
     char difference[DIFFERENCE_TEXT];
     attune_schedule chosen = ATTUNE_SCHEDULE_INIT;

@@ -44,7 +44,7 @@ bool check_draw_problem(tool_random *random, double max_flops, attune_problem *p
 /* A legal schedule for the problem: mostly random, else the chosen one. false after a message. */
 bool check_draw_schedule(check_machine *machine, tool_random *random, check_case *c);
 
-/* What became of a case. */
+/* The outcome of a case. */
 typedef enum check_outcome {
     CHECK_PASSED = 0,
     CHECK_NOT_CREATED, /* no tensors, or no contents for them */
@@ -57,12 +57,12 @@ typedef enum check_outcome {
     CHECK_WRONG,          /* by the reference */
 } check_outcome;
 
-/* Runs a case. `reason` says in one sentence why it did not pass. `errors` (may be NULL) receives what the case
- * contributes when its data is finite. */
+/* Runs a case. `reason` says in one sentence why it did not pass. `errors` (may be NULL) receives the case's errors if
+ * its data is finite. */
 check_outcome check_run(check_machine *machine, const check_case *c, check_errors *errors,
                         char reason[ATTUNE_MESSAGE_BYTES]);
 
-/* The errors of a case alone, by the chosen schedule: nothing but the reference is asked. */
+/* Measures the errors of a case with the chosen schedule; compares with the reference only. */
 check_outcome check_measure(check_machine *machine, const check_case *c, check_errors *errors,
                             char reason[ATTUNE_MESSAGE_BYTES]);
 
@@ -75,7 +75,7 @@ void check_add_errors(check_errors *sum, const check_errors *errors);
 /* Tells the reference what a call has put into its caches; `after` has the same inputs, and its outputs. */
 void check_take_caches(ref_call *call, const tensors *after);
 
-/* The comparison with the reference, within the rounding that the data can suffer. */
+/* Compares with the reference, within the rounding errors that the data allows. */
 bool check_reference(const tensors *after, const ref_result *wanted, const ref_result *plain, input_kind inputs,
                      check_errors *errors, char reason[ATTUNE_MESSAGE_BYTES]);
 

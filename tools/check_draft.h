@@ -1,4 +1,4 @@
-/* A problem while it is drawn: what the files that draw its parts share. */
+/* A problem that is being drawn: shared by the files that draw its parts. */
 #ifndef ATTUNE_TOOLS_CHECK_DRAFT_H
 #define ATTUNE_TOOLS_CHECK_DRAFT_H
 
@@ -21,7 +21,7 @@ typedef struct draft {
     attune_problem *p;
     call_sizes *sizes;
     int64_t rows, keys, fresh;
-    int rate; /* percent: of each feature. Few features tell which one is broken, many meet each other */
+    int rate; /* percent, of each feature: few features show which one is broken, many show how they interact */
     block_kind block;
 } draft;
 
@@ -44,7 +44,7 @@ static inline bool draft_has_caches(const draft *d) {
 
 /* check_block.c: the fields of a block that attention does not have, once its other sizes are drawn; the operations of
  * its products; how lengths that are known or open depend on each other; low rank instead of attention's features; and
- * what can be left out. */
+ * leaving out defaults. */
 void draft_block(draft *d);
 double draft_block_work(const draft *d);
 void draft_tie_lengths(draft *d);

@@ -5,7 +5,7 @@ static int32_t pick(tool_random *random, const int8_t *values, int count) {
     return values[tool_random_range(random, 0, count - 1)];
 }
 
-/* Mostly small tiles: they are as wrong as large ones, and the code generator's time goes with their size. */
+/* Mostly small tiles: they show as many mistakes as large ones, and compile faster. */
 static const int8_t rows[] = {1, 1, 2, 3, 4, 5, 6, 8, 16}, vectors[] = {1, 1, 1, 2, 2, 3, 4};
 
 static void draw_q_lanes(tool_random *random, attune_schedule *s) {

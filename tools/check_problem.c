@@ -1,4 +1,4 @@
-/* Random problems: sizes that are multiples of nothing, every layout, every feature and any of them together. */
+/* Random problems: odd sizes, every layout, every feature, and features in any combination. */
 #include "check_draft.h"
 
 static bool chance(const draft *d, int percent) { return draft_chance(d, percent); }
@@ -65,7 +65,7 @@ static attune_dtype draw_dtype(const draft *d) {
     return types[between(d, 0, 3)];
 }
 
-/* Caches of codes; a problem without caches has none, but its types do not matter then either. */
+/* Caches of codes, for problems that have caches. */
 static void draw_codes(const draft *d) {
     attune_problem *const p = d->p;
     static const attune_dtype types[] = {ATTUNE_I8, ATTUNE_F8};
@@ -83,7 +83,7 @@ static void draw_codes(const draft *d) {
 
 static void draw_dtypes(const draft *d) {
     attune_problem *const p = d->p;
-    /* Weights and caches of another type than the rest are what models have. */
+    /* Models often have weights and caches of another type than the rest. */
     if (d->block && chance(d, 10)) p->w_dtype = draw_dtype(d);
     if (draft_has_caches(d) && chance(d, 10)) p->k_dtype = p->v_dtype = draw_dtype(d);
     if (!has_feature(d)) return;
@@ -167,7 +167,7 @@ static void draw_append(draft *d) {
         d->fresh = larger(d->fresh, 1);
         p->seq_new = d->fresh;
     }
-    /* There must be as many keys as are new. */
+    /* There must be at least as many keys as new ones. */
     if (d->keys < d->fresh) {
         d->keys = d->fresh;
         if (p->seq_kv != ATTUNE_DYNAMIC) p->seq_kv = d->keys;
@@ -192,7 +192,7 @@ static void draw_rotary(draft *d) {
     if (d->block && chance(d, 40)) p->causal_offset += between(d, 1, 20);
 }
 
-/* With positions of its own a query needs a row of the caches for each, and a key shares its query's id. */
+/* With position_ids every position needs a row of cos and sin, and a key has the id of its query. */
 static void fit_rotary(draft *d) {
     attune_problem *const p = d->p;
     if (!p->rotary_dim) return;
@@ -232,7 +232,7 @@ static void set_page_sizes(draft *d) {
     call_sizes *const s = d->sizes;
     s->max_pages = (d->keys + p->page_size - 1) / p->page_size + between(d, 0, 2);
     s->num_pages = p->batch * s->max_pages + between(d, 0, 3);
-    /* Entries may share pages that nothing is written to. */
+    /* Entries may share pages that are only read. */
     if (!p->seq_new && chance(d, 30)) s->num_pages = between(d, 1, larger(s->num_pages, 1));
 }
 
@@ -253,7 +253,8 @@ static void set_sizes(draft *d) {
     } else {
         if (p->seq_q == ATTUNE_DYNAMIC) s->seq_q = d->rows;
         if (p->seq_kv == ATTUNE_DYNAMIC && d->block != BLOCK_SELF) s->seq_kv = d->keys;
-        /* The tables of a paged cache tell the longest length, unless something else is laid out by it. */
+        /* The tables of a paged cache give the longest length. It must be set if another tensor's layout depends on it.
+         */
         const bool has_columns = p->weights_mode || p->has_position_ids || p->attn_mask_dims[3] || p->attn_bias_dims[3];
         if (s->seq_kv > 0 && p->page_size && p->has_kv_lens && !has_columns && chance(d, 40))
             s->seq_kv = ATTUNE_NOT_SET;
@@ -366,7 +367,7 @@ static void draw_any(tool_random *random, double max_flops, attune_problem *p, c
 
 bool check_draw_problem(tool_random *random, double max_flops, attune_problem *problem, call_sizes *sizes) {
     draw_any(random, max_flops, problem, sizes);
-    /* Whatever is refused is a failure of the check. */
+    /* A refused problem is a failure of the check. */
     if (attune_problem_check(problem) == ATTUNE_OK && check_draw_strides(random, problem, sizes)) return true;
     char *const text = problem_text(problem);
     char sizes_text[SIZES_TEXT];

@@ -1,11 +1,11 @@
-/* Outputs against the reference: how far off rounding may put them, and whether they are further. */
+/* Outputs against the reference: the limits that rounding sets, and whether they are kept. */
 #include "check_case.h"
 
 #include <float.h>
 #include <math.h>
 #include <string.h>
 
-/* ---- How large what the call reads is ---- */
+/* ---- Magnitudes of the inputs ---- */
 
 static double largest_finite(const tensor *one) {
     double largest = 0;
@@ -16,8 +16,8 @@ static double largest_finite(const tensor *one) {
     return largest;
 }
 
-/* The Euclidean length of the longest row and the largest number, those that are not finite left out; of codes what
- * they stand for. `scale` may be NULL. */
+/* The Euclidean length of the longest row, and the largest number. Numbers that are not finite are left out; codes
+ * count as the numbers that they stand for. `scale` may be NULL. */
 typedef struct magnitude {
     double row, number;
 } magnitude;
@@ -75,7 +75,7 @@ static double largest_score(const tensors *t, const ref_block_scale *block) {
            largest_finite(tensors_find(t, "alibi_slopes")) * distance + largest_finite(tensors_find(t, "sinks"));
 }
 
-/* Of whatever the output is a mean or a rotation of. */
+/* The largest of the numbers whose mean or rotation the output is. */
 static double largest_value(const tensors *t, const ref_block_scale *block) {
     if (t->problem.op == ATTUNE_ROTARY) return 2 * largest_finite(tensors_find(t, "q"));
     if (t->problem.op == ATTUNE_MERGE) return largest_finite(tensors_find(t, "parts"));
@@ -132,7 +132,7 @@ static long double largest_of(const attune_problem *p, attune_dtype dtype) {
     return dtype == ATTUNE_F64 && p->softmax_precision == ATTUNE_F64 ? DBL_MAX : FLT_MAX;
 }
 
-/* Whether what is wanted, or the sum that it is the mean of, may be beyond `largest`, the errors considered. */
+/* Whether the wanted number, or the sum that it is the mean of, may exceed `largest` within the errors. */
 static bool may_overflow(long double wanted, const bound *b, long double largest) {
     const long double error = (long double)b->absolute + (long double)b->relative * fabsl(wanted);
     return (fabsl(wanted) + error) * (b->summed > 0 ? b->summed : 1) >= largest;
@@ -146,8 +146,8 @@ static bool is_good(long double got, long double wanted, const bound *b, long do
     return fabsl(got - wanted) <= (long double)b->absolute + (long double)b->relative * fabsl(wanted);
 }
 
-/* Where NaN and infinities are about, a row may have lost a key, or the last one, to an infinite score; what is made of
- * such a row proves nothing. */
+/* With NaN and infinities among the inputs, a row may have lost a key, or its last one, to an infinite score. Such a
+ * row proves nothing. */
 static bool is_doubtful(const tensors *t, const tensor *out, const ref_result *rows, int64_t row) {
     const int64_t tokens = out->info.dims[1], heads = out->info.rank == 4 ? 1 : t->problem.num_heads;
     for (int64_t head = 0; head < heads; head++) {
@@ -157,7 +157,7 @@ static bool is_doubtful(const tensors *t, const tensor *out, const ref_result *r
     return false;
 }
 
-/* `rows`: those of attention, doubtful ones of which are skipped; NULL: none is. */
+/* `rows`: the rows of attention, of which doubtful ones are skipped; NULL: all count. */
 static bool compare(const tensors *t, const char *name, const long double *wanted, const ref_result *rows,
                     const bound *b, char *reason) {
     const tensor *const one = tensors_find(t, name);
@@ -234,15 +234,15 @@ typedef struct bounds {
     double score; /* the largest */
 } bounds;
 
-/* What a weight, exp(score - lse), may lose relatively beside `off`: where slopes at huge distances make that large,
- * its error is not proportional. */
+/* The relative error of a weight, exp(score - lse), whose score is off by `off`. It is not proportional where slopes at
+ * huge distances make `off` large. */
 static double weight_loss(const attune_problem *p, double off) {
     enum { MOST_OFF = 500 }; /* nothing of a weight is left long before */
     const bool is_weight = p->weights_mode == ATTUNE_WEIGHTS_SOFTMAX || p->weights_mode == ATTUNE_WEIGHTS_NONE;
     return is_weight ? expm1(fmin(off, MOST_OFF)) : 0;
 }
 
-/* What Q and K lose where they are bf16 between the steps of a problem that is bf16 throughout. */
+/* The relative error of Q and K in a problem that is bf16 throughout, and rounds them between its steps. */
 static double lost_between(const attune_problem *p) {
     const bool all = p->dtype == ATTUNE_BF16 && p->k_dtype == ATTUNE_BF16 && p->softmax_precision != ATTUNE_F64;
     return all && (ref_is_block(p) || p->rotary_dim) ? epsilon_of(ATTUNE_BF16) : 0;
@@ -276,9 +276,9 @@ void check_take_caches(ref_call *call, const tensors *after) {
         call->k_error = 8 * epsilon_of(p->softmax_precision) * largest_finite(tensors_find(after, "k_new"));
 }
 
-/* How much rounding can do: every score is off by some epsilons of the largest that can occur, and a weight by as much
- * relatively. The plain implementation shows how much of that this data really suffers. What is computed and goes
- * through a cache may be rounded to either side there, unless the reference knows to which. */
+/* The limits: every score may be off by some epsilons of the largest that can occur, and a weight by as much
+ * relatively. The plain implementation shows how much of that this data suffers. A computed number that goes through a
+ * cache may be rounded to either side, unless the reference knows the side. */
 static bounds bounds_of(const tensors *t, const ref_result *wanted, double plain_max, input_kind inputs) {
     const attune_problem *const p = &t->problem;
     const ref_block_scale *const block = &wanted->scale; /* zeros if there is none */
@@ -333,7 +333,8 @@ bool check_reference(const tensors *t, const ref_result *wanted, const ref_resul
         !compare(t, "v_scale", wanted->v_scale, NULL, &b.v_scales, reason))
         return false;
     /* Scores of many thousands (slopes at huge distances) leave nothing of a weight but rounding. Where K and V are
-     * rounded unseen to a type of fewer digits than the output's, the errors are which side each number went to. */
+     * rounded unseen to a type of fewer digits than the output's, the errors only show which way each number was
+     * rounded. */
     const attune_problem *const p = &t->problem;
     const double digits = epsilon_of(p->dtype);
     const bool unseen = rounds_unseen(p) && (epsilon_of(p->k_dtype) > digits || epsilon_of(p->v_dtype) > digits);

@@ -1,4 +1,4 @@
-/* Making a failing case small: every size smaller, every feature away, as long as it fails in the same way. */
+/* Makes a failing case small: reduces sizes and drops features as long as it fails in the same way. */
 #include "check_case.h"
 
 #include <string.h>
@@ -55,7 +55,7 @@ static int64_t *size_at(check_case *c, int field) {
     return (int64_t *)(void *)(base + size_fields[field].offset);
 }
 
-/* Masks have the dims of what they cover. */
+/* The dims of masks follow the sizes that they cover. */
 static void follow(int64_t dims[4], int dim, int64_t before, int64_t after) {
     if (dims[dim] == before && before > 1) dims[dim] = after;
 }
@@ -145,7 +145,7 @@ static void drop_feature(check_case *c, int number) {
     if (!c->problem.short_masks) c->sizes.mask_seq_kv = c->sizes.bias_seq_kv = ATTUNE_NOT_SET;
 }
 
-/* A length known when compiling instead of at run time. */
+/* Makes a length known when compiling instead of at run time. */
 static void settle_length(int64_t *of_problem, int64_t *of_call, int64_t *bound) {
     if (*of_problem != ATTUNE_DYNAMIC || *of_call <= 0) return;
     *of_problem = *of_call;
@@ -160,7 +160,7 @@ static void set_heads(attune_problem *p, int64_t heads, int64_t kv_heads) {
     p->num_kv_heads = kv_heads;
 }
 
-/* What is no size and no field that is dropped by setting it to 0. false when there are no more. */
+/* Moves other than smaller sizes and fields set to 0. false when there are no more. */
 static bool simplify_other(check_case *c, int move) {
     attune_problem *const p = &c->problem;
     int64_t none = 0;
@@ -193,7 +193,7 @@ static bool simplify_other(check_case *c, int move) {
     const int dim = move - 18;
     int64_t *const dims = dim < 4 ? p->attn_mask_dims : p->attn_bias_dims;
     if (dim < 8 && dims[3]) dims[dim % 4] = 1;
-    /* And what the call need not say. */
+    /* Sizes that the call may leave out. */
     if (dim >= 8 && dim < 8 + NUM_CALL_SIZES) *sizes_at(&c->sizes, dim - 8) = ATTUNE_NOT_SET;
     return dim < 8 + NUM_CALL_SIZES;
 }
@@ -225,8 +225,8 @@ static bool has_tensors(const check_case *c) {
     return attune_tensors(&c->problem, &arguments, list, REF_MAX_TENSORS, &count) == ATTUNE_OK;
 }
 
-/* Pages that are written to belong to one entry: where there are too few, the reference and the kernel may write them
- * in another order. */
+/* Each page that is written must belong to one entry. With too few pages entries share them, and the reference and the
+ * kernel may write them in different orders. */
 static bool shares_written_pages(const check_case *c) {
     const attune_problem *const p = &c->problem;
     return p->page_size && p->seq_new && c->sizes.num_pages < p->batch * c->sizes.max_pages;
@@ -249,7 +249,8 @@ static bool make_legal(check_machine *machine, check_case *c) {
     return attune_schedule_choose(context, p, s) == ATTUNE_OK;
 }
 
-/* What the library says of two failures, but for the numbers in it: a smaller case may well fail by another mistake. */
+/* Whether two messages of the library are equal except for their numbers. With another message the smaller case fails
+ * for another reason. */
 static bool is_same_reason(const char *a, const char *b) {
     static const char digits[] = "0123456789";
     for (;;) {
