@@ -115,13 +115,12 @@ static void touch(const at_disk_cache *cache, int fd, const struct stat *status)
     cache->io->futimens(fd, times);
 }
 
-/* Another key under the same name, or code for another CPU in a shared home, is not ours, but not damaged either. */
+/* The tuning class is a part of the file's name, which is known to be that of the entry's key. A hash that two keys
+ * share, or code for another CPU in a shared home: neither is ours, and neither is damaged. */
 static bool is_wanted(const at_key *key, const char *near_class, const at_entry *entry) {
-    at_key_parts parts;
     if (entry->required & ~at_cpu_features()) return false;
-    if (!near_class) return entry->key_bytes == key->size && !memcmp(entry->key, key->bytes, key->size);
-    return at_key_is_near(key, entry->key, entry->key_bytes) && at_key_split(entry->key, entry->key_bytes, &parts) &&
-           !strcmp(parts.tuning_class, near_class);
+    if (near_class) return at_key_is_near(key, entry->key, entry->key_bytes);
+    return entry->key_bytes == key->size && !memcmp(entry->key, key->bytes, key->size);
 }
 
 /* near_class NULL: the key itself; else the same kernel for that class. */

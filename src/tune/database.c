@@ -2,7 +2,8 @@
 #include "tune/database.h"
 
 #include "base/memory.h"
-#include "runtime/disk_files.h"
+#include "runtime/io.h"
+#include "tune/new_file.h"
 #include "tune/sqlite.h"
 
 #include <ctype.h>
@@ -69,28 +70,6 @@ static attune_status fail(const tune_database *d, int code, const char *doing, a
 static attune_status execute(tune_database *d, const char *sql, const char *doing, at_error *err) {
     const int code = d->lib->exec(d->handle, sql, NULL, NULL, NULL);
     return code == SQLITE_OK ? ATTUNE_OK : fail(d, code, doing, err);
-}
-
-/* ---- New files ---- */
-
-/* An empty file beside the one that it is going to be: its descriptor, or -1. In a cache directory it has the name of
- * any temporary file there, so that the sweep removes it if a crash leaves it. */
-static int make_beside(const char *path, bool is_in_cache, char beside[PATH_MAX]) {
-    char number[AT_FILE_CHARS];
-    const char *const slash = strrchr(path, '/');
-    const int directory = slash ? (int)(slash - path) + 1 : 0;
-    if (!at_file_random_name(is_in_cache ? "tmp-" : "", number)) return -1;
-    const int length = is_in_cache ? snprintf(beside, PATH_MAX, "%.*s%s", directory, path, number)
-                                   : snprintf(beside, PATH_MAX, "%s.%s", path, number);
-    errno = ENAMETOOLONG;
-    if (length >= PATH_MAX) return -1;
-    return at_io_open(at_default_io(), AT_FDCWD, beside, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0644);
-}
-
-/* Gives a file its name, unless that is taken. Some file systems have no such rename, and others no links. */
-static bool give_name(const char *beside, const char *path) {
-    if (!renameat2(AT_FDCWD, beside, AT_FDCWD, path, RENAME_NOREPLACE)) return true;
-    return (errno == EINVAL || errno == ENOSYS) && !link(beside, path) && !unlink(beside);
 }
 
 /* ---- Opening ---- */
@@ -217,7 +196,7 @@ static attune_status open_handle(tune_database *d, int flags, bool *is_empty, at
 static attune_status make_file(const char *path, const tune_sqlite *lib, const attune_allocator *allocator,
                                at_error *err) {
     char beside[PATH_MAX], uri[URI_BYTES];
-    const int file = make_beside(path, true, beside);
+    const int file = tune_make_beside(path, true, beside);
     if (file < 0)
         return at_fail(err, ATTUNE_IO_ERROR, "the tuning database %s could not be made: %s", path, strerror(errno));
     close(file);
@@ -230,7 +209,7 @@ static attune_status make_file(const char *path, const tune_sqlite *lib, const a
     if (!status) status = execute(&d, "PRAGMA journal_mode = OFF", "made", err);
     if (!status) status = make_tables(&d, err);
     lib->close(d.handle);
-    if (!status && !give_name(beside, path) && errno != EEXIST)
+    if (!status && !tune_give_name(beside, path) && errno != EEXIST)
         status = at_fail(err, ATTUNE_IO_ERROR, "the tuning database %s could not be made: %s", path, strerror(errno));
     unlink(beside); /* it is not there any more if it got its name */
     return status;
@@ -441,26 +420,12 @@ static attune_status fail_export(const char *path, at_error *err) {
     return at_fail(err, ATTUNE_IO_ERROR, "%s cannot be written: %s", path, strerror(errno));
 }
 
-/* A path without links on the way, which SQLite refuses to follow; what it names need not be there. */
-static bool resolve_new(const char *path, char resolved[PATH_MAX]) {
-    char directory[PATH_MAX];
-    const char *const slash = strrchr(path, '/'), *const name = slash ? slash + 1 : path;
-    const int length = slash ? (int)(name - path) : 1;
-    errno = *name ? ENAMETOOLONG : EISDIR;
-    if (!*name || length >= PATH_MAX) return false;
-    snprintf(directory, sizeof directory, "%.*s", length, slash ? path : ".");
-    if (!realpath(directory, resolved)) return false;
-    const size_t end = strcmp(resolved, "/") ? strlen(resolved) : 0;
-    errno = ENAMETOOLONG;
-    return snprintf(resolved + end, PATH_MAX - end, "/%s", name) < (int)(PATH_MAX - end);
-}
-
 static attune_status write_beside(tune_database *d, const char *path, const char *beside, int file, at_error *err) {
     char uri[URI_BYTES];
     print_uri(beside, false, uri);
     attune_status status = run_with_text(d, "VACUUM INTO ?", uri, "exported", err);
     if (!status && fsync(file)) status = fail_export(path, err);
-    if (!status && !give_name(beside, path))
+    if (!status && !tune_give_name(beside, path))
         status = errno == EEXIST ? at_fail(err, ATTUNE_IO_ERROR, "%s exists already", path) : fail_export(path, err);
     return status;
 }
@@ -469,8 +434,8 @@ static attune_status write_beside(tune_database *d, const char *path, const char
 attune_status tune_database_export(tune_database *d, const char *path, at_error *err) {
     AT_HOLD_SIGNALS;
     char resolved[PATH_MAX], beside[PATH_MAX];
-    if (!resolve_new(path, resolved)) return fail_export(path, err);
-    const int file = make_beside(resolved, false, beside);
+    if (!tune_resolve_new(path, resolved)) return fail_export(path, err);
+    const int file = tune_make_beside(resolved, false, beside);
     if (file < 0) return fail_export(path, err);
     const attune_status status = write_beside(d, resolved, beside, file, err);
     if (status) unlink(beside); /* a part of it, where the disk is full */

@@ -1,0 +1,19 @@
+/* Files that are made under another name and get their own when they are whole. */
+#ifndef ATTUNE_TUNE_NEW_FILE_H
+#define ATTUNE_TUNE_NEW_FILE_H
+
+#include <limits.h>
+#include <stdbool.h>
+
+/* The path without links on the way, which SQLite refuses to follow. The file itself need not be there. False with
+ * errno. */
+bool tune_resolve_new(const char *path, char resolved[PATH_MAX]);
+
+/* Makes an empty file beside the one that it is going to be: its descriptor, or -1 with errno. In a cache directory it
+ * is named like any temporary file there, so that a sweep removes it if a crash leaves it. */
+int tune_make_beside(const char *path, bool is_in_cache, char beside[PATH_MAX]);
+
+/* Gives the file its name, unless that is taken: then false, and errno is EEXIST. */
+bool tune_give_name(const char *beside, const char *path);
+
+#endif
