@@ -160,6 +160,31 @@ else
     chmod 600 "$second"
 fi
 
+# A file system that really is full, then one that is read-only.
+small=$work/small-disk
+on_full_disk() {
+    mount -t tmpfs -o size=8k tmpfs "$small" && head -c 8192 /dev/zero >"$small/filler" 2>/dev/null
+    export ATTUNE_CACHE_DIR=$small/cache
+    mkdir -m 700 "$ATTUNE_CACHE_DIR" &&
+        "$attune" compile $a && "$attune" tune --budget=0.1 $a
+    ls -A "$ATTUNE_CACHE_DIR" | sed 's/^/left: /'
+    mount -o remount,ro "$small" && "$attune" compile $b
+}
+mkdir "$small"
+if unshare -m mount -t tmpfs tmpfs "$small" 2>/dev/null; then
+    export -f on_full_disk
+    export attune small a b
+    expect "on a full disk a kernel compiles" 0 '^from +the compiler' unshare -m bash -c on_full_disk
+    cat "$work/stdout" "$work/stderr" >"$work/full-disk"
+    expect "tuning says why it cannot be kept" 0 'tuning.db could not be made: .*full' cat "$work/full-disk"
+    ! grep -q '^left: ' "$work/full-disk"
+    report $? "and nothing half is left"
+    expect "so it does where nothing can be written" 0 'cannot be written: Read-only file system' cat "$work/full-disk"
+else
+    number=$((number + 1))
+    echo "ok $number - on a full disk # SKIP this user may not mount one"
+fi
+
 # A link to a directory of one's own.
 mkdir "$work/elsewhere" && ln -s elsewhere "$work/linked"
 expect "through a link" 0 '1 compiled' env ATTUNE_CACHE_DIR="$work/linked" "$attune" warm $a

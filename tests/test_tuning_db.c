@@ -697,6 +697,17 @@ static void a_new_file_on_a_full_disk_leaves_nothing(void **state) {
     assert_int_equal(temp_dir_count(dir, "tmp-", ""), 0);
 }
 
+/* As the cache's own entries do, results make a directory again that somebody has removed. */
+static void a_directory_that_was_removed(void **state) {
+    (void)state;
+    attune_context *context = open_context(dir, "", 1);
+    attune_tune_result result;
+    temp_dir_remove(dir);
+    if (tune(context, stop_at_once, &result)) fail_msg("%s", attune_last_message());
+    assert_int_equal(count_of(path, "SELECT count(*) FROM search"), 1);
+    attune_context_destroy(context);
+}
+
 static void an_export_to_a_full_disk_leaves_nothing(void **state) {
     (void)state;
     at_error err = {0};
@@ -938,6 +949,7 @@ int main(void) {
         CASE(a_killed_writer_leaves_whole_searches),
         CASE(a_disk_that_is_full_after_the_search),
         CASE(a_new_file_on_a_full_disk_leaves_nothing),
+        CASE(a_directory_that_was_removed),
         CASE(an_export_to_a_full_disk_leaves_nothing),
         CASE(what_cannot_be_written_is_not_searched_for),
         CASE(an_older_version_says_what_to_do),
