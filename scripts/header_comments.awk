@@ -16,7 +16,38 @@ function plain(line) {
     gsub(/#/, "\\#", line)
     gsub(/%/, "\\%", line)
     gsub(/"/, "\\&quot;", line)
-    return line
+    return linked(quoted(line))
+}
+
+# `This` in the type of code.
+function quoted(line, result) {
+    while (match(line, /`[^`]*`/)) {
+        result = result substr(line, 1, RSTART - 1) "<code>" substr(line, RSTART + 1, RLENGTH - 2) "</code>"
+        line = substr(line, RSTART + RLENGTH)
+    }
+    return result line
+}
+
+# Names of functions, which Doxygen makes links of where parentheses follow.
+function linked(line, result, name) {
+    while (match(line, /attune_[a-z0-9_]+/)) {
+        name = substr(line, RSTART, RLENGTH)
+        result = result substr(line, 1, RSTART - 1) name
+        line = substr(line, RSTART + RLENGTH)
+        if ((name in functions) && line !~ /^\(/) result = result "()"
+    }
+    return result line
+}
+
+# The header once before it is filtered: the names of its functions, and the lines that are underlined as headings.
+BEGIN {
+    while ((getline line < ARGV[1]) > 0) {
+        lines++
+        if (line ~ /^ \* -+$/) headings[lines - 1] = 1
+        if (line ~ /^(ATTUNE_API|static inline) / && match(line, /attune_[a-z0-9_]+\(/))
+            functions[substr(line, RSTART, RLENGTH - 1)] = 1
+    }
+    close(ARGV[1])
 }
 
 # Of "type a, b[4]; " all names get the comment: each becomes a declaration of its own, in one line.
@@ -78,7 +109,7 @@ in_comment {
         if (verbatim) printf " @endverbatim "
         verbatim = 0
         if (/^-+$/) $0 = ""
-        print plain($0) (is_end ? " */" : "")
+        print (NR in headings ? "<b>" $0 "</b>" : plain($0)) (is_end ? " */" : "")
         said = said " " plain($0)
     }
     if (is_end) { in_comment = 0; verbatim = 0; is_fresh = 1 }
