@@ -370,7 +370,7 @@ static void run_options_of_other_sizes(void **state) {
     sample_call_close(&c);
 }
 
-static int stop(void *user, const attune_tune_progress *progress) {
+static int stop_search(void *user, const attune_tune_progress *progress) {
     (void)user;
     assert_int_equal(progress->struct_size, sizeof *progress);
     return 1;
@@ -380,7 +380,8 @@ static void tuning_of_other_sizes(void **state) {
     (void)state;
     sample_call c;
     sample_call_open(&c, &samples[PLAIN], ON_THE_HEAP);
-    const attune_tune_options options = {.struct_size = sizeof options, .budget_seconds = 0.05, .progress = stop};
+    const attune_tune_options options = {
+        .struct_size = sizeof options, .budget_seconds = 0.05, .progress = stop_search};
     attune_tune_result result = {.struct_size = offsetof(attune_tune_result, ratio)};
     guarded g = as_of(&options, sizeof options, sizeof options + MORE);
     guarded r = as_of(&result, sizeof result, offsetof(attune_tune_result, ratio));
