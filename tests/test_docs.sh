@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# The documentation: links and names lead somewhere, quoted messages are real, and what "Getting started" says to type
-# works. Each check is also tried on a page that it must reject.
+# The documentation: links and names lead somewhere, quoted messages and features are real, and the commands and the
+# program of "Getting started" work. Each check is also tried on a page that it must reject.
 set -u
 cd "$(dirname "$0")/.." || exit 1
 . tests/support/cli.sh
@@ -23,7 +23,7 @@ bad() {
     report $? "$name"
 }
 
-[ -n "${SANITIZE:-}" ] && echo "1..21" || echo "1..27"
+[ -n "${SANITIZE:-}" ] && echo "1..23" || echo "1..29"
 mapfile -t pages < <(ls ./*.md docs/*.md bench/*.md examples/*/*.md | sed 's|^\./||')
 guides=(README.md CONTRIBUTING.md bench/README.md examples/minilm/README.md docs/{index,getting-started,troubleshooting}.md
     docs/{platforms,performance,performance-lessons,performance-history}.md)
@@ -65,6 +65,10 @@ good "quoted messages are in the sources" unknown_messages docs/troubleshooting.
 report $? "there are messages"
 bad "a message that no source has is found" unknown_messages "$work/docs/bad.md"
 good "a message with values is found" unknown_messages "$work/docs/good.md"
+
+good "the README's table of features has problems" refused_features README.md
+printf '\n| feature | problem |\n|---|---|\n| none | `sparkle=1` |\n' >>"$work/docs/bad.md"
+bad "a feature that there is not is found" refused_features "$work/docs/bad.md"
 
 if command -v python3 >/dev/null; then
     good "the picture is made by its script" eval 'python3 scripts/architecture.py | cmp - docs/architecture.svg'

@@ -125,3 +125,17 @@ run_blocks() {
         esac
     done <"$1/list"
 }
+
+# refused_features FILE: problems of its table of features that the command $ATTUNE refuses, with sizes where they lack.
+refused_features() {
+    local problem status=0 rows=0
+    while IFS= read -r problem; do
+        rows=$((rows + 1))
+        [[ ,$problem == *,num_heads=* ]] || problem+=,num_heads=8
+        [[ ,$problem == *,seq_q=* ]] || problem+=,seq_q=$([[ ,$problem == *,ragged=1* ]] && echo dynamic || echo 64)
+        [[ ,$problem == *,head_dim=* || ,$problem == *,embed_dim=* ]] || problem+=,head_dim=64
+        "$ATTUNE" compile "$problem" --emit=ir 2>&1 >/dev/null </dev/null || status=1
+    done < <(awk -F '|' '/^\| feature \|/ { table = 1; getline; next } !/^\|/ { table = 0 }
+                         table { gsub(/[ `]/, "", $3); print $3 }' "$1")
+    [ $rows -gt 0 ] && [ $status -eq 0 ]
+}
