@@ -294,6 +294,8 @@ def case_tables_are_put_between_two_lines():
             expect_equal(code, 0)
             written.append(page.read_text())
         expect_equal(written[0], written[1])
+        wide = [line for line in written[0].splitlines() if len(line) > 120 and line[0] not in "|!"]
+        expect_equal(wide, [])
         expect("Peers below" not in written[0], "torch is not known to reach anything")
         expect("old" not in written[0] and written[0].startswith("# Before") and written[0].endswith("# After\n"), text)
         expect(re.search(r"`bert_s128` +\| 50 % +\| 82 % +\| 1 ms .* 25 % +\| 2.00 \(torch\)", written[0]), written[0])
