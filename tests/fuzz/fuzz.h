@@ -1,4 +1,4 @@
-/* What the fuzz harnesses share. */
+/* What the fuzzers share. */
 #ifndef ATTUNE_TESTS_FUZZ_H
 #define ATTUNE_TESTS_FUZZ_H
 
@@ -7,6 +7,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
@@ -14,7 +15,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 #define FUZZ_REQUIRE(condition)                                                                                        \
     do {                                                                                                               \
         if (!(condition)) {                                                                                            \
-            fprintf(stderr, "%s:%d: not true: %s\n", __FILE__, __LINE__, #condition);                                  \
+            dprintf(STDERR_FILENO, "%s:%d: not true: %s\n", __FILE__, __LINE__, #condition);                           \
             abort();                                                                                                   \
         }                                                                                                              \
     } while (0)
