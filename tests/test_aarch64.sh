@@ -11,17 +11,17 @@ trap 'rm -rf "$work"' EXIT
 # shellcheck source=tests/support/cli.sh
 source tests/support/cli.sh
 
-skip() {
+skip_all() {
     echo "1..1"
     echo "ok 1 # SKIP AArch64: $1"
     exit 0
 }
-[ -z "${SANITIZE:-}" ] || skip "not in a build with a sanitizer"
+[ -z "${SANITIZE:-}" ] || skip_all "not in a build with a sanitizer"
 for tool in qemu-aarch64 "${AARCH64_CC:-aarch64-linux-gnu-gcc}"; do
-    command -v "$tool" >/dev/null || skip "there is no $tool here (scripts/deps.sh aarch64)"
+    command -v "$tool" >/dev/null || skip_all "there is no $tool here (scripts/deps.sh aarch64)"
 done
 arm=$BUILD/aarch64
-bash scripts/aarch64_sysroot.sh "$arm/sysroot" >"$work/stdout" 2>&1 || skip "the arm64 libraries cannot be had"
+bash scripts/aarch64_sysroot.sh "$arm/sysroot" >"$work/stdout" 2>&1 || skip_all "the arm64 libraries cannot be had"
 
 # A make of its own, with its own jobs.
 env -u MAKEFLAGS -u MAKELEVEL -u CC make --no-print-directory -j"$(nproc)" aarch64 >"$work/stdout" 2>"$work/stderr"
