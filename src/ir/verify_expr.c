@@ -235,6 +235,18 @@ static bool check_lowered_op(ir_verifier *v, const ir_expr *e, unsigned traits) 
     return true;
 }
 
+/* After its operands. Never inlined: texts for errors would lie in each frame of the recursion, some 1 KB for each
+ * level of nesting. */
+__attribute__((noinline)) static bool check_node(ir_verifier *v, const ir_expr *e, const ir_op_info *info, int depth) {
+    if (info->traits && v->level == IR_LOWERED && !check_lowered_op(v, e, info->traits)) return false;
+    switch (e->op) {
+    case IR_CONST: return check_const(v, e);
+    case IR_VAR: return check_var(v, e);
+    case IR_LOAD: return check_load(v, e, depth + 1);
+    default: return info->result == IR_RESULT_SPECIAL ? check_special(v, e) : check_uniform(v, e, info);
+    }
+}
+
 bool ir_verify_expr(ir_verifier *v, const ir_expr *e, int depth) {
     if (!e) return ir_refuse(v, "an expression is missing");
     if (depth > IR_MAX_DEPTH) return ir_refuse(v, "an expression is nested deeper than %d", IR_MAX_DEPTH);
@@ -244,11 +256,5 @@ bool ir_verify_expr(ir_verifier *v, const ir_expr *e, int depth) {
     const ir_op_info *info = ir_op_get(e->op);
     for (int i = 0; i < info->arity; i++)
         if (!ir_verify_expr(v, e->args[i], depth + 1)) return false;
-    if (info->traits && v->level == IR_LOWERED && !check_lowered_op(v, e, info->traits)) return false;
-    switch (e->op) {
-    case IR_CONST: return check_const(v, e);
-    case IR_VAR: return check_var(v, e);
-    case IR_LOAD: return check_load(v, e, depth + 1);
-    default: return info->result == IR_RESULT_SPECIAL ? check_special(v, e) : check_uniform(v, e, info);
-    }
+    return check_node(v, e, info, depth);
 }

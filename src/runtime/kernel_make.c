@@ -199,6 +199,13 @@ static attune_status make_interpreted(const make_request *request, at_arena *are
     return status;
 }
 
+/* A code generator that fails does so on some problem: a report without it is of no use. */
+static void fail_to_compile(const make_request *request, attune_status status, const at_error *why, at_error *err) {
+    char problem[2048] = "";
+    if (status == ATTUNE_CODEGEN_FAILED) mha_problem_print(request->problem, problem, sizeof problem);
+    at_fail(err, status, "%s%s%s", why->message, problem[0] ? "; the problem is " : "", problem);
+}
+
 static attune_status compile(const make_request *request, const at_key *key, attune_status disk_status,
                              attune_kernel **kernel, at_error *err) {
     attune_context *context = request->context;
@@ -219,7 +226,7 @@ static attune_status compile(const make_request *request, const at_key *key, att
                           disk_status ? "no executable memory" : why.message);
             status = make_interpreted(request, &arena, &built, kernel, err);
         } else if (status) {
-            at_fail(err, status, "%s", why.message);
+            fail_to_compile(request, status, &why, err);
         }
     }
     at_arena_free(&arena);
@@ -302,25 +309,43 @@ attune_status at_kernel_replace(attune_context *context, const attune_problem *c
 
 /* ---- Public ---- */
 
+/* Some 9 KB, which do not go onto a stack that LLVM needs next (attune.h says how much there must be). */
+typedef struct miss {
+    attune_problem canonical;
+    attune_schedule schedule;
+    at_key key;
+    at_signature signature;
+    make_request request;
+} miss;
+
+static attune_status find_or_make(attune_context *context, const attune_problem *problem,
+                                  const attune_schedule *schedule, miss *m, at_cache_node **node, at_error *err) {
+    attune_status status = mha_canonicalize(problem, &m->canonical, err);
+    if (!status) status = mha_schedule_in(&schedule, &m->schedule, err);
+    if (!status && schedule) status = mha_schedule_check(&m->canonical, schedule, context->target, err);
+    if (status) return status;
+    at_key_make(&m->key, &m->canonical, schedule, &context->machine);
+    m->request = (make_request){context, &m->canonical, schedule, &m->signature};
+    return at_memory_cache_get(&context->memory, &m->key, make_kernel, &m->request, node, err);
+}
+
+/* A thread that is cancelled (pthread_cancel) in the middle would leave a kernel that others wait for. */
 static attune_status compile_slowly(attune_context *context, const attune_problem *problem,
                                     const attune_schedule *schedule, const at_raw_key *raw, uint64_t hash,
                                     attune_kernel **kernel) {
     at_error err = {0};
-    attune_problem canonical;
-    attune_schedule whole;
-    at_key key;
     at_cache_node *node = NULL;
-    attune_status status = mha_canonicalize(problem, &canonical, &err);
-    if (!status) status = mha_schedule_in(&schedule, &whole, &err);
-    if (!status && schedule) status = mha_schedule_check(&canonical, schedule, context->target, &err);
-    if (status) return at_report(&err);
-    at_key_make(&key, &canonical, schedule, &context->machine);
-    at_signature signature;
-    make_request request = {context, &canonical, schedule, &signature};
-    if (at_memory_cache_get(&context->memory, &key, make_kernel, &request, &node, &err)) return at_report(&err);
-    if (raw) at_memory_cache_alias(&context->memory, node, raw, hash);
-    *kernel = (attune_kernel *)node;
-    return ATTUNE_OK;
+    int cancellation;
+    miss *m = at_alloc(&context->allocator, sizeof *m);
+    if (!m) at_fail_memory(&err, sizeof *m);
+    pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancellation);
+    if (m && !find_or_make(context, problem, schedule, m, &node, &err)) {
+        if (raw) at_memory_cache_alias(&context->memory, node, raw, hash);
+        *kernel = (attune_kernel *)node;
+    }
+    at_free(&context->allocator, m);
+    pthread_setcancelstate(cancellation, NULL);
+    return at_report(&err);
 }
 
 attune_status attune_compile(attune_context *context, const attune_problem *problem, const attune_schedule *schedule,
