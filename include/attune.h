@@ -468,6 +468,12 @@ typedef struct attune_context_options {
     const char *machine;                  /* the tuning class that kernels are made for, e.g. "zen4"; NULL:
                                            * ATTUNE_MACHINE, else by the CPU's family and model. See
                                            * attune_machine_info */
+    uint32_t compile_timeout_ms;          /* with ATTUNE_COMPILE_WORKER: a worker that needs more milliseconds for a
+                                           * kernel is killed, and the call returns ATTUNE_CODEGEN_FAILED. 0:
+                                           * ATTUNE_COMPILE_TIMEOUT_MS, else 30,000. Waiting for a free worker does
+                                           * not count */
+    uint32_t compile_processes;           /* the most worker processes at a time, at most 64; other compiles wait for
+                                           * their turn. 0: as many as the process may use CPUs, at most 4 */
 } attune_context_options;
 
 #define ATTUNE_CONTEXT_OPTIONS_INIT { .struct_size = sizeof(attune_context_options) }
@@ -509,7 +515,7 @@ typedef struct attune_schedule attune_schedule;
  * of a block of few tokens (batch * seq_q at most 32), whose products are tiled for it.
  *
  * Threads that ask for the same new kernel at once compile it once. The caller owns one reference and gives it back
- * with attune_kernel_release. */
+ * with attune_kernel_release. The calling thread needs 64 KiB of stack. pthread_cancel takes effect after the compile. */
 ATTUNE_API attune_status attune_compile(attune_context *context, const attune_problem *problem,
                                         const attune_schedule *schedule, attune_kernel **kernel);
 

@@ -1,10 +1,8 @@
 /* The host's side of the worker protocol: workers that die or hang in the middle of a compile, or answer nonsense. */
 #define _GNU_SOURCE
 #include "runtime/worker_client.h"
-#include "support/temp_dir.h"
+#include "support/stand_in.h"
 #include "target/kernel_abi.h"
-
-#include "generator_id.h"
 
 #include <fcntl.h>
 #include <limits.h>
@@ -21,34 +19,6 @@
 
 static const char source[] = "kernel @double (x: f32[n] in, o: f32[n] out, n: idx) { assume n >= 0 parallel for i in "
                              "0..n { o[i] = x[i] + x[i] } }";
-
-/* ---- Stand-ins: shell scripts that greet as a worker does ---- */
-
-static char directory[TEMP_DIR_CHARS], script[TEMP_DIR_CHARS + 16];
-
-static void real_worker_path(char path[PATH_MAX]) {
-    const ssize_t n = readlink("/proc/self/exe", path, PATH_MAX - 64);
-    assert_true(n > 0);
-    path[n] = '\0';
-    strcpy(strrchr(path, '/'), "/../attune-codegen-worker");
-}
-
-static void write_script(const char *text) {
-    const int fd = open(script, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0700);
-    assert_true(fd >= 0);
-    assert_int_equal(write(fd, text, strlen(text)), strlen(text));
-    close(fd);
-}
-
-/* `before` runs first, `after` when the host has been greeted. */
-static void stand_in(const char *before, const char *after) {
-    char text[PATH_MAX + 4096];
-    const int length =
-        snprintf(text, sizeof text, "#!/bin/sh\n%s\nprintf 'AtWK\\%03o\\000\\000\\000\\%03o\\000\\000\\000%s'\n%s\n",
-                 before, (unsigned)AT_CODEGEN_ABI, (unsigned)strlen(ATTUNE_GENERATOR_ID), ATTUNE_GENERATOR_ID, after);
-    assert_in_range(length, 1, sizeof text - 1);
-    write_script(text);
-}
 
 /* ---- One compile ---- */
 
@@ -75,12 +45,11 @@ static outcome compile(const char *ir, size_t ir_bytes, int timeout_ms) {
     const at_codegen_request request = {ir, ir_bytes, "x86-64", ATTUNE_STAGE_IMAGE};
     outcome result = {0};
     at_workers workers;
-    at_workers_init(&workers, at_default_io(), &silent);
-    if (timeout_ms) workers.timeout_ms = timeout_ms;
+    at_workers_init(&workers, 0, (uint32_t)timeout_ms, at_default_io(), &silent);
     largest = 0;
     alarm(100); /* ends the test where it would hang */
-    result.status = at_workers_compile(&workers, script, "the plug-in", &request, &noting, &result.data, &result.bytes,
-                                       &result.err);
+    result.status = at_workers_compile(&workers, stand_in_path, "the plug-in", &request, &noting, &result.data,
+                                       &result.bytes, &result.err);
     alarm(0);
     result.restarts = atomic_load(&workers.restarts);
     at_workers_free(&workers);
@@ -94,14 +63,22 @@ static void assert_gave_up(const outcome *result) {
     assert_int_equal(result->restarts, 1);
 }
 
-/* ---- Death ---- */
+/* No second try: it would take as long again. */
+static void assert_late(const outcome *result) {
+    assert_int_equal(result->status, ATTUNE_CODEGEN_FAILED);
+    if (!strstr(result->err.message, "within 0.5 s (compile_timeout_ms) and was ended"))
+        fail_msg("%s", result->err.message);
+    assert_non_null(strstr(result->err.message, stand_in_path));
+    assert_null(result->data);
+    assert_int_equal(result->restarts, 1);
+}
 
-#define READ_HEAD "head -c 16 >/dev/null\n"
+/* ---- Death ---- */
 
 static void dies_once(const char *signal_name) {
     char real[PATH_MAX], before[PATH_MAX + 1024], marker[TEMP_DIR_CHARS + 16], after[128];
-    real_worker_path(real);
-    snprintf(marker, sizeof marker, "%s/died", directory);
+    stand_in_real(real);
+    snprintf(marker, sizeof marker, "%s/died", stand_in_directory);
     snprintf(before, sizeof before, "[ -e '%s' ] && exec '%s' ''\n: >'%s'", marker, real, marker);
     snprintf(after, sizeof after, READ_HEAD "kill -%s $$", signal_name);
     stand_in(before, after);
@@ -133,11 +110,11 @@ static void workers_that_always_die_end_the_compile_only(void **state) {
 /* ---- Those that never become a worker ---- */
 
 static void assert_missing(const char *text, const char *part, int timeout_ms) {
-    write_script(text);
+    stand_in_write(text);
     const outcome result = compile(source, strlen(source), timeout_ms);
     assert_int_equal(result.status, ATTUNE_CODEGEN_MISSING);
     if (!strstr(result.err.message, part)) fail_msg("%s", result.err.message);
-    assert_non_null(strstr(result.err.message, script));
+    assert_non_null(strstr(result.err.message, stand_in_path));
     assert_null(result.data);
 }
 
@@ -156,7 +133,7 @@ static void what_does_not_start_is_missing(void **state) {
 static void the_plugin_is_its_argument(void **state) {
     char note[TEMP_DIR_CHARS + 16], before[TEMP_DIR_CHARS + 64], said[64] = "";
     (void)state;
-    snprintf(note, sizeof note, "%s/said", directory);
+    snprintf(note, sizeof note, "%s/said", stand_in_directory);
     snprintf(before, sizeof before, "printf '%%s of %%s' \"$1\" $# >'%s'", note);
     stand_in(before, READ_HEAD "kill -KILL $$");
     compile(source, strlen(source), 0);
@@ -214,7 +191,7 @@ static void a_stopped_worker_is_given_up(void **state) {
     memset(ir, ' ', IR_BYTES);
     stand_in("", "kill -STOP $$");
     const outcome result = compile(ir, IR_BYTES, SHORT_MS);
-    assert_gave_up(&result);
+    assert_late(&result);
     free(ir);
 }
 
@@ -225,7 +202,7 @@ static void a_dripping_worker_is_given_up(void **state) {
              "printf 'AtWK" WORD("\\000") "\\000\\000\\001\\000" WORD("\\000") "'\n"
                                                                                "while printf x; do sleep 0.1; done");
     const outcome result = compile(source, strlen(source), SHORT_MS);
-    assert_gave_up(&result);
+    assert_late(&result);
 }
 
 static void on_alarm(int number) { (void)number; }
@@ -245,20 +222,7 @@ static void signals_do_not_extend_the_time(void **state) {
     const outcome result = compile(source, strlen(source), SHORT_MS);
     timer_delete(timer);
     sigaction(SIGPROF, &before, NULL);
-    assert_gave_up(&result);
-}
-
-static int make_directory(void **state) {
-    (void)state;
-    temp_dir_make(directory);
-    snprintf(script, sizeof script, "%s/worker", directory);
-    return 0;
-}
-
-static int remove_directory(void **state) {
-    (void)state;
-    temp_dir_remove(directory);
-    return 0;
+    assert_late(&result);
 }
 
 int main(void) {
@@ -272,5 +236,5 @@ int main(void) {
         cmocka_unit_test(a_dripping_worker_is_given_up),
         cmocka_unit_test(signals_do_not_extend_the_time),
     };
-    return cmocka_run_group_tests(tests, make_directory, remove_directory);
+    return cmocka_run_group_tests(tests, stand_in_setup, stand_in_teardown);
 }

@@ -1,9 +1,10 @@
 #include "runtime/codegen_client.h"
 
-#include "runtime/codegen_path.h"
 #include "runtime/plugin.h"
 #include "runtime/process.h"
 
+#include <ctype.h>
+#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -17,32 +18,34 @@ attune_status at_codegen_copy(const attune_allocator *allocator, const void *fro
     return ATTUNE_OK;
 }
 
-/* Called with the mutex. */
-static void search(at_codegen *codegen) {
-    if (codegen->searched) return;
-    at_codegen_find("ATTUNE_CODEGEN", "libattune-codegen.so", codegen->plugin_path, sizeof codegen->plugin_path);
-    at_codegen_find("ATTUNE_CODEGEN_WORKER", "attune-codegen-worker", codegen->worker_path,
-                    sizeof codegen->worker_path);
-    codegen->searched = true;
+static void log_refused(const at_codegen *codegen, const at_codegen_file *file) {
+    if (file->refused[0]) at_log_printf(codegen->workers.log, ATTUNE_LOG_WARNING, "%s", file->refused);
 }
 
 void at_codegen_search(at_codegen *codegen) {
     pthread_mutex_lock(&codegen->mutex);
-    search(codegen);
+    const bool is_first = !codegen->searched;
+    if (is_first) {
+        at_codegen_find("ATTUNE_CODEGEN", "libattune-codegen.so", &codegen->plugin);
+        at_codegen_find("ATTUNE_CODEGEN_WORKER", "attune-codegen-worker", &codegen->worker);
+        codegen->searched = true;
+    }
     pthread_mutex_unlock(&codegen->mutex);
+    if (!is_first) return;
+    log_refused(codegen, &codegen->plugin);
+    log_refused(codegen, &codegen->worker);
 }
 
 /* ---- Plug-in ---- */
 
 static attune_status load_plugin(at_codegen *codegen, at_error *err) {
-    const attune_status status = at_plugin_load(codegen->plugin_path, "this library", &codegen->exports, err);
+    const attune_status status = at_plugin_load(&codegen->plugin, "this library", &codegen->exports, err);
     if (!status) at_process_watch_exit(AT_LLVM_IS_LOADED);
     return status;
 }
 
 static attune_status need_plugin(at_codegen *codegen, at_error *err) {
     pthread_mutex_lock(&codegen->mutex);
-    search(codegen);
     const attune_status status = codegen->exports ? ATTUNE_OK : load_plugin(codegen, err);
     pthread_mutex_unlock(&codegen->mutex);
     return status;
@@ -66,6 +69,7 @@ static attune_status compile_in_process(void *user, const at_codegen_request *re
                                         const attune_allocator *allocator, void **data, size_t *bytes, at_error *err) {
     at_codegen *codegen = user;
     at_codegen_reply reply = {0};
+    at_codegen_search(codegen);
     attune_status status = call_plugin(codegen, request, &reply, err);
     if (status) return status;
     if (reply.status) {
@@ -82,7 +86,9 @@ static attune_status compile_in_worker(void *user, const at_codegen_request *req
                                        void **data, size_t *bytes, at_error *err) {
     at_codegen *codegen = user;
     at_codegen_search(codegen);
-    return at_workers_compile(&codegen->workers, codegen->worker_path, codegen->plugin_path, request, allocator, data,
+    if (!codegen->worker.path[0] && codegen->worker.refused[0])
+        return at_fail(err, ATTUNE_CODEGEN_MISSING, "%s", codegen->worker.refused);
+    return at_workers_compile(&codegen->workers, codegen->worker.path, codegen->plugin.path, request, allocator, data,
                               bytes, err);
 }
 
@@ -102,9 +108,31 @@ static attune_status settle_mode(attune_compile_mode *mode, at_error *err) {
     return ATTUNE_OK;
 }
 
-attune_status at_codegen_init(at_codegen *codegen, attune_compile_mode mode, at_compile_fn *compile, void *user,
-                              const attune_allocator *allocator, const at_io *io, const at_log *log, at_error *err) {
-    const attune_status status = settle_mode(&mode, err);
+/* 0 stays 0: the default. */
+static attune_status settle_timeout(uint32_t *milliseconds, at_error *err) {
+    const char *named = getenv("ATTUNE_COMPILE_TIMEOUT_MS");
+    if (*milliseconds || !named || !*named) return ATTUNE_OK;
+    char *end;
+    errno = 0;
+    const unsigned long long value = strtoull(named, &end, 10);
+    if (*end || !isdigit((unsigned char)*named) || errno || !value || value > UINT32_MAX)
+        return at_fail(err, ATTUNE_INVALID_ARGUMENT,
+                       "ATTUNE_COMPILE_TIMEOUT_MS is \"%.64s\"; it must be milliseconds, from 1 to %u", named,
+                       UINT32_MAX);
+    *milliseconds = (uint32_t)value;
+    return ATTUNE_OK;
+}
+
+attune_status at_codegen_init(at_codegen *codegen, const attune_context_options *options, at_compile_fn *compile,
+                              void *user, const attune_allocator *allocator, const at_io *io, const at_log *log,
+                              at_error *err) {
+    attune_compile_mode mode = options->compile_mode;
+    uint32_t timeout_ms = options->compile_timeout_ms;
+    attune_status status = settle_mode(&mode, err);
+    if (!status) status = settle_timeout(&timeout_ms, err);
+    if (!status && options->compile_processes > AT_MOST_PROCESSES)
+        status = at_fail(err, ATTUNE_INVALID_ARGUMENT, "compile_processes is %u; it may be at most %d",
+                         options->compile_processes, AT_MOST_PROCESSES);
     if (status) return status;
     codegen->allocator = allocator;
     codegen->exports = NULL;
@@ -117,7 +145,7 @@ attune_status at_codegen_init(at_codegen *codegen, attune_compile_mode mode, at_
         codegen->user = user;
     }
     pthread_mutex_init(&codegen->mutex, NULL);
-    at_workers_init(&codegen->workers, io, log);
+    at_workers_init(&codegen->workers, options->compile_processes, timeout_ms, io, log);
     return ATTUNE_OK;
 }
 
@@ -130,5 +158,11 @@ attune_status at_codegen_compile(at_codegen *codegen, const at_codegen_request *
                                  at_error *err) {
     *data = NULL;
     *bytes = 0;
-    return codegen->compile(codegen->user, request, codegen->allocator, data, bytes, err);
+    /* A thread that is cancelled (pthread_cancel) in the middle would keep its place among the workers, or the gate of
+     * fork() shut. */
+    int cancellation;
+    pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancellation);
+    const attune_status status = codegen->compile(codegen->user, request, codegen->allocator, data, bytes, err);
+    pthread_setcancelstate(cancellation, NULL);
+    return status;
 }

@@ -4,12 +4,12 @@
 
 #include "base/error.h"
 #include "base/memory.h"
+#include "runtime/codegen_path.h"
 #include "runtime/io.h"
 #include "runtime/log.h"
 #include "runtime/worker_client.h"
 #include "target/codegen_abi.h"
 
-#include <limits.h>
 #include <pthread.h>
 
 /* Compiles; *data is a block of the allocator with a NUL after its last byte. */
@@ -24,16 +24,18 @@ typedef struct at_codegen {
     pthread_mutex_t mutex; /* guards all below but the workers, until the first compile has filled it in */
     bool searched;
     const at_codegen_exports *exports;
-    char plugin_path[PATH_MAX], worker_path[PATH_MAX]; /* "" when there is none */
+    at_codegen_file plugin, worker;
     at_workers workers;
 } at_codegen;
 
-/* Looks for nothing yet: a process that only hits the cache does not pay for it. compile NULL: by `mode`. */
-attune_status at_codegen_init(at_codegen *codegen, attune_compile_mode mode, at_compile_fn *compile, void *user,
-                              const attune_allocator *allocator, const at_io *io, const at_log *log, at_error *err);
+/* Looks for nothing yet: a process that only hits the cache does not pay for it. compile NULL: as the
+ * options and the environment say. */
+attune_status at_codegen_init(at_codegen *codegen, const attune_context_options *options, at_compile_fn *compile,
+                              void *user, const attune_allocator *allocator, const at_io *io, const at_log *log,
+                              at_error *err);
 void at_codegen_free(at_codegen *codegen);
 
-/* Fills in the paths if that has not happened yet. */
+/* Fills in the paths if that has not happened yet, and tells the log of files that were refused. */
 void at_codegen_search(at_codegen *codegen);
 
 attune_status at_codegen_compile(at_codegen *codegen, const at_codegen_request *request, void **data, size_t *bytes,

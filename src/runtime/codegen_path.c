@@ -4,47 +4,92 @@
 #include "install_dirs.h"
 
 #include <dlfcn.h>
-#include <limits.h>
+#include <errno.h>
 #include <link.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/auxv.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
-static int try_directory(const char *directory, const char *below, const char *file, char *path, size_t capacity) {
-    if ((size_t)snprintf(path, capacity, "%s%s/%s", directory, below, file) < capacity && !access(path, R_OK)) return 1;
-    path[0] = '\0';
-    return 0;
-}
+/* ---- Where this code lies ---- */
 
-/* The directory of the object that holds this function, links resolved. The linker's name of the executable is only
- * what argv[0] says, so for a static link the kernel is asked. */
-static int own_directory(char directory[PATH_MAX]) {
+typedef struct own_place {
+    char directory[PATH_MAX]; /* "": not known */
+    uid_t owner;              /* of the library, or root if that is not sure */
+} own_place;
+
+/* The dynamic linker's name of the executable is only argv[0], so for a static link the kernel is asked. A relative
+ * name may mean another file by now, so it tells nothing about the owner. */
+static void find_own_place(own_place *place) {
     Dl_info info;
     struct link_map *map = NULL;
+    struct stat status;
     const int known = dladdr1((void *)(size_t)at_codegen_find, &info, (void **)&map, RTLD_DL_LINKMAP);
-    if (!known || !map || !map->l_name[0] || !realpath(map->l_name, directory)) {
-        const ssize_t n = readlink("/proc/self/exe", directory, PATH_MAX - 1);
-        if (n <= 0) return 0;
-        directory[n] = '\0';
+    bool is_sure = known && map && map->l_name[0] == '/';
+    place->owner = 0;
+    if (!known || !map || !map->l_name[0] || !realpath(map->l_name, place->directory)) {
+        const ssize_t n = readlink("/proc/self/exe", place->directory, sizeof place->directory - 1);
+        place->directory[n > 0 ? n : 0] = '\0';
+        is_sure = true;
     }
-    char *slash = strrchr(directory, '/');
-    if (!slash) return 0;
-    *slash = '\0';
-    return 1;
+    if (is_sure && place->directory[0] && !stat(place->directory, &status)) place->owner = status.st_uid;
+    char *slash = strrchr(place->directory, '/');
+    if (slash) *slash = '\0';
 }
 
-void at_codegen_find(const char *env, const char *file, char *path, size_t capacity) {
+/* ---- Trust ---- */
+
+/* Fills in `why` unless the file is trusted. */
+static bool is_trusted(const struct stat *status, uid_t library_owner, char *why, size_t capacity) {
+    const uid_t owner = status->st_uid;
+    why[0] = '\0';
+    if (!S_ISREG(status->st_mode))
+        snprintf(why, capacity, "it is not a regular file");
+    else if (owner != 0 && owner != geteuid() && owner != library_owner)
+        snprintf(why, capacity, "it belongs to user %u, neither root nor this user", (unsigned)owner);
+    else if (status->st_mode & S_IWOTH)
+        snprintf(why, capacity, "all users may write to it");
+    else if (status->st_mode & S_IWGRP && status->st_gid != owner)
+        snprintf(why, capacity, "group %u may write to it", (unsigned)status->st_gid);
+    return !why[0];
+}
+
+static bool try_directory(const char *directory, const char *below, const char *name, uid_t library_owner,
+                          at_codegen_file *file) {
+    char why[96];
+    struct stat status;
+    const int length = snprintf(file->path, sizeof file->path, "%s%s/%s", directory, below, name);
+    if (length > 0 && (size_t)length < sizeof file->path && !stat(file->path, &status)) {
+        if (is_trusted(&status, library_owner, why, sizeof why)) return true;
+        snprintf(file->refused, sizeof file->refused, "%.200s is not used: %s", file->path, why);
+    }
+    file->path[0] = '\0';
+    return false;
+}
+
+/* ---- Searching ---- */
+
+/* A worker runs in another directory. */
+static void take_named(const char *named, at_codegen_file *file) {
+    if (realpath(named, file->path)) return;
+    if ((size_t)snprintf(file->path, sizeof file->path, "%s", named) >= sizeof file->path) file->path[0] = '\0';
+}
+
+void at_codegen_find(const char *env, const char *name, at_codegen_file *file) {
     const char *named = env ? secure_getenv(env) : NULL;
+    own_place place;
+    file->path[0] = file->refused[0] = '\0';
     if (named && *named) {
-        if ((size_t)snprintf(path, capacity, "%s", named) >= capacity) path[0] = '\0';
+        take_named(named, file);
         return;
     }
-    /* Not the directory above: a library in /tmp/app must not load what somebody has put into /tmp. */
-    static const char *const below[] = {"", "/attune", "/lib/attune", "/../lib/attune", "/" ATTUNE_PLUGIN_FROM_BIN};
-    char directory[PATH_MAX];
-    if (own_directory(directory))
-        for (size_t i = 0; i < sizeof below / sizeof *below; i++)
-            if (try_directory(directory, below[i], file, path, capacity)) return;
-    try_directory(ATTUNE_PLUGIN_DIR, "", file, path, capacity);
+    find_own_place(&place);
+    if (!getauxval(AT_SECURE) && place.directory[0] &&
+        (try_directory(place.directory, "", name, place.owner, file) ||
+         try_directory(place.directory, "/attune", name, place.owner, file)))
+        return;
+    try_directory(ATTUNE_PLUGIN_DIR, "", name, place.owner, file);
 }

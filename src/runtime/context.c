@@ -50,7 +50,7 @@ attune_status at_report(const at_error *err) {
 /* ---- Creating ---- */
 
 static const at_struct context_options = {"attune_context_options", "start from ATTUNE_CONTEXT_OPTIONS_INIT",
-                                          sizeof(attune_context_options), NULL, 128};
+                                          sizeof(attune_context_options), NULL, 136};
 
 attune_status attune_context_options_init(attune_context_options *options, size_t struct_size) {
     at_error err = {0};
@@ -98,7 +98,7 @@ static attune_status fill_context(attune_context *context, const attune_context_
     status = at_machine_choose(options->machine, context->target, &context->machine_class, err);
     if (status) return status;
     list_isas(context);
-    status = at_codegen_init(&context->codegen, options->compile_mode, hooks ? hooks->compile : NULL,
+    status = at_codegen_init(&context->codegen, options, hooks ? hooks->compile : NULL,
                              hooks ? hooks->compile_user : NULL, &context->allocator, context->io, &context->log, err);
     if (status) return status;
     status = at_memory_cache_init(&context->memory, &context->allocator,
@@ -178,7 +178,7 @@ void at_context_before_fork(attune_context *c) {
     at_memory_cache_before_fork(&c->memory);
     pthread_mutex_lock(&c->tuning.mutex);
     pthread_mutex_lock(&c->codegen.mutex);
-    pthread_mutex_lock(&c->codegen.workers.mutex);
+    at_workers_before_fork(&c->codegen.workers);
     pthread_mutex_lock(&c->disk.mutex);
     at_pool_before_fork(&c->pool);
 }
@@ -186,7 +186,7 @@ void at_context_before_fork(attune_context *c) {
 void at_context_after_fork(attune_context *c, bool is_child) {
     at_pool_after_fork(&c->pool, is_child);
     pthread_mutex_unlock(&c->disk.mutex);
-    pthread_mutex_unlock(&c->codegen.workers.mutex);
+    at_workers_after_fork(&c->codegen.workers, is_child);
     pthread_mutex_unlock(&c->codegen.mutex);
     pthread_mutex_unlock(&c->tuning.mutex);
     at_memory_cache_after_fork(&c->memory, is_child);
@@ -232,8 +232,8 @@ attune_status attune_get_machine_info(const attune_context *context, attune_mach
         .isas = context->isas,
         .llvm = ATTUNE_LLVM_VERSION,
         .cache_dir = context->disk.path,
-        .codegen_path = context->codegen.plugin_path,
-        .worker_path = context->codegen.worker_path,
+        .codegen_path = context->codegen.plugin.path,
+        .worker_path = context->codegen.worker.path,
         .generator_id = ATTUNE_GENERATOR_ID,
         .max_workers = context->team.max_workers,
         .cache_base = context->disk.base_path,

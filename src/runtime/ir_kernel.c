@@ -106,6 +106,7 @@ static attune_status make_code(attune_context *context, const ir_kernel *schedul
     at_free(&context->allocator, image);
     if (context->allow_interpreter && (status == ATTUNE_CODEGEN_MISSING || status == ATTUNE_NO_EXEC_MEMORY))
         return at_kernel_new(context, NULL, 0, scheduled->name, kernel, err);
+    if (status == ATTUNE_CODEGEN_FAILED) return at_fail(err, status, "%s; it is @%s", why.message, scheduled->name);
     return status ? at_fail(err, status, "%s", why.message) : ATTUNE_OK;
 }
 

@@ -16,7 +16,10 @@ static attune_status check_exports(const at_codegen_exports *exports, const char
     return ATTUNE_OK;
 }
 
-attune_status at_plugin_load(const char *path, const char *loader, const at_codegen_exports **exports, at_error *err) {
+attune_status at_plugin_load(const at_codegen_file *file, const char *loader, const at_codegen_exports **exports,
+                             at_error *err) {
+    const char *path = file->path;
+    if (!path[0] && file->refused[0]) return at_fail(err, ATTUNE_CODEGEN_MISSING, "%s", file->refused);
     if (!path[0])
         return at_fail(err, ATTUNE_CODEGEN_MISSING,
                        "libattune-codegen.so was not found; install it or set ATTUNE_CODEGEN to its path");

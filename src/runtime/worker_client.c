@@ -2,30 +2,24 @@
 #include "runtime/worker_client.h"
 
 #include "generator_id.h"
+#include "runtime/cpus.h"
 
 #include <errno.h>
-#include <fcntl.h>
+#include <limits.h>
 #include <poll.h>
-#include <signal.h>
-#include <spawn.h>
 #include <string.h>
 #include <sys/socket.h>
-#include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
 
-extern char **environ;
+enum { DEFAULT_TIMEOUT_MS = 30 * 1000, MAX_REPLY_BYTES = 256 << 20, MAX_ID_BYTES = 256 };
 
-enum { TIMEOUT_MS = 120 * 1000, MAX_REPLY_BYTES = 256 << 20, MAX_ID_BYTES = 256 };
+/* A process has an LLVM of its own, some 100 MB, and few programs compile more at once than this. */
+enum { DEFAULT_PROCESSES = 4 };
 
-/* What a failed try means: a worker died while compiling, or never said that it is one (another may do better), or give
- * up with the error as it is. */
-typedef enum outcome { DONE, DEAD, SILENT, REFUSED } outcome;
-
-void at_workers_init(at_workers *workers, const at_io *io, const at_log *log) {
-    *workers = (at_workers){.io = io, .log = log, .owner = getpid(), .timeout_ms = TIMEOUT_MS};
-    pthread_mutex_init(&workers->mutex, NULL);
-}
+/* How a try ended. DEAD: the worker died while compiling, or spoke nonsense. SILENT: it never said that it is one.
+ * LATE: the time was over before its reply came. REFUSED: another worker would do no better; the error says why. */
+typedef enum outcome { DONE, DEAD, SILENT, LATE, REFUSED } outcome;
 
 /* ---- Bytes, each call until a deadline in milliseconds of the monotonic clock ---- */
 
@@ -40,7 +34,7 @@ static bool wait_for(int fd, short events, int64_t deadline) {
         struct pollfd wait = {.fd = fd, .events = events};
         const int64_t left = deadline - monotonic_ms();
         if (left <= 0) return false;
-        const int ready = poll(&wait, 1, (int)left);
+        const int ready = poll(&wait, 1, left < INT_MAX ? (int)left : INT_MAX);
         if (ready > 0) return true;
         if (ready < 0 && errno != EINTR) return false;
     }
@@ -70,41 +64,7 @@ static bool receive_all(int fd, void *data, size_t bytes, int64_t deadline) {
     return true;
 }
 
-/* ---- Processes ---- */
-
-/* The host may have reaped the child itself; its number may then be somebody else's, so it is asked after first. */
-static void worker_end(at_worker *worker) {
-    close(worker->fd);
-    siginfo_t info = {0};
-    if (waitid(P_PID, (id_t)worker->pid, &info, WEXITED | WNOWAIT | WNOHANG) == 0) {
-        if (info.si_pid == 0) kill(worker->pid, SIGKILL);
-        while (waitpid(worker->pid, NULL, 0) < 0 && errno == EINTR) {
-        }
-    }
-}
-
-/* The child has our socket as stdin and stdout, nothing on stderr (what LLVM says when it aborts is not for the host's
- * terminal), and default signals. */
-static int spawn(const char *path, const char *plugin, int fd, pid_t *pid) {
-    posix_spawn_file_actions_t actions;
-    posix_spawnattr_t attributes;
-    sigset_t none, defaults;
-    sigemptyset(&none);
-    sigfillset(&defaults);
-    posix_spawn_file_actions_init(&actions);
-    posix_spawnattr_init(&attributes);
-    int failure = posix_spawn_file_actions_adddup2(&actions, fd, STDIN_FILENO);
-    if (!failure) failure = posix_spawn_file_actions_adddup2(&actions, fd, STDOUT_FILENO);
-    if (!failure) failure = posix_spawn_file_actions_addopen(&actions, STDERR_FILENO, "/dev/null", O_WRONLY, 0);
-    posix_spawnattr_setsigmask(&attributes, &none);
-    posix_spawnattr_setsigdefault(&attributes, &defaults);
-    posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETSIGMASK | POSIX_SPAWN_SETSIGDEF);
-    char *const arguments[] = {(char *)path, (char *)plugin, NULL};
-    if (!failure) failure = posix_spawn(pid, path, &actions, &attributes, arguments, environ);
-    posix_spawnattr_destroy(&attributes);
-    posix_spawn_file_actions_destroy(&actions);
-    return failure;
-}
+/* ---- Greeting ---- */
 
 static outcome check_hello(int fd, const char *path, int64_t deadline, at_error *err) {
     uint32_t hello[3];
@@ -121,31 +81,6 @@ static outcome check_hello(int fd, const char *path, int64_t deadline, at_error 
     at_fail(err, ATTUNE_CODEGEN_MISSING, "the worker %.200s is of build %.40s, this library of %.40s", path, id,
             ATTUNE_GENERATOR_ID);
     return REFUSED;
-}
-
-static outcome worker_start(at_workers *workers, const char *path, const char *plugin, int64_t deadline,
-                            at_worker *worker, at_error *err) {
-    int fds[2];
-    if (!path[0] || access(path, X_OK)) {
-        at_fail(err, ATTUNE_CODEGEN_MISSING, "the worker %s was not found; install it or set ATTUNE_CODEGEN_WORKER",
-                path[0] ? path : "attune-codegen-worker");
-        return REFUSED;
-    }
-    if (workers->io->socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, fds)) {
-        at_fail(err, ATTUNE_CODEGEN_MISSING, "no socket pair for a worker: %s", strerror(errno));
-        return REFUSED;
-    }
-    const int failure = spawn(path, plugin, fds[1], &worker->pid);
-    close(fds[1]);
-    worker->fd = fds[0];
-    if (failure) {
-        close(fds[0]);
-        at_fail(err, ATTUNE_CODEGEN_MISSING, "the worker %.300s could not be started: %s", path, strerror(failure));
-        return REFUSED;
-    }
-    const outcome result = check_hello(worker->fd, path, deadline, err);
-    if (result != DONE) worker_end(worker);
-    return result;
 }
 
 /* ---- One exchange ---- */
@@ -185,50 +120,124 @@ static outcome exchange(int fd, int64_t deadline, const at_codegen_request *requ
     return receive_reply(fd, deadline, allocator, data, bytes, err);
 }
 
-/* ---- Pool of idle workers ---- */
+/* ---- Places for processes ---- */
 
-static bool take_idle(at_workers *workers, at_worker *worker) {
-    pthread_mutex_lock(&workers->mutex);
-    if (workers->owner != getpid()) { /* forked: those are our parent's */
-        for (int i = 0; i < workers->num_idle; i++) close(workers->idle[i].fd);
-        workers->num_idle = 0;
-        workers->owner = getpid();
-    }
-    const bool found = workers->num_idle > 0;
-    if (found) *worker = workers->idle[--workers->num_idle];
-    pthread_mutex_unlock(&workers->mutex);
-    return found;
+void at_workers_init(at_workers *workers, uint32_t processes, uint32_t timeout_ms, const at_io *io, const at_log *log) {
+    *workers = (at_workers){
+        .io = io, .log = log, .processes = processes, .timeout_ms = timeout_ms ? timeout_ms : DEFAULT_TIMEOUT_MS};
+    for (size_t i = 0; i < AT_MOST_PROCESSES; i++) workers->places[i].worker.fd = -1;
+    pthread_mutex_init(&workers->mutex, NULL);
+    pthread_cond_init(&workers->turn, NULL);
 }
 
-static void give_back(at_workers *workers, at_worker *worker) {
+/* One with a process, if there is one; NULL: all are taken. */
+static at_worker_place *free_place(at_workers *workers) {
+    at_worker_place *empty = NULL;
+    for (size_t i = 0; i < workers->processes; i++) {
+        at_worker_place *place = &workers->places[i];
+        if (!place->taken && place->worker.fd >= 0) return place;
+        if (!place->taken && !empty) empty = place;
+    }
+    return empty;
+}
+
+static at_worker_place *take_place(at_workers *workers) {
+    at_worker_place *place;
     pthread_mutex_lock(&workers->mutex);
-    const bool keep = workers->num_idle < AT_MAX_IDLE_WORKERS;
-    if (keep) workers->idle[workers->num_idle++] = *worker;
+    if (!workers->processes) {
+        const uint32_t cpus = at_cpus_allowed();
+        workers->processes = cpus < DEFAULT_PROCESSES ? cpus : DEFAULT_PROCESSES;
+    }
+    while (!(place = free_place(workers))) pthread_cond_wait(&workers->turn, &workers->mutex);
+    place->taken = true;
     pthread_mutex_unlock(&workers->mutex);
-    if (!keep) worker_end(worker);
+    return place;
+}
+
+static void leave_place(at_workers *workers, at_worker_place *place) {
+    pthread_mutex_lock(&workers->mutex);
+    place->taken = false;
+    pthread_cond_signal(&workers->turn);
+    pthread_mutex_unlock(&workers->mutex);
+}
+
+/* The lock keeps fork() away: a child would hold the worker's end of the socket, too, and its death would go unnoticed;
+ * and a child closes exactly those descriptors that the places have. */
+static attune_status open_worker(at_workers *workers, at_worker *worker, const char *path, const char *plugin,
+                                 at_error *err) {
+    pthread_mutex_lock(&workers->mutex);
+    const attune_status status = at_worker_spawn(workers->io, path, plugin, worker, err);
+    pthread_mutex_unlock(&workers->mutex);
+    return status;
+}
+
+static void end_worker(at_workers *workers, at_worker *worker) {
+    pthread_mutex_lock(&workers->mutex);
+    close(worker->fd);
+    worker->fd = -1;
+    pthread_mutex_unlock(&workers->mutex);
+    at_worker_kill(worker->pid);
 }
 
 void at_workers_free(at_workers *workers) {
-    at_worker worker;
-    while (take_idle(workers, &worker)) worker_end(&worker);
+    for (size_t i = 0; i < workers->processes; i++)
+        if (workers->places[i].worker.fd >= 0) end_worker(workers, &workers->places[i].worker);
+    pthread_cond_destroy(&workers->turn);
     pthread_mutex_destroy(&workers->mutex);
 }
 
-/* `fresh`: not with an idle worker. */
-static outcome try_once(at_workers *workers, const char *path, const char *plugin, bool fresh,
+void at_workers_before_fork(at_workers *workers) { pthread_mutex_lock(&workers->mutex); }
+
+void at_workers_after_fork(at_workers *workers, bool is_child) {
+    if (is_child) {
+        for (size_t i = 0; i < AT_MOST_PROCESSES; i++) {
+            if (workers->places[i].worker.fd >= 0) close(workers->places[i].worker.fd);
+            workers->places[i] = (at_worker_place){.worker.fd = -1};
+        }
+        pthread_cond_init(&workers->turn, NULL);
+    }
+    pthread_mutex_unlock(&workers->mutex);
+}
+
+/* ---- Compiling ---- */
+
+static outcome start_worker(at_workers *workers, const char *path, const char *plugin, int64_t deadline,
+                            at_worker *worker, at_error *err) {
+    if (!path[0] || access(path, X_OK)) {
+        at_fail(err, ATTUNE_CODEGEN_MISSING, "the worker %s was not found; install it or set ATTUNE_CODEGEN_WORKER",
+                path[0] ? path : "attune-codegen-worker");
+        return REFUSED;
+    }
+    if (open_worker(workers, worker, path, plugin, err)) return REFUSED;
+    return check_hello(worker->fd, path, deadline, err);
+}
+
+/* With the worker of the place, or a new one. Unless it replied in full, it is ended. */
+static outcome try_once(at_workers *workers, at_worker *worker, const char *path, const char *plugin, int64_t deadline,
                         const at_codegen_request *request, const attune_allocator *allocator, void **data,
                         size_t *bytes, at_error *err) {
-    const int64_t deadline = monotonic_ms() + workers->timeout_ms;
-    at_worker worker;
     outcome result = DONE;
-    if (fresh || !take_idle(workers, &worker)) result = worker_start(workers, path, plugin, deadline, &worker, err);
-    if (result != DONE) return result;
-    result = exchange(worker.fd, deadline, request, allocator, data, bytes, err);
-    if (result == DONE)
-        give_back(workers, &worker);
-    else
-        worker_end(&worker);
+    if (worker->fd < 0) result = start_worker(workers, path, plugin, deadline, worker, err);
+    if (result == DONE) result = exchange(worker->fd, deadline, request, allocator, data, bytes, err);
+    if (result == DEAD && monotonic_ms() >= deadline) result = LATE;
+    if (result != DONE && worker->fd >= 0) end_worker(workers, worker);
     return result;
+}
+
+static attune_status judge(const at_workers *workers, outcome result, const char *path, const at_error *why,
+                           at_error *err) {
+    const double seconds = workers->timeout_ms / 1e3;
+    if (result == DEAD)
+        return at_fail(err, ATTUNE_CODEGEN_FAILED, "the worker %.200s died twice while compiling this kernel", path);
+    if (result == LATE)
+        return at_fail(err, ATTUNE_CODEGEN_FAILED,
+                       "the worker %.200s has not compiled this kernel within %g s (compile_timeout_ms) and was ended",
+                       path, seconds);
+    if (result == SILENT)
+        return at_fail(err, ATTUNE_CODEGEN_MISSING,
+                       "the worker %.200s does not start: it ends, or says nothing for %g s (compile_timeout_ms)", path,
+                       seconds);
+    return why->status ? at_fail(err, why->status, "%s", why->message) : ATTUNE_OK;
 }
 
 attune_status at_workers_compile(at_workers *workers, const char *path, const char *plugin,
@@ -237,18 +246,18 @@ attune_status at_workers_compile(at_workers *workers, const char *path, const ch
     if (request->ir_bytes > AT_WORKER_MAX_IR)
         return at_fail(err, ATTUNE_UNSUPPORTED, "%zu bytes of IR are too many for a worker", request->ir_bytes);
     at_error why = {0};
-    outcome result = try_once(workers, path, plugin, false, request, allocator, data, bytes, &why);
-    if (result == DEAD || result == SILENT) {
-        atomic_fetch_add(&workers->restarts, 1);
-        at_log_printf(workers->log, ATTUNE_LOG_WARNING, "a worker process %s; trying another",
-                      result == DEAD ? "died while compiling" : "did not start");
-        /* An idle one may have died of the same cause. */
-        result = try_once(workers, path, plugin, true, request, allocator, data, bytes, &why);
-    }
-    if (result == DEAD)
-        return at_fail(err, ATTUNE_CODEGEN_FAILED, "the worker %.300s died twice while compiling this kernel", path);
-    if (result == SILENT)
-        return at_fail(err, ATTUNE_CODEGEN_MISSING, "the worker %.300s does not start: it ends or waits without a word",
-                       path);
-    return why.status ? at_fail(err, why.status, "%s", why.message) : ATTUNE_OK;
+    at_worker_place *place = take_place(workers);
+    const int64_t deadline = monotonic_ms() + workers->timeout_ms;
+    const outcome first =
+        try_once(workers, &place->worker, path, plugin, deadline, request, allocator, data, bytes, &why);
+    const bool again = (first == DEAD || first == SILENT) && monotonic_ms() < deadline;
+    const outcome result =
+        again ? try_once(workers, &place->worker, path, plugin, deadline, request, allocator, data, bytes, &why)
+              : first;
+    leave_place(workers, place);
+    if (again || result == LATE) atomic_fetch_add(&workers->restarts, 1);
+    if (again)
+        at_log_printf(workers->log, ATTUNE_LOG_WARNING, "a worker process %s; another one was tried",
+                      first == DEAD ? "died while compiling" : "did not start");
+    return judge(workers, result, path, &why, err);
 }

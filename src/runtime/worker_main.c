@@ -13,8 +13,8 @@
 #include "generator_id.h"
 
 #include <errno.h>
-#include <limits.h>
 #include <stdbool.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -63,12 +63,12 @@ typedef struct generator {
 } generator;
 
 static void load(generator *codegen, const char *given) {
-    char path[PATH_MAX];
-    if (!given || !*given) {
-        at_codegen_find(given ? NULL : "ATTUNE_CODEGEN", "libattune-codegen.so", path, sizeof path);
-        given = path;
-    }
-    at_plugin_load(given, "this worker", &codegen->exports, &codegen->missing);
+    at_codegen_file file = {0};
+    if (given && *given)
+        snprintf(file.path, sizeof file.path, "%s", given);
+    else
+        at_codegen_find(given ? NULL : "ATTUNE_CODEGEN", "libattune-codegen.so", &file);
+    at_plugin_load(&file, "this worker", &codegen->exports, &codegen->missing);
 }
 
 static bool answer(int out, const generator *codegen, const at_codegen_request *request) {
