@@ -13,9 +13,11 @@ report() { # report STATUS NAME: one TAP line
     if [ "$1" -eq 0 ]; then echo "ok $number - $2"; else echo "not ok $number - $2"; fi
 }
 
-echo "1..22"
+echo "1..23"
 make --no-print-directory install PREFIX="$prefix" BUILD="$BUILD"
 report $? "make install"
+! grep -rlF /usr/local/lib/attune "$prefix" && grep -qF "$prefix/lib/attune" "$prefix/lib/libattune.so.0"
+report $? "what is looked for last lies below the PREFIX of make install, not of make"
 export PKG_CONFIG_PATH=$prefix/lib/pkgconfig
 [ "$(pkg-config --modversion attune)" = "$(sed -n 's/.*VERSION_STRING "\(.*\)"/\1/p' include/attune.h)" ]
 report $? "pkg-config knows the version"

@@ -144,6 +144,7 @@ attune_context *tool_open_context(const tool_common *common, uint32_t max_worker
     options.cache_dir = cache_dir ? cache_dir : common->cache_dir;
     if (cache_dir) options.cache_base = ""; /* what is to be compiled anew must not come from a base */
     options.max_workers = max_workers;
+    options.compile_processes = 64; /* the most that there may be: `warm --jobs` says how many compile */
     attune_context *context = NULL;
     if (attune_context_create(&options, &context) == ATTUNE_OK) return context;
     tool_library_error(NULL);

@@ -12,7 +12,7 @@ static pthread_once_t once = PTHREAD_ONCE_INIT;
 
 static void start(void) {
     static const at_log silent = {0};
-    at_workers_init(&workers, at_default_io(), &silent);
+    at_workers_init(&workers, 0, 0, at_default_io(), &silent);
 }
 
 attune_status cg_compile(const ir_kernel *kernel, const at_target *target, attune_stage stage, void **data,
