@@ -30,7 +30,10 @@ enum { FIRST_OTHER = STDERR_FILENO + 1 };
 
 /* A host's descriptors without FD_CLOEXEC would stay open as long as the worker lives: pipes would not end, files and
  * ports would stay in use. */
-#if defined(__GLIBC__) && __GLIBC_PREREQ(2, 34)
+#ifndef __GLIBC_PREREQ
+#define __GLIBC_PREREQ(major, minor) 0
+#endif
+#if __GLIBC_PREREQ(2, 34)
 /* By close_range(), and by /proc/self/fd where the kernel has no such call. */
 static int close_others(posix_spawn_file_actions_t *actions) {
     return posix_spawn_file_actions_addclosefrom_np(actions, FIRST_OTHER);
