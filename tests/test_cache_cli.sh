@@ -263,6 +263,8 @@ odd=$work/$'caf\xe9'
 "$attune" warm --cache-dir="$odd" $a >"$work/stdout" 2>"$work/stderr"
 expect "its name in JSON" 0 'caf\?"' "$attune" cache ls --json --cache-dir="$odd"
 expect "verified, too" 0 '"damaged": 0' "$attune" cache verify --json --cache-dir="$odd"
+expect "its name in the JSON of other actions, too" 0 'caf\?"' "$attune" cache gc --json --cache-dir="$odd"
+expect "and of info" 0 'caf\?"' "$attune" info --json --cache-dir="$odd"
 
 # Usage.
 expect "why of nothing" 2 'why needs a PROBLEM' "$attune" cache why

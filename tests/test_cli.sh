@@ -236,12 +236,22 @@ expect "a paged cache is full" 0 '"footprint_bytes": 17040' "$attune" bench --js
 # 6 queries and 10 keys of 8 columns, each twice, and two tables of 3.
 expect "ragged batches have all tokens" 0 '"footprint_bytes": 1048' "$attune" bench --json --samples=1 \
     --sizes total_q=6,total_kv=10 batch=2,head_dim=8,ragged=1
+"$attune" bench $small --samples=2 --json -o "$work/bench.json" >"$work/stdout" 2>"$work/stderr"
+[ $? -eq 0 ] && [ "$(tr -d ' \n' <"$work/bench.json")" = "$(tr -d ' \n' <"$work/stdout")" ]
+report $? "bench -o writes the JSON that --json prints"
+expect "and a table is printed with it" 0 'of peak' "$attune" bench $small --samples=2 -o "$work/bench.json"
+grep -q '"median_us"' "$work/bench.json"
+report $? "beside the file"
+refuse "bench -o where nothing can be written, before anything is measured" '/nowhere/b.json: cannot write: No such file' \
+    "$attune" bench $small --samples=100000 -o /nowhere/b.json
+refuse "bench -o on a directory" 'cannot write: Is a directory' "$attune" bench $small --samples=100000 -o "$work"
+expect "bench -o on standard output" 2 'json prints' "$attune" bench $small -o -
 refuse_sizes() { expect "$1" 2 "$2" "$attune" bench --sizes "$3" "$small"; }
 refuse_sizes "a size that there is not" "'heads' is not a size" heads=3
 refuse_sizes "a size that is no number" "'x3' is not a whole number" seq_q=x3
 
 expect "cache ls" 0 '[0-9]+ entries, .* 0 damaged' "$attune" cache ls
-expect "cache ls --json" 0 '"schema": 1' "$attune" cache ls --json
+expect "cache ls --json" 0 '"schema": 2' "$attune" cache ls --json
 expect "cache verify" 0 ' 0 damaged' "$attune" cache verify
 expect "info" 0 '^llvm +[0-9]+' "$attune" info
 expect "info --json" 0 '"cache_dir": "' "$attune" info --json

@@ -97,7 +97,7 @@ expect "two threads" 0 '^measured' "$attune" explain --threads=2 $small
 cat >"$work/json.py" <<'PYTHON'
 import json, sys
 e = json.load(open(sys.argv[1]))
-assert e["schema"] == 1 and e["chosen_by"] == "rules" and e["is_measured"]
+assert e["schema"] == 2 and e["chosen_by"] == "rules" and e["is_measured"]
 assert e["loops"] and all(loop["instructions"] >= loop["multiply"] > 0 for loop in e["loops"])
 parts = ("scores", "softmax", "values", "tasks", "products")
 assert abs(sum(e["model_cycles"][p] for p in parts) - e["model_cycles"]["all"]) < 1e-3 * e["model_cycles"]["all"]

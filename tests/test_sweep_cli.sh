@@ -35,6 +35,30 @@ expect "problems that share a kernel share the miss" 0 '^1 kernel compiled in .*
     num_heads=1:4,seq_q=6,head_dim=8
 expect "a file of grids" 0 '^2 kernels compiled in .*, 6 cached already' "${sweep[@]}" --limit=8 "$work/grids"
 
+# Noise: one sample has no spread, ten have some, and 0 % is too little for them.
+expect "without noise nothing is measured again" 0 '"measurements": 1' "${sweep[@]}" --max-spread=0 --json num_heads=2,seq_q=4,head_dim=8
+expect "noisy problems are measured again, and it is said" 0 '^1 problem was measured more than once' "$attune" sweep --samples=10 \
+    --max-spread=0% num_heads=2,seq_q=4,head_dim=8
+expect "unless they need not be quiet" 0 '"measurements": 1' "$attune" sweep --samples=10 --max-spread=none --json num_heads=2,seq_q=4,head_dim=8
+expect "a spread that is none" 2 "percentage from 0 to 1000, or none, not 'x'" "${sweep[@]}" --max-spread=x $grid
+
+# CSV.
+"${sweep[@]}" --csv $grid,attn_mask=qk >"$work/stdout" 2>"$work/stderr"
+[ $? -eq 0 ] && [ "$(wc -l <"$work/stdout")" -eq 7 ]
+report $? "CSV has a line of names and one for each problem"
+head -n 1 "$work/stdout" | grep -q '^seq_q,head_dim,num_heads,attn_mask,seq_kv,sizes,engine,threads,median_us,'
+report $? "the fields come first"
+[ "$(sed 1d "$work/stdout" | cut -d, -f1-5 | paste -sd' ')" = \
+    "4,8,2,qk,4 4,16,2,qk,4 8,8,2,qk,8 8,16,2,qk,8 16,8,2,qk,16 16,16,2,qk,16" ]
+report $? "with the values of each problem"
+grep -q ',"num_heads=2,seq_q=4,seq_kv=4,head_dim=8,attn_mask=qk","strategy=' "$work/stdout"
+report $? "text with commas is quoted"
+# A field, quoted or not, and a comma or the end of the line.
+[ "$(sed -E 's/("([^"]|"")*"|[^",]*)(,|$)/x/g' "$work/stdout" | sort -u | wc -l)" -eq 1 ]
+report $? "all lines have as many cells"
+expect "a field that some problems leave out is empty for them" 0 '^4,8,1,4,,,jit,' "${sweep[@]}" --csv seq_q=4,head_dim=8 seq_q=5,head_dim=8,is_causal=1
+expect "CSV and JSON" 2 'both want standard output' "${sweep[@]}" --csv --json $grid
+
 # The file.
 expect "results go to a file" 0 'nothing was compiled' "${sweep[@]}" -o "$work/out.json" seq_q=4,8,num_heads=2,head_dim=8
 grep -c '"median_us"' "$work/out.json" >"$work/stdout" && [ "$(cat "$work/stdout")" -eq 2 ]
@@ -133,7 +157,7 @@ printf 'seq_q=4,head_dim=8\nseq_q=1:\n' >"$work/bad"
 refuse "a line that is no grid" 'bad, line 2: ' "${sweep[@]}" "$work/bad"
 expect "no grid" 2 'a GRID is needed' "$attune" sweep
 
-for form in --json --cold; do
+for form in --json --csv --cold; do
     "${sweep[@]}" $form num_heads=2,seq_q=4,head_dim=8 2>"$work/stderr" >/dev/full
     [ $? -eq 1 ] && grep -q 'standard output: No space left on device' "$work/stderr"
     report $? "a full disk behind stdout, $form"
@@ -141,7 +165,7 @@ done
 
 # Ctrl-C, and kill -9: what was measured is in the file, and the same command goes on.
 grid=seq_q=1:30,num_heads=2,head_dim=8
-"$attune" sweep --samples=40 -o "$work/long.json" $grid >"$work/stdout" 2>"$work/stderr" </dev/null &
+"$attune" sweep --samples=40 --max-spread=none -o "$work/long.json" $grid >"$work/stdout" 2>"$work/stderr" </dev/null &
 pid=$!
 for _ in $(seq 200); do grep -q median_us "$work/long.json" 2>"$work/none" && break; sleep 0.1; done
 kill -INT $pid
@@ -150,17 +174,17 @@ status=$?
 [ $status -eq 1 ] && grep -q 'interrupted after .* of 30 problems; the same command goes on' "$work/stderr" &&
     grep -q median_us "$work/long.json"
 report $? "an interrupted sweep says how to go on"
-expect "and goes on" 0 'nothing was compiled|cached already' "$attune" sweep --samples=40 -o "$work/long.json" $grid
+expect "and goes on" 0 'nothing was compiled|cached already' "$attune" sweep --samples=40 --max-spread=none -o "$work/long.json" $grid
 [ "$(grep -c '"median_us"' "$work/long.json")" -eq 30 ]
 report $? "to the end"
 
-"$attune" sweep --samples=40 -o "$work/killed.json" $grid >"$work/stdout" 2>"$work/stderr" </dev/null &
+"$attune" sweep --samples=40 --max-spread=none -o "$work/killed.json" $grid >"$work/stdout" 2>"$work/stderr" </dev/null &
 pid=$!
 for _ in $(seq 200); do grep -q median_us "$work/killed.json" 2>"$work/none" && break; sleep 0.1; done
 kill -KILL $pid
 wait $pid 2>"$work/none"
 before=$(grep -c median_us "$work/killed.json")
-expect "a killed one, too" 0 "^$((30 - before)) measured now; $before had results" "$attune" sweep --samples=40 -o "$work/killed.json" $grid
+expect "a killed one, too" 0 "^$((30 - before)) measured now; $before had results" "$attune" sweep --samples=40 --max-spread=none -o "$work/killed.json" $grid
 
 # In the middle of a long problem, which would take minutes.
 "$attune" sweep --samples=100000 -o "$work/one.json" num_heads=2,seq_q=4,32,head_dim=8 >"$work/stdout" 2>"$work/stderr" </dev/null &

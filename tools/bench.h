@@ -10,6 +10,7 @@
 typedef struct bench_entry {
     attune_problem problem;
     char *text;                  /* canonical */
+    const char *given;           /* as the user wrote it; NULL: unknown */
     const attune_schedule *wish; /* NULL: the chosen one */
     attune_schedule schedule;    /* that the kernel has */
     tensors tensors;

@@ -1,4 +1,4 @@
-/* One result of a measurement, as `attune bench --json` and `attune sweep` write it. */
+/* One result of a measurement, as `attune bench --json` and `attune sweep` write it. docs/json.md lists its members. */
 #ifndef ATTUNE_TOOLS_BENCH_JSON_H
 #define ATTUNE_TOOLS_BENCH_JSON_H
 
@@ -6,7 +6,13 @@
 
 #include <jansson.h>
 
-/* A new object; NULL when out of memory. What acquiring costs is in it if bench_acquire has measured it. */
+/* A new object; NULL when out of memory. It has the times of acquiring the kernel if bench_acquire has measured them.
+ */
 json_t *bench_result_json(const bench_entry *entry, const call_sizes *sizes, uint32_t threads);
+
+/* The fields of a problem by name, whole numbers and reals as such, everything else as text: those of the canonical
+ * text, and those that `given` (may be NULL) names although they have their defaults, so that all rows of a grid have
+ * the same fields. A new object; NULL when out of memory. */
+json_t *bench_fields_json(const char *canonical, const char *given);
 
 #endif

@@ -1,9 +1,9 @@
 /* attune cache audit: a sample of the entries, compiled anew and compared. */
 #include "cache.h"
 #include "interruption.h"
+#include "json_output.h"
 #include "table.h"
 
-#include <jansson.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
@@ -135,10 +135,10 @@ static int visit(void *user, const attune_cache_entry *entry) {
     }
     tool_progress("%zu of %zu compiled anew", a->done, a->chosen);
     if (a->list)
-        json_array_append_new(a->list,
-                              json_pack("{s:s, s:s, s:b, s:s, s:s, s:s, s:s}", "file", entry->file, "directory",
-                                        entry->directory, "same", !*text, "message", text, "machine", entry->machine,
-                                        "problem", entry->problem, "schedule", entry->schedule));
+        json_array_append_new(a->list, json_pack("{s:s, s:o, s:b, s:o, s:s, s:s, s:s}", "file", entry->file,
+                                                 "directory", tool_json_text(entry->directory), "same", !*text,
+                                                 "message", tool_json_text(text), "machine", entry->machine, "problem",
+                                                 entry->problem, "schedule", entry->schedule));
     if (!*text) return 0;
     table_cell(a->table, "%s", entry->file);
     table_cell(a->table, "%s", text);
@@ -148,13 +148,14 @@ static int visit(void *user, const attune_cache_entry *entry) {
 
 /* ---- All ---- */
 
-static int print(audit *a, uint64_t seed) {
+static int print(audit *a, const attune_machine_info *machine, uint64_t seed) {
     const size_t differing = a->done - a->same;
     if (a->options->json)
-        return tool_print_json(json_pack("{s:i, s:I, s:I, s:I, s:I, s:I, s:I, s:O}", "schema", 1, "seed",
-                                         (json_int_t)seed, "entries", (json_int_t)a->count, "compiled",
-                                         (json_int_t)a->done, "same", (json_int_t)a->same, "different",
-                                         (json_int_t)differing, "damaged", (json_int_t)a->damaged, "list", a->list));
+        return json_print(machine, 0,
+                          json_pack("{s:I, s:I, s:I, s:I, s:I, s:I, s:O}", "seed", (json_int_t)seed, "entries",
+                                    (json_int_t)a->count, "compiled", (json_int_t)a->done, "same", (json_int_t)a->same,
+                                    "different", (json_int_t)differing, "damaged", (json_int_t)a->damaged, "list",
+                                    a->list));
     if (differing || a->damaged) {
         table_finish(a->table, stdout);
         a->table = NULL;
@@ -171,7 +172,6 @@ int cache_audit(const cache_options *o, attune_context *context, const attune_ma
     const uint64_t seed = o->has_seed ? (uint64_t)o->seed : (uint64_t)time(NULL);
     audit a = {.options = o};
     int code = TOOL_FAILED;
-    (void)machine;
     if (o->json)
         a.list = json_array();
     else
@@ -186,7 +186,7 @@ int cache_audit(const cache_options *o, attune_context *context, const attune_ma
     } else {
         tool_library_error(NULL);
     }
-    if (code == TOOL_OK) code = print(&a, seed);
+    if (code == TOOL_OK) code = print(&a, machine, seed);
     if (code == TOOL_OK && (a.same < a.done || a.damaged)) code = TOOL_FAILED;
     if (code == TOOL_OK && a.done < a.chosen && interruption_came()) {
         tool_error("interrupted: %zu of a sample of %zu were not compiled anew", a.chosen - a.done, a.chosen);

@@ -1,8 +1,8 @@
 /* attune cache ls, verify. */
 #include "cache.h"
+#include "json_output.h"
 #include "table.h"
 
-#include <jansson.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
@@ -72,10 +72,11 @@ static json_t *sorted(const json_t *list) {
 static int print(const cache_walk *walk, const attune_machine_info *machine) {
     char size[TABLE_NUMBER_BYTES];
     if (walk->list)
-        return tool_print_json(
-            json_pack("{s:i, s:o, s:o, s:o, s:o, s:I, s:I, s:I, s:o}", "schema", 1, "cache_dir",
-                      tool_json_text(machine->cache_dir), "cache_base", tool_json_text(machine->cache_base),
-                      "cache_refusal", tool_json_text(machine->cache_refusal), "cache_base_refusal",
+        return json_print(
+            machine, 0,
+            json_pack("{s:o, s:o, s:o, s:o, s:I, s:I, s:I, s:o}", "cache_dir", tool_json_text(machine->cache_dir),
+                      "cache_base", tool_json_text(machine->cache_base), "cache_refusal",
+                      tool_json_text(machine->cache_refusal), "cache_base_refusal",
                       tool_json_text(machine->cache_base_refusal), "entries", (json_int_t)walk->entries, "bytes",
                       (json_int_t)walk->bytes, "damaged", (json_int_t)walk->damaged, "list", sorted(walk->list)));
     /* Without a row the headers alone would look like a mistake. */

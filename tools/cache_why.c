@@ -1,13 +1,14 @@
 /* attune cache why: what made a miss of a problem. */
 #include "cache.h"
+#include "json_output.h"
 #include "table.h"
 #include "tensors.h"
 
-#include <jansson.h>
 #include <string.h>
 
 typedef struct why_output {
     const cache_options *options;
+    const attune_machine_info *machine;
     int code;
 } why_output;
 
@@ -27,21 +28,23 @@ static const char *meaning(const char *field) {
     return NULL;
 }
 
-static int print_json(const attune_cache_answer *a) {
+static int print_json(const attune_cache_answer *a, const attune_machine_info *machine) {
     json_t *const differences = json_array();
     for (size_t i = 0; i < a->num_differences; i++) {
         const attune_cache_difference *const d = &a->differences[i];
         json_array_append_new(differences,
                               json_pack("{s:s, s:s, s:s}", "field", d->field, "there", d->there, "here", d->here));
     }
-    json_t *const nearest = a->nearest ? json_pack("{s:s, s:s, s:b, s:b, s:s, s:s}", "file", a->nearest->file,
-                                                   "directory", a->nearest->directory, "base", a->nearest->is_base,
-                                                   "ok", a->nearest->status == ATTUNE_OK, "message",
-                                                   a->nearest->message, "problem", a->nearest->problem)
-                                       : json_null();
-    return tool_print_json(json_pack("{s:i, s:b, s:s, s:I, s:o, s:o, s:s?}", "schema", 1, "cached", a->is_cached, "key",
-                                     a->key, "compared", (json_int_t)a->compared, "nearest", nearest, "differences",
-                                     differences, "stand_in", a->stand_in));
+    json_t *const nearest = a->nearest
+                                ? json_pack("{s:s, s:o, s:b, s:b, s:o, s:s}", "file", a->nearest->file, "directory",
+                                            tool_json_text(a->nearest->directory), "base", a->nearest->is_base, "ok",
+                                            a->nearest->status == ATTUNE_OK, "message",
+                                            tool_json_text(a->nearest->message), "problem", a->nearest->problem)
+                                : json_null();
+    return json_print(machine, 0,
+                      json_pack("{s:b, s:s, s:I, s:o, s:o, s:s?}", "cached", a->is_cached, "key", a->key, "compared",
+                                (json_int_t)a->compared, "nearest", nearest, "differences", differences, "stand_in",
+                                a->stand_in));
 }
 
 static void print_differences(const attune_cache_answer *a) {
@@ -66,7 +69,7 @@ static void print_differences(const attune_cache_answer *a) {
 static void print(void *user, const attune_cache_answer *a) {
     why_output *const out = user;
     if (out->options->json) {
-        out->code = print_json(a);
+        out->code = print_json(a, out->machine);
         return;
     }
     printf("%s is %scached\n", a->key, a->is_cached ? "" : "not ");
@@ -87,12 +90,11 @@ static void print(void *user, const attune_cache_answer *a) {
 int cache_why(const cache_options *o, attune_context *context, const attune_machine_info *machine) {
     attune_problem problem;
     attune_schedule schedule = ATTUNE_SCHEDULE_INIT;
-    (void)machine;
     if (!problem_from_text(o->argument, &problem)) return TOOL_FAILED;
     if (o->schedule && (attune_schedule_choose(context, &problem, &schedule) != ATTUNE_OK ||
                         attune_schedule_parse(o->schedule, &schedule) != ATTUNE_OK))
         return tool_library_error(NULL);
-    why_output out = {.options = o};
+    why_output out = {.options = o, .machine = machine};
     if (attune_cache_why(context, &problem, o->schedule ? &schedule : NULL, print, &out) != ATTUNE_OK)
         return tool_library_error(NULL);
     return out.code;

@@ -1,5 +1,6 @@
 /* The table of docs/numerics.md: the distance of each combination of types from f64, beside a plain implementation. */
 #include "check_case.h"
+#include "json_output.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -67,7 +68,8 @@ typedef struct measuring {
     uint32_t isa;
     uint64_t seed;
     double max_flops;
-    int missed; /* rows that are worse than promised */
+    int missed;   /* rows that are worse than promised */
+    json_t *rows; /* NULL: they are printed */
 } measuring;
 
 static bool measure(const measuring *m, const work *w, const types *t, input_kind inputs, check_errors *sum) {
@@ -108,6 +110,17 @@ static void print_row(const char *name, const work *w, const check_errors *e, co
     fflush(stdout);
 }
 
+static json_t *row_json(const char *isa, const char *name, const work *w, const check_errors *e,
+                        const check_errors *large) {
+    const double count = (double)e->count;
+    return json_pack("{s:s, s:s, s:s, s:o, s:o, s:o, s:o, s:o, s:o}", "isa", isa, "types", name, "problem", w->name,
+                     "rms", json_number(sqrt(e->squares / count)), "plain_rms",
+                     json_number(sqrt(e->plain_squares / count)), "max", json_number(e->max), "plain_max",
+                     json_number(e->plain_max), "large_rms_ratio",
+                     json_number(ratio_of(sqrt(large->squares), sqrt(large->plain_squares))), "large_max_ratio",
+                     json_number(ratio_of(large->max, large->plain_max)));
+}
+
 static void judge(measuring *m, const work *w, const types *t, const check_errors *e, bool is_large) {
     if (is_kept(e, is_large)) return;
     tool_error("%s, %s%s: %.3f times the RMS error of a plain implementation, %.3f times the largest", t->name, w->name,
@@ -119,7 +132,10 @@ static bool add_row(measuring *m, const work *w, const types *t) {
     check_errors e = {0}, large = {0};
     if (!measure(m, w, t, INPUT_ORDINARY, &e) || !measure(m, w, t, INPUT_LARGE, &large)) return false;
     if (!e.count) return true;
-    print_row(t->name, w, &e, &large);
+    if (m->rows)
+        json_array_append_new(m->rows, row_json(m->machine->isas[m->isa], t->name, w, &e, &large));
+    else
+        print_row(t->name, w, &e, &large);
     judge(m, w, t, &e, false);
     judge(m, w, t, &large, true);
     return true;
@@ -127,10 +143,11 @@ static bool add_row(measuring *m, const work *w, const types *t) {
 
 static bool add_isa(measuring *m) {
     bool good = true;
-    printf(
-        "| types, %s | problem | RMS error | plain | ratio | largest | plain | ratio | RMS, large scores | largest |\n"
-        "|---|---|---|---|---|---|---|---|---|---|\n",
-        m->machine->isas[m->isa]);
+    if (!m->rows)
+        printf("| types, %s | problem | RMS error | plain | ratio | largest | plain | ratio | RMS, large scores | "
+               "largest |"
+               "\n|---|---|---|---|---|---|---|---|---|---|\n",
+               m->machine->isas[m->isa]);
     for (size_t i = 0; i < sizeof all_types / sizeof *all_types && good; i++) {
         const types *t = &all_types[i];
         good = add_row(m, &prefill, t) && add_row(m, &decode, t) && (t->has_cache || add_row(m, &block, t)) &&
@@ -138,12 +155,12 @@ static bool add_isa(measuring *m) {
     }
     for (size_t i = 0; i < sizeof block_types / sizeof *block_types && good; i++)
         good = add_row(m, &block, &block_types[i]);
-    printf("\n");
+    if (!m->rows) printf("\n");
     return good;
 }
 
-bool check_accuracy(check_machine *machine, uint64_t seed, double max_flops) {
-    measuring m = {machine, 0, seed, max_flops, 0};
+bool check_accuracy(check_machine *machine, uint64_t seed, double max_flops, json_t *rows) {
+    measuring m = {machine, 0, seed, max_flops, 0, rows};
     for (; m.isa < machine->num_isas; m.isa++)
         if (!add_isa(&m)) return false;
     return !m.missed;

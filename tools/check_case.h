@@ -66,9 +66,11 @@ check_outcome check_run(check_machine *machine, const check_case *c, check_error
 check_outcome check_measure(check_machine *machine, const check_case *c, check_errors *errors,
                             char reason[ATTUNE_MESSAGE_BYTES]);
 
-/* Prints, as Markdown, the errors of each combination of types on fixed problems for each ISA. false after a message:
- * something failed, or is less accurate than promised. Problems of more operations are left out. */
-bool check_accuracy(check_machine *machine, uint64_t seed, double max_flops);
+/* Prints, as Markdown, the errors of each combination of types on fixed problems for each ISA, or appends them to the
+ * JSON array `rows` if there is one. false after a message: something failed, or is less accurate than promised.
+ * Problems of more operations are left out. */
+struct json_t;
+bool check_accuracy(check_machine *machine, uint64_t seed, double max_flops, struct json_t *rows);
 
 void check_add_errors(check_errors *sum, const check_errors *errors);
 

@@ -1,9 +1,9 @@
 /* attune bench: time, GFLOP/s, shares of the peak and of the roofline, and what acquiring a kernel costs. */
 #include "bench.h"
 #include "bench_json.h"
+#include "json_output.h"
 #include "table.h"
 
-#include <jansson.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -18,6 +18,7 @@ typedef struct bench_options {
     size_t samples;
     attune_engine engine;
     call_sizes sizes;
+    const char *output; /* NULL: no file */
     bool json;
 } bench_options;
 
@@ -43,6 +44,7 @@ static const struct argp_option options[] = {
     {"schedule", TOOL_KEY_SCHEDULE, "KEY=N,...", 0,
      "Measure each problem with this schedule instead of the chosen one; several times: side by side", 0},
     {"engine", TOOL_KEY_ENGINE, "jit|interp", 0, "Machine code (default) or the interpreter", 0},
+    {"output", 'o', "FILE", 0, "Write JSON here, beside what is printed", 0},
     {"json", TOOL_KEY_JSON, NULL, 0, "Print JSON", 0},
     {0},
 };
@@ -67,10 +69,12 @@ static error_t parse(int key, char *argument, struct argp_state *state) {
         if (!sizes_parse(argument, &o->sizes)) exit(TOOL_USAGE);
         return 0;
     case TOOL_KEY_SCHEDULE: add_schedule(o, argument, state); return 0;
+    case 'o': o->output = argument; return 0;
     case TOOL_KEY_JSON: o->json = true; return 0;
     case ARGP_KEY_END:
         if (o->num_schedules && o->engine == ATTUNE_ENGINE_INTERPRETER)
             argp_error(state, "--schedule is for machine code: the interpreter's speed says nothing of it");
+        if (o->output && strcmp(o->output, "-") == 0) argp_error(state, "-o needs a file; --json prints");
         return 0;
     case ARGP_KEY_ARG:
         if (o->num_problems == MAX_PROBLEMS) argp_error(state, "at most %d problems fit in one run", MAX_PROBLEMS);
@@ -82,14 +86,12 @@ static error_t parse(int key, char *argument, struct argp_state *state) {
 
 /* ---- Showing ---- */
 
-static int print_json(const bench_options *o, const bench_entry *entries, size_t count,
-                      const attune_machine_info *machine) {
+static json_t *document_of(const bench_options *o, const bench_entry *entries, size_t count,
+                           const attune_machine_info *machine) {
     json_t *const results = json_array();
     for (size_t i = 0; i < count; i++)
         json_array_append_new(results, bench_result_json(&entries[i], &o->sizes, o->threads));
-    return tool_print_json(json_pack("{s:i, s:s, s:s, s:s, s:s, s:s, s:o}", "schema", 1, "cpu",
-                                     machine->cpu_description, "machine", machine->machine, "isa", machine->isa, "llvm",
-                                     machine->llvm, "version", attune_version(), "results", results));
+    return json_document(machine, o->threads, json_pack("{s:i, s:o}", "samples", (int)o->samples, "results", results));
 }
 
 static void print_text(const bench_options *o, const bench_entry *entries, size_t count,
@@ -130,6 +132,27 @@ static void print_text(const bench_options *o, const bench_entry *entries, size_
         printf("%sschedule %zu: %s\n", i ? "" : "\n", i + 1, text ? text : "");
         free(text);
     }
+}
+
+static bool write_file(const char *path, const json_t *document) {
+    char message[ATTUNE_MESSAGE_BYTES];
+    char *const text = json_file_text(document);
+    const bool good = text && tool_write_file(path, text, strlen(text), "\n", 1, message);
+    if (!good) tool_error("%s", text ? message : "out of memory");
+    free(text);
+    return good;
+}
+
+static int show(const bench_options *o, const bench_entry *entries, size_t count, const attune_machine_info *machine) {
+    json_t *const document = o->json || o->output ? document_of(o, entries, count, machine) : NULL;
+    int code = TOOL_OK;
+    if (o->json)
+        code = tool_print_json(json_incref(document));
+    else
+        print_text(o, entries, count, machine);
+    if (o->output && !write_file(o->output, document)) code = TOOL_FAILED;
+    json_decref(document);
+    return code;
 }
 
 /* ---- The command ---- */
@@ -177,23 +200,18 @@ int cmd_bench(int argc, char **argv) {
     attune_machine_info machine = {.struct_size = sizeof machine};
     int code = TOOL_FAILED;
     if (!entries) tool_error("out of memory");
-    bool good = entries != NULL;
+    bool good = entries != NULL && (!o.output || tool_can_write(o.output));
     for (size_t i = 0; good && i < count; i++) {
         if (o.num_schedules) entries[i].wish = &o.schedules[i % each];
-        good = problem_from_text(problems[i / each], &entries[i].problem);
+        entries[i].given = problems[i / each];
+        good = problem_from_text(entries[i].given, &entries[i].problem);
     }
     good = good && bench_pin(o.threads) && (context = tool_open_context(&o.common, o.threads, NULL));
     if (good && attune_get_machine_info(context, &machine) != ATTUNE_OK) {
         tool_library_error(NULL);
         good = false;
     }
-    if (good && measure(&o, entries, count, context, &machine)) {
-        code = TOOL_OK;
-        if (o.json)
-            code = print_json(&o, entries, count, &machine);
-        else
-            print_text(&o, entries, count, &machine);
-    }
+    if (good && measure(&o, entries, count, context, &machine)) code = show(&o, entries, count, &machine);
     for (size_t i = 0; entries && i < count; i++) bench_close(&entries[i]);
     free(entries);
     attune_context_destroy(context);

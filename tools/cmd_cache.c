@@ -1,10 +1,10 @@
 /* attune cache: what lies in the disk cache, why something does not, and moving it elsewhere. */
 #include "cache.h"
+#include "json_output.h"
 #include "table.h"
 
 #include <ctype.h>
 #include <errno.h>
-#include <jansson.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -12,8 +12,9 @@ static int clear(const cache_options *o, attune_context *context, const attune_m
     uint64_t removed = 0;
     if (attune_cache_clear(context, &removed) != ATTUNE_OK) return tool_library_error(NULL);
     if (o->json)
-        return tool_print_json(
-            json_pack("{s:i, s:s, s:I}", "schema", 1, "cache_dir", machine->cache_dir, "removed", (json_int_t)removed));
+        return json_print(
+            machine, 0,
+            json_pack("{s:o, s:I}", "cache_dir", tool_json_text(machine->cache_dir), "removed", (json_int_t)removed));
     printf("%llu entr%s removed from %s\n", (unsigned long long)removed, cache_plural(removed), machine->cache_dir);
     return TOOL_OK;
 }
@@ -23,11 +24,12 @@ static int collect(const cache_options *o, attune_context *context, const attune
     char removed[TABLE_NUMBER_BYTES], orphans[TABLE_NUMBER_BYTES], left[TABLE_NUMBER_BYTES];
     if (attune_cache_gc(context, o->max_bytes, &c) != ATTUNE_OK) return tool_library_error(NULL);
     if (o->json)
-        return tool_print_json(json_pack("{s:i, s:s, s:I, s:I, s:I, s:I, s:I, s:I}", "schema", 1, "cache_dir",
-                                         machine->cache_dir, "removed", (json_int_t)c.removed, "removed_bytes",
-                                         (json_int_t)c.removed_bytes, "orphans", (json_int_t)c.orphans, "orphan_bytes",
-                                         (json_int_t)c.orphan_bytes, "entries", (json_int_t)c.left, "bytes",
-                                         (json_int_t)c.left_bytes));
+        return json_print(machine, 0,
+                          json_pack("{s:o, s:I, s:I, s:I, s:I, s:I, s:I}", "cache_dir",
+                                    tool_json_text(machine->cache_dir), "removed", (json_int_t)c.removed,
+                                    "removed_bytes", (json_int_t)c.removed_bytes, "orphans", (json_int_t)c.orphans,
+                                    "orphan_bytes", (json_int_t)c.orphan_bytes, "entries", (json_int_t)c.left, "bytes",
+                                    (json_int_t)c.left_bytes));
     printf("%llu entr%s (%s) and %llu orphan%s (%s) removed, %llu entr%s (%s) left in %s\n",
            (unsigned long long)c.removed, cache_plural(c.removed), table_bytes(c.removed_bytes, removed),
            (unsigned long long)c.orphans, c.orphans == 1 ? "" : "s", table_bytes(c.orphan_bytes, orphans),

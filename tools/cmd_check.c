@@ -1,5 +1,6 @@
 /* attune check: kernels against the interpreter, bit for bit, and against an f64 reference. */
 #include "check_case.h"
+#include "json_output.h"
 #include "table.h"
 
 #include <math.h>
@@ -14,12 +15,13 @@ typedef struct check_options {
     double max_flops; /* 0: the default of what is checked */
     uint32_t threads; /* 0: all */
     int inputs;       /* an input_kind, or -1: all */
-    bool ftz, accuracy;
+    bool ftz, accuracy, json;
 } check_options;
 
 typedef struct check_totals {
     uint64_t passed, failed;
     check_errors errors[INPUT_KIND_COUNT], f16, bf16, f64; /* those of f32 by kind of input */
+    json_t *failures;                                      /* objects; NULL: failures are printed as they come */
 } check_totals;
 
 static const struct argp_option options[] = {
@@ -38,6 +40,7 @@ static const struct argp_option options[] = {
      "Data for PROBLEM: ordinary, large, overflow, denormal, constant, nonfinite or hidden instead of each", 0},
     {"ftz", TOOL_KEY_FTZ, NULL, 0, "Call with denormals flushed to zero", 0},
     {"accuracy", TOOL_KEY_ACCURACY, NULL, 0, "A table of errors of all combinations of types, on fixed problems", 0},
+    {"json", TOOL_KEY_JSON, NULL, 0, "Print JSON", 0},
     {0},
 };
 
@@ -74,6 +77,7 @@ static error_t parse(int key, char *argument, struct argp_state *state) {
     case TOOL_KEY_INPUTS: o->inputs = parse_inputs(state, argument); return 0;
     case TOOL_KEY_FTZ: o->ftz = true; return 0;
     case TOOL_KEY_ACCURACY: o->accuracy = true; return 0;
+    case TOOL_KEY_JSON: o->json = true; return 0;
     case ARGP_KEY_ARG:
         if (o->problem) argp_error(state, "one problem only, but '%s' follows '%s'", argument, o->problem);
         o->problem = argument;
@@ -144,6 +148,18 @@ static check_errors *errors_of(check_totals *totals, const check_case *c) {
     return p.softmax_precision == ATTUNE_F64 ? NULL : &totals->errors[c->inputs];
 }
 
+/* command: NULL when out of memory. */
+static void tell_failure(const check_totals *totals, const char *reason, const char *command) {
+    if (!command) command = "(out of memory)";
+    if (!totals->failures) {
+        printf("FAILED: %s\n    %s\n", reason, command);
+        fflush(stdout);
+        return;
+    }
+    json_array_append_new(totals->failures, json_pack("{s:s, s:s}", "reason", reason, "command", command));
+    tool_error("%s: %s", reason, command);
+}
+
 static void run_one(check_machine *machine, check_case *c, int64_t number, check_totals *totals) {
     char reason[ATTUNE_MESSAGE_BYTES] = "";
     check_errors own = {0}, *const errors = errors_of(totals, c);
@@ -157,27 +173,42 @@ static void run_one(check_machine *machine, check_case *c, int64_t number, check
     totals->failed++;
     check_shrink(machine, c, outcome, reason);
     char *const command = check_command(machine, c);
-    printf("FAILED: %s\n    %s\n", reason, command ? command : "(out of memory)");
-    fflush(stdout);
+    tell_failure(totals, reason, command);
     free(command);
 }
 
-/* The command that runs random problems again. */
-static void print_random(const check_options *o, const check_machine *machine, int64_t first, int64_t count) {
-    printf("    attune check --random=%lld --first=%lld --seed=%llu", (long long)count, (long long)first,
-           (unsigned long long)o->seed);
-    if (o->max_flops > 0) printf(" --max-flops=%.17g", o->max_flops);
-    for (uint32_t i = 0; i < machine->num_isas; i++) printf("%s%s", i ? "," : " --isa=", machine->isas[i]);
-    printf("\n");
-    fflush(stdout);
+/* The command that runs random problems again. Free it; NULL when out of memory. */
+static char *random_command(const check_options *o, const check_machine *machine, int64_t first, int64_t count) {
+    char *text = NULL;
+    size_t bytes = 0;
+    FILE *const f = open_memstream(&text, &bytes);
+    if (!f) return NULL;
+    fprintf(f, "attune check --random=%lld --first=%lld --seed=%llu", (long long)count, (long long)first,
+            (unsigned long long)o->seed);
+    if (o->max_flops > 0) fprintf(f, " --max-flops=%.17g", o->max_flops);
+    for (uint32_t i = 0; i < machine->num_isas; i++) fprintf(f, "%s%s", i ? "," : " --isa=", machine->isas[i]);
+    return fclose(f) ? NULL : text;
 }
 
-static void run_random(const check_options *o, check_machine *machine, check_totals *totals) {
+/* Counts a failure that random problems `first` and after it show. */
+static void fail_random(const check_options *o, const check_machine *machine, int64_t first, int64_t count,
+                        const char *reason, check_totals *totals) {
+    char *const command = random_command(o, machine, first, count);
+    totals->failed++;
+    tell_failure(totals, reason, command);
+    free(command);
+}
+
+static void print_heading(const check_options *o, const check_machine *machine) {
     printf("%lld random problems, seed %llu, first %lld, isa", (long long)o->random, (unsigned long long)o->seed,
            (long long)o->first);
     for (uint32_t i = 0; i < machine->num_isas; i++) printf(" %s", machine->isas[i]);
     printf("\n");
     fflush(stdout);
+}
+
+static void run_random(const check_options *o, check_machine *machine, check_totals *totals) {
+    if (!o->json) print_heading(o, machine);
     for (int64_t i = 0; i < o->random; i++) {
         /* Each case has its own stream, so that one can be added or dropped without moving the others. */
         const int64_t number = o->first + i;
@@ -186,9 +217,9 @@ static void run_random(const check_options *o, check_machine *machine, check_tot
         if (check_draw(machine, &random, o->max_flops > 0 ? o->max_flops : 4e6, &c)) {
             run_one(machine, &c, number, totals);
         } else {
-            totals->failed++;
-            printf("FAILED: problem %lld of the seed could not be made\n", (long long)number);
-            print_random(o, machine, number, 1);
+            char reason[ATTUNE_MESSAGE_BYTES];
+            snprintf(reason, sizeof reason, "problem %lld of the seed could not be made", (long long)number);
+            fail_random(o, machine, number, 1, reason, totals);
         }
         if (i % 16 == 15) tool_progress("%lld of %lld", (long long)(i + 1), (long long)o->random);
     }
@@ -269,27 +300,33 @@ static void add_row(table *t, const char *name, const check_errors *e) {
  * about it either way, so it decides the exit status only from a thousand on. The RMS of f16 and bf16 is that of
  * rounding to them, whoever computes: what f32 adds to it, some 1e-8 of it, is more or less by chance. Of f64 there are
  * a tenth as many problems as of f32, and the few with the largest values decide. `chance` is for that. */
-static bool is_kept(const char *type, const check_errors *e, double chance) {
+static bool is_kept(const char *type, const check_errors *e, double chance, char *reason) {
     const double rms = sqrt(e->squares), plain = sqrt(e->plain_squares);
     if (rms <= (1 + chance) * plain && e->max <= 1.5 * e->plain_max) return true;
-    printf("FAILED: errors of %s are %.3f times those of a plain implementation in RMS and %.3f times in the maximum, "
-           "which is that of problem %lld\n",
-           type, ratio_of(rms, plain), ratio_of(e->max, e->plain_max), (long long)e->worst);
+    snprintf(reason, ATTUNE_MESSAGE_BYTES,
+             "errors of %s are %.3f times those of a plain implementation in RMS and %.3f times in the maximum, "
+             "which is that of problem %lld",
+             type, ratio_of(rms, plain), ratio_of(e->max, e->plain_max), (long long)e->worst);
     return false;
 }
 
-static void report_errors(const check_options *o, const check_machine *machine, check_totals *totals) {
+/* All inputs of f32. */
+static check_errors sum_of_f32(const check_totals *totals) {
+    check_errors all = {0};
+    for (int kind = 0; kind < INPUT_KIND_COUNT; kind++)
+        if (totals->errors[kind].count) check_add_errors(&all, &totals->errors[kind]);
+    return all;
+}
+
+static void print_errors(const check_totals *totals) {
     static const char *const headers[] = {
         "error on inputs", "RMS", "plain", "ratio", "max", "plain", "ratio", "max ULP", "plain",
     };
-    enum { ENOUGH = 1000 };
-    check_errors all = {0};
+    const check_errors all = sum_of_f32(totals);
     table *const t = table_create("lrrrrrrrr", headers);
     for (int kind = 0; kind < INPUT_KIND_COUNT; kind++) {
         const check_errors *const e = &totals->errors[kind];
-        if (!e->count) continue;
-        check_add_errors(&all, e);
-        add_row(t, input_kind_name((input_kind)kind), e);
+        if (e->count) add_row(t, input_kind_name((input_kind)kind), e);
     }
     if (all.count) add_row(t, "all of f32", &all);
     if (totals->f16.count) add_row(t, "all of f16", &totals->f16);
@@ -299,7 +336,13 @@ static void report_errors(const check_options *o, const check_machine *machine, 
         table_finish(t, stdout);
     else
         table_discard(t);
+}
+
+/* Counts each type whose errors break the promise as one failure. */
+static void check_promise(const check_options *o, const check_machine *machine, check_totals *totals) {
+    enum { ENOUGH = 1000 };
     if (!o->random || totals->passed + totals->failed < ENOUGH) return;
+    const check_errors all = sum_of_f32(totals);
     const struct {
         const char *type;
         const check_errors *errors;
@@ -307,10 +350,75 @@ static void report_errors(const check_options *o, const check_machine *machine, 
     } promises[] = {
         {"f32", &all, 0}, {"f16", &totals->f16, 1e-6}, {"bf16", &totals->bf16, 1e-6}, {"f64", &totals->f64, 0.1}};
     for (size_t i = 0; i < sizeof promises / sizeof *promises; i++) {
-        if (is_kept(promises[i].type, promises[i].errors, promises[i].chance)) continue;
-        print_random(o, machine, o->first, o->random);
-        totals->failed++;
+        char reason[ATTUNE_MESSAGE_BYTES];
+        if (!is_kept(promises[i].type, promises[i].errors, promises[i].chance, reason))
+            fail_random(o, machine, o->first, o->random, reason, totals);
     }
+}
+
+/* ---- JSON ---- */
+
+static void append_errors(json_t *list, const char *dtype, const char *inputs, const check_errors *e) {
+    const double count = (double)e->count;
+    if (!e->count) return;
+    json_array_append_new(list,
+                          json_pack("{s:s, s:s?, s:I, s:o, s:o, s:o, s:o, s:o, s:o}", "dtype", dtype, "inputs", inputs,
+                                    "values", (json_int_t)e->count, "rms", json_number(sqrt(e->squares / count)),
+                                    "plain_rms", json_number(sqrt(e->plain_squares / count)), "max",
+                                    json_number(e->max), "plain_max", json_number(e->plain_max), "max_ulp",
+                                    json_number(e->max_ulp), "plain_max_ulp", json_number(e->plain_max_ulp)));
+}
+
+static json_t *errors_json(const check_totals *totals) {
+    json_t *const list = json_array();
+    for (int kind = 0; kind < INPUT_KIND_COUNT; kind++)
+        append_errors(list, "f32", input_kind_name((input_kind)kind), &totals->errors[kind]);
+    append_errors(list, "f16", NULL, &totals->f16);
+    append_errors(list, "bf16", NULL, &totals->bf16);
+    append_errors(list, "f64", NULL, &totals->f64);
+    return list;
+}
+
+static json_t *isas_json(const check_machine *machine) {
+    json_t *const list = json_array();
+    for (uint32_t i = 0; i < machine->num_isas; i++) json_array_append_new(list, json_string(machine->isas[i]));
+    return list;
+}
+
+/* Takes the reference. The header's isa is the first of those that are checked. */
+static int print_json(check_machine *machine, uint32_t threads, json_t *body) {
+    attune_context *const context = check_context(machine, 0, 1);
+    if (context) return json_print_for(context, threads, body);
+    json_decref(body);
+    return TOOL_FAILED;
+}
+
+/* ---- The command ---- */
+
+static int report(const check_options *o, check_machine *machine, check_totals *totals) {
+    check_promise(o, machine, totals);
+    int code = TOOL_OK;
+    if (!o->json) {
+        print_errors(totals);
+        printf("%llu passed, %llu failed\n", (unsigned long long)totals->passed, (unsigned long long)totals->failed);
+    } else {
+        code = print_json(machine, o->threads ? o->threads : CHECK_MAX_THREADS,
+                          json_pack("{s:I, s:I, s:o, s:I, s:I, s:o, s:O}", "seed", (json_int_t)o->seed, "first",
+                                    (json_int_t)o->first, "isas", isas_json(machine), "passed",
+                                    (json_int_t)totals->passed, "failed", (json_int_t)totals->failed, "errors",
+                                    errors_json(totals), "failures", totals->failures));
+    }
+    return totals->failed ? TOOL_FAILED : code;
+}
+
+static int check_types(const check_options *o, check_machine *machine) {
+    json_t *const rows = o->json ? json_array() : NULL;
+    const bool kept = check_accuracy(machine, o->seed, o->max_flops > 0 ? o->max_flops : INFINITY, rows);
+    const int code = rows ? print_json(machine, 1,
+                                       json_pack("{s:I, s:o, s:b, s:o}", "seed", (json_int_t)o->seed, "isas",
+                                                 isas_json(machine), "accurate", (int)kept, "accuracy", rows))
+                          : TOOL_OK;
+    return kept ? code : TOOL_FAILED;
 }
 
 int cmd_check(int argc, char **argv) {
@@ -329,19 +437,16 @@ int cmd_check(int argc, char **argv) {
     check_totals totals = {0};
     argp_parse(&argp, argc, argv, 0, NULL, &o);
     char *const isas = find_isas(&o, &machine);
-    if (isas && o.accuracy) {
-        const bool kept = check_accuracy(&machine, o.seed, o.max_flops > 0 ? o.max_flops : INFINITY);
-        check_close(&machine);
-        free(isas);
-        return kept ? TOOL_OK : TOOL_FAILED;
-    }
-    const bool completed = isas && (o.random || run_problem(&o, &machine, &totals));
-    if (completed) {
+    if (o.json) totals.failures = json_array();
+    int code = TOOL_FAILED;
+    if (isas && o.accuracy)
+        code = check_types(&o, &machine);
+    else if (isas && (o.random || run_problem(&o, &machine, &totals))) {
         if (o.random) run_random(&o, &machine, &totals);
-        report_errors(&o, &machine, &totals);
-        printf("%llu passed, %llu failed\n", (unsigned long long)totals.passed, (unsigned long long)totals.failed);
+        code = report(&o, &machine, &totals);
     }
     check_close(&machine);
+    json_decref(totals.failures);
     free(isas);
-    return completed && !totals.failed ? TOOL_OK : TOOL_FAILED;
+    return code;
 }

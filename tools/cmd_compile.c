@@ -1,8 +1,8 @@
 /* attune compile: one problem into the cache, or one stage of it into a file. */
 #include "tensors.h"
+#include "json_output.h"
 #include "table.h"
 
-#include <jansson.h>
 #include <stdlib.h>
 
 typedef struct compile_options {
@@ -68,7 +68,8 @@ static int emit(const compile_options *o, attune_context *context, const attune_
     return code;
 }
 
-static int show(const compile_options *o, const attune_problem *problem, const attune_kernel_info *info, double us) {
+static int show(const compile_options *o, const attune_context *context, const attune_problem *problem,
+                const attune_kernel_info *info, double us) {
     size_t packed = 0; /* bytes of a block's weights */
     if (problem->embed_dim && attune_packed_weights_size(problem, &packed) != ATTUNE_OK)
         return tool_library_error(NULL);
@@ -79,14 +80,13 @@ static int show(const compile_options *o, const attune_problem *problem, const a
         tool_error("out of memory");
         code = TOOL_FAILED;
     } else if (o->json) {
-        json_t *const j =
-            json_pack("{s:i, s:s, s:s, s:s, s:s, s:s, s:s, s:f, s:f, s:i, s:I, s:I}", "schema", 1, "problem", text,
-                      "schedule", schedule, "key", info->key, "isa", info->isa, "machine", info->machine, "origin",
-                      tool_origin_name(info->origin), "acquire_ms", us * 1e-3, "compile_ms", info->compile_ms, "phases",
-                      (int)info->num_phases, "code_bytes", (json_int_t)info->code_bytes, "scratch_bytes",
-                      (json_int_t)info->scratch_bytes);
+        json_t *const j = json_pack("{s:s, s:s, s:s, s:s, s:s, s:s, s:f, s:f, s:i, s:I, s:I}", "problem", text,
+                                    "schedule", schedule, "key", info->key, "isa", info->isa, "machine", info->machine,
+                                    "origin", tool_origin_name(info->origin), "acquire_ms", us * 1e-3, "compile_ms",
+                                    info->compile_ms, "phases", (int)info->num_phases, "code_bytes",
+                                    (json_int_t)info->code_bytes, "scratch_bytes", (json_int_t)info->scratch_bytes);
         if (j && packed) json_object_set_new(j, "packed_weights_bytes", json_integer((json_int_t)packed));
-        code = tool_print_json(j);
+        code = json_print_for(context, 0, j);
     } else {
         table *const t = table_create("ll", NULL);
         table_cell(t, "problem");
@@ -119,8 +119,8 @@ static int compile(const compile_options *o, attune_context *context, const attu
     const double start = tool_now_us();
     if (attune_compile(context, problem, schedule, &kernel) != ATTUNE_OK) return tool_library_error(NULL);
     const double us = tool_now_us() - start;
-    const int code =
-        attune_kernel_get_info(kernel, &info) == ATTUNE_OK ? show(o, problem, &info, us) : tool_library_error(NULL);
+    const int code = attune_kernel_get_info(kernel, &info) == ATTUNE_OK ? show(o, context, problem, &info, us)
+                                                                        : tool_library_error(NULL);
     attune_kernel_release(kernel);
     return code;
 }

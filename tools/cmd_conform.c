@@ -1,6 +1,7 @@
 /* attune conform: runs the conformance cases of ONNX's operators that lie below folders. */
 #define _GNU_SOURCE
 #include "conform_call.h"
+#include "json_output.h"
 #include "tool.h"
 
 #include <ctype.h>
@@ -15,12 +16,15 @@ typedef struct conform_options {
     int num_folders;
     bool engines[2]; /* by attune_engine */
     bool verbose;
+    json_t *cases; /* results as objects; NULL: they are printed as lines */
+    bool json;
 } conform_options;
 
 static const struct argp_option options[] = {
     {"engine", TOOL_KEY_ENGINE, "jit|interp|both", 0, "Machine code, the interpreter, or one after the other (default)",
      0},
     {"verbose", 'v', NULL, 0, "Name the cases that pass, too", 0},
+    {"json", TOOL_KEY_JSON, NULL, 0, "Print JSON, with all cases", 0},
     {0},
 };
 
@@ -37,6 +41,7 @@ static error_t parse(int key, char *argument, struct argp_state *state) {
         o->engines[ATTUNE_ENGINE_INTERPRETER] = strcmp(argument, "interp") == 0;
         return 0;
     case 'v': o->verbose = true; return 0;
+    case TOOL_KEY_JSON: o->json = true; return 0;
     case ARGP_KEY_ARGS:
         o->folders = state->argv + state->next;
         o->num_folders = state->argc - state->next;
@@ -80,12 +85,17 @@ static bool run_case(const conform_options *o, attune_context *context, const ch
     conform_case c;
     const bool passed = conform_case_read(json_path, &c, message) && run_engines(o, context, &c, message);
     conform_case_free(&c);
-    if (!passed || o->verbose) {
-        /* The folder is the case's name. */
-        char *const folder = strndup(json_path, (size_t)(strrchr(json_path, '/') - json_path));
-        print_line(passed ? "passed" : "failed", folder ? folder : json_path, message);
-        free(folder);
+    /* The folder is the case's name. */
+    char *const folder = strndup(json_path, (size_t)(strrchr(json_path, '/') - json_path));
+    const char *const name = folder ? folder : json_path;
+    if (o->cases) {
+        json_array_append_new(o->cases, json_pack("{s:o, s:b, s:o}", "case", tool_json_text(name), "passed",
+                                                  (int)passed, "message", tool_json_text(message)));
+        if (!passed) tool_error("%s: %s", name, message);
+    } else if (!passed || o->verbose) {
+        print_line(passed ? "passed" : "failed", name, message);
     }
+    free(folder);
     return passed;
 }
 
@@ -132,6 +142,20 @@ static void run_folder(const conform_options *o, attune_context *context, char *
     if (walk) fts_close(walk);
 }
 
+static int report(const conform_options *o, attune_context *context, const conform_counts *counts) {
+    const bool is_good = counts->passed && !counts->failed && !counts->is_unreadable;
+    int code = TOOL_OK;
+    if (!counts->passed && !counts->failed && !counts->is_unreadable)
+        tool_error("there is no case.json below the folders");
+    if (o->cases)
+        code = json_print_for(context, 0,
+                              json_pack("{s:I, s:I, s:O}", "passed", (json_int_t)counts->passed, "failed",
+                                        (json_int_t)counts->failed, "cases", o->cases));
+    else
+        printf("%zu passed, %zu failed\n", counts->passed, counts->failed);
+    return is_good ? code : TOOL_FAILED;
+}
+
 int cmd_conform(int argc, char **argv) {
     static const struct argp argp = {
         options,
@@ -149,10 +173,10 @@ int cmd_conform(int argc, char **argv) {
     argp_parse(&argp, argc, argv, 0, NULL, &o);
     attune_context *const context = tool_open_context(&o.common, 0, NULL);
     if (!context) return TOOL_FAILED;
+    if (o.json) o.cases = json_array();
     for (int i = 0; i < o.num_folders; i++) run_folder(&o, context, o.folders[i], &counts);
+    const int code = report(&o, context, &counts);
+    json_decref(o.cases);
     attune_context_destroy(context);
-    if (!counts.passed && !counts.failed && !counts.is_unreadable)
-        tool_error("there is no case.json below the folders");
-    printf("%zu passed, %zu failed\n", counts.passed, counts.failed);
-    return counts.passed && !counts.failed && !counts.is_unreadable ? TOOL_OK : TOOL_FAILED;
+    return code;
 }

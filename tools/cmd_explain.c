@@ -1,6 +1,7 @@
 /* attune explain: why a problem has its schedule, what its kernel is made of, and how its time compares with what was
  * to be expected. */
 #include "explain.h"
+#include "json_output.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -175,21 +176,19 @@ static json_t *measured_json(const explanation *e) {
 }
 
 static int print_json(const explanation *e) {
-    json_t *const root = json_pack("{s:i, s:s, s:s, s:s, s:s, s:s, s:s, s:b, s:o, s:o, s:o}", "schema", 1, "problem",
-                                   e->text, "schedule", e->schedule_text, "cpu", e->machine.cpu_description, "machine",
-                                   e->machine.machine, "isa", e->machine.isa, "chosen_by",
-                                   e->has_schedule          ? "caller"
-                                   : e->is_kept             ? "cache"
-                                   : e->prediction.is_tuned ? "tuning"
-                                                            : "rules",
-                                   "is_measured", (int)e->is_measured, "tiles",
-                                   e->has_tiles ? tile_json(&e->problem, &e->tiles) : json_null(), "model_cycles",
-                                   model_json(e), "loops", loops_json(e));
+    json_t *const root = json_pack(
+        "{s:s, s:s, s:s, s:b, s:o, s:o, s:o}", "problem", e->text, "schedule", e->schedule_text, "chosen_by",
+        e->has_schedule          ? "caller"
+        : e->is_kept             ? "cache"
+        : e->prediction.is_tuned ? "tuning"
+                                 : "rules",
+        "is_measured", (int)e->is_measured, "tiles", e->has_tiles ? tile_json(&e->problem, &e->tiles) : json_null(),
+        "model_cycles", model_json(e), "loops", loops_json(e));
     if (root && e->is_measured && json_object_set_new(root, "measured", measured_json(e)) != 0) {
         json_decref(root);
         return tool_print_json(NULL);
     }
-    return tool_print_json(root);
+    return json_print(&e->machine, e->threads, root);
 }
 
 /* ---- The command ---- */

@@ -1,8 +1,8 @@
 /* attune info: what the machine and the build are. */
 #include "table.h"
+#include "json_output.h"
 #include "tool.h"
 
-#include <jansson.h>
 #include <string.h>
 
 enum { REFUSAL_BYTES = ATTUNE_MESSAGE_BYTES + 16 };
@@ -73,23 +73,20 @@ static int print_json(const attune_machine_info *m) {
         if (length) json_array_append_new(isas, json_stringn(word, length));
         word += length + (word[length] == ' ');
     }
-    return tool_print_json(
-        json_pack("{s:i, s:s, s:s, s:s, s:i, s:i, s:i, s:s, s:s, s:s, s:o, s:s, s:o, s:o, s:o, s:o,"
-                  " s:s, s:s, s:s, s:i}",
-                  "schema", 1, "version", attune_version(), "cpu", m->cpu, "cpu_description", m->cpu_description,
-                  "cpu_family", (int)m->cpu_family, "cpu_model", (int)m->cpu_model, "cpu_stepping",
-                  (int)m->cpu_stepping, "machine", m->machine, "machine_source", m->machine_source, "isa", m->isa,
-                  "isas", isas, "llvm", m->llvm, "cache_dir", tool_json_text(m->cache_dir), "cache_base",
-                  tool_json_text(m->cache_base), "cache_refusal", tool_json_text(m->cache_refusal),
-                  "cache_base_refusal", tool_json_text(m->cache_base_refusal), "codegen_path", m->codegen_path,
-                  "worker_path", m->worker_path, "generator_id", m->generator_id, "max_workers", (int)m->max_workers));
+    return json_print(m, 0,
+                      json_pack("{s:s, s:o, s:o, s:o, s:o, s:o, s:o, s:o}", "machine_source", m->machine_source, "isas",
+                                isas, "cache_dir", tool_json_text(m->cache_dir), "cache_base",
+                                tool_json_text(m->cache_base), "cache_refusal", tool_json_text(m->cache_refusal),
+                                "cache_base_refusal", tool_json_text(m->cache_base_refusal), "codegen_path",
+                                tool_json_text(m->codegen_path), "worker_path", tool_json_text(m->worker_path)));
 }
 
 /* ---- The probe ---- */
 
-static int probe_as_json(const attune_machine_probe *p) {
-    return tool_print_json(json_pack("{s:i, s:f, s:f, s:f, s:s, s:b}", "schema", 1, "fma", p->fma, "fma_wide",
-                                     p->fma_wide, "add", p->add, "machine", p->machine, "kept", p->is_kept));
+static int probe_as_json(const attune_machine_probe *p, const attune_machine_info *m) {
+    return json_print(m, 0,
+                      json_pack("{s:f, s:f, s:f, s:s, s:b}", "fma", p->fma, "fma_wide", p->fma_wide, "add", p->add,
+                                "machine", p->machine, "kept", p->is_kept));
 }
 
 static int probe(const info_options *o, attune_context *context, const attune_machine_info *m) {
@@ -98,7 +95,7 @@ static int probe(const info_options *o, attune_context *context, const attune_ma
     const bool is_measured = status == ATTUNE_OK || status == ATTUNE_IO_ERROR; /* perhaps it could not be kept */
     if (!is_measured) return tool_library_error(NULL);
     if (o->json) {
-        const int printed = probe_as_json(&p);
+        const int printed = probe_as_json(&p, m);
         return status ? tool_library_error(NULL) : printed;
     }
     table *const t = table_create("ll", NULL);

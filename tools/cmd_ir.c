@@ -1,4 +1,5 @@
 /* attune ir: a kernel written in loop IR, run on .npy files or shown at any stage. */
+#include "json_output.h"
 #include "npy.h"
 #include "table.h"
 #include "tensors.h"
@@ -20,7 +21,7 @@ typedef struct ir_options {
     tool_common common;
     const char *file, *out;
     attune_engine engine;
-    bool emits, dumps, checks, names_engine;
+    bool emits, dumps, checks, names_engine, json;
     attune_stage stage;
     binding arguments[MAX_BINDINGS], outputs[MAX_BINDINGS];
     size_t num_arguments, num_outputs;
@@ -52,6 +53,7 @@ static const struct argp_option options[] = {
     TOOL_TARGET_OPTION,
     {"output", 'o', "FILE", 0, "Where --emit writes; - is standard output (default)", 0},
     {"dump-passes", TOOL_KEY_DUMP_PASSES, NULL, 0, "Print the IR after each pass to standard error", 0},
+    {"json", TOOL_KEY_JSON, NULL, 0, "Print JSON", 0},
     {0},
 };
 
@@ -83,6 +85,7 @@ static error_t parse(int key, char *argument, struct argp_state *state) {
     case 'o': o->out = argument; return 0;
     case TOOL_KEY_TARGET: o->common.target = argument; return 0;
     case TOOL_KEY_DUMP_PASSES: o->dumps = true; return 0;
+    case TOOL_KEY_JSON: o->json = true; return 0;
     case ARGP_KEY_ARG:
         if (o->file) argp_error(state, "one file only, but '%s' follows '%s'", argument, o->file);
         o->file = argument;
@@ -93,6 +96,10 @@ static error_t parse(int key, char *argument, struct argp_state *state) {
         if (o->out && !o->emits) argp_error(state, "-o needs --emit; --out NAME=F.npy writes a result");
         if (o->emits && (o->num_arguments || o->num_outputs || o->checks || o->names_engine))
             argp_error(state, "--emit runs nothing, so --arg, --out, --check and --engine make no sense with it");
+        if (o->json && (o->emits || o->dumps))
+            argp_error(state, "--json and %s exclude each other", o->emits ? "--emit" : "--dump-passes");
+        for (size_t i = 0; o->json && i < o->num_outputs; i++)
+            if (strcmp(o->outputs[i].value, "-") == 0) argp_error(state, "--json and --out both want standard output");
         return 0;
     default: return ARGP_ERR_UNKNOWN;
     }
@@ -327,15 +334,17 @@ static bool check(const ir_options *o, const ir_call *call) {
         n++;
     }
     free(buffers);
-    if (good) printf("both engines give the same bits\n");
+    if (good && !o->json) printf("both engines give the same bits\n");
     return good;
 }
+
+enum { SHOWN = 8 }; /* elements of an output that is summarised */
 
 static void summarise(const ir_value *value) {
     const npy_header *const h = &value->array.header;
     char shape[NPY_SHAPE_TEXT];
     printf("%s: %s %s", value->parameter->name, value->parameter->elem, npy_print_shape(h->rank, h->shape, shape));
-    for (size_t i = 0; i < h->count && i < 8; i++) {
+    for (size_t i = 0; i < h->count && i < SHOWN; i++) {
         const void *const data = value->array.data;
         fputs(i ? " " : " = ", stdout);
         switch (h->type) {
@@ -349,7 +358,48 @@ static void summarise(const ir_value *value) {
         default: printf("%#06x", ((const uint16_t *)data)[i]); break;
         }
     }
-    printf(h->count > 8 ? " …\n" : "\n");
+    printf(h->count > SHOWN ? " …\n" : "\n");
+}
+
+/* Types that JSON has no numbers for as their bits. */
+static json_t *element_json(const npy_array *array, size_t i) {
+    const void *const data = array->data;
+    switch (array->header.type) {
+    case NPY_F4: return json_number((double)((const float *)data)[i]);
+    case NPY_F8: return json_number(((const double *)data)[i]);
+    case NPY_I4: return json_integer(((const int32_t *)data)[i]);
+    case NPY_I8: return json_integer(((const int64_t *)data)[i]);
+    case NPY_I1: return json_integer(((const int8_t *)data)[i]);
+    case NPY_B1: return json_boolean(((const uint8_t *)data)[i]);
+    case NPY_U1: return json_integer(((const uint8_t *)data)[i]);
+    default: return json_integer(((const uint16_t *)data)[i]);
+    }
+}
+
+static json_t *output_json(const ir_value *value, const char *file) {
+    const npy_header *const h = &value->array.header;
+    json_t *const shape = json_array(), *const first = json_array();
+    for (size_t i = 0; i < h->rank; i++) json_array_append_new(shape, json_integer((json_int_t)h->shape[i]));
+    for (size_t i = 0; i < h->count && i < SHOWN; i++) json_array_append_new(first, element_json(&value->array, i));
+    return json_pack("{s:s, s:s, s:o, s:o, s:o}", "name", value->parameter->name, "type", value->parameter->elem,
+                     "shape", shape, "first_values", first, "file", file ? tool_json_text(file) : json_null());
+}
+
+static int print_json(const ir_options *o, const ir_call *call) {
+    json_t *const outputs = json_array();
+    for (size_t i = 0; i < call->count; i++) {
+        const ir_value *const value = &call->values[i];
+        if (!value->parameter->is_buffer || !value->parameter->is_output) continue;
+        const char *file = NULL;
+        for (size_t k = 0; k < o->num_outputs && !file; k++)
+            if (strcmp(o->outputs[k].name, value->parameter->name) == 0) file = o->outputs[k].value;
+        json_array_append_new(outputs, output_json(value, file));
+    }
+    json_t *const body = json_pack("{s:o, s:s, s:o}", "file", tool_json_text(o->file), "engine",
+                                   o->engine == ATTUNE_ENGINE_JIT ? "jit" : "interp", "outputs", outputs);
+    /* A difference ended the command before. */
+    if (body && o->checks) json_object_set_new(body, "same_bits", json_true());
+    return json_print_for(call->context, 0, body);
 }
 
 static bool show_outputs(ir_options *o, const ir_call *call) {
@@ -360,13 +410,13 @@ static bool show_outputs(ir_options *o, const ir_call *call) {
         if (!value->parameter->is_buffer || !value->parameter->is_output) continue;
         const binding *const out = find_binding(o->outputs, o->num_outputs, value->parameter->name);
         if (!out) {
-            summarise(value);
+            if (!o->json) summarise(value);
         } else if (!npy_write(out->value, h->type, h->rank, h->shape, value->array.data, message)) {
             tool_error("%s", message);
             return false;
         }
     }
-    return true;
+    return !o->json || print_json(o, call) == TOOL_OK;
 }
 
 /* The shapes that the library tells are dims; a parameter with strides of its own may need more memory than that. */

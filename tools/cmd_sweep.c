@@ -2,18 +2,22 @@
 #include "bench_json.h"
 #include "grid.h"
 #include "interruption.h"
+#include "sweep_csv.h"
 #include "sweep_file.h"
+#include "sweep_noise.h"
 #include "sweep_plot.h"
 #include "sweep_table.h"
 #include "table.h"
 #include "warming.h"
 
+#include <math.h>
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
 enum { USUAL_LIMIT = 1000, MOST_LIMIT = 10000000 };
+#define USUAL_SPREAD 0.1
 
 typedef struct sweep_options {
     tool_common common;
@@ -23,7 +27,8 @@ typedef struct sweep_options {
     uint32_t jobs; /* 0: as many as there are CPUs */
     size_t limit;
     const char *output, *plot;
-    bool json, is_cold;
+    double max_spread; /* a share; noisier problems are measured again. INFINITY: never */
+    bool json, csv, is_cold;
     const char *grids[64];
     size_t num_grids;
 } sweep_options;
@@ -39,9 +44,21 @@ static const struct argp_option options[] = {
     {"limit", TOOL_KEY_LIMIT, "N", 0, "Refuse grids of more problems (default 1000)", 0},
     {"output", 'o', "FILE", 0, "Write JSON here, after each problem; a file that has results is continued", 0},
     {"plot", TOOL_KEY_PLOT, "FILE", 0, "Draw the shares of the roofline, as PNG or SVG by its name", 0},
+    {"max-spread", TOOL_KEY_MAX_SPREAD, "PERCENT", 0,
+     "Measure a problem again, up to twice, while its spread is larger (default 10); none: never", 0},
+    {"csv", TOOL_KEY_CSV, NULL, 0, "Print CSV: a row for each problem, a column for each of its fields", 0},
     {"json", TOOL_KEY_JSON, NULL, 0, "Print JSON", 0},
     {0},
 };
+
+static double parse_spread(struct argp_state *state, const char *text) {
+    char *end = NULL;
+    if (strcmp(text, "none") == 0) return INFINITY;
+    const double percent = strtod(text, &end);
+    if (end == text || (*end && strcmp(end, "%") != 0) || !(percent >= 0 && percent <= 1000))
+        argp_error(state, "--max-spread must be a percentage from 0 to 1000, or none, not '%s'", text);
+    return percent / 100;
+}
 
 static error_t parse(int key, char *argument, struct argp_state *state) {
     sweep_options *const o = state->input;
@@ -62,12 +79,15 @@ static error_t parse(int key, char *argument, struct argp_state *state) {
     case 'o': o->output = argument; return 0;
     case TOOL_KEY_PLOT: o->plot = argument; return 0;
     case TOOL_KEY_JSON: o->json = true; return 0;
+    case TOOL_KEY_CSV: o->csv = true; return 0;
+    case TOOL_KEY_MAX_SPREAD: o->max_spread = parse_spread(state, argument); return 0;
     case ARGP_KEY_ARG:
         if (o->num_grids == MAX_GRIDS) argp_error(state, "at most %d grids fit in one run", MAX_GRIDS);
         o->grids[o->num_grids++] = argument;
         return 0;
     case ARGP_KEY_END:
         if (!o->num_grids) argp_error(state, "a GRID is needed, or a FILE of grids");
+        if (o->json && o->csv) argp_error(state, "--json and --csv both want standard output");
         if (o->output && strcmp(o->output, "-") == 0) argp_error(state, "-o needs a file to go on with; --json prints");
         if (o->plot && !sweep_plot_is_named_well(o->plot))
             argp_error(state, "--plot needs a name that ends in .png or .svg, not '%s'", o->plot);
@@ -150,14 +170,17 @@ typedef struct sweep_run {
     sweep_file file;
     warming warming;
     size_t before, measured, failed; /* problems: those that the file had, and what became of others */
+    const manifest_entry *at;        /* the problem that is being measured */
+    size_t measurements;             /* of all problems, with those that were repeated */
     long disturbances;
     double began, weight_left, weight_done;
 } sweep_run;
 
-/* One problem from tensors to result. NULL after a message or an interruption. */
-static json_t *measure(sweep_run *run, const manifest_entry *what) {
+/* The problem at hand from tensors to result. NULL after a message or an interruption. */
+static json_t *measure(void *user) {
+    sweep_run *const run = user;
     const sweep_settings *const s = &run->options->settings;
-    bench_entry entry = {.problem = what->problem, .cold_data = s->cold_data};
+    bench_entry entry = {.problem = run->at->problem, .given = run->at->text, .cold_data = s->cold_data};
     bench_probes probes = {0};
     json_t *result = NULL;
     if (bench_open(&entry, run->context, ATTUNE_ENGINE_JIT, &s->sizes, s->samples) &&
@@ -167,6 +190,7 @@ static json_t *measure(sweep_run *run, const manifest_entry *what) {
         if (!result) tool_error("out of memory");
     }
     run->disturbances += probes.disturbances;
+    run->measurements += result != NULL;
     bench_close_probes(&probes);
     bench_close(&entry);
     return result;
@@ -201,7 +225,8 @@ static bool measure_all(sweep_run *run) {
         const manifest_entry *const entry = &o->list.entries[i];
         if (sweep_file_find(&run->file, &entry->problem)) continue;
         show_progress(run, i);
-        json_t *const result = entry->has_failed ? NULL : measure(run, entry);
+        run->at = entry;
+        json_t *const result = entry->has_failed ? NULL : sweep_measure_quietly(measure, run, o->max_spread);
         if (result)
             good = sweep_file_add(&run->file, result);
         else if (interruption_came())
@@ -213,11 +238,27 @@ static bool measure_all(sweep_run *run) {
         run->weight_done += weight_of(&o->settings, &entry->problem);
     }
     tool_end_progress();
-    bench_warn_of_disturbances(run->disturbances, run->measured * o->settings.samples);
+    bench_warn_of_disturbances(run->disturbances, run->measurements * o->settings.samples);
     return good;
 }
 
 /* ---- Showing ---- */
+
+/* How many of the problems in the table were measured more than once, and how many are noisy all the same. */
+static void print_noise(const sweep_run *run) {
+    const sweep_options *const o = run->options;
+    size_t repeated = 0, noisy = 0;
+    for (size_t i = 0; i < o->list.count; i++) {
+        const json_t *const result = sweep_file_find(&run->file, &o->list.entries[i].problem);
+        repeated += json_integer_value(json_object_get(result, "measurements")) > 1;
+        noisy += json_number_value(json_object_get(result, "spread")) > o->max_spread;
+    }
+    if (repeated)
+        printf("%zu problem%s measured more than once, and the quietest kept", repeated,
+               repeated == 1 ? " was" : "s were");
+    if (noisy) printf("%s%zu with a spread above %g %%", repeated ? "; " : "", noisy, 100 * o->max_spread);
+    if (repeated || noisy) printf("\n");
+}
 
 static void print_summary(const sweep_run *run) {
     const warming *const w = &run->warming;
@@ -236,6 +277,7 @@ static void print_summary(const sweep_run *run) {
                cached == 1 ? " was" : "s were");
     if (shared) printf("; %zu more problem%s them", shared, shared == 1 ? " shares" : "s share");
     printf("\n");
+    print_noise(run);
 }
 
 /* Why not everything is there. */
@@ -255,6 +297,8 @@ static int show(const sweep_run *run) {
     int code = TOOL_OK;
     if (o->json) {
         code = tool_print_json(sweep_file_json(&run->file));
+    } else if (o->csv) {
+        if (!sweep_print_csv(&o->list, &run->file)) code = TOOL_FAILED;
     } else if (done) {
         sweep_print_table(&run->keys, &o->list, &run->file);
         print_summary(run);
@@ -307,7 +351,9 @@ int cmd_sweep(int argc, char **argv) {
         tool_common_children,
         NULL,
         NULL};
-    sweep_options o = {.settings = {.threads = 1, .samples = 10, .sizes = CALL_SIZES_NONE}, .limit = USUAL_LIMIT};
+    sweep_options o = {.settings = {.threads = 1, .samples = 10, .sizes = CALL_SIZES_NONE},
+                       .limit = USUAL_LIMIT,
+                       .max_spread = USUAL_SPREAD};
     argp_parse(&argp, argc, argv, 0, NULL, &o);
     sweep_run run = {.options = &o, .file.lock = -1};
     int code = TOOL_FAILED;

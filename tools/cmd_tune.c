@@ -1,11 +1,11 @@
 /* attune tune: finds faster schedules by measuring, and carries what was found from machine to machine. */
 #include "interruption.h"
+#include "json_output.h"
 #include "manifest.h"
 #include "tensors.h"
 #include "tune_report.h"
 #include "work.h"
 
-#include <jansson.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -206,8 +206,8 @@ static bool work(const tune_options *o, attune_context *context) {
         is_good = false;
     }
     if (list)
-        is_good = tool_print_json(json_pack("{s:i, s:i, s:o*, s:o}", "schema", 1, "threads", (int)o->threads,
-                                            "imported", imported, "results", list)) == TOOL_OK &&
+        is_good = json_print_for(context, o->threads,
+                                 json_pack("{s:o*, s:o}", "imported", imported, "results", list)) == TOOL_OK &&
                   is_good;
     return is_good;
 }

@@ -1,8 +1,8 @@
 /* attune warm: compiles what a manifest names, so that programs find it in the cache. */
 #include "interruption.h"
+#include "json_output.h"
 #include "warming.h"
 
-#include <jansson.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -58,14 +58,15 @@ static error_t parse(int key, char *argument, struct argp_state *state) {
 
 /* ---- What became of it ---- */
 
-static int print_json(const warm_options *o, const warming *w, uint32_t jobs) {
+static int print_json(const warm_options *o, const warming *w, uint32_t jobs, const attune_machine_info *machine) {
     const size_t *const count = w->count;
-    return tool_print_json(json_pack(
-        "{s:i, s:i, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:f, s:f}", "schema", 1, "jobs", (int)jobs, "kernels",
-        (json_int_t)(o->list.count - count[WARM_SHARED]), "shared", (json_int_t)count[WARM_SHARED], "compiled",
-        (json_int_t)count[WARM_COMPILED], "cached", (json_int_t)count[WARM_CACHED], "failed",
-        (json_int_t)count[WARM_FAILED], "left", (json_int_t)count[WARM_LEFT], "damaged_lines", (json_int_t)o->damaged,
-        "write_failures", (json_int_t)w->write_failures, "compile_ms", w->compile_ms, "seconds", w->seconds));
+    return json_print(machine, jobs,
+                      json_pack("{s:i, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:f, s:f}", "jobs", (int)jobs, "kernels",
+                                (json_int_t)(o->list.count - count[WARM_SHARED]), "shared",
+                                (json_int_t)count[WARM_SHARED], "compiled", (json_int_t)count[WARM_COMPILED], "cached",
+                                (json_int_t)count[WARM_CACHED], "failed", (json_int_t)count[WARM_FAILED], "left",
+                                (json_int_t)count[WARM_LEFT], "damaged_lines", (json_int_t)o->damaged, "write_failures",
+                                (json_int_t)w->write_failures, "compile_ms", w->compile_ms, "seconds", w->seconds));
 }
 
 static void print_text(const warm_options *o, const warming *w) {
@@ -78,18 +79,18 @@ static void print_text(const warm_options *o, const warming *w) {
     printf("; %.1f s\n", w->seconds);
 }
 
-static int report(const warm_options *o, const warming *w, uint32_t jobs, const char *directory) {
+static int report(const warm_options *o, const warming *w, uint32_t jobs, const attune_machine_info *machine) {
     const size_t *const count = w->count;
     int code = TOOL_OK;
     if (o->json)
-        code = print_json(o, w, jobs);
+        code = print_json(o, w, jobs, machine);
     else
         print_text(o, w);
     tool_flush();
     if (o->damaged) tool_error("lines that are no problems, and were left out: %zu", o->damaged);
     if (w->write_failures)
         tool_error("not all that was compiled is in %s, which could not be written; the same command compiles the rest",
-                   directory);
+                   machine->cache_dir);
     if (count[WARM_LEFT])
         tool_error("%s with %zu kernels left; the same command goes on",
                    interruption_came() ? "interrupted" : "out of time", count[WARM_LEFT]);
@@ -107,7 +108,7 @@ static int warm(warm_options *o, attune_context *context) {
     warming w;
     interruption_catch();
     if (!warming_run_and_read_back(&w, context, &o->list, jobs, o->budget)) return TOOL_FAILED;
-    return report(o, &w, jobs, machine.cache_dir);
+    return report(o, &w, jobs, &machine);
 }
 
 int cmd_warm(int argc, char **argv) {

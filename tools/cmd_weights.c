@@ -1,5 +1,6 @@
 /* attune weights: attention weights as heat maps. */
 #include "draw_load.h"
+#include "json_output.h"
 #include "labels.h"
 #include "run_command.h"
 #include "weight_maps.h"
@@ -18,6 +19,7 @@ typedef struct weights_options {
     draw_format format;
     scale_kind scale;
     int cell;
+    bool json;
 } weights_options;
 
 static const struct argp_option options[] = {
@@ -39,6 +41,7 @@ static const struct argp_option options[] = {
      "Colours by the weights (default up to 32 keys) or by their square roots, which show small ones (beyond)", 0},
     {"cell", TOOL_KEY_CELL, "PIXELS", 0, "The side of a cell (default: chosen by their number)", 0},
     {"threads", TOOL_KEY_THREADS, "N", 0, "Threads (default: all)", 0},
+    {"json", TOOL_KEY_JSON, NULL, 0, "Print JSON", 0},
     {0},
 };
 
@@ -93,6 +96,7 @@ static error_t parse(int key, char *argument, struct argp_state *state) {
         return 0;
     case TOOL_KEY_CELL: o->cell = (int)tool_parse_integer(state, "cell", argument, 1, DRAW_MAX_CELL); return 0;
     case TOOL_KEY_THREADS: r->threads = (uint32_t)tool_parse_integer(state, "threads", argument, 1, 1024); return 0;
+    case TOOL_KEY_JSON: o->json = true; return 0;
     case ARGP_KEY_ARG:
         if (r->problem) argp_error(state, "one problem only, but '%s' follows '%s'", argument, r->problem);
         r->problem = argument;
@@ -160,6 +164,20 @@ static bool make_titles(const weight_maps *m, labels *titles) {
 
 /* ---- The picture ---- */
 
+static bool print_json(const weights_options *o, const draw_picture *picture, const draw_result *result) {
+    attune_context *const context = tool_open_context(&o->request.common, o->request.threads, NULL);
+    if (!context) return false;
+    json_t *const body =
+        json_pack("{s:o, s:s, s:I, s:I, s:I, s:s, s:b, s:o, s:o, s:i, s:i}", "output", tool_json_text(o->output),
+                  "format", o->format == DRAW_SVG ? "svg" : "png", "heads", (json_int_t)picture->heads, "queries",
+                  (json_int_t)picture->rows, "keys", (json_int_t)picture->columns, "values", picture->scale_title,
+                  "is_sqrt", (int)picture->is_sqrt, "low", json_number(result->low), "high", json_number(result->high),
+                  "width", result->width, "height", result->height);
+    const bool good = json_print_for(context, o->request.threads, body) == TOOL_OK;
+    attune_context_destroy(context);
+    return good;
+}
+
 static bool write_picture(const weights_options *o, draw_fn *draw, const draw_picture *picture) {
     char message[ATTUNE_MESSAGE_BYTES];
     draw_result result;
@@ -173,6 +191,7 @@ static bool write_picture(const weights_options *o, draw_fn *draw, const draw_pi
         tool_error("%s", message);
         return false;
     }
+    if (o->json) return print_json(o, picture, &result);
     printf("%s: %zu head%s, %zu quer%s x %zu key%s, %s from %.3g to %.3g, %d x %d pixels\n", o->output, picture->heads,
            picture->heads == 1 ? "" : "s", picture->rows, picture->rows == 1 ? "y" : "ies", picture->columns,
            picture->columns == 1 ? "" : "s", picture->scale_title, result.low, result.high, result.width,

@@ -1,10 +1,10 @@
 #include "run_command.h"
 
+#include "json_output.h"
 #include "peak.h"
 #include "table.h"
 #include "work.h"
 
-#include <jansson.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -278,12 +278,11 @@ static void print_text(const run_options *o, FILE *stream, const char *problem, 
 }
 
 static int print_json(const run_options *o, const char *problem, const char *schedule, const run_report *r,
-                      uint32_t threads) {
-    json_t *const j =
-        json_pack("{s:i, s:s, s:s, s:s, s:s, s:s, s:i, s:f, s:f, s:f, s:f}", "schema", 1, "problem", problem,
-                  "schedule", schedule, "engine", o->engine == ATTUNE_ENGINE_JIT ? "jit" : "interp", "isa", r->info.isa,
-                  "origin", tool_origin_name(r->info.origin), "threads", (int)threads, "acquire_us", r->compile_us,
-                  "first_us", r->first_us, "median_us", r->median_us, "gflops", r->gflops);
+                      const attune_machine_info *machine) {
+    json_t *const j = json_pack("{s:s, s:s, s:s, s:s, s:s, s:f, s:f, s:f, s:f}", "problem", problem, "schedule",
+                                schedule, "engine", o->engine == ATTUNE_ENGINE_JIT ? "jit" : "interp", "isa",
+                                r->info.isa, "origin", tool_origin_name(r->info.origin), "acquire_us", r->compile_us,
+                                "first_us", r->first_us, "median_us", r->median_us, "gflops", r->gflops);
     if (j && r->peak_gflops > 0) {
         json_object_set_new(j, "peak_gflops", json_real(r->peak_gflops));
         json_object_set_new(j, "peak_dtype", json_string(tool_dtype_name(r->peak_dtype)));
@@ -300,7 +299,7 @@ static int print_json(const run_options *o, const char *problem, const char *sch
         json_object_set_new(j, "expect_max_error", isfinite(r->expect_max) ? json_real(r->expect_max) : json_null());
         json_object_set_new(j, "expect_rms_error", isfinite(r->expect_rms) ? json_real(r->expect_rms) : json_null());
     }
-    return tool_print_json(j);
+    return json_print(machine, 0, j);
 }
 
 /* ---- The command ---- */
@@ -355,7 +354,7 @@ static int run_on(const run_options *o, tensors *t) {
     if (!problem || !schedule_name) goto out;
     code = TOOL_OK;
     if (o->json)
-        code = print_json(o, problem, schedule_name, &r, machine.max_workers);
+        code = print_json(o, problem, schedule_name, &r, &machine);
     else
         print_text(o, takes_stdout(o) ? stderr : stdout, problem, schedule_name, &r, machine.max_workers);
     if (o->check && !r.same_bits) code = TOOL_FAILED;

@@ -1,6 +1,7 @@
 #define _GNU_SOURCE
 #include "sweep_file.h"
 
+#include "json_output.h"
 #include "tensors.h"
 
 #include <errno.h>
@@ -11,38 +12,48 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-static const char *const settings_keys[] = {"schema",    "cpu",     "machine", "isa",   "llvm",     "version",
-                                            "generator", "threads", "samples", "sizes", "cold_data"};
+/* Members of the file and of its header that must be the same, or results cannot be compared. */
+static const char *const settings_keys[] = {"schema", "samples", "sizes", "cold_data"};
+static const char *const header_keys[] = {"cpu", "cpu_family", "cpu_model", "cpu_stepping", "machine",
+                                          "isa", "llvm",       "version",   "generator",    "threads"};
 
 static json_t *new_root(const sweep_settings *s, const attune_machine_info *machine) {
     char sizes[SIZES_TEXT];
-    return json_pack("{s:i, s:s, s:s, s:s, s:s, s:s, s:s, s:I, s:I, s:s, s:b, s:{s:i, s:i, s:f}, s:[]}", "schema", 1,
-                     "cpu", machine->cpu_description, "machine", machine->machine, "isa", machine->isa, "llvm",
-                     machine->llvm, "version", attune_version(), "generator", machine->generator_id, "threads",
-                     (json_int_t)s->threads, "samples", (json_int_t)s->samples, "sizes", sizes_print(&s->sizes, sizes),
-                     "cold_data", (int)s->cold_data, "cache", "hits", 0, "misses", 0, "compile_ms", 0.0, "results");
+    return json_document(machine, s->threads,
+                         json_pack("{s:I, s:s, s:b, s:{s:i, s:i, s:f}, s:[]}", "samples", (json_int_t)s->samples,
+                                   "sizes", sizes_print(&s->sizes, sizes), "cold_data", (int)s->cold_data, "cache",
+                                   "hits", 0, "misses", 0, "compile_ms", 0.0, "results"));
 }
 
 static bool is_result(const json_t *r) {
-    return json_is_string(json_object_get(r, "problem")) && json_is_string(json_object_get(r, "bound")) &&
-           json_is_number(json_object_get(r, "median_us")) && json_is_number(json_object_get(r, "gflops")) &&
-           json_is_number(json_object_get(r, "fraction_of_peak")) && json_is_number(json_object_get(r, "spread")) &&
-           json_is_number(json_object_get(r, "fraction_of_roofline"));
+    return json_is_string(json_object_get(r, "problem")) && json_is_object(json_object_get(r, "fields")) &&
+           json_is_string(json_object_get(r, "bound")) && json_is_number(json_object_get(r, "median_us")) &&
+           json_is_number(json_object_get(r, "gflops")) && json_is_number(json_object_get(r, "fraction_of_peak")) &&
+           json_is_number(json_object_get(r, "spread")) && json_is_number(json_object_get(r, "fraction_of_roofline"));
 }
 
-/* What an older file holds, if it can be continued. NULL after a message. */
-static json_t *results_of(const char *path, const json_t *old, const json_t *root) {
-    for (size_t i = 0; i < sizeof settings_keys / sizeof *settings_keys; i++) {
-        const json_t *const was = json_object_get(old, settings_keys[i]), *is = json_object_get(root, settings_keys[i]);
+/* Whether these members of an older object are those of a new one; false after a message. */
+static bool has_same(const char *path, const json_t *old, const json_t *new, const char *const *keys, size_t count) {
+    for (size_t i = 0; i < count; i++) {
+        const json_t *const was = json_object_get(old, keys[i]), *is = json_object_get(new, keys[i]);
         if (was && json_equal(was, is)) continue;
-        char *const was_text = was ? json_dumps(was, JSON_ENCODE_ANY) : NULL, *const is_text =
-                                                                                  json_dumps(is, JSON_ENCODE_ANY);
+        char *const was_text = was ? json_dumps(was, JSON_ENCODE_ANY) : NULL;
+        char *const is_text = json_dumps(is, JSON_ENCODE_ANY);
         tool_error("%s cannot be continued: its %s is %.80s, and this sweep's %.80s; name another file, or remove it",
-                   path, settings_keys[i], was_text ? was_text : "missing", is_text ? is_text : "?");
+                   path, keys[i], was_text ? was_text : "missing", is_text ? is_text : "?");
         free(was_text);
         free(is_text);
-        return NULL;
+        return false;
     }
+    return true;
+}
+
+/* The results of an older file, if it can be continued. NULL after a message. */
+static json_t *results_of(const char *path, const json_t *old, const json_t *root) {
+    if (!has_same(path, old, root, settings_keys, sizeof settings_keys / sizeof *settings_keys) ||
+        !has_same(path, json_object_get(old, "header"), json_object_get(root, "header"), header_keys,
+                  sizeof header_keys / sizeof *header_keys))
+        return NULL;
     json_t *const results = json_object_get(old, "results");
     bool good = json_is_array(results);
     for (size_t i = 0; good && i < json_array_size(results); i++) good = is_result(json_array_get(results, i));
@@ -135,7 +146,7 @@ static bool lock(sweep_file *file) {
 static bool write_file(sweep_file *file) {
     char message[ATTUNE_MESSAGE_BYTES];
     if (!file->path) return true;
-    char *const text = json_dumps(file->root, JSON_INDENT(1) | JSON_REAL_PRECISION(6));
+    char *const text = json_file_text(file->root);
     const bool good = text && tool_write_file(file->path, text, strlen(text), "\n", 1, message);
     if (!good) tool_error("%s", text ? message : "out of memory");
     free(text);

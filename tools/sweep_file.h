@@ -1,10 +1,9 @@
 /* The results of a sweep: a JSON file that is whole after every result, and that a later run continues.
  *
- *     {"schema": 1, "cpu": …, "machine": …, "isa": …, "llvm": …, "version": …, "generator": …, "threads": 1,
- *      "samples": 10, "sizes": "", "cold_data": false, "cache": {"hits": …, "misses": …, "compile_ms": …},
- *      "results": [as of `attune bench --json`]}
+ *     {"schema": 2, "header": {…}, "samples": 10, "sizes": "", "cold_data": false,
+ *      "cache": {"hits": …, "misses": …, "compile_ms": …}, "results": [as of `attune bench --json`]}
  *
- * The cache is that of the run that wrote the file last; a result is as old as it may be. */
+ * The header's date and the cache are those of the run that wrote the file last. Results may be older. */
 #ifndef ATTUNE_TOOLS_SWEEP_FILE_H
 #define ATTUNE_TOOLS_SWEEP_FILE_H
 

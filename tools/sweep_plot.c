@@ -2,13 +2,10 @@
 
 #include "draw_load.h"
 
-#include <errno.h>
-#include <limits.h>
 #include <math.h>
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 /* Its members belong to it, unlike those of the chart_line that is drawn. */
 typedef struct plot_line {
@@ -40,21 +37,6 @@ bool sweep_plot_is_named_well(const char *path) {
     bool is_known;
     format_of(path, &is_known);
     return is_known;
-}
-
-static bool can_be_written(const char *path) {
-    char folder[PATH_MAX];
-    const char *const slash = strrchr(path, '/');
-    const size_t length = slash ? (size_t)(slash - path) + 1 : 0;
-    if (length < sizeof folder) {
-        memcpy(folder, path, length);
-        folder[length] = '\0';
-        if (access(length ? folder : ".", W_OK | X_OK) == 0) return true;
-    } else {
-        errno = ENAMETOOLONG;
-    }
-    tool_error("%s: cannot write: %s", path, strerror(errno));
-    return false;
 }
 
 /* ---- Axes ---- */
@@ -169,7 +151,7 @@ bool sweep_plot_is_possible(const char *path, const sweep_keys *keys) {
     bool good = open_plot(&p, keys);
     for (size_t i = 0; good && i < keys->problems; i++) good = add_point(&p, i, 0);
     close_plot(&p);
-    return good && can_be_written(path) && chart_load();
+    return good && tool_can_write(path) && chart_load();
 }
 
 /* ---- Drawing ---- */
@@ -205,15 +187,16 @@ static double highest(const plot *p) {
 #define MOST_SHARE 1.2
 
 static char *subtitle_of(const plot *p, const sweep_file *file) {
-    const long long threads = json_integer_value(json_object_get(file->root, "threads"));
+    const json_t *const header = json_object_get(file->root, "header");
+    const long long threads = json_integer_value(json_object_get(header, "threads"));
     char *const same = sweep_keys_text(p->keys, 0, false, SIZE_MAX), *text = NULL;
     size_t bytes;
     FILE *const stream = same ? open_memstream(&text, &bytes) : NULL;
     if (stream)
         fprintf(stream, "%s%s%s, %s, %s, %lld thread%s%s%s", same, *same ? "; " : "",
-                json_string_value(json_object_get(file->root, "cpu")),
-                json_string_value(json_object_get(file->root, "machine")),
-                json_string_value(json_object_get(file->root, "isa")), threads, threads == 1 ? "" : "s",
+                json_string_value(json_object_get(header, "cpu_description")),
+                json_string_value(json_object_get(header, "machine")),
+                json_string_value(json_object_get(header, "isa")), threads, threads == 1 ? "" : "s",
                 json_is_true(json_object_get(file->root, "cold_data")) ? ", data out of the caches" : "",
                 highest(p) > MOST_SHARE ? "; what is more than 120 % stands at the upper edge" : "");
     const bool good = stream && fclose(stream) == 0;

@@ -14,14 +14,15 @@ static double number_of(const json_t *result, const char *key) {
 }
 
 static void print_heading(const sweep_keys *keys, const sweep_file *file) {
-    const json_t *const root = file->root;
-    const long long threads = json_integer_value(json_object_get(root, "threads"));
+    const json_t *const root = file->root, *const header = json_object_get(root, "header");
+    const long long threads = json_integer_value(json_object_get(header, "threads"));
     const char *const sizes = json_string_value(json_object_get(root, "sizes"));
     char *const same = sweep_keys_text(keys, 0, false, SIZE_MAX);
-    printf("%s, %s, %s, %lld thread%s, LLVM %s, attune %s%s\n", json_string_value(json_object_get(root, "cpu")),
-           json_string_value(json_object_get(root, "machine")), json_string_value(json_object_get(root, "isa")),
-           threads, threads == 1 ? "" : "s", json_string_value(json_object_get(root, "llvm")),
-           json_string_value(json_object_get(root, "version")),
+    printf("%s, %s, %s, %lld thread%s, LLVM %s, attune %s%s\n",
+           json_string_value(json_object_get(header, "cpu_description")),
+           json_string_value(json_object_get(header, "machine")), json_string_value(json_object_get(header, "isa")),
+           threads, threads == 1 ? "" : "s", json_string_value(json_object_get(header, "llvm")),
+           json_string_value(json_object_get(header, "version")),
            json_is_true(json_object_get(root, "cold_data")) ? "; data out of the caches" : "");
     if (*sizes) printf("run-time sizes: %s\n", sizes);
     if (same && *same) printf("all have %s\n", same);

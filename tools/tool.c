@@ -344,6 +344,25 @@ bool tool_write_file(const char *path, const void *head, size_t head_bytes, cons
     return false;
 }
 
+bool tool_can_write(const char *path) {
+    struct stat status;
+    const char *const slash = strrchr(path, '/');
+    bool good = *path != '\0';
+    if (!good) errno = ENOENT;
+    if (good && stat(path, &status) == 0 && !S_ISREG(status.st_mode)) {
+        errno = EISDIR;
+        good = !S_ISDIR(status.st_mode) && access(path, W_OK) == 0; /* a device or a pipe is written in place */
+    } else if (good) {
+        char *const folder = strndup(path, slash ? (size_t)(slash - path) + 1 : 0);
+        good = folder && access(*folder ? folder : ".", W_OK | X_OK) == 0;
+        const int error = errno;
+        free(folder);
+        errno = error;
+    }
+    if (!good) tool_error("%s: cannot write: %s", *path ? path : "''", strerror(errno));
+    return good;
+}
+
 /* ---- Numbers ---- */
 
 double tool_now_us(void) {

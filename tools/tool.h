@@ -98,7 +98,9 @@ enum {
     TOOL_KEY_EXPORT,
     TOOL_KEY_IMPORT,
     TOOL_KEY_MAX_BYTES,
-    TOOL_KEY_SAMPLE
+    TOOL_KEY_SAMPLE,
+    TOOL_KEY_CSV,
+    TOOL_KEY_MAX_SPREAD
 };
 
 /* One line on stderr: "attune: " and the message, with a ? for each control character. */
@@ -154,6 +156,10 @@ char *tool_read_file(const char *path, size_t *bytes, char message[ATTUNE_MESSAG
  * Something that exists and is no regular file (/dev/null, a pipe) is written in place. */
 bool tool_write_file(const char *path, const void *head, size_t head_bytes, const void *data, size_t bytes,
                      char message[ATTUNE_MESSAGE_BYTES]);
+
+/* Whether tool_write_file may create a file of this name, as far as can be known before; false after a message. For
+ * commands that work for a long time before they write. */
+bool tool_can_write(const char *path);
 
 /* The IR after each pass to stderr, for --dump-passes. An exit code. */
 int tool_dump_passes(attune_context *context, const char *ir_text);

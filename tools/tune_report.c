@@ -1,5 +1,6 @@
 #include "tune_report.h"
 
+#include "json_output.h"
 #include "table.h"
 #include "tool.h"
 
@@ -24,28 +25,28 @@ static double share_of_peak(const tune_report *report, double seconds) {
 /* ---- JSON ---- */
 
 /* JSON has no infinity. An interval has one where there are too few pairs: null stands for it. */
-static json_t *number(double value) { return isfinite(value) ? json_real(value) : json_null(); }
-
 /* Of what is more than 0 where it is known. */
-static json_t *known(double value) { return value > 0 ? number(value) : json_null(); }
+static json_t *known(double value) { return value > 0 ? json_number(value) : json_null(); }
 
 static json_t *times_json(const tune_report *report, double seconds, double spread) {
-    return json_pack("{s:o, s:o, s:o}", "seconds", known(seconds), "spread", seconds > 0 ? number(spread) : json_null(),
-                     "fraction_of_peak", known(share_of_peak(report, seconds)));
+    return json_pack("{s:o, s:o, s:o}", "seconds", known(seconds), "spread",
+                     seconds > 0 ? json_number(spread) : json_null(), "fraction_of_peak",
+                     known(share_of_peak(report, seconds)));
 }
 
 json_t *tune_report_json(const tune_report *report) {
     const attune_tune_result *const r = &report->result;
-    json_t *const object = json_pack(
-        "{s:s, s:s, s:b, s:o, s:o, s:o, s:I, s:I, s:I, s:I, s:o}", "problem", report->problem, "schedule",
-        report->schedule, "is_faster", r->is_faster, "ratio", number(r->ratio), "ratio_low", number(r->ratio_low),
-        "ratio_high", number(r->ratio_high), "space", (json_int_t)r->space, "measured", (json_int_t)r->measured,
-        "failed", (json_int_t)r->failed, "wrong", (json_int_t)r->wrong, "seconds", number(r->seconds));
+    json_t *const object =
+        json_pack("{s:s, s:s, s:b, s:o, s:o, s:o, s:I, s:I, s:I, s:I, s:o}", "problem", report->problem, "schedule",
+                  report->schedule, "is_faster", r->is_faster, "ratio", json_number(r->ratio), "ratio_low",
+                  json_number(r->ratio_low), "ratio_high", json_number(r->ratio_high), "space", (json_int_t)r->space,
+                  "measured", (json_int_t)r->measured, "failed", (json_int_t)r->failed, "wrong", (json_int_t)r->wrong,
+                  "seconds", json_number(r->seconds));
     json_t *const more =
         json_pack("{s:i, s:o, s:o, s:o, s:o, s:o, s:o, s:s}", "threads", (int)r->threads, "before",
                   times_json(report, r->seconds_before, r->spread_before), "after",
                   times_json(report, r->seconds_after, r->spread_after), "noise", known(r->noise), "detectable",
-                  number(r->detectable), "interrupted", number(r->interrupted), "peak_gflops",
+                  json_number(r->detectable), "interrupted", json_number(r->interrupted), "peak_gflops",
                   known(report->peak_gflops), "peak_dtype", tool_dtype_name(report->peak_dtype));
     const bool is_good = object && more && !json_object_update(object, more) &&
                          (!r->wrong || !json_object_set_new(object, "wrong_schedule", json_string(r->wrong_schedule)));
