@@ -13,6 +13,8 @@ LIBDIR ?= $(PREFIX)/lib
 INCLUDEDIR ?= $(PREFIX)/include
 MANDIR ?= $(PREFIX)/share/man
 DOCDIR ?= $(PREFIX)/share/doc/attune
+BASHCOMPDIR ?= $(PREFIX)/share/bash-completion/completions
+ZSHCOMPDIR ?= $(PREFIX)/share/zsh/site-functions
 CFLAGS ?= -O2 -g
 VERSION := $(shell sed -n 's/^#define ATTUNE_VERSION_STRING "\(.*\)"/\1/p' include/attune.h)
 
@@ -94,7 +96,7 @@ INSTALL_DIRS = $(BUILD)/gen/install_dirs.h
 
 .DELETE_ON_ERROR:
 .PHONY: all lib codegen draw tool tests deps run minilm test bench bench-full bench-growth bench-setup bench-drivers \
-	bench-table bench-alone bench-latency ranking ranking-table install uninstall find-cairo help FORCE
+	bench-table bench-alone bench-latency ranking ranking-table install uninstall find-cairo completions help FORCE
 
 all: lib codegen draw tool ## build the library, the code generator and the command into build/
 lib: $(BUILD)/libattune.a $(BUILD)/libattune.so
@@ -427,7 +429,7 @@ IN_DOC = $(DESTDIR)$(DOCDIR)
 DOCS = $(wildcard docs/*.md docs/*.svg docs/*.png)
 install: all ## install below PREFIX (/usr/local), libraries into LIBDIR (PREFIX/lib), DESTDIR before them
 	install -d $(IN_BIN) $(addprefix $(IN_LIB)/,attune pkgconfig cmake/attune) $(DESTDIR)$(INCLUDEDIR) $(IN_DOC)/docs \
-		$(DESTDIR)$(MANDIR)/man1
+		$(DESTDIR)$(MANDIR)/man1 $(DESTDIR)$(BASHCOMPDIR) $(DESTDIR)$(ZSHCOMPDIR)
 	install -m 755 $(BUILD)/attune $(IN_BIN)/attune
 	install -m 644 $(BUILD)/libattune.so.0 $(BUILD)/libattune.a $(IN_LIB)
 	ln -sf libattune.so.0 $(IN_LIB)/libattune.so
@@ -438,6 +440,8 @@ install: all ## install below PREFIX (/usr/local), libraries into LIBDIR (PREFIX
 	$(call install_text,cmake/attuneConfig.cmake.in,$(IN_LIB)/cmake/attune/attuneConfig.cmake)
 	$(call install_text,cmake/attuneConfigVersion.cmake.in,$(IN_LIB)/cmake/attune/attuneConfigVersion.cmake)
 	install -m 644 docs/attune.1 $(DESTDIR)$(MANDIR)/man1/attune.1
+	install -m 644 completions/attune.bash $(DESTDIR)$(BASHCOMPDIR)/attune
+	install -m 644 completions/_attune $(DESTDIR)$(ZSHCOMPDIR)/_attune
 	install -m 644 LICENSE README.md CHANGELOG.md $(IN_DOC)
 	install -m 644 $(DOCS) $(IN_DOC)/docs
 
@@ -453,11 +457,15 @@ uninstall: ## remove what install installed
 		$(addprefix $(IN_LIB)/cmake/attune/attuneConfig,.cmake Version.cmake) \
 		$(addprefix $(IN_DOC)/,LICENSE README.md CHANGELOG.md $(DOCS))
 	rm -f $(IN_BIN)/attune $(addprefix $(IN_LIB)/libattune.,so.0 so a) $(IN_LIB)/pkgconfig/attune.pc \
-		$(DESTDIR)$(INCLUDEDIR)/attune.h $(DESTDIR)$(MANDIR)/man1/attune.1
+		$(DESTDIR)$(INCLUDEDIR)/attune.h $(DESTDIR)$(MANDIR)/man1/attune.1 \
+		$(DESTDIR)$(BASHCOMPDIR)/attune $(DESTDIR)$(ZSHCOMPDIR)/_attune
 	for dir in $(IN_LIB)/attune $(IN_LIB)/cmake/attune $(IN_DOC)/docs $(IN_DOC); do rmdir $$dir 2>/dev/null || :; done
 
 clean: ## remove all build directories
 	rm -rf $(BUILD) $(BUILD)-asan $(BUILD)-asan-jit $(BUILD)-ubsan $(BUILD)-tsan $(BUILD)-fuzz $(BUILD)-mutants
+
+completions: all ## write completions/ anew, from the help of the command
+	@bash scripts/completions.sh $(BUILD)/attune completions
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):[^#]*## \(.*\)/  \1\t\2/p' Makefile | expand -t 16

@@ -27,15 +27,23 @@ small=num_heads=2,seq_q=9,head_dim=5
 expect "attune without arguments explains itself" 2 'Usage: attune COMMAND' "$attune"
 expect "attune --help lists the commands" 0 'bench +measure' "$attune" --help
 expect "attune --version" 0 '^attune [0-9]+\.[0-9]+\.[0-9]+$' "$attune" --version
-for command in run mha compile check conform bench cache info ir; do
+commands=$("$attune" --help | awk '/^  [a-z]/ { print $1 }')
+[ "$(wc -w <<<"$commands")" -ge 14 ]
+report $? "there are 14 of them"
+for command in $commands; do
     expect "attune $command --help" 0 "Usage: attune $command" "$attune" "$command" --help
+    "$attune" help "$command" >"$work/stdout" 2>"$work/stderr" && "$attune" "$command" --help | cmp - "$work/stdout" >>"$work/stderr"
+    report $? "attune help $command is the same"
     expect "attune $command with an unknown option" 2 "unrecognized option '--frobnicate'" "$attune" "$command" --frobnicate
 done
 manual=$(sed 's/\\-/-/g' docs/attune.1)
 : >"$work/stderr"
-for command in run mha compile check conform bench cache info ir; do
-    for option in $("$attune" "$command" --help | grep -oE -- '--[a-z-]+' | sort -u | grep -vxE -- '--(help|usage|q|k|v)'); do
-        grep -qF -- "$option" <<<"$manual" || echo "$command $option" >>"$work/stderr"
+for command in $commands; do
+    # In the command's own section or among the common options, as a whole word.
+    section=$(sed -n "/^\.SS attune $command\$/,/^\.SS/p; /^\.SS Common/,/^\.SH/p" <<<"$manual")
+    [ "$command" = mha ] && section+=$(sed -n '/^\.SS attune run$/,/^\.SS/p' <<<"$manual")
+    for option in $("$attune" "$command" --help | grep -oE '^ +(-., )? *--[a-z-]+' | grep -oE -- '--[a-z-]+|-[a-z],' | tr -d ,); do
+        grep -qE -- "(^|[^a-z-])$option([^a-z-]|\$)" <<<"$section" || echo "$command $option" >>"$work/stderr"
     done
 done
 for name in $(grep -ohE '"ATTUNE_[A-Z_]+"' src/runtime/*.c | tr -d '"' | grep -v _INIT | sort -u); do
@@ -54,6 +62,27 @@ for row in $rows; do
     done
     expect "README: $row" 0 '^problem +[a-z]' "$attune" compile "$given"
 done
+# The fields of problems, as the library lists them.
+: >"$work/stderr"
+for field in $(sed -nE 's/^    [A-Z_]+\("?([a-z_]+)"?[,)].*/\1/p' src/mha/problem_fields.c); do
+    grep -qw -- "$field" <<<"$manual" || [[ $field == *_strides ]] || echo "$field" >>"$work/stderr"
+done
+[ ! -s "$work/stderr" ]
+report $? "and every key of problems"
+if command -v man >"$work/none" && man --version >"$work/none" 2>&1; then
+    MANWIDTH=80 man --warnings -l docs/attune.1 2>"$work/stderr" | sed -n '/^SYNOPSIS/,/^DESCRIPTION/p' >"$work/stdout"
+    [ ! -s "$work/stderr" ] && [ "$(grep -c '^ *attune' "$work/stdout")" -ge 16 ] && [ "$(awk 'NF && !/^[A-Z]+$|^ +attune/' "$work/stdout" | wc -l)" -eq 0 ] &&
+        [ "$(awk 'length > 80' "$work/stdout" | wc -l)" -eq 0 ]
+    report $? "man has nothing to complain of, and each SYNOPSIS is a line"
+fi
+if command -v mandoc >"$work/none"; then
+    mandoc -Tlint -Wwarning docs/attune.1 >"$work/stdout" 2>"$work/stderr"
+    [ "$(grep -vc 'missing date' "$work/stdout")" -eq 0 ]
+    report $? "nor has mandoc"
+fi
+expect "help for all commands" 0 'bench +measure' "$attune" help
+expect "help for an unknown command" 2 "unknown command 'frobnicate'" "$attune" help frobnicate
+expect "help for two commands" 2 "'bench' follows 'run'" "$attune" help run bench
 expect "an unknown command" 2 "unknown command 'frobnicate'" "$attune" frobnicate
 expect "run without inputs" 2 '--q, --k and --v' "$attune" run
 expect "compile without a problem" 2 'a problem is needed' "$attune" compile

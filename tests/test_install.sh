@@ -35,6 +35,9 @@ report $? "the installed command compiles a kernel"
 ATTUNE_COMPILE=worker "$prefix/bin/attune" compile num_heads=1,seq_q=9,head_dim=8
 report $? "the installed worker compiles a kernel"
 
+cmp completions/attune.bash "$prefix/share/bash-completion/completions/attune" &&
+    cmp completions/_attune "$prefix/share/zsh/site-functions/_attune"
+report $? "completions for bash and zsh are installed"
 "$prefix/bin/attune" weights num_heads=1,seq_q=4,head_dim=8 -o "$prefix/heads.png"
 report $? "the installed command draws a picture"
 rm "$prefix/lib/attune/libattune-draw.so"

@@ -36,9 +36,35 @@ static void print_help(FILE *stream) {
     for (size_t i = 0; i < NUM_SUBCOMMANDS; i++)
         fprintf(stream, "  %-8s %s\n", subcommands[i].name, subcommands[i].summary);
     fputs("\nA problem is text: num_heads=12,seq_q=512,seq_kv=512,head_dim=64,is_causal=1\n"
-          "`attune COMMAND --help` explains one command; `man attune` explains all.\n"
+          "`attune help COMMAND` explains one command; `man attune` explains all.\n"
           "Exit status: 0 ok, 1 failed or mismatched, 2 usage.\n",
           stream);
+}
+
+/* The exit code of a subcommand; TOOL_USAGE after a message if there is none of that name. */
+static int run(const char *name, int argc, char **argv) {
+    for (size_t i = 0; i < NUM_SUBCOMMANDS; i++) {
+        if (strcmp(name, subcommands[i].name) != 0) continue;
+        char title[32];
+        snprintf(title, sizeof title, "attune %s", name);
+        argv[0] = title;
+        return tool_finish(subcommands[i].main(argc, argv));
+    }
+    tool_error("unknown command '%s'; `attune --help` lists them", name);
+    return TOOL_USAGE;
+}
+
+/* `attune help COMMAND` is `attune COMMAND --help`. */
+static int help(int argc, char **argv) {
+    static char option[] = "--help";
+    char *words[] = {argv[0], option, NULL};
+    if (argc < 3) {
+        print_help(stdout);
+        return tool_finish(TOOL_OK);
+    }
+    if (argc == 3) return run(argv[2], 2, words);
+    tool_error("help explains one command, but '%s' follows '%s'", argv[3], argv[2]);
+    return TOOL_USAGE;
 }
 
 int main(int argc, char **argv) {
@@ -49,7 +75,8 @@ int main(int argc, char **argv) {
         return TOOL_USAGE;
     }
     const char *const name = argv[1];
-    if (strcmp(name, "--help") == 0 || strcmp(name, "-?") == 0 || strcmp(name, "help") == 0) {
+    if (strcmp(name, "help") == 0) return help(argc, argv);
+    if (strcmp(name, "--help") == 0 || strcmp(name, "-?") == 0) {
         print_help(stdout);
         return tool_finish(TOOL_OK);
     }
@@ -57,13 +84,5 @@ int main(int argc, char **argv) {
         printf("attune %s\n", attune_version());
         return tool_finish(TOOL_OK);
     }
-    for (size_t i = 0; i < NUM_SUBCOMMANDS; i++) {
-        if (strcmp(name, subcommands[i].name) != 0) continue;
-        char title[32];
-        snprintf(title, sizeof title, "attune %s", name);
-        argv[1] = title;
-        return tool_finish(subcommands[i].main(argc - 1, argv + 1));
-    }
-    tool_error("unknown command '%s'; `attune --help` lists them", name);
-    return TOOL_USAGE;
+    return run(name, argc - 1, argv + 1);
 }

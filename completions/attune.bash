@@ -1,0 +1,154 @@
+# Completion of attune for bash. Made by scripts/completions.sh: `make completions` writes it anew.
+
+# The options of a command: --name, or --name=KIND where it takes an argument.
+_attune_options() {
+    case $1 in
+        run) echo '--check --engine=jit|interp --expect=FILE --json --k=FILE --layout=out_in|in_out --lse=FILE -o=FILE --output=FILE --q=FILE --schedule=SCHEDULE --sizes=SIZES --tensor=NAMED --threads=TEXT --v=FILE --write=NAMED --cache-base=DIR --cache-dir=DIR --isa=ISA --help --usage' ;;
+        mha) echo '--check --engine=jit|interp --expect=FILE --ignore=TEXT --json --layout=out_in|in_out --lse=FILE --name=TEXT -o=FILE --output=FILE --packed=FILE --prefix=TEXT --save-packed=FILE --schedule=SCHEDULE --sizes=SIZES --tensor=NAMED --threads=TEXT --weights=FILE --write=NAMED --x=FILE --x-kv=FILE --x-v=FILE --cache-base=DIR --cache-dir=DIR --isa=ISA --help --usage' ;;
+        compile) echo '--dump-passes --emit=STAGE --json -o=FILE --output=FILE --schedule=SCHEDULE --target=ISA --cache-base=DIR --cache-dir=DIR --isa=ISA --help --usage' ;;
+        check) echo '--accuracy --first=TEXT --ftz --inputs=INPUTS --json --max-flops=TEXT --random=TEXT --schedule=SCHEDULE --seed=TEXT --sizes=SIZES --threads=TEXT --cache-base=DIR --cache-dir=DIR --isa=ISA --help --usage' ;;
+        conform) echo '--engine=jit|interp|both --json -v --verbose --cache-base=DIR --cache-dir=DIR --isa=ISA --help --usage' ;;
+        weights) echo '--average --batch=TEXT --cell=TEXT --heads=TEXT --json --labels=FILE --labels-kv=FILE -o=FILE --output=FILE --scale=linear|sqrt --seed=TEXT --sizes=SIZES --tensor=NAMED --threads=TEXT --title=TEXT --weights-file=FILE --cache-base=DIR --cache-dir=DIR --isa=ISA --help --usage' ;;
+        bench) echo '--engine=jit|interp --json -o=FILE --output=FILE --samples=TEXT --schedule=SCHEDULE --sizes=SIZES --threads=TEXT --cache-base=DIR --cache-dir=DIR --isa=ISA --help --usage' ;;
+        explain) echo '--dry-run --json --schedule=SCHEDULE --sizes=SIZES --threads=TEXT --cache-base=DIR --cache-dir=DIR --isa=ISA --help --usage' ;;
+        tune) echo '--budget=TEXT --export=FILE --import=FILE --json --sizes=SIZES --threads=TEXT --cache-base=DIR --cache-dir=DIR --isa=ISA --help --usage' ;;
+        sweep) echo '--cold --cold-data --csv --jobs=TEXT --json --limit=TEXT --max-spread=TEXT -o=FILE --output=FILE --plot=FILE --samples=TEXT --sizes=SIZES --threads=TEXT --warm --cache-base=DIR --cache-dir=DIR --isa=ISA --help --usage' ;;
+        warm) echo '--budget=TEXT --jobs=TEXT --json --cache-base=DIR --cache-dir=DIR --isa=ISA --help --usage' ;;
+        cache) echo '--json --max-bytes=TEXT --sample=TEXT --schedule=SCHEDULE --seed=TEXT --cache-base=DIR --cache-dir=DIR --isa=ISA --help --usage' ;;
+        info) echo '--json --probe-machine --cache-base=DIR --cache-dir=DIR --isa=ISA --help --usage' ;;
+        ir) echo '--arg=TEXT --check --dump-passes --emit=STAGE --engine=jit|interp --json --out=NAMED -o=FILE --output=FILE --target=ISA --cache-base=DIR --cache-dir=DIR --isa=ISA --help --usage' ;;
+    esac
+}
+
+# The values that a field of a problem may have, as far as they are words.
+_attune_values() {
+    case $1 in
+        op) echo attention weights rotary merge mha ;;
+        cross | is_causal | lse | alibi_slopes | sinks | kv_lens | causal_offsets | ragged | kv_projected | v_in_k | no_out_projection | low_rank_heads | low_rank_shared | short_masks | rotary_interleaved | position_ids | weights_average | row_ids | reproducible) echo 0 1 ;;
+        seq_q | seq_kv | seq_new | num_rows) echo dynamic ;;
+        dtype | w_dtype | bias_dtype | softmax_precision) echo f32 f16 bf16 f64 ;;
+        k_dtype | v_dtype | kv_dtype) echo f32 f16 bf16 f64 i8 f8 ;;
+        k_scales | v_scales | kv_scales) echo none head token ;;
+        softmax_scale) echo default ;;
+        causal_align) echo top_left bottom_right ;;
+        attn_mask | attn_bias) echo qk bqk bhqk bk k ;;
+        weights) echo none scaled capped masked softmax ;;
+        layout) echo bhsd bshd ;;
+        strategy) echo q_lanes d_lanes ;;
+    esac
+}
+
+_attune_commands='run mha compile check conform weights bench explain tune sweep warm cache info ir help'
+_attune_fields='op batch embed_dim kv_embed_dim v_embed_dim out_dim cross num_heads num_kv_heads seq_q seq_kv head_dim head_dim_v dtype k_dtype v_dtype kv_dtype k_scales v_scales kv_scales w_dtype bias_dtype softmax_precision softmax_scale logits_soft_cap is_causal causal_align causal_offset window_left window_right global_tokens lse alibi_slopes sinks kv_lens causal_offsets ragged page_size max_seq_q max_seq_kv seq_new kv_projected v_in_k no_out_projection low_rank low_rank_heads low_rank_shared short_masks attn_mask attn_bias rotary_dim rotary_interleaved position_ids weights weights_average row_ids num_rows reproducible num_parts q_strides k_strides v_strides out_strides lse_strides attn_mask_strides attn_bias_strides k_new_strides v_new_strides weights_strides x_strides x_kv_strides x_v_strides k_scale_strides v_scale_strides layout'
+_attune_schedule='strategy lanes score_rows score_vectors score_unroll value_rows value_vectors value_unroll q_vectors kv_tile kv_chunk gemm_rows gemm_vectors gemm_block gemm_depth'
+_attune_sizes='seq_q seq_kv seq_new num_rows total_q total_kv num_pages max_pages mask_seq_kv bias_seq_kv rotary_positions rotary_batch_stride'
+_attune_isas='avx512_bf16 amx avx512 avx2 x86-64 aarch64'
+_attune_stages='ir lowered llvm asm obj image'
+_attune_inputs='ordinary large overflow denormal constant nonfinite hidden'
+
+# Replies with the words of a list that begin with $2, each with $1 before it.
+_attune_reply() {
+    local prefix=$1 start=$2 word
+    shift 2
+    for word in "$@"; do [[ $word == "$start"* ]] && COMPREPLY+=("$prefix$word"); done
+}
+
+_attune_files() { # PREFIX START OPTION: -f or -d
+    local name
+    compopt -o filenames 2>/dev/null
+    while IFS= read -r name; do COMPREPLY+=("$1$name"); done < <(compgen "$3" -- "$2")
+}
+
+# key=value,key=…: keys that are not there yet, or the values of the last one. PREFIX TEXT KEY…
+_attune_pairs() {
+    local prefix=$1 text=$2 item key
+    shift 2
+    item=${text##*,}
+    prefix+=${text%"$item"}
+    if [[ $item == *=* ]]; then
+        key=${item%%=*}
+        # shellcheck disable=SC2046 # a list of words
+        _attune_reply "$prefix$key=" "${item#*=}" $(_attune_values "$key")
+        return
+    fi
+    for key in "$@"; do
+        [[ ,$text == *,$key=* ]] || _attune_reply "$prefix" "$item" "$key="
+    done
+}
+
+# The argument of an option. PREFIX KIND START
+_attune_argument() {
+    # shellcheck disable=SC2086 # lists of words
+    case $2 in
+        FILE) _attune_files "$1" "$3" -f ;;
+        DIR) _attune_files "$1" "$3" -d ;;
+        NAMED) [[ $3 == *=* ]] && _attune_files "$1${3%%=*}=" "${3#*=}" -f ;;
+        SCHEDULE) _attune_pairs "$1" "$3" $_attune_schedule ;;
+        SIZES) _attune_pairs "$1" "$3" $_attune_sizes ;;
+        ISA) _attune_reply "$1" "$3" $_attune_isas ;;
+        STAGE) _attune_reply "$1" "$3" $_attune_stages ;;
+        INPUTS) _attune_reply "$1" "$3" $_attune_inputs ;;
+        TEXT) ;;
+        *) _attune_reply "$1" "$3" ${2//|/ } ;;
+    esac
+}
+
+# What is no option. COMMAND ACTION WORD, the action being the first argument of `attune cache`.
+_attune_operand() {
+    # shellcheck disable=SC2086 # a list of words
+    case $1 in
+        help) _attune_reply '' "$3" $_attune_commands ;;
+        info) ;;
+        conform) _attune_files '' "$3" -d ;;
+        ir) _attune_files '' "$3" -f ;;
+        cache)
+            case $2 in
+                '') _attune_reply '' "$3" ls verify why audit gc clear export import ;;
+                why) _attune_pairs '' "$3" $_attune_fields ;;
+                export | import) _attune_files '' "$3" -d ;;
+            esac ;;
+        *)
+            _attune_pairs '' "$3" $_attune_fields
+            case $1 in tune | sweep | warm) [[ $3 == *=* ]] || _attune_files '' "$3" -f ;; esac ;;
+    esac
+}
+
+_attune() {
+    # COMP_WORDS is cut at = and : as well, so the line is cut again, at blanks.
+    local line=${COMP_LINE:0:COMP_POINT} word='' before option kind cut
+    local -a words=()
+    COMPREPLY=()
+    read -ra words <<<"$line"
+    [[ $line == *[[:blank:]] ]] || { word=${words[-1]}; unset 'words[-1]'; }
+    before=${words[-1]}
+    if [ "${#words[@]}" -lt 2 ]; then
+        # shellcheck disable=SC2086 # a list of words
+        _attune_reply '' "$word" $_attune_commands --help --version
+    else
+        kind=
+        for option in $(_attune_options "${words[1]}"); do
+            case $word in
+                "${option%%=*}"=*) kind=${option#*=} ; _attune_argument "${word%%=*}=" "$kind" "${word#*=}" ;;
+            esac
+            [[ $option == *=* && $before == "${option%%=*}" ]] && kind=${option#*=} && _attune_argument '' "$kind" "$word"
+        done
+        if [ -z "$kind" ]; then
+            if [[ $word == -* ]]; then
+                for option in $(_attune_options "${words[1]}"); do
+                    kind=${option%%=*}
+                    [[ $option == --*=* ]] && kind+='='
+                    _attune_reply '' "$word" "$kind"
+                done
+            else
+                _attune_operand "${words[1]}" "${words[2]}" "$word"
+            fi
+        fi
+    fi
+    # After a key or an option that waits for its value there is no blank.
+    [[ ${#COMPREPLY[@]} -gt 0 && ${COMPREPLY[0]} == *= ]] && compopt -o nospace 2>/dev/null
+    # Readline replaces what follows the last of its word breaks only.
+    cut=${word%"${word##*[=:]}"}
+    [[ $COMP_WORDBREAKS == *=* ]] && COMPREPLY=("${COMPREPLY[@]#"$cut"}")
+    return 0
+}
+complete -F _attune attune

@@ -1,0 +1,265 @@
+#!/usr/bin/env bash
+# Writes the completions for bash and zsh from the help of the command: scripts/completions.sh COMMAND FOLDER. The fields of
+# problems come from src/mha/problem_fields.c. `make completions` calls it; tests/test_completions.sh fails if the files in
+# completions/ are not what it writes.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+attune=$(realpath "$1") folder=$2
+export ATTUNE_CACHE_DIR= LC_ALL=C
+unset ARGP_HELP_FMT
+
+commands=$("$attune" --help | sed -n 's/^  \([a-z]*\)  *[a-z].*/\1/p')
+
+# ---- Words that the command lists when it refuses one ----
+
+# words_in TEXT: what stands after "there are:" or "one of", without commas.
+words_in() { sed -nE 's/.*(there are:?|is one of) (.*[a-z0-9_])$/\2/p' <<<"$1" | sed -E 's/, not .*//; s/,? and / /; s/,//g'; }
+refusal() { "$attune" "$@" 2>&1 </dev/null | head -n 1 | tr -d "'\"" || true; }
+small=seq_q=1,head_dim=8
+isas=$(words_in "$(refusal compile $small --target=none --emit=ir)")
+stages=$(words_in "$(refusal compile $small --emit=none)")
+inputs=$(words_in "$(refusal check $small --inputs=none)")
+schedule=$(words_in "$(refusal compile $small --schedule=none=1)")
+sizes=$(words_in "$(refusal bench $small --sizes=none=1)")
+for list in "$isas" "$stages" "$inputs" "$schedule" "$sizes"; do
+    [ -n "$list" ] || { echo "a refusal of attune lists no words any more" >&2; exit 1; }
+done
+
+# ---- Fields of problems: lines "name" or "name value value…" ----
+
+fields() {
+    awk '
+        /^static const char \*const [a-z_]+\[/ { match($0, /const [a-z_]+\[/); list = substr($0, RSTART + 6, RLENGTH - 7) }
+        list { rest = $0
+               while (match(rest, /"[a-z0-9_]+"/)) { words[list] = words[list] " " substr(rest, RSTART + 1, RLENGTH - 2)
+                                                     rest = substr(rest, RSTART + RLENGTH) }
+               if (/;$/) list = "" }
+        /^    (INT|INT_ALWAYS|SIZE|SIZE_ALWAYS|FLAG|WORD|NUMBER|DIMS|STRIDES)\(/ {
+            split($0, part, /[(,) "]+/)
+            kind = part[2]; name = part[3]; values = ""
+            if (kind == "FLAG") values = " 0 1"
+            if (kind == "WORD") values = words[part[5]]
+            if (kind ~ /^SIZE/) values = " dynamic"
+            if (kind == "DIMS") values = " qk bqk bhqk bk k"
+            if (name == "softmax_scale") values = " default"
+            print name values
+            if (name == "v_dtype") print "kv_dtype" values
+            if (name == "v_scales") print "kv_scales" values
+        }' src/mha/problem_fields.c
+    echo "layout bhsd bshd"
+}
+fields=$(fields)
+[ "$(wc -l <<<"$fields")" -gt 60 ] || { echo "src/mha/problem_fields.c is not read any more" >&2; exit 1; }
+
+# ---- Options: lines "-o,--output KIND DESCRIPTION" ----
+
+# The kind of an option's argument, by its name and by what the help calls the argument.
+kind_of() {
+    case $1=$2 in
+        *=) echo - ;;
+        --schedule=*) echo SCHEDULE ;;
+        --sizes=*) echo SIZES ;;
+        --isa=* | --target=*) echo ISA ;;
+        --emit=*) echo STAGE ;;
+        --inputs=*) echo INPUTS ;;
+        *=NAME=F.*) echo NAMED ;;
+        --cache-*=DIR) echo DIR ;;
+        *=*F.* | *=FILE* | *=DIR*) echo FILE ;;
+        *=*[A-Z]*) echo TEXT ;;
+        *=*\|*) echo "$2" ;;
+        *) echo TEXT ;;
+    esac
+}
+
+options_of() {
+    local line short long argument text
+    "$attune" "$1" --help | awk '
+        /^ +-/ { if (option) print option "\t" text
+                 line = $0; option = substr(line, 1, 29); text = substr(line, 30)
+                 # An option that reaches into the column of the text has two blanks after it, or the rest of the line.
+                 if (match(line, /^ +(-., )? *--[a-z-]+(=[^ ]+)?/) && RLENGTH > 28) {
+                     option = substr(line, 1, RLENGTH); text = substr(line, RLENGTH + 1) }
+                 next }
+        /^                             [^ ]/ && option { text = text " " $0; next }
+        { if (option) print option "\t" text; option = "" }
+        END { if (option) print option "\t" text }' | sed -E 's/ +/ /g; s/^ //; s/ ?\t ?/\t/' |
+        while IFS=$'\t' read -r line text; do
+            short=
+            [[ $line == -?,* ]] && short=${line:0:2},
+            long=--${line#*--}
+            argument=
+            [[ $long == *=* ]] && argument=${long#*=}
+            long=${long%%=*}
+            [ "$long" = --help ] && short='-?,'
+            echo "$short$long $(kind_of "$long" "$argument") $text"
+        done
+}
+
+# ---- bash ----
+
+quoted() { tr '\n' ' ' | sed "s/ $//; s/.*/'&'/"; }
+options_for_bash() {
+    options_of "$1" | while read -r names kind _; do
+        for name in ${names//,/ }; do
+            [ "$name" = '-?' ] && continue
+            if [ "$kind" = - ]; then echo "$name"; else echo "$name=$kind"; fi
+        done
+    done | quoted
+}
+{
+    cat <<'END'
+# Completion of attune for bash. Made by scripts/completions.sh: `make completions` writes it anew.
+
+# The options of a command: --name, or --name=KIND where it takes an argument.
+_attune_options() {
+    case $1 in
+END
+    for command in $commands; do echo "        $command) echo $(options_for_bash "$command") ;;"; done
+    cat <<'END'
+    esac
+}
+
+# The values that a field of a problem may have, as far as they are words.
+_attune_values() {
+    case $1 in
+END
+    awk 'NF > 1 { name = $1; $1 = ""; names[$0] = names[$0] (names[$0] ? " | " : "") name; if (!seen[$0]++) order[++n] = $0 }
+         END { for (i = 1; i <= n; i++) printf "        %s) echo%s ;;\n", names[order[i]], order[i] }' <<<"$fields"
+    cat <<END
+        strategy) echo q_lanes d_lanes ;;
+    esac
+}
+
+_attune_commands='$(echo $commands help)'
+_attune_fields='$(cut -d' ' -f1 <<<"$fields" | paste -sd' ')'
+_attune_schedule='$schedule'
+_attune_sizes='$sizes'
+_attune_isas='$isas'
+_attune_stages='$stages'
+_attune_inputs='$inputs'
+END
+    cat scripts/completions.bash
+} >"$folder/attune.bash"
+
+# ---- zsh ----
+
+# A description as _arguments and _values take it between brackets.
+escaped() { sed -E "s/[][\\\\]/\\\\&/g; s/:/\\\\:/g; s/'/'\\\\''/g" <<<"$1"; }
+action_of() {
+    case $1 in
+        SCHEDULE) echo ':schedule:_attune_schedule' ;;
+        SIZES) echo ':sizes:_attune_sizes' ;;
+        ISA) echo ":instruction set:($isas)" ;;
+        STAGE) echo ":stage:($stages)" ;;
+        INPUTS) echo ":kind:($inputs)" ;;
+        NAMED) echo ':NAME=FILE:_attune_named' ;;
+        DIR) echo ':folder:_files -/' ;;
+        FILE) echo ':file:_files' ;;
+        TEXT) echo ':value: ' ;;
+        *) echo ":value:(${1//|/ })" ;;
+    esac
+}
+options_for_zsh() {
+    options_of "$1" | while read -r names kind text; do
+        for name in ${names//,/ }; do
+            [ "$name" = '-?' ] && continue
+            if [ "$kind" = - ]; then
+                echo "            '*$name[$(escaped "$text")]'"
+            elif [[ $name == --* ]]; then
+                echo "            '*$name=[$(escaped "$text")]$(action_of "$kind")'"
+            else
+                echo "            '*$name+[$(escaped "$text")]$(action_of "$kind")'"
+            fi
+        done
+    done
+}
+{
+    cat <<'END'
+#compdef attune
+# Completion of attune for zsh. Made by scripts/completions.sh: `make completions` writes it anew.
+
+_attune_commands() {
+    local -a commands=(
+END
+    "$attune" --help | sed -nE "s/:/\\\\:/g; s/'/'\\\\''/g; s/^  ([a-z]+) +([a-z].*)/        '\1:\2'/p"
+    cat <<'END'
+        'help:explain a command'
+    )
+    _describe command commands
+}
+
+_attune_problem() {
+    local -a fields=(
+END
+    while read -r name values; do
+        if [ -n "$values" ]; then echo "        '$name:value:($values)'"; else echo "        '$name:number: '"; fi
+    done <<<"$fields"
+    cat <<END
+    )
+    _values -s , -S = field \$fields
+}
+
+_attune_schedule() {
+    local -a fields=($(for name in $schedule; do
+        if [ "$name" = strategy ]; then echo "'strategy:value:(q_lanes d_lanes)'"; else echo "'$name:number: '"; fi
+    done | paste -sd' '))
+    _values -s , -S = field \$fields
+}
+
+_attune_sizes() {
+    local -a fields=($(for name in $sizes; do echo "'$name:number: '"; done | paste -sd' '))
+    _values -s , -S = size \$fields
+}
+END
+    cat <<'END'
+
+_attune_named() {
+    if compset -P '*='; then _files; else _message 'NAME=FILE'; fi
+}
+
+_attune_problem_or_file() { _alternative 'problems:problem:_attune_problem' 'files:file:_files'; }
+
+_attune_cache() {
+    if (( CURRENT == 2 )); then
+        compadd ls verify why audit gc clear export import
+    else
+        case $words[2] in
+            why) _attune_problem ;;
+            export | import) _files -/ ;;
+        esac
+    fi
+}
+
+# The options of a command as _arguments takes them, in the array `specs`.
+_attune_specs() {
+    case $1 in
+END
+    for command in $commands; do printf '        %s) specs=(\n%s\n        ) ;;\n' "$command" "$(options_for_zsh "$command")"; done
+    cat <<'END'
+    esac
+}
+
+_attune() {
+    local -a specs
+    if (( CURRENT == 2 )) || [[ $words[2] == help ]]; then
+        (( CURRENT <= 3 )) && _attune_commands
+        return
+    fi
+    _attune_specs $words[2]
+    case $words[2] in
+        cache) specs+=('*: :_attune_cache') ;;
+        tune | sweep | warm) specs+=('*: :_attune_problem_or_file') ;;
+        conform) specs+=('*:folder:_files -/') ;;
+        ir) specs+=(':file:_files') ;;
+        bench) specs+=('*: :_attune_problem') ;;
+        info) ;;
+        *) specs+=(': :_attune_problem') ;;
+    esac
+    shift words
+    (( CURRENT-- ))
+    _arguments -S $specs
+}
+
+_attune "$@"
+END
+} >"$folder/_attune"
