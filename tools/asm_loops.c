@@ -66,8 +66,8 @@ static asm_class class_of(const char *name, const char *operands) {
     return begins(name, loads) && touches_memory(operands) ? ASM_LOAD : ASM_VECTOR;
 }
 
-/* The number of the register that an instruction writes: the last operand of AT&T syntax, which may have a mask behind
- * it, the first one of AArch64. Negative if it is none. */
+/* The number of the register that an instruction writes: the last operand of AT&T syntax, which a mask may follow, or
+ * the first one of AArch64. Negative if there is none. */
 static long written_register(const char *operands) {
     const char *last = NULL;
     for (const char *at = operands; (at = strchr(at, '%')); at++)
@@ -109,7 +109,7 @@ static void count(asm_loop *loop, const char *line) {
 typedef struct asm_line {
     const char *text;
     const char *function;
-    long target; /* of a jump: the line of its label, if that is above; else -1 */
+    long target; /* of a jump to a label above: the line of that label; else -1 */
 } asm_line;
 
 static bool is_label(const char *text) {
@@ -117,7 +117,7 @@ static bool is_label(const char *text) {
     return length > 1 && text[length - 1] == ':' && !strchr(text, ' ') && !strchr(text, '\t');
 }
 
-/* The label that the last word of a line names, searched upwards within the function. */
+/* The line of the label that the last word of a line names, searched upwards within the function; -1: none. */
 static long label_above(const asm_line *lines, long from) {
     const char *const text = lines[from].text, *word = text;
     for (const char *at = text; *at; at++)
@@ -160,7 +160,7 @@ static int by_multiplies(const void *x, const void *y) {
     return a->instructions < b->instructions ? 1 : a->instructions > b->instructions ? -1 : 0;
 }
 
-/* All of them first, as the best may come last. */
+/* Collects all loops before sorting, because the best may come last. */
 static size_t collect(const asm_line *lines, long num_lines, asm_loop *found) {
     size_t n = 0;
     for (long end = 0; end < num_lines; end++) {

@@ -1,4 +1,4 @@
-/* The innermost loops of a kernel's assembly, and what they are made of. */
+/* The innermost loops of a kernel's assembly, and the kinds of their instructions. */
 #ifndef ATTUNE_TOOLS_ASM_LOOPS_H
 #define ATTUNE_TOOLS_ASM_LOOPS_H
 
@@ -8,8 +8,8 @@
 
 typedef enum asm_class {
     ASM_MULTIPLY,  /* fused multiply-adds, dot products, multiplications */
-    ASM_LOAD,      /* vectors from memory, but for spills; operands of other instructions count there and here */
-    ASM_STORE,     /* vectors to memory, but for spills */
+    ASM_LOAD,      /* vectors from memory, except spills; operands of other instructions count in both classes */
+    ASM_STORE,     /* vectors to memory, except spills */
     ASM_BROADCAST, /* one element into all lanes, from memory or a register */
     ASM_SHUFFLE,   /* lanes that change places */
     ASM_CONVERT,   /* between elements */
@@ -30,8 +30,8 @@ typedef struct asm_loop {
 /* "multiply" and so on. */
 const char *asm_class_name(asm_class class);
 
-/* Up to `capacity` loops, those with most multiplications first. The text is that of attune_emit for x86-64 or AArch64.
- * It is changed. */
+/* Finds up to `capacity` loops, those with most multiplications first. The text, from attune_emit for x86-64 or
+ * AArch64, is changed. */
 size_t asm_find_loops(char *text, asm_loop *loops, size_t capacity);
 
 #endif

@@ -10,8 +10,8 @@
 
 enum { LINE = 64, STEP = 4 * LINE, MIN_PART = 4096, PASS_US = 1000 };
 
-/* Reads four lines in each turn, one at each of `from`, which then all move on by `step` bytes. What is returned
- * depends on every byte, so that no load can be dropped. */
+/* Reads four lines in each turn, one at each of `from`, which then all move on by `step` bytes. The returned value
+ * depends on every byte, so the compiler can drop no load. */
 typedef int64_t read_fn(const char *const from[4], size_t turns, size_t step);
 
 #if defined(__x86_64__)
@@ -130,7 +130,7 @@ double bandwidth_measure(bandwidth_probe *p, size_t bytes, int streams) {
     p->part = part_of(p, bytes < p->capacity ? bytes : p->capacity);
     p->streams = streams;
     measure_passes(p, 1);
-    /* Short passes are counted on a few, which a clock can time. */
+    /* Several short passes are timed together, because one is too short for a clock. */
     int64_t passes = 1;
     double us = measure_passes(p, passes);
     while (us < PASS_US / 16.0) us = measure_passes(p, passes *= 4);
@@ -172,7 +172,7 @@ bandwidth_probe *bandwidth_create(const char *isa, uint32_t threads, size_t byte
         bandwidth_destroy(p);
         return NULL;
     }
-    memset(p->buffer, 1, p->capacity); /* pages that were never written all lie in one */
+    memset(p->buffer, 1, p->capacity); /* pages that were never written share one page of zeros */
     return p;
 }
 

@@ -1,4 +1,4 @@
-/* How fast the CPU can read a buffer of some size again and again: wherever in its caches that buffer comes to lie. */
+/* How fast the CPU can read a buffer of some size again and again, from whichever cache holds it. */
 #ifndef ATTUNE_TOOLS_BANDWIDTH_H
 #define ATTUNE_TOOLS_BANDWIDTH_H
 
@@ -13,7 +13,7 @@ typedef struct bandwidth_probe bandwidth_probe;
 bandwidth_probe *bandwidth_create(const char *isa, uint32_t threads, size_t bytes);
 void bandwidth_destroy(bandwidth_probe *probe);
 
-/* In how many streams (1, 2 or 4) each thread reads a buffer of `bytes` fastest, by trying, until an interruption. */
+/* Tries in how many streams (1, 2 or 4) each thread reads a buffer of `bytes` fastest. An interruption ends it. */
 int bandwidth_choose_streams(bandwidth_probe *probe, size_t bytes);
 
 /* One measurement of about a millisecond or one pass, whichever is longer, after a pass that does not count: GB/s of

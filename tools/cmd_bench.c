@@ -1,4 +1,4 @@
-/* attune bench: time, GFLOP/s, shares of the peak and of the roofline, and what acquiring a kernel costs. */
+/* attune bench: time, GFLOP/s, shares of the peak and of the roofline, and the time to acquire a kernel. */
 #include "bench.h"
 #include "bench_json.h"
 #include "json_output.h"
@@ -22,8 +22,8 @@ typedef struct bench_options {
     bool json;
 } bench_options;
 
-/* What is measured when no problem is named: even shapes small and large, one of odd sizes, one causal, decoding with a
- * short cache and a long one, and whole blocks of an encoder. */
+/* Measured when no problem is named: even shapes small and large, one of odd sizes, one causal, decoding with a short
+ * cache and a long one, and whole blocks of an encoder. */
 static const char *const default_problems[] = {
     "num_heads=12,seq_q=512,head_dim=64",
     "num_heads=32,seq_q=512,head_dim=128",
@@ -179,14 +179,12 @@ int cmd_bench(int argc, char **argv) {
         options,
         parse,
         "[PROBLEM…]",
-        "Measures problems, or a set of ten without any, in interleaved rounds, and between the rounds the CPU's peak, "
-        "as "
-        "well as how fast a buffer is read that is as large as all a call touches. The peak is that of bf16 dot "
-        "products for bf16 problems, where the instruction set in use has them, else of multiply-adds in f32 or f64. "
-        "The "
-        "roofline is the longer of the two times that peak and reading allow. Causal problems count the allowed pairs "
-        "only. The spread is the "
-        "range of the middle half of the samples. Cold compile leaves out the time to load LLVM.",
+        "Measures problems, or a set of ten without any, in interleaved rounds. Between the rounds it measures the "
+        "CPU's peak, and how fast a buffer is read that is as large as all the memory a call touches. The peak is that "
+        "of bf16 dot products for bf16 problems, where the instruction set in use has them, else of multiply-adds in "
+        "f32 or f64. The roofline is the longer of the two times that peak and reading allow. Causal problems count "
+        "the allowed pairs only. The spread is the range of the middle half of the samples. Cold compile leaves out "
+        "the time to load LLVM.",
         tool_common_children,
         NULL,
         NULL};

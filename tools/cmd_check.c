@@ -12,7 +12,7 @@ typedef struct check_options {
     const char *problem, *sizes, *schedule;
     int64_t random, first; /* number of random cases, or 0; number of the first one */
     uint64_t seed;
-    double max_flops; /* 0: the default of what is checked */
+    double max_flops; /* 0: the default, which differs by mode */
     uint32_t threads; /* 0: all */
     int inputs;       /* an input_kind, or -1: all */
     bool ftz, accuracy, json;
@@ -128,7 +128,7 @@ static char *find_isas(const check_options *o, check_machine *machine) {
         free(list);
         return NULL;
     }
-    /* A name that does not exist should be one message, not one for each problem. */
+    /* An unknown name gives one message here, not one for each problem. */
     for (uint32_t i = 0; i < machine->num_isas; i++)
         if (!check_context(machine, i, 1)) {
             free(list);
@@ -144,7 +144,7 @@ static check_errors *errors_of(check_totals *totals, const check_case *c) {
     if (p.dtype == ATTUNE_F16) return &totals->f16;
     if (p.dtype == ATTUNE_BF16) return &totals->bf16;
     if (p.dtype == ATTUNE_F64) return &totals->f64;
-    /* f32 that is computed in f64 is only rounded once, as is that of anyone else. */
+    /* f32 that is computed in f64 is rounded once, by every implementation. */
     return p.softmax_precision == ATTUNE_F64 ? NULL : &totals->errors[c->inputs];
 }
 
@@ -226,8 +226,8 @@ static void run_random(const check_options *o, check_machine *machine, check_tot
     tool_end_progress();
 }
 
-/* Products of the two matrices, masks or not, and of a block's projections: an interpreter and two references go
- * through them one by one. */
+/* Floating-point operations of the two matrix products, masked or not, and of a block's projections. The interpreter
+ * and two references do them one by one. */
 static double work_of(const tensors *t) {
     const tensor *const q = tensors_find(t, "q"), *const k = tensors_find(t, "k"), *const x = tensors_find(t, "x");
     const attune_problem *const p = &t->problem;
@@ -243,7 +243,7 @@ static double work_of(const tensors *t) {
     return 2 * pairs * (double)(p->head_dim + p->head_dim_v) + 2 * products * (double)(packed ? packed->count : 0);
 }
 
-/* Once, before any case: what does not fit in memory or time is no failure of a kernel, to be made smaller. */
+/* Before any case: a problem that is too large for memory or time is not a failure of its kernel. */
 static bool check_fits(const check_options *o, const check_case *c) {
     const double limit = o->max_flops > 0 ? o->max_flops : 2e10;
     tensors t;
@@ -296,10 +296,10 @@ static void add_row(table *t, const char *name, const check_errors *e) {
     table_cell(t, "%.1f", e->plain_max_ulp);
 }
 
-/* The promise: no worse than what anyone would write in RMS, and 1.5 times in the maximum. Few problems prove nothing
- * about it either way, so it decides the exit status only from a thousand on. The RMS of f16 and bf16 is that of
- * rounding to them, whoever computes: what f32 adds to it, some 1e-8 of it, is more or less by chance. Of f64 there are
- * a tenth as many problems as of f32, and the few with the largest values decide. `chance` is for that. */
+/* The promise: in RMS no worse than a plain implementation, in the maximum at most 1.5 times as much. Few problems
+ * prove nothing, so it decides the exit status only from a thousand on. The RMS error of f16 and bf16 is that of
+ * rounding to them; f32 arithmetic adds some 1e-8 of it, more or less by chance. Of f64 there are a tenth as many
+ * problems as of f32, and the few with the largest values decide. `chance` allows for that. */
 static bool is_kept(const char *type, const check_errors *e, double chance, char *reason) {
     const double rms = sqrt(e->squares), plain = sqrt(e->plain_squares);
     if (rms <= (1 + chance) * plain && e->max <= 1.5 * e->plain_max) return true;

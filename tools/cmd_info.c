@@ -1,4 +1,4 @@
-/* attune info: what the machine and the build are. */
+/* attune info: describes the machine and the build. */
 #include "table.h"
 #include "json_output.h"
 #include "tool.h"
@@ -92,7 +92,7 @@ static int probe_as_json(const attune_machine_probe *p, const attune_machine_inf
 static int probe(const info_options *o, attune_context *context, const attune_machine_info *m) {
     attune_machine_probe p = {.struct_size = sizeof p};
     const attune_status status = attune_probe_machine(context, &p);
-    const bool is_measured = status == ATTUNE_OK || status == ATTUNE_IO_ERROR; /* perhaps it could not be kept */
+    const bool is_measured = status == ATTUNE_OK || status == ATTUNE_IO_ERROR; /* then it could not be kept */
     if (!is_measured) return tool_library_error(NULL);
     if (o->json) {
         const int printed = probe_as_json(&p, m);

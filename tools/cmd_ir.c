@@ -298,7 +298,7 @@ static bool same_output(const ir_value *value, const void *other) {
     return true;
 }
 
-/* Runs the other engine on the original data and compares with what is there. */
+/* Runs the other engine on the original data and compares the outputs. */
 static bool check(const ir_options *o, const ir_call *call) {
     const attune_engine other = o->engine == ATTUNE_ENGINE_JIT ? ATTUNE_ENGINE_INTERPRETER : ATTUNE_ENGINE_JIT;
     void **const buffers = calloc(call->num_buffers + 1, sizeof *buffers);

@@ -1,4 +1,4 @@
-/* attune sweep: measures a grid of problems with kernels that are in the cache before the first measurement. */
+/* attune sweep: measures a grid of problems. All kernels are in the cache before the first measurement. */
 #include "bench_json.h"
 #include "grid.h"
 #include "interruption.h"
@@ -21,8 +21,8 @@ enum { USUAL_LIMIT = 1000, MOST_LIMIT = 10000000 };
 
 typedef struct sweep_options {
     tool_common common;
-    manifest list; /* without problems that are there twice */
-    json_t *texts; /* an object with their canonical ones as keys */
+    manifest list; /* of different problems */
+    json_t *texts; /* an object with their canonical texts as keys */
     sweep_settings settings;
     uint32_t jobs; /* 0: as many as there are CPUs */
     size_t limit;
@@ -98,7 +98,7 @@ static error_t parse(int key, char *argument, struct argp_state *state) {
 
 /* ---- Which problems ---- */
 
-/* Refuses `count` problems more than there are, if those are too many. */
+/* Whether `count` more problems are allowed; false after a message. */
 static bool is_within_limit(const sweep_options *o, size_t count) {
     const size_t all = count > SIZE_MAX - o->list.count ? SIZE_MAX : o->list.count + count;
     if (all <= o->limit) return true;
@@ -112,7 +112,7 @@ static bool is_within_limit(const sweep_options *o, size_t count) {
     return false;
 }
 
-/* What was added last goes again if the same problem was there before, in whatever words. */
+/* Removes the problem that was added last if the list had it already, perhaps in other words. */
 static bool drop_if_known(sweep_options *o) {
     manifest_entry *const last = &o->list.entries[o->list.count - 1];
     char *const text = problem_text(&last->problem);
@@ -161,7 +161,7 @@ static bool add_all(sweep_options *o) {
 
 /* ---- Measuring ---- */
 
-/* What a run of the command does. */
+/* One run of the command. */
 typedef struct sweep_run {
     sweep_options *options;
     attune_context *context;
@@ -169,7 +169,7 @@ typedef struct sweep_run {
     sweep_keys keys;
     sweep_file file;
     warming warming;
-    size_t before, measured, failed; /* problems: those that the file had, and what became of others */
+    size_t before, measured, failed; /* problems: those that the file had, and the others */
     const manifest_entry *at;        /* the problem that is being measured */
     size_t measurements;             /* of all problems, with those that were repeated */
     long disturbances;
@@ -196,8 +196,7 @@ static json_t *measure(void *user) {
     return result;
 }
 
-/* About how long a problem takes, in units that only must be the same for all: what is probed around each sample, and
- * its calls. */
+/* About how long a problem takes, in some unit: the probes around each sample, and its calls. */
 static double weight_of(const sweep_settings *s, const attune_problem *problem) {
     const double flops = attune_problem_flops(problem) / s->threads;
     return 0.01 * (double)s->samples + (flops > 0 ? 1e-11 * flops * (double)(s->samples + 2) : 0);
@@ -206,14 +205,14 @@ static double weight_of(const sweep_settings *s, const attune_problem *problem) 
 static void show_progress(const sweep_run *run, size_t done) {
     const double spent = (tool_now_us() - run->began) * 1e-6;
     char left[TABLE_NUMBER_BYTES];
-    const bool is_known = run->weight_done > 0; /* how long they take */
+    const bool is_known = run->weight_done > 0; /* the time that problems take */
     if (is_known) table_duration(spent / run->weight_done * run->weight_left, left);
     tool_progress("%zu of %zu problems measured%s%s%s", done, run->options->list.count, is_known ? ", about " : "",
                   is_known ? left : "", is_known ? " left" : "");
 }
 
-/* What the file does not have yet, each result written as soon as it is there. A problem that cannot be measured does
- * not keep the others from it; a file that cannot be written does. */
+/* Measures the problems that the file does not have yet, and writes each result at once. A problem that cannot be
+ * measured is left out; a file that cannot be written ends the sweep. */
 static bool measure_all(sweep_run *run) {
     const sweep_options *const o = run->options;
     bool good = true;
@@ -280,7 +279,7 @@ static void print_summary(const sweep_run *run) {
     print_noise(run);
 }
 
-/* Why not everything is there. */
+/* Says why results are missing. */
 static void explain_rest(const sweep_run *run) {
     const sweep_options *const o = run->options;
     const size_t done = sweep_file_count(&run->file, &o->list);
@@ -311,7 +310,7 @@ static int show(const sweep_run *run) {
 
 /* ---- The command ---- */
 
-/* What would fail at the end fails at the beginning: before hours of measuring. */
+/* Finds out before hours of measuring whether the end would fail. */
 static bool prepare(sweep_run *run) {
     const sweep_options *const o = run->options;
     attune_machine_info machine = {.struct_size = sizeof machine};
@@ -332,7 +331,7 @@ static int sweep(sweep_run *run) {
     const uint32_t jobs = o->jobs ? o->jobs : (uint32_t)sysconf(_SC_NPROCESSORS_ONLN);
     if (!warming_run(&run->warming, run->context, &o->list, jobs, 0)) return TOOL_FAILED;
     run->before = sweep_file_count(&run->file, &o->list);
-    /* After compiling: the threads of that may run everywhere. */
+    /* Pinned only now: the threads that compile may run on all CPUs. */
     const bool good = sweep_file_set_cache(&run->file, w->count[WARM_CACHED], w->count[WARM_COMPILED], w->compile_ms) &&
                       bench_pin(o->settings.threads) && measure_all(run);
     const int code = show(run);
@@ -346,8 +345,8 @@ int cmd_sweep(int argc, char **argv) {
         "GRID|FILE...",
         "Measures a grid of problems: problem text in which a value may be a list (64,128) or a range (128:4096:*2, "
         "1:9:+2, 1:4). All kernels are compiled first, on all CPUs, into the cache; a second run compiles nothing. "
-        "With -o an interrupted sweep goes on where it ended. A FILE has a grid in each line. Exit status 1 unless all "
-        "were measured.",
+        "With -o an interrupted sweep continues where it ended. A FILE has a grid in each line. Exit status 1 unless "
+        "all were measured.",
         tool_common_children,
         NULL,
         NULL};

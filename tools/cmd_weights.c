@@ -9,7 +9,7 @@
 #include <string.h>
 #include <strings.h>
 
-/* Where there are many keys, few have much of the weight: by default, colours then show what the others have. */
+/* With many keys, few have most of the weight. By default, colours then show the small weights of the others, too. */
 typedef enum scale_kind { SCALE_BY_KEYS, SCALE_LINEAR, SCALE_SQRT } scale_kind;
 enum { MANY_KEYS = 32 };
 

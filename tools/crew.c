@@ -28,7 +28,7 @@ struct crew {
     member members[];
 };
 
-/* Spins: a member that slept here would be late by more than some measurements last. */
+/* Spins: waking up a member that slept here would take longer than some measurements. */
 static void meet(_Atomic uint32_t *arrived, uint32_t count) {
     atomic_fetch_add(arrived, 1);
     while (atomic_load(arrived) < count) sched_yield();
@@ -41,8 +41,8 @@ static void work(crew *c, member *m) {
     m->end = tool_now_us();
 }
 
-/* Puts the calling thread on the CPU with this number among those it may use. Otherwise two members that were asleep
- * may wake up on one CPU, and stay there for as long as a probe lasts. */
+/* Puts the calling thread on the CPU with this number among those it may use. Otherwise two sleeping members may wake
+ * up on one CPU and stay there during a whole probe. */
 static void stay_on(const cpu_set_t *allowed, uint32_t number) {
     cpu_set_t one;
     CPU_ZERO(&one);
@@ -76,13 +76,12 @@ double crew_run(crew *c, crew_fn *fn, void *argument) {
     c->round++;
     pthread_cond_broadcast(&c->called);
     pthread_mutex_unlock(&c->lock);
-    /* The caller may move again afterwards: a pool's threads want CPUs of their own, too. */
+    /* Afterwards the caller may move again: the threads of a pool need CPUs of their own, too. */
     if (c->count > 1) stay_on(&c->allowed, 0);
     work(c, &c->members[0]);
     meet(&c->finished, c->count);
     if (c->count > 1) sched_setaffinity(0, sizeof c->allowed, &c->allowed);
-    /* Each at its own speed: a pool's threads share work out as they get on, so that one slow CPU is not what counts.
-     */
+    /* The sum of the speeds: threads of a pool share out work as they finish, so one slow CPU does not decide. */
     double speed = 0;
     for (uint32_t i = 0; i < c->count; i++) speed += 1 / (c->members[i].end - c->members[i].start);
     return (double)c->count / speed;

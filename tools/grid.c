@@ -20,7 +20,7 @@ static bool out_of_memory(char message[GRID_MESSAGE]) { return fail(message, "%s
 static bool add_value(grid_axis *axis, const char *value, char message[GRID_MESSAGE]) {
     if (__builtin_add_overflow(axis->count, 1, &axis->count)) axis->count = SIZE_MAX;
     if (axis->count > GRID_MAX_VALUES) return true;
-    if (!(axis->stored & (axis->stored - 1))) { /* it is 0 or a power of two: room for as many again */
+    if (!(axis->stored & (axis->stored - 1))) { /* 0 or a power of two: double the room */
         char **const more = realloc(axis->values, (axis->stored ? 2 * axis->stored : 1) * sizeof *more);
         if (!more) return out_of_memory(message);
         axis->values = more;
@@ -61,7 +61,7 @@ static bool read_range(const char *item, range *r, char message[GRID_MESSAGE]) {
     return true;
 }
 
-/* Of a range with steps: one with factors has few. */
+/* Number of steps of a range that adds. */
 static size_t steps_of(const range *r) { return ((size_t)r->high - (size_t)r->low) / (size_t)r->step; }
 
 static bool add_range(grid_axis *axis, const char *item, char message[GRID_MESSAGE]) {
@@ -84,7 +84,7 @@ static bool add_range(grid_axis *axis, const char *item, char message[GRID_MESSA
     return true;
 }
 
-/* Strides and shapes, which problem text writes as numbers with colons between. */
+/* Strides and shapes are numbers with colons between them. */
 static bool has_colons(const char *key) {
     static const char ending[] = "_strides";
     const size_t length = strlen(key), least = sizeof ending - 1;

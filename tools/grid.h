@@ -4,7 +4,7 @@
  *
  * An item without '=' continues the list before it. LOW:HIGH:*F multiplies by F up to HIGH, LOW:HIGH:+S adds S,
  * LOW:HIGH adds 1; a range may be one item of a list. Strides and shapes of masks, which have colons of their own, have
- * no ranges. The grid holds every combination, the last key varying fastest. */
+ * no ranges. The grid holds every combination; the last key varies fastest. */
 #ifndef ATTUNE_TOOLS_GRID_H
 #define ATTUNE_TOOLS_GRID_H
 
@@ -17,7 +17,7 @@ typedef struct grid_axis {
     char *key;
     char **values;
     size_t count;
-    size_t stored; /* as many, unless there are more than GRID_MAX_VALUES: then they are only counted */
+    size_t stored; /* the same; but if there are more than GRID_MAX_VALUES, they are only counted */
 } grid_axis;
 
 typedef struct grid {

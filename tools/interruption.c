@@ -10,7 +10,7 @@ static void note(int signal_number) {
     static const char text[] = "\r\033[Kstopping...";
     (void)signal_number;
     came = 1;
-    /* What is under way may take a while. */
+    /* The work at hand may take a while. */
     if (is_terminal && write(STDERR_FILENO, text, sizeof text - 1) < 0) is_terminal = 0;
 }
 

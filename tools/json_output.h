@@ -1,5 +1,5 @@
-/* The frame of all JSON that commands print: a schema number, a header that says what ran where, then the command's own
- * members. docs/json.md describes it for users. */
+/* The frame of all JSON that commands print: a schema number, a header (machine, versions, threads), then the members
+ * of the command. docs/json.md describes it for users. */
 #ifndef ATTUNE_TOOLS_JSON_OUTPUT_H
 #define ATTUNE_TOOLS_JSON_OUTPUT_H
 
@@ -17,7 +17,7 @@ json_t *json_document(const attune_machine_info *machine, uint32_t threads, json
 /* Prints such a document. An exit code. */
 int json_print(const attune_machine_info *machine, uint32_t threads, json_t *body);
 
-/* The same where nobody has asked the context for its machine info yet. */
+/* The same with the machine info of a context. */
 int json_print_for(const attune_context *context, uint32_t threads, json_t *body);
 
 /* The document as the text of a file; free it. NULL when out of memory, and if it is NULL. Takes no reference. */

@@ -7,7 +7,7 @@
 #include <string.h>
 
 #if defined(__aarch64__)
-/* As many hide a latency of up to six cycles on four pipes. */
+/* They hide a latency of up to six cycles on four pipes. */
 enum { ACCUMULATORS = 24 };
 #else
 /* Twelve accumulators hide a latency of up to six cycles on two pipes and leave registers for the operands. */
@@ -15,9 +15,9 @@ enum { ACCUMULATORS = 24 };
 enum { ACCUMULATORS = 12 };
 #endif
 
-/* Runs `steps` rounds of one operation on each accumulator. `one` and `zero` come from outside, so that nothing can be
- * folded; the accumulators start differently, so that no two can be merged; what is returned depends on all of them,
- * so that none can be dropped. */
+/* Runs `steps` rounds of one operation on each accumulator. The compiler can fold nothing, because `one` and `zero`
+ * come from outside; can merge no accumulators, because they start differently; and can drop none, because the returned
+ * value depends on all of them. */
 typedef double burn_fn(int64_t steps, double one, double zero);
 
 typedef struct peak_kernel {
@@ -58,7 +58,7 @@ __attribute__((target("avx512f"))) static double f64_avx512(int64_t steps, doubl
     return _mm512_cvtsd_f64(y);
 }
 
-/* The factors are zeros, so that nothing grows. */
+/* The factors are zeros, so the sums do not grow. */
 #define STEP_DOT(n) a##n = _mm512_dpbf16_ps(a##n, x, x);
 __attribute__((target("avx512f,avx512bf16"))) static double bf16_avx512(int64_t steps, double one, double zero) {
     const __m512bh x = (__m512bh)_mm512_set1_ps((float)zero);
@@ -87,7 +87,7 @@ __attribute__((target("avx2,fma"))) static double f64_avx2(int64_t steps, double
     return _mm256_cvtsd_f64(y);
 }
 
-/* Without fma a multiply-add is two instructions; the best case has them independent, half of each. */
+/* Without fma a multiply-add is two instructions. In the best case they are independent, half of each kind. */
 #define DECLARE_128(n) __m128 a##n = _mm_set1_ps((float)(zero + n));
 #define STEP_128(n)    a##n = n % 2 ? _mm_mul_ps(a##n, x) : _mm_add_ps(a##n, y);
 #define SUM_128(n)     y = _mm_add_ps(y, a##n);

@@ -1,4 +1,4 @@
-/* What the CPU can do at most: independent multiply-adds from registers, on as many threads as asked. */
+/* The CPU's peak: independent multiply-adds from registers, on a number of threads. */
 #ifndef ATTUNE_TOOLS_PEAK_H
 #define ATTUNE_TOOLS_PEAK_H
 
@@ -17,7 +17,7 @@ void peak_destroy(peak_probe *probe);
 double peak_measure(peak_probe *probe, attune_dtype dtype);
 
 /* The peak by which a problem is measured on this ISA: that of bf16 dot products where queries, keys, values and
- * weights are bf16, or no wider than that, and the ISA has them; else of multiply-adds of what it calculates in. It
+ * weights are bf16 or narrower and the ISA has them; otherwise that of multiply-adds in the type of the arithmetic. It
  * does not matter which of them a kernel uses. */
 attune_dtype peak_that_counts(const attune_problem *problem, const char *isa);
 

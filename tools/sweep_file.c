@@ -94,7 +94,7 @@ static bool is_regular(const char *path) {
     return stat(path, &status) == 0 && S_ISREG(status.st_mode);
 }
 
-/* What an earlier sweep has left. */
+/* Takes in the results of an earlier sweep. */
 static bool take_in(sweep_file *file) {
     char message[ATTUNE_MESSAGE_BYTES];
     size_t bytes;
@@ -106,15 +106,15 @@ static bool take_in(sweep_file *file) {
     return good;
 }
 
-/* A lock that is there already may be removed by the process that has it, right before this one gets it. */
+/* The process that has a lock file may remove it right before this one gets the lock. */
 static bool is_still_there(int fd, const char *path) {
     struct stat held, named;
     return fstat(fd, &held) == 0 && stat(path, &named) == 0 && held.st_ino == named.st_ino &&
            held.st_dev == named.st_dev;
 }
 
-/* Keeps other sweeps from the file as long as this one writes to it. The file itself cannot be locked: it is another
- * one after each result. */
+/* Keeps other sweeps from the file while this one writes to it. The file itself cannot be locked, because each result
+ * replaces it. */
 static bool lock(sweep_file *file) {
     char *const target = realpath(file->path, NULL);
     const bool is_named = asprintf(&file->lock_path, "%s.lock", target ? target : file->path) >= 0;
@@ -160,7 +160,7 @@ bool sweep_file_open(sweep_file *file, const char *path, const sweep_settings *s
         tool_error("out of memory");
         return false;
     }
-    /* A device has no results and cannot have a file beside it. */
+    /* A device has no results, and no lock file beside it. */
     const bool is_device = path && access(path, F_OK) == 0 && !is_regular(path);
     return !path || ((is_device || lock(file)) && take_in(file) && write_file(file));
 }

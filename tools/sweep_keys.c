@@ -18,7 +18,7 @@ static bool add_key(sweep_keys *k, const char *name, size_t length) {
     return more && (k->names[k->count] = strndup(name, length)) && ++k->count;
 }
 
-/* The name before the '=' of an item, without white space around it. */
+/* The name before the '=' of an item, without the white space around it. */
 static const char *name_of(const char *item, size_t *length) {
     item += strspn(item, " \t");
     *length = strcspn(item, " \t=,");

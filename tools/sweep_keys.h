@@ -1,5 +1,5 @@
-/* What the problems of a sweep have in common and what tells them apart: their keys and values as somebody wrote them.
- * Columns of the table, lines of the plot. */
+/* The keys and values of a sweep's problems as the user wrote them: those that all have in common, and those that tell
+ * them apart, which are columns of the table and lines of the plot. */
 #ifndef ATTUNE_TOOLS_SWEEP_KEYS_H
 #define ATTUNE_TOOLS_SWEEP_KEYS_H
 
@@ -10,7 +10,7 @@ typedef struct sweep_keys {
     char **names;        /* of the keys, in the order in which they appear first */
     const char **values; /* count of each problem; NULL: it does not name the key */
     bool *varies;        /* whether problems differ in the key */
-    char **texts;        /* what the values point into */
+    char **texts;        /* the values point into them */
 } sweep_keys;
 
 /* false after a message; close it in any case. */
@@ -19,8 +19,8 @@ void sweep_keys_close(sweep_keys *k);
 
 const char *sweep_keys_value(const sweep_keys *k, size_t problem, size_t key);
 
-/* "head_dim=64, is_causal=1": the keys for which `varies` is so, but `except` (none: SIZE_MAX), that the problem names.
- * NULL after a message; free it. */
+/* "head_dim=64, is_causal=1": the keys that the problem names and that vary or not, as `varies` says, without the key
+ * `except` (SIZE_MAX: none). NULL after a message; free it. */
 char *sweep_keys_text(const sweep_keys *k, size_t problem, bool varies, size_t except);
 
 #endif

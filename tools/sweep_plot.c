@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Its members belong to it, unlike those of the chart_line that is drawn. */
+/* Owns its members, unlike a chart_line. */
 typedef struct plot_line {
     char *label;
     double *x, *y;
@@ -18,7 +18,7 @@ typedef struct plot {
     const sweep_keys *keys;
     size_t x_key;
     bool x_is_number;
-    const char **x_names; /* where it is none: the values in the order in which they appear */
+    const char **x_names; /* if x is no number: its values in the order in which they appear */
     size_t num_names;
     plot_line lines[CHART_MAX_LINES];
     size_t num_lines;
@@ -48,7 +48,7 @@ static bool is_number(const char *text, double *value) {
     return end != text && !*end && fabs(*value) < 1e300;
 }
 
-/* Flags are words: nothing lies between 0 and 1. */
+/* Flags are treated as words, because nothing lies between 0 and 1. */
 static bool is_flag(double value) { return value == 0 || value == 1; }
 
 static bool is_numeric(const sweep_keys *k, size_t key) {
@@ -76,7 +76,7 @@ static bool choose_axis(plot *p) {
     return false;
 }
 
-/* Where a problem lies on the x axis. */
+/* The place of a problem on the x axis. */
 static double place_of(plot *p, size_t problem) {
     const char *const value = sweep_keys_value(p->keys, problem, p->x_key), *const name = value ? value : "-";
     double x = 0;
@@ -113,7 +113,7 @@ static plot_line *line_of(plot *p, char *label) {
     return NULL;
 }
 
-/* In the order of x, whatever that of the problems is. */
+/* Points are sorted by x; problems may come in any order. */
 static bool add_point(plot *p, size_t problem, double y) {
     char *const label = sweep_keys_text(p->keys, problem, true, p->x_key);
     plot_line *const line = label ? line_of(p, label) : NULL;
@@ -161,7 +161,7 @@ static int ascending(const void *left, const void *right) {
     return (a > b) - (a < b);
 }
 
-/* Whether the middle one of the places lies in the middle of a logarithmic scale rather than of a linear one. */
+/* Whether the median of the places is nearer to the middle of a logarithmic scale than of a linear one. */
 static bool is_geometric(const plot *p) {
     double *const all = malloc(p->keys->problems * sizeof *all);
     size_t n = 0;
@@ -183,7 +183,7 @@ static double highest(const plot *p) {
     return high;
 }
 
-/* More of the roofline is noise, to which the others must not give way. */
+/* A larger share of the roofline is noise. It must not shrink the rest of the picture. */
 #define MOST_SHARE 1.2
 
 static char *subtitle_of(const plot *p, const sweep_file *file) {
@@ -198,7 +198,7 @@ static char *subtitle_of(const plot *p, const sweep_file *file) {
                 json_string_value(json_object_get(header, "machine")),
                 json_string_value(json_object_get(header, "isa")), threads, threads == 1 ? "" : "s",
                 json_is_true(json_object_get(file->root, "cold_data")) ? ", data out of the caches" : "",
-                highest(p) > MOST_SHARE ? "; what is more than 120 % stands at the upper edge" : "");
+                highest(p) > MOST_SHARE ? "; shares above 120 % are drawn at the upper edge" : "");
     const bool good = stream && fclose(stream) == 0;
     free(same);
     if (good) return text;

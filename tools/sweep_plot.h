@@ -12,8 +12,8 @@ bool sweep_plot_is_named_well(const char *path);
 /* Whether these problems can be drawn, and the plug-in is there that draws; false after a message. */
 bool sweep_plot_is_possible(const char *path, const sweep_keys *keys);
 
-/* Against the first key that varies and always is a positive number, else the first that varies. Of the list those that
- * have results. false after a message. */
+/* Draws the problems of the list that have results, against the first key that varies and is always a positive number,
+ * or else the first that varies. false after a message. */
 bool sweep_plot(const char *path, const sweep_keys *keys, const manifest *list, const sweep_file *file);
 
 #endif

@@ -1,11 +1,11 @@
-/* A sweep's results for people: a row for each problem, columns for what tells the problems apart. */
+/* A sweep's results as a table: a row for each problem, a column for each key that varies. */
 #ifndef ATTUNE_TOOLS_SWEEP_TABLE_H
 #define ATTUNE_TOOLS_SWEEP_TABLE_H
 
 #include "sweep_file.h"
 #include "sweep_keys.h"
 
-/* Those of the list that have a result, in its order. */
+/* Prints the problems of the list that have a result, in its order. */
 void sweep_print_table(const sweep_keys *keys, const manifest *list, const sweep_file *file);
 
 #endif

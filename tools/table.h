@@ -1,4 +1,4 @@
-/* Numbers for people: aligned tables and label/value blocks, units, colour only on a terminal. */
+/* Output for people: aligned tables and label/value blocks, units, colour only on a terminal. */
 #ifndef ATTUNE_TOOLS_TABLE_H
 #define ATTUNE_TOOLS_TABLE_H
 
@@ -10,13 +10,13 @@
 typedef struct table table;
 
 /* `alignments` has a letter for each column: l or r. `headers` has as many names, or is NULL for a label/value block.
- * NULL when out of memory; all other functions take that and do nothing. */
+ * NULL when out of memory; the other functions accept NULL and do nothing. */
 table *table_create(const char *alignments, const char *const *headers);
 
 /* Appends a cell; the row is complete when it has a cell for each column. */
 void table_cell(table *t, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
-/* Rows by their first cells, and by their second ones where those are the same. */
+/* Sorts the rows by their first cells, then by their second ones. */
 void table_sort(table *t);
 
 /* Prints everything to the stream and frees the table. */
@@ -24,7 +24,7 @@ void table_finish(table *t, FILE *stream);
 
 void table_discard(table *t);
 
-/* Colour is used on a terminal that can, unless NO_COLOR is set. */
+/* Whether the stream is a terminal with colour and NO_COLOR is not set. */
 bool table_colour(FILE *stream);
 
 enum { TABLE_NUMBER_BYTES = 32 };

@@ -42,7 +42,7 @@ void tool_error(const char *format, ...) {
     va_start(list, format);
     if (vasprintf(&text, format, list) < 0) text = NULL;
     va_end(list);
-    /* A message may quote what somebody typed: line ends and escapes in it must not reach the terminal. */
+    /* A message may quote user input: line ends and escapes in it must not reach the terminal. */
     for (char *at = text; at && *at; at++)
         if (iscntrl((unsigned char)*at)) *at = '?';
     fprintf(stderr, "%sattune: %s\n", atomic_exchange(&shows_progress, false) ? clear_line : "",
@@ -64,7 +64,7 @@ static void log_to_stderr(void *user, attune_log_level level, const char *messag
     if (level <= ATTUNE_LOG_WARNING) tool_error("%s%s", level == ATTUNE_LOG_WARNING ? "warning: " : "", message);
 }
 
-/* Why stdout could not be written when that failed first: what is written later may not fail again. */
+/* The errno of the first failed write to stdout: later writes may succeed. */
 static int output_failure;
 
 static void note_output(bool is_good) {
@@ -80,7 +80,7 @@ int tool_finish(int code) {
     tool_flush();
     note_output(!ferror(stdout));
     if (!output_failure) return code;
-    /* A reader that went away (`attune … | head`) knows why; everyone else is told. */
+    /* A reader that went away (`attune … | head`) needs no message. */
     if (output_failure != EPIPE) tool_error("cannot write to standard output: %s", strerror(output_failure));
     return TOOL_FAILED;
 }
@@ -142,7 +142,7 @@ attune_context *tool_open_context(const tool_common *common, uint32_t max_worker
     options.isa = common->isa;
     options.target = common->target;
     options.cache_dir = cache_dir ? cache_dir : common->cache_dir;
-    if (cache_dir) options.cache_base = ""; /* what is to be compiled anew must not come from a base */
+    if (cache_dir) options.cache_base = ""; /* a cache that begins empty must have no base */
     options.max_workers = max_workers;
     options.compile_processes = 64; /* the most that there may be: `warm --jobs` says how many compile */
     attune_context *context = NULL;
@@ -294,7 +294,7 @@ static bool write_in_place(const char *path, const void *head, size_t head_bytes
     return written && closed;
 }
 
-/* A process of the same number that was killed may have left one. */
+/* A killed process with the same number may have left such a file. */
 static int open_temporary(const char *path) {
     const int flags = O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, fd = open(path, flags, 0666);
     return fd < 0 && errno == EEXIST && unlink(path) == 0 ? open(path, flags, 0666) : fd;
@@ -332,7 +332,7 @@ bool tool_write_file(const char *path, const void *head, size_t head_bytes, cons
                      char message[ATTUNE_MESSAGE_BYTES]) {
     struct stat status;
     const bool in_place = strcmp(path, "-") == 0 || (stat(path, &status) == 0 && !S_ISREG(status.st_mode));
-    /* What a link points to is replaced, not the link. */
+    /* The target of a link is replaced, not the link. */
     char *const target = in_place ? NULL : realpath(path, NULL);
     const bool written = in_place ? write_in_place(path, head, head_bytes, data, bytes)
                                   : write_by_rename(target ? target : path, head, head_bytes, data, bytes);

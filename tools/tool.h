@@ -1,4 +1,4 @@
-/* What the subcommands of `attune` share: exit codes, messages, common options, files and clocks. */
+/* Shared by the subcommands of `attune`: exit codes, messages, common options, files and clocks. */
 #ifndef ATTUNE_TOOLS_TOOL_H
 #define ATTUNE_TOOLS_TOOL_H
 
@@ -32,7 +32,7 @@ typedef struct tool_common {
     const char *isa;        /* NULL: the library decides */
     const char *cache_dir;  /* NULL: the library decides; "": none */
     const char *cache_base; /* the same */
-    const char *target;     /* NULL, or what --target says, of a subcommand that has it */
+    const char *target;     /* of a subcommand that has --target; NULL: not given */
 } tool_common;
 extern const struct argp_child tool_common_children[];
 
@@ -106,15 +106,15 @@ enum {
 /* One line on stderr: "attune: " and the message, with a ? for each control character. */
 void tool_error(const char *format, ...) __attribute__((format(printf, 1, 2)));
 
-/* How far something is, in a line of its own on stderr if that is a terminal: the next one replaces it, and so does a
- * message. At the end it is removed. */
+/* Shows progress in a line of its own on stderr, if that is a terminal. The next progress line or message replaces it;
+ * tool_end_progress removes it. */
 void tool_progress(const char *format, ...) __attribute__((format(printf, 1, 2)));
 void tool_end_progress(void);
 
-/* Reports the library's last failure, opened by what was being done ("compiling …"; may be NULL). TOOL_FAILED. */
+/* Reports the library's last failure, after the words of `doing` ("compiling …"; may be NULL). TOOL_FAILED. */
 int tool_library_error(const char *doing);
 
-/* --target of a subcommand whose --emit or --dump-passes it needs: to be called at the end of the arguments. */
+/* --target, which needs --emit or --dump-passes. Call tool_check_target at the end of the arguments. */
 #define TOOL_TARGET_OPTION                                                                                             \
     {"target", TOOL_KEY_TARGET, "NAME", 0, "Emit code for this instruction set, which this CPU need not have", 0}
 void tool_check_target(struct argp_state *state, const tool_common *common, bool emits);
@@ -126,14 +126,14 @@ attune_context *tool_open_context(const tool_common *common, uint32_t max_worker
 /* Text of option `name` as a whole number in [low, high], or a usage error through `state`. */
 int64_t tool_parse_integer(struct argp_state *state, const char *name, const char *text, int64_t low, int64_t high);
 
-/* Text of option `name` as seconds in [low, high], with or without an s behind, or a usage error. */
+/* Text of option `name` as seconds in [low, high], with or without an s after it, or a usage error. */
 double tool_parse_seconds(struct argp_state *state, const char *name, const char *text, double low, double high);
 
-/* Whether the process may use as many CPUs; false after a message. Threads that spin for each other on one CPU are not
- * slower by a factor but by scheduler ticks. */
+/* Whether the process may use as many CPUs; false after a message. Threads that spin for each other on one CPU lose
+ * whole ticks of the scheduler. */
 bool tool_threads_fit(uint32_t threads);
 
-/* Both ends of a text without white space, in place. */
+/* Removes white space from both ends of a text, in place. */
 char *tool_trimmed(char *text);
 
 /* "jit" or "interp", or a usage error. */
@@ -164,10 +164,10 @@ bool tool_can_write(const char *path);
 /* The IR after each pass to stderr, for --dump-passes. An exit code. */
 int tool_dump_passes(attune_context *context, const char *ir_text);
 
-/* What --emit produced to a file, or stdout when path is NULL or "-". An exit code. */
+/* Writes the output of --emit to a file, or to stdout when path is NULL or "-". An exit code. */
 int tool_write_stage(attune_stage stage, const char *path, const void *data, size_t bytes);
 
-/* Writes out what stdout holds, before something on stderr that belongs behind it. */
+/* Flushes stdout, so that a message on stderr comes after it. */
 void tool_flush(void);
 
 /* Flushes stdout and turns a failed write into an error message and TOOL_FAILED, else returns `code`. */
@@ -183,11 +183,11 @@ double tool_median(double *values, size_t count);
 struct json_t;
 int tool_print_json(struct json_t *value);
 
-/* A text that may be none in UTF-8, like the name of a directory: then with a ? for each byte that is not ASCII. A new
+/* A text, such as the name of a directory. If it is not UTF-8, each byte that is not ASCII becomes a ?. A new
  * reference; NULL when out of memory. */
 struct json_t *tool_json_text(const char *text);
 
-/* xoshiro-quality randomness is not needed: splitmix64 gives the same data for the same seed everywhere. */
+/* splitmix64: the same data for the same seed everywhere. */
 typedef struct tool_random {
     uint64_t state;
 } tool_random;
