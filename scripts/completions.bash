@@ -16,6 +16,7 @@ _attune_files() { # PREFIX START OPTION: -f or -d
 _attune_pairs() {
     local prefix=$1 text=$2 item key
     shift 2
+    compopt -o nospace 2>/dev/null # a comma and the next key may follow
     item=${text##*,}
     prefix+=${text%"$item"}
     if [[ $item == *=* ]]; then
