@@ -339,6 +339,7 @@ ATTUNE_API attune_status attune_problem_init(attune_problem *problem, size_t str
  *     batch=1,num_heads=12,seq_q=512,head_dim=64,is_causal=1,causal_align=bottom_right
  * Text may also say
  *     seq_q=dynamic
+ *     is_causal=true                         a flag is 0, 1, false or true
  *     lse=1, sinks=1, ragged=1, cross=1 …    flags without has_ or is_ (is_causal keeps its name)
  *     kv_dtype=i8                            k_dtype=i8,v_dtype=i8
  *     kv_scales=token                        k_scales=token,v_scales=token
@@ -346,9 +347,10 @@ ATTUNE_API attune_status attune_problem_init(attune_problem *problem, size_t str
  *     layout=bhsd or layout=bshd             the contiguous strides of q, k, v and out in that order (no blocks)
  *     attn_mask=1:1:512:512                  dims of attn_mask or attn_bias; fewer are the last ones
  *     attn_mask=qk                           letters for the dims that are not 1: qk, bqk, bhqk, bk, k …
- * With embed_dim, head_dim may be left out. `*problem` must be initialised; fields not named keep their values. An
- * unknown key and a malformed or repeated value are ATTUNE_INVALID_PROBLEM and leave *problem as it was. The result is
- * not checked as a whole: attune_problem_check does that. */
+ * Blanks and line ends around keys and values are ignored. With embed_dim, head_dim may be left out. `*problem` must be
+ * initialised; fields not named keep their values. An unknown key and a malformed or repeated value are
+ * ATTUNE_INVALID_PROBLEM and leave *problem as it was; the message suggests similar names. The result is not checked as
+ * a whole: attune_problem_check does that. */
 ATTUNE_API attune_status attune_problem_parse(const char *text, attune_problem *problem);
 
 /* Writes the canonical text: defaults filled in, fields with their default value left out. A NUL ends it. Returns the

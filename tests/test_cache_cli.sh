@@ -30,7 +30,7 @@ else
 fi
 expect "as JSON" 0 '"field": "is_causal"' "$attune" cache why $a,is_causal=1 --json
 expect "what is cached, as JSON" 0 '"cached": true' "$attune" cache why $b --json
-refuse "a problem that is none" 'seq_q is 0' "$attune" cache why num_heads=2,seq_q=0,head_dim=8
+refuse "a problem that is none" 'seq_q is not given, or 0' "$attune" cache why num_heads=2,seq_q=0,head_dim=8
 refuse "a schedule that is none" 'lanes' "$attune" cache why $a --schedule=lanes=3
 holds "$work/cache" 2 "asking compiles nothing"
 

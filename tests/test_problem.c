@@ -81,10 +81,14 @@ static void test_text_refused(void **state) {
         {"seq_q", "'seq_q' is not of the form key=value"},
         {"=3", "'=3' is not of the form key=value"},
         {"seq_q=3,,seq_kv=4", "'' is not of the form key=value"},
-        {"seq_q=3,", "'' is not of the form key=value"},
+        {"seq_q=3, ", "'' is not of the form key=value; nothing follows the last comma"},
         {"seq_q=12x", "seq_q is '12x', which is not an integer"},
         {"seq_q=", "seq_q is '', which is not an integer"},
-        {"seq_q= 3", "seq_q is ' 3', which is not an integer"},
+        {"seq_q=1 3", "seq_q is '1 3', which is not an integer"},
+        {" ,seq_q=3", "'' is not of the form key=value"},
+        {"  = 3", "'= 3' is not of the form key=value"},
+        {"seq_q=3 , seq_q =4", "'seq_q' is given twice"},
+        {"seq_q=3 seq_kv=4", "seq_q is '3 seq_kv=4', which has a '=' in it; commas separate pairs"},
         {"seq_q=99999999999999999999", "seq_q is '99999999999999999999', which is not an integer of 64 bits"},
         {"seq_q=3,seq_q=4", "'seq_q' is given twice"},
         {"softmax_scale=abc", "softmax_scale is 'abc', which is not a number"},
@@ -114,11 +118,66 @@ static void test_text_refused(void **state) {
     assert_texts_refused(cases, sizeof cases / sizeof *cases);
 }
 
+/* The same problem, as people write it. */
+static void test_text_is_lenient(void **state) {
+    (void)state;
+    static const char *const texts[] = {
+        "num_heads=2,seq_q=5,head_dim=4,is_causal=1,lse=0",
+        "num_heads=2, seq_q=5, head_dim=4, is_causal=true, lse=false",
+        "  num_heads = 2 ,\tseq_q =5,\n  head_dim= 4,is_causal=1  \n",
+        "num_heads=2,seq_q=5,head_dim=4,is_causal= true ,lse= false",
+    };
+    const attune_problem wanted = problem_parsed(texts[0]);
+    for (size_t i = 1; i < sizeof texts / sizeof *texts; i++) {
+        const attune_problem problem = problem_parsed(texts[i]);
+        if (memcmp(&problem, &wanted, sizeof problem) != 0) fail_msg("'%s' is another problem", texts[i]);
+    }
+    const attune_problem initial = ATTUNE_PROBLEM_INIT, empty = problem_parsed(" \n");
+    assert_memory_equal(&empty, &initial, sizeof empty);
+}
+
+static void test_did_you_mean(void **state) {
+    (void)state;
+    static const refusal cases[] = {
+        {"causal=1", "'causal' is not a field of a problem; did you mean is_causal?"},
+        {"num_head=12", "'num_head' is not a field of a problem; did you mean num_heads?"},
+        {"Heads=12", "; did you mean num_heads?"},
+        {"NUM_HEADS=12", "; did you mean num_heads?"},
+        {"hidden_size=8", "; did you mean embed_dim?"},
+        {"sm_scale=1", "; did you mean softmax_scale?"},
+        {"has_kv_lens=1", "; did you mean kv_lens?"},
+        {"is_cross=1", "; did you mean cross?"},
+        {"seq_vk=4", "; did you mean seq_kv?"},
+        {"layuot=bshd", "; did you mean layout?"},
+        {"kv_dtypes=i8", "; did you mean kv_dtype?"},
+        {"xyzzy=1", "'xyzzy' is not a field of a problem; the names are those of attune_problem"},
+        {"qk=1", "'qk' is not a field of a problem; the names"},
+        {"dtype=fp16", "dtype is 'fp16'; it must be f32, f16, bf16 or f64; did you mean f16?"},
+        {"dtype=float32", "; did you mean f32?"},
+        {"dtype=bfloat16", "; did you mean bf16?"},
+        {"dtype=BF16", "; did you mean bf16?"},
+        {"kv_dtype=int8", "it must be f32, f16, bf16, f64, i8 or f8; did you mean i8?"},
+        {"kv_dtype=float8_e4m3fn", "; did you mean f8?"},
+        {"is_causal=yes", "is_causal is 'yes'; it must be 0 or 1, false or true; did you mean true?"},
+        {"is_causal=False", "; did you mean false?"},
+        {"causal_align=bottomright", "; did you mean bottom_right?"},
+        {"op=atention", "; did you mean attention?"},
+        {"layout=nhd", "layout is 'nhd'; it must be bhsd or bshd; did you mean bshd?"},
+        {"seq_q=dynamik", "seq_q is 'dynamik', which is not an integer; did you mean dynamic?"},
+    };
+    assert_texts_refused(cases, sizeof cases / sizeof *cases);
+    /* A type that the field cannot have is not suggested. */
+    attune_problem problem = ATTUNE_PROBLEM_INIT;
+    at_error err = {0};
+    assert_int_equal(mha_problem_parse("dtype=int8", &problem, &err), ATTUNE_INVALID_PROBLEM);
+    assert_null(strstr(err.message, "did you mean"));
+}
+
 static void test_ranges(void **state) {
     (void)state;
     static const refusal cases[] = {
-        {"seq_q=0,head_dim=4", "seq_q is 0; it must be from 1"},
-        {"seq_q=4", "head_dim is 0; it must be from 1"},
+        {"seq_q=0,head_dim=4", "seq_q is not given, or 0; it must be from 1"},
+        {"seq_q=4", "head_dim is not given, or 0; it must be from 1"},
         {"seq_q=4,head_dim=8193", "head_dim is 8193; it must be from 1 to 8192"},
         {"seq_q=4,head_dim=4,seq_kv=-2", "seq_kv is -2; it must be from 1 to 2147483647, or dynamic"},
         {"seq_q=4,head_dim=4,batch=0", "batch is 0"},
@@ -145,9 +204,9 @@ static void test_ranges(void **state) {
         {"ragged=1,head_dim=4,seq_new=-3", "seq_new is -3; it must be from 0"},
         {"seq_q=4,head_dim=4,rotary_dim=6", "rotary_dim is 6; it must be from 0 to 4"},
         {"seq_q=4,head_dim=4,rotary_dim=3", "rotary_dim is 3; it must be even"},
-        {"op=rotary,seq_q=4,head_dim=4", "rotary_dim is 0; it must be from 2 to 4"},
-        {"op=merge,seq_q=4,head_dim=4", "num_parts is 0; it must be from 1"},
-        {"op=weights,row_ids=1,seq_q=4,head_dim=4", "num_rows is 0; it must be from 1"},
+        {"op=rotary,seq_q=4,head_dim=4", "rotary_dim is not given, or 0; it must be from 2 to 4"},
+        {"op=merge,seq_q=4,head_dim=4", "num_parts is not given, or 0; it must be from 1"},
+        {"op=weights,row_ids=1,seq_q=4,head_dim=4", "num_rows is not given, or 0; it must be from 1"},
         {"seq_q=4,head_dim=4,is_causal=1,causal_align=bottom_right,seq_kv=9,causal_offset=2147483647",
          "causal_offset is 2147483652 with that of bottom_right"},
         {"seq_q=4,head_dim=4,seq_new=2,k_strides=0:0:1:1", "k_strides make two elements of the output coincide"},
@@ -474,6 +533,8 @@ int main(void) {
         cmocka_unit_test(test_text_in_another_locale),
         cmocka_unit_test(test_print_truncates),
         cmocka_unit_test(test_text_refused),
+        cmocka_unit_test(test_text_is_lenient),
+        cmocka_unit_test(test_did_you_mean),
         cmocka_unit_test(test_ranges),
         cmocka_unit_test(test_contradictions),
         cmocka_unit_test(test_masks_that_do_not_fit),

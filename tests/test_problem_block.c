@@ -66,7 +66,7 @@ static void test_text_refused(void **state) {
 static void test_ranges(void **state) {
     (void)state;
     static const refusal cases[] = {
-        {"op=mha,seq_q=4,head_dim=4", "embed_dim is 0; it must be from 1 to 262144"},
+        {"op=mha,seq_q=4,head_dim=4", "embed_dim is not given, or 0; it must be from 1 to 262144"},
         {"embed_dim=-8,seq_q=4,head_dim=4", "embed_dim is -8; it must be from 1 to 262144"},
         {"embed_dim=262145,seq_q=4,head_dim=4", "embed_dim is 262145; it must be from 1"},
         {"embed_dim=8,kv_embed_dim=-1,seq_q=4", "kv_embed_dim is -1; it must be from 1 to 262144"},
@@ -76,7 +76,7 @@ static void test_ranges(void **state) {
         {"embed_dim=8,low_rank=2,seq_q=262145", "low_rank is 2 and seq_kv 262145; keys_low has at most 262144 columns"},
         {"embed_dim=8,num_heads=0,seq_q=4", "num_heads is 0; it must be from 1"},
         {"embed_dim=8,num_heads=-4,seq_q=4", "num_heads is -4; it must be from 1"},
-        {"embed_dim=8", "seq_q is 0; it must be from 1"},
+        {"embed_dim=8", "seq_q is not given, or 0; it must be from 1"},
         {"embed_dim=700,num_heads=12,seq_q=4", "num_heads is 12, which does not divide embed_dim = 700: set head_dim"},
         {"embed_dim=16384,num_heads=1,seq_q=4", "head_dim is 16384; it must be from 1 to 8192"},
         {"embed_dim=768,num_heads=12,num_kv_heads=5,seq_q=4",

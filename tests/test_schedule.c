@@ -72,7 +72,10 @@ static void test_q_lanes(void **state) {
         {"value_unroll=17", "value_unroll must be at most 16"},
         {"kv_chunk=64", "kv_chunk is for d_lanes"},
         {"strategy=no", "strategy is 'no'; it must be q_lanes or d_lanes"},
-        {"tiles=4", "'tiles' is not a field of a schedule"},
+        {"tiles=4", "'tiles' is not a field of a schedule; there are: strategy, lanes"},
+        {"kvtile=4", "'kvtile' is not a field of a schedule; did you mean kv_tile?"},
+        {"strategie=d_lanes", "; did you mean strategy?"},
+        {"strategy=dlanes", "strategy is 'dlanes'; it must be q_lanes or d_lanes; did you mean d_lanes?"},
     };
     const attune_problem p = problem_canonical("num_heads=4,seq_q=100,head_dim=40");
     const attune_schedule s = parse(q_lanes);

@@ -2,6 +2,8 @@
 #include "mha/problem.h"
 
 #include <math.h>
+#include <stdio.h>
+#include <string.h>
 
 enum { MAX_HEAD_DIM = 8192, MAX_PARTS = 65536 };
 static const double MAX_SCALE = 1e38; /* times log2(e) it is still an f32 */
@@ -103,6 +105,16 @@ attune_status mha_check_choices(const attune_problem *p, at_error *err) {
 
 /* ---- ranges ---- */
 
+/* Sizes that start as 0 were most likely never set; batch and num_heads start as 1. */
+static attune_status out_of_range(const char *name, int64_t value, int64_t min, int64_t max, bool may_be_dynamic,
+                                  at_error *err) {
+    const bool starts_as_one = strcmp(name, "batch") == 0 || strcmp(name, "num_heads") == 0;
+    char is[32] = "is not given, or 0";
+    if (value || starts_as_one) snprintf(is, sizeof is, "is %lld", (long long)value);
+    return at_fail(err, ATTUNE_INVALID_PROBLEM, "%s %s; it must be from %lld to %lld%s", name, is, (long long)min,
+                   (long long)max, may_be_dynamic ? ", or dynamic" : "");
+}
+
 static attune_status check_sizes(const attune_problem *p, at_error *err) {
     const bool is_block = p->op == ATTUNE_MHA;
     const struct {
@@ -137,9 +149,7 @@ static attune_status check_sizes(const attune_problem *p, at_error *err) {
     for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
         if (sizes[i].value >= sizes[i].min && sizes[i].value <= sizes[i].max) continue;
         if (sizes[i].dynamic && sizes[i].value == ATTUNE_DYNAMIC) continue;
-        return at_fail(err, ATTUNE_INVALID_PROBLEM, "%s is %lld; it must be from %lld to %lld%s", sizes[i].name,
-                       (long long)sizes[i].value, (long long)sizes[i].min, (long long)sizes[i].max,
-                       sizes[i].dynamic ? ", or dynamic" : "");
+        return out_of_range(sizes[i].name, sizes[i].value, sizes[i].min, sizes[i].max, sizes[i].dynamic, err);
     }
     if (p->num_heads % p->num_kv_heads)
         return at_fail(err, ATTUNE_INVALID_PROBLEM, "num_kv_heads is %lld, which does not divide num_heads = %lld",

@@ -1,6 +1,7 @@
 /* Reads problems from text: "num_heads=12,seq_q=512,head_dim=64,is_causal=1". */
 #include "mha/problem.h"
 #include "mha/problem_fields.h"
+#include "mha/suggest.h"
 #include "mha/text.h"
 
 #include <math.h>
@@ -18,16 +19,20 @@ typedef struct parse_state {
     const mha_field *out_field; /* NULL: not given */
 } parse_state;
 
-static attune_status bad_choice(const mha_pair *pair, const char *choices, at_error *err) {
-    return at_fail(err, ATTUNE_INVALID_PROBLEM, "%.*s is '%.*s'; it must be %s", pair->key_length, pair->key,
-                   pair->value_length, pair->value, choices);
+static attune_status bad_choice(const mha_pair *pair, const char *choices, mha_suggestion suggestion, at_error *err) {
+    return at_fail(err, ATTUNE_INVALID_PROBLEM, "%.*s is '%.*s'; it must be %s%s", pair->key_length, pair->key,
+                   pair->value_length > 80 ? 80 : pair->value_length, pair->value, choices, suggestion.text);
 }
+
+static const mha_suggestion no_suggestion = {""};
 
 /* ---- values ---- */
 
 static attune_status parse_flag(const mha_pair *pair, void *out, at_error *err) {
-    if (!mha_value_is(pair, "0") && !mha_value_is(pair, "1")) return bad_choice(pair, "0 or 1", err);
-    const int value = pair->value[0] == '1';
+    static const char *const words[] = {"false", "true"};
+    const int value = mha_value_is(pair, "1") || mha_value_is(pair, "true");
+    if (!value && !mha_value_is(pair, "0") && !mha_value_is(pair, "false"))
+        return bad_choice(pair, "0 or 1, false or true", mha_suggest_value(pair, words, 2), err);
     memcpy(out, &value, sizeof value);
     return ATTUNE_OK;
 }
@@ -44,26 +49,33 @@ static attune_status parse_word(const mha_pair *pair, const mha_field *field, vo
         }
         mha_write(&w, "%s%s", !w.length ? "" : i == field->num_words - 1 ? " or " : ", ", field->words[i]);
     }
-    return bad_choice(pair, choices, err);
+    return bad_choice(pair, choices, mha_suggest_value(pair, field->words, field->num_words), err);
 }
 
-/* A NaN stands for the default in attune_problem, but nobody means that who writes one. */
+/* The struct uses NaN for "default"; in text a NaN is always a mistake. */
 static attune_status parse_number(const mha_pair *pair, const mha_field *field, void *out, at_error *err) {
     const bool has_default = field->offset == offsetof(attune_problem, softmax_scale);
     double value = ATTUNE_DEFAULT_SCALE;
     if (!has_default || !mha_value_is(pair, "default")) {
         const attune_status status = mha_value_double(pair, ATTUNE_INVALID_PROBLEM, &value, err);
         if (status) return status;
-        if (isnan(value)) return bad_choice(pair, has_default ? "a number or 'default'" : "a number", err);
+        if (isnan(value))
+            return bad_choice(pair, has_default ? "a number or 'default'" : "a number", no_suggestion, err);
     }
     memcpy(out, &value, sizeof value);
     return ATTUNE_OK;
 }
 
 static attune_status parse_int(const mha_pair *pair, bool may_be_dynamic, int64_t *out, at_error *err) {
-    if (!may_be_dynamic || !mha_value_is(pair, "dynamic")) return mha_value_int(pair, ATTUNE_INVALID_PROBLEM, out, err);
-    *out = ATTUNE_DYNAMIC;
-    return ATTUNE_OK;
+    static const char *const words[] = {"dynamic"};
+    if (may_be_dynamic && mha_value_is(pair, words[0])) {
+        *out = ATTUNE_DYNAMIC;
+        return ATTUNE_OK;
+    }
+    const mha_suggestion suggestion = may_be_dynamic ? mha_suggest_value(pair, words, 1) : no_suggestion;
+    if (!*suggestion.text) return mha_value_int(pair, ATTUNE_INVALID_PROBLEM, out, err);
+    return at_fail(err, ATTUNE_INVALID_PROBLEM, "%.*s is '%.*s', which is not an integer%s", pair->key_length,
+                   pair->key, pair->value_length, pair->value, suggestion.text);
 }
 
 static attune_status parse_array(const mha_pair *pair, const mha_field *field, int rank, int64_t *out, at_error *err) {
@@ -102,9 +114,10 @@ static bool parse_letters(const mha_pair *pair, int64_t dims[4]) {
 }
 
 static attune_status parse_layout(const mha_pair *pair, layout *out, at_error *err) {
+    static const char *const words[] = {"bhsd", "bshd"};
     *out = mha_value_is(pair, "bhsd") ? LAYOUT_BHSD : LAYOUT_BSHD;
     if (*out == LAYOUT_BHSD || mha_value_is(pair, "bshd")) return ATTUNE_OK;
-    return bad_choice(pair, "bhsd or bshd", err);
+    return bad_choice(pair, "bhsd or bshd", mha_suggest_value(pair, words, 2), err);
 }
 
 static attune_status parse_field(parse_state *state, int i, const mha_pair *pair, at_error *err) {
@@ -151,10 +164,12 @@ static attune_status parse_pair(void *user, const mha_pair *pair, at_error *err)
         found = true;
     }
     if (found) return ATTUNE_OK;
-    return at_fail(err, ATTUNE_INVALID_PROBLEM,
-                   "'%.*s' is not a field of a problem; the names are those of attune_problem, flags without has_ or "
-                   "is_ (but is_causal)",
-                   pair->key_length, pair->key);
+    const mha_suggestion suggestion = mha_suggest_field(pair);
+    return at_fail(err, ATTUNE_INVALID_PROBLEM, "'%.*s' is not a field of a problem%s",
+                   pair->key_length > 80 ? 80 : pair->key_length, pair->key,
+                   *suggestion.text ? suggestion.text
+                                    : "; the names are those of attune_problem, flags without has_ or is_ (except "
+                                      "is_causal)");
 }
 
 /* ---- what other fields decide ---- */

@@ -1,6 +1,7 @@
 /* Schedules: their text form and which are legal. */
 #include "mha/mha.h"
 #include "mha/pack.h"
+#include "mha/suggest.h"
 #include "mha/text.h"
 
 #include <string.h>
@@ -42,8 +43,21 @@ static attune_status parse_strategy(const mha_pair *pair, attune_strategy *out, 
             *out = (attune_strategy)i;
             return ATTUNE_OK;
         }
-    return at_fail(err, ATTUNE_INVALID_SCHEDULE, "strategy is '%.*s'; it must be q_lanes or d_lanes",
-                   pair->value_length, pair->value);
+    return at_fail(err, ATTUNE_INVALID_SCHEDULE, "strategy is '%.*s'; it must be q_lanes or d_lanes%s",
+                   pair->value_length > 80 ? 80 : pair->value_length, pair->value,
+                   mha_suggest_value(pair, strategy_names, ATTUNE_STRATEGY_COUNT).text);
+}
+
+static attune_status unknown_field(const mha_pair *pair, at_error *err) {
+    const char *names[NUM_FIELDS + 1] = {"strategy"};
+    for (int i = 0; i < NUM_FIELDS; i++) names[i + 1] = fields[i].name;
+    const mha_suggestion suggestion = mha_suggest_name(pair, names, NUM_FIELDS + 1);
+    return at_fail(err, ATTUNE_INVALID_SCHEDULE, "'%.*s' is not a field of a schedule%s",
+                   pair->key_length > 80 ? 80 : pair->key_length, pair->key,
+                   *suggestion.text ? suggestion.text
+                                    : "; there are: strategy, lanes, score_rows, score_vectors, score_unroll, "
+                                      "value_rows, value_vectors, value_unroll, q_vectors, kv_tile, kv_chunk, "
+                                      "gemm_rows, gemm_vectors, gemm_block, gemm_depth");
 }
 
 static attune_status parse_pair(void *user, const mha_pair *pair, at_error *err) {
@@ -60,11 +74,7 @@ static attune_status parse_pair(void *user, const mha_pair *pair, at_error *err)
         *number_at(s, i) = (int32_t)value;
         return ATTUNE_OK;
     }
-    return at_fail(err, ATTUNE_INVALID_SCHEDULE,
-                   "'%.*s' is not a field of a schedule; there are: strategy, lanes, score_rows, score_vectors, "
-                   "score_unroll, value_rows, value_vectors, value_unroll, q_vectors, kv_tile, kv_chunk, "
-                   "gemm_rows, gemm_vectors, gemm_block, gemm_depth",
-                   pair->key_length, pair->key);
+    return unknown_field(pair, err);
 }
 
 const at_struct mha_schedule_struct = {"attune_schedule", "start from ATTUNE_SCHEDULE_INIT", sizeof(attune_schedule),

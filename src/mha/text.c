@@ -8,27 +8,54 @@
 #include <stdlib.h>
 #include <string.h>
 
+static bool is_blank(char c) { return c == ' ' || c == '\t' || c == '\r' || c == '\n'; }
+
+/* Leaves out the blanks at both ends. */
+static void trim(const char **text, int *length) {
+    while (*length && is_blank(**text)) ++*text, --*length;
+    while (*length && is_blank((*text)[*length - 1])) --*length;
+}
+
+/* Cuts `length` characters at the first '='. False if there is none, or no key before it. */
+static bool cut(const char *text, int length, mha_pair *pair) {
+    const char *const equals = memchr(text, '=', (size_t)length);
+    if (!equals) return false;
+    *pair = (mha_pair){text, equals + 1, (int)(equals - text), (int)(text + length - equals - 1)};
+    trim(&pair->key, &pair->key_length);
+    trim(&pair->value, &pair->value_length);
+    return pair->key_length > 0;
+}
+
+/* The pairs before this one have been read, so they are well formed. */
 static attune_status check_new(const char *text, const mha_pair *pair, attune_status bad, at_error *err) {
-    for (const char *at = text; at < pair->key;) {
-        const char *equals = strchr(at, '=');
-        if (equals - at == pair->key_length && !memcmp(at, pair->key, (size_t)pair->key_length))
+    for (const char *at = text;;) {
+        const size_t length = strcspn(at, ",");
+        mha_pair before;
+        if (at + length >= pair->key || !cut(at, (int)length, &before)) return ATTUNE_OK;
+        if (before.key_length == pair->key_length && !memcmp(before.key, pair->key, (size_t)pair->key_length))
             return at_fail(err, bad, "'%.*s' is given twice", pair->key_length, pair->key);
-        const char *comma = strchr(equals, ',');
-        at = comma + 1; /* there is one: pair->key lies beyond */
+        at += length + 1;
     }
-    return ATTUNE_OK;
+}
+
+static attune_status bad_pair(const char *text, int length, attune_status bad, at_error *err) {
+    const bool is_last = !text[length];
+    trim(&text, &length);
+    return at_fail(err, bad, "'%.*s' is not of the form key=value%s", length > 80 ? 80 : length, text,
+                   is_last && !length ? "; nothing follows the last comma" : "");
 }
 
 attune_status mha_for_each_pair(const char *text, attune_status bad, mha_pair_fn *take, void *user, at_error *err) {
-    if (!*text) return ATTUNE_OK;
+    if (!text[strspn(text, " \t\r\n")]) return ATTUNE_OK;
     for (const char *at = text;;) {
-        size_t length = strcspn(at, ",");
-        const char *equals = memchr(at, '=', length);
+        const size_t length = strcspn(at, ",");
+        mha_pair pair;
         if (length > 4096) return at_fail(err, bad, "a pair of %zu characters is too long", length);
-        if (!equals || equals == at)
-            return at_fail(err, bad, "'%.*s' is not of the form key=value", (int)(length > 80 ? 80 : length), at);
-        mha_pair pair = {at, equals + 1, (int)(equals - at), (int)(at + length - equals - 1)};
+        if (!cut(at, (int)length, &pair)) return bad_pair(at, (int)length, bad, err);
         attune_status status = check_new(text, &pair, bad, err);
+        if (!status && memchr(pair.value, '=', (size_t)pair.value_length))
+            status = at_fail(err, bad, "%.*s is '%.*s', which has a '=' in it; commas separate pairs", pair.key_length,
+                             pair.key, pair.value_length > 80 ? 80 : pair.value_length, pair.value);
         if (!status) status = take(user, &pair, err);
         if (status) return status;
         if (!at[length]) return ATTUNE_OK;

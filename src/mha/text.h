@@ -10,8 +10,9 @@ typedef struct mha_pair {
     int key_length, value_length;
 } mha_pair;
 
-/* Calls take(user, pair) for each pair in order; stops at the first status that is not ATTUNE_OK. A pair without `=`,
- * an empty key and a key that came before are errors of status `bad`. */
+/* Calls take(user, pair) for each pair in order; stops at the first status that is not ATTUNE_OK. Blanks and line ends
+ * around keys and values do not count. A pair without `=` or with two, an empty key and a repeated key are errors of
+ * status `bad`. */
 typedef attune_status mha_pair_fn(void *user, const mha_pair *pair, at_error *err);
 attune_status mha_for_each_pair(const char *text, attune_status bad, mha_pair_fn *take, void *user, at_error *err);
 
