@@ -83,6 +83,8 @@ TOOL_SRC := $(wildcard tools/*.c)
 DRAW_SRC := $(wildcard tools/draw/*.c)
 TEST_SRC := $(filter-out $(if $(JIT_ASAN),,$(JIT_ASAN_SRC)),$(wildcard tests/test_*.c))
 REF_SRC := $(wildcard tests/ref_*.c)
+# What the library and the command both link.
+BOTH_SRC := src/base/nearest.c
 SUPPORT_SRC := $(wildcard tests/support/*.c) $(REF_SRC)
 FUZZ_SRC := $(wildcard tests/fuzz/fuzz_*.c)
 
@@ -112,9 +114,9 @@ $(call obj,$(wildcard src/codegen/*.c)): INCLUDES += $(LLVM_CFLAGS) $(if $(OWN_L
 # A call of attune_run, which may take 0.1 µs in all, enters these a dozen times. Their arrays are indexed by the numbers of
 # tensors; they touch no text and no file.
 $(call obj,$(addprefix src/runtime/,run.c call.c call_sizes.c call_strides.c)): HARDENED += -fno-stack-protector
-# Of the library the command sees the public header only, as any other program does. `attune check` is linked to the
-# references of the tests.
-$(call obj,$(TOOL_SRC)): INCLUDES = -Itests -I$(BUILD)/gen
+# Of the library the command sees the public header only, as any other program does, and a leaf of src/base that needs no
+# other one. `attune check` is linked to the references of the tests.
+$(call obj,$(TOOL_SRC)): INCLUDES = -Itests -Isrc/base -I$(BUILD)/gen
 $(call obj,$(DRAW_SRC)): INCLUDES = $(CAIRO_CFLAGS)
 $(call obj,$(TEST_SRC) $(SUPPORT_SRC)): INCLUDES = -Isrc -Itests -Itools -I$(BUILD)/gen
 $(call obj,$(filter tests/test_codegen% tests/test_object_link%,$(TEST_SRC))): INCLUDES += $(LLVM_CFLAGS)
@@ -194,7 +196,7 @@ $(BUILD)/libattune-draw.so: $(call obj,$(DRAW_SRC))
 
 # The run path serves both the build directory and an installation.
 LIB_FROM_BIN = $(shell realpath -ms --relative-to='$(BINDIR)' '$(LIBDIR)')
-$(BUILD)/attune: $(call obj,$(TOOL_SRC) $(REF_SRC)) $(BUILD)/libattune.so $(INSTALL_DIRS)
+$(BUILD)/attune: $(call obj,$(TOOL_SRC) $(BOTH_SRC) $(REF_SRC)) $(BUILD)/libattune.so $(INSTALL_DIRS)
 	$(call say,link $@)
 	$(Q)$(LINK) -Wl,-rpath,'$$ORIGIN:$$ORIGIN/$(LIB_FROM_BIN)' $(filter %.o,$^) -L$(BUILD) -lattune -ljansson $(CORE_LIBS) -o $@
 
@@ -233,7 +235,7 @@ $(BUILD)/bench/ranking: $(call obj,bench/ranking.c) $(addprefix $(BUILD)/libattu
 
 $(BUILD)/libattune-codegen.a: $(call obj,$(CODEGEN_SRC))
 	$(archive)
-$(BUILD)/libattune-tool.a: $(call obj,$(TOOL_SRC))
+$(BUILD)/libattune-tool.a: $(call obj,$(TOOL_SRC) $(BOTH_SRC))
 	$(archive)
 $(BUILD)/libattune-support.a: $(call obj,$(SUPPORT_SRC))
 	$(archive)

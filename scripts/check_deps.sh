@@ -13,7 +13,7 @@ declare -A project=(
     [src/codegen]='^(base|ir|target|codegen)/|^generator_id\.h$'
     [src/runtime]='^(base|ir|target|mha|runtime)/|^tune/tuning\.h$|^(generator_id|install_dirs)\.h$'
     [src/tune]='^(base|ir|target|mha|runtime|tune)/|^generator_id\.h$'
-    [tools]='^ref_(attention|block)\.h$|^draw/(draw|chart)\.h$|^install_dirs\.h$'
+    [tools]='^ref_(attention|block)\.h$|^draw/(draw|chart)\.h$|^(install_dirs|nearest)\.h$'
     [tools/draw]='^$'
 )
 # System headers: the C library's plain part everywhere; files, threads, processes and CPUs only where they belong.

@@ -23,14 +23,27 @@ static size_t make_file(unsigned char *file, int version, const char *header, si
     return prefix + length + data_bytes;
 }
 
-static void assert_refused(int version, const char *header, size_t data_bytes, const char *expected) {
-    unsigned char file[1024];
+static void assert_file_refused(const char *name, const void *file, size_t size, const char *expected) {
     char message[ATTUNE_MESSAGE_BYTES] = "";
     npy_header h;
-    const size_t size = make_file(file, version, header, data_bytes);
     const bool accepted = npy_parse_header(file, size, &h, message);
-    if (accepted || !strstr(message, expected)) fail_msg("%s: got '%s', expected '%s'", header, message, expected);
+    if (accepted || !strstr(message, expected)) fail_msg("%s: got '%s', expected '%s'", name, message, expected);
 }
+
+static void assert_refused(int version, const char *header, size_t data_bytes, const char *expected) {
+    unsigned char file[1024];
+    assert_file_refused(header, file, make_file(file, version, header, data_bytes), expected);
+}
+
+/* A header of a fixed length, with NULs in it. */
+static void assert_header_refused(const char *header, size_t length, size_t data_bytes, const char *expected) {
+    unsigned char file[1024] = "\x93NUMPY\x01";
+    file[8] = (unsigned char)length;
+    memcpy(file + 10, header, length);
+    assert_file_refused(header, file, 10 + length + data_bytes, expected);
+}
+#define assert_bytes_refused(header, data_bytes, expected)                                                             \
+    assert_header_refused(header, sizeof(header) - 1, data_bytes, expected)
 
 static void test_headers_that_numpy_writes(void **state) {
     (void)state;
@@ -83,7 +96,9 @@ static void test_refusals(void **state) {
     assert_refused(1, HEADER("''", "False", "(2,)"), 4, "'' is not supported");
     assert_refused(1, HEADER("'|O'", "False", "(2,)"), 16, "'|O' is not supported");
     assert_refused(1, HEADER("[('x', '<f4')]", "False", "(2,)"), 8, "lacks a quoted name");
-    assert_refused(1, HEADER("'<f4'", "True", "(2, 3)"), 24, "Fortran order");
+    assert_refused(1, HEADER("'<f4'", "True", "(2, 3)"), 20, "truncated: shape (2, 3) of <f4 needs 24 bytes");
+    assert_refused(1, HEADER("'x<f4'", "False", "(2,)"), 8, "'x<f4' is not supported");
+    assert_refused(1, HEADER("'xf4'", "False", "(2,)"), 8, "'xf4' is not supported");
     assert_refused(1, HEADER("'<f4'", "None", "(2, 3)"), 24, "neither True nor False");
     assert_refused(1, HEADER("'<f4'", "False", "(2, 3)"), 23,
                    "truncated: shape (2, 3) of <f4 needs 24 bytes of data, 23");
@@ -102,8 +117,123 @@ static void test_refusals(void **state) {
     assert_refused(1, "{'descr': '<f4', 'fortran_order': False, 'shape': (2,), 'extra': 1}", 8, "other than");
     assert_refused(1, "{'descr': '<f4', 'fortran_order': False, 'shape': (2,)", 8, "does not end");
     assert_refused(1, "", 0, "not a dictionary");
+    /* The strings of C end at a NUL; those of a file do not. */
+    assert_bytes_refused("{'descr': '<f4\0', 'fortran_order': False, 'shape': (2,)}", 8, "has a NUL in a quoted name");
+    assert_bytes_refused("{'descr\0': '<f4', 'fortran_order': False, 'shape': (2,)}", 8, "has a NUL in a quoted name");
     assert_refused(4, HEADER("'<f4'", "False", "(2,)"), 8, "version 4.0");
 #undef HEADER
+}
+
+/* A file that test_files wants; the name ends in XXXXXX. */
+static void write_file(char *path, const void *bytes, size_t count) {
+    const int fd = mkstemp(path);
+    assert_true(fd >= 0 && write(fd, bytes, count) == (ssize_t)count && close(fd) == 0);
+}
+
+static void test_fortran_order(void **state) {
+    (void)state;
+    static const struct {
+        const char *descr, *shape;
+        npy_type type;
+        size_t rank;
+        int64_t dims[4];
+    } cases[] = {
+        {"<i4", "(3, 4)", NPY_I4, 2, {3, 4}},
+        {"|u1", "(2, 3, 4)", NPY_U1, 3, {2, 3, 4}},
+        {"<f8", "(2, 1, 3, 2)", NPY_F8, 4, {2, 1, 3, 2}},
+        {"<i2", "(5,)", NPY_I2, 1, {5}},
+        {"<i8", "(2, 0, 3)", NPY_I8, 3, {2, 0, 3}},
+    };
+    for (size_t c = 0; c < sizeof cases / sizeof *cases; c++) {
+        char path[] = "/tmp/attune-npy-XXXXXX", header[128], message[ATTUNE_MESSAGE_BYTES] = "";
+        const size_t width = npy_type_bytes(cases[c].type);
+        size_t count = 1;
+        for (size_t d = 0; d < cases[c].rank; d++) count *= (size_t)cases[c].dims[d];
+        unsigned char file[1024];
+        snprintf(header, sizeof header, "{'descr': '%s', 'fortran_order': True, 'shape': %s}", cases[c].descr,
+                 cases[c].shape);
+        const size_t size = make_file(file, 1, header, count * width);
+        for (size_t i = 0; i < count; i++) {
+            const double number = (double)i;
+            if (cases[c].type == NPY_F8)
+                memcpy(file + size - (count - i) * width, &number, width);
+            else
+                file[size - (count - i) * width] = (unsigned char)i;
+        }
+        write_file(path, file, size);
+        npy_array array;
+        if (!npy_read(path, &array, message)) fail_msg("%s: %s", header, message);
+        unlink(path);
+        /* Element i of the array has the index that the dims give; in the file the first one is the fastest. */
+        for (size_t i = 0; i < count; i++) {
+            size_t rest = i, index[4], place = 0;
+            for (size_t d = cases[c].rank; d-- > 0; rest /= (size_t)cases[c].dims[d])
+                index[d] = rest % (size_t)cases[c].dims[d];
+            for (size_t d = cases[c].rank; d-- > 0;) place = place * (size_t)cases[c].dims[d] + index[d];
+            if (npy_element(&array, i) != (double)place)
+                fail_msg("%s: element %zu is %g instead of %zu", header, i, npy_element(&array, i), place);
+        }
+        npy_free(&array);
+    }
+}
+
+/* A stream tells neither its length nor whether it ends. */
+static void test_streams(void **state) {
+    (void)state;
+    static const char header[] = "{'descr': '<i4', 'fortran_order': False, 'shape': (2, 3)}";
+    unsigned char file[1024];
+    const size_t size = make_file(file, 1, header, 24);
+    static const struct {
+        int more; /* bytes after the array */
+        const char *message;
+    } cases[] = {
+        {0, NULL}, {-1, "truncated"}, {-24, "truncated"}, {1, "25 or more follow"}, {100, "25 or more follow"}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        char path[64], message[ATTUNE_MESSAGE_BYTES] = "";
+        int ends[2];
+        npy_array array;
+        assert_int_equal(pipe(ends), 0);
+        const size_t bytes = (size_t)((int)size + cases[i].more);
+        assert_int_equal(write(ends[1], file, bytes), bytes);
+        close(ends[1]);
+        snprintf(path, sizeof path, "/dev/fd/%d", ends[0]);
+        const bool is_read = npy_read(path, &array, message);
+        if (is_read != !cases[i].message || (cases[i].message && !strstr(message, cases[i].message)))
+            fail_msg("case %zu: '%s'", i, message);
+        if (is_read) npy_free(&array);
+        close(ends[0]);
+    }
+    npy_array array;
+    char message[ATTUNE_MESSAGE_BYTES] = "";
+    assert_false(npy_read("/dev/zero", &array, message));
+    assert_non_null(strstr(message, "/dev/zero: this is not a .npy file"));
+    assert_null(array.data);
+}
+
+static void test_header_without_end(void **state) {
+    (void)state;
+    char path[] = "/tmp/attune-npy-XXXXXX", message[ATTUNE_MESSAGE_BYTES] = "";
+    npy_array array;
+    write_file(path, "\x93NUMPY\x02\0\xff\xff\xff\xff{'descr'", 20);
+    assert_false(npy_read(path, &array, message));
+    assert_non_null(strstr(message, "the .npy header has 4294967307 bytes; at most"));
+    unlink(path);
+}
+
+static void test_more_than_memory(void **state) {
+    (void)state;
+    char path[] = "/tmp/attune-npy-XXXXXX", message[ATTUNE_MESSAGE_BYTES] = "";
+    unsigned char file[1024];
+    npy_array array;
+    /* A file with a hole: nothing of it is on the disk. */
+    const size_t size =
+        make_file(file, 1, "{'descr': '|u1', 'fortran_order': False, 'shape': (8192, 1048576, 1024)}", 0);
+    write_file(path, file, size);
+    if (truncate(path, (off_t)size + (INT64_C(1) << 43)) == 0) {
+        assert_false(npy_read(path, &array, message));
+        assert_non_null(strstr(message, "more than this machine's memory"));
+    }
+    unlink(path);
 }
 
 static void test_elements_of_every_type(void **state) {
@@ -230,6 +360,10 @@ int main(void) {
         cmocka_unit_test(test_headers_that_numpy_writes),
         cmocka_unit_test(test_shapes_of_any_rank),
         cmocka_unit_test(test_refusals),
+        cmocka_unit_test(test_fortran_order),
+        cmocka_unit_test(test_streams),
+        cmocka_unit_test(test_header_without_end),
+        cmocka_unit_test(test_more_than_memory),
         cmocka_unit_test(test_elements_of_every_type),
         cmocka_unit_test(test_creating),
         cmocka_unit_test(test_every_truncation),

@@ -198,7 +198,7 @@ refuse_picture "more labels than keys" "--labels-kv '1 2 3 4 5' has 5 labels, bu
 refuse_picture "labels that are not UTF-8" "--labels: label 2 is not UTF-8" $small --labels $'a b \xff\xfe d'
 refuse_picture "labels with too long a form of a character" "--labels: label 0 is not UTF-8" $small --labels $'\xc0\xaf b c d'
 printf 'a\0b\n' >"$work/nul.txt"
-refuse_picture "labels with a NUL" 'is no text: it has a NUL at byte 1' $small --labels "$work/nul.txt"
+refuse_picture "labels with a NUL" 'this is not a text: it has a NUL at byte 1' $small --labels "$work/nul.txt"
 refuse_picture "a title that is not UTF-8" '--title is not UTF-8' $small --title $'\x80'
 refuse_picture "a head that is not there" 'there is no head 2; the last one is 1' $small --heads 0,2
 refuse_picture "a head that is named twice" 'head 1 is named twice' $small --heads 0-1,1

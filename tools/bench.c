@@ -51,7 +51,7 @@ static bool run_calls(const bench_entry *e, attune_context *context, int64_t cal
                 ? attune_run(context, e->kernel, &e->arguments)
                 : attune_run_interpreted(context, &e->tensors.problem, &e->schedule, &e->arguments);
         if (status == ATTUNE_OK) continue;
-        tool_library_error(NULL);
+        tool_library_error(e->text);
         return false;
     }
     *us = tool_now_us() - start;
@@ -91,12 +91,12 @@ static bool open_kernel(bench_entry *e, attune_context *context) {
     return true;
 }
 
-/* The sizes of a call, with as many rows of the rotary embedding as its positions can need, where nobody says how
- * many. */
+/* The sizes of a call that the problem leaves open. Where nobody says how many rows the rotary embedding has, these are
+ * as many as its positions can need. */
 static call_sizes settled_sizes(const attune_problem *problem, const call_sizes *given) {
     enum { FARTHEST = 7 }; /* what causal_offsets are filled with at most */
     attune_problem p = *problem;
-    call_sizes s = *given;
+    call_sizes s = sizes_of_problem(given, problem);
     int64_t longest = 0;
     if (!p.rotary_dim || s.rotary_positions != ATTUNE_NOT_SET) return s;
     problem_fill_defaults(&p);
@@ -131,7 +131,7 @@ bool bench_open(bench_entry *e, attune_context *context, attune_engine engine, c
         return false;
     }
     e->work = work_of_call(&e->tensors);
-    if (!work_can_be_measured(&e->tensors, &e->work) || !calibrate(e, context)) return false;
+    if (!work_can_be_measured(e->text, &e->tensors, &e->work) || !calibrate(e, context)) return false;
     if (e->cold_data) e->calls = 1;
     return true;
 }

@@ -91,8 +91,7 @@ int cache_why(const cache_options *o, attune_context *context, const attune_mach
     attune_problem problem;
     attune_schedule schedule = ATTUNE_SCHEDULE_INIT;
     if (!problem_from_text(o->argument, &problem)) return TOOL_FAILED;
-    if (o->schedule && (attune_schedule_choose(context, &problem, &schedule) != ATTUNE_OK ||
-                        attune_schedule_parse(o->schedule, &schedule) != ATTUNE_OK))
+    if (o->schedule && schedule_from_text(context, &problem, o->schedule, &schedule) != ATTUNE_OK)
         return tool_library_error(NULL);
     why_output out = {.options = o, .machine = machine};
     if (attune_cache_why(context, &problem, o->schedule ? &schedule : NULL, print, &out) != ATTUNE_OK)

@@ -1,6 +1,7 @@
 /* attune bench: time, GFLOP/s, shares of the peak and of the roofline, and the time to acquire a kernel. */
 #include "bench.h"
 #include "bench_json.h"
+#include "interruption.h"
 #include "json_output.h"
 #include "table.h"
 
@@ -12,8 +13,9 @@ typedef struct bench_options {
     tool_common common;
     const char *problems[64];
     size_t num_problems;
-    attune_schedule schedules[16];
-    size_t num_schedules; /* 0: each problem has the one that attune chooses */
+    const char *schedules[16];
+    size_t num_schedules;    /* 0: each problem has the one that attune chooses */
+    attune_schedule *wishes; /* of each problem, what the schedules make of the chosen one */
     uint32_t threads;
     size_t samples;
     attune_engine engine;
@@ -42,7 +44,7 @@ static const struct argp_option options[] = {
     {"samples", TOOL_KEY_SAMPLES, "N", 0, "Samples of each problem (default 30)", 0},
     {"sizes", TOOL_KEY_SIZES, "KEY=N,...", 0, "Run-time sizes, where problems leave them open", 0},
     {"schedule", TOOL_KEY_SCHEDULE, "KEY=N,...", 0,
-     "Measure each problem with this schedule instead of the chosen one; several times: side by side", 0},
+     "Change the chosen schedule of each problem; several times: side by side", 0},
     {"engine", TOOL_KEY_ENGINE, "jit|interp", 0, "Machine code (default) or the interpreter", 0},
     {"output", 'o', "FILE", 0, "Write JSON here, beside what is printed", 0},
     {"json", TOOL_KEY_JSON, NULL, 0, "Print JSON", 0},
@@ -52,9 +54,9 @@ static const struct argp_option options[] = {
 static void add_schedule(bench_options *o, const char *text, struct argp_state *state) {
     enum { MAX_SCHEDULES = sizeof o->schedules / sizeof *o->schedules };
     if (o->num_schedules == MAX_SCHEDULES) argp_error(state, "at most %d schedules fit in one run", MAX_SCHEDULES);
-    attune_schedule *const schedule = &o->schedules[o->num_schedules++];
-    *schedule = (attune_schedule)ATTUNE_SCHEDULE_INIT;
-    if (attune_schedule_parse(text, schedule) != ATTUNE_OK) argp_error(state, "%s", attune_last_message());
+    attune_schedule fields = ATTUNE_SCHEDULE_INIT;
+    if (attune_schedule_parse(text, &fields) != ATTUNE_OK) argp_error(state, "%s", attune_last_message());
+    o->schedules[o->num_schedules++] = text;
 }
 
 static error_t parse(int key, char *argument, struct argp_state *state) {
@@ -124,14 +126,10 @@ static void print_text(const bench_options *o, const bench_entry *entries, size_
         table_cell(t, "%s", is_jit ? table_time(e->cold_compile_ms * 1e3, number) : "-");
         table_cell(t, "%s", is_jit ? table_time(e->warm_disk_us, number) : "-");
         table_cell(t, "%s", is_jit ? table_time(e->memory_hit_ns * 1e-3, number) : "-");
-        if (o->num_schedules) table_cell(t, "%zu", i % o->num_schedules + 1);
+        if (o->num_schedules) table_cell(t, "%zu", (size_t)(e->wish - o->wishes) % o->num_schedules + 1);
     }
     table_finish(t, stdout);
-    for (size_t i = 0; i < o->num_schedules; i++) {
-        char *const text = schedule_text(&o->schedules[i]);
-        printf("%sschedule %zu: %s\n", i ? "" : "\n", i + 1, text ? text : "");
-        free(text);
-    }
+    for (size_t i = 0; i < o->num_schedules; i++) printf("%sschedule %zu: %s\n", i ? "" : "\n", i + 1, o->schedules[i]);
 }
 
 static bool write_file(const char *path, const json_t *document) {
@@ -157,19 +155,64 @@ static int show(const bench_options *o, const bench_entry *entries, size_t count
 
 /* ---- The command ---- */
 
-static bool measure(const bench_options *o, bench_entry *entries, size_t count, attune_context *context,
+/* An entry that cannot be measured, after a message: the others go on. */
+static void drop(bench_entry *entries, size_t *count, size_t i) {
+    bench_close(&entries[i]);
+    --*count;
+    memmove(&entries[i], &entries[i + 1], (*count - i) * sizeof *entries);
+    entries[*count] = (bench_entry){.text = NULL};
+}
+
+static bool open_entry(const bench_options *o, bench_entry *e, attune_context *context) {
+    const size_t number = o->num_schedules ? (size_t)(e->wish - o->wishes) : 0;
+    if (o->num_schedules && schedule_from_text(context, &e->problem, o->schedules[number % o->num_schedules],
+                                               &o->wishes[number]) != ATTUNE_OK) {
+        char *const text = problem_text(&e->problem);
+        tool_library_error(text);
+        free(text);
+        return false;
+    }
+    return bench_open(e, context, o->engine, &o->sizes, o->samples);
+}
+
+/* Leaves those that could be measured in `entries`. */
+static bool measure(const bench_options *o, bench_entry *entries, size_t *count, attune_context *context,
                     const attune_machine_info *machine) {
-    for (size_t i = 0; i < count; i++)
-        if (!bench_open(&entries[i], context, o->engine, &o->sizes, o->samples)) return false;
+    for (size_t i = 0; i < *count;)
+        if (open_entry(o, &entries[i], context))
+            i++;
+        else if (interruption_came())
+            return false;
+        else
+            drop(entries, count, i);
+    if (!*count) return false;
     bench_probes probes = {0};
-    const bool measured = bench_open_probes(&probes, entries, count, machine->isa, o->threads) &&
-                          bench_rounds(entries, count, context, &probes, o->threads, o->samples);
+    const bool measured = bench_open_probes(&probes, entries, *count, machine->isa, o->threads) &&
+                          bench_rounds(entries, *count, context, &probes, o->threads, o->samples);
     bench_close_probes(&probes);
-    bench_warn_of_disturbances(probes.disturbances, o->samples * count);
+    bench_warn_of_disturbances(probes.disturbances, o->samples * *count);
     if (!measured || !bench_unpin()) return false;
-    for (size_t i = 0; i < count; i++) {
-        if (!bench_summarise(&entries[i])) return false;
-        if (o->engine == ATTUNE_ENGINE_JIT && !bench_acquire(&entries[i], &o->common)) return false;
+    for (size_t i = 0; i < *count;)
+        if (bench_summarise(&entries[i]) && (o->engine != ATTUNE_ENGINE_JIT || bench_acquire(&entries[i], &o->common)))
+            i++;
+        else
+            drop(entries, count, i);
+    return *count > 0;
+}
+
+/* A size that no problem leaves open is a slip of the pen. */
+static bool sizes_are_used(const bench_options *o, const bench_entry *entries, size_t count) {
+    call_sizes sizes = o->sizes;
+    for (int size = 0; size < NUM_CALL_SIZES; size++) {
+        bool is_used = *sizes_at(&sizes, size) == ATTUNE_NOT_SET;
+        for (size_t i = 0; i < count && !is_used; i++) {
+            attune_problem p = entries[i].problem;
+            problem_fill_defaults(&p);
+            is_used = sizes_are_open(&p, size);
+        }
+        if (is_used) continue;
+        tool_error("--sizes: no problem leaves %s open", sizes_name(size));
+        return false;
     }
     return true;
 }
@@ -194,24 +237,32 @@ int cmd_bench(int argc, char **argv) {
     const size_t each = o.num_schedules ? o.num_schedules : 1;
     const size_t count = each * (o.num_problems ? o.num_problems : sizeof default_problems / sizeof *default_problems);
     bench_entry *const entries = calloc(count, sizeof *entries);
+    size_t measured = count;
     attune_context *context = NULL;
     attune_machine_info machine = {.struct_size = sizeof machine};
     int code = TOOL_FAILED;
-    if (!entries) tool_error("out of memory");
-    bool good = entries != NULL && (!o.output || tool_can_write(o.output));
+    o.wishes = calloc(count, sizeof *o.wishes);
+    bool good = entries && o.wishes;
+    if (!good) tool_error("out of memory");
+    good = good && (!o.output || tool_can_write(o.output));
     for (size_t i = 0; good && i < count; i++) {
-        if (o.num_schedules) entries[i].wish = &o.schedules[i % each];
+        if (o.num_schedules) entries[i].wish = &o.wishes[i];
         entries[i].given = problems[i / each];
         good = problem_from_text(entries[i].given, &entries[i].problem);
     }
-    good = good && bench_pin(o.threads) && (context = tool_open_context(&o.common, o.threads, NULL));
+    good = good && sizes_are_used(&o, entries, count) && bench_pin(o.threads) &&
+           (context = tool_open_context(&o.common, o.threads, NULL));
     if (good && attune_get_machine_info(context, &machine) != ATTUNE_OK) {
         tool_library_error(NULL);
         good = false;
     }
-    if (good && measure(&o, entries, count, context, &machine)) code = show(&o, entries, count, &machine);
+    if (good && measure(&o, entries, &measured, context, &machine)) {
+        code = show(&o, entries, measured, &machine);
+        if (measured < count) code = TOOL_FAILED;
+    }
     for (size_t i = 0; entries && i < count; i++) bench_close(&entries[i]);
     free(entries);
+    free(o.wishes);
     attune_context_destroy(context);
     return code;
 }

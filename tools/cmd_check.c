@@ -257,7 +257,9 @@ static bool check_fits(const check_options *o, const check_case *c) {
 
 static bool run_problem(const check_options *o, check_machine *machine, check_totals *totals) {
     check_case c = {.seed = o->seed, .ftz = o->ftz, .sizes = CALL_SIZES_NONE};
-    if (!problem_from_text(o->problem, &c.problem) || (o->sizes && !sizes_parse(o->sizes, &c.sizes))) return false;
+    if (!problem_from_text(o->problem, &c.problem) ||
+        (o->sizes && !(sizes_parse(o->sizes, &c.sizes) && sizes_check(&c.sizes, &c.problem))))
+        return false;
     problem_fill_defaults(&c.problem);
     if (!check_fits(o, &c)) return false;
     for (c.isa = 0; c.isa < machine->num_isas; c.isa++)
@@ -267,12 +269,9 @@ static bool run_problem(const check_options *o, check_machine *machine, check_to
                 check_case one = c;
                 one.threads = threads;
                 one.inputs = (input_kind)kind;
-                one.schedule = (attune_schedule)ATTUNE_SCHEDULE_INIT;
                 attune_context *const context = check_context(machine, c.isa, threads);
                 if (!context) return false;
-                if (attune_schedule_choose(context, &c.problem, &one.schedule) != ATTUNE_OK ||
-                    (o->schedule && attune_schedule_parse(o->schedule, &one.schedule) != ATTUNE_OK) ||
-                    attune_schedule_check(context, &c.problem, &one.schedule) != ATTUNE_OK) {
+                if (schedule_from_text(context, &c.problem, o->schedule, &one.schedule) != ATTUNE_OK) {
                     tool_library_error(NULL);
                     return false;
                 }

@@ -141,8 +141,7 @@ int cmd_compile(int argc, char **argv) {
     attune_context *const context = tool_open_context(&o.common, 0, NULL);
     if (!context) return TOOL_FAILED;
     attune_schedule schedule = ATTUNE_SCHEDULE_INIT;
-    const bool good = !o.schedule || (attune_schedule_choose(context, &problem, &schedule) == ATTUNE_OK &&
-                                      attune_schedule_parse(o.schedule, &schedule) == ATTUNE_OK);
+    const bool good = !o.schedule || schedule_from_text(context, &problem, o.schedule, &schedule) == ATTUNE_OK;
     int code = good ? TOOL_OK : tool_library_error(NULL);
     const attune_schedule *const asked = o.schedule ? &schedule : NULL;
     if (good && (o.emits || o.dumps))

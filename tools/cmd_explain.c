@@ -79,7 +79,7 @@ static bool find_schedule(attune_context *context, const attune_problem *problem
 /* What is not named is as it would be chosen. */
 static bool parse_schedule(const explain_options *o, attune_context *context, const attune_problem *problem,
                            explanation *e) {
-    return attune_schedule_parse(o->schedule, &e->schedule) == ATTUNE_OK &&
+    return schedule_from_text(context, problem, o->schedule, &e->schedule) == ATTUNE_OK &&
            attune_schedule_predict(context, problem, &e->schedule, NULL, &e->prediction) == ATTUNE_OK;
 }
 
@@ -229,7 +229,7 @@ int cmd_explain(int argc, char **argv) {
     attune_problem problem;
     argp_parse(&argp, argc, argv, 0, NULL, &o);
     attune_context *context = NULL;
-    if (problem_from_text(o.problem, &problem) && tool_threads_fit(o.threads))
+    if (problem_from_text(o.problem, &problem) && sizes_check(&o.sizes, &problem) && tool_threads_fit(o.threads))
         context = tool_open_context(&o.common, o.threads, NULL);
     const int code = context ? explain(&o, context, &problem, &e) : TOOL_FAILED;
     bench_close(&e.bench);

@@ -1,4 +1,5 @@
 /* attune ir: a kernel written in loop IR, run on .npy files or shown at any stage. */
+#include "input.h"
 #include "json_output.h"
 #include "npy.h"
 #include "table.h"
@@ -470,20 +471,19 @@ int cmd_ir(int argc, char **argv) {
         tool_common_children,
         NULL,
         NULL};
+    enum { MOST_BYTES = 64 << 20 }; /* a hundred times the largest kernel's */
     ir_options o = {0};
     char message[ATTUNE_MESSAGE_BYTES];
     size_t bytes = 0;
     argp_parse(&argp, argc, argv, 0, NULL, &o);
-    char *const text = tool_read_file(o.file, &bytes, message);
+    char *const text = tool_read_text(o.file, "kernels in loop IR", MOST_BYTES, &bytes, message);
     if (!text) {
         tool_error("%s", message);
         return TOOL_FAILED;
     }
     attune_context *const context = tool_open_context(&o.common, 0, NULL);
     int code = TOOL_FAILED;
-    if (memchr(text, 0, bytes)) {
-        tool_error("%s: this is not a text: it has a NUL byte", o.file);
-    } else if (context) {
+    if (context) {
         code = o.dumps ? tool_dump_passes(context, text) : TOOL_OK;
         if (code == TOOL_OK && o.emits)
             code = emit(&o, context, text);

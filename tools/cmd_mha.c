@@ -1,4 +1,5 @@
 /* attune mha: a whole block on .npy files, with weights as libraries and models keep them. */
+#include "input.h"
 #include "run_command.h"
 #include "table.h"
 #include "weights_file.h"
@@ -103,7 +104,7 @@ static bool take_sizes(void *user, attune_problem *problem) {
 static bool load_packed(const mha_options *o, const tensors *t, tensor *packed, size_t bytes) {
     char message[ATTUNE_MESSAGE_BYTES];
     size_t found = 0;
-    char *const blob = tool_read_file(o->packed, &found, message);
+    char *const blob = tool_read_file(o->packed, "packed weights of this problem", bytes, &found, message);
     if (!blob) {
         tool_error("%s", message);
         return false;

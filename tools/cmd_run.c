@@ -35,7 +35,7 @@ int cmd_run(int argc, char **argv) {
                                      parse,
                                      "[PROBLEM]",
                                      "Computes attention, or with embed_dim a whole block, on arrays in .npy files "
-                                     "(little-endian, C order). Sizes that "
+                                     "(little-endian). Sizes that "
                                      "PROBLEM does not name come from the files; with layout=bshd in PROBLEM those of "
                                      "q, k, v and the result hold [batch,] seq, heads, dim. A block has its inputs "
                                      "x, x_kv ... by --tensor, and so its weights: q_weight, q_bias, qkv_weight ... "

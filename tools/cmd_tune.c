@@ -146,7 +146,7 @@ static bool tune_one(const tune_options *o, attune_context *context, const attun
 /* Lists of problems that ATTUNE_RECORD writes have the schedules that programs named, and go on to name. */
 static void warn_of_schedules(const manifest *problems) {
     size_t count = 0;
-    for (size_t i = 0; i < problems->count; i++) count += problems->entries[i].has_schedule;
+    for (size_t i = 0; i < problems->count; i++) count += problems->entries[i].schedule != NULL;
     if (count)
         tool_error("%zu of %zu problems come with a schedule, which is left out: what is found is for callers who name "
                    "none",

@@ -2,6 +2,8 @@
 #define _GNU_SOURCE
 #include "conform_case.h"
 
+#include "input.h"
+
 #include <jansson.h>
 #include <math.h>
 #include <stdlib.h>
@@ -106,16 +108,20 @@ static bool read_attributes(const reader *r, json_t *root) {
     return true;
 }
 
+/* The folder is the case's name, which stands before the message already. */
+static void cut_folder(const reader *r) {
+    const size_t length = strlen(r->folder);
+    if (strncmp(r->message, r->folder, length) == 0)
+        memmove(r->message, r->message + length, strlen(r->message + length) + 1);
+}
+
 static bool read_array(const reader *r, const char *what, const char *name, const json_t *file, npy_array *array) {
     if (!json_is_string(file)) return fail(r, "%s %s names no file", what, name);
     char *path = NULL;
     if (asprintf(&path, "%s%s", r->folder, json_string_value(file)) < 0) return fail(r, "out of memory");
     const bool is_read = npy_read(path, array, r->message);
     free(path);
-    /* The folder is the case's name, which stands before the message already. */
-    const size_t length = strlen(r->folder);
-    if (!is_read && strncmp(r->message, r->folder, length) == 0)
-        memmove(r->message, r->message + length, strlen(r->message + length) + 1);
+    if (!is_read) cut_folder(r);
     return is_read;
 }
 
@@ -161,15 +167,20 @@ static bool read_case(const reader *r, json_t *root) {
 }
 
 bool conform_case_read(const char *json_path, conform_case *c, char message[ATTUNE_MESSAGE_BYTES]) {
+    enum { MOST_BYTES = 1 << 20 };
     const char *const slash = strrchr(json_path, '/');
     char *const folder = strndup(json_path, slash ? (size_t)(slash - json_path) + 1 : 0);
     const reader r = {c, folder, message};
     *c = (conform_case){0};
     if (!folder) return fail(&r, "out of memory");
     json_error_t error;
-    json_t *const root = json_load_file(json_path, JSON_REJECT_DUPLICATES, &error);
-    const bool is_read = root ? read_case(&r, root) : fail(&r, "case.json line %d: %s", error.line, error.text);
+    size_t bytes = 0;
+    char *const text = tool_read_text(json_path, "cases", MOST_BYTES, &bytes, message);
+    json_t *const root = text ? json_loadb(text, bytes, JSON_REJECT_DUPLICATES, &error) : NULL;
+    const bool is_read = root ? read_case(&r, root) : text && fail(&r, "case.json line %d: %s", error.line, error.text);
+    if (!text) cut_folder(&r);
     json_decref(root);
+    free(text);
     free(folder);
     return is_read;
 }

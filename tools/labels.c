@@ -1,6 +1,9 @@
 #define _GNU_SOURCE
 #include "labels.h"
 
+#include "input.h"
+#include "tool.h"
+
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -115,20 +118,16 @@ static bool clean_all(const char *option, labels *l) {
 
 bool labels_read(const char *option, const char *text, labels *l) {
     char message[ATTUNE_MESSAGE_BYTES];
+    enum { MOST_BYTES = 16 << 20 };
     struct stat status;
-    size_t bytes = strlen(text);
+    size_t bytes;
     const bool is_file = strcmp(text, "-") == 0 || (stat(text, &status) == 0 && !S_ISDIR(status.st_mode));
-    *l = (labels){.storage = is_file ? tool_read_file(text, &bytes, message) : strdup(text)};
+    *l = (labels){.storage = is_file ? tool_read_text(text, "labels", MOST_BYTES, &bytes, message) : strdup(text)};
     if (!l->storage && is_file) {
         tool_error("%s: %s", option, message);
         return false;
     }
     if (!l->storage) return out_of_memory();
-    if (strlen(l->storage) != bytes) {
-        tool_error("%s: '%s' is no text: it has a NUL at byte %zu", option, text, strlen(l->storage));
-        labels_free(l);
-        return false;
-    }
     char *const begin = normalise(l->storage);
     const char *const line_end = strchr(begin, '\n');
     const bool has_lines = is_file && line_end && line_end[1];

@@ -1,4 +1,5 @@
 /* The `attune` command: finds the subcommand and hands it the rest of the line. */
+#include "nearest.h"
 #include "tool.h"
 
 #include <signal.h>
@@ -41,6 +42,23 @@ static void print_help(FILE *stream) {
           stream);
 }
 
+static void refuse_name(const char *name) {
+    /* Names that others give to the same thing. */
+    static const char *const others[][2] = {{"benchmark", "bench"}, {"test", "check"},     {"verify", "check"},
+                                            {"draw", "weights"},    {"plot", "weights"},   {"version", "info"},
+                                            {"build", "compile"},   {"precompile", "warm"}};
+    const char *meant = NULL;
+    for (size_t i = 0; i < sizeof others / sizeof *others; i++)
+        if (strcmp(others[i][0], name) == 0) meant = others[i][1];
+    at_nearest nearest = at_nearest_to(name, strlen(name));
+    for (size_t i = 0; i < NUM_SUBCOMMANDS; i++) at_nearest_try(&nearest, subcommands[i].name);
+    if (!meant) meant = nearest.word;
+    if (meant)
+        tool_error("unknown command '%s'; did you mean %s? `attune --help` lists them all", name, meant);
+    else
+        tool_error("unknown command '%s'; `attune --help` lists them", name);
+}
+
 /* The exit code of a subcommand; TOOL_USAGE after a message if there is none of that name. */
 static int run(const char *name, int argc, char **argv) {
     for (size_t i = 0; i < NUM_SUBCOMMANDS; i++) {
@@ -50,7 +68,7 @@ static int run(const char *name, int argc, char **argv) {
         argv[0] = title;
         return tool_finish(subcommands[i].main(argc, argv));
     }
-    tool_error("unknown command '%s'; `attune --help` lists them", name);
+    refuse_name(name);
     return TOOL_USAGE;
 }
 

@@ -1,5 +1,7 @@
 #include "manifest.h"
 
+#include "input.h"
+
 #include <stdlib.h>
 #include <string.h>
 
@@ -20,8 +22,22 @@ static void refuse(const char *text, const char *file, int line) {
         tool_error("%.200s: %s", text, attune_last_message());
 }
 
+static bool keep(manifest *list, manifest_entry *entry, const char *problem, const char *schedule) {
+    entry->text = strdup(problem);
+    entry->schedule = schedule ? strdup(schedule) : NULL;
+    if (entry->text && (entry->schedule || !schedule)) {
+        list->entries[list->count++] = *entry;
+        return true;
+    }
+    free(entry->text);
+    free(entry->schedule);
+    tool_error("out of memory");
+    return false;
+}
+
 bool manifest_add(manifest *list, const char *given, const char *file, int line) {
-    manifest_entry entry = {.problem = ATTUNE_PROBLEM_INIT, .schedule = ATTUNE_SCHEDULE_INIT, .line = line};
+    manifest_entry entry = {.problem = ATTUNE_PROBLEM_INIT, .line = line};
+    attune_schedule fields = ATTUNE_SCHEDULE_INIT; /* only whether they can be read: the rest needs a context */
     char *const text = grow(list) ? strdup(given) : NULL;
     if (!text) {
         tool_error("out of memory");
@@ -32,23 +48,19 @@ bool manifest_add(manifest *list, const char *given, const char *file, int line)
     const char *const problem = tool_trimmed(text), *const schedule = bar ? tool_trimmed(bar) : NULL;
     bool is_good =
         attune_problem_parse(problem, &entry.problem) == ATTUNE_OK && attune_problem_check(&entry.problem) == ATTUNE_OK;
-    if (is_good && schedule) is_good = attune_schedule_parse(schedule, &entry.schedule) == ATTUNE_OK;
-    entry.has_schedule = schedule != NULL;
-    entry.text = is_good ? strdup(problem) : NULL;
-    if (!is_good)
-        refuse(problem, file, line);
-    else if (!entry.text)
-        tool_error("out of memory");
-    else
-        list->entries[list->count++] = entry;
+    if (is_good && schedule) is_good = attune_schedule_parse(schedule, &fields) == ATTUNE_OK;
+    if (!is_good) refuse(problem, file, line);
+    if (is_good) is_good = keep(list, &entry, problem, schedule);
     free(text);
-    return entry.text != NULL;
+    return is_good;
 }
+
+enum { MOST_BYTES = 64 << 20 };
 
 bool manifest_each_line(const char *path, manifest_line_fn *take, void *user) {
     char message[ATTUNE_MESSAGE_BYTES];
     size_t bytes;
-    char *const text = tool_read_file(path, &bytes, message);
+    char *const text = tool_read_text(path, "lists of problems", MOST_BYTES, &bytes, message);
     if (!text) {
         tool_error("%s", message);
         return false;
@@ -84,7 +96,10 @@ bool manifest_add_argument(manifest *list, const char *argument) {
 }
 
 void manifest_free(manifest *list) {
-    for (size_t i = 0; i < list->count; i++) free(list->entries[i].text);
+    for (size_t i = 0; i < list->count; i++) {
+        free(list->entries[i].text);
+        free(list->entries[i].schedule);
+    }
     free(list->entries);
     *list = (manifest){0};
 }

@@ -6,10 +6,9 @@
 
 typedef struct manifest_entry {
     attune_problem problem;
-    attune_schedule schedule;
-    bool has_schedule;
     bool has_failed; /* its kernel could not be compiled */
     char *text;      /* of the problem, as it was given */
+    char *schedule;  /* changes the chosen one: see schedule_from_text; NULL: there is none */
     int line;        /* in its file, from 1; 0: it was an argument */
 } manifest_entry;
 

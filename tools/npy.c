@@ -1,10 +1,12 @@
 #include "npy.h"
 
+#include "input.h"
 #include "tool.h"
 
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 static const struct {
     const char *name;
@@ -56,6 +58,9 @@ double npy_element(const npy_array *array, size_t index) {
 
 /* ---- Reading ---- */
 
+/* NumPy's own headers have some hundred bytes. */
+enum { MAX_HEADER = 65536 + 12 };
+
 /* A cursor over the header's dictionary, which is a Python literal of a known form. */
 typedef struct cursor {
     const char *at, *end;
@@ -92,9 +97,11 @@ static bool read_quoted(cursor *c, char *text, size_t capacity) {
     if (c->at == c->end || (*c->at != '\'' && *c->at != '"')) return fail(c, "lacks a quoted name");
     const char quote = *c->at++;
     const char *const close = memchr(c->at, quote, (size_t)(c->end - c->at));
-    if (!close || (size_t)(close - c->at) >= capacity) return fail(c, "has an unreadable quoted name");
-    memcpy(text, c->at, (size_t)(close - c->at));
-    text[close - c->at] = 0;
+    const size_t length = close ? (size_t)(close - c->at) : 0;
+    if (!close || length >= capacity) return fail(c, "has an unreadable quoted name");
+    if (memchr(c->at, 0, length)) return fail(c, "has a NUL in a quoted name");
+    memcpy(text, c->at, length);
+    text[length] = 0;
     c->at = close + 1;
     return true;
 }
@@ -130,7 +137,7 @@ static bool read_type(cursor *c, npy_header *header) {
     char name[16] = ""; /* an empty name has no second character to look at */
     if (!read_quoted(c, name, sizeof name)) return false;
     for (int type = 0; type < NPY_TYPE_COUNT; type++) {
-        if (strcmp(name + 1, types[type].name + 1) != 0) continue;
+        if (!strchr("<>=|", name[0]) || strcmp(name + 1, types[type].name + 1) != 0) continue;
         if (name[0] == '>' && types[type].bytes > 1) {
             snprintf(c->message, ATTUNE_MESSAGE_BYTES, "dtype '%s' is big-endian; only little-endian is read", name);
             return false;
@@ -142,11 +149,10 @@ static bool read_type(cursor *c, npy_header *header) {
     return false;
 }
 
-static bool read_order(cursor *c) {
-    if (accept_word(c, "False")) return true;
-    if (!accept_word(c, "True")) return fail(c, "has a fortran_order that is neither True nor False");
-    snprintf(c->message, ATTUNE_MESSAGE_BYTES, "the array is in Fortran order; only C order is read");
-    return false;
+static bool read_order(cursor *c, npy_header *header) {
+    header->is_fortran = accept_word(c, "True");
+    return header->is_fortran || accept_word(c, "False") ||
+           fail(c, "has a fortran_order that is neither True nor False");
 }
 
 static bool read_dictionary(cursor *c, npy_header *header) {
@@ -161,7 +167,7 @@ static bool read_dictionary(cursor *c, npy_header *header) {
         if (strcmp(key, "descr") == 0)
             bit = 1, good = read_type(c, header);
         else if (strcmp(key, "fortran_order") == 0)
-            bit = 2, good = read_order(c);
+            bit = 2, good = read_order(c, header);
         else if (strcmp(key, "shape") == 0)
             bit = 4, good = read_shape(c, header);
         else
@@ -186,61 +192,145 @@ static bool count_elements(npy_header *header, size_t *bytes) {
     return !__builtin_mul_overflow(count, types[header->type].bytes, bytes) && *bytes <= PTRDIFF_MAX;
 }
 
-bool npy_parse_header(const void *file, size_t size, npy_header *header, char message[ATTUNE_MESSAGE_BYTES]) {
-    const unsigned char *const b = file;
+/* Where the header ends. A file of fewer bytes has no array. */
+static bool header_end(const unsigned char *b, size_t size, size_t *prefix, size_t *end, char *message) {
     if (size < 10 || memcmp(b, "\x93NUMPY", 6) != 0) {
-        snprintf(message, ATTUNE_MESSAGE_BYTES, "this is not a .npy file (%zu bytes, no \\x93NUMPY at the start)",
-                 size);
+        snprintf(message, ATTUNE_MESSAGE_BYTES, "this is not a .npy file (%s)",
+                 size < 10 ? "it is too short" : "no \\x93NUMPY at the start");
         return false;
     }
     if (b[6] < 1 || b[6] > 3) {
         snprintf(message, ATTUNE_MESSAGE_BYTES, ".npy version %d.%d is not supported; 1 to 3 are", b[6], b[7]);
         return false;
     }
-    const size_t prefix = b[6] == 1 ? 10 : 12;
-    size_t length = 0;
-    if (size >= prefix) {
-        length = (size_t)b[8] | (size_t)b[9] << 8;
-        if (prefix == 12) length |= (size_t)b[10] << 16 | (size_t)b[11] << 24;
-    }
-    if (size < prefix || length > size - prefix) {
-        snprintf(message, ATTUNE_MESSAGE_BYTES, "the file is truncated: its header ends at byte %zu of %zu",
-                 prefix + length, size);
+    *prefix = b[6] == 1 ? 10 : 12;
+    if (size < *prefix) {
+        snprintf(message, ATTUNE_MESSAGE_BYTES, "the file is truncated: it has %zu bytes", size);
         return false;
     }
-    cursor c = {(const char *)b + prefix, (const char *)b + prefix + length, message};
-    *header = (npy_header){.offset = prefix + length};
-    size_t bytes = 0;
-    if (!read_dictionary(&c, header)) return false;
-    char shape[NPY_SHAPE_TEXT];
-    npy_print_shape(header->rank, header->shape, shape);
-    if (!count_elements(header, &bytes)) {
-        snprintf(message, ATTUNE_MESSAGE_BYTES, "shape %s overflows the size of memory", shape);
-        return false;
-    }
-    const size_t follows = size - header->offset;
-    if (follows == bytes) return true;
-    snprintf(message, ATTUNE_MESSAGE_BYTES, "%s: shape %s of %s needs %zu bytes of data, %zu follow",
-             follows < bytes ? "the file is truncated" : "data follows the array", shape, types[header->type].name,
-             bytes, follows);
+    *end = *prefix + ((size_t)b[8] | (size_t)b[9] << 8);
+    if (*prefix == 12) *end += (size_t)b[10] << 16 | (size_t)b[11] << 24;
+    if (*end <= MAX_HEADER) return true;
+    snprintf(message, ATTUNE_MESSAGE_BYTES, "the .npy header has %zu bytes; at most %d are read", *end, MAX_HEADER);
     return false;
 }
 
-bool npy_read(const char *path, npy_array *array, char message[ATTUNE_MESSAGE_BYTES]) {
-    size_t size = 0;
-    char detail[ATTUNE_MESSAGE_BYTES];
-    *array = (npy_array){0};
-    char *const file = tool_read_file(path, &size, message);
-    if (!file) return false;
-    if (!npy_parse_header(file, size, &array->header, detail)) {
-        snprintf(message, ATTUNE_MESSAGE_BYTES, "%.120s: %.380s", path, detail);
-        free(file);
+/* The header of a file that begins with `size` bytes at b, and how many bytes its data has. */
+static bool parse_header(const unsigned char *b, size_t size, npy_header *header, size_t *bytes, char *message) {
+    char shape[NPY_SHAPE_TEXT];
+    size_t prefix, end;
+    if (!header_end(b, size, &prefix, &end, message)) return false;
+    if (end > size) {
+        snprintf(message, ATTUNE_MESSAGE_BYTES, "the file is truncated: its header ends at byte %zu of %zu", end, size);
         return false;
     }
-    /* The block is aligned, its head is not wanted any more: the data takes its place. */
-    memmove(file, file + array->header.offset, array->header.count * types[array->header.type].bytes);
-    array->data = file;
+    cursor c = {(const char *)b + prefix, (const char *)b + end, message};
+    *header = (npy_header){.offset = end};
+    if (!read_dictionary(&c, header)) return false;
+    if (count_elements(header, bytes)) return true;
+    snprintf(message, ATTUNE_MESSAGE_BYTES, "shape %s overflows the size of memory",
+             npy_print_shape(header->rank, header->shape, shape));
+    return false;
+}
+
+/* Whether the data has as many bytes as the shape says. `or_more`: those that follow were not all counted. */
+static bool check_length(const npy_header *header, size_t bytes, size_t follows, bool or_more, char *message) {
+    char shape[NPY_SHAPE_TEXT];
+    if (follows == bytes) return true;
+    snprintf(message, ATTUNE_MESSAGE_BYTES, "%s: shape %s of %s needs %zu bytes of data, %zu%s follow",
+             follows < bytes ? "the file is truncated" : "data follows the array",
+             npy_print_shape(header->rank, header->shape, shape), types[header->type].name, bytes, follows,
+             or_more ? " or more" : "");
+    return false;
+}
+
+bool npy_parse_header(const void *file, size_t size, npy_header *header, char message[ATTUNE_MESSAGE_BYTES]) {
+    size_t bytes = 0;
+    return parse_header(file, size, header, &bytes, message) &&
+           check_length(header, bytes, size - header->offset, false, message);
+}
+
+/* ---- Reading a file ---- */
+
+/* A message of the input names the file already. */
+typedef struct reader {
+    input_file in;
+    char *message, detail[ATTUNE_MESSAGE_BYTES];
+} reader;
+
+static bool read_header(reader *r, npy_header *header, size_t *bytes) {
+    unsigned char head[MAX_HEADER];
+    size_t got, rest = 0, prefix, end;
+    if (!input_read(&r->in, head, 12, &got, r->message)) return false;
+    if (!header_end(head, got, &prefix, &end, r->detail)) return false;
+    if (end > got && !input_read(&r->in, head + got, end - got, &rest, r->message)) return false;
+    return parse_header(head, got + rest, header, bytes, r->detail);
+}
+
+/* A shape that no memory can hold is refused before its data is read, which need not end. */
+static bool fits_memory(reader *r, const npy_header *header, size_t bytes) {
+    const long pages = sysconf(_SC_PHYS_PAGES), page = sysconf(_SC_PAGESIZE);
+    char shape[NPY_SHAPE_TEXT];
+    if (pages <= 0 || page <= 0 || bytes / (size_t)page < (size_t)pages) return true;
+    snprintf(r->detail, ATTUNE_MESSAGE_BYTES, "shape %s of %s needs %zu bytes, more than this machine's memory",
+             npy_print_shape(header->rank, header->shape, shape), types[header->type].name, bytes);
+    return false;
+}
+
+static bool read_data(reader *r, npy_array *array, size_t bytes) {
+    const npy_header *const h = &array->header;
+    size_t got;
+    if (r->in.has_size && r->in.size >= h->offset && !check_length(h, bytes, r->in.size - h->offset, false, r->detail))
+        return false;
+    if (!fits_memory(r, h, bytes)) return false;
+    array->data = input_take(&r->in, bytes + 1, false, &got, r->message);
+    return array->data && check_length(h, bytes, got, true, r->detail);
+}
+
+/* Copies `count` elements that lie `stride` elements apart. */
+static void copy_strided(char *to, const char *from, size_t count, size_t stride, size_t bytes) {
+    for (size_t i = 0; i < count; i++) memcpy(to + i * bytes, from + i * stride * bytes, bytes);
+}
+
+/* Puts an array in Fortran order into C order: row by row, in the order of the result. */
+static bool to_c_order(reader *r, npy_array *array) {
+    const npy_header *const h = &array->header;
+    const size_t bytes = types[h->type].bytes;
+    if (!h->is_fortran || h->rank < 2 || !h->count) return true;
+    size_t strides[NPY_MAX_RANK], index[NPY_MAX_RANK] = {0}, from = 0;
+    strides[0] = 1;
+    for (size_t d = 1; d < h->rank; d++) strides[d] = strides[d - 1] * (size_t)h->shape[d - 1];
+    char *const ordered = aligned_alloc(64, h->count * bytes / 64 * 64 + 64);
+    if (!ordered) {
+        snprintf(r->detail, ATTUNE_MESSAGE_BYTES, "out of memory for %zu bytes in C order", h->count * bytes);
+        return false;
+    }
+    const size_t last = h->rank - 1, columns = (size_t)h->shape[last];
+    for (size_t at = 0; at < h->count; at += columns) {
+        copy_strided(ordered + at * bytes, (const char *)array->data + from * bytes, columns, strides[last], bytes);
+        for (size_t d = last; d-- > 0;) {
+            from += strides[d];
+            if (++index[d] < (size_t)h->shape[d]) break;
+            from -= strides[d] * (size_t)h->shape[d];
+            index[d] = 0;
+        }
+    }
+    free(array->data);
+    array->data = ordered;
     return true;
+}
+
+bool npy_read(const char *path, npy_array *array, char message[ATTUNE_MESSAGE_BYTES]) {
+    reader r = {.message = message, .detail = ""};
+    size_t bytes = 0;
+    *array = (npy_array){0};
+    if (!input_open(&r.in, path, message)) return false;
+    const bool good = read_header(&r, &array->header, &bytes) && read_data(&r, array, bytes) && to_c_order(&r, array);
+    input_close(&r.in);
+    if (good) return true;
+    if (*r.detail) snprintf(message, ATTUNE_MESSAGE_BYTES, "%.120s: %.380s", path, r.detail);
+    npy_free(array);
+    return false;
 }
 
 bool npy_create(npy_type type, size_t rank, const int64_t *shape, npy_array *array,

@@ -1,4 +1,4 @@
-/* NumPy's .npy files, versions 1 to 3, little-endian and in C order: what attention tensors come in. */
+/* NumPy's .npy files, versions 1 to 3, little-endian: what attention tensors come in. */
 #ifndef ATTUNE_TOOLS_NPY_H
 #define ATTUNE_TOOLS_NPY_H
 
@@ -30,8 +30,9 @@ typedef struct npy_header {
     npy_type type;
     size_t rank;
     int64_t shape[NPY_MAX_RANK];
-    size_t count;  /* elements */
-    size_t offset; /* of the data in the file */
+    size_t count;    /* elements */
+    size_t offset;   /* of the data in the file */
+    bool is_fortran; /* the file has the first index fastest; in memory the last one always is */
 } npy_header;
 
 typedef struct npy_array {
@@ -49,7 +50,8 @@ double npy_element(const npy_array *array, size_t index);
  * wrong, without the file's name. Reads nothing beyond `size`. */
 bool npy_parse_header(const void *file, size_t size, npy_header *header, char message[ATTUNE_MESSAGE_BYTES]);
 
-/* Reads a file; `message` names it. Free with npy_free. */
+/* Reads a file, or standard input as "-", and nothing beyond the array; `message` names the file. Data in Fortran order
+ * is put into C order. Free with npy_free. */
 bool npy_read(const char *path, npy_array *array, char message[ATTUNE_MESSAGE_BYTES]);
 
 /* An array of zeros in memory. Free with npy_free. */

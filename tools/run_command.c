@@ -306,10 +306,7 @@ static int print_json(const run_options *o, const char *problem, const char *sch
 
 static bool pick_schedule(const run_options *o, const attune_context *context, const attune_problem *problem,
                           attune_schedule *schedule) {
-    if (attune_schedule_choose(context, problem, schedule) == ATTUNE_OK &&
-        (!o->schedule || attune_schedule_parse(o->schedule, schedule) == ATTUNE_OK) &&
-        (!o->schedule || attune_schedule_check(context, problem, schedule) == ATTUNE_OK))
-        return true;
+    if (schedule_from_text(context, problem, o->schedule, schedule) == ATTUNE_OK) return true;
     tool_library_error(NULL);
     return false;
 }
@@ -372,7 +369,7 @@ int run_command(run_options *o) {
     tensors t = {.count = 0};
     int code = TOOL_FAILED;
     if (!tool_threads_fit(o->threads)) return TOOL_FAILED;
-    o->files.is_bshd = o->problem && strstr(o->problem, "layout=bshd");
+    o->files.is_bshd = problem_text_has(o->problem, "layout=bshd");
     if ((!o->sizes || sizes_parse(o->sizes, &sizes)) && files_read(&o->files) &&
         files_complete(&o->files, o->problem, &problem, &sizes) && tensors_create_sized(&t, &problem, &sizes) &&
         files_check_outputs(&o->files, &t) && files_load(&o->files, &t))

@@ -73,8 +73,9 @@ static bool wrong_type(const run_file *file, const char *what, attune_dtype dtyp
     return false;
 }
 
+/* A tensor may have no rows, and a pool no pages: these are sizes of the call. All others belong to the kernel. */
 static bool read_shape(const run_files *files, const char *name, const char *dtype_name, attune_dtype dtype,
-                       size_t rank, bool may_be_empty, shape *s) {
+                       size_t rank, bool is_pool, shape *s) {
     const run_file *const file = files_find(files->inputs, files->num_inputs, name);
     char text[NPY_SHAPE_TEXT];
     *s = (shape){.path = NULL};
@@ -92,11 +93,12 @@ static bool read_shape(const run_files *files, const char *name, const char *dty
     s->dims[1] = 1;
     memcpy(s->dims + 5 - rank, h->shape + (h->rank - (rank - 1)), (rank - 1) * sizeof *s->dims);
     if (files->is_bshd && rank == 4) swap_heads(s->dims);
-    for (int i = 0; i < 4; i++)
-        if (s->dims[i] < 1 && !may_be_empty) {
-            tool_error("%s: shape %s holds no element", file->path, text);
-            return false;
-        }
+    for (int i = 0; i < 4; i++) {
+        if (s->dims[i] > 0 || i == 2 || (i == 0 && is_pool)) continue;
+        tool_error("%s: shape %s has a dimension of 0, which only the number of rows%s may be", file->path, text,
+                   is_pool ? " or pages" : "");
+        return false;
+    }
     return true;
 }
 
@@ -145,17 +147,20 @@ static bool check_shapes(const attune_problem *p, const shapes *s) {
            (!p->embed_dim || check_block_shapes(p, s));
 }
 
+/* As many rows as a file has. A kernel for none does not exist, so that number is left to the call. */
+static int64_t rows_of(const shape *s) { return s->dims[2] ? s->dims[2] : ATTUNE_DYNAMIC; }
+
 static void take_block_shapes(const attune_problem *said, const shapes *s, attune_problem *p) {
     const bool is_dense = !said->is_ragged;
     if (s->x.path) {
         p->embed_dim = s->x.dims[3];
         if (is_dense) p->batch = s->x.dims[0];
-        if (is_dense) p->seq_q = s->x.dims[2];
+        if (is_dense) p->seq_q = rows_of(&s->x);
     }
     if (s->x_kv.path) {
         p->is_cross = 1;
         p->kv_embed_dim = s->x_kv.dims[3];
-        if (is_dense && !said->seq_new) p->seq_kv = s->x_kv.dims[2];
+        if (is_dense && !said->seq_new) p->seq_kv = rows_of(&s->x_kv);
     }
     if (s->x_v.path) p->v_embed_dim = s->x_v.dims[3];
 }
@@ -166,51 +171,70 @@ static void take_shapes(const attune_problem *said, const shapes *s, attune_prob
     if (s->q.path) {
         if (is_dense) p->batch = s->q.dims[0];
         p->num_heads = s->q.dims[1];
-        if (is_dense) p->seq_q = s->q.dims[2];
+        if (is_dense) p->seq_q = rows_of(&s->q);
         p->head_dim = s->q.dims[3];
     }
     if (s->k.path) {
         p->num_kv_heads = s->k.dims[1];
-        if (said->page_size == 0 && is_dense) p->seq_kv = s->k.dims[2];
+        if (said->page_size == 0 && is_dense) p->seq_kv = rows_of(&s->k);
     }
     if (s->v.path) p->head_dim_v = s->v.dims[3];
     take_block_shapes(said, s, p);
     if (said->is_ragged) p->seq_q = p->seq_kv = ATTUNE_DYNAMIC;
 }
 
-/* Dimension `from_end` of a file, counted from the last one; ATTUNE_NOT_SET if there is no such file. */
-static int64_t dim_of(const run_files *files, const char *name, size_t from_end) {
+/* Where a size of the call comes from: dimension `from_end` of a file, counted from the last one. */
+typedef struct origin {
+    const char *path; /* NULL: there is no such file */
+    int64_t size;
+} origin;
+
+static origin dim_of(const run_files *files, const char *name, size_t from_end) {
     const run_file *const file = files_find(files->inputs, files->num_inputs, name);
     const npy_header *const h = file ? &file->array.header : NULL;
-    return h && h->rank > from_end ? h->shape[h->rank - 1 - from_end] : ATTUNE_NOT_SET;
+    if (!h || h->rank <= from_end) return (origin){.path = NULL};
+    return (origin){file->path, h->shape[h->rank - 1 - from_end]};
 }
 
-static void set_if_open(int64_t *size, int64_t value) {
-    if (*size == ATTUNE_NOT_SET) *size = value;
+static origin rows_from(const shape *s) { return (origin){s->path, s->dims[2]}; }
+
+typedef struct taker {
+    call_sizes *sizes;
+    bool agrees; /* false after a message */
+} taker;
+
+/* A size that the caller named must be that of the file. */
+static void take(taker *t, int64_t *size, const char *name, origin from) {
+    if (!t->agrees || !from.path) return;
+    if (*size == ATTUNE_NOT_SET) *size = from.size;
+    t->agrees = *size == from.size;
+    if (!t->agrees)
+        tool_error("--sizes: %s is %lld, but %lld in %s", name, (long long)*size, (long long)from.size, from.path);
 }
+#define TAKE(name, from) take(&t, &t.sizes->name, #name, from)
 
 /* Keys come from the file of k, or are projected from that of x_kv or x: new ones where there are caches. */
-static void take_sizes(const run_files *files, const attune_problem *p, const shapes *s, call_sizes *sizes) {
-    const int64_t of_x = s->x.path ? s->x.dims[2] : ATTUNE_NOT_SET;
-    const int64_t tokens_q = s->q.path ? s->q.dims[2] : of_x;
-    const int64_t projected = s->x_kv.path ? s->x_kv.dims[2] : of_x;
-    const int64_t tokens_kv = s->k.path ? s->k.dims[2] : projected;
-    if (p->seq_new == ATTUNE_DYNAMIC && p->embed_dim && !p->is_ragged) set_if_open(&sizes->seq_new, projected);
-    if (p->seq_q == ATTUNE_DYNAMIC && !p->is_ragged) set_if_open(&sizes->seq_q, tokens_q);
-    if (p->seq_kv == ATTUNE_DYNAMIC && !p->is_ragged && !p->page_size) set_if_open(&sizes->seq_kv, tokens_kv);
-    if (p->is_ragged) set_if_open(&sizes->total_q, tokens_q);
-    if (p->is_ragged && !p->page_size) set_if_open(&sizes->total_kv, tokens_kv);
-    if (p->page_size) set_if_open(&sizes->num_pages, dim_of(files, "k", 3));
-    if (p->page_size) set_if_open(&sizes->max_pages, dim_of(files, "block_table", 0));
-    if (p->seq_new == ATTUNE_DYNAMIC) set_if_open(&sizes->seq_new, dim_of(files, "k_new", files->is_bshd ? 2 : 1));
-    if (p->num_rows == ATTUNE_DYNAMIC) set_if_open(&sizes->num_rows, dim_of(files, "row_ids", 0));
-    if (p->short_masks && p->attn_mask_dims[3] == ATTUNE_DYNAMIC)
-        set_if_open(&sizes->mask_seq_kv, dim_of(files, "attn_mask", 0));
-    if (p->short_masks && p->attn_bias_dims[3] == ATTUNE_DYNAMIC)
-        set_if_open(&sizes->bias_seq_kv, dim_of(files, "attn_bias", 0));
-    set_if_open(&sizes->rotary_positions, dim_of(files, "cos", 1));
-    if (dim_of(files, "cos", 2) > 1)
-        set_if_open(&sizes->rotary_batch_stride, dim_of(files, "cos", 1) * dim_of(files, "cos", 0));
+static bool take_sizes(const run_files *files, const attune_problem *p, const shapes *s, call_sizes *sizes) {
+    taker t = {sizes, true};
+    const origin tokens_q = rows_from(s->q.path ? &s->q : &s->x);
+    const origin projected = rows_from(s->x_kv.path ? &s->x_kv : &s->x);
+    const origin tokens_kv = s->k.path ? rows_from(&s->k) : projected;
+    if (p->seq_new == ATTUNE_DYNAMIC && p->embed_dim && !p->is_ragged) TAKE(seq_new, projected);
+    if (p->seq_q == ATTUNE_DYNAMIC && !p->is_ragged) TAKE(seq_q, tokens_q);
+    if (p->seq_kv == ATTUNE_DYNAMIC && !p->is_ragged && !p->page_size) TAKE(seq_kv, tokens_kv);
+    if (p->is_ragged) TAKE(total_q, tokens_q);
+    if (p->is_ragged && !p->page_size) TAKE(total_kv, tokens_kv);
+    if (p->page_size) TAKE(num_pages, dim_of(files, "k", 3));
+    if (p->page_size) TAKE(max_pages, dim_of(files, "block_table", 0));
+    if (p->seq_new == ATTUNE_DYNAMIC) TAKE(seq_new, dim_of(files, "k_new", files->is_bshd ? 2 : 1));
+    if (p->num_rows == ATTUNE_DYNAMIC) TAKE(num_rows, dim_of(files, "row_ids", 0));
+    if (p->short_masks && p->attn_mask_dims[3] == ATTUNE_DYNAMIC) TAKE(mask_seq_kv, dim_of(files, "attn_mask", 0));
+    if (p->short_masks && p->attn_bias_dims[3] == ATTUNE_DYNAMIC) TAKE(bias_seq_kv, dim_of(files, "attn_bias", 0));
+    TAKE(rotary_positions, dim_of(files, "cos", 1));
+    /* The caller may lay the entries out with gaps. */
+    if (dim_of(files, "cos", 2).size > 1 && sizes->rotary_batch_stride == ATTUNE_NOT_SET)
+        sizes->rotary_batch_stride = dim_of(files, "cos", 1).size * dim_of(files, "cos", 0).size;
+    return t.agrees;
 }
 
 /* The file's shape would be taken for that of heads which come from x. */
@@ -224,22 +248,22 @@ bool files_complete(const run_files *files, const char *text, attune_problem *pr
     attune_problem said = ATTUNE_PROBLEM_INIT, p = ATTUNE_PROBLEM_INIT;
     shapes s;
     const bool has_text = text && *text;
-    const int64_t columns = dim_of(files, "x", 0);
+    const int64_t columns = dim_of(files, "x", 0).size;
     if (columns > 0) said.embed_dim = columns; /* how many out_strides there are depends on it */
     if (has_text && attune_problem_parse(text, &said) != ATTUNE_OK) {
         tool_library_error(NULL);
         return false;
     }
     if (said.embed_dim && has_queries(files)) return false;
-    const bool may_be_empty = said.seq_q == ATTUNE_DYNAMIC || said.seq_kv == ATTUNE_DYNAMIC || said.is_ragged;
+    const bool has_pages = said.page_size != 0;
     attune_problem types = said;
     problem_fill_defaults(&types);
-    if (!read_shape(files, "q", "dtype", types.dtype, 4, may_be_empty, &s.q) ||
-        !read_shape(files, "k", "k_dtype", types.k_dtype, 4, may_be_empty, &s.k) ||
-        !read_shape(files, "v", "v_dtype", types.v_dtype, 4, may_be_empty, &s.v) ||
-        !read_shape(files, "x", "dtype", types.dtype, 3, may_be_empty, &s.x) ||
-        !read_shape(files, "x_kv", "dtype", types.dtype, 3, may_be_empty, &s.x_kv) ||
-        !read_shape(files, "x_v", "dtype", types.dtype, 3, may_be_empty, &s.x_v))
+    if (!read_shape(files, "q", "dtype", types.dtype, 4, false, &s.q) ||
+        !read_shape(files, "k", "k_dtype", types.k_dtype, 4, has_pages, &s.k) ||
+        !read_shape(files, "v", "v_dtype", types.v_dtype, 4, has_pages, &s.v) ||
+        !read_shape(files, "x", "dtype", types.dtype, 3, false, &s.x) ||
+        !read_shape(files, "x_kv", "dtype", types.dtype, 3, false, &s.x_kv) ||
+        !read_shape(files, "x_v", "dtype", types.dtype, 3, false, &s.x_v))
         return false;
     if (files->weights) p.num_heads = 0; /* open: the weights may tell it, and 1 would compute something else */
     take_shapes(&said, &s, &p);
@@ -253,7 +277,7 @@ bool files_complete(const run_files *files, const char *text, attune_problem *pr
         tool_library_error(NULL);
         return false;
     }
-    take_sizes(files, &p, &s, sizes);
+    if (!sizes_check(sizes, &p) || !take_sizes(files, &p, &s, sizes)) return false;
     *problem = p;
     return true;
 }

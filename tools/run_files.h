@@ -35,8 +35,8 @@ const run_file *files_find(const run_file *list, size_t count, const char *name)
 
 /* Each returns false after a message. */
 bool files_read(run_files *files);
-/* The problem and run-time sizes that the files have, then what the text says, which must agree. Sizes that are set
- * already stay. */
+/* The problem and run-time sizes that the files have, then what the text says. Both must agree, and so must sizes that
+ * are set already. */
 bool files_complete(const run_files *files, const char *text, attune_problem *problem, call_sizes *sizes);
 bool files_load(const run_files *files, tensors *t);
 /* Whether the problem has all outputs that are wanted: before it is computed, and before any of them is written. */

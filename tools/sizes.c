@@ -1,5 +1,8 @@
 #include "sizes.h"
 
+#include "nearest.h"
+#include "tensors.h"
+
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -15,42 +18,105 @@ static const struct {
 #undef FIELD
 };
 
+const char *sizes_name(int index) { return fields[index].name; }
+
 int64_t *sizes_at(call_sizes *sizes, int index) { return (int64_t *)((char *)sizes + fields[index].offset); }
 
-static bool parse_value(const char *pair, size_t length, const char *value, int64_t *number) {
+static bool parse_value(const char *value, int64_t *number) {
     char *end = NULL;
     errno = 0;
     *number = strtoll(value, &end, 10);
-    if (end != value && end == pair + length && errno == 0 && *number >= 0) return true;
-    tool_error("--sizes: '%.*s' is not a whole number from 0 on", (int)(pair + length - value), value);
+    if (end != value && !*end && errno == 0 && *number >= 0) return true;
+    tool_error("--sizes: '%s' is not a whole number from 0 on", value);
     return false;
 }
 
-static bool parse_pair(const char *pair, size_t length, call_sizes *sizes) {
-    const char *const equals = memchr(pair, '=', length);
-    if (!equals) {
-        tool_error("--sizes: '%.*s' is not key=value", (int)length, pair);
+static void refuse_name(const char *name) {
+    at_nearest nearest = at_nearest_to(name, strlen(name));
+    for (int i = 0; i < NUM_CALL_SIZES; i++) at_nearest_try(&nearest, fields[i].name);
+    if (nearest.word)
+        tool_error("--sizes: '%s' is not a size; did you mean %s?", name, nearest.word);
+    else
+        tool_error("--sizes: '%s' is not a size; there are: seq_q, seq_kv, seq_new, num_rows, total_q, total_kv, "
+                   "num_pages, max_pages, mask_seq_kv, bias_seq_kv, rotary_positions, rotary_batch_stride",
+                   name);
+}
+
+static bool parse_pair(char *pair, call_sizes *sizes) {
+    char *value = strchr(pair, '=');
+    if (!value) {
+        tool_error("--sizes: '%s' is not key=value", tool_trimmed(pair));
         return false;
     }
+    *value++ = '\0';
+    const char *const name = tool_trimmed(pair);
     for (int i = 0; i < NUM_CALL_SIZES; i++)
-        if (strlen(fields[i].name) == (size_t)(equals - pair) &&
-            strncmp(fields[i].name, pair, (size_t)(equals - pair)) == 0)
-            return parse_value(pair, length, equals + 1, sizes_at(sizes, i));
-    tool_error("--sizes: '%.*s' is not a size; there are: seq_q, seq_kv, seq_new, num_rows, total_q, total_kv, "
-               "num_pages, max_pages, mask_seq_kv, bias_seq_kv, rotary_positions, rotary_batch_stride",
-               (int)(equals - pair), pair);
+        if (strcmp(fields[i].name, name) == 0) return parse_value(tool_trimmed(value), sizes_at(sizes, i));
+    refuse_name(name);
     return false;
 }
 
 bool sizes_parse(const char *text, call_sizes *sizes) {
-    for (const char *pair = text; *pair;) {
-        const size_t length = strcspn(pair, ",");
-        if (!parse_pair(pair, length, sizes)) return false;
-        pair += length;
-        if (*pair == ',') pair++;
+    char *const copy = strdup(text);
+    if (!copy) tool_error("out of memory");
+    bool good = copy != NULL;
+    for (char *pair = copy, *end; good && pair && *pair; pair = end) {
+        end = strchr(pair, ',');
+        if (end) *end++ = '\0';
+        good = parse_pair(pair, sizes);
+    }
+    free(copy);
+    return good;
+}
+
+/* ---- Against a problem ---- */
+
+/* The problem's own field for a size, 0 where it has none. */
+static int64_t size_of_problem(const attune_problem *p, int index) {
+    switch (fields[index].offset) {
+    case offsetof(call_sizes, seq_q): return p->seq_q;
+    case offsetof(call_sizes, seq_kv): return p->seq_kv;
+    case offsetof(call_sizes, seq_new): return p->seq_new;
+    case offsetof(call_sizes, num_rows): return p->num_rows;
+    case offsetof(call_sizes, mask_seq_kv): return p->attn_mask_dims[3];
+    case offsetof(call_sizes, bias_seq_kv): return p->attn_bias_dims[3];
+    case offsetof(call_sizes, total_q): return p->is_ragged ? ATTUNE_DYNAMIC : 0;
+    case offsetof(call_sizes, total_kv): return p->is_ragged && !p->page_size ? ATTUNE_DYNAMIC : 0;
+    case offsetof(call_sizes, num_pages):
+    case offsetof(call_sizes, max_pages): return p->page_size ? ATTUNE_DYNAMIC : 0;
+    default: return p->rotary_dim ? ATTUNE_DYNAMIC : 0;
+    }
+}
+
+bool sizes_are_open(const attune_problem *p, int index) { return size_of_problem(p, index) == ATTUNE_DYNAMIC; }
+
+bool sizes_check(const call_sizes *sizes, const attune_problem *problem) {
+    attune_problem p = *problem;
+    call_sizes copy = *sizes;
+    problem_fill_defaults(&p);
+    for (int i = 0; i < NUM_CALL_SIZES; i++) {
+        const int64_t given = *sizes_at(&copy, i), fixed = size_of_problem(&p, i);
+        if (given == ATTUNE_NOT_SET || fixed == ATTUNE_DYNAMIC || (fixed && given == fixed)) continue;
+        if (fixed)
+            tool_error("--sizes: %s is %lld, but the problem or its files fix it at %lld", fields[i].name,
+                       (long long)given, (long long)fixed);
+        else
+            tool_error("--sizes: %s is %lld, but the problem has no such size", fields[i].name, (long long)given);
+        return false;
     }
     return true;
 }
+
+call_sizes sizes_of_problem(const call_sizes *sizes, const attune_problem *problem) {
+    attune_problem p = *problem;
+    call_sizes own = *sizes;
+    problem_fill_defaults(&p);
+    for (int i = 0; i < NUM_CALL_SIZES; i++)
+        if (!sizes_are_open(&p, i)) *sizes_at(&own, i) = ATTUNE_NOT_SET;
+    return own;
+}
+
+/* ---- Text, and the call ---- */
 
 const char *sizes_print(const call_sizes *sizes, char text[SIZES_TEXT]) {
     call_sizes copy = *sizes;

@@ -19,6 +19,18 @@ bool sizes_parse(const char *text, call_sizes *sizes);
 enum { SIZES_TEXT = 512 };
 const char *sizes_print(const call_sizes *sizes, char text[SIZES_TEXT]);
 
+/* Whether the problem leaves this one to the call. Its defaults must be filled in. */
+bool sizes_are_open(const attune_problem *problem, int index);
+
+/* Whether each one that is set is open, or is the size that the problem has anyway. false after a message. */
+bool sizes_check(const call_sizes *sizes, const attune_problem *problem);
+
+/* Only those that the problem leaves open. */
+call_sizes sizes_of_problem(const call_sizes *sizes, const attune_problem *problem);
+
+/* "seq_kv" */
+const char *sizes_name(int index);
+
 /* Copies those that are set into the arguments: the others stay as attune_arguments_init set them. */
 void sizes_apply(const call_sizes *sizes, attune_arguments *arguments);
 

@@ -1,6 +1,7 @@
 #define _GNU_SOURCE
 #include "sweep_file.h"
 
+#include "input.h"
 #include "json_output.h"
 #include "tensors.h"
 
@@ -96,10 +97,11 @@ static bool is_regular(const char *path) {
 
 /* Takes in the results of an earlier sweep. */
 static bool take_in(sweep_file *file) {
+    enum { MOST_BYTES = 256 << 20 };
     char message[ATTUNE_MESSAGE_BYTES];
     size_t bytes;
     if (!is_regular(file->path)) return true;
-    char *const text = tool_read_file(file->path, &bytes, message);
+    char *const text = tool_read_text(file->path, "results of sweeps", MOST_BYTES, &bytes, message);
     if (!text) tool_error("%s", message);
     const bool good = text && take_in_text(file, text, bytes);
     free(text);

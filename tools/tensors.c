@@ -15,6 +15,31 @@ bool problem_from_text(const char *text, attune_problem *problem) {
     return false;
 }
 
+attune_status schedule_from_text(const attune_context *context, const attune_problem *problem, const char *text,
+                                 attune_schedule *schedule) {
+    *schedule = (attune_schedule)ATTUNE_SCHEDULE_INIT;
+    attune_status status = attune_schedule_choose(context, problem, schedule);
+    if (!status && text) status = attune_schedule_parse(text, schedule);
+    if (!status && text) status = attune_schedule_check(context, problem, schedule);
+    return status;
+}
+
+bool problem_text_has(const char *text, const char *pair) {
+    const char *wanted = pair;
+    for (const char *at = text; at; at++) {
+        if (*at && strchr(" \t\r\n", *at)) continue;
+        if (!*wanted && (!*at || *at == ',')) return true;
+        if (*at && *at == *wanted) {
+            wanted++;
+            continue;
+        }
+        at += strcspn(at, ","); /* it is another pair: on to the next one */
+        if (!*at) return false;
+        wanted = pair;
+    }
+    return false;
+}
+
 char *problem_text(const attune_problem *problem) {
     const size_t length = attune_problem_print(problem, NULL, 0);
     char *const text = malloc(length + 1);
@@ -121,14 +146,18 @@ static bool allocate(tensors *t, tensor *one) {
     return true;
 }
 
-/* Where keys are those of x, so is their number. */
+static void set_if_open(int64_t *size, int64_t value) {
+    if (*size == ATTUNE_NOT_SET) *size = value;
+}
+
+/* Where keys are those of x, so is their number. The library refuses another one. */
 static void settle_self(const attune_problem *p, attune_arguments *a) {
     if (!ref_is_block(p) || p->is_cross || p->kv_projected) return;
     if (p->seq_new) {
-        a->seq_new = a->seq_q;
+        set_if_open(&a->seq_new, a->seq_q);
     } else {
-        a->seq_kv = a->seq_q;
-        a->total_kv = a->total_q;
+        set_if_open(&a->seq_kv, a->seq_q);
+        set_if_open(&a->total_kv, a->total_q);
     }
 }
 
@@ -158,6 +187,19 @@ bool tensors_pack(tensors *t) {
     return false;
 }
 
+/* The library's message. If it is about an open size, other problems of a list may have that: this one is named. */
+static void refuse_call(const attune_problem *problem) {
+    char message[ATTUNE_MESSAGE_BYTES];
+    snprintf(message, sizeof message, "%s", attune_last_message());
+    const bool is_open = strstr(message, " is not set; ") != NULL;
+    char *const text = is_open ? problem_text(problem) : NULL;
+    if (is_open)
+        tool_error("%s: --sizes: %s", text ? text : "", message);
+    else
+        tool_error("%s", message);
+    free(text);
+}
+
 bool tensors_create_sized(tensors *t, const attune_problem *problem, const call_sizes *sizes) {
     *t = (tensors){.problem = *problem, .arguments = {.struct_size = sizeof t->arguments}};
     attune_tensor infos[REF_MAX_TENSORS];
@@ -170,8 +212,7 @@ bool tensors_create_sized(tensors *t, const attune_problem *problem, const call_
     settle_self(&t->problem, &t->arguments);
     if (!open_weights(t)) return false;
     if (attune_tensors(problem, &t->arguments, infos, REF_MAX_TENSORS, &t->count) != ATTUNE_OK) {
-        const bool is_open = strstr(attune_last_message(), " is not set; ") != NULL;
-        tool_library_error(is_open ? "--sizes" : NULL);
+        refuse_call(problem);
         return false;
     }
     for (size_t i = 0; i < t->count; i++) t->list[i].info = infos[i];

@@ -228,48 +228,6 @@ char *tool_trimmed(char *text) {
 
 /* ---- Files ---- */
 
-char *tool_read_file(const char *path, size_t *bytes, char message[ATTUNE_MESSAGE_BYTES]) {
-    const bool is_stdin = strcmp(path, "-") == 0;
-    const int fd = is_stdin ? STDIN_FILENO : open(path, O_RDONLY | O_CLOEXEC);
-    struct stat status;
-    char *data = NULL;
-    size_t length = 0, capacity = 0;
-    if (fd < 0 || fstat(fd, &status) != 0) goto system_error;
-    capacity = S_ISREG(status.st_mode) && status.st_size > 0 ? (size_t)status.st_size + 1 : 65536;
-    for (;;) {
-        if (!data || length + 1 >= capacity) {
-            /* aligned_alloc cannot grow in place; a regular file needs one block only. */
-            const size_t next = data ? capacity * 2 : capacity;
-            char *const grown = aligned_alloc(64, (next + 63) & ~(size_t)63);
-            if (!grown) {
-                snprintf(message, ATTUNE_MESSAGE_BYTES, "%s: out of memory reading %zu bytes", path, next);
-                goto failed;
-            }
-            if (data) memcpy(grown, data, length);
-            free(data);
-            data = grown;
-            capacity = next;
-        }
-        const ssize_t got = read(fd, data + length, capacity - length - 1);
-        if (got == 0) break;
-        if (got < 0 && errno == EINTR) continue;
-        if (got < 0) goto system_error;
-        length += (size_t)got;
-        /* A regular file is read whole: one more byte would mean it grows, which the next read finds out. */
-        if (length + 1 == capacity && S_ISREG(status.st_mode) && length == (size_t)status.st_size) break;
-    }
-    data[length] = 0;
-    *bytes = length;
-    if (!is_stdin) close(fd);
-    return data;
-system_error:
-    snprintf(message, ATTUNE_MESSAGE_BYTES, "%s: cannot read: %s", *path ? path : "''", strerror(errno));
-failed:
-    free(data);
-    if (fd >= 0 && !is_stdin) close(fd);
-    return NULL;
-}
-
 static bool write_all(int fd, const char *data, size_t bytes) {
     while (bytes) {
         const ssize_t put = write(fd, data, bytes);

@@ -149,9 +149,6 @@ const char *tool_engine_name(attune_engine engine);
 const char *tool_dtype_name(attune_dtype dtype);
 const char *tool_origin_name(attune_origin origin);
 
-/* The whole file, 64-byte aligned with a NUL after the last byte; NULL and `message` on failure. "-" is stdin. */
-char *tool_read_file(const char *path, size_t *bytes, char message[ATTUNE_MESSAGE_BYTES]);
-
 /* Writes through a temporary file and a rename, so that no half file is ever seen; "-" is stdout. Parts may be empty.
  * Something that exists and is no regular file (/dev/null, a pipe) is written in place. */
 bool tool_write_file(const char *path, const void *head, size_t head_bytes, const void *data, size_t bytes,

@@ -2,6 +2,7 @@
 
 #include "interruption.h"
 #include "table.h"
+#include "tensors.h"
 
 #include <pthread.h>
 #include <stdatomic.h>
@@ -38,13 +39,18 @@ static void show_progress(const warm_run *run) {
                   table_duration(spent * (double)(run->list->count - run->done) / (double)run->done, left));
 }
 
+static bool acquire(attune_context *context, const manifest_entry *entry, attune_kernel **kernel) {
+    attune_schedule schedule = ATTUNE_SCHEDULE_INIT;
+    if (entry->schedule && schedule_from_text(context, &entry->problem, entry->schedule, &schedule) != ATTUNE_OK)
+        return false;
+    return attune_compile(context, &entry->problem, entry->schedule ? &schedule : NULL, kernel) == ATTUNE_OK;
+}
+
 static void warm_one(warm_run *run, size_t number) {
     manifest_entry *const entry = &run->list->entries[number];
     attune_kernel *kernel = NULL;
     attune_kernel_info info = {.struct_size = sizeof info};
-    const attune_schedule *const schedule = entry->has_schedule ? &entry->schedule : NULL;
-    const bool good = attune_compile(run->context, &entry->problem, schedule, &kernel) == ATTUNE_OK &&
-                      attune_kernel_get_info(kernel, &info) == ATTUNE_OK;
+    const bool good = acquire(run->context, entry, &kernel) && attune_kernel_get_info(kernel, &info) == ATTUNE_OK;
     pthread_mutex_lock(&run->mutex);
     if (!good) tool_error("%s: %s", entry->text, attune_last_message());
     warm_item *const item = &run->items[number];
@@ -97,9 +103,8 @@ static attune_context *open_reader(const attune_machine_info *machine) {
 static bool is_there(attune_context *reader, const manifest_entry *entry, const char *machine) {
     attune_kernel *kernel = NULL;
     attune_kernel_info info = {.struct_size = sizeof info};
-    const attune_schedule *const schedule = entry->has_schedule ? &entry->schedule : NULL;
-    const bool found = attune_compile(reader, &entry->problem, schedule, &kernel) == ATTUNE_OK &&
-                       attune_kernel_get_info(kernel, &info) == ATTUNE_OK && strcmp(info.machine, machine) == 0;
+    const bool found = acquire(reader, entry, &kernel) && attune_kernel_get_info(kernel, &info) == ATTUNE_OK &&
+                       strcmp(info.machine, machine) == 0;
     attune_kernel_release(kernel);
     return found;
 }

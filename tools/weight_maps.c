@@ -174,7 +174,7 @@ static bool maps_of_problem(maps_request *r, weight_maps *m) {
     tensors t = {.count = 0};
     attune_context *context = NULL;
     bool good = false;
-    r->files.is_bshd = r->problem && strstr(r->problem, "layout=bshd");
+    r->files.is_bshd = problem_text_has(r->problem, "layout=bshd");
     if ((!r->sizes || sizes_parse(r->sizes, &sizes)) && files_read(&r->files) &&
         files_complete(&r->files, r->problem, &problem, &sizes) && prepare_problem(r, &problem) &&
         tensors_create_sized(&t, &problem, &sizes) && load_inputs(r, &t) &&

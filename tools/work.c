@@ -137,22 +137,37 @@ call_work work_of_call(const tensors *t) {
     return work;
 }
 
-bool work_can_be_measured(const tensors *t, const call_work *work) {
+/* The size of the call that decides how many keys there are. */
+static const char *name_of_keys(const tensors *t, int64_t *size) {
+    const attune_problem *const p = &t->problem;
+    const attune_arguments *const a = &t->arguments;
+    *size = a->max_pages;
+    if (p->page_size) return "max_pages";
+    *size = a->total_kv;
+    if (p->is_ragged) return is_plain_self(p) ? "total_q" : "total_kv";
+    *size = a->seq_kv;
+    return is_plain_self(p) ? "seq_q" : "seq_kv";
+}
+
+bool work_can_be_measured(const char *problem, const tensors *t, const call_work *work) {
     const attune_problem *const p = &t->problem;
     const tensor *const written = tensors_find(t, p->op == ATTUNE_WEIGHTS ? "weights" : "out");
+    int64_t size;
     if (written->count == 0) {
-        tool_error("%s has no elements to be measured", written->info.name);
+        tool_error("%s: %s has no elements to be measured", problem, written->info.name);
         return false;
     }
     if (is_attention(p) && work->keys <= 0) {
-        tool_error("there are no keys to be measured with");
+        const char *const name = name_of_keys(t, &size);
+        tool_error("%s: there are no keys to be measured with: %s is %lld (see --sizes)", problem, name,
+                   (long long)size);
         return false;
     }
     if (work->flops <= 0) {
-        tool_error("there is nothing to be measured: no query sees a key");
+        tool_error("%s: there is nothing to be measured: no query sees a key", problem);
         return false;
     }
     if (work->bytes < 0x1p62) return true;
-    tool_error("a call that touches %g bytes cannot be measured", work->bytes);
+    tool_error("%s: a call that touches %g bytes cannot be measured", problem, work->bytes);
     return false;
 }

@@ -13,7 +13,8 @@ typedef struct call_work {
 /* From the sizes and the tables of the call; masks are not looked at. */
 call_work work_of_call(const tensors *t);
 
-/* false, after a message, if nothing is computed, or more than can be: no rate or share can be said of that. */
-bool work_can_be_measured(const tensors *t, const call_work *work);
+/* Whether rates and shares make sense: false, after a message that names the problem, if a call computes nothing, or
+ * more than can be counted. */
+bool work_can_be_measured(const char *problem, const tensors *t, const call_work *work);
 
 #endif

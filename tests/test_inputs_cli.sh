@@ -1,0 +1,171 @@
+#!/usr/bin/env bash
+# What the command is given: files without an end, orders of arrays, sizes beside files, schedules, and texts as people
+# write them. Needs ATTUNE, the command, and an ATTUNE_CACHE_DIR of its own.
+set -u
+cd "$(dirname "$0")/.." || exit 1
+. tests/support/cli.sh
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+attune=$ATTUNE
+small=num_heads=2,seq_q=4,head_dim=8
+kernel=examples/ir/matmul.air
+
+# ---- Files without an end: a gigabyte of memory must do ----
+
+bounded() { (ulimit -v 1048576 && timeout 60 "$@"); }
+make_npy "$work/q.npy" '<f4' False '(2, 4, 8)' 256
+array='/dev/zero: this is not a .npy file'
+text='/dev/zero: this is not a text: it has a NUL at byte 0'
+refuse "an array" "$array" bounded "$attune" run --q /dev/zero --k "$work/q.npy" --v "$work/q.npy"
+refuse "an expected result" "$array" bounded "$attune" run --q "$work/q.npy" --k "$work/q.npy" --v "$work/q.npy" \
+    --expect /dev/zero
+refuse "weights to draw" "$array" bounded "$attune" weights --weights-file /dev/zero -o "$work/x.png"
+refuse "a block's input" "$array" bounded "$attune" run --tensor x=/dev/zero num_heads=2
+refuse "a block's weights" '/dev/zero: not a regular file' bounded "$attune" mha --x "$work/q.npy" --weights /dev/zero
+refuse "packed weights" 'packed weights of this problem have at most [0-9]+ bytes, and this file has more' \
+    bounded "$attune" mha num_heads=2 --x "$work/q.npy" --packed /dev/zero
+refuse "loop IR" "$text" bounded "$attune" ir /dev/zero
+refuse "a manifest" "$text" bounded "$attune" warm /dev/zero
+refuse "problems to tune" "$text" bounded "$attune" tune /dev/zero
+refuse "a grid" "$text" bounded "$attune" sweep /dev/zero -o "$work/sweep.json"
+refuse "labels" "$text" bounded "$attune" weights $small --labels /dev/zero -o "$work/x.png"
+mkdir "$work/case" && ln -s /dev/zero "$work/case/case.json"
+expect "a case" 1 "case: case.json: this is not a text" bounded "$attune" conform "$work"
+endless() { yes "$1" | bounded "${@:2}"; }
+refuse "loop IR of blanks" '-: kernels in loop IR have at most [0-9]+ bytes' endless '' "$attune" ir -
+refuse "a manifest of comments" 'lists of problems have at most [0-9]+ bytes' endless '#' "$attune" warm -
+after_header() {
+    make_npy "$work/head.npy" '<f4' False "$1" 0
+    cat "$work/head.npy" /dev/zero | bounded "$attune" run --q - --k "$work/q.npy" --v "$work/q.npy"
+}
+refuse "an array that goes on" 'data follows the array: .* needs 256 bytes of data, 257 or more' \
+    after_header '(2, 4, 8)'
+refuse "an array beyond any memory" "more than this machine's memory" after_header '(1048576, 1048576, 8)'
+printf '%s\0,seq_q=5\n' $small >"$work/nul"
+refuse "a manifest whose rest a NUL hides" "not a text: it has a NUL at byte ${#small}" "$attune" warm "$work/nul"
+
+# What is a stream on purpose.
+expect "loop IR from a pipe" 0 '@matmul' "$attune" ir --emit=ir <(cat $kernel)
+piped() { "$attune" ir --emit=ir /dev/stdin <$kernel; }
+expect "loop IR from standard input" 0 '@matmul' piped
+"$attune" run --q "$work/q.npy" --k "$work/q.npy" --v "$work/q.npy" -o "$work/o.npy" >/dev/null 2>&1
+from_pipes() {
+    "$attune" run --q <(cat "$work/q.npy") --k - --v "$work/q.npy" -o "$work/p.npy" <"$work/q.npy"
+}
+expect "arrays from pipes" 0 'kernel' from_pipes
+same "with the same result" "$work/o.npy" "$work/p.npy"
+
+# ---- Arrays ----
+
+make_npy "$work/nul.npy" '<f4'$'\1' False '(2, 4, 8)' 256
+sed -i 's/\x01/\x00/2' "$work/nul.npy" # the first one is the version
+refuse "a NUL in a dtype" 'has a NUL in a quoted name' \
+    "$attune" run --q "$work/nul.npy" --k "$work/q.npy" --v "$work/q.npy"
+
+make_npy "$work/c.npy" '<f4' False '(4, 4, 1)' 64
+make_npy "$work/f.npy" '<f4' True '(1, 4, 4)' 64
+expect "heads that lie in Fortran order" 0 'num_heads=1,seq_q=4,seq_kv=4,head_dim=4' "$attune" run --q "$work/f.npy" \
+    --k "$work/f.npy" --v "$work/f.npy" --check -o "$work/of.npy"
+# The same array in C order: element [0, i, j] of a 4 x 4 array in Fortran order is element j * 4 + i.
+{
+    make_npy "$work/t.npy" '<f4' False '(1, 4, 4)' 0
+    for ((i = 0; i < 4; i++)); do
+        for ((j = 0; j < 4; j++)); do tail -c 64 "$work/c.npy" | tail -c +$((4 * (j * 4 + i) + 1)) | head -c 4; done
+    done >>"$work/t.npy"
+}
+expect "and in C order" 0 'num_heads=1' \
+    "$attune" run --q "$work/t.npy" --k "$work/t.npy" --v "$work/t.npy" -o "$work/ot.npy"
+same "give the same" "$work/of.npy" "$work/ot.npy"
+
+make_npy "$work/q0.npy" '<f4' False '(2, 0, 8)' 0
+expect "no queries" 0 'seq_q=dynamic,seq_kv=4' "$attune" run --q "$work/q0.npy" --k "$work/q.npy" --v "$work/q.npy" \
+    --check -o "$work/o0.npy"
+grep -aq "(2, 0, 8)" "$work/o0.npy"
+report $? "and the result has no rows"
+expect "no keys" 0 'seq_kv=dynamic' "$attune" run --q "$work/q.npy" --k "$work/q0.npy" --v "$work/q0.npy" --check \
+    -o "$work/ok.npy"
+[ "$(tail -c 256 "$work/ok.npy" | tr -d '\0' | wc -c)" -eq 0 ]
+report $? "and the result is zeros"
+refuse "no queries where the problem names some" 'seq_q is 4 by the problem but 0 in .*q0.npy' "$attune" run seq_q=4 \
+    --q "$work/q0.npy" --k "$work/q.npy" --v "$work/q.npy"
+make_npy "$work/pages.npy" '<f4' False '(0, 2, 4, 8)' 0
+make_npy "$work/table.npy" '<i4' False '(1, 0)' 0
+make_npy "$work/lens.npy" '<i4' False '(1,)' 0
+printf '\0\0\0\0' >>"$work/lens.npy"
+expect "no pages" 0 'page_size=4' "$attune" run page_size=4,kv_lens=1 --q "$work/q.npy" --k "$work/pages.npy" \
+    --v "$work/pages.npy" --tensor block_table="$work/table.npy" --tensor kv_lens="$work/lens.npy" --sizes seq_kv=0
+make_npy "$work/no_columns.npy" '<f4' False '(2, 4, 0)' 0
+refuse "no columns" 'shape \(2, 4, 0\) has a dimension of 0, which only the number of rows may be' "$attune" run \
+    --q "$work/no_columns.npy" --k "$work/q.npy" --v "$work/q.npy"
+
+# ---- Sizes beside files ----
+
+sized() { "$attune" run --q "$work/q.npy" --k "$work/q.npy" --v "$work/q.npy" "$@"; }
+expect "a size that repeats the file's" 0 'seq_kv=4' sized --sizes ' seq_kv = 4, seq_q=4'
+refuse "a size that the files fix" '--sizes: seq_kv is 5, but the problem or its files fix it at 4' \
+    sized --sizes seq_kv=5
+expect "an open size that repeats the file's" 0 'seq_kv=dynamic' sized seq_kv=dynamic --sizes seq_kv=4
+refuse "an open size that a file contradicts" '--sizes: seq_kv is 3, but 4 in .*q.npy' \
+    sized seq_kv=dynamic --sizes seq_kv=3
+refuse "a size of nothing" '--sizes: num_pages is 3, but the problem has no such size' sized --sizes num_pages=3
+refuse "a misspelt size" "'seqkv' is not a size; did you mean seq_kv\?" sized --sizes seqkv=3
+refuse "such a size of check" 'seq_kv is 5, but the problem or its files fix it at 4' \
+    "$attune" check $small --sizes seq_kv=5
+refuse "such a size of explain" 'num_pages is 3, but the problem has no' "$attune" explain $small --sizes num_pages=3
+make_npy "$work/x.npy" '<f4' False '(1, 4, 16)' 256
+refuse "keys that are not those of x" 'seq_kv is 5, but the block projects keys from x, and seq_q is 4' \
+    "$attune" bench \
+    --samples=1 embed_dim=16,num_heads=2,seq_q=dynamic --sizes seq_q=4,seq_kv=5
+refuse "a size that no problem of bench leaves open" 'no problem leaves seq_kv open' \
+    "$attune" bench $small --sizes seq_kv=5
+
+# ---- Schedules change the chosen one ----
+
+chosen() { "$attune" compile --json "$1" | grep '"schedule"'; }
+wanted=$(chosen $small | sed -E 's/kv_tile=[0-9]+/kv_tile=16/')
+files="--q $work/q.npy --k $work/q.npy --v $work/q.npy"
+for command in "compile --json" "bench --json --samples=1" "run --json $files"; do
+    problem=$small
+    [ "${command%% *}" = run ] && problem=
+    # shellcheck disable=SC2086
+    "$attune" $command $problem --schedule=kv_tile=16 >"$work/stdout" 2>"$work/stderr"
+    grep -qF "$(sed -E 's/^ *//; s/,$//' <<<"$wanted")" "$work/stdout"
+    report $? "one field of a schedule: ${command%% *}"
+done
+echo "$small | kv_tile=16" >"$work/manifest"
+expect "one field of a schedule: warm" 0 '1 compiled' "$attune" warm --cache-dir="$work/warm" "$work/manifest"
+expect "and that is the kernel" 0 'disk cache' env ATTUNE_STRICT=1 "$attune" compile --cache-dir="$work/warm" $small \
+    --schedule=kv_tile=16
+expect "schedules side by side" 0 'schedule 2: kv_tile=8' "$attune" bench $small --samples=1 --schedule=kv_tile=16 \
+    --schedule=kv_tile=8
+
+# ---- One of many ----
+
+expect "a bench goes on" 1 'seq_kv=dynamic,head_dim=8: --sizes: seq_kv is not set' "$attune" bench --samples=1 $small \
+    num_heads=2,seq_q=4,seq_kv=dynamic,head_dim=8 num_heads=1,seq_q=3,head_dim=8
+[ "$(grep -c '^num_heads' "$work/stdout")" -eq 2 ]
+report $? "with the other problems"
+expect "the size that leaves no keys is named" 1 'there are no keys to be measured with: seq_kv is 0' "$attune" bench \
+    --samples=1 num_heads=2,seq_q=4,seq_kv=dynamic,head_dim=8 $small --sizes seq_kv=0
+grep -q '^num_heads=2,seq_q=4,seq_kv=4' "$work/stdout"
+report $? "and the other problem measured"
+refuse "a bench of nothing" 'max_pages is 0' \
+    "$attune" bench --samples=1 $small,page_size=4,kv_lens=1 --sizes max_pages=0,num_pages=1
+
+# ---- Texts ----
+
+expect "blanks and words" 0 'num_heads=2,seq_q=4,seq_kv=4,head_dim=8,is_causal=1$' "$attune" compile \
+    'num_heads = 2, seq_q=4,  head_dim=8, is_causal=true'
+make_npy "$work/bshd.npy" '<f4' False '(1, 4, 2, 8)' 256
+expect "a layout with blanks" 0 'num_heads=2,seq_q=4' "$attune" run 'batch=1, layout = bshd' --q "$work/bshd.npy" \
+    --k "$work/bshd.npy" --v "$work/bshd.npy"
+refuse "a key of others" "'causal' is not a field of a problem; did you mean is_causal\?" \
+    "$attune" compile $small,causal=1
+refuse "a dtype of others" "dtype is 'fp16'; it must be f32, f16, bf16 or f64; did you mean f16\?" "$attune" compile \
+    $small,dtype=fp16
+refuse "a size that is not there" 'head_dim is not given' "$attune" compile num_heads=2,seq_q=4
+refuse "a field of a schedule" "did you mean kv_tile\?" "$attune" compile $small --schedule=kvtile=4
+expect "a misspelt command" 2 "unknown command 'bnech'; did you mean bench\?" "$attune" bnech
+expect "a command of others" 2 "unknown command 'benchmark'; did you mean bench\?" "$attune" benchmark
+expect "a command that is none" 2 "unknown command 'frobnicate'; .attune --help. lists them" "$attune" frobnicate
+echo "1..$number"
