@@ -1,4 +1,4 @@
-/* attune mha: a whole block on .npy files, with weights as libraries and models keep them. */
+/* attune mha: a whole block on .npy files, with weights in the files of libraries and models. */
 #include "input.h"
 #include "run_command.h"
 #include "table.h"

@@ -1,4 +1,4 @@
-/* attune warm: compiles what a manifest names, so that programs find it in the cache. */
+/* attune warm: compiles the problems of a manifest, so that programs find their kernels in the cache. */
 #include "interruption.h"
 #include "json_output.h"
 #include "warming.h"
@@ -56,7 +56,7 @@ static error_t parse(int key, char *argument, struct argp_state *state) {
     }
 }
 
-/* ---- What became of it ---- */
+/* ---- The report ---- */
 
 static int print_json(const warm_options *o, const warming *w, uint32_t jobs, const attune_machine_info *machine) {
     const size_t *const count = w->count;

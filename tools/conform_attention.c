@@ -118,7 +118,7 @@ static bool map_lengths(const attention *a) {
 
 /* ---- The mask ---- */
 
-/* Its dims from the right must each be 1 or the full size, but the last, which may be any up to the number of keys:
+/* Its dims from the right must each be 1 or the full size, except the last, which may be any up to the number of keys:
  * those beyond are hidden, even if it is 1. */
 static bool check_mask(const attention *a) {
     const npy_header *const h = &a->in[ATTENTION_MASK].header;
@@ -188,7 +188,7 @@ static void map_sizes(const attention *a) {
     p->has_kv_lens = has(a, ATTENTION_NONPAD_KV_SEQLEN);
     p->causal_align = p->has_kv_lens ? ATTUNE_BOTTOM_RIGHT : ATTUNE_TOP_LEFT;
     p->causal_offset = a->past;
-    /* A cache is contiguous; K and V are either it, or what is appended to it. */
+    /* A cache is contiguous. K and V are either the cache, or appended to it. */
     memcpy(p->q_strides, a->q.strides, sizeof a->q.strides);
     memcpy(a->appends ? p->k_new_strides : p->k_strides, a->k.strides, sizeof a->k.strides);
     memcpy(a->appends ? p->v_new_strides : p->v_strides, a->v.strides, sizeof a->v.strides);

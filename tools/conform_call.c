@@ -142,7 +142,7 @@ static attune_status compile_and_run(const conform_call *call, attune_context *c
 
 bool conform_call_run(conform_call *call, attune_context *context, attune_engine engine) {
     for (int i = 0; i < CONFORM_MAX_OUTPUTS; i++) {
-        /* A large number in every type: what stays unwritten cannot pass for a result. */
+        /* A large number in every type: an element that was not written cannot pass for a result. */
         const npy_header *const h = &call->outputs[i].header;
         if (call->outputs[i].data) memset(call->outputs[i].data, 0x7a, h->count * npy_type_bytes(h->type));
     }

@@ -10,7 +10,7 @@ typedef struct conform_call {
     const conform_case *c;
     attune_problem problem;
     attune_arguments arguments;             /* point into the case, `outputs` and `owned` */
-    npy_array outputs[CONFORM_MAX_OUTPUTS]; /* what the library writes; data NULL: not asked for */
+    npy_array outputs[CONFORM_MAX_OUTPUTS]; /* the library writes them; data NULL: not wanted */
     npy_array owned[CONFORM_MAX_OWNED];     /* inputs in a form that the library takes */
     int num_owned;
     char *message;

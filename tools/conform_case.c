@@ -1,4 +1,4 @@
-/* Reading a conformance case, and judging what was computed for it. */
+/* Reading a conformance case, and comparing results with it. */
 #define _GNU_SOURCE
 #include "conform_case.h"
 
@@ -192,7 +192,7 @@ void conform_case_free(conform_case *c) {
 
 /* ---- Comparing ---- */
 
-/* How far an element is off, in units of what is tolerated: right up to 1. */
+/* An element's error as a multiple of the tolerance; 0 within it. */
 static double excess(double found, double wanted, double rtol, double atol) {
     if (found == wanted || (isnan(found) && isnan(wanted))) return 0;
     if (!isfinite(found) || !isfinite(wanted)) return INFINITY;

@@ -37,8 +37,8 @@ static long double draw(input_kind kind, attune_dtype dtype, bool is_value, tool
     }
 }
 
-/* Of codes a whole cache has the same typical size: what they stand for is for the scales to say. Those that have none
- * are f8, and are the numbers. */
+/* All codes of a cache have the same typical size; the scales give them their meaning. Codes without scales are f8, and
+ * stand for themselves. */
 static long double code_size(const tensors *t, const tensor *one, bool is_value) {
     if (one->info.dtype == ATTUNE_I8) return 40;
     return one->info.dtype == ATTUNE_F8 && tensors_find(t, is_value ? "v_scale" : "k_scale") ? 100 : 1;
@@ -48,7 +48,7 @@ static void fill_numbers(const tensors *t, tensor *one, input_kind kind, bool is
     const long double size = code_size(t, one, is_value);
     for (size_t i = 0; i < one->count; i++) {
         long double value = size * draw(kind, one->info.dtype, is_value, random);
-        /* What f8 cannot hold is no number in it. */
+        /* f8 has NaN beyond its range. */
         if (one->info.dtype == ATTUNE_F8 && isfinite(value)) value = fmaxl(-448, fminl(448, value));
         ref_store(one->info.dtype, one->data, (int64_t)i, value);
     }
@@ -70,7 +70,7 @@ static void fill_scales(const tensors *t, tensor *one, bool is_value, input_kind
 
 static int64_t row_length(const attune_tensor *info) { return info->rank ? info->dims[info->rank - 1] : 1; }
 
-/* Inputs of a block. One odd number spoils all that is projected from its row, so they are rare. */
+/* Inputs of a block. One NaN or infinity spoils every projection of its row, so they are rare. */
 static void fill_tokens(const tensors *t, tensor *one, input_kind kind, tool_random *random) {
     const int64_t columns = row_length(&one->info);
     fill_numbers(t, one, kind == INPUT_NONFINITE ? INPUT_ORDINARY : kind, false, random);
@@ -212,7 +212,7 @@ static void fill_cumulative(tensors *t, tensor *one, int64_t total, int64_t most
         left -= more;
         cu[b + 1] = (int32_t)(cu[b] + needed + more);
     }
-    /* The first tokens need not be anybody's either. */
+    /* The first tokens need not belong to an entry either. */
     const int64_t rest = total - cu[one->count - 1];
     if (rest <= 0 || t->fills_up || !tool_random_chance(random, 20)) return;
     const int64_t shift = tool_random_range(random, 1, rest);
@@ -322,7 +322,7 @@ static int64_t key_rows(const tensors *t) {
     return k ? k->info.dims[2] : x_kv ? x_kv->info.dims[1] : x ? x->info.dims[1] : 0;
 }
 
-/* Whether the reference can go through the call. One that cannot be filled soundly is left to the library to refuse. */
+/* Whether the reference can compute the call. The library refuses those that cannot be filled soundly. */
 static bool is_sound(const tensors *t) {
     const attune_problem *const p = &t->problem;
     const bool has_keys = tensors_find(t, "k") || tensors_find(t, "x");

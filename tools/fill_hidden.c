@@ -1,4 +1,4 @@
-/* NaN and infinities in whatever of keys and values no row sees: nothing of them may reach a result. */
+/* NaN and infinities in keys and values that no row sees: none of them may reach a result. */
 #include "fill.h"
 
 #include <math.h>
@@ -20,7 +20,7 @@ static void plant(tensor *one, const unsigned char *seen, tool_random *random) {
         ref_store(one->info.dtype, one->data, tool_random_range(random, 0, (int64_t)one->count - 1), (long double)NAN);
 }
 
-/* Scales of tokens, where what has them is not seen. */
+/* Scales of tokens that no row sees. */
 static void plant_scales(tensors *t, const ref_seen *seen, tool_random *random) {
     tensor *const k_scale = tensors_find(t, "k_scale"), *const v_scale = tensors_find(t, "v_scale");
     if (k_scale && k_scale->info.rank > 1) plant(k_scale, seen->k_scale, random);
@@ -80,7 +80,7 @@ static void plant_inputs(tensors *t, const unsigned char *seen, tool_random *ran
     if (!x_kv && is_plantable(x)) plant_tokens(x, seen, 30, random);
 }
 
-/* The same for a block: what it appends are projections of tokens. */
+/* The same for a block, which appends projections of tokens. */
 static bool plant_block(tensors *t, tool_random *random) {
     tensor *const k = tensors_find(t, "k"), *const v = tensors_find(t, "v"), *const x_kv = tensors_find(t, "x_kv");
     const attune_tensor *const from = x_kv ? &x_kv->info : &tensors_find(t, "x")->info;

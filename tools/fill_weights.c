@@ -15,7 +15,7 @@ static int64_t elements(const attune_weight *w) {
 
 static bool is_bias(int id) { return (id >= ATTUNE_Q_BIAS && id <= ATTUNE_OUT_BIAS) || id == ATTUNE_QKV_BIAS; }
 
-/* What is projected should be about as large as what it is projected from, or scores would leave nothing to see. */
+/* Projections should be about as large as their inputs; else one key takes all the weight. */
 static long double draw(input_kind kind, attune_dtype dtype, double scale, tool_random *random) {
     const long double normal = (long double)tool_random_normal(random), usual = normal * (long double)scale;
     switch (kind) {

@@ -28,7 +28,7 @@ static size_t character(const unsigned char *text, uint32_t *code) {
     return *code < least[bytes] || *code > 0x10ffff || (*code >= 0xd800 && *code < 0xe000) ? 0 : bytes;
 }
 
-/* What neither a picture can show nor XML may hold. */
+/* Pictures cannot show them, and XML may not hold them. */
 static bool is_control(uint32_t code) {
     return code < 0x20 || (code >= 0x7f && code < 0xa0) || code == 0xfffe || code == 0xffff;
 }
@@ -71,7 +71,7 @@ void labels_free(labels *l) {
     *l = (labels){.count = 0};
 }
 
-/* Cuts `text` at separators. Lines may be empty, but for the last; words are not. */
+/* Cuts `text` at separators. Lines may be empty, except the last one; words may not. */
 static bool cut(char *text, const char *separators, bool keeps_empty, labels *l) {
     while (*text) {
         const size_t length = strcspn(text, separators);

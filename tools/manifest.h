@@ -20,7 +20,7 @@ typedef struct manifest {
 /* `problem` or `problem | schedule`. All of these print a message and return false on failure. */
 bool manifest_add(manifest *list, const char *text, const char *file, int line);
 
-/* Calls `take` for each line of a file; empty lines do not count, nor does what follows a #. "-" is stdin. A file
+/* Calls `take` for each line of a file; empty lines and text after a # are skipped. "-" is stdin. A file
  * without any is refused. */
 typedef bool manifest_line_fn(void *user, const char *text, const char *file, int line);
 bool manifest_each_line(const char *path, manifest_line_fn *take, void *user);
@@ -28,7 +28,7 @@ bool manifest_each_line(const char *path, manifest_line_fn *take, void *user);
 /* Its lines are entries. */
 bool manifest_add_file(manifest *list, const char *path);
 
-/* What has a '=' in it is a problem, anything else a file. */
+/* An argument with a '=' in it is a problem, any other is a file. */
 bool manifest_add_argument(manifest *list, const char *argument);
 
 void manifest_free(manifest *list);

@@ -1,4 +1,4 @@
-/* NumPy's .npy files, versions 1 to 3, little-endian: what attention tensors come in. */
+/* NumPy's .npy files, versions 1 to 3, little-endian: the usual files for attention tensors. */
 #ifndef ATTUNE_TOOLS_NPY_H
 #define ATTUNE_TOOLS_NPY_H
 

@@ -9,7 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* What was measured, for both ways of showing it. */
+/* The results, as text and as JSON show them. */
 typedef struct run_report {
     attune_kernel_info info;
     double compile_us, first_us, median_us, gflops, peak_gflops;
@@ -126,7 +126,7 @@ static bool measure(const run_options *o, const tensors *t, attune_context *cont
     return true;
 }
 
-/* The best of a few: the caller wants to know what the CPU can do, and a single probe may be disturbed. */
+/* The best of several probes: other programs may disturb a single one. */
 static double probe_peak(const char *isa, uint32_t threads, attune_dtype dtype) {
     peak_probe *const probe = peak_create(isa, threads);
     double best = 0;
@@ -145,14 +145,14 @@ typedef struct error_sum {
 } error_sum;
 
 static void add_error(error_sum *sum, double value, double wanted) {
-    /* A NaN that is wanted is right; one that is not is as wrong as can be. */
+    /* An expected NaN is right; any other NaN is an infinite error. */
     const double error = isnan(wanted) && isnan(value) ? 0 : value == wanted ? 0 : fabs(value - wanted);
     sum->max = error > sum->max || isnan(error) ? (isnan(error) ? INFINITY : error) : sum->max;
     sum->squares += isnan(error) ? INFINITY : error * error;
     sum->count++;
 }
 
-/* The result that errors are shown of. */
+/* Errors are shown for this result. */
 static const char *main_output(const attune_problem *p) { return p->op == ATTUNE_WEIGHTS ? "weights" : "out"; }
 
 static long double element(const tensor *one, int64_t i) {
@@ -184,7 +184,7 @@ static bool compare_reference(const tensors *t, run_report *r) {
     return true;
 }
 
-/* Packed weights are in an order that only kernels know. */
+/* The reference cannot read packed weights: only kernels know their order. */
 static bool has_reference(const tensors *t) {
     return !tensors_find(t, "packed_weights") || t->weights.tensor[ATTUNE_Q_WEIGHT].data ||
            t->weights.tensor[ATTUNE_QKV_WEIGHT].data;
@@ -193,7 +193,7 @@ static bool has_reference(const tensors *t) {
 static bool check(const tensors *t, attune_context *context, const attune_schedule *schedule, run_report *r) {
     char difference[DIFFERENCE_TEXT];
     tensors other;
-    /* The copies hold what the gaps hold, which must stay the same too. Appending twice is appending once. */
+    /* The copies include the gaps between rows, which must not change either. Appending twice equals appending once. */
     if (!tensors_share(&other, t)) return false;
     const bool ran = tensors_run(&other, context, NULL, schedule, ATTUNE_ENGINE_INTERPRETER) == ATTUNE_OK;
     if (!ran) tool_library_error("the interpreter failed");
@@ -322,7 +322,7 @@ static int run_on(const run_options *o, tensors *t) {
     if (!context) return TOOL_FAILED;
     attune_get_machine_info(context, &machine);
     if (!pick_schedule(o, context, &t->problem, &schedule)) goto out;
-    /* An explicit schedule has its own cache entry: only hand one over that was asked for. */
+    /* An explicit schedule has its own cache entry, so only the caller's is passed on. */
     const attune_schedule *const asked = o->schedule ? &schedule : NULL;
     if (o->engine == ATTUNE_ENGINE_JIT) {
         const double start = tool_now_us();
@@ -341,7 +341,7 @@ static int run_on(const run_options *o, tensors *t) {
     }
     r.peak_dtype = peak_that_counts(&t->problem, r.info.isa);
     if (o->engine == ATTUNE_ENGINE_JIT) r.peak_gflops = probe_peak(r.info.isa, machine.max_workers, r.peak_dtype);
-    /* A peak below what was just computed is one that other programs took the CPU away from. */
+    /* Other programs took the CPU away from a probe whose peak is below the speed of the call. */
     if (r.peak_gflops * 1.1 < r.gflops) r.peak_gflops = 0;
     if (o->check && !check(t, context, &schedule, &r)) goto out;
     if (o->expect && !compare_expected(o, t, &r)) goto out;

@@ -127,7 +127,7 @@ static bool check_block_shapes(const attune_problem *p, const shapes *s) {
            agree("batch", s->x.dims[0], s->x.path, s->x_v.dims[0], s->x_v.path);
 }
 
-/* Dense batches only: what the files of q, k and v must have in common with the text and each other. */
+/* Dense batches only: the files of q, k and v must agree with the text and with each other. */
 static bool check_shapes(const attune_problem *p, const shapes *s) {
     const char *const text = "the problem";
     const int64_t seq_q = p->seq_q == ATTUNE_DYNAMIC ? s->q.dims[2] : p->seq_q;
@@ -165,7 +165,7 @@ static void take_block_shapes(const attune_problem *said, const shapes *s, attun
     if (s->x_v.path) p->v_embed_dim = s->x_v.dims[3];
 }
 
-/* `said` is what the text alone says: it decides what the files' dims mean. */
+/* `said` is the problem by its text alone, which decides the meaning of the files' dims. */
 static void take_shapes(const attune_problem *said, const shapes *s, attune_problem *p) {
     const bool is_dense = !said->is_ragged;
     if (s->q.path) {
@@ -267,7 +267,7 @@ bool files_complete(const run_files *files, const char *text, attune_problem *pr
         return false;
     if (files->weights) p.num_heads = 0; /* open: the weights may tell it, and 1 would compute something else */
     take_shapes(&said, &s, &p);
-    /* What the text names overrides what the files gave, and is compared with it right below. */
+    /* The text overrides the files. Both are compared right below. */
     if (has_text) attune_problem_parse(text, &p);
     if (files->weights && !files->weights->take_sizes(files->weights->user, &p)) return false;
     if (files_find(files->outputs, files->num_outputs, "lse")) p.has_lse = 1;
@@ -355,7 +355,7 @@ static bool load_one(const run_files *files, const run_file *file, tensor *one) 
     }
     const size_t bytes = ref_dtype_bytes(one->info.dtype), total = file->array.header.count * bytes;
     tensors_scatter(one->data, order_strides, order, bytes, dense);
-    /* Inputs may overlap themselves (a stride of 0 repeats a row), but then the file has to fit that. */
+    /* Inputs may overlap themselves (a stride of 0 repeats a row). The file must then hold equal elements there. */
     void *const again = malloc(total + 1);
     if (again) tensors_gather(again, order_strides, order, bytes, one->data);
     const bool kept = again && memcmp(again, dense, total) == 0;
@@ -378,7 +378,7 @@ static attune_dtype dtype_of(npy_type type) {
     return ATTUNE_DTYPE_DEFAULT;
 }
 
-/* Whatever the files hold under the names of weights: the library says what is wrong with it. */
+/* The files that are named as weights. The library checks them. */
 static bool load_weights(const run_files *files, tensors *t) {
     char text[NPY_SHAPE_TEXT];
     t->weights.layout = files->layout;

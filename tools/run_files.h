@@ -14,9 +14,9 @@ typedef struct run_file {
     npy_array array; /* of inputs */
 } run_file;
 
-/* Weights of a block that come from elsewhere than files of their own. Both return false after a message. */
+/* Weights of a block that have no files of their own. Both functions return false after a message. */
 typedef struct files_weights {
-    bool (*take_sizes)(void *user, attune_problem *problem); /* sets sizes that are still open, which is 0 */
+    bool (*take_sizes)(void *user, attune_problem *problem); /* sets the sizes that are still 0 */
     bool (*pack)(void *user, tensors *t);                    /* fills packed_weights */
     void *user;
 } files_weights;
@@ -39,7 +39,7 @@ bool files_read(run_files *files);
  * are set already. */
 bool files_complete(const run_files *files, const char *text, attune_problem *problem, call_sizes *sizes);
 bool files_load(const run_files *files, tensors *t);
-/* Whether the problem has all outputs that are wanted: before it is computed, and before any of them is written. */
+/* Whether the problem has all outputs that the caller wants. Call it before anything is computed. */
 bool files_check_outputs(const run_files *files, const tensors *t);
 /* For outputs that files_check_outputs has found. */
 bool files_write(const run_files *files, const tensors *t);

@@ -160,7 +160,7 @@ static bool read_tensor(const char *name, const json_t *entry, size_t room, int6
 
 static const char metadata_name[] = "__metadata__";
 
-/* Room for as many tensors and dims as the JSON has: what was parsed is there, so its counts are no claims. */
+/* Room for all tensors and dims of the JSON. Its counts are those of values that were parsed, so they are no claims. */
 static bool allocate(safetensors *t, char message[ATTUNE_MESSAGE_BYTES]) {
     const char *name;
     json_t *entry;
@@ -223,7 +223,7 @@ static bool map_file(const char *path, void **file, size_t *size, char message[A
     struct stat status;
     *file = NULL;
     *size = 0;
-    /* O_NONBLOCK: or else a pipe that nobody writes to would never be opened, to be refused. */
+    /* O_NONBLOCK: without it open() would wait at a pipe without a writer, which is to be refused. */
     const int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
     bool good = fd >= 0 && fstat(fd, &status) == 0;
     if (good && !S_ISREG(status.st_mode)) {

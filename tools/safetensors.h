@@ -25,8 +25,8 @@ typedef struct safetensors {
     size_t size;               /* of the file */
     safetensor *list;          /* in the order of their data */
     size_t count;
-    int64_t *dims;       /* what shapes point to */
-    struct json_t *json; /* what names point to */
+    int64_t *dims;       /* shapes point into it */
+    struct json_t *json; /* names point into it */
     bool is_mapped;
 } safetensors;
 

@@ -56,7 +56,7 @@ char *schedule_text(const attune_schedule *schedule) {
 
 static bool has_dims(const int64_t dims[4]) { return dims[0] || dims[1] || dims[2] || dims[3]; }
 
-/* A length of a ragged problem only bounds those of its entries. */
+/* A length of a ragged problem bounds the lengths of its entries. */
 static void bound_ragged_size(int64_t *size, int64_t *most) {
     if (*size > 0 && (!*most || *size < *most)) *most = *size;
     *size = ATTUNE_DYNAMIC;
@@ -68,7 +68,7 @@ static void fill_block(attune_problem *p) {
     if (p->kv_embed_dim != p->embed_dim) p->is_cross = 1;
     if (p->kv_projected) p->is_cross = 0;
     if (!p->out_dim && !p->no_out_projection) p->out_dim = p->embed_dim;
-    /* Keys and values that no cache holds are rounded to the types of one only where bits must not depend on that. */
+    /* Without a cache k_dtype and v_dtype matter only with `reproducible`. */
     if (!p->seq_new && !p->kv_projected && !p->reproducible) p->k_dtype = p->v_dtype = ATTUNE_DTYPE_DEFAULT;
 }
 
@@ -93,7 +93,7 @@ void problem_fill_defaults(attune_problem *p) {
     if (!p->seq_kv && has_keys) p->seq_kv = default_keys(p);
     if (!p->head_dim_v) p->head_dim_v = p->head_dim;
     if (!p->dtype) p->dtype = ATTUNE_F32;
-    /* What is said of tensors that are not there does not count. */
+    /* Types of tensors that the problem does not have are ignored. */
     if (!p->w_dtype || !is_block) p->w_dtype = p->dtype;
     if (!p->k_dtype || !has_keys) p->k_dtype = p->dtype;
     if (!p->v_dtype || !has_keys || p->op == ATTUNE_WEIGHTS) p->v_dtype = p->v_in_k ? p->k_dtype : p->dtype;
@@ -133,7 +133,7 @@ static bool allocate(tensors *t, tensor *one) {
     one->count = storage_elements(&one->info);
     const size_t element = ref_dtype_bytes(one->info.dtype);
     const bool fits = one->count <= PTRDIFF_MAX / element;
-    /* Not a byte more, so that a sanitizer sees what reaches beyond; but an empty tensor has a pointer too. */
+    /* Exactly as many bytes as needed, so that a sanitizer sees accesses beyond. An empty tensor has a pointer, too. */
     const size_t bytes = one->count ? one->count * element : 1;
     one->is_owned = true;
     one->data = fits ? pages_alloc(bytes) : NULL;

@@ -1,5 +1,4 @@
-/* The memory of one call and its text: what run, check and bench have in common. Everything goes by the list of tensors
- * that the library gives for the problem. */
+/* The tensors of one call, for run, check and bench. They follow the list that the library gives for the problem. */
 #ifndef ATTUNE_TOOLS_TENSORS_H
 #define ATTUNE_TOOLS_TENSORS_H
 
@@ -39,7 +38,7 @@ typedef struct tensors {
     tensor list[REF_MAX_TENSORS];
     size_t count;
     bool fills_up; /* tensors_fill makes lengths as large as they may be, and shares no pages */
-    /* Of a block: what packed_weights is made of. No data: it was made elsewhere, and there is no reference. */
+    /* Of a block: the weights in packed_weights. Without data they were packed elsewhere, and there is no reference. */
     attune_mha_weights weights;
     bool owns_weights; /* their memory goes with the tensors */
 } tensors;
@@ -64,14 +63,14 @@ bool tensors_pack(tensors *t);
 /* A copy of t->arguments. */
 void tensors_arguments(const tensors *t, attune_arguments *arguments);
 
-/* The call as the reference takes it. `list` is what it points to. */
+/* The call in the reference's form, which points into `list`. */
 ref_call tensors_call(const tensors *t, attune_tensor list[REF_MAX_TENSORS]);
 
 /* Runs the kernel, or the interpreter, over them. `schedule` is for the interpreter only; NULL: the chosen one. */
 attune_status tensors_run(const tensors *t, attune_context *context, const attune_kernel *kernel,
                           const attune_schedule *schedule, attune_engine engine);
 
-/* Overwrites what is only written with a pattern that no kernel computes. */
+/* Fills outputs that are no inputs with a pattern that no kernel computes. */
 void tensors_clear_outputs(tensors *t);
 
 /* Copies between a dense array [d0, d1, d2, d3] and strided storage, elements of `bytes` each. */
@@ -86,15 +85,15 @@ void tensor_shape(const attune_tensor *info, int64_t dims[4], int64_t strides[4]
 enum { DIFFERENCE_TEXT = 200 };
 bool tensors_same_outputs(const tensors *a, const tensors *b, char difference[DIFFERENCE_TEXT]);
 
-/* What check and bench compute on. */
+/* The inputs of check and bench. */
 typedef enum input_kind {
-    INPUT_ORDINARY = 0, /* normal distribution: what layers see */
+    INPUT_ORDINARY = 0, /* a normal distribution, as in layers of a model */
     INPUT_LARGE,        /* scores of some tens: few keys take nearly all the weight */
-    INPUT_OVERFLOW,     /* scores beyond what f32 can hold, or hold exactly */
+    INPUT_OVERFLOW,     /* scores beyond the range or the precision of f32 */
     INPUT_DENORMAL,     /* denormals among ordinary numbers */
     INPUT_CONSTANT,     /* ties and zeros */
     INPUT_NONFINITE,    /* some NaN and infinities */
-    INPUT_HIDDEN,       /* NaN and infinities in whatever of K and V no row sees, and a NaN that some rows see */
+    INPUT_HIDDEN,       /* NaN and infinities in the hidden parts of K and V, and a NaN that some rows see */
     INPUT_KIND_COUNT
 } input_kind;
 const char *input_kind_name(input_kind kind);

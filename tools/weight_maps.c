@@ -39,7 +39,7 @@ static bool allocate(const maps_request *r, const int64_t dims[4], weight_maps *
     return false;
 }
 
-/* The mean over the heads; hidden is what is hidden in all of them. */
+/* The mean over the heads. A key is hidden if all of them hide it. */
 static void average(weight_maps *m) {
     const size_t count = m->rows * m->columns;
     for (size_t i = 0; i < count; i++) {
@@ -63,7 +63,7 @@ static void set_kind(weight_maps *m, bool is_weight) {
 
 /* ---- From a problem ---- */
 
-/* Tensors with numbers of a model: if one comes from a file, nothing else is made up. */
+/* Tensors with numbers of a model: if one comes from a file, no other input is random. */
 static bool is_data(const char *name) {
     static const char *const names[] = {"q", "k", "x", "packed_weights"};
     for (size_t i = 0; i < sizeof names / sizeof *names; i++)

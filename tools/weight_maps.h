@@ -24,8 +24,8 @@ typedef struct weight_maps {
     float *values;         /* [heads, rows, columns] */
     unsigned char *hidden; /* the same shape: 1 where a query does not see a key */
     int32_t *row_ids;      /* [rows], which queries they are; NULL: all, in order */
-    size_t num_queries;    /* what row_ids count: `rows` without them */
-    bool is_file;          /* then what is hidden was guessed: weights of exactly 0 */
+    size_t num_queries;    /* row_ids are from 0 to this; without them it is `rows` */
+    bool is_file;          /* then weights of exactly 0 count as hidden */
     bool is_weight;        /* or a score before softmax */
     const char *what;      /* the one or the other in words */
 } weight_maps;

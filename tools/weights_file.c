@@ -93,7 +93,7 @@ bool weights_file_sizes(const weights_file *file, attune_problem *p) {
     if (packed.outputs) split_packed(packed.outputs, out.inputs, p);
     if (!divide(file, ATTUNE_Q_WEIGHT, "outputs", q.outputs, "num_heads", p->num_heads, &p->head_dim)) return false;
     if (!p->num_kv_heads && k.heads) p->num_kv_heads = k.heads;
-    /* Where queries contradict what was said, packing will say so. */
+    /* Packing reports queries that contradict the problem. */
     const bool is_whole = p->head_dim > 0 && q.outputs / p->head_dim == p->num_heads;
     if (is_whole && !divide(file, ATTUNE_K_WEIGHT, "outputs", k.outputs, "head_dim", p->head_dim, &p->num_kv_heads))
         return false;
@@ -121,7 +121,7 @@ static bool check_dtypes(const weights_file *file, const tensors *t) {
     return true;
 }
 
-/* What a missing weight would be called, and what there is. */
+/* The name that a missing weight would have, and the names that are there. */
 static bool check_missing(const weights_file *file, const attune_mha_weights *expected, const tensors *t) {
     char text[SOME_NAMES_TEXT];
     const char *const prefix = file->match.prefix ? file->match.prefix : "";

@@ -13,7 +13,7 @@ typedef struct convention {
     const char *title;
     attune_weight_layout layout;
     const char *names[ATTUNE_NUM_WEIGHTS];
-    const char *harmless[MAX_HARMLESS]; /* beside the weights, and no part of what the block computes */
+    const char *harmless[MAX_HARMLESS]; /* lie beside the weights, and the block does not need them */
 } convention;
 
 /* Separate projections, each with a weight and a bias. */
@@ -127,7 +127,7 @@ const char *weights_some_names(const weights_source *source, const char *prefix,
     return end_list(&list, "nothing");
 }
 
-/* Whether the first `length` characters of a name are what was asked for, or that and a separator. */
+/* Whether the first `length` characters of a name are the wanted prefix, with or without a separator. */
 static bool is_prefix(const char *name, int length, const char *wanted) {
     const size_t asked = strlen(wanted), has = (size_t)length;
     if (strncmp(name, wanted, asked < has ? asked : has) != 0) return false;
@@ -135,11 +135,11 @@ static bool is_prefix(const char *name, int length, const char *wanted) {
 }
 
 typedef struct prefix_search {
-    bool is_asked;          /* somebody asked for a prefix, if only for that of no characters */
-    const char *wanted;     /* what prefixes begin with */
+    bool is_asked;          /* the caller named a prefix, which may be empty */
+    const char *wanted;     /* prefixes begin with this */
     const char *name;       /* of the block that it is, or the only one */
     int length;             /* of its prefix */
-    size_t count;           /* of blocks whose prefixes begin with what was asked for */
+    size_t count;           /* of blocks whose prefixes begin with `wanted` */
     name_list matches, all; /* their prefixes, and those of all blocks */
 } prefix_search;
 
@@ -201,7 +201,7 @@ static size_t count_names(const weights_source *source, const char *prefix, cons
     return count;
 }
 
-/* The one that names most of what is there. */
+/* The convention that names most of the tensors. */
 static const convention *best_convention(const weights_source *source, const char *prefix) {
     const convention *best = NULL;
     size_t most = 0;
@@ -284,7 +284,7 @@ static bool match_convention(weights_match *match, const weights_source *source,
 bool weights_match_find(weights_match *match, const weights_source *source, const weights_request *request) {
     *match = (weights_match){.layout = ATTUNE_OUT_IN};
     bool good = match_given(match, source, request);
-    /* Who names what projects the queries needs no convention. */
+    /* A caller who names the projection of the queries needs no convention. */
     const bool is_named = match->has[ATTUNE_Q_WEIGHT] || match->has[ATTUNE_QKV_WEIGHT];
     if (good && (!is_named || request->prefix)) good = match_convention(match, source, request);
     if (good && request->has_layout) match->layout = request->layout;

@@ -6,7 +6,7 @@
 
 /* What the command line says about it. */
 typedef struct weights_request {
-    const char *prefix;                    /* what that of one block begins with; NULL: there is only one */
+    const char *prefix;                    /* names of one block begin with this; NULL: there is only one block */
     const char *names[ATTUNE_NUM_WEIGHTS]; /* full names of tensors; NULL: as the convention says */
     const char **ignored;                  /* full names of tensors to leave aside */
     size_t num_ignored;
@@ -21,7 +21,7 @@ typedef struct weights_match {
     attune_weight_layout layout;
     bool has[ATTUNE_NUM_WEIGHTS];
     size_t index[ATTUNE_NUM_WEIGHTS]; /* of the tensor in the source */
-    /* What a convention calls it; NULL: it has no such weight. For messages about what is missing. */
+    /* Its name in a convention; NULL: the convention has no such weight. For messages about missing weights. */
     const char *called[ATTUNE_NUM_WEIGHTS];
 } weights_match;
 

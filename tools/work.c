@@ -55,7 +55,7 @@ static int64_t seen_keys(const attune_problem *p, const entry *e) {
     return larger(0, high - larger(low, global)) + global;
 }
 
-/* The entry as a problem of its own, without what does not change the number of pairs. */
+/* The entry as a problem of its own, with only the fields that change the number of pairs. */
 static double entry_flops(const attune_problem *p, const entry *e) {
     attune_problem one = ATTUNE_PROBLEM_INIT;
     if (e->rows <= 0 || e->keys <= 0) return 0;
@@ -73,7 +73,7 @@ static double entry_flops(const attune_problem *p, const entry *e) {
     return attune_problem_flops(&one);
 }
 
-/* What a block adds: a product for each element of its weights and each row. */
+/* The projections of a block: a product for each element of its weights and each row. */
 static double projection_flops(const tensors *t, const entry *e) {
     const attune_problem *const p = &t->problem;
     const double q = (double)(p->num_heads * p->head_dim), k = (double)(p->num_kv_heads * p->head_dim);
