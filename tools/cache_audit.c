@@ -23,7 +23,7 @@ typedef struct audit {
 
     attune_context *emitter; /* for entries of `isa` */
     char isa[ISA_BYTES];
-    size_t done, same, damaged; /* damaged ones need no compiling to differ: all of them are told */
+    size_t done, same, damaged; /* damaged entries are all named: they need no compiling to differ */
     table *table;
     json_t *list;
 } audit;
@@ -53,7 +53,7 @@ static int by_name(const void *x, const void *y) {
     return order ? order : (int)a->is_base - (int)b->is_base;
 }
 
-/* Sorted first: the order of a directory is not the same everywhere, and a seed shall be. */
+/* Sorted first, so that a seed means the same everywhere: directories have no order. */
 static void choose(audit *a, uint64_t seed) {
     tool_random random = {seed};
     if (a->count) qsort(a->names, a->count, sizeof *a->names, by_name);

@@ -57,7 +57,7 @@ static int by_file(const void *left, const void *right) {
     return order ? order : json_is_true(json_object_get(*a, "base")) - json_is_true(json_object_get(*b, "base"));
 }
 
-/* A directory has no order that would be the same twice. A new reference; NULL when out of memory. */
+/* Sorts, because a directory has no fixed order. A new reference; NULL when out of memory. */
 static json_t *sorted(const json_t *list) {
     const size_t count = json_array_size(list);
     json_t **const items = calloc(count ? count : 1, sizeof *items);

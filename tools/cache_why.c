@@ -12,7 +12,7 @@ typedef struct why_output {
     int code;
 } why_output;
 
-/* What a difference outside the problem means. */
+/* Explains a difference outside the problem. */
 static const char *meaning(const char *field) {
     static const char *const meanings[][2] = {
         {"schedule", "an explicit schedule is part of the key; one that attune chose is not"},

@@ -41,7 +41,7 @@ static int collect(const cache_options *o, attune_context *context, const attune
 
 typedef struct cache_action {
     const char *name, *argument; /* NULL: takes none */
-    bool reads_base;             /* is of use without a directory to write to */
+    bool reads_base;             /* is useful without a directory to write to */
     int (*run)(const cache_options *o, attune_context *context, const attune_machine_info *machine);
 } cache_action;
 

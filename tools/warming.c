@@ -9,7 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* What became of an entry of the list. */
+/* The result for an entry of the list. */
 typedef struct warm_item {
     warm_outcome outcome;
     char key[33];
@@ -85,7 +85,7 @@ static attune_context *open_reader(const attune_machine_info *machine) {
     options.isa = machine->isa;
     options.machine = machine->machine;
     options.max_workers = 1;
-    /* A context reads both when it is made. Nothing else runs now that could mind. */
+    /* A context reads both when it is made. No other thread runs now that could mind. */
     const char *const strict = getenv("ATTUNE_STRICT"), *const record = getenv("ATTUNE_RECORD");
     char *const old_strict = strict ? strdup(strict) : NULL, *const old_record = record ? strdup(record) : NULL;
     setenv("ATTUNE_STRICT", "1", 1);
@@ -134,7 +134,7 @@ static int by_key(const void *left, const void *right) {
     return order ? order : (int)a->outcome - (int)b->outcome; /* the one that was compiled first */
 }
 
-/* Problems that differ in the batch or the number of heads only share a kernel, which was compiled once. */
+/* Problems that differ only in the batch or the number of heads share a kernel, which was compiled once. */
 static void count(warming *w, warm_item *items, size_t n) {
     qsort(items, n, sizeof *items, by_key);
     for (size_t i = 0; i < n; i++) {

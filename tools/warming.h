@@ -1,10 +1,10 @@
-/* Many kernels acquired at once, on all CPUs: what `attune warm` is, and how `attune sweep` begins. */
+/* Acquires many kernels at once, on all CPUs, for `attune warm` and the beginning of `attune sweep`. */
 #ifndef ATTUNE_TOOLS_WARMING_H
 #define ATTUNE_TOOLS_WARMING_H
 
 #include "manifest.h"
 
-/* What happened to an entry. WARM_SHARED: it has the kernel of another entry, for which that is counted. */
+/* The result for an entry. WARM_SHARED: it has the kernel of another entry, which is counted there. */
 typedef enum warm_outcome {
     WARM_LEFT = 0,
     WARM_COMPILED,
@@ -26,8 +26,8 @@ typedef struct warming {
  * terminal a line on stderr shows how far it is. false only when out of memory, after a message. */
 bool warming_run(warming *w, attune_context *context, manifest *list, uint32_t jobs, double budget);
 
-/* The same, and then looks whether a process that may not compile finds in the disk cache what was compiled: else the
- * kernel has failed. */
+/* The same. Then it looks for the compiled kernels in the disk cache, as a process does that may not compile. A kernel
+ * that is not there has failed. */
 bool warming_run_and_read_back(warming *w, attune_context *context, manifest *list, uint32_t jobs, double budget);
 
 #endif

@@ -11,9 +11,9 @@
 typedef struct copier {
     const at_disk_cache *cache;
     int from, to;
-    at_file_trust trust; /* in what is copied from */
+    at_file_trust trust; /* in the files of `from` */
     const char *machine; /* the context's tuning class */
-    bool is_import;      /* what cannot be found here is left out; else it goes to machines that can */
+    bool is_import;      /* leaves out entries that cannot be found here; an export is for other machines */
     attune_cache_copied *copied;
     int failure; /* errno */
 } copier;
@@ -22,7 +22,7 @@ static bool is_usable(const at_entry *entry, const at_key_parts *parts) {
     return at_key_is_of_here(parts) && !(entry->required & ~at_cpu_features());
 }
 
-/* An entry that is there already stays. So does one that cannot be looked at now, for lack of memory perhaps. */
+/* An entry that is there already stays. So does one that cannot be read now, perhaps for lack of memory. */
 static bool is_there(const copier *c, const char *file) {
     at_entry_file got;
     const at_found found = at_entry_file_read(c->cache->io, c->to, file, AT_TRUST_OWN, c->cache->allocator, &got);

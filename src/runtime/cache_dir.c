@@ -50,7 +50,7 @@ void at_cache_dir_from_root(const char *path, char *from_root, size_t capacity) 
         from_root[0] = '\0';
 }
 
-/* mkdir -p; what exists is left alone. 0, or what kept the directory itself from being made. */
+/* mkdir -p. 0, or the errno of making the directory itself. */
 static int make_parents(const char *path, mode_t mode, const at_io *io) {
     char part[4096];
     const size_t length = strlen(path);
@@ -66,8 +66,8 @@ static int make_parents(const char *path, mode_t mode, const at_io *io) {
     return failure;
 }
 
-/* Puts the target of a link in the place of its path. False: it is no link, or none to follow; then *err is filled or
- * errno says why. */
+/* Replaces the path of a link by its target. False: it is no link, or one not to follow. Then *err is filled, or errno
+ * says why. */
 static bool follow_link(const char *what, char path[PATH_MAX], const at_io *io, at_error *err) {
     char target[PATH_MAX];
     struct stat status;
@@ -94,7 +94,7 @@ static bool follow_link(const char *what, char path[PATH_MAX], const at_io *io, 
     return (size_t)snprintf(path + before, PATH_MAX - before, "%s", target) < PATH_MAX - before;
 }
 
-/* Opens the directory that a path leads to, link by link, so that each is seen. `path` becomes that of the last. */
+/* Opens the directory that a path leads to. Each link is looked at on the way. `path` becomes the directory's own. */
 static int open_directory(const char *what, char path[PATH_MAX], const at_io *io, at_error *err) {
     enum { MOST_LINKS = 16 };
     for (int links = 0;; links++) {
@@ -107,8 +107,8 @@ static int open_directory(const char *what, char path[PATH_MAX], const at_io *io
     }
 }
 
-/* `what` it is, for messages. mode: it is made with this one, and must be the user's own; 0: it must exist, and may be
- * root's. */
+/* `what` names the directory in messages. With a mode it is made if need be, and must be the user's own. With 0 it must
+ * exist, and may be root's. */
 static int open_trusted(const char *what, const char *path, mode_t mode, const at_io *io, at_error *err) {
     char real[PATH_MAX];
     at_error link = {0};

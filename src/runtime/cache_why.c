@@ -17,7 +17,7 @@ static const char chosen[] = "chosen by attune";
 typedef struct why_search {
     const attune_allocator *allocator;
     const at_key *key;
-    char file[AT_FILE_CHARS]; /* that it has, or would have */
+    char file[AT_FILE_CHARS]; /* the problem's, whether it exists or not */
     const char *problem;      /* canonical text */
     const char *schedule;
     at_key_parts parts;
@@ -27,7 +27,7 @@ typedef struct why_search {
     uint64_t compared, least; /* the weight of the nearest */
     bool is_found, nearest_is_base, is_told;
     const char *neighbours[AT_MAX_CLASSES];
-    size_t stand_in; /* the place among the neighbours of the nearest class of which there is an entry */
+    size_t stand_in; /* index in neighbours: the nearest class that has an entry */
     size_t num_neighbours;
     char nearest[AT_FILE_CHARS];
     int64_t nearest_used_at;
@@ -68,7 +68,7 @@ static void add_word(difference_list *list, const mha_key_word *there, const mha
     add(list, WEIGHT_PROBLEM, text[0], text[1], text[2]);
 }
 
-/* Which tensors there are follows from the fields, so a word that only one of the two has needs no mention. */
+/* A word that only one of the two has needs no mention: its tensor follows from a field, which differs as well. */
 static void compare_words(const why_search *s, const mha_key_word *there, size_t count, difference_list *list) {
     for (size_t i = 0; i < s->num_words; i++) {
         const mha_key_word *const here = &s->words[i];
@@ -95,7 +95,7 @@ static void compare_problems(const why_search *s, const attune_cache_entry *entr
 
 /* ---- The schedule ---- */
 
-/* Those items of a list separated by commas that the other list does not have. */
+/* Writes the items of a list, separated by commas, that the other list lacks. */
 static void write_own_items(const char *items, const char *others, mha_writer *w) {
     while (*items) {
         const size_t length = strcspn(items, ",");
@@ -160,14 +160,14 @@ static void compare(const why_search *s, const attune_cache_entry *entry, differ
 
 /* ---- All of them ---- */
 
-/* Of entries alike the one used last; then any, but the same one each time. */
+/* Among equally near entries the one used last counts; after that the order of names. */
 static bool is_nearer(const why_search *s, uint64_t weight, const attune_cache_entry *entry) {
     if (weight != s->least) return weight < s->least;
     if (entry->used_at != s->nearest_used_at) return entry->used_at > s->nearest_used_at;
     return strcmp(entry->file, s->nearest) < 0;
 }
 
-/* Of the entries of this kernel for other classes, that which would stand in. */
+/* Finds the entry of this kernel for another class that would stand in. */
 static void look_for_stand_in(why_search *s, const attune_cache_entry *entry) {
     if (entry->status || !entry->is_usable || !at_key_is_near(s->key, entry->key, entry->key_bytes)) return;
     for (size_t i = 0; i < s->stand_in; i++)
@@ -182,7 +182,7 @@ static int weigh(void *user, const attune_cache_entry *entry) {
     difference_list list = {0};
     compare(s, entry, &list);
     look_for_stand_in(s, entry);
-    /* A damaged file is nearer than all but the whole one, which the base may have. */
+    /* Only a whole entry, perhaps of the base, is nearer than the problem's own damaged file. */
     const uint64_t weight = entry->status ? 1 : 2 * list.weight;
     s->compared++;
     if (s->is_found && !is_nearer(s, weight, entry)) return 0;
@@ -210,7 +210,7 @@ static void answer(const why_search *s, const attune_cache_entry *nearest, diffe
     s->answer(s->user, &full);
 }
 
-/* Second walk: says what is with that one. */
+/* Second walk: tells about that one. */
 static int tell(void *user, const attune_cache_entry *entry) {
     why_search *s = user;
     if (strcmp(entry->file, s->nearest) || entry->is_base != s->nearest_is_base) return 0;

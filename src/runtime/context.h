@@ -29,7 +29,7 @@ struct attune_context {
     at_machine_class machine_class;
     int allow_interpreter;
     at_pool pool;
-    at_team team; /* who works for a call that says nothing itself */
+    at_team team; /* works for calls that name no runner */
     at_spares spares;
     at_codegen codegen;
     at_symbols symbols;
@@ -46,7 +46,7 @@ typedef struct at_kernel_phase {
     uint64_t scratch_bytes;
 } at_kernel_phase;
 
-/* The parsed form, kept by kernels that the interpreter may have to run. */
+/* The parsed form, for kernels that the interpreter may have to run. */
 typedef struct at_kernel_ir {
     at_arena arena;
     ir_kernel *kernel; /* lowered */
@@ -77,7 +77,7 @@ struct attune_kernel {
     at_kernel_phase phases[];
 };
 
-/* What tests replace: the system calls, and what compiles. NULL members mean the real thing. */
+/* Tests replace the system calls and the compiler. NULL members mean the real ones. */
 typedef struct at_context_hooks {
     const at_io *io;
     at_compile_fn *compile;
@@ -87,8 +87,8 @@ typedef struct at_context_hooks {
 attune_status at_context_create(const attune_context_options *options, const at_context_hooks *hooks,
                                 attune_context **context);
 
-/* Around fork(): takes all locks of the context; gives them back, in the child to a context that is whole although the
- * parent's other threads, perhaps in the middle of something, are not there. */
+/* Around fork(): takes all locks of the context, and gives them back on both sides. In the child the context is whole,
+ * although the parent's other threads are gone, perhaps in the middle of something. */
 void at_context_before_fork(attune_context *context);
 void at_context_after_fork(attune_context *context, bool is_child);
 

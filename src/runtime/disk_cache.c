@@ -86,8 +86,7 @@ void at_disk_cache_free(at_disk_cache *cache) {
 
 /* ---- Reading ---- */
 
-/* Neither the base nor a file that an error of the disk may spare next time is removed; the latter is replaced when the
- * kernel has been compiled. */
+/* A file of the base is never removed. A file that cannot be read is replaced when the kernel has been compiled. */
 static void drop_damaged(at_disk_cache *cache, bool is_base, bool is_unreadable, const char *file, const char *why) {
     char name[AT_NAME_CHARS + 1];
     snprintf(name, sizeof name, "%s", file);
@@ -104,8 +103,8 @@ static void drop_damaged(at_disk_cache *cache, bool is_base, bool is_unreadable,
                   !failure || failure == ENOENT ? "was removed" : "could not be removed", why);
 }
 
-/* Eviction goes by the time of use. To write it at most once an hour spares the disk. One in the future is put right.
- */
+/* Eviction goes by the time of use. It is written at most once an hour, to spare the disk. A time in the future is put
+ * right. */
 static void touch(const at_disk_cache *cache, int fd, const struct stat *status) {
     struct timespec now;
     clock_gettime(CLOCK_REALTIME_COARSE, &now);
@@ -115,8 +114,8 @@ static void touch(const at_disk_cache *cache, int fd, const struct stat *status)
     cache->io->futimens(fd, times);
 }
 
-/* The tuning class is a part of the file's name, which is known to be that of the entry's key. A hash that two keys
- * share, or code for another CPU in a shared home: neither is ours, and neither is damaged. */
+/* The file's name, with the tuning class in it, is known to be that of the entry's key. Another key with the same hash,
+ * or code for another CPU in a shared home, is not what we look for, and is not damaged either. */
 static bool is_wanted(const at_key *key, const char *near_class, const at_entry *entry) {
     if (entry->required & ~at_cpu_features()) return false;
     if (near_class) return at_key_is_near(key, entry->key, entry->key_bytes);
@@ -150,7 +149,7 @@ static bool read_in(at_disk_cache *cache, bool is_base, const at_key *key, const
     return *data;
 }
 
-/* A directory that was removed or replaced looks like an empty one, so a miss has a look at the path. */
+/* A directory that was removed or replaced looks like an empty one, so a miss looks at the path again. */
 bool at_disk_cache_read(at_disk_cache *cache, const at_key *key, uint8_t **data, at_entry *entry) {
     for (int is_base = 0; is_base < 2; is_base++)
         if (read_in(cache, is_base, key, NULL, data, entry)) return true;
@@ -205,7 +204,7 @@ static void note_write(at_disk_cache *cache, const char *why, size_t bytes, bool
         cache->pause = 0;
         cache->write_logged = false;
         cache->written_since_sweep += bytes;
-        /* One first write in sixteen sweeps as well, chosen by the caller: else short processes never would. */
+        /* The caller also lets one write in sixteen sweep: otherwise short processes never would. */
         *sweep = *sweep || cache->written_since_sweep > cache->capacity / 16;
         if (*sweep) cache->written_since_sweep = 0;
     }

@@ -1,4 +1,4 @@
-/* The disk cache: one file for each kernel, named by its key (runtime/entry.h is the format, docs/cache.md the why).
+/* The disk cache: one file for each kernel, named by its key (format: runtime/entry.h; reasons: docs/cache.md).
  * Every failure here only costs time: the kernel is compiled again, or stays in memory. */
 #ifndef ATTUNE_RUNTIME_DISK_CACHE_H
 #define ATTUNE_RUNTIME_DISK_CACHE_H
@@ -30,37 +30,37 @@ typedef struct at_disk_cache {
     uint64_t written_since_sweep;
 } at_disk_cache;
 
-/* Opens (and makes) the directory. `dir` NULL: what the environment says; "": off. Whatever is wrong with it turns
- * the cache off, with one log message. */
+/* Opens the directory, and makes it if need be. `dir` NULL: the environment names it; "": off. If it cannot be used the
+ * cache is off, with one log message. */
 void at_disk_cache_init(at_disk_cache *cache, const char *dir, uint64_t capacity, const attune_allocator *allocator,
                         const at_io *io, const at_log *log);
-/* Opens the read-only base, which works without the other directory too. NULL: what the environment says; "": none. One
- * that is not there or cannot be trusted is left alone, with one log message. */
+/* Opens the read-only base, which works without the other directory too. NULL: the environment names it; "": none. A
+ * base that is missing or cannot be trusted is not used, with one log message. */
 void at_disk_cache_open_base(at_disk_cache *cache, const char *base);
 
 void at_disk_cache_free(at_disk_cache *cache);
 
-/* Opens the directory and the base again where something else has taken their places since. `makes`: a directory that
- * is not there any more is made. False with *err filled if it cannot be used now. */
+/* Opens the directory and the base again if another directory has taken their place. `makes`: a directory that is
+ * missing now is made. False with *err filled if the directory cannot be used now. */
 bool at_disk_cache_refresh(at_disk_cache *cache, bool makes, at_error *err);
 
 /* The verified entry of a key, in a block of the allocator that *data owns; false: there is none. The base comes
  * second. A damaged file is removed (except from the base) and counted. */
 bool at_disk_cache_read(at_disk_cache *cache, const at_key *key, uint8_t **data, at_entry *entry);
 
-/* The same for the kernel of another tuning class than the key's, the nearest that there is; its name is *found, in
- * static storage. Opens one file for each class that there is, at most, and does not list the directory. *next is 0 for
- * the first call, and says where another one goes on, if this entry will not do. */
+/* The same for the nearest other tuning class that has an entry; *found is its name, in static storage. Opens at most
+ * one file for each class, and does not list the directory. *next is 0 for the first call. If the entry cannot be used,
+ * another call goes on from there. */
 bool at_disk_cache_read_near(at_disk_cache *cache, const at_key *key, size_t *next, uint8_t **data, at_entry *entry,
                              const char **found);
 
-/* Removes (but from the base) and counts an entry whose content turned out to be unusable after all. */
+/* Counts an entry whose content turned out to be unusable, and removes it, except from the base. */
 void at_disk_cache_reject(at_disk_cache *cache, const at_entry *entry, const char *why);
 
 /* Writes an entry. The first valid one of several writers wins; what is damaged or cannot be read is replaced. */
 void at_disk_cache_write(at_disk_cache *cache, const at_key *key, const at_entry *entry);
 
-/* Writes an entry in the place of the one that there is, which stays where that fails. */
+/* Writes an entry in the place of an older one, which stays if that fails. */
 void at_disk_cache_replace(at_disk_cache *cache, const at_key *key, const at_entry *entry);
 
 attune_status at_disk_cache_visit(at_disk_cache *cache, attune_cache_visit_fn *visit, void *user, at_error *err);

@@ -46,7 +46,7 @@ void at_file_name(const at_key *key, char file[AT_FILE_CHARS]) {
 
 bool at_file_is_entry(const char *file) {
     if (strspn(file, "0123456789abcdef") != AT_NAME_CHARS) return false;
-    if (!strcmp(file + AT_NAME_CHARS, SUFFIX)) return true; /* an older attune's: it must be evicted as any other */
+    if (!strcmp(file + AT_NAME_CHARS, SUFFIX)) return true; /* of an older attune: it is evicted like any other */
     if (file[AT_NAME_CHARS] != '-') return false;
     const char *const tuning_class = file + AT_NAME_CHARS + 1;
     const size_t length = strspn(tuning_class, "abcdefghijklmnopqrstuvwxyz0123456789-");
@@ -264,7 +264,7 @@ static int collect(void *user, const char *file, const struct stat *status) {
     }
     found_file *item = &found->items[found->count++];
     strcpy(item->name, file);
-    /* A time in the future says nothing, and a hit puts it right: whatever still has one goes first. */
+    /* A hit puts a time in the future right. So nobody uses the entries that still have one: they go first. */
     item->used_at = age_of(status) < -ORPHAN_SECONDS ? (struct timespec){0} : status->st_mtim;
     item->bytes = (uint64_t)status->st_size;
     found->trimmed.left++;
@@ -284,7 +284,8 @@ static void evict(found_files *found, uint64_t goal) {
     for (size_t i = 0; i < found->count && t->left_bytes > goal; i++) {
         const found_file *item = &found->items[i];
         const bool gone = take_away(found, item->name);
-        /* What another process's sweep took first is room as well: both must not go on to evict twice as much. */
+        /* Files that another process's sweep has just removed make room, too: otherwise both would evict twice as much.
+         */
         if (!gone && errno != ENOENT) continue;
         t->left--;
         t->left_bytes -= item->bytes;

@@ -12,7 +12,7 @@ enum { AT_FILE_CHARS = 72 };
 void at_file_name(const at_key *key, char file[AT_FILE_CHARS]);
 void at_file_name_for(const at_key *key, const char *tuning_class, char file[AT_FILE_CHARS]);
 
-/* The file of any full key; false if the bytes are none. */
+/* The file of any full key; false if the bytes are no key. */
 bool at_file_name_of(const uint8_t *bytes, size_t size, char file[AT_FILE_CHARS]);
 bool at_file_is_entry(const char *file);
 bool at_file_is_temporary(const char *file);
@@ -20,12 +20,12 @@ bool at_file_is_temporary(const char *file);
 /* A name that nobody else makes; false with errno. Those with the prefix "tmp-" are temporary. */
 bool at_file_random_name(const char *prefix, char file[AT_FILE_CHARS]);
 
-/* Whose files count: this user's own, in a directory that only this user can write to; or root's as well, and none that
- * others can write to. */
+/* Whose files count. AT_TRUST_OWN: this user's, in a directory that only this user can write to. AT_TRUST_ROOT: root's,
+ * too, but no file that others can write to. */
 typedef enum at_file_trust { AT_TRUST_OWN, AT_TRUST_ROOT } at_file_trust;
 
-/* What reading a file can come to. AT_UNREADABLE: the file is at fault (permissions, an error of the disk); AT_NOT_NOW:
- * this process is (descriptors, memory). */
+/* Results of reading a file. AT_UNREADABLE: the file is at fault (permissions, an error of the disk). AT_NOT_NOW: this
+ * process is at fault (no descriptor, no memory). */
 typedef enum at_found { AT_FOUND, AT_MISSING, AT_DAMAGED, AT_UNREADABLE, AT_NOT_NOW } at_found;
 
 typedef struct at_file {
@@ -65,12 +65,11 @@ typedef struct at_trimmed {
     int failure;
 } at_trimmed;
 
-/* Removes what writers that crashed over an hour ago left and, if the entries take more than `limit` bytes, the least
- * recently used until they take no more than `goal`. */
+/* Removes temporary files that nobody has written to for an hour. If the entries take more than `limit` bytes, it also
+ * removes the least recently used ones until they take no more than `goal`. */
 at_trimmed at_files_trim(const at_io *io, int dir, const attune_allocator *allocator, uint64_t limit, uint64_t goal);
 
-/* Removes what crashed writers left, and the least recently used entries until 7/8 of the capacity are used. Returns
- * the number of entries removed. */
+/* The same, down to 7/8 of the capacity. Returns the number of entries removed. */
 uint64_t at_files_sweep(const at_io *io, int dir, const attune_allocator *allocator, uint64_t capacity);
 
 #endif

@@ -1,4 +1,4 @@
-/* What concerns all entries of the disk cache: listing, clearing, collecting. */
+/* All entries of the disk cache at once: listing, clearing, collecting. */
 #include "runtime/disk_cache.h"
 
 #include "runtime/entry_file.h"
@@ -87,7 +87,7 @@ typedef struct remover {
     int failure;
 } remover;
 
-/* A temporary file that is young belongs to someone who is writing it. */
+/* Somebody may be writing a young temporary file. */
 static int remove_file(void *user, const char *file, const struct stat *status) {
     remover *r = user;
     const at_disk_cache *cache = r->cache;

@@ -101,6 +101,6 @@ const char *at_entry_decode(const uint8_t *data, size_t bytes, at_entry *entry) 
     if (why) return why;
     at_image_header header;
     memcpy(&header, entry->image, sizeof header);
-    /* Else the entry would be found and its kernel refused, at every start. */
+    /* Otherwise the entry would be found and its kernel refused at every start. */
     return header.required == entry->required ? NULL : "the entry and its image need different features of the CPU";
 }

@@ -8,7 +8,7 @@
  *          20   u32      text bytes
  *          24   u64      image bytes
  *          32   key, then text (problem, schedule, ISA: each with a final NUL), zeros up to a multiple of 64, then
- *               the image, then XXH3-128 over all before (low half first) */
+ *               the image, then XXH3-128 over everything before (low half first) */
 #ifndef ATTUNE_RUNTIME_ENTRY_H
 #define ATTUNE_RUNTIME_ENTRY_H
 
@@ -19,7 +19,7 @@ enum { AT_ENTRY_MAX_TEXT = 16 << 10 };
 #define AT_ENTRY_MAX_IMAGE ((size_t)32 << 20)
 #define AT_ENTRY_MAX_BYTES (AT_ENTRY_MAX_IMAGE + (64 << 10))
 
-/* Points into the bytes that were decoded, or into what is to be encoded. */
+/* Points into the bytes that were decoded, or are to be encoded. */
 typedef struct at_entry {
     uint32_t required;
     const uint8_t *key;
@@ -27,14 +27,14 @@ typedef struct at_entry {
     const char *problem, *schedule, *isa;
     const uint8_t *image;
     size_t image_bytes;
-    bool is_of_base; /* it was read in the read-only base; not in the bytes */
+    bool is_of_base; /* it was read from the read-only base; not a part of the bytes */
 } at_entry;
 
 /* Encodes into a block of the allocator. ATTUNE_OUT_OF_MEMORY, or ATTUNE_UNSUPPORTED if the entry is too big. */
 attune_status at_entry_encode(const at_entry *entry, const attune_allocator *allocator, uint8_t **data, size_t *bytes,
                               at_error *err);
 
-/* NULL and *entry filled, or what is wrong with the bytes. Reads nothing beyond `bytes`. `data` is 8-byte aligned. */
+/* NULL and *entry filled, or a sentence about the error. Reads nothing beyond `bytes`. `data` is 8-byte aligned. */
 const char *at_entry_decode(const uint8_t *data, size_t bytes, at_entry *entry);
 
 #endif

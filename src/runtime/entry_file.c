@@ -21,7 +21,7 @@ void at_entry_file_close(at_entry_file *got, const attune_allocator *allocator) 
     at_file_close(&got->file, allocator);
 }
 
-/* Whether a name is taken by an entry of this key, or by something that cannot be looked at now. */
+/* Whether an entry of this key has the name, or a file that cannot be read now. */
 static bool is_to_stay(const at_io *io, int dir, const char *name, const at_entry *entry,
                        const attune_allocator *allocator) {
     at_entry_file there;

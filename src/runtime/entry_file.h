@@ -1,5 +1,5 @@
-/* An entry in a file of a cache directory: read and checked in one place, so that whoever looks (a hit, verify, export)
- * finds the same. */
+/* An entry in a file of a cache directory. It is read and checked in one place, so that a hit, `verify` and `export`
+ * find the same. */
 #ifndef ATTUNE_RUNTIME_ENTRY_FILE_H
 #define ATTUNE_RUNTIME_ENTRY_FILE_H
 

@@ -49,8 +49,9 @@ ssize_t at_io_read_all(const at_io *io, int fd, void *data, size_t bytes);
 /* 0 when all was written, else -1 with errno set. */
 int at_io_write_all(const at_io *io, int fd, const void *data, size_t bytes);
 
-/* SIGXFSZ and SIGPIPE, held back from the calling thread. Both are sent to the thread that writes, so blocking them
- * and taking them back affects no other thread. To look at the limit first would not do: SQLite writes as it likes. */
+/* Holds SIGXFSZ and SIGPIPE back from the calling thread. The system sends both to the thread that writes, so blocking
+ * them and taking them back affects no other thread. To look at the limit first is not enough: SQLite writes as well.
+ */
 typedef struct at_held_signals {
     sigset_t before, own; /* the thread's mask; those that were not pending before */
 } at_held_signals;

@@ -1,4 +1,4 @@
-/* Inlined: the hit path hashes two fixed sizes, for which the compiler picks the branch. */
+/* Inlined: a hit hashes two fixed sizes, and the compiler picks the branch for each. */
 #define XXH_INLINE_ALL
 #include "runtime/key.h"
 
@@ -8,7 +8,7 @@
 #include <string.h>
 #include <xxhash.h>
 
-/* Appends to `bytes` what fits; sizes are bounded by construction, so nothing is ever cut off in practice. */
+/* Appends data, and never writes beyond the capacity. Sizes are bounded by construction, so nothing is cut off. */
 static size_t put(uint8_t *bytes, size_t size, size_t capacity, const void *data, size_t n) {
     if (n > capacity - size) n = capacity - size;
     memcpy(bytes + size, data, n);
@@ -158,8 +158,8 @@ _Static_assert(FOLLOWS(batch, dtype) && FOLLOWS(causal_offset, causal_align) && 
                "a problem has no padding");
 _Static_assert(sizeof(attune_problem) == 824, "a new field: see to padding above, and to the parts below");
 
-/* XXH3 is several times faster up to 128 bytes than just beyond, so a problem is hashed in parts of that size. All
- * defaults behind the first part are 0, and most problems leave most of them so: such a part adds nothing. */
+/* XXH3 is several times faster up to 128 bytes than just beyond, so a problem is hashed in parts of that size. After
+ * the first part all defaults are 0, and most problems keep most of them. A part of zeros adds nothing. */
 enum { PART = 128, NUM_PARTS = sizeof(attune_problem) / PART, REST = sizeof(attune_problem) % PART };
 _Static_assert(REST % sizeof(uint64_t) == 0, "the rest is whole words");
 

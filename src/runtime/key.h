@@ -1,10 +1,10 @@
-/* What identifies a compiled kernel.
+/* The key of a compiled kernel.
  *
- * The full key is the bytes of: the problem's canonical key, the explicit schedule if one was given, and the machine
- * part (target, LLVM version, generator id, image version, tuning class), each with its length in front. The tuning
- * class comes last: the name of an entry is XXH3-128 over all before it, so that the entries of one kernel for several
- * classes have one name, and files whose names differ in the class. Wherever a name is looked up the full key is
- * compared too. */
+ * The full key consists of the problem's canonical key, the explicit schedule if one was given, and the machine part
+ * (target, LLVM version, generator id, image version, tuning class), each with its length in front. The tuning class
+ * comes last. The name of an entry is XXH3-128 over everything before the class, so the entries of one kernel for
+ * several classes share a name, and their files differ in the class. Wherever a name is looked up the full key is
+ * compared. */
 #ifndef ATTUNE_RUNTIME_KEY_H
 #define ATTUNE_RUNTIME_KEY_H
 
@@ -42,14 +42,14 @@ void at_key_name(const at_key *key, char name[AT_NAME_CHARS + 1]);
 /* Whether a full key is this one, or this one for another tuning class. */
 bool at_key_is_near(const at_key *key, const uint8_t *bytes, size_t size);
 
-/* A full key taken apart: that of an entry, perhaps of another machine or version. Points into its bytes. */
+/* The parts of a full key, perhaps of an entry of another machine or version. Points into its bytes. */
 enum { AT_KEY_TEXT = 64 };
 typedef struct at_key_parts {
     const uint8_t *problem, *schedule;
     size_t problem_bytes, schedule_bytes; /* no schedule: none was given */
     char isa[AT_KEY_TEXT + 1], llvm[AT_KEY_TEXT + 1], generator[AT_KEY_TEXT + 1], tuning_class[AT_CLASS_BYTES];
     uint32_t image_version;
-    size_t shared_bytes; /* all before the tuning class: what the name is a hash of */
+    size_t shared_bytes; /* all before the tuning class; the name is their hash */
 } at_key_parts;
 
 /* false, and all parts empty, if the bytes are no key. The tuning class is one that a file's name can hold. */
@@ -61,15 +61,15 @@ void at_key_name_of(const uint8_t *bytes, const at_key_parts *parts, char name[A
 /* Whether the kernel was made by this build, for whichever machine. */
 bool at_key_is_of_here(const at_key_parts *parts);
 
-/* The caller's problem and schedule as they lie: the key of the first-level lookup, which spares a hit the work of
- * canonicalising. It borrows both structs. Different raw keys may mean the same kernel, never the other way round. */
+/* The caller's problem and schedule as they lie in memory. The first lookup uses this key, so that a hit need not
+ * canonicalise. It borrows both structs. Different raw keys may mean the same kernel, never the other way round. */
 typedef struct at_raw_key {
     const attune_problem *problem;
     const attune_schedule *schedule; /* NULL if none was given */
 } at_raw_key;
 
-/* What of a schedule means something; the rest is for later versions. Results hold schedules by value, so that the size
- * of one can never change. */
+/* The part of a schedule that is in use; the rest is for later versions. Results hold schedules by value, so the size
+ * of a schedule can never change. */
 enum { AT_SCHEDULE_BYTES = offsetof(attune_schedule, reserved) };
 _Static_assert(sizeof(attune_schedule) == 256, "reserved shrinks by what a new field takes");
 

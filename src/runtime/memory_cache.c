@@ -187,7 +187,7 @@ static void node_insert(at_memory_cache *cache, at_cache_node *node) {
     at_cache_node **bucket = node_bucket(cache, &node->key);
     node->chain = *bucket;
     *bucket = node;
-    if (cache->hand) { /* just behind the hand: the last one it comes to */
+    if (cache->hand) { /* just after the hand has passed: the last one it comes to */
         node->next = cache->hand;
         node->previous = cache->hand->previous;
         node->previous->next = node->next->previous = node;
@@ -262,7 +262,7 @@ static at_cache_node *flight_leave(at_memory_cache *cache, at_flight *flight) {
     return node;
 }
 
-/* Called and left with the mutex held, given up while waiting. */
+/* Called with the mutex held, and returns with it; gives it up while waiting. */
 static at_cache_node *flight_wait(at_memory_cache *cache, at_flight *flight, at_cache_node **node,
                                   attune_status *status, at_error *err) {
     flight->users++;
@@ -424,7 +424,7 @@ void at_memory_cache_before_fork(at_memory_cache *cache) {
     for (int i = 0; i < AT_CACHE_SHARDS; i++) shard_lock(&cache->shards[i]);
 }
 
-/* What was being made by threads that are not there is never going to land, and nobody must wait for it. */
+/* Kernels that the parent's other threads were making will never be ready, and nobody must wait for them. */
 static void forget_flights_of_others(at_memory_cache *cache) {
     at_flight **link = &cache->flights;
     while (*link) {

@@ -20,7 +20,7 @@ enum { AT_CACHE_SHARDS = 32, AT_CACHE_MAX_ALIASES = 8 };
 typedef struct at_cache_alias at_cache_alias;
 typedef struct at_flight at_flight;
 
-/* What a cached object begins with. The creator sets key and bytes, and refs to 1 for the cache's caller. */
+/* The head of a cached object. The creator sets key and bytes, and refs to 1 for the cache's caller. */
 typedef struct at_cache_node {
     atomic_uint refs;
     atomic_bool used; /* since the clock's hand last passed */
@@ -75,7 +75,8 @@ typedef attune_status at_cache_make_fn(void *user, const at_key *key, at_cache_n
 attune_status at_memory_cache_get(at_memory_cache *cache, const at_key *key, at_cache_make_fn *make, void *user,
                                   at_cache_node **node, at_error *err);
 
-/* The node of a key with a reference for the caller, or NULL: nothing is made or waited for, and it is no use. */
+/* The node of a key with a reference for the caller, or NULL. Makes nothing, waits for nothing, and does not count as a
+ * use. */
 at_cache_node *at_memory_cache_peek(at_memory_cache *cache, const at_key *key);
 
 void at_cache_node_release(at_memory_cache *cache, at_cache_node *node);
@@ -86,8 +87,8 @@ void at_memory_cache_remove(at_memory_cache *cache, const at_key *key);
 /* Takes every node out of the table. */
 void at_memory_cache_drop(at_memory_cache *cache);
 
-/* Around fork(): takes all locks; gives them back. In the child nobody is making anything but the thread that forked,
- * and nobody waits for it. */
+/* Around fork(): takes all locks; gives them back. In the child only the thread that forked can be making a kernel, and
+ * nobody waits for it. */
 void at_memory_cache_before_fork(at_memory_cache *cache);
 void at_memory_cache_after_fork(at_memory_cache *cache, bool is_child);
 

@@ -18,8 +18,8 @@
 #include <time.h>
 #include <unistd.h>
 
-/* SQLite writes in each public function, also where only reading is asked for, and the host must not be ended by a
- * signal for it: hence AT_HOLD_SIGNALS. */
+/* SQLite may write in each public function, even in those that only look up, and no signal may end the host for that:
+ * hence AT_HOLD_SIGNALS. */
 struct tune_database {
     const attune_allocator *allocator;
     const char *path;
@@ -30,8 +30,8 @@ struct tune_database {
 /* user_version of the file; "attu" in ASCII tells the file from other programs' databases. */
 enum { VERSION = 3, APPLICATION_ID = 0x61747475, WAIT_MS = 5000, URI_BYTES = 3 * PATH_MAX + 32 };
 
-/* The number of a search is its own wherever it is carried; `at` is only what a clock said. What is divided by is no
- * text and not 0. */
+/* A search keeps its number wherever it is copied to; `at` is only the time of a clock. The checks keep divisors from
+ * being text or 0. */
 static const char schema[] =
     "CREATE TABLE search (id INTEGER PRIMARY KEY, number INTEGER NOT NULL, problem TEXT NOT NULL, key BLOB NOT NULL,"
     " isa TEXT NOT NULL, machine TEXT NOT NULL, cpu TEXT NOT NULL, threads INTEGER NOT NULL CHECK (threads BETWEEN 1 "
@@ -105,8 +105,8 @@ static bool take_statement(const char **statements, const char *sql) {
     return is_next;
 }
 
-/* A view or a trigger of the names that statements here use would be run by them, and might never end: what is there
- * must be the tables and indexes that attune makes, word for word. */
+/* Statements would run a view or a trigger with a name that they use, and it might never end. So the file must have the
+ * tables and indexes that attune makes, word for word. */
 static attune_status check_schema(tune_database *d, const char *select, at_error *err) {
     const char *expected = schema;
     bool is_ours = true;
@@ -122,7 +122,7 @@ static attune_status check_schema(tune_database *d, const char *select, at_error
                    d->path);
 }
 
-/* One that is there must be ours, unless it has nothing in it yet. */
+/* An existing file must be ours, unless it is empty. */
 static attune_status look_at(tune_database *d, bool *is_new, at_error *err) {
     int64_t version = 0, application = 0, tables = 0;
     attune_status status = read_pragma(d, "PRAGMA user_version", &version, err);
@@ -134,7 +134,7 @@ static attune_status look_at(tune_database *d, bool *is_new, at_error *err) {
     return check_schema(d, "SELECT sql FROM main.sqlite_schema ORDER BY rowid", err);
 }
 
-/* Inside a transaction that keeps other openers out, of whom one may have been first. */
+/* Inside a transaction that keeps other processes out. One of them may have been first. */
 static attune_status make_tables(tune_database *d, at_error *err) {
     bool is_new;
     attune_status status = execute(d, "BEGIN IMMEDIATE", "made", err);
@@ -146,8 +146,8 @@ static attune_status make_tables(tune_database *d, at_error *err) {
 }
 _Static_assert(VERSION == 3 && APPLICATION_ID == 1635021941, "what the statement above says");
 
-/* Beside a file in WAL mode SQLite makes two others, even to read it, unless it is told that the file is fixed: that
- * nobody is going to change it. */
+/* SQLite makes two other files beside a file in WAL mode, even to read it, unless it is told that nobody is going to
+ * change the file (`is_fixed`). */
 static void print_uri(const char *path, bool is_fixed, char uri[URI_BYTES]) {
     char *to = uri + sprintf(uri, "file:");
     for (; *path; path++)
@@ -164,7 +164,7 @@ static bool is_in_writable_directory(const char *path) {
     return !faccessat(AT_FDCWD, directory, W_OK, AT_EACCESS);
 }
 
-/* Whoever only reads takes no lock that others would wait for. */
+/* A reader takes no lock that others would wait for. */
 static attune_status open_handle(tune_database *d, int flags, bool *is_empty, at_error *err) {
     const int usual = SQLITE_OPEN_NOFOLLOW | SQLITE_OPEN_PRIVATECACHE | SQLITE_OPEN_URI;
     const bool is_fixed = flags & TUNE_BASE || !(flags & TUNE_CREATE || is_in_writable_directory(d->path));
@@ -177,7 +177,7 @@ static attune_status open_handle(tune_database *d, int flags, bool *is_empty, at
     if (code != SQLITE_OK) return fail(d, code, "opened", err);
     d->lib->busy_timeout(d->handle, WAIT_MS);
     attune_status status = execute(d, "PRAGMA trusted_schema = OFF; PRAGMA synchronous = NORMAL", "opened", err);
-    /* In one transaction, or another process may make the tables in the middle of it. */
+    /* In one transaction: otherwise another process may make the tables in between. */
     if (!status) status = execute(d, "BEGIN", "opened", err);
     if (!status) status = look_at(d, is_empty, err);
     if (!status) status = execute(d, "COMMIT", "opened", err);
@@ -185,8 +185,8 @@ static attune_status open_handle(tune_database *d, int flags, bool *is_empty, at
         *is_empty = false;
         status = make_tables(d, err);
     }
-    /* So that readers wait for nobody. It is a change to the file when that is new, for which SQLite does not wait
-     * while others have it open: then one of those who come later does it. */
+    /* WAL lets readers wait for nobody. It changes a new file, and SQLite does not wait for that while others have the
+     * file open: then a later process does it. */
     if (!status && flags & TUNE_CREATE) d->lib->exec(d->handle, "PRAGMA journal_mode = WAL", NULL, NULL, NULL);
     return status;
 }
@@ -215,7 +215,7 @@ static attune_status make_file(const char *path, const tune_sqlite *lib, const a
     return status;
 }
 
-/* As with the cache's entries: a regular file, no link, of this user; one of a base may be root's instead. */
+/* As with the cache's entries: a regular file of this user, no link. A file of a base may be root's. */
 static attune_status check_file(const char *path, int flags, bool *exists, at_error *err) {
     struct stat file;
     *exists = !lstat(path, &file);
@@ -298,8 +298,8 @@ static int insert_timings(tune_database *d, int64_t search, const tune_timing *t
     return code;
 }
 
-/* What claims to have been found later than now, by a clock that was wrong, would be the latest for good: it becomes as
- * old as what is found now, which comes behind it. */
+/* A result from the future, by a clock that was wrong, would be the latest for good. It gets the present time, and the
+ * new result comes after it. */
 static int end_future(tune_database *d, const tune_place *place, int64_t now) {
     static const char sql[] =
         "UPDATE search SET at = ?1 WHERE key = ?2 AND isa = ?3 AND machine = ?4 AND threads = ?5 AND at > ?1";
@@ -372,7 +372,7 @@ static attune_status visit_rows(tune_database *d, sqlite3_stmt *statement, int b
 #define WINNERS                                                                                                        \
     "SELECT problem, schedule, threads, ratio, at FROM search JOIN timing ON timing.search = search.id WHERE won = 1 " \
     "AND threads BETWEEN 1 AND 4294967295 "
-/* By which factor one number is the larger one. */
+/* The factor by which one number is larger than the other. */
 #define FACTOR(column, value) "max(" column ", " value ") * 1.0 / min(" column ", " value ")"
 
 attune_status tune_database_same(tune_database *d, const tune_place *place, tune_visit_fn *visit, void *user,
@@ -387,7 +387,7 @@ attune_status tune_database_same(tune_database *d, const tune_place *place, tune
     return visit_rows(d, statement, code, visit, user, err);
 }
 
-/* The first of the three factors bounds what has to be looked at. */
+/* The range of the first factor bounds the rows that are looked at. */
 attune_status tune_database_near(tune_database *d, const tune_place *place, double farthest, tune_visit_fn *visit,
                                  void *user, at_error *err) {
     AT_HOLD_SIGNALS;
@@ -405,7 +405,7 @@ attune_status tune_database_near(tune_database *d, const tune_place *place, doub
 
 /* ---- Export and import ---- */
 
-/* Runs one statement with a text in it, and gives what it counted. */
+/* Runs one statement with a text in it. */
 static attune_status run_with_text(tune_database *d, const char *sql, const char *text, const char *doing,
                                    at_error *err) {
     sqlite3_stmt *statement = NULL;
@@ -430,7 +430,7 @@ static attune_status write_beside(tune_database *d, const char *path, const char
     return status;
 }
 
-/* What was at the path before stays, also if it comes there meanwhile. */
+/* A file that is at the path stays, also one that comes there meanwhile. */
 attune_status tune_database_export(tune_database *d, const char *path, at_error *err) {
     AT_HOLD_SIGNALS;
     char resolved[PATH_MAX], beside[PATH_MAX];
@@ -461,8 +461,8 @@ static attune_status count_new(tune_database *d, const char *isa, const char *ma
 
 #define COLUMNS " number, problem, key, isa, machine, cpu, threads, version, at, kind, queries, keys, heads_per_kv_head"
 
-/* Searches are new if none here has the same number. None was in the future. Here their rows go on from the last one.
- */
+/* A search is new if none here has the same number. Times in the future become the present one. The rows get the next
+ * free ids. */
 static const char take_in[] =
     "CREATE TEMP TABLE incoming AS SELECT row_number() OVER (ORDER BY s.id) + (SELECT coalesce(max(id), 0) FROM"
     " main.search) AS id, s.id AS old," COLUMNS " FROM other.search AS s WHERE NOT EXISTS (SELECT 1 FROM main.search"
@@ -487,18 +487,18 @@ attune_status tune_database_import(tune_database *d, const char *path, const cha
                                    uint64_t *taken, uint64_t *of_here, at_error *err) {
     AT_HOLD_SIGNALS;
     *taken = *of_here = 0;
-    char uri[URI_BYTES], resolved[PATH_MAX]; /* SQLite is told to follow no links, and means those on the way as well */
+    char uri[URI_BYTES], resolved[PATH_MAX]; /* SQLite follows no links now, not even on the way */
     if (!realpath(path, resolved) || access(resolved, R_OK))
         return at_fail(err, ATTUNE_IO_ERROR, "%s cannot be read: %s", path, strerror(errno));
     const char *const own = d->path;
-    d->path = path; /* what cannot be read now is that */
+    d->path = path; /* for messages */
     print_uri(resolved, !is_in_writable_directory(resolved), uri);
     attune_status status = run_with_text(d, "ATTACH DATABASE ? AS other", uri, "read", err);
     d->path = own;
     if (status) return status;
     status = execute(d, "BEGIN IMMEDIATE", "imported into", err);
     d->path = path;
-    if (!status) status = check_other(d, err); /* from here on to the end it stays as it is seen now */
+    if (!status) status = check_other(d, err); /* the transaction shows one state until it ends */
     d->path = own;
     if (!status) status = execute(d, take_in, "imported into", err);
     if (!status) status = count_new(d, isa, machine, taken, of_here, err);
