@@ -57,7 +57,7 @@ static const struct argp_option options[] = {
     {"sample", TOOL_KEY_SAMPLE, "N", 0, "audit: compile at most so many entries anew (default 16)", 0},
     {"seed", TOOL_KEY_SEED, "S", 0, "audit: which ones; the same seed chooses the same (default: the time)", 0},
     {"max-bytes", TOOL_KEY_MAX_BYTES, "N", 0,
-     "gc: how much may stay, in bytes or with K, M or G after the number (default: the cap of the cache)", 0},
+     "gc: how much may stay: bytes, or a number followed by K, M or G (default: the cap of the cache)", 0},
     {"json", TOOL_KEY_JSON, NULL, 0, "Print JSON", 0},
     {0},
 };
@@ -77,7 +77,7 @@ static uint64_t parse_bytes(struct argp_state *state, const char *text) {
     const char *const unit = *end ? strchr(units, *end) : NULL;
     const int shift = unit ? 10 * (int)(unit - units + 1) : 0;
     if (!isdigit((unsigned char)*text) || errno || (*end && (!unit || end[1])) || value > (uint64_t)INT64_MAX >> shift)
-        argp_error(state, "--max-bytes must be a number of bytes, or a number with K, M or G after it, not '%s'", text);
+        argp_error(state, "--max-bytes must be a number of bytes, or a number followed by K, M or G, not '%s'", text);
     return (uint64_t)value << shift;
 }
 
@@ -131,7 +131,7 @@ int cmd_cache(int argc, char **argv) {
         "  ls       list them\n"
         "  verify   read every one and name the damaged\n"
         "  audit    compile a sample anew and compare the code\n"
-        "  gc       evict down to the cap, and remove what crashed writers left\n"
+        "  gc       evict down to the cap, and remove files that crashed writers left\n"
         "  clear    remove all\n"
         "  why      name the part of its key that keeps a problem from being found\n"
         "  export   copy all valid entries into a directory\n"
