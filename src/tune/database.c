@@ -156,18 +156,10 @@ static void print_uri(const char *path, bool is_fixed, char uri[URI_BYTES]) {
     strcpy(to, is_fixed ? "?immutable=1" : "");
 }
 
-static bool is_in_writable_directory(const char *path) {
-    char directory[PATH_MAX];
-    const char *const end = strrchr(path, '/');
-    if (!end) return !faccessat(AT_FDCWD, ".", W_OK, AT_EACCESS);
-    snprintf(directory, sizeof directory, "%.*s/", (int)(end - path), path);
-    return !faccessat(AT_FDCWD, directory, W_OK, AT_EACCESS);
-}
-
 /* A reader takes no lock that others would wait for. */
 static attune_status open_handle(tune_database *d, int flags, bool *is_empty, at_error *err) {
     const int usual = SQLITE_OPEN_NOFOLLOW | SQLITE_OPEN_PRIVATECACHE | SQLITE_OPEN_URI;
-    const bool is_fixed = flags & TUNE_BASE || !(flags & TUNE_CREATE || is_in_writable_directory(d->path));
+    const bool is_fixed = flags & TUNE_BASE || !(flags & TUNE_CREATE || tune_is_in_writable_directory(d->path));
     const int mode = is_fixed              ? SQLITE_OPEN_READONLY
                      : flags & TUNE_CREATE ? SQLITE_OPEN_READWRITE | SQLITE_OPEN_CREATE
                                            : SQLITE_OPEN_READWRITE;
@@ -237,7 +229,7 @@ attune_status tune_database_open(const char *path, int flags, const attune_alloc
     *database = NULL;
     const attune_status usable = check_file(path, flags, &exists, err);
     if (usable || (!exists && !(flags & TUNE_CREATE))) return usable;
-    if (flags & TUNE_CREATE && !is_in_writable_directory(path))
+    if (flags & TUNE_CREATE && !tune_is_in_writable_directory(path))
         return at_fail(err, ATTUNE_IO_ERROR, "the tuning database %s cannot be written to: %s", path, strerror(errno));
     const tune_sqlite *lib = tune_sqlite_load(err);
     if (!lib) return ATTUNE_UNSUPPORTED;
@@ -492,7 +484,7 @@ attune_status tune_database_import(tune_database *d, const char *path, const cha
         return at_fail(err, ATTUNE_IO_ERROR, "%s cannot be read: %s", path, strerror(errno));
     const char *const own = d->path;
     d->path = path; /* for messages */
-    print_uri(resolved, !is_in_writable_directory(resolved), uri);
+    print_uri(resolved, !tune_is_in_writable_directory(resolved), uri);
     attune_status status = run_with_text(d, "ATTACH DATABASE ? AS other", uri, "read", err);
     d->path = own;
     if (status) return status;

@@ -10,6 +10,14 @@
 #include <string.h>
 #include <unistd.h>
 
+bool tune_is_in_writable_directory(const char *path) {
+    char directory[PATH_MAX];
+    const char *const end = strrchr(path, '/');
+    if (!end) return !faccessat(AT_FDCWD, ".", W_OK, AT_EACCESS);
+    snprintf(directory, sizeof directory, "%.*s/", (int)(end - path), path);
+    return !faccessat(AT_FDCWD, directory, W_OK, AT_EACCESS);
+}
+
 int tune_make_beside(const char *path, bool is_in_cache, char beside[PATH_MAX]) {
     char number[AT_FILE_CHARS];
     const char *const slash = strrchr(path, '/');

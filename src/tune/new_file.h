@@ -1,9 +1,12 @@
-/* Files that are made under another name and get their own when they are whole. */
+/* Making files: each is made under another name, and gets its own when it is whole. */
 #ifndef ATTUNE_TUNE_NEW_FILE_H
 #define ATTUNE_TUNE_NEW_FILE_H
 
 #include <limits.h>
 #include <stdbool.h>
+
+/* Whether this user may make files beside this one; false with errno. */
+bool tune_is_in_writable_directory(const char *path);
 
 /* The path without links on the way, which SQLite refuses to follow. The file itself need not be there. False with
  * errno. */
