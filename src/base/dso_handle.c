@@ -1,8 +1,9 @@
-/* What libattune.so.0 needs of a start file. It has none of the C library's and the compiler's: their code is called by
- * address and is often compiled without landing pads, which would take IBT and BTI from the whole library, and they
- * import weak symbols that any library may define (_ITM_registerTMCloneTable). What they do besides, running
- * __cxa_finalize when the library is unloaded, is not needed, because it never is. */
+/* Replaces the start files in libattune.so.0. Those of the C library and the compiler are called by address and are
+ * often compiled without landing pads, so the whole library would lose IBT and BTI. They also import weak symbols that
+ * any library may define (_ITM_registerTMCloneTable). They run __cxa_finalize when the library is unloaded; this
+ * library never is. */
 
-/* Names this library to __cxa_atexit and pthread_atfork. Not in the static archive: a program has one of its own. */
+/* Names this library to __cxa_atexit and pthread_atfork. It is not in the static archive, because a program has its
+ * own. */
 extern __attribute__((visibility("hidden"))) void *const __dso_handle;
 void *const __dso_handle = (void *)&__dso_handle;

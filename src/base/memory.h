@@ -8,7 +8,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* malloc/free wrapped as an allocator; what a NULL allocator means everywhere. */
+/* malloc and free as an allocator. A NULL allocator means this one everywhere. */
 const attune_allocator *at_default_allocator(void);
 
 void *at_alloc(const attune_allocator *allocator, size_t bytes);                       /* zeroed, 16-byte aligned */

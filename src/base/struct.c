@@ -3,7 +3,7 @@
 #include <stdbool.h>
 #include <string.h>
 
-/* Far more than any struct has: a size beyond that was never set, and must not be read to its end. */
+/* Far more than any struct has. A larger size was never set, and the struct must not be read to its end. */
 enum { MOST_BYTES = 16384 };
 
 static size_t smaller(size_t a, size_t b) { return a < b ? a : b; }

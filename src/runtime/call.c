@@ -2,8 +2,8 @@
 
 #include <string.h>
 
-/* All sizes and strides of a call lie in two pieces of attune_arguments, so that two comparisons tell a call that
- * repeats the problem from one that has to be settled anew. */
+/* All sizes and strides of a call lie in two parts of attune_arguments. So two comparisons find out whether a call
+ * repeats the problem or must be settled anew. */
 enum {
     SIZES_BEGIN = offsetof(attune_arguments, batch),
     SIZES_BYTES = offsetof(attune_arguments, rotary_batch_stride) + sizeof(int64_t) - SIZES_BEGIN,
@@ -15,12 +15,12 @@ _Static_assert(SIZES_BYTES == 60 * sizeof(int64_t) &&
                "a new size or stride: it must lie between batch and rotary_batch_stride");
 _Static_assert(INPUTS_BYTES == 9 * sizeof(int64_t), "or be one of a block's inputs");
 
-/* What pointers to tensors without elements are replaced by: kernels and interpreter never see NULL. */
+/* Replaces pointers to tensors without elements: kernels and interpreter never see NULL. */
 static _Alignas(64) char nothing[64];
 
 /* ---- The signature ---- */
 
-/* A size that is not compiled, or that the problem does not have, is not set: the same number stands for both. */
+/* The same number stands for a size that is not compiled and for one that the problem does not have: not set. */
 _Static_assert(ATTUNE_NOT_SET == -1 && ATTUNE_DYNAMIC == -1, "compiled sizes are -1 where they are not known");
 
 static void fill_defaults(const at_signature *s, attune_arguments *a) {
@@ -52,7 +52,7 @@ at_struct at_arguments_struct(const at_signature *s) {
     return (at_struct){"attune_arguments", "use attune_arguments_init", sizeof(attune_arguments), &s->defaults, 824};
 }
 
-/* Arguments of another version of the struct, made whole. */
+/* Makes arguments of another version of the struct whole. */
 static attune_status take_arguments(const at_signature *s, const attune_arguments **a, attune_arguments *whole,
                                     at_error *err) {
     const at_struct kind = at_arguments_struct(s);
@@ -97,7 +97,7 @@ void at_signature_init(at_signature *s, const attune_problem *canonical) {
     s->num_scalars = mha_scalars(canonical, &s->compiled, s->tensors, s->count, zeros, scalars);
     at_open open;
     at_longest longest;
-    /* What index tensors may change is settled call by call. */
+    /* Sizes that index tensors may change are settled for each call. */
     if (at_sizes_begin(s, &s->defaults, &s->settled.sizes, &open, NULL) || open.q || open.kv) return;
     if (!s->has_entry_tables && at_tables_check_entries(s, &s->defaults, &s->settled.sizes, &longest, NULL)) return;
     s->is_settled = finish(s, &s->defaults, &s->settled, NULL) == ATTUNE_OK;
@@ -116,7 +116,7 @@ attune_status at_call_settle(const at_signature *s, const attune_arguments *a, a
     return finish(s, a, out, err);
 }
 
-/* The same with the pointers there, index tensors read and checked. */
+/* The same with pointers: index tensors are read and checked. */
 static attune_status settle(const at_signature *s, const attune_arguments *a, at_settled *out, at_error *err) {
     at_open open;
     at_longest longest;
@@ -144,7 +144,7 @@ static attune_status take_pointers(const at_signature *s, const attune_arguments
     return ATTUNE_OK;
 }
 
-/* Kernels read the weights of a block as they lie. Of what they are only the header tells. */
+/* Kernels do not check the weights of a block. Only the header says of which block they are. */
 static attune_status check_packed(const at_signature *s, void *const *buffers, at_error *err) {
     if (s->place[MHA_PACKED_WEIGHTS] < 0) return ATTUNE_OK;
     const void *packed = buffers[(int)s->place[MHA_PACKED_WEIGHTS]];

@@ -1,48 +1,49 @@
-/* One call of a problem's kernel: sizes and strides settled, arguments checked, everything in the kernel's order.
+/* One call of a problem's kernel: sizes and strides are settled, arguments are checked, and all are in the kernel's
+ * order.
  *
- * call.c strings together: call_sizes.c (run-time sizes), call_tables.c (what the index tensors hold), call_strides.c
- * (strides and extents), call_overlap.c (what must not share memory). A call whose sizes and strides are those of the
- * problem itself, which is most of them, finds the first three already done. */
+ * call.c calls call_sizes.c (run-time sizes), call_tables.c (values of index tensors), call_strides.c (strides and
+ * extents) and call_overlap.c (tensors that must not share memory). Most calls have the sizes and strides of the
+ * problem itself, and the first three were done for these when the kernel was made. */
 #ifndef ATTUNE_RUNTIME_CALL_H
 #define ATTUNE_RUNTIME_CALL_H
 
 #include "mha/pack.h"
 #include "mha/signature.h"
 
-/* Sizes and strides of one call and what follows from them. */
+/* Sizes and strides of one call, and values that follow from them. */
 typedef struct at_settled {
     mha_sizes sizes;
     int64_t strides[MHA_NUM_TENSORS][4]; /* by place in the table, as all arrays below */
-    uint64_t bytes[MHA_NUM_TENSORS];     /* from the first element to the end of the last; 0: there is none */
+    uint64_t bytes[MHA_NUM_TENSORS];     /* bytes from the first element to the end of the last; 0: there is none */
     int64_t scalars[MHA_MAX_SCALARS];
     double flops;
-    bool is_empty; /* no output has elements: there is nothing to do */
+    bool is_empty; /* no output has elements, so there is nothing to do */
 } at_settled;
 
-/* What all calls of a problem share. */
+/* Data that all calls of a problem share. */
 typedef struct at_signature {
     attune_problem problem; /* canonical */
     size_t count, num_scalars;
     mha_tensor tensors[MHA_NUM_TENSORS];
-    signed char place[MHA_NUM_TENSORS]; /* of a tensor in the table, or -1 */
-    uint8_t element[MHA_NUM_TENSORS];   /* bytes of one, by place in the table; a power of two */
+    signed char place[MHA_NUM_TENSORS]; /* the place of a tensor in the table, or -1 */
+    uint8_t element[MHA_NUM_TENSORS];   /* bytes of an element, by place in the table; a power of two */
     mha_sizes compiled;
     mha_parameters parameters;
-    attune_arguments defaults; /* what attune_arguments_init gives */
-    mha_pack_id pack_id;       /* of a block: what the header of its weights must say */
-    bool has_position;         /* it matters where queries stand */
-    bool has_entry_tables;     /* index tensors make one batch entry differ from another */
+    attune_arguments defaults; /* from attune_arguments_init */
+    mha_pack_id pack_id;       /* for a block: the header that its weights must have */
+    bool has_position;         /* the positions of queries matter */
+    bool has_entry_tables;     /* index tensors make batch entries differ */
     bool is_settled;           /* `settled` is right for the defaults */
     at_settled settled;
 } at_signature;
 
-/* A caller's arguments: what an older program does not have is as attune_arguments_init gives it. */
+/* A caller's arguments. Members that an older program lacks are as attune_arguments_init sets them. */
 at_struct at_arguments_struct(const at_signature *signature);
 
 void at_signature_init(at_signature *signature, const attune_problem *canonical);
 
-/* The sizes and strides of a call whose pointers are not looked at. Sizes that only index tensors tell are taken as
- * large as they may be. */
+/* The sizes and strides of a call, without a look at its pointers. Sizes that only index tensors know are at their
+ * upper bounds. */
 attune_status at_call_settle(const at_signature *signature, const attune_arguments *arguments, at_settled *settled,
                              at_error *err);
 
@@ -59,24 +60,24 @@ attune_status at_call_make(const at_signature *signature, const attune_arguments
 
 /* ---- The parts ---- */
 
-/* Sizes that are the longest entry's: to be found in index tensors, until then as large as they may be. */
+/* Sizes of the longest entry. They are at their upper bounds until they are found in index tensors. */
 typedef struct at_open {
     bool q, kv;
 } at_open;
 
-/* All sizes but those that follow from open ones. */
+/* All sizes except those that follow from open ones. */
 attune_status at_sizes_begin(const at_signature *signature, const attune_arguments *arguments, mha_sizes *sizes,
                              at_open *open, at_error *err);
-/* The rest, SEQ_Q and SEQ_KV being known. */
+/* The other sizes, when SEQ_Q and SEQ_KV are known. */
 attune_status at_sizes_finish(const at_signature *signature, const attune_arguments *arguments, mha_sizes *sizes,
                               at_error *err);
 
-/* The longest entry's queries and keys. */
+/* The numbers of queries and keys of the longest entry. */
 typedef struct at_longest {
     int64_t q, kv;
 } at_longest;
 
-/* Checks lengths, pages and positions of all batch entries against the sizes, of which open ones are bounds. */
+/* Checks lengths, pages and positions of all batch entries against the sizes. Open sizes are upper bounds. */
 attune_status at_tables_check_entries(const at_signature *signature, const attune_arguments *arguments,
                                       const mha_sizes *sizes, at_longest *longest, at_error *err);
 /* Checks position_ids and row_ids. */
@@ -87,11 +88,11 @@ attune_status at_tables_check_ids(const at_signature *signature, const attune_ar
 attune_status at_strides_settle(const at_signature *signature, const attune_arguments *arguments, at_settled *settled,
                                 at_error *err);
 
-/* No output shares an element with another tensor. */
+/* Checks that no output shares an element with another tensor. */
 attune_status at_overlap_check(const at_signature *signature, const at_settled *settled, void *const *buffers,
                                at_error *err);
 
-/* The pointer to a tensor that has elements: not NULL, and aligned to its element. */
+/* Checks the pointer to a tensor that has elements: not NULL, and aligned to its element. */
 attune_status at_call_pointer(const mha_tensor *tensor, const attune_arguments *arguments, const void **pointer,
                               at_error *err);
 

@@ -1,4 +1,4 @@
-/* Outputs must not share memory with anything. */
+/* Outputs must not share memory with any other tensor. */
 #include "runtime/call.h"
 
 #include <inttypes.h>
@@ -21,8 +21,8 @@ static range range_of(const at_signature *s, const at_settled *settled, void *co
                    .end = begin + settled->bytes[i]};
 }
 
-/* Bytes from the first element of one tensor to the end of the last that can be reached without a step which is a
- * multiple of the period. */
+/* Bytes from the first element of a tensor to the end of the last one that is reached without those steps that are
+ * multiples of the period. */
 static uint64_t reach(const range *r, uint64_t period) {
     uint64_t bytes = r->element;
     for (int d = 0; d < r->tensor->rank; d++) {
@@ -32,14 +32,15 @@ static uint64_t reach(const range *r, uint64_t period) {
     return bytes;
 }
 
-/* Whether two tensors that share a range of memory still share no element, as the columns of one packed buffer do: for
- * some stride of the output, all dimensions whose stride is no multiple of it reach less far, and the addresses of both
- * modulo it are in intervals that do not meet. Sufficient only. */
+/* Whether two tensors in one range of memory share no element, like columns of one packed buffer. The test tries each
+ * stride of the output as a period. All dimensions whose stride is no multiple of it must reach less far, and the
+ * addresses of both tensors, modulo the period, must be in intervals that do not meet. The test may miss tensors that
+ * are apart. */
 static bool interleaved(const range *output, const range *other) {
     for (int d = 0; d < output->tensor->rank; d++) {
         const uint64_t period = (uint64_t)output->strides[d] * output->element;
         if (output->sizes->of[output->tensor->dims[d]] == 1 || period == 0) continue;
-        /* How far behind the output's first element the other's is, modulo the period. */
+        /* The distance from the output's first element to that of the other tensor, modulo the period. */
         const uint64_t distance = other->begin >= output->begin
                                       ? (other->begin - output->begin) % period
                                       : (period - (output->begin - other->begin) % period) % period;

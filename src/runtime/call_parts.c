@@ -1,4 +1,4 @@
-/* A call whose parts are executed by threads that are running already. */
+/* A call whose parts are executed by threads of the host that are running already. */
 #include "runtime/kernel.h"
 
 #include <string.h>
@@ -46,7 +46,7 @@ static void free_call(attune_call *call) {
     at_free(&call->context->allocator, call);
 }
 
-/* The workspace, and what the ranges of each phase have in common. */
+/* The workspace, and the data that the ranges of each phase share. */
 static attune_status prepare_code(attune_call *call, at_error *err) {
     const attune_kernel *kernel = call->kernel;
     const int64_t *scalars = call->call.settled->scalars;

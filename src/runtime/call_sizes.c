@@ -26,7 +26,7 @@ static attune_status check_fixed(const char *name, int64_t given, int64_t compil
                    (long long)given, (long long)compiled);
 }
 
-/* Those of a block are compiled, as its weights are. */
+/* The heads of a block are compiled, because its weights are. */
 static attune_status check_heads(const char *name, int64_t given, int64_t compiled, at_error *err) {
     if (given == compiled) return ATTUNE_OK;
     return at_fail(err, ATTUNE_INVALID_ARGUMENT, "%s is %lld; this block was compiled for %lld", name, (long long)given,
@@ -36,7 +36,7 @@ static attune_status check_heads(const char *name, int64_t given, int64_t compil
 static attune_status settle_heads(const at_signature *s, const attune_arguments *a, mha_sizes *sizes, at_error *err) {
     const attune_problem *p = &s->problem;
     const int64_t group = p->num_heads / p->num_kv_heads;
-    /* Without keys there are no heads of theirs to be told. */
+    /* Without keys there are no key heads to check. */
     const bool has_kv = mha_has_keys(p);
     const int64_t kv_heads = has_kv ? a->num_kv_heads : a->num_heads / group;
     if (take(sizes, MHA_BATCH, "batch", a->batch, 1, MAX_SIZE, err) ||
@@ -66,8 +66,8 @@ static bool is_dim(const at_signature *s, mha_size size) {
     return false;
 }
 
-/* A length that index tensors tell is open unless the caller sets how long the longest may be. The caller has to where
- * the layout of another tensor depends on it: that must not change with what the tables hold. */
+/* A length from index tensors is open, unless the caller sets the longest one. The caller must do so if the layout of
+ * another tensor depends on it, because the layout must not change with the values in the tables. */
 static attune_status settle_length(const at_signature *s, mha_size size, const char *name, int64_t given, int64_t bound,
                                    bool has_table, int64_t room, mha_sizes *sizes, bool *open, at_error *err) {
     *open = false;
@@ -82,13 +82,13 @@ static attune_status settle_length(const at_signature *s, mha_size size, const c
     return ATTUNE_OK;
 }
 
-/* Whether the ids of a dense batch are those of queries and of all keys: these must then be as many as those. */
+/* Whether a dense batch has ids of queries and of all keys. There must then be as many queries as keys. */
 static bool keys_share_ids(const at_signature *s) {
     return s->place[MHA_POSITION_IDS] >= 0 && mha_rotates_keys(&s->problem) && !s->problem.is_ragged &&
            !s->problem.seq_new;
 }
 
-/* Tokens that the tables of a problem with ragged or paged keys can reach. */
+/* The number of tokens that the tables of a problem with ragged or paged keys can reach. */
 static int64_t room_for_keys(const at_signature *s, const mha_sizes *sizes) {
     int64_t room;
     if (keys_share_ids(s)) return sizes->of[MHA_SEQ_Q];
@@ -97,8 +97,8 @@ static int64_t room_for_keys(const at_signature *s, const mha_sizes *sizes) {
     return room;
 }
 
-/* Keys, or new ones, that are projected from x: a call need not set their number, and it may not be another. New keys
- * of ragged entries have no number of their own. */
+/* Keys, or new keys, that are projected from x. A call need not set their number, and must not set another one. New
+ * keys of ragged entries have no number of their own. */
 static attune_status follow(const char *name, const char *keys, int64_t given, const char *of, int64_t queries,
                             at_error *err) {
     if (given == ATTUNE_NOT_SET || given == queries) return ATTUNE_OK;
@@ -155,8 +155,8 @@ attune_status at_sizes_begin(const at_signature *s, const attune_arguments *a, m
 
 /* ---- What follows from the lengths ---- */
 
-/* The columns of attn_mask or attn_bias. Short ones have a number of their own, of the call or compiled; a compiled one
- * may exceed the keys of a call: what lies beyond them is not read. */
+/* The columns of attn_mask or attn_bias. Short ones have their own number, from the call or compiled. A compiled number
+ * may exceed the keys of a call: columns beyond the keys are not read. */
 typedef struct columns {
     mha_size size;
     const char *mask, *name;
@@ -184,7 +184,8 @@ static attune_status settle_columns(const at_signature *s, const columns *c, mha
                    (long long)c->given, c->mask, (long long)seq_kv);
 }
 
-/* Position ids are those of queries and of the keys that are rotated with them: as many of these as of those. */
+/* Position ids belong to the queries and to the keys that are rotated with them, so there must be as many of these as
+ * of those. */
 static attune_status check_id_count(const at_signature *s, const mha_sizes *sizes, at_error *err) {
     if (s->place[MHA_POSITION_IDS] < 0 || !mha_rotates_keys(&s->problem) || s->problem.is_ragged) return ATTUNE_OK;
     const bool appends = s->problem.seq_new != 0;

@@ -1,4 +1,4 @@
-/* The strides of a call's tensors, and how far each reaches. */
+/* The strides and extents of a call's tensors. */
 #include "runtime/call.h"
 
 static attune_status settle_one(const at_signature *s, const attune_arguments *a, size_t i, at_settled *out,

@@ -1,8 +1,8 @@
-/* What index tensors hold: every number that a kernel is going to index with, before anything else is read or written.
- */
+/* The values of index tensors. Every number that a kernel uses as an index is checked here, before any other memory is
+ * read or written. */
 #include "runtime/call.h"
 
-/* The tables of a problem, NULL where it has none, and what their entries are held against. */
+/* The tables of a problem, NULL where it has none, and the limits of their entries. */
 typedef struct tables {
     const at_signature *s;
     const mha_sizes *sizes;
@@ -121,7 +121,7 @@ static attune_status check_positions(const tables *t, const entry *e, at_error *
     return ATTUNE_OK;
 }
 
-/* Without appended keys the ids of the queries are those of the keys. */
+/* Without appended keys the queries' ids are also those of the keys. */
 static attune_status check_id_count(const tables *t, const entry *e, at_error *err) {
     const at_signature *s = t->s;
     if (!s->problem.is_ragged || s->problem.seq_new || s->place[MHA_POSITION_IDS] < 0 ||
@@ -163,7 +163,7 @@ static attune_status check_ids(const at_signature *s, const attune_arguments *a,
     for (int d = 0; d < t->rank; d++) end *= sizes->of[t->dims[d]];
     if (end == 0) return ATTUNE_OK;
     if (find(s, a, id, &ids, err)) return ATTUNE_INVALID_ARGUMENT;
-    if (id == MHA_POSITION_IDS && s->problem.is_ragged) { /* the ids of tokens that no entry owns mean nothing */
+    if (id == MHA_POSITION_IDS && s->problem.is_ragged) { /* tokens that belong to no entry may have any id */
         begin = a->cu_seqlens_q[0];
         end = a->cu_seqlens_q[sizes->of[MHA_BATCH]];
     }

@@ -51,7 +51,7 @@ static attune_status need_plugin(at_codegen *codegen, at_error *err) {
     return status;
 }
 
-/* The dynamic linker and LLVM have locks of their own: neither fork() nor exit() may come in between. */
+/* The dynamic linker and LLVM have locks of their own, so fork() and exit() must wait. */
 static attune_status call_plugin(at_codegen *codegen, const at_codegen_request *request, at_codegen_reply *reply,
                                  at_error *err) {
     attune_status status = at_process_enter(AT_FOREIGN_COMPILER, err);
@@ -158,8 +158,8 @@ attune_status at_codegen_compile(at_codegen *codegen, const at_codegen_request *
                                  at_error *err) {
     *data = NULL;
     *bytes = 0;
-    /* A thread that is cancelled (pthread_cancel) in the middle would keep its place among the workers, or the gate of
-     * fork() shut. */
+    /* If a thread were cancelled (pthread_cancel) in the middle, it would keep its place among the workers, or fork()
+     * would wait for it. */
     int cancellation;
     pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancellation);
     const attune_status status = codegen->compile(codegen->user, request, codegen->allocator, data, bytes, err);

@@ -1,4 +1,4 @@
-/* The way to the code generator: the plug-in, loaded on the first miss, or a worker process. */
+/* Calls the code generator: the plug-in, which is loaded on the first miss, or a worker process. */
 #ifndef ATTUNE_RUNTIME_CODEGEN_CLIENT_H
 #define ATTUNE_RUNTIME_CODEGEN_CLIENT_H
 
@@ -21,15 +21,15 @@ typedef struct at_codegen {
     at_compile_fn *compile; /* plug-in, worker, or a test's own */
     bool uses_worker;
     void *user;
-    pthread_mutex_t mutex; /* guards all below but the workers, until the first compile has filled it in */
+    pthread_mutex_t mutex; /* guards the members below except the workers, until the first compile has filled them in */
     bool searched;
     const at_codegen_exports *exports;
     at_codegen_file plugin, worker;
     at_workers workers;
 } at_codegen;
 
-/* Looks for nothing yet: a process that only hits the cache does not pay for it. compile NULL: as the
- * options and the environment say. */
+/* Does not search yet, so that a process that only hits the cache does not pay for it. compile NULL: as the options and
+ * the environment say. */
 attune_status at_codegen_init(at_codegen *codegen, const attune_context_options *options, at_compile_fn *compile,
                               void *user, const attune_allocator *allocator, const at_io *io, const at_log *log,
                               at_error *err);
@@ -41,7 +41,7 @@ void at_codegen_search(at_codegen *codegen);
 attune_status at_codegen_compile(at_codegen *codegen, const at_codegen_request *request, void **data, size_t *bytes,
                                  at_error *err);
 
-/* Copies data that lives elsewhere into a block of the allocator, a NUL after it. */
+/* Copies data into a block of the allocator, with a NUL after it. */
 attune_status at_codegen_copy(const attune_allocator *allocator, const void *from, size_t bytes, void **data,
                               at_error *err);
 

@@ -14,7 +14,7 @@ enum { MOST_WORKERS = 1024 };
 
 /* ---- cgroups ---- */
 
-/* The numbers at the beginning of a file; "max" is none. */
+/* The numbers at the beginning of a file. "max" is not a number. */
 static int read_numbers(const char *directory, const char *file, long long *first, long long *second) {
     char path[PATH_MAX];
     if ((size_t)snprintf(path, sizeof path, "%s/%s", directory, file) >= sizeof path) return 0;
@@ -42,7 +42,7 @@ static uint32_t quota_of_directory(const char *directory) {
 
 static uint32_t tighter(uint32_t a, uint32_t b) { return !a || (b && b < a) ? b : a; }
 
-/* The group and all groups that it lies in: a quota holds for everything below it. */
+/* The group and all groups above it: a quota holds for everything below its group. */
 static uint32_t quota_upwards(const char *root, const char *group) {
     char path[PATH_MAX];
     uint32_t quota = 0;
@@ -63,8 +63,8 @@ static int has_controller(const char *list, const char *name) {
     return 0;
 }
 
-/* A line is ID:CONTROLLERS:GROUP; that of version 2 names no controllers. In a container the group may be named as the
- * host sees it, while the root that is mounted is the group itself: then only the root answers. */
+/* A line is ID:CONTROLLERS:GROUP; that of version 2 names no controllers. A container may see the host's name of its
+ * group while its mounted root is the group itself: then only the root has the quota. */
 static uint32_t quota_of_line(char *line, const char *root) {
     char *const controllers = strchr(line, ':');
     char *const group = controllers ? strchr(controllers + 1, ':') : NULL;

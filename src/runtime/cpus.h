@@ -4,11 +4,12 @@
 
 #include <stdint.h>
 
-/* The CPUs that the calling thread may run on, cut by the CPU quotas of its cgroups (v1 and v2). At least 1. */
+/* The number of CPUs that the calling thread may run on, limited by the CPU quotas of its cgroups (v1 and v2). At least
+ * 1. */
 uint32_t at_cpus_allowed(void);
 
-/* The tightest quota in whole CPUs, rounded up, that the groups of `groups` (a file as /proc/self/cgroup) have below
- * `root` (as /sys/fs/cgroup); 0: there is none. */
+/* The smallest quota of the groups in `groups` (a file like /proc/self/cgroup) below `root` (like /sys/fs/cgroup), in
+ * whole CPUs, rounded up; 0: there is none. */
 uint32_t at_cgroup_quota(const char *groups, const char *root);
 
 #endif

@@ -1,4 +1,4 @@
-/* Tensors of other libraries, which describe them as DLPack does, become arguments of a call. */
+/* Makes DLPack tensors arguments of a call. */
 #include "runtime/kernel.h"
 
 #include <string.h>
@@ -15,14 +15,14 @@ _Static_assert(offsetof(attune_dltensor, data) == 0 && offsetof(attune_dltensor,
 enum { DL_CPU = 1, DL_CUDA_HOST = 3, DL_ROCM_HOST = 11 };
 enum { DL_INT = 0, DL_UINT = 1, DL_FLOAT = 2, DL_BFLOAT = 4, DL_BOOL = 6, DL_FLOAT8_E4M3FN = 10 };
 
-/* One tensor that is being bound. `dims` and `strides` are those of attune's table, which for a matrix that all heads
- * share has one dimension more than the caller's: it is 1. */
+/* One tensor that is being bound. `dims` and `strides` are those of attune's table. For a matrix that all heads share,
+ * the table has one dimension more than the caller's tensor: it is 1. */
 typedef struct binding {
     const at_signature *s;
     const mha_tensor *t;
     const attune_dltensor *from;
     attune_arguments arguments;
-    int first; /* dimensions of the table that the caller's tensor lacks */
+    int first; /* dimensions of the table that the caller's tensor does not have */
     int64_t dims[4], strides[4];
 } binding;
 
@@ -49,7 +49,7 @@ static dl_type type_of(attune_dtype dtype) {
 static attune_status check_type(const binding *b, at_error *err) {
     const attune_dltensor *from = b->from;
     const dl_type want = type_of(b->t->dtype);
-    /* Some libraries have no type of their own for truth values. */
+    /* Some libraries have no type for truth values. */
     const bool is_byte = b->t->dtype == ATTUNE_BOOL && from->dtype_code == DL_UINT;
     if (from->dtype_lanes == 1 && from->dtype_bits == want.bits && (from->dtype_code == want.code || is_byte))
         return ATTUNE_OK;
@@ -90,7 +90,7 @@ static attune_status read_dims(binding *b, at_error *err) {
     return ATTUNE_OK;
 }
 
-/* What sizes are called, and where a call has them. */
+/* Names of sizes, and their members in a call. */
 static const struct {
     const char *name;
     size_t field;
@@ -128,7 +128,7 @@ static const struct {
     [MHA_ONE] = {"that dimension", 0},
 };
 
-/* The size that decides a dimension: lengths may be those of another tensor. */
+/* The size that sets a dimension. Lengths may be those of another tensor. */
 static mha_size deciding(const at_signature *s, mha_size size) {
     const attune_problem *p = &s->problem;
     const bool is_columns = size == MHA_MASK_KV || size == MHA_BIAS_KV;
@@ -145,7 +145,7 @@ static attune_status expect(const binding *b, int d, mha_size size, int64_t expe
                    (long long)b->dims[d], d - b->first, sizes[size].name, (long long)expected);
 }
 
-/* Rows of partial results: the number of queries follows if it is not set. */
+/* Rows of partial results: they give the number of queries, if that is not set. */
 static attune_status take_part_rows(binding *b, int d, at_error *err) {
     attune_arguments *a = &b->arguments;
     int64_t heads, rows;
@@ -188,8 +188,7 @@ static attune_status take_dim(binding *b, int d, at_error *err) {
 
 /* ---- Strides ---- */
 
-/* Zeros mean contiguous in attune_arguments, where strides of dims that the kernel was compiled without do not count.
- */
+/* In attune_arguments, zeros mean contiguous. Strides of dims that the kernel was compiled without do not count. */
 static attune_status check_not_repeated(const binding *b, at_error *err) {
     int repeated = -1;
     for (int d = b->first; d < b->t->rank; d++) {
@@ -205,7 +204,7 @@ static attune_status check_not_repeated(const binding *b, at_error *err) {
         b->t->name, repeated);
 }
 
-/* Where there is nothing to step over, a stride may be anything; attune's is one that suits it. */
+/* With at most one element along a dimension its stride may be anything. attune chooses one that suits it. */
 static attune_status take_strides(binding *b, at_error *err) {
     const int last = b->t->rank - 1;
     for (int d = b->first; d <= last; d++) {
@@ -225,7 +224,7 @@ static attune_status take_strides(binding *b, at_error *err) {
     return ATTUNE_OK;
 }
 
-/* Tables, and whatever else has no strides in a call; of cos and sin all but the first. */
+/* Tables, and other tensors without strides in a call; for cos and sin, all dimensions except the first. */
 static attune_status check_contiguous(const binding *b, at_error *err) {
     const int outermost = b->t->id == MHA_COS || b->t->id == MHA_SIN;
     int64_t stride = 1;
@@ -239,7 +238,7 @@ static attune_status check_contiguous(const binding *b, at_error *err) {
     return ATTUNE_OK;
 }
 
-/* cos and sin have one stride of entries between them. */
+/* cos and sin share one stride between batch entries. */
 static attune_status take_angles(binding *b, at_error *err) {
     attune_arguments *a = &b->arguments;
     const bool is_second = b->t->id == MHA_COS ? a->sin != NULL : a->cos != NULL;

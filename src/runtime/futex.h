@@ -10,7 +10,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-/* Returns when the word is not `seen` any more, when it was woken, or for no reason. */
+/* Returns when the word is not `seen` any more, after a wake-up, or for no reason. */
 static inline void at_futex_wait(_Atomic uint32_t *word, uint32_t seen) {
     syscall(SYS_futex, (uint32_t *)word, FUTEX_WAIT_PRIVATE, seen, NULL, NULL, 0);
 }

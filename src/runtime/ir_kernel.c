@@ -1,4 +1,4 @@
-/* Kernels that their authors wrote in loop IR themselves. */
+/* Kernels that the user wrote in loop IR. */
 #include "runtime/kernel.h"
 
 #include "ir/interp.h"
@@ -95,7 +95,7 @@ static attune_status list_parameters(attune_kernel *kernel, at_error *err) {
     return ATTUNE_OK;
 }
 
-/* The image, or none where the interpreter may stand in for it. */
+/* The image, or none if the interpreter may run the kernel. */
 static attune_status make_code(attune_context *context, const ir_kernel *scheduled, const ir_kernel *lowered,
                                attune_kernel **kernel, at_error *err) {
     at_error why = {0};
@@ -198,8 +198,8 @@ static attune_status check_scalars(const at_kernel_ir *ir, const int64_t *scalar
     return ATTUNE_OK;
 }
 
-/* A buffer's elements, and a phase's tasks: machine code multiplies without looking, so a size that wraps is found
- * here, before it becomes a workspace that is too small. */
+/* Checks the elements of a buffer and the tasks of a phase. Machine code multiplies without checks, so a product that
+ * wraps must be found here, before it becomes a workspace that is too small. */
 static attune_status check_buffer_size(const ir_kernel *kernel, const ir_buffer *buffer, const int64_t *scalars,
                                        at_error *err) {
     int64_t bytes = ir_elem_get((ir_elem)buffer->type.elem)->bytes;

@@ -59,7 +59,7 @@ void at_job_drop(at_job *job) {
     at_free(&allocator, job);
 }
 
-/* Claims ranges until none is left. Whoever finishes the last task wakes the caller, if it sleeps. */
+/* Claims ranges until none is left. The thread that finishes the last task wakes the caller, if it sleeps. */
 static void work(at_job *job, uint32_t worker) {
     int64_t finished = 0;
     for (;;) {

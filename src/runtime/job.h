@@ -1,9 +1,9 @@
-/* A parallel loop that threads join and leave as they come.
+/* A parallel loop that threads join and leave at any time.
  *
- * Its tasks are handed out in ranges by one atomic counter. The thread that began the loop works too, and in the end
- * waits for ranges that have begun on other threads, never for a thread that has not begun one. So a helper may come at
- * any time, also when the loop is long over: it then finds nothing to do and touches nothing but the job itself, which
- * lives until the last of them has let go of it. */
+ * One atomic counter hands out its tasks in ranges. The thread that began the loop works too. In the end it waits for
+ * the ranges that other threads have begun, and never for a thread that has not begun one. So a helper may come at any
+ * time, even long after the loop: it then finds no tasks, and touches only the job, which lives until the last thread
+ * has released it. */
 #ifndef ATTUNE_RUNTIME_JOB_H
 #define ATTUNE_RUNTIME_JOB_H
 
@@ -22,19 +22,19 @@ typedef struct at_job {
     struct at_job *following; /* in the list of a pool, guarded by its mutex */
 
     _Alignas(64) _Atomic int64_t next; /* the first task that nobody has claimed */
-    _Atomic uint32_t workers;          /* numbers given out so far; the caller has 0 */
+    _Atomic uint32_t workers;          /* worker numbers that were given out; the caller has 0 */
     _Alignas(64) _Atomic int64_t done; /* finished tasks */
     _Atomic uint32_t state;            /* a futex: running, running with the caller asleep, finished */
 } at_job;
 
 /* A loop over [0, n), 0 < n <= AT_JOB_MOST, for at most max_workers threads, with one reference. NULL: no memory. */
-#define AT_JOB_MOST (INT64_MAX / 4) /* the counter goes on counting beyond n, a range for each thread */
+#define AT_JOB_MOST (INT64_MAX / 4) /* the counter goes on counting beyond n, by a range for each thread */
 at_job *at_job_new(const attune_allocator *allocator, attune_range_fn *fn, void *argument, int64_t n,
                    uint32_t max_workers);
 void at_job_hold(at_job *job);
 void at_job_drop(at_job *job);
 
-/* Whether there are tasks that nobody has claimed, and a number for one more worker. */
+/* Whether there are tasks that nobody has claimed, and a number for another worker. */
 static inline bool at_job_wants_help(const at_job *job) {
     return atomic_load_explicit(&job->next, memory_order_relaxed) < job->n &&
            atomic_load_explicit(&job->workers, memory_order_relaxed) < job->max_workers;
@@ -46,10 +46,10 @@ void at_job_help(at_job *job);
 /* Works as the caller, worker 0, until all tasks are claimed. */
 void at_job_work(at_job *job);
 
-/* Returns when all tasks are finished, after at_job_work: those that have begun on other threads. */
+/* To be called after at_job_work: returns when the other threads have finished the ranges that they have begun. */
 void at_job_wait(at_job *job);
 
-/* Spins for a short time until the word is not `seen` any more; false: it still is. */
+/* Spins for a short time until the word is not `seen` any more. false: it still is. */
 bool at_spin_while(_Atomic uint32_t *word, uint32_t seen);
 
 /* How long that is. */

@@ -4,7 +4,8 @@
 
 #include "runtime/context.h"
 
-/* The loop IR of a problem: scheduled and lowered. *schedule is the one used: `wish`, or chosen when that is NULL. */
+/* The loop IR of a problem, scheduled and lowered. *schedule becomes the schedule in use: `wish`, or a chosen one if
+ * that is NULL. */
 typedef struct at_built {
     attune_schedule schedule;
     ir_kernel *scheduled, *lowered;
@@ -12,8 +13,8 @@ typedef struct at_built {
 attune_status at_build_problem(attune_context *context, at_arena *arena, const attune_problem *canonical,
                                const attune_schedule *wish, at_built *built, at_error *err);
 
-/* The same, but without a schedule that of the kernel which the caches hold: what the interpreter computes and what is
- * shown is then what runs, although more may have been tuned since. */
+/* The same, except that without a schedule it uses the one of the cached kernel. So the interpreter and the listings
+ * show the kernel that runs, although a faster schedule may have been tuned since. */
 attune_status at_build_as_cached(attune_context *context, at_arena *arena, const attune_problem *canonical,
                                  const attune_schedule *wish, at_built *built, at_error *err);
 
@@ -21,31 +22,31 @@ attune_status at_build_as_cached(attune_context *context, at_arena *arena, const
 attune_status at_emit_stage(attune_context *context, const ir_kernel *scheduled, const ir_kernel *lowered,
                             attune_stage stage, void **data, size_t *bytes, at_error *err);
 
-/* Both: the image of a problem, in a block of the allocator, and the IR that it was made from. */
+/* Builds and compiles a problem: gives the image, in a block of the allocator, and its IR. */
 attune_status at_build_image(attune_context *context, at_arena *arena, const attune_problem *canonical,
                              const attune_schedule *wish, at_built *built, void **image, size_t *bytes, at_error *err);
 
-/* A kernel from an image, or one that the interpreter runs (image NULL). It has one reference. */
+/* A kernel from an image, or one for the interpreter (image NULL). It has one reference. */
 attune_status at_kernel_new(attune_context *context, const void *image, size_t image_bytes, const char *name,
                             attune_kernel **kernel, at_error *err);
 
-/* Keeps the IR in `arena` (whose ownership goes to the kernel; the caller's is empty afterwards). */
+/* Keeps the IR in `arena`. The kernel then owns its memory, and the caller's arena is empty. */
 attune_status at_kernel_keep_ir(attune_kernel *kernel, at_arena *arena, ir_kernel *lowered, at_error *err);
 
-/* A kernel under a given schedule that no cache knows of, with its IR; end it with at_kernel_destroy(&kernel->node). */
+/* A kernel with this schedule that is in no cache, with its IR. End it with at_kernel_destroy(&kernel->node). */
 attune_status at_kernel_make_uncached(attune_context *context, const attune_problem *canonical,
                                       const attune_schedule *schedule, attune_kernel **kernel, at_error *err);
 
-/* Makes the kernel of this schedule the one that attune_compile gives without a schedule: from the disk cache, which is
- * on. */
+/* Makes the kernel of this schedule the one that attune_compile gives without a schedule, by way of the disk cache,
+ * which must be on. */
 attune_status at_kernel_replace(attune_context *context, const attune_problem *canonical,
                                 const attune_schedule *schedule, at_error *err);
 
-/* The schedule of the kernel that the disk cache has for a problem without one; false: it has none. */
+/* The schedule of the disk cache's kernel for a problem without a schedule; false: there is none. */
 bool at_kernel_on_disk(attune_context *context, const attune_problem *canonical, attune_schedule *schedule);
 
-/* Bytes of workspace, and the phases' task counts and shared sizes in plan[]. max_workers: worker numbers that there
- * may be in a phase of enough tasks. */
+/* Bytes of workspace; in plan[], the phases' task counts and the shared sizes. max_workers: the worker numbers of a
+ * phase that has enough tasks. */
 enum { AT_PLAN_WORDS = AT_MAX_PHASES + AT_MAX_SHARED };
 attune_status at_plan_workspace(const attune_kernel *kernel, uint32_t max_workers, const int64_t *scalars,
                                 int64_t plan[AT_PLAN_WORDS], size_t *bytes, at_error *err);
@@ -53,16 +54,16 @@ attune_status at_plan_workspace(const attune_kernel *kernel, uint32_t max_worker
 /* Whether a workspace, which may be NULL, is aligned and large enough. */
 attune_status at_workspace_check(const void *workspace, size_t bytes, size_t needed, at_error *err);
 
-/* Where the shared buffers lie in a workspace, at its beginning. Returns the bytes that they take up. */
+/* Sets the shared buffers' addresses, which are at the beginning of the workspace. Returns the bytes that they take. */
 size_t at_place_shared(const attune_kernel *kernel, const int64_t *plan, void *workspace, void **shared);
 
-/* What a call is to the pool: narrow vectors take four times as long (runtime/pool.h has the unit). */
+/* The work of a call for the pool: narrow vectors take four times as long (runtime/pool.h has the unit). */
 static inline double at_work_of(double flops, const at_target *target) {
     return target->vector_bytes < 32 ? 4 * flops : flops;
 }
 
-/* Some tasks of the phases from `begin` to before `end`: runs of `run` tasks each that are `step` apart, a run
- * beginning `leap` tasks behind the one before it; `count` tasks in all, which there must be. count 0: all tasks. */
+/* Some tasks of the phases from `begin` to before `end`: runs of `run` tasks each that are `step` apart, where each run
+ * begins `leap` tasks after the run before it. There must be `count` such tasks. count 0: all tasks. */
 typedef struct at_run_part {
     uint32_t begin, end;
     int64_t first, step, run, leap, count;
@@ -87,32 +88,32 @@ typedef struct at_run {
 attune_status at_run_machine_code(attune_context *context, const attune_kernel *kernel, const at_run *run,
                                   at_error *err);
 
-/* One phase of a call: what its ranges have in common. */
+/* One phase of a call: the data that its ranges share. */
 typedef struct at_phase_job {
     at_phase_fn *fn;
     void *const *buffers;
     const int64_t *scalars;
-    const at_run_part *part; /* NULL: the tasks are those from the first on */
+    const at_run_part *part; /* NULL: the tasks begin with the first */
     const int *cancel;
     char *scratch;
     size_t scratch_stride;
     int64_t tasks;
     uint32_t max_workers;
-    _Atomic uint32_t bad_worker; /* a number beyond max_workers that a runner passed, else 0 */
-    _Atomic bool has_bad_range;  /* a range that reaches beyond the tasks */
+    _Atomic uint32_t bad_worker; /* a number from a runner that is not below max_workers, else 0 */
+    _Atomic bool has_bad_range;  /* a runner passed a range beyond the tasks */
     _Atomic bool was_cancelled;
-    bool counts;          /* done is kept: attune's own loops know without it, and threads would wait for it */
+    bool counts;          /* count finished tasks: attune's own loops do not need it, and threads would wait for it */
     _Atomic int64_t done; /* tasks */
 } at_phase_job;
 
 /* An attune_range_fn; `argument` is the at_phase_job. */
 void at_phase_run_range(void *argument, int64_t begin, int64_t end, uint32_t worker);
 
-/* What attune_run and attune_call_begin refuse first. */
+/* The first checks of attune_run and attune_call_begin. */
 attune_status at_check_run(const attune_context *context, const attune_kernel *kernel,
                            const attune_arguments *arguments, at_error *err);
 
-/* A run by the interpreter, tasks in shuffled order: bits that depend on the order must not look right. */
+/* A run by the interpreter, with tasks in shuffled order, so that bits that depend on the order are found. */
 attune_status at_run_interpreter(const attune_context *context, const ir_kernel *kernel, void *const *buffers,
                                  const int64_t *scalars, at_error *err);
 

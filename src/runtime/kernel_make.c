@@ -1,4 +1,4 @@
-/* How the kernel of a problem comes to be: from memory, from disk, or by compiling. */
+/* Making the kernel of a problem: from memory, from disk, or by compiling. */
 #include "runtime/kernel.h"
 
 #include <stdio.h>
@@ -20,14 +20,13 @@ static double milliseconds(void) {
     return (double)now.tv_sec * 1e3 + (double)now.tv_nsec * 1e-6;
 }
 
-/* Whether an image takes the buffers and scalars that calls of the problem are going to give it. */
+/* Whether an image takes the buffers and scalars of the problem's calls. */
 static bool image_fits(const void *bytes, const at_signature *signature) {
     const at_image_header *image = bytes;
     return image->num_buffers == signature->count && image->num_scalars == signature->num_scalars;
 }
 
-/* What symbols are named after, where somebody asks for them: printing a problem takes as long as finding its kernel on
- * disk. */
+/* The name of a kernel's symbols, if symbols are on. Printing a problem takes as long as finding its kernel on disk. */
 static void name_of(const attune_context *context, const attune_problem *problem, char *name, size_t capacity) {
     name[0] = '\0';
     if (context->symbols.enabled) mha_problem_print(problem, name, capacity);
@@ -35,7 +34,7 @@ static void name_of(const attune_context *context, const attune_problem *problem
         if (*c == ' ') *c = '_';
 }
 
-/* Tells what happens to the kernel of a request; `event` says what, and how it went. */
+/* Tells the host an event of the request's kernel. */
 static void tell(const make_request *request, const at_key *key, attune_event event) {
     char name[AT_NAME_CHARS + 1], problem[2048];
     const at_log *log = &request->context->log;
@@ -54,7 +53,7 @@ static void tell_disk_hit(const make_request *request, const at_key *key, const 
                  .kind = ATTUNE_EVENT_DISK_HIT, .message = message, .milliseconds = milliseconds() - started});
 }
 
-/* A line for each compile, and nothing else that is not a warning. */
+/* A line for each compile. All other lines are warnings. */
 static void log_compile(const make_request *request, const at_key *key, double ms) {
     char name[AT_NAME_CHARS + 1], problem[2048];
     const attune_context *context = request->context;
@@ -82,7 +81,7 @@ static void complete(attune_kernel *kernel, const make_request *request, const a
     if (origin == ATTUNE_FROM_COMPILER) kernel->compile_ms = milliseconds() - started;
 }
 
-/* From a verified entry: ATTUNE_OK with a kernel or without one; the only failure is that it cannot be loaded. */
+/* From a verified entry. ATTUNE_OK with a kernel or without one; the only failure is that it cannot be loaded. */
 static attune_status make_from_entry(const make_request *request, const at_key *key, const at_entry *entry,
                                      attune_kernel **kernel, at_error *err) {
     attune_context *context = request->context;
@@ -118,8 +117,7 @@ static attune_status make_from_disk(const make_request *request, const at_key *k
     return status;
 }
 
-/* Where nothing can be compiled: the kernel of the nearest other tuning class that there is and that can be used,
- * instead of none. */
+/* If nothing can be compiled: takes the kernel of the nearest other tuning class that has a usable one. */
 static bool make_from_stand_in(const make_request *request, const at_key *key, const char *why,
                                attune_kernel **kernel) {
     attune_context *context = request->context;
@@ -179,7 +177,7 @@ static attune_status make_by_compiling(const make_request *request, const at_key
         status = at_fail(err, ATTUNE_CODEGEN_FAILED, "the code generator gave a bad image: %s", why);
     else
         status = at_kernel_new(context, image, bytes, name, kernel, err);
-    /* Good code that this process may not execute is still good for the next one. */
+    /* This process may not execute the code, but the next one may. */
     if (status == ATTUNE_OK || status == ATTUNE_NO_EXEC_MEMORY)
         save(context, key, request->problem, &built->schedule, image, bytes, at_disk_cache_write);
     at_free(&context->allocator, image);
@@ -199,7 +197,7 @@ static attune_status make_interpreted(const make_request *request, at_arena *are
     return status;
 }
 
-/* A code generator that fails does so on some problem: a report without it is of no use. */
+/* The code generator fails on one problem, so a report must name it. */
 static void fail_to_compile(const make_request *request, attune_status status, const at_error *why, at_error *err) {
     char problem[2048] = "";
     if (status == ATTUNE_CODEGEN_FAILED) mha_problem_print(request->problem, problem, sizeof problem);
@@ -309,7 +307,7 @@ attune_status at_kernel_replace(attune_context *context, const attune_problem *c
 
 /* ---- Public ---- */
 
-/* Some 9 KB, which do not go onto a stack that LLVM needs next (attune.h says how much there must be). */
+/* Some 9 KB. They are not on the stack because LLVM needs it next (attune.h has the limit). */
 typedef struct miss {
     attune_problem canonical;
     attune_schedule schedule;
@@ -329,7 +327,7 @@ static attune_status find_or_make(attune_context *context, const attune_problem 
     return at_memory_cache_get(&context->memory, &m->key, make_kernel, &m->request, node, err);
 }
 
-/* A thread that is cancelled (pthread_cancel) in the middle would leave a kernel that others wait for. */
+/* If a thread were cancelled (pthread_cancel) in the middle, others would wait for its kernel forever. */
 static attune_status compile_slowly(attune_context *context, const attune_problem *problem,
                                     const attune_schedule *schedule, const at_raw_key *raw, uint64_t hash,
                                     attune_kernel **kernel) {

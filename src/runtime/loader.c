@@ -8,7 +8,7 @@
 
 static const void *code_of(const at_image_header *image) { return (const char *)image + image->code_offset; }
 
-/* Private pages: written, then turned over. */
+/* Private pages: written first, then made executable. */
 static bool load_private(const at_io *io, const at_image_header *image, size_t bytes, at_code *code) {
     void *base = io->mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_POPULATE, -1, 0);
     if (base == MAP_FAILED) return false;
@@ -37,14 +37,14 @@ static int write_once(const at_io *io, int fd, const at_image_header *image, siz
 #define MFD_EXEC 0x0010U
 #endif
 
-/* Since Linux 6.3 a system may refuse memfds to those who do not say that they are going to execute them; a kernel
- * before that does not know the flag. */
+/* Since Linux 6.3 a system may refuse a memfd without this flag. Older kernels do not know it. */
 static int create_executable(const at_io *io) {
     const int fd = io->memfd_create("attune", MFD_CLOEXEC | MFD_EXEC);
     return fd < 0 && errno == EINVAL ? io->memfd_create("attune", MFD_CLOEXEC) : fd;
 }
 
-/* Hardened systems forbid turning writable pages executable, but may allow a file's pages to be both in two places. */
+/* Hardened systems do not let writable pages become executable. Some of them let a file be mapped twice, writable and
+ * executable. */
 static bool load_memfd(const at_io *io, const at_image_header *image, size_t bytes, at_code *code) {
     const int fd = create_executable(io);
     if (fd < 0) return false;
@@ -54,7 +54,7 @@ static bool load_memfd(const at_io *io, const at_image_header *image, size_t byt
     close(fd);
     errno = reason;
     if (base == MAP_FAILED) return false;
-    __builtin___clear_cache(base, (char *)base + bytes); /* where it runs: that may count, not only what it is */
+    __builtin___clear_cache(base, (char *)base + bytes); /* some CPUs need this address, not the other mapping's */
     *code = (at_code){base, bytes};
     return true;
 }

@@ -1,5 +1,5 @@
-/* Messages to the embedder's log function and events to its event function; silent where there is none. Neither is
- * called with a lock held. */
+/* Messages to the host's log function, and events to its event function. Without such a function nothing happens. No
+ * lock is held while one of them runs. */
 #ifndef ATTUNE_RUNTIME_LOG_H
 #define ATTUNE_RUNTIME_LOG_H
 

@@ -15,7 +15,7 @@ static bool is_arm(const at_target *target) { return target->required & AT_CPU_A
 
 static bool is_foreign(const at_target *target) { return is_arm(target) != at_cpu_identity_here()->is_arm; }
 
-/* A name of the target's architecture, or *found is NULL: of the other one. */
+/* *found is NULL if the name is of the other architecture. */
 static attune_status choose_named(const char *what, const char *name, const at_target *target, const char **found,
                                   at_error *err) {
     *found = at_class_find(name);
@@ -47,8 +47,8 @@ attune_status at_machine_choose(const char *option, const at_target *target, at_
 static const char FILE_NAME[] = "machine-probe";
 enum { FILE_BYTES = 512 };
 
-/* The CPU is in it: a home directory may be shared by machines. So are its features: virtual machines on one CPU may
- * have different ones, and 512 bits that are hidden were not measured. The class is the last word. */
+/* The file names the CPU, because machines may share a home directory. It also has the CPU's features: virtual machines
+ * may hide some, and a probe without 512-bit vectors has not measured them. The class is the last word. */
 static int print_file(char text[FILE_BYTES], const char *name) {
     return snprintf(text, FILE_BYTES, "attune machine probe 1\n%s\nfeatures 0x%x\n%s\n", at_cpu_description(),
                     at_cpu_features(), name);
@@ -76,7 +76,7 @@ void at_machine_recall(const at_disk_cache *cache, const at_target *target, at_m
 
 /* ---- Probing ---- */
 
-/* What comes out differently when it is measured again is not known. */
+/* A CPU whose repeated measurements give different classes is generic. */
 static attune_status measure(at_core_measures *measures, const char **name, at_error *err) {
     enum { TIMES = 3 };
     for (int i = 0; i < TIMES; i++) {

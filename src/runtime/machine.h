@@ -1,4 +1,4 @@
-/* Which tuning class a context's kernels are for, and the probe for CPUs that say nothing which is known. */
+/* The tuning class of a context's kernels, and the probe for CPUs that attune does not know. */
 #ifndef ATTUNE_RUNTIME_MACHINE_H
 #define ATTUNE_RUNTIME_MACHINE_H
 
@@ -7,19 +7,19 @@
 
 typedef struct at_machine_class {
     const char *name;
-    const char *source; /* what told it: "option", "ATTUNE_MACHINE", "cpu", "probe" */
+    const char *source; /* where it comes from: "option", "ATTUNE_MACHINE", "cpu", "probe" */
 } at_machine_class;
 
-/* The class of an option, else of ATTUNE_MACHINE, else of this CPU, all for a target. What ATTUNE_MACHINE and this CPU
- * tell does not concern a target of another architecture, which is generic. An unknown name, and one of another
- * architecture, are ATTUNE_INVALID_ARGUMENT. */
+/* The class of the option, else of ATTUNE_MACHINE, else of this CPU. For a target of another architecture
+ * ATTUNE_MACHINE and this CPU are ignored, and the class is generic. An unknown name, or one of another architecture,
+ * is ATTUNE_INVALID_ARGUMENT. */
 attune_status at_machine_choose(const char *option, const at_target *target, at_machine_class *machine, at_error *err);
 
-/* Where nothing told the class: what a probe of this CPU has left beside the cache, if there is that. */
+/* If the class is not known yet: takes the one that an earlier probe of this CPU has left beside the cache. */
 void at_machine_recall(const at_disk_cache *cache, const at_target *target, at_machine_class *machine);
 
-/* Measures the core that this thread runs on, for some 10 ms. ATTUNE_UNSUPPORTED where it has no fused multiply-add of
- * x86. */
+/* Measures the core that this thread runs on, in about 10 ms. ATTUNE_UNSUPPORTED where it lacks x86's fused
+ * multiply-add. */
 attune_status at_core_measure(at_core_measures *measures, at_error *err);
 
 #endif

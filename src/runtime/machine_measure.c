@@ -1,4 +1,4 @@
-/* How long a core's multiply-adds and additions take, as ratios of one another. */
+/* Times of a core's multiply-adds and additions, relative to each other. */
 #include "runtime/machine.h"
 
 #include "target/target.h"
@@ -7,7 +7,7 @@
 
 #if defined(__x86_64__)
 
-/* A round takes 2 to 20 µs, short enough to lie between two interruptions; of many rounds the fastest counts. */
+/* A round takes 2 to 20 µs, so that many rounds are not interrupted. The fastest counts. */
 enum { STEPS = 1000, CHAINED = 16, INDEPENDENT = 12, ROUNDS = 200 };
 
 static double seconds(void) {
@@ -16,7 +16,7 @@ static double seconds(void) {
     return (double)now.tv_sec + (double)now.tv_nsec * 1e-9;
 }
 
-/* STEPS times the instructions that `body` writes, on registers that are 0. */
+/* Runs the instructions of `body` STEPS times, on registers that are 0. */
 #define LOOP(body)                                                                                                     \
     do {                                                                                                               \
         uint64_t left = STEPS;                                                                                         \

@@ -7,11 +7,11 @@
 
 static const int64_t MILLISECOND = 1000000;
 
-/* Numbers and times that several threads look at, where it does not matter who sees what when. */
+/* For numbers and times that several threads read, where the order does not matter. */
 static int64_t look(const _Atomic int64_t *at) { return atomic_load_explicit(at, memory_order_relaxed); }
 static void note(_Atomic int64_t *at, int64_t value) { atomic_store_explicit(at, value, memory_order_relaxed); }
 
-/* The list is locked for some nanoseconds, often by two threads that finish the same job: to sleep would take longer.
+/* The list is locked for some nanoseconds, often by two threads that finish the same job. Sleeping would take longer.
  */
 static void init_spinning(pthread_mutex_t *mutex) {
     pthread_mutexattr_t attributes;
@@ -30,7 +30,7 @@ void at_pool_init(at_pool *pool, const attune_allocator *allocator, uint32_t num
 
 void at_pool_free(at_pool *pool) {
     pthread_mutex_lock(&pool->starting);
-    atomic_store(&pool->is_ending, true); /* no thread starts another one any more: the number stands */
+    atomic_store(&pool->is_ending, true); /* no thread starts another one any more, so the number is final */
     pthread_mutex_unlock(&pool->starting);
     atomic_fetch_add(&pool->posted, 1);
     at_futex_wake(&pool->posted, UINT32_MAX);
@@ -42,7 +42,7 @@ void at_pool_free(at_pool *pool) {
 
 /* ---- Threads ---- */
 
-/* The oldest job that a helper can help with, held; NULL: there is none. */
+/* The oldest job that wants help, with a reference; NULL: there is none. */
 static at_job *take_job(at_pool *pool) {
     pthread_mutex_lock(&pool->mutex);
     at_job *job = pool->jobs;
@@ -52,10 +52,10 @@ static at_job *take_job(at_pool *pool) {
     return job;
 }
 
-/* Spins for a little while, then sleeps until a job is posted that was not there at `seen`. */
+/* Spins for a little while, then sleeps until a job is posted after the count `seen`. */
 static void wait_for_job(at_pool *pool, uint32_t seen) {
     if (at_spin_while(&pool->posted, seen)) return;
-    /* Sequentially consistent, as in post: either that sees the sleeper, or this sees the job. */
+    /* Sequentially consistent, as in post(): either post() sees the sleeper, or this sees the job. */
     atomic_fetch_add(&pool->sleepers, 1);
     if (atomic_load(&pool->posted) == seen) at_futex_wait(&pool->posted, seen);
     atomic_fetch_sub(&pool->sleepers, 1);
@@ -80,8 +80,8 @@ static void *help(void *user) {
     }
 }
 
-/* The host's signals are for its own threads, except those that an instruction causes: a handler for these must run
- * where that happens. */
+/* The host's signals are for its own threads. The exceptions are those that an instruction causes: their handlers must
+ * run on the thread that executed it. */
 static void block_signals(sigset_t *before) {
     static const int caused[] = {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGTRAP, SIGSYS};
     sigset_t blocked;
@@ -90,8 +90,8 @@ static void block_signals(sigset_t *before) {
     pthread_sigmask(SIG_SETMASK, &blocked, before);
 }
 
-/* Kernels hardly use the stack: what is large lies in the workspace. A thread may run wherever the context was made,
- * not only where the caller that happens to be the first is bound. */
+/* Kernels hardly use the stack, because large memory is in the workspace. A thread may run on all CPUs of the thread
+ * that made the context, and not only on those that its first caller is bound to. */
 static int create_thread(at_pool *pool, pthread_t *thread) {
     enum { STACK_BYTES = 1 << 20 };
     pthread_attr_t attributes;
@@ -107,7 +107,7 @@ static int create_thread(at_pool *pool, pthread_t *thread) {
     return failure;
 }
 
-/* Whether a thread is wanted and can be tried for; called with `starting`. */
+/* Whether a thread is wanted and may be started; called with `starting` taken. */
 static bool may_start(at_pool *pool) {
     if (atomic_load(&pool->is_ending) || pool->num_threads >= pool->wanted) return false;
     if (pool->refused_at && at_nanoseconds() - pool->refused_at < 1000 * MILLISECOND) return false;
@@ -115,7 +115,7 @@ static bool may_start(at_pool *pool) {
     return pool->threads != NULL;
 }
 
-/* One at a time: each thread starts the next, so that a caller pays for the first only. */
+/* One at a time: each thread starts the next, so that a caller pays only for the first. */
 static void start_another(at_pool *pool) {
     pthread_mutex_lock(&pool->starting);
     if (may_start(pool)) {
@@ -134,7 +134,7 @@ static bool is_anybody_awake(const at_pool *pool) {
            atomic_load_explicit(&pool->sleepers, memory_order_relaxed);
 }
 
-/* The caller had done its part and waited longer than all that took, and longer than a last range explains. */
+/* The caller finished its part, then waited longer than that part took, and longer than a last range can take. */
 static void note_crowding(at_pool *pool, int64_t begun, int64_t worked, int64_t ended) {
     enum { FIRST = 4, LONGEST = 1000, SOON = 300, EXPLAINED = 500 * 1000 };
     if (ended - worked < worked - begun + EXPLAINED) return;
@@ -162,11 +162,11 @@ static void withdraw(at_pool *pool, at_job *job) {
     pthread_mutex_lock(&pool->mutex);
     at_job **link = &pool->jobs;
     while (*link && *link != job) link = &(*link)->following;
-    if (*link) *link = job->following; /* else this is a child that was forked meanwhile */
+    if (*link) *link = job->following; /* else this is a child that was forked in the meantime */
     pthread_mutex_unlock(&pool->mutex);
 }
 
-/* Wakes those who sleep, and sees to it that there are enough. */
+/* Wakes threads that sleep, and starts more if there are too few. */
 static void call_helpers(at_pool *pool, uint32_t helpers) {
     if (atomic_load(&pool->sleepers)) at_futex_wake(&pool->posted, helpers);
     uint32_t wanted = atomic_load(&pool->wanted);
@@ -211,7 +211,7 @@ void at_pool_before_fork(at_pool *pool) {
     pthread_mutex_lock(&pool->mutex);
 }
 
-/* The child has none of the threads, and nobody waits for the jobs that the parent's other threads had begun. */
+/* The child has none of the threads, and nobody waits for jobs that other threads of the parent had begun. */
 void at_pool_after_fork(at_pool *pool, bool is_child) {
     if (is_child) {
         pool->jobs = NULL;

@@ -10,9 +10,9 @@
 static pthread_mutex_t gate = PTHREAD_MUTEX_INITIALIZER; /* guards all below */
 static pthread_cond_t changed = PTHREAD_COND_INITIALIZER;
 static int inside[AT_NUM_FOREIGN]; /* threads */
-static int forking;                /* threads that wait for there to be none, or that fork */
+static int forking;                /* threads that fork, or wait until no thread is inside */
 static bool is_exiting;
-static _Thread_local int depth; /* of this thread's calls: a nested one must not wait for a fork that waits for it */
+static _Thread_local int depth; /* this thread's calls: a nested one must not wait for a fork that waits for it */
 
 attune_status at_process_enter(at_foreign what, at_error *err) {
     pthread_mutex_lock(&gate);
@@ -52,8 +52,8 @@ static void before_exit(void) {
 
 static void register_exit(void) { atexit(before_exit); }
 
-/* Handlers run in the reverse order in which they and the destructors of static objects were registered. LLVM has more
- * of these after the first compile than before it. */
+/* Handlers run in the reverse order of their registration, and so do destructors of static objects. LLVM registers more
+ * destructors during its first compile. */
 void at_process_watch_exit(at_exit_watch since) {
     static pthread_once_t watched[AT_NUM_EXIT_WATCHES] = {PTHREAD_ONCE_INIT, PTHREAD_ONCE_INIT};
     pthread_once(&watched[since], register_exit);
@@ -63,15 +63,15 @@ void at_process_watch_exit(at_exit_watch since) {
 
 static pthread_mutex_t registry = PTHREAD_MUTEX_INITIALIZER; /* guards the list of contexts */
 
-/* The list is written in such a way that leak checkers do not take it for a use: a context that its owner has forgotten
- * is a leak all the same. */
+/* The pointers in the list are inverted, so that leak checkers do not count them: a context that its owner has
+ * forgotten is still a leak. */
 static at_hidden_context contexts = ~(at_hidden_context)0;
 
 static at_hidden_context hide(const attune_context *context) { return ~(at_hidden_context)context; }
 static attune_context *show(at_hidden_context hidden) { return (attune_context *)~hidden; }
 
-/* Locks are always taken in this order. Nobody enters foreign code with any of them, so that those who are inside come
- * out again. */
+/* Locks are always taken in this order. No thread enters foreign code while it holds one of them, so all that are
+ * inside come out again. */
 static void before_fork(void) {
     pthread_mutex_lock(&gate);
     forking++;
@@ -92,7 +92,7 @@ static void after_fork(bool is_child) {
 
 static void in_parent(void) { after_fork(false); }
 
-/* Threads that waited are not there. */
+/* Threads that waited do not exist in the child. */
 static void in_child(void) {
     pthread_cond_init(&changed, NULL);
     after_fork(true);

@@ -57,8 +57,8 @@ static bool is_cancelled(at_phase_job *job) {
     return true;
 }
 
-/* Task by task: they are not those from the first on, or the call may be cancelled between two of them. The number of
- * those that were run. */
+/* Runs task by task, because the tasks are not a prefix of all, or because the call may be cancelled between two.
+ * Returns how many were run. */
 static int64_t run_singly(at_phase_job *job, int64_t begin, int64_t end, char *scratch) {
     for (int64_t i = begin; i < end; i++) {
         if (job->cancel && is_cancelled(job)) return i - begin;
@@ -89,7 +89,7 @@ void at_phase_run_range(void *argument, int64_t begin, int64_t end, uint32_t wor
     if (job->counts) atomic_fetch_add_explicit(&job->done, done, memory_order_release);
 }
 
-/* What a runner did wrong, or that the call was cancelled, after a phase. */
+/* Reports a mistake of the runner or a cancelled call, after a phase. */
 static attune_status judge(const at_phase_job *job, uint32_t phase, int64_t tasks, at_error *err) {
     const int64_t done = job->counts ? atomic_load_explicit(&job->done, memory_order_acquire) : tasks;
     const uint32_t bad_worker = atomic_load(&job->bad_worker);
@@ -107,7 +107,7 @@ static attune_status judge(const at_phase_job *job, uint32_t phase, int64_t task
                    (long long)tasks, phase);
 }
 
-/* buffers: the parameters and then the shared buffers. */
+/* buffers: the parameters, then the shared buffers. */
 static attune_status run_phases(const attune_kernel *kernel, const at_run *run, void *const *buffers,
                                 const int64_t *plan, char *scratch, at_error *err) {
     const at_run_part *part = run->part;

@@ -3,7 +3,7 @@
 
 /* ---- Options ---- */
 
-/* What the options of one call come to. */
+/* The options of one call, settled. */
 typedef struct run_choice {
     const at_team *team; /* `own`, or the context's */
     const int *cancel;
@@ -21,7 +21,7 @@ attune_status attune_run_options_init(attune_run_options *options, size_t struct
 
 static attune_status choose(const attune_context *context, const attune_run_options *given, run_choice *choice,
                             at_error *err) {
-    choice->team = &context->team; /* not a whole struct of zeros: most calls need no more */
+    choice->team = &context->team; /* not a whole struct of zeros, because most calls need no more than this */
     choice->cancel = NULL;
     if (!given) return ATTUNE_OK;
     attune_run_options whole;

@@ -1,6 +1,6 @@
 #include "runtime/spare.h"
 
-/* In front of the memory, in its own alignment. */
+/* Lies before the memory, and has the same alignment. */
 typedef struct header {
     _Alignas(AT_SPARE_ALIGN) size_t bytes; /* behind it */
 } header;

@@ -1,5 +1,5 @@
-/* Workspaces that calls have left behind, for the next call of the same thread: a call of a few microseconds should not
- * pay for an allocation, nor find its scratch cold. */
+/* Workspaces of finished calls, kept for the next call of the same thread. A call of a few microseconds should not pay
+ * for an allocation, and its scratch should be in the cache. */
 #ifndef ATTUNE_RUNTIME_SPARE_H
 #define ATTUNE_RUNTIME_SPARE_H
 
@@ -7,8 +7,8 @@
 
 #include <stdatomic.h>
 
-/* AT_SPARE_SLOTS blocks of up to AT_SPARE_BYTES are kept at most. Larger workspaces belong to calls that are long.
- * AddressSanitizer, which must see what a kernel writes behind its workspace, gets a fresh one for each call. */
+/* At most AT_SPARE_SLOTS blocks of up to AT_SPARE_BYTES are kept. Larger workspaces belong to long calls. Under
+ * AddressSanitizer each call gets a fresh one, so that writes beyond it are found. */
 #ifdef __SANITIZE_ADDRESS__
 enum { AT_SPARE_BYTES = 0 };
 #else
@@ -17,7 +17,7 @@ enum { AT_SPARE_BYTES = 512 * 1024 };
 enum { AT_SPARE_SLOTS = 16, AT_SPARE_ALIGN = 64 };
 
 typedef struct at_spare_slot {
-    _Alignas(64) _Atomic(void *) block; /* not shared by threads, as long as they are no more than slots */
+    _Alignas(64) _Atomic(void *) block; /* usually one thread uses it */
 } at_spare_slot;
 
 typedef struct at_spares {

@@ -27,12 +27,12 @@ struct jit_descriptor {
     struct jit_code_entry *relevant, *first;
 };
 
-/* Hidden like everything else: gdb reads the full symbol table, and LLVM's own pair must not be bound to this one. */
+/* Hidden like all other symbols: gdb reads the full symbol table, and LLVM's own pair must not be bound to this one. */
 struct jit_descriptor __jit_debug_descriptor = {.version = 1};
 void __jit_debug_register_code(void);
 __attribute__((noinline)) void __jit_debug_register_code(void) { __asm__ volatile("" ::: "memory"); }
 
-static pthread_mutex_t jit_mutex = PTHREAD_MUTEX_INITIALIZER; /* the descriptor is one for the process */
+static pthread_mutex_t jit_mutex = PTHREAD_MUTEX_INITIALIZER; /* the process has one descriptor */
 
 static void jit_tell(struct jit_code_entry *entry, uint32_t action) {
     __jit_debug_descriptor.relevant = entry;
@@ -54,7 +54,7 @@ struct at_symbol_handle {
     char strings[1 + MAX_NAMES * NAME_BYTES];
 };
 
-/* Entries of an image with their names; sizes reach to the next entry. */
+/* Entries of an image with their names. Each ends where the next begins. */
 typedef struct symbol_list {
     uint32_t count;
     struct {
@@ -137,7 +137,7 @@ static void fill_object(at_symbol_handle *h, const symbol_list *list, const void
 
 /* ---- perf ---- */
 
-/* The place is perf's choice and anybody can write there: no link is followed, no foreign file is written, and nobody's
+/* perf sets the path, and everybody can write there. So no link is followed, no file of another user is written, and no
  * FIFO is waited for. */
 static void write_perf_map(const symbol_list *list, const void *code, const at_image_header *image) {
     char path[64];

@@ -17,9 +17,9 @@ typedef struct at_symbols {
 
 void at_symbols_init(at_symbols *symbols, const attune_allocator *allocator);
 
-/* Names the code of an image after `name`. NULL when off, or when memory is short: names are a convenience. */
+/* Names the code of an image after `name`. NULL if symbols are off or memory is short: a kernel runs without names. */
 at_symbol_handle *at_symbols_add(at_symbols *symbols, const char *name, const void *code, const at_image_header *image);
-/* Around fork(): the list that gdb reads is one for the process. */
+/* Around fork(): gdb reads one list for the whole process. */
 void at_symbols_before_fork(void);
 void at_symbols_after_fork(void);
 

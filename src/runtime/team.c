@@ -26,14 +26,15 @@ attune_status at_runner_take(const attune_runner *given, attune_runner *taken, a
 
 /* ---- submit ---- */
 
-/* Begins at any time, perhaps after the call has returned. */
+/* A helper may begin at any time, even after the call has returned. */
 static void help(void *argument) {
     at_job *job = argument;
     at_job_help(job);
     at_job_drop(job);
 }
 
-/* As many helpers as there are workers beside the caller; those that the pool refuses are done without. */
+/* As many helpers as there are workers besides the caller. If the host's pool refuses one, the run goes on without it.
+ */
 static void run_submitted(const at_team *team, attune_range_fn *fn, void *argument, int64_t n, uint32_t workers) {
     at_job *job = at_job_new(team->allocator, fn, argument, n, workers);
     if (!job) {

@@ -130,7 +130,7 @@ void at_workers_init(at_workers *workers, uint32_t processes, uint32_t timeout_m
     pthread_cond_init(&workers->turn, NULL);
 }
 
-/* One with a process, if there is one; NULL: all are taken. */
+/* Prefers a place with a process. NULL: all are taken. */
 static at_worker_place *free_place(at_workers *workers) {
     at_worker_place *empty = NULL;
     for (size_t i = 0; i < workers->processes; i++) {
@@ -161,8 +161,8 @@ static void leave_place(at_workers *workers, at_worker_place *place) {
     pthread_mutex_unlock(&workers->mutex);
 }
 
-/* The lock keeps fork() away: a child would hold the worker's end of the socket, too, and its death would go unnoticed;
- * and a child closes exactly those descriptors that the places have. */
+/* The lock keeps fork() away. A child would also hold the worker's end of the socket, so that its death would go
+ * unnoticed. And a child closes exactly the descriptors in the places. */
 static attune_status open_worker(at_workers *workers, at_worker *worker, const char *path, const char *plugin,
                                  at_error *err) {
     pthread_mutex_lock(&workers->mutex);
@@ -212,7 +212,7 @@ static outcome start_worker(at_workers *workers, const char *path, const char *p
     return check_hello(worker->fd, path, deadline, err);
 }
 
-/* With the worker of the place, or a new one. Unless it replied in full, it is ended. */
+/* Uses the worker of the place, or a new one. A worker that has not replied in full is ended. */
 static outcome try_once(at_workers *workers, at_worker *worker, const char *path, const char *plugin, int64_t deadline,
                         const at_codegen_request *request, const attune_allocator *allocator, void **data,
                         size_t *bytes, at_error *err) {

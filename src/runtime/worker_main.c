@@ -1,12 +1,13 @@
-/* The worker process: the code generator behind a pipe, so that an abort inside LLVM ends only this process.
- * The protocol is in target/codegen_abi.h. Ends with 0 at the end of input, with 1 when the host does not speak the
- * protocol or went away.
+/* The worker process: the code generator at the other end of a pipe, so that an abort inside LLVM ends this process
+ * only. The protocol is in target/codegen_abi.h. The exit status is 0 at the end of input, and 1 if the host does not
+ * speak the protocol or has gone.
  *
- * It is a small program that loads the plug-in. Without one it runs as well, and says what is missing in each reply.
  *     attune-codegen-worker [PLUGIN]
- * A host says which plug-in it found. If that is "", it found none, and the worker looks for one beside itself. Without
- * an argument it finds one as the library does. Only then does it look at the environment: a host of raised privileges
- * does not trust that, and the worker, which has none, could not tell. */
+ *
+ * A small program that loads the plug-in. Without a plug-in it runs too, and each reply says why there is none. The
+ * host names the plug-in that it has found. If that is "", the host found none, and the worker looks for one beside
+ * itself. Without an argument it searches as the library does. Only then does it read the environment: a host with
+ * raised privileges does not trust that, and the worker, which has none, cannot tell. */
 #include "runtime/codegen_path.h"
 #include "runtime/plugin.h"
 
@@ -98,7 +99,7 @@ static bool serve(int in, int out, const generator *codegen, bool *ended) {
     return served;
 }
 
-/* Only frames may reach the host: what LLVM prints on stdout goes to stderr from here on. */
+/* Only frames may reach the host. From here on, LLVM's output on stdout goes to stderr. */
 static int take_stdout(void) {
     const int out = dup(STDOUT_FILENO);
     if (out < 0 || dup2(STDERR_FILENO, STDOUT_FILENO) < 0) return -1;
