@@ -139,8 +139,9 @@ $(GENERATOR_ID): FORCE
 	@LLVM_CONFIG='$(LLVM_CONFIG)' JIT_ASAN='$(JIT_ASAN)' LLVM_LINK='$(LLVM_LINK)' sh scripts/generator_id.sh > $@.tmp
 	@if cmp -s $@.tmp $@; then rm $@.tmp; else mv $@.tmp $@; fi
 
-# Where an installed library looks last for its code generator, and the command for its library and for what draws. Beside
-# themselves comes first, so that a build directory and an installation that was moved work.
+# The last place where an installed library looks for its code generator, and the place where the command looks for its
+# library and for libattune-draw.so. Both look beside themselves first, so that a build directory works, and an
+# installation that was moved. `make install` with another PREFIX or LIBDIR than `make` writes the file anew.
 $(INSTALL_DIRS): FORCE
 	@mkdir -p $(@D)
 	@sh scripts/install_dirs.sh '$(BINDIR)' '$(LIBDIR)' > $@.tmp

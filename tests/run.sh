@@ -24,7 +24,8 @@ export ASAN_OPTIONS=$tls:${ASAN_OPTIONS:-detect_leaks=1:allocator_may_return_nul
 export LSAN_OPTIONS=${LSAN_OPTIONS:-suppressions=$PWD/tests/lsan.supp:print_suppressions=0}
 export UBSAN_OPTIONS=${UBSAN_OPTIONS:-print_stacktrace=1}
 export TSAN_OPTIONS=$tls:${TSAN_OPTIONS:-suppressions=$PWD/tests/tsan.supp:allocator_may_return_null=1}
-unset ATTUNE_ISA ATTUNE_MACHINE ATTUNE_COMPILE ATTUNE_CODEGEN ATTUNE_PERF
+unset ATTUNE_ISA ATTUNE_MACHINE ATTUNE_COMPILE ATTUNE_COMPILE_TIMEOUT_MS ATTUNE_CODEGEN ATTUNE_CODEGEN_WORKER \
+    ATTUNE_PERF
 timeout=${TEST_TIMEOUT:-600}
 jobs=${TEST_JOBS:-$(nproc)}
 logs=$BUILD/test-logs

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Where the library looks for its code generator, which files it refuses, and what a program with raised privileges takes
-# from its environment. The program is linked statically, so the library lies where the program does.
+# The places where the library looks for its code generator, the files that it refuses, and the variables that a program
+# with raised privileges ignores. The program is linked statically, so its directory is the library's.
 set -u
 [ -z "${SANITIZE:-}" ] || { echo "1..0"; exit 77; } # a sanitized library needs a sanitized program
 cd "$(dirname "$0")/.." || exit 1
@@ -89,7 +89,6 @@ printf '#!/bin/sh\n: >%s/it-ran\n' "$work" >"$work/app/$worker"
 chmod 777 "$work/app/$worker"
 expect "a worker is refused in the same way" 0 \
     "^$work/app/$worker is not used: all users may write to it\$" refused by-worker
-mkdir "$work/app/other"
 rm "$work/app/$plugin"
 mkdir "$work/app/$plugin"
 expect "a directory is no plug-in" 0 "^log: $work/app/$plugin is not used: it is not a regular file\$" refused
