@@ -33,7 +33,7 @@ void at_codegen_search(at_codegen *codegen) {
     pthread_mutex_unlock(&codegen->mutex);
     if (!is_first) return;
     log_refused(codegen, &codegen->plugin);
-    log_refused(codegen, &codegen->worker);
+    if (codegen->uses_worker) log_refused(codegen, &codegen->worker);
 }
 
 /* ---- Plug-in ---- */

@@ -17,7 +17,8 @@
 /* ---- Where this code lies ---- */
 
 typedef struct own_place {
-    char directory[PATH_MAX]; /* "": not known */
+    bool is_known;
+    char directory[PATH_MAX]; /* "": the root directory */
     uid_t owner;              /* of the library, or root if that is not sure */
 } own_place;
 
@@ -37,6 +38,7 @@ static void find_own_place(own_place *place) {
     }
     if (is_sure && place->directory[0] && !stat(place->directory, &status)) place->owner = status.st_uid;
     char *slash = strrchr(place->directory, '/');
+    place->is_known = slash != NULL;
     if (slash) *slash = '\0';
 }
 
@@ -87,7 +89,7 @@ void at_codegen_find(const char *env, const char *name, at_codegen_file *file) {
         return;
     }
     find_own_place(&place);
-    if (!getauxval(AT_SECURE) && place.directory[0] &&
+    if (!getauxval(AT_SECURE) && place.is_known &&
         (try_directory(place.directory, "", name, place.owner, file) ||
          try_directory(place.directory, "/attune", name, place.owner, file)))
         return;
