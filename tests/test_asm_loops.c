@@ -102,11 +102,53 @@ static void only_innermost_loops_and_the_busiest_first(void **state) {
     assert_int_equal(asm_find_loops(nothing, loops, 8), 0);
 }
 
+/* LLVM's comments name the IR's loops, and say which lie in which: only those are loops that it calls so. */
+static void loops_have_names(void **state) {
+    (void)state;
+    static const char *const marks[] = {"#", "//"};
+    for (size_t i = 0; i < sizeof marks / sizeof *marks; i++) {
+        char text[2048];
+        const char *const m = marks[i];
+        snprintf(text, sizeof text,
+                 "phase0:   %s @phase0\n"
+                 "%s %%bb.0:   %s %%entry\n"
+                 ".LBB0_7:  %s %%after\n"
+                 "   %s in Loop: Header=BB0_3 Depth=1\n"
+                 "\tvmulps\t%%ymm0, %%ymm1, %%ymm2\n"
+                 ".LBB0_3:  %s %%chunk.2\n"
+                 "   %s =>This Loop Header: Depth=1\n"
+                 "\tvmulps\t%%ymm0, %%ymm1, %%ymm2\n"
+                 ".LBB0_4:  %s %%j.1\n"
+                 "   %s   Parent Loop BB0_3 Depth=1\n"
+                 "   %s =>  This Inner Loop Header: Depth=2\n"
+                 "\tvmulps\t%%ymm0, %%ymm1, %%ymm2  %s ymm2 = mem[0]\n"
+                 "\tjne\t.LBB0_4\n"
+                 "\tjmp\t.LBB0_7\n"
+                 ".LBB0_5:  %s %%value_tile\n"
+                 "   %s =>This Inner Loop Header: Depth=1\n"
+                 "\tvmulps\t%%ymm0, %%ymm1, %%ymm2\n"
+                 "\tvmulps\t%%ymm0, %%ymm1, %%ymm2\n"
+                 "\tjne\t.LBB0_5\n"
+                 ".LBB0_6:  %s %%jump\n"
+                 "   %s =>This Inner Loop Header: Depth=1\n"
+                 "\tjne\t.LBB0_6\n",
+                 m, m, m, m, m, m, m, m, m, m, m, m, m, m, m);
+        assert_int_equal(find(text), 3);
+        assert_string_equal(loops[0].function, "phase0");
+        assert_string_equal(loops[0].name, "values");
+        assert_string_equal(loops[1].name, "softmax");
+        assert_int_equal(loops[1].instructions, 2);
+        assert_int_equal(loops[1].count[ASM_LOAD], 0);
+        assert_string_equal(loops[2].name, "");
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(an_x86_loop),
         cmocka_unit_test(an_aarch64_loop),
         cmocka_unit_test(only_innermost_loops_and_the_busiest_first),
+        cmocka_unit_test(loops_have_names),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

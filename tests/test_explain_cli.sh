@@ -10,7 +10,7 @@ small=num_heads=2,seq_q=50,head_dim=16
 
 for pattern in '^problem +num_heads=2,seq_q=50' '^why +attune.s rules' '^tiles ' '^model +[0-9.e+]+ cycles' '^roofline' \
     '^machine .* 1 thread$' '^work +[0-9.]+ kFLOP, [0-9.]+ kB' \
-    '^predicted +[0-9.]+ µs' '^measured +[0-9.]+ µs: [0-9.]+ % of the peak' '^ +phase0(\.[0-9]+)? +[1-9]' 'multiply .* spill$'; do
+    '^predicted +[0-9.]+ µs' '^measured +[0-9.]+ µs: [0-9.]+ % of the peak' '^ +(scores|values) +phase0[.0-9]* +[1-9]' 'multiply .* spill$'; do
     expect "it says $pattern" 0 "$pattern" "$attune" explain $small
 done
 awk 'length > 120 { exit 1 }' "$work/stdout"
@@ -102,6 +102,7 @@ assert e["loops"] and all(loop["instructions"] >= loop["multiply"] > 0 for loop 
 parts = ("scores", "softmax", "values", "tasks", "products")
 assert abs(sum(e["model_cycles"][p] for p in parts) - e["model_cycles"]["all"]) < 1e-3 * e["model_cycles"]["all"]
 assert any(loop["accumulators"] > 0 for loop in e["loops"])
+assert {"scores", "softmax", "values"} <= {loop["name"] for loop in e["loops"]}
 t = e["tiles"]
 assert t["rows"] == t["keys"] == 50 and t["computed"] == t["blocks"] * t["tiles"] and t["left_out"] == t["compared"] == 0
 assert e["measured"]["flops"] == 4 * 2 * 50 * 50 * 16 and e["measured"]["bytes"] == 4 * 2 * 50 * 16 * 4
@@ -115,6 +116,18 @@ if has_python; then
 else
     skip "it holds the same" "there is no Python here"
 fi
+# Loops have the names of the steps, whatever makes vectors, and however few turns loops have.
+for problem in num_heads=8,seq_q=512,head_dim=64,is_causal=1 num_heads=8,seq_q=1,seq_kv=4096,head_dim=64 \
+    num_heads=8,num_kv_heads=2,seq_q=2,seq_kv=300,head_dim=64 num_heads=2,seq_q=50,head_dim=16; do
+    for isa in avx2 x86-64; do
+        "$attune" explain --dry-run --isa=$isa $problem >"$work/stdout" 2>"$work/stderr" &&
+            grep -qE '^ +scores +phase0' "$work/stdout" && grep -qE '^ +softmax +phase0' "$work/stdout" &&
+            grep -qE '^ +values +phase0' "$work/stdout"
+        report $? "names of loops: $problem, $isa"
+    done
+done
+expect "a block has products, too" 0 '^ +products +phase0' "$attune" explain --dry-run embed_dim=768,num_heads=12,seq_q=128
+expect "chunks are merged" 0 '^ +merging +phase1' "$attune" explain --dry-run num_heads=8,seq_q=1,seq_kv=4096,head_dim=64
 refuse "a schedule that is not legal" 'lanes must be' "$attune" explain --schedule=lanes=3 $small
 refuse "a bad problem" 'head_dim' "$attune" explain num_heads=2,seq_q=4,head_dim=-1
 refuse "keys whose number is open" 'seq_kv is not set' "$attune" explain num_heads=2,seq_q=1,seq_kv=dynamic,head_dim=16

@@ -109,8 +109,21 @@ static void count(asm_loop *loop, const char *line) {
 typedef struct asm_line {
     const char *text;
     const char *function;
-    long target; /* of a jump to a label above: the line of that label; else -1 */
+    const char *comment; /* after it, or NULL: of a label the name of the block in LLVM's text, "%d.1" */
+    long target;         /* of a jump: the line of its label, if that is above; else -1 */
 } asm_line;
+
+/* Comments begin with # on x86-64 and with // on AArch64, whose immediates are like #8. What is before one ends there,
+ * without the blanks at its end. Returns what follows, or NULL. */
+static const char *cut_comment(char *line) {
+    char *const hash = strstr(line, "# "), *const slashes = strstr(line, "//");
+    char *const comment = hash && (!slashes || hash < slashes) ? hash : slashes;
+    if (!comment) return NULL;
+    char *end = comment;
+    while (end > line && strchr(" \t", end[-1])) end--;
+    *end = '\0';
+    return comment + 1;
+}
 
 static bool is_label(const char *text) {
     const size_t length = strlen(text);
@@ -138,12 +151,21 @@ static asm_line *split(char *text, long *num_lines) {
     *num_lines = 0;
     const char *function = "";
     for (char *rest = NULL, *line = strtok_r(text, "\n", &rest); line; line = strtok_r(NULL, "\n", &rest)) {
+        const char *const comment = cut_comment(line);
         if (is_label(line) && line[0] != '.') function = line;
-        lines[*num_lines] = (asm_line){line, function, -1};
+        lines[*num_lines] = (asm_line){line, function, comment, -1};
         ++*num_lines;
     }
     for (long i = 0; i < *num_lines; i++) lines[i].target = label_above(lines, i);
     return lines;
+}
+
+/* Whether LLVM says so of the block that begins here, or says nothing about it. */
+static bool begins_loop(const asm_line *lines, long num_lines, long begin) {
+    if (!lines[begin].comment) return true;
+    for (long i = begin + 1; i < num_lines && !*lines[i].text && lines[i].comment; i++)
+        if (strstr(lines[i].comment, "Inner Loop Header")) return true;
+    return false;
 }
 
 /* Whether another jump back lies between the two lines. */
@@ -151,6 +173,68 @@ static bool is_innermost(const asm_line *lines, long begin, long end) {
     for (long i = begin + 1; i < end; i++)
         if (lines[i].target >= begin) return false;
     return true;
+}
+
+/* ---- Names ---- */
+
+/* The names of loops in the IR that tell what the innermost one does: its own, and that of a loop around it, which may
+ * be any (NULL). The first line that fits counts. */
+static const struct {
+    const char *own, *around, *name;
+} roles[] = {
+    {"d", "score_tile", "scores"},  {"d", "turn", "scores"}, /* keys of several streams */
+    {"d", "row", "scores"},         {"d", "i", "scores"},           {"d", "key", "scores"},
+    {"d", "first_key", "scores"}, /* of the weights */
+    {"d", NULL, "queries"},       /* brought in */
+    {"turn", NULL, "scores"},       {"score_tile", NULL, "scores"}, {"pair", "score_tile", "scores"},
+    {"j", "chunk", "softmax"},      {"j", "value_tile", "values"},  {"j", "vector", "values"},
+    {"j", "strip", "values"},       {"j", "row_tile", "values"},    {"j", "r", "softmax"},
+    {"j", "key", "softmax"},        {"v", NULL, "softmax"},         {"row_tile", NULL, "values"},
+    {"value_tile", NULL, "values"}, {"vector", NULL, "values"},     {"column", "i", "values"},
+    {"i", NULL, "values"},          {"k", NULL, "products"},        {"at", "part", "merging"},
+    {"part", NULL, "merging"},
+};
+
+/* "%d.1" is a d: the IR numbers those of one name. */
+static bool is_named(const asm_line *label, const char *name) {
+    const char *const block = label->comment ? strchr(label->comment, '%') : NULL;
+    const size_t length = strlen(name);
+    return block && !strncmp(block + 1, name, length) && strchr(".", block[1 + length]);
+}
+
+/* The label .LBB1_3 of "Parent Loop BB1_3 Depth=1", or NULL. */
+static const asm_line *find_label(const asm_line *lines, long num_lines, const char *block) {
+    const size_t length = strcspn(block, " ");
+    for (long i = 0; i < num_lines; i++)
+        if (is_label(lines[i].text) && strncmp(lines[i].text, ".L", 2) == 0 && strlen(lines[i].text) == length + 3 &&
+            strncmp(lines[i].text + 2, block, length) == 0)
+            return &lines[i];
+    return NULL;
+}
+
+/* Whether a loop of this name is around the one that begins here: LLVM says so in the lines after its label. */
+static bool is_within(const asm_line *lines, long num_lines, long begin, const char *name) {
+    static const char parent[] = "Parent Loop ";
+    for (long i = begin + 1; i < num_lines && !*lines[i].text && lines[i].comment; i++) {
+        const char *const at = strstr(lines[i].comment, parent);
+        const asm_line *const label = at ? find_label(lines, num_lines, at + strlen(parent)) : NULL;
+        if (label && is_named(label, name)) return true;
+    }
+    return false;
+}
+
+/* Loops around it that have one turn are none, and a nest in a function of its own has lost those around it. What is
+ * left of softmax then mostly rounds and shifts; sums of values multiply. */
+static const char *role_of_keys(const asm_loop *loop) {
+    return loop->count[ASM_VECTOR] + loop->count[ASM_CONVERT] >= loop->count[ASM_MULTIPLY] ? "softmax" : "values";
+}
+
+static const char *role_of(const asm_line *lines, long num_lines, long begin, const asm_loop *loop) {
+    for (size_t i = 0; i < sizeof roles / sizeof *roles; i++)
+        if (is_named(&lines[begin], roles[i].own) &&
+            (!roles[i].around || is_within(lines, num_lines, begin, roles[i].around)))
+            return roles[i].name;
+    return is_named(&lines[begin], "j") ? role_of_keys(loop) : "";
 }
 
 static int by_multiplies(const void *x, const void *y) {
@@ -165,12 +249,13 @@ static size_t collect(const asm_line *lines, long num_lines, asm_loop *found) {
     size_t n = 0;
     for (long end = 0; end < num_lines; end++) {
         const long begin = lines[end].target;
-        if (begin < 0 || !is_innermost(lines, begin, end)) continue;
+        if (begin < 0 || !is_innermost(lines, begin, end) || !begins_loop(lines, num_lines, begin)) continue;
         asm_loop *const loop = &found[n++];
         *loop = (asm_loop){0};
         strncpy(loop->function, lines[end].function, sizeof loop->function - 1);
         loop->function[strcspn(loop->function, ":")] = '\0';
         for (long i = begin; i <= end; i++) count(loop, lines[i].text);
+        loop->name = role_of(lines, num_lines, begin, loop);
     }
     qsort(found, n, sizeof *found, by_multiplies);
     return n;

@@ -21,6 +21,7 @@ typedef enum asm_class {
 
 typedef struct asm_loop {
     char function[32];
+    const char *name; /* "scores", "softmax", "values", ...; "" if it is none of those. Static storage */
     size_t instructions;
     size_t count[ASM_CLASSES];
     size_t accumulators; /* registers that fused multiply-adds and dot products write */
@@ -31,7 +32,7 @@ typedef struct asm_loop {
 const char *asm_class_name(asm_class class);
 
 /* Finds up to `capacity` loops, those with most multiplications first. The text, from attune_emit for x86-64 or
- * AArch64, is changed. */
+ * AArch64, is changed; its comments tell the names of the loops in the IR. */
 size_t asm_find_loops(char *text, asm_loop *loops, size_t capacity);
 
 #endif

@@ -110,17 +110,20 @@ static void print_measured(const explanation *e) {
            table_time(b->median_us, number), 100 * b->fraction, 100 * b->fraction_of_roofline);
 }
 
+enum { LOOPS_INDENT = 4 };
+
 static void print_count(const char *heading, size_t value) { printf("  %*zu", (int)strlen(heading), value); }
 
 static void print_loops(const explanation *e) {
     if (!e->num_loops) return;
-    printf("\n%-*sthe innermost ones with most multiplications\n%*s%-10s   all  accumulators", INDENT, "loops", INDENT,
-           "", "");
+    printf("\n%-*sthe innermost ones with most multiplications\n%*s%-8s  %-10s   all  accumulators", INDENT, "loops",
+           LOOPS_INDENT, "", "", "");
     for (int c = 0; c < ASM_CLASSES; c++) printf("  %s", asm_class_name((asm_class)c));
     printf("\n");
     for (size_t i = 0; i < e->num_loops; i++) {
         const asm_loop *const loop = &e->loops[i];
-        printf("%*s%-10s %5zu", INDENT, "", loop->function, loop->instructions);
+        printf("%*s%-8s  %-10s %5zu", LOOPS_INDENT, "", *loop->name ? loop->name : "other", loop->function,
+               loop->instructions);
         print_count("accumulators", loop->accumulators);
         for (int c = 0; c < ASM_CLASSES; c++) print_count(asm_class_name((asm_class)c), loop->count[c]);
         printf("\n");

@@ -174,6 +174,7 @@ static void run_job(module_job *job) {
     LLVMContextSetDiagnosticHandler(job->context, note_diagnostic, err);
     LLVMContextSetDiscardValueNames(job->context, stage != ATTUNE_STAGE_LLVM && stage != ATTUNE_STAGE_ASM);
     if (!(job->machine = create_machine(job->target, err))) return;
+    LLVMSetTargetMachineAsmVerbosity(job->machine, stage == ATTUNE_STAGE_ASM); /* comments name the IR's loops */
     job->module = create_module(job->context, job->kernel->name, job->machine, job->target);
     if (cg_emit_kernel(job->module, job->kernel, job->target, job->cut, job->number, &job->arena, err)) return;
     if (verify_module(job->module, err) || run_passes(job->module, job->machine, err)) return;
