@@ -126,6 +126,38 @@ expect "the other layout" 0 'GFLOP' mha "${bert[@]}" --layout=in_out -o "$work/t
 ! cmp -s "$work/out.npy" "$work/turned.npy"
 report $? "which are other weights"
 
+# Names of textbooks: those of any list, whatever the prefix. All are the same bytes.
+textbook() { # textbook Q K V OUT [BIASES]: the four layers' names
+    local at=0 name list=
+    for name in "$@"; do
+        list+=$(entry "$name.weight" 24,24 $at $((at + matrix))),$(entry "$name.bias" 24 $((at + matrix)) \
+            $((at + matrix + bias))),
+        at=$((at + matrix + bias))
+    done
+    printf '%s' "${list%,}"
+}
+for names in 'query key value combine' 'W_q W_k W_v W_o' 'q_proj k_proj v_proj fc' 'attn.query attn.key attn.value attn.output' \
+    'w_qs w_ks w_vs fc' 'to_q to_k to_v to_out.0' 'a.linears.0 a.linears.1 a.linears.2 a.linears.3' \
+    'query.linear key.linear value.linear output' 'q_linear k_linear v_linear out' 'WQ WK WV WO'; do
+    # shellcheck disable=SC2086
+    make_safetensors "$work/textbook.safetensors" "{$(textbook $names)}" $total
+    expect "textbook: $names" 0 'named as by textbooks' mha --weights "$work/textbook.safetensors" -o "$work/textbook.npy"
+    same "are the same weights" "$work/out.npy" "$work/textbook.npy"
+done
+bare=$(entry W_Q 24,24 0 2304),$(entry W_K 24,24 2304 4608),$(entry W_V 24,24 4608 6912),$(entry W_O 24,24 6912 9216)
+make_safetensors "$work/bare.safetensors" "{$bare,$(entry b_Q 24 9216 9312)}" 9312
+refuse "matrices whose layout no name tells" 'do not tell their layout: give --layout=in_out' mha \
+    --weights "$work/bare.safetensors"
+expect "unless it is given" 0 'named as by textbooks' mha --weights "$work/bare.safetensors" --layout=in_out
+make_safetensors "$work/twice.safetensors" "{$(textbook query key value combine),$(entry fc.weight 24,24 $total \
+    $((total + matrix)))}" $((total + matrix))
+refuse "two outputs" "'combine.weight' and 'fc.weight' are both called as out_weight is" mha \
+    --weights "$work/twice.safetensors"
+make_safetensors "$work/stray.safetensors" "{$(textbook query key value combine),$(entry norm.weight 24 $total \
+    $((total + bias)))}" $((total + bias))
+refuse "what is no weight" "tensor 'norm.weight' lies among the weights .*textbooks" mha \
+    --weights "$work/stray.safetensors"
+
 # ---- Packed weights ----
 
 expect "packed weights are saved" 0 'packed to' mha "${bert[@]}" --save-packed "$work/blob"
@@ -232,6 +264,7 @@ refuse "nothing to leave aside" "there is no tensor 'bias_q' to ignore, but 'bia
 refuse "a name that the file does not have" "there is no tensor 'w' \(for q_weight\), but 'bias_k'" bad --name q_weight=w
 make_safetensors "$work/bad.safetensors" "{$(entry w 24,24 0 2304)}" 2304
 refuse "names of no convention" "no weights of a block, .*there is 'w', of which --name q_weight=TENSOR" bad
+refuse "names that were looked for" 'by the names of attune, .* or of textbooks .query, q_proj, w_q.* combine, output' bad
 refuse "names for some weights only" 'no tensor is named for k_weight; there is' bad --name q_weight=w
 mkfifo "$work/pipe"
 refuse "a pipe that nobody writes to" 'pipe: not a regular file' timeout 20 "$attune" mha num_heads=3 --x "$work/x.npy" \

@@ -1,7 +1,9 @@
 #include "weights_names.h"
 
 #include "tool.h"
+#include "weights_textbook.h"
 
+#include <limits.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -83,8 +85,20 @@ static int length_before(const char *name, const char *end) {
     return (int)(length - tail);
 }
 
+/* The same by the names of textbooks. */
+static int textbook_prefix_length(const char *name) {
+    for (const char *at = name; at; at = strpbrk(at, "./")) {
+        at += at > name;
+        const int id = textbook_id(at, NULL);
+        if (id == ATTUNE_Q_WEIGHT || id == ATTUNE_QKV_WEIGHT) return (int)(at - name);
+        if (!*at) break;
+    }
+    return -1;
+}
+
 /* How long the prefix of the block is whose queries this tensor projects; -1: it is no such tensor. */
-static int prefix_length(const char *name) {
+static int prefix_length(const char *name, bool by_textbook) {
+    if (by_textbook) return textbook_prefix_length(name);
     for (size_t i = 0; i < NUM_CONVENTIONS; i++) {
         const char *const *const names = conventions[i].names;
         int length = names[ATTUNE_Q_WEIGHT] ? length_before(name, names[ATTUNE_Q_WEIGHT]) : -1;
@@ -135,6 +149,7 @@ static bool is_prefix(const char *name, int length, const char *wanted) {
 }
 
 typedef struct prefix_search {
+    bool by_textbook;       /* no convention has a block here */
     bool is_asked;          /* the caller named a prefix, which may be empty */
     const char *wanted;     /* prefixes begin with this */
     const char *name;       /* of the block that it is, or the only one */
@@ -148,7 +163,7 @@ static void search_prefixes(const weights_source *source, prefix_search *s) {
     int last_length = -1;
     for (size_t i = 0; i < source->count; i++) {
         const char *const name = source->names[i];
-        const int length = prefix_length(name);
+        const int length = prefix_length(name, s->by_textbook);
         /* Names are sorted, so those of a block are neighbours. */
         if (length < 0 || (length == last_length && strncmp(name, last, (size_t)length) == 0)) continue;
         last = name;
@@ -172,6 +187,10 @@ static char *find_prefix(const weights_source *source, const char *asked) {
     const char *const wanted = asked ? asked : "";
     prefix_search s = {.is_asked = asked != NULL, .wanted = wanted, .matches = {.text = matches}, .all = {.text = all}};
     search_prefixes(source, &s);
+    if (!s.all.count && !s.all.left_out) {
+        s.by_textbook = true;
+        search_prefixes(source, &s);
+    }
     if (s.count == 1) {
         char *const prefix = strndup(s.name, (size_t)s.length);
         if (!prefix) tool_error("%s: out of memory for a prefix", source->path);
@@ -182,9 +201,10 @@ static char *find_prefix(const weights_source *source, const char *asked) {
     else if (s.all.count || s.all.left_out)
         tool_error("%s: no block has the prefix '%s'; there is %s", source->path, wanted, end_list(&s.all, ""));
     else
-        tool_error("%s: no weights of a block, by the names of any convention; there is %s, of which --name "
+        tool_error("%s: no weights of a block, by the names of attune, PyTorch, BERT, DistilBERT, ViT, Llama, BART, "
+                   "Phi-3, GPT-2, T5, timm, Keras or Flax, or of textbooks (%s); there is %s, of which --name "
                    "q_weight=TENSOR could choose",
-                   source->path, weights_some_names(source, "", all));
+                   source->path, textbook_names(), weights_some_names(source, "", all));
     return NULL;
 }
 
@@ -199,6 +219,43 @@ static size_t count_names(const weights_source *source, const char *prefix, cons
     for (int id = 0; id < ATTUNE_NUM_WEIGHTS && has_queries; id++)
         count += names[id] && weights_source_find(source, prefix, names[id], &index);
     return count;
+}
+
+/* How many of the four matrices, or of the two if one is of all three projections, are neither named by hand nor there
+ * by this convention's names. */
+static int missing_matrices(const weights_source *source, const weights_match *match, const convention *one) {
+    bool has[ATTUNE_NUM_WEIGHTS];
+    size_t index;
+    for (int id = 0; id < ATTUNE_NUM_WEIGHTS; id++)
+        has[id] =
+            match->has[id] || (one->names[id] && weights_source_find(source, match->prefix, one->names[id], &index));
+    const int projections = !has[ATTUNE_Q_WEIGHT] + !has[ATTUNE_K_WEIGHT] + !has[ATTUNE_V_WEIGHT];
+    return (has[ATTUNE_QKV_WEIGHT] ? 0 : projections) + !has[ATTUNE_OUT_WEIGHT];
+}
+
+/* Textbooks have many names: the convention becomes that of those which are there. false after a message: two tensors
+ * are the same weight. */
+static bool make_textbook(const weights_source *source, const weights_match *match, convention *textbook,
+                          bool *is_bare) {
+    const size_t skipped = strlen(match->prefix);
+    *textbook = (convention){.title = "textbooks", .layout = ATTUNE_OUT_IN};
+    *is_bare = false;
+    for (size_t i = 0; i < source->count; i++) {
+        const char *const name = source->names[i];
+        bool bare = false;
+        if (strncmp(name, match->prefix, skipped) != 0) continue;
+        const int id = textbook_id(name + skipped, &bare);
+        if (id == ATTUNE_NUM_WEIGHTS || match->has[id]) continue;
+        if (textbook->names[id]) {
+            const char *const own = attune_weight_name((attune_weight_id)id);
+            tool_error("%s: '%s%s' and '%s' are both called as %s is in textbooks; --name %s=TENSOR chooses one",
+                       source->path, match->prefix, textbook->names[id], name, own, own);
+            return false;
+        }
+        textbook->names[id] = name + skipped;
+        *is_bare |= bare;
+    }
+    return true;
 }
 
 /* The convention that names most of the tensors. */
@@ -269,8 +326,25 @@ static bool match_given(weights_match *match, const weights_source *source, cons
 
 static bool match_convention(weights_match *match, const weights_source *source, const weights_request *request) {
     match->prefix = find_prefix(source, request->prefix);
-    const convention *const one = match->prefix ? best_convention(source, match->prefix) : NULL;
-    if (!one) return false;
+    if (!match->prefix) return false;
+    convention textbook;
+    bool is_bare = false;
+    const convention *one = best_convention(source, match->prefix);
+    const int missing = one ? missing_matrices(source, match, one) : INT_MAX;
+    if (missing) {
+        bool has_bare;
+        if (!make_textbook(source, match, &textbook, &has_bare)) return false;
+        if (missing_matrices(source, match, &textbook) < missing) {
+            one = &textbook;
+            is_bare = has_bare;
+        }
+    }
+    if (is_bare && !request->has_layout) {
+        tool_error("%s: the matrices have names of textbooks, which do not tell their layout: give --layout=in_out if "
+                   "x is multiplied from the left (x W), --layout=out_in if they are of linear layers",
+                   source->path);
+        return false;
+    }
     match->convention = one->title;
     match->layout = one->layout;
     for (int id = 0; id < ATTUNE_NUM_WEIGHTS; id++) {
