@@ -84,7 +84,7 @@ static void test_scale(void **state) {
 
 /* ---- Places ---- */
 
-static bool layout_of(size_t heads, size_t rows, size_t columns, int cell, layout *l) {
+static bool layout_within(size_t heads, size_t rows, size_t columns, int cell, int width, layout *l) {
     const layout_request request = {.heads = heads,
                                     .rows = rows,
                                     .columns = columns,
@@ -94,8 +94,13 @@ static bool layout_of(size_t heads, size_t rows, size_t columns, int cell, layou
                                     .title = 20,
                                     .legend = {26, 7, 9, 16},
                                     .num_legend = 4,
-                                    .cell = cell};
+                                    .cell = cell,
+                                    .width = width};
     return layout_make(&request, l);
+}
+
+static bool layout_of(size_t heads, size_t rows, size_t columns, int cell, layout *l) {
+    return layout_within(heads, rows, columns, cell, 0, l);
 }
 
 /* Everything is inside the picture, and nothing over anything else. */
@@ -127,9 +132,9 @@ static void test_layout(void **state) {
         size_t heads, rows, columns;
         int cell, stride, grid_columns; /* that are wanted */
     } cases[] = {
-        {1, 8, 8, 44, 1, 1},     {1, 1, 1, 44, 1, 1},       {12, 16, 16, 30, 1, 4},  {12, 128, 128, 11, 1, 4},
-        {12, 217, 217, 6, 2, 4}, {1, 217, 217, 11, 1, 1},   {32, 512, 512, 2, 6, 8}, {12, 1, 128, 11, 1, 1},
-        {7, 40, 40, 12, 1, 4},   {1, 8192, 8192, 1, 11, 1}, {64, 64, 64, 11, 1, 11}, {5, 128, 1, 11, 1, 5},
+        {1, 8, 8, 44, 1, 1},      {1, 1, 1, 44, 1, 1},       {12, 16, 16, 30, 1, 4},   {12, 128, 128, 3, 4, 4},
+        {12, 217, 217, 2, 10, 4}, {1, 217, 217, 9, 2, 1},    {32, 512, 512, 1, 15, 3}, {12, 1, 128, 11, 1, 1},
+        {7, 40, 40, 12, 2, 4},    {1, 8192, 8192, 1, 15, 1}, {64, 64, 64, 2, 10, 11},  {5, 128, 1, 11, 1, 5},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         layout l;
@@ -139,10 +144,30 @@ static void test_layout(void **state) {
         assert_int_equal(l.grid_columns, cases[i].grid_columns);
         assert_int_equal(l.matrix_width, l.cell * (int)cases[i].columns);
         assert_int_equal(l.matrix_height, l.cell * (int)cases[i].rows);
-        /* A label is no higher than the row beside it. */
-        assert_true(l.label_size <= l.stride * l.cell);
+        /* A label is no higher than the row beside it, and readable. */
+        assert_true(l.label_size <= l.stride * l.cell && l.label_size >= 10);
+        assert_true(l.width <= DRAW_USUAL_WIDTH || l.cell == 1);
         check_places(cases[i].heads, &l);
     }
+}
+
+/* As large as the width has room for, and never wider. */
+static void test_layout_of_a_width(void **state) {
+    (void)state;
+    static const size_t cases[][3] = {{1, 8, 8},    {2, 16, 16},  {12, 128, 128}, {64, 64, 64},
+                                      {1, 1, 2000}, {1, 2000, 1}, {5, 30, 90},    {1, 150, 150}};
+    static const int widths[] = {700, 1200, 2400, 8000};
+    layout l;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
+        for (size_t w = 0; w < sizeof widths / sizeof *widths; w++) {
+            if (!layout_within(cases[i][0], cases[i][1], cases[i][2], 0, widths[w], &l)) continue;
+            assert_true(l.width <= widths[w] && l.label_size <= l.stride * l.cell);
+            check_places(cases[i][0], &l);
+        }
+    assert_true(layout_within(2, 16, 16, 0, 2400, &l));
+    assert_true(l.width > 2000);
+    assert_false(layout_within(1, 700, 700, 0, 600, &l));
+    assert_true(layout_within(1, 500, 500, 0, 600, &l));
 }
 
 static void test_layout_has_limits(void **state) {
@@ -173,7 +198,7 @@ typedef struct sample {
 /* The last cell of each head is NaN, so that it can be found; row 2 sees no key, nor does row 1 see keys 4 and 5. */
 static void make_sample(sample *s) {
     *s = (sample){.picture = {HEADS, ROWS, COLUMNS, s->values[0][0], s->hidden[0][0], titles, row_labels, column_labels,
-                              "Title & more", "attention weight", "hidden key", true, false, CELL}};
+                              "Title & more", "attention weight", "hidden key", true, false, CELL, 0}};
     for (int h = 0; h < HEADS; h++) {
         for (int i = 0; i < ROWS; i++)
             for (int j = 0; j < COLUMNS; j++) s->values[h][i][j] = (float)((h * 35 + i * 7 + j) % 101) / 100;
@@ -186,7 +211,7 @@ static void make_sample(sample *s) {
 static draw_result draw_sample(const sample *s, draw_format format) {
     char message[DRAW_MESSAGE_BYTES];
     draw_result result;
-    assert_true(attune_draw_1(&s->picture, format, &result, message));
+    assert_true(attune_draw_2(&s->picture, format, &result, message));
     return result;
 }
 
@@ -321,8 +346,9 @@ static void test_svg_of_many_cells_is_an_image(void **state) {
     draw_result result;
     for (int i = 0; i < SIDE; i++) labels[i] = "t";
     for (int i = 0; i < SIDE * SIDE; i++) values[i] = (float)i;
-    const draw_picture picture = {1, SIDE, SIDE, values, hidden, titles, labels, labels, NULL, "w", "h", true, true, 0};
-    assert_true(attune_draw_1(&picture, DRAW_SVG, &result, message));
+    const draw_picture picture = {1,    SIDE, SIDE, values, hidden, titles, labels, labels,
+                                  NULL, "w",  "h",  true,   true,   0,      0};
+    assert_true(attune_draw_2(&picture, DRAW_SVG, &result, message));
     const char *const image = strstr((char *)result.data, "xlink:href=\"data:image/png;base64,iVBORw0KGgo");
     assert_non_null(image);
     assert_true(strcspn(image + 34, "\"") % 4 == 0);
@@ -359,9 +385,9 @@ static void test_too_large_is_refused(void **state) {
     char message[DRAW_MESSAGE_BYTES] = "";
     draw_result result;
     for (int i = 0; i < LONG; i++) labels[i] = "";
-    const draw_picture picture = {1,      1,    LONG, values, hidden, titles, row_labels,
-                                  labels, NULL, "w",  "h",    true,   true,   0};
-    assert_false(attune_draw_1(&picture, DRAW_PNG, &result, message));
+    const draw_picture picture = {1,    1,   LONG, values, hidden, titles, row_labels, labels,
+                                  NULL, "w", "h",  true,   true,   0,      0};
+    assert_false(attune_draw_2(&picture, DRAW_PNG, &result, message));
     assert_non_null(strstr(message, "1 head of 1 x 33000 cells of 1 pixel"));
     assert_null(result.data);
     free(values);
@@ -375,6 +401,7 @@ int main(void) {
         cmocka_unit_test(test_other_colours_are_not_in_the_map),
         cmocka_unit_test(test_scale),
         cmocka_unit_test(test_layout),
+        cmocka_unit_test(test_layout_of_a_width),
         cmocka_unit_test(test_layout_has_limits),
         cmocka_unit_test(test_png_has_the_values),
         cmocka_unit_test(test_svg_has_text_and_groups),

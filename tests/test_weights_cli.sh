@@ -109,11 +109,23 @@ svg "scores before softmax" $small,is_causal=1,weights=masked
 count "are called so" 1 '>attention score</text>'
 count "and have hidden keys too" 1 '>hidden key</text>'
 svg "many keys" num_heads=1,seq_q=40,head_dim=3
-count "have colours by the root" 1 '>attention weight, colours by its root</text>'
+count "have colours by the root" 1 '>attention weight; colours show the square root</text>'
 svg "unless told otherwise" num_heads=1,seq_q=40,head_dim=3 --scale linear
 count "in which case they have not" 1 '>attention weight</text>'
 svg "few tokens of a small cell" num_heads=1,seq_q=4,head_dim=3 --cell 5
-count "share names" 1 '; 1 in 3 named</text>'
+count "share names" 1 '; every third token is named</text>'
+svg "many tokens" num_heads=1,seq_q=40,head_dim=3 --cell 1
+count "share a name, too" 1 '; one token of 15 is named</text>'
+picture "twelve heads of 128 tokens" num_heads=12,seq_q=128,head_dim=8
+[ "$((16#$(od -An -tx1 -j 16 -N 4 "$work/p.png" | tr -d ' \n')))" -le 2400 ]
+report $? "fit a screen"
+picture "a width of one's own" $small --width 600
+[ "$((16#$(od -An -tx1 -j 16 -N 4 "$work/p.png" | tr -d ' \n')))" -le 600 ]
+report $? "is kept to"
+refuse_picture "a width that has no room" '1 head of 300 x 300 cells, of one pixel at least, would not fit in a width of 250' \
+    num_heads=1,seq_q=300,head_dim=1 --width 250
+expect "a width of nothing" 2 "from 200 to 32000, not '10'" "$attune" weights $small --width 10 -o p.png
+expect "two sizes" 2 'one of them is enough' "$attune" weights $small --width 600 --cell 5 -o p.png
 
 # ---- Colours of known weights ----
 
@@ -167,7 +179,7 @@ expect "a missing directory" 1 'missing/p.png: cannot write: No such file' "$att
 report $? "the command does not link to cairo"
 expect "no plug-in where ATTUNE_DRAW says" 1 'libattune-draw.so, which draws .*could not be loaded: /nonexistent' \
     env ATTUNE_DRAW=/nonexistent.so "$attune" weights $small -o "$work/p.png"
-expect "another library" 1 'does not draw pictures for this version of attune: it has no attune_draw_1' \
+expect "another library" 1 'does not draw pictures for this version of attune: it has no attune_draw_2' \
     env ATTUNE_DRAW="$BUILD/libattune.so" "$attune" weights $small -o "$work/p.png"
 mkdir -p "$work/prefix/bin" "$work/prefix/lib/attune"
 cp "$attune" "$work/prefix/bin/attune"

@@ -18,7 +18,7 @@ typedef struct weights_options {
     const char *labels, *labels_kv, *title, *output;
     draw_format format;
     scale_kind scale;
-    int cell;
+    int cell, width;
     bool json;
 } weights_options;
 
@@ -39,7 +39,9 @@ static const struct argp_option options[] = {
     {"title", TOOL_KEY_TITLE, "TEXT", 0, "A line above the picture", 0},
     {"scale", TOOL_KEY_SCALE, "linear|sqrt", 0,
      "Colours by the weights (default up to 32 keys) or by their square roots, which show small ones (beyond)", 0},
-    {"cell", TOOL_KEY_CELL, "PIXELS", 0, "The side of a cell (default: chosen by their number)", 0},
+    {"cell", TOOL_KEY_CELL, "PIXELS", 0, "The side of a cell (default: chosen by their number and the width)", 0},
+    {"width", TOOL_KEY_WIDTH, "PIXELS", 0,
+     "Cells as large as a picture of this width has room for (default: up to 2400)", 0},
     {"threads", TOOL_KEY_THREADS, "N", 0, "Threads (default: all)", 0},
     {"json", TOOL_KEY_JSON, NULL, 0, "Print JSON", 0},
     {0},
@@ -68,6 +70,7 @@ static error_t finish(const weights_options *o, struct argp_state *state) {
     if (!o->output) argp_error(state, "-o is needed: the picture's file, which ends in .png or .svg");
     if (r->file && (r->problem || r->files.num_inputs || r->sizes))
         argp_error(state, "--weights-file is drawn as it is: it takes no problem, --tensor or --sizes");
+    if (o->cell && o->width) argp_error(state, "--cell and --width both set the size: one of them is enough");
     if (!r->file && !r->problem && !r->files.num_inputs)
         argp_error(state, "a problem is needed, or --weights-file, or --tensor q=F.npy and k=F.npy");
     return 0;
@@ -95,6 +98,9 @@ static error_t parse(int key, char *argument, struct argp_state *state) {
             argp_error(state, "--scale is 'linear' or 'sqrt', not '%s'", argument);
         return 0;
     case TOOL_KEY_CELL: o->cell = (int)tool_parse_integer(state, "cell", argument, 1, DRAW_MAX_CELL); return 0;
+    case TOOL_KEY_WIDTH:
+        o->width = (int)tool_parse_integer(state, "width", argument, DRAW_LEAST_WIDTH, DRAW_MOST_WIDTH);
+        return 0;
     case TOOL_KEY_THREADS: r->threads = (uint32_t)tool_parse_integer(state, "threads", argument, 1, 1024); return 0;
     case TOOL_KEY_JSON: o->json = true; return 0;
     case ARGP_KEY_ARG:
@@ -221,7 +227,8 @@ static bool draw_maps(const weights_options *o, draw_fn *draw, const weight_maps
                                       .hidden_title = m->is_file ? "hidden, or exactly 0" : "hidden key",
                                       .starts_at_zero = m->is_weight,
                                       .is_sqrt = is_sqrt,
-                                      .cell = o->cell};
+                                      .cell = o->cell,
+                                      .width = o->width};
         good = write_picture(o, draw, &picture);
     }
     labels_free(&rows);

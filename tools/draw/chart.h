@@ -24,7 +24,7 @@ typedef struct chart {
 
 enum { CHART_MAX_LINES = 24 };
 
-/* As attune_draw_1; low and high of the result mean nothing. */
+/* As attune_draw_2; low and high of the result mean nothing. */
 typedef bool chart_fn(const chart *chart, draw_format format, draw_result *result, char message[DRAW_MESSAGE_BYTES]);
 #define CHART_SYMBOL "attune_chart_2"
 __attribute__((visibility("default"))) chart_fn attune_chart_2;

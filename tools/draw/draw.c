@@ -104,6 +104,8 @@ static void add_swatch(drawing *d, const char *text, colour c, bool has_stripes)
     item->has_swatch = true;
 }
 
+static const char axes[] = "rows: queries, columns: keys";
+
 /* Only what there is in the picture is explained. */
 static void make_legend(drawing *d) {
     const draw_picture *const p = d->picture;
@@ -119,14 +121,14 @@ static void make_legend(drawing *d) {
     }
     legend_item *const scale = add_item(d, p->scale_title);
     if (p->is_sqrt) {
-        snprintf(scale->buffer, sizeof scale->buffer, "%s, colours by its root", p->scale_title);
+        snprintf(scale->buffer, sizeof scale->buffer, "%s; colours show the square root", p->scale_title);
         scale->text = scale->buffer;
     }
     if (has_hidden) add_swatch(d, p->hidden_title, COLOUR_HIDDEN, false);
     if (has_empty) add_swatch(d, "query sees no key", COLOUR_HIDDEN, true);
     if (has_nan || has_infinity)
         add_swatch(d, !has_infinity ? "NaN" : has_nan ? "NaN or infinite" : "infinite", COLOUR_NAN, false);
-    add_item(d, "rows: queries, columns: keys");
+    add_item(d, axes);
 }
 
 static double item_ems(const drawing *d, size_t i) {
@@ -149,6 +151,15 @@ static double middle_tick(const colour_scale *s, int i) {
     return fabs(value) < step / 2 ? 0 : value;
 }
 
+/* The part of the header's font that numbers below the scale have. */
+static const double tick_size = 0.85;
+
+/* Of the header's font: how much room a number needs. */
+static double tick_ems(double value) {
+    char number[32];
+    return tick_size * (canvas_measure(format_number(value, number), false) + 0.8);
+}
+
 static void draw_tick(drawing *d, int x, int y, double value) {
     char number[32];
     const int size = d->layout.header_size;
@@ -157,7 +168,7 @@ static void draw_tick(drawing *d, int x, int y, double value) {
              (canvas_text){.text = format_number(value, number),
                            .x = x,
                            .y = y + size / 3 + size,
-                           .size = (int)lround(0.85 * size),
+                           .size = (int)lround(tick_size * size),
                            .anchor = ANCHOR_MIDDLE,
                            .colour = INK},
              0);
@@ -173,11 +184,12 @@ static void draw_scale(drawing *d, layout_point at) {
     draw_tick(d, at.x, top + height, s->low);
     draw_tick(d, at.x + width - 1, top + height, s->high);
     /* Round numbers in between, clear of both ends and of each other. */
-    double last = 0;
+    double taken = 0.5 * tick_ems(s->low);
     for (int i = 0; i <= 10; i++) {
-        const double value = middle_tick(s, i), position = colour_position(s, value);
-        if (position - last < 0.13 || position > 0.87) continue;
-        last = position;
+        const double value = middle_tick(s, i), position = colour_position(s, value), half = 0.5 * tick_ems(value);
+        const double middle = position * bar_ems;
+        if (!(position > 0) || middle - half < taken || middle + half > bar_ems - 0.5 * tick_ems(s->high)) continue;
+        taken = middle + half;
         draw_tick(d, at.x + (int)lround(position * (width - 1)), top + height, value);
     }
     put_text(d,
@@ -319,6 +331,32 @@ static void draw_head(drawing *d, size_t head) {
 
 /* ---- The whole ---- */
 
+static void note_stride(legend_item *note, int stride) {
+    static const char *const ordinals[] = {"second", "third", "fourth", "fifth", "sixth"};
+    if (stride < 2) return;
+    if (stride <= 6 || stride == 10)
+        snprintf(note->buffer, sizeof note->buffer, "%s; every %s token is named", axes,
+                 stride == 10 ? "tenth" : ordinals[stride - 2]);
+    else
+        snprintf(note->buffer, sizeof note->buffer, "%s; one token of %d is named", axes, stride);
+    note->text = note->buffer;
+}
+
+/* Why there is no picture; false. */
+static bool explain_size(const draw_picture *p, char message[DRAW_MESSAGE_BYTES]) {
+    const int cell = p->cell ? p->cell : 1;
+    if (p->width && !p->cell)
+        snprintf(message, DRAW_MESSAGE_BYTES,
+                 "%zu head%s of %zu x %zu cells, of one pixel at least, would not fit in a width of %d pixels",
+                 p->heads, p->heads == 1 ? "" : "s", p->rows, p->columns, p->width);
+    else
+        snprintf(message, DRAW_MESSAGE_BYTES,
+                 "%zu head%s of %zu x %zu cells of %d pixel%s would make a picture beyond %d pixels a side or 1 GB of "
+                 "memory",
+                 p->heads, p->heads == 1 ? "" : "s", p->rows, p->columns, cell, cell == 1 ? "" : "s", LAYOUT_MAX_SIDE);
+    return false;
+}
+
 static bool plan(drawing *d, char message[DRAW_MESSAGE_BYTES]) {
     const draw_picture *const p = d->picture;
     const double row_label = widest(p->row_labels, p->rows), column_label = widest(p->column_labels, p->columns);
@@ -328,7 +366,8 @@ static bool plan(drawing *d, char message[DRAW_MESSAGE_BYTES]) {
                               .row_label = row_label,
                               .column_label = column_label,
                               .title = p->title ? canvas_measure(p->title, true) : 0,
-                              .cell = p->cell};
+                              .cell = p->cell,
+                              .width = p->width};
     if (canvas_measure("0", false) <= 0) {
         snprintf(message, DRAW_MESSAGE_BYTES, "cairo finds no font; install one, such as fonts-dejavu-core");
         return false;
@@ -338,25 +377,16 @@ static bool plan(drawing *d, char message[DRAW_MESSAGE_BYTES]) {
     make_legend(d);
     request.num_legend = d->num_legend;
     for (size_t i = 0; i < d->num_legend; i++) request.legend[i] = item_ems(d, i);
+    legend_item *const note = &d->legend[d->num_legend - 1];
     bool fits_in = layout_make(&request, &d->layout);
-    const layout *const l = &d->layout;
-    const int stride = l->stride;
-    if (fits_in && stride > 1) {
-        /* How many tokens have a label is known only now. The cells stay as they are. */
-        legend_item *const note = &d->legend[d->num_legend - 1];
-        snprintf(note->buffer, sizeof note->buffer, "%s; 1 in %d named", note->text, stride);
-        note->text = note->buffer;
+    /* How many tokens have a label is known only now. A longer note may make cells smaller, once. */
+    for (int named = 1; fits_in && d->layout.stride != named && named >= 0;) {
+        named = named == 1 ? d->layout.stride : -1;
+        note_stride(note, d->layout.stride);
         request.legend[d->num_legend - 1] = item_ems(d, d->num_legend - 1);
-        request.cell = l->cell;
         fits_in = layout_make(&request, &d->layout);
     }
-    if (fits_in) return true;
-    const int cell = p->cell ? p->cell : 1;
-    snprintf(
-        message, DRAW_MESSAGE_BYTES,
-        "%zu head%s of %zu x %zu cells of %d pixel%s would make a picture beyond %d pixels a side or 1 GB of memory",
-        p->heads, p->heads == 1 ? "" : "s", p->rows, p->columns, cell, cell == 1 ? "" : "s", LAYOUT_MAX_SIDE);
-    return false;
+    return fits_in || explain_size(p, message);
 }
 
 static bool draw_all(drawing *d, FILE *file) {
@@ -370,7 +400,7 @@ static bool draw_all(drawing *d, FILE *file) {
     return d->type->finish(d->canvas);
 }
 
-bool attune_draw_1(const draw_picture *p, draw_format format, draw_result *result, char message[DRAW_MESSAGE_BYTES]) {
+bool attune_draw_2(const draw_picture *p, draw_format format, draw_result *result, char message[DRAW_MESSAGE_BYTES]) {
     drawing d = {.picture = p, .type = format == DRAW_PNG ? &canvas_png : &canvas_svg};
     *result = (draw_result){.data = NULL};
     d.scale = colour_scale_of(p->values, p->hidden, p->heads * p->rows * p->columns, p->starts_at_zero, p->is_sqrt);

@@ -22,6 +22,8 @@ typedef struct draw_picture {
     bool starts_at_zero;              /* the colour scale begins at 0, not at the smallest value */
     bool is_sqrt;                     /* colours by the square root of the distance to the scale's beginning */
     int cell;                         /* pixels of a cell's side; 0: as many as look well */
+    int width;                        /* pixels that the picture may be wide; 0: DRAW_USUAL_WIDTH, or more if there
+                                       * are more tokens than that. Means nothing with a cell */
 } draw_picture;
 
 typedef struct draw_result {
@@ -32,13 +34,14 @@ typedef struct draw_result {
 } draw_result;
 
 enum { DRAW_MESSAGE_BYTES = 256, DRAW_MAX_CELL = 200 };
+enum { DRAW_LEAST_WIDTH = 200, DRAW_USUAL_WIDTH = 2400, DRAW_MOST_WIDTH = 32000 };
 
 /* false and a sentence if memory runs out, the picture would be too large or no font can be found. */
 typedef bool draw_fn(const draw_picture *picture, draw_format format, draw_result *result,
                      char message[DRAW_MESSAGE_BYTES]);
 
 /* The one symbol. Its name is of this version of the structs above: another version is not found. */
-#define DRAW_SYMBOL "attune_draw_1"
-__attribute__((visibility("default"))) draw_fn attune_draw_1;
+#define DRAW_SYMBOL "attune_draw_2"
+__attribute__((visibility("default"))) draw_fn attune_draw_2;
 
 #endif

@@ -1,12 +1,14 @@
 #include "layout.h"
 
+#include "draw.h"
+
 #include <math.h>
 
-/* What memory may hold, at four bytes a pixel, and above what cells get smaller. */
-static const double max_pixels = 250e6, good_pixels = 48e6;
-
-/* Pixels of a cell that has a label of its own, at least; smaller cells share one. */
-enum { LABEL_PITCH = 11 };
+/* What memory may hold, at four bytes a pixel. */
+static const double max_pixels = 250e6;
+/* Pixels of the smallest label, and of the largest: in pictures that are wider than screens, which show them smaller.
+ */
+enum { LEAST_LABEL = 10, LARGE_LABEL = 14, WIDTH_OF_LABEL = 170 };
 
 static int clamp(double value, int low, int high) { return (int)lround(fmin(fmax(value, low), high)); }
 
@@ -23,9 +25,10 @@ static double badness(size_t heads, int columns, layout_point pitch) {
     return fabs(log(aspect / 1.5)) + 3 * ((double)rows * columns - (double)heads) / (double)heads;
 }
 
-static void choose_grid(const layout_request *r, layout *l) {
+/* No wider than `width`, unless a single column is. */
+static void choose_grid(const layout_request *r, double width, layout *l) {
     l->grid_columns = 1;
-    for (int columns = 2; columns <= (int)r->heads; columns++)
+    for (int columns = 2; columns <= (int)r->heads && (double)columns * l->pitch.x <= width; columns++)
         if (badness(r->heads, columns, l->pitch) < badness(r->heads, l->grid_columns, l->pitch))
             l->grid_columns = columns;
     l->grid_rows = ceil_div((int)r->heads, l->grid_columns);
@@ -65,14 +68,18 @@ static int place_header(const layout_request *r, layout *l) {
 
 /* ---- Everything for one size of cells ---- */
 
-static bool try_cell(const layout_request *r, int cell, double most_pixels, layout *l) {
+/* Every second to sixth token, or every tenth, fifteenth and so on: numbers that are easy to count by. */
+static int round_stride(int stride) { return stride <= 6 ? stride : 5 * ceil_div(stride, 5); }
+
+/* Of labels of at least so many pixels. */
+static bool try_labels(const layout_request *r, int cell, int least_label, double most_width, layout *l) {
     *l = (layout){.cell = cell};
     const double width = (double)r->columns * cell, height = (double)r->rows * cell;
     if (width > LAYOUT_MAX_SIDE || height > LAYOUT_MAX_SIDE || r->heads > LAYOUT_MAX_SIDE) return false;
     l->matrix_width = (int)width;
     l->matrix_height = (int)height;
-    l->label_size = clamp(0.9 * cell, 10, 13);
-    l->stride = ceil_div(LABEL_PITCH, cell);
+    l->label_size = clamp(0.9 * cell, least_label, LARGE_LABEL);
+    l->stride = round_stride(ceil_div(least_label + 1, cell));
     l->head_title_size = clamp(sqrt(width * height) / 40, 13, 30);
     const int left = pixels(r->row_label, l->label_size) + LAYOUT_LABEL_GAP;
     const int above = pixels(1.7, l->head_title_size);
@@ -83,7 +90,7 @@ static bool try_cell(const layout_request *r, int cell, double most_pixels, layo
     const int to_left = overhang > left ? overhang : left, to_right = overhang > 0 ? overhang : 0;
     const int gap = l->head_title_size;
     l->pitch = (layout_point){to_left + l->matrix_width + to_right + gap, above + l->matrix_height + below + gap};
-    choose_grid(r, l);
+    choose_grid(r, most_width - 2 * pixels(1.3, clamp(most_width / 80, 13, 40)), l);
     const double grid_width = (double)l->grid_columns * l->pitch.x, grid_height = (double)l->grid_rows * l->pitch.y;
     if (grid_width > LAYOUT_MAX_SIDE || grid_height > LAYOUT_MAX_SIDE) return false;
     l->header_size = clamp(grid_width / 80, 13, 40);
@@ -95,18 +102,29 @@ static bool try_cell(const layout_request *r, int cell, double most_pixels, layo
     const int spare = inner - ((int)grid_width - gap);
     l->first = (layout_point){l->margin + spare / 2 + to_left, header_end + above};
     l->height = header_end + (int)grid_height - gap + l->margin;
-    return l->width <= LAYOUT_MAX_SIDE && l->height <= LAYOUT_MAX_SIDE && (double)l->width * l->height <= most_pixels;
+    return l->width <= LAYOUT_MAX_SIDE && l->height <= LAYOUT_MAX_SIDE && (double)l->width * l->height <= max_pixels;
+}
+
+/* Labels are as large as the width of the picture asks for, if there is room for that. */
+static bool try_cell(const layout_request *r, int cell, double most_width, layout *l) {
+    if (!try_labels(r, cell, LEAST_LABEL, most_width, l)) return false;
+    const int wanted = clamp((double)l->width / WIDTH_OF_LABEL, LEAST_LABEL, LARGE_LABEL);
+    layout larger;
+    if (wanted > LEAST_LABEL && try_labels(r, cell, wanted, most_width, &larger) && larger.width <= most_width)
+        *l = larger;
+    return true;
 }
 
 bool layout_make(const layout_request *r, layout *l) {
-    if (r->cell) return try_cell(r, r->cell, max_pixels, l);
-    /* Large where there are few; from LABEL_PITCH on each has its label; smaller ones only where they must be. */
+    const int width = r->width ? r->width : DRAW_USUAL_WIDTH;
+    if (r->cell) return try_cell(r, r->cell, LAYOUT_MAX_SIDE, l);
+    /* Large where there are few; as large as the width allows if that was asked for. No higher than it may be wide. */
     const double most = fmax((double)r->rows, (double)r->columns);
-    if (try_cell(r, clamp(480 / most, LABEL_PITCH, 44), good_pixels, l)) return true;
-    static const int smaller[] = {6, 4, 3, 2, 1};
-    for (size_t i = 0; i < sizeof smaller / sizeof *smaller; i++)
-        if (try_cell(r, smaller[i], good_pixels, l)) return true;
-    return try_cell(r, 1, max_pixels, l);
+    const int largest = r->width ? DRAW_MAX_CELL : clamp(480 / most, LEAST_LABEL + 1, 44);
+    for (int cell = largest; cell >= 1; cell--)
+        if (try_cell(r, cell, width, l) && l->width <= width && l->height <= width) return true;
+    if (try_cell(r, 1, width, l) && l->width <= width) return true;
+    return !r->width && try_cell(r, 1, LAYOUT_MAX_SIDE, l);
 }
 
 layout_point layout_matrix(const layout *l, size_t head) {

@@ -14,7 +14,8 @@ typedef struct layout_request {
     double title;                               /* 0: there is none */
     double legend[LAYOUT_MAX_LEGEND];
     size_t num_legend;
-    int cell; /* 0: chosen here */
+    int cell;  /* 0: chosen here, */
+    int width; /* so that the picture is no wider than this; 0: than is usual, if it can be */
 } layout_request;
 
 typedef struct layout_point {
@@ -34,7 +35,7 @@ typedef struct layout {
     layout_point first, pitch; /* the first head's matrix, and the way to the next ones */
 } layout;
 
-/* false if the picture would exceed LAYOUT_MAX_SIDE pixels in a direction, or what memory may hold. */
+/* false if the picture would exceed LAYOUT_MAX_SIDE pixels in a direction, the width, or what memory may hold. */
 bool layout_make(const layout_request *request, layout *l);
 
 /* The upper left cell of a head's matrix. */
