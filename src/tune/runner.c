@@ -235,12 +235,12 @@ static attune_status time_tasks(tune_runner *r, const attune_kernel *kernel, dou
 
 /* Whether whole calls, which are longer than a sample could be, are interrupted too often. */
 static attune_status find_out_if_busy(tune_runner *r, const attune_kernel *kernel, bool *is_busy, at_error *err) {
-    enum { CALLS = 4 };
+    enum { CALLS = 16, MANY = 10 /* one of so many */ };
     tune_times times = {0};
     attune_status status = ATTUNE_OK;
     const int64_t timed = r->timed, interrupted = r->interrupted;
     for (int i = 0; !status && i < CALLS; i++) status = tune_runner_time(r, kernel, &times, err);
-    *is_busy = (r->interrupted - interrupted) * 4 > r->timed - timed;
+    *is_busy = (r->interrupted - interrupted) * MANY > r->timed - timed;
     return status;
 }
 
