@@ -26,7 +26,7 @@ declare -A system=(
     [src/mha]="$plain|^xxhash\.h$"
     [src/codegen]="$plain|^llvm-c/|^llvm/Config/|^elf\.h$|^pthread\.h$|^sched\.h$|^unistd\.h$|^signal\.h$|^sched\.h$|^sys/"
     [src/runtime]='^((?!llvm).)*$'
-    [src/tune]="$plain|^(dlfcn|fcntl|pthread|sqlite3|sys/random|sys/stat|time|unistd|xxhash)\.h$"
+    [src/tune]="$plain|^(dlfcn|fcntl|pthread|sqlite3|sys/random|sys/resource|sys/stat|time|unistd|xxhash)\.h$"
     [tools]='^((?!llvm|cairo).)*$'
     [tools/draw]="$plain|^cairo\.h$"
 )
