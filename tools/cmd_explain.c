@@ -47,7 +47,7 @@ static error_t parse(int key, char *argument, struct argp_state *state) {
 
 /* ---- Finding out ---- */
 
-/* The lengths of the call, where the problem leaves them open: what the model and the tiles are of. */
+/* Sets the lengths that the problem leaves open to those of the call; model and tiles need them. */
 static void settle(attune_problem *p, const call_sizes *sizes) {
     if (p->seq_q == ATTUNE_DYNAMIC && sizes->seq_q > 0) p->seq_q = sizes->seq_q;
     if (p->seq_kv == ATTUNE_DYNAMIC && sizes->seq_kv > 0) p->seq_kv = sizes->seq_kv;
@@ -76,7 +76,7 @@ static bool find_schedule(attune_context *context, const attune_problem *problem
     return !e->is_kept || attune_schedule_predict(context, problem, &e->schedule, NULL, &e->prediction) == ATTUNE_OK;
 }
 
-/* What is not named is as it would be chosen. */
+/* Numbers that are not named are those of the chosen schedule. */
 static bool parse_schedule(const explain_options *o, attune_context *context, const attune_problem *problem,
                            explanation *e) {
     return schedule_from_text(context, problem, o->schedule, &e->schedule) == ATTUNE_OK &&

@@ -1,4 +1,4 @@
-/* attune tune: finds faster schedules by measuring, and carries what was found from machine to machine. */
+/* attune tune: finds faster schedules by measuring, and carries results from machine to machine. */
 #include "interruption.h"
 #include "json_output.h"
 #include "manifest.h"
@@ -76,7 +76,7 @@ static void end_progress(bool is_shown) {
 
 /* ---- One problem ---- */
 
-/* What shows the wrong kernel again: on the same instruction set, with the same sizes and numbers. */
+/* The command that shows the wrong kernel again: same instruction set, same sizes and numbers. */
 static void report_wrong(const tune_options *o, const attune_context *context, const char *problem,
                          const char *schedule) {
     attune_machine_info info = {.struct_size = sizeof info};

@@ -1,4 +1,4 @@
-/* What `attune explain` shows to people. */
+/* The text that `attune explain` prints. */
 #include "explain.h"
 #include "table.h"
 

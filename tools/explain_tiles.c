@@ -41,7 +41,7 @@ static span seen_from(const attune_problem *p, const tile_cut *cut, int64_t at) 
     return s;
 }
 
-/* What the rows of a block see, as spans of tiles. */
+/* The keys that the rows of a block see, as spans of tiles. */
 typedef struct sights {
     span some;    /* that some row may see a key of by its window and causality */
     span globals; /* that hold a key which all may see */
@@ -53,7 +53,7 @@ static sights sights_of(const attune_problem *p, const tile_cut *cut, int64_t bl
     const int64_t begin = position_of(p, cut, block * cut->block / group);
     const int64_t end = position_of(p, cut, (smaller((block + 1) * cut->block, cut->rows) - 1) / group);
     const span first = seen_from(p, cut, begin), last = seen_from(p, cut, end);
-    /* Both ends move on from row to row, but for the step from the last global query to the first other one. */
+    /* Both ends move on from row to row, except for the step from the last global query to the first other one. */
     span some = {smaller(first.low, last.low), larger(first.high, last.high)};
     span all = {larger(first.low, last.low), smaller(first.high, last.high)};
     if (begin < p->global_tokens && end >= p->global_tokens) {
@@ -96,7 +96,7 @@ static void count(const attune_problem *p, const tile_cut *cut, int64_t number[T
     }
     for (int64_t block = 0; block < cut->blocks; block++) {
         const sights s = sights_of(p, cut, block);
-        /* What all see, some see. */
+        /* Tiles that all rows see are among those that some see. */
         const int64_t seen = length(s.all), taken = length(s.some) + length(s.globals) - common(s.some, s.globals);
         number[TILE_SEEN] += seen;
         number[TILE_COMPARED] += taken - seen;

@@ -4,7 +4,7 @@
 
 #include "run_files.h"
 
-/* What to draw of what. */
+/* The weights to draw, and where they come from. */
 typedef struct maps_request {
     tool_common common;
     run_files files;

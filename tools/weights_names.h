@@ -4,7 +4,7 @@
 
 #include "weights_source.h"
 
-/* What the command line says about it. */
+/* Names and layout from the command line. */
 typedef struct weights_request {
     const char *prefix;                    /* names of one block begin with this; NULL: there is only one block */
     const char *names[ATTUNE_NUM_WEIGHTS]; /* full names of tensors; NULL: as the convention says */
@@ -14,7 +14,7 @@ typedef struct weights_request {
     attune_weight_layout layout; /* with has_layout: instead of the convention's */
 } weights_request;
 
-/* What was found. */
+/* The result. */
 typedef struct weights_match {
     const char *convention; /* "torch.nn.MultiheadAttention"; NULL: all names were given */
     char *prefix;

@@ -1,4 +1,4 @@
-/* Machine code beside the interpreter, a task of each phase. */
+/* Compares machine code with the interpreter, on one task of each phase. */
 #include "tune/runner.h"
 
 #include "ir/interp.h"
@@ -23,7 +23,7 @@ typedef struct check {
     side machine, interpreter;
 } check;
 
-/* ---- What is compared ---- */
+/* ---- The data that are compared ---- */
 
 static bool is_nan(ir_elem elem, const unsigned char *at) {
     uint16_t half;
@@ -46,7 +46,7 @@ static bool same_values(ir_elem elem, const unsigned char *a, const unsigned cha
     return true;
 }
 
-/* Room for a tensor, by place in the table; what is only read has none. */
+/* Room for a tensor, by place in the table; inputs need none. */
 static size_t room(const tune_runner *r, size_t i) {
     if (!(r->signature.tensors[i].access & IR_OUT)) return 0;
     return (size_t)(r->call.settled->bytes[i] + ALIGN - 1) / ALIGN * ALIGN;
@@ -67,7 +67,7 @@ static bool same_sides(const check *c) {
 
 /* ---- Two sides ---- */
 
-/* Outputs begin as zeros, caches as the caller's: what lies between the caller's elements may be anybody's. */
+/* Outputs begin as zeros, caches as the caller's. The bytes between the caller's elements may belong to others. */
 static attune_status open_side(const check *c, side *s, at_error *err) {
     const tune_runner *r = c->runner;
     const size_t bytes = c->workspace_bytes + c->tensor_bytes;
@@ -103,7 +103,7 @@ static void close_check(const check *c) {
     at_free(&c->runner->context->allocator, c->interpreter.memory);
 }
 
-/* What the machine has computed so far is what both go on from. */
+/* Both engines go on from the results of machine code so far. */
 static void share_state(const check *c) {
     memcpy(c->interpreter.memory, c->machine.memory, c->shared_bytes);
     memcpy(c->interpreter.memory + c->workspace_bytes, c->machine.memory + c->workspace_bytes, c->tensor_bytes);

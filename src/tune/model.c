@@ -14,7 +14,7 @@ tune_machine tune_machine_here(const at_target *target) {
     return m;
 }
 
-/* ---- What a size is taken to be ---- */
+/* ---- The size that is assumed where it is open ---- */
 
 enum { USUAL = 512 };
 

@@ -6,11 +6,11 @@
 
 /* Standard errors on either side. Hundreds of candidates are compared, so one in a hundred must not win by luck. */
 static const double WIDTH = 3.5;
-/* Who is dropped although it is a little faster is no great loss; pairs that decide what does not matter are one. */
+/* Dropping a candidate that is a little faster costs little; pairs that decide such a case cost time. */
 static const double WIDTH_TO_LOSE = 1, WORTH = 0.99;
 /* A median's standard error is 1.2533 times a mean's; the median distance from it is 1 / 1.4826 standard deviations. */
 static const double MEDIAN_ERROR = 1.2533, MAD_TO_DEVIATION = 1.4826;
-/* Nobody's clock is steadier than this. */
+/* No clock is steadier than this. */
 static const double LEAST_ERROR = 2e-4;
 /* A few pairs may lie close together by chance: their spread counts as this part of the search's at least. */
 static const double LEAST_OF_NOISE = 0.5;

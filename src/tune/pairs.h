@@ -1,7 +1,7 @@
 /* Which of two kernels is faster, from pairs of timings taken one after the other.
  *
- * What is looked at is the logarithm of each pair's ratio: other programs slow both sides of a pair down, so that it is
- * steadier than either. Its centre is the median and its spread the median of the distances from it, which a few wild
+ * The logarithms of the pairs' ratios are compared: other programs slow both sides of a pair down, so a ratio is
+ * steadier than a time. Its centre is the median and its spread the median of the distances from it, which a few wild
  * pairs do not move. */
 #ifndef ATTUNE_TUNE_PAIRS_H
 #define ATTUNE_TUNE_PAIRS_H

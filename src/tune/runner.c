@@ -32,8 +32,8 @@ attune_status tune_runner_init(tune_runner *r, attune_context *context, const at
 
 void tune_runner_free(tune_runner *r) { at_free(&r->context->allocator, r->workspace); }
 
-/* What no phase has written yet must be numbers as any others, since some are slow: in all types of numbers these bytes
- * are between 1e-18 and 60. Phases hand on nothing but numbers, so what they are matters to nobody's addresses. */
+/* Memory that no phase has written yet must hold ordinary numbers, since some others are slow: in all types these bytes
+ * are between 1e-18 and 60. Phases hand on nothing but numbers, so no address depends on them. */
 static attune_status grow_workspace(tune_runner *r, size_t bytes, at_error *err) {
     enum { ORDINARY = 0x3c };
     if (bytes <= r->workspace_bytes) return ATTUNE_OK;
@@ -137,7 +137,7 @@ static bool has_alike_entries(const tune_runner *r) {
            !p->has_causal_offsets;
 }
 
-/* Rows of an entry see as many keys as each other, but for those at its ends. */
+/* Rows of an entry see as many keys as each other, except for those at its ends. */
 static bool has_level_rows(const tune_runner *r) {
     const attune_problem *p = &r->signature.problem;
     if (p->window_left >= 0 && p->window_left < r->call.settled->sizes.of[MHA_SEQ_KV] / 2) return true;

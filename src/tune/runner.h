@@ -26,17 +26,17 @@ attune_status tune_runner_init(tune_runner *runner, attune_context *context, con
                                const attune_arguments *arguments, at_error *err);
 void tune_runner_free(tune_runner *runner);
 
-/* Chooses what a sample is by running the kernel, which like all others here is of at_kernel_make_uncached. */
+/* Chooses the size of a sample by running the kernel. All kernels here are made by at_kernel_make_uncached. */
 attune_status tune_runner_calibrate(tune_runner *runner, const attune_kernel *kernel, at_error *err);
 
-/* The shortest times of each part of a sample; begins as zeros. What disturbs a part makes it longer. */
+/* The shortest times of each part of a sample; begins as zeros. A disturbance only makes a part longer. */
 typedef struct tune_times {
     int count;
     double parts[AT_MAX_PHASES * TUNE_MAX_PARTS];
 } tune_times;
 
-/* Takes a sample. What another program interrupted is measured again, three times at most. Phase after phase is timed
- * by itself, on what runs before it have left in the workspace: numbers, but seldom those of this call. */
+/* Takes a sample. Interrupted measurements are repeated, three times at most. Each phase is timed by itself, on numbers
+ * that earlier runs have left in the workspace; they are seldom those of this call. */
 attune_status tune_runner_time(tune_runner *runner, const attune_kernel *kernel, tune_times *times, at_error *err);
 
 /* Seconds of the call, or of the repeats of a short one, as these samples tell them. */

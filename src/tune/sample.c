@@ -17,7 +17,7 @@ typedef struct stretch {
     int64_t first, step, run;
 } stretch;
 
-/* Neighbours: what one reads lies next to what the one before has read. */
+/* Neighbours: one reads data next to those that the one before has read. */
 static stretch take_middle(int64_t begin, int64_t end, int64_t wanted) {
     return (stretch){begin + (end - begin - wanted) / 2, 1, wanted};
 }
@@ -52,7 +52,7 @@ typedef struct units {
 static units take_units(const tune_phase *p, double share, int64_t turn, int64_t threads, int64_t run) {
     int64_t count = (int64_t)ceil(share * (double)p->units);
     count = max_of(count, ceil_div(p->are_alike ? threads : max_of(threads, SPREAD), run));
-    /* Among few tasks it counts who gets which: as in the whole, each thread has as many units as the others. */
+    /* Among few tasks their distribution counts: as in the whole call, each thread has as many units as the others. */
     while (count < p->units && count * run < 4 * threads && count % threads) count++;
     count = min_of(count, p->units);
     const int64_t places = p->units / count;
@@ -90,7 +90,7 @@ tune_sample tune_sample_of(const tune_phase *p, double share, int64_t turn, int6
     stretch middle = {0, 1, p->tasks};
     if (of_unit * LONG < 1 && p->tasks > (takes_ends ? 4 : 2)) middle = take_some(p, in_tasks, threads, takes_ends);
     const bool is_whole = middle.run == p->tasks, has_ends = takes_ends && !is_whole;
-    /* What the first task brings in must not count as often as the others do. */
+    /* The first task brings data in, and must not count as often as the others. */
     const units u = take_units(p, share, is_whole || has_ends ? turn : 0, threads, middle.run);
     if (in_tasks * LONG_WARMING >= 1) warm_up(&s, p, &u, max_of((int64_t)in_tasks, threads));
     if (has_ends) add(&s, p, &u, &first, 1, threads);

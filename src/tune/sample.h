@@ -12,7 +12,7 @@
 typedef struct tune_phase {
     int64_t units, tasks; /* tasks: of a unit */
     bool are_alike;       /* units take equally long */
-    bool are_level;       /* and so do tasks, but for those at the ends of a unit */
+    bool are_level;       /* and so do tasks, except for those at the ends of a unit */
 } tune_phase;
 
 /* To be run and timed one after the other; the times, each times its factor, add up to that of the phase. The first may

@@ -35,7 +35,7 @@ static bool confirms_by_calls(const tune_search *s) {
     return s->runner.share < 1 && pairs < s->options->budget_seconds / 10;
 }
 
-/* What the end is going to take: pairs that confirm the best, all of them or at least those that a tenth of the budget
+/* The time that the end needs: pairs that confirm the best, all of them or at least those that a tenth of the budget
  * is enough for; and its check. Where nothing has won, a few pairs of the first schedule with itself. */
 static double reserve(const tune_search *s) {
     const double tenth = s->options->budget_seconds / 10;
@@ -56,7 +56,7 @@ static void report(tune_search *s) {
     if (s->options->progress(s->options->progress_user, &progress)) s->is_stopped = true;
 }
 
-/* ---- What has been tried ---- */
+/* ---- Schedules that have been tried ---- */
 
 static bool was_seen(const tune_search *s, const attune_schedule *schedule) {
     for (size_t i = 0; i < s->num_seen; i++)
@@ -102,7 +102,7 @@ static void fill_batch(tune_search *s, batch *b) {
     attune_schedule usual;
     memset(b, 0, sizeof *b);
     b->search = s;
-    /* A search that began with what won before, here or nearby, compares that with the usual choice first. */
+    /* A search that began with an earlier winner, of here or nearby, compares it with the usual choice first. */
     mha_choose(&s->runner.signature.problem, s->machine.target, &usual);
     if (mark(s, &usual)) b->entries[b->count++].schedule = usual;
     for (int wanted = most / 3; wanted > 0 && s->space_next < s->space_count; s->space_next++) {
@@ -149,7 +149,7 @@ static int by_value(const void *x, const void *y) {
     return a < b ? -1 : a > b;
 }
 
-/* Two kernels that are compared, and what each took in each pair. */
+/* Two kernels that are compared, and the time of each in each pair. */
 typedef struct comparison {
     const attune_kernel *candidate, *incumbent;
     tune_pairs pairs;
@@ -218,8 +218,8 @@ static attune_status is_right(tune_search *s, const attune_kernel *kernel, bool 
     return ATTUNE_OK;
 }
 
-/* Checks at once what takes no more than a twentieth of the budget. *late: seconds of a check that is left to the end.
- */
+/* Checks at once if that takes no more than a twentieth of the budget. *late: seconds of a check that is left to the
+ * end. */
 static attune_status is_right_so_far(tune_search *s, const attune_kernel *kernel, bool *right, double *late,
                                      at_error *err) {
     double cost;
@@ -240,8 +240,8 @@ static void take_the_place(tune_search *s, batch_entry *e, double ratio, double 
     e->kernel = NULL;
 }
 
-/* Whoever wins was lucky, too, and a chain of winners would be lucky many times over: each has to be faster than the
- * one before by a second measurement, against what the search began with. */
+/* A winner was also lucky, and a chain of winners would be lucky many times over. So each has to be faster than the one
+ * before by a second measurement, against the schedule that the search began with. */
 static attune_status compare_with_first(tune_search *s, const batch_entry *e, double *ratio, at_error *err) {
     enum { PAIRS = 9 };
     comparison c = {.candidate = e->kernel, .incumbent = s->first};
@@ -295,8 +295,8 @@ static void tell_times(const tune_search *s, double *seconds, size_t count, doub
     *spread = median(seconds, count) / m;
 }
 
-/* How sure the result is, and how it was measured. What the last comparison could not have told, the search could not
- * have found: it has as many pairs as a tenth of the budget is enough for, and a noise of its own. */
+/* How sure the result is, and how it was measured. The search cannot find a gain that its last comparison cannot
+ * confirm. That one has as many pairs as fit in a tenth of the budget, and a noise of its own. */
 static void tell_noise(const tune_search *s, const comparison *last) {
     attune_tune_result *const result = s->result;
     const double most = s->options->budget_seconds / 10 / fmax(s->pair_seconds, 1e-9);
@@ -315,8 +315,8 @@ static bool wants_more(const tune_search *s, const comparison *c) {
     return n < TUNE_USUAL_PAIRS || (n < TUNE_MAX_PAIRS && tune_pairs_ratio(&c->pairs).high >= 1);
 }
 
-/* The winner of many comparisons is also the luckiest: it must win once more, against what the search began with, in as
- * many pairs as there is time for. */
+/* The winner of many comparisons is also the luckiest. It must win once more, against the schedule that the search
+ * began with, in as many pairs as there is time for. */
 static attune_status confirm(tune_search *s, at_error *err) {
     comparison c = {.candidate = s->best, .incumbent = s->first};
     attune_tune_result *const result = s->result;
@@ -369,7 +369,7 @@ static attune_status begin_with(tune_search *s, const attune_schedule *begin, bo
     return status ? status : is_right_so_far(s, s->first, right, &late, err);
 }
 
-/* What is known as the best may be wrong, like any schedule; what attune chooses must not be. */
+/* The kernel of a known winner may be wrong, like any other; that of attune's own choice must not be. */
 static attune_status begin_search(tune_search *s, const attune_schedule *begin, at_error *err) {
     const attune_problem *canonical = &s->runner.signature.problem;
     attune_schedule usual;

@@ -2,7 +2,7 @@
  *
  * Candidates come in batches: neighbours of the best schedule so far, and the next ones of tune_space. A batch is
  * compiled on all CPUs; then nothing compiles, and each of its kernels is timed in pairs with the best so far until it
- * is clear which is faster (pairs.h). Whoever wins is checked against the interpreter before it takes the place; where
+ * is clear which is faster (pairs.h). A winner is checked against the interpreter before it takes the place; where
  * that would take too much of the time, only the last one is. At the end the best is timed against the schedule that
  * the search began with, and only adopted if it is faster beyond doubt and was checked. Where nothing won, the schedule
  * that the search began with is timed against itself: the result tells its time in any case.
@@ -27,7 +27,7 @@ typedef struct tune_search {
     const attune_tune_options *options;
     double began;
     attune_tune_result *result;
-    tune_candidate *space; /* what the model proposes, best first */
+    tune_candidate *space; /* proposed by the model, best first */
     size_t space_count, space_next;
     tune_trial *trials; /* all that were timed, in order */
     size_t num_trials, capacity;

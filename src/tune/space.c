@@ -183,7 +183,7 @@ static int64_t largest_value(const attune_problem *p, const choices *fields, con
     return INT32_MAX;
 }
 
-/* What becomes of the number; that depends on numbers before it only. */
+/* The value of the number after normalising, which depends on earlier numbers only. */
 static int32_t normalised(const attune_problem *p, const choices *field, attune_schedule s) {
     normalise(p, &s);
     return *number(&s, field);
@@ -203,7 +203,7 @@ static void combine(collector *c, const choices *fields, attune_schedule s) {
     int32_t last = -1;
     for (const int32_t *value = fields->values; *value; value++) {
         *x = *value;
-        /* What cannot become legal any more is not taken further: most of the product of all values. */
+        /* Schedules that cannot become legal are left out here: most of the product of all values. */
         if (fields->offset == offsetof(attune_schedule, score_rows) &&
             s.score_rows * s.score_vectors + 2 > c->m->target->vector_registers)
             return;

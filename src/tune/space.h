@@ -2,8 +2,8 @@
  *
  * The model counts, for each loop nest, fused multiply-adds, loads and what surrounds them, in cycles of a core that
  * starts two vector operations a cycle; registers that do not suffice, operands that leave the first cache, rows and
- * keys that fill no tile all cost extra. It is there to leave out what cannot be good and to try first what may be:
- * what is good is measured. */
+ * keys that fill no tile all cost extra. It leaves out schedules that cannot be good and puts
+ * promising ones first. Measuring decides which are good. */
 #ifndef ATTUNE_TUNE_SPACE_H
 #define ATTUNE_TUNE_SPACE_H
 

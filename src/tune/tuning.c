@@ -54,7 +54,7 @@ static XXH128_hash_t kind_of(const attune_problem *canonical) {
 
 static int64_t length_of(int64_t size, int64_t bound) { return size > 0 ? size : bound > 0 ? bound : 1; }
 
-/* A problem's text without what its key does not hold: batch, and strides. */
+/* A problem's text without batch and strides, which its key does not hold. */
 void at_tuning_place(const attune_context *context, const attune_problem *p, char *text, size_t capacity,
                      tune_place *place) {
     uint8_t key[MHA_KEY_BYTES];
@@ -129,7 +129,7 @@ static int take_same(void *user, const tune_winner *winner) {
     return parse_legal(l, winner->schedule, l->wanted, &schedule) ? take(l, &schedule) : 0;
 }
 
-/* Cycles, as the model has them, over those of what the rules choose. */
+/* The model's cycles over those of the schedule that the rules choose. */
 static double modelled_ratio(const lookup *l, const attune_problem *p, const attune_schedule *schedule) {
     const tune_machine machine = tune_machine_here(l->context->target);
     attune_schedule usual;
@@ -281,7 +281,7 @@ static int recognise(void *user, const tune_winner *winner) {
     return 1;
 }
 
-/* What cannot be kept is better known before the search than after it. */
+/* If results cannot be kept, the caller should know before the search. */
 static attune_status look_ahead(attune_context *context, const attune_problem *canonical, incumbent *cached,
                                 at_error *err) {
     char text[TEXT];
@@ -320,7 +320,7 @@ static attune_status tune(attune_context *context, const attune_problem *canonic
     if (!at_tuning_find(context, canonical, &begin)) mha_choose(canonical, context->target, &begin);
     attune_status status = tune_search_run(&search, context, canonical, arguments, &begin, options, result, err);
     *searched = !status;
-    /* What was timed before a search failed is kept, too; how it failed is what is told. */
+    /* Timings from before a failure are kept, too; the caller is told of the failure. */
     at_error failure = {0};
     if (keeps && (!status || search.num_trials)) keep(context, canonical, &search, status ? &failure : err);
     if (!status && keeps && result->measured) put_into_place(context, canonical, &result->schedule, &cached, err);
@@ -381,7 +381,7 @@ attune_status attune_tuning_import(attune_context *context, const char *path, ui
     return at_report(&err);
 }
 
-/* ---- What is expected ---- */
+/* ---- Predictions ---- */
 
 attune_status attune_schedule_predict(attune_context *context, const attune_problem *problem,
                                       const attune_schedule *schedule, attune_schedule *chosen,

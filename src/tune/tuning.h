@@ -31,7 +31,7 @@ void at_tuning_free(at_tuning *tuning);
  * as if there were none. */
 bool at_tuning_find(struct attune_context *context, const attune_problem *canonical, attune_schedule *schedule);
 
-/* What results for a problem are kept under. The place points to `text`. */
+/* The place in the database of results for a problem. It points to `text`. */
 void at_tuning_place(const struct attune_context *context, const attune_problem *canonical, char *text, size_t capacity,
                      tune_place *place);
 

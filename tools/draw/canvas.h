@@ -1,4 +1,4 @@
-/* What pictures are drawn on: PNG (canvas_png.c) or SVG (canvas_svg.c). A canvas that fails says so at the end only. */
+/* Pictures are drawn on canvases: PNG (canvas_png.c) or SVG (canvas_svg.c). A canvas that fails says so at the end. */
 #ifndef ATTUNE_TOOLS_CANVAS_H
 #define ATTUNE_TOOLS_CANVAS_H
 
@@ -12,7 +12,7 @@ typedef enum canvas_anchor { ANCHOR_START, ANCHOR_MIDDLE, ANCHOR_END } canvas_an
 /* A line of text; x and y are its anchor on the baseline. */
 typedef struct canvas_text {
     const char *text;
-    const char *full; /* what `text` is short for; NULL: it is whole */
+    const char *full; /* the whole text where `text` is shortened; else NULL */
     int x, y, size;
     canvas_anchor anchor;
     bool is_bold;
@@ -22,7 +22,7 @@ typedef struct canvas_text {
 
 typedef struct canvas canvas;
 typedef struct canvas_type {
-    /* NULL: out of memory. A PNG has `zoom` pixels for each unit of what follows. */
+    /* NULL: out of memory. A PNG has `zoom` pixels for each unit of the calls below. */
     canvas *(*create)(int width, int height, int zoom, const char *title, FILE *file);
     /* Things that belong together, with a name such as "head". They do not nest. */
     void (*begin_group)(canvas *c, const char *name, const char *title);
@@ -37,7 +37,7 @@ typedef struct canvas_type {
     /* Squares of `cell` pixels, row by row. Where the zoom is 1. */
     void (*cells)(canvas *c, int x, int y, int cell, const colour *colours, int rows, int columns);
     void (*text)(canvas *c, const canvas_text *text);
-    /* Writes what is left to the file and frees the canvas; false if anything failed. */
+    /* Writes the rest of the file and frees the canvas; false if anything failed. */
     bool (*finish)(canvas *c);
 } canvas_type;
 

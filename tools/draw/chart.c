@@ -13,7 +13,7 @@ enum {
     PLOT_LEFT = 84,
     PLOT_WIDTH = 640,
     PLOT_HEIGHT = 400,
-    INSET = 40, /* between the y axis and the first point, and behind the last one */
+    INSET = 40, /* between the y axis and the first point, and after the last one */
     TEXT = 14,
     SUBTITLE = 13,
     TITLE = 18,
@@ -209,7 +209,7 @@ static void draw_mark(drawing *d, size_t line, double x, double y, colour ink) {
     }
 }
 
-/* Where names stand below, the marks of several lines lie beside each other. */
+/* With names on the x axis, the marks of several lines lie beside each other. */
 static double dodge(const drawing *d, size_t line) {
     if (!d->chart->x_names) return 0;
     const double room = PLOT_WIDTH / (d->x_high - d->x_low + 1),

@@ -17,8 +17,8 @@ typedef struct chart {
     const chart_line *lines;
     size_t num_lines;           /* 1 to CHART_MAX_LINES */
     bool x_is_log;              /* to the base of two */
-    const char *const *x_names; /* NULL, or what stands at x = 0, 1, ...; then no lines join the points */
-    double y_high;              /* the y axis goes from 0 to here, > 0; what is higher lies there */
+    const char *const *x_names; /* NULL, or the names at x = 0, 1, ...; then no lines join the points */
+    double y_high;              /* the y axis goes from 0 to here, > 0; higher points lie there */
     bool y_is_share;            /* 1 is written as 100 % */
 } chart;
 

@@ -37,7 +37,7 @@ colour_scale colour_scale_of(const float *values, const unsigned char *hidden, s
         high = fmax(high, (double)values[i]);
     }
     if (starts_at_zero || low > high) low = 0;
-    /* All are equal: some span, large enough to be one beside them. */
+    /* All are equal: some span that is not lost in rounding. */
     if (!(high > low)) high = low + fmax(1, 1e-2 * fabs(low));
     return (colour_scale){low, high, is_sqrt};
 }

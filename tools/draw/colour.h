@@ -1,4 +1,4 @@
-/* What colour a cell has. */
+/* The colours of cells. */
 #ifndef ATTUNE_TOOLS_COLOUR_H
 #define ATTUNE_TOOLS_COLOUR_H
 

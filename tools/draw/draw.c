@@ -1,4 +1,4 @@
-/* The picture itself: what is drawn where, on either kind of canvas. */
+/* The picture itself, drawn on either kind of canvas. */
 #include "draw.h"
 
 #include "canvas.h"
@@ -106,7 +106,7 @@ static void add_swatch(drawing *d, const char *text, colour c, bool has_stripes)
 
 static const char axes[] = "rows: queries, columns: keys";
 
-/* Only what there is in the picture is explained. */
+/* Explains only colours that are in the picture. */
 static void make_legend(drawing *d) {
     const draw_picture *const p = d->picture;
     bool has_hidden = false, has_nan = false, has_infinity = false, has_empty = false;

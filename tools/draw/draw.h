@@ -18,7 +18,7 @@ typedef struct draw_picture {
     const char *const *column_labels; /* [columns]: keys */
     const char *title;                /* NULL: none */
     const char *scale_title;          /* of the colour scale */
-    const char *hidden_title;         /* what hidden cells are called */
+    const char *hidden_title;         /* the name of hidden cells */
     bool starts_at_zero;              /* the colour scale begins at 0, not at the smallest value */
     bool is_sqrt;                     /* colours by the square root of the distance to the scale's beginning */
     int cell;                         /* pixels of a cell's side; 0: as many as look well */
@@ -30,7 +30,7 @@ typedef struct draw_result {
     unsigned char *data; /* of the file; free it */
     size_t bytes;
     int width, height;
-    double low, high; /* what the colour scale spans */
+    double low, high; /* the ends of the colour scale */
 } draw_result;
 
 enum { DRAW_MESSAGE_BYTES = 256, DRAW_MAX_CELL = 200 };

@@ -4,7 +4,7 @@
 
 #include <math.h>
 
-/* What memory may hold, at four bytes a pixel. */
+/* The most that is kept in memory, at four bytes a pixel. */
 static const double max_pixels = 250e6;
 /* Pixels of the smallest label, and of the largest: in pictures that are wider than screens, which show them smaller.
  */
@@ -34,7 +34,7 @@ static void choose_grid(const layout_request *r, double width, layout *l) {
     l->grid_rows = ceil_div((int)r->heads, l->grid_columns);
 }
 
-/* ---- Above the grid: title, colour scale, what the other colours mean ---- */
+/* ---- Above the grid: title, colour scale, the other colours ---- */
 
 static double header_width(const layout_request *r) {
     double widest = fmin(1.35 * r->title, 60);

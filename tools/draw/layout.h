@@ -26,7 +26,7 @@ typedef struct layout {
     int width, height, margin;
     int cell;           /* pixels of a cell's side */
     int stride;         /* every so many tokens have a label */
-    bool turns_columns; /* labels of columns read upwards, as they are wider than what is named */
+    bool turns_columns; /* labels of columns read upwards, as they are wider than the columns */
     int label_size, head_title_size, header_size, title_size; /* of fonts */
     int title_y;                                              /* baseline */
     layout_point legend[LAYOUT_MAX_LEGEND];                   /* left end and baseline */
@@ -35,7 +35,7 @@ typedef struct layout {
     layout_point first, pitch; /* the first head's matrix, and the way to the next ones */
 } layout;
 
-/* false if the picture would exceed LAYOUT_MAX_SIDE pixels in a direction, the width, or what memory may hold. */
+/* false if the picture would exceed LAYOUT_MAX_SIDE pixels in a direction, the width, or the memory. */
 bool layout_make(const layout_request *request, layout *l);
 
 /* The upper left cell of a head's matrix. */
