@@ -90,9 +90,10 @@ static void print_outcome(const attune_tune_result *r) {
 static void print_certainty(const attune_tune_result *r) {
     if (r->is_faster || !r->measured) return;
     if (r->detectable < 1)
-        printf("  %-9s of the schedules timed, one that takes %.1f %% less time would have been seen;\n"
-               "  %-9s smaller gains may have been missed (noise: times of one kernel differ by %.1f %%)\n",
-               "certainty", 100 * r->detectable, "", 100 * r->noise);
+        printf(
+            "  %-9s of the schedules timed, one that takes %.1f %% less time would have been seen nine times in ten;\n"
+            "  %-9s smaller gains may have been missed (noise: times of one kernel differ by %.1f %%)\n",
+            "certainty", 100 * r->detectable, "", 100 * r->noise);
     else
         printf("  %-9s none: too few schedules were compared to know the noise. Give it a longer --budget\n",
                "certainty");
