@@ -51,16 +51,16 @@ const ir_expr *mha_number(const mha_context *c, double value, int lanes);
 /* x * y + z: fused where the target can, else two roundings. */
 const ir_expr *mha_madd(const mha_context *c, const ir_expr *x, const ir_expr *y, const ir_expr *z);
 
-/* A sum of many terms, and the part of it that rounding took away: NULL, unless the problem is reproducible. */
+/* A sum of many terms, and the part of it that rounding took away (NULL unless the problem is reproducible). */
 typedef struct mha_sum {
     const ir_expr *value, *lost;
 } mha_sum;
 
-/* sum * factor + term. What the addition loses is exact where the sum is the larger number; where the term is, the loss
- * is wrong by one more rounding of the term. So the error of a long sum does not grow with the number of terms. */
+/* sum * factor + term. The lost part is exact if |sum| is at least |term|, and else wrong by at most one rounding of
+ * the term. So the error of a long sum does not grow with the number of terms. */
 mha_sum mha_sum_add(const mha_context *c, mha_sum sum, const ir_expr *factor, const ir_expr *term);
 
-/* value + lost. A value that is not finite has lost NaN or infinity, and stays as it is. */
+/* value + lost. If the value is not finite, its lost part is not either, and is left out. */
 const ir_expr *mha_sum_total(const mha_context *c, mha_sum sum);
 
 /* A load as c->elem, whatever the tensor's element; and what must be stored for it. */

@@ -207,7 +207,7 @@ static void init_row(d_lanes *d, const ir_expr *r) {
     ir_for_end(b);
 }
 
-/* O and the sum with all that rounding took from them. */
+/* Adds the lost parts to O and to the sum. */
 static void complete_row(d_lanes *d, const ir_expr *r) {
     ir_builder *b = d->b;
     const ir_access *sum = ir_at(b, d->row_sum, 1, 1, r);

@@ -73,9 +73,9 @@ typedef struct q_lanes {
     const ir_buffer *o;       /* elem [block, block_rows, head_dim_v]: O, if by_rows but not at_once */
     const ir_buffer *row_max; /* elem [block, block_rows]: running maximum of the scores; at the end the LSE */
     const ir_buffer *row_sum; /* elem [block, block_rows]: of the weights that the values are multiplied by */
+    const ir_buffer *lse_sum; /* the same before rounding, for the LSE; row_sum if nothing is rounded, or no LSE */
     /* As ot, o and row_sum: mha_sum.lost of each. NULL unless the problem is reproducible. */
     const ir_buffer *ot_lost, *o_lost, *row_sum_lost;
-    const ir_buffer *lse_sum;     /* the same before rounding, for the LSE; row_sum if nothing is rounded, or no LSE */
     const ir_buffer *tile_max;    /* elem [block_rows]: maximum over the tile, for the block at hand */
     const ir_buffer *factor;      /* elem [block_rows]: what ot must be multiplied by, for the block at hand */
     const ir_buffer *first_key;   /* i32 [block, block_rows], where the problem needs it: what each row sees */
@@ -128,10 +128,10 @@ const ir_access *ql_weight_at(const q_lanes *c, const ir_expr *v, const ir_expr 
 /* acc + x * y, x and y being operands; of pairs both products are added. */
 const ir_expr *ql_accumulate(const q_lanes *c, const ir_expr *x, const ir_expr *y, const ir_expr *acc);
 
-/* `lanes` sums from `at` on, what they lost from `lost` on (NULL: nothing), joined by another tile's. */
+/* Adds a tile's sums to the `lanes` sums at `at`, whose lost parts are at `lost` (NULL: there are none). */
 void ql_add_to_sums(const q_lanes *c, const ir_access *at, const ir_access *lost, const ir_expr *factor,
                     const ir_expr *term);
-/* The sums themselves. */
+/* The sums with their lost parts. */
 const ir_expr *ql_sums(const q_lanes *c, const ir_access *at, const ir_access *lost);
 
 /* The operand that is the same in all lanes: element or pair of k, v or c->values. */

@@ -133,7 +133,7 @@ static void clear(q_lanes *c, const row_tile *t) {
             ir_store(c->b, acc_at(c, t, r, i), mha_number(c->m, 0, t->strip->lanes));
 }
 
-/* Joins what the tiles before have summed. */
+/* Adds the sums of this tile to those of the tiles before. */
 static void keep(q_lanes *c, const q_lanes_tile *tile, const row_tile *t) {
     ir_builder *b = c->b;
     for (int64_t r = 0; r < t->rows; r++) {

@@ -123,7 +123,7 @@ static void add_pages(q_lanes *c, const q_lanes_tile *tile, const value_tile *t)
     ir_for_end(b);
 }
 
-/* Joins what the tiles before have summed. */
+/* Adds the sums of this tile to those of the tiles before. */
 static void end(q_lanes *c, const q_lanes_tile *tile, const value_tile *t) {
     ir_builder *b = c->b;
     const int lanes = c->m->lanes;
