@@ -94,8 +94,8 @@ def page(run, grown, pictures, clock):
 
 def folded(text):
     """Paragraphs in lines of 120 columns; tables, headings and pictures stay as they are."""
-    return "\n".join(line if line[:1] in "|#!" else textwrap.fill(line, 120, break_long_words=False, break_on_hyphens=False)
-                     for line in text.split("\n"))
+    wrapper = textwrap.TextWrapper(120, break_long_words=False, break_on_hyphens=False)
+    return "\n".join(line if line[:1] in "|#!" else wrapper.fill(line) for line in text.split("\n"))
 
 
 def put(path, text):

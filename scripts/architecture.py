@@ -89,20 +89,21 @@ def misses():
     drawn.append(f'<path d="M{border} {MISS - 42} v54 m0 34 V{MISS + TALL + 40}" stroke="#b5482f" stroke-width="1.6" '
                  'stroke-dasharray="2 4"/>')
     text(border + 8, MISS + TALL + 32, "loaded on the first miss only", 12, "#b5482f", "start")
-    arrow([(middle(3) - 30, HIT + TALL), (middle(3) - 30, 250), (middle(0), 250), (middle(0), MISS - 2)], "miss: compile",
-          (middle(1), 242))
+    arrow([(middle(3) - 30, HIT + TALL), (middle(3) - 30, 250), (middle(0), 250), (middle(0), MISS - 2)],
+          "miss: compile", (middle(1), 242))
     arrow([(middle(4), MISS), (middle(4), HIT + TALL + 2)], "image", (middle(4) + 8, 262), "start")
     arrow([(middle(4) - 40, MISS), (middle(4) - 40, 228), (middle(3) + 40, 228), (middle(3) + 40, HIT + TALL + 2)],
           "kept", ((middle(3) + middle(4)) / 2, 220))
 
 
 def checks():
-    text(COLUMN[0], CHECK + TALL + 44, "Beside it: what a kernel means", 16, anchor="start", style=' font-weight="bold"')
+    text(COLUMN[0], CHECK + TALL + 44, "Beside it: what a kernel means", 16, anchor="start",
+         style=' font-weight="bold"')
     box(2, CHECK, "check", "interpreter", "runs the same IR", "src/ir")
     box(4, CHECK, "check", "reference", "plain loops, f64", "tests/ref_*.c")
     box(5, CHECK, "check", "attune check", "random problems", "tools")
-    arrow([(middle(2), MISS + TALL), (middle(2), CHECK - 2)], "IR, before and after\nevery pass", (middle(2) - 8, 450), "end",
-          dashed=True)
+    arrow([(middle(2), MISS + TALL), (middle(2), CHECK - 2)], "IR, before and after\nevery pass", (middle(2) - 8, 450),
+          "end", dashed=True)
     low = CHECK + TALL + 34
     arrow([(middle(2), CHECK + TALL), (middle(2), low), (middle(5) + 30, low), (middle(5) + 30, CHECK + TALL + 2)],
           "the same bits", (middle(3), low - 8), dashed=True)

@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
-# usage: check_manual.sh DIR: fails unless every comment of include/attune.h is in the manual that `make docs` left in DIR.
-# A comment is known by the first words of its first line, without what the filter adds or takes away.
+# usage: check_manual.sh DIR: fails unless all comments of include/attune.h are in the manual that `make docs` left
+# there. A comment is known by the first words of its first line, without what the filter adds or takes away.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-text=$(cat "$1"/xml/*.xml | sed -E 's/<[^>]*>//g; s/&lt;/</g; s/&gt;/>/g; s/&quot;/"/g; s/&apos;/'"'"'/g; s/&amp;/\&/g; s/\(\)//g' |
-    tr -s ' \n' ' ')
+text=$(cat "$1"/xml/*.xml | sed -E 's/<[^>]*>//g; s/&lt;/</g; s/&gt;/>/g; s/&quot;/"/g; s/&apos;/'"'"'/g' |
+    sed -E 's/&amp;/\&/g; s/\(\)//g' | tr -s ' \n' ' ')
 comments=0 lost=0
 while IFS= read -r words; do
     comments=$((comments + 1))

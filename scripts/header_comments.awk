@@ -52,7 +52,8 @@ BEGIN {
 
 # Of "type a, b[4]; " all names get the comment: each becomes a declaration of its own, in one line.
 function declare(code, comment, type, names, count, i, out) {
-    if (code !~ /^    [a-z_0-9]+( [a-z_0-9]+)* \**[a-z_0-9\[\]A-Z]+(, \**[a-z_0-9\[\]A-Z]+)+; *$/) return code "/**< " comment " */"
+    if (code !~ /^    [a-z_0-9]+( [a-z_0-9]+)* \**[a-z_0-9\[\]A-Z]+(, \**[a-z_0-9\[\]A-Z]+)+; *$/)
+        return code "/**< " comment " */"
     sub(/; *$/, "", code)
     count = split(code, names, /, /)
     type = names[1]

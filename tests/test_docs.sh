@@ -25,8 +25,8 @@ bad() {
 
 [ -n "${SANITIZE:-}" ] && echo "1..23" || echo "1..29"
 mapfile -t pages < <(ls ./*.md docs/*.md bench/*.md examples/*/*.md | sed 's|^\./||')
-guides=(README.md CONTRIBUTING.md bench/README.md examples/minilm/README.md docs/{index,getting-started,troubleshooting}.md
-    docs/{platforms,performance,performance-lessons,performance-history}.md)
+guides=({README,CONTRIBUTING,bench/README,examples/minilm/README}.md
+    docs/{index,getting-started,troubleshooting,platforms,performance,performance-lessons,performance-history}.md)
 
 mkdir "$work/docs"
 cat >"$work/docs/bad.md" <<'PAGE'
@@ -48,10 +48,11 @@ good "a heading is found" broken_links "$work/docs/good.md"
 
 reachable docs/index.md >"$work/reached"
 printf '%s\n' "${pages[@]}" docs/*.svg docs/*.png docs/attune.1 include/attune.h | LC_ALL=C sort >"$work/wanted"
-good "all pages and pictures are reached from docs/index.md" eval '! LC_ALL=C comm -13 "$work/reached" "$work/wanted" | grep .'
+unreached() { LC_ALL=C comm -13 "$1" "$work/wanted" | { ! grep .; }; }
+good "all pages and pictures are reached from docs/index.md" unreached "$work/reached"
 good "the README links to the index" grep -qF '](docs/index.md)' README.md
 reachable "$work/docs/good.md" >"$work/few"
-bad "a page that nothing links to is found" eval '! LC_ALL=C comm -13 "$work/few" "$work/wanted" | grep .'
+bad "a page that nothing links to is found" unreached "$work/few"
 
 good "files that pages name are there" missing_paths "${pages[@]}"
 bad "a file that is not there is found" missing_paths "$work/docs/bad.md"
@@ -94,16 +95,17 @@ fi
 # Getting started, in a directory that looks like the sources: what it builds must not be left there.
 # shellcheck source=tests/support/build_copy.sh
 source tests/support/build_copy.sh
-cp -a "${build_copy%/}/." "$work/build"
 mkdir "$work/tree" "$work/home" "$work/blocks"
 for name in *; do [ "$name" = build ] || ln -s "$PWD/$name" "$work/tree/$name"; done
-ln -s "$work/build" "$work/tree/build"
+ln -s "$build_copy" "$work/tree/build"
 unset MAKEFLAGS MAKELEVEL
 export HOME=$work/home DEPS=no
 take_blocks docs/getting-started.md "$work/blocks"
 [ "$(ls "$work/blocks"/*.sh | wc -l)" -ge 5 ] && [ -s "$work/blocks"/*.c ]
 report $? "the page has commands and a program"
-good "what the page says to type works" eval 'cd "$work/tree" && ATTUNE_CACHE_DIR=$work/home/cache BUILD=build run_blocks "$work/blocks"'
+export ATTUNE_CACHE_DIR=$work/home/cache
+in_tree() { (cd "$work/tree" && BUILD=build run_blocks "$1"); }
+good "what the page says to type works" in_tree "$work/blocks"
 
 # Pages on which a command fails, a program is wrong, and an output is another.
 try() {
@@ -111,7 +113,7 @@ try() {
     mkdir "$work/try"
     cat >"$work/page.md"
     take_blocks "$work/page.md" "$work/try"
-    (cd "$work/tree" && run_blocks "$work/try")
+    in_tree "$work/try"
 }
 bad "a command that fails is found" try <<'PAGE'
 ```sh

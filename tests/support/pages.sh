@@ -5,11 +5,14 @@ prose() { awk '/^ *```/ { code = !code; next } !code' "$1" | sed -E 's/`[^`]*`//
 
 # anchors FILE: the names by which its headings can be reached.
 anchors() {
-    awk '/^```/ { code = !code } !code && /^#+ /' "$1" | sed -E 's/^#+ //; s/[^A-Za-z0-9 _-]//g; s/ /-/g' | tr '[:upper:]' '[:lower:]'
+    awk '/^```/ { code = !code } !code && /^#+ /' "$1" | sed -E 's/^#+ //; s/[^A-Za-z0-9 _-]//g; s/ /-/g' |
+        tr '[:upper:]' '[:lower:]'
 }
 
 # links FILE: the targets of its relative links, one in a line.
-links() { prose "$1" | grep -oE '\]\([^)]+\)' | sed -E 's/^\]\(//; s/\)$//; s/ ".*$//' | grep -vE '^(https?|mailto):' || true; }
+links() {
+    prose "$1" | grep -oE '\]\([^)]+\)' | sed -E 's/^\]\(//; s/\)$//; s/ ".*$//' | grep -vE '^(https?|mailto):' || true
+}
 
 # broken_links FILE…: links to files and headings that are not there.
 broken_links() {
@@ -47,15 +50,15 @@ reachable() {
     printf '%s\n' "${!seen[@]}" | LC_ALL=C sort
 }
 
-# missing_paths FILE…: files of this tree that are named in code, `like/this.c`, and are not there. Names with a variable
-# part ("…", "<", "$") do not count.
+# missing_paths FILE…: files of this tree that are named in code, as `docs/design.md`, and are not there. Names with a
+# part that varies ("…", "<", "$") do not count.
 missing_paths() {
     local page name status=0
     for page in "$@"; do
         while IFS= read -r name; do
             compgen -G "$name" >/dev/null || { echo "$page: there is no $name" && status=1; }
-        done < <(grep -oE '`(src|tools|tests|docs|examples|bench|scripts|include)/[A-Za-z0-9_./*-]+`' "$page" | tr -d '`' |
-            sort -u)
+        done < <(grep -oE '`(src|tools|tests|docs|examples|bench|scripts|include)/[A-Za-z0-9_./*-]+`' "$page" |
+            tr -d '`' | sort -u)
     done
     return $status
 }
@@ -65,7 +68,9 @@ missing_targets() {
     local page name status=0
     for page in "$@"; do
         while IFS= read -r name; do
-            grep -qE "^([a-z0-9-]+ )*$name( [a-z0-9-]+)*:" Makefile || { echo "$page: make $name is no target" && status=1; }
+            grep -qE "^([a-z0-9-]+ )*$name( [a-z0-9-]+)*:" Makefile && continue
+            echo "$page: make $name is no target"
+            status=1
         done < <(grep -oE '(`|^ +|^)make ([A-Z_]+=[^ `]* )*[a-z][a-z0-9-]*( [a-z][a-z0-9-]*)*`?' "$page" |
             grep -E '^ |`$|^make .*[^`]$' | sed -E 's/`//g; s/^ *make //; s/[A-Z_]+=[^ ]* *//g' | tr ' ' '\n' | sort -u)
     done
@@ -84,7 +89,8 @@ too_wide() {
 # unknown_messages FILE: messages quoted as "> …" that no source has. The quote's dots stand for one value or more.
 unknown_messages() {
     local message pattern status=0
-    [ -n "${sources:-}" ] || sources=$(cat src/*/*.[ch] tools/*.[ch] scripts/*.sh Makefile | sed -z 's/"[ \t]*\n[ \t]*"//g')
+    [ -n "${sources:-}" ] ||
+        sources=$(cat src/*/*.[ch] tools/*.[ch] scripts/*.sh Makefile | sed -z 's/"[ \t]*\n[ \t]*"//g')
     while IFS= read -r message; do
         pattern=$(sed -E 's/[][(){}.*+?^$|\\/]/\\&/g; s/…/[^"]*/g' <<<"${message#> }")
         grep -qE -- "$pattern" <<<"$sources" || { echo "$1: no source says: ${message#> }" && status=1; }
@@ -119,7 +125,8 @@ run_blocks() {
             from=1
             while IFS= read -r line; do
                 pattern=^$(sed -E 's/[][(){}.*+?^$|\\/]/\\&/g; s/…/.+/g' <<<"$line")\$
-                line=$(tail -n +$from "$said" | grep -nE -m 1 -- "$pattern") || { echo "nothing said: $pattern"; cat "$said"; return 1; }
+                line=$(tail -n +$from "$said" | grep -nE -m 1 -- "$pattern") ||
+                    { echo "nothing said: $pattern"; cat "$said"; return 1; }
                 from=$((from + ${line%%:*}))
             done <"$block" ;;
         esac
