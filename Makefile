@@ -1,7 +1,8 @@
 # attune: build, test, install. `make help` lists the targets.
 #
-# Variables worth setting: LLVM_CONFIG, LLVM_LINK, CC, CFLAGS, BUILD (where products go), PREFIX, LIBDIR and DESTDIR (for install),
-# SANITIZE (compiler flags added everywhere; use another BUILD with it), DEPS=no (never call apt), V=1 (show commands).
+# Variables worth setting: LLVM_CONFIG, LLVM_LINK, CC, CFLAGS, BUILD (where products go), PREFIX, LIBDIR and DESTDIR
+# (for install), SANITIZE (compiler flags added everywhere; use another BUILD with it), DEPS=no (never call apt), V=1
+# (show commands).
 
 LLVM_CONFIG ?= llvm-config-19
 FUZZ_CC ?= clang-19
@@ -28,24 +29,25 @@ LLVM_CFLAGS = -isystem $(shell $(LLVM_CONFIG) --includedir)
 CAIRO_CFLAGS = $(shell pkg-config --cflags cairo)
 CAIRO_LIBS = $(shell pkg-config --libs cairo)
 LLVM_LIBS = $(shell $(LLVM_CONFIG) --link-shared --ldflags --libs)
-# Where LLVM's archives and that of the C++ library are, the code generator has an LLVM of its own: it loads in half of the time, and LLVM's options,
-# which are those of a process, can be set without touching anybody else's. LLVM_LINK=shared: the system's, as tests do.
+# Where LLVM's archives and that of the C++ library are, the code generator has an LLVM of its own: it loads in half of
+# the time, and LLVM's options, which are those of a process, can be set without touching anybody else's.
+# LLVM_LINK=shared: the system's, as tests do.
 LLVM_ARCHIVE = $(wildcard $(shell $(LLVM_CONFIG) --libdir)/libLLVMX86CodeGen.a)
 # The compiler says the whole path of a file that it has, and else the bare name.
 CXX_ARCHIVE = $(filter /%,$(shell $(CC) -print-file-name=libstdc++.a))
 LLVM_LINK ?= $(if $(SANITIZE),shared,$(if $(and $(LLVM_ARCHIVE),$(CXX_ARCHIVE)),static,shared))
 OWN_LLVM = $(filter static,$(LLVM_LINK))
-# The C++ library is its own, too: others in the process export parts of it. zlib and zstd are linked, by the names of the
-# libraries themselves, only if LLVM wants more of them than src/codegen/no_compression.c has.
+# The C++ library is its own, too: others in the process export parts of it. zlib and zstd are linked, by the names of
+# the libraries themselves, only if LLVM wants more of them than src/codegen/no_compression.c has.
 OWN_SYSTEM_LIBS = $(patsubst -lz,-l:libz.so.1,$(patsubst -lzstd,-l:libzstd.so.1,$(filter-out -lxml2 %/libz3.so,\
 	$(shell $(LLVM_CONFIG) --link-static --system-libs))))
 OWN_LLVM_LIBS = -Wl,--gc-sections $(shell $(LLVM_CONFIG) --link-static --ldflags --libs x86 aarch64 passes) \
 	$(OWN_SYSTEM_LIBS) -l:libstdc++.a -static-libgcc
 GENERATOR_LIBS = $(if $(OWN_LLVM),$(OWN_LLVM_LIBS),$(LLVM_LIBS))
 
-# Hardening, before the caller's CFLAGS, which so can change it. FORTIFY needs optimisation, and sanitizers look at the same
-# calls themselves; what CFLAGS say of it, or the compiler does by itself, stays. What protects branches belongs to the machine
-# that code is compiled for.
+# Hardening, before the caller's CFLAGS, which so can change it. FORTIFY needs optimisation, and sanitizers look at the
+# same calls themselves; what CFLAGS say of it, or the compiler does by itself, stays. What protects branches belongs to
+# the machine that code is compiled for.
 ARCH = $(eval ARCH := $(firstword $(subst -, ,$(shell $(CC) -dumpmachine))))$(ARCH)
 BRANCHES_x86_64 = -fcf-protection=full
 BRANCHES_aarch64 = -mbranch-protection=standard
@@ -53,11 +55,12 @@ FORTIFIED = $(findstring _FORTIFY_SOURCE,$(CFLAGS) $(shell $(CC) $(CFLAGS) -dM -
 FORTIFY = $(eval FORTIFY := $(if $(filter -O%,$(CFLAGS)),$(if $(SANITIZE)$(filter -O0,$(CFLAGS))$(FORTIFIED),,\
 	-D_FORTIFY_SOURCE=2)))$(FORTIFY)
 HARDENED = -fstack-protector-strong $(BRANCHES_$(ARCH)) $(FORTIFY)
-# What is noted about branches. The linker notes by itself only what all objects say, and those of the C library often say
-# nothing. The shared library begins without the C library's start files (src/base/dso_handle.c), and on x86-64 it calls
-# directly what else it takes of archives, so it may be noted in full. On AArch64 it may not: libgcc's atomics come with a
-# constructor, which is called by address; so that is left to the linker. Commands have the start files, and the code generator
-# has LLVM's archives: there only the shadow stack is sure, which code that was compiled without a thought of it keeps as well.
+# What is noted about branches. The linker notes by itself only what all objects say, and those of the C library often
+# say nothing. The shared library begins without the C library's start files (src/base/dso_handle.c), and on x86-64 it
+# calls directly what else it takes of archives, so it may be noted in full. On AArch64 it may not: libgcc's atomics
+# come with a constructor, which is called by address; so that is left to the linker. Commands have the start files, and
+# the code generator has LLVM's archives: there only the shadow stack is sure, which code that was compiled without a
+# thought of it keeps as well.
 NOTES_x86_64 = -z shstk
 LIBRARY_NOTES_x86_64 = -z ibt -z shstk
 HARDENED_LINK = -z relro -z now $(NOTES_$(ARCH))
@@ -76,7 +79,9 @@ WORKER_SRC := src/runtime/worker_main.c
 LIB_SRC := $(CORE_SRC) $(filter-out $(WORKER_SRC),$(wildcard src/mha/*.c src/runtime/*.c src/tune/*.c))
 # What only the build of `make asan-jit` has; it sets JIT_ASAN.
 JIT_ASAN_SRC := src/codegen/asan.c tests/test_jit_asan.c
-CODEGEN_SRC := $(filter-out src/codegen/no_destructors.c src/codegen/no_compression.c $(if $(JIT_ASAN),,$(JIT_ASAN_SRC)),$(wildcard src/codegen/*.c))
+CODEGEN_SRC := $(filter-out src/codegen/no_destructors.c src/codegen/no_compression.c \
+	$(if $(JIT_ASAN),,$(JIT_ASAN_SRC)),\
+	$(wildcard src/codegen/*.c))
 # Only in the plug-in, and only where LLVM is its own: linked into a program it would be the program's.
 PLUGIN_ONLY_SRC = $(if $(OWN_LLVM),src/codegen/no_destructors.c src/codegen/no_compression.c)
 TOOL_SRC := $(wildcard tools/*.c)
@@ -111,8 +116,8 @@ tests: $(TESTS) codegen draw $(addprefix $(BUILD)/bench/,attune_driver ranking l
 
 $(call obj,$(wildcard src/*/*.c)): INCLUDES = -Isrc -I$(BUILD)/gen
 $(call obj,$(wildcard src/codegen/*.c)): INCLUDES += $(LLVM_CFLAGS) $(if $(OWN_LLVM),-DATTUNE_OWN_LLVM)
-# A call of attune_run, which may take 0.1 µs in all, enters these a dozen times. Their arrays are indexed by the numbers of
-# tensors; they touch no text and no file.
+# A call of attune_run, which may take 0.1 µs in all, enters these a dozen times. Their arrays are indexed by the
+# numbers of tensors; they touch no text and no file.
 $(call obj,$(addprefix src/runtime/,run.c call.c call_sizes.c call_strides.c)): HARDENED += -fno-stack-protector
 # Of the library the command sees the public header only, as any other program does, and a leaf of src/base that needs no
 # other one. `attune check` is linked to the references of the tests.
@@ -148,14 +153,16 @@ $(INSTALL_DIRS): FORCE
 	@if cmp -s $@.tmp $@; then rm $@.tmp; else mv $@.tmp $@; fi
 $(call obj,src/runtime/codegen_path.c tools/draw_load.c): $(INSTALL_DIRS)
 
--include $(patsubst %.o,%.d,$(call obj,$(LIB_SRC) $(WORKER_SRC) $(DSO_SRC) $(wildcard src/codegen/*.c) $(TOOL_SRC) $(TEST_SRC) $(SUPPORT_SRC) \
-	$(DRAW_SRC) $(FUZZ_SRC) $(wildcard bench/*.c tests/aarch64/*.c) examples/minilm/encoder.c))
+-include $(patsubst %.o,%.d,$(call obj,$(LIB_SRC) $(WORKER_SRC) $(DSO_SRC) $(wildcard src/codegen/*.c) \
+	$(TOOL_SRC) $(TEST_SRC) $(SUPPORT_SRC) $(DRAW_SRC) $(FUZZ_SRC) \
+	$(wildcard bench/*.c tests/aarch64/*.c) examples/minilm/encoder.c))
 
 # ---- Products ----
 
 archive = @rm -f $@; ar rcs $@ $^
 
-# For those who link statically: one object, in which only attune.h is global, so that no other name can clash with theirs.
+# For those who link statically: one object, in which only attune.h is global, so that no other name can clash with
+# theirs.
 OBJCOPY ?= $(shell $(CC) -print-prog-name=objcopy)
 $(BUILD)/libattune.a: $(call obj,$(LIB_SRC))
 	$(call say,link $@)
@@ -199,7 +206,8 @@ $(BUILD)/libattune-draw.so: $(call obj,$(DRAW_SRC))
 LIB_FROM_BIN = $(shell realpath -ms --relative-to='$(BINDIR)' '$(LIBDIR)')
 $(BUILD)/attune: $(call obj,$(TOOL_SRC) $(BOTH_SRC) $(REF_SRC)) $(BUILD)/libattune.so $(INSTALL_DIRS)
 	$(call say,link $@)
-	$(Q)$(LINK) -Wl,-rpath,'$$ORIGIN:$$ORIGIN/$(LIB_FROM_BIN)' $(filter %.o,$^) -L$(BUILD) -lattune -ljansson $(CORE_LIBS) -o $@
+	$(Q)$(LINK) -Wl,-rpath,'$$ORIGIN:$$ORIGIN/$(LIB_FROM_BIN)' $(filter %.o,$^) -L$(BUILD) -lattune -ljansson \
+		$(CORE_LIBS) -o $@
 
 # An example of several files: it reads its weights as the command does.
 $(call obj,examples/minilm/encoder.c): INCLUDES = -Itools
@@ -215,7 +223,8 @@ $(BUILD)/bench/attune_driver: $(call obj,bench/driver.c bench/attune_driver.c) $
 	@mkdir -p $(@D)
 	$(call say,link $@)
 	$(Q)$(LINK) -Wl,-rpath,'$$ORIGIN/..' $(filter %.o,$^) -L$(BUILD) -lattune $(CORE_LIBS) -o $@
-$(BUILD)/bench/probe_driver: $(call obj,bench/driver.c bench/probe_driver.c) $(BUILD)/libattune-tool.a $(BUILD)/libattune.so
+$(BUILD)/bench/probe_driver: $(call obj,bench/driver.c bench/probe_driver.c) $(BUILD)/libattune-tool.a \
+		$(BUILD)/libattune.so
 	@mkdir -p $(@D)
 	$(call say,link $@)
 	$(Q)$(LINK) -Wl,-rpath,'$$ORIGIN/..' $(filter %.o %.a,$^) -L$(BUILD) -lattune -ljansson $(CORE_LIBS) -o $@
@@ -285,7 +294,8 @@ AARCH64_LIB = $(AARCH64_SYSROOT)/lib/aarch64-linux-gnu
 aarch64: codegen ## the library, the command and tests for AArch64, into build/aarch64/
 	@DEPS='$(DEPS)' bash scripts/aarch64_sysroot.sh $(BUILD)/aarch64/sysroot
 	@$(MAKE) --no-print-directory BUILD=$(BUILD)/aarch64 CC=$(AARCH64_CC) LLVM_LIBS= \
-		LLVM_LINK='$(LLVM_LINK)' CODEGEN_SRC=tests/aarch64/compile_by_worker.c CFLAGS='$(CFLAGS) -isystem $(AARCH64_SYSROOT)/include' \
+		LLVM_LINK='$(LLVM_LINK)' CODEGEN_SRC=tests/aarch64/compile_by_worker.c \
+		CFLAGS='$(CFLAGS) -isystem $(AARCH64_SYSROOT)/include' \
 		LDFLAGS='-L$(AARCH64_LIB) -Wl,-rpath,$(AARCH64_LIB)' lib tool \
 		$(AARCH64_TESTS:%=$(BUILD)/aarch64/tests/test_%)
 	@ln -sf ../attune-codegen-worker $(BUILD)/aarch64/attune-codegen-worker
@@ -336,7 +346,7 @@ bench-latency: all $(BUILD)/bench/latency ## calls beside busy processes, now an
 # RANKING: options, as --only='vit*'; bench/ranking.py --help.
 RANKING ?=
 RANKING_PY = @ATTUNE_CODEGEN=$(abspath $(BUILD))/libattune-codegen.so python3 bench/ranking.py --build $(BUILD)
-ranking: all $(BUILD)/bench/ranking ## how near tuning, and the choice without it, come to the best schedule; three quarters of an hour
+ranking: all $(BUILD)/bench/ranking ## how near tuning and the first choice come to the best schedule; 45 minutes
 	$(RANKING_PY) $(RANKING)
 ranking-table: ## its tables, and a plot, into docs/
 	$(RANKING_PY) --publish docs $(RANKING)
@@ -349,8 +359,8 @@ numerics: all ## the tables of docs/numerics.md: the errors of all combinations 
 
 # ---- Checking harder: each in a build directory of its own ----
 
-.PHONY: stress test-torch asan asan-jit asan-jit-run ubsan asan-ubsan tsan fuzz fuzzers mutants check-million check-deps format \
-	check-format clean
+.PHONY: stress test-torch asan asan-jit asan-jit-run ubsan asan-ubsan tsan fuzz fuzzers mutants check-million \
+	check-deps check-lines format check-format clean
 
 stress: ## the stress tests at full length: 1,000 kills, 1,000 keys in 32 threads, 10,000 forks
 	@ATTUNE_STRESS=17 $(MAKE) --no-print-directory test TESTS_ONLY="test_stress test_faults"
@@ -392,7 +402,9 @@ fuzz: all ## libFuzzer on every parser, FUZZ_SECONDS each (300)
 fuzzers: $(FUZZERS)
 
 mutants: all tests ## seed known bugs one by one: each must make a test fail
-	@for group in mutants aarch64; do DEPS='$(DEPS)' LLVM_CONFIG='$(LLVM_CONFIG)' bash scripts/deps.sh $$group || exit; done
+	@for group in mutants aarch64; do \
+		DEPS='$(DEPS)' LLVM_CONFIG='$(LLVM_CONFIG)' bash scripts/deps.sh $$group || exit; \
+	done
 	@BUILD='$(BUILD)' LLVM_CONFIG='$(LLVM_CONFIG)' bash scripts/mutants.sh $(MUTANTS)
 
 # 45 to 70 ms of one processor for each problem: 6 to 10 hours on two of them. It can be stopped, and goes on later.
@@ -410,6 +422,8 @@ docs: ## the manual of attune.h as HTML, into build/docs/; DEPS=no does not inst
 	@mkdir -p $(BUILD)/docs
 	@VERSION='$(VERSION)' OUT='$(BUILD)/docs' doxygen docs/Doxyfile
 	@echo "written to $(BUILD)/docs/index.html"
+check-lines: ## fail on a line of code that is longer than 120 columns
+	@bash scripts/check_lines.sh
 
 # The public header is laid out by hand, in columns.
 FORMATTED = git ls-files '*.c' '*.h' ':!include/attune.h'

@@ -31,7 +31,8 @@ def parse_arguments():
     parser.add_argument("--build", type=pathlib.Path, default=pathlib.Path("build"), help="where attune was built")
     parser.add_argument("--output", type=pathlib.Path, help="folder of the results (BUILD/bench/results)")
     parser.add_argument("--full", action="store_true", help="all shapes")
-    parser.add_argument("--growth", action="store_true", help="instead: how cost grows with length, heads, batch, threads")
+    parser.add_argument("--growth", action="store_true",
+                        help="instead: how cost grows with length, heads, batch, threads")
     parser.add_argument("--only", action="append", default=[], metavar="GLOB", help="shapes by name, e.g. 'decode_*'")
     parser.add_argument("--shape", action="append", default=[], metavar="KEY=N,…", help="a shape of your own")
     parser.add_argument("--peers", help="drivers by name, separated by commas (all that are installed)")
@@ -43,10 +44,12 @@ def parse_arguments():
     parser.add_argument("--budget", type=float, default=0, help="seconds after which no shape is begun; 0: none")
     parser.add_argument("--resume", action="store_true", help="go on with the run in the folder of the results")
     parser.add_argument("--sample-ms", type=float, default=20, help="least length of one sample")
-    parser.add_argument("--clock", choices=conductor.CLOCKS, default="wall", help="cpu: processor time, on busy machines")
+    parser.add_argument("--clock", choices=conductor.CLOCKS, default="wall",
+                        help="cpu: processor time, on busy machines")
     parser.add_argument("--compare", type=pathlib.Path, metavar="OLD.json", help="say what got faster or slower since")
     parser.add_argument("--results", type=pathlib.Path, metavar="NEW.json", help="measure nothing: show these")
-    parser.add_argument("--publish", type=pathlib.Path, metavar="DOCS", help="measure nothing: tables and plots into DOCS")
+    parser.add_argument("--publish", type=pathlib.Path, metavar="DOCS",
+                        help="measure nothing: tables and plots into DOCS")
     options = parser.parse_args()
     if options.repeats is None:
         options.repeats = 1 if options.growth else 3

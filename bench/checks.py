@@ -309,7 +309,8 @@ def case_a_run_goes_on_where_it_ended():
     options = argparse.Namespace(**fields, threads="1", full=False)
     run = run_of(entry("attune", [1e6]), shape="tiny_16", dtype="bf16")
     left = [(shape.name, dtype) for shape, dtype, _ in program.missing(options, run, [0])[1]]
-    expect_equal(left, [("tiny_16", "f32"), ("tiny_64", "f32"), ("tiny_64", "bf16"), ("decode_kv8_k512_i8_head", "f32")])
+    expect_equal(left, [("tiny_16", "f32"), ("tiny_64", "f32"), ("tiny_64", "bf16"),
+                        ("decode_kv8_k512_i8_head", "f32")])
     program.check_versions(run, {"attune": "attune 1", "torch": "torch 2"})
     expect_equal(run["versions"]["torch"], "torch 2")
     try:
@@ -326,7 +327,8 @@ def case_growth_is_a_list_of_its_own():
 
     options = argparse.Namespace(growth=True, dtypes="f32,bf16", threads=None, only=[])
     found = [(shape.name, dtype, threads) for shape, dtype, threads in program.jobs(options, [0, 1])]
-    expect(("seq_64", "f32", 1) in found and ("seq_16384", "f32", 1) in found and ("threads_2", "f32", 2) in found, found)
+    for one in ("seq_64", "f32", 1), ("seq_16384", "f32", 1), ("threads_2", "f32", 2):
+        expect(one in found, found)
     expect_equal([threads for _, _, threads in found], sorted(threads for _, _, threads in found))
     options.only, options.threads = ["threads_*", "tiny_*"], "2"
     expect_equal([shape.name for shape, _, _ in program.jobs(options, [0, 1])], ["threads_2"])
@@ -387,7 +389,8 @@ def case_the_peak_is_that_of_the_problem():
 
     def measured(problem, *more):
         words = [program, "bench", "--json", "--samples=1", f"head_dim=8,seq_q=8,{problem}", *more]
-        done = subprocess.run(words, capture_output=True, text=True, timeout=120, env=os.environ | {"ATTUNE_CACHE_DIR": ""})
+        done = subprocess.run(words, capture_output=True, text=True, timeout=120,
+                              env=os.environ | {"ATTUNE_CACHE_DIR": ""})
         return json.loads(done.stdout) if done.returncode == 0 else done.stderr
 
     best = measured("dtype=f32")
@@ -440,7 +443,8 @@ def case_some_rows_of_long_shapes_are_checked():
     finally:
         inputs.CHECKED_PAIRS, inputs.CHECKED_ROWS = kept, kept_rows
     expect_equal((rows[0], rows[-1], len(rows)), (0, 39, 7))
-    # A BLAS may sum products of another shape in another order, so the last bits differ. One wrong row is seen all the same.
+    # A BLAS may sum products of another shape in another order, so the last bits differ. A wrong row is seen
+    # all the same.
     expect(inputs.errors(some, whole[:, :, rows])[1] < 1e-13, "the same rows")
     rows[3] += 1
     expect(inputs.errors(some, whole[:, :, rows])[1] > 1e-2, "a row that is another differs")
@@ -474,7 +478,8 @@ def case_driver_computes_what_it_is_asked():
         write_floats(folder / "v", [1.0, 10.0, 2.0, 20.0, 6.0, 60.0])
         for dtype in ("f32", "bf16"):
             words = "kind=attention method=attune heads=1 kv_heads=1 rows=3 keys=3 dim=2 causal=1"
-            answers = talk([f"prepare {words} dtype={dtype} data={folder}", f"write {folder}/out", "run 2 3", "drop", "run 1 1"])
+            answers = talk([f"prepare {words} dtype={dtype} data={folder}", f"write {folder}/out", "run 2 3", "drop",
+                            "run 1 1"])
             expect_equal([answer.split(" ")[0] for answer in answers], ["ok", "ok", "ok", "ok", "no"])
             expect(all(float(word) > 0 for word in answers[2].split()[1:]), answers[2])
             got = struct.unpack("6f", (folder / "out").read_bytes())
@@ -539,7 +544,8 @@ def case_driver_refuses_and_goes_on():
                 "run x",
             ]
         )
-    wanted = ["nothing is prepared", "has not 6 numbers", "cannot open", "kind", "words", "num_heads", "nothing is prepared", ""]
+    wanted = ["nothing is prepared", "has not 6 numbers", "cannot open", "kind", "words", "num_heads",
+              "nothing is prepared", ""]
     expect_equal(len(answers), len(wanted))
     for answer, word in zip(answers, wanted):
         expect(answer.startswith("no ") and word in answer, f"{answer!r} without {word!r}")
@@ -616,7 +622,8 @@ def case_a_peer_that_hangs_is_left_out():
 
 def rank(*options):
     environment = os.environ | {"ATTUNE_CODEGEN": str(BUILD.resolve() / "libattune-codegen.so")}
-    command = [BUILD / "bench" / "ranking", "--budget=0.05", "--seconds=0.05", *options, "num_heads=1,seq_q=24,head_dim=16"]
+    command = [BUILD / "bench" / "ranking", "--budget=0.05", "--seconds=0.05", *options,
+               "num_heads=1,seq_q=24,head_dim=16"]
     return json.loads(subprocess.run(command, env=environment, capture_output=True, check=True, timeout=120).stdout)
 
 

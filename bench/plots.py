@@ -19,7 +19,8 @@ COLOURS = {
     "openblas": "#8d7fb5",
     "ggml": "#9a9a9a",
 }
-MARKERS = {"attune": "D", "torch": "o", "onnxruntime": "s", "onednn": "^", "onednn_omp": "<", "openblas": "v", "ggml": "x"}
+MARKERS = {"attune": "D", "torch": "o", "onnxruntime": "s", "onednn": "^", "onednn_omp": "<", "openblas": "v",
+           "ggml": "x"}
 ROW = 0.19  # inches of a shape
 
 

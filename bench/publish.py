@@ -33,7 +33,10 @@ def row(found, names, clock):
     figure = report.figures(found, ours, clock) if ours else None
     best = report.best_ratio(found, clock)
     cells = [f"`{found['shape']['name']}`"]
-    cells += [reached(found, ours, clock), goal_of(found, figure), report.duration(figure["median"])] if figure else [""] * 3
+    if figure:
+        cells += [reached(found, ours, clock), goal_of(found, figure), report.duration(figure["median"])]
+    else:
+        cells += [""] * 3
     cells += [report.duration(figure["min"]) if figure else ""]
     cells += [reached(found, entries[name], clock) if name in entries else "" for name in names]
     return [*cells, f"{best[0]:.2f} ({best[1]})" if best else ""]
@@ -63,7 +66,8 @@ def tables(run, clock):
             names = [name for name in growth.names_of(chosen) if name != "attune"]
             headers = ["shape", "attune", "goal", "median", "minimum", *names, "ratio to the best"]
             peaks = sorted({report.peak_of(found) for found in chosen})
-            text += f"\n### {dtype}, {threads} thread{'' if threads == 1 else 's'}, of the {' and '.join(peaks)} peak\n\n"
+            plural = "" if threads == 1 else "s"
+            text += f"\n### {dtype}, {threads} thread{plural}, of the {' and '.join(peaks)} peak\n\n"
             text += report.table(headers, [row(found, names, clock) for found in chosen])
             text += f"\n{report.summary(chosen, clock)}{below(chosen, clock)}"
     return text
@@ -81,8 +85,9 @@ def overall(run, clock):
 
 def page(run, grown, pictures, clock):
     text = f"{report.circumstances(run)}Measured {run['date'][:10]}; "
-    text += f"{'time on the clock' if clock == 'wall' else 'processor time'}. Shares are of the peak, with ᵇ of the bandwidth, "
-    text += "which is the bound there; both are probed beside every sample. The ratio is the time of the best peer by "
+    text += f"{'time on the clock' if clock == 'wall' else 'processor time'}. Shares are of the peak, with ᵇ of the "
+    text += "bandwidth, which is the bound there; both are probed beside every sample. The ratio is the time of "
+    text += "the best peer by "
     text += "attune's in the same rounds. ✓: the goal is met.\n\n"
     text += overall(run, clock) + tables(run, clock)
     text += "".join(f"\n![{name.removesuffix('.svg')}]({name})\n" for name in pictures)

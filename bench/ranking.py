@@ -104,7 +104,8 @@ def row(name, found):
     against = max(entry["ratio"] for entry in found["tuned"])
     runs = " ".join(percent(ratio) for ratio in tuned)
     measured = "–".join(str(n) for n in sorted({min(found["measured"]), max(found["measured"])}))
-    return [f"`{name}`", duration(found["untuned_us"]), percent(excess(found["untuned"], found)), runs, percent(against), measured]
+    return [f"`{name}`", duration(found["untuned_us"]), percent(excess(found["untuned"], found)), runs,
+            percent(against), measured]
 
 
 HEADERS = ["shape", "untuned", "untuned to best", "tuned to best", "slowest tuned to untuned", "schedules in a search"]
@@ -114,16 +115,16 @@ def summary(chosen):
     untuned = [excess(found["untuned"], found) for found in chosen]
     tuned = [excess(entry, found) for found in chosen for entry in found["tuned"]]
     near = sum(ratio <= 1.03 for ratio in tuned)
-    return (f"Geometric means: untuned {percent(mean(untuned))}, tuned {percent(mean(tuned))}; {near} of {len(tuned)} searches "
-            f"came within 3 % of the best; the worst untuned choice {percent(max(untuned))}.\n")
+    return (f"Geometric means: untuned {percent(mean(untuned))}, tuned {percent(mean(tuned))}; {near} of {len(tuned)} "
+            f"searches came within 3 % of the best; the worst untuned choice {percent(max(untuned))}.\n")
 
 
 def fastest_row(name, found):
     """How many there were, and which was best."""
     best = min(found["best"] + found["tuned"] + [found["untuned"]], key=lambda entry: entry["ratio"])
     others = sum(entry["is_other"] for entry in found["all"][:64])
-    return [f"`{name}`", str(found["legal"]), str(found["timed"]), f"{found['seconds']:.0f} s", str(found["untuned_rank"]),
-            str(others), "`" + best["schedule"].replace("strategy=", "") + "`"]
+    return [f"`{name}`", str(found["legal"]), str(found["timed"]), f"{found['seconds']:.0f} s",
+            str(found["untuned_rank"]), str(others), "`" + best["schedule"].replace("strategy=", "") + "`"]
 
 
 def page(run):
@@ -141,7 +142,8 @@ def page(run):
         text += f"**{title}**\n\n" + table(HEADERS, [row(*one) for one in chosen]) + "\n"
         text += summary([found for _, found in chosen]) + "\n"
         if group == "all":
-            headers = ["shape", "legal", "timed", "in", "rank of the untuned", "of the best 64 left out by the model", "best"]
+            headers = ["shape", "legal", "timed", "in", "rank of the untuned", "of the best 64 left out by the model",
+                       "best"]
             text += table(headers, [fastest_row(*one) for one in chosen]) + "\n"
     return text
 
@@ -191,7 +193,8 @@ def rank(options, group, problem):
 
 
 def measure(options, path):
-    settings = {"schema": 1, "cpu": machine.cpu_name(), "threads": options.threads, "budget": options.budget, "runs": options.runs}
+    settings = {"schema": 1, "cpu": machine.cpu_name(), "threads": options.threads,
+                "budget": options.budget, "runs": options.runs}
     run = {**settings, "results": []}
     if options.resume and path.exists():
         run = json.loads(path.read_text())
@@ -208,7 +211,8 @@ def measure(options, path):
             path.with_suffix(".part").write_text(json.dumps(run))
             path.with_suffix(".part").rename(path)
             cells = row(name, found)
-            print(f"{name:28} {cells[1]:>9}  untuned {cells[2]:>7}, tuned {cells[3]} of the best, {cells[5]} schedules", flush=True)
+            print(f"{name:28} {cells[1]:>9}  untuned {cells[2]:>7}, tuned {cells[3]} of the best, {cells[5]} schedules",
+                  flush=True)
 
 
 def main():
@@ -221,7 +225,8 @@ def main():
     parser.add_argument("--longer", type=float, default=20, help="seconds of the search that stands for all schedules")
     parser.add_argument("--seconds", type=float, default=8, help="of the comparison of whole calls at the end")
     parser.add_argument("--resume", action="store_true")
-    parser.add_argument("--publish", type=pathlib.Path, metavar="DOCS", help="no measurement: the last run into this folder")
+    parser.add_argument("--publish", type=pathlib.Path, metavar="DOCS",
+                        help="no measurement: the last run into this folder")
     options = parser.parse_args()
     path = options.build / "bench" / "results" / "ranking.json"
     if not options.publish:

@@ -196,8 +196,8 @@ def refusals(run):
 def circumstances(run):
     machine, settings = run["machine"], run["settings"]
     text = f"{machine['cpu']}, {machine['cpus']} CPUs, load {machine['load']:.1f} before and "
-    text += f"{machine['load_after']:.1f} after; {settings['repeats']} preparations of {settings['rounds']} rounds each "
-    text += f"(fewer where calls are long), samples of at least {settings['sample_ms']:g} ms.\n"
+    text += f"{machine['load_after']:.1f} after; {settings['repeats']} preparations of {settings['rounds']} rounds "
+    text += f"each (fewer where calls are long), samples of at least {settings['sample_ms']:g} ms.\n"
     return text + f"{'; '.join(run['versions'].values())}.\n"
 
 

@@ -2,11 +2,11 @@
 # Installs what is missing of the peers into a virtual environment under $BUILD/bench, and builds their drivers.
 # What cannot be had is left out, with a word; only NumPy is needed. DEPS=no installs nothing.
 #
-#   PEERS       which ("torch onnxruntime openblas onednn_omp"); each alone is fine, and so is none. There is onednn too,
+#   PEERS       which ("torch onnxruntime openblas onednn_omp"); each alone is fine, and so is none. There is onednn
 #               for 2 GB: it comes with the runtimes of SYCL and OpenCL, which it needs to find the CPU, and whose calls
 #               begin slowly; onednn_omp is the last one on OpenMP's threads, which is older: it is for small shapes
 #   TORCH       what pip installs for PyTorch (torch==2.13.0). Without an index of builds for the CPU alone
-#               (PIP_INDEX_URL, PIP_EXTRA_INDEX_URL) that may be the build with CUDA: some gigabytes, the same speed here
+#               (PIP_INDEX_URL, PIP_EXTRA_INDEX_URL) that may be the build with CUDA: some gigabytes, no faster here
 #   OPENBLAS    prefix of an installed OpenBLAS; else that of the environment, else pkg-config's
 #   ONEDNN      prefix of an installed oneDNN, version 3 or later; Debian's is too old
 #   GGML        prefix of an installed ggml
@@ -39,7 +39,8 @@ flags="-O3 -march=native -mprefer-vector-width=512 -ffast-math -fopenmp -Wall -W
 build() {
     local name=$1 source=$2 compiler=$3 program=$out/$1_driver
     shift 3
-    [ ! "$program" -nt "$source" ] || [ ! "$program" -nt bench/driver.c ] || [ ! "$program" -nt bench/driver.h ] || return 0
+    [ ! "$program" -nt "$source" ] || [ ! "$program" -nt bench/driver.c ] || [ ! "$program" -nt bench/driver.h ] ||
+        return 0
     $cc -std=gnu11 -O2 -Itools -c bench/driver.c -o "$out/driver_$name.o" &&
         $compiler $flags "$source" "$out/driver_$name.o" "$@" -o "$program.tmp" && mv "$program.tmp" "$program" ||
         say "no $name: its driver cannot be built"

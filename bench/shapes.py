@@ -156,9 +156,9 @@ def is_for(driver, shape):
         return shape.keys <= LONGEST.get(driver, shape.keys)
     return shape.is_small() or driver not in ONLY_SMALL
 
-# Per cent of the roofline of one thread (the f32 or the bf16-dot peak, or for decoding mostly the bandwidth) that a peer
-# with good settings reached on a CPU with AVX-512 (Zen 5). One that stays more than a tenth below is suspected of bad
-# settings.
+# Per cent of the roofline of one thread (the f32 or the bf16-dot peak, or for decoding mostly the bandwidth) that a
+# peer with good settings reached on a CPU with AVX-512 (Zen 5). One that stays more than a tenth below is suspected of
+# bad settings.
 KNOWN = {
     "f32": {
         "bert_s128": {"onnxruntime": 66, "onednn": 64, "openblas": 68},
@@ -228,7 +228,8 @@ def goal(shape, dtype):
         return "share", SHORT_GOALS[dtype] if shape["rows"] < SHORT_ROWS else GOALS[group, dtype][shape["dim"]]
     if group in ("decode", "cache"):
         return "share", 90
-    named = {("tiny_16", "f32"): ("ns", 2000), ("tiny_64", "f32"): ("share", 75), ("block_e768_s512", "bf16"): ("share", 80)}
+    named = {("tiny_16", "f32"): ("ns", 2000), ("tiny_64", "f32"): ("share", 75),
+             ("block_e768_s512", "bf16"): ("share", 80)}
     return ("share", 80) if (group, dtype) == ("causal", "f32") else named.get((name, dtype))
 
 
@@ -248,7 +249,8 @@ def parse(text):
     for key, choices in known.items():
         if values.get(key, choices[0]) not in choices:
             raise ValueError(f"there is no {key} '{values[key]}': {', '.join(choices)}")
-    if (values.get("kv") == "i8" or "scales" in values) and not (values.get("kv") in ("i8", "f8") and "scales" in values):
+    may_have_scales = values.get("kv") in ("i8", "f8")
+    if (values.get("kv") == "i8" or "scales" in values) and not (may_have_scales and "scales" in values):
         raise ValueError("scales are of kv=i8, which needs them, or of kv=f8")
     needed = ["heads", "rows", "dim" if values["kind"] == "attention" else "embed"]
     missing = [name for name in needed if values.get(name, 0) < 1]

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# The speed table: attention of BERT, of a long prompt, the same causal, and of sizes that are multiples of nothing; then
-# whole blocks, projections included.
+# The speed table: attention of BERT, of a long prompt, the same causal, and of sizes that are multiples of nothing;
+# then whole blocks, projections included.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 exec "${BUILD:-build}/attune" bench "$@" \

@@ -17,14 +17,15 @@ declare -A project=(
     [tools/draw]='^$'
 )
 # System headers: the C library's plain part everywhere; files, threads, processes and CPUs only where they belong.
-plain='^(attune|assert|ctype|errno|fenv|float|inttypes|langinfo|limits|locale|math|setjmp|stdarg|stdatomic|stdbool|stddef|stdint|stdio|stdlib|string|strings)\.h$'
+plain='^(attune|assert|ctype|errno|fenv|float|inttypes|langinfo|limits|locale|math|setjmp|stdarg|stdatomic|stdbool'
+plain+='|stddef|stdint|stdio|stdlib|string|strings)\.h$'
 declare -A system=(
     [include]="$plain"
     [src/base]="$plain"
     [src/target]="$plain|^cpuid\.h$|^pthread\.h$|^unistd\.h$|^sys/(auxv|syscall)\.h$"
     [src/ir]="$plain|^immintrin\.h$|^xmmintrin\.h$"
     [src/mha]="$plain|^xxhash\.h$"
-    [src/codegen]="$plain|^llvm-c/|^llvm/Config/|^elf\.h$|^pthread\.h$|^sched\.h$|^unistd\.h$|^signal\.h$|^sched\.h$|^sys/"
+    [src/codegen]="$plain|^llvm-c/|^llvm/Config/|^elf\.h$|^pthread\.h$|^sched\.h$|^unistd\.h$|^signal\.h$|^sys/"
     [src/runtime]='^((?!llvm).)*$'
     [src/tune]="$plain|^(dlfcn|fcntl|pthread|sqlite3|sys/random|sys/resource|sys/stat|time|unistd|xxhash)\.h$"
     [tools]='^((?!llvm|cairo).)*$'

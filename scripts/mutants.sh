@@ -34,7 +34,8 @@ run_tests() {
         caught=$name
         if [ "$name" = check ]; then
             # The braces keep the shell's own word about a crash off the screen.
-            { ATTUNE_CACHE_DIR='' build/attune check --random "$random" --seed 20 --isa all >test.log 2>&1; } 2>/dev/null ||
+            { ATTUNE_CACHE_DIR='' build/attune check --random "$random" --seed 20 --isa all >test.log 2>&1; } \
+                2>/dev/null ||
                 return 1
         else
             BUILD=build bash tests/run.sh "$name" >test.log 2>&1 || return 1

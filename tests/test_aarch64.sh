@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
-# Kernels for AArch64, and the library on it: built by a cross compiler (make aarch64), run under qemu-user. Machine code
-# is compared with the interpreter, bit for bit; it comes from the worker of the machine that this runs on.
+# Kernels for AArch64, and the library on it: built by a cross compiler (make aarch64), run under qemu-user. Machine
+# code is compared with the interpreter, bit for bit; it comes from the worker of the machine that this runs on.
 #
-# Skipped without the cross compiler, qemu-user or the arm64 libraries (scripts/deps.sh aarch64, which `make test` calls,
-# and scripts/aarch64_sysroot.sh), and in builds with a sanitizer, which would be no different.
+# Skipped without the cross compiler, qemu-user or the arm64 libraries (scripts/deps.sh aarch64, which `make test`
+# calls, and scripts/aarch64_sysroot.sh), and in builds with a sanitizer, which would be no different.
 set -u
 cd "$(dirname "$0")/.." || exit 1
 work=$(mktemp -d)
@@ -87,7 +87,8 @@ check "keys in f16, values in bf16" num_heads=2,seq_q=1,seq_kv=65,head_dim=16,k_
 check "keys and values in i8, scales of heads" num_heads=4,num_kv_heads=2,seq_q=1,seq_kv=65,head_dim=16,kv_dtype=i8
 check "keys and values in f8, appended with scales of tokens" \
     batch=2,num_heads=2,seq_q=9,seq_kv=24,seq_new=9,head_dim=12,kv_lens=1,is_causal=1,kv_dtype=f8,kv_scales=token
-check "a block" batch=2,embed_dim=24,num_heads=4,num_kv_heads=2,head_dim=6,out_dim=19,seq_q=11,is_causal=1,rotary_dim=4 \
+check "a block" \
+    batch=2,embed_dim=24,num_heads=4,num_kv_heads=2,head_dim=6,out_dim=19,seq_q=11,is_causal=1,rotary_dim=4 \
     rotary_positions=11
 check "a block that decodes into a cache" \
     batch=2,embed_dim=16,num_heads=4,num_kv_heads=2,seq_q=2,seq_kv=16,seq_new=2,kv_lens=1,is_causal=1 ""
@@ -115,7 +116,8 @@ expect "products multiply by an element" 0 'fmla.*\.s\[0\]' \
 run_example() {
     local example=$1 out=$2
     shift 2
-    "$ATTUNE" ir "examples/ir/$example.air" --isa=avx2 --out "$out=$work/here.npy" "$@" >"$work/stdout" 2>"$work/stderr" &&
+    "$ATTUNE" ir "examples/ir/$example.air" --isa=avx2 --out "$out=$work/here.npy" "$@" >"$work/stdout" \
+        2>"$work/stderr" &&
         emulate "$arm/attune" ir "examples/ir/$example.air" --out "$out=$work/there.npy" "$@" >"$work/stdout" \
             2>"$work/stderr" && cmp "$work/here.npy" "$work/there.npy" >"$work/stdout" 2>&1
     report $? "$example gives the bits of avx2"

@@ -17,6 +17,7 @@ done && [ "$(grep -cE 'p50 +[0-9.]+ .*p99 +[0-9.]+' <<<"$out")" -eq 10 ]
 check "each measurement has its percentiles" $?
 ! readlink /proc/[0-9]*/exe 2>/dev/null | grep -qxF "$(realpath "$latency")"
 check "the load has ended" $?
-! "$latency" --workers 0 >/dev/null 2>&1 && ! "$latency" --seconds soon >/dev/null 2>&1 && ! "$latency" more >/dev/null 2>&1
+! "$latency" --workers 0 >/dev/null 2>&1 && ! "$latency" --seconds soon >/dev/null 2>&1 &&
+    ! "$latency" more >/dev/null 2>&1
 check "nonsense is refused" $?
 exit $failed

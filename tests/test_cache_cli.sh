@@ -20,7 +20,8 @@ expect "an empty cache explains itself" 0 'there are no entries' "$attune" cache
 expect "what is cached" 0 "^in $work/cache/[0-9a-f]{32}-[a-z0-9-]+\.attune" "$attune" cache why $a
 expect "a miss names the field" 0 '^seq_q +[45] +9$' "$attune" cache why num_heads=2,seq_q=9,seq_kv=4,head_dim=8
 expect "and the nearest entry" 0 '^nearest of 2 entries: [0-9a-f]{32}-[a-z0-9-]+\.attune in ' "$attune" cache why $c
-expect "an explicit schedule" 0 '^schedule: an explicit schedule is part of the key' "$attune" cache why $a --schedule=kv_tile=8
+expect "an explicit schedule" 0 '^schedule: an explicit schedule is part of the key' "$attune" cache why $a \
+    --schedule=kv_tile=8
 # Whether x86-64 is the best that this CPU runs, or not among what it runs.
 has_one_isa() { ! "$attune" info | grep -Eq '^runs +[^ ]+ .*x86-64$'; }
 if has_one_isa; then
@@ -56,10 +57,12 @@ report $? "an audit that is interrupted says how far it came"
 expect "exporting" 0 ': 2 new entries .* 0 known, 0 damaged' "$attune" cache export "$work/out"
 expect "exporting again" 0 ': 0 new entries .* 2 known' "$attune" cache export "$work/out"
 expect "importing" 0 '"new": 2' env ATTUNE_CACHE_DIR="$work/fresh" "$attune" cache import --json "$work/out"
-expect "what was imported is found" 0 'from +the disk cache' env ATTUNE_STRICT=1 ATTUNE_CACHE_DIR="$work/fresh" "$attune" compile $a
+expect "what was imported is found" 0 'from +the disk cache' env ATTUNE_STRICT=1 ATTUNE_CACHE_DIR="$work/fresh" \
+    "$attune" compile $a
 cp -r "$work/out" "$work/partly"
 truncate -s 200 "$(find "$work/partly" -name '*.attune' | head -n 1)"
-expect "a damaged entry is left out" 0 ': 1 new entry .* 1 damaged' env ATTUNE_CACHE_DIR="$work/fresh2" "$attune" cache import "$work/partly"
+expect "a damaged entry is left out" 0 ': 1 new entry .* 1 damaged' env ATTUNE_CACHE_DIR="$work/fresh2" "$attune" \
+    cache import "$work/partly"
 holds "$work/fresh2" 1 "and the other one is there"
 expect "an audit tells of damaged entries" 1 '^1 of 1 entry compiled anew: 1 the same, 0 different; 1 more damaged' \
     "$attune" cache audit --cache-dir="$work/partly"
@@ -82,10 +85,13 @@ fi
 export ATTUNE_CACHE_DIR=$work/own ATTUNE_CACHE_BASE=$work/out
 expect "a kernel from the base" 0 'from +the disk cache' env ATTUNE_STRICT=1 "$attune" compile $a
 holds "$work/own" 0 "which is not copied"
-expect "without a directory to write to" 0 'from +the disk cache' env ATTUNE_STRICT=1 ATTUNE_CACHE_DIR= "$attune" compile $a
-expect "named by an option" 0 'from +the disk cache' env -u ATTUNE_CACHE_BASE ATTUNE_STRICT=1 "$attune" compile --cache-dir= \
+expect "without a directory to write to" 0 'from +the disk cache' env ATTUNE_STRICT=1 ATTUNE_CACHE_DIR= "$attune" \
+    compile $a
+expect "named by an option" 0 'from +the disk cache' env -u ATTUNE_CACHE_BASE ATTUNE_STRICT=1 "$attune" compile \
+    --cache-dir= \
     --cache-base="$work/out" $a
-expect "which overrides the environment" 1 'ATTUNE_STRICT' env ATTUNE_STRICT=1 "$attune" compile --cache-dir= --cache-base= $a
+expect "which overrides the environment" 1 'ATTUNE_STRICT' env ATTUNE_STRICT=1 "$attune" compile --cache-dir= \
+    --cache-base= $a
 expect "a new one goes elsewhere" 0 'from +the compiler' "$attune" compile $c
 [ "$(count "$work/own")" -eq 1 ] && [ "$(count "$work/out")" -eq 2 ]
 report $? "and the base stays as it is"
@@ -197,7 +203,8 @@ expect "through a link" 0 '1 compiled' env ATTUNE_CACHE_DIR="$work/linked" "$att
 holds "$work/elsewhere" 1 "lies where it leads to"
 
 # In order.
-"$attune" warm --cache-dir="$work/many-entries" num_heads=2,seq_q={1,2,3,4,5,6,7,8},head_dim=8 >"$work/stdout" 2>"$work/stderr"
+"$attune" warm --cache-dir="$work/many-entries" num_heads=2,seq_q={1,2,3,4,5,6,7,8},head_dim=8 >"$work/stdout" \
+    2>"$work/stderr"
 expect "ls" 0 '^8 entries' "$attune" cache ls --cache-dir="$work/many-entries"
 grep -oE '^[0-9a-f]{32}' "$work/stdout" | sort -c
 report $? "is sorted"
@@ -215,7 +222,9 @@ for what in explain "bench --samples=1 --threads=1"; do
     grep -Eq '(family|part).*, zen2, ' "$work/stdout" && ! grep -Eq 'zen[1345]|lake|rapids|well' "$work/stdout"
     report $? "${what%% *} names the class in use, and no other"
 done
-refuse "a class that there is not" 'unknown ATTUNE_MACHINE "zen99"; there are: zen1, .*, and generic, which may be used on any CPU$' env ATTUNE_MACHINE=zen99 "$attune" info
+refuse "a class that there is not" \
+    'unknown ATTUNE_MACHINE "zen99"; there are: zen1, .*, and generic, which may be used on any CPU$' env \
+    ATTUNE_MACHINE=zen99 "$attune" info
 expect "CPUs can be told apart" 0 '"cpu_description": ".*(family|implementer)' "$attune" info --json
 export ATTUNE_CACHE_DIR=$work/classes
 ATTUNE_MACHINE=zen3 "$attune" warm $a >"$work/stdout" 2>"$work/stderr"
@@ -228,7 +237,8 @@ expect "no other kernel's does" 0 '"stand_in": null' "$attune" cache why --json 
 expect "it stands in" 0 'the one for zen3 stands in' env ATTUNE_STRICT=1 "$attune" compile $a
 expect "and says so" 0 '"machine": "zen3"' env ATTUNE_STRICT=1 "$attune" compile --json $a
 expect "also without a code generator" 0 '"machine": "zen3"' env ATTUNE_CODEGEN=/nowhere "$attune" compile --json $a
-expect "or with a worker that does not start" 0 '"machine": "zen3"' env ATTUNE_COMPILE=worker ATTUNE_CODEGEN_WORKER=/bin/false \
+expect "or with a worker that does not start" 0 '"machine": "zen3"' env ATTUNE_COMPILE=worker \
+    ATTUNE_CODEGEN_WORKER=/bin/false \
     "$attune" compile --json $a
 if has_one_isa; then
     skip "refused: another instruction set" "this CPU has one only"
@@ -239,8 +249,10 @@ expect "who may compile does" 0 'the compiler' "$attune" compile $a
 holds "$work/classes" 2 "and has an entry of its own"
 expect "ls names both" 0 '"machine": "zen3"' "$attune" cache ls --json
 expect "audit compiles both" 0 '^2 of 2 entries compiled anew: 2 the same' "$attune" cache audit
-expect "export counts other classes" 0 '2 new entries .*, 1 for other tuning classes than zen5$' "$attune" cache export "$work/out2"
-expect "import, too" 0 '"other_class": 2' env ATTUNE_MACHINE=generic ATTUNE_CACHE_DIR="$work/fresh3" "$attune" cache import --json "$work/out2"
+expect "export counts other classes" 0 '2 new entries .*, 1 for other tuning classes than zen5$' "$attune" cache \
+    export "$work/out2"
+expect "import, too" 0 '"other_class": 2' env ATTUNE_MACHINE=generic ATTUNE_CACHE_DIR="$work/fresh3" "$attune" cache \
+    import --json "$work/out2"
 unset ATTUNE_MACHINE
 if ! "$attune" info | grep -qE '^runs .*avx'; then
     skip "the probe" "this CPU has no multiply-adds that it could measure"

@@ -97,7 +97,8 @@ expect "check of nothing" 2 'either a problem or --random' "$attune" check
 expect "an unknown cache action" 2 "not 'shrink'" "$attune" cache shrink
 expect "two cache actions" 2 "'verify' follows 'ls'" "$attune" cache ls verify
 expect "an unknown kind of inputs" 2 "one of ordinary, .* not 'odd'" "$attune" check $small --inputs=odd
-expect "two outputs in one file" 2 "both want '.*same.npy'" "$attune" run "${layer[@]}" -o "$work/same.npy" --lse "$work/same.npy"
+expect "two outputs in one file" 2 "both want '.*same.npy'" "$attune" run "${layer[@]}" -o "$work/same.npy" --lse \
+    "$work/same.npy"
 expect "JSON and lse on standard output" 2 'both want standard output' "$attune" run "${layer[@]}" --json --lse -
 expect "JSON and a dump" 2 '--json and --dump-passes' "$attune" compile $small --json --dump-passes
 expect "a stage and a run" 2 '--emit runs nothing' "$attune" ir examples/ir/scale_rows.air --emit=ir --arg n=3
@@ -121,7 +122,8 @@ expect "the interpreter computes the layer" 0 'interpreted' "$attune" run "${lay
     -o "$work/interp.npy" --lse "$work/interp-lse.npy"
 cmp "$work/out.npy" "$work/interp.npy" && cmp "$work/lse.npy" "$work/interp-lse.npy"
 report $? "its files are those of the machine code"
-expect "the second process hits the disk cache" 0 'from the disk cache' "$attune" run "${layer[@]}" --lse "$work/lse.npy"
+expect "the second process hits the disk cache" 0 'from the disk cache' "$attune" run "${layer[@]}" --lse \
+    "$work/lse.npy"
 expect "a hit needs no code generator" 0 'from the disk cache' env ATTUNE_CODEGEN=/nonexistent.so "$attune" run \
     "${layer[@]}" --lse "$work/lse.npy"
 "$attune" run "${layer[@]}" --lse "$work/lse.npy" -o - 2>"$work/stderr" | cmp - "$work/out.npy"
@@ -129,7 +131,8 @@ report $? "-o - writes the array to standard output, and only that"
 "$attune" run "${layer[@]}" --lse - 2>"$work/stderr" | cmp - "$work/lse.npy"
 report $? "--lse - does so too"
 expect "run --json" 0 '"same_bits": true' "$attune" run "${layer[@]}" --check --json
-expect "sizes named in the text as well as in the files" 0 'num_heads=12' "$attune" run num_heads=12,is_causal=1 "${layer[@]}"
+expect "sizes named in the text as well as in the files" 0 'num_heads=12' "$attune" run num_heads=12,is_causal=1 \
+    "${layer[@]}"
 
 make_npy "$work/3d.npy" '<f4' False '(4, 6, 8)' 768
 expect "three dimensions are a batch of one" 0 'num_heads=4' "$attune" run --q "$work/3d.npy" --k "$work/3d.npy" \
@@ -140,11 +143,14 @@ expect "layout=bshd reads [seq, heads, dim]" 0 'num_heads=6,.*seq_q=4' "$attune"
     --k "$work/3d.npy" --v "$work/3d.npy"
 
 make_npy "$work/mask.npy" '|b1' False '(6, 6)' 36
-expect "any input and any output by name" 0 'the same bits' "$attune" run seq_kv=dynamic,attn_mask=qk,weights=softmax --check \
-    --q "$work/3d.npy" --k "$work/3d.npy" --v "$work/3d.npy" --tensor attn_mask="$work/mask.npy" --write weights="$work/w.npy"
+expect "any input and any output by name" 0 'the same bits' "$attune" run seq_kv=dynamic,attn_mask=qk,weights=softmax \
+    --check \
+    --q "$work/3d.npy" --k "$work/3d.npy" --v "$work/3d.npy" --tensor attn_mask="$work/mask.npy" --write \
+    weights="$work/w.npy"
 grep -aq "'shape': (4, 6, 6)" "$work/w.npy"
 report $? "with the shapes that they have"
-refuse "an input that the problem has and nobody gives" 'the problem needs --tensor attn_mask=' "$attune" run attn_mask=qk \
+refuse "an input that the problem has and nobody gives" 'the problem needs --tensor attn_mask=' "$attune" run \
+    attn_mask=qk \
     --q "$work/3d.npy" --k "$work/3d.npy" --v "$work/3d.npy"
 refuse "an input that the problem does not have" 'the problem has no tensor named sinks' "$attune" run \
     --q "$work/3d.npy" --k "$work/3d.npy" --v "$work/3d.npy" --tensor sinks="$work/mask.npy"
@@ -183,7 +189,8 @@ for name in out x x_kv x_v lse; do long+=,${name}_strides=1000000000000:10000000
 expect "a long problem" 0 'from +the compiler' "$attune" compile $long
 expect "is cached, too" 0 'from +the disk cache' "$attune" compile $long
 expect "compile --json" 0 '"origin": "disk cache"' "$attune" compile $small --json
-expect "an explicit schedule has its own entry" 0 'from +the compiler' "$attune" compile $small --schedule=value_unroll=2
+expect "an explicit schedule has its own entry" 0 'from +the compiler' "$attune" compile $small \
+    --schedule=value_unroll=2
 expect "--dump-passes goes to standard error" 0 '# after parse' "$attune" compile $small --dump-passes
 [ ! -s "$work/stdout" ]
 report $? "and leaves standard output alone"
@@ -195,7 +202,8 @@ expect "check without the sizes that it needs says so" 1 '^attune: .*head_dim=4:
     seq_q=dynamic,head_dim=4 --inputs=ordinary
 expect "a size that contradicts the problem" 1 'seq_kv is 5, but the problem or its files fix it at 4' "$attune" check \
     seq_q=4,head_dim=4 --inputs=ordinary --sizes=seq_kv=5
-expect "no queries at all" 0 '^[0-9]+ passed, 0 failed$' "$attune" check seq_q=dynamic,head_dim=4 --sizes=seq_q=0,seq_kv=3
+expect "no queries at all" 0 '^[0-9]+ passed, 0 failed$' "$attune" check seq_q=dynamic,head_dim=4 \
+    --sizes=seq_q=0,seq_kv=3
 expect "check of bfloat16" 0 '^all of bf16 .*$' "$attune" check $small,dtype=bf16,attn_bias=qk,is_causal=1,lse=1
 bf16=tests/data/conform/past_mask_bf16
 expect "run on arrays of bfloat16" 0 'the same bits' "$attune" run dtype=bf16,is_causal=1 --check --q $bf16/Q.npy \
@@ -209,12 +217,15 @@ expect "raw bytes are no f16" 1 "Q.npy: dtype '<V2' does not fit dtype=f16, whic
 # So few numbers may be worse than promised by chance.
 expect "errors of all types, on what is small" 0 '^\| f32, i8 by token \| many queries \| ' bash -c \
     '"$0" check --accuracy --max-flops=3e5 --isa=x86-64; [ $? -le 1 ]' "$attune"
-expect "errors of all types are of one schedule and all threads" 2 'takes --isa, --seed and --max-flops only' "$attune" \
+expect "errors of all types are of one schedule and all threads" 2 'takes --isa, --seed and --max-flops only' \
+    "$attune" \
     check --accuracy --threads=2
-expect "check of codes" 0 '^28 passed, 0 failed$' "$attune" check $small,kv_dtype=i8,kv_scales=token,is_causal=1 --threads=1
+expect "check of codes" 0 '^28 passed, 0 failed$' "$attune" check $small,kv_dtype=i8,kv_scales=token,is_causal=1 \
+    --threads=1
 make_npy "$work/codes.npy" '|i1' False '(4, 6, 8)' 192
 make_npy "$work/scales.npy" '<f4' False '(4, 6)' 96
-expect "run on codes and scales" 0 'the same bits' "$attune" run kv_dtype=i8,kv_scales=token --check --q "$work/3d.npy" \
+expect "run on codes and scales" 0 'the same bits' "$attune" run kv_dtype=i8,kv_scales=token --check --q \
+    "$work/3d.npy" \
     --k "$work/codes.npy" --v "$work/codes.npy" --tensor k_scale="$work/scales.npy" --tensor v_scale="$work/scales.npy"
 refuse "codes without their scales" 'the problem needs --tensor k_scale=' "$attune" run kv_dtype=i8 --q "$work/3d.npy" \
     --k "$work/codes.npy" --v "$work/codes.npy"
@@ -223,11 +234,13 @@ refuse "signed bytes are no f8" "dtype '|i1' does not fit k_dtype=f8, which need
 refuse "scales of another shape" 'scales.npy: shape \(4, 6\) does not fit k_scale' "$attune" run kv_dtype=i8 \
     --q "$work/3d.npy" --k "$work/codes.npy" --v "$work/codes.npy" --tensor k_scale="$work/scales.npy" \
     --tensor v_scale="$work/scales.npy"
-expect "bench of codes" 0 'GB/s|GFLOP' "$attune" bench num_heads=4,seq_q=1,seq_kv=256,head_dim=64,kv_dtype=i8,kv_scales=token
+expect "bench of codes" 0 'GB/s|GFLOP' "$attune" bench \
+    num_heads=4,seq_q=1,seq_kv=256,head_dim=64,kv_dtype=i8,kv_scales=token
 expect "check of random problems" 0 '^20 passed, 0 failed$' "$attune" check --random 20 --seed 7 --max-flops 1e5
 [ "$(tail -n 1 "$work/stdout")" = "20 passed, 0 failed" ]
 report $? "whose last line counts them"
-expect "random problems from the middle of a seed" 0 '^3 random problems, seed 7, first 17, ' "$attune" check --random 3 --seed 7 \
+expect "random problems from the middle of a seed" 0 '^3 random problems, seed 7, first 17, ' "$attune" check --random \
+    3 --seed 7 \
     --first 17 --max-flops 1e5
 expect "the first problem of one that is given" 2 '--first is for --random' "$attune" check $small --first 1
 
@@ -235,12 +248,15 @@ expect "bench" 0 'GFLOP/s +peak +of peak +touches +GB/s +bound +of roof +cold co
     "$attune" bench $small --samples=3
 "$attune" bench $small --samples=3 --json >"$work/stdout" 2>"$work/stderr"
 status=$?
-for key in schema cpu machine isa llvm version results problem schedule threads median_us min_us samples_us gflops peak_gflops \
+for key in schema cpu machine isa llvm version results problem schedule threads median_us min_us samples_us gflops \
+    peak_gflops \
     fraction_of_peak footprint_bytes bandwidth_gbs bound roofline_gflops fraction_of_roofline cold_compile_ms \
     warm_disk_us memory_hit_ns; do
     grep -q "\"$key\":" "$work/stdout" || status=1
 done
 report $status "bench --json has every field of its schema"
+ones=score_rows=1,score_vectors=1,score_unroll=1,value_rows=1,value_vectors=1
+ones+=,value_unroll=1,q_vectors=1,kv_tile=8
 expect "bench of schedules side by side" 0 'schedule 2: strategy=q_lanes' "$attune" bench $small --samples=3 \
     --schedule="$("$attune" explain $small --json | sed -n 's/.*"schedule": "\(strategy[^"]*\)".*/\1/p' | head -n 1)" \
     --schedule=strategy=q_lanes,lanes=4,score_rows=1,score_vectors=1,score_unroll=1,value_rows=1,value_vectors=1,value_unroll=1,q_vectors=1,kv_tile=8,kv_chunk=0
@@ -248,7 +264,7 @@ expect "bench of schedules side by side" 0 'schedule 2: strategy=q_lanes' "$attu
 report $? "a line for each of them"
 expect "bench of a schedule that is none" 2 "not a field of a schedule" "$attune" bench $small --schedule=tiles=3
 expect "bench of a schedule that does not fit" 1 'lanes must be' "$attune" bench $small --samples=3 \
-    --schedule=strategy=q_lanes,lanes=1024,score_rows=1,score_vectors=1,score_unroll=1,value_rows=1,value_vectors=1,value_unroll=1,q_vectors=1,kv_tile=8
+    --schedule=strategy=q_lanes,lanes=1024,$ones
 expect "schedules and the interpreter" 2 'for machine code' "$attune" bench $small --engine=interp --schedule=lanes=4
 expect "decode is bound by memory" 0 '"bound": "memory"' "$attune" bench --json --samples=3 \
     num_heads=16,seq_q=1,seq_kv=4096,head_dim=64
@@ -288,14 +304,18 @@ expect "info --json" 0 '"cache_dir": "' "$attune" info --json
 make_npy "$work/x.npy" '<f4' False '(3, 64)' 768
 scale=examples/ir/scale_rows.air
 expect "ir runs a kernel" 0 'o: f32 \(3, 64\) = -?0\.[0-9]+ .* …' "$attune" ir $scale --arg x="$work/x.npy" --arg n=3
-expect "ir --engine=interp --check" 0 'same bits' "$attune" ir $scale --arg x="$work/x.npy" --arg n=3 --engine=interp --check
-expect "ir --out writes instead of showing" 0 '^both engines' "$attune" ir $scale --arg x="$work/x.npy" --arg n=3 --out o="$work/o.npy" --check
+expect "ir --engine=interp --check" 0 'same bits' "$attune" ir $scale --arg x="$work/x.npy" --arg n=3 --engine=interp \
+    --check
+expect "ir --out writes instead of showing" 0 '^both engines' "$attune" ir $scale --arg x="$work/x.npy" --arg n=3 \
+    --out o="$work/o.npy" --check
 cmp "$work/o.npy" <("$attune" ir - --arg x="$work/x.npy" --arg n=3 --out o=- <$scale)
 report $? "ir reads standard input and writes standard output"
 make_npy "$work/b.npy" '<f4' False '(64, 5)' 1280
-expect "ir runs two phases" 0 'same bits' "$attune" ir examples/ir/matmul.air --arg a="$work/x.npy" --arg b="$work/b.npy" \
+expect "ir runs two phases" 0 'same bits' "$attune" ir examples/ir/matmul.air --arg a="$work/x.npy" --arg \
+    b="$work/b.npy" \
     --arg m=3 --arg k=64 --arg n=5 --check
-expect "ir runs an inout buffer" 0 'same bits' "$attune" ir examples/ir/softmax_rows.air --arg x="$work/x.npy" --arg n=3 \
+expect "ir runs an inout buffer" 0 'same bits' "$attune" ir examples/ir/softmax_rows.air --arg x="$work/x.npy" --arg \
+    n=3 \
     --arg m=64 --check
 
 # ---- Calls that are not sound: nothing is computed and nothing written ----
@@ -308,7 +328,8 @@ refuse_call() {
 make_npy "$work/pages.npy" '<f4' False '(3, 4, 4, 8)' 1536
 make_npy "$work/other.npy" '|b1' False '(5, 6)' 30
 make_npy "$work/turns.npy" '<f4' False '(1, 5, 4)' 80
-paged=(--k "$work/pages.npy" --v "$work/pages.npy" --tensor "kv_lens=$work/lens.npy" --tensor "block_table=$work/table.npy")
+paged=(--k "$work/pages.npy" --v "$work/pages.npy" --tensor "kv_lens=$work/lens.npy" --tensor \
+    "block_table=$work/table.npy")
 ragged=(--tensor "cu_seqlens_q=$work/cu_q.npy" --tensor "cu_seqlens_kv=$work/cu_kv.npy")
 make_i32 "$work/lens.npy" '(1,)' 6
 make_i32 "$work/table.npy" '(1, 2)' 2 0
@@ -322,11 +343,13 @@ refuse_call "more keys than the bound" 'seq_kv is 6; this kernel takes 0 to 5' s
 refuse_call "sizes and files that differ" 'seq_q is 7, but 6 in .*3d.npy' \
     seq_q=dynamic --sizes seq_q=7
 refuse_call "more new keys than keys" 'seq_new is 7, more than seq_kv = 6' seq_new=7
-refuse_call "a mask of another number of rows" 'other.npy: shape \(5, 6\) does not fit attn_mask, whose shape is \(1, 1, 6, 6\)' \
+refuse_call "a mask of another number of rows" \
+    'other.npy: shape \(5, 6\) does not fit attn_mask, whose shape is \(1, 1, 6, 6\)' \
     attn_mask=qk --tensor attn_mask="$work/other.npy"
 refuse_call "a mask that does not broadcast" 'attn_mask dims\[2\] is 5; it must be 1 or seq_q = 6' attn_mask=5:6 \
     --tensor attn_mask="$work/other.npy"
-refuse_call "a bias of heads that there are not" 'attn_bias dims\[1\] is 3; it must be 1 or num_heads = 4' attn_bias=3:6:6
+refuse_call "a bias of heads that there are not" 'attn_bias dims\[1\] is 3; it must be 1 or num_heads = 4' \
+    attn_bias=3:6:6
 refuse_call "a window to the left below -1" 'window_left is -2; it must be from -1' window_left=-2
 refuse_call "a window to the right below -1" 'window_right is -3; it must be from -1' window_right=-3
 refuse_call "an odd number of columns to rotate" 'rotary_dim is 7; it must be even' rotary_dim=7
@@ -337,11 +360,14 @@ make_i32 "$work/lens.npy" '(1,)' 7
 refuse_call "more keys in kv_lens than there are" 'kv_lens\[0\] is 7; it must be from 0 to 6' kv_lens=1 \
     --tensor kv_lens="$work/lens.npy"
 make_i32 "$work/lens.npy" '(1,)' 9
-refuse_call "more keys than the pages hold" 'kv_lens\[0\] is 9; it must be from 0 to 8' kv_lens=1,page_size=4 "${paged[@]}"
+refuse_call "more keys than the pages hold" 'kv_lens\[0\] is 9; it must be from 0 to 8' kv_lens=1,page_size=4 \
+    "${paged[@]}"
 make_i32 "$work/lens.npy" '(1,)' -1
-refuse_call "fewer keys than none" 'kv_lens\[0\] is -1; it must be from 0 to 6' kv_lens=1 --tensor kv_lens="$work/lens.npy"
+refuse_call "fewer keys than none" 'kv_lens\[0\] is -1; it must be from 0 to 6' kv_lens=1 --tensor \
+    kv_lens="$work/lens.npy"
 make_i32 "$work/lens.npy" '(1,)' 0
-expect "no key at all" 0 'the same bits' "$attune" run kv_lens=1 --check --q "$work/3d.npy" --k "$work/3d.npy" --v "$work/3d.npy" \
+expect "no key at all" 0 'the same bits' "$attune" run kv_lens=1 --check --q "$work/3d.npy" --k "$work/3d.npy" --v \
+    "$work/3d.npy" \
     --tensor kv_lens="$work/lens.npy"
 make_i32 "$work/lens.npy" '(1,)' 6
 make_i32 "$work/table.npy" '(1, 2)' 0 3
@@ -359,7 +385,8 @@ refuse_call "cu_seqlens before the first token" 'cu_seqlens_kv\[0\] is -1' ragge
 make_i32 "$work/rows.npy" '(2,)' 0 6
 make_npy "$work/lse-in.npy" '<f4' False '(1, 4, 6)' 96
 refuse "a row that there is not" 'row_ids\[1\] is 6; it must be from 0 to 5' "$attune" run \
-    op=weights,weights=softmax,row_ids=1,num_rows=2 --q "$work/3d.npy" --k "$work/3d.npy" --tensor lse="$work/lse-in.npy" \
+    op=weights,weights=softmax,row_ids=1,num_rows=2 --q "$work/3d.npy" --k "$work/3d.npy" --tensor \
+    lse="$work/lse-in.npy" \
     --tensor row_ids="$work/rows.npy" --write weights="$work/none.npy"
 [ ! -e "$work/none.npy" ] && [ ! -e "$work/none-lse.npy" ]
 report $? "refused calls write nothing"
@@ -426,9 +453,11 @@ grep -qw avx512f /proc/cpuinfo || refuse "an ISA this CPU lacks" 'avx512' "$attu
 refuse "an unknown target" 'unknown ISA "mmx"; there are: .*aarch64' "$attune" compile $small --target=mmx --emit=ir
 expect "a target whose code would not be kept" 2 'target needs --emit or --dump-passes' \
     "$attune" compile $small --target=aarch64
-expect "a target, and an ISA" 2 'exclude each other' "$attune" ir examples/ir/matmul.air --target=avx2 --isa=avx2 --emit=ir
+expect "a target, and an ISA" 2 'exclude each other' "$attune" ir examples/ir/matmul.air --target=avx2 --isa=avx2 \
+    --emit=ir
 expect "code for AArch64" 0 'fmla' "$attune" compile $small --target=aarch64 --emit=asm
-expect "what the passes make for AArch64" 0 'lower_math' "$attune" ir examples/ir/softmax_rows.air --target=aarch64 --dump-passes
+expect "what the passes make for AArch64" 0 'lower_math' "$attune" ir examples/ir/softmax_rows.air --target=aarch64 \
+    --dump-passes
 expect "code for AMX" 0 'tdpbf16ps[[:space:]]%tmm7, %tmm5, %tmm3' \
     "$attune" compile embed_dim=64,num_heads=2,seq_q=64,dtype=bf16 --target=amx --emit=asm
 refuse "a check on an unknown ISA" 'mmx' "$attune" check $small --isa=x86-64,mmx
@@ -448,7 +477,8 @@ refuse "an empty file" 'bad.npy: this is not a .npy file' use "$work/bad.npy"
 cp README.md "$work/bad.npy"
 refuse "another kind of file" 'bad.npy: this is not a .npy file' use "$work/bad.npy"
 head -c 5000 $q >"$work/bad.npy"
-refuse "a truncated file" 'bad.npy: the file is truncated: shape \(.*\) of <f4 needs [0-9]+ bytes of data, 4872 follow' \
+refuse "a truncated file" \
+    'bad.npy: the file is truncated: shape \(.*\) of <f4 needs [0-9]+ bytes of data, 4872 follow' \
     use "$work/bad.npy"
 head -c 50 $q >"$work/bad.npy"
 refuse "a truncated header" 'bad.npy: the file is truncated' use "$work/bad.npy"
@@ -491,7 +521,8 @@ refuse "a scalar that is no number" "'3x' is no value" "$attune" ir $scale --arg
 refuse "a buffer of another shape" '\(3, 64\), but the parameter x: f32 is <f4 of shape \(4, 64\)' "$attune" ir $scale \
     --arg x="$work/x.npy" --arg n=4
 refuse "a value for an output" 'o is an output' "$attune" ir $scale --arg x="$work/x.npy" --arg n=3 --arg o=o.npy
-refuse "a parameter that does not exist" 'no such parameter' "$attune" ir $scale --arg x="$work/x.npy" --arg n=3 --arg y=1
+refuse "a parameter that does not exist" 'no such parameter' "$attune" ir $scale --arg x="$work/x.npy" --arg n=3 --arg \
+    y=1
 
 # ---- Blocks ----
 
@@ -550,7 +581,8 @@ refuse "a block that lacks one" 'v_weight is missing' run_block --tensor q_weigh
     --tensor k_weight="$work/square.npy" "${out[@]}"
 refuse "a weight of another shape" 'k_weight is \[24, 16\] f32; expected \[24, 24\] f32' run_block "${separate[@]}" \
     --tensor k_weight="$work/narrow.npy"
-refuse "a weight of the other layout" 'k_weight is \[24, 16\] f32; expected \[16, 24\] f32 \(\[in_dim, out_dim\]\)' run_block \
+refuse "a weight of the other layout" 'k_weight is \[24, 16\] f32; expected \[16, 24\] f32 \(\[in_dim, out_dim\]\)' \
+    run_block \
     "${separate[@]}" --tensor x_kv="$work/x_kv.npy" --tensor k_weight="$work/narrow.npy" --layout=in_out
 refuse "a weight of another dtype" 'q_weight is .* f32; expected \[24, 24\] f16' "$attune" run num_heads=3,w_dtype=f16 \
     --tensor x="$work/x_1.npy" "${separate[@]}"
@@ -563,16 +595,19 @@ refuse "heads that do not divide embed_dim" 'num_heads is 5, which does not divi
     num_heads=5 --tensor x="$work/x_1.npy" "${packed[@]}"
 refuse "inputs of two batches" 'batch is 2 by .*x2.npy but 1 in .*x_kv.npy' run_block --tensor x="$work/x2.npy" \
     --tensor x_kv="$work/x_kv.npy"
-refuse "an input of four dimensions" '4 dimensions instead of 3, or 2 for a batch of one' run_block --tensor x="$work/e.npy"
+refuse "an input of four dimensions" '4 dimensions instead of 3, or 2 for a batch of one' run_block --tensor \
+    x="$work/e.npy"
 expect "an unknown layout" 2 "'out_in' or 'in_out', not 'oi'" run_block --layout=oi
 expect "compile shows phases and weights" 0 'in [2-9] phases' "$attune" compile embed_dim=64,num_heads=4,seq_q=32
 grep -Eq '^weights +[0-9.]+ KiB packed$' "$work/stdout"
 report $? "in the report"
-expect "and in JSON" 0 '"packed_weights_bytes": [1-9][0-9]+,?$' "$attune" compile embed_dim=24,num_heads=3,seq_q=5 --json
+expect "and in JSON" 0 '"packed_weights_bytes": [1-9][0-9]+,?$' "$attune" compile embed_dim=24,num_heads=3,seq_q=5 \
+    --json
 bytes=$(grep -oE '"packed_weights_bytes": [0-9]+' "$work/stdout" | grep -oE '[0-9]+$')
 make_npy "$work/blob.npy" '<f4' False "($((bytes / 4)),)" "$bytes"
 refuse "numbers that are no packed weights" 'packed_weights' run_block --tensor packed_weights="$work/blob.npy"
-expect "check of a block" 0 '^7 passed, 0 failed$' "$attune" check embed_dim=20,num_heads=2,num_kv_heads=1,seq_q=7,is_causal=1 \
+expect "check of a block" 0 '^7 passed, 0 failed$' "$attune" check \
+    embed_dim=20,num_heads=2,num_kv_heads=1,seq_q=7,is_causal=1 \
     --isa=x86-64 --threads=1
 # Lengths that leave room for the new keys, a score of a hundred million, and an infinite one that hides a chunk of keys
 # from a row.
@@ -584,13 +619,17 @@ done
 expect "check of a weight of which rounding leaves nothing" 0 '^1 passed, 0 failed$' "$attune" check \
     op=weights,num_heads=1,seq_q=1,seq_kv=1,head_dim=1,causal_offset=-264500713,alibi_slopes=1 \
     --isa=x86-64 --threads=1 --inputs=ordinary --seed=4084703285
+hidden=batch=2,num_heads=1,seq_q=12,seq_kv=54,head_dim=4,head_dim_v=16,seq_new=35
+scalar=strategy=d_lanes,lanes=1,score_rows=1,score_vectors=2,score_unroll=2,value_rows=5,value_vectors=2
+scalar+=,kv_tile=9,kv_chunk=18,value_unroll=1,q_vectors=1
 expect "check of keys that an infinite score hides" 0 '^1 passed, 0 failed$' "$attune" check \
-    batch=2,num_heads=1,seq_q=12,seq_kv=54,head_dim=4,head_dim_v=16,seq_new=35,attn_mask=qk,k_new_strides=595:1193:17:1 \
-    --schedule=strategy=d_lanes,lanes=1,score_rows=1,score_vectors=2,score_unroll=2,value_rows=5,value_vectors=2,kv_tile=9,kv_chunk=18,value_unroll=1,q_vectors=1 \
+    $hidden,attn_mask=qk,k_new_strides=595:1193:17:1 \
+    --schedule=$scalar \
     --isa=x86-64 --threads=1 --inputs=nonfinite --seed=2187155438
 refuse "a block too large to check" 'floating-point operations, more than --max-flops=' "$attune" check \
     embed_dim=2048,num_heads=16,seq_q=2048 --isa=x86-64
-expect "bench of a block" 0 '"footprint_bytes": [1-9][0-9]{4},' "$attune" bench embed_dim=48,num_heads=3,seq_q=4 --samples=1 \
+expect "bench of a block" 0 '"footprint_bytes": [1-9][0-9]{4},' "$attune" bench embed_dim=48,num_heads=3,seq_q=4 \
+    --samples=1 \
     --json
 
 # ---- Conformance cases: those that pass, and everything that can be wrong with one ----
@@ -599,7 +638,8 @@ cases=tests/data/conform
 expect "conform runs the committed cases" 0 '^[1-9][0-9]* passed, 0 failed$' "$attune" conform $cases
 [ "$(wc -l <"$work/stdout")" -eq 1 ] && [ ! -s "$work/stderr" ]
 report $? "and says nothing of those that pass"
-expect "--verbose names them" 0 '^passed tests/data/conform/mask_of_one_column$' "$attune" conform $cases -v --engine=jit
+expect "--verbose names them" 0 '^passed tests/data/conform/mask_of_one_column$' "$attune" conform $cases -v \
+    --engine=jit
 sed '$d' "$work/stdout" | LC_ALL=C sort -c &&
     [ "$(wc -l <"$work/stdout")" -eq $(($(find $cases -name case.json | wc -l) + 1)) ]
 report $? "all of them, sorted"
@@ -627,7 +667,8 @@ wrong_element() { printf '\0\0\xc8\x42' | dd of=Y.npy bs=1 seek=$((128 + 4 * 14)
 rotary=rotary_3d_interleaved_part window=window_past_f16
 broken "one element of an output" $rotary \
     'interpreter: Y\[0, 1, 2\]: wanted 100, found [-.0-9e]+, and 1 of 72 elements are beyond rtol 0.001' wrong_element
-broken "another shape" present_f64 'interpreter: Y: wanted <f8 of shape \(1, 2, 3, 4\), found <f8 of shape \(1, 2, 3, 3\)' \
+broken "another shape" present_f64 \
+    'interpreter: Y: wanted <f8 of shape \(1, 2, 3, 4\), found <f8 of shape \(1, 2, 3, 3\)' \
     cp K.npy Y.npy
 broken "another type" present_f64 'interpreter: Y: wanted <f4' replace Y.npy '<f4' False '(1, 2, 3, 3)' 72
 broken "no JSON" $rotary 'case.json line [0-9]+: ' edit 's/:/;/'
@@ -637,11 +678,14 @@ broken "a key twice" $rotary 'case.json line [0-9]+: duplicate object key' edit 
 broken "no operator" $rotary 'case.json has no "op"' edit 's/"op"/"no"/'
 broken "an unknown operator" $rotary "the operator 'Softmax' is not known" edit 's/"RotaryEmbedding"/"Softmax"/'
 broken "an unknown attribute" $rotary "RotaryEmbedding has no attribute 'heads'" edit 's/"num_heads"/"heads"/'
-broken "an attribute of another type" $rotary 'attribute num_heads is no whole number' edit 's/"num_heads": 2/"num_heads": 2.5/'
+broken "an attribute of another type" $rotary 'attribute num_heads is no whole number' edit \
+    's/"num_heads": 2/"num_heads": 2.5/'
 broken "an attribute out of range" $rotary 'attribute interleaved is 2; it must be from 0 to 1' \
     edit 's/"interleaved": 1/"interleaved": 2/'
-broken "an unknown input" $rotary "RotaryEmbedding has no 'tan_cache' among its inputs" edit 's/"sin_cache":/"tan_cache":/'
-broken "a missing input" $rotary 'RotaryEmbedding lacks its input sin_cache' edit '/"sin_cache":/d; s/\("cos_cache.npy"\),/\1/'
+broken "an unknown input" $rotary "RotaryEmbedding has no 'tan_cache' among its inputs" edit \
+    's/"sin_cache":/"tan_cache":/'
+broken "a missing input" $rotary 'RotaryEmbedding lacks its input sin_cache' edit \
+    '/"sin_cache":/d; s/\("cos_cache.npy"\),/\1/'
 broken "an output that is none" $rotary "RotaryEmbedding has no 'Z' among its outputs" edit 's/"Y":/"Z":/'
 broken "nothing expected" $rotary 'the case expects no output' edit '/"Y":/d'
 broken "no tolerance" $rotary 'case.json has no "atol"' edit 's/"rtol": 0.001,/"rtol": 0.001/; /"atol"/d'
@@ -660,8 +704,10 @@ broken "a past key without a value" $window 'past_key and past_value must be giv
     edit '/"past_value":/d; s/\("past_key.npy"\),/\1/'
 broken "heads that do not fit" $window 'Q, K and V do not go together: .* columns of Q and K 8, 6' \
     edit 's/"q_num_heads": 4/"q_num_heads": 3/'
-broken "a window below -1" $window 'attribute left_window_size is -2' edit 's/"left_window_size": 3/"left_window_size": -2/'
-broken "a mask that does not broadcast" present_f64 'attn_mask is of shape \(2, 2, 3\), which does not broadcast to \(1, 2, 3, 3\)' \
+broken "a window below -1" $window 'attribute left_window_size is -2' edit \
+    's/"left_window_size": 3/"left_window_size": -2/'
+broken "a mask that does not broadcast" present_f64 \
+    'attn_mask is of shape \(2, 2, 3\), which does not broadcast to \(1, 2, 3, 3\)' \
     replace attn_mask.npy '<f8' False '(2, 2, 3)' 96
 refuse_folder() {
     expect "$1" 1 "$2" "$attune" conform "${@:3}"
@@ -675,7 +721,8 @@ refuse_folder "conform of a folder without cases" 'there is no case.json below t
 # ---- Outputs that cannot be written ----
 
 refuse "a full device for the result" '/dev/full: cannot write: No space left' "$attune" run "${layer[@]}" -o /dev/full
-refuse "a directory that does not exist" 'missing/o.npy: cannot write' "$attune" run "${layer[@]}" -o "$work/missing/o.npy"
+refuse "a directory that does not exist" 'missing/o.npy: cannot write' "$attune" run "${layer[@]}" -o \
+    "$work/missing/o.npy"
 refuse "a full device for a stage" 'cannot write' "$attune" compile $small --emit=obj -o /dev/full
 "$attune" info >/dev/full 2>"$work/stderr"
 [ $? -eq 1 ] && grep -q 'cannot write to standard output: No space left' "$work/stderr"
@@ -719,8 +766,10 @@ expect "a read-only cache directory" 0 'the same bits' run_cached "$work/readonl
 expect "a cache directory that cannot be made" 0 'warning: .* /proc/none/x cannot be made: ' run_cached /proc/none/x
 expect "no cache at all" 0 'from the compiler' run_cached ''
 refuse "listing a cache that is off" 'the disk cache is off' "$attune" cache ls --cache-dir=
-refuse "a missing code generator" '/nonexistent.so' env ATTUNE_CODEGEN=/nonexistent.so "$attune" compile $small --cache-dir=
-refuse "a code generator that is none" 'README.md' env ATTUNE_CODEGEN="$PWD/README.md" "$attune" compile $small --cache-dir=
+refuse "a missing code generator" '/nonexistent.so' env ATTUNE_CODEGEN=/nonexistent.so "$attune" compile $small \
+    --cache-dir=
+refuse "a code generator that is none" 'README.md' env ATTUNE_CODEGEN="$PWD/README.md" "$attune" compile $small \
+    --cache-dir=
 cat >"$work/other.c" <<'END'
 #include "target/codegen_abi.h"
 __attribute__((visibility("default"))) at_codegen_exports_fn attune_codegen_exports;
@@ -740,9 +789,12 @@ touch "$work/above/attune-codegen-worker" "$work/above/libattune-codegen.so"
 report $? "a code generator in the directory above is left alone"
 by_worker() { env ATTUNE_COMPILE=worker ATTUNE_CODEGEN="$1" "$attune" compile $small --cache-dir=; }
 refuse "a worker without a code generator" 'could not be loaded: .*/nonexistent.so' by_worker /nonexistent.so
-refuse "a worker with one of another version" 'other.so is of build an-older-one, this worker of' by_worker "$work/other.so"
-expect "a worker that is none" 1 'worker /bin/false' env ATTUNE_COMPILE=worker ATTUNE_CODEGEN_WORKER=/bin/false "$attune" compile $small --cache-dir=
+refuse "a worker with one of another version" 'other.so is of build an-older-one, this worker of' by_worker \
+    "$work/other.so"
+expect "a worker that is none" 1 'worker /bin/false' env ATTUNE_COMPILE=worker ATTUNE_CODEGEN_WORKER=/bin/false \
+    "$attune" compile $small --cache-dir=
 refuse "an unknown way to compile" 'elsewhere' env ATTUNE_COMPILE=elsewhere "$attune" compile $small --cache-dir=
-expect "the worker process compiles" 0 'from +the compiler' env ATTUNE_COMPILE=worker "$attune" compile $small --cache-dir=
+expect "the worker process compiles" 0 'from +the compiler' env ATTUNE_COMPILE=worker "$attune" compile $small \
+    --cache-dir=
 
 echo "1..$number"

@@ -12,27 +12,32 @@ trap 'rm -rf "$work"' EXIT
 check() {
     local inputs
     for inputs in ordinary hidden; do
-        expect "$1, $inputs" 0 '^[1-9][0-9]* passed, 0 failed$' "$ATTUNE" check "$1" --sizes="${2:-}" --threads=2 --inputs=$inputs
+        expect "$1, $inputs" 0 '^[1-9][0-9]* passed, 0 failed$' "$ATTUNE" check "$1" --sizes="${2:-}" --threads=2 \
+            --inputs=$inputs
     done
 }
 
 many=num_heads=4,num_kv_heads=2,seq_q=37,seq_kv=53,head_dim=24,is_causal=1,causal_align=bottom_right,lse=1
 one=batch=2,num_heads=8,num_kv_heads=2,seq_q=1,seq_kv=131,head_dim=40
 for types in dtype=f64 dtype=f16 dtype=bf16 kv_dtype=bf16 kv_dtype=f16 dtype=bf16,kv_dtype=f16 dtype=f16,v_dtype=bf16 \
-    softmax_precision=f64 dtype=f16,k_dtype=f64 kv_dtype=i8 dtype=f16,kv_dtype=i8 dtype=bf16,kv_dtype=i8,kv_scales=token \
-    kv_dtype=f8 dtype=bf16,kv_dtype=f8,kv_scales=head dtype=f64,kv_dtype=i8 k_dtype=i8,v_dtype=bf16 k_dtype=f16,v_dtype=f8; do
+    softmax_precision=f64 dtype=f16,k_dtype=f64 kv_dtype=i8 dtype=f16,kv_dtype=i8 \
+    dtype=bf16,kv_dtype=i8,kv_scales=token \
+    kv_dtype=f8 dtype=bf16,kv_dtype=f8,kv_scales=head dtype=f64,kv_dtype=i8 k_dtype=i8,v_dtype=bf16 \
+    k_dtype=f16,v_dtype=f8; do
     check $many,$types
     check $one,$types
 done
 
 block=batch=2,embed_dim=48,num_heads=4,num_kv_heads=2,seq_q=21,is_causal=1
 cached=batch=2,embed_dim=48,num_heads=4,num_kv_heads=2,seq_q=3,seq_new=3,seq_kv=30,rotary_dim=12
-for types in dtype=f64 dtype=f16 dtype=bf16 w_dtype=bf16 w_dtype=f16 dtype=bf16,w_dtype=f32 dtype=f64,w_dtype=f32 w_dtype=f64 \
+for types in dtype=f64 dtype=f16 dtype=bf16 w_dtype=bf16 w_dtype=f16 dtype=bf16,w_dtype=f32 dtype=f64,w_dtype=f32 \
+    w_dtype=f64 \
     dtype=f16,w_dtype=bf16; do
     check $block,$types
     check $cached,$types rotary_positions=40
 done
-for types in kv_dtype=bf16 kv_dtype=f16 dtype=bf16,k_dtype=f16 dtype=bf16,kv_dtype=i8 dtype=f16,kv_dtype=f8,kv_scales=token \
+for types in kv_dtype=bf16 kv_dtype=f16 dtype=bf16,k_dtype=f16 dtype=bf16,kv_dtype=i8 \
+    dtype=f16,kv_dtype=f8,kv_scales=token \
     dtype=f64,kv_dtype=i8,kv_scales=token w_dtype=bf16,kv_dtype=i8,kv_scales=token,reproducible=1; do
     check $cached,$types rotary_positions=40
 done
@@ -41,8 +46,11 @@ check $ragged,seq_new=dynamic,kv_dtype=i8,kv_scales=token total_q=12,num_pages=1
 check $ragged,seq_new=dynamic,dtype=bf16,kv_dtype=f8 total_q=12,num_pages=12,max_pages=4,rotary_positions=20
 
 # Prefill of a ragged batch whose keys have scales of their own: where the last key is, only tables tell.
-grep -qw avx2 /proc/cpuinfo && expect "scales of a ragged batch by lanes of queries" 0 '^[1-9][0-9]* passed, 0 failed$' "$ATTUNE" check --isa=avx2 \
-    --schedule=strategy=q_lanes,lanes=8,score_rows=4,score_vectors=2,score_unroll=1,value_rows=1,value_vectors=2,value_unroll=1,q_vectors=8,kv_tile=112,kv_chunk=0 \
+schedule=strategy=q_lanes,lanes=8,score_rows=4,score_vectors=2,score_unroll=1,value_rows=1,value_vectors=2
+schedule+=,value_unroll=1,q_vectors=8,kv_tile=112,kv_chunk=0
+grep -qw avx2 /proc/cpuinfo && expect "scales of a ragged batch by lanes of queries" 0 \
+    '^[1-9][0-9]* passed, 0 failed$' "$ATTUNE" check --isa=avx2 \
+    --schedule=$schedule \
     num_heads=1,seq_q=dynamic,seq_kv=dynamic,head_dim=1,v_dtype=i8,v_scales=token,kv_lens=1,ragged=1,seq_new=dynamic \
     --sizes=total_q=12,total_kv=400
 echo "1..$number"

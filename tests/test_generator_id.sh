@@ -7,7 +7,8 @@ work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 cp -r src scripts "$work"
 cd "$work" || exit 1
-id() { LLVM_CONFIG=$LLVM_CONFIG JIT_ASAN=${JIT_ASAN:-} LLVM_LINK=${LLVM_LINK:-} sh scripts/generator_id.sh | grep ATTUNE_GENERATOR_ID; }
+id() { LLVM_CONFIG=$LLVM_CONFIG JIT_ASAN=${JIT_ASAN:-} LLVM_LINK=${LLVM_LINK:-} sh scripts/generator_id.sh |
+    grep ATTUNE_GENERATOR_ID; }
 first=$(id)
 [[ $first =~ [0-9a-f]{32} ]]
 report $? "an id"

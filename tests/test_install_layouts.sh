@@ -60,7 +60,8 @@ int main() {
     options.max_workers = 1;
     problem.seq_q = problem.head_dim = 8;
     if (problem.struct_size != sizeof problem || problem.batch != 1 || problem.window_left != -1) return 2;
-    if (!std::isnan(problem.softmax_scale) || runner.struct_size != sizeof runner || run.struct_size != sizeof run) return 3;
+    if (!std::isnan(problem.softmax_scale)) return 3;
+    if (runner.struct_size != sizeof runner || run.struct_size != sizeof run) return 3;
     if (schedule.struct_size != sizeof schedule || tune.budget_seconds <= 0) return 4;
     if (attune_problem_init(&same, sizeof same) || same.num_heads != 1) return 5;
     if (attune_arguments_init(&arguments, &problem)) return 6;
@@ -174,7 +175,8 @@ expect "DESTDIR comes before all of it" 0 '/stage/opt/attune/lib64/attune/libatt
 holds "and is named nowhere" without grep -rlF "$work/stage" "$work/stage"
 for dir in share/doc/attune lib64/attune; do echo theirs >"$work/stage/opt/attune/$dir/theirs"; done
 holds "make uninstall" install_into uninstall DESTDIR="$work/stage"
-left() { (cd "$work/stage/opt/attune" && find . -type f -o -type l -o -name 'attune*' -o -name docs | sort | tr '\n' ' '); }
+left() { (cd "$work/stage/opt/attune" && find . -type f -o -type l -o -name 'attune*' -o -name docs | sort |
+    tr '\n' ' '); }
 expect "leaves nothing but what others put there" 0 \
     '^\./lib64/attune \./lib64/attune/theirs \./share/doc/attune \./share/doc/attune/theirs $' left
 echo "1..$number"

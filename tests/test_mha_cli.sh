@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# `attune mha` from outside: what it gives, and one clear sentence for everything that can be wrong with its files. Needs
-# ATTUNE, the command, and an ATTUNE_CACHE_DIR of its own.
+# `attune mha` from outside: what it gives, and one clear sentence for everything that can be wrong with its files.
+# Needs ATTUNE, the command, and an ATTUNE_CACHE_DIR of its own.
 set -u
 cd "$(dirname "$0")/.." || exit 1
 work=$(mktemp -d)
@@ -69,7 +69,8 @@ expect "two outputs in one file" 2 "both want '.*same.npy'" mha "${bert[@]}" -o 
     --write weights="$work/same.npy"
 expect "an output where packed weights go" 2 "out and the packed weights both want '.*same.npy'" mha "${bert[@]}" \
     -o "$work/same.npy" --save-packed "$work/same.npy"
-expect "JSON and packed weights on standard output" 2 'both want standard output' mha "${bert[@]}" --json --save-packed -
+expect "JSON and packed weights on standard output" 2 'both want standard output' mha "${bert[@]}" --json \
+    --save-packed -
 expect "JSON and an array on standard output" 2 'both want standard output' mha "${bert[@]}" --json -o -
 many=()
 for i in $(seq 65); do many+=(--ignore="t$i"); done
@@ -91,7 +92,8 @@ for name in q k v out; do
     one_by_one+=(--tensor "${name}_weight=$work/weights/${name}_weight.npy"
         --tensor "${name}_bias=$work/weights/${name}_bias.npy")
 done
-"$attune" run num_heads=3 --tensor x="$work/x.npy" "${one_by_one[@]}" -o "$work/run.npy" >"$work/stdout" 2>"$work/stderr"
+"$attune" run num_heads=3 --tensor x="$work/x.npy" "${one_by_one[@]}" -o "$work/run.npy" >"$work/stdout" \
+    2>"$work/stderr"
 same "all of them, and attune run with the same weights, give the same bits" "$work/out.npy" "$work/root.npy" \
     "$work/dir.npy" "$work/run.npy"
 expect "one thread" 0 '1 thread' mha "${bert[@]}" --threads=1 -o "$work/one.npy"
@@ -109,7 +111,8 @@ expect "a mask, and the probabilities" 0 'the same bits' "$attune" mha num_heads
     --x "$work/x.npy" --tensor attn_mask="$work/mask.npy" "${bert[@]}" --check --write weights="$work/probabilities.npy"
 grep -aq "'shape': (3, 5, 5)" "$work/probabilities.npy"
 report $? "which are a matrix for each head"
-expect "cross-attention" 0 'cross=1,.*seq_q=5,seq_kv=7' mha --x-kv "$work/x_kv.npy" "${bert[@]}" --check -o "$work/cross.npy"
+expect "cross-attention" 0 'cross=1,.*seq_q=5,seq_kv=7' mha --x-kv "$work/x_kv.npy" "${bert[@]}" --check -o \
+    "$work/cross.npy"
 grep -q 'the same bits' "$work/stdout" && ! cmp -s "$work/out.npy" "$work/cross.npy"
 report $? "its keys are those of the other input"
 expect "values from an input of their own" 0 'v_embed_dim=24' mha --x-kv "$work/x_kv.npy" --x-v "$work/x_v.npy" \
@@ -204,7 +207,8 @@ given=(--tensor k="$work/k_kept.npy" --tensor v="$work/v_kept.npy")
 expect "and from there" 0 'the same bits' "$attune" mha num_heads=3,kv_projected=1 "${cross[@]}" "${given[@]}" --check \
     -o "$work/second.npy"
 same "give the same" "$work/first.npy" "$work/second.npy"
-refuse "keys that are given in another number of heads" 'num_kv_heads' "$attune" mha num_heads=3,num_kv_heads=1,kv_projected=1 \
+refuse "keys that are given in another number of heads" 'num_kv_heads' "$attune" mha \
+    num_heads=3,num_kv_heads=1,kv_projected=1 \
     "${cross[@]}" "${given[@]}"
 expect "lengths known at run time" 0 'seq_q=dynamic' "$attune" mha num_heads=3,seq_q=dynamic --x "$work/x.npy" \
     "${bert[@]}" -o "$work/dynamic.npy" --check
@@ -253,7 +257,8 @@ expect "unless the problem says so" 0 'w_dtype=f16' "$attune" mha num_heads=3,w_
 short=$(entry q_weight 24,24 0 2304),$(entry k_weight 24,16 2304 3840),$(entry v_weight 24,24 3840 6144)
 make_safetensors "$work/bad.safetensors" "{$short,$(entry out_weight 24,24 6144 8448)}" 8448
 refuse "a weight of another shape" "'k_weight': k_weight is \[24, 16\] f32; expected \[24, 24\] f32" bad
-twice=$(entry q_proj_weight 24,24 0 2304),$(entry in_proj_weight 72,24 2304 9216),$(entry out_proj.weight 24,24 9216 11520)
+twice=$(entry q_proj_weight 24,24 0 2304),$(entry in_proj_weight 72,24 2304 9216),$(entry out_proj.weight 24,24 9216 \
+    11520)
 make_safetensors "$work/bad.safetensors" "{$twice}" 11520
 refuse "weights twice" 'q_weight and qkv_weight are both given' bad
 torch=$(entry in_proj_weight 72,24 0 6912),$(entry out_proj.weight 24,24 6912 9216),$(entry bias_k 1,1,24 9216 9312)
@@ -261,13 +266,15 @@ make_safetensors "$work/bad.safetensors" "{$torch}" 9312
 refuse "a tensor that the block cannot have" "tensor 'bias_k' lies among the weights .*torch.nn.MultiheadAttention" bad
 expect "unless it is left aside" 0 'GFLOP' mha --weights "$work/bad.safetensors" --ignore=bias_k
 refuse "nothing to leave aside" "there is no tensor 'bias_q' to ignore, but 'bias_k'" bad --ignore=bias_q
-refuse "a name that the file does not have" "there is no tensor 'w' \(for q_weight\), but 'bias_k'" bad --name q_weight=w
+refuse "a name that the file does not have" "there is no tensor 'w' \(for q_weight\), but 'bias_k'" bad --name \
+    q_weight=w
 make_safetensors "$work/bad.safetensors" "{$(entry w 24,24 0 2304)}" 2304
 refuse "names of no convention" "no weights of a block, .*there is 'w', of which --name q_weight=TENSOR" bad
 refuse "names that were looked for" 'by the names of attune, .* or of textbooks .query, q_proj, w_q.* combine, output' bad
 refuse "names for some weights only" 'no tensor is named for k_weight; there is' bad --name q_weight=w
 mkfifo "$work/pipe"
-refuse "a pipe that nobody writes to" 'pipe: not a regular file' timeout 20 "$attune" mha num_heads=3 --x "$work/x.npy" \
+refuse "a pipe that nobody writes to" 'pipe: not a regular file' timeout 20 "$attune" mha num_heads=3 --x \
+    "$work/x.npy" \
     --weights "$work/pipe"
 blocks=$(separate a.),$(separate b. | sed -E 's/\[([0-9]+),([0-9]+)\]}/[\1+,\2+]}/g')
 while [[ $blocks =~ \[([0-9]+)\+,([0-9]+)\+\] ]]; do
@@ -302,13 +309,15 @@ refuse "an input that is too wide" "expected \[24, 32\] f32" "$attune" mha num_h
 refuse "an input of four dimensions" 'has 4 dimensions instead of 3, or 2' "$attune" mha num_heads=3 \
     --x examples/minilm/q.npy "${bert[@]}"
 make_npy "$work/whole.npy" '<i4' False '(5, 24)' 480
-refuse "an input of whole numbers" "dtype '<i4' does not fit dtype=f32" "$attune" mha num_heads=3 --x "$work/whole.npy" \
+refuse "an input of whole numbers" "dtype '<i4' does not fit dtype=f32" "$attune" mha num_heads=3 --x \
+    "$work/whole.npy" \
     "${bert[@]}"
 refuse "a tensor that the problem does not have" 'the problem has no tensor named q_weight' mha "${bert[@]}" \
     --tensor q_weight="$work/x.npy"
 refuse "queries beside what they are projected from" 'x3.npy: the problem has no tensor named q: a block projects' mha \
     "${bert[@]}" --tensor q="$work/x3.npy"
-refuse "an output that the problem does not have" 'no output named weights' mha "${bert[@]}" --write weights="$work/w.npy"
+refuse "an output that the problem does not have" 'no output named weights' mha "${bert[@]}" --write \
+    weights="$work/w.npy"
 refuse "such an output after one that it has" 'no output named weights' mha "${bert[@]}" -o "$work/early.npy" \
     --write weights="$work/w.npy"
 [ ! -e "$work/early.npy" ]
@@ -322,7 +331,8 @@ report $? "whatever was refused left the output alone, and no temporary file"
 
 { head -c -$((total - 4)) "$work/root.safetensors" | head -c -4 && printf '\x00\x00\xc0\x7f' &&
     tail -c $((total - 4)) "$work/root.safetensors"; } >"$work/nan.safetensors"
-expect "NaN in a weight of the queries" 0 'the same bits' mha --weights "$work/nan.safetensors" --check -o "$work/nan.npy"
+expect "NaN in a weight of the queries" 0 'the same bits' mha --weights "$work/nan.safetensors" --check -o \
+    "$work/nan.npy"
 [ "$(od -An -v -tf4 -w4 -j "$(($(stat -c %s "$work/nan.npy") - 480))" "$work/nan.npy" | grep -ci nan)" -eq 120 ]
 report $? "makes every row NaN"
 echo "1..$number"

@@ -24,14 +24,17 @@ expect "JSON counts the cache" 0 '"hits": 6' "${sweep[@]}" --json $grid
 expect "cold compiles all anew" 0 '^6 kernels compiled' "${sweep[@]}" --cold $grid
 expect "cold data" 0 'nothing was compiled' "${sweep[@]}" --cold-data $grid
 # bandwidth OPTION…: GB/s that a sweep has probed for a problem that fits in the first cache.
-bandwidth() { "${sweep[@]}" --json "$@" num_heads=1,seq_q=16,head_dim=16 2>"$work/stderr" | sed -n 's/.*"bandwidth_gbs": \([0-9]*\).*/\1/p'; }
+bandwidth() { "${sweep[@]}" --json "$@" num_heads=1,seq_q=16,head_dim=16 2>"$work/stderr" |
+    sed -n 's/.*"bandwidth_gbs": \([0-9]*\).*/\1/p'; }
 if ! ldd "$attune" | grep -qE 'lib(a|t|ub)san'; then # which slow down reading from the caches to the speed of memory
     for _ in 1 2 3 4 5; do [ "$(bandwidth --cold-data)" -lt "$(($(bandwidth) * 2 / 3))" ] 2>"$work/none" && break; done
     report $? "their roofline is that of memory"
 fi
-expect "run-time sizes" 0 'run-time sizes: seq_q=5,seq_kv=6' "${sweep[@]}" --sizes=seq_q=5,seq_kv=6 seq_q=-1,seq_kv=-1,head_dim=8
+expect "run-time sizes" 0 'run-time sizes: seq_q=5,seq_kv=6' "${sweep[@]}" --sizes=seq_q=5,seq_kv=6 \
+    seq_q=-1,seq_kv=-1,head_dim=8
 printf '# two grids\n%s\nembed_dim=16,num_heads=2,seq_q=2:3 # blocks\n' $grid >"$work/grids"
-expect "problems that share a kernel share the miss" 0 '^1 kernel compiled in .*, 0 cached already; 3 more problems share them' "${sweep[@]}" \
+expect "problems that share a kernel share the miss" 0 \
+    '^1 kernel compiled in .*, 0 cached already; 3 more problems share them' "${sweep[@]}" \
     num_heads=1:4,seq_q=6,head_dim=8
 expect "a file of grids" 0 '^2 kernels compiled in .*, 6 cached already' "${sweep[@]}" --limit=8 "$work/grids"
 
@@ -60,19 +63,23 @@ expect "a field that some problems leave out is empty for them" 0 '^4,8,1,4,,,ji
 expect "CSV and JSON" 2 'both want standard output' "${sweep[@]}" --csv --json $grid
 
 # The file.
-expect "results go to a file" 0 'nothing was compiled' "${sweep[@]}" -o "$work/out.json" seq_q=4,8,num_heads=2,head_dim=8
+expect "results go to a file" 0 'nothing was compiled' "${sweep[@]}" -o "$work/out.json" \
+    seq_q=4,8,num_heads=2,head_dim=8
 grep -c '"median_us"' "$work/out.json" >"$work/stdout" && [ "$(cat "$work/stdout")" -eq 2 ]
 report $? "two of them"
 before=$(grep -m1 -A99 '"results"' "$work/out.json" | grep -m1 median_us)
-expect "a larger sweep goes on with it, and says so" 0 '^4 measured now; 2 had results in .*out.json' "${sweep[@]}" -o "$work/out.json" $grid
+expect "a larger sweep goes on with it, and says so" 0 '^4 measured now; 2 had results in .*out.json' "${sweep[@]}" -o \
+    "$work/out.json" $grid
 [ "$(grep -c '"median_us"' "$work/out.json")" -eq 6 ] && [ "$(count '^ +[0-9]+ +(8|16) .*%$')" -eq 6 ] &&
     [ "$before" = "$(grep -m1 -A99 '"results"' "$work/out.json" | grep -m1 median_us)" ]
 report $? "what was measured stays"
 cp "$work/out.json" "$work/kept.json"
-refuse "a file of other settings" 'its samples is 1, and this sweep.s 2' "$attune" sweep --samples=2 -o "$work/out.json" $grid
+refuse "a file of other settings" 'its samples is 1, and this sweep.s 2' "$attune" sweep --samples=2 -o \
+    "$work/out.json" $grid
 same "it is left as it was" "$work/out.json" "$work/kept.json"
 sed 's/"machine": "[a-z0-9-]*"/"machine": "zen0"/' "$work/kept.json" >"$work/other.json"
-refuse "a file for another tuning class" 'its machine is "zen0", and this sweep' "${sweep[@]}" -o "$work/other.json" $grid
+refuse "a file for another tuning class" 'its machine is "zen0", and this sweep' "${sweep[@]}" -o "$work/other.json" \
+    $grid
 head -c 500 "$work/kept.json" >"$work/cut.json"
 refuse "a file that is cut off" 'no sweep that could be continued' "${sweep[@]}" -o "$work/cut.json" $grid
 sed 's/"gflops"/"flops"/' "$work/kept.json" >"$work/odd.json"
@@ -85,7 +92,8 @@ expect "in other words, too" 0 'all 1 kernel|1 kernel was cached' "${sweep[@]}" 
     "head_dim=8, seq_q=4,num_heads=2,seq_kv=4,is_causal=0"
 [ "$(count '%$')" -eq 1 ]
 report $? "and has one row"
-expect "of a file the table has what was asked for" 0 'had results in' "${sweep[@]}" -o "$work/out.json" seq_q=4,num_heads=2,head_dim=8,16
+expect "of a file the table has what was asked for" 0 'had results in' "${sweep[@]}" -o "$work/out.json" \
+    seq_q=4,num_heads=2,head_dim=8,16
 [ "$(count '%$')" -eq 2 ]
 report $? "and no other rows"
 expect "without a base, cold compiles what a base has" 0 '^2 kernels compiled' env ATTUNE_CACHE_BASE="$work/cache" \
@@ -106,12 +114,15 @@ report $? "and it says what all have"
 expect "a plot of a file of grids" 0 'cached' "${sweep[@]}" --plot="$work/p.svg" "$work/grids"
 expect "a plot against numbers from 0 on, past a flag" 0 'cached' "${sweep[@]}" --plot="$work/p.svg" \
     num_heads=2,seq_q=4,head_dim=8,is_causal=0,1,window_left=0:2
-[ "$(grep -c '<g class="line">' "$work/p.svg")" -eq 2 ] && grep -q '<title>is_causal=1</title>' "$work/p.svg" && grep -q '>0</text>' "$work/p.svg"
+[ "$(grep -c '<g class="line">' "$work/p.svg")" -eq 2 ] && grep -q '<title>is_causal=1</title>' "$work/p.svg" &&
+    grep -q '>0</text>' "$work/p.svg"
 report $? "has a line for each value of the flag"
-expect "a plot against words" 0 'cached' "${sweep[@]}" --plot="$work/p.svg" num_heads=2,seq_q=4,head_dim=8,dtype=f32,bf16
+expect "a plot against words" 0 'cached' "${sweep[@]}" --plot="$work/p.svg" \
+    num_heads=2,seq_q=4,head_dim=8,dtype=f32,bf16
 grep -q '>bf16</text>' "$work/p.svg" && ! grep -q '<line ' "$work/p.svg"
 report $? "has them below, and no lines between"
-refuse "a plot of one problem, before it is measured" 'nothing to plot against' "${sweep[@]}" --plot="$work/p.png" num_heads=2,seq_q=4,head_dim=8
+refuse "a plot of one problem, before it is measured" 'nothing to plot against' "${sweep[@]}" --plot="$work/p.png" \
+    num_heads=2,seq_q=4,head_dim=8
 refuse "a plot of too many lines, before they are measured" 'at most 24 lines' "${sweep[@]}" --plot="$work/p.png" \
     seq_q=30,31,num_heads=2,head_dim=8,causal_offset=0:24,is_causal=1
 expect "a plot that is no picture" 2 "ends in .png or .svg, not 'p.jpg'" "${sweep[@]}" --plot=p.jpg $grid
@@ -120,35 +131,43 @@ refuse "a plot that cannot be written, before anything is measured" '/none/p.png
 expect "a plot that cannot be written after all" 1 '/proc/none' "${sweep[@]}" --plot=/proc/none.png $grid
 
 # A disk that is full in the middle: what was measured before stays.
-expect "on a full disk there is what was measured" 1 '^ +17 .*%$' bash -c 'ulimit -f 3; trap "" XFSZ; "$@" 2>&1 | cat; exit "${PIPESTATUS[0]}"' - \
+expect "on a full disk there is what was measured" 1 '^ +17 .*%$' bash -c \
+    'ulimit -f 3; trap "" XFSZ; "$@" 2>&1 | cat; exit "${PIPESTATUS[0]}"' - \
     "${sweep[@]}" -o "$work/full.json" seq_q=17:40,num_heads=2,head_dim=8
 [ "$(count 'full.json: cannot write: File too large')" -eq 1 ]
 report $? "and a sentence that names the file"
 [ "$(grep -c '"median_us"' "$work/full.json")" -ge 1 ] && [ "$(tail -n 1 "$work/full.json")" = "}" ]
 report $? "which is whole"
 # Only what is JSON is continued.
-expect "with room again it goes on" 0 '^2[0-9] measured now; [1-9] had results' "${sweep[@]}" -o "$work/full.json" seq_q=17:40,num_heads=2,head_dim=8
+expect "with room again it goes on" 0 '^2[0-9] measured now; [1-9] had results' "${sweep[@]}" -o "$work/full.json" \
+    seq_q=17:40,num_heads=2,head_dim=8
 expect "a problem that cannot be measured does not keep the others from it" 1 '1 of 3 problems could not be measured' \
     "${sweep[@]}" num_heads=2,head_dim=8,seq_kv=4,seq_q=4,dynamic,5
 [ "$(count '%$')" -eq 2 ]
 report $? "which have their rows"
-expect "nor does one whose number of keys is not set" 1 'seq_kv is not set' "${sweep[@]}" num_heads=2,head_dim=8,seq_q=4,seq_kv=dynamic,5
+expect "nor does one whose number of keys is not set" 1 'seq_kv is not set' "${sweep[@]}" \
+    num_heads=2,head_dim=8,seq_q=4,seq_kv=dynamic,5
 [ "$(count '%$')" -eq 1 ]
 report $? "which has no row"
 grep -q '^attune: num_heads=2,head_dim=8,seq_q=4,seq_kv=dynamic could not be measured$' "$work/stderr"
 report $? "and is named"
-for rotary in op=rotary rotary_interleaved=1 position_ids=1 causal_offsets=1 is_causal=1,causal_offset=3 seq_new=4,seq_kv=70 causal_align=bottom_right,seq_kv=70; do
-    expect "rotary positions as many as needed, $rotary" 0 '%$' "${sweep[@]}" rotary_dim=8,num_heads=2,seq_q=16,head_dim=8,$rotary
+for rotary in op=rotary rotary_interleaved=1 position_ids=1 causal_offsets=1 is_causal=1,causal_offset=3 \
+    seq_new=4,seq_kv=70 causal_align=bottom_right,seq_kv=70; do
+    expect "rotary positions as many as needed, $rotary" 0 '%$' "${sweep[@]}" \
+        rotary_dim=8,num_heads=2,seq_q=16,head_dim=8,$rotary
 done
 refuse "a directory as the file" 'cannot' "${sweep[@]}" -o "$work" $grid
 expect "no file to go on with" 2 'json prints' "${sweep[@]}" -o - $grid
 
 refuse "a grid that explodes" 'a sweep of 4000 problems; --limit=4000' "${sweep[@]}" seq_q=1:2000,head_dim=8,16
 refuse "a long range" 'a sweep of 100000 problems; --limit=100000 would' "${sweep[@]}" seq_q=1:100000,head_dim=8
-refuse "a range longer than any limit" 'a sweep of 200000000 problems; the limit is 1000, and 10000000 at most' "${sweep[@]}" \
+refuse "a range longer than any limit" 'a sweep of 200000000 problems; the limit is 1000, and 10000000 at most' \
+    "${sweep[@]}" \
     seq_q=1:100000000,head_dim=8,16
-refuse "a grid beyond counting" 'more problems than can be counted' "${sweep[@]}" seq_q=1:65536,seq_kv=1:65536,head_dim=1:65536,batch=1:65536
-refuse "one problem more than the limit" 'a sweep of 7 problems; --limit=7' "${sweep[@]}" --limit=6 $grid num_heads=1,seq_q=1,head_dim=8
+refuse "a grid beyond counting" 'more problems than can be counted' "${sweep[@]}" \
+    seq_q=1:65536,seq_kv=1:65536,head_dim=1:65536,batch=1:65536
+refuse "one problem more than the limit" 'a sweep of 7 problems; --limit=7' "${sweep[@]}" --limit=6 $grid \
+    num_heads=1,seq_q=1,head_dim=8
 refuse "a manifest with schedules" 'names a schedule, but' "${sweep[@]}" "num_heads=1,seq_q=1,head_dim=8 | lanes=16"
 refuse "a range that never ends" 'never ends' "${sweep[@]}" seq_q=0:9:*2,head_dim=8
 refuse "a grid with a bad problem" 'seq_q=-4,head_dim=8: seq_q is -4' "${sweep[@]}" seq_q=4,-4,head_dim=8
@@ -187,38 +206,45 @@ before=$(grep -c median_us "$work/killed.json")
 expect "a killed one, too" 0 "^$((30 - before)) measured now; $before had results" "$attune" sweep --samples=40 --max-spread=none -o "$work/killed.json" $grid
 
 # In the middle of a long problem, which would take minutes.
-"$attune" sweep --samples=100000 -o "$work/one.json" num_heads=2,seq_q=4,32,head_dim=8 >"$work/stdout" 2>"$work/stderr" </dev/null &
+"$attune" sweep --samples=100000 -o "$work/one.json" num_heads=2,seq_q=4,32,head_dim=8 >"$work/stdout" \
+    2>"$work/stderr" </dev/null &
 pid=$!
 for _ in $(seq 200); do grep -qE '"(hits|misses)": [1-9]' "$work/one.json" 2>"$work/none" && break; sleep 0.1; done
 kill -TERM $pid
 wait $pid
 status=$?
-[ $status -eq 1 ] && grep -q 'interrupted after 0 of 2 problems; the same' "$work/stderr" && [ "$(wc -l <"$work/stderr")" -le 2 ] &&
+[ $status -eq 1 ] && grep -q 'interrupted after 0 of 2 problems; the same' "$work/stderr" &&
+    [ "$(wc -l <"$work/stderr")" -le 2 ] &&
     [ ! -s "$work/stdout" ]
 report $? "an interruption does not wait for the problem at hand"
 
 # Two sweeps with one file.
-"$attune" sweep --samples=100000 -o "$work/shared.json" num_heads=2,seq_q=4,32,head_dim=8 >"$work/none" 2>&1 </dev/null &
+"$attune" sweep --samples=100000 -o "$work/shared.json" num_heads=2,seq_q=4,32,head_dim=8 >"$work/none" 2>&1 \
+    </dev/null &
 pid=$!
 for _ in $(seq 200); do grep -qE '"(hits|misses)": [1-9]' "$work/shared.json" 2>"$work/none2" && break; sleep 0.1; done
 ln -s shared.json "$work/link.json"
-refuse "a file that another sweep writes to" 'another sweep writes to .*link.json now' "${sweep[@]}" --samples=100000 -o "$work/link.json" $grid
+refuse "a file that another sweep writes to" 'another sweep writes to .*link.json now' "${sweep[@]}" --samples=100000 \
+    -o "$work/link.json" $grid
 kill -KILL $pid
 wait $pid 2>"$work/none"
 rm "$work/shared.json" "$work/link.json"
-expect "the lock of a dead one does not count" 0 'cached' "${sweep[@]}" -o "$work/shared.json" num_heads=2,seq_q=4,head_dim=8
+expect "the lock of a dead one does not count" 0 'cached' "${sweep[@]}" -o "$work/shared.json" \
+    num_heads=2,seq_q=4,head_dim=8
 [ ! -e "$work/shared.json.lock" ]
 report $? "and the lock is gone with the sweep"
 : >"$work/empty.json"
 expect "an empty file is a new one" 0 'cached' "${sweep[@]}" -o "$work/empty.json" num_heads=2,seq_q=4,head_dim=8
-expect "a temporary file of a dead process with this number" 0 'cached' bash -c ': >"$0.$$.tmp" && exec "$@"' "$work/stale.json" \
+expect "a temporary file of a dead process with this number" 0 'cached' bash -c ': >"$0.$$.tmp" && exec "$@"' \
+    "$work/stale.json" \
     "${sweep[@]}" -o "$work/stale.json" num_heads=2,seq_q=4,head_dim=8
 [ -s "$work/stale.json" ] && [ "$(find "$work" -name '*.tmp' | wc -l)" -eq 0 ]
 report $? "gives way"
 
 # A terminal sees how far it is, and nothing of that in what is kept.
 if command -v script >"$work/none"; then
-    script -qec "$attune sweep --samples=1 num_heads=2,seq_q=4,8,head_dim=8" "$work/none" >"$work/stdout" 2>"$work/stderr" </dev/null
+    script -qec "$attune sweep --samples=1 num_heads=2,seq_q=4,8,head_dim=8" "$work/none" >"$work/stdout" \
+        2>"$work/stderr" </dev/null
     grep -q '1 of 2 problems measured, about [0-9]* s left' "$work/stdout"
     report $? "progress on a terminal"
     script -qec "$attune sweep --samples=1 num_heads=2,head_dim=8,seq_kv=4,seq_q=dynamic,5" "$work/none" >"$work/stdout" 2>"$work/stderr" </dev/null

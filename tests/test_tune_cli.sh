@@ -38,7 +38,8 @@ expect "import elsewhere" 0 '^[1-9][0-9]* new searches .* [1-9][0-9]* of them fo
     env ATTUNE_CACHE_DIR="$work/elsewhere" "$attune" tune --import="$work/out.db"
 expect "importing again takes nothing" 0 '^0 new searches' \
     env ATTUNE_CACHE_DIR="$work/elsewhere" "$attune" tune --import="$work/out.db"
-refuse "importing what is no database, which is named" 'problems could not be read: .*not a database' "$attune" tune --import="$work/problems"
+refuse "importing what is no database, which is named" 'problems could not be read: .*not a database' "$attune" tune \
+    --import="$work/problems"
 refuse "importing nothing" 'cannot be read' "$attune" tune --import="$work/nothing"
 refuse "a file of problems that is missing" 'nothing' "$attune" tune "$work/nothing"
 refuse "a bad problem" 'head_dim is -3' "$attune" tune num_heads=2,seq_q=4,head_dim=-3
@@ -57,7 +58,8 @@ expect "a budget for no comparison" 0 'too short for one comparison.*; 0 of' \
 expect "one schedule only" 0 'nothing to choose.*; 0 of 1 ' \
     env ATTUNE_CACHE_DIR= "$attune" tune --budget=0.1 op=merge,num_heads=2,num_parts=2,seq_q=8,head_dim=16
 printf '%s | strategy=d_lanes\n%s\n' $small $small >"$work/recorded"
-expect "schedules of a recorded list are left out, which is said" 0 '1 of 2 problems come with a schedule, which is left out' \
+expect "schedules of a recorded list are left out, which is said" 0 \
+    '1 of 2 problems come with a schedule, which is left out' \
     env ATTUNE_CACHE_DIR= "$attune" tune --budget=0.1 "$work/recorded"
 printf '%s\n%s\n' $small num_heads=1,seq_q=8,head_dim=8 >"$work/two"
 expect "nothing to do" 2 'is needed' "$attune" tune
@@ -84,7 +86,8 @@ report $? "one of a list says what is left"
 
 # A second one does not wait, here for a compiler that gives no answer.
 printf '#!/bin/sh\nexec cat >/dev/null\n' >"$work/silent" && chmod +x "$work/silent"
-ATTUNE_COMPILE=worker ATTUNE_CODEGEN_WORKER=$work/silent "$attune" tune --budget=100 $small >"$work/stdout" 2>"$work/stderr" </dev/null &
+ATTUNE_COMPILE=worker ATTUNE_CODEGEN_WORKER=$work/silent "$attune" tune --budget=100 $small >"$work/stdout" \
+    2>"$work/stderr" </dev/null &
 pid=$!
 sleep 1
 kill -TERM $pid

@@ -9,7 +9,8 @@ trap 'rm -rf "$work"' EXIT
 attune=$ATTUNE
 a=num_heads=2,seq_q=4,head_dim=8
 b=num_heads=2,seq_q=5,head_dim=8
-schedule=strategy=d_lanes,lanes=4,score_rows=4,score_vectors=2,score_unroll=1,value_rows=2,value_vectors=1,value_unroll=2,q_vectors=1,kv_tile=32,kv_chunk=64
+schedule=strategy=d_lanes,lanes=4,score_rows=4,score_vectors=2,score_unroll=1,value_rows=2,value_vectors=1
+schedule+=,value_unroll=2,q_vectors=1,kv_tile=32,kv_chunk=64
 export ATTUNE_CACHE_DIR=$work/cache
 
 # What had to be compiled is written down, once each; hits are not.
@@ -28,7 +29,8 @@ expect "a record that cannot be written is named" 0 'could not be recorded in /p
 
 # A cache warmed from it needs no compiler.
 export ATTUNE_CACHE_DIR=$work/fresh
-expect "warming compiles all" 0 '^2 kernels: 2 compiled, 0 cached already, 0 failed, 0 left' "$attune" warm "$work/manifest"
+expect "warming compiles all" 0 '^2 kernels: 2 compiled, 0 cached already, 0 failed, 0 left' "$attune" warm \
+    "$work/manifest"
 expect "warming again compiles nothing" 0 '^2 kernels: 0 compiled, 2 cached already' "$attune" warm "$work/manifest"
 expect "what was warmed is found" 0 'from +the disk cache' env ATTUNE_STRICT=1 "$attune" compile $a
 expect "and with its schedule" 0 'from +the disk cache' env ATTUNE_STRICT=1 "$attune" compile --schedule=$schedule $b
@@ -58,14 +60,18 @@ head -c 2000 /dev/urandom | od -An -tx1 | tr -d ' ' >"$work/noise"
 "$attune" warm "$work/noise" >"$work/stdout" 2>"$work/stderr"
 [ $? -eq 1 ] && [ "$(wc -l <"$work/stderr")" -eq 21 ] && tail -n 1 "$work/stderr" | grep -q 'it is no manifest'
 report $? "what is no manifest is not read to its end"
-expect "problems that share a kernel" 0 '^1 kernel: 1 compiled, 0 cached already, 0 failed, 0 left; 2 more problems share them' "$attune" warm num_heads=1,seq_q=77,head_dim=8 \
+expect "problems that share a kernel" 0 \
+    '^1 kernel: 1 compiled, 0 cached already, 0 failed, 0 left; 2 more problems share them' "$attune" warm \
+    num_heads=1,seq_q=77,head_dim=8 \
     num_heads=2,seq_q=77,head_dim=8 batch=3,num_heads=2,seq_q=77,head_dim=8
 printf '\n# nothing\n' >"$work/empty"
 refuse "a manifest without problems" 'names no problem' "$attune" warm "$work/empty"
 refuse "a manifest that is missing" 'none' "$attune" warm "$work/none"
 ATTUNE_CACHE_DIR=$work/small expect "a full disk" 1 'not all that was compiled is in .*small' bash -c \
-    'ulimit -f 1; trap "" XFSZ; "$@" 2>&1 | cat; exit "${PIPESTATUS[0]}"' - "$attune" warm num_heads=2,seq_q=4,head_dim=64
-expect "once there is room" 0 '1 compiled, 0 cached' "$attune" warm --cache-dir="$work/small" num_heads=2,seq_q=4,head_dim=64
+    'ulimit -f 1; trap "" XFSZ; "$@" 2>&1 | cat; exit "${PIPESTATUS[0]}"' - "$attune" warm \
+    num_heads=2,seq_q=4,head_dim=64
+expect "once there is room" 0 '1 compiled, 0 cached' "$attune" warm --cache-dir="$work/small" \
+    num_heads=2,seq_q=4,head_dim=64
 refuse "a cache that is off" 'nothing to warm' env ATTUNE_CACHE_DIR= "$attune" warm $a
 
 # Interrupted: whole entries are there, and the same command goes on.
@@ -75,8 +81,10 @@ pid=$!
 for _ in $(seq 200); do ls "$work/late/"*.attune >"$work/none" 2>&1 && break; sleep 0.1; done
 kill -TERM $pid
 wait $pid
-[ $? -eq 1 ] && grep -q '^200 kernels: .* [1-9][0-9]* left' "$work/stdout" && grep -q 'interrupted with .* left; the same' "$work/stderr"
+[ $? -eq 1 ] && grep -q '^200 kernels: .* [1-9][0-9]* left' "$work/stdout" &&
+    grep -q 'interrupted with .* left; the same' "$work/stderr"
 report $? "SIGTERM ends warming with a report"
-expect "the rest is done later" 0 '^200 kernels: .*, [1-9][0-9]* cached already, 0 failed, 0 left' "$attune" warm --cache-dir="$work/late" "$work/many"
+expect "the rest is done later" 0 '^200 kernels: .*, [1-9][0-9]* cached already, 0 failed, 0 left' "$attune" warm \
+    --cache-dir="$work/late" "$work/many"
 expect "no manifest" 2 'MANIFEST is needed' "$attune" warm
 echo "1..$number"

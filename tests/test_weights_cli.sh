@@ -100,7 +100,8 @@ count "without control characters" 4 '>�tab</text>'
 printf 'a b c d\n' >"$work/line.txt"
 svg "labels from a file of one line are its words" $small --labels "$work/line.txt"
 count "each of them" 4 '>d</text>'
-svg "rows and keys of row_ids keep their names" op=weights,weights=softmax,row_ids=1,num_rows=1,seq_q=3,seq_kv=2,head_dim=4 \
+svg "rows and keys of row_ids keep their names" \
+    op=weights,weights=softmax,row_ids=1,num_rows=1,seq_q=3,seq_kv=2,head_dim=4 \
     --labels 'r0 r1 r2'
 count "those that were chosen" 1 '>r[012]</text>'
 svg "queries that see no key" seq_q=9,seq_kv=4,head_dim=3,is_causal=1,causal_align=bottom_right
@@ -131,7 +132,8 @@ expect "two sizes" 2 'one of them is enough' "$attune" weights $small --width 60
 
 make_f32 "$work/w.npy" '(2, 2, 2)' $zero $quarter $half $one $nan $one $zero $zero
 svg "weights from a file" --weights-file "$work/w.npy" --cell 50
-sed -n '/class="head"/,$p' "$work/p.svg" | grep -oE 'width="50" height="50" fill="#[0-9a-f]{6}"' | grep -oE '#[0-9a-f]{6}' \
+sed -n '/class="head"/,$p' "$work/p.svg" | grep -oE 'width="50" height="50" fill="#[0-9a-f]{6}"' |
+    grep -oE '#[0-9a-f]{6}' \
     | paste -sd' ' >"$work/colours"
 # Exactly 0 is taken for hidden; 1/4 and 1/2 lie on points of the colour map; the last row is one rectangle.
 [ "$(cat "$work/colours")" = '#eceef0 #3b528b #21908c #fde725 #f0185a #fde725' ]
@@ -153,7 +155,8 @@ count "is between its heads, and at the end of the scale" 2 '>0\.75</text>'
 count "and hidden where all are" 1 '>hidden, or exactly 0</text>'
 "$attune" run weights=softmax --q $minilm/q.npy --k $minilm/k.npy --v $minilm/v.npy \
     --write weights="$work/weights.npy" >"$work/stdout" 2>"$work/stderr" &&
-    "$attune" weights --weights-file "$work/weights.npy" --heads 3,1 -o "$work/from-file.png" >>"$work/stdout" 2>>"$work/stderr" &&
+    "$attune" weights --weights-file "$work/weights.npy" --heads 3,1 -o "$work/from-file.png" >>"$work/stdout" \
+        2>>"$work/stderr" &&
     "$attune" weights --tensor q=$minilm/q.npy --tensor k=$minilm/k.npy --heads 3,1 -o "$work/from-qk.png" \
         >>"$work/stdout" 2>>"$work/stderr"
 report $? "weights that attune run wrote, and those of the same inputs"
@@ -171,7 +174,8 @@ expect "a link stays one" 0 'link.png:' "$attune" weights $small -o "$work/link.
 report $? "its target is written, and no temporary file stays behind"
 ln -s /dev/full "$work/full.svg"
 expect "a full disk" 1 'cannot write: No space left' "$attune" weights $small -o "$work/full.svg"
-expect "a missing directory" 1 'missing/p.png: cannot write: No such file' "$attune" weights $small -o "$work/missing/p.png"
+expect "a missing directory" 1 'missing/p.png: cannot write: No such file' "$attune" weights $small -o \
+    "$work/missing/p.png"
 
 # ---- The plug-in ----
 
@@ -204,11 +208,15 @@ expect "a batch entry that is no number" 2 "not 'x'" "$attune" weights $small --
 
 # ---- Bad input ----
 
-refuse_picture "fewer labels than tokens" "--labels 'a b c' has 3 labels, but there are 4 queries" $small --labels 'a b c'
-refuse_picture "one label that is no file" "--labels 'tokens.txt' has 1 label, but there are 4 queries" $small --labels tokens.txt
-refuse_picture "more labels than keys" "--labels-kv '1 2 3 4 5' has 5 labels, but there are 4 keys" $small --labels-kv '1 2 3 4 5'
+refuse_picture "fewer labels than tokens" "--labels 'a b c' has 3 labels, but there are 4 queries" $small --labels \
+    'a b c'
+refuse_picture "one label that is no file" "--labels 'tokens.txt' has 1 label, but there are 4 queries" $small \
+    --labels tokens.txt
+refuse_picture "more labels than keys" "--labels-kv '1 2 3 4 5' has 5 labels, but there are 4 keys" $small --labels-kv \
+    '1 2 3 4 5'
 refuse_picture "labels that are not UTF-8" "--labels: label 2 is not UTF-8" $small --labels $'a b \xff\xfe d'
-refuse_picture "labels with too long a form of a character" "--labels: label 0 is not UTF-8" $small --labels $'\xc0\xaf b c d'
+refuse_picture "labels with too long a form of a character" "--labels: label 0 is not UTF-8" $small --labels \
+    $'\xc0\xaf b c d'
 printf 'a\0b\n' >"$work/nul.txt"
 refuse_picture "labels with a NUL" 'this is not a text: it has a NUL at byte 1' $small --labels "$work/nul.txt"
 refuse_picture "a title that is not UTF-8" '--title is not UTF-8' $small --title $'\x80'
@@ -219,26 +227,33 @@ for list in '' , 0, -1 1-0 x 0..1 0-; do
 done
 refuse_picture "a batch entry that is not there" '--batch is 1, but the last entry is 0' $small --batch 1
 refuse_picture "a problem that is none" 'frobnicate' frobnicate=1
-refuse_picture "a problem of another operation" 'op=rotary has no attention weights' op=rotary,rotary_dim=4,head_dim=4,seq_q=3
+refuse_picture "a problem of another operation" 'op=rotary has no attention weights' \
+    op=rotary,rotary_dim=4,head_dim=4,seq_q=3
 refuse_picture "a ragged problem" 'ragged' ragged=1,head_dim=4,batch=2
 refuse_picture "sizes that are none" "'x' is not a size" $small --sizes x=3
-refuse_picture "no keys" 'nothing to draw: heads x queries x keys is 1 x 2 x 0' seq_q=2,seq_kv=dynamic,head_dim=3 --sizes=seq_kv=0
+refuse_picture "no keys" 'nothing to draw: heads x queries x keys is 1 x 2 x 0' seq_q=2,seq_kv=dynamic,head_dim=3 \
+    --sizes=seq_kv=0
 refuse_picture "queries without keys" 'needs --tensor k=F.npy too' --tensor q=$minilm/q.npy
 make_npy "$work/x.npy" '<f4' False '(7, 24)' 672
 refuse_picture "the input of a block without its weights" 'what attune mha writes with --write weights=F.npy' \
     embed_dim=24,num_heads=3 --tensor x="$work/x.npy"
-refuse_picture "a file that is not there" 'nonexistent.npy: cannot read' --tensor q=/nonexistent.npy --tensor k=$minilm/k.npy
+refuse_picture "a file that is not there" 'nonexistent.npy: cannot read' --tensor q=/nonexistent.npy --tensor \
+    k=$minilm/k.npy
 refuse_picture "a tensor that is not there" 'no tensor named frob' $small --tensor frob=$minilm/q.npy
 refuse_picture "an output as input" 'weights is an output of the problem' $small --tensor weights=$minilm/q.npy
-refuse_picture "sizes that contradict the files" 'num_heads is 3 by the problem but 12' num_heads=3 --tensor q=$minilm/q.npy \
+refuse_picture "sizes that contradict the files" 'num_heads is 3 by the problem but 12' num_heads=3 --tensor \
+    q=$minilm/q.npy \
     --tensor k=$minilm/k.npy
 refuse_picture "a file of weights that is not there" 'nonexistent.npy: cannot read' --weights-file /nonexistent.npy
 refuse_picture "a file of weights that is none" 'README.md: ' --weights-file README.md
 make_f32 "$work/flat.npy" '(2,)' $one $one
-refuse_picture "weights of one dimension" 'shape \(2,\) is not \[\[batch,\] heads,\] queries, keys' --weights-file "$work/flat.npy"
+refuse_picture "weights of one dimension" 'shape \(2,\) is not \[\[batch,\] heads,\] queries, keys' --weights-file \
+    "$work/flat.npy"
 make_f32 "$work/empty.npy" '(1, 0, 3)'
-refuse_picture "weights of no query" 'nothing to draw: heads x queries x keys is 1 x 0 x 3' --weights-file "$work/empty.npy"
-refuse_picture "a batch entry that the file does not have" '--batch is 2, but the last entry is 1' --weights-file "$work/w2.npy" --batch 2
+refuse_picture "weights of no query" 'nothing to draw: heads x queries x keys is 1 x 0 x 3' --weights-file \
+    "$work/empty.npy"
+refuse_picture "a batch entry that the file does not have" '--batch is 2, but the last entry is 1' --weights-file \
+    "$work/w2.npy" --batch 2
 refuse_picture "too large a picture" '1 head of 4 x 40000 cells of 1 pixel would make a picture beyond 32000 pixels' \
     seq_q=4,seq_kv=40000,head_dim=1
 refuse_picture "too large a cell" '1 head of 300 x 300 cells of 150 pixels would' seq_q=300,head_dim=1 --cell 150

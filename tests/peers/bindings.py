@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
-"""Loads PyTorch and attune into one process, in both orders and into the global scope, and reads from the dynamic linker
-which symbols of whom were bound to what: nothing of attune's may be bound to PyTorch's libraries, and the other way round.
+"""Loads PyTorch and attune into one process, in both orders and into the global scope, and reads from the dynamic
+linker which symbols of whom were bound to what: nothing of attune's may be bound to PyTorch's libraries, and the other
+way round.
 
 usage: bindings.py BUILD. The last line is "N passed, N failed".
 """

@@ -1,0 +1,26 @@
+#!/usr/bin/env bash
+# Fails on a line of code that is longer than 120 columns, and names it. Columns are characters of UTF-8, whatever the
+# locale. include/attune.h is laid out by hand; docs are not looked at.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+# Without git, as in a tarball, all files that look like sources.
+list_files() {
+    git ls-files 2>/dev/null || find . -path './build*' -prune -o -type f -print
+}
+mapfile -t files < <(list_files | grep -E '(\.(c|h|cpp|sh|py|def|map|air|in)|(^|/)Makefile|\.ci/run)$' |
+    grep -v '^\(\./\)\?include/attune\.h$')
+[ "${#files[@]}" -gt 0 ] || { echo "check-lines: no files" >&2; exit 1; }
+LC_ALL=C awk -v files="${#files[@]}" '
+    {
+        line = $0
+        gsub(/[\200-\277]/, "", line) # all bytes of a character except the first
+        if (length(line) > 120) {
+            print FILENAME ":" FNR ": " length(line) " columns; 120 are the most"
+            count++
+        }
+    }
+    END {
+        print "check-lines: " files " files, " count + 0 " lines too long"
+        exit count > 0
+    }' "${files[@]}"
