@@ -11,7 +11,8 @@ small=num_heads=2,seq_q=50,head_dim=16
 for pattern in '^problem +num_heads=2,seq_q=50' '^why +attune.s rules' '^tiles ' '^model +[0-9.e+]+ cycles' \
     '^roofline' \
     '^machine .* 1 thread$' '^work +[0-9.]+ kFLOP, [0-9.]+ kB' \
-    '^predicted +[0-9.]+ µs' '^measured +[0-9.]+ µs: [0-9.]+ % of the peak' '^ +(scores|values) +phase0[.0-9]* +[1-9]' 'multiply .* spill$'; do
+    '^predicted +[0-9.]+ [µm]*s' '^measured +[0-9.]+ [µm]*s: [0-9.]+ % of the peak' \\
+    '^ +(scores|values) +phase0[.0-9]* +[1-9]' 'multiply .* spill$'; do
     expect "it says $pattern" 0 "$pattern" "$attune" explain $small
 done
 awk 'length > 120 { exit 1 }' "$work/stdout"
