@@ -107,7 +107,7 @@ expect "what is explained is the kernel that programs get" 0 '^measured' \
 [ "$(find "$work/warm" -name '*.attune' | wc -l)" -eq 1 ]
 report $? "and nothing else is left in the cache"
 expect "two threads" 0 '^measured' "$attune" explain --threads=2 $small
-cat >"$work/json.py" <<'PYTHON'
+cat >"$work/holds.py" <<'PYTHON'
 import json, sys
 e = json.load(open(sys.argv[1]))
 assert e["schema"] == 2 and e["chosen_by"] == "rules" and e["is_measured"]
@@ -125,7 +125,7 @@ PYTHON
 "$attune" explain --json $small >"$work/stdout" 2>"$work/stderr"
 report $? "JSON"
 if has_python; then
-    python3 "$work/json.py" "$work/stdout" 2>"$work/stderr"
+    python3 "$work/holds.py" "$work/stdout" 2>"$work/stderr"
     report $? "it holds the same"
 else
     skip "it holds the same" "there is no Python here"
