@@ -29,11 +29,11 @@ LLVM_CFLAGS = -isystem $(shell $(LLVM_CONFIG) --includedir)
 CAIRO_CFLAGS = $(shell pkg-config --cflags cairo)
 CAIRO_LIBS = $(shell pkg-config --libs cairo)
 LLVM_LIBS = $(shell $(LLVM_CONFIG) --link-shared --ldflags --libs)
-# Where LLVM's archives and that of the C++ library are, the code generator has an LLVM of its own: it loads in half of
-# the time, and LLVM's options, which are those of a process, can be set without touching anybody else's.
-# LLVM_LINK=shared: the system's, as tests do.
+# With the archives of LLVM and of the C++ library, the code generator has an LLVM of its own. It loads in half the
+# time, and can set LLVM's options, which belong to a process, without changing the host's. LLVM_LINK=shared takes the
+# system's LLVM, as tests do.
 LLVM_ARCHIVE = $(wildcard $(shell $(LLVM_CONFIG) --libdir)/libLLVMX86CodeGen.a)
-# The compiler says the whole path of a file that it has, and else the bare name.
+# The compiler prints the whole path of a file that it finds, otherwise the bare name.
 CXX_ARCHIVE = $(filter /%,$(shell $(CC) -print-file-name=libstdc++.a))
 LLVM_LINK ?= $(if $(SANITIZE),shared,$(if $(and $(LLVM_ARCHIVE),$(CXX_ARCHIVE)),static,shared))
 OWN_LLVM = $(filter static,$(LLVM_LINK))
@@ -45,8 +45,8 @@ OWN_LLVM_LIBS = -Wl,--gc-sections $(shell $(LLVM_CONFIG) --link-static --ldflags
 	$(OWN_SYSTEM_LIBS) -l:libstdc++.a -static-libgcc
 GENERATOR_LIBS = $(if $(OWN_LLVM),$(OWN_LLVM_LIBS),$(LLVM_LIBS))
 
-# Hardening, before the caller's CFLAGS, which so can change it. FORTIFY needs optimisation, and sanitizers look at the
-# same calls themselves; what CFLAGS say of it, or the compiler does by itself, stays. What protects branches belongs to
+# Hardening comes before the caller's CFLAGS, which can therefore change it. FORTIFY needs optimisation, and sanitizers
+# check the same calls themselves; a choice in CFLAGS or in the compiler stays. The protection of branches depends on
 # the machine that code is compiled for.
 ARCH = $(eval ARCH := $(firstword $(subst -, ,$(shell $(CC) -dumpmachine))))$(ARCH)
 BRANCHES_x86_64 = -fcf-protection=full
@@ -55,8 +55,8 @@ FORTIFIED = $(findstring _FORTIFY_SOURCE,$(CFLAGS) $(shell $(CC) $(CFLAGS) -dM -
 FORTIFY = $(eval FORTIFY := $(if $(filter -O%,$(CFLAGS)),$(if $(SANITIZE)$(filter -O0,$(CFLAGS))$(FORTIFIED),,\
 	-D_FORTIFY_SOURCE=2)))$(FORTIFY)
 HARDENED = -fstack-protector-strong $(BRANCHES_$(ARCH)) $(FORTIFY)
-# What is noted about branches. The linker notes by itself only what all objects say, and those of the C library often
-# say nothing. The shared library begins without the C library's start files (src/base/dso_handle.c), and on x86-64 it
+# Notes about branches. The linker writes only the notes that all objects have, and objects of the C library often
+# have none. The shared library begins without the C library's start files (src/base/dso_handle.c), and on x86-64 it
 # calls directly what else it takes of archives, so it may be noted in full. On AArch64 it may not: libgcc's atomics
 # come with a constructor, which is called by address; so that is left to the linker. Commands have the start files, and
 # the code generator has LLVM's archives: there only the shadow stack is sure, which code that was compiled without a
@@ -128,7 +128,7 @@ $(call obj,$(filter tests/test_codegen% tests/test_object_link%,$(TEST_SRC))): I
 $(call obj,tests/test_draw.c tests/test_chart.c): INCLUDES += $(CAIRO_CFLAGS)
 $(call obj,$(FUZZ_SRC) $(wildcard tests/aarch64/*.c)): INCLUDES = -Isrc -Itests -Itools -I$(BUILD)/gen
 
-# Said before the compiler says it by the name of a header.
+# A clearer message than the compiler's about a missing header.
 find-cairo:
 	@pkg-config --exists cairo || { echo "cairo was not found: install libcairo2-dev (make deps)" >&2; exit 1; }
 $(call obj,$(DRAW_SRC) tests/test_draw.c tests/test_chart.c): | find-cairo
@@ -171,7 +171,7 @@ $(BUILD)/libattune.a: $(call obj,$(LIB_SRC))
 	$(Q)$(OBJCOPY) --localize-hidden $(BUILD)/obj/attune.o
 	@ar rcs $@ $(BUILD)/obj/attune.o
 
-# For test programs, which look inside.
+# For test programs, which call internal functions.
 $(BUILD)/libattune-internal.a: $(call obj,$(LIB_SRC))
 	$(archive)
 
@@ -234,7 +234,7 @@ $(BUILD)/bench/latency: $(call obj,bench/latency.c) $(BUILD)/libattune.so
 	$(call say,link $@)
 	$(Q)$(LINK) -Wl,-rpath,'$$ORIGIN/..' $(filter %.o,$^) -L$(BUILD) -lattune $(CORE_LIBS) -o $@
 
-# Looks inside the library, as test programs do.
+# It calls internal functions of the library, as test programs do.
 $(call obj,bench/ranking.c): INCLUDES = -Isrc -Itools -Itests -I$(BUILD)/gen
 $(BUILD)/bench/ranking: $(call obj,bench/ranking.c) $(addprefix $(BUILD)/libattune,-tool.a -support.a -internal.a)
 	@mkdir -p $(@D)
