@@ -119,8 +119,8 @@ $(call obj,$(wildcard src/codegen/*.c)): INCLUDES += $(LLVM_CFLAGS) $(if $(OWN_L
 # A call of attune_run, which may take 0.1 µs in all, enters these a dozen times. Their arrays are indexed by the
 # numbers of tensors; they touch no text and no file.
 $(call obj,$(addprefix src/runtime/,run.c call.c call_sizes.c call_strides.c)): HARDENED += -fno-stack-protector
-# Of the library the command sees the public header only, as any other program does, and a leaf of src/base that needs no
-# other one. `attune check` is linked to the references of the tests.
+# Of the library the command sees the public header only, as any other program does, and a leaf of src/base that needs
+# nothing else. `attune check` is linked to the references of the tests.
 $(call obj,$(TOOL_SRC)): INCLUDES = -Itests -Isrc/base -I$(BUILD)/gen
 $(call obj,$(DRAW_SRC)): INCLUDES = $(CAIRO_CFLAGS)
 $(call obj,$(TEST_SRC) $(SUPPORT_SRC)): INCLUDES = -Isrc -Itests -Itools -I$(BUILD)/gen

@@ -8,7 +8,7 @@ _attune_options() {
         compile) echo '--dump-passes --emit=STAGE --json -o=FILE --output=FILE --schedule=SCHEDULE --target=ISA --cache-base=DIR --cache-dir=DIR --isa=ISA --help --usage' ;;
         check) echo '--accuracy --first=TEXT --ftz --inputs=INPUTS --json --max-flops=TEXT --random=TEXT --schedule=SCHEDULE --seed=TEXT --sizes=SIZES --threads=TEXT --cache-base=DIR --cache-dir=DIR --isa=ISA --help --usage' ;;
         conform) echo '--engine=jit|interp|both --json -v --verbose --cache-base=DIR --cache-dir=DIR --isa=ISA --help --usage' ;;
-        weights) echo '--average --batch=TEXT --cell=TEXT --heads=TEXT --json --labels=FILE --labels-kv=FILE -o=FILE --output=FILE --scale=linear|sqrt --seed=TEXT --sizes=SIZES --tensor=NAMED --threads=TEXT --title=TEXT --weights-file=FILE --cache-base=DIR --cache-dir=DIR --isa=ISA --help --usage' ;;
+        weights) echo '--average --batch=TEXT --cell=TEXT --heads=TEXT --json --labels=FILE --labels-kv=FILE -o=FILE --output=FILE --scale=linear|sqrt --seed=TEXT --sizes=SIZES --tensor=NAMED --threads=TEXT --title=TEXT --weights-file=FILE --width=TEXT --cache-base=DIR --cache-dir=DIR --isa=ISA --help --usage' ;;
         bench) echo '--engine=jit|interp --json -o=FILE --output=FILE --samples=TEXT --schedule=SCHEDULE --sizes=SIZES --threads=TEXT --cache-base=DIR --cache-dir=DIR --isa=ISA --help --usage' ;;
         explain) echo '--dry-run --json --schedule=SCHEDULE --sizes=SIZES --threads=TEXT --cache-base=DIR --cache-dir=DIR --isa=ISA --help --usage' ;;
         tune) echo '--budget=TEXT --export=FILE --import=FILE --json --sizes=SIZES --threads=TEXT --cache-base=DIR --cache-dir=DIR --isa=ISA --help --usage' ;;

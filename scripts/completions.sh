@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Writes the completions for bash and zsh from the help of the command: scripts/completions.sh COMMAND FOLDER. The fields of
-# problems come from src/mha/problem_fields.c. `make completions` calls it; tests/test_completions.sh fails if the files in
-# completions/ are not what it writes.
+# completions.sh COMMAND FOLDER: writes the completions for bash and zsh from the help of the command. The fields of
+# problems come from src/mha/problem_fields.c. `make completions` calls it. tests/test_completions.sh fails if the files
+# in completions/ differ from its output.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 attune=$(realpath "$1") folder=$2
@@ -13,7 +13,9 @@ commands=$("$attune" --help | sed -n 's/^  \([a-z]*\)  *[a-z].*/\1/p')
 # ---- Words that the command lists when it refuses one ----
 
 # words_in TEXT: what stands after "there are:" or "one of", without commas.
-words_in() { sed -nE 's/.*(there are:?|is one of) (.*[a-z0-9_])$/\2/p' <<<"$1" | sed -E 's/, not .*//; s/,? and / /; s/,//g'; }
+words_in() {
+    sed -nE 's/.*(there are:?|is one of) (.*[a-z0-9_])$/\2/p' <<<"$1" | sed -E 's/, not .*//; s/,? and / /; s/,//g'
+}
 refusal() { "$attune" "$@" 2>&1 </dev/null | head -n 1 | tr -d "'\"" || true; }
 small=seq_q=1,head_dim=8
 isas=$(words_in "$(refusal compile $small --target=none --emit=ir)")
@@ -29,7 +31,10 @@ done
 
 fields() {
     awk '
-        /^static const char \*const [a-z_]+\[/ { match($0, /const [a-z_]+\[/); list = substr($0, RSTART + 6, RLENGTH - 7) }
+        /^static const char \*const [a-z_]+\[/ {
+            match($0, /const [a-z_]+\[/)
+            list = substr($0, RSTART + 6, RLENGTH - 7)
+        }
         list { rest = $0
                while (match(rest, /"[a-z0-9_]+"/)) { words[list] = words[list] " " substr(rest, RSTART + 1, RLENGTH - 2)
                                                      rest = substr(rest, RSTART + RLENGTH) }
@@ -123,7 +128,12 @@ END
 _attune_values() {
     case $1 in
 END
-    awk 'NF > 1 { name = $1; $1 = ""; names[$0] = names[$0] (names[$0] ? " | " : "") name; if (!seen[$0]++) order[++n] = $0 }
+    awk 'NF > 1 {
+             name = $1
+             $1 = ""
+             names[$0] = names[$0] (names[$0] ? " | " : "") name
+             if (!seen[$0]++) order[++n] = $0
+         }
          END { for (i = 1; i <= n; i++) printf "        %s) echo%s ;;\n", names[order[i]], order[i] }' <<<"$fields"
     cat <<END
         strategy) echo q_lanes d_lanes ;;
@@ -234,7 +244,9 @@ _attune_cache() {
 _attune_specs() {
     case $1 in
 END
-    for command in $commands; do printf '        %s) specs=(\n%s\n        ) ;;\n' "$command" "$(options_for_zsh "$command")"; done
+    for command in $commands; do
+        printf '        %s) specs=(\n%s\n        ) ;;\n' "$command" "$(options_for_zsh "$command")"
+    done
     cat <<'END'
     esac
 }

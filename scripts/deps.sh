@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Installs with apt what is missing for a purpose: build (which includes the tests), aarch64 (for test_aarch64.sh), fuzz,
-# format, mutants, minilm, bench, torch or docs.
+# Installs missing packages for a purpose with apt: build (which includes the tests), aarch64 (for test_aarch64.sh),
+# fuzz, format, mutants, minilm, bench, torch or docs.
 # DEPS=no installs nothing. LLVM_CONFIG set to another llvm-config means that LLVM is the caller's own business.
 # g++ brings the archive of the C++ library, which goes into the code generator; tests use g++ and cmake as well.
 set -euo pipefail

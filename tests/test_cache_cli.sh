@@ -103,13 +103,16 @@ expect "clear leaves the base alone" 0 '^1 entry removed' "$attune" cache clear
 expect "info names it" 0 "^base +$work/out" "$attune" info
 refuse "clearing a base" 'the disk cache is off' env ATTUNE_CACHE_DIR= "$attune" cache clear
 refuse "importing into a base" 'the disk cache is off' env ATTUNE_CACHE_DIR= "$attune" cache import "$work/partly"
-expect "a base that others can write" 0 'warning: .*base.*can be written by others' env ATTUNE_CACHE_BASE="$work/shared" "$attune" cache ls
-expect "a base that is missing" 0 'warning: .*none cannot be opened' env ATTUNE_CACHE_BASE="$work/none" "$attune" cache ls
+expect "a base that others can write" 0 'warning: .*base.*can be written by others' env \
+    ATTUNE_CACHE_BASE="$work/shared" "$attune" cache ls
+expect "a base that is missing" 0 'warning: .*none cannot be opened' env ATTUNE_CACHE_BASE="$work/none" "$attune" \
+    cache ls
 expect "info says so" 0 "^base +not used: the directory $work/none cannot be opened: No such file" \
     env ATTUNE_CACHE_BASE="$work/none" "$attune" info
 expect "as JSON" 0 "\"cache_base_refusal\": \"the directory $work/none cannot be opened: No such file" \
     env ATTUNE_CACHE_BASE="$work/none" "$attune" info --json
-expect "ls as JSON" 0 '"cache_base_refusal": "the directory ' env ATTUNE_CACHE_BASE="$work/none" "$attune" cache ls --json
+expect "ls as JSON" 0 '"cache_base_refusal": "the directory ' env ATTUNE_CACHE_BASE="$work/none" "$attune" cache ls \
+    --json
 expect "a directory that is none, too" 0 '^cache +off: the cache directory /dev/null cannot be opened' \
     env ATTUNE_CACHE_DIR=/dev/null "$attune" info
 expect "one that is switched off is just that" 0 '^cache +off$' env ATTUNE_CACHE_DIR= "$attune" info
@@ -158,7 +161,8 @@ chmod 000 "$second"
 if "${obeying[@]}" true 2>/dev/null && ! "${obeying[@]}" cat "$second" >/dev/null 2>&1; then
     expect "an entry that may not be read" 1 '^2 entries, .* 1 damaged' "${obeying[@]}" "$attune" cache verify
     expect "and why" 1 'the file cannot be read: Permission denied' "${obeying[@]}" "$attune" cache verify
-    expect "is damage for export, too" 0 ': 1 new entry .* 1 damaged' "${obeying[@]}" "$attune" cache export "$work/heals-000"
+    expect "is damage for export, too" 0 ': 1 new entry .* 1 damaged' "${obeying[@]}" "$attune" cache export \
+        "$work/heals-000"
     expect "warming replaces it" 0 '^1 kernel: 1 compiled' "${obeying[@]}" "$attune" warm $b
     expect "so that it is found" 0 'from +the disk cache' env ATTUNE_STRICT=1 "${obeying[@]}" "$attune" compile $b
     masked() { (umask 0777 && "${obeying[@]}" "$attune" warm "$@"); }

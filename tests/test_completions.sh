@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Completion in bash and zsh: the files in completions/ are what the command's help says today, and they complete commands,
-# options, and the fields of a problem, also after a comma. Needs ATTUNE, the command.
+# Completion in bash and zsh: the files in completions/ match the command's help, and they complete commands, options,
+# and the fields of a problem, also after a comma. Needs ATTUNE, the command.
 set -u
 cd "$(dirname "$0")/.." || exit 1
 work=$(mktemp -d)
@@ -18,7 +18,8 @@ done
 : >"$work/stderr"
 : >"$work/stdout"
 for command in $("$ATTUNE" --help | awk '/^  [a-z]/ { print $1 }'); do
-    line=$(grep -E "^        $command\) echo '" completions/attune.bash) block=$(sed -n "/^        $command) specs=(/,/) ;;/p" completions/_attune)
+    line=$(grep -E "^        $command\) echo '" completions/attune.bash) \
+        block=$(sed -n "/^        $command) specs=(/,/) ;;/p" completions/_attune)
     for option in $("$ATTUNE" "$command" --help | grep -oE '^ +(-., )? *--[a-z-]+' | grep -oE -- '--[a-z-]+'); do
         [[ $line == *[\'\ ]$option[=\'\ ]* ]] || echo "bash: $command $option" >>"$work/stderr"
         [[ $block == *"'*$option"[[=]* ]] || echo "zsh: $command $option" >>"$work/stderr"
@@ -29,12 +30,14 @@ report $? "both have every option of every command"
 
 # ---- bash ----
 
-# completes LINE WORD…: the words that bash offers at the end of the line, in any order. They begin after the last = or :.
+# completes LINE WORD…: the words that bash offers at the end of the line, in any order. They begin after the last =
+# or :.
 completes() {
     local line=$1
     shift
     # As bash does it, in a shell of its own: the words that COMP_LINE has, and nothing from the caller.
-    bash --norc -c '. completions/attune.bash; COMP_LINE=$1; COMP_POINT=${#1}; COMP_WORDBREAKS=$'"' \\t\\n\"\\'><=;|&(:'"'
+    bash --norc -c '. completions/attune.bash; COMP_LINE=$1; COMP_POINT=${#1}
+        COMP_WORDBREAKS=$'"' \\t\\n\"\\'><=;|&(:'"'
         _attune attune; [ ${#COMPREPLY[@]} -eq 0 ] || printf "%s\n" "${COMPREPLY[@]}"' - "$line" 2>"$work/stderr" |
         sort >"$work/stdout"
     [ ! -s "$work/stderr" ] && [ "$(paste -sd' ' "$work/stdout")" = "$(printf '%s\n' "$@" | sort | paste -sd' ')" ]
@@ -76,7 +79,8 @@ if command -v zsh >"$work/none"; then
     cat >"$work/type.zsh" <<'END'
 zmodload zsh/zpty || exit 77
 zpty shell "zsh -f -i"
-zpty -w shell "PS1='ready>'; fpath=($1 \$fpath); autoload -Uz compinit; compinit -u -D; unsetopt beep list_beep; stty cols 400; print -r rea''dy"
+start="PS1='ready>'; fpath=($1 \$fpath); autoload -Uz compinit; compinit -u -D; unsetopt beep list_beep"
+zpty -w shell "$start; stty cols 400; print -r rea''dy"
 zpty -r shell seen '*ready*ready>*' || exit 1
 zpty -w -n shell "$2"$'\t'
 zpty -r shell seen "*${3}*" || exit 1

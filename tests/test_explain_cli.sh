@@ -11,7 +11,7 @@ small=num_heads=2,seq_q=50,head_dim=16
 for pattern in '^problem +num_heads=2,seq_q=50' '^why +attune.s rules' '^tiles ' '^model +[0-9.e+]+ cycles' \
     '^roofline' \
     '^machine .* 1 thread$' '^work +[0-9.]+ kFLOP, [0-9.]+ kB' \
-    '^predicted +[0-9.]+ [µm]*s' '^measured +[0-9.]+ [µm]*s: [0-9.]+ % of the peak' \\
+    '^predicted +[0-9.]+ [µm]*s' '^measured +[0-9.]+ [µm]*s: [0-9.]+ % of the peak' \
     '^ +(scores|values) +phase0[.0-9]* +[1-9]' 'multiply .* spill$'; do
     expect "it says $pattern" 0 "$pattern" "$attune" explain $small
 done
@@ -140,8 +140,10 @@ for problem in num_heads=8,seq_q=512,head_dim=64,is_causal=1 num_heads=8,seq_q=1
         report $? "names of loops: $problem, $isa"
     done
 done
-expect "a block has products, too" 0 '^ +products +phase0' "$attune" explain --dry-run embed_dim=768,num_heads=12,seq_q=128
-expect "chunks are merged" 0 '^ +merging +phase1' "$attune" explain --dry-run num_heads=8,seq_q=1,seq_kv=4096,head_dim=64
+expect "a block has products, too" 0 '^ +products +phase0' "$attune" explain --dry-run \
+    embed_dim=768,num_heads=12,seq_q=128
+expect "chunks are merged" 0 '^ +merging +phase1' "$attune" explain --dry-run \
+    num_heads=8,seq_q=1,seq_kv=4096,head_dim=64
 refuse "a schedule that is not legal" 'lanes must be' "$attune" explain --schedule=lanes=3 $small
 refuse "a bad problem" 'head_dim' "$attune" explain num_heads=2,seq_q=4,head_dim=-1
 refuse "keys whose number is open" 'seq_kv is not set' "$attune" explain num_heads=2,seq_q=1,seq_kv=dynamic,head_dim=16

@@ -139,12 +139,14 @@ textbook() { # textbook Q K V OUT [BIASES]: the four layers' names
     done
     printf '%s' "${list%,}"
 }
-for names in 'query key value combine' 'W_q W_k W_v W_o' 'q_proj k_proj v_proj fc' 'attn.query attn.key attn.value attn.output' \
+for names in 'query key value combine' 'W_q W_k W_v W_o' 'q_proj k_proj v_proj fc' \
+    'attn.query attn.key attn.value attn.output' \
     'w_qs w_ks w_vs fc' 'to_q to_k to_v to_out.0' 'a.linears.0 a.linears.1 a.linears.2 a.linears.3' \
     'query.linear key.linear value.linear output' 'q_linear k_linear v_linear out' 'WQ WK WV WO'; do
     # shellcheck disable=SC2086
     make_safetensors "$work/textbook.safetensors" "{$(textbook $names)}" $total
-    expect "textbook: $names" 0 'named as by textbooks' mha --weights "$work/textbook.safetensors" -o "$work/textbook.npy"
+    expect "textbook: $names" 0 'named as by textbooks' mha --weights "$work/textbook.safetensors" -o \
+        "$work/textbook.npy"
     same "are the same weights" "$work/out.npy" "$work/textbook.npy"
 done
 bare=$(entry W_Q 24,24 0 2304),$(entry W_K 24,24 2304 4608),$(entry W_V 24,24 4608 6912),$(entry W_O 24,24 6912 9216)
@@ -270,7 +272,8 @@ refuse "a name that the file does not have" "there is no tensor 'w' \(for q_weig
     q_weight=w
 make_safetensors "$work/bad.safetensors" "{$(entry w 24,24 0 2304)}" 2304
 refuse "names of no convention" "no weights of a block, .*there is 'w', of which --name q_weight=TENSOR" bad
-refuse "names that were looked for" 'by the names of attune, .* or of textbooks .query, q_proj, w_q.* combine, output' bad
+refuse "names that were looked for" 'by the names of attune, .* or of textbooks .query, q_proj, w_q.* combine, output' \
+    bad
 refuse "names for some weights only" 'no tensor is named for k_weight; there is' bad --name q_weight=w
 mkfifo "$work/pipe"
 refuse "a pipe that nobody writes to" 'pipe: not a regular file' timeout 20 "$attune" mha num_heads=3 --x \

@@ -39,10 +39,13 @@ expect "problems that share a kernel share the miss" 0 \
 expect "a file of grids" 0 '^2 kernels compiled in .*, 6 cached already' "${sweep[@]}" --limit=8 "$work/grids"
 
 # Noise: one sample has no spread, ten have some, and 0 % is too little for them.
-expect "without noise nothing is measured again" 0 '"measurements": 1' "${sweep[@]}" --max-spread=0 --json num_heads=2,seq_q=4,head_dim=8
-expect "noisy problems are measured again, and it is said" 0 '^1 problem was measured more than once' "$attune" sweep --samples=10 \
+expect "without noise nothing is measured again" 0 '"measurements": 1' "${sweep[@]}" --max-spread=0 --json \
+    num_heads=2,seq_q=4,head_dim=8
+expect "noisy problems are measured again, and it is said" 0 '^1 problem was measured more than once' "$attune" sweep \
+    --samples=10 \
     --max-spread=0% num_heads=2,seq_q=4,head_dim=8
-expect "unless they need not be quiet" 0 '"measurements": 1' "$attune" sweep --samples=10 --max-spread=none --json num_heads=2,seq_q=4,head_dim=8
+expect "unless they need not be quiet" 0 '"measurements": 1' "$attune" sweep --samples=10 --max-spread=none --json \
+    num_heads=2,seq_q=4,head_dim=8
 expect "a spread that is none" 2 "percentage from 0 to 1000, or none, not 'x'" "${sweep[@]}" --max-spread=x $grid
 
 # CSV.
@@ -59,7 +62,8 @@ report $? "text with commas is quoted"
 # A field, quoted or not, and a comma or the end of the line.
 [ "$(sed -E 's/("([^"]|"")*"|[^",]*)(,|$)/x/g' "$work/stdout" | sort -u | wc -l)" -eq 1 ]
 report $? "all lines have as many cells"
-expect "a field that some problems leave out is empty for them" 0 '^4,8,1,4,,,jit,' "${sweep[@]}" --csv seq_q=4,head_dim=8 seq_q=5,head_dim=8,is_causal=1
+expect "a field that some problems leave out is empty for them" 0 '^4,8,1,4,,,jit,' "${sweep[@]}" --csv \
+    seq_q=4,head_dim=8 seq_q=5,head_dim=8,is_causal=1
 expect "CSV and JSON" 2 'both want standard output' "${sweep[@]}" --csv --json $grid
 
 # The file.
@@ -193,17 +197,20 @@ status=$?
 [ $status -eq 1 ] && grep -q 'interrupted after .* of 30 problems; the same command goes on' "$work/stderr" &&
     grep -q median_us "$work/long.json"
 report $? "an interrupted sweep says how to go on"
-expect "and goes on" 0 'nothing was compiled|cached already' "$attune" sweep --samples=40 --max-spread=none -o "$work/long.json" $grid
+expect "and goes on" 0 'nothing was compiled|cached already' "$attune" sweep --samples=40 --max-spread=none -o \
+    "$work/long.json" $grid
 [ "$(grep -c '"median_us"' "$work/long.json")" -eq 30 ]
 report $? "to the end"
 
-"$attune" sweep --samples=40 --max-spread=none -o "$work/killed.json" $grid >"$work/stdout" 2>"$work/stderr" </dev/null &
+"$attune" sweep --samples=40 --max-spread=none -o "$work/killed.json" $grid >"$work/stdout" 2>"$work/stderr" \
+    </dev/null &
 pid=$!
 for _ in $(seq 200); do grep -q median_us "$work/killed.json" 2>"$work/none" && break; sleep 0.1; done
 kill -KILL $pid
 wait $pid 2>"$work/none"
 before=$(grep -c median_us "$work/killed.json")
-expect "a killed one, too" 0 "^$((30 - before)) measured now; $before had results" "$attune" sweep --samples=40 --max-spread=none -o "$work/killed.json" $grid
+expect "a killed one, too" 0 "^$((30 - before)) measured now; $before had results" "$attune" sweep --samples=40 \
+    --max-spread=none -o "$work/killed.json" $grid
 
 # In the middle of a long problem, which would take minutes.
 "$attune" sweep --samples=100000 -o "$work/one.json" num_heads=2,seq_q=4,32,head_dim=8 >"$work/stdout" \
@@ -247,7 +254,8 @@ if command -v script >"$work/none"; then
         2>"$work/stderr" </dev/null
     grep -q '1 of 2 problems measured, about [0-9]* s left' "$work/stdout"
     report $? "progress on a terminal"
-    script -qec "$attune sweep --samples=1 num_heads=2,head_dim=8,seq_kv=4,seq_q=dynamic,5" "$work/none" >"$work/stdout" 2>"$work/stderr" </dev/null
+    script -qec "$attune sweep --samples=1 num_heads=2,head_dim=8,seq_kv=4,seq_q=dynamic,5" "$work/none" \
+        >"$work/stdout" 2>"$work/stderr" </dev/null
     grep -q $'measured\x1b\\[K\r\x1b\\[Kattune: [^ ]*: --sizes: seq_q is not set' "$work/stdout"
     report $? "which a message replaces"
 fi

@@ -123,7 +123,8 @@ report $? "fit a screen"
 picture "a width of one's own" $small --width 600
 [ "$((16#$(od -An -tx1 -j 16 -N 4 "$work/p.png" | tr -d ' \n')))" -le 600 ]
 report $? "is kept to"
-refuse_picture "a width that has no room" '1 head of 300 x 300 cells, of one pixel at least, would not fit in a width of 250' \
+refuse_picture "a width that has no room" \
+    '1 head of 300 x 300 cells, of one pixel at least, would not fit in a width of 250' \
     num_heads=1,seq_q=300,head_dim=1 --width 250
 expect "a width of nothing" 2 "from 200 to 32000, not '10'" "$attune" weights $small --width 10 -o p.png
 expect "two sizes" 2 'one of them is enough' "$attune" weights $small --width 600 --cell 5 -o p.png
