@@ -138,7 +138,7 @@ $(BUILD)/obj/%.o: %.c | $(GENERATOR_ID)
 	$(call say,cc $<)
 	$(Q)$(CC) $(BASE_CFLAGS) $(INCLUDES) -MMD -MP -c $< -o $@
 
-# Part of every cache key: any change to what generates code makes old entries unreachable, and nobody bumps a number.
+# Part of every cache key: any change to what generates code makes old entries unreachable, without a version number.
 $(GENERATOR_ID): FORCE
 	@mkdir -p $(@D)
 	@LLVM_CONFIG='$(LLVM_CONFIG)' JIT_ASAN='$(JIT_ASAN)' LLVM_LINK='$(LLVM_LINK)' sh scripts/generator_id.sh > $@.tmp

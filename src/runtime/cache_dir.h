@@ -17,8 +17,8 @@ attune_status at_cache_base_path(const char *base, char *path, size_t capacity, 
 /* Puts the working directory in front of a relative path; "" if the working directory is not known. */
 void at_cache_dir_from_root(const char *path, char *from_root, size_t capacity);
 
-/* Makes the directory and its parents (0700) and opens it. It is refused if it belongs to somebody else or others can
- * write to it. The path may be a symbolic link of this user or root. Somebody else's link is refused: it could lead to
+/* Makes the directory and its parents (0700) and opens it. It is refused if it belongs to another user or others can
+ * write to it. The path may be a symbolic link of this user or root. Another user's link is refused: it could lead to
  * a directory of this user that is no cache. -1 with *err filled. */
 int at_cache_dir_open(const char *path, const at_io *io, at_error *err);
 

@@ -12,7 +12,7 @@ typedef struct at_codegen_file {
 /* Looks for `name`:
  *   1. where the environment variable `env` says (NULL: none). That path is taken as it is, even if nothing is there.
  *   2. beside the library or executable that holds this code, and in attune/ there. Never above: a library in /tmp/app
- *      must not load a file that somebody has put into /tmp.
+ *      must not load a file that another user has put into /tmp.
  *   3. in LIBDIR/attune.
  * A process with raised privileges skips 1 and 2: its caller chose the environment, and perhaps the directory, by a
  * hard link. A file of 2 and 3 must be trusted, or it is refused and the search goes on: it must belong to root, to

@@ -95,7 +95,7 @@ static const char *distrust(const struct stat *status, at_file_trust trust) {
 at_found at_file_read(const at_io *io, int dir, const char *name, at_file_trust trust,
                       const attune_allocator *allocator, at_file *file) {
     *file = (at_file){.why = ""};
-    /* O_NONBLOCK: opening a FIFO that somebody put there must not hang. */
+    /* O_NONBLOCK: opening a FIFO that another user put there must not hang. */
     file->fd = at_io_open(io, dir, name, O_RDONLY | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK, 0);
     if (file->fd < 0 && errno == ELOOP) {
         file->why = "it is a symbolic link";
@@ -264,7 +264,7 @@ static int collect(void *user, const char *file, const struct stat *status) {
     }
     found_file *item = &found->items[found->count++];
     strcpy(item->name, file);
-    /* A hit puts a time in the future right. So nobody uses the entries that still have one: they go first. */
+    /* A hit puts a time in the future right. So entries that still have one are unused: they go first. */
     item->used_at = age_of(status) < -ORPHAN_SECONDS ? (struct timespec){0} : status->st_mtim;
     item->bytes = (uint64_t)status->st_size;
     found->trimmed.left++;

@@ -17,7 +17,7 @@ bool at_file_name_of(const uint8_t *bytes, size_t size, char file[AT_FILE_CHARS]
 bool at_file_is_entry(const char *file);
 bool at_file_is_temporary(const char *file);
 
-/* A name that nobody else makes; false with errno. Those with the prefix "tmp-" are temporary. */
+/* A name that no other process makes; false with errno. Those with the prefix "tmp-" are temporary. */
 bool at_file_random_name(const char *prefix, char file[AT_FILE_CHARS]);
 
 /* Whose files count. AT_TRUST_OWN: this user's, in a directory that only this user can write to. AT_TRUST_ROOT: root's,
@@ -65,8 +65,8 @@ typedef struct at_trimmed {
     int failure;
 } at_trimmed;
 
-/* Removes temporary files that nobody has written to for an hour. If the entries take more than `limit` bytes, it also
- * removes the least recently used ones until they take no more than `goal`. */
+/* Removes temporary files that have not been written to for an hour. If the entries take more than `limit` bytes, it
+ * also removes the least recently used ones until they take no more than `goal`. */
 at_trimmed at_files_trim(const at_io *io, int dir, const attune_allocator *allocator, uint64_t limit, uint64_t goal);
 
 /* The same, down to 7/8 of the capacity. Returns the number of entries removed. */

@@ -87,7 +87,7 @@ typedef struct remover {
     int failure;
 } remover;
 
-/* Somebody may be writing a young temporary file. */
+/* Another process may be writing a young temporary file. */
 static int remove_file(void *user, const char *file, const struct stat *status) {
     remover *r = user;
     const at_disk_cache *cache = r->cache;

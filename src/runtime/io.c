@@ -18,7 +18,7 @@ at_held_signals at_hold_signals(void) {
     sigaddset(&both, SIGXFSZ);
     sigaddset(&both, SIGPIPE);
     held.own = both;
-    sigpending(&pending); /* somebody else's: it stays pending */
+    sigpending(&pending); /* the host's own: it stays pending */
     if (sigismember(&pending, SIGXFSZ)) sigdelset(&held.own, SIGXFSZ);
     if (sigismember(&pending, SIGPIPE)) sigdelset(&held.own, SIGPIPE);
     pthread_sigmask(SIG_BLOCK, &both, &held.before);

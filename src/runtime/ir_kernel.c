@@ -249,7 +249,7 @@ attune_status attune_ir_run(attune_context *context, const attune_kernel *kernel
         return at_report(&err);
     if (engine == ATTUNE_ENGINE_JIT && kernel->engine == ATTUNE_ENGINE_JIT) {
         const at_run run = {.buffers = buffers,
-                            .work = AT_LONG_WORK, /* nobody knows */
+                            .work = AT_LONG_WORK, /* unknown */
                             .num_buffers = kernel->ir->num_buffers,
                             .scalars = scalars,
                             .team = &context->team};

@@ -21,7 +21,7 @@ typedef struct at_job {
     uint32_t max_workers;
     struct at_job *following; /* in the list of a pool, guarded by its mutex */
 
-    _Alignas(64) _Atomic int64_t next; /* the first task that nobody has claimed */
+    _Alignas(64) _Atomic int64_t next; /* the first task that is not claimed */
     _Atomic uint32_t workers;          /* worker numbers that were given out; the caller has 0 */
     _Alignas(64) _Atomic int64_t done; /* finished tasks */
     _Atomic uint32_t state;            /* a futex: running, running with the caller asleep, finished */
@@ -34,7 +34,7 @@ at_job *at_job_new(const attune_allocator *allocator, attune_range_fn *fn, void 
 void at_job_hold(at_job *job);
 void at_job_drop(at_job *job);
 
-/* Whether there are tasks that nobody has claimed, and a number for another worker. */
+/* Whether there are unclaimed tasks, and a number for another worker. */
 static inline bool at_job_wants_help(const at_job *job) {
     return atomic_load_explicit(&job->next, memory_order_relaxed) < job->n &&
            atomic_load_explicit(&job->workers, memory_order_relaxed) < job->max_workers;

@@ -424,7 +424,7 @@ void at_memory_cache_before_fork(at_memory_cache *cache) {
     for (int i = 0; i < AT_CACHE_SHARDS; i++) shard_lock(&cache->shards[i]);
 }
 
-/* Kernels that the parent's other threads were making will never be ready, and nobody must wait for them. */
+/* Kernels that the parent's other threads were making will never be ready, and no thread may wait for them. */
 static void forget_flights_of_others(at_memory_cache *cache) {
     at_flight **link = &cache->flights;
     while (*link) {

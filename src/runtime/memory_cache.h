@@ -88,7 +88,7 @@ void at_memory_cache_remove(at_memory_cache *cache, const at_key *key);
 void at_memory_cache_drop(at_memory_cache *cache);
 
 /* Around fork(): takes all locks; gives them back. In the child only the thread that forked can be making a kernel, and
- * nobody waits for it. */
+ * no thread waits for it. */
 void at_memory_cache_before_fork(at_memory_cache *cache);
 void at_memory_cache_after_fork(at_memory_cache *cache, bool is_child);
 

@@ -211,7 +211,7 @@ void at_pool_before_fork(at_pool *pool) {
     pthread_mutex_lock(&pool->mutex);
 }
 
-/* The child has none of the threads, and nobody waits for jobs that other threads of the parent had begun. */
+/* The child has none of the threads, and no thread waits for jobs that other threads of the parent had begun. */
 void at_pool_after_fork(at_pool *pool, bool is_child) {
     if (is_child) {
         pool->jobs = NULL;

@@ -56,7 +56,7 @@ void at_record_miss(at_record *r, const at_key *key, const attune_problem *canon
     if (!length) return;
     text[0] = line[length] = '\n';
     const bool is_whole = ends_with_line(r->io, r->path);
-    /* O_NONBLOCK: a FIFO that nobody reads must not hang. */
+    /* O_NONBLOCK: a FIFO without a reader must not hang. */
     const int flags = O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | O_NOCTTY | O_NONBLOCK;
     const int fd = at_io_open(r->io, AT_FDCWD, r->path, flags, 0644);
     if (fd < 0 || at_io_write_all(r->io, fd, is_whole ? line : text, length + (is_whole ? 1 : 2)))

@@ -2,7 +2,7 @@
 
 /* Lies before the memory, and has the same alignment. */
 typedef struct header {
-    _Alignas(AT_SPARE_ALIGN) size_t bytes; /* behind it */
+    _Alignas(AT_SPARE_ALIGN) size_t bytes; /* of the memory after it */
 } header;
 
 /* The thread pointer differs between threads; its lower bits are the same in all of them. */

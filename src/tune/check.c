@@ -7,8 +7,8 @@
 
 enum { ALIGN = 64 };
 
-/* All that a kernel writes, as one engine sees it: the workspace, of which the shared buffers come first, and behind it
- * copies of the tensors that are not only read. */
+/* All that a kernel writes, as one engine sees it: the workspace, which begins with the shared buffers, and after it
+ * copies of the tensors that it writes to. */
 typedef struct side {
     unsigned char *memory;
     void *buffers[MHA_NUM_TENSORS], *shared[AT_MAX_SHARED];

@@ -146,8 +146,8 @@ static attune_status make_tables(tune_database *d, at_error *err) {
 }
 _Static_assert(VERSION == 3 && APPLICATION_ID == 1635021941, "what the statement above says");
 
-/* SQLite makes two other files beside a file in WAL mode, even to read it, unless it is told that nobody is going to
- * change the file (`is_fixed`). */
+/* SQLite makes two other files beside a file in WAL mode, even to read it, unless it is told that the file
+ * will not change (`is_fixed`). */
 static void print_uri(const char *path, bool is_fixed, char uri[URI_BYTES]) {
     char *to = uri + sprintf(uri, "file:");
     for (; *path; path++)
@@ -177,7 +177,7 @@ static attune_status open_handle(tune_database *d, int flags, bool *is_empty, at
         *is_empty = false;
         status = make_tables(d, err);
     }
-    /* WAL lets readers wait for nobody. It changes a new file, and SQLite does not wait for that while others have the
+    /* With WAL readers do not wait. It changes a new file, and SQLite does not wait for that while others have the
      * file open: then a later process does it. */
     if (!status && flags & TUNE_CREATE) d->lib->exec(d->handle, "PRAGMA journal_mode = WAL", NULL, NULL, NULL);
     return status;

@@ -17,7 +17,7 @@ enum { TUNE_CREATE = 1, TUNE_BASE = 2 };
 /* Opens the file. *database is NULL and the status ATTUNE_OK if there is none and it may not be made.
  * ATTUNE_BAD_FILE: it is damaged or of another version, or has other tables, views or triggers than attune's;
  * ATTUNE_UNSUPPORTED: there is no SQLite; ATTUNE_IO_ERROR: locked for seconds, no space, no permission, not a regular
- * file of this user. If this user cannot write to the directory, nobody is expected to change the file. The path must
+ * file of this user. If this user cannot write to the directory, the file is expected not to change. The path must
  * stay as long as the handle, which belongs to one thread at a time, and to the process that opened it. */
 attune_status tune_database_open(const char *path, int flags, const attune_allocator *allocator,
                                  tune_database **database, at_error *err);

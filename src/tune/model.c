@@ -58,7 +58,7 @@ static double turn_cost(const tune_machine *m, double width, double rows, double
     return larger(busy, LATENCY / larger(1, smaller(unroll, 1))) + TURN / unroll + spilled * 4;
 }
 
-/* How much longer loops take whose operands, `bytes` of them, come from the second cache, or from beyond. */
+/* The factor by which loops are slower if their `bytes` of operands come from the second cache, or from beyond. */
 static double cache_factor(const tune_machine *m, double bytes) {
     const double l1 = (double)m->l1_bytes, l2 = (double)m->l2_bytes;
     if (bytes <= l1) return 1;

@@ -8,8 +8,8 @@
 
 #include <stddef.h>
 
-/* Most comparisons end after TUNE_USUAL_PAIRS at the latest. Those go on whose candidate seems to be faster, which
- * noise hides. */
+/* Most comparisons end after TUNE_USUAL_PAIRS at the latest. A comparison goes on if its candidate seems to be faster
+ * and noise hides whether it is. */
 enum { TUNE_USUAL_PAIRS = 33, TUNE_MAX_PAIRS = 129, TUNE_ENOUGH_TO_WIN = 9 };
 
 typedef struct tune_pairs {

@@ -42,8 +42,8 @@ static bool is_length(const mha_key_word *word) {
     return false;
 }
 
-/* What is left of a key without lengths: of them only whether there is one, and whether it is known. Where products of
- * few rows are chosen is a difference in kind. */
+/* The key without its lengths. Of a length only two things count: whether there is one, and whether it is known. Where
+ * products of few rows are chosen is a difference in kind. */
 static XXH128_hash_t kind_of(const attune_problem *canonical) {
     mha_key_word words[MHA_KEY_WORDS];
     int64_t values[MHA_KEY_WORDS];
@@ -137,8 +137,8 @@ static double modelled_ratio(const lookup *l, const attune_problem *p, const att
     return tune_model_cost(p, &machine, schedule) / tune_model_cost(p, &machine, &usual);
 }
 
-/* What the model misjudges there it misjudges here: so the time that was measured there, as a part of that before,
- * changes from there to here as the model's part does. It must still be less than all. */
+/* The model's error is assumed to be the same for both problems. So the measured ratio of the winner's time to the time
+ * before changes from there to here as the model's ratio does. The result must be less than 1. */
 static int take_near(void *user, const tune_winner *winner) {
     lookup *l = user;
     attune_problem problem = ATTUNE_PROBLEM_INIT, there;
@@ -197,8 +197,8 @@ static void find(lookup *l, at_tuning *t) {
     tune_database_close(base);
 }
 
-/* SQLite is entered before the mutex is taken, as fork() wants it, and complaints come after both: who hears them may
- * do anything. */
+/* SQLite is entered before the mutex is taken, as fork() wants it, and complaints come after both: the log function
+ * may do anything. */
 bool at_tuning_find(attune_context *context, const attune_problem *canonical, attune_schedule *schedule) {
     at_tuning *t = &context->tuning;
     lookup l = {.context = context, .wanted = canonical, .schedule = schedule};

@@ -26,9 +26,9 @@ void at_tuning_init(at_tuning *tuning, const char *cache_dir, const char *cache_
 void at_tuning_free(at_tuning *tuning);
 
 /* On a miss: the best schedule that was measured for this problem on this machine, with as many threads or else the
- * nearest number, else that of a problem which differs little and to whose lengths the model thinks it suited as well;
- * *schedule is left alone and the result false if there is none. Whatever is wrong with a database is logged once, and
- * as if there were none. */
+ * nearest number, else that of a problem which differs little, if the model expects it to suit this one. If there is
+ * none, *schedule is left alone and the result is false. A database that cannot be used is logged once, and counts as
+ * missing. */
 bool at_tuning_find(struct attune_context *context, const attune_problem *canonical, attune_schedule *schedule);
 
 /* The place in the database of results for a problem. It points to `text`. */
