@@ -223,8 +223,8 @@ static bool is_within(const asm_line *lines, long num_lines, long begin, const c
     return false;
 }
 
-/* Loops around it that have one turn are none, and a nest in a function of its own has lost those around it. What is
- * left of softmax then mostly rounds and shifts; sums of values multiply. */
+/* Loops around it that have one turn are gone, and so are those around a nest in a function of its own. The remaining
+ * loops of softmax mostly round and shift; sums of values multiply. */
 static const char *role_of_keys(const asm_loop *loop) {
     return loop->count[ASM_VECTOR] + loop->count[ASM_CONVERT] >= loop->count[ASM_MULTIPLY] ? "softmax" : "values";
 }

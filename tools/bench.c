@@ -91,8 +91,8 @@ static bool open_kernel(bench_entry *e, attune_context *context) {
     return true;
 }
 
-/* The sizes of a call that the problem leaves open. Where nobody says how many rows the rotary embedding has, these are
- * as many as its positions can need. */
+/* The sizes of a call that the problem leaves open. If the number of rows of the rotary embedding is not given, there
+ * are as many as its positions can need. */
 static call_sizes settled_sizes(const attune_problem *problem, const call_sizes *given) {
     enum { FARTHEST = 7 }; /* what causal_offsets are filled with at most */
     attune_problem p = *problem;
@@ -121,7 +121,7 @@ bool bench_open(bench_entry *e, attune_context *context, attune_engine engine, c
     }
     const call_sizes settled = settled_sizes(&e->problem, sizes);
     if (!tensors_create_sized(&e->tensors, &e->problem, &settled)) return false;
-    /* That is what a user means who names the sizes. */
+    /* A user who names the sizes means tensors that are full. */
     e->tensors.fills_up = true;
     if (!tensors_fill(&e->tensors, INPUT_ORDINARY, 1)) return false;
     tensors_arguments(&e->tensors, &e->arguments);
@@ -155,7 +155,7 @@ typedef struct last_cache {
     int first_cpu; /* of those that share it */
 } last_cache;
 
-/* A number, and the character behind it, from a file of this cache. */
+/* A number, and the character after it, from a file of this cache. */
 static bool read_cache(int cpu, int index, const char *name, size_t *number, char *unit) {
     char path[96];
     snprintf(path, sizeof path, "/sys/devices/system/cpu/cpu%d/cache/index%d/%s", cpu, index, name);
@@ -201,8 +201,8 @@ static size_t bytes_beyond_caches(void) {
     return all ? 4 * largest * (size_t)all / (size_t)(fewest < all ? fewest : all) : 4 * last_cache_of(0).bytes;
 }
 
-/* How much the bandwidth probe reads: as many bytes as a call, which then lie in the caches as the call's would; if
- * data are to be out of them, so many that all come from memory. */
+/* The bytes that the bandwidth probe reads: as many as a call, so that they lie in the caches as the call's would. With
+ * cold data, so many that all come from memory. */
 static size_t probed_bytes(const bench_entry *e) {
     const size_t own = (size_t)e->work.bytes, cold = e->cold_data ? bytes_beyond_caches() : 0;
     return own > cold ? own : cold;
@@ -412,7 +412,7 @@ static bool measure_acquire(bench_entry *e, attune_context *context) {
     return e->memory_hit_ns >= 0;
 }
 
-/* Removes the cache directory, whose shards the cache leaves behind empty. */
+/* Removes the cache directory, whose shards the cache leaves empty. */
 static void remove_tree(const char *path) {
     DIR *const directory = opendir(path);
     char child[4096];

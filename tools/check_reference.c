@@ -237,7 +237,7 @@ typedef struct bounds {
 /* The relative error of a weight, exp(score - lse), whose score is off by `off`. It is not proportional where slopes at
  * huge distances make `off` large. */
 static double weight_loss(const attune_problem *p, double off) {
-    enum { MOST_OFF = 500 }; /* nothing of a weight is left long before */
+    enum { MOST_OFF = 500 }; /* a weight is 0 long before */
     const bool is_weight = p->weights_mode == ATTUNE_WEIGHTS_SOFTMAX || p->weights_mode == ATTUNE_WEIGHTS_NONE;
     return is_weight ? expm1(fmin(off, MOST_OFF)) : 0;
 }

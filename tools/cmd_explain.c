@@ -15,7 +15,7 @@ typedef struct explain_options {
 } explain_options;
 
 static const struct argp_option options[] = {
-    {"schedule", TOOL_KEY_SCHEDULE, "KEY=N,...", 0, "Explain this one instead of the chosen one", 0},
+    {"schedule", TOOL_KEY_SCHEDULE, "KEY=N,...", 0, "Explain the chosen schedule with these changes", 0},
     {"threads", TOOL_KEY_THREADS, "N", 0, "Threads of the measurement (default 1)", 0},
     {"sizes", TOOL_KEY_SIZES, "KEY=N,...", 0, "Run-time sizes, where the problem leaves them open", 0},
     {"dry-run", TOOL_KEY_DRY_RUN, NULL, 0, "Measure nothing", 0},

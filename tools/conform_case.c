@@ -224,7 +224,7 @@ static double largest_finite(const npy_array *a) {
     return largest;
 }
 
-/* What is computed in bfloat16 is right within two of its steps: ONNX's reference rounds to it after every operation,
+/* A result in bfloat16 is right within two steps of that type: ONNX's reference rounds to it after every operation,
  * down to each addition of the softmax, so that its outputs are off by as much themselves. Sums that come out near zero
  * are off by a step of their terms: a mean of values as large as the largest output, say. Keys and values of a cache
  * are copied. */

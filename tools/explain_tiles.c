@@ -134,7 +134,7 @@ static void print_lines(const attune_problem *p, const tile_cut *cut) {
             if (strcmp(line, other) != 0) break;
         }
         if (printed++ == MOST_LINES) {
-            printf("              ... and other lines for the rows behind them\n");
+            printf("              ... and other lines for the rows after them\n");
             return;
         }
         printf("              rows %5lld to %5lld  %s\n", (long long)(first * cut->block),

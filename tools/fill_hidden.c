@@ -54,7 +54,7 @@ static void close_marks(ref_seen *seen) {
 
 /* ---- Of a block ---- */
 
-/* Tokens of this input, in the order of its dims, all of whose elements become odd or one of them. */
+/* Tokens of this input, in the order of its dims, in which all elements or one of them become odd. */
 static void plant_tokens(tensor *one, const unsigned char *seen, int percent, tool_random *random) {
     const int64_t *const dims = one->info.dims, *const strides = one->info.strides;
     for (int64_t token = 0; token < dims[0] * dims[1]; token++) {
@@ -76,7 +76,7 @@ static void plant_inputs(tensors *t, const unsigned char *seen, tool_random *ran
     tensor *const x_kv = tensors_find(t, "x_kv"), *const x_v = tensors_find(t, "x_v"), *const x = tensors_find(t, "x");
     if (is_plantable(x_kv)) plant_tokens(x_kv, seen, 60, random);
     if (is_plantable(x_v)) plant_tokens(x_v, seen, 60, random);
-    /* A token that no query sees may be one itself, whose result is then spoilt. */
+    /* A token that no query sees may itself be a query, and then its result is spoilt. */
     if (!x_kv && is_plantable(x)) plant_tokens(x, seen, 30, random);
 }
 

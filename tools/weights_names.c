@@ -73,7 +73,7 @@ int weights_id(const char *name, size_t length) {
 
 /* ---- Prefixes ---- */
 
-/* The length of what stands before `end` in `name`, if that is a name of its own: "a.q" ends with "q", "aq" does not.
+/* The length of the text before `end` in `name`, if `end` is a whole part there: "a.q" ends with "q", "aq" does not.
  * -1: it does not end with it. */
 static int length_before(const char *name, const char *end) {
     const size_t length = strlen(name), tail = strlen(end);
@@ -96,7 +96,7 @@ static int textbook_prefix_length(const char *name) {
     return -1;
 }
 
-/* How long the prefix of the block is whose queries this tensor projects; -1: it is no such tensor. */
+/* The length of the prefix of the block, if this tensor projects its queries; -1: it is no such tensor. */
 static int prefix_length(const char *name, bool by_textbook) {
     if (by_textbook) return textbook_prefix_length(name);
     for (size_t i = 0; i < NUM_CONVENTIONS; i++) {
@@ -221,8 +221,8 @@ static size_t count_names(const weights_source *source, const char *prefix, cons
     return count;
 }
 
-/* How many of the four matrices, or of the two if one is of all three projections, are neither named by hand nor there
- * by this convention's names. */
+/* The number of matrices that are neither named by hand nor found by this convention's names: of four, or of two if one
+ * matrix holds all three projections. */
 static int missing_matrices(const weights_source *source, const weights_match *match, const convention *one) {
     bool has[ATTUNE_NUM_WEIGHTS];
     size_t index;

@@ -1,5 +1,5 @@
-/* SVG as text of its own: cairo's would have outlines in place of letters, which nobody can search, read aloud or
- * select. The cells of a head are rectangles or, if they are too many for those, an image with as many pixels as the
+/* SVG as text of its own: cairo's would have outlines in place of letters, which cannot be searched, read aloud or
+ * selected. The cells of a head are rectangles or, if they are too many for those, an image with as many pixels as the
  * PNG of the whole picture has: a viewer that smooths what it enlarges finds nothing to smooth. */
 #include "canvas.h"
 
