@@ -292,8 +292,9 @@ typedef struct attune_problem {
                                       * Columns beyond a dynamic seq_kv are not read */
     int64_t attn_mask_dims[4], attn_bias_dims[4]; /* [batch, num_heads, seq_q, seq_kv], each may be 1: the same for
                                                    * all. Zeros = absent; leading zeros count as 1 */
-    int64_t rotary_dim;              /* even, <= head_dim; 0 = none. Rotates q and k. Where keys are appended, only
-                                      * k_new is rotated: cached keys, and those of kv_projected, are rotated already */
+    int64_t rotary_dim;              /* even, <= head_dim; 0 = none. Rotates q and k. Where keys are
+                                      * appended, only k_new is rotated: cached keys, and those of kv_projected, are
+                                      * rotated already */
     int rotary_interleaved;          /* 0: pairs (x[d], x[d + rotary_dim/2]); 1: pairs (x[2d], x[2d+1]) */
     int has_position_ids;            /* 1: positions of queries and new keys for rotary. 0: p for queries, j for keys.
                                       * Without seq_new it needs seq_q = seq_kv */

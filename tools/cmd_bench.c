@@ -222,7 +222,7 @@ int cmd_bench(int argc, char **argv) {
         options,
         parse,
         "[PROBLEM…]",
-        "Measures problems, or a set of ten without any, in interleaved rounds. Between the rounds it measures the "
+        "Measures problems, or a set of ten without any, in interleaved rounds. Between two samples it measures the "
         "CPU's peak, and how fast a buffer is read that is as large as all the memory a call touches. The peak is that "
         "of bf16 dot products for bf16 problems, where the instruction set in use has them, else of multiply-adds in "
         "f32 or f64. The roofline is the longer of the two times that peak and reading allow. Causal problems count "
