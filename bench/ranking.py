@@ -133,7 +133,7 @@ def page(run):
     titles = {
         "all": "Five shapes, every schedule that the model proposes timed",
         "known": "Shapes that the rules were found by, beside a search of many seconds",
-        "others": "Shapes that they were not",
+        "others": "Shapes that the rules had not seen",
     }
     for group, title in titles.items():
         chosen = [(r["name"], r["found"]) for r in run["results"] if r["group"] == group]
