@@ -27,14 +27,16 @@
  * A problem with embed_dim is the whole block, projections included: see attune_mha_create.
  *
  * Errors: every function that can fail returns an attune_status. attune_last_message() then holds one sentence about
- * the failure, for the calling thread. The library never exits, never prints, and leaves no half-written file.
+ * the failure, for the calling thread. The library never exits, never prints, and leaves no half-written file. There
+ * is one exception: if memory runs out inside LLVM, LLVM prints and ends the process that compiles. With
+ * ATTUNE_COMPILE_WORKER that process is the worker, and the host gets an error.
  *
  * Struct sizes: structs that begin with struct_size grow at their end from version to version. The size tells the
  * library which version a program was compiled with.
  *     - A smaller struct, of an older program, is accepted. The fields that it lacks have their defaults.
  *     - A larger struct, of a newer program, is accepted if all bytes that the library does not know are zero.
  *       Otherwise the call returns ATTUNE_UNSUPPORTED, because the program asks for something unknown.
- *     - A struct that was never initialised (struct_size 0, for example) is ATTUNE_INVALID_ARGUMENT.
+ *     - A struct that was never initialised (struct_size 0 or above 16384, for example) is ATTUNE_INVALID_ARGUMENT.
  *     - Results are written up to the size that the caller set. Fields that an older library does not know become zero.
  * This begins with version 0.2. Programs compiled with an older header must be compiled again: their smaller structs
  * are refused.
@@ -84,7 +86,8 @@ typedef enum attune_status {
     ATTUNE_WORKSPACE_TOO_SMALL,
     ATTUNE_IO_ERROR,          /* a file or directory could not be read or written */
     ATTUNE_BAD_FILE,          /* a file was read, but is truncated, damaged or of another kind */
-    ATTUNE_CODEGEN_MISSING,   /* the code generator could not be loaded or started, or is of another version */
+    ATTUNE_CODEGEN_MISSING,   /* the code generator could not be loaded or started, or is of another version;
+                               * also for lack of descriptors or processes: a later call may succeed */
     ATTUNE_CODEGEN_FAILED,    /* the code generator or its worker process failed */
     ATTUNE_NO_EXEC_MEMORY,    /* the system refused executable memory */
     ATTUNE_CHECK_FAILED,      /* the interpreter found an access out of bounds or a read of unwritten memory */
@@ -203,8 +206,9 @@ typedef enum attune_weights_mode {
  *                          entry b is row j % page_size of page block_table[b, j / page_size]. Needs kv_lens or
  *                          cu_seqlens_kv, unless every entry has seq_kv keys
  *     [seq_new]            k_new, v_new [batch, num_kv_heads, seq_new, …]: written over the last seq_new keys in k and
- *                          v before anything is read there. k and v are then outputs, too, and a page that is written
- *                          to must belong to one entry only. Ragged: [total_q tokens], as many as there are queries
+ *                          v before anything is read there. k and v are then outputs, too. A page that is written to
+ *                          must belong to one entry only. This is not checked: entries that share such a page
+ *                          overwrite each other's keys. Ragged: [total_q tokens], as many as there are queries
  *     [k_scales, v_scales] k_scale, v_scale f32. Scales of heads: [num_kv_heads]. Scales of tokens: the dims of k and
  *                          v without the last one: [batch, num_kv_heads, seq_kv]; ragged [1, num_kv_heads, total_kv],
  *                          contiguous in this order; with pages [num_pages, num_kv_heads, page_size]. Scales of tokens
@@ -397,7 +401,7 @@ typedef struct attune_runner {
     void (*parallel_for)(void *user, attune_range_fn *fn, void *argument, int64_t n);
 
     /* Queues task(argument), to run once, on any thread, at any time. Returns 0; any other value means that it will
-     * never run. The caller of attune_run works itself. It waits for tasks that have begun, never for one that has not.
+     * never run. The caller of attune_run works itself. It waits only for tasks that have already begun.
      *
      * A task that begins after the call has returned finds nothing to do. It frees a few hundred bytes by the context's
      * allocator, which must still work; the context itself may be gone. A task that never runs leaks those bytes. A
@@ -437,8 +441,8 @@ typedef struct attune_event {
 /* Called while the event happens, on the thread where it happens, perhaps on several threads at once. attune holds no
  * lock. `event` and its strings are valid during the call only. The function may call attune, except
  * attune_context_destroy, and may fork. It must not compile the kernel that is being made (ATTUNE_INVALID_ARGUMENT), or
- * one whose callback in another thread waits for this one. Kernels of attune_ir_compile and the candidates of
- * attune_tune cause no events. */
+ * one that another thread is making, if that thread's callback waits for this one. Kernels of attune_ir_compile and the
+ * candidates of attune_tune cause no events. */
 typedef void attune_event_fn(void *user, const attune_event *event);
 
 typedef enum attune_compile_mode {
@@ -473,7 +477,8 @@ typedef struct attune_context_options {
     uint32_t compile_timeout_ms;          /* with ATTUNE_COMPILE_WORKER: a worker that needs more milliseconds for a
                                            * kernel is killed, and the call returns ATTUNE_CODEGEN_FAILED. 0:
                                            * ATTUNE_COMPILE_TIMEOUT_MS, else 30,000. Waiting for a free worker does
-                                           * not count */
+                                           * not count. A worker that does not even start in this time is
+                                           * ATTUNE_CODEGEN_MISSING */
     uint32_t compile_processes;           /* the most worker processes at a time, at most 64; other compiles wait for
                                            * their turn. 0: as many as the process may use CPUs, at most 4 */
 } attune_context_options;
@@ -493,10 +498,9 @@ typedef struct attune_context attune_context;
  * its work, all calls stay on their caller's thread for a while.
  *
  * fork(): a child may use the context and its kernels. Calls that other threads had begun do not exist there, and the
- * pool is made anew. Other threads may be anywhere in attune when one of them forks. fork() waits while a lock is held
- * that attune cannot make anew: during a compile in this process (the first one loads the code generator; some
- * milliseconds; never with ATTUNE_COMPILE_WORKER) and during the use of tuning.db. exit() waits for a compile, too, and
- * compiling fails from then on. */
+ * pool is made anew. Other threads may be anywhere in attune when one of them forks. fork() waits for
+ * a compile in this process to end (usually some milliseconds) and for tuning.db to be free. With ATTUNE_COMPILE_WORKER
+ * it does not wait for compiles. exit() waits for a compile, too, and compiling fails from then on. */
 ATTUNE_API attune_status attune_context_create(const attune_context_options *options, attune_context **context);
 
 /* Destroys a context. Its kernels must have been released, and no call may be under way. NULL is fine. */
@@ -801,14 +805,6 @@ ATTUNE_API const void *attune_mha_packed_weights(const attune_mha *mha, size_t *
 /* Destroys a block, which must not be running; `context` is the one that made it. NULL is fine. */
 ATTUNE_API void attune_mha_destroy(attune_context *context, attune_mha *mha);
 
-typedef enum attune_origin {
-    ATTUNE_FROM_MEMORY = 0,
-    ATTUNE_FROM_DISK = 1,
-    ATTUNE_FROM_COMPILER = 2
-} attune_origin;
-
-typedef enum attune_engine { ATTUNE_ENGINE_JIT = 0, ATTUNE_ENGINE_INTERPRETER = 1 } attune_engine;
-
 /* ---- Schedules ---- */
 
 typedef enum attune_strategy { ATTUNE_Q_LANES = 0, ATTUNE_D_LANES, ATTUNE_STRATEGY_COUNT } attune_strategy;
@@ -953,6 +949,14 @@ ATTUNE_API attune_status attune_tuning_import(attune_context *context, const cha
 
 /* ---- What happened ---- */
 
+typedef enum attune_origin {
+    ATTUNE_FROM_MEMORY = 0,
+    ATTUNE_FROM_DISK = 1,
+    ATTUNE_FROM_COMPILER = 2
+} attune_origin;
+
+typedef enum attune_engine { ATTUNE_ENGINE_JIT = 0, ATTUNE_ENGINE_INTERPRETER = 1 } attune_engine;
+
 typedef struct attune_kernel_info {
     size_t struct_size;
     attune_engine engine;
@@ -1007,7 +1011,8 @@ typedef struct attune_machine_info {
     const char *machine;          /* the tuning class in use */
     const char *machine_source;   /* how it was found: "option", "ATTUNE_MACHINE", "cpu", "probe" */
     const char *cache_refusal, *cache_base_refusal; /* why cache_dir or cache_base is "" although a directory was named
-                                   * (by an option or the environment): a sentence, as in the log; otherwise "" */
+                                   * (by an option or the environment): a sentence, as in the log; otherwise "". As
+                                   * found when the context was made */
 } attune_machine_info;
 
 ATTUNE_API attune_status attune_get_machine_info(const attune_context *context, attune_machine_info *info);

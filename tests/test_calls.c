@@ -377,7 +377,7 @@ static void bad_problems(void **state) {
         {"seq_q=4,head_dim=4,position_ids=1", "rotary_dim is 0"},
         {"seq_q=4,head_dim=4,dtype=f64,softmax_precision=f32", "softmax_precision is f32"},
         {"seq_q=4,seq_kv=3,seq_new=4,head_dim=4", "seq_new is 4"},
-        {"op=merge,seq_q=4,head_dim=4", "num_parts is 0"},
+        {"op=merge,seq_q=4,head_dim=4", "num_parts is not given, or 0"},
         {"ragged=1,head_dim=4,weights=softmax", "is_ragged"},
         {"seq_q=4,head_dim=4,head_dim_v=5,v_in_k=1", "v_in_k"},
         {"seq_q=-2,head_dim=4", "seq_q is -2"},

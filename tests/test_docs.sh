@@ -38,7 +38,7 @@ cat >"$work/docs/bad.md" <<'PAGE'
 
 PAGE
 printf '%0121d\n' 0 >>"$work/docs/bad.md"
-printf '# A page\n\n[this](#a-page)\n\n> … is not a field of a problem; …\n' >"$work/docs/good.md"
+printf '# A page\n\n[this](#a-page)\n\n> … is not a field of a problem…\n' >"$work/docs/good.md"
 
 good "links of all pages lead somewhere" broken_links "${pages[@]}"
 bad "a link that leads nowhere is found" broken_links "$work/docs/bad.md"

@@ -163,6 +163,15 @@ make_safetensors "$work/stray.safetensors" "{$(textbook query key value combine)
 refuse "what is no weight" "tensor 'norm.weight' lies among the weights .*textbooks" mha \
     --weights "$work/stray.safetensors"
 
+# A separator at the beginning of a name, as in ONNX's, and nothing after one.
+for name in /layer/query.weight .bias layer. ..; do
+    make_safetensors "$work/odd.safetensors" "{$(entry $name 24,24 0 $matrix)}" $matrix
+    timeout 60 "$attune" mha num_heads=3 --x "$work/x.npy" --weights "$work/odd.safetensors" >"$work/stdout" \
+        2>"$work/stderr"
+    [ $? = 1 ]
+    report $? "a tensor of the name $name alone is refused"
+done
+
 # ---- Packed weights ----
 
 expect "packed weights are saved" 0 'packed to' mha "${bert[@]}" --save-packed "$work/blob"

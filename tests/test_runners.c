@@ -288,9 +288,9 @@ static void bad_runners_are_told(void **state) {
                {twice, "the runner ran"},
                {idle, "the runner ran 0 of"},
                {too_many, "the runner passed worker 3; max_workers is 3"},
-               {beyond, "the runner passed a range that is none of"},
-               {below, "the runner passed a range that is none of"},
-               {inverted, "the runner passed a range that is none of"}};
+               {beyond, "the runner passed a range that is not within"},
+               {below, "the runner passed a range that is not within"},
+               {inverted, "the runner passed a range that is not within"}};
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
         const attune_runner runner = {
             .struct_size = sizeof runner, .parallel_for = bad[i].parallel_for, .max_workers = 3};
@@ -315,7 +315,7 @@ static void nonsense_is_refused(void **state) {
 #define REFUSED(part)                                                                                                  \
     assert_fails(attune_run_with(c.context, c.kernel, &c.arguments, &options), ATTUNE_INVALID_ARGUMENT, part)
     runner.parallel_for = NULL;
-    REFUSED("neither parallel_for and submit");
+    REFUSED("neither parallel_for nor submit");
     runner = good;
     runner.submit = at_once;
     REFUSED("both parallel_for and submit");
@@ -556,9 +556,9 @@ static void parts_out_of_order_are_refused(void **state) {
 #define REFUSED(phase, begin, end, worker, part)                                                                       \
     assert_fails(attune_call_execute(parts, phase, begin, end, worker), ATTUNE_INVALID_ARGUMENT, part)
     REFUSED(phases, 0, 0, 0, "this call has");
-    REFUSED(0, 0, tasks + 1, 0, "is none of the");
-    REFUSED(0, -1, 1, 0, "is none of the");
-    REFUSED(0, 2, 1, 0, "is none of the");
+    REFUSED(0, 0, tasks + 1, 0, "is not within the");
+    REFUSED(0, -1, 1, 0, "is not within the");
+    REFUSED(0, 2, 1, 0, "is not within the");
     REFUSED(0, 0, 1, 2, "worker is 2; max_workers is 2");
     REFUSED(1, 0, 1, 0, "phase 1 was to be executed when 0 of");
     assert_ok(attune_call_execute(parts, 0, 0, tasks - 1, 0));

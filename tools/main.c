@@ -76,7 +76,7 @@ static int run(const char *name, int argc, char **argv) {
 static int help(int argc, char **argv) {
     static char option[] = "--help";
     char *words[] = {argv[0], option, NULL};
-    if (argc < 3) {
+    if (argc < 3 || (argc == 3 && strcmp(argv[2], "help") == 0)) {
         print_help(stdout);
         return tool_finish(TOOL_OK);
     }

@@ -24,8 +24,7 @@ static double share_of_peak(const tune_report *report, double seconds) {
 
 /* ---- JSON ---- */
 
-/* JSON has no infinity. An interval has one where there are too few pairs: null stands for it. */
-/* Of what is more than 0 where it is known. */
+/* A measurement, which is above 0 if it is known; otherwise null. */
 static json_t *known(double value) { return value > 0 ? json_number(value) : json_null(); }
 
 static json_t *times_json(const tune_report *report, double seconds, double spread) {

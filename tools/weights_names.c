@@ -87,11 +87,11 @@ static int length_before(const char *name, const char *end) {
 
 /* The same by the names of textbooks. */
 static int textbook_prefix_length(const char *name) {
-    for (const char *at = name; at; at = strpbrk(at, "./")) {
-        at += at > name;
+    for (const char *at = name; at;) {
         const int id = textbook_id(at, NULL);
         if (id == ATTUNE_Q_WEIGHT || id == ATTUNE_QKV_WEIGHT) return (int)(at - name);
-        if (!*at) break;
+        const char *const end = strpbrk(at, "./");
+        at = end ? end + 1 : NULL;
     }
     return -1;
 }

@@ -44,7 +44,9 @@ static bool is_any(const char *name, const char *const (*some)[2], size_t count,
 #define IS_ANY(name, some, word, end) is_any(name, some, sizeof some / sizeof *some, word, end)
 
 int textbook_id(const char *name, bool *is_bare) {
+    enum { LONGEST = 48 }; /* of all names below */
     if (is_bare) *is_bare = false;
+    if (strnlen(name, LONGEST + 1) > LONGEST) return ATTUNE_NUM_WEIGHTS;
     for (size_t p = 0; p < NUM_PARTS; p++)
         for (size_t w = 0; w < NUM_WORDS && parts[p].words[w]; w++) {
             const char *const word = parts[p].words[w];

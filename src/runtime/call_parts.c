@@ -122,11 +122,12 @@ static int64_t tasks_done(attune_call *call, uint32_t phase) {
 static attune_status check_part(attune_call *call, uint32_t phase, int64_t begin, int64_t end, uint32_t worker,
                                 at_error *err) {
     if (phase >= call->num_phases)
-        return at_fail(err, ATTUNE_INVALID_ARGUMENT, "phase is %u; this call has %u", phase, call->num_phases);
+        return at_fail(err, ATTUNE_INVALID_ARGUMENT, "phase is %u; this call has %u phases, numbered from 0", phase,
+                       call->num_phases);
     const int64_t tasks = attune_call_num_tasks(call, phase);
     if (begin < 0 || end < begin || end > tasks)
         return at_fail(err, ATTUNE_INVALID_ARGUMENT,
-                       "the range from %lld to %lld is none of the %lld tasks of phase %u", (long long)begin,
+                       "the range from %lld to %lld is not within the %lld tasks of phase %u", (long long)begin,
                        (long long)end, (long long)tasks, phase);
     if (worker >= call->max_workers)
         return at_fail(err, ATTUNE_INVALID_ARGUMENT, "worker is %u; max_workers is %u", worker, call->max_workers);

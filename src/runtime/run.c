@@ -98,7 +98,8 @@ static attune_status judge(const at_phase_job *job, uint32_t phase, int64_t task
                        job->max_workers);
     if (atomic_load(&job->has_bad_range))
         return at_fail(err, ATTUNE_INVALID_ARGUMENT,
-                       "the runner passed a range that is none of the %lld tasks of phase %u", (long long)tasks, phase);
+                       "the runner passed a range that is not within the %lld tasks of phase %u", (long long)tasks,
+                       phase);
     if (atomic_load(&job->was_cancelled))
         return at_fail(err, ATTUNE_CANCELLED, "the call was cancelled after %lld of the %lld tasks of phase %u",
                        (long long)done, (long long)tasks, phase);

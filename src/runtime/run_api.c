@@ -81,7 +81,7 @@ attune_status attune_workspace_size(const attune_context *context, const attune_
 attune_status at_check_run(const attune_context *context, const attune_kernel *kernel,
                            const attune_arguments *arguments, at_error *err) {
     if (__builtin_expect(!context || !kernel || !arguments, 0))
-        return at_fail(err, ATTUNE_INVALID_ARGUMENT, "attune_run was given no %s",
+        return at_fail(err, ATTUNE_INVALID_ARGUMENT, "the call was given no %s",
                        !context  ? "context"
                        : !kernel ? "kernel"
                                  : "arguments");

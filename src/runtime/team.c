@@ -16,8 +16,8 @@ attune_status at_runner_take(const attune_runner *given, attune_runner *taken, a
     const attune_runner *runner = taken;
     if (status) return status;
     if (!runner->parallel_for == !runner->submit)
-        return at_fail(err, ATTUNE_INVALID_ARGUMENT, "the runner has %s parallel_for and submit; it must have one",
-                       runner->submit ? "both" : "neither");
+        return at_fail(err, ATTUNE_INVALID_ARGUMENT, "the runner has %s submit; it must have one of the two",
+                       runner->submit ? "both parallel_for and" : "neither parallel_for nor");
     if (runner->max_workers < 1 || runner->max_workers > AT_MOST_WORKERS)
         return at_fail(err, ATTUNE_INVALID_ARGUMENT, "the runner's max_workers is %u; it must be from 1 to %d",
                        runner->max_workers, AT_MOST_WORKERS);
