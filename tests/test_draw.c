@@ -2,6 +2,7 @@
 #include "draw/canvas.h"
 #include "draw/draw.h"
 #include "draw/layout.h"
+#include "draw/pool.h"
 
 #include <cairo.h>
 #include <math.h>
@@ -126,27 +127,36 @@ static void check_places(size_t heads, const layout *l) {
     }
 }
 
+/* All tokens have cells, and labels that do not overlap and can be read. */
+static void check_cells(size_t rows, size_t columns, const layout *l) {
+    assert_true((l->rows - 1) * l->row_share < (int)rows && l->rows * l->row_share >= (int)rows);
+    assert_true((l->columns - 1) * l->column_share < (int)columns && l->columns * l->column_share >= (int)columns);
+    assert_int_equal(l->matrix_width, l->cell_width * l->columns);
+    assert_int_equal(l->matrix_height, l->cell_height * l->rows);
+    assert_true(l->label_size >= 10);
+    assert_true(l->label_size <= (double)l->row_stride * l->cell_height / l->row_share);
+    assert_true((l->turns_columns ? 1 : 5.5) * l->label_size <=
+                (double)l->column_stride * l->cell_width / l->column_share);
+}
+
 static void test_layout(void **state) {
     (void)state;
     static const struct {
         size_t heads, rows, columns;
-        int cell, stride, grid_columns; /* that are wanted */
+        int cell, stride, grid_columns; /* that are wanted; the stride is of columns */
     } cases[] = {
-        {1, 8, 8, 44, 1, 1},      {1, 1, 1, 44, 1, 1},       {12, 16, 16, 30, 1, 4},   {12, 128, 128, 3, 4, 4},
-        {12, 217, 217, 2, 10, 4}, {1, 217, 217, 9, 2, 1},    {32, 512, 512, 1, 15, 3}, {12, 1, 128, 11, 1, 1},
-        {7, 40, 40, 12, 2, 4},    {1, 8192, 8192, 1, 15, 1}, {64, 64, 64, 2, 10, 11},  {5, 128, 1, 11, 1, 5},
+        {1, 8, 8, 44, 1, 1},      {1, 1, 1, 44, 1, 1},        {12, 16, 16, 30, 1, 4},   {12, 128, 128, 3, 4, 4},
+        {12, 217, 217, 2, 10, 4}, {1, 217, 217, 9, 2, 1},     {32, 512, 512, 1, 15, 3}, {12, 1, 128, 11, 1, 1},
+        {7, 40, 40, 12, 2, 4},    {1, 8192, 8192, 1, 200, 1}, {64, 64, 64, 2, 10, 11},  {5, 128, 1, 12, 1, 5},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         layout l;
         assert_true(layout_of(cases[i].heads, cases[i].rows, cases[i].columns, 0, &l));
-        assert_int_equal(l.cell, cases[i].cell);
-        assert_int_equal(l.stride, cases[i].stride);
+        assert_int_equal(l.cell_width, cases[i].cell);
+        assert_int_equal(l.column_stride, cases[i].stride);
         assert_int_equal(l.grid_columns, cases[i].grid_columns);
-        assert_int_equal(l.matrix_width, l.cell * (int)cases[i].columns);
-        assert_int_equal(l.matrix_height, l.cell * (int)cases[i].rows);
-        /* A label is no higher than the row beside it, and readable. */
-        assert_true(l.label_size <= l.stride * l.cell && l.label_size >= 10);
-        assert_true(l.width <= DRAW_USUAL_WIDTH || l.cell == 1);
+        check_cells(cases[i].rows, cases[i].columns, &l);
+        assert_true(l.width <= DRAW_USUAL_WIDTH);
         check_places(cases[i].heads, &l);
     }
 }
@@ -160,23 +170,61 @@ static void test_layout_of_a_width(void **state) {
     layout l;
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
         for (size_t w = 0; w < sizeof widths / sizeof *widths; w++) {
-            if (!layout_within(cases[i][0], cases[i][1], cases[i][2], 0, widths[w], &l)) continue;
-            assert_true(l.width <= widths[w] && l.label_size <= l.stride * l.cell);
+            assert_true(layout_within(cases[i][0], cases[i][1], cases[i][2], 0, widths[w], &l));
+            assert_true(l.width <= widths[w]);
+            check_cells(cases[i][1], cases[i][2], &l);
             check_places(cases[i][0], &l);
         }
     assert_true(layout_within(2, 16, 16, 0, 2400, &l));
     assert_true(l.width > 2000);
-    assert_false(layout_within(1, 700, 700, 0, 600, &l));
     assert_true(layout_within(1, 500, 500, 0, 600, &l));
+    assert_int_equal(l.column_share, 1);
+}
+
+/* Where there are more tokens than pixels, they share these. */
+static void test_layout_shares_pixels(void **state) {
+    (void)state;
+    static const struct {
+        size_t heads, rows, columns;
+        int width, row_share, column_share;
+    } cases[] = {{1, 4096, 4096, 0, 2, 2}, {32, 1, 4096, 0, 1, 2},     {4, 2300, 2300, 0, 2, 2},
+                 {1, 700, 700, 600, 2, 2}, {1, 512, 8192, 0, 1, 4},    {1, 40, 40000, 0, 1, 18},
+                 {1, 40000, 4, 0, 2, 1},   {1, 20000, 20000, 0, 9, 9}, {3, 33000, 2, 500, 2, 1}};
+    layout l;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        assert_true(layout_within(cases[i].heads, cases[i].rows, cases[i].columns, 0, cases[i].width, &l));
+        assert_true(l.width <= (cases[i].width ? cases[i].width : DRAW_USUAL_WIDTH));
+        assert_int_equal(l.row_share, cases[i].row_share);
+        assert_int_equal(l.column_share, cases[i].column_share);
+        check_cells(cases[i].rows, cases[i].columns, &l);
+        check_places(cases[i].heads, &l);
+    }
+}
+
+/* The line of a decoder's one query can be seen, and its axis has no more labels than are read. */
+static void test_layout_of_few_rows(void **state) {
+    (void)state;
+    layout l;
+    for (size_t rows = 1; rows <= 8; rows++) {
+        assert_true(layout_of(3, rows, 4096, 0, &l));
+        assert_true(l.cell_height >= 12 && l.cell_width == 1 && l.row_stride == 1);
+        assert_true(4096 / l.column_stride <= 64);
+        assert_true(layout_of(3, 4096, rows, 0, &l));
+        assert_true(l.cell_width >= 12);
+    }
+    assert_true(layout_of(3, 1, 4096, 2, &l));
+    assert_int_equal(l.cell_height, 2);
 }
 
 static void test_layout_has_limits(void **state) {
     (void)state;
     layout l;
     assert_true(layout_of(3, 20, 20, 17, &l));
-    assert_int_equal(l.cell, 17);
-    assert_false(layout_of(1, 40, 40000, 0, &l));
-    assert_false(layout_of(1, 20000, 20000, 0, &l));
+    assert_int_equal(l.cell_width, 17);
+    assert_int_equal(l.cell_height, 17);
+    assert_false(layout_of(1, 40, 40000, 1, &l));
+    assert_false(layout_of(1, 20000, 20000, 1, &l));
+    assert_false(layout_within(5000, 2, 2, 0, 500, &l));
     assert_false(layout_of(1, 300, 300, 200, &l));
     assert_false(layout_of(3000000, 1, 1, 0, &l));
 }
@@ -376,6 +424,99 @@ static void test_legend_explains_what_there_is(void **state) {
     free(result.data);
 }
 
+static draw_result draw_square(int side, int width, const float *values, const unsigned char *hidden, bool is_sqrt) {
+    char message[DRAW_MESSAGE_BYTES];
+    draw_result result;
+    const char **const labels = calloc((size_t)side, sizeof *labels);
+    for (int i = 0; i < side; i++) labels[i] = "token";
+    const draw_picture picture = {1,
+                                  (size_t)side,
+                                  (size_t)side,
+                                  values,
+                                  hidden,
+                                  titles,
+                                  labels,
+                                  labels,
+                                  "A long title of a picture",
+                                  "attention weight",
+                                  "hidden, or exactly 0",
+                                  true,
+                                  is_sqrt,
+                                  0,
+                                  width};
+    assert_true(attune_draw_2(&picture, DRAW_SVG, &result, message));
+    free(labels);
+    return result;
+}
+
+/* The strongest of the weights that share a pixel is seen, and so is NaN; the legend says that they share it. */
+static void test_shared_pixels_lose_nothing(void **state) {
+    (void)state;
+    enum { SIDE = 4096 };
+    float *const values = calloc((size_t)SIDE * SIDE, sizeof *values);
+    unsigned char *const hidden = calloc((size_t)SIDE * SIDE, 1);
+    pooled_head pooled;
+    const draw_picture picture = {.heads = 1, .rows = SIDE, .columns = SIDE, .values = values, .hidden = hidden};
+    const layout l = {.rows = SIDE / 2, .columns = SIDE / 2, .row_share = 2, .column_share = 2};
+    values[5] = 0.5f, values[SIDE + 4] = 0.25f, hidden[4] = 1;
+    hidden[8] = hidden[9] = hidden[SIDE + 8] = hidden[SIDE + 9] = 1;
+    values[SIDE + 11] = NAN, values[10] = 1;
+    values[12] = 3, hidden[12] = 1;
+    assert_true(pool_create(&pooled, &l));
+    pool_fill(&pooled, &picture, &l, 0);
+    assert_true(pooled.values[2] == 0.5f && !pooled.hidden[2]);
+    assert_true(pooled.hidden[4] && isnan(pooled.values[5]));
+    assert_true(pooled.values[6] == 0 && !pooled.hidden[6]);
+    pool_free(&pooled);
+    const draw_result result = draw_square(SIDE, 0, values, hidden, true);
+    assert_true(result.width <= DRAW_USUAL_WIDTH);
+    assert_int_equal(
+        occurrences((char *)result.data, ">each pixel shows the largest of 2 x 2 attention weights</text>"), 1);
+    free(result.data);
+    free(values);
+    free(hidden);
+}
+
+/* From the least width on, whatever there is to explain. */
+static void test_every_width_is_kept(void **state) {
+    (void)state;
+    enum { MOST = 700 };
+    float *const values = calloc((size_t)MOST * MOST, sizeof *values);
+    unsigned char *const hidden = calloc((size_t)MOST * MOST, 1);
+    static const int sides[] = {1, 4, 8, 20, 300, MOST};
+    values[0] = NAN;
+    for (size_t i = 0; i < sizeof sides / sizeof *sides; i++)
+        for (int width = DRAW_LEAST_WIDTH; width <= 700; width += 50) {
+            hidden[1] = 1;
+            const draw_result result = draw_square(sides[i], width, values, hidden, true);
+            assert_true(result.width <= width);
+            free(result.data);
+        }
+    free(values);
+    free(hidden);
+}
+
+/* A long number at the beginning of the scale begins well within the picture. */
+static void test_first_number_is_inside(void **state) {
+    (void)state;
+    char message[DRAW_MESSAGE_BYTES];
+    draw_result result;
+    const float values[] = {-5.12f, 4};
+    const unsigned char hidden[] = {0, 0};
+    const draw_picture picture = {1,    1,   2,   values, hidden, titles, row_labels, column_labels,
+                                  NULL, "w", "h", false,  false,  20,     0};
+    assert_true(attune_draw_2(&picture, DRAW_SVG, &result, message));
+    char *const end = strstr((char *)result.data, ">-5.12</text>");
+    assert_non_null(end);
+    *end = 0;
+    const char *text = NULL;
+    for (const char *at = (char *)result.data; (at = strstr(at, "<text x=\"")); at++) text = at;
+    assert_non_null(text);
+    const double size = atof(strstr(text, "font-size=\"") + 11);
+    assert_true(atof(text + 9) - 0.5 * size * canvas_measure("-5.12", false) >= 0.5 * size);
+    free(result.data);
+}
+
 static void test_too_large_is_refused(void **state) {
     (void)state;
     enum { LONG = 33000 };
@@ -386,7 +527,7 @@ static void test_too_large_is_refused(void **state) {
     draw_result result;
     for (int i = 0; i < LONG; i++) labels[i] = "";
     const draw_picture picture = {1,    1,   LONG, values, hidden, titles, row_labels, labels,
-                                  NULL, "w", "h",  true,   true,   0,      0};
+                                  NULL, "w", "h",  true,   true,   1,      0};
     assert_false(attune_draw_2(&picture, DRAW_PNG, &result, message));
     assert_non_null(strstr(message, "1 head of 1 x 33000 cells of 1 pixel"));
     assert_null(result.data);
@@ -402,11 +543,16 @@ int main(void) {
         cmocka_unit_test(test_scale),
         cmocka_unit_test(test_layout),
         cmocka_unit_test(test_layout_of_a_width),
+        cmocka_unit_test(test_layout_shares_pixels),
+        cmocka_unit_test(test_layout_of_few_rows),
         cmocka_unit_test(test_layout_has_limits),
         cmocka_unit_test(test_png_has_the_values),
         cmocka_unit_test(test_svg_has_text_and_groups),
         cmocka_unit_test(test_svg_of_many_cells_is_an_image),
         cmocka_unit_test(test_legend_explains_what_there_is),
+        cmocka_unit_test(test_shared_pixels_lose_nothing),
+        cmocka_unit_test(test_every_width_is_kept),
+        cmocka_unit_test(test_first_number_is_inside),
         cmocka_unit_test(test_too_large_is_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -123,9 +123,21 @@ report $? "fit a screen"
 picture "a width of one's own" $small --width 600
 [ "$((16#$(od -An -tx1 -j 16 -N 4 "$work/p.png" | tr -d ' \n')))" -le 600 ]
 report $? "is kept to"
-refuse_picture "a width that has no room" \
-    '1 head of 300 x 300 cells, of one pixel at least, would not fit in a width of 250' \
-    num_heads=1,seq_q=300,head_dim=1 --width 250
+# within NAME WIDTH ARGUMENT…: a picture no wider than that.
+within() {
+    picture "$1" "${@:3}"
+    [ "$((16#$(od -An -tx1 -j 16 -N 4 "$work/p.png" | tr -d ' \n')))" -le "$2" ]
+    report $? "$1: no wider than $2 pixels"
+}
+within "more tokens than pixels" 2400 num_heads=1,seq_q=4096,head_dim=1
+within "four heads that fit in one column only" 2400 num_heads=4,seq_q=2300,head_dim=1
+within "a decoder's heads" 2400 num_heads=32,seq_q=1,seq_kv=4096,head_dim=1
+within "two heads in a narrow picture" 400 num_heads=2,seq_q=20,head_dim=16 --width 400
+within "four tokens in the narrowest picture" 200 num_heads=1,seq_q=4,head_dim=2 --width 200
+within "300 tokens in a narrow picture" 250 seq_q=300,head_dim=1 --width 250
+refuse_picture "more heads than a width has room for" \
+    '1000 heads of 2 x 2 cells in a width of 200 pixels would make a picture beyond 32000 pixels of height' \
+    num_heads=1000,seq_q=2,head_dim=1 --width 200
 expect "a width of nothing" 2 "from 200 to 32000, not '10'" "$attune" weights $small --width 10 -o p.png
 expect "two sizes" 2 'one of them is enough' "$attune" weights $small --width 600 --cell 5 -o p.png
 
@@ -150,6 +162,8 @@ count "has the entry's numbers" 1 '>0\.25</text>'
 make_f32 "$work/w3.npy" '(1, 2)' $minus_one $minus_infinity
 svg "a file with scores of one head" --weights-file "$work/w3.npy"
 count "has a hidden key" 1 '>hidden, or exactly 0</text>'
+grep -q 'w3.npy has negative values, so they were taken for scores before softmax' "$work/stdout"
+report $? "the command says what it took them for"
 make_f32 "$work/mean.npy" '(2, 1, 2)' $half $zero $one $zero
 svg "a mean" --weights-file "$work/mean.npy" --average
 count "is between its heads, and at the end of the scale" 2 '>0\.75</text>'
@@ -256,7 +270,7 @@ refuse_picture "weights of no query" 'nothing to draw: heads x queries x keys is
 refuse_picture "a batch entry that the file does not have" '--batch is 2, but the last entry is 1' --weights-file \
     "$work/w2.npy" --batch 2
 refuse_picture "too large a picture" '1 head of 4 x 40000 cells of 1 pixel would make a picture beyond 32000 pixels' \
-    seq_q=4,seq_kv=40000,head_dim=1
+    seq_q=4,seq_kv=40000,head_dim=1 --cell 1
 refuse_picture "too large a cell" '1 head of 300 x 300 cells of 150 pixels would' seq_q=300,head_dim=1 --cell 150
 [ -z "$(find "$work" -name 'refused.png*')" ]
 report $? "nothing refused left a file behind"

@@ -202,6 +202,9 @@ static bool write_picture(const weights_options *o, draw_fn *draw, const draw_pi
            picture->heads == 1 ? "" : "s", picture->rows, picture->rows == 1 ? "y" : "ies", picture->columns,
            picture->columns == 1 ? "" : "s", picture->scale_title, result.low, result.high, result.width,
            result.height);
+    if (o->request.file && !picture->starts_at_zero)
+        printf("%s has negative values, so they were taken for scores before softmax, and -infinity for hidden keys\n",
+               o->request.file);
     return true;
 }
 

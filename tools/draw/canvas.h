@@ -20,6 +20,13 @@ typedef struct canvas_text {
     colour colour;
 } canvas_text;
 
+/* A matrix of cells. */
+typedef struct canvas_cells {
+    int width, height; /* of a cell in pixels */
+    const colour *colours;
+    int rows, columns;
+} canvas_cells;
+
 typedef struct canvas canvas;
 typedef struct canvas_type {
     /* NULL: out of memory. A PNG has `zoom` pixels for each unit of the calls below. */
@@ -34,8 +41,8 @@ typedef struct canvas_type {
     void (*polygon)(canvas *c, const double *corners, int count, colour fill);
     /* Stripes over a rectangle that is drawn already. */
     void (*stripes)(canvas *c, int x, int y, int width, int height);
-    /* Squares of `cell` pixels, row by row. Where the zoom is 1. */
-    void (*cells)(canvas *c, int x, int y, int cell, const colour *colours, int rows, int columns);
+    /* Cells row by row. Where the zoom is 1. */
+    void (*cells)(canvas *c, int x, int y, const canvas_cells *cells);
     void (*text)(canvas *c, const canvas_text *text);
     /* Writes the rest of the file and frees the canvas; false if anything failed. */
     bool (*finish)(canvas *c);
@@ -46,8 +53,8 @@ extern const canvas_type canvas_png, canvas_svg;
 /* Width of a line of text in ems. Negative: there is no font. */
 double canvas_measure(const char *text, bool is_bold);
 
-/* Squares of `cell` pixels as a PNG; false on failure. */
-bool canvas_encode_cells(int cell, const colour *colours, int rows, int columns, FILE *file);
+/* Cells as a PNG; false on failure. */
+bool canvas_encode_cells(const canvas_cells *cells, FILE *file);
 
 /* The width of a stripe, of which every other one is drawn. */
 enum { CANVAS_STRIPE = 3 };

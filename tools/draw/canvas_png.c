@@ -52,23 +52,24 @@ double canvas_measure(const char *text, bool is_bold) {
 }
 
 /* Squares of `cell` pixels straight into the memory of an image: nothing rounds or smooths them. */
-static void fill_cells(cairo_surface_t *surface, int x, int y, int cell, const colour *colours, int rows, int columns) {
+static void fill_cells(cairo_surface_t *surface, int x, int y, const canvas_cells *m) {
     unsigned char *const data = cairo_image_surface_get_data(surface);
     const size_t stride = (size_t)cairo_image_surface_get_stride(surface);
     if (!data) return;
     cairo_surface_flush(surface);
-    for (int row = 0; row < rows * cell; row++) {
+    for (int row = 0; row < m->rows * m->height; row++) {
         uint32_t *to = (uint32_t *)(data + (size_t)(y + row) * stride) + x;
-        const colour *const from = colours + (size_t)(row / cell) * (size_t)columns;
-        for (int column = 0; column < columns; column++)
-            for (int i = 0; i < cell; i++) *to++ = from[column];
+        const colour *const from = m->colours + (size_t)(row / m->height) * (size_t)m->columns;
+        for (int column = 0; column < m->columns; column++)
+            for (int i = 0; i < m->width; i++) *to++ = from[column];
     }
     cairo_surface_mark_dirty(surface);
 }
 
-bool canvas_encode_cells(int cell, const colour *colours, int rows, int columns, FILE *file) {
-    cairo_surface_t *const surface = cairo_image_surface_create(CAIRO_FORMAT_RGB24, columns * cell, rows * cell);
-    fill_cells(surface, 0, 0, cell, colours, rows, columns);
+bool canvas_encode_cells(const canvas_cells *m, FILE *file) {
+    cairo_surface_t *const surface =
+        cairo_image_surface_create(CAIRO_FORMAT_RGB24, m->columns * m->width, m->rows * m->height);
+    fill_cells(surface, 0, 0, m);
     const bool is_good = cairo_surface_write_to_png_stream(surface, put, file) == CAIRO_STATUS_SUCCESS;
     cairo_surface_destroy(surface);
     return is_good;
@@ -134,9 +135,7 @@ static void stripes(canvas *c, int x, int y, int width, int height) {
     cairo_restore(cairo);
 }
 
-static void cells(canvas *c, int x, int y, int cell, const colour *colours, int rows, int columns) {
-    fill_cells(c->surface, x, y, cell, colours, rows, columns);
-}
+static void cells(canvas *c, int x, int y, const canvas_cells *m) { fill_cells(c->surface, x, y, m); }
 
 static void text(canvas *c, const canvas_text *t) {
     cairo_t *const cairo = c->cairo;

@@ -94,20 +94,20 @@ static void put_base64(FILE *file, const unsigned char *data, size_t bytes) {
 }
 
 /* Neighbours of one colour share a rectangle. */
-static void put_rectangles(canvas *c, int x, int y, int cell, const colour *colours, int rows, int columns) {
-    for (int row = 0; row < rows; row++)
-        for (int begin = 0, end = 0; begin < columns; begin = end) {
-            const colour *const line = colours + (size_t)row * (size_t)columns;
-            while (end < columns && line[end] == line[begin]) end++;
-            rectangle(c, x + begin * cell, y + row * cell, (end - begin) * cell, cell, line[begin]);
+static void put_rectangles(canvas *c, int x, int y, const canvas_cells *m) {
+    for (int row = 0; row < m->rows; row++)
+        for (int begin = 0, end = 0; begin < m->columns; begin = end) {
+            const colour *const line = m->colours + (size_t)row * (size_t)m->columns;
+            while (end < m->columns && line[end] == line[begin]) end++;
+            rectangle(c, x + begin * m->width, y + row * m->height, (end - begin) * m->width, m->height, line[begin]);
         }
 }
 
-static void put_image(canvas *c, int x, int y, int cell, const colour *colours, int rows, int columns) {
+static void put_image(canvas *c, int x, int y, const canvas_cells *m) {
     char *data = NULL;
     size_t bytes = 0;
     FILE *const png = open_memstream(&data, &bytes);
-    const bool encoded = png && canvas_encode_cells(cell, colours, rows, columns, png);
+    const bool encoded = png && canvas_encode_cells(m, png);
     if ((png && fclose(png) != 0) || !encoded) c->failed = true;
     if (!c->failed) {
         /* optimizeSpeed is what programs that only know SVG 1.1 call "pixelated". */
@@ -115,17 +115,17 @@ static void put_image(canvas *c, int x, int y, int cell, const colour *colours, 
                 "<image x=\"%d\" y=\"%d\" width=\"%d\" height=\"%d\" preserveAspectRatio=\"none\" "
                 "image-rendering=\"optimizeSpeed\" style=\"image-rendering:pixelated\" "
                 "xlink:href=\"data:image/png;base64,",
-                x, y, columns * cell, rows * cell);
+                x, y, m->columns * m->width, m->rows * m->height);
         put_base64(c->file, (const unsigned char *)data, bytes);
         fputs("\"/>\n", c->file);
     }
     free(data);
 }
 
-static void cells(canvas *c, int x, int y, int cell, const colour *colours, int rows, int columns) {
+static void cells(canvas *c, int x, int y, const canvas_cells *m) {
     enum { MOST_RECTANGLES = 4096 };
-    const bool is_small = rows * (double)columns <= MOST_RECTANGLES;
-    (is_small ? put_rectangles : put_image)(c, x, y, cell, colours, rows, columns);
+    const bool is_small = m->rows * (double)m->columns <= MOST_RECTANGLES;
+    (is_small ? put_rectangles : put_image)(c, x, y, m);
 }
 
 static void text(canvas *c, const canvas_text *t) {

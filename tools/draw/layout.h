@@ -5,7 +5,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 
-enum { LAYOUT_MAX_LEGEND = 6, LAYOUT_MAX_SIDE = 32000 };
+enum { LAYOUT_MAX_LEGEND = 24, LAYOUT_MAX_SIDE = 32000 };
 
 /* Widths of text are in ems: multiples of the font's size. */
 typedef struct layout_request {
@@ -24,9 +24,11 @@ typedef struct layout_point {
 
 typedef struct layout {
     int width, height, margin;
-    int cell;           /* pixels of a cell's side */
-    int stride;         /* every so many tokens have a label */
-    bool turns_columns; /* labels of columns read upwards, as they are wider than the columns */
+    int cell_width, cell_height;   /* pixels */
+    int row_share, column_share;   /* how many queries and keys share a cell */
+    int rows, columns;             /* of cells */
+    int row_stride, column_stride; /* every so many tokens have a label */
+    bool turns_columns;            /* labels of columns read upwards, as they are wider than the columns */
     int label_size, head_title_size, header_size, title_size; /* of fonts */
     int title_y;                                              /* baseline */
     layout_point legend[LAYOUT_MAX_LEGEND];                   /* left end and baseline */
@@ -38,10 +40,13 @@ typedef struct layout {
 /* false if the picture would exceed LAYOUT_MAX_SIDE pixels in a direction, the width, or the memory. */
 bool layout_make(const layout_request *request, layout *l);
 
+/* Pixels around a picture whose header has this font. */
+int layout_margin(int header_size);
+
 /* The upper left cell of a head's matrix. */
 layout_point layout_matrix(const layout *l, size_t head);
 
-/* Pixels from a matrix to its labels, ticks included. */
-enum { LAYOUT_TICK = 4, LAYOUT_LABEL_GAP = 7 };
+/* Pixels: the header's smallest font; from a matrix to its labels, ticks included. */
+enum { LAYOUT_LEAST_HEADER = 13, LAYOUT_TICK = 4, LAYOUT_LABEL_GAP = 7 };
 
 #endif
