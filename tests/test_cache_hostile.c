@@ -511,6 +511,54 @@ static int without_stdio(const char *dir) {
 
 static void a_host_without_stdio(void **state) { assert_child(without_stdio, *state); }
 
+enum { HOST_FILES = 40 };
+
+/* A daemon closes everything, and opens files of its own: each must stay the daemon's, open and untouched. */
+static int closes_all(const char *dir, bool is_range, bool has_directories) {
+    file_path cache, base, own;
+    struct stat before[HOST_FILES], after;
+    int fds[HOST_FILES];
+    snprintf(cache, sizeof cache, "%s/cache", dir);
+    snprintf(base, sizeof base, "%s/base", dir);
+    snprintf(own, sizeof own, "%s/own", dir);
+    if (mkdir(base, 0700) || mkdir(own, 0700)) return 10;
+    attune_context *context = open_with(cache, base, NULL);
+    if (origin_in(context, SMALL) != ATTUNE_FROM_COMPILER) return 11;
+    if (is_range)
+        close_range(3, ~0U, 0);
+    else
+        closefrom(3);
+    for (int i = 0; i < HOST_FILES; i++) {
+        fds[i] = has_directories ? open(own, O_RDONLY | O_DIRECTORY) : open(dir, O_TMPFILE | O_RDWR, 0600);
+        if (fds[i] != 3 + i || fstat(fds[i], &before[i])) return 12;
+    }
+    last_message[0] = '\0';
+    /* The directory's path names another one now. */
+    temp_dir_remove(cache);
+    if (mkdir(cache, 0700)) return 13;
+    if (origin_in(context, SMALL) != ATTUNE_FROM_COMPILER || origin_in(context, OTHER) != ATTUNE_FROM_COMPILER)
+        return 14;
+    if (!strstr(last_message, "has closed its descriptor")) return 15;
+    attune_context_destroy(context);
+    for (int i = 0; i < HOST_FILES; i++)
+        if (fstat(fds[i], &after) || after.st_ino != before[i].st_ino || after.st_size != before[i].st_size) return 16;
+    return temp_dir_count(own, "", "") ? 17 : 0;
+}
+
+static int with_closefrom(const char *dir) { return closes_all(dir, false, false); }
+static int with_close_range(const char *dir) { return closes_all(dir, true, false); }
+static int with_directories_of_its_own(const char *dir) { return closes_all(dir, true, true); }
+
+static void a_host_that_closes_all(void **state) {
+    int (*const bodies[])(const char *dir) = {with_closefrom, with_close_range, with_directories_of_its_own};
+    for (int i = 0; i < 3; i++) {
+        file_path command;
+        assert_child(bodies[i], *state);
+        snprintf(command, sizeof command, "rm -r %s/*", (char *)*state);
+        assert_int_equal(system(command), 0);
+    }
+}
+
 static void limit_files(rlim_t bytes) {
     struct rlimit limit = {bytes, RLIM_INFINITY};
     if (getrlimit(RLIMIT_FSIZE, &limit)) _exit(20);
@@ -591,6 +639,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         CASE(two_processes_of_one_number), /* those that fork first: there are no threads yet */
         CASE(a_host_without_stdio),
+        CASE(a_host_that_closes_all),
         CASE(a_host_with_a_file_limit),
         CASE(a_pending_signal_stays),
         CASE(a_fifo_as_record),

@@ -5,6 +5,7 @@
 #include "runtime/entry_file.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -49,12 +50,12 @@ static void copy_entry(copier *c, const char *file, const at_entry_file *got) {
     c->copied->other_class += is_other_class;
 }
 
-static int copy_file(void *user, const char *file, const struct stat *status) {
+static int copy_file(void *user, int dir, const char *file, const struct stat *status) {
     copier *c = user;
     at_entry_file got;
     (void)status;
     if (!at_file_is_entry(file)) return 0;
-    const at_found found = at_entry_file_read(c->cache->io, c->from, file, c->trust, c->cache->allocator, &got);
+    const at_found found = at_entry_file_read(c->cache->io, dir, file, c->trust, c->cache->allocator, &got);
     if (found == AT_FOUND) copy_entry(c, file, &got);
     /* Another process may have evicted a missing one a moment ago. */
     c->copied->damaged += found != AT_FOUND && found != AT_MISSING;
@@ -74,18 +75,18 @@ static attune_status copy_all(copier *c, const char *from, const char *to, at_er
 attune_status at_disk_cache_export(at_disk_cache *cache, const char *directory, const char *machine,
                                    attune_cache_copied *copied, at_error *err) {
     *copied = (attune_cache_copied){.struct_size = sizeof *copied};
-    if (cache->dir < 0 && cache->base < 0)
-        return at_fail(err, ATTUNE_IO_ERROR, "the disk cache is off: there is nothing to export");
     at_disk_cache_refresh(cache, false, NULL);
+    const int own = at_disk_cache_dir(cache, false), base = at_disk_cache_dir(cache, true);
+    if (own < 0 && base < 0) return at_fail(err, ATTUNE_IO_ERROR, "the disk cache is off: there is nothing to export");
     copier c = {.cache = cache, .machine = machine, .copied = copied};
     c.to = at_cache_dir_open_shared(directory, cache->io, err);
     if (c.to < 0) return ATTUNE_IO_ERROR;
     attune_status status = ATTUNE_OK;
-    c.from = cache->dir;
-    if (cache->dir >= 0) status = copy_all(&c, cache->path, directory, err);
-    c.from = cache->base;
+    c.from = own;
+    if (own >= 0) status = copy_all(&c, cache->path, directory, err);
+    c.from = base;
     c.trust = AT_TRUST_ROOT;
-    if (cache->base >= 0 && !status) status = copy_all(&c, cache->base_path, directory, err);
+    if (base >= 0 && !status) status = copy_all(&c, cache->base_path, directory, err);
     close(c.to);
     return status;
 }
@@ -93,18 +94,22 @@ attune_status at_disk_cache_export(at_disk_cache *cache, const char *directory, 
 attune_status at_disk_cache_import(at_disk_cache *cache, const char *directory, const char *machine,
                                    attune_cache_copied *copied, at_error *err) {
     *copied = (attune_cache_copied){.struct_size = sizeof *copied};
-    if (cache->dir < 0) return at_fail(err, ATTUNE_IO_ERROR, "the disk cache is off: there is nothing to import into");
     if (!at_disk_cache_refresh(cache, true, err)) return ATTUNE_IO_ERROR;
-    copier c = {.cache = cache,
-                .machine = machine,
-                .copied = copied,
-                .to = cache->dir,
-                .trust = AT_TRUST_ROOT,
-                .is_import = true};
+    const int own = at_disk_cache_dir(cache, false);
+    if (own < 0) return at_fail(err, ATTUNE_IO_ERROR, "the disk cache is off: there is nothing to import into");
+    copier c = {.cache = cache, .machine = machine, .copied = copied, .trust = AT_TRUST_ROOT, .is_import = true};
     c.from = at_cache_dir_open_foreign(directory, cache->io, err);
     if (c.from < 0) return ATTUNE_IO_ERROR;
+    c.to =
+        at_io_open(cache->io, own, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC, 0); /* nobody else's, see at_files_walk */
+    if (c.to < 0) {
+        at_fail(err, ATTUNE_IO_ERROR, "%s cannot be opened: %s", cache->path, strerror(errno));
+        close(c.from);
+        return ATTUNE_IO_ERROR;
+    }
     const attune_status status = copy_all(&c, directory, cache->path, err);
     close(c.from);
-    atomic_fetch_add(&cache->evictions, at_files_sweep(cache->io, cache->dir, cache->allocator, cache->capacity));
+    close(c.to);
+    at_disk_cache_sweep(cache);
     return status;
 }

@@ -20,45 +20,92 @@ static double monotonic_seconds(void) {
 
 /* ---- The directories ---- */
 
+static bool is_same(const struct stat *a, const struct stat *b) {
+    return a->st_ino == b->st_ino && a->st_dev == b->st_dev;
+}
+
+static atomic_int *number_of(at_disk_cache *cache, bool is_base) { return is_base ? &cache->base : &cache->dir; }
+
+/* Under the mutex. Any error except EBADF is the directory's own, on a network for example. */
+static bool is_lost(const at_disk_cache *cache, bool is_base, int dir) {
+    struct stat now;
+    return at_io_stat(cache->io, dir, &now) ? errno == EBADF : !is_same(&now, &cache->opened[is_base]);
+}
+
+static int find_dir(at_disk_cache *cache, bool is_base, bool *was_lost) {
+    atomic_int *const number = number_of(cache, is_base);
+    pthread_mutex_lock(&cache->mutex);
+    const int dir = *number;
+    *was_lost = dir >= 0 && is_lost(cache, is_base, dir);
+    if (*was_lost) *number = -1; /* not closed: it may be the host's file */
+    pthread_mutex_unlock(&cache->mutex);
+    return *was_lost ? -1 : dir;
+}
+
+int at_disk_cache_dir(at_disk_cache *cache, bool is_base) {
+    bool was_lost;
+    const int dir = find_dir(cache, is_base, &was_lost);
+    if (was_lost)
+        at_log_printf(cache->log, ATTUNE_LOG_WARNING,
+                      "the %s%s is off: somebody else in this process has closed its descriptor",
+                      is_base ? "base of the disk cache " : "disk cache ", is_base ? cache->base_path : cache->path);
+    return dir;
+}
+
+/* Closes a directory that was opened a moment ago if it cannot be told from others later. */
+static int remember(at_disk_cache *cache, bool is_base, int dir, at_error *err) {
+    if (dir < 0 || !at_io_stat(cache->io, dir, &cache->opened[is_base])) return dir;
+    at_fail(err, ATTUNE_IO_ERROR, "the directory cannot be examined: %s", strerror(errno));
+    close(dir);
+    return -1;
+}
+
 void at_disk_cache_init(at_disk_cache *cache, const char *dir, uint64_t capacity, const attune_allocator *allocator,
                         const at_io *io, const at_log *log) {
     *cache = (at_disk_cache){.allocator = allocator, .io = io, .log = log, .dir = -1, .base = -1, .capacity = capacity};
     pthread_mutex_init(&cache->mutex, NULL);
     at_error err = {0};
     if (at_cache_dir_path(dir, cache->path, sizeof cache->path, &err) == ATTUNE_OK && cache->path[0])
-        cache->dir = at_cache_dir_open(cache->path, io, &err);
+        cache->dir = remember(cache, false, at_cache_dir_open(cache->path, io, &err), &err);
     if (err.status != ATTUNE_OK) at_log_printf(log, ATTUNE_LOG_WARNING, "the disk cache is off: %s", err.message);
     snprintf(cache->refusals[0], sizeof cache->refusals[0], "%s", err.message);
     at_cache_dir_from_root(cache->path, cache->from_root[0], sizeof cache->from_root[0]);
     if (cache->dir < 0) cache->path[0] = '\0';
 }
 
-static bool is_same(const struct stat *a, const struct stat *b) {
-    return a->st_ino == b->st_ino && a->st_dev == b->st_dev;
-}
-
 void at_disk_cache_open_base(at_disk_cache *cache, const char *base) {
     at_error err = {0};
-    struct stat own, other;
     if (at_cache_base_path(base, cache->base_path, sizeof cache->base_path, &err) == ATTUNE_OK && cache->base_path[0])
-        cache->base = at_cache_dir_open_foreign(cache->base_path, cache->io, &err);
+        cache->base = remember(cache, true, at_cache_dir_open_foreign(cache->base_path, cache->io, &err), &err);
     if (err.status != ATTUNE_OK)
         at_log_printf(cache->log, ATTUNE_LOG_WARNING, "the base of the disk cache is not used: %s", err.message);
     snprintf(cache->refusals[1], sizeof cache->refusals[1], "%s", err.message);
     at_cache_dir_from_root(cache->base_path, cache->from_root[1], sizeof cache->from_root[1]);
     /* A base that is the cache itself adds nothing but every entry a second time. */
-    if (cache->base >= 0 && cache->dir >= 0 && !at_io_stat(cache->io, cache->dir, &own) &&
-        !at_io_stat(cache->io, cache->base, &other) && is_same(&own, &other)) {
+    if (cache->base >= 0 && cache->dir >= 0 && is_same(&cache->opened[0], &cache->opened[1])) {
         close(cache->base);
         cache->base = -1;
     }
     if (cache->base < 0) cache->base_path[0] = '\0';
 }
 
+/* Gives the old one's number to a directory that was opened. */
+static bool take_place(at_disk_cache *cache, bool is_base, int fd) {
+    struct stat own, now;
+    if (at_io_stat(cache->io, fd, &now)) return false;
+    pthread_mutex_lock(&cache->mutex);
+    const int dir = *number_of(cache, is_base);
+    const bool is_taken = dir >= 0 && !at_io_stat(cache->io, dir, &own) && is_same(&own, &cache->opened[is_base]) &&
+                          dup3(fd, dir, O_CLOEXEC) == dir;
+    if (is_taken) cache->opened[is_base] = now;
+    pthread_mutex_unlock(&cache->mutex);
+    return is_taken;
+}
+
 /* Someone may have removed the directory, or put another one in its place, since it was opened. The one that is there
  * now gets the old one's number in one step, since other threads may be using that. Returns whether it is another. */
 static bool refresh(at_disk_cache *cache, bool is_base, bool makes, at_error *err) {
-    const int dir = is_base ? cache->base : cache->dir;
+    const int dir = at_disk_cache_dir(cache, is_base);
     const char *const path = cache->from_root[is_base];
     struct stat old, now;
     if (dir < 0 || !*path || at_io_stat(cache->io, dir, &old)) return false;
@@ -66,7 +113,7 @@ static bool refresh(at_disk_cache *cache, bool is_base, bool makes, at_error *er
     if (exists ? is_same(&old, &now) : !makes) return false;
     const int fd = is_base ? at_cache_dir_open_foreign(path, cache->io, err) : at_cache_dir_open(path, cache->io, err);
     if (fd < 0) return false;
-    const bool is_taken = dup3(fd, dir, O_CLOEXEC) == dir;
+    const bool is_taken = take_place(cache, is_base, fd);
     close(fd);
     return is_taken;
 }
@@ -79,8 +126,11 @@ bool at_disk_cache_refresh(at_disk_cache *cache, bool makes, at_error *err) {
 }
 
 void at_disk_cache_free(at_disk_cache *cache) {
-    if (cache->dir >= 0) close(cache->dir);
-    if (cache->base >= 0) close(cache->base);
+    for (int is_base = 0; is_base < 2; is_base++) {
+        bool was_lost;
+        const int dir = find_dir(cache, is_base, &was_lost);
+        if (dir >= 0) close(dir);
+    }
     pthread_mutex_destroy(&cache->mutex);
 }
 
@@ -98,7 +148,7 @@ static void drop_damaged(at_disk_cache *cache, bool is_base, bool is_unreadable,
                       is_unreadable ? "cannot be read" : "is damaged", why);
         return;
     }
-    const int failure = at_file_remove(cache->io, cache->dir, file);
+    const int failure = at_file_remove(cache->io, at_disk_cache_dir(cache, false), file);
     at_log_printf(cache->log, ATTUNE_LOG_WARNING, "the cache entry %s is damaged and %s: %s", file,
                   !failure || failure == ENOENT ? "was removed" : "could not be removed", why);
 }
@@ -125,7 +175,7 @@ static bool is_wanted(const at_key *key, const char *near_class, const at_entry 
 /* near_class NULL: the key itself; else the same kernel for that class. */
 static bool read_in(at_disk_cache *cache, bool is_base, const at_key *key, const char *near_class, uint8_t **data,
                     at_entry *entry) {
-    const int dir = is_base ? cache->base : cache->dir;
+    const int dir = at_disk_cache_dir(cache, is_base);
     *data = NULL;
     if (dir < 0) return false;
     char file[AT_FILE_CHARS];
@@ -216,12 +266,20 @@ static void note_write(at_disk_cache *cache, const char *why, size_t bytes, bool
 
 static int write_once(at_disk_cache *cache, const char *file, const at_entry *entry, const uint8_t *data, size_t bytes,
                       bool replaces) {
-    if (!replaces) return at_entry_file_write(cache->io, cache->dir, file, 0600, entry, cache->allocator, data, bytes);
-    return at_entry_file_replace(cache->io, cache->dir, file, 0600, data, bytes);
+    const int dir = at_disk_cache_dir(cache, false);
+    if (dir < 0) return EBADF;
+    if (!replaces) return at_entry_file_write(cache->io, dir, file, 0600, entry, cache->allocator, data, bytes);
+    return at_entry_file_replace(cache->io, dir, file, 0600, data, bytes);
+}
+
+void at_disk_cache_sweep(at_disk_cache *cache) {
+    const int dir = at_disk_cache_dir(cache, false);
+    if (dir < 0) return;
+    atomic_fetch_add(&cache->evictions, at_files_sweep(cache->io, dir, cache->allocator, cache->capacity));
 }
 
 static void write_entry(at_disk_cache *cache, const at_key *key, const at_entry *entry, bool replaces) {
-    if (cache->dir < 0 || writes_paused(cache)) return;
+    if (at_disk_cache_dir(cache, false) < 0 || writes_paused(cache)) return;
     uint8_t *data = NULL;
     size_t bytes = 0;
     at_error err = {0};
@@ -241,8 +299,7 @@ static void write_entry(at_disk_cache *cache, const at_key *key, const at_entry 
     bool sweep = key->low % 16 == 0;
     const char *const why = err.status ? err.message : failure ? strerror(failure) : NULL;
     note_write(cache, why, bytes, &sweep);
-    if (sweep && !why)
-        atomic_fetch_add(&cache->evictions, at_files_sweep(cache->io, cache->dir, cache->allocator, cache->capacity));
+    if (sweep && !why) at_disk_cache_sweep(cache);
 }
 
 void at_disk_cache_write(at_disk_cache *cache, const at_key *key, const at_entry *entry) {

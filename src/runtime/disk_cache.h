@@ -15,9 +15,9 @@ typedef struct at_disk_cache {
     const attune_allocator *allocator;
     const at_io *io;
     const at_log *log;
-    int dir;             /* -1: the cache is off. Later another directory may get this number, see disk_cache.c */
+    atomic_int dir;      /* -1: the cache is off; read by at_disk_cache_dir. Another directory may get this number */
     char path[PATH_MAX]; /* "" when off */
-    int base;            /* a second directory, which is only read; -1: none */
+    atomic_int base;     /* a second directory, which is only read; -1: none */
     char base_path[PATH_MAX];
     char from_root[2][PATH_MAX];            /* both paths again, wherever the host's working directory is */
     char refusals[2][ATTUNE_MESSAGE_BYTES]; /* why either is not used although it was asked for; "" */
@@ -25,6 +25,7 @@ typedef struct at_disk_cache {
     atomic_ullong evictions, damaged, write_failures;
 
     pthread_mutex_t mutex;      /* guards all below */
+    struct stat opened[2];      /* the directory and the base that have the numbers: device and inode */
     double paused_until, pause; /* seconds of the monotonic clock; after failed writes */
     bool write_logged;
     uint64_t written_since_sweep;
@@ -39,6 +40,10 @@ void at_disk_cache_init(at_disk_cache *cache, const char *dir, uint64_t capacity
 void at_disk_cache_open_base(at_disk_cache *cache, const char *base);
 
 void at_disk_cache_free(at_disk_cache *cache);
+
+/* The descriptor of the directory, or of the base; -1: off. The host may have closed all descriptors, and the number
+ * may be a file of its own now. Then the directory is off from now on, and the log says so. */
+int at_disk_cache_dir(at_disk_cache *cache, bool is_base);
 
 /* Opens the directory and the base again if another directory has taken their place. `makes`: a directory that is
  * missing now is made. False with *err filled if the directory cannot be used now. */
@@ -62,6 +67,9 @@ void at_disk_cache_write(at_disk_cache *cache, const at_key *key, const at_entry
 
 /* Writes an entry in the place of an older one, which stays if that fails. */
 void at_disk_cache_replace(at_disk_cache *cache, const at_key *key, const at_entry *entry);
+
+/* Removes what is too much, as a writer does now and then. */
+void at_disk_cache_sweep(at_disk_cache *cache);
 
 attune_status at_disk_cache_visit(at_disk_cache *cache, attune_cache_visit_fn *visit, void *user, at_error *err);
 attune_status at_disk_cache_clear(at_disk_cache *cache, uint64_t *removed, at_error *err);

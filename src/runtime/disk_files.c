@@ -212,11 +212,11 @@ int at_files_walk(const at_io *io, int dir, at_file_visit_fn *visit, void *user)
     }
     for (const struct dirent *item; (item = readdir(stream));) {
         struct stat status;
-        if (io->fstatat(dir, item->d_name, &status, AT_SYMLINK_NOFOLLOW)) {
+        if (io->fstatat(fd, item->d_name, &status, AT_SYMLINK_NOFOLLOW)) {
             if (errno == ENOENT) continue; /* removed a moment ago */
             memset(&status, 0, sizeof status);
         }
-        if (visit(user, item->d_name, &status)) break;
+        if (visit(user, fd, item->d_name, &status)) break;
     }
     closedir(stream);
     return 0;
@@ -243,9 +243,9 @@ static bool take_away(found_files *found, const char *file) {
     return gone;
 }
 
-static int collect(void *user, const char *file, const struct stat *status) {
+static int collect(void *user, int dir, const char *file, const struct stat *status) {
     found_files *found = user;
-    if (at_file_is_orphan(found->io, found->dir, file, status) && take_away(found, file)) {
+    if (at_file_is_orphan(found->io, dir, file, status) && take_away(found, file)) {
         found->trimmed.orphans++;
         found->trimmed.orphan_bytes += (uint64_t)status->st_size;
     }
@@ -296,9 +296,15 @@ static void evict(found_files *found, uint64_t goal) {
 }
 
 at_trimmed at_files_trim(const at_io *io, int dir, const attune_allocator *allocator, uint64_t limit, uint64_t goal) {
-    found_files found = {.io = io, .allocator = allocator, .dir = dir};
-    if (at_files_walk(io, dir, collect, &found)) found.trimmed.failure = errno;
+    found_files found = {.io = io, .allocator = allocator};
+    found.dir = at_io_open(io, dir, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC, 0); /* nobody else's, see at_files_walk */
+    if (found.dir < 0) {
+        found.trimmed.failure = errno;
+        return found.trimmed;
+    }
+    if (at_files_walk(io, found.dir, collect, &found)) found.trimmed.failure = errno;
     if (found.trimmed.left_bytes > limit) evict(&found, goal);
+    close(found.dir);
     at_free(allocator, found.items);
     return found.trimmed;
 }

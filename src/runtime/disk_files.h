@@ -55,8 +55,9 @@ int at_file_remove(const at_io *io, int dir, const char *file);
  * it grows old from now on. */
 bool at_file_is_orphan(const at_io *io, int dir, const char *file, const struct stat *status);
 
-/* Calls visit for each file of any kind; non-zero stops. 0, or -1 with errno when the directory cannot be listed. */
-typedef int at_file_visit_fn(void *user, const char *file, const struct stat *status);
+/* Calls visit for each file of any kind; non-zero stops. 0, or -1 with errno when the directory cannot be listed. visit
+ * gets the directory by a descriptor that nobody else has: another thread may give another directory to the first. */
+typedef int at_file_visit_fn(void *user, int dir, const char *file, const struct stat *status);
 int at_files_walk(const at_io *io, int dir, at_file_visit_fn *visit, void *user);
 
 /* What was removed, what is left, and the first errno that kept something from being removed. */

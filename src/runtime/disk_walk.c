@@ -29,13 +29,13 @@ static void show_content(attune_cache_entry *shown, const at_entry *entry, at_ke
     shown->key_bytes = entry->key_bytes;
 }
 
-static int visit_file(void *user, const char *file, const struct stat *status) {
+static int visit_file(void *user, int dir, const char *file, const struct stat *status) {
     visitor *v = user;
     at_disk_cache *cache = v->cache;
     if (!at_file_is_entry(file)) return 0;
     at_entry_file got;
-    const at_found found = at_entry_file_read(cache->io, v->is_base ? cache->base : cache->dir, file,
-                                              v->is_base ? AT_TRUST_ROOT : AT_TRUST_OWN, cache->allocator, &got);
+    const at_found found =
+        at_entry_file_read(cache->io, dir, file, v->is_base ? AT_TRUST_ROOT : AT_TRUST_OWN, cache->allocator, &got);
     if (found == AT_MISSING) return 0; /* evicted while the directory was read */
     const bool is_whole = found == AT_FOUND;
     char message[128];
@@ -69,11 +69,13 @@ static int visit_file(void *user, const char *file, const struct stat *status) {
 attune_status at_disk_cache_visit(at_disk_cache *cache, attune_cache_visit_fn *visit, void *user, at_error *err) {
     visitor v = {.cache = cache, .visit = visit, .user = user};
     at_disk_cache_refresh(cache, false, NULL);
-    if (cache->dir >= 0 && at_files_walk(cache->io, cache->dir, visit_file, &v))
+    int dir = at_disk_cache_dir(cache, false);
+    if (dir >= 0 && at_files_walk(cache->io, dir, visit_file, &v))
         return at_fail(err, ATTUNE_IO_ERROR, "the cache directory %s cannot be listed: %s", cache->path,
                        strerror(errno));
     v.is_base = true;
-    if (cache->base >= 0 && !v.has_stopped && at_files_walk(cache->io, cache->base, visit_file, &v))
+    dir = at_disk_cache_dir(cache, true);
+    if (dir >= 0 && !v.has_stopped && at_files_walk(cache->io, dir, visit_file, &v))
         return at_fail(err, ATTUNE_IO_ERROR, "the base of the cache %s cannot be listed: %s", cache->base_path,
                        strerror(errno));
     return ATTUNE_OK;
@@ -88,11 +90,11 @@ typedef struct remover {
 } remover;
 
 /* Another process may be writing a young temporary file. */
-static int remove_file(void *user, const char *file, const struct stat *status) {
+static int remove_file(void *user, int dir, const char *file, const struct stat *status) {
     remover *r = user;
     const at_disk_cache *cache = r->cache;
-    if (!at_file_is_entry(file) && !at_file_is_orphan(cache->io, cache->dir, file, status)) return 0;
-    const int failure = at_file_remove(cache->io, cache->dir, file);
+    if (!at_file_is_entry(file) && !at_file_is_orphan(cache->io, dir, file, status)) return 0;
+    const int failure = at_file_remove(cache->io, dir, file);
     if (failure && failure != ENOENT) r->failure = failure;
     r->removed += !failure && at_file_is_entry(file);
     return 0;
@@ -100,10 +102,11 @@ static int remove_file(void *user, const char *file, const struct stat *status) 
 
 attune_status at_disk_cache_clear(at_disk_cache *cache, uint64_t *removed, at_error *err) {
     *removed = 0;
-    if (cache->dir < 0) return ATTUNE_OK;
     at_disk_cache_refresh(cache, false, NULL);
+    const int dir = at_disk_cache_dir(cache, false);
+    if (dir < 0) return ATTUNE_OK;
     remover r = {.cache = cache};
-    if (at_files_walk(cache->io, cache->dir, remove_file, &r)) r.failure = errno;
+    if (at_files_walk(cache->io, dir, remove_file, &r)) r.failure = errno;
     *removed = r.removed;
     if (!r.failure) return ATTUNE_OK;
     return at_fail(err, ATTUNE_IO_ERROR, "not all of the cache directory %s could be cleared: %s", cache->path,
@@ -113,10 +116,11 @@ attune_status at_disk_cache_clear(at_disk_cache *cache, uint64_t *removed, at_er
 attune_status at_disk_cache_collect(at_disk_cache *cache, uint64_t max_bytes, attune_cache_collected *collected,
                                     at_error *err) {
     *collected = (attune_cache_collected){.struct_size = sizeof *collected};
-    if (cache->dir < 0) return ATTUNE_OK;
     at_disk_cache_refresh(cache, false, NULL);
+    const int dir = at_disk_cache_dir(cache, false);
+    if (dir < 0) return ATTUNE_OK;
     if (max_bytes == UINT64_MAX) max_bytes = cache->capacity;
-    const at_trimmed t = at_files_trim(cache->io, cache->dir, cache->allocator, max_bytes, max_bytes);
+    const at_trimmed t = at_files_trim(cache->io, dir, cache->allocator, max_bytes, max_bytes);
     atomic_fetch_add(&cache->evictions, t.entries);
     collected->removed = t.entries;
     collected->removed_bytes = t.bytes;

@@ -101,10 +101,11 @@ attune_status attune_probe_machine(attune_context *context, attune_machine_probe
         return at_report(&err);
     attune_machine_probe full = {
         .machine = name, .fma = measures.fma, .fma_wide = measures.fma_wide, .add = measures.add};
-    const at_disk_cache *cache = &context->disk;
-    if (cache->dir >= 0) {
+    at_disk_cache *cache = &context->disk;
+    const int dir = at_disk_cache_dir(cache, false);
+    if (dir >= 0) {
         const int bytes = print_file(text, name);
-        const int failure = at_file_replace(cache->io, cache->dir, FILE_NAME, 0600, text, (size_t)bytes);
+        const int failure = at_file_replace(cache->io, dir, FILE_NAME, 0600, text, (size_t)bytes);
         if (failure)
             at_fail(&err, ATTUNE_IO_ERROR, "what was probed could not be kept in %s: %s", cache->path,
                     strerror(failure));
