@@ -257,6 +257,8 @@ test_draw_LDFLAGS = $(CAIRO_LIBS)
 test_chart_LDFLAGS = $(CAIRO_LIBS)
 # Searches whose results are given.
 test_tune_report_LDFLAGS = -Wl,--wrap=attune_tune
+# A file system that offers less.
+test_tuning_db_LDFLAGS = -Wl,--wrap=renameat2 -Wl,--wrap=link
 # A CPU with other features.
 test_images_LDFLAGS = -Wl,--wrap=at_cpu_features
 test_machine_LDFLAGS = -Wl,--wrap=at_cpu_identity_here

@@ -7,6 +7,7 @@
 #include "tune/space.h"
 #include "tune/sqlite.h"
 
+#include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
 #include <linux/capability.h>
@@ -797,6 +798,34 @@ static bool finish(pid_t child) {
 }
 
 /* Of several exports to one file one is there in the end, whole, and the others say so. */
+static bool is_fat;
+int __real_renameat2(int from_dir, const char *from, int to_dir, const char *to, unsigned flags);
+int __wrap_renameat2(int from_dir, const char *from, int to_dir, const char *to, unsigned flags);
+int __real_link(const char *from, const char *to);
+int __wrap_link(const char *from, const char *to);
+
+int __wrap_renameat2(int from_dir, const char *from, int to_dir, const char *to, unsigned flags) {
+    return is_fat ? (errno = EINVAL, -1) : __real_renameat2(from_dir, from, to_dir, to, flags);
+}
+
+int __wrap_link(const char *from, const char *to) { return is_fat ? (errno = EPERM, -1) : __real_link(from, to); }
+
+/* A file system without hard links, and without a rename that leaves what is there. */
+static void files_on_fat(void **state) {
+    at_error err = {0};
+    (void)state;
+    is_fat = true;
+    for (int i = 0; i < 3; i++) add(path, here, "lanes=8", NULL);
+    tune_database *d = open_database(path);
+    if (tune_database_export(d, base_path, &err)) fail_msg("%s", err.message);
+    assert_int_equal(tune_database_export(d, base_path, &err), ATTUNE_IO_ERROR);
+    is_fat = false;
+    assert_non_null(strstr(err.message, "exists already"));
+    tune_database_close(d);
+    assert_int_equal(count_of(base_path, "SELECT count(*) FROM search"), 3);
+    assert_int_equal(temp_dir_count(base, "", ""), 1);
+}
+
 static void exports_do_not_take_each_other_away(void **state) {
     enum { ROUNDS = 20, EXPORTERS = 4 };
     (void)state;
@@ -954,6 +983,7 @@ int main(void) {
         CASE(what_cannot_be_written_is_not_searched_for),
         CASE(an_older_version_says_what_to_do),
         CASE(files_are_where_paths_lead),
+        CASE(files_on_fat),
         CASE(exports_do_not_take_each_other_away),
         CASE(what_a_file_brings_along_is_not_run),
         CASE(searches_of_the_same_second_are_two),

@@ -30,10 +30,28 @@ int tune_make_beside(const char *path, bool is_in_cache, char beside[PATH_MAX]) 
     return at_io_open(at_default_io(), AT_FDCWD, beside, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0644);
 }
 
-/* Some file systems have no such rename, and others no links. */
+static bool is_not_offered(int reason) {
+    return reason == EINVAL || reason == ENOSYS || reason == EPERM || reason == EOPNOTSUPP;
+}
+
+/* An empty file claims the name, so that no two processes can take it. */
+static bool claim_and_rename(const char *beside, const char *path) {
+    const int fd = at_io_open(at_default_io(), AT_FDCWD, path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0644);
+    if (fd < 0) return false;
+    close(fd);
+    if (!rename(beside, path)) return true;
+    const int reason = errno;
+    unlink(path);
+    errno = reason;
+    return false;
+}
+
+/* Some file systems have no such rename, others no links, and FAT neither. */
 bool tune_give_name(const char *beside, const char *path) {
     if (!renameat2(AT_FDCWD, beside, AT_FDCWD, path, RENAME_NOREPLACE)) return true;
-    return (errno == EINVAL || errno == ENOSYS) && !link(beside, path) && !unlink(beside);
+    if (!is_not_offered(errno)) return false;
+    if (!link(beside, path)) return !unlink(beside);
+    return is_not_offered(errno) && claim_and_rename(beside, path);
 }
 
 bool tune_resolve_new(const char *path, char resolved[PATH_MAX]) {
