@@ -199,6 +199,7 @@ static void each_heals(void **state) {
         plants[i].plant(*state, path);
         assert_one_damaged(plants[i].name, *state);
         if (origin_of(*state, NULL, SMALL) != ATTUNE_FROM_COMPILER) fail_msg("%s is a hit", plants[i].name);
+        if (plants[i].plant == a_full_directory) assert_non_null(strstr(last_message, "was renamed to aside-"));
         if (origin_of(*state, NULL, SMALL) != ATTUNE_FROM_DISK) fail_msg("%s stays", plants[i].name);
         temp_dir_first(*state, "", aside);
         if (plants[i].plant == a_full_directory) {
@@ -271,6 +272,28 @@ static void what_cannot_be_read_is_replaced(void **state) {
         assert_int_not_equal(before.st_ino, after.st_ino);
         assert_int_equal(origin_in(context, SMALL), ATTUNE_FROM_DISK);
         attune_context_destroy(context);
+        assert_int_equal(unlink(path), 0);
+    }
+}
+
+/* Where the directory refuses everything, a file that is not there is not at fault. */
+static void what_is_not_there_is_not_damaged(void **state) {
+    static const int failures[] = {EACCES, EBADF, ESTALE, ENOTDIR};
+    at_io io = *at_default_io();
+    io.openat = failing_openat;
+    for (size_t i = 0; i < sizeof failures / sizeof *failures; i++) {
+        attune_context *context = open_with(*state, "", &io);
+        attune_statistics s = {.struct_size = sizeof s};
+        last_message[0] = '\0';
+        open_failure = failures[i];
+        origin_in(context, SMALL);
+        open_failure = 0;
+        attune_get_statistics(context, &s);
+        attune_context_destroy(context);
+        assert_string_equal(last_message, "");
+        assert_int_equal(s.damaged_entries, 0);
+        file_path path;
+        file_of(*state, SMALL, path);
         assert_int_equal(unlink(path), 0);
     }
 }
@@ -365,6 +388,77 @@ static void a_directory_that_was_replaced_is_read(void **state) {
         temp_dir_remove(dir);
         temp_dir_remove(old);
     }
+}
+
+static bool is_path_out_of_reach;
+
+static int openat_in_reach(int dir, const char *path, int flags, mode_t mode) {
+    if (is_path_out_of_reach && *path == '/') return errno = EACCES, -1;
+    return at_default_io()->openat(dir, path, flags, mode);
+}
+
+static int fstatat_in_reach(int dir, const char *path, struct stat *status, int flags) {
+    if (is_path_out_of_reach && *path == '/') return errno = EACCES, -1;
+    return at_default_io()->fstatat(dir, path, status, flags);
+}
+
+/* The host has moved to a jail, or to a user who cannot see the parents: the open directory works. */
+static void a_directory_out_of_sight_is_used(void **state) {
+    for (int is_jail = 0; is_jail < 2; is_jail++) {
+        char dir[TEMP_DIR_CHARS + 16], moved[TEMP_DIR_CHARS + 16];
+        at_io io = *at_default_io();
+        io.openat = openat_in_reach;
+        io.fstatat = fstatat_in_reach;
+        snprintf(dir, sizeof dir, "%s/cache", (char *)*state);
+        snprintf(moved, sizeof moved, "%s/moved", (char *)*state);
+        attune_context *context = open_with(dir, "", &io);
+        move(dir, moved); /* the path says ENOENT, as after a chroot */
+        if (!is_jail) move(moved, dir);
+        is_path_out_of_reach = !is_jail;
+        last_message[0] = '\0';
+        assert_int_equal(origin_in(context, SMALL), ATTUNE_FROM_COMPILER);
+        assert_int_equal(origin_in(context, SMALL), ATTUNE_FROM_DISK);
+        is_path_out_of_reach = false;
+        assert_string_equal(last_message, "");
+        if (is_jail) assert_int_equal(access(dir, F_OK), -1);
+        assert_int_equal(temp_dir_count(is_jail ? moved : dir, "", ".attune"), 1);
+        attune_context_destroy(context);
+        temp_dir_remove(is_jail ? moved : dir);
+    }
+}
+
+static attune_context *clearing;
+static char swapped_path[TEMP_DIR_CHARS + 16], swapped_old[TEMP_DIR_CHARS + 16], swapped_new[TEMP_DIR_CHARS + 16];
+
+static int swapping_unlinkat(int dir, const char *path, int flags) {
+    attune_context *const context = clearing;
+    clearing = NULL;
+    if (context) {
+        move(swapped_path, swapped_old);
+        move(swapped_new, swapped_path);
+        assert_int_equal(origin_in(context, "num_heads=2,seq_q=6,head_dim=8"), ATTUNE_FROM_COMPILER);
+    }
+    return at_default_io()->unlinkat(dir, path, flags);
+}
+
+/* Another thread's miss finds a new directory while the old one is cleared. */
+static void a_directory_that_is_replaced_in_a_walk(void **state) {
+    at_io io = *at_default_io();
+    uint64_t removed;
+    io.unlinkat = swapping_unlinkat;
+    snprintf(swapped_path, sizeof swapped_path, "%s/cache", (char *)*state);
+    snprintf(swapped_old, sizeof swapped_old, "%s/old", (char *)*state);
+    snprintf(swapped_new, sizeof swapped_new, "%s/new", (char *)*state);
+    const char *const dirs[] = {swapped_path, swapped_new}, *const texts[] = {SMALL, OTHER};
+    for (int i = 0; i < 4; i++) assert_int_equal(origin_of(dirs[i / 2], NULL, texts[i % 2]), ATTUNE_FROM_COMPILER);
+    attune_context *context = clearing = open_with(swapped_path, "", &io);
+    assert_int_equal(attune_cache_clear(context, &removed), ATTUNE_OK);
+    attune_context_destroy(context);
+    assert_int_equal(removed, 2);
+    assert_int_equal(temp_dir_count(swapped_old, "", ".attune"), 0);
+    assert_int_equal(temp_dir_count(swapped_path, "", ".attune"), 3);
+    temp_dir_remove(swapped_old);
+    temp_dir_remove(swapped_path);
 }
 
 /* What took its place must be trusted as much. */
@@ -646,10 +740,13 @@ int main(void) {
         CASE(each_heals),
         CASE(each_gives_way_to_an_entry),
         CASE(what_cannot_be_read_is_replaced),
+        CASE(what_is_not_there_is_not_damaged),
         CASE(what_cannot_be_read_now_stays),
         CASE(a_read_only_file_system),
         CASE(a_directory_that_was_removed_is_made_again),
         CASE(a_directory_that_was_replaced_is_read),
+        CASE(a_directory_out_of_sight_is_used),
+        CASE(a_directory_that_is_replaced_in_a_walk),
         CASE(a_directory_that_others_can_write_does_not_take_its_place),
         CASE(a_relative_path_stays_where_it_was),
         CASE(a_directory_that_is_not_used_is_told),

@@ -103,14 +103,20 @@ static bool take_place(at_disk_cache *cache, bool is_base, int fd) {
 }
 
 /* Someone may have removed the directory, or put another one in its place, since it was opened. The one that is there
- * now gets the old one's number in one step, since other threads may be using that. Returns whether it is another. */
+ * now gets the old one's number in one step, since other threads may be using that. A directory that exists still and
+ * is only out of sight (for its parents' permissions, or after a chroot) stays in use. Returns whether it is another.
+ */
 static bool refresh(at_disk_cache *cache, bool is_base, bool makes, at_error *err) {
     const int dir = at_disk_cache_dir(cache, is_base);
     const char *const path = cache->from_root[is_base];
     struct stat old, now;
     if (dir < 0 || !*path || at_io_stat(cache->io, dir, &old)) return false;
-    const bool exists = !cache->io->fstatat(AT_FDCWD, path, &now, 0);
-    if (exists ? is_same(&old, &now) : !makes) return false;
+    if (cache->io->fstatat(AT_FDCWD, path, &now, 0)) {
+        const bool is_missing = errno == ENOENT || errno == ENOTDIR;
+        if (!makes || !is_missing || old.st_nlink) return false;
+    } else if (is_same(&old, &now) || (old.st_nlink && !S_ISDIR(now.st_mode))) {
+        return false;
+    }
     const int fd = is_base ? at_cache_dir_open_foreign(path, cache->io, err) : at_cache_dir_open(path, cache->io, err);
     if (fd < 0) return false;
     const bool is_taken = take_place(cache, is_base, fd);
@@ -148,9 +154,13 @@ static void drop_damaged(at_disk_cache *cache, bool is_base, bool is_unreadable,
                       is_unreadable ? "cannot be read" : "is damaged", why);
         return;
     }
-    const int failure = at_file_remove(cache->io, at_disk_cache_dir(cache, false), file);
-    at_log_printf(cache->log, ATTUNE_LOG_WARNING, "the cache entry %s is damaged and %s: %s", file,
-                  !failure || failure == ENOENT ? "was removed" : "could not be removed", why);
+    char aside[AT_FILE_CHARS];
+    const int failure = at_file_remove(cache->io, at_disk_cache_dir(cache, false), file, aside);
+    at_log_printf(cache->log, ATTUNE_LOG_WARNING, "the cache entry %s is damaged and %s%s: %s", file,
+                  *aside                          ? "was renamed to "
+                  : !failure || failure == ENOENT ? "was removed"
+                                                  : "could not be removed",
+                  aside, why);
 }
 
 /* Eviction goes by the time of use. It is written at most once an hour, to spare the disk. A time in the future is put

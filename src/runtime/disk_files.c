@@ -82,6 +82,13 @@ static at_found found_by(int reason, at_file *file) {
     return reason == EMFILE || reason == ENFILE || reason == ENOMEM ? AT_NOT_NOW : AT_UNREADABLE;
 }
 
+/* The errno may be about the directory, after a change of the user for example. */
+static at_found found_by_opening(int reason, const at_io *io, int dir, const char *name, at_file *file) {
+    struct stat status;
+    const at_found found = found_by(reason, file);
+    return found == AT_UNREADABLE && io->fstatat(dir, name, &status, AT_SYMLINK_NOFOLLOW) ? AT_MISSING : found;
+}
+
 static const char *distrust(const struct stat *status, at_file_trust trust) {
     if (!S_ISREG(status->st_mode)) return "it is not a regular file";
     if (status->st_uid != geteuid() && (trust != AT_TRUST_ROOT || status->st_uid != 0))
@@ -101,7 +108,8 @@ at_found at_file_read(const at_io *io, int dir, const char *name, at_file_trust 
         file->why = "it is a symbolic link";
         return AT_DAMAGED;
     }
-    if (file->fd < 0 || at_io_stat(io, file->fd, &file->status)) return found_by(errno, file);
+    if (file->fd < 0) return found_by_opening(errno, io, dir, name, file);
+    if (at_io_stat(io, file->fd, &file->status)) return found_by(errno, file);
     const char *why = distrust(&file->status, trust);
     if (!why) {
         file->bytes = (size_t)file->status.st_size;
@@ -175,13 +183,16 @@ int at_file_replace(const at_io *io, int dir, const char *file, mode_t mode, con
     return write_temporary(io, dir, file, mode, data, bytes, true);
 }
 
-int at_file_remove(const at_io *io, int dir, const char *file) {
-    char aside[AT_FILE_CHARS];
+int at_file_remove(const at_io *io, int dir, const char *file, char aside[AT_FILE_CHARS]) {
+    char new_name[AT_FILE_CHARS];
+    aside[0] = '\0';
     if (!io->unlinkat(dir, file, 0)) return 0;
     if (errno != EISDIR) return errno;
     if (!io->unlinkat(dir, file, AT_REMOVEDIR)) return 0;
     if (errno != ENOTEMPTY && errno != EEXIST) return errno;
-    return at_file_random_name(ASIDE_PREFIX, aside) && !io->renameat(dir, file, dir, aside) ? 0 : errno;
+    if (!at_file_random_name(ASIDE_PREFIX, new_name) || io->renameat(dir, file, dir, new_name)) return errno;
+    strcpy(aside, new_name);
+    return 0;
 }
 
 /* ---- Walking and eviction ---- */

@@ -48,8 +48,9 @@ int at_file_write(const at_io *io, int dir, const char *file, mode_t mode, const
 /* The same, but a file that exists gives way, in one step and only to a whole one. */
 int at_file_replace(const at_io *io, int dir, const char *file, mode_t mode, const void *data, size_t bytes);
 
-/* Removes whatever has this name: 0, or the errno. A directory that is not empty is renamed to aside-*. */
-int at_file_remove(const at_io *io, int dir, const char *file);
+/* Removes whatever has this name: 0, or the errno. A directory that is not empty is renamed to aside-*: `aside` is its
+ * new name, else "". */
+int at_file_remove(const at_io *io, int dir, const char *file, char aside[AT_FILE_CHARS]);
 
 /* Whether a temporary file has not been written to for an hour. One from the future is given the present time, so that
  * it grows old from now on. */

@@ -94,7 +94,11 @@ static int remove_file(void *user, int dir, const char *file, const struct stat 
     remover *r = user;
     const at_disk_cache *cache = r->cache;
     if (!at_file_is_entry(file) && !at_file_is_orphan(cache->io, dir, file, status)) return 0;
-    const int failure = at_file_remove(cache->io, dir, file);
+    char aside[AT_FILE_CHARS];
+    const int failure = at_file_remove(cache->io, dir, file, aside);
+    if (*aside)
+        at_log_printf(cache->log, ATTUNE_LOG_WARNING, "%s of the cache directory %s is a directory: it is %s now", file,
+                      cache->path, aside);
     if (failure && failure != ENOENT) r->failure = failure;
     r->removed += !failure && at_file_is_entry(file);
     return 0;

@@ -21,21 +21,25 @@ void at_entry_file_close(at_entry_file *got, const attune_allocator *allocator) 
     at_file_close(&got->file, allocator);
 }
 
-/* Whether an entry of this key has the name, or a file that cannot be read now. */
+/* Whether an entry of this key has the name, or a file that cannot be read now. Where this CPU lacks features that the
+ * entry needs and the new one does not, it would be a miss for ever. */
 static bool is_to_stay(const at_io *io, int dir, const char *name, const at_entry *entry,
                        const attune_allocator *allocator) {
     at_entry_file there;
     const at_found found = at_entry_file_read(io, dir, name, AT_TRUST_OWN, allocator, &there);
-    const bool stays = found == AT_NOT_NOW || (found == AT_FOUND && there.entry.key_bytes == entry->key_bytes &&
-                                               !memcmp(there.entry.key, entry->key, entry->key_bytes));
+    const bool stays =
+        found == AT_NOT_NOW ||
+        (found == AT_FOUND && !(there.entry.required & ~at_cpu_features() & ~entry->required) &&
+         there.entry.key_bytes == entry->key_bytes && !memcmp(there.entry.key, entry->key, entry->key_bytes));
     at_entry_file_close(&there, allocator);
     return stays;
 }
 
 int at_entry_file_replace(const at_io *io, int dir, const char *name, mode_t mode, const void *data, size_t bytes) {
+    char aside[AT_FILE_CHARS];
     int failure = at_file_replace(io, dir, name, mode, data, bytes);
     if (failure != EISDIR) return failure;
-    failure = at_file_remove(io, dir, name);
+    failure = at_file_remove(io, dir, name, aside);
     return failure ? failure : at_file_replace(io, dir, name, mode, data, bytes);
 }
 
