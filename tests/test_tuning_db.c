@@ -28,6 +28,7 @@
 static char dir[TEMP_DIR_CHARS], base[TEMP_DIR_CHARS], path[TEMP_DIR_CHARS + 16], base_path[TEMP_DIR_CHARS + 16];
 static char last_message[ATTUNE_MESSAGE_BYTES];
 static int messages;
+static bool is_fat;
 
 static int set_up(void **state) {
     (void)state;
@@ -36,6 +37,7 @@ static int set_up(void **state) {
     snprintf(path, sizeof path, "%s/tuning.db", dir);
     snprintf(base_path, sizeof base_path, "%s/tuning.db", base);
     messages = 0;
+    is_fat = false;
     last_message[0] = '\0';
     return 0;
 }
@@ -798,7 +800,6 @@ static bool finish(pid_t child) {
 }
 
 /* Of several exports to one file one is there in the end, whole, and the others say so. */
-static bool is_fat;
 int __real_renameat2(int from_dir, const char *from, int to_dir, const char *to, unsigned flags);
 int __wrap_renameat2(int from_dir, const char *from, int to_dir, const char *to, unsigned flags);
 int __real_link(const char *from, const char *to);
