@@ -89,7 +89,7 @@ DRAW_SRC := $(wildcard tools/draw/*.c)
 TEST_SRC := $(filter-out $(if $(JIT_ASAN),,$(JIT_ASAN_SRC)),$(wildcard tests/test_*.c))
 REF_SRC := $(wildcard tests/ref_*.c)
 # What the library and the command both link.
-BOTH_SRC := src/base/nearest.c
+BOTH_SRC := src/base/nearest.c src/base/trusted.c
 SUPPORT_SRC := $(wildcard tests/support/*.c) $(REF_SRC)
 FUZZ_SRC := $(wildcard tests/fuzz/fuzz_*.c)
 
@@ -119,7 +119,7 @@ $(call obj,$(wildcard src/codegen/*.c)): INCLUDES += $(LLVM_CFLAGS) $(if $(OWN_L
 # A call of attune_run, which may take 0.1 µs in all, enters these a dozen times. Their arrays are indexed by the
 # numbers of tensors; they touch no text and no file.
 $(call obj,$(addprefix src/runtime/,run.c call.c call_sizes.c call_strides.c)): HARDENED += -fno-stack-protector
-# Of the library the command sees the public header only, as any other program does, and a leaf of src/base that needs
+# Of the library the command sees the public header only, as any other program does, and leaves of src/base that need
 # nothing else. `attune check` is linked to the references of the tests.
 $(call obj,$(TOOL_SRC)): INCLUDES = -Itests -Isrc/base -I$(BUILD)/gen
 $(call obj,$(DRAW_SRC)): INCLUDES = $(CAIRO_CFLAGS)
@@ -144,12 +144,11 @@ $(GENERATOR_ID): FORCE
 	@LLVM_CONFIG='$(LLVM_CONFIG)' JIT_ASAN='$(JIT_ASAN)' LLVM_LINK='$(LLVM_LINK)' sh scripts/generator_id.sh > $@.tmp
 	@if cmp -s $@.tmp $@; then rm $@.tmp; else mv $@.tmp $@; fi
 
-# The last place where an installed library looks for its code generator, and the place where the command looks for its
-# library and for libattune-draw.so. Both look beside themselves first, so that a build directory works, and an
+# The last place where an installed library looks for its code generator, and the command for libattune-draw.so. Both look beside themselves first, so that a build directory works, and an
 # installation that was moved. `make install` with another PREFIX or LIBDIR than `make` writes the file anew.
 $(INSTALL_DIRS): FORCE
 	@mkdir -p $(@D)
-	@sh scripts/install_dirs.sh '$(BINDIR)' '$(LIBDIR)' > $@.tmp
+	@sh scripts/install_dirs.sh '$(LIBDIR)' > $@.tmp
 	@if cmp -s $@.tmp $@; then rm $@.tmp; else mv $@.tmp $@; fi
 $(call obj,src/runtime/codegen_path.c tools/draw_load.c): $(INSTALL_DIRS)
 

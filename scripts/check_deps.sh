@@ -13,7 +13,7 @@ declare -A project=(
     [src/codegen]='^(base|ir|target|codegen)/|^generator_id\.h$'
     [src/runtime]='^(base|ir|target|mha|runtime)/|^tune/tuning\.h$|^(generator_id|install_dirs)\.h$'
     [src/tune]='^(base|ir|target|mha|runtime|tune)/|^generator_id\.h$'
-    [tools]='^ref_(attention|block)\.h$|^draw/(draw|chart)\.h$|^(install_dirs|nearest)\.h$'
+    [tools]='^ref_(attention|block)\.h$|^draw/(draw|chart)\.h$|^(install_dirs|nearest|trusted)\.h$'
     [tools/draw]='^$'
 )
 # System headers: the C library's plain part everywhere; files, threads, processes and CPUs only where they belong.
@@ -21,7 +21,7 @@ plain='^(attune|assert|ctype|errno|fenv|float|inttypes|langinfo|limits|locale|ma
 plain+='|stddef|stdint|stdio|stdlib|string|strings)\.h$'
 declare -A system=(
     [include]="$plain"
-    [src/base]="$plain"
+    [src/base]="$plain|^(sys/stat|unistd)\.h$"
     [src/target]="$plain|^cpuid\.h$|^pthread\.h$|^unistd\.h$|^sys/(auxv|syscall)\.h$"
     [src/ir]="$plain|^immintrin\.h$|^xmmintrin\.h$"
     [src/mha]="$plain|^xxhash\.h$"

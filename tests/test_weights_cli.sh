@@ -208,6 +208,34 @@ expect "a command without its plug-in" 1 'pictures are drawn by libattune-draw.s
 cp "$BUILD/libattune-draw.so" "$work/prefix/lib/attune/"
 expect "an installed command finds it" 0 'pixels$' \
     "$work/prefix/bin/attune" weights --weights-file "$work/w.npy" -o "$work/p.png"
+# The rules are the code generator's: tests/test_codegen_search.sh.
+planted() { "$work/prefix/bin/attune" weights --weights-file "$work/w.npy" -o "$work/p.png" && [ ! -e "$work/it-ran" ]; }
+cat >"$work/planted.c" <<PLANTED
+#include <stdio.h>
+__attribute__((constructor)) static void run(void) { fclose(fopen("$work/it-ran", "w")); }
+PLANTED
+${CC:-cc} -shared -fPIC "$work/planted.c" -o "$work/planted.so"
+draw=$work/prefix/lib/attune/libattune-draw.so
+install -m 757 "$work/planted.so" "$draw"
+expect "one that all users may write to is refused" 1 "^attune: $draw is not used: all users may write to it\$" planted
+if [ "$(id -u)" = 0 ]; then
+    chmod 755 "$draw"
+    chown 12345 "$draw"
+    expect "so is another user's" 1 "^attune: $draw is not used: it belongs to user 12345, neither root" planted
+    install -m 755 "$BUILD/libattune-draw.so" "$draw"
+    chown 12345 "$draw" "$work/prefix/lib/libattune.so.0"
+    expect "but not if the library is that user's as well" 0 'pixels$' planted
+    chown 0 "$work/prefix/lib/libattune.so.0"
+fi
+install -m 755 "$BUILD/libattune-draw.so" "$work/prefix/bin/libattune-draw.so"
+install -m 757 "$work/planted.so" "$draw"
+expect "and the first that is trusted is taken" 0 'pixels$' planted
+rm "$work/prefix/bin/libattune-draw.so"
+mkdir "$work/prefix/attune"
+for place in prefix prefix/attune; do install -m 755 "$work/planted.so" "$work/$place/libattune-draw.so"; done
+rm "$draw"
+above() { planted || [ ! -e "$work/it-ran" ]; }
+expect "above the command and its library nothing is looked for" 0 '' above
 
 # ---- Wrong usage ----
 

@@ -1,6 +1,7 @@
 #define _GNU_SOURCE
 #include "runtime/codegen_path.h"
 
+#include "base/trusted.h"
 #include "install_dirs.h"
 
 #include <dlfcn.h>
@@ -42,22 +43,7 @@ static void find_own_place(own_place *place) {
     if (slash) *slash = '\0';
 }
 
-/* ---- Trust ---- */
-
-/* Fills in `why` unless the file is trusted. */
-static bool is_trusted(const struct stat *status, uid_t library_owner, char *why, size_t capacity) {
-    const uid_t owner = status->st_uid;
-    why[0] = '\0';
-    if (!S_ISREG(status->st_mode))
-        snprintf(why, capacity, "it is not a regular file");
-    else if (owner != 0 && owner != geteuid() && owner != library_owner)
-        snprintf(why, capacity, "it belongs to user %u, neither root nor this user", (unsigned)owner);
-    else if (status->st_mode & S_IWOTH)
-        snprintf(why, capacity, "all users may write to it");
-    else if (status->st_mode & S_IWGRP && status->st_gid != owner)
-        snprintf(why, capacity, "group %u may write to it", (unsigned)status->st_gid);
-    return !why[0];
-}
+/* ---- Searching ---- */
 
 static bool try_directory(const char *directory, const char *below, const char *name, uid_t library_owner,
                           at_codegen_file *file) {
@@ -65,14 +51,12 @@ static bool try_directory(const char *directory, const char *below, const char *
     struct stat status;
     const int length = snprintf(file->path, sizeof file->path, "%s%s/%s", directory, below, name);
     if (length > 0 && (size_t)length < sizeof file->path && !stat(file->path, &status)) {
-        if (is_trusted(&status, library_owner, why, sizeof why)) return true;
+        if (at_is_trusted(&status, library_owner, why, sizeof why)) return true;
         snprintf(file->refused, sizeof file->refused, "%.200s is not used: %s", file->path, why);
     }
     file->path[0] = '\0';
     return false;
 }
-
-/* ---- Searching ---- */
 
 /* A worker runs in another directory. */
 static void take_named(const char *named, at_codegen_file *file) {
