@@ -1,8 +1,8 @@
 # attune: build, test, install. `make help` lists the targets.
 #
-# Variables worth setting: LLVM_CONFIG, LLVM_LINK, CC, CFLAGS, BUILD (where products go), PREFIX, LIBDIR and DESTDIR
-# (for install), SANITIZE (compiler flags added everywhere; use another BUILD with it), DEPS=no (never call apt), V=1
-# (show commands).
+# Variables worth setting: LLVM_CONFIG, LLVM_LINK, CC, CPPFLAGS, CFLAGS, LDFLAGS, BUILD (where products go), PREFIX,
+# LIBDIR and DESTDIR (for install), RPATH=no (the command finds its library by the system's paths only), SANITIZE
+# (compiler flags added everywhere; use another BUILD with it), DEPS=no (never call apt), V=1 (show commands).
 
 LLVM_CONFIG ?= llvm-config-19
 FUZZ_CC ?= clang-19
@@ -18,6 +18,13 @@ BASHCOMPDIR ?= $(PREFIX)/share/bash-completion/completions
 ZSHCOMPDIR ?= $(PREFIX)/share/zsh/site-functions
 CFLAGS ?= -O2 -g
 VERSION := $(shell sed -n 's/^#define ATTUNE_VERSION_STRING "\(.*\)"/\1/p' include/attune.h)
+
+# Their names stand in commands without quotes.
+DIRECTORIES = DESTDIR PREFIX BINDIR LIBDIR INCLUDEDIR MANDIR DOCDIR BASHCOMPDIR ZSHCOMPDIR
+ifneq ($(filter install install-strip uninstall,$(MAKECMDGOALS)),)
+$(foreach name,$(DIRECTORIES),$(if $(filter-out 1,$(words [$($(name))])),\
+	$(error $(name) is '$($(name))': a directory to install into must have no blank in its name)))
+endif
 
 # All processors unless the caller said -j: sub-makes inherit the job server.
 ifeq ($(MAKELEVEL),0)
@@ -51,7 +58,8 @@ GENERATOR_LIBS = $(if $(OWN_LLVM),$(OWN_LLVM_LIBS),$(LLVM_LIBS))
 ARCH = $(eval ARCH := $(firstword $(subst -, ,$(shell $(CC) -dumpmachine))))$(ARCH)
 BRANCHES_x86_64 = -fcf-protection=full
 BRANCHES_aarch64 = -mbranch-protection=standard
-FORTIFIED = $(findstring _FORTIFY_SOURCE,$(CFLAGS) $(shell $(CC) $(CFLAGS) -dM -E -x c /dev/null 2>/dev/null))
+FORTIFIED = $(findstring _FORTIFY_SOURCE,$(CPPFLAGS) $(CFLAGS) \
+	$(shell $(CC) $(CPPFLAGS) $(CFLAGS) -dM -E -x c /dev/null 2>/dev/null))
 FORTIFY = $(eval FORTIFY := $(if $(filter -O%,$(CFLAGS)),$(if $(SANITIZE)$(filter -O0,$(CFLAGS))$(FORTIFIED),,\
 	-D_FORTIFY_SOURCE=2)))$(FORTIFY)
 HARDENED = -fstack-protector-strong $(BRANCHES_$(ARCH)) $(FORTIFY)
@@ -65,10 +73,12 @@ NOTES_x86_64 = -z shstk
 LIBRARY_NOTES_x86_64 = -z ibt -z shstk
 HARDENED_LINK = -z relro -z now $(NOTES_$(ARCH))
 
+# Names of the archive could not be made local in objects of link-time optimisation.
+NO_LTO = $(if $(findstring -flto,$(CFLAGS)),-fno-lto)
 WARN = -Wall -Wextra -Wshadow -Wstrict-prototypes -Wmissing-prototypes -Wvla
 # No contraction anywhere: a*b+c is fused only where fma is written, or the interpreter would not define the kernels.
 BASE_CFLAGS = -std=gnu11 $(WARN) -fPIC -fvisibility=hidden -ffp-contract=off -pthread \
-	$(HARDENED) -Iinclude $(CFLAGS) $(SANITIZE) $(if $(JIT_ASAN),-DATTUNE_JIT_ASAN)
+	$(HARDENED) -Iinclude $(CFLAGS) $(NO_LTO) $(SANITIZE) $(if $(JIT_ASAN),-DATTUNE_JIT_ASAN)
 CORE_LIBS = -pthread -ldl -lm
 SHARED = -shared $(if $(SANITIZE),,-Wl,-z,defs)
 LINK = $(CC) $(CFLAGS) $(SANITIZE) $(HARDENED_LINK) $(LDFLAGS) -Wl,--as-needed
@@ -136,7 +146,7 @@ $(call obj,$(DRAW_SRC) tests/test_draw.c tests/test_chart.c): | find-cairo
 $(BUILD)/obj/%.o: %.c | $(GENERATOR_ID)
 	@mkdir -p $(@D)
 	$(call say,cc $<)
-	$(Q)$(CC) $(BASE_CFLAGS) $(INCLUDES) -MMD -MP -c $< -o $@
+	$(Q)$(CC) $(BASE_CFLAGS) $(INCLUDES) $(CPPFLAGS) -MMD -MP -c $< -o $@
 
 # Part of every cache key: any change to what generates code makes old entries unreachable, without a version number.
 $(GENERATOR_ID): FORCE
@@ -144,11 +154,12 @@ $(GENERATOR_ID): FORCE
 	@LLVM_CONFIG='$(LLVM_CONFIG)' JIT_ASAN='$(JIT_ASAN)' LLVM_LINK='$(LLVM_LINK)' sh scripts/generator_id.sh > $@.tmp
 	@if cmp -s $@.tmp $@; then rm $@.tmp; else mv $@.tmp $@; fi
 
-# The last place where an installed library looks for its code generator, and the command for libattune-draw.so. Both look beside themselves first, so that a build directory works, and an
-# installation that was moved. `make install` with another PREFIX or LIBDIR than `make` writes the file anew.
+# The last place where an installed library looks for its code generator, and the command for libattune-draw.so. Both
+# look beside themselves first, so that a build directory works, and an installation that was moved. `make install` with
+# another PREFIX, LIBDIR or RPATH than `make` writes the file anew, and what needs it is linked again.
 $(INSTALL_DIRS): FORCE
 	@mkdir -p $(@D)
-	@sh scripts/install_dirs.sh '$(LIBDIR)' > $@.tmp
+	@sh scripts/install_dirs.sh '$(LIBDIR)' '$(RUN_PATH)' > $@.tmp
 	@if cmp -s $@.tmp $@; then rm $@.tmp; else mv $@.tmp $@; fi
 $(call obj,src/runtime/codegen_path.c tools/draw_load.c): $(INSTALL_DIRS)
 
@@ -201,11 +212,15 @@ $(BUILD)/libattune-draw.so: $(call obj,$(DRAW_SRC))
 	$(call say,link $@)
 	$(Q)$(LINK) $(SHARED) $^ $(CAIRO_LIBS) -lm -o $@
 
-# The run path serves both the build directory and an installation.
+# The run path serves both the build directory and an installation. RPATH=no is for packages whose LIBDIR the system's
+# loader knows; the command in the build directory then needs LD_LIBRARY_PATH.
+RPATH ?= yes
 LIB_FROM_BIN = $(shell realpath -ms --relative-to='$(BINDIR)' '$(LIBDIR)')
+RUN_PATH = $(if $(filter no,$(RPATH)),,$$ORIGIN:$$ORIGIN/$(LIB_FROM_BIN))
+COMMA := ,
 $(BUILD)/attune: $(call obj,$(TOOL_SRC) $(BOTH_SRC) $(REF_SRC)) $(BUILD)/libattune.so $(INSTALL_DIRS)
 	$(call say,link $@)
-	$(Q)$(LINK) -Wl,-rpath,'$$ORIGIN:$$ORIGIN/$(LIB_FROM_BIN)' $(filter %.o,$^) -L$(BUILD) -lattune -ljansson \
+	$(Q)$(LINK) $(if $(RUN_PATH),-Wl$(COMMA)-rpath$(COMMA)'$(RUN_PATH)') $(filter %.o,$^) -L$(BUILD) -lattune -ljansson \
 		$(CORE_LIBS) -o $@
 
 # An example of several files: it reads its weights as the command does.
@@ -420,6 +435,7 @@ check-deps: ## fail on an include that the architecture does not allow
 .PHONY: docs
 docs: ## the manual of attune.h as HTML, into build/docs/; DEPS=no does not install Doxygen
 	@DEPS='$(DEPS)' bash scripts/deps.sh docs
+	@command -v doxygen >/dev/null || { echo "doxygen was not found: install doxygen" >&2; exit 1; }
 	@mkdir -p $(BUILD)/docs
 	@VERSION='$(VERSION)' OUT='$(BUILD)/docs' doxygen docs/Doxyfile
 	@echo "written to $(BUILD)/docs/index.html"
@@ -436,17 +452,27 @@ check-format: ## fail if `make format` would change something
 
 # ---- Installing ----
 
-# install_text TEMPLATE FILE: with what stands between @ put in; directories below PREFIX are named by it.
+# install_text TEMPLATE DIRECTORY: with what stands between @ put in; directories below PREFIX are named by it. The file
+# is written in the build directory first, because the mode of a new file depends on the umask.
 below_prefix = $(patsubst $(PREFIX)/%,$${prefix}/%,$(1))
-install_text = sed -e 's|@PREFIX@|$(PREFIX)|; s|@LIBDIR@|$(call below_prefix,$(LIBDIR))|; s|@VERSION@|$(VERSION)|' \
+GENERATED = $(BUILD)/gen/$(notdir $(1:.in=))
+define install_text
+	sed -e 's|@PREFIX@|$(PREFIX)|; s|@LIBDIR@|$(call below_prefix,$(LIBDIR))|; s|@VERSION@|$(VERSION)|' \
 	-e 's|@INCLUDEDIR@|$(call below_prefix,$(INCLUDEDIR))|' \
-	-e "s|@INCLUDE_FROM_CMAKE@|$$(realpath -ms --relative-to='$(LIBDIR)/cmake/attune' '$(INCLUDEDIR)')|" $(1) > $(2)
+	-e "s|@INCLUDE_FROM_CMAKE@|$$(realpath -ms --relative-to='$(LIBDIR)/cmake/attune' '$(INCLUDEDIR)')|" $(1) > $(GENERATED)
+	install -m 644 $(GENERATED) $(2)
+endef
 IN_BIN = $(DESTDIR)$(BINDIR)
 IN_LIB = $(DESTDIR)$(LIBDIR)
 IN_DOC = $(DESTDIR)$(DOCDIR)
-DOCS = $(wildcard docs/*.md docs/*.svg docs/*.png)
+DOCS = $(wildcard docs/*.md docs/*.svg docs/*.png) docs/attune.1
+# What those pages link to, in the same places. Examples come without their data, which is large.
+DOCS_TOP = LICENSE README.md CHANGELOG.md CONTRIBUTING.md
+EXAMPLES = $(wildcard examples/*.c examples/ir/*.air $(addprefix examples/minilm/*.,md c py txt))
+LINKED_DIRS = bench examples/ir examples/minilm include
 install: all ## install below PREFIX (/usr/local), libraries into LIBDIR (PREFIX/lib), DESTDIR before them
-	install -d $(IN_BIN) $(addprefix $(IN_LIB)/,attune pkgconfig cmake/attune) $(DESTDIR)$(INCLUDEDIR) $(IN_DOC)/docs \
+	install -d $(IN_BIN) $(addprefix $(IN_LIB)/,attune pkgconfig cmake/attune) $(DESTDIR)$(INCLUDEDIR) \
+		$(addprefix $(IN_DOC)/,docs $(LINKED_DIRS)) \
 		$(DESTDIR)$(MANDIR)/man1 $(DESTDIR)$(BASHCOMPDIR) $(DESTDIR)$(ZSHCOMPDIR)
 	install -m 755 $(BUILD)/attune $(IN_BIN)/attune
 	install -m 644 $(BUILD)/libattune.so.0 $(BUILD)/libattune.a $(IN_LIB)
@@ -454,14 +480,18 @@ install: all ## install below PREFIX (/usr/local), libraries into LIBDIR (PREFIX
 	install -m 644 $(BUILD)/libattune-codegen.so $(BUILD)/libattune-draw.so $(IN_LIB)/attune
 	install -m 755 $(BUILD)/attune-codegen-worker $(IN_LIB)/attune/attune-codegen-worker
 	install -m 644 include/attune.h $(DESTDIR)$(INCLUDEDIR)/attune.h
-	$(call install_text,attune.pc.in,$(IN_LIB)/pkgconfig/attune.pc)
-	$(call install_text,cmake/attuneConfig.cmake.in,$(IN_LIB)/cmake/attune/attuneConfig.cmake)
-	$(call install_text,cmake/attuneConfigVersion.cmake.in,$(IN_LIB)/cmake/attune/attuneConfigVersion.cmake)
+	$(call install_text,attune.pc.in,$(IN_LIB)/pkgconfig)
+	$(call install_text,cmake/attuneConfig.cmake.in,$(IN_LIB)/cmake/attune)
+	$(call install_text,cmake/attuneConfigVersion.cmake.in,$(IN_LIB)/cmake/attune)
 	install -m 644 docs/attune.1 $(DESTDIR)$(MANDIR)/man1/attune.1
 	install -m 644 completions/attune.bash $(DESTDIR)$(BASHCOMPDIR)/attune
 	install -m 644 completions/_attune $(DESTDIR)$(ZSHCOMPDIR)/_attune
-	install -m 644 LICENSE README.md CHANGELOG.md $(IN_DOC)
+	install -m 644 $(DOCS_TOP) $(IN_DOC)
 	install -m 644 $(DOCS) $(IN_DOC)/docs
+	install -m 644 bench/README.md $(IN_DOC)/bench
+	for file in $(EXAMPLES); do install -m 644 $$file $(IN_DOC)/$$file || exit; done
+	ln -sf $(shell realpath -ms --relative-to='$(DOCDIR)/include' '$(INCLUDEDIR)/attune.h') \
+		$(IN_DOC)/include/attune.h
 
 STRIP ?= $(shell $(CC) -print-prog-name=strip)
 .PHONY: install-strip
@@ -473,11 +503,12 @@ install-strip: install ## the same without symbols for debuggers
 uninstall: ## remove what install installed
 	rm -f $(addprefix $(IN_LIB)/attune/,libattune-codegen.so libattune-draw.so attune-codegen-worker) \
 		$(addprefix $(IN_LIB)/cmake/attune/attuneConfig,.cmake Version.cmake) \
-		$(addprefix $(IN_DOC)/,LICENSE README.md CHANGELOG.md $(DOCS))
+		$(addprefix $(IN_DOC)/,$(DOCS_TOP) $(DOCS) bench/README.md $(EXAMPLES) include/attune.h)
 	rm -f $(IN_BIN)/attune $(addprefix $(IN_LIB)/libattune.,so.0 so a) $(IN_LIB)/pkgconfig/attune.pc \
 		$(DESTDIR)$(INCLUDEDIR)/attune.h $(DESTDIR)$(MANDIR)/man1/attune.1 \
 		$(DESTDIR)$(BASHCOMPDIR)/attune $(DESTDIR)$(ZSHCOMPDIR)/_attune
-	for dir in $(IN_LIB)/attune $(IN_LIB)/cmake/attune $(IN_DOC)/docs $(IN_DOC); do rmdir $$dir 2>/dev/null || :; done
+	for dir in $(IN_LIB)/attune $(IN_LIB)/cmake/attune \
+		$(addprefix $(IN_DOC)/,docs $(LINKED_DIRS) examples) $(IN_DOC); do rmdir $$dir 2>/dev/null || :; done
 
 clean: ## remove all build directories
 	rm -rf $(BUILD) $(BUILD)-asan $(BUILD)-asan-jit $(BUILD)-ubsan $(BUILD)-tsan $(BUILD)-fuzz $(BUILD)-mutants
@@ -486,4 +517,4 @@ completions: all ## write completions/ anew, from the help of the command
 	@bash scripts/completions.sh $(BUILD)/attune completions
 
 help: ## this list
-	@sed -n 's/^\([a-z-]*\):[^#]*## \(.*\)/  \1\t\2/p' Makefile | expand -t 16
+	@sed -n 's/^\([a-z0-9-]*\):[^#]*## \(.*\)/  \1\t\2/p' Makefile | expand -t 16

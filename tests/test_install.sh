@@ -7,15 +7,34 @@ prefix=$(mktemp -d)
 trap 'rm -rf "$prefix" "${build_copy:-}"' EXIT
 # shellcheck source=tests/support/build_copy.sh
 source tests/support/build_copy.sh
+# shellcheck source=tests/support/pages.sh
+source tests/support/pages.sh
 number=0
 report() { # report STATUS NAME: one TAP line
     number=$((number + 1))
     if [ "$1" -eq 0 ]; then echo "ok $number - $2"; else echo "not ok $number - $2"; fi
 }
 
-echo "1..23"
-make --no-print-directory install PREFIX="$prefix" BUILD="$BUILD"
+echo "1..32"
+blank() {
+    make --no-print-directory "$1" DESTDIR="$prefix/a b" PREFIX="$prefix" BUILD="$BUILD" 2>&1 |
+        grep -q "DESTDIR is '$prefix/a b': a directory to install into must have no blank" && [ -z "$(ls "$prefix")" ]
+}
+for target in install install-strip uninstall; do
+    blank $target
+    report $? "make $target refuses a DESTDIR with a blank before it does anything"
+done
+(umask 077 && make --no-print-directory install PREFIX="$prefix" BUILD="$BUILD")
 report $? "make install"
+private=$(find "$prefix" -mindepth 1 ! -perm -o=r)
+[ -z "$private" ] || echo "# not readable: $private"
+[ -z "$private" ]
+report $? "all may read what is installed, whatever the umask"
+mapfile -t pages < <(find "$prefix/share/doc" -name '*.md')
+[ ${#pages[@]} -gt 15 ] && broken_links "${pages[@]}"
+report $? "links of installed pages lead somewhere"
+[ -z "$(find "$prefix/share/doc/attune/examples" -size +100k)" ]
+report $? "their examples come without large data"
 ! grep -rlF /usr/local/lib/attune "$prefix" && grep -qF "$prefix/lib/attune" "$prefix/lib/libattune.so.0"
 report $? "what is looked for last lies below the PREFIX of make install, not of make"
 export PKG_CONFIG_PATH=$prefix/lib/pkgconfig
@@ -53,8 +72,20 @@ PKG_CONFIG_PATH='' PKG_CONFIG_LIBDIR=$prefix make --no-print-directory draw BUIL
     grep -qx 'cairo was not found: install libcairo2-dev (make deps)'
 report $? "building without cairo says what to install"
 
+# Without a run path the command needs the system's, or LD_LIBRARY_PATH.
+make --no-print-directory install PREFIX="$prefix" BUILD="$BUILD" RPATH=no >"$prefix/log" &&
+    ! readelf -d "$prefix/bin/attune" | grep -qE 'RPATH|RUNPATH' &&
+    LD_LIBRARY_PATH=$prefix/lib "$prefix/bin/attune" compile num_heads=1,seq_q=8,head_dim=8
+report $? "RPATH=no leaves the run path out of the command"
+mkdir "$prefix/tools"
+for tool in bash sh env make sed cut mkdir; do ln -s "$(command -v $tool)" "$prefix/tools/$tool"; done
+printf '#!/bin/sh\nexit 0\n' >"$prefix/tools/dpkg-query"
+chmod +x "$prefix/tools/dpkg-query"
+PATH=$prefix/tools make --no-print-directory docs DEPS=no BUILD="$prefix/bare" 2>&1 |
+    grep -q '^doxygen was not found: install doxygen'
+report $? "make docs without Doxygen says what to install"
 make --no-print-directory uninstall PREFIX="$prefix" BUILD="$BUILD" >"$prefix/log"
-remains=$(cd "$prefix" && find . -name '*attune*' ! -path './bare/*' -o -name LICENSE)
+remains=$(cd "$prefix" && find . -name '*attune*' ! -path './bare/*' -o -name LICENSE -o -path '*/share/doc/*')
 [ -z "$remains" ] || echo "# left behind: $remains"
 [ -z "$remains" ]
 report $? "make uninstall removes all of it"

@@ -63,6 +63,9 @@ if ! cc -O2 -dM -E -x c /dev/null | grep -q _FORTIFY_SOURCE; then
 fi
 expect "but not where the compiler does that by itself" 1 '^0$' compiling CC="$work/fortified"
 expect "nor where CFLAGS say how" 1 '^0$' compiling CC=cc CFLAGS='-O2 -Wp,-U_FORTIFY_SOURCE -Wp,-D_FORTIFY_SOURCE=3'
+expect "or CPPFLAGS" 1 '^0$' compiling CC=cc CPPFLAGS=-D_FORTIFY_SOURCE=3
+expect "which reach the compiler" 0 ' -DMINE=1 .*src/base/error.c' \
+    would "$work/build/obj/src/base/error.o" CPPFLAGS=-DMINE=1
 expect "without an archive of the C++ library LLVM's shared one is linked" 1 '^0$' linking CC="$work/no-cxx"
 
 # ---- Hardening, as far as the compiler knows it for this machine ----
@@ -114,4 +117,25 @@ PROGRAM
 link() { ${CC:-cc} -Iinclude "$work/program.c" "$@" -pthread -ldl -lm -o "$work/program" && "$work/program"; }
 expect "a program with names of its own links the archive" 0 '^[0-9.]+ 17$' link "$archive"
 expect "and the shared library" 0 '^[0-9.]+ 17$' link "$library" "-Wl,-rpath,$BUILD"
+
+# With link-time optimisation, as packages are often built: an archive of a few files, one of which a program calls.
+lto='-O2 -flto=auto -ffat-lto-objects'
+few='src/base/nearest.c src/base/struct.c src/base/error.c'
+lto_archive() {
+    env -u CFLAGS make --no-print-directory DEPS=no BUILD="$work/lto" CFLAGS="$lto" LIB_SRC="$few" \
+        "$work/lto/libattune.a"
+}
+echo 'int at_same_word = 1; int main(void) { return !at_same_word; }' >"$work/same.c"
+echo 'int main(void) { return 0; }' >"$work/empty.c"
+# shellcheck disable=SC2086 # words of options
+if ${CC:-cc} -Werror $lto "$work/empty.c" -o "$work/empty" 2>/dev/null; then
+    expect "an archive is made with link-time optimisation in CFLAGS" 0 '' lto_archive
+    hidden() { nm -g --defined-only "$work/lto/libattune.a" 2>/dev/null | grep ' at_' || true; }
+    nothing "its names are local all the same" hidden
+    # shellcheck disable=SC2086
+    nothing "and a program with one of them links it" ${CC:-cc} $lto -Wl,--whole-archive "$work/lto/libattune.a" \
+        -Wl,--no-whole-archive "$work/same.c" -o "$work/same"
+else
+    skip "the archive with link-time optimisation" "this compiler has none"
+fi
 echo "1..$number"

@@ -209,7 +209,9 @@ cp "$BUILD/libattune-draw.so" "$work/prefix/lib/attune/"
 expect "an installed command finds it" 0 'pixels$' \
     "$work/prefix/bin/attune" weights --weights-file "$work/w.npy" -o "$work/p.png"
 # The rules are the code generator's: tests/test_codegen_search.sh.
-planted() { "$work/prefix/bin/attune" weights --weights-file "$work/w.npy" -o "$work/p.png" && [ ! -e "$work/it-ran" ]; }
+planted() {
+    "$work/prefix/bin/attune" weights --weights-file "$work/w.npy" -o "$work/p.png" && [ ! -e "$work/it-ran" ]
+}
 cat >"$work/planted.c" <<PLANTED
 #include <stdio.h>
 __attribute__((constructor)) static void run(void) { fclose(fopen("$work/it-ran", "w")); }
