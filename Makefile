@@ -459,7 +459,8 @@ GENERATED = $(BUILD)/gen/$(notdir $(1:.in=))
 define install_text
 	sed -e 's|@PREFIX@|$(PREFIX)|; s|@LIBDIR@|$(call below_prefix,$(LIBDIR))|; s|@VERSION@|$(VERSION)|' \
 	-e 's|@INCLUDEDIR@|$(call below_prefix,$(INCLUDEDIR))|' \
-	-e "s|@INCLUDE_FROM_CMAKE@|$$(realpath -ms --relative-to='$(LIBDIR)/cmake/attune' '$(INCLUDEDIR)')|" $(1) > $(GENERATED)
+	-e "s|@INCLUDE_FROM_CMAKE@|$$(realpath -ms --relative-to='$(LIBDIR)/cmake/attune' '$(INCLUDEDIR)')|" \
+	$(1) > $(GENERATED)
 	install -m 644 $(GENERATED) $(2)
 endef
 IN_BIN = $(DESTDIR)$(BINDIR)
