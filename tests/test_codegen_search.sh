@@ -4,8 +4,9 @@
 set -u
 [ -z "${SANITIZE:-}" ] || { echo "1..0"; exit 77; } # a sanitized library needs a sanitized program
 cd "$(dirname "$0")/.." || exit 1
-work=$(mktemp -d)
+work=$(realpath "$(mktemp -d)")
 trap 'rm -rf "$work"' EXIT
+umask 022
 # shellcheck source=tests/support/cli.sh
 source tests/support/cli.sh
 cc=${CC:-cc}
@@ -15,6 +16,8 @@ unset ATTUNE_CODEGEN ATTUNE_CODEGEN_WORKER LD_LIBRARY_PATH
 cat >"$work/program.c" <<'PROGRAM'
 #include <attune.h>
 #include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
 #include <sys/auxv.h>
 static void tell(void *user, attune_log_level level, const char *message) {
     (void)user;
@@ -28,12 +31,12 @@ int main(int argc, char **argv) {
     attune_machine_info info = {.struct_size = sizeof info};
     options.log = tell;
     problem.seq_q = problem.head_dim = 8;
-    (void)argv;
-    if (argc > 1) options.compile_mode = ATTUNE_COMPILE_WORKER;
+    if (argc > 1 && !strcmp(argv[1], "by-worker")) options.compile_mode = ATTUNE_COMPILE_WORKER;
     if (attune_context_create(&options, &context)) return puts(attune_last_message()), 1;
     attune_get_machine_info(context, &info);
     printf("secure: %lu\nplug-in: %s\nworker: %s\ncache: %s\nbase: %s\n", getauxval(AT_SECURE), info.codegen_path,
            info.worker_path, info.cache_dir, info.cache_base);
+    if (argc > 2 && system(argv[2])) return puts("the command failed"), 1;
     puts(attune_compile(context, &problem, NULL, &kernel) ? attune_last_message() : "compiled");
     attune_kernel_release(kernel);
     attune_context_destroy(context);
@@ -97,9 +100,60 @@ give "$BUILD/$plugin" "$work/writable.so"
 chmod 777 "$work/writable.so"
 expect "the plug-in that the environment names is taken as it is" 0 '^compiled$' \
     env ATTUNE_CODEGEN="$work/writable.so" "$work/app/program"
-relative() { (cd "$work" && ATTUNE_CODEGEN=writable.so ATTUNE_CODEGEN_WORKER=real app/program by-worker); }
-give "$BUILD/$worker" "$work/real"
+relative() { (cd "$work" && ATTUNE_CODEGEN=writable.so ATTUNE_CODEGEN_WORKER=named app/program by-worker); }
+give "$BUILD/$worker" "$work/named"
 expect "relative names are those of the host's directory" 0 '^compiled$' relative
+
+# ---- The directory ----
+
+for mode in 757 1777; do
+    for way in "" by-worker; do
+        clear_app
+        give "$work/planted.so" "$work/app/attune/$plugin"
+        printf '#!/bin/sh\n: >%s/it-ran\n' "$work" >"$work/app/attune/$worker"
+        chmod 755 "$work/app/attune/$worker"
+        chmod "$mode" "$work/app/attune"
+        file=$plugin
+        [ -z "$way" ] || file=$worker
+        expect "a ${way:-plug-in} in a directory of mode $mode is refused" 0 \
+            "^$work/app/attune/$file is not used: all users may write to its directory\$" refused $way
+    done
+done
+clear_app
+mkdir "$work/open"
+give "$work/planted.so" "$work/open/$plugin"
+chmod 777 "$work/open"
+ln -s "$work/open/$plugin" "$work/app/$plugin"
+expect "so is one that a link leads to" 0 \
+    "^$work/open/$plugin is not used: all users may write to its directory\$" refused
+
+# ---- Exchanged between the search and the first compile ----
+
+exchanged() {
+    clear_app
+    rm -rf "$work/real" "$work/it-ran"
+    mkdir "$work/real"
+    give "$BUILD/$plugin" "$work/real/$plugin"
+    give "$BUILD/$worker" "$work/real/$worker"
+    ln -s "$work/real/$plugin" "$work/real/$worker" "$work/app/"
+    program "$@" && none_ran
+}
+for way in in-process by-worker; do
+    expect "a link that is exchanged after the search does no harm ($way)" 0 '^compiled$' exchanged "$way" \
+        "ln -sfn $work/planted.so $work/app/$plugin; ln -sfn $work/lib/$worker $work/app/$worker"
+    expect "a file that all users may write to by now is refused ($way)" 0 \
+        "^$work/real/$plugin is not used: all users may write to it\$" exchanged "$way" "chmod 777 $work/real/$plugin"
+    expect "and a directory ($way)" 0 "is not used: all users may write to its directory\$" exchanged "$way" \
+        "chmod 777 $work/real"
+    expect "a link in the file's place is no file ($way)" 0 \
+        "^$work/real/$plugin is not used: it is not a regular file\$" exchanged "$way" \
+        "ln -sfn $work/planted.so $work/real/$plugin"
+done
+expect "a worker that all users may write to by now is refused" 0 \
+    "^$work/real/$worker is not used: all users may write to it\$" exchanged by-worker "chmod 777 $work/real/$worker"
+rm -f "$work/it-ran"
+
+# ---- Groups and users ----
 
 other_group=
 for group in $(id -G) $([ "$(id -u)" != 0 ] || echo 1); do
@@ -107,7 +161,7 @@ for group in $(id -G) $([ "$(id -u)" != 0 ] || echo 1); do
 done
 clear_app
 give "$BUILD/$plugin" "$work/app/$plugin"
-if [ "$(id -g)" = "$(id -u)" ]; then
+if [ "$(id -g)" = "$(id -u)" ] && { [ "$(id -u)" = 0 ] || [ "$(id -u)" -ge 1000 ]; }; then
     chmod g+w "$work/app/$plugin"
     expect "the group of the owner alone may write to it" 0 '^compiled$' refused
 fi
@@ -125,7 +179,24 @@ if [ "$(id -u)" = 0 ]; then
     give "$BUILD/$plugin" "$work/app/$plugin"
     chown 12345 "$work/app/$plugin" "$work/app/program"
     expect "but not if the library is that user's as well" 0 '^compiled$' refused
-    chown 0 "$work/app/program"
+    chown 12345:0 "$work/app/$plugin"
+    chmod 775 "$work/app/$plugin"
+    expect "root's group may write to it" 0 '^compiled$' refused
+    chown 12345:12345 "$work/app/$plugin"
+    expect "and that user's private group" 0 '^compiled$' refused
+    chown 12:12 "$work/app/$plugin" "$work/app/program"
+    expect "but no group of the system, even of the owner's number" 0 \
+        "^$work/app/$plugin is not used: group 12 may write to it\$" refused
+    chown 0:0 "$work/app/program"
+    give "$work/planted.so" "$work/app/attune/$plugin"
+    rm "$work/app/$plugin"
+    chown 12345 "$work/app/attune"
+    expect "a directory of another user is refused" 0 \
+        "^$work/app/attune/$plugin is not used: its directory belongs to user 12345, neither root nor this user\$" refused
+    chown 0:12 "$work/app/attune"
+    chmod 775 "$work/app/attune"
+    expect "and one of another group" 0 \
+        "^$work/app/attune/$plugin is not used: group 12 may write to its directory\$" refused
 fi
 
 # ---- Raised privileges: a program of another group ----

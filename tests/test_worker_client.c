@@ -45,11 +45,14 @@ static outcome compile(const char *ir, size_t ir_bytes, int timeout_ms) {
     const at_codegen_request request = {ir, ir_bytes, "x86-64", ATTUNE_STAGE_IMAGE};
     outcome result = {0};
     at_workers workers;
+    at_codegen_file program, plugin;
+    at_codegen_name(stand_in_path, &program);
+    at_codegen_name("the plug-in", &plugin);
     at_workers_init(&workers, 0, (uint32_t)timeout_ms, at_default_io(), &silent);
     largest = 0;
     alarm(100); /* ends the test where it would hang */
-    result.status = at_workers_compile(&workers, stand_in_path, "the plug-in", &request, &noting, &result.data,
-                                       &result.bytes, &result.err);
+    result.status =
+        at_workers_compile(&workers, &program, &plugin, &request, &noting, &result.data, &result.bytes, &result.err);
     alarm(0);
     result.restarts = atomic_load(&workers.restarts);
     at_workers_free(&workers);

@@ -33,8 +33,10 @@ static attune_status compile(at_workers *workers, const char *path, at_error *er
     const at_codegen_request request = {source, strlen(source), "x86-64", ATTUNE_STAGE_IMAGE};
     void *data = NULL;
     size_t bytes;
+    at_codegen_file program, plugin = {0};
+    at_codegen_name(path, &program);
     const attune_status status =
-        at_workers_compile(workers, path, "", &request, at_default_allocator(), &data, &bytes, err);
+        at_workers_compile(workers, &program, &plugin, &request, at_default_allocator(), &data, &bytes, err);
     if (!status && at_image_check(data, bytes)) return ATTUNE_INTERNAL;
     at_free(at_default_allocator(), data);
     return status;

@@ -23,11 +23,10 @@ typedef struct draw_file {
 } draw_file;
 
 static bool try_directory(const char *directory, const char *below, uid_t code_owner, draw_file *file) {
-    char why[96];
-    struct stat status;
-    const int length = snprintf(file->path, sizeof file->path, "%s%s/%s", directory, below, file_name);
-    if (length > 0 && (size_t)length < sizeof file->path && !stat(file->path, &status)) {
-        if (at_is_trusted(&status, code_owner, why, sizeof why)) return true;
+    char why[128], path[PATH_MAX];
+    const int length = snprintf(path, sizeof path, "%s%s/%s", directory, below, file_name);
+    if (length > 0 && (size_t)length < sizeof path && realpath(path, file->path)) {
+        if (at_is_trusted(file->path, code_owner, why, sizeof why)) return true;
         snprintf(file->refused, sizeof file->refused, "%s is not used: %s", file->path, why);
     }
     file->path[0] = '\0';

@@ -88,8 +88,8 @@ static attune_status compile_in_worker(void *user, const at_codegen_request *req
     at_codegen_search(codegen);
     if (!codegen->worker.path[0] && codegen->worker.refused[0])
         return at_fail(err, ATTUNE_CODEGEN_MISSING, "%s", codegen->worker.refused);
-    return at_workers_compile(&codegen->workers, codegen->worker.path, codegen->plugin.path, request, allocator, data,
-                              bytes, err);
+    return at_workers_compile(&codegen->workers, &codegen->worker, &codegen->plugin, request, allocator, data, bytes,
+                              err);
 }
 
 /* ---- Both ---- */

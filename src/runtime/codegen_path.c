@@ -45,37 +45,53 @@ static void find_own_place(own_place *place) {
 
 /* ---- Searching ---- */
 
+/* Says why a file that was found cannot be trusted. */
+static bool is_refused(const at_codegen_file *file, char *refused, size_t capacity) {
+    char why[128] = "";
+    if (!file->must_be_trusted || at_is_trusted(file->path, file->library_owner, why, sizeof why)) return false;
+    snprintf(refused, capacity, "%.200s is not used: %s", file->path, why);
+    return true;
+}
+
 static bool try_directory(const char *directory, const char *below, const char *name, uid_t library_owner,
                           at_codegen_file *file) {
-    char why[96];
-    struct stat status;
-    const int length = snprintf(file->path, sizeof file->path, "%s%s/%s", directory, below, name);
-    if (length > 0 && (size_t)length < sizeof file->path && !stat(file->path, &status)) {
-        if (at_is_trusted(&status, library_owner, why, sizeof why)) return true;
-        snprintf(file->refused, sizeof file->refused, "%.200s is not used: %s", file->path, why);
+    char path[PATH_MAX];
+    const int length = snprintf(path, sizeof path, "%s%s/%s", directory, below, name);
+    if (length > 0 && (size_t)length < sizeof path && realpath(path, file->path)) {
+        file->must_be_trusted = true;
+        file->library_owner = library_owner;
+        if (!is_refused(file, file->refused, sizeof file->refused)) return true;
     }
     file->path[0] = '\0';
     return false;
 }
 
-/* A worker runs in another directory. */
-static void take_named(const char *named, at_codegen_file *file) {
-    if (realpath(named, file->path)) return;
-    if ((size_t)snprintf(file->path, sizeof file->path, "%s", named) >= sizeof file->path) file->path[0] = '\0';
+/* A worker runs in another directory, so the path becomes absolute. */
+void at_codegen_name(const char *path, at_codegen_file *file) {
+    *file = (at_codegen_file){0};
+    if (realpath(path, file->path)) return;
+    if ((size_t)snprintf(file->path, sizeof file->path, "%s", path) >= sizeof file->path) file->path[0] = '\0';
 }
 
 void at_codegen_find(const char *env, const char *name, at_codegen_file *file) {
     const char *named = env ? secure_getenv(env) : NULL;
     own_place place;
-    file->path[0] = file->refused[0] = '\0';
     if (named && *named) {
-        take_named(named, file);
+        at_codegen_name(named, file);
         return;
     }
+    *file = (at_codegen_file){0};
     find_own_place(&place);
     if (!getauxval(AT_SECURE) && place.is_known &&
         (try_directory(place.directory, "", name, place.owner, file) ||
          try_directory(place.directory, "/attune", name, place.owner, file)))
         return;
     try_directory(ATTUNE_PLUGIN_DIR, "", name, place.owner, file);
+}
+
+attune_status at_codegen_check(const at_codegen_file *file, at_error *err) {
+    char refused[sizeof file->refused];
+    if (file->path[0] && is_refused(file, refused, sizeof refused))
+        return at_fail(err, ATTUNE_CODEGEN_MISSING, "%s", refused);
+    return ATTUNE_OK;
 }

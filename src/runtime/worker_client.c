@@ -201,23 +201,25 @@ void at_workers_after_fork(at_workers *workers, bool is_child) {
 
 /* ---- Compiling ---- */
 
-static outcome start_worker(at_workers *workers, const char *path, const char *plugin, int64_t deadline,
-                            at_worker *worker, at_error *err) {
+static outcome start_worker(at_workers *workers, const at_codegen_file *program, const at_codegen_file *plugin,
+                            int64_t deadline, at_worker *worker, at_error *err) {
+    const char *path = program->path;
     if (!path[0] || access(path, X_OK)) {
         at_fail(err, ATTUNE_CODEGEN_MISSING, "the worker %s was not found; install it or set ATTUNE_CODEGEN_WORKER",
                 path[0] ? path : "attune-codegen-worker");
         return REFUSED;
     }
-    if (open_worker(workers, worker, path, plugin, err)) return REFUSED;
+    if (at_codegen_check(program, err) || at_codegen_check(plugin, err)) return REFUSED;
+    if (open_worker(workers, worker, path, plugin->path, err)) return REFUSED;
     return check_hello(worker->fd, path, deadline, err);
 }
 
 /* Uses the worker of the place, or a new one. A worker that has not replied in full is ended. */
-static outcome try_once(at_workers *workers, at_worker *worker, const char *path, const char *plugin, int64_t deadline,
-                        const at_codegen_request *request, const attune_allocator *allocator, void **data,
-                        size_t *bytes, at_error *err) {
+static outcome try_once(at_workers *workers, at_worker *worker, const at_codegen_file *program,
+                        const at_codegen_file *plugin, int64_t deadline, const at_codegen_request *request,
+                        const attune_allocator *allocator, void **data, size_t *bytes, at_error *err) {
     outcome result = DONE;
-    if (worker->fd < 0) result = start_worker(workers, path, plugin, deadline, worker, err);
+    if (worker->fd < 0) result = start_worker(workers, program, plugin, deadline, worker, err);
     if (result == DONE) result = exchange(worker->fd, deadline, request, allocator, data, bytes, err);
     if (result == DEAD && monotonic_ms() >= deadline) result = LATE;
     if (result != DONE && worker->fd >= 0) end_worker(workers, worker);
@@ -240,7 +242,7 @@ static attune_status judge(const at_workers *workers, outcome result, const char
     return why->status ? at_fail(err, why->status, "%s", why->message) : ATTUNE_OK;
 }
 
-attune_status at_workers_compile(at_workers *workers, const char *path, const char *plugin,
+attune_status at_workers_compile(at_workers *workers, const at_codegen_file *program, const at_codegen_file *plugin,
                                  const at_codegen_request *request, const attune_allocator *allocator, void **data,
                                  size_t *bytes, at_error *err) {
     if (request->ir_bytes > AT_WORKER_MAX_IR)
@@ -249,15 +251,15 @@ attune_status at_workers_compile(at_workers *workers, const char *path, const ch
     at_worker_place *place = take_place(workers);
     const int64_t deadline = monotonic_ms() + workers->timeout_ms;
     const outcome first =
-        try_once(workers, &place->worker, path, plugin, deadline, request, allocator, data, bytes, &why);
+        try_once(workers, &place->worker, program, plugin, deadline, request, allocator, data, bytes, &why);
     const bool again = (first == DEAD || first == SILENT) && monotonic_ms() < deadline;
     const outcome result =
-        again ? try_once(workers, &place->worker, path, plugin, deadline, request, allocator, data, bytes, &why)
+        again ? try_once(workers, &place->worker, program, plugin, deadline, request, allocator, data, bytes, &why)
               : first;
     leave_place(workers, place);
     if (again || result == LATE) atomic_fetch_add(&workers->restarts, 1);
     if (again)
         at_log_printf(workers->log, ATTUNE_LOG_WARNING, "a worker process %s; another one was tried",
                       first == DEAD ? "died while compiling" : "did not start");
-    return judge(workers, result, path, &why, err);
+    return judge(workers, result, program->path, &why, err);
 }

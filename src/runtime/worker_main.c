@@ -64,9 +64,9 @@ typedef struct generator {
 } generator;
 
 static void load(generator *codegen, const char *given) {
-    at_codegen_file file = {0};
+    at_codegen_file file;
     if (given && *given)
-        snprintf(file.path, sizeof file.path, "%s", given);
+        at_codegen_name(given, &file);
     else
         at_codegen_find(given ? NULL : "ATTUNE_CODEGEN", "libattune-codegen.so", &file);
     at_plugin_load(&file, "this worker", &codegen->exports, &codegen->missing);

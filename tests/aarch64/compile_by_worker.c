@@ -18,7 +18,9 @@ static void start(void) {
 attune_status cg_compile(const ir_kernel *kernel, const at_target *target, attune_stage stage, void **data,
                          size_t *bytes, at_error *err) {
     const char *worker = getenv("ATTUNE_CODEGEN_WORKER");
+    at_codegen_file program, plugin = {0};
     at_string text;
+    at_codegen_name(worker ? worker : "", &program);
     *data = NULL;
     *bytes = 0;
     if (!at_target_runs_here(target)) return (*data = at_alloc(NULL, 1)) ? ATTUNE_OK : at_fail_memory(err, 1);
@@ -28,7 +30,7 @@ attune_status cg_compile(const ir_kernel *kernel, const at_target *target, attun
     const at_codegen_request request = {text.data, text.length, target->name, (int)stage};
     const attune_status status =
         text.failed ? at_fail_memory(err, text.capacity)
-                    : at_workers_compile(&workers, worker ? worker : "", "", &request, NULL, data, bytes, err);
+                    : at_workers_compile(&workers, &program, &plugin, &request, NULL, data, bytes, err);
     at_string_free(&text);
     return status;
 }

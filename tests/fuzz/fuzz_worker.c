@@ -38,7 +38,9 @@ static void compile(at_workers *workers, const char *path) {
     void *data = NULL;
     size_t bytes = 0;
     at_error err = {0};
-    const attune_status status = at_workers_compile(workers, path, "", &request, &small, &data, &bytes, &err);
+    at_codegen_file program, plugin = {0};
+    at_codegen_name(path, &program);
+    const attune_status status = at_workers_compile(workers, &program, &plugin, &request, &small, &data, &bytes, &err);
     FUZZ_REQUIRE((status == ATTUNE_OK) == (data != NULL) && status == err.status);
     FUZZ_REQUIRE(status == ATTUNE_OK || (status < ATTUNE_STATUS_COUNT && bytes == 0));
     FUZZ_REQUIRE(bytes <= num_words && (!data || ((const char *)data)[bytes] == '\0'));
