@@ -192,7 +192,8 @@ if [ "$(id -u)" = 0 ]; then
     rm "$work/app/$plugin"
     chown 12345 "$work/app/attune"
     expect "a directory of another user is refused" 0 \
-        "^$work/app/attune/$plugin is not used: its directory belongs to user 12345, neither root nor this user\$" refused
+        "^$work/app/attune/$plugin is not used: its directory belongs to user 12345, neither root nor this user\$" \
+        refused
     chown 0:12 "$work/app/attune"
     chmod 775 "$work/app/attune"
     expect "and one of another group" 0 \

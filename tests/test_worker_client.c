@@ -12,6 +12,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -228,6 +229,51 @@ static void signals_do_not_extend_the_time(void **state) {
     assert_late(&result);
 }
 
+/* ---- A host that is stopped, by SIGSTOP or a debugger, until its time is over ---- */
+
+/* A child is the host; its worker stops it. 0: it compiled `bytes`. */
+static int compile_while_stopped(size_t bytes) {
+    int status = -1;
+    const pid_t host = fork();
+    if (host == 0) {
+        const outcome result = compile(source, strlen(source), SHORT_MS);
+        if (result.status) fprintf(stderr, "%s\n", result.err.message);
+        _exit(result.status || result.bytes != bytes || result.restarts);
+    }
+    assert_int_equal(waitpid(host, &status, 0), host);
+    return status;
+}
+
+static void a_stopped_host_takes_the_reply(void **state) {
+    (void)state;
+    stand_in("", READ_HEAD "kill -STOP $PPID\nprintf 'AtWK" WORD("\\000") WORD("\\003")
+                     WORD("\\000") "abc'\n"
+                                   "sleep 0.7\nkill -CONT $PPID\nsleep 50");
+    assert_int_equal(compile_while_stopped(3), 0);
+}
+
+/* The reply, of 1 MiB, does not fit the socket's buffer: the worker writes the rest when the host reads again. */
+static void and_the_rest_of_it(void **state) {
+    (void)state;
+    stand_in("", READ_HEAD
+             "kill -STOP $PPID\n(sleep 0.7; kill -CONT $PPID) >/dev/null &\n"
+             "printf 'AtWK" WORD("\\000") "\\000\\000\\020\\000" WORD("\\000") "'\n"
+                                                                               "head -c 1048576 /dev/zero\nsleep 50");
+    assert_int_equal(compile_while_stopped(1 << 20), 0);
+}
+
+/* The time is over when its second worker would start: it was late, and not "missing". */
+static void a_death_before_the_end_is_no_missing_worker(void **state) {
+    char marker[TEMP_DIR_CHARS + 16], before[TEMP_DIR_CHARS + 64];
+    (void)state;
+    snprintf(marker, sizeof marker, "%s/died", stand_in_directory);
+    snprintf(before, sizeof before, "[ -e '%s' ] && exec sleep 50\n: >'%s'", marker, marker);
+    stand_in(before, READ_HEAD "kill -KILL $$");
+    const outcome result = compile(source, strlen(source), SHORT_MS);
+    unlink(marker);
+    assert_late(&result);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_worker_that_dies_once_is_replaced),
@@ -238,6 +284,9 @@ int main(void) {
         cmocka_unit_test(a_stopped_worker_is_given_up),
         cmocka_unit_test(a_dripping_worker_is_given_up),
         cmocka_unit_test(signals_do_not_extend_the_time),
+        cmocka_unit_test(a_stopped_host_takes_the_reply),
+        cmocka_unit_test(and_the_rest_of_it),
+        cmocka_unit_test(a_death_before_the_end_is_no_missing_worker),
     };
     return cmocka_run_group_tests(tests, stand_in_setup, stand_in_teardown);
 }

@@ -29,14 +29,14 @@ static int64_t monotonic_ms(void) {
     return (int64_t)now.tv_sec * 1000 + now.tv_nsec / 1000000;
 }
 
+/* Looks once even if the time is over: the host may have been stopped (SIGSTOP, a debugger) while the reply came. */
 static bool wait_for(int fd, short events, int64_t deadline) {
     for (;;) {
         struct pollfd wait = {.fd = fd, .events = events};
         const int64_t left = deadline - monotonic_ms();
-        if (left <= 0) return false;
-        const int ready = poll(&wait, 1, left < INT_MAX ? (int)left : INT_MAX);
+        const int ready = poll(&wait, 1, left <= 0 ? 0 : left < INT_MAX ? (int)left : INT_MAX);
         if (ready > 0) return true;
-        if (ready < 0 && errno != EINTR) return false;
+        if (ready < 0 ? errno != EINTR : left <= 0) return false;
     }
 }
 
@@ -85,6 +85,13 @@ static outcome check_hello(int fd, const char *path, int64_t deadline, at_error 
 
 /* ---- One exchange ---- */
 
+/* If the beginning of a reply was there although the time was over, its worker waits to write the rest. */
+static int64_t deadline_of_rest(int64_t deadline) {
+    enum { REST_MS = 1000 };
+    const int64_t now = monotonic_ms();
+    return now < deadline ? deadline : now + REST_MS;
+}
+
 static outcome receive_reply(int fd, int64_t deadline, const attune_allocator *allocator, void **data, size_t *bytes,
                              at_error *err) {
     uint32_t reply[4];
@@ -95,7 +102,7 @@ static outcome receive_reply(int fd, int64_t deadline, const attune_allocator *a
         at_fail_memory(err, (size_t)reply[2] + 1);
         return REFUSED;
     }
-    if (!receive_all(fd, payload, reply[2], deadline)) {
+    if (!receive_all(fd, payload, reply[2], deadline_of_rest(deadline))) {
         at_free(allocator, payload);
         return DEAD;
     }
@@ -221,9 +228,14 @@ static outcome try_once(at_workers *workers, at_worker *worker, const at_codegen
     outcome result = DONE;
     if (worker->fd < 0) result = start_worker(workers, program, plugin, deadline, worker, err);
     if (result == DONE) result = exchange(worker->fd, deadline, request, allocator, data, bytes, err);
-    if (result == DEAD && monotonic_ms() >= deadline) result = LATE;
     if (result != DONE && worker->fd >= 0) end_worker(workers, worker);
     return result;
+}
+
+/* A worker that was silent has not started, unless the one before it had left it no time for that. */
+static outcome by_clock(outcome result, outcome before, int64_t deadline) {
+    const bool may_be_late = result == DEAD || (result == SILENT && before == DEAD);
+    return may_be_late && monotonic_ms() >= deadline ? LATE : result;
 }
 
 static attune_status judge(const at_workers *workers, outcome result, const char *path, const at_error *why,
@@ -251,11 +263,13 @@ attune_status at_workers_compile(at_workers *workers, const at_codegen_file *pro
     at_worker_place *place = take_place(workers);
     const int64_t deadline = monotonic_ms() + workers->timeout_ms;
     const outcome first =
-        try_once(workers, &place->worker, program, plugin, deadline, request, allocator, data, bytes, &why);
-    const bool again = (first == DEAD || first == SILENT) && monotonic_ms() < deadline;
-    const outcome result =
-        again ? try_once(workers, &place->worker, program, plugin, deadline, request, allocator, data, bytes, &why)
-              : first;
+        by_clock(try_once(workers, &place->worker, program, plugin, deadline, request, allocator, data, bytes, &why),
+                 DONE, deadline);
+    const bool again = first == DEAD || (first == SILENT && monotonic_ms() < deadline);
+    const outcome result = again ? by_clock(try_once(workers, &place->worker, program, plugin, deadline, request,
+                                                     allocator, data, bytes, &why),
+                                            first, deadline)
+                                 : first;
     leave_place(workers, place);
     if (again || result == LATE) atomic_fetch_add(&workers->restarts, 1);
     if (again)

@@ -39,9 +39,9 @@ void at_workers_free(at_workers *workers);
 
 /* Waits for its turn, then sends the request to an idle worker or to a new one, which loads `plugin` (worker_main.c
  * says what no path means). Both files are checked again before each start. A worker that dies or speaks nonsense is
- * replaced once; one that is late is killed. All of that takes no longer than timeout_ms. ATTUNE_CODEGEN_MISSING:
- * `program` cannot be started or is no worker of this build, so nothing can be compiled here. The thread must not be
- * cancelled meanwhile. */
+ * replaced once; one that is late is killed. All of that takes no longer than timeout_ms; a host that was stopped
+ * meanwhile still takes a reply that is there. ATTUNE_CODEGEN_MISSING: `program` cannot be started or is no worker of
+ * this build, so nothing can be compiled here. The thread must not be cancelled meanwhile. */
 attune_status at_workers_compile(at_workers *workers, const at_codegen_file *program, const at_codegen_file *plugin,
                                  const at_codegen_request *request, const attune_allocator *allocator, void **data,
                                  size_t *bytes, at_error *err);
