@@ -480,7 +480,9 @@ typedef struct attune_context_options {
                                            * not count. A worker that does not even start in this time is
                                            * ATTUNE_CODEGEN_MISSING */
     uint32_t compile_processes;           /* the most worker processes at a time, at most 64; other compiles wait for
-                                           * their turn. 0: as many as the process may use CPUs, at most 4 */
+                                           * their turn: where n compiles before them hang, up to n times the timeout
+                                           * divided by the processes. 0: as many as the process may use CPUs, at
+                                           * most 4 */
 } attune_context_options;
 
 #define ATTUNE_CONTEXT_OPTIONS_INIT { .struct_size = sizeof(attune_context_options) }

@@ -207,7 +207,7 @@ give "$work/planted.so" "$work/app/$plugin"
 mkdir "$work/base"
 raised() {
     env HOME="$work/home" XDG_CACHE_HOME="$work/xdg" ATTUNE_CACHE_DIR="$work/cache" ATTUNE_CACHE_BASE="$work/base" \
-        ATTUNE_RECORD="$work/record" ATTUNE_CODEGEN="$work/planted.so" ATTUNE_CODEGEN_WORKER="$work/app/$worker" \
+        ATTUNE_RECORD="$work/record" ATTUNE_COMPILE_TIMEOUT_MS=soon ATTUNE_CODEGEN="$work/planted.so" ATTUNE_CODEGEN_WORKER="$work/app/$worker" \
         "$work/app/program" "$@"
 }
 left() { for file in home xdg cache record it-ran; do [ ! -e "$work/$file" ] || echo "left $file"; done; }
@@ -222,6 +222,7 @@ if [ -n "$other_group" ] && chgrp "$other_group" "$work/app/program" && chmod g+
     unnamed() { raised "$@" | tee "$work/said" && ! grep -q "^\(plug-in\|worker\): $work" "$work/said"; }
     expect "neither the environment nor the program's place names a plug-in" 0 '^plug-in: ' unnamed
     expect "nor a worker" 0 '^worker: ' unnamed by-worker
+    expect "a bad timeout is ignored" 0 '^secure: 1$' raised by-worker
     expect "and nothing was written or run" 0 '^none $' eval 'left | tr "\n" " "; echo "none "'
 else
     number=$((number + 1))

@@ -279,6 +279,10 @@ static void the_environment_sets_the_time(void **state) {
     if (!strstr(attune_last_message(), "within 0.2 s")) fail_msg("%s", attune_last_message());
     attune_context_destroy(context);
     options.cache_dir = "";
+    setenv("ATTUNE_COMPILE_TIMEOUT_MS", "soon", 1);
+    assert_int_equal(attune_context_create(&options, &context), ATTUNE_OK); /* which uses no worker */
+    attune_context_destroy(context);
+    options.compile_mode = ATTUNE_COMPILE_WORKER;
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
         setenv("ATTUNE_COMPILE_TIMEOUT_MS", bad[i], 1);
         assert_int_equal(attune_context_create(&options, &context), ATTUNE_INVALID_ARGUMENT);

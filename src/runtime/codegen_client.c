@@ -1,3 +1,4 @@
+#define _GNU_SOURCE
 #include "runtime/codegen_client.h"
 
 #include "runtime/plugin.h"
@@ -108,9 +109,9 @@ static attune_status settle_mode(attune_compile_mode *mode, at_error *err) {
     return ATTUNE_OK;
 }
 
-/* 0 stays 0: the default. */
+/* 0 stays 0: the default. Only for a context that uses workers: the variable is nothing to others. */
 static attune_status settle_timeout(uint32_t *milliseconds, at_error *err) {
-    const char *named = getenv("ATTUNE_COMPILE_TIMEOUT_MS");
+    const char *named = secure_getenv("ATTUNE_COMPILE_TIMEOUT_MS");
     if (*milliseconds || !named || !*named) return ATTUNE_OK;
     char *end;
     errno = 0;
@@ -129,7 +130,7 @@ attune_status at_codegen_init(at_codegen *codegen, const attune_context_options 
     attune_compile_mode mode = options->compile_mode;
     uint32_t timeout_ms = options->compile_timeout_ms;
     attune_status status = settle_mode(&mode, err);
-    if (!status) status = settle_timeout(&timeout_ms, err);
+    if (!status && mode == ATTUNE_COMPILE_WORKER) status = settle_timeout(&timeout_ms, err);
     if (!status && options->compile_processes > AT_MOST_PROCESSES)
         status = at_fail(err, ATTUNE_INVALID_ARGUMENT, "compile_processes is %u; it may be at most %d",
                          options->compile_processes, AT_MOST_PROCESSES);
@@ -159,7 +160,7 @@ attune_status at_codegen_compile(at_codegen *codegen, const at_codegen_request *
     *data = NULL;
     *bytes = 0;
     /* If a thread were cancelled (pthread_cancel) in the middle, it would keep its place among the workers, or fork()
-     * would wait for it. */
+     * would wait for it. attune_compile is protected as a whole (compile_slowly), but other calls come here, too. */
     int cancellation;
     pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancellation);
     const attune_status status = codegen->compile(codegen->user, request, codegen->allocator, data, bytes, err);

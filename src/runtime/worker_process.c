@@ -9,6 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/auxv.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -39,11 +40,22 @@ static int close_others(posix_spawn_file_actions_t *actions) {
     return posix_spawn_file_actions_addclosefrom_np(actions, FIRST_OTHER);
 }
 #else
-/* Those that are open now. */
+/* Without /proc. A file above the limit, or above 65536, stays open. */
+static int close_by_number(posix_spawn_file_actions_t *actions) {
+    enum { MOST = 1 << 16 };
+    struct rlimit limit;
+    int failure = 0;
+    if (getrlimit(RLIMIT_NOFILE, &limit) || limit.rlim_cur > MOST) limit.rlim_cur = MOST;
+    for (int fd = FIRST_OTHER; !failure && fd < (int)limit.rlim_cur; fd++)
+        if (fcntl(fd, F_GETFD) >= 0) failure = posix_spawn_file_actions_addclose(actions, fd);
+    return failure;
+}
+
+/* Those that are open now: another thread may open more before the child starts. */
 static int close_others(posix_spawn_file_actions_t *actions) {
     DIR *dir = opendir("/proc/self/fd");
     int failure = 0;
-    if (!dir) return 0;
+    if (!dir) return close_by_number(actions);
     for (const struct dirent *item; !failure && (item = readdir(dir));) {
         const int fd = atoi(item->d_name);
         if (fd >= FIRST_OTHER) failure = posix_spawn_file_actions_addclose(actions, fd);
