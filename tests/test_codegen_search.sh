@@ -207,7 +207,8 @@ give "$work/planted.so" "$work/app/$plugin"
 mkdir "$work/base"
 raised() {
     env HOME="$work/home" XDG_CACHE_HOME="$work/xdg" ATTUNE_CACHE_DIR="$work/cache" ATTUNE_CACHE_BASE="$work/base" \
-        ATTUNE_RECORD="$work/record" ATTUNE_COMPILE_TIMEOUT_MS=soon ATTUNE_CODEGEN="$work/planted.so" ATTUNE_CODEGEN_WORKER="$work/app/$worker" \
+        ATTUNE_RECORD="$work/record" ATTUNE_COMPILE_TIMEOUT_MS=soon \
+        ATTUNE_CODEGEN="$work/planted.so" ATTUNE_CODEGEN_WORKER="$work/app/$worker" \
         "$work/app/program" "$@"
 }
 left() { for file in home xdg cache record it-ran; do [ ! -e "$work/$file" ] || echo "left $file"; done; }
