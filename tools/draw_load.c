@@ -19,7 +19,7 @@ static const char file_name[] = "libattune-draw.so";
 
 typedef struct draw_file {
     char path[PATH_MAX];          /* "": there is none */
-    char refused[PATH_MAX + 128]; /* a sentence about the last file that is not trusted; "": there was none */
+    char refused[PATH_MAX + 192]; /* a sentence about the last file that is not trusted; "": there was none */
 } draw_file;
 
 static bool try_directory(const char *directory, const char *below, uid_t code_owner, draw_file *file) {
