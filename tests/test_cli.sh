@@ -351,7 +351,7 @@ refuse_call "sizes and files that differ" 'seq_q is 7, but 6 in .*3d.npy' \
     seq_q=dynamic --sizes seq_q=7
 refuse_call "more new keys than keys" 'seq_new is 7, more than seq_kv = 6' seq_new=7
 refuse_call "a mask of another number of rows" \
-    'other.npy: shape \(5, 6\) does not fit attn_mask, whose shape is \(1, 1, 6, 6\)' \
+    'other.npy: shape \(5, 6\) does not fit attn_mask=qk, whose shape is \(1, 1, 6, 6\)' \
     attn_mask=qk --tensor attn_mask="$work/other.npy"
 refuse_call "a mask that does not broadcast" 'attn_mask dims\[2\] is 5; it must be 1 or seq_q = 6' attn_mask=5:6 \
     --tensor attn_mask="$work/other.npy"

@@ -98,6 +98,31 @@ make_npy "$work/no_columns.npy" '<f4' False '(2, 4, 0)' 0
 refuse "no columns" 'shape \(2, 4, 0\) has a dimension of 0, which only the number of rows may be' "$attune" run \
     --q "$work/no_columns.npy" --k "$work/q.npy" --v "$work/q.npy"
 
+# ---- Masks: the shape is that of the letters, with or without the dims that are 1 ----
+
+make_npy "$work/q4.npy" '<f4' False '(2, 3, 5, 4)' 480
+make_npy "$work/k4.npy" '<f4' False '(2, 3, 6, 4)' 576
+batch=(--q "$work/q4.npy" --k "$work/k4.npy" --v "$work/k4.npy")
+for shape in '(2, 1, 5, 6)' '(2, 5, 6)'; do make_npy "$work/bqk${#shape}.npy" '|b1' False "$shape" 60; done
+for shape in '(2, 1, 1, 6)' '(2, 6)'; do make_npy "$work/bk${#shape}.npy" '|b1' False "$shape" 12; done
+make_npy "$work/bias12.npy" '<f4' False '(2, 1, 5, 6)' 240
+masked() { "$attune" run "$1" "${batch[@]}" --tensor "${1%%=*}=$2" -o "$3"; }
+refuse "a mask that is larger than its letters" \
+    'bqk12.npy: shape \(2, 1, 5, 6\) does not fit attn_mask=qk, whose shape is \(1, 1, 5, 6\); attn_mask=bqk would fit' \
+    masked attn_mask=qk "$work/bqk12.npy" "$work/o.npy"
+refuse "a mask beside attn_mask=1" 'fit attn_mask=1, whose shape is \(1, 1, 1, 1\); attn_mask=bqk would fit' \
+    masked attn_mask=1 "$work/bqk12.npy" "$work/o.npy"
+refuse "a bias that is larger than its letters" 'fit attn_bias=qk, whose shape is .*; attn_bias=bqk would fit' \
+    masked attn_bias=qk "$work/bias12.npy" "$work/o.npy"
+for letters in bqk:12:9 bk:12:6; do
+    IFS=: read -r letters whole short <<<"$letters"
+    expect "a mask with the dims that are 1: $letters" 0 kernel \
+        masked attn_mask="$letters" "$work/$letters$whole.npy" "$work/whole.npy"
+    expect "a mask without them: $letters" 0 kernel \
+        masked attn_mask="$letters" "$work/$letters$short.npy" "$work/short.npy"
+    same "with the same result: $letters" "$work/whole.npy" "$work/short.npy"
+done
+
 # ---- Sizes beside files ----
 
 sized() { "$attune" run --q "$work/q.npy" --k "$work/q.npy" --v "$work/q.npy" "$@"; }

@@ -1,5 +1,7 @@
 #include "run_files.h"
 
+#include "run_masks.h"
+
 #include <stdlib.h>
 #include <string.h>
 
@@ -284,13 +286,31 @@ bool files_complete(const run_files *files, const char *text, attune_problem *pr
 
 /* ---- Files into tensors ---- */
 
+static bool refuse_shape(const run_files *files, const run_file *file, const attune_tensor *info, const run_mask *mask,
+                         const int64_t dims[4], const int64_t strides[4]) {
+    char found[NPY_SHAPE_TEXT], wanted[NPY_SHAPE_TEXT];
+    const npy_header *const h = &file->array.header;
+    int64_t full[4], expected[4], ignored[4];
+    tensor_shape(info, full, ignored);
+    memcpy(expected, full, sizeof expected);
+    for (int d = 0; d < info->rank; d++)
+        if (strides[d] == 0 || run_mask_is_one(mask, d)) expected[d] = 1; /* the shortest that fits */
+    if (files->is_bshd && has_heads(info->name)) swap_heads(expected);
+    npy_print_shape((size_t)info->rank, expected, wanted);
+    if (mask->dims)
+        run_mask_refuse(file, info->name, mask, dims, full, wanted);
+    else
+        tool_error("%s: shape %s does not fit %s, whose shape is %s", file->path,
+                   npy_print_shape(h->rank, h->shape, found), info->name, wanted);
+    return false;
+}
+
 /* A file's dims as four, missing ones being 1 in front, and the tensor's strides in the same order. */
-static bool match_dims(const run_files *files, const run_file *file, const tensor *one, int64_t dims[4],
-                       int64_t strides[4]) {
+static bool match_dims(const run_files *files, const run_file *file, const tensor *one, const run_mask *mask,
+                       int64_t dims[4], int64_t strides[4]) {
     const npy_header *const h = &file->array.header;
     const attune_tensor *const info = &one->info;
-    char found[NPY_SHAPE_TEXT], wanted[NPY_SHAPE_TEXT];
-    int64_t expected[4];
+    int64_t expected[4], letters[4];
     const int rank = info->rank;
     bool fits = h->rank <= (size_t)rank;
     tensor_shape(info, expected, strides);
@@ -300,14 +320,15 @@ static bool match_dims(const run_files *files, const run_file *file, const tenso
         dims[d] = at < 0 ? 1 : h->shape[at];
     }
     if (fits && files->is_bshd && has_heads(info->name)) swap_heads(dims);
-    for (int d = 0; d < rank && fits; d++) fits = dims[d] == expected[d] || (dims[d] == 1 && strides[d] == 0);
+    for (int d = 0; d < rank && fits; d++) {
+        const bool is_one = !mask->has_strides && run_mask_is_one(mask, d);
+        fits = is_one ? dims[d] == 1 : dims[d] == expected[d] || (dims[d] == 1 && strides[d] == 0);
+    }
     if (fits) return true;
-    for (int d = 0; d < rank; d++)
-        if (strides[d] == 0) expected[d] = 1; /* the shortest that fits */
-    if (files->is_bshd && has_heads(info->name)) swap_heads(expected);
-    tool_error("%s: shape %s does not fit %s, whose shape is %s", file->path, npy_print_shape(h->rank, h->shape, found),
-               info->name, npy_print_shape((size_t)rank, expected, wanted));
-    return false;
+    if (!mask->dims || !run_mask_has_letters(h, mask, expected, letters))
+        return refuse_shape(files, file, info, mask, dims, strides);
+    memcpy(dims, letters, sizeof letters);
+    return true;
 }
 
 /* The file's numbers in the tensor's type; free it. Integers of 64 bits are taken where they fit. */
@@ -342,9 +363,10 @@ static void *as_type(const run_file *file, attune_dtype dtype) {
     return NULL;
 }
 
-static bool load_one(const run_files *files, const run_file *file, tensor *one) {
+static bool load_one(const run_files *files, const run_file *file, const attune_problem *p, tensor *one) {
     int64_t dims[4], strides[4], order[4], order_strides[4];
-    if (!match_dims(files, file, one, dims, strides)) return false;
+    const run_mask mask = run_mask_of(p, one->info.name);
+    if (!match_dims(files, file, one, &mask, dims, strides)) return false;
     void *const dense = as_type(file, one->info.dtype);
     if (!dense) return false;
     memcpy(order, dims, sizeof order);
@@ -424,7 +446,7 @@ bool files_load(const run_files *files, tensors *t) {
                        one->info.name);
             return false;
         }
-        if (!load_one(files, file, one)) return false;
+        if (!load_one(files, file, &t->problem, one)) return false;
         if (is_packed) has_weights = false;
     }
     if (!has_weights) return true;
