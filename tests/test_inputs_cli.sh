@@ -123,6 +123,20 @@ for letters in bqk:12:9 bk:12:6; do
     same "with the same result: $letters" "$work/whole.npy" "$work/short.npy"
 done
 
+refuse "numbers as a mask" "bias12.npy is '<f4', but attn_mask is boolean: .* are attn_bias=" \
+    masked attn_mask=bqk "$work/bias12.npy" "$work/o.npy"
+refuse "a boolean bias" 'bqk12.npy is boolean, but attn_bias has numbers .* a boolean mask is attn_mask=' \
+    masked attn_bias=bqk "$work/bqk12.npy" "$work/o.npy"
+make_npy "$work/bias64.npy" '<f8' False '(5, 6)' 240
+refuse "a bias of another type" 'bias64.npy is f64, but the problem has bias_dtype=f32: set bias_dtype=f64' \
+    masked attn_bias=qk "$work/bias64.npy" "$work/o.npy"
+make_npy "$work/u2.npy" '<u2' False '(2, 4, 8)' 128
+refuse "bf16 in whole numbers" "u2.npy is '<u2', but the problem has dtype=bf16, .*: save a.view\('V2'\)" \
+    "$attune" run dtype=bf16 --q "$work/u2.npy" --k "$work/u2.npy" --v "$work/u2.npy"
+make_npy "$work/lens_f4.npy" '<f4' False '(1,)' 4
+refuse "lengths that are no whole numbers" "lens_f4.npy is '<f4', but kv_lens is i32: save it as int32" \
+    "$attune" run kv_lens=1 --q "$work/q.npy" --k "$work/q.npy" --v "$work/q.npy" --tensor kv_lens="$work/lens_f4.npy"
+
 # ---- Sizes beside files ----
 
 sized() { "$attune" run --q "$work/q.npy" --k "$work/q.npy" --v "$work/q.npy" "$@"; }

@@ -2,6 +2,7 @@
 
 #include "json_output.h"
 #include "peak.h"
+#include "run_types.h"
 #include "table.h"
 #include "work.h"
 

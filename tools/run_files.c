@@ -1,6 +1,7 @@
 #include "run_files.h"
 
 #include "run_masks.h"
+#include "run_types.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -34,19 +35,6 @@ void files_free(run_files *files) {
     for (size_t i = 0; i < files->num_inputs; i++) npy_free(&files->inputs[i].array);
 }
 
-npy_type files_type(attune_dtype dtype) {
-    switch (dtype) {
-    case ATTUNE_F16: return NPY_F2;
-    case ATTUNE_BF16: return NPY_V2;
-    case ATTUNE_F64: return NPY_F8;
-    case ATTUNE_BOOL: return NPY_B1;
-    case ATTUNE_I32: return NPY_I4;
-    case ATTUNE_I8: return NPY_I1;
-    case ATTUNE_F8: return NPY_U1; /* NumPy does not know it: bytes */
-    default: return NPY_F4;
-    }
-}
-
 /* ---- Sizes: from the files, then from the text, which must agree ---- */
 
 static bool has_heads(const char *name) {
@@ -69,12 +57,6 @@ typedef struct shape {
     int64_t dims[4];
 } shape;
 
-static bool wrong_type(const run_file *file, const char *what, attune_dtype dtype) {
-    tool_error("%s: dtype '%s' does not fit %s=%s, which needs '%s'", file->path,
-               npy_type_name(file->array.header.type), what, tool_dtype_name(dtype), npy_type_name(files_type(dtype)));
-    return false;
-}
-
 /* A tensor may have no rows, and a pool no pages: these are sizes of the call. All others belong to the kernel. */
 static bool read_shape(const run_files *files, const char *name, const char *dtype_name, attune_dtype dtype,
                        size_t rank, bool is_pool, shape *s) {
@@ -83,7 +65,7 @@ static bool read_shape(const run_files *files, const char *name, const char *dty
     *s = (shape){.path = NULL};
     if (!file) return true;
     const npy_header *const h = &file->array.header;
-    if (h->type != files_type(dtype)) return wrong_type(file, dtype_name, dtype);
+    if (h->type != files_type(dtype)) return run_types_refuse(file, dtype_name, dtype);
     npy_print_shape(h->rank, h->shape, text);
     if (h->rank != rank && h->rank != rank - 1) {
         tool_error("%s: shape %s has %zu dimensions instead of %zu, or %zu for a batch of one", file->path, text,
@@ -331,43 +313,11 @@ static bool match_dims(const run_files *files, const run_file *file, const tenso
     return true;
 }
 
-/* The file's numbers in the tensor's type; free it. Integers of 64 bits are taken where they fit. */
-static void *as_type(const run_file *file, attune_dtype dtype) {
-    const npy_header *const h = &file->array.header;
-    const size_t bytes = ref_dtype_bytes(dtype);
-    void *const data = malloc(h->count * bytes + 1);
-    if (!data) {
-        tool_error("out of memory for a copy of %s", file->path);
-        return NULL;
-    }
-    const bool is_bytes = dtype == ATTUNE_BOOL && (h->type == NPY_U1 || h->type == NPY_I1);
-    if (h->type == files_type(dtype) || is_bytes) {
-        memcpy(data, file->array.data, h->count * bytes);
-        return data;
-    }
-    if (dtype == ATTUNE_I32 && h->type == NPY_I8) {
-        const int64_t *const from = file->array.data;
-        for (size_t i = 0; i < h->count; i++) {
-            if (from[i] >= INT32_MIN && from[i] <= INT32_MAX) {
-                ((int32_t *)data)[i] = (int32_t)from[i];
-                continue;
-            }
-            tool_error("%s: element %zu is %lld, which is beyond 32 bits", file->path, i, (long long)from[i]);
-            free(data);
-            return NULL;
-        }
-        return data;
-    }
-    wrong_type(file, file->name, dtype);
-    free(data);
-    return NULL;
-}
-
 static bool load_one(const run_files *files, const run_file *file, const attune_problem *p, tensor *one) {
     int64_t dims[4], strides[4], order[4], order_strides[4];
     const run_mask mask = run_mask_of(p, one->info.name);
     if (!match_dims(files, file, one, &mask, dims, strides)) return false;
-    void *const dense = as_type(file, one->info.dtype);
+    void *const dense = run_types_convert(file, one->info.dtype);
     if (!dense) return false;
     memcpy(order, dims, sizeof order);
     memcpy(order_strides, strides, sizeof strides);
@@ -394,12 +344,6 @@ static bool load_one(const run_files *files, const run_file *file, const attune_
 
 /* ---- Weights of a block ---- */
 
-static attune_dtype dtype_of(npy_type type) {
-    for (int dtype = ATTUNE_F32; dtype < ATTUNE_DTYPE_COUNT; dtype++)
-        if (files_type((attune_dtype)dtype) == type) return (attune_dtype)dtype;
-    return ATTUNE_DTYPE_DEFAULT;
-}
-
 /* The files that are named as weights. The library checks them. */
 static bool load_weights(const run_files *files, tensors *t) {
     char text[NPY_SHAPE_TEXT];
@@ -416,7 +360,7 @@ static bool load_weights(const run_files *files, tensors *t) {
                        npy_print_shape(h->rank, h->shape, text), h->rank);
             return false;
         }
-        *w = (attune_weight){.data = file->array.data, .dtype = dtype_of(h->type), .rank = (int)h->rank};
+        *w = (attune_weight){.data = file->array.data, .dtype = run_types_dtype(h->type), .rank = (int)h->rank};
         memcpy(w->dims, h->shape, h->rank * sizeof *w->dims);
     }
     return tensors_pack(t);

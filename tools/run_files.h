@@ -48,6 +48,4 @@ void files_free(run_files *files);
 /* An output as its file has it: a dense array (free it) with rank and dims. NULL after a message. */
 void *files_gather(const run_files *files, const tensor *one, size_t *rank, int64_t dims[4]);
 
-npy_type files_type(attune_dtype dtype);
-
 #endif
