@@ -137,6 +137,20 @@ make_npy "$work/lens_f4.npy" '<f4' False '(1,)' 4
 refuse "lengths that are no whole numbers" "lens_f4.npy is '<f4', but kv_lens is i32: save it as int32" \
     "$attune" run kv_lens=1 --q "$work/q.npy" --k "$work/q.npy" --v "$work/q.npy" --tensor kv_lens="$work/lens_f4.npy"
 
+# ---- What a result is compared with ----
+
+for size in 4 8; do
+    make_npy "$work/zeros$size.npy" "<f$size" False '(2, 4, 8)' 0
+    head -c $((64 * size)) /dev/zero >>"$work/zeros$size.npy"
+    expected() { "$attune" run --q "$work/q.npy" --k "$work/q.npy" --v "$work/q.npy" --expect "$work/zeros$size.npy"; }
+    expect "a result of f32 beside one of <f$size" 0 'max error [0-9.e+-]+, RMS' expected
+    grep -o 'max error.* against' "$work/stdout" >"$work/error$size"
+done
+same "with the same error" "$work/error4" "$work/error8"
+make_npy "$work/whole.npy" '<i4' False '(2, 4, 8)' 256
+refuse "a result of whole numbers" 'whole.npy: <i4 of shape \(2, 4, 8\) cannot be compared' \
+    "$attune" run --q "$work/q.npy" --k "$work/q.npy" --v "$work/q.npy" --expect "$work/whole.npy"
+
 # ---- Sizes beside files ----
 
 sized() { "$attune" run --q "$work/q.npy" --k "$work/q.npy" --v "$work/q.npy" "$@"; }
