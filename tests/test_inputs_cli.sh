@@ -151,6 +151,18 @@ make_npy "$work/whole.npy" '<i4' False '(2, 4, 8)' 256
 refuse "a result of whole numbers" 'whole.npy: <i4 of shape \(2, 4, 8\) cannot be compared' \
     "$attune" run --q "$work/q.npy" --k "$work/q.npy" --v "$work/q.npy" --expect "$work/whole.npy"
 
+# ---- Ragged batches: cu_seqlens_q says how many entries there are ----
+
+make_npy "$work/cu.npy" '<i4' False '(4,)' 0
+for at in 0 1 2 4; do number_bytes $at 4; done >"$work/numbers"
+cat "$work/cu.npy" "$work/numbers" >"$work/cu4.npy"
+ragged() {
+    "$attune" run "$1" --q "$work/q.npy" --k "$work/q.npy" --v "$work/q.npy" --tensor cu_seqlens_q="$work/cu4.npy" \
+        --tensor cu_seqlens_kv="$work/cu4.npy" --check
+}
+expect "a ragged batch without batch" 0 'problem.*batch=3' ragged ragged=1
+refuse "another batch than the lengths have" 'batch is 2 by the problem but 3 in .*cu4.npy' ragged ragged=1,batch=2
+
 # ---- Sizes beside files ----
 
 sized() { "$attune" run --q "$work/q.npy" --k "$work/q.npy" --v "$work/q.npy" "$@"; }

@@ -228,6 +228,14 @@ static bool has_queries(const run_files *files) {
     return q != NULL;
 }
 
+/* A ragged batch has as many entries as cu_seqlens_q has numbers, less one. */
+static origin entries_of(const run_files *files, const attune_problem *said) {
+    origin from = dim_of(files, "cu_seqlens_q", 0);
+    if (!said->is_ragged || from.size < 2) from.path = NULL;
+    from.size--;
+    return from;
+}
+
 bool files_complete(const run_files *files, const char *text, attune_problem *problem, call_sizes *sizes) {
     attune_problem said = ATTUNE_PROBLEM_INIT, p = ATTUNE_PROBLEM_INIT;
     shapes s;
@@ -249,6 +257,8 @@ bool files_complete(const run_files *files, const char *text, attune_problem *pr
         !read_shape(files, "x_kv", "dtype", types.dtype, 3, false, &s.x_kv) ||
         !read_shape(files, "x_v", "dtype", types.dtype, 3, false, &s.x_v))
         return false;
+    const origin lengths = entries_of(files, &said);
+    if (lengths.path) p.batch = lengths.size;
     if (files->weights) p.num_heads = 0; /* open: the weights may tell it, and 1 would compute something else */
     take_shapes(&said, &s, &p);
     /* The text overrides the files. Both are compared right below. */
@@ -257,6 +267,7 @@ bool files_complete(const run_files *files, const char *text, attune_problem *pr
     if (files_find(files->outputs, files->num_outputs, "lse")) p.has_lse = 1;
     problem_fill_defaults(&p);
     if (!p.is_ragged && !p.page_size && !check_shapes(&p, &s)) return false;
+    if (!agree("batch", p.batch, "the problem", lengths.size, lengths.path)) return false;
     if (attune_problem_check(&p) != ATTUNE_OK) {
         tool_library_error(NULL);
         return false;
