@@ -163,6 +163,15 @@ ragged() {
 expect "a ragged batch without batch" 0 'problem.*batch=3' ragged ragged=1
 refuse "another batch than the lengths have" 'batch is 2 by the problem but 3 in .*cu4.npy' ragged ragged=1,batch=2
 
+# ---- Tensors that the problem lacks: which field brings them ----
+
+for pair in attn_mask:attn_mask=bqk kv_lens:kv_lens=1 cos:rotary_dim=N cu_seqlens_q:ragged=1; do
+    refuse "${pair%%:*} without its field" "the problem has no tensor named ${pair%%:*}; add ${pair#*:} to the problem" \
+        "$attune" run "${batch[@]}" --tensor "${pair%%:*}=$work/q.npy"
+done
+refuse "weights without their field" 'the problem has no output named weights; add weights=softmax to the problem' \
+    "$attune" run "${batch[@]}" --write weights="$work/o.npy"
+
 # ---- Sizes beside files ----
 
 sized() { "$attune" run --q "$work/q.npy" --k "$work/q.npy" --v "$work/q.npy" "$@"; }

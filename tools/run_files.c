@@ -384,11 +384,46 @@ static bool is_weight(const run_files *files, const tensors *t, const char *name
     return false;
 }
 
+#define ADD(field) "; add " field " to the problem"
+
+/* How a problem gets a tensor that it lacks; "" if that is no matter of one field. */
+static const char *missing_field(const attune_problem *p, const char *name) {
+    static const struct {
+        const char *name, *advice;
+    } fields[] = {
+        {"attn_mask", ADD("attn_mask=bqk")},
+        {"attn_bias", ADD("attn_bias=bqk")},
+        {"alibi_slopes", ADD("alibi_slopes=1")},
+        {"sinks", ADD("sinks=1")},
+        {"kv_lens", ADD("kv_lens=1")},
+        {"causal_offsets", ADD("causal_offsets=1")},
+        {"cu_seqlens_q", ADD("ragged=1")},
+        {"cu_seqlens_kv", ADD("ragged=1")},
+        {"block_table", ADD("page_size=N")},
+        {"k_new", ADD("seq_new=dynamic")},
+        {"v_new", ADD("seq_new=dynamic")},
+        {"cos", ADD("rotary_dim=N")},
+        {"sin", ADD("rotary_dim=N")},
+        {"position_ids", ADD("position_ids=1")},
+        {"row_ids", ADD("op=weights,row_ids=1")},
+        {"weights", ADD("weights=softmax")},
+        {"lse", ADD("lse=1")},
+    };
+    const bool is_ragged = p->is_ragged && strncmp(name, "cu_seqlens", strlen("cu_seqlens")) == 0;
+    const bool has_new = p->seq_new && (strcmp(name, "k_new") == 0 || strcmp(name, "v_new") == 0);
+    if (p->op != ATTUNE_ATTENTION || is_ragged || has_new) return "";
+    for (size_t i = 0; i < sizeof fields / sizeof *fields; i++)
+        if (strcmp(fields[i].name, name) == 0) return fields[i].advice;
+    return "";
+}
+#undef ADD
+
 bool files_load(const run_files *files, tensors *t) {
     bool has_weights = tensors_find(t, "packed_weights") != NULL;
     for (size_t i = 0; i < files->num_inputs; i++)
         if (!tensors_find(t, files->inputs[i].name) && !is_weight(files, t, files->inputs[i].name)) {
-            tool_error("%s: the problem has no tensor named %s", files->inputs[i].path, files->inputs[i].name);
+            tool_error("%s: the problem has no tensor named %s%s", files->inputs[i].path, files->inputs[i].name,
+                       missing_field(&t->problem, files->inputs[i].name));
             return false;
         }
     for (size_t i = 0; i < t->count; i++) {
@@ -439,7 +474,8 @@ bool files_check_outputs(const run_files *files, const tensors *t) {
     for (size_t i = 0; i < files->num_outputs; i++) {
         const tensor *const one = tensors_find(t, files->outputs[i].name);
         if (one && one->info.is_output) continue;
-        tool_error("the problem has no output named %s", files->outputs[i].name);
+        tool_error("the problem has no output named %s%s", files->outputs[i].name,
+                   missing_field(&t->problem, files->outputs[i].name));
         return false;
     }
     return true;
