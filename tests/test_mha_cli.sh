@@ -171,6 +171,23 @@ for name in /layer/query.weight .bias layer. ..; do
     [ $? = 1 ]
     report $? "a tensor of the name $name alone is refused"
 done
+make_safetensors "$work/strays.safetensors" "{$(textbook query key value combine),$(entry norm.weight 24 $total \
+    $((total + bias))),$(entry gate.weight 24 $((total + bias)) $((total + 2 * bias)))}" $((total + 2 * bias))
+refuse "all that is no weight, at once" "tensors 'gate.weight', 'norm.weight' lie among .*--ignore=gate.weight" mha \
+    --weights "$work/strays.safetensors"
+make_safetensors "$work/unify.safetensors" "{$(textbook toqueries tokeys tovalues unifyheads)}" $total
+expect "toqueries to unifyheads" 0 'named as by textbooks' mha --weights "$work/unify.safetensors"
+heads=$(entry W_Q 3,24,8 0 2304),$(entry W_K 3,24,8 2304 4608),$(entry W_V 3,24,8 4608 6912)
+make_safetensors "$work/heads.safetensors" "{$heads,$(entry W_O 3,8,24 6912 9216)}" 9216
+refuse "heads in front" "'W_Q' is \[3, 24, 8\]: its dims must be \[in, heads, head_dim\]; transpose it by \(1, 0, 2\)" \
+    mha --weights "$work/heads.safetensors" --layout=in_out
+wide=$(entry W_Q 48,24 0 4608),$(entry W_K 48,24 4608 9216),$(entry W_V 48,24 9216 13824)
+make_safetensors "$work/turned.safetensors" "{$wide,$(entry W_O 24,48 13824 18432)}" 18432
+refuse "the other layout" 'ATTUNE_OUT_IN \(--layout=out_in\)' "$attune" mha num_heads=3,head_dim=16 --x "$work/x.npy" \
+    --weights "$work/turned.safetensors" --layout=in_out
+make_safetensors "$work/no_out.safetensors" "{$(entry w 24,24 0 2304)}" 2304
+refuse "no matrix of the output" 'no tensor is named for out_weight; the file has .* or set no_out_projection=1' mha \
+    --weights "$work/no_out.safetensors" --name q_weight=w --name k_weight=w --name v_weight=w
 
 # ---- Packed weights ----
 
@@ -235,7 +252,7 @@ out_before=$(cat "$work/out.npy" | md5sum)
 bad() { mha --weights "$work/bad.safetensors" -o "$work/out.npy" "$@"; }
 refuse "no such file" 'nothing: cannot read: No such file' mha --weights "$work/nothing"
 mkdir "$work/empty"
-refuse "an empty directory" 'empty: no weights of a block, .*there is nothing' mha --weights "$work/empty"
+refuse "an empty directory" 'empty: no weights of a block, .*the file has nothing' mha --weights "$work/empty"
 : >"$work/bad.safetensors"
 refuse "an empty file" 'it has 0 bytes' bad
 make_safetensors "$work/bad.safetensors" "{$(separate "")}" $((total - 1))
@@ -280,10 +297,10 @@ refuse "nothing to leave aside" "there is no tensor 'bias_q' to ignore, but 'bia
 refuse "a name that the file does not have" "there is no tensor 'w' \(for q_weight\), but 'bias_k'" bad --name \
     q_weight=w
 make_safetensors "$work/bad.safetensors" "{$(entry w 24,24 0 2304)}" 2304
-refuse "names of no convention" "no weights of a block, .*there is 'w', of which --name q_weight=TENSOR" bad
+refuse "names of no convention" "no weights of a block, .*the file has 'w', of which --name q_weight=TENSOR" bad
 refuse "names that were looked for" 'by the names of attune, .* or of textbooks .query, q_proj, w_q.* combine, output' \
     bad
-refuse "names for some weights only" 'no tensor is named for k_weight; there is' bad --name q_weight=w
+refuse "names for some weights only" 'no tensor is named for k_weight; the file has' bad --name q_weight=w
 mkfifo "$work/pipe"
 refuse "a pipe that nobody writes to" 'pipe: not a regular file' timeout 20 "$attune" mha num_heads=3 --x \
     "$work/x.npy" \

@@ -80,7 +80,28 @@ static void split_packed(int64_t outputs, int64_t out_inputs, attune_problem *p)
     if (rest > 0 && rest % 2 == 0) p->num_kv_heads = rest / 2;
 }
 
+/* Libraries that keep heads in front, [heads, in, head_dim], have no layout of attune. Such a matrix would pass for
+ * one of other heads, so it is found by its sides: its middle dim is the width of x, its first one is the heads. */
+static bool check_heads_first(const weights_file *file, const attune_problem *p) {
+    if (!p->embed_dim || file->weights.layout != ATTUNE_IN_OUT) return true;
+    for (int id = 0; id < ATTUNE_OUT_WEIGHT; id++) {
+        const attune_weight *const w = &file->weights.tensor[id];
+        const int64_t inputs = id == ATTUNE_Q_WEIGHT                     ? p->embed_dim
+                               : id == ATTUNE_V_WEIGHT && p->v_embed_dim ? p->v_embed_dim
+                               : p->kv_embed_dim                         ? p->kv_embed_dim
+                                                                         : p->embed_dim;
+        if (!w->data || w->rank != 3 || w->dims[0] == inputs || w->dims[1] != inputs) continue;
+        tool_error("%s: tensor '%s' is [%lld, %lld, %lld]: its dims must be [in, heads, head_dim]; transpose it by "
+                   "(1, 0, 2)",
+                   file->source.path, tensor_name(file, id), (long long)w->dims[0], (long long)w->dims[1],
+                   (long long)w->dims[2]);
+        return false;
+    }
+    return true;
+}
+
 bool weights_file_sizes(const weights_file *file, attune_problem *p) {
+    if (!check_heads_first(file, p)) return false;
     const sides q = sides_of(file, ATTUNE_Q_WEIGHT, false), k = sides_of(file, ATTUNE_K_WEIGHT, false);
     const sides v = sides_of(file, ATTUNE_V_WEIGHT, false), out = sides_of(file, ATTUNE_OUT_WEIGHT, true);
     const sides packed = sides_of(file, ATTUNE_QKV_WEIGHT, false);
@@ -135,7 +156,9 @@ static bool check_missing(const weights_file *file, const attune_mha_weights *ex
             tool_error("%s: there is no tensor '%s%s' (%s of %s), but %s", file->source.path, prefix, called, own,
                        file->match.convention, text);
         else
-            tool_error("%s: no tensor is named for %s; there is %s", file->source.path, own, text);
+            tool_error("%s: no tensor is named for %s; the file has %s%s", file->source.path, own, text,
+                       id == ATTUNE_OUT_WEIGHT ? "; --name out_weight=TENSOR chooses one, or set no_out_projection=1"
+                                               : "");
         return false;
     }
     return true;
@@ -145,10 +168,13 @@ static bool check_missing(const weights_file *file, const attune_mha_weights *ex
 static void report(const weights_file *file) {
     const char *const message = attune_last_message();
     const int id = weights_id(message, strcspn(message, " "));
+    const char *const option = strstr(message, "ATTUNE_OUT_IN")   ? " (--layout=out_in)"
+                               : strstr(message, "ATTUNE_IN_OUT") ? " (--layout=in_out)"
+                                                                  : "";
     if (id < ATTUNE_NUM_WEIGHTS && file->match.has[id])
-        tool_error("%s: tensor '%s': %s", file->source.path, tensor_name(file, id), message);
+        tool_error("%s: tensor '%s': %s%s", file->source.path, tensor_name(file, id), message, option);
     else
-        tool_error("%s: %s", file->source.path, message);
+        tool_error("%s: %s%s", file->source.path, message, option);
 }
 
 /* Keys and values that are given need no weights, nor does an output that is not projected: models have them all the

@@ -202,7 +202,7 @@ static char *find_prefix(const weights_source *source, const char *asked) {
         tool_error("%s: no block has the prefix '%s'; there is %s", source->path, wanted, end_list(&s.all, ""));
     else
         tool_error("%s: no weights of a block, by the names of attune, PyTorch, BERT, DistilBERT, ViT, Llama, BART, "
-                   "Phi-3, GPT-2, T5, timm, Keras or Flax, or of textbooks (%s); there is %s, of which --name "
+                   "Phi-3, GPT-2, T5, timm, Keras or Flax, or of textbooks (%s); the file has %s, of which --name "
                    "q_weight=TENSOR could choose",
                    source->path, textbook_names(), weights_some_names(source, "", all));
     return NULL;
@@ -290,15 +290,22 @@ static bool is_expected(const weights_source *source, const weights_match *match
  * name: neither may be passed over in silence. */
 static bool check_surplus(const weights_source *source, const weights_match *match, const convention *one,
                           const weights_request *request) {
+    char text[SOME_NAMES_TEXT];
+    name_list strays = {.text = text};
+    const char *first = NULL;
     for (size_t i = 0; i < source->count; i++) {
         if (strncmp(source->names[i], match->prefix, strlen(match->prefix)) != 0) continue;
         if (is_expected(source, match, one, request, i)) continue;
-        tool_error("%s: tensor '%s' lies among the weights of the block, but the names of %s have no such weight; "
-                   "--ignore=%s leaves it aside",
-                   source->path, source->names[i], one->title, source->names[i]);
-        return false;
+        if (!first) first = source->names[i];
+        list_name(&strays, source->names[i], strlen(source->names[i]));
     }
-    return true;
+    if (!first) return true;
+    const bool is_one = strays.count + strays.left_out == 1;
+    tool_error("%s: %s %s %s among the weights of the block, but the names of %s have no such weight; --ignore=%s "
+               "leaves %s aside",
+               source->path, is_one ? "tensor" : "tensors", end_list(&strays, ""), is_one ? "lies" : "lie", one->title,
+               first, is_one ? "it" : "the first");
+    return false;
 }
 
 /* ---- All of it ---- */

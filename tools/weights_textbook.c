@@ -7,14 +7,14 @@
 /* What stands for the part of the block. */
 static const struct {
     attune_weight_id weight, bias;
-    const char *words[9];
+    const char *words[10];
 } parts[] = {
-    {ATTUNE_Q_WEIGHT, ATTUNE_Q_BIAS, {"q", "query", "queries", "linears.0"}},
-    {ATTUNE_K_WEIGHT, ATTUNE_K_BIAS, {"k", "key", "keys", "linears.1"}},
-    {ATTUNE_V_WEIGHT, ATTUNE_V_BIAS, {"v", "value", "values", "linears.2"}},
+    {ATTUNE_Q_WEIGHT, ATTUNE_Q_BIAS, {"q", "query", "queries", "linears.0", "toqueries"}},
+    {ATTUNE_K_WEIGHT, ATTUNE_K_BIAS, {"k", "key", "keys", "linears.1", "tokeys"}},
+    {ATTUNE_V_WEIGHT, ATTUNE_V_BIAS, {"v", "value", "values", "linears.2", "tovalues"}},
     {ATTUNE_OUT_WEIGHT,
      ATTUNE_OUT_BIAS,
-     {"o", "out", "output", "combine", "fc", "dense", "proj", "out.0", "linears.3"}},
+     {"o", "out", "output", "combine", "fc", "dense", "proj", "out.0", "linears.3", "unifyheads"}},
     {ATTUNE_QKV_WEIGHT, ATTUNE_QKV_BIAS, {"qkv", "in"}},
 };
 enum { NUM_PARTS = sizeof parts / sizeof *parts, NUM_WORDS = sizeof parts->words / sizeof *parts->words };
