@@ -724,7 +724,7 @@ refuse_folder() {
     report $? "nothing passes: $1"
 }
 refuse_folder "conform of a folder that does not exist" 'missing: cannot search: No such file' "$work/missing"
-refuse_folder "conform of a file" 'README.md: this is no folder' README.md
+refuse_folder "conform of a file" 'README.md is not a folder' README.md
 refuse_folder "conform of a folder without cases" 'there is no case.json below the folders' docs
 
 # ---- Outputs that cannot be written ----

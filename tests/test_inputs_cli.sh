@@ -32,7 +32,7 @@ refuse "labels" "$text" bounded "$attune" weights $small --labels /dev/zero -o "
 mkdir "$work/case" && ln -s /dev/zero "$work/case/case.json"
 expect "a case" 1 "case: case.json: this is not a text" bounded "$attune" conform "$work"
 endless() { yes "$1" | bounded "${@:2}"; }
-refuse "loop IR of blanks" '-: kernels in loop IR have at most [0-9]+ bytes' endless '' "$attune" ir -
+refuse "loop IR of blanks" 'standard input: kernels in loop IR have at most [0-9]+ bytes' endless '' "$attune" ir -
 refuse "a manifest of comments" 'lists of problems have at most [0-9]+ bytes' endless '#' "$attune" warm -
 after_header() {
     make_npy "$work/head.npy" '<f4' False "$1" 0
@@ -95,7 +95,7 @@ printf '\0\0\0\0' >>"$work/lens.npy"
 expect "no pages" 0 'page_size=4' "$attune" run page_size=4,kv_lens=1 --q "$work/q.npy" --k "$work/pages.npy" \
     --v "$work/pages.npy" --tensor block_table="$work/table.npy" --tensor kv_lens="$work/lens.npy" --sizes seq_kv=0
 make_npy "$work/no_columns.npy" '<f4' False '(2, 4, 0)' 0
-refuse "no columns" 'shape \(2, 4, 0\) has a dimension of 0, which only the number of rows may be' "$attune" run \
+refuse "no columns" 'shape \(2, 4, 0\) has a dimension of 0; only the sequence length may be 0' "$attune" run \
     --q "$work/no_columns.npy" --k "$work/q.npy" --v "$work/q.npy"
 
 # ---- Masks: the shape is that of the letters, with or without the dims that are 1 ----
@@ -171,6 +171,28 @@ for pair in attn_mask:attn_mask=bqk kv_lens:kv_lens=1 cos:rotary_dim=N cu_seqlen
 done
 refuse "weights without their field" 'the problem has no output named weights; add weights=softmax to the problem' \
     "$attune" run "${batch[@]}" --write weights="$work/o.npy"
+
+# ---- Other kinds of files, and standard input ----
+
+expect "two inputs from standard input" 2 'two inputs want standard input' "$attune" run --q - --k - --v "$work/q.npy"
+refuse "nothing on standard input" 'standard input: this is not a .npy file' "$attune" run --q - --k "$work/q.npy" \
+    --v "$work/q.npy"
+printf 'PK\003\004 and an archive' >"$work/archive"
+printf '\200\004\225and a pickle' >"$work/pickle"
+refuse "an archive as an array" 'looks like a .npz: save arrays one by one with np.save' "$attune" run --q "$work/archive" \
+    --k "$work/q.npy" --v "$work/q.npy"
+weights_of() { "$attune" mha num_heads=2 --x "$work/x2.npy" --weights "$1"; }
+make_npy "$work/x2.npy" '<f4' False '(4, 16)' 256
+refuse "an array as weights" 'q.npy: this is a .npy file; a safetensors file is wanted, or a folder' weights_of "$work/q.npy"
+refuse "an archive as weights" 'looks like a .npz or a .pt: save arrays one by one' weights_of "$work/archive"
+refuse "a pickle as weights" 'looks like a pickle: save arrays one by one' weights_of "$work/pickle"
+make_npy "$work/objects.npy" '|O' False '(2, 4, 8)' 0
+refuse "objects" "dtype '.O' is not supported; floats .f2, f4, f8, and V2 for bf16.*b1 are" "$attune" run \
+    --q "$work/objects.npy" --k "$work/q.npy" --v "$work/q.npy"
+header="{'descr': [('a', '<f4')], 'fortran_order': False, 'shape': (2, 4, 8), }"
+{ head -c 8 "$work/q.npy" && number_bytes ${#header} 2 && printf '%s' "$header"; } >"$work/fields.npy"
+refuse "a structured dtype" 'has a structured dtype; these are not supported' "$attune" run --q "$work/fields.npy" \
+    --k "$work/q.npy" --v "$work/q.npy"
 
 # ---- Sizes beside files ----
 

@@ -95,7 +95,7 @@ static void test_refusals(void **state) {
     assert_refused(1, HEADER("'>V2'", "False", "(2,)"), 4, "'>V2' is big-endian");
     assert_refused(1, HEADER("''", "False", "(2,)"), 4, "'' is not supported");
     assert_refused(1, HEADER("'|O'", "False", "(2,)"), 16, "'|O' is not supported");
-    assert_refused(1, HEADER("[('x', '<f4')]", "False", "(2,)"), 8, "lacks a quoted name");
+    assert_refused(1, HEADER("[('x', '<f4')]", "False", "(2,)"), 8, "has a structured dtype");
     assert_refused(1, HEADER("'<f4'", "True", "(2, 3)"), 20, "truncated: shape (2, 3) of <f4 needs 24 bytes");
     assert_refused(1, HEADER("'x<f4'", "False", "(2,)"), 8, "'x<f4' is not supported");
     assert_refused(1, HEADER("'xf4'", "False", "(2,)"), 8, "'xf4' is not supported");

@@ -125,7 +125,7 @@ static void run_folder(const conform_options *o, attune_context *context, char *
         case FTS_DP: break;
         default:
             if (entry->fts_level == 0) {
-                tool_error("%s: this is no folder", entry->fts_path);
+                tool_error("%s is not a folder", entry->fts_path);
                 counts->is_unreadable = true;
             } else if (strcmp(entry->fts_name, "case.json") == 0) {
                 if (run_case(o, context, entry->fts_path))

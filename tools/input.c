@@ -8,10 +8,13 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+const char *input_name(const char *path) { return strcmp(path, "-") == 0 ? "standard input" : path; }
+
 static bool is_stdin(const input_file *in) { return strcmp(in->path, "-") == 0; }
 
 static bool cannot_read(const input_file *in, char message[ATTUNE_MESSAGE_BYTES]) {
-    snprintf(message, ATTUNE_MESSAGE_BYTES, "%.300s: cannot read: %s", *in->path ? in->path : "''", strerror(errno));
+    snprintf(message, ATTUNE_MESSAGE_BYTES, "%.300s: cannot read: %s", *in->path ? input_name(in->path) : "''",
+             strerror(errno));
     return false;
 }
 
@@ -50,7 +53,8 @@ bool input_read(input_file *in, void *to, size_t bytes, size_t *got, char messag
 static bool grow(const input_file *in, char **data, size_t used, size_t capacity, char message[ATTUNE_MESSAGE_BYTES]) {
     char *const grown = capacity < PTRDIFF_MAX - 64 ? aligned_alloc(64, (capacity + 64) & ~(size_t)63) : NULL;
     if (!grown) {
-        snprintf(message, ATTUNE_MESSAGE_BYTES, "%.300s: out of memory reading %zu bytes", in->path, capacity);
+        snprintf(message, ATTUNE_MESSAGE_BYTES, "%.300s: out of memory reading %zu bytes", input_name(in->path),
+                 capacity);
         return false;
     }
     if (used) memcpy(grown, *data, used);
@@ -63,8 +67,8 @@ static bool has_nul(const input_file *in, const char *data, size_t from, size_t 
                     char message[ATTUNE_MESSAGE_BYTES]) {
     const char *const nul = memchr(data + from, 0, to - from);
     if (!nul) return false;
-    snprintf(message, ATTUNE_MESSAGE_BYTES, "%.300s: this is not a text: it has a NUL at byte %zu", in->path,
-             (size_t)(nul - data));
+    snprintf(message, ATTUNE_MESSAGE_BYTES, "%.300s: this is not a text: it has a NUL at byte %zu",
+             input_name(in->path), (size_t)(nul - data));
     return true;
 }
 
@@ -102,8 +106,8 @@ static char *read_whole(const char *path, const char *kind, size_t most, bool is
     }
     input_close(&in);
     if (*bytes <= most) return data;
-    snprintf(message, ATTUNE_MESSAGE_BYTES, "%.300s: %s have at most %zu bytes, and this file has more", path, kind,
-             most);
+    snprintf(message, ATTUNE_MESSAGE_BYTES, "%.300s: %s have at most %zu bytes, and this file has more",
+             input_name(path), kind, most);
     free(data);
     return NULL;
 }

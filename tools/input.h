@@ -14,6 +14,9 @@ typedef struct input_file {
     size_t size;   /* then, in bytes */
 } input_file;
 
+/* What messages call it: a path, or "standard input" for "-". */
+const char *input_name(const char *path);
+
 /* All of these return false (NULL) and a `message` that names the file, if they fail. */
 bool input_open(input_file *in, const char *path, char message[ATTUNE_MESSAGE_BYTES]);
 void input_close(input_file *in);

@@ -134,6 +134,8 @@ static bool read_shape(cursor *c, npy_header *header) {
 }
 
 static bool read_type(cursor *c, npy_header *header) {
+    skip_space(c);
+    if (c->at < c->end && *c->at == '[') return fail(c, "has a structured dtype; these are not supported");
     char name[16] = ""; /* an empty name has no second character to look at */
     if (!read_quoted(c, name, sizeof name)) return false;
     for (int type = 0; type < NPY_TYPE_COUNT; type++) {
@@ -145,7 +147,10 @@ static bool read_type(cursor *c, npy_header *header) {
         header->type = (npy_type)type;
         return true;
     }
-    snprintf(c->message, ATTUNE_MESSAGE_BYTES, "dtype '%s' is not supported", name);
+    snprintf(c->message, ATTUNE_MESSAGE_BYTES,
+             "dtype '%s' is not supported; floats (f2, f4, f8, and V2 for bf16), "
+             "integers (i1 to i8, u1 to u8) and b1 are",
+             name);
     return false;
 }
 
@@ -194,6 +199,10 @@ static bool count_elements(npy_header *header, size_t *bytes) {
 
 /* Where the header ends. A file of fewer bytes has no array. */
 static bool header_end(const unsigned char *b, size_t size, size_t *prefix, size_t *end, char *message) {
+    if (size >= 4 && memcmp(b, "PK\3\4", 4) == 0) {
+        snprintf(message, ATTUNE_MESSAGE_BYTES, "this looks like a .npz: save arrays one by one with np.save");
+        return false;
+    }
     if (size < 10 || memcmp(b, "\x93NUMPY", 6) != 0) {
         snprintf(message, ATTUNE_MESSAGE_BYTES, "this is not a .npy file (%s)",
                  size < 10 ? "it is too short" : "no \\x93NUMPY at the start");
@@ -328,7 +337,7 @@ bool npy_read(const char *path, npy_array *array, char message[ATTUNE_MESSAGE_BY
     const bool good = read_header(&r, &array->header, &bytes) && read_data(&r, array, bytes) && to_c_order(&r, array);
     input_close(&r.in);
     if (good) return true;
-    if (*r.detail) snprintf(message, ATTUNE_MESSAGE_BYTES, "%.120s: %.380s", path, r.detail);
+    if (*r.detail) snprintf(message, ATTUNE_MESSAGE_BYTES, "%.120s: %.380s", input_name(path), r.detail);
     npy_free(array);
     return false;
 }

@@ -44,6 +44,12 @@ static bool takes_stdout(const run_options *o) {
     return o->save_packed && strcmp(o->save_packed, "-") == 0;
 }
 
+static size_t stdin_inputs(const run_options *o) {
+    size_t count = o->expect && strcmp(o->expect, "-") == 0;
+    for (size_t i = 0; i < o->files.num_inputs; i++) count += strcmp(o->files.inputs[i].path, "-") == 0;
+    return count;
+}
+
 void run_add_input(run_options *o, struct argp_state *state, const char *name, const char *path) {
     if (!files_add(o->files.inputs, &o->files.num_inputs, name, path))
         argp_error(state, "%s is one file too many", path);
@@ -97,6 +103,7 @@ static error_t parse(int key, char *argument, struct argp_state *state) {
         return 0;
     case ARGP_KEY_END:
         if (o->save_packed) check_free(o, state, "the packed weights", o->save_packed);
+        if (stdin_inputs(o) > 1) argp_error(state, "two inputs want standard input");
         if (o->json && takes_stdout(o)) argp_error(state, "--json and an array both want standard output");
         return 0;
     default: return ARGP_ERR_UNKNOWN;

@@ -1,5 +1,6 @@
 #include "run_files.h"
 
+#include "input.h"
 #include "run_masks.h"
 #include "run_types.h"
 
@@ -23,11 +24,14 @@ const run_file *files_find(const run_file *list, size_t count, const char *name)
 
 bool files_read(run_files *files) {
     char message[ATTUNE_MESSAGE_BYTES];
-    for (size_t i = 0; i < files->num_inputs; i++)
-        if (!npy_read(files->inputs[i].path, &files->inputs[i].array, message)) {
+    for (size_t i = 0; i < files->num_inputs; i++) {
+        run_file *const file = &files->inputs[i];
+        if (!npy_read(file->path, &file->array, message)) {
             tool_error("%s", message);
             return false;
         }
+        file->path = input_name(file->path); /* for messages, from here on */
+    }
     return true;
 }
 
@@ -79,8 +83,8 @@ static bool read_shape(const run_files *files, const char *name, const char *dty
     if (files->is_bshd && rank == 4) swap_heads(s->dims);
     for (int i = 0; i < 4; i++) {
         if (s->dims[i] > 0 || i == 2 || (i == 0 && is_pool)) continue;
-        tool_error("%s: shape %s has a dimension of 0, which only the number of rows%s may be", file->path, text,
-                   is_pool ? " or pages" : "");
+        tool_error("%s: shape %s has a dimension of 0; only the sequence length%s may be 0", file->path, text,
+                   is_pool ? " or the number of pages" : "");
         return false;
     }
     return true;

@@ -240,6 +240,19 @@ static bool map_file(const char *path, void **file, size_t *size, char message[A
     return good || fail(message, "%.300s: cannot read: %s", *path ? path : "''", strerror(error));
 }
 
+/* Other files that hold arrays, by their first bytes. NULL: it is none of them. */
+static const char *other_kind(const unsigned char *file, size_t size) {
+    if (size >= 6 && memcmp(file, "\x93NUMPY", 6) == 0)
+        return "this is a .npy file; a safetensors file is wanted, or a folder with a .npy file for each weight";
+    if (size >= 4 && memcmp(file, "PK\3\4", 4) == 0)
+        return "this looks like a .npz or a .pt: save arrays one by one with np.save to a folder, or all as "
+               "safetensors";
+    /* The text of a safetensors header begins at byte 8. */
+    if (size > 8 && file[0] == 0x80 && file[1] >= 2 && file[1] <= 5 && file[8] != '{')
+        return "this looks like a pickle: save arrays one by one with np.save to a folder, or all as safetensors";
+    return NULL;
+}
+
 bool safetensors_open(const char *path, safetensors *tensors, char message[ATTUNE_MESSAGE_BYTES]) {
     char detail[ATTUNE_MESSAGE_BYTES];
     void *file;
@@ -247,8 +260,10 @@ bool safetensors_open(const char *path, safetensors *tensors, char message[ATTUN
     *tensors = (safetensors){.file = NULL};
     if (!map_file(path, &file, &size, message)) return false;
     if (!safetensors_parse(file, size, tensors, detail)) {
+        const char *const kind = other_kind(file, size);
+        fail(message, "%.120s: %.380s", path, kind ? kind : detail);
         if (file) munmap(file, size);
-        return fail(message, "%.120s: %.380s", path, detail);
+        return false;
     }
     tensors->is_mapped = true;
     return true;
