@@ -143,12 +143,33 @@ static void loops_have_names(void **state) {
     }
 }
 
+/* A loop over keys whose sum over d is unrolled away: its lanes are added at the end, those of a sum of values are not.
+ */
+static void sums_of_lanes_are_scores(void **state) {
+    (void)state;
+    static const char head[] = "phase0:   # @phase0\n"
+                               ".LBB0_1:  # %i.2\n"
+                               "   # =>This Inner Loop Header: Depth=1\n"
+                               "\tvmulps\t%ymm0, %ymm1, %ymm2\n",
+                      tail[] = "\tjne\t.LBB0_1\n";
+    static const char *const sums[] = {"\tvhaddps\t%ymm2, %ymm2, %ymm2\n", "\tvmovshdup\t%xmm2, %xmm3\n",
+                                       "\tfaddp\tv0.4s, v1.4s, v2.4s\n", ""};
+    for (size_t i = 0; i < sizeof sums / sizeof *sums; i++) {
+        char text[512];
+        snprintf(text, sizeof text, "%s%s%s", head, sums[i], tail);
+        assert_int_equal(find(text), 1);
+        assert_string_equal(loops[0].name, *sums[i] ? "scores" : "values");
+        assert_int_equal(loops[0].accumulators, 0);
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(an_x86_loop),
         cmocka_unit_test(an_aarch64_loop),
         cmocka_unit_test(only_innermost_loops_and_the_busiest_first),
         cmocka_unit_test(loops_have_names),
+        cmocka_unit_test(sums_of_lanes_are_scores),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

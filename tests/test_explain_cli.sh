@@ -26,6 +26,15 @@ expect "nothing is said of nothing" 0 'at most' "$attune" explain --dry-run num_
 ! grep -q 'for nothing' "$work/stdout"
 report $? "where all is needed"
 
+loop=rotary_dim=32,seq_new=1,seq_kv=dynamic,seq_q=1,num_heads=4,head_dim=32
+expect "scores whose loop over d is unrolled away" 0 '^ +scores +phase' "$attune" explain --isa=avx2 --dry-run \
+    --sizes=seq_kv=100 $loop
+[ "$(grep -cE '^ +values +phase' "$work/stdout")" -eq 1 ]
+report $? "are no sums of values"
+expect "without FMA accumulators are not known" 0 '^ +scores +phase[.0-9]* +[0-9]+ +- +[1-9]' "$attune" explain \
+    --isa=x86-64 --dry-run $small
+expect "nor in JSON" 0 '"accumulators": null' "$attune" explain --isa=x86-64 --dry-run --json $small
+
 # The picture of the tiles.
 expect "causal tiles" 0 '^ +rows +0 to +3  /\.\.$' "$attune" explain --dry-run --schedule=$tiles \
     num_heads=1,seq_q=12,head_dim=8,is_causal=1

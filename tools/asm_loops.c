@@ -84,6 +84,12 @@ static void note_accumulator(asm_loop *loop, const char *name, const char *opera
     loop->accumulators++;
 }
 
+/* The instructions that LLVM makes of a sum of all lanes. Sums of values stay in their lanes. */
+static bool is_sum_of_lanes(const char *name) {
+    static const char *const sums[] = {"vhadd", "hadd", "faddp", "faddv", "vmovshdup", "vunpckhpd", "unpckhpd", NULL};
+    return begins(name, sums);
+}
+
 static void count(asm_loop *loop, const char *line) {
     char name[32];
     line += strspn(line, " \t");
@@ -95,6 +101,7 @@ static void count(asm_loop *loop, const char *line) {
     const asm_class class = class_of(name, operands);
     loop->instructions++;
     note_accumulator(loop, name, operands);
+    if (is_sum_of_lanes(name)) loop->sums_lanes = true;
     if (class == ASM_SCALAR || !is_on_stack(operands)) loop->count[class]++;
     if (class != ASM_SCALAR && is_on_stack(operands)) {
         loop->count[ASM_SPILL]++;
@@ -229,11 +236,12 @@ static const char *role_of_keys(const asm_loop *loop) {
     return loop->count[ASM_VECTOR] + loop->count[ASM_CONVERT] >= loop->count[ASM_MULTIPLY] ? "softmax" : "values";
 }
 
+/* Where the loop over d is unrolled away, one over keys that sums lanes is left of the scores. */
 static const char *role_of(const asm_line *lines, long num_lines, long begin, const asm_loop *loop) {
     for (size_t i = 0; i < sizeof roles / sizeof *roles; i++)
         if (is_named(&lines[begin], roles[i].own) &&
             (!roles[i].around || is_within(lines, num_lines, begin, roles[i].around)))
-            return roles[i].name;
+            return is_named(&lines[begin], "i") && loop->sums_lanes ? "scores" : roles[i].name;
     return is_named(&lines[begin], "j") ? role_of_keys(loop) : "";
 }
 

@@ -24,8 +24,9 @@ typedef struct asm_loop {
     const char *name; /* "scores", "softmax", "values", ...; "" if it is none of those. Static storage */
     size_t instructions;
     size_t count[ASM_CLASSES];
-    size_t accumulators; /* registers that fused multiply-adds and dot products write */
+    size_t accumulators; /* registers that fused multiply-adds and dot products write; 0 if there are none of those */
     uint64_t written;    /* which ones, as bits */
+    bool sums_lanes;     /* adds the lanes of one register */
 } asm_loop;
 
 /* "multiply" and so on. */

@@ -148,8 +148,9 @@ static json_t *loops_json(const explanation *e) {
     json_t *const list = json_array();
     for (size_t i = 0; i < e->num_loops; i++) {
         const asm_loop *const l = &e->loops[i];
-        json_t *const loop = json_pack("{s:s, s:s, s:I, s:I}", "name", l->name, "function", l->function, "instructions",
-                                       (json_int_t)l->instructions, "accumulators", (json_int_t)l->accumulators);
+        json_t *const loop = json_pack("{s:s, s:s, s:I, s:o}", "name", l->name, "function", l->function, "instructions",
+                                       (json_int_t)l->instructions, "accumulators",
+                                       l->accumulators ? json_integer((json_int_t)l->accumulators) : json_null());
         for (int c = 0; loop && c < ASM_CLASSES; c++)
             json_object_set_new(loop, asm_class_name((asm_class)c), json_integer((json_int_t)l->count[c]));
         json_array_append_new(list, loop);

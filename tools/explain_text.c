@@ -124,7 +124,10 @@ static void print_loops(const explanation *e) {
         const asm_loop *const loop = &e->loops[i];
         printf("%*s%-8s  %-10s %5zu", LOOPS_INDENT, "", *loop->name ? loop->name : "other", loop->function,
                loop->instructions);
-        print_count("accumulators", loop->accumulators);
+        if (loop->accumulators)
+            print_count("accumulators", loop->accumulators);
+        else
+            printf("  %*s", (int)strlen("accumulators"), "-");
         for (int c = 0; c < ASM_CLASSES; c++) print_count(asm_class_name((asm_class)c), loop->count[c]);
         printf("\n");
     }
