@@ -32,6 +32,10 @@ if ! ldd "$attune" | grep -qE 'lib(a|t|ub)san'; then # which slow down reading f
 fi
 expect "run-time sizes" 0 'run-time sizes: seq_q=5,seq_kv=6' "${sweep[@]}" --sizes=seq_q=5,seq_kv=6 \
     seq_q=-1,seq_kv=-1,head_dim=8
+expect "a run-time size twice" 2 "sizes: seq_q is given twice" "${sweep[@]}" --sizes=seq_q=5,seq_q=6 \
+    seq_q=-1,head_dim=8
+expect "a run-time size that is no number" 2 "sizes: seq_q is 'x', which is not a whole number" "${sweep[@]}" \
+    --sizes=seq_q=x seq_q=-1,head_dim=8
 printf '# two grids\n%s\nembed_dim=16,num_heads=2,seq_q=2:3 # blocks\n' $grid >"$work/grids"
 expect "problems that share a kernel share the miss" 0 \
     '^1 kernel compiled in .*, 0 cached already; 3 more problems share them' "${sweep[@]}" \

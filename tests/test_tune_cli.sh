@@ -20,6 +20,8 @@ expect "a file of problems" 0 'num_heads=1,seq_q=8' "$attune" tune --budget=0.1 
 expect "a block" 0 'schedules timed' "$attune" tune --budget=0.3 embed_dim=32,num_heads=2,seq_q=16
 expect "run-time sizes" 0 'schedules timed' "$attune" tune --budget=0.2 --sizes=seq_q=9,seq_kv=11 \
     num_heads=2,seq_q=-1,seq_kv=-1,head_dim=16
+expect "rotary positions as many as needed" 0 'schedules timed' "$attune" tune --budget=0.1 \
+    rotary_dim=8,num_heads=2,seq_q=16,head_dim=8
 expect "two threads" 0 'schedules timed' "$attune" tune --threads=2 --budget=0.2 $small
 grep -qE '^  threads +2$' "$work/stdout"
 report $? "which are told"

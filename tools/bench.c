@@ -91,23 +91,6 @@ static bool open_kernel(bench_entry *e, attune_context *context) {
     return true;
 }
 
-/* The sizes of a call that the problem leaves open. If the number of rows of the rotary embedding is not given, there
- * are as many as its positions can need. */
-static call_sizes settled_sizes(const attune_problem *problem, const call_sizes *given) {
-    enum { FARTHEST = 7 }; /* what causal_offsets are filled with at most */
-    attune_problem p = *problem;
-    call_sizes s = sizes_of_problem(given, problem);
-    int64_t longest = 0;
-    if (!p.rotary_dim || s.rotary_positions != ATTUNE_NOT_SET) return s;
-    problem_fill_defaults(&p);
-    const int64_t lengths[] = {p.seq_q, p.seq_kv, p.seq_new, p.max_seq_q, p.max_seq_kv,
-                               s.seq_q, s.seq_kv, s.seq_new, s.total_q,   s.total_kv};
-    for (size_t i = 0; i < sizeof lengths / sizeof *lengths; i++)
-        if (lengths[i] > longest) longest = lengths[i];
-    s.rotary_positions = longest + (p.causal_offset > 0 ? p.causal_offset : 0) + FARTHEST;
-    return s;
-}
-
 bool bench_open(bench_entry *e, attune_context *context, attune_engine engine, const call_sizes *sizes,
                 size_t samples) {
     e->engine = engine;
@@ -119,7 +102,7 @@ bool bench_open(bench_entry *e, attune_context *context, attune_engine engine, c
         tool_error("out of memory");
         return false;
     }
-    const call_sizes settled = settled_sizes(&e->problem, sizes);
+    const call_sizes settled = sizes_settled(sizes, &e->problem);
     if (!tensors_create_sized(&e->tensors, &e->problem, &settled)) return false;
     /* A user who names the sizes means tensors that are full. */
     e->tensors.fills_up = true;

@@ -125,7 +125,8 @@ static bool tune_one(const tune_options *o, attune_context *context, const attun
                      peak_probe *probe, json_t *list) {
     tensors t;
     attune_machine_info machine = {.struct_size = sizeof machine};
-    if (!tensors_create_sized(&t, problem, &o->sizes)) return false;
+    const call_sizes sizes = sizes_settled(&o->sizes, problem);
+    if (!tensors_create_sized(&t, problem, &sizes)) return false;
     t.fills_up = true;
     attune_get_machine_info(context, &machine);
     tune_report report = {.result = {.struct_size = sizeof report.result},

@@ -22,12 +22,12 @@ const char *sizes_name(int index) { return fields[index].name; }
 
 int64_t *sizes_at(call_sizes *sizes, int index) { return (int64_t *)((char *)sizes + fields[index].offset); }
 
-static bool parse_value(const char *value, int64_t *number) {
+static bool parse_value(const char *name, const char *value, int64_t *number) {
     char *end = NULL;
     errno = 0;
     *number = strtoll(value, &end, 10);
     if (end != value && !*end && errno == 0 && *number >= 0) return true;
-    tool_error("--sizes: '%s' is not a whole number from 0 on", value);
+    tool_error("--sizes: %s is '%s', which is not a whole number from 0 on", name, value);
     return false;
 }
 
@@ -42,7 +42,8 @@ static void refuse_name(const char *name) {
                    name);
 }
 
-static bool parse_pair(char *pair, call_sizes *sizes) {
+/* `given` has a bit for each size that the same text named before. */
+static bool parse_pair(char *pair, call_sizes *sizes, uint32_t *given) {
     char *value = strchr(pair, '=');
     if (!value) {
         tool_error("--sizes: '%s' is not key=value", tool_trimmed(pair));
@@ -51,7 +52,14 @@ static bool parse_pair(char *pair, call_sizes *sizes) {
     *value++ = '\0';
     const char *const name = tool_trimmed(pair);
     for (int i = 0; i < NUM_CALL_SIZES; i++)
-        if (strcmp(fields[i].name, name) == 0) return parse_value(tool_trimmed(value), sizes_at(sizes, i));
+        if (strcmp(fields[i].name, name) == 0) {
+            if (*given >> i & 1) {
+                tool_error("--sizes: %s is given twice", name);
+                return false;
+            }
+            *given |= UINT32_C(1) << i;
+            return parse_value(name, tool_trimmed(value), sizes_at(sizes, i));
+        }
     refuse_name(name);
     return false;
 }
@@ -60,10 +68,11 @@ bool sizes_parse(const char *text, call_sizes *sizes) {
     char *const copy = strdup(text);
     if (!copy) tool_error("out of memory");
     bool good = copy != NULL;
+    uint32_t given = 0;
     for (char *pair = copy, *end; good && pair && *pair; pair = end) {
         end = strchr(pair, ',');
         if (end) *end++ = '\0';
-        good = parse_pair(pair, sizes);
+        good = parse_pair(pair, sizes, &given);
     }
     free(copy);
     return good;
@@ -114,6 +123,21 @@ call_sizes sizes_of_problem(const call_sizes *sizes, const attune_problem *probl
     for (int i = 0; i < NUM_CALL_SIZES; i++)
         if (!sizes_are_open(&p, i)) *sizes_at(&own, i) = ATTUNE_NOT_SET;
     return own;
+}
+
+call_sizes sizes_settled(const call_sizes *given, const attune_problem *problem) {
+    enum { FARTHEST = 7 }; /* what causal_offsets are filled with at most */
+    attune_problem p = *problem;
+    call_sizes s = sizes_of_problem(given, problem);
+    int64_t longest = 0;
+    if (!p.rotary_dim || s.rotary_positions != ATTUNE_NOT_SET) return s;
+    problem_fill_defaults(&p);
+    const int64_t lengths[] = {p.seq_q, p.seq_kv, p.seq_new, p.max_seq_q, p.max_seq_kv,
+                               s.seq_q, s.seq_kv, s.seq_new, s.total_q,   s.total_kv};
+    for (size_t i = 0; i < sizeof lengths / sizeof *lengths; i++)
+        if (lengths[i] > longest) longest = lengths[i];
+    s.rotary_positions = longest + (p.causal_offset > 0 ? p.causal_offset : 0) + FARTHEST;
+    return s;
 }
 
 /* ---- Text, and the call ---- */
