@@ -26,9 +26,10 @@ _attune_values() {
         op) echo attention weights rotary merge mha ;;
         cross | is_causal | lse | alibi_slopes | sinks | kv_lens | causal_offsets | ragged | kv_projected | v_in_k | no_out_projection | low_rank_heads | low_rank_shared | short_masks | rotary_interleaved | position_ids | weights_average | row_ids | reproducible) echo 0 1 ;;
         seq_q | seq_kv | seq_new | num_rows) echo dynamic ;;
-        dtype | w_dtype | bias_dtype | softmax_precision) echo f32 f16 bf16 f64 ;;
+        dtype | w_dtype | bias_dtype) echo f32 f16 bf16 f64 ;;
         k_dtype | v_dtype | kv_dtype) echo f32 f16 bf16 f64 i8 f8 ;;
         k_scales | v_scales | kv_scales) echo none head token ;;
+        softmax_precision) echo f32 f64 ;;
         softmax_scale) echo default ;;
         causal_align) echo top_left bottom_right ;;
         attn_mask | attn_bias) echo qk bqk bhqk bk k ;;
@@ -94,7 +95,7 @@ _attune_argument() {
     esac
 }
 
-# What is no option. COMMAND ACTION WORD, the action being the first argument of `attune cache`.
+# What is no option. COMMAND ACTION WORD, the action being that of `attune cache`.
 _attune_operand() {
     # shellcheck disable=SC2086 # a list of words
     case $1 in
@@ -104,7 +105,7 @@ _attune_operand() {
         ir) _attune_files '' "$3" -f ;;
         cache)
             case $2 in
-                '') _attune_reply '' "$3" ls verify why audit gc clear export import ;;
+                '') _attune_reply '' "$3" $_attune_actions ;;
                 why) _attune_pairs '' "$3" $_attune_fields ;;
                 export | import) _attune_files '' "$3" -d ;;
             esac ;;
@@ -112,6 +113,14 @@ _attune_operand() {
             _attune_pairs '' "$3" $_attune_fields
             case $1 in tune | sweep | warm) [[ $3 == *=* ]] || _attune_files '' "$3" -f ;; esac ;;
     esac
+}
+
+_attune_actions='ls verify why audit gc clear export import'
+
+# The action among words, which options may come before.
+_attune_action() {
+    local word
+    for word in "$@"; do [[ " $_attune_actions " == *" $word "* ]] && echo "$word" && return; done
 }
 
 _attune() {
@@ -141,7 +150,7 @@ _attune() {
                     _attune_reply '' "$word" "$kind"
                 done
             else
-                _attune_operand "${words[1]}" "${words[2]}" "$word"
+                _attune_operand "${words[1]}" "$(_attune_action "${words[@]:2}")" "$word"
             fi
         fi
     fi

@@ -47,7 +47,7 @@ _attune_argument() {
     esac
 }
 
-# What is no option. COMMAND ACTION WORD, the action being the first argument of `attune cache`.
+# What is no option. COMMAND ACTION WORD, the action being that of `attune cache`.
 _attune_operand() {
     # shellcheck disable=SC2086 # a list of words
     case $1 in
@@ -57,7 +57,7 @@ _attune_operand() {
         ir) _attune_files '' "$3" -f ;;
         cache)
             case $2 in
-                '') _attune_reply '' "$3" ls verify why audit gc clear export import ;;
+                '') _attune_reply '' "$3" $_attune_actions ;;
                 why) _attune_pairs '' "$3" $_attune_fields ;;
                 export | import) _attune_files '' "$3" -d ;;
             esac ;;
@@ -65,6 +65,14 @@ _attune_operand() {
             _attune_pairs '' "$3" $_attune_fields
             case $1 in tune | sweep | warm) [[ $3 == *=* ]] || _attune_files '' "$3" -f ;; esac ;;
     esac
+}
+
+_attune_actions='ls verify why audit gc clear export import'
+
+# The action among words, which options may come before.
+_attune_action() {
+    local word
+    for word in "$@"; do [[ " $_attune_actions " == *" $word "* ]] && echo "$word" && return; done
 }
 
 _attune() {
@@ -94,7 +102,7 @@ _attune() {
                     _attune_reply '' "$word" "$kind"
                 done
             else
-                _attune_operand "${words[1]}" "${words[2]}" "$word"
+                _attune_operand "${words[1]}" "$(_attune_action "${words[@]:2}")" "$word"
             fi
         fi
     fi

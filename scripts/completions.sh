@@ -47,6 +47,7 @@ fields() {
             if (kind ~ /^SIZE/) values = " dynamic"
             if (kind == "DIMS") values = " qk bqk bhqk bk k"
             if (name == "softmax_scale") values = " default"
+            if (name == "softmax_precision") values = " f32 f64"
             print name values
             if (name == "v_dtype") print "kv_dtype" values
             if (name == "v_scales") print "kv_scales" values
@@ -198,15 +199,35 @@ END
     _describe command commands
 }
 
-_attune_problem() {
-    local -a fields=(
+_attune_fields() {
+    fields=(
 END
     while read -r name values; do
         if [ -n "$values" ]; then echo "        '$name:value:($values)'"; else echo "        '$name:number: '"; fi
     done <<<"$fields"
     cat <<END
     )
+}
+
+_attune_problem() {
+    local -a fields
+    _attune_fields
     _values -s , -S = field \$fields
+}
+
+# Values may be lists, which _values does not know: a key may follow any comma.
+_attune_grid() {
+    local -a fields
+    local item=\${PREFIX##*,} spec
+    _attune_fields
+    if [[ \$item == *=* ]]; then
+        spec=\${(M)fields:#\${item%%=*}:*}
+        compset -P '*='
+        [[ \$spec == *\(*\) ]] && compadd -S '' -- \${=\${spec#*\(}%\)}
+    else
+        compset -P '*,'
+        compadd -S = -- \${fields%%:*}
+    fi
 }
 
 _attune_schedule() {
@@ -227,17 +248,18 @@ _attune_named() {
     if compset -P '*='; then _files; else _message 'NAME=FILE'; fi
 }
 
+_attune_grid_or_file() { _alternative 'grids:grid:_attune_grid' 'files:file:_files'; }
 _attune_problem_or_file() { _alternative 'problems:problem:_attune_problem' 'files:file:_files'; }
 
 _attune_cache() {
-    if (( CURRENT == 2 )); then
-        compadd ls verify why audit gc clear export import
-    else
-        case $words[2] in
-            why) _attune_problem ;;
-            export | import) _files -/ ;;
-        esac
-    fi
+    # Options may come before the action.
+    local -a actions=(ls verify why audit gc clear export import) given
+    given=(${words[2,CURRENT-1]:*actions})
+    case $given[1] in
+        '') compadd -a actions ;;
+        why) _attune_problem ;;
+        export | import) _files -/ ;;
+    esac
 }
 
 # The options of a command as _arguments takes them, in the array `specs`.
@@ -253,6 +275,10 @@ END
 
 _attune() {
     local -a specs
+    if (( CURRENT == 2 )) && [[ $PREFIX == -* ]]; then
+        compadd -- --help --version
+        return
+    fi
     if (( CURRENT == 2 )) || [[ $words[2] == help ]]; then
         (( CURRENT <= 3 )) && _attune_commands
         return
@@ -260,7 +286,8 @@ _attune() {
     _attune_specs $words[2]
     case $words[2] in
         cache) specs+=('*: :_attune_cache') ;;
-        tune | sweep | warm) specs+=('*: :_attune_problem_or_file') ;;
+        sweep) specs+=('*: :_attune_grid_or_file') ;;
+        tune | warm) specs+=('*: :_attune_problem_or_file') ;;
         conform) specs+=('*:folder:_files -/') ;;
         ir) specs+=(':file:_files') ;;
         bench) specs+=('*: :_attune_problem') ;;

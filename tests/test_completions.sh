@@ -53,6 +53,10 @@ completes 'attune ir x.air --engine=' jit interp
 completes 'attune check --isa=avx5' avx512_bf16 avx512
 completes 'attune cache ' ls verify why audit gc clear export import
 completes 'attune cache why num_h' num_heads=
+completes 'attune cache --json w' why
+completes 'attune cache --json why num_h' num_heads=
+completes 'attune run softmax_precision=' f32 f64
+completes 'attune sweep is_causal=0,1,num_h' 0,1,num_heads=
 completes 'attune bench num_h' num_heads=
 completes 'attune bench --samples=3 num_heads=12,is_' 12,is_causal=
 completes 'attune bench num_heads=12,dtype=b' bf16
@@ -96,6 +100,10 @@ END
     types 'attune bench --samp' 'attune bench --samples'
     types 'attune compile --emit=low' 'emit=lowered'
     types 'attune cache ver' 'attune cache verify'
+    types 'attune cache --json ver' 'attune cache --json verify'
+    types 'attune --v' 'attune --version'
+    types 'attune sweep is_causal=0,1,num_h' 'is_causal=0,1,num_heads='
+    types 'attune sweep is_causal=0,1,dtype=bf' 'is_causal=0,1,dtype=bf16'
     types 'attune bench is_ca' 'attune bench is_causal='
     types 'attune bench num_heads=12,is_ca' 'num_heads=12,is_causal='
     types 'attune bench num_heads=12,dtype=bf' 'num_heads=12,dtype=bf16'
