@@ -52,7 +52,27 @@ expect "unless they need not be quiet" 0 '"measurements": 1' "$attune" sweep --s
     num_heads=2,seq_q=4,head_dim=8
 expect "a spread that is none" 2 "percentage from 0 to 1000, or none, not 'x'" "${sweep[@]}" --max-spread=x $grid
 
+# A file made with a larger limit, or none.
+once=num_heads=2,seq_q=4,head_dim=8
+expect "noise that does not matter" 0 '%$' "$attune" sweep --samples=10 --max-spread=none -o "$work/noisy.json" $once
+expect "is measured again if it does" 0 '^1 measured now; 0 had results' \
+    "$attune" sweep --samples=10 --max-spread=0 -o "$work/noisy.json" $once
+[ "$(grep -c '"measurements": 3' "$work/noisy.json")" -eq 1 ] && [ "$(grep -c '"median_us"' "$work/noisy.json")" -eq 1 ]
+report $? "up to three times in all, in one row"
+expect "and not a fourth time" 0 '^0 measured now; 1 had results' \
+    "$attune" sweep --samples=10 --max-spread=0 -o "$work/noisy.json" $once
+
+# A share that cannot be.
+sed 's/"fraction_of_peak": [0-9.e-]*/"fraction_of_peak": 1.5/' "$work/noisy.json" >"$work/above.json"
+expect "shares above the peak are marked" 0 ' 150\.0 % !' "$attune" sweep --samples=10 --max-spread=none -o \
+    "$work/above.json" $once
+grep -q 'warning: 1 share is above 100 % of the peak: the machine was busy' "$work/stderr"
+report $? "and not to be trusted"
+
 # CSV.
+"$attune" sweep --samples=3 --csv -o "$work/same.json" $once >"$work/first.csv" 2>"$work/stderr"
+"$attune" sweep --samples=3 --max-spread=none --csv -o "$work/same.json" $once >"$work/second.csv" 2>"$work/stderr"
+same "CSV of a sweep and of its file" "$work/first.csv" "$work/second.csv"
 "${sweep[@]}" --csv $grid,attn_mask=qk >"$work/stdout" 2>"$work/stderr"
 [ $? -eq 0 ] && [ "$(wc -l <"$work/stdout")" -eq 7 ]
 report $? "CSV has a line of names and one for each problem"
@@ -68,6 +88,7 @@ report $? "text with commas is quoted"
 report $? "all lines have as many cells"
 expect "a field that some problems leave out is empty for them" 0 '^4,8,1,4,,,jit,' "${sweep[@]}" --csv \
     seq_q=4,head_dim=8 seq_q=5,head_dim=8,is_causal=1
+expect "cold and warm" 2 'cold and --warm contradict' "${sweep[@]}" --cold --warm $grid
 expect "CSV and JSON" 2 'both want standard output' "${sweep[@]}" --csv --json $grid
 
 # The file.
@@ -82,16 +103,19 @@ expect "a larger sweep goes on with it, and says so" 0 '^4 measured now; 2 had r
     [ "$before" = "$(grep -m1 -A99 '"results"' "$work/out.json" | grep -m1 median_us)" ]
 report $? "what was measured stays"
 cp "$work/out.json" "$work/kept.json"
-refuse "a file of other settings" 'its samples is 1, and this sweep.s 2' "$attune" sweep --samples=2 -o \
-    "$work/out.json" $grid
+refuse "a file of other settings" 'it was measured with samples=1, and this sweep has samples=2' \
+    "$attune" sweep --samples=2 -o "$work/out.json" $grid
 same "it is left as it was" "$work/out.json" "$work/kept.json"
 sed 's/"machine": "[a-z0-9-]*"/"machine": "zen0"/' "$work/kept.json" >"$work/other.json"
-refuse "a file for another tuning class" 'its machine is "zen0", and this sweep' "${sweep[@]}" -o "$work/other.json" \
-    $grid
+refuse "a file for another tuning class" 'it was measured with machine="zen0", and this sweep has machine=' \
+    "${sweep[@]}" -o "$work/other.json" $grid
 head -c 500 "$work/kept.json" >"$work/cut.json"
 refuse "a file that is cut off" 'no sweep that could be continued' "${sweep[@]}" -o "$work/cut.json" $grid
 sed 's/"gflops"/"flops"/' "$work/kept.json" >"$work/odd.json"
 refuse "a file whose results are something else" 'its results are damaged' "${sweep[@]}" -o "$work/odd.json" $grid
+expect "results of bench" 0 'of peak' "$attune" bench --samples=3 -o "$work/bench.json" \
+    num_heads=2,seq_q=4,head_dim=8
+refuse "a file of bench" 'is the output of attune bench, not of a sweep' "${sweep[@]}" -o "$work/bench.json" $grid
 refuse "a file that cannot be written" '/proc/none' "${sweep[@]}" -o /proc/none $grid
 
 expect "a problem that is there twice is measured once" 0 'nothing was compiled: all 2' "${sweep[@]}" \
@@ -178,10 +202,17 @@ refuse "one problem more than the limit" 'a sweep of 7 problems; --limit=7' "${s
     num_heads=1,seq_q=1,head_dim=8
 refuse "a manifest with schedules" 'names a schedule, but' "${sweep[@]}" "num_heads=1,seq_q=1,head_dim=8 | lanes=16"
 refuse "a range that never ends" 'never ends' "${sweep[@]}" seq_q=0:9:*2,head_dim=8
-refuse "a grid with a bad problem" 'seq_q=-4,head_dim=8: seq_q is -4' "${sweep[@]}" seq_q=4,-4,head_dim=8
+refuse "a grid of one bad problem" 'seq_q=-4,head_dim=8: seq_q is -4' "${sweep[@]}" seq_q=-4,head_dim=8
+expect "a combination that is no problem" 1 'num_kv_heads=3,seq_q=4,head_dim=8 is left out: .*num_kv_heads' \
+    "${sweep[@]}" num_heads=4,num_kv_heads=1:4,seq_q=4,head_dim=8
+[ "$(count '%$')" -eq 3 ] && grep -q '1 combination of the grid is no problem' "$work/stderr"
+report $? "does not keep the others from being measured"
+expect "a grid without a problem" 1 'no combination of the grid is a problem' "${sweep[@]}" seq_q=-4,-3,head_dim=8
 refuse "a file of grids that is missing" 'nothing' "${sweep[@]}" "$work/nothing"
 printf 'seq_q=4,head_dim=8\nseq_q=1:\n' >"$work/bad"
 refuse "a line that is no grid" 'bad, line 2: ' "${sweep[@]}" "$work/bad"
+expect "blanks for commas" 1 'arguments are separate grids; join keys with commas' \
+    "${sweep[@]}" num_heads=2 seq_q=4 head_dim=8
 expect "no grid" 2 'a GRID is needed' "$attune" sweep
 
 for form in --json --csv --cold; do

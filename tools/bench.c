@@ -279,8 +279,15 @@ bool bench_rounds(bench_entry *entries, size_t count, attune_context *context, b
     return true;
 }
 
-void bench_warn_of_disturbances(long disturbances, size_t samples) {
-    if (disturbances > (long)samples)
+bool bench_is_above_peak(double fraction) { return fraction > 1; }
+
+void bench_warn_of_disturbances(long disturbances, size_t samples, size_t above_peak) {
+    if (above_peak)
+        tool_error(
+            "warning: %zu share%s above 100 %% of the peak: the machine was busy while the peak was measured; do "
+            "not trust the shares",
+            above_peak, above_peak == 1 ? " is" : "s are");
+    else if (disturbances > (long)samples)
         tool_error("warning: other programs took this CPU away %ld times; on a quiet machine the figures are better",
                    disturbances);
 }

@@ -61,8 +61,11 @@ void bench_close_probes(bench_probes *probes);
 bool bench_rounds(bench_entry *entries, size_t count, attune_context *context, bench_probes *probes, uint32_t threads,
                   size_t samples);
 
-/* On stderr, if it was more than once a sample. */
-void bench_warn_of_disturbances(long disturbances, size_t samples);
+/* No kernel is faster than the peak: it was measured too low, because other programs ran. */
+bool bench_is_above_peak(double fraction);
+
+/* On stderr, if it was more than once a sample, or if so many shares of the peak are impossible. */
+void bench_warn_of_disturbances(long disturbances, size_t samples, size_t above_peak);
 
 /* Medians and shares from the samples. false after a message. */
 bool bench_summarise(bench_entry *entry);

@@ -118,7 +118,7 @@ static void print_text(const bench_options *o, const bench_entry *entries, size_
         table_cell(t, "%.1f %%", 100 * e->spread);
         table_cell(t, e->gflops < 10 ? "%.3f" : "%.1f", e->gflops);
         table_cell(t, "%.1f %s", e->peak_gflops, tool_dtype_name(e->peak_dtype));
-        table_cell(t, "%.1f %%", 100 * e->fraction);
+        table_cell(t, "%.1f %%%s", 100 * e->fraction, bench_is_above_peak(e->fraction) ? " !" : "");
         table_cell(t, "%s", table_bytes((uint64_t)e->work.bytes, number));
         table_cell(t, "%.1f", e->bandwidth_gbs);
         table_cell(t, "%s", e->is_memory_bound ? "memory" : "compute");
@@ -190,13 +190,15 @@ static bool measure(const bench_options *o, bench_entry *entries, size_t *count,
     const bool measured = bench_open_probes(&probes, entries, *count, machine->isa, o->threads) &&
                           bench_rounds(entries, *count, context, &probes, o->threads, o->samples);
     bench_close_probes(&probes);
-    bench_warn_of_disturbances(probes.disturbances, o->samples * *count);
+    const size_t taken = o->samples * *count;
+    size_t above_peak = 0;
     if (!measured || !bench_unpin()) return false;
     for (size_t i = 0; i < *count;)
         if (bench_summarise(&entries[i]) && (o->engine != ATTUNE_ENGINE_JIT || bench_acquire(&entries[i], &o->common)))
-            i++;
+            above_peak += bench_is_above_peak(entries[i++].fraction);
         else
             drop(entries, count, i);
+    bench_warn_of_disturbances(probes.disturbances, taken, above_peak);
     return *count > 0;
 }
 
@@ -249,6 +251,8 @@ int cmd_bench(int argc, char **argv) {
         if (o.num_schedules) entries[i].wish = &o.wishes[i];
         entries[i].given = problems[i / each];
         good = problem_from_text(entries[i].given, &entries[i].problem);
+        if (!good && tool_looks_cut(entries[i].given, o.num_problems))
+            tool_error("arguments are separate problems; join keys with commas");
     }
     good = good && sizes_are_used(&o, entries, count) && bench_pin(o.threads) &&
            (context = tool_open_context(&o.common, o.threads, NULL));

@@ -128,7 +128,7 @@ static bool measure(const explain_options *o, attune_context *context, const att
                       bench_open_probes(&probes, &e->bench, 1, e->machine.isa, o->threads) &&
                       bench_rounds(&e->bench, 1, context, &probes, o->threads, SAMPLES) && bench_summarise(&e->bench);
     bench_close_probes(&probes);
-    bench_warn_of_disturbances(probes.disturbances, SAMPLES);
+    bench_warn_of_disturbances(probes.disturbances, SAMPLES, bench_is_above_peak(e->bench.fraction));
     return good;
 }
 

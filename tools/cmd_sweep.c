@@ -16,7 +16,7 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { USUAL_LIMIT = 1000, MOST_LIMIT = 10000000 };
+enum { USUAL_LIMIT = 1000, MOST_LIMIT = 10000000, MOST_NAMED = 20 };
 #define USUAL_SPREAD 0.1
 
 typedef struct sweep_options {
@@ -28,9 +28,9 @@ typedef struct sweep_options {
     size_t limit;
     const char *output, *plot;
     double max_spread; /* a share; noisier problems are measured again. INFINITY: never */
-    bool json, csv, is_cold;
+    bool json, csv, is_cold, is_warm;
     const char *grids[64];
-    size_t num_grids;
+    size_t num_grids, refused; /* combinations that are no problems */
 } sweep_options;
 
 static const struct argp_option options[] = {
@@ -66,7 +66,7 @@ static error_t parse(int key, char *argument, struct argp_state *state) {
     sweep_settings *const s = &o->settings;
     switch (key) {
     case ARGP_KEY_INIT: state->child_inputs[0] = &o->common; return 0;
-    case TOOL_KEY_WARM: o->is_cold = false; return 0;
+    case TOOL_KEY_WARM: o->is_warm = true; return 0;
     case TOOL_KEY_COLD: o->is_cold = true; return 0;
     case TOOL_KEY_COLD_DATA: s->cold_data = true; return 0;
     case TOOL_KEY_THREADS: s->threads = (uint32_t)tool_parse_integer(state, "threads", argument, 1, 1024); return 0;
@@ -87,6 +87,7 @@ static error_t parse(int key, char *argument, struct argp_state *state) {
         return 0;
     case ARGP_KEY_END:
         if (!o->num_grids) argp_error(state, "a GRID is needed, or a FILE of grids");
+        if (o->is_cold && o->is_warm) argp_error(state, "--cold and --warm contradict each other");
         if (o->json && o->csv) argp_error(state, "--json and --csv both want standard output");
         if (o->output && strcmp(o->output, "-") == 0) argp_error(state, "-o needs a file to go on with; --json prints");
         if (o->plot && !sweep_plot_is_named_well(o->plot))
@@ -127,6 +128,12 @@ static bool drop_if_known(sweep_options *o) {
     return good;
 }
 
+/* Whether a combination of values can be a problem. Text that cannot be read is a mistake in all of the grid. */
+static bool is_possible(const char *text) {
+    attune_problem problem = ATTUNE_PROBLEM_INIT;
+    return attune_problem_parse(text, &problem) != ATTUNE_OK || attune_problem_check(&problem) == ATTUNE_OK;
+}
+
 static bool add_grid(sweep_options *o, const char *text, const char *file, int line) {
     grid g;
     char message[GRID_MESSAGE];
@@ -138,7 +145,11 @@ static bool add_grid(sweep_options *o, const char *text, const char *file, int l
     for (size_t i = 0; good && i < count; i++) {
         char *const problem = grid_problem(&g, i);
         if (!problem) tool_error("out of memory");
-        good = problem && manifest_add(&o->list, problem, file, line) && drop_if_known(o);
+        if (problem && count > 1 && !is_possible(problem)) {
+            if (o->refused++ < MOST_NAMED) tool_error("%.200s is left out: %s", problem, attune_last_message());
+        } else {
+            good = problem && manifest_add(&o->list, problem, file, line) && drop_if_known(o);
+        }
         free(problem);
     }
     grid_free(&g);
@@ -153,10 +164,13 @@ static bool add_all(sweep_options *o) {
     o->texts = json_object();
     for (size_t i = 0; i < o->num_grids; i++) {
         const bool is_grid = strchr(o->grids[i], '=') != NULL;
-        if (is_grid ? !add_grid(o, o->grids[i], NULL, 0) : !manifest_each_line(o->grids[i], add_grid_line, o))
-            return false;
+        if (is_grid ? add_grid(o, o->grids[i], NULL, 0) : manifest_each_line(o->grids[i], add_grid_line, o)) continue;
+        if (is_grid && tool_looks_cut(o->grids[i], o->num_grids))
+            tool_error("arguments are separate grids; join keys with commas");
+        return false;
     }
-    return true;
+    if (!o->list.count) tool_error("no combination of the grid is a problem");
+    return o->list.count > 0;
 }
 
 /* ---- Measuring ---- */
@@ -169,7 +183,8 @@ typedef struct sweep_run {
     sweep_keys keys;
     sweep_file file;
     warming warming;
-    size_t before, measured, failed; /* problems: those that the file had, and the others */
+    bool continues;                  /* the file had results */
+    size_t before, measured, failed; /* problems: those that the file had and that stay, and the others */
     const manifest_entry *at;        /* the problem that is being measured */
     size_t measurements;             /* of all problems, with those that were repeated */
     long disturbances;
@@ -211,21 +226,33 @@ static void show_progress(const sweep_run *run, size_t done) {
                   is_known ? left : "", is_known ? " left" : "");
 }
 
-/* Measures the problems that the file does not have yet, and writes each result at once. A problem that cannot be
- * measured is left out; a file that cannot be written ends the sweep. */
+/* Whether a problem has no result yet, or one that is noisy and may be measured once more. */
+static bool is_due(const sweep_run *run, const manifest_entry *entry) {
+    const json_t *const result = sweep_file_find(&run->file, &entry->problem);
+    return !result || sweep_is_noisy(result, run->options->max_spread);
+}
+
+static size_t count_due(const sweep_run *run) {
+    size_t count = 0;
+    for (size_t i = 0; i < run->options->list.count; i++) count += is_due(run, &run->options->list.entries[i]);
+    return count;
+}
+
+/* Measures the problems that the file does not have yet, or only noisy, and writes each result at once. A problem that
+ * cannot be measured is left out; a file that cannot be written ends the sweep. */
 static bool measure_all(sweep_run *run) {
     const sweep_options *const o = run->options;
     bool good = true;
     run->began = tool_now_us();
     for (size_t i = 0; i < o->list.count; i++)
-        if (!sweep_file_find(&run->file, &o->list.entries[i].problem))
-            run->weight_left += weight_of(&o->settings, &o->list.entries[i].problem);
+        if (is_due(run, &o->list.entries[i])) run->weight_left += weight_of(&o->settings, &o->list.entries[i].problem);
     for (size_t i = 0; good && i < o->list.count && !interruption_came(); i++) {
         const manifest_entry *const entry = &o->list.entries[i];
-        if (sweep_file_find(&run->file, &entry->problem)) continue;
+        if (!is_due(run, entry)) continue;
         show_progress(run, i);
         run->at = entry;
-        json_t *const result = entry->has_failed ? NULL : sweep_measure_quietly(measure, run, o->max_spread);
+        const json_t *const before = sweep_file_find(&run->file, &entry->problem);
+        json_t *const result = entry->has_failed ? NULL : sweep_measure_quietly(measure, run, before, o->max_spread);
         if (result)
             good = sweep_file_add(&run->file, result);
         else if (interruption_came())
@@ -237,7 +264,12 @@ static bool measure_all(sweep_run *run) {
         run->weight_done += weight_of(&o->settings, &entry->problem);
     }
     tool_end_progress();
-    bench_warn_of_disturbances(run->disturbances, run->measurements * o->settings.samples);
+    size_t above_peak = 0;
+    for (size_t i = 0; i < o->list.count; i++) {
+        const json_t *const result = sweep_file_find(&run->file, &o->list.entries[i].problem);
+        above_peak += bench_is_above_peak(json_number_value(json_object_get(result, "fraction_of_peak")));
+    }
+    bench_warn_of_disturbances(run->disturbances, run->measurements * o->settings.samples, above_peak);
     return good;
 }
 
@@ -263,7 +295,7 @@ static void print_summary(const sweep_run *run) {
     const warming *const w = &run->warming;
     char wall[TABLE_NUMBER_BYTES], added[TABLE_NUMBER_BYTES];
     printf("\n");
-    if (run->before)
+    if (run->continues)
         printf("%zu measured now; %zu had results in %s, which stay as they were\n", run->measured, run->before,
                run->options->output);
     const size_t compiled = w->count[WARM_COMPILED], cached = w->count[WARM_CACHED], shared = w->count[WARM_SHARED];
@@ -283,6 +315,9 @@ static void print_summary(const sweep_run *run) {
 static void explain_rest(const sweep_run *run) {
     const sweep_options *const o = run->options;
     const size_t done = sweep_file_count(&run->file, &o->list);
+    if (o->refused)
+        tool_error("%zu combination%s of the grid %s no problem%s; the others were measured", o->refused,
+                   o->refused == 1 ? "" : "s", o->refused == 1 ? "is" : "are", o->refused == 1 ? "" : "s");
     if (run->failed) tool_error("%zu of %zu problems could not be measured", run->failed, o->list.count);
     if (interruption_came() && done < o->list.count)
         tool_error("interrupted after %zu of %zu problems%s%s", done, o->list.count,
@@ -305,7 +340,7 @@ static int show(const sweep_run *run) {
     tool_flush();
     if (o->plot && done && !sweep_plot(o->plot, &run->keys, &o->list, &run->file)) code = TOOL_FAILED;
     explain_rest(run);
-    return done < o->list.count ? TOOL_FAILED : code;
+    return done < o->list.count || o->refused ? TOOL_FAILED : code;
 }
 
 /* ---- The command ---- */
@@ -330,7 +365,8 @@ static int sweep(sweep_run *run) {
     if (!prepare(run)) return TOOL_FAILED;
     const uint32_t jobs = o->jobs ? o->jobs : (uint32_t)sysconf(_SC_NPROCESSORS_ONLN);
     if (!warming_run(&run->warming, run->context, &o->list, jobs, 0)) return TOOL_FAILED;
-    run->before = sweep_file_count(&run->file, &o->list);
+    run->continues = sweep_file_count(&run->file, &o->list) > 0;
+    run->before = o->list.count - count_due(run);
     /* Pinned only now: the threads that compile may run on all CPUs. */
     const bool good = sweep_file_set_cache(&run->file, w->count[WARM_CACHED], w->count[WARM_COMPILED], w->compile_ms) &&
                       bench_pin(o->settings.threads) && measure_all(run);

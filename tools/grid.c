@@ -57,7 +57,10 @@ static bool read_range(const char *item, range *r, char message[GRID_MESSAGE]) {
         return fail(message, "'%.60s' is no range: it must be LOW:HIGH, LOW:HIGH:+STEP or LOW:HIGH:*FACTOR", item);
     if (r->low > r->high) return fail(message, "the range '%.60s' ends before it begins", item);
     if (r->step < (r->multiplies ? 2 : 1) || (r->multiplies && r->low < 1))
-        return fail(message, "the range '%.60s' never ends: it needs a step of 1, or a factor of 2 from 1 on", item);
+        return fail(message,
+                    "the range '%.60s' never ends: a step must be at least 1, a factor at least 2, and a range with a "
+                    "factor must begin at 1 or more",
+                    item);
     return true;
 }
 

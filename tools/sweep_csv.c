@@ -47,7 +47,7 @@ static void put(const json_t *value, bool is_first) {
     else if (json_is_integer(value))
         printf("%lld", (long long)json_integer_value(value));
     else if (json_is_real(value))
-        printf("%.9g", json_real_value(value));
+        printf("%.6g", json_real_value(value));
 }
 
 /* The names of all fields of these problems as keys of an object, in the order in which they appear first. */

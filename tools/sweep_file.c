@@ -40,8 +40,9 @@ static bool has_same(const char *path, const json_t *old, const json_t *new, con
         if (was && json_equal(was, is)) continue;
         char *const was_text = was ? json_dumps(was, JSON_ENCODE_ANY) : NULL;
         char *const is_text = json_dumps(is, JSON_ENCODE_ANY);
-        tool_error("%s cannot be continued: its %s is %.80s, and this sweep's %.80s; name another file, or remove it",
-                   path, keys[i], was_text ? was_text : "missing", is_text ? is_text : "?");
+        tool_error("%s cannot be continued: it was measured with %s=%.80s, and this sweep has %s=%.80s; name another "
+                   "file, or remove it",
+                   path, keys[i], was_text ? was_text : "(unknown)", keys[i], is_text ? is_text : "?");
         free(was_text);
         free(is_text);
         return false;
@@ -51,6 +52,10 @@ static bool has_same(const char *path, const json_t *old, const json_t *new, con
 
 /* The results of an older file, if it can be continued. NULL after a message. */
 static json_t *results_of(const char *path, const json_t *old, const json_t *root) {
+    if (json_is_array(json_object_get(old, "results")) && !json_object_get(old, "cold_data")) {
+        tool_error("%s is the output of attune bench, not of a sweep; name another file, or remove it", path);
+        return NULL;
+    }
     if (!has_same(path, old, root, settings_keys, sizeof settings_keys / sizeof *settings_keys) ||
         !has_same(path, json_object_get(old, "header"), json_object_get(root, "header"), header_keys,
                   sizeof header_keys / sizeof *header_keys))
@@ -62,11 +67,16 @@ static json_t *results_of(const char *path, const json_t *old, const json_t *roo
     return good ? results : NULL;
 }
 
-/* Takes the reference. */
+/* Takes the reference. An older result of the problem gives way in its place. */
 static bool append(sweep_file *file, json_t *result) {
     const char *const problem = json_string_value(json_object_get(result, "problem"));
+    const json_t *const old = json_object_get(file->index, problem);
+    json_t *const results = json_object_get(file->root, "results");
+    size_t at = 0;
+    while (old && json_array_get(results, at) != old) at++;
     const bool is_indexed = json_object_set(file->index, problem, result) == 0;
-    if (json_array_append_new(json_object_get(file->root, "results"), result) == 0 && is_indexed) return true;
+    if ((old ? json_array_set_new(results, at, result) : json_array_append_new(results, result)) == 0 && is_indexed)
+        return true;
     tool_error("out of memory");
     return false;
 }

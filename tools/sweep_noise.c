@@ -4,9 +4,17 @@
 
 static double spread_of(const json_t *result) { return json_number_value(json_object_get(result, "spread")); }
 
-json_t *sweep_measure_quietly(sweep_measure_fn *measure, void *user, double max_spread) {
-    json_t *best = measure(user);
-    int count = 1;
+static json_int_t measurements_of(const json_t *result) {
+    return json_integer_value(json_object_get(result, "measurements"));
+}
+
+bool sweep_is_noisy(const json_t *result, double max_spread) {
+    return spread_of(result) > max_spread && measurements_of(result) < SWEEP_MOST_MEASUREMENTS;
+}
+
+json_t *sweep_measure_quietly(sweep_measure_fn *measure, void *user, const json_t *before, double max_spread) {
+    json_t *best = before ? json_deep_copy(before) : measure(user);
+    json_int_t count = before ? measurements_of(before) : 1;
     while (best && count < SWEEP_MOST_MEASUREMENTS && spread_of(best) > max_spread) {
         json_t *const again = measure(user);
         if (!again) break;

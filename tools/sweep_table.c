@@ -1,5 +1,6 @@
 #include "sweep_table.h"
 
+#include "bench.h"
 #include "table.h"
 
 #include <stdint.h>
@@ -40,7 +41,8 @@ static void add_row(table *t, const sweep_keys *keys, size_t problem, const json
     table_cell(t, "%s", table_time(number_of(r, "median_us"), number));
     table_cell(t, "%.1f %%", 100 * number_of(r, "spread"));
     table_cell(t, gflops < 10 ? "%.3f" : "%.1f", gflops);
-    table_cell(t, "%.1f %%", 100 * number_of(r, "fraction_of_peak"));
+    const double share = number_of(r, "fraction_of_peak");
+    table_cell(t, "%.1f %%%s", 100 * share, bench_is_above_peak(share) ? " !" : "");
     table_cell(t, "%s", json_string_value(json_object_get(r, "bound")));
     table_cell(t, "%.1f %%", 100 * number_of(r, "fraction_of_roofline"));
 }

@@ -358,3 +358,5 @@ float tool_random_normal(tool_random *random) {
     const int64_t sum = (int64_t)((bits & 0xffff) + (bits >> 16 & 0xffff) + (bits >> 32 & 0xffff) + (bits >> 48));
     return (float)((double)(sum - 2 * 65535) / 65536.0 * 1.7320508075688772);
 }
+
+bool tool_looks_cut(const char *text, size_t arguments) { return arguments > 1 && !strchr(text, ','); }

@@ -194,4 +194,7 @@ int64_t tool_random_range(tool_random *random, int64_t low, int64_t high); /* bo
 bool tool_random_chance(tool_random *random, int percent);
 float tool_random_normal(tool_random *random); /* about N(0, 1), within ±4.25 */
 
+/* Whether one of several arguments, which was refused, is a lone key=value: blanks may stand where commas belong. */
+bool tool_looks_cut(const char *text, size_t arguments);
+
 #endif
