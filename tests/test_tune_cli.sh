@@ -30,7 +30,8 @@ expect "times and the share of the peak" 0 '^  (time|before) +[0-9.]+ [µm]s ± 
 
 "$attune" tune --export="$work/out.db" >"$work/stdout" 2>"$work/stderr" && [ -s "$work/out.db" ]
 report $? "export"
-refuse "a second export to the same file" 'out.db exists already' "$attune" tune --export="$work/out.db"
+refuse "a second export to the same file" 'out.db exists already; name another file, or remove it' \
+    "$attune" tune --export="$work/out.db"
 refuse "an export to a file that exists, before anything is tuned" 'out.db exists already' \
     "$attune" tune --budget=0.1 --export="$work/out.db" $small
 ln -s "$work/out.db" "$work/link.db"
@@ -63,6 +64,8 @@ printf '%s | strategy=d_lanes\n%s\n' $small $small >"$work/recorded"
 expect "schedules of a recorded list are left out, which is said" 0 \
     '1 of 2 problems come with a schedule, which is left out' \
     env ATTUNE_CACHE_DIR= "$attune" tune --budget=0.1 "$work/recorded"
+[ "$(grep -c 'schedules timed' "$work/stdout")" -eq 1 ]
+report $? "and what is left of it is tuned once"
 printf '%s\n%s\n' $small num_heads=1,seq_q=8,head_dim=8 >"$work/two"
 expect "nothing to do" 2 'is needed' "$attune" tune
 
@@ -83,7 +86,7 @@ sleep 3
 kill -TERM $pid
 wait $pid
 status=$?
-[ $status -eq 1 ] && grep -q 'schedules timed' "$work/stdout" && grep -q '1 of 2 problems were not tuned' "$work/stderr"
+[ $status -eq 1 ] && grep -q 'schedules timed' "$work/stdout" && grep -q '1 of 2 problems was not tuned' "$work/stderr"
 report $? "one of a list says what is left"
 
 # A second one does not wait, here for a compiler that gives no answer.

@@ -154,23 +154,55 @@ static void warn_of_schedules(const manifest *problems) {
                    count, problems->count);
 }
 
+/* Recorded lists have a problem once for each of its schedules. */
+static bool is_first_of_its_kind(const manifest *problems, size_t number) {
+    char *const text = problem_text(&problems->entries[number].problem);
+    bool is_first = true;
+    for (size_t i = 0; text && is_first && i < number; i++) {
+        char *const other = problem_text(&problems->entries[i].problem);
+        is_first = !other || strcmp(text, other) != 0;
+        free(other);
+    }
+    free(text);
+    return is_first;
+}
+
+/* Equal problems are tuned once. */
+static void drop_repeated(manifest *problems) {
+    size_t kept = 0;
+    for (size_t i = 0; i < problems->count; i++) {
+        const manifest_entry entry = problems->entries[i];
+        problems->entries[kept] = entry;
+        if (is_first_of_its_kind(problems, kept)) {
+            kept++;
+        } else {
+            free(entry.text);
+            free(entry.schedule);
+        }
+    }
+    problems->count = kept;
+}
+
 /* ---- The command ---- */
 
-static bool tune_all(const tune_options *o, attune_context *context, json_t *list) {
+static bool tune_all(tune_options *o, attune_context *context, json_t *list) {
     const bool shows_progress = isatty(STDERR_FILENO);
-    const size_t count = o->problems.count;
     bool is_good = true;
     size_t done = 0;
     attune_machine_info machine = {.struct_size = sizeof machine};
     attune_get_machine_info(context, &machine);
     warn_of_schedules(&o->problems);
+    drop_repeated(&o->problems);
+    const size_t count = o->problems.count;
     peak_probe *const probe = count ? peak_create(machine.isa, o->threads) : NULL;
     if (count && !probe) return false;
     interruption_catch();
     for (; done < count && !interruption_came(); done++)
         is_good = tune_one(o, context, &o->problems.entries[done].problem, shows_progress, probe, list) && is_good;
     peak_destroy(probe);
-    if (done < count) tool_error("interrupted: %zu of %zu problems were not tuned", count - done, count);
+    if (done < count)
+        tool_error("interrupted: %zu of %zu problems %s not tuned", count - done, count,
+                   count - done == 1 ? "was" : "were");
     return is_good && done == count;
 }
 
@@ -192,11 +224,11 @@ static bool import_results(const tune_options *o, attune_context *context, json_
 static bool can_export_to(const char *path) {
     struct stat there;
     if (lstat(path, &there)) return true;
-    tool_error("exporting: %s exists already", path);
+    tool_error("exporting: %s exists already; name another file, or remove it", path);
     return false;
 }
 
-static bool work(const tune_options *o, attune_context *context) {
+static bool work(tune_options *o, attune_context *context) {
     json_t *imported = NULL;
     if (o->export_to && !can_export_to(o->export_to)) return false;
     if (o->import_from && !import_results(o, context, &imported)) return false;

@@ -114,8 +114,12 @@ void tune_report_print(const tune_report *report) {
 void tune_report_warn(const tune_report *report) {
     const attune_tune_result *const r = &report->result;
     if (!r->measured || (r->interrupted <= BUSY && r->noise <= NOISY)) return;
-    tool_error("warning: the machine was busy: other programs took a CPU away during %.0f %% of the measurements, and "
-               "times of one kernel differ by %.1f %%; on a quiet machine, or with a longer --budget, a search finds "
+    char taken[96] = "", differ[64] = "";
+    if (r->interrupted > BUSY)
+        snprintf(taken, sizeof taken, "other programs took a CPU away during %.0f %% of the measurements",
+                 100 * r->interrupted);
+    if (r->noise > NOISY) snprintf(differ, sizeof differ, "times of one kernel differ by %.1f %%", 100 * r->noise);
+    tool_error("warning: the machine was busy: %s%s%s; on a quiet machine, or with a longer --budget, a search finds "
                "more",
-               100 * r->interrupted, 100 * r->noise);
+               taken, *taken && *differ ? ", and " : "", differ);
 }
