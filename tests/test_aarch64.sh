@@ -37,11 +37,11 @@ emulate() { qemu-aarch64 "$@"; }
 # ---- The library and its command ----
 
 expect "the best instruction set of an AArch64 CPU is aarch64" 0 '"isa": *"aarch64"' emulate "$arm/attune" info --json
-expect "the tuning class is told by MIDR" 0 '^machine +cortex-a72$' emulate -cpu cortex-a72 "$arm/attune" info
+expect "the tuning class is told by MIDR" 0 '^machine +cortex-a72 ' emulate -cpu cortex-a72 "$arm/attune" info
 refuse "a tuning class of another architecture" 'unknown ATTUNE_MACHINE for this CPU "zen4"; there are: cortex-a53' \
     env ATTUNE_MACHINE=zen4 qemu-aarch64 "$arm/attune" info
 refuse "a probe" 'there is no probe for this architecture' emulate "$arm/attune" info --probe-machine
-refuse "an instruction set of another machine" 'cannot run ISA "avx2"; it can run: aarch64' \
+refuse "an instruction set of another machine" "cannot run ISA 'avx2'; it can run: aarch64" \
     emulate "$arm/attune" compile num_heads=1,seq_q=4,head_dim=8 --isa=avx2
 
 expect "the peak, the bandwidth and a speed are measured" 0 '"gflops": *[0-9.e+]+' \

@@ -218,7 +218,7 @@ report $? "is sorted, too"
 
 # Tuning classes.
 for class in zen3 zen4; do
-    expect "the class of $class" 0 "^machine +$class$" env ATTUNE_MACHINE=$class "$attune" info
+    expect "the class of $class" 0 "^machine +$class \\(" env ATTUNE_MACHINE=$class "$attune" info
 done
 for what in explain "bench --samples=1 --threads=1"; do
     # shellcheck disable=SC2086 # words of $what are separate arguments
@@ -283,6 +283,10 @@ expect "its name in the JSON of other actions, too" 0 'caf\?"' "$attune" cache g
 expect "and of info" 0 'caf\?"' "$attune" info --json --cache-dir="$odd"
 
 # Usage.
+expect "why of two problems" 2 "why takes one PROBLEM, but 'seq_q=2' follows 'seq_q=1'" \
+    "$attune" cache why seq_q=1 seq_q=2
+expect "an action that is misspelt" 2 "is needed, not 'verfy'; did you mean verify\\?" \
+    "$attune" cache verfy
 expect "why of nothing" 2 'why needs a PROBLEM' "$attune" cache why
 expect "export to nowhere" 2 'export needs a DIR' "$attune" cache export
 expect "two directories" 2 "'b' follows 'a'" "$attune" cache export a b

@@ -306,6 +306,9 @@ expect "cache ls" 0 '[0-9]+ entries, .* 0 damaged' "$attune" cache ls
 expect "cache ls --json" 0 '"schema": 2' "$attune" cache ls --json
 expect "cache verify" 0 ' 0 damaged' "$attune" cache verify
 expect "info" 0 '^llvm +[0-9]+' "$attune" info
+expect "info says how it found the tuning class" 0 \
+    '^machine +[a-z0-9-]+ \((found by|its nearest|named by|attune does not)' "$attune" info
+expect "info says who named it" 0 '^machine +zen3 \(named by ATTUNE_MACHINE\)' env ATTUNE_MACHINE=zen3 "$attune" info
 expect "info --json" 0 '"cache_dir": "' "$attune" info --json
 
 make_npy "$work/x.npy" '<f4' False '(3, 64)' 768
@@ -459,7 +462,7 @@ refuse "a schedule out of range" 'score_rows' "$attune" compile $small --schedul
 refuse "an illegal schedule" 'kv_tile' "$attune" compile $small --schedule=score_rows=3,kv_tile=7
 refuse "an unknown ISA" "mmx" "$attune" compile $small --isa=mmx
 grep -qw avx512f /proc/cpuinfo || refuse "an ISA this CPU lacks" 'avx512' "$attune" compile $small --isa=avx512
-refuse "an unknown target" 'unknown ISA "mmx"; there are: .*aarch64' "$attune" compile $small --target=mmx --emit=ir
+refuse "an unknown target" "unknown ISA 'mmx'; there are: .*aarch64" "$attune" compile $small --target=mmx --emit=ir
 expect "a target whose code would not be kept" 2 'target needs --emit or --dump-passes' \
     "$attune" compile $small --target=aarch64
 expect "a target, and an ISA" 2 'exclude each other' "$attune" ir examples/ir/matmul.air --target=avx2 --isa=avx2 \

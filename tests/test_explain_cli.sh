@@ -99,8 +99,8 @@ awk 'length > 120 { exit 1 }' "$work/stdout"
 report $? "in a line that is not too long"
 expect "chunks" 0 '^ +rows +0 to +0  #\|#\|#$' "$attune" explain --dry-run num_heads=1,seq_q=1,seq_kv=3000,head_dim=64
 expect "many rows" 0 '^ +rows +0 to +9999  #$' "$attune" explain --dry-run num_heads=1,seq_q=10000,seq_kv=64,head_dim=8
-expect "what is not attention has no tiles" 0 '^why +there is no choice' "$attune" explain \
-    op=merge,num_parts=2,num_heads=2,seq_q=8,head_dim=8
+expect "what is not attention has no tiles" 0 '^why +this kernel is not attention, so there is nothing to choose' \
+    "$attune" explain op=merge,num_parts=2,num_heads=2,seq_q=8,head_dim=8
 ! grep -qE '^(tiles|model|predicted)' "$work/stdout"
 report $? "and no model"
 expect "a block" 0 'products: ' "$attune" explain embed_dim=32,num_heads=2,seq_q=8

@@ -36,6 +36,6 @@ try() {
 }
 try Nehalem x86-64
 try Haswell-noTSX 'avx2 x86-64'
-expect "an instruction set that the CPU lacks" 1 'cannot run ISA "avx2"; it can run: x86-64' \
+expect "an instruction set that the CPU lacks" 1 "cannot run ISA 'avx2'; it can run: x86-64" \
     on Nehalem compile --isa=avx2 num_heads=1,seq_q=4,head_dim=8
 echo "1..$number"

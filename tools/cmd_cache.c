@@ -1,6 +1,7 @@
 /* attune cache: lists, checks, explains, cleans and copies the disk cache. */
 #include "cache.h"
 #include "json_output.h"
+#include "nearest.h"
 #include "table.h"
 
 #include <ctype.h>
@@ -81,14 +82,26 @@ static uint64_t parse_bytes(struct argp_state *state, const char *text) {
     return (uint64_t)value << shift;
 }
 
+static void refuse_action(struct argp_state *state, const char *name) {
+    at_nearest nearest = at_nearest_to(name, strlen(name));
+    for (size_t i = 0; i < sizeof actions / sizeof *actions; i++) at_nearest_try(&nearest, actions[i].name);
+    if (nearest.word)
+        argp_error(state, "one of %s is needed, not '%s'; did you mean %s?", action_names, name, nearest.word);
+    else
+        argp_error(state, "one of %s is needed, not '%s'", action_names, name);
+}
+
 static void take_argument(cache_options *o, struct argp_state *state, const char *argument) {
     if (!o->action) {
-        if (!find_action(argument)) argp_error(state, "one of %s is needed, not '%s'", action_names, argument);
+        if (!find_action(argument)) refuse_action(state, argument);
         o->action = argument;
     } else if (find_action(o->action)->argument && !o->argument) {
         o->argument = argument;
+    } else if (o->argument) {
+        argp_error(state, "%s takes one %s, but '%s' follows '%s'", o->action, find_action(o->action)->argument,
+                   argument, o->argument);
     } else {
-        argp_error(state, "one action only, but '%s' follows '%s'", argument, o->argument ? o->argument : o->action);
+        argp_error(state, "%s takes no argument, but '%s' follows it", o->action, argument);
     }
 }
 

@@ -39,14 +39,24 @@ static const char *directory(const char *path, const char *none, const char *ref
     return text;
 }
 
+/* How the tuning class was found. */
+static const char *source_of(const attune_machine_info *m) {
+    if (!strcmp(m->machine_source, "cpu") && !strcmp(m->machine, "generic")) return "attune does not know this CPU";
+    if (!strcmp(m->machine_source, "cpu")) return "found by the CPU's family and model";
+    if (!strcmp(m->machine_source, "probe")) return "its nearest, by the probe";
+    return !strcmp(m->machine_source, "option") ? "named by the program" : "named by ATTUNE_MACHINE";
+}
+
 static void print_text(const attune_machine_info *m) {
+    char class[sizeof m->machine_source + 128];
+    snprintf(class, sizeof class, "%s (%s)", m->machine, source_of(m));
     char cache[REFUSAL_BYTES], base[REFUSAL_BYTES];
     const struct {
         const char *label, *value;
     } rows[] = {
         {"attune", attune_version()},
         {"cpu", m->cpu_description},
-        {"machine", m->machine},
+        {"machine", class},
         {"isa", m->isa},
         {"runs", m->isas},
         {"llvm", m->llvm},

@@ -63,7 +63,8 @@ static void print_attention(const explanation *e) {
 static void print_why(const explanation *e) {
     printf("\n%-*s", INDENT, "why");
     if (!e->has_model)
-        printf("there is no choice: the kernel is not attention, and takes of its schedule what it can use\n");
+        printf(
+            "this kernel is not attention, so there is nothing to choose; it uses only some numbers of the schedule\n");
     else if (e->has_schedule)
         printf("it was asked for\n");
     else if (e->is_kept)

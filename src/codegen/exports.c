@@ -13,7 +13,7 @@
 static attune_status compile_text(const at_codegen_request *request, at_arena *arena, at_codegen_reply *reply,
                                   at_error *err) {
     const at_target *target = at_target_find(request->target);
-    if (!target) return at_fail(err, ATTUNE_INVALID_ARGUMENT, "unknown ISA \"%.40s\"", request->target);
+    if (!target) return at_fail(err, ATTUNE_INVALID_ARGUMENT, "unknown ISA '%.40s'", request->target);
     if (request->stage < ATTUNE_STAGE_LLVM || request->stage > ATTUNE_STAGE_IMAGE)
         return at_fail(err, ATTUNE_INVALID_ARGUMENT, "the code generator has no stage %d", request->stage);
     const ir_kernel *kernel = ir_parse(arena, request->ir, request->ir_bytes, err);

@@ -167,7 +167,7 @@ attune_status at_target_named(const char *name, const at_target **target, at_err
     char list[128];
     *target = at_target_find(name);
     if (*target) return ATTUNE_OK;
-    return at_fail(err, ATTUNE_INVALID_ARGUMENT, "unknown ISA \"%.40s\"; there are: %s", name,
+    return at_fail(err, ATTUNE_INVALID_ARGUMENT, "unknown ISA '%.40s'; there are: %s", name,
                    target_list(list, sizeof list, false));
 }
 
@@ -179,8 +179,8 @@ attune_status at_target_select(const char *name, const at_target **target, at_er
         const attune_status status = at_target_named(name, &named, err);
         if (status) return status;
         if (!at_target_runs_here(named))
-            return at_fail(err, ATTUNE_UNSUPPORTED, "this CPU (%s) cannot run ISA \"%s\"; it can run: %s",
-                           at_cpu_name(), name, target_list(list, sizeof list, true));
+            return at_fail(err, ATTUNE_UNSUPPORTED, "this CPU (%s) cannot run ISA '%s'; it can run: %s", at_cpu_name(),
+                           name, target_list(list, sizeof list, true));
         *target = named;
         return ATTUNE_OK;
     }
