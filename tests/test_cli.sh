@@ -217,7 +217,8 @@ grep -aq "'descr': '<V2'" "$work/bf16.npy"
 report $? "which writes one"
 expect "and reads it again" 0 'the same bits' "$attune" run dtype=bf16,is_causal=1 --check --q $bf16/Q.npy \
     --k $bf16/K.npy --v $bf16/V.npy --expect "$work/bf16.npy"
-expect "raw bytes are no f16" 1 'Q.npy is bf16, but the problem has dtype=f16: set dtype=bf16, or save it as float16' "$attune" run dtype=f16 \
+expect "raw bytes are no f16" 1 'Q.npy is bf16, but the problem has dtype=f16: set dtype=bf16, or save it as float16' \
+    "$attune" run dtype=f16 \
     --q $bf16/Q.npy --k $bf16/K.npy --v $bf16/V.npy
 # So few numbers may be worse than promised by chance.
 expect "errors of all types, on what is small" 0 '^\| f32, i8 by token \| many queries \| ' bash -c \
@@ -226,7 +227,8 @@ expect "errors of all types are of one schedule and all threads" 2 'takes --isa,
     "$attune" \
     check --accuracy --threads=2
 isas=$("$attune" info | sed -n 's/^runs *//p' | wc -w)
-expect "check of codes" 0 "^$((7 * isas)) passed, 0 failed$" "$attune" check $small,kv_dtype=i8,kv_scales=token,is_causal=1 \
+expect "check of codes" 0 "^$((7 * isas)) passed, 0 failed$" "$attune" check \
+    $small,kv_dtype=i8,kv_scales=token,is_causal=1 \
     --threads=1
 make_npy "$work/codes.npy" '|i1' False '(4, 6, 8)' 192
 make_npy "$work/scales.npy" '<f4' False '(4, 6)' 96
@@ -235,7 +237,8 @@ expect "run on codes and scales" 0 'the same bits' "$attune" run kv_dtype=i8,kv_
     --k "$work/codes.npy" --v "$work/codes.npy" --tensor k_scale="$work/scales.npy" --tensor v_scale="$work/scales.npy"
 refuse "codes without their scales" 'the problem needs --tensor k_scale=' "$attune" run kv_dtype=i8 --q "$work/3d.npy" \
     --k "$work/codes.npy" --v "$work/codes.npy"
-refuse "signed bytes are no f8" 'is i8, but the problem has k_dtype=f8: set k_dtype=i8, or save it as uint8' "$attune" run kv_dtype=f8 \
+refuse "signed bytes are no f8" 'is i8, but the problem has k_dtype=f8: set k_dtype=i8, or save it as uint8' "$attune" \
+    run kv_dtype=f8 \
     --q "$work/3d.npy" --k "$work/codes.npy" --v "$work/codes.npy"
 refuse "scales of another shape" 'scales.npy: shape \(4, 6\) does not fit k_scale' "$attune" run kv_dtype=i8 \
     --q "$work/3d.npy" --k "$work/codes.npy" --v "$work/codes.npy" --tensor k_scale="$work/scales.npy" \
@@ -497,7 +500,9 @@ refuse "a truncated header" 'bad.npy: the file is truncated' use "$work/bad.npy"
 cat $q $q >"$work/bad.npy"
 refuse "data behind the array" 'bad.npy: data follows the array' use "$work/bad.npy"
 make_npy "$work/bad.npy" '<f8' False '(2, 2, 2)' 64
-refuse "another dtype" 'bad.npy is f64, but the problem has dtype=f32 \(the default\): set dtype=f64, or save it as float32' use "$work/bad.npy"
+refuse "another dtype" \
+    'bad.npy is f64, but the problem has dtype=f32 \(the default\): set dtype=f64, or save it as float32' use \
+    "$work/bad.npy"
 make_npy "$work/bad.npy" '>f4' False '(2, 2, 2)' 32
 refuse "big-endian numbers" "bad.npy: dtype '>f4' is big-endian" use "$work/bad.npy"
 make_npy "$work/bad.npy" '<f4' False '(4, 2)' 32

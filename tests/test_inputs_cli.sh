@@ -108,7 +108,7 @@ for shape in '(2, 1, 1, 6)' '(2, 6)'; do make_npy "$work/bk${#shape}.npy" '|b1' 
 make_npy "$work/bias12.npy" '<f4' False '(2, 1, 5, 6)' 240
 masked() { "$attune" run "$1" "${batch[@]}" --tensor "${1%%=*}=$2" -o "$3"; }
 refuse "a mask that is larger than its letters" \
-    'bqk12.npy: shape \(2, 1, 5, 6\) does not fit attn_mask=qk, whose shape is \(1, 1, 5, 6\); attn_mask=bqk would fit' \
+    'bqk12.npy: shape .* does not fit attn_mask=qk, whose shape is \(1, 1, 5, 6\); attn_mask=bqk would fit' \
     masked attn_mask=qk "$work/bqk12.npy" "$work/o.npy"
 refuse "a mask beside attn_mask=1" 'fit attn_mask=1, whose shape is \(1, 1, 1, 1\); attn_mask=bqk would fit' \
     masked attn_mask=1 "$work/bqk12.npy" "$work/o.npy"
@@ -166,7 +166,8 @@ refuse "another batch than the lengths have" 'batch is 2 by the problem but 3 in
 # ---- Tensors that the problem lacks: which field brings them ----
 
 for pair in attn_mask:attn_mask=bqk kv_lens:kv_lens=1 cos:rotary_dim=N cu_seqlens_q:ragged=1; do
-    refuse "${pair%%:*} without its field" "the problem has no tensor named ${pair%%:*}; add ${pair#*:} to the problem" \
+    refuse "${pair%%:*} without its field" \
+        "the problem has no tensor named ${pair%%:*}; add ${pair#*:} to the problem" \
         "$attune" run "${batch[@]}" --tensor "${pair%%:*}=$work/q.npy"
 done
 refuse "weights without their field" 'the problem has no output named weights; add weights=softmax to the problem' \
@@ -179,11 +180,13 @@ refuse "nothing on standard input" 'standard input: this is not a .npy file' "$a
     --v "$work/q.npy"
 printf 'PK\003\004 and an archive' >"$work/archive"
 printf '\200\004\225and a pickle' >"$work/pickle"
-refuse "an archive as an array" 'looks like a .npz: save arrays one by one with np.save' "$attune" run --q "$work/archive" \
+refuse "an archive as an array" 'looks like a .npz: save arrays one by one with np.save' "$attune" run --q \
+    "$work/archive" \
     --k "$work/q.npy" --v "$work/q.npy"
 weights_of() { "$attune" mha num_heads=2 --x "$work/x2.npy" --weights "$1"; }
 make_npy "$work/x2.npy" '<f4' False '(4, 16)' 256
-refuse "an array as weights" 'q.npy: this is a .npy file; a safetensors file is wanted, or a folder' weights_of "$work/q.npy"
+refuse "an array as weights" 'q.npy: this is a .npy file; a safetensors file is wanted, or a folder' weights_of \
+    "$work/q.npy"
 refuse "an archive as weights" 'looks like a .npz or a .pt: save arrays one by one' weights_of "$work/archive"
 refuse "a pickle as weights" 'looks like a pickle: save arrays one by one' weights_of "$work/pickle"
 make_npy "$work/objects.npy" '|O' False '(2, 4, 8)' 0

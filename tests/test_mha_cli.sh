@@ -338,7 +338,8 @@ refuse "an input that is too wide" "expected \[24, 32\] f32" "$attune" mha num_h
 refuse "an input of four dimensions" 'has 4 dimensions instead of 3, or 2' "$attune" mha num_heads=3 \
     --x examples/minilm/q.npy "${bert[@]}"
 make_npy "$work/whole.npy" '<i4' False '(5, 24)' 480
-refuse "an input of whole numbers" "is '<i4', but the problem has dtype=f32 .*: save it as float32" "$attune" mha num_heads=3 --x \
+refuse "an input of whole numbers" "is '<i4', but the problem has dtype=f32 .*: save it as float32" "$attune" mha \
+    num_heads=3 --x \
     "$work/whole.npy" \
     "${bert[@]}"
 refuse "a tensor that the problem does not have" 'the problem has no tensor named q_weight' mha "${bert[@]}" \

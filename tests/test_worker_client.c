@@ -264,7 +264,7 @@ static void and_the_rest_of_it(void **state) {
 
 /* The time is over when its second worker would start: it was late, and not "missing". */
 static void a_death_before_the_end_is_no_missing_worker(void **state) {
-    char marker[TEMP_DIR_CHARS + 16], before[TEMP_DIR_CHARS + 64];
+    char marker[TEMP_DIR_CHARS + 16], before[2 * sizeof marker + 64];
     (void)state;
     snprintf(marker, sizeof marker, "%s/died", stand_in_directory);
     snprintf(before, sizeof before, "[ -e '%s' ] && exec sleep 50\n: >'%s'", marker, marker);

@@ -5,7 +5,7 @@
 
 #include <stdbool.h>
 #include <stddef.h>
-#include <sys/types.h>
+#include <sys/stat.h> /* uid_t */
 
 /* A file is trusted if it is a regular one, and if it and its directory belong to root, to the effective user or to
  * `code_owner`, and others cannot write to them. `code_owner` owns the library or command that asks: that user's code

@@ -52,7 +52,7 @@ static void add_idle(at_workers *workers, const at_io *io) {
     int fds[2];
     FUZZ_REQUIRE(io->socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, fds) == 0);
     close(fds[1]);
-    workers->idle[workers->num_idle++] = (at_worker){.pid = getpid(), .fd = fds[0]};
+    workers->places[0].worker = (at_worker){.pid = getpid(), .fd = fds[0]};
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
@@ -63,11 +63,11 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     words = data + 1;
     num_words = size - 1;
     io.socketpair = open_pair;
-    at_workers_init(&workers, &io, &silent);
+    at_workers_init(&workers, 1, 0, &io, &silent);
     if (data[0] % 2) add_idle(&workers, &io);
     /* A program that says nothing itself: its end of the socket has said it all. */
     compile(&workers, data[0] % 2 ? "" : "/bin/true");
-    if (workers.num_idle) compile(&workers, "");
+    if (workers.places[0].worker.fd >= 0) compile(&workers, "");
     at_workers_free(&workers);
     if (other_end >= 0) close(other_end);
     other_end = -1;
