@@ -99,7 +99,7 @@ expect "conform without a folder" 2 'a folder with cases is needed' "$attune" co
 expect "conform by an unknown engine" 2 "'jit', 'interp' or 'both', not 'llvm'" "$attune" conform . --engine=llvm
 expect "check of nothing" 2 'either a problem or --random' "$attune" check
 expect "an unknown cache action" 2 "not 'shrink'" "$attune" cache shrink
-expect "two cache actions" 2 "'verify' follows 'ls'" "$attune" cache ls verify
+expect "two cache actions" 2 "ls takes no argument, but 'verify' follows it" "$attune" cache ls verify
 expect "an unknown kind of inputs" 2 "one of ordinary, .* not 'odd'" "$attune" check $small --inputs=odd
 expect "two outputs in one file" 2 "both want '.*same.npy'" "$attune" run "${layer[@]}" -o "$work/same.npy" --lse \
     "$work/same.npy"
@@ -303,7 +303,7 @@ refuse "bench -o on a directory" 'cannot write: Is a directory' "$attune" bench 
 expect "bench -o on standard output" 2 'json prints' "$attune" bench $small -o -
 refuse_sizes() { expect "$1" 2 "$2" "$attune" bench --sizes "$3" "$small"; }
 refuse_sizes "a size that there is not" "'heads' is not a size" heads=3
-refuse_sizes "a size that is no number" "'x3' is not a whole number" seq_q=x3
+refuse_sizes "a size that is no number" "seq_q is 'x3', which is not a whole number" seq_q=x3
 
 expect "cache ls" 0 '[0-9]+ entries, .* 0 damaged' "$attune" cache ls
 expect "cache ls --json" 0 '"schema": 2' "$attune" cache ls --json
