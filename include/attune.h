@@ -135,7 +135,8 @@ typedef enum attune_scales {
 
 typedef enum attune_op {
     ATTUNE_ATTENTION = 0, /* q, k, v -> out, and lse and weights if the problem has them */
-    ATTUNE_WEIGHTS,       /* q, k, lse -> weights: recomputed after attention, for all rows or chosen ones */
+    ATTUNE_WEIGHTS,       /* q, k, lse -> weights: recomputed after attention, for all rows or chosen ones. A row
+                           * whose lse is -infinity has the weights 0 */
     ATTUNE_ROTARY,        /* q, cos, sin -> out: the rotary embedding alone (ignores num_kv_heads, seq_kv …) */
     ATTUNE_MERGE,         /* parts, parts_lse -> out, lse: merges partial results over disjoint keys */
     ATTUNE_MHA,           /* x, packed_weights -> out: the whole block. ATTUNE_ATTENTION with embed_dim becomes this */

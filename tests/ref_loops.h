@@ -161,7 +161,9 @@ static REAL NAME(weight)(const reading *r, const entry *e, int64_t head, int64_t
     const int mode = (int)r->p->weights_mode;
     if (mode && mode != ATTUNE_WEIGHTS_SOFTMAX) return NAME(score)(r, e, head, i, j, row->dots[j], mode);
     if (is_hidden(r, e, head, i, j) || row->is_empty) return 0;
-    return r->p->op == ATTUNE_WEIGHTS ? exp(row->scores[j] - lse) : row->shares[j] / row->sum;
+    if (r->p->op != ATTUNE_WEIGHTS) return row->shares[j] / row->sum;
+    /* An lse of -infinity is that of a row without keys, whatever keys this row sees. */
+    return lse == -(REAL)INFINITY ? 0 : exp(row->scores[j] - lse);
 }
 
 /* One row of weights, which lies in row `to` of its tensor; heads are summed where their mean is wanted. */

@@ -12,6 +12,9 @@ attune=$ATTUNE
 expect "weights beyond the range of f32" 0 '^[0-9]+ passed, 0 failed$' "$attune" check \
     op=weights,batch=2,num_heads=1,seq_q=5,seq_kv=1,head_dim=38,softmax_scale=0.625,lse_strides=0:54:1 \
     --threads=1 --inputs=large --seed=1654597137
+# Two entries share an lse, which is that of the row without keys.
+expect "an lse of a row without keys" 0 '^[0-9]+ passed, 0 failed$' "$attune" check --threads=1 --inputs=ordinary \
+    op=weights,batch=2,num_heads=1,seq_q=1,seq_kv=3,head_dim=1,attn_mask=bk,lse_strides=0:1:22 --seed=3859701302
 # A number that is appended lies on the border between two codes of f8 as nearly as f32 can tell.
 expect "a code that may be either of two" 0 '^all of f32 +[0-9.]+e-07 +.* [0-9.]+e-06 ' "$attune" check --random 1 \
     --seed 77777777777 --first 864
