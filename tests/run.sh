@@ -26,7 +26,7 @@ export UBSAN_OPTIONS=${UBSAN_OPTIONS:-print_stacktrace=1}
 export TSAN_OPTIONS=$tls:${TSAN_OPTIONS:-suppressions=$PWD/tests/tsan.supp:allocator_may_return_null=1}
 unset ATTUNE_ISA ATTUNE_MACHINE ATTUNE_COMPILE ATTUNE_COMPILE_TIMEOUT_MS ATTUNE_CODEGEN ATTUNE_CODEGEN_WORKER \
     ATTUNE_PERF
-timeout=${TEST_TIMEOUT:-600}
+timeout=${TEST_TIMEOUT:-1200}
 jobs=${TEST_JOBS:-$(nproc)}
 logs=$BUILD/test-logs
 rm -rf "$logs"
