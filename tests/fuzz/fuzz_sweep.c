@@ -8,7 +8,8 @@
 
 static const sweep_settings settings = {.threads = 1, .samples = 1, .sizes = CALL_SIZES_NONE};
 static const attune_machine_info machine = {.struct_size = sizeof machine,
-                                            .cpu_description = "a CPU",
+                                            .cpu = "a CPU",
+                                            .cpu_description = "a CPU (family 1)",
                                             .machine = "generic",
                                             .isa = "x86-64",
                                             .llvm = "19",
