@@ -50,7 +50,7 @@ expect "the peak, the bandwidth and a speed are measured" 0 '"gflops": *[0-9.e+]
 # ---- Every operator, access, statement; phases of every sort; products; loading ----
 
 for test in codegen phases gemm loader; do
-    expect "test_$test" 0 'PASSED|^ok' emulate "$arm/tests/test_$test"
+    expect "test_$test" 0 'PASSED|^ok' env ATTUNE_TEST_TARGETS=here qemu-aarch64 "$arm/tests/test_$test"
 done
 
 # ---- Every kind of kernel ----

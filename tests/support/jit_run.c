@@ -4,6 +4,7 @@
 #include "ir/eval.h"
 #include "target/kernel_abi.h"
 
+#include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 
@@ -17,6 +18,11 @@ typedef struct running {
     const int64_t *scalars;
     int64_t range;
 } running;
+
+bool target_is_tested(const at_target *target) {
+    const char *const chosen = getenv("ATTUNE_TEST_TARGETS");
+    return !chosen || strcmp(chosen, "here") != 0 || at_target_runs_here(target);
+}
 
 static unsigned char *guarded_alloc(size_t bytes) {
     unsigned char *memory = at_alloc_aligned(NULL, bytes + GUARD_BYTES, 64);

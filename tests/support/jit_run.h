@@ -5,6 +5,10 @@
 #include "ir/ir.h"
 #include "target/target.h"
 
+/* Whether a test goes through this target: all, or with ATTUNE_TEST_TARGETS=here those that this CPU runs. An emulated
+ * CPU has no time to interpret again what was interpreted outside. */
+bool target_is_tested(const at_target *target);
+
 /* Runs all phases on this thread, each cut into ranges of `range` tasks (0: all at once) that run last range first.
  * Scratch and shared memory hold garbage at the start and have guard bytes that are checked. */
 attune_status jit_run(const ir_kernel *kernel, const at_target *target, void *const *buffers, const int64_t *scalars,
