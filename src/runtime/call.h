@@ -47,6 +47,14 @@ void at_signature_init(at_signature *signature, const attune_problem *canonical)
 attune_status at_call_settle(const at_signature *signature, const attune_arguments *arguments, at_settled *settled,
                              at_error *err);
 
+/* attune_bind_dlpack and attune_plan_bind. */
+attune_status at_bind(const at_signature *signature, attune_arguments *arguments, const char *name,
+                      const attune_dltensor *tensor, at_error *err);
+
+/* Sets the size of a call that has this name. */
+attune_status at_set_size(const at_signature *signature, attune_arguments *arguments, const char *name, int64_t value,
+                          at_error *err);
+
 /* Everything about a call, checked. */
 typedef struct at_call {
     void *buffers[MHA_NUM_TENSORS];

@@ -291,21 +291,38 @@ static attune_status bind(binding *b, at_error *err) {
     return take_pointer(b, err);
 }
 
+attune_status at_bind(const at_signature *s, attune_arguments *arguments, const char *name,
+                      const attune_dltensor *tensor, at_error *err) {
+    const at_struct kind = at_arguments_struct(s);
+    binding b = {.s = s, .from = tensor};
+    if (at_copy_in(&kind, arguments, &b.arguments, err) || find(s, name, &b.t, err)) return err->status;
+    b.first = mha_is_headless(&s->problem, b.t);
+    return bind(&b, err) ? err->status : at_copy_back(&kind, &b.arguments, arguments, err);
+}
+
 attune_status attune_bind_dlpack(attune_arguments *arguments, const attune_kernel *kernel, const char *name,
                                  const attune_dltensor *tensor) {
     at_error err = {0};
-    if (!arguments || !kernel || !name || !tensor) {
+    if (!arguments || !kernel || !name || !tensor)
         at_fail(&err, ATTUNE_INVALID_ARGUMENT, "attune_bind_dlpack was given NULL");
-    } else if (!kernel->is_mha) {
+    else if (!kernel->is_mha)
         at_fail(&err, ATTUNE_INVALID_ARGUMENT, "a kernel of attune_ir_compile takes no attune_arguments");
-    } else {
-        const at_signature *s = &kernel->signature;
-        const at_struct kind = at_arguments_struct(s);
-        binding b = {.s = s, .from = tensor};
-        if (!at_copy_in(&kind, arguments, &b.arguments, &err) && !find(s, name, &b.t, &err)) {
-            b.first = mha_is_headless(&s->problem, b.t);
-            if (!bind(&b, &err)) at_copy_back(&kind, &b.arguments, arguments, &err);
-        }
-    }
+    else
+        at_bind(&kernel->signature, arguments, name, tensor, &err);
     return at_report(&err);
+}
+
+/* ---- Sizes by name ---- */
+
+attune_status at_set_size(const at_signature *s, attune_arguments *arguments, const char *name, int64_t value,
+                          at_error *err) {
+    const at_struct kind = at_arguments_struct(s);
+    attune_arguments whole;
+    for (int i = 0; i < MHA_NUM_SIZES; i++) {
+        if (!sizes[i].field || strcmp(sizes[i].name, name)) continue;
+        if (at_copy_in(&kind, arguments, &whole, err)) return err->status;
+        *(int64_t *)(void *)((char *)&whole + sizes[i].field) = value;
+        return at_copy_back(&kind, &whole, arguments, err);
+    }
+    return at_fail(err, ATTUNE_INVALID_ARGUMENT, "a call has no size named %.64s", name);
 }

@@ -1,0 +1,118 @@
+/* Making and ending plans, and their arguments. */
+#include "plan/plan.h"
+
+#include <string.h>
+
+static const attune_plan_options initial = ATTUNE_PLAN_OPTIONS_INIT;
+static const at_struct options_struct = {"attune_plan_options", "start from ATTUNE_PLAN_OPTIONS_INIT",
+                                         sizeof(attune_plan_options), &initial, 16};
+
+attune_status attune_plan_options_init(attune_plan_options *options, size_t struct_size) {
+    at_error err = {0};
+    at_struct_init(&options_struct, options, struct_size, &err);
+    return at_report(&err);
+}
+
+static attune_status take_options(const attune_plan_options *given, attune_plan_options *options, at_error *err) {
+    enum { MOST_REPEATS = 1000 };
+    *options = initial;
+    if (!given) return ATTUNE_OK;
+    const attune_status status = at_copy_in(&options_struct, given, options, err);
+    if (status) return status;
+    if (options->max_specialised > PL_MOST_SPECIALISED)
+        return at_fail(err, ATTUNE_INVALID_ARGUMENT, "max_specialised is %u; it must be from 0 to %d",
+                       options->max_specialised, PL_MOST_SPECIALISED);
+    if (options->repeats < 1 || options->repeats > MOST_REPEATS)
+        return at_fail(err, ATTUNE_INVALID_ARGUMENT, "repeats is %u; it must be from 1 to %d", options->repeats,
+                       MOST_REPEATS);
+    return ATTUNE_OK;
+}
+
+attune_status attune_plan_create(attune_context *context, const attune_problem *problem,
+                                 const attune_plan_options *options, attune_plan **plan) {
+    at_error err = {0};
+    attune_problem canonical;
+    attune_plan_options whole;
+    if (plan) *plan = NULL;
+    if (!context || !problem || !plan) {
+        at_fail(&err, ATTUNE_INVALID_ARGUMENT, "attune_plan_create was given no %s",
+                !context   ? "context"
+                : !problem ? "problem"
+                           : "pointer to the plan");
+        return at_report(&err);
+    }
+    if (take_options(options, &whole, &err) || mha_canonicalize(problem, &canonical, &err)) return at_report(&err);
+    attune_plan *made = at_alloc_aligned(&context->allocator, sizeof *made, 64);
+    if (!made) {
+        at_fail_memory(&err, sizeof *made);
+        return at_report(&err);
+    }
+    memset(made, 0, sizeof *made);
+    made->context = context;
+    made->options = whole;
+    at_signature_init(&made->signature, &canonical);
+    pl_settle_kinds(made);
+    *plan = made;
+    return ATTUNE_OK;
+}
+
+void attune_plan_destroy(attune_context *context, attune_plan *plan) {
+    if (!context || !plan) return;
+    for (int i = 0; i < PL_NUM_KINDS; i++) attune_kernel_release(plan->kernels[i]);
+    for (uint32_t i = 0; i < plan->num_special; i++) attune_kernel_release(plan->special[i].kernel);
+    at_free(&context->allocator, plan);
+}
+
+attune_status attune_plan_get_info(const attune_plan *plan, attune_plan_info *info) {
+    at_error err = {0};
+    if (!plan || !info) {
+        at_fail(&err, ATTUNE_INVALID_ARGUMENT, "attune_plan_get_info was given NULL");
+        return at_report(&err);
+    }
+    const attune_plan_info full = {
+        .few_rows = plan->few_rows,
+        .few_kernels = (plan->kernels[PL_ONE] != NULL) + (plan->kernels[PL_FEW] != NULL),
+        .many_kernels = plan->kernels[PL_MANY] != NULL,
+        .specialised_kernels = plan->num_special,
+        .few_calls = plan->few_calls,
+        .many_calls = plan->many_calls,
+        .specialised_calls = plan->special_calls,
+        .cut_calls = plan->cut_calls,
+    };
+    at_copy_out(info, &full, sizeof full, "attune_plan_info", &err);
+    return at_report(&err);
+}
+
+/* ---- Arguments ---- */
+
+attune_status attune_plan_arguments_init_sized(const attune_plan *plan, attune_arguments *arguments,
+                                               size_t struct_size) {
+    at_error err = {0};
+    if (!plan || !arguments) {
+        at_fail(&err, ATTUNE_INVALID_ARGUMENT, "attune_plan_arguments_init was given NULL");
+    } else {
+        const at_struct kind = at_arguments_struct(&plan->signature);
+        at_struct_init(&kind, arguments, struct_size, &err);
+    }
+    return at_report(&err);
+}
+
+attune_status attune_plan_bind(const attune_plan *plan, attune_arguments *arguments, const char *name,
+                               const attune_dltensor *tensor) {
+    at_error err = {0};
+    if (!plan || !arguments || !name || !tensor)
+        at_fail(&err, ATTUNE_INVALID_ARGUMENT, "attune_plan_bind was given NULL");
+    else
+        at_bind(&plan->signature, arguments, name, tensor, &err);
+    return at_report(&err);
+}
+
+attune_status attune_plan_set_size(const attune_plan *plan, attune_arguments *arguments, const char *name,
+                                   int64_t value) {
+    at_error err = {0};
+    if (!plan || !arguments || !name)
+        at_fail(&err, ATTUNE_INVALID_ARGUMENT, "attune_plan_set_size was given NULL");
+    else
+        at_set_size(&plan->signature, arguments, name, value, &err);
+    return at_report(&err);
+}

@@ -1,0 +1,94 @@
+/* A plan: one handle for calls whose sizes vary. It chooses among kernels that attune_compile gives, and runs them by
+ * attune_run_with.
+ *
+ * plan.c makes and ends plans, kernels.c has the kernels of a plan and the choice among them, specialise.c those for
+ * lengths that come back, ragged.c cuts ragged batches, run.c is the call. */
+#ifndef ATTUNE_PLAN_PLAN_H
+#define ATTUNE_PLAN_PLAN_H
+
+#include "runtime/kernel.h"
+
+#include <stdatomic.h>
+
+/* Kernels by the number of queries. Where one query gains nothing by a kernel of its own, or a plan has one kind only,
+ * the others are not used. */
+typedef enum pl_kind { PL_ONE, PL_FEW, PL_MANY, PL_NUM_KINDS } pl_kind;
+
+/* The lengths of a call that the problem leaves open, in this order; -1 for those that it fixes. */
+enum { PL_SEQ_Q, PL_SEQ_KV, PL_SEQ_NEW, PL_NUM_ROWS, PL_NUM_LENGTHS };
+typedef struct pl_lengths {
+    int64_t of[PL_NUM_LENGTHS];
+} pl_lengths;
+
+enum { PL_MOST_SPECIALISED = 8 };
+typedef struct pl_special {
+    pl_lengths lengths;
+    attune_kernel *kernel;
+} pl_special;
+
+/* Any number of threads read a plan while some add kernels to it. A kernel that is there stays until the end, so
+ * nothing is ever waited for. */
+struct attune_plan {
+    attune_context *context;
+    attune_plan_options options;
+    at_signature signature; /* of the problem with its open lengths */
+    int64_t few_rows;       /* as in attune_plan_info */
+    bool has_one;           /* PL_ONE is used */
+    bool may_cut;           /* ragged batches may be cut */
+    bool is_open[PL_NUM_LENGTHS];
+    _Atomic(attune_kernel *) kernels[PL_NUM_KINDS];
+    pl_special special[PL_MOST_SPECIALISED]; /* those below num_special are complete */
+    _Atomic uint32_t num_special;
+    _Atomic uint64_t streak;  /* the lengths of the last calls, hashed, and how many calls they were */
+    _Atomic int32_t promoter; /* the process of the thread that adds to `special`; 0: none */
+    _Atomic bool is_complete; /* nothing is specialised any more */
+    _Alignas(64) _Atomic uint64_t few_calls;
+    _Atomic uint64_t many_calls, special_calls, cut_calls;
+};
+
+/* ---- Kernels ---- */
+
+/* Settles few_rows, has_one and is_open. */
+void pl_settle_kinds(attune_plan *plan);
+
+pl_kind pl_kind_of(const attune_plan *plan, int64_t queries);
+
+/* The kernel of a kind; the first call compiles it. */
+attune_status pl_kernel(attune_plan *plan, pl_kind kind, attune_kernel **kernel, at_error *err);
+
+static inline void pl_count(attune_plan *plan, pl_kind kind) {
+    _Atomic uint64_t *const calls = kind == PL_MANY ? &plan->many_calls : &plan->few_calls;
+    atomic_fetch_add_explicit(calls, 1, memory_order_relaxed);
+}
+
+/* ---- Lengths that come back ---- */
+
+/* The lengths of a call that may be specialised; false: it may not. */
+bool pl_lengths_of(const attune_plan *plan, const attune_arguments *arguments, pl_kind kind, pl_lengths *lengths);
+
+/* The kernel for these lengths, or NULL. */
+attune_kernel *pl_find_special(const attune_plan *plan, const pl_lengths *lengths);
+
+/* After a successful call without such a kernel: counts it, and compiles one if it is time. */
+void pl_count_lengths(attune_plan *plan, const attune_arguments *arguments, const pl_lengths *lengths);
+
+/* ---- Ragged batches ---- */
+
+/* The most runs of entries that a batch is cut into, if they are short. */
+enum { PL_MOST_SHORT_RUNS = 8 };
+
+attune_status pl_run_ragged(attune_plan *plan, const attune_arguments *arguments, const attune_run_options *options,
+                            at_error *err);
+
+/* The most bytes that any way to cut a batch needs. */
+attune_status pl_ragged_workspace(attune_plan *plan, const attune_arguments *arguments,
+                                  const attune_run_options *options, size_t *bytes, at_error *err);
+
+/* attune_run_with and attune_workspace_size_with, with the message in *err. */
+attune_status pl_run_kernel(attune_plan *plan, const attune_kernel *kernel, const attune_arguments *arguments,
+                            const attune_run_options *options, at_error *err);
+attune_status pl_kernel_workspace(const attune_plan *plan, const attune_kernel *kernel,
+                                  const attune_arguments *arguments, const attune_run_options *options, size_t *bytes,
+                                  at_error *err);
+
+#endif
