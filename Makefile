@@ -97,6 +97,7 @@ CODEGEN_SRC := $(filter-out src/codegen/no_destructors.c src/codegen/no_compress
 PLUGIN_ONLY_SRC = $(if $(OWN_LLVM),src/codegen/no_destructors.c src/codegen/no_compression.c)
 TOOL_SRC := $(wildcard tools/*.c)
 DRAW_SRC := $(wildcard tools/draw/*.c)
+TORCH_SRC := $(wildcard adapters/torch/*.c)
 TEST_SRC := $(filter-out $(if $(JIT_ASAN),,$(JIT_ASAN_SRC)),$(wildcard tests/test_*.c))
 REF_SRC := $(wildcard tests/ref_*.c)
 # What the library and the command both link.
@@ -113,13 +114,14 @@ GENERATOR_ID = $(BUILD)/gen/generator_id.h
 INSTALL_DIRS = $(BUILD)/gen/install_dirs.h
 
 .DELETE_ON_ERROR:
-.PHONY: all lib codegen draw tool tests deps run minilm test bench bench-full bench-growth bench-setup bench-drivers \
+.PHONY: all lib codegen draw adapters tool tests deps run minilm test bench bench-full bench-growth bench-setup bench-drivers \
 	bench-table bench-alone bench-latency ranking ranking-table install uninstall find-cairo completions help FORCE
 
-all: lib codegen draw tool ## build the library, the code generator and the command into build/
+all: lib codegen draw adapters tool ## build the library, the code generator and the command into build/
 lib: $(BUILD)/libattune.a $(BUILD)/libattune.so
 codegen: $(BUILD)/libattune-codegen.so $(BUILD)/attune-codegen-worker
 draw: $(BUILD)/libattune-draw.so
+adapters: $(BUILD)/libattune-torch.so ## build the adapters of engines, which need no engine to be built
 tool: $(BUILD)/attune
 tests: $(TESTS) codegen draw $(addprefix $(BUILD)/bench/,attune_driver ranking latency) ## build the test programs
 
@@ -134,6 +136,9 @@ $(call obj,$(addprefix src/runtime/,run.c call.c call_sizes.c call_strides.c)): 
 # nothing else. `attune check` is linked to the references of the tests.
 $(call obj,$(TOOL_SRC)): INCLUDES = -Itests -Isrc/base -I$(BUILD)/gen
 $(call obj,$(DRAW_SRC)): INCLUDES = $(CAIRO_CFLAGS)
+# They see the public header only. PyTorch throws exceptions through the adapter's kernels.
+$(call obj,$(TORCH_SRC)): INCLUDES = -Iadapters/torch
+$(call obj,$(TORCH_SRC)): BASE_CFLAGS += -fexceptions
 $(call obj,$(TEST_SRC) $(SUPPORT_SRC)): INCLUDES = -Isrc -Itests -Itools -I$(BUILD)/gen
 $(call obj,$(filter tests/test_codegen% tests/test_object_link%,$(TEST_SRC))): INCLUDES += $(LLVM_CFLAGS)
 $(call obj,tests/test_draw.c tests/test_chart.c): INCLUDES += $(CAIRO_CFLAGS)
@@ -165,7 +170,7 @@ $(INSTALL_DIRS): FORCE
 $(call obj,src/runtime/codegen_path.c tools/draw_load.c): $(INSTALL_DIRS)
 
 -include $(patsubst %.o,%.d,$(call obj,$(LIB_SRC) $(WORKER_SRC) $(DSO_SRC) $(wildcard src/codegen/*.c) \
-	$(TOOL_SRC) $(TEST_SRC) $(SUPPORT_SRC) $(DRAW_SRC) $(FUZZ_SRC) \
+	$(TOOL_SRC) $(TEST_SRC) $(SUPPORT_SRC) $(DRAW_SRC) $(TORCH_SRC) $(FUZZ_SRC) \
 	$(wildcard bench/*.c tests/aarch64/*.c) examples/minilm/encoder.c))
 
 # ---- Products ----
@@ -212,6 +217,13 @@ $(BUILD)/attune-codegen-worker: $(call obj,$(WORKER_SRC)) $(BUILD)/libattune-int
 $(BUILD)/libattune-draw.so: $(call obj,$(DRAW_SRC))
 	$(call say,link $@)
 	$(Q)$(LINK) $(SHARED) $^ $(CAIRO_LIBS) -lm -o $@
+
+# attune as kernels of PyTorch, whose functions are found at run time. It finds libattune.so.0 beside itself, unless the
+# process has loaded one already. nodelete: PyTorch keeps pointers to its functions.
+$(BUILD)/libattune-torch.so: $(call obj,$(TORCH_SRC)) $(BUILD)/libattune.so adapters/torch/exports.map
+	$(call say,link $@)
+	$(Q)$(LINK) $(SHARED) -z nodelete -Wl,-rpath,'$$ORIGIN' -Wl,-Bsymbolic \
+		-Wl,--version-script=adapters/torch/exports.map $(filter %.o,$^) -L$(BUILD) -lattune $(CORE_LIBS) -o $@
 
 # The run path serves both the build directory and an installation. RPATH=no is for packages whose LIBDIR the system's
 # loader knows; the command in the build directory then needs LD_LIBRARY_PATH.

@@ -16,6 +16,7 @@ declare -A project=(
     [src/tune]='^(base|ir|target|mha|runtime|tune)/|^generator_id\.h$'
     [tools]='^ref_(attention|block)\.h$|^draw/(draw|chart)\.h$|^(install_dirs|nearest|trusted)\.h$'
     [tools/draw]='^$'
+    [adapters/torch]='^attune\.h$'
 )
 # System headers: the C library's plain part everywhere; files, threads, processes and CPUs only where they belong.
 plain='^(attune|assert|ctype|errno|fenv|float|inttypes|langinfo|limits|locale|math|setjmp|stdarg|stdatomic|stdbool'
@@ -32,6 +33,7 @@ declare -A system=(
     [src/tune]="$plain|^(dlfcn|fcntl|pthread|sqlite3|sys/random|sys/resource|sys/stat|time|unistd|xxhash)\.h$"
     [tools]='^((?!llvm|cairo).)*$'
     [tools/draw]="$plain|^cairo\.h$"
+    [adapters/torch]="$plain|^(dlfcn|pthread)\.h$"
 )
 
 offences=0

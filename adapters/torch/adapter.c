@@ -1,0 +1,143 @@
+#include "adapter.h"
+
+#include "attune_torch.h"
+#include "runner.h"
+
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <string.h>
+
+/* ---- Counters ---- */
+
+static pthread_mutex_t counters_lock = PTHREAD_MUTEX_INITIALIZER;
+static adapter_counter *counters;
+
+void adapter_count(adapter_counter *counter) {
+    __atomic_fetch_add(&counter->count, 1, __ATOMIC_RELAXED);
+    if (__atomic_load_n(&counter->is_listed, __ATOMIC_ACQUIRE)) return;
+    pthread_mutex_lock(&counters_lock);
+    if (!counter->is_listed) {
+        counter->next = counters;
+        counters = counter;
+        __atomic_store_n(&counter->is_listed, 1, __ATOMIC_RELEASE);
+    }
+    pthread_mutex_unlock(&counters_lock);
+}
+
+size_t attune_torch_stats(char *text, size_t capacity) {
+    size_t length = 0;
+    pthread_mutex_lock(&counters_lock);
+    for (const adapter_counter *c = counters; c; c = c->next) {
+        const size_t left = length < capacity ? capacity - length : 0;
+        const uint64_t count = __atomic_load_n(&c->count, __ATOMIC_RELAXED);
+        length += (size_t)snprintf(left ? text + length : NULL, left, "%s %llu\n", c->name, (unsigned long long)count);
+    }
+    pthread_mutex_unlock(&counters_lock);
+    return length;
+}
+
+/* ---- The context ---- */
+
+static attune_context *context;
+static attune_status context_status;
+static char context_message[ATTUNE_MESSAGE_BYTES];
+
+static void on_event(void *user, const attune_event *event) {
+    (void)user;
+    if (event->kind == ATTUNE_EVENT_COMPILE_END && !event->status) ADAPTER_COUNT("compiles");
+    if (event->kind == ATTUNE_EVENT_DISK_HIT) ADAPTER_COUNT("disk_hits");
+}
+
+static void serially(void *user, attune_range_fn *fn, void *argument, int64_t n) {
+    (void)user;
+    fn(argument, 0, n, 0);
+}
+
+static void create_context(void) {
+    /* Calls pass PyTorch's threads. With a runner of its own the context starts no threads for any other call either.
+     */
+    const attune_runner alone = {.struct_size = sizeof alone, .parallel_for = serially, .max_workers = 1};
+    attune_context_options options = ATTUNE_CONTEXT_OPTIONS_INIT;
+    options.runner = &alone;
+    options.event = on_event;
+    context_status = attune_context_create(&options, &context);
+    if (context_status) snprintf(context_message, sizeof context_message, "%s", attune_last_message());
+}
+
+attune_context *adapter_context(void) {
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
+    pthread_once(&once, create_context);
+    if (!context) adapter_broken("context", context_status, context_message);
+    return context;
+}
+
+void *attune_torch_context(void) { return adapter_context(); }
+
+/* ---- Failures ---- */
+
+int adapter_is_unsupported(attune_status status) {
+    return status == ATTUNE_UNSUPPORTED || status == ATTUNE_INVALID_PROBLEM || status == ATTUNE_INVALID_ARGUMENT;
+}
+
+void adapter_broken(const char *op, attune_status status, const char *message) {
+    static atomic_uint warned;
+    ADAPTER_COUNT("broken");
+    const unsigned bit = 1u << (unsigned)status;
+    if (atomic_fetch_or(&warned, bit) & bit) return;
+    char text[ATTUNE_MESSAGE_BYTES + 160];
+    snprintf(text, sizeof text, "attune: %s runs as stock PyTorch from now on where this happens: %s (%s)", op, message,
+             attune_status_name(status));
+    torch.aoti_torch_warn(__func__, __FILE__, __LINE__, text);
+}
+
+/* ---- Enabling ---- */
+
+const char *adapter_override(const char *name, torch_kernel_fn *kernel, torch_library *library) {
+    if (torch.aoti_torch_library_init_impl("aten", "CPU", __FILE__, __LINE__, library))
+        return "PyTorch refused a library of kernels; its reason is on stderr";
+    if (!torch.torch_library_impl(*library, name, kernel, TORCH_ABI_2_10)) return NULL;
+    torch.aoti_torch_delete_library_object(*library);
+    *library = NULL;
+    return "PyTorch refused a kernel; its reason is on stderr";
+}
+
+static const struct {
+    unsigned bit;
+    const char *(*enable)(void);
+    void (*disable)(void);
+} overrides[] = {{ADAPTER_SDPA, sdpa_enable, sdpa_disable}};
+
+static pthread_mutex_t state_lock = PTHREAD_MUTEX_INITIALIZER;
+static unsigned enabled;
+
+const char *attune_torch_open(void) {
+    static bool is_open;
+    const char *failure = NULL;
+    pthread_mutex_lock(&state_lock);
+    if (!is_open) failure = torch_abi_open();
+    if (!is_open && !failure) failure = ops_define();
+    if (!failure) is_open = true;
+    pthread_mutex_unlock(&state_lock);
+    return failure;
+}
+
+unsigned attune_torch_enabled(void) {
+    pthread_mutex_lock(&state_lock);
+    const unsigned bits = enabled;
+    pthread_mutex_unlock(&state_lock);
+    return bits;
+}
+
+const char *attune_torch_set_enabled(unsigned bits) {
+    const char *failure = NULL;
+    pthread_mutex_lock(&state_lock);
+    for (size_t i = 0; i < sizeof overrides / sizeof *overrides && !failure; i++) {
+        const unsigned bit = overrides[i].bit;
+        if (bits & ~enabled & bit) failure = overrides[i].enable();
+        if (~bits & enabled & bit) overrides[i].disable();
+        if (!failure) enabled = (enabled & ~bit) | (bits & bit);
+    }
+    pthread_mutex_unlock(&state_lock);
+    return failure;
+}

@@ -1,0 +1,49 @@
+/* libattune-torch.so: attune as kernels of PyTorch. This is the inside; Python calls the functions of exports.map. */
+#ifndef ATTUNE_TORCH_ADAPTER_H
+#define ATTUNE_TORCH_ADAPTER_H
+
+#include "attune.h"
+#include "torch_abi.h"
+
+/* The context of all calls, made once per process and never destroyed: kernels may run until the very end. It has no
+ * threads of its own. NULL after a failure, which is reported by adapter_broken. */
+attune_context *adapter_context(void);
+
+/* Operators of PyTorch that attune overrides, as bits. */
+enum { ADAPTER_SDPA = 1, ADAPTER_BLOCK = 2 };
+
+/* Registers or takes back kernels. A failure returns a sentence. Called under one lock. */
+const char *sdpa_enable(void);
+void sdpa_disable(void);
+
+/* Replaces a kernel of aten on the CPU. torch.aoti_torch_delete_library_object(*library) gives the old one back. */
+const char *adapter_override(const char *name, torch_kernel_fn *kernel, torch_library *library);
+
+/* Defines attune's own operators, once per process. */
+const char *ops_define(void);
+
+/* ---- What happened ---- */
+
+/* A counter of stats(), by name ("sdpa.ran", "sdpa.stock.dropout"); static storage. Counting is atomic. */
+typedef struct adapter_counter {
+    const char *name;
+    uint64_t count;
+    struct adapter_counter *next;
+    int is_listed;
+} adapter_counter;
+
+void adapter_count(adapter_counter *counter);
+#define ADAPTER_COUNT(text)                                                                                            \
+    do {                                                                                                               \
+        static adapter_counter counter_ = {.name = (text)};                                                            \
+        adapter_count(&counter_);                                                                                      \
+    } while (0)
+
+/* attune is broken for a call that it supports: the call runs as stock, and Python warns once per status. Counted as
+ * "<op>.broken". `message` is attune's sentence. */
+void adapter_broken(const char *op, attune_status status, const char *message);
+
+/* Whether a failed call says that attune cannot do this, rather than that something is broken. */
+int adapter_is_unsupported(attune_status status);
+
+#endif

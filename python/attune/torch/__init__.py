@@ -1,0 +1,83 @@
+"""attune inside PyTorch (2.10 or newer): kernels for scaled_dot_product_attention, and operators of attune's own.
+
+    import attune.torch
+    attune.torch.enable()            # until disable()
+    with attune.torch.enable():      # until the end of the block
+        model(...)
+    attune.torch.stats()             # what ran here, what ran as stock PyTorch, and why
+
+Calls that attune does not support run as stock PyTorch, counted by reason in stats(). Calls that fail because something
+is broken, such as a missing code generator, run as stock too, with one warning. All work is done on PyTorch's threads.
+"""
+
+from __future__ import annotations
+
+import warnings
+from typing import Dict, Optional
+
+import torch as _torch
+
+from . import _native
+
+__all__ = ["enable", "disable", "stats", "refresh"]
+
+
+class _Enabled:
+    """What enable() returns: as a context manager it gives the kernels back that were there before."""
+
+    def __init__(self, before: int) -> None:
+        self._before: Optional[int] = before
+
+    def __enter__(self) -> "_Enabled":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._before is not None:
+            _set(self._before)
+            self._before = None
+
+
+class _SetEnabled(_torch.autograd.Function):
+    """Registers kernels where PyTorch hands its warnings to Python, as within any function of autograd."""
+
+    @staticmethod
+    def forward(ctx: object, bits: int) -> None:
+        failure = _native.library().attune_torch_set_enabled(bits)
+        if failure:
+            raise RuntimeError(failure.decode())
+
+
+def _set(bits: int) -> None:
+    with warnings.catch_warnings():
+        # PyTorch warns, once per process, that a kernel is overridden: that is what was asked for.
+        warnings.filterwarnings("ignore", message="(?s).*verriding a previously registered kernel")
+        _SetEnabled.apply(bits)
+
+
+def enable(sdpa: bool = True, block: bool = True) -> _Enabled:
+    """Lets attune compute torch.nn.functional.scaled_dot_product_attention on the CPU (sdpa), and whole blocks of
+    nn.MultiheadAttention and nn.TransformerEncoderLayer (block).
+
+    For the whole process, until disable(), or until the end of a `with` block. What is enabled already stays so."""
+    before = _native.library().attune_torch_enabled()
+    _set(before | (_native.SDPA if sdpa else 0) | (_native.BLOCK if block else 0))
+    return _Enabled(before)
+
+
+def disable() -> None:
+    """Gives PyTorch its own kernels back."""
+    _native.library()
+    _set(0)
+
+
+def stats() -> Dict[str, int]:
+    """Counts since the process began: "sdpa.ran" (computed by attune), "sdpa.stock.<reason>" (run as stock PyTorch),
+    "broken" (run as stock although attune supports it; a warning said why), "compiles", "disk_hits"."""
+    return _native.counters()
+
+
+def refresh(module: Optional["_torch.nn.Module"] = None) -> None:
+    """Forgets packed weights, of one module or of all."""
+
+
+_native.library()
