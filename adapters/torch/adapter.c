@@ -91,6 +91,17 @@ void adapter_broken(const char *op, attune_status status, const char *message) {
     torch.aoti_torch_warn(__func__, __FILE__, __LINE__, text);
 }
 
+void adapter_throw(const char *message) { torch.aoti_torch_check(false, __func__, __FILE__, __LINE__, message); }
+
+void adapter_rethrow(const char *op) {
+    char text[ATTUNE_MESSAGE_BYTES];
+    if (torch.torch_exception_get_what_without_backtrace)
+        snprintf(text, sizeof text, "%s", torch.torch_exception_get_what_without_backtrace());
+    else
+        snprintf(text, sizeof text, "%s failed in PyTorch, which has written the reason to stderr", op);
+    adapter_throw(text);
+}
+
 /* ---- Enabling ---- */
 
 const char *adapter_override(const char *name, torch_kernel_fn *kernel, torch_library *library) {

@@ -43,6 +43,12 @@ void adapter_count(adapter_counter *counter);
  * "<op>.broken". `message` is attune's sentence. */
 void adapter_broken(const char *op, attune_status status, const char *message);
 
+/* Throws the last failure of a function of PyTorch once more; within a kernel only, with nothing left to free. */
+void adapter_rethrow(const char *op);
+
+/* Throws an error of attune's own, in the same places. */
+void adapter_throw(const char *message);
+
 /* Whether a failed call says that attune cannot do this, rather than that something is broken. */
 int adapter_is_unsupported(attune_status status);
 

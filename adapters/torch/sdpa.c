@@ -1,5 +1,8 @@
 /* aten::_scaled_dot_product_flash_attention_for_cpu by attune. */
-#include "adapter.h"
+#include "site.h"
+
+#include <math.h>
+#include <string.h>
 
 static torch_library library;
 
@@ -7,6 +10,7 @@ typedef struct call {
     torch_tensor query, key, value, mask;
     double dropout_p, scale;
     bool is_causal, has_mask, has_scale;
+    torch_view q, k, v, m;
 } call;
 
 static call take(const torch_value *stack) {
@@ -33,15 +37,125 @@ static torch_status stock(call *c, torch_tensor *out, torch_tensor *lse) {
                                                                             c->has_scale ? &c->scale : NULL, out, lse);
 }
 
+#define STOCK(reason)                                                                                                  \
+    do {                                                                                                               \
+        ADAPTER_COUNT("sdpa.stock." reason);                                                                           \
+        return false;                                                                                                  \
+    } while (0)
+
+/* Whether attune can compute the call; counts the reason why it cannot. The operator's callers have checked what is
+ * valid; anything else is for stock PyTorch to judge. */
+static bool describe(call *c, site_key *key, attune_arguments *mask_strides) {
+    torch_view *const q = &c->q, *const k = &c->k, *const v = &c->v;
+    if (c->dropout_p != 0) STOCK("dropout");
+    if (!torch_view_of(c->query, q) || !torch_view_of(c->key, k) || !torch_view_of(c->value, v) || q->rank != 4 ||
+        k->rank != 4 || v->rank != 4)
+        STOCK("rank");
+    const attune_dtype dtype = site_dtype(q->dtype);
+    if (k->dtype != q->dtype || v->dtype != q->dtype || dtype < ATTUNE_F32 || dtype > ATTUNE_F64) STOCK("dtype");
+    const int64_t batch = q->sizes[0], heads = q->sizes[1], rows = q->sizes[2], dim = q->sizes[3];
+    const int64_t kv_heads = k->sizes[1], keys = k->sizes[2];
+    if (!batch || !heads || !rows || !dim || !kv_heads || !keys) STOCK("empty");
+    if (k->sizes[0] != batch || v->sizes[0] != batch || v->sizes[1] != kv_heads || v->sizes[2] != keys ||
+        k->sizes[3] != dim || v->sizes[3] != dim || heads % kv_heads || dim > INT32_MAX || heads > INT32_MAX)
+        STOCK("shape");
+    if (c->has_mask && c->is_causal) STOCK("mask_and_causal");
+    *key = (site_key){.scale = c->has_scale ? c->scale : (double)NAN, .window_left = -1, .window_right = -1};
+    if (c->has_scale && !(fabs(c->scale) <= 1e38)) STOCK("scale");
+    key->head_dim = key->head_dim_v = (int32_t)dim;
+    key->group = (int32_t)(heads / kv_heads);
+    key->dtype = key->kv_dtype = (uint8_t)dtype;
+    key->is_causal = c->is_causal;
+    key->one_row = rows == 1;
+    key->lse_stride = rows == 1 ? 1 : heads;
+    if (!c->has_mask) return true;
+    site_mask mask = {0};
+    int64_t *const strides = mask_strides->attn_mask_strides;
+    if (!torch_view_of(c->mask, &c->m) || !site_mask_of(&c->m, (int64_t[]){batch, heads, rows, keys}, &mask, strides))
+        STOCK("mask_shape");
+    if (mask.dtype != ATTUNE_BOOL && mask.dtype != dtype && mask.dtype != ATTUNE_F32) STOCK("mask_dtype");
+    if (mask.dtype == ATTUNE_BOOL)
+        key->mask = mask;
+    else
+        key->bias = mask;
+    return true;
+}
+
+/* The layouts are those of stock PyTorch: that of q, and [batch, rows, heads] for lse. */
+static bool allocate(const call *c, const site_key *key, torch_tensor *out, torch_tensor *lse, attune_arguments *a) {
+    const int64_t heads = c->q.sizes[1], rows = c->q.sizes[2], lse_strides[3] = {rows * heads, 1, heads};
+    int64_t out_strides[4];
+    torch_strides_like(&c->q, out_strides);
+    const int32_t lse_dtype = key->dtype == ATTUNE_F64 ? torch.f64 : torch.f32;
+    if (torch.aoti_torch_empty_strided(4, c->q.sizes, out_strides, c->q.dtype, torch.cpu, 0, out)) return false;
+    if (torch.aoti_torch_empty_strided(3, c->q.sizes, lse_strides, lse_dtype, torch.cpu, 0, lse)) return false;
+    memcpy(a->out_strides, out_strides, 3 * sizeof *out_strides);
+    a->out_strides[3] = 1;
+    memcpy(a->lse_strides, (int64_t[]){lse_strides[0], 1, key->lse_stride}, sizeof lse_strides);
+    return !torch.aoti_torch_get_data_ptr(*out, &a->out) && !torch.aoti_torch_get_data_ptr(*lse, &a->lse);
+}
+
+/* A row that sees no key has the lse -infinity here, and 0 in stock PyTorch, whose backward counts on it. */
+static void clear_empty_rows(void *lse, int64_t count, bool is_f64) {
+    double *const wide = lse;
+    float *const narrow = lse;
+    for (int64_t i = 0; i < count; i++)
+        if (is_f64)
+            wide[i] = wide[i] == -INFINITY ? 0 : wide[i];
+        else
+            narrow[i] = narrow[i] == -INFINITY ? 0 : narrow[i];
+}
+
+static bool compute(call *c, torch_tensor *out, torch_tensor *lse) {
+    site_key key;
+    attune_arguments a, mask_strides;
+    if (!describe(c, &key, &mask_strides)) return false;
+    site *const s = site_find(&key);
+    if (!s) STOCK("too_many_kinds");
+    site_arguments(s, &a);
+    if (!site_strides(&c->q, a.q_strides) || !site_strides(&c->k, a.k_strides) || !site_strides(&c->v, a.v_strides))
+        STOCK("strides");
+    if (c->has_mask) {
+        const size_t bytes = sizeof a.attn_mask_strides;
+        memcpy(key.mask.dtype ? a.attn_mask_strides : a.attn_bias_strides, mask_strides.attn_mask_strides, bytes);
+        if (key.mask.dtype)
+            a.attn_mask = c->m.data;
+        else
+            a.attn_bias = c->m.data;
+    }
+    a.q = c->q.data, a.k = c->k.data, a.v = c->v.data;
+    a.batch = c->q.sizes[0], a.num_heads = c->q.sizes[1], a.num_kv_heads = c->k.sizes[1];
+    a.seq_q = c->q.sizes[2], a.seq_kv = c->k.sizes[2];
+    if (!allocate(c, &key, out, lse, &a)) STOCK("memory");
+    const attune_status status = site_run(s, &a);
+    if (!status) {
+        ADAPTER_COUNT("sdpa.ran");
+        if (c->has_mask) clear_empty_rows(a.lse, a.batch * a.num_heads * a.seq_q, key.dtype == ATTUNE_F64);
+        return true;
+    }
+    if (adapter_is_unsupported(status)) STOCK("unsupported");
+    adapter_broken("scaled_dot_product_attention", status, attune_last_message());
+    ADAPTER_COUNT("sdpa.stock.broken");
+    return false;
+}
+
+static void release(torch_tensor *tensor) {
+    if (*tensor) torch.aoti_torch_delete_tensor_object(*tensor);
+    *tensor = NULL;
+}
+
 static void kernel(torch_value *stack, uint64_t num_arguments, uint64_t num_results) {
     (void)num_arguments, (void)num_results;
     call c = take(stack);
     torch_tensor out = NULL, lse = NULL;
-    ADAPTER_COUNT("sdpa.stock.unsupported");
-    const torch_status status = stock(&c, &out, &lse);
+    torch_status status = 0;
+    if (!compute(&c, &out, &lse)) {
+        release(&out);
+        release(&lse);
+        status = stock(&c, &out, &lse);
+    }
     drop(&c);
-    torch.aoti_torch_check(!status, __func__, __FILE__, __LINE__,
-                           "scaled_dot_product_attention failed; PyTorch's reason is on stderr");
+    if (status) adapter_rethrow("scaled_dot_product_attention");
     stack[0] = torch_value_of(out);
     stack[1] = torch_value_of(lse);
 }

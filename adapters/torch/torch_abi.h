@@ -110,6 +110,10 @@ typedef struct torch_view {
 /* False if the tensor is not defined, not strided, not in CPU memory or of a rank above TORCH_MAX_RANK. */
 bool torch_view_of(torch_tensor tensor, torch_view *view);
 
+/* The strides of torch.empty_like(tensor): its own if it is dense, otherwise dense ones in its order of dims. Sizes are
+ * at least 1. */
+void torch_strides_like(const torch_view *view, int64_t *strides);
+
 /* The value of an optional, whose cell is freed; `given` tells whether there is one. */
 torch_value torch_take_optional(torch_value optional, bool *given);
 

@@ -1,0 +1,52 @@
+/* Kernels by the kind of call: all that is compiled in. Lengths, batch, heads and outer strides vary from call to call.
+ */
+#ifndef ATTUNE_TORCH_SITE_H
+#define ATTUNE_TORCH_SITE_H
+
+#include "adapter.h"
+
+/* A mask or a bias, [batch, heads, queries, keys], seen as four dims. */
+typedef struct site_mask {
+    uint8_t dtype;         /* attune_dtype; 0: absent */
+    uint8_t rows, columns; /* 1: it varies along queries, keys */
+    uint8_t reserved;
+} site_mask;
+
+/* One kind of call. Compared as bytes: begin with all zeros. */
+typedef struct site_key {
+    double scale; /* NaN: 1 / sqrt(head_dim) */
+    double soft_cap;
+    int64_t window_left, window_right;
+    int64_t lse_stride; /* of the innermost dim; 0: there is no lse */
+    int32_t head_dim, head_dim_v, group;
+    uint8_t dtype, kv_dtype; /* attune_dtype */
+    uint8_t is_causal, bottom_right, has_sinks, has_kv_lens;
+    uint8_t appends; /* k_new and v_new are written into k and v */
+    uint8_t one_row; /* one query: such calls have kernels of their own */
+    site_mask mask, bias;
+    uint32_t reserved;
+} site_key;
+
+typedef struct site site;
+
+/* The site of a kind of call, made on the first call; NULL if there are too many or memory is short. Thread-safe, and
+ * without a lock once the site is there. */
+site *site_find(const site_key *key);
+
+/* Arguments with everything that does not vary set. */
+void site_arguments(const site *s, attune_arguments *arguments);
+
+/* Runs the call on PyTorch's threads. attune_last_message() has the reason of a failure. */
+attune_status site_run(site *s, const attune_arguments *arguments);
+
+/* attune's number of a type of PyTorch; 0 if it has none. */
+attune_dtype site_dtype(int32_t torch_dtype);
+
+/* Describes `mask` of a call. strides: of four dims, 0 where it is broadcast. False if it cannot be broadcast to these
+ * sizes, or if its innermost stride is neither 0 nor 1. */
+bool site_mask_of(const torch_view *view, const int64_t sizes[4], site_mask *mask, int64_t strides[4]);
+
+/* Strides of a tensor for attune, which takes an innermost stride of 1. False if it has another. */
+bool site_strides(const torch_view *view, int64_t strides[4]);
+
+#endif
