@@ -12,6 +12,9 @@ typedef struct site_mask {
     uint8_t reserved;
 } site_mask;
 
+/* Keys that are appended to k and v: any number, or exactly one. */
+enum { SITE_APPENDS = 1, SITE_APPENDS_ONE = 2 };
+
 /* One kind of call. Compared as bytes: begin with all zeros. */
 typedef struct site_key {
     double scale; /* NaN: 1 / sqrt(head_dim) */
@@ -21,7 +24,7 @@ typedef struct site_key {
     int32_t head_dim, head_dim_v, group;
     uint8_t dtype, kv_dtype; /* attune_dtype */
     uint8_t is_causal, bottom_right, has_sinks, has_kv_lens;
-    uint8_t appends; /* k_new and v_new are written into k and v */
+    uint8_t appends; /* 0, SITE_APPENDS or SITE_APPENDS_ONE */
     uint8_t one_row; /* one query: such calls have kernels of their own */
     site_mask mask, bias;
     uint32_t reserved;

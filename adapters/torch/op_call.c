@@ -1,0 +1,209 @@
+#include "op_call.h"
+
+#include <math.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+bool op_fail(op_call *call, const char *format, ...) {
+    if (call->message[0]) return false;
+    const int length = snprintf(call->message, sizeof call->message, "%s: ", call->op);
+    va_list list;
+    va_start(list, format);
+    vsnprintf(call->message + length, sizeof call->message - (size_t)length, format, list);
+    va_end(list);
+    return false;
+}
+
+/* ---- Arguments ---- */
+
+static bool view(op_call *call, torch_tensor tensor, const char *name, torch_view *view) {
+    call->owned[call->num_owned++] = tensor;
+    if (torch_view_of(tensor, view)) return true;
+    return op_fail(call, "%s must be a strided tensor in CPU memory of at most %d dims", name, TORCH_MAX_RANK);
+}
+
+bool op_tensor(op_call *call, int index, const char *name, int rank, torch_view *v) {
+    if (!view(call, torch_tensor_of(call->stack[index]), name, v)) return false;
+    return v->rank == rank || op_fail(call, "%s has %d dims; it must have %d", name, v->rank, rank);
+}
+
+bool op_optional_tensor(op_call *call, int index, const char *name, torch_view *v) {
+    bool given;
+    const torch_tensor tensor = torch_tensor_of(torch_take_optional(call->stack[index], &given));
+    return given && view(call, tensor, name, v);
+}
+
+double op_optional_double(op_call *call, int index) {
+    bool given;
+    const double value = torch_double_of(torch_take_optional(call->stack[index], &given));
+    if (given && !(fabs(value) <= 1e38)) op_fail(call, "scale is %g; it must be within +-1e38", value);
+    return given ? value : (double)NAN;
+}
+
+bool op_check_size(op_call *call, const char *name, const torch_view *v, int dim, int64_t size) {
+    if (v->sizes[dim] == size) return true;
+    return op_fail(call, "%s has the size %lld in dim %d; it must have %lld", name, (long long)v->sizes[dim], dim,
+                   (long long)size);
+}
+
+static bool bind(op_call *call, const char *name, const torch_view *v, int64_t strides[4]) {
+    if (site_strides(v, strides)) return true;
+    return op_fail(call, "%s has the innermost stride %lld; it must be 1: call contiguous() on it", name,
+                   (long long)v->strides[3]);
+}
+
+static bool check_dtype(op_call *call, const char *name, const torch_view *v, attune_dtype wanted) {
+    const attune_dtype dtype = site_dtype(v->dtype);
+    const bool is_float = dtype >= ATTUNE_F32 && dtype <= ATTUNE_F64;
+    if (wanted ? dtype == wanted : is_float) return true;
+    if (wanted) return op_fail(call, "%s must have the dtype of q", name);
+    return op_fail(call, "%s must be float32, bfloat16, float16 or float64", name);
+}
+
+bool op_bind_q(op_call *call, const torch_view *q) {
+    if (!check_dtype(call, "q", q, 0) || !bind(call, "q", q, call->arguments.q_strides)) return false;
+    call->arguments.q = q->data;
+    call->batch = q->sizes[0];
+    call->heads = q->sizes[1];
+    call->rows = q->sizes[2];
+    if (q->sizes[3] < 1 || q->sizes[3] > INT32_MAX || call->heads > INT32_MAX)
+        return op_fail(call, "q has %lld heads of %lld columns, which attune does not support", (long long)call->heads,
+                       (long long)q->sizes[3]);
+    call->key.dtype = (uint8_t)site_dtype(q->dtype);
+    call->key.head_dim = (int32_t)q->sizes[3];
+    return true;
+}
+
+bool op_bind_kv(op_call *call, const torch_view *k, const torch_view *v) {
+    const bool is_cache = call->key.appends;
+    const char *const k_name = is_cache ? "k_cache" : "k", *const v_name = is_cache ? "v_cache" : "v";
+    call->kv_heads = k->sizes[1];
+    call->keys = k->sizes[2];
+    const attune_dtype dtype = site_dtype(k->dtype);
+    if (!(is_cache && dtype == ATTUNE_I8) && !check_dtype(call, k_name, k, is_cache ? 0 : call->key.dtype))
+        return false;
+    if (v->dtype != k->dtype) return op_fail(call, "%s must have the dtype of %s", v_name, k_name);
+    if (!op_check_size(call, k_name, k, 0, call->batch) || !op_check_size(call, k_name, k, 3, call->key.head_dim) ||
+        !op_check_size(call, v_name, v, 0, call->batch) || !op_check_size(call, v_name, v, 1, call->kv_heads) ||
+        !op_check_size(call, v_name, v, 2, call->keys))
+        return false;
+    if (call->kv_heads < 1 || call->heads % call->kv_heads)
+        return op_fail(call, "q has %lld heads, which is no multiple of the %lld heads of %s", (long long)call->heads,
+                       (long long)call->kv_heads, k_name);
+    if (v->sizes[3] < 1 || v->sizes[3] > INT32_MAX)
+        return op_fail(call, "%s has %lld columns, which attune does not support", v_name, (long long)v->sizes[3]);
+    call->arguments.k = k->data;
+    call->arguments.v = v->data;
+    call->key.head_dim_v = (int32_t)v->sizes[3];
+    call->key.kv_dtype = (uint8_t)dtype;
+    call->key.group = (int32_t)(call->heads / call->kv_heads);
+    return bind(call, k_name, k, call->arguments.k_strides) && bind(call, v_name, v, call->arguments.v_strides);
+}
+
+bool op_bind_mask(op_call *call, const char *name, const torch_view *mask) {
+    const int64_t sizes[4] = {call->batch, call->heads, call->rows, call->keys};
+    const bool is_mask = site_dtype(mask->dtype) == ATTUNE_BOOL;
+    site_mask *const described = is_mask ? &call->key.mask : &call->key.bias;
+    int64_t *const strides = is_mask ? call->arguments.attn_mask_strides : call->arguments.attn_bias_strides;
+    if (!is_mask && !check_dtype(call, name, mask, 0)) return false;
+    if (!site_mask_of(mask, sizes, described, strides))
+        return op_fail(call,
+                       "%s cannot be broadcast to [%lld, %lld, %lld, %lld], or its innermost stride is neither 0 nor 1",
+                       name, (long long)sizes[0], (long long)sizes[1], (long long)sizes[2], (long long)sizes[3]);
+    *(is_mask ? &call->arguments.attn_mask : &call->arguments.attn_bias) = mask->data;
+    return true;
+}
+
+bool op_bind_sinks(op_call *call, const torch_view *sinks) {
+    if (sinks->dtype != torch.f32 || sinks->rank != 1 || sinks->sizes[0] != call->heads ||
+        (sinks->strides[0] != 1 && call->heads != 1))
+        return op_fail(call, "sinks must be contiguous float32 of [%lld] (one for each head)", (long long)call->heads);
+    call->key.has_sinks = 1;
+    call->arguments.sinks = sinks->data;
+    return true;
+}
+
+bool op_bind_kv_lens(op_call *call, const torch_view *kv_lens) {
+    if (kv_lens->dtype != torch.i32 || kv_lens->rank != 1 || kv_lens->sizes[0] != call->batch ||
+        (kv_lens->strides[0] != 1 && call->batch != 1))
+        return op_fail(call, "kv_lens must be contiguous int32 of [%lld] (one for each batch entry)",
+                       (long long)call->batch);
+    call->key.has_kv_lens = 1;
+    call->arguments.kv_lens = kv_lens->data;
+    for (int64_t b = 0; b < call->batch; b++)
+        if (call->arguments.kv_lens[b] < 0 || call->arguments.kv_lens[b] > call->keys)
+            return op_fail(call, "kv_lens[%lld] is %d; there are %lld keys", (long long)b, call->arguments.kv_lens[b],
+                           (long long)call->keys);
+    return true;
+}
+
+void op_options(op_call *call, bool is_causal, bool bottom_right, int64_t left, int64_t right, double cap,
+                double scale) {
+    call->key.is_causal = is_causal;
+    call->key.bottom_right = bottom_right;
+    call->key.window_left = left < 0 ? -1 : left;
+    call->key.window_right = right < 0 ? -1 : right;
+    call->key.soft_cap = cap;
+    call->key.scale = scale;
+}
+
+/* ---- Running ---- */
+
+static bool allocate(op_call *call, torch_tensor *out, torch_tensor *lse) {
+    const int64_t heads = call->heads, rows = call->rows, dim = call->key.head_dim_v;
+    const int64_t sizes[4] = {call->batch, heads, rows, dim};
+    const int64_t strides[4] = {rows * heads * dim, dim, heads * dim, 1}, lse_strides[3] = {rows * heads, 1, heads};
+    const int32_t dtype = call->key.dtype == ATTUNE_F32    ? torch.f32
+                          : call->key.dtype == ATTUNE_BF16 ? torch.bf16
+                          : call->key.dtype == ATTUNE_F16  ? torch.f16
+                                                           : torch.f64;
+    const int32_t lse_dtype = call->key.dtype == ATTUNE_F64 ? torch.f64 : torch.f32;
+    attune_arguments *const a = &call->arguments;
+    memcpy(a->out_strides, strides, sizeof strides);
+    if (torch.aoti_torch_empty_strided(4, sizes, strides, dtype, torch.cpu, 0, out) ||
+        torch.aoti_torch_get_data_ptr(*out, &a->out))
+        return op_fail(call, "there is no memory for out");
+    if (!lse) return true;
+    call->key.lse_stride = rows == 1 ? 1 : heads;
+    memcpy(a->lse_strides, (int64_t[]){lse_strides[0], 1, call->key.lse_stride}, sizeof lse_strides);
+    if (torch.aoti_torch_empty_strided(3, sizes, lse_strides, lse_dtype, torch.cpu, 0, lse) ||
+        torch.aoti_torch_get_data_ptr(*lse, &a->lse))
+        return op_fail(call, "there is no memory for lse");
+    return true;
+}
+
+/* The site's arguments, which hold what does not vary, with the pointers and strides of the call. */
+static void complete(const op_call *call, const site *s, attune_arguments *a) {
+    const attune_arguments *const b = &call->arguments;
+    site_arguments(s, a);
+#define POINTER(name) a->name = b->name
+#define STRIDES(name) memcpy(a->name, b->name, sizeof a->name)
+    POINTER(q), POINTER(k), POINTER(v), POINTER(out), POINTER(lse), POINTER(attn_mask), POINTER(attn_bias);
+    POINTER(sinks), POINTER(kv_lens), POINTER(k_new), POINTER(v_new), POINTER(k_scale), POINTER(v_scale);
+    STRIDES(q_strides), STRIDES(k_strides), STRIDES(v_strides), STRIDES(out_strides), STRIDES(lse_strides);
+    STRIDES(attn_mask_strides), STRIDES(attn_bias_strides), STRIDES(k_new_strides), STRIDES(v_new_strides);
+    STRIDES(k_scale_strides), STRIDES(v_scale_strides);
+#undef POINTER
+#undef STRIDES
+    a->batch = call->batch, a->num_heads = call->heads, a->num_kv_heads = call->kv_heads;
+    a->seq_q = call->rows, a->seq_kv = call->keys;
+    if (call->key.appends) a->seq_new = b->seq_new;
+}
+
+bool op_run(op_call *call, torch_tensor *out, torch_tensor *lse) {
+    if (!allocate(call, out, lse)) return false;
+    if (!call->batch || !call->heads || (!call->rows && !call->key.appends)) return true;
+    call->key.one_row = call->rows == 1;
+    site *const s = site_find(&call->key);
+    if (!s) return op_fail(call, "there are too many kinds of calls in this process");
+    attune_arguments a;
+    complete(call, s, &a);
+    if (site_run(s, &a)) return op_fail(call, "%s", attune_last_message());
+    return true;
+}
+
+void op_end(op_call *call) {
+    for (int i = 0; i < call->num_owned; i++) torch.aoti_torch_delete_tensor_object(call->owned[i]);
+    if (call->message[0]) adapter_throw(call->message);
+}
