@@ -194,13 +194,13 @@ static void complete(const op_call *call, const site *s, attune_arguments *a) {
 bool op_run(op_call *call, torch_tensor *out, torch_tensor *lse) {
     if (!allocate(call, out, lse)) return false;
     if (!call->batch || !call->heads || (!call->rows && !call->key.appends)) return true;
-    call->key.one_row = call->rows == 1;
+    if (!adapter_context()) return op_fail(call, "attune's context could not be made");
     site *const s = site_find(&call->key);
     if (!s) return op_fail(call, "there are too many kinds of calls in this process");
     attune_arguments a;
     complete(call, s, &a);
-    if (site_run(s, &a)) return op_fail(call, "%s", attune_last_message());
-    return true;
+    const char *message = NULL;
+    return !site_run(s, &a, &message) || op_fail(call, "%s", message);
 }
 
 void op_end(op_call *call) {

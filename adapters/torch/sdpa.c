@@ -66,7 +66,6 @@ static bool describe(call *c, site_key *key, attune_arguments *mask_strides) {
     key->group = (int32_t)(heads / kv_heads);
     key->dtype = key->kv_dtype = (uint8_t)dtype;
     key->is_causal = c->is_causal;
-    key->one_row = rows == 1;
     key->lse_stride = rows == 1 ? 1 : heads;
     if (!c->has_mask) return true;
     site_mask mask = {0};
@@ -110,6 +109,7 @@ static bool compute(call *c, torch_tensor *out, torch_tensor *lse) {
     site_key key;
     attune_arguments a, mask_strides;
     if (!describe(c, &key, &mask_strides)) return false;
+    if (!adapter_context()) STOCK("broken");
     site *const s = site_find(&key);
     if (!s) STOCK("too_many_kinds");
     site_arguments(s, &a);
@@ -127,14 +127,15 @@ static bool compute(call *c, torch_tensor *out, torch_tensor *lse) {
     a.batch = c->q.sizes[0], a.num_heads = c->q.sizes[1], a.num_kv_heads = c->k.sizes[1];
     a.seq_q = c->q.sizes[2], a.seq_kv = c->k.sizes[2];
     if (!allocate(c, &key, out, lse, &a)) STOCK("memory");
-    const attune_status status = site_run(s, &a);
+    const char *message = NULL;
+    const attune_status status = site_run(s, &a, &message);
     if (!status) {
         ADAPTER_COUNT("sdpa.ran");
         if (c->has_mask) clear_empty_rows(a.lse, a.batch * a.num_heads * a.seq_q, key.dtype == ATTUNE_F64);
         return true;
     }
     if (adapter_is_unsupported(status)) STOCK("unsupported");
-    adapter_broken("scaled_dot_product_attention", status, attune_last_message());
+    adapter_broken("scaled_dot_product_attention", status, message);
     ADAPTER_COUNT("sdpa.stock.broken");
     return false;
 }

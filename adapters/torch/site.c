@@ -13,11 +13,10 @@ enum { BUCKETS = 256, MAX_SITES = 4096 };
 struct site {
     site_key key;
     site *next;
-    attune_problem problem;
     attune_arguments arguments;
-    attune_status status; /* of the problem itself */
+    attune_plan *plan; /* NULL: attune does not support the problem, for the reason below */
+    attune_status status;
     char message[ATTUNE_MESSAGE_BYTES];
-    _Atomic(attune_kernel *) kernel;
 };
 
 static _Atomic(site *) buckets[BUCKETS];
@@ -51,7 +50,7 @@ static void describe(const site_key *key, attune_problem *problem) {
     problem->batch = 2;
     problem->num_kv_heads = 2;
     problem->num_heads = 2 * (int64_t)key->group;
-    problem->seq_q = key->one_row ? 1 : ATTUNE_DYNAMIC;
+    problem->seq_q = ATTUNE_DYNAMIC;
     problem->seq_kv = ATTUNE_DYNAMIC;
     problem->head_dim = key->head_dim;
     problem->head_dim_v = key->head_dim_v;
@@ -76,11 +75,14 @@ static void describe(const site_key *key, attune_problem *problem) {
 }
 
 static site *make(const site_key *key) {
-    site *const s = calloc(1, sizeof *s);
+    attune_context *const context = adapter_context();
+    site *const s = context ? calloc(1, sizeof *s) : NULL;
     if (!s) return NULL;
+    attune_problem problem;
     s->key = *key;
-    describe(key, &s->problem);
-    s->status = attune_arguments_init(&s->arguments, &s->problem);
+    describe(key, &problem);
+    s->status = attune_plan_create(context, &problem, NULL, &s->plan);
+    if (!s->status) s->status = attune_plan_arguments_init(s->plan, &s->arguments);
     if (s->status) snprintf(s->message, sizeof s->message, "%s", attune_last_message());
     return s;
 }
@@ -107,22 +109,17 @@ site *site_find(const site_key *key) {
 
 void site_arguments(const site *s, attune_arguments *arguments) { *arguments = s->arguments; }
 
-attune_status site_run(site *s, const attune_arguments *arguments) {
-    attune_context *const context = adapter_context();
-    if (!context) return ATTUNE_INTERNAL;
-    attune_kernel *kernel = atomic_load_explicit(&s->kernel, memory_order_acquire), *none = NULL;
-    if (!kernel) {
-        const attune_status status = attune_compile(context, &s->problem, NULL, &kernel);
-        if (status) return status;
-        if (!atomic_compare_exchange_strong(&s->kernel, &none, kernel)) {
-            attune_kernel_release(kernel);
-            kernel = none;
-        }
+attune_status site_run(site *s, const attune_arguments *arguments, const char **message) {
+    if (s->status) {
+        *message = s->message;
+        return s->status;
     }
     const attune_runner runner = torch_runner();
     attune_run_options options = ATTUNE_RUN_OPTIONS_INIT;
     options.runner = &runner;
-    return attune_run_with(context, kernel, arguments, &options);
+    const attune_status status = attune_plan_run(adapter_context(), s->plan, arguments, &options);
+    if (status) *message = attune_last_message();
+    return status;
 }
 
 attune_dtype site_dtype(int32_t dtype) {

@@ -25,7 +25,7 @@ typedef struct site_key {
     uint8_t dtype, kv_dtype; /* attune_dtype */
     uint8_t is_causal, bottom_right, has_sinks, has_kv_lens;
     uint8_t appends; /* 0, SITE_APPENDS or SITE_APPENDS_ONE */
-    uint8_t one_row; /* one query: such calls have kernels of their own */
+    uint8_t unused;  /* there is no padding */
     site_mask mask, bias;
     uint32_t reserved;
 } site_key;
@@ -39,8 +39,8 @@ site *site_find(const site_key *key);
 /* Arguments with everything that does not vary set. */
 void site_arguments(const site *s, attune_arguments *arguments);
 
-/* Runs the call on PyTorch's threads. attune_last_message() has the reason of a failure. */
-attune_status site_run(site *s, const attune_arguments *arguments);
+/* Runs the call on PyTorch's threads. After a failure *message is the reason, valid as attune_last_message() is. */
+attune_status site_run(site *s, const attune_arguments *arguments, const char **message);
 
 /* attune's number of a type of PyTorch; 0 if it has none. */
 attune_dtype site_dtype(int32_t torch_dtype);
