@@ -1,0 +1,82 @@
+"""attune: attention kernels for the CPU, compiled for the problem at hand.
+
+    import attune, numpy as np
+    q, k, v = (np.random.rand(1, 12, 512, 64).astype("f4") for _ in range(3))
+    out = attune.attention(q, k, v, is_causal=True)
+
+attention takes NumPy arrays and torch CPU tensors as they are. For everything else that the C library can do, describe
+the problem, compile it, and run the kernel on tensors given by name:
+
+    problem = attune.Problem(num_heads=12, seq_q=512, head_dim=64, is_causal=True)
+    kernel = attune.compile(problem)
+    kernel.run(q=q, k=k, v=v, out=out)      # or out = kernel(q=q, k=k, v=v)
+
+Tensors are anything with __dlpack__ or the buffer protocol. They are never copied, and their strides are kept. The GIL
+is released while a kernel runs. Compiled kernels are cached in memory and on disk. A failure raises attune.Error or one
+of its subclasses, with one sentence.
+
+attune.torch and attune.transformers put attune into those engines. They are imported when first used; `import attune`
+needs the standard library only.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+from ._attention import attention
+from ._context import Context, default_context
+from ._errors import (
+    CancelledError,
+    CheckFailedError,
+    CodegenError,
+    Error,
+    FileError,
+    InvalidArgumentError,
+    InvalidProblemError,
+    InvalidScheduleError,
+    NotCachedError,
+    OutOfMemoryError,
+    UnsupportedError,
+)
+from ._kernel import Kernel, compile
+from ._library import library_path
+from ._library import version as __version__
+from ._plan import Plan
+from ._problem import DYNAMIC, Problem, TensorInfo
+
+__all__ = [
+    "attention",
+    "Problem",
+    "DYNAMIC",
+    "TensorInfo",
+    "compile",
+    "Kernel",
+    "Plan",
+    "Context",
+    "default_context",
+    "library_path",
+    "Error",
+    "InvalidArgumentError",
+    "InvalidProblemError",
+    "InvalidScheduleError",
+    "UnsupportedError",
+    "OutOfMemoryError",
+    "FileError",
+    "CodegenError",
+    "CheckFailedError",
+    "NotCachedError",
+    "CancelledError",
+]
+
+# Their home for help() and pickle, whatever file they are written in.
+for _name in __all__:
+    if getattr(globals()[_name], "__module__", "").startswith(__name__ + "._"):
+        globals()[_name].__module__ = __name__
+del _name
+
+
+def __getattr__(name: str) -> Any:
+    if name in ("torch", "transformers"):
+        return importlib.import_module(f"{__name__}.{name}")
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,0 +1,120 @@
+"""Contexts: caches and threads."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import threading
+import weakref
+from typing import Any, Callable, Dict, Optional
+
+from ._library import check, lib
+from ._structs import LOG_FN, ContextOptions, MachineInfo, Statistics, sized
+
+_MODES = {None: 0, "in-process": 1, "worker": 2}
+
+
+def _text(value: Any) -> Optional[bytes]:
+    return None if value is None else os.fsencode(value)
+
+
+def _destroy(pointer: int, log: Any) -> None:
+    # `log` is the callback that the library may call until now.
+    lib.attune_context_destroy(pointer)
+
+
+class Context:
+    """Caches of kernels and threads to run them. Any number of threads may use one at once, and children after a fork.
+
+    Most programs need none of their own: functions that take `context=None` use `default_context()`.
+
+    max_workers: threads of attune's own pool, the caller included; 0: as many as the process may use CPUs.
+    isa, machine: an instruction set and a tuning class other than this CPU's.
+    cache_dir, cache_base: directories of the disk cache; "" for none.
+    memory_cache_bytes, disk_cache_bytes: their limits; 0 for the defaults.
+    compile_mode: "in-process" or "worker".
+    compile_timeout_ms, compile_processes: limits of workers.
+    allow_interpreter: run by the interpreter, slowly, where there is no machine code.
+    target: an instruction set to interpret for that this CPU may lack.
+    log: a function of a level (0 error, 1 warning, 2 information) and a message.
+    """
+
+    def __init__(
+        self,
+        *,
+        max_workers: int = 0,
+        isa: str | None = None,
+        cache_dir: str | os.PathLike[str] | None = None,
+        cache_base: str | os.PathLike[str] | None = None,
+        memory_cache_bytes: int = 0,
+        disk_cache_bytes: int = 0,
+        compile_mode: str | None = None,
+        compile_timeout_ms: int = 0,
+        compile_processes: int = 0,
+        allow_interpreter: bool = False,
+        target: str | None = None,
+        machine: str | None = None,
+        log: Callable[[int, str], None] | None = None,
+    ) -> None:
+        if compile_mode not in _MODES:
+            raise ValueError(f"compile_mode is {compile_mode!r}: it is 'in-process' or 'worker'")
+        options = sized(ContextOptions)
+        callback = None
+        if log is not None:
+            callback = LOG_FN(lambda user, level, message: log(level, message.decode("utf-8", "replace")))
+            options.log = callback
+        options.max_workers, options.isa, options.machine = max_workers, _text(isa), _text(machine)
+        options.cache_dir, options.cache_base = _text(cache_dir), _text(cache_base)
+        options.memory_cache_bytes, options.disk_cache_bytes = memory_cache_bytes, disk_cache_bytes
+        options.compile_mode, options.target = _MODES[compile_mode], _text(target)
+        options.compile_timeout_ms, options.compile_processes = compile_timeout_ms, compile_processes
+        options.allow_interpreter = 1 if allow_interpreter else 0
+        pointer = ctypes.c_void_p()
+        check(lib.attune_context_create(ctypes.byref(options), ctypes.byref(pointer)))
+        self._pointer = pointer
+        finalizer = weakref.finalize(self, _destroy, pointer, callback)
+        finalizer.atexit = False  # the end of the process frees all, and threads may still be in a call
+
+    def statistics(self) -> Dict[str, int]:
+        """Counts since the context was made: memory_hits, disk_hits, compiles …"""
+        statistics = sized(Statistics)
+        check(lib.attune_get_statistics(self._pointer, ctypes.byref(statistics)))
+        return {name: getattr(statistics, name) for name, _ in Statistics._fields_[1:]}
+
+    def machine(self) -> Dict[str, Any]:
+        """The machine and the build: cpu, isa, llvm, cache_dir …"""
+        info = sized(MachineInfo)
+        check(lib.attune_get_machine_info(self._pointer, ctypes.byref(info)))
+        result = {}
+        for name, _ in MachineInfo._fields_[1:]:
+            value = getattr(info, name)
+            result[name] = value if isinstance(value, int) else (value or b"").decode("utf-8", "replace")
+        return result
+
+    def __deepcopy__(self, memo: dict) -> Context:
+        return self
+
+    def __reduce__(self):
+        raise TypeError("an attune.Context cannot be pickled: it holds threads and code. Pickle attune.Problem")
+
+
+_lock = threading.Lock()
+_default: Optional[Context] = None
+
+
+def default_context() -> Context:
+    """The context of this process: made when first asked for, and kept. Its options come from the environment."""
+    global _default
+    if _default is None:
+        with _lock:
+            if _default is None:
+                _default = Context()
+    return _default
+
+
+def _new_lock() -> None:
+    global _lock
+    _lock = threading.Lock()
+
+
+os.register_at_fork(after_in_child=_new_lock)

@@ -1,0 +1,209 @@
+"""Kernels: one compiled problem each."""
+
+from __future__ import annotations
+
+import ctypes
+import weakref
+from typing import Any, Dict, Mapping, Optional, Tuple, Union
+
+from ._context import Context, default_context
+from ._errors import InvalidArgumentError
+from ._library import check, lib, quick, run_options, schedule_of, schedule_text
+from ._problem import _NAMES, Problem, TensorInfo, as_problem, tensors_of
+from ._structs import SIZES, Arguments, KernelInfo, sized
+from ._tensor import empty, lend
+
+_byref = ctypes.byref
+_ARGUMENTS_BYTES = ctypes.sizeof(Arguments)
+_ORIGINS = ("memory", "disk", "compiler")
+_ENGINES = ("jit", "interpreter")
+
+
+class Call:
+    """What kernels and plans share: arguments by tensor name. A subclass binds and runs."""
+
+    problem: Problem
+    context: Context
+    _tensors: Dict[str, TensorInfo]
+    _names: Dict[str, bytes]
+
+    def _describe(self, problem: Problem, context: Context) -> None:
+        self.problem, self.context = problem, context
+        self._tensors = {tensor.name: tensor for tensor in tensors_of(problem)}
+        self._names = {name: name.encode() for name in self._tensors}
+
+    def _new_arguments(self) -> Arguments:
+        arguments = Arguments()
+        check(quick.attune_arguments_init_sized(_byref(arguments), _ARGUMENTS_BYTES, self.problem._struct))
+        return arguments
+
+    def _bind(self, arguments: Arguments, name: bytes, address: int) -> int:
+        raise NotImplementedError
+
+    def _set_size(self, arguments: Arguments, name: str, value: int) -> None:
+        if name not in SIZES:
+            raise InvalidArgumentError(f"there is no size named {name!r}: sizes are {', '.join(sorted(SIZES))}")
+        setattr(arguments, name, value)
+
+    def _take(self, arguments: Arguments, tensors: Mapping[str, Any]) -> list:
+        """Binds tensors, and gives what must be kept until the call is done."""
+        kept = []
+        for name, value in tensors.items():
+            if value is None:
+                continue
+            info = self._tensors.get(name)
+            if info is None:
+                known = ", ".join(self._tensors)
+                raise InvalidArgumentError(f"the problem has no tensor named {name!r}: it has {known}")
+
+            def wanted(name: str = name) -> TensorInfo:
+                return next(item for item in tensors_of(self.problem, _byref(arguments)) if item.name == name)
+
+            address, keep = lend(value, name, info.is_output, wanted)
+            kept.append(keep)
+            status = self._bind(arguments, self._names[name], address)
+            if status:
+                check(status)
+        return kept
+
+    def _arguments(
+        self, tensors: Mapping[str, Any], sizes: Optional[Mapping[str, int]], scale: Optional[float] = None
+    ) -> Tuple[Arguments, list]:
+        arguments = self._new_arguments()
+        if scale is not None:
+            arguments.softmax_scale = scale
+        if sizes:
+            for name, value in sizes.items():
+                self._set_size(arguments, name, value)
+        return arguments, self._take(arguments, tensors)
+
+    def _outputs(self, arguments: Arguments, tensors: Mapping[str, Any]) -> Dict[str, Any]:
+        """Allocates the outputs that `tensors` lacks."""
+        result = {}
+        for tensor in tensors_of(self.problem, _byref(arguments)):
+            if tensor.is_output and tensors.get(tensor.name) is None:
+                if tensor.is_input or -1 in tensor.shape:
+                    raise InvalidArgumentError(f"{tensor.name} of shape {list(tensor.shape)} must be given")
+                result[tensor.name] = empty(list(tensors.values()), tensor.dtype, tensor.shape)
+        return result
+
+    def _go(self, arguments: Arguments, threads: int) -> int:
+        raise NotImplementedError
+
+    def run(
+        self,
+        *,
+        sizes: Mapping[str, int] | None = None,
+        threads: int = 0,
+        softmax_scale: float | None = None,
+        **tensors: Any,
+    ) -> None:
+        """Runs on tensors given by name: ``kernel.run(q=q, k=k, v=v, out=out)``.
+
+        Tensors are NumPy arrays, torch CPU tensors, or anything else with ``__dlpack__`` or the buffer protocol. They
+        are used where they lie, strides included, and never copied. A flat buffer stands for a contiguous tensor.
+        sizes: sizes that the problem leaves open and no tensor tells, and those that differ from the problem's, such as
+            ``{"batch": 4}``.
+        threads: the most threads that may work, the caller included; 0 means all of the context's.
+        softmax_scale: of this call, if the problem says ``softmax_scale=dynamic``.
+        """
+        arguments, kept = self._arguments(tensors, sizes, softmax_scale)
+        status = self._go(arguments, threads)
+        if status:
+            check(status)
+        del kept  # until here the tensors lived
+
+    def __call__(
+        self,
+        *,
+        sizes: Mapping[str, int] | None = None,
+        threads: int = 0,
+        softmax_scale: float | None = None,
+        **tensors: Any,
+    ) -> Any:
+        """Runs, and returns the outputs that are not among `tensors`: one, or a tuple of several.
+
+        They are torch tensors if one of the inputs is, otherwise NumPy arrays.
+        """
+        arguments, kept = self._arguments(tensors, sizes, softmax_scale)
+        outputs = self._outputs(arguments, tensors)
+        kept += self._take(arguments, outputs)
+        status = self._go(arguments, threads)
+        if status:
+            check(status)
+        del kept
+        values = tuple(outputs.values())
+        return values[0] if len(values) == 1 else values or None
+
+
+def _release(pointer: ctypes.c_void_p, context: Context) -> None:
+    lib.attune_kernel_release(pointer)
+
+
+class Kernel(Call):
+    """A compiled problem, made by `compile`. Any number of threads may run it at once.
+
+    Pickling a kernel keeps its problem and its schedule; unpickling compiles, or finds it in a cache.
+    """
+
+    def __init__(self, problem: Problem, schedule: str | None, context: Context) -> None:
+        pointer = ctypes.c_void_p()
+        check(lib.attune_compile(context._pointer, problem._struct, schedule_of(schedule), _byref(pointer)))
+        self._pointer = pointer
+        weakref.finalize(self, _release, pointer, context).atexit = False
+        self._asked = schedule
+        self._describe(problem, context)
+
+    def _bind(self, arguments: Arguments, name: bytes, address: int) -> int:
+        return quick.attune_bind_dlpack(_byref(arguments), self._pointer, name, address)
+
+    def _go(self, arguments: Arguments, threads: int) -> int:
+        options = run_options(threads) if threads else None
+        return lib.attune_run_with(self.context._pointer, self._pointer, _byref(arguments), options)
+
+    def workspace_bytes(self, *, sizes: Mapping[str, int] | None = None, threads: int = 0) -> int:
+        """Bytes of memory that a call takes while it runs."""
+        arguments, _ = self._arguments({}, sizes)
+        size = ctypes.c_size_t()
+        options = run_options(threads)
+        pointers = (self.context._pointer, self._pointer, _byref(arguments), options, _byref(size))
+        check(quick.attune_workspace_size_with(*pointers))
+        return size.value
+
+    @property
+    def info(self) -> Dict[str, Union[str, int, float]]:
+        """Facts about the kernel: key, engine, origin, isa, schedule, compile_ms, code_bytes …"""
+        info = sized(KernelInfo)
+        check(lib.attune_kernel_get_info(self._pointer, _byref(info)))
+        return {
+            "key": info.key.decode(),
+            "engine": _ENGINES[info.engine],
+            "origin": _ORIGINS[info.origin],
+            "isa": (info.isa or b"").decode(),
+            "machine": (info.machine or b"").decode(),
+            "schedule": schedule_text(info.schedule),
+            "arithmetic": _NAMES[info.arithmetic],
+            "num_phases": info.num_phases,
+            "code_bytes": info.code_bytes,
+            "scratch_bytes": info.scratch_bytes,
+            "compile_ms": info.compile_ms,
+        }
+
+    def __repr__(self) -> str:
+        return f"<attune.Kernel of {str(self.problem)!r}>"
+
+    def __reduce__(self):
+        return (compile, (self.problem, self._asked))
+
+    def __deepcopy__(self, memo: dict) -> Kernel:
+        return self
+
+
+def compile(
+    problem: str | Problem, schedule: str | None = None, context: Context | None = None
+) -> Kernel:
+    """Gives a kernel for a problem: from memory, else from the disk cache, else newly compiled.
+
+    schedule: text such as "strategy=q_lanes,lanes=8,…"; None lets attune choose, or take what tuning found.
+    """
+    return Kernel(as_problem(problem), schedule, context or default_context())

@@ -1,0 +1,76 @@
+"""Plans: one handle for a call whose sizes vary."""
+
+from __future__ import annotations
+
+import ctypes
+import weakref
+from typing import Dict
+
+from ._context import Context, default_context
+from ._errors import UnsupportedError
+from ._kernel import Call
+from ._library import check, has_plans, lib, quick, run_options, version
+from ._problem import Problem, as_problem
+from ._structs import Arguments, PlanInfo, PlanOptions, sized
+
+_byref = ctypes.byref
+_ARGUMENTS_BYTES = ctypes.sizeof(Arguments)
+
+
+def _destroy(pointer: ctypes.c_void_p, context: Context) -> None:
+    lib.attune_plan_destroy(context._pointer, pointer)
+
+
+class Plan(Call):
+    """One handle for a call whose sizes vary: prompts of all lengths, then tokens one by one.
+
+    The problem leaves seq_q, seq_kv or both open (``seq_q=DYNAMIC``). Kernels are compiled when first needed: of their
+    own for few rows and for many, and for lengths that come back. Batch, heads and strides may vary from call to call.
+
+    specialise: compile kernels for lengths that come back; False never does.
+    """
+
+    def __init__(
+        self, problem: str | Problem, specialise: bool = True, context: Context | None = None
+    ) -> None:
+        if not has_plans:
+            raise UnsupportedError(f"the loaded library, attune {version}, has no plans: use attune.compile", 5)
+        problem, context = as_problem(problem), context or default_context()
+        options = sized(PlanOptions)
+        options.max_specialised, options.repeats = (8, 3) if specialise else (0, 3)
+        pointer = ctypes.c_void_p()
+        check(lib.attune_plan_create(context._pointer, problem._struct, _byref(options), _byref(pointer)))
+        self._pointer, self._specialise = pointer, specialise
+        weakref.finalize(self, _destroy, pointer, context).atexit = False
+        self._describe(problem, context)
+
+    def _new_arguments(self) -> Arguments:
+        arguments = Arguments()
+        check(quick.attune_plan_arguments_init_sized(self._pointer, _byref(arguments), _ARGUMENTS_BYTES))
+        return arguments
+
+    def _bind(self, arguments: Arguments, name: bytes, address: int) -> int:
+        return quick.attune_plan_bind(self._pointer, _byref(arguments), name, address)
+
+    def _set_size(self, arguments: Arguments, name: str, value: int) -> None:
+        check(quick.attune_plan_set_size(self._pointer, _byref(arguments), name.encode(), value))
+
+    def _go(self, arguments: Arguments, threads: int) -> int:
+        options = run_options(threads) if threads else None
+        return lib.attune_plan_run(self.context._pointer, self._pointer, _byref(arguments), options)
+
+    @property
+    def info(self) -> Dict[str, int]:
+        """Counts: kernels compiled and calls, by kind."""
+        info = sized(PlanInfo)
+        check(lib.attune_plan_get_info(self._pointer, _byref(info)))
+        return {name: getattr(info, name) for name, _ in PlanInfo._fields_[1:]}
+
+    def __repr__(self) -> str:
+        return f"<attune.Plan of {str(self.problem)!r}>"
+
+    def __reduce__(self):
+        return (Plan, (self.problem, self._specialise))
+
+    def __deepcopy__(self, memo: dict) -> Plan:
+        return self

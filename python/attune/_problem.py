@@ -1,0 +1,112 @@
+"""Problems: what is computed."""
+
+from __future__ import annotations
+
+import ctypes
+from typing import Any, List
+
+from ._library import check, quick
+from ._structs import PROBLEM_BYTES, Tensor
+
+#: A size that is known only at run time: ``Problem(seq_q=DYNAMIC, …)``.
+DYNAMIC = "dynamic"
+
+_NAMES = ["", "f32", "f16", "bf16", "f64", "bool", "i32", "i8", "f8"]
+
+
+def _value(value: Any) -> str:
+    """A field's value as the library reads it from text."""
+    if isinstance(value, bool):
+        return "1" if value else "0"
+    if isinstance(value, (list, tuple)):
+        return ":".join(_value(item) for item in value)
+    if isinstance(value, float):
+        return repr(value)
+    return str(value)
+
+
+class TensorInfo:
+    """One tensor of a problem: `name`, `dtype` ("f32" …), `shape` (-1: known at run time), `is_input`, `is_output`."""
+
+    __slots__ = ("name", "dtype", "shape", "is_input", "is_output")
+
+    def __init__(self, tensor: Tensor) -> None:
+        self.name: str = tensor.name.decode()
+        self.dtype: str = _NAMES[tensor.dtype] if tensor.dtype < len(_NAMES) else str(tensor.dtype)
+        self.shape = tuple(tensor.dims[: tensor.rank])
+        self.is_input = bool(tensor.is_input)
+        self.is_output = bool(tensor.is_output)
+
+    def __repr__(self) -> str:
+        way = "in, out" if self.is_input and self.is_output else "in" if self.is_input else "out"
+        return f"<{self.name} {self.dtype} {list(self.shape)} {way}>"
+
+
+def tensors_of(problem: Problem, arguments: Any = None) -> List[TensorInfo]:
+    """The tensors of a problem, with the sizes of `arguments` (attune_arguments) if there are any."""
+    count = ctypes.c_size_t()
+    table = (Tensor * 64)()
+    check(quick.attune_tensors(problem._struct, arguments, table, len(table), ctypes.byref(count)))
+    return [TensorInfo(table[i]) for i in range(min(count.value, len(table)))]
+
+
+class Problem:
+    """An attention problem: what is computed, never how.
+
+    Fields come from text, from keywords, or from both. Their names are those of attune.h and of the command:
+
+        Problem("num_heads=12,seq_q=512,head_dim=64,is_causal=1")
+        Problem(num_heads=12, seq_q=512, head_dim=64, is_causal=True)
+        Problem(num_heads=9, num_kv_heads=3, seq_q=DYNAMIC, seq_kv=DYNAMIC, head_dim=64, attn_mask="qk")
+
+    Lists become dims or strides ("1:1:512:512"); None leaves a field out. ``str(problem)`` is the canonical text, by
+    which problems are compared, hashed and pickled. A problem that cannot be compiled raises InvalidProblemError.
+    """
+
+    __slots__ = ("_struct", "_text")
+
+    def __init__(self, text: str | Problem = "", **fields: Any) -> None:
+        parts = [str(text)] if str(text).strip() else []
+        parts += [f"{name}={_value(value)}" for name, value in fields.items() if value is not None]
+        struct = ctypes.create_string_buffer(PROBLEM_BYTES)
+        check(quick.attune_problem_init(struct, PROBLEM_BYTES))
+        check(quick.attune_problem_parse(",".join(parts).encode(), struct))
+        check(quick.attune_problem_check(struct))
+        self._struct = struct
+        size = quick.attune_problem_print(struct, None, 0) + 1
+        canonical = ctypes.create_string_buffer(size)
+        quick.attune_problem_print(struct, canonical, size)
+        self._text: str = canonical.value.decode()
+
+    @property
+    def flops(self) -> float:
+        """Floating-point operations of the products, for the sizes that the problem fixes."""
+        return quick.attune_problem_flops(self._struct)
+
+    @property
+    def tensors(self) -> List[TensorInfo]:
+        """The tensors of a call, in the order of the kernel's parameters."""
+        return tensors_of(self)
+
+    def __str__(self) -> str:
+        return self._text
+
+    def __repr__(self) -> str:
+        return f"attune.Problem({self._text!r})"
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Problem) and self._text == other._text
+
+    def __hash__(self) -> int:
+        return hash(self._text)
+
+    def __reduce__(self):
+        return (Problem, (self._text,))
+
+    def __deepcopy__(self, memo: dict) -> Problem:
+        return self  # it never changes
+
+
+def as_problem(problem: str | Problem) -> Problem:
+    """A problem, or one read from text."""
+    return problem if isinstance(problem, Problem) else Problem(problem)

@@ -1,0 +1,242 @@
+"""The structs of attune.h that Python fills in or reads.
+
+Fields of attune.h never move: structs grow at their end, and begin with their size. So this package works with a newer
+library. A problem is opaque here: it is read from text.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from ctypes import POINTER, Structure, c_char, c_double, c_int, c_int32, c_int64, c_size_t, c_uint8, c_uint16, c_uint32
+from ctypes import c_char_p, c_uint64, c_void_p
+
+# Larger than every attune_problem; bytes that the library does not know are zero, as it asks.
+PROBLEM_BYTES = 4096
+
+_strides4 = [name + "_strides" for name in ("q", "k", "v", "out")]
+_strides4_late = [name + "_strides" for name in ("attn_mask", "attn_bias", "k_new", "v_new", "weights")]
+_sizes = "seq_q seq_kv seq_new num_rows total_q total_kv num_pages max_pages mask_seq_kv bias_seq_kv rotary_positions"
+_pointers = "attn_mask attn_bias alibi_slopes sinks kv_lens causal_offsets cu_seqlens_q cu_seqlens_kv block_table k_new"
+_pointers += " v_new cos sin position_ids row_ids weights parts parts_lse x x_kv x_v"
+
+
+class Arguments(Structure):
+    """attune_arguments."""
+
+    _fields_ = (
+        [("struct_size", c_size_t)]
+        + [(name, c_void_p) for name in "q k v k_scale v_scale out lse".split()]
+        + [(name, c_int64) for name in "batch num_heads num_kv_heads".split()]
+        + [(name, c_int64 * 4) for name in _strides4]
+        + [("lse_strides", c_int64 * 3)]
+        + [(name, c_int64 * 4) for name in _strides4_late]
+        + [(name, c_int64 * 3) for name in ("k_scale_strides", "v_scale_strides")]
+        + [(name, c_int64) for name in _sizes.split()]
+        + [("rotary_batch_stride", c_int64)]
+        + [(name, c_void_p) for name in _pointers.split()]
+        + [(name, c_int64 * 3) for name in ("x_strides", "x_kv_strides", "x_v_strides")]
+        + [(name, c_void_p) for name in ("packed_weights", "keys_low", "values_low", "workspace")]
+        + [("workspace_bytes", c_size_t), ("softmax_scale", c_double)]
+    )
+
+
+# Sizes of a call that a caller may set by name.
+SIZES = frozenset(["batch", "num_heads", "num_kv_heads", "rotary_batch_stride"] + _sizes.split())
+
+
+class DLTensor(Structure):
+    """attune_dltensor, which has the layout of DLPack's DLTensor."""
+
+    _fields_ = [
+        ("data", c_void_p),
+        ("device_type", c_int32),
+        ("device_id", c_int32),
+        ("ndim", c_int32),
+        ("dtype_code", c_uint8),
+        ("dtype_bits", c_uint8),
+        ("dtype_lanes", c_uint16),
+        ("shape", POINTER(c_int64)),
+        ("strides", POINTER(c_int64)),
+        ("byte_offset", c_uint64),
+    ]
+
+
+class Tensor(Structure):
+    """attune_tensor."""
+
+    _fields_ = [
+        ("name", c_char_p),
+        ("dtype", c_int),
+        ("rank", c_int),
+        ("dims", c_int64 * 4),
+        ("strides", c_int64 * 4),
+        ("is_input", c_int),
+        ("is_output", c_int),
+        ("pointer_offset", c_size_t),
+    ]
+
+
+class Schedule(Structure):
+    """attune_schedule, whose size never changes. Read and written as text."""
+
+    _fields_ = [("struct_size", c_size_t), ("fields", c_int32 * 62)]
+
+
+class RunOptions(Structure):
+    """attune_run_options."""
+
+    _fields_ = [("struct_size", c_size_t), ("runner", c_void_p), ("max_threads", c_uint32), ("cancel", c_void_p)]
+
+
+LOG_FN = ctypes.CFUNCTYPE(None, c_void_p, c_int, c_char_p)
+
+
+class ContextOptions(Structure):
+    """attune_context_options."""
+
+    _fields_ = [
+        ("struct_size", c_size_t),
+        ("allocator", c_void_p),
+        ("log", LOG_FN),
+        ("log_user", c_void_p),
+        ("runner", c_void_p),
+        ("max_workers", c_uint32),
+        ("isa", c_char_p),
+        ("cache_dir", c_char_p),
+        ("memory_cache_bytes", c_uint64),
+        ("disk_cache_bytes", c_uint64),
+        ("compile_mode", c_int),
+        ("allow_interpreter", c_int),
+        ("target", c_char_p),
+        ("cache_base", c_char_p),
+        ("event", c_void_p),
+        ("event_user", c_void_p),
+        ("machine", c_char_p),
+        ("compile_timeout_ms", c_uint32),
+        ("compile_processes", c_uint32),
+    ]
+
+
+class KernelInfo(Structure):
+    """attune_kernel_info."""
+
+    _fields_ = [
+        ("struct_size", c_size_t),
+        ("engine", c_int),
+        ("origin", c_int),
+        ("schedule", Schedule),
+        ("isa", c_char_p),
+        ("num_phases", c_uint32),
+        ("code_bytes", c_uint64),
+        ("scratch_bytes", c_uint64),
+        ("compile_ms", c_double),
+        ("arithmetic", c_int),
+        ("key", c_char * 33),
+        ("machine", c_char_p),
+    ]
+
+
+class Statistics(Structure):
+    """attune_statistics."""
+
+    _fields_ = [("struct_size", c_size_t)] + [
+        (name, c_uint64)
+        for name in (
+            "memory_hits disk_hits compiles compile_failures memory_evictions disk_evictions damaged_entries"
+            " disk_write_failures worker_restarts memory_kernels memory_code_bytes stand_ins"
+        ).split()
+    ]
+
+
+class MachineInfo(Structure):
+    """attune_machine_info."""
+
+    _fields_ = (
+        [("struct_size", c_size_t)]
+        + [(name, c_char_p) for name in "cpu isa isas llvm cache_dir codegen_path worker_path generator_id".split()]
+        + [("max_workers", c_uint32), ("cache_base", c_char_p), ("cpu_description", c_char_p)]
+        + [(name, c_uint32) for name in "cpu_family cpu_model cpu_stepping".split()]
+        + [(name, c_char_p) for name in "machine machine_source cache_refusal cache_base_refusal".split()]
+    )
+
+
+class TuneOptions(Structure):
+    """attune_tune_options."""
+
+    _fields_ = [
+        ("struct_size", c_size_t),
+        ("budget_seconds", c_double),
+        ("progress", c_void_p),
+        ("progress_user", c_void_p),
+    ]
+
+
+class TuneOutcome(Structure):
+    """attune_tune_result."""
+
+    _fields_ = [
+        ("struct_size", c_size_t),
+        ("schedule", Schedule),
+        ("is_faster", c_int),
+        ("ratio", c_double),
+        ("ratio_low", c_double),
+        ("ratio_high", c_double),
+        ("space", c_uint64),
+        ("measured", c_uint64),
+        ("failed", c_uint64),
+        ("wrong", c_uint64),
+        ("wrong_schedule", c_char * 512),
+        ("seconds", c_double),
+        ("threads", c_uint32),
+        ("reserved", c_uint32),
+        ("seconds_before", c_double),
+        ("seconds_after", c_double),
+        ("spread_before", c_double),
+        ("spread_after", c_double),
+        ("noise", c_double),
+        ("detectable", c_double),
+        ("interrupted", c_double),
+    ]
+
+
+class Prediction(Structure):
+    """attune_prediction."""
+
+    _fields_ = [("struct_size", c_size_t)] + [
+        (name, c_double) for name in "scores softmax values tasks products flops_per_cycle".split()
+    ] + [("is_tuned", c_int)]
+
+
+class PlanOptions(Structure):
+    """attune_plan_options."""
+
+    _fields_ = [("struct_size", c_size_t), ("max_specialised", c_uint32), ("repeats", c_uint32)]
+
+
+class PlanInfo(Structure):
+    """attune_plan_info."""
+
+    _fields_ = (
+        [("struct_size", c_size_t), ("few_rows", c_int64)]
+        + [(name, c_uint32) for name in ("few_kernels", "many_kernels", "specialised_kernels", "reserved")]
+        + [(name, c_uint64) for name in ("few_calls", "many_calls", "specialised_calls", "cut_calls")]
+    )
+
+
+class Weight(Structure):
+    """attune_weight."""
+
+    _fields_ = [("data", c_void_p), ("dtype", c_int), ("rank", c_int), ("dims", c_int64 * 4)]
+
+
+class Weights(Structure):
+    """attune_mha_weights."""
+
+    _fields_ = [("struct_size", c_size_t), ("layout", c_int), ("tensor", Weight * 10)]
+
+
+def sized(kind):
+    """A zeroed struct that says its own size."""
+    struct = kind()
+    struct.struct_size = ctypes.sizeof(kind)
+    return struct

@@ -1,0 +1,262 @@
+"""Lends tensors of others to the library without copying: DLPack, NumPy's array interface, the buffer protocol.
+
+`lend` gives the address of a DLTensor and the objects that keep it, and the memory, alive. Callers hold those until the
+call is done. A DLPack capsule is never consumed: its own destructor gives the tensor back.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import sys
+from ctypes import c_char_p, c_int, c_int64, c_ssize_t, c_void_p, py_object
+from typing import Any, Dict, Optional, Sequence, Tuple
+
+from ._errors import InvalidArgumentError
+from ._structs import DLTensor
+
+_capsule_pointer = ctypes.pythonapi.PyCapsule_GetPointer
+_capsule_pointer.restype, _capsule_pointer.argtypes = c_void_p, [py_object, c_char_p]
+_capsule_name = ctypes.pythonapi.PyCapsule_GetName
+_capsule_name.restype, _capsule_name.argtypes = c_char_p, [py_object]
+
+_IN_VERSIONED = 32  # of the DLTensor in a DLManagedTensorVersioned; its flags lie 8 bytes before
+_READ_ONLY = 1
+
+
+class _Buffer(ctypes.Structure):
+    """Py_buffer."""
+
+    _fields_ = [
+        ("buf", c_void_p),
+        ("obj", c_void_p),
+        ("len", c_ssize_t),
+        ("itemsize", c_ssize_t),
+        ("readonly", c_int),
+        ("ndim", c_int),
+        ("format", c_char_p),
+        ("shape", ctypes.POINTER(c_ssize_t)),
+        ("strides", ctypes.POINTER(c_ssize_t)),
+        ("suboffsets", c_void_p),
+        ("internal", c_void_p),
+    ]
+
+
+_get_buffer = ctypes.pythonapi.PyObject_GetBuffer
+_get_buffer.restype, _get_buffer.argtypes = c_int, [py_object, ctypes.POINTER(_Buffer), c_int]
+_release_buffer = ctypes.pythonapi.PyBuffer_Release
+_release_buffer.restype, _release_buffer.argtypes = None, [ctypes.POINTER(_Buffer)]
+_STRIDED_WITH_FORMAT = 0x18 | 0x4
+
+
+class _Held:
+    """A buffer of the buffer protocol, given back when this object dies."""
+
+    __slots__ = ("view",)
+
+    def __init__(self, value: Any) -> None:
+        self.view: Optional[_Buffer] = None
+        view = _Buffer()
+        _get_buffer(value, ctypes.byref(view), _STRIDED_WITH_FORMAT)
+        self.view = view
+
+    def __del__(self) -> None:
+        if self.view is not None:
+            _release_buffer(ctypes.byref(self.view))
+
+
+# Codes and bits of DLPack.
+_DTYPES: Dict[str, Tuple[int, int]] = {
+    "f32": (2, 32),
+    "f16": (2, 16),
+    "bf16": (4, 16),
+    "f64": (2, 64),
+    "bool": (6, 8),
+    "i32": (0, 32),
+    "i8": (0, 8),
+    "f8": (10, 8),
+}
+BYTES = {name: bits // 8 for name, (_, bits) in _DTYPES.items()}
+# A bool goes as unsigned bytes too, and i64 is named so that the library can refuse it by name.
+_FORMATS: Dict[str, Tuple[int, int]] = {
+    "f": (2, 32),
+    "d": (2, 64),
+    "e": (2, 16),
+    "?": (6, 8),
+    "b": (0, 8),
+    "B": (1, 8),
+    "c": (1, 8),
+    "h": (0, 16),
+    "H": (1, 16),
+    "i": (0, 32),
+    "I": (1, 32),
+    "l": (0, 8 * ctypes.sizeof(ctypes.c_long)),
+    "L": (1, 8 * ctypes.sizeof(ctypes.c_long)),
+    "q": (0, 64),
+    "Q": (1, 64),
+}
+# Names of attune's dtypes by those of NumPy, ml_dtypes and torch.
+NAMES: Dict[str, str] = {
+    "float32": "f32",
+    "float16": "f16",
+    "bfloat16": "bf16",
+    "float64": "f64",
+    "bool": "bool",
+    "int32": "i32",
+    "int8": "i8",
+    "float8_e4m3fn": "f8",
+}
+
+
+def dtype_name(value: Any) -> str:
+    """attune's name of a tensor's dtype ("f32" …), or the tensor's own name for it if attune has none."""
+    dtype = value.dtype
+    name = getattr(dtype, "name", None)
+    if name is None:
+        name = str(dtype).rpartition(".")[2]
+    if name == "void16" and dtype.fields is None:
+        return "bf16"
+    return NAMES.get(name, name)
+
+
+def _build(data: int, code: Tuple[int, int], shape: Sequence[int], strides: Optional[Sequence[int]]) -> DLTensor:
+    """A DLTensor of our own."""
+    rank = len(shape)
+    tensor = DLTensor(data, 1, 0, rank, code[0], code[1], 1)
+    tensor.shape = (c_int64 * rank)(*shape)
+    if strides is not None:
+        tensor.strides = (c_int64 * rank)(*strides)
+    return tensor
+
+
+def _elements(name: str, strides: Sequence[int], item: int) -> Sequence[int]:
+    """Strides in elements, of strides in bytes."""
+    if any(stride % item for stride in strides):
+        raise InvalidArgumentError(f"{name}: its strides of {list(strides)} bytes are no multiples of {item}")
+    return [stride // item for stride in strides]
+
+
+def _refuse_read_only(name: str) -> None:
+    raise InvalidArgumentError(f"{name} is read-only, and the call would write to it")
+
+
+def _of_array(value: Any, name: str, writable: bool) -> Tuple[int, Any]:
+    """A NumPy array that cannot be had as DLPack: read-only, or of a dtype that NumPy itself does not know."""
+    dtype = dtype_name(value)
+    if dtype not in _DTYPES:
+        raise InvalidArgumentError(f"{name}: attune has no dtype {value.dtype}")
+    if not value.dtype.isnative:
+        raise InvalidArgumentError(f"{name}: its dtype {value.dtype} has the byte order of another machine")
+    interface = value.__array_interface__
+    data, read_only = interface["data"]
+    if writable and read_only:
+        _refuse_read_only(name)
+    tensor = _build(data, _DTYPES[dtype], value.shape, _elements(name, value.strides, value.itemsize))
+    return ctypes.addressof(tensor), (tensor, value)
+
+
+def _of_buffer(value: Any, name: str, writable: bool, wanted: Any) -> Tuple[int, Any]:
+    """An object of the buffer protocol. A flat one may stand for a tensor with as many elements, or bytes."""
+    try:
+        held = _Held(value)
+    except (TypeError, BufferError):
+        kind = type(value).__name__
+        raise InvalidArgumentError(f"{name} is a {kind}: it needs __dlpack__ or the buffer protocol") from None
+    view = held.view
+    if writable and view.readonly:
+        _refuse_read_only(name)
+    text = (view.format or b"B").decode().lstrip("@=<" if sys.byteorder == "little" else "@=>")
+    code, rank = _FORMATS.get(text), view.ndim
+    shape, strides = view.shape[:rank], view.strides[:rank]
+    info = wanted() if rank <= 1 or text in "BcH" else None
+    if info is not None and info.dtype in _DTYPES:
+        want, bits = _DTYPES[info.dtype], _DTYPES[info.dtype][1]
+        raw = text in ("B", "c") or (text == "H" and info.dtype == "bf16")
+        flat = rank == 1 and strides[0] == view.itemsize and -1 not in info.shape
+        count = 1
+        for size in info.shape:
+            count *= size
+        if flat and (raw or code == want) and view.len * 8 == count * bits:
+            code, shape, strides = want, info.shape, None
+        elif text == "H" and raw:
+            code = want
+    if code is None:
+        raise InvalidArgumentError(f"{name}: its elements have the format {text!r}, which attune does not know")
+    if strides is not None:
+        strides = _elements(name, strides, view.itemsize)
+    tensor = _build(view.buf, code, shape, strides)
+    return ctypes.addressof(tensor), (tensor, held)
+
+
+def is_torch(value: Any) -> bool:
+    """Whether a value is a torch.Tensor. Never imports torch."""
+    torch = sys.modules.get("torch")
+    return torch is not None and isinstance(value, getattr(torch, "Tensor", ()))
+
+
+def _without_grad(value: Any, name: str) -> Any:
+    """A torch tensor as one that needs no gradient. Refused while torch records gradients: they would be lost."""
+    torch = sys.modules["torch"]
+    if torch.is_grad_enabled():
+        raise InvalidArgumentError(
+            f"{name} requires grad, and this call computes no gradient: use attune.torch, torch.no_grad() or detach()"
+        )
+    return value.detach()
+
+
+def lend(value: Any, name: str, writable: bool = False, wanted: Any = None) -> Tuple[int, Any]:
+    """The address of a DLTensor for `value`, and what to keep until the call is done.
+
+    `wanted` is a function that gives the TensorInfo of the argument, for flat buffers.
+    """
+    export = getattr(value, "__dlpack__", None)
+    if export is None:
+        if hasattr(value, "__array_interface__") and hasattr(value, "dtype"):
+            return _of_array(value, name, writable)
+        return _of_buffer(value, name, writable, wanted)
+    if getattr(value, "requires_grad", False) and is_torch(value):
+        export = _without_grad(value, name).__dlpack__
+    try:
+        if not writable:
+            capsule = export()
+        else:
+            try:
+                capsule = export(max_version=(1, 0))  # which can say that it is read-only
+            except TypeError:
+                capsule = export()
+    except (BufferError, RuntimeError, TypeError, ValueError) as error:
+        if hasattr(value, "__array_interface__"):
+            return _of_array(value, name, writable)
+        raise InvalidArgumentError(f"{name}: {error}") from None
+    if _capsule_name(capsule) == b"dltensor":
+        return _capsule_pointer(capsule, b"dltensor"), capsule
+    address = _capsule_pointer(capsule, b"dltensor_versioned")
+    if ctypes.c_uint32.from_address(address).value != 1:
+        raise InvalidArgumentError(f"{name}: attune reads DLPack 0 and 1 only")
+    if writable and ctypes.c_uint64.from_address(address + _IN_VERSIONED - 8).value & _READ_ONLY:
+        _refuse_read_only(name)
+    return address + _IN_VERSIONED, capsule
+
+
+def empty(like: Sequence[Any], dtype: str, shape: Sequence[int]) -> Any:
+    """A new tensor: torch's where an input is torch's, otherwise NumPy's."""
+    if any(is_torch(value) for value in like):
+        torch = sys.modules["torch"]
+        return torch.empty(tuple(shape), dtype=getattr(torch, _own_name(dtype)))
+    try:
+        import numpy
+    except ImportError:
+        raise TypeError("attune allocates outputs as NumPy arrays or torch tensors, and NumPy is not installed: "
+                        "pass the outputs, to run()") from None
+    if dtype in ("bf16", "f8"):
+        for value in like:
+            if hasattr(value, "dtype") and hasattr(value, "__array_interface__") and dtype_name(value) == dtype:
+                return numpy.empty(shape, value.dtype)
+        return numpy.empty(shape, "V2" if dtype == "bf16" else "u1")
+    return numpy.empty(shape, _own_name(dtype))
+
+
+def _own_name(dtype: str) -> str:
+    for name, ours in NAMES.items():
+        if ours == dtype:
+            return name
+    raise InvalidArgumentError(f"attune has no dtype {dtype!r}")
