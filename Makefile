@@ -90,11 +90,11 @@ LIB_SRC := $(CORE_SRC) $(filter-out $(WORKER_SRC),$(wildcard src/mha/*.c src/run
 	src/tune/*.c))
 # What only the build of `make asan-jit` has; it sets JIT_ASAN.
 JIT_ASAN_SRC := src/codegen/asan.c tests/test_jit_asan.c
-CODEGEN_SRC := $(filter-out src/codegen/no_destructors.c src/codegen/no_compression.c \
+CODEGEN_SRC := $(filter-out src/codegen/no_destructors.c src/codegen/no_compression.c src/codegen/older_glibc.c \
 	$(if $(JIT_ASAN),,$(JIT_ASAN_SRC)),\
 	$(wildcard src/codegen/*.c))
 # Only in the plug-in, and only where LLVM is its own: linked into a program it would be the program's.
-PLUGIN_ONLY_SRC = $(if $(OWN_LLVM),src/codegen/no_destructors.c src/codegen/no_compression.c)
+PLUGIN_ONLY_SRC = $(if $(OWN_LLVM),$(addprefix src/codegen/,no_destructors.c no_compression.c older_glibc.c))
 TOOL_SRC := $(wildcard tools/*.c)
 DRAW_SRC := $(wildcard tools/draw/*.c)
 TORCH_SRC := $(wildcard adapters/torch/*.c)
@@ -207,6 +207,19 @@ $(BUILD)/libattune-codegen.so: $(call obj,$(CODEGEN_SRC) $(CORE_SRC) $(PLUGIN_ON
 	$(call say,link $@)
 	$(Q)$(LINK) $(SHARED) -Wl,-Bsymbolic -Wl,--version-script=src/codegen/exports.map $(filter %.o,$^) \
 		$(GENERATOR_LIBS) $(CORE_LIBS) -o $@
+
+# The same library for the Python wheel: it loads with glibc 2.28, where libpthread and libdl are libraries of their own.
+OLD_GLIBC = exp log dlopen dlsym dlerror dladdr1 pthread_create pthread_join pthread_once pthread_sigmask \
+	pthread_setname_np pthread_attr_setstacksize pthread_attr_setaffinity_np pthread_mutexattr_init \
+	pthread_mutexattr_destroy pthread_mutexattr_settype stat lstat fstat fstatat \
+	posix_spawn_file_actions_addchdir_np posix_spawn_file_actions_addclosefrom_np
+OLD_GLIBC_LINK = $(OLD_GLIBC:%=-Wl,--wrap=%) -Wl,--no-as-needed -l:libpthread.so.0 -l:libdl.so.2 -Wl,--as-needed
+$(BUILD)/wheel/libattune.so.0: $(call obj,$(LIB_SRC) $(DSO_SRC) src/wheel/old_glibc.c) src/runtime/exports.map
+	@mkdir -p $(@D)
+	$(call say,link $@)
+	$(Q)$(LINK) $(SHARED) $(LIBRARY_NOTES_$(ARCH)) $(WITHOUT_START_FILES) -z nodelete -Wl,-soname,libattune.so.0 \
+		-Wl,-Bsymbolic -Wl,--version-script=src/runtime/exports.map $(call obj,$(LIB_SRC) src/wheel/old_glibc.c) \
+		$(OLD_GLIBC_LINK) $(CORE_LIBS) -o $@
 
 # A small program, which loads the plug-in.
 $(BUILD)/attune-codegen-worker: $(call obj,$(WORKER_SRC)) $(BUILD)/libattune-internal.a
@@ -513,6 +526,16 @@ install-strip: install ## the same without symbols for debuggers
 	$(STRIP) $(IN_BIN)/attune $(addprefix $(IN_LIB)/,libattune.so.0 attune/libattune-codegen.so attune/libattune-draw.so \
 		attune/attune-codegen-worker)
 	$(STRIP) --strip-debug $(IN_LIB)/libattune.a
+
+# CODEGEN=no: a wheel without the code generator, for systems with glibc 2.28. It runs kernels that are in a cache.
+PYTHON ?= python3
+CODEGEN ?= yes
+.PHONY: wheel
+wheel: ## a Python wheel with all that it needs, into build/dist/ (pip fetches setuptools)
+	@rm -rf $(BUILD)/dist
+	@BUILD='$(BUILD)' ATTUNE_BUILD_CODEGEN='$(filter no,$(CODEGEN))' CC='$(CC)' STRIP='$(STRIP)' \
+		LLVM_CONFIG='$(LLVM_CONFIG)' $(PYTHON) -m pip wheel -q --no-deps -w $(BUILD)/dist ./python
+	@CODEGEN='$(CODEGEN)' bash scripts/check_wheel.sh $(BUILD)/dist/*.whl
 
 uninstall: ## remove what install installed
 	rm -f $(addprefix $(IN_LIB)/attune/,libattune-codegen.so libattune-draw.so attune-codegen-worker) \
