@@ -401,8 +401,8 @@ numerics: all ## the tables of docs/numerics.md: the errors of all combinations 
 
 # ---- Checking harder: each in a build directory of its own ----
 
-.PHONY: stress test-torch asan asan-jit asan-jit-run ubsan asan-ubsan tsan fuzz fuzzers mutants check-million \
-	check-deps check-lines format check-format clean
+.PHONY: stress test-torch test-engines test-engines-short bench-engines asan asan-jit asan-jit-run ubsan \
+	asan-ubsan tsan fuzz fuzzers mutants check-million check-deps check-lines format check-format clean
 
 stress: ## the stress tests at full length: 1,000 kills, 1,000 keys in 32 threads, 10,000 forks
 	@ATTUNE_STRESS=17 $(MAKE) --no-print-directory test TESTS_ONLY="test_stress test_faults"
@@ -411,6 +411,18 @@ stress: ## the stress tests at full length: 1,000 kills, 1,000 keys in 32 thread
 # The only thing here that needs Python. PEERS="--seed 2 --only keras" and the like: python3 tests/peers/main.py --help.
 test-torch: all ## the block against torch.nn.MultiheadAttention, Keras, Flax and JAX, which pip installs into build/
 	@BUILD='$(BUILD)' DEPS='$(DEPS)' bash scripts/test_torch.sh $(PEERS)
+
+# The Python package, PyTorch and transformers, which pip installs into build/engines. ENGINES="numpy torch" leaves
+# engines out; TESTS_ONLY="test_torch_sdpa.py" picks files of tests/python.
+ENGINES ?= numpy torch transformers
+ENGINES_SH = @BUILD='$(BUILD)' DEPS='$(DEPS)' ENGINES='$(ENGINES)' bash scripts/engines.sh
+test-engines: all ## the tests of the Python package, of PyTorch and of transformers, in an environment under build/
+	$(ENGINES_SH) test $(addprefix tests/python/,$(TESTS_ONLY))
+test-engines-short: all # for continuous integration: what can be had, within a bounded time
+	$(ENGINES_SH) short
+# BENCH: options, as --only=sdpa; bench/engines/main.py --help.
+bench-engines: all ## attune in PyTorch and transformers beside the same without attune; half an hour
+	$(ENGINES_SH) bench --build $(BUILD) $(BENCH)
 
 SANITIZER_FLAGS = -fno-omit-frame-pointer -O1
 asan: ## the tests under AddressSanitizer

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Installs missing packages for a purpose with apt: build (which includes the tests), aarch64 (for test_aarch64.sh),
-# fuzz, format, mutants, minilm, bench, torch or docs.
+# fuzz, format, mutants, minilm, bench, torch, engines or docs.
 # DEPS=no installs nothing. LLVM_CONFIG set to another llvm-config means that LLVM is the caller's own business.
 # g++ brings the archive of the C++ library, which goes into the code generator; tests use g++ and cmake as well.
 set -euo pipefail
@@ -15,10 +15,11 @@ declare -A packages=(
     [minilm]="python3-pip"
     [bench]="python3-venv"
     [torch]="python3-venv"
+    [engines]="python3-venv"
     [docs]="doxygen"
 )
 
-purpose=${1:?usage: deps.sh build|aarch64|fuzz|format|mutants|minilm|bench|torch|docs}
+purpose=${1:?usage: deps.sh build|aarch64|fuzz|format|mutants|minilm|bench|torch|engines|docs}
 wanted=${packages[$purpose]}
 [ "$purpose" = docs ] || command -v "${LLVM_CONFIG:-llvm-config-19}" >/dev/null || wanted+=" llvm-19-dev"
 
