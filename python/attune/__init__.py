@@ -44,6 +44,7 @@ from ._library import library_path
 from ._library import version as __version__
 from ._plan import Plan
 from ._problem import DYNAMIC, Problem, TensorInfo
+from ._tools import CheckResult, TuneResult, check, explain, info, tune, warm
 
 __all__ = [
     "attention",
@@ -56,6 +57,13 @@ __all__ = [
     "Context",
     "default_context",
     "library_path",
+    "info",
+    "warm",
+    "tune",
+    "TuneResult",
+    "check",
+    "CheckResult",
+    "explain",
     "Error",
     "InvalidArgumentError",
     "InvalidProblemError",

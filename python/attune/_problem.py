@@ -26,14 +26,17 @@ def _value(value: Any) -> str:
 
 
 class TensorInfo:
-    """One tensor of a problem: `name`, `dtype` ("f32" …), `shape` (-1: known at run time), `is_input`, `is_output`."""
+    """One tensor of a problem: `name`, `dtype` ("f32" …), `shape` (-1: known at run time), `strides` in elements,
+    `is_input`, `is_output`, and `pointer_offset` in attune_arguments."""
 
-    __slots__ = ("name", "dtype", "shape", "is_input", "is_output")
+    __slots__ = ("name", "dtype", "shape", "strides", "is_input", "is_output", "pointer_offset")
 
     def __init__(self, tensor: Tensor) -> None:
         self.name: str = tensor.name.decode()
         self.dtype: str = _NAMES[tensor.dtype] if tensor.dtype < len(_NAMES) else str(tensor.dtype)
         self.shape = tuple(tensor.dims[: tensor.rank])
+        self.strides = tuple(tensor.strides[: tensor.rank])
+        self.pointer_offset = tensor.pointer_offset
         self.is_input = bool(tensor.is_input)
         self.is_output = bool(tensor.is_output)
 

@@ -1,0 +1,194 @@
+"""What the command does, from Python: info, warm, tune, check, explain."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+from typing import Any, Dict, Iterable, Mapping, NamedTuple, Optional, Tuple, Union
+
+from ._context import Context, default_context
+from ._draw import Drawn, decode, encode, fields_of
+from ._errors import CheckFailedError
+from ._kernel import Kernel
+from ._library import check as _check
+from ._library import lib, library_path, schedule_of, schedule_text, version
+from ._problem import Problem, TensorInfo, as_problem
+from ._structs import Prediction, Schedule, TuneOptions, TuneOutcome, sized
+from ._tensor import BYTES
+
+_byref = ctypes.byref
+
+
+def info(context: Context | None = None) -> Dict[str, Any]:
+    """The library, the machine and the caches: version, library, cpu, isa, llvm, cache_dir, statistics …"""
+    context = context or default_context()
+    return {"version": version, "library": library_path(), **context.machine(), "statistics": context.statistics()}
+
+
+def _listed(problems: Any) -> Iterable[Tuple[Problem, Optional[str]]]:
+    """Problems and schedules of an iterable, or of a file as ATTUNE_RECORD writes it."""
+    if isinstance(problems, (str, Problem)):
+        problems = [problems]
+    elif isinstance(problems, os.PathLike):
+        with open(problems, encoding="utf-8") as file:
+            problems = [line for line in map(str.strip, file) if line and not line.startswith("#")]
+    for item in problems:
+        if isinstance(item, Problem):
+            yield item, None
+        else:
+            text, bar, schedule = item.partition("|")
+            yield Problem(text.strip()), schedule.strip() if bar else None
+
+
+def warm(
+    problems: Union[str, Problem, os.PathLike, Iterable[Union[str, Problem]]], context: Context | None = None
+) -> Dict[str, int]:
+    """Compiles kernels that are not cached, so that later calls and processes find them.
+
+    problems: one, several, or the path (pathlib.Path) of a list that ATTUNE_RECORD wrote.
+    Returns how many came from "memory", from "disk" and from the "compiler".
+    """
+    context, counts = context or default_context(), {"memory": 0, "disk": 0, "compiler": 0}
+    names = {"memory": "memory_hits", "disk": "disk_hits", "compiler": "compiles"}
+    for problem, schedule in list(_listed(problems)):
+        before = context.statistics()
+        Kernel(problem, schedule, context)
+        after = context.statistics()
+        for kind, name in names.items():
+            counts[kind] += after[name] > before[name]
+    return counts
+
+
+class TuneResult(NamedTuple):
+    """The outcome of a search."""
+
+    schedule: str  #: the best one found; the one that the search began with unless is_faster
+    is_faster: bool  #: beyond doubt
+    ratio: float  #: time of the best one / time of the first one
+    ratio_low: float
+    ratio_high: float
+    measured: int  #: schedules timed
+    space: int  #: schedules that the model proposed
+    seconds: float  #: that the search took
+    threads: int
+    seconds_before: float  #: of a call; 0: not measured
+    seconds_after: float
+    interrupted: float  #: part of the measurements that another program disturbed
+
+
+def tune(
+    problem: str | Problem,
+    seconds: float = 5,
+    *,
+    sizes: Mapping[str, int] | None = None,
+    context: Context | None = None,
+) -> TuneResult:
+    """Searches for a faster schedule by measuring, on random tensors. compile() gives the winner from then on, in
+    other processes too.
+
+    seconds: how long to search. sizes: those that the problem leaves open, as {"seq_kv": 1024}; 64 by default.
+    """
+    problem, context = as_problem(problem), context or default_context()
+    drawn = Drawn(problem, sizes)
+    options, outcome = sized(TuneOptions), sized(TuneOutcome)
+    options.budget_seconds = seconds
+    arguments = (context._pointer, problem._struct, _byref(drawn.arguments), _byref(options), _byref(outcome))
+    _check(lib.attune_tune(*arguments))
+    if outcome.wrong:
+        schedule = outcome.wrong_schedule.decode()
+        raise CheckFailedError(f"{outcome.wrong} schedules gave wrong bits, a bug in attune; the first is {schedule}")
+    return TuneResult(
+        schedule_text(outcome.schedule), bool(outcome.is_faster), outcome.ratio, outcome.ratio_low, outcome.ratio_high,
+        outcome.measured, outcome.space, outcome.seconds, outcome.threads, outcome.seconds_before,
+        outcome.seconds_after, outcome.interrupted,
+    )
+
+
+class CheckResult(NamedTuple):
+    """The outcome of a check that passed."""
+
+    elements: int  #: of the outputs that were compared
+    max_error: Optional[float]  #: of `out` against the same problem in f64; None for a block, merging and weights
+
+
+def _in_f64(problem: Problem) -> Optional[Problem]:
+    """The same problem with f64 in place of every float, or None if its inputs cannot be widened one by one."""
+    fields = fields_of(problem)
+    if "embed_dim" in fields or fields.get("op", "attention") != "attention" or "seq_new" in fields:
+        return None
+    codes = {name: value for name, value in fields.items() if name in ("k_dtype", "v_dtype") and value in ("i8", "f8")}
+    for name in ("dtype", "k_dtype", "v_dtype", "bias_dtype", "softmax_precision", "reproducible"):
+        fields.pop(name, None)
+    fields.update(codes, dtype="f64")
+    return Problem(",".join(f"{name}={value}" for name, value in fields.items()))
+
+
+def _error(drawn: Drawn, sizes: Any, seed: int, context: Context) -> Optional[float]:
+    """The largest difference of `out` from that of the same problem in f64, on the same numbers."""
+    wide = _in_f64(drawn.problem)
+    if wide is None:
+        return None
+    source = {tensor.name: tensor for tensor in drawn.tensors}
+
+    def widened(tensor: TensorInfo) -> Optional[bytes]:
+        own = source[tensor.name]
+        data = drawn.memory[tensor.name].read()
+        return data if own.dtype == tensor.dtype else encode(decode(data, own.dtype), tensor.dtype)
+
+    exact = Drawn(wide, sizes, seed, widened)
+    kernel = Kernel(wide, None, context)
+    _check(lib.attune_run_with(context._pointer, kernel._pointer, exact.arguments, None))
+    ours = decode(drawn.memory["out"].read(), source["out"].dtype)
+    theirs = decode(exact.memory["out"].read(), "f64")
+    return max((abs(a - b) for a, b in zip(ours, theirs)), default=0.0)
+
+
+def check(
+    problem: str | Problem,
+    schedule: str | None = None,
+    *,
+    sizes: Mapping[str, int] | None = None,
+    seed: int = 1,
+    context: Context | None = None,
+) -> CheckResult:
+    """Runs a kernel and the interpreter of its IR on random tensors. Raises CheckFailedError unless all bits agree.
+
+    The interpreter checks every access to memory. It is slow: minutes for long sequences. max_error compares `out` with
+    a kernel for the same problem in f64. `attune check` of the command has references of its own and random problems.
+    """
+    problem, context = as_problem(problem), context or default_context()
+    kernel = Kernel(problem, schedule, context)
+    used = str(kernel.info["schedule"])
+    drawn, defined = Drawn(problem, sizes, seed), Drawn(problem, sizes, seed)
+    _check(lib.attune_run_with(context._pointer, kernel._pointer, drawn.arguments, None))
+    _check(lib.attune_run_interpreted(context._pointer, problem._struct, schedule_of(used), defined.arguments))
+    right = defined.outputs()
+    for name, data in drawn.outputs().items():
+        if data != right[name]:
+            raise CheckFailedError(f"{name} of {problem} has other bits than the interpreter's: a bug in attune")
+    dtypes = {tensor.name: tensor.dtype for tensor in defined.tensors}
+    elements = sum(len(data) // BYTES[dtypes[name]] for name, data in right.items())
+    return CheckResult(elements, _error(drawn, sizes, seed, context))
+
+
+def explain(problem: str | Problem, schedule: str | None = None, context: Context | None = None) -> str:
+    """Text about how a problem is computed: schedule, model of its cost, work and tensors. Compiles nothing."""
+    problem, context = as_problem(problem), context or default_context()
+    chosen, prediction = sized(Schedule), sized(Prediction)
+    _check(lib.attune_schedule_predict(
+        context._pointer, problem._struct, schedule_of(schedule), _byref(chosen), _byref(prediction)))
+    machine = context.machine()
+    parts = {name: getattr(prediction, name) for name in ("scores", "softmax", "values", "tasks", "products")}
+    cycles = sum(parts.values())
+    lines = [
+        f"problem   {problem}",
+        f"schedule  {schedule_text(chosen)}",
+        "why       " + ("tuned" if prediction.is_tuned else "as named" if schedule else "attune's rules, nothing tuned"),
+        f"machine   {machine['cpu_description']}, {machine['machine']}, {machine['isa']}",
+    ]
+    if cycles:
+        shares = ", ".join(f"{name} {100 * part / cycles:.1f} %" for name, part in parts.items() if part)
+        lines.append(f"model     {cycles:.3g} cycles of one thread: {shares}")
+    if problem.flops > 0:
+        lines.append(f"work      {problem.flops:.4g} floating-point operations")
+    return "\n".join(lines + [f"tensor    {tensor!r}" for tensor in problem.tensors])
