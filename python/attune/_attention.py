@@ -8,22 +8,20 @@ from typing import Any, Dict, List, Optional, Sequence, Tuple, Union
 from ._context import default_context
 from ._errors import InvalidArgumentError
 from ._kernel import Kernel
-from ._library import has_plans
+from ._library import check, has_plans
 from ._plan import Plan
 from ._problem import DYNAMIC, Problem
-from ._tensor import dtype_name, empty
+from ._structs import Arguments
+from ._tensor import dtype_name, empty, layout
 
 _CAP = 512  # call sites that are remembered
 _sites: Dict[tuple, Union[Kernel, Plan]] = {}
+_ready: Dict[tuple, Tuple[Union[Kernel, Plan], Arguments]] = {}  # by all but the addresses
+_STRIDED = ("q", "k", "v", "out", "attn_mask", "attn_bias")
 
 
 def _shape4(value: Any, name: str) -> Tuple[int, ...]:
-    try:
-        shape = tuple(value.shape)
-        value.dtype
-    except AttributeError:
-        kind = type(value).__name__
-        raise InvalidArgumentError(f"{name} is a {kind}: attention takes NumPy arrays and torch tensors") from None
+    shape = tuple(value.shape)
     if len(shape) != 4:
         raise InvalidArgumentError(
             f"{name} has the shape {list(shape)}: it is [batch, heads, length, dim], or [heads, length, dim] for all"
@@ -31,9 +29,13 @@ def _shape4(value: Any, name: str) -> Tuple[int, ...]:
     return shape
 
 
-def _lift(value: Any) -> Any:
-    """A view of four dimensions, the new ones first."""
-    return value[(None,) * (4 - len(value.shape))] if value is not None and len(value.shape) < 4 else value
+def _lift(value: Any, name: str) -> Any:
+    """A view with a batch of one entry, or with all dims of a mask."""
+    if name in ("attn_mask", "attn_bias"):
+        return value[(None,) * (4 - len(value.shape))] if len(value.shape) < 4 else value
+    if name in ("q", "k", "v", "out"):
+        return value[None] if len(value.shape) == 3 else value
+    return value[None] if name == "lse" and len(value.shape) == 2 else value
 
 
 def _wide(value: Any) -> bool:
@@ -54,14 +56,14 @@ def _numbers(value: Any, code: str) -> Any:
     return array(code, value) if isinstance(value, (list, tuple, range)) else value
 
 
-def _mask_dims(value: Any, name: str, sizes: Sequence[int], dynamic: bool) -> list:
+def _mask_dims(value: Any, name: str, sizes: Sequence[int], dynamic: bool) -> tuple:
     """The dims of a mask or bias as fields of the problem: 1, or those of the call."""
     dims: list = []
     for dim, size, what in zip(value.shape, sizes, ("batch", "heads", "queries", "keys")):
         if dim != size and dim != 1:
             raise InvalidArgumentError(f"{name} has the shape {list(value.shape)}, and there are {size} {what}")
         dims.append(-1 if dynamic and what in ("queries", "keys") and dim == size else int(dim))
-    return dims
+    return tuple(dims)
 
 
 def _window(window: Any) -> Tuple[int, int]:
@@ -71,38 +73,56 @@ def _window(window: Any) -> Tuple[int, int]:
     return (-1 if left is None else int(left)), (-1 if right is None else int(right))
 
 
-def _site(q: Any, k: Any, v: Any, mask: Any, bias: Any, out: Any, options: Dict[str, Any]) -> Union[Kernel, Plan]:
-    """The kernel or plan for a call: a plan for all lengths where the library and the strides allow it."""
+def _fields(tensors: Dict[str, Any], options: tuple, lse: bool) -> Tuple[Dict[str, Any], bool]:
+    """The problem of a call, and whether a plan for all lengths can take it."""
+    q, k, v = tensors["q"], tensors["k"], tensors["v"]
     batch, heads, seq_q, dim = _shape4(q, "q")
     kv_heads, seq_kv = _shape4(k, "k")[1:3]
     dim_v = _shape4(v, "v")[3]
-    strided = [(name, value) for name, value in (("q", q), ("k", k), ("v", v), ("out", out))
-               if value is not None and _wide(value)]
-    strided += [(name, value) for name, value in (("attn_mask", mask), ("attn_bias", bias))
-                if value is not None and _wide(value)]
-    by_plan = not strided and has_plans
-    sizes = (batch, heads, seq_q, seq_kv)
+    is_causal, causal_align, scale, window, soft_cap = options
+    left, right = _window(window)
     fields: Dict[str, Any] = dict(
-        dtype=dtype_name(q), k_dtype=dtype_name(k), v_dtype=dtype_name(v), batch=batch, num_heads=heads,
-        num_kv_heads=kv_heads, head_dim=dim, head_dim_v=dim_v, **options,
-        seq_q=DYNAMIC if by_plan or not seq_q else seq_q, seq_kv=DYNAMIC if by_plan or not seq_kv else seq_kv,
+        dtype=dtype_name(q), k_dtype=dtype_name(k), v_dtype=dtype_name(v), num_heads=heads, num_kv_heads=kv_heads,
+        head_dim=dim, head_dim_v=dim_v, is_causal=bool(is_causal), causal_align=causal_align, window_left=left,
+        window_right=right, softmax_scale=None if scale is None else float(scale),
+        logits_soft_cap=float(soft_cap) if soft_cap else None, lse=lse,
     )
+    for name in ("kv_lens", "sinks", "alibi_slopes"):
+        fields[name] = tensors.get(name) is not None
+    wide = {name: value for name, value in tensors.items() if name in _STRIDED and value is not None and _wide(value)}
+    by_plan = has_plans and not wide
+    sizes = (batch, heads, seq_q, seq_kv)
+    mask, bias = tensors.get("attn_mask"), tensors.get("attn_bias")
     if mask is not None:
+        if dtype_name(mask) != "bool":
+            raise InvalidArgumentError(f"mask is of {mask.dtype}: it is bool; numbers to be added are `bias`")
         fields["attn_mask"] = _mask_dims(mask, "mask", sizes, by_plan)
     if bias is not None:
-        fields["attn_bias"] = _mask_dims(bias, "bias", sizes, by_plan)
-        fields["bias_dtype"] = dtype_name(bias)
-    for name, value in strided:
-        fields[name + "_strides"] = _strides(value)
-    problem = Problem(**fields)
-    return Plan(problem) if by_plan else Kernel(problem, None, default_context())
+        fields["attn_bias"], fields["bias_dtype"] = _mask_dims(bias, "bias", sizes, by_plan), dtype_name(bias)
+    if not by_plan or mask is not None or bias is not None:
+        fields["batch"] = batch
+    fields["seq_q"] = DYNAMIC if by_plan or not seq_q else seq_q
+    fields["seq_kv"] = DYNAMIC if by_plan or not seq_kv else seq_kv
+    for name, value in wide.items():
+        fields[name + "_strides"] = tuple(_strides(value))
+    return fields, by_plan
 
 
-def _layout(value: Any) -> tuple:
-    """What of a tensor decides which kernel it needs."""
-    if value is None:
-        return ()
-    return value.shape, value.dtype, tuple(_strides(value)) if _wide(value) else 0
+def _first(tensors: Dict[str, Any], options: tuple, lse: bool, threads: int) -> Tuple[Union[Kernel, Plan], Arguments]:
+    """A call whose tensors are checked one by one. Gives how to repeat it."""
+    fields, by_plan = _fields(tensors, options, lse)
+    key = tuple(fields.items())
+    site = _sites.get(key)
+    if site is None:
+        problem = Problem(**fields)
+        site = Plan(problem) if by_plan else Kernel(problem, None, default_context())
+        if len(_sites) >= _CAP:
+            _sites.clear()
+        _sites[key] = site
+    arguments, kept = site._arguments(tensors, {"batch": tensors["q"].shape[0]})
+    check(site._go(arguments, threads))
+    del kept
+    return site, arguments
 
 
 def attention(
@@ -147,40 +167,33 @@ def attention(
     A row that sees no key gives 0, and -infinity in lse. Returns `out`: a torch tensor if q is one, otherwise a NumPy
     array. Nothing is differentiated: torch tensors that require grad are refused unless grad mode is off.
     """
-    flat = len(getattr(q, "shape", ())) == 3
-    if flat:
-        q, k, v = _lift(q), _lift(k), _lift(v)
-    target = _lift(out)
-    mask, bias = _lift(mask), _lift(bias)
     kv_lens, sinks, alibi_slopes = _numbers(kv_lens, "i"), _numbers(sinks, "f"), _numbers(alibi_slopes, "f")
-    switches = (kv_lens is not None, sinks is not None, alibi_slopes is not None)
-    try:
-        key = (_layout(q), _layout(k), _layout(v), _layout(mask), _layout(bias), _layout(target), is_causal,
-               causal_align, scale, window, soft_cap, switches, return_lse)
-        site = _sites.get(key)
-    except AttributeError:
-        site = key = None  # _shape4 names the value that is no tensor
-    if site is None:
-        if mask is not None and dtype_name(mask) != "bool":
-            raise InvalidArgumentError(f"mask is of {mask.dtype}: it is bool; what is added to scores is `bias`")
-        left, right = _window(window)
-        options = dict(
-            is_causal=bool(is_causal), causal_align=causal_align, softmax_scale=None if scale is None else float(scale),
-            window_left=left, window_right=right, logits_soft_cap=float(soft_cap) if soft_cap else None,
-            kv_lens=switches[0], sinks=switches[1], alibi_slopes=switches[2], lse=bool(return_lse),
-        )
-        site = _site(q, k, v, mask, bias, target, options)
-        if len(_sites) >= _CAP:
-            _sites.clear()
-        _sites[key] = site
-    batch, heads, seq_q, _ = q.shape
-    if target is None:
-        target = empty((q,), dtype_name(q), (batch, heads, seq_q, v.shape[3]))
-    tensors = dict(q=q, k=k, v=v, out=target, attn_mask=mask, attn_bias=bias, kv_lens=kv_lens, sinks=sinks,
+    tensors = dict(q=q, k=k, v=v, attn_mask=mask, attn_bias=bias, out=out, kv_lens=kv_lens, sinks=sinks,
                    alibi_slopes=alibi_slopes)
+    tensors = {name: value for name, value in tensors.items() if value is not None}
+    options = (is_causal, causal_align, scale, window, soft_cap)
+    key: Optional[tuple] = tuple([(name, layout(value)) for name, value in tensors.items()]), options, return_lse
+    if any([known is None for _, known in key[0]]):
+        key = None
+    ready = _ready.get(key) if key else None
+    if ready is None:
+        for name, value in (("q", q), ("k", k), ("v", v)):
+            if not hasattr(value, "dtype") or not hasattr(value, "shape"):
+                kind = type(value).__name__
+                raise InvalidArgumentError(f"{name} is a {kind}: attention takes NumPy arrays and torch tensors")
     lse = None
+    if out is None:
+        tensors["out"] = out = empty((q,), dtype_name(q), (*q.shape[:-1], v.shape[-1]))
     if return_lse:
-        lse = tensors["lse"] = empty((q,), "f64" if dtype_name(q) == "f64" else "f32", (batch, heads, seq_q))
-    site.run(threads=threads, **tensors)
-    result = out if out is not None else target[0] if flat else target
-    return (result, lse[0] if flat else lse) if return_lse else result
+        lse = tensors["lse"] = empty((q,), "f64" if dtype_name(q) == "f64" else "f32", q.shape[:-1])
+    if ready is not None:
+        site, arguments = ready
+        check(site._go(site._again(arguments, tensors), threads))
+    else:
+        lifted = {name: _lift(value, name) for name, value in tensors.items()}
+        made = _first(lifted, options, bool(return_lse), threads)
+        if key:
+            if len(_ready) >= _CAP:
+                _ready.clear()
+            _ready[key] = made
+    return (out, lse) if return_lse else out

@@ -43,11 +43,7 @@ class Plan(Call):
         self._pointer, self._specialise = pointer, specialise
         weakref.finalize(self, _destroy, pointer, context).atexit = False
         self._describe(problem, context)
-
-    def _new_arguments(self) -> Arguments:
-        arguments = Arguments()
-        check(quick.attune_plan_arguments_init_sized(self._pointer, _byref(arguments), _ARGUMENTS_BYTES))
-        return arguments
+        check(quick.attune_plan_arguments_init_sized(pointer, _byref(self._blank), _ARGUMENTS_BYTES))
 
     def _bind(self, arguments: Arguments, name: bytes, address: int) -> int:
         return quick.attune_plan_bind(self._pointer, _byref(arguments), name, address)

@@ -21,6 +21,8 @@ _capsule_name.restype, _capsule_name.argtypes = c_char_p, [py_object]
 
 _IN_VERSIONED = 32  # of the DLTensor in a DLManagedTensorVersioned; its flags lie 8 bytes before
 _READ_ONLY = 1
+# int two, nd; char kind; int itemsize, flags; pointers to shape, to strides and to the data.
+_DATA_IN_STRUCT = 24 + 2 * ctypes.sizeof(c_void_p)
 
 
 class _Buffer(ctypes.Structure):
@@ -235,6 +237,32 @@ def lend(value: Any, name: str, writable: bool = False, wanted: Any = None) -> T
     if writable and ctypes.c_uint64.from_address(address + _IN_VERSIONED - 8).value & _READ_ONLY:
         _refuse_read_only(name)
     return address + _IN_VERSIONED, capsule
+
+
+def layout(value: Any) -> Optional[tuple]:
+    """All of an array or tensor but its address, as a key; None if `lend` must look at it.
+
+    Only plain NumPy arrays and torch CPU tensors have one: classes derived from them may mean anything.
+    """
+    kind = type(value)
+    if kind.__name__ == "ndarray" and kind is getattr(sys.modules.get("numpy"), "ndarray", None):
+        return value.shape, value.strides, value.dtype, value.flags.writeable
+    if kind.__name__ == "Tensor" and kind is getattr(sys.modules.get("torch"), "Tensor", None):
+        try:
+            if value.is_cpu and not value.requires_grad and not value.is_neg():
+                return value.shape, value.stride(), value.dtype
+        except RuntimeError:
+            return None  # it has no strides
+    return None
+
+
+def address(value: Any) -> int:
+    """Where the first element lies of something that has a `layout`."""
+    pointer = getattr(value, "data_ptr", None)
+    if pointer:
+        return pointer()
+    capsule = value.__array_struct__  # a PyArrayInterface, in half the time of __array_interface__
+    return c_void_p.from_address(_capsule_pointer(capsule, None) + _DATA_IN_STRUCT).value or 0
 
 
 def empty(like: Sequence[Any], dtype: str, shape: Sequence[int]) -> Any:
