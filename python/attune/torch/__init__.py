@@ -66,7 +66,6 @@ def enable(sdpa: bool = True, block: bool = True) -> _Enabled:
 
 def disable() -> None:
     """Gives PyTorch its own kernels back."""
-    _native.library()
     _set(0)
 
 
@@ -80,4 +79,5 @@ def refresh(module: Optional["_torch.nn.Module"] = None) -> None:
     """Forgets packed weights, of one module or of all."""
 
 
-_native.library()
+_native.library()  # defines the operators
+from . import _ops  # noqa: E402
