@@ -120,7 +120,11 @@ static const struct {
 } overrides[] = {{ADAPTER_SDPA, sdpa_enable, sdpa_disable}};
 
 static pthread_mutex_t state_lock = PTHREAD_MUTEX_INITIALIZER;
-static unsigned enabled;
+static atomic_uint enabled;
+
+bool adapter_is_reproducible(void) {
+    return atomic_load_explicit(&enabled, memory_order_relaxed) & ADAPTER_REPRODUCIBLE;
+}
 
 const char *attune_torch_open(void) {
     static bool is_open;
@@ -133,22 +137,19 @@ const char *attune_torch_open(void) {
     return failure;
 }
 
-unsigned attune_torch_enabled(void) {
-    pthread_mutex_lock(&state_lock);
-    const unsigned bits = enabled;
-    pthread_mutex_unlock(&state_lock);
-    return bits;
-}
+unsigned attune_torch_enabled(void) { return atomic_load(&enabled); }
 
 const char *attune_torch_set_enabled(unsigned bits) {
     const char *failure = NULL;
     pthread_mutex_lock(&state_lock);
+    unsigned now = (enabled & ~(unsigned)ADAPTER_REPRODUCIBLE) | (bits & ADAPTER_REPRODUCIBLE);
     for (size_t i = 0; i < sizeof overrides / sizeof *overrides && !failure; i++) {
         const unsigned bit = overrides[i].bit;
-        if (bits & ~enabled & bit) failure = overrides[i].enable();
-        if (~bits & enabled & bit) overrides[i].disable();
-        if (!failure) enabled = (enabled & ~bit) | (bits & bit);
+        if (bits & ~now & bit) failure = overrides[i].enable();
+        if (~bits & now & bit) overrides[i].disable();
+        if (!failure) now = (now & ~bit) | (bits & bit);
     }
+    atomic_store(&enabled, now);
     pthread_mutex_unlock(&state_lock);
     return failure;
 }

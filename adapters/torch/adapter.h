@@ -9,8 +9,11 @@
  * threads of its own. NULL after a failure, which is reported by adapter_broken. */
 attune_context *adapter_context(void);
 
-/* Operators of PyTorch that attune overrides, as bits. */
-enum { ADAPTER_SDPA = 1, ADAPTER_BLOCK = 2 };
+/* What is enabled, as bits: operators of PyTorch that attune overrides, and a choice for all kernels. */
+enum { ADAPTER_SDPA = 1, ADAPTER_BLOCK = 2, ADAPTER_REPRODUCIBLE = 4 };
+
+/* Whether kernels are to give a row the same bits whatever the other rows are: problem.reproducible. */
+bool adapter_is_reproducible(void);
 
 /* Registers or takes back kernels. A failure returns a sentence. Called under one lock. */
 const char *sdpa_enable(void);

@@ -9,8 +9,8 @@
 /* Finds PyTorch and defines attune's operators, once. NULL, or a sentence about the failure. */
 ATTUNE_TORCH_API const char *attune_torch_open(void);
 
-/* Which operators of PyTorch are overridden: 1 scaled_dot_product_attention, 2 blocks. Setting what is set already does
- * nothing. NULL, or a sentence. Needs attune_torch_open. */
+/* Which operators of PyTorch are overridden: 1 scaled_dot_product_attention, 2 blocks; 4: kernels are reproducible.
+ * Setting what is set already does nothing. NULL, or a sentence. Needs attune_torch_open. */
 ATTUNE_TORCH_API const char *attune_torch_set_enabled(unsigned bits);
 ATTUNE_TORCH_API unsigned attune_torch_enabled(void);
 

@@ -146,6 +146,7 @@ void op_options(op_call *call, bool is_causal, bool bottom_right, int64_t left, 
     call->key.window_right = right < 0 ? -1 : right;
     call->key.soft_cap = cap;
     call->key.scale = scale;
+    call->key.reproducible = adapter_is_reproducible();
 }
 
 /* ---- Running ---- */

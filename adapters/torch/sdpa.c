@@ -66,6 +66,7 @@ static bool describe(call *c, site_key *key, attune_arguments *mask_strides) {
     key->group = (int32_t)(heads / kv_heads);
     key->dtype = key->kv_dtype = (uint8_t)dtype;
     key->is_causal = c->is_causal;
+    key->reproducible = adapter_is_reproducible();
     key->lse_stride = rows == 1 ? 1 : heads;
     if (!c->has_mask) return true;
     site_mask mask = {0};

@@ -69,6 +69,7 @@ static void describe(const site_key *key, attune_problem *problem) {
     if (key->lse_stride > 1)
         memcpy(problem->lse_strides, (int64_t[]){1 << 20, 1, key->lse_stride}, sizeof problem->lse_strides);
     if (key->appends) problem->seq_new = key->appends == SITE_APPENDS_ONE ? 1 : ATTUNE_DYNAMIC;
+    problem->reproducible = key->reproducible;
     set_mask(&key->mask, problem, problem->attn_mask_dims);
     set_mask(&key->bias, problem, problem->attn_bias_dims);
     problem->bias_dtype = key->bias.dtype;

@@ -54,13 +54,18 @@ def _set(bits: int) -> None:
         _SetEnabled.apply(bits)
 
 
-def enable(sdpa: bool = True, block: bool = True) -> _Enabled:
+def enable(sdpa: bool = True, block: bool = True, reproducible: bool = False) -> _Enabled:
     """Lets attune compute torch.nn.functional.scaled_dot_product_attention on the CPU (sdpa), and whole blocks of
     nn.MultiheadAttention and nn.TransformerEncoderLayer (block).
 
-    For the whole process, until disable(), or until the end of a `with` block. What is enabled already stays so."""
+    For the whole process, until disable(), or until the end of a `with` block. What is enabled already stays so.
+
+    A row's bits do not depend on the batch that it is in. With reproducible=True they do not depend on the other rows
+    and lengths either, so a token alone has the bits that it has in a prompt; attune's own operators then do the same.
+    That costs some speed, most for single rows."""
     before = _native.library().attune_torch_enabled()
-    _set(before | (_native.SDPA if sdpa else 0) | (_native.BLOCK if block else 0))
+    wanted = ((_native.SDPA, sdpa), (_native.BLOCK, block), (_native.REPRODUCIBLE, reproducible))
+    _set(before | sum(bit for bit, is_wanted in wanted if is_wanted))
     return _Enabled(before)
 
 

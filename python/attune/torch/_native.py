@@ -8,7 +8,7 @@ import pathlib
 import threading
 from typing import Dict, Optional
 
-SDPA, BLOCK = 1, 2
+SDPA, BLOCK, REPRODUCIBLE = 1, 2, 4
 
 _lock = threading.Lock()
 _library: Optional[ctypes.CDLL] = None
