@@ -35,7 +35,7 @@ declare -A system=(
     [src/wheel]='^((?!llvm).)*$'
     [tools]='^((?!llvm|cairo).)*$'
     [tools/draw]="$plain|^cairo\.h$"
-    [adapters/torch]="$plain|^(dlfcn|pthread)\.h$"
+    [adapters/torch]="$plain|^(dlfcn|pthread|xxhash)\.h$"
 )
 
 offences=0

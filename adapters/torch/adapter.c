@@ -117,7 +117,7 @@ static const struct {
     unsigned bit;
     const char *(*enable)(void);
     void (*disable)(void);
-} overrides[] = {{ADAPTER_SDPA, sdpa_enable, sdpa_disable}};
+} overrides[] = {{ADAPTER_SDPA, sdpa_enable, sdpa_disable}, {ADAPTER_BLOCK, block_enable, block_disable}};
 
 static pthread_mutex_t state_lock = PTHREAD_MUTEX_INITIALIZER;
 static atomic_uint enabled;

@@ -18,6 +18,8 @@ bool adapter_is_reproducible(void);
 /* Registers or takes back kernels. A failure returns a sentence. Called under one lock. */
 const char *sdpa_enable(void);
 void sdpa_disable(void);
+const char *block_enable(void);
+void block_disable(void);
 
 /* Replaces a kernel of aten on the CPU. torch.aoti_torch_delete_library_object(*library) gives the old one back. */
 const char *adapter_override(const char *name, torch_kernel_fn *kernel, torch_library *library);

@@ -20,4 +20,15 @@ ATTUNE_TORCH_API size_t attune_torch_stats(char *text, size_t capacity);
 /* The adapter's attune_context, which lives as long as the process; NULL if it cannot be made. */
 ATTUNE_TORCH_API void *attune_torch_context(void);
 
+/* Packed weights: forgets those of a tensor, given as Tensor._cdata, or all (NULL). */
+ATTUNE_TORCH_API void attune_torch_forget(const void *tensor);
+
+/* Whether each call compares all values of its weights with those that were packed, and not only their versions and
+ * some of their values. */
+ATTUNE_TORCH_API void attune_torch_verify_weights(int all);
+
+/* Bytes of packed weights now, and their limit: 1 GiB unless set. Setting it returns the last one. */
+ATTUNE_TORCH_API size_t attune_torch_packed_bytes(void);
+ATTUNE_TORCH_API size_t attune_torch_limit_packed(size_t bytes);
+
 #endif

@@ -50,6 +50,7 @@ typedef void torch_range_fn(int64_t begin, int64_t end, void *context);
     X(torch_status, aoti_torch_get_layout, (torch_tensor tensor, int32_t *layout))                                     \
     X(torch_status, aoti_torch_is_defined, (torch_tensor tensor, bool *defined))                                       \
     X(torch_status, aoti_torch_get_data_ptr, (torch_tensor tensor, void **data))                                       \
+    X(torch_status, aoti_torch_new_uninitialized_tensor, (torch_tensor * owned))                                       \
     X(torch_status, aoti_torch_new_tensor_handle, (torch_tensor tensor, torch_tensor * owned))                         \
     X(torch_status, aoti_torch_empty_strided,                                                                          \
       (int64_t rank, const int64_t *sizes, const int64_t *strides, int32_t dtype, int32_t device_type,                 \

@@ -13,11 +13,11 @@ is broken, such as a missing code generator, run as stock too, with one warning.
 from __future__ import annotations
 
 import warnings
-from typing import Dict, Optional
+from typing import Dict, Optional, Union
 
 import torch as _torch
 
-from . import _native
+from . import _block, _native
 
 __all__ = ["enable", "disable", "stats", "refresh"]
 
@@ -54,7 +54,7 @@ def _set(bits: int) -> None:
         _SetEnabled.apply(bits)
 
 
-def enable(sdpa: bool = True, block: bool = True, reproducible: bool = False) -> _Enabled:
+def enable(sdpa: bool = True, block: Union[bool, str] = True, reproducible: bool = False) -> _Enabled:
     """Lets attune compute torch.nn.functional.scaled_dot_product_attention on the CPU (sdpa), and whole blocks of
     nn.MultiheadAttention and nn.TransformerEncoderLayer (block).
 
@@ -62,7 +62,17 @@ def enable(sdpa: bool = True, block: bool = True, reproducible: bool = False) ->
 
     A row's bits do not depend on the batch that it is in. With reproducible=True they do not depend on the other rows
     and lengths either, so a token alone has the bits that it has in a prompt; attune's own operators then do the same.
-    That costs some speed, most for single rows."""
+    That costs some speed, most for single rows.
+
+    Weights of blocks are packed once, and again after they have changed. A change shows in PyTorch's version counter,
+    in the tensor's memory, or in a sample of its values, which finds whole tensors that are written through .data, by
+    NumPy or by another process. A change of a few values in such a way may not be found: call refresh(), or enable with
+    block="verify", which compares all values in every call."""
+    if block not in (True, False, "verify"):
+        raise ValueError(f"block is {block!r}, expected True, False or 'verify'")
+    if block:
+        _block.prepare()
+        _block.verify(block == "verify")
     before = _native.library().attune_torch_enabled()
     wanted = ((_native.SDPA, sdpa), (_native.BLOCK, block), (_native.REPRODUCIBLE, reproducible))
     _set(before | sum(bit for bit, is_wanted in wanted if is_wanted))
@@ -76,12 +86,15 @@ def disable() -> None:
 
 def stats() -> Dict[str, int]:
     """Counts since the process began: "sdpa.ran" (computed by attune), "sdpa.stock.<reason>" (run as stock PyTorch),
+    "block.ran", "block.stock.<reason>", "block.packed" (how often weights were packed),
     "broken" (run as stock although attune supports it; a warning said why), "compiles", "disk_hits"."""
     return _native.counters()
 
 
 def refresh(module: Optional["_torch.nn.Module"] = None) -> None:
-    """Forgets packed weights, of one module or of all."""
+    """Forgets the packed weights of one module, or of all: the next call packs them again. Needed only after changes
+    that PyTorch does not see; see enable()."""
+    _block.refresh(module)
 
 
 _native.library()  # defines the operators

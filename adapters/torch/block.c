@@ -1,0 +1,217 @@
+/* aten::_native_multi_head_attention by attune's blocks. It is the fast path of nn.MultiheadAttention, and
+ * aten::_transformer_encoder_layer_fwd, that of nn.TransformerEncoderLayer, calls it through the dispatcher. So attune
+ * computes attention with its projections in both, and PyTorch everything else. */
+#include "adapter.h"
+#include "block_mask.h"
+#include "block_site.h"
+#include "block_stock.h"
+#include "weights.h"
+
+#include <string.h>
+
+static torch_library library;
+
+/* Reasons to run as stock. */
+#define REASON(reason) static adapter_counter reason = {.name = "block.stock." #reason}
+REASON(cross);  /* query, key and value are not one tensor */
+REASON(tensor); /* not a strided tensor in CPU memory */
+REASON(dtype);
+REASON(shape);
+REASON(layout);     /* strides, or nothing to compute */
+REASON(mask);       /* of a type or shape that attune does not know */
+REASON(hidden_row); /* a query sees no key: PyTorch gives NaN, attune 0 */
+REASON(weights_changing);
+REASON(weights_busy);
+REASON(weights_full);
+REASON(unsupported);
+REASON(broken);
+REASON(memory);
+
+/* A call that attune may compute. */
+typedef struct job {
+    const block_call *call;
+    torch_view x, weights[WEIGHTS_COUNT];
+    block_mask mask;
+    block_key key;
+    block_site *site;
+    weights_blob *blob;
+    torch_tensor out, probabilities;
+} job;
+
+static attune_dtype dtype_of(int32_t type) {
+    return type == torch.f32    ? ATTUNE_F32
+           : type == torch.bf16 ? ATTUNE_BF16
+           : type == torch.f16  ? ATTUNE_F16
+           : type == torch.f64  ? ATTUNE_F64
+                                : ATTUNE_DTYPE_DEFAULT;
+}
+
+static bool is_vector(const torch_view *v, int64_t n) {
+    return v->rank == 1 && v->sizes[0] == n && (v->strides[0] == 1 || n == 1);
+}
+
+static bool is_matrix(const torch_view *v, int64_t rows, int64_t columns) {
+    return v->rank == 2 && v->sizes[0] == rows && v->sizes[1] == columns && v->strides[0] == columns &&
+           (v->strides[1] == 1 || columns == 1);
+}
+
+/* Each step returns the reason to run as stock, or NULL. Stock reports what is wrong with a call. */
+static adapter_counter *look_at_tensors(job *j) {
+    const block_call *const c = j->call;
+    const torch_tensor weights[WEIGHTS_COUNT] = {c->qkv_weight, c->qkv_bias, c->out_weight, c->out_bias};
+    const void *const query = torch_object_of(c->query);
+    if (query != torch_object_of(c->key) || query != torch_object_of(c->value)) return &cross;
+    if (!torch_view_of(c->query, &j->x)) return &tensor;
+    for (int i = 0; i < WEIGHTS_COUNT; i++) {
+        if (!torch_view_of(weights[i], &j->weights[i])) return &tensor;
+        if (j->weights[i].dtype != j->x.dtype) return &dtype;
+    }
+    return dtype_of(j->x.dtype) ? NULL : &dtype;
+}
+
+static adapter_counter *look_at_shapes(job *j) {
+    const block_call *const c = j->call;
+    const torch_view *const w = j->weights;
+    const int64_t width = c->embed_dim;
+    if (j->x.rank != 3 || j->x.sizes[2] != width || width < 1 || c->num_heads < 1 || width % c->num_heads)
+        return &shape;
+    if (!is_matrix(&w[WEIGHTS_QKV], 3 * width, width) || !is_vector(&w[WEIGHTS_QKV_BIAS], 3 * width) ||
+        !is_matrix(&w[WEIGHTS_OUT], width, width) || !is_vector(&w[WEIGHTS_OUT_BIAS], width))
+        return &layout;
+    if (!j->x.sizes[0] || !j->x.sizes[1] || (j->x.strides[2] != 1 && width != 1)) return &layout;
+    j->key.embed_dim = width;
+    j->key.num_heads = c->num_heads;
+    j->key.dtype = (uint8_t)dtype_of(j->x.dtype);
+    j->key.has_weights = c->need_weights;
+    j->key.average_weights = c->need_weights && c->average_weights;
+    return NULL;
+}
+
+static adapter_counter *look_at_mask(job *j) {
+    const block_call *const c = j->call;
+    torch_view view;
+    if (!c->has_mask) return NULL;
+    if (!c->has_mask_type || !torch_view_of(c->mask, &view)) return &mask;
+    block_mask_read(&view, c->mask_type, j->x.sizes[0], c->num_heads, j->x.sizes[1], &j->mask);
+    if (j->mask.kind == BLOCK_MASK_EMPTY) return &hidden_row;
+    if (j->mask.kind == BLOCK_MASK_FOREIGN) return &mask;
+    if (j->mask.kind == BLOCK_MASK_NO_MEMORY) return &memory;
+    j->key.is_causal = j->mask.is_causal;
+    j->key.has_lengths = j->mask.kind == BLOCK_MASK_LENGTHS;
+    j->key.has_mask = j->mask.kind == BLOCK_MASK_KEEP;
+    j->key.mask_per_batch = j->mask.per_batch;
+    j->key.mask_per_head = j->mask.per_head;
+    j->key.mask_per_row = j->mask.per_row;
+    return NULL;
+}
+
+/* attune has failed: it does not support the call after all, or something is broken. */
+static adapter_counter *failed(attune_status status) {
+    if (adapter_is_unsupported(status)) return &unsupported;
+    adapter_broken("nn.MultiheadAttention", status, attune_last_message());
+    return &broken;
+}
+
+static adapter_counter *find_weights(job *j) {
+    const block_call *const c = j->call;
+    weights_request r = {.tensor = {c->qkv_weight, c->qkv_bias, c->out_weight, c->out_bias}};
+    const int64_t bytes = j->key.dtype == ATTUNE_F64 ? 8 : j->key.dtype == ATTUNE_F32 ? 4 : 2;
+    j->site = block_site_find(&j->key);
+    if (!j->site) return &memory;
+    r.problem = block_site_problem(j->site);
+    for (int i = 0; i < WEIGHTS_COUNT; i++) {
+        r.data[i] = j->weights[i].data;
+        r.bytes[i] = (size_t)bytes;
+        for (int d = 0; d < j->weights[i].rank; d++) r.bytes[i] *= (size_t)j->weights[i].sizes[d];
+    }
+    attune_status status = ATTUNE_OK;
+    switch (weights_get(&r, &j->blob, &status)) {
+    case WEIGHTS_READY: return NULL;
+    case WEIGHTS_CHANGING: return &weights_changing;
+    case WEIGHTS_BUSY: return &weights_busy;
+    case WEIGHTS_FULL: return &weights_full;
+    case WEIGHTS_FAILED: break;
+    }
+    return failed(status);
+}
+
+static torch_tensor empty(int32_t rank, const int64_t *sizes, int32_t type) {
+    int64_t strides[4];
+    torch_tensor tensor_ = NULL;
+    strides[rank - 1] = 1;
+    for (int i = rank - 1; i > 0; i--) strides[i - 1] = strides[i] * sizes[i];
+    return torch.aoti_torch_empty_strided(rank, sizes, strides, type, torch.cpu, 0, &tensor_) ? NULL : tensor_;
+}
+
+static bool make_results(job *j) {
+    const int64_t batch = j->x.sizes[0], n = j->x.sizes[1], heads = j->call->num_heads;
+    j->out = empty(3, (int64_t[]){batch, n, j->call->embed_dim}, j->x.dtype);
+    if (!j->key.has_weights)
+        torch.aoti_torch_new_uninitialized_tensor(&j->probabilities);
+    else if (j->key.average_weights)
+        j->probabilities = empty(3, (int64_t[]){batch, n, n}, j->x.dtype);
+    else
+        j->probabilities = empty(4, (int64_t[]){batch, heads, n, n}, j->x.dtype);
+    return j->out && j->probabilities;
+}
+
+static adapter_counter *run(job *j) {
+    attune_arguments a;
+    block_site_arguments(j->site, &a);
+    if (!make_results(j)) return &memory;
+    a.batch = j->x.sizes[0];
+    a.seq_q = j->x.sizes[1];
+    a.x = j->x.data;
+    memcpy(a.x_strides, (int64_t[]){j->x.strides[0], j->x.strides[1], 1}, sizeof a.x_strides);
+    a.packed_weights = weights_packed(j->blob);
+    a.kv_lens = j->key.has_lengths ? j->mask.lengths : NULL;
+    a.attn_mask = j->mask.keep;
+    torch.aoti_torch_get_data_ptr(j->out, &a.out);
+    if (j->key.has_weights) torch.aoti_torch_get_data_ptr(j->probabilities, &a.weights);
+    const attune_status status = block_site_run(j->site, &a);
+    return status ? failed(status) : NULL;
+}
+
+/* Whether attune has computed the call. */
+static bool computed(const block_call *call, torch_tensor *out, torch_tensor *probabilities) {
+    job j = {.call = call};
+    adapter_counter *reason = look_at_tensors(&j);
+    if (!reason) reason = look_at_shapes(&j);
+    if (!reason) reason = look_at_mask(&j);
+    if (!reason) reason = find_weights(&j);
+    if (!reason) reason = run(&j);
+    block_mask_free(&j.mask);
+    weights_release(j.blob);
+    if (!reason) {
+        ADAPTER_COUNT("block.ran");
+        *out = j.out;
+        *probabilities = j.probabilities;
+        return true;
+    }
+    adapter_count(reason);
+    if (j.out) torch.aoti_torch_delete_tensor_object(j.out);
+    if (j.probabilities) torch.aoti_torch_delete_tensor_object(j.probabilities);
+    return false;
+}
+
+static void kernel(torch_value *stack, uint64_t num_arguments, uint64_t num_results) {
+    (void)num_arguments, (void)num_results;
+    /* Dropped even if an exception of PyTorch's kernel goes through here. */
+    __attribute__((cleanup(block_drop))) block_call call;
+    block_take(stack, &call);
+    torch_tensor out, probabilities;
+    if (!computed(&call, &out, &probabilities)) block_stock(&call, false, &out, &probabilities);
+    stack[0] = torch_value_of(out);
+    stack[1] = torch_value_of(probabilities);
+}
+
+const char *block_enable(void) {
+    const char *failure = block_stock_open();
+    if (!failure) failure = weights_open();
+    return failure ? failure : adapter_override("_native_multi_head_attention", kernel, &library);
+}
+
+void block_disable(void) {
+    torch.aoti_torch_delete_library_object(library);
+    library = NULL;
+}

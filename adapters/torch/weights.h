@@ -1,0 +1,39 @@
+/* Packed weights of blocks, kept as long as PyTorch's tensors live and do not change. */
+#ifndef ATTUNE_TORCH_WEIGHTS_H
+#define ATTUNE_TORCH_WEIGHTS_H
+
+#include "adapter.h"
+
+enum { WEIGHTS_QKV = 0, WEIGHTS_QKV_BIAS, WEIGHTS_OUT, WEIGHTS_OUT_BIAS, WEIGHTS_COUNT };
+
+/* The weights of a call. All are contiguous and of one dtype, and have the shapes of `problem`, a block whose only
+ * fields that matter are embed_dim, num_heads and dtype. */
+typedef struct weights_request {
+    const attune_problem *problem;
+    torch_tensor tensor[WEIGHTS_COUNT];
+    const void *data[WEIGHTS_COUNT];
+    size_t bytes[WEIGHTS_COUNT];
+} weights_request;
+
+typedef struct weights_blob weights_blob;
+
+typedef enum weights_outcome {
+    WEIGHTS_READY = 0,
+    WEIGHTS_CHANGING, /* they change so often that packing them does not pay */
+    WEIGHTS_BUSY,     /* another thread packs them */
+    WEIGHTS_FULL,     /* the memory for packed weights is used up */
+    WEIGHTS_FAILED    /* *status, and attune_last_message() says why */
+} weights_outcome;
+
+/* Finds the packed form of the weights, or packs them. Thread-safe. */
+weights_outcome weights_get(const weights_request *request, weights_blob **blob, attune_status *status);
+const void *weights_packed(const weights_blob *blob);
+void weights_release(weights_blob *blob);
+
+/* The address of PyTorch's object, the same for all handles of a tensor, and as Tensor._cdata in Python. */
+const void *torch_object_of(torch_tensor tensor);
+
+/* Finds the functions of PyTorch that tell versions. Returns NULL, or a sentence. */
+const char *weights_open(void);
+
+#endif
