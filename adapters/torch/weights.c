@@ -11,7 +11,7 @@
 /* A record belongs to four tensors. It is found by the addresses of PyTorch's objects, which are not used again while
  * the tensors live: Python tells when one of them dies (watch). The blob is valid while neither their memory nor their
  * versions nor the prints of their values change. */
-enum { BUCKETS = 256, MAX_RECORDS = 4096, MOST_WAITING = 64, LITTLE_USE = 8, MUCH_USE = 64, OLD_AGE = 4096 };
+enum { BUCKETS = 256, MAX_RECORDS = 4096, LITTLE_USE = 8, MUCH_USE = 64, OLD_AGE = 4096 };
 
 struct weights_blob {
     atomic_int references;
@@ -26,17 +26,17 @@ typedef struct record {
     attune_dtype dtype;
     weights_state state; /* of the blob; without one, of the last call */
     weights_blob *blob;
-    uint32_t calls; /* with this state; with a blob, those that it has served */
-    uint32_t wait;  /* calls with one state that run as stock before the weights are packed */
+    uint32_t calls;   /* with this state; with a blob, those that it has served */
+    uint32_t changes; /* in a row after which the blob was of little use */
     uint64_t last_used;
-    bool is_packing, is_watched;
+    bool is_packing, is_watched, is_parameter;
 } record;
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static record *buckets[BUCKETS];
 static uint32_t num_records;
-static uint64_t now;               /* calls so far */
-static uint32_t wait_of_new;       /* of records whose predecessors died young, as temporary weights do */
+static uint64_t now;       /* calls so far */
+static uint32_t temporary; /* blobs of little use in a row whose weights were no parameters: autocast makes such */
 static atomic_size_t packed_bytes; /* of all blobs, those in use by calls included */
 static size_t most_bytes = (size_t)1 << 30;
 static atomic_int verify_all;
@@ -81,14 +81,16 @@ static record *find(const weights_request *r, const void *const object[WEIGHTS_C
     return NULL;
 }
 
-/* Takes the blob away after its weights have changed or died. Blobs of little use make the next ones wait. */
-static void drop_blob(record *e, uint32_t *wait) {
+/* How many calls run as stock before weights are packed (again), after so many blobs in a row of little use. */
+static uint32_t waiting(uint32_t blobs) { return blobs < 4 ? 0 : blobs < 10 ? 1u << (blobs - 4) : 64; }
+
+/* Takes the blob away after its weights have changed. */
+static void drop_blob(record *e) {
     if (!e->blob) return;
-    if (e->calls < LITTLE_USE) *wait = !*wait ? 1 : *wait * 2 < MOST_WAITING ? *wait * 2 : MOST_WAITING;
-    if (e->calls >= MUCH_USE) *wait = 0;
+    if (e->calls < LITTLE_USE) e->changes++;
+    if (e->calls >= MUCH_USE) e->changes = 0;
     weights_release(e->blob);
     e->blob = NULL;
-    e->calls = 0;
 }
 
 static void unlink_record(record **link) {
@@ -120,7 +122,6 @@ static record *add(const weights_request *r, const void *const object[WEIGHTS_CO
     e->embed_dim = r->problem->embed_dim;
     e->num_heads = r->problem->num_heads;
     e->dtype = r->problem->dtype;
-    e->wait = wait_of_new;
     e->next = *bucket_of(object[0]);
     *bucket_of(object[0]) = e;
     num_records++;
@@ -154,17 +155,24 @@ static bool has_room(const weights_request *r) {
     return true;
 }
 
-/* Python keeps weak references, and calls attune_torch_forget when a tensor dies. Without that the addresses could come
- * back with other tensors, so a record that nobody watches goes at once. PyTorch prints the reason. */
-static void watch(const weights_request *r) {
+/* Python keeps weak references, calls attune_torch_forget when a tensor dies, and returns whether all are parameters. A
+ * record that cannot be watched goes at once: other tensors may get the same addresses. */
+static void watch(const weights_request *r, const void *const object[WEIGHTS_COUNT]) {
     torch_value stack[WEIGHTS_COUNT];
     for (int i = 0; i < WEIGHTS_COUNT; i++) {
         torch_tensor owned = NULL;
         torch.aoti_torch_new_tensor_handle(r->tensor[i], &owned);
         stack[i] = torch_value_of(owned);
     }
-    if (torch.torch_call_dispatcher("attune::_watch_weights", "", stack, TORCH_ABI_2_10))
-        attune_torch_forget(torch_object_of(r->tensor[0]));
+    if (torch.torch_call_dispatcher("attune::_watch_weights", "", stack, TORCH_ABI_2_10)) {
+        attune_torch_forget(object[0]);
+        return;
+    }
+    pthread_mutex_lock(&lock);
+    record *const e = find(r, object);
+    if (e) e->is_parameter = torch_bool_of(stack[0]);
+    if (e && e->is_parameter) temporary = 0;
+    pthread_mutex_unlock(&lock);
 }
 
 /* Decides under the lock. WEIGHTS_CHANGING without *pack_now is an answer. */
@@ -175,7 +183,7 @@ static weights_outcome decide(const weights_request *r, const void *const object
     if (!e) return WEIGHTS_FULL;
     e->last_used = ++now;
     if (!weights_state_equal(&e->state, state)) {
-        drop_blob(e, &e->wait);
+        drop_blob(e);
         e->state = *state;
         e->calls = 0;
     }
@@ -186,7 +194,7 @@ static weights_outcome decide(const weights_request *r, const void *const object
         return WEIGHTS_READY;
     }
     if (e->is_packing) return WEIGHTS_BUSY;
-    if (e->calls <= e->wait) return WEIGHTS_CHANGING;
+    if (e->calls <= waiting(e->changes) || e->calls <= waiting(temporary)) return WEIGHTS_CHANGING;
     if (!has_room(r)) return WEIGHTS_FULL;
     *pack_now = e->is_packing = true;
     return WEIGHTS_CHANGING;
@@ -224,7 +232,7 @@ weights_outcome weights_get(const weights_request *r, weights_blob **blob, attun
     pthread_mutex_lock(&lock);
     const bool is_new = store(r, object, &state, packed);
     pthread_mutex_unlock(&lock);
-    if (is_new) watch(r);
+    if (is_new) watch(r, object);
     if (!packed) return *status ? WEIGHTS_FAILED : WEIGHTS_FULL;
     ADAPTER_COUNT("block.packed");
     *blob = packed;
@@ -240,7 +248,7 @@ void attune_torch_forget(const void *object) {
             record *const e = *link;
             bool belongs = !object;
             for (int t = 0; t < WEIGHTS_COUNT; t++) belongs = belongs || e->object[t] == object;
-            if (belongs && e->blob && object) drop_blob(e, &wait_of_new);
+            if (belongs && object && e->blob && !e->is_parameter) temporary = e->calls < LITTLE_USE ? temporary + 1 : 0;
             if (belongs)
                 unlink_record(link);
             else

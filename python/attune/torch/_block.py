@@ -16,8 +16,10 @@ _watched: Dict[int, "weakref.ref[torch.Tensor]"] = {}
 _lock = threading.RLock()  # a tensor may die, and call back, at any time
 
 
-def _watch(*tensors: torch.Tensor) -> None:
-    """Called when the weights of a block have been packed: forgets them with the first of these tensors that dies."""
+def _watch(*tensors: torch.Tensor) -> bool:
+    """Called when the weights of a block have been packed: forgets them with the first of these tensors that dies.
+
+    Returns whether all are parameters; others may be made for one call, as those of autocast are."""
     library = _native.library()
     for tensor in tensors:
         address = tensor._cdata
@@ -33,6 +35,7 @@ def _watch(*tensors: torch.Tensor) -> None:
                         del _watched[address]
 
             _watched[address] = weakref.ref(tensor, died)
+    return all(isinstance(tensor, torch.nn.Parameter) for tensor in tensors)
 
 
 def prepare() -> None:
@@ -50,7 +53,7 @@ def prepare() -> None:
         library.attune_torch_limit_packed.argtypes = [ctypes.c_size_t]
         library.attune_torch_limit_packed.restype = ctypes.c_size_t
         _definitions = torch.library.Library("attune", "FRAGMENT")
-        _definitions.define("_watch_weights(Tensor qkv, Tensor qkv_bias, Tensor out, Tensor out_bias) -> ()")
+        _definitions.define("_watch_weights(Tensor qkv, Tensor qkv_bias, Tensor out, Tensor out_bias) -> bool")
         _definitions.impl("_watch_weights", _watch, "CompositeExplicitAutograd")
 
 
