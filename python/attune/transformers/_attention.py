@@ -189,6 +189,8 @@ def _unsupported(call: _Call, dropout: float, kwargs: dict) -> Optional[str]:
         return "shapes"
     if query.shape[1] % key.shape[1] or key.shape[1] != value.shape[1]:
         return "numbers of heads"
+    if any(tensor.stride(3) != 1 and tensor.shape[3] != 1 for tensor in (query, key, value)):
+        return "innermost strides"
     if call.sinks is not None and call.sinks.numel() != query.shape[1]:
         return "shape of the sinks"
     return _unsupported_mask(call) or _unsupported_gradients(call)
@@ -205,6 +207,8 @@ def _unsupported_mask(call: _Call) -> Optional[str]:
         sizes = (call.query.shape[0], call.query.shape[1], call.query.shape[2], call.key.shape[2])
         if any(have not in (1, want) for have, want in zip(mask.shape, sizes)):
             return f"{name} of another shape"
+        if mask.stride(3) > 1 and mask.shape[3] != 1:
+            return f"innermost stride of the {name}"
     return None
 
 
