@@ -148,7 +148,7 @@ def attention(
 
     q is [batch, heads, length, dim], k and v are [batch, kv_heads, keys, dim]; without a batch, [heads, length, dim].
     kv_heads divides heads. dim of v may be another. dtypes are f32, f16, bf16 and f64; k and v may also be f8 (E4M3).
-    Any strides will do.
+    Any strides will do, except negative ones.
 
     mask: bool, True where a key is seen; it broadcasts to [batch, heads, length, keys].
     bias: added to the scores; it broadcasts in the same way.

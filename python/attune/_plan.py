@@ -60,7 +60,7 @@ class Plan(Call):
         """Counts: kernels compiled and calls, by kind."""
         info = sized(PlanInfo)
         check(lib.attune_plan_get_info(self._pointer, _byref(info)))
-        return {name: getattr(info, name) for name, _ in PlanInfo._fields_[1:]}
+        return {name: getattr(info, name) for name, _ in PlanInfo._fields_[1:] if name != "reserved"}
 
     def __repr__(self) -> str:
         return f"<attune.Plan of {str(self.problem)!r}>"

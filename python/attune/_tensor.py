@@ -152,7 +152,8 @@ def _of_array(value: Any, name: str, writable: bool) -> Tuple[int, Any]:
     data, read_only = interface["data"]
     if writable and read_only:
         _refuse_read_only(name)
-    tensor = _build(data, _DTYPES[dtype], value.shape, _elements(name, value.strides, value.itemsize))
+    strides = _elements(name, value.strides, value.itemsize) if value.size else None
+    tensor = _build(data, _DTYPES[dtype], value.shape, strides)
     return ctypes.addressof(tensor), (tensor, value)
 
 
@@ -211,12 +212,15 @@ def lend(value: Any, name: str, writable: bool = False, wanted: Any = None) -> T
     `wanted` is a function that gives the TensorInfo of the argument, for flat buffers.
     """
     export = getattr(value, "__dlpack__", None)
-    if export is None:
+    if export is None or getattr(value, "size", None) == 0:  # NumPy's strides of nothing are 0
         if hasattr(value, "__array_interface__") and hasattr(value, "dtype"):
             return _of_array(value, name, writable)
         return _of_buffer(value, name, writable, wanted)
-    if getattr(value, "requires_grad", False) and is_torch(value):
-        export = _without_grad(value, name).__dlpack__
+    if is_torch(value):
+        if value.requires_grad:
+            export = _without_grad(value, name).__dlpack__
+        if value.is_neg():  # torch would lend the memory without a word about the sign
+            raise InvalidArgumentError(f"{name} is a view with its sign changed: call resolve_neg() first")
     try:
         if not writable:
             capsule = export()
