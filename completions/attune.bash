@@ -30,7 +30,7 @@ _attune_values() {
         k_dtype | v_dtype | kv_dtype) echo f32 f16 bf16 f64 i8 f8 ;;
         k_scales | v_scales | kv_scales) echo none head token ;;
         softmax_precision) echo f32 f64 ;;
-        softmax_scale) echo default ;;
+        softmax_scale) echo default dynamic ;;
         causal_align) echo top_left bottom_right ;;
         attn_mask | attn_bias) echo qk bqk bhqk bk k ;;
         weights) echo none scaled capped masked softmax ;;

@@ -328,6 +328,9 @@ typedef struct attune_problem {
     attune_dtype w_dtype;  /* of packed_weights, keys_low and values_low; default dtype */
     int64_t x_strides[3], x_kv_strides[3], x_v_strides[3];
     int64_t k_scale_strides[3], v_scale_strides[3]; /* of scales of tokens */
+    int has_softmax_scale; /* 1: each call has its own scale, attune_arguments.softmax_scale; the problem's must be
+                            * ATTUNE_DEFAULT_SCALE. The kernel computes as one with that scale compiled in */
+    int reserved;          /* 0 */
 } attune_problem;
 
 /* A NaN: "use 1 / sqrt(head_dim)". */
@@ -344,6 +347,7 @@ ATTUNE_API attune_status attune_problem_init(attune_problem *problem, size_t str
  *     batch=1,num_heads=12,seq_q=512,head_dim=64,is_causal=1,causal_align=bottom_right
  * Text may also say
  *     seq_q=dynamic
+ *     softmax_scale=dynamic                  has_softmax_scale
  *     is_causal=true                         a flag is 0, 1, false or true
  *     lse=1, sinks=1, ragged=1, cross=1 …    flags without has_ or is_ (is_causal keeps its name)
  *     kv_dtype=i8                            k_dtype=i8,v_dtype=i8
@@ -573,6 +577,8 @@ typedef struct attune_arguments {
     const void *keys_low, *values_low;
     void *workspace;             /* 64-byte aligned, or NULL: attune allocates it for the call */
     size_t workspace_bytes;
+    double softmax_scale;        /* with has_softmax_scale: within +-1e38; ATTUNE_DEFAULT_SCALE, as initialised, is
+                                  * 1 / sqrt(head_dim) */
 } attune_arguments;
 
 /* Sets sizes and strides to those of `problem`, and pointers to NULL. Sizes that the problem leaves open or does not
@@ -810,8 +816,8 @@ ATTUNE_API void attune_mha_destroy(attune_context *context, attune_mha *mha);
 
 /* ---- Plans ---- */
 
-/* One handle for calls whose sizes vary. A kernel is made for many queries or for few: its strategy is chosen when it is
- * compiled. A plan has kernels for both, and runs each call by the one that suits it:
+/* One handle for calls whose sizes vary. A kernel is made for many queries or for few: its strategy is chosen when it
+ * is compiled. A plan has kernels for both, and runs each call by the one that suits it:
  *
  *     attune_problem_parse("num_heads=9,num_kv_heads=3,seq_q=dynamic,seq_kv=dynamic,head_dim=64,is_causal=1,"
  *                          "causal_align=bottom_right", &problem);
@@ -820,19 +826,19 @@ ATTUNE_API void attune_mha_destroy(attune_context *context, attune_mha *mha);
  *     arguments.seq_q = 1; arguments.seq_kv = 700; arguments.q = q; ...
  *     attune_plan_run(context, plan, &arguments, NULL);
  *
- * Few rows: a call of one query, and one of up to attune_plan_info.few_rows queries, have kernels of their own. A kernel
- * is compiled when the first call needs it.
+ * Few rows: calls of one query, and of up to attune_plan_info.few_rows queries, have kernels of their own. A kernel is
+ * compiled when the first call needs it.
  *
  * A ragged batch is cut into runs of neighbouring entries of one kind, and each run is computed by its kernel. Where
  * entries of both kinds alternate so often that the runs would be short, one kernel computes the whole batch. That of a
  * ragged block is never cut: its projections gain more by staying together.
  *
  * Lengths that come back: after `repeats` calls in a row with the same lengths the plan compiles a kernel for them,
- * before the last of these calls returns, and uses it from the next call on. Only calls without such a kernel count. The
- * first max_specialised lengths get one and keep it, so a plan compiles at most max_specialised + 3 kernels in its life.
- * Not specialised are ragged batches, calls in which a dynamic length is ATTUNE_NOT_SET, masks with a number of columns
- * of their own, and calls of few queries with other than as many keys, because decoding has new lengths at every step.
- * If such a kernel cannot be had (ATTUNE_STRICT=1, for example), the call succeeds all the same.
+ * before the last of these calls returns, and uses it from the next call on. Only calls without such a kernel count.
+ * The first max_specialised lengths get one and keep it, so a plan compiles at most max_specialised + 3 kernels in its
+ * life. Calls of few queries with another number of keys are not specialised, because decoding has new lengths at
+ * every step. Nor are ragged batches, calls in which a dynamic length is ATTUNE_NOT_SET or 0, and problems with
+ * short_masks. If such a kernel cannot be had (ATTUNE_STRICT=1, for example), the call succeeds all the same.
  *
  * With reproducible=1 the bits of a result do not depend on which kernel ran. Otherwise they may, as they may for
  * attune_compile of different problems. */
@@ -841,7 +847,7 @@ typedef struct attune_plan attune_plan;
 typedef struct attune_plan_options {
     size_t struct_size;
     uint32_t max_specialised; /* kernels for lengths that come back: 0 (none) to 8 */
-    uint32_t repeats;         /* calls in a row with the same lengths after which such a kernel is compiled: 1 to 1000 */
+    uint32_t repeats;         /* calls in a row with the same lengths before such a kernel is compiled: 1 to 1000 */
 } attune_plan_options;
 
 #define ATTUNE_PLAN_OPTIONS_INIT { .struct_size = sizeof(attune_plan_options), .max_specialised = 8, .repeats = 3 }
@@ -878,6 +884,11 @@ ATTUNE_API attune_status attune_plan_workspace_size(attune_context *context, att
                                                     const attune_arguments *arguments,
                                                     const attune_run_options *options, size_t *bytes);
 
+/* Sets a number of the call by name: softmax_scale. ATTUNE_INVALID_ARGUMENT: there is no such number, or the problem
+ * does not leave it to the call. */
+ATTUNE_API attune_status attune_plan_set_number(const attune_plan *plan, attune_arguments *arguments, const char *name,
+                                                double value);
+
 /* Computes the outputs as attune_run_with does; options may be NULL. `context` is the one that made the plan.
  * Thread-safe: any number of threads may run a plan at once, and no call waits for another one, unless both need a
  * kernel that is being compiled. Of a ragged batch that is cut, everything is checked before anything is computed. */
@@ -891,7 +902,7 @@ typedef struct attune_plan_info {
     uint32_t many_kernels;       /* 0 or 1 */
     uint32_t specialised_kernels;/* 0 to max_specialised */
     uint32_t reserved;
-    uint64_t few_calls, many_calls, specialised_calls; /* by the kind of kernel; of a batch that is cut each run counts */
+    uint64_t few_calls, many_calls, specialised_calls; /* by the kind of kernel; each run of a cut batch counts */
     uint64_t cut_calls;          /* ragged batches that were cut */
 } attune_plan_info;
 

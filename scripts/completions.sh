@@ -46,7 +46,7 @@ fields() {
             if (kind == "WORD") values = words[part[5]]
             if (kind ~ /^SIZE/) values = " dynamic"
             if (kind == "DIMS") values = " qk bqk bhqk bk k"
-            if (name == "softmax_scale") values = " default"
+            if (name == "softmax_scale") values = " default dynamic"
             if (name == "softmax_precision") values = " f32 f64"
             print name values
             if (name == "v_dtype") print "kv_dtype" values

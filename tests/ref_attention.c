@@ -42,6 +42,11 @@ static int64_t settled(int64_t of_problem, int64_t of_call) {
 
 static bool is_f64(const view *v) { return v->tensor && v->tensor->dtype == ATTUNE_F64; }
 
+static double scale_of(const attune_problem *p, const attune_arguments *a) {
+    const double scale = p->has_softmax_scale ? a->softmax_scale : p->softmax_scale;
+    return isnan(scale) ? 1.0 / sqrt((double)p->head_dim) : scale;
+}
+
 static reading read_call(const ref_call *c) {
     const attune_problem *const p = c->problem;
     const attune_arguments *const a = c->arguments;
@@ -79,7 +84,7 @@ static reading read_call(const ref_call *c) {
         .seq_q = settled(p->seq_q, a->seq_q),
         .seq_kv = p->seq_kv ? settled(p->seq_kv, a->seq_kv) : settled(p->seq_q, a->seq_kv < 0 ? a->seq_q : a->seq_kv),
         .seq_new = settled(p->seq_new, a->seq_new),
-        .scale = isnan(p->softmax_scale) ? 1.0 / sqrt((double)p->head_dim) : p->softmax_scale,
+        .scale = scale_of(p, a),
         .k_rounding = c->k_rounding,
         .v_rounding = c->v_rounding,
         .k_taken = {NULL, c->k_taken},

@@ -19,6 +19,8 @@ static void test_text_round_trip(void **state) {
         "num_heads=12,seq_q=512,seq_kv=512,head_dim=64",
         "batch=3,num_heads=8,num_kv_heads=2,seq_q=5,seq_kv=7,head_dim=3,head_dim_v=11,lse=1",
         "num_heads=1,seq_q=5,seq_kv=9,head_dim=3,softmax_scale=0.25,is_causal=1,causal_offset=-2",
+        "num_heads=1,seq_q=5,seq_kv=9,head_dim=3,softmax_scale=dynamic,is_causal=1",
+        "embed_dim=16,num_heads=2,seq_q=4,seq_kv=4,head_dim=8,softmax_scale=dynamic",
         "num_heads=2,seq_q=4,seq_kv=4,head_dim=8,q_strides=64:8:16:1",
         "num_heads=2,seq_q=dynamic,seq_kv=dynamic,head_dim=8,max_seq_q=64,max_seq_kv=4096,attn_mask=qk",
         "num_heads=2,seq_q=4,seq_kv=6,head_dim=8,k_dtype=f16,softmax_precision=f64,logits_soft_cap=30,window_left=2,"
@@ -92,7 +94,7 @@ static void test_text_refused(void **state) {
         {"seq_q=99999999999999999999", "seq_q is '99999999999999999999', which is not an integer of 64 bits"},
         {"seq_q=3,seq_q=4", "'seq_q' is given twice"},
         {"softmax_scale=abc", "softmax_scale is 'abc', which is not a number"},
-        {"softmax_scale=nan", "softmax_scale is 'nan'; it must be a number or 'default'"},
+        {"softmax_scale=nan", "softmax_scale is 'nan'; it must be a number, 'default' or 'dynamic'"},
         {"is_causal=2", "is_causal is '2'; it must be 0 or 1"},
         {"causal_align=left", "causal_align is 'left'; it must be top_left or bottom_right"},
         {"dtype=f8", "dtype is 'f8'; it must be f32, f16, bf16 or f64"},
@@ -310,6 +312,8 @@ static void test_choices(void **state) {
         {offsetof(attune_problem, weights_average), 2, "weights_average is 2"},
         {offsetof(attune_problem, has_row_ids), 2, "has_row_ids is 2"},
         {offsetof(attune_problem, reproducible), 2, "reproducible is 2"},
+        {offsetof(attune_problem, has_softmax_scale), 2, "has_softmax_scale is 2"},
+        {offsetof(attune_problem, reserved), 1, "reserved is 1; it must be 0"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         attune_problem problem = problem_parsed("seq_q=4,head_dim=4"), out;

@@ -72,6 +72,7 @@ static void test_key(void **state) {
         "k_dtype=f8,k_scales=head",
         "softmax_precision=f64",
         "softmax_scale=0.5",
+        "softmax_scale=dynamic",
         "logits_soft_cap=30",
         "is_causal=1",
         "is_causal=1,causal_offset=1",

@@ -56,7 +56,7 @@ void draft_low_rank(draft *d) {
     }
     p->low_rank_heads = draft_chance(d, 40);
     p->low_rank_shared = draft_chance(d, 40);
-    if (draft_chance(d, 15)) p->softmax_scale = 0.125 * (double)draft_between(d, -4, 8);
+    draft_scale(d);
     if (draft_feature(d)) p->logits_soft_cap = 0.5 * (double)draft_between(d, 1, 100);
     if (p->low_rank_shared && p->head_dim_v <= p->head_dim && !p->v_embed_dim && draft_feature(d)) p->v_in_k = 1;
     if (p->v_in_k) p->v_dtype = ATTUNE_DTYPE_DEFAULT;

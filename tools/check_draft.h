@@ -37,6 +37,14 @@ static inline int64_t draft_size(const draft *d, int64_t limit) {
     return draft_chance(d, 5) ? 1 : draft_between(d, 1, top < limit ? top : limit);
 }
 
+/* A scale of the problem's own, or of the call's. */
+static inline void draft_scale(draft *d) {
+    if (!draft_chance(d, 15)) return;
+    const double scale = 0.125 * (double)draft_between(d, -4, 8);
+    d->p->has_softmax_scale = draft_chance(d, 50);
+    *(d->p->has_softmax_scale ? &d->sizes->softmax_scale : &d->p->softmax_scale) = scale;
+}
+
 /* Whether keys lie in caches. */
 static inline bool draft_has_caches(const draft *d) {
     return d->block == BLOCK_SELF_CACHE || d->block == BLOCK_CROSS_CACHE || d->block == BLOCK_PROJECTED;

@@ -136,7 +136,7 @@ static void draw_mask(draft *d, int64_t dims[4], int64_t *columns) {
 
 static void draw_scores(draft *d) {
     attune_problem *const p = d->p;
-    if (chance(d, 15)) p->softmax_scale = 0.125 * (double)between(d, -4, 8);
+    draft_scale(d);
     if (has_feature(d)) p->logits_soft_cap = chance(d, 50) ? 2 : 0.5 * (double)between(d, 1, 100);
     if (chance(d, d->rate / 2 + 30)) draw_causality(d);
     if (has_feature(d)) draw_window(d);

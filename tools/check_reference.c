@@ -56,8 +56,10 @@ static int64_t extent(const tensors *t, const char *name, int dim) {
 }
 
 /* No score of the call is larger than this (Cauchy and Schwarz), whatever is added to the product. */
-static double scale_of(const attune_problem *p) {
-    return isnan(p->softmax_scale) ? 1 / sqrt((double)p->head_dim) : fabs(p->softmax_scale);
+static double scale_of(const tensors *t) {
+    const attune_problem *const p = &t->problem;
+    const double scale = p->has_softmax_scale ? t->arguments.softmax_scale : p->softmax_scale;
+    return isnan(scale) ? 1 / sqrt((double)p->head_dim) : fabs(scale);
 }
 
 static double longest_key(const tensors *t, const ref_block_scale *block) {
@@ -71,7 +73,7 @@ static double largest_score(const tensors *t, const ref_block_scale *block) {
     const double tokens = (double)(extent(t, "q", 2) + extent(t, "x", 1) + extent(t, "x_kv", 1) + extent(t, "k", 2) +
                                    t->arguments.max_pages * p->page_size);
     const double distance = tokens + fabs((double)p->causal_offset) + 8;
-    return scale_of(p) * query * longest_key(t, block) + largest_finite(tensors_find(t, "attn_bias")) +
+    return scale_of(t) * query * longest_key(t, block) + largest_finite(tensors_find(t, "attn_bias")) +
            largest_finite(tensors_find(t, "alibi_slopes")) * distance + largest_finite(tensors_find(t, "sinks"));
 }
 
@@ -292,7 +294,7 @@ static bounds bounds_of(const tensors *t, const ref_result *wanted, double plain
     const double q_loss = block->q_loss, k_loss = block->k_loss, v_loss = p->v_in_k ? k_loss : block->v_loss;
     const double projected = q_loss * longest_key(t, block) + k_loss * block->q_row;
     double off = 4 * epsilon * (4 + score) + (is_known ? 0 : 4 * cached_k * score);
-    if (is_block) off += 2 * epsilon * scale_of(p) * sqrt((double)p->head_dim) * projected; /* merge has no head_dim */
+    if (is_block) off += 2 * epsilon * scale_of(t) * sqrt((double)p->head_dim) * projected; /* merge has no head_dim */
     double out = off * value + epsilon * v_loss + (is_known ? 0 : cached_v * value);
     if (is_block && !p->no_out_projection) out = out * block->out_gain + epsilon * block->out_loss;
     const double of_scores = off + lost_between(p) * score; /* `out` has that in plain_max */

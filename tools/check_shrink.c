@@ -167,7 +167,10 @@ static bool simplify_other(check_case *c, int move) {
     switch (move) {
     case 0: set_heads(p, p->num_kv_heads ? p->num_heads / p->num_kv_heads : 1, p->num_kv_heads ? 1 : 0); return true;
     case 1: set_heads(p, p->num_kv_heads ? p->num_kv_heads : 1, p->num_kv_heads); return true;
-    case 2: p->softmax_scale = ATTUNE_DEFAULT_SCALE; return true;
+    case 2:
+        p->softmax_scale = c->sizes.softmax_scale = ATTUNE_DEFAULT_SCALE;
+        p->has_softmax_scale = 0;
+        return true;
     case 3: p->logits_soft_cap = 0; return true;
     case 4: p->window_left = -1; return true;
     case 5: p->window_right = -1; return true;

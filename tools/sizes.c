@@ -4,6 +4,7 @@
 #include "tensors.h"
 
 #include <errno.h>
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -31,15 +32,29 @@ static bool parse_value(const char *name, const char *value, int64_t *number) {
     return false;
 }
 
+static bool parse_scale(const char *value, double *scale) {
+    char *end = NULL;
+    if (!isnan(*scale)) {
+        tool_error("--sizes: softmax_scale is given twice");
+        return false;
+    }
+    *scale = strtod(value, &end);
+    if (end != value && !*end && isfinite(*scale)) return true;
+    tool_error("--sizes: softmax_scale is '%s', which is not a number", value);
+    return false;
+}
+
 static void refuse_name(const char *name) {
     at_nearest nearest = at_nearest_to(name, strlen(name));
     for (int i = 0; i < NUM_CALL_SIZES; i++) at_nearest_try(&nearest, fields[i].name);
+    at_nearest_try(&nearest, "softmax_scale");
     if (nearest.word)
         tool_error("--sizes: '%s' is not a size; did you mean %s?", name, nearest.word);
     else
-        tool_error("--sizes: '%s' is not a size; there are: seq_q, seq_kv, seq_new, num_rows, total_q, total_kv, "
-                   "num_pages, max_pages, mask_seq_kv, bias_seq_kv, rotary_positions, rotary_batch_stride",
-                   name);
+        tool_error(
+            "--sizes: '%s' is not a size; there are: seq_q, seq_kv, seq_new, num_rows, total_q, total_kv, "
+            "num_pages, max_pages, mask_seq_kv, bias_seq_kv, rotary_positions, rotary_batch_stride, softmax_scale",
+            name);
 }
 
 /* `given` has a bit for each size that the same text named before. */
@@ -51,6 +66,7 @@ static bool parse_pair(char *pair, call_sizes *sizes, uint32_t *given) {
     }
     *value++ = '\0';
     const char *const name = tool_trimmed(pair);
+    if (strcmp(name, "softmax_scale") == 0) return parse_scale(tool_trimmed(value), &sizes->softmax_scale);
     for (int i = 0; i < NUM_CALL_SIZES; i++)
         if (strcmp(fields[i].name, name) == 0) {
             if (*given >> i & 1) {
@@ -113,7 +129,10 @@ bool sizes_check(const call_sizes *sizes, const attune_problem *problem) {
             tool_error("--sizes: %s is %lld, but the problem has no such size", fields[i].name, (long long)given);
         return false;
     }
-    return true;
+    if (isnan(sizes->softmax_scale) || p.has_softmax_scale) return true;
+    tool_error("--sizes: softmax_scale is %g, but the problem fixes it; softmax_scale=dynamic leaves it open",
+               sizes->softmax_scale);
+    return false;
 }
 
 call_sizes sizes_of_problem(const call_sizes *sizes, const attune_problem *problem) {
@@ -122,6 +141,7 @@ call_sizes sizes_of_problem(const call_sizes *sizes, const attune_problem *probl
     problem_fill_defaults(&p);
     for (int i = 0; i < NUM_CALL_SIZES; i++)
         if (!sizes_are_open(&p, i)) *sizes_at(&own, i) = ATTUNE_NOT_SET;
+    if (!p.has_softmax_scale) own.softmax_scale = ATTUNE_DEFAULT_SCALE;
     return own;
 }
 
@@ -150,6 +170,8 @@ const char *sizes_print(const call_sizes *sizes, char text[SIZES_TEXT]) {
         if (*sizes_at(&copy, i) != ATTUNE_NOT_SET)
             length += (size_t)snprintf(text + length, SIZES_TEXT - length, "%s%s=%lld", length ? "," : "",
                                        fields[i].name, (long long)*sizes_at(&copy, i));
+    if (!isnan(sizes->softmax_scale))
+        snprintf(text + length, SIZES_TEXT - length, "%ssoftmax_scale=%.17g", length ? "," : "", sizes->softmax_scale);
     return text;
 }
 
@@ -158,4 +180,5 @@ void sizes_apply(const call_sizes *sizes, attune_arguments *arguments) {
     for (int i = 0; i < NUM_CALL_SIZES; i++)
         if (*sizes_at(&copy, i) != ATTUNE_NOT_SET)
             memcpy((char *)arguments + fields[i].of_arguments, sizes_at(&copy, i), sizeof(int64_t));
+    arguments->softmax_scale = sizes->softmax_scale;
 }

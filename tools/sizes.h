@@ -8,9 +8,10 @@
 typedef struct call_sizes {
     int64_t seq_q, seq_kv, seq_new, num_rows, total_q, total_kv, num_pages, max_pages, mask_seq_kv, bias_seq_kv,
         rotary_positions, rotary_batch_stride;
+    double softmax_scale; /* not a size, but left to the call as well; NaN where not named */
 } call_sizes;
 
-#define CALL_SIZES_NONE {-1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1}
+#define CALL_SIZES_NONE {-1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, ATTUNE_DEFAULT_SCALE}
 
 /* Reads pairs separated by commas; fields not named keep their values. false after a message. */
 bool sizes_parse(const char *text, call_sizes *sizes);
@@ -36,8 +37,8 @@ const char *sizes_name(int index);
 /* Copies those that are set into the arguments: the others stay as attune_arguments_init set them. */
 void sizes_apply(const call_sizes *sizes, attune_arguments *arguments);
 
-/* All of them in a row, for code that treats them alike. */
-enum { NUM_CALL_SIZES = sizeof(call_sizes) / sizeof(int64_t) };
+/* All sizes in a row, for code that treats them alike. */
+enum { NUM_CALL_SIZES = offsetof(call_sizes, softmax_scale) / sizeof(int64_t) };
 int64_t *sizes_at(call_sizes *sizes, int index);
 
 #endif

@@ -39,6 +39,8 @@ typedef struct mha_context {
     bool has_first;    /* rows have a first key other than 0 */
     bool has_last;     /* rows have a last key of their own */
     bool has_position; /* positions matter at all */
+    /* Of a scale that each call has, in the phase that is being built (mha_scale_open); NULL: constants. */
+    const ir_expr *score_scale, *query_sign;
 } mha_context;
 
 /* ---- Arithmetic ---- */
@@ -74,10 +76,14 @@ const ir_expr *mha_both_rounded(const mha_context *c, const ir_expr *x, const ir
 
 /* What the scores must be multiplied by before they are natural exponents: 1 if c->is_natural. Otherwise the sign of
  * softmax_scale is in Q already (mha_query_sign), so that the largest score weighs most. */
-double mha_score_scale(const mha_context *c);
+const ir_expr *mha_score_scale(const mha_context *c);
 /* What Q is multiplied by: the sign of softmax_scale (0 if that is 0 in c->elem), and nothing but the sign, so that Q
- * is not rounded a second time; 1 if c->is_natural. */
-double mha_query_sign(const mha_context *c);
+ * is not rounded a second time. NULL where it is 1, as it is if c->is_natural. */
+const ir_expr *mha_query_sign(const mha_context *c);
+/* Opens both in a phase, before anything asks for them. Without has_softmax_scale it does nothing. */
+void mha_scale_open(mha_context *c);
+/* mha_score_scale times log2(e), for exp2. */
+const ir_expr *mha_score_log2e(const mha_context *c);
 
 /* exp((score - base) * mha_score_scale), the difference being at most 0. Any lanes. */
 const ir_expr *mha_exp(const mha_context *c, const ir_expr *score, const ir_expr *base);

@@ -172,14 +172,14 @@ static const ir_expr *sink_of(const d_lanes *d, const dl_row *row) {
 /* A vector of Q, times mha_query_sign, as d->q holds it. */
 static const ir_expr *load_query(const d_lanes *d, const ir_expr *const *index, const ir_expr *column, int64_t count) {
     const mha_context *c = d->c;
-    const double sign = mha_query_sign(c);
+    const ir_expr *sign = mha_query_sign(c);
     if (!c->by_pairs) {
         const ir_expr *q = mha_load_columns(c, c->q, index, column, count);
-        return sign == 1 ? q : ir_mul(d->b, q, mha_number(c, sign, d->lanes));
+        return sign ? ir_mul(d->b, q, ir_splat(d->b, sign, d->lanes)) : q;
     }
     const ir_expr *q = mha_load_raw_columns(c, c->q, index, column, d->width, count);
-    if (sign == 1) return q;
-    q = ir_mul(d->b, ir_cast(d->b, IR_F32, q), mha_number(c, sign, d->width));
+    if (!sign) return q;
+    q = ir_mul(d->b, ir_cast(d->b, IR_F32, q), ir_splat(d->b, sign, d->width));
     return ir_cast(d->b, IR_BF16, q);
 }
 
@@ -397,6 +397,7 @@ static void build_task(d_lanes *d) {
 static void begin_rows(d_lanes *d, const ir_expr *number, const ir_expr *task) {
     ir_builder *b = d->b;
     d->entry = mha_entry_open(d->c, number);
+    mha_scale_open(d->c);
     d->first_row = ir_mul(b, task, dl_i(d, d->max_rows));
     if (d->fixed_rows) {
         d->rows = d->padded_rows = dl_i(d, d->fixed_rows);

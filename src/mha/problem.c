@@ -133,6 +133,7 @@ static void fill_sizes(attune_problem *p) {
 /* A scale that the kernel would round to the default one is the default. */
 static void fill_scale(attune_problem *p) {
     const double usual = 1.0 / sqrt((double)p->head_dim);
+    if (p->has_softmax_scale) p->softmax_scale = usual; /* for calls that set none */
     const bool rounds = p->softmax_precision == ATTUNE_F32 && (float)p->softmax_scale == (float)usual;
     if (isnan(p->softmax_scale) || rounds) p->softmax_scale = usual;
 }
@@ -149,7 +150,7 @@ int64_t mha_most_keys(const attune_problem *p) {
 
 static const attune_problem initial = ATTUNE_PROBLEM_INIT;
 const at_struct mha_problem_struct = {"attune_problem", "start from ATTUNE_PROBLEM_INIT", sizeof(attune_problem),
-                                      &initial, 824};
+                                      &initial, 832};
 
 attune_status mha_canonicalize(const attune_problem *problem, attune_problem *out, at_error *err) {
     attune_status status = at_copy_in(&mha_problem_struct, problem, out, err);

@@ -6,8 +6,7 @@
 #include <string.h>
 
 enum { MAX_HEAD_DIM = 8192, MAX_PARTS = 65536 };
-static const double MAX_SCALE = 1e38; /* times log2(e) it is still an f32 */
-static const double MIN_CAP = 1e-30;  /* scores are divided by it */
+static const double MIN_CAP = 1e-30; /* scores are divided by it */
 
 static attune_status refuse(at_error *err, const char *sentence) {
     return at_fail(err, ATTUNE_INVALID_PROBLEM, "%s", sentence);
@@ -39,10 +38,12 @@ static attune_status check_flags(const attune_problem *p, at_error *err) {
         {"no_out_projection", p->no_out_projection},
         {"low_rank_heads", p->low_rank_heads},
         {"low_rank_shared", p->low_rank_shared},
+        {"has_softmax_scale", p->has_softmax_scale},
     };
     for (size_t i = 0; i < sizeof flags / sizeof *flags; i++)
         if (flags[i].value != 0 && flags[i].value != 1)
             return at_fail(err, ATTUNE_INVALID_PROBLEM, "%s is %d; it must be 0 or 1", flags[i].name, flags[i].value);
+    if (p->reserved) return at_fail(err, ATTUNE_INVALID_PROBLEM, "reserved is %d; it must be 0", p->reserved);
     return ATTUNE_OK;
 }
 
@@ -160,12 +161,15 @@ static attune_status check_sizes(const attune_problem *p, at_error *err) {
 }
 
 attune_status mha_check_ranges(const attune_problem *p, at_error *err) {
-    if (!isnan(p->softmax_scale) && !(fabs(p->softmax_scale) <= MAX_SCALE))
+    if (!isnan(p->softmax_scale) && !(fabs(p->softmax_scale) <= MHA_MAX_SCALE))
         return at_fail(err, ATTUNE_INVALID_PROBLEM, "softmax_scale is %g; it must be from -%g to %g", p->softmax_scale,
-                       MAX_SCALE, MAX_SCALE);
-    if (p->logits_soft_cap != 0 && !(p->logits_soft_cap >= MIN_CAP && p->logits_soft_cap <= MAX_SCALE))
+                       MHA_MAX_SCALE, MHA_MAX_SCALE);
+    if (p->has_softmax_scale && !isnan(p->softmax_scale) && p->softmax_scale != 1.0 / sqrt((double)p->head_dim))
+        return at_fail(err, ATTUNE_INVALID_PROBLEM, "softmax_scale is %g, but has_softmax_scale leaves it to the calls",
+                       p->softmax_scale);
+    if (p->logits_soft_cap != 0 && !(p->logits_soft_cap >= MIN_CAP && p->logits_soft_cap <= MHA_MAX_SCALE))
         return at_fail(err, ATTUNE_INVALID_PROBLEM, "logits_soft_cap is %g; it must be 0, or from %g to %g",
-                       p->logits_soft_cap, MIN_CAP, MAX_SCALE);
+                       p->logits_soft_cap, MIN_CAP, MHA_MAX_SCALE);
     return check_sizes(p, err);
 }
 

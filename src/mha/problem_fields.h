@@ -32,6 +32,14 @@ size_t mha_field_bytes(const mha_field *field);
 /* How many strides this problem's tensor has, or dims a mask: field->rank but for `out` of a block. */
 int mha_field_rank(const attune_problem *p, const mha_field *field);
 
+/* softmax_scale=dynamic is a flag of its own in the struct. */
+static inline bool mha_is_scale(const mha_field *field) {
+    return field->offset == offsetof(attune_problem, softmax_scale);
+}
+static inline bool mha_is_left_to_calls(const attune_problem *p, const mha_field *field) {
+    return mha_is_scale(field) && p->has_softmax_scale;
+}
+
 static inline void *mha_field_at(attune_problem *p, const mha_field *field) { return (char *)p + field->offset; }
 static inline const void *mha_field_of(const attune_problem *p, const mha_field *field) {
     return (const char *)p + field->offset;

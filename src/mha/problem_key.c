@@ -3,6 +3,7 @@
 #include "mha/key_words.h"
 #include "mha/problem_fields.h"
 
+#include <math.h>
 #include <string.h>
 
 /* ---- The words of a key ---- */
@@ -108,7 +109,7 @@ size_t mha_key_words(const attune_problem *p, mha_key_word words[MHA_KEY_WORDS])
     _Static_assert(COUNT + 2 + 4 + 12 <= MHA_KEY_WORDS, "a key holds all of them");
     memcpy(words, fields, sizeof fields);
     word_writer w = {words, COUNT};
-    put_number(&w, p, "softmax_scale", p->softmax_scale);
+    put_number(&w, p, "softmax_scale", p->has_softmax_scale ? ATTUNE_DEFAULT_SCALE : p->softmax_scale);
     put_number(&w, p, "logits_soft_cap", p->logits_soft_cap);
     put_mask(&w, p, "attn_mask", p->attn_mask_dims);
     put_mask(&w, p, "attn_bias", p->attn_bias_dims);
@@ -166,7 +167,10 @@ void mha_key_word_value(const mha_key_word *word, mha_writer *w) {
     case MHA_KEY_MASK: write_mask(word->value, w); break;
     case MHA_KEY_NUMBER:
         memcpy(&number, &word->value, sizeof number);
-        mha_write(w, "%.9g", number);
+        if (isnan(number)) /* of a scale that each call has */
+            mha_write(w, "dynamic");
+        else
+            mha_write(w, "%.9g", number);
         break;
     default: mha_write(w, "%lld", (long long)word->value);
     }

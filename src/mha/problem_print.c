@@ -55,7 +55,10 @@ static void write_field(mha_writer *w, const attune_problem *p, const mha_field 
         break;
     case MHA_FIELD_NUMBER:
         memcpy(&number, value, sizeof number);
-        mha_write(w, "%.17g", number);
+        if (mha_is_left_to_calls(p, field))
+            mha_write(w, "dynamic");
+        else
+            mha_write(w, "%.17g", number);
         break;
     case MHA_FIELD_DIMS: write_dims(w, p, field, value); break;
     case MHA_FIELD_STRIDES: write_array(w, p, field, value); break;
@@ -66,11 +69,13 @@ static const attune_problem initial = ATTUNE_PROBLEM_INIT;
 
 static void reset(attune_problem *p, const mha_field *field) {
     memcpy(mha_field_at(p, field), mha_field_of(&initial, field), mha_field_bytes(field));
+    if (mha_is_scale(field)) p->has_softmax_scale = 0;
 }
 
 /* Text has no NaN: it stands for a default. */
 static bool is_initial(const attune_problem *p, const mha_field *field) {
     const void *value = mha_field_of(p, field);
+    if (mha_is_left_to_calls(p, field)) return false;
     if (field->kind == MHA_FIELD_NUMBER && isnan(*(const double *)value)) return true;
     return !memcmp(value, mha_field_of(&initial, field), mha_field_bytes(field));
 }

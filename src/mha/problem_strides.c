@@ -154,7 +154,8 @@ static attune_status settle_tensor(attune_problem *p, const mha_tensor *t, const
 static void forget_strides(attune_problem *p) {
     enum { END = offsetof(attune_problem, weights_strides) + sizeof p->weights_strides };
     memset(p->q_strides, 0, END - offsetof(attune_problem, q_strides));
-    memset(p->x_strides, 0, sizeof *p - offsetof(attune_problem, x_strides));
+    enum { LAST = offsetof(attune_problem, v_scale_strides) + sizeof p->v_scale_strides };
+    memset(p->x_strides, 0, LAST - offsetof(attune_problem, x_strides));
 }
 
 /* Those of no tensor become zeros. */

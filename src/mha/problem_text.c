@@ -53,16 +53,17 @@ static attune_status parse_word(const mha_pair *pair, const mha_field *field, vo
 }
 
 /* The struct uses NaN for "default"; in text a NaN is always a mistake. */
-static attune_status parse_number(const mha_pair *pair, const mha_field *field, void *out, at_error *err) {
-    const bool has_default = field->offset == offsetof(attune_problem, softmax_scale);
+static attune_status parse_number(const mha_pair *pair, const mha_field *field, attune_problem *p, at_error *err) {
+    const bool is_scale = mha_is_scale(field), is_dynamic = is_scale && mha_value_is(pair, "dynamic");
     double value = ATTUNE_DEFAULT_SCALE;
-    if (!has_default || !mha_value_is(pair, "default")) {
+    if (!is_dynamic && !(is_scale && mha_value_is(pair, "default"))) {
         const attune_status status = mha_value_double(pair, ATTUNE_INVALID_PROBLEM, &value, err);
         if (status) return status;
         if (isnan(value))
-            return bad_choice(pair, has_default ? "a number or 'default'" : "a number", no_suggestion, err);
+            return bad_choice(pair, is_scale ? "a number, 'default' or 'dynamic'" : "a number", no_suggestion, err);
     }
-    memcpy(out, &value, sizeof value);
+    if (is_scale) p->has_softmax_scale = is_dynamic;
+    memcpy(mha_field_at(p, field), &value, sizeof value);
     return ATTUNE_OK;
 }
 
@@ -130,7 +131,7 @@ static attune_status parse_field(parse_state *state, int i, const mha_pair *pair
     switch (field->kind) {
     case MHA_FIELD_FLAG: return parse_flag(pair, out, err);
     case MHA_FIELD_WORD: return parse_word(pair, field, out, err);
-    case MHA_FIELD_NUMBER: return parse_number(pair, field, out, err);
+    case MHA_FIELD_NUMBER: return parse_number(pair, field, &state->problem, err);
     case MHA_FIELD_DIMS:
         state->lettered[i] = parse_letters(pair, out);
         return state->lettered[i] ? ATTUNE_OK : parse_array(pair, field, field->rank, out, err);

@@ -232,6 +232,7 @@ void mha_q_lanes(mha_context *m) {
     const ir_expr *tasks = c.num_tasks ? ql_i(&c, c.num_tasks) : ql_ceil_div(&c, longest, c.block_rows * c.max_blocks);
     const ir_expr *task = ir_parallel(b, "t", tasks);
     c.e = mha_entry_open(m, entry);
+    mha_scale_open(m);
     shorten_entry(&c);
     c.rows = ir_let(b, "rows", ir_mul(b, c.e.seq_q, ql_i(&c, m->group)));
     c.positions_are_keys = positions_are_keys(&c);

@@ -127,8 +127,7 @@ static void load_elements(q_lanes *c, const ir_expr *block, const ir_expr *at, c
 }
 
 void ql_load_queries(q_lanes *c, const ir_expr *block) {
-    const double sign = mha_query_sign(c->m);
-    const ir_expr *factor = sign == 1 ? NULL : mha_number(c->m, sign, 1);
+    const ir_expr *factor = mha_query_sign(c->m);
     const bool vectors = c->m->p->head_dim / c->width >= mha_quarter(c->m->lanes);
     const ir_expr *at = begin_rows(c, vectors);
     if (vectors)

@@ -53,7 +53,7 @@ static const ir_expr *short_exp(q_lanes *c, const ir_expr *score, const ir_expr 
     static const double coefficients[] = {0x1.62f5fcp-1, 0x1.f00c54p-3, 0x1.c2a168p-5};
     ir_builder *b = c->b;
     if (!c->m->has_scalef) return mha_exp(c->m, score, base);
-    const ir_expr *log2e = ql_splat(c, mha_score_scale(c->m) * M_LOG2E);
+    const ir_expr *log2e = ir_splat(b, mha_score_log2e(c->m), c->m->lanes);
     const ir_expr *x = ir_let(b, "x", ir_mul(b, ir_sub(b, score, base), log2e));
     const ir_expr *n = ir_let(b, "n", ir_apply(b, IR_RINT, x, NULL, NULL));
     const ir_expr *f = ir_let(b, "f", ir_sub(b, x, n)), *slope = ql_splat(c, coefficients[2]);

@@ -2,6 +2,7 @@
 #include "mha/signature.h"
 #include "mha/pack.h"
 
+#include <math.h>
 #include <string.h>
 
 /* ---- the table ---- */
@@ -390,5 +391,16 @@ size_t mha_scalars(const attune_problem *p, const mha_sizes *sizes, const mha_te
         const int outer = tensors[t].has_strides ? tensors[t].rank - 1 : tensors[t].id == MHA_COS;
         for (int i = 0; i < outer; i++) scalars[n++] = strides[t][i];
     }
+    if (p->has_softmax_scale) scalars[n++] = mha_scale_scalar(p, ATTUNE_DEFAULT_SCALE);
     return n;
+}
+
+int64_t mha_scale_scalar(const attune_problem *p, double softmax_scale) {
+    const double scale = isnan(softmax_scale) ? p->softmax_scale : softmax_scale;
+    const float rounded = (float)scale;
+    uint32_t low;
+    int64_t bits;
+    memcpy(&low, &rounded, sizeof low);
+    memcpy(&bits, &scale, sizeof bits);
+    return p->softmax_precision == ATTUNE_F64 ? bits : (int64_t)low;
 }

@@ -3,6 +3,7 @@
  *
  * A kernel's scalar parameters are, in this order: every size of mha_size that a tensor of the problem uses and that is
  * not known when compiling (in the order of the enum); then, for each tensor that has strides, all but the innermost.
+ * With has_softmax_scale the scale is the last one.
  * Its buffer parameters are the tensors, in the order of mha_tensor_id. */
 #ifndef ATTUNE_MHA_SIGNATURE_H
 #define ATTUNE_MHA_SIGNATURE_H
@@ -156,10 +157,15 @@ enum { MHA_MAX_SCALARS = 96 };
 size_t mha_scalars(const attune_problem *canonical, const mha_sizes *sizes, const mha_tensor *tensors, size_t count,
                    const int64_t strides[][4], int64_t scalars[MHA_MAX_SCALARS]);
 
+/* The last scalar of a problem with has_softmax_scale: the bits of a number of the arithmetic's precision. NaN: the
+ * default. */
+int64_t mha_scale_scalar(const attune_problem *canonical, double softmax_scale);
+
 /* ---- The same in the IR ---- */
 
 typedef struct mha_params {
     const ir_expr *size[MHA_NUM_SIZES];       /* a constant or a parameter; NULL if the problem has no such size */
+    const ir_expr *softmax_scale;             /* NULL: a constant of the problem */
     const ir_buffer *tensor[MHA_NUM_TENSORS]; /* NULL if absent; [MHA_V] is [MHA_K] if v_in_k, as are V's scales
                                                * and new values; where keys follow queries [MHA_CU_SEQLENS_KV] is
                                                * [MHA_CU_SEQLENS_Q] */

@@ -87,6 +87,9 @@ void mha_declare_params(ir_builder *b, const attune_problem *p, mha_params *para
         params->tensor[t->id] = ir_param_buffer(b, ir_name(t), t->elem, t->rank, dims,
                                                 rotary || t->has_strides ? strides : NULL, t->access);
     }
+    if (p->has_softmax_scale)
+        params->softmax_scale =
+            ir_param_scalar(b, "softmax_scale", p->softmax_precision == ATTUNE_F64 ? IR_F64 : IR_F32);
     if (p->v_in_k) params->tensor[MHA_V] = params->tensor[MHA_K];
     if (mha_keys_follow_queries(p)) params->tensor[MHA_CU_SEQLENS_KV] = params->tensor[MHA_CU_SEQLENS_Q];
     if (p->v_in_k) params->tensor[MHA_V_NEW] = params->tensor[MHA_K_NEW];

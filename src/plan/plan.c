@@ -116,3 +116,13 @@ attune_status attune_plan_set_size(const attune_plan *plan, attune_arguments *ar
         at_set_size(&plan->signature, arguments, name, value, &err);
     return at_report(&err);
 }
+
+attune_status attune_plan_set_number(const attune_plan *plan, attune_arguments *arguments, const char *name,
+                                     double value) {
+    at_error err = {0};
+    if (!plan || !arguments || !name)
+        at_fail(&err, ATTUNE_INVALID_ARGUMENT, "attune_plan_set_number was given NULL");
+    else
+        at_set_number(&plan->signature, arguments, name, value, &err);
+    return at_report(&err);
+}

@@ -1,5 +1,6 @@
 #include "runtime/call.h"
 
+#include <math.h>
 #include <string.h>
 
 /* All sizes and strides of a call lie in two parts of attune_arguments. So two comparisons find out whether a call
@@ -39,7 +40,8 @@ static void fill_defaults(const at_signature *s, attune_arguments *a) {
                             .max_pages = ATTUNE_NOT_SET,
                             .mask_seq_kv = ATTUNE_NOT_SET,
                             .bias_seq_kv = ATTUNE_NOT_SET,
-                            .rotary_positions = ATTUNE_NOT_SET};
+                            .rotary_positions = ATTUNE_NOT_SET,
+                            .softmax_scale = ATTUNE_DEFAULT_SCALE};
     for (size_t i = 0; i < s->count; i++) {
         const mha_tensor *t = &s->tensors[i];
         if (t->problem_strides)
@@ -49,7 +51,7 @@ static void fill_defaults(const at_signature *s, attune_arguments *a) {
 }
 
 at_struct at_arguments_struct(const at_signature *s) {
-    return (at_struct){"attune_arguments", "use attune_arguments_init", sizeof(attune_arguments), &s->defaults, 824};
+    return (at_struct){"attune_arguments", "use attune_arguments_init", sizeof(attune_arguments), &s->defaults, 832};
 }
 
 /* Makes arguments of another version of the struct whole. */
@@ -158,6 +160,15 @@ static attune_status check_packed(const at_signature *s, void *const *buffers, a
     return at_fail(err, ATTUNE_INVALID_ARGUMENT, "packed_weights cannot be used: %s", why.message);
 }
 
+/* Puts the scale of a call in its place, which is the last one. */
+static attune_status take_scale(const at_signature *s, const attune_arguments *a, at_settled *settled, at_error *err) {
+    if (!isnan(a->softmax_scale) && !(fabs(a->softmax_scale) <= MHA_MAX_SCALE))
+        return at_fail(err, ATTUNE_INVALID_ARGUMENT, "softmax_scale is %g; it must be from -%g to %g", a->softmax_scale,
+                       MHA_MAX_SCALE, MHA_MAX_SCALE);
+    settled->scalars[s->num_scalars - 1] = mha_scale_scalar(&s->problem, a->softmax_scale);
+    return ATTUNE_OK;
+}
+
 static bool repeats_problem(const at_signature *s, const attune_arguments *a) {
     const char *own = (const char *)a, *defaults = (const char *)&s->defaults;
     return s->is_settled && !memcmp(own + SIZES_BEGIN, defaults + SIZES_BEGIN, SIZES_BYTES) &&
@@ -183,6 +194,11 @@ attune_status at_call_make(const at_signature *s, const attune_arguments *a, at_
     } else {
         if (settle(s, a, &call->own, err)) return ATTUNE_INVALID_ARGUMENT;
         call->settled = &call->own;
+    }
+    if (s->problem.has_softmax_scale) {
+        if (call->settled != &call->own) call->own = s->settled;
+        call->settled = &call->own;
+        if (take_scale(s, a, &call->own, err)) return ATTUNE_INVALID_ARGUMENT;
     }
     if (take_pointers(s, a, call, err) || check_packed(s, call->buffers, err) ||
         at_overlap_check(s, call->settled, call->buffers, err) || at_tables_check_ids(s, a, &call->settled->sizes, err))

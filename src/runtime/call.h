@@ -55,6 +55,10 @@ attune_status at_bind(const at_signature *signature, attune_arguments *arguments
 attune_status at_set_size(const at_signature *signature, attune_arguments *arguments, const char *name, int64_t value,
                           at_error *err);
 
+/* Sets the number of a call that has this name. */
+attune_status at_set_number(const at_signature *signature, attune_arguments *arguments, const char *name, double value,
+                            at_error *err);
+
 /* Everything about a call, checked. */
 typedef struct at_call {
     void *buffers[MHA_NUM_TENSORS];

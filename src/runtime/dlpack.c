@@ -312,7 +312,7 @@ attune_status attune_bind_dlpack(attune_arguments *arguments, const attune_kerne
     return at_report(&err);
 }
 
-/* ---- Sizes by name ---- */
+/* ---- Sizes and numbers by name ---- */
 
 attune_status at_set_size(const at_signature *s, attune_arguments *arguments, const char *name, int64_t value,
                           at_error *err) {
@@ -325,4 +325,18 @@ attune_status at_set_size(const at_signature *s, attune_arguments *arguments, co
         return at_copy_back(&kind, &whole, arguments, err);
     }
     return at_fail(err, ATTUNE_INVALID_ARGUMENT, "a call has no size named %.64s", name);
+}
+
+attune_status at_set_number(const at_signature *s, attune_arguments *arguments, const char *name, double value,
+                            at_error *err) {
+    const at_struct kind = at_arguments_struct(s);
+    attune_arguments whole;
+    if (strcmp(name, "softmax_scale"))
+        return at_fail(err, ATTUNE_INVALID_ARGUMENT, "a call has no number named %.64s; there is softmax_scale", name);
+    if (!s->problem.has_softmax_scale)
+        return at_fail(err, ATTUNE_INVALID_ARGUMENT,
+                       "the problem fixes softmax_scale; only with softmax_scale=dynamic each call has its own");
+    if (at_copy_in(&kind, arguments, &whole, err)) return err->status;
+    whole.softmax_scale = value;
+    return at_copy_back(&kind, &whole, arguments, err);
 }

@@ -156,7 +156,7 @@ _Static_assert(FOLLOWS(batch, dtype) && FOLLOWS(causal_offset, causal_align) && 
                    FOLLOWS(attn_mask_dims, short_masks) && FOLLOWS(weights_mode, has_position_ids) &&
                    FOLLOWS(num_rows, reproducible) && FOLLOWS(x_strides, w_dtype),
                "a problem has no padding");
-_Static_assert(sizeof(attune_problem) == 824, "a new field: see to padding above, and to the parts below");
+_Static_assert(sizeof(attune_problem) == 832, "a new field: see to padding above, and to the parts below");
 
 /* XXH3 is several times faster up to 128 bytes than just beyond, so a problem is hashed in parts of that size. After
  * the first part all defaults are 0, and most problems keep most of them. A part of zeros adds nothing. */
