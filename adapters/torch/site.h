@@ -25,7 +25,7 @@ typedef struct site_key {
     uint8_t dtype, kv_dtype; /* attune_dtype */
     uint8_t is_causal, bottom_right, has_sinks, has_kv_lens;
     uint8_t appends; /* 0, SITE_APPENDS or SITE_APPENDS_ONE */
-    uint8_t unused;  /* there is no padding */
+    uint8_t reproducible;
     site_mask mask, bias;
     uint32_t reserved;
 } site_key;
