@@ -13,6 +13,11 @@ static void assert_ok(attune_status status) {
     if (status) fail_msg("%s: %s", attune_status_name(status), attune_last_message());
 }
 
+static void assert_refused(attune_status status, attune_status expected, const char *part) {
+    assert_int_equal(status, expected);
+    if (!strstr(attune_last_message(), part)) fail_msg("'%s' is not in: %s", part, attune_last_message());
+}
+
 /* ---- A plan and what it has done ---- */
 
 static attune_plan *plan_of(const char *text, const attune_plan_options *options) {
@@ -93,10 +98,220 @@ static void rows_are_those_of_a_group(void **state) {
     attune_plan_destroy(sample_context, plan);
 }
 
+/* ---- Lengths that come back ---- */
+
+static void lengths_that_come_back_get_a_kernel(void **state) {
+    (void)state;
+    attune_plan *plan = plan_of(OPEN, NULL);
+    const sample many = sized(OPEN, "seq_q=30,seq_kv=50"), other = sized(OPEN, "seq_q=30,seq_kv=51");
+    const char *const kernels[] = {OPEN, HEADS ",seq_q=30,seq_kv=50"};
+    assert_runs_as(plan, &many, kernels[0]);
+    assert_runs_as(plan, &many, kernels[0]);
+    assert_runs_as(plan, &other, kernels[0]); /* not in a row */
+    assert_runs_as(plan, &many, kernels[0]);
+    assert_runs_as(plan, &many, kernels[0]);
+    assert_history(plan, "kernels 0 1 0, calls 0 5 0");
+    assert_runs_as(plan, &many, kernels[0]);
+    assert_history(plan, "kernels 0 1 1, calls 0 6 0");
+    assert_runs_as(plan, &many, kernels[1]);
+    assert_runs_as(plan, &other, kernels[0]);
+    assert_history(plan, "kernels 0 1 1, calls 0 7 1");
+    attune_plan_destroy(sample_context, plan);
+}
+
+/* At every step of decoding there is one more key, and each layer repeats its lengths. */
+static void decoding_is_not_specialised(void **state) {
+    (void)state;
+    attune_plan *plan = plan_of(OPEN, NULL);
+    const sample one = sized(OPEN, "seq_q=1,seq_kv=50"), self = sized(OPEN, "seq_q=9,seq_kv=9");
+    for (int i = 0; i < 5; i++) assert_runs_as(plan, &one, HEADS ",seq_q=1,seq_kv=dynamic");
+    assert_history(plan, "kernels 1 0 0, calls 5 0 0");
+    for (int i = 0; i < 3; i++) assert_runs_as(plan, &self, OPEN ",max_seq_q=12");
+    assert_runs_as(plan, &self, HEADS ",seq_q=9,seq_kv=9");
+    assert_history(plan, "kernels 2 0 1, calls 8 0 1");
+    attune_plan_destroy(sample_context, plan);
+}
+
+static void kernels_for_lengths_are_limited(void **state) {
+    (void)state;
+    const attune_plan_options two = {sizeof two, 2, 1}, none = {sizeof none, 0, 1};
+    attune_plan *plan = plan_of(OPEN, &two), *without = plan_of(OPEN, &none);
+    const char *const sizes[] = {"seq_q=20,seq_kv=9", "seq_q=21,seq_kv=9", "seq_q=22,seq_kv=9"};
+    for (int turn = 0; turn < 2; turn++)
+        for (int i = 0; i < 3; i++) {
+            const sample call = sized(OPEN, sizes[i]);
+            const char *const own[] = {HEADS ",seq_q=20,seq_kv=9", HEADS ",seq_q=21,seq_kv=9"};
+            assert_runs_as(plan, &call, turn && i < 2 ? own[i] : OPEN);
+            assert_runs_as(without, &call, OPEN);
+        }
+    assert_history(plan, "kernels 0 1 2, calls 0 4 2");
+    assert_history(without, "kernels 0 1 0, calls 0 6 0");
+    attune_plan_destroy(sample_context, plan);
+    attune_plan_destroy(sample_context, without);
+}
+
+/* Other batches and heads of the same lengths share a kernel; a mask has as many entries as the call. */
+static void batches_share_a_kernel(void **state) {
+    (void)state;
+    const attune_plan_options at_once = {sizeof at_once, 8, 1};
+    static const char masked[] = "batch=2,num_heads=2,seq_q=dynamic,seq_kv=dynamic,head_dim=16,attn_mask=bqk";
+    attune_plan *plan = plan_of("batch=3,num_heads=4,seq_q=dynamic,seq_kv=dynamic,head_dim=16,attn_mask=bqk", &at_once);
+    const sample call = sized(masked, "seq_q=20,seq_kv=33");
+    assert_runs_as(plan, &call, masked);
+    assert_runs_as(plan, &call, "batch=2,num_heads=2,seq_q=20,seq_kv=33,head_dim=16,attn_mask=bqk");
+    assert_history(plan, "kernels 0 1 1, calls 0 1 1");
+    attune_plan_destroy(sample_context, plan);
+}
+
+/* ---- Ragged batches ---- */
+
+#define RAGGED_TEXT                                                                                                    \
+    "batch=4,num_heads=2,head_dim=16,ragged=1,reproducible=1,lse=1,is_causal=1,causal_align=bottom_right"
+
+static void ragged_batches_are_cut(void **state) {
+    (void)state;
+    static const struct {
+        int q[SAMPLE_ENTRIES];
+        const char *sizes, *history;
+        unsigned cut;
+    } cases[] = {
+        {{1, 1, 20, 30}, "total_q=52,total_kv=140", "kernels 1 1 0, calls 1 1 0", 1},
+        {{20, 1, 5, 30}, "total_q=56,total_kv=140", "kernels 1 1 0, calls 1 2 0", 1},
+        {{1, 0, 1, 1}, "total_q=3,total_kv=140", "kernels 1 0 0, calls 1 0 0", 0},
+        {{20, 0, 20, 30}, "total_q=70,total_kv=140", "kernels 0 1 0, calls 0 1 0", 0},
+        {{1, 20, 1, 20}, "total_q=42,total_kv=140", "kernels 1 1 0, calls 2 2 0", 1},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        attune_plan *plan = plan_of(RAGGED_TEXT, NULL);
+        sample call = {RAGGED_TEXT, cases[i].sizes, {0}, {35, 35, 35, 35}};
+        memcpy(call.q, cases[i].q, sizeof call.q);
+        assert_runs_as(plan, &call, RAGGED_TEXT);
+        assert_history(plan, cases[i].history);
+        assert_int_equal(info_of(plan).cut_calls, cases[i].cut);
+        attune_plan_destroy(sample_context, plan);
+    }
+}
+
+/* Tables, masks and angles of the entries move on with them. */
+static void all_of_an_entry_moves(void **state) {
+    (void)state;
+    static const char served[] =
+        "batch=4,num_heads=2,head_dim=16,ragged=1,page_size=4,kv_lens=1,seq_new=dynamic,rotary_dim=8,reproducible=1";
+    static const char masked[] = "batch=4,num_heads=2,head_dim=16,ragged=1,attn_mask=bhqk,reproducible=1";
+    const sample calls[] = {
+        {served,
+         "total_q=35,num_pages=40,max_pages=6,rotary_positions=40,rotary_batch_stride=160",
+         {1, 13, 1, 20},
+         {9, 20, 3, 24}},
+        {masked, "seq_q=20,seq_kv=24,total_q=35,total_kv=60", {1, 13, 1, 20}, {9, 20, 3, 24}},
+    };
+    for (size_t i = 0; i < sizeof calls / sizeof *calls; i++) {
+        attune_plan *plan = plan_of(calls[i].problem, NULL);
+        assert_runs_as(plan, &calls[i], calls[i].problem);
+        assert_history(plan, "kernels 1 1 0, calls 2 2 0");
+        attune_plan_destroy(sample_context, plan);
+    }
+}
+
+/* ---- Everything else ---- */
+
+/* Whichever kernel runs: one query, few, many, and the same lengths again. */
+static void reproducible_bits_do_not_depend_on_the_kernel(void **state) {
+    (void)state;
+    static const char text[] = OPEN ",reproducible=1,lse=1";
+    static const char *const sizes[] = {"seq_q=1,seq_kv=700", "seq_q=12,seq_kv=700", "seq_q=13,seq_kv=700"};
+    attune_plan *plan = plan_of(text, NULL);
+    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
+        const sample call = sized(text, sizes[i]);
+        for (int again = 0; again < 4; again++) assert_runs_as(plan, &call, text);
+    }
+    assert_history(plan, "kernels 2 1 1, calls 8 3 1");
+    attune_plan_destroy(sample_context, plan);
+}
+
+/* A plan of each sort of problem has the bits of a kernel, once and again. */
+static void every_sort_of_problem(void **state) {
+    (void)state;
+    const attune_plan_options at_once = {sizeof at_once, 8, 1};
+    for (int i = 0; i < NUM_SAMPLES; i++) {
+        char text[512];
+        snprintf(text, sizeof text, "%s%s", samples[i].problem,
+                 strstr(samples[i].problem, "reproducible") ? "" : ",reproducible=1");
+        sample from = samples[i];
+        from.problem = text;
+        attune_plan *plan = plan_of(text, &at_once);
+        for (int again = 0; again < 3; again++) assert_runs_as(plan, &from, text);
+        attune_plan_destroy(sample_context, plan);
+    }
+}
+
+static void a_workspace_is_enough(void **state) {
+    (void)state;
+    const sample calls[] = {sized(OPEN, "seq_q=30,seq_kv=50"),
+                            {RAGGED_TEXT, "total_q=52,total_kv=140", {1, 1, 20, 30}, {35, 35, 35, 35}}};
+    for (size_t i = 0; i < sizeof calls / sizeof *calls; i++) {
+        attune_plan *plan = plan_of(calls[i].problem, NULL);
+        sample_call call;
+        size_t bytes;
+        sample_call_open(&call, &calls[i], ON_THE_HEAP);
+        assert_ok(attune_plan_workspace_size(sample_context, plan, &call.arguments, NULL, &bytes));
+        call.arguments.workspace_bytes = bytes;
+        call.arguments.workspace = aligned_alloc(64, bytes + 64 - bytes % 64);
+        for (int again = 0; again < 5; again++) assert_ok(attune_plan_run(sample_context, plan, &call.arguments, NULL));
+        call.arguments.workspace_bytes = 0;
+        assert_refused(attune_plan_run(sample_context, plan, &call.arguments, NULL), ATTUNE_WORKSPACE_TOO_SMALL,
+                       "the workspace has 0 bytes");
+        free(call.arguments.workspace);
+        sample_call_close(&call);
+        attune_plan_destroy(sample_context, plan);
+    }
+}
+
+static void bad_input_is_refused(void **state) {
+    (void)state;
+    attune_problem problem = ATTUNE_PROBLEM_INIT;
+    attune_plan_options options = ATTUNE_PLAN_OPTIONS_INIT;
+    attune_plan *plan;
+    assert_ok(attune_problem_parse(OPEN, &problem));
+    options.max_specialised = 9;
+    assert_refused(attune_plan_create(sample_context, &problem, &options, &plan), ATTUNE_INVALID_ARGUMENT,
+                   "max_specialised is 9; it must be from 0 to 8");
+    assert_null(plan);
+    options = (attune_plan_options)ATTUNE_PLAN_OPTIONS_INIT;
+    options.repeats = 0;
+    assert_refused(attune_plan_create(sample_context, &problem, &options, &plan), ATTUNE_INVALID_ARGUMENT,
+                   "repeats is 0; it must be from 1 to 1000");
+    plan = plan_of(OPEN, NULL);
+    attune_arguments a;
+    assert_ok(attune_plan_arguments_init(plan, &a));
+    assert_refused(attune_plan_run(sample_context, plan, &a, NULL), ATTUNE_INVALID_ARGUMENT, "seq_q is not set");
+    assert_ok(attune_plan_set_size(plan, &a, "seq_q", 1));
+    assert_refused(attune_plan_run(sample_context, plan, &a, NULL), ATTUNE_INVALID_ARGUMENT, "seq_kv is not set");
+    assert_refused(attune_plan_set_size(plan, &a, "seq", 1), ATTUNE_INVALID_ARGUMENT, "no size named seq");
+    assert_refused(attune_plan_set_number(plan, &a, "softmax_scale", 1), ATTUNE_INVALID_ARGUMENT,
+                   "the problem fixes softmax_scale");
+    assert_refused(attune_plan_run(sample_context, NULL, &a, NULL), ATTUNE_INVALID_ARGUMENT, "no plan");
+    attune_context *other;
+    assert_ok(attune_context_create(NULL, &other));
+    assert_refused(attune_plan_run(other, plan, &a, NULL), ATTUNE_INVALID_ARGUMENT, "another context");
+    attune_context_destroy(other);
+    attune_plan_destroy(sample_context, plan);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(few_and_many_queries_have_their_kernels),
         cmocka_unit_test(rows_are_those_of_a_group),
+        cmocka_unit_test(lengths_that_come_back_get_a_kernel),
+        cmocka_unit_test(decoding_is_not_specialised),
+        cmocka_unit_test(kernels_for_lengths_are_limited),
+        cmocka_unit_test(batches_share_a_kernel),
+        cmocka_unit_test(ragged_batches_are_cut),
+        cmocka_unit_test(all_of_an_entry_moves),
+        cmocka_unit_test(reproducible_bits_do_not_depend_on_the_kernel),
+        cmocka_unit_test(every_sort_of_problem),
+        cmocka_unit_test(a_workspace_is_enough),
+        cmocka_unit_test(bad_input_is_refused),
     };
     return cmocka_run_group_tests(tests, sample_context_open, sample_context_close);
 }

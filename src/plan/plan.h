@@ -53,6 +53,11 @@ void pl_settle_kinds(attune_plan *plan);
 
 pl_kind pl_kind_of(const attune_plan *plan, int64_t queries);
 
+/* The most queries that the kernel of a kind takes; -1: those of the problem. */
+static inline int64_t pl_most_of(const attune_plan *plan, pl_kind kind) {
+    return kind == PL_MANY ? -1 : kind == PL_ONE ? 1 : plan->few_rows;
+}
+
 /* The kernel of a kind; the first call compiles it. */
 attune_status pl_kernel(attune_plan *plan, pl_kind kind, attune_kernel **kernel, at_error *err);
 

@@ -36,13 +36,19 @@ static void move_pointer(attune_arguments *a, const at_signature *s, size_t i, c
     memcpy((char *)a + s->tensors[i].pointer, &pointer, sizeof pointer);
 }
 
+/* A bound of the lengths, which counts for all kinds, may be more than the kernel of one takes. */
+static void bound_queries(const attune_plan *plan, pl_kind kind, attune_arguments *a) {
+    const int64_t most = pl_most_of(plan, kind);
+    if (most >= 0 && a->seq_q > most) a->seq_q = most;
+}
+
 /* The arguments of a run. Strides are set, because contiguous ones depend on the sizes of the whole batch. */
 static void arguments_of_run(const attune_plan *plan, const attune_arguments *whole, const at_settled *settled,
                              const run *r, attune_arguments *a) {
     const at_signature *s = &plan->signature;
     *a = *whole;
     a->batch = r->count;
-    if (r->is_few && a->seq_q > plan->few_rows) a->seq_q = plan->few_rows;
+    bound_queries(plan, pl_kind_of(plan, r->longest), a);
     for (size_t i = 0; i < s->count; i++) {
         const mha_tensor *t = &s->tensors[i];
         if (t->dims[0] == MHA_BATCH || t->dims[0] == MHA_ENTRIES) move_pointer(a, s, i, settled, r->first);
@@ -147,8 +153,7 @@ attune_status pl_ragged_workspace(attune_plan *plan, const attune_arguments *arg
         attune_arguments a = *arguments;
         size_t needed;
         if (!is_used) continue;
-        const int64_t most = kind == PL_ONE ? 1 : plan->few_rows;
-        if (kind != PL_MANY && a.seq_q > most) a.seq_q = most;
+        bound_queries(plan, kind, &a);
         if (pl_kernel(plan, kind, &kernel, err) || pl_kernel_workspace(plan, kernel, &a, options, &needed, err))
             return err->status;
         if (needed > *bytes) *bytes = needed;
