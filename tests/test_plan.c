@@ -1,6 +1,7 @@
 /* Plans: calls of few and of many queries, and lengths that come back. */
 #include "support/calls.h"
 
+#include <pthread.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -267,6 +268,38 @@ static void a_workspace_is_enough(void **state) {
     }
 }
 
+/* All threads make the first calls of a plan together, and go on beyond the promotion. */
+static void *run_often(void *argument) {
+    attune_plan *plan = argument;
+    const sample calls[] = {sized(OPEN, "seq_q=30,seq_kv=50"), sized(OPEN, "seq_q=5,seq_kv=50")};
+    for (int i = 0; i < 40; i++) {
+        sample_call call;
+        sample_call_open(&call, &calls[i / 5 % 2], ON_THE_HEAP);
+        const attune_status status = attune_plan_run(sample_context, plan, &call.arguments, NULL);
+        sample_call_close(&call);
+        if (status) return plan;
+    }
+    return NULL;
+}
+
+static void threads_share_a_plan(void **state) {
+    (void)state;
+    enum { THREADS = 4 };
+    pthread_t threads[THREADS];
+    attune_plan *plan = plan_of(OPEN, NULL);
+    void *failed;
+    for (int i = 0; i < THREADS; i++) assert_int_equal(pthread_create(&threads[i], NULL, run_often, plan), 0);
+    for (int i = 0; i < THREADS; i++) {
+        assert_int_equal(pthread_join(threads[i], &failed), 0);
+        assert_null(failed);
+    }
+    const attune_plan_info info = info_of(plan);
+    assert_int_equal(info.few_calls, 20 * THREADS);
+    assert_int_equal(info.many_calls + info.specialised_calls, 20 * THREADS);
+    assert_true(info.few_kernels == 1 && info.many_kernels == 1 && info.specialised_kernels <= 1);
+    attune_plan_destroy(sample_context, plan);
+}
+
 static void bad_input_is_refused(void **state) {
     (void)state;
     attune_problem problem = ATTUNE_PROBLEM_INIT;
@@ -311,6 +344,7 @@ int main(void) {
         cmocka_unit_test(reproducible_bits_do_not_depend_on_the_kernel),
         cmocka_unit_test(every_sort_of_problem),
         cmocka_unit_test(a_workspace_is_enough),
+        cmocka_unit_test(threads_share_a_plan),
         cmocka_unit_test(bad_input_is_refused),
     };
     return cmocka_run_group_tests(tests, sample_context_open, sample_context_close);
