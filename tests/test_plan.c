@@ -1,5 +1,6 @@
 /* Plans: calls of few and of many queries, and lengths that come back. */
 #include "support/calls.h"
+#include "support/temp_dir.h"
 
 #include <pthread.h>
 #include <setjmp.h>
@@ -300,6 +301,41 @@ static void threads_share_a_plan(void **state) {
     attune_plan_destroy(sample_context, plan);
 }
 
+static attune_context *context_of(const char *cache_dir) {
+    attune_context_options options = ATTUNE_CONTEXT_OPTIONS_INIT;
+    attune_context *context;
+    options.cache_dir = cache_dir;
+    assert_ok(attune_context_create(&options, &context));
+    return context;
+}
+
+/* The cache has the kernel for many queries; that for the lengths that come back may not be compiled. */
+static void strict_mode_costs_only_speed(void **state) {
+    (void)state;
+    char dir[TEMP_DIR_CHARS], command[TEMP_DIR_CHARS + 16];
+    temp_dir_make(dir);
+    const sample from = sized(OPEN, "seq_q=30,seq_kv=50");
+    sample_call call;
+    sample_call_open(&call, &from, ON_THE_HEAP);
+    for (int strict = 0; strict < 2; strict++) {
+        if (strict) setenv("ATTUNE_STRICT", "1", 1);
+        attune_context *context = context_of(dir);
+        attune_plan *plan;
+        assert_ok(attune_plan_create(context, &call.problem, NULL, &plan));
+        for (int i = 0; i < (strict ? 5 : 1); i++) assert_ok(attune_plan_run(context, plan, &call.arguments, NULL));
+        assert_history(plan, strict ? "kernels 0 1 0, calls 0 5 0" : "kernels 0 1 0, calls 0 1 0");
+        call.arguments.seq_q = 1;
+        if (strict) assert_refused(attune_plan_run(context, plan, &call.arguments, NULL), ATTUNE_NOT_CACHED, "seq_q=1");
+        attune_plan_destroy(context, plan);
+        attune_context_destroy(context);
+        call.arguments.seq_q = 30;
+    }
+    unsetenv("ATTUNE_STRICT");
+    sample_call_close(&call);
+    snprintf(command, sizeof command, "rm -r '%s'", dir);
+    assert_int_equal(system(command), 0);
+}
+
 static void bad_input_is_refused(void **state) {
     (void)state;
     attune_problem problem = ATTUNE_PROBLEM_INIT;
@@ -345,6 +381,7 @@ int main(void) {
         cmocka_unit_test(every_sort_of_problem),
         cmocka_unit_test(a_workspace_is_enough),
         cmocka_unit_test(threads_share_a_plan),
+        cmocka_unit_test(strict_mode_costs_only_speed),
         cmocka_unit_test(bad_input_is_refused),
     };
     return cmocka_run_group_tests(tests, sample_context_open, sample_context_close);
