@@ -72,8 +72,8 @@ static bool describe(call *c, site_key *key, attune_arguments *mask_strides) {
     site_mask mask = {0};
     int64_t *const strides = mask_strides->attn_mask_strides;
     if (!torch_view_of(c->mask, &c->m) || !site_mask_of(&c->m, (int64_t[]){batch, heads, rows, keys}, &mask, strides))
-        STOCK("mask_shape");
-    if (mask.dtype != ATTUNE_BOOL && mask.dtype != dtype && mask.dtype != ATTUNE_F32) STOCK("mask_dtype");
+        STOCK("mask");
+    if (mask.dtype != ATTUNE_BOOL && mask.dtype != dtype && mask.dtype != ATTUNE_F32) STOCK("mask");
     if (mask.dtype == ATTUNE_BOOL)
         key->mask = mask;
     else

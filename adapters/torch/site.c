@@ -36,9 +36,8 @@ static void set_mask(const site_mask *mask, const attune_problem *problem, int64
     if (!mask->dtype) return;
     /* Batch and heads are arguments: a stride of 0 broadcasts. A mask of one element has no strides other than 0,
      * which would mean contiguous, so it says so by its dims. */
-    const bool single = !mask->rows && !mask->columns;
-    dims[0] = single ? 1 : problem->batch;
-    dims[1] = single ? 1 : problem->num_heads;
+    dims[0] = mask->is_single ? 1 : problem->batch;
+    dims[1] = mask->is_single ? 1 : problem->num_heads;
     dims[2] = mask->rows ? ATTUNE_DYNAMIC : 1;
     dims[3] = mask->columns ? ATTUNE_DYNAMIC : 1;
 }
@@ -144,6 +143,7 @@ bool site_mask_of(const torch_view *view, const int64_t sizes[4], site_mask *mas
     mask->dtype = (uint8_t)site_dtype(view->dtype);
     mask->rows = strides[2] != 0;
     mask->columns = strides[3] != 0;
+    mask->is_single = !strides[0] && !strides[1] && !strides[2] && !strides[3];
     return true;
 }
 

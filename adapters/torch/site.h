@@ -9,7 +9,7 @@
 typedef struct site_mask {
     uint8_t dtype;         /* attune_dtype; 0: absent */
     uint8_t rows, columns; /* 1: it varies along queries, keys */
-    uint8_t reserved;
+    uint8_t is_single;     /* one element for all */
 } site_mask;
 
 /* Keys that are appended to k and v: any number, or exactly one. */
