@@ -235,7 +235,7 @@ print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
 def test_an_older_pytorch_is_refused_in_a_sentence(tmp_path):
     """A libtorch_cpu.so that says 2.9, in the place of PyTorch."""
     source = tmp_path / "old.c"
-    source.write_text("#include <stdint.h>\nuint64_t aoti_torch_abi_version(void) { return 2ull << 56 | 9ull << 48; }\n")
+    source.write_text("unsigned long aoti_torch_abi_version(void) { return 2ul << 56 | 9ul << 48; }\n")
     library = tmp_path / "libtorch_cpu.so"
     compiled = subprocess.run(
         [os.environ.get("CC", "cc"), "-shared", "-fPIC", "-Wl,-soname,libtorch_cpu.so", str(source), "-o", str(library)]

@@ -165,7 +165,7 @@ _library.impl("attention_append", _append_autocast, "AutocastCPU")
 # ---- vmap: the mapped dim becomes a part of the batch ----
 
 
-def _fold(tensor: Optional[Tensor], dim: Optional[int], size: int, rank: int, batch: int, name: str) -> Optional[Tensor]:
+def _fold(tensor: Optional[Tensor], dim: Optional[int], size: int, rank: int, batch: int) -> Optional[Tensor]:
     """[n, b, …] as [n * b, …]: with the mapped dim in front, repeated if there is none, and `rank` dims after it."""
     if tensor is None:
         return None
@@ -184,9 +184,9 @@ def _attention_vmap(info: Any, in_dims: Tuple[Any, ...], q: Tensor, k: Tensor, v
         raise RuntimeError("attune::attention: sinks cannot be mapped by vmap")
     n = info.batch_size
     batch = q.shape[0 if dims[0] is None else (1 if dims[0] == 0 else 0)]
-    folded = [_fold(t, d, n, 4, batch, s) for t, d, s in zip((q, k, v), dims, "qkv")]
-    masks = [_fold(t, d, n, 4, batch, s) for t, d, s in zip(optional[:2], dims[3:5], names)]
-    lens = _fold(optional[2], dims[5], n, 1, batch, "kv_lens")
+    folded = [_fold(t, d, n, 4, batch) for t, d in zip((q, k, v), dims)]
+    masks = [_fold(t, d, n, 4, batch) for t, d in zip(optional[:2], dims[3:5])]
+    lens = _fold(optional[2], dims[5], n, 1, batch)
     rest = {key: value for key, value in kwargs.items() if key not in names}
     out, lse = attention(*folded, *masks, lens, optional[3], *args[4:], **rest)
     return (out.unflatten(0, (n, batch)), lse.unflatten(0, (n, batch))), (0, 0)
@@ -196,7 +196,9 @@ torch.library.register_vmap("attune::attention", _attention_vmap)
 
 
 def _append_vmap(info: Any, in_dims: Tuple[Any, ...], *args: Any, **kwargs: Any):
-    raise RuntimeError("attune::attention_append writes into its caches: vmap cannot map it; call it with a larger batch")
+    raise RuntimeError(
+        "attune::attention_append writes into its caches: vmap cannot map it; call it with a larger batch"
+    )
 
 
 torch.library.register_vmap("attune::attention_append", _append_vmap)
