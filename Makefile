@@ -123,7 +123,7 @@ codegen: $(BUILD)/libattune-codegen.so $(BUILD)/attune-codegen-worker
 draw: $(BUILD)/libattune-draw.so
 adapters: $(BUILD)/libattune-torch.so ## build the adapters of engines, which need no engine to be built
 tool: $(BUILD)/attune
-tests: $(TESTS) codegen draw $(addprefix $(BUILD)/bench/,attune_driver ranking latency) ## build the test programs
+tests: $(TESTS) codegen draw $(if $(SANITIZE),,$(BUILD)/wheel/libattune.so.0) $(addprefix $(BUILD)/bench/,attune_driver ranking latency) ## build the test programs
 
 # ---- Objects ----
 
@@ -157,7 +157,7 @@ $(BUILD)/obj/%.o: %.c | $(GENERATOR_ID)
 # Part of every cache key: any change to what generates code makes old entries unreachable, without a version number.
 $(GENERATOR_ID): FORCE
 	@mkdir -p $(@D)
-	@LLVM_CONFIG='$(LLVM_CONFIG)' JIT_ASAN='$(JIT_ASAN)' LLVM_LINK='$(LLVM_LINK)' sh scripts/generator_id.sh > $@.tmp
+	@LLVM_CONFIG='$(LLVM_CONFIG)' LLVM_VERSION='$(LLVM_VERSION)' JIT_ASAN='$(JIT_ASAN)' LLVM_LINK='$(LLVM_LINK)' sh scripts/generator_id.sh > $@.tmp
 	@if cmp -s $@.tmp $@; then rm $@.tmp; else mv $@.tmp $@; fi
 
 # The last place where an installed library looks for its code generator, and the command for libattune-draw.so. Both

@@ -1,8 +1,10 @@
 """Builds libattune from the sources around this directory, by their Makefile, and puts it into the package.
 
 A C compiler, make and xxHash's header build the library and the adapters. LLVM's headers build the code generator, too;
-without them the package runs kernels that are in a cache. Variables: BUILD, the Makefile's build directory, below the
-sources; ATTUNE_BUILD_CODEGEN=no leaves the code generator out; LLVM_CONFIG and CC as for make.
+without them the package runs kernels that are in a cache, filled by attune with LLVM_VERSION (19.1.7).
+
+Variables: BUILD, the Makefile's build directory, below the sources; ATTUNE_BUILD_CODEGEN=no leaves the code generator
+out; LLVM_CONFIG and CC as for make.
 """
 
 import os
@@ -49,10 +51,12 @@ def has_llvm() -> bool:
     return os.path.exists(os.path.join(directory, "llvm-c", "Core.h"))
 
 
-def make(*targets: str) -> None:
+def make(*targets: str, llvm: bool) -> None:
     # A make around this one has its own jobs.
     environment = {name: value for name, value in os.environ.items() if name not in ("MAKEFLAGS", "MAKELEVEL", "BUILD")}
     command = ["make", "--no-print-directory", "DEPS=no", f"BUILD={BUILD}", *targets]
+    if not llvm:  # both are part of the keys of entries
+        command += [f"LLVM_VERSION={os.environ.get('LLVM_VERSION', '19.1.7')}", "LLVM_LINK=static"]
     if subprocess.run(command, cwd=ROOT, env=environment, stdout=sys.stderr).returncode:
         sys.exit(f"attune's library was not built: '{' '.join(command)}' in {ROOT} failed")
 
@@ -78,14 +82,15 @@ class Build(build_py):
         shutil.rmtree(library, ignore_errors=True)
         library.mkdir(parents=True)
         products = ["wheel/libattune.so.0"]
-        if has_llvm():
+        llvm = has_llvm()
+        if llvm:
             products += ["libattune-codegen.so", "attune-codegen-worker"]
         else:
             self.warn("attune is built without its code generator, because LLVM's headers were not found (llvm-19-dev) "
                       "or ATTUNE_BUILD_CODEGEN=no: it runs kernels that are in a cache, and compiles none")
         if (ROOT / "adapters" / "torch").is_dir():
             products.append("libattune-torch.so")
-        make(*(f"{BUILD}/{name}" for name in products))
+        make(*(f"{BUILD}/{name}" for name in products), llvm=llvm)
         for name in products:
             copy = library / Path(name).name
             shutil.copy(ROOT / BUILD / name, copy)

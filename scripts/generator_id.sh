@@ -3,7 +3,8 @@
 # is none of these: it decides only for which tuning class a context asks, and classes are in the key by name. So a CPU
 # that is added to it leaves all entries where they are.
 set -eu
-version=$("$LLVM_CONFIG" --version) || {
+# LLVM_VERSION is for a library without a code generator: the LLVM of those who fill its caches.
+version=${LLVM_VERSION:-$("$LLVM_CONFIG" --version)} || {
     echo "$LLVM_CONFIG does not run: install llvm-19-dev (make deps), or set LLVM_CONFIG" >&2
     exit 1
 }

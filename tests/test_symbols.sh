@@ -98,6 +98,30 @@ else
     nothing "and needs nothing else" strangers "$plugin"
 fi
 
+# ---- The oldest glibc ----
+
+# asks_for FILE VERSION: what it takes from a newer glibc.
+asks_for() {
+    objdump -T "$1" | sed -nE 's/.*\*UND\*.*[( ]GLIBC_([0-9.]+)\)? +(\S+)$/\1 \2/p' | while read -r version name; do
+        [ "$(printf '%s\n' "$2" "$version" | sort -V | tail -1)" = "$2" ] || echo "$name of glibc $version"
+    done
+}
+wheel=$BUILD/wheel/libattune.so.0
+if [ -z "$(asks_for "$library" 2.4)" ]; then
+    skip "the wheel's library loads with glibc 2.28" "objdump shows no versions here"
+else
+    nothing "the wheel's library loads with glibc 2.28" asks_for "$wheel" 2.28
+    needs_old() { needed "$wheel" | grep -cxE 'lib(pthread\.so\.0|dl\.so\.2)'; }
+    expect "where threads and the loader are libraries of their own" 0 '^2$' needs_old
+    defined "$wheel" >"$work/defined"
+    nothing "it exports what the library does" diff "$work/wanted" "$work/defined"
+    if needed "$plugin" | grep -q LLVM; then
+        skipped "the code generator loads with glibc 2.34"
+    else
+        nothing "the code generator loads with glibc 2.34" asks_for "$plugin" 2.34
+    fi
+fi
+
 # ---- The archive ----
 
 nm -g --defined-only "$archive" 2>"$work/stderr" | awk 'NF == 3 { print $3 }' | sort >"$work/defined"
