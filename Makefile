@@ -221,6 +221,14 @@ $(BUILD)/wheel/libattune.so.0: $(call obj,$(LIB_SRC) $(DSO_SRC) src/wheel/old_gl
 		-Wl,-Bsymbolic -Wl,--version-script=src/runtime/exports.map $(call obj,$(LIB_SRC) src/wheel/old_glibc.c) \
 		$(OLD_GLIBC_LINK) $(CORE_LIBS) -o $@
 
+# The adapter of PyTorch for the same systems.
+$(BUILD)/wheel/libattune-torch.so: $(call obj,$(TORCH_SRC) src/wheel/old_glibc.c) $(BUILD)/wheel/libattune.so.0 \
+		$(wildcard adapters/torch/exports.map)
+	$(call say,link $@)
+	$(Q)$(LINK) $(SHARED) -z nodelete -Wl,-rpath,'$$ORIGIN' -Wl,-Bsymbolic \
+		-Wl,--version-script=adapters/torch/exports.map $(filter %.o,$^) $(OLD_GLIBC_LINK) \
+		-L$(BUILD)/wheel -l:libattune.so.0 $(CORE_LIBS) -o $@
+
 # A small program, which loads the plug-in.
 $(BUILD)/attune-codegen-worker: $(call obj,$(WORKER_SRC)) $(BUILD)/libattune-internal.a
 	$(call say,link $@)
