@@ -123,7 +123,8 @@ codegen: $(BUILD)/libattune-codegen.so $(BUILD)/attune-codegen-worker
 draw: $(BUILD)/libattune-draw.so
 adapters: $(BUILD)/libattune-torch.so ## build the adapters of engines, which need no engine to be built
 tool: $(BUILD)/attune
-tests: $(TESTS) codegen draw $(if $(SANITIZE),,$(BUILD)/wheel/libattune.so.0) $(addprefix $(BUILD)/bench/,attune_driver ranking latency) ## build the test programs
+tests: $(TESTS) codegen draw $(addprefix $(BUILD)/bench/,attune_driver ranking latency) ## build the test programs
+tests: $(if $(SANITIZE),,$(BUILD)/wheel/libattune.so.0)
 
 # ---- Objects ----
 
