@@ -158,7 +158,8 @@ $(BUILD)/obj/%.o: %.c | $(GENERATOR_ID)
 # Part of every cache key: any change to what generates code makes old entries unreachable, without a version number.
 $(GENERATOR_ID): FORCE
 	@mkdir -p $(@D)
-	@LLVM_CONFIG='$(LLVM_CONFIG)' LLVM_VERSION='$(LLVM_VERSION)' JIT_ASAN='$(JIT_ASAN)' LLVM_LINK='$(LLVM_LINK)' sh scripts/generator_id.sh > $@.tmp
+	@LLVM_CONFIG='$(LLVM_CONFIG)' LLVM_VERSION='$(LLVM_VERSION)' JIT_ASAN='$(JIT_ASAN)' LLVM_LINK='$(LLVM_LINK)' \
+		sh scripts/generator_id.sh > $@.tmp
 	@if cmp -s $@.tmp $@; then rm $@.tmp; else mv $@.tmp $@; fi
 
 # The last place where an installed library looks for its code generator, and the command for libattune-draw.so. Both
@@ -209,8 +210,8 @@ $(BUILD)/libattune-codegen.so: $(call obj,$(CODEGEN_SRC) $(CORE_SRC) $(PLUGIN_ON
 	$(Q)$(LINK) $(SHARED) -Wl,-Bsymbolic -Wl,--version-script=src/codegen/exports.map $(filter %.o,$^) \
 		$(GENERATOR_LIBS) $(CORE_LIBS) -o $@
 
-# The same library for the Python wheel: it loads with glibc 2.28, where libpthread and libdl are libraries of their own.
-OLD_GLIBC = exp log dlopen dlsym dlerror dladdr1 pthread_create pthread_join pthread_once pthread_sigmask \
+# The same library for the Python wheel. It loads with glibc 2.28, where libpthread and libdl are apart.
+OLD_GLIBC = exp log dlopen dlsym dlclose dlerror dladdr1 pthread_create pthread_join pthread_once pthread_sigmask \
 	pthread_setname_np pthread_attr_setstacksize pthread_attr_setaffinity_np pthread_mutexattr_init \
 	pthread_mutexattr_destroy pthread_mutexattr_settype stat lstat fstat fstatat \
 	posix_spawn_file_actions_addchdir_np posix_spawn_file_actions_addclosefrom_np

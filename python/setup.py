@@ -22,7 +22,7 @@ HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent
 BUILD = os.environ.get("BUILD", "build")
 # What a wheel may need of the system, by PEP 600, as far as attune does.
-SYSTEM = re.compile(r"^(libc\.so\.6|libm\.so\.6|libpthread\.so\.0|libdl\.so\.2|ld-linux[a-z0-9-]*\.so\.[0-9])$")
+SYSTEM = re.compile(r"^lib(c|m|pthread|dl|gcc_s)\.so\.[0-9]$|^ld-linux[a-z0-9-]*\.so\.[0-9]$")
 
 
 def sources_or_exit() -> None:

@@ -1,4 +1,4 @@
-/* Linked into libattune.so.0 for the wheel only (make wheel), which must load with glibc 2.28.
+/* Linked into libattune.so.0 and the adapters for the wheel only (make wheel), which must load with glibc 2.28.
  *
  * glibc 2.29 to 2.34 gave many functions a new version, mostly because libpthread and libdl became part of libc. A
  * library that is built with a newer glibc asks for the new versions. The linker's --wrap sends such calls here, and
@@ -34,6 +34,7 @@ FORWARD(double, log, BASE, (double x), (x))
 
 FORWARD(void *, dlopen, BASE, (const char *path, int flags), (path, flags))
 FORWARD(void *, dlsym, BASE, (void *handle, const char *name), (handle, name))
+FORWARD(int, dlclose, BASE, (void *handle), (handle))
 FORWARD(char *, dlerror, BASE, (void), ())
 FORWARD(int, dladdr1, "GLIBC_2.3.3", (const void *address, Dl_info *info, void **extra, int flags),
         (address, info, extra, flags))
