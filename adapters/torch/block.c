@@ -106,9 +106,9 @@ static adapter_counter *look_at_mask(job *j) {
 }
 
 /* attune has failed: it does not support the call after all, or something is broken. */
-static adapter_counter *failed(attune_status status) {
+static adapter_counter *failed(attune_status status, const char *message) {
     if (adapter_is_unsupported(status)) return &unsupported;
-    adapter_broken("nn.MultiheadAttention", status, attune_last_message());
+    adapter_broken("nn.MultiheadAttention", status, message);
     return &broken;
 }
 
@@ -132,7 +132,7 @@ static adapter_counter *find_weights(job *j) {
     case WEIGHTS_FULL: return &weights_full;
     case WEIGHTS_FAILED: break;
     }
-    return failed(status);
+    return failed(status, attune_last_message());
 }
 
 static torch_tensor empty(int32_t rank, const int64_t *sizes, int32_t type) {
@@ -168,8 +168,9 @@ static adapter_counter *run(job *j) {
     a.attn_mask = j->mask.keep;
     torch.aoti_torch_get_data_ptr(j->out, &a.out);
     if (j->key.has_weights) torch.aoti_torch_get_data_ptr(j->probabilities, &a.weights);
-    const attune_status status = block_site_run(j->site, &a);
-    return status ? failed(status) : NULL;
+    const char *message;
+    const attune_status status = block_site_run(j->site, &a, &message);
+    return status ? failed(status, message) : NULL;
 }
 
 /* Whether attune has computed the call. */
@@ -200,7 +201,7 @@ static void kernel(torch_value *stack, uint64_t num_arguments, uint64_t num_resu
     __attribute__((cleanup(block_drop))) block_call call;
     block_take(stack, &call);
     torch_tensor out, probabilities;
-    if (!computed(&call, &out, &probabilities)) block_stock(&call, false, &out, &probabilities);
+    if (!computed(&call, &out, &probabilities)) block_stock(&call, &out, &probabilities);
     stack[0] = torch_value_of(out);
     stack[1] = torch_value_of(probabilities);
 }

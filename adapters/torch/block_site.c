@@ -4,28 +4,20 @@
 
 #include <pthread.h>
 #include <stdatomic.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-enum { BUCKETS = 64, MAX_SITES = 1024, MAX_SPECIAL = 8, REPEATS = 3, FEW_TOKENS = 32 };
-
-/* A kernel for one length, made after REPEATS calls in a row with it. The batch is part of kernels for few tokens. */
-typedef struct special {
-    int64_t batch, length;
-    attune_kernel *kernel;
-} special;
+enum { BUCKETS = 64, MAX_SITES = 1024 };
 
 struct block_site {
     block_key key;
     block_site *next;
     attune_problem problem;
+    attune_plan *plan;
     attune_arguments arguments;
-    _Atomic(attune_kernel *) kernel; /* for any length */
-    _Atomic(special *) specials[MAX_SPECIAL];
-    /* Of the last calls without a special kernel. Races between threads only delay a kernel. */
-    atomic_int_fast64_t last_batch, last_length;
-    atomic_int repeats;
-    atomic_bool is_making;
+    attune_status status; /* of making the plan */
+    char message[ATTUNE_MESSAGE_BYTES];
 };
 
 static _Atomic(block_site *) buckets[BUCKETS];
@@ -63,11 +55,14 @@ static void describe(const block_key *key, attune_problem *p) {
 }
 
 static block_site *make(const block_key *key) {
-    block_site *const s = calloc(1, sizeof *s);
+    attune_context *const context = adapter_context();
+    block_site *const s = context ? calloc(1, sizeof *s) : NULL;
     if (!s) return NULL;
     s->key = *key;
     describe(key, &s->problem);
-    if (attune_arguments_init(&s->arguments, &s->problem)) s->arguments.struct_size = 0; /* running says why */
+    s->status = attune_plan_create(context, &s->problem, NULL, &s->plan);
+    if (!s->status) s->status = attune_plan_arguments_init(s->plan, &s->arguments);
+    if (s->status) snprintf(s->message, sizeof s->message, "%s", attune_last_message());
     return s;
 }
 
@@ -95,69 +90,13 @@ const attune_problem *block_site_problem(const block_site *s) { return &s->probl
 
 void block_site_arguments(const block_site *s, attune_arguments *arguments) { *arguments = s->arguments; }
 
-static attune_status general_kernel(block_site *s, attune_context *context, attune_kernel **kernel) {
-    attune_kernel *none = NULL;
-    *kernel = atomic_load_explicit(&s->kernel, memory_order_acquire);
-    if (*kernel) return ATTUNE_OK;
-    const attune_status status = attune_compile(context, &s->problem, NULL, kernel);
-    if (status || atomic_compare_exchange_strong(&s->kernel, &none, *kernel)) return status;
-    attune_kernel_release(*kernel); /* another thread was faster: it is the same kernel */
-    *kernel = none;
-    return ATTUNE_OK;
-}
-
-static attune_kernel *special_kernel(block_site *s, int64_t batch, int64_t length) {
-    for (int i = 0; i < MAX_SPECIAL; i++) {
-        const special *const one = atomic_load_explicit(&s->specials[i], memory_order_acquire);
-        if (!one) break;
-        if (one->length == length && (!one->batch || one->batch == batch)) return one->kernel;
-    }
-    return NULL;
-}
-
-static special *make_special(const block_site *s, attune_context *context, int64_t batch, int64_t length) {
-    special *const one = calloc(1, sizeof *one);
-    if (!one) return NULL;
-    attune_problem p = s->problem;
-    const bool is_small = batch * length <= FEW_TOKENS;
-    if (is_small) p.batch = batch;
-    if (s->key.mask_per_batch) p.attn_mask_dims[0] = p.batch;
-    p.seq_q = length;
-    if (s->key.mask_per_row) p.attn_mask_dims[2] = length;
-    if (s->key.has_mask) p.attn_mask_dims[3] = length;
-    one->batch = is_small ? batch : 0;
-    one->length = length;
-    if (!attune_compile(context, &p, NULL, &one->kernel)) return one;
-    free(one);
-    return NULL;
-}
-
-/* Counts calls of one length in a row, and makes a kernel for it. Without one the general kernel goes on. */
-static void learn(block_site *s, attune_context *context, int64_t batch, int64_t length) {
-    const bool again = atomic_exchange(&s->last_length, length) == length;
-    if (!(atomic_exchange(&s->last_batch, batch) == batch && again)) atomic_store(&s->repeats, 0);
-    if (s->key.is_ragged || atomic_fetch_add(&s->repeats, 1) + 1 != REPEATS) return;
-    if (atomic_exchange(&s->is_making, true)) return;
-    for (int i = 0; i < MAX_SPECIAL; i++)
-        if (!atomic_load(&s->specials[i])) {
-            special *const one = make_special(s, context, batch, length);
-            if (one) atomic_store_explicit(&s->specials[i], one, memory_order_release);
-            break;
-        }
-    atomic_store(&s->is_making, false);
-}
-
-attune_status block_site_run(block_site *s, const attune_arguments *arguments) {
-    attune_context *const context = adapter_context();
-    if (!context) return ATTUNE_INTERNAL;
-    attune_kernel *kernel = special_kernel(s, arguments->batch, arguments->seq_q);
-    if (!kernel) {
-        const attune_status status = general_kernel(s, context, &kernel);
-        if (status) return status;
-        learn(s, context, arguments->batch, arguments->seq_q);
-    }
+attune_status block_site_run(block_site *s, const attune_arguments *arguments, const char **message) {
+    *message = s->message;
+    if (s->status) return s->status;
     const attune_runner runner = torch_runner();
     attune_run_options options = ATTUNE_RUN_OPTIONS_INIT;
     options.runner = &runner;
-    return attune_run_with(context, kernel, arguments, &options);
+    const attune_status status = attune_plan_run(adapter_context(), s->plan, arguments, &options);
+    if (status) *message = attune_last_message();
+    return status;
 }

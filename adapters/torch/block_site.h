@@ -25,7 +25,7 @@ const attune_problem *block_site_problem(const block_site *site);
 /* Arguments with everything that does not vary set. */
 void block_site_arguments(const block_site *site, attune_arguments *arguments);
 
-/* Runs the call on PyTorch's threads. attune_last_message() has the reason of a failure. */
-attune_status block_site_run(block_site *site, const attune_arguments *arguments);
+/* Runs the call on PyTorch's threads. *message has the reason of a failure. */
+attune_status block_site_run(block_site *site, const attune_arguments *arguments, const char **message);
 
 #endif

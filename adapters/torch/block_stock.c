@@ -5,8 +5,8 @@
 
 /* PyTorch has no C function for this kernel. A composition of other operators would cost 10 us a call, repeat only what
  * one version of PyTorch does, and report errors differently; going through Python costs more. So this is the C++
- * function that PyTorch offers for calls without the dispatcher, at::cpu::_native_multi_head_attention, and for nested
- * tensors the one behind it. Their names hold the types of all parameters: another signature is not found.
+ * function that PyTorch offers for calls without the dispatcher, at::cpu::_native_multi_head_attention. Its name holds
+ * the types of all parameters: a function with another signature is not found.
  *
  * The C++ ABI of both architectures passes references as pointers, and std::optional<int64_t> as a struct of the same
  * members. A Tensor is one pointer. std::tuple<Tensor, Tensor>, whose members lie in reverse order, is written to
@@ -29,17 +29,15 @@ typedef results stock_fn(torch_tensor query, torch_tensor key, torch_tensor valu
                          torch_tensor qkv_weight, torch_tensor qkv_bias, torch_tensor out_weight, torch_tensor out_bias,
                          const optional_tensor *mask, bool need_weights, bool average_weights, optional_int mask_type);
 
-static stock_fn *dense, *nested;
-
-#define PARAMETERS "ERKNS_6TensorES3_S3_llS3_S3_S3_S3_RKSt8optionalIS1_EbbS4_IlE"
+static stock_fn *stock;
 
 const char *block_stock_open(void) {
     void *const library = dlopen("libtorch_cpu.so", RTLD_NOW | RTLD_NOLOAD);
     if (!library) return "PyTorch's libtorch_cpu.so is not loaded in this process";
-    *(void **)&dense = dlsym(library, "_ZN2at3cpu28_native_multi_head_attention" PARAMETERS);
-    *(void **)&nested = dlsym(library, "_ZN2at6native31native_multi_head_attention_cpu" PARAMETERS);
+    *(void **)&stock = dlsym(library, "_ZN2at3cpu28_native_multi_head_attentionERKNS_6TensorES3_S3_llS3_S3_S3_S3_"
+                                      "RKSt8optionalIS1_EbbS4_IlE");
     dlclose(library);
-    return dense && nested ? NULL : "this PyTorch has no _native_multi_head_attention that attune knows";
+    return stock ? NULL : "this PyTorch has no at::cpu::_native_multi_head_attention with the parameters that attune knows";
 }
 
 void block_take(const torch_value *stack, block_call *c) {
@@ -68,12 +66,12 @@ static torch_tensor handle_of(void *tensor) {
     return handle;
 }
 
-void block_stock(const block_call *c, bool is_nested, torch_tensor *out, torch_tensor *weights) {
+void block_stock(const block_call *c, torch_tensor *out, torch_tensor *weights) {
     const optional_tensor mask = {.tensor = c->has_mask ? *(void **)c->mask : NULL, .given = c->has_mask};
     const optional_int mask_type = {.value = c->mask_type, .given = c->has_mask_type};
     const results r =
-        (is_nested ? nested : dense)(c->query, c->key, c->value, c->embed_dim, c->num_heads, c->qkv_weight, c->qkv_bias,
-                                     c->out_weight, c->out_bias, &mask, c->need_weights, c->average_weights, mask_type);
+        stock(c->query, c->key, c->value, c->embed_dim, c->num_heads, c->qkv_weight, c->qkv_bias, c->out_weight,
+              c->out_bias, &mask, c->need_weights, c->average_weights, mask_type);
     *out = handle_of(r.out);
     *weights = handle_of(r.weights);
 }

@@ -15,7 +15,7 @@ void block_take(const torch_value *stack, block_call *call);
 void block_drop(block_call *call);
 
 /* Runs PyTorch's kernel. Its exceptions go through to the caller of PyTorch. */
-void block_stock(const block_call *call, bool is_nested, torch_tensor *out, torch_tensor *weights);
+void block_stock(const block_call *call, torch_tensor *out, torch_tensor *weights);
 
 /* Finds it. Returns NULL, or a sentence. */
 const char *block_stock_open(void);
