@@ -20,6 +20,7 @@ REASON(shape);
 REASON(layout);     /* strides, or nothing to compute */
 REASON(mask);       /* of a type or shape that attune does not know */
 REASON(hidden_row); /* a query sees no key: PyTorch gives NaN, attune 0 */
+REASON(no_gain);    /* stock is as fast or faster */
 REASON(weights_changing);
 REASON(weights_busy);
 REASON(weights_full);
@@ -69,6 +70,13 @@ static adapter_counter *look_at_tensors(job *j) {
     return dtype_of(j->x.dtype) ? NULL : &dtype;
 }
 
+/* In f64 PyTorch's products are faster than attune's, which shows unless attention takes much of the time. */
+static bool pays(const job *j) {
+    enum { FEW_TOKENS = 32, WIDE = 256 };
+    const int64_t length = j->x.sizes[1], width = j->call->embed_dim;
+    return j->x.dtype != torch.f64 || width < WIDE || length >= width || j->x.sizes[0] * length <= FEW_TOKENS;
+}
+
 static adapter_counter *look_at_shapes(job *j) {
     const block_call *const c = j->call;
     const torch_view *const w = j->weights;
@@ -79,6 +87,7 @@ static adapter_counter *look_at_shapes(job *j) {
         !is_matrix(&w[WEIGHTS_OUT], width, width) || !is_vector(&w[WEIGHTS_OUT_BIAS], width))
         return &layout;
     if (!j->x.sizes[0] || !j->x.sizes[1] || (j->x.strides[2] != 1 && width != 1)) return &layout;
+    if (!pays(j)) return &no_gain;
     j->key.embed_dim = width;
     j->key.num_heads = c->num_heads;
     j->key.dtype = (uint8_t)dtype_of(j->x.dtype);

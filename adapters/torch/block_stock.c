@@ -37,7 +37,7 @@ const char *block_stock_open(void) {
     *(void **)&stock = dlsym(library, "_ZN2at3cpu28_native_multi_head_attentionERKNS_6TensorES3_S3_llS3_S3_S3_S3_"
                                       "RKSt8optionalIS1_EbbS4_IlE");
     dlclose(library);
-    return stock ? NULL : "this PyTorch has no at::cpu::_native_multi_head_attention with the parameters that attune knows";
+    return stock ? NULL : "PyTorch has no at::cpu::_native_multi_head_attention that attune knows";
 }
 
 void block_take(const torch_value *stack, block_call *c) {
@@ -69,9 +69,8 @@ static torch_tensor handle_of(void *tensor) {
 void block_stock(const block_call *c, torch_tensor *out, torch_tensor *weights) {
     const optional_tensor mask = {.tensor = c->has_mask ? *(void **)c->mask : NULL, .given = c->has_mask};
     const optional_int mask_type = {.value = c->mask_type, .given = c->has_mask_type};
-    const results r =
-        stock(c->query, c->key, c->value, c->embed_dim, c->num_heads, c->qkv_weight, c->qkv_bias, c->out_weight,
-              c->out_bias, &mask, c->need_weights, c->average_weights, mask_type);
+    const results r = stock(c->query, c->key, c->value, c->embed_dim, c->num_heads, c->qkv_weight, c->qkv_bias,
+                            c->out_weight, c->out_bias, &mask, c->need_weights, c->average_weights, mask_type);
     *out = handle_of(r.out);
     *weights = handle_of(r.weights);
 }

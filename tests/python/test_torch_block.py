@@ -154,6 +154,14 @@ def test_unsupported_calls_are_stock_bit_for_bit():
             assert (g is None and w is None) or torch.equal(g, w)
 
 
+def test_f64_is_stock_where_it_does_not_pay():
+    m, x, before = module(256, 4, torch.float64), torch.randn(1, 64, 256, dtype=torch.float64), at.stats()
+    want = native(m, x)[0]
+    with at.enable(sdpa=False):
+        assert torch.equal(native(m, x)[0], want)
+    assert ran(before, "block.stock.no_gain") == 1
+
+
 def test_errors_are_those_of_stock():
     m, x = module(16, 2), torch.randn(2, 5, 24)
     with pytest.raises(RuntimeError) as stock:
