@@ -205,6 +205,19 @@ def test_training_with_dropout_runs_as_stock():
     assert at.stats()["reasons"] == {"dropout": 2} and model.model.layers[0].self_attn.q_proj.weight.grad is not None
 
 
+@pytest.mark.parametrize("padded", [False, True])
+def test_compiled_without_graph_breaks(padded):
+    model, _ = decoder("qwen3")
+    inputs = prompts("left")
+    if not padded:
+        inputs.pop("attention_mask")
+    want = by(model.eval(), "sdpa", inputs, use_cache=False).logits
+    model.set_attn_implementation("attune")
+    got = torch.compile(model, fullgraph=True, backend="eager")(**inputs, use_cache=False).logits
+    seen = prompts("left")["attention_mask"].bool() if padded else torch.ones(4, 14, dtype=torch.bool)
+    torch.testing.assert_close(got[seen], want[seen], atol=2e-4, rtol=2e-4)
+
+
 def whisper():
     torch.manual_seed(3)
     config = transformers.WhisperConfig(

@@ -6,19 +6,26 @@ import threading
 from collections import Counter
 from typing import Dict
 
+import torch
+
 _lock = threading.Lock()
 _attune: Counter = Counter()
 _stock: Counter = Counter()
 
 
+def _count(counter: Counter, key: str) -> None:
+    # torch.compile traces a call once and cannot trace a lock.
+    if not torch.compiler.is_compiling():
+        with _lock:
+            counter[key] += 1
+
+
 def count_attune(kind: str) -> None:
-    with _lock:
-        _attune[kind] += 1
+    _count(_attune, kind)
 
 
 def count_stock(reason: str) -> None:
-    with _lock:
-        _stock[reason] += 1
+    _count(_stock, reason)
 
 
 def stats() -> Dict[str, object]:
@@ -26,7 +33,8 @@ def stats() -> Dict[str, object]:
 
     ``attune`` and ``stock`` are numbers of calls. ``masks`` splits the former by the form of the mask: "none",
     "lengths" (padding as ``kv_lens``), "keys" (one boolean for each key), "window", "mask" (a 4-D boolean mask), "bias"
-    (a float mask); "append" and "codes" are calls on a cache of another type. ``reasons`` splits the latter.
+    (a float mask); "append" and "codes" are calls on a cache of another type. ``reasons`` splits the latter. Calls from
+    code that torch.compile made are not counted.
     """
     with _lock:
         return {
