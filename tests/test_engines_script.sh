@@ -52,7 +52,9 @@ expect "the short form without packages" 0 '^0 passed, 0 failed, 1 skipped$' eng
 expect "pip's reason" 1 'pip could not install numpy.*: ERROR: No matching distribution' engines test
 expect "no time to install" 1 'pip could not install numpy.* in time' env ENGINES_SECONDS=0 bash scripts/engines.sh test
 rm -r "$work"/site/numpy-1.dist-info "$work"/site/pytest-1.dist-info
-for pinned in $(sed -n 's/^ *\[numpy\]="\(.*\)"/\1/p' scripts/engines.sh); do package "${pinned%==*}" "${pinned#*==}"; done
+for pinned in $(sed -n 's/^ *\[numpy\]="\(.*\)"/\1/p' scripts/engines.sh); do
+    package "${pinned%==*}" "${pinned#*==}"
+done
 expect "PyTorch comes from its own index if pip has none for the CPU" 0 'asking https://download.pytorch.org/whl/cpu' \
     env ENGINES=torch bash scripts/engines.sh setup
 expect "an engine that cannot be had is left out" 0 'no transformers: pip could not install transformers' \
