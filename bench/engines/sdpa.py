@@ -19,7 +19,9 @@ def tensors(dtype, batch, heads, kv_heads, rows, keys, dim):
     return one(heads, rows), one(kv_heads, keys), one(kv_heads, keys)
 
 
-def sdpa(name, goal, batch=1, heads=12, kv_heads=None, rows=512, keys=None, dim=64, causal=False, mask=None, dtype="f32"):
+def sdpa(
+    name, goal, batch=1, heads=12, kv_heads=None, rows=512, keys=None, dim=64, causal=False, mask=None, dtype="f32",
+):
     """A row for one shape. `mask`: None, or the share of keys that a boolean mask lets each query see."""
 
     def run(threads, seconds):

@@ -94,7 +94,7 @@ def main():
             print(f"---- {file}", text.rstrip(), f"{file}: {result}", sep="\n", flush=True)
             total += result
     print(total)
-    return 0 if total.passed and not total.failed else 1
+    return 0 if not total.failed and (total.passed or options.short) else 1
 
 
 if __name__ == "__main__":
