@@ -14,17 +14,17 @@
 
 #if defined(__x86_64__)
 #define SINCE(x86_64) x86_64
-#define STAT_VERSION 1
+#define STAT_VERSION  1
 #elif defined(__aarch64__)
 #define SINCE(x86_64) "GLIBC_2.17" /* the first glibc for it */
-#define STAT_VERSION 0
+#define STAT_VERSION  0
 #endif
 
 /* FORWARD(result, name, version, parameters, arguments): __wrap_NAME calls NAME@version. */
-#define FORWARD(result, name, version, parameters, arguments)            \
-    __asm__(".symver old_" #name "," #name "@" SINCE(version));         \
-    result old_##name parameters;                                        \
-    result __wrap_##name parameters;                                     \
+#define FORWARD(result, name, version, parameters, arguments)                                                          \
+    __asm__(".symver old_" #name "," #name "@" SINCE(version));                                                        \
+    result old_##name parameters;                                                                                      \
+    result __wrap_##name parameters;                                                                                   \
     result __wrap_##name parameters { return old_##name arguments; }
 
 #define BASE "GLIBC_2.2.5"
@@ -40,18 +40,18 @@ FORWARD(int, dladdr1, "GLIBC_2.3.3", (const void *address, Dl_info *info, void *
         (address, info, extra, flags))
 
 FORWARD(int, pthread_create, BASE,
-        (pthread_t *thread, const pthread_attr_t *attributes, void *(*start)(void *), void *argument),
+        (pthread_t * thread, const pthread_attr_t *attributes, void *(*start)(void *), void *argument),
         (thread, attributes, start, argument))
 FORWARD(int, pthread_join, BASE, (pthread_t thread, void **result), (thread, result))
-FORWARD(int, pthread_once, BASE, (pthread_once_t *once, void (*first)(void)), (once, first))
+FORWARD(int, pthread_once, BASE, (pthread_once_t * once, void (*first)(void)), (once, first))
 FORWARD(int, pthread_sigmask, BASE, (int how, const sigset_t *set, sigset_t *before), (how, set, before))
 FORWARD(int, pthread_setname_np, "GLIBC_2.12", (pthread_t thread, const char *name), (thread, name))
-FORWARD(int, pthread_attr_setstacksize, BASE, (pthread_attr_t *attributes, size_t bytes), (attributes, bytes))
+FORWARD(int, pthread_attr_setstacksize, BASE, (pthread_attr_t * attributes, size_t bytes), (attributes, bytes))
 FORWARD(int, pthread_attr_setaffinity_np, "GLIBC_2.3.4",
-        (pthread_attr_t *attributes, size_t bytes, const cpu_set_t *cpus), (attributes, bytes, cpus))
-FORWARD(int, pthread_mutexattr_init, BASE, (pthread_mutexattr_t *attributes), (attributes))
-FORWARD(int, pthread_mutexattr_destroy, BASE, (pthread_mutexattr_t *attributes), (attributes))
-FORWARD(int, pthread_mutexattr_settype, BASE, (pthread_mutexattr_t *attributes, int kind), (attributes, kind))
+        (pthread_attr_t * attributes, size_t bytes, const cpu_set_t *cpus), (attributes, bytes, cpus))
+FORWARD(int, pthread_mutexattr_init, BASE, (pthread_mutexattr_t * attributes), (attributes))
+FORWARD(int, pthread_mutexattr_destroy, BASE, (pthread_mutexattr_t * attributes), (attributes))
+FORWARD(int, pthread_mutexattr_settype, BASE, (pthread_mutexattr_t * attributes, int kind), (attributes, kind))
 
 /* stat and its like were inline functions around these. */
 FORWARD(int, __xstat, BASE, (int version, const char *path, struct stat *status), (version, path, status))
