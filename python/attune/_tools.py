@@ -183,7 +183,7 @@ def explain(problem: str | Problem, schedule: str | None = None, context: Contex
     lines = [
         f"problem   {problem}",
         f"schedule  {schedule_text(chosen)}",
-        "why       " + ("tuned" if prediction.is_tuned else "as named" if schedule else "attune's rules, nothing tuned"),
+        "why       " + ("tuned" if prediction.is_tuned else "as named" if schedule else "attune's own choice"),
         f"machine   {machine['cpu_description']}, {machine['machine']}, {machine['isa']}",
     ]
     if cycles:

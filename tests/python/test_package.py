@@ -178,6 +178,15 @@ def test_lengths_that_vary():
         close(out, reference(q, k, v, mask=mask)[0])
 
 
+@pytest.mark.skipif(not attune._library.has_plans, reason="the library has no plans")
+def test_a_plan_takes_the_scale_of_each_call():
+    q, k, v = (x.astype("f4") for x in draw(dim_v=32))
+    plan = attune.Plan("num_heads=4,num_kv_heads=2,seq_q=dynamic,seq_kv=dynamic,head_dim=32,softmax_scale=dynamic")
+    for scale in (0.1, 0.4, None):
+        out = plan(q=q, k=k, v=v, sizes={"batch": 2}, softmax_scale=scale)
+        close(out, reference(q, k, v, scale=scale)[0])
+
+
 @pytest.mark.parametrize("change, sentence", [
     (dict(q=[1.0]), "q is a list"),
     (dict(q=np.zeros((3, 4), "f4")), r"q has the shape \[3, 4\]"),
