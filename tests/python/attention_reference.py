@@ -67,8 +67,8 @@ def attention_append(q, k_new, v_new, k_cache, v_cache, k_scale, v_scale, kv_len
             else:
                 cache[entry, :, place], scales[entry, :, place] = encode(new[entry])
         wide.append(cache.double() if scales is None else cache.double() * scales.double()[..., None])
-    out, _ = attention(q, *wide, mask, None, kv_lens, sinks, is_causal, True, window_left, window_right, soft_cap, scale)
-    return out
+    windows = window_left, window_right
+    return attention(q, *wide, mask, None, kv_lens, sinks, is_causal, True, *windows, soft_cap, scale)[0]
 
 
 _SCHEMAS = (

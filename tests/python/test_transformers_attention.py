@@ -158,7 +158,8 @@ def test_what_attune_does_not_support_runs_as_stock(reason, changes):
         torch.manual_seed(1)
         got = run(Layer(groups=2), qkv, mask, **changes)
         torch.manual_seed(1)
-        want, _ = transformers.integrations.sdpa_attention.sdpa_attention_forward(Layer(groups=2), *qkv, mask, **changes)
+        stock_sdpa = transformers.integrations.sdpa_attention.sdpa_attention_forward
+        want, _ = stock_sdpa(Layer(groups=2), *qkv, mask, **changes)
         assert torch.equal(got, want.transpose(1, 2))
     assert at.stats() == {"attune": 0, "stock": 1, "masks": {}, "reasons": {reason: 1}}
 

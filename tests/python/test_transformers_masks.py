@@ -22,7 +22,8 @@ def expand(hint, batch, q_length, kv_length):
     results = []
     for lengths, padding in ((hint.kv_lens, None), (None, hint.key_mask)):
         lengths = torch.full((batch,), keys) if lengths is None else lengths
-        part = visible_keys(q_length, keys, lengths, hint.causal, hint.bottom_right, hint.window_left, hint.window_right)
+        windows = hint.window_left, hint.window_right
+        part = visible_keys(q_length, keys, lengths, hint.causal, hint.bottom_right, *windows)
         result = seen.clone()
         result[..., hint.first : hint.keys] = part if padding is None else part & padding
         results.append(result)

@@ -10,7 +10,8 @@ import attune.transformers as at  # noqa: E402
 from attune.transformers import AttuneCache  # noqa: E402
 
 at.register()
-SIZES = dict(vocab_size=97, hidden_size=64, num_hidden_layers=2, num_attention_heads=4, pad_token_id=0, eos_token_id=None)
+SIZES = dict(vocab_size=97, hidden_size=64, num_hidden_layers=2, num_attention_heads=4)
+SIZES.update(pad_token_id=0, eos_token_id=None)
 GROUPED = dict(SIZES, intermediate_size=96, num_key_value_heads=2, head_dim=16, max_position_embeddings=512)
 LAYERS = ["sliding_attention", "full_attention"]
 
@@ -35,8 +36,8 @@ def decoder(kind):
         return transformers.Gemma3ForCausalLM(config), "sdpa"
     if kind == "llama4":
         config = transformers.Llama4TextConfig(
-            **GROUPED, attention_chunk_size=8, layer_types=["chunked_attention", "full_attention"], num_local_experts=2,
-            num_experts_per_tok=1, intermediate_size_mlp=96, moe_layers=[],
+            **GROUPED, attention_chunk_size=8, layer_types=["chunked_attention", "full_attention"],
+            num_local_experts=2, num_experts_per_tok=1, intermediate_size_mlp=96, moe_layers=[],
         )  # fmt: skip
         return transformers.Llama4ForCausalLM(config), "sdpa"
     config = transformers.GptOssConfig(
@@ -246,7 +247,8 @@ def test_whisper(dtype):
         ]
         results.append(torch.cat(steps, 1))
     torch.testing.assert_close(results[1], results[0], atol=2e-4, rtol=2e-4)
-    torch.testing.assert_close(results[1], want, atol=2e-4 if dtype is None else 0.1, rtol=2e-4 if dtype is None else 0.1)
+    tolerance = 2e-4 if dtype is None else 0.1
+    torch.testing.assert_close(results[1], want, atol=tolerance, rtol=tolerance)
     assert at.stats()["stock"] == 0 and at.stats()["attune"] >= 6
 
 

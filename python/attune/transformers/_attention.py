@@ -51,8 +51,8 @@ def attune_attention(
     for name in _CHOICES:
         if kwargs.get(name) is not None:
             raise NotImplementedError(
-                f"{type(module).__name__} passes its choice of keys as '{name}' and not as a mask, which the attention "
-                f"implementation 'attune' does not know; use 'sdpa' or 'eager' for this model"
+                f"{type(module).__name__} passes its choice of keys as '{name}' and not as a mask, which the "
+                f"attention implementation 'attune' does not know; use 'sdpa' or 'eager' for this model"
             )
     causal = is_causal if is_causal is not None else getattr(module, "is_causal", True)
     causal = bool(causal) and attention_mask is None and query.shape[2] > 1

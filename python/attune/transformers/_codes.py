@@ -85,7 +85,8 @@ class CachedTensor(torch.Tensor):
         return tensor
 
     def __repr__(self) -> str:
-        return f"CachedTensor(shape={tuple(self.shape)}, dtype={self.dtype}, stored={self.rows.codes[self.which].dtype})"
+        stored = self.rows.codes[self.which].dtype
+        return f"CachedTensor(shape={tuple(self.shape)}, dtype={self.dtype}, stored={stored})"
 
     def __reduce_ex__(self, protocol):
         return CachedTensor, (self.rows, self.which)

@@ -32,9 +32,9 @@ def stats() -> Dict[str, object]:
     """The calls of the implementation "attune" since the start, or since ``reset_stats()``.
 
     ``attune`` and ``stock`` are numbers of calls. ``masks`` splits the former by the form of the mask: "none",
-    "lengths" (padding as ``kv_lens``), "keys" (one boolean for each key), "window", "mask" (a 4-D boolean mask), "bias"
-    (a float mask); "append" and "codes" are calls on a cache of another type. ``reasons`` splits the latter. Calls from
-    code that torch.compile made are not counted.
+    "lengths" (padding as ``kv_lens``), "keys" (one boolean for each key), "window", "mask" (a 4-D boolean mask),
+    "bias" (a float mask); "append" and "codes" are calls on a cache of another type. ``reasons`` splits the latter. Calls
+    from code that torch.compile made are not counted.
     """
     with _lock:
         return {
