@@ -114,9 +114,9 @@ GENERATOR_ID = $(BUILD)/gen/generator_id.h
 INSTALL_DIRS = $(BUILD)/gen/install_dirs.h
 
 .DELETE_ON_ERROR:
-.PHONY: all lib codegen draw adapters tool tests deps run minilm test bench bench-full bench-growth bench-setup bench-drivers \
-	bench-table bench-alone bench-latency ranking ranking-table install uninstall \
-	find-cairo completions help FORCE
+.PHONY: all lib codegen draw adapters tool tests deps run minilm test bench bench-full bench-growth bench-setup \
+	bench-drivers bench-table bench-alone bench-latency ranking ranking-table install uninstall find-cairo \
+	completions help FORCE
 
 all: lib codegen draw adapters tool ## build the library, the code generator and the command into build/
 lib: $(BUILD)/libattune.a $(BUILD)/libattune.so
