@@ -165,6 +165,42 @@ static void batches_share_a_kernel(void **state) {
     attune_plan_destroy(sample_context, plan);
 }
 
+/* The kernel that a call of one entry and one head brought serves calls of more, which have a mask each. */
+static void one_entry_is_not_all(void **state) {
+    (void)state;
+    static const char *const fields[] = {"attn_mask", "attn_bias"};
+    const attune_plan_options at_once = {sizeof at_once, 8, 1};
+    for (int i = 0; i < 2; i++) {
+        char plans[128], ones[128], twos[128], kernel[128];
+        const char *const rest = "seq_q=dynamic,seq_kv=dynamic,head_dim=16";
+        snprintf(plans, sizeof plans, "batch=3,num_heads=4,%s,%s=bhqk", rest, fields[i]);
+        snprintf(ones, sizeof ones, "batch=1,num_heads=1,%s,%s=bhqk", rest, fields[i]);
+        snprintf(twos, sizeof twos, "batch=2,num_heads=2,%s,%s=bhqk", rest, fields[i]);
+        attune_plan *plan = plan_of(plans, &at_once);
+        snprintf(kernel, sizeof kernel, "batch=2,num_heads=2,seq_q=20,seq_kv=33,head_dim=16,%s=bhqk", fields[i]);
+        const sample one = sized(ones, "seq_q=20,seq_kv=33"), two = sized(twos, "seq_q=20,seq_kv=33");
+        assert_runs_as(plan, &one, ones);
+        assert_runs_as(plan, &two, kernel);
+        assert_history(plan, "kernels 0 1 1, calls 0 1 1");
+        attune_plan_destroy(sample_context, plan);
+    }
+}
+
+/* A block of few tokens is compiled for its batch. */
+static void blocks_of_other_batches(void **state) {
+    (void)state;
+    static const char text[] = "batch=%d,embed_dim=32,num_heads=2,seq_q=dynamic,reproducible=1";
+    const attune_plan_options at_once = {sizeof at_once, 8, 1};
+    attune_plan *plan = plan_of("embed_dim=32,num_heads=2,seq_q=dynamic,reproducible=1", &at_once);
+    for (int batch = 1; batch <= 3; batch++) {
+        char problem[128];
+        snprintf(problem, sizeof problem, text, batch);
+        const sample call = sized(problem, "seq_q=8");
+        assert_runs_as(plan, &call, problem);
+    }
+    attune_plan_destroy(sample_context, plan);
+}
+
 /* ---- Ragged batches ---- */
 
 #define RAGGED_TEXT                                                                                                    \
@@ -375,6 +411,8 @@ int main(void) {
         cmocka_unit_test(decoding_is_not_specialised),
         cmocka_unit_test(kernels_for_lengths_are_limited),
         cmocka_unit_test(batches_share_a_kernel),
+        cmocka_unit_test(one_entry_is_not_all),
+        cmocka_unit_test(blocks_of_other_batches),
         cmocka_unit_test(ragged_batches_are_cut),
         cmocka_unit_test(all_of_an_entry_moves),
         cmocka_unit_test(reproducible_bits_do_not_depend_on_the_kernel),

@@ -29,10 +29,15 @@ attune_kernel *pl_find_special(const attune_plan *plan, const pl_lengths *length
 
 /* ---- The kernel ---- */
 
-/* A mask that is not the same for all entries of the batch, or all heads, has as many as the call. */
-static void fit_mask(int64_t dims[4], const attune_arguments *a) {
-    if (dims[0] > 1) dims[0] = a->batch;
-    if (dims[1] > 1) dims[1] = a->num_heads;
+/* A mask that is not the same for all entries of the batch, or all heads, has as many as the problem. */
+static void fit_mask(int64_t dims[4], const attune_problem *p) {
+    if (dims[0] > 1) dims[0] = p->batch;
+    if (dims[1] > 1) dims[1] = p->num_heads;
+}
+
+/* A mask for one entry would be taken for the same mask for all, and the kernel serves calls of any batch. */
+static int64_t at_least_two(int64_t count, int64_t mask_dim, int64_t bias_dim) {
+    return count > 1 || (mask_dim <= 1 && bias_dim <= 1) ? count : 2;
 }
 
 /* The problem of a call: with its lengths, and with its batch, heads and strides, so that further calls of this kind
@@ -53,11 +58,11 @@ static void problem_of_call(const attune_plan *plan, const attune_arguments *a, 
     }
     if (plan->is_open[PL_SEQ_NEW]) p->seq_new = lengths->of[PL_SEQ_NEW];
     if (plan->is_open[PL_NUM_ROWS]) p->num_rows = lengths->of[PL_NUM_ROWS];
-    fit_mask(p->attn_mask_dims, a);
-    fit_mask(p->attn_bias_dims, a);
-    p->batch = a->batch;
-    p->num_heads = a->num_heads;
-    p->num_kv_heads = mha_has_keys(p) ? a->num_kv_heads : a->num_heads * p->num_kv_heads / s->problem.num_heads;
+    p->batch = at_least_two(a->batch, p->attn_mask_dims[0], p->attn_bias_dims[0]);
+    p->num_heads = at_least_two(a->num_heads, p->attn_mask_dims[1], p->attn_bias_dims[1]);
+    p->num_kv_heads = p->num_heads * s->problem.num_kv_heads / s->problem.num_heads;
+    fit_mask(p->attn_mask_dims, p);
+    fit_mask(p->attn_bias_dims, p);
     for (size_t i = 0; i < s->count; i++)
         if (s->tensors[i].problem_strides)
             memcpy((char *)p + s->tensors[i].problem_strides, (const char *)a + s->tensors[i].arguments_strides,
