@@ -74,6 +74,16 @@ attune_context *adapter_context(void) {
 
 void *attune_torch_context(void) { return adapter_context(); }
 
+/* All layers of a model are calls of one plan. Few models have as many layers as this, so a kernel for lengths that
+ * come back is not compiled before the first token, when nobody knows whether they will. */
+enum { REPEATS = 64 };
+
+attune_status adapter_plan(const attune_problem *problem, attune_plan **plan) {
+    attune_plan_options options = ATTUNE_PLAN_OPTIONS_INIT;
+    options.repeats = REPEATS;
+    return attune_plan_create(adapter_context(), problem, &options, plan);
+}
+
 /* ---- Failures ---- */
 
 int adapter_is_unsupported(attune_status status) {

@@ -9,6 +9,9 @@
  * threads of its own. NULL after a failure, which is reported by adapter_broken. */
 attune_context *adapter_context(void);
 
+/* Makes the plan of a kind of call in that context. */
+attune_status adapter_plan(const attune_problem *problem, attune_plan **plan);
+
 /* What is enabled, as bits: operators of PyTorch that attune overrides, and a choice for all kernels. */
 enum { ADAPTER_SDPA = 1, ADAPTER_BLOCK = 2, ADAPTER_REPRODUCIBLE = 4 };
 

@@ -55,12 +55,11 @@ static void describe(const block_key *key, attune_problem *p) {
 }
 
 static block_site *make(const block_key *key) {
-    attune_context *const context = adapter_context();
-    block_site *const s = context ? calloc(1, sizeof *s) : NULL;
+    block_site *const s = adapter_context() ? calloc(1, sizeof *s) : NULL;
     if (!s) return NULL;
     s->key = *key;
     describe(key, &s->problem);
-    s->status = attune_plan_create(context, &s->problem, NULL, &s->plan);
+    s->status = adapter_plan(&s->problem, &s->plan);
     if (!s->status) s->status = attune_plan_arguments_init(s->plan, &s->arguments);
     if (s->status) snprintf(s->message, sizeof s->message, "%s", attune_last_message());
     return s;

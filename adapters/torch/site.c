@@ -75,13 +75,12 @@ static void describe(const site_key *key, attune_problem *problem) {
 }
 
 static site *make(const site_key *key) {
-    attune_context *const context = adapter_context();
-    site *const s = context ? calloc(1, sizeof *s) : NULL;
+    site *const s = adapter_context() ? calloc(1, sizeof *s) : NULL;
     if (!s) return NULL;
     attune_problem problem;
     s->key = *key;
     describe(key, &problem);
-    s->status = attune_plan_create(context, &problem, NULL, &s->plan);
+    s->status = adapter_plan(&problem, &s->plan);
     if (!s->status) s->status = attune_plan_arguments_init(s->plan, &s->arguments);
     if (s->status) snprintf(s->message, sizeof s->message, "%s", attune_last_message());
     return s;

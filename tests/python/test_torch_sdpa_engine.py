@@ -188,6 +188,28 @@ print(attune.torch.stats())
     assert warm.stdout.startswith("0 False\n") and "compiles" not in warm.stdout, warm.stdout + warm.stderr
 
 
+def test_one_compile_before_the_first_token(tmp_path):
+    """The layers of a model call with the same lengths: that alone is no reason for a kernel of these lengths."""
+    code = """
+attune.torch.enable()
+def kernels(calls):
+    for _ in range(calls):
+        q = torch.randn(1, 2, 50, 16)
+        sdpa(q, q, q, is_causal=True)
+    counts = attune.torch.stats()
+    return counts.get("compiles", 0) + counts.get("disk_hits", 0)
+print(kernels(40), kernels(40))
+layer = torch.nn.TransformerEncoderLayer(32, 2, 64, batch_first=True).eval()
+before = kernels(0)
+with torch.inference_mode():
+    for _ in range(40):
+        layer(torch.randn(1, 50, 32))
+print(kernels(0) - before)
+"""
+    found = run_alone(code, ATTUNE_CACHE_DIR=str(tmp_path))
+    assert found.stdout.split() == ["1", "2", "1"], found.stdout + found.stderr
+
+
 def test_forked_workers():
     code = """
 from torch.utils.data import DataLoader, Dataset
