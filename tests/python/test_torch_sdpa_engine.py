@@ -275,3 +275,29 @@ print(adapter.attune_torch_open().decode())
 """
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert result.stdout == "attune needs PyTorch 2.10 or newer; this one is 2.9\n", result.stderr
+
+
+@pytest.mark.parametrize("of", [torch._neg_view, lambda t: torch.complex(t, t).conj().imag], ids=["whole", "imag"])
+@pytest.mark.parametrize("where", ["sdpa", "attention", "append", "block"])
+def test_negated_views(where, of):
+    """Views of memory that is negated when it is read. PyTorch must materialise them before a kernel sees pointers."""
+    torch.manual_seed(1)
+    layer = torch.nn.TransformerEncoderLayer(16, 2, 32, batch_first=True).eval()
+    negated = [of(torch.randn(2, 4, 5, 16)) for _ in range(3)]
+    assert all(t.is_neg() for t in negated)
+
+    def run(q, k, v):
+        if where == "attention":
+            return attention(q, k, v)[0]
+        if where == "append":
+            caches = [torch.zeros(2, 4, 8, 16) for _ in range(2)]
+            return append(q, k, v, *caches, None, None, LENS)
+        with attune.torch.enable(), torch.inference_mode():
+            return sdpa(q, k, v) if where == "sdpa" else layer(q[:, 0])
+
+    def ran():
+        return sum(count for name, count in attune.torch.stats().items() if name.endswith(".ran"))
+
+    before = ran()
+    torch.testing.assert_close(run(*negated), run(*(t.resolve_neg().contiguous() for t in negated)))
+    assert where in ("attention", "append") or ran() == before + 2
