@@ -153,6 +153,19 @@ expect "any input and any output by name" 0 'the same bits' "$attune" run seq_kv
     weights="$work/w.npy"
 grep -aq "'shape': (4, 6, 6)" "$work/w.npy"
 report $? "with the shapes that they have"
+for scale in default 0.5 -3; do
+    by_name=--sizes=softmax_scale=$scale
+    [ $scale = default ] && by_name=--sizes=seq_q=6
+    "$attune" run softmax_scale=$scale --q "$work/3d.npy" --k "$work/3d.npy" --v "$work/3d.npy" -o "$work/fixed.npy" \
+        >"$work/stdout" 2>"$work/stderr" &&
+        "$attune" run softmax_scale=dynamic "$by_name" --q "$work/3d.npy" --k "$work/3d.npy" --v "$work/3d.npy" \
+            -o "$work/dynamic.npy" >"$work/stdout" 2>"$work/stderr" && cmp "$work/fixed.npy" "$work/dynamic.npy"
+    report $? "softmax_scale=dynamic with the scale $scale has the bits of softmax_scale=$scale"
+done
+refuse "a scale that the problem fixes" 'softmax_scale is 2, but the problem fixes it' "$attune" check seq_q=4,head_dim=4 \
+    --sizes=softmax_scale=2
+refuse "a scale that is no number" "softmax_scale is 'abc', which is not a number" "$attune" check \
+    seq_q=4,head_dim=4,softmax_scale=dynamic --sizes=softmax_scale=abc
 refuse "an input that the problem has and nobody gives" 'the problem needs --tensor attn_mask=' "$attune" run \
     attn_mask=qk \
     --q "$work/3d.npy" --k "$work/3d.npy" --v "$work/3d.npy"

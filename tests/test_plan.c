@@ -8,6 +8,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <cmocka.h>
 
@@ -337,6 +339,107 @@ static void threads_share_a_plan(void **state) {
     attune_plan_destroy(sample_context, plan);
 }
 
+/* ---- fork ---- */
+
+static void *promote(void *plan) {
+    const sample from = sized(OPEN, "seq_q=40,seq_kv=40");
+    sample_call call;
+    sample_call_open(&call, &from, ON_THE_HEAP);
+    attune_status status = ATTUNE_OK;
+    for (int i = 0; i < 3 && !status; i++) status = attune_plan_run(sample_context, plan, &call.arguments, NULL);
+    sample_call_close(&call);
+    return (void *)(uintptr_t)status;
+}
+
+/* In the child: whether lengths of its own get a kernel. */
+static int promotes_here(attune_plan *plan) {
+    const sample from = sized(OPEN, "seq_q=30,seq_kv=30");
+    const uint32_t before = info_of(plan).specialised_kernels;
+    sample_call call;
+    sample_call_open(&call, &from, ON_THE_HEAP);
+    for (int i = 0; i < 4; i++)
+        if (attune_plan_run(sample_context, plan, &call.arguments, NULL)) return 1;
+    return info_of(plan).specialised_kernels == before + 1 && info_of(plan).specialised_calls ? 0 : 2;
+}
+
+/* The thread that promotes does not exist in the child. */
+static void a_child_promotes_too(void **state) {
+    (void)state;
+    enum { FORKS = 6, STEP_US = 15000, SECONDS = 60 };
+    for (int i = 0; i < FORKS; i++) {
+        attune_plan *plan = plan_of(OPEN, NULL);
+        pthread_t thread;
+        void *failed;
+        int status;
+        attune_drop_memory_cache(sample_context);
+        assert_int_equal(pthread_create(&thread, NULL, promote, plan), 0);
+        usleep((useconds_t)i * STEP_US);
+        const pid_t child = fork();
+        if (!child) {
+            alarm(SECONDS);
+            _exit(promotes_here(plan));
+        }
+        assert_int_equal(waitpid(child, &status, 0), child);
+        assert_int_equal(status, 0);
+        assert_int_equal(pthread_join(thread, &failed), 0);
+        assert_null(failed);
+        assert_int_equal(info_of(plan).specialised_kernels, 1);
+        attune_plan_destroy(sample_context, plan);
+    }
+}
+
+/* ---- Arguments by name ---- */
+
+/* Two heads of `length` rows, which lie one after the other, seen as [batch, heads, rows, columns]. */
+static attune_dltensor rows_of(float *data, int64_t length, int64_t shape[4], int64_t strides[4]) {
+    memcpy(shape, (int64_t[]){1, 2, length, 16}, 4 * sizeof *shape);
+    memcpy(strides, (int64_t[]){length * 32, 16, 32, 1}, 4 * sizeof *strides);
+    return (attune_dltensor){.data = data,
+                             .device_type = 1,
+                             .ndim = 4,
+                             .dtype_code = 2,
+                             .dtype_bits = 32,
+                             .dtype_lanes = 1,
+                             .shape = shape,
+                             .strides = strides};
+}
+
+static void tensors_are_bound_by_name(void **state) {
+    (void)state;
+    attune_plan *plan = plan_of(OPEN, NULL);
+    static float data[4][9 * 32], expected[9 * 32];
+    static const char *const names[] = {"q", "k", "v", "out"};
+    static const int64_t lengths[] = {5, 9, 9, 5};
+    attune_dltensor tensors[4];
+    int64_t shapes[4][4], strides[4][4];
+    attune_arguments a;
+    for (size_t t = 0; t < 4; t++) {
+        for (int i = 0; i < 9 * 32; i++) data[t][i] = (float)((i * 7 + (int)t * 5) % 11 - 5) / 4;
+        tensors[t] = rows_of(data[t], lengths[t], shapes[t], strides[t]);
+    }
+    assert_ok(attune_plan_arguments_init(plan, &a));
+    for (size_t t = 0; t < 4; t++) assert_ok(attune_plan_bind(plan, &a, names[t], &tensors[t]));
+    assert_int_equal(a.seq_q, 5);
+    assert_int_equal(a.seq_kv, 9);
+    assert_ptr_equal(a.v, data[2]);
+    assert_memory_equal(&a.k_strides[1], &strides[1][1], 3 * sizeof strides[1][1]);
+    assert_ok(attune_plan_run(sample_context, plan, &a, NULL));
+
+    a.out = expected;
+    attune_problem problem = ATTUNE_PROBLEM_INIT;
+    assert_ok(attune_problem_parse(OPEN ",max_seq_q=12", &problem));
+    assert_ok(attune_run_interpreted(sample_context, &problem, NULL, &a));
+    assert_memory_equal(data[3], expected, 5 * 32 * sizeof(float));
+
+    assert_refused(attune_plan_bind(plan, &a, "lse", &tensors[0]), ATTUNE_INVALID_ARGUMENT, "lse");
+    tensors[2].shape[2] = 8;
+    assert_refused(attune_plan_bind(plan, &a, "v", &tensors[2]), ATTUNE_INVALID_ARGUMENT, "9");
+    assert_refused(attune_plan_bind(plan, &a, "v", NULL), ATTUNE_INVALID_ARGUMENT, "NULL");
+    attune_plan_destroy(sample_context, plan);
+}
+
+/* ---- Strict mode, bad input ---- */
+
 static attune_context *context_of(const char *cache_dir) {
     attune_context_options options = ATTUNE_CONTEXT_OPTIONS_INIT;
     attune_context *context;
@@ -419,6 +522,8 @@ int main(void) {
         cmocka_unit_test(every_sort_of_problem),
         cmocka_unit_test(a_workspace_is_enough),
         cmocka_unit_test(threads_share_a_plan),
+        cmocka_unit_test(a_child_promotes_too),
+        cmocka_unit_test(tensors_are_bound_by_name),
         cmocka_unit_test(strict_mode_costs_only_speed),
         cmocka_unit_test(bad_input_is_refused),
     };
