@@ -162,8 +162,8 @@ for scale in default 0.5 -3; do
             -o "$work/dynamic.npy" >"$work/stdout" 2>"$work/stderr" && cmp "$work/fixed.npy" "$work/dynamic.npy"
     report $? "softmax_scale=dynamic with the scale $scale has the bits of softmax_scale=$scale"
 done
-refuse "a scale that the problem fixes" 'softmax_scale is 2, but the problem fixes it' "$attune" check seq_q=4,head_dim=4 \
-    --sizes=softmax_scale=2
+refuse "a scale that the problem fixes" 'softmax_scale is 2, but the problem fixes it' "$attune" check \
+    seq_q=4,head_dim=4 --sizes=softmax_scale=2
 refuse "a scale that is no number" "softmax_scale is 'abc', which is not a number" "$attune" check \
     seq_q=4,head_dim=4,softmax_scale=dynamic --sizes=softmax_scale=abc
 refuse "an input that the problem has and nobody gives" 'the problem needs --tensor attn_mask=' "$attune" run \
