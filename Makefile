@@ -518,8 +518,8 @@ IN_DOC = $(DESTDIR)$(DOCDIR)
 DOCS = $(wildcard docs/*.md docs/*.svg docs/*.png) docs/attune.1
 # What those pages link to, in the same places. Examples come without their data, which is large.
 DOCS_TOP = LICENSE README.md CHANGELOG.md CONTRIBUTING.md
-EXAMPLES = $(wildcard examples/*.c examples/ir/*.air $(addprefix examples/minilm/*.,md c py txt))
-LINKED_DIRS = bench examples/ir examples/minilm include
+EXAMPLES = $(wildcard examples/*.c examples/ir/*.air examples/python/*.py $(addprefix examples/minilm/*.,md c py txt))
+LINKED_DIRS = bench examples/ir examples/minilm examples/python include
 install: all ## install below PREFIX (/usr/local), libraries into LIBDIR (PREFIX/lib), DESTDIR before them
 	install -d $(IN_BIN) $(addprefix $(IN_LIB)/,attune pkgconfig cmake/attune) $(DESTDIR)$(INCLUDEDIR) \
 		$(addprefix $(IN_DOC)/,docs $(LINKED_DIRS)) \
