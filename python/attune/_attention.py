@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
+import re
 from array import array
 from typing import Any, Dict, List, Optional, Sequence, Tuple, Union
 
 from ._context import default_context
-from ._errors import InvalidArgumentError
+from ._errors import Error, InvalidArgumentError, InvalidTypeError
 from ._kernel import Kernel
 from ._library import check, has_plans
 from ._plan import Plan
 from ._problem import DYNAMIC, Problem
 from ._structs import Arguments
-from ._tensor import dtype_name, empty, layout
+from ._tensor import PYTHON_NAMES, dtype_name, empty, layout, refuse_masked
+from ._values import flag, integer, kind, number, text
 
 _CAP = 512  # call sites that are remembered
 _sites: Dict[tuple, Union[Kernel, Plan]] = {}
 _ready: Dict[tuple, Tuple[Union[Kernel, Plan], Arguments]] = {}  # by all but the addresses
+_MOST = 2**31 - 1
+_OTHER_INTEGER = re.compile(r"(int(8|16|64)|uint\d+)$")
+_FLOATS = ("f32", "f16", "bf16", "f64", "f8")
 _STRIDED = ("q", "k", "v", "out", "attn_mask", "attn_bias")
 
 
@@ -24,9 +29,23 @@ def _shape4(value: Any, name: str) -> Tuple[int, ...]:
     shape = tuple(value.shape)
     if len(shape) != 4:
         raise InvalidArgumentError(
-            f"{name} has the shape {list(shape)}: it is [batch, heads, length, dim], or [heads, length, dim] for all"
+            f"{name} has the shape {list(shape)}; it must be [batch, heads, length, dim],"
+            " or [heads, length, dim] for all"
         )
     return shape
+
+
+def _python_name(value: Any) -> str:
+    name = dtype_name(value)
+    return PYTHON_NAMES.get(name, name)
+
+
+def _float_name(value: Any, name: str) -> str:
+    """The dtype of a tensor of floats, for the problem."""
+    dtype = dtype_name(value)
+    if dtype not in _FLOATS:
+        raise InvalidArgumentError(f"{name} is {_python_name(value)}; it must be of floats")
+    return dtype
 
 
 def _lift(value: Any, name: str) -> Any:
@@ -51,14 +70,38 @@ def _strides(value: Any) -> List[int]:
     return list(value.stride()) if strides is None else [stride // value.itemsize for stride in strides]
 
 
-def _numbers(value: Any, code: str) -> Any:
-    """A list of numbers as an array of the type that the kernel reads; anything else as it is."""
-    return array(code, value) if isinstance(value, (list, tuple, range)) else value
+def _numbers(value: Any, code: str, name: str) -> Any:
+    """A list of numbers as an array of the type that the kernel reads, integers of any width as int32."""
+    if isinstance(value, (list, tuple, range)):
+        if code == "i":
+            return array("i", [integer(item, name, 0, _MOST) for item in value])
+        return array("f", [number(item, name) for item in value])
+    if code != "i" or not _is_tensor(value) or not _OTHER_INTEGER.match(_python_name(value)):
+        return value
+    refuse_masked(value, name)
+    for item in (value.min(), value.max()) if 0 not in value.shape else ():
+        integer(int(item), name, 0, _MOST)
+    return value.astype("i4") if hasattr(value, "astype") else value.int()
+
+
+def _look(value: Any, name: str) -> None:
+    """Refuses a value whose shape cannot be asked for."""
+    if getattr(value, "is_nested", False):
+        raise InvalidTypeError(f"{name} is a nested tensor; pad it, and give its lengths as kv_lens")
+    if not _is_tensor(value):
+        raise InvalidTypeError(f"{name} is {kind(value)}; attention takes NumPy arrays and torch tensors")
+    refuse_masked(value, name)
+
+
+def _is_tensor(value: Any) -> bool:
+    return hasattr(value, "dtype") and not getattr(value, "is_nested", False) and hasattr(value, "shape")
 
 
 def _mask_dims(value: Any, name: str, sizes: Sequence[int], dynamic: bool) -> tuple:
     """The dims of a mask or bias as fields of the problem: 1, or those of the call."""
     dims: list = []
+    if len(value.shape) > 4:
+        raise InvalidArgumentError(f"{name} has {len(value.shape)} dimensions; it may have at most 4")
     for dim, size, what in zip(value.shape, sizes, ("batch", "heads", "queries", "keys")):
         if dim != size and dim != 1:
             raise InvalidArgumentError(f"{name} has the shape {list(value.shape)}, and there are {size} {what}")
@@ -67,10 +110,12 @@ def _mask_dims(value: Any, name: str, sizes: Sequence[int], dynamic: bool) -> tu
 
 
 def _window(window: Any) -> Tuple[int, int]:
-    if window is None:
-        return -1, -1
-    left, right = (window, window) if isinstance(window, int) else window
-    return (-1 if left is None else int(left)), (-1 if right is None else int(right))
+    """Keys to the left and to the right, -1 for all."""
+    pair = tuple(window) if isinstance(window, (list, tuple)) else (window, window)
+    if len(pair) != 2:
+        raise InvalidArgumentError(f"window has {len(pair)} numbers; it must be (left, right)")
+    left, right = [-1 if side is None else integer(side, "window", -1, _MOST) for side in pair]
+    return left, right
 
 
 def _fields(tensors: Dict[str, Any], options: tuple, lse: bool) -> Tuple[Dict[str, Any], bool]:
@@ -80,12 +125,11 @@ def _fields(tensors: Dict[str, Any], options: tuple, lse: bool) -> Tuple[Dict[st
     kv_heads, seq_kv = _shape4(k, "k")[1:3]
     dim_v = _shape4(v, "v")[3]
     is_causal, causal_align, scale, window, soft_cap = options
-    left, right = _window(window)
+    left, right = window
     fields: Dict[str, Any] = dict(
-        dtype=dtype_name(q), k_dtype=dtype_name(k), v_dtype=dtype_name(v), num_heads=heads, num_kv_heads=kv_heads,
-        head_dim=dim, head_dim_v=dim_v, is_causal=bool(is_causal), causal_align=causal_align, window_left=left,
-        window_right=right, softmax_scale=None if scale is None else float(scale),
-        logits_soft_cap=float(soft_cap) if soft_cap else None, lse=lse,
+        dtype=_float_name(q, "q"), k_dtype=_float_name(k, "k"), v_dtype=_float_name(v, "v"), num_heads=heads,
+        num_kv_heads=kv_heads, head_dim=dim, head_dim_v=dim_v, is_causal=is_causal, causal_align=causal_align,
+        window_left=left, window_right=right, softmax_scale=scale, logits_soft_cap=soft_cap or None, lse=lse,
     )
     for name in ("kv_lens", "sinks", "alibi_slopes"):
         fields[name] = tensors.get(name) is not None
@@ -95,10 +139,11 @@ def _fields(tensors: Dict[str, Any], options: tuple, lse: bool) -> Tuple[Dict[st
     mask, bias = tensors.get("attn_mask"), tensors.get("attn_bias")
     if mask is not None:
         if dtype_name(mask) != "bool":
-            raise InvalidArgumentError(f"mask is of {mask.dtype}: it is bool; numbers to be added are `bias`")
+            own = _python_name(mask)
+            raise InvalidArgumentError(f"mask is {own}; it must be bool (numbers to be added are `bias`)")
         fields["attn_mask"] = _mask_dims(mask, "mask", sizes, by_plan)
     if bias is not None:
-        fields["attn_bias"], fields["bias_dtype"] = _mask_dims(bias, "bias", sizes, by_plan), dtype_name(bias)
+        fields["attn_bias"], fields["bias_dtype"] = _mask_dims(bias, "bias", sizes, by_plan), _float_name(bias, "bias")
     if not by_plan or mask is not None or bias is not None:
         fields["batch"] = batch
     fields["seq_q"] = DYNAMIC if by_plan or not seq_q else seq_q
@@ -155,10 +200,10 @@ def attention(
     is_causal: a query sees no key after its own position. causal_align: "top_left" (the first query is at the first
         key) or "bottom_right" (the last query is at the last key, as with a cache).
     scale: by default 1 / sqrt(dim).
-    window: (left, right), the number of keys seen before and after the position, None for all; n is (n, n).
+    window: (left, right), the number of keys seen before and after the position, None or -1 for all; n is (n, n).
     soft_cap: scores become soft_cap * tanh(score / soft_cap).
     sinks: f32 [heads], the logit of one more key, whose value is 0.
-    kv_lens: int32 [batch], the number of valid keys of each entry.
+    kv_lens: [batch], the number of valid keys of each entry. Integers other than int32 are converted.
     alibi_slopes: f32 [heads].
     out: an array or tensor to write to.
     return_lse: the result is (out, lse), with lse the logarithm of the sum of exponentials, [batch, heads, length].
@@ -167,7 +212,18 @@ def attention(
     A row that sees no key gives 0, and -infinity in lse. Returns `out`: a torch tensor if q is one, otherwise a NumPy
     array. Nothing is differentiated: torch tensors that require grad are refused unless grad mode is off.
     """
-    kv_lens, sinks, alibi_slopes = _numbers(kv_lens, "i"), _numbers(sinks, "f"), _numbers(alibi_slopes, "f")
+    if is_causal is not False:
+        is_causal = flag(is_causal, "is_causal")
+    if causal_align not in ("top_left", "bottom_right"):
+        text(causal_align, "causal_align")  # the library refuses other words
+    if scale is not None:
+        scale = number(scale, "scale")
+    window = _window(window) if window is not None else (-1, -1)
+    if soft_cap is not None:
+        soft_cap = number(soft_cap, "soft_cap")
+    return_lse = flag(return_lse, "return_lse")
+    kv_lens = _numbers(kv_lens, "i", "kv_lens")
+    sinks, alibi_slopes = _numbers(sinks, "f", "sinks"), _numbers(alibi_slopes, "f", "alibi_slopes")
     tensors = dict(q=q, k=k, v=v, attn_mask=mask, attn_bias=bias, out=out, kv_lens=kv_lens, sinks=sinks,
                    alibi_slopes=alibi_slopes)
     tensors = {name: value for name, value in tensors.items() if value is not None}
@@ -177,10 +233,10 @@ def attention(
         key = None
     ready = _ready.get(key) if key else None
     if ready is None:
-        for name, value in (("q", q), ("k", k), ("v", v)):
-            if not hasattr(value, "dtype") or not hasattr(value, "shape"):
-                kind = type(value).__name__
-                raise InvalidArgumentError(f"{name} is a {kind}: attention takes NumPy arrays and torch tensors")
+        for name, value in (("q", q), ("k", k), ("v", v), ("mask", mask), ("bias", bias), ("out", out)):
+            if value is not None or name in ("q", "k", "v"):
+                _look(value, name)
+        _float_name(q, "q")
     lse = None
     if out is None:
         tensors["out"] = out = empty((q,), dtype_name(q), (*q.shape[:-1], v.shape[-1]))
@@ -191,7 +247,12 @@ def attention(
         check(site._go(site._again(arguments, tensors), threads))
     else:
         lifted = {name: _lift(value, name) for name, value in tensors.items()}
-        made = _first(lifted, options, bool(return_lse), threads)
+        try:
+            made = _first(lifted, options, return_lse, threads)
+        except Error as error:
+            if not str(error).startswith("attn_"):
+                raise
+            raise type(error)(str(error)[len("attn_"):], error.status) from None
         if key:
             if len(_ready) >= _CAP:
                 _ready.clear()

@@ -8,14 +8,16 @@ import threading
 import weakref
 from typing import Any, Callable, Dict, Optional
 
+from ._errors import InvalidArgumentError, InvalidTypeError
 from ._library import check, lib
 from ._structs import LOG_FN, ContextOptions, MachineInfo, Statistics, sized
+from ._values import flag, integer, kind, path, text
 
 _MODES = {None: 0, "in-process": 1, "worker": 2}
 
 
-def _text(value: Any) -> Optional[bytes]:
-    return None if value is None else os.fsencode(value)
+def _optional(convert: Callable[[Any, str], bytes], value: Any, name: str) -> Optional[bytes]:
+    return None if value is None else convert(value, name)
 
 
 def _destroy(pointer: int, log: Any) -> None:
@@ -56,19 +58,26 @@ class Context:
         machine: str | None = None,
         log: Callable[[int, str], None] | None = None,
     ) -> None:
-        if compile_mode not in _MODES:
-            raise ValueError(f"compile_mode is {compile_mode!r}: it is 'in-process' or 'worker'")
+        if not isinstance(compile_mode, (str, type(None))) or compile_mode not in _MODES:
+            raise InvalidArgumentError(f"compile_mode is {compile_mode!r}; it must be 'in-process' or 'worker'")
+        if log is not None and not callable(log):
+            raise InvalidTypeError(f"log is {kind(log)}; it must be a function")
         options = sized(ContextOptions)
         callback = None
         if log is not None:
             callback = LOG_FN(lambda user, level, message: log(level, message.decode("utf-8", "replace")))
             options.log = callback
-        options.max_workers, options.isa, options.machine = max_workers, _text(isa), _text(machine)
-        options.cache_dir, options.cache_base = _text(cache_dir), _text(cache_base)
-        options.memory_cache_bytes, options.disk_cache_bytes = memory_cache_bytes, disk_cache_bytes
-        options.compile_mode, options.target = _MODES[compile_mode], _text(target)
-        options.compile_timeout_ms, options.compile_processes = compile_timeout_ms, compile_processes
-        options.allow_interpreter = 1 if allow_interpreter else 0
+        options.max_workers = integer(max_workers, "max_workers")
+        options.isa, options.machine = _optional(text, isa, "isa"), _optional(text, machine, "machine")
+        options.target = _optional(text, target, "target")
+        options.cache_dir = _optional(path, cache_dir, "cache_dir")
+        options.cache_base = _optional(path, cache_base, "cache_base")
+        options.memory_cache_bytes = integer(memory_cache_bytes, "memory_cache_bytes", 0, 2**64 - 1)
+        options.disk_cache_bytes = integer(disk_cache_bytes, "disk_cache_bytes", 0, 2**64 - 1)
+        options.compile_mode = _MODES[compile_mode]
+        options.compile_timeout_ms = integer(compile_timeout_ms, "compile_timeout_ms")
+        options.compile_processes = integer(compile_processes, "compile_processes")
+        options.allow_interpreter = flag(allow_interpreter, "allow_interpreter")
         pointer = ctypes.c_void_p()
         check(lib.attune_context_create(ctypes.byref(options), ctypes.byref(pointer)))
         self._pointer = pointer
@@ -91,6 +100,10 @@ class Context:
             result[name] = value if isinstance(value, int) else (value or b"").decode("utf-8", "replace")
         return result
 
+    def __repr__(self) -> str:
+        machine = self.machine()
+        return f"<attune.Context of {machine['max_workers']} threads, {machine['isa']}, cache {machine['cache_dir']!r}>"
+
     def __deepcopy__(self, memo: dict) -> Context:
         return self
 
@@ -110,6 +123,15 @@ def default_context() -> Context:
             if _default is None:
                 _default = Context()
     return _default
+
+
+def as_context(context: Any) -> Context:
+    """A context, or the default one for None."""
+    if context is None:
+        return default_context()
+    if not isinstance(context, Context):
+        raise InvalidTypeError(f"context is {kind(context)}; it must be an attune.Context")
+    return context
 
 
 def _new_lock() -> None:

@@ -9,11 +9,12 @@ import struct
 from array import array
 from typing import Any, Callable, Dict, List, Mapping, Optional
 
-from ._errors import UnsupportedError
+from ._errors import InvalidArgumentError, UnsupportedError
 from ._library import check, lib, quick
 from ._problem import Problem, TensorInfo, tensors_of
 from ._structs import SIZES, Arguments, Weights, sized
 from ._tensor import BYTES
+from ._values import integer
 
 _PERIOD = 4093  # values repeat after so many, a prime: no dim divides it
 _OPEN = 64  # a length that nothing tells
@@ -61,11 +62,6 @@ def extent(tensor: TensorInfo) -> int:
     return 1 + sum((dim - 1) * abs(stride) for dim, stride in zip(tensor.shape, tensor.strides))
 
 
-def fields_of(problem: Problem) -> Dict[str, str]:
-    """The fields that the canonical text names."""
-    return dict(part.split("=", 1) for part in str(problem).split(",") if "=" in part)
-
-
 class Drawn:
     """The arguments of a call and the memory that they point to. The same seed gives the same values.
 
@@ -79,7 +75,7 @@ class Drawn:
         seed: int = 1,
         values: Optional[Callable[[TensorInfo], Optional[bytes]]] = None,
     ) -> None:
-        self.problem, self._fields = problem, fields_of(problem)
+        self.problem, self._fields = problem, problem.fields
         self.arguments = sized(Arguments)
         check(quick.attune_arguments_init_sized(self.arguments, ctypes.sizeof(Arguments), problem._struct))
         self._settle(dict(sizes or {}))
@@ -93,17 +89,18 @@ class Drawn:
             ctypes.c_void_p.from_address(place).value = self.memory[tensor.name].address
 
     def _number(self, name: str, default: int) -> int:
-        text = self._fields.get(name, "")
-        return int(text) if text.lstrip("-").isdigit() else default
+        value = self._fields.get(name)
+        return value if isinstance(value, int) else default
 
     def _settle(self, sizes: Dict[str, int]) -> None:
         """Fills in sizes that the problem leaves open and the caller does not tell."""
         a = self.arguments
         unknown = set(sizes) - SIZES
         if unknown:
-            raise ValueError(f"there is no size named {sorted(unknown)[0]!r}: sizes are {', '.join(sorted(SIZES))}")
+            known = ", ".join(sorted(SIZES))
+            raise InvalidArgumentError(f"there is no size named {sorted(unknown)[0]!r}: sizes are {known}")
         for name, value in sizes.items():
-            setattr(a, name, value)
+            setattr(a, name, integer(value, f"the size {name}", -(2**63), 2**63 - 1))
 
         def settle(name: str, value: int) -> None:
             if getattr(a, name) < 0:

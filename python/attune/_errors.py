@@ -25,6 +25,10 @@ class InvalidArgumentError(Error, ValueError):
     status = 1
 
 
+class InvalidTypeError(InvalidArgumentError, TypeError):
+    """A value of a type that the call cannot take."""
+
+
 class InvalidProblemError(Error, ValueError):
     """A problem whose fields contradict each other, are out of range, or do not exist."""
 

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import ctypes
 import weakref
-from typing import Any, Dict, Mapping, Optional, Tuple, Union
+from collections.abc import Mapping
+from typing import Any, Dict, Optional, Tuple, Union
 
-from ._context import Context, default_context
-from ._errors import InvalidArgumentError
+from ._context import Context, as_context
+from ._errors import InvalidArgumentError, InvalidTypeError
 from ._library import check, lib, quick, run_options, schedule_of, schedule_text
 from ._problem import _NAMES, Problem, TensorInfo, as_problem, tensors_of
 from ._structs import SIZES, Arguments, KernelInfo, sized
 from ._tensor import address, empty, layout, lend
+from ._values import integer, kind, number
 
 _byref = ctypes.byref
 _ARGUMENTS_BYTES = ctypes.sizeof(Arguments)
@@ -34,6 +36,7 @@ class Call:
         self._tensors = {tensor.name: tensor for tensor in tensors_of(problem)}
         self._names = {name: name.encode() for name in self._tensors}
         self._ready = {}
+        self._has_scale = problem.fields.get("softmax_scale") == "dynamic"
         self._blank = Arguments()
         check(quick.attune_arguments_init_sized(_byref(self._blank), _ARGUMENTS_BYTES, problem._struct))
 
@@ -43,7 +46,7 @@ class Call:
     def _set_size(self, arguments: Arguments, name: str, value: int) -> None:
         if name not in SIZES:
             raise InvalidArgumentError(f"there is no size named {name!r}: sizes are {', '.join(sorted(SIZES))}")
-        setattr(arguments, name, value)
+        setattr(arguments, name, integer(value, f"the size {name}", -(2**63), 2**63 - 1))
 
     def _take(self, arguments: Arguments, tensors: Mapping[str, Any]) -> list:
         """Binds tensors, and gives what must be kept until the call is done."""
@@ -66,13 +69,22 @@ class Call:
                 check(status)
         return kept
 
+    def _scale(self, scale: Any) -> float:
+        """The scale of one call. The library reads it only if the problem asks for one."""
+        scale = number(scale, "softmax_scale")
+        if not self._has_scale:
+            raise InvalidArgumentError(f"softmax_scale is {scale:g}, but the problem lacks softmax_scale=dynamic")
+        return scale
+
     def _arguments(
         self, tensors: Mapping[str, Any], sizes: Optional[Mapping[str, int]], scale: Optional[float] = None
     ) -> Tuple[Arguments, list]:
         arguments = Arguments.from_buffer_copy(self._blank)
         if scale is not None:
-            arguments.softmax_scale = scale
+            arguments.softmax_scale = self._scale(scale)
         if sizes:
+            if not isinstance(sizes, Mapping):
+                raise InvalidTypeError(f"sizes is {kind(sizes)}; it must be a dict")
             for name, value in sizes.items():
                 self._set_size(arguments, name, value)
         return arguments, self._take(arguments, tensors)
@@ -185,8 +197,7 @@ class Kernel(Call):
         return quick.attune_bind_dlpack(_byref(arguments), self._pointer, name, address)
 
     def _go(self, arguments: Arguments, threads: int) -> int:
-        options = run_options(threads) if threads else None
-        return lib.attune_run_with(self.context._pointer, self._pointer, _byref(arguments), options)
+        return lib.attune_run_with(self.context._pointer, self._pointer, _byref(arguments), run_options(threads))
 
     def workspace_bytes(self, *, sizes: Mapping[str, int] | None = None, threads: int = 0) -> int:
         """Bytes of memory that a call takes while it runs."""
@@ -233,4 +244,4 @@ def compile(
 
     schedule: text such as "strategy=q_lanes,lanes=8,…"; None lets attune choose, or take what tuning found.
     """
-    return Kernel(as_problem(problem), schedule, context or default_context())
+    return Kernel(as_problem(problem), schedule, as_context(context))

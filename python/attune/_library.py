@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import ctypes
 import os
+import re
 from ctypes import POINTER, byref, c_char_p, c_double, c_int, c_int64, c_size_t, c_void_p
-from typing import List, Tuple
+from typing import Callable, List, Tuple, Union
 
-from . import _errors
+from . import _errors, _tensor, _values
 from ._structs import Arguments, RunOptions, Schedule, Tensor
 
 OLDEST = (0, 2)
@@ -128,10 +129,26 @@ def library_path() -> str:
     return path
 
 
+def _dtypes(match: re.Match) -> str:
+    own = _tensor.code_name(int(match[1]), int(match[2]))
+    return f"is {own}; it must be {_tensor.PYTHON_NAMES.get(match[3], match[3])}"
+
+
+# Sentences that speak of C or of DLPack, and how Python says the same.
+_IN_PYTHON: List[Tuple[str, Union[str, Callable]]] = [
+    (r"^the pointer to (\w+) is NULL$", r"\1 is missing"),
+    (r"has DLPack type code (\d+), (\d+) bits, 1 lanes; it must be (\w+): code.*", _dtypes),
+    (r"has 1 dimensions; attune_tensors gives it (\d)", r"has 1 dimension; it needs \1"),
+    (r"dimensions; attune_tensors gives it (\d)", r"dimensions; it needs \1"),
+]
+
+
 def check(status: int) -> None:
     """Raises the exception for a status, with the library's sentence."""
     if status:
         message = quick.attune_last_message().decode("utf-8", "replace")
+        for pattern, words in _IN_PYTHON:
+            message = re.sub(pattern, words, message)
         raise _errors.of_status(status, message or lib.attune_status_name(status).decode())
 
 
@@ -141,7 +158,7 @@ def schedule_of(text: str | None):
         return None
     schedule = Schedule()
     schedule.struct_size = ctypes.sizeof(Schedule)
-    check(quick.attune_schedule_parse(text.encode(), byref(schedule)))
+    check(quick.attune_schedule_parse(_values.text(text, "schedule"), byref(schedule)))
     return byref(schedule)
 
 
@@ -154,10 +171,9 @@ def schedule_text(schedule: Schedule) -> str:
 
 def run_options(threads: int):
     """A pointer to attune_run_options, or None where nothing is asked for."""
-    if not threads:
+    if type(threads) is int and not threads:
         return None
-    if threads < 0:
-        raise _errors.InvalidArgumentError(f"threads is {threads}: it is at least 0, which means all")
+    threads = _values.integer(threads, "threads")
     options = RunOptions()
     options.struct_size = ctypes.sizeof(RunOptions)
     options.max_threads = threads

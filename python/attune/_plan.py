@@ -6,12 +6,13 @@ import ctypes
 import weakref
 from typing import Dict
 
-from ._context import Context, default_context
+from ._context import Context, as_context
 from ._errors import UnsupportedError
 from ._kernel import Call
 from ._library import check, has_plans, lib, quick, run_options, version
 from ._problem import Problem, as_problem
 from ._structs import Arguments, PlanInfo, PlanOptions, sized
+from ._values import flag, integer, text
 
 _byref = ctypes.byref
 _ARGUMENTS_BYTES = ctypes.sizeof(Arguments)
@@ -35,7 +36,8 @@ class Plan(Call):
     ) -> None:
         if not has_plans:
             raise UnsupportedError(f"the loaded library, attune {version}, has no plans: use attune.compile", 5)
-        problem, context = as_problem(problem), context or default_context()
+        problem, context = as_problem(problem), as_context(context)
+        specialise = flag(specialise, "specialise")
         options = sized(PlanOptions)
         options.max_specialised, options.repeats = (8, 3) if specialise else (0, 3)
         pointer = ctypes.c_void_p()
@@ -49,11 +51,11 @@ class Plan(Call):
         return quick.attune_plan_bind(self._pointer, _byref(arguments), name, address)
 
     def _set_size(self, arguments: Arguments, name: str, value: int) -> None:
-        check(quick.attune_plan_set_size(self._pointer, _byref(arguments), name.encode(), value))
+        value = integer(value, f"the size {name}", -(2**63), 2**63 - 1)
+        check(quick.attune_plan_set_size(self._pointer, _byref(arguments), text(name, "a name in sizes"), value))
 
     def _go(self, arguments: Arguments, threads: int) -> int:
-        options = run_options(threads) if threads else None
-        return lib.attune_plan_run(self.context._pointer, self._pointer, _byref(arguments), options)
+        return lib.attune_plan_run(self.context._pointer, self._pointer, _byref(arguments), run_options(threads))
 
     @property
     def info(self) -> Dict[str, int]:

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import ctypes
-from typing import Any, List
+from typing import Any, Dict, List, Union
 
+from ._errors import InvalidTypeError
 from ._library import check, quick
 from ._structs import PROBLEM_BYTES, Tensor
+from ._values import kind
+from ._values import text as _text
 
 #: A size that is known only at run time: ``Problem(seq_q=DYNAMIC, …)``.
 DYNAMIC = "dynamic"
@@ -16,8 +19,8 @@ _NAMES = ["", "f32", "f16", "bf16", "f64", "bool", "i32", "i8", "f8"]
 
 def _value(value: Any) -> str:
     """A field's value as the library reads it from text."""
-    if isinstance(value, bool):
-        return "1" if value else "0"
+    if str(value) in ("True", "False"):  # NumPy's, too
+        return "1" if str(value) == "True" else "0"
     if isinstance(value, (list, tuple)):
         return ":".join(_value(item) for item in value)
     if isinstance(value, float):
@@ -63,23 +66,34 @@ class Problem:
         Problem(num_heads=9, num_kv_heads=3, seq_q=DYNAMIC, seq_kv=DYNAMIC, head_dim=64, attn_mask="qk")
 
     Lists become dims or strides ("1:1:512:512"); None leaves a field out. ``str(problem)`` is the canonical text, by
-    which problems are compared, hashed and pickled. A problem that cannot be compiled raises InvalidProblemError.
+    which problems are compared, hashed and pickled, and ``problem.fields`` is a dict of it. A problem that cannot be
+    compiled raises InvalidProblemError.
     """
 
     __slots__ = ("_struct", "_text")
 
-    def __init__(self, text: str | Problem = "", **fields: Any) -> None:
+    def __new__(cls, text: str | Problem = "", **fields: Any) -> Problem:
+        if not isinstance(text, (str, Problem)):
+            raise InvalidTypeError(f"a problem is text or an attune.Problem, not {kind(text)}")
+        self = super().__new__(cls)
         parts = [str(text)] if str(text).strip() else []
         parts += [f"{name}={_value(value)}" for name, value in fields.items() if value is not None]
         struct = ctypes.create_string_buffer(PROBLEM_BYTES)
         check(quick.attune_problem_init(struct, PROBLEM_BYTES))
-        check(quick.attune_problem_parse(",".join(parts).encode(), struct))
+        check(quick.attune_problem_parse(_text(",".join(parts), "a problem"), struct))
         check(quick.attune_problem_check(struct))
         self._struct = struct
         size = quick.attune_problem_print(struct, None, 0) + 1
         canonical = ctypes.create_string_buffer(size)
         quick.attune_problem_print(struct, canonical, size)
         self._text: str = canonical.value.decode()
+        return self
+
+    @property
+    def fields(self) -> Dict[str, Union[int, str]]:
+        """The fields that differ from their defaults, by name."""
+        parts = [part.partition("=") for part in self._text.split(",")]
+        return {name: int(value) if value.lstrip("-").isdigit() else value for name, _, value in parts}
 
     @property
     def flops(self) -> float:

@@ -11,8 +11,9 @@ import sys
 from ctypes import c_char_p, c_int, c_int64, c_ssize_t, c_void_p, py_object
 from typing import Any, Dict, Optional, Sequence, Tuple
 
-from ._errors import InvalidArgumentError
+from ._errors import InvalidArgumentError, InvalidTypeError, UnsupportedError
 from ._structs import DLTensor
+from ._values import kind as kind_of
 
 _capsule_pointer = ctypes.pythonapi.PyCapsule_GetPointer
 _capsule_pointer.restype, _capsule_pointer.argtypes = c_void_p, [py_object, c_char_p]
@@ -109,6 +110,19 @@ NAMES: Dict[str, str] = {
 }
 
 
+# The other way round, of those that Python names otherwise.
+PYTHON_NAMES = {ours: theirs for theirs, ours in NAMES.items()}
+_KINDS = ("int", "uint", "float", "handle", "bfloat", "complex", "bool")
+
+
+def code_name(code: int, bits: int) -> str:
+    """The name that NumPy and torch have for a dtype of DLPack."""
+    for name, pair in _DTYPES.items():
+        if pair == (code, bits):
+            return PYTHON_NAMES[name]
+    return f"{_KINDS[code]}{bits}" if code < len(_KINDS) else f"dtype {code} of {bits} bits"
+
+
 def dtype_name(value: Any) -> str:
     """attune's name of a tensor's dtype ("f32" …), or the tensor's own name for it if attune has none."""
     dtype = value.dtype
@@ -162,8 +176,7 @@ def _of_buffer(value: Any, name: str, writable: bool, wanted: Any) -> Tuple[int,
     try:
         held = _Held(value)
     except (TypeError, BufferError):
-        kind = type(value).__name__
-        raise InvalidArgumentError(f"{name} is a {kind}: it needs __dlpack__ or the buffer protocol") from None
+        raise InvalidTypeError(f"{name} is {kind_of(value)}; it needs __dlpack__ or the buffer protocol") from None
     view = held.view
     if writable and view.readonly:
         _refuse_read_only(name)
@@ -180,6 +193,9 @@ def _of_buffer(value: Any, name: str, writable: bool, wanted: Any) -> Tuple[int,
             count *= size
         if flat and (raw or code == want) and view.len * 8 == count * bits:
             code, shape, strides = want, info.shape, None
+        elif flat and (raw or code == want) and len(info.shape) > 1:
+            unit, size = ("bytes", count * bits // 8) if text in ("B", "c") else ("elements", count)
+            raise InvalidArgumentError(f"{name} has {view.len // view.itemsize} {unit}; it needs {size}")
         elif text == "H" and raw:
             code = want
     if code is None:
@@ -206,11 +222,19 @@ def _without_grad(value: Any, name: str) -> Any:
     return value.detach()
 
 
+def refuse_masked(value: Any, name: str) -> None:
+    """Refuses arrays of numpy.ma: their masks would be lost."""
+    masked = getattr(sys.modules.get("numpy.ma"), "MaskedArray", None)
+    if masked is not None and isinstance(value, masked):
+        raise InvalidTypeError(f"{name} is a masked array, whose mask would be lost; give its .filled() or .data")
+
+
 def lend(value: Any, name: str, writable: bool = False, wanted: Any = None) -> Tuple[int, Any]:
     """The address of a DLTensor for `value`, and what to keep until the call is done.
 
     `wanted` is a function that gives the TensorInfo of the argument, for flat buffers.
     """
+    refuse_masked(value, name)
     export = getattr(value, "__dlpack__", None)
     if export is None or getattr(value, "size", None) == 0:  # NumPy's strides of nothing are 0
         if hasattr(value, "__array_interface__") and hasattr(value, "dtype"):
@@ -233,9 +257,12 @@ def lend(value: Any, name: str, writable: bool = False, wanted: Any = None) -> T
         if hasattr(value, "__array_interface__"):
             return _of_array(value, name, writable)
         raise InvalidArgumentError(f"{name}: {error}") from None
-    if _capsule_name(capsule) == b"dltensor":
-        return _capsule_pointer(capsule, b"dltensor"), capsule
-    address = _capsule_pointer(capsule, b"dltensor_versioned")
+    try:
+        if _capsule_name(capsule) == b"dltensor":
+            return _capsule_pointer(capsule, b"dltensor"), capsule
+        address = _capsule_pointer(capsule, b"dltensor_versioned")
+    except ValueError:
+        raise InvalidTypeError(f"{name}: its __dlpack__ gave {kind_of(capsule)} that is no tensor of DLPack") from None
     if ctypes.c_uint32.from_address(address).value != 1:
         raise InvalidArgumentError(f"{name}: attune reads DLPack 0 and 1 only")
     if writable and ctypes.c_uint64.from_address(address + _IN_VERSIONED - 8).value & _READ_ONLY:
@@ -277,8 +304,9 @@ def empty(like: Sequence[Any], dtype: str, shape: Sequence[int]) -> Any:
     try:
         import numpy
     except ImportError:
-        raise TypeError("attune allocates outputs as NumPy arrays or torch tensors, and NumPy is not installed: "
-                        "pass the outputs, to run()") from None
+        raise UnsupportedError(
+            "NumPy or torch allocates outputs, and neither is here: pass the outputs to run()", 5
+        ) from None
     if dtype in ("bf16", "f8"):
         for value in like:
             if hasattr(value, "dtype") and hasattr(value, "__array_interface__") and dtype_name(value) == dtype:

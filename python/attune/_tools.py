@@ -4,51 +4,58 @@ from __future__ import annotations
 
 import ctypes
 import os
-from typing import Any, Dict, Iterable, Mapping, NamedTuple, Optional, Tuple, Union
+from collections.abc import Iterable, Iterator
+from typing import Any, Dict, Mapping, NamedTuple, Optional, Tuple
 
-from ._context import Context, default_context
-from ._draw import Drawn, decode, encode, fields_of
-from ._errors import CheckFailedError
+from ._context import Context, as_context
+from ._draw import Drawn, decode, encode
+from ._errors import CheckFailedError, FileError, InvalidTypeError
 from ._kernel import Kernel
 from ._library import check as _check
 from ._library import lib, library_path, schedule_of, schedule_text, version
 from ._problem import Problem, TensorInfo, as_problem
 from ._structs import Prediction, Schedule, TuneOptions, TuneOutcome, sized
 from ._tensor import BYTES
+from ._values import kind, number
 
 _byref = ctypes.byref
 
 
 def info(context: Context | None = None) -> Dict[str, Any]:
     """The library, the machine and the caches: version, library, cpu, isa, llvm, cache_dir, statistics …"""
-    context = context or default_context()
+    context = as_context(context)
     return {"version": version, "library": library_path(), **context.machine(), "statistics": context.statistics()}
 
 
-def _listed(problems: Any) -> Iterable[Tuple[Problem, Optional[str]]]:
+def _listed(problems: Any) -> Iterator[Tuple[Problem, Optional[str]]]:
     """Problems and schedules of an iterable, or of a file as ATTUNE_RECORD writes it."""
     if isinstance(problems, (str, Problem)):
         problems = [problems]
     elif isinstance(problems, os.PathLike):
-        with open(problems, encoding="utf-8") as file:
-            problems = [line for line in map(str.strip, file) if line and not line.startswith("#")]
+        try:
+            with open(problems, encoding="utf-8") as file:
+                problems = [line for line in map(str.strip, file) if line and not line.startswith("#")]
+        except (OSError, ValueError) as error:
+            raise FileError(f"{problems} cannot be read: {getattr(error, 'strerror', None) or error}") from None
+    if not isinstance(problems, Iterable):
+        raise InvalidTypeError(f"problems is {kind(problems)}; it must be problems, or the path of a list")
     for item in problems:
-        if isinstance(item, Problem):
-            yield item, None
+        if not isinstance(item, str):
+            yield as_problem(item), None
         else:
             text, bar, schedule = item.partition("|")
             yield Problem(text.strip()), schedule.strip() if bar else None
 
 
 def warm(
-    problems: Union[str, Problem, os.PathLike, Iterable[Union[str, Problem]]], context: Context | None = None
+    problems: str | Problem | os.PathLike[str] | Iterable[str | Problem], context: Context | None = None
 ) -> Dict[str, int]:
     """Compiles kernels that are not cached, so that later calls and processes find them.
 
     problems: one, several, or the path (pathlib.Path) of a list that ATTUNE_RECORD wrote.
     Returns how many came from "memory", from "disk" and from the "compiler".
     """
-    context, counts = context or default_context(), {"memory": 0, "disk": 0, "compiler": 0}
+    context, counts = as_context(context), {"memory": 0, "disk": 0, "compiler": 0}
     names = {"memory": "memory_hits", "disk": "disk_hits", "compiler": "compiles"}
     for problem, schedule in list(_listed(problems)):
         before = context.statistics()
@@ -88,10 +95,10 @@ def tune(
 
     seconds: how long to search. sizes: those that the problem leaves open, as {"seq_kv": 1024}; 64 by default.
     """
-    problem, context = as_problem(problem), context or default_context()
+    problem, context = as_problem(problem), as_context(context)
     drawn = Drawn(problem, sizes)
     options, outcome = sized(TuneOptions), sized(TuneOutcome)
-    options.budget_seconds = seconds
+    options.budget_seconds = number(seconds, "seconds")
     arguments = (context._pointer, problem._struct, _byref(drawn.arguments), _byref(options), _byref(outcome))
     _check(lib.attune_tune(*arguments))
     if outcome.wrong:
@@ -113,7 +120,7 @@ class CheckResult(NamedTuple):
 
 def _in_f64(problem: Problem) -> Optional[Problem]:
     """The same problem with f64 in place of every float, or None if its inputs cannot be widened one by one."""
-    fields = fields_of(problem)
+    fields = problem.fields
     if "embed_dim" in fields or fields.get("op", "attention") != "attention" or "seq_new" in fields:
         return None
     codes = {name: value for name, value in fields.items() if name in ("k_dtype", "v_dtype") and value in ("i8", "f8")}
@@ -156,7 +163,7 @@ def check(
     The interpreter checks every access to memory. It is slow: minutes for long sequences. max_error compares `out` with
     a kernel for the same problem in f64. `attune check` of the command has references of its own and random problems.
     """
-    problem, context = as_problem(problem), context or default_context()
+    problem, context = as_problem(problem), as_context(context)
     kernel = Kernel(problem, schedule, context)
     used = str(kernel.info["schedule"])
     drawn, defined = Drawn(problem, sizes, seed), Drawn(problem, sizes, seed)
@@ -173,7 +180,7 @@ def check(
 
 def explain(problem: str | Problem, schedule: str | None = None, context: Context | None = None) -> str:
     """Text about how a problem is computed: schedule, model of its cost, work and tensors. Compiles nothing."""
-    problem, context = as_problem(problem), context or default_context()
+    problem, context = as_problem(problem), as_context(context)
     chosen, prediction = sized(Schedule), sized(Prediction)
     _check(lib.attune_schedule_predict(
         context._pointer, problem._struct, schedule_of(schedule), _byref(chosen), _byref(prediction)))

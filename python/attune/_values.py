@@ -1,0 +1,77 @@
+"""Values of Python as the library takes them. Others are refused by name, in one sentence."""
+
+from __future__ import annotations
+
+import operator
+import os
+from typing import Any
+
+from ._errors import InvalidArgumentError, InvalidTypeError
+
+
+def kind(value: Any) -> str:
+    """A value's type for a sentence: "a list", "an int", "bytes", "None"."""
+    name = "None" if value is None else type(value).__name__
+    if name in ("None", "bytes"):
+        return name
+    vowel = name[0] in "aeioAEIO" or name == "ndarray"
+    return f"{'an' if vowel else 'a'} {name}"
+
+
+def text(value: Any, name: str) -> bytes:
+    """A str as C reads it. C would end it at a NUL character, and lose the rest without a word."""
+    if not isinstance(value, str):
+        raise InvalidTypeError(f"{name} is {kind(value)}; it must be a str")
+    return _whole(value.encode("utf-8", "replace"), name)
+
+
+def path(value: Any, name: str) -> bytes:
+    """A path (str, bytes or os.PathLike) as C reads it."""
+    try:
+        return _whole(os.fsencode(value), name)
+    except TypeError:
+        raise InvalidTypeError(f"{name} is {kind(value)}; it must be a str or a path") from None
+
+
+def _whole(data: bytes, name: str) -> bytes:
+    if b"\0" in data:
+        raise InvalidArgumentError(f"{name} has a NUL character: text to the library must have none")
+    return data
+
+
+def integer(value: Any, name: str, low: int = 0, high: int = 2**32 - 1) -> int:
+    """A whole number in a range, which ctypes would cut to its bits."""
+    try:
+        if isinstance(value, bool):
+            raise TypeError
+        number = operator.index(value)
+    except TypeError:
+        shown = repr(value) if isinstance(value, (bool, float, str)) else kind(value)
+        raise InvalidTypeError(f"{name} is {shown}; it must be an integer") from None
+    if not low <= number <= high:
+        raise InvalidArgumentError(f"{name} is {number}; it must be from {low} to {high}")
+    return number
+
+
+def number(value: Any, name: str) -> float:
+    """A number other than NaN."""
+    try:
+        if isinstance(value, (bool, str)):
+            raise TypeError
+        result = float(value)
+    except (TypeError, ValueError, OverflowError, RuntimeError):
+        shown = repr(value) if isinstance(value, (bool, str)) else kind(value)
+        raise InvalidTypeError(f"{name} is {shown}; it must be a number") from None
+    if result != result:
+        raise InvalidArgumentError(f"{name} is nan; it must be a number")
+    return result
+
+
+def flag(value: Any, name: str) -> bool:
+    """True, False, 0 or 1; NumPy's and torch's bool are such, too."""
+    if isinstance(value, int) and value in (0, 1):
+        return bool(value)
+    if getattr(value, "shape", None) == () and str(getattr(value, "dtype", "")).endswith("bool"):
+        return bool(value)
+    shown = repr(value) if isinstance(value, (int, float, str)) else kind(value)
+    raise InvalidTypeError(f"{name} is {shown}; it must be True or False")
