@@ -1,6 +1,7 @@
 """scaled_dot_product_attention of PyTorch by attune, with gradients, and an operator that PyTorch does not have.
 
-    PYTHONPATH=python python3 examples/python/torch_sdpa.py
+    pip install ./python torch
+    python3 examples/python/torch_sdpa.py
 """
 
 import torch

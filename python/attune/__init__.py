@@ -15,6 +15,19 @@ Tensors are anything with __dlpack__ or the buffer protocol. They are never copi
 is released while a kernel runs. Compiled kernels are cached in memory and on disk. A failure raises attune.Error or one
 of its subclasses, with one sentence.
 
+    attention                  softmax(q k^T) v, in one function
+    Problem, DYNAMIC           what is computed; a size that is known only at run time
+    compile, Kernel            one problem, compiled
+    Plan                       one handle for lengths that vary
+    TensorInfo                 a tensor of a problem: name, dtype, shape
+    Context, default_context   caches and threads
+    warm                       compiles ahead of time
+    tune, TuneResult           searches for a faster schedule
+    check, CheckResult         compares a kernel with the interpreter, bit by bit
+    explain, info              how a problem is computed; the library, the machine and the caches
+    library_path               the C library in use
+    Error …                    exceptions; attune.Error.__subclasses__() lists them
+
 attune.torch and attune.transformers put attune into those engines. They are imported when first used; `import attune`
 needs the standard library only.
 """
@@ -22,6 +35,8 @@ needs the standard library only.
 from __future__ import annotations
 
 import importlib
+import sys
+import types
 from typing import Any
 
 from ._attention import attention
@@ -86,7 +101,13 @@ for _name in __all__:
 del _name
 
 
-def __getattr__(name: str) -> Any:
-    if name in ("torch", "transformers"):
-        return importlib.import_module(f"{__name__}.{name}")
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+class _Module(types.ModuleType):
+    """Imports the engines when they are first used. A function __getattr__ would appear in help(attune)."""
+
+    def __getattr__(self, name: str) -> Any:
+        if name in ("torch", "transformers"):
+            return importlib.import_module(f"{__name__}.{name}")
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+sys.modules[__name__].__class__ = _Module

@@ -1,6 +1,9 @@
 """attention() and kernels on NumPy arrays and torch tensors, beside plain NumPy in f64."""
 
+import pathlib
 import pickle
+import re
+import textwrap
 import threading
 import time
 
@@ -309,3 +312,27 @@ def test_pickled_problems_compile_elsewhere():
     with multiprocessing.get_context("spawn").Pool(1) as pool:
         assert pool.apply(str, (problem,)) == str(problem)
     assert pickle.loads(pickle.dumps([problem] * 2)) == [problem] * 2
+
+
+def test_the_snippets_of_the_manual():
+    """Pasted one after the other, they run."""
+    page = pathlib.Path(__file__).parents[2] / "docs" / "python.md"
+    names = {}
+    blocks = re.findall(r"```python\n(.*?)```", page.read_text("utf-8"), re.S)
+    start = attune.__doc__.partition("Tensors are")[0]
+    for block in [*blocks, textwrap.dedent("\n".join(re.findall(r"^    .*", start, re.M)))]:
+        exec(block, names)
+    assert len(blocks) > 1 and names["out"].shape == (1, 12, 512, 64)
+
+
+def test_help_is_an_index():
+    import pydoc
+
+    listed = [name for name in attune.__all__ if not name.endswith("Error") or name == "Error"]
+    for name in listed:
+        assert re.search(rf"^    .*\b{name}\b.*  ", attune.__doc__, re.M), name
+    text = pydoc.plain(pydoc.render_doc(attune))
+    assert "__getattr__(" not in text.partition("\nFUNCTIONS\n")[2]
+    with pytest.raises(AttributeError, match="module 'attune' has no attribute 'nothing'"):
+        attune.nothing
+    assert re.match(r"<attune.Context of \d+ threads?, ", repr(attune.Context(max_workers=2)))

@@ -219,7 +219,7 @@ def _unsupported_gradients(call: _Call) -> Optional[str]:
     needed = any(tensor is not None and tensor.requires_grad for tensor in tensors)
     special = call.soft_cap is not None or call.sinks is not None or call.position_bias is not None
     if needed and (special or isinstance(call.key, CachedTensor)):
-        return "gradients of a cap, of sinks or of a bias"
+        return "gradients in a call with a cap, sinks, a bias or keys of AttuneCache"
     return None
 
 
