@@ -6,34 +6,28 @@
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdio.h>
-#include <string.h>
 
 /* ---- Counters ---- */
 
-static pthread_mutex_t counters_lock = PTHREAD_MUTEX_INITIALIZER;
+/* Counters are listed for good. The list has no lock, so that fork() finds it whole at any time. */
 static adapter_counter *counters;
 
 void adapter_count(adapter_counter *counter) {
     __atomic_fetch_add(&counter->count, 1, __ATOMIC_RELAXED);
-    if (__atomic_load_n(&counter->is_listed, __ATOMIC_ACQUIRE)) return;
-    pthread_mutex_lock(&counters_lock);
-    if (!counter->is_listed) {
-        counter->next = counters;
-        counters = counter;
-        __atomic_store_n(&counter->is_listed, 1, __ATOMIC_RELEASE);
+    if (__atomic_load_n(&counter->is_listed, __ATOMIC_RELAXED)) return;
+    if (__atomic_exchange_n(&counter->is_listed, 1, __ATOMIC_RELAXED)) return;
+    counter->next = __atomic_load_n(&counters, __ATOMIC_RELAXED);
+    while (!__atomic_compare_exchange_n(&counters, &counter->next, counter, true, __ATOMIC_RELEASE, __ATOMIC_RELAXED)) {
     }
-    pthread_mutex_unlock(&counters_lock);
 }
 
 size_t attune_torch_stats(char *text, size_t capacity) {
     size_t length = 0;
-    pthread_mutex_lock(&counters_lock);
-    for (const adapter_counter *c = counters; c; c = c->next) {
+    for (const adapter_counter *c = __atomic_load_n(&counters, __ATOMIC_ACQUIRE); c; c = c->next) {
         const size_t left = length < capacity ? capacity - length : 0;
         const uint64_t count = __atomic_load_n(&c->count, __ATOMIC_RELAXED);
         length += (size_t)snprintf(left ? text + length : NULL, left, "%s %llu\n", c->name, (unsigned long long)count);
     }
-    pthread_mutex_unlock(&counters_lock);
     return length;
 }
 
@@ -71,6 +65,8 @@ attune_context *adapter_context(void) {
     if (!context) adapter_broken("context", context_status, context_message);
     return context;
 }
+
+const char *adapter_context_failure(void) { return context_message; }
 
 void *attune_torch_context(void) { return adapter_context(); }
 
@@ -114,52 +110,59 @@ void adapter_rethrow(const char *op) {
 
 /* ---- Enabling ---- */
 
-const char *adapter_override(const char *name, torch_kernel_fn *kernel, torch_library *library) {
-    if (torch.aoti_torch_library_init_impl("aten", "CPU", __FILE__, __LINE__, library))
+const char *adapter_override(const char *name, torch_kernel_fn *kernel) {
+    torch_library library; /* kept for the life of the process */
+    if (torch.aoti_torch_library_init_impl("aten", "CPU", __FILE__, __LINE__, &library))
         return "PyTorch refused a library of kernels; its reason is on stderr";
-    if (!torch.torch_library_impl(*library, name, kernel, TORCH_ABI_2_10)) return NULL;
-    torch.aoti_torch_delete_library_object(*library);
-    *library = NULL;
+    if (!torch.torch_library_impl(library, name, kernel, TORCH_ABI_2_10)) return NULL;
+    torch.aoti_torch_delete_library_object(library);
     return "PyTorch refused a kernel; its reason is on stderr";
 }
 
 static const struct {
     unsigned bit;
-    const char *(*enable)(void);
-    void (*disable)(void);
-} overrides[] = {{ADAPTER_SDPA, sdpa_enable, sdpa_disable}, {ADAPTER_BLOCK, block_enable, block_disable}};
+    const char *(*register_)(void);
+} overrides[] = {{ADAPTER_SDPA, sdpa_register}, {ADAPTER_BLOCK, block_register}};
 
 static pthread_mutex_t state_lock = PTHREAD_MUTEX_INITIALIZER;
-static atomic_uint enabled;
+static atomic_uint enabled, registered;
 
-bool adapter_is_reproducible(void) {
-    return atomic_load_explicit(&enabled, memory_order_relaxed) & ADAPTER_REPRODUCIBLE;
+bool adapter_is_on(unsigned bits) { return (atomic_load_explicit(&enabled, memory_order_relaxed) & bits) == bits; }
+
+bool adapter_is_reproducible(void) { return adapter_is_on(ADAPTER_REPRODUCIBLE); }
+
+static void before_fork(void) { pthread_mutex_lock(&state_lock); }
+static void after_fork(void) { pthread_mutex_unlock(&state_lock); }
+
+static const char *open_once(void) {
+    const char *failure = torch_abi_open();
+    if (!failure) failure = ops_define();
+    if (!failure && pthread_atfork(before_fork, after_fork, after_fork)) failure = "there is no memory";
+    return failure;
 }
 
 const char *attune_torch_open(void) {
     static bool is_open;
     const char *failure = NULL;
     pthread_mutex_lock(&state_lock);
-    if (!is_open) failure = torch_abi_open();
-    if (!is_open && !failure) failure = ops_define();
+    if (!is_open) failure = open_once();
     if (!failure) is_open = true;
     pthread_mutex_unlock(&state_lock);
     return failure;
 }
 
-unsigned attune_torch_enabled(void) { return atomic_load(&enabled); }
+unsigned attune_torch_registered(void) { return atomic_load(&registered); }
 
 const char *attune_torch_set_enabled(unsigned bits) {
     const char *failure = NULL;
     pthread_mutex_lock(&state_lock);
-    unsigned now = (enabled & ~(unsigned)ADAPTER_REPRODUCIBLE) | (bits & ADAPTER_REPRODUCIBLE);
-    for (size_t i = 0; i < sizeof overrides / sizeof *overrides && !failure; i++) {
-        const unsigned bit = overrides[i].bit;
-        if (bits & ~now & bit) failure = overrides[i].enable();
-        if (~bits & now & bit) overrides[i].disable();
-        if (!failure) now = (now & ~bit) | (bits & bit);
+    for (size_t i = 0; i < sizeof overrides / sizeof *overrides && !failure; i++)
+        if (bits & ~registered & overrides[i].bit && !(failure = overrides[i].register_()))
+            atomic_fetch_or(&registered, overrides[i].bit);
+    if (!failure) {
+        attune_torch_verify_weights((bits & ADAPTER_VERIFY) != 0);
+        atomic_store(&enabled, bits);
     }
-    atomic_store(&enabled, now);
     pthread_mutex_unlock(&state_lock);
     return failure;
 }

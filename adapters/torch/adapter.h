@@ -6,26 +6,30 @@
 #include "torch_abi.h"
 
 /* The context of all calls, made once per process and never destroyed: kernels may run until the very end. It has no
- * threads of its own. NULL after a failure, which is reported by adapter_broken. */
+ * threads of its own. NULL after a failure, which is reported by adapter_broken, and whose reason is a sentence. */
 attune_context *adapter_context(void);
+const char *adapter_context_failure(void);
 
 /* Makes the plan of a kind of call in that context. */
 attune_status adapter_plan(const attune_problem *problem, attune_plan **plan);
 
 /* What is enabled, as bits: operators of PyTorch that attune overrides, and a choice for all kernels. */
-enum { ADAPTER_SDPA = 1, ADAPTER_BLOCK = 2, ADAPTER_REPRODUCIBLE = 4 };
+enum { ADAPTER_SDPA = 1, ADAPTER_BLOCK = 2, ADAPTER_REPRODUCIBLE = 4, ADAPTER_VERIFY = 8 };
+
+/* Whether these bits are on now. A kernel that overrides one of PyTorch's asks in every call, and runs stock without
+ * them: see adapter_override. */
+bool adapter_is_on(unsigned bits);
 
 /* Whether kernels are to give a row the same bits whatever the other rows are: problem.reproducible. */
 bool adapter_is_reproducible(void);
 
-/* Registers or takes back kernels. A failure returns a sentence. Called under one lock. */
-const char *sdpa_enable(void);
-void sdpa_disable(void);
-const char *block_enable(void);
-void block_disable(void);
+/* Registers kernels, once per process. A failure returns a sentence. Called under one lock. */
+const char *sdpa_register(void);
+const char *block_register(void);
 
-/* Replaces a kernel of aten on the CPU. torch.aoti_torch_delete_library_object(*library) gives the old one back. */
-const char *adapter_override(const char *name, torch_kernel_fn *kernel, torch_library *library);
+/* Replaces a kernel of aten on the CPU for the rest of the process. PyTorch frees a kernel that is taken back, although
+ * another thread may be within it. */
+const char *adapter_override(const char *name, torch_kernel_fn *kernel);
 
 /* Defines attune's own operators, once per process. */
 const char *ops_define(void);
@@ -48,7 +52,7 @@ void adapter_count(adapter_counter *counter);
     } while (0)
 
 /* attune is broken for a call that it supports: the call runs as stock, and Python warns once per status. Counted as
- * "<op>.broken". `message` is attune's sentence. */
+ * "broken". `message` is attune's sentence. */
 void adapter_broken(const char *op, attune_status status, const char *message);
 
 /* Throws the last failure of a function of PyTorch once more; within a kernel only, with nothing left to free. */

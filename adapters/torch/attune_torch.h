@@ -10,9 +10,12 @@
 ATTUNE_TORCH_API const char *attune_torch_open(void);
 
 /* Which operators of PyTorch are overridden: 1 scaled_dot_product_attention, 2 blocks; 4: kernels are reproducible.
- * Setting what is set already does nothing. NULL, or a sentence. Needs attune_torch_open. */
+ * 8: blocks verify their weights. Changes nothing after a failure. NULL, or a sentence. Needs attune_torch_open. */
 ATTUNE_TORCH_API const char *attune_torch_set_enabled(unsigned bits);
-ATTUNE_TORCH_API unsigned attune_torch_enabled(void);
+
+/* The kernels that PyTorch has, as the bits 1 and 2. The first call that enables one registers it, for good. PyTorch
+ * warns then. No thread may be within the operator, whose last kernel PyTorch frees. */
+ATTUNE_TORCH_API unsigned attune_torch_registered(void);
 
 /* Counters as lines "name count". Returns the length without the NUL, as snprintf does. */
 ATTUNE_TORCH_API size_t attune_torch_stats(char *text, size_t capacity);

@@ -9,8 +9,6 @@
 
 #include <string.h>
 
-static torch_library library;
-
 /* Reasons to run as stock. */
 #define REASON(reason) static adapter_counter reason = {.name = "block.stock." #reason}
 REASON(cross);  /* query, key and value are not one tensor */
@@ -210,18 +208,14 @@ static void kernel(torch_value *stack, uint64_t num_arguments, uint64_t num_resu
     __attribute__((cleanup(block_drop))) block_call call;
     block_take(stack, &call);
     torch_tensor out, probabilities;
-    if (!computed(&call, &out, &probabilities)) block_stock(&call, &out, &probabilities);
+    if (!adapter_is_on(ADAPTER_BLOCK) || !computed(&call, &out, &probabilities))
+        block_stock(&call, &out, &probabilities);
     stack[0] = torch_value_of(out);
     stack[1] = torch_value_of(probabilities);
 }
 
-const char *block_enable(void) {
+const char *block_register(void) {
     const char *failure = block_stock_open();
     if (!failure) failure = weights_open();
-    return failure ? failure : adapter_override("_native_multi_head_attention", kernel, &library);
-}
-
-void block_disable(void) {
-    torch.aoti_torch_delete_library_object(library);
-    library = NULL;
+    return failure ? failure : adapter_override("_native_multi_head_attention", kernel);
 }

@@ -72,6 +72,7 @@ bool op_bind_q(op_call *call, const torch_view *q) {
                        (long long)q->sizes[3]);
     call->key.dtype = (uint8_t)site_dtype(q->dtype);
     call->key.head_dim = (int32_t)q->sizes[3];
+    call->key.has_scale = !site_is_default_scale(call->arguments.softmax_scale, call->key.head_dim);
     return true;
 }
 
@@ -88,7 +89,9 @@ bool op_bind_kv(op_call *call, const torch_view *k, const torch_view *v) {
         !op_check_size(call, v_name, v, 0, call->batch) || !op_check_size(call, v_name, v, 1, call->kv_heads) ||
         !op_check_size(call, v_name, v, 2, call->keys))
         return false;
-    if (call->kv_heads < 1 || call->heads % call->kv_heads)
+    if (call->kv_heads < 1 && call->heads)
+        return op_fail(call, "%s has 0 heads; q has %lld", k_name, (long long)call->heads);
+    if (call->kv_heads && call->heads % call->kv_heads)
         return op_fail(call, "q has %lld heads, which is no multiple of the %lld heads of %s", (long long)call->heads,
                        (long long)call->kv_heads, k_name);
     if (v->sizes[3] < 1 || v->sizes[3] > INT32_MAX)
@@ -97,7 +100,7 @@ bool op_bind_kv(op_call *call, const torch_view *k, const torch_view *v) {
     call->arguments.v = v->data;
     call->key.head_dim_v = (int32_t)v->sizes[3];
     call->key.kv_dtype = (uint8_t)dtype;
-    call->key.group = (int32_t)(call->heads / call->kv_heads);
+    call->key.group = call->kv_heads ? (int32_t)(call->heads / call->kv_heads) : 1;
     return bind(call, k_name, k, call->arguments.k_strides) && bind(call, v_name, v, call->arguments.v_strides);
 }
 
@@ -145,7 +148,7 @@ void op_options(op_call *call, bool is_causal, bool bottom_right, int64_t left, 
     call->key.window_left = left < 0 ? -1 : left;
     call->key.window_right = right < 0 ? -1 : right;
     call->key.soft_cap = cap;
-    call->key.scale = scale;
+    call->arguments.softmax_scale = scale;
     call->key.reproducible = adapter_is_reproducible();
 }
 
@@ -189,13 +192,14 @@ static void complete(const op_call *call, const site *s, attune_arguments *a) {
 #undef STRIDES
     a->batch = call->batch, a->num_heads = call->heads, a->num_kv_heads = call->kv_heads;
     a->seq_q = call->rows, a->seq_kv = call->keys;
+    if (call->key.has_scale) a->softmax_scale = b->softmax_scale;
     if (call->key.appends) a->seq_new = b->seq_new;
 }
 
 bool op_run(op_call *call, torch_tensor *out, torch_tensor *lse) {
     if (!allocate(call, out, lse)) return false;
     if (!call->batch || !call->heads || (!call->rows && !call->key.appends)) return true;
-    if (!adapter_context()) return op_fail(call, "attune's context could not be made");
+    if (!adapter_context()) return op_fail(call, "attune's context could not be made: %s", adapter_context_failure());
     site *const s = site_find(&call->key);
     if (!s) return op_fail(call, "there are too many kinds of calls in this process");
     attune_arguments a;

@@ -4,8 +4,6 @@
 #include <math.h>
 #include <string.h>
 
-static torch_library library;
-
 typedef struct call {
     torch_tensor query, key, value, mask;
     double dropout_p, scale;
@@ -60,9 +58,10 @@ static bool describe(call *c, site_key *key, attune_arguments *mask_strides) {
         k->sizes[3] != dim || v->sizes[3] != dim || heads % kv_heads || dim > INT32_MAX || heads > INT32_MAX)
         STOCK("shape");
     if (c->has_mask && c->is_causal) STOCK("mask_and_causal");
-    *key = (site_key){.scale = c->has_scale ? c->scale : (double)NAN, .window_left = -1, .window_right = -1};
+    *key = (site_key){.window_left = -1, .window_right = -1};
     if (c->has_scale && !(fabs(c->scale) <= 1e38)) STOCK("scale");
     key->head_dim = key->head_dim_v = (int32_t)dim;
+    key->has_scale = c->has_scale && !site_is_default_scale(c->scale, key->head_dim);
     key->group = (int32_t)(heads / kv_heads);
     key->dtype = key->kv_dtype = (uint8_t)dtype;
     key->is_causal = c->is_causal;
@@ -124,6 +123,7 @@ static bool compute(call *c, torch_tensor *out, torch_tensor *lse) {
         else
             a.attn_bias = c->m.data;
     }
+    if (key.has_scale) a.softmax_scale = c->scale;
     a.q = c->q.data, a.k = c->k.data, a.v = c->v.data;
     a.batch = c->q.sizes[0], a.num_heads = c->q.sizes[1], a.num_kv_heads = c->k.sizes[1];
     a.seq_q = c->q.sizes[2], a.seq_kv = c->k.sizes[2];
@@ -151,7 +151,7 @@ static void kernel(torch_value *stack, uint64_t num_arguments, uint64_t num_resu
     call c = take(stack);
     torch_tensor out = NULL, lse = NULL;
     torch_status status = 0;
-    if (!compute(&c, &out, &lse)) {
+    if (!adapter_is_on(ADAPTER_SDPA) || !compute(&c, &out, &lse)) {
         release(&out);
         release(&lse);
         status = stock(&c, &out, &lse);
@@ -162,11 +162,4 @@ static void kernel(torch_value *stack, uint64_t num_arguments, uint64_t num_resu
     stack[1] = torch_value_of(lse);
 }
 
-const char *sdpa_enable(void) {
-    return adapter_override("_scaled_dot_product_flash_attention_for_cpu", kernel, &library);
-}
-
-void sdpa_disable(void) {
-    torch.aoti_torch_delete_library_object(library);
-    library = NULL;
-}
+const char *sdpa_register(void) { return adapter_override("_scaled_dot_product_flash_attention_for_cpu", kernel); }

@@ -2,7 +2,7 @@
 
 #include "runner.h"
 
-#include <pthread.h>
+#include <math.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -20,8 +20,7 @@ struct site {
 };
 
 static _Atomic(site *) buckets[BUCKETS];
-static pthread_mutex_t sites_lock = PTHREAD_MUTEX_INITIALIZER;
-static uint32_t num_sites;
+static atomic_uint num_sites;
 
 _Static_assert(sizeof(site_key) % 8 == 0, "keys are hashed by words");
 
@@ -56,7 +55,7 @@ static void describe(const site_key *key, attune_problem *problem) {
     problem->dtype = key->dtype;
     problem->k_dtype = problem->v_dtype = key->kv_dtype;
     if (key->kv_dtype == ATTUNE_I8) problem->k_scales = problem->v_scales = ATTUNE_SCALES_TOKEN;
-    problem->softmax_scale = key->scale;
+    problem->has_softmax_scale = key->has_scale;
     problem->logits_soft_cap = key->soft_cap;
     problem->is_causal = key->is_causal;
     problem->causal_align = key->bottom_right ? ATTUNE_BOTTOM_RIGHT : ATTUNE_TOP_LEFT;
@@ -91,20 +90,25 @@ static site *look(site *s, const site_key *key) {
     return s;
 }
 
+/* There is no lock, which fork() could leave locked. Two threads may make one site at once; the later one is freed. */
 site *site_find(const site_key *key) {
     _Atomic(site *) *const bucket = &buckets[hash(key)];
-    site *s = look(atomic_load_explicit(bucket, memory_order_acquire), key);
-    if (s) return s;
-    pthread_mutex_lock(&sites_lock);
-    s = look(atomic_load_explicit(bucket, memory_order_relaxed), key);
-    if (!s && num_sites < MAX_SITES && (s = make(key))) {
-        num_sites++;
-        s->next = atomic_load_explicit(bucket, memory_order_relaxed);
-        atomic_store_explicit(bucket, s, memory_order_release);
-    }
-    pthread_mutex_unlock(&sites_lock);
+    site *first = atomic_load_explicit(bucket, memory_order_acquire), *s = look(first, key);
+    if (s || atomic_load(&num_sites) >= MAX_SITES || !(s = make(key))) return s;
+    do {
+        site *const other = look(first, key);
+        if (other) {
+            attune_plan_destroy(adapter_context(), s->plan);
+            free(s);
+            return other;
+        }
+        s->next = first;
+    } while (!atomic_compare_exchange_weak_explicit(bucket, &first, s, memory_order_acq_rel, memory_order_acquire));
+    atomic_fetch_add(&num_sites, 1);
     return s;
 }
+
+bool site_is_default_scale(double scale, int32_t head_dim) { return isnan(scale) || scale == 1 / sqrt(head_dim); }
 
 void site_arguments(const site *s, attune_arguments *arguments) { *arguments = s->arguments; }
 

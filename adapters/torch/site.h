@@ -17,7 +17,6 @@ enum { SITE_APPENDS = 1, SITE_APPENDS_ONE = 2 };
 
 /* One kind of call. Compared as bytes: begin with all zeros. */
 typedef struct site_key {
-    double scale; /* NaN: 1 / sqrt(head_dim) */
     double soft_cap;
     int64_t window_left, window_right;
     int64_t lse_stride; /* of the innermost dim; 0: there is no lse */
@@ -27,14 +26,19 @@ typedef struct site_key {
     uint8_t appends; /* 0, SITE_APPENDS or SITE_APPENDS_ONE */
     uint8_t reproducible;
     site_mask mask, bias;
-    uint32_t reserved;
+    uint8_t has_scale; /* each call has its own; otherwise it is 1 / sqrt(head_dim) */
+    uint8_t reserved[3];
 } site_key;
 
 typedef struct site site;
 
 /* The site of a kind of call, made on the first call; NULL if there are too many or memory is short. Thread-safe, and
- * without a lock once the site is there. */
+ * without a lock. */
 site *site_find(const site_key *key);
+
+/* Whether `scale` is 1 / sqrt(head_dim): the scale that is compiled in. All others are arguments of the call, because
+ * there may be any number of them. NaN is the default, too. */
+bool site_is_default_scale(double scale, int32_t head_dim);
 
 /* Arguments with everything that does not vary set. */
 void site_arguments(const site *s, attune_arguments *arguments);

@@ -269,3 +269,97 @@ print(attune.torch.stats())
 def test_enabling_prints_nothing():
     result = run_alone("attune.torch.enable()\nattune.torch.disable()\nattune.torch.enable()")
     assert (result.returncode, result.stdout, result.stderr) == (0, "", "")
+
+
+def test_contexts_may_end_in_any_order():
+    first, second = attune.torch.enable(), attune.torch.enable(sdpa=False)
+    first.__exit__()
+    assert not is_enabled()
+    third = attune.torch.enable()
+    second.__exit__()
+    assert is_enabled()
+    third.__exit__()
+    third.__exit__()
+    assert not is_enabled()
+
+
+def test_verify_is_restored_with_its_context():
+    """A change that only "verify" is sure to find: one value of many, through .data."""
+
+    def finds():
+        module, x = torch.nn.MultiheadAttention(64, 4, batch_first=True).eval(), torch.randn(2, 8, 64)
+        for i in range(8):
+            module(x, x, x)
+            module.in_proj_weight.data[3 + 16 * i, 7] += 9
+            ours = module(x, x, x)[0]
+            # A bias on the device of autograd is no fast path: the reference of plain operators.
+            with torch.enable_grad():
+                stock = module(x.clone().requires_grad_(), x, x)[0]
+            if (ours - stock).abs().max() > 1e-4:
+                return False
+        return True
+
+    with torch.no_grad():
+        with attune.torch.enable(block="verify"):
+            with attune.torch.enable():
+                assert finds()
+            assert finds()
+        with attune.torch.enable():
+            assert not finds()
+        attune.torch.enable(block="verify")
+        attune.torch.disable()
+        with attune.torch.enable(sdpa=False):
+            assert not finds()
+
+
+def test_many_scales_need_few_kernels():
+    q = torch.randn(1, 2, 4, 40)
+    before = attune.torch.stats().get("compiles", 0)
+    with attune.torch.enable():
+        for i in range(50):
+            out, n = ran(sdpa, q, q, q, scale=0.01 * i)
+            assert n == 1
+            torch.testing.assert_close(out, torch.softmax(q @ q.mT * (0.01 * i), -1) @ q)
+    assert attune.torch.stats().get("compiles", 0) - before <= 3
+
+
+@pytest.mark.parametrize("transform", ["torch.vmap", "torch.func.grad"])
+def test_enable_within_a_transform(transform):
+    code = f"""
+def function(x):
+    attune.torch.enable()
+    return (x * x).sum()
+print({transform}(function)(torch.ones(2)).sum().item())
+q = torch.randn(1, 1, 4, 8)
+torch.nn.functional.scaled_dot_product_attention(q, q, q)
+print(attune.torch.stats()["sdpa.ran"])
+"""
+    result = run_alone(code)
+    total = {"torch.vmap": "2.0", "torch.func.grad": "4.0"}[transform]
+    assert (result.stdout, result.stderr) == (f"{total}\n1\n", "")
+
+
+def test_enabling_while_other_threads_call():
+    code = """
+import threading
+attune.torch.enable()
+sdpa = torch.nn.functional.scaled_dot_product_attention
+module, x = torch.nn.MultiheadAttention(32, 4, batch_first=True).eval(), torch.randn(2, 9, 32)
+q = torch.randn(2, 4, 16, 16)
+stop = False
+def work():
+    with torch.no_grad():
+        while not stop:
+            sdpa(q, q, q)
+            module(x, x, x)
+threads = [threading.Thread(target=work) for _ in range(2)]
+for t in threads: t.start()
+for _ in range(3000):
+    attune.torch.disable()
+    attune.torch.enable()
+stop = True
+for t in threads: t.join()
+print("done")
+"""
+    result = run_alone(code)
+    assert (result.returncode, result.stdout) == (0, "done\n"), result.stderr

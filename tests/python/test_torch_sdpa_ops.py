@@ -83,6 +83,7 @@ def test_empty_sizes_and_other_widths():
     assert out.shape == (2, 4, 0, 16) and lse.shape == (2, 4, 0)
     out, lse = attention(q, k[:, :, :0], v[:, :, :0])
     assert (out == 0).all() and (lse == -torch.inf).all()
+    assert attention(q[:, :0], k[:, :0], v[:, :0])[0].shape == (2, 0, 5, 16)
     out, _ = attention(q, k, v[..., :6])
     torch.testing.assert_close(out, reference(q, k, v[..., :6]).float())
 
@@ -99,6 +100,20 @@ def test_gradients(rules, dtype, tolerance):
     expected.backward(weights)
     for a, b in zip(ours, exact):
         torch.testing.assert_close(a.grad.double(), b.grad, rtol=tolerance, atol=tolerance)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("bias_dtype", [torch.float32, torch.float16, torch.float64])
+def test_gradients_with_a_bias_of_another_type(dtype, bias_dtype):
+    """A large bias, common to a row, cancels; rounded to the type of q it would not."""
+    ours = [t.requires_grad_() for t in inputs(dtype)]
+    exact = [t.detach().double().requires_grad_() for t in ours]
+    bias = (300 * torch.rand(5, 1) + torch.rand(5, 9) / 2).to(bias_dtype)
+    weights = torch.randn(2, 4, 5, 16, dtype=torch.float64)
+    attention(*ours, bias=bias)[0].backward(weights.to(dtype))
+    by_reference(*exact, bias=bias.double()).backward(weights)
+    for a, b in zip(ours, exact):
+        torch.testing.assert_close(a.grad.double(), b.grad, rtol=0.05, atol=0.05)
 
 
 @pytest.mark.parametrize(
@@ -184,11 +199,27 @@ def test_a_cache_that_autograd_needs_is_known_to_have_changed():
         append(q, k[:, :, :1].clone(), v[:, :, :1].clone(), k, v, None, None, LENS)
 
 
+def test_append_refuses_inference_tensors_outside_of_inference_mode():
+    q, k, v = inputs()
+    with torch.inference_mode():
+        caches_ = k.clone(), v.clone()
+        new = k[:, :, :1].clone()
+        append(q[:, :, :1], new, new, *caches_, None, None, LENS)
+    kept = caches_[0].clone()
+    for grad in (torch.no_grad, torch.enable_grad):
+        with grad(), pytest.raises(RuntimeError, match="a cache is an inference tensor"):
+            append(q[:, :, :1], new + 1, new, *caches_, None, None, LENS)
+    assert torch.equal(caches_[0], kept)
+
+
 # ---- Bad input ----
 
 Q, K, V = inputs()
 BAD = [
     (lambda: attention(Q[0], K, V), "q has 3 dims; it must have 4"),
+    (lambda: attention(Q.to("meta"), K, V), "q is on meta and another tensor on cpu"),
+    (lambda: attention(Q, K, V, kv_lens=LENS.to("meta")), "q is on cpu and another tensor on meta"),
+    (lambda: attention(Q, K[:, :0], V[:, :0]), "k has 0 heads; q has 4"),
     (lambda: attention(Q, K.double(), V), "k must have the dtype of q"),
     (lambda: attention(Q.int(), K, V), "q must be float32, bfloat16"),
     (lambda: attention(Q, K[:1], V), "k has the size 1 in dim 0; it must have 2"),

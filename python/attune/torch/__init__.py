@@ -12,8 +12,11 @@ is broken, such as a missing code generator, run as stock too, with one warning.
 
 from __future__ import annotations
 
+import os
+import threading
 import warnings
-from typing import Dict, Optional, Union
+from concurrent.futures import ThreadPoolExecutor
+from typing import Dict, List, Optional, Union
 
 import torch as _torch
 
@@ -23,42 +26,70 @@ __all__ = ["enable", "disable", "stats", "refresh"]
 
 
 class _Enabled:
-    """What enable() returns: as a context manager it gives the kernels back that were there before."""
+    """What enable() returns: as a context manager it ends what this call has enabled, and nothing else."""
 
-    def __init__(self, before: int) -> None:
-        self._before: Optional[int] = before
+    def __init__(self, bits: int) -> None:
+        self._bits = bits
 
     def __enter__(self) -> "_Enabled":
         return self
 
     def __exit__(self, *_: object) -> None:
-        if self._before is not None:
-            _set(self._before)
-            self._before = None
+        with _lock:
+            if self in _active:
+                _set([other for other in _active if other is not self])
+
+
+_active: List[_Enabled] = []  # all that has been enabled and has not ended, in any order
+_lock = threading.Lock()
+os.register_at_fork(before=_lock.acquire, after_in_parent=_lock.release, after_in_child=_lock.release)
 
 
 class _SetEnabled(_torch.autograd.Function):
     """Registers kernels where PyTorch hands its warnings to Python, as within any function of autograd."""
 
     @staticmethod
-    def forward(ctx: object, bits: int) -> None:
-        failure = _native.library().attune_torch_set_enabled(bits)
-        if failure:
-            raise RuntimeError(failure.decode())
+    def forward(bits: int) -> None:
+        _set_bits(bits)
+
+    @staticmethod
+    def setup_context(ctx: object, inputs: object, output: object) -> None:
+        pass
 
 
-def _set(bits: int) -> None:
+def _set_bits(bits: int) -> None:
+    failure = _native.library().attune_torch_set_enabled(bits)
+    if failure:
+        raise RuntimeError(failure.decode())
+
+
+def _register(bits: int) -> None:
     with warnings.catch_warnings():
         # PyTorch warns, once per process, that a kernel is overridden: that is what was asked for.
         warnings.filterwarnings("ignore", message="(?s).*verriding a previously registered kernel")
         _SetEnabled.apply(bits)
 
 
+def _set(active: List[_Enabled]) -> None:
+    """Enables what these have asked for. Under the lock."""
+    bits = 0
+    for one in active:
+        bits |= one._bits
+    if bits & (_native.SDPA | _native.BLOCK) & ~_native.library().attune_torch_registered():
+        # Not in this thread, which may be within torch.vmap or torch.func.grad.
+        with ThreadPoolExecutor(1) as thread:
+            thread.submit(_register, bits).result()
+    else:
+        _set_bits(bits)
+    _active[:] = active
+
+
 def enable(sdpa: bool = True, block: Union[bool, str] = True, reproducible: bool = False) -> _Enabled:
     """Lets attune compute torch.nn.functional.scaled_dot_product_attention on the CPU (sdpa), and whole blocks of
     nn.MultiheadAttention and nn.TransformerEncoderLayer (block).
 
-    For the whole process, until disable(), or until the end of a `with` block. What is enabled already stays so.
+    For the whole process, until disable(), or until the end of a `with` block. What is enabled already stays so, and
+    blocks may end in any order. The first call must not be made while another thread is within one of these operators.
 
     A row's bits do not depend on the batch that it is in. With reproducible=True they do not depend on the other rows
     and lengths either, so a token alone has the bits that it has in a prompt; attune's own operators then do the same.
@@ -72,16 +103,22 @@ def enable(sdpa: bool = True, block: Union[bool, str] = True, reproducible: bool
         raise ValueError(f"block is {block!r}, expected True, False or 'verify'")
     if block:
         _block.prepare()
-        _block.verify(block == "verify")
-    before = _native.library().attune_torch_enabled()
-    wanted = ((_native.SDPA, sdpa), (_native.BLOCK, block), (_native.REPRODUCIBLE, reproducible))
-    _set(before | sum(bit for bit, is_wanted in wanted if is_wanted))
-    return _Enabled(before)
+    wanted = (
+        (_native.SDPA, sdpa),
+        (_native.BLOCK, block),
+        (_native.REPRODUCIBLE, reproducible),
+        (_native.VERIFY, block == "verify"),
+    )
+    result = _Enabled(sum(bit for bit, is_wanted in wanted if is_wanted))
+    with _lock:
+        _set([*_active, result])
+    return result
 
 
 def disable() -> None:
-    """Gives PyTorch its own kernels back."""
-    _set(0)
+    """Everything runs as stock PyTorch again. Ends all `with` blocks of enable(), too."""
+    with _lock:
+        _set([])
 
 
 def stats() -> Dict[str, int]:

@@ -8,7 +8,7 @@ import pathlib
 import threading
 from typing import Dict, Optional
 
-SDPA, BLOCK, REPRODUCIBLE = 1, 2, 4
+SDPA, BLOCK, REPRODUCIBLE, VERIFY = 1, 2, 4, 8
 
 _lock = threading.Lock()
 _library: Optional[ctypes.CDLL] = None
@@ -32,6 +32,8 @@ def _path() -> str:
 def library() -> ctypes.CDLL:
     """The adapter, loaded once. It finds PyTorch in the process, and refuses one that is older than 2.10."""
     global _library
+    if _library is not None:
+        return _library
     with _lock:
         if _library is None:
             import torch  # noqa: F401  the adapter looks for its library

@@ -18,8 +18,15 @@ _Outputs = Tuple[Tensor, Tensor]
 # ---- Shapes ----
 
 
+def _check_devices(op: str, q: Tensor, *others: Any) -> None:
+    for other in others:
+        if isinstance(other, Tensor) and other.device != q.device:
+            raise RuntimeError(f"attune::{op}: q is on {q.device} and another tensor on {other.device}")
+
+
 @torch.library.register_fake("attune::attention")
 def _attention_fake(q: Tensor, k: Tensor, v: Tensor, *args: Any, **kwargs: Any) -> _Outputs:
+    _check_devices("attention", q, k, v, *args, *kwargs.values())
     batch, heads, rows, _ = q.shape
     wide = torch.float64 if q.dtype == torch.float64 else torch.float32
     out = q.new_empty((batch, rows, heads, v.shape[-1])).transpose(1, 2)
@@ -28,6 +35,7 @@ def _attention_fake(q: Tensor, k: Tensor, v: Tensor, *args: Any, **kwargs: Any) 
 
 @torch.library.register_fake("attune::attention_append")
 def _append_fake(q: Tensor, k_new: Tensor, v_new: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+    _check_devices("attention_append", q, k_new, v_new, *args, *kwargs.values())
     batch, heads, rows, _ = q.shape
     return q.new_empty((batch, rows, heads, v_new.shape[-1])).transpose(1, 2)
 
@@ -106,9 +114,11 @@ def _backward(ctx: Any, grad_out: Optional[Tensor], grad_lse: Optional[Tensor]) 
     additive = None
     if not plain:
         hidden = _hidden(q, k, mask, kv_lens, is_causal, bottom_right, left, right)
-        additive = torch.zeros((), dtype=q.dtype) if bias is None else bias.to(q.dtype)
+        # Scores must be those that lse was computed from: a bias of another type is not rounded to that of q.
+        dtype = q.dtype if bias is None or bias.dtype == q.dtype else lse.dtype
+        additive = torch.zeros((), dtype=dtype) if bias is None else bias.to(dtype)
         if hidden is not None:
-            additive = torch.where(hidden, torch.full((), float("-inf"), dtype=q.dtype), additive)
+            additive = torch.where(hidden, torch.full((), float("-inf"), dtype=dtype), additive)
         shape = (q.shape[0], q.shape[1], q.shape[2], k.shape[2])
         additive = additive.expand(shape).contiguous()
     # A row that sees no key has the lse -infinity; PyTorch's backward expects 0 there.
@@ -127,9 +137,21 @@ def _append_autograd(keyset: Any, *args: Any, **kwargs: Any) -> Tensor:
         raise RuntimeError(
             "attune::attention_append has no backward: call it under torch.no_grad(), or detach its arguments"
         )
-    # The caches change in place: what has saved one for its own backward must notice.
-    torch._C._increment_version([t for t in args[3:7] if t is not None])
-    return attention_append.default.redispatch(keyset & torch._C._after_autograd_keyset, *args, **kwargs)
+    with torch._C._AutoDispatchBelowAutograd():
+        return attention_append.default.redispatch(keyset & torch._C._after_autograd_keyset, *args, **kwargs)
+
+
+def _append_in_place(keyset: Any, *args: Any, **kwargs: Any) -> Tensor:
+    """The caches change in place: what has saved one for its own backward must notice."""
+    changed = [t for t in args[3:7] if t is not None]
+    if not torch.is_inference_mode_enabled() and any(t.is_inference() for t in changed):
+        raise RuntimeError(
+            "attune::attention_append: a cache is an inference tensor, which changes within inference_mode only; "
+            "clone it, or call within torch.inference_mode()"
+        )
+    torch._C._increment_version([t for t in changed if not t.is_inference()])
+    with torch._C._AutoDispatchBelowADInplaceOrView():
+        return attention_append.default.redispatch(keyset & torch._C._after_ADInplaceOrView_keyset, *args, **kwargs)
 
 
 # ---- Autocast ----
@@ -158,6 +180,7 @@ def _append_autocast(
 _AUTOCAST = torch._C.DispatchKeySet(torch._C.DispatchKey.AutocastCPU)
 _library = torch.library.Library("attune", "FRAGMENT")
 _library.impl("attention_append", _append_autograd, "Autograd", with_keyset=True)
+_library.impl("attention_append", _append_in_place, "ADInplaceOrView", with_keyset=True)
 _library.impl("attention", _attention_autocast, "AutocastCPU")
 _library.impl("attention_append", _append_autocast, "AutocastCPU")
 
