@@ -103,7 +103,7 @@ def test_gradients(rules, dtype, tolerance):
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-@pytest.mark.parametrize("bias_dtype", [torch.float32, torch.float16, torch.float64])
+@pytest.mark.parametrize("bias_dtype", [torch.float32, torch.float16])
 def test_gradients_with_a_bias_of_another_type(dtype, bias_dtype):
     """A large bias, common to a row, cancels; rounded to the type of q it would not."""
     ours = [t.requires_grad_() for t in inputs(dtype)]
@@ -120,6 +120,7 @@ def test_gradients_with_a_bias_of_another_type(dtype, bias_dtype):
     "arguments, sentence",
     [
         (dict(soft_cap=2.0), "soft_cap has no backward"),
+        (dict(bias=torch.zeros(5, 9, dtype=torch.float64)), "a bias of float64"),
         (dict(bias=torch.zeros(5, 9, requires_grad=True)), "gradient of bias"),
         (dict(sinks=torch.zeros(4, requires_grad=True)), "gradient of sinks"),
     ],
