@@ -180,26 +180,31 @@ static adapter_counter *run(job *j) {
     return status ? failed(status, message) : NULL;
 }
 
+static void end(job *j) {
+    block_mask_free(&j->mask);
+    weights_release(j->blob);
+    if (j->out) torch.aoti_torch_delete_tensor_object(j->out);
+    if (j->probabilities) torch.aoti_torch_delete_tensor_object(j->probabilities);
+}
+
 /* Whether attune has computed the call. */
 static bool computed(const block_call *call, torch_tensor *out, torch_tensor *probabilities) {
-    job j = {.call = call};
+    /* Freed even if an exception of PyTorch goes through here, such as a warning that Python makes an error. */
+    __attribute__((cleanup(end))) job j = {.call = call};
     adapter_counter *reason = look_at_tensors(&j);
     if (!reason) reason = look_at_shapes(&j);
     if (!reason) reason = look_at_mask(&j);
     if (!reason) reason = find_weights(&j);
     if (!reason) reason = run(&j);
-    block_mask_free(&j.mask);
-    weights_release(j.blob);
-    if (!reason) {
-        ADAPTER_COUNT("block.ran");
-        *out = j.out;
-        *probabilities = j.probabilities;
-        return true;
+    if (reason) {
+        adapter_count(reason);
+        return false;
     }
-    adapter_count(reason);
-    if (j.out) torch.aoti_torch_delete_tensor_object(j.out);
-    if (j.probabilities) torch.aoti_torch_delete_tensor_object(j.probabilities);
-    return false;
+    ADAPTER_COUNT("block.ran");
+    *out = j.out;
+    *probabilities = j.probabilities;
+    j.out = j.probabilities = NULL; /* they are the caller's now */
+    return true;
 }
 
 static void kernel(torch_value *stack, uint64_t num_arguments, uint64_t num_results) {

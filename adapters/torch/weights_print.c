@@ -6,18 +6,20 @@
 #define XXH_INLINE_ALL
 #include <xxhash.h>
 
-/* at::TensorBase::_version() and at::native::is_inference(), of which there is no C function that is fast enough for
- * every call: the dispatcher takes 1 us for each. Their names hold the types of their parameters. */
+/* at::TensorBase::_version() and torch::autograd::impl::version_counter(), of which there is no C function that is fast
+ * enough for every call: the dispatcher takes 1 us for each, and writes to stderr when it fails. Their names hold the
+ * types of their parameters. The second returns a reference to a smart pointer, which is null in a tensor without a
+ * version; _version() would throw then. Tensors of inference_mode have none, also after their .data was replaced. */
 static int64_t (*version_of)(torch_tensor);
-static bool (*is_inference)(torch_tensor);
+static const void *const *(*counter_of)(torch_tensor);
 
 const char *weights_print_open(void) {
     void *const library = dlopen("libtorch_cpu.so", RTLD_NOW | RTLD_NOLOAD);
     if (!library) return "PyTorch's libtorch_cpu.so is not loaded in this process";
     *(void **)&version_of = dlsym(library, "_ZNK2at10TensorBase8_versionEv");
-    *(void **)&is_inference = dlsym(library, "_ZN2at6native12is_inferenceERKNS_6TensorE");
+    *(void **)&counter_of = dlsym(library, "_ZN5torch8autograd4impl15version_counterERKN2at6TensorE");
     dlclose(library);
-    return version_of && is_inference ? NULL : "this PyTorch does not tell the versions of tensors";
+    return version_of && counter_of ? NULL : "this PyTorch does not tell the versions of tensors";
 }
 
 /* A handle is a pointer to at::Tensor, which is a pointer to the object. */
@@ -41,7 +43,7 @@ void weights_state_read(const weights_request *r, bool all, weights_state *state
     state->print = 0;
     for (int i = 0; i < WEIGHTS_COUNT; i++) {
         state->data[i] = r->data[i];
-        const bool has_none = is_inference(r->tensor[i]);
+        const bool has_none = !*counter_of(r->tensor[i]);
         state->version[i] = has_none ? -1 : version_of(r->tensor[i]);
         all = all || has_none;
     }

@@ -6,7 +6,7 @@
 
 typedef struct weights_state {
     const void *data[WEIGHTS_COUNT];
-    int64_t version[WEIGHTS_COUNT]; /* PyTorch's; -1 of a tensor of inference_mode, which has none */
+    int64_t version[WEIGHTS_COUNT]; /* PyTorch's; -1 of a tensor made in inference_mode, which has none */
     uint64_t print;                 /* of the values: of all if there is a tensor without a version, else of some */
 } weights_state;
 

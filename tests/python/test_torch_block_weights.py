@@ -139,6 +139,17 @@ def test_weights_without_a_version_are_compared_as_a_whole(x):
         check(m, x, 1)
 
 
+def test_parameters_of_inference_mode_with_new_data_have_no_version_either(x):
+    with torch.inference_mode():
+        m = module()
+    m.in_proj_weight.data = torch.randn(3 * WIDTH, WIDTH)  # inference_mode leaves no trace but the missing version
+    assert not m.in_proj_weight.is_inference()
+    check(m, x, 1)
+    check(m, x, 0)
+    m.in_proj_weight.data[5, 7] = 3
+    check(m, x, 1)
+
+
 def test_other_dtypes_have_weights_of_their_own(x):
     m = module()
     check(m, x, 1)
