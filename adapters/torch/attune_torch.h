@@ -26,6 +26,9 @@ ATTUNE_TORCH_API void *attune_torch_context(void);
 /* Packed weights: forgets those of a tensor, given as Tensor._cdata, or all (NULL). */
 ATTUNE_TORCH_API void attune_torch_forget(const void *tensor);
 
+/* Forgets those of a tensor that had its first value at `data`, in memory that is gone. */
+ATTUNE_TORCH_API void attune_torch_forget_memory(const void *data);
+
 /* Whether each call compares all values of its weights with those that were packed, and not only their versions and
  * some of their values. */
 ATTUNE_TORCH_API void attune_torch_verify_weights(int all);

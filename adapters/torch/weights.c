@@ -8,9 +8,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* A record belongs to four tensors. It is found by the addresses of PyTorch's objects, which are not used again while
- * the tensors live: Python tells when one of them dies (watch). The blob is valid while neither their memory nor their
- * versions nor the prints of their values change. */
+/* A record belongs to four tensors and is found by the addresses of PyTorch's objects. The blob is valid while neither
+ * their memory nor their versions nor the prints of their values change. Other tensors may get the same addresses and
+ * the same memory later: Python tells when the memory of one dies (watch). */
 enum { BUCKETS = 256, MAX_RECORDS = 4096, LITTLE_USE = 8, MUCH_USE = 64, OLD_AGE = 4096 };
 
 struct weights_blob {
@@ -18,6 +18,9 @@ struct weights_blob {
     size_t bytes;
     void *packed;
 };
+
+/* Whose the weights are. Others than parameters may be made for one call, as those of autocast are. */
+typedef enum owner { OWNER_UNKNOWN = 0, OWNER_MODULE, OWNER_OTHER } owner;
 
 typedef struct record {
     struct record *next;
@@ -29,14 +32,17 @@ typedef struct record {
     uint32_t calls;   /* with this state; with a blob, those that it has served */
     uint32_t changes; /* in a row after which the blob was of little use */
     uint64_t last_used;
-    bool is_packing, is_watched, is_parameter;
+    uint64_t generation; /* a number that no other record has had */
+    bool is_packing;
+    owner owner;
 } record;
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static record *buckets[BUCKETS];
 static uint32_t num_records;
-static uint64_t now;       /* calls so far */
-static uint32_t temporary; /* blobs of little use in a row whose weights were no parameters: autocast makes such */
+static uint64_t now; /* calls so far */
+static uint64_t last_generation;
+static uint32_t temporary;         /* blobs of little use in a row whose weights were no parameters */
 static atomic_size_t packed_bytes; /* of all blobs, those in use by calls included */
 static size_t most_bytes = (size_t)1 << 30;
 static atomic_int verify_all;
@@ -122,6 +128,7 @@ static record *add(const weights_request *r, const void *const object[WEIGHTS_CO
     e->embed_dim = r->problem->embed_dim;
     e->num_heads = r->problem->num_heads;
     e->dtype = r->problem->dtype;
+    e->generation = ++last_generation;
     e->next = *bucket_of(object[0]);
     *bucket_of(object[0]) = e;
     num_records++;
@@ -155,55 +162,78 @@ static bool has_room(const weights_request *r) {
     return true;
 }
 
-/* Python keeps weak references, calls attune_torch_forget when a tensor dies, and returns whether all are parameters. A
- * record that cannot be watched goes at once: other tensors may get the same addresses. */
-static void watch(const weights_request *r, const void *const object[WEIGHTS_COUNT]) {
+/* Calls an operator of _block.py with the weights. False after a failure. */
+static bool ask_python(const char *name, const weights_request *r, bool *answer) {
     torch_value stack[WEIGHTS_COUNT];
     for (int i = 0; i < WEIGHTS_COUNT; i++) {
         torch_tensor owned = NULL;
         torch.aoti_torch_new_tensor_handle(r->tensor[i], &owned);
         stack[i] = torch_value_of(owned);
     }
-    if (torch.torch_call_dispatcher("attune::_watch_weights", "", stack, TORCH_ABI_2_10)) {
-        attune_torch_forget(object[0]);
-        return;
-    }
-    pthread_mutex_lock(&lock);
-    record *const e = find(r, object);
-    if (e) e->is_parameter = torch_bool_of(stack[0]);
-    if (e && e->is_parameter) temporary = 0;
-    pthread_mutex_unlock(&lock);
+    if (torch.torch_call_dispatcher(name, "", stack, TORCH_ABI_2_10)) return false;
+    *answer = torch_bool_of(stack[0]);
+    return true;
 }
 
-/* Decides under the lock. WEIGHTS_CHANGING without *pack_now is an answer. */
-static weights_outcome decide(const weights_request *r, const void *const object[WEIGHTS_COUNT],
-                              const weights_state *state, weights_blob **blob, bool *pack_now) {
+/* Python calls attune_torch_forget_memory when the memory of a tensor dies. A record that cannot be watched goes at
+ * once. */
+static void watch(const weights_request *r, const void *const object[WEIGHTS_COUNT]) {
+    bool are_parameters = false;
+    const bool is_watched = ask_python("attune::_watch_weights", r, &are_parameters);
+    pthread_mutex_lock(&lock);
+    record *const e = find(r, object);
+    if (e) e->owner = is_watched && are_parameters ? OWNER_MODULE : OWNER_OTHER;
+    pthread_mutex_unlock(&lock);
+    if (!is_watched) attune_torch_forget(object[0]);
+}
+
+/* Finds the record of a call and counts the call. NULL if there is no room. */
+static record *enter(const weights_request *r, const void *const object[WEIGHTS_COUNT], const weights_state *state) {
     record *e = find(r, object);
     if (!e) e = add(r, object);
-    if (!e) return WEIGHTS_FULL;
+    if (!e) return NULL;
     e->last_used = ++now;
     if (!weights_state_equal(&e->state, state)) {
         drop_blob(e);
         e->state = *state;
         e->calls = 0;
+        e->owner = OWNER_UNKNOWN;
     }
     e->calls += e->calls < UINT32_MAX;
+    return e;
+}
+
+/* What is to be done for a call that has found its record. With STEP_PACK, is_packing is set. */
+typedef enum step { STEP_ANSWER = 0, STEP_ASK, STEP_PACK } step;
+
+static step decide(const weights_request *r, record *e, weights_blob **blob, weights_outcome *outcome) {
+    *outcome = WEIGHTS_CHANGING;
     if (e->blob) {
         atomic_fetch_add(&e->blob->references, 1);
         *blob = e->blob;
-        return WEIGHTS_READY;
+        *outcome = WEIGHTS_READY;
+    } else if (e->is_packing) {
+        *outcome = WEIGHTS_BUSY;
+    } else if (e->calls > waiting(e->changes)) {
+        const bool waits = e->owner != OWNER_MODULE && e->calls <= waiting(temporary);
+        if (waits) return e->owner == OWNER_UNKNOWN ? STEP_ASK : STEP_ANSWER;
+        if (has_room(r)) {
+            e->is_packing = true;
+            return STEP_PACK;
+        }
+        *outcome = WEIGHTS_FULL;
     }
-    if (e->is_packing) return WEIGHTS_BUSY;
-    if (e->calls <= waiting(e->changes) || e->calls <= waiting(temporary)) return WEIGHTS_CHANGING;
-    if (!has_room(r)) return WEIGHTS_FULL;
-    *pack_now = e->is_packing = true;
-    return WEIGHTS_CHANGING;
+    return STEP_ANSWER;
 }
 
-/* Gives the record its blob, unless the weights have changed or died in the meantime. */
-static bool store(const weights_request *r, const void *const object[WEIGHTS_COUNT], const weights_state *state,
-                  weights_blob *blob) {
+/* The record of a call, if it is still the one that the call has entered. */
+static record *find_again(const weights_request *r, const void *const object[WEIGHTS_COUNT], uint64_t generation) {
     record *const e = find(r, object);
+    return e && e->generation == generation ? e : NULL;
+}
+
+/* Gives the record its blob, unless the weights have changed, died or been forgotten in the meantime. */
+static bool store(record *e, const weights_state *state, weights_blob *blob) {
     if (!e) return false;
     e->is_packing = false;
     if (!blob || !weights_state_equal(&e->state, state)) return false;
@@ -211,48 +241,77 @@ static bool store(const weights_request *r, const void *const object[WEIGHTS_COU
     e->blob = blob;
     e->calls = 1;
     atomic_fetch_add(&blob->references, 1);
-    const bool watched = e->is_watched;
-    e->is_watched = true;
-    return !watched;
+    return true;
 }
 
-weights_outcome weights_get(const weights_request *r, weights_blob **blob, attune_status *status) {
-    const void *object[WEIGHTS_COUNT];
-    weights_state state;
-    bool pack_now = false;
-    *blob = NULL;
-    for (int i = 0; i < WEIGHTS_COUNT; i++) object[i] = torch_object_of(r->tensor[i]);
-    weights_state_read(r, atomic_load_explicit(&verify_all, memory_order_relaxed), &state);
-    pthread_mutex_lock(&lock);
-    const weights_outcome outcome = decide(r, object, &state, blob, &pack_now);
-    pthread_mutex_unlock(&lock);
-    if (!pack_now) return outcome;
-
+static weights_outcome pack_now(const weights_request *r, const void *const object[WEIGHTS_COUNT], uint64_t generation,
+                                const weights_state *state, weights_blob **blob, attune_status *status) {
     weights_blob *const packed = pack(r, status);
     pthread_mutex_lock(&lock);
-    const bool is_new = store(r, object, &state, packed);
+    const bool is_stored = store(find_again(r, object, generation), state, packed);
     pthread_mutex_unlock(&lock);
-    if (is_new) watch(r, object);
+    if (is_stored) watch(r, object);
     if (!packed) return *status ? WEIGHTS_FAILED : WEIGHTS_FULL;
     ADAPTER_COUNT("block.packed");
     *blob = packed;
     return WEIGHTS_READY;
 }
 
+weights_outcome weights_get(const weights_request *r, weights_blob **blob, attune_status *status) {
+    const void *object[WEIGHTS_COUNT];
+    weights_state state;
+    weights_outcome outcome = WEIGHTS_FULL;
+    *blob = NULL;
+    for (int i = 0; i < WEIGHTS_COUNT; i++) object[i] = torch_object_of(r->tensor[i]);
+    weights_state_read(r, atomic_load_explicit(&verify_all, memory_order_relaxed), &state);
+    pthread_mutex_lock(&lock);
+    record *e = enter(r, object, &state);
+    const uint64_t generation = e ? e->generation : 0;
+    step next = e ? decide(r, e, blob, &outcome) : STEP_ANSWER;
+    pthread_mutex_unlock(&lock);
+    if (next == STEP_ASK) {
+        bool are_parameters = false;
+        ask_python("attune::_are_parameters", r, &are_parameters);
+        pthread_mutex_lock(&lock);
+        e = find_again(r, object, generation);
+        if (e) e->owner = are_parameters ? OWNER_MODULE : OWNER_OTHER;
+        next = e ? decide(r, e, blob, &outcome) : STEP_ANSWER;
+        pthread_mutex_unlock(&lock);
+    }
+    return next == STEP_PACK ? pack_now(r, object, generation, &state, blob, status) : outcome;
+}
+
 /* ---- For Python ---- */
+
+static bool belongs_to(const void *const all[WEIGHTS_COUNT], const void *one) {
+    for (int i = 0; i < WEIGHTS_COUNT; i++)
+        if (all[i] == one) return true;
+    return false;
+}
 
 void attune_torch_forget(const void *object) {
     pthread_mutex_lock(&lock);
     for (int i = 0; i < BUCKETS; i++)
         for (record **link = &buckets[i]; *link;) {
-            record *const e = *link;
-            bool belongs = !object;
-            for (int t = 0; t < WEIGHTS_COUNT; t++) belongs = belongs || e->object[t] == object;
-            if (belongs && object && e->blob && !e->is_parameter) temporary = e->calls < LITTLE_USE ? temporary + 1 : 0;
-            if (belongs)
+            if (!object || belongs_to((*link)->object, object))
                 unlink_record(link);
             else
+                link = &(*link)->next;
+        }
+    pthread_mutex_unlock(&lock);
+}
+
+void attune_torch_forget_memory(const void *data) {
+    pthread_mutex_lock(&lock);
+    for (int i = 0; i < BUCKETS; i++)
+        for (record **link = &buckets[i]; *link;) {
+            record *const e = *link;
+            if (!belongs_to(e->state.data, data)) {
                 link = &e->next;
+                continue;
+            }
+            if (e->blob && e->owner != OWNER_MODULE) temporary = e->calls < LITTLE_USE ? temporary + 1 : 0;
+            unlink_record(link);
         }
     pthread_mutex_unlock(&lock);
 }

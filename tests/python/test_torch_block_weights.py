@@ -4,6 +4,8 @@ import copy
 import gc
 import os
 import pickle
+import threading
+import time
 
 import pytest
 
@@ -189,6 +191,61 @@ def test_weights_are_freed_with_the_module(x):
     assert not _block._watched
 
 
+def test_weights_can_be_swapped(x):
+    m = module()
+    check(m, x, 1)
+    torch.__future__.set_swap_module_params_on_conversion(True)  # swap_tensors refuses tensors with weak references
+    try:
+        m.bfloat16()
+        check(m, x.bfloat16(), 1)
+        m.load_state_dict(module().state_dict())
+        check(m, x.bfloat16(), 1)
+    finally:
+        torch.__future__.set_swap_module_params_on_conversion(False)
+
+
+def test_weights_in_one_memory_go_with_it(x):
+    flat = 0.1 * torch.randn(4 * WIDTH * WIDTH)
+    m = module()
+    m.in_proj_weight.data = flat[:3 * WIDTH * WIDTH].view(3 * WIDTH, WIDTH)
+    m.out_proj.weight.data = flat[3 * WIDTH * WIDTH:].view(WIDTH, WIDTH)
+    check(m, x, 1)
+    m.in_proj_weight.data = m.in_proj_weight.data.clone()
+    m.out_proj.weight.data = m.out_proj.weight.data.clone()
+    check(m, x, 1)
+    del flat  # which is nothing to the weights any more
+    gc.collect()
+    check(m, x, 0)
+    assert len(_block._watched) == 4
+    del m
+    gc.collect()
+    assert _block.packed_bytes() == 0 and not _block._watched
+
+
+def test_weights_that_are_forgotten_while_they_are_packed_are_not_kept():
+    width = 1536
+    m, x = nn.MultiheadAttention(width, 8, batch_first=True).eval(), torch.randn(1, 4, width)
+
+    def call():
+        with torch.no_grad():
+            m(x, x, x, need_weights=False)
+
+    limit = _native.library().attune_torch_limit_packed
+    with at.enable(sdpa=False):
+        thread = threading.Thread(target=call)
+        thread.start()
+        while thread.is_alive() and not _block.packed_bytes():
+            pass
+        time.sleep(0.003)
+        m.in_proj_weight.data[0, 1] = m.in_proj_weight.data[2 * width, 1] = 3  # two values, which no sample sees
+        before = limit(0)
+        at.refresh(m)
+        call()  # is known again, with the state that the thread has seen, and not packed
+        thread.join()
+        limit(before)
+    check(m, x, 1)
+
+
 def test_changes_again_and_again_do_not_grow_and_are_soon_left_to_stock(x):
     m = module()
     check(m, x, 1)
@@ -215,6 +272,17 @@ def test_autocast_makes_weights_for_one_call(x):
             got = m(x, x, x, need_weights=False)[0]
     assert packed() - before < 12 and _block.packed_bytes() == 0
     torch.testing.assert_close(got.float(), m(x, x, x, need_weights=False)[0], rtol=3e-2, atol=3e-2)
+
+
+def test_weights_of_one_call_do_not_keep_modules_waiting(x):
+    m = module()
+    with at.enable(sdpa=False):
+        for _ in range(30):
+            weights = {name: torch.randn_like(p) for name, p in m.named_parameters()}
+            torch.func.functional_call(m, weights, (x, x, x))
+            del weights
+    for _ in range(3):
+        check(module(), x, 1)
 
 
 def test_the_memory_has_a_limit(x):

@@ -12,30 +12,35 @@ import torch
 from . import _native
 
 _definitions: Optional[torch.library.Library] = None
-_watched: Dict[int, "weakref.ref[torch.Tensor]"] = {}
-_lock = threading.RLock()  # a tensor may die, and call back, at any time
+_watched: Dict[int, "weakref.ref[torch.UntypedStorage]"] = {}  # by Tensor.data_ptr()
+_lock = threading.RLock()  # memory may die, and call back, at any time
+
+
+def _are_parameters(*tensors: torch.Tensor) -> bool:
+    return all(isinstance(tensor, torch.nn.Parameter) for tensor in tensors)
 
 
 def _watch(*tensors: torch.Tensor) -> bool:
-    """Called when the weights of a block have been packed: forgets them with the first of these tensors that dies.
+    """Called when the weights of a block have been packed: forgets them with the first memory of theirs that dies.
 
-    Returns whether all are parameters; others may be made for one call, as those of autocast are."""
+    The tensors themselves get no weak references, which torch.utils.swap_tensors refuses. Returns whether all are
+    parameters; others may be made for one call, as those of autocast are."""
     library = _native.library()
     for tensor in tensors:
-        address = tensor._cdata
+        memory, address = tensor.untyped_storage(), tensor.data_ptr()
         with _lock:
             known = _watched.get(address)
-            if known is not None and known() is tensor:
+            if known is not None and known() is memory:
                 continue
 
             def died(reference: object, address: int = address) -> None:
-                library.attune_torch_forget(address)
+                library.attune_torch_forget_memory(address)
                 with _lock:
                     if _watched.get(address) is reference:
                         del _watched[address]
 
-            _watched[address] = weakref.ref(tensor, died)
-    return all(isinstance(tensor, torch.nn.Parameter) for tensor in tensors)
+            _watched[address] = weakref.ref(memory, died)
+    return _are_parameters(*tensors)
 
 
 def prepare() -> None:
@@ -47,14 +52,17 @@ def prepare() -> None:
         library = _native.library()
         library.attune_torch_forget.argtypes = [ctypes.c_void_p]
         library.attune_torch_forget.restype = None
+        library.attune_torch_forget_memory.argtypes = [ctypes.c_void_p]
+        library.attune_torch_forget_memory.restype = None
         library.attune_torch_verify_weights.argtypes = [ctypes.c_int]
         library.attune_torch_verify_weights.restype = None
         library.attune_torch_packed_bytes.restype = ctypes.c_size_t
         library.attune_torch_limit_packed.argtypes = [ctypes.c_size_t]
         library.attune_torch_limit_packed.restype = ctypes.c_size_t
         _definitions = torch.library.Library("attune", "FRAGMENT")
-        _definitions.define("_watch_weights(Tensor qkv, Tensor qkv_bias, Tensor out, Tensor out_bias) -> bool")
-        _definitions.impl("_watch_weights", _watch, "CompositeExplicitAutograd")
+        for name, function in (("_watch_weights", _watch), ("_are_parameters", _are_parameters)):
+            _definitions.define(name + "(Tensor qkv, Tensor qkv_bias, Tensor out, Tensor out_bias) -> bool")
+            _definitions.impl(name, function, "CompositeExplicitAutograd")
 
 
 def verify(everything: bool) -> None:
