@@ -5,6 +5,7 @@
 #include "block_mask.h"
 #include "block_site.h"
 #include "block_stock.h"
+#include "site.h"
 #include "weights.h"
 
 #include <string.h>
@@ -37,12 +38,8 @@ typedef struct job {
     torch_tensor out, probabilities;
 } job;
 
-static attune_dtype dtype_of(int32_t type) {
-    return type == torch.f32    ? ATTUNE_F32
-           : type == torch.bf16 ? ATTUNE_BF16
-           : type == torch.f16  ? ATTUNE_F16
-           : type == torch.f64  ? ATTUNE_F64
-                                : ATTUNE_DTYPE_DEFAULT;
+static bool is_float(attune_dtype type) {
+    return type == ATTUNE_F32 || type == ATTUNE_BF16 || type == ATTUNE_F16 || type == ATTUNE_F64;
 }
 
 static bool is_vector(const torch_view *v, int64_t n) {
@@ -65,7 +62,7 @@ static adapter_counter *look_at_tensors(job *j) {
         if (!torch_view_of(weights[i], &j->weights[i])) return &tensor;
         if (j->weights[i].dtype != j->x.dtype) return &dtype;
     }
-    return dtype_of(j->x.dtype) ? NULL : &dtype;
+    return is_float(site_dtype(j->x.dtype)) ? NULL : &dtype;
 }
 
 /* In f64 PyTorch's products are faster than attune's, which shows unless attention takes much of the time. */
@@ -88,7 +85,7 @@ static adapter_counter *look_at_shapes(job *j) {
     if (!pays(j)) return &no_gain;
     j->key.embed_dim = width;
     j->key.num_heads = c->num_heads;
-    j->key.dtype = (uint8_t)dtype_of(j->x.dtype);
+    j->key.dtype = (uint8_t)site_dtype(j->x.dtype);
     j->key.has_weights = c->need_weights;
     j->key.average_weights = c->need_weights && c->average_weights;
     return NULL;
@@ -221,6 +218,7 @@ static void kernel(torch_value *stack, uint64_t num_arguments, uint64_t num_resu
 
 const char *block_register(void) {
     const char *failure = block_stock_open();
+    if (!failure) block_site_open();
     if (!failure) failure = weights_open();
     return failure ? failure : adapter_override("_native_multi_head_attention", kernel);
 }

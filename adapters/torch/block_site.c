@@ -85,6 +85,20 @@ block_site *block_site_find(const block_key *key) {
     return s;
 }
 
+/* ---- fork ---- */
+
+static void before_fork(void) { pthread_mutex_lock(&lock); }
+static void after_fork(void) { pthread_mutex_unlock(&lock); }
+
+void block_site_open(void) {
+    static bool is_open;
+    /* The context comes first: what watches fork() last is told first, and threads with this lock may need to enter the
+     * context before they release it. */
+    if (!is_open && adapter_context()) is_open = !pthread_atfork(before_fork, after_fork, after_fork);
+}
+
+/* ---- Running ---- */
+
 const attune_problem *block_site_problem(const block_site *s) { return &s->problem; }
 
 void block_site_arguments(const block_site *s, attune_arguments *arguments) { *arguments = s->arguments; }

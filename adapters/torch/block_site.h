@@ -20,6 +20,9 @@ typedef struct block_site block_site;
  * without a lock once the site is there. */
 block_site *block_site_find(const block_key *key);
 
+/* Lets children of fork() make sites, too. Called under one lock. */
+void block_site_open(void);
+
 const attune_problem *block_site_problem(const block_site *site);
 
 /* Arguments with everything that does not vary set. */

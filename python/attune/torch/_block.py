@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import os
 import threading
 import weakref
 from typing import Dict, Optional
@@ -59,6 +60,7 @@ def prepare() -> None:
         library.attune_torch_packed_bytes.restype = ctypes.c_size_t
         library.attune_torch_limit_packed.argtypes = [ctypes.c_size_t]
         library.attune_torch_limit_packed.restype = ctypes.c_size_t
+        os.register_at_fork(before=_lock.acquire, after_in_parent=_lock.release, after_in_child=_lock.release)
         _definitions = torch.library.Library("attune", "FRAGMENT")
         for name, function in (("_watch_weights", _watch), ("_are_parameters", _are_parameters)):
             _definitions.define(name + "(Tensor qkv, Tensor qkv_bias, Tensor out, Tensor out_bias) -> bool")
