@@ -110,6 +110,9 @@ bool op_bind_mask(op_call *call, const char *name, const torch_view *mask) {
     site_mask *const described = is_mask ? &call->key.mask : &call->key.bias;
     int64_t *const strides = is_mask ? call->arguments.attn_mask_strides : call->arguments.attn_bias_strides;
     if (!is_mask && !check_dtype(call, name, mask, 0)) return false;
+    /* It would make all arithmetic, and lse, float64. */
+    if (site_dtype(mask->dtype) == ATTUNE_F64 && call->key.dtype != ATTUNE_F64)
+        return op_fail(call, "%s is float64; with a q of another dtype it must be float32 or narrower", name);
     if (!site_mask_of(mask, sizes, described, strides))
         return op_fail(call,
                        "%s cannot be broadcast to [%lld, %lld, %lld, %lld], or its innermost stride is neither 0 nor 1",

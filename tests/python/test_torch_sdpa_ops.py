@@ -120,7 +120,6 @@ def test_gradients_with_a_bias_of_another_type(dtype, bias_dtype):
     "arguments, sentence",
     [
         (dict(soft_cap=2.0), "soft_cap has no backward"),
-        (dict(bias=torch.zeros(5, 9, dtype=torch.float64)), "a bias of float64"),
         (dict(bias=torch.zeros(5, 9, requires_grad=True)), "gradient of bias"),
         (dict(sinks=torch.zeros(4, requires_grad=True)), "gradient of sinks"),
     ],
@@ -229,6 +228,8 @@ BAD = [
     (lambda: attention(Q.transpose(2, 3).contiguous().transpose(2, 3), K, V), "q has the innermost stride 5"),
     (lambda: attention(Q, K, V, mask=torch.zeros(5, 9)), "mask must be bool"),
     (lambda: attention(Q, K, V, bias=torch.zeros(5, 9, dtype=torch.bool)), "bias must be numbers"),
+    (lambda: attention(Q, K, V, bias=torch.zeros(5, 9, dtype=torch.float64)), "bias is float64; with a q of another"),
+    (lambda: attention(Q, K.double(), V.double()), "k must have the dtype of q"),
     (lambda: attention(Q, K, V, mask=torch.ones(5, 8, dtype=torch.bool)), r"cannot be broadcast to \[2, 4, 5, 9\]"),
     (lambda: attention(Q, K, V, kv_lens=LENS.long()), r"kv_lens must be contiguous int32 of \[2\]"),
     (lambda: attention(Q, K, V, kv_lens=LENS + 1), r"kv_lens\[1\] is 10; there are 9 keys"),

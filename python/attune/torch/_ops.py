@@ -50,8 +50,6 @@ def _refusal(q: Tensor, k: Tensor, v: Tensor, bias: Optional[Tensor], sinks: Opt
     """Why these arguments have no backward; "" if they have one."""
     if cap > 0:
         return "soft_cap has no backward"
-    if bias is not None and bias.dtype == torch.float64 and q.dtype != torch.float64:
-        return "a bias of float64 has a backward for queries of float64 only"
     if bias is not None and bias.requires_grad:
         return "the gradient of bias is not computed"
     if sinks is not None and sinks.requires_grad:
