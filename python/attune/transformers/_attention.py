@@ -181,7 +181,7 @@ def _unsupported(call: _Call, dropout: float, kwargs: dict) -> Optional[str]:
             return f"argument {name}"
     if torch.jit.is_tracing():
         return "torch.jit tracing"
-    if any(tensor.device.type != "cpu" for tensor in (query, key, value)):
+    if not (query.is_cpu and key.is_cpu and value.is_cpu):
         return f"device {query.device.type}"
     if query.dtype not in _DTYPES or not query.dtype == key.dtype == value.dtype:
         return f"types {query.dtype}, {key.dtype}, {value.dtype}"
@@ -189,11 +189,15 @@ def _unsupported(call: _Call, dropout: float, kwargs: dict) -> Optional[str]:
         return "shapes"
     if query.shape[1] % key.shape[1] or key.shape[1] != value.shape[1]:
         return "numbers of heads"
-    if any(tensor.stride(3) != 1 and tensor.shape[3] != 1 for tensor in (query, key, value)):
+    if not (_is_dense(query) and _is_dense(key) and _is_dense(value)):
         return "innermost strides"
     if call.sinks is not None and call.sinks.numel() != query.shape[1]:
         return "shape of the sinks"
     return _unsupported_mask(call) or _unsupported_gradients(call)
+
+
+def _is_dense(tensor: torch.Tensor) -> bool:
+    return tensor.stride(3) == 1 or tensor.shape[3] == 1
 
 
 def _unsupported_mask(call: _Call) -> Optional[str]:
