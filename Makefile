@@ -174,7 +174,7 @@ $(call obj,src/runtime/codegen_path.c tools/draw_load.c): $(INSTALL_DIRS)
 
 -include $(patsubst %.o,%.d,$(call obj,$(LIB_SRC) $(WORKER_SRC) $(DSO_SRC) $(wildcard src/codegen/*.c) \
 	$(TOOL_SRC) $(TEST_SRC) $(SUPPORT_SRC) $(DRAW_SRC) $(TORCH_SRC) $(FUZZ_SRC) \
-	$(wildcard bench/*.c tests/aarch64/*.c) examples/minilm/encoder.c))
+	$(wildcard bench/*.c tests/aarch64/*.c tests/golden/*.c) examples/minilm/encoder.c))
 
 # ---- Products ----
 
@@ -289,6 +289,13 @@ $(BUILD)/bench/latency: $(call obj,bench/latency.c) $(BUILD)/libattune.so
 $(call obj,bench/ranking.c): INCLUDES = -Isrc -Itools -Itests -I$(BUILD)/gen
 $(BUILD)/bench/ranking: $(call obj,bench/ranking.c) $(addprefix $(BUILD)/libattune,-tool.a -support.a -internal.a)
 	@mkdir -p $(@D)
+	$(call say,link $@)
+	$(Q)$(LINK) $(filter %.o,$^) -Wl,--start-group $(filter %.a,$^) -Wl,--end-group $(CORE_LIBS) -ljansson -o $@
+
+# ---- The hashes of lowered IR (docs/design.md, "Golden IR") ----
+
+$(call obj,tests/golden/golden_ir.c): INCLUDES = -Isrc -Itests -Itools -I$(BUILD)/gen
+$(BUILD)/golden_ir: $(call obj,tests/golden/golden_ir.c) $(addprefix $(BUILD)/libattune,-support.a -tool.a -internal.a)
 	$(call say,link $@)
 	$(Q)$(LINK) $(filter %.o,$^) -Wl,--start-group $(filter %.a,$^) -Wl,--end-group $(CORE_LIBS) -ljansson -o $@
 
@@ -465,6 +472,13 @@ fuzz: all ## libFuzzer on every parser, FUZZ_SECONDS each (300)
 		SANITIZE='-fsanitize=fuzzer-no-link,address,undefined -fno-sanitize-recover=undefined $(SANITIZER_FLAGS)'
 	@BUILD='$(BUILD)-fuzz' ATTUNE='$(BUILD)/attune' bash tests/fuzz/run.sh $(FUZZ_SECONDS)
 fuzzers: $(FUZZERS)
+
+.PHONY: golden golden-update
+GOLDEN = tests/data/golden_ir.txt
+golden: $(BUILD)/golden_ir ## which kernels changed, by hashes of their IR; DUMP=avx512:17 prints the IR of one case
+	@$(BUILD)/golden_ir $(if $(DUMP),dump $(DUMP),compare $(GOLDEN))
+golden-update: $(BUILD)/golden_ir ## write the hashes anew; the commit says which changed and why
+	@$(BUILD)/golden_ir update $(GOLDEN)
 
 mutants: all tests ## seed known bugs one by one: each must make a test fail
 	@for group in mutants aarch64; do \
