@@ -86,8 +86,7 @@ LINK = $(CC) $(CFLAGS) $(SANITIZE) $(HARDENED_LINK) $(LDFLAGS) -Wl,--as-needed
 DSO_SRC := src/base/dso_handle.c
 CORE_SRC := $(filter-out $(DSO_SRC),$(wildcard src/base/*.c src/ir/*.c src/target/*.c))
 WORKER_SRC := src/runtime/worker_main.c
-LIB_SRC := $(CORE_SRC) $(filter-out $(WORKER_SRC),$(wildcard src/mha/*.c src/runtime/*.c src/plan/*.c \
-	src/tune/*.c))
+LIB_SRC := $(filter-out $(DSO_SRC) $(WORKER_SRC) src/codegen/% src/wheel/%,$(wildcard src/*/*.c))
 # What only the build of `make asan-jit` has; it sets JIT_ASAN.
 JIT_ASAN_SRC := src/codegen/asan.c tests/test_jit_asan.c
 CODEGEN_SRC := $(filter-out src/codegen/no_destructors.c src/codegen/no_compression.c src/codegen/older_glibc.c \

@@ -61,7 +61,7 @@ def hits():
     text(COLUMN[0], 40, "Every call: microseconds from disk, nanoseconds from memory, and no LLVM", 16, anchor="start",
          style=' font-weight="bold"')
     box(0, HIT, "data", "problem", "a struct, or text", "include/attune.h")
-    box(1, HIT, "data", "key", "checked, canonical", "src/mha, src/runtime")
+    box(1, HIT, "data", "key", "checked, canonical", "src/problem, runtime")
     box(2, HIT, "runtime", "memory cache", "for this process", "src/runtime")
     box(3, HIT, "runtime", "disk cache", "a file for each kernel", "src/runtime")
     box(4, HIT, "runtime", "loader", "image → pages", "src/runtime")
@@ -76,8 +76,8 @@ def hits():
 
 def misses():
     text(COLUMN[0], MISS + TALL + 32, "A miss: milliseconds", 16, anchor="start", style=' font-weight="bold"')
-    box(0, MISS, "compile", "schedule", "rules, or tuned", "src/mha, src/tune")
-    box(1, MISS, "compile", "builders", "write the loop IR", "src/mha")
+    box(0, MISS, "compile", "schedule", "rules, or tuned", "src/schedule, tune")
+    box(1, MISS, "compile", "builders", "write the loop IR", "src/attend, src/layer")
     box(2, MISS, "compile", "passes", "lower and verify it", "src/ir")
     box(3, MISS, "llvm", "LLVM", "plug-in or worker", "src/codegen")
     box(4, MISS, "llvm", "linker", "object → flat image", "src/codegen")

@@ -4,16 +4,22 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 
 # What each folder may include with quotes, beside its own headers, as an extended regular expression.
+rooms='problem|schedule|nest|attend|layer|operator'
 declare -A project=(
     [include]='^$'
     [src/base]='^base/'
     [src/target]='^(base|target)/'
     [src/ir]='^(base|ir)/|^target/target\.h$'
-    [src/mha]='^(base|ir|target|mha)/'
+    [src/problem]="^(base|ir|target|$rooms)/"
+    [src/schedule]="^(base|ir|target|$rooms)/"
+    [src/nest]="^(base|ir|target|$rooms)/"
+    [src/attend]="^(base|ir|target|$rooms)/"
+    [src/layer]="^(base|ir|target|$rooms)/"
+    [src/operator]="^(base|ir|target|$rooms)/"
     [src/codegen]='^(base|ir|target|codegen)/|^generator_id\.h$'
-    [src/runtime]='^(base|ir|target|mha|runtime)/|^tune/tuning\.h$|^(generator_id|install_dirs)\.h$'
-    [src/plan]='^(base|mha|runtime|plan)/'
-    [src/tune]='^(base|ir|target|mha|runtime|tune)/|^generator_id\.h$'
+    [src/runtime]='^(base|ir|target|'$rooms'|runtime)/|^tune/tuning\.h$|^(generator_id|install_dirs)\.h$'
+    [src/plan]='^(base|'$rooms'|runtime|plan)/'
+    [src/tune]='^(base|ir|target|'$rooms'|runtime|tune)/|^generator_id\.h$'
     [src/wheel]='^$'
     [tools]='^ref_(attention|block)\.h$|^draw/(draw|chart)\.h$|^(install_dirs|nearest|trusted)\.h$'
     [tools/draw]='^$'
@@ -27,7 +33,12 @@ declare -A system=(
     [src/base]="$plain|^(sys/stat|unistd)\.h$"
     [src/target]="$plain|^cpuid\.h$|^pthread\.h$|^unistd\.h$|^sys/(auxv|syscall)\.h$"
     [src/ir]="$plain|^immintrin\.h$|^xmmintrin\.h$"
-    [src/mha]="$plain|^xxhash\.h$"
+    [src/problem]="$plain|^xxhash\.h$"
+    [src/schedule]="$plain"
+    [src/nest]="$plain"
+    [src/attend]="$plain"
+    [src/layer]="$plain|^xxhash\.h$"
+    [src/operator]="$plain"
     [src/codegen]="$plain|^llvm-c/|^llvm/Config/|^(dlfcn|elf|link|pthread|sched|signal|unistd)\.h$|^sys/"
     [src/runtime]='^((?!llvm).)*$'
     [src/plan]="$plain|^unistd\.h$"

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # completions.sh COMMAND FOLDER: writes the completions for bash and zsh from the help of the command. The fields of
-# problems come from src/mha/problem_fields.c. `make completions` calls it. tests/test_completions.sh fails if the files
-# in completions/ differ from its output.
+# problems come from src/problem/problem_fields.c. `make completions` calls it. tests/test_completions.sh fails if the
+# files in completions/ differ from its output.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 attune=$(realpath "$1") folder=$2
@@ -51,11 +51,11 @@ fields() {
             print name values
             if (name == "v_dtype") print "kv_dtype" values
             if (name == "v_scales") print "kv_scales" values
-        }' src/mha/problem_fields.c
+        }' src/problem/problem_fields.c
     echo "layout bhsd bshd"
 }
 fields=$(fields)
-[ "$(wc -l <<<"$fields")" -gt 60 ] || { echo "src/mha/problem_fields.c is not read any more" >&2; exit 1; }
+[ "$(wc -l <<<"$fields")" -gt 60 ] || { echo "src/problem/problem_fields.c is not read any more" >&2; exit 1; }
 
 # ---- Options: lines "-o,--output KIND DESCRIPTION" ----
 

@@ -1,7 +1,7 @@
 #!/bin/sh
-# Writes generator_id.h: a hash over the contents of every source that decides what code is generated. The table of CPUs
-# is none of these: it decides only for which tuning class a context asks, and classes are in the key by name. So a CPU
-# that is added to it leaves all entries where they are.
+# Writes generator_id.h: a hash over the contents of every source that decides what code is generated: all folders of
+# src except those that are named here. The table of CPUs is none of these: it decides only for which tuning class a
+# context asks, and classes are in the key by name. So a CPU that is added to it leaves all entries where they are.
 set -eu
 # LLVM_VERSION is for a library without a code generator: the LLVM of those who fill its caches.
 version=${LLVM_VERSION:-$("$LLVM_CONFIG" --version)} || {
@@ -9,7 +9,9 @@ version=${LLVM_VERSION:-$("$LLVM_CONFIG" --version)} || {
     exit 1
 }
 id=$({
-    find src/ir src/target src/mha src/codegen -type f \( -name '*.[ch]' -o -name '*.def' -o -name '*.map' \) \
+    find src -type f \( -name '*.[ch]' -o -name '*.def' -o -name '*.map' \) \
+        ! -path 'src/runtime/*' ! -path 'src/plan/*' ! -path 'src/tune/*' ! -path 'src/wheel/*' \
+        \( ! -path 'src/base/*' -o -path src/base/integers.h \) \
         ! -path 'src/target/tuning_class.*' ! -path 'src/target/cpu.*' |
         LC_ALL=C sort | xargs sha256sum
     echo "${JIT_ASAN:-} ${LLVM_LINK:-}"

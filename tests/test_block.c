@@ -1,7 +1,7 @@
 /* The whole block: every sort of problem under chosen schedules and any others of both strategies, as machine code and
  * by the interpreter, against the reference. */
 #include "check_case.h"
-#include "mha/mha.h"
+#include "problem/mha.h"
 #include "support/problems.h"
 #include "support/tensor_calls.h"
 

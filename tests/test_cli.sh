@@ -67,7 +67,7 @@ for row in $rows; do
 done
 # The fields of problems, as the library lists them.
 : >"$work/stderr"
-for field in $(sed -nE 's/^    [A-Z_]+\("?([a-z_]+)"?[,)].*/\1/p' src/mha/problem_fields.c); do
+for field in $(sed -nE 's/^    [A-Z_]+\("?([a-z_]+)"?[,)].*/\1/p' src/problem/problem_fields.c); do
     grep -qw -- "$field" <<<"$manual" || [[ $field == *_strides ]] || echo "$field" >>"$work/stderr"
 done
 [ ! -s "$work/stderr" ]

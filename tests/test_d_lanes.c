@@ -2,8 +2,8 @@
  * and by the interpreter, also as lowered for targets that this CPU cannot run, against the reference; with bits that
  * depend neither on the threads nor, where they are promised, on strategy and chunks. */
 #include "check_case.h"
-#include "mha/d_lanes.h"
-#include "mha/signature.h"
+#include "attend/d_lanes.h"
+#include "problem/signature.h"
 #include "support/tensor_calls.h"
 #include "support/problems.h"
 

@@ -1,10 +1,10 @@
 /* Products: kernels of one phase each, for every target and many schedules, as machine code where this CPU runs it and
  * by the interpreter, which checks all accesses: to the bits of a plain loop in the order that gemm.h states. */
-#include "mha/gemm.h"
+#include "nest/gemm.h"
 
 #include "ir/interp.h"
 #include "ir/passes.h"
-#include "mha/pack.h"
+#include "layer/pack.h"
 #include "support/jit_run.h"
 #include "support/random_ir.h"
 

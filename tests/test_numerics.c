@@ -1,5 +1,5 @@
 /* Sums over many keys, and numbers at the ends of f32, by either strategy: docs/numerics.md has the limits. */
-#include "mha/mha.h"
+#include "problem/mha.h"
 #include "support/problems.h"
 #include "support/tensor_calls.h"
 

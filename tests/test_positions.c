@@ -1,6 +1,6 @@
 /* The canonical form of causality, windows, global tokens and alignment: it sees exactly the same keys, and counts them
  * right. Against the definition in attune.h, pair by pair. */
-#include "mha/signature.h"
+#include "problem/signature.h"
 #include "support/problems.h"
 #include "support/random_ir.h"
 

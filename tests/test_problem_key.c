@@ -1,7 +1,7 @@
 /* The key differs exactly where kernels do. */
 #define _GNU_SOURCE
-#include "mha/key_words.h"
-#include "mha/problem_fields.h"
+#include "problem/key_words.h"
+#include "problem/problem_fields.h"
 #include "support/problems.h"
 
 #include <setjmp.h>

@@ -4,7 +4,7 @@
  */
 #include "ir/interp.h"
 #include "ir/passes.h"
-#include "mha/q_lanes.h"
+#include "attend/q_lanes.h"
 #include "ref_attention.h"
 #include "runtime/call.h"
 #include "support/calls.h"

@@ -1,6 +1,6 @@
 /* Values by rows (q_lanes_by_rows.c): the bits are those of values by columns, and they are used where they may be. */
-#include "mha/mha.h"
-#include "mha/q_lanes.h"
+#include "problem/mha.h"
+#include "attend/q_lanes.h"
 #include "support/calls.h"
 
 #include <math.h>

@@ -1,5 +1,5 @@
 /* Schedules: text, which are legal, and that the one chosen without measuring is. */
-#include "mha/mha.h"
+#include "problem/mha.h"
 #include "support/problems.h"
 #include "target/target.h"
 

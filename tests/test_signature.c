@@ -1,6 +1,6 @@
 /* The tensors and scalars of a problem, and the parameters of its kernel, which must be the same ones. */
 #include "ir/text.h"
-#include "mha/signature.h"
+#include "problem/signature.h"
 #include "support/problems.h"
 
 #include <setjmp.h>

@@ -6,7 +6,7 @@
 #include "ir/passes.h"
 #include "ir/text.h"
 #include "ir/verify.h"
-#include "mha/gemm.h"
+#include "nest/gemm.h"
 #include "support/ir_text_helpers.h"
 #include "support/jit_run.h"
 #include "support/problems.h"

@@ -1,7 +1,7 @@
 /* The kernels of a plan by the number of queries. */
 #include "plan/plan.h"
 
-#include "mha/problem.h"
+#include "problem/problem.h"
 
 /* Whether d-lanes, the strategy for few rows, is chosen for up to so many queries. Where only the run knows the number
  * of keys, it is that of a usual length: with more keys d-lanes would be as good for more rows, with fewer keys it

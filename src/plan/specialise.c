@@ -1,7 +1,7 @@
 /* Kernels for lengths that come back. */
 #include "plan/plan.h"
 
-#include "mha/problem.h"
+#include "problem/problem.h"
 
 #include <string.h>
 #include <unistd.h>

@@ -1,7 +1,7 @@
 /* The public functions on the weights of a block, and blocks that keep theirs. */
 #include "runtime/context.h"
 
-#include "mha/pack.h"
+#include "layer/pack.h"
 
 #include <string.h>
 

@@ -1,7 +1,7 @@
 /* Why a kernel is not in the disk cache: its key compared with those of the entries. */
 #include "runtime/context.h"
 
-#include "mha/key_words.h"
+#include "problem/key_words.h"
 #include "runtime/disk_files.h"
 #include "target/kernel_abi.h"
 

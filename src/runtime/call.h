@@ -7,8 +7,8 @@
 #ifndef ATTUNE_RUNTIME_CALL_H
 #define ATTUNE_RUNTIME_CALL_H
 
-#include "mha/pack.h"
-#include "mha/signature.h"
+#include "layer/pack.h"
+#include "problem/signature.h"
 
 /* Sizes and strides of one call, and values that follow from them. */
 typedef struct at_settled {

@@ -8,7 +8,7 @@
 #ifndef ATTUNE_RUNTIME_KEY_H
 #define ATTUNE_RUNTIME_KEY_H
 
-#include "mha/mha.h"
+#include "problem/mha.h"
 #include "target/tuning_class.h"
 
 #include <string.h>

@@ -6,7 +6,7 @@
 #define ATTUNE_TUNE_DATABASE_H
 
 #include "base/error.h"
-#include "mha/mha.h"
+#include "problem/mha.h"
 
 typedef struct tune_database tune_database;
 

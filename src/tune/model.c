@@ -1,6 +1,6 @@
 #include "tune/space.h"
 
-#include "mha/integers.h"
+#include "base/integers.h"
 
 #include <unistd.h>
 

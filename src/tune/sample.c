@@ -1,6 +1,6 @@
 #include "tune/sample.h"
 
-#include "mha/integers.h"
+#include "base/integers.h"
 
 #include <math.h>
 

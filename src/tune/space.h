@@ -7,7 +7,7 @@
 #ifndef ATTUNE_TUNE_SPACE_H
 #define ATTUNE_TUNE_SPACE_H
 
-#include "mha/mha.h"
+#include "problem/mha.h"
 
 typedef struct tune_candidate {
     attune_schedule schedule;

@@ -1,7 +1,7 @@
 #include "tune/tuning.h"
 
 #include "generator_id.h"
-#include "mha/key_words.h"
+#include "problem/key_words.h"
 #include "runtime/process.h"
 #include "tune/search.h"
 

@@ -4,7 +4,7 @@
 #include "fuzz.h"
 
 #include "base/memory.h"
-#include "mha/pack_internal.h"
+#include "layer/pack_internal.h"
 
 #include <xxhash.h>
 

@@ -1,5 +1,5 @@
 /* The problem text: whatever parses and can be compiled prints to a text that means the same. */
-#include "mha/mha.h"
+#include "problem/mha.h"
 
 #include "fuzz.h"
 

@@ -2,7 +2,7 @@
 #ifndef ATTUNE_TESTS_BLOCK_MODEL_H
 #define ATTUNE_TESTS_BLOCK_MODEL_H
 
-#include "mha/pack.h"
+#include "layer/pack.h"
 
 typedef enum model_values {
     RANDOM_BITS,  /* NaNs among them */

@@ -2,7 +2,7 @@
 #ifndef ATTUNE_TESTS_PROBLEMS_H
 #define ATTUNE_TESTS_PROBLEMS_H
 
-#include "mha/mha.h"
+#include "problem/mha.h"
 
 /* The test fails if the text does not parse, or has no canonical form. */
 attune_problem problem_parsed(const char *text);

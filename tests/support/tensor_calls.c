@@ -2,7 +2,7 @@
 
 #include "ir/interp.h"
 #include "ir/passes.h"
-#include "mha/signature.h"
+#include "problem/signature.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

@@ -1,0 +1,456 @@
+/* The d-lanes strategy: tasks, chunks and tiles. */
+#include "attend/d_lanes.h"
+#include "nest/columns.h"
+#include "attend/merge.h"
+#include "problem/problem.h"
+
+#include <math.h>
+
+/* ---- small things ---- */
+
+const ir_buffer *dl_registers(const d_lanes *d, const char *name, int lanes, int num_dims, const int64_t *dims) {
+    return ir_alloc(d->b, name, IR_REG, ir_type_of(d->c->elem, lanes), num_dims, dims);
+}
+
+static const ir_expr *compare(const d_lanes *d, ir_op op, const ir_expr *x, const ir_expr *y) {
+    return ir_apply(d->b, op, x, y, NULL);
+}
+
+/* ---- what the prover is told ---- */
+
+const ir_expr *dl_opaque(const d_lanes *d, const char *name, const ir_expr *value) {
+    if (!value || value->op == IR_CONST) return value;
+    const ir_access *at = ir_at(d->b, ir_alloc(d->b, name, IR_REG, ir_type_of(IR_IDX, 1), 0, NULL), 1, 0);
+    ir_store(d->b, at, value);
+    return ir_let(d->b, name, ir_load(d->b, at));
+}
+
+void dl_assume_between(const d_lanes *d, const ir_expr *low, const ir_expr *value, const ir_expr *high) {
+    ir_assume(d->b, compare(d, IR_LE, low, value));
+    ir_assume(d->b, compare(d, IR_LE, value, high));
+}
+
+const ir_expr *dl_first(const d_lanes *d, const char *name, const ir_expr *first, const ir_expr *count,
+                        const ir_expr *size) {
+    first = dl_opaque(d, name, first);
+    dl_assume_between(d, dl_i(d, 0), first, ir_sub(d->b, size, count));
+    return first;
+}
+
+const ir_expr *dl_part(const d_lanes *d, const char *name, const ir_expr *part, int64_t parts, const ir_expr *whole) {
+    part = dl_opaque(d, name, part);
+    for (int64_t i = 1; i <= parts; i++) dl_assume_between(d, dl_i(d, 0), ir_mul(d->b, part, dl_i(d, i)), whole);
+    return part;
+}
+
+/* ---- sizes ---- */
+
+static int64_t least_multiple(int64_t x, int64_t y) {
+    int64_t multiple = x;
+    while (multiple % y) multiple += x;
+    return multiple;
+}
+
+/* More rows than this are shared by several tasks. Up to it, all of them use each key as long as it is in the first
+ * cache. */
+enum { MAX_TASK_ROWS = 64 };
+
+static void derive_rows(d_lanes *d) {
+    const attune_problem *p = d->c->p;
+    const attune_schedule *s = d->c->s;
+    const int64_t most = mha_most_queries(p), group = d->c->group;
+    d->row_step = least_multiple(s->score_vectors, s->value_rows);
+    if (p->seq_q >= 0 && p->seq_q * group <= MAX_TASK_ROWS) {
+        d->max_rows = d->fixed_rows = p->seq_q * group;
+        return;
+    }
+    const int64_t rows = most > MAX_TASK_ROWS || most * group > MAX_TASK_ROWS ? MAX_TASK_ROWS : most * group;
+    d->max_rows = dl_round_up(rows, d->row_step);
+}
+
+static void derive_sizes(d_lanes *d, mha_context *c) {
+    const attune_problem *p = c->p;
+    d->c = c;
+    d->b = c->b;
+    d->lanes = c->lanes;
+    d->width = c->by_pairs ? 2 * c->lanes : c->lanes;
+    derive_rows(d);
+    d->k_columns = dl_round_up(p->head_dim, d->width);
+    d->v_columns = dl_round_up(p->head_dim_v, d->width);
+    d->is_serial = p->reproducible;
+    d->fetches_ahead = mha_is_from_memory(p);
+    d->one_chunk = p->reproducible || mha_most_keys(p) <= c->s->kv_chunk;
+    d->masks_keys = p->attn_mask_dims[3] || p->attn_bias_dims[3];
+    /* The keys of a lone query are an interval, of which nothing is read beyond the ends, unless there are global keys
+     * as well or tiles begin where those of other queries do. */
+    const bool one_query = p->seq_q == 1 && !p->global_tokens && !(d->is_serial && c->has_first);
+    d->masks_positions = (c->has_first || c->has_last) && !one_query;
+}
+
+/* Rows of a KV head of the longest entry. */
+static const ir_expr *all_rows(const d_lanes *d) {
+    return ir_mul(d->b, d->c->params.size[MHA_SEQ_Q], dl_i(d, d->c->group));
+}
+
+static const ir_expr *all_chunks(const d_lanes *d) {
+    return d->one_chunk ? dl_i(d, 1) : dl_ceil_div(d, d->c->params.size[MHA_SEQ_KV], d->c->s->kv_chunk);
+}
+
+static const ir_expr *row_tasks(const d_lanes *d) {
+    return d->fixed_rows ? dl_i(d, 1) : dl_ceil_div(d, all_rows(d), d->max_rows);
+}
+
+void mha_d_lanes_shared(mha_context *c) {
+    d_lanes d = {0};
+    derive_sizes(&d, c);
+    if (d.one_chunk) return;
+    const ir_expr *const dims[] = {c->params.size[MHA_BATCH], c->params.size[MHA_KV_HEADS], all_chunks(&d),
+                                   all_rows(&d), dl_i(&d, d.v_columns)};
+    c->parts.max = ir_shared(c->b, "chunk_max", c->elem, 4, dims);
+    c->parts.sum = ir_shared(c->b, "chunk_sum", c->elem, 4, dims);
+    c->parts.out = ir_shared(c->b, "chunk_out", c->elem, 5, dims);
+}
+
+/* ---- rows ---- */
+
+void dl_each_rows(d_lanes *d, int64_t step, dl_rows_fn *build, const void *user) {
+    const int64_t whole = d->fixed_rows / step, rest = d->fixed_rows % step;
+    if (!d->fixed_rows || whole > 1) {
+        const ir_expr *end = d->fixed_rows ? dl_i(d, whole * step) : d->padded_rows;
+        const ir_expr *first = ir_for_begin(d->b, "row", dl_i(d, 0), end, step, false);
+        build(d, user, first, step);
+        ir_for_end(d->b);
+    } else if (whole == 1) {
+        build(d, user, dl_i(d, 0), step);
+    }
+    if (rest) build(d, user, dl_i(d, whole * step), rest);
+}
+
+dl_row dl_row_at(const d_lanes *d, const ir_expr *row) {
+    ir_builder *b = d->b;
+    const ir_expr *group = dl_i(d, d->c->group), *first_head = ir_mul(b, d->kv_head, group);
+    if (!d->fixed_rows) row = ir_min(b, row, ir_sub(b, d->rows, dl_i(d, 1)));
+    row = ir_let(b, "number", ir_add(b, d->first_row, row));
+    dl_row r = {.head = ir_let(b, "head", ir_add(b, first_head, ir_mod(b, row, group))),
+                .query = dl_first(d, "query", ir_div(b, row, group), dl_i(d, 1), d->entry.seq_q)};
+    r.token = ir_add(b, d->entry.first_q, r.query);
+    return r;
+}
+
+/* ---- a task's beginning and end ---- */
+
+static const ir_buffer *scratch(const d_lanes *d, const char *name, ir_elem elem, int64_t rows, int64_t columns) {
+    return ir_alloc(d->b, name, IR_SCRATCH, ir_type_of(elem, 1), columns ? 2 : 1, (int64_t[]){rows, columns});
+}
+
+static void alloc_scratch(d_lanes *d) {
+    const mha_context *c = d->c;
+    const int64_t more = c->s->score_rows > d->width ? c->s->score_rows : d->width;
+    const int64_t keys = dl_round_up(c->s->kv_tile + more, d->width);
+    d->q = scratch(d, "queries", c->by_pairs ? IR_BF16 : c->elem, d->max_rows, d->k_columns);
+    d->scores = scratch(d, "scores", c->elem, d->max_rows, keys);
+    if (c->by_pairs) d->rounded = scratch(d, "rounded", IR_BF16, d->max_rows, keys);
+    d->o = scratch(d, "o", c->elem, d->max_rows, d->v_columns);
+    d->row_max = scratch(d, "row_max", c->elem, d->max_rows, 0);
+    d->row_sum = scratch(d, "row_sum", c->elem, d->max_rows, 0);
+    d->factor = scratch(d, "factor", c->elem, d->max_rows, 0);
+    if (d->is_serial) {
+        d->tile_o = scratch(d, "tile_o", c->elem, d->max_rows, d->v_columns);
+        d->o_lost = scratch(d, "o_lost", c->elem, d->max_rows, d->v_columns);
+        d->row_sum_lost = scratch(d, "row_sum_lost", c->elem, d->max_rows, 0);
+    }
+    if (c->p->k_scales == ATTUNE_SCALES_TOKEN) d->k_scales = scratch(d, "k_scales", c->elem, keys, 0);
+    if (c->p->v_scales == ATTUNE_SCALES_TOKEN) d->v_scales = scratch(d, "v_scales", c->elem, keys, 0);
+}
+
+/* The logit of a row's sink, which counts as a key seen before all others. */
+static const ir_expr *sink_of(const d_lanes *d, const dl_row *row) {
+    const ir_buffer *sinks = d->c->params.tensor[MHA_SINKS];
+    return sinks ? mha_load(d->c, ir_at(d->b, sinks, 1, 1, row->head)) : NULL;
+}
+
+/* A vector of Q, times mha_query_sign, as d->q holds it. */
+static const ir_expr *load_query(const d_lanes *d, const ir_expr *const *index, const ir_expr *column, int64_t count) {
+    const mha_context *c = d->c;
+    const ir_expr *sign = mha_query_sign(c);
+    if (!c->by_pairs) {
+        const ir_expr *q = mha_load_columns(c, c->q, index, column, count);
+        return sign ? ir_mul(d->b, q, ir_splat(d->b, sign, d->lanes)) : q;
+    }
+    const ir_expr *q = mha_load_raw_columns(c, c->q, index, column, d->width, count);
+    if (!sign) return q;
+    q = ir_mul(d->b, ir_cast(d->b, IR_F32, q), ir_splat(d->b, sign, d->width));
+    return ir_cast(d->b, IR_BF16, q);
+}
+
+static void init_row(d_lanes *d, const ir_expr *r) {
+    ir_builder *b = d->b;
+    const mha_context *c = d->c;
+    const dl_row row = dl_row_at(d, r);
+    const ir_expr *sink = d->one_chunk ? sink_of(d, &row) : NULL;
+    ir_store(b, ir_at(b, d->row_max, 1, 1, r), sink ? sink : mha_number(c, -INFINITY, 1));
+    ir_store(b, ir_at(b, d->row_sum, 1, 1, r), sink ? mha_sink_sum(c, sink) : mha_number(c, 0, 1));
+    if (d->is_serial) ir_store(b, ir_at(b, d->row_sum_lost, 1, 1, r), mha_number(c, 0, 1));
+    const ir_expr *const index[] = {d->entry.batch, row.head, row.token};
+    const int64_t whole = c->p->head_dim / d->width * d->width;
+    for (int part = 0; part < 2; part++) {
+        const int64_t end = part ? c->p->head_dim : whole, begin = part ? whole : 0;
+        if (begin == end) continue;
+        const ir_expr *at = part ? dl_i(d, whole) : ir_for_begin(b, "at", dl_i(d, 0), dl_i(d, end), d->width, false);
+        const ir_expr *q = load_query(d, index, at, part ? end - begin : d->width);
+        ir_store(b, ir_at(b, d->q, d->width, 2, r, at), q);
+        if (!part) ir_for_end(b);
+    }
+    const ir_expr *at = ir_for_begin(b, "at", dl_i(d, 0), dl_i(d, d->v_columns), d->lanes, false);
+    ir_store(b, ir_at(b, d->o, d->lanes, 2, r, at), mha_number(c, 0, d->lanes));
+    if (d->is_serial) ir_store(b, ir_at(b, d->o_lost, d->lanes, 2, r, at), mha_number(c, 0, d->lanes));
+    ir_for_end(b);
+}
+
+/* Adds the lost parts to O and to the sum. */
+static void complete_row(d_lanes *d, const ir_expr *r) {
+    ir_builder *b = d->b;
+    const ir_access *sum = ir_at(b, d->row_sum, 1, 1, r);
+    const ir_expr *sum_lost = ir_load(b, ir_at(b, d->row_sum_lost, 1, 1, r));
+    ir_store(b, sum, mha_sum_total(d->c, (mha_sum){ir_load(b, sum), sum_lost}));
+    const ir_expr *at = ir_for_begin(b, "at", dl_i(d, 0), dl_i(d, d->v_columns), d->lanes, false);
+    const ir_access *o = ir_at(b, d->o, d->lanes, 2, r, at);
+    const ir_expr *o_lost = ir_load(b, ir_at(b, d->o_lost, d->lanes, 2, r, at));
+    ir_store(b, o, mha_sum_total(d->c, (mha_sum){ir_load(b, o), o_lost}));
+    ir_for_end(b);
+}
+
+/* O / sum and LSE of a row; 0 and -inf for one that saw no key. */
+static void store_row(d_lanes *d, const ir_expr *r) {
+    ir_builder *b = d->b;
+    const mha_context *c = d->c;
+    const dl_row row = dl_row_at(d, r);
+    const ir_expr *sum = ir_let(b, "total", ir_load(b, ir_at(b, d->row_sum, 1, 1, r)));
+    if (c->lse) {
+        const ir_expr *max = ir_load(b, ir_at(b, d->row_max, 1, 1, r));
+        mha_store(c, ir_at(b, c->lse, 1, 3, d->entry.batch, row.head, row.token), mha_log_sum(c, max, sum));
+    }
+    const ir_expr *const index[] = {d->entry.batch, row.head, row.token};
+    mha_store_divided(c, c->out, index, d->o, r, c->p->head_dim_v, sum);
+}
+
+/* Leaves a row's part for the merge. `seen`: o, row_max and row_sum hold something. */
+static void share_row(d_lanes *d, const ir_expr *r, bool seen) {
+    ir_builder *b = d->b;
+    const mha_context *c = d->c;
+    const ir_expr *row = ir_let(b, "number", ir_add(b, d->first_row, r));
+    const ir_access *max = ir_at(b, c->parts.max, 1, 4, d->entry.number, d->kv_head, d->chunk, row);
+    const ir_access *sum = ir_at(b, c->parts.sum, 1, 4, d->entry.number, d->kv_head, d->chunk, row);
+    ir_store(b, max, seen ? ir_load(b, ir_at(b, d->row_max, 1, 1, r)) : mha_number(c, -INFINITY, 1));
+    ir_store(b, sum, seen ? ir_load(b, ir_at(b, d->row_sum, 1, 1, r)) : mha_number(c, 0, 1));
+    if (!seen) return;
+    const ir_expr *at = ir_for_begin(b, "at", dl_i(d, 0), dl_i(d, d->v_columns), d->lanes, false);
+    ir_store(b, ir_at(b, c->parts.out, d->lanes, 5, d->entry.number, d->kv_head, d->chunk, row, at),
+             ir_load(b, ir_at(b, d->o, d->lanes, 2, r, at)));
+    ir_for_end(b);
+}
+
+static void finish_rows(d_lanes *d, bool seen) {
+    const ir_expr *r = ir_for_begin(d->b, "r", dl_i(d, 0), d->rows, 1, false);
+    if (seen && d->c->by_pairs) dl_restore_order(d, r);
+    if (d->is_serial) complete_row(d, r);
+    if (d->one_chunk)
+        store_row(d, r);
+    else
+        share_row(d, r, seen);
+    ir_for_end(d->b);
+}
+
+/* ---- which keys a task visits ---- */
+
+typedef struct key_range {
+    const ir_expr *first, *end;         /* of the keys that some row sees */
+    const ir_expr *all_first, *all_end; /* of those that every row sees, where positions matter */
+} key_range;
+
+static const ir_expr *position_of(const d_lanes *d, const ir_expr *row) {
+    const ir_expr *query = ir_div(d->b, ir_add(d->b, d->first_row, row), dl_i(d, d->c->group));
+    return ir_add(d->b, d->entry.base, query);
+}
+
+/* Rows see later keys the later they are, but for global queries, which see all: the first rows of a task, if any. */
+static key_range keys_of_task(const d_lanes *d) {
+    ir_builder *b = d->b;
+    const mha_context *c = d->c;
+    key_range keys = {.first = dl_i(d, 0), .end = d->entry.seq_kv};
+    if (!c->has_first && !c->has_last) return keys;
+    const ir_expr *one = dl_i(d, 1);
+    const ir_expr *low = ir_let(b, "low", position_of(d, dl_i(d, 0)));
+    const ir_expr *high = ir_let(b, "high", position_of(d, ir_sub(b, d->rows, one)));
+    const ir_expr *low_end = ir_let(b, "low_end", ir_add(b, mha_last_key(c, &d->entry, low), one));
+    keys.first = mha_first_key(c, &d->entry, low);
+    keys.end = ir_add(b, mha_last_key(c, &d->entry, high), one);
+    keys.all_first = ir_let(b, "all_first", mha_first_key(c, &d->entry, high));
+    keys.all_end = low_end;
+    if (c->p->global_tokens) {
+        keys.first = dl_i(d, 0);
+        keys.end = ir_max(b, keys.end, ir_max(b, low_end, ir_add(b, mha_last_global(c, &d->entry, high), one)));
+    }
+    return keys;
+}
+
+/* Whether some row sees none of a tile's keys, or not all of them. */
+static const ir_expr *is_partial(const d_lanes *d, const key_range *task, const dl_tile *tile) {
+    ir_builder *b = d->b;
+    if (d->masks_keys || (d->masks_positions && d->c->p->global_tokens)) return ir_int(b, IR_BOOL, 1);
+    if (!d->masks_positions) return ir_int(b, IR_BOOL, 0);
+    const ir_expr *before = compare(d, IR_LT, tile->first, task->all_first);
+    const ir_expr *after = compare(d, IR_GT, ir_add(b, tile->first, tile->keys), task->all_end);
+    return ir_let(b, "is_partial", ir_apply(b, IR_OR, before, after, NULL));
+}
+
+/* Whether the keys are known to come in whole tiles. */
+static bool tiles_are_whole(const d_lanes *d) {
+    const attune_problem *p = d->c->p;
+    return p->seq_kv >= 0 && !p->is_ragged && !p->has_kv_lens && !d->c->has_first && !d->c->has_last &&
+           p->seq_kv % d->c->s->kv_tile == 0;
+}
+
+static void load_scales_of(d_lanes *d, const dl_streams *streams, const void *user) {
+    ir_builder *b = d->b;
+    const ir_expr *i = ir_for_begin(b, "i", dl_i(d, 0), streams->keys, 1, false);
+    const mha_kv_row key = dl_key_at(d, streams, 0, i);
+    const ir_expr *j = ir_add(b, streams->first[0], i);
+    (void)user;
+    if (d->k_scales) ir_store(b, ir_at(b, d->k_scales, 1, 1, j), mha_k_scale(d->c, &key));
+    if (d->v_scales) ir_store(b, ir_at(b, d->v_scales, 1, 1, j), mha_v_scale(d->c, &key));
+    ir_for_end(b);
+}
+
+static void load_scales(d_lanes *d, const dl_tile *tile) {
+    const ir_buffer *const scales[2] = {d->k_scales, d->v_scales};
+    if (!scales[0] && !scales[1]) return;
+    for (int i = 0; i < 2; i++)
+        if (scales[i]) ir_store(d->b, ir_at(d->b, scales[i], d->lanes, 1, tile->keys), mha_number(d->c, 1, d->lanes));
+    dl_each_streams(d, tile, 1, 1, load_scales_of, NULL);
+}
+
+const ir_expr *dl_k_scales(const d_lanes *d, const ir_expr *j, int lanes) {
+    if (d->k_scales) return ir_load(d->b, ir_at(d->b, d->k_scales, lanes, 1, j));
+    const ir_expr *scale = mha_k_scale(d->c, &(mha_kv_row){.index = {NULL, d->kv_head, NULL}});
+    return scale ? ir_splat(d->b, scale, lanes) : NULL;
+}
+
+const ir_expr *dl_v_scales(const d_lanes *d, const ir_expr *j, int lanes) {
+    if (d->v_scales) return ir_load(d->b, ir_at(d->b, d->v_scales, lanes, 1, j));
+    const ir_expr *scale = mha_v_scale(d->c, &(mha_kv_row){.index = {NULL, d->kv_head, NULL}});
+    return scale ? ir_splat(d->b, scale, lanes) : NULL;
+}
+
+static void visit_keys(d_lanes *d, const key_range *task, const ir_expr *first, const ir_expr *end) {
+    ir_builder *b = d->b;
+    const int64_t most = d->c->s->kv_tile;
+    dl_tile tile;
+    const ir_expr *key = ir_for_begin(b, "key", first, end, most, false);
+    tile.keys =
+        tiles_are_whole(d) ? dl_i(d, most) : dl_opaque(d, "keys", ir_min(b, ir_sub(b, end, key), dl_i(d, most)));
+    dl_assume_between(d, dl_i(d, 1), tile.keys, dl_i(d, most));
+    tile.first = dl_first(d, "first_key", key, tile.keys, d->entry.seq_kv);
+    tile.is_partial = is_partial(d, task, &tile);
+    load_scales(d, &tile);
+    if (d->is_serial)
+        dl_serial_scores(d, &tile);
+    else
+        dl_scores(d, &tile);
+    dl_softmax(d, &tile);
+    dl_values(d, &tile);
+    ir_for_end(b);
+}
+
+static void build_task(d_lanes *d) {
+    ir_builder *b = d->b;
+    const int64_t chunk = d->c->s->kv_chunk;
+    const key_range task = keys_of_task(d);
+    const ir_expr *first = task.first, *end = task.end;
+    if (!d->one_chunk) {
+        const ir_expr *begin = ir_mul(b, d->chunk, dl_i(d, chunk));
+        first = ir_max(b, first, begin);
+        end = ir_min(b, end, ir_add(b, begin, dl_i(d, chunk)));
+    }
+    if (d->is_serial) { /* where the tiles of q-lanes begin */
+        const ir_expr *step = dl_i(d, d->c->s->kv_tile);
+        first = ir_mul(b, ir_div(b, first, step), step);
+    }
+    first = ir_let(b, "first", first);
+    end = ir_let(b, "end", end);
+    if (!d->one_chunk) ir_if_begin(b, compare(d, IR_LT, first, end));
+    alloc_scratch(d);
+    const ir_expr *r = ir_for_begin(b, "r", dl_i(d, 0), d->padded_rows, 1, false);
+    init_row(d, r);
+    ir_for_end(b);
+    visit_keys(d, &task, first, end);
+    finish_rows(d, true);
+    if (d->one_chunk) return;
+    ir_if_else(b);
+    finish_rows(d, false);
+    ir_if_end(b);
+}
+
+/* ---- phases ---- */
+
+/* Opens the entry and the rows of a task; the caller closes its `if` with end_rows. */
+static void begin_rows(d_lanes *d, const ir_expr *number, const ir_expr *task) {
+    ir_builder *b = d->b;
+    d->entry = mha_entry_open(d->c, number);
+    mha_scale_open(d->c);
+    d->first_row = ir_mul(b, task, dl_i(d, d->max_rows));
+    if (d->fixed_rows) {
+        d->rows = d->padded_rows = dl_i(d, d->fixed_rows);
+        return;
+    }
+    const ir_expr *left = ir_sub(b, ir_mul(b, d->entry.seq_q, dl_i(d, d->c->group)), d->first_row);
+    d->rows = ir_let(b, "rows", ir_min(b, left, dl_i(d, d->max_rows)));
+    ir_if_begin(b, compare(d, IR_GT, d->rows, dl_i(d, 0)));
+    d->padded_rows = ir_mul(b, dl_ceil_div(d, d->rows, d->row_step), dl_i(d, d->row_step));
+    d->padded_rows = ir_let(b, "padded_rows", d->padded_rows);
+}
+
+static void end_rows(d_lanes *d) {
+    if (!d->fixed_rows) ir_if_end(d->b);
+}
+
+/* The second phase: the chunks of each row, in order. */
+static void merge_chunks(d_lanes *d) {
+    ir_builder *b = d->b;
+    mha_context *c = d->c;
+    ir_phase_begin(b);
+    const ir_expr *number = ir_parallel(b, "merge_b", c->params.size[MHA_BATCH]);
+    d->kv_head = ir_parallel(b, "merge_h", c->params.size[MHA_KV_HEADS]);
+    begin_rows(d, number, ir_parallel(b, "merge_t", row_tasks(d)));
+    const ir_expr *r = ir_for_begin(b, "r", dl_i(d, 0), d->rows, 1, false);
+    const dl_row row = dl_row_at(d, r);
+    const mha_parts parts = {
+        .max = c->parts.max,
+        .sum = c->parts.sum,
+        .values = c->parts.out,
+        .rank = 4,
+        .part_dim = 2,
+        .index = {number, d->kv_head, NULL, ir_let(b, "number", ir_add(b, d->first_row, r))},
+        .count = dl_ceil_div(d, d->entry.seq_kv, c->s->kv_chunk),
+        .columns = d->v_columns,
+        .sink = sink_of(d, &row),
+    };
+    mha_merge_parts(c, &parts, c->out, c->lse, (const ir_expr *const[]){d->entry.batch, row.head, row.token});
+    ir_for_end(b);
+    end_rows(d);
+    ir_phase_end(b);
+}
+
+void mha_d_lanes(mha_context *c) {
+    d_lanes d = {0};
+    derive_sizes(&d, c);
+    ir_phase_begin(c->b);
+    const ir_expr *number = ir_parallel(c->b, "b", c->params.size[MHA_BATCH]);
+    d.kv_head = ir_parallel(c->b, "h", c->params.size[MHA_KV_HEADS]);
+    d.chunk = ir_parallel(c->b, "chunk", all_chunks(&d));
+    begin_rows(&d, number, ir_parallel(c->b, "t", row_tasks(&d)));
+    build_task(&d);
+    end_rows(&d);
+    ir_phase_end(c->b);
+    if (!d.one_chunk) merge_chunks(&d);
+}

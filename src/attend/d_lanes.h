@@ -1,0 +1,156 @@
+/* The d-lanes strategy, for decoding: few query rows, so that reading K and V once is what takes the time. Vector lanes
+ * run along head_dim for the scores and along head_dim_v for the output, that is, along K and V as they lie.
+ *
+ *   row     one query row of one KV head; row r is query r / group of head r % group of the group, as in q_lanes
+ *   task    up to max_rows rows of one KV head and one chunk of keys: each load of K and V serves all its rows
+ *   chunk   kv_chunk keys, counted from key 0 whatever the threads; each leaves maximum, sum and output of its rows in
+ *           shared memory, which a second phase merges in order (merge.c). If there is only one, it writes the output
+ *   tile    kv_tile keys of a chunk, between two rescalings
+ *
+ * c->by_pairs: products are made of pairs of bf16 (dot2). Those of a score are neighbouring columns of K, which lie
+ * side by side in memory; those of O are the same column of two neighbouring keys, whose rows of V are interleaved in
+ * registers, and their probabilities, rounded to bf16 (pack2). The sum of the probabilities is that of the unrounded
+ * ones. Denormals in Q, K, V and P count as 0 then.
+ *
+ * For each tile of a task: S = Q K^T (d_lanes_score.c), P = exp(S - max) with masks and the rescaling factor
+ * (d_lanes_softmax.c), O = O * factor + P V (d_lanes_value.c). Where the number of rows is not known when compiling, it
+ * is rounded up: rows beyond the last are the last row again.
+ *
+ * reproducible: the chunk is the whole and tiles lie where those of q-lanes do; scores are summed serially along
+ * head_dim, with lanes along keys (d_lanes_serial.c); P V is summed for each tile by itself, and joins O as a tile of
+ * q-lanes does (mha_sum). The bits of a row are then those of q-lanes. */
+#ifndef ATTUNE_MHA_D_LANES_H
+#define ATTUNE_MHA_D_LANES_H
+
+#include "nest/context.h"
+
+typedef struct d_lanes {
+    mha_context *c;
+    ir_builder *b;
+    int lanes;
+    int width;                    /* columns of K and V in a vector: lanes, and of bf16 pairs twice as many */
+    int64_t fixed_rows;           /* of each task, where known when compiling; else 0 */
+    int64_t row_step;             /* what numbers of rows are rounded up to */
+    int64_t max_rows;             /* of a task, rounded up */
+    int64_t k_columns, v_columns; /* rounded up to vectors of `width` */
+    bool one_chunk;
+    bool is_serial;       /* scores are summed as q-lanes does */
+    bool fetches_ahead;   /* keys are asked for before they are used */
+    bool masks_keys;      /* there is a mask or bias: every tile asks it */
+    bool masks_positions; /* keys that one row of a task sees may be hidden from another */
+    /* scratch of a task, of c->elem unless it says otherwise */
+    const ir_buffer *q;       /* [max_rows, k_columns]: times mha_query_sign; bf16 if c->by_pairs */
+    const ir_buffer *scores;  /* [max_rows, kv_tile + width or more]: S, then P, times V's scales */
+    const ir_buffer *rounded; /* bf16, dims of scores: P, if c->by_pairs; else NULL */
+    const ir_buffer *o;       /* [max_rows, v_columns]: not yet divided; by pairs in the order of dl_interleave */
+    const ir_buffer *row_max; /* [max_rows] */
+    const ir_buffer *row_sum; /* [max_rows] */
+    /* is_serial, else NULL: the tile's P V, dims of o; mha_sum.lost of o and of row_sum. */
+    const ir_buffer *tile_o, *o_lost, *row_sum_lost;
+    const ir_buffer *factor; /* [max_rows]: what o must be multiplied by */
+    /* [kv_tile + lanes]: of the tile's keys, 1 beyond them; NULL unless tokens have scales of their own */
+    const ir_buffer *k_scales, *v_scales;
+    /* variables of the task */
+    mha_entry entry;
+    const ir_expr *kv_head, *first_row, *chunk;
+    const ir_expr *rows;        /* > 0 */
+    const ir_expr *padded_rows; /* rounded up */
+} d_lanes;
+
+/* Keys of one tile. */
+typedef struct dl_tile {
+    const ir_expr *first, *keys; /* keys > 0, and at most kv_tile */
+    const ir_expr *is_partial;   /* whether some key may be hidden from some row; a constant where that is known */
+} dl_tile;
+
+static inline const ir_expr *dl_i(const d_lanes *d, int64_t value) { return ir_idx(d->b, value); }
+static inline int64_t dl_round_up(int64_t x, int64_t step) { return (x + step - 1) / step * step; }
+
+/* An array in registers, of `lanes` lanes of c->elem. */
+const ir_buffer *dl_registers(const d_lanes *d, const char *name, int lanes, int num_dims, const int64_t *dims);
+
+static inline const ir_expr *dl_ceil_div(const d_lanes *d, const ir_expr *x, int64_t step) {
+    return ir_div(d->b, ir_add(d->b, x, dl_i(d, step - 1)), dl_i(d, step));
+}
+
+/* A whole number of which the prover knows nothing, instead of how it was computed: proofs that begin with the few
+ * facts it is then told end after a few steps. */
+const ir_expr *dl_opaque(const d_lanes *d, const char *name, const ir_expr *value);
+void dl_assume_between(const d_lanes *d, const ir_expr *low, const ir_expr *value, const ir_expr *high);
+
+/* `first`, of which the prover need not know more than that it is the first of `count` neighbours out of `size`. */
+const ir_expr *dl_first(const d_lanes *d, const char *name, const ir_expr *first, const ir_expr *count,
+                        const ir_expr *size);
+
+/* `part`, of which the prover need not know more than that `parts` times it is at most `whole`. */
+const ir_expr *dl_part(const d_lanes *d, const char *name, const ir_expr *part, int64_t parts, const ir_expr *whole);
+
+/* Head and query (within its entry) of a row of the task; rows beyond the last are the last. */
+typedef struct dl_row {
+    const ir_expr *head, *query, *token;
+} dl_row;
+dl_row dl_row_at(const d_lanes *d, const ir_expr *row);
+
+/* Calls build for the rows of a task, `step` at a time: within a loop, and for what remains of a fixed number once more
+ * with fewer. */
+typedef void dl_rows_fn(d_lanes *d, const void *user, const ir_expr *first, int64_t count);
+void dl_each_rows(d_lanes *d, int64_t step, dl_rows_fn *build, const void *user);
+
+/* Keys that are read side by side: `count` streams of `keys` keys each, which lie one after the other in memory. Key i
+ * of stream s is key first[s] + i of the tile. */
+enum { DL_MAX_STREAMS = 16 };
+typedef struct dl_streams {
+    int count;
+    const ir_expr *keys;
+    const ir_expr *first[DL_MAX_STREAMS];
+    mha_kv_row at[DL_MAX_STREAMS];
+} dl_streams;
+
+/* d_lanes_streams.c: calls build for all keys of a tile: for `count` streams of a number of keys that `step` divides,
+ * and, if count is not 1, for what is left as one stream; in loops where the keys lie in pages. */
+typedef void dl_streams_fn(d_lanes *d, const dl_streams *streams, const void *user);
+void dl_each_streams(d_lanes *d, const dl_tile *tile, int count, int64_t step, dl_streams_fn *build, const void *user);
+/* Where key i of a stream lies. */
+mha_kv_row dl_key_at(const d_lanes *d, const dl_streams *streams, int64_t stream, const ir_expr *i);
+/* Asks for key i of a stream of k or v, if d->fetches_ahead. */
+void dl_fetch_ahead(const d_lanes *d, const ir_buffer *k_or_v, const dl_streams *streams, int64_t stream,
+                    const ir_expr *i);
+/* d->width columns of k or v from `column` on, of which the first `count` are loaded and the others are 0: as bf16 if
+ * c->by_pairs, else as c->elem. */
+const ir_expr *dl_load_key(const d_lanes *d, const ir_buffer *k_or_v, const mha_kv_row *key, const ir_expr *column,
+                           int64_t count);
+
+/* What the scores of keys j, j + 1, … of the tile are multiplied by, and their probabilities. NULL: nothing. */
+const ir_expr *dl_k_scales(const d_lanes *d, const ir_expr *j, int lanes);
+const ir_expr *dl_v_scales(const d_lanes *d, const ir_expr *j, int lanes);
+
+/* d_lanes_score.c and, for is_serial, d_lanes_serial.c: writes scores of all keys of the tile. */
+void dl_scores(d_lanes *d, const dl_tile *tile);
+void dl_serial_scores(d_lanes *d, const dl_tile *tile);
+
+/* d_lanes_softmax.c: scores become probabilities; writes row_max, row_sum and factor. */
+void dl_softmax(d_lanes *d, const dl_tile *tile);
+
+/* Which keys of a tile a row sees. */
+typedef struct dl_sight {
+    const dl_tile *tile;
+    const dl_row *row;
+    const ir_expr *first, *last, *last_global; /* i32, from tile->first; NULL where not needed */
+} dl_sight;
+dl_sight dl_sight_of(const d_lanes *d, const dl_tile *tile, const dl_row *row);
+/* The bias of keys j, j + 1, … of the tile, as c->elem; NULL if there is none. */
+const ir_expr *dl_bias(const d_lanes *d, const dl_sight *sight, const ir_expr *j, int lanes);
+/* Whether the row sees these keys, whose bias is `bias`: `lanes` of bool. */
+const ir_expr *dl_sees(const d_lanes *d, const dl_sight *sight, const ir_expr *j, int lanes, const ir_expr *bias);
+
+/* d_lanes_value.c */
+void dl_values(d_lanes *d, const dl_tile *tile);
+/* The columns of O that dl_values has left interleaved, in order. */
+void dl_restore_order(d_lanes *d, const ir_expr *row);
+
+/* choose_d_lanes.c. Whether K and V of a head are so large that they come from memory rather than from a cache. */
+bool mha_is_from_memory(const attune_problem *canonical);
+/* Whether few enough rows make d-lanes the better strategy; if so *s is a schedule for it. */
+bool mha_choose_d_lanes(const attune_problem *canonical, const at_target *target, attune_schedule *s);
+
+#endif

@@ -1,0 +1,256 @@
+/* The softmax of one tile, row by row, lanes along keys: what becomes of q.k and which keys are hidden, then the
+ * exponentials relative to the new maximum. Lanes beyond the last key hold -inf, and then 0. */
+#include "attend/d_lanes.h"
+
+#include <math.h>
+
+/* ---- which keys a row sees ---- */
+
+static const ir_expr *compare(const d_lanes *d, ir_op op, const ir_expr *x, const ir_expr *y) {
+    return ir_apply(d->b, op, x, y, NULL);
+}
+
+/* A key as i32, counted from the tile's first; what lies outside of the tile is moved next to it. */
+static const ir_expr *in_tile(const d_lanes *d, const dl_tile *tile, const char *name, const ir_expr *key) {
+    ir_builder *b = d->b;
+    const ir_expr *from = ir_sub(b, key, tile->first);
+    const ir_expr *near = ir_max(b, dl_i(d, -1), ir_min(b, from, dl_i(d, d->c->s->kv_tile)));
+    return ir_let(b, name, ir_cast(b, IR_I32, near));
+}
+
+dl_sight dl_sight_of(const d_lanes *d, const dl_tile *tile, const dl_row *row) {
+    const mha_context *c = d->c;
+    dl_sight sight = {.tile = tile, .row = row};
+    if (!d->masks_positions) return sight;
+    const ir_expr *position = ir_let(d->b, "position", ir_add(d->b, d->entry.base, row->query));
+    if (c->has_first) sight.first = in_tile(d, tile, "first_seen", mha_first_key(c, &d->entry, position));
+    if (c->has_last) sight.last = in_tile(d, tile, "last_seen", mha_last_key(c, &d->entry, position));
+    if (c->p->global_tokens)
+        sight.last_global = in_tile(d, tile, "last_global", mha_last_global(c, &d->entry, position));
+    return sight;
+}
+
+static void store_masks(const d_lanes *d, const ir_access *target, const ir_access *masks) {
+    if (target && target->buffer->type.elem == IR_I32)
+        ir_store(d->b, target, ir_cast(d->b, IR_I32, ir_load(d->b, masks)));
+    else
+        ir_store(d->b, target, mha_load(d->c, masks));
+}
+
+/* Lanes of a mask, as i32, or of a bias, as c->elem; 0 beyond its last key. */
+static const ir_expr *load_masks(const d_lanes *d, const dl_sight *sight, mha_tensor_id id, mha_size size,
+                                 const ir_expr *j, int lanes) {
+    ir_builder *b = d->b;
+    const ir_buffer *masks = d->c->params.tensor[id];
+    if (!masks) return NULL;
+    const ir_expr *end = d->c->params.size[size], *key = ir_let(b, "key", ir_add(b, sight->tile->first, j));
+    const ir_expr *const index[] = {d->entry.number, sight->row->head, sight->row->query, key};
+    const ir_type type = ir_type_of(id == MHA_ATTN_MASK ? IR_I32 : d->c->elem, lanes);
+    const ir_access *value = ir_at(b, ir_alloc(b, "masks", IR_REG, type, 0, NULL), lanes, 0);
+    ir_if_begin(b, compare(d, IR_LE, ir_add(b, key, dl_i(d, lanes)), end));
+    store_masks(d, value, ir_access_make(b, masks, lanes, -1, 4, index, NULL));
+    ir_if_else(b);
+    if (lanes > 1) {
+        const ir_expr *there = compare(d, IR_LT, ir_ramp(b, key, dl_i(d, 1), lanes), ir_splat(b, end, lanes));
+        store_masks(d, value, ir_access_make(b, masks, lanes, -1, 4, index, there));
+    } else {
+        ir_store(b, value, id == MHA_ATTN_MASK ? ir_int(b, IR_I32, 0) : mha_number(d->c, 0, 1));
+    }
+    ir_if_end(b);
+    return ir_load(b, value);
+}
+
+const ir_expr *dl_bias(const d_lanes *d, const dl_sight *sight, const ir_expr *j, int lanes) {
+    return load_masks(d, sight, MHA_ATTN_BIAS, MHA_BIAS_KV, j, lanes);
+}
+
+static const ir_expr *both(const d_lanes *d, const ir_expr *x, const ir_expr *y) {
+    return x && y ? ir_apply(d->b, IR_AND, x, y, NULL) : x ? x : y;
+}
+
+static const ir_expr *in_sight(const d_lanes *d, const dl_sight *sight, const ir_expr *j, int lanes) {
+    ir_builder *b = d->b;
+    const ir_expr *seen = NULL;
+    if (!sight->first && !sight->last) return NULL;
+    const ir_expr *key = ir_let(b, "key", ir_ramp(b, ir_cast(b, IR_I32, j), ir_int(b, IR_I32, 1), lanes));
+    if (sight->first) seen = compare(d, IR_GE, key, ir_splat(b, sight->first, lanes));
+    if (sight->last) seen = both(d, seen, compare(d, IR_LE, key, ir_splat(b, sight->last, lanes)));
+    if (!sight->last_global) return seen;
+    return ir_apply(b, IR_OR, seen, compare(d, IR_LE, key, ir_splat(b, sight->last_global, lanes)), NULL);
+}
+
+const ir_expr *dl_sees(const d_lanes *d, const dl_sight *sight, const ir_expr *j, int lanes, const ir_expr *bias) {
+    ir_builder *b = d->b;
+    const ir_expr *seen = in_sight(d, sight, j, lanes);
+    if (bias) seen = both(d, seen, compare(d, IR_NE, bias, mha_number(d->c, -INFINITY, lanes)));
+    if (bias && d->c->p->short_masks) {
+        const ir_expr *key = ir_ramp(b, ir_add(b, sight->tile->first, j), dl_i(d, 1), lanes);
+        seen = both(d, seen, compare(d, IR_LT, key, ir_splat(b, d->c->params.size[MHA_BIAS_KV], lanes)));
+    }
+    const ir_expr *mask = load_masks(d, sight, MHA_ATTN_MASK, MHA_MASK_KV, j, lanes);
+    if (!mask) return seen;
+    const ir_expr *zero = ir_splat(b, ir_int(b, IR_I32, 0), lanes);
+    return both(d, seen, compare(d, IR_NE, mask, zero));
+}
+
+/* ---- scores ---- */
+
+/* What of the last vectors lies beyond the last key. */
+static void hide_beyond(d_lanes *d, const dl_tile *tile, const ir_expr *r) {
+    for (int i = 0; i < d->width; i += d->lanes) {
+        const ir_access *beyond = ir_at(d->b, d->scores, d->lanes, 2, r, ir_add(d->b, tile->keys, dl_i(d, i)));
+        ir_store(d->b, beyond, mha_number(d->c, -INFINITY, d->lanes));
+    }
+}
+
+/* What is done to q.k; in place, for all keys of a row. */
+static void transform(d_lanes *d, const dl_tile *tile, const dl_row *row, const ir_expr *r, bool masked) {
+    ir_builder *b = d->b;
+    const mha_context *c = d->c;
+    const int lanes = d->lanes;
+    const ir_buffer *slopes = c->params.tensor[MHA_ALIBI_SLOPES];
+    const ir_expr *slope = NULL, *position = NULL, *key = NULL;
+    if (slopes) {
+        slope = ir_let(b, "slope", ir_splat(b, mha_load(c, ir_at(b, slopes, 1, 1, row->head)), lanes));
+        position = ir_cast(b, c->elem, ir_add(b, d->entry.base, row->query));
+        position = ir_let(b, "position", ir_splat(b, position, lanes));
+    }
+    dl_sight sight = {.tile = tile, .row = row};
+    if (masked) sight = dl_sight_of(d, tile, row);
+    const ir_expr *j = ir_for_begin(b, "j", dl_i(d, 0), tile->keys, lanes, false);
+    const ir_access *score = ir_at(b, d->scores, lanes, 2, r, j);
+    const ir_expr *scales = dl_k_scales(d, j, lanes), *dot = ir_load(b, score);
+    const ir_expr *z = mha_capped(c, mha_scaled(c, scales ? ir_mul(b, dot, scales) : dot));
+    if (slopes) {
+        const ir_expr *first = ir_cast(b, IR_I32, ir_add(b, tile->first, j));
+        key = ir_cast(b, c->elem, ir_ramp(b, first, ir_int(b, IR_I32, 1), lanes));
+        z = mha_alibi(c, z, slope, position, key);
+    }
+    const ir_expr *bias = dl_bias(d, &sight, j, lanes);
+    if (bias) {
+        bias = ir_let(b, "bias", bias);
+        z = ir_add(b, z, bias);
+    }
+    if (masked) {
+        const ir_expr *seen = dl_sees(d, &sight, j, lanes, bias);
+        z = ir_select(b, ir_let(b, "sees", seen), z, mha_number(c, -INFINITY, lanes));
+    }
+    ir_store(b, score, z);
+    ir_for_end(b);
+    hide_beyond(d, tile, r);
+}
+
+static void transform_row(d_lanes *d, const dl_tile *tile, const ir_expr *r) {
+    ir_builder *b = d->b;
+    const ir_expr *partial = tile->is_partial;
+    const bool is_known = partial && partial->op == IR_CONST, always = is_known && partial->value.i;
+    const bool changes = d->c->is_natural || d->c->params.tensor[MHA_K_SCALE];
+    if (is_known && !always && !changes) return;
+    const dl_row row = dl_row_at(d, r);
+    if (is_known) {
+        transform(d, tile, &row, r, always);
+        return;
+    }
+    ir_if_begin(b, partial);
+    transform(d, tile, &row, r, true);
+    if (changes) {
+        ir_if_else(b);
+        transform(d, tile, &row, r, false);
+    }
+    ir_if_end(b);
+}
+
+/* ---- the softmax ---- */
+
+static const ir_expr *largest(d_lanes *d, const dl_tile *tile, const ir_expr *r) {
+    ir_builder *b = d->b;
+    const ir_access *best = ir_at(b, dl_registers(d, "best", d->lanes, 0, NULL), d->lanes, 0);
+    ir_store(b, best, mha_number(d->c, -INFINITY, d->lanes));
+    const ir_expr *j = ir_for_begin(b, "j", dl_i(d, 0), tile->keys, d->lanes, false);
+    ir_store(b, best, ir_max(b, ir_load(b, best), ir_load(b, ir_at(b, d->scores, d->lanes, 2, r, j))));
+    ir_for_end(b);
+    return ir_reduce(b, IR_MAX, ir_let(b, "best_lanes", ir_load(b, best)));
+}
+
+static void accumulate(d_lanes *d, const ir_access *sum, const ir_expr *term) {
+    ir_store(d->b, sum, ir_add(d->b, ir_load(d->b, sum), term));
+}
+
+/* P = exp(S - base) of the keys from j on, in place; their sum is added. */
+static const ir_expr *exponential(d_lanes *d, const ir_expr *r, const ir_expr *j, const ir_expr *bases,
+                                  const ir_access *sum) {
+    const ir_access *score = ir_at(d->b, d->scores, d->lanes, 2, r, j);
+    const ir_expr *p = ir_let(d->b, "p", mha_exp(d->c, ir_load(d->b, score), bases));
+    if (!d->c->by_pairs) ir_store(d->b, score, p);
+    accumulate(d, sum, p);
+    return p;
+}
+
+/* P of all keys of a row; returns the sum by lanes. */
+static const ir_expr *exponentials(d_lanes *d, const dl_tile *tile, const ir_expr *r, const ir_expr *base) {
+    ir_builder *b = d->b;
+    const ir_access *sum = ir_at(b, dl_registers(d, "sum", d->lanes, 0, NULL), d->lanes, 0);
+    ir_store(b, sum, mha_number(d->c, 0, d->lanes));
+    const ir_expr *bases = ir_let(b, "bases", ir_splat(b, base, d->lanes));
+    const ir_expr *j = ir_for_begin(b, "j", dl_i(d, 0), tile->keys, d->width, false);
+    const ir_expr *p = exponential(d, r, j, bases, sum);
+    if (d->c->by_pairs) {
+        const ir_expr *next = exponential(d, r, ir_add(b, j, dl_i(d, d->lanes)), bases, sum);
+        ir_store(b, ir_at(b, d->rounded, d->width, 2, r, j), mha_both_rounded(d->c, p, next));
+    }
+    ir_for_end(b);
+    return ir_let(b, "lane_sums", ir_load(b, sum));
+}
+
+/* The sum in the order of q-lanes: serial chunks. */
+static const ir_expr *serial_sum(d_lanes *d, const dl_tile *tile, const ir_expr *r) {
+    enum { CHUNK = 16 };
+    ir_builder *b = d->b;
+    const ir_access *sum = ir_at(b, dl_registers(d, "serial", 1, 0, NULL), 1, 0);
+    ir_store(b, sum, mha_number(d->c, 0, 1));
+    const ir_expr *first = ir_for_begin(b, "chunk", dl_i(d, 0), tile->keys, CHUNK, false);
+    const ir_access *part = ir_at(b, dl_registers(d, "part", 1, 0, NULL), 1, 0);
+    ir_store(b, part, mha_number(d->c, 0, 1));
+    const ir_expr *end = ir_min(b, ir_add(b, first, dl_i(d, CHUNK)), tile->keys);
+    const ir_expr *j = ir_for_begin(b, "j", first, end, 1, false);
+    accumulate(d, part, ir_load(b, ir_at(b, d->scores, 1, 2, r, j)));
+    ir_for_end(b);
+    accumulate(d, sum, ir_load(b, part));
+    ir_for_end(b);
+    return ir_load(b, sum);
+}
+
+/* P times the scales of V, which may make NaN of the 0 of a hidden key. */
+static void scale_row(d_lanes *d, const dl_tile *tile, const ir_expr *r) {
+    ir_builder *b = d->b;
+    if (!d->c->params.tensor[MHA_V_SCALE]) return;
+    const ir_expr *j = ir_for_begin(b, "j", dl_i(d, 0), tile->keys, d->lanes, false);
+    const ir_access *p = ir_at(b, d->scores, d->lanes, 2, r, j);
+    ir_store(b, p, ir_mul(b, ir_load(b, p), dl_v_scales(d, j, d->lanes)));
+    ir_for_end(b);
+}
+
+/* A row that has seen no key yet keeps the maximum -inf; 0 stands in for it, so that exp gives 0 and not NaN. */
+void dl_softmax(d_lanes *d, const dl_tile *tile) {
+    ir_builder *b = d->b;
+    const mha_context *c = d->c;
+    const ir_expr *r = ir_for_begin(b, "r", dl_i(d, 0), d->padded_rows, 1, false);
+    hide_beyond(d, tile, r);
+    transform_row(d, tile, r);
+    const ir_access *row_max = ir_at(b, d->row_max, 1, 1, r), *row_sum = ir_at(b, d->row_sum, 1, 1, r);
+    const ir_expr *old = ir_let(b, "old_max", ir_load(b, row_max));
+    const ir_expr *new = ir_let(b, "new_max", ir_max(b, old, largest(d, tile, r)));
+    ir_store(b, row_max, new);
+    const ir_expr *empty = compare(d, IR_EQ, new, mha_number(c, -INFINITY, 1));
+    const ir_expr *base = ir_let(b, "softmax_base", ir_select(b, empty, mha_number(c, 0, 1), new));
+    const ir_expr *factor = ir_let(b, "shrink", mha_exp(c, old, base));
+    ir_store(b, ir_at(b, d->factor, 1, 1, r), factor);
+    const ir_expr *sums = exponentials(d, tile, r, base);
+    const ir_expr *sum = d->is_serial ? serial_sum(d, tile, r) : ir_reduce(b, IR_ADD, sums);
+    const ir_access *lost = d->is_serial ? ir_at(b, d->row_sum_lost, 1, 1, r) : NULL;
+    const mha_sum total = mha_sum_add(c, (mha_sum){ir_load(b, row_sum), lost ? ir_load(b, lost) : NULL}, factor, sum);
+    ir_store(b, row_sum, total.value);
+    if (lost) ir_store(b, lost, total.lost);
+    scale_row(d, tile, r);
+    ir_for_end(b);
+}

@@ -1,0 +1,142 @@
+/* Keys that are read side by side. Prefetchers follow a few streams in pages of their own well, and neighbouring rows
+ * badly: so a tile is cut into as many equal parts, each read from its first key to its last. */
+#include "nest/columns.h"
+#include "attend/d_lanes.h"
+#include "base/integers.h"
+
+/* Where `keys` keys from key `first` of the tile on lie, one after the other. */
+static mha_kv_row place(const d_lanes *d, const dl_tile *tile, const ir_expr *first, const ir_expr *keys) {
+    const mha_context *c = d->c;
+    mha_kv_row at = mha_kv_row_at(c, &d->entry, d->kv_head, ir_add(d->b, tile->first, first));
+    at.index[2] = dl_first(d, "token", at.index[2], keys, c->v ? c->v->dims[2] : NULL);
+    if (c->k_is_linear) at.linear[2] = dl_first(d, "token", at.linear[2], keys, c->k ? c->k->dims[2] : NULL);
+    return at;
+}
+
+mha_kv_row dl_key_at(const d_lanes *d, const dl_streams *streams, int64_t stream, const ir_expr *i) {
+    mha_kv_row at = streams->at[stream];
+    at.index[2] = ir_let(d->b, "token", ir_add(d->b, at.index[2], i));
+    if (d->c->k_is_linear) at.linear[2] = ir_let(d->b, "token", ir_add(d->b, at.linear[2], i));
+    return at;
+}
+
+const ir_expr *dl_load_key(const d_lanes *d, const ir_buffer *k_or_v, const mha_kv_row *key, const ir_expr *column,
+                           int64_t count) {
+    const mha_context *c = d->c;
+    const ir_expr *const *index = c->k_is_linear && k_or_v == c->k ? key->linear : key->index;
+    if (c->by_pairs) return mha_load_raw_columns(c, k_or_v, index, column, d->width, count);
+    return mha_load_columns(c, k_or_v, index, column, count);
+}
+
+/* Some keys ahead, into the second cache: into the first one asking costs more than it gains. Further ahead what was
+ * asked for is in the prefetchers' way; with several rows there is more to do for each key, and nearer is too late. */
+void dl_fetch_ahead(const d_lanes *d, const ir_buffer *k_or_v, const dl_streams *streams, int64_t stream,
+                    const ir_expr *i) {
+    enum { LINE = 64, ONE_ROW = 1024, MORE_ROWS = 2048 /* bytes ahead */ };
+    if (!d->fetches_ahead || streams->count == 1 || !k_or_v) return;
+    const int64_t columns = k_or_v == d->c->k ? d->c->p->head_dim : d->c->p->head_dim_v;
+    const int64_t bytes = ir_elem_get((ir_elem)k_or_v->type.elem)->bytes, step = LINE / bytes;
+    const int64_t keys = ceil_div(d->fixed_rows == 1 ? ONE_ROW : MORE_ROWS, columns * bytes);
+    const mha_kv_row key = dl_key_at(d, streams, stream, ir_add(d->b, i, dl_i(d, keys)));
+    const ir_expr *const *index = d->c->k_is_linear && k_or_v == d->c->k ? key.linear : key.index;
+    for (int64_t column = 0; column < columns; column += step)
+        ir_prefetch_far(d->b, ir_at(d->b, k_or_v, 1, 4, index[0], index[1], index[2], dl_i(d, column)));
+}
+
+typedef struct visit {
+    const dl_tile *tile;
+    int count;
+    int64_t step;
+    dl_streams_fn *build;
+    const void *user;
+} visit;
+
+/* Keys from `first` of the tile on, `keys` of them, which lie one after the other from `at` on. */
+static void one_stream(d_lanes *d, const visit *v, const ir_expr *first, const ir_expr *keys, const mha_kv_row *at) {
+    v->build(d, &(dl_streams){.count = 1, .keys = keys, .first = {first}, .at = {*at}}, v->user);
+}
+
+/* As many, cut into streams. */
+static void cut(d_lanes *d, const visit *v, const ir_expr *first, const ir_expr *keys, const mha_kv_row *at) {
+    ir_builder *b = d->b;
+    const int64_t turn = v->count * v->step;
+    const ir_expr *rest = ir_mod(b, keys, dl_i(d, turn));
+    dl_streams streams = {.count = v->count};
+    const ir_expr *each = ir_mul(b, ir_div(b, keys, dl_i(d, turn)), dl_i(d, v->step));
+    streams.keys = dl_part(d, "distance", each, v->count, keys);
+    for (int s = 0; s < v->count; s++) {
+        const ir_expr *from = ir_mul(b, streams.keys, dl_i(d, s));
+        streams.first[s] = ir_add(b, first, from);
+        streams.at[s] = dl_key_at(d, &(dl_streams){.at = {*at}}, 0, from);
+    }
+    v->build(d, &streams, v->user);
+    if (!rest || (rest->op == IR_CONST && !rest->value.i)) return;
+    const ir_expr *done = dl_first(d, "done", ir_sub(b, keys, rest), rest, keys);
+    const mha_kv_row rest_at = dl_key_at(d, &(dl_streams){.at = {*at}}, 0, done);
+    one_stream(d, v, dl_first(d, "in_tile", ir_add(b, first, done), rest, v->tile->keys), rest, &rest_at);
+}
+
+/* The keys of the tile in pages from page number `page` (counted from the entry's first) on. */
+static void each_page(d_lanes *d, const visit *v, const ir_expr *first_page) {
+    ir_builder *b = d->b;
+    const dl_tile *tile = v->tile;
+    const int64_t page_size = d->c->p->page_size;
+    const ir_expr *end = ir_add(b, tile->first, tile->keys);
+    const ir_expr *page = ir_for_begin(b, "page_number", first_page, dl_ceil_div(d, end, page_size), 1, false);
+    const ir_expr *begin = ir_mul(b, page, dl_i(d, page_size));
+    const ir_expr *from = ir_let(b, "from", ir_max(b, tile->first, begin));
+    const ir_expr *keys = ir_sub(b, ir_min(b, end, ir_add(b, begin, dl_i(d, page_size))), from);
+    keys = dl_opaque(d, "run", keys);
+    dl_assume_between(d, dl_i(d, 1), keys, tile->keys);
+    const ir_expr *first = dl_first(d, "in_tile", ir_sub(b, from, tile->first), keys, tile->keys);
+    const mha_kv_row at = place(d, tile, first, keys);
+    if (v->count > 1 && page_size >= v->count * v->step)
+        cut(d, v, first, keys, &at);
+    else
+        one_stream(d, v, first, keys, &at);
+    ir_for_end(b);
+}
+
+/* Whether tiles begin where pages begin, and a stream can be a page. */
+static bool streams_are_pages(const d_lanes *d, const visit *v) {
+    const int64_t page_size = d->c->p->page_size, kv_tile = d->c->s->kv_tile;
+    return v->count > 1 && !d->c->has_first && kv_tile % page_size == 0 && page_size % v->step == 0 &&
+           v->count * page_size <= kv_tile;
+}
+
+/* Whole pages, as many at once as there are streams; then what is left, page by page. */
+static void pages_side_by_side(d_lanes *d, const visit *v) {
+    ir_builder *b = d->b;
+    const dl_tile *tile = v->tile;
+    const int64_t page_size = d->c->p->page_size, turn = v->count * page_size;
+    const ir_expr *turns = dl_part(d, "turns", ir_div(b, tile->keys, dl_i(d, turn)), 1, tile->keys);
+    dl_streams streams = {.count = v->count, .keys = dl_i(d, page_size)};
+    const ir_expr *at = ir_for_begin(b, "pages", dl_i(d, 0), turns, 1, false);
+    const ir_expr *from = ir_mul(b, at, dl_i(d, turn));
+    for (int s = 0; s < v->count; s++) {
+        const ir_expr *first = ir_add(b, from, dl_i(d, s * page_size));
+        streams.first[s] = dl_first(d, "in_tile", first, streams.keys, tile->keys);
+        streams.at[s] = place(d, tile, streams.first[s], streams.keys);
+    }
+    v->build(d, &streams, v->user);
+    ir_for_end(b);
+    const ir_expr *done = ir_mul(b, turns, dl_i(d, v->count));
+    each_page(d, v, ir_add(b, ir_div(b, tile->first, dl_i(d, page_size)), done));
+}
+
+void dl_each_streams(d_lanes *d, const dl_tile *tile, int count, int64_t step, dl_streams_fn *build, const void *user) {
+    const visit v = {tile, count, step, build, user};
+    const int64_t page_size = d->c->p->page_size;
+    if (page_size && streams_are_pages(d, &v)) {
+        pages_side_by_side(d, &v);
+    } else if (page_size) {
+        each_page(d, &v, ir_div(d->b, tile->first, dl_i(d, page_size)));
+    } else {
+        const ir_expr *first = dl_i(d, 0);
+        const mha_kv_row at = place(d, tile, first, tile->keys);
+        if (count > 1)
+            cut(d, &v, first, tile->keys, &at);
+        else
+            one_stream(d, &v, first, tile->keys, &at);
+    }
+}

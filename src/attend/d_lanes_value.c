@@ -1,0 +1,351 @@
+/* O = O * factor + P V for one tile. A register tile is the probabilities of value_rows query rows and value_unroll
+ * keys, or pairs of keys; the columns of O and of those rows of V pass by it, value_vectors vectors in a turn.
+ *
+ * So V is read along its rows, which prefetchers follow, each row from a stream of its own; or, serially, from
+ * neighbours. O stays in the first cache. */
+#include "nest/columns.h"
+#include "attend/d_lanes.h"
+
+/* A unit is a key, or, where products are made of pairs, two neighbours; the last one may be alone. */
+typedef struct value_tile {
+    const dl_tile *tile;
+    const dl_streams *streams;
+    const ir_expr *first; /* key of each stream */
+    int64_t units;        /* unit u is of stream u % count, and there the u / count-th */
+    bool alone;           /* the unit is one key */
+    bool careful;         /* V may hold NaN or infinity where a row does not see it */
+} value_tile;
+
+/* A register tile on its way along the columns. */
+typedef struct row_tile {
+    const value_tile *t;
+    const ir_expr *first_row;
+    int64_t rows;
+    mha_kv_row key[IR_MAX_LANES][2];
+    const ir_expr *p[IR_MAX_LANES];    /* [rows, units], in all lanes */
+    const ir_expr *sees[IR_MAX_LANES]; /* the same, if t->careful: bool, or i32 masks of pairs */
+} row_tile;
+
+static int64_t keys_of_unit(const d_lanes *d) { return d->c->by_pairs ? 2 : 1; }
+
+static const ir_expr *row_at(const d_lanes *d, const row_tile *r, int64_t row) {
+    return ir_add(d->b, r->first_row, dl_i(d, row));
+}
+
+/* ---- what rows see ---- */
+
+/* Whether a row sees key j of the tile. */
+static const ir_expr *sees_key(const d_lanes *d, const row_tile *tile, int64_t r, const ir_expr *j) {
+    const dl_row row = dl_row_at(d, row_at(d, tile, r));
+    const dl_sight sight = dl_sight_of(d, tile->t->tile, &row);
+    const ir_expr *bias = dl_bias(d, &sight, j, 1);
+    if (bias) bias = ir_let(d->b, "bias", bias);
+    return dl_sees(d, &sight, j, 1, bias);
+}
+
+static const ir_expr *sees(const d_lanes *d, const row_tile *tile, int64_t r, const ir_expr *j) {
+    ir_builder *b = d->b;
+    const ir_expr *seen = sees_key(d, tile, r, j);
+    if (!d->c->by_pairs) return ir_let(b, "sees", ir_splat(b, seen, d->lanes));
+    enum { FIRST = 0xffff, SECOND = -65536 };
+    const ir_expr *none = ir_int(b, IR_I32, 0), *mask = ir_select(b, seen, ir_int(b, IR_I32, FIRST), none);
+    if (!tile->t->alone) {
+        seen = sees_key(d, tile, r, ir_add(b, j, dl_i(d, 1)));
+        mask = ir_apply(b, IR_OR, mask, ir_select(b, seen, ir_int(b, IR_I32, SECOND), none), NULL);
+    }
+    return ir_let(b, "sees", ir_splat(b, mask, d->lanes));
+}
+
+/* ---- pairs ---- */
+
+/* Columns of a row of V in the 128 bits within which unpack instructions work; half of them go into each vector. */
+static int block_columns(const d_lanes *d) { return d->width < 8 ? d->width : 8; }
+
+/* Two rows of bf16, element by element: out[0] is made of the lower halves of their blocks, out[1] of the upper ones.
+ */
+static void interleave(const d_lanes *d, const ir_expr *x, const ir_expr *y, const ir_expr *out[2]) {
+    const int block = block_columns(d);
+    for (int upper = 0; upper < 2; upper++) {
+        uint8_t pick[IR_MAX_LANES];
+        for (int l = 0; l < d->lanes; l++) {
+            const int column = l / (block / 2) * block + upper * block / 2 + l % (block / 2);
+            pick[2 * l] = (uint8_t)column;
+            pick[2 * l + 1] = (uint8_t)(d->width + column);
+        }
+        out[upper] = ir_let(d->b, "v", ir_shuffle(d->b, x, y, d->width, pick));
+    }
+}
+
+void dl_restore_order(d_lanes *d, const ir_expr *row) {
+    ir_builder *b = d->b;
+    const int block = block_columns(d);
+    const ir_expr *at = ir_for_begin(b, "at", dl_i(d, 0), dl_i(d, d->v_columns), d->width, false);
+    const ir_access *to[2];
+    const ir_expr *from[2];
+    for (int i = 0; i < 2; i++) {
+        to[i] = ir_at(b, d->o, d->lanes, 2, row, ir_add(b, at, dl_i(d, i * d->lanes)));
+        from[i] = ir_let(b, "o", ir_load(b, to[i]));
+    }
+    for (int i = 0; i < 2; i++) {
+        uint8_t pick[IR_MAX_LANES];
+        for (int l = 0; l < d->lanes; l++) {
+            const int column = i * d->lanes + l, in_block = column % block, upper = in_block >= block / 2;
+            pick[l] = (uint8_t)(upper * d->lanes + column / block * (block / 2) + in_block % (block / 2));
+        }
+        ir_store(b, to[i], ir_shuffle(b, from[0], from[1], d->lanes, pick));
+    }
+    ir_for_end(b);
+}
+
+static const ir_expr *no_key(const d_lanes *d) {
+    return ir_bitcast(d->b, IR_BF16, ir_splat(d->b, ir_int(d->b, IR_I32, 0), d->lanes));
+}
+
+/* ---- a register tile ---- */
+
+/* O[row, column…] += P V, of vectors value[units]. */
+static void add_products(d_lanes *d, const row_tile *tile, int64_t r, const ir_expr *column,
+                         const ir_expr *const *value) {
+    ir_builder *b = d->b;
+    const int64_t units = tile->t->units;
+    const ir_access *o = ir_at(b, d->is_serial ? d->tile_o : d->o, d->lanes, 2, row_at(d, tile, r), column);
+    const ir_expr *sum = ir_load(b, o);
+    for (int64_t u = 0; u < units; u++) {
+        const ir_expr *v = value[u], *seen = tile->sees[r * units + u], *p = tile->p[r * units + u];
+        if (seen && d->c->by_pairs)
+            v = ir_bitcast(b, IR_BF16, ir_apply(b, IR_AND, ir_bitcast(b, IR_I32, v), seen, NULL));
+        else if (seen)
+            v = ir_select(b, seen, v, mha_number(d->c, 0, d->lanes));
+        sum = d->c->by_pairs ? ir_dot2(b, v, p, sum) : mha_madd(d->c, v, p, sum);
+    }
+    ir_store(b, o, sum);
+}
+
+/* The same for all rows and a vector of columns of V, of which `count` are there. */
+static void add_vector(d_lanes *d, const row_tile *tile, const ir_expr *column, int64_t count) {
+    ir_builder *b = d->b;
+    const ir_expr *value[2][IR_MAX_LANES];
+    for (int64_t u = 0; u < tile->t->units; u++) {
+        const ir_expr *v = ir_let(b, "v", dl_load_key(d, d->c->v, &tile->key[u][0], column, count));
+        value[0][u] = v;
+        if (!d->c->by_pairs) continue;
+        const ir_expr *next = tile->t->alone ? no_key(d) : dl_load_key(d, d->c->v, &tile->key[u][1], column, count);
+        const ir_expr *pairs[2];
+        interleave(d, v, ir_let(b, "v", next), pairs);
+        for (int i = 0; i < 2; i++) value[i][u] = pairs[i];
+    }
+    for (int64_t r = 0; r < tile->rows; r++)
+        for (int i = 0; i < d->width / d->lanes; i++)
+            add_products(d, tile, r, ir_add(b, column, dl_i(d, i * d->lanes)), value[i]);
+}
+
+static void add_columns(d_lanes *d, const row_tile *tile) {
+    ir_builder *b = d->b;
+    const int64_t dim = d->c->p->head_dim_v, step = (int64_t)d->c->s->value_vectors * d->width;
+    int64_t done = dim / step * step;
+    if (done) {
+        const ir_expr *at =
+            done > step ? ir_for_begin(b, "column", dl_i(d, 0), dl_i(d, done), step, false) : dl_i(d, 0);
+        for (int64_t v = 0; v < step; v += d->width) add_vector(d, tile, ir_add(b, at, dl_i(d, v)), d->width);
+        if (done > step) ir_for_end(b);
+    }
+    for (; done < dim; done += d->width) add_vector(d, tile, dl_i(d, done), dim - done);
+}
+
+/* P of a unit whose first key is j, in all lanes. */
+static const ir_expr *probabilities(const d_lanes *d, const ir_expr *row, const ir_expr *j, bool alone) {
+    ir_builder *b = d->b;
+    if (!d->c->by_pairs) return ir_splat(b, ir_load(b, ir_at(b, d->scores, 1, 2, row, j)), d->lanes);
+    const ir_expr *pair = mha_load_raw_columns(d->c, d->rounded, &row, j, 2, alone ? 1 : 2);
+    return ir_bitcast(b, IR_BF16, ir_splat(b, ir_bitcast(b, IR_I32, pair), d->lanes));
+}
+
+static void add_rows(d_lanes *d, const void *user, const ir_expr *first_row, int64_t rows) {
+    ir_builder *b = d->b;
+    const value_tile *t = user;
+    row_tile tile = {.t = t, .first_row = first_row, .rows = rows};
+    for (int64_t u = 0; u < t->units; u++) {
+        const int64_t stream = u % t->streams->count, skipped = u / t->streams->count * keys_of_unit(d);
+        const ir_expr *i = ir_add(b, t->first, dl_i(d, skipped)), *j = ir_add(b, t->streams->first[stream], i);
+        tile.key[u][0] = dl_key_at(d, t->streams, stream, i);
+        if (d->c->by_pairs && !t->alone) tile.key[u][1] = dl_key_at(d, t->streams, stream, ir_add(b, i, dl_i(d, 1)));
+        for (int64_t r = 0; r < rows; r++) {
+            const ir_expr *p = probabilities(d, row_at(d, &tile, r), j, t->alone);
+            const ir_expr *seen = t->careful ? sees(d, &tile, r, j) : NULL;
+            if (seen && d->c->params.tensor[MHA_V_SCALE]) p = ir_select(b, seen, p, mha_number(d->c, 0, d->lanes));
+            tile.p[r * t->units + u] = ir_let(b, "p", p);
+            tile.sees[r * t->units + u] = seen;
+        }
+    }
+    add_columns(d, &tile);
+}
+
+/* ---- streams ---- */
+
+/* Adds keys from `from` on while there are units in a turn; returns how many of the stream's keys are left then, or
+ * NULL if it is known that none is. */
+static const ir_expr *add_turns(d_lanes *d, value_tile *t, const ir_expr *from, int64_t units) {
+    ir_builder *b = d->b;
+    const ir_expr *keys = t->streams->keys;
+    const int64_t step = units / t->streams->count * keys_of_unit(d);
+    t->units = units;
+    t->first = ir_for_begin(b, "i", from, ir_sub(b, keys, dl_i(d, step - 1)), step, false);
+    for (int s = 0; s < t->streams->count; s++)
+        for (int64_t i = 0; i < step; i++) dl_fetch_ahead(d, d->c->v, t->streams, s, ir_add(b, t->first, dl_i(d, i)));
+    dl_each_rows(d, d->c->s->value_rows, add_rows, t);
+    ir_for_end(b);
+    const ir_expr *rest = ir_mod(b, keys, dl_i(d, step));
+    return !rest || (rest->op == IR_CONST && !rest->value.i) ? NULL : rest;
+}
+
+/* The first of the last `rest` keys, of which `least` are known to be there. */
+static const ir_expr *end_of(const d_lanes *d, const value_tile *t, const ir_expr *rest, int64_t least) {
+    const ir_expr *keys = t->streams->keys;
+    return dl_first(d, "done", ir_sub(d->b, keys, rest), dl_i(d, least), keys);
+}
+
+static void add_streams(d_lanes *d, const dl_streams *streams, const void *user) {
+    value_tile t = *(const value_tile *)user;
+    const int64_t units = t.careful ? 1 : d->c->s->value_unroll;
+    t.streams = streams;
+    const bool side_by_side = streams->count > 1 || (d->is_serial && !t.careful);
+    const ir_expr *from = dl_i(d, 0), *rest = NULL;
+    if (side_by_side && units > 1) {
+        rest = add_turns(d, &t, from, units);
+        if (streams->count > 1 || !rest) return;
+        from = end_of(d, &t, rest, 0);
+    }
+    rest = add_turns(d, &t, from, 1);
+    if (!rest) return;
+    t.alone = true;
+    t.units = 1;
+    ir_if_begin(d->b, ir_apply(d->b, IR_GT, rest, dl_i(d, 0), NULL));
+    t.first = end_of(d, &t, rest, 1);
+    dl_each_rows(d, d->c->s->value_rows, add_rows, &t);
+    ir_if_end(d->b);
+}
+
+static void add_tile(d_lanes *d, const dl_tile *tile, bool careful) {
+    const value_tile t = {.tile = tile, .careful = careful};
+    const int units = d->c->s->value_unroll, count = careful || d->is_serial ? 1 : units % 4 ? units : 4;
+    dl_each_streams(d, tile, count, units / count * keys_of_unit(d), add_streams, &t);
+}
+
+/* Every vector of O that a task has. */
+typedef struct output_vector {
+    const ir_expr *row, *at, *factor;
+} output_vector;
+
+static output_vector begin_outputs(d_lanes *d) {
+    ir_builder *b = d->b;
+    output_vector v = {.row = ir_for_begin(b, "r", dl_i(d, 0), d->padded_rows, 1, false)};
+    v.factor = ir_let(b, "shrink", ir_splat(b, ir_load(b, ir_at(b, d->factor, 1, 1, v.row)), d->lanes));
+    v.at = ir_for_begin(b, "at", dl_i(d, 0), dl_i(d, d->v_columns), d->lanes, false);
+    return v;
+}
+
+static void end_outputs(d_lanes *d) {
+    ir_for_end(d->b);
+    ir_for_end(d->b);
+}
+
+static const ir_access *output_at(d_lanes *d, const ir_buffer *o, const output_vector *v) {
+    return ir_at(d->b, o, d->lanes, 2, v->row, v->at);
+}
+
+/* O *= factor; is_serial: this tile's O = 0. */
+static void begin_tile(d_lanes *d) {
+    ir_builder *b = d->b;
+    const output_vector v = begin_outputs(d);
+    const ir_access *o = output_at(d, d->is_serial ? d->tile_o : d->o, &v);
+    ir_store(b, o, d->is_serial ? mha_number(d->c, 0, d->lanes) : ir_mul(b, ir_load(b, o), v.factor));
+    end_outputs(d);
+}
+
+/* is_serial: O = O * factor + this tile's. */
+static void end_tile(d_lanes *d) {
+    ir_builder *b = d->b;
+    if (!d->is_serial) return;
+    const output_vector v = begin_outputs(d);
+    const ir_access *o = output_at(d, d->o, &v), *lost = output_at(d, d->o_lost, &v);
+    const ir_expr *term = ir_load(b, output_at(d, d->tile_o, &v));
+    const mha_sum sum = mha_sum_add(d->c, (mha_sum){ir_load(b, o), ir_load(b, lost)}, v.factor, term);
+    ir_store(b, o, sum.value);
+    ir_store(b, lost, sum.lost);
+    end_outputs(d);
+}
+
+/* ---- harmful values ---- */
+
+/* Sums that are NaN once 0 * V is; several, so that none waits for itself. */
+enum { NUM_SUMS = 4 };
+
+static void add_zeros(d_lanes *d, const mha_kv_row *key, const ir_access *sum, const ir_expr *column, int64_t count) {
+    ir_builder *b = d->b;
+    const ir_expr *v = dl_load_key(d, d->c->v, key, column, count), *old = ir_load(b, sum);
+    const ir_expr *zero = mha_number(d->c, 0, d->lanes), *scale = mha_v_scale(d->c, key);
+    if (scale) zero = ir_mul(b, zero, ir_splat(b, scale, d->lanes));
+    ir_store(b, sum, d->c->by_pairs ? ir_dot2(b, v, no_key(d), old) : mha_madd(d->c, v, zero, old));
+}
+
+static void add_zeros_of_key(d_lanes *d, const mha_kv_row *key, const ir_access *const *sums) {
+    ir_builder *b = d->b;
+    const int64_t dim = d->c->p->head_dim_v, step = (int64_t)NUM_SUMS * d->width;
+    int64_t done = dim / step * step;
+    if (done) {
+        const ir_expr *at = ir_for_begin(b, "at", dl_i(d, 0), dl_i(d, done), step, false);
+        for (int i = 0; i < NUM_SUMS; i++)
+            add_zeros(d, key, sums[i], ir_add(b, at, dl_i(d, (int64_t)i * d->width)), d->width);
+        ir_for_end(b);
+    }
+    for (int i = 0; done < dim; done += d->width) add_zeros(d, key, sums[i++], dl_i(d, done), dim - done);
+}
+
+static void add_zeros_of_keys(d_lanes *d, const dl_streams *streams, const void *user) {
+    const mha_kv_row key = dl_key_at(d, streams, 0, ir_for_begin(d->b, "i", dl_i(d, 0), streams->keys, 1, false));
+    add_zeros_of_key(d, &key, user);
+    ir_for_end(d->b);
+}
+
+/* Whether there is a NaN or an infinity in the tile: 0 times it is not 0. */
+static const ir_expr *has_nonfinite(d_lanes *d, const dl_tile *tile) {
+    ir_builder *b = d->b;
+    const ir_buffer *zeros = dl_registers(d, "zeros", d->lanes, 1, (int64_t[]){NUM_SUMS});
+    const ir_access *sums[NUM_SUMS];
+    for (int i = 0; i < NUM_SUMS; i++) {
+        sums[i] = ir_at(b, zeros, d->lanes, 1, dl_i(d, i));
+        ir_store(b, sums[i], mha_number(d->c, 0, d->lanes));
+    }
+    dl_each_streams(d, tile, 1, 1, add_zeros_of_keys, sums);
+    const ir_expr *sum = ir_load(b, sums[0]);
+    for (int i = 1; i < NUM_SUMS; i++) sum = ir_add(b, sum, ir_load(b, sums[i]));
+    const ir_expr *total = ir_let(b, "zero_sum", ir_reduce(b, IR_ADD, ir_let(b, "zero_lanes", sum)));
+    return ir_apply(b, IR_NE, total, total, NULL);
+}
+
+/* O += P V. */
+static void add_values(d_lanes *d, const dl_tile *tile) {
+    ir_builder *b = d->b;
+    const ir_expr *partial = tile->is_partial;
+    const bool is_known = partial && partial->op == IR_CONST;
+    if (is_known && !partial->value.i) {
+        add_tile(d, tile, false);
+        return;
+    }
+    const ir_access *careful = ir_at(b, ir_alloc(b, "careful", IR_REG, ir_type_of(IR_I32, 1), 0, NULL), 1, 0);
+    ir_store(b, careful, ir_int(b, IR_I32, 0));
+    ir_if_begin(b, partial);
+    ir_store(b, careful, ir_cast(b, IR_I32, has_nonfinite(d, tile)));
+    ir_if_end(b);
+    ir_if_begin(b, ir_apply(b, IR_EQ, ir_load(b, careful), ir_int(b, IR_I32, 0), NULL));
+    add_tile(d, tile, false);
+    ir_if_else(b);
+    add_tile(d, tile, true);
+    ir_if_end(b);
+}
+
+void dl_values(d_lanes *d, const dl_tile *tile) {
+    begin_tile(d);
+    add_values(d, tile);
+    end_tile(d);
+}

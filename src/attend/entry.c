@@ -1,0 +1,137 @@
+/* Batch entries: how long they are, where their rows and keys lie, which keys a row sees. Everything folds to constants
+ * where the problem is static and dense. */
+#include "nest/context.h"
+
+static const ir_expr *compare(const mha_context *c, ir_op op, const ir_expr *x, const ir_expr *y) {
+    return ir_apply(c->b, op, x, y, NULL);
+}
+
+/* Element `index` of a table of i32. */
+static const ir_expr *table_at(const mha_context *c, mha_tensor_id id, const ir_expr *index) {
+    return ir_cast(c->b, IR_IDX, ir_load(c->b, ir_at(c->b, c->params.tensor[id], 1, 1, index)));
+}
+
+/* What lies between 0 and a size, as the runtime has checked. Written as a clamp, which costs nothing beside a task,
+ * and from which every bound that needs it can be proved at once. */
+static const ir_expr *within(const mha_context *c, const ir_expr *value, const ir_expr *most) {
+    value = ir_max(c->b, mha_i(c, 0), value);
+    return most ? ir_min(c->b, most, value) : value;
+}
+
+/* An entry's tokens between two elements of a table of cumulative lengths. */
+static void open_ragged(const mha_context *c, const ir_expr *number, mha_tensor_id table, mha_size total,
+                        mha_size longest, const char *const names[2], const ir_expr **first, const ir_expr **length) {
+    ir_builder *b = c->b;
+    const ir_expr *all = c->params.size[total], *most = c->params.size[longest];
+    *first = ir_let(b, names[0], within(c, table_at(c, table, number), all));
+    const ir_expr *end = table_at(c, table, ir_add(b, number, mha_i(c, 1)));
+    *length = within(c, ir_sub(b, end, *first), all ? ir_sub(b, all, *first) : NULL);
+    if (most) *length = ir_min(b, most, *length);
+    *length = ir_let(b, names[1], *length);
+}
+
+static void open_queries(const mha_context *c, mha_entry *e) {
+    static const char *const names[2] = {"first_q", "entry_q"};
+    e->first_q = mha_i(c, 0);
+    e->seq_q = c->params.size[MHA_SEQ_Q];
+    if (!c->p->is_ragged) return;
+    e->batch = mha_i(c, 0);
+    open_ragged(c, e->number, MHA_CU_SEQLENS_Q, MHA_TOTAL_Q, MHA_SEQ_Q, names, &e->first_q, &e->seq_q);
+}
+
+static void open_keys(const mha_context *c, mha_entry *e) {
+    static const char *const names[2] = {"first_kv", "entry_kv"};
+    e->first_kv = mha_i(c, 0);
+    e->seq_kv = c->params.size[MHA_SEQ_KV];
+    if (c->params.tensor[MHA_CU_SEQLENS_KV]) {
+        e->kv_batch = mha_i(c, 0);
+        open_ragged(c, e->number, MHA_CU_SEQLENS_KV, MHA_TOTAL_KV, MHA_SEQ_KV, names, &e->first_kv, &e->seq_kv);
+    }
+    if (!c->params.tensor[MHA_KV_LENS]) return;
+    e->seq_kv = ir_let(c->b, "kv_len", within(c, table_at(c, MHA_KV_LENS, e->number), e->seq_kv));
+}
+
+mha_entry mha_entry_open(const mha_context *c, const ir_expr *number) {
+    ir_builder *b = c->b;
+    mha_entry e = {.number = number, .batch = number, .kv_batch = number};
+    open_queries(c, &e);
+    open_keys(c, &e);
+    if (!c->has_position) return e;
+    e.base = mha_i(c, c->p->causal_offset);
+    if (c->p->causal_align == ATTUNE_BOTTOM_RIGHT) e.base = ir_add(b, e.base, ir_sub(b, e.seq_kv, e.seq_q));
+    if (c->params.tensor[MHA_CAUSAL_OFFSETS]) e.base = ir_add(b, e.base, table_at(c, MHA_CAUSAL_OFFSETS, number));
+    e.base = ir_let(b, "base", e.base);
+    return e;
+}
+
+/* ---- keys ---- */
+
+mha_kv_row mha_kv_row_at(const mha_context *c, const mha_entry *e, const ir_expr *kv_head, const ir_expr *j) {
+    ir_builder *b = c->b;
+    if (!c->p->page_size) return (mha_kv_row){.index = {e->kv_batch, kv_head, ir_add(b, e->first_kv, j)}};
+    const ir_expr *size = mha_i(c, c->p->page_size);
+    const ir_expr *column = ir_let(b, "table_column", ir_div(b, j, size));
+    ir_assume(b, compare(c, IR_LT, column, c->params.size[MHA_MAX_PAGES]));
+    const ir_access *at = ir_at(b, c->params.tensor[MHA_BLOCK_TABLE], 1, 2, e->number, column);
+    const ir_expr *page = ir_let(b, "page", ir_cast(b, IR_IDX, ir_load(b, at)));
+    ir_assume(b, compare(c, IR_GE, page, mha_i(c, 0)));
+    ir_assume(b, compare(c, IR_LT, page, c->params.size[MHA_NUM_PAGES]));
+    return (mha_kv_row){{page, kv_head, ir_let(b, "slot", ir_mod(b, j, size))}, {e->number, kv_head, j}};
+}
+
+const ir_access *mha_kv_access(const mha_context *c, const ir_buffer *k_or_v, const mha_kv_row *row,
+                               const ir_expr *column, int lanes) {
+    const ir_expr *const *index = c->k_is_linear && k_or_v == c->k ? row->linear : row->index;
+    return ir_at(c->b, k_or_v, lanes, 4, index[0], index[1], index[2], column);
+}
+
+/* ---- scales ---- */
+
+const ir_access *mha_scale_access(const mha_context *c, mha_tensor_id id, const mha_kv_row *row) {
+    const ir_buffer *scales = c->params.tensor[id];
+    const ir_expr *const *at = row->index;
+    if (!scales) return NULL;
+    return scales->num_dims == 1 ? ir_at(c->b, scales, 1, 1, at[1]) : ir_at(c->b, scales, 1, 3, at[0], at[1], at[2]);
+}
+
+const ir_expr *mha_k_scale(const mha_context *c, const mha_kv_row *row) {
+    return mha_load(c, mha_scale_access(c, MHA_K_SCALE, row));
+}
+
+const ir_expr *mha_v_scale(const mha_context *c, const mha_kv_row *row) {
+    return mha_load(c, mha_scale_access(c, MHA_V_SCALE, row));
+}
+
+/* ---- visibility ---- */
+
+/* Whether a query at this position is a global one: then the window does not bind it. */
+static const ir_expr *unless_global(const mha_context *c, const ir_expr *position, const ir_expr *bound,
+                                    const ir_expr *otherwise) {
+    if (!c->p->global_tokens) return bound;
+    const ir_expr *is_global = compare(c, IR_LT, position, mha_i(c, c->p->global_tokens));
+    return ir_select(c->b, is_global, otherwise, bound);
+}
+
+const ir_expr *mha_first_key(const mha_context *c, const mha_entry *e, const ir_expr *position) {
+    (void)e;
+    if (!c->has_first) return mha_i(c, 0);
+    const ir_expr *first = ir_sub(c->b, position, mha_i(c, c->p->window_left));
+    return ir_max(c->b, mha_i(c, 0), unless_global(c, position, first, mha_i(c, 0)));
+}
+
+const ir_expr *mha_last_key(const mha_context *c, const mha_entry *e, const ir_expr *position) {
+    ir_builder *b = c->b;
+    const ir_expr *end = ir_sub(b, e->seq_kv, mha_i(c, 1));
+    const ir_expr *last = end;
+    if (c->p->window_right >= 0) {
+        const ir_expr *right = ir_add(b, position, mha_i(c, c->p->window_right));
+        last = ir_min(b, last, unless_global(c, position, right, end));
+    }
+    return c->p->is_causal ? ir_min(b, last, position) : last;
+}
+
+const ir_expr *mha_last_global(const mha_context *c, const mha_entry *e, const ir_expr *position) {
+    ir_builder *b = c->b;
+    const ir_expr *last = ir_min(b, mha_i(c, c->p->global_tokens - 1), ir_sub(b, e->seq_kv, mha_i(c, 1)));
+    return c->p->is_causal ? ir_min(b, last, position) : last;
+}

@@ -1,0 +1,28 @@
+/* Partial results over disjoint keys become the whole: of chunks of keys, and as an op of its own. */
+#ifndef ATTUNE_MHA_MERGE_H
+#define ATTUNE_MHA_MERGE_H
+
+#include "nest/context.h"
+
+/* The parts of one row. Part i of it is [index…] with i at part_dim; values have one more dimension, the columns. */
+typedef struct mha_parts {
+    const ir_buffer *max;    /* maximum of its scores; or its LSE */
+    const ir_buffer *sum;    /* sum of exponentials relative to the maximum; NULL: 1, max being the LSE */
+    const ir_buffer *values; /* times sum */
+    int rank, part_dim;
+    const ir_expr *index[4];
+    const ir_expr *count;
+    int64_t columns;     /* of values; those beyond head_dim_v are not stored */
+    const ir_expr *sink; /* the logit of one more key with value 0; or NULL */
+} mha_parts;
+
+/* Writes out[index…] and, unless NULL, lse[index…]. A part of weight 0 is not looked at. */
+void mha_merge_parts(const mha_context *c, const mha_parts *parts, const ir_buffer *out, const ir_buffer *lse,
+                     const ir_expr *const index[3]);
+
+/* out[index…] = values[row] / sum, 0 if sum is 0; 0 is added, which leaves no -0. values: scratch, columns rounded up
+ * to vectors. */
+void mha_store_divided(const mha_context *c, const ir_buffer *out, const ir_expr *const index[3],
+                       const ir_buffer *values, const ir_expr *row, int64_t columns, const ir_expr *sum);
+
+#endif

@@ -1,0 +1,245 @@
+#include "attend/q_lanes.h"
+
+#include "base/integers.h"
+
+const ir_expr *ql_ceil_div(const q_lanes *c, const ir_expr *x, int64_t y) {
+    return ir_div(c->b, ir_add(c->b, x, ql_i(c, y - 1)), ql_i(c, y));
+}
+
+const ir_expr *ql_unrolled(const q_lanes *c, const char *name, int64_t count) {
+    return ir_for_begin(c->b, name, ql_i(c, 0), ql_i(c, count), 1, true);
+}
+
+const ir_buffer *ql_registers(const q_lanes *c, const char *name, int num_dims, const int64_t *dims) {
+    return ir_alloc(c->b, name, IR_REG, ir_type_of(c->m->elem, c->m->lanes), num_dims, dims);
+}
+
+const ir_buffer *ql_operands(const q_lanes *c, const char *name, int64_t count) {
+    return ir_alloc(c->b, name, IR_REG, ir_type_of(ql_operand(c), c->m->lanes * c->width), 1, &count);
+}
+
+static const ir_access *at_vector(const q_lanes *c, const ir_buffer *buffer, int lanes, const ir_expr *v,
+                                  const ir_expr *j) {
+    if (c->at_once) return ir_at(c->b, buffer, lanes, 2, j, ir_mul(c->b, v, ql_i(c, lanes)));
+    return ir_at(c->b, buffer, lanes, 3, v, j, ql_i(c, 0));
+}
+
+const ir_access *ql_score_at(const q_lanes *c, const ir_expr *v, const ir_expr *j) {
+    return at_vector(c, c->scores, c->m->lanes, v, j);
+}
+
+const ir_access *ql_weight_at(const q_lanes *c, const ir_expr *v, const ir_expr *j) {
+    return at_vector(c, c->weights, c->m->lanes * c->width, v, j);
+}
+
+const ir_expr *ql_accumulate(const q_lanes *c, const ir_expr *x, const ir_expr *y, const ir_expr *acc) {
+    return c->width == 2 ? ir_dot2(c->b, x, y, acc) : mha_madd(c->m, x, y, acc);
+}
+
+void ql_add_to_sums(const q_lanes *c, const ir_access *at, const ir_access *lost, const ir_expr *factor,
+                    const ir_expr *term) {
+    const mha_sum old = {ir_load(c->b, at), lost ? ir_load(c->b, lost) : NULL};
+    const mha_sum new = mha_sum_add(c->m, old, factor, term);
+    ir_store(c->b, at, new.value);
+    if (lost) ir_store(c->b, lost, new.lost);
+}
+
+const ir_expr *ql_sums(const q_lanes *c, const ir_access *at, const ir_access *lost) {
+    return mha_sum_total(c->m, (mha_sum){ir_load(c->b, at), lost ? ir_load(c->b, lost) : NULL});
+}
+
+const ir_expr *ql_repeated(const q_lanes *c, const ir_access *access) {
+    if (c->width == 1) return ir_splat(c->b, mha_load(c->m, access), c->m->lanes);
+    const ir_expr *pair = ir_bitcast(c->b, IR_I32, ir_load(c->b, access));
+    return ir_bitcast(c->b, IR_BF16, ir_splat(c->b, pair, c->m->lanes));
+}
+
+const ir_expr *ql_first_row(const q_lanes *c, const ir_expr *block) {
+    return ir_mul(c->b, ir_add(c->b, c->first_block, block), ql_i(c, c->block_rows));
+}
+
+/* ---- sizes ---- */
+
+static bool is_const(const ir_expr *x) { return x && x->op == IR_CONST; }
+
+static void derive_sizes(q_lanes *c) {
+    const mha_context *m = c->m;
+    const attune_problem *p = m->p;
+    c->width = m->by_pairs ? 2 : 1;
+    c->block_rows = (int64_t)m->s->score_vectors * m->lanes;
+    c->max_blocks = m->s->q_vectors / m->s->score_vectors;
+    c->at_once = mha_values_by_rows(p, m->s);
+    c->by_rows = c->at_once || mha_keeps_rows(p, m->s, m->target);
+    c->has_edges = m->has_first || m->has_last;
+    c->has_global = p->global_tokens > 0 && (p->window_left >= 0 || p->window_right >= 0);
+    c->has_elements = m->params.tensor[MHA_ATTN_MASK] || m->params.tensor[MHA_ATTN_BIAS];
+    if (p->is_ragged || !is_const(m->params.size[MHA_SEQ_Q])) return;
+    const int64_t rows = p->seq_q * m->group;
+    c->num_blocks = ceil_div(rows, c->block_rows);
+    c->num_tasks = ceil_div(c->num_blocks, c->max_blocks);
+    c->max_blocks = ceil_div(c->num_blocks, c->num_tasks);
+    c->rows_fill_tasks = rows % c->block_rows == 0 && c->num_blocks % c->num_tasks == 0;
+}
+
+static const ir_buffer *scratch(q_lanes *c, const char *name, ir_elem elem, int num, const int64_t *dims) {
+    return ir_alloc(c->b, name, IR_SCRATCH, ir_type_of(elem, 1), num, dims);
+}
+
+/* A row of the tile's keys, or of pairs of them, for each vector of the block's rows; at_once the other way about. */
+static const ir_buffer *by_vectors(q_lanes *c, const char *name, ir_elem elem, int64_t keys) {
+    const int64_t lanes = elem == IR_BF16 ? 2 * c->m->lanes : c->m->lanes, vectors = c->m->s->score_vectors;
+    if (c->at_once) return scratch(c, name, elem, 2, (int64_t[]){keys, vectors * lanes});
+    return scratch(c, name, elem, 3, (int64_t[]){vectors, keys, lanes});
+}
+
+static void alloc_scratch(q_lanes *c) {
+    const mha_context *m = c->m;
+    const int64_t blocks = c->max_blocks, count = c->block_rows;
+    const int64_t rows[] = {blocks, count}, tile[] = {m->s->kv_tile, count};
+    const int64_t pairs = ceil_div(m->s->kv_tile, 2);
+    c->qt = scratch(c, "qt", ql_operand(c), 3, (int64_t[]){blocks, m->p->head_dim / c->width, count * c->width});
+    c->scores = by_vectors(c, "scores", m->elem, m->s->kv_tile + c->width - 1);
+    c->weights = c->width == 2 ? by_vectors(c, "weights", IR_BF16, pairs) : c->scores;
+    if (c->width == 2) c->values = scratch(c, "values", IR_BF16, 2, (int64_t[]){pairs, 2 * m->p->head_dim_v});
+    if (c->width == 1 && m->k->type.elem != m->elem)
+        c->keys = scratch(c, "keys", m->elem, 2, (int64_t[]){m->s->kv_tile, m->p->head_dim});
+    if (c->width == 1 && m->v->type.elem != m->elem && !c->by_rows)
+        c->values = scratch(c, "values", m->elem, 2, (int64_t[]){m->s->kv_tile, m->p->head_dim_v});
+    const int64_t by_row[] = {blocks, count, m->p->head_dim_v}, by_column[] = {blocks, m->p->head_dim_v, count};
+    if (c->by_rows && !c->at_once) c->o = scratch(c, "o", m->elem, 3, by_row);
+    if (!c->by_rows) c->ot = scratch(c, "ot", m->elem, 3, by_column);
+    c->row_max = scratch(c, "row_max", m->elem, 2, rows);
+    c->row_sum = scratch(c, "row_sum", m->elem, 2, rows);
+    if (m->p->reproducible && !c->at_once) {
+        if (c->by_rows) c->o_lost = scratch(c, "o_lost", m->elem, 3, by_row);
+        if (!c->by_rows) c->ot_lost = scratch(c, "ot_lost", m->elem, 3, by_column);
+        c->row_sum_lost = scratch(c, "row_sum_lost", m->elem, 2, rows);
+    }
+    c->lse_sum = c->width == 2 && m->lse ? scratch(c, "lse_sum", m->elem, 2, rows) : c->row_sum;
+    c->tile_max = scratch(c, "tile_max", m->elem, 1, &count);
+    c->factor = scratch(c, "factor", m->elem, 1, &count);
+    if (m->has_first) c->first_key = scratch(c, "first_keys", IR_I32, 2, rows);
+    if (m->has_last) c->last_key = scratch(c, "last_keys", IR_I32, 2, rows);
+    if (c->has_global) c->last_global = scratch(c, "last_globals", IR_I32, 2, rows);
+    if (m->p->has_alibi_slopes) {
+        c->position = scratch(c, "positions", m->elem, 2, rows);
+        c->slope = scratch(c, "slopes", m->elem, 2, rows);
+    }
+    if (m->params.tensor[MHA_ATTN_BIAS])
+        c->bias = scratch(c, "bias", m->elem, 2, tile);
+    else if (c->has_elements)
+        c->keep = scratch(c, "keep", IR_I8, 2, tile);
+}
+
+/* ---- one task ---- */
+
+static void build_tile(q_lanes *c) {
+    ir_builder *b = c->b;
+    q_lanes_tile tile = {0};
+    const ir_expr *number = ql_begin_tiles(c);
+    tile.first_key = ir_let(b, "first_key", ir_mul(b, number, ql_i(c, c->m->s->kv_tile)));
+    ql_open_tile(c, &tile);
+    ql_load_tile(c, &tile);
+    tile.block = ir_for_begin(b, "block", ql_i(c, 0), c->blocks, 1, false);
+    ql_open_block(c, &tile);
+    if (c->has_edges) ir_if_begin(b, ir_apply(b, IR_GT, tile.to, tile.from, NULL));
+    ql_scores(c, &tile);
+    ql_softmax(c, &tile);
+    if (c->by_rows) {
+        if (c->at_once) ql_close_rows(c, tile.block);
+        ql_values_by_rows(c, &tile);
+    } else {
+        ql_values(c, &tile);
+    }
+    if (c->has_edges) ir_if_end(b);
+    ir_for_end(b);
+    ir_for_end(b);
+}
+
+static void build_blocks(q_lanes *c) {
+    ir_builder *b = c->b;
+    alloc_scratch(c);
+    const ir_expr *block = ir_for_begin(b, "block", ql_i(c, 0), c->blocks, 1, false);
+    ql_init_rows(c, block);
+    ql_load_queries(c, block);
+    ir_for_end(b);
+    build_tile(c);
+    if (c->at_once) return;
+    block = ir_for_begin(b, "block", ql_i(c, 0), c->blocks, 1, false);
+    ql_close_rows(c, block);
+    if (c->by_rows)
+        ql_store_kept(c, block);
+    else
+        ql_store_rows(c, block);
+    ir_for_end(b);
+}
+
+/* The blocks of a task where their number is known: the first tasks take one more if they do not come out even. */
+static void share_blocks(q_lanes *c, const ir_expr *task) {
+    ir_builder *b = c->b;
+    /* Under a causal mask later rows see more keys: the long tasks go first, so that threads end together. */
+    if (c->m->p->is_causal) task = ir_let(b, "task", ir_sub(b, ql_i(c, c->num_tasks - 1), task));
+    const int64_t base = c->num_blocks / c->num_tasks, extra = c->num_blocks % c->num_tasks;
+    c->first_block = ir_mul(b, task, ql_i(c, base));
+    c->blocks = ql_i(c, base);
+    if (extra) {
+        const ir_expr *is_longer = ir_apply(b, IR_LT, task, ql_i(c, extra), NULL);
+        c->first_block = ir_add(b, c->first_block, ir_min(b, task, ql_i(c, extra)));
+        c->blocks = ir_let(b, "blocks", ir_select(b, is_longer, ql_i(c, base + 1), ql_i(c, base)));
+    }
+    c->first_block = ir_let(b, "first_block", c->first_block);
+    build_blocks(c);
+}
+
+/* The same where only the run tells: a task has max_blocks blocks, or those that are left, or none. */
+static void take_blocks(q_lanes *c, const ir_expr *task) {
+    ir_builder *b = c->b;
+    c->first_block = ir_let(b, "first_block", ir_mul(b, task, ql_i(c, c->max_blocks)));
+    const ir_expr *left = ir_sub(b, ql_ceil_div(c, c->rows, c->block_rows), c->first_block);
+    c->blocks = ir_let(b, "blocks", ir_min(b, left, ql_i(c, c->max_blocks)));
+    ir_if_begin(b, ir_apply(b, IR_GT, c->blocks, ql_i(c, 0), NULL));
+    build_blocks(c);
+    ir_if_end(b);
+}
+
+/* Whether it is known that a causal mask ends no row behind the last key. */
+static bool positions_are_keys(const q_lanes *c) {
+    const mha_entry *e = &c->e;
+    return c->m->p->is_causal && is_const(e->base) && is_const(e->seq_q) && is_const(e->seq_kv) &&
+           e->base->value.i + e->seq_q->value.i <= e->seq_kv->value.i;
+}
+
+/* Keys beyond the end of a short mask are hidden: as if the entry ended there, but for its positions. */
+static void shorten_entry(q_lanes *c) {
+    static const struct {
+        mha_tensor_id tensor;
+        mha_size size;
+    } masks[] = {{MHA_ATTN_MASK, MHA_MASK_KV}, {MHA_ATTN_BIAS, MHA_BIAS_KV}};
+    for (int i = 0; i < 2; i++)
+        if (c->m->params.tensor[masks[i].tensor] && c->m->params.size[masks[i].size])
+            c->e.seq_kv = ir_min(c->b, c->e.seq_kv, c->m->params.size[masks[i].size]);
+    c->e.seq_kv = ir_let(c->b, "num_keys", c->e.seq_kv);
+}
+
+void mha_q_lanes(mha_context *m) {
+    ir_builder *b = m->b;
+    q_lanes c = {.m = m, .b = b};
+    derive_sizes(&c);
+    ir_phase_begin(b);
+    const ir_expr *entry = ir_parallel(b, "b", m->params.size[MHA_BATCH]);
+    c.kv_head = ir_parallel(b, "h", m->params.size[MHA_KV_HEADS]);
+    const ir_expr *longest = c.num_tasks ? NULL : ir_mul(b, m->params.size[MHA_SEQ_Q], ql_i(&c, m->group));
+    const ir_expr *tasks = c.num_tasks ? ql_i(&c, c.num_tasks) : ql_ceil_div(&c, longest, c.block_rows * c.max_blocks);
+    const ir_expr *task = ir_parallel(b, "t", tasks);
+    c.e = mha_entry_open(m, entry);
+    mha_scale_open(m);
+    shorten_entry(&c);
+    c.rows = ir_let(b, "rows", ir_mul(b, c.e.seq_q, ql_i(&c, m->group)));
+    c.positions_are_keys = positions_are_keys(&c);
+    c.keys_fill_tiles = is_const(c.e.seq_kv) && c.e.seq_kv->value.i % m->s->score_rows == 0;
+    if (c.num_tasks)
+        share_blocks(&c, task);
+    else
+        take_blocks(&c, task);
+    ir_phase_end(b);
+}

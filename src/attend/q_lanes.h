@@ -1,0 +1,220 @@
+/* The q-lanes strategy, for prefill: vector lanes run along query rows, so that the softmax is lane-wise and K and V
+ * are read as broadcast scalars, as they lie.
+ *
+ *   row     one query row of one KV head; an entry has seq_q * group of them, the heads of a group interleaved (row r
+ *           is query r / group of head r % group), so that neighbours see nearly the same keys
+ *   block   score_vectors * lanes rows: what a register tile spans
+ *   task    up to q_vectors / score_vectors blocks of one KV head of one batch entry; spread evenly where their number
+ *           is known when compiling. Else there are tasks for the longest entry, and those without a block end at once
+ *   tile    the keys from t * kv_tile on, kv_tile of them or as many as there are
+ *
+ * For each tile and block of a task: S^T = K Q^T with the running maximum (q_lanes_score.c), P = exp(S - max) and
+ * the rescaling factor (q_lanes_softmax.c), O^T = O^T * factor + V^T P^T (q_lanes_value.c); at the end O^T / sum is
+ * transposed into place (q_lanes_rows.c). Where nothing is hidden, O = P V is computed as it lies instead, with
+ * wide vectors always, with others if the keys are one tile (q_lanes_by_rows.c): the same order of arithmetic, and the
+ * same bits. Rows beyond the last are
+ * clamped to it: they compute and write the same bits again. So are the keys of a register tile that reaches beyond the
+ * last key: nothing after the scores looks at them. What rows do not see is in q_lanes_mask.c.
+ *
+ * The order of all arithmetic, which `reproducible` promises to whoever computes the same row in another way, for
+ * tiles t = 0, 1, …, keys j of a tile and columns d:
+ *
+ * - score: acc = 0; acc = madd(k[j][d], q[d], acc) for d = 0, 1, …, with q times mha_query_sign and madd as in
+ *   mha_madd. s[j] = acc, times mha_k_scale if there is one, through mha_scaled, mha_capped and mha_alibi, + bias; -inf
+ *   where hidden.
+ * - maximum: max = max(max, the tile's maximum), beginning with -inf, or the sink.
+ * - exponentials: base = max, or 0 while max is -inf; factor = mha_exp(old max, base); p[j] = mha_exp(s[j], base).
+ * - sum: in chunks of 16 keys, counted from the tile's first one: part = 0; part = part + p[j]. Tile sum = 0; tile
+ *   sum = tile sum + part. The sum begins with 0, or mha_sink_sum.
+ * - output: tile o[d] = 0; tile o[d] = madd(v[j][d], w, tile o[d]) for each j in order, w being p[j], times mha_v_scale
+ *   if there is one. o[d] begins with 0.
+ * - from tile to tile, for the sum and for o[d] alike: mha_sum_add(sum, factor, tile sum), and mha_sum_total at the
+ * end. Tiles have a fixed length, so these are partial sums of a fixed length, counted from the sequence's first key.
+ * - end: inverse = 1 / sum, or 0 if sum is 0; out[d] = madd(o[d], inverse, 0); lse = mha_log_sum(max, sum).
+ *
+ * A hidden key, or a whole tile of them, may be left out: p is 0 there, and adding 0 changes nothing but the sign of an
+ * o[d] that is 0, which the last addition of 0 takes away.
+ *
+ * By pairs of bf16 (mha_attends_by_pairs) each product is a dot2: of columns 2d and 2d + 1 in the scores, of keys 2i
+ * and 2i + 1 of the tile in the values, a key beyond the last one counting as 0. What those are made of lies in pairs:
+ * Q^T, P^T, which pack2 makes of the exponentials (q_lanes_softmax.c), and V, a tile of which is interleaved in scratch
+ * (q_lanes_tile.c). */
+#ifndef ATTUNE_MHA_Q_LANES_H
+#define ATTUNE_MHA_Q_LANES_H
+
+#include "nest/context.h"
+#include "nest/transpose.h"
+
+typedef struct q_lanes {
+    const mha_context *m;
+    ir_builder *b;
+    int64_t block_rows, max_blocks; /* rows of a block, blocks of a task at most */
+    int64_t num_blocks, num_tasks;  /* of a KV head; 0: known only at run time */
+    bool rows_fill_tasks;           /* no row number is ever beyond the last row */
+    bool keys_fill_tiles;           /* score_rows divides the number of keys */
+    bool positions_are_keys;        /* causal, and no query stands behind the last key */
+    bool has_edges;                 /* rows have a first or last key of their own */
+    bool has_global;                /* … but see the first keys, too */
+    bool has_elements;              /* an attn_mask or attn_bias */
+    bool by_rows;                   /* mha_values_by_rows or mha_keeps_rows */
+    bool at_once;                   /* mha_values_by_rows: one tile is all */
+    /* scratch of a task; elem is that of the arithmetic. Operands of products are elem, one to a lane (width 1), or
+     * pairs of bf16, two to a lane (width 2). */
+    int width;
+    const ir_buffer *qt; /* operand [block, head_dim / width, block_rows * width]: Q^T times mha_query_sign */
+    /* elem [score_vectors, kv_tile, lanes]: S^T, each vector of rows by itself, so that the softmax, which goes from
+     * key to key, stays out of its own way in the cache; of pairs one key more. at_once: elem [kv_tile, block_rows],
+     * and weights like them. */
+    const ir_buffer *scores;
+    const ir_buffer *weights; /* operand [score_vectors, kv_tile / width, lanes * width]: P^T; width 1: the scores */
+    const ir_buffer *keys;    /* elem [kv_tile, head_dim]: K of the tile; NULL: read where it lies */
+    const ir_buffer *values;  /* operand [kv_tile / width, head_dim_v * width]: V of the tile; NULL: the same */
+    const ir_buffer *ot;      /* elem [block, head_dim_v, block_rows]: O^T, not yet divided */
+    const ir_buffer *o;       /* elem [block, block_rows, head_dim_v]: O, if by_rows but not at_once */
+    const ir_buffer *row_max; /* elem [block, block_rows]: running maximum of the scores; at the end the LSE */
+    const ir_buffer *row_sum; /* elem [block, block_rows]: of the weights that the values are multiplied by */
+    const ir_buffer *lse_sum; /* the same before rounding, for the LSE; row_sum if nothing is rounded, or no LSE */
+    /* As ot, o and row_sum: mha_sum.lost of each. NULL unless the problem is reproducible. */
+    const ir_buffer *ot_lost, *o_lost, *row_sum_lost;
+    const ir_buffer *tile_max;    /* elem [block_rows]: maximum over the tile, for the block at hand */
+    const ir_buffer *factor;      /* elem [block_rows]: what ot must be multiplied by, for the block at hand */
+    const ir_buffer *first_key;   /* i32 [block, block_rows], where the problem needs it: what each row sees */
+    const ir_buffer *last_key;    /* the same */
+    const ir_buffer *last_global; /* the same */
+    const ir_buffer *position;    /* elem [block, block_rows], for ALiBi */
+    const ir_buffer *slope;       /* the same */
+    const ir_buffer *keep;        /* i8 [kv_tile, block_rows]: attn_mask of the tile and block, if there is no bias */
+    const ir_buffer *bias;        /* elem [kv_tile, block_rows]: attn_bias, -inf where attn_mask is false */
+    /* variables of the task */
+    mha_entry e;
+    const ir_expr *kv_head, *rows, *first_block, *blocks;
+} q_lanes;
+
+/* Row of a tensor that is indexed [batch, head, token, column]. */
+typedef struct q_lanes_row {
+    const ir_expr *head, *query;
+} q_lanes_row;
+
+/* What one tile means for one block: computed once, used by scores and values. Key numbers within the tile. */
+typedef struct q_lanes_tile {
+    const ir_expr *block;     /* within the task */
+    const ir_expr *first_key; /* of the tile */
+    const ir_expr *room;      /* keys that the tile holds */
+    const ir_expr *from, *to; /* what some row of the block sees is in here; score_rows and width divide `from` */
+    /* What all rows see, by window and causality: in here. NULL unless c->has_edges. */
+    const ir_expr *full_from, *full_to;
+    /* Whether a hidden key's value may be multiplied by its probability of 0. NULL where no key is hidden. */
+    const ir_expr *is_harmless;
+} q_lanes_tile;
+
+static inline const ir_expr *ql_i(const q_lanes *c, int64_t value) { return ir_idx(c->b, value); }
+
+static inline ir_elem ql_operand(const q_lanes *c) { return c->width == 2 ? IR_BF16 : c->m->elem; }
+
+/* A vector of `lanes` equal numbers. */
+static inline const ir_expr *ql_splat(const q_lanes *c, double value) { return mha_number(c->m, value, c->m->lanes); }
+
+/* Opens an unrolled loop over 0 … count-1; close it with ir_for_end. */
+const ir_expr *ql_unrolled(const q_lanes *c, const char *name, int64_t count);
+
+/* An array of vectors in registers: of c->m->elem, of operands. */
+const ir_buffer *ql_registers(const q_lanes *c, const char *name, int num_dims, const int64_t *dims);
+const ir_buffer *ql_operands(const q_lanes *c, const char *name, int64_t count);
+
+/* Scores of vector `v` of the block's rows and key j of the tile; weights of the j-th operand. */
+const ir_access *ql_score_at(const q_lanes *c, const ir_expr *v, const ir_expr *j);
+const ir_access *ql_weight_at(const q_lanes *c, const ir_expr *v, const ir_expr *j);
+
+/* acc + x * y, x and y being operands; of pairs both products are added. */
+const ir_expr *ql_accumulate(const q_lanes *c, const ir_expr *x, const ir_expr *y, const ir_expr *acc);
+
+/* Adds a tile's sums to the `lanes` sums at `at`, whose lost parts are at `lost` (NULL: there are none). */
+void ql_add_to_sums(const q_lanes *c, const ir_access *at, const ir_access *lost, const ir_expr *factor,
+                    const ir_expr *term);
+/* The sums with their lost parts. */
+const ir_expr *ql_sums(const q_lanes *c, const ir_access *at, const ir_access *lost);
+
+/* The operand that is the same in all lanes: element or pair of k, v or c->values. */
+const ir_expr *ql_repeated(const q_lanes *c, const ir_access *access);
+
+/* x / y rounded up, y > 0. */
+const ir_expr *ql_ceil_div(const q_lanes *c, const ir_expr *x, int64_t y);
+
+/* Row number of the first row of the task's block `block`. */
+const ir_expr *ql_first_row(const q_lanes *c, const ir_expr *block);
+
+/* q_lanes_rows.c */
+const ir_expr *ql_clamp_row(const q_lanes *c, const ir_expr *row); /* a row number, not beyond the last row */
+q_lanes_row ql_row(q_lanes *c, const ir_expr *block, const ir_expr *in_block);
+void ql_init_rows(q_lanes *c, const ir_expr *block);
+void ql_load_queries(q_lanes *c, const ir_expr *block);
+void ql_close_rows(q_lanes *c, const ir_expr *block); /* row_sum becomes its inverse; LSE */
+void ql_store_rows(q_lanes *c, const ir_expr *block);
+
+/* q_lanes_transpose.c */
+/* What rows are read from or written to, indexed [batch, head, token, column]. */
+typedef struct q_lanes_tensor {
+    const ir_buffer *buffer;
+    const ir_expr *batch, *first_token;
+    bool is_pairs;       /* columns are pairs of bf16, as i32 */
+    const ir_expr *sign; /* what is read is multiplied by this; NULL: 1 */
+} q_lanes_tensor;
+/* Rows x columns to columns x rows: the mha_quarter columns from `column` on of `lanes` rows of a tensor, as c->elem
+ * or i32. */
+void ql_load_transposed(q_lanes *c, const q_lanes_tensor *tensor, const q_lanes_row *rows, const ir_expr *column,
+                        const ir_expr *columns[4]);
+void ql_store_transposed(q_lanes *c, const q_lanes_tensor *tensor, const q_lanes_row *rows, const ir_expr *column,
+                         const ir_expr *columns[4]);
+/* The same of a tensor of i8, which stays i8. */
+void ql_load_bytes_transposed(q_lanes *c, const ir_buffer *tensor, const ir_expr *batch, const q_lanes_row *rows,
+                              const ir_expr *column, const ir_expr *columns[4]);
+
+/* q_lanes_tile.c: c->keys and c->values, where there are those */
+void ql_load_tile(q_lanes *c, const q_lanes_tile *tile);
+
+/* q_lanes_mask.c */
+const ir_expr *ql_clamp_key(const q_lanes *c, const ir_expr *key); /* not beyond the entry's last key */
+/* Tiles of the task: opens the loop over them and returns the tile's number. Close it with ir_for_end. */
+const ir_expr *ql_begin_tiles(q_lanes *c);
+/* Fills in what the tile means for the task, and for its block. */
+void ql_open_tile(q_lanes *c, q_lanes_tile *tile);
+void ql_open_block(q_lanes *c, q_lanes_tile *tile);
+/* Per row: what it sees by window and causality. */
+void ql_init_sight(q_lanes *c, const ir_expr *block);
+/* Transposes masks into c->keep or c->bias, for the register tiles up to key number `to`. */
+void ql_load_elements(q_lanes *c, const q_lanes_tile *tile, const ir_expr *to);
+/* What the vector of rows from `at` on sees; NULL where the problem has no such limit. */
+typedef struct q_lanes_sight {
+    const ir_expr *first, *last, *global, *at;
+} q_lanes_sight;
+q_lanes_sight ql_sight(q_lanes *c, const q_lanes_tile *tile, const ir_expr *at);
+/* Whether it sees a key, which is `j` within the tile. */
+const ir_expr *ql_sees(q_lanes *c, const q_lanes_sight *sight, const ir_expr *key, const ir_expr *j);
+
+/* q_lanes_score.c: writes scores and tile_max */
+void ql_scores(q_lanes *c, const q_lanes_tile *tile);
+
+/* q_lanes_softmax.c: scores become weights; writes row_max, row_sum and factor */
+void ql_softmax(q_lanes *c, const q_lanes_tile *tile);
+
+/* q_lanes_value.c: ot = ot * factor + V^T P^T */
+void ql_values(q_lanes *c, const q_lanes_tile *tile);
+
+/* q_lanes_by_rows.c: the same, and O / sum stored, for problems whose keys are one tile and all seen. The schedule's
+ * value_rows * value_vectors is how many accumulators a register tile has at most, of up to MHA_STRIP_VECTORS vectors
+ * of columns. */
+enum { MHA_STRIP_VECTORS = 4 };
+bool mha_values_by_rows(const attune_problem *canonical, const attune_schedule *schedule);
+/* The same over several tiles: sums are kept in c->o from one to the next. */
+bool mha_keeps_rows(const attune_problem *canonical, const attune_schedule *schedule, const at_target *target);
+void ql_clear_kept(q_lanes *c, const ir_expr *block);
+void ql_store_kept(q_lanes *c, const ir_expr *block);
+void ql_values_by_rows(q_lanes *c, const q_lanes_tile *tile);
+
+/* choose_small.c: a good schedule for few rows and keys, and whether this is such a problem. */
+bool mha_choose_small(const attune_problem *canonical, const at_target *target, attune_schedule *schedule);
+
+/* choose.c: a good schedule of this strategy. */
+void mha_choose_q_lanes(const attune_problem *canonical, const at_target *target, attune_schedule *schedule);
+
+#endif

@@ -1,0 +1,233 @@
+/* O = P V by register tiles of query rows by vectors of columns, as O and V lie: nothing is transposed, and rows are
+ * exact, where lanes along them would be filled up by clamped ones. For problems that hide nothing from any row.
+ *
+ * Where the keys are one tile (at_once) its sums are the result: nothing to clear, keep or rescale. Else the sums of
+ * the rows are kept in c->o from tile to tile, and divided at the end.
+ *
+ * The order of the arithmetic is that of q_lanes_value.c, by pairs of bf16 as well: then V is c->values. */
+#include "base/integers.h"
+#include "problem/problem.h"
+#include "attend/q_lanes.h"
+#include "nest/rows.h"
+
+/* Columns first … first + vectors * lanes - 1. */
+typedef struct strip {
+    const ir_expr *first;
+    int vectors, lanes;
+} strip;
+
+typedef struct row_tile {
+    const strip *strip;
+    const ir_expr *first; /* row within the block */
+    int64_t rows;
+    const ir_buffer *acc; /* registers [rows, vectors] */
+} row_tile;
+
+static bool is_float(attune_dtype dtype) {
+    return dtype == ATTUNE_F32 || dtype == ATTUNE_F16 || dtype == ATTUNE_BF16 || dtype == ATTUNE_F64;
+}
+
+static bool hides_keys(const attune_problem *p) {
+    return p->is_causal || p->window_left >= 0 || p->window_right >= 0 || p->has_kv_lens ||
+           mha_has_dims(p->attn_mask_dims) || mha_has_dims(p->attn_bias_dims);
+}
+
+bool mha_values_by_rows(const attune_problem *p, const attune_schedule *s) {
+    const int64_t rows = p->seq_q * (p->num_heads / p->num_kv_heads);
+    const int64_t block = (int64_t)s->score_vectors * s->lanes;
+    return p->seq_q >= 1 && p->seq_kv >= 1 && p->seq_kv <= s->kv_tile && (rows <= block || rows % block == 0) &&
+           !p->is_ragged && !p->page_size && !p->has_sinks && !hides_keys(p) && is_float(p->v_dtype) &&
+           is_float(p->k_dtype);
+}
+
+bool mha_keeps_rows(const attune_problem *p, const attune_schedule *s, const at_target *target) {
+    return target->vector_bytes >= 64 && p->head_dim_v >= s->lanes && s->lanes >= 4 && !hides_keys(p) &&
+           is_float(p->v_dtype) && is_float(p->k_dtype) && !p->short_masks;
+}
+
+static const ir_access *acc_at(q_lanes *c, const row_tile *t, int64_t row, int vector) {
+    return ir_at(c->b, t->acc, t->strip->lanes, 2, ql_i(c, row), ql_i(c, vector));
+}
+
+static const ir_expr *column_of(q_lanes *c, const strip *s, int vector) {
+    return ir_add(c->b, s->first, ql_i(c, (int64_t)vector * s->lanes));
+}
+
+static const ir_expr *row_at(q_lanes *c, const row_tile *t, int64_t row) {
+    return ir_add(c->b, t->first, ql_i(c, row));
+}
+
+/* A vector of the strip in row `j` of V, or of c->values, which may be pairs of keys. */
+static const ir_expr *value_of(q_lanes *c, const strip *s, const mha_kv_row *row, const ir_expr *j, int vector) {
+    const ir_expr *column = column_of(c, s, vector);
+    if (c->width == 1) return mha_load(c->m, mha_kv_access(c->m, c->m->v, row, column, s->lanes));
+    return ir_load(c->b, ir_at(c->b, c->values, 2 * s->lanes, 2, j, ir_mul(c->b, column, ql_i(c, 2))));
+}
+
+/* The weight of a row, or pair of weights, in all lanes. */
+static const ir_expr *weight_of(q_lanes *c, const row_tile *t, const ir_expr *j, int64_t row) {
+    ir_builder *b = c->b;
+    const ir_expr *lanes = ql_i(c, c->m->lanes), *width = ql_i(c, c->width);
+    const ir_expr *in_vector = ir_add(b, ir_mod(b, t->first, lanes), ql_i(c, row));
+    const ir_access *at =
+        c->at_once ? ir_at(b, c->weights, c->width, 2, j, ir_mul(b, row_at(c, t, row), width))
+                   : ir_at(b, c->weights, c->width, 3, ir_div(b, t->first, lanes), j, ir_mul(b, in_vector, width));
+    const ir_expr *weight = ir_load(b, at);
+    if (c->width == 1) return ir_splat(b, weight, t->strip->lanes);
+    return ir_bitcast(b, IR_BF16, ir_splat(b, ir_bitcast(b, IR_I32, weight), t->strip->lanes));
+}
+
+/* acc += P V, one key, or pair, after the other. */
+static void multiply(q_lanes *c, const q_lanes_tile *tile, const row_tile *t) {
+    ir_builder *b = c->b;
+    const ir_expr *v[MHA_STRIP_VECTORS];
+    const ir_expr *j = ir_for_begin(b, "j", ql_i(c, 0), ql_ceil_div(c, tile->to, c->width), 1, false);
+    mha_kv_row row = {0};
+    if (c->width == 1) row = mha_kv_row_at(c->m, &c->e, c->kv_head, ir_let(b, "key", ir_add(b, tile->first_key, j)));
+    for (int i = 0; i < t->strip->vectors; i++) v[i] = ir_let(b, "value", value_of(c, t->strip, &row, j, i));
+    for (int64_t r = 0; r < t->rows; r++) {
+        const ir_expr *p = ir_let(b, "p", weight_of(c, t, j, r));
+        for (int i = 0; i < t->strip->vectors; i++)
+            ir_store(b, acc_at(c, t, r, i), ql_accumulate(c, v[i], p, ir_load(b, acc_at(c, t, r, i))));
+    }
+    ir_for_end(b);
+}
+
+/* Rounded as pack2 does, which is how the output of pairs is rounded where its columns come in pairs. */
+static void store_vector(q_lanes *c, const ir_access *to, const ir_expr *value) {
+    ir_builder *b = c->b;
+    if (c->width == 1 || to->buffer->type.elem != IR_BF16 || c->m->p->head_dim_v % 2) {
+        mha_store(c->m, to, value);
+        return;
+    }
+    uint8_t pick[IR_MAX_LANES];
+    for (int l = 0; l < value->type.lanes; l++) pick[l] = (uint8_t)(2 * l);
+    value = ir_let(b, "o", value);
+    const ir_expr *twice = ir_let(b, "rounded", ir_pack2(b, value, value));
+    ir_store(b, to, ir_shuffle(b, twice, twice, value->type.lanes, pick));
+}
+
+/* acc * inverse + 0 is the output, as in q_lanes_rows.c. */
+static void store(q_lanes *c, const q_lanes_tile *tile, const row_tile *t) {
+    ir_builder *b = c->b;
+    const int lanes = t->strip->lanes;
+    for (int64_t r = 0; r < t->rows; r++) {
+        const q_lanes_row row = ql_row(c, tile->block, row_at(c, t, r));
+        const ir_expr *token = ir_let(b, "token", ir_add(b, c->e.first_q, row.query));
+        const ir_expr *inverse = ir_load(b, ir_at(b, c->row_sum, 1, 2, tile->block, row_at(c, t, r)));
+        inverse = ir_let(b, "inverse", ir_splat(b, inverse, lanes));
+        for (int i = 0; i < t->strip->vectors; i++)
+            store_vector(c, ir_at(b, c->m->out, lanes, 4, c->e.batch, row.head, token, column_of(c, t->strip, i)),
+                         mha_madd(c->m, ir_load(b, acc_at(c, t, r, i)), inverse, mha_number(c->m, 0, lanes)));
+    }
+}
+
+static const ir_access *kept_at(q_lanes *c, const ir_buffer *kept, const q_lanes_tile *tile, const row_tile *t,
+                                int64_t row, int vector) {
+    return ir_at(c->b, kept, t->strip->lanes, 3, tile->block, row_at(c, t, row), column_of(c, t->strip, vector));
+}
+
+static void clear(q_lanes *c, const row_tile *t) {
+    for (int64_t r = 0; r < t->rows; r++)
+        for (int i = 0; i < t->strip->vectors; i++)
+            ir_store(c->b, acc_at(c, t, r, i), mha_number(c->m, 0, t->strip->lanes));
+}
+
+/* Adds the sums of this tile to those of the tiles before. */
+static void keep(q_lanes *c, const q_lanes_tile *tile, const row_tile *t) {
+    ir_builder *b = c->b;
+    for (int64_t r = 0; r < t->rows; r++) {
+        const ir_expr *shrink = ir_load(b, ir_at(b, c->factor, 1, 1, row_at(c, t, r)));
+        const ir_expr *factor = ir_let(b, "shrink", ir_splat(b, shrink, t->strip->lanes));
+        for (int i = 0; i < t->strip->vectors; i++)
+            ql_add_to_sums(c, kept_at(c, c->o, tile, t, r, i), c->o_lost ? kept_at(c, c->o_lost, tile, t, r, i) : NULL,
+                           factor, ir_load(b, acc_at(c, t, r, i)));
+    }
+}
+
+static void register_tile(q_lanes *c, const q_lanes_tile *tile, row_tile *t) {
+    const int lanes = t->strip->lanes;
+    t->acc = ir_alloc(c->b, "acc", IR_REG, ir_type_of(c->m->elem, lanes), 2, (int64_t[]){t->rows, t->strip->vectors});
+    clear(c, t);
+    multiply(c, tile, t);
+    if (c->o)
+        keep(c, tile, t);
+    else
+        store(c, tile, t);
+}
+
+/* Rows of a register tile that are all in one vector of rows. */
+static int64_t rows_of_kept(const q_lanes *c, int64_t room) {
+    int64_t rows = c->m->lanes;
+    while (rows > room && rows > 1) rows /= 2;
+    return rows;
+}
+
+/* All rows of the block, as many at a time as there are accumulators for, and then those that are left over. */
+static void all_rows(q_lanes *c, const q_lanes_tile *tile, const strip *s) {
+    ir_builder *b = c->b;
+    const int64_t all = c->num_tasks ? c->m->p->seq_q * c->m->group : c->block_rows, rows = min_of(all, c->block_rows);
+    const int64_t room = (int64_t)c->m->s->value_rows * c->m->s->value_vectors / s->vectors;
+    const int64_t step = c->o ? rows_of_kept(c, room) : min_of(max_of(room, 1), rows), rest = rows % step;
+    const ir_expr *end = ql_i(c, rows - rest);
+    if (c->o) end = ir_let(b, "rows_end", ir_min(b, end, ir_sub(b, c->rows, ql_first_row(c, tile->block))));
+    row_tile t = {.strip = s, .rows = step};
+    t.first = ir_for_begin(b, "row_tile", ql_i(c, 0), end, step, false);
+    register_tile(c, tile, &t);
+    ir_for_end(b);
+    if (!rest) return;
+    t = (row_tile){.strip = s, .rows = rest, .first = ql_i(c, rows - rest)};
+    register_tile(c, tile, &t);
+}
+
+/* Whole vectors of the target, a few at a time, and then ever narrower ones. */
+void ql_values_by_rows(q_lanes *c, const q_lanes_tile *tile) {
+    ir_builder *b = c->b;
+    const int64_t columns = c->m->p->head_dim_v;
+    int lanes = c->m->target->vector_bytes / (c->m->elem == IR_F64 ? 8 : 4);
+    for (int64_t first = 0; first < columns;) {
+        while (lanes > columns - first) lanes /= 2;
+        const int64_t whole = (columns - first) / lanes, strips = ceil_div(whole, MHA_STRIP_VECTORS);
+        strip s = {.vectors = (int)ceil_div(whole, strips), .lanes = lanes};
+        const int64_t width = (int64_t)s.vectors * lanes, alike = whole / s.vectors;
+        const ir_expr *n = ir_for_begin(b, "strip", ql_i(c, 0), ql_i(c, alike), 1, false);
+        s.first = ir_let(b, "strip_first", ir_add(b, ir_mul(b, n, ql_i(c, width)), ql_i(c, first)));
+        all_rows(c, tile, &s);
+        ir_for_end(b);
+        first += width * alike;
+    }
+}
+
+/* ---- rows that are kept from tile to tile ---- */
+
+/* Each row of the block, as many vectors of columns as it has. */
+static mha_columns each_row_begin(q_lanes *c, const ir_expr *count, const ir_expr **row) {
+    *row = ir_for_begin(c->b, "row", ql_i(c, 0), count, 1, false);
+    return mha_columns_begin(c->m, c->m->p->head_dim_v, c->m->lanes);
+}
+
+void ql_clear_kept(q_lanes *c, const ir_expr *block) {
+    ir_builder *b = c->b;
+    const ir_expr *row;
+    const mha_columns d = each_row_begin(c, ql_i(c, c->block_rows), &row);
+    ir_store(b, ir_at(b, c->o, d.lanes, 3, block, row, d.at), mha_number(c->m, 0, d.lanes));
+    if (c->o_lost) ir_store(b, ir_at(b, c->o_lost, d.lanes, 3, block, row, d.at), mha_number(c->m, 0, d.lanes));
+    ir_for_end(b);
+    ir_for_end(b);
+}
+
+void ql_store_kept(q_lanes *c, const ir_expr *block) {
+    ir_builder *b = c->b;
+    const ir_expr *left = ir_sub(b, c->rows, ql_first_row(c, block)), *at;
+    at = ir_for_begin(b, "at", ql_i(c, 0), ir_let(b, "rows_left", ir_min(b, ql_i(c, c->block_rows), left)), 1, false);
+    const q_lanes_row row = ql_row(c, block, at);
+    const ir_expr *token = ir_add(b, c->e.first_q, row.query);
+    const ir_expr *inverse = ir_let(b, "inverse", ir_load(b, ir_at(b, c->row_sum, 1, 2, block, at)));
+    const mha_columns d = mha_columns_begin(c->m, c->m->p->head_dim_v, c->m->lanes);
+    const ir_access *lost = c->o_lost ? ir_at(b, c->o_lost, d.lanes, 3, block, at, d.at) : NULL;
+    const ir_expr *o = ql_sums(c, ir_at(b, c->o, d.lanes, 3, block, at, d.at), lost);
+    o = mha_madd(c->m, o, ir_splat(b, inverse, d.lanes), mha_number(c->m, 0, d.lanes));
+    store_vector(c, ir_at(b, c->m->out, d.lanes, 4, c->e.batch, row.head, token, d.at), o);
+    ir_for_end(b);
+    ir_for_end(b);
+}

@@ -1,0 +1,383 @@
+/* What rows do not see. Causality, windows and key lengths are intervals: tiles and register tiles outside what the
+ * rows of a task or block see are not computed, those inside what all of them see compare nothing. attn_mask and
+ * attn_bias vary along the lanes: what a tile needs of them is brought into scratch for each block, transposed unless
+ * rows or keys are alike. */
+#include "attend/q_lanes.h"
+
+#include <math.h>
+
+static const ir_expr *compare(const q_lanes *c, ir_op op, const ir_expr *x, const ir_expr *y) {
+    return ir_apply(c->b, op, x, y, NULL);
+}
+
+static const ir_expr *plus(const q_lanes *c, const ir_expr *x, int64_t y) { return ir_add(c->b, x, ql_i(c, y)); }
+
+static const ir_expr *at_least_0(const q_lanes *c, const ir_expr *x) { return ir_max(c->b, ql_i(c, 0), x); }
+
+const ir_expr *ql_clamp_key(const q_lanes *c, const ir_expr *key) {
+    return c->keys_fill_tiles ? key : ir_min(c->b, plus(c, c->e.seq_kv, -1), key);
+}
+
+/* Where the query of a row stands. */
+static const ir_expr *position_of(q_lanes *c, const ir_expr *row) {
+    return ir_add(c->b, ir_div(c->b, ql_clamp_row(c, row), ql_i(c, c->m->group)), c->e.base);
+}
+
+/* The last key that a query sees by window and causality. */
+static const ir_expr *last_key(q_lanes *c, const ir_expr *position) {
+    return c->positions_are_keys ? position : mha_last_key(c->m, &c->e, position);
+}
+
+/* The first and the last position of rows; what they see begins and ends no earlier for the last than for the first. */
+typedef struct positions {
+    const ir_expr *first, *last;
+} positions;
+
+static positions positions_of(q_lanes *c, const ir_expr *first_row, const ir_expr *end_row) {
+    return (positions){ir_let(c->b, "first_position", position_of(c, first_row)),
+                       ir_let(c->b, "last_position", position_of(c, plus(c, end_row, -1)))};
+}
+
+/* Behind the last key that some of these rows see by window and causality. Only a global query, which if there is one
+ * comes first, may see further than the last row. */
+static const ir_expr *end_of_sight(q_lanes *c, positions p) {
+    const ir_expr *last = last_key(c, p.last);
+    if (c->has_global) last = ir_max(c->b, last, last_key(c, p.first));
+    return plus(c, last, 1);
+}
+
+/* Behind the last of the keys that they see because those are global. */
+static const ir_expr *end_of_globals(q_lanes *c, positions p) {
+    return plus(c, mha_last_global(c->m, &c->e, p.last), 1);
+}
+
+/* ---- tiles of a task ---- */
+
+const ir_expr *ql_begin_tiles(q_lanes *c) {
+    ir_builder *b = c->b;
+    const int64_t size = c->m->s->kv_tile;
+    const ir_expr *zero = ql_i(c, 0);
+    if (!c->has_edges) return ir_for_begin(b, "tile", zero, ql_ceil_div(c, c->e.seq_kv, size), 1, false);
+    const positions p = positions_of(c, ql_first_row(c, zero), ql_first_row(c, c->blocks));
+    const ir_expr *end = ir_let(b, "tiles", ql_ceil_div(c, at_least_0(c, end_of_sight(c, p)), size));
+    const ir_expr *first = zero;
+    if (c->m->has_first) first = ir_let(b, "first_tile", ir_div(b, mha_first_key(c->m, &c->e, p.first), ql_i(c, size)));
+    if (!c->has_global) return ir_for_begin(b, "tile", first, end, 1, false);
+    /* The tiles of the global keys come first, then those of the window that are not among them. */
+    const ir_expr *globals = ir_let(b, "globals", ql_ceil_div(c, at_least_0(c, end_of_globals(c, p)), size));
+    first = ir_let(b, "first_other", ir_max(b, first, globals));
+    const ir_expr *count = ir_add(b, globals, at_least_0(c, ir_sub(b, end, first)));
+    const ir_expr *n = ir_for_begin(b, "n", zero, ir_let(b, "num_tiles", count), 1, false);
+    const ir_expr *other = ir_add(b, first, ir_sub(b, n, globals));
+    return ir_let(b, "tile", ir_select(b, compare(c, IR_LT, n, globals), n, at_least_0(c, other)));
+}
+
+/* ---- hidden values ---- */
+
+/* Whether some row of the task does not see all of the tile, as far as window and causality go. */
+static const ir_expr *is_partial(q_lanes *c, const q_lanes_tile *t) {
+    ir_builder *b = c->b;
+    const positions p = positions_of(c, ql_first_row(c, ql_i(c, 0)), ql_first_row(c, c->blocks));
+    const ir_expr *partial = NULL;
+    if (c->m->has_last) {
+        const ir_expr *all_see = plus(c, last_key(c, p.first), 1);
+        partial = compare(c, IR_GT, ir_add(b, t->first_key, t->room), all_see);
+    }
+    if (!c->m->has_first) return partial;
+    const ir_expr *begins = compare(c, IR_LT, t->first_key, mha_first_key(c->m, &c->e, p.last));
+    return partial ? compare(c, IR_OR, partial, begins) : begins;
+}
+
+/* Adds 0 * V over the tile's keys: NaN if there is a NaN or an infinity among them. Lanes run along the columns; steps
+ * overlap at the end if they do not divide them. Two sums, because each waits for its own last addition. */
+static void add_zeros(q_lanes *c, const q_lanes_tile *t, const ir_buffer *sums, int lanes, int num_sums) {
+    ir_builder *b = c->b;
+    const mha_context *m = c->m;
+    const int64_t columns = m->p->head_dim_v;
+    const ir_expr *j = ir_for_begin(b, "j", ql_i(c, 0), t->room, 1, false);
+    const mha_kv_row row = mha_kv_row_at(m, &c->e, c->kv_head, ir_add(b, t->first_key, j));
+    const ir_expr *scale = mha_v_scale(m, &row);
+    if (scale) scale = ir_let(b, "scale", scale);
+    const ir_expr *step = ir_for_begin(b, "column", ql_i(c, 0), ql_i(c, columns), (int64_t)lanes * num_sums, false);
+    for (int i = 0; i < num_sums; i++) {
+        const ir_access *sum = ir_at(b, sums, lanes, 1, ql_i(c, i));
+        const ir_expr *at = plus(c, step, (int64_t)i * lanes);
+        if (columns % (lanes * num_sums)) at = ir_min(b, at, ql_i(c, columns - lanes));
+        const ir_expr *value = mha_load(m, mha_kv_access(m, m->v, &row, at, lanes));
+        if (scale) value = ir_mul(b, value, ir_splat(b, scale, lanes));
+        ir_store(b, sum, mha_madd(m, value, mha_number(m, 0, lanes), ir_load(b, sum)));
+    }
+    ir_for_end(b);
+    ir_for_end(b);
+}
+
+/* A hidden key has the probability 0, and 0 times what is finite is 0. */
+static const ir_expr *is_harmless(q_lanes *c, const q_lanes_tile *t) {
+    ir_builder *b = c->b;
+    const bool only_edges = !c->has_elements && !c->has_global;
+    const int64_t columns = c->m->p->head_dim_v;
+    int lanes = c->m->lanes;
+    while (lanes > columns) lanes /= 2;
+    const int num_sums = columns >= 2 * lanes ? 2 : 1;
+    const ir_buffer *sums = ir_alloc(b, "zeros", IR_REG, ir_type_of(c->m->elem, lanes), 1, (int64_t[]){num_sums});
+    for (int i = 0; i < num_sums; i++) ir_store(b, ir_at(b, sums, lanes, 1, ql_i(c, i)), mha_number(c->m, 0, lanes));
+    if (only_edges) ir_if_begin(b, is_partial(c, t));
+    add_zeros(c, t, sums, lanes, num_sums);
+    if (only_edges) ir_if_end(b);
+    const ir_expr *total = ir_load(b, ir_at(b, sums, lanes, 1, ql_i(c, 0)));
+    for (int i = 1; i < num_sums; i++) total = ir_add(b, total, ir_load(b, ir_at(b, sums, lanes, 1, ql_i(c, i))));
+    return ir_let(b, "is_harmless", compare(c, IR_EQ, ir_reduce(b, IR_ADD, total), mha_number(c->m, 0, 1)));
+}
+
+void ql_open_tile(q_lanes *c, q_lanes_tile *t) {
+    const ir_expr *left = ir_sub(c->b, c->e.seq_kv, t->first_key);
+    ir_assume(c->b, compare(c, IR_GT, left, ql_i(c, 0)));
+    t->room = ir_let(c->b, "room", ir_min(c->b, left, ql_i(c, c->m->s->kv_tile)));
+    if (c->has_edges || c->has_elements) t->is_harmless = is_harmless(c, t);
+}
+
+/* ---- a tile and a block ---- */
+
+/* Takes in the global keys of the tile: all before `end`, which may be none. */
+static void widen(q_lanes *c, q_lanes_tile *t, const ir_expr *end) {
+    ir_builder *b = c->b;
+    end = ir_let(b, "end_globals", ir_sub(b, end, t->first_key));
+    const ir_expr *none = compare(c, IR_LE, end, ql_i(c, 0));
+    const ir_expr *window_begins = compare(c, IR_LT, t->from, t->room);
+    t->to = ir_min(b, t->room, ir_select(b, window_begins, ir_max(b, t->to, end), end));
+    t->from = ir_select(b, none, t->from, ql_i(c, 0));
+}
+
+void ql_open_block(q_lanes *c, q_lanes_tile *t) {
+    ir_builder *b = c->b;
+    const mha_context *m = c->m;
+    t->from = ql_i(c, 0);
+    t->to = t->room;
+    if (!c->has_edges) return;
+    const ir_expr *row = ir_let(b, "row", ql_first_row(c, t->block));
+    const positions p = positions_of(c, row, plus(c, row, c->block_rows));
+    if (m->has_last) t->to = ir_min(b, t->room, ir_sub(b, end_of_sight(c, p), t->first_key));
+    if (m->has_first)
+        t->from = ir_let(b, "sight_from", at_least_0(c, ir_sub(b, mha_first_key(m, &c->e, p.first), t->first_key)));
+    if (c->has_global) widen(c, t, end_of_globals(c, p));
+    const ir_expr *unit = ql_i(c, (int64_t)m->s->score_rows * (m->s->score_rows % c->width ? c->width : 1));
+    t->from = ir_let(b, "from", ir_mul(b, ir_div(b, t->from, unit), unit));
+    t->to = ir_let(b, "to", t->to);
+    const ir_expr *all_see = ir_sub(b, plus(c, last_key(c, p.first), 1), t->first_key);
+    const ir_expr *all_from = ir_sub(b, mha_first_key(m, &c->e, p.last), t->first_key);
+    t->full_to = ir_let(b, "full_to", m->has_last ? ir_min(b, all_see, t->to) : t->to);
+    t->full_from = m->has_first ? ir_let(b, "full_from", all_from) : ql_i(c, 0);
+}
+
+/* ---- one row ---- */
+
+/* A key number, or one before the first, or the one behind the last; fits 32 bits whatever the position. */
+static void store_key(q_lanes *c, const ir_buffer *table, const ir_expr *block, const ir_expr *at, const ir_expr *key) {
+    if (!c->positions_are_keys) key = ir_min(c->b, ir_max(c->b, ql_i(c, -1), key), c->e.seq_kv);
+    ir_store(c->b, ir_at(c->b, table, 1, 2, block, at), ir_cast(c->b, IR_I32, key));
+}
+
+void ql_init_sight(q_lanes *c, const ir_expr *block) {
+    ir_builder *b = c->b;
+    const ir_expr *row = ir_let(b, "row", ql_first_row(c, block));
+    const ir_expr *r = ir_for_begin(b, "r", ql_i(c, 0), ql_i(c, c->block_rows), 1, false);
+    const ir_expr *p = ir_let(b, "position", position_of(c, ir_add(b, row, r)));
+    if (c->first_key) store_key(c, c->first_key, block, r, mha_first_key(c->m, &c->e, p));
+    if (c->last_key) store_key(c, c->last_key, block, r, last_key(c, p));
+    if (c->last_global) store_key(c, c->last_global, block, r, mha_last_global(c->m, &c->e, p));
+    ir_for_end(b);
+}
+
+static const ir_expr *in_sight(q_lanes *c, const q_lanes_sight *sight, const ir_expr *key) {
+    const ir_expr *number = ir_splat(c->b, ir_cast(c->b, IR_I32, key), c->m->lanes), *sees = NULL;
+    if (sight->first) sees = compare(c, IR_GE, number, sight->first);
+    if (sight->last) {
+        const ir_expr *before_end = compare(c, IR_LE, number, sight->last);
+        sees = sees ? compare(c, IR_AND, sees, before_end) : before_end;
+    }
+    return sight->global ? compare(c, IR_OR, sees, compare(c, IR_LE, number, sight->global)) : sees;
+}
+
+static const ir_expr *limit(q_lanes *c, const ir_buffer *table, const ir_expr *block, const ir_expr *at) {
+    return table ? ir_let(c->b, "limit", ir_load(c->b, ir_at(c->b, table, c->m->lanes, 2, block, at))) : NULL;
+}
+
+q_lanes_sight ql_sight(q_lanes *c, const q_lanes_tile *t, const ir_expr *at) {
+    return (q_lanes_sight){limit(c, c->first_key, t->block, at), limit(c, c->last_key, t->block, at),
+                           limit(c, c->last_global, t->block, at), at};
+}
+
+const ir_expr *ql_sees(q_lanes *c, const q_lanes_sight *sight, const ir_expr *key, const ir_expr *j) {
+    ir_builder *b = c->b;
+    const int lanes = c->m->lanes;
+    const ir_expr *keeps = NULL, *sees = c->has_edges ? in_sight(c, sight, key) : NULL;
+    if (c->bias)
+        keeps = compare(c, IR_NE, ir_load(b, ir_at(b, c->bias, lanes, 2, j, sight->at)), ql_splat(c, -INFINITY));
+    else if (c->keep)
+        keeps = compare(c, IR_NE, ir_cast(b, IR_I32, ir_load(b, ir_at(b, c->keep, lanes, 2, j, sight->at))),
+                        ir_splat(b, ir_int(b, IR_I32, 0), lanes));
+    return !keeps ? sees : !sees ? keeps : compare(c, IR_AND, sees, keeps);
+}
+
+/* ---- attn_mask and attn_bias ---- */
+
+static void store_element(q_lanes *c, const ir_expr *j, const ir_expr *at, const ir_expr *keep, const ir_expr *bias) {
+    ir_builder *b = c->b;
+    if (!bias) {
+        if (keep) ir_store(b, ir_at(b, c->keep, keep->type.lanes, 2, j, at), keep);
+        return;
+    }
+    const int lanes = bias->type.lanes;
+    if (keep) {
+        const ir_expr *keeps = compare(c, IR_NE, ir_cast(b, IR_I32, keep), ir_splat(b, ir_int(b, IR_I32, 0), lanes));
+        bias = ir_select(b, keeps, bias, mha_number(c->m, -INFINITY, lanes));
+    }
+    ir_store(b, ir_at(b, c->bias, lanes, 2, j, at), bias);
+}
+
+/* How a mask or bias changes along the rows of a block and along the keys. */
+typedef enum variation {
+    ALONG_KEYS, /* alike for all rows, such as padding: one element for each key */
+    ALONG_ROWS, /* alike for all keys: one vector for all of them */
+    ALONG_BOTH, /* and its keys lie side by side: transposed */
+    SCATTERED   /* the same, but element by element */
+} variation;
+
+typedef struct elements {
+    const ir_buffer *tensor; /* NULL: the problem has none */
+    variation varies;
+    const ir_expr *of_rows; /* the vector, if it varies ALONG_ROWS */
+} elements;
+
+static elements elements_of(const q_lanes *c, mha_tensor_id id) {
+    const attune_problem *p = c->m->p;
+    const int64_t *dims = id == MHA_ATTN_MASK ? p->attn_mask_dims : p->attn_bias_dims;
+    const ir_buffer *tensor = c->m->params.tensor[id];
+    elements e = {.tensor = tensor, .varies = SCATTERED};
+    if (!tensor) return e;
+    const ir_expr *inner = tensor->strides[3];
+    if (dims[2] == 1 && (dims[1] == 1 || c->m->group == 1))
+        e.varies = ALONG_KEYS;
+    else if (dims[3] == 1)
+        e.varies = ALONG_ROWS;
+    else if (!inner || (inner->op == IR_CONST && inner->value.i == 1))
+        e.varies = ALONG_BOTH;
+    return e;
+}
+
+/* A vector of rows at a key, each element loaded by itself, or one for all. */
+static const ir_expr *load_rows(q_lanes *c, const elements *e, const q_lanes_row *rows, const ir_expr *key) {
+    ir_builder *b = c->b;
+    const ir_expr *parts[IR_MAX_LANES];
+    const int count = e->varies == ALONG_KEYS ? 1 : c->m->lanes;
+    for (int l = 0; l < count; l++) {
+        const ir_access *at = ir_at(b, e->tensor, 1, 4, c->e.number, rows[l].head, rows[l].query, key);
+        parts[l] = e->tensor->type.elem == IR_I8 ? ir_load(b, at) : mha_load(c->m, at);
+    }
+    return ir_let(b, "elements", count == 1 ? ir_splat(b, parts[0], c->m->lanes) : mha_join(b, parts, count, 1));
+}
+
+/* The same rows in the next tile: a few bytes here and there, which the hardware does not foresee. */
+static void prefetch_next(q_lanes *c, const q_lanes_tile *t, const ir_buffer *tensor, const q_lanes_row *rows) {
+    enum { LINE_BYTES = 64 };
+    ir_builder *b = c->b;
+    const ir_expr *next = plus(c, t->first_key, c->m->s->kv_tile);
+    const int64_t step = LINE_BYTES / ir_elem_get(tensor->type.elem)->bytes;
+    const ir_expr *j = ir_for_begin(b, "ahead", ql_i(c, 0), ql_i(c, c->m->s->kv_tile), step, false);
+    for (int l = 0; l < c->m->lanes; l++)
+        ir_prefetch(b, ir_at(b, tensor, 1, 4, c->e.number, rows[l].head, rows[l].query, ir_add(b, next, j)));
+    ir_for_end(b);
+}
+
+/* Opens the loop over vectors of rows, and loads what these have alike for all keys. Clamped like any other key, the
+ * first one of the tile is in bounds at a glance. */
+static const ir_expr *begin_rows(q_lanes *c, const q_lanes_tile *t, elements *mask, elements *bias, q_lanes_row *rows) {
+    const ir_expr *at = ir_for_begin(c->b, "at", ql_i(c, 0), ql_i(c, c->block_rows), c->m->lanes, false);
+    elements *const both[2] = {mask, bias};
+    const bool alike = (!mask->tensor || mask->varies == ALONG_KEYS) && (!bias->tensor || bias->varies == ALONG_KEYS);
+    for (int l = 0; l < (alike ? 1 : c->m->lanes); l++) rows[l] = ql_row(c, t->block, plus(c, at, l));
+    for (int i = 0; i < 2; i++)
+        if (both[i]->tensor && both[i]->varies == ALONG_ROWS)
+            both[i]->of_rows = load_rows(c, both[i], rows, ir_let(c->b, "any_key", ql_clamp_key(c, t->first_key)));
+    return at;
+}
+
+static const ir_expr *load_key(q_lanes *c, const elements *e, const q_lanes_row *rows, const ir_expr *key) {
+    if (!e->tensor) return NULL;
+    return e->of_rows ? e->of_rows : load_rows(c, e, rows, key);
+}
+
+/* Keys lo … hi - 1, one by one; those beyond the last one repeat it, as in the register tile. */
+static void load_keys(q_lanes *c, const q_lanes_tile *t, elements mask, elements bias, const ir_expr *lo,
+                      const ir_expr *hi) {
+    ir_builder *b = c->b;
+    q_lanes_row rows[IR_MAX_LANES];
+    const ir_expr *at = begin_rows(c, t, &mask, &bias, rows);
+    const ir_expr *j = ir_for_begin(b, "j", lo, hi, 1, false);
+    const ir_expr *key = ir_let(b, "column", ql_clamp_key(c, ir_add(b, t->first_key, j)));
+    store_element(c, j, at, load_key(c, &mask, rows, key), load_key(c, &bias, rows, key));
+    ir_for_end(b);
+    ir_for_end(b);
+}
+
+/* A quarter of keys from `column` on. */
+static void load_quarter(q_lanes *c, const elements *e, const q_lanes_row *rows, const ir_expr *column,
+                         const ir_expr *vectors[4]) {
+    if (!e->tensor) return;
+    if (e->varies != ALONG_BOTH)
+        for (int i = 0; i < mha_quarter(c->m->lanes); i++) vectors[i] = load_key(c, e, rows, plus(c, column, i));
+    else if (e->tensor->type.elem == IR_I8)
+        ql_load_bytes_transposed(c, e->tensor, c->e.number, rows, column, vectors);
+    else
+        ql_load_transposed(c, &(q_lanes_tensor){e->tensor, c->e.number, ql_i(c, 0), false, NULL}, rows, column,
+                           vectors);
+}
+
+/* Keys lo, lo + 4, … < hi - 3, for all rows of the block. */
+static void load_columns(q_lanes *c, const q_lanes_tile *t, elements mask, elements bias, const ir_expr *lo,
+                         const ir_expr *hi) {
+    ir_builder *b = c->b;
+    const int quarter = mha_quarter(c->m->lanes);
+    q_lanes_row rows[IR_MAX_LANES];
+    const ir_expr *kept[4] = {0}, *biases[4] = {0};
+    const ir_expr *at = begin_rows(c, t, &mask, &bias, rows);
+    if (mask.tensor && mask.varies == ALONG_BOTH) prefetch_next(c, t, mask.tensor, rows);
+    const ir_expr *j = ir_for_begin(b, "j", lo, plus(c, hi, 1 - quarter), quarter, false);
+    const ir_expr *column = ir_let(b, "column", ir_add(b, t->first_key, j));
+    load_quarter(c, &mask, rows, column, kept);
+    load_quarter(c, &bias, rows, column, biases);
+    for (int i = 0; i < quarter; i++) store_element(c, plus(c, j, i), at, kept[i], biases[i]);
+    ir_for_end(b);
+    ir_for_end(b);
+}
+
+/* Keys lo … hi - 1, one by one; those beyond the last one repeat it, as in the register tile. */
+static void load_single(q_lanes *c, const q_lanes_tile *t, const ir_expr *lo, const ir_expr *hi) {
+    ir_builder *b = c->b;
+    const ir_buffer *mask = c->m->params.tensor[MHA_ATTN_MASK], *bias = c->m->params.tensor[MHA_ATTN_BIAS];
+    const ir_expr *at = ir_for_begin(b, "at", ql_i(c, 0), ql_i(c, c->block_rows), 1, false);
+    const q_lanes_row row = ql_row(c, t->block, at);
+    const ir_expr *j = ir_for_begin(b, "j", lo, hi, 1, false);
+    const ir_expr *column = ir_let(b, "column", ql_clamp_key(c, ir_add(b, t->first_key, j)));
+    const ir_expr *kept = mask ? ir_load(b, ir_at(b, mask, 1, 4, c->e.number, row.head, row.query, column)) : NULL;
+    const ir_expr *biased =
+        bias ? mha_load(c->m, ir_at(b, bias, 1, 4, c->e.number, row.head, row.query, column)) : NULL;
+    store_element(c, j, at, kept, biased);
+    ir_for_end(b);
+    ir_for_end(b);
+}
+
+void ql_load_elements(q_lanes *c, const q_lanes_tile *t, const ir_expr *to) {
+    ir_builder *b = c->b;
+    const elements mask = elements_of(c, MHA_ATTN_MASK), bias = elements_of(c, MHA_ATTN_BIAS);
+    const bool scattered = (mask.tensor && mask.varies == SCATTERED) || (bias.tensor && bias.varies == SCATTERED);
+    if (scattered || (mask.varies != ALONG_BOTH && bias.varies != ALONG_BOTH)) {
+        load_keys(c, t, mask, bias, t->from, to);
+        return;
+    }
+    const ir_expr *quarter = ql_i(c, mha_quarter(c->m->lanes));
+    const ir_expr *end = ir_let(b, "columns_end", ir_min(b, t->room, to));
+    load_columns(c, t, mask, bias, t->from, end);
+    const ir_expr *steps = ir_div(b, at_least_0(c, ir_sub(b, end, t->from)), quarter);
+    load_single(c, t, ir_let(b, "columns_done", ir_add(b, t->from, ir_mul(b, steps, quarter))), to);
+}

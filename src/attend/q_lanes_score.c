@@ -1,0 +1,192 @@
+/* S^T = K Q^T for one tile and block: register tiles of score_rows keys by score_vectors vectors of query rows. Keys
+ * beyond the last one repeat it, and where all rows see that, so do their scores: the maximum is right. */
+#include "attend/q_lanes.h"
+
+#include <math.h>
+
+enum { MAX_ROWS = 64 };
+
+typedef struct score_tile {
+    const ir_expr *first;         /* its first key within the tile */
+    const ir_expr *key[MAX_ROWS]; /* its keys, clamped to the last one */
+    mha_kv_row row[MAX_ROWS];     /* where they lie in K */
+    const ir_expr *j[MAX_ROWS];   /* and in c->keys */
+    const ir_buffer *acc;         /* registers [score_rows, score_vectors] */
+    const ir_buffer *max;         /* registers [score_vectors]: running maximum over the tile */
+} score_tile;
+
+static void find_keys(q_lanes *c, const q_lanes_tile *tile, score_tile *t) {
+    ir_builder *b = c->b;
+    const ir_expr *first = ir_let(b, "key", ir_add(b, tile->first_key, t->first));
+    for (int jj = 0; jj < c->m->s->score_rows; jj++) {
+        const ir_expr *key = ql_clamp_key(c, ir_add(b, first, ql_i(c, jj)));
+        t->key[jj] = c->keys_fill_tiles ? key : ir_let(b, "key", key);
+        t->row[jj] = mha_kv_row_at(c->m, &c->e, c->kv_head, t->key[jj]);
+        t->j[jj] = ir_add(b, t->first, ql_i(c, jj));
+        if (c->keys && !c->keys_fill_tiles)
+            t->j[jj] = ir_let(b, "j", ir_min(b, ir_sub(b, tile->room, ql_i(c, 1)), t->j[jj]));
+    }
+}
+
+static void clear(q_lanes *c, const score_tile *t) {
+    const ir_expr *j = ql_unrolled(c, "jj", c->m->s->score_rows);
+    const ir_expr *v = ql_unrolled(c, "v", c->m->s->score_vectors);
+    ir_store(c->b, ir_at(c->b, t->acc, c->m->lanes, 2, j, v), ql_splat(c, 0));
+    ir_for_end(c->b);
+    ir_for_end(c->b);
+}
+
+/* How often the loop over the columns, or pairs of them, is unrolled. */
+static int64_t unrolling(const q_lanes *c) {
+    int64_t unroll = c->m->s->score_unroll;
+    while (c->m->p->head_dim / c->width % unroll) unroll--;
+    return unroll;
+}
+
+/* acc += K[key, d] * Q^T[d, rows], summed in the order of d. */
+static void multiply(q_lanes *c, const q_lanes_tile *tile, const score_tile *t) {
+    ir_builder *b = c->b;
+    const attune_schedule *s = c->m->s;
+    const int lanes = c->m->lanes, width = c->width;
+    const int64_t unroll = unrolling(c);
+    const ir_expr *step = ir_for_begin(b, "d", ql_i(c, 0), ql_i(c, c->m->p->head_dim / width), unroll, false);
+    const ir_expr *d = ir_add(b, step, ql_unrolled(c, "du", unroll));
+    const ir_buffer *q = ql_operands(c, "queries", s->score_vectors);
+    const ir_expr *v = ql_unrolled(c, "v", s->score_vectors);
+    const ir_expr *at = ir_mul(b, v, ql_i(c, (int64_t)lanes * width));
+    ir_store(b, ir_at(b, q, lanes * width, 1, v), ir_load(b, ir_at(b, c->qt, lanes * width, 3, tile->block, d, at)));
+    ir_for_end(b);
+    for (int jj = 0; jj < s->score_rows; jj++) {
+        const ir_expr *column = ir_mul(b, d, ql_i(c, width));
+        const ir_access *element = c->keys ? ir_at(b, c->keys, 1, 2, t->j[jj], column)
+                                           : mha_kv_access(c->m, c->m->k, &t->row[jj], column, width);
+        const ir_expr *k = ir_let(b, "key_value", ql_repeated(c, element));
+        v = ql_unrolled(c, "v", s->score_vectors);
+        const ir_access *acc = ir_at(b, t->acc, lanes, 2, ql_i(c, jj), v);
+        ir_store(b, acc, ql_accumulate(c, k, ir_load(b, ir_at(b, q, lanes * width, 1, v)), ir_load(b, acc)));
+        ir_for_end(b);
+    }
+    ir_for_end(b);
+    ir_for_end(b);
+}
+
+/* What a vector of rows needs for turning products into scores. */
+typedef struct score_rows {
+    const ir_expr *at;               /* the first of them within the block */
+    const ir_expr *position, *slope; /* for ALiBi */
+} score_rows;
+
+static const ir_expr *score_of(q_lanes *c, const score_tile *t, const score_rows *rows, int jj, const ir_expr *dot) {
+    ir_builder *b = c->b;
+    const int lanes = c->m->lanes;
+    const ir_expr *j = ir_add(b, t->first, ql_i(c, jj)), *key = t->key[jj];
+    const ir_expr *scale = mha_k_scale(c->m, &t->row[jj]);
+    if (scale) dot = ir_mul(b, dot, ir_splat(b, scale, lanes));
+    const ir_expr *z = mha_capped(c->m, mha_scaled(c->m, dot));
+    if (rows->position)
+        z = mha_alibi(c->m, z, rows->slope, rows->position, ir_splat(b, ir_cast(b, c->m->elem, key), lanes));
+    if (c->bias) z = ir_add(b, z, ir_load(b, ir_at(b, c->bias, lanes, 2, j, rows->at)));
+    return z;
+}
+
+static const ir_access *score_at(q_lanes *c, const score_tile *t, int jj, const ir_expr *v) {
+    return ir_at(c->b, t->acc, c->m->lanes, 2, ql_i(c, jj), v);
+}
+
+/* Products become scores where they are. Often there is nothing to do: the scale is applied by the softmax. */
+static void score(q_lanes *c, const q_lanes_tile *tile, const score_tile *t) {
+    ir_builder *b = c->b;
+    const int lanes = c->m->lanes;
+    for (int n = 0; n < c->m->s->score_vectors; n++) {
+        const ir_expr *v = ql_i(c, n);
+        score_rows rows = {.at = ql_i(c, (int64_t)n * lanes)};
+        if (c->position) {
+            rows.position = ir_let(b, "position", ir_load(b, ir_at(b, c->position, lanes, 2, tile->block, rows.at)));
+            rows.slope = ir_let(b, "slope", ir_load(b, ir_at(b, c->slope, lanes, 2, tile->block, rows.at)));
+        }
+        for (int jj = 0; jj < c->m->s->score_rows; jj++) {
+            const ir_expr *dot = ir_load(b, score_at(c, t, jj, v)), *z = score_of(c, t, &rows, jj, dot);
+            if (z != dot) ir_store(b, score_at(c, t, jj, v), z);
+        }
+    }
+}
+
+/* Keys that a row does not see become -inf. */
+static void hide(q_lanes *c, const q_lanes_tile *tile, const score_tile *t) {
+    ir_builder *b = c->b;
+    const ir_expr *v = ql_unrolled(c, "v", c->m->s->score_vectors);
+    const q_lanes_sight sight = ql_sight(c, tile, ir_mul(b, v, ql_i(c, c->m->lanes)));
+    for (int jj = 0; jj < c->m->s->score_rows; jj++) {
+        const ir_expr *sees = ql_sees(c, &sight, t->key[jj], ir_add(b, t->first, ql_i(c, jj)));
+        ir_store(b, score_at(c, t, jj, v),
+                 ir_select(b, sees, ir_load(b, score_at(c, t, jj, v)), ql_splat(c, -INFINITY)));
+    }
+    ir_for_end(b);
+}
+
+/* Register tiles within which no row's sight begins or ends need not compare. */
+static void hide_some(q_lanes *c, const q_lanes_tile *tile, const score_tile *t) {
+    ir_builder *b = c->b;
+    if (!c->has_edges || c->has_elements || c->has_global) {
+        if (c->has_edges || c->has_elements) hide(c, tile, t);
+        return;
+    }
+    const ir_expr *end = ir_add(b, t->first, ql_i(c, c->m->s->score_rows));
+    const ir_expr *crosses = ir_apply(b, IR_GT, end, tile->full_to, NULL);
+    if (c->m->has_first)
+        crosses = ir_apply(b, IR_OR, crosses, ir_apply(b, IR_LT, t->first, tile->full_from, NULL), NULL);
+    ir_if_begin(b, crosses);
+    hide(c, tile, t);
+    ir_if_end(b);
+}
+
+/* Stores the scores of the register tile and folds them into the maximum. */
+static void finish(q_lanes *c, const score_tile *t) {
+    ir_builder *b = c->b;
+    const int lanes = c->m->lanes;
+    const ir_expr *v = ql_unrolled(c, "v", c->m->s->score_vectors);
+    for (int jj = 0; jj < c->m->s->score_rows; jj++) {
+        const ir_expr *j = ir_add(b, t->first, ql_i(c, jj));
+        const ir_access *max = ir_at(b, t->max, lanes, 1, v);
+        ir_store(b, ql_score_at(c, v, j), ir_load(b, score_at(c, t, jj, v)));
+        ir_store(b, max, ir_max(b, ir_load(b, max), ir_load(b, score_at(c, t, jj, v))));
+    }
+    ir_for_end(b);
+}
+
+/* Behind the last register tile that holds a key which the block sees. Where score_rows divides the number of keys,
+ * none reaches beyond the last key. */
+static const ir_expr *end_of_tiles(q_lanes *c, const q_lanes_tile *tile) {
+    ir_builder *b = c->b;
+    const int64_t rows = c->m->s->score_rows;
+    const ir_expr *count = ql_ceil_div(c, tile->to, rows), *whole = ir_div(b, tile->room, ql_i(c, rows));
+    if (!c->keys_fill_tiles) return count;
+    return c->has_edges ? ir_min(b, count, whole) : whole;
+}
+
+void ql_scores(q_lanes *c, const q_lanes_tile *tile) {
+    ir_builder *b = c->b;
+    const int lanes = c->m->lanes;
+    const int64_t rows = c->m->s->score_rows, vectors = c->m->s->score_vectors;
+    score_tile t = {.max = ql_registers(c, "max_so_far", 1, &vectors)};
+    const ir_expr *v = ql_unrolled(c, "v", vectors);
+    ir_store(b, ir_at(b, t.max, lanes, 1, v), ql_splat(c, -INFINITY));
+    ir_for_end(b);
+
+    const ir_expr *end = ir_let(b, "score_tiles", end_of_tiles(c, tile));
+    if (c->has_elements) ql_load_elements(c, tile, ir_mul(b, end, ql_i(c, rows)));
+    const ir_expr *n = ir_for_begin(b, "score_tile", ir_div(b, tile->from, ql_i(c, rows)), end, 1, false);
+    t.first = ir_let(b, "first", ir_mul(b, n, ql_i(c, rows)));
+    find_keys(c, tile, &t);
+    t.acc = ql_registers(c, "acc", 2, (int64_t[]){rows, vectors});
+    clear(c, &t);
+    multiply(c, tile, &t);
+    score(c, tile, &t);
+    hide_some(c, tile, &t);
+    finish(c, &t);
+    ir_for_end(b);
+    v = ql_unrolled(c, "v", vectors);
+    const ir_access *max = ir_at(b, c->tile_max, lanes, 1, ir_mul(b, v, ql_i(c, lanes)));
+    ir_store(b, max, ir_load(b, ir_at(b, t.max, lanes, 1, v)));
+    ir_for_end(b);
+}

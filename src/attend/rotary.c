@@ -1,0 +1,146 @@
+/* Rotary position embedding (Su et al., "RoFormer", 2021): pairs of columns turn by an angle that the position gives.
+ *
+ * Where attention needs it, q and, unless keys are appended, k are rotated once into shared memory, unrounded: a phase
+ * of its own costs a pass over both, but every task reads them many times. Rotated keys lie without pages, entry by
+ * entry, because an entry may have caches and positions of its own and entries may share pages. */
+#include "nest/rows.h"
+
+/* ---- One row ---- */
+
+typedef struct rotation {
+    const ir_expr *number, *position;
+    const mha_row *source, *target;
+} rotation;
+
+/* cos or sin of the pairs from `pair` on. */
+static const ir_expr *cached(mha_context *c, mha_tensor_id id, const rotation *r, const ir_expr *pair, int lanes) {
+    const ir_access *at = ir_at(c->b, c->params.tensor[id], lanes, 3, r->number, r->position, pair);
+    return ir_let(c->b, id == MHA_COS ? "cos" : "sin", mha_load(c, at));
+}
+
+/* Turns x[0] and x[1]; the products are of one kind, so that an angle of 0 changes nothing. */
+static void turn(mha_context *c, const ir_expr *cos, const ir_expr *sin, const ir_expr *x[2]) {
+    ir_builder *b = c->b;
+    const ir_expr *first = ir_let(b, "first", x[0]), *second = ir_let(b, "second", x[1]);
+    x[0] = mha_madd(c, first, cos, ir_neg(b, ir_mul(b, second, sin)));
+    x[1] = mha_madd(c, second, cos, ir_mul(b, first, sin));
+}
+
+static void store_halves(mha_context *c, const mha_row *target, const ir_expr *const column[2],
+                         const ir_expr *const x[2]) {
+    uint8_t pick[IR_MAX_LANES];
+    if (!x[0] || !x[1]) return;
+    const int lanes = x[0]->type.lanes;
+    const bool is_rounded = mha_rounds_by_pairs(c, target);
+    const ir_expr *both = is_rounded ? ir_let(c->b, "both", mha_both_rounded(c, x[0], x[1])) : NULL;
+    for (int i = 0; i < 2; i++) {
+        const ir_access *at = mha_row_access(c, target, column[i], lanes);
+        for (int l = 0; l < lanes; l++) pick[l] = (uint8_t)(i * lanes + l);
+        if (is_rounded)
+            ir_store(c->b, at, ir_shuffle(c->b, both, both, lanes, pick));
+        else
+            mha_store(c, at, x[i]);
+    }
+}
+
+/* Pairs are (x[d], x[d + half]). */
+static void rotate_halves(mha_context *c, const rotation *r, int64_t half) {
+    const mha_columns d = mha_columns_begin(c, half, c->lanes);
+    const ir_expr *const column[2] = {d.at, ir_add(c->b, d.at, mha_i(c, half))};
+    const ir_expr *x[2];
+    for (int i = 0; i < 2; i++) x[i] = mha_load(c, mha_row_access(c, r->source, column[i], d.lanes));
+    turn(c, cached(c, MHA_COS, r, d.at, d.lanes), cached(c, MHA_SIN, r, d.at, d.lanes), x);
+    store_halves(c, r->target, column, x);
+    ir_for_end(c->b);
+}
+
+/* Pairs are (x[2d], x[2d + 1]): a vector of both, taken apart and put together again. */
+static void rotate_neighbours(mha_context *c, const rotation *r, int64_t half) {
+    ir_builder *b = c->b;
+    const mha_columns d = mha_columns_begin(c, half, c->lanes < IR_MAX_LANES ? c->lanes : IR_MAX_LANES / 2);
+    const ir_expr *column = ir_mul(b, d.at, mha_i(c, 2));
+    uint8_t side[2][IR_MAX_LANES], both[IR_MAX_LANES];
+    for (int l = 0; l < d.lanes; l++)
+        for (int i = 0; i < 2; i++) {
+            side[i][l] = (uint8_t)(2 * l + i);
+            both[2 * l + i] = (uint8_t)(l + i * d.lanes);
+        }
+    const ir_expr *pairs = ir_let(b, "pairs", mha_load(c, mha_row_access(c, r->source, column, 2 * d.lanes)));
+    const ir_expr *x[2];
+    for (int i = 0; i < 2; i++) x[i] = ir_shuffle(b, pairs, pairs, d.lanes, side[i]);
+    turn(c, cached(c, MHA_COS, r, d.at, d.lanes), cached(c, MHA_SIN, r, d.at, d.lanes), x);
+    const ir_access *to = mha_row_access(c, r->target, column, 2 * d.lanes);
+    for (int i = 0; i < 2; i++) x[i] = ir_let(b, "turned", x[i]);
+    if (mha_rounds_by_pairs(c, r->target))
+        ir_store(b, to, ir_pack2(b, x[0], x[1]));
+    else
+        mha_store(c, to, ir_shuffle(b, x[0], x[1], 2 * d.lanes, both));
+    ir_for_end(b);
+}
+
+void mha_rotate_row(mha_context *c, const ir_expr *number, const ir_expr *position, const mha_row *source,
+                    const mha_row *target) {
+    const rotation r = {number, position, source, target};
+    if (c->p->rotary_interleaved)
+        rotate_neighbours(c, &r, c->p->rotary_dim / 2);
+    else
+        rotate_halves(c, &r, c->p->rotary_dim / 2);
+    mha_copy_row(c, source, target, c->p->rotary_dim, c->p->head_dim);
+}
+
+/* ---- Queries ---- */
+
+static void rotate_queries(mha_context *c, const ir_buffer *source, const ir_buffer *target) {
+    ir_builder *b = c->b;
+    ir_phase_begin(b);
+    const ir_expr *number = ir_parallel(b, "entry", c->params.size[MHA_BATCH]);
+    const ir_expr *head = ir_parallel(b, "head", c->params.size[MHA_HEADS]);
+    const ir_expr *task = ir_parallel(b, "task", mha_row_tasks(c, c->params.size[MHA_SEQ_Q]));
+    const mha_entry e = mha_entry_open(c, number);
+    const ir_expr *query = mha_rows_begin(c, "query", task, e.seq_q);
+    const ir_expr *position = mha_token_position(c, &e, query, ir_add(b, e.base, query));
+    const ir_expr *token = ir_add(b, e.first_q, query);
+    const mha_row from = {source, {e.batch, head, token}, NULL}, to = {target, {e.batch, head, token}, NULL};
+    mha_rotate_row(c, number, position, &from, &to);
+    ir_for_end(b);
+    ir_phase_end(b);
+}
+
+void mha_rotary_op(mha_context *c) { rotate_queries(c, c->q, c->out); }
+
+/* ---- Keys ---- */
+
+static void rotate_keys(mha_context *c) {
+    ir_builder *b = c->b;
+    ir_phase_begin(b);
+    const ir_expr *number = ir_parallel(b, "entry", c->params.size[MHA_BATCH]);
+    const ir_expr *kv_head = ir_parallel(b, "kv_head", c->params.size[MHA_KV_HEADS]);
+    const ir_expr *task = ir_parallel(b, "task", mha_row_tasks(c, c->params.size[MHA_SEQ_KV]));
+    const mha_entry e = mha_entry_open(c, number);
+    const ir_expr *key = mha_rows_begin(c, "key", task, e.seq_kv);
+    const ir_expr *position = mha_token_position(c, &e, key, key);
+    const mha_kv_row row = mha_kv_row_at(c, &e, kv_head, key);
+    const mha_row from = {c->unrotated_k, {row.index[0], row.index[1], row.index[2]}, NULL};
+    const ir_expr *const *index = c->k_is_linear ? row.linear : row.index;
+    mha_rotate_row(c, number, position, &from, &(mha_row){c->k, {index[0], index[1], index[2]}, NULL});
+    ir_for_end(b);
+    ir_phase_end(b);
+}
+
+void mha_rotary_shared(mha_context *c) {
+    const mha_params *params = &c->params;
+    if (ir_failed(c->b)) return;
+    c->unrotated_q = c->q;
+    c->unrotated_k = c->k;
+    c->q = ir_shared(c->b, "rotated_q", c->q_elem, 4, c->q->dims);
+    if (!c->rotates_keys) return;
+    const ir_expr *const linear[] = {params->size[MHA_BATCH], params->size[MHA_KV_HEADS], params->size[MHA_SEQ_KV],
+                                     params->size[MHA_HEAD_DIM]};
+    c->k_is_linear = c->p->page_size > 0;
+    c->k = ir_shared(c->b, "rotated_k", c->k_elem, 4, c->k_is_linear ? linear : c->k->dims);
+}
+
+void mha_rotary(mha_context *c) {
+    rotate_queries(c, c->unrotated_q, c->q);
+    if (c->rotates_keys) rotate_keys(c);
+}

@@ -1,0 +1,381 @@
+/* The weights output: its tasks, and what becomes of a row of scores. */
+#include "attend/weights.h"
+
+#include <math.h>
+
+static const ir_expr *compare(const weights *w, ir_op op, const ir_expr *x, const ir_expr *y) {
+    return ir_apply(w->b, op, x, y, NULL);
+}
+
+/* Of two conditions on lanes, where NULL is one that always holds. */
+static const ir_expr *both(const weights *w, const ir_expr *x, const ir_expr *y) {
+    return x && y ? ir_apply(w->b, IR_AND, x, y, NULL) : x ? x : y;
+}
+
+/* ---- Sizes ---- */
+
+static int64_t at_most(int64_t value, const ir_expr *bound) {
+    return bound && bound->op == IR_CONST && bound->value.i > 0 && bound->value.i < value ? bound->value.i : value;
+}
+
+static void derive_sizes(weights *w) {
+    enum { ROWS = 48, TILE_ROWS = 6, TILE_VECTORS = 2, BLOCK_VECTORS = 4 };
+    const mha_context *c = w->c;
+    w->lanes = c->lanes;
+    w->all_queries = c->params.size[c->p->has_row_ids ? MHA_NUM_ROWS : MHA_SEQ_Q];
+    w->all_keys = c->params.size[MHA_SEQ_KV];
+    w->queries = at_most(c->group < ROWS ? ROWS / c->group : 1, w->all_queries);
+    w->rows = w->queries * c->group;
+    w->keys = (int64_t)BLOCK_VECTORS * w->lanes;
+    w->tile_rows = w->rows < TILE_ROWS ? w->rows : TILE_ROWS;
+    w->tile_vectors = w->tile_rows * TILE_VECTORS < 2 * BLOCK_VECTORS ? BLOCK_VECTORS : TILE_VECTORS;
+}
+
+static const ir_expr *tasks_of(const weights *w, const ir_expr *count, int64_t each) {
+    return ir_div(w->b, ir_add(w->b, count, mha_i(w->c, each - 1)), mha_i(w->c, each));
+}
+
+const ir_expr *weights_query(const weights *w, const ir_expr *row) {
+    ir_builder *b = w->b;
+    row = ir_let(b, "output_row", ir_min(b, row, ir_sub(b, w->all_queries, mha_i(w->c, 1))));
+    if (!w->c->p->has_row_ids) return row;
+    const ir_expr *id = ir_load(b, ir_at(b, w->c->params.tensor[MHA_ROW_IDS], 1, 1, row));
+    const ir_expr *query = ir_let(b, "query", ir_cast(b, IR_IDX, id));
+    ir_assume(b, compare(w, IR_GE, query, mha_i(w->c, 0)));
+    ir_assume(b, compare(w, IR_LT, query, w->c->params.size[MHA_SEQ_Q]));
+    return query;
+}
+
+/* ---- Which keys count ---- */
+
+static bool shows_hidden_keys(const weights *w) {
+    const attune_weights_mode mode = w->c->p->weights_mode;
+    return mode == ATTUNE_WEIGHTS_SCALED || mode == ATTUNE_WEIGHTS_CAPPED;
+}
+
+/* Whether keys beyond the entry's have a place in c->k: pages may not exist, and keys that are rotated here do not. */
+static bool has_keys_beyond(const weights *w) { return !w->c->p->page_size && !w->c->rotates_keys; }
+
+/* Where the last query of a block sees most keys, blocks of keys beyond those are not multiplied. */
+static const ir_expr *limit_of(const weights *w) {
+    const mha_context *c = w->c;
+    if (shows_hidden_keys(w)) return has_keys_beyond(w) ? w->all_keys : w->e.seq_kv;
+    if (!c->has_last || c->p->has_row_ids || c->p->global_tokens) return w->e.seq_kv;
+    const ir_expr *last = ir_add(w->b, w->first_query, ir_sub(w->b, w->count_queries, mha_i(c, 1)));
+    const ir_expr *key = mha_last_key(c, &w->e, ir_add(w->b, w->e.base, last));
+    return ir_let(w->b, "limit", ir_add(w->b, key, mha_i(c, 1)));
+}
+
+/* ---- One vector of weights ---- */
+
+/* What a row's weights need, as scalars. */
+typedef struct weights_row {
+    const ir_expr *number; /* in the block */
+    const ir_expr *head, *query, *out_row;
+    const ir_expr *position;           /* NULL if it does not matter */
+    const ir_expr *first, *last;       /* i32: the keys it sees, masks apart; NULL where that is no bound */
+    const ir_expr *last_global, *base; /* i32; of the probabilities */
+    const ir_expr *slope;
+} weights_row;
+
+/* A vector of keys: from `key` on, at `at` in the block. */
+typedef struct weights_keys {
+    const ir_expr *at, *key, *numbers; /* numbers: i32 vector */
+    bool is_last;                      /* some may lie beyond the end of a row: accesses are masked */
+} weights_keys;
+
+/* i32 of an idx that is brought to where it fits: keys do. */
+static const ir_expr *as_key(const weights *w, const ir_expr *x) {
+    const ir_expr *fits = ir_min(w->b, ir_max(w->b, mha_i(w->c, -1), x), w->all_keys);
+    return ir_let(w->b, "bound", ir_cast(w->b, IR_I32, fits));
+}
+
+static const ir_expr *lanes_below(const weights *w, const weights_keys *k, const ir_expr *end) {
+    const ir_expr *ramp = ir_ramp(w->b, k->key, mha_i(w->c, 1), w->lanes);
+    return compare(w, IR_LT, ramp, ir_splat(w->b, end, w->lanes));
+}
+
+/* An access of a tensor of four dimensions that is masked to the columns it has. */
+static const ir_access *along_keys(const weights *w, const ir_buffer *tensor, const ir_expr *const index[3],
+                                   const weights_keys *k) {
+    if (!tensor) return NULL;
+    const ir_expr *const indices[4] = {index[0], index[1], index[2], k->key};
+    const ir_expr *mask = k->is_last ? lanes_below(w, k, tensor->dims[3]) : NULL;
+    return ir_access_make(w->b, tensor, w->lanes, -1, 4, indices, mask);
+}
+
+static bool is_broadcast(const ir_buffer *tensor) {
+    const ir_expr *inner = tensor->strides[3];
+    return inner && inner->op == IR_CONST && inner->value.i == 0;
+}
+
+/* Of a mask or bias; of one that is the same for all keys a single element. */
+static const ir_access *mask_at(const weights *w, mha_tensor_id id, const weights_row *row, const weights_keys *k) {
+    const ir_buffer *tensor = w->c->params.tensor[id];
+    const ir_expr *const index[3] = {w->e.number, row->head, row->query};
+    if (!tensor || !is_broadcast(tensor)) return along_keys(w, tensor, index, k);
+    return ir_at(w->b, tensor, 1, 4, index[0], index[1], index[2], k->key);
+}
+
+static const ir_expr *as_vector(const weights *w, const ir_expr *x) {
+    return x && x->type.lanes == 1 ? ir_splat(w->b, x, w->lanes) : x;
+}
+
+static const ir_expr *bias_at(const weights *w, const weights_row *row, const weights_keys *k) {
+    if (!w->c->params.tensor[MHA_ATTN_BIAS]) return NULL;
+    return ir_let(w->b, "bias", as_vector(w, mha_load(w->c, mask_at(w, MHA_ATTN_BIAS, row, k))));
+}
+
+/* Which of the keys the row sees; NULL: all. */
+static const ir_expr *visible(const weights *w, const weights_row *row, const weights_keys *k, const ir_expr *bias) {
+    ir_builder *b = w->b;
+    const ir_expr *seen = NULL;
+    if (row->last) seen = compare(w, IR_LE, k->numbers, ir_splat(b, row->last, w->lanes));
+    if (row->first) seen = both(w, seen, compare(w, IR_GE, k->numbers, ir_splat(b, row->first, w->lanes)));
+    if (seen && row->last_global)
+        seen = ir_apply(b, IR_OR, seen, compare(w, IR_LE, k->numbers, ir_splat(b, row->last_global, w->lanes)), NULL);
+    if (w->c->params.tensor[MHA_ATTN_MASK]) {
+        const ir_expr *mask = as_vector(w, ir_cast(b, IR_I32, ir_load(b, mask_at(w, MHA_ATTN_MASK, row, k))));
+        seen = both(w, seen, compare(w, IR_NE, mask, ir_splat(b, ir_int(b, IR_I32, 0), w->lanes)));
+    }
+    if (!bias) return seen;
+    seen = both(w, seen, compare(w, IR_NE, bias, mha_number(w->c, -INFINITY, w->lanes)));
+    return k->is_last ? both(w, seen, lanes_below(w, k, w->c->params.tensor[MHA_ATTN_BIAS]->dims[3])) : seen;
+}
+
+/* exp(z - lse), which may be a little above 1, or far above if the caller's lse is not of these keys. */
+static const ir_expr *probability(const weights *w, const ir_expr *z, const ir_expr *base) {
+    const ir_expr *difference = ir_sub(w->b, z, ir_splat(w->b, base, w->lanes));
+    const ir_expr *exponent = ir_mul(w->b, difference, mha_number(w->c, M_LOG2E, w->lanes));
+    return ir_apply(w->b, IR_EXP2, exponent, NULL, NULL);
+}
+
+static const ir_expr *weight(const weights *w, const weights_row *row, const weights_keys *k) {
+    ir_builder *b = w->b;
+    const mha_context *c = w->c;
+    const attune_weights_mode mode = c->p->weights_mode;
+    const ir_expr *z = mha_scaled(c, ir_load(b, ir_at(b, w->scores, w->lanes, 2, row->number, k->at)));
+    if (mode != ATTUNE_WEIGHTS_SCALED) z = mha_capped(c, z);
+    if (shows_hidden_keys(w)) {
+        if (!row->last) return z;
+        const ir_expr *exists = compare(w, IR_LE, k->numbers, ir_splat(b, row->last, w->lanes));
+        return ir_select(b, exists, z, mha_number(c, 0, w->lanes));
+    }
+    if (row->slope) {
+        const ir_expr *position = ir_splat(b, ir_cast(b, c->elem, row->position), w->lanes);
+        z = mha_alibi(c, z, ir_splat(b, row->slope, w->lanes), position, ir_cast(b, c->elem, k->numbers));
+    }
+    const ir_expr *bias = bias_at(w, row, k);
+    if (bias) z = ir_add(b, z, bias);
+    const ir_expr *seen = visible(w, row, k, bias);
+    const bool is_softmax = mode == ATTUNE_WEIGHTS_SOFTMAX;
+    if (is_softmax) z = probability(w, z, row->base);
+    return seen ? ir_select(b, seen, z, mha_number(c, is_softmax ? 0 : -INFINITY, w->lanes)) : z;
+}
+
+/* ---- Rows ---- */
+
+/* A vector's weights into the output, or onto the sum over the heads. */
+static void put_weight(const weights *w, const weights_row *row, const weights_keys *k, const ir_expr *query_in_block) {
+    ir_builder *b = w->b;
+    const ir_expr *value = weight(w, row, k);
+    if (w->sums) {
+        const ir_access *sum = ir_at(b, w->sums, w->lanes, 2, query_in_block, k->at);
+        ir_store(b, sum, ir_add(b, ir_load(b, sum), value));
+        return;
+    }
+    const ir_expr *const index[3] = {w->e.number, row->head, row->out_row};
+    mha_store(w->c, along_keys(w, w->c->params.tensor[MHA_WEIGHTS_OUT], index, k), value);
+}
+
+static void put_mean(const weights *w, const weights_row *row, const weights_keys *k, const ir_expr *query_in_block) {
+    ir_builder *b = w->b;
+    const ir_expr *heads = ir_cast(b, w->c->elem, w->c->params.size[MHA_HEADS]);
+    const ir_expr *sum = ir_load(b, ir_at(b, w->sums, w->lanes, 2, query_in_block, k->at));
+    const ir_expr *const index[3] = {w->e.number, mha_i(w->c, 0), row->out_row};
+    mha_store(w->c, along_keys(w, w->c->params.tensor[MHA_WEIGHTS_OUT], index, k),
+              ir_div(b, sum, ir_splat(b, heads, w->lanes)));
+}
+
+typedef void put_fn(const weights *w, const weights_row *row, const weights_keys *k, const ir_expr *query_in_block);
+
+/* Columns up to which vectors lie whole inside the output and, where they are read, the masks. */
+static const ir_expr *whole_columns(const weights *w) {
+    const ir_expr *end = w->all_keys;
+    for (mha_tensor_id id = MHA_ATTN_MASK; id <= MHA_ATTN_BIAS && !shows_hidden_keys(w); id++)
+        if (w->c->params.tensor[id]) end = ir_min(w->b, end, w->c->params.tensor[id]->dims[3]);
+    return end;
+}
+
+/* Whether the vector at k->key lies whole before that column. One comparison for each tensor, not one with their
+ * minimum, which the bounds prover would have to take apart for every access. */
+static const ir_expr *is_whole(const weights *w, const weights_keys *k) {
+    const ir_expr *next = ir_let(w->b, "next", ir_add(w->b, k->key, mha_i(w->c, w->lanes)));
+    const ir_expr *whole = compare(w, IR_LE, next, w->all_keys);
+    for (mha_tensor_id id = MHA_ATTN_MASK; id <= MHA_ATTN_BIAS && !shows_hidden_keys(w); id++) {
+        const ir_buffer *tensor = w->c->params.tensor[id];
+        if (tensor && ir_min(w->b, w->all_keys, tensor->dims[3]) != w->all_keys)
+            whole = both(w, whole, compare(w, IR_LE, next, tensor->dims[3]));
+    }
+    return whole;
+}
+
+/* All keys of the block, by vectors. */
+static void each_vector(const weights *w, const weights_row *row, const ir_expr *first_key,
+                        const ir_expr *query_in_block, put_fn *put) {
+    ir_builder *b = w->b;
+    const ir_expr *count = ir_min(b, mha_i(w->c, w->keys), ir_sub(b, w->all_keys, first_key));
+    weights_keys k = {.at = ir_for_begin(b, "at", mha_i(w->c, 0), count, w->lanes, false)};
+    k.key = ir_let(b, "key", ir_add(b, first_key, k.at));
+    const ir_expr *one = ir_int(b, IR_I32, 1);
+    k.numbers = ir_let(b, "numbers", ir_ramp(b, ir_cast(b, IR_I32, k.key), one, w->lanes));
+    const ir_expr *end = whole_columns(w);
+    const int64_t known = end && end->op == IR_CONST ? end->value.i : -1;
+    const bool none_is_last = end == w->all_keys && known >= 0 && known % w->lanes == 0;
+    k.is_last = known >= 0 && known < w->lanes; /* the only one, that is */
+    if (none_is_last || k.is_last) {
+        put(w, row, &k, query_in_block);
+    } else {
+        ir_if_begin(b, is_whole(w, &k));
+        put(w, row, &k, query_in_block);
+        ir_if_else(b);
+        k.is_last = true;
+        put(w, row, &k, query_in_block);
+        ir_if_end(b);
+    }
+    ir_for_end(b);
+}
+
+/* What all heads of a query share. */
+static weights_row open_query(const weights *w, const ir_expr *n) {
+    ir_builder *b = w->b;
+    const mha_context *c = w->c;
+    weights_row row = {.out_row = ir_let(b, "out_row", ir_add(b, w->first_query, n))};
+    row.query = weights_query(w, row.out_row);
+    const bool has_lengths = w->e.seq_kv != w->all_keys;
+    const ir_expr *end = ir_sub(b, w->e.seq_kv, mha_i(c, 1));
+    if (shows_hidden_keys(w)) {
+        if (has_lengths && !has_keys_beyond(w)) row.last = as_key(w, end);
+        return row;
+    }
+    if (c->has_position) row.position = ir_let(b, "position", ir_add(b, w->e.base, row.query));
+    if (c->has_last || has_lengths) row.last = as_key(w, c->has_last ? mha_last_key(c, &w->e, row.position) : end);
+    if (c->has_first) row.first = as_key(w, mha_first_key(c, &w->e, row.position));
+    if (c->p->global_tokens && c->has_position) row.last_global = as_key(w, mha_last_global(c, &w->e, row.position));
+    return row;
+}
+
+static void open_head(const weights *w, weights_row *row, const ir_expr *n, const ir_expr *g, const ir_expr *kv_head) {
+    ir_builder *b = w->b;
+    const mha_context *c = w->c;
+    const ir_expr *group = mha_i(c, c->group);
+    row->number = ir_let(b, "row", ir_add(b, ir_mul(b, n, group), g));
+    row->head = ir_let(b, "head", ir_add(b, ir_mul(b, kv_head, group), g));
+    if (shows_hidden_keys(w)) return;
+    if (c->p->has_alibi_slopes)
+        row->slope = ir_let(b, "slope", mha_load(c, ir_at(b, c->params.tensor[MHA_ALIBI_SLOPES], 1, 1, row->head)));
+    if (c->p->weights_mode != ATTUNE_WEIGHTS_SOFTMAX) return;
+    const ir_access *at = ir_at(b, c->lse, 1, 3, w->e.batch, row->head, row->query);
+    const ir_expr *lse = ir_let(b, "lse_value", mha_load(c, at));
+    const ir_expr *none = compare(w, IR_EQ, lse, mha_number(c, -INFINITY, 1));
+    row->base = ir_let(b, "base", ir_select(b, none, mha_number(c, INFINITY, 1), lse));
+}
+
+static void put_rows(const weights *w, const ir_expr *kv_head, const ir_expr *first_key) {
+    ir_builder *b = w->b;
+    const ir_expr *n = ir_for_begin(b, "n", mha_i(w->c, 0), w->count_queries, 1, false);
+    weights_row row = open_query(w, n);
+    const ir_expr *g = ir_for_begin(b, "g", mha_i(w->c, 0), mha_i(w->c, w->c->group), 1, false);
+    open_head(w, &row, n, g, kv_head);
+    each_vector(w, &row, first_key, n, put_weight);
+    ir_for_end(b);
+    ir_for_end(b);
+}
+
+/* ---- Tasks ---- */
+
+static void clear_sums(const weights *w) {
+    ir_builder *b = w->b;
+    const ir_expr *n = ir_for_begin(b, "n", mha_i(w->c, 0), mha_i(w->c, w->queries), 1, false);
+    const ir_expr *at = ir_for_begin(b, "at", mha_i(w->c, 0), mha_i(w->c, w->keys), w->lanes, false);
+    ir_store(b, ir_at(b, w->sums, w->lanes, 2, n, at), mha_number(w->c, 0, w->lanes));
+    ir_for_end(b);
+    ir_for_end(b);
+}
+
+/* The heads in their order, so that the bits of their mean are always the same. */
+static void average_block(const weights *w, const ir_expr *first_key) {
+    ir_builder *b = w->b;
+    clear_sums(w);
+    const ir_expr *kv_head = ir_for_begin(b, "kv_head", mha_i(w->c, 0), w->c->params.size[MHA_KV_HEADS], 1, false);
+    weights_load_queries(w, kv_head);
+    weights_scores(w, kv_head, first_key);
+    put_rows(w, kv_head, first_key);
+    ir_for_end(b);
+    const ir_expr *n = ir_for_begin(b, "n", mha_i(w->c, 0), w->count_queries, 1, false);
+    const weights_row row = {.out_row = ir_let(b, "out_row", ir_add(b, w->first_query, n))};
+    each_vector(w, &row, first_key, n, put_mean);
+    ir_for_end(b);
+}
+
+static const ir_buffer *scratch(const weights *w, const char *name, int64_t rows, int64_t columns) {
+    return ir_alloc(w->b, name, IR_SCRATCH, ir_type_of(w->c->elem, 1), 2, (int64_t[]){rows, columns});
+}
+
+static void build_phase(weights *w) {
+    enum { BLOCKS_IN_A_CHUNK = 8 };
+    ir_builder *b = w->b;
+    const mha_context *c = w->c;
+    const int64_t chunk = w->keys * BLOCKS_IN_A_CHUNK;
+    const bool averages = c->p->weights_average;
+    ir_phase_begin(b);
+    const ir_expr *number = ir_parallel(b, "entry", c->params.size[MHA_BATCH]);
+    const ir_expr *kv_head = averages ? NULL : ir_parallel(b, "kv_head", c->params.size[MHA_KV_HEADS]);
+    const ir_expr *block = ir_parallel(b, "block", tasks_of(w, w->all_queries, w->queries));
+    const ir_expr *chunk_number = ir_parallel(b, "chunk", tasks_of(w, w->all_keys, chunk));
+    ir_assume(b, compare(w, IR_GE, w->all_keys, mha_i(c, 1))); /* else there is no task */
+    w->e = mha_entry_open(c, number);
+    w->first_query = ir_let(b, "first_query", ir_mul(b, block, mha_i(c, w->queries)));
+    const ir_expr *left = ir_sub(b, w->all_queries, w->first_query);
+    w->count_queries = ir_let(b, "count", ir_min(b, mha_i(c, w->queries), left));
+    w->limit = limit_of(w);
+    w->q = scratch(w, "queries", w->rows, c->p->head_dim);
+    w->kt = scratch(w, "keys_t", c->p->head_dim, w->keys);
+    if (c->params.tensor[MHA_K_SCALE]) w->scales = scratch(w, "scales", 1, w->keys);
+    w->scores = scratch(w, "scores", w->rows, w->keys);
+    if (averages) w->sums = scratch(w, "sums", w->queries, w->keys);
+    if (!averages) weights_load_queries(w, kv_head);
+    const ir_expr *first = ir_mul(b, chunk_number, mha_i(c, chunk));
+    const ir_expr *end = ir_min(b, ir_add(b, first, mha_i(c, chunk)), w->all_keys);
+    const ir_expr *key = ir_for_begin(b, "first_key", first, end, w->keys, false);
+    if (averages) {
+        average_block(w, key);
+    } else {
+        weights_scores(w, kv_head, key);
+        put_rows(w, kv_head, key);
+    }
+    ir_for_end(b);
+    ir_phase_end(b);
+}
+
+/* The kernel's own copy of the logarithms, to where the caller wants them: what is an output cannot be read. */
+static void hand_over_lse(mha_context *c, const ir_buffer *lse) {
+    ir_builder *b = c->b;
+    ir_phase_begin(b);
+    const ir_expr *number = ir_parallel(b, "entry", c->params.size[MHA_BATCH]);
+    const ir_expr *head = ir_parallel(b, "head", c->params.size[MHA_HEADS]);
+    const ir_expr *query = ir_for_begin(b, "query", mha_i(c, 0), c->params.size[MHA_SEQ_Q], 1, false);
+    ir_store(b, ir_at(b, lse, 1, 3, number, head, query), ir_load(b, ir_at(b, c->lse, 1, 3, number, head, query)));
+    ir_for_end(b);
+    ir_phase_end(b);
+}
+
+void mha_weights(mha_context *c) {
+    mha_context natural = *c;
+    natural.is_natural = true;
+    weights w = {.c = &natural, .b = c->b};
+    const ir_buffer *lse = c->params.tensor[MHA_LSE];
+    derive_sizes(&w);
+    if (lse && c->lse && c->lse != lse) hand_over_lse(c, lse);
+    build_phase(&w);
+}

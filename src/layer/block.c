@@ -1,0 +1,158 @@
+/* What lies between the phases of a block, and what its products share: rows as tokens, packed weights. */
+#include "layer/block.h"
+
+/* ---- Shared memory ---- */
+
+/* [batch, heads, tokens, columns]; of a ragged batch [1, heads, all tokens, columns]. */
+static const ir_buffer *share(const mha_context *c, const char *name, ir_elem elem, mha_size heads,
+                              const ir_expr *tokens, int64_t columns) {
+    const ir_expr *batch = c->p->is_ragged ? mha_i(c, 1) : c->params.size[MHA_BATCH];
+    const ir_expr *const dims[] = {batch, c->params.size[heads], tokens, mha_i(c, columns)};
+    return ir_shared(c->b, name, elem, 4, dims);
+}
+
+/* Linformer: K and V as projected, in rows of whole register tiles, and what becomes of them. */
+static void share_low_rank(mha_block *block, const ir_expr *tokens) {
+    mha_context *c = block->c;
+    const attune_problem *p = c->p;
+    const ir_expr *rank = c->params.size[MHA_LOW_RANK];
+    block->k = share(c, "projected_k", c->elem, MHA_KV_HEADS, tokens, mha_whole_tiles(c, p->head_dim));
+    if (!p->v_in_k)
+        block->v = share(c, "projected_v", c->elem, MHA_KV_HEADS, tokens, mha_whole_tiles(c, p->head_dim_v));
+    c->k = share(c, "low_k", c->k_elem, MHA_KV_HEADS, rank, p->head_dim);
+    c->v = p->v_in_k ? c->k : share(c, "low_v", c->v_elem, MHA_KV_HEADS, rank, p->head_dim_v);
+}
+
+/* K and V that no cache holds. */
+static void share_keys(mha_block *block, const ir_expr *tokens) {
+    mha_context *c = block->c;
+    const attune_problem *p = c->p;
+    const bool turns_later = p->rotary_dim && p->is_ragged;
+    block->k = share(c, "projected_k", turns_later ? c->elem : c->k_elem, MHA_KV_HEADS, tokens, p->head_dim);
+    if (!p->v_in_k) block->v = share(c, "projected_v", c->v_elem, MHA_KV_HEADS, tokens, p->head_dim_v);
+    c->k = block->k;
+    c->v = p->v_in_k ? block->k : block->v;
+}
+
+/* New keys and values for append.c, or for the epilogue to write into the caches. */
+static void share_new_keys(mha_block *block, const ir_expr *tokens) {
+    mha_context *c = block->c;
+    const attune_problem *p = c->p;
+    block->k = c->k;
+    block->v = p->v_in_k ? NULL : c->v;
+    if (!p->is_ragged && !mha_appends_codes(p)) return;
+    c->k_new = block->k = share(c, "projected_k", c->elem, MHA_KV_HEADS, tokens, p->head_dim);
+    if (!p->v_in_k) c->v_new = block->v = share(c, "projected_v", c->elem, MHA_KV_HEADS, tokens, p->head_dim_v);
+}
+
+/* Attention sees low_rank keys. */
+static void see_low_rank(mha_block *block) {
+    mha_context *c = block->c;
+    block->attention = *c->p;
+    block->attention.seq_kv = c->p->low_rank;
+    c->p = &block->attention;
+    c->params.size[MHA_SEQ_KV] = c->params.size[MHA_LOW_RANK];
+}
+
+/* Few rows make few tasks: these get no more columns than they must, whole heads and whole register tiles. What is a
+ * group here is a part of one in the blob then, which lies where a group of that width would. */
+static void narrow_groups(const mha_context *c, mha_pack_section *s) {
+    enum { MANY_ROWS = 32 };
+    const int64_t width = s->panels * MHA_PANEL;
+    if (c->s->gemm_block >= MANY_ROWS || !s->exists || s->columns != s->num_groups * width) return;
+    int64_t parts = width / MHA_PANEL_TILE;
+    while (width / MHA_PANEL_TILE % parts || s->heads % parts) parts--;
+    s->heads /= parts;
+    s->group_columns /= parts;
+    s->panels /= parts;
+    s->num_groups *= parts;
+}
+
+void mha_block_shared(mha_block *block, mha_context *c) {
+    const attune_problem *p = c->p;
+    *block = (mha_block){.c = c};
+    if (ir_failed(c->b)) return;
+    mha_pack_layout_of(p, &block->layout);
+    for (int i = 0; i < MHA_NUM_PROJECTIONS; i++) narrow_groups(c, &block->layout.section[i]);
+    const ir_expr *queries = c->params.tensor[MHA_X]->dims[1];
+    const bool turns_later = p->rotary_dim && p->is_ragged;
+    c->q = block->q = share(c, "projected_q", turns_later ? c->elem : c->q_elem, MHA_HEADS, queries, p->head_dim);
+    const ir_elem heads = c->projects_by_pairs ? IR_BF16 : c->elem;
+    if (!p->no_out_projection) c->out = share(c, "heads", heads, MHA_HEADS, queries, p->head_dim_v);
+    if (p->kv_projected) return;
+    const ir_expr *tokens = mha_input_of(c, MHA_PROJECT_K)->dims[1];
+    if (p->seq_new)
+        share_new_keys(block, tokens);
+    else if (p->low_rank)
+        share_low_rank(block, tokens);
+    else
+        share_keys(block, tokens);
+    if (p->low_rank) see_low_rank(block);
+}
+
+/* ---- Rows ---- */
+
+const ir_buffer *mha_input_of(const mha_context *c, mha_projection projection) {
+    const ir_buffer *const *tensor = c->params.tensor;
+    if (projection == MHA_PROJECT_V && tensor[MHA_X_V]) return tensor[MHA_X_V];
+    return projection != MHA_PROJECT_Q && tensor[MHA_X_KV] ? tensor[MHA_X_KV] : tensor[MHA_X];
+}
+
+const ir_expr *mha_tokens_of(const mha_context *c, const ir_buffer *x) {
+    return x ? ir_mul(c->b, x->dims[0], x->dims[1]) : NULL;
+}
+
+static void assume_index(const mha_context *c, const ir_expr *index, const ir_expr *size) {
+    ir_assume(c->b, ir_apply(c->b, IR_GE, index, mha_i(c, 0), NULL));
+    ir_assume(c->b, ir_apply(c->b, IR_LT, index, size, NULL));
+}
+
+/* Where lengths are dynamic, the prover knows nothing of the quotient; the rows are as many as it says. */
+mha_token mha_token_of(const mha_context *c, const ir_buffer *x, const ir_expr *row) {
+    ir_builder *b = c->b;
+    if (!x || !row) return (mha_token){NULL, NULL};
+    const ir_expr *tokens = x->dims[1];
+    if (c->p->is_ragged) return (mha_token){mha_i(c, 0), row};
+    if (tokens->op == IR_CONST && tokens->value.i == 1) return (mha_token){row, mha_i(c, 0)};
+    const bool is_dynamic = tokens->op != IR_CONST;
+    if (is_dynamic) ir_assume(b, ir_apply(b, IR_GE, tokens, mha_i(c, 1), NULL));
+    mha_token t = {.entry = ir_let(b, "entry", ir_div(b, row, tokens))};
+    t.token = ir_let(b, "token", ir_sub(b, row, ir_mul(b, t.entry, tokens)));
+    if (!is_dynamic) return t;
+    assume_index(c, t.entry, x->dims[0]);
+    assume_index(c, t.token, tokens);
+    return t;
+}
+
+/* ---- Packed weights ---- */
+
+int64_t mha_whole_tiles(const mha_context *c, int64_t columns) {
+    const int64_t tile = (int64_t)c->s->gemm_vectors * c->lanes;
+    return (columns + tile - 1) / tile * tile;
+}
+
+/* Row 0 of a panel is the bias. The terms are multiplied out, so that they are added up outside of inner loops. */
+static const ir_access *packed(mha_context *c, const mha_pack_section *s, const ir_expr *group, const ir_expr *row,
+                               const ir_expr *column, int lanes) {
+    ir_builder *b = c->b;
+    const int64_t panel = mha_pack_panel(s);
+    const ir_expr *at = ir_mul(b, ir_div(b, column, mha_i(c, MHA_PANEL)), mha_i(c, panel));
+    const ir_expr *within = ir_mul(b, ir_mod(b, column, mha_i(c, MHA_PANEL)), mha_i(c, s->inputs));
+    if (lanes < MHA_PANEL) at = ir_add(b, at, within);
+    at = ir_add(b, at, ir_mul(b, group, mha_i(c, s->panels * panel)));
+    at = ir_add(b, at, ir_mul(b, row, mha_i(c, mha_pack_row(s))));
+    at = ir_add(b, at, mha_i(c, s->offset));
+    return ir_at(b, c->params.tensor[MHA_PACKED_WEIGHTS], lanes * (int)s->inputs, 1, at);
+}
+
+const ir_expr *mha_packed_bias(mha_context *c, const mha_pack_section *s, const ir_expr *group, const ir_expr *column,
+                               int lanes) {
+    const ir_access *at = packed(c, s, group, mha_i(c, 0), column, lanes);
+    return s->inputs == 2 ? mha_half_of_pairs(c, ir_load(c->b, at), 1) : mha_load(c, at);
+}
+
+const ir_expr *mha_packed_weight(mha_context *c, const mha_pack_section *s, const ir_expr *group, const ir_expr *k,
+                                 const ir_expr *column, int lanes) {
+    const ir_access *at = packed(c, s, group, ir_add(c->b, k, mha_i(c, 1)), column, lanes);
+    return s->inputs == 2 ? ir_load(c->b, at) : mha_load(c, at);
+}

@@ -1,0 +1,58 @@
+/* The whole block as phases around attention:
+ *
+ *   projections   x Wq, x_kv Wk, x_v Wv, each a product of gemm.h, of whose rows the epilogue makes rotated heads in
+ *                 shared memory or in the caches; those of the same input are one phase
+ *   low rank      K and V of each head multiplied from the left
+ *   attention     what build.c strings together for attention alone, with c->q, c->k, c->v and c->out in shared memory
+ *   output        heads, row by row, times Wo
+ *
+ * Rows of the products are all tokens of the batch one after the other, so that small batch entries fill register tiles
+ * together. Of a ragged batch no row knows its entry: rotary embedding and appending are phases of their own there, as
+ * without a block. */
+#ifndef ATTUNE_MHA_BLOCK_H
+#define ATTUNE_MHA_BLOCK_H
+
+#include "nest/context.h"
+#include "nest/gemm.h"
+#include "layer/pack.h"
+
+typedef struct mha_block {
+    mha_context *c;
+    mha_pack_layout layout;
+    /* What the projections write, [batch, head, token, column]; NULL: there is no such projection. k and v are the
+     * caches where c->k and c->v are. */
+    const ir_buffer *q, *k, *v;
+    attune_problem attention; /* what c->p is for the phases behind the projections */
+} mha_block;
+
+/* Declares what lies between the phases in shared memory and points c->q, c->k, c->v and c->out there. Makes of c->p
+ * and c->params what attention sees. */
+void mha_block_shared(mha_block *block, mha_context *c);
+/* The phases before attention, and the one behind it. */
+void mha_block_inputs(mha_block *block);
+void mha_block_output(mha_block *block);
+
+/* ---- What the files of the block share ---- */
+
+/* block_low_rank.c */
+void mha_block_low_rank(mha_block *block);
+
+/* What a projection is made of: x, x_kv or x_v. */
+const ir_buffer *mha_input_of(const mha_context *c, mha_projection projection);
+
+/* A row of a product as batch entry and token of x, [batch, token, column]. */
+mha_token mha_token_of(const mha_context *c, const ir_buffer *x, const ir_expr *row);
+/* All of them. */
+const ir_expr *mha_tokens_of(const mha_context *c, const ir_buffer *x);
+
+/* Columns, rounded up to those of register tiles. */
+int64_t mha_whole_tiles(const mha_context *c, int64_t columns);
+
+/* A product's start and right factor from a section of the packed weights, or from several of the same width that
+ * follow each other. */
+const ir_expr *mha_packed_bias(mha_context *c, const mha_pack_section *s, const ir_expr *group, const ir_expr *column,
+                               int lanes);
+const ir_expr *mha_packed_weight(mha_context *c, const mha_pack_section *s, const ir_expr *group, const ir_expr *k,
+                                 const ir_expr *column, int lanes);
+
+#endif

@@ -1,0 +1,191 @@
+/* The input projections: rows of x times packed weights, and what becomes of a row of the product: heads, rotated where
+ * the problem has rotary embedding, written to where attention reads them. */
+#include "layer/block.h"
+#include "nest/rows.h"
+
+/* Projections of one input, which are groups of columns of one product. */
+typedef struct projections {
+    const mha_block *block;
+    const ir_buffer *x;
+    mha_projection first, last;
+} projections;
+
+static const mha_pack_section *section_of(const mha_gemm *g, mha_projection which) {
+    const projections *p = g->user;
+    return &p->block->layout.section[which];
+}
+
+/* ---- Factors ---- */
+
+static void load_input(mha_context *c, const mha_gemm *g, const ir_expr *row, const ir_buffer *slab,
+                       const ir_expr *slab_row) {
+    const projections *p = g->user;
+    const mha_token t = mha_token_of(c, p->x, row);
+    const mha_row from = {p->x, {t.entry, t.token}, NULL}, to = {slab, {slab_row}, NULL};
+    mha_copy_row(c, &from, &to, 0, g->depth);
+}
+
+static mha_token locate_input(mha_context *c, const mha_gemm *g, const ir_expr *row) {
+    return mha_token_of(c, ((const projections *)g->user)->x, row);
+}
+
+static const ir_access *input_at(mha_context *c, const mha_gemm *g, const mha_token *t, const ir_expr *k) {
+    return ir_at(c->b, ((const projections *)g->user)->x, 1, 3, t->entry, t->token, k);
+}
+
+static const ir_expr *bias(mha_context *c, const mha_gemm *g, const ir_expr *group, const ir_expr *column, int lanes) {
+    return mha_packed_bias(c, section_of(g, ((const projections *)g->user)->first), group, column, lanes);
+}
+
+static const ir_expr *weight(mha_context *c, const mha_gemm *g, const ir_expr *group, const ir_expr *k,
+                             const ir_expr *column, int lanes) {
+    return mha_packed_weight(c, section_of(g, ((const projections *)g->user)->first), group, k, column, lanes);
+}
+
+/* ---- A row of the product ---- */
+
+/* Where one token's heads go: target[…, head, …], turned by `position` unless that is NULL. */
+typedef struct heads {
+    mha_row target;
+    int64_t dim, padding; /* columns of the head, and columns of 0 behind it */
+    const ir_expr *entry, *position;
+} heads;
+
+static const ir_expr *num_heads(mha_context *c, const mha_pack_section *s, int64_t dim, const ir_expr *group) {
+    const int64_t all = s->columns / dim;
+    if (all % s->heads == 0) return mha_i(c, s->heads);
+    const ir_expr *left = ir_sub(c->b, mha_i(c, all), ir_mul(c->b, group, mha_i(c, s->heads)));
+    return ir_min(c->b, mha_i(c, s->heads), left);
+}
+
+static void store_padding(mha_context *c, const heads *h, const mha_row *target) {
+    if (!h->padding) return;
+    const mha_columns d = mha_columns_begin(c, h->padding, c->lanes);
+    const ir_expr *column = ir_add(c->b, mha_i(c, h->dim), d.at);
+    mha_store(c, mha_row_access(c, target, column, d.lanes), mha_number(c, 0, d.lanes));
+    ir_for_end(c->b);
+}
+
+/* The heads of a group. */
+static void store_heads(mha_context *c, const mha_pack_section *s, const ir_expr *group, const heads *h,
+                        const ir_buffer *tile, const ir_expr *tile_row) {
+    ir_builder *b = c->b;
+    const ir_expr *n = ir_for_begin(b, "n", mha_i(c, 0), num_heads(c, s, h->dim, group), 1, false);
+    const mha_row source = {tile, {tile_row}, ir_mul(b, n, mha_i(c, h->dim))};
+    mha_row target = h->target;
+    target.index[1] = ir_let(b, "head", ir_add(b, ir_mul(b, group, mha_i(c, s->heads)), n));
+    if (h->position)
+        mha_rotate_row(c, h->entry, h->position, &source, &target);
+    else
+        mha_copy_row(c, &source, &target, 0, h->dim);
+    store_padding(c, h, &target);
+    ir_for_end(b);
+}
+
+static heads query_heads(mha_context *c, const mha_block *block, const mha_token *t) {
+    heads h = {.target = {block->q, {t->entry, NULL, t->token}, NULL}, .dim = c->p->head_dim, .entry = t->entry};
+    if (!c->p->rotary_dim || c->p->is_ragged) return h;
+    const mha_entry e = mha_entry_open(c, t->entry);
+    h.position = mha_token_position(c, &e, t->token, ir_add(c->b, e.base, t->token));
+    return h;
+}
+
+/* K or V of a token; with caches it is one of its entry's last keys. */
+static heads key_heads(mha_context *c, const projections *p, mha_projection which, const mha_entry *e,
+                       const mha_token *t) {
+    const bool is_k = which == MHA_PROJECT_K;
+    const ir_buffer *target = is_k ? p->block->k : p->block->v;
+    heads h = {.target = {target, {t->entry, NULL, t->token}, NULL}, .entry = t->entry};
+    h.dim = is_k ? c->p->head_dim : c->p->head_dim_v;
+    if (c->p->low_rank) h.padding = mha_whole_tiles(c, h.dim) - h.dim;
+    if (c->p->is_ragged || mha_appends_codes(c->p)) return h;
+    const ir_expr *key = t->token;
+    if (c->p->seq_new) {
+        key = mha_new_key(c, e, t->token, p->x->dims[1]);
+        const mha_kv_row row = mha_kv_row_at(c, e, NULL, key);
+        h.target.index[0] = row.index[0];
+        h.target.index[2] = row.index[2];
+    }
+    if (is_k && c->p->rotary_dim) h.position = mha_token_position(c, e, t->token, key);
+    return h;
+}
+
+static void store_queries(mha_context *c, const mha_gemm *g, const ir_expr *group, const mha_token *t,
+                          const ir_buffer *tile, const ir_expr *tile_row) {
+    const projections *p = g->user;
+    const heads h = query_heads(c, p->block, t);
+    store_heads(c, section_of(g, MHA_PROJECT_Q), group, &h, tile, tile_row);
+}
+
+/* Keys beyond those that count may have no position: they are not turned, and nobody looks at them. */
+static void store_keys(mha_context *c, const mha_gemm *g, mha_projection which, const ir_expr *group,
+                       const mha_token *t, const ir_buffer *tile, const ir_expr *tile_row) {
+    const projections *p = g->user;
+    const bool skips = which == MHA_PROJECT_K && c->rotates_keys && c->p->has_kv_lens && !c->p->is_ragged;
+    const bool moves = !c->p->is_ragged && !mha_appends_codes(c->p);
+    const bool opens = skips || (moves && (c->p->seq_new || c->p->rotary_dim));
+    const mha_entry e = opens ? mha_entry_open(c, t->entry) : (mha_entry){0};
+    if (skips) ir_if_begin(c->b, ir_apply(c->b, IR_LT, t->token, e.seq_kv, NULL));
+    const heads h = key_heads(c, p, which, &e, t);
+    store_heads(c, section_of(g, which), group, &h, tile, tile_row);
+    if (skips) ir_if_end(c->b);
+}
+
+static void store_projected(mha_context *c, const mha_gemm *g, const ir_expr *group, const ir_expr *row,
+                            const ir_buffer *tile, const ir_expr *tile_row) {
+    ir_builder *b = c->b;
+    const projections *p = g->user;
+    const mha_token t = mha_token_of(c, p->x, row);
+    for (mha_projection which = p->first; which <= p->last; which++) {
+        const mha_pack_section *s = section_of(g, which);
+        if (which < p->last) ir_if_begin(b, ir_apply(b, IR_LT, group, mha_i(c, s->num_groups), NULL));
+        if (which == MHA_PROJECT_Q)
+            store_queries(c, g, group, &t, tile, tile_row);
+        else
+            store_keys(c, g, which, group, &t, tile, tile_row);
+        if (which < p->last) ir_if_else(b);
+        group = ir_sub(b, group, mha_i(c, s->num_groups));
+    }
+    for (mha_projection which = p->first; which < p->last; which++) ir_if_end(b);
+}
+
+/* ---- Phases ---- */
+
+/* Whether `next` is more groups of the same product, as far as its input and its weights go. */
+static bool continues(const mha_block *block, mha_projection which, mha_projection next) {
+    const mha_pack_section *a = &block->layout.section[which], *b = &block->layout.section[next];
+    return b->exists && mha_input_of(block->c, which) == mha_input_of(block->c, next) && a->depth == b->depth &&
+           a->panels == b->panels && b->offset == a->offset + a->num_groups * a->panels * mha_pack_panel(a);
+}
+
+static void project(mha_block *block, mha_projection first, mha_projection last) {
+    static const char *const names[] = {"x", "x_kv", "x_v"};
+    mha_context *c = block->c;
+    const mha_pack_section *s = block->layout.section;
+    projections p = {block, mha_input_of(c, first), first, last};
+    mha_gemm g = {.name = names[first],
+                  .rows = mha_tokens_of(c, p.x),
+                  .depth = s[first].depth,
+                  .right_is_paired = s[first].inputs == 2,
+                  .group_columns = s[first].panels * MHA_PANEL,
+                  .user = &p,
+                  .load_row = load_input,
+                  .locate = locate_input,
+                  .left = input_at,
+                  .start = bias,
+                  .right = weight,
+                  .store_row = store_projected};
+    for (mha_projection which = first; which <= last; which++) g.num_groups += s[which].num_groups;
+    mha_gemm_phase(c, &g);
+}
+
+void mha_block_inputs(mha_block *block) {
+    mha_projection first = MHA_PROJECT_Q;
+    while (first <= MHA_PROJECT_V) {
+        mha_projection last = first;
+        while (last < MHA_PROJECT_V && continues(block, last, last + 1)) last++;
+        if (block->layout.section[first].exists) project(block, first, last);
+        first = last + 1;
+    }
+    if (block->c->p->low_rank) mha_block_low_rank(block);
+}

@@ -1,0 +1,38 @@
+/* What the files of packing share: the header of a blob, and where packing reads. */
+#ifndef ATTUNE_MHA_PACK_INTERNAL_H
+#define ATTUNE_MHA_PACK_INTERNAL_H
+
+#include "layer/pack.h"
+
+#include <assert.h>
+
+/* "attune-w", read on a machine whose low byte comes first. */
+#define MHA_PACK_MAGIC  UINT64_C(0x772d656e75747461)
+#define MHA_PACK_FORMAT UINT64_C(3)
+
+typedef struct mha_pack_header {
+    uint64_t magic;
+    uint64_t format;
+    mha_pack_id id;
+    uint64_t bytes; /* of the blob, header included */
+    mha_pack_id id_without_kv;
+    uint64_t checksum; /* of all that is before it and behind it */
+} mha_pack_header;
+static_assert(sizeof(mha_pack_header) == MHA_PACK_HEADER, "the header has no gaps");
+
+/* The weights of one projection, wherever they come from. */
+typedef struct mha_pack_source {
+    const unsigned char *weight; /* of input 0 and output 0 */
+    const unsigned char *bias;   /* of output 0; NULL: none */
+    size_t stride;               /* bytes from an output's weights to the next one's; in_out: an input's */
+} mha_pack_source;
+
+/* The identity that the same problem's layout has with kv_projected. */
+mha_pack_id mha_pack_id_without_kv(const attune_problem *canonical, const mha_pack_layout *layout);
+
+/* Where packing finds the weights of each projection that there is, once they are all checked. */
+attune_status mha_pack_sources(const attune_problem *canonical, const mha_pack_layout *layout,
+                               const attune_mha_weights *weights, mha_pack_source sources[MHA_NUM_PROJECTIONS],
+                               at_error *err);
+
+#endif

@@ -1,0 +1,67 @@
+/* Vectors of columns, the last of which may be narrower: it is put together of, or taken apart into, vectors of fewer
+ * lanes, so that nothing beyond the row is touched and no target needs masks for it. */
+#include "nest/columns.h"
+#include "nest/transpose.h"
+
+typedef struct row_ref {
+    const mha_context *c;
+    const ir_buffer *buffer;
+    const ir_expr *const *index;
+    bool is_raw;
+} row_ref;
+
+static const ir_access *columns_at(const row_ref *row, const ir_expr *column, int lanes) {
+    const ir_expr *index[IR_MAX_DIMS];
+    const int num = row->buffer ? row->buffer->num_dims : 0;
+    for (int i = 0; i < num - 1; i++) index[i] = row->index[i];
+    if (num) index[num - 1] = column;
+    return ir_access_make(row->c->b, row->buffer, lanes, -1, num, index, NULL);
+}
+
+static const ir_expr *zeros(const row_ref *row, int lanes) {
+    const ir_elem elem = row->is_raw && row->buffer ? (ir_elem)row->buffer->type.elem : row->c->elem;
+    const ir_expr *zero = mha_number(row->c, 0, lanes);
+    return elem == row->c->elem ? zero : ir_cast(row->c->b, elem, zero);
+}
+
+static const ir_expr *load(const row_ref *row, const ir_expr *column, int lanes, int64_t count) {
+    if (count <= 0) return zeros(row, lanes);
+    if (count >= lanes) {
+        const ir_access *access = columns_at(row, column, lanes);
+        return row->is_raw ? ir_load(row->c->b, access) : mha_load(row->c, access);
+    }
+    const int half = lanes / 2;
+    const ir_expr *const halves[2] = {
+        load(row, column, half, count),
+        load(row, ir_add(row->c->b, column, mha_i(row->c, half)), half, count - half),
+    };
+    return mha_join(row->c->b, halves, 2, half);
+}
+
+static void store(const row_ref *row, const ir_expr *column, int lanes, int64_t count, const ir_expr *value,
+                  int first) {
+    if (count <= 0) return;
+    if (count >= lanes) {
+        const bool whole = !value || value->type.lanes == lanes;
+        mha_store(row->c, columns_at(row, column, lanes), whole ? value : mha_lanes_of(row->c->b, value, first, lanes));
+        return;
+    }
+    const int half = lanes / 2;
+    store(row, column, half, count, value, first);
+    store(row, ir_add(row->c->b, column, mha_i(row->c, half)), half, count - half, value, first + half);
+}
+
+const ir_expr *mha_load_columns(const mha_context *c, const ir_buffer *buffer, const ir_expr *const *index,
+                                const ir_expr *column, int64_t count) {
+    return load(&(row_ref){c, buffer, index, false}, column, c->lanes, count);
+}
+
+const ir_expr *mha_load_raw_columns(const mha_context *c, const ir_buffer *buffer, const ir_expr *const *index,
+                                    const ir_expr *column, int lanes, int64_t count) {
+    return load(&(row_ref){c, buffer, index, true}, column, lanes, count);
+}
+
+void mha_store_columns(const mha_context *c, const ir_buffer *buffer, const ir_expr *const *index,
+                       const ir_expr *column, int64_t count, const ir_expr *value) {
+    store(&(row_ref){c, buffer, index, false}, column, c->lanes, count, value, 0);
+}

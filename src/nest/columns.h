@@ -1,0 +1,18 @@
+/* Rows of columns as vectors, where the columns need not fill the last one. */
+#ifndef ATTUNE_MHA_COLUMNS_H
+#define ATTUNE_MHA_COLUMNS_H
+
+#include "nest/context.h"
+
+/* c->lanes columns of a row from `column` on, as c->elem, of which the first `count` are loaded and the others are 0.
+ * count: a constant that may exceed c->lanes. `index` are the buffer's other indices. */
+const ir_expr *mha_load_columns(const mha_context *c, const ir_buffer *buffer, const ir_expr *const *index,
+                                const ir_expr *column, int64_t count);
+/* `lanes` columns as they are in the buffer, not converted; of them the first `count`, the others being 0. */
+const ir_expr *mha_load_raw_columns(const mha_context *c, const ir_buffer *buffer, const ir_expr *const *index,
+                                    const ir_expr *column, int lanes, int64_t count);
+/* Stores its first `count` columns. */
+void mha_store_columns(const mha_context *c, const ir_buffer *buffer, const ir_expr *const *index,
+                       const ir_expr *column, int64_t count, const ir_expr *value);
+
+#endif

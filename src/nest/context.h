@@ -1,0 +1,184 @@
+/* What the builders of a kernel's phases share: the problem with its parameters, arithmetic in the problem's
+ * precision, what one batch entry is, where its keys lie, and which of them a row sees.
+ *
+ * build.c strings the phases together. Each builder has a function that declares what it keeps in shared memory (all of
+ * them run before the first phase is opened) and one that builds its phase or phases. */
+#ifndef ATTUNE_MHA_CONTEXT_H
+#define ATTUNE_MHA_CONTEXT_H
+
+#include "problem/signature.h"
+
+typedef struct mha_context {
+    ir_builder *b;
+    const attune_problem *p;
+    const attune_schedule *s;
+    const at_target *target;
+    ir_elem elem; /* of all arithmetic, and of scratch: f32 or f64 */
+    int lanes;    /* of a vector of elem */
+    bool has_fma, has_scalef;
+    bool by_pairs; /* mha_attends_by_pairs: q_elem, k_elem and v_elem are bf16, and so are q, k and v */
+    bool projects_by_pairs, projects_by_tiles;
+    int64_t group; /* query heads of a KV head */
+    mha_params params;
+    /* What attention reads and writes: parameters, or what an earlier phase leaves in shared memory. All are indexed
+     * [batch, head, token, column] (k and v as mha_kv_row_at says), lse [batch, head, token]. */
+    const ir_buffer *q, *k, *v, *out;
+    const ir_buffer *lse;                       /* NULL if nobody wants it */
+    const ir_buffer *k_new, *v_new;             /* what append.c puts into k and v */
+    const ir_buffer *unrotated_q, *unrotated_k; /* what rotary.c makes q and k of */
+    /* What d-lanes keeps of each chunk of keys until it merges them; in shared memory, NULL if there is but one. */
+    struct {
+        const ir_buffer *max, *sum, *out;
+    } parts;
+    bool k_is_linear; /* k is paged, but c->k is a copy [batch, kv_head, key, column] */
+    /* All keys are rotated by this kernel, into memory of its own: none beyond an entry's keys is there. */
+    bool rotates_keys;
+    ir_elem q_elem, k_elem, v_elem; /* of q, k and v that this kernel makes: projects, rotates or gathers */
+    /* What the scores of this problem need. */
+    bool is_natural;   /* scores are scaled before the softmax because something is done to them first */
+    bool has_first;    /* rows have a first key other than 0 */
+    bool has_last;     /* rows have a last key of their own */
+    bool has_position; /* positions matter at all */
+    /* Of a scale that each call has, in the phase that is being built (mha_scale_open); NULL: constants. */
+    const ir_expr *score_scale, *query_sign;
+} mha_context;
+
+/* ---- Arithmetic ---- */
+
+static inline const ir_expr *mha_i(const mha_context *c, int64_t value) { return ir_idx(c->b, value); }
+
+/* `lanes` equal numbers of c->elem; lanes 1: a scalar. */
+const ir_expr *mha_number(const mha_context *c, double value, int lanes);
+
+/* x * y + z: fused where the target can, else two roundings. */
+const ir_expr *mha_madd(const mha_context *c, const ir_expr *x, const ir_expr *y, const ir_expr *z);
+
+/* A sum of many terms, and the part of it that rounding took away (NULL unless the problem is reproducible). */
+typedef struct mha_sum {
+    const ir_expr *value, *lost;
+} mha_sum;
+
+/* sum * factor + term. The lost part is exact if |sum| is at least |term|, and else wrong by at most one rounding of
+ * the term. So the error of a long sum does not grow with the number of terms. */
+mha_sum mha_sum_add(const mha_context *c, mha_sum sum, const ir_expr *factor, const ir_expr *term);
+
+/* value + lost. If the value is not finite, its lost part is not either, and is left out. */
+const ir_expr *mha_sum_total(const mha_context *c, mha_sum sum);
+
+/* A load as c->elem, whatever the tensor's element; and what must be stored for it. */
+const ir_expr *mha_load(const mha_context *c, const ir_access *access);
+void mha_store(const mha_context *c, const ir_access *access, const ir_expr *value);
+
+/* Of bf16 pairs the numbers of one half, 0 or 1, as c->elem. */
+const ir_expr *mha_half_of_pairs(const mha_context *c, const ir_expr *pairs, int half);
+/* bf16 that holds the lanes of x, then those of y, which are f32; rounded as pack2 does, which the target must have. */
+const ir_expr *mha_both_rounded(const mha_context *c, const ir_expr *x, const ir_expr *y);
+
+/* What the scores must be multiplied by before they are natural exponents: 1 if c->is_natural. Otherwise the sign of
+ * softmax_scale is in Q already (mha_query_sign), so that the largest score weighs most. */
+const ir_expr *mha_score_scale(const mha_context *c);
+/* What Q is multiplied by: the sign of softmax_scale (0 if that is 0 in c->elem), and nothing but the sign, so that Q
+ * is not rounded a second time. NULL where it is 1, as it is if c->is_natural. */
+const ir_expr *mha_query_sign(const mha_context *c);
+/* Opens both in a phase, before anything asks for them. Without has_softmax_scale it does nothing. */
+void mha_scale_open(mha_context *c);
+/* mha_score_scale times log2(e), for exp2. */
+const ir_expr *mha_score_log2e(const mha_context *c);
+
+/* exp((score - base) * mha_score_scale), the difference being at most 0. Any lanes. */
+const ir_expr *mha_exp(const mha_context *c, const ir_expr *score, const ir_expr *base);
+
+/* scale * base + ln(sum): the logarithm of the sum of exponentials. -inf if sum is 0. Any lanes. */
+const ir_expr *mha_log_sum(const mha_context *c, const ir_expr *base, const ir_expr *sum);
+
+/* What a sink adds to the sum of exponentials relative to itself: 1, or 0 if it is -inf. One that is NaN or +inf gives
+ * NaN, as exp(sink - sink) is, so that its rows are NaN whether they see a key or not. */
+const ir_expr *mha_sink_sum(const mha_context *c, const ir_expr *sink);
+
+/* ---- Scores ---- */
+
+/* What becomes of q.k (already times mha_query_sign) step by step; each returns its argument where the problem has no
+ * such thing. Any lanes. slope: alibi_slopes[head], position and key: as c->elem, of z's lanes. */
+const ir_expr *mha_scaled(const mha_context *c, const ir_expr *dot);
+const ir_expr *mha_capped(const mha_context *c, const ir_expr *z);
+const ir_expr *mha_alibi(const mha_context *c, const ir_expr *z, const ir_expr *slope, const ir_expr *position,
+                         const ir_expr *key);
+
+/* ---- Batch entries ---- */
+
+typedef struct mha_entry {
+    const ir_expr *number;             /* of the entry: indexes masks and tables */
+    const ir_expr *batch, *kv_batch;   /* first index of q, out, lse / of unpaged k, v: the number, or 0 if ragged */
+    const ir_expr *first_q, *first_kv; /* token of its query 0, of its key 0; 0 unless ragged */
+    const ir_expr *seq_q, *seq_kv;     /* its queries, its keys that count; constants where static */
+    const ir_expr *base;               /* position of its query 0; NULL unless c->has_position */
+} mha_entry;
+
+/* Reads the tables and states what the runtime has checked of them. Inside a task. */
+mha_entry mha_entry_open(const mha_context *c, const ir_expr *number);
+
+/* The first three indices of key j (0 <= j < seq_kv, and the caller's code proves it) in k and v; the column follows.
+ * Paged: reads the block table. */
+typedef struct mha_kv_row {
+    const ir_expr *index[3];
+    const ir_expr *linear[3]; /* the same in c->k where c->k_is_linear */
+} mha_kv_row;
+mha_kv_row mha_kv_row_at(const mha_context *c, const mha_entry *e, const ir_expr *kv_head, const ir_expr *j);
+
+/* Accesses of `lanes` columns from `column` on. */
+const ir_access *mha_kv_access(const mha_context *c, const ir_buffer *k_or_v, const mha_kv_row *row,
+                               const ir_expr *column, int lanes);
+
+/* ---- Quantised caches ---- */
+
+/* What the codes of the key at `row` stand for is code * scale, the scale a scalar of c->elem: the product of q and K's
+ * codes is to be multiplied by the one (before mha_scaled), the probability by the other before V's codes are. That
+ * order is part of what `reproducible` promises. NULL: there is none. A hidden key's scale may be NaN or infinite. */
+const ir_expr *mha_k_scale(const mha_context *c, const mha_kv_row *row);
+const ir_expr *mha_v_scale(const mha_context *c, const mha_kv_row *row);
+/* Where it is: MHA_K_SCALE or MHA_V_SCALE. */
+const ir_access *mha_scale_access(const mha_context *c, mha_tensor_id id, const mha_kv_row *row);
+
+/* ---- Which keys a query at position p sees, masks apart ---- */
+
+/* First and last key by window and causality, as idx; the last one is clamped to seq_kv - 1, the first one to 0. A
+ * range that ends before it begins is empty. first is 0 unless c->has_first; last is seq_kv - 1 unless c->has_last. */
+const ir_expr *mha_first_key(const mha_context *c, const mha_entry *e, const ir_expr *position);
+const ir_expr *mha_last_key(const mha_context *c, const mha_entry *e, const ir_expr *position);
+/* With global_tokens the keys below it are seen as well, up to this one; -1 if there are none. */
+const ir_expr *mha_last_global(const mha_context *c, const mha_entry *e, const ir_expr *position);
+
+/* ---- The builders ---- */
+
+/* The two strategies of attention, q_lanes.c and d_lanes.c: O, and LSE where c->lse is set. */
+void mha_q_lanes(mha_context *c);
+void mha_d_lanes_shared(mha_context *c);
+void mha_d_lanes(mha_context *c);
+
+/* append.c: c->k_new and c->v_new (rotated, if the problem has rotary) into k and v. */
+void mha_append(mha_context *c);
+/* The key that new token `token` of an entry becomes, of `count` that it gets. */
+const ir_expr *mha_new_key(const mha_context *c, const mha_entry *e, const ir_expr *token, const ir_expr *count);
+
+/* rotary.c: q, and k where c->rotates_keys, rotated into shared memory; c->q and c->k then mean those. */
+void mha_rotary_shared(mha_context *c);
+void mha_rotary(mha_context *c);
+/* The op: q rotated into out. */
+void mha_rotary_op(mha_context *c);
+/* A row of a buffer: its last dimension, from column `first` on if that is not NULL. */
+typedef struct mha_row {
+    const ir_buffer *buffer;
+    const ir_expr *index[3]; /* of the other dimensions */
+    const ir_expr *first;
+} mha_row;
+/* One row of head_dim columns, from source to target, rotated by row `position` of the caches of entry `number`. */
+void mha_rotate_row(mha_context *c, const ir_expr *number, const ir_expr *position, const mha_row *source,
+                    const mha_row *target);
+
+/* weights.c: the weights output, from c->q, c->k and, for probabilities, c->lse. Op and phase alike. */
+void mha_weights(mha_context *c);
+
+/* merge.c: the op. The same arithmetic serves d_lanes.c for its chunks. */
+void mha_merge_op(mha_context *c);
+
+#endif

@@ -1,0 +1,414 @@
+/* Products of matrices as tasks, scratch and register tiles; gemm.h says what is whose.
+ *
+ * A register tile is gemm_rows rows of A by gemm_vectors vectors of columns of B. Tiles of the same rows follow each
+ * other, so that their part of A stays in the first cache while the group of B passes by from the second one.
+ *
+ * In one pass (gemm_depth 0) a task has no more than the rows of one register tile in scratch at a time. In several,
+ * for products so deep that a group of B would not stay in the second cache, it has all its rows there: then each
+ * gemm_depth rows of B serve all rows of the task before the next ones are read.
+ *
+ * On targets with tiles a register tile may be made of those: 2 x 2 of 16 x 16, with two of either factor beside them.
+ *
+ * Rows that fill no register tile are filled up with the last row, which is computed again and stored once. Where the
+ * number of rows is a constant they get a register tile of their own instead if that saves enough. */
+#include "nest/gemm.h"
+#include "base/integers.h"
+
+typedef struct gemm {
+    mha_context *m;
+    ir_builder *b;
+    const mha_gemm *g;
+    int64_t rows, vectors, block; /* of the schedule */
+    ir_elem elem;                 /* of the slab */
+    int64_t inputs;               /* columns of A that a step along the depth multiplies */
+    int64_t steps;                /* all of them, */
+    int64_t depth;                /* and those of a pass */
+    bool one_pass;
+    int64_t rest; /* rows of the last task's last register tile if that is one of its own, else 0 */
+    const ir_buffer *slab, *tile;
+    /* variables of the task */
+    const ir_expr *group;
+    const ir_expr *first, *count; /* its rows */
+} gemm;
+
+static const ir_expr *idx(const gemm *c, int64_t value) { return ir_idx(c->b, value); }
+
+static const ir_expr *unrolled(const gemm *c, const char *name, int64_t count) {
+    return ir_for_begin(c->b, name, idx(c, 0), idx(c, count), 1, true);
+}
+
+/* Elements from one row of the slab to the next: an odd number of cache lines, so that the same column of neighbouring
+ * rows, which a register tile reads at once, is in different sets of the first cache. */
+static int64_t slab_row(const gemm *c) {
+    const int64_t line = 64 / ir_elem_get(c->elem)->bytes;
+    return (ceil_div(c->steps * c->inputs, line) | 1) * line;
+}
+
+static const ir_access *tile_at(const gemm *c, const ir_expr *row, const ir_expr *column) {
+    return ir_at(c->b, c->tile, c->m->lanes, 2, row, column);
+}
+
+/* ---- A register tile ---- */
+
+enum { MAX_VECTORS = 64, MAX_NEXT = 2 };
+
+typedef struct register_tile {
+    int64_t rows;
+    const ir_expr *base;   /* its first row in slab and tile */
+    const ir_expr *column; /* its first column in the group */
+    const ir_buffer *acc;  /* registers [rows, vectors] */
+    mha_token next[MAX_NEXT];
+    int64_t num_next; /* rows of A to be prefetched meanwhile */
+} register_tile;
+
+static const ir_expr *column_of(const gemm *c, const register_tile *t, int64_t vector) {
+    return ir_add(c->b, t->column, idx(c, vector * c->m->lanes));
+}
+
+static const ir_access *acc_at(const gemm *c, const register_tile *t, const ir_expr *row, int64_t vector) {
+    return ir_at(c->b, t->acc, c->m->lanes, 2, row, idx(c, vector));
+}
+
+static void begin_tile(const gemm *c, const register_tile *t) {
+    for (int64_t v = 0; v < c->vectors; v++) {
+        const ir_expr *column = column_of(c, t, v), *start = NULL;
+        if (c->one_pass) start = ir_let(c->b, "start", c->g->start(c->m, c->g, c->group, column, c->m->lanes));
+        const ir_expr *r = unrolled(c, "r", t->rows);
+        ir_store(c->b, acc_at(c, t, r, v), start ? start : ir_load(c->b, tile_at(c, ir_add(c->b, t->base, r), column)));
+        ir_for_end(c->b);
+    }
+}
+
+static const ir_expr *right_of(const gemm *c, const register_tile *t, const ir_expr *k, int64_t vector) {
+    return c->g->right(c->m, c->g, c->group, k, column_of(c, t, vector), c->m->lanes);
+}
+
+/* Asks for the rows of B that are multiplied PREFETCH_ROWS turns later, line by line. The prefetchers of a CPU follow
+ * them by themselves, but lose a few per cent at the ends of pages and panels, and half where B comes from memory. And
+ * for some of the rows of A that are copied next: again for each of its columns, which costs less than to count. */
+static void prefetch(const gemm *c, const register_tile *t, const ir_expr *k) {
+    enum { PREFETCH_ROWS = 64 };
+    const int64_t line = 64 / ir_elem_get(c->m->elem)->bytes;
+    const ir_expr *later = ir_add(c->b, k, idx(c, PREFETCH_ROWS));
+    for (int64_t v = 0; v < c->vectors; v += c->m->lanes < line ? line / c->m->lanes : 1) {
+        const ir_expr *x = right_of(c, t, later, v);
+        while (x && x->op == IR_CAST) x = x->args[0];
+        if (x && x->op == IR_LOAD) ir_prefetch(c->b, x->value.access);
+    }
+    const ir_expr *column = ir_mul(c->b, k, idx(c, c->inputs));
+    for (int64_t n = 0; n < t->num_next; n++) ir_prefetch(c->b, c->g->left(c->m, c->g, &t->next[n], column));
+}
+
+/* Column `column` of A, or a pair of them, in all lanes. */
+static const ir_expr *left_of(const gemm *c, const register_tile *t, const ir_expr *r, const ir_expr *column) {
+    ir_builder *b = c->b;
+    const int lanes = c->m->lanes, width = c->elem == IR_BF16 ? 2 : 1;
+    const ir_expr *x = ir_load(b, ir_at(b, c->slab, width, 2, ir_add(b, t->base, r), column));
+    if (width == 1) return ir_splat(b, x, lanes);
+    return ir_bitcast(b, IR_BF16, ir_splat(b, ir_bitcast(b, IR_I32, x), lanes));
+}
+
+/* acc += A[row, column] * B[column, columns], for all rows and columns of the tile. */
+static void multiply_column(const gemm *c, const register_tile *t, const ir_expr *column,
+                            const ir_expr *const right[MAX_VECTORS]) {
+    ir_builder *b = c->b;
+    const ir_expr *r = unrolled(c, "r", t->rows);
+    const ir_expr *left = ir_let(b, "left", left_of(c, t, r, column));
+    for (int64_t v = 0; v < c->vectors; v++) {
+        const ir_access *acc = acc_at(c, t, r, v);
+        const ir_expr *sum = ir_load(b, acc);
+        const bool by_pairs = c->elem == IR_BF16;
+        ir_store(b, acc, by_pairs ? ir_dot2(b, left, right[v], sum) : mha_madd(c->m, left, right[v], sum));
+    }
+    ir_for_end(b);
+}
+
+/* In the order of k. */
+static void multiply(const gemm *c, const register_tile *t, const ir_expr *from, const ir_expr *to) {
+    ir_builder *b = c->b;
+    const ir_expr *right[MAX_VECTORS];
+    const bool takes_apart = c->g->right_is_paired && c->elem != IR_BF16;
+    const ir_expr *k = ir_for_begin(b, "k", from, to, 1, false);
+    for (int half = 0; half < (takes_apart ? 2 : 1); half++) {
+        const ir_expr *column = ir_add(b, ir_mul(b, k, idx(c, c->inputs)), idx(c, half));
+        for (int64_t v = 0; v < c->vectors; v++) {
+            const ir_expr *x = right_of(c, t, k, v);
+            right[v] = ir_let(b, "right", takes_apart ? mha_half_of_pairs(c->m, x, half) : x);
+        }
+        if (half == 0) prefetch(c, t, k);
+        multiply_column(c, t, column, right);
+    }
+    ir_for_end(b);
+}
+
+static void end_tile(const gemm *c, const register_tile *t) {
+    const ir_expr *r = unrolled(c, "r", t->rows);
+    for (int64_t v = 0; v < c->vectors; v++)
+        ir_store(c->b, tile_at(c, ir_add(c->b, t->base, r), column_of(c, t, v)), ir_load(c->b, acc_at(c, t, r, v)));
+    ir_for_end(c->b);
+}
+
+static void assume_row(const gemm *c, const ir_expr *row) {
+    ir_assume(c->b, ir_apply(c->b, IR_GE, row, idx(c, 0), NULL));
+    ir_assume(c->b, ir_apply(c->b, IR_LT, row, c->g->rows, NULL));
+}
+
+/* Of the gemm_rows rows of A or C from `first` on those, at most MAX_NEXT, that are prefetched in column tile n of
+ * `tiles`. */
+static int64_t find_rows(const gemm *c, const ir_expr *first, const ir_expr *n, int64_t tiles, mha_token *found) {
+    ir_builder *b = c->b;
+    const int64_t count = min_of(MAX_NEXT, ceil_div(c->rows, tiles));
+    for (int64_t i = 0; i < count; i++) {
+        const ir_expr *r = ir_add(b, ir_mul(b, n, idx(c, count)), idx(c, i));
+        const ir_expr *row = ir_add(b, first, ir_min(b, idx(c, c->rows - 1), r));
+        row = ir_let(b, "asked", ir_min(b, ir_sub(b, c->g->rows, idx(c, 1)), row));
+        assume_row(c, row);
+        found[i] = c->g->locate(c->m, c->g, row);
+    }
+    return count;
+}
+
+/* The rows of C that are computed now, which somebody else has written last. */
+static void prefetch_results(const gemm *c, const ir_expr *first, const ir_expr *n, int64_t tiles) {
+    ir_builder *b = c->b;
+    mha_token found[MAX_NEXT];
+    const int64_t count = find_rows(c, first, n, tiles, found);
+    for (int64_t i = 0; i < count; i++) {
+        const ir_access *start = c->g->result(c->m, c->g, c->group, &found[i], idx(c, 0));
+        const int64_t line = start ? 64 / ir_elem_get((ir_elem)start->buffer->type.elem)->bytes : 1;
+        const ir_expr *column = ir_for_begin(b, "line", idx(c, 0), idx(c, c->g->group_columns), line, false);
+        ir_prefetch(b, c->g->result(c->m, c->g, c->group, &found[i], column));
+        ir_for_end(b);
+    }
+}
+
+/* ---- A register tile of tiles ---- */
+
+enum { TILE = 16, TILE_DEPTH = 32, NUM_TILES = 8 }; /* rows, and columns of C; columns of A and rows of B */
+
+bool mha_gemm_tiles(int64_t rows, int64_t vectors, int64_t depth) {
+    const int64_t high = rows / TILE;
+    return rows % TILE == 0 && depth % TILE_DEPTH == 0 && high * vectors + high + vectors <= NUM_TILES;
+}
+
+static bool by_tiles(const gemm *c, int64_t rows) {
+    return c->m->projects_by_tiles && c->elem == IR_BF16 && c->one_pass && c->m->lanes == TILE &&
+           mha_gemm_tiles(rows, c->vectors, c->g->depth);
+}
+
+static const ir_access *tile_of(const gemm *c, const ir_buffer *tiles, int64_t row, int64_t column) {
+    return tiles && tiles->num_dims == 2 ? ir_at(c->b, tiles, 1, 2, idx(c, row), idx(c, column))
+                                         : ir_at(c->b, tiles, 1, 1, idx(c, row));
+}
+
+static const ir_access *product_at(const gemm *c, const register_tile *t, int64_t row, int64_t vector) {
+    return tile_at(c, ir_add(c->b, t->base, idx(c, row * TILE)), column_of(c, t, vector));
+}
+
+/* The product begins as start, from where tiles take it. */
+static void start_product(const gemm *c, const register_tile *t) {
+    ir_builder *b = c->b;
+    for (int64_t v = 0; v < c->vectors; v++) {
+        const ir_expr *column = column_of(c, t, v);
+        const ir_expr *start = ir_let(b, "start", c->g->start(c->m, c->g, c->group, column, TILE));
+        const ir_expr *r = ir_for_begin(b, "r", idx(c, 0), idx(c, t->rows), 1, false);
+        ir_store(b, tile_at(c, ir_add(b, t->base, r), column), start);
+        ir_for_end(b);
+    }
+}
+
+static void multiply_tiles(const gemm *c, const register_tile *t) {
+    ir_builder *b = c->b;
+    const int64_t high = t->rows / TILE, wide = c->vectors, pairs = TILE_DEPTH / 2;
+    const ir_type f32 = ir_type_of(IR_F32, 1), bf16 = ir_type_of(IR_BF16, 1);
+    const ir_buffer *sum = ir_alloc(b, "sum", IR_TILES, f32, 2, (int64_t[]){high, wide});
+    const ir_buffer *left = ir_alloc(b, "left", IR_TILES, bf16, 1, &high);
+    const ir_buffer *right = ir_alloc(b, "right", IR_TILES, bf16, 1, &wide);
+    for (int64_t i = 0; i < high * wide; i++)
+        ir_tile(b, IR_TILE_LOAD, tile_of(c, sum, i / wide, i % wide), product_at(c, t, i / wide, i % wide), NULL);
+    const ir_expr *k = ir_for_begin(b, "k", idx(c, 0), idx(c, c->steps), pairs, false);
+    for (int64_t i = 0; i < high; i++) {
+        const ir_expr *row = ir_add(b, t->base, idx(c, i * TILE)), *column = ir_mul(b, k, idx(c, 2));
+        ir_tile(b, IR_TILE_LOAD, tile_of(c, left, i, 0), ir_at(b, c->slab, TILE_DEPTH, 2, row, column), NULL);
+    }
+    for (int64_t v = 0; v < wide; v++) {
+        const ir_expr *x = right_of(c, t, k, v);
+        ir_tile(b, IR_TILE_LOAD, tile_of(c, right, v, 0), x ? x->value.access : NULL, NULL);
+    }
+    for (int64_t i = 0; i < high * wide; i++)
+        ir_tile(b, IR_TILE_DOT2, tile_of(c, sum, i / wide, i % wide), tile_of(c, left, i / wide, 0),
+                tile_of(c, right, i % wide, 0));
+    ir_for_end(b);
+    for (int64_t i = 0; i < high * wide; i++)
+        ir_tile(b, IR_TILE_STORE, product_at(c, t, i / wide, i % wide), tile_of(c, sum, i / wide, i % wide), NULL);
+}
+
+/* ---- All columns of a group ---- */
+
+/* All columns of the group for `rows` rows from `base` on. `first`: the number of the first of them, where rows are to
+ * be prefetched; else NULL. */
+static void row_of_tiles(const gemm *c, int64_t rows, const ir_expr *base, const ir_expr *from, const ir_expr *to,
+                         const ir_expr *first) {
+    ir_builder *b = c->b;
+    const int64_t columns = c->vectors * c->m->lanes, tiles = c->g->group_columns / columns;
+    register_tile t = {.rows = rows, .base = base};
+    const ir_expr *n = ir_for_begin(b, "column_tile", idx(c, 0), idx(c, tiles), 1, false);
+    t.column = ir_mul(b, n, idx(c, columns));
+    if (first && c->g->left) t.num_next = find_rows(c, ir_add(b, first, idx(c, c->rows)), n, tiles, t.next);
+    if (first && c->g->result) prefetch_results(c, first, n, tiles);
+    if (by_tiles(c, rows)) {
+        start_product(c, &t);
+        multiply_tiles(c, &t);
+    } else {
+        const ir_type vector = {(uint8_t)c->m->elem, (uint8_t)c->m->lanes};
+        t.acc = ir_alloc(b, "acc", IR_REG, vector, 2, (int64_t[]){rows, c->vectors});
+        begin_tile(c, &t);
+        multiply(c, &t, from, to);
+        end_tile(c, &t);
+    }
+    ir_for_end(b);
+}
+
+/* ---- Rows of a task ---- */
+
+/* `rows` rows of the task from `at` on into the slab from `base` on. */
+static void load_rows(const gemm *c, const ir_expr *rows, const ir_expr *at, const ir_expr *base) {
+    ir_builder *b = c->b;
+    const ir_expr *r = ir_for_begin(b, "load", idx(c, 0), rows, 1, false);
+    const ir_expr *row = ir_add(b, ir_add(b, c->first, at), r);
+    row = ir_let(b, "row", ir_min(b, ir_sub(b, c->g->rows, idx(c, 1)), row));
+    assume_row(c, row);
+    const ir_expr *slab_at = ir_add(b, base, r);
+    c->g->load_row(c->m, c->g, row, c->slab, slab_at);
+    if (c->g->depth % c->inputs)
+        mha_store(c->m, ir_at(b, c->slab, 1, 2, slab_at, idx(c, c->g->depth)), mha_number(c->m, 0, 1));
+    ir_for_end(b);
+}
+
+static void store_rows(const gemm *c, const ir_expr *rows, const ir_expr *at, const ir_expr *base) {
+    ir_builder *b = c->b;
+    const ir_expr *r = ir_for_begin(b, "store", idx(c, 0), rows, 1, false);
+    const ir_expr *row = ir_let(b, "row", ir_add(b, ir_add(b, c->first, at), r));
+    assume_row(c, row);
+    c->g->store_row(c->m, c->g, c->group, row, c->tile, ir_add(b, base, r));
+    ir_for_end(b);
+}
+
+static void start_rows(const gemm *c, const ir_expr *rows) {
+    ir_builder *b = c->b;
+    const int64_t lanes = c->m->lanes;
+    const ir_expr *n = ir_for_begin(b, "column_vector", idx(c, 0), idx(c, c->g->group_columns / lanes), 1, false);
+    const ir_expr *column = ir_mul(b, n, idx(c, lanes));
+    const ir_expr *start = ir_let(b, "start", c->g->start(c->m, c->g, c->group, column, (int)lanes));
+    const ir_expr *r = ir_for_begin(b, "r", idx(c, 0), rows, 1, false);
+    ir_store(b, tile_at(c, r, column), start);
+    ir_for_end(b);
+    ir_for_end(b);
+}
+
+/* ---- A task ---- */
+
+/* Register tiles of gemm_rows rows that the task has; rows beyond them are those of a smaller tile. */
+static const ir_expr *num_tiles(const gemm *c) {
+    ir_builder *b = c->b;
+    const ir_expr *count = c->rest ? c->count : ir_add(b, c->count, idx(c, c->rows - 1));
+    return ir_let(b, "tiles", ir_min(b, idx(c, c->block / c->rows), ir_div(b, count, idx(c, c->rows))));
+}
+
+static const ir_expr *rows_left(const gemm *c, const ir_expr *at) {
+    return ir_min(c->b, idx(c, c->rows), ir_sub(c->b, c->count, at));
+}
+
+/* Where the rows of the smaller tile begin: behind the others, in a task that is not full. */
+static const ir_expr *begin_rest(const gemm *c, const ir_expr *tiles) {
+    ir_builder *b = c->b;
+    ir_if_begin(b, ir_apply(b, IR_LT, c->count, idx(c, c->block), NULL));
+    return ir_let(b, "at", ir_min(b, idx(c, c->block - c->rows), ir_mul(b, tiles, idx(c, c->rows))));
+}
+
+static void one_pass(const gemm *c, const ir_expr *tiles) {
+    ir_builder *b = c->b;
+    const ir_expr *t = ir_for_begin(b, "t", idx(c, 0), tiles, 1, false);
+    const ir_expr *at = ir_let(b, "at", ir_mul(b, t, idx(c, c->rows)));
+    load_rows(c, idx(c, c->rows), at, idx(c, 0));
+    const bool is_alone = c->block == c->rows;
+    const ir_expr *first = is_alone ? NULL : ir_add(b, c->first, at);
+    row_of_tiles(c, c->rows, idx(c, 0), idx(c, 0), idx(c, c->depth), first);
+    store_rows(c, rows_left(c, at), at, idx(c, 0));
+    ir_for_end(b);
+    if (!c->rest) return;
+    at = begin_rest(c, tiles);
+    load_rows(c, idx(c, c->rest), at, idx(c, 0));
+    row_of_tiles(c, c->rest, idx(c, 0), idx(c, 0), idx(c, c->depth), NULL);
+    store_rows(c, ir_min(b, idx(c, c->rest), ir_sub(b, c->count, at)), at, idx(c, 0));
+    ir_if_end(b);
+}
+
+static void all_tiles(const gemm *c, const ir_expr *tiles, const ir_expr *from, const ir_expr *to) {
+    ir_builder *b = c->b;
+    const ir_expr *t = ir_for_begin(b, "t", idx(c, 0), tiles, 1, false);
+    row_of_tiles(c, c->rows, ir_let(b, "at", ir_mul(b, t, idx(c, c->rows))), from, to, NULL);
+    ir_for_end(b);
+    if (!c->rest) return;
+    row_of_tiles(c, c->rest, begin_rest(c, tiles), from, to, NULL);
+    ir_if_end(b);
+}
+
+static void several_passes(const gemm *c, const ir_expr *tiles) {
+    ir_builder *b = c->b;
+    const ir_expr *filled = c->count;
+    if (!c->rest) filled = ir_mul(b, tiles, idx(c, c->rows));
+    filled = ir_let(b, "filled", ir_min(b, idx(c, c->block), filled));
+    load_rows(c, filled, idx(c, 0), idx(c, 0));
+    start_rows(c, filled);
+    const ir_expr *from = ir_for_begin(b, "pass", idx(c, 0), idx(c, c->steps), c->depth, false);
+    const ir_expr *to = ir_let(b, "end", ir_min(b, idx(c, c->steps), ir_add(b, from, idx(c, c->depth))));
+    all_tiles(c, tiles, from, to);
+    ir_for_end(b);
+    store_rows(c, c->count, idx(c, 0), idx(c, 0));
+}
+
+/* A smaller register tile costs compile time: it must save a fiftieth of the whole. */
+static int64_t rest_of(const gemm *c) {
+    if (c->g->rows->op != IR_CONST) return 0;
+    const int64_t rows = c->g->rows->value.i, rest = rows % c->rows;
+    return (c->rows - rest) * 50 >= rows ? rest : 0;
+}
+
+static gemm gemm_of(mha_context *m, mha_gemm *g) {
+    const attune_schedule *s = m->s;
+    gemm c = {.m = m, .b = m->b, .g = g, .rows = s->gemm_rows, .vectors = s->gemm_vectors, .block = s->gemm_block};
+    c.elem = g->right_is_paired && m->projects_by_pairs ? IR_BF16 : m->elem;
+    c.inputs = g->right_is_paired ? 2 : 1;
+    c.steps = ceil_div(g->depth, c.inputs);
+    c.one_pass = !s->gemm_depth || s->gemm_depth >= g->depth;
+    c.depth = c.one_pass ? c.steps : ceil_div(s->gemm_depth, c.inputs);
+    if (g->rows && !by_tiles(&c, c.rows)) c.rest = rest_of(&c); /* whose rows would not be of tiles */
+    return c;
+}
+
+static void open_task(gemm *c, mha_gemm *g) {
+    ir_builder *b = c->b;
+    for (int n = 0; n < g->num_outer; n++) g->outer[n] = ir_parallel(b, g->outer_names[n], g->outer_counts[n]);
+    c->group = ir_parallel(b, "group", idx(c, g->num_groups));
+    const ir_expr *above = ir_add(b, g->rows, idx(c, c->block - 1));
+    const ir_expr *task = ir_parallel(b, "task", ir_div(b, above, idx(c, c->block)));
+    c->first = ir_let(b, "first", ir_mul(b, task, idx(c, c->block)));
+    c->count = ir_let(b, "count", ir_min(b, idx(c, c->block), ir_sub(b, g->rows, c->first)));
+    const int64_t rows = c->one_pass ? c->rows : c->block;
+    c->slab = ir_alloc(b, g->name, IR_SCRATCH, (ir_type){(uint8_t)c->elem, 1}, 2, (int64_t[]){rows, slab_row(c)});
+    c->tile =
+        ir_alloc(b, "product", IR_SCRATCH, (ir_type){(uint8_t)c->m->elem, 1}, 2, (int64_t[]){rows, g->group_columns});
+}
+
+void mha_gemm_phase(mha_context *m, mha_gemm *g) {
+    gemm c = gemm_of(m, g);
+    ir_phase_begin(c.b);
+    open_task(&c, g);
+    const ir_expr *tiles = num_tiles(&c);
+    if (c.one_pass)
+        one_pass(&c, tiles);
+    else
+        several_passes(&c, tiles);
+    ir_phase_end(c.b);
+}

@@ -1,0 +1,105 @@
+#include "nest/rows.h"
+
+int mha_column_lanes(int64_t count, int most) {
+    int lanes = 1;
+    while (lanes * 2 <= most && lanes * 2 <= count) lanes *= 2;
+    return lanes;
+}
+
+mha_columns mha_columns_begin(const mha_context *c, int64_t count, int most) {
+    ir_builder *b = c->b;
+    const int lanes = mha_column_lanes(count, most);
+    const ir_expr *at = ir_for_begin(b, "column", mha_i(c, 0), mha_i(c, count), lanes, false);
+    if (count % lanes) at = ir_let(b, "d", ir_min(b, at, mha_i(c, count - lanes)));
+    return (mha_columns){at, lanes};
+}
+
+const ir_access *mha_row_access(const mha_context *c, const mha_row *row, const ir_expr *column, int lanes) {
+    const ir_expr *index[IR_MAX_DIMS];
+    const int outer = row->buffer ? row->buffer->num_dims - 1 : 0;
+    for (int i = 0; i < outer; i++) index[i] = row->index[i];
+    index[outer] = row->first ? ir_add(c->b, row->first, column) : column;
+    return ir_access_make(c->b, row->buffer, lanes, -1, outer + 1, index, NULL);
+}
+
+/* Two vectors are rounded at once. */
+static void round_row(const mha_context *c, const mha_row *source, const mha_row *target, int64_t first,
+                      int64_t columns) {
+    ir_builder *b = c->b;
+    const mha_columns at = mha_columns_begin(c, columns - first, 2 * c->lanes);
+    const ir_expr *column = ir_add(b, at.at, mha_i(c, first)), *x[2];
+    const int lanes = at.lanes / 2;
+    for (int i = 0; i < 2; i++)
+        x[i] = ir_load(b, mha_row_access(c, source, ir_add(b, column, mha_i(c, i * lanes)), lanes));
+    ir_store(b, mha_row_access(c, target, column, at.lanes), mha_both_rounded(c, x[0], x[1]));
+    ir_for_end(b);
+}
+
+enum { UNROLLED = 4 };
+
+/* Whole vectors, some at a time. */
+static void move_row(const mha_context *c, const mha_row *source, const mha_row *target, int64_t first, int64_t columns,
+                     int lanes) {
+    ir_builder *b = c->b;
+    const ir_expr *at = ir_for_begin(b, "column", mha_i(c, first), mha_i(c, columns), (int64_t)UNROLLED * lanes, false);
+    for (int i = 0; i < UNROLLED; i++) {
+        const ir_expr *column = ir_add(b, at, mha_i(c, (int64_t)i * lanes));
+        ir_store(b, mha_row_access(c, target, column, lanes), ir_load(b, mha_row_access(c, source, column, lanes)));
+    }
+    ir_for_end(b);
+}
+
+void mha_copy_row(const mha_context *c, const mha_row *source, const mha_row *target, int64_t first, int64_t columns) {
+    if (first >= columns || !source->buffer || !target->buffer) return;
+    if (mha_rounds_by_pairs(c, target) && source->buffer->type.elem == IR_F32 && columns - first > 1) {
+        round_row(c, source, target, first, columns);
+        return;
+    }
+    const bool moves = source->buffer->type.elem == target->buffer->type.elem;
+    const int vector = c->lanes * ir_elem_get(c->elem)->bytes / ir_elem_get((ir_elem)source->buffer->type.elem)->bytes;
+    if (moves && (columns - first) % (UNROLLED * vector) == 0) {
+        move_row(c, source, target, first, columns, vector);
+        return;
+    }
+    const mha_columns at = mha_columns_begin(c, columns - first, moves ? vector : c->lanes);
+    const ir_expr *column = ir_add(c->b, at.at, mha_i(c, first));
+    const ir_access *from = mha_row_access(c, source, column, at.lanes);
+    const ir_access *to = mha_row_access(c, target, column, at.lanes);
+    if (moves)
+        ir_store(c->b, to, ir_load(c->b, from));
+    else
+        mha_store(c, to, mha_load(c, from));
+    ir_for_end(c->b);
+}
+
+bool mha_rounds_by_pairs(const mha_context *c, const mha_row *target) {
+    return (c->by_pairs || c->projects_by_pairs) && target->buffer && target->buffer->type.elem == IR_BF16;
+}
+
+const ir_expr *mha_row_tasks(const mha_context *c, const ir_expr *count) {
+    const ir_expr *above = ir_add(c->b, count, mha_i(c, MHA_ROWS_IN_A_TASK - 1));
+    return ir_div(c->b, above, mha_i(c, MHA_ROWS_IN_A_TASK));
+}
+
+const ir_expr *mha_rows_begin(const mha_context *c, const char *name, const ir_expr *task, const ir_expr *rows) {
+    ir_builder *b = c->b;
+    const ir_expr *first = ir_mul(b, task, mha_i(c, MHA_ROWS_IN_A_TASK));
+    const ir_expr *end = ir_min(b, ir_add(b, first, mha_i(c, MHA_ROWS_IN_A_TASK)), rows);
+    return ir_for_begin(b, name, first, end, 1, false);
+}
+
+const ir_expr *mha_token_position(const mha_context *c, const mha_entry *e, const ir_expr *token,
+                                  const ir_expr *otherwise) {
+    ir_builder *b = c->b;
+    const ir_buffer *ids = c->params.tensor[MHA_POSITION_IDS];
+    const ir_expr *position = otherwise;
+    if (ids) {
+        const ir_expr *at = ir_let(b, "id_at", ir_add(b, e->first_q, token));
+        ir_assume(b, ir_apply(b, IR_LT, at, ids->dims[1], NULL));
+        position = ir_cast(b, IR_IDX, ir_load(b, ir_at(b, ids, 1, 2, e->batch, at)));
+    }
+    position = ir_let(b, "position", position);
+    ir_assume(b, ir_apply(b, IR_GE, position, mha_i(c, 0), NULL));
+    ir_assume(b, ir_apply(b, IR_LT, position, c->params.size[MHA_ROTARY_POSITIONS], NULL));
+    return position;
+}

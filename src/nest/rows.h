@@ -1,0 +1,36 @@
+/* Rows of tensors, column by column: what the builders that move them share. */
+#ifndef ATTUNE_MHA_ROWS_H
+#define ATTUNE_MHA_ROWS_H
+
+#include "nest/context.h"
+
+/* Rows, or tokens, that one task of a phase that only moves data takes. */
+enum { MHA_ROWS_IN_A_TASK = 16 };
+
+/* A loop over `count` columns in steps of `lanes`, at most `most`. Where the step does not divide the count, the last
+ * one overlaps the one before: what is done to a column may be done twice. */
+typedef struct mha_columns {
+    const ir_expr *at;
+    int lanes;
+} mha_columns;
+mha_columns mha_columns_begin(const mha_context *c, int64_t count, int most);
+int mha_column_lanes(int64_t count, int most);
+
+/* The access of `lanes` columns of a row. */
+const ir_access *mha_row_access(const mha_context *c, const mha_row *row, const ir_expr *column, int lanes);
+
+/* Copies columns first … columns - 1 of a row. */
+void mha_copy_row(const mha_context *c, const mha_row *source, const mha_row *target, int64_t first, int64_t columns);
+
+/* Whether f32 goes into this row by mha_both_rounded. */
+bool mha_rounds_by_pairs(const mha_context *c, const mha_row *target);
+
+/* Tasks of a loop over `count` rows, and the rows first … end - 1 of task `task` when only `rows` of them count. */
+const ir_expr *mha_row_tasks(const mha_context *c, const ir_expr *count);
+const ir_expr *mha_rows_begin(const mha_context *c, const char *name, const ir_expr *task, const ir_expr *rows);
+
+/* Position of an entry's token: position_ids, or `otherwise`. */
+const ir_expr *mha_token_position(const mha_context *c, const mha_entry *e, const ir_expr *token,
+                                  const ir_expr *otherwise);
+
+#endif

@@ -1,0 +1,97 @@
+/* The parameters of a kernel, declared. */
+#include "problem/signature.h"
+
+#include <stdio.h>
+
+static const char *const size_names[MHA_NUM_SIZES] = {
+    [MHA_BATCH] = "batch",         [MHA_KV_HEADS] = "num_kv_heads", [MHA_SEQ_Q] = "seq_q",
+    [MHA_SEQ_KV] = "seq_kv",       [MHA_SEQ_NEW] = "seq_new",       [MHA_TOTAL_Q] = "total_q",
+    [MHA_TOTAL_KV] = "total_kv",   [MHA_NUM_PAGES] = "num_pages",   [MHA_MAX_PAGES] = "max_pages",
+    [MHA_MASK_KV] = "mask_seq_kv", [MHA_BIAS_KV] = "bias_seq_kv",   [MHA_ROTARY_POSITIONS] = "rotary_positions",
+    [MHA_NUM_ROWS] = "num_rows",   [MHA_PART_ROWS] = "part_rows",
+};
+
+static void assume(ir_builder *b, ir_op op, const ir_expr *x, const ir_expr *y) {
+    ir_kernel_assume(b, ir_apply(b, op, x, y, NULL));
+}
+
+/* Columns of a mask that is no parameter and no constant: those of all keys. */
+static void declare_mask_columns(ir_builder *b, const attune_problem *p, const ir_expr **of, mha_size columns) {
+    if (mha_is_parameter(p, columns))
+        assume(b, IR_LE, of[columns], of[MHA_SEQ_KV]);
+    else if (!of[columns])
+        of[columns] = of[MHA_SEQ_KV];
+}
+
+static void declare_sizes(ir_builder *b, const attune_problem *p, const ir_expr **of) {
+    mha_sizes known;
+    mha_compiled_sizes(p, &known);
+    for (mha_size size = 0; size < MHA_NUM_SIZES; size++) {
+        if (mha_is_parameter(p, size)) {
+            of[size] = ir_param_scalar(b, size_names[size], IR_IDX);
+            assume(b, IR_GE, of[size], ir_idx(b, size == MHA_BATCH || size == MHA_KV_HEADS));
+        } else {
+            of[size] = known.of[size] >= 0 ? ir_idx(b, known.of[size]) : NULL;
+        }
+    }
+    if (mha_keys_follow_queries(p)) of[MHA_SEQ_KV] = of[MHA_SEQ_Q];
+    if (mha_keys_follow_queries(p)) of[MHA_TOTAL_KV] = of[MHA_TOTAL_Q];
+    if (mha_is_self(p) && p->seq_new && !p->is_ragged) of[MHA_SEQ_NEW] = of[MHA_SEQ_Q];
+    of[MHA_HEADS] = ir_mul(b, of[MHA_KV_HEADS], ir_idx(b, p->num_heads / p->num_kv_heads));
+    if (p->is_ragged) of[MHA_ENTRIES] = ir_add(b, of[MHA_BATCH], ir_idx(b, 1));
+    if (p->attn_mask_dims[3]) declare_mask_columns(b, p, of, MHA_MASK_KV);
+    if (p->attn_bias_dims[3]) declare_mask_columns(b, p, of, MHA_BIAS_KV);
+    if (p->max_seq_q) assume(b, IR_LE, of[MHA_SEQ_Q], ir_idx(b, p->max_seq_q));
+    if (p->max_seq_kv && mha_is_parameter(p, MHA_SEQ_KV)) assume(b, IR_LE, of[MHA_SEQ_KV], ir_idx(b, p->max_seq_kv));
+}
+
+/* `out` is a word of the IR. */
+static const char *ir_name(const mha_tensor *t) { return t->id == MHA_OUT ? "o" : t->name; }
+
+/* Whether its second dimension is that of heads. */
+static bool has_heads(const mha_tensor *t) { return t->dims[1] == MHA_HEADS || t->dims[1] == MHA_KV_HEADS; }
+
+/* The outer strides of q are q_sb, q_sh and q_ss: of batch, head and sequence; what has no heads has no q_sh. */
+static void declare_strides(ir_builder *b, const mha_tensor *t, const ir_expr *strides[4]) {
+    const char *letters = t->rank == 3 && !has_heads(t) ? "bs" : "bhs";
+    for (int i = 0; i < t->rank - 1; i++) {
+        char name[IR_MAX_NAME];
+        snprintf(name, sizeof name, "%s_s%c", ir_name(t), letters[i]);
+        strides[i] = ir_param_scalar(b, name, IR_IDX);
+    }
+    strides[t->rank - 1] = ir_idx(b, t->inner_stride);
+}
+
+/* cos and sin share the one stride that they have. */
+static void declare_rotary_strides(ir_builder *b, const mha_params *params, const mha_tensor *t,
+                                   const ir_expr *strides[4]) {
+    strides[0] = t->id == MHA_COS          ? ir_param_scalar(b, "rotary_batch_stride", IR_IDX)
+                 : params->tensor[MHA_COS] ? params->tensor[MHA_COS]->strides[0]
+                                           : NULL;
+    strides[1] = params->size[MHA_ROTARY_HALF];
+    strides[2] = ir_idx(b, 1);
+}
+
+void mha_declare_params(ir_builder *b, const attune_problem *p, mha_params *params) {
+    mha_tensor tensors[MHA_NUM_TENSORS];
+    const size_t count = mha_tensors(p, tensors);
+    *params = (mha_params){0};
+    declare_sizes(b, p, params->size);
+    for (size_t n = 0; n < count; n++) {
+        const mha_tensor *t = &tensors[n];
+        const ir_expr *dims[4], *strides[4];
+        const bool rotary = t->id == MHA_COS || t->id == MHA_SIN;
+        for (int i = 0; i < t->rank; i++) dims[i] = params->size[t->dims[i]];
+        if (rotary) declare_rotary_strides(b, params, t, strides);
+        if (t->has_strides) declare_strides(b, t, strides);
+        params->tensor[t->id] = ir_param_buffer(b, ir_name(t), t->elem, t->rank, dims,
+                                                rotary || t->has_strides ? strides : NULL, t->access);
+    }
+    if (p->has_softmax_scale)
+        params->softmax_scale =
+            ir_param_scalar(b, "softmax_scale", p->softmax_precision == ATTUNE_F64 ? IR_F64 : IR_F32);
+    if (p->v_in_k) params->tensor[MHA_V] = params->tensor[MHA_K];
+    if (mha_keys_follow_queries(p)) params->tensor[MHA_CU_SEQLENS_KV] = params->tensor[MHA_CU_SEQLENS_Q];
+    if (p->v_in_k) params->tensor[MHA_V_NEW] = params->tensor[MHA_K_NEW];
+    if (p->v_in_k) params->tensor[MHA_V_SCALE] = params->tensor[MHA_K_SCALE];
+}

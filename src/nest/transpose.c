@@ -1,0 +1,68 @@
+#include "nest/transpose.h"
+
+void mha_unpack(ir_builder *b, int lanes, int width, const ir_expr **x, const ir_expr **y) {
+    uint8_t low[IR_MAX_LANES], high[IR_MAX_LANES];
+    const int quarter = mha_quarter(lanes);
+    int n = 0;
+    for (int start = 0; start < lanes; start += quarter)
+        for (int at = 0; at < quarter / 2; at += width)
+            for (int side = 0; side < 2; side++)
+                for (int l = 0; l < width; l++, n++) {
+                    low[n] = (uint8_t)(side * lanes + start + at + l);
+                    high[n] = (uint8_t)(low[n] + quarter / 2);
+                }
+    const ir_expr *first = *x, *second = *y;
+    *x = ir_let(b, "t", ir_shuffle(b, first, second, lanes, low));
+    *y = ir_let(b, "t", ir_shuffle(b, first, second, lanes, high));
+}
+
+void mha_transpose_quarters(ir_builder *b, int lanes, const ir_expr **rows) {
+    const int quarter = mha_quarter(lanes);
+    for (int width = 1; width < quarter; width *= 2)
+        for (int i = 0; i < quarter; i++)
+            if (!(i & width)) mha_unpack(b, lanes, width, &rows[i], &rows[i + width]);
+    if (quarter == 4) { /* two unpacks leave the middle rows swapped */
+        const ir_expr *swap = rows[1];
+        rows[1] = rows[2];
+        rows[2] = swap;
+    }
+}
+
+const ir_expr *mha_join(ir_builder *b, const ir_expr *const *parts, int num, int part_lanes) {
+    if (num == 1) return parts[0];
+    uint8_t pick[IR_MAX_LANES];
+    for (int l = 0; l < num * part_lanes; l++) pick[l] = (uint8_t)l;
+    const ir_expr *low = mha_join(b, parts, num / 2, part_lanes);
+    const ir_expr *high = mha_join(b, parts + num / 2, num / 2, part_lanes);
+    return ir_shuffle(b, low, high, num * part_lanes, pick);
+}
+
+const ir_expr *mha_lanes_of(ir_builder *b, const ir_expr *x, int first, int count) {
+    uint8_t pick[IR_MAX_LANES];
+    for (int l = 0; l < count; l++) pick[l] = (uint8_t)(first + l);
+    return ir_shuffle(b, x, x, count, pick);
+}
+
+/* x + y, each folded to half: where bit `width` of a lane's number is 0 it is lanes l and l + width of x, else l and
+ * l - width of y. One shuffle: the other operand is a blend. */
+static const ir_expr *fold(ir_builder *b, const ir_expr *x, const ir_expr *y, int lanes, int width) {
+    uint8_t here[IR_MAX_LANES], there[IR_MAX_LANES];
+    for (int l = 0; l < lanes; l++) {
+        const int of_y = l & width ? lanes : 0;
+        here[l] = (uint8_t)(of_y + l);
+        there[l] = (uint8_t)(of_y + (l ^ width));
+    }
+    return ir_let(b, "t", ir_add(b, ir_shuffle(b, x, y, lanes, here), ir_shuffle(b, x, y, lanes, there)));
+}
+
+static const ir_expr *add_halves(ir_builder *b, const ir_expr *x, int half) {
+    return ir_let(b, "t", ir_add(b, mha_lanes_of(b, x, 0, half), mha_lanes_of(b, x, half, half)));
+}
+
+const ir_expr *mha_sum_lanes(ir_builder *b, int lanes, int count, const ir_expr **x) {
+    for (; lanes > count; lanes /= 2)
+        for (int i = 0; i < count; i++) x[i] = add_halves(b, x[i], lanes / 2);
+    for (int width = lanes / 2; width; width /= 2)
+        for (int i = 0; i < width; i++) x[i] = fold(b, x[i], x[i + width], lanes, width);
+    return x[0];
+}

@@ -1,0 +1,127 @@
+/* From problem and schedule to the phases of a kernel. */
+#include "layer/block.h"
+
+static ir_elem elem_of(attune_dtype dtype) {
+    return dtype == ATTUNE_F64 ? IR_F64 : dtype == ATTUNE_F16 ? IR_F16 : dtype == ATTUNE_BF16 ? IR_BF16 : IR_F32;
+}
+
+/* Of K or V that this kernel makes: as the cache would hold it, unless that holds codes. */
+static ir_elem kept_elem(const mha_context *c, bool as_cached, attune_dtype dtype) {
+    return as_cached && !mha_is_quantised(dtype) ? elem_of(dtype) : c->elem;
+}
+
+static bool has_dot2(const at_target *target) { return target->flags & AT_TARGET_BF16_DOT; }
+
+bool mha_attends_by_pairs(const attune_problem *p, const at_target *target) {
+    const bool all = p->dtype == ATTUNE_BF16 && p->k_dtype == ATTUNE_BF16 && p->v_dtype == ATTUNE_BF16;
+    return has_dot2(target) && all && (p->op == ATTUNE_ATTENTION || p->op == ATTUNE_MHA) && !p->reproducible &&
+           p->softmax_precision == ATTUNE_F32 && p->head_dim % 2 == 0;
+}
+
+bool mha_projects_by_pairs(const attune_problem *p, const at_target *target) {
+    return has_dot2(target) && p->op == ATTUNE_MHA && p->dtype == ATTUNE_BF16 && p->w_dtype == ATTUNE_BF16 &&
+           p->softmax_precision == ATTUNE_F32;
+}
+
+bool mha_projects_by_tiles(const attune_problem *p, const at_target *target) {
+    return target->flags & AT_TARGET_TILES && mha_projects_by_pairs(p, target) && !p->reproducible;
+}
+
+/* Where the problem is canonical, what its scores need follows from it. */
+static void read_problem(mha_context *c) {
+    const attune_problem *p = c->p;
+    c->elem = p->softmax_precision == ATTUNE_F64 ? IR_F64 : IR_F32;
+    c->lanes = c->s->lanes;
+    c->has_fma = c->target->flags & AT_TARGET_FMA;
+    c->has_scalef = c->target->flags & AT_TARGET_SCALEF;
+    c->group = p->num_heads / p->num_kv_heads;
+    c->is_natural = p->logits_soft_cap > 0 || p->has_alibi_slopes || p->attn_bias_dims[3] || p->has_sinks ||
+                    p->op == ATTUNE_MERGE || p->op == ATTUNE_WEIGHTS;
+    c->has_first = p->window_left >= 0;
+    c->has_last = p->is_causal || p->window_right >= 0;
+    c->has_position = c->has_first || c->has_last || p->has_alibi_slopes || p->rotary_dim;
+    /* Keys of a block must have the bits that they would have in a cache. */
+    const bool as_cached = p->op == ATTUNE_MHA && p->reproducible;
+    c->by_pairs = mha_attends_by_pairs(p, c->target);
+    c->projects_by_pairs = mha_projects_by_pairs(p, c->target);
+    c->projects_by_tiles = mha_projects_by_tiles(p, c->target);
+    c->q_elem = c->by_pairs ? IR_BF16 : c->elem;
+    c->k_elem = kept_elem(c, as_cached || c->by_pairs, p->k_dtype);
+    c->v_elem = kept_elem(c, as_cached || c->by_pairs, p->v_dtype);
+    c->rotates_keys = mha_rotates_keys(p) && !p->seq_new;
+    c->q = c->params.tensor[MHA_Q];
+    c->k = c->params.tensor[MHA_K];
+    c->v = c->params.tensor[MHA_V];
+    c->out = c->params.tensor[MHA_OUT];
+    c->lse = c->params.tensor[MHA_LSE];
+    c->k_new = c->params.tensor[MHA_K_NEW];
+    c->v_new = c->params.tensor[MHA_V_NEW];
+}
+
+/* Probabilities are computed from the LSE, and an output cannot be read: kept for the weights phase, which hands it to
+ * the caller if that wants it. */
+static void share_lse(mha_context *c) {
+    if (c->p->weights_mode != ATTUNE_WEIGHTS_SOFTMAX) return;
+    const ir_expr *const dims[] = {c->params.size[MHA_BATCH], c->params.size[MHA_HEADS], c->params.size[MHA_SEQ_Q]};
+    c->lse = ir_shared(c->b, "kept_lse", c->elem, 3, dims);
+}
+
+/* The epilogues of a block's projections rotate and append, but those of a ragged batch. Codes are made by append.c. */
+static bool rotates_first(const mha_context *c) { return c->p->op == ATTUNE_MHA && !c->p->is_ragged; }
+static bool appends_first(const mha_context *c) { return rotates_first(c) && !mha_appends_codes(c->p); }
+
+static void share_attention(mha_context *c) {
+    share_lse(c);
+    if (c->p->rotary_dim && !rotates_first(c)) mha_rotary_shared(c);
+    if (c->s->strategy == ATTUNE_D_LANES) mha_d_lanes_shared(c);
+}
+
+static void build_attention(mha_context *c) {
+    if (c->p->rotary_dim && !rotates_first(c)) mha_rotary(c);
+    if (c->p->seq_new && !appends_first(c)) mha_append(c);
+    if (c->s->strategy == ATTUNE_D_LANES)
+        mha_d_lanes(c);
+    else
+        mha_q_lanes(c);
+    if (c->p->weights_mode) mha_weights(c);
+}
+
+static void build_block(mha_context *c) {
+    mha_block block;
+    mha_block_shared(&block, c);
+    share_attention(c);
+    if (ir_failed(c->b)) return;
+    mha_block_inputs(&block);
+    build_attention(c);
+    mha_block_output(&block);
+}
+
+static void build_weights(mha_context *c) {
+    if (c->p->rotary_dim) mha_rotary_shared(c);
+    if (c->p->rotary_dim) mha_rotary(c);
+    mha_weights(c);
+}
+
+ir_kernel *mha_build(at_arena *arena, const attune_problem *canonical, const attune_schedule *schedule,
+                     const at_target *target, at_error *err) {
+    static const char *const names[ATTUNE_OP_COUNT] = {"attention", "weights", "rotary", "merge", "mha"};
+    mha_context c = {.p = canonical, .s = schedule, .target = target};
+    c.b = ir_builder_new(arena, names[canonical->op]);
+    if (!c.b) {
+        at_fail_memory(err, sizeof(ir_kernel));
+        return NULL;
+    }
+    mha_declare_params(c.b, canonical, &c.params);
+    read_problem(&c);
+    switch (canonical->op) {
+    case ATTUNE_WEIGHTS: build_weights(&c); break;
+    case ATTUNE_ROTARY: mha_rotary_op(&c); break;
+    case ATTUNE_MERGE: mha_merge_op(&c); break;
+    case ATTUNE_MHA: build_block(&c); break;
+    default:
+        share_attention(&c);
+        build_attention(&c);
+        break;
+    }
+    return ir_builder_finish(c.b, err);
+}

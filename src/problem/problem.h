@@ -1,0 +1,46 @@
+/* The parts of mha_canonicalize, each in a file of its own. */
+#ifndef ATTUNE_MHA_PROBLEM_H
+#define ATTUNE_MHA_PROBLEM_H
+
+#include "problem/mha.h"
+
+/* problem_check.c. Enums and flags, before anything looks at them; then ranges; then fields that contradict each
+ * other. The latter two want defaults filled in. */
+attune_status mha_check_choices(const attune_problem *p, at_error *err);
+attune_status mha_check_ranges(const attune_problem *p, at_error *err);
+attune_status mha_check_fields(const attune_problem *p, at_error *err);
+
+/* problem_block.c. The fields of a block: without embed_dim they mean nothing, with it the op is ATTUNE_MHA. Then its
+ * defaults; what contradicts each other; and, all of it checked, lengths that are one. */
+attune_status mha_keep_block(attune_problem *p, at_error *err);
+attune_status mha_fill_block(attune_problem *p, at_error *err);
+attune_status mha_check_block(const attune_problem *p, at_error *err);
+void mha_settle_block(attune_problem *p);
+
+/* problem_masks.c. Leading dims filled in, all of them checked against the problem's. */
+attune_status mha_settle_masks(attune_problem *p, at_error *err);
+
+/* problem_positions.c. Causality, windows and what else depends on positions: where they begin becomes an offset if
+ * that is known, and what hides no key goes away. */
+attune_status mha_settle_positions(attune_problem *p, at_error *err);
+
+/* problem_strides.c. */
+attune_status mha_settle_problem_strides(attune_problem *p, at_error *err);
+
+/* The largest value that a size can have at run time: itself if known, else its bound, else MHA_MAX_SIZE. */
+int64_t mha_most_queries(const attune_problem *p);
+int64_t mha_most_keys(const attune_problem *p);
+
+enum {
+    MHA_MAX_SIZE = INT32_MAX,
+    MHA_MAX_WIDTH = 1 << 18 /* columns of an input or output of a projection */
+};
+
+/* What seq_kv = 0 stands for: as many keys as queries, but how many lie in pages is for kv_lens to say. */
+static inline int64_t mha_default_keys(const attune_problem *p) {
+    return p->page_size && p->has_kv_lens ? ATTUNE_DYNAMIC : p->seq_q;
+}
+
+static inline bool mha_has_dims(const int64_t dims[4]) { return dims[0] || dims[1] || dims[2] || dims[3]; }
+
+#endif

@@ -1,0 +1,175 @@
+/* The whole block: which of its fields mean something, their defaults, and what they contradict. */
+#include "problem/problem.h"
+#include "problem/problem_fields.h"
+
+#include <stdio.h>
+
+/* ---- fields that mean nothing ---- */
+
+static void forget_block(attune_problem *p) {
+    p->embed_dim = p->kv_embed_dim = p->v_embed_dim = p->out_dim = p->low_rank = 0;
+    p->low_rank_heads = p->low_rank_shared = p->is_cross = p->kv_projected = p->no_out_projection = 0;
+    p->w_dtype = ATTUNE_DTYPE_DEFAULT;
+}
+
+attune_status mha_keep_block(attune_problem *p, at_error *err) {
+    if (!p->embed_dim && p->op != ATTUNE_MHA) {
+        forget_block(p);
+        return ATTUNE_OK;
+    }
+    if (p->op != ATTUNE_ATTENTION && p->op != ATTUNE_MHA)
+        return at_fail(err, ATTUNE_INVALID_PROBLEM, "embed_dim is %lld, but op=%s has no projections",
+                       (long long)p->embed_dim, mha_fields[0].words[p->op]);
+    p->op = ATTUNE_MHA;
+    if (p->kv_projected) p->kv_embed_dim = p->v_embed_dim = p->is_cross = 0;
+    if (!p->low_rank) p->low_rank_heads = p->low_rank_shared = 0;
+    /* Keys and values that no cache holds are rounded to what one would hold only where bits must not depend on that.
+     */
+    if (!mha_has_caches(p) && !p->reproducible) p->k_dtype = p->v_dtype = ATTUNE_DTYPE_DEFAULT;
+    return ATTUNE_OK;
+}
+
+/* ---- defaults ---- */
+
+/* What is out of range is left alone, to be refused as that. */
+attune_status mha_fill_block(attune_problem *p, at_error *err) {
+    if (p->op != ATTUNE_MHA) return ATTUNE_OK;
+    if (!p->head_dim && p->embed_dim > 0 && p->num_heads > 0) {
+        if (p->embed_dim % p->num_heads)
+            return at_fail(err, ATTUNE_INVALID_PROBLEM,
+                           "num_heads is %lld, which does not divide embed_dim = %lld: set head_dim",
+                           (long long)p->num_heads, (long long)p->embed_dim);
+        p->head_dim = p->embed_dim / p->num_heads;
+    }
+    if (!p->kv_embed_dim) p->kv_embed_dim = p->embed_dim;
+    if (p->kv_embed_dim != p->embed_dim) p->is_cross = 1;
+    if (!p->w_dtype) p->w_dtype = p->dtype;
+    if (!p->out_dim && !p->no_out_projection) p->out_dim = p->embed_dim;
+    return ATTUNE_OK;
+}
+
+void mha_settle_block(attune_problem *p) {
+    if (p->no_out_projection) p->out_dim = p->num_heads * p->head_dim_v;
+    if (!mha_keys_follow_queries(p)) return;
+    const int64_t q = p->max_seq_q, kv = p->max_seq_kv;
+    p->max_seq_q = p->max_seq_kv = q && (!kv || q < kv) ? q : kv;
+}
+
+/* ---- fields that contradict each other ---- */
+
+/* A size as text says it. */
+typedef struct size_text {
+    char of[24];
+} size_text;
+
+static size_text size_of(int64_t size) {
+    size_text text = {"dynamic"};
+    if (size != ATTUNE_DYNAMIC) snprintf(text.of, sizeof text.of, "%lld", (long long)size);
+    return text;
+}
+
+static attune_status check_columns(const attune_problem *p, const char *name, int64_t dim, at_error *err) {
+    const int64_t columns = p->num_heads * dim;
+    if (columns <= MHA_MAX_WIDTH) return ATTUNE_OK;
+    return at_fail(err, ATTUNE_INVALID_PROBLEM,
+                   "num_heads = %lld times %s = %lld are %lld columns; a projection has at most %d",
+                   (long long)p->num_heads, name, (long long)dim, (long long)columns, MHA_MAX_WIDTH);
+}
+
+static attune_status check_output(const attune_problem *p, at_error *err) {
+    const int64_t columns = p->num_heads * p->head_dim_v;
+    if (!p->no_out_projection || !p->out_dim || p->out_dim == columns) return ATTUNE_OK;
+    return at_fail(err, ATTUNE_INVALID_PROBLEM,
+                   "out_dim is %lld, but with no_out_projection the output has num_heads * head_dim_v = %lld columns",
+                   (long long)p->out_dim, (long long)columns);
+}
+
+/* Keys that are x's: their number is that of the queries. */
+static attune_status check_self(const attune_problem *p, at_error *err) {
+    if (!mha_is_self(p)) return ATTUNE_OK;
+    const size_text queries = size_of(p->seq_q);
+    if (p->seq_new && p->seq_new != p->seq_q)
+        return at_fail(err, ATTUNE_INVALID_PROBLEM,
+                       "seq_new is %s, but without is_cross the new keys are those of x, and seq_q is %s",
+                       size_of(p->seq_new).of, queries.of);
+    if (!p->seq_new && p->seq_kv != p->seq_q)
+        return at_fail(err, ATTUNE_INVALID_PROBLEM,
+                       "seq_kv is %s, but without is_cross, seq_new and kv_projected the keys are those of x, and "
+                       "seq_q is %s",
+                       size_of(p->seq_kv).of, queries.of);
+    return ATTUNE_OK;
+}
+
+static attune_status check_caches(const attune_problem *p, at_error *err) {
+    if (p->kv_projected && p->seq_new)
+        return at_fail(err, ATTUNE_INVALID_PROBLEM,
+                       "seq_new is %s, but with kv_projected all keys are in k already, and nothing is appended",
+                       size_of(p->seq_new).of);
+    if (p->page_size && !mha_has_caches(p))
+        return at_fail(err, ATTUNE_INVALID_PROBLEM,
+                       "page_size is %lld, but pages are of caches, and the block has none without seq_new or "
+                       "kv_projected",
+                       (long long)p->page_size);
+    if (p->v_in_k && p->v_embed_dim)
+        return at_fail(err, ATTUNE_INVALID_PROBLEM,
+                       "v_in_k takes v from k, but v_embed_dim is %lld: values have an input of their own",
+                       (long long)p->v_embed_dim);
+    return ATTUNE_OK;
+}
+
+/* ---- low rank ---- */
+
+static attune_status refuse_low_rank(const attune_problem *p, const char *what, at_error *err) {
+    return at_fail(err, ATTUNE_INVALID_PROBLEM, "low_rank is %lld, and such keys are mixtures that have no order: %s",
+                   (long long)p->low_rank, what);
+}
+
+/* Whatever tells one key from another. */
+static attune_status check_order(const attune_problem *p, at_error *err) {
+    const struct {
+        const char *name;
+        int64_t value, none;
+    } fields[] = {
+        {"is_causal", p->is_causal, 0},        {"window_left", p->window_left, -1},
+        {"window_right", p->window_right, -1}, {"has_alibi_slopes", p->has_alibi_slopes, 0},
+        {"has_kv_lens", p->has_kv_lens, 0},    {"is_ragged", p->is_ragged, 0},
+        {"rotary_dim", p->rotary_dim, 0},      {"seq_new", p->seq_new, 0},
+        {"kv_projected", p->kv_projected, 0},
+    };
+    char what[64];
+    for (size_t i = 0; i < sizeof fields / sizeof *fields; i++) {
+        if (fields[i].value == fields[i].none) continue;
+        snprintf(what, sizeof what, "%s cannot be %s", fields[i].name, size_of(fields[i].value).of);
+        return refuse_low_rank(p, what, err);
+    }
+    if (mha_has_dims(p->attn_mask_dims)) return refuse_low_rank(p, "there can be no attn_mask", err);
+    if (mha_has_dims(p->attn_bias_dims)) return refuse_low_rank(p, "there can be no attn_bias", err);
+    return ATTUNE_OK;
+}
+
+static attune_status check_low_rank(const attune_problem *p, at_error *err) {
+    if (!p->low_rank) return ATTUNE_OK;
+    if (p->seq_kv == ATTUNE_DYNAMIC && !p->is_ragged)
+        return at_fail(err, ATTUNE_INVALID_PROBLEM,
+                       "low_rank is %lld, but seq_kv is dynamic: keys_low has a column for each key",
+                       (long long)p->low_rank);
+    if (p->seq_kv > MHA_MAX_WIDTH)
+        return at_fail(err, ATTUNE_INVALID_PROBLEM, "low_rank is %lld and seq_kv %lld; keys_low has at most %d columns",
+                       (long long)p->low_rank, (long long)p->seq_kv, MHA_MAX_WIDTH);
+    if (p->v_in_k && !p->low_rank_shared)
+        return at_fail(err, ATTUNE_INVALID_PROBLEM,
+                       "low_rank is %lld and v_in_k is 1: values that are columns of the keys need low_rank_shared",
+                       (long long)p->low_rank);
+    return check_order(p, err);
+}
+
+attune_status mha_check_block(const attune_problem *p, at_error *err) {
+    if (p->op != ATTUNE_MHA) return ATTUNE_OK;
+    attune_status status = check_columns(p, "head_dim", p->head_dim, err);
+    if (!status) status = check_columns(p, "head_dim_v", p->head_dim_v, err);
+    if (!status) status = check_output(p, err);
+    if (!status) status = check_caches(p, err);
+    if (!status) status = check_low_rank(p, err);
+    if (!status) status = check_self(p, err);
+    return status;
+}

@@ -1,0 +1,406 @@
+/* Which tensors a problem has, what their dims are, and the scalar parameters that follow from both. */
+#include "problem/signature.h"
+#include "layer/pack.h"
+
+#include <math.h>
+#include <string.h>
+
+/* ---- the table ---- */
+
+/* What decides a tensor's element type. */
+typedef enum element {
+    OF_Q,
+    OF_K,
+    OF_V,
+    OF_W,
+    OF_K_NEW,
+    OF_V_NEW,
+    OF_BIAS,
+    OF_PRECISION,
+    OF_BOOL,
+    OF_I32,
+    OF_F32
+} element;
+
+typedef struct row {
+    const char *name;
+    element type;
+    int access;
+    int rank;
+    mha_size dims[4];
+    bool ragged; /* with a ragged batch: one entry of all tokens */
+    size_t pointer, arguments_strides, problem_strides;
+} row;
+
+#define POINTER(name) offsetof(attune_arguments, name)
+#define STRIDES(name) offsetof(attune_arguments, name), offsetof(attune_problem, name)
+
+static const row table[MHA_NUM_TENSORS] = {
+    [MHA_Q] =
+        {"q", OF_Q, IR_IN, 4, {MHA_BATCH, MHA_HEADS, MHA_SEQ_Q, MHA_HEAD_DIM}, true, POINTER(q), STRIDES(q_strides)},
+    [MHA_K] = {"k",
+               OF_K,
+               IR_IN,
+               4,
+               {MHA_BATCH, MHA_KV_HEADS, MHA_SEQ_KV, MHA_HEAD_DIM},
+               true,
+               POINTER(k),
+               STRIDES(k_strides)},
+    [MHA_V] = {"v",
+               OF_V,
+               IR_IN,
+               4,
+               {MHA_BATCH, MHA_KV_HEADS, MHA_SEQ_KV, MHA_HEAD_DIM_V},
+               true,
+               POINTER(v),
+               STRIDES(v_strides)},
+    [MHA_OUT] = {"out",
+                 OF_Q,
+                 IR_OUT,
+                 4,
+                 {MHA_BATCH, MHA_HEADS, MHA_SEQ_Q, MHA_HEAD_DIM_V},
+                 true,
+                 POINTER(out),
+                 STRIDES(out_strides)},
+    [MHA_LSE] =
+        {"lse", OF_PRECISION, IR_OUT, 3, {MHA_BATCH, MHA_HEADS, MHA_SEQ_Q}, true, POINTER(lse), STRIDES(lse_strides)},
+    [MHA_ATTN_MASK] = {"attn_mask",
+                       OF_BOOL,
+                       IR_IN,
+                       4,
+                       {MHA_BATCH, MHA_HEADS, MHA_SEQ_Q, MHA_MASK_KV},
+                       false,
+                       POINTER(attn_mask),
+                       STRIDES(attn_mask_strides)},
+    [MHA_ATTN_BIAS] = {"attn_bias",
+                       OF_BIAS,
+                       IR_IN,
+                       4,
+                       {MHA_BATCH, MHA_HEADS, MHA_SEQ_Q, MHA_BIAS_KV},
+                       false,
+                       POINTER(attn_bias),
+                       STRIDES(attn_bias_strides)},
+    [MHA_ALIBI_SLOPES] = {"alibi_slopes", OF_F32, IR_IN, 1, {MHA_HEADS}, false, POINTER(alibi_slopes), 0, 0},
+    [MHA_SINKS] = {"sinks", OF_F32, IR_IN, 1, {MHA_HEADS}, false, POINTER(sinks), 0, 0},
+    [MHA_KV_LENS] = {"kv_lens", OF_I32, IR_IN, 1, {MHA_BATCH}, false, POINTER(kv_lens), 0, 0},
+    [MHA_CAUSAL_OFFSETS] = {"causal_offsets", OF_I32, IR_IN, 1, {MHA_BATCH}, false, POINTER(causal_offsets), 0, 0},
+    [MHA_CU_SEQLENS_Q] = {"cu_seqlens_q", OF_I32, IR_IN, 1, {MHA_ENTRIES}, false, POINTER(cu_seqlens_q), 0, 0},
+    [MHA_CU_SEQLENS_KV] = {"cu_seqlens_kv", OF_I32, IR_IN, 1, {MHA_ENTRIES}, false, POINTER(cu_seqlens_kv), 0, 0},
+    [MHA_BLOCK_TABLE] =
+        {"block_table", OF_I32, IR_IN, 2, {MHA_BATCH, MHA_MAX_PAGES}, false, POINTER(block_table), 0, 0},
+    [MHA_K_NEW] = {"k_new",
+                   OF_K_NEW,
+                   IR_IN,
+                   4,
+                   {MHA_BATCH, MHA_KV_HEADS, MHA_SEQ_NEW, MHA_HEAD_DIM},
+                   true,
+                   POINTER(k_new),
+                   STRIDES(k_new_strides)},
+    [MHA_V_NEW] = {"v_new",
+                   OF_V_NEW,
+                   IR_IN,
+                   4,
+                   {MHA_BATCH, MHA_KV_HEADS, MHA_SEQ_NEW, MHA_HEAD_DIM_V},
+                   true,
+                   POINTER(v_new),
+                   STRIDES(v_new_strides)},
+    [MHA_K_SCALE] = {"k_scale",
+                     OF_F32,
+                     IR_IN,
+                     3,
+                     {MHA_BATCH, MHA_KV_HEADS, MHA_SEQ_KV},
+                     true,
+                     POINTER(k_scale),
+                     STRIDES(k_scale_strides)},
+    [MHA_V_SCALE] = {"v_scale",
+                     OF_F32,
+                     IR_IN,
+                     3,
+                     {MHA_BATCH, MHA_KV_HEADS, MHA_SEQ_KV},
+                     true,
+                     POINTER(v_scale),
+                     STRIDES(v_scale_strides)},
+    [MHA_COS] = {"cos", OF_Q, IR_IN, 3, {MHA_BATCH, MHA_ROTARY_POSITIONS, MHA_ROTARY_HALF}, false, POINTER(cos), 0, 0},
+    [MHA_SIN] = {"sin", OF_Q, IR_IN, 3, {MHA_BATCH, MHA_ROTARY_POSITIONS, MHA_ROTARY_HALF}, false, POINTER(sin), 0, 0},
+    [MHA_POSITION_IDS] = {"position_ids", OF_I32, IR_IN, 2, {MHA_BATCH, MHA_SEQ_Q}, true, POINTER(position_ids), 0, 0},
+    [MHA_ROW_IDS] = {"row_ids", OF_I32, IR_IN, 1, {MHA_NUM_ROWS}, false, POINTER(row_ids), 0, 0},
+    [MHA_WEIGHTS_OUT] = {"weights",
+                         OF_Q,
+                         IR_OUT,
+                         4,
+                         {MHA_BATCH, MHA_HEADS, MHA_SEQ_Q, MHA_SEQ_KV},
+                         false,
+                         POINTER(weights),
+                         STRIDES(weights_strides)},
+    [MHA_PARTS] =
+        {"parts", OF_Q, IR_IN, 3, {MHA_NUM_PARTS, MHA_PART_ROWS, MHA_HEAD_DIM_V}, false, POINTER(parts), 0, 0},
+    [MHA_PARTS_LSE] =
+        {"parts_lse", OF_PRECISION, IR_IN, 2, {MHA_NUM_PARTS, MHA_PART_ROWS}, false, POINTER(parts_lse), 0, 0},
+    [MHA_X] = {"x", OF_Q, IR_IN, 3, {MHA_BATCH, MHA_SEQ_Q, MHA_EMBED_DIM}, true, POINTER(x), STRIDES(x_strides)},
+    [MHA_X_KV] =
+        {"x_kv", OF_Q, IR_IN, 3, {MHA_BATCH, MHA_SEQ_KV, MHA_KV_EMBED_DIM}, true, POINTER(x_kv), STRIDES(x_kv_strides)},
+    [MHA_X_V] =
+        {"x_v", OF_Q, IR_IN, 3, {MHA_BATCH, MHA_SEQ_KV, MHA_V_EMBED_DIM}, true, POINTER(x_v), STRIDES(x_v_strides)},
+    [MHA_PACKED_WEIGHTS] = {"packed_weights", OF_W, IR_IN, 1, {MHA_PACKED}, false, POINTER(packed_weights), 0, 0},
+    [MHA_KEYS_LOW] =
+        {"keys_low", OF_W, IR_IN, 3, {MHA_LOW_RANK_HEADS, MHA_LOW_RANK, MHA_SEQ_KV}, false, POINTER(keys_low), 0, 0},
+    [MHA_VALUES_LOW] = {"values_low",
+                        OF_W,
+                        IR_IN,
+                        3,
+                        {MHA_LOW_RANK_HEADS, MHA_LOW_RANK, MHA_SEQ_KV},
+                        false,
+                        POINTER(values_low),
+                        0,
+                        0},
+};
+
+/* What a block projects its heads to. */
+static const row projected_out = {
+    "out", OF_Q, IR_OUT, 3, {MHA_BATCH, MHA_SEQ_Q, MHA_OUT_DIM}, true, POINTER(out), STRIDES(out_strides)};
+
+static const row head_k_scale = {"k_scale", OF_F32, IR_IN, 1, {MHA_KV_HEADS}, false, POINTER(k_scale), 0, 0};
+static const row head_v_scale = {"v_scale", OF_F32, IR_IN, 1, {MHA_KV_HEADS}, false, POINTER(v_scale), 0, 0};
+
+static const row *row_of(const attune_problem *p, mha_tensor_id id) {
+    if (id == MHA_K_SCALE && p->k_scales == ATTUNE_SCALES_HEAD) return &head_k_scale;
+    if (id == MHA_V_SCALE && p->v_scales == ATTUNE_SCALES_HEAD) return &head_v_scale;
+    return id == MHA_OUT && p->op == ATTUNE_MHA && !p->no_out_projection ? &projected_out : &table[id];
+}
+
+typedef struct tensor_set {
+    bool has[MHA_NUM_TENSORS];
+} tensor_set;
+
+static tensor_set tensors_of(const attune_problem *p) {
+    const bool is_merge = p->op == ATTUNE_MERGE, is_block = p->op == ATTUNE_MHA, has_kv = mha_has_caches(p);
+    return (tensor_set){{
+        [MHA_Q] = !is_merge && !is_block,
+        [MHA_K] = has_kv,
+        [MHA_V] = has_kv && p->op != ATTUNE_WEIGHTS && !p->v_in_k,
+        [MHA_OUT] = p->op != ATTUNE_WEIGHTS,
+        [MHA_LSE] = p->has_lse,
+        [MHA_ATTN_MASK] = p->attn_mask_dims[3] != 0,
+        [MHA_ATTN_BIAS] = p->attn_bias_dims[3] != 0,
+        [MHA_ALIBI_SLOPES] = p->has_alibi_slopes,
+        [MHA_SINKS] = p->has_sinks,
+        [MHA_KV_LENS] = p->has_kv_lens,
+        [MHA_CAUSAL_OFFSETS] = p->has_causal_offsets,
+        [MHA_CU_SEQLENS_Q] = p->is_ragged,
+        [MHA_CU_SEQLENS_KV] = p->is_ragged && !(p->page_size && p->has_kv_lens) && !mha_keys_follow_queries(p),
+        [MHA_BLOCK_TABLE] = p->page_size != 0,
+        [MHA_K_NEW] = p->seq_new != 0 && !is_block,
+        [MHA_V_NEW] = p->seq_new != 0 && !is_block && !p->v_in_k,
+        [MHA_K_SCALE] = mha_has_scales(p->k_scales),
+        [MHA_V_SCALE] = mha_has_scales(p->v_scales) && !p->v_in_k,
+        [MHA_COS] = p->rotary_dim != 0,
+        [MHA_SIN] = p->rotary_dim != 0,
+        [MHA_POSITION_IDS] = p->has_position_ids,
+        [MHA_ROW_IDS] = p->has_row_ids,
+        [MHA_WEIGHTS_OUT] = p->weights_mode != ATTUNE_WEIGHTS_NONE,
+        [MHA_PARTS] = is_merge,
+        [MHA_PARTS_LSE] = is_merge,
+        [MHA_X] = is_block,
+        [MHA_X_KV] = p->is_cross,
+        [MHA_X_V] = p->v_embed_dim != 0,
+        [MHA_PACKED_WEIGHTS] = is_block,
+        [MHA_KEYS_LOW] = p->low_rank != 0,
+        [MHA_VALUES_LOW] = p->low_rank && !p->low_rank_shared,
+    }};
+}
+
+static attune_dtype dtype_of(const attune_problem *p, element type) {
+    switch (type) {
+    case OF_Q: return p->dtype;
+    case OF_K: return p->k_dtype;
+    case OF_V: return p->v_dtype;
+    case OF_K_NEW: return mha_is_quantised(p->k_dtype) ? p->dtype : p->k_dtype;
+    case OF_V_NEW: return mha_is_quantised(p->v_dtype) ? p->dtype : p->v_dtype;
+    case OF_W: return p->w_dtype;
+    case OF_BIAS: return p->bias_dtype;
+    case OF_PRECISION: return p->softmax_precision;
+    case OF_BOOL: return ATTUNE_BOOL;
+    case OF_I32: return ATTUNE_I32;
+    default: return ATTUNE_F32;
+    }
+}
+
+static ir_elem elem_of(attune_dtype dtype) {
+    switch (dtype) {
+    case ATTUNE_F64: return IR_F64;
+    case ATTUNE_F16: return IR_F16;
+    case ATTUNE_BF16: return IR_BF16;
+    case ATTUNE_BOOL:
+    case ATTUNE_I8: return IR_I8;
+    case ATTUNE_F8: return IR_F8;
+    case ATTUNE_I32: return IR_I32;
+    default: return IR_F32;
+    }
+}
+
+/* Caches and the scales of their tokens. */
+static bool is_cached(mha_tensor_id id) { return id == MHA_K || id == MHA_V || id == MHA_K_SCALE || id == MHA_V_SCALE; }
+
+/* Where the tokens of this problem's tensor lie, if not in [batch, …, seq, …]. */
+static mha_size dim_of(const attune_problem *p, mha_tensor_id id, mha_size dim) {
+    if (p->seq_new && (id == MHA_X_KV || id == MHA_X_V) && dim == MHA_SEQ_KV) dim = MHA_SEQ_NEW;
+    if (p->page_size && is_cached(id))
+        return dim == MHA_BATCH ? MHA_NUM_PAGES : dim == MHA_SEQ_KV ? MHA_PAGE_SIZE : dim;
+    if (p->is_ragged && table[id].ragged) switch (dim) {
+        case MHA_BATCH: return MHA_ONE;
+        case MHA_SEQ_KV: return MHA_TOTAL_KV;
+        case MHA_SEQ_Q:
+        case MHA_SEQ_NEW: return MHA_TOTAL_Q;
+        default: return dim;
+        }
+    if (id == MHA_WEIGHTS_OUT && dim == MHA_HEADS && p->weights_average) return MHA_ONE;
+    if (id == MHA_WEIGHTS_OUT && dim == MHA_SEQ_Q && p->has_row_ids) return MHA_NUM_ROWS;
+    if (id == MHA_WEIGHTS_OUT && dim == MHA_SEQ_KV && p->low_rank) return MHA_LOW_RANK;
+    return dim;
+}
+
+static int access_of(const attune_problem *p, mha_tensor_id id) {
+    if (id == MHA_LSE && p->op == ATTUNE_WEIGHTS) return IR_IN;
+    if (p->seq_new && is_cached(id) && row_of(p, id)->rank > 1) return IR_IN | IR_OUT;
+    return table[id].access;
+}
+
+/* The innermost stride as compiled: what the problem says, 1 if it says nothing. */
+static int64_t inner_stride_of(const attune_problem *p, const mha_tensor *t) {
+    const int64_t *strides = (const int64_t *)(const void *)((const char *)p + t->problem_strides);
+    if (mha_is_broadcast(p, t, t->rank - 1)) return 0;
+    for (int i = 0; i < t->rank; i++)
+        if (strides[i]) return strides[t->rank - 1];
+    return 1;
+}
+
+size_t mha_tensors(const attune_problem *p, mha_tensor tensors[MHA_NUM_TENSORS]) {
+    const tensor_set set = tensors_of(p);
+    size_t count = 0;
+    for (mha_tensor_id id = 0; id < MHA_NUM_TENSORS; id++) {
+        if (!set.has[id]) continue;
+        const row *r = row_of(p, id);
+        mha_tensor *t = &tensors[count++];
+        *t = (mha_tensor){.id = id,
+                          .name = r->name,
+                          .dtype = dtype_of(p, r->type),
+                          .rank = r->rank,
+                          .access = access_of(p, id),
+                          .inner_stride = 1,
+                          .has_strides = r->problem_strides != 0,
+                          .problem_strides = r->problem_strides,
+                          .arguments_strides = r->arguments_strides,
+                          .pointer = r->pointer};
+        t->elem = elem_of(t->dtype);
+        for (int i = 0; i < r->rank; i++) t->dims[i] = dim_of(p, id, r->dims[i]);
+        if (t->has_strides) t->inner_stride = inner_stride_of(p, t);
+    }
+    return count;
+}
+
+/* ---- sizes ---- */
+
+/* Columns of a mask: its own number only if masks are short and it is not broadcast. */
+static int64_t mask_columns(const attune_problem *p, const int64_t dims[4], int64_t seq_kv, int64_t own) {
+    if (!dims[3]) return -1;
+    if (!p->short_masks || dims[3] == 1) return seq_kv;
+    return dims[3] > 0 ? dims[3] : own;
+}
+
+void mha_derive_sizes(const attune_problem *p, mha_sizes *sizes) {
+    int64_t *of = sizes->of;
+    const int64_t group = p->num_heads / p->num_kv_heads;
+    of[MHA_ONE] = 1;
+    of[MHA_HEADS] = of[MHA_KV_HEADS] < 0 ? -1 : of[MHA_KV_HEADS] * group;
+    if (mha_keys_follow_queries(p)) of[MHA_SEQ_KV] = of[MHA_SEQ_Q];
+    if (mha_is_self(p) && p->seq_new && !p->is_ragged) of[MHA_SEQ_NEW] = of[MHA_SEQ_Q];
+    if (mha_keys_follow_queries(p) && p->is_ragged) of[MHA_TOTAL_KV] = of[MHA_TOTAL_Q];
+    of[MHA_ENTRIES] = of[MHA_BATCH] < 0 ? -1 : of[MHA_BATCH] + 1;
+    of[MHA_MASK_KV] = mask_columns(p, p->attn_mask_dims, of[MHA_SEQ_KV], of[MHA_MASK_KV]);
+    of[MHA_BIAS_KV] = mask_columns(p, p->attn_bias_dims, of[MHA_SEQ_KV], of[MHA_BIAS_KV]);
+    of[MHA_PART_ROWS] = -1;
+    int64_t rows;
+    const bool known = p->op == ATTUNE_MERGE && of[MHA_BATCH] >= 0 && of[MHA_HEADS] >= 0 && of[MHA_SEQ_Q] >= 0;
+    if (known && !__builtin_mul_overflow(of[MHA_BATCH], of[MHA_HEADS], &rows) &&
+        !__builtin_mul_overflow(rows, of[MHA_SEQ_Q], &rows))
+        of[MHA_PART_ROWS] = rows;
+}
+
+static void block_sizes(const attune_problem *p, int64_t of[MHA_NUM_SIZES]) {
+    mha_pack_layout layout;
+    mha_pack_layout_of(p, &layout);
+    of[MHA_PACKED] = layout.elements;
+    of[MHA_KV_HEADS] = p->num_kv_heads;
+    of[MHA_EMBED_DIM] = p->embed_dim;
+    if (p->is_cross) of[MHA_KV_EMBED_DIM] = p->kv_embed_dim;
+    if (p->v_embed_dim) of[MHA_V_EMBED_DIM] = p->v_embed_dim;
+    if (!p->no_out_projection) of[MHA_OUT_DIM] = p->out_dim;
+    if (!p->low_rank) return;
+    of[MHA_LOW_RANK] = p->low_rank;
+    of[MHA_LOW_RANK_HEADS] = p->low_rank_heads ? p->num_kv_heads : 1;
+}
+
+void mha_compiled_sizes(const attune_problem *p, mha_sizes *sizes) {
+    for (int i = 0; i < MHA_NUM_SIZES; i++) sizes->of[i] = -1;
+    sizes->of[MHA_SEQ_Q] = p->seq_q;
+    if (mha_has_keys(p)) sizes->of[MHA_SEQ_KV] = p->seq_kv;
+    if (p->seq_new) sizes->of[MHA_SEQ_NEW] = p->seq_new;
+    if (p->has_row_ids) sizes->of[MHA_NUM_ROWS] = p->num_rows;
+    if (p->page_size) sizes->of[MHA_PAGE_SIZE] = p->page_size;
+    sizes->of[MHA_HEAD_DIM] = p->head_dim;
+    sizes->of[MHA_HEAD_DIM_V] = p->head_dim_v;
+    if (p->rotary_dim) sizes->of[MHA_ROTARY_HALF] = p->rotary_dim / 2;
+    if (p->num_parts) sizes->of[MHA_NUM_PARTS] = p->num_parts;
+    if (p->op == ATTUNE_MHA) block_sizes(p, sizes->of);
+    mha_derive_sizes(p, sizes);
+}
+
+static bool is_short_and_dynamic(const attune_problem *p, const int64_t dims[4]) {
+    return p->short_masks && dims[3] == ATTUNE_DYNAMIC;
+}
+
+mha_parameters mha_parameters_of(const attune_problem *p) {
+    const bool follows = mha_keys_follow_queries(p);
+    return (mha_parameters){{
+        [MHA_BATCH] = true,
+        [MHA_KV_HEADS] = p->op != ATTUNE_MHA,
+        [MHA_SEQ_Q] = p->seq_q == ATTUNE_DYNAMIC,
+        [MHA_SEQ_KV] = p->seq_kv == ATTUNE_DYNAMIC && mha_has_keys(p) && !follows,
+        [MHA_SEQ_NEW] = p->seq_new == ATTUNE_DYNAMIC && !p->is_ragged && !mha_is_self(p),
+        [MHA_TOTAL_Q] = p->is_ragged,
+        [MHA_TOTAL_KV] = p->is_ragged && !p->page_size && !follows,
+        [MHA_NUM_PAGES] = p->page_size != 0,
+        [MHA_MAX_PAGES] = p->page_size != 0,
+        [MHA_MASK_KV] = is_short_and_dynamic(p, p->attn_mask_dims),
+        [MHA_BIAS_KV] = is_short_and_dynamic(p, p->attn_bias_dims),
+        [MHA_ROTARY_POSITIONS] = p->rotary_dim != 0,
+        [MHA_NUM_ROWS] = p->has_row_ids && p->num_rows == ATTUNE_DYNAMIC,
+        [MHA_PART_ROWS] = p->op == ATTUNE_MERGE,
+    }};
+}
+
+bool mha_is_parameter(const attune_problem *p, mha_size size) { return mha_parameters_of(p).has[size]; }
+
+size_t mha_scalars(const attune_problem *p, const mha_sizes *sizes, const mha_tensor *tensors, size_t count,
+                   const int64_t strides[][4], int64_t scalars[MHA_MAX_SCALARS]) {
+    const mha_parameters parameters = mha_parameters_of(p);
+    size_t n = 0;
+    for (mha_size size = 0; size < MHA_NUM_SIZES; size++)
+        if (parameters.has[size]) scalars[n++] = sizes->of[size];
+    for (size_t t = 0; t < count; t++) {
+        const int outer = tensors[t].has_strides ? tensors[t].rank - 1 : tensors[t].id == MHA_COS;
+        for (int i = 0; i < outer; i++) scalars[n++] = strides[t][i];
+    }
+    if (p->has_softmax_scale) scalars[n++] = mha_scale_scalar(p, ATTUNE_DEFAULT_SCALE);
+    return n;
+}
+
+int64_t mha_scale_scalar(const attune_problem *p, double softmax_scale) {
+    const double scale = isnan(softmax_scale) ? p->softmax_scale : softmax_scale;
+    const float rounded = (float)scale;
+    uint32_t low;
+    int64_t bits;
+    memcpy(&low, &rounded, sizeof low);
+    memcpy(&bits, &scale, sizeof bits);
+    return p->softmax_precision == ATTUNE_F64 ? bits : (int64_t)low;
+}

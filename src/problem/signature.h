@@ -1,0 +1,178 @@
+/* The tensors and run-time sizes of a problem: the one table behind the kernel's parameters, the checks of a call and
+ * attune_tensors.
+ *
+ * A kernel's scalar parameters are, in this order: every size of mha_size that a tensor of the problem uses and that is
+ * not known when compiling (in the order of the enum); then, for each tensor that has strides, all but the innermost.
+ * With has_softmax_scale the scale is the last one.
+ * Its buffer parameters are the tensors, in the order of mha_tensor_id. */
+#ifndef ATTUNE_MHA_SIGNATURE_H
+#define ATTUNE_MHA_SIGNATURE_H
+
+#include "ir/build.h"
+#include "problem/mha.h"
+
+typedef enum mha_size {
+    MHA_ONE,
+    MHA_BATCH,    /* always a run-time size */
+    MHA_KV_HEADS, /* a run-time size, but known of a block */
+    MHA_HEADS,    /* not a parameter: MHA_KV_HEADS * group */
+    MHA_ENTRIES,  /* not a parameter: MHA_BATCH + 1, the length of cu_seqlens */
+    MHA_SEQ_Q,    /* ragged: the longest */
+    MHA_SEQ_KV,   /* ragged or paged with run-time lengths: the longest. Where keys follow queries not a parameter, but
+                   * MHA_SEQ_Q; and so with the next and with totals */
+    MHA_SEQ_NEW,
+    MHA_TOTAL_Q,
+    MHA_TOTAL_KV,
+    MHA_NUM_PAGES,
+    MHA_MAX_PAGES,
+    MHA_MASK_KV, /* columns of attn_mask: MHA_SEQ_KV, or with short_masks less; a broadcast dim counts as full */
+    MHA_BIAS_KV,
+    MHA_ROTARY_POSITIONS,
+    MHA_NUM_ROWS,
+    MHA_PART_ROWS, /* op = merge: batch * num_heads * seq_q; always a run-time size */
+    MHA_PAGE_SIZE, /* from here on always known when compiling */
+    MHA_HEAD_DIM,
+    MHA_HEAD_DIM_V,
+    MHA_ROTARY_HALF, /* rotary_dim / 2 */
+    MHA_NUM_PARTS,
+    MHA_EMBED_DIM, /* these of a block */
+    MHA_KV_EMBED_DIM,
+    MHA_V_EMBED_DIM,
+    MHA_OUT_DIM,
+    MHA_LOW_RANK,
+    MHA_LOW_RANK_HEADS, /* 1 or num_kv_heads */
+    MHA_PACKED,         /* elements of the blob, header included */
+    MHA_NUM_SIZES
+} mha_size;
+
+/* Values of all sizes. -1: not known when compiling, or without meaning for this problem. */
+typedef struct mha_sizes {
+    int64_t of[MHA_NUM_SIZES];
+} mha_sizes;
+
+typedef enum mha_tensor_id {
+    MHA_Q,
+    MHA_K,   /* of a block: caches only */
+    MHA_V,   /* absent if v_in_k */
+    MHA_OUT, /* of a block that projects it rank 3 */
+    MHA_LSE,
+    MHA_ATTN_MASK,
+    MHA_ATTN_BIAS,
+    MHA_ALIBI_SLOPES,
+    MHA_SINKS,
+    MHA_KV_LENS,
+    MHA_CAUSAL_OFFSETS,
+    MHA_CU_SEQLENS_Q,
+    MHA_CU_SEQLENS_KV, /* absent where keys follow queries */
+    MHA_BLOCK_TABLE,
+    MHA_K_NEW,
+    MHA_V_NEW,   /* absent if v_in_k */
+    MHA_K_SCALE, /* rank 1 for heads, 3 for tokens */
+    MHA_V_SCALE, /* absent if v_in_k */
+    MHA_COS,
+    MHA_SIN,
+    MHA_POSITION_IDS,
+    MHA_ROW_IDS,
+    MHA_WEIGHTS_OUT,
+    MHA_PARTS,
+    MHA_PARTS_LSE,
+    MHA_X,
+    MHA_X_KV,
+    MHA_X_V,
+    MHA_PACKED_WEIGHTS,
+    MHA_KEYS_LOW, /* always rank 3: one for all heads, or one for each KV head */
+    MHA_VALUES_LOW,
+    MHA_NUM_TENSORS
+} mha_tensor_id;
+
+typedef struct mha_tensor {
+    mha_tensor_id id;
+    const char *name; /* as the field of attune_arguments, and of the IR's parameter */
+    attune_dtype dtype;
+    ir_elem elem; /* bool tensors are I8 in the IR: any byte but 0 is true */
+    int rank;
+    mha_size dims[4];       /* of a broadcast dim of a mask: the full size, its stride being 0 */
+    int access;             /* IR_IN, IR_OUT or both: k and v with seq_new are both */
+    int64_t inner_stride;   /* as compiled; 0: broadcast */
+    bool has_strides;       /* the outer ones are scalar parameters; else contiguous */
+    size_t problem_strides; /* offsets of the stride arrays; 0: has none (cos and sin: rotary_batch_stride) */
+    size_t arguments_strides;
+    size_t pointer; /* offset of the pointer in attune_arguments */
+} mha_tensor;
+
+/* Whether where a query stands makes a difference. */
+static inline bool mha_positions_matter(const attune_problem *p) {
+    return p->is_causal || p->window_left >= 0 || p->window_right >= 0 || p->has_alibi_slopes ||
+           (p->rotary_dim && !p->has_position_ids);
+}
+
+/* The tensors that a canonical problem has, in order; returns how many. */
+size_t mha_tensors(const attune_problem *canonical, mha_tensor tensors[MHA_NUM_TENSORS]);
+
+/* What is known of the sizes when compiling. */
+void mha_compiled_sizes(const attune_problem *canonical, mha_sizes *sizes);
+
+/* Fills in the sizes that follow from others: MHA_ONE, MHA_HEADS, MHA_ENTRIES, MHA_PART_ROWS, and the columns of masks
+ * that are not short. -1 where those are not known. */
+void mha_derive_sizes(const attune_problem *canonical, mha_sizes *sizes);
+
+/* Which sizes are scalar parameters of the problem's kernel; and whether one is. */
+typedef struct mha_parameters {
+    bool has[MHA_NUM_SIZES];
+} mha_parameters;
+mha_parameters mha_parameters_of(const attune_problem *canonical);
+bool mha_is_parameter(const attune_problem *canonical, mha_size size);
+
+/* Whether all entries along a dim of a mask are the same: its stride is 0. Never true of other tensors. */
+static inline bool mha_is_broadcast(const attune_problem *canonical, const mha_tensor *t, int dim) {
+    if (t->id == MHA_ATTN_MASK) return canonical->attn_mask_dims[dim] == 1;
+    return t->id == MHA_ATTN_BIAS && canonical->attn_bias_dims[dim] == 1;
+}
+
+/* Whether the tensor is a matrix that all heads share: callers know it without a dimension for them. */
+static inline bool mha_is_headless(const attune_problem *canonical, const mha_tensor *t) {
+    return t->dims[0] == MHA_LOW_RANK_HEADS && !canonical->low_rank_heads;
+}
+
+/* Strides of one tensor whose dims are all known (0 is fine): zeros become contiguous ones ([tokens, heads, dim] where
+ * ragged), those of broadcast dims 0. Checks ranges, that no offset overflows, and that no two elements of an output
+ * coincide. */
+attune_status mha_settle_strides(const attune_problem *canonical, const mha_tensor *tensor, const int64_t dims[4],
+                                 int64_t strides[4], at_error *err);
+
+/* How many elements lie from the first to the end of the last, those between them included; 0 if there is none. Refuses
+ * what no address could reach. */
+attune_status mha_extent(const mha_tensor *tensor, const int64_t dims[4], const int64_t strides[4], int64_t *elements,
+                         at_error *err);
+
+static const int64_t MHA_MAX_STRIDE = INT64_C(1) << 40;
+
+/* Floating-point operations of a call: mha_problem_flops with the sizes of the call. Sizes that are not known count as
+ * 0, ragged batches as if all keys were as many as the longest entry has. */
+double mha_call_flops(const attune_problem *canonical, const mha_sizes *sizes);
+
+/* The scalar arguments of a call: sizes settled, strides[i] those of tensors[i] (of cos: [0] is rotary_batch_stride,
+ * the one parameter that cos and sin have). Returns how many. */
+enum { MHA_MAX_SCALARS = 96 };
+size_t mha_scalars(const attune_problem *canonical, const mha_sizes *sizes, const mha_tensor *tensors, size_t count,
+                   const int64_t strides[][4], int64_t scalars[MHA_MAX_SCALARS]);
+
+/* The last scalar of a problem with has_softmax_scale: the bits of a number of the arithmetic's precision. NaN: the
+ * default. */
+int64_t mha_scale_scalar(const attune_problem *canonical, double softmax_scale);
+
+/* ---- The same in the IR ---- */
+
+typedef struct mha_params {
+    const ir_expr *size[MHA_NUM_SIZES];       /* a constant or a parameter; NULL if the problem has no such size */
+    const ir_expr *softmax_scale;             /* NULL: a constant of the problem */
+    const ir_buffer *tensor[MHA_NUM_TENSORS]; /* NULL if absent; [MHA_V] is [MHA_K] if v_in_k, as are V's scales
+                                               * and new values; where keys follow queries [MHA_CU_SEQLENS_KV] is
+                                               * [MHA_CU_SEQLENS_Q] */
+} mha_params;
+
+/* Declares the parameters, with what is known of run-time sizes as assumptions: batch and kv_heads >= 1, the others
+ * >= 0, dynamic seq_q and seq_kv within their bounds. */
+void mha_declare_params(ir_builder *b, const attune_problem *canonical, mha_params *params);
+
+#endif

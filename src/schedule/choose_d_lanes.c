@@ -1,0 +1,95 @@
+/* When d-lanes is the better strategy, and a good schedule for it without measuring. The figures behind the choices:
+ * docs/performance-lessons.md. */
+#include "attend/d_lanes.h"
+#include "base/integers.h"
+#include "problem/problem.h"
+
+/* The largest power of two that is at most x. */
+static int32_t power_below(int64_t x) {
+    int32_t power = 1;
+    while (2 * (int64_t)power <= x) power *= 2;
+    return power;
+}
+
+int64_t mha_dtype_bytes(attune_dtype dtype) {
+    switch (dtype) {
+    case ATTUNE_F64: return 8;
+    case ATTUNE_F16:
+    case ATTUNE_BF16: return 2;
+    case ATTUNE_I8:
+    case ATTUNE_F8: return 1;
+    default: return 4;
+    }
+}
+
+bool mha_is_from_memory(const attune_problem *p) {
+    enum { LARGE_HEAD = 1024 * 1024 };
+    const int64_t k = mha_dtype_bytes(p->k_dtype) * p->head_dim, v = mha_dtype_bytes(p->v_dtype) * p->head_dim_v;
+    return min_of(mha_most_keys(p), LARGE_HEAD) * (k + v) >= LARGE_HEAD;
+}
+
+/* Four keys at once: each is a stream of its own to the memory. Few rows then: more would need more registers, and find
+ * K and V in the first cache next time. Scores of more than two have no shorter time, and take longer to compile; a
+ * turn of several is long enough not to be unrolled. */
+static void choose_tiles(const attune_problem *p, const at_target *target, int64_t rows, attune_schedule *s) {
+    const bool many = target->vector_registers >= 32;
+    const int64_t probabilities = many ? 16 : 10;
+    s->score_vectors = (int32_t)(rows <= 3 ? rows : 2);
+    s->value_rows = (int32_t)(rows <= 3 ? rows : many ? 4 : 2);
+    s->score_rows = s->score_vectors == 3 && !many ? 2 : 4;
+    s->score_unroll = rows > 1 ? 1 : (int32_t)min_of(4, max_of(p->head_dim / s->lanes, 1));
+    s->value_vectors = 1;
+    s->value_unroll = (int32_t)min_of(4, probabilities / s->value_rows);
+}
+
+/* From memory K comes once for four rows; and V in whole rows of f32, for as many as leave registers for that, which is
+ * faster although the fourth row finds V in a cache only. */
+static void choose_tiles_from_memory(const attune_problem *p, int64_t rows, attune_schedule *s) {
+    enum { ROWS = 4, COLUMNS = 8 };
+    if (rows < ROWS) return;
+    s->score_vectors = ROWS;
+    if (rows > ROWS || mha_dtype_bytes(p->v_dtype) < 4 || p->head_dim_v % (COLUMNS * s->lanes)) return;
+    s->value_rows = ROWS - 1;
+    s->value_vectors = COLUMNS;
+}
+
+/* Keys between two rescalings: many, as the streams of a tile are the longer, but a tile of K and V should fit the
+ * second cache, unless they come from memory anyway. */
+static int32_t choose_tile(const attune_problem *p) {
+    enum { ELEMENTS = 65536, LEAST = 32, MOST = 512 };
+    if (p->reproducible) return mha_reproducible_kv_tile(p);
+    const int64_t times = mha_is_from_memory(p) ? 2 : 1;
+    return power_below(max_of(min_of(times * ELEMENTS / max_of(p->head_dim, p->head_dim_v), times * MOST), LEAST));
+}
+
+/* Keys in a task: few enough to have tasks for many threads, many enough for merging to cost little. */
+static int32_t choose_chunk(const attune_problem *p, int32_t tile) {
+    enum { KEYS = 512, MANY_KEYS = 4096 };
+    return (int32_t)dl_round_up(mha_most_keys(p) >= MANY_KEYS ? 2 * KEYS : KEYS, tile);
+}
+
+/* Up to how many rows d-lanes is faster. Each of its loads serves few rows, so arithmetic takes it longer than q-lanes;
+ * but it reads memory faster, which counts for more where K and V come from there. In the nearer caches 12 rows are as
+ * fast by either, whether vectors have 8 lanes or 16. */
+static int64_t most_rows(const attune_problem *p, int64_t lanes) {
+    enum { LARGE_HEAD = 512 * 1024, SMALL_HEAD = 192 * 1024, FEW_ROWS = 12 };
+    const int64_t head = min_of(mha_most_keys(p), LARGE_HEAD) * (p->head_dim + p->head_dim_v);
+    const int64_t usual = lanes + lanes / 2;
+    return head >= LARGE_HEAD ? 4 * lanes : head < SMALL_HEAD ? min_of(usual, FEW_ROWS) : usual;
+}
+
+bool mha_choose_d_lanes(const attune_problem *p, const at_target *target, attune_schedule *s) {
+    const int64_t queries = mha_most_queries(p), group = p->num_heads / p->num_kv_heads;
+    const int64_t lanes = target->vector_bytes / (p->softmax_precision == ATTUNE_F64 ? 8 : 4);
+    const int64_t most = most_rows(p, lanes);
+    if (p->op != ATTUNE_ATTENTION && p->op != ATTUNE_MHA) return false;
+    if (queries > most || queries * group > most) return false;
+    s->strategy = ATTUNE_D_LANES;
+    s->lanes = (int32_t)lanes;
+    s->q_vectors = 1;
+    choose_tiles(p, target, queries * group, s);
+    if (target->vector_registers >= 32 && mha_is_from_memory(p)) choose_tiles_from_memory(p, queries * group, s);
+    s->kv_tile = choose_tile(p);
+    s->kv_chunk = choose_chunk(p, s->kv_tile);
+    return true;
+}
