@@ -1,6 +1,7 @@
 /* The softmax of one tile, row by row, lanes along keys: what becomes of q.k and which keys are hidden, then the
  * exponentials relative to the new maximum. Lanes beyond the last key hold -inf, and then 0. */
 #include "attend/d_lanes.h"
+#include "nest/pairs.h"
 
 #include <math.h>
 

@@ -3,6 +3,7 @@
  * Where attention needs it, q and, unless keys are appended, k are rotated once into shared memory, unrounded: a phase
  * of its own costs a pass over both, but every task reads them many times. Rotated keys lie without pages, entry by
  * entry, because an entry may have caches and positions of its own and entries may share pages. */
+#include "nest/pairs.h"
 #include "nest/rows.h"
 
 /* ---- One row ---- */

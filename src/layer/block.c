@@ -1,5 +1,6 @@
 /* What lies between the phases of a block, and what its products share: rows as tokens, packed weights. */
 #include "layer/block.h"
+#include "nest/pairs.h"
 
 /* ---- Shared memory ---- */
 

@@ -49,28 +49,6 @@ void mha_store(const mha_context *c, const ir_access *access, const ir_expr *val
     if (access) ir_store(c->b, access, convert(c, c->elem, (ir_elem)access->buffer->type.elem, value));
 }
 
-const ir_expr *mha_half_of_pairs(const mha_context *c, const ir_expr *pairs, int half) {
-    ir_builder *b = c->b;
-    if (!pairs) return NULL;
-    const ir_expr *bits = ir_bitcast(b, IR_I32, pairs);
-    const ir_expr *constant = ir_splat(b, ir_int(b, IR_I32, half ? -65536 : 16), pairs->type.lanes / 2);
-    return convert(c, IR_F32, c->elem,
-                   ir_bitcast(b, IR_F32, ir_apply(b, half ? IR_AND : IR_SHL, bits, constant, NULL)));
-}
-
-/* The instruction behind pack2 puts one operand behind the other, and this is what it does. */
-const ir_expr *mha_both_rounded(const mha_context *c, const ir_expr *x, const ir_expr *y) {
-    uint8_t pick[IR_MAX_LANES];
-    if (!x || !y) return NULL;
-    const int lanes = x->type.lanes;
-    for (int l = 0; l < lanes; l++) {
-        pick[l] = (uint8_t)(2 * l);
-        pick[lanes + l] = (uint8_t)(2 * l + 1);
-    }
-    const ir_expr *pairs = ir_let(c->b, "rounded", ir_pack2(c->b, x, y));
-    return ir_shuffle(c->b, pairs, pairs, 2 * lanes, pick);
-}
-
 /* As it is in c->elem, where it may be 0: the difference of hidden keys is infinite, and 0 times that is NaN. */
 static double softmax_scale(const mha_context *c) {
     return c->elem == IR_F32 ? (double)(float)c->p->softmax_scale : c->p->softmax_scale;

@@ -69,11 +69,6 @@ const ir_expr *mha_sum_total(const mha_context *c, mha_sum sum);
 const ir_expr *mha_load(const mha_context *c, const ir_access *access);
 void mha_store(const mha_context *c, const ir_access *access, const ir_expr *value);
 
-/* Of bf16 pairs the numbers of one half, 0 or 1, as c->elem. */
-const ir_expr *mha_half_of_pairs(const mha_context *c, const ir_expr *pairs, int half);
-/* bf16 that holds the lanes of x, then those of y, which are f32; rounded as pack2 does, which the target must have. */
-const ir_expr *mha_both_rounded(const mha_context *c, const ir_expr *x, const ir_expr *y);
-
 /* What the scores must be multiplied by before they are natural exponents: 1 if c->is_natural. Otherwise the sign of
  * softmax_scale is in Q already (mha_query_sign), so that the largest score weighs most. */
 const ir_expr *mha_score_scale(const mha_context *c);

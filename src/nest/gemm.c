@@ -13,16 +13,18 @@
  * number of rows is a constant they get a register tile of their own instead if that saves enough. */
 #include "nest/gemm.h"
 #include "base/integers.h"
+#include "nest/product.h"
 
 typedef struct gemm {
     mha_context *m;
     ir_builder *b;
     const mha_gemm *g;
     int64_t rows, vectors, block; /* of the schedule */
-    ir_elem elem;                 /* of the slab */
-    int64_t inputs;               /* columns of A that a step along the depth multiplies */
-    int64_t steps;                /* all of them, */
-    int64_t depth;                /* and those of a pass */
+    mha_kind kind;
+    ir_elem elem;   /* of the slab */
+    int64_t inputs; /* columns of A that a step along the depth multiplies */
+    int64_t steps;  /* all of them, */
+    int64_t depth;  /* and those of a pass */
     bool one_pass;
     int64_t rest; /* rows of the last task's last register tile if that is one of its own, else 0 */
     const ir_buffer *slab, *tile;
@@ -32,10 +34,6 @@ typedef struct gemm {
 } gemm;
 
 static const ir_expr *idx(const gemm *c, int64_t value) { return ir_idx(c->b, value); }
-
-static const ir_expr *unrolled(const gemm *c, const char *name, int64_t count) {
-    return ir_for_begin(c->b, name, idx(c, 0), idx(c, count), 1, true);
-}
 
 /* Elements from one row of the slab to the next: an odd number of cache lines, so that the same column of neighbouring
  * rows, which a register tile reads at once, is in different sets of the first cache. */
@@ -50,48 +48,76 @@ static const ir_access *tile_at(const gemm *c, const ir_expr *row, const ir_expr
 
 /* ---- A register tile ---- */
 
-enum { MAX_VECTORS = 64, MAX_NEXT = 2 };
+enum { MAX_NEXT = 2 };
 
 typedef struct register_tile {
-    int64_t rows;
+    const gemm *c;
     const ir_expr *base;   /* its first row in slab and tile */
     const ir_expr *column; /* its first column in the group */
-    const ir_buffer *acc;  /* registers [rows, vectors] */
+    mha_product product;
+    int64_t half; /* of a pair of rows of B that is taken apart: the one that is multiplied */
     mha_token next[MAX_NEXT];
     int64_t num_next; /* rows of A to be prefetched meanwhile */
 } register_tile;
 
-static const ir_expr *column_of(const gemm *c, const register_tile *t, int64_t vector) {
-    return ir_add(c->b, t->column, idx(c, vector * c->m->lanes));
+static bool takes_apart(const gemm *c) { return c->g->right_is_paired && c->kind == MHA_MADD; }
+
+static const ir_expr *column_of(const register_tile *t, int64_t vector) {
+    return ir_add(t->c->b, t->column, idx(t->c, vector * t->c->m->lanes));
 }
 
-static const ir_access *acc_at(const gemm *c, const register_tile *t, const ir_expr *row, int64_t vector) {
-    return ir_at(c->b, t->acc, c->m->lanes, 2, row, idx(c, vector));
+/* Where row `row` of the register tile is kept before and after the product. */
+static const ir_access *home_of(const register_tile *t, int64_t row, int64_t vector) {
+    return tile_at(t->c, ir_add(t->c->b, t->base, idx(t->c, row)), column_of(t, vector));
 }
 
-static void begin_tile(const gemm *c, const register_tile *t) {
+static void begin_tile(const register_tile *t) {
+    const gemm *c = t->c;
     for (int64_t v = 0; v < c->vectors; v++) {
-        const ir_expr *column = column_of(c, t, v), *start = NULL;
-        if (c->one_pass) start = ir_let(c->b, "start", c->g->start(c->m, c->g, c->group, column, c->m->lanes));
-        const ir_expr *r = unrolled(c, "r", t->rows);
-        ir_store(c->b, acc_at(c, t, r, v), start ? start : ir_load(c->b, tile_at(c, ir_add(c->b, t->base, r), column)));
-        ir_for_end(c->b);
+        const ir_expr *start = NULL;
+        if (c->one_pass) start = ir_let(c->b, "start", c->g->start(c->m, c->g, c->group, column_of(t, v), c->m->lanes));
+        for (int64_t r = 0; r < t->product.rows; r++)
+            ir_store(c->b, mha_product_at(&t->product, r, v), start ? start : ir_load(c->b, home_of(t, r, v)));
     }
 }
 
-static const ir_expr *right_of(const gemm *c, const register_tile *t, const ir_expr *k, int64_t vector) {
-    return c->g->right(c->m, c->g, c->group, k, column_of(c, t, vector), c->m->lanes);
+static void end_tile(const register_tile *t) {
+    for (int64_t r = 0; r < t->product.rows; r++)
+        for (int64_t v = 0; v < t->c->vectors; v++)
+            ir_store(t->c->b, home_of(t, r, v), mha_product_sum(&t->product, r, v));
+}
+
+static const ir_expr *right_of(const register_tile *t, const ir_expr *k, int64_t vector) {
+    const gemm *c = t->c;
+    return c->g->right(c->m, c->g, c->group, k, column_of(t, vector), c->m->lanes);
+}
+
+/* A vector of B in row k, or in that half of the rows of pair k. */
+static const ir_expr *right(const mha_product *p, const ir_expr *k, int64_t v) {
+    const register_tile *t = p->user;
+    const ir_expr *x = right_of(t, k, v);
+    return takes_apart(t->c) ? mha_half_of_pairs(t->c->m, x, (int)t->half) : x;
+}
+
+/* The column of A, or pair of them, that is multiplied by it. */
+static const ir_expr *left(const mha_product *p, const ir_expr *k, int64_t r) {
+    const register_tile *t = p->user;
+    const gemm *c = t->c;
+    const ir_expr *column = ir_add(c->b, ir_mul(c->b, k, idx(c, c->inputs)), idx(c, t->half));
+    const ir_access *at = ir_at(c->b, c->slab, (int)p->kind, 2, ir_add(c->b, t->base, idx(c, r)), column);
+    return mha_load_repeated(c->m, p->kind, at, p->lanes);
 }
 
 /* Asks for the rows of B that are multiplied PREFETCH_ROWS turns later, line by line. The prefetchers of a CPU follow
  * them by themselves, but lose a few per cent at the ends of pages and panels, and half where B comes from memory. And
  * for some of the rows of A that are copied next: again for each of its columns, which costs less than to count. */
-static void prefetch(const gemm *c, const register_tile *t, const ir_expr *k) {
+static void prefetch(const register_tile *t, const ir_expr *k) {
     enum { PREFETCH_ROWS = 64 };
+    const gemm *c = t->c;
     const int64_t line = 64 / ir_elem_get(c->m->elem)->bytes;
     const ir_expr *later = ir_add(c->b, k, idx(c, PREFETCH_ROWS));
     for (int64_t v = 0; v < c->vectors; v += c->m->lanes < line ? line / c->m->lanes : 1) {
-        const ir_expr *x = right_of(c, t, later, v);
+        const ir_expr *x = right_of(t, later, v);
         while (x && x->op == IR_CAST) x = x->args[0];
         if (x && x->op == IR_LOAD) ir_prefetch(c->b, x->value.access);
     }
@@ -99,53 +125,16 @@ static void prefetch(const gemm *c, const register_tile *t, const ir_expr *k) {
     for (int64_t n = 0; n < t->num_next; n++) ir_prefetch(c->b, c->g->left(c->m, c->g, &t->next[n], column));
 }
 
-/* Column `column` of A, or a pair of them, in all lanes. */
-static const ir_expr *left_of(const gemm *c, const register_tile *t, const ir_expr *r, const ir_expr *column) {
-    ir_builder *b = c->b;
-    const int lanes = c->m->lanes, width = c->elem == IR_BF16 ? 2 : 1;
-    const ir_expr *x = ir_load(b, ir_at(b, c->slab, width, 2, ir_add(b, t->base, r), column));
-    if (width == 1) return ir_splat(b, x, lanes);
-    return ir_bitcast(b, IR_BF16, ir_splat(b, ir_bitcast(b, IR_I32, x), lanes));
-}
-
-/* acc += A[row, column] * B[column, columns], for all rows and columns of the tile. */
-static void multiply_column(const gemm *c, const register_tile *t, const ir_expr *column,
-                            const ir_expr *const right[MAX_VECTORS]) {
-    ir_builder *b = c->b;
-    const ir_expr *r = unrolled(c, "r", t->rows);
-    const ir_expr *left = ir_let(b, "left", left_of(c, t, r, column));
-    for (int64_t v = 0; v < c->vectors; v++) {
-        const ir_access *acc = acc_at(c, t, r, v);
-        const ir_expr *sum = ir_load(b, acc);
-        const bool by_pairs = c->elem == IR_BF16;
-        ir_store(b, acc, by_pairs ? ir_dot2(b, left, right[v], sum) : mha_madd(c->m, left, right[v], sum));
-    }
-    ir_for_end(b);
-}
-
 /* In the order of k. */
-static void multiply(const gemm *c, const register_tile *t, const ir_expr *from, const ir_expr *to) {
-    ir_builder *b = c->b;
-    const ir_expr *right[MAX_VECTORS];
-    const bool takes_apart = c->g->right_is_paired && c->elem != IR_BF16;
-    const ir_expr *k = ir_for_begin(b, "k", from, to, 1, false);
-    for (int half = 0; half < (takes_apart ? 2 : 1); half++) {
-        const ir_expr *column = ir_add(b, ir_mul(b, k, idx(c, c->inputs)), idx(c, half));
-        for (int64_t v = 0; v < c->vectors; v++) {
-            const ir_expr *x = right_of(c, t, k, v);
-            right[v] = ir_let(b, "right", takes_apart ? mha_half_of_pairs(c->m, x, half) : x);
-        }
-        if (half == 0) prefetch(c, t, k);
-        multiply_column(c, t, column, right);
+static void multiply(register_tile *t, const ir_expr *from, const ir_expr *to) {
+    const ir_expr *rights[MHA_MAX_VECTORS];
+    const ir_expr *k = ir_for_begin(t->c->b, "k", from, to, 1, false);
+    for (t->half = 0; t->half < (takes_apart(t->c) ? 2 : 1); t->half++) {
+        mha_product_load(&t->product, k, rights);
+        if (t->half == 0) prefetch(t, k);
+        mha_product_add(&t->product, k, rights);
     }
-    ir_for_end(b);
-}
-
-static void end_tile(const gemm *c, const register_tile *t) {
-    const ir_expr *r = unrolled(c, "r", t->rows);
-    for (int64_t v = 0; v < c->vectors; v++)
-        ir_store(c->b, tile_at(c, ir_add(c->b, t->base, r), column_of(c, t, v)), ir_load(c->b, acc_at(c, t, r, v)));
-    ir_for_end(c->b);
+    ir_for_end(t->c->b);
 }
 
 static void assume_row(const gemm *c, const ir_expr *row) {
@@ -192,8 +181,20 @@ bool mha_gemm_tiles(int64_t rows, int64_t vectors, int64_t depth) {
 }
 
 static bool by_tiles(const gemm *c, int64_t rows) {
-    return c->m->projects_by_tiles && c->elem == IR_BF16 && c->one_pass && c->m->lanes == TILE &&
+    return c->m->projects_by_tiles && c->kind == MHA_DOT2 && c->one_pass && c->m->lanes == TILE &&
            mha_gemm_tiles(rows, c->vectors, c->g->depth);
+}
+
+/* The product begins as start, from where tiles take it. */
+static void start_product(const register_tile *t) {
+    const gemm *c = t->c;
+    ir_builder *b = c->b;
+    for (int64_t v = 0; v < c->vectors; v++) {
+        const ir_expr *start = ir_let(b, "start", c->g->start(c->m, c->g, c->group, column_of(t, v), TILE));
+        const ir_expr *r = ir_for_begin(b, "r", idx(c, 0), idx(c, t->product.rows), 1, false);
+        ir_store(b, tile_at(c, ir_add(b, t->base, r), column_of(t, v)), start);
+        ir_for_end(b);
+    }
 }
 
 static const ir_access *tile_of(const gemm *c, const ir_buffer *tiles, int64_t row, int64_t column) {
@@ -201,38 +202,23 @@ static const ir_access *tile_of(const gemm *c, const ir_buffer *tiles, int64_t r
                                          : ir_at(c->b, tiles, 1, 1, idx(c, row));
 }
 
-static const ir_access *product_at(const gemm *c, const register_tile *t, int64_t row, int64_t vector) {
-    return tile_at(c, ir_add(c->b, t->base, idx(c, row * TILE)), column_of(c, t, vector));
-}
-
-/* The product begins as start, from where tiles take it. */
-static void start_product(const gemm *c, const register_tile *t) {
+static void multiply_tiles(const register_tile *t) {
+    const gemm *c = t->c;
     ir_builder *b = c->b;
-    for (int64_t v = 0; v < c->vectors; v++) {
-        const ir_expr *column = column_of(c, t, v);
-        const ir_expr *start = ir_let(b, "start", c->g->start(c->m, c->g, c->group, column, TILE));
-        const ir_expr *r = ir_for_begin(b, "r", idx(c, 0), idx(c, t->rows), 1, false);
-        ir_store(b, tile_at(c, ir_add(b, t->base, r), column), start);
-        ir_for_end(b);
-    }
-}
-
-static void multiply_tiles(const gemm *c, const register_tile *t) {
-    ir_builder *b = c->b;
-    const int64_t high = t->rows / TILE, wide = c->vectors, pairs = TILE_DEPTH / 2;
+    const int64_t high = t->product.rows / TILE, wide = c->vectors, pairs = TILE_DEPTH / 2;
     const ir_type f32 = ir_type_of(IR_F32, 1), bf16 = ir_type_of(IR_BF16, 1);
     const ir_buffer *sum = ir_alloc(b, "sum", IR_TILES, f32, 2, (int64_t[]){high, wide});
     const ir_buffer *left = ir_alloc(b, "left", IR_TILES, bf16, 1, &high);
     const ir_buffer *right = ir_alloc(b, "right", IR_TILES, bf16, 1, &wide);
     for (int64_t i = 0; i < high * wide; i++)
-        ir_tile(b, IR_TILE_LOAD, tile_of(c, sum, i / wide, i % wide), product_at(c, t, i / wide, i % wide), NULL);
+        ir_tile(b, IR_TILE_LOAD, tile_of(c, sum, i / wide, i % wide), home_of(t, i / wide * TILE, i % wide), NULL);
     const ir_expr *k = ir_for_begin(b, "k", idx(c, 0), idx(c, c->steps), pairs, false);
     for (int64_t i = 0; i < high; i++) {
         const ir_expr *row = ir_add(b, t->base, idx(c, i * TILE)), *column = ir_mul(b, k, idx(c, 2));
         ir_tile(b, IR_TILE_LOAD, tile_of(c, left, i, 0), ir_at(b, c->slab, TILE_DEPTH, 2, row, column), NULL);
     }
     for (int64_t v = 0; v < wide; v++) {
-        const ir_expr *x = right_of(c, t, k, v);
+        const ir_expr *x = right_of(t, k, v);
         ir_tile(b, IR_TILE_LOAD, tile_of(c, right, v, 0), x ? x->value.access : NULL, NULL);
     }
     for (int64_t i = 0; i < high * wide; i++)
@@ -240,7 +226,7 @@ static void multiply_tiles(const gemm *c, const register_tile *t) {
                 tile_of(c, right, i % wide, 0));
     ir_for_end(b);
     for (int64_t i = 0; i < high * wide; i++)
-        ir_tile(b, IR_TILE_STORE, product_at(c, t, i / wide, i % wide), tile_of(c, sum, i / wide, i % wide), NULL);
+        ir_tile(b, IR_TILE_STORE, home_of(t, i / wide * TILE, i % wide), tile_of(c, sum, i / wide, i % wide), NULL);
 }
 
 /* ---- All columns of a group ---- */
@@ -251,20 +237,29 @@ static void row_of_tiles(const gemm *c, int64_t rows, const ir_expr *base, const
                          const ir_expr *first) {
     ir_builder *b = c->b;
     const int64_t columns = c->vectors * c->m->lanes, tiles = c->g->group_columns / columns;
-    register_tile t = {.rows = rows, .base = base};
+    register_tile t = {.c = c, .base = base};
+    t.product = (mha_product){.c = c->m,
+                              .kind = c->kind,
+                              .lanes = c->m->lanes,
+                              .rows = rows,
+                              .vectors = c->vectors,
+                              .row_name = "left",
+                              .vector_name = "right",
+                              .user = &t,
+                              .vector = right,
+                              .row = left};
     const ir_expr *n = ir_for_begin(b, "column_tile", idx(c, 0), idx(c, tiles), 1, false);
     t.column = ir_mul(b, n, idx(c, columns));
     if (first && c->g->left) t.num_next = find_rows(c, ir_add(b, first, idx(c, c->rows)), n, tiles, t.next);
     if (first && c->g->result) prefetch_results(c, first, n, tiles);
     if (by_tiles(c, rows)) {
-        start_product(c, &t);
-        multiply_tiles(c, &t);
+        start_product(&t);
+        multiply_tiles(&t);
     } else {
-        const ir_type vector = {(uint8_t)c->m->elem, (uint8_t)c->m->lanes};
-        t.acc = ir_alloc(b, "acc", IR_REG, vector, 2, (int64_t[]){rows, c->vectors});
-        begin_tile(c, &t);
-        multiply(c, &t, from, to);
-        end_tile(c, &t);
+        mha_product_begin(&t.product);
+        begin_tile(&t);
+        multiply(&t, from, to);
+        end_tile(&t);
     }
     ir_for_end(b);
 }
@@ -378,7 +373,8 @@ static int64_t rest_of(const gemm *c) {
 static gemm gemm_of(mha_context *m, mha_gemm *g) {
     const attune_schedule *s = m->s;
     gemm c = {.m = m, .b = m->b, .g = g, .rows = s->gemm_rows, .vectors = s->gemm_vectors, .block = s->gemm_block};
-    c.elem = g->right_is_paired && m->projects_by_pairs ? IR_BF16 : m->elem;
+    c.kind = mha_kind_of(g->right_is_paired && m->projects_by_pairs);
+    c.elem = mha_factor_elem(m, c.kind);
     c.inputs = g->right_is_paired ? 2 : 1;
     c.steps = ceil_div(g->depth, c.inputs);
     c.one_pass = !s->gemm_depth || s->gemm_depth >= g->depth;

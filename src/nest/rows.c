@@ -1,3 +1,4 @@
+#include "nest/pairs.h"
 #include "nest/rows.h"
 
 int mha_column_lanes(int64_t count, int most) {
