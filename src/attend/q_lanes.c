@@ -14,8 +14,9 @@ const ir_buffer *ql_registers(const q_lanes *c, const char *name, int num_dims, 
     return ir_alloc(c->b, name, IR_REG, ir_type_of(c->m->elem, c->m->lanes), num_dims, dims);
 }
 
-const ir_buffer *ql_operands(const q_lanes *c, const char *name, int64_t count) {
-    return ir_alloc(c->b, name, IR_REG, ir_type_of(ql_operand(c), c->m->lanes * c->width), 1, &count);
+mha_product ql_product(const q_lanes *c, int64_t rows, int64_t vectors) {
+    return (mha_product){
+        .c = c->m, .kind = ql_kind(c), .lanes = c->m->lanes, .rows = rows, .vectors = vectors, .in_registers = true};
 }
 
 static const ir_access *at_vector(const q_lanes *c, const ir_buffer *buffer, int lanes, const ir_expr *v,
@@ -32,10 +33,6 @@ const ir_access *ql_weight_at(const q_lanes *c, const ir_expr *v, const ir_expr 
     return at_vector(c, c->weights, c->m->lanes * c->width, v, j);
 }
 
-const ir_expr *ql_accumulate(const q_lanes *c, const ir_expr *x, const ir_expr *y, const ir_expr *acc) {
-    return c->width == 2 ? ir_dot2(c->b, x, y, acc) : mha_madd(c->m, x, y, acc);
-}
-
 void ql_add_to_sums(const q_lanes *c, const ir_access *at, const ir_access *lost, const ir_expr *factor,
                     const ir_expr *term) {
     const mha_sum old = {ir_load(c->b, at), lost ? ir_load(c->b, lost) : NULL};
@@ -46,12 +43,6 @@ void ql_add_to_sums(const q_lanes *c, const ir_access *at, const ir_access *lost
 
 const ir_expr *ql_sums(const q_lanes *c, const ir_access *at, const ir_access *lost) {
     return mha_sum_total(c->m, (mha_sum){ir_load(c->b, at), lost ? ir_load(c->b, lost) : NULL});
-}
-
-const ir_expr *ql_repeated(const q_lanes *c, const ir_access *access) {
-    if (c->width == 1) return ir_splat(c->b, mha_load(c->m, access), c->m->lanes);
-    const ir_expr *pair = ir_bitcast(c->b, IR_I32, ir_load(c->b, access));
-    return ir_bitcast(c->b, IR_BF16, ir_splat(c->b, pair, c->m->lanes));
 }
 
 const ir_expr *ql_first_row(const q_lanes *c, const ir_expr *block) {
@@ -97,7 +88,8 @@ static void alloc_scratch(q_lanes *c) {
     const int64_t blocks = c->max_blocks, count = c->block_rows;
     const int64_t rows[] = {blocks, count}, tile[] = {m->s->kv_tile, count};
     const int64_t pairs = ceil_div(m->s->kv_tile, 2);
-    c->qt = scratch(c, "qt", ql_operand(c), 3, (int64_t[]){blocks, m->p->head_dim / c->width, count * c->width});
+    c->qt = scratch(c, "qt", mha_factor_elem(m, ql_kind(c)), 3,
+                    (int64_t[]){blocks, m->p->head_dim / c->width, count * c->width});
     c->scores = by_vectors(c, "scores", m->elem, m->s->kv_tile + c->width - 1);
     c->weights = c->width == 2 ? by_vectors(c, "weights", IR_BF16, pairs) : c->scores;
     if (c->width == 2) c->values = scratch(c, "values", IR_BF16, 2, (int64_t[]){pairs, 2 * m->p->head_dim_v});

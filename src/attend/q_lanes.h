@@ -42,7 +42,7 @@
 #ifndef ATTUNE_MHA_Q_LANES_H
 #define ATTUNE_MHA_Q_LANES_H
 
-#include "nest/context.h"
+#include "nest/product.h"
 #include "nest/transpose.h"
 
 typedef struct q_lanes {
@@ -109,7 +109,7 @@ typedef struct q_lanes_tile {
 
 static inline const ir_expr *ql_i(const q_lanes *c, int64_t value) { return ir_idx(c->b, value); }
 
-static inline ir_elem ql_operand(const q_lanes *c) { return c->width == 2 ? IR_BF16 : c->m->elem; }
+static inline mha_kind ql_kind(const q_lanes *c) { return mha_kind_of(c->width == 2); }
 
 /* A vector of `lanes` equal numbers. */
 static inline const ir_expr *ql_splat(const q_lanes *c, double value) { return mha_number(c->m, value, c->m->lanes); }
@@ -117,25 +117,21 @@ static inline const ir_expr *ql_splat(const q_lanes *c, double value) { return m
 /* Opens an unrolled loop over 0 … count-1; close it with ir_for_end. */
 const ir_expr *ql_unrolled(const q_lanes *c, const char *name, int64_t count);
 
-/* An array of vectors in registers: of c->m->elem, of operands. */
+/* An array of vectors in registers, of c->m->elem. */
 const ir_buffer *ql_registers(const q_lanes *c, const char *name, int num_dims, const int64_t *dims);
-const ir_buffer *ql_operands(const q_lanes *c, const char *name, int64_t count);
+
+/* A product with lanes along query rows, without its factors. */
+mha_product ql_product(const q_lanes *c, int64_t rows, int64_t vectors);
 
 /* Scores of vector `v` of the block's rows and key j of the tile; weights of the j-th operand. */
 const ir_access *ql_score_at(const q_lanes *c, const ir_expr *v, const ir_expr *j);
 const ir_access *ql_weight_at(const q_lanes *c, const ir_expr *v, const ir_expr *j);
-
-/* acc + x * y, x and y being operands; of pairs both products are added. */
-const ir_expr *ql_accumulate(const q_lanes *c, const ir_expr *x, const ir_expr *y, const ir_expr *acc);
 
 /* Adds a tile's sums to the `lanes` sums at `at`, whose lost parts are at `lost` (NULL: there are none). */
 void ql_add_to_sums(const q_lanes *c, const ir_access *at, const ir_access *lost, const ir_expr *factor,
                     const ir_expr *term);
 /* The sums with their lost parts. */
 const ir_expr *ql_sums(const q_lanes *c, const ir_access *at, const ir_access *lost);
-
-/* The operand that is the same in all lanes: element or pair of k, v or c->values. */
-const ir_expr *ql_repeated(const q_lanes *c, const ir_access *access);
 
 /* x / y rounded up, y > 0. */
 const ir_expr *ql_ceil_div(const q_lanes *c, const ir_expr *x, int64_t y);

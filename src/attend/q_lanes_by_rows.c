@@ -17,10 +17,11 @@ typedef struct strip {
 } strip;
 
 typedef struct row_tile {
+    q_lanes *c;
+    const q_lanes_tile *tile;
     const strip *strip;
     const ir_expr *first; /* row within the block */
-    int64_t rows;
-    const ir_buffer *acc; /* registers [rows, vectors] */
+    mha_kv_row row;       /* of V, at the key at hand; unless products are of pairs */
 } row_tile;
 
 static bool is_float(attune_dtype dtype) {
@@ -45,115 +46,103 @@ bool mha_keeps_rows(const attune_problem *p, const attune_schedule *s, const at_
            is_float(p->v_dtype) && is_float(p->k_dtype) && !p->short_masks;
 }
 
-static const ir_access *acc_at(q_lanes *c, const row_tile *t, int64_t row, int vector) {
-    return ir_at(c->b, t->acc, t->strip->lanes, 2, ql_i(c, row), ql_i(c, vector));
+static const ir_expr *column_of(const row_tile *t, int64_t vector) {
+    return ir_add(t->c->b, t->strip->first, ql_i(t->c, vector * t->strip->lanes));
 }
 
-static const ir_expr *column_of(q_lanes *c, const strip *s, int vector) {
-    return ir_add(c->b, s->first, ql_i(c, (int64_t)vector * s->lanes));
-}
+static const ir_expr *row_at(const row_tile *t, int64_t row) { return ir_add(t->c->b, t->first, ql_i(t->c, row)); }
 
-static const ir_expr *row_at(q_lanes *c, const row_tile *t, int64_t row) {
-    return ir_add(c->b, t->first, ql_i(c, row));
+static void find_row(const mha_product *p, const ir_expr *j) {
+    row_tile *t = p->user;
+    const q_lanes *c = t->c;
+    if (p->kind == MHA_DOT2) return;
+    t->row = mha_kv_row_at(c->m, &c->e, c->kv_head, ir_let(c->b, "key", ir_add(c->b, t->tile->first_key, j)));
 }
 
 /* A vector of the strip in row `j` of V, or of c->values, which may be pairs of keys. */
-static const ir_expr *value_of(q_lanes *c, const strip *s, const mha_kv_row *row, const ir_expr *j, int vector) {
-    const ir_expr *column = column_of(c, s, vector);
-    if (c->width == 1) return mha_load(c->m, mha_kv_access(c->m, c->m->v, row, column, s->lanes));
-    return ir_load(c->b, ir_at(c->b, c->values, 2 * s->lanes, 2, j, ir_mul(c->b, column, ql_i(c, 2))));
+static const ir_expr *value(const mha_product *p, const ir_expr *j, int64_t vector) {
+    const row_tile *t = p->user;
+    const q_lanes *c = t->c;
+    const ir_expr *column = column_of(t, vector);
+    if (p->kind == MHA_MADD) return mha_load(c->m, mha_kv_access(c->m, c->m->v, &t->row, column, p->lanes));
+    return ir_load(c->b, ir_at(c->b, c->values, 2 * p->lanes, 2, j, ir_mul(c->b, column, ql_i(c, 2))));
 }
 
 /* The weight of a row, or pair of weights, in all lanes. */
-static const ir_expr *weight_of(q_lanes *c, const row_tile *t, const ir_expr *j, int64_t row) {
+static const ir_expr *weight(const mha_product *p, const ir_expr *j, int64_t row) {
+    const row_tile *t = p->user;
+    const q_lanes *c = t->c;
     ir_builder *b = c->b;
     const ir_expr *lanes = ql_i(c, c->m->lanes), *width = ql_i(c, c->width);
     const ir_expr *in_vector = ir_add(b, ir_mod(b, t->first, lanes), ql_i(c, row));
     const ir_access *at =
-        c->at_once ? ir_at(b, c->weights, c->width, 2, j, ir_mul(b, row_at(c, t, row), width))
+        c->at_once ? ir_at(b, c->weights, c->width, 2, j, ir_mul(b, row_at(t, row), width))
                    : ir_at(b, c->weights, c->width, 3, ir_div(b, t->first, lanes), j, ir_mul(b, in_vector, width));
-    const ir_expr *weight = ir_load(b, at);
-    if (c->width == 1) return ir_splat(b, weight, t->strip->lanes);
-    return ir_bitcast(b, IR_BF16, ir_splat(b, ir_bitcast(b, IR_I32, weight), t->strip->lanes));
+    return mha_load_repeated(c->m, p->kind, at, p->lanes);
 }
 
-/* acc += P V, one key, or pair, after the other. */
-static void multiply(q_lanes *c, const q_lanes_tile *tile, const row_tile *t) {
-    ir_builder *b = c->b;
-    const ir_expr *v[MHA_STRIP_VECTORS];
-    const ir_expr *j = ir_for_begin(b, "j", ql_i(c, 0), ql_ceil_div(c, tile->to, c->width), 1, false);
-    mha_kv_row row = {0};
-    if (c->width == 1) row = mha_kv_row_at(c->m, &c->e, c->kv_head, ir_let(b, "key", ir_add(b, tile->first_key, j)));
-    for (int i = 0; i < t->strip->vectors; i++) v[i] = ir_let(b, "value", value_of(c, t->strip, &row, j, i));
-    for (int64_t r = 0; r < t->rows; r++) {
-        const ir_expr *p = ir_let(b, "p", weight_of(c, t, j, r));
-        for (int i = 0; i < t->strip->vectors; i++)
-            ir_store(b, acc_at(c, t, r, i), ql_accumulate(c, v[i], p, ir_load(b, acc_at(c, t, r, i))));
-    }
-    ir_for_end(b);
-}
-
-/* Rounded as pack2 does, which is how the output of pairs is rounded where its columns come in pairs. */
-static void store_vector(q_lanes *c, const ir_access *to, const ir_expr *value) {
-    ir_builder *b = c->b;
-    if (c->width == 1 || to->buffer->type.elem != IR_BF16 || c->m->p->head_dim_v % 2) {
+/* Where columns of the output come in pairs, pack2 rounds them elsewhere: so it does here. */
+static void store_vector(const q_lanes *c, const ir_access *to, const ir_expr *value) {
+    if (c->width == 1 || to->buffer->type.elem != IR_BF16 || c->m->p->head_dim_v % 2)
         mha_store(c->m, to, value);
-        return;
-    }
-    uint8_t pick[IR_MAX_LANES];
-    for (int l = 0; l < value->type.lanes; l++) pick[l] = (uint8_t)(2 * l);
-    value = ir_let(b, "o", value);
-    const ir_expr *twice = ir_let(b, "rounded", ir_pack2(b, value, value));
-    ir_store(b, to, ir_shuffle(b, twice, twice, value->type.lanes, pick));
+    else
+        ir_store(c->b, to, mha_rounded(c->m, value));
 }
 
 /* acc * inverse + 0 is the output, as in q_lanes_rows.c. */
-static void store(q_lanes *c, const q_lanes_tile *tile, const row_tile *t) {
+static void store(const mha_product *p) {
+    const row_tile *t = p->user;
+    q_lanes *c = t->c;
     ir_builder *b = c->b;
-    const int lanes = t->strip->lanes;
-    for (int64_t r = 0; r < t->rows; r++) {
-        const q_lanes_row row = ql_row(c, tile->block, row_at(c, t, r));
+    for (int64_t r = 0; r < p->rows; r++) {
+        const q_lanes_row row = ql_row(c, t->tile->block, row_at(t, r));
         const ir_expr *token = ir_let(b, "token", ir_add(b, c->e.first_q, row.query));
-        const ir_expr *inverse = ir_load(b, ir_at(b, c->row_sum, 1, 2, tile->block, row_at(c, t, r)));
-        inverse = ir_let(b, "inverse", ir_splat(b, inverse, lanes));
-        for (int i = 0; i < t->strip->vectors; i++)
-            store_vector(c, ir_at(b, c->m->out, lanes, 4, c->e.batch, row.head, token, column_of(c, t->strip, i)),
-                         mha_madd(c->m, ir_load(b, acc_at(c, t, r, i)), inverse, mha_number(c->m, 0, lanes)));
+        const ir_expr *inverse = ir_load(b, ir_at(b, c->row_sum, 1, 2, t->tile->block, row_at(t, r)));
+        inverse = ir_let(b, "inverse", ir_splat(b, inverse, p->lanes));
+        for (int64_t v = 0; v < p->vectors; v++)
+            store_vector(c, ir_at(b, c->m->out, p->lanes, 4, c->e.batch, row.head, token, column_of(t, v)),
+                         mha_madd(c->m, mha_product_sum(p, r, v), inverse, mha_number(c->m, 0, p->lanes)));
     }
-}
-
-static const ir_access *kept_at(q_lanes *c, const ir_buffer *kept, const q_lanes_tile *tile, const row_tile *t,
-                                int64_t row, int vector) {
-    return ir_at(c->b, kept, t->strip->lanes, 3, tile->block, row_at(c, t, row), column_of(c, t->strip, vector));
-}
-
-static void clear(q_lanes *c, const row_tile *t) {
-    for (int64_t r = 0; r < t->rows; r++)
-        for (int i = 0; i < t->strip->vectors; i++)
-            ir_store(c->b, acc_at(c, t, r, i), mha_number(c->m, 0, t->strip->lanes));
 }
 
 /* Adds the sums of this tile to those of the tiles before. */
-static void keep(q_lanes *c, const q_lanes_tile *tile, const row_tile *t) {
+static void keep(const mha_product *p) {
+    const row_tile *t = p->user;
+    const q_lanes *c = t->c;
     ir_builder *b = c->b;
-    for (int64_t r = 0; r < t->rows; r++) {
-        const ir_expr *shrink = ir_load(b, ir_at(b, c->factor, 1, 1, row_at(c, t, r)));
-        const ir_expr *factor = ir_let(b, "shrink", ir_splat(b, shrink, t->strip->lanes));
-        for (int i = 0; i < t->strip->vectors; i++)
-            ql_add_to_sums(c, kept_at(c, c->o, tile, t, r, i), c->o_lost ? kept_at(c, c->o_lost, tile, t, r, i) : NULL,
-                           factor, ir_load(b, acc_at(c, t, r, i)));
+    for (int64_t r = 0; r < p->rows; r++) {
+        const ir_expr *shrink = ir_load(b, ir_at(b, c->factor, 1, 1, row_at(t, r))), *at[2];
+        const ir_expr *factor = ir_let(b, "shrink", ir_splat(b, shrink, p->lanes));
+        for (int64_t v = 0; v < p->vectors; v++) {
+            at[0] = row_at(t, r), at[1] = column_of(t, v);
+            const ir_access *lost = c->o_lost ? ir_at(b, c->o_lost, p->lanes, 3, t->tile->block, at[0], at[1]) : NULL;
+            ql_add_to_sums(c, ir_at(b, c->o, p->lanes, 3, t->tile->block, at[0], at[1]), lost, factor,
+                           mha_product_sum(p, r, v));
+        }
     }
 }
 
-static void register_tile(q_lanes *c, const q_lanes_tile *tile, row_tile *t) {
-    const int lanes = t->strip->lanes;
-    t->acc = ir_alloc(c->b, "acc", IR_REG, ir_type_of(c->m->elem, lanes), 2, (int64_t[]){t->rows, t->strip->vectors});
-    clear(c, t);
-    multiply(c, tile, t);
+static void register_tile(q_lanes *c, const q_lanes_tile *tile, const strip *s, const ir_expr *first, int64_t rows) {
+    row_tile t = {.c = c, .tile = tile, .strip = s, .first = first};
+    mha_product p = {.c = c->m,
+                     .kind = ql_kind(c),
+                     .lanes = s->lanes,
+                     .rows = rows,
+                     .vectors = s->vectors,
+                     .row_name = "p",
+                     .vector_name = "value",
+                     .vectors_first = true,
+                     .user = &t,
+                     .open = find_row,
+                     .vector = value,
+                     .row = weight};
+    mha_product_begin(&p);
+    mha_product_clear(&p);
+    mha_product_steps(&p, "j", ql_i(c, 0), ql_ceil_div(c, tile->to, c->width), 1);
     if (c->o)
-        keep(c, tile, t);
+        keep(&p);
     else
-        store(c, tile, t);
+        store(&p);
 }
 
 /* Rows of a register tile that are all in one vector of rows. */
@@ -171,13 +160,9 @@ static void all_rows(q_lanes *c, const q_lanes_tile *tile, const strip *s) {
     const int64_t step = c->o ? rows_of_kept(c, room) : min_of(max_of(room, 1), rows), rest = rows % step;
     const ir_expr *end = ql_i(c, rows - rest);
     if (c->o) end = ir_let(b, "rows_end", ir_min(b, end, ir_sub(b, c->rows, ql_first_row(c, tile->block))));
-    row_tile t = {.strip = s, .rows = step};
-    t.first = ir_for_begin(b, "row_tile", ql_i(c, 0), end, step, false);
-    register_tile(c, tile, &t);
+    register_tile(c, tile, s, ir_for_begin(b, "row_tile", ql_i(c, 0), end, step, false), step);
     ir_for_end(b);
-    if (!rest) return;
-    t = (row_tile){.strip = s, .rows = rest, .first = ql_i(c, rows - rest)};
-    register_tile(c, tile, &t);
+    if (rest) register_tile(c, tile, s, ql_i(c, rows - rest), rest);
 }
 
 /* Whole vectors of the target, a few at a time, and then ever narrower ones. */

@@ -7,6 +7,8 @@
 enum { MAX_ROWS = 64 };
 
 typedef struct score_tile {
+    const q_lanes *c;
+    const ir_expr *block;         /* of query rows */
     const ir_expr *first;         /* its first key within the tile */
     const ir_expr *key[MAX_ROWS]; /* its keys, clamped to the last one */
     mha_kv_row row[MAX_ROWS];     /* where they lie in K */
@@ -28,14 +30,6 @@ static void find_keys(q_lanes *c, const q_lanes_tile *tile, score_tile *t) {
     }
 }
 
-static void clear(q_lanes *c, const score_tile *t) {
-    const ir_expr *j = ql_unrolled(c, "jj", c->m->s->score_rows);
-    const ir_expr *v = ql_unrolled(c, "v", c->m->s->score_vectors);
-    ir_store(c->b, ir_at(c->b, t->acc, c->m->lanes, 2, j, v), ql_splat(c, 0));
-    ir_for_end(c->b);
-    ir_for_end(c->b);
-}
-
 /* How often the loop over the columns, or pairs of them, is unrolled. */
 static int64_t unrolling(const q_lanes *c) {
     int64_t unroll = c->m->s->score_unroll;
@@ -43,31 +37,34 @@ static int64_t unrolling(const q_lanes *c) {
     return unroll;
 }
 
-/* acc += K[key, d] * Q^T[d, rows], summed in the order of d. */
-static void multiply(q_lanes *c, const q_lanes_tile *tile, const score_tile *t) {
-    ir_builder *b = c->b;
-    const attune_schedule *s = c->m->s;
-    const int lanes = c->m->lanes, width = c->width;
-    const int64_t unroll = unrolling(c);
-    const ir_expr *step = ir_for_begin(b, "d", ql_i(c, 0), ql_i(c, c->m->p->head_dim / width), unroll, false);
-    const ir_expr *d = ir_add(b, step, ql_unrolled(c, "du", unroll));
-    const ir_buffer *q = ql_operands(c, "queries", s->score_vectors);
-    const ir_expr *v = ql_unrolled(c, "v", s->score_vectors);
-    const ir_expr *at = ir_mul(b, v, ql_i(c, (int64_t)lanes * width));
-    ir_store(b, ir_at(b, q, lanes * width, 1, v), ir_load(b, ir_at(b, c->qt, lanes * width, 3, tile->block, d, at)));
-    ir_for_end(b);
-    for (int jj = 0; jj < s->score_rows; jj++) {
-        const ir_expr *column = ir_mul(b, d, ql_i(c, width));
-        const ir_access *element = c->keys ? ir_at(b, c->keys, 1, 2, t->j[jj], column)
-                                           : mha_kv_access(c->m, c->m->k, &t->row[jj], column, width);
-        const ir_expr *k = ir_let(b, "key_value", ql_repeated(c, element));
-        v = ql_unrolled(c, "v", s->score_vectors);
-        const ir_access *acc = ir_at(b, t->acc, lanes, 2, ql_i(c, jj), v);
-        ir_store(b, acc, ql_accumulate(c, k, ir_load(b, ir_at(b, q, lanes * width, 1, v)), ir_load(b, acc)));
-        ir_for_end(b);
-    }
-    ir_for_end(b);
-    ir_for_end(b);
+/* Column d of Q^T, or pair of columns, and of a row of K. */
+static const ir_expr *query(const mha_product *p, const ir_expr *d, int64_t v) {
+    const score_tile *t = p->user;
+    const int wide = t->c->m->lanes * t->c->width;
+    return ir_load(t->c->b, ir_at(t->c->b, t->c->qt, wide, 3, t->block, d, ql_i(t->c, v * wide)));
+}
+
+static const ir_expr *key_value(const mha_product *p, const ir_expr *d, int64_t jj) {
+    const score_tile *t = p->user;
+    const q_lanes *c = t->c;
+    const ir_expr *column = ir_mul(c->b, d, ql_i(c, c->width));
+    const ir_access *at = c->keys ? ir_at(c->b, c->keys, 1, 2, t->j[jj], column)
+                                  : mha_kv_access(c->m, c->m->k, &t->row[jj], column, c->width);
+    return mha_load_repeated(c->m, p->kind, at, p->lanes);
+}
+
+/* Sums in the order of d. */
+static void multiply(const q_lanes *c, score_tile *t) {
+    mha_product p = ql_product(c, c->m->s->score_rows, c->m->s->score_vectors);
+    p.row_name = "key_value";
+    p.vector_name = "queries";
+    p.user = t;
+    p.row = key_value;
+    p.vector = query;
+    mha_product_begin(&p);
+    mha_product_clear(&p);
+    mha_product_steps(&p, "d", ql_i(c, 0), ql_i(c, c->m->p->head_dim / c->width), unrolling(c));
+    t->acc = p.acc;
 }
 
 /* What a vector of rows needs for turning products into scores. */
@@ -168,7 +165,7 @@ void ql_scores(q_lanes *c, const q_lanes_tile *tile) {
     ir_builder *b = c->b;
     const int lanes = c->m->lanes;
     const int64_t rows = c->m->s->score_rows, vectors = c->m->s->score_vectors;
-    score_tile t = {.max = ql_registers(c, "max_so_far", 1, &vectors)};
+    score_tile t = {.c = c, .block = tile->block, .max = ql_registers(c, "max_so_far", 1, &vectors)};
     const ir_expr *v = ql_unrolled(c, "v", vectors);
     ir_store(b, ir_at(b, t.max, lanes, 1, v), ql_splat(c, -INFINITY));
     ir_for_end(b);
@@ -178,9 +175,7 @@ void ql_scores(q_lanes *c, const q_lanes_tile *tile) {
     const ir_expr *n = ir_for_begin(b, "score_tile", ir_div(b, tile->from, ql_i(c, rows)), end, 1, false);
     t.first = ir_let(b, "first", ir_mul(b, n, ql_i(c, rows)));
     find_keys(c, tile, &t);
-    t.acc = ql_registers(c, "acc", 2, (int64_t[]){rows, vectors});
-    clear(c, &t);
-    multiply(c, tile, &t);
+    multiply(c, &t);
     score(c, tile, &t);
     hide_some(c, tile, &t);
     finish(c, &t);
