@@ -273,24 +273,18 @@ static const ir_expr *position_of(const d_lanes *d, const ir_expr *row) {
     return ir_add(d->b, d->entry.base, query);
 }
 
-/* Rows see later keys the later they are, but for global queries, which see all: the first rows of a task, if any. */
 static key_range keys_of_task(const d_lanes *d) {
     ir_builder *b = d->b;
     const mha_context *c = d->c;
     key_range keys = {.first = dl_i(d, 0), .end = d->entry.seq_kv};
     if (!c->has_first && !c->has_last) return keys;
-    const ir_expr *one = dl_i(d, 1);
     const ir_expr *low = ir_let(b, "low", position_of(d, dl_i(d, 0)));
-    const ir_expr *high = ir_let(b, "high", position_of(d, ir_sub(b, d->rows, one)));
-    const ir_expr *low_end = ir_let(b, "low_end", ir_add(b, mha_last_key(c, &d->entry, low), one));
-    keys.first = mha_first_key(c, &d->entry, low);
-    keys.end = ir_add(b, mha_last_key(c, &d->entry, high), one);
-    keys.all_first = ir_let(b, "all_first", mha_first_key(c, &d->entry, high));
-    keys.all_end = low_end;
-    if (c->p->global_tokens) {
-        keys.first = dl_i(d, 0);
-        keys.end = ir_max(b, keys.end, ir_max(b, low_end, ir_add(b, mha_last_global(c, &d->entry, high), one)));
-    }
+    const ir_expr *high = ir_let(b, "high", position_of(d, ir_sub(b, d->rows, dl_i(d, 1))));
+    const mha_sights sights = mha_sights_of(c, &d->entry, low, high);
+    keys.all_end = ir_let(b, "low_end", sights.all_end);
+    keys.all_first = ir_let(b, "all_first", sights.all_first);
+    keys.first = sights.globals_end ? dl_i(d, 0) : sights.some_first;
+    keys.end = sights.globals_end ? ir_max(b, sights.some_end, sights.globals_end) : sights.some_end;
     return keys;
 }
 

@@ -14,21 +14,18 @@ static const ir_expr *compare(const d_lanes *d, ir_op op, const ir_expr *x, cons
 /* A key as i32, counted from the tile's first; what lies outside of the tile is moved next to it. */
 static const ir_expr *in_tile(const d_lanes *d, const dl_tile *tile, const char *name, const ir_expr *key) {
     ir_builder *b = d->b;
+    if (!key) return NULL;
     const ir_expr *from = ir_sub(b, key, tile->first);
     const ir_expr *near = ir_max(b, dl_i(d, -1), ir_min(b, from, dl_i(d, d->c->s->kv_tile)));
     return ir_let(b, name, ir_cast(b, IR_I32, near));
 }
 
-dl_sight dl_sight_of(const d_lanes *d, const dl_tile *tile, const dl_row *row) {
-    const mha_context *c = d->c;
-    dl_sight sight = {.tile = tile, .row = row};
-    if (!d->masks_positions) return sight;
+mha_sight dl_sight_of(const d_lanes *d, const dl_tile *tile, const dl_row *row) {
+    if (!d->masks_positions) return (mha_sight){0};
     const ir_expr *position = ir_let(d->b, "position", ir_add(d->b, d->entry.base, row->query));
-    if (c->has_first) sight.first = in_tile(d, tile, "first_seen", mha_first_key(c, &d->entry, position));
-    if (c->has_last) sight.last = in_tile(d, tile, "last_seen", mha_last_key(c, &d->entry, position));
-    if (c->p->global_tokens)
-        sight.last_global = in_tile(d, tile, "last_global", mha_last_global(c, &d->entry, position));
-    return sight;
+    const mha_sight sight = mha_sight_at(d->c, &d->entry, position);
+    return (mha_sight){in_tile(d, tile, "first_seen", sight.first), in_tile(d, tile, "last_seen", sight.last),
+                       in_tile(d, tile, "last_global", sight.last_global)};
 }
 
 static void store_masks(const d_lanes *d, const ir_access *target, const ir_access *masks) {
@@ -39,13 +36,13 @@ static void store_masks(const d_lanes *d, const ir_access *target, const ir_acce
 }
 
 /* Lanes of a mask, as i32, or of a bias, as c->elem; 0 beyond its last key. */
-static const ir_expr *load_masks(const d_lanes *d, const dl_sight *sight, mha_tensor_id id, mha_size size,
-                                 const ir_expr *j, int lanes) {
+static const ir_expr *load_masks(const d_lanes *d, const dl_tile *tile, const dl_row *row, mha_tensor_id id,
+                                 mha_size size, const ir_expr *j, int lanes) {
     ir_builder *b = d->b;
     const ir_buffer *masks = d->c->params.tensor[id];
     if (!masks) return NULL;
-    const ir_expr *end = d->c->params.size[size], *key = ir_let(b, "key", ir_add(b, sight->tile->first, j));
-    const ir_expr *const index[] = {d->entry.number, sight->row->head, sight->row->query, key};
+    const ir_expr *end = d->c->params.size[size], *key = ir_let(b, "key", ir_add(b, tile->first, j));
+    const ir_expr *const index[] = {d->entry.number, row->head, row->query, key};
     const ir_type type = ir_type_of(id == MHA_ATTN_MASK ? IR_I32 : d->c->elem, lanes);
     const ir_access *value = ir_at(b, ir_alloc(b, "masks", IR_REG, type, 0, NULL), lanes, 0);
     ir_if_begin(b, compare(d, IR_LE, ir_add(b, key, dl_i(d, lanes)), end));
@@ -61,37 +58,23 @@ static const ir_expr *load_masks(const d_lanes *d, const dl_sight *sight, mha_te
     return ir_load(b, value);
 }
 
-const ir_expr *dl_bias(const d_lanes *d, const dl_sight *sight, const ir_expr *j, int lanes) {
-    return load_masks(d, sight, MHA_ATTN_BIAS, MHA_BIAS_KV, j, lanes);
+const ir_expr *dl_bias(const d_lanes *d, const dl_tile *tile, const dl_row *row, const ir_expr *j, int lanes) {
+    const ir_expr *bias = load_masks(d, tile, row, MHA_ATTN_BIAS, MHA_BIAS_KV, j, lanes);
+    return bias ? ir_let(d->b, "bias", bias) : NULL;
 }
 
-static const ir_expr *both(const d_lanes *d, const ir_expr *x, const ir_expr *y) {
-    return x && y ? ir_apply(d->b, IR_AND, x, y, NULL) : x ? x : y;
-}
-
-static const ir_expr *in_sight(const d_lanes *d, const dl_sight *sight, const ir_expr *j, int lanes) {
+const ir_expr *dl_sees(const d_lanes *d, const dl_tile *tile, const dl_row *row, const mha_sight *sight,
+                       const ir_expr *j, int lanes, const ir_expr *bias) {
     ir_builder *b = d->b;
-    const ir_expr *seen = NULL;
-    if (!sight->first && !sight->last) return NULL;
-    const ir_expr *key = ir_let(b, "key", ir_ramp(b, ir_cast(b, IR_I32, j), ir_int(b, IR_I32, 1), lanes));
-    if (sight->first) seen = compare(d, IR_GE, key, ir_splat(b, sight->first, lanes));
-    if (sight->last) seen = both(d, seen, compare(d, IR_LE, key, ir_splat(b, sight->last, lanes)));
-    if (!sight->last_global) return seen;
-    return ir_apply(b, IR_OR, seen, compare(d, IR_LE, key, ir_splat(b, sight->last_global, lanes)), NULL);
-}
-
-const ir_expr *dl_sees(const d_lanes *d, const dl_sight *sight, const ir_expr *j, int lanes, const ir_expr *bias) {
-    ir_builder *b = d->b;
-    const ir_expr *seen = in_sight(d, sight, j, lanes);
-    if (bias) seen = both(d, seen, compare(d, IR_NE, bias, mha_number(d->c, -INFINITY, lanes)));
+    mha_hiding hiding = {.sight = *sight, .bias = bias};
+    if (sight->first || sight->last)
+        hiding.key = ir_let(b, "key", ir_ramp(b, ir_cast(b, IR_I32, j), ir_int(b, IR_I32, 1), lanes));
     if (bias && d->c->p->short_masks) {
-        const ir_expr *key = ir_ramp(b, ir_add(b, sight->tile->first, j), dl_i(d, 1), lanes);
-        seen = both(d, seen, compare(d, IR_LT, key, ir_splat(b, d->c->params.size[MHA_BIAS_KV], lanes)));
+        const ir_expr *key = ir_ramp(b, ir_add(b, tile->first, j), dl_i(d, 1), lanes);
+        hiding.there = compare(d, IR_LT, key, ir_splat(b, d->c->params.size[MHA_BIAS_KV], lanes));
     }
-    const ir_expr *mask = load_masks(d, sight, MHA_ATTN_MASK, MHA_MASK_KV, j, lanes);
-    if (!mask) return seen;
-    const ir_expr *zero = ir_splat(b, ir_int(b, IR_I32, 0), lanes);
-    return both(d, seen, compare(d, IR_NE, mask, zero));
+    hiding.mask = load_masks(d, tile, row, MHA_ATTN_MASK, MHA_MASK_KV, j, lanes);
+    return mha_sees(d->c, &hiding, lanes);
 }
 
 /* ---- scores ---- */
@@ -104,44 +87,42 @@ static void hide_beyond(d_lanes *d, const dl_tile *tile, const ir_expr *r) {
     }
 }
 
-/* What is done to q.k; in place, for all keys of a row. */
-static void transform(d_lanes *d, const dl_tile *tile, const dl_row *row, const ir_expr *r, bool masked) {
+/* What the scores of a row have in common. */
+static mha_score_operands operands_of_row(const d_lanes *d, const dl_row *row) {
+    ir_builder *b = d->b;
+    const mha_context *c = d->c;
+    const ir_buffer *slopes = c->params.tensor[MHA_ALIBI_SLOPES];
+    if (!slopes) return (mha_score_operands){0};
+    const ir_expr *slope = mha_load(c, ir_at(b, slopes, 1, 1, row->head));
+    slope = ir_let(b, "slope", ir_splat(b, slope, d->lanes));
+    const ir_expr *position = ir_cast(b, c->elem, ir_add(b, d->entry.base, row->query));
+    return (mha_score_operands){.slope = slope, .position = ir_let(b, "position", ir_splat(b, position, d->lanes))};
+}
+
+/* Products become scores in place, for all keys of a row. */
+static void score_row(d_lanes *d, const dl_tile *tile, const dl_row *row, const ir_expr *r, bool masked) {
     ir_builder *b = d->b;
     const mha_context *c = d->c;
     const int lanes = d->lanes;
-    const ir_buffer *slopes = c->params.tensor[MHA_ALIBI_SLOPES];
-    const ir_expr *slope = NULL, *position = NULL, *key = NULL;
-    if (slopes) {
-        slope = ir_let(b, "slope", ir_splat(b, mha_load(c, ir_at(b, slopes, 1, 1, row->head)), lanes));
-        position = ir_cast(b, c->elem, ir_add(b, d->entry.base, row->query));
-        position = ir_let(b, "position", ir_splat(b, position, lanes));
-    }
-    dl_sight sight = {.tile = tile, .row = row};
-    if (masked) sight = dl_sight_of(d, tile, row);
+    mha_score_operands operands = operands_of_row(d, row);
+    const mha_sight sight = masked ? dl_sight_of(d, tile, row) : (mha_sight){0};
     const ir_expr *j = ir_for_begin(b, "j", dl_i(d, 0), tile->keys, lanes, false);
     const ir_access *score = ir_at(b, d->scores, lanes, 2, r, j);
-    const ir_expr *scales = dl_k_scales(d, j, lanes), *dot = ir_load(b, score);
-    const ir_expr *z = mha_capped(c, mha_scaled(c, scales ? ir_mul(b, dot, scales) : dot));
-    if (slopes) {
+    operands.k_scale = dl_k_scales(d, j, lanes);
+    if (operands.slope) {
         const ir_expr *first = ir_cast(b, IR_I32, ir_add(b, tile->first, j));
-        key = ir_cast(b, c->elem, ir_ramp(b, first, ir_int(b, IR_I32, 1), lanes));
-        z = mha_alibi(c, z, slope, position, key);
+        operands.key = ir_cast(b, c->elem, ir_ramp(b, first, ir_int(b, IR_I32, 1), lanes));
     }
-    const ir_expr *bias = dl_bias(d, &sight, j, lanes);
-    if (bias) {
-        bias = ir_let(b, "bias", bias);
-        z = ir_add(b, z, bias);
-    }
-    if (masked) {
-        const ir_expr *seen = dl_sees(d, &sight, j, lanes, bias);
-        z = ir_select(b, ir_let(b, "sees", seen), z, mha_number(c, -INFINITY, lanes));
-    }
+    operands.bias = dl_bias(d, tile, row, j, lanes);
+    const ir_expr *z = mha_score(c, &operands, ir_load(b, score), ATTUNE_WEIGHTS_MASKED);
+    if (masked)
+        z = mha_hide(c, ir_let(b, "sees", dl_sees(d, tile, row, &sight, j, lanes, operands.bias)), z, -INFINITY);
     ir_store(b, score, z);
     ir_for_end(b);
     hide_beyond(d, tile, r);
 }
 
-static void transform_row(d_lanes *d, const dl_tile *tile, const ir_expr *r) {
+static void score_rows_of(d_lanes *d, const dl_tile *tile, const ir_expr *r) {
     ir_builder *b = d->b;
     const ir_expr *partial = tile->is_partial;
     const bool is_known = partial && partial->op == IR_CONST, always = is_known && partial->value.i;
@@ -149,14 +130,14 @@ static void transform_row(d_lanes *d, const dl_tile *tile, const ir_expr *r) {
     if (is_known && !always && !changes) return;
     const dl_row row = dl_row_at(d, r);
     if (is_known) {
-        transform(d, tile, &row, r, always);
+        score_row(d, tile, &row, r, always);
         return;
     }
     ir_if_begin(b, partial);
-    transform(d, tile, &row, r, true);
+    score_row(d, tile, &row, r, true);
     if (changes) {
         ir_if_else(b);
-        transform(d, tile, &row, r, false);
+        score_row(d, tile, &row, r, false);
     }
     ir_if_end(b);
 }
@@ -237,7 +218,7 @@ void dl_softmax(d_lanes *d, const dl_tile *tile) {
     const mha_context *c = d->c;
     const ir_expr *r = ir_for_begin(b, "r", dl_i(d, 0), d->padded_rows, 1, false);
     hide_beyond(d, tile, r);
-    transform_row(d, tile, r);
+    score_rows_of(d, tile, r);
     const ir_access *row_max = ir_at(b, d->row_max, 1, 1, r), *row_sum = ir_at(b, d->row_sum, 1, 1, r);
     const ir_expr *old = ir_let(b, "old_max", ir_load(b, row_max));
     const ir_expr *new = ir_let(b, "new_max", ir_max(b, old, largest(d, tile, r)));

@@ -1,4 +1,4 @@
-/* Batch entries: how long they are, where their rows and keys lie, which keys a row sees. Everything folds to constants
+/* Batch entries: how long they are, where their rows and keys lie. Everything folds to constants
  * where the problem is static and dense. */
 #include "nest/context.h"
 
@@ -100,38 +100,4 @@ const ir_expr *mha_k_scale(const mha_context *c, const mha_kv_row *row) {
 
 const ir_expr *mha_v_scale(const mha_context *c, const mha_kv_row *row) {
     return mha_load(c, mha_scale_access(c, MHA_V_SCALE, row));
-}
-
-/* ---- visibility ---- */
-
-/* Whether a query at this position is a global one: then the window does not bind it. */
-static const ir_expr *unless_global(const mha_context *c, const ir_expr *position, const ir_expr *bound,
-                                    const ir_expr *otherwise) {
-    if (!c->p->global_tokens) return bound;
-    const ir_expr *is_global = compare(c, IR_LT, position, mha_i(c, c->p->global_tokens));
-    return ir_select(c->b, is_global, otherwise, bound);
-}
-
-const ir_expr *mha_first_key(const mha_context *c, const mha_entry *e, const ir_expr *position) {
-    (void)e;
-    if (!c->has_first) return mha_i(c, 0);
-    const ir_expr *first = ir_sub(c->b, position, mha_i(c, c->p->window_left));
-    return ir_max(c->b, mha_i(c, 0), unless_global(c, position, first, mha_i(c, 0)));
-}
-
-const ir_expr *mha_last_key(const mha_context *c, const mha_entry *e, const ir_expr *position) {
-    ir_builder *b = c->b;
-    const ir_expr *end = ir_sub(b, e->seq_kv, mha_i(c, 1));
-    const ir_expr *last = end;
-    if (c->p->window_right >= 0) {
-        const ir_expr *right = ir_add(b, position, mha_i(c, c->p->window_right));
-        last = ir_min(b, last, unless_global(c, position, right, end));
-    }
-    return c->p->is_causal ? ir_min(b, last, position) : last;
-}
-
-const ir_expr *mha_last_global(const mha_context *c, const mha_entry *e, const ir_expr *position) {
-    ir_builder *b = c->b;
-    const ir_expr *last = ir_min(b, mha_i(c, c->p->global_tokens - 1), ir_sub(b, e->seq_kv, mha_i(c, 1)));
-    return c->p->is_causal ? ir_min(b, last, position) : last;
 }

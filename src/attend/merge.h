@@ -2,7 +2,7 @@
 #ifndef ATTUNE_MHA_MERGE_H
 #define ATTUNE_MHA_MERGE_H
 
-#include "nest/context.h"
+#include "attend/softmax.h"
 
 /* The parts of one row. Part i of it is [index…] with i at part_dim; values have one more dimension, the columns. */
 typedef struct mha_parts {

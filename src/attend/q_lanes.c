@@ -194,13 +194,6 @@ static void take_blocks(q_lanes *c, const ir_expr *task) {
     ir_if_end(b);
 }
 
-/* Whether it is known that a causal mask ends no row behind the last key. */
-static bool positions_are_keys(const q_lanes *c) {
-    const mha_entry *e = &c->e;
-    return c->m->p->is_causal && is_const(e->base) && is_const(e->seq_q) && is_const(e->seq_kv) &&
-           e->base->value.i + e->seq_q->value.i <= e->seq_kv->value.i;
-}
-
 /* Keys beyond the end of a short mask are hidden: as if the entry ended there, but for its positions. */
 static void shorten_entry(q_lanes *c) {
     static const struct {
@@ -227,7 +220,7 @@ void mha_q_lanes(mha_context *m) {
     mha_scale_open(m);
     shorten_entry(&c);
     c.rows = ir_let(b, "rows", ir_mul(b, c.e.seq_q, ql_i(&c, m->group)));
-    c.positions_are_keys = positions_are_keys(&c);
+    c.e.positions_are_keys = mha_positions_are_keys(m, &c.e);
     c.keys_fill_tiles = is_const(c.e.seq_kv) && c.e.seq_kv->value.i % m->s->score_rows == 0;
     if (c.num_tasks)
         share_blocks(&c, task);

@@ -42,6 +42,9 @@
 #ifndef ATTUNE_MHA_Q_LANES_H
 #define ATTUNE_MHA_Q_LANES_H
 
+#include "attend/score.h"
+#include "attend/sight.h"
+#include "attend/softmax.h"
 #include "nest/product.h"
 #include "nest/transpose.h"
 
@@ -52,7 +55,6 @@ typedef struct q_lanes {
     int64_t num_blocks, num_tasks;  /* of a KV head; 0: known only at run time */
     bool rows_fill_tasks;           /* no row number is ever beyond the last row */
     bool keys_fill_tiles;           /* score_rows divides the number of keys */
-    bool positions_are_keys;        /* causal, and no query stands behind the last key */
     bool has_edges;                 /* rows have a first or last key of their own */
     bool has_global;                /* … but see the first keys, too */
     bool has_elements;              /* an attn_mask or attn_bias */
@@ -179,13 +181,10 @@ void ql_open_block(q_lanes *c, q_lanes_tile *tile);
 void ql_init_sight(q_lanes *c, const ir_expr *block);
 /* Transposes masks into c->keep or c->bias, for the register tiles up to key number `to`. */
 void ql_load_elements(q_lanes *c, const q_lanes_tile *tile, const ir_expr *to);
-/* What the vector of rows from `at` on sees; NULL where the problem has no such limit. */
-typedef struct q_lanes_sight {
-    const ir_expr *first, *last, *global, *at;
-} q_lanes_sight;
-q_lanes_sight ql_sight(q_lanes *c, const q_lanes_tile *tile, const ir_expr *at);
+/* What the vector of rows from `at` on sees by window and causality. */
+mha_sight ql_sight(q_lanes *c, const q_lanes_tile *tile, const ir_expr *at);
 /* Whether it sees a key, which is `j` within the tile. */
-const ir_expr *ql_sees(q_lanes *c, const q_lanes_sight *sight, const ir_expr *key, const ir_expr *j);
+const ir_expr *ql_sees(q_lanes *c, const mha_sight *sight, const ir_expr *at, const ir_expr *key, const ir_expr *j);
 
 /* q_lanes_score.c: writes scores and tile_max */
 void ql_scores(q_lanes *c, const q_lanes_tile *tile);

@@ -23,32 +23,15 @@ static const ir_expr *position_of(q_lanes *c, const ir_expr *row) {
     return ir_add(c->b, ir_div(c->b, ql_clamp_row(c, row), ql_i(c, c->m->group)), c->e.base);
 }
 
-/* The last key that a query sees by window and causality. */
-static const ir_expr *last_key(q_lanes *c, const ir_expr *position) {
-    return c->positions_are_keys ? position : mha_last_key(c->m, &c->e, position);
+/* What the rows from first_row to before end_row see. */
+static mha_sights sights_of(q_lanes *c, const ir_expr *first_row, const ir_expr *end_row) {
+    const ir_expr *first = ir_let(c->b, "first_position", position_of(c, first_row));
+    const ir_expr *last = ir_let(c->b, "last_position", position_of(c, plus(c, end_row, -1)));
+    return mha_sights_of(c->m, &c->e, first, last);
 }
 
-/* The first and the last position of rows; what they see begins and ends no earlier for the last than for the first. */
-typedef struct positions {
-    const ir_expr *first, *last;
-} positions;
-
-static positions positions_of(q_lanes *c, const ir_expr *first_row, const ir_expr *end_row) {
-    return (positions){ir_let(c->b, "first_position", position_of(c, first_row)),
-                       ir_let(c->b, "last_position", position_of(c, plus(c, end_row, -1)))};
-}
-
-/* Behind the last key that some of these rows see by window and causality. Only a global query, which if there is one
- * comes first, may see further than the last row. */
-static const ir_expr *end_of_sight(q_lanes *c, positions p) {
-    const ir_expr *last = last_key(c, p.last);
-    if (c->has_global) last = ir_max(c->b, last, last_key(c, p.first));
-    return plus(c, last, 1);
-}
-
-/* Behind the last of the keys that they see because those are global. */
-static const ir_expr *end_of_globals(q_lanes *c, positions p) {
-    return plus(c, mha_last_global(c->m, &c->e, p.last), 1);
+static mha_sights sights_of_task(q_lanes *c) {
+    return sights_of(c, ql_first_row(c, ql_i(c, 0)), ql_first_row(c, c->blocks));
 }
 
 /* ---- tiles of a task ---- */
@@ -58,13 +41,12 @@ const ir_expr *ql_begin_tiles(q_lanes *c) {
     const int64_t size = c->m->s->kv_tile;
     const ir_expr *zero = ql_i(c, 0);
     if (!c->has_edges) return ir_for_begin(b, "tile", zero, ql_ceil_div(c, c->e.seq_kv, size), 1, false);
-    const positions p = positions_of(c, ql_first_row(c, zero), ql_first_row(c, c->blocks));
-    const ir_expr *end = ir_let(b, "tiles", ql_ceil_div(c, at_least_0(c, end_of_sight(c, p)), size));
-    const ir_expr *first = zero;
-    if (c->m->has_first) first = ir_let(b, "first_tile", ir_div(b, mha_first_key(c->m, &c->e, p.first), ql_i(c, size)));
+    const mha_sights s = sights_of_task(c);
+    const ir_expr *end = ir_let(b, "tiles", ql_ceil_div(c, at_least_0(c, s.some_end), size));
+    const ir_expr *first = ir_let(b, "first_tile", ir_div(b, s.some_first, ql_i(c, size)));
     if (!c->has_global) return ir_for_begin(b, "tile", first, end, 1, false);
     /* The tiles of the global keys come first, then those of the window that are not among them. */
-    const ir_expr *globals = ir_let(b, "globals", ql_ceil_div(c, at_least_0(c, end_of_globals(c, p)), size));
+    const ir_expr *globals = ir_let(b, "globals", ql_ceil_div(c, at_least_0(c, s.globals_end), size));
     first = ir_let(b, "first_other", ir_max(b, first, globals));
     const ir_expr *count = ir_add(b, globals, at_least_0(c, ir_sub(b, end, first)));
     const ir_expr *n = ir_for_begin(b, "n", zero, ir_let(b, "num_tiles", count), 1, false);
@@ -77,14 +59,11 @@ const ir_expr *ql_begin_tiles(q_lanes *c) {
 /* Whether some row of the task does not see all of the tile, as far as window and causality go. */
 static const ir_expr *is_partial(q_lanes *c, const q_lanes_tile *t) {
     ir_builder *b = c->b;
-    const positions p = positions_of(c, ql_first_row(c, ql_i(c, 0)), ql_first_row(c, c->blocks));
+    const mha_sights s = sights_of_task(c);
     const ir_expr *partial = NULL;
-    if (c->m->has_last) {
-        const ir_expr *all_see = plus(c, last_key(c, p.first), 1);
-        partial = compare(c, IR_GT, ir_add(b, t->first_key, t->room), all_see);
-    }
+    if (c->m->has_last) partial = compare(c, IR_GT, ir_add(b, t->first_key, t->room), s.all_end);
     if (!c->m->has_first) return partial;
-    const ir_expr *begins = compare(c, IR_LT, t->first_key, mha_first_key(c->m, &c->e, p.last));
+    const ir_expr *begins = compare(c, IR_LT, t->first_key, s.all_first);
     return partial ? compare(c, IR_OR, partial, begins) : begins;
 }
 
@@ -155,25 +134,23 @@ void ql_open_block(q_lanes *c, q_lanes_tile *t) {
     t->to = t->room;
     if (!c->has_edges) return;
     const ir_expr *row = ir_let(b, "row", ql_first_row(c, t->block));
-    const positions p = positions_of(c, row, plus(c, row, c->block_rows));
-    if (m->has_last) t->to = ir_min(b, t->room, ir_sub(b, end_of_sight(c, p), t->first_key));
-    if (m->has_first)
-        t->from = ir_let(b, "sight_from", at_least_0(c, ir_sub(b, mha_first_key(m, &c->e, p.first), t->first_key)));
-    if (c->has_global) widen(c, t, end_of_globals(c, p));
+    const mha_sights s = sights_of(c, row, plus(c, row, c->block_rows));
+    if (m->has_last) t->to = ir_min(b, t->room, ir_sub(b, s.some_end, t->first_key));
+    if (m->has_first) t->from = ir_let(b, "sight_from", at_least_0(c, ir_sub(b, s.some_first, t->first_key)));
+    if (s.globals_end) widen(c, t, s.globals_end);
     const ir_expr *unit = ql_i(c, (int64_t)m->s->score_rows * (m->s->score_rows % c->width ? c->width : 1));
     t->from = ir_let(b, "from", ir_mul(b, ir_div(b, t->from, unit), unit));
     t->to = ir_let(b, "to", t->to);
-    const ir_expr *all_see = ir_sub(b, plus(c, last_key(c, p.first), 1), t->first_key);
-    const ir_expr *all_from = ir_sub(b, mha_first_key(m, &c->e, p.last), t->first_key);
-    t->full_to = ir_let(b, "full_to", m->has_last ? ir_min(b, all_see, t->to) : t->to);
-    t->full_from = m->has_first ? ir_let(b, "full_from", all_from) : ql_i(c, 0);
+    t->full_to = m->has_last ? ir_let(b, "full_to", ir_min(b, ir_sub(b, s.all_end, t->first_key), t->to)) : t->to;
+    t->full_from = m->has_first ? ir_let(b, "full_from", ir_sub(b, s.all_first, t->first_key)) : ql_i(c, 0);
 }
 
 /* ---- one row ---- */
 
 /* A key number, or one before the first, or the one behind the last; fits 32 bits whatever the position. */
 static void store_key(q_lanes *c, const ir_buffer *table, const ir_expr *block, const ir_expr *at, const ir_expr *key) {
-    if (!c->positions_are_keys) key = ir_min(c->b, ir_max(c->b, ql_i(c, -1), key), c->e.seq_kv);
+    if (!table) return;
+    if (!c->e.positions_are_keys) key = ir_min(c->b, ir_max(c->b, ql_i(c, -1), key), c->e.seq_kv);
     ir_store(c->b, ir_at(c->b, table, 1, 2, block, at), ir_cast(c->b, IR_I32, key));
 }
 
@@ -181,42 +158,30 @@ void ql_init_sight(q_lanes *c, const ir_expr *block) {
     ir_builder *b = c->b;
     const ir_expr *row = ir_let(b, "row", ql_first_row(c, block));
     const ir_expr *r = ir_for_begin(b, "r", ql_i(c, 0), ql_i(c, c->block_rows), 1, false);
-    const ir_expr *p = ir_let(b, "position", position_of(c, ir_add(b, row, r)));
-    if (c->first_key) store_key(c, c->first_key, block, r, mha_first_key(c->m, &c->e, p));
-    if (c->last_key) store_key(c, c->last_key, block, r, last_key(c, p));
-    if (c->last_global) store_key(c, c->last_global, block, r, mha_last_global(c->m, &c->e, p));
+    const ir_expr *position = ir_let(b, "position", position_of(c, ir_add(b, row, r)));
+    const mha_sight sight = mha_sight_at(c->m, &c->e, position);
+    store_key(c, c->first_key, block, r, sight.first);
+    store_key(c, c->last_key, block, r, sight.last);
+    store_key(c, c->last_global, block, r, sight.last_global);
     ir_for_end(b);
-}
-
-static const ir_expr *in_sight(q_lanes *c, const q_lanes_sight *sight, const ir_expr *key) {
-    const ir_expr *number = ir_splat(c->b, ir_cast(c->b, IR_I32, key), c->m->lanes), *sees = NULL;
-    if (sight->first) sees = compare(c, IR_GE, number, sight->first);
-    if (sight->last) {
-        const ir_expr *before_end = compare(c, IR_LE, number, sight->last);
-        sees = sees ? compare(c, IR_AND, sees, before_end) : before_end;
-    }
-    return sight->global ? compare(c, IR_OR, sees, compare(c, IR_LE, number, sight->global)) : sees;
 }
 
 static const ir_expr *limit(q_lanes *c, const ir_buffer *table, const ir_expr *block, const ir_expr *at) {
     return table ? ir_let(c->b, "limit", ir_load(c->b, ir_at(c->b, table, c->m->lanes, 2, block, at))) : NULL;
 }
 
-q_lanes_sight ql_sight(q_lanes *c, const q_lanes_tile *t, const ir_expr *at) {
-    return (q_lanes_sight){limit(c, c->first_key, t->block, at), limit(c, c->last_key, t->block, at),
-                           limit(c, c->last_global, t->block, at), at};
+mha_sight ql_sight(q_lanes *c, const q_lanes_tile *t, const ir_expr *at) {
+    return (mha_sight){limit(c, c->first_key, t->block, at), limit(c, c->last_key, t->block, at),
+                       limit(c, c->last_global, t->block, at)};
 }
 
-const ir_expr *ql_sees(q_lanes *c, const q_lanes_sight *sight, const ir_expr *key, const ir_expr *j) {
+const ir_expr *ql_sees(q_lanes *c, const mha_sight *sight, const ir_expr *at, const ir_expr *key, const ir_expr *j) {
     ir_builder *b = c->b;
     const int lanes = c->m->lanes;
-    const ir_expr *keeps = NULL, *sees = c->has_edges ? in_sight(c, sight, key) : NULL;
-    if (c->bias)
-        keeps = compare(c, IR_NE, ir_load(b, ir_at(b, c->bias, lanes, 2, j, sight->at)), ql_splat(c, -INFINITY));
-    else if (c->keep)
-        keeps = compare(c, IR_NE, ir_cast(b, IR_I32, ir_load(b, ir_at(b, c->keep, lanes, 2, j, sight->at))),
-                        ir_splat(b, ir_int(b, IR_I32, 0), lanes));
-    return !keeps ? sees : !sees ? keeps : compare(c, IR_AND, sees, keeps);
+    mha_hiding hiding = {.sight = *sight, .key = ir_cast(b, IR_I32, key)};
+    if (c->bias) hiding.bias = ir_load(b, ir_at(b, c->bias, lanes, 2, j, at));
+    if (c->keep) hiding.mask = ir_cast(b, IR_I32, ir_load(b, ir_at(b, c->keep, lanes, 2, j, at)));
+    return mha_sees(c->m, &hiding, lanes);
 }
 
 /* ---- attn_mask and attn_bias ---- */

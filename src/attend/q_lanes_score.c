@@ -67,23 +67,15 @@ static void multiply(const q_lanes *c, score_tile *t) {
     t->acc = p.acc;
 }
 
-/* What a vector of rows needs for turning products into scores. */
-typedef struct score_rows {
-    const ir_expr *at;               /* the first of them within the block */
-    const ir_expr *position, *slope; /* for ALiBi */
-} score_rows;
-
-static const ir_expr *score_of(q_lanes *c, const score_tile *t, const score_rows *rows, int jj, const ir_expr *dot) {
+/* What the score of a register tile's key and of the block's rows from `at` on is made of; rows: what its keys share.
+ */
+static mha_score_operands operands_of(q_lanes *c, const score_tile *t, mha_score_operands rows, int jj,
+                                      const ir_expr *at) {
     ir_builder *b = c->b;
-    const int lanes = c->m->lanes;
-    const ir_expr *j = ir_add(b, t->first, ql_i(c, jj)), *key = t->key[jj];
-    const ir_expr *scale = mha_k_scale(c->m, &t->row[jj]);
-    if (scale) dot = ir_mul(b, dot, ir_splat(b, scale, lanes));
-    const ir_expr *z = mha_capped(c->m, mha_scaled(c->m, dot));
-    if (rows->position)
-        z = mha_alibi(c->m, z, rows->slope, rows->position, ir_splat(b, ir_cast(b, c->m->elem, key), lanes));
-    if (c->bias) z = ir_add(b, z, ir_load(b, ir_at(b, c->bias, lanes, 2, j, rows->at)));
-    return z;
+    rows.k_scale = mha_k_scale(c->m, &t->row[jj]);
+    if (rows.slope) rows.key = ir_cast(b, c->m->elem, t->key[jj]);
+    if (c->bias) rows.bias = ir_load(b, ir_at(b, c->bias, c->m->lanes, 2, ir_add(b, t->first, ql_i(c, jj)), at));
+    return rows;
 }
 
 static const ir_access *score_at(q_lanes *c, const score_tile *t, int jj, const ir_expr *v) {
@@ -95,14 +87,16 @@ static void score(q_lanes *c, const q_lanes_tile *tile, const score_tile *t) {
     ir_builder *b = c->b;
     const int lanes = c->m->lanes;
     for (int n = 0; n < c->m->s->score_vectors; n++) {
-        const ir_expr *v = ql_i(c, n);
-        score_rows rows = {.at = ql_i(c, (int64_t)n * lanes)};
+        const ir_expr *v = ql_i(c, n), *at = ql_i(c, (int64_t)n * lanes);
+        mha_score_operands rows = {0};
         if (c->position) {
-            rows.position = ir_let(b, "position", ir_load(b, ir_at(b, c->position, lanes, 2, tile->block, rows.at)));
-            rows.slope = ir_let(b, "slope", ir_load(b, ir_at(b, c->slope, lanes, 2, tile->block, rows.at)));
+            rows.position = ir_let(b, "position", ir_load(b, ir_at(b, c->position, lanes, 2, tile->block, at)));
+            rows.slope = ir_let(b, "slope", ir_load(b, ir_at(b, c->slope, lanes, 2, tile->block, at)));
         }
         for (int jj = 0; jj < c->m->s->score_rows; jj++) {
-            const ir_expr *dot = ir_load(b, score_at(c, t, jj, v)), *z = score_of(c, t, &rows, jj, dot);
+            const mha_score_operands operands = operands_of(c, t, rows, jj, at);
+            const ir_expr *dot = ir_load(b, score_at(c, t, jj, v));
+            const ir_expr *z = mha_score(c->m, &operands, dot, ATTUNE_WEIGHTS_MASKED);
             if (z != dot) ir_store(b, score_at(c, t, jj, v), z);
         }
     }
@@ -112,11 +106,12 @@ static void score(q_lanes *c, const q_lanes_tile *tile, const score_tile *t) {
 static void hide(q_lanes *c, const q_lanes_tile *tile, const score_tile *t) {
     ir_builder *b = c->b;
     const ir_expr *v = ql_unrolled(c, "v", c->m->s->score_vectors);
-    const q_lanes_sight sight = ql_sight(c, tile, ir_mul(b, v, ql_i(c, c->m->lanes)));
+    const ir_expr *at = ir_mul(b, v, ql_i(c, c->m->lanes));
+    const mha_sight sight = ql_sight(c, tile, at);
     for (int jj = 0; jj < c->m->s->score_rows; jj++) {
-        const ir_expr *sees = ql_sees(c, &sight, t->key[jj], ir_add(b, t->first, ql_i(c, jj)));
-        ir_store(b, score_at(c, t, jj, v),
-                 ir_select(b, sees, ir_load(b, score_at(c, t, jj, v)), ql_splat(c, -INFINITY)));
+        const ir_expr *sees = ql_sees(c, &sight, at, t->key[jj], ir_add(b, t->first, ql_i(c, jj)));
+        const ir_access *z = score_at(c, t, jj, v);
+        ir_store(b, z, mha_hide(c->m, sees, ir_load(b, z), -INFINITY));
     }
     ir_for_end(b);
 }

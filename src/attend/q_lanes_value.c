@@ -36,13 +36,14 @@ static void find_row(const mha_product *p, const ir_expr *j) {
 }
 
 /* Which of the two keys of a pair, of which the second may be beyond the last one, rows see. */
-static const ir_expr *seen_of_pair(const value_tile *t, const q_lanes_sight *sight, const ir_expr *pair) {
+static const ir_expr *seen_of_pair(const value_tile *t, const mha_sight *sight, const ir_expr *rows,
+                                   const ir_expr *pair) {
     ir_builder *b = t->c->b;
     const ir_expr *one = ql_i(t->c, 1), *first = ir_mul(b, pair, ql_i(t->c, 2)), *seen[2];
     const ir_expr *second = ir_let(b, "second", ir_min(b, ir_add(b, first, one), ir_sub(b, t->tile->to, one)));
     for (int i = 0; i < 2; i++) {
         const ir_expr *j = i ? second : first, *key = ir_let(b, "key", ir_add(b, t->tile->first_key, j));
-        seen[i] = ql_sees(t->c, sight, key, j);
+        seen[i] = ql_sees(t->c, sight, rows, key, j);
     }
     const ir_expr *exists = ir_splat(b, ir_apply(b, IR_GT, second, first, NULL), t->c->m->lanes);
     return mha_seen_bits(t->c->m, seen[0], ir_apply(b, IR_AND, seen[1], exists, NULL));
@@ -51,10 +52,11 @@ static const ir_expr *seen_of_pair(const value_tile *t, const q_lanes_sight *sig
 static const ir_expr *where_seen(const mha_product *p, const ir_expr *j, int64_t v, const ir_expr *x) {
     const value_tile *t = p->user;
     q_lanes *c = t->c;
-    const q_lanes_sight sight = ql_sight(c, t->tile, row_at(t, v));
-    if (p->kind == MHA_DOT2) return mha_where_seen(c->m, p->kind, seen_of_pair(t, &sight, j), x);
+    const ir_expr *rows = row_at(t, v);
+    const mha_sight sight = ql_sight(c, t->tile, rows);
+    if (p->kind == MHA_DOT2) return mha_where_seen(c->m, p->kind, seen_of_pair(t, &sight, rows, j), x);
     const ir_expr *key = ir_let(c->b, "key", ir_add(c->b, t->tile->first_key, j));
-    return mha_where_seen(c->m, p->kind, ql_sees(c, &sight, key, j), x);
+    return mha_where_seen(c->m, p->kind, ql_sees(c, &sight, rows, key, j), x);
 }
 
 /* Times the scale of a hidden key it may be anything. */

@@ -7,11 +7,6 @@ static const ir_expr *compare(const weights *w, ir_op op, const ir_expr *x, cons
     return ir_apply(w->b, op, x, y, NULL);
 }
 
-/* Of two conditions on lanes, where NULL is one that always holds. */
-static const ir_expr *both(const weights *w, const ir_expr *x, const ir_expr *y) {
-    return x && y ? ir_apply(w->b, IR_AND, x, y, NULL) : x ? x : y;
-}
-
 /* ---- Sizes ---- */
 
 static int64_t at_most(int64_t value, const ir_expr *bound) {
@@ -62,8 +57,8 @@ static const ir_expr *limit_of(const weights *w) {
     if (shows_hidden_keys(w)) return has_keys_beyond(w) ? w->all_keys : w->e.seq_kv;
     if (!c->has_last || c->p->has_row_ids || c->p->global_tokens) return w->e.seq_kv;
     const ir_expr *last = ir_add(w->b, w->first_query, ir_sub(w->b, w->count_queries, mha_i(c, 1)));
-    const ir_expr *key = mha_last_key(c, &w->e, ir_add(w->b, w->e.base, last));
-    return ir_let(w->b, "limit", ir_add(w->b, key, mha_i(c, 1)));
+    const mha_sight sight = mha_sight_at(c, &w->e, ir_add(w->b, w->e.base, last));
+    return ir_let(w->b, "limit", ir_add(w->b, sight.last, mha_i(c, 1)));
 }
 
 /* ---- One vector of weights ---- */
@@ -72,10 +67,9 @@ static const ir_expr *limit_of(const weights *w) {
 typedef struct weights_row {
     const ir_expr *number; /* in the block */
     const ir_expr *head, *query, *out_row;
-    const ir_expr *position;           /* NULL if it does not matter */
-    const ir_expr *first, *last;       /* i32: the keys it sees, masks apart; NULL where that is no bound */
-    const ir_expr *last_global, *base; /* i32; of the probabilities */
-    const ir_expr *slope;
+    const ir_expr *position;     /* NULL if it does not matter */
+    const ir_expr *slope, *base; /* base: the LSE, of the probabilities */
+    mha_sight sight;             /* i32 */
 } weights_row;
 
 /* A vector of keys: from `key` on, at `at` in the block. */
@@ -86,6 +80,7 @@ typedef struct weights_keys {
 
 /* i32 of an idx that is brought to where it fits: keys do. */
 static const ir_expr *as_key(const weights *w, const ir_expr *x) {
+    if (!x) return NULL;
     const ir_expr *fits = ir_min(w->b, ir_max(w->b, mha_i(w->c, -1), x), w->all_keys);
     return ir_let(w->b, "bound", ir_cast(w->b, IR_I32, fits));
 }
@@ -128,49 +123,31 @@ static const ir_expr *bias_at(const weights *w, const weights_row *row, const we
 
 /* Which of the keys the row sees; NULL: all. */
 static const ir_expr *visible(const weights *w, const weights_row *row, const weights_keys *k, const ir_expr *bias) {
-    ir_builder *b = w->b;
-    const ir_expr *seen = NULL;
-    if (row->last) seen = compare(w, IR_LE, k->numbers, ir_splat(b, row->last, w->lanes));
-    if (row->first) seen = both(w, seen, compare(w, IR_GE, k->numbers, ir_splat(b, row->first, w->lanes)));
-    if (seen && row->last_global)
-        seen = ir_apply(b, IR_OR, seen, compare(w, IR_LE, k->numbers, ir_splat(b, row->last_global, w->lanes)), NULL);
-    if (w->c->params.tensor[MHA_ATTN_MASK]) {
-        const ir_expr *mask = as_vector(w, ir_cast(b, IR_I32, ir_load(b, mask_at(w, MHA_ATTN_MASK, row, k))));
-        seen = both(w, seen, compare(w, IR_NE, mask, ir_splat(b, ir_int(b, IR_I32, 0), w->lanes)));
-    }
-    if (!bias) return seen;
-    seen = both(w, seen, compare(w, IR_NE, bias, mha_number(w->c, -INFINITY, w->lanes)));
-    return k->is_last ? both(w, seen, lanes_below(w, k, w->c->params.tensor[MHA_ATTN_BIAS]->dims[3])) : seen;
+    mha_hiding hiding = {.sight = row->sight, .key = k->numbers, .bias = bias};
+    if (bias && k->is_last) hiding.there = lanes_below(w, k, w->c->params.tensor[MHA_ATTN_BIAS]->dims[3]);
+    if (w->c->params.tensor[MHA_ATTN_MASK])
+        hiding.mask = ir_cast(w->b, IR_I32, ir_load(w->b, mask_at(w, MHA_ATTN_MASK, row, k)));
+    return mha_sees(w->c, &hiding, w->lanes);
 }
 
-/* exp(z - lse), which may be a little above 1, or far above if the caller's lse is not of these keys. */
-static const ir_expr *probability(const weights *w, const ir_expr *z, const ir_expr *base) {
-    const ir_expr *difference = ir_sub(w->b, z, ir_splat(w->b, base, w->lanes));
-    const ir_expr *exponent = ir_mul(w->b, difference, mha_number(w->c, M_LOG2E, w->lanes));
-    return ir_apply(w->b, IR_EXP2, exponent, NULL, NULL);
-}
-
+/* The scale of K is in the scores already. */
 static const ir_expr *weight(const weights *w, const weights_row *row, const weights_keys *k) {
     ir_builder *b = w->b;
     const mha_context *c = w->c;
     const attune_weights_mode mode = c->p->weights_mode;
-    const ir_expr *z = mha_scaled(c, ir_load(b, ir_at(b, w->scores, w->lanes, 2, row->number, k->at)));
-    if (mode != ATTUNE_WEIGHTS_SCALED) z = mha_capped(c, z);
-    if (shows_hidden_keys(w)) {
-        if (!row->last) return z;
-        const ir_expr *exists = compare(w, IR_LE, k->numbers, ir_splat(b, row->last, w->lanes));
-        return ir_select(b, exists, z, mha_number(c, 0, w->lanes));
-    }
+    const ir_expr *z = ir_load(b, ir_at(b, w->scores, w->lanes, 2, row->number, k->at));
+    mha_score_operands operands = {.slope = row->slope};
     if (row->slope) {
-        const ir_expr *position = ir_splat(b, ir_cast(b, c->elem, row->position), w->lanes);
-        z = mha_alibi(c, z, ir_splat(b, row->slope, w->lanes), position, ir_cast(b, c->elem, k->numbers));
+        operands.position = ir_cast(b, c->elem, row->position);
+        operands.key = ir_cast(b, c->elem, k->numbers);
     }
-    const ir_expr *bias = bias_at(w, row, k);
-    if (bias) z = ir_add(b, z, bias);
-    const ir_expr *seen = visible(w, row, k, bias);
-    const bool is_softmax = mode == ATTUNE_WEIGHTS_SOFTMAX;
-    if (is_softmax) z = probability(w, z, row->base);
-    return seen ? ir_select(b, seen, z, mha_number(c, is_softmax ? 0 : -INFINITY, w->lanes)) : z;
+    if (!shows_hidden_keys(w)) operands.bias = bias_at(w, row, k);
+    z = mha_score(c, &operands, z, mode);
+    if (shows_hidden_keys(w))
+        return mha_hide(c, mha_sees(c, &(mha_hiding){row->sight, .key = k->numbers}, w->lanes), z, 0);
+    const ir_expr *seen = visible(w, row, k, operands.bias);
+    if (mode != ATTUNE_WEIGHTS_SOFTMAX) return mha_hide(c, seen, z, -INFINITY);
+    return mha_hide(c, seen, mha_probability(c, z, ir_splat(b, row->base, w->lanes)), 0);
 }
 
 /* ---- Rows ---- */
@@ -215,7 +192,7 @@ static const ir_expr *is_whole(const weights *w, const weights_keys *k) {
     for (mha_tensor_id id = MHA_ATTN_MASK; id <= MHA_ATTN_BIAS && !shows_hidden_keys(w); id++) {
         const ir_buffer *tensor = w->c->params.tensor[id];
         if (tensor && ir_min(w->b, w->all_keys, tensor->dims[3]) != w->all_keys)
-            whole = both(w, whole, compare(w, IR_LE, next, tensor->dims[3]));
+            whole = compare(w, IR_AND, whole, compare(w, IR_LE, next, tensor->dims[3]));
     }
     return whole;
 }
@@ -253,15 +230,16 @@ static weights_row open_query(const weights *w, const ir_expr *n) {
     weights_row row = {.out_row = ir_let(b, "out_row", ir_add(b, w->first_query, n))};
     row.query = weights_query(w, row.out_row);
     const bool has_lengths = w->e.seq_kv != w->all_keys;
-    const ir_expr *end = ir_sub(b, w->e.seq_kv, mha_i(c, 1));
-    if (shows_hidden_keys(w)) {
-        if (has_lengths && !has_keys_beyond(w)) row.last = as_key(w, end);
-        return row;
+    mha_sight sight = {0};
+    if (has_lengths && !(shows_hidden_keys(w) && has_keys_beyond(w))) sight.last = ir_sub(b, w->e.seq_kv, mha_i(c, 1));
+    if (!shows_hidden_keys(w) && c->has_position) {
+        row.position = ir_let(b, "position", ir_add(b, w->e.base, row.query));
+        const mha_sight own = mha_sight_at(c, &w->e, row.position);
+        sight = (mha_sight){own.first, own.last ? own.last : sight.last, own.last_global};
     }
-    if (c->has_position) row.position = ir_let(b, "position", ir_add(b, w->e.base, row.query));
-    if (c->has_last || has_lengths) row.last = as_key(w, c->has_last ? mha_last_key(c, &w->e, row.position) : end);
-    if (c->has_first) row.first = as_key(w, mha_first_key(c, &w->e, row.position));
-    if (c->p->global_tokens && c->has_position) row.last_global = as_key(w, mha_last_global(c, &w->e, row.position));
+    row.sight.last = as_key(w, sight.last);
+    row.sight.first = as_key(w, sight.first);
+    row.sight.last_global = as_key(w, sight.last_global);
     return row;
 }
 

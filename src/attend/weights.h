@@ -10,7 +10,9 @@
 #ifndef ATTUNE_MHA_WEIGHTS_H
 #define ATTUNE_MHA_WEIGHTS_H
 
-#include "nest/context.h"
+#include "attend/score.h"
+#include "attend/sight.h"
+#include "attend/softmax.h"
 
 typedef struct weights {
     mha_context *c; /* its scores are natural */

@@ -1,5 +1,6 @@
 /* What the builders of a kernel's phases share: the problem with its parameters, arithmetic in the problem's
- * precision, what one batch entry is, where its keys lie, and which of them a row sees.
+ * precision, what one batch entry is, and where its keys lie. Scores are in score.h, the softmax is in softmax.h, and
+ * which keys a row sees is in sight.h.
  *
  * build.c strings the phases together. Each builder has a function that declares what it keeps in shared memory (all of
  * them run before the first phase is opened) and one that builds its phase or phases. */
@@ -69,35 +70,6 @@ const ir_expr *mha_sum_total(const mha_context *c, mha_sum sum);
 const ir_expr *mha_load(const mha_context *c, const ir_access *access);
 void mha_store(const mha_context *c, const ir_access *access, const ir_expr *value);
 
-/* What the scores must be multiplied by before they are natural exponents: 1 if c->is_natural. Otherwise the sign of
- * softmax_scale is in Q already (mha_query_sign), so that the largest score weighs most. */
-const ir_expr *mha_score_scale(const mha_context *c);
-/* What Q is multiplied by: the sign of softmax_scale (0 if that is 0 in c->elem), and nothing but the sign, so that Q
- * is not rounded a second time. NULL where it is 1, as it is if c->is_natural. */
-const ir_expr *mha_query_sign(const mha_context *c);
-/* Opens both in a phase, before anything asks for them. Without has_softmax_scale it does nothing. */
-void mha_scale_open(mha_context *c);
-/* mha_score_scale times log2(e), for exp2. */
-const ir_expr *mha_score_log2e(const mha_context *c);
-
-/* exp((score - base) * mha_score_scale), the difference being at most 0. Any lanes. */
-const ir_expr *mha_exp(const mha_context *c, const ir_expr *score, const ir_expr *base);
-
-/* scale * base + ln(sum): the logarithm of the sum of exponentials. -inf if sum is 0. Any lanes. */
-const ir_expr *mha_log_sum(const mha_context *c, const ir_expr *base, const ir_expr *sum);
-
-/* What a sink adds to the sum of exponentials relative to itself: 1, or 0 if it is -inf. One that is NaN or +inf gives
- * NaN, as exp(sink - sink) is, so that its rows are NaN whether they see a key or not. */
-const ir_expr *mha_sink_sum(const mha_context *c, const ir_expr *sink);
-
-/* ---- Scores ---- */
-
-/* What becomes of q.k (already times mha_query_sign) step by step; each returns its argument where the problem has no
- * such thing. Any lanes. slope: alibi_slopes[head], position and key: as c->elem, of z's lanes. */
-const ir_expr *mha_scaled(const mha_context *c, const ir_expr *dot);
-const ir_expr *mha_capped(const mha_context *c, const ir_expr *z);
-const ir_expr *mha_alibi(const mha_context *c, const ir_expr *z, const ir_expr *slope, const ir_expr *position,
-                         const ir_expr *key);
 
 /* ---- Batch entries ---- */
 
@@ -107,6 +79,7 @@ typedef struct mha_entry {
     const ir_expr *first_q, *first_kv; /* token of its query 0, of its key 0; 0 unless ragged */
     const ir_expr *seq_q, *seq_kv;     /* its queries, its keys that count; constants where static */
     const ir_expr *base;               /* position of its query 0; NULL unless c->has_position */
+    bool positions_are_keys;           /* set by who knows it (mha_positions_are_keys): sights end at the position */
 } mha_entry;
 
 /* Reads the tables and states what the runtime has checked of them. Inside a task. */
@@ -127,21 +100,12 @@ const ir_access *mha_kv_access(const mha_context *c, const ir_buffer *k_or_v, co
 /* ---- Quantised caches ---- */
 
 /* What the codes of the key at `row` stand for is code * scale, the scale a scalar of c->elem: the product of q and K's
- * codes is to be multiplied by the one (before mha_scaled), the probability by the other before V's codes are. That
+ * codes is to be multiplied by the one (in mha_score), the probability by the other before V's codes are. That
  * order is part of what `reproducible` promises. NULL: there is none. A hidden key's scale may be NaN or infinite. */
 const ir_expr *mha_k_scale(const mha_context *c, const mha_kv_row *row);
 const ir_expr *mha_v_scale(const mha_context *c, const mha_kv_row *row);
 /* Where it is: MHA_K_SCALE or MHA_V_SCALE. */
 const ir_access *mha_scale_access(const mha_context *c, mha_tensor_id id, const mha_kv_row *row);
-
-/* ---- Which keys a query at position p sees, masks apart ---- */
-
-/* First and last key by window and causality, as idx; the last one is clamped to seq_kv - 1, the first one to 0. A
- * range that ends before it begins is empty. first is 0 unless c->has_first; last is seq_kv - 1 unless c->has_last. */
-const ir_expr *mha_first_key(const mha_context *c, const mha_entry *e, const ir_expr *position);
-const ir_expr *mha_last_key(const mha_context *c, const mha_entry *e, const ir_expr *position);
-/* With global_tokens the keys below it are seen as well, up to this one; -1 if there are none. */
-const ir_expr *mha_last_global(const mha_context *c, const mha_entry *e, const ir_expr *position);
 
 /* ---- The builders ---- */
 

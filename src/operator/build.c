@@ -1,5 +1,6 @@
 /* From problem and schedule to the phases of a kernel. */
 #include "layer/block.h"
+#include "attend/score.h"
 
 static ir_elem elem_of(attune_dtype dtype) {
     return dtype == ATTUNE_F64 ? IR_F64 : dtype == ATTUNE_F16 ? IR_F16 : dtype == ATTUNE_BF16 ? IR_BF16 : IR_F32;
@@ -35,8 +36,7 @@ static void read_problem(mha_context *c) {
     c->has_fma = c->target->flags & AT_TARGET_FMA;
     c->has_scalef = c->target->flags & AT_TARGET_SCALEF;
     c->group = p->num_heads / p->num_kv_heads;
-    c->is_natural = p->logits_soft_cap > 0 || p->has_alibi_slopes || p->attn_bias_dims[3] || p->has_sinks ||
-                    p->op == ATTUNE_MERGE || p->op == ATTUNE_WEIGHTS;
+    c->is_natural = mha_has_natural_scores(p);
     c->has_first = p->window_left >= 0;
     c->has_last = p->is_causal || p->window_right >= 0;
     c->has_position = c->has_first || c->has_last || p->has_alibi_slopes || p->rotary_dim;

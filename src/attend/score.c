@@ -1,0 +1,89 @@
+#include "attend/score.h"
+
+#include <math.h>
+
+/* ---- The steps ---- */
+
+/* An operand in as many lanes as z has. */
+static const ir_expr *in_lanes_of(const mha_context *c, const ir_expr *z, const ir_expr *operand) {
+    return z && operand && operand->type.lanes == 1 ? ir_splat(c->b, operand, z->type.lanes) : operand;
+}
+
+static const ir_expr *scaled(const mha_context *c, const ir_expr *z) {
+    if (!c->is_natural) return z;
+    const ir_expr *scale = c->params.softmax_scale ? c->params.softmax_scale : mha_number(c, c->p->softmax_scale, 1);
+    return ir_mul(c->b, z, in_lanes_of(c, z, scale));
+}
+
+static const ir_expr *capped(const mha_context *c, const ir_expr *z) {
+    if (!z || c->p->logits_soft_cap == 0) return z;
+    const ir_expr *cap = mha_number(c, c->p->logits_soft_cap, z->type.lanes);
+    return ir_mul(c->b, ir_apply(c->b, IR_TANH, ir_div(c->b, z, cap), NULL, NULL), cap);
+}
+
+static const ir_expr *with_alibi(const mha_context *c, const mha_score_operands *o, const ir_expr *z) {
+    if (!o->slope) return z;
+    const ir_expr *position = in_lanes_of(c, z, o->position), *key = in_lanes_of(c, z, o->key);
+    const ir_expr *distance = ir_apply(c->b, IR_ABS, ir_sub(c->b, position, key), NULL, NULL);
+    return ir_sub(c->b, z, ir_mul(c->b, in_lanes_of(c, z, o->slope), distance));
+}
+
+const ir_expr *mha_score(const mha_context *c, const mha_score_operands *o, const ir_expr *dot,
+                         attune_weights_mode shown) {
+    const ir_expr *z = o->k_scale ? ir_mul(c->b, dot, in_lanes_of(c, dot, o->k_scale)) : dot;
+    z = scaled(c, z);
+    if (shown == ATTUNE_WEIGHTS_SCALED) return z;
+    z = capped(c, z);
+    if (shown == ATTUNE_WEIGHTS_CAPPED) return z;
+    z = with_alibi(c, o, z);
+    return o->bias ? ir_add(c->b, z, in_lanes_of(c, z, o->bias)) : z;
+}
+
+const ir_expr *mha_hide(const mha_context *c, const ir_expr *sees, const ir_expr *z, double hidden) {
+    return sees && z ? ir_select(c->b, sees, z, mha_number(c, hidden, z->type.lanes)) : z;
+}
+
+/* ---- softmax_scale ---- */
+
+bool mha_has_natural_scores(const attune_problem *p) {
+    return p->logits_soft_cap > 0 || p->has_alibi_slopes || p->attn_bias_dims[3] || p->has_sinks ||
+           p->op == ATTUNE_MERGE || p->op == ATTUNE_WEIGHTS;
+}
+
+/* As it is in c->elem, where it may be 0: the difference of hidden keys is infinite, and 0 times that is NaN. */
+static double softmax_scale(const mha_context *c) {
+    return c->elem == IR_F32 ? (double)(float)c->p->softmax_scale : c->p->softmax_scale;
+}
+
+static double score_scale(const mha_context *c) {
+    return c->is_natural || softmax_scale(c) == 0 ? 1 : fabs(softmax_scale(c));
+}
+
+void mha_scale_open(mha_context *c) {
+    ir_builder *b = c->b;
+    const ir_expr *scale = c->params.softmax_scale;
+    if (!scale || c->is_natural) return;
+    const ir_expr *zero = mha_number(c, 0, 1), *one = mha_number(c, 1, 1);
+    const ir_expr *is_zero = ir_apply(b, IR_EQ, scale, zero, NULL), *is_less = ir_apply(b, IR_LT, scale, zero, NULL);
+    c->score_scale = ir_let(b, "score_scale", ir_select(b, is_zero, one, ir_apply(b, IR_ABS, scale, NULL, NULL)));
+    const ir_expr *sign = ir_select(b, is_less, mha_number(c, -1, 1), one);
+    c->query_sign = ir_let(b, "query_sign", ir_select(b, is_zero, zero, sign));
+}
+
+const ir_expr *mha_score_scale(const mha_context *c) {
+    return c->score_scale && !c->is_natural ? c->score_scale : mha_number(c, score_scale(c), 1);
+}
+
+const ir_expr *mha_query_sign(const mha_context *c) {
+    if (c->is_natural) return NULL;
+    if (c->query_sign) return c->query_sign;
+    const double scale = softmax_scale(c);
+    return scale > 0 ? NULL : mha_number(c, scale < 0 ? -1 : 0, 1);
+}
+
+/* Products of f32 factors, each rounded, whether they are constants or not. */
+const ir_expr *mha_score_log2e(const mha_context *c) {
+    if (c->score_scale && !c->is_natural) return ir_mul(c->b, c->score_scale, mha_number(c, M_LOG2E, 1));
+    const double scale = score_scale(c);
+    return mha_number(c, c->elem == IR_F32 ? (double)((float)scale * (float)M_LOG2E) : scale * M_LOG2E, 1);
+}

@@ -1,0 +1,116 @@
+#include "attend/softmax.h"
+#include "attend/score.h"
+
+#include <math.h>
+
+/* ---- Exponentials ---- */
+
+/* The exponent of 2. The difference first, so that equal scores weigh exactly alike. */
+static const ir_expr *exponent(const mha_context *c, const ir_expr *score, const ir_expr *base) {
+    if (!score) return NULL;
+    const ir_expr *log2e = ir_splat(c->b, mha_score_log2e(c), score->type.lanes);
+    return ir_mul(c->b, ir_sub(c->b, score, base), log2e);
+}
+
+/* The exponent is never positive, and neg(abs(x)) says so to the lowering of exp2, where that saves more than it costs.
+ */
+const ir_expr *mha_exp(const mha_context *c, const ir_expr *score, const ir_expr *base) {
+    const ir_expr *x = exponent(c, score, base);
+    if (!c->has_scalef) x = ir_neg(c->b, ir_apply(c->b, IR_ABS, x, NULL, NULL));
+    return ir_apply(c->b, IR_EXP2, x, NULL, NULL);
+}
+
+/* 2^x = 2^n (1 + f (...)) with n = rint(x), the coefficients being minimax. At -inf f is NaN, and scaling that by
+ * 2^-inf is 0. */
+const ir_expr *mha_short_exp(const mha_context *c, const ir_expr *score, const ir_expr *base) {
+    static const double coefficients[] = {0x1.62f5fcp-1, 0x1.f00c54p-3, 0x1.c2a168p-5};
+    ir_builder *b = c->b;
+    if (!score || !c->has_scalef) return mha_exp(c, score, base);
+    const int lanes = score->type.lanes;
+    const ir_expr *x = ir_let(b, "x", exponent(c, score, base));
+    const ir_expr *n = ir_let(b, "n", ir_apply(b, IR_RINT, x, NULL, NULL));
+    const ir_expr *f = ir_let(b, "f", ir_sub(b, x, n)), *slope = mha_number(c, coefficients[2], lanes);
+    for (int i = 1; i >= 0; i--) slope = mha_madd(c, slope, f, mha_number(c, coefficients[i], lanes));
+    return ir_apply(b, IR_LDEXP, mha_madd(c, slope, f, mha_number(c, 1, lanes)), n, NULL);
+}
+
+const ir_expr *mha_probability(const mha_context *c, const ir_expr *score, const ir_expr *lse) {
+    return ir_apply(c->b, IR_EXP2, exponent(c, score, lse), NULL, NULL);
+}
+
+/* ---- One tile ---- */
+
+mha_shrink mha_take_maximum(const mha_context *c, const ir_access *max, const ir_expr *tile_max, bool is_first) {
+    ir_builder *b = c->b;
+    if (!tile_max) return (mha_shrink){0};
+    const int lanes = tile_max->type.lanes;
+    const ir_expr *old = is_first ? NULL : ir_let(b, "old_max", ir_load(b, max));
+    const ir_expr *new = ir_let(b, "new_max", old ? ir_max(b, old, tile_max) : tile_max);
+    ir_store(b, max, new);
+    const ir_expr *empty = ir_apply(b, IR_EQ, new, mha_number(c, -INFINITY, lanes), NULL);
+    const ir_expr *base = ir_let(b, "base", ir_select(b, empty, mha_number(c, 0, lanes), new));
+    return (mha_shrink){base, old ? ir_let(b, "shrink", mha_exp(c, old, base)) : NULL};
+}
+
+void mha_add_term(const mha_context *c, const ir_access *sum, const ir_expr *term) {
+    ir_store(c->b, sum, ir_add(c->b, ir_load(c->b, sum), term));
+}
+
+/* A sum in registers that is 0. */
+static const ir_access *new_sum(const mha_context *c, const char *name, int lanes) {
+    const ir_buffer *registers = ir_alloc(c->b, name, IR_REG, ir_type_of(c->elem, lanes), 0, NULL);
+    const ir_access *sum = ir_at(c->b, registers, lanes, 0);
+    ir_store(c->b, sum, mha_number(c, 0, lanes));
+    return sum;
+}
+
+const ir_expr *mha_chunks_begin(const mha_context *c, mha_chunks *chunks, int lanes, const ir_expr *from,
+                                const ir_expr *to) {
+    enum { CHUNK = 16 };
+    ir_builder *b = c->b;
+    const bool begins_with_tile = from && from->op == IR_CONST && from->value.i == 0;
+    const ir_expr *chunk = mha_i(c, CHUNK);
+    chunks->sum = new_sum(c, "sum", lanes);
+    const ir_expr *first = ir_for_begin(b, "chunk", ir_mul(b, ir_div(b, from, chunk), chunk), to, CHUNK, false);
+    chunks->part = new_sum(c, "part", lanes);
+    const ir_expr *begin = begins_with_tile ? first : ir_max(b, first, from);
+    return ir_for_begin(b, "j", begin, ir_min(b, ir_add(b, first, chunk), to), 1, false);
+}
+
+const ir_expr *mha_chunks_end(const mha_context *c, const mha_chunks *chunks, const ir_expr *term) {
+    mha_add_term(c, chunks->part, term);
+    ir_for_end(c->b);
+    mha_add_term(c, chunks->sum, ir_load(c->b, chunks->part));
+    ir_for_end(c->b);
+    return ir_load(c->b, chunks->sum);
+}
+
+void mha_join_sum(const mha_context *c, const ir_access *sum, const ir_access *lost, const ir_expr *factor,
+                  const ir_expr *term) {
+    if (!factor) {
+        ir_store(c->b, sum, term);
+        return;
+    }
+    const mha_sum old = {ir_load(c->b, sum), lost ? ir_load(c->b, lost) : NULL};
+    const mha_sum new = mha_sum_add(c, old, factor, term);
+    ir_store(c->b, sum, new.value);
+    if (lost) ir_store(c->b, lost, new.lost);
+}
+
+/* ---- The end ---- */
+
+const ir_expr *mha_log_sum(const mha_context *c, const ir_expr *base, const ir_expr *sum) {
+    if (!sum) return NULL;
+    const int lanes = sum->type.lanes;
+    const ir_expr *log = ir_mul(c->b, ir_apply(c->b, IR_LOG2, sum, NULL, NULL), mha_number(c, M_LN2, lanes));
+    return mha_madd(c, base, ir_splat(c->b, mha_score_scale(c), lanes), log);
+}
+
+const ir_expr *mha_sink_sum(const mha_context *c, const ir_expr *sink) {
+    ir_builder *b = c->b;
+    if (!sink) return NULL;
+    const int lanes = sink->type.lanes;
+    const ir_expr *none = ir_apply(b, IR_EQ, sink, mha_number(c, -INFINITY, lanes), NULL);
+    const ir_expr *one = ir_add(b, mha_number(c, 1, lanes), ir_sub(b, sink, sink));
+    return ir_select(b, none, mha_number(c, 0, lanes), one);
+}

@@ -1,0 +1,62 @@
+/* The softmax over keys that come tile by tile, of one row or of a vector of rows. For each tile:
+ *
+ *   mha_take_maximum   the largest score so far, and the base of the exponentials
+ *   mha_exp            p = exp(score - base)
+ *   mha_chunks_begin … their sum, by chunks
+ *   mha_join_sum       the tile's sum and the sums before, which shrink
+ *
+ * and at the end mha_sum_total and mha_log_sum. */
+#ifndef ATTUNE_MHA_SOFTMAX_H
+#define ATTUNE_MHA_SOFTMAX_H
+
+#include "nest/context.h"
+
+/* ---- Exponentials; any lanes ---- */
+
+/* exp((score - base) * mha_score_scale), the difference being at most 0. */
+const ir_expr *mha_exp(const mha_context *c, const ir_expr *score, const ir_expr *base);
+/* The same for values that are rounded to bf16 at once: wrong by 2^-13 at most. */
+const ir_expr *mha_short_exp(const mha_context *c, const ir_expr *score, const ir_expr *base);
+/* exp(score - lse), of natural scores. A little above 1 at times, or far above if lse is not of these keys. */
+const ir_expr *mha_probability(const mha_context *c, const ir_expr *score, const ir_expr *lse);
+
+/* ---- One tile ---- */
+
+/* The base of the tile's exponentials, and the factor by which sums so far shrink (NULL: there are none). */
+typedef struct mha_shrink {
+    const ir_expr *base, *factor;
+} mha_shrink;
+
+/* Takes the tile's maximum into the one at `max`. is_first: nothing is there yet. A row that has seen no key keeps the
+ * maximum -inf. Its base is 0, so that its exponentials are 0 and not NaN. */
+mha_shrink mha_take_maximum(const mha_context *c, const ir_access *max, const ir_expr *tile_max, bool is_first);
+
+/* A sum of one term for each key, in chunks: one long serial sum would be the largest rounding error of all. Chunks are
+ * counted from the tile's first key, whatever key the sum begins with. */
+typedef struct mha_chunks {
+    const ir_access *sum, *part;
+} mha_chunks;
+/* Opens loops over the keys from … to - 1 of the tile, and returns the key. */
+const ir_expr *mha_chunks_begin(const mha_context *c, mha_chunks *chunks, int lanes, const ir_expr *from,
+                                const ir_expr *to);
+/* Adds the key's term, closes the loops and returns the sum. */
+const ir_expr *mha_chunks_end(const mha_context *c, const mha_chunks *chunks, const ir_expr *term);
+
+/* Sum += term, both in memory. */
+void mha_add_term(const mha_context *c, const ir_access *sum, const ir_expr *term);
+
+/* The sum at `sum` becomes itself * factor + term; its lost part is at `lost` (NULL: there is none). factor NULL: there
+ * is no sum yet. Joins sums of exponentials as well as of values. */
+void mha_join_sum(const mha_context *c, const ir_access *sum, const ir_access *lost, const ir_expr *factor,
+                  const ir_expr *term);
+
+/* ---- The end ---- */
+
+/* scale * base + ln(sum): the logarithm of the sum of exponentials. -inf if sum is 0. Any lanes. */
+const ir_expr *mha_log_sum(const mha_context *c, const ir_expr *base, const ir_expr *sum);
+
+/* What a sink adds to the sum of exponentials relative to itself: 1, or 0 if it is -inf. One that is NaN or +inf gives
+ * NaN, as exp(sink - sink) is, so that its rows are NaN whether they see a key or not. */
+const ir_expr *mha_sink_sum(const mha_context *c, const ir_expr *sink);
+
+#endif
