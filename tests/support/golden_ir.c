@@ -178,7 +178,7 @@ bool golden_make(check_machine *machine, size_t number, golden_case *c) {
     }
     c->line.problem = (uint32_t)XXH3_64bits(c->problem, strlen(c->problem));
     c->line.schedule = (uint32_t)XXH3_64bits(c->schedule, strlen(c->schedule));
-    c->line.ir = XXH3_64bits(c->ir, bytes);
+    c->line.ir = golden_hash(c->ir);
     return true;
 }
 

@@ -14,7 +14,7 @@ enum { GOLDEN_NAME = 32 };
 typedef struct golden_line {
     char name[GOLDEN_NAME];     /* the target and a number, "avx512:17" */
     uint32_t problem, schedule; /* hashes of the texts */
-    uint64_t ir;                /* hash of the lowered IR's text */
+    uint64_t ir;                /* golden_hash of the lowered IR */
 } golden_line;
 
 typedef struct golden_file {
@@ -48,6 +48,9 @@ size_t golden_count(void);
 
 /* The number of the case of this name; golden_count() if there is none. */
 size_t golden_find(const char *name);
+
+/* Hash of the text of a kernel, whatever its variables are called: by the order of their definitions. */
+uint64_t golden_hash(const char *ir);
 
 /* Makes case `number`. false after a message. */
 bool golden_make(check_machine *machine, size_t number, golden_case *c);
