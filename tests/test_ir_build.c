@@ -221,6 +221,76 @@ static void reduction_is_a_tree_by_halving(void **state) {
                   "}\n");
 }
 
+/* C's blocks become the IR's, also where a body is left early, stands alone, or is one statement. */
+static void blocks_of_c_are_blocks_of_the_ir(void **state) {
+    (void)state;
+    at_arena arena;
+    ir_builder *b = new_builder(&arena);
+    const ir_expr *n = ir_param_scalar(b, "n", IR_IDX);
+    const ir_expr *dims[] = {n};
+    const ir_buffer *x = ir_param_buffer(b, "x", IR_F32, 1, dims, NULL, IR_IN | IR_OUT);
+    IR_PHASE(b) {
+        const ir_expr *i = ir_parallel(b, "i", n);
+        IR_FOR(b, j, i, n, 4) {
+            IR_IF(b, ir_lt(b, i, ir_idx(b, 9))) {
+                IR_UNROLLED(b, r, 2) ir_prefetch(b, ir_at(b, x, 1, 1, r));
+            }
+            IR_ELSE(b) {
+                IR_IF(b, ir_eq(b, i, j)) {
+                    if (n) continue;
+                    ir_prefetch(b, ir_at(b, x, 1, 1, n));
+                }
+            }
+            for (int needed = 0; needed < 2; needed++)
+                IR_GUARD(b, needed, ir_ge(b, i, j)) ir_prefetch(b, ir_at(b, x, 1, 1, ir_ceil_div(b, j, 3)));
+        }
+    }
+    assert_prints(b, &arena,
+                  "kernel @k (n: idx, x: f32[n] inout) {\n"
+                  "  parallel for i in 0..n {\n"
+                  "    for j in i..n by 4 {\n"
+                  "      if i < 9 {\n"
+                  "        for r in 0..2 unroll {\n"
+                  "          prefetch x[r]\n"
+                  "        }\n"
+                  "      } else {\n"
+                  "        if i == j {\n"
+                  "        }\n"
+                  "      }\n"
+                  "      prefetch x[(j + 2) / 3]\n"
+                  "      if i >= j {\n"
+                  "        prefetch x[(j + 2) / 3]\n"
+                  "      }\n"
+                  "    }\n"
+                  "  }\n"
+                  "}\n");
+}
+
+static void blocks_of_c_are_left_at_their_end(void **state) {
+    (void)state;
+    at_arena arena;
+    at_error err = {0};
+    ir_builder *b = new_builder(&arena);
+    IR_PHASE(b) {
+        ir_parallel(b, "i", ir_idx(b, 4));
+        IR_FOR(b, j, ir_idx(b, 0), ir_idx(b, 4), 1)
+            if (j) break;
+    }
+    assert_null(ir_builder_finish(b, &err));
+    assert_string_equal(err.message, "the end of a phase without the block that it ends");
+    at_arena_free(&arena);
+
+    b = new_builder(&arena);
+    at_error_clear(&err);
+    IR_PHASE(b) {
+        ir_parallel(b, "i", ir_idx(b, 4));
+        IR_ELSE(b) ir_assume(b, ir_int(b, IR_BOOL, 1));
+    }
+    assert_null(ir_builder_finish(b, &err));
+    assert_string_equal(err.message, "'else' without the block that it ends");
+    at_arena_free(&arena);
+}
+
 static void signature_is_copied(void **state) {
     (void)state;
     at_arena arena;
@@ -370,6 +440,8 @@ int main(void) {
         cmocka_unit_test(names_are_kept_apart),
         cmocka_unit_test(many_equal_names_stay_cheap),
         cmocka_unit_test(reduction_is_a_tree_by_halving),
+        cmocka_unit_test(blocks_of_c_are_blocks_of_the_ir),
+        cmocka_unit_test(blocks_of_c_are_left_at_their_end),
         cmocka_unit_test(signature_is_copied),
         cmocka_unit_test(failures_are_sticky),
         cmocka_unit_test(unfinished_kernels_are_refused),

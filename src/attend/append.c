@@ -19,25 +19,20 @@ typedef struct coding {
 
 static double largest_code(const coding *row) { return row->elem == IR_I8 ? 127 : 448; }
 
-static const ir_expr *magnitude(const mha_context *c, const ir_expr *x) {
-    return ir_apply(c->b, IR_ABS, x, NULL, NULL);
-}
-
 /* The row's scale: max|x| / largest. 0 times a NaN or an infinity is NaN, which a maximum would swallow. */
 static void measure(const mha_context *c, const coding *row) {
     ir_builder *b = c->b;
     const int lanes = mha_column_lanes(row->columns, c->lanes);
-    const ir_type vector = ir_type_of(c->elem, lanes);
-    const ir_access *most = ir_at(b, ir_alloc(b, "most", IR_REG, vector, 0, NULL), lanes, 0);
-    const ir_access *odd = ir_at(b, ir_alloc(b, "odd", IR_REG, vector, 0, NULL), lanes, 0);
+    const ir_access *most = ir_at(b, ir_registers(b, "most", c->elem, lanes, 0, NULL), lanes, 0);
+    const ir_access *odd = ir_at(b, ir_registers(b, "odd", c->elem, lanes, 0, NULL), lanes, 0);
     const ir_expr *zero = mha_number(c, 0, lanes);
     ir_store(b, most, zero);
     ir_store(b, odd, zero);
-    const mha_columns at = mha_columns_begin(c, row->columns, c->lanes);
-    const ir_expr *x = ir_let(b, "x", mha_load(c, mha_row_access(c, row->source, at.at, lanes)));
-    ir_store(b, most, ir_max(b, magnitude(c, x), ir_load(b, most)));
-    ir_store(b, odd, ir_add(b, ir_load(b, odd), ir_mul(b, x, zero)));
-    ir_for_end(b);
+    MHA_COLUMNS(c, at, row->columns, c->lanes) {
+        const ir_expr *x = ir_let(b, "x", mha_load(c, mha_row_access(c, row->source, at.at, lanes)));
+        ir_store(b, most, ir_max(b, ir_abs(b, x), ir_load(b, most)));
+        ir_store(b, odd, ir_add(b, ir_load(b, odd), ir_mul(b, x, zero)));
+    }
     const ir_expr *sum = ir_reduce(b, IR_ADD, ir_let(b, "odd_lanes", ir_load(b, odd)));
     const ir_expr *range = ir_add(b, ir_reduce(b, IR_MAX, ir_let(b, "most_lanes", ir_load(b, most))), sum);
     mha_store(c, row->scale, ir_div(b, range, mha_number(c, largest_code(row), 1)));
@@ -46,9 +41,8 @@ static void measure(const mha_context *c, const coding *row) {
 /* Whether the scale is neither 0 nor infinite nor NaN. */
 static const ir_expr *is_usable(const mha_context *c, const ir_expr *scale) {
     ir_builder *b = c->b;
-    const ir_expr *size = ir_let(b, "scale_size", magnitude(c, scale));
-    const ir_expr *finite = ir_apply(b, IR_LT, size, mha_number(c, INFINITY, 1), NULL);
-    return ir_apply(b, IR_AND, ir_apply(b, IR_GT, size, mha_number(c, 0, 1), NULL), finite, NULL);
+    const ir_expr *size = ir_let(b, "scale_size", ir_abs(b, scale));
+    return ir_and(b, ir_gt(b, size, mha_number(c, 0, 1)), ir_lt(b, size, mha_number(c, INFINITY, 1)));
 }
 
 /* Constants come first, so that a NaN stays one. */
@@ -60,9 +54,7 @@ static const ir_expr *clamp(const mha_context *c, const ir_expr *x, double most)
 /* Whole numbers of at most 127; NaN is no code and becomes 0. */
 static void store_bytes(const mha_context *c, const ir_access *target, const ir_expr *x) {
     ir_builder *b = c->b;
-    const ir_expr *is_number = ir_apply(b, IR_EQ, x, x, NULL);
-    const ir_expr *whole =
-        ir_apply(b, IR_RINT, ir_select(b, is_number, x, mha_number(c, 0, target->lanes)), NULL, NULL);
+    const ir_expr *whole = ir_rint(b, ir_select(b, ir_eq(b, x, x), x, mha_number(c, 0, target->lanes)));
     ir_store(b, target, ir_cast(b, IR_I8, ir_cast(b, IR_I32, whole)));
 }
 
@@ -70,19 +62,19 @@ static void encode(const mha_context *c, const coding *row) {
     ir_builder *b = c->b;
     const ir_expr *scale = row->scale ? ir_let(b, "scale", mha_load(c, row->scale)) : NULL;
     const ir_expr *usable = scale ? ir_let(b, "usable", is_usable(c, scale)) : NULL;
-    const mha_columns at = mha_columns_begin(c, row->columns, c->lanes);
-    const ir_expr *x = mha_load(c, mha_row_access(c, row->source, at.at, at.lanes));
-    if (scale) {
-        x = ir_div(b, x, ir_splat(b, scale, at.lanes));
-        x = ir_select(b, ir_splat(b, usable, at.lanes), x, mha_number(c, 0, at.lanes));
+    MHA_COLUMNS(c, at, row->columns, c->lanes) {
+        const ir_expr *x = mha_load(c, mha_row_access(c, row->source, at.at, at.lanes));
+        if (scale) {
+            x = ir_div(b, x, ir_splat(b, scale, at.lanes));
+            x = ir_select(b, ir_splat(b, usable, at.lanes), x, mha_number(c, 0, at.lanes));
+        }
+        x = ir_let(b, "code", clamp(c, x, largest_code(row)));
+        const ir_access *target = mha_row_access(c, row->target, at.at, at.lanes);
+        if (row->elem == IR_I8)
+            store_bytes(c, target, x);
+        else
+            mha_store(c, target, x);
     }
-    x = ir_let(b, "code", clamp(c, x, largest_code(row)));
-    const ir_access *target = mha_row_access(c, row->target, at.at, at.lanes);
-    if (row->elem == IR_I8)
-        store_bytes(c, target, x);
-    else
-        mha_store(c, target, x);
-    ir_for_end(b);
 }
 
 static void append_codes(const mha_context *c, const coding *row) {
@@ -112,7 +104,7 @@ static void append_rotated(mha_context *c, const mha_entry *e, const ir_expr *po
     }
     const ir_buffer *rotated =
         ir_alloc(c->b, "rotated", IR_SCRATCH, ir_type_of(c->elem, 1), 2, (int64_t[]){1, columns});
-    const mha_row row = {rotated, {mha_i(c, 0)}, NULL};
+    const mha_row row = {rotated, {ir_idx(c->b, 0)}, NULL};
     mha_rotate_row(c, e->number, position, source, &row);
     append_row(c, &row, target, scale, c->p->k_scales, columns);
 }
@@ -139,22 +131,20 @@ static void append_token(mha_context *c, const mha_entry *e, const ir_expr *kv_h
 const ir_expr *mha_new_key(const mha_context *c, const mha_entry *e, const ir_expr *token, const ir_expr *count) {
     ir_builder *b = c->b;
     const ir_expr *key = ir_add(b, ir_sub(b, e->seq_kv, count), token);
-    key = ir_let(b, "key", ir_min(b, ir_sub(b, e->seq_kv, mha_i(c, 1)), key));
-    ir_assume(b, ir_apply(b, IR_GE, key, mha_i(c, 0), NULL));
+    key = ir_let(b, "key", ir_min(b, ir_plus(b, e->seq_kv, -1), key));
+    ir_assume(b, ir_ge(b, key, ir_idx(b, 0)));
     return key;
 }
 
 void mha_append(mha_context *c) {
     ir_builder *b = c->b;
     const ir_expr *most = c->params.size[c->p->is_ragged ? MHA_SEQ_Q : MHA_SEQ_NEW];
-    ir_phase_begin(b);
-    const ir_expr *number = ir_parallel(b, "entry", c->params.size[MHA_BATCH]);
-    const ir_expr *kv_head = ir_parallel(b, "kv_head", c->params.size[MHA_KV_HEADS]);
-    const ir_expr *task = ir_parallel(b, "task", mha_row_tasks(c, most));
-    const mha_entry e = mha_entry_open(c, number);
-    const ir_expr *count = c->p->is_ragged ? e.seq_q : most;
-    const ir_expr *token = mha_rows_begin(c, "token", task, count);
-    append_token(c, &e, kv_head, token, mha_new_key(c, &e, token, count));
-    ir_for_end(b);
-    ir_phase_end(b);
+    IR_PHASE(b) {
+        const ir_expr *number = ir_parallel(b, "entry", c->params.size[MHA_BATCH]);
+        const ir_expr *kv_head = ir_parallel(b, "kv_head", c->params.size[MHA_KV_HEADS]);
+        const ir_expr *task = ir_parallel(b, "task", mha_row_tasks(c, most));
+        const mha_entry e = mha_entry_open(c, number);
+        const ir_expr *count = c->p->is_ragged ? e.seq_q : most;
+        MHA_ROWS(c, token, task, count) append_token(c, &e, kv_head, token, mha_new_key(c, &e, token, count));
+    }
 }

@@ -46,37 +46,38 @@ static void store_halves(mha_context *c, const mha_row *target, const ir_expr *c
 
 /* Pairs are (x[d], x[d + half]). */
 static void rotate_halves(mha_context *c, const rotation *r, int64_t half) {
-    const mha_columns d = mha_columns_begin(c, half, c->lanes);
-    const ir_expr *const column[2] = {d.at, ir_add(c->b, d.at, mha_i(c, half))};
-    const ir_expr *x[2];
-    for (int i = 0; i < 2; i++) x[i] = mha_load(c, mha_row_access(c, r->source, column[i], d.lanes));
-    turn(c, cached(c, MHA_COS, r, d.at, d.lanes), cached(c, MHA_SIN, r, d.at, d.lanes), x);
-    store_halves(c, r->target, column, x);
-    ir_for_end(c->b);
+    MHA_COLUMNS(c, d, half, c->lanes) {
+        const ir_expr *const column[2] = {d.at, ir_plus(c->b, d.at, half)};
+        const ir_expr *x[2];
+        for (int i = 0; i < 2; i++) x[i] = mha_load(c, mha_row_access(c, r->source, column[i], d.lanes));
+        const ir_expr *sin = cached(c, MHA_SIN, r, d.at, d.lanes), *cos = cached(c, MHA_COS, r, d.at, d.lanes);
+        turn(c, cos, sin, x);
+        store_halves(c, r->target, column, x);
+    }
 }
 
 /* Pairs are (x[2d], x[2d + 1]): a vector of both, taken apart and put together again. */
 static void rotate_neighbours(mha_context *c, const rotation *r, int64_t half) {
     ir_builder *b = c->b;
-    const mha_columns d = mha_columns_begin(c, half, c->lanes < IR_MAX_LANES ? c->lanes : IR_MAX_LANES / 2);
-    const ir_expr *column = ir_mul(b, d.at, mha_i(c, 2));
-    uint8_t side[2][IR_MAX_LANES], both[IR_MAX_LANES];
-    for (int l = 0; l < d.lanes; l++)
-        for (int i = 0; i < 2; i++) {
-            side[i][l] = (uint8_t)(2 * l + i);
-            both[2 * l + i] = (uint8_t)(l + i * d.lanes);
+    MHA_COLUMNS(c, d, half, c->lanes < IR_MAX_LANES ? c->lanes : IR_MAX_LANES / 2) {
+        const ir_expr *column = ir_times(b, d.at, 2);
+        uint8_t side[2][IR_MAX_LANES], both[IR_MAX_LANES];
+        for (int l = 0; l < 2 * d.lanes; l++) {
+            side[l % 2][l / 2] = (uint8_t)l;
+            both[l] = (uint8_t)(l / 2 + l % 2 * d.lanes);
         }
-    const ir_expr *pairs = ir_let(b, "pairs", mha_load(c, mha_row_access(c, r->source, column, 2 * d.lanes)));
-    const ir_expr *x[2];
-    for (int i = 0; i < 2; i++) x[i] = ir_shuffle(b, pairs, pairs, d.lanes, side[i]);
-    turn(c, cached(c, MHA_COS, r, d.at, d.lanes), cached(c, MHA_SIN, r, d.at, d.lanes), x);
-    const ir_access *to = mha_row_access(c, r->target, column, 2 * d.lanes);
-    for (int i = 0; i < 2; i++) x[i] = ir_let(b, "turned", x[i]);
-    if (mha_rounds_by_pairs(c, r->target))
-        ir_store(b, to, ir_pack2(b, x[0], x[1]));
-    else
-        mha_store(c, to, ir_shuffle(b, x[0], x[1], 2 * d.lanes, both));
-    ir_for_end(b);
+        const ir_expr *pairs = ir_let(b, "pairs", mha_load(c, mha_row_access(c, r->source, column, 2 * d.lanes)));
+        const ir_expr *x[2];
+        for (int i = 0; i < 2; i++) x[i] = ir_shuffle(b, pairs, pairs, d.lanes, side[i]);
+        const ir_expr *sin = cached(c, MHA_SIN, r, d.at, d.lanes), *cos = cached(c, MHA_COS, r, d.at, d.lanes);
+        turn(c, cos, sin, x);
+        const ir_access *to = mha_row_access(c, r->target, column, 2 * d.lanes);
+        for (int i = 0; i < 2; i++) x[i] = ir_let(b, "turned", x[i]);
+        if (mha_rounds_by_pairs(c, r->target))
+            ir_store(b, to, ir_pack2(b, x[0], x[1]));
+        else
+            mha_store(c, to, ir_shuffle(b, x[0], x[1], 2 * d.lanes, both));
+    }
 }
 
 void mha_rotate_row(mha_context *c, const ir_expr *number, const ir_expr *position, const mha_row *source,
@@ -93,18 +94,18 @@ void mha_rotate_row(mha_context *c, const ir_expr *number, const ir_expr *positi
 
 static void rotate_queries(mha_context *c, const ir_buffer *source, const ir_buffer *target) {
     ir_builder *b = c->b;
-    ir_phase_begin(b);
-    const ir_expr *number = ir_parallel(b, "entry", c->params.size[MHA_BATCH]);
-    const ir_expr *head = ir_parallel(b, "head", c->params.size[MHA_HEADS]);
-    const ir_expr *task = ir_parallel(b, "task", mha_row_tasks(c, c->params.size[MHA_SEQ_Q]));
-    const mha_entry e = mha_entry_open(c, number);
-    const ir_expr *query = mha_rows_begin(c, "query", task, e.seq_q);
-    const ir_expr *position = mha_token_position(c, &e, query, ir_add(b, e.base, query));
-    const ir_expr *token = ir_add(b, e.first_q, query);
-    const mha_row from = {source, {e.batch, head, token}, NULL}, to = {target, {e.batch, head, token}, NULL};
-    mha_rotate_row(c, number, position, &from, &to);
-    ir_for_end(b);
-    ir_phase_end(b);
+    IR_PHASE(b) {
+        const ir_expr *number = ir_parallel(b, "entry", c->params.size[MHA_BATCH]);
+        const ir_expr *head = ir_parallel(b, "head", c->params.size[MHA_HEADS]);
+        const ir_expr *task = ir_parallel(b, "task", mha_row_tasks(c, c->params.size[MHA_SEQ_Q]));
+        const mha_entry e = mha_entry_open(c, number);
+        MHA_ROWS(c, query, task, e.seq_q) {
+            const ir_expr *position = mha_token_position(c, &e, query, ir_add(b, e.base, query));
+            const ir_expr *token = ir_add(b, e.first_q, query);
+            const mha_row from = {source, {e.batch, head, token}, NULL}, to = {target, {e.batch, head, token}, NULL};
+            mha_rotate_row(c, number, position, &from, &to);
+        }
+    }
 }
 
 void mha_rotary_op(mha_context *c) { rotate_queries(c, c->q, c->out); }
@@ -113,19 +114,19 @@ void mha_rotary_op(mha_context *c) { rotate_queries(c, c->q, c->out); }
 
 static void rotate_keys(mha_context *c) {
     ir_builder *b = c->b;
-    ir_phase_begin(b);
-    const ir_expr *number = ir_parallel(b, "entry", c->params.size[MHA_BATCH]);
-    const ir_expr *kv_head = ir_parallel(b, "kv_head", c->params.size[MHA_KV_HEADS]);
-    const ir_expr *task = ir_parallel(b, "task", mha_row_tasks(c, c->params.size[MHA_SEQ_KV]));
-    const mha_entry e = mha_entry_open(c, number);
-    const ir_expr *key = mha_rows_begin(c, "key", task, e.seq_kv);
-    const ir_expr *position = mha_token_position(c, &e, key, key);
-    const mha_kv_row row = mha_kv_row_at(c, &e, kv_head, key);
-    const mha_row from = {c->unrotated_k, {row.index[0], row.index[1], row.index[2]}, NULL};
-    const ir_expr *const *index = c->k_is_linear ? row.linear : row.index;
-    mha_rotate_row(c, number, position, &from, &(mha_row){c->k, {index[0], index[1], index[2]}, NULL});
-    ir_for_end(b);
-    ir_phase_end(b);
+    IR_PHASE(b) {
+        const ir_expr *number = ir_parallel(b, "entry", c->params.size[MHA_BATCH]);
+        const ir_expr *kv_head = ir_parallel(b, "kv_head", c->params.size[MHA_KV_HEADS]);
+        const ir_expr *task = ir_parallel(b, "task", mha_row_tasks(c, c->params.size[MHA_SEQ_KV]));
+        const mha_entry e = mha_entry_open(c, number);
+        MHA_ROWS(c, key, task, e.seq_kv) {
+            const ir_expr *position = mha_token_position(c, &e, key, key);
+            const mha_kv_row row = mha_kv_row_at(c, &e, kv_head, key);
+            const mha_row from = {c->unrotated_k, {row.index[0], row.index[1], row.index[2]}, NULL};
+            const ir_expr *const *index = c->k_is_linear ? row.linear : row.index;
+            mha_rotate_row(c, number, position, &from, &(mha_row){c->k, {index[0], index[1], index[2]}, NULL});
+        }
+    }
 }
 
 void mha_rotary_shared(mha_context *c) {

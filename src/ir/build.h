@@ -61,6 +61,40 @@ const ir_expr *ir_shuffle(ir_builder *b, const ir_expr *x, const ir_expr *y, int
 const ir_expr *ir_dot2(ir_builder *b, const ir_expr *x, const ir_expr *y, const ir_expr *acc);
 const ir_expr *ir_pack2(ir_builder *b, const ir_expr *even, const ir_expr *odd);
 
+static inline const ir_expr *ir_eq(ir_builder *b, const ir_expr *x, const ir_expr *y) {
+    return ir_apply(b, IR_EQ, x, y, NULL);
+}
+static inline const ir_expr *ir_ne(ir_builder *b, const ir_expr *x, const ir_expr *y) {
+    return ir_apply(b, IR_NE, x, y, NULL);
+}
+static inline const ir_expr *ir_lt(ir_builder *b, const ir_expr *x, const ir_expr *y) {
+    return ir_apply(b, IR_LT, x, y, NULL);
+}
+static inline const ir_expr *ir_le(ir_builder *b, const ir_expr *x, const ir_expr *y) {
+    return ir_apply(b, IR_LE, x, y, NULL);
+}
+static inline const ir_expr *ir_gt(ir_builder *b, const ir_expr *x, const ir_expr *y) {
+    return ir_apply(b, IR_GT, x, y, NULL);
+}
+static inline const ir_expr *ir_ge(ir_builder *b, const ir_expr *x, const ir_expr *y) {
+    return ir_apply(b, IR_GE, x, y, NULL);
+}
+static inline const ir_expr *ir_and(ir_builder *b, const ir_expr *x, const ir_expr *y) {
+    return ir_apply(b, IR_AND, x, y, NULL);
+}
+static inline const ir_expr *ir_or(ir_builder *b, const ir_expr *x, const ir_expr *y) {
+    return ir_apply(b, IR_OR, x, y, NULL);
+}
+static inline const ir_expr *ir_abs(ir_builder *b, const ir_expr *x) { return ir_apply(b, IR_ABS, x, NULL, NULL); }
+static inline const ir_expr *ir_rint(ir_builder *b, const ir_expr *x) { return ir_apply(b, IR_RINT, x, NULL, NULL); }
+
+/* Indices: x + y, x * y, and x / y rounded up, y > 0. */
+static inline const ir_expr *ir_plus(ir_builder *b, const ir_expr *x, int64_t y) { return ir_add(b, x, ir_idx(b, y)); }
+static inline const ir_expr *ir_times(ir_builder *b, const ir_expr *x, int64_t y) { return ir_mul(b, x, ir_idx(b, y)); }
+static inline const ir_expr *ir_ceil_div(ir_builder *b, const ir_expr *x, int64_t y) {
+    return ir_div(b, ir_plus(b, x, y - 1), ir_idx(b, y));
+}
+
 /* Accesses. Index arguments after `num` are const ir_expr *. */
 const ir_access *ir_at(ir_builder *b, const ir_buffer *buffer, int lanes, int num, ...); /* along the last dim */
 const ir_access *ir_access_make(ir_builder *b, const ir_buffer *buffer, int lanes, int axis, int num,
@@ -83,12 +117,53 @@ void ir_if_end(ir_builder *b);
 const ir_expr *ir_let(ir_builder *b, const char *name, const ir_expr *value);
 const ir_buffer *ir_alloc(ir_builder *b, const char *name, ir_space space, ir_type type, int num_dims,
                           const int64_t *dims);
+/* An array in registers, whose elements are vectors of `lanes`; num_dims 0: one of them. */
+static inline const ir_buffer *ir_registers(ir_builder *b, const char *name, ir_elem elem, int lanes, int num_dims,
+                                            const int64_t *dims) {
+    return ir_alloc(b, name, IR_REG, ir_type_of(elem, lanes), num_dims, dims);
+}
 void ir_store(ir_builder *b, const ir_access *access, const ir_expr *value);
 void ir_prefetch(ir_builder *b, const ir_access *access);
 void ir_prefetch_far(ir_builder *b, const ir_access *access);
 void ir_assume(ir_builder *b, const ir_expr *condition);
 /* The operands that the operation has, in the order of ir_tile_op; the others NULL. */
 void ir_tile(ir_builder *b, ir_tile_op op, const ir_access *x, const ir_access *y, const ir_access *z);
+
+/* As ir_if_else, for the `if` that was closed last. */
+void ir_else_begin(ir_builder *b);
+
+/* ---- Blocks of the IR as blocks of C ----
+ *
+ *     IR_FOR(b, i, ir_idx(b, 0), n, 1) {
+ *         IR_IF(b, ir_lt(b, i, m)) { ir_store(…); }
+ *         IR_ELSE(b) { … }
+ *     }
+ *
+ * The C block runs once, and what it appends is the block's content. Never leave it by break, goto or return: the IR's
+ * block would stay open, which ir_builder_finish reports. */
+
+/* The loop that the expression `begin` opens, by ir_for_begin or a function that calls it; `i` is its variable. */
+#define IR_LOOP(b, i, begin)                                                                                           \
+    for (const ir_expr *i = (begin), *i##_is_open = &ir_open; i##_is_open; ir_for_end(b), i##_is_open = NULL)
+/* i = from, from + step, … while i < to. In the IR the variable has the same name. */
+#define IR_FOR(b, i, from, to, step) IR_LOOP(b, i, ir_for_begin(b, #i, from, to, step, false))
+/* i = 0 … count - 1, copied out when the kernel is lowered. */
+#define IR_UNROLLED(b, i, count) IR_LOOP(b, i, ir_for_begin(b, #i, ir_idx(b, 0), ir_idx(b, count), 1, true))
+
+#define IR_IF(b, condition) IR_BLOCK_(ir_if_begin(b, condition), ir_if_end(b))
+/* Directly after IR_IF's block. */
+#define IR_ELSE(b)  IR_BLOCK_(ir_else_begin(b), ir_if_end(b))
+#define IR_PHASE(b) IR_BLOCK_(ir_phase_begin(b), ir_phase_end(b))
+/* As IR_IF if `is_needed`, which is known while building; otherwise the content stands alone. */
+#define IR_GUARD(b, is_needed, condition)                                                                              \
+    IR_BLOCK_((is_needed) ? ir_if_begin(b, condition) : (void)0, (is_needed) ? ir_if_end(b) : (void)0)
+
+#define IR_BLOCK_(begin, end)             IR_BLOCK_AS_(IR_NAME_(ir_is_open_, __LINE__), begin, end)
+#define IR_BLOCK_AS_(is_open, begin, end) for (bool is_open = ((begin), true); is_open; (end), is_open = false)
+#define IR_NAME_(word, line)              IR_PASTE_(word, line)
+#define IR_PASTE_(word, line)             word##line
+
+extern const ir_expr ir_open; /* what the macros' pointers point to while a block is open */
 
 /* ---- Trees over shuffle: fixed order, so that the bits are ---- */
 

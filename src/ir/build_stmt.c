@@ -3,6 +3,8 @@
 
 /* ---- blocks ---- */
 
+const ir_expr ir_open;
+
 static ir_scope *innermost(ir_builder *b) { return b->num_scopes ? &b->scopes[b->num_scopes - 1] : NULL; }
 
 static void open_scope(ir_builder *b, ir_scope_kind kind, ir_block *block, ir_stmt *stmt) {
@@ -100,6 +102,14 @@ void ir_if_begin(ir_builder *b, const ir_expr *condition) {
 void ir_if_else(ir_builder *b) {
     ir_stmt *stmt = close_scope(b, IR_SCOPE_THEN, "'else'");
     if (stmt) open_scope(b, IR_SCOPE_ELSE, &stmt->u.branch.otherwise, stmt);
+}
+
+void ir_else_begin(ir_builder *b) {
+    ir_stmt *stmt = ir_failed(b) || !b->num_scopes ? NULL : innermost(b)->block->last;
+    if (!stmt || stmt->kind != IR_IF || stmt->u.branch.otherwise.first)
+        ir_build_fail(b, "'else' without the block that it ends");
+    else
+        open_scope(b, IR_SCOPE_ELSE, &stmt->u.branch.otherwise, stmt);
 }
 
 void ir_if_end(ir_builder *b) {

@@ -10,8 +10,8 @@ int mha_column_lanes(int64_t count, int most) {
 mha_columns mha_columns_begin(const mha_context *c, int64_t count, int most) {
     ir_builder *b = c->b;
     const int lanes = mha_column_lanes(count, most);
-    const ir_expr *at = ir_for_begin(b, "column", mha_i(c, 0), mha_i(c, count), lanes, false);
-    if (count % lanes) at = ir_let(b, "d", ir_min(b, at, mha_i(c, count - lanes)));
+    const ir_expr *at = ir_for_begin(b, "column", ir_idx(b, 0), ir_idx(b, count), lanes, false);
+    if (count % lanes) at = ir_let(b, "d", ir_min(b, at, ir_idx(b, count - lanes)));
     return (mha_columns){at, lanes};
 }
 
@@ -27,13 +27,12 @@ const ir_access *mha_row_access(const mha_context *c, const mha_row *row, const 
 static void round_row(const mha_context *c, const mha_row *source, const mha_row *target, int64_t first,
                       int64_t columns) {
     ir_builder *b = c->b;
-    const mha_columns at = mha_columns_begin(c, columns - first, 2 * c->lanes);
-    const ir_expr *column = ir_add(b, at.at, mha_i(c, first)), *x[2];
-    const int lanes = at.lanes / 2;
-    for (int i = 0; i < 2; i++)
-        x[i] = ir_load(b, mha_row_access(c, source, ir_add(b, column, mha_i(c, i * lanes)), lanes));
-    ir_store(b, mha_row_access(c, target, column, at.lanes), mha_both_rounded(c, x[0], x[1]));
-    ir_for_end(b);
+    MHA_COLUMNS(c, at, columns - first, 2 * c->lanes) {
+        const ir_expr *column = ir_plus(b, at.at, first), *x[2];
+        const int lanes = at.lanes / 2;
+        for (int i = 0; i < 2; i++) x[i] = ir_load(b, mha_row_access(c, source, ir_plus(b, column, i * lanes), lanes));
+        ir_store(b, mha_row_access(c, target, column, at.lanes), mha_both_rounded(c, x[0], x[1]));
+    }
 }
 
 enum { UNROLLED = 4 };
@@ -42,12 +41,11 @@ enum { UNROLLED = 4 };
 static void move_row(const mha_context *c, const mha_row *source, const mha_row *target, int64_t first, int64_t columns,
                      int lanes) {
     ir_builder *b = c->b;
-    const ir_expr *at = ir_for_begin(b, "column", mha_i(c, first), mha_i(c, columns), (int64_t)UNROLLED * lanes, false);
-    for (int i = 0; i < UNROLLED; i++) {
-        const ir_expr *column = ir_add(b, at, mha_i(c, (int64_t)i * lanes));
-        ir_store(b, mha_row_access(c, target, column, lanes), ir_load(b, mha_row_access(c, source, column, lanes)));
-    }
-    ir_for_end(b);
+    IR_FOR(b, column, ir_idx(b, first), ir_idx(b, columns), (int64_t)UNROLLED * lanes)
+        for (int i = 0; i < UNROLLED; i++) {
+            const ir_expr *at = ir_plus(b, column, (int64_t)i * lanes);
+            ir_store(b, mha_row_access(c, target, at, lanes), ir_load(b, mha_row_access(c, source, at, lanes)));
+        }
 }
 
 void mha_copy_row(const mha_context *c, const mha_row *source, const mha_row *target, int64_t first, int64_t columns) {
@@ -62,15 +60,15 @@ void mha_copy_row(const mha_context *c, const mha_row *source, const mha_row *ta
         move_row(c, source, target, first, columns, vector);
         return;
     }
-    const mha_columns at = mha_columns_begin(c, columns - first, moves ? vector : c->lanes);
-    const ir_expr *column = ir_add(c->b, at.at, mha_i(c, first));
-    const ir_access *from = mha_row_access(c, source, column, at.lanes);
-    const ir_access *to = mha_row_access(c, target, column, at.lanes);
-    if (moves)
-        ir_store(c->b, to, ir_load(c->b, from));
-    else
-        mha_store(c, to, mha_load(c, from));
-    ir_for_end(c->b);
+    MHA_COLUMNS(c, at, columns - first, moves ? vector : c->lanes) {
+        const ir_expr *column = ir_plus(c->b, at.at, first);
+        const ir_access *from = mha_row_access(c, source, column, at.lanes);
+        const ir_access *to = mha_row_access(c, target, column, at.lanes);
+        if (moves)
+            ir_store(c->b, to, ir_load(c->b, from));
+        else
+            mha_store(c, to, mha_load(c, from));
+    }
 }
 
 bool mha_rounds_by_pairs(const mha_context *c, const mha_row *target) {
@@ -78,14 +76,13 @@ bool mha_rounds_by_pairs(const mha_context *c, const mha_row *target) {
 }
 
 const ir_expr *mha_row_tasks(const mha_context *c, const ir_expr *count) {
-    const ir_expr *above = ir_add(c->b, count, mha_i(c, MHA_ROWS_IN_A_TASK - 1));
-    return ir_div(c->b, above, mha_i(c, MHA_ROWS_IN_A_TASK));
+    return ir_ceil_div(c->b, count, MHA_ROWS_IN_A_TASK);
 }
 
 const ir_expr *mha_rows_begin(const mha_context *c, const char *name, const ir_expr *task, const ir_expr *rows) {
     ir_builder *b = c->b;
-    const ir_expr *first = ir_mul(b, task, mha_i(c, MHA_ROWS_IN_A_TASK));
-    const ir_expr *end = ir_min(b, ir_add(b, first, mha_i(c, MHA_ROWS_IN_A_TASK)), rows);
+    const ir_expr *first = ir_times(b, task, MHA_ROWS_IN_A_TASK);
+    const ir_expr *end = ir_min(b, ir_plus(b, first, MHA_ROWS_IN_A_TASK), rows);
     return ir_for_begin(b, name, first, end, 1, false);
 }
 
@@ -96,11 +93,11 @@ const ir_expr *mha_token_position(const mha_context *c, const mha_entry *e, cons
     const ir_expr *position = otherwise;
     if (ids) {
         const ir_expr *at = ir_let(b, "id_at", ir_add(b, e->first_q, token));
-        ir_assume(b, ir_apply(b, IR_LT, at, ids->dims[1], NULL));
+        ir_assume(b, ir_lt(b, at, ids->dims[1]));
         position = ir_cast(b, IR_IDX, ir_load(b, ir_at(b, ids, 1, 2, e->batch, at)));
     }
     position = ir_let(b, "position", position);
-    ir_assume(b, ir_apply(b, IR_GE, position, mha_i(c, 0), NULL));
-    ir_assume(b, ir_apply(b, IR_LT, position, c->params.size[MHA_ROTARY_POSITIONS], NULL));
+    ir_assume(b, ir_ge(b, position, ir_idx(b, 0)));
+    ir_assume(b, ir_lt(b, position, c->params.size[MHA_ROTARY_POSITIONS]));
     return position;
 }

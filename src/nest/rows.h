@@ -14,6 +14,9 @@ typedef struct mha_columns {
     int lanes;
 } mha_columns;
 mha_columns mha_columns_begin(const mha_context *c, int64_t count, int most);
+#define MHA_COLUMNS(c, columns, count, most)                                                                           \
+    for (mha_columns columns = mha_columns_begin(c, count, most), *columns##_is_open = &columns; columns##_is_open;    \
+         ir_for_end((c)->b), columns##_is_open = NULL)
 int mha_column_lanes(int64_t count, int most);
 
 /* The access of `lanes` columns of a row. */
@@ -25,9 +28,10 @@ void mha_copy_row(const mha_context *c, const mha_row *source, const mha_row *ta
 /* Whether f32 goes into this row by mha_both_rounded. */
 bool mha_rounds_by_pairs(const mha_context *c, const mha_row *target);
 
-/* Tasks of a loop over `count` rows, and the rows first … end - 1 of task `task` when only `rows` of them count. */
+/* Tasks of a loop over `count` rows, and the loop over those of task `task`, of which only the first `rows` count. */
 const ir_expr *mha_row_tasks(const mha_context *c, const ir_expr *count);
 const ir_expr *mha_rows_begin(const mha_context *c, const char *name, const ir_expr *task, const ir_expr *rows);
+#define MHA_ROWS(c, row, task, rows) IR_LOOP((c)->b, row, mha_rows_begin(c, #row, task, rows))
 
 /* Position of an entry's token: position_ids, or `otherwise`. */
 const ir_expr *mha_token_position(const mha_context *c, const mha_entry *e, const ir_expr *token,
