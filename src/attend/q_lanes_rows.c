@@ -7,24 +7,24 @@
 #include <math.h>
 
 const ir_expr *ql_clamp_row(const q_lanes *c, const ir_expr *row) {
-    return c->rows_fill_tasks ? row : ir_min(c->b, ir_sub(c->b, c->rows, ql_i(c, 1)), row);
+    return c->rows_fill_tasks ? row : ir_min(c->b, ir_plus(c->b, c->rows, -1), row);
 }
 
 q_lanes_row ql_row(q_lanes *c, const ir_expr *block, const ir_expr *in_block) {
     ir_builder *b = c->b;
-    const ir_expr *group = ql_i(c, c->m->group);
+    const ir_expr *group = ir_idx(b, c->m->group);
     const ir_expr *row = ir_let(b, "row", ql_clamp_row(c, ir_add(b, ql_first_row(c, block), in_block)));
     return (q_lanes_row){ir_let(b, "head", ir_add(b, ir_mul(b, c->kv_head, group), ir_mod(b, row, group))),
                          ir_let(b, "query", ir_div(b, row, group))};
 }
 
 static void refer_rows(q_lanes *c, const ir_expr *block, const ir_expr *at, q_lanes_row *rows) {
-    for (int l = 0; l < c->m->lanes; l++) rows[l] = ql_row(c, block, ir_add(c->b, at, ql_i(c, l)));
+    for (int l = 0; l < c->m->lanes; l++) rows[l] = ql_row(c, block, ir_plus(c->b, at, l));
 }
 
 /* A loop over the block's rows: by vectors, or one by one. */
 static const ir_expr *begin_rows(q_lanes *c, bool vectors) {
-    return ir_for_begin(c->b, "at", ql_i(c, 0), ql_i(c, c->block_rows), vectors ? c->m->lanes : 1, false);
+    return ir_for_begin(c->b, "at", ir_idx(c->b, 0), ir_idx(c->b, c->block_rows), vectors ? c->m->lanes : 1, false);
 }
 
 /* Element `head` of a table of f32. */
@@ -38,21 +38,21 @@ static const ir_expr *of_head(q_lanes *c, mha_tensor_id id, const ir_expr *head)
 static void init_single_rows(q_lanes *c, const ir_expr *block) {
     const mha_context *m = c->m;
     ir_builder *b = c->b;
-    const ir_expr *at = begin_rows(c, false);
-    const q_lanes_row row = ql_row(c, block, at);
-    if (m->p->has_alibi_slopes) {
-        const ir_expr *position = ir_cast(b, m->elem, ir_add(b, row.query, c->e.base));
-        ir_store(b, ir_at(b, c->position, 1, 2, block, at), position);
-        ir_store(b, ir_at(b, c->slope, 1, 2, block, at), of_head(c, MHA_ALIBI_SLOPES, row.head));
+    IR_LOOP(b, at, begin_rows(c, false)) {
+        const q_lanes_row row = ql_row(c, block, at);
+        if (m->p->has_alibi_slopes) {
+            const ir_expr *position = ir_cast(b, m->elem, ir_add(b, row.query, c->e.base));
+            ir_store(b, ir_at(b, c->position, 1, 2, block, at), position);
+            ir_store(b, ir_at(b, c->slope, 1, 2, block, at), of_head(c, MHA_ALIBI_SLOPES, row.head));
+        }
+        if (m->p->has_sinks) {
+            const ir_expr *sink = ir_let(b, "sink", of_head(c, MHA_SINKS, row.head));
+            ir_store(b, ir_at(b, c->row_max, 1, 2, block, at), sink);
+            ir_store(b, ir_at(b, c->row_sum, 1, 2, block, at), mha_sink_sum(m, sink));
+            if (c->row_sum_lost) ir_store(b, ir_at(b, c->row_sum_lost, 1, 2, block, at), mha_number(m, 0, 1));
+            if (c->lse_sum != c->row_sum) ir_store(b, ir_at(b, c->lse_sum, 1, 2, block, at), mha_sink_sum(m, sink));
+        }
     }
-    if (m->p->has_sinks) {
-        const ir_expr *sink = ir_let(b, "sink", of_head(c, MHA_SINKS, row.head));
-        ir_store(b, ir_at(b, c->row_max, 1, 2, block, at), sink);
-        ir_store(b, ir_at(b, c->row_sum, 1, 2, block, at), mha_sink_sum(m, sink));
-        if (c->row_sum_lost) ir_store(b, ir_at(b, c->row_sum_lost, 1, 2, block, at), mha_number(m, 0, 1));
-        if (c->lse_sum != c->row_sum) ir_store(b, ir_at(b, c->lse_sum, 1, 2, block, at), mha_sink_sum(m, sink));
-    }
-    ir_for_end(b);
 }
 
 void ql_init_rows(q_lanes *c, const ir_expr *block) {
@@ -62,20 +62,20 @@ void ql_init_rows(q_lanes *c, const ir_expr *block) {
         if (c->m->p->has_alibi_slopes) init_single_rows(c, block);
         return;
     }
-    const ir_expr *at = begin_rows(c, true);
-    if (!c->m->p->has_sinks) {
-        ir_store(b, ir_at(b, c->row_max, lanes, 2, block, at), ql_splat(c, -INFINITY));
-        ir_store(b, ir_at(b, c->row_sum, lanes, 2, block, at), ql_splat(c, 0));
-        if (c->row_sum_lost) ir_store(b, ir_at(b, c->row_sum_lost, lanes, 2, block, at), ql_splat(c, 0));
-        if (c->lse_sum != c->row_sum) ir_store(b, ir_at(b, c->lse_sum, lanes, 2, block, at), ql_splat(c, 0));
+    IR_LOOP(b, at, begin_rows(c, true)) {
+        if (!c->m->p->has_sinks) {
+            ir_store(b, ir_at(b, c->row_max, lanes, 2, block, at), ql_splat(c, -INFINITY));
+            ir_store(b, ir_at(b, c->row_sum, lanes, 2, block, at), ql_splat(c, 0));
+            if (c->row_sum_lost) ir_store(b, ir_at(b, c->row_sum_lost, lanes, 2, block, at), ql_splat(c, 0));
+            if (c->lse_sum != c->row_sum) ir_store(b, ir_at(b, c->lse_sum, lanes, 2, block, at), ql_splat(c, 0));
+        }
+        if (!c->by_rows) {
+            IR_FOR(b, d, ir_idx(b, 0), ir_idx(b, c->m->p->head_dim_v), 1) {
+                ir_store(b, ir_at(b, c->ot, lanes, 3, block, d, at), ql_splat(c, 0));
+                if (c->ot_lost) ir_store(b, ir_at(b, c->ot_lost, lanes, 3, block, d, at), ql_splat(c, 0));
+            }
+        }
     }
-    if (!c->by_rows) {
-        const ir_expr *d = ir_for_begin(b, "d", ql_i(c, 0), ql_i(c, c->m->p->head_dim_v), 1, false);
-        ir_store(b, ir_at(b, c->ot, lanes, 3, block, d, at), ql_splat(c, 0));
-        if (c->ot_lost) ir_store(b, ir_at(b, c->ot_lost, lanes, 3, block, d, at), ql_splat(c, 0));
-        ir_for_end(b);
-    }
-    ir_for_end(b);
     if (c->o) ql_clear_kept(c, block);
     if (c->m->p->has_alibi_slopes || c->m->p->has_sinks) init_single_rows(c, block);
     if (c->has_edges) ql_init_sight(c, block);
@@ -90,12 +90,12 @@ static void prefetch_next(q_lanes *c, const q_lanes_row *rows) {
     ir_builder *b = c->b;
     const int64_t ahead = (c->m->lanes + c->m->group - 1) / c->m->group;
     const int64_t step = LINE_BYTES / ir_elem_get(c->m->q->type.elem)->bytes;
-    const ir_expr *line = ir_for_begin(b, "line", ql_i(c, 0), ql_i(c, c->m->p->head_dim), step, false);
-    for (int l = 0; l < c->m->lanes; l++) {
-        const ir_expr *token = ir_add(b, ir_add(b, c->e.first_q, rows[l].query), ql_i(c, ahead));
-        ir_prefetch(b, ir_at(b, c->m->q, 1, 4, c->e.batch, rows[l].head, token, line));
+    IR_FOR(b, line, ir_idx(b, 0), ir_idx(b, c->m->p->head_dim), step) {
+        for (int l = 0; l < c->m->lanes; l++) {
+            const ir_expr *token = ir_plus(b, ir_add(b, c->e.first_q, rows[l].query), ahead);
+            ir_prefetch(b, ir_at(b, c->m->q, 1, 4, c->e.batch, rows[l].head, token, line));
+        }
     }
-    ir_for_end(b);
 }
 
 static void load_vectors(q_lanes *c, const ir_expr *block, const ir_expr *at, const ir_expr *sign) {
@@ -106,35 +106,35 @@ static void load_vectors(q_lanes *c, const ir_expr *block, const ir_expr *at, co
     const ir_expr *columns[4];
     refer_rows(c, block, at, rows);
     if (width == 2) prefetch_next(c, rows);
-    const ir_expr *d = mha_columns_begin(c->m, c->m->p->head_dim / width, quarter).at;
-    ql_load_transposed(c, &q, rows, d, columns);
-    for (int i = 0; i < quarter; i++)
-        ir_store(b, ir_at(b, c->qt, lanes * width, 3, block, ir_add(b, d, ql_i(c, i)), ir_mul(b, at, ql_i(c, width))),
-                 width == 2 ? ir_bitcast(b, IR_BF16, columns[i]) : columns[i]);
-    ir_for_end(b);
+    MHA_COLUMNS(c->m, d, c->m->p->head_dim / width, quarter) {
+        ql_load_transposed(c, &q, rows, d.at, columns);
+        for (int i = 0; i < quarter; i++)
+            ir_store(b, ir_at(b, c->qt, lanes * width, 3, block, ir_plus(b, d.at, i), ir_times(b, at, width)),
+                     width == 2 ? ir_bitcast(b, IR_BF16, columns[i]) : columns[i]);
+    }
 }
 
 static void load_elements(q_lanes *c, const ir_expr *block, const ir_expr *at, const ir_expr *sign) {
     ir_builder *b = c->b;
     const q_lanes_row row = ql_row(c, block, at);
     const ir_expr *token = ir_add(b, c->e.first_q, row.query);
-    const ir_expr *width = ql_i(c, c->width);
-    const ir_expr *d = ir_for_begin(b, "d", ql_i(c, 0), ql_i(c, c->m->p->head_dim), 1, false);
-    const ir_expr *q = mha_load(c->m, ir_at(b, c->m->q, 1, 4, c->e.batch, row.head, token, d));
-    const ir_expr *lane = ir_add(b, ir_mul(b, at, width), ir_mod(b, d, width));
-    mha_store(c->m, ir_at(b, c->qt, 1, 3, block, ir_div(b, d, width), lane), sign ? ir_mul(b, q, sign) : q);
-    ir_for_end(b);
+    const ir_expr *width = ir_idx(b, c->width);
+    IR_FOR(b, d, ir_idx(b, 0), ir_idx(b, c->m->p->head_dim), 1) {
+        const ir_expr *q = mha_load(c->m, ir_at(b, c->m->q, 1, 4, c->e.batch, row.head, token, d));
+        const ir_expr *lane = ir_add(b, ir_mul(b, at, width), ir_mod(b, d, width));
+        mha_store(c->m, ir_at(b, c->qt, 1, 3, block, ir_div(b, d, width), lane), sign ? ir_mul(b, q, sign) : q);
+    }
 }
 
 void ql_load_queries(q_lanes *c, const ir_expr *block) {
     const ir_expr *factor = mha_query_sign(c->m);
     const bool vectors = c->m->p->head_dim / c->width >= mha_quarter(c->m->lanes);
-    const ir_expr *at = begin_rows(c, vectors);
-    if (vectors)
-        load_vectors(c, block, at, factor);
-    else
-        load_elements(c, block, at, factor);
-    ir_for_end(c->b);
+    IR_LOOP(c->b, at, begin_rows(c, vectors)) {
+        if (vectors)
+            load_vectors(c, block, at, factor);
+        else
+            load_elements(c, block, at, factor);
+    }
 }
 
 /* ---- O and LSE ---- */
@@ -143,20 +143,20 @@ void ql_load_queries(q_lanes *c, const ir_expr *block) {
 static void invert_sums(q_lanes *c, const ir_expr *block) {
     ir_builder *b = c->b;
     const int lanes = c->m->lanes;
-    const ir_expr *at = begin_rows(c, true);
-    const ir_access *row_sum = ir_at(b, c->row_sum, lanes, 2, block, at);
-    const ir_access *lost = c->row_sum_lost ? ir_at(b, c->row_sum_lost, lanes, 2, block, at) : NULL;
-    const ir_expr *sum = ir_let(b, "total", ql_sums(c, row_sum, lost));
-    if (c->m->lse) {
-        const ir_access *row_max = ir_at(b, c->row_max, lanes, 2, block, at);
-        const ir_expr *exact = sum;
-        if (c->lse_sum != c->row_sum)
-            exact = ir_let(b, "lse_total", ir_load(b, ir_at(b, c->lse_sum, lanes, 2, block, at)));
-        ir_store(b, row_max, mha_log_sum(c->m, ir_load(b, row_max), exact));
+    IR_LOOP(b, at, begin_rows(c, true)) {
+        const ir_access *row_sum = ir_at(b, c->row_sum, lanes, 2, block, at);
+        const ir_access *lost = c->row_sum_lost ? ir_at(b, c->row_sum_lost, lanes, 2, block, at) : NULL;
+        const ir_expr *sum = ir_let(b, "total", ql_sums(c, row_sum, lost));
+        if (c->m->lse) {
+            const ir_access *row_max = ir_at(b, c->row_max, lanes, 2, block, at);
+            const ir_expr *exact = sum;
+            if (c->lse_sum != c->row_sum)
+                exact = ir_let(b, "lse_total", ir_load(b, ir_at(b, c->lse_sum, lanes, 2, block, at)));
+            ir_store(b, row_max, mha_log_sum(c->m, ir_load(b, row_max), exact));
+        }
+        const ir_expr *none = ir_eq(b, sum, ql_splat(c, 0));
+        ir_store(b, row_sum, ir_select(b, none, ql_splat(c, 0), ir_div(b, ql_splat(c, 1), sum)));
     }
-    const ir_expr *none = ir_apply(b, IR_EQ, sum, ql_splat(c, 0), NULL);
-    ir_store(b, row_sum, ir_select(b, none, ql_splat(c, 0), ir_div(b, ql_splat(c, 1), sum)));
-    ir_for_end(b);
 }
 
 /* o * inverse + 0: of a sum that is 0, the sign depends on what hidden keys were added to it. */
@@ -187,36 +187,35 @@ static void store_vectors(q_lanes *c, const ir_expr *block, const ir_expr *at, b
     const ir_expr *columns[4];
     refer_rows(c, block, at, rows);
     const ir_expr *inverse = ir_let(b, "inverse", ir_load(b, ir_at(b, c->row_sum, lanes, 2, block, at)));
-    const ir_expr *d = mha_columns_begin(c->m, c->m->p->head_dim_v / width, quarter).at;
-    for (int i = 0; i < quarter; i++) {
-        const ir_expr *column = ir_mul(b, ir_add(b, d, ql_i(c, i)), ql_i(c, width));
-        const ir_expr *o = result(c, block, column, at, inverse);
-        if (pairs)
-            o = ir_bitcast(b, IR_I32, ir_pack2(b, o, result(c, block, ir_add(b, column, ql_i(c, 1)), at, inverse)));
-        columns[i] = ir_let(b, "o", o);
+    MHA_COLUMNS(c->m, d, c->m->p->head_dim_v / width, quarter) {
+        for (int i = 0; i < quarter; i++) {
+            const ir_expr *column = ir_times(b, ir_plus(b, d.at, i), width);
+            const ir_expr *o = result(c, block, column, at, inverse);
+            if (pairs) o = ir_bitcast(b, IR_I32, ir_pack2(b, o, result(c, block, ir_plus(b, column, 1), at, inverse)));
+            columns[i] = ir_let(b, "o", o);
+        }
+        ql_store_transposed(c, &out, rows, d.at, columns);
     }
-    ql_store_transposed(c, &out, rows, d, columns);
-    ir_for_end(b);
 }
 
 static void store_elements(q_lanes *c, const ir_expr *block, const ir_expr *at) {
     ir_builder *b = c->b;
     const q_lanes_row row = ql_row(c, block, at);
     const ir_expr *token = ir_add(b, c->e.first_q, row.query);
-    const ir_expr *d = ir_for_begin(b, "d", ql_i(c, 0), ql_i(c, c->m->p->head_dim_v), 1, false);
-    const ir_expr *o = output_at(c, block, d, at, 1);
-    const ir_expr *inverse = ir_load(b, ir_at(b, c->row_sum, 1, 2, block, at));
-    mha_store(c->m, ir_at(b, c->m->out, 1, 4, c->e.batch, row.head, token, d), quotient(c, o, inverse));
-    ir_for_end(b);
+    IR_FOR(b, d, ir_idx(b, 0), ir_idx(b, c->m->p->head_dim_v), 1) {
+        const ir_expr *o = output_at(c, block, d, at, 1);
+        const ir_expr *inverse = ir_load(b, ir_at(b, c->row_sum, 1, 2, block, at));
+        mha_store(c->m, ir_at(b, c->m->out, 1, 4, c->e.batch, row.head, token, d), quotient(c, o, inverse));
+    }
 }
 
 static void store_lse(q_lanes *c, const ir_expr *block) {
     ir_builder *b = c->b;
-    const ir_expr *at = begin_rows(c, false);
-    const q_lanes_row row = ql_row(c, block, at);
-    mha_store(c->m, ir_at(b, c->m->lse, 1, 3, c->e.batch, row.head, ir_add(b, c->e.first_q, row.query)),
-              ir_load(b, ir_at(b, c->row_max, 1, 2, block, at)));
-    ir_for_end(b);
+    IR_LOOP(b, at, begin_rows(c, false)) {
+        const q_lanes_row row = ql_row(c, block, at);
+        mha_store(c->m, ir_at(b, c->m->lse, 1, 3, c->e.batch, row.head, ir_add(b, c->e.first_q, row.query)),
+                  ir_load(b, ir_at(b, c->row_max, 1, 2, block, at)));
+    }
 }
 
 void ql_close_rows(q_lanes *c, const ir_expr *block) {
@@ -228,10 +227,10 @@ void ql_store_rows(q_lanes *c, const ir_expr *block) {
     const int quarter = mha_quarter(c->m->lanes);
     const bool pairs = stores_pairs(c) && c->m->p->head_dim_v >= 2 * quarter;
     const bool vectors = c->m->p->head_dim_v >= quarter;
-    const ir_expr *at = begin_rows(c, vectors);
-    if (vectors)
-        store_vectors(c, block, at, pairs);
-    else
-        store_elements(c, block, at);
-    ir_for_end(c->b);
+    IR_LOOP(c->b, at, begin_rows(c, vectors)) {
+        if (vectors)
+            store_vectors(c, block, at, pairs);
+        else
+            store_elements(c, block, at);
+    }
 }

@@ -17,7 +17,7 @@ void ql_load_transposed(q_lanes *c, const q_lanes_tensor *tensor, const q_lanes_
     ir_builder *b = c->b;
     const int lanes = c->m->lanes, quarter = mha_quarter(c->m->lanes), width = tensor->is_pairs ? 2 : 1;
     const ir_expr *parts[IR_MAX_LANES];
-    const ir_expr *first = ir_mul(b, column, ql_i(c, width));
+    const ir_expr *first = ir_times(b, column, width);
     for (int i = 0; i < quarter; i++) {
         for (int part = 0; part < lanes / quarter; part++) {
             const q_lanes_row *row = &rows[part * quarter + i];
@@ -34,7 +34,7 @@ void ql_store_transposed(q_lanes *c, const q_lanes_tensor *tensor, const q_lanes
                          const ir_expr *columns[4]) {
     ir_builder *b = c->b;
     const int lanes = c->m->lanes, quarter = mha_quarter(c->m->lanes), width = tensor->is_pairs ? 2 : 1;
-    const ir_expr *first = ir_mul(b, column, ql_i(c, width));
+    const ir_expr *first = ir_times(b, column, width);
     mha_transpose_quarters(b, lanes, columns);
     for (int l = 0; l < lanes; l++) {
         const ir_expr *token = ir_add(b, tensor->first_token, rows[l].query);

@@ -7,8 +7,8 @@
 /* [batch, heads, tokens, columns]; of a ragged batch [1, heads, all tokens, columns]. */
 static const ir_buffer *share(const mha_context *c, const char *name, ir_elem elem, mha_size heads,
                               const ir_expr *tokens, int64_t columns) {
-    const ir_expr *batch = c->p->is_ragged ? mha_i(c, 1) : c->params.size[MHA_BATCH];
-    const ir_expr *const dims[] = {batch, c->params.size[heads], tokens, mha_i(c, columns)};
+    const ir_expr *batch = c->p->is_ragged ? ir_idx(c->b, 1) : c->params.size[MHA_BATCH];
+    const ir_expr *const dims[] = {batch, c->params.size[heads], tokens, ir_idx(c->b, columns)};
     return ir_shared(c->b, name, elem, 4, dims);
 }
 
@@ -104,8 +104,8 @@ const ir_expr *mha_tokens_of(const mha_context *c, const ir_buffer *x) {
 }
 
 static void assume_index(const mha_context *c, const ir_expr *index, const ir_expr *size) {
-    ir_assume(c->b, ir_apply(c->b, IR_GE, index, mha_i(c, 0), NULL));
-    ir_assume(c->b, ir_apply(c->b, IR_LT, index, size, NULL));
+    ir_assume(c->b, ir_ge(c->b, index, ir_idx(c->b, 0)));
+    ir_assume(c->b, ir_lt(c->b, index, size));
 }
 
 /* Where lengths are dynamic, the prover knows nothing of the quotient; the rows are as many as it says. */
@@ -113,10 +113,10 @@ mha_token mha_token_of(const mha_context *c, const ir_buffer *x, const ir_expr *
     ir_builder *b = c->b;
     if (!x || !row) return (mha_token){NULL, NULL};
     const ir_expr *tokens = x->dims[1];
-    if (c->p->is_ragged) return (mha_token){mha_i(c, 0), row};
-    if (tokens->op == IR_CONST && tokens->value.i == 1) return (mha_token){row, mha_i(c, 0)};
+    if (c->p->is_ragged) return (mha_token){ir_idx(b, 0), row};
+    if (tokens->op == IR_CONST && tokens->value.i == 1) return (mha_token){row, ir_idx(b, 0)};
     const bool is_dynamic = tokens->op != IR_CONST;
-    if (is_dynamic) ir_assume(b, ir_apply(b, IR_GE, tokens, mha_i(c, 1), NULL));
+    if (is_dynamic) ir_assume(b, ir_ge(b, tokens, ir_idx(b, 1)));
     mha_token t = {.entry = ir_let(b, "entry", ir_div(b, row, tokens))};
     t.token = ir_let(b, "token", ir_sub(b, row, ir_mul(b, t.entry, tokens)));
     if (!is_dynamic) return t;
@@ -137,23 +137,23 @@ static const ir_access *packed(mha_context *c, const mha_pack_section *s, const 
                                const ir_expr *column, int lanes) {
     ir_builder *b = c->b;
     const int64_t panel = mha_pack_panel(s);
-    const ir_expr *at = ir_mul(b, ir_div(b, column, mha_i(c, MHA_PANEL)), mha_i(c, panel));
-    const ir_expr *within = ir_mul(b, ir_mod(b, column, mha_i(c, MHA_PANEL)), mha_i(c, s->inputs));
+    const ir_expr *at = ir_times(b, ir_div(b, column, ir_idx(b, MHA_PANEL)), panel);
+    const ir_expr *within = ir_times(b, ir_mod(b, column, ir_idx(b, MHA_PANEL)), s->inputs);
     if (lanes < MHA_PANEL) at = ir_add(b, at, within);
-    at = ir_add(b, at, ir_mul(b, group, mha_i(c, s->panels * panel)));
-    at = ir_add(b, at, ir_mul(b, row, mha_i(c, mha_pack_row(s))));
-    at = ir_add(b, at, mha_i(c, s->offset));
+    at = ir_add(b, at, ir_times(b, group, s->panels * panel));
+    at = ir_add(b, at, ir_times(b, row, mha_pack_row(s)));
+    at = ir_plus(b, at, s->offset);
     return ir_at(b, c->params.tensor[MHA_PACKED_WEIGHTS], lanes * (int)s->inputs, 1, at);
 }
 
 const ir_expr *mha_packed_bias(mha_context *c, const mha_pack_section *s, const ir_expr *group, const ir_expr *column,
                                int lanes) {
-    const ir_access *at = packed(c, s, group, mha_i(c, 0), column, lanes);
+    const ir_access *at = packed(c, s, group, ir_idx(c->b, 0), column, lanes);
     return s->inputs == 2 ? mha_half_of_pairs(c, ir_load(c->b, at), 1) : mha_load(c, at);
 }
 
 const ir_expr *mha_packed_weight(mha_context *c, const mha_pack_section *s, const ir_expr *group, const ir_expr *k,
                                  const ir_expr *column, int lanes) {
-    const ir_access *at = packed(c, s, group, ir_add(c->b, k, mha_i(c, 1)), column, lanes);
+    const ir_access *at = packed(c, s, group, ir_plus(c->b, k, 1), column, lanes);
     return s->inputs == 2 ? ir_load(c->b, at) : mha_load(c, at);
 }

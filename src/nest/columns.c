@@ -33,7 +33,7 @@ static const ir_expr *load(const row_ref *row, const ir_expr *column, int lanes,
     const int half = lanes / 2;
     const ir_expr *const halves[2] = {
         load(row, column, half, count),
-        load(row, ir_add(row->c->b, column, mha_i(row->c, half)), half, count - half),
+        load(row, ir_plus(row->c->b, column, half), half, count - half),
     };
     return mha_join(row->c->b, halves, 2, half);
 }
@@ -48,7 +48,7 @@ static void store(const row_ref *row, const ir_expr *column, int lanes, int64_t 
     }
     const int half = lanes / 2;
     store(row, column, half, count, value, first);
-    store(row, ir_add(row->c->b, column, mha_i(row->c, half)), half, count - half, value, first + half);
+    store(row, ir_plus(row->c->b, column, half), half, count - half, value, first + half);
 }
 
 const ir_expr *mha_load_columns(const mha_context *c, const ir_buffer *buffer, const ir_expr *const *index,
