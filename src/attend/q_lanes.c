@@ -170,7 +170,7 @@ static void build_blocks(q_lanes *c) {
 static void share_blocks(q_lanes *c, const ir_expr *task) {
     ir_builder *b = c->b;
     /* Under a causal mask later rows see more keys: the long tasks go first, so that threads end together. */
-    if (c->m->p->is_causal) task = ir_let(b, "task", ir_sub(b, ql_i(c, c->num_tasks - 1), task));
+    if (mha_has_diagonal(c->m->p)) task = ir_let(b, "task", ir_sub(b, ql_i(c, c->num_tasks - 1), task));
     const int64_t base = c->num_blocks / c->num_tasks, extra = c->num_blocks % c->num_tasks;
     c->first_block = ir_mul(b, task, ql_i(c, base));
     c->blocks = ql_i(c, base);

@@ -29,8 +29,8 @@ static bool is_float(attune_dtype dtype) {
 }
 
 static bool hides_keys(const attune_problem *p) {
-    return p->is_causal || p->window_left >= 0 || p->window_right >= 0 || p->has_kv_lens ||
-           mha_has_dims(p->attn_mask_dims) || mha_has_dims(p->attn_bias_dims);
+    return mha_hides_by_position(p) || p->has_kv_lens || mha_has_dims(p->attn_mask_dims) ||
+           mha_has_dims(p->attn_bias_dims);
 }
 
 bool mha_values_by_rows(const attune_problem *p, const attune_schedule *s) {

@@ -15,12 +15,12 @@ static bool has_dot2(const at_target *target) { return target->flags & AT_TARGET
 
 bool mha_attends_by_pairs(const attune_problem *p, const at_target *target) {
     const bool all = p->dtype == ATTUNE_BF16 && p->k_dtype == ATTUNE_BF16 && p->v_dtype == ATTUNE_BF16;
-    return has_dot2(target) && all && (p->op == ATTUNE_ATTENTION || p->op == ATTUNE_MHA) && !p->reproducible &&
-           p->softmax_precision == ATTUNE_F32 && p->head_dim % 2 == 0;
+    return has_dot2(target) && all && mha_attends(p) && !p->reproducible && p->softmax_precision == ATTUNE_F32 &&
+           p->head_dim % 2 == 0;
 }
 
 bool mha_projects_by_pairs(const attune_problem *p, const at_target *target) {
-    return has_dot2(target) && p->op == ATTUNE_MHA && p->dtype == ATTUNE_BF16 && p->w_dtype == ATTUNE_BF16 &&
+    return has_dot2(target) && mha_is_block(p) && p->dtype == ATTUNE_BF16 && p->w_dtype == ATTUNE_BF16 &&
            p->softmax_precision == ATTUNE_F32;
 }
 
@@ -41,7 +41,7 @@ static void read_problem(mha_context *c) {
     c->has_last = p->is_causal || p->window_right >= 0;
     c->has_position = c->has_first || c->has_last || p->has_alibi_slopes || p->rotary_dim;
     /* Keys of a block must have the bits that they would have in a cache. */
-    const bool as_cached = p->op == ATTUNE_MHA && p->reproducible;
+    const bool as_cached = mha_is_block(p) && p->reproducible;
     c->by_pairs = mha_attends_by_pairs(p, c->target);
     c->projects_by_pairs = mha_projects_by_pairs(p, c->target);
     c->projects_by_tiles = mha_projects_by_tiles(p, c->target);
@@ -67,7 +67,7 @@ static void share_lse(mha_context *c) {
 }
 
 /* The epilogues of a block's projections rotate and append, but those of a ragged batch. Codes are made by append.c. */
-static bool rotates_first(const mha_context *c) { return c->p->op == ATTUNE_MHA && !c->p->is_ragged; }
+static bool rotates_first(const mha_context *c) { return mha_is_block(c->p) && !c->p->is_ragged; }
 static bool appends_first(const mha_context *c) { return rotates_first(c) && !mha_appends_codes(c->p); }
 
 static void share_attention(mha_context *c) {

@@ -25,7 +25,7 @@ void pl_settle_kinds(attune_plan *plan) {
     enum { MOST = 64 };
     const attune_problem *p = &plan->signature.problem;
     const int64_t most = mha_most_queries(p);
-    const bool attends = p->op == ATTUNE_ATTENTION || p->op == ATTUNE_MHA;
+    const bool attends = mha_attends(p);
     plan->is_open[PL_SEQ_Q] = p->seq_q == ATTUNE_DYNAMIC;
     plan->is_open[PL_SEQ_KV] = p->seq_kv == ATTUNE_DYNAMIC && !mha_keys_follow_queries(p);
     plan->is_open[PL_SEQ_NEW] = p->seq_new == ATTUNE_DYNAMIC && !mha_is_self(p);

@@ -32,20 +32,31 @@ size_t mha_key(const attune_problem *canonical, uint8_t key[MHA_KEY_BYTES]);
 /* Of softmax_scale and logits_soft_cap: times log2(e) it is still an f32. */
 static const double MHA_MAX_SCALE = 1e38;
 
+/* ---- What a problem is ---- */
+
+/* Attention with the projections around it. */
+static inline bool mha_is_block(const attune_problem *p) { return p->op == ATTUNE_MHA; }
+/* Attention, alone or in a block: there are values. */
+static inline bool mha_attends(const attune_problem *p) { return p->op == ATTUNE_ATTENTION || mha_is_block(p); }
+/* There are scores of queries and keys. */
+static inline bool mha_has_keys(const attune_problem *p) { return mha_attends(p) || p->op == ATTUNE_WEIGHTS; }
+
+/* Causality or a window hides keys by their positions. */
+static inline bool mha_hides_by_position(const attune_problem *p) {
+    return p->is_causal || p->window_left >= 0 || p->window_right >= 0;
+}
+/* Causality: later queries see more keys, and tiles of keys end at a diagonal. */
+static inline bool mha_has_diagonal(const attune_problem *p) { return p->is_causal; }
+
 /* ---- What a canonical problem's keys are ---- */
 
-static inline bool mha_has_keys(const attune_problem *p) {
-    return p->op == ATTUNE_ATTENTION || p->op == ATTUNE_WEIGHTS || p->op == ATTUNE_MHA;
-}
 /* Whether the caller has them in k (and v): of a block only those of a cache. */
 static inline bool mha_has_caches(const attune_problem *p) {
-    return p->op == ATTUNE_MHA ? p->seq_new || p->kv_projected : mha_has_keys(p);
+    return mha_is_block(p) ? p->seq_new || p->kv_projected : mha_has_keys(p);
 }
 /* A block that projects its keys from x. Without a cache they are as many as there are queries, with one the new keys
  * are. */
-static inline bool mha_is_self(const attune_problem *p) {
-    return p->op == ATTUNE_MHA && !p->is_cross && !p->kv_projected;
-}
+static inline bool mha_is_self(const attune_problem *p) { return mha_is_block(p) && !p->is_cross && !p->kv_projected; }
 static inline bool mha_keys_follow_queries(const attune_problem *p) { return mha_is_self(p) && !p->seq_new; }
 /* Keys that are given projected are taken to be rotated, as a cache holds them. */
 static inline bool mha_rotates_keys(const attune_problem *p) {

@@ -13,11 +13,11 @@ static void forget_block(attune_problem *p) {
 }
 
 attune_status mha_keep_block(attune_problem *p, at_error *err) {
-    if (!p->embed_dim && p->op != ATTUNE_MHA) {
+    if (!p->embed_dim && !mha_is_block(p)) {
         forget_block(p);
         return ATTUNE_OK;
     }
-    if (p->op != ATTUNE_ATTENTION && p->op != ATTUNE_MHA)
+    if (!mha_attends(p))
         return at_fail(err, ATTUNE_INVALID_PROBLEM, "embed_dim is %lld, but op=%s has no projections",
                        (long long)p->embed_dim, mha_fields[0].words[p->op]);
     p->op = ATTUNE_MHA;
@@ -33,7 +33,7 @@ attune_status mha_keep_block(attune_problem *p, at_error *err) {
 
 /* What is out of range is left alone, to be refused as that. */
 attune_status mha_fill_block(attune_problem *p, at_error *err) {
-    if (p->op != ATTUNE_MHA) return ATTUNE_OK;
+    if (!mha_is_block(p)) return ATTUNE_OK;
     if (!p->head_dim && p->embed_dim > 0 && p->num_heads > 0) {
         if (p->embed_dim % p->num_heads)
             return at_fail(err, ATTUNE_INVALID_PROBLEM,
@@ -164,7 +164,7 @@ static attune_status check_low_rank(const attune_problem *p, at_error *err) {
 }
 
 attune_status mha_check_block(const attune_problem *p, at_error *err) {
-    if (p->op != ATTUNE_MHA) return ATTUNE_OK;
+    if (!mha_is_block(p)) return ATTUNE_OK;
     attune_status status = check_columns(p, "head_dim", p->head_dim, err);
     if (!status) status = check_columns(p, "head_dim_v", p->head_dim_v, err);
     if (!status) status = check_output(p, err);

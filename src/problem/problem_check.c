@@ -97,7 +97,7 @@ attune_status mha_check_choices(const attune_problem *p, at_error *err) {
     attune_status status = check_flags(p, err);
     if (!status) status = check_scales(p, err);
     if (status) return status;
-    if (p->is_ragged && (p->op == ATTUNE_ROTARY || p->op == ATTUNE_MERGE))
+    if (p->is_ragged && !mha_has_keys(p))
         return at_fail(err, ATTUNE_INVALID_PROBLEM,
                        "op=%s takes no ragged batch: its rows do not depend on each other, so give all tokens as one",
                        p->op == ATTUNE_ROTARY ? "rotary" : "merge");
@@ -117,7 +117,7 @@ static attune_status out_of_range(const char *name, int64_t value, int64_t min, 
 }
 
 static attune_status check_sizes(const attune_problem *p, at_error *err) {
-    const bool is_block = p->op == ATTUNE_MHA;
+    const bool is_block = mha_is_block(p);
     const struct {
         const char *name;
         int64_t value, min, max;

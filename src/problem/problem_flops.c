@@ -25,7 +25,7 @@ static int64_t keys_seen(const pairs *n, int64_t at) {
  * sides, so each stretch between two of them is an arithmetic series. */
 static double count_pairs(const pairs *n) {
     const attune_problem *p = n->p;
-    if (!p->is_causal && p->window_left < 0 && p->window_right < 0) return (double)n->queries * (double)n->keys;
+    if (!mha_hides_by_position(p)) return (double)n->queries * (double)n->keys;
     const int64_t begin = n->offset, end = n->offset + n->queries, global = p->global_tokens;
     const int64_t left = max_of(p->window_left, 0), right = max_of(p->window_right, 0);
     const int64_t turns[] = {-1,
@@ -95,7 +95,7 @@ double mha_call_flops(const attune_problem *p, const mha_sizes *sizes) {
     default: break;
     }
     const double attention = 2.0 * (double)(p->head_dim + p->head_dim_v) * all_pairs(p, sizes);
-    return p->op == ATTUNE_MHA ? attention + projection_flops(p, of) : attention;
+    return mha_is_block(p) ? attention + projection_flops(p, of) : attention;
 }
 
 double mha_problem_flops(const attune_problem *p) {

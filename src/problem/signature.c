@@ -165,7 +165,7 @@ static const row head_v_scale = {"v_scale", OF_F32, IR_IN, 1, {MHA_KV_HEADS}, fa
 static const row *row_of(const attune_problem *p, mha_tensor_id id) {
     if (id == MHA_K_SCALE && p->k_scales == ATTUNE_SCALES_HEAD) return &head_k_scale;
     if (id == MHA_V_SCALE && p->v_scales == ATTUNE_SCALES_HEAD) return &head_v_scale;
-    return id == MHA_OUT && p->op == ATTUNE_MHA && !p->no_out_projection ? &projected_out : &table[id];
+    return id == MHA_OUT && mha_is_block(p) && !p->no_out_projection ? &projected_out : &table[id];
 }
 
 typedef struct tensor_set {
@@ -173,7 +173,7 @@ typedef struct tensor_set {
 } tensor_set;
 
 static tensor_set tensors_of(const attune_problem *p) {
-    const bool is_merge = p->op == ATTUNE_MERGE, is_block = p->op == ATTUNE_MHA, has_kv = mha_has_caches(p);
+    const bool is_merge = p->op == ATTUNE_MERGE, is_block = mha_is_block(p), has_kv = mha_has_caches(p);
     return (tensor_set){{
         [MHA_Q] = !is_merge && !is_block,
         [MHA_K] = has_kv,
@@ -351,7 +351,7 @@ void mha_compiled_sizes(const attune_problem *p, mha_sizes *sizes) {
     sizes->of[MHA_HEAD_DIM_V] = p->head_dim_v;
     if (p->rotary_dim) sizes->of[MHA_ROTARY_HALF] = p->rotary_dim / 2;
     if (p->num_parts) sizes->of[MHA_NUM_PARTS] = p->num_parts;
-    if (p->op == ATTUNE_MHA) block_sizes(p, sizes->of);
+    if (mha_is_block(p)) block_sizes(p, sizes->of);
     mha_derive_sizes(p, sizes);
 }
 
@@ -363,7 +363,7 @@ mha_parameters mha_parameters_of(const attune_problem *p) {
     const bool follows = mha_keys_follow_queries(p);
     return (mha_parameters){{
         [MHA_BATCH] = true,
-        [MHA_KV_HEADS] = p->op != ATTUNE_MHA,
+        [MHA_KV_HEADS] = !mha_is_block(p),
         [MHA_SEQ_Q] = p->seq_q == ATTUNE_DYNAMIC,
         [MHA_SEQ_KV] = p->seq_kv == ATTUNE_DYNAMIC && mha_has_keys(p) && !follows,
         [MHA_SEQ_NEW] = p->seq_new == ATTUNE_DYNAMIC && !p->is_ragged && !mha_is_self(p),

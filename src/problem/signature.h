@@ -102,8 +102,7 @@ typedef struct mha_tensor {
 
 /* Whether where a query stands makes a difference. */
 static inline bool mha_positions_matter(const attune_problem *p) {
-    return p->is_causal || p->window_left >= 0 || p->window_right >= 0 || p->has_alibi_slopes ||
-           (p->rotary_dim && !p->has_position_ids);
+    return mha_hides_by_position(p) || p->has_alibi_slopes || (p->rotary_dim && !p->has_position_ids);
 }
 
 /* The tensors that a canonical problem has, in order; returns how many. */

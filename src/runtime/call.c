@@ -84,7 +84,7 @@ void at_signature_init(at_signature *s, const attune_problem *canonical) {
     }
     mha_compiled_sizes(canonical, &s->compiled);
     s->parameters = mha_parameters_of(canonical);
-    if (canonical->op == ATTUNE_MHA) {
+    if (mha_is_block(canonical)) {
         mha_pack_layout layout;
         mha_pack_layout_of(canonical, &layout);
         s->pack_id = mha_pack_id_of(canonical, &layout);

@@ -43,7 +43,7 @@ static attune_status settle_heads(const at_signature *s, const attune_arguments 
         take(sizes, MHA_HEADS, "num_heads", a->num_heads, 1, MAX_SIZE, err) ||
         take(sizes, MHA_KV_HEADS, "num_kv_heads", kv_heads, 1, MAX_SIZE, err))
         return ATTUNE_INVALID_ARGUMENT;
-    if (p->op == ATTUNE_MHA) {
+    if (mha_is_block(p)) {
         const attune_status status = check_heads("num_heads", a->num_heads, p->num_heads, err);
         return status ? status : check_heads("num_kv_heads", a->num_kv_heads, p->num_kv_heads, err);
     }

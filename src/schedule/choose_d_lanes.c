@@ -82,7 +82,7 @@ bool mha_choose_d_lanes(const attune_problem *p, const at_target *target, attune
     const int64_t queries = mha_most_queries(p), group = p->num_heads / p->num_kv_heads;
     const int64_t lanes = target->vector_bytes / (p->softmax_precision == ATTUNE_F64 ? 8 : 4);
     const int64_t most = most_rows(p, lanes);
-    if (p->op != ATTUNE_ATTENTION && p->op != ATTUNE_MHA) return false;
+    if (!mha_attends(p)) return false;
     if (queries > most || queries * group > most) return false;
     s->strategy = ATTUNE_D_LANES;
     s->lanes = (int32_t)lanes;

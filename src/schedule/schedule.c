@@ -131,8 +131,6 @@ typedef struct rule {
     const char *sentence;
 } rule;
 
-static bool is_attention(const attune_problem *p) { return p->op == ATTUNE_ATTENTION || p->op == ATTUNE_MHA; }
-
 static int max_lanes(const attune_problem *p, const at_target *target) {
     return target->vector_bytes / (p->softmax_precision == ATTUNE_F64 ? 8 : 4);
 }
@@ -163,7 +161,7 @@ static attune_status check_lanes(const attune_problem *p, const attune_schedule 
 
 static attune_status check_gemm(const attune_problem *p, const attune_schedule *s, const at_target *target,
                                 at_error *err) {
-    const bool is_block = p->op == ATTUNE_MHA;
+    const bool is_block = mha_is_block(p);
     const rule rules[] = {
         {is_block || !has_gemm(s), "gemm_rows, gemm_vectors, gemm_block and gemm_depth must be 0 without embed_dim"},
         {!is_block || (s->gemm_rows && s->gemm_vectors && s->gemm_block),
@@ -203,7 +201,7 @@ static attune_status check_q_lanes(const attune_problem *p, const attune_schedul
 static attune_status check_d_lanes(const attune_problem *p, const attune_schedule *s, const at_target *target,
                                    at_error *err) {
     const rule rules[] = {
-        {is_attention(p), "d_lanes computes attention only"},
+        {mha_attends(p), "d_lanes computes attention only"},
         {s->q_vectors == 1, "q_vectors must be 1 for d_lanes"},
         {s->score_rows * (int64_t)s->score_vectors <= MAX_D_ACCUMULATORS,
          "score_rows * score_vectors must be at most 32 for d_lanes"},
@@ -243,10 +241,10 @@ attune_status mha_schedule_check(const attune_problem *p, const attune_schedule 
     status = check_lanes(p, s, target, err);
     if (!status) status = check_gemm(p, s, target, err);
     if (status) return status;
-    if (is_attention(p) && p->reproducible && check_reproducible(p, s, err)) return ATTUNE_INVALID_SCHEDULE;
+    if (mha_attends(p) && p->reproducible && check_reproducible(p, s, err)) return ATTUNE_INVALID_SCHEDULE;
     if (s->strategy == ATTUNE_D_LANES) return check_d_lanes(p, s, target, err);
     /* Rotating and merging have no tiles. */
-    return p->op == ATTUNE_ROTARY || p->op == ATTUNE_MERGE ? ATTUNE_OK : check_q_lanes(p, s, target, err);
+    return mha_has_keys(p) ? check_q_lanes(p, s, target, err) : ATTUNE_OK;
 }
 
 bool mha_schedule_same(const attune_schedule *a, const attune_schedule *b) {

@@ -99,7 +99,8 @@ static tune_costs q_lanes_costs(const attune_problem *p, const tune_machine *m, 
         (double)s->score_vectors / s->value_vectors * (whole * value_tile + rest_tile) * cache_factor(m, value_bytes);
 
     const double softmax = s->score_vectors * (tile * SOFTMAX + 40);
-    const double visible = p->is_causal ? 0.5 + 0.5 * smaller(1, (s->score_rows + tile_rows) / larger(keys, 1)) : 1;
+    const double visible =
+        mha_has_diagonal(p) ? 0.5 + 0.5 * smaller(1, (s->score_rows + tile_rows) / larger(keys, 1)) : 1;
     const double times = blocks * tiles * visible;
     return (tune_costs){.scores = times * scores,
                         .softmax = times * softmax,
@@ -158,7 +159,7 @@ tune_costs tune_model(const attune_problem *p, const tune_machine *m, const attu
     costs.softmax *= heads;
     costs.values *= heads;
     costs.tasks *= heads;
-    if (p->op == ATTUNE_MHA) costs.products = gemm_cost(p, m, s);
+    if (mha_is_block(p)) costs.products = gemm_cost(p, m, s);
     return costs;
 }
 

@@ -133,15 +133,14 @@ static int64_t threads_of(const tune_runner *r) { return is_small(r) ? 1 : r->co
 /* Entries and heads of a batch differ in no more than their numbers. */
 static bool has_alike_entries(const tune_runner *r) {
     const attune_problem *p = &r->signature.problem;
-    return (p->op == ATTUNE_ATTENTION || p->op == ATTUNE_MHA) && !p->is_ragged && !p->has_kv_lens &&
-           !p->has_causal_offsets;
+    return mha_attends(p) && !p->is_ragged && !p->has_kv_lens && !p->has_causal_offsets;
 }
 
 /* Rows of an entry see as many keys as each other, except for those at its ends. */
 static bool has_level_rows(const tune_runner *r) {
     const attune_problem *p = &r->signature.problem;
     if (p->window_left >= 0 && p->window_left < r->call.settled->sizes.of[MHA_SEQ_KV] / 2) return true;
-    return !p->is_causal && p->window_left < 0 && p->window_right < 0;
+    return !mha_hides_by_position(p);
 }
 
 /* A phase of the kernel; its tasks are 0 if there are none. */

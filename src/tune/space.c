@@ -84,7 +84,7 @@ static void normalise(const attune_problem *p, attune_schedule *s) {
             to_multiple(&s->kv_tile, s->score_rows, 4096);
         }
     }
-    if (p->op != ATTUNE_MHA) return;
+    if (!mha_is_block(p)) return;
     to_multiple(&s->gemm_block, s->gemm_rows, 4096);
     if (s->gemm_depth >= p->embed_dim) s->gemm_depth = 0;
 }
@@ -220,8 +220,6 @@ static void combine(collector *c, const choices *fields, attune_schedule s) {
     }
 }
 
-static bool has_attention(const attune_problem *p) { return p->op == ATTUNE_ATTENTION || p->op == ATTUNE_MHA; }
-
 /* Vectors of half the width and of a quarter leave fewer lanes empty where rows are few. Products share the lanes of
  * attention: a block keeps whole vectors. */
 static int32_t narrowest_lanes(const attune_problem *p, int32_t widest) {
@@ -236,20 +234,20 @@ static void combine_all(collector *c) {
     attune_schedule base;
     mha_choose(p, c->m->target, &base);
     collect(c, base);
-    if (has_attention(p) || p->op == ATTUNE_WEIGHTS) {
+    if (mha_has_keys(p)) {
         attune_schedule s = base;
         s.strategy = ATTUNE_Q_LANES;
         s.kv_chunk = 0;
         for (s.lanes = widest; s.lanes >= narrowest_lanes(p, widest); s.lanes /= 2) combine(c, q_lanes, s);
     }
-    if (has_attention(p)) {
+    if (mha_attends(p)) {
         attune_schedule s = base;
         s.strategy = ATTUNE_D_LANES;
         s.lanes = widest;
         s.q_vectors = 1;
         combine(c, d_lanes, s);
     }
-    if (p->op == ATTUNE_MHA) combine(c, gemm, base);
+    if (mha_is_block(p)) combine(c, gemm, base);
 }
 
 size_t tune_space(const attune_problem *p, const tune_machine *m, tune_candidate *candidates, size_t capacity) {
@@ -292,8 +290,8 @@ static void collect_steps(collector *c, const choices *fields, const attune_sche
 size_t tune_neighbours(const attune_problem *p, const tune_machine *m, const attune_schedule *s,
                        tune_candidate *candidates, size_t capacity) {
     collector c = {.p = p, .m = m, .list = candidates, .capacity = capacity};
-    if (has_attention(p) || p->op == ATTUNE_WEIGHTS) collect_steps(&c, attention_choices(s), s);
-    if (p->op == ATTUNE_MHA) collect_steps(&c, gemm, s);
+    if (mha_has_keys(p)) collect_steps(&c, attention_choices(s), s);
+    if (mha_is_block(p)) collect_steps(&c, gemm, s);
     size_t count = finish(&c), kept = 0;
     for (size_t i = 0; i < count; i++)
         if (compare_schedules(&candidates[i].schedule, s)) candidates[kept++] = candidates[i];
