@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # completions.sh COMMAND FOLDER: writes the completions for bash and zsh from the help of the command. The fields of
-# problems come from src/problem/problem_fields.c. `make completions` calls it. tests/test_completions.sh fails if the
-# files in completions/ differ from its output.
+# problems come from src/problem/fields.def. `make completions` calls it. tests/test_completions.sh fails if the files
+# in completions/ differ from its output.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 attune=$(realpath "$1") folder=$2
@@ -29,33 +29,27 @@ done
 
 # ---- Fields of problems: lines "name" or "name value value…" ----
 
+# The words of a field are those that the command lists when it refuses another one.
+values_of() { # KIND NAME
+    case $1 in
+        FLAG) echo 0 1 ;;
+        SIZE) echo dynamic ;;
+        DIMS) echo qk bqk bhqk bk k ;;
+        WORD | NUMBER)
+            refusal compile "$2=nan" | sed -nE 's/.* it must be (a number)?(.*)/\2/p' | sed -E 's/ or / /; s/,//g' ;;
+    esac
+}
 fields() {
-    awk '
-        /^static const char \*const [a-z_]+\[/ {
-            match($0, /const [a-z_]+\[/)
-            list = substr($0, RSTART + 6, RLENGTH - 7)
-        }
-        list { rest = $0
-               while (match(rest, /"[a-z0-9_]+"/)) { words[list] = words[list] " " substr(rest, RSTART + 1, RLENGTH - 2)
-                                                     rest = substr(rest, RSTART + RLENGTH) }
-               if (/;$/) list = "" }
-        /^    (INT|INT_ALWAYS|SIZE|SIZE_ALWAYS|FLAG|WORD|NUMBER|DIMS|STRIDES)\(/ {
-            split($0, part, /[(,) "]+/)
-            kind = part[2]; name = part[3]; values = ""
-            if (kind == "FLAG") values = " 0 1"
-            if (kind == "WORD") values = words[part[5]]
-            if (kind ~ /^SIZE/) values = " dynamic"
-            if (kind == "DIMS") values = " qk bqk bhqk bk k"
-            if (name == "softmax_scale") values = " default dynamic"
-            if (name == "softmax_precision") values = " f32 f64"
-            print name values
-            if (name == "v_dtype") print "kv_dtype" values
-            if (name == "v_scales") print "kv_scales" values
-        }' src/problem/problem_fields.c
+    local kind name both seen=
+    while read -r kind name both; do
+        echo "$name" $(values_of "$kind" "$name")
+        [[ -n $both && $seen == "$both" ]] && echo "$both" $(values_of "$kind" "$name")
+        seen=$both
+    done < <(bash scripts/problem_fields.sh)
     echo "layout bhsd bshd"
 }
 fields=$(fields)
-[ "$(wc -l <<<"$fields")" -gt 60 ] || { echo "src/problem/problem_fields.c is not read any more" >&2; exit 1; }
+[ "$(wc -l <<<"$fields")" -gt 60 ] || { echo "scripts/problem_fields.sh lists no fields any more" >&2; exit 1; }
 
 # ---- Options: lines "-o,--output KIND DESCRIPTION" ----
 

@@ -23,7 +23,7 @@ bad() {
     report $? "$name"
 }
 
-[ -n "${SANITIZE:-}" ] && echo "1..23" || echo "1..29"
+[ -n "${SANITIZE:-}" ] && echo "1..25" || echo "1..31"
 mapfile -t pages < <(ls ./*.md docs/*.md bench/*.md examples/*/*.md | sed 's|^\./||')
 guides=({README,CONTRIBUTING,bench/README,examples/minilm/README}.md
     docs/{index,getting-started,troubleshooting,platforms,performance,performance-lessons,performance-history}.md)
@@ -70,6 +70,16 @@ good "a message with values is found" unknown_messages "$work/docs/good.md"
 good "the README's table of features has problems" refused_features README.md
 printf '\n| feature | problem |\n|---|---|\n| none | `sparkle=1` |\n' >>"$work/docs/bad.md"
 bad "a feature that there is not is found" refused_features "$work/docs/bad.md"
+
+# unnamed_fields PAGE: the fields of problems that a manual page does not name in bold.
+unnamed_fields() {
+    bash scripts/problem_fields.sh | tr ' ' '\n' | grep -v '^[A-Z]' | sort -u >"$work/fields"
+    grep -oE '^\.B.*|\\fB[a-z_]+' "$1" | sed 's/^\\fB//; s/^\.BR*//' | tr -d '",' | tr ' ' '\n' | sort -u >"$work/bold"
+    comm -23 "$work/fields" "$work/bold" | { ! grep .; }
+}
+good "the manual names all fields of problems" unnamed_fields docs/attune.1
+sed 's/soft_cap/soft cap/' docs/attune.1 >"$work/docs/bad.1"
+bad "a field that it does not name is found" unnamed_fields "$work/docs/bad.1"
 
 if command -v python3 >/dev/null; then
     good "the picture is made by its script" eval 'python3 scripts/architecture.py | cmp - docs/architecture.svg'

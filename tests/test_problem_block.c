@@ -157,6 +157,8 @@ static void test_choices(void **state) {
         {offsetof(attune_problem, w_dtype), ATTUNE_DTYPE_COUNT, "w_dtype is 9, which is no attune_dtype"},
         {offsetof(attune_problem, w_dtype), ATTUNE_I8, "w_dtype is i8; it must be f32, f16, bf16 or f64"},
         {offsetof(attune_problem, w_dtype), ATTUNE_I32, "w_dtype is i32; it must be f32, f16, bf16 or f64"},
+        {offsetof(attune_problem, softmax_precision), ATTUNE_F16, "softmax_precision is f16; it must be f32 or f64"},
+        {offsetof(attune_problem, softmax_precision), ATTUNE_BF16, "softmax_precision is bf16; it must be f32 or f64"},
         {offsetof(attune_problem, is_cross), 2, "is_cross is 2; it must be 0 or 1"},
         {offsetof(attune_problem, kv_projected), -1, "kv_projected is -1; it must be 0 or 1"},
         {offsetof(attune_problem, no_out_projection), 2, "no_out_projection is 2"},

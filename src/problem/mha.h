@@ -29,9 +29,6 @@ double mha_problem_flops(const attune_problem *canonical);
 enum { MHA_KEY_BYTES = 704 };
 size_t mha_key(const attune_problem *canonical, uint8_t key[MHA_KEY_BYTES]);
 
-/* Of softmax_scale and logits_soft_cap: times log2(e) it is still an f32. */
-static const double MHA_MAX_SCALE = 1e38;
-
 /* ---- What a problem is ---- */
 
 /* Attention with the projections around it. */

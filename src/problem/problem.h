@@ -3,6 +3,8 @@
 #define ATTUNE_MHA_PROBLEM_H
 
 #include "problem/mha.h"
+#include "problem/problem_fields.h"
+#include "problem/text.h"
 
 /* problem_check.c. Enums and flags, before anything looks at them; then ranges; then fields that contradict each
  * other. The latter two want defaults filled in. */
@@ -31,16 +33,23 @@ attune_status mha_settle_problem_strides(attune_problem *p, at_error *err);
 int64_t mha_most_queries(const attune_problem *p);
 int64_t mha_most_keys(const attune_problem *p);
 
-enum {
-    MHA_MAX_SIZE = INT32_MAX,
-    MHA_MAX_WIDTH = 1 << 18 /* columns of an input or output of a projection */
-};
-
 /* What seq_kv = 0 stands for: as many keys as queries, but how many lie in pages is for kv_lens to say. */
 static inline int64_t mha_default_keys(const attune_problem *p) {
     return p->page_size && p->has_kv_lens ? ATTUNE_DYNAMIC : p->seq_q;
 }
 
 static inline bool mha_has_dims(const int64_t dims[4]) { return dims[0] || dims[1] || dims[2] || dims[3]; }
+
+/* ---- Text ---- */
+
+/* The letters that name the dims of a mask in its short form, and the sizes that they stand for. */
+extern const char mha_dim_letters[5];
+void mha_full_dims(const attune_problem *p, int64_t dims[4]);
+
+/* How many strides this problem's tensor has, or dims a mask: field->rank except for `out` of a block. */
+int mha_field_rank(const attune_problem *p, const mha_field *field);
+
+/* Writes the words that a field may have: "a, b or c". */
+void mha_write_choices(mha_writer *w, const mha_field *field);
 
 #endif

@@ -1,6 +1,5 @@
 /* The whole block: which of its fields mean something, their defaults, and what they contradict. */
 #include "problem/problem.h"
-#include "problem/problem_fields.h"
 
 #include <stdio.h>
 
@@ -19,7 +18,7 @@ attune_status mha_keep_block(attune_problem *p, at_error *err) {
     }
     if (!mha_attends(p))
         return at_fail(err, ATTUNE_INVALID_PROBLEM, "embed_dim is %lld, but op=%s has no projections",
-                       (long long)p->embed_dim, mha_fields[0].words[p->op]);
+                       (long long)p->embed_dim, mha_field_named("op")->words->names[p->op]);
     p->op = ATTUNE_MHA;
     if (p->kv_projected) p->kv_embed_dim = p->v_embed_dim = p->is_cross = 0;
     if (!p->low_rank) p->low_rank_heads = p->low_rank_shared = 0;

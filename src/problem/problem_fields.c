@@ -1,112 +1,63 @@
-#include "problem/problem_fields.h"
-#include "problem/problem.h"
+#include "problem_fields.h"
 
-static const char *const ops[ATTUNE_OP_COUNT] = {[ATTUNE_ATTENTION] = "attention",
-                                                 [ATTUNE_WEIGHTS] = "weights",
-                                                 [ATTUNE_ROTARY] = "rotary",
-                                                 [ATTUNE_MERGE] = "merge",
-                                                 [ATTUNE_MHA] = "mha"};
-static const char *const dtypes[ATTUNE_F64 + 1] = {
-    [ATTUNE_F32] = "f32", [ATTUNE_F16] = "f16", [ATTUNE_BF16] = "bf16", [ATTUNE_F64] = "f64"};
-static const char *const cache_dtypes[ATTUNE_F8 + 1] = {
-    [ATTUNE_F32] = "f32", [ATTUNE_F16] = "f16", [ATTUNE_BF16] = "bf16",
-    [ATTUNE_F64] = "f64", [ATTUNE_I8] = "i8",   [ATTUNE_F8] = "f8"};
-static const char *const scales[ATTUNE_SCALES_COUNT] = {
-    [ATTUNE_SCALES_NONE] = "none", [ATTUNE_SCALES_HEAD] = "head", [ATTUNE_SCALES_TOKEN] = "token"};
-static const char *const aligns[] = {[ATTUNE_TOP_LEFT] = "top_left", [ATTUNE_BOTTOM_RIGHT] = "bottom_right"};
-static const char *const modes[ATTUNE_WEIGHTS_MODE_COUNT] = {[ATTUNE_WEIGHTS_NONE] = "none",
-                                                             [ATTUNE_WEIGHTS_SCALED] = "scaled",
-                                                             [ATTUNE_WEIGHTS_CAPPED] = "capped",
-                                                             [ATTUNE_WEIGHTS_MASKED] = "masked",
-                                                             [ATTUNE_WEIGHTS_SOFTMAX] = "softmax"};
+#include <math.h>
+#include <string.h>
 
-#define AT(field)          offsetof(attune_problem, field)
-#define INT(field)         {.name = #field, .kind = MHA_FIELD_INT, .offset = AT(field)}
-#define INT_ALWAYS(field)  {.name = #field, .kind = MHA_FIELD_INT, .offset = AT(field), .always = true}
-#define SIZE(field)        {.name = #field, .kind = MHA_FIELD_SIZE, .offset = AT(field)}
-#define SIZE_ALWAYS(field) {.name = #field, .kind = MHA_FIELD_SIZE, .offset = AT(field), .always = true}
-#define FLAG(text, field)  {.name = text, .kind = MHA_FIELD_FLAG, .offset = AT(field)}
-#define WORD(text, field, list)                                                                                        \
-    {.name = text, .kind = MHA_FIELD_WORD, .offset = AT(field), .words = list, .num_words = sizeof list / sizeof *list}
-#define NUMBER(field)        {.name = #field, .kind = MHA_FIELD_NUMBER, .offset = AT(field)}
-#define DIMS(text, field)    {.name = text, .kind = MHA_FIELD_DIMS, .offset = AT(field), .rank = 4}
-#define STRIDES(field, dims) {.name = #field, .kind = MHA_FIELD_STRIDES, .offset = AT(field), .rank = dims}
+/* ---- The words ---- */
 
-/* In the order in which they are printed. */
-const mha_field mha_fields[MHA_NUM_FIELDS] = {
-    WORD("op", op, ops),
-    INT(batch),
-    INT(embed_dim),
-    INT(kv_embed_dim),
-    INT(v_embed_dim),
-    INT(out_dim),
-    FLAG("cross", is_cross),
-    INT_ALWAYS(num_heads),
-    INT(num_kv_heads),
-    SIZE_ALWAYS(seq_q),
-    SIZE_ALWAYS(seq_kv),
-    INT_ALWAYS(head_dim),
-    INT(head_dim_v),
-    WORD("dtype", dtype, dtypes),
-    WORD("k_dtype", k_dtype, cache_dtypes),
-    WORD("v_dtype", v_dtype, cache_dtypes),
-    WORD("k_scales", k_scales, scales),
-    WORD("v_scales", v_scales, scales),
-    WORD("w_dtype", w_dtype, dtypes),
-    WORD("bias_dtype", bias_dtype, dtypes),
-    WORD("softmax_precision", softmax_precision, dtypes),
-    NUMBER(softmax_scale),
-    NUMBER(logits_soft_cap),
-    FLAG("is_causal", is_causal),
-    WORD("causal_align", causal_align, aligns),
-    INT(causal_offset),
-    INT(window_left),
-    INT(window_right),
-    INT(global_tokens),
-    FLAG("lse", has_lse),
-    FLAG("alibi_slopes", has_alibi_slopes),
-    FLAG("sinks", has_sinks),
-    FLAG("kv_lens", has_kv_lens),
-    FLAG("causal_offsets", has_causal_offsets),
-    FLAG("ragged", is_ragged),
-    INT(page_size),
-    INT(max_seq_q),
-    INT(max_seq_kv),
-    SIZE(seq_new),
-    FLAG("kv_projected", kv_projected),
-    FLAG("v_in_k", v_in_k),
-    FLAG("no_out_projection", no_out_projection),
-    INT(low_rank),
-    FLAG("low_rank_heads", low_rank_heads),
-    FLAG("low_rank_shared", low_rank_shared),
-    FLAG("short_masks", short_masks),
-    DIMS("attn_mask", attn_mask_dims),
-    DIMS("attn_bias", attn_bias_dims),
-    INT(rotary_dim),
-    FLAG("rotary_interleaved", rotary_interleaved),
-    FLAG("position_ids", has_position_ids),
-    WORD("weights", weights_mode, modes),
-    FLAG("weights_average", weights_average),
-    FLAG("row_ids", has_row_ids),
-    SIZE(num_rows),
-    FLAG("reproducible", reproducible),
-    INT(num_parts),
-    STRIDES(q_strides, 4),
-    STRIDES(k_strides, 4),
-    STRIDES(v_strides, 4),
-    STRIDES(out_strides, 4),
-    STRIDES(lse_strides, 3),
-    STRIDES(attn_mask_strides, 4),
-    STRIDES(attn_bias_strides, 4),
-    STRIDES(k_new_strides, 4),
-    STRIDES(v_new_strides, 4),
-    STRIDES(weights_strides, 4),
-    STRIDES(x_strides, 3),
-    STRIDES(x_kv_strides, 3),
-    STRIDES(x_v_strides, 3),
-    STRIDES(k_scale_strides, 3),
-    STRIDES(v_scale_strides, 3),
+#define WORDS(name, count, ...) static const char *const name##_names[count] = {__VA_ARGS__};
+#include "fields.def"
+#define WORDS(name, count, ...) static const mha_words name##_words = {"attune_" #name, name##_names, count};
+#include "fields.def"
+
+/* ---- The table ---- */
+
+#define BIT(value) (1U << (value))
+enum {
+    BLOCK = BIT(ATTUNE_MHA),
+    ROTARY = BIT(ATTUNE_ROTARY),
+    MERGE = BIT(ATTUNE_MERGE),
+    VALUES = BIT(ATTUNE_ATTENTION) | BLOCK,
+    KEYS = VALUES | BIT(ATTUNE_WEIGHTS),
+    ANY = BIT(ATTUNE_OP_COUNT) - 1
 };
+enum {
+    PRECISIONS = BIT(ATTUNE_F32) | BIT(ATTUNE_F64),
+    FLOATS = PRECISIONS | BIT(ATTUNE_F16) | BIT(ATTUNE_BF16),
+    CODES = BIT(ATTUNE_I8) | BIT(ATTUNE_F8)
+};
+enum { NO_KEY = MHA_NO_KEY };
+
+#define AT(name)   offsetof(attune_problem, name)
+#define RANK(name) (int)(sizeof(((attune_problem *)NULL)->name) / sizeof(int64_t))
+#define FIELD(kind_, name_, member_, operators_, key_, ...)                                                            \
+    {.kind = MHA_FIELD_##kind_,                                                                                        \
+     .name = (name_),                                                                                                  \
+     .member = #member_,                                                                                               \
+     .offset = AT(member_),                                                                                            \
+     .operators = (operators_),                                                                                        \
+     .key = (key_),                                                                                                    \
+     .rank = RANK(member_),                                                                                            \
+     __VA_ARGS__},
+const mha_field mha_fields[MHA_NUM_FIELDS] = {
+#include "fields.def"
+};
+
+static const attune_problem initial = ATTUNE_PROBLEM_INIT;
+
+const mha_field *mha_field_named(const char *name) {
+    for (int i = 0; i < MHA_NUM_FIELDS; i++)
+        if (!strcmp(mha_fields[i].name, name)) return &mha_fields[i];
+    return NULL;
+}
+
+const mha_field *mha_field_at_offset(size_t offset) {
+    for (int i = 0; i < MHA_NUM_FIELDS; i++)
+        if (mha_fields[i].offset == offset) return &mha_fields[i];
+    return NULL;
+}
+
+/* ---- Values ---- */
 
 size_t mha_field_bytes(const mha_field *field) {
     switch (field->kind) {
@@ -119,16 +70,56 @@ size_t mha_field_bytes(const mha_field *field) {
     }
 }
 
-int mha_field_rank(const attune_problem *p, const mha_field *field) {
-    const bool is_out = field->offset == AT(out_strides);
-    return is_out && p->embed_dim && !p->no_out_projection ? 3 : field->rank;
+int64_t mha_field_value(const attune_problem *p, const mha_field *field) {
+    int small;
+    int64_t wide;
+    if (mha_field_bytes(field) == sizeof small) {
+        memcpy(&small, mha_field_of(p, field), sizeof small);
+        return small;
+    }
+    memcpy(&wide, mha_field_of(p, field), sizeof wide);
+    return wide;
 }
 
-const char mha_dim_letters[5] = "bhqk";
+double mha_field_number(const attune_problem *p, const mha_field *field) {
+    double number;
+    memcpy(&number, mha_field_of(p, field), sizeof number);
+    return number;
+}
 
-void mha_full_dims(const attune_problem *p, int64_t dims[4]) {
-    dims[0] = p->batch;
-    dims[1] = p->num_heads;
-    dims[2] = p->is_ragged ? ATTUNE_DYNAMIC : p->seq_q;
-    dims[3] = p->is_ragged ? ATTUNE_DYNAMIC : p->seq_kv ? p->seq_kv : mha_default_keys(p);
+static bool is_set(const attune_problem *p, size_t flag) {
+    int value = 0;
+    if (flag) memcpy(&value, (const char *)p + flag, sizeof value);
+    return value != 0;
+}
+
+bool mha_field_is_open(const attune_problem *p, const mha_field *field) { return is_set(p, field->open); }
+
+/* Numbers by value: a NaN is one like another, and -0 is 0. */
+bool mha_field_is_initial(const attune_problem *p, const mha_field *field) {
+    if (mha_field_is_open(p, field)) return false;
+    if (field->kind != MHA_FIELD_NUMBER)
+        return !memcmp(mha_field_of(p, field), mha_field_of(&initial, field), mha_field_bytes(field));
+    const double number = mha_field_number(p, field);
+    return isnan(number) || number == mha_field_number(&initial, field);
+}
+
+void mha_field_reset(attune_problem *p, const mha_field *field) {
+    const int none = 0;
+    memcpy(mha_field_at(p, field), mha_field_of(&initial, field), mha_field_bytes(field));
+    if (field->open) memcpy((char *)p + field->open, &none, sizeof none);
+}
+
+bool mha_field_counts(const attune_problem *p, const mha_field *field) {
+    if (!(field->operators >> p->op & 1)) return false;
+    return !field->part_of || !mha_field_is_initial(p, mha_field_at_offset(field->part_of));
+}
+
+const char *mha_field_word(const mha_field *field, int64_t value) {
+    return value >= 0 && value < field->words->count ? field->words->names[value] : NULL;
+}
+
+const char *mha_field_choice(const mha_field *field, int64_t value) {
+    const char *const word = mha_field_word(field, value);
+    return word && (!field->values || field->values >> value & 1) ? word : NULL;
 }

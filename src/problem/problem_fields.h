@@ -1,8 +1,21 @@
-/* The fields of attune_problem as their text form names them: one table behind parsing and printing. */
+/* The fields of attune_problem as a table, made of fields.def: what parsing, printing, canonicalisation, checks and the
+ * key go by. It depends on attune.h alone, so the command links it, too. */
 #ifndef ATTUNE_MHA_PROBLEM_FIELDS_H
 #define ATTUNE_MHA_PROBLEM_FIELDS_H
 
-#include "problem/mha.h"
+#include <attune.h>
+#include <stdbool.h>
+
+enum {
+    MHA_MAX_SIZE = INT32_MAX,
+    MHA_MAX_WIDTH = 1 << 18, /* columns of an input or output of a projection */
+    MHA_MAX_HEAD_DIM = 8192,
+    MHA_MAX_PARTS = 65536
+};
+
+/* Of numbers that scores are multiplied or divided by: times log2(e) they are still an f32. */
+#define MHA_MAX_SCALE 1e38
+#define MHA_MIN_CAP   1e-30
 
 typedef enum mha_field_kind {
     MHA_FIELD_INT,
@@ -14,39 +27,85 @@ typedef enum mha_field_kind {
     MHA_FIELD_STRIDES
 } mha_field_kind;
 
+typedef struct mha_words {
+    const char *type;         /* "attune_op" */
+    const char *const *names; /* by value; NULL where text has no word: the field's own default */
+    int count;
+} mha_words;
+
+/* How `attune check` draws a field that depends on no other. */
+enum { MHA_AS_FEATURE = -1 };
+typedef struct mha_draw {
+    int percent;           /* how often it is not its default; MHA_AS_FEATURE: as often as any feature; 0: not so */
+    double from, to, step; /* of a number: multiples of `step` */
+    double usual;          /* the value in half of the cases; 0: none */
+} mha_draw;
+
+enum { MHA_NO_KEY = -1 };
+
 typedef struct mha_field {
-    const char *name;
     mha_field_kind kind;
+    const char *name, *member; /* in text, in the struct */
     size_t offset;
+    unsigned operators; /* bits by attune_op: for which it means something */
+    int key;            /* its word in the key, or MHA_NO_KEY */
+    int rank;           /* of dims and strides */
+
     bool always;              /* printed even where it would be filled in */
-    int rank;                 /* of strides */
-    const char *const *words; /* of an enum, by value; NULL where text has no word for it */
-    int num_words;
+    const mha_words *words;   /* of an enum */
+    unsigned values;          /* bits: the words that the field may have; 0: all */
+    double least, most;       /* of an integer or a number. Its default is legal beside them */
+    int multiple;             /* an integer must be a multiple of this */
+    size_t part_of;           /* offset of the field without which this one means nothing; 0: none */
+    size_t open;              /* offset of the flag that leaves a number to each call, "dynamic" in text; 0: none */
+    attune_weights_mode step; /* the first content of the weights output that depends on it; 0: all */
+    bool is_order;            /* tells one key from another: low-rank keys have no such thing */
+    const char *both;         /* the name in text that stands for this field and another one */
+    const char *also;         /* names of other libraries and slips, for "did you mean" */
+    mha_draw draw;
 } mha_field;
 
-enum { MHA_NUM_FIELDS = 72 };
+enum {
+#define FIELD(...) +1
+    MHA_NUM_FIELDS = 0
+#include "fields.def"
+};
 extern const mha_field mha_fields[MHA_NUM_FIELDS];
 
+/* How many words of a key are fields. */
+enum {
+#define FIELD(kind, name, member, operators, key, ...) +((key) < 0 ? 0 : MHA_FIELD_##kind == MHA_FIELD_DIMS ? 2 : 1)
+#define NO_KEY                                         MHA_NO_KEY
+    MHA_FIELD_KEYS = 0
+#include "fields.def"
+#undef NO_KEY
+};
+
+const mha_field *mha_field_named(const char *name);  /* by its name in text; NULL: there is none */
+const mha_field *mha_field_at_offset(size_t offset); /* of the member that begins there; NULL: there is none */
 size_t mha_field_bytes(const mha_field *field);
-
-/* How many strides this problem's tensor has, or dims a mask: field->rank but for `out` of a block. */
-int mha_field_rank(const attune_problem *p, const mha_field *field);
-
-/* softmax_scale=dynamic is a flag of its own in the struct. */
-static inline bool mha_is_scale(const mha_field *field) {
-    return field->offset == offsetof(attune_problem, softmax_scale);
-}
-static inline bool mha_is_left_to_calls(const attune_problem *p, const mha_field *field) {
-    return mha_is_scale(field) && p->has_softmax_scale;
-}
 
 static inline void *mha_field_at(attune_problem *p, const mha_field *field) { return (char *)p + field->offset; }
 static inline const void *mha_field_of(const attune_problem *p, const mha_field *field) {
     return (const char *)p + field->offset;
 }
 
-/* The letters that name the dims of a mask in its short form, and the sizes that they stand for. */
-extern const char mha_dim_letters[5];
-void mha_full_dims(const attune_problem *p, int64_t dims[4]);
+/* The value of an integer, a flag or a word. */
+int64_t mha_field_value(const attune_problem *p, const mha_field *field);
+double mha_field_number(const attune_problem *p, const mha_field *field);
+
+/* Whether the field has the value of ATTUNE_PROBLEM_INIT, and gives it that value. */
+bool mha_field_is_initial(const attune_problem *p, const mha_field *field);
+void mha_field_reset(attune_problem *p, const mha_field *field);
+
+/* Whether the field means something: for the operator, and with the field that it is a part of. */
+bool mha_field_counts(const attune_problem *p, const mha_field *field);
+
+/* Whether each call has a number of its own: softmax_scale=dynamic. */
+bool mha_field_is_open(const attune_problem *p, const mha_field *field);
+
+/* The word of a value of the field's enum, and of one that the field may have; NULL: there is none. */
+const char *mha_field_word(const mha_field *field, int64_t value);
+const char *mha_field_choice(const mha_field *field, int64_t value);
 
 #endif

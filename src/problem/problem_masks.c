@@ -3,6 +3,15 @@
 
 #include <stdio.h>
 
+const char mha_dim_letters[5] = "bhqk";
+
+void mha_full_dims(const attune_problem *p, int64_t dims[4]) {
+    dims[0] = p->batch;
+    dims[1] = p->num_heads;
+    dims[2] = p->is_ragged ? ATTUNE_DYNAMIC : p->seq_q;
+    dims[3] = p->is_ragged ? ATTUNE_DYNAMIC : p->seq_kv ? p->seq_kv : mha_default_keys(p);
+}
+
 static const char *const dim_names[4] = {"batch", "num_heads", "seq_q", "seq_kv"};
 
 static attune_status refuse(const char *mask, int dim, int64_t found, int64_t expected, bool at_most, at_error *err) {

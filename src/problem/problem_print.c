@@ -1,10 +1,24 @@
 /* Writes problems as text. */
 #include "problem/problem.h"
-#include "problem/problem_fields.h"
-#include "problem/text.h"
 
-#include <math.h>
 #include <string.h>
+
+int mha_field_rank(const attune_problem *p, const mha_field *field) {
+    const bool is_out = field->offset == offsetof(attune_problem, out_strides);
+    return is_out && p->embed_dim && !p->no_out_projection ? 3 : field->rank;
+}
+
+void mha_write_choices(mha_writer *w, const mha_field *field) {
+    const char *last = NULL;
+    int count = 0;
+    for (int i = 0; i < field->words->count; i++) {
+        const char *const word = mha_field_choice(field, i);
+        if (!word) continue;
+        if (last) mha_write(w, "%s%s", count++ ? ", " : "", last);
+        last = word;
+    }
+    if (last) mha_write(w, "%s%s", count ? " or " : "", last);
+}
 
 static void write_size(mha_writer *w, const char *before, int64_t size, bool may_be_dynamic) {
     if (may_be_dynamic && size == ATTUNE_DYNAMIC)
@@ -38,46 +52,28 @@ static void write_dims(mha_writer *w, const attune_problem *p, const mha_field *
 }
 
 static void write_field(mha_writer *w, const attune_problem *p, const mha_field *field) {
-    const void *value = mha_field_of(p, field);
-    int small = 0;
-    double number = 0;
+    const void *array = mha_field_of(p, field);
+    const char *word = NULL;
     mha_write_key(w, field->name);
     switch (field->kind) {
+    case MHA_FIELD_SIZE: write_size(w, "", mha_field_value(p, field), true); break;
+    case MHA_FIELD_WORD: word = mha_field_word(field, mha_field_value(p, field)); /* fall through */
     case MHA_FIELD_INT:
-    case MHA_FIELD_SIZE: write_size(w, "", *(const int64_t *)value, field->kind == MHA_FIELD_SIZE); break;
     case MHA_FIELD_FLAG:
-    case MHA_FIELD_WORD:
-        memcpy(&small, value, sizeof small);
-        if (field->kind == MHA_FIELD_WORD && small >= 0 && small < field->num_words && field->words[small])
-            mha_write(w, "%s", field->words[small]);
+        if (word)
+            mha_write(w, "%s", word);
         else
-            mha_write(w, "%d", small);
+            write_size(w, "", mha_field_value(p, field), false);
         break;
     case MHA_FIELD_NUMBER:
-        memcpy(&number, value, sizeof number);
-        if (mha_is_left_to_calls(p, field))
+        if (mha_field_is_open(p, field))
             mha_write(w, "dynamic");
         else
-            mha_write(w, "%.17g", number);
+            mha_write(w, "%.17g", mha_field_number(p, field));
         break;
-    case MHA_FIELD_DIMS: write_dims(w, p, field, value); break;
-    case MHA_FIELD_STRIDES: write_array(w, p, field, value); break;
+    case MHA_FIELD_DIMS: write_dims(w, p, field, array); break;
+    case MHA_FIELD_STRIDES: write_array(w, p, field, array); break;
     }
-}
-
-static const attune_problem initial = ATTUNE_PROBLEM_INIT;
-
-static void reset(attune_problem *p, const mha_field *field) {
-    memcpy(mha_field_at(p, field), mha_field_of(&initial, field), mha_field_bytes(field));
-    if (mha_is_scale(field)) p->has_softmax_scale = 0;
-}
-
-/* Text has no NaN: it stands for a default. */
-static bool is_initial(const attune_problem *p, const mha_field *field) {
-    const void *value = mha_field_of(p, field);
-    if (mha_is_left_to_calls(p, field)) return false;
-    if (field->kind == MHA_FIELD_NUMBER && isnan(*(const double *)value)) return true;
-    return !memcmp(value, mha_field_of(&initial, field), mha_field_bytes(field));
 }
 
 /* Which fields can be left out: those without which the rest still gives this canonical problem. Tried from the last
@@ -87,9 +83,9 @@ static void find_needed(const attune_problem *canonical, bool needed[MHA_NUM_FIE
     for (int i = MHA_NUM_FIELDS - 1; i >= 0; i--) {
         const mha_field *field = &mha_fields[i];
         needed[i] = field->always;
-        if (field->always || is_initial(&rest, field)) continue;
+        if (field->always || mha_field_is_initial(&rest, field)) continue;
         attune_problem without = rest;
-        reset(&without, field);
+        mha_field_reset(&without, field);
         needed[i] = mha_canonicalize(&without, &result, NULL) || memcmp(&result, canonical, sizeof result);
         if (!needed[i]) rest = without;
     }
@@ -97,7 +93,8 @@ static void find_needed(const attune_problem *canonical, bool needed[MHA_NUM_FIE
 
 /* What cannot be compiled is printed as it stands. */
 static void find_set(const attune_problem *p, bool needed[MHA_NUM_FIELDS]) {
-    for (int i = 0; i < MHA_NUM_FIELDS; i++) needed[i] = mha_fields[i].always || !is_initial(p, &mha_fields[i]);
+    for (int i = 0; i < MHA_NUM_FIELDS; i++)
+        needed[i] = mha_fields[i].always || !mha_field_is_initial(p, &mha_fields[i]);
 }
 
 size_t mha_problem_print(const attune_problem *problem, char *text, size_t capacity) {

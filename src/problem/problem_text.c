@@ -1,8 +1,6 @@
 /* Reads problems from text: "num_heads=12,seq_q=512,head_dim=64,is_causal=1". */
 #include "problem/problem.h"
-#include "problem/problem_fields.h"
 #include "problem/suggest.h"
-#include "problem/text.h"
 
 #include <math.h>
 #include <string.h>
@@ -37,32 +35,34 @@ static attune_status parse_flag(const mha_pair *pair, void *out, at_error *err) 
     return ATTUNE_OK;
 }
 
-/* The choices are listed as "a, b or c". */
 static attune_status parse_word(const mha_pair *pair, const mha_field *field, void *out, at_error *err) {
+    const char *words[32];
     char choices[128] = "";
     mha_writer w = {choices, sizeof choices, 0};
-    for (int i = 0; i < field->num_words; i++) {
-        if (!field->words[i]) continue;
-        if (mha_value_is(pair, field->words[i])) {
-            memcpy(out, &i, sizeof i);
-            return ATTUNE_OK;
-        }
-        mha_write(&w, "%s%s", !w.length ? "" : i == field->num_words - 1 ? " or " : ", ", field->words[i]);
+    int count = 0;
+    for (int i = 0; i < field->words->count; i++) {
+        const char *const word = words[count] = mha_field_choice(field, i);
+        if (!word) continue;
+        count++;
+        if (!mha_value_is(pair, word)) continue;
+        memcpy(out, &i, sizeof i);
+        return ATTUNE_OK;
     }
-    return bad_choice(pair, choices, mha_suggest_value(pair, field->words, field->num_words), err);
+    mha_write_choices(&w, field);
+    return bad_choice(pair, choices, mha_suggest_value(pair, words, count), err);
 }
 
 /* The struct uses NaN for "default"; in text a NaN is always a mistake. */
 static attune_status parse_number(const mha_pair *pair, const mha_field *field, attune_problem *p, at_error *err) {
-    const bool is_scale = mha_is_scale(field), is_dynamic = is_scale && mha_value_is(pair, "dynamic");
+    const int is_dynamic = field->open && mha_value_is(pair, "dynamic");
     double value = ATTUNE_DEFAULT_SCALE;
-    if (!is_dynamic && !(is_scale && mha_value_is(pair, "default"))) {
+    if (!is_dynamic && !(field->open && mha_value_is(pair, "default"))) {
         const attune_status status = mha_value_double(pair, ATTUNE_INVALID_PROBLEM, &value, err);
         if (status) return status;
         if (isnan(value))
-            return bad_choice(pair, is_scale ? "a number, 'default' or 'dynamic'" : "a number", no_suggestion, err);
+            return bad_choice(pair, field->open ? "a number, 'default' or 'dynamic'" : "a number", no_suggestion, err);
     }
-    if (is_scale) p->has_softmax_scale = is_dynamic;
+    if (field->open) memcpy((char *)p + field->open, &is_dynamic, sizeof is_dynamic);
     memcpy(mha_field_at(p, field), &value, sizeof value);
     return ATTUNE_OK;
 }
@@ -147,11 +147,7 @@ static attune_status parse_field(parse_state *state, int i, const mha_pair *pair
 
 /* Whether the key is the field's name, or that of K's and V's together. */
 static bool names_field(const mha_pair *pair, const mha_field *field) {
-    if (mha_key_is(pair, field->name)) return true;
-    const bool is_dtype = mha_key_is(pair, "kv_dtype");
-    if (!is_dtype && !mha_key_is(pair, "kv_scales")) return false;
-    return field->offset == (is_dtype ? offsetof(attune_problem, k_dtype) : offsetof(attune_problem, k_scales)) ||
-           field->offset == (is_dtype ? offsetof(attune_problem, v_dtype) : offsetof(attune_problem, v_scales));
+    return mha_key_is(pair, field->name) || (field->both && mha_key_is(pair, field->both));
 }
 
 static attune_status parse_pair(void *user, const mha_pair *pair, at_error *err) {

@@ -10,85 +10,11 @@ typedef struct alias {
     const char *usual, *meant;
 } alias;
 
-/* Names that are too far from attune's for a count of letters. Flags need no line for their is_ or has_. */
-static const alias field_aliases[] = {
-    {"b", "batch"},
-    {"bs", "batch"},
-    {"bsz", "batch"},
-    {"batch_size", "batch"},
-    {"h", "num_heads"},
-    {"heads", "num_heads"},
-    {"nhead", "num_heads"},
-    {"n_head", "num_heads"},
-    {"n_heads", "num_heads"},
-    {"q_heads", "num_heads"},
-    {"num_q_heads", "num_heads"},
-    {"num_attention_heads", "num_heads"},
-    {"kv_heads", "num_kv_heads"},
-    {"n_kv_heads", "num_kv_heads"},
-    {"num_key_value_heads", "num_kv_heads"},
-    {"num_query_groups", "num_kv_heads"},
-    {"s", "seq_q"},
-    {"sq", "seq_q"},
-    {"seq", "seq_q"},
-    {"seqlen", "seq_q"},
-    {"seq_len", "seq_q"},
-    {"seqlen_q", "seq_q"},
-    {"seq_len_q", "seq_q"},
-    {"q_len", "seq_q"},
-    {"tokens", "seq_q"},
-    {"skv", "seq_kv"},
-    {"seq_k", "seq_kv"},
-    {"seqlen_k", "seq_kv"},
-    {"seqlen_kv", "seq_kv"},
-    {"seq_len_kv", "seq_kv"},
-    {"kv_len", "seq_kv"},
-    {"k_len", "seq_kv"},
-    {"d", "head_dim"},
-    {"dim", "head_dim"},
-    {"d_head", "head_dim"},
-    {"d_k", "head_dim"},
-    {"dim_head", "head_dim"},
-    {"head_size", "head_dim"},
-    {"d_v", "head_dim_v"},
-    {"v_head_dim", "head_dim_v"},
-    {"d_model", "embed_dim"},
-    {"hidden_size", "embed_dim"},
-    {"hidden_dim", "embed_dim"},
-    {"n_embd", "embed_dim"},
-    {"kdim", "kv_embed_dim"},
-    {"vdim", "v_embed_dim"},
-    {"type", "dtype"},
-    {"data_type", "dtype"},
+/* Names of other libraries for keys that are no fields; those for fields are in fields.def. Flags need none for their
+ * is_ or has_. */
+static const alias key_aliases[] = {
     {"cache_dtype", "kv_dtype"},
     {"kv_cache_dtype", "kv_dtype"},
-    {"weight_dtype", "w_dtype"},
-    {"weights_dtype", "w_dtype"},
-    {"scale", "softmax_scale"},
-    {"sm_scale", "softmax_scale"},
-    {"softcap", "logits_soft_cap"},
-    {"soft_cap", "logits_soft_cap"},
-    {"logit_cap", "logits_soft_cap"},
-    {"window", "window_left"},
-    {"window_size", "window_left"},
-    {"sliding_window", "window_left"},
-    {"return_lse", "lse"},
-    {"alibi", "alibi_slopes"},
-    {"varlen", "ragged"},
-    {"block_size", "page_size"},
-    {"mask", "attn_mask"},
-    {"attention_mask", "attn_mask"},
-    {"attn_mask_dims", "attn_mask"},
-    {"bias", "attn_bias"},
-    {"attention_bias", "attn_bias"},
-    {"attn_bias_dims", "attn_bias"},
-    {"rope", "rotary_dim"},
-    {"rope_dim", "rotary_dim"},
-    {"rotary", "rotary_dim"},
-    {"interleaved", "rotary_interleaved"},
-    {"weights_mode", "weights"},
-    {"need_weights", "weights"},
-    {"deterministic", "reproducible"},
 };
 
 static const alias value_aliases[] = {
@@ -132,6 +58,18 @@ static const char *find_alias(const alias *list, size_t count, const char *text,
     return NULL;
 }
 
+/* Whether a list of words with blanks between them has this one. */
+static bool has_word(const char *list, const char *text, size_t length) {
+    for (const char *at = list; at && *at; at += strspn(at, " ")) {
+        const size_t letters = strcspn(at, " ");
+        char word[64];
+        snprintf(word, sizeof word, "%.*s", (int)letters, at);
+        if (at_same_word(text, length, word)) return true;
+        at += letters;
+    }
+    return false;
+}
+
 static mha_suggestion sentence(const char *word) {
     mha_suggestion s = {""};
     if (word) snprintf(s.text, sizeof s.text, "; did you mean %s?", word);
@@ -151,16 +89,18 @@ static bool is_same_flag(const char *text, size_t length, const char *name) {
 }
 
 mha_suggestion mha_suggest_field(const mha_pair *pair) {
-    static const char *const others[] = {"layout", "kv_dtype", "kv_scales"};
     const size_t length = (size_t)pair->key_length;
-    const char *const usual =
-        find_alias(field_aliases, sizeof field_aliases / sizeof *field_aliases, pair->key, length);
+    const char *const usual = find_alias(key_aliases, sizeof key_aliases / sizeof *key_aliases, pair->key, length);
     if (usual) return sentence(usual);
+    for (int i = 0; i < MHA_NUM_FIELDS; i++)
+        if (has_word(mha_fields[i].also, pair->key, length)) return sentence(mha_fields[i].name);
     for (int i = 0; i < MHA_NUM_FIELDS; i++)
         if (is_same_flag(pair->key, length, mha_fields[i].name)) return sentence(mha_fields[i].name);
     at_nearest nearest = at_nearest_to(pair->key, length);
     for (int i = 0; i < MHA_NUM_FIELDS; i++) at_nearest_try(&nearest, mha_fields[i].name);
-    for (size_t i = 0; i < sizeof others / sizeof *others; i++) at_nearest_try(&nearest, others[i]);
+    at_nearest_try(&nearest, "layout");
+    for (int i = 0; i < MHA_NUM_FIELDS; i++)
+        if (mha_fields[i].both) at_nearest_try(&nearest, mha_fields[i].both);
     return sentence(nearest.word);
 }
 

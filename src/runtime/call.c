@@ -1,5 +1,7 @@
 #include "runtime/call.h"
 
+#include "problem/problem_fields.h"
+
 #include <math.h>
 #include <string.h>
 

@@ -87,13 +87,20 @@ make_packed() {
 }
 if [ -n "${ATTUNE:-}" ]; then make_seeds >/dev/null; fi
 
+# The words of a fuzzer, and for problems all fields.
+words_of() {
+    cat "tests/fuzz/words/$1"
+    [ "$1" != fuzz_problem ] || bash scripts/problem_fields.sh | awk '{ print "\"" $2 "=\"" }'
+}
+
 run_one() {
     local name=$1 options=() most=16384
     mkdir -p "$corpus/$name" "$scratch/$name"
     [ "$name" != fuzz_tuning ] || most=65536 # a database has six pages at least
     local folders=("$corpus/$name")
     [ -d "tests/fuzz/seeds/$name" ] && folders+=("tests/fuzz/seeds/$name")
-    [ -e "tests/fuzz/words/$name" ] && options+=("-dict=tests/fuzz/words/$name")
+    [ -e "tests/fuzz/words/$name" ] && words_of "$name" >"$scratch/$name.words" &&
+        options+=("-dict=$scratch/$name.words")
     TMPDIR=$scratch/$name "$BUILD/fuzz/$name" -max_total_time="$seconds" -timeout=20 -rss_limit_mb=3000 \
         -max_len=$most -use_value_profile=1 -print_final_stats=1 -artifact_prefix="$found/$name-" "${options[@]}" \
         "${folders[@]}" >"$found/$name.log" 2>&1
