@@ -7,15 +7,6 @@
 
 #include <cmocka.h>
 
-void assert_ok(attune_status status) {
-    if (status) fail_msg("%s: %s", attune_status_name(status), attune_last_message());
-}
-
-void assert_fails(attune_status status, attune_status expected, const char *part) {
-    if (status != expected) fail_msg("%s: %s", attune_status_name(status), attune_last_message());
-    if (!strstr(attune_last_message(), part)) fail_msg("\"%s\" is not in: %s", part, attune_last_message());
-}
-
 size_t count_of(const attune_weight *w) {
     size_t count = w->rank > 0;
     for (int d = 0; d < w->rank; d++) count *= (size_t)w->dims[d];

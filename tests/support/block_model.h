@@ -3,6 +3,7 @@
 #define ATTUNE_TESTS_BLOCK_MODEL_H
 
 #include "layer/pack.h"
+#include "support/statuses.h"
 
 typedef enum model_values {
     RANDOM_BITS,  /* NaNs among them */
@@ -27,9 +28,5 @@ void close_model(model *m);
 void pack_model(model *m);
 
 size_t count_of(const attune_weight *w);
-
-/* The call succeeded; it failed in this way, and its sentence holds `part`. */
-void assert_ok(attune_status status);
-void assert_fails(attune_status status, attune_status expected, const char *part);
 
 #endif

@@ -1,0 +1,26 @@
+/* Plans in tests: their calls beside those of the interpreter, and what they have done. */
+#ifndef ATTUNE_TESTS_PLANS_H
+#define ATTUNE_TESTS_PLANS_H
+
+#include "support/calls.h"
+#include "support/statuses.h"
+
+#define HEADS  "num_heads=2,head_dim=16"
+#define OPEN   HEADS ",seq_q=dynamic,seq_kv=dynamic"
+#define GROUPS "num_heads=8,num_kv_heads=2,head_dim=16,seq_q=dynamic,seq_kv=dynamic"
+
+/* A plan of sample_context. */
+attune_plan *plan_of(const char *text, const attune_plan_options *options);
+attune_plan_info info_of(const attune_plan *plan);
+
+/* "kernels few many specialised, calls few many specialised". */
+void assert_history(const attune_plan *plan, const char *expected);
+
+/* Runs a call of the plan. Its outputs must have the bits that the interpreter gives for the problem `kernel`, which is
+ * that of the kernel that is expected to run. */
+void assert_runs_as(attune_plan *plan, const sample *from, const char *kernel);
+
+/* A sample without tables. */
+sample sized(const char *problem, const char *sizes);
+
+#endif
