@@ -1,4 +1,5 @@
 /* Plans: kernels for lengths that come back. */
+#include "plan/plan.h"
 #include "support/plans.h"
 
 #include <pthread.h>
@@ -11,6 +12,8 @@
 #include <unistd.h>
 
 #include <cmocka.h>
+
+#define BLOCK_OPEN "embed_dim=32,num_heads=2,seq_q=dynamic,reproducible=1"
 
 /* ---- Lengths that come back ---- */
 
@@ -98,18 +101,44 @@ static void one_entry_is_not_all(void **state) {
     }
 }
 
-/* A block of few tokens is compiled for its batch. */
+/* The kernel of a block is for its number of tokens if these are few. Blocks of many tokens share one. */
 static void blocks_of_other_batches(void **state) {
     (void)state;
-    static const char text[] = "batch=%d,embed_dim=32,num_heads=2,seq_q=dynamic,reproducible=1";
+    static const struct {
+        int batch, rows;
+        const char *history;
+    } calls[] = {
+        {1, 8, "kernels 1 0 1, calls 1 0 1"},  {2, 8, "kernels 1 0 2, calls 2 0 2"},
+        {3, 8, "kernels 1 0 3, calls 3 0 3"},  {1, 20, "kernels 1 1 4, calls 3 1 4"},
+        {2, 20, "kernels 1 1 5, calls 3 2 5"}, {3, 20, "kernels 1 1 5, calls 3 2 7"},
+    };
     const attune_plan_options at_once = {sizeof at_once, 8, 1};
-    attune_plan *plan = plan_of("embed_dim=32,num_heads=2,seq_q=dynamic,reproducible=1", &at_once);
-    for (int batch = 1; batch <= 3; batch++) {
-        char problem[128];
-        snprintf(problem, sizeof problem, text, batch);
-        const sample call = sized(problem, "seq_q=8");
+    attune_plan *plan = plan_of(BLOCK_OPEN, &at_once);
+    for (size_t i = 0; i < sizeof calls / sizeof *calls; i++) {
+        char problem[128], sizes[32];
+        snprintf(problem, sizeof problem, "batch=%d,%s", calls[i].batch, BLOCK_OPEN);
+        snprintf(sizes, sizeof sizes, "seq_q=%d", calls[i].rows);
+        const sample call = sized(problem, sizes);
         assert_runs_as(plan, &call, problem);
+        assert_runs_as(plan, &call, problem);
+        assert_history(plan, calls[i].history);
     }
+    attune_plan_destroy(sample_context, plan);
+}
+
+/* The same with a mask of each entry: one that a batch of one brought is not the same for all. */
+static void masks_of_blocks(void **state) {
+    (void)state;
+    const attune_plan_options at_once = {sizeof at_once, 8, 1};
+    attune_plan *plan = plan_of("batch=5,attn_mask=bqk," BLOCK_OPEN, &at_once);
+    for (int i = 0; i < 6; i++) {
+        char problem[128];
+        snprintf(problem, sizeof problem, "batch=%d,attn_mask=bqk,%s", 1 + i % 3, BLOCK_OPEN);
+        const sample call = sized(problem, i < 3 ? "seq_q=6" : "seq_q=40");
+        for (int again = 0; again < 2; again++) assert_runs_as(plan, &call, problem);
+    }
+    /* One entry of 6 tokens runs in the kernel for two; 40 tokens have one kernel. */
+    assert_history(plan, "kernels 1 1 3, calls 2 1 9");
     attune_plan_destroy(sample_context, plan);
 }
 
@@ -146,6 +175,30 @@ static void lengths_alike_and_nothing_else(void **state) {
         assert_history(plan, "kernels 0 1 1, calls 0 1 18");
         attune_plan_destroy(sample_context, plan);
     }
+}
+
+/* Nothing is settled again for a call that repeats the one that brought the kernel; for any other call everything is.
+ * Strides of 0, which the plan's arguments have, are not those of the compiled problem. */
+static void the_call_that_brought_a_kernel_is_remembered(void **state) {
+    (void)state;
+    const attune_plan_options at_once = {sizeof at_once, 8, 1};
+    attune_plan *plan = plan_of(OPEN, &at_once);
+    const sample from = sized(OPEN, "seq_q=20,seq_kv=33");
+    assert_runs_as(plan, &from, OPEN);
+    const pl_special *special = plan->special[0];
+    const at_signature *signature = &special->kernel->signature;
+    sample_call c;
+    at_call call;
+    sample_call_open(&c, &from, ON_THE_HEAP);
+    assert_int_equal(at_call_make(signature, &special->layout, &c.arguments, &call, NULL), ATTUNE_OK);
+    assert_ptr_equal(call.settled, &special->layout.settled);
+    assert_int_equal(at_call_make(signature, NULL, &c.arguments, &call, NULL), ATTUNE_OK);
+    assert_ptr_equal(call.settled, &call.own);
+    memcpy(c.arguments.q_strides, (int64_t[]){640, 16, 32, 1}, sizeof c.arguments.q_strides);
+    assert_int_equal(at_call_make(signature, &special->layout, &c.arguments, &call, NULL), ATTUNE_OK);
+    assert_ptr_equal(call.settled, &call.own);
+    sample_call_close(&c);
+    attune_plan_destroy(sample_context, plan);
 }
 
 /* Innermost strides are the plan's. The other strides of the plan fit no length: two elements of out would coincide. */
@@ -333,7 +386,9 @@ int main(void) {
         cmocka_unit_test(batches_share_a_kernel),
         cmocka_unit_test(one_entry_is_not_all),
         cmocka_unit_test(blocks_of_other_batches),
+        cmocka_unit_test(masks_of_blocks),
         cmocka_unit_test(lengths_alike_and_nothing_else),
+        cmocka_unit_test(the_call_that_brought_a_kernel_is_remembered),
         cmocka_unit_test(strides_of_the_plan_are_examples),
         cmocka_unit_test(refusals_stay_the_same),
         cmocka_unit_test(threads_share_a_plan),

@@ -181,7 +181,7 @@ static void interpret(const sample_call *call, const attune_schedule *schedule, 
     const ir_kernel *kernel = mha_build(&arena, &canonical, schedule, target, &err);
     if (kernel) kernel = ir_lower(kernel, target, NULL, NULL, &err);
     const ir_interp_options options = {.shuffle_seed = 7};
-    if (!kernel || at_call_make(&signature, &call->arguments, &made, &err) ||
+    if (!kernel || at_call_make(&signature, NULL, &call->arguments, &made, &err) ||
         ir_interpret(kernel, made.buffers, made.settled->scalars, &options, &err)) {
         char problem[512], text[256];
         mha_problem_print(&canonical, problem, sizeof problem);

@@ -59,7 +59,10 @@ attune_status attune_plan_create(attune_context *context, const attune_problem *
 void attune_plan_destroy(attune_context *context, attune_plan *plan) {
     if (!context || !plan) return;
     for (int i = 0; i < PL_NUM_KINDS; i++) attune_kernel_release(plan->kernels[i]);
-    for (uint32_t i = 0; i < plan->num_special; i++) attune_kernel_release(plan->special[i].kernel);
+    for (uint32_t i = 0; i < plan->num_special; i++) {
+        attune_kernel_release(plan->special[i]->kernel);
+        at_free(&context->allocator, plan->special[i]);
+    }
     at_free(&context->allocator, plan);
 }
 

@@ -1,5 +1,5 @@
 /* A plan: one handle for calls whose sizes vary. It chooses among kernels that attune_compile gives, and runs them by
- * attune_run_with.
+ * at_run_kernel.
  *
  * plan.c makes and ends plans, kernels.c has the kernels of a plan and the choice among them, specialise.c those for
  * lengths that come back, ragged.c cuts ragged batches, run.c is the call. */
@@ -14,16 +14,19 @@
  * the others are not used. */
 typedef enum pl_kind { PL_ONE, PL_FEW, PL_MANY, PL_NUM_KINDS } pl_kind;
 
-/* The lengths of a call that the problem leaves open, in this order; -1 for those that it fixes. */
+/* What a kernel for lengths that come back depends on, beside the plan: the lengths that the problem leaves open (-1:
+ * it fixes them), and of a block the batch. Calls of one key may differ in all else: batch, heads, masks, strides. */
 enum { PL_SEQ_Q, PL_SEQ_KV, PL_SEQ_NEW, PL_NUM_ROWS, PL_NUM_LENGTHS };
-typedef struct pl_lengths {
-    int64_t of[PL_NUM_LENGTHS];
-} pl_lengths;
+typedef struct pl_key {
+    int64_t lengths[PL_NUM_LENGTHS];
+    int64_t batch; /* -1: it does not matter */
+} pl_key;
 
 enum { PL_MOST_SPECIALISED = 8 };
 typedef struct pl_special {
-    pl_lengths lengths;
+    pl_key key;
     attune_kernel *kernel;
+    at_layout layout; /* of the call that brought the kernel, which many others repeat */
 } pl_special;
 
 /* Any number of threads read a plan while some add kernels to it. A kernel that is there stays until the end, so
@@ -37,9 +40,9 @@ struct attune_plan {
     bool may_cut;           /* ragged batches may be cut */
     bool is_open[PL_NUM_LENGTHS];
     _Atomic(attune_kernel *) kernels[PL_NUM_KINDS];
-    pl_special special[PL_MOST_SPECIALISED]; /* those below num_special are complete */
+    pl_special *special[PL_MOST_SPECIALISED]; /* those below num_special are complete */
     _Atomic uint32_t num_special;
-    _Atomic uint64_t streak;  /* the lengths of the last calls, hashed, and how many calls they were */
+    _Atomic uint64_t streak;  /* the key of the last calls, hashed, and how many calls they were */
     _Atomic int32_t promoter; /* the process of the thread that adds to `special`; 0: none */
     _Atomic bool is_complete; /* nothing is specialised any more */
     _Alignas(64) _Atomic uint64_t few_calls;
@@ -68,14 +71,14 @@ static inline void pl_count(attune_plan *plan, pl_kind kind) {
 
 /* ---- Lengths that come back ---- */
 
-/* The lengths of a call that may be specialised; false: it may not. */
-bool pl_lengths_of(const attune_plan *plan, const attune_arguments *arguments, pl_kind kind, pl_lengths *lengths);
+/* The key of a call that may be specialised; false: it may not. */
+bool pl_key_of(const attune_plan *plan, const attune_arguments *arguments, pl_kind kind, pl_key *key);
 
-/* The kernel for these lengths, or NULL. */
-attune_kernel *pl_find_special(const attune_plan *plan, const pl_lengths *lengths);
+/* The kernel of this key, or NULL. */
+const pl_special *pl_find_special(const attune_plan *plan, const pl_key *key);
 
 /* After a successful call without such a kernel: counts it, and compiles one if it is time. */
-void pl_count_lengths(attune_plan *plan, const attune_arguments *arguments, const pl_lengths *lengths);
+void pl_count_key(attune_plan *plan, const attune_arguments *arguments, const pl_key *key);
 
 /* ---- Ragged batches ---- */
 
@@ -89,9 +92,7 @@ attune_status pl_run_ragged(attune_plan *plan, const attune_arguments *arguments
 attune_status pl_ragged_workspace(attune_plan *plan, const attune_arguments *arguments,
                                   const attune_run_options *options, size_t *bytes, at_error *err);
 
-/* attune_run_with and attune_workspace_size_with, with the message in *err. */
-attune_status pl_run_kernel(attune_plan *plan, const attune_kernel *kernel, const attune_arguments *arguments,
-                            const attune_run_options *options, at_error *err);
+/* attune_workspace_size_with, with the message in *err. */
 attune_status pl_kernel_workspace(const attune_plan *plan, const attune_kernel *kernel,
                                   const attune_arguments *arguments, const attune_run_options *options, size_t *bytes,
                                   at_error *err);

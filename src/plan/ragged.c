@@ -110,7 +110,8 @@ static attune_status for_all_runs(const batch *b, bool only_check, at_error *err
         at += r.count;
         arguments_of_run(b->plan, whole, b->settled, &r, &a);
         if (kernel_of_run(b->plan, &r, &kind, &kernel, err)) return err->status;
-        if (only_check ? check_workspace(b, kernel, &a, err) : pl_run_kernel(b->plan, kernel, &a, b->options, err))
+        if (only_check ? check_workspace(b, kernel, &a, err)
+                       : at_run_kernel(b->plan->context, kernel, NULL, &a, b->options, err))
             return err->status;
         if (!only_check) pl_count(b->plan, kind);
     }
@@ -123,7 +124,8 @@ static attune_status run_whole(const batch *b, at_error *err) {
     attune_arguments a;
     pl_kind kind;
     arguments_of_run(b->plan, b->arguments, b->settled, &all, &a);
-    if (kernel_of_run(b->plan, &all, &kind, &kernel, err) || pl_run_kernel(b->plan, kernel, &a, b->options, err))
+    if (kernel_of_run(b->plan, &all, &kind, &kernel, err) ||
+        at_run_kernel(b->plan->context, kernel, NULL, &a, b->options, err))
         return err->status;
     pl_count(b->plan, kind);
     return ATTUNE_OK;
@@ -132,7 +134,7 @@ static attune_status run_whole(const batch *b, at_error *err) {
 attune_status pl_run_ragged(attune_plan *plan, const attune_arguments *arguments, const attune_run_options *options,
                             at_error *err) {
     at_call call;
-    if (at_call_make(&plan->signature, arguments, &call, err)) return err->status;
+    if (at_call_make(&plan->signature, NULL, arguments, &call, err)) return err->status;
     if (call.settled->is_empty) return ATTUNE_OK;
     batch b = {plan, arguments, options, call.settled, 0, 0};
     measure(&b);

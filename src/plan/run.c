@@ -1,44 +1,11 @@
 /* Running a plan. */
 #include "plan/plan.h"
 
-attune_status pl_run_kernel(attune_plan *plan, const attune_kernel *kernel, const attune_arguments *arguments,
-                            const attune_run_options *options, at_error *err) {
-    const attune_status status = attune_run_with(plan->context, kernel, arguments, options);
-    return status ? at_fail(err, status, "%s", attune_last_message()) : ATTUNE_OK;
-}
-
 attune_status pl_kernel_workspace(const attune_plan *plan, const attune_kernel *kernel,
                                   const attune_arguments *arguments, const attune_run_options *options, size_t *bytes,
                                   at_error *err) {
     const attune_status status = attune_workspace_size_with(plan->context, kernel, arguments, options, bytes);
     return status ? at_fail(err, status, "%s", attune_last_message()) : ATTUNE_OK;
-}
-
-/* ---- Which kernel ---- */
-
-typedef struct pl_choice {
-    attune_kernel *kernel;
-    pl_kind kind;
-    bool is_special;  /* the kernel is one for these lengths */
-    bool may_special; /* `lengths` are those of the call */
-    pl_lengths lengths;
-} pl_choice;
-
-/* Whether the caller's workspace is too small for a kernel that may have been compiled after it was allocated. */
-static bool is_too_large(const attune_plan *plan, const attune_kernel *kernel, const attune_arguments *a,
-                         const attune_run_options *options) {
-    size_t bytes;
-    return a->workspace && !attune_workspace_size_with(plan->context, kernel, a, options, &bytes) &&
-           bytes > a->workspace_bytes;
-}
-
-static attune_status choose(attune_plan *plan, const attune_arguments *a, const attune_run_options *options,
-                            bool has_workspace, pl_choice *choice, at_error *err) {
-    choice->kind = pl_kind_of(plan, a->seq_q);
-    choice->may_special = pl_lengths_of(plan, a, choice->kind, &choice->lengths);
-    choice->kernel = choice->may_special ? pl_find_special(plan, &choice->lengths) : NULL;
-    choice->is_special = choice->kernel && !(has_workspace && is_too_large(plan, choice->kernel, a, options));
-    return choice->is_special ? ATTUNE_OK : pl_kernel(plan, choice->kind, &choice->kernel, err);
 }
 
 static attune_status check(const attune_context *context, const attune_plan *plan, const attune_arguments *arguments,
@@ -54,17 +21,27 @@ static attune_status check(const attune_context *context, const attune_plan *pla
 
 /* ---- The call ---- */
 
+static attune_status run_special(attune_plan *plan, const pl_special *special, const attune_arguments *a,
+                                 const attune_run_options *options, at_error *err) {
+    if (at_run_kernel(plan->context, special->kernel, &special->layout, a, options, err)) return err->status;
+    atomic_fetch_add_explicit(&plan->special_calls, 1, memory_order_relaxed);
+    return ATTUNE_OK;
+}
+
 static attune_status run_dense(attune_plan *plan, const attune_arguments *a, const attune_run_options *options,
                                at_error *err) {
-    pl_choice choice;
-    if (choose(plan, a, options, true, &choice, err) || pl_run_kernel(plan, choice.kernel, a, options, err))
+    const pl_kind kind = pl_kind_of(plan, a->seq_q);
+    attune_kernel *kernel;
+    pl_key key;
+    const bool has_key = pl_key_of(plan, a, kind, &key);
+    const pl_special *special = has_key ? pl_find_special(plan, &key) : NULL;
+    if (special && run_special(plan, special, a, options, err) != ATTUNE_WORKSPACE_TOO_SMALL) return err->status;
+    /* The caller may have allocated the workspace before there was such a kernel. */
+    if (special) at_error_clear(err);
+    if (pl_kernel(plan, kind, &kernel, err) || at_run_kernel(plan->context, kernel, NULL, a, options, err))
         return err->status;
-    if (choice.is_special) {
-        atomic_fetch_add_explicit(&plan->special_calls, 1, memory_order_relaxed);
-        return ATTUNE_OK;
-    }
-    pl_count(plan, choice.kind);
-    if (choice.may_special) pl_count_lengths(plan, a, &choice.lengths);
+    pl_count(plan, kind);
+    if (has_key) pl_count_key(plan, a, &key);
     return ATTUNE_OK;
 }
 
@@ -98,11 +75,21 @@ attune_status attune_plan_run(attune_context *context, attune_plan *plan, const 
 
 /* ---- Workspace ---- */
 
+static attune_status dense_workspace(attune_plan *plan, const attune_arguments *a, const attune_run_options *options,
+                                     size_t *bytes, at_error *err) {
+    const pl_kind kind = pl_kind_of(plan, a->seq_q);
+    attune_kernel *kernel;
+    pl_key key;
+    const pl_special *special = pl_key_of(plan, a, kind, &key) ? pl_find_special(plan, &key) : NULL;
+    if (special) return pl_kernel_workspace(plan, special->kernel, a, options, bytes, err);
+    if (pl_kernel(plan, kind, &kernel, err)) return err->status;
+    return pl_kernel_workspace(plan, kernel, a, options, bytes, err);
+}
+
 attune_status attune_plan_workspace_size(attune_context *context, attune_plan *plan, const attune_arguments *arguments,
                                          const attune_run_options *options, size_t *bytes) {
     at_error err = {0};
     attune_arguments whole;
-    pl_choice choice;
     if (!bytes) {
         at_fail(&err, ATTUNE_INVALID_ARGUMENT, "attune_plan_workspace_size was given no pointer to the size");
     } else if (!check(context, plan, arguments, &err)) {
@@ -110,8 +97,8 @@ attune_status attune_plan_workspace_size(attune_context *context, attune_plan *p
         if (at_copy_in(&kind, arguments, &whole, &err)) return at_report(&err);
         if (plan->signature.problem.is_ragged)
             pl_ragged_workspace(plan, &whole, options, bytes, &err);
-        else if (!choose(plan, &whole, options, false, &choice, &err))
-            pl_kernel_workspace(plan, choice.kernel, &whole, options, bytes, &err);
+        else
+            dense_workspace(plan, &whole, options, bytes, &err);
     }
     return at_report(&err);
 }

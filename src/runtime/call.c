@@ -53,7 +53,8 @@ static void fill_defaults(const at_signature *s, attune_arguments *a) {
 }
 
 at_struct at_arguments_struct(const at_signature *s) {
-    return (at_struct){"attune_arguments", "use attune_arguments_init", sizeof(attune_arguments), &s->defaults, 832};
+    return (at_struct){"attune_arguments", "use attune_arguments_init", sizeof(attune_arguments), &s->initial.arguments,
+                       832};
 }
 
 /* Makes arguments of another version of the struct whole. */
@@ -95,16 +96,11 @@ void at_signature_init(at_signature *s, const attune_problem *canonical) {
     s->has_entry_tables = s->place[MHA_CU_SEQLENS_Q] >= 0 || s->place[MHA_CU_SEQLENS_KV] >= 0 ||
                           s->place[MHA_KV_LENS] >= 0 || s->place[MHA_CAUSAL_OFFSETS] >= 0 ||
                           s->place[MHA_BLOCK_TABLE] >= 0;
-    fill_defaults(s, &s->defaults);
+    fill_defaults(s, &s->initial.arguments);
     const int64_t zeros[MHA_NUM_TENSORS][4] = {{0}};
     int64_t scalars[MHA_MAX_SCALARS];
     s->num_scalars = mha_scalars(canonical, &s->compiled, s->tensors, s->count, zeros, scalars);
-    at_open open;
-    at_longest longest;
-    /* Sizes that index tensors may change are settled for each call. */
-    if (at_sizes_begin(s, &s->defaults, &s->settled.sizes, &open, NULL) || open.q || open.kv) return;
-    if (!s->has_entry_tables && at_tables_check_entries(s, &s->defaults, &s->settled.sizes, &longest, NULL)) return;
-    s->is_settled = finish(s, &s->defaults, &s->settled, NULL) == ATTUNE_OK;
+    at_layout_settle(s, &s->initial);
 }
 
 /* ---- Settling ---- */
@@ -118,6 +114,18 @@ attune_status at_call_settle(const at_signature *s, const attune_arguments *a, a
     }
     if (at_sizes_begin(s, a, &out->sizes, &open, err)) return ATTUNE_INVALID_ARGUMENT;
     return finish(s, a, out, err);
+}
+
+void at_layout_settle(const at_signature *s, at_layout *layout) {
+    const attune_arguments *a = &layout->arguments;
+    at_settled *settled = &layout->settled;
+    at_open open;
+    at_longest longest;
+    layout->is_settled = false;
+    /* Sizes that index tensors may change are settled for each call. */
+    if (at_sizes_begin(s, a, &settled->sizes, &open, NULL) || open.q || open.kv) return;
+    if (!s->has_entry_tables && at_tables_check_entries(s, a, &settled->sizes, &longest, NULL)) return;
+    layout->is_settled = finish(s, a, settled, NULL) == ATTUNE_OK;
 }
 
 /* The same with pointers: index tensors are read and checked. */
@@ -171,34 +179,42 @@ static attune_status take_scale(const at_signature *s, const attune_arguments *a
     return ATTUNE_OK;
 }
 
-static bool repeats_problem(const at_signature *s, const attune_arguments *a) {
-    const char *own = (const char *)a, *defaults = (const char *)&s->defaults;
-    return s->is_settled && !memcmp(own + SIZES_BEGIN, defaults + SIZES_BEGIN, SIZES_BYTES) &&
-           (s->place[MHA_X] < 0 || !memcmp(own + INPUTS_BEGIN, defaults + INPUTS_BEGIN, INPUTS_BYTES));
+/* ---- The call ---- */
+
+static bool repeats(const at_signature *s, const attune_arguments *a, const at_layout *layout) {
+    const char *own = (const char *)a, *other = (const char *)&layout->arguments;
+    return layout->is_settled && !memcmp(own + SIZES_BEGIN, other + SIZES_BEGIN, SIZES_BYTES) &&
+           (s->place[MHA_X] < 0 || !memcmp(own + INPUTS_BEGIN, other + INPUTS_BEGIN, INPUTS_BYTES));
 }
 
-static __attribute__((noinline)) attune_status make_from_other(const at_signature *s, const attune_arguments *a,
-                                                               at_call *call, at_error *err) {
+static attune_status settle_call(const at_signature *s, const at_layout *likely, const attune_arguments *a,
+                                 at_call *call, at_error *err) {
+    at_longest longest;
+    const at_layout *layout = likely && repeats(s, a, likely) ? likely : &s->initial;
+    if (layout != likely && !repeats(s, a, layout)) {
+        call->settled = &call->own;
+        return settle(s, a, &call->own, err);
+    }
+    call->settled = &layout->settled;
+    return s->has_entry_tables ? at_tables_check_entries(s, a, &layout->settled.sizes, &longest, err) : ATTUNE_OK;
+}
+
+static __attribute__((noinline)) attune_status make_from_other(const at_signature *s, const at_layout *likely,
+                                                               const attune_arguments *a, at_call *call,
+                                                               at_error *err) {
     attune_arguments whole;
     const attune_status status = take_arguments(s, &a, &whole, err);
-    return status ? status : at_call_make(s, a, call, err);
+    return status ? status : at_call_make(s, likely, a, call, err);
 }
 
-attune_status at_call_make(const at_signature *s, const attune_arguments *a, at_call *call, at_error *err) {
-    if (a->struct_size != sizeof *a) return make_from_other(s, a, call, err);
+attune_status at_call_make(const at_signature *s, const at_layout *likely, const attune_arguments *a, at_call *call,
+                           at_error *err) {
+    if (a->struct_size != sizeof *a) return make_from_other(s, likely, a, call, err);
     call->workspace = a->workspace;
     call->workspace_bytes = a->workspace_bytes;
-    if (repeats_problem(s, a)) {
-        at_longest longest;
-        if (s->has_entry_tables && at_tables_check_entries(s, a, &s->settled.sizes, &longest, err))
-            return ATTUNE_INVALID_ARGUMENT;
-        call->settled = &s->settled;
-    } else {
-        if (settle(s, a, &call->own, err)) return ATTUNE_INVALID_ARGUMENT;
-        call->settled = &call->own;
-    }
+    if (settle_call(s, likely, a, call, err)) return ATTUNE_INVALID_ARGUMENT;
     if (s->problem.has_softmax_scale) {
-        if (call->settled != &call->own) call->own = s->settled;
+        if (call->settled != &call->own) call->own = *call->settled;
         call->settled = &call->own;
         if (take_scale(s, a, &call->own, err)) return ATTUNE_INVALID_ARGUMENT;
     }

@@ -3,7 +3,7 @@
  *
  * call.c calls call_sizes.c (run-time sizes), call_tables.c (values of index tensors), call_strides.c (strides and
  * extents) and call_overlap.c (tensors that must not share memory). Most calls have the sizes and strides of the
- * problem itself, and the first three were done for these when the kernel was made. */
+ * problem itself, or of a call before (at_layout), and the first three were done for these. */
 #ifndef ATTUNE_RUNTIME_CALL_H
 #define ATTUNE_RUNTIME_CALL_H
 
@@ -20,6 +20,13 @@ typedef struct at_settled {
     bool is_empty; /* no output has elements, so there is nothing to do */
 } at_settled;
 
+/* Arguments whose sizes and strides are settled once, for all calls that repeat them. */
+typedef struct at_layout {
+    attune_arguments arguments;
+    bool is_settled; /* false: each call is settled by itself, because its tables matter or because it is refused */
+    at_settled settled;
+} at_layout;
+
 /* Data that all calls of a problem share. */
 typedef struct at_signature {
     attune_problem problem; /* canonical */
@@ -29,12 +36,10 @@ typedef struct at_signature {
     uint8_t element[MHA_NUM_TENSORS];   /* bytes of an element, by place in the table; a power of two */
     mha_sizes compiled;
     mha_parameters parameters;
-    attune_arguments defaults; /* from attune_arguments_init */
-    mha_pack_id pack_id;       /* for a block: the header that its weights must have */
-    bool has_position;         /* the positions of queries matter */
-    bool has_entry_tables;     /* index tensors make batch entries differ */
-    bool is_settled;           /* `settled` is right for the defaults */
-    at_settled settled;
+    mha_pack_id pack_id;   /* for a block: the header that its weights must have */
+    bool has_position;     /* the positions of queries matter */
+    bool has_entry_tables; /* index tensors make batch entries differ */
+    at_layout initial;     /* of the arguments from attune_arguments_init */
 } at_signature;
 
 /* A caller's arguments. Members that an older program lacks are as attune_arguments_init sets them. */
@@ -46,6 +51,9 @@ void at_signature_init(at_signature *signature, const attune_problem *canonical)
  * upper bounds. */
 attune_status at_call_settle(const at_signature *signature, const attune_arguments *arguments, at_settled *settled,
                              at_error *err);
+
+/* Settles layout->arguments, a whole struct. Only index tensors may be read again in a call that repeats them. */
+void at_layout_settle(const at_signature *signature, at_layout *layout);
 
 /* attune_bind_dlpack and attune_plan_bind. */
 attune_status at_bind(const at_signature *signature, attune_arguments *arguments, const char *name,
@@ -64,11 +72,13 @@ typedef struct at_call {
     void *buffers[MHA_NUM_TENSORS];
     void *workspace; /* the caller's, or NULL */
     size_t workspace_bytes;
-    const at_settled *settled; /* `own`, or the signature's */
+    const at_settled *settled; /* `own`, or that of a layout */
     at_settled own;
 } at_call;
-attune_status at_call_make(const at_signature *signature, const attune_arguments *arguments, at_call *call,
-                           at_error *err);
+
+/* likely: a layout of this signature that the call may repeat, or NULL. It must outlive the call. */
+attune_status at_call_make(const at_signature *signature, const at_layout *likely, const attune_arguments *arguments,
+                           at_call *call, at_error *err);
 
 /* ---- The parts ---- */
 

@@ -75,7 +75,7 @@ static attune_status prepare_code(attune_call *call, at_error *err) {
 }
 
 static attune_status prepare(attune_call *call, const attune_arguments *arguments, at_error *err) {
-    const attune_status status = at_call_make(&call->kernel->signature, arguments, &call->call, err);
+    const attune_status status = at_call_make(&call->kernel->signature, NULL, arguments, &call->call, err);
     if (status) return status;
     if (call->call.settled->is_empty) {
         call->num_phases = 0;

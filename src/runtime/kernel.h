@@ -113,6 +113,10 @@ void at_phase_run_range(void *argument, int64_t begin, int64_t end, uint32_t wor
 attune_status at_check_run(const attune_context *context, const attune_kernel *kernel,
                            const attune_arguments *arguments, at_error *err);
 
+/* attune_run_with, with the message in *err. likely: as in at_call_make. */
+attune_status at_run_kernel(attune_context *context, const attune_kernel *kernel, const at_layout *likely,
+                            const attune_arguments *arguments, const attune_run_options *options, at_error *err);
+
 /* A run by the interpreter, with tasks in shuffled order, so that bits that depend on the order are found. */
 attune_status at_run_interpreter(const attune_context *context, const ir_kernel *kernel, void *const *buffers,
                                  const int64_t *scalars, at_error *err);

@@ -107,16 +107,21 @@ static attune_status run_call(attune_context *context, const attune_kernel *kern
     return at_run_machine_code(context, kernel, &run, err);
 }
 
+attune_status at_run_kernel(attune_context *context, const attune_kernel *kernel, const at_layout *likely,
+                            const attune_arguments *arguments, const attune_run_options *options, at_error *err) {
+    at_call call;
+    run_choice choice;
+    if (at_check_run(context, kernel, arguments, err) || choose(context, options, &choice, err) ||
+        at_call_make(&kernel->signature, likely, arguments, &call, err))
+        return err->status;
+    return call.settled->is_empty ? ATTUNE_OK : run_call(context, kernel, &call, &choice, err);
+}
+
 attune_status attune_run_with(attune_context *context, const attune_kernel *kernel, const attune_arguments *arguments,
                               const attune_run_options *options) {
     at_error err;
-    at_call call;
-    run_choice choice;
     at_error_clear(&err);
-    if (at_check_run(context, kernel, arguments, &err) == ATTUNE_OK &&
-        choose(context, options, &choice, &err) == ATTUNE_OK &&
-        at_call_make(&kernel->signature, arguments, &call, &err) == ATTUNE_OK && !call.settled->is_empty)
-        run_call(context, kernel, &call, &choice, &err);
+    at_run_kernel(context, kernel, NULL, arguments, options, &err);
     return at_report(&err);
 }
 
@@ -151,7 +156,7 @@ attune_status attune_run_interpreted(attune_context *context, const attune_probl
     }
     if (mha_canonicalize(problem, &canonical, &err) || mha_schedule_in(&schedule, &whole, &err)) return at_report(&err);
     at_signature_init(&signature, &canonical);
-    if (at_call_make(&signature, arguments, &call, &err) == ATTUNE_OK)
+    if (at_call_make(&signature, NULL, arguments, &call, &err) == ATTUNE_OK)
         build_and_interpret(context, &signature, schedule, &call, &err);
     return at_report(&err);
 }

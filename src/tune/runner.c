@@ -23,7 +23,7 @@ attune_status tune_runner_init(tune_runner *r, attune_context *context, const at
                                const attune_arguments *arguments, at_error *err) {
     *r = (tune_runner){.context = context, .share = 1, .repeats = 1, .samples = 1, .seed = 1};
     at_signature_init(&r->signature, canonical);
-    const attune_status status = at_call_make(&r->signature, arguments, &r->call, err);
+    const attune_status status = at_call_make(&r->signature, NULL, arguments, &r->call, err);
     if (status) return status;
     if (r->call.settled->is_empty)
         return at_fail(err, ATTUNE_INVALID_ARGUMENT, "the call to tune with has no work: no output has elements");
