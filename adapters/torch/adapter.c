@@ -159,10 +159,7 @@ const char *attune_torch_set_enabled(unsigned bits) {
     for (size_t i = 0; i < sizeof overrides / sizeof *overrides && !failure; i++)
         if (bits & ~registered & overrides[i].bit && !(failure = overrides[i].register_()))
             atomic_fetch_or(&registered, overrides[i].bit);
-    if (!failure) {
-        attune_torch_verify_weights((bits & ADAPTER_VERIFY) != 0);
-        atomic_store(&enabled, bits);
-    }
+    if (!failure) atomic_store(&enabled, bits);
     pthread_mutex_unlock(&state_lock);
     return failure;
 }

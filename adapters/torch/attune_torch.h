@@ -10,7 +10,8 @@
 ATTUNE_TORCH_API const char *attune_torch_open(void);
 
 /* Which operators of PyTorch are overridden: 1 scaled_dot_product_attention, 2 blocks; 4: kernels are reproducible.
- * 8: blocks verify their weights. Changes nothing after a failure. NULL, or a sentence. Needs attune_torch_open. */
+ * 8: each call of a block compares all values of its weights with those that were packed, and not only their versions
+ * and some of their values. Changes nothing after a failure. NULL, or a sentence. Needs attune_torch_open. */
 ATTUNE_TORCH_API const char *attune_torch_set_enabled(unsigned bits);
 
 /* The kernels that PyTorch has, as the bits 1 and 2. The first call that enables one registers it, for good. PyTorch
@@ -28,10 +29,6 @@ ATTUNE_TORCH_API void attune_torch_forget(const void *tensor);
 
 /* Forgets those of a tensor that had its first value at `data`, in memory that is gone. */
 ATTUNE_TORCH_API void attune_torch_forget_memory(const void *data);
-
-/* Whether each call compares all values of its weights with those that were packed, and not only their versions and
- * some of their values. */
-ATTUNE_TORCH_API void attune_torch_verify_weights(int all);
 
 /* Bytes of packed weights now, and their limit: 1 GiB unless set. Setting it returns the last one. */
 ATTUNE_TORCH_API size_t attune_torch_packed_bytes(void);

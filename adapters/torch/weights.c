@@ -45,7 +45,6 @@ static uint64_t last_generation;
 static uint32_t temporary;         /* blobs of little use in a row whose weights were no parameters */
 static atomic_size_t packed_bytes; /* of all blobs, those in use by calls included */
 static size_t most_bytes = (size_t)1 << 30;
-static atomic_int verify_all;
 
 /* ---- Blobs ---- */
 
@@ -263,7 +262,7 @@ weights_outcome weights_get(const weights_request *r, weights_blob **blob, attun
     weights_outcome outcome = WEIGHTS_FULL;
     *blob = NULL;
     for (int i = 0; i < WEIGHTS_COUNT; i++) object[i] = torch_object_of(r->tensor[i]);
-    weights_state_read(r, atomic_load_explicit(&verify_all, memory_order_relaxed), &state);
+    weights_state_read(r, adapter_is_on(ADAPTER_VERIFY), &state);
     pthread_mutex_lock(&lock);
     record *e = enter(r, object, &state);
     const uint64_t generation = e ? e->generation : 0;
@@ -315,8 +314,6 @@ void attune_torch_forget_memory(const void *data) {
         }
     pthread_mutex_unlock(&lock);
 }
-
-void attune_torch_verify_weights(int all) { atomic_store(&verify_all, all); }
 
 size_t attune_torch_packed_bytes(void) { return atomic_load(&packed_bytes); }
 

@@ -55,8 +55,6 @@ def prepare() -> None:
         library.attune_torch_forget.restype = None
         library.attune_torch_forget_memory.argtypes = [ctypes.c_void_p]
         library.attune_torch_forget_memory.restype = None
-        library.attune_torch_verify_weights.argtypes = [ctypes.c_int]
-        library.attune_torch_verify_weights.restype = None
         library.attune_torch_packed_bytes.restype = ctypes.c_size_t
         library.attune_torch_limit_packed.argtypes = [ctypes.c_size_t]
         library.attune_torch_limit_packed.restype = ctypes.c_size_t
@@ -65,12 +63,6 @@ def prepare() -> None:
         for name, function in (("_watch_weights", _watch), ("_are_parameters", _are_parameters)):
             _definitions.define(name + "(Tensor qkv, Tensor qkv_bias, Tensor out, Tensor out_bias) -> bool")
             _definitions.impl(name, function, "CompositeExplicitAutograd")
-
-
-def verify(everything: bool) -> None:
-    """Whether each call compares all values of its weights with those that were packed."""
-    prepare()
-    _native.library().attune_torch_verify_weights(int(everything))
 
 
 def packed_bytes() -> int:
