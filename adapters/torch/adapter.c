@@ -80,6 +80,16 @@ attune_status adapter_plan(const attune_problem *problem, attune_plan **plan) {
     return attune_plan_create(adapter_context(), problem, &options, plan);
 }
 
+attune_dtype adapter_dtype(int32_t dtype) {
+    return dtype == torch.f32       ? ATTUNE_F32
+           : dtype == torch.bf16    ? ATTUNE_BF16
+           : dtype == torch.f16     ? ATTUNE_F16
+           : dtype == torch.f64     ? ATTUNE_F64
+           : dtype == torch.boolean ? ATTUNE_BOOL
+           : dtype == torch.i8      ? ATTUNE_I8
+                                    : ATTUNE_DTYPE_DEFAULT;
+}
+
 /* ---- Failures ---- */
 
 int adapter_is_unsupported(attune_status status) {

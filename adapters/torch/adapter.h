@@ -13,6 +13,9 @@ const char *adapter_context_failure(void);
 /* Makes the plan of a kind of call in that context. */
 attune_status adapter_plan(const attune_problem *problem, attune_plan **plan);
 
+/* attune's number of a type of PyTorch; 0 if it has none. */
+attune_dtype adapter_dtype(int32_t torch_dtype);
+
 /* What is enabled, as bits: operators of PyTorch that attune overrides, and a choice for all kernels. */
 enum { ADAPTER_SDPA = 1, ADAPTER_BLOCK = 2, ADAPTER_REPRODUCIBLE = 4, ADAPTER_VERIFY = 8 };
 

@@ -5,7 +5,6 @@
 #include "block_mask.h"
 #include "block_site.h"
 #include "block_stock.h"
-#include "site.h"
 #include "weights.h"
 
 #include <string.h>
@@ -33,7 +32,7 @@ typedef struct job {
     torch_view x, weights[WEIGHTS_COUNT];
     block_mask mask;
     block_key key;
-    block_site *site;
+    site *site;
     weights_blob *blob;
     torch_tensor out, probabilities;
 } job;
@@ -62,7 +61,7 @@ static adapter_counter *look_at_tensors(job *j) {
         if (!torch_view_of(weights[i], &j->weights[i])) return &tensor;
         if (j->weights[i].dtype != j->x.dtype) return &dtype;
     }
-    return is_float(site_dtype(j->x.dtype)) ? NULL : &dtype;
+    return is_float(adapter_dtype(j->x.dtype)) ? NULL : &dtype;
 }
 
 /* In f64 PyTorch's products are faster than attune's, which shows unless attention takes much of the time. */
@@ -85,7 +84,7 @@ static adapter_counter *look_at_shapes(job *j) {
     if (!pays(j)) return &no_gain;
     j->key.embed_dim = width;
     j->key.num_heads = c->num_heads;
-    j->key.dtype = (uint8_t)site_dtype(j->x.dtype);
+    j->key.dtype = (uint8_t)adapter_dtype(j->x.dtype);
     j->key.has_weights = c->need_weights;
     j->key.average_weights = c->need_weights && c->average_weights;
     return NULL;
@@ -120,9 +119,9 @@ static adapter_counter *find_weights(job *j) {
     const block_call *const c = j->call;
     weights_request r = {.tensor = {c->qkv_weight, c->qkv_bias, c->out_weight, c->out_bias}};
     const int64_t bytes = j->key.dtype == ATTUNE_F64 ? 8 : j->key.dtype == ATTUNE_F32 ? 4 : 2;
-    j->site = block_site_find(&j->key);
+    j->site = block_site(&j->key);
     if (!j->site) return &memory;
-    r.problem = block_site_problem(j->site);
+    r.problem = site_problem(j->site);
     for (int i = 0; i < WEIGHTS_COUNT; i++) {
         r.data[i] = j->weights[i].data;
         r.bytes[i] = (size_t)bytes;
@@ -161,7 +160,7 @@ static bool make_results(job *j) {
 
 static adapter_counter *run(job *j) {
     attune_arguments a;
-    block_site_arguments(j->site, &a);
+    site_arguments(j->site, &a);
     if (!make_results(j)) return &memory;
     a.batch = j->x.sizes[0];
     a.seq_q = j->x.sizes[1];
@@ -173,7 +172,7 @@ static adapter_counter *run(job *j) {
     torch.aoti_torch_get_data_ptr(j->out, &a.out);
     if (j->key.has_weights) torch.aoti_torch_get_data_ptr(j->probabilities, &a.weights);
     const char *message;
-    const attune_status status = block_site_run(j->site, &a, &message);
+    const attune_status status = site_run(j->site, &a, &message);
     return status ? failed(status, message) : NULL;
 }
 
@@ -218,7 +217,6 @@ static void kernel(torch_value *stack, uint64_t num_arguments, uint64_t num_resu
 
 const char *block_register(void) {
     const char *failure = block_stock_open();
-    if (!failure) block_site_open();
     if (!failure) failure = weights_open();
     return failure ? failure : adapter_override("_native_multi_head_attention", kernel);
 }

@@ -40,12 +40,12 @@ void op_attention(torch_value *stack, uint64_t num_arguments, uint64_t num_resul
 
 static bool bind_new(op_call *call, const char *name, const torch_view *fresh, int64_t columns, int64_t strides[4]) {
     const bool is_coded = call->key.kv_dtype == ATTUNE_I8;
-    if (site_dtype(fresh->dtype) != (attune_dtype)(is_coded ? call->key.dtype : call->key.kv_dtype))
+    if (adapter_dtype(fresh->dtype) != (attune_dtype)(is_coded ? call->key.dtype : call->key.kv_dtype))
         return op_fail(call, "%s must have the dtype of %s", name, is_coded ? "q" : "the cache");
     if (!op_check_size(call, name, fresh, 0, call->batch) || !op_check_size(call, name, fresh, 1, call->kv_heads) ||
         !op_check_size(call, name, fresh, 3, columns))
         return false;
-    if (site_strides(fresh, strides)) return true;
+    if (attention_strides(fresh, strides)) return true;
     return op_fail(call, "%s has the innermost stride %lld; it must be 1", name, (long long)fresh->strides[3]);
 }
 
@@ -108,7 +108,7 @@ void op_append(torch_value *stack, uint64_t num_arguments, uint64_t num_results)
     torch_tensor out = NULL;
     ok = ok && !call.message[0] && op_bind_q(&call, &q) && op_bind_kv(&call, &k, &v);
     a->seq_new = ok ? k_new.sizes[2] : 0;
-    call.key.appends = a->seq_new == 1 ? SITE_APPENDS_ONE : SITE_APPENDS;
+    call.key.appends = a->seq_new == 1 ? ATTENTION_APPENDS_ONE : ATTENTION_APPENDS;
     ok = ok && op_check_size(&call, "v_new", &v_new, 2, a->seq_new) &&
          bind_new(&call, "k_new", &k_new, call.key.head_dim, a->k_new_strides) &&
          bind_new(&call, "v_new", &v_new, call.key.head_dim_v, a->v_new_strides) &&

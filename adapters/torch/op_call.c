@@ -48,13 +48,13 @@ bool op_check_size(op_call *call, const char *name, const torch_view *v, int dim
 }
 
 static bool bind(op_call *call, const char *name, const torch_view *v, int64_t strides[4]) {
-    if (site_strides(v, strides)) return true;
+    if (attention_strides(v, strides)) return true;
     return op_fail(call, "%s has the innermost stride %lld; it must be 1: call contiguous() on it", name,
                    (long long)v->strides[3]);
 }
 
 static bool check_dtype(op_call *call, const char *name, const torch_view *v, attune_dtype wanted) {
-    const attune_dtype dtype = site_dtype(v->dtype);
+    const attune_dtype dtype = adapter_dtype(v->dtype);
     const bool is_float = dtype >= ATTUNE_F32 && dtype <= ATTUNE_F64;
     if (wanted ? dtype == wanted : is_float) return true;
     if (wanted) return op_fail(call, "%s must have the dtype of q", name);
@@ -70,9 +70,9 @@ bool op_bind_q(op_call *call, const torch_view *q) {
     if (q->sizes[3] < 1 || q->sizes[3] > INT32_MAX || call->heads > INT32_MAX)
         return op_fail(call, "q has %lld heads of %lld columns, which attune does not support", (long long)call->heads,
                        (long long)q->sizes[3]);
-    call->key.dtype = (uint8_t)site_dtype(q->dtype);
+    call->key.dtype = (uint8_t)adapter_dtype(q->dtype);
     call->key.head_dim = (int32_t)q->sizes[3];
-    call->key.has_scale = !site_is_default_scale(call->arguments.softmax_scale, call->key.head_dim);
+    call->key.has_scale = !attention_is_default_scale(call->arguments.softmax_scale, call->key.head_dim);
     return true;
 }
 
@@ -81,7 +81,7 @@ bool op_bind_kv(op_call *call, const torch_view *k, const torch_view *v) {
     const char *const k_name = is_cache ? "k_cache" : "k", *const v_name = is_cache ? "v_cache" : "v";
     call->kv_heads = k->sizes[1];
     call->keys = k->sizes[2];
-    const attune_dtype dtype = site_dtype(k->dtype);
+    const attune_dtype dtype = adapter_dtype(k->dtype);
     if (!(is_cache && dtype == ATTUNE_I8) && !check_dtype(call, k_name, k, is_cache ? 0 : call->key.dtype))
         return false;
     if (v->dtype != k->dtype) return op_fail(call, "%s must have the dtype of %s", v_name, k_name);
@@ -106,14 +106,14 @@ bool op_bind_kv(op_call *call, const torch_view *k, const torch_view *v) {
 
 bool op_bind_mask(op_call *call, const char *name, const torch_view *mask) {
     const int64_t sizes[4] = {call->batch, call->heads, call->rows, call->keys};
-    const bool is_mask = site_dtype(mask->dtype) == ATTUNE_BOOL;
-    site_mask *const described = is_mask ? &call->key.mask : &call->key.bias;
+    const bool is_mask = adapter_dtype(mask->dtype) == ATTUNE_BOOL;
+    attention_mask *const described = is_mask ? &call->key.mask : &call->key.bias;
     int64_t *const strides = is_mask ? call->arguments.attn_mask_strides : call->arguments.attn_bias_strides;
     if (!is_mask && !check_dtype(call, name, mask, 0)) return false;
     /* It would make all arithmetic, and lse, float64. */
-    if (site_dtype(mask->dtype) == ATTUNE_F64 && call->key.dtype != ATTUNE_F64)
+    if (adapter_dtype(mask->dtype) == ATTUNE_F64 && call->key.dtype != ATTUNE_F64)
         return op_fail(call, "%s is float64; with a q of another dtype it must be float32 or narrower", name);
-    if (!site_mask_of(mask, sizes, described, strides))
+    if (!attention_mask_of(mask, sizes, described, strides))
         return op_fail(call,
                        "%s cannot be broadcast to [%lld, %lld, %lld, %lld], or its innermost stride is neither 0 nor 1",
                        name, (long long)sizes[0], (long long)sizes[1], (long long)sizes[2], (long long)sizes[3]);
@@ -203,7 +203,7 @@ bool op_run(op_call *call, torch_tensor *out, torch_tensor *lse) {
     if (!allocate(call, out, lse)) return false;
     if (!call->batch || !call->heads || (!call->rows && !call->key.appends)) return true;
     if (!adapter_context()) return op_fail(call, "attune's context could not be made: %s", adapter_context_failure());
-    site *const s = site_find(&call->key);
+    site *const s = attention_site(&call->key);
     if (!s) return op_fail(call, "there are too many kinds of calls in this process");
     attune_arguments a;
     complete(call, s, &a);

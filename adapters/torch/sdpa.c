@@ -1,5 +1,5 @@
 /* aten::_scaled_dot_product_flash_attention_for_cpu by attune. */
-#include "site.h"
+#include "attention_site.h"
 
 #include <math.h>
 #include <string.h>
@@ -43,13 +43,13 @@ static torch_status stock(call *c, torch_tensor *out, torch_tensor *lse) {
 
 /* Whether attune can compute the call; counts the reason why it cannot. The operator's callers have checked what is
  * valid; anything else is for stock PyTorch to judge. */
-static bool describe(call *c, site_key *key, attune_arguments *mask_strides) {
+static bool describe(call *c, attention_key *key, attune_arguments *mask_strides) {
     torch_view *const q = &c->q, *const k = &c->k, *const v = &c->v;
     if (c->dropout_p != 0) STOCK("dropout");
     if (!torch_view_of(c->query, q) || !torch_view_of(c->key, k) || !torch_view_of(c->value, v) || q->rank != 4 ||
         k->rank != 4 || v->rank != 4)
         STOCK("rank");
-    const attune_dtype dtype = site_dtype(q->dtype);
+    const attune_dtype dtype = adapter_dtype(q->dtype);
     if (k->dtype != q->dtype || v->dtype != q->dtype || dtype < ATTUNE_F32 || dtype > ATTUNE_F64) STOCK("dtype");
     const int64_t batch = q->sizes[0], heads = q->sizes[1], rows = q->sizes[2], dim = q->sizes[3];
     const int64_t kv_heads = k->sizes[1], keys = k->sizes[2];
@@ -58,19 +58,20 @@ static bool describe(call *c, site_key *key, attune_arguments *mask_strides) {
         k->sizes[3] != dim || v->sizes[3] != dim || heads % kv_heads || dim > INT32_MAX || heads > INT32_MAX)
         STOCK("shape");
     if (c->has_mask && c->is_causal) STOCK("mask_and_causal");
-    *key = (site_key){.window_left = -1, .window_right = -1};
+    *key = (attention_key){.window_left = -1, .window_right = -1};
     if (c->has_scale && !(fabs(c->scale) <= 1e38)) STOCK("scale");
     key->head_dim = key->head_dim_v = (int32_t)dim;
-    key->has_scale = c->has_scale && !site_is_default_scale(c->scale, key->head_dim);
+    key->has_scale = c->has_scale && !attention_is_default_scale(c->scale, key->head_dim);
     key->group = (int32_t)(heads / kv_heads);
     key->dtype = key->kv_dtype = (uint8_t)dtype;
     key->is_causal = c->is_causal;
     key->reproducible = adapter_is_reproducible();
     key->lse_stride = rows == 1 ? 1 : heads;
     if (!c->has_mask) return true;
-    site_mask mask = {0};
+    attention_mask mask = {0};
     int64_t *const strides = mask_strides->attn_mask_strides;
-    if (!torch_view_of(c->mask, &c->m) || !site_mask_of(&c->m, (int64_t[]){batch, heads, rows, keys}, &mask, strides))
+    if (!torch_view_of(c->mask, &c->m) ||
+        !attention_mask_of(&c->m, (int64_t[]){batch, heads, rows, keys}, &mask, strides))
         STOCK("mask");
     if (mask.dtype != ATTUNE_BOOL && mask.dtype != dtype && mask.dtype != ATTUNE_F32) STOCK("mask");
     if (mask.dtype == ATTUNE_BOOL)
@@ -81,7 +82,8 @@ static bool describe(call *c, site_key *key, attune_arguments *mask_strides) {
 }
 
 /* The layouts are those of stock PyTorch: that of q, and [batch, rows, heads] for lse. */
-static bool allocate(const call *c, const site_key *key, torch_tensor *out, torch_tensor *lse, attune_arguments *a) {
+static bool allocate(const call *c, const attention_key *key, torch_tensor *out, torch_tensor *lse,
+                     attune_arguments *a) {
     const int64_t heads = c->q.sizes[1], rows = c->q.sizes[2], lse_strides[3] = {rows * heads, 1, heads};
     int64_t out_strides[4];
     torch_strides_like(&c->q, out_strides);
@@ -106,14 +108,15 @@ static void clear_empty_rows(void *lse, int64_t count, bool is_f64) {
 }
 
 static bool compute(call *c, torch_tensor *out, torch_tensor *lse) {
-    site_key key;
+    attention_key key;
     attune_arguments a, mask_strides;
     if (!describe(c, &key, &mask_strides)) return false;
     if (!adapter_context()) STOCK("broken");
-    site *const s = site_find(&key);
+    site *const s = attention_site(&key);
     if (!s) STOCK("too_many_kinds");
     site_arguments(s, &a);
-    if (!site_strides(&c->q, a.q_strides) || !site_strides(&c->k, a.k_strides) || !site_strides(&c->v, a.v_strides))
+    if (!attention_strides(&c->q, a.q_strides) || !attention_strides(&c->k, a.k_strides) ||
+        !attention_strides(&c->v, a.v_strides))
         STOCK("strides");
     if (c->has_mask) {
         const size_t bytes = sizeof a.attn_mask_strides;
