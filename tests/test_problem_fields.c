@@ -1,4 +1,4 @@
-/* The list of fields, mha/fields.def: it is complete, and its columns agree with each other. */
+/* The list of fields, problem/fields.def: it is complete, and its columns agree with each other. */
 #define _GNU_SOURCE
 #include "problem/key_words.h"
 #include "problem/problem_fields.h"

@@ -12,6 +12,8 @@ from sdpa_support import reference
 
 attention = torch.ops.attune.attention
 append = torch.ops.attune.attention_append
+REPEATS = 64  # calls in a row with the same lengths, until a kernel is compiled for them
+CLOSE = dict(rtol=1e-5, atol=1e-5)
 LENS = torch.tensor([3, 9], dtype=torch.int32)
 
 
@@ -65,6 +67,34 @@ def test_rules_are_those_of_the_documentation():
     assert (~hidden[0, 0]).int().tolist() == [[0, 1, 1, 0], [0, 0, 1, 1]]
     assert (~hidden[1, 0]).int().tolist() == [[1, 0, 0, 0], [1, 1, 0, 0]]
     assert _hidden(q, k, None, None, False, False, -1, -1) is None
+
+
+@pytest.mark.parametrize("mask_heads, dim", [(4, 8), (1, 24)])
+@pytest.mark.parametrize("has_rows", [False, True])
+@pytest.mark.parametrize("is_bias", [False, True])
+def test_a_kernel_that_a_batch_of_one_brought_serves_masks_of_each_entry(mask_heads, dim, has_rows, is_bias):
+    """Lengths that come back get a kernel of their own, which then serves all batches."""
+
+    def check(batch):
+        q, k, v = (torch.randn(batch, 4, 20, dim) for _ in range(3))
+        mask = torch.rand(batch, mask_heads, 20 if has_rows else 1, 20) > 0.4
+        mask[..., 0] = True
+        bias = torch.randn(mask.shape).masked_fill(~mask, -torch.inf)
+        out, _ = attention(q, k, v, bias=bias) if is_bias else attention(q, k, v, mask=mask)
+        torch.testing.assert_close(out.double(), reference(q, k, v, ~mask, bias if is_bias else None), **CLOSE)
+
+    def kernels():
+        return sum(attune.torch.stats().get(name, 0) for name in ("compiles", "disk_hits"))
+
+    torch.manual_seed(0)
+    check(1)
+    before = kernels()
+    for _ in range(REPEATS):
+        check(1)
+    assert kernels() == before + 1
+    for batch in (1, 3, 2):
+        check(batch)
+    assert kernels() == before + 1
 
 
 def test_cap_and_sinks():
