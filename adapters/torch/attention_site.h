@@ -42,6 +42,11 @@ bool attention_is_default_scale(double scale, int32_t head_dim);
  * sizes, or if its innermost stride is neither 0 nor 1. */
 bool attention_mask_of(const torch_view *view, const int64_t sizes[4], attention_mask *mask, int64_t strides[4]);
 
+/* Allocates lse, [batch, heads, rows] in the layout [batch, rows, heads] of stock PyTorch, and sets the argument. False
+ * if there is no memory. attention_lse_stride: its innermost stride, for the key; of one row it may be any. */
+bool attention_make_lse(const int64_t sizes[3], attune_dtype dtype, torch_tensor *lse, attune_arguments *a);
+static inline int64_t attention_lse_stride(int64_t heads, int64_t rows) { return rows == 1 ? 1 : heads; }
+
 /* Strides of a tensor for attune, which takes an innermost stride of 1. False if it has another. */
 bool attention_strides(const torch_view *view, int64_t strides[4]);
 

@@ -37,10 +37,6 @@ typedef struct job {
     torch_tensor out, probabilities;
 } job;
 
-static bool is_float(attune_dtype type) {
-    return type == ATTUNE_F32 || type == ATTUNE_BF16 || type == ATTUNE_F16 || type == ATTUNE_F64;
-}
-
 static bool is_vector(const torch_view *v, int64_t n) {
     return v->rank == 1 && v->sizes[0] == n && (v->strides[0] == 1 || n == 1);
 }
@@ -61,7 +57,7 @@ static adapter_counter *look_at_tensors(job *j) {
         if (!torch_view_of(weights[i], &j->weights[i])) return &tensor;
         if (j->weights[i].dtype != j->x.dtype) return &dtype;
     }
-    return is_float(adapter_dtype(j->x.dtype)) ? NULL : &dtype;
+    return adapter_is_float(adapter_dtype(j->x.dtype)) ? NULL : &dtype;
 }
 
 /* In f64 PyTorch's products are faster than attune's, which shows unless attention takes much of the time. */

@@ -55,8 +55,7 @@ static bool bind(op_call *call, const char *name, const torch_view *v, int64_t s
 
 static bool check_dtype(op_call *call, const char *name, const torch_view *v, attune_dtype wanted) {
     const attune_dtype dtype = adapter_dtype(v->dtype);
-    const bool is_float = dtype >= ATTUNE_F32 && dtype <= ATTUNE_F64;
-    if (wanted ? dtype == wanted : is_float) return true;
+    if (wanted ? dtype == wanted : adapter_is_float(dtype)) return true;
     if (wanted) return op_fail(call, "%s must have the dtype of q", name);
     return op_fail(call, "%s must be float32, bfloat16, float16 or float64", name);
 }
@@ -70,6 +69,7 @@ bool op_bind_q(op_call *call, const torch_view *q) {
     if (q->sizes[3] < 1 || q->sizes[3] > INT32_MAX || call->heads > INT32_MAX)
         return op_fail(call, "q has %lld heads of %lld columns, which attune does not support", (long long)call->heads,
                        (long long)q->sizes[3]);
+    call->torch_dtype = q->dtype;
     call->key.dtype = (uint8_t)adapter_dtype(q->dtype);
     call->key.head_dim = (int32_t)q->sizes[3];
     call->key.has_scale = !attention_is_default_scale(call->arguments.softmax_scale, call->key.head_dim);
@@ -160,24 +160,15 @@ void op_options(op_call *call, bool is_causal, bool bottom_right, int64_t left, 
 static bool allocate(op_call *call, torch_tensor *out, torch_tensor *lse) {
     const int64_t heads = call->heads, rows = call->rows, dim = call->key.head_dim_v;
     const int64_t sizes[4] = {call->batch, heads, rows, dim};
-    const int64_t strides[4] = {rows * heads * dim, dim, heads * dim, 1}, lse_strides[3] = {rows * heads, 1, heads};
-    const int32_t dtype = call->key.dtype == ATTUNE_F32    ? torch.f32
-                          : call->key.dtype == ATTUNE_BF16 ? torch.bf16
-                          : call->key.dtype == ATTUNE_F16  ? torch.f16
-                                                           : torch.f64;
-    const int32_t lse_dtype = call->key.dtype == ATTUNE_F64 ? torch.f64 : torch.f32;
+    const int64_t strides[4] = {rows * heads * dim, dim, heads * dim, 1};
     attune_arguments *const a = &call->arguments;
     memcpy(a->out_strides, strides, sizeof strides);
-    if (torch.aoti_torch_empty_strided(4, sizes, strides, dtype, torch.cpu, 0, out) ||
+    if (torch.aoti_torch_empty_strided(4, sizes, strides, call->torch_dtype, torch.cpu, 0, out) ||
         torch.aoti_torch_get_data_ptr(*out, &a->out))
         return op_fail(call, "there is no memory for out");
     if (!lse) return true;
-    call->key.lse_stride = rows == 1 ? 1 : heads;
-    memcpy(a->lse_strides, (int64_t[]){lse_strides[0], 1, call->key.lse_stride}, sizeof lse_strides);
-    if (torch.aoti_torch_empty_strided(3, sizes, lse_strides, lse_dtype, torch.cpu, 0, lse) ||
-        torch.aoti_torch_get_data_ptr(*lse, &a->lse))
-        return op_fail(call, "there is no memory for lse");
-    return true;
+    call->key.lse_stride = attention_lse_stride(heads, rows);
+    return attention_make_lse(sizes, call->key.dtype, lse, a) || op_fail(call, "there is no memory for lse");
 }
 
 /* The site's arguments, which hold what does not vary, with the pointers and strides of the call. */

@@ -15,6 +15,7 @@ typedef struct op_call {
     attention_key key;
     attune_arguments arguments; /* strides and pointers, until the site's are known */
     int64_t batch, heads, rows, kv_heads, keys;
+    int32_t torch_dtype;                     /* of q and of out */
     char message[ATTUNE_MESSAGE_BYTES + 64]; /* "" while all is well */
 } op_call;
 

@@ -50,7 +50,7 @@ static bool describe(call *c, attention_key *key, attune_arguments *mask_strides
         k->rank != 4 || v->rank != 4)
         STOCK("rank");
     const attune_dtype dtype = adapter_dtype(q->dtype);
-    if (k->dtype != q->dtype || v->dtype != q->dtype || dtype < ATTUNE_F32 || dtype > ATTUNE_F64) STOCK("dtype");
+    if (k->dtype != q->dtype || v->dtype != q->dtype || !adapter_is_float(dtype)) STOCK("dtype");
     const int64_t batch = q->sizes[0], heads = q->sizes[1], rows = q->sizes[2], dim = q->sizes[3];
     const int64_t kv_heads = k->sizes[1], keys = k->sizes[2];
     if (!batch || !heads || !rows || !dim || !kv_heads || !keys) STOCK("empty");
@@ -66,7 +66,7 @@ static bool describe(call *c, attention_key *key, attune_arguments *mask_strides
     key->dtype = key->kv_dtype = (uint8_t)dtype;
     key->is_causal = c->is_causal;
     key->reproducible = adapter_is_reproducible();
-    key->lse_stride = rows == 1 ? 1 : heads;
+    key->lse_stride = attention_lse_stride(heads, rows);
     if (!c->has_mask) return true;
     attention_mask mask = {0};
     int64_t *const strides = mask_strides->attn_mask_strides;
@@ -81,19 +81,15 @@ static bool describe(call *c, attention_key *key, attune_arguments *mask_strides
     return true;
 }
 
-/* The layouts are those of stock PyTorch: that of q, and [batch, rows, heads] for lse. */
+/* The layouts are those of stock PyTorch: that of q for out. */
 static bool allocate(const call *c, const attention_key *key, torch_tensor *out, torch_tensor *lse,
                      attune_arguments *a) {
-    const int64_t heads = c->q.sizes[1], rows = c->q.sizes[2], lse_strides[3] = {rows * heads, 1, heads};
     int64_t out_strides[4];
     torch_strides_like(&c->q, out_strides);
-    const int32_t lse_dtype = key->dtype == ATTUNE_F64 ? torch.f64 : torch.f32;
-    if (torch.aoti_torch_empty_strided(4, c->q.sizes, out_strides, c->q.dtype, torch.cpu, 0, out)) return false;
-    if (torch.aoti_torch_empty_strided(3, c->q.sizes, lse_strides, lse_dtype, torch.cpu, 0, lse)) return false;
     memcpy(a->out_strides, out_strides, 3 * sizeof *out_strides);
     a->out_strides[3] = 1;
-    memcpy(a->lse_strides, (int64_t[]){lse_strides[0], 1, key->lse_stride}, sizeof lse_strides);
-    return !torch.aoti_torch_get_data_ptr(*out, &a->out) && !torch.aoti_torch_get_data_ptr(*lse, &a->lse);
+    return !torch.aoti_torch_empty_strided(4, c->q.sizes, out_strides, c->q.dtype, torch.cpu, 0, out) &&
+           !torch.aoti_torch_get_data_ptr(*out, &a->out) && attention_make_lse(c->q.sizes, key->dtype, lse, a);
 }
 
 /* A row that sees no key has the lse -infinity here, and 0 in stock PyTorch, whose backward counts on it. */
