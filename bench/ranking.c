@@ -96,7 +96,8 @@ static void *compile_entries(void *argument) {
     job *j = argument;
     for (size_t i = j->next++; i < j->count; i = j->next++) {
         at_error err = {0};
-        at_kernel_make_uncached(j->r->context, &j->r->canonical, &j->entries[i].schedule, &j->entries[i].kernel, &err);
+        at_kernel_make_uncached(j->r->context, at_attention_of(&j->r->canonical), &j->entries[i].schedule,
+                                &j->entries[i].kernel, &err);
     }
     return NULL;
 }
@@ -229,7 +230,8 @@ static void open_ranking(ranking *r, const char *text, const ranking_options *o)
     r->machine = tune_machine_here(r->context->target);
     mha_choose(&r->canonical, r->machine.target, &r->untuned);
     check(tune_runner_init(&r->runner, r->context, &r->canonical, &arguments, &err), &err, "preparing");
-    check(at_kernel_make_uncached(r->context, &r->canonical, &r->untuned, &r->reference, &err), &err, "compiling");
+    check(at_kernel_make_uncached(r->context, at_attention_of(&r->canonical), &r->untuned, &r->reference, &err), &err,
+          "compiling");
     check(tune_runner_calibrate(&r->runner, r->reference, &err), &err, "calibrating");
 }
 

@@ -446,8 +446,8 @@ typedef struct attune_event {
 /* Called while the event happens, on the thread where it happens, perhaps on several threads at once. attune holds no
  * lock. `event` and its strings are valid during the call only. The function may call attune, except
  * attune_context_destroy, and may fork. It must not compile the kernel that is being made (ATTUNE_INVALID_ARGUMENT), or
- * one that another thread is making, if that thread's callback waits for this one. Kernels of attune_ir_compile and the
- * candidates of attune_tune cause no events. */
+ * one that another thread is making, if that thread's callback waits for this one. Candidates of attune_tune cause no
+ * events. */
 typedef void attune_event_fn(void *user, const attune_event *event);
 
 typedef enum attune_compile_mode {
@@ -1149,7 +1149,7 @@ typedef struct attune_cache_entry {
     uint64_t bytes;
     attune_status status; /* ATTUNE_OK, or the kind of damage */
     const char *message;
-    const char *problem;  /* canonical text; "" if unreadable */
+    const char *problem;  /* canonical text; "@NAME" of a kernel in loop IR; "" if unreadable */
     const char *schedule;
     const char *isa;
     int64_t used_at;      /* seconds since the epoch */
@@ -1162,6 +1162,7 @@ typedef struct attune_cache_entry {
     size_t image_bytes;
     const void *key;      /* the full key; its hash without the tuning class is the name; NULL if unreadable */
     size_t key_bytes;
+    const char *ir;       /* of a kernel that was written in loop IR: its canonical text. "" for all others */
 } attune_cache_entry;
 
 /* Calls visit for each entry of the cache directory, then of the base. The entry is valid during the call only. A
@@ -1264,7 +1265,9 @@ typedef struct attune_ir_parameter {
     int is_input, is_output; /* of buffers */
 } attune_ir_parameter;
 
-/* A compiled kernel written in loop IR. Never cached. Release with attune_kernel_release. */
+/* A compiled kernel written in loop IR: from memory, else from disk, else newly compiled, as with attune_compile. Its key
+ * is the canonical text (comments, blanks and folded constants do not matter) and the machine. A text of more than a
+ * MiB is cached in memory only. Release with attune_kernel_release. */
 ATTUNE_API attune_status attune_ir_compile(attune_context *context, const char *text, attune_kernel **kernel);
 /* Its parameters in order; strings live as long as the kernel. */
 ATTUNE_API attune_status attune_ir_parameters(const attune_kernel *kernel, const attune_ir_parameter **parameters,

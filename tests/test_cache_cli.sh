@@ -35,6 +35,17 @@ refuse "a problem that is none" 'seq_q is not given, or 0' "$attune" cache why n
 refuse "a schedule that is none" 'lanes' "$attune" cache why $a --schedule=lanes=3
 holds "$work/cache" 2 "asking compiles nothing"
 
+# Kernels in loop IR.
+echo 'kernel @ones (o: f32[n] out, n: idx) { assume n >= 0 parallel for i in 0..n { o[i] = 1.0 } }' >"$work/ones.air"
+ones() { env "$@" "$attune" ir "$work/ones.air" --arg n=3 --cache-dir="$work/ir"; }
+expect "a kernel in loop IR" 0 '^o: f32 \(3\S* = 1 1 1$' ones
+expect "is compiled once" 0 '^o: f32 \(3\S* = 1 1 1$' ones ATTUNE_STRICT=1
+expect "listed by its name" 0 ' @ones$' "$attune" cache ls --cache-dir="$work/ir"
+expect "and compiled anew by an audit" 0 '^1 of 1 entry compiled anew: 1 the same' "$attune" cache audit \
+    --cache-dir="$work/ir"
+expect "a problem differs from it in the operator" 0 '^operator +ir +attention$' "$attune" cache why $a \
+    --cache-dir="$work/ir"
+
 # Audit.
 expect "compiling anew gives the same" 0 '^2 of 2 entries compiled anew: 2 the same, 0 different' "$attune" cache audit
 expect "a sample" 0 '^1 of 2 entries .* \(--seed=7\)$' "$attune" cache audit --sample=1 --seed=7

@@ -74,7 +74,7 @@ static void file_of(const char *dir, const char *text, file_path path) {
     const attune_problem problem = problem_canonical(text);
     at_key key;
     char name[AT_FILE_CHARS];
-    at_key_make(&key, &problem, NULL, &context->machine);
+    at_key_make(&key, at_attention_of(&problem), NULL, &context->machine);
     at_file_name(&key, name);
     snprintf(path, sizeof(file_path), "%s/%s", dir, name);
     attune_context_destroy(context);

@@ -125,7 +125,7 @@ static void a_key_comes_apart(void **state) {
     assert_int_equal(at_target_select(NULL, &target, NULL), ATTUNE_OK);
     at_machine_init(&machine, target, "zen3");
     for (int round = 0; round < 2; round++) {
-        at_key_make(&key, &p, round ? &schedule : NULL, &machine);
+        at_key_make(&key, at_attention_of(&p), round ? &schedule : NULL, &machine);
         assert_true(at_key_split(key.bytes, key.size, &parts));
         assert_int_equal(parts.problem_bytes, mha_key(&p, part));
         assert_memory_equal(parts.problem, part, parts.problem_bytes);
@@ -254,7 +254,7 @@ static void plant(attune_context *context, const char *text, const char *const p
     mha_problem_print(&p, problem, sizeof problem);
     mha_choose(&p, context->target, &chosen);
     mha_schedule_print(&chosen, schedule, sizeof schedule);
-    at_key_make(&key, &p, NULL, &machine);
+    at_key_make(&key, at_attention_of(&p), NULL, &machine);
     const at_entry entry = {.required = required,
                             .key = key.bytes,
                             .key_bytes = key.size,

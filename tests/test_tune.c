@@ -593,7 +593,7 @@ static int32_t shown_unroll(attune_context *context, const attune_problem *canon
     at_built built;
     at_error err = {0};
     at_arena_init(&arena, &context->allocator);
-    if (at_build_as_cached(context, &arena, canonical, NULL, &built, &err)) fail_msg("%s", err.message);
+    if (at_build_as_cached(context, &arena, at_attention_of(canonical), NULL, &built, &err)) fail_msg("%s", err.message);
     at_arena_free(&arena);
     return built.schedule.score_unroll;
 }
@@ -669,7 +669,7 @@ static void a_replaced_kernel_is_found_by_all(void **state) {
     attune_kernel_release(kernel);
     mha_choose(&canonical, context->target, &other);
     other.score_unroll = other.score_unroll == 1 ? 2 : 1;
-    if (at_kernel_replace(context, &canonical, &other, &err)) fail_msg("%s", err.message);
+    if (at_kernel_replace(context, at_attention_of(&canonical), &other, &err)) fail_msg("%s", err.message);
     for (int round = 0; round < 2; round++) {
         assert_int_equal(attune_compile(context, &canonical, NULL, &kernel), ATTUNE_OK);
         assert_int_equal(attune_kernel_get_info(kernel, &info), ATTUNE_OK);

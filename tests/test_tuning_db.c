@@ -126,7 +126,7 @@ static void plant(const attune_context *context, const char *file, const char *p
 static bool finds(attune_context *context, const char *problem, attune_schedule *schedule) {
     const attune_problem p = problem_canonical(problem);
     *schedule = (attune_schedule)ATTUNE_SCHEDULE_INIT;
-    return at_tuning_find(context, &p, schedule);
+    return at_tuning_find(context, at_attention_of(&p), schedule);
 }
 
 static void assert_finds(attune_context *context, const char *problem, const attune_schedule *expected) {
@@ -500,7 +500,7 @@ static void other_kernels_stay_in_memory(void **state) {
     compiled(context, THERE);
     compiled(context, "num_heads=2,seq_q=9,head_dim=16");
     assert_int_equal(memory_kernels(context), 2);
-    if (at_kernel_replace(context, &canonical, &s, &err)) fail_msg("%s", err.message);
+    if (at_kernel_replace(context, at_attention_of(&canonical), &s, &err)) fail_msg("%s", err.message);
     assert_int_equal(memory_kernels(context), 1);
     assert_compiled(context, &s);
     attune_context_destroy(context);
@@ -514,7 +514,7 @@ static void a_kernel_that_cannot_be_replaced_stays(void **state) {
     const attune_schedule s = unusual(context, 0), before = compiled(context, THERE);
     at_error err = {0};
     limit_files(1024);
-    const attune_status status = at_kernel_replace(context, &canonical, &s, &err);
+    const attune_status status = at_kernel_replace(context, at_attention_of(&canonical), &s, &err);
     limit_files(RLIM_INFINITY);
     assert_int_equal(status, ATTUNE_OK);
     assert_non_null(strstr(last_message, "cannot be written: File too large"));

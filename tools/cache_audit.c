@@ -104,15 +104,21 @@ static void compare(const attune_cache_entry *entry, const unsigned char *anew, 
                  first);
 }
 
-static void check(audit *a, const attune_cache_entry *entry, char text[ATTUNE_MESSAGE_BYTES]) {
+/* From the loop IR that it holds, or else from its problem and schedule. */
+static bool compile_anew(attune_context *emitter, const attune_cache_entry *entry, void **image, size_t *bytes) {
     attune_problem problem = ATTUNE_PROBLEM_INIT;
     attune_schedule schedule = ATTUNE_SCHEDULE_INIT;
+    if (*entry->ir) return attune_ir_emit(emitter, entry->ir, ATTUNE_STAGE_IMAGE, image, bytes) == ATTUNE_OK;
+    return attune_problem_parse(entry->problem, &problem) == ATTUNE_OK &&
+           attune_schedule_parse(entry->schedule, &schedule) == ATTUNE_OK &&
+           attune_emit(emitter, &problem, &schedule, ATTUNE_STAGE_IMAGE, image, bytes) == ATTUNE_OK;
+}
+
+static void check(audit *a, const attune_cache_entry *entry, char text[ATTUNE_MESSAGE_BYTES]) {
     void *anew = NULL;
     size_t bytes = 0;
     attune_context *const emitter = emitter_for(a, entry->isa);
-    if (emitter && attune_problem_parse(entry->problem, &problem) == ATTUNE_OK &&
-        attune_schedule_parse(entry->schedule, &schedule) == ATTUNE_OK &&
-        attune_emit(emitter, &problem, &schedule, ATTUNE_STAGE_IMAGE, &anew, &bytes) == ATTUNE_OK)
+    if (emitter && compile_anew(emitter, entry, &anew, &bytes))
         compare(entry, anew, bytes, text);
     else
         snprintf(text, ATTUNE_MESSAGE_BYTES, "it cannot be compiled anew: %.480s", attune_last_message());

@@ -8,8 +8,9 @@
 #include <stdio.h>
 #include <string.h>
 
-/* An entry of the same problem is nearer than one of another, whatever machine made it. */
-enum { WEIGHT_PROBLEM = 16, WEIGHT_SCHEDULE = 8, WEIGHT_MACHINE = 1 };
+/* An entry of the same problem is nearer than one of another, whatever machine made it, and one of another operator is
+ * farther than any. */
+enum { WEIGHT_PROBLEM = 16, WEIGHT_SCHEDULE = 8, WEIGHT_MACHINE = 1, WEIGHT_OPERATOR = WEIGHT_PROBLEM * MHA_KEY_WORDS };
 enum { MAX_DIFFERENCES = MHA_KEY_WORDS + 8, VALUE_CHARS = 1024 };
 
 static const char chosen[] = "chosen by attune";
@@ -143,7 +144,11 @@ static void compare(const why_search *s, const attune_cache_entry *entry, differ
     char there[16], here[16];
     if (entry->status) return; /* the damaged file of this very key */
     if (!at_key_split(entry->key, entry->key_bytes, &parts)) {
-        add(list, WEIGHT_PROBLEM * MHA_KEY_WORDS, "key", "of an unknown form", "of this version's");
+        add(list, WEIGHT_OPERATOR, "key", "of an unknown form", "of this version's");
+        return;
+    }
+    if (strcmp(parts.op, s->parts.op)) {
+        add(list, WEIGHT_OPERATOR, "operator", parts.op, s->parts.op);
         return;
     }
     compare_problems(s, entry, &parts, list);
@@ -257,7 +262,7 @@ attune_status attune_cache_why(attune_context *context, const attune_problem *pr
     if (!status) status = mha_schedule_in(&schedule, &whole, &err);
     if (!status && schedule) status = mha_schedule_check(&canonical, schedule, context->target, &err);
     if (!status) {
-        at_key_make(&key, &canonical, schedule, &context->machine);
+        at_key_make(&key, at_attention_of(&canonical), schedule, &context->machine);
         why_search s = {.allocator = &context->allocator, .key = &key, .answer = answer_fn, .user = user};
         search(context, &canonical, schedule, &s, &err);
     }

@@ -46,7 +46,7 @@ typedef struct at_kernel_phase {
     uint64_t scratch_bytes;
 } at_kernel_phase;
 
-/* The parsed form, for kernels that the interpreter may have to run. */
+/* The parsed form, for kernels that the interpreter may have to run, and whose parameters people ask for. */
 typedef struct at_kernel_ir {
     at_arena arena;
     ir_kernel *kernel; /* lowered */
@@ -63,9 +63,9 @@ struct attune_kernel {
     double compile_ms;
     const char *tuning_class; /* that it was chosen or tuned for */
 
-    bool is_mha; /* else a kernel of attune_ir_compile */
+    const at_operator *op; /* NULL: a candidate of the tuner */
     attune_dtype arithmetic;
-    at_signature signature; /* of the first caller's problem: batch, heads and outer strides are examples */
+    at_signature signature; /* attention: of the first caller's problem; batch, heads, outer strides are examples */
     attune_schedule schedule;
 
     at_code code;
@@ -76,6 +76,9 @@ struct attune_kernel {
     at_kernel_ir *ir; /* NULL unless kept */
     at_kernel_phase phases[];
 };
+
+/* Whether it is run with attune_arguments, and not with buffers and scalars. */
+static inline bool at_kernel_is_attention(const attune_kernel *kernel) { return kernel->op == &at_attention; }
 
 /* Tests replace the system calls and the compiler. NULL members mean the real ones. */
 typedef struct at_context_hooks {

@@ -22,6 +22,7 @@ static void show_content(attune_cache_entry *shown, const at_entry *entry, at_ke
     shown->problem = entry->problem;
     shown->schedule = entry->schedule;
     shown->isa = entry->isa;
+    shown->ir = entry->ir ? entry->ir : "";
     shown->is_usable = at_key_is_of_here(parts) && !(entry->required & ~at_cpu_features());
     shown->image = entry->image;
     shown->image_bytes = entry->image_bytes;
@@ -53,6 +54,7 @@ static int visit_file(void *user, int dir, const char *file, const struct stat *
         .problem = "",
         .schedule = "",
         .isa = "",
+        .ir = "",
         .used_at = status->st_mtim.tv_sec,
         .directory = v->is_base ? cache->base_path : cache->path,
         .is_base = v->is_base,

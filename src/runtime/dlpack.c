@@ -305,7 +305,7 @@ attune_status attune_bind_dlpack(attune_arguments *arguments, const attune_kerne
     at_error err = {0};
     if (!arguments || !kernel || !name || !tensor)
         at_fail(&err, ATTUNE_INVALID_ARGUMENT, "attune_bind_dlpack was given NULL");
-    else if (!kernel->is_mha)
+    else if (!at_kernel_is_attention(kernel))
         at_fail(&err, ATTUNE_INVALID_ARGUMENT, "a kernel of attune_ir_compile takes no attune_arguments");
     else
         at_bind(&kernel->signature, arguments, name, tensor, &err);

@@ -31,8 +31,11 @@ static size_t image_offset(size_t key_bytes, size_t text_bytes) {
 attune_status at_entry_encode(const at_entry *entry, const attune_allocator *allocator, uint8_t **data, size_t *bytes,
                               at_error *err) {
     const size_t problem = strlen(entry->problem) + 1, schedule = strlen(entry->schedule) + 1;
-    const size_t isa = strlen(entry->isa) + 1, text = problem + schedule + isa;
-    if (text > AT_ENTRY_MAX_TEXT || entry->key_bytes > AT_KEY_BYTES || entry->image_bytes > AT_ENTRY_MAX_IMAGE)
+    const size_t isa = strlen(entry->isa) + 1, ir = entry->ir ? strlen(entry->ir) + 1 : 0;
+    const size_t text = problem + schedule + isa + ir;
+    if (text > AT_ENTRY_MAX_TEXT)
+        return at_fail(err, ATTUNE_UNSUPPORTED, "a text of %zu bytes is too long for the disk cache", text);
+    if (entry->key_bytes > AT_KEY_BYTES || entry->image_bytes > AT_ENTRY_MAX_IMAGE)
         return at_fail(err, ATTUNE_UNSUPPORTED, "an image of %zu bytes is too big for the disk cache",
                        entry->image_bytes);
     const size_t offset = image_offset(entry->key_bytes, text);
@@ -51,6 +54,7 @@ attune_status at_entry_encode(const at_entry *entry, const attune_allocator *all
     memcpy(at, entry->problem, problem);
     memcpy(at + problem, entry->schedule, schedule);
     memcpy(at + problem + schedule, entry->isa, isa);
+    if (ir) memcpy(at + problem + schedule + isa, entry->ir, ir);
     memcpy(out + offset, entry->image, entry->image_bytes);
     const XXH128_hash_t hash = XXH3_128bits(out, body);
     put_u64(out + body, hash.low64);
@@ -60,10 +64,10 @@ attune_status at_entry_encode(const at_entry *entry, const attune_allocator *all
     return ATTUNE_OK;
 }
 
-/* Splits the text into its three strings; the last byte must end the third. */
+/* Splits the text into its three or four strings; the last byte must end the last. */
 static bool split_text(const char *text, size_t bytes, at_entry *entry) {
-    const char **const strings[3] = {&entry->problem, &entry->schedule, &entry->isa};
-    for (int i = 0; i < 3; i++) {
+    const char **const strings[] = {&entry->problem, &entry->schedule, &entry->isa, &entry->ir};
+    for (int i = 0; i < 3 || (bytes && i < 4); i++) {
         const char *end = memchr(text, '\0', bytes);
         if (!end) return false;
         *strings[i] = text;
@@ -94,7 +98,7 @@ const char *at_entry_decode(const uint8_t *data, size_t bytes, at_entry *entry) 
     entry->image = data + offset;
     entry->image_bytes = (size_t)image_bytes;
     if (!split_text((const char *)data + AT_ENTRY_HEADER_BYTES + key_bytes, text_bytes, entry))
-        return "the entry's text is not three strings";
+        return "the entry's text is not three or four strings";
     for (const uint8_t *pad = entry->key + key_bytes + text_bytes; pad < entry->image; pad++)
         if (*pad) return "the padding before the entry's image is not 0";
     const char *why = at_image_check(entry->image, entry->image_bytes);

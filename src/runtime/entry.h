@@ -7,17 +7,18 @@
  *          16   u32      key bytes
  *          20   u32      text bytes
  *          24   u64      image bytes
- *          32   key, then text (problem, schedule, ISA: each with a final NUL), zeros up to a multiple of 64, then
- *               the image, then XXH3-128 over everything before (low half first) */
+ *          32   key, then text (problem, schedule, ISA, and loop IR if that is all there is to compile from: each with
+ *               a final NUL), zeros up to a multiple of 64, then the image, then XXH3-128 over everything before (low
+ *               half first) */
 #ifndef ATTUNE_RUNTIME_ENTRY_H
 #define ATTUNE_RUNTIME_ENTRY_H
 
 #include "runtime/key.h"
 
 enum { AT_ENTRY_VERSION = 1, AT_ENTRY_HEADER_BYTES = 32, AT_ENTRY_CHECKSUM_BYTES = 16 };
-enum { AT_ENTRY_MAX_TEXT = 16 << 10 };
+enum { AT_ENTRY_MAX_TEXT = 1 << 20 };
 #define AT_ENTRY_MAX_IMAGE ((size_t)32 << 20)
-#define AT_ENTRY_MAX_BYTES (AT_ENTRY_MAX_IMAGE + (64 << 10))
+#define AT_ENTRY_MAX_BYTES (AT_ENTRY_MAX_IMAGE + AT_ENTRY_MAX_TEXT + (64 << 10))
 
 /* Points into the bytes that were decoded, or are to be encoded. */
 typedef struct at_entry {
@@ -25,6 +26,7 @@ typedef struct at_entry {
     const uint8_t *key;
     size_t key_bytes;
     const char *problem, *schedule, *isa;
+    const char *ir; /* NULL: none */
     const uint8_t *image;
     size_t image_bytes;
     bool is_of_base; /* it was read from the read-only base; not a part of the bytes */

@@ -71,64 +71,31 @@ attune_status attune_ir_dump_passes(attune_context *context, const char *text, a
 
 /* ---- Compiling ---- */
 
-static attune_status list_parameters(attune_kernel *kernel, at_error *err) {
-    at_kernel_ir *ir = kernel->ir;
-    const size_t count = ir->kernel->num_params;
-    ir->parameters = at_alloc(&kernel->context->allocator, (count + 1) * sizeof *ir->parameters);
-    if (!ir->parameters) return at_fail_memory(err, (count + 1) * sizeof *ir->parameters);
-    ir->num_parameters = count;
-    for (size_t i = 0; i < count; i++) {
-        const ir_buffer *buffer = ir->kernel->params[i].buffer;
-        const ir_var *var = ir->kernel->params[i].var;
-        ir->parameters[i] = (attune_ir_parameter){
-            .name = buffer ? buffer->name : var->name,
-            .elem = ir_elem_get((ir_elem)(buffer ? buffer->type.elem : var->type.elem))->name,
-            .is_buffer = buffer != NULL,
-            .is_input = buffer && (buffer->access & IR_IN),
-            .is_output = buffer && (buffer->access & IR_OUT),
-        };
-        if (buffer)
-            ir->num_buffers++;
-        else
-            ir->num_scalars++;
-    }
-    return ATTUNE_OK;
+/* The kernel of a text that was parsed: its key is of the text as ir_print gives it. */
+static attune_status find_or_make(attune_context *context, const ir_kernel *parsed, attune_kernel **kernel,
+                                  at_error *err) {
+    at_string text;
+    at_string_init(&text, &context->allocator);
+    ir_print(parsed, &text);
+    const at_written written = {parsed->name, text.data, text.length};
+    const attune_status status = text.failed || !text.data
+                                     ? at_fail_memory(err, text.capacity)
+                                     : at_kernel_get(context, at_written_of(&written), NULL, kernel, err);
+    at_string_free(&text);
+    return status;
 }
 
-/* The image, or none if the interpreter may run the kernel. */
-static attune_status make_code(attune_context *context, const ir_kernel *scheduled, const ir_kernel *lowered,
-                               attune_kernel **kernel, at_error *err) {
-    at_error why = {0};
-    void *image = NULL;
-    size_t bytes = 0;
-    attune_status status = at_emit_stage(context, scheduled, lowered, ATTUNE_STAGE_IMAGE, &image, &bytes, &why);
-    if (status == ATTUNE_OK) status = at_kernel_new(context, image, bytes, scheduled->name, kernel, &why);
-    at_free(&context->allocator, image);
-    if (context->allow_interpreter && (status == ATTUNE_CODEGEN_MISSING || status == ATTUNE_NO_EXEC_MEMORY))
-        return at_kernel_new(context, NULL, 0, scheduled->name, kernel, err);
-    if (status == ATTUNE_CODEGEN_FAILED) return at_fail(err, status, "%s; it is @%s", why.message, scheduled->name);
-    return status ? at_fail(err, status, "%s", why.message) : ATTUNE_OK;
-}
-
-attune_status attune_ir_compile(attune_context *context, const char *text, attune_kernel **out) {
+attune_status attune_ir_compile(attune_context *context, const char *text, attune_kernel **kernel) {
     at_error err = {0};
-    if (!context || !text || !out) {
+    if (!context || !text || !kernel) {
         at_fail(&err, ATTUNE_INVALID_ARGUMENT, "attune_ir_compile was given NULL");
         return at_report(&err);
     }
-    *out = NULL;
+    *kernel = NULL;
     at_arena arena;
     at_arena_init(&arena, &context->allocator);
-    ir_kernel *scheduled;
-    attune_kernel *kernel = NULL;
-    ir_kernel *lowered = parse_and_lower(context, &arena, text, NULL, NULL, &scheduled, &err);
-    if (lowered && make_code(context, scheduled, lowered, &kernel, &err) == ATTUNE_OK) {
-        kernel->origin = ATTUNE_FROM_COMPILER;
-        if (at_kernel_keep_ir(kernel, &arena, lowered, &err) || list_parameters(kernel, &err))
-            at_kernel_destroy(&kernel->node);
-        else
-            *out = kernel;
-    }
+    const ir_kernel *const parsed = ir_parse(&arena, text, strlen(text), &err);
+    if (parsed) find_or_make(context, parsed, kernel, &err);
     at_arena_free(&arena);
     return at_report(&err);
 }
@@ -136,7 +103,7 @@ attune_status attune_ir_compile(attune_context *context, const char *text, attun
 /* ---- Parameters and shapes ---- */
 
 static attune_status need_ir(const attune_kernel *kernel, at_error *err) {
-    if (kernel && !kernel->is_mha) return ATTUNE_OK;
+    if (kernel && !at_kernel_is_attention(kernel)) return ATTUNE_OK;
     return at_fail(err, ATTUNE_INVALID_ARGUMENT,
                    kernel ? "the kernel is not one of attune_ir_compile" : "the kernel is NULL");
 }

@@ -74,60 +74,85 @@ attune_status at_kernel_new(attune_context *context, const void *bytes, size_t n
     return ATTUNE_OK;
 }
 
+static attune_ir_parameter describe(const ir_param *param) {
+    const ir_buffer *const buffer = param->buffer;
+    const ir_elem elem = (ir_elem)(buffer ? buffer->type.elem : param->var->type.elem);
+    return (attune_ir_parameter){.name = buffer ? buffer->name : param->var->name,
+                                 .elem = ir_elem_get(elem)->name,
+                                 .is_buffer = buffer != NULL,
+                                 .is_input = buffer && (buffer->access & IR_IN),
+                                 .is_output = buffer && (buffer->access & IR_OUT)};
+}
+
 attune_status at_kernel_keep_ir(attune_kernel *kernel, at_arena *arena, ir_kernel *lowered, at_error *err) {
-    at_kernel_ir *ir = at_alloc(&kernel->context->allocator, sizeof *ir);
+    const attune_allocator *const allocator = &kernel->context->allocator;
+    const size_t count = lowered->num_params, bytes = (count + 1) * sizeof(attune_ir_parameter);
+    at_kernel_ir *ir = at_alloc(allocator, sizeof *ir);
     if (!ir) return at_fail_memory(err, sizeof *ir);
+    ir->parameters = at_alloc(allocator, bytes);
+    if (!ir->parameters) {
+        at_free(allocator, ir);
+        return at_fail_memory(err, bytes);
+    }
+    ir->num_parameters = count;
+    for (size_t i = 0; i < count; i++) {
+        ir->parameters[i] = describe(&lowered->params[i]);
+        ir->num_buffers += ir->parameters[i].is_buffer;
+        ir->num_scalars += !ir->parameters[i].is_buffer;
+    }
     ir->arena = *arena;
     ir->kernel = lowered;
     lowered->arena = &ir->arena;
-    at_arena_init(arena, &kernel->context->allocator);
+    at_arena_init(arena, allocator);
     kernel->ir = ir;
     return ATTUNE_OK;
 }
 
 /* ---- Building ---- */
 
-attune_status at_build_problem(attune_context *context, at_arena *arena, const attune_problem *canonical,
-                               const attune_schedule *wish, at_built *built, at_error *err) {
+attune_status at_build(attune_context *context, at_arena *arena, at_operation operation, const attune_schedule *wish,
+                       at_built *built, at_error *err) {
+    const at_operator *const op = operation.op;
     *built = (at_built){.schedule = ATTUNE_SCHEDULE_INIT};
     if (wish) {
-        const attune_status status = mha_schedule_check(canonical, wish, context->target, err);
+        const attune_status status = op->schedule_check(operation, wish, context->target, err);
         if (status) return status;
         built->schedule = *wish;
-    } else if (!at_tuning_find(context, canonical, &built->schedule)) {
-        mha_choose(canonical, context->target, &built->schedule);
+    } else if (!at_tuning_find(context, operation, &built->schedule)) {
+        op->schedule_choose(operation, context->target, &built->schedule);
     }
-    built->scheduled = mha_build(arena, canonical, &built->schedule, context->target, err);
+    built->scheduled = op->build(arena, operation, &built->schedule, context->target, err);
     if (built->scheduled) built->lowered = ir_lower(built->scheduled, context->target, NULL, NULL, err);
     if (built->lowered) return ATTUNE_OK;
     return at_fail(err, err->status ? err->status : ATTUNE_INTERNAL, "the loop IR of this problem could not be built");
 }
 
-static bool schedule_on_disk(attune_context *context, const at_key *key, attune_schedule *schedule) {
+static bool schedule_on_disk(attune_context *context, at_operation operation, const at_key *key,
+                             attune_schedule *schedule) {
     uint8_t *data = NULL;
     at_entry entry;
     if (!at_disk_cache_read(&context->disk, key, &data, &entry)) return false;
     *schedule = (attune_schedule)ATTUNE_SCHEDULE_INIT;
-    const bool good = !mha_schedule_parse(entry.schedule, schedule, NULL);
+    const bool good = !operation.op->schedule_parse(operation, entry.schedule, schedule, NULL);
     at_free(&context->allocator, data);
     return good;
 }
 
-static bool cached_schedule(attune_context *context, const attune_problem *canonical, attune_schedule *schedule) {
+static bool cached_schedule(attune_context *context, at_operation operation, attune_schedule *schedule) {
     at_key key;
-    at_key_make(&key, canonical, NULL, &context->machine);
+    at_key_make(&key, operation, NULL, &context->machine);
     at_cache_node *node = at_memory_cache_peek(&context->memory, &key);
-    if (!node) return schedule_on_disk(context, &key, schedule);
+    if (!node) return schedule_on_disk(context, operation, &key, schedule);
     *schedule = ((const attune_kernel *)node)->schedule;
     at_cache_node_release(&context->memory, node);
     return true;
 }
 
-attune_status at_build_as_cached(attune_context *context, at_arena *arena, const attune_problem *canonical,
+attune_status at_build_as_cached(attune_context *context, at_arena *arena, at_operation operation,
                                  const attune_schedule *wish, at_built *built, at_error *err) {
     attune_schedule cached;
-    if (!wish && cached_schedule(context, canonical, &cached)) wish = &cached;
-    return at_build_problem(context, arena, canonical, wish, built, err);
+    if (!wish && cached_schedule(context, operation, &cached)) wish = &cached;
+    return at_build(context, arena, operation, wish, built, err);
 }
 
 static attune_status emit_text(const attune_context *context, const ir_kernel *kernel, void **data, size_t *bytes,
@@ -159,24 +184,24 @@ attune_status at_emit_stage(attune_context *context, const ir_kernel *scheduled,
     return status;
 }
 
-attune_status at_build_image(attune_context *context, at_arena *arena, const attune_problem *canonical,
+attune_status at_build_image(attune_context *context, at_arena *arena, at_operation operation,
                              const attune_schedule *wish, at_built *built, void **image, size_t *bytes, at_error *err) {
-    const attune_status status = at_build_problem(context, arena, canonical, wish, built, err);
+    const attune_status status = at_build(context, arena, operation, wish, built, err);
     if (status) return status;
     return at_emit_stage(context, built->scheduled, built->lowered, ATTUNE_STAGE_IMAGE, image, bytes, err);
 }
 
 /* ---- For tuning ---- */
 
-attune_status at_kernel_make_uncached(attune_context *context, const attune_problem *canonical,
-                                      const attune_schedule *schedule, attune_kernel **kernel, at_error *err) {
+attune_status at_kernel_make_uncached(attune_context *context, at_operation operation, const attune_schedule *schedule,
+                                      attune_kernel **kernel, at_error *err) {
     at_arena arena;
     at_built built;
     void *image = NULL;
     size_t bytes = 0;
     *kernel = NULL;
     at_arena_init(&arena, &context->allocator);
-    attune_status status = at_build_image(context, &arena, canonical, schedule, &built, &image, &bytes, err);
+    attune_status status = at_build_image(context, &arena, operation, schedule, &built, &image, &bytes, err);
     if (!status) status = at_kernel_new(context, image, bytes, "candidate", kernel, err);
     at_free(&context->allocator, image);
     if (!status) status = at_kernel_keep_ir(*kernel, &arena, built.lowered, err);
@@ -189,10 +214,10 @@ attune_status at_kernel_make_uncached(attune_context *context, const attune_prob
     return status;
 }
 
-bool at_kernel_on_disk(attune_context *context, const attune_problem *canonical, attune_schedule *schedule) {
+bool at_kernel_on_disk(attune_context *context, at_operation operation, attune_schedule *schedule) {
     at_key key;
-    at_key_make(&key, canonical, NULL, &context->machine);
-    return schedule_on_disk(context, &key, schedule);
+    at_key_make(&key, operation, NULL, &context->machine);
+    return schedule_on_disk(context, operation, &key, schedule);
 }
 
 /* ---- Public ---- */
@@ -212,10 +237,10 @@ attune_status attune_kernel_get_info(const attune_kernel *kernel, attune_kernel_
         .code_bytes = kernel->code_bytes,
         .scratch_bytes = kernel->max_scratch,
         .compile_ms = kernel->compile_ms,
-        .arithmetic = kernel->is_mha ? kernel->arithmetic : ATTUNE_F32,
+        .arithmetic = kernel->arithmetic,
         .machine = kernel->tuning_class,
     };
-    if (kernel->is_mha) at_key_name(&kernel->node.key, full.key);
+    if (kernel->op) at_key_name(&kernel->node.key, full.key);
     at_copy_out(info, &full, sizeof full, "attune_kernel_info", &err);
     return at_report(&err);
 }
@@ -235,7 +260,7 @@ attune_status attune_emit(attune_context *context, const attune_problem *problem
     at_arena arena;
     at_built built;
     at_arena_init(&arena, &context->allocator);
-    if (at_build_as_cached(context, &arena, &canonical, schedule, &built, &err) == ATTUNE_OK)
+    if (at_build_as_cached(context, &arena, at_attention_of(&canonical), schedule, &built, &err) == ATTUNE_OK)
         at_emit_stage(context, built.scheduled, built.lowered, stage, data, bytes, &err);
     at_arena_free(&arena);
     return at_report(&err);

@@ -1,6 +1,9 @@
 /* Making the kernel of a problem: from memory, from disk, or by compiling. */
 #include "runtime/kernel.h"
 
+#include "ir/passes.h"
+#include "ir/text.h"
+
 #include <stdio.h>
 #include <string.h>
 #include <time.h>
@@ -9,9 +12,9 @@
 
 typedef struct make_request {
     attune_context *context;
-    const attune_problem *problem;   /* canonical */
+    at_operation operation;
     const attune_schedule *schedule; /* explicit, or NULL */
-    at_signature *signature;         /* filled in by make_kernel */
+    at_signature *signature;         /* of attention, filled in by make_kernel; else NULL */
 } make_request;
 
 static double milliseconds(void) {
@@ -20,16 +23,26 @@ static double milliseconds(void) {
     return (double)now.tv_sec * 1e3 + (double)now.tv_nsec * 1e-6;
 }
 
-/* Whether an image takes the buffers and scalars of the problem's calls. */
-static bool image_fits(const void *bytes, const at_signature *signature) {
+/* The request's problem as text. */
+static size_t print(const make_request *request, char *text, size_t capacity) {
+    return request->operation.op->print(request->operation, text, capacity);
+}
+
+/* Whether an image takes the buffers and scalars of the problem's calls. `kernel` is its IR, where a call is made
+ * according to that. */
+static bool image_fits(const void *bytes, const make_request *request, const ir_kernel *kernel) {
     const at_image_header *image = bytes;
-    return image->num_buffers == signature->count && image->num_scalars == signature->num_scalars;
+    const at_signature *const signature = request->signature;
+    if (signature) return image->num_buffers == signature->count && image->num_scalars == signature->num_scalars;
+    uint32_t num_buffers = 0;
+    for (uint32_t i = 0; i < kernel->num_params; i++) num_buffers += kernel->params[i].buffer != NULL;
+    return image->num_buffers == num_buffers && image->num_scalars == kernel->num_params - num_buffers;
 }
 
 /* The name of a kernel's symbols, if symbols are on. Printing a problem takes as long as finding its kernel on disk. */
-static void name_of(const attune_context *context, const attune_problem *problem, char *name, size_t capacity) {
+static void name_of(const make_request *request, char *name, size_t capacity) {
     name[0] = '\0';
-    if (context->symbols.enabled) mha_problem_print(problem, name, capacity);
+    if (request->context->symbols.enabled) print(request, name, capacity);
     for (char *c = name; *c; c++)
         if (*c == ' ') *c = '_';
 }
@@ -40,7 +53,7 @@ static void tell(const make_request *request, const at_key *key, attune_event ev
     const at_log *log = &request->context->log;
     if (!log->event) return;
     at_key_name(key, name);
-    mha_problem_print(request->problem, problem, sizeof problem);
+    print(request, problem, sizeof problem);
     event.key = name;
     event.problem = problem;
     at_log_event(log, event);
@@ -59,45 +72,71 @@ static void log_compile(const make_request *request, const at_key *key, double m
     const attune_context *context = request->context;
     if (!context->log.fn) return;
     at_key_name(key, name);
-    mha_problem_print(request->problem, problem, sizeof problem);
+    print(request, problem, sizeof problem);
     at_log_printf(&context->log, ATTUNE_LOG_INFO, "compiled kernel %s for %s in %.1f ms %s: %s", name,
                   context->target->name, ms, context->codegen.uses_worker ? "by the worker" : "in this process",
                   problem);
 }
 
-static attune_dtype arithmetic_of(const attune_problem *p, const at_target *target) {
-    if (mha_projects_by_pairs(p, target) || mha_attends_by_pairs(p, target)) return ATTUNE_BF16;
-    return p->softmax_precision == ATTUNE_F64 ? ATTUNE_F64 : ATTUNE_F32;
-}
-
 static void complete(attune_kernel *kernel, const make_request *request, const at_key *key,
                      const attune_schedule *schedule, attune_origin origin, double started) {
     kernel->node.key = *key;
-    kernel->is_mha = true;
-    kernel->arithmetic = arithmetic_of(request->problem, kernel->target);
-    kernel->signature = *request->signature;
+    kernel->op = request->operation.op;
+    kernel->arithmetic = kernel->op->arithmetic(request->operation, kernel->target);
+    if (request->signature) kernel->signature = *request->signature;
     kernel->schedule = *schedule;
     kernel->origin = origin;
     if (origin == ATTUNE_FROM_COMPILER) kernel->compile_ms = milliseconds() - started;
 }
 
-/* From a verified entry. ATTUNE_OK with a kernel or without one; the only failure is that it cannot be loaded. */
+/* Keeps the IR if calls are made according to it, and ends the kernel if that fails. */
+static attune_status keep_ir(const make_request *request, at_arena *arena, ir_kernel *lowered, attune_kernel **kernel,
+                             at_error *err) {
+    const attune_status status =
+        request->operation.op->keeps_ir ? at_kernel_keep_ir(*kernel, arena, lowered, err) : ATTUNE_OK;
+    if (!status) return ATTUNE_OK;
+    at_kernel_destroy(&(*kernel)->node);
+    *kernel = NULL;
+    return status;
+}
+
+/* Reads the parts of an entry. NULL, or a sentence about the part that cannot be used. */
+static const char *read_entry(const make_request *request, const at_entry *entry, at_arena *arena,
+                              attune_schedule *schedule, ir_kernel **lowered) {
+    const at_operator *const op = request->operation.op;
+    const char *const source = op->source(request->operation);
+    if (op->schedule_parse(request->operation, entry->schedule, schedule, NULL)) return "its schedule cannot be read";
+    if (op->keeps_ir) {
+        if (!entry->ir || (source && strcmp(source, entry->ir))) return "it has not the loop IR of its key";
+        *lowered = ir_parse(arena, entry->ir, strlen(entry->ir), NULL);
+        if (*lowered) *lowered = ir_lower(*lowered, request->context->target, NULL, NULL, NULL);
+        if (!*lowered) return "its loop IR cannot be read";
+    }
+    return image_fits(entry->image, request, *lowered) ? NULL : "its code takes other arguments";
+}
+
+/* From a verified entry. ATTUNE_OK with a kernel or without one; otherwise it cannot be loaded, or memory is short. */
 static attune_status make_from_entry(const make_request *request, const at_key *key, const at_entry *entry,
                                      attune_kernel **kernel, at_error *err) {
     attune_context *context = request->context;
     attune_schedule schedule = ATTUNE_SCHEDULE_INIT;
-    if (mha_schedule_parse(entry->schedule, &schedule, NULL)) {
-        at_disk_cache_reject(&context->disk, entry, "its schedule cannot be read");
-        return ATTUNE_OK;
+    ir_kernel *lowered = NULL;
+    attune_status status = ATTUNE_OK;
+    at_arena arena;
+    at_arena_init(&arena, &context->allocator);
+    const char *const why = read_entry(request, entry, &arena, &schedule, &lowered);
+    if (arena.failed) {
+        status = at_fail_memory(err, entry->image_bytes);
+    } else if (why) {
+        at_disk_cache_reject(&context->disk, entry, why);
+    } else {
+        char name[128];
+        name_of(request, name, sizeof name);
+        status = at_kernel_new(context, entry->image, entry->image_bytes, name, kernel, err);
+        if (!status) status = keep_ir(request, &arena, lowered, kernel, err);
     }
-    if (!image_fits(entry->image, request->signature)) {
-        at_disk_cache_reject(&context->disk, entry, "its code takes other arguments");
-        return ATTUNE_OK;
-    }
-    char name[128];
-    name_of(context, request->problem, name, sizeof name);
-    const attune_status status = at_kernel_new(context, entry->image, entry->image_bytes, name, kernel, err);
-    if (status == ATTUNE_OK) {
+    at_arena_free(&arena);
+    if (*kernel) {
         atomic_fetch_add(&context->disk_hits, 1);
         complete(*kernel, request, key, &schedule, ATTUNE_FROM_DISK, 0);
     }
@@ -145,20 +184,26 @@ static bool make_from_stand_in(const make_request *request, const at_key *key, c
 
 typedef void save_fn(at_disk_cache *cache, const at_key *key, const at_entry *entry);
 
-static void save(attune_context *context, const at_key *key, const attune_problem *problem,
-                 const attune_schedule *schedule, const void *image, size_t image_bytes, save_fn *to_disk) {
-    char problem_text[2048], schedule_text[512];
-    if (mha_problem_print(problem, problem_text, sizeof problem_text) >= sizeof problem_text) return;
-    if (mha_schedule_print(schedule, schedule_text, sizeof schedule_text) >= sizeof schedule_text) return;
+static void save(attune_context *context, const at_key *key, at_operation operation, const at_built *built,
+                 const void *image, size_t image_bytes, save_fn *to_disk) {
+    const at_operator *const op = operation.op;
+    char problem[2048], schedule[512];
+    at_string ir;
+    if (op->print(operation, problem, sizeof problem) >= sizeof problem) return;
+    if (op->schedule_print(operation, &built->schedule, schedule, sizeof schedule) >= sizeof schedule) return;
+    at_string_init(&ir, &context->allocator);
+    if (op->keeps_ir) ir_print(built->scheduled, &ir);
     const at_entry entry = {.required = ((const at_image_header *)image)->required,
                             .key = key->bytes,
                             .key_bytes = key->size,
-                            .problem = problem_text,
-                            .schedule = schedule_text,
+                            .problem = problem,
+                            .schedule = schedule,
                             .isa = context->target->name,
+                            .ir = ir.data,
                             .image = image,
                             .image_bytes = image_bytes};
-    to_disk(&context->disk, key, &entry);
+    if (!ir.failed) to_disk(&context->disk, key, &entry);
+    at_string_free(&ir);
 }
 
 static attune_status make_by_compiling(const make_request *request, const at_key *key, const at_built *built,
@@ -170,16 +215,16 @@ static attune_status make_by_compiling(const make_request *request, const at_key
         at_emit_stage(context, built->scheduled, built->lowered, ATTUNE_STAGE_IMAGE, &image, &bytes, err);
     if (status) return status;
     char name[128];
-    name_of(context, request->problem, name, sizeof name);
+    name_of(request, name, sizeof name);
     const char *why = at_image_check(image, bytes);
-    if (!why && !image_fits(image, request->signature)) why = "it takes other arguments than the problem gives";
+    if (!why && !image_fits(image, request, built->lowered)) why = "it takes other arguments than the problem gives";
     if (why)
         status = at_fail(err, ATTUNE_CODEGEN_FAILED, "the code generator gave a bad image: %s", why);
     else
         status = at_kernel_new(context, image, bytes, name, kernel, err);
     /* This process may not execute the code, but the next one may. */
     if (status == ATTUNE_OK || status == ATTUNE_NO_EXEC_MEMORY)
-        save(context, key, request->problem, &built->schedule, image, bytes, at_disk_cache_write);
+        save(context, key, request->operation, built, image, bytes, at_disk_cache_write);
     at_free(&context->allocator, image);
     return status;
 }
@@ -200,7 +245,7 @@ static attune_status make_interpreted(const make_request *request, at_arena *are
 /* The code generator fails on one problem, so a report must name it. */
 static void fail_to_compile(const make_request *request, attune_status status, const at_error *why, at_error *err) {
     char problem[2048] = "";
-    if (status == ATTUNE_CODEGEN_FAILED) mha_problem_print(request->problem, problem, sizeof problem);
+    if (status == ATTUNE_CODEGEN_FAILED) print(request, problem, sizeof problem);
     at_fail(err, status, "%s%s%s", why->message, problem[0] ? "; the problem is " : "", problem);
 }
 
@@ -211,7 +256,7 @@ static attune_status compile(const make_request *request, const at_key *key, att
     at_arena arena;
     at_built built;
     at_arena_init(&arena, &context->allocator);
-    attune_status status = at_build_problem(context, &arena, request->problem, request->schedule, &built, err);
+    attune_status status = at_build(context, &arena, request->operation, request->schedule, &built, err);
     if (status == ATTUNE_OK) {
         at_error why = {0};
         status = disk_status ? disk_status : make_by_compiling(request, key, &built, kernel, &why);
@@ -225,6 +270,8 @@ static attune_status compile(const make_request *request, const at_key *key, att
             status = make_interpreted(request, &arena, &built, kernel, err);
         } else if (status) {
             fail_to_compile(request, status, &why, err);
+        } else {
+            status = keep_ir(request, &arena, built.lowered, kernel, err);
         }
     }
     at_arena_free(&arena);
@@ -238,10 +285,10 @@ static attune_status compile(const make_request *request, const at_key *key, att
 static attune_status make_anew(const make_request *request, const at_key *key, attune_status disk_status,
                                attune_kernel **kernel, at_error *err) {
     attune_context *context = request->context;
-    at_record_miss(&context->record, key, request->problem, request->schedule);
+    at_record_miss(&context->record, key, request->operation, request->schedule);
     tell(request, key, (attune_event){.kind = ATTUNE_EVENT_MISS});
     at_error forbidden = {0};
-    if (at_record_allow(&context->record, key, request->problem, request->schedule, &forbidden))
+    if (at_record_allow(&context->record, key, request->operation, request->schedule, &forbidden))
         return make_from_stand_in(request, key, "ATTUNE_STRICT is set", kernel)
                    ? ATTUNE_OK
                    : at_fail(err, forbidden.status, "%s", forbidden.message);
@@ -263,7 +310,7 @@ static attune_status make_anew(const make_request *request, const at_key *key, a
 static attune_status make_kernel(void *user, const at_key *key, at_cache_node **node, at_error *err) {
     const make_request *request = user;
     attune_kernel *kernel = NULL;
-    at_signature_init(request->signature, request->problem);
+    if (request->signature) at_signature_init(request->signature, request->operation.problem);
     at_error why = {0};
     attune_status status = make_from_disk(request, key, &kernel, &why);
     if (status == ATTUNE_OK && !kernel)
@@ -279,33 +326,33 @@ static attune_status make_kernel(void *user, const at_key *key, at_cache_node **
 /* ---- For tuning ---- */
 
 /* Into the disk cache only. */
-static attune_status replace_on_disk(attune_context *context, const at_key *key, const attune_problem *canonical,
+static attune_status replace_on_disk(attune_context *context, const at_key *key, at_operation operation,
                                      const attune_schedule *schedule, at_error *err) {
     at_arena arena;
     at_built built;
     void *image = NULL;
     size_t bytes = 0;
     at_arena_init(&arena, &context->allocator);
-    const attune_status status = at_build_image(context, &arena, canonical, schedule, &built, &image, &bytes, err);
-    if (!status) save(context, key, canonical, schedule, image, bytes, at_disk_cache_replace);
+    const attune_status status = at_build_image(context, &arena, operation, schedule, &built, &image, &bytes, err);
+    if (!status) save(context, key, operation, &built, image, bytes, at_disk_cache_replace);
     at_free(&context->allocator, image);
     at_arena_free(&arena);
     return status;
 }
 
-attune_status at_kernel_replace(attune_context *context, const attune_problem *canonical,
-                                const attune_schedule *schedule, at_error *err) {
+attune_status at_kernel_replace(attune_context *context, at_operation operation, const attune_schedule *schedule,
+                                at_error *err) {
     at_key key;
     attune_schedule cached;
-    at_key_make(&key, canonical, NULL, &context->machine);
+    at_key_make(&key, operation, NULL, &context->machine);
     attune_status status = ATTUNE_OK;
-    if (!at_kernel_on_disk(context, canonical, &cached) || memcmp(&cached, schedule, AT_SCHEDULE_BYTES))
-        status = replace_on_disk(context, &key, canonical, schedule, err);
+    if (!at_kernel_on_disk(context, operation, &cached) || memcmp(&cached, schedule, AT_SCHEDULE_BYTES))
+        status = replace_on_disk(context, &key, operation, schedule, err);
     if (!status) at_memory_cache_remove(&context->memory, &key);
     return status;
 }
 
-/* ---- Public ---- */
+/* ---- From a request to a kernel ---- */
 
 /* Some 9 KB. They are not on the stack because LLVM needs it next (attune.h has the limit). */
 typedef struct miss {
@@ -316,15 +363,19 @@ typedef struct miss {
     make_request request;
 } miss;
 
+static attune_status get(attune_context *context, at_operation operation, const attune_schedule *schedule, miss *m,
+                         at_cache_node **node, at_error *err) {
+    at_key_make(&m->key, operation, schedule, &context->machine);
+    m->request = (make_request){context, operation, schedule, operation.op == &at_attention ? &m->signature : NULL};
+    return at_memory_cache_get(&context->memory, &m->key, make_kernel, &m->request, node, err);
+}
+
 static attune_status find_or_make(attune_context *context, const attune_problem *problem,
                                   const attune_schedule *schedule, miss *m, at_cache_node **node, at_error *err) {
     attune_status status = mha_canonicalize(problem, &m->canonical, err);
     if (!status) status = mha_schedule_in(&schedule, &m->schedule, err);
     if (!status && schedule) status = mha_schedule_check(&m->canonical, schedule, context->target, err);
-    if (status) return status;
-    at_key_make(&m->key, &m->canonical, schedule, &context->machine);
-    m->request = (make_request){context, &m->canonical, schedule, &m->signature};
-    return at_memory_cache_get(&context->memory, &m->key, make_kernel, &m->request, node, err);
+    return status ? status : get(context, at_attention_of(&m->canonical), schedule, m, node, err);
 }
 
 /* If a thread were cancelled (pthread_cancel) in the middle, others would wait for its kernel forever. */
@@ -345,6 +396,22 @@ static attune_status compile_slowly(attune_context *context, const attune_proble
     pthread_setcancelstate(cancellation, NULL);
     return at_report(&err);
 }
+
+attune_status at_kernel_get(attune_context *context, at_operation operation, const attune_schedule *schedule,
+                            attune_kernel **kernel, at_error *err) {
+    at_cache_node *node = NULL;
+    int cancellation;
+    miss *m = at_alloc(&context->allocator, sizeof *m);
+    if (!m) return at_fail_memory(err, sizeof *m);
+    pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancellation);
+    const attune_status status = get(context, operation, schedule, m, &node, err);
+    *kernel = (attune_kernel *)node;
+    at_free(&context->allocator, m);
+    pthread_setcancelstate(cancellation, NULL);
+    return status;
+}
+
+/* ---- Public ---- */
 
 attune_status attune_compile(attune_context *context, const attune_problem *problem, const attune_schedule *schedule,
                              attune_kernel **kernel) {

@@ -47,12 +47,12 @@ static size_t put_schedule(uint8_t *bytes, size_t size, size_t cap, const attune
     return size;
 }
 
-void at_key_make(at_key *key, const attune_problem *canonical, const attune_schedule *schedule,
-                 const at_machine *machine) {
+void at_key_make(at_key *key, at_operation operation, const attune_schedule *schedule, const at_machine *machine) {
     const size_t cap = sizeof key->bytes;
-    uint8_t part[MHA_KEY_BYTES];
-    const size_t problem_bytes = mha_key(canonical, part);
-    size_t n = put_u32(key->bytes, 0, cap, (uint32_t)problem_bytes);
+    uint8_t part[AT_OPERATION_KEY_BYTES];
+    const size_t problem_bytes = operation.op->key(operation, part);
+    size_t n = put_text(key->bytes, 0, cap, operation.op->name);
+    n = put_u32(key->bytes, n, cap, (uint32_t)problem_bytes);
     n = put(key->bytes, n, cap, part, problem_bytes);
     n = schedule ? put_schedule(key->bytes, n, cap, schedule) : put_u32(key->bytes, n, cap, 0);
     n = put(key->bytes, n, cap, machine->bytes, machine->size);
@@ -114,6 +114,7 @@ bool at_key_split(const uint8_t *bytes, size_t size, at_key_parts *parts) {
     char last[AT_KEY_TEXT + 1] = "";
     key_reader r = {bytes, size, false};
     *parts = (at_key_parts){0};
+    take_text(&r, parts->op);
     parts->problem_bytes = take_u32(&r);
     parts->problem = take(&r, parts->problem_bytes);
     parts->schedule_bytes = (size_t)take_u32(&r) * sizeof(uint32_t);

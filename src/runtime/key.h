@@ -1,19 +1,19 @@
 /* The key of a compiled kernel.
  *
- * The full key consists of the problem's canonical key, the explicit schedule if one was given, and the machine part
- * (target, LLVM version, generator id, image version, tuning class), each with its length in front. The tuning class
- * comes last. The name of an entry is XXH3-128 over everything before the class, so the entries of one kernel for
- * several classes share a name, and their files differ in the class. Wherever a name is looked up the full key is
- * compared. */
+ * The full key consists of the operator's name, the problem's canonical key, the explicit schedule if one was given,
+ * and the machine part (target, LLVM version, generator id, image version, tuning class), each with its length in
+ * front. The tuning class comes last. The name of an entry is XXH3-128 over everything before the class, so the entries
+ * of one kernel for several classes share a name, and their files differ in the class. Wherever a name is looked up the
+ * full key is compared. */
 #ifndef ATTUNE_RUNTIME_KEY_H
 #define ATTUNE_RUNTIME_KEY_H
 
-#include "problem/mha.h"
+#include "operator/operator.h"
 #include "target/tuning_class.h"
 
 #include <string.h>
 
-enum { AT_MACHINE_BYTES = 256, AT_KEY_BYTES = MHA_KEY_BYTES + AT_MACHINE_BYTES + 128, AT_NAME_CHARS = 32 };
+enum { AT_MACHINE_BYTES = 256, AT_KEY_BYTES = AT_OPERATION_KEY_BYTES + AT_MACHINE_BYTES + 256, AT_NAME_CHARS = 32 };
 
 typedef struct at_machine {
     uint8_t bytes[AT_MACHINE_BYTES];
@@ -31,8 +31,7 @@ typedef struct at_key {
 void at_machine_init(at_machine *machine, const at_target *target, const char *tuning_class);
 
 /* schedule: the explicit one, or NULL. */
-void at_key_make(at_key *key, const attune_problem *canonical, const attune_schedule *schedule,
-                 const at_machine *machine);
+void at_key_make(at_key *key, at_operation operation, const attune_schedule *schedule, const at_machine *machine);
 
 bool at_key_equal(const at_key *a, const at_key *b);
 
@@ -47,7 +46,8 @@ enum { AT_KEY_TEXT = 64 };
 typedef struct at_key_parts {
     const uint8_t *problem, *schedule;
     size_t problem_bytes, schedule_bytes; /* no schedule: none was given */
-    char isa[AT_KEY_TEXT + 1], llvm[AT_KEY_TEXT + 1], generator[AT_KEY_TEXT + 1], tuning_class[AT_CLASS_BYTES];
+    char op[AT_KEY_TEXT + 1], isa[AT_KEY_TEXT + 1], llvm[AT_KEY_TEXT + 1], generator[AT_KEY_TEXT + 1],
+        tuning_class[AT_CLASS_BYTES];
     uint32_t image_version;
     size_t shared_bytes; /* all before the tuning class; the name is their hash */
 } at_key_parts;

@@ -27,13 +27,12 @@ void at_record_init(at_record *r, const at_io *io, const at_log *log) {
 }
 
 /* "problem" or "problem | schedule"; the length, or 0 if it does not fit. */
-static size_t print_line(const attune_problem *canonical, const attune_schedule *schedule, char *line,
-                         size_t capacity) {
-    size_t length = mha_problem_print(canonical, line, capacity);
+static size_t print_line(at_operation operation, const attune_schedule *schedule, char *line, size_t capacity) {
+    size_t length = operation.op->print(operation, line, capacity);
     if (length >= capacity || !schedule) return length < capacity ? length : 0;
     length += (size_t)snprintf(line + length, capacity - length, " | ");
     if (length >= capacity) return 0;
-    length += mha_schedule_print(schedule, line + length, capacity - length);
+    length += operation.op->schedule_print(operation, schedule, line + length, capacity - length);
     return length < capacity ? length : 0;
 }
 
@@ -49,11 +48,14 @@ static bool ends_with_line(const at_io *io, const char *path) {
     return last == '\n';
 }
 
-void at_record_miss(at_record *r, const at_key *key, const attune_problem *canonical, const attune_schedule *schedule) {
+void at_record_miss(at_record *r, const at_key *key, at_operation operation, const attune_schedule *schedule) {
     char text[4096], *const line = text + 1;
     if (!r->path[0] || atomic_exchange(&r->recorded[key->high % AT_RECORD_SLOTS], key->low) == key->low) return;
-    const size_t length = print_line(canonical, schedule, line, sizeof text - 2);
+    const size_t comment = operation.op == &at_attention ? 0 : 2;
+    memcpy(line, "# ", comment);
+    size_t length = print_line(operation, schedule, line + comment, sizeof text - 2 - comment);
     if (!length) return;
+    length += comment;
     text[0] = line[length] = '\n';
     const bool is_whole = ends_with_line(r->io, r->path);
     /* O_NONBLOCK: a FIFO without a reader must not hang. */
@@ -64,11 +66,11 @@ void at_record_miss(at_record *r, const at_key *key, const attune_problem *canon
     if (fd >= 0) close(fd);
 }
 
-attune_status at_record_allow(const at_record *r, const at_key *key, const attune_problem *canonical,
+attune_status at_record_allow(const at_record *r, const at_key *key, at_operation operation,
                               const attune_schedule *schedule, at_error *err) {
     char name[AT_NAME_CHARS + 1], line[400];
     if (!r->is_strict) return ATTUNE_OK;
     at_key_name(key, name);
-    if (!print_line(canonical, schedule, line, sizeof line)) strcpy(line + sizeof line - 4, "...");
+    if (!print_line(operation, schedule, line, sizeof line)) strcpy(line + sizeof line - 4, "...");
     return at_fail(err, ATTUNE_NOT_CACHED, "ATTUNE_STRICT: kernel %s is not cached: %s", name, line);
 }

@@ -59,7 +59,7 @@ attune_status attune_workspace_size_with(const attune_context *context, const at
     int64_t plan[AT_PLAN_WORDS];
     if (!context || !kernel || !arguments || !bytes)
         at_fail(&err, ATTUNE_INVALID_ARGUMENT, "attune_workspace_size was given NULL");
-    else if (!kernel->is_mha)
+    else if (!at_kernel_is_attention(kernel))
         at_fail(&err, ATTUNE_INVALID_ARGUMENT, "a kernel of attune_ir_compile takes no attune_arguments");
     else if (choose(context, options, &choice, &err) == ATTUNE_OK &&
              at_call_settle(&kernel->signature, arguments, &settled, &err) == ATTUNE_OK) {
@@ -85,7 +85,7 @@ attune_status at_check_run(const attune_context *context, const attune_kernel *k
                        !context  ? "context"
                        : !kernel ? "kernel"
                                  : "arguments");
-    if (kernel->is_mha) return ATTUNE_OK;
+    if (at_kernel_is_attention(kernel)) return ATTUNE_OK;
     return at_fail(err, ATTUNE_INVALID_ARGUMENT, "a kernel of attune_ir_compile is run by attune_ir_run");
 }
 
@@ -136,7 +136,8 @@ static attune_status build_and_interpret(attune_context *context, const at_signa
     at_arena arena;
     at_built built;
     at_arena_init(&arena, &context->allocator);
-    attune_status status = at_build_as_cached(context, &arena, &signature->problem, schedule, &built, err);
+    attune_status status =
+        at_build_as_cached(context, &arena, at_attention_of(&signature->problem), schedule, &built, err);
     if (!status && !call->settled->is_empty)
         status = at_run_interpreter(context, built.lowered, call->buffers, call->settled->scalars, err);
     at_arena_free(&arena);

@@ -122,7 +122,8 @@ static void *compile_entries(void *argument) {
     const tune_runner *r = &b->search->runner;
     for (int i; !is_over(b->search) && (i = atomic_fetch_add(&b->next, 1)) < b->count;) {
         batch_entry *e = &b->entries[i];
-        at_kernel_make_uncached(r->context, &r->signature.problem, &e->schedule, &e->kernel, &e->error);
+        at_kernel_make_uncached(r->context, at_attention_of(&r->signature.problem), &e->schedule, &e->kernel,
+                                &e->error);
     }
     return NULL;
 }
@@ -358,8 +359,8 @@ static attune_status begin_with(tune_search *s, const attune_schedule *begin, bo
     double late;
     s->best = NULL;
     free_kernel(&s->first);
-    attune_status status =
-        at_kernel_make_uncached(s->runner.context, &s->runner.signature.problem, begin, &s->first, err);
+    attune_status status = at_kernel_make_uncached(s->runner.context, at_attention_of(&s->runner.signature.problem),
+                                                   begin, &s->first, err);
     if (status) return status;
     s->best = s->first;
     s->best_schedule = s->first_schedule = *begin;

@@ -199,9 +199,10 @@ static void find(lookup *l, at_tuning *t) {
 
 /* SQLite is entered before the mutex is taken, as fork() wants it, and complaints come after both: the log function
  * may do anything. */
-bool at_tuning_find(attune_context *context, const attune_problem *canonical, attune_schedule *schedule) {
+bool at_tuning_find(attune_context *context, at_operation operation, attune_schedule *schedule) {
     at_tuning *t = &context->tuning;
-    lookup l = {.context = context, .wanted = canonical, .schedule = schedule};
+    if (operation.op != &at_attention) return false;
+    lookup l = {.context = context, .wanted = operation.problem, .schedule = schedule};
     if (at_process_enter(AT_FOREIGN_DATABASE, NULL)) return false;
     pthread_mutex_lock(&t->mutex);
     find(&l, t);
@@ -287,7 +288,7 @@ static attune_status look_ahead(attune_context *context, const attune_problem *c
     char text[TEXT];
     tune_place place;
     tune_database *database;
-    cached->is_cached = at_kernel_on_disk(context, canonical, &cached->schedule);
+    cached->is_cached = at_kernel_on_disk(context, at_attention_of(canonical), &cached->schedule);
     attune_status status = open_own(context, TUNE_CREATE, &database, err);
     if (!status) status = tune_database_can_write(database, err);
     at_tuning_place(context, canonical, text, sizeof text, &place);
@@ -301,7 +302,7 @@ static attune_status look_ahead(attune_context *context, const attune_problem *c
 static void put_into_place(attune_context *context, const attune_problem *canonical, const attune_schedule *schedule,
                            const incumbent *cached, at_error *err) {
     const bool stays = cached->is_cached && !memcmp(&cached->schedule, schedule, AT_SCHEDULE_BYTES);
-    if (at_kernel_replace(context, canonical, schedule, err) || stays) return;
+    if (at_kernel_replace(context, at_attention_of(canonical), schedule, err) || stays) return;
     if (cached->threads && cached->threads != context->team.max_workers)
         at_log_printf(&context->log, ATTUNE_LOG_WARNING,
                       "the cached kernel, tuned with %u thread%s, is replaced by one tuned with %u", cached->threads,
@@ -317,7 +318,7 @@ static attune_status tune(attune_context *context, const attune_problem *canonic
     incumbent cached = {0};
     const bool keeps = *context->tuning.own.path;
     if (keeps && look_ahead(context, canonical, &cached, err)) return err->status;
-    if (!at_tuning_find(context, canonical, &begin)) mha_choose(canonical, context->target, &begin);
+    if (!at_tuning_find(context, at_attention_of(canonical), &begin)) mha_choose(canonical, context->target, &begin);
     attune_status status = tune_search_run(&search, context, canonical, arguments, &begin, options, result, err);
     *searched = !status;
     /* Timings from before a failure are kept, too; the caller is told of the failure. */
@@ -399,7 +400,7 @@ attune_status attune_schedule_predict(attune_context *context, const attune_prob
     if (given) {
         if (mha_schedule_check(&canonical, given, context->target, &err)) return at_report(&err);
     } else {
-        full.is_tuned = at_tuning_find(context, &canonical, &own);
+        full.is_tuned = at_tuning_find(context, at_attention_of(&canonical), &own);
         if (!full.is_tuned) mha_choose(&canonical, context->target, &own);
     }
     const tune_machine machine = tune_machine_here(context->target);

@@ -2,6 +2,7 @@
 #ifndef ATTUNE_TUNE_TUNING_H
 #define ATTUNE_TUNE_TUNING_H
 
+#include "operator/operator.h"
 #include "tune/database.h"
 
 #include <limits.h>
@@ -29,7 +30,7 @@ void at_tuning_free(at_tuning *tuning);
  * nearest number, else that of a problem which differs little, if the model expects it to suit this one. If there is
  * none, *schedule is left alone and the result is false. A database that cannot be used is logged once, and counts as
  * missing. */
-bool at_tuning_find(struct attune_context *context, const attune_problem *canonical, attune_schedule *schedule);
+bool at_tuning_find(struct attune_context *context, at_operation operation, attune_schedule *schedule);
 
 /* The place in the database of results for a problem. It points to `text`. */
 void at_tuning_place(const struct attune_context *context, const attune_problem *canonical, char *text, size_t capacity,

@@ -53,7 +53,7 @@ static void find_on_disk(attune_context *context, const void *image, size_t byte
     memcpy(&header, image, bytes < sizeof header ? bytes : sizeof header);
     FUZZ_REQUIRE(mha_problem_parse(problem_text, &problem, NULL) == ATTUNE_OK);
     FUZZ_REQUIRE(mha_canonicalize(&problem, &canonical, NULL) == ATTUNE_OK);
-    at_key_make(&key, &canonical, NULL, &context->machine);
+    at_key_make(&key, at_attention_of(&canonical), NULL, &context->machine);
     const at_entry entry = {.required = header.required,
                             .key = key.bytes,
                             .key_bytes = key.size,

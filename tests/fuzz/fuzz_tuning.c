@@ -141,7 +141,7 @@ static void find(const place *here) {
     attune_schedule schedule = ATTUNE_SCHEDULE_INIT;
     at_error err = {0};
     const attune_problem canonical = wanted();
-    if (at_tuning_find(here->context, &canonical, &schedule))
+    if (at_tuning_find(here->context, at_attention_of(&canonical), &schedule))
         FUZZ_REQUIRE(mha_schedule_check(&canonical, &schedule, here->context->target, &err) == ATTUNE_OK);
 }
 

@@ -1,0 +1,64 @@
+/* The table of operators: what keys, caches and the runtime ask of a problem, whatever it is a problem of.
+ *
+ * In: a problem that its operator has made canonical, and a schedule. Out: the bytes of its key, text for people, and
+ * loop IR. Here nothing knows files, threads or LLVM. attention.c has the row of all problems of attune_problem,
+ * written.c that of kernels which a user wrote in loop IR. */
+#ifndef ATTUNE_OPERATOR_OPERATOR_H
+#define ATTUNE_OPERATOR_OPERATOR_H
+
+#include "problem/mha.h"
+
+typedef struct at_operator at_operator;
+
+/* One problem of an operator. It is passed by value and borrows the problem. */
+typedef struct at_operation {
+    const at_operator *op;
+    const void *problem; /* canonical; of a type that the operator knows */
+} at_operation;
+
+enum { AT_OPERATION_KEY_BYTES = MHA_KEY_BYTES };
+
+/* All functions get an at_operation of this operator. The numbers of a schedule mean what the operator says; caches,
+ * kernels and the tuner only copy and compare them. */
+struct at_operator {
+    const char *name; /* begins every key: at most 63 bytes */
+    bool keeps_ir;    /* an entry of the cache holds the loop IR, because no text of a problem leads to it */
+
+    /* What the kernel is specialised for; returns how many bytes. */
+    size_t (*key)(at_operation operation, uint8_t key[AT_OPERATION_KEY_BYTES]);
+    /* One line for people; returns its length, as snprintf does. */
+    size_t (*print)(at_operation operation, char *text, size_t capacity);
+    /* The loop IR, if the problem is just that; else NULL. */
+    const char *(*source)(at_operation operation);
+
+    attune_status (*schedule_check)(at_operation operation, const attune_schedule *schedule, const at_target *target,
+                                    at_error *err);
+    void (*schedule_choose)(at_operation operation, const at_target *target, attune_schedule *schedule);
+    attune_status (*schedule_parse)(at_operation operation, const char *text, attune_schedule *schedule, at_error *err);
+    size_t (*schedule_print)(at_operation operation, const attune_schedule *schedule, char *text, size_t capacity);
+
+    /* Scheduled IR, or NULL with *err filled. */
+    ir_kernel *(*build)(at_arena *arena, at_operation operation, const attune_schedule *schedule,
+                        const at_target *target, at_error *err);
+    /* The type of most multiplications. */
+    attune_dtype (*arithmetic)(at_operation operation, const at_target *target);
+};
+
+/* Attention, probabilities, rotary, merge and the block. */
+extern const at_operator at_attention;
+
+static inline at_operation at_attention_of(const attune_problem *canonical) {
+    return (at_operation){&at_attention, canonical};
+}
+
+/* A kernel that a user wrote: its canonical text, as ir_print gives it. */
+typedef struct at_written {
+    const char *name, *text;
+    size_t length;
+} at_written;
+
+extern const at_operator at_written_ir;
+
+static inline at_operation at_written_of(const at_written *written) { return (at_operation){&at_written_ir, written}; }
+
+#endif

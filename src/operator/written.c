@@ -1,0 +1,88 @@
+/* The row of kernels that a user wrote in loop IR. They have no schedule: the text says all. */
+#define XXH_INLINE_ALL
+#include "operator/operator.h"
+
+#include "ir/text.h"
+
+#include <stdio.h>
+#include <string.h>
+#include <xxhash.h>
+
+static const at_written *written_of(at_operation operation) { return operation.problem; }
+
+static uint8_t *put_u64(uint8_t *at, uint64_t value) {
+    for (int i = 0; i < 8; i++) *at++ = (uint8_t)(value >> 8 * i);
+    return at;
+}
+
+/* A text is longer than a key can be: its length and two hashes of it, 256 bits. Entries on disk have the text as well,
+ * and it is compared there. */
+static size_t key(at_operation o, uint8_t bytes[AT_OPERATION_KEY_BYTES]) {
+    const at_written *w = written_of(o);
+    uint8_t *at = put_u64(bytes, w->length);
+    for (uint64_t seed = 0; seed < 2; seed++) {
+        const XXH128_hash_t hash = XXH3_128bits_withSeed(w->text, w->length, seed);
+        at = put_u64(put_u64(at, hash.low64), hash.high64);
+    }
+    return (size_t)(at - bytes);
+}
+
+static size_t print(at_operation o, char *text, size_t capacity) {
+    return (size_t)snprintf(text, capacity, "@%s", written_of(o)->name);
+}
+
+static const char *source(at_operation o) { return written_of(o)->text; }
+
+static attune_status schedule_check(at_operation o, const attune_schedule *schedule, const at_target *target,
+                                    at_error *err) {
+    (void)schedule;
+    (void)target;
+    return at_fail(err, ATTUNE_INVALID_SCHEDULE, "@%s is written in loop IR, which has no schedule",
+                   written_of(o)->name);
+}
+
+static void schedule_choose(at_operation o, const at_target *target, attune_schedule *schedule) {
+    (void)o;
+    (void)target;
+    (void)schedule;
+}
+
+static attune_status schedule_parse(at_operation o, const char *text, attune_schedule *schedule, at_error *err) {
+    (void)schedule;
+    if (!*text) return ATTUNE_OK;
+    return at_fail(err, ATTUNE_INVALID_SCHEDULE, "@%s is written in loop IR, which has no schedule",
+                   written_of(o)->name);
+}
+
+static size_t schedule_print(at_operation o, const attune_schedule *schedule, char *text, size_t capacity) {
+    (void)o;
+    (void)schedule;
+    if (capacity) *text = '\0';
+    return 0;
+}
+
+static ir_kernel *build(at_arena *arena, at_operation o, const attune_schedule *schedule, const at_target *target,
+                        at_error *err) {
+    const at_written *w = written_of(o);
+    (void)schedule;
+    (void)target;
+    return ir_parse(arena, w->text, w->length, err);
+}
+
+static attune_dtype arithmetic(at_operation o, const at_target *target) {
+    (void)o;
+    (void)target;
+    return ATTUNE_F32;
+}
+
+const at_operator at_written_ir = {.name = "ir",
+                                   .keeps_ir = true,
+                                   .key = key,
+                                   .print = print,
+                                   .source = source,
+                                   .schedule_check = schedule_check,
+                                   .schedule_choose = schedule_choose,
+                                   .schedule_parse = schedule_parse,
+                                   .schedule_print = schedule_print,
+                                   .build = build,
+                                   .arithmetic = arithmetic};
