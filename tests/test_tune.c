@@ -7,6 +7,7 @@
 #include "tune/pairs.h"
 #include "tune/space.h"
 #include "tune/sqlite.h"
+#include "tune/tuning.h"
 
 #include <math.h>
 #include <setjmp.h>

@@ -7,6 +7,7 @@
 #include "tune/database.h"
 #include "tune/search.h"
 #include "tune/sqlite.h"
+#include "tune/tuning.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

@@ -6,6 +6,7 @@
 #include "tune/database.h"
 #include "tune/space.h"
 #include "tune/sqlite.h"
+#include "tune/tuning.h"
 
 #include <errno.h>
 #include <fcntl.h>

@@ -15,7 +15,7 @@
 #include "runtime/record.h"
 #include "runtime/symbols.h"
 #include "runtime/team.h"
-#include "tune/tuning.h"
+#include "runtime/tuned.h"
 
 typedef uintptr_t at_hidden_context; /* a pointer that leak checkers do not see */
 

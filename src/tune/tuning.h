@@ -1,39 +1,13 @@
-/* Tuning as the rest of the runtime sees it: a schedule that was measured, where there is one. */
+/* Places of results. at_tuning_find, by which a miss of the runtime asks for a tuned schedule, is declared there
+ * (runtime/tuned.h) and defined in tuning.c. */
 #ifndef ATTUNE_TUNE_TUNING_H
 #define ATTUNE_TUNE_TUNING_H
 
-#include "operator/operator.h"
+#include "runtime/tuned.h"
 #include "tune/database.h"
 
-#include <limits.h>
-#include <pthread.h>
-
-typedef struct at_tuning_file {
-    char path[PATH_MAX]; /* "" where there is none: the directory is off */
-    bool is_absent;      /* there was no file, or it could not be used: misses do not ask again */
-} at_tuning_file;
-
-typedef struct at_tuning {
-    const attune_allocator *allocator;
-    pthread_mutex_t mutex; /* of misses: one opens the databases at a time, and guards is_absent */
-    at_tuning_file own, base;
-} at_tuning;
-
-struct attune_context;
-
-/* Opens nothing yet. The directories of the disk cache: "" for one that there is not. */
-void at_tuning_init(at_tuning *tuning, const char *cache_dir, const char *cache_base,
-                    const attune_allocator *allocator);
-void at_tuning_free(at_tuning *tuning);
-
-/* On a miss: the best schedule that was measured for this problem on this machine, with as many threads or else the
- * nearest number, else that of a problem which differs little, if the model expects it to suit this one. If there is
- * none, *schedule is left alone and the result is false. A database that cannot be used is logged once, and counts as
- * missing. */
-bool at_tuning_find(struct attune_context *context, at_operation operation, attune_schedule *schedule);
-
 /* The place in the database of results for a problem. It points to `text`. */
-void at_tuning_place(const struct attune_context *context, const attune_problem *canonical, char *text, size_t capacity,
+void at_tuning_place(const attune_context *context, const attune_problem *canonical, char *text, size_t capacity,
                      tune_place *place);
 
 #endif
