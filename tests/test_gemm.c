@@ -1,6 +1,7 @@
 /* Products: kernels of one phase each, for every target and many schedules, as machine code where this CPU runs it and
  * by the interpreter, which checks all accesses: to the bits of a plain loop in the order that gemm.h states. */
 #include "nest/gemm.h"
+#include "nest/pairs.h"
 
 #include "ir/interp.h"
 #include "ir/passes.h"
