@@ -1,15 +1,12 @@
 /* S = Q K^T for one block: K^T is packed with its keys along the lanes, rows of Q are read as broadcast scalars. Each
  * product is summed in the order of the columns. */
+#include "nest/product.h"
 #include "nest/rows.h"
 #include "nest/transpose.h"
 #include "attend/weights.h"
 
 static const ir_expr *loop(const weights *w, const char *name, int64_t count) {
     return ir_for_begin(w->b, name, mha_i(w->c, 0), mha_i(w->c, count), 1, false);
-}
-
-static const ir_expr *unrolled(const weights *w, const char *name, int64_t count) {
-    return ir_for_begin(w->b, name, mha_i(w->c, 0), mha_i(w->c, count), 1, true);
 }
 
 /* ---- Q ---- */
@@ -86,38 +83,59 @@ static void pack_keys(const weights *w, const ir_expr *kv_head, const ir_expr *f
 
 /* ---- Q K^T ---- */
 
-/* One register tile: rows first … and vectors of keys from `at`. */
-static void multiply_tile(const weights *w, const ir_expr *first, const ir_expr *at) {
+/* A register tile: rows first … and vectors of keys from `at`. */
+typedef struct score_tile {
+    const weights *w;
+    const ir_expr *first, *at;
+} score_tile;
+
+static const ir_expr *row_at(const score_tile *t, int64_t r) { return ir_add(t->w->b, t->first, mha_i(t->w->c, r)); }
+
+static const ir_expr *key_at(const score_tile *t, int64_t v) {
+    return ir_add(t->w->b, t->at, mha_i(t->w->c, v * t->w->lanes));
+}
+
+static const ir_expr *keys(const mha_product *p, const ir_expr *d, int64_t v) {
+    const score_tile *t = p->user;
+    return ir_load(t->w->b, ir_at(t->w->b, t->w->kt, p->lanes, 2, d, key_at(t, v)));
+}
+
+static const ir_expr *query_value(const mha_product *p, const ir_expr *d, int64_t r) {
+    const score_tile *t = p->user;
+    return mha_load_repeated(p->c, p->kind, ir_at(t->w->b, t->w->q, 1, 2, row_at(t, r), d), p->lanes);
+}
+
+static void store(const mha_product *p) {
+    const score_tile *t = p->user;
+    const weights *w = t->w;
     ir_builder *b = w->b;
-    const ir_type vector = ir_type_of(w->c->elem, w->lanes);
-    const ir_buffer *acc = ir_alloc(b, "acc", IR_REG, vector, 2, (int64_t[]){w->tile_rows, w->tile_vectors});
-    const ir_expr *r = unrolled(w, "r", w->tile_rows), *v = unrolled(w, "v", w->tile_vectors);
-    ir_store(b, ir_at(b, acc, w->lanes, 2, r, v), mha_number(w->c, 0, w->lanes));
-    ir_for_end(b);
-    ir_for_end(b);
+    for (int64_t r = 0; r < p->rows; r++)
+        for (int64_t v = 0; v < p->vectors; v++) {
+            const ir_expr *column = key_at(t, v), *score = mha_product_sum(p, r, v);
+            if (w->scales)
+                score = ir_mul(b, score, ir_load(b, ir_at(b, w->scales, w->lanes, 2, mha_i(w->c, 0), column)));
+            ir_store(b, ir_at(b, w->scores, w->lanes, 2, row_at(t, r), column), score);
+        }
+}
 
-    const ir_expr *d = loop(w, "d", w->c->p->head_dim);
-    const ir_buffer *k = ir_alloc(b, "keys", IR_REG, vector, 1, &w->tile_vectors);
-    v = unrolled(w, "v", w->tile_vectors);
-    const ir_expr *column = ir_add(b, at, ir_mul(b, v, mha_i(w->c, w->lanes)));
-    ir_store(b, ir_at(b, k, w->lanes, 1, v), ir_load(b, ir_at(b, w->kt, w->lanes, 2, d, column)));
-    ir_for_end(b);
-    r = unrolled(w, "r", w->tile_rows);
-    const ir_expr *scalar = ir_load(b, ir_at(b, w->q, 1, 2, ir_add(b, first, r), d));
-    const ir_expr *q = ir_let(b, "query_value", ir_splat(b, scalar, w->lanes));
-    v = unrolled(w, "v", w->tile_vectors);
-    const ir_access *sum = ir_at(b, acc, w->lanes, 2, r, v);
-    ir_store(b, sum, mha_madd(w->c, ir_load(b, ir_at(b, k, w->lanes, 1, v)), q, ir_load(b, sum)));
-    for (int i = 0; i < 3; i++) ir_for_end(b);
-
-    r = unrolled(w, "r", w->tile_rows);
-    v = unrolled(w, "v", w->tile_vectors);
-    column = ir_add(b, at, ir_mul(b, v, mha_i(w->c, w->lanes)));
-    const ir_expr *score = ir_load(b, ir_at(b, acc, w->lanes, 2, r, v));
-    if (w->scales) score = ir_mul(b, score, ir_load(b, ir_at(b, w->scales, w->lanes, 2, mha_i(w->c, 0), column)));
-    ir_store(b, ir_at(b, w->scores, w->lanes, 2, ir_add(b, first, r), column), score);
-    ir_for_end(b);
-    ir_for_end(b);
+static void multiply_tile(const weights *w, const ir_expr *first, const ir_expr *at) {
+    score_tile t = {w, first, at};
+    mha_product p = {.c = w->c,
+                     .kind = MHA_MADD,
+                     .lanes = w->lanes,
+                     .rows = w->tile_rows,
+                     .vectors = w->tile_vectors,
+                     .row_name = "query_value",
+                     .vector_name = "keys",
+                     .in_registers = true,
+                     .vectors_first = true,
+                     .user = &t,
+                     .vector = keys,
+                     .row = query_value};
+    mha_product_begin(&p);
+    mha_product_clear(&p);
+    mha_product_steps(&p, "d", mha_i(w->c, 0), mha_i(w->c, w->c->p->head_dim), 1);
+    store(&p);
 }
 
 /* The last tile of rows overlaps the one before: it computes the same bits again. */
