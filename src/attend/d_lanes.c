@@ -126,6 +126,18 @@ void dl_each_rows(d_lanes *d, int64_t step, dl_rows_fn *build, const void *user)
     if (rest) build(d, user, dl_i(d, whole * step), rest);
 }
 
+void dl_each_columns(d_lanes *d, const char *name, int64_t columns, int64_t unroll, dl_columns_fn *build,
+                     const void *user) {
+    const int64_t step = unroll * d->width;
+    int64_t done = columns / step * step;
+    if (done) {
+        const ir_expr *at = done > step ? ir_for_begin(d->b, name, dl_i(d, 0), dl_i(d, done), step, false) : dl_i(d, 0);
+        for (int64_t u = 0; u < step; u += d->width) build(d, user, ir_add(d->b, at, dl_i(d, u)), d->width);
+        if (done > step) ir_for_end(d->b);
+    }
+    for (; done < columns; done += d->width) build(d, user, dl_i(d, done), columns - done);
+}
+
 dl_row dl_row_at(const d_lanes *d, const ir_expr *row) {
     ir_builder *b = d->b;
     const ir_expr *group = dl_i(d, d->c->group), *first_head = ir_mul(b, d->kv_head, group);

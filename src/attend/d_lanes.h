@@ -22,9 +22,7 @@
 #ifndef ATTUNE_MHA_D_LANES_H
 #define ATTUNE_MHA_D_LANES_H
 
-#include "attend/score.h"
-#include "attend/sight.h"
-#include "attend/softmax.h"
+#include "nest/product.h"
 
 typedef struct d_lanes {
     mha_context *c;
@@ -97,6 +95,20 @@ dl_row dl_row_at(const d_lanes *d, const ir_expr *row);
  * with fewer. */
 typedef void dl_rows_fn(d_lanes *d, const void *user, const ir_expr *first, int64_t count);
 void dl_each_rows(d_lanes *d, int64_t step, dl_rows_fn *build, const void *user);
+
+/* Calls build for d->width columns at a time, of which `count` are there: `unroll` vectors in a turn of a loop of that
+ * name, and then for what is left over. */
+typedef void dl_columns_fn(d_lanes *d, const void *user, const ir_expr *column, int64_t count);
+void dl_each_columns(d_lanes *d, const char *name, int64_t columns, int64_t unroll, dl_columns_fn *build,
+                     const void *user);
+
+static inline mha_kind dl_kind(const d_lanes *d) { return mha_kind_of(d->c->by_pairs); }
+
+/* A product of vectors along the lanes by rows of the task, without its factors. */
+static inline mha_product dl_product(const d_lanes *d, int64_t rows, int64_t vectors) {
+    return (mha_product){
+        .c = d->c, .kind = dl_kind(d), .lanes = d->lanes, .rows = rows, .vectors = vectors, .vectors_first = true};
+}
 
 /* Keys that are read side by side: `count` streams of `keys` keys each, which lie one after the other in memory. Key i
  * of stream s is key first[s] + i of the tile. */
