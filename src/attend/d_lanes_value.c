@@ -26,7 +26,7 @@ typedef struct row_tile {
     const ir_expr *sees[IR_MAX_LANES]; /* the same, if t->careful: bool, or i32 masks of pairs */
 } row_tile;
 
-static int64_t keys_of_unit(const d_lanes *d) { return d->c->by_pairs ? 2 : 1; }
+static int64_t keys_of_unit(const d_lanes *d) { return d->width / d->lanes; }
 
 static const ir_expr *row_at(const d_lanes *d, const row_tile *r, int64_t row) {
     return ir_add(d->b, r->first_row, dl_i(d, row));
@@ -44,36 +44,15 @@ static const ir_expr *sees_key(const d_lanes *d, const row_tile *tile, int64_t r
 
 static const ir_expr *sees(const d_lanes *d, const row_tile *tile, int64_t r, const ir_expr *j) {
     ir_builder *b = d->b;
-    const ir_expr *seen = sees_key(d, tile, r, j);
-    if (!d->c->by_pairs) return ir_let(b, "sees", ir_splat(b, seen, d->lanes));
-    enum { FIRST = 0xffff, SECOND = -65536 };
-    const ir_expr *none = ir_int(b, IR_I32, 0), *mask = ir_select(b, seen, ir_int(b, IR_I32, FIRST), none);
-    if (!tile->t->alone) {
-        seen = sees_key(d, tile, r, ir_add(b, j, dl_i(d, 1)));
-        mask = ir_apply(b, IR_OR, mask, ir_select(b, seen, ir_int(b, IR_I32, SECOND), none), NULL);
-    }
-    return ir_let(b, "sees", ir_splat(b, mask, d->lanes));
+    const ir_expr *seen = sees_key(d, tile, r, j), *next = NULL;
+    if (d->c->by_pairs && !tile->t->alone) next = sees_key(d, tile, r, ir_add(b, j, dl_i(d, 1)));
+    return ir_let(b, "sees", ir_splat(b, d->c->by_pairs ? mha_seen_bits(d->c, seen, next) : seen, d->lanes));
 }
 
 /* ---- pairs ---- */
 
 /* Columns of a row of V in the 128 bits within which unpack instructions work; half of them go into each vector. */
 static int block_columns(const d_lanes *d) { return d->width < 8 ? d->width : 8; }
-
-/* Two rows of bf16, element by element: out[0] is made of the lower halves of their blocks, out[1] of the upper ones.
- */
-static void interleave(const d_lanes *d, const ir_expr *x, const ir_expr *y, const ir_expr *out[2]) {
-    const int block = block_columns(d);
-    for (int upper = 0; upper < 2; upper++) {
-        uint8_t pick[IR_MAX_LANES];
-        for (int l = 0; l < d->lanes; l++) {
-            const int column = l / (block / 2) * block + upper * block / 2 + l % (block / 2);
-            pick[2 * l] = (uint8_t)column;
-            pick[2 * l + 1] = (uint8_t)(d->width + column);
-        }
-        out[upper] = ir_let(d->b, "v", ir_shuffle(d->b, x, y, d->width, pick));
-    }
-}
 
 void dl_restore_order(d_lanes *d, const ir_expr *row) {
     ir_builder *b = d->b;
@@ -96,10 +75,6 @@ void dl_restore_order(d_lanes *d, const ir_expr *row) {
     ir_for_end(b);
 }
 
-static const ir_expr *no_key(const d_lanes *d) {
-    return ir_bitcast(d->b, IR_BF16, ir_splat(d->b, ir_int(d->b, IR_I32, 0), d->lanes));
-}
-
 /* ---- a register tile ---- */
 
 /* O[row, column…] += P V, of vectors value[units]. */
@@ -111,52 +86,39 @@ static void add_products(d_lanes *d, const row_tile *tile, int64_t r, const ir_e
     const ir_expr *sum = ir_load(b, o);
     for (int64_t u = 0; u < units; u++) {
         const ir_expr *v = value[u], *seen = tile->sees[r * units + u], *p = tile->p[r * units + u];
-        if (seen && d->c->by_pairs)
-            v = ir_bitcast(b, IR_BF16, ir_apply(b, IR_AND, ir_bitcast(b, IR_I32, v), seen, NULL));
-        else if (seen)
-            v = ir_select(b, seen, v, mha_number(d->c, 0, d->lanes));
-        sum = d->c->by_pairs ? ir_dot2(b, v, p, sum) : mha_madd(d->c, v, p, sum);
+        if (seen) v = mha_where_seen(d->c, dl_kind(d), seen, v);
+        sum = mha_accumulate(d->c, dl_kind(d), v, p, sum);
     }
     ir_store(b, o, sum);
 }
 
-/* The same for all rows and a vector of columns of V, of which `count` are there. */
-static void add_vector(d_lanes *d, const row_tile *tile, const ir_expr *column, int64_t count) {
+/* The same for all rows and a vector of columns of V, of which `count` are there. By pairs it becomes two vectors, of
+ * the lower and the upper halves of blocks. */
+static void add_vector(d_lanes *d, const void *user, const ir_expr *column, int64_t count) {
+    const row_tile *tile = user;
     ir_builder *b = d->b;
     const ir_expr *value[2][IR_MAX_LANES];
     for (int64_t u = 0; u < tile->t->units; u++) {
         const ir_expr *v = ir_let(b, "v", dl_load_key(d, d->c->v, &tile->key[u][0], column, count));
         value[0][u] = v;
         if (!d->c->by_pairs) continue;
-        const ir_expr *next = tile->t->alone ? no_key(d) : dl_load_key(d, d->c->v, &tile->key[u][1], column, count);
-        const ir_expr *pairs[2];
-        interleave(d, v, ir_let(b, "v", next), pairs);
-        for (int i = 0; i < 2; i++) value[i][u] = pairs[i];
+        const ir_expr *next =
+            tile->t->alone ? mha_zero_pairs(d->c, d->lanes) : dl_load_key(d, d->c->v, &tile->key[u][1], column, count);
+        next = ir_let(b, "v", next);
+        for (int i = 0; i < 2; i++)
+            value[i][u] = ir_let(b, "v", mha_interleave(d->c, v, next, d->lanes, block_columns(d), i));
     }
     for (int64_t r = 0; r < tile->rows; r++)
-        for (int i = 0; i < d->width / d->lanes; i++)
+        for (int64_t i = 0; i < keys_of_unit(d); i++)
             add_products(d, tile, r, ir_add(b, column, dl_i(d, i * d->lanes)), value[i]);
-}
-
-static void add_columns(d_lanes *d, const row_tile *tile) {
-    ir_builder *b = d->b;
-    const int64_t dim = d->c->p->head_dim_v, step = (int64_t)d->c->s->value_vectors * d->width;
-    int64_t done = dim / step * step;
-    if (done) {
-        const ir_expr *at =
-            done > step ? ir_for_begin(b, "column", dl_i(d, 0), dl_i(d, done), step, false) : dl_i(d, 0);
-        for (int64_t v = 0; v < step; v += d->width) add_vector(d, tile, ir_add(b, at, dl_i(d, v)), d->width);
-        if (done > step) ir_for_end(b);
-    }
-    for (; done < dim; done += d->width) add_vector(d, tile, dl_i(d, done), dim - done);
 }
 
 /* P of a unit whose first key is j, in all lanes. */
 static const ir_expr *probabilities(const d_lanes *d, const ir_expr *row, const ir_expr *j, bool alone) {
     ir_builder *b = d->b;
-    if (!d->c->by_pairs) return ir_splat(b, ir_load(b, ir_at(b, d->scores, 1, 2, row, j)), d->lanes);
-    const ir_expr *pair = mha_load_raw_columns(d->c, d->rounded, &row, j, 2, alone ? 1 : 2);
-    return ir_bitcast(b, IR_BF16, ir_splat(b, ir_bitcast(b, IR_I32, pair), d->lanes));
+    const ir_expr *p = d->c->by_pairs ? mha_load_raw_columns(d->c, d->rounded, &row, j, 2, alone ? 1 : 2)
+                                      : ir_load(b, ir_at(b, d->scores, 1, 2, row, j));
+    return mha_repeat(d->c, dl_kind(d), p, d->lanes);
 }
 
 static void add_rows(d_lanes *d, const void *user, const ir_expr *first_row, int64_t rows) {
@@ -176,7 +138,7 @@ static void add_rows(d_lanes *d, const void *user, const ir_expr *first_row, int
             tile.sees[r * t->units + u] = seen;
         }
     }
-    add_columns(d, &tile);
+    dl_each_columns(d, "column", d->c->p->head_dim_v, d->c->s->value_vectors, add_vector, &tile);
 }
 
 /* ---- streams ---- */
@@ -284,7 +246,8 @@ static void add_zeros(d_lanes *d, const mha_kv_row *key, const ir_access *sum, c
     const ir_expr *v = dl_load_key(d, d->c->v, key, column, count), *old = ir_load(b, sum);
     const ir_expr *zero = mha_number(d->c, 0, d->lanes), *scale = mha_v_scale(d->c, key);
     if (scale) zero = ir_mul(b, zero, ir_splat(b, scale, d->lanes));
-    ir_store(b, sum, d->c->by_pairs ? ir_dot2(b, v, no_key(d), old) : mha_madd(d->c, v, zero, old));
+    if (d->c->by_pairs) zero = mha_zero_pairs(d->c, d->lanes);
+    ir_store(b, sum, mha_accumulate(d->c, dl_kind(d), v, zero, old));
 }
 
 static void add_zeros_of_key(d_lanes *d, const mha_kv_row *key, const ir_access *const *sums) {

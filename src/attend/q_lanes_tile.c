@@ -24,17 +24,12 @@ static void pair_values(q_lanes *c, const q_lanes_tile *tile) {
     const mha_kv_row even = mha_kv_row_at(m, &c->e, c->kv_head, key), odd = mha_kv_row_at(m, &c->e, c->kv_head, next);
     const ir_expr *is_pair = ir_apply(b, IR_LT, ir_add(b, j, ql_i(c, 1)), tile->room, NULL);
     const mha_columns d = mha_columns_begin(m, m->p->head_dim_v, 2 * m->lanes);
-    uint8_t pick[IR_MAX_LANES];
-    for (int l = 0; l < d.lanes; l++) {
-        pick[2 * l] = (uint8_t)l;
-        pick[2 * l + 1] = (uint8_t)(d.lanes + l);
-    }
     const ir_expr *zero = ir_splat(b, ir_cast(b, IR_BF16, mha_number(m, 0, 1)), d.lanes);
     const ir_expr *x = ir_load(b, mha_kv_access(m, m->v, &even, d.at, d.lanes));
     const ir_expr *y = ir_load(b, mha_kv_access(m, m->v, &odd, d.at, d.lanes));
     const ir_expr *second = ir_let(b, "odd_key", ir_select(b, ir_splat(b, is_pair, d.lanes), y, zero));
     const ir_access *to = ir_at(b, c->values, 2 * d.lanes, 2, pair, ir_mul(b, d.at, ql_i(c, 2)));
-    ir_store(b, to, ir_shuffle(b, ir_let(b, "even_key", x), second, 2 * d.lanes, pick));
+    ir_store(b, to, mha_interleave(m, ir_let(b, "even_key", x), second, d.lanes, 2 * d.lanes, false));
     ir_for_end(b);
     ir_for_end(b);
 }
