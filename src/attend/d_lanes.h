@@ -22,6 +22,9 @@
 #ifndef ATTUNE_MHA_D_LANES_H
 #define ATTUNE_MHA_D_LANES_H
 
+#include "attend/score.h"
+#include "attend/sight.h"
+#include "attend/softmax.h"
 #include "nest/product.h"
 
 typedef struct d_lanes {

@@ -154,25 +154,20 @@ static const ir_expr *largest(d_lanes *d, const dl_tile *tile, const ir_expr *r)
     return ir_reduce(b, IR_MAX, ir_let(b, "best_lanes", ir_load(b, best)));
 }
 
-static void accumulate(d_lanes *d, const ir_access *sum, const ir_expr *term) {
-    ir_store(d->b, sum, ir_add(d->b, ir_load(d->b, sum), term));
-}
-
 /* P = exp(S - base) of the keys from j on, in place; their sum is added. */
 static const ir_expr *exponential(d_lanes *d, const ir_expr *r, const ir_expr *j, const ir_expr *bases,
                                   const ir_access *sum) {
     const ir_access *score = ir_at(d->b, d->scores, d->lanes, 2, r, j);
     const ir_expr *p = ir_let(d->b, "p", mha_exp(d->c, ir_load(d->b, score), bases));
     if (!d->c->by_pairs) ir_store(d->b, score, p);
-    accumulate(d, sum, p);
+    mha_add_term(d->c, sum, p);
     return p;
 }
 
 /* P of all keys of a row; returns the sum by lanes. */
 static const ir_expr *exponentials(d_lanes *d, const dl_tile *tile, const ir_expr *r, const ir_expr *base) {
     ir_builder *b = d->b;
-    const ir_access *sum = ir_at(b, dl_registers(d, "sum", d->lanes, 0, NULL), d->lanes, 0);
-    ir_store(b, sum, mha_number(d->c, 0, d->lanes));
+    const ir_access *sum = mha_new_sum(d->c, "sum", d->lanes);
     const ir_expr *bases = ir_let(b, "bases", ir_splat(b, base, d->lanes));
     const ir_expr *j = ir_for_begin(b, "j", dl_i(d, 0), tile->keys, d->width, false);
     const ir_expr *p = exponential(d, r, j, bases, sum);
@@ -184,22 +179,11 @@ static const ir_expr *exponentials(d_lanes *d, const dl_tile *tile, const ir_exp
     return ir_let(b, "lane_sums", ir_load(b, sum));
 }
 
-/* The sum in the order of q-lanes: serial chunks. */
+/* The sum in the order of q-lanes. */
 static const ir_expr *serial_sum(d_lanes *d, const dl_tile *tile, const ir_expr *r) {
-    enum { CHUNK = 16 };
-    ir_builder *b = d->b;
-    const ir_access *sum = ir_at(b, dl_registers(d, "serial", 1, 0, NULL), 1, 0);
-    ir_store(b, sum, mha_number(d->c, 0, 1));
-    const ir_expr *first = ir_for_begin(b, "chunk", dl_i(d, 0), tile->keys, CHUNK, false);
-    const ir_access *part = ir_at(b, dl_registers(d, "part", 1, 0, NULL), 1, 0);
-    ir_store(b, part, mha_number(d->c, 0, 1));
-    const ir_expr *end = ir_min(b, ir_add(b, first, dl_i(d, CHUNK)), tile->keys);
-    const ir_expr *j = ir_for_begin(b, "j", first, end, 1, false);
-    accumulate(d, part, ir_load(b, ir_at(b, d->scores, 1, 2, r, j)));
-    ir_for_end(b);
-    accumulate(d, sum, ir_load(b, part));
-    ir_for_end(b);
-    return ir_load(b, sum);
+    mha_chunks chunks;
+    const ir_expr *j = mha_chunks_begin(d->c, &chunks, 1, dl_i(d, 0), tile->keys);
+    return mha_chunks_end(d->c, &chunks, ir_load(d->b, ir_at(d->b, d->scores, 1, 2, r, j)));
 }
 
 /* P times the scales of V, which may make NaN of the 0 of a hidden key. */
@@ -212,27 +196,17 @@ static void scale_row(d_lanes *d, const dl_tile *tile, const ir_expr *r) {
     ir_for_end(b);
 }
 
-/* A row that has seen no key yet keeps the maximum -inf; 0 stands in for it, so that exp gives 0 and not NaN. */
 void dl_softmax(d_lanes *d, const dl_tile *tile) {
     ir_builder *b = d->b;
-    const mha_context *c = d->c;
     const ir_expr *r = ir_for_begin(b, "r", dl_i(d, 0), d->padded_rows, 1, false);
     hide_beyond(d, tile, r);
     score_rows_of(d, tile, r);
-    const ir_access *row_max = ir_at(b, d->row_max, 1, 1, r), *row_sum = ir_at(b, d->row_sum, 1, 1, r);
-    const ir_expr *old = ir_let(b, "old_max", ir_load(b, row_max));
-    const ir_expr *new = ir_let(b, "new_max", ir_max(b, old, largest(d, tile, r)));
-    ir_store(b, row_max, new);
-    const ir_expr *empty = compare(d, IR_EQ, new, mha_number(c, -INFINITY, 1));
-    const ir_expr *base = ir_let(b, "softmax_base", ir_select(b, empty, mha_number(c, 0, 1), new));
-    const ir_expr *factor = ir_let(b, "shrink", mha_exp(c, old, base));
-    ir_store(b, ir_at(b, d->factor, 1, 1, r), factor);
-    const ir_expr *sums = exponentials(d, tile, r, base);
+    const mha_shrink shrink = mha_take_maximum(d->c, ir_at(b, d->row_max, 1, 1, r), largest(d, tile, r), false);
+    ir_store(b, ir_at(b, d->factor, 1, 1, r), shrink.factor);
+    const ir_expr *sums = exponentials(d, tile, r, shrink.base);
     const ir_expr *sum = d->is_serial ? serial_sum(d, tile, r) : ir_reduce(b, IR_ADD, sums);
     const ir_access *lost = d->is_serial ? ir_at(b, d->row_sum_lost, 1, 1, r) : NULL;
-    const mha_sum total = mha_sum_add(c, (mha_sum){ir_load(b, row_sum), lost ? ir_load(b, lost) : NULL}, factor, sum);
-    ir_store(b, row_sum, total.value);
-    if (lost) ir_store(b, lost, total.lost);
+    mha_join_sum(d->c, ir_at(b, d->row_sum, 1, 1, r), lost, shrink.factor, sum);
     scale_row(d, tile, r);
     ir_for_end(b);
 }

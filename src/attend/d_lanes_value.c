@@ -230,9 +230,7 @@ static void end_tile(d_lanes *d) {
     const output_vector v = begin_outputs(d);
     const ir_access *o = output_at(d, d->o, &v), *lost = output_at(d, d->o_lost, &v);
     const ir_expr *term = ir_load(b, output_at(d, d->tile_o, &v));
-    const mha_sum sum = mha_sum_add(d->c, (mha_sum){ir_load(b, o), ir_load(b, lost)}, v.factor, term);
-    ir_store(b, o, sum.value);
-    ir_store(b, lost, sum.lost);
+    mha_join_sum(d->c, o, lost, v.factor, term);
     end_outputs(d);
 }
 

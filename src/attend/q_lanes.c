@@ -33,14 +33,6 @@ const ir_access *ql_weight_at(const q_lanes *c, const ir_expr *v, const ir_expr 
     return at_vector(c, c->weights, c->m->lanes * c->width, v, j);
 }
 
-void ql_add_to_sums(const q_lanes *c, const ir_access *at, const ir_access *lost, const ir_expr *factor,
-                    const ir_expr *term) {
-    const mha_sum old = {ir_load(c->b, at), lost ? ir_load(c->b, lost) : NULL};
-    const mha_sum new = mha_sum_add(c->m, old, factor, term);
-    ir_store(c->b, at, new.value);
-    if (lost) ir_store(c->b, lost, new.lost);
-}
-
 const ir_expr *ql_sums(const q_lanes *c, const ir_access *at, const ir_access *lost) {
     return mha_sum_total(c->m, (mha_sum){ir_load(c->b, at), lost ? ir_load(c->b, lost) : NULL});
 }

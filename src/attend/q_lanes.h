@@ -129,9 +129,6 @@ mha_product ql_product(const q_lanes *c, int64_t rows, int64_t vectors);
 const ir_access *ql_score_at(const q_lanes *c, const ir_expr *v, const ir_expr *j);
 const ir_access *ql_weight_at(const q_lanes *c, const ir_expr *v, const ir_expr *j);
 
-/* Adds a tile's sums to the `lanes` sums at `at`, whose lost parts are at `lost` (NULL: there are none). */
-void ql_add_to_sums(const q_lanes *c, const ir_access *at, const ir_access *lost, const ir_expr *factor,
-                    const ir_expr *term);
 /* The sums with their lost parts. */
 const ir_expr *ql_sums(const q_lanes *c, const ir_access *at, const ir_access *lost);
 

@@ -116,8 +116,8 @@ static void keep(const mha_product *p) {
         for (int64_t v = 0; v < p->vectors; v++) {
             at[0] = row_at(t, r), at[1] = column_of(t, v);
             const ir_access *lost = c->o_lost ? ir_at(b, c->o_lost, p->lanes, 3, t->tile->block, at[0], at[1]) : NULL;
-            ql_add_to_sums(c, ir_at(b, c->o, p->lanes, 3, t->tile->block, at[0], at[1]), lost, factor,
-                           mha_product_sum(p, r, v));
+            mha_join_sum(c->m, ir_at(b, c->o, p->lanes, 3, t->tile->block, at[0], at[1]), lost, factor,
+                         mha_product_sum(p, r, v));
         }
     }
 }

@@ -124,7 +124,7 @@ static void widen(q_lanes *c, q_lanes_tile *t, const ir_expr *end) {
     const ir_expr *none = compare(c, IR_LE, end, ql_i(c, 0));
     const ir_expr *window_begins = compare(c, IR_LT, t->from, t->room);
     t->to = ir_min(b, t->room, ir_select(b, window_begins, ir_max(b, t->to, end), end));
-    t->from = ir_select(b, none, t->from, ql_i(c, 0));
+    if (c->m->has_first) t->from = ir_select(b, none, t->from, ql_i(c, 0));
 }
 
 void ql_open_block(q_lanes *c, q_lanes_tile *t) {

@@ -117,8 +117,8 @@ static void end(const mha_product *p) {
         for (int64_t column = 0; column < p->rows; column++) {
             const ir_expr *d = ir_add(c->b, t->first, ql_i(c, column));
             const ir_access *lost = c->ot_lost ? ir_at(c->b, c->ot_lost, p->lanes, 3, t->tile->block, d, rows) : NULL;
-            ql_add_to_sums(c, ir_at(c->b, c->ot, p->lanes, 3, t->tile->block, d, rows), lost, factor,
-                           mha_product_sum(p, column, v));
+            mha_join_sum(c->m, ir_at(c->b, c->ot, p->lanes, 3, t->tile->block, d, rows), lost, factor,
+                         mha_product_sum(p, column, v));
         }
     }
 }

@@ -56,8 +56,7 @@ void mha_add_term(const mha_context *c, const ir_access *sum, const ir_expr *ter
     ir_store(c->b, sum, ir_add(c->b, ir_load(c->b, sum), term));
 }
 
-/* A sum in registers that is 0. */
-static const ir_access *new_sum(const mha_context *c, const char *name, int lanes) {
+const ir_access *mha_new_sum(const mha_context *c, const char *name, int lanes) {
     const ir_buffer *registers = ir_alloc(c->b, name, IR_REG, ir_type_of(c->elem, lanes), 0, NULL);
     const ir_access *sum = ir_at(c->b, registers, lanes, 0);
     ir_store(c->b, sum, mha_number(c, 0, lanes));
@@ -70,9 +69,9 @@ const ir_expr *mha_chunks_begin(const mha_context *c, mha_chunks *chunks, int la
     ir_builder *b = c->b;
     const bool begins_with_tile = from && from->op == IR_CONST && from->value.i == 0;
     const ir_expr *chunk = mha_i(c, CHUNK);
-    chunks->sum = new_sum(c, "sum", lanes);
+    chunks->sum = mha_new_sum(c, "sum", lanes);
     const ir_expr *first = ir_for_begin(b, "chunk", ir_mul(b, ir_div(b, from, chunk), chunk), to, CHUNK, false);
-    chunks->part = new_sum(c, "part", lanes);
+    chunks->part = mha_new_sum(c, "part", lanes);
     const ir_expr *begin = begins_with_tile ? first : ir_max(b, first, from);
     return ir_for_begin(b, "j", begin, ir_min(b, ir_add(b, first, chunk), to), 1, false);
 }

@@ -42,7 +42,8 @@ const ir_expr *mha_chunks_begin(const mha_context *c, mha_chunks *chunks, int la
 /* Adds the key's term, closes the loops and returns the sum. */
 const ir_expr *mha_chunks_end(const mha_context *c, const mha_chunks *chunks, const ir_expr *term);
 
-/* Sum += term, both in memory. */
+/* A sum in registers that begins with 0, and one that a term is added to. */
+const ir_access *mha_new_sum(const mha_context *c, const char *name, int lanes);
 void mha_add_term(const mha_context *c, const ir_access *sum, const ir_expr *term);
 
 /* The sum at `sum` becomes itself * factor + term; its lost part is at `lost` (NULL: there is none). factor NULL: there
