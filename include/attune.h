@@ -838,7 +838,8 @@ ATTUNE_API void attune_mha_destroy(attune_context *context, attune_mha *mha);
  * The first max_specialised lengths get one and keep it, so a plan compiles at most max_specialised + 3 kernels in its
  * life. Calls of few queries with another number of keys are not specialised, because decoding has new lengths at
  * every step. Nor are ragged batches, calls in which a dynamic length is ATTUNE_NOT_SET or 0, and problems with
- * short_masks. If such a kernel cannot be had (ATTUNE_STRICT=1, for example), the call succeeds all the same.
+ * short_masks. The batch of a block counts as a length while the block has few tokens, because its kernel is for so
+ * many. If such a kernel cannot be had (ATTUNE_STRICT=1, for example), the call succeeds all the same.
  *
  * With reproducible=1 the bits of a result do not depend on which kernel ran. Otherwise they may, as they may for
  * attune_compile of different problems. */

@@ -17,6 +17,9 @@ from ._tensor import PYTHON_NAMES, dtype_name, empty, layout, refuse_masked
 from ._values import flag, integer, kind, number, text
 
 _CAP = 512  # call sites that are remembered
+# All layers of a model call one plan with the same lengths. Few models have as many, so the first token does not wait
+# for a kernel for lengths that may never come back. attune.torch has the same number.
+_REPEATS = 64
 _sites: Dict[tuple, Union[Kernel, Plan]] = {}
 _ready: Dict[tuple, Tuple[Union[Kernel, Plan], Arguments]] = {}  # by all but the addresses
 _MOST = 2**31 - 1
@@ -160,7 +163,7 @@ def _first(tensors: Dict[str, Any], options: tuple, lse: bool, threads: int) -> 
     site = _sites.get(key)
     if site is None:
         problem = Problem(**fields)
-        site = Plan(problem) if by_plan else Kernel(problem, None, default_context())
+        site = Plan(problem, repeats=_REPEATS) if by_plan else Kernel(problem, None, default_context())
         if len(_sites) >= _CAP:
             _sites.clear()
         _sites[key] = site

@@ -29,20 +29,22 @@ class Plan(Call):
     own for few rows and for many, and for lengths that come back. Batch, heads and strides may vary from call to call.
 
     specialise: compile kernels for lengths that come back; False never does.
+    repeats: so many calls in a row with the same lengths bring such a kernel. Where the layers of a model share a plan,
+    more than there are layers; 3 is for a plan of one layer.
     """
 
     def __init__(
-        self, problem: str | Problem, specialise: bool = True, context: Context | None = None
+        self, problem: str | Problem, specialise: bool = True, context: Context | None = None, repeats: int = 3
     ) -> None:
         if not has_plans:
             raise UnsupportedError(f"the loaded library, attune {version}, has no plans: use attune.compile", 5)
         problem, context = as_problem(problem), as_context(context)
         specialise = flag(specialise, "specialise")
         options = sized(PlanOptions)
-        options.max_specialised, options.repeats = (8, 3) if specialise else (0, 3)
+        options.max_specialised, options.repeats = 8 if specialise else 0, integer(repeats, "repeats")
         pointer = ctypes.c_void_p()
         check(lib.attune_plan_create(context._pointer, problem._struct, _byref(options), _byref(pointer)))
-        self._pointer, self._specialise = pointer, specialise
+        self._pointer, self._specialise, self._repeats = pointer, specialise, options.repeats
         weakref.finalize(self, _destroy, pointer, context).atexit = False
         self._describe(problem, context)
         check(quick.attune_plan_arguments_init_sized(pointer, _byref(self._blank), _ARGUMENTS_BYTES))
@@ -68,7 +70,7 @@ class Plan(Call):
         return f"<attune.Plan of {str(self.problem)!r}>"
 
     def __reduce__(self):
-        return (Plan, (self.problem, self._specialise))
+        return (Plan, (self.problem, self._specialise, None, self._repeats))
 
     def __deepcopy__(self, memo: dict) -> Plan:
         return self

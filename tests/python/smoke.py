@@ -204,6 +204,22 @@ def plans():
     assert pickle.loads(pickle.dumps(plan)).problem == plan.problem
 
 
+def lengths_that_come_back():
+    """a plan compiles for lengths after as many calls as it was told, and a copy does as well"""
+    if not attune._library.has_plans:
+        return
+    text = "num_heads=2,seq_q=dynamic,seq_kv=dynamic,head_dim=8"
+    q, k, v = drawn(320, 1), drawn(320, 2), drawn(320, 3)
+    plan = attune.Plan(text, repeats=2)
+    for each in plan, pickle.loads(pickle.dumps(plan)):
+        for kernels in 0, 1, 1:
+            each.run(q=q, k=k, v=v, out=array("f", bytes(4 * 320)), sizes={"seq_q": 20, "seq_kv": 20})
+            assert each.info["specialised_kernels"] == kernels
+        assert each.info["specialised_calls"] == 1
+    refused(attune.InvalidArgumentError, "repeats is 0; it must be from 1 to 1000", attune.Plan, text, repeats=0)
+    refused(attune.InvalidTypeError, "repeats is 1.5", attune.Plan, text, repeats=1.5)
+
+
 def no_engines():
     """nothing imports NumPy or torch"""
     assert not {"numpy", "torch", "transformers"} & set(sys.modules)
