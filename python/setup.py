@@ -4,7 +4,7 @@ A C compiler, make and xxHash's header build the library and the adapters. LLVM'
 without them the package runs kernels that are in a cache, filled by attune with LLVM_VERSION (19.1.7).
 
 Variables: BUILD, the Makefile's build directory, below the sources; ATTUNE_BUILD_CODEGEN=no leaves the code generator
-out; LLVM_CONFIG and CC as for make.
+out; LLVM_CONFIG and CC as for make. A source distribution holds the C sources as well, in a directory of its own.
 """
 
 import os
@@ -17,9 +17,13 @@ from pathlib import Path
 from setuptools import Distribution, setup
 from setuptools.command.bdist_wheel import bdist_wheel
 from setuptools.command.build_py import build_py
+from setuptools.command.sdist import sdist
 
 HERE = Path(__file__).resolve().parent
-ROOT = HERE.parent
+SHIPPED = "sources"  # the C sources in a source distribution
+ROOT = HERE / SHIPPED if (HERE / SHIPPED).is_dir() else HERE.parent
+# All that make reads for a wheel.
+SOURCES = ("LICENSE", "Makefile", "include", "src", "adapters", "scripts/generator_id.sh", "scripts/install_dirs.sh")
 BUILD = os.environ.get("BUILD", "build")
 # What a wheel may need of the system, by PEP 600, as far as attune does.
 SYSTEM = re.compile(r"^lib(c|m|pthread|dl|gcc_s)\.so\.[0-9]$|^ld-linux[a-z0-9-]*\.so\.[0-9]$")
@@ -111,6 +115,20 @@ class Build(build_py):
         return super().get_outputs(include_bytecode) + [str(file) for file in files]
 
 
+class Sdist(sdist):
+    """The package with the C sources, so that a wheel can be built from it."""
+
+    def make_release_tree(self, base_dir, files) -> None:
+        super().make_release_tree(base_dir, [file for file in files if not file.startswith(os.pardir)])
+        for name in SOURCES:
+            copy = Path(base_dir) / SHIPPED / name
+            copy.parent.mkdir(parents=True, exist_ok=True)
+            if (ROOT / name).is_dir():
+                shutil.copytree(ROOT / name, copy)
+            else:
+                shutil.copy(ROOT / name, copy)
+
+
 class Wheel(bdist_wheel):
     """A wheel for every Python, and for systems whose glibc is new enough for all that is inside."""
 
@@ -139,6 +157,6 @@ base.mkdir(parents=True, exist_ok=True)
 setup(
     version=version(),
     distclass=Binary,
-    cmdclass={"build_py": Build, "bdist_wheel": Wheel},
+    cmdclass={"build_py": Build, "bdist_wheel": Wheel, "sdist": Sdist},
     options={"build": {"build_base": str(base)}, "egg_info": {"egg_base": str(base)}},
 )

@@ -27,6 +27,7 @@ part() {
 part libattune.so.0 2.28
 if [ "${CODEGEN:-yes}" = no ]; then
     [ ! -e "$work/attune/lib/libattune-codegen.so" ] || bad "there is a code generator"
+    echo "  no code generator: it runs kernels that are in a cache, and compiles none"
 else
     part libattune-codegen.so 2.34
     part attune-codegen-worker 2.34

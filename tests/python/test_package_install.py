@@ -1,6 +1,7 @@
 """The package in environments of its own: by `pip install ./python`, with and without LLVM, and from the wheel."""
 
 import os
+import shutil
 import subprocess
 import sys
 import zipfile
@@ -44,12 +45,16 @@ def python(tmp_path):
     return tmp_path / "venv" / "bin" / "python"
 
 
+def make_wheel(to, *options):
+    """A copy of what `make wheel` makes, and its output."""
+    text = run("make", "--no-print-directory", "wheel", f"PYTHON={sys.executable}", f"BUILD={BUILD}", "DEPS=no", *options)
+    (found,) = (ROOT / BUILD / "dist").glob("attune-*.whl")
+    return Path(shutil.copy(found, to)), text
+
+
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory):
-    """What `make wheel` made, or makes."""
-    run("make", "--no-print-directory", "wheel", f"PYTHON={sys.executable}", f"BUILD={BUILD}", "DEPS=no")
-    (found,) = (ROOT / BUILD / "dist").glob("attune-*.whl")
-    return found
+    return make_wheel(tmp_path_factory.mktemp("wheel"))[0]
 
 
 def test_the_wheel(wheel, python, tmp_path):
@@ -64,6 +69,18 @@ def test_the_wheel(wheel, python, tmp_path):
     run(python, "-m", "pip", "install", "--no-index", "--no-deps", wheel)
     assert run(python, "-c", PROGRAM, ATTUNE_CACHE_DIR="") == "ran\n"
     assert run(python, "-c", PROGRAM, ATTUNE_CACHE_DIR="", ATTUNE_COMPILE="worker") == "ran\n"
+
+
+def test_the_wheel_without_a_code_generator(python, tmp_path):
+    """It says so when it is made and when a kernel is missing, and runs what another build has compiled."""
+    wheel, text = make_wheel(tmp_path, "CODEGEN=no")
+    assert "-py3-none-manylinux_2_28_" in wheel.name and "compiles none" in text
+    run(python, "-m", "pip", "install", "--no-index", "--no-deps", wheel)
+    cache = str(tmp_path / "cache")
+    refusal = run(python, "-c", PROGRAM, ATTUNE_CACHE_DIR=cache)
+    assert refusal.startswith("refused: libattune-codegen.so was not found, so only kernels in a cache run;")
+    run(BUILD / "attune", "compile", "num_heads=2,seq_q=5,head_dim=8", ATTUNE_CACHE_DIR=cache)
+    assert run(python, "-c", PROGRAM, ATTUNE_CACHE_DIR="", ATTUNE_CACHE_BASE=cache) == "ran\n"
 
 
 def test_installing_from_the_sources(python):
