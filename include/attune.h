@@ -373,6 +373,25 @@ ATTUNE_API attune_status attune_problem_check(const attune_problem *problem);
  * sees. A block adds 2 for each row and element of a projection's weights. */
 ATTUNE_API double attune_problem_flops(const attune_problem *problem);
 
+/* The keys that some queries of a batch entry see by causality, window, global tokens and length. Masks and biases are
+ * not looked at. Keys begin … end - 1; begin and end are 0 if there is no such key. */
+typedef struct attune_sight {
+    size_t struct_size;
+    int64_t some_begin, some_end; /* what single queries see apart from global keys lies in here */
+    int64_t all_begin, all_end;   /* all of the queries see these */
+    int64_t global_end;           /* the keys before are seen as well, because they are global */
+    int64_t keys;                 /* how many that are: from some_begin on, and global ones */
+    double pairs;                 /* of a query and a key that it sees */
+} attune_sight;
+
+#define ATTUNE_SIGHT_INIT { .struct_size = sizeof(attune_sight) }
+
+/* Of queries begin … end - 1 of an entry with seq_q queries and seq_kv keys that count, whatever lengths the problem
+ * has. causal_offset: the entry's element of causal_offsets, or 0. Queries out of range, and lengths that are negative
+ * or above 2^31 - 1, are ATTUNE_INVALID_ARGUMENT. */
+ATTUNE_API attune_status attune_sight_of(const attune_problem *problem, int64_t seq_q, int64_t seq_kv,
+                                         int64_t causal_offset, int64_t begin, int64_t end, attune_sight *sight);
+
 /* ---- Context ---- */
 
 /* Memory callbacks. `align` is a power of two; alloc returns NULL when it refuses. Must be thread-safe. */

@@ -50,6 +50,9 @@ expect "global queries see no later key" 0 '^ +rows +0 to +3  /\.\.\.$' "$attune
     num_heads=1,seq_q=16,head_dim=8,is_causal=1,window_left=1,global_tokens=2
 grep -qE '^ +rows +8 to +11  ///\.$' "$work/stdout" && grep -qE '^ +rows +12 to +15  /\.//$' "$work/stdout"
 report $? "but later ones see the global keys"
+expect "queries before the first key see none" 0 '^ +rows +0 to +3  \.\.\.$' "$attune" explain --dry-run \
+    --schedule=$tiles \
+    num_heads=1,seq_q=12,head_dim=8,window_right=1,causal_offset=-6
 # All pairs of queries and keys, one by one, in Python, which is no part of attune.
 cat >"$work/tiles.py" <<'PYTHON'
 import json, subprocess, sys

@@ -136,6 +136,81 @@ static void test_flops(void **state) {
     }
 }
 
+/* What queries begin … end - 1 see, pair by pair. */
+static attune_sight expected_sight(const attune_problem *p, const entry *e, int64_t begin, int64_t end) {
+    attune_sight s = {.struct_size = sizeof s, .all_end = begin < end ? e->keys : 0};
+    for (int64_t j = 0; j < e->keys; j++) {
+        int64_t count = 0;
+        for (int64_t i = begin; i < end; i++) count += visible(p, e, i, j);
+        s.pairs += (double)count;
+        s.keys += count > 0;
+        if (j < p->global_tokens && count) s.global_end = j + 1;
+    }
+    return s;
+}
+
+/* Every key of it is seen by all: `all` holds no others. And by some of it no key is left out. */
+static bool is_tight(const attune_problem *p, const entry *e, const attune_sight *s, int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; i++)
+        for (int64_t j = 0; j < e->keys; j++) {
+            const bool in_some = (j >= s->some_begin && j < s->some_end) || j < s->global_end;
+            if (visible(p, e, i, j) ? !in_some : j >= s->all_begin && j < s->all_end) return false;
+        }
+    return true;
+}
+
+/* Of any queries of an entry, by the public function; all its keys if nothing hides one. */
+static void test_sights(void **state) {
+    (void)state;
+    int empty = 0, wide = 0;
+    for (int n = 0; n < 20000; n++) {
+        const attune_problem p = random_problem();
+        attune_problem c;
+        at_error err = {0};
+        if (mha_canonicalize(&p, &c, &err)) fail_msg("%s", err.message);
+        const entry e = random_entry(&p);
+        const int64_t end = between(0, e.queries), begin = between(0, end);
+        const attune_sight expected = expected_sight(&c, &e, begin, end);
+        attune_sight s = ATTUNE_SIGHT_INIT;
+        const int64_t offset = c.has_causal_offsets ? e.offset : 0;
+        if (attune_sight_of(&p, e.queries, e.keys, offset, begin, end, &s)) fail_msg("%s", attune_last_message());
+        if (s.pairs != expected.pairs || s.keys != expected.keys || !is_tight(&c, &e, &s, begin, end))
+            fail_problem("other keys in sight", &c, &e);
+        if (s.global_end < expected.global_end) fail_problem("other global keys", &c, &e);
+        const bool hides = c.is_causal || c.window_left >= 0 || c.window_right >= 0;
+        if (!hides && begin < end && e.keys) assert_true(s.all_begin == 0 && s.all_end == e.keys);
+        empty += s.keys == 0;
+        wide += s.all_end > s.all_begin && hides;
+    }
+    assert_true(empty > 1000 && wide > 500);
+}
+
+static void test_sights_are_refused(void **state) {
+    (void)state;
+    const attune_problem p = problem_canonical("seq_q=5,head_dim=4,is_causal=1");
+    static const struct {
+        int64_t seq_q, seq_kv, offset, begin, end;
+        const char *message;
+    } cases[] = {
+        {-1, 5, 0, 0, 0, "seq_q is -1; it must be from 0 to 2147483647"},
+        {5, INT64_C(1) << 31, 0, 0, 5, "seq_kv is 2147483648; it must be from 0 to 2147483647"},
+        {5, 5, INT64_C(1) << 31, 0, 5, "causal_offset is 2147483648; it must be from -2147483648 to 2147483647"},
+        {5, 5, 0, 0, 6, "end is 6; it must be from 0 to 5"},
+        {5, 5, 0, 4, 3, "begin is 4; it must be from 0 to 3"},
+    };
+    attune_sight s = ATTUNE_SIGHT_INIT;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        assert_int_equal(
+            attune_sight_of(&p, cases[i].seq_q, cases[i].seq_kv, cases[i].offset, cases[i].begin, cases[i].end, &s),
+            ATTUNE_INVALID_ARGUMENT);
+        assert_string_equal(attune_last_message(), cases[i].message);
+    }
+    assert_int_equal(attune_sight_of(&p, 5, 5, 0, 0, 5, NULL), ATTUNE_INVALID_ARGUMENT);
+    assert_int_equal(attune_sight_of(NULL, 5, 5, 0, 0, 5, &s), ATTUNE_INVALID_ARGUMENT);
+    s.struct_size = 4;
+    assert_int_equal(attune_sight_of(&p, 5, 5, 0, 0, 5, &s), ATTUNE_INVALID_ARGUMENT);
+}
+
 /* Sizes of billions are no loops of billions. */
 static void test_flops_of_large_sizes(void **state) {
     (void)state;
@@ -205,6 +280,8 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_same_keys),
         cmocka_unit_test(test_flops),
+        cmocka_unit_test(test_sights),
+        cmocka_unit_test(test_sights_are_refused),
         cmocka_unit_test(test_flops_of_large_sizes),
         cmocka_unit_test(test_flops_of_other_ops),
         cmocka_unit_test(test_normal_forms),

@@ -27,20 +27,6 @@ typedef struct span {
     int64_t low, high;
 } span;
 
-static int64_t position_of(const attune_problem *p, const tile_cut *cut, int64_t query) {
-    return query + p->causal_offset + (p->causal_align == ATTUNE_BOTTOM_RIGHT ? cut->keys - p->seq_q : 0);
-}
-
-/* Keys that a query at this position sees, apart from those that all see: the kernels' mha_first_key and mha_last_key.
- */
-static span seen_from(const attune_problem *p, const tile_cut *cut, int64_t at) {
-    const bool is_bound = at >= p->global_tokens; /* by the window */
-    span s = {0, p->is_causal ? smaller(cut->keys - 1, at) : cut->keys - 1};
-    if (is_bound && p->window_left >= 0) s.low = larger(0, at - p->window_left);
-    if (is_bound && p->window_right >= 0) s.high = smaller(s.high, at + p->window_right);
-    return s;
-}
-
 /* The keys that the rows of a block see, as spans of tiles. */
 typedef struct sights {
     span some;    /* that some row may see a key of by its window and causality */
@@ -48,28 +34,21 @@ typedef struct sights {
     span all;     /* of which every row sees every key */
 } sights;
 
-static sights sights_of(const attune_problem *p, const tile_cut *cut, int64_t block) {
+/* Of rows first … end - 1. */
+static attune_sight sight_of(const attune_problem *p, const tile_cut *cut, int64_t first, int64_t end) {
     const int64_t group = p->num_heads / p->num_kv_heads;
-    const int64_t begin = position_of(p, cut, block * cut->block / group);
-    const int64_t end = position_of(p, cut, (smaller((block + 1) * cut->block, cut->rows) - 1) / group);
-    const span first = seen_from(p, cut, begin), last = seen_from(p, cut, end);
-    /* Both ends move on from row to row, except for the step from the last global query to the first other one. */
-    span some = {smaller(first.low, last.low), larger(first.high, last.high)};
-    span all = {larger(first.low, last.low), smaller(first.high, last.high)};
-    if (begin < p->global_tokens && end >= p->global_tokens) {
-        const span other = seen_from(p, cut, p->global_tokens), global = seen_from(p, cut, p->global_tokens - 1);
-        all.high = smaller(all.high, other.high);
-        some.high = larger(some.high, global.high);
-    }
-    const int64_t last_global =
-        smaller(p->global_tokens - 1, p->is_causal ? smaller(cut->keys - 1, end) : cut->keys - 1);
-    sights s = {
-        {some.low / cut->tile, some.high < 0 ? -1 : some.high / cut->tile},
-        {0, last_global < 0 ? -1 : last_global / cut->tile},
-        {ceil_div(all.low, cut->tile), all.high == cut->keys - 1 ? cut->tiles - 1 : (all.high + 1) / cut->tile - 1}};
-    if (some.high < some.low) s.some = (span){0, -1};
-    if (all.high < 0) s.all = (span){0, -1};
-    return s;
+    attune_sight sight = ATTUNE_SIGHT_INIT;
+    attune_sight_of(p, p->seq_q, cut->keys, 0, first / group, (end - 1) / group + 1, &sight);
+    return sight;
+}
+
+static sights sights_of(const attune_problem *p, const tile_cut *cut, int64_t block) {
+    const int64_t tile = cut->tile;
+    const attune_sight s = sight_of(p, cut, block * cut->block, smaller((block + 1) * cut->block, cut->rows));
+    return (sights){
+        .some = {s.some_begin / tile, ceil_div(s.some_end, tile) - 1},
+        .globals = {0, ceil_div(s.global_end, tile) - 1},
+        .all = {ceil_div(s.all_begin, tile), s.all_end == cut->keys ? cut->tiles - 1 : s.all_end / tile - 1}};
 }
 
 /* Whether the rows of a block see the keys of a tile, as far as the problem alone says it. */
@@ -87,10 +66,13 @@ static int64_t length(span s) { return larger(0, s.high - s.low + 1); }
 static int64_t common(span a, span b) { return length((span){larger(a.low, b.low), smaller(a.high, b.high)}); }
 
 /* Whether all blocks see the same: everything. */
-static bool shows_all(const attune_problem *p) { return !p->is_causal && p->window_left < 0 && p->window_right < 0; }
+static bool shows_all(const attune_problem *p, const tile_cut *cut) {
+    const attune_sight all = sight_of(p, cut, 0, cut->rows);
+    return all.all_end - all.all_begin == cut->keys;
+}
 
 static void count(const attune_problem *p, const tile_cut *cut, int64_t number[TILE_SIGHTS]) {
-    if (shows_all(p)) {
+    if (shows_all(p, cut)) {
         number[TILE_SEEN] = cut->blocks * cut->tiles;
         return;
     }
@@ -125,7 +107,7 @@ static void print_cells(const attune_problem *p, const tile_cut *cut, int64_t bl
 
 static void print_lines(const attune_problem *p, const tile_cut *cut) {
     int printed = 0;
-    const bool is_one_line = shows_all(p);
+    const bool is_one_line = shows_all(p, cut);
     for (int64_t first = 0, next; first < cut->blocks; first = next) {
         char line[LINE_BYTES], other[LINE_BYTES];
         print_cells(p, cut, first, line);

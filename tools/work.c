@@ -2,7 +2,6 @@
 
 #include <string.h>
 
-static int64_t smaller(int64_t a, int64_t b) { return a < b ? a : b; }
 static int64_t larger(int64_t a, int64_t b) { return a > b ? a : b; }
 
 static int64_t settled(int64_t of_problem, int64_t of_call) {
@@ -20,7 +19,7 @@ static bool is_plain_self(const attune_problem *p) {
 typedef struct entry {
     int64_t rows, keys, fresh; /* fresh: of the keys, those that the call appends */
     int64_t projected;         /* keys that a block computes */
-    int64_t base;              /* position of query 0 */
+    int64_t offset;            /* of its positions, as the call says it */
 } entry;
 
 static entry entry_of(const tensors *t, int64_t b) {
@@ -35,42 +34,21 @@ static entry entry_of(const tensors *t, int64_t b) {
     if (p->low_rank) e.keys = p->low_rank;
     if (p->seq_new) e.fresh = p->is_ragged ? e.rows : settled(p->seq_new, a->seq_new);
     if (p->seq_new || p->kv_projected) e.projected = e.fresh;
-    e.base = p->causal_offset + (p->has_causal_offsets ? a->causal_offsets[b] : 0);
-    if (p->causal_align == ATTUNE_BOTTOM_RIGHT) e.base += e.keys - e.rows;
+    if (tensors_find(t, "causal_offsets")) e.offset = a->causal_offsets[b];
     return e;
 }
 
-/* Keys that some query of the entry may see. */
-static int64_t seen_keys(const attune_problem *p, const entry *e) {
-    const bool shows_hidden = p->weights_mode == ATTUNE_WEIGHTS_SCALED || p->weights_mode == ATTUNE_WEIGHTS_CAPPED;
-    const int64_t last = e->base + e->rows - 1;
-    if (e->rows <= 0) return 0;
-    if (shows_hidden) return e->keys;
-    int64_t low = 0, high = p->is_causal ? smaller(e->keys, last + 1) : e->keys;
-    const int64_t global = larger(0, smaller(p->global_tokens, high));
-    if (!p->global_tokens || e->base >= p->global_tokens) {
-        if (p->window_left >= 0) low = larger(0, e->base - p->window_left);
-        if (p->window_right >= 0) high = smaller(high, last + p->window_right + 1);
-    }
-    return larger(0, high - larger(low, global)) + global;
+/* What the entry's queries see: nothing if the tables of the call are not sound, which running it will say. */
+static attune_sight sight_of(const attune_problem *p, const entry *e) {
+    attune_sight sight = ATTUNE_SIGHT_INIT;
+    attune_sight_of(p, e->rows, e->keys, e->offset, 0, e->rows, &sight);
+    return sight;
 }
 
-/* The entry as a problem of its own, with only the fields that change the number of pairs. */
-static double entry_flops(const attune_problem *p, const entry *e) {
-    attune_problem one = ATTUNE_PROBLEM_INIT;
-    if (e->rows <= 0 || e->keys <= 0) return 0;
-    one.num_heads = p->num_heads;
-    one.num_kv_heads = p->num_kv_heads;
-    one.seq_q = e->rows;
-    one.seq_kv = e->keys;
-    one.head_dim = p->head_dim;
-    one.head_dim_v = p->head_dim_v;
-    one.is_causal = p->is_causal;
-    one.causal_offset = e->base;
-    one.window_left = p->window_left;
-    one.window_right = p->window_right;
-    one.global_tokens = p->global_tokens;
-    return attune_problem_flops(&one);
+/* Keys of the entry that are read. */
+static int64_t read_keys(const attune_problem *p, const entry *e, const attune_sight *sight) {
+    const bool shows_hidden = p->weights_mode == ATTUNE_WEIGHTS_SCALED || p->weights_mode == ATTUNE_WEIGHTS_CAPPED;
+    return shows_hidden && e->rows > 0 ? e->keys : sight->keys;
 }
 
 /* The projections of a block: a product for each element of its weights and each row. */
@@ -115,10 +93,11 @@ call_work work_of_call(const tensors *t) {
     call_work work = {0};
     for (int64_t b = 0; b < t->arguments.batch; b++) {
         const entry e = entry_of(t, b);
-        if (has_keys) keys += (double)seen_keys(p, &e);
+        const attune_sight sight = sight_of(p, &e);
+        if (has_keys) keys += (double)read_keys(p, &e, &sight);
         work.keys += (double)e.keys;
         most_turns = larger(most_turns, larger(e.rows, turns_keys ? e.keys : e.fresh));
-        if (is_attention(p)) work.flops += entry_flops(p, &e);
+        if (is_attention(p)) work.flops += 2.0 * (double)(p->num_heads * (p->head_dim + p->head_dim_v)) * sight.pairs;
         if (ref_is_block(p)) work.flops += projection_flops(t, &e);
     }
     if (!is_attention(p)) work.flops = whole_flops(t);

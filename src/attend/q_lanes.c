@@ -1,6 +1,7 @@
 #include "attend/q_lanes.h"
 
 #include "base/integers.h"
+#include "problem/problem_sight.h"
 
 const ir_expr *ql_ceil_div(const q_lanes *c, const ir_expr *x, int64_t y) {
     return ir_div(c->b, ir_add(c->b, x, ql_i(c, y - 1)), ql_i(c, y));
@@ -161,8 +162,8 @@ static void build_blocks(q_lanes *c) {
 /* The blocks of a task where their number is known: the first tasks take one more if they do not come out even. */
 static void share_blocks(q_lanes *c, const ir_expr *task) {
     ir_builder *b = c->b;
-    /* Under a causal mask later rows see more keys: the long tasks go first, so that threads end together. */
-    if (mha_has_diagonal(c->m->p)) task = ir_let(b, "task", ir_sub(b, ql_i(c, c->num_tasks - 1), task));
+    /* The long tasks go first, so that threads end together. */
+    if (mha_sees_more_later(c->m->p)) task = ir_let(b, "task", ir_sub(b, ql_i(c, c->num_tasks - 1), task));
     const int64_t base = c->num_blocks / c->num_tasks, extra = c->num_blocks % c->num_tasks;
     c->first_block = ir_mul(b, task, ql_i(c, base));
     c->blocks = ql_i(c, base);

@@ -7,6 +7,7 @@
  * The order of the arithmetic is that of q_lanes_value.c, by pairs of bf16 as well: then V is c->values. */
 #include "base/integers.h"
 #include "problem/problem.h"
+#include "problem/problem_sight.h"
 #include "attend/q_lanes.h"
 #include "nest/rows.h"
 
@@ -29,7 +30,7 @@ static bool is_float(attune_dtype dtype) {
 }
 
 static bool hides_keys(const attune_problem *p) {
-    return mha_hides_by_position(p) || p->has_kv_lens || mha_has_dims(p->attn_mask_dims) ||
+    return mha_has_first_key(p) || mha_has_last_key(p) || p->has_kv_lens || mha_has_dims(p->attn_mask_dims) ||
            mha_has_dims(p->attn_bias_dims);
 }
 

@@ -3,7 +3,7 @@
  *
  *   z = q.k * k_scale                  caches of codes
  *   z = z * softmax_scale              natural scores only: for others mha_exp multiplies
- *   z = cap * tanh(z / cap)            logits_soft_cap
+ *   z = cap * tanh(z / cap)            the soft cap
  *   z = z - slope * |position - key|   ALiBi
  *   z = z + bias                       attn_bias
  *   z = -inf                           of a hidden key (mha_sees in sight.h, mha_hide)

@@ -1,5 +1,6 @@
 /* From problem and schedule to the phases of a kernel. */
 #include "layer/block.h"
+#include "problem/problem_sight.h"
 #include "attend/score.h"
 
 static ir_elem elem_of(attune_dtype dtype) {
@@ -37,8 +38,8 @@ static void read_problem(mha_context *c) {
     c->has_scalef = c->target->flags & AT_TARGET_SCALEF;
     c->group = p->num_heads / p->num_kv_heads;
     c->is_natural = mha_has_natural_scores(p);
-    c->has_first = p->window_left >= 0;
-    c->has_last = p->is_causal || p->window_right >= 0;
+    c->has_first = mha_has_first_key(p);
+    c->has_last = mha_has_last_key(p);
     c->has_position = c->has_first || c->has_last || p->has_alibi_slopes || p->rotary_dim;
     /* Keys of a block must have the bits that they would have in a cache. */
     const bool as_cached = mha_is_block(p) && p->reproducible;

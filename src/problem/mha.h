@@ -38,13 +38,6 @@ static inline bool mha_attends(const attune_problem *p) { return p->op == ATTUNE
 /* There are scores of queries and keys. */
 static inline bool mha_has_keys(const attune_problem *p) { return mha_attends(p) || p->op == ATTUNE_WEIGHTS; }
 
-/* Causality or a window hides keys by their positions. */
-static inline bool mha_hides_by_position(const attune_problem *p) {
-    return p->is_causal || p->window_left >= 0 || p->window_right >= 0;
-}
-/* Causality: later queries see more keys, and tiles of keys end at a diagonal. */
-static inline bool mha_has_diagonal(const attune_problem *p) { return p->is_causal; }
-
 /* ---- What a canonical problem's keys are ---- */
 
 /* Whether the caller has them in k (and v): of a block only those of a cache. */

@@ -1,54 +1,6 @@
 /* How much work a problem is. */
-#include "base/integers.h"
+#include "problem/problem_sight.h"
 #include "problem/signature.h"
-
-#include <math.h>
-
-/* The queries and keys of one head of one batch entry. */
-typedef struct pairs {
-    const attune_problem *p;
-    int64_t queries, keys, offset; /* query i stands at i + offset */
-} pairs;
-
-/* Keys that a query at position `at` sees. */
-static int64_t keys_seen(const pairs *n, int64_t at) {
-    const attune_problem *p = n->p;
-    const int64_t end = p->is_causal ? max_of(0, min_of(at + 1, n->keys)) : n->keys;
-    if ((p->window_left < 0 && p->window_right < 0) || (p->global_tokens && at < p->global_tokens)) return end;
-    const int64_t first = p->window_left >= 0 ? max_of(0, at - p->window_left) : 0;
-    const int64_t last = p->window_right >= 0 ? min_of(end, at + p->window_right + 1) : end;
-    const int64_t everywhere = min_of(p->global_tokens, end); /* keys that all see */
-    return everywhere + max_of(0, last - max_of(first, everywhere));
-}
-
-/* The sum over all queries. keys_seen is linear in the position between the places where one of its minima changes
- * sides, so each stretch between two of them is an arithmetic series. */
-static double count_pairs(const pairs *n) {
-    const attune_problem *p = n->p;
-    if (!mha_hides_by_position(p)) return (double)n->queries * (double)n->keys;
-    const int64_t begin = n->offset, end = n->offset + n->queries, global = p->global_tokens;
-    const int64_t left = max_of(p->window_left, 0), right = max_of(p->window_right, 0);
-    const int64_t turns[] = {-1,
-                             0,
-                             global,
-                             n->keys - 1,
-                             left,
-                             global + left,
-                             n->keys + left,
-                             -1 - right,
-                             global - 1 - right,
-                             n->keys - 1 - right};
-    double sum = 0;
-    for (int64_t at = begin; at < end;) {
-        int64_t next = end;
-        for (size_t i = 0; i < sizeof turns / sizeof *turns; i++)
-            for (int64_t turn = turns[i] - 1; turn <= turns[i] + 1; turn++)
-                if (turn > at) next = min_of(next, turn);
-        sum += (double)(next - at) * ((double)keys_seen(n, at) + (double)keys_seen(n, next - 1)) / 2;
-        at = next;
-    }
-    return sum;
-}
 
 static double known(int64_t size) { return size > 0 ? (double)size : 0; }
 
@@ -60,9 +12,8 @@ static double all_pairs(const attune_problem *p, const mha_sizes *sizes) {
     if (p->is_ragged) return heads * known(of[MHA_TOTAL_Q]) * keys;
     if (p->has_row_ids) return heads * known(of[MHA_BATCH]) * known(of[MHA_NUM_ROWS]) * keys;
     if (of[MHA_SEQ_Q] <= 0 || seq_kv <= 0) return 0;
-    const int64_t base = p->causal_align == ATTUNE_BOTTOM_RIGHT ? seq_kv - of[MHA_SEQ_Q] : 0;
-    const pairs n = {p, of[MHA_SEQ_Q], seq_kv, base + p->causal_offset};
-    return heads * known(of[MHA_BATCH]) * count_pairs(&n);
+    const mha_queries all = {.seq_q = of[MHA_SEQ_Q], .seq_kv = seq_kv, .end = of[MHA_SEQ_Q]};
+    return heads * known(of[MHA_BATCH]) * mha_sight_of_queries(p, &all).pairs;
 }
 
 /* Rows of keys that a block projects. */

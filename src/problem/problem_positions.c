@@ -1,6 +1,6 @@
 /* Causality, windows, global tokens, and where positions begin. */
 #include "problem/problem.h"
-#include "problem/signature.h"
+#include "problem/problem_sight.h"
 
 /* How far beyond a query's position its last key can lie, and how far before it the first. With bottom_right the
  * number of keys cancels out of the one, and the number of queries out of the other. */

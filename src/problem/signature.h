@@ -100,11 +100,6 @@ typedef struct mha_tensor {
     size_t pointer; /* offset of the pointer in attune_arguments */
 } mha_tensor;
 
-/* Whether where a query stands makes a difference. */
-static inline bool mha_positions_matter(const attune_problem *p) {
-    return mha_hides_by_position(p) || p->has_alibi_slopes || (p->rotary_dim && !p->has_position_ids);
-}
-
 /* The tensors that a canonical problem has, in order; returns how many. */
 size_t mha_tensors(const attune_problem *canonical, mha_tensor tensors[MHA_NUM_TENSORS]);
 

@@ -1,4 +1,5 @@
 /* The public functions on problems, schedules and arguments: mha does the work. */
+#include "problem/problem_sight.h"
 #include "runtime/context.h"
 
 #include <string.h>
@@ -36,6 +37,36 @@ attune_status attune_problem_check(const attune_problem *problem) {
 double attune_problem_flops(const attune_problem *problem) {
     attune_problem canonical;
     return problem && mha_canonicalize(problem, &canonical, NULL) == ATTUNE_OK ? mha_problem_flops(&canonical) : 0;
+}
+
+static attune_status check_queries(const mha_queries *q, at_error *err) {
+    const struct {
+        const char *name;
+        int64_t value, least, most;
+    } values[] = {{"seq_q", q->seq_q, 0, INT32_MAX},
+                  {"seq_kv", q->seq_kv, 0, INT32_MAX},
+                  {"causal_offset", q->causal_offset, INT32_MIN, INT32_MAX},
+                  {"end", q->end, 0, q->seq_q},
+                  {"begin", q->begin, 0, q->end}};
+    for (size_t i = 0; i < sizeof values / sizeof *values; i++)
+        if (values[i].value < values[i].least || values[i].value > values[i].most)
+            return at_fail(err, ATTUNE_INVALID_ARGUMENT, "%s is %lld; it must be from %lld to %lld", values[i].name,
+                           (long long)values[i].value, (long long)values[i].least, (long long)values[i].most);
+    return ATTUNE_OK;
+}
+
+attune_status attune_sight_of(const attune_problem *problem, int64_t seq_q, int64_t seq_kv, int64_t causal_offset,
+                              int64_t begin, int64_t end, attune_sight *sight) {
+    at_error err = {0};
+    attune_problem canonical;
+    const mha_queries queries = {seq_q, seq_kv, causal_offset, begin, end};
+    if (!problem || !sight) {
+        at_fail(&err, ATTUNE_INVALID_ARGUMENT, "attune_sight_of was given NULL");
+    } else if (!mha_canonicalize(problem, &canonical, &err) && !check_queries(&queries, &err)) {
+        const attune_sight full = mha_sight_of_queries(&canonical, &queries);
+        at_copy_out(sight, &full, sizeof full, "attune_sight", &err);
+    }
+    return at_report(&err);
 }
 
 attune_status attune_arguments_init_sized(attune_arguments *arguments, size_t struct_size,

@@ -1,4 +1,5 @@
 #include "runtime/call.h"
+#include "problem/problem_sight.h"
 
 #include "problem/problem_fields.h"
 

@@ -2,6 +2,7 @@
 #include "attend/d_lanes.h"
 #include "nest/gemm.h"
 #include "base/integers.h"
+#include "problem/problem_sight.h"
 #include "attend/q_lanes.h"
 
 /* What a size is taken to be: where only the run tells, its bound, or what is neither short nor long. */
@@ -23,8 +24,8 @@ static bool has_wide_vectors(const at_target *target) { return target->vector_by
  * rows. Long rows of K are better read for four vectors at a time. */
 static int64_t wide_score_vectors(const attune_problem *p, const at_target *target, int64_t vectors) {
     enum { LONG_ROW = 128 };
-    const bool by_pairs = mha_attends_by_pairs(p, target), fills_four = vectors % 4 == 0 && !mha_has_diagonal(p);
-    if (by_pairs) return ceil_div(vectors, 4) * 4 <= ceil_div(vectors, 2) * 2 && !mha_has_diagonal(p) ? 4 : 2;
+    const bool by_pairs = mha_attends_by_pairs(p, target), fills_four = vectors % 4 == 0 && !mha_sees_more_later(p);
+    if (by_pairs) return ceil_div(vectors, 4) * 4 <= ceil_div(vectors, 2) * 2 && !mha_sees_more_later(p) ? 4 : 2;
     return fills_four && p->head_dim >= LONG_ROW ? 4 : 1;
 }
 
@@ -63,7 +64,7 @@ static void choose_value_tile(const attune_problem *p, const at_target *target, 
     int64_t best = 0;
     for (int64_t rows = most; rows >= 1; rows--) {
         int64_t cost = dim / rows * value_tile_cost(rows, vectors) + value_tile_cost(dim % rows, vectors);
-        if (dim % rows) cost += cost / (mha_has_diagonal(p) ? 20 : 100);
+        if (dim % rows) cost += cost / (mha_sees_more_later(p) ? 20 : 100);
         if (rows < most && cost >= best) continue;
         best = cost;
         s->value_rows = (int32_t)rows;

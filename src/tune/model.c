@@ -1,6 +1,7 @@
 #include "tune/space.h"
 
 #include "base/integers.h"
+#include "problem/problem_sight.h"
 
 #include <unistd.h>
 
@@ -100,7 +101,7 @@ static tune_costs q_lanes_costs(const attune_problem *p, const tune_machine *m, 
 
     const double softmax = s->score_vectors * (tile * SOFTMAX + 40);
     const double visible =
-        mha_has_diagonal(p) ? 0.5 + 0.5 * smaller(1, (s->score_rows + tile_rows) / larger(keys, 1)) : 1;
+        mha_sees_more_later(p) ? 0.5 + 0.5 * smaller(1, (s->score_rows + tile_rows) / larger(keys, 1)) : 1;
     const double times = blocks * tiles * visible;
     return (tune_costs){.scores = times * scores,
                         .softmax = times * softmax,

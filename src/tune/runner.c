@@ -1,6 +1,7 @@
 #include "tune/runner.h"
 
 #include "ir/interp.h"
+#include "problem/problem_sight.h"
 
 #include <string.h>
 #include <sys/resource.h>
@@ -140,7 +141,7 @@ static bool has_alike_entries(const tune_runner *r) {
 static bool has_level_rows(const tune_runner *r) {
     const attune_problem *p = &r->signature.problem;
     if (p->window_left >= 0 && p->window_left < r->call.settled->sizes.of[MHA_SEQ_KV] / 2) return true;
-    return !mha_hides_by_position(p);
+    return !mha_has_first_key(p) && !mha_has_last_key(p);
 }
 
 /* A phase of the kernel; its tasks are 0 if there are none. */

@@ -1,0 +1,91 @@
+#include "problem/problem_sight.h"
+#include "base/integers.h"
+
+bool mha_has_first_key(const attune_problem *p) { return p->window_left >= 0; }
+
+bool mha_has_last_key(const attune_problem *p) { return p->is_causal || p->window_right >= 0; }
+
+bool mha_sees_more_later(const attune_problem *p) { return p->is_causal; }
+
+bool mha_positions_matter(const attune_problem *p) {
+    return mha_has_first_key(p) || mha_has_last_key(p) || p->has_alibi_slopes ||
+           (p->rotary_dim && !p->has_position_ids);
+}
+
+/* Keys begin … end - 1; none if end <= begin. */
+typedef struct span {
+    int64_t begin, end;
+} span;
+
+/* The keys up to which causality lets a query see that stands at `at`. */
+static int64_t end_at(const attune_problem *p, int64_t keys, int64_t at) {
+    return p->is_causal ? max_of(0, min_of(at + 1, keys)) : keys;
+}
+
+/* Whether the query is a global one: the window does not bind it. */
+static bool is_global(const attune_problem *p, int64_t at) { return p->global_tokens && at < p->global_tokens; }
+
+/* What it sees by causality and window. */
+static span sight_at(const attune_problem *p, int64_t keys, int64_t at) {
+    span s = {0, end_at(p, keys, at)};
+    if (is_global(p, at)) return s;
+    if (p->window_left >= 0) s.begin = max_of(0, at - p->window_left);
+    if (p->window_right >= 0) s.end = min_of(s.end, at + p->window_right + 1);
+    return s;
+}
+
+/* The keys before this one it sees because they are global. */
+static int64_t globals_at(const attune_problem *p, int64_t keys, int64_t at) {
+    return min_of(p->global_tokens, end_at(p, keys, at));
+}
+
+static int64_t count_of(span s, int64_t globals) { return globals + max_of(0, s.end - max_of(s.begin, globals)); }
+
+static double keys_at(const attune_problem *p, int64_t keys, int64_t at) {
+    return (double)count_of(sight_at(p, keys, at), globals_at(p, keys, at));
+}
+
+/* The sum over positions begin … end - 1. The number of keys is linear in the position between the places where one of
+ * its minima changes sides, so each stretch between two of them is an arithmetic series. */
+static double count_pairs(const attune_problem *p, int64_t keys, int64_t begin, int64_t end) {
+    if (!mha_has_first_key(p) && !mha_has_last_key(p)) return (double)(end - begin) * (double)keys;
+    const int64_t global = p->global_tokens, left = max_of(p->window_left, 0), right = max_of(p->window_right, 0);
+    const int64_t turns[] = {
+        -1, 0, global, keys - 1, left, global + left, keys + left, -1 - right, global - 1 - right, keys - 1 - right};
+    double sum = 0;
+    for (int64_t at = begin; at < end;) {
+        int64_t next = end;
+        for (size_t i = 0; i < sizeof turns / sizeof *turns; i++)
+            for (int64_t turn = turns[i] - 1; turn <= turns[i] + 1; turn++)
+                if (turn > at) next = min_of(next, turn);
+        sum += (double)(next - at) * (keys_at(p, keys, at) + keys_at(p, keys, next - 1)) / 2;
+        at = next;
+    }
+    return sum;
+}
+
+/* Both ends of a sight move on from query to query, except for the step from the last global query to the next one. */
+static void span_queries(const attune_problem *p, int64_t keys, int64_t first, int64_t last, span *some, span *all) {
+    const span a = sight_at(p, keys, first), z = sight_at(p, keys, last);
+    *some = (span){min_of(a.begin, z.begin), max_of(a.end, z.end)};
+    *all = (span){max_of(a.begin, z.begin), min_of(a.end, z.end)};
+    if (!is_global(p, first) || is_global(p, last)) return;
+    some->end = max_of(some->end, sight_at(p, keys, p->global_tokens - 1).end);
+    all->end = min_of(all->end, sight_at(p, keys, p->global_tokens).end);
+}
+
+attune_sight mha_sight_of_queries(const attune_problem *p, const mha_queries *q) {
+    attune_sight sight = {.struct_size = sizeof sight};
+    if (q->end <= q->begin || q->seq_kv <= 0) return sight;
+    int64_t base = p->causal_offset + q->causal_offset;
+    if (p->causal_align == ATTUNE_BOTTOM_RIGHT) base += q->seq_kv - q->seq_q;
+    const int64_t first = base + q->begin, last = base + q->end - 1;
+    span some, all;
+    span_queries(p, q->seq_kv, first, last, &some, &all);
+    sight.global_end = globals_at(p, q->seq_kv, last);
+    sight.keys = count_of(some, sight.global_end);
+    sight.pairs = count_pairs(p, q->seq_kv, first, last + 1);
+    if (some.end > some.begin) sight.some_begin = some.begin, sight.some_end = some.end;
+    if (all.end > all.begin) sight.all_begin = all.begin, sight.all_end = all.end;
+    return sight;
+}
