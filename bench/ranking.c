@@ -229,7 +229,9 @@ static void open_ranking(ranking *r, const char *text, const ranking_options *o)
     tensors_arguments(&r->tensors, &arguments);
     r->machine = tune_machine_here(r->context->target);
     mha_choose(&r->canonical, r->machine.target, &r->untuned);
-    check(tune_runner_init(&r->runner, r->context, &r->canonical, &arguments, &err), &err, "preparing");
+    check(tune_runner_init(&r->runner, r->context,
+                           &(tune_task){at_attention_of(&r->canonical), .arguments = &arguments}, &err),
+          &err, "preparing");
     check(at_kernel_make_uncached(r->context, at_attention_of(&r->canonical), &r->untuned, &r->reference, &err), &err,
           "compiling");
     check(tune_runner_calibrate(&r->runner, r->reference, &err), &err, "calibrating");

@@ -1300,6 +1300,93 @@ ATTUNE_API attune_status attune_ir_shape(const attune_kernel *kernel, size_t ind
 ATTUNE_API attune_status attune_ir_run(attune_context *context, const attune_kernel *kernel, attune_engine engine,
                                        void *const *buffers, const int64_t *scalars);
 
+/* ---- Operators of your own ----
+ *
+ * An operator is a function that writes the loop IR of a kernel for a problem and a schedule. The problem is a line of
+ * text, such as "rows=64,columns=48", that the operator alone understands. The schedule is a few numbers, each one of
+ * several values: sizes of tiles, for example. Kernels are cached like those of attune_compile, in memory and on disk;
+ * the key is the operator's name and version, the problem, the schedule if one is given, and the machine.
+ * attune_ir_parameters, attune_ir_shape and attune_ir_run take these kernels. docs/operators.md has the rules, and
+ * examples/matmul.c and examples/layer_norm.c are two such operators. */
+
+/* One number of a schedule. */
+typedef struct attune_choice {
+    const char *name;      /* letters, digits and '_', no digit first */
+    const int32_t *values; /* that it may have; 256 at most */
+    size_t num_values;
+    int32_t usual;         /* one of them: the number where nothing was tuned */
+    int32_t reserved;      /* 0 */
+} attune_choice;
+
+/* The kernel that is wanted. Valid during the call of an attune_build_fn. */
+typedef struct attune_build_request {
+    size_t struct_size;
+    const char *problem;
+    const int32_t *schedule; /* a number for each choice, in their order */
+    const char *isa;         /* of the target; static storage */
+    int32_t vector_bytes;    /* of its widest vectors */
+    int32_t has_fma;         /* 1: the IR may use fma */
+} attune_build_request;
+
+typedef struct attune_ir_writer attune_ir_writer;
+
+/* Appends text, as printf does. Only within an attune_build_fn, with its writer. */
+ATTUNE_API void attune_ir_print(attune_ir_writer *writer, const char *format, ...)
+#if defined(__GNUC__)
+    __attribute__((format(printf, 2, 3)))
+#endif
+    ;
+
+/* Writes one kernel in loop IR (docs/ir.md) and returns 0. It refuses a problem or a schedule by any other result; the
+ * text that it has written is then the reason, for people. The same request must always give the same text: otherwise
+ * give the operator another version. Different schedules must give the same bits. Called on the thread that compiles;
+ * while a problem is tuned, by several threads at once. It must not compile with this context. */
+typedef int attune_build_fn(void *user, const attune_build_request *request, attune_ir_writer *writer);
+
+typedef struct attune_operator_options {
+    size_t struct_size;
+    const char *name;             /* letters, digits and '_', no digit first; 47 at most. Not "attention" or "ir" */
+    attune_build_fn *build;
+    void *user;                   /* is passed to build */
+    const attune_choice *choices; /* 12 at most */
+    size_t num_choices;
+    uint32_t version;             /* of build: raise it when build writes other text for the same request */
+    uint32_t reserved;            /* 0 */
+} attune_operator_options;
+
+#define ATTUNE_OPERATOR_OPTIONS_INIT { .struct_size = sizeof(attune_operator_options) }
+
+ATTUNE_API attune_status attune_operator_options_init(attune_operator_options *options, size_t struct_size);
+
+typedef struct attune_operator attune_operator;
+
+/* Makes an operator known to a context, which copies the options and keeps the operator until it is destroyed. Any
+ * number of threads may add operators and use them. ATTUNE_INVALID_ARGUMENT: the name is in use by another operator of
+ * this context, or an option cannot be as it is. */
+ATTUNE_API attune_status attune_operator_add(attune_context *context, const attune_operator_options *options,
+                                             attune_operator **op);
+
+/* Gives a kernel for the problem: from memory, else from disk, else newly compiled. `problem` has 511 bytes at most,
+ * none of them a control character. schedule: a number for each choice, or NULL for the kernel that the cache holds,
+ * else the tuned numbers, else the usual ones. Release the kernel with attune_kernel_release. ATTUNE_INVALID_PROBLEM:
+ * build refuses the request. ATTUNE_INVALID_IR: its text is no kernel. The message says which request and why. */
+ATTUNE_API attune_status attune_operator_compile(attune_operator *op, const char *problem, const int32_t *schedule,
+                                                 attune_kernel **kernel);
+
+/* The numbers of a kernel of attune_operator_compile; they live as long as the kernel. */
+ATTUNE_API attune_status attune_operator_numbers(const attune_kernel *kernel, const int32_t **numbers, size_t *count);
+
+/* Searches for faster numbers by measuring, as attune_tune does, with the call that attune_ir_run would make of these
+ * buffers and scalars. Outputs are overwritten; buffers that are read and written are so again and again. Kernels must
+ * have the interpreter's bits, the same parameters as with the usual numbers, and outputs of the same bits: others are
+ * dropped, counted in result->wrong, and the first is named there. From then on attune_operator_compile without a
+ * schedule gives the winner's kernel. *numbers (NULL, or room for a number for each choice) receives the winner, or the
+ * numbers that the search began with. result->schedule stays empty. ATTUNE_CHECK_FAILED: the usual numbers' own kernel
+ * has not the interpreter's bits. */
+ATTUNE_API attune_status attune_operator_tune(attune_operator *op, const char *problem, void *const *buffers,
+                                              const int64_t *scalars, const attune_tune_options *options,
+                                              int32_t *numbers, attune_tune_result *result);
+
 /* Runs a problem by the interpreter of its own IR: slow, checks every access, gives the bits of the machine code.
  * schedule NULL: as for attune_emit. */
 ATTUNE_API attune_status attune_run_interpreted(attune_context *context, const attune_problem *problem,
@@ -1324,6 +1411,7 @@ template <typename type> inline type attune_initial(attune_status (*init)(type *
 #undef ATTUNE_PLAN_OPTIONS_INIT
 #undef ATTUNE_SCHEDULE_INIT
 #undef ATTUNE_TUNE_OPTIONS_INIT
+#undef ATTUNE_OPERATOR_OPTIONS_INIT
 #define ATTUNE_PROBLEM_INIT            attune_initial(attune_problem_init)
 #define ATTUNE_RUNNER_INIT             attune_initial(attune_runner_init)
 #define ATTUNE_CONTEXT_OPTIONS_INIT    attune_initial(attune_context_options_init)
@@ -1331,6 +1419,7 @@ template <typename type> inline type attune_initial(attune_status (*init)(type *
 #define ATTUNE_PLAN_OPTIONS_INIT       attune_initial(attune_plan_options_init)
 #define ATTUNE_SCHEDULE_INIT           attune_initial(attune_schedule_init)
 #define ATTUNE_TUNE_OPTIONS_INIT       attune_initial(attune_tune_options_init)
+#define ATTUNE_OPERATOR_OPTIONS_INIT   attune_initial(attune_operator_options_init)
 #endif
 
 #endif

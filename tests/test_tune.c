@@ -594,7 +594,8 @@ static int32_t shown_unroll(attune_context *context, const attune_problem *canon
     at_built built;
     at_error err = {0};
     at_arena_init(&arena, &context->allocator);
-    if (at_build_as_cached(context, &arena, at_attention_of(canonical), NULL, &built, &err)) fail_msg("%s", err.message);
+    if (at_build_as_cached(context, &arena, at_attention_of(canonical), NULL, &built, &err))
+        fail_msg("%s", err.message);
     at_arena_free(&arena);
     return built.schedule.score_unroll;
 }
@@ -617,7 +618,7 @@ static void a_winner_is_used(void **state) {
 
     tune_place place;
     char problem_text[2048];
-    at_tuning_place(context, &canonical, problem_text, sizeof problem_text, &place);
+    at_tuning_place(context, at_attention_of(&canonical), problem_text, sizeof problem_text, &place);
     tune_database *d = open_database(path);
     const tune_timing timing = {text, 1e-3, 0.5, 9};
     if (tune_database_add(d, &place, "v1", &timing, 1, 0, &err)) fail_msg("%s", err.message);

@@ -78,7 +78,7 @@ static void begin_slowly(attune_context *context, const attune_problem *canonica
     if (mha_schedule_parse("score_rows=1,score_vectors=1,q_vectors=1,value_rows=1,value_vectors=1", slow, &err))
         fail_msg("%s", err.message);
     mha_schedule_print(slow, text, sizeof text);
-    at_tuning_place(context, canonical, problem_text, sizeof problem_text, &place);
+    at_tuning_place(context, at_attention_of(canonical), problem_text, sizeof problem_text, &place);
     if (tune_database_open(path, TUNE_CREATE, at_default_allocator(), &d, &err)) fail_msg("%s", err.message);
     const tune_timing timing = {text, 1e-3, 0.5, 9};
     if (tune_database_add(d, &place, "v1", &timing, 1, 0, &err)) fail_msg("%s", err.message);
@@ -177,7 +177,8 @@ static void a_winner_is_confirmed_by_whole_calls(void **state) {
     arguments.k = memory + elements;
     arguments.v = memory + 2 * elements;
     arguments.out = memory + 3 * elements;
-    if (tune_search_run(&search, context, &problem, &arguments, &slow, &how, &result, &err))
+    if (tune_search_run(&search, context, &(tune_task){at_attention_of(&problem), .arguments = &arguments}, &slow, &how,
+                        &result, &err))
         fail_msg("%s", err.message);
     assert_true(search.runner.whole > 1e-3);
     if (18 * search.runner.whole < 0.5) assert_true(search.runner.share == 1 && search.runner.samples == 1);

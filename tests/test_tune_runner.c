@@ -112,8 +112,11 @@ static void open_case(case_of *c, const char *problem, const char *sizes, const 
     tensors_arguments(&c->tensors, &c->arguments);
     mha_choose(&c->canonical, c->context->target, &s);
     if (schedule && mha_schedule_parse(schedule, &s, &err)) fail_msg("%s", err.message);
-    if (at_kernel_make_uncached(c->context, at_attention_of(&c->canonical), &s, &c->kernel, &err)) fail_msg("%s", err.message);
-    if (tune_runner_init(&c->runner, c->context, &c->canonical, &c->arguments, &err)) fail_msg("%s", err.message);
+    if (at_kernel_make_uncached(c->context, at_attention_of(&c->canonical), &s, &c->kernel, &err))
+        fail_msg("%s", err.message);
+    if (tune_runner_init(&c->runner, c->context,
+                         &(tune_task){at_attention_of(&c->canonical), .arguments = &c->arguments}, &err))
+        fail_msg("%s", err.message);
 }
 
 static void close_case(case_of *c) {

@@ -117,7 +117,7 @@ static void plant(const attune_context *context, const char *file, const char *p
     tune_place place;
     at_error err = {0};
     mha_schedule_print(schedule, schedule_text, sizeof schedule_text);
-    at_tuning_place(context, &p, problem_text, sizeof problem_text, &place);
+    at_tuning_place(context, at_attention_of(&p), problem_text, sizeof problem_text, &place);
     const tune_timing timing = {schedule_text, 1e-3, ratio, 9};
     tune_database *d = open_database(file);
     if (tune_database_add(d, &place, "v1", &timing, 1, 0, &err)) fail_msg("%s", err.message);

@@ -163,6 +163,7 @@ void attune_context_destroy(attune_context *context) {
     if (!context) return;
     at_process_remove(context);
     at_memory_cache_free(&context->memory);
+    at_operators_free(context);
     at_tuning_free(&context->tuning);
     at_disk_cache_free(&context->disk);
     at_codegen_free(&context->codegen);

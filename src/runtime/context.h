@@ -37,6 +37,7 @@ struct attune_context {
     at_memory_cache memory;
     at_tuning tuning;
     at_record record;
+    _Atomic(attune_operator *) operators; /* of the user, the last one first */
     atomic_ullong disk_hits, compiles, compile_failures, stand_ins;
     char isas[64];
 };
@@ -97,6 +98,9 @@ void at_context_after_fork(attune_context *context, bool is_child);
 
 /* Keeps the failure's sentence for attune_last_message, and returns its status. */
 attune_status at_report(const at_error *err);
+
+/* Ends the operators of the user. No kernel of theirs may be left. */
+void at_operators_free(attune_context *context);
 
 void at_kernel_destroy(at_cache_node *node);
 void at_kernel_evicted(const at_cache_node *node);

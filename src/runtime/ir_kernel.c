@@ -136,10 +136,10 @@ attune_status attune_ir_shape(const attune_kernel *kernel, size_t index, const i
 
 /* ---- Running ---- */
 
-static attune_status check_buffers(const at_kernel_ir *ir, void *const *buffers, at_error *err) {
+static attune_status check_buffers(const ir_kernel *kernel, void *const *buffers, at_error *err) {
     size_t n = 0;
-    for (size_t i = 0; i < ir->num_parameters; i++) {
-        const ir_buffer *buffer = ir->kernel->params[i].buffer;
+    for (uint32_t i = 0; i < kernel->num_params; i++) {
+        const ir_buffer *buffer = kernel->params[i].buffer;
         if (!buffer) continue;
         const void *pointer = buffers ? buffers[n++] : NULL;
         const size_t align = ir_elem_get((ir_elem)buffer->type.elem)->bytes;
@@ -151,24 +151,30 @@ static attune_status check_buffers(const at_kernel_ir *ir, void *const *buffers,
     return ATTUNE_OK;
 }
 
-static attune_status check_scalars(const at_kernel_ir *ir, const int64_t *scalars, at_error *err) {
-    if (ir->num_scalars && !scalars)
-        return at_fail(err, ATTUNE_INVALID_ARGUMENT, "@%s takes scalars, but none were given", ir->kernel->name);
-    for (uint32_t i = 0; i < ir->kernel->num_assumes; i++) {
+static bool has_scalars(const ir_kernel *kernel) {
+    for (uint32_t i = 0; i < kernel->num_params; i++)
+        if (!kernel->params[i].buffer) return true;
+    return false;
+}
+
+static attune_status check_scalars(const ir_kernel *kernel, const int64_t *scalars, at_error *err) {
+    if (!scalars && has_scalars(kernel))
+        return at_fail(err, ATTUNE_INVALID_ARGUMENT, "@%s takes scalars, but none were given", kernel->name);
+    for (uint32_t i = 0; i < kernel->num_assumes; i++) {
         int64_t holds = 0;
-        const attune_status status = ir_eval_scalar(ir->kernel, ir->kernel->assumes[i], scalars, &holds, err);
+        const attune_status status = ir_eval_scalar(kernel, kernel->assumes[i], scalars, &holds, err);
         if (status) return status;
         if (!holds)
             return at_fail(err, ATTUNE_INVALID_ARGUMENT, "the scalars do not fulfil assumption %u of @%s", i + 1,
-                           ir->kernel->name);
+                           kernel->name);
     }
     return ATTUNE_OK;
 }
 
-/* Checks the elements of a buffer and the tasks of a phase. Machine code multiplies without checks, so a product that
- * wraps must be found here, before it becomes a workspace that is too small. */
-static attune_status check_buffer_size(const ir_kernel *kernel, const ir_buffer *buffer, const int64_t *scalars,
-                                       at_error *err) {
+/* Machine code multiplies without checks, so a product that wraps must be found here, before it becomes a workspace
+ * that is too small. */
+attune_status at_ir_buffer_bytes(const ir_kernel *kernel, const ir_buffer *buffer, const int64_t *scalars,
+                                 int64_t *total, at_error *err) {
     int64_t bytes = ir_elem_get((ir_elem)buffer->type.elem)->bytes;
     bool overflow = false, empty = false;
     for (int d = 0; d < buffer->num_dims; d++) {
@@ -181,15 +187,18 @@ static attune_status check_buffer_size(const ir_kernel *kernel, const ir_buffer 
         empty |= dim == 0;
         overflow |= __builtin_mul_overflow(bytes, dim, &bytes);
     }
+    *total = empty ? 0 : bytes;
     if (empty || !overflow) return ATTUNE_OK;
     return at_fail(err, ATTUNE_INVALID_ARGUMENT, "the size of %s in @%s overflows", buffer->name, kernel->name);
 }
 
+/* The elements of each buffer and the tasks of each phase. */
 static attune_status check_sizes(const ir_kernel *kernel, const int64_t *scalars, at_error *err) {
     for (uint32_t i = 0; i < kernel->num_params + kernel->num_shared; i++) {
         const bool shared = i >= kernel->num_params;
         const ir_buffer *buffer = shared ? kernel->shared[i - kernel->num_params] : kernel->params[i].buffer;
-        const attune_status status = buffer ? check_buffer_size(kernel, buffer, scalars, err) : ATTUNE_OK;
+        int64_t bytes;
+        const attune_status status = buffer ? at_ir_buffer_bytes(kernel, buffer, scalars, &bytes, err) : ATTUNE_OK;
         if (status) return status;
     }
     for (const ir_phase *phase = kernel->phases; phase; phase = phase->next) {
@@ -205,14 +214,19 @@ static attune_status check_sizes(const ir_kernel *kernel, const int64_t *scalars
     return ATTUNE_OK;
 }
 
+attune_status at_ir_check_call(const ir_kernel *kernel, void *const *buffers, const int64_t *scalars, at_error *err) {
+    attune_status status = check_buffers(kernel, buffers, err);
+    if (!status) status = check_scalars(kernel, scalars, err);
+    return status ? status : check_sizes(kernel, scalars, err);
+}
+
 attune_status attune_ir_run(attune_context *context, const attune_kernel *kernel, attune_engine engine,
                             void *const *buffers, const int64_t *scalars) {
     at_error err = {0};
     if (!context) at_fail(&err, ATTUNE_INVALID_ARGUMENT, "attune_ir_run was given no context");
     if (engine != ATTUNE_ENGINE_JIT && engine != ATTUNE_ENGINE_INTERPRETER)
         at_fail(&err, ATTUNE_INVALID_ARGUMENT, "engine is %d, which is no attune_engine", (int)engine);
-    if (err.status || need_ir(kernel, &err) || check_buffers(kernel->ir, buffers, &err) ||
-        check_scalars(kernel->ir, scalars, &err) || check_sizes(kernel->ir->kernel, scalars, &err))
+    if (err.status || need_ir(kernel, &err) || at_ir_check_call(kernel->ir->kernel, buffers, scalars, &err))
         return at_report(&err);
     if (engine == ATTUNE_ENGINE_JIT && kernel->engine == ATTUNE_ENGINE_JIT) {
         const at_run run = {.buffers = buffers,

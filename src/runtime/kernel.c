@@ -231,7 +231,7 @@ attune_status attune_kernel_get_info(const attune_kernel *kernel, attune_kernel_
     attune_kernel_info full = {
         .engine = kernel->engine,
         .origin = kernel->origin,
-        .schedule = kernel->schedule,
+        .schedule = at_kernel_is_attention(kernel) ? kernel->schedule : (attune_schedule)ATTUNE_SCHEDULE_INIT,
         .isa = kernel->target->name,
         .num_phases = kernel->num_phases,
         .code_bytes = kernel->code_bytes,

@@ -123,6 +123,13 @@ attune_status at_check_run(const attune_context *context, const attune_kernel *k
 attune_status at_run_kernel(attune_context *context, const attune_kernel *kernel, const at_layout *likely,
                             const attune_arguments *arguments, const attune_run_options *options, at_error *err);
 
+/* Whether pointers and scalars suit a kernel in loop IR, as attune_ir_run wants them. */
+attune_status at_ir_check_call(const ir_kernel *kernel, void *const *buffers, const int64_t *scalars, at_error *err);
+
+/* The bytes of one of its buffers; the call was checked. */
+attune_status at_ir_buffer_bytes(const ir_kernel *kernel, const ir_buffer *buffer, const int64_t *scalars,
+                                 int64_t *bytes, at_error *err);
+
 /* A run by the interpreter, with tasks in shuffled order, so that bits that depend on the order are found. */
 attune_status at_run_interpreter(const attune_context *context, const ir_kernel *kernel, void *const *buffers,
                                  const int64_t *scalars, at_error *err);

@@ -11,7 +11,7 @@ enum { ALIGN = 64 };
  * copies of the tensors that it writes to. */
 typedef struct side {
     unsigned char *memory;
-    void *buffers[MHA_NUM_TENSORS], *shared[AT_MAX_SHARED];
+    void *buffers[TUNE_MAX_OPERANDS], *shared[AT_MAX_SHARED];
 } side;
 
 typedef struct check {
@@ -48,21 +48,23 @@ static bool same_values(ir_elem elem, const unsigned char *a, const unsigned cha
 
 /* Room for a tensor, by place in the table; inputs need none. */
 static size_t room(const tune_runner *r, size_t i) {
-    if (!(r->signature.tensors[i].access & IR_OUT)) return 0;
-    return (size_t)(r->call.settled->bytes[i] + ALIGN - 1) / ALIGN * ALIGN;
+    if (!r->operands[i].is_output) return 0;
+    return (size_t)(r->operands[i].bytes + ALIGN - 1) / ALIGN * ALIGN;
+}
+
+static bool same_outputs(const tune_runner *r, const side *a, const side *b) {
+    for (size_t i = 0; i < r->num_operands; i++)
+        if (room(r, i) && !same_values(r->operands[i].elem, a->buffers[i], b->buffers[i], r->operands[i].bytes))
+            return false;
+    return true;
 }
 
 static bool same_sides(const check *c) {
-    const at_signature *signature = &c->runner->signature;
     for (uint32_t s = 0; s < c->kernel->num_shared; s++)
         if (!same_values((ir_elem)c->meaning->shared[s]->type.elem, c->machine.shared[s], c->interpreter.shared[s],
                          (size_t)c->plan[c->kernel->num_phases + s]))
             return false;
-    for (size_t i = 0; i < signature->count; i++)
-        if (room(c->runner, i) && !same_values(signature->tensors[i].elem, c->machine.buffers[i],
-                                               c->interpreter.buffers[i], c->runner->call.settled->bytes[i]))
-            return false;
-    return true;
+    return same_outputs(c->runner, &c->machine, &c->interpreter);
 }
 
 /* ---- Two sides ---- */
@@ -74,11 +76,11 @@ static attune_status open_side(const check *c, side *s, at_error *err) {
     s->memory = at_alloc_aligned(&r->context->allocator, bytes + ALIGN, ALIGN);
     if (!s->memory) return at_fail_memory(err, bytes);
     memset(s->memory, 0, bytes);
-    memcpy(s->buffers, r->call.buffers, sizeof s->buffers);
+    memcpy(s->buffers, r->buffers, r->num_operands * sizeof *s->buffers);
     unsigned char *at = s->memory + c->workspace_bytes;
-    for (size_t i = 0; i < r->signature.count; at += room(r, i++)) {
+    for (size_t i = 0; i < r->num_operands; at += room(r, i++)) {
         if (!room(r, i)) continue;
-        if (r->signature.tensors[i].access & IR_IN) memcpy(at, s->buffers[i], r->call.settled->bytes[i]);
+        if (r->operands[i].is_input) memcpy(at, s->buffers[i], r->operands[i].bytes);
         s->buffers[i] = at;
     }
     return ATTUNE_OK;
@@ -86,10 +88,10 @@ static attune_status open_side(const check *c, side *s, at_error *err) {
 
 static attune_status open_check(check *c, at_error *err) {
     const tune_runner *r = c->runner;
-    attune_status status = at_plan_workspace(c->kernel, r->context->team.max_workers, r->call.settled->scalars, c->plan,
-                                             &c->workspace_bytes, err);
+    attune_status status =
+        at_plan_workspace(c->kernel, r->context->team.max_workers, r->scalars, c->plan, &c->workspace_bytes, err);
     if (status) return status;
-    for (size_t i = 0; i < r->signature.count; i++) c->tensor_bytes += room(r, i);
+    for (size_t i = 0; i < r->num_operands; i++) c->tensor_bytes += room(r, i);
     status = open_side(c, &c->machine, err);
     if (!status) status = open_side(c, &c->interpreter, err);
     if (status) return status;
@@ -115,8 +117,8 @@ static attune_status run_tasks(check *c, uint32_t phase, int64_t first, int64_t 
     const at_run_part part = {
         .begin = phase, .end = phase + 1, .first = first, .step = 1, .run = count, .count = count};
     const at_run run = {.buffers = c->machine.buffers,
-                        .num_buffers = c->runner->signature.count,
-                        .scalars = c->runner->call.settled->scalars,
+                        .num_buffers = c->runner->num_operands,
+                        .scalars = c->runner->scalars,
                         .workspace = c->machine.memory,
                         .workspace_bytes = c->workspace_bytes,
                         .work = AT_LONG_WORK,
@@ -128,7 +130,7 @@ static attune_status run_tasks(check *c, uint32_t phase, int64_t first, int64_t 
 static attune_status interpret(check *c, uint32_t phase, int64_t task, at_error *err) {
     const ir_interp_task only = {.phase = phase, .task = task, .shared = c->interpreter.shared};
     const ir_interp_options options = {.allocator = &c->runner->context->allocator, .only = &only};
-    return ir_interpret(c->meaning, c->interpreter.buffers, c->runner->call.settled->scalars, &options, err);
+    return ir_interpret(c->meaning, c->interpreter.buffers, c->runner->scalars, &options, err);
 }
 
 static uint64_t next_random(uint64_t *state) {
@@ -158,5 +160,30 @@ attune_status tune_runner_check(tune_runner *r, const attune_kernel *kernel, con
     for (uint32_t p = 0; !status && *same && p < kernel->num_phases; p++) status = check_phase(&c, p, same, err);
     close_check(&c);
     if (status) *same = false;
+    return status;
+}
+
+/* ---- Whole calls ---- */
+
+static attune_status run_whole(check *c, const attune_kernel *kernel, const side *s, at_error *err) {
+    const tune_runner *const r = c->runner;
+    const at_run run = {.buffers = s->buffers,
+                        .num_buffers = r->num_operands,
+                        .scalars = r->scalars,
+                        .work = r->work,
+                        .team = &r->context->team};
+    return at_run_machine_code(r->context, kernel, &run, err);
+}
+
+attune_status tune_runner_compare(tune_runner *r, const attune_kernel *kernel, const attune_kernel *other, bool *same,
+                                  at_error *err) {
+    check c = {.runner = r};
+    for (size_t i = 0; i < r->num_operands; i++) c.tensor_bytes += room(r, i);
+    attune_status status = open_side(&c, &c.machine, err);
+    if (!status) status = open_side(&c, &c.interpreter, err);
+    if (!status) status = run_whole(&c, kernel, &c.machine, err);
+    if (!status) status = run_whole(&c, other, &c.interpreter, err);
+    *same = !status && same_outputs(r, &c.machine, &c.interpreter);
+    close_check(&c);
     return status;
 }

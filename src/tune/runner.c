@@ -20,15 +20,103 @@ static const double SLOWNESS = 120;
 
 enum { ALIGN = 64 };
 
-attune_status tune_runner_init(tune_runner *r, attune_context *context, const attune_problem *canonical,
-                               const attune_arguments *arguments, at_error *err) {
-    *r = (tune_runner){.context = context, .share = 1, .repeats = 1, .samples = 1, .seed = 1};
-    at_signature_init(&r->signature, canonical);
-    const attune_status status = at_call_make(&r->signature, NULL, arguments, &r->call, err);
+/* ---- The call ---- */
+
+/* Entries and heads of a batch differ in no more than their numbers. */
+static bool has_alike_entries(const attune_problem *p) {
+    return mha_attends(p) && !p->is_ragged && !p->has_kv_lens && !p->has_causal_offsets;
+}
+
+/* Rows of an entry see as many keys as each other, except for those at its ends. */
+static bool has_level_rows(const attune_problem *p, const mha_sizes *sizes) {
+    if (p->window_left >= 0 && p->window_left < sizes->of[MHA_SEQ_KV] / 2) return true;
+    return !mha_has_first_key(p) && !mha_has_last_key(p);
+}
+
+static attune_status take_attention(tune_runner *r, const tune_task *task, at_error *err) {
+    const attune_problem *p = task->operation.problem;
+    at_signature_init(&r->signature, p);
+    const attune_status status = at_call_make(&r->signature, NULL, task->arguments, &r->call, err);
     if (status) return status;
-    if (r->call.settled->is_empty)
-        return at_fail(err, ATTUNE_INVALID_ARGUMENT, "the call to tune with has no work: no output has elements");
+    const at_settled *const settled = r->call.settled;
+    r->operation = at_attention_of(&r->signature.problem);
+    r->buffers = r->call.buffers;
+    r->scalars = settled->scalars;
+    r->num_operands = r->signature.count;
+    for (size_t i = 0; i < r->num_operands; i++) {
+        const mha_tensor *const t = &r->signature.tensors[i];
+        r->operands[i] = (tune_operand){t->elem, t->access & IR_IN, t->access & IR_OUT, settled->bytes[i]};
+    }
+    r->work = settled->is_empty ? 0 : at_work_of(settled->flops, r->context->target);
+    r->are_alike = has_alike_entries(p);
+    r->are_level = has_level_rows(p, &settled->sizes);
+    return settled->is_empty
+               ? at_fail(err, ATTUNE_INVALID_ARGUMENT, "the call to tune with has no work: no output has elements")
+               : ATTUNE_OK;
+}
+
+/* The operands of a call of a kernel in loop IR; the call was checked. */
+static attune_status list_operands(const ir_kernel *kernel, const int64_t *scalars,
+                                   tune_operand operands[TUNE_MAX_OPERANDS], size_t *count, at_error *err) {
+    *count = 0;
+    for (uint32_t i = 0; i < kernel->num_params; i++) {
+        const ir_buffer *const b = kernel->params[i].buffer;
+        int64_t bytes;
+        if (!b) continue;
+        if (*count == TUNE_MAX_OPERANDS)
+            return at_fail(err, ATTUNE_UNSUPPORTED, "@%s has more than %d buffers, too many to tune it", kernel->name,
+                           TUNE_MAX_OPERANDS);
+        if (b->num_dims && b->strides[0])
+            return at_fail(err, ATTUNE_UNSUPPORTED,
+                           "%s of @%s has strides of its own; only contiguous buffers can be tuned with", b->name,
+                           kernel->name);
+        if (at_ir_buffer_bytes(kernel, b, scalars, &bytes, err)) return err->status;
+        operands[(*count)++] =
+            (tune_operand){(ir_elem)b->type.elem, b->access & IR_IN, b->access & IR_OUT, (uint64_t)bytes};
+    }
     return ATTUNE_OK;
+}
+
+/* The parameters are those of the kernel that has the usual numbers. Nothing is known of the work, or of what tasks
+ * have in common. */
+static attune_status take_own(tune_runner *r, const tune_task *task, at_error *err) {
+    at_arena arena;
+    attune_schedule usual;
+    const at_operation o = task->operation;
+    r->operation = o;
+    r->buffers = task->buffers;
+    r->scalars = task->scalars;
+    r->work = AT_LONG_WORK;
+    at_arena_init(&arena, &r->context->allocator);
+    o.op->schedule_choose(o, r->context->target, &usual);
+    const ir_kernel *const kernel = o.op->build(&arena, o, &usual, r->context->target, err);
+    attune_status status = kernel ? at_ir_check_call(kernel, task->buffers, task->scalars, err) : err->status;
+    if (!status) status = list_operands(kernel, task->scalars, r->operands, &r->num_operands, err);
+    at_arena_free(&arena);
+    bool has_work = false;
+    for (size_t i = 0; i < r->num_operands; i++) has_work |= r->operands[i].is_output && r->operands[i].bytes;
+    if (status || has_work) return status;
+    return at_fail(err, ATTUNE_INVALID_ARGUMENT, "the call to tune with has no work: no output has elements");
+}
+
+bool tune_runner_takes(const tune_runner *r, const attune_kernel *kernel) {
+    tune_operand operands[TUNE_MAX_OPERANDS];
+    size_t count;
+    at_error err = {0};
+    if (at_ir_check_call(kernel->ir->kernel, r->buffers, r->scalars, &err) ||
+        list_operands(kernel->ir->kernel, r->scalars, operands, &count, &err) || count != r->num_operands)
+        return false;
+    for (size_t i = 0; i < count; i++) {
+        const tune_operand *const a = &operands[i], *const b = &r->operands[i];
+        if (a->elem != b->elem || a->is_input != b->is_input || a->is_output != b->is_output || a->bytes != b->bytes)
+            return false;
+    }
+    return true;
+}
+
+attune_status tune_runner_init(tune_runner *r, attune_context *context, const tune_task *task, at_error *err) {
+    *r = (tune_runner){.context = context, .share = 1, .repeats = 1, .samples = 1, .seed = 1};
+    return task->operation.op == &at_attention ? take_attention(r, task, err) : take_own(r, task, err);
 }
 
 void tune_runner_free(tune_runner *r) { at_free(&r->context->allocator, r->workspace); }
@@ -48,24 +136,23 @@ static attune_status grow_workspace(tune_runner *r, size_t bytes, at_error *err)
     return ATTUNE_OK;
 }
 
-static double work_of(const tune_runner *r) { return at_work_of(r->call.settled->flops, r->context->target); }
+/* ---- Running ---- */
 
-static bool is_small(const tune_runner *r) { return work_of(r) < AT_SMALL_WORK; }
+static bool is_small(const tune_runner *r) { return r->work < AT_SMALL_WORK; }
 
 /* part: NULL for the whole call. */
 static attune_status run(tune_runner *r, const attune_kernel *kernel, const at_run_part *part, at_error *err) {
     int64_t plan[AT_PLAN_WORDS];
     size_t bytes;
-    attune_status status =
-        at_plan_workspace(kernel, r->context->team.max_workers, r->call.settled->scalars, plan, &bytes, err);
+    attune_status status = at_plan_workspace(kernel, r->context->team.max_workers, r->scalars, plan, &bytes, err);
     if (!status) status = grow_workspace(r, bytes, err);
     if (status) return status;
-    const at_run call = {.buffers = r->call.buffers,
-                         .num_buffers = r->signature.count,
-                         .scalars = r->call.settled->scalars,
+    const at_run call = {.buffers = r->buffers,
+                         .num_buffers = r->num_operands,
+                         .scalars = r->scalars,
                          .workspace = r->workspace,
                          .workspace_bytes = r->workspace_bytes,
-                         .work = work_of(r),
+                         .work = r->work,
                          .team = &r->context->team,
                          .part = part};
     return at_run_machine_code(r->context, kernel, &call, err);
@@ -131,27 +218,13 @@ static attune_status time_quietly(tune_runner *r, const attune_kernel *kernel, c
 
 static int64_t threads_of(const tune_runner *r) { return is_small(r) ? 1 : r->context->team.max_workers; }
 
-/* Entries and heads of a batch differ in no more than their numbers. */
-static bool has_alike_entries(const tune_runner *r) {
-    const attune_problem *p = &r->signature.problem;
-    return mha_attends(p) && !p->is_ragged && !p->has_kv_lens && !p->has_causal_offsets;
-}
-
-/* Rows of an entry see as many keys as each other, except for those at its ends. */
-static bool has_level_rows(const tune_runner *r) {
-    const attune_problem *p = &r->signature.problem;
-    if (p->window_left >= 0 && p->window_left < r->call.settled->sizes.of[MHA_SEQ_KV] / 2) return true;
-    return !mha_has_first_key(p) && !mha_has_last_key(p);
-}
-
 /* A phase of the kernel; its tasks are 0 if there are none. */
 static attune_status measure_phase(const tune_runner *r, const attune_kernel *kernel, const ir_phase *source,
                                    tune_phase *phase, at_error *err) {
-    *phase = (tune_phase){.units = 1, .tasks = 1, .are_alike = has_alike_entries(r), .are_level = has_level_rows(r)};
+    *phase = (tune_phase){.units = 1, .tasks = 1, .are_alike = r->are_alike, .are_level = r->are_level};
     for (int l = 0; l < source->num_loops; l++) {
         int64_t count;
-        const attune_status status =
-            ir_eval_scalar(kernel->ir->kernel, source->loops[l].hi, r->call.settled->scalars, &count, err);
+        const attune_status status = ir_eval_scalar(kernel->ir->kernel, source->loops[l].hi, r->scalars, &count, err);
         if (status) return status;
         phase->units *= phase->tasks;
         phase->tasks = count > 0 ? count : 0;
@@ -218,7 +291,7 @@ double tune_times_sum(const tune_times *times) {
 static attune_status time_tasks(tune_runner *r, const attune_kernel *kernel, double *tasks, double *call,
                                 at_error *err) {
     int64_t plan[AT_PLAN_WORDS];
-    kernel->plan(r->call.settled->scalars, plan);
+    kernel->plan(r->scalars, plan);
     *tasks = *call = 0;
     for (uint32_t p = 0; p < kernel->num_phases; p++) {
         const at_run_part middle = {.begin = p, .end = p + 1, .first = plan[p] / 2, .step = 1, .run = 1, .count = 1};

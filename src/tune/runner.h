@@ -5,25 +5,46 @@
 
 #include "tune/sample.h"
 
+/* The call to tune with. It and what it points to must stay as long as the runner does. */
+typedef struct tune_task {
+    at_operation operation;
+    const attune_arguments *arguments; /* of attention */
+    void *const *buffers;              /* of others, as attune_ir_run takes them */
+    const int64_t *scalars;
+} tune_task;
+
+/* A tensor of the call. */
+typedef struct tune_operand {
+    ir_elem elem;
+    bool is_input, is_output;
+    uint64_t bytes;
+} tune_operand;
+enum { TUNE_MAX_OPERANDS = MHA_NUM_TENSORS };
+
 typedef struct tune_runner {
     attune_context *context;
-    at_signature signature;
-    at_call call;
-    double share;    /* of the call that a sample is; 1: all of it, */
-    int64_t repeats; /* as often as makes it long enough */
-    int64_t turn;    /* samples so far */
-    double whole;    /* seconds of the whole call, about */
-    int samples;     /* of which a pair takes the shortest; fewer where they take milliseconds all the same */
+    at_operation operation;
+    at_signature signature; /* of attention */
+    at_call call;           /* of attention */
+    void *const *buffers;
+    const int64_t *scalars;
+    tune_operand operands[TUNE_MAX_OPERANDS];
+    size_t num_operands;
+    double work;               /* as at_work_of gives it */
+    bool are_alike, are_level; /* the units of a phase, and the tasks of a unit (sample.h) */
+    double share;              /* of the call that a sample is; 1: all of it, */
+    int64_t repeats;           /* as often as makes it long enough */
+    int64_t turn;              /* samples so far */
+    double whole;              /* seconds of the whole call, about */
+    int samples;               /* of which a pair takes the shortest; fewer where they take milliseconds all the same */
     int64_t timed, interrupted; /* measurements, and those during which another program took a CPU away */
     void *workspace;
     size_t workspace_bytes;
     uint64_t seed;
 } tune_runner;
 
-/* The call is checked as attune_run checks it, and it and what it points to must stay as long as the runner does. A
- * call without work is ATTUNE_INVALID_ARGUMENT. */
-attune_status tune_runner_init(tune_runner *runner, attune_context *context, const attune_problem *canonical,
-                               const attune_arguments *arguments, at_error *err);
+/* The call is checked as attune_run or attune_ir_run checks it. A call without work is ATTUNE_INVALID_ARGUMENT. */
+attune_status tune_runner_init(tune_runner *runner, attune_context *context, const tune_task *task, at_error *err);
 void tune_runner_free(tune_runner *runner);
 
 /* Chooses the size of a sample by running the kernel. All kernels here are made by at_kernel_make_uncached. */
@@ -50,5 +71,14 @@ attune_status tune_runner_check_cost(tune_runner *runner, const attune_kernel *k
  * tensors are left alone. `meaning` is the kernel's lowered IR. */
 attune_status tune_runner_check(tune_runner *runner, const attune_kernel *kernel, const ir_kernel *meaning, bool *same,
                                 at_error *err);
+
+/* Whether a kernel of an operator of the user takes the runner's call: the same parameters as the usual schedule's, and
+ * nothing that its assumptions forbid. */
+bool tune_runner_takes(const tune_runner *runner, const attune_kernel *kernel);
+
+/* Runs the whole call by both kernels and says whether all outputs have the same bits; two NaN count as the same. The
+ * caller's tensors are left alone. */
+attune_status tune_runner_compare(tune_runner *runner, const attune_kernel *kernel, const attune_kernel *other,
+                                  bool *same, at_error *err);
 
 #endif

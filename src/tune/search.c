@@ -86,10 +86,26 @@ typedef struct batch {
     atomic_int next;
 } batch;
 
+static size_t neighbours(at_operation o, const tune_machine *machine, const attune_schedule *schedule,
+                         tune_candidate *around, size_t capacity) {
+    const at_own *const own = at_own_of(o.op);
+    return own ? tune_own_neighbours(own, schedule, around, capacity)
+               : tune_neighbours(o.problem, machine, schedule, around, capacity);
+}
+
+static size_t space(at_operation o, const tune_machine *machine, tune_candidate *candidates, size_t capacity) {
+    const at_own *const own = at_own_of(o.op);
+    return own ? tune_own_space(own, candidates, capacity) : tune_space(o.problem, machine, candidates, capacity);
+}
+
+static void choose(const tune_search *s, attune_schedule *usual) {
+    s->runner.operation.op->schedule_choose(s->runner.operation, s->machine.target, usual);
+}
+
 static void add_neighbours(tune_search *s, batch *b, int most) {
     tune_candidate around[64];
-    const size_t count = tune_neighbours(&s->runner.signature.problem, &s->machine, &s->best_schedule, around,
-                                         sizeof around / sizeof *around);
+    const size_t count =
+        neighbours(s->runner.operation, &s->machine, &s->best_schedule, around, sizeof around / sizeof *around);
     for (size_t i = 0; i < count && b->count < most; i++)
         if (mark(s, &around[i].schedule)) b->entries[b->count++].schedule = around[i].schedule;
 }
@@ -103,7 +119,7 @@ static void fill_batch(tune_search *s, batch *b) {
     memset(b, 0, sizeof *b);
     b->search = s;
     /* A search that began with an earlier winner, of here or nearby, compares it with the usual choice first. */
-    mha_choose(&s->runner.signature.problem, s->machine.target, &usual);
+    choose(s, &usual);
     if (mark(s, &usual)) b->entries[b->count++].schedule = usual;
     for (int wanted = most / 3; wanted > 0 && s->space_next < s->space_count; s->space_next++) {
         const attune_schedule *schedule = &s->space[s->space_next].schedule;
@@ -122,8 +138,7 @@ static void *compile_entries(void *argument) {
     const tune_runner *r = &b->search->runner;
     for (int i; !is_over(b->search) && (i = atomic_fetch_add(&b->next, 1)) < b->count;) {
         batch_entry *e = &b->entries[i];
-        at_kernel_make_uncached(r->context, at_attention_of(&r->signature.problem), &e->schedule, &e->kernel,
-                                &e->error);
+        at_kernel_make_uncached(r->context, r->operation, &e->schedule, &e->kernel, &e->error);
     }
     return NULL;
 }
@@ -205,18 +220,34 @@ static attune_status judge(tune_search *s, const batch_entry *e, tune_verdict *v
     return status;
 }
 
-/* A kernel whose bits are not the interpreter's, or which the interpreter refuses, is a bug of attune's that the result
- * names. */
+/* Schedules of an operator of the user take the same call and give the same bits; attention's may differ in bits. */
+static attune_status is_like_first(tune_search *s, const attune_kernel *kernel, bool *alike, at_error *err) {
+    *alike = true;
+    if (kernel == s->first || !at_own_of(s->runner.operation.op)) return ATTUNE_OK;
+    return tune_runner_compare(&s->runner, kernel, s->first, alike, err);
+}
+
+/* Names the first one. */
+static void count_wrong(tune_search *s, const attune_kernel *kernel) {
+    attune_tune_result *const result = s->result;
+    if (!result->wrong++)
+        s->runner.operation.op->schedule_print(s->runner.operation, &kernel->schedule, result->wrong_schedule,
+                                               sizeof result->wrong_schedule);
+}
+
+/* A kernel whose bits are not the interpreter's, or which the interpreter refuses, is a bug that the result names: one
+ * of attune's, or where only the usual schedule is right, one of the operator's. */
 static attune_status is_right(tune_search *s, const attune_kernel *kernel, bool *right, at_error *err) {
-    const attune_status status = tune_runner_check(&s->runner, kernel, kernel->ir->kernel, right, err);
-    if (status == ATTUNE_CHECK_FAILED)
+    attune_status status = tune_runner_check(&s->runner, kernel, kernel->ir->kernel, right, err);
+    if (status == ATTUNE_CHECK_FAILED) {
         *right = false;
-    else if (status || *right)
-        return status;
-    *err = (at_error){0};
-    if (!s->result->wrong++)
-        mha_schedule_print(&kernel->schedule, s->result->wrong_schedule, sizeof s->result->wrong_schedule);
-    return ATTUNE_OK;
+        *err = (at_error){0};
+        status = ATTUNE_OK;
+    } else if (!status && *right) {
+        status = is_like_first(s, kernel, right, err);
+    }
+    if (!status && !*right) count_wrong(s, kernel);
+    return status;
 }
 
 /* Checks at once if that takes no more than a twentieth of the budget. *late: seconds of a check that is left to the
@@ -260,6 +291,10 @@ static attune_status try_entry(tune_search *s, batch_entry *e, at_error *err) {
         if (e->error.status == ATTUNE_CODEGEN_MISSING) /* as it will be for all others */
             return at_fail(err, e->error.status, "%s", e->error.message);
         s->result->failed++;
+        return ATTUNE_OK;
+    }
+    if (at_own_of(s->runner.operation.op) && !tune_runner_takes(&s->runner, e->kernel)) {
+        count_wrong(s, e->kernel);
         return ATTUNE_OK;
     }
     attune_status status = s->checks_all ? is_right(s, e->kernel, &right, err) : ATTUNE_OK;
@@ -359,8 +394,7 @@ static attune_status begin_with(tune_search *s, const attune_schedule *begin, bo
     double late;
     s->best = NULL;
     free_kernel(&s->first);
-    attune_status status = at_kernel_make_uncached(s->runner.context, at_attention_of(&s->runner.signature.problem),
-                                                   begin, &s->first, err);
+    attune_status status = at_kernel_make_uncached(s->runner.context, s->runner.operation, begin, &s->first, err);
     if (status) return status;
     s->best = s->first;
     s->best_schedule = s->first_schedule = *begin;
@@ -372,28 +406,27 @@ static attune_status begin_with(tune_search *s, const attune_schedule *begin, bo
 
 /* The kernel of a known winner may be wrong, like any other; that of attune's own choice must not be. */
 static attune_status begin_search(tune_search *s, const attune_schedule *begin, at_error *err) {
-    const attune_problem *canonical = &s->runner.signature.problem;
     attune_schedule usual;
     bool right = false;
     attune_status status = allocate(s, err);
     if (!status) status = begin_with(s, begin, &right, err);
-    mha_choose(canonical, s->machine.target, &usual);
+    choose(s, &usual);
     if (!status && !right && !mha_schedule_same(begin, &usual)) status = begin_with(s, &usual, &right, err);
     if (status) return status;
     if (!right)
         return at_fail(err, ATTUNE_CHECK_FAILED,
                        "the kernel of attune's own choice has not the interpreter's bits: a bug of attune's, with %s",
                        s->result->wrong_schedule);
-    s->space_count = tune_space(canonical, &s->machine, s->space, SPACE);
+    s->space_count = space(s->runner.operation, &s->machine, s->space, SPACE);
     return ATTUNE_OK;
 }
 
-attune_status tune_search_run(tune_search *s, attune_context *context, const attune_problem *canonical,
-                              const attune_arguments *arguments, const attune_schedule *begin,
-                              const attune_tune_options *options, attune_tune_result *result, at_error *err) {
+attune_status tune_search_run(tune_search *s, attune_context *context, const tune_task *task,
+                              const attune_schedule *begin, const attune_tune_options *options,
+                              attune_tune_result *result, at_error *err) {
     *s = (tune_search){.options = options, .result = result, .began = now()};
     s->machine = tune_machine_here(context->target);
-    attune_status status = tune_runner_init(&s->runner, context, canonical, arguments, err);
+    attune_status status = tune_runner_init(&s->runner, context, task, err);
     if (!status) status = begin_search(s, begin, err);
     batch b;
     while (!status && !is_over(s)) {
@@ -411,7 +444,7 @@ attune_status tune_search_run(tune_search *s, attune_context *context, const att
 
 double tune_search_ratio_to_usual(const tune_search *s) {
     attune_schedule usual;
-    mha_choose(&s->runner.signature.problem, s->machine.target, &usual);
+    choose(s, &usual);
     for (size_t i = 0; i < s->num_trials; i++)
         if (mha_schedule_same(&s->trials[i].schedule, &usual)) return s->result->ratio / s->trials[i].ratio;
     return s->result->ratio; /* the search began with it, or came to no end with it */

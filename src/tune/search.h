@@ -44,9 +44,9 @@ typedef struct tune_search {
 } tune_search;
 
 /* Searches from `begin` on and fills in the result; *search holds the trials until tune_search_free. */
-attune_status tune_search_run(tune_search *search, attune_context *context, const attune_problem *canonical,
-                              const attune_arguments *arguments, const attune_schedule *begin,
-                              const attune_tune_options *options, attune_tune_result *result, at_error *err);
+attune_status tune_search_run(tune_search *search, attune_context *context, const tune_task *task,
+                              const attune_schedule *begin, const attune_tune_options *options,
+                              attune_tune_result *result, at_error *err);
 /* Time of the best by that of the schedule which attune's rules choose, as far as it was measured. */
 double tune_search_ratio_to_usual(const tune_search *search);
 void tune_search_free(tune_search *search);

@@ -7,7 +7,7 @@
 #ifndef ATTUNE_TUNE_SPACE_H
 #define ATTUNE_TUNE_SPACE_H
 
-#include "problem/mha.h"
+#include "operator/own.h"
 
 typedef struct tune_candidate {
     attune_schedule schedule;
@@ -45,5 +45,11 @@ size_t tune_space(const attune_problem *canonical, const tune_machine *machine, 
  * tune_space knows of. */
 size_t tune_neighbours(const attune_problem *canonical, const tune_machine *machine, const attune_schedule *schedule,
                        tune_candidate *candidates, size_t capacity);
+
+/* The same of an operator of the user: all combinations of the values of its choices, or every n-th one if there are
+ * too many, those with fewest steps from the usual values first. */
+size_t tune_own_space(const at_own *own, tune_candidate *candidates, size_t capacity);
+size_t tune_own_neighbours(const at_own *own, const attune_schedule *schedule, tune_candidate *candidates,
+                           size_t capacity);
 
 #endif

@@ -2,6 +2,7 @@
 
 #include "generator_id.h"
 #include "problem/key_words.h"
+#include "runtime/own_operator.h"
 #include "runtime/process.h"
 #include "tune/search.h"
 
@@ -35,28 +36,50 @@ static XXH128_hash_t kind_of(const attune_problem *canonical) {
 
 static int64_t length_of(int64_t size, int64_t bound) { return size > 0 ? size : bound > 0 ? bound : 1; }
 
+static void hash_into(uint64_t to[2], XXH128_hash_t hash) {
+    to[0] = hash.high64;
+    to[1] = hash.low64;
+}
+
 /* A problem's text without batch and strides, which its key does not hold. */
-void at_tuning_place(const attune_context *context, const attune_problem *p, char *text, size_t capacity,
-                     tune_place *place) {
+static void place_attention(const attune_problem *p, char *text, size_t capacity, tune_place *place) {
     uint8_t key[MHA_KEY_BYTES];
     const size_t bytes = mha_key(p, key);
-    const XXH128_hash_t hash = XXH3_128bits(key, bytes), kind = kind_of(p);
     attune_problem plain = *p;
     plain.batch = 1;
     const size_t strides = offsetof(attune_problem, num_parts) + sizeof plain.num_parts;
     memset((char *)&plain + strides, 0, offsetof(attune_problem, embed_dim) - strides);
     memset(plain.x_strides, 0, sizeof plain - offsetof(attune_problem, x_strides));
     mha_problem_print(&plain, text, capacity);
+    hash_into(place->key, XXH3_128bits(key, bytes));
+    hash_into(place->kind, kind_of(p));
+    place->queries = length_of(p->seq_q, p->max_seq_q);
+    place->keys = length_of(p->seq_kv, p->max_seq_kv);
+    place->heads_per_kv_head = p->num_heads / p->num_kv_heads;
+}
+
+/* Each problem of an operator of the user is a kind of its own: attune cannot tell which ones are near. */
+static void place_own(at_operation o, char *text, size_t capacity, tune_place *place) {
+    uint8_t bytes[AT_KEY_TEXT + AT_OPERATION_KEY_BYTES] = {0};
+    strncpy((char *)bytes, o.op->name, AT_KEY_TEXT);
+    const size_t size = AT_KEY_TEXT + o.op->key(o, bytes + AT_KEY_TEXT);
+    o.op->print(o, text, capacity);
+    hash_into(place->key, XXH3_128bits(bytes, size));
+    memcpy(place->kind, place->key, sizeof place->kind);
+    place->queries = place->keys = place->heads_per_kv_head = 1;
+}
+
+void at_tuning_place(const attune_context *context, at_operation operation, char *text, size_t capacity,
+                     tune_place *place) {
     *place = (tune_place){.problem = text,
-                          .key = {hash.high64, hash.low64},
                           .isa = context->target->name,
                           .machine = context->machine_class.name,
                           .cpu = at_cpu_description(),
-                          .threads = context->team.max_workers,
-                          .kind = {kind.high64, kind.low64},
-                          .queries = length_of(p->seq_q, p->max_seq_q),
-                          .keys = length_of(p->seq_kv, p->max_seq_kv),
-                          .heads_per_kv_head = p->num_heads / p->num_kv_heads};
+                          .threads = context->team.max_workers};
+    if (operation.op == &at_attention)
+        place_attention(operation.problem, text, capacity, place);
+    else
+        place_own(operation, text, capacity, place);
 }
 
 /* ---- The databases of a context ---- */
@@ -84,7 +107,7 @@ static void close_own(tune_database *database) {
 
 typedef struct lookup {
     const attune_context *context;
-    const attune_problem *wanted;
+    at_operation wanted;
     tune_place place;
     attune_schedule *schedule;
     bool found;
@@ -93,9 +116,10 @@ typedef struct lookup {
 } lookup;
 
 /* One that is not legal any more is passed over. */
-static bool parse_legal(const lookup *l, const char *text, const attune_problem *p, attune_schedule *schedule) {
+static bool parse_legal(const lookup *l, const char *text, at_operation o, attune_schedule *schedule) {
     *schedule = (attune_schedule)ATTUNE_SCHEDULE_INIT;
-    return !mha_schedule_parse(text, schedule, NULL) && !mha_schedule_check(p, schedule, l->context->target, NULL);
+    return !o.op->schedule_parse(o, text, schedule, NULL) &&
+           !o.op->schedule_check(o, schedule, l->context->target, NULL);
 }
 
 static int take(lookup *l, const attune_schedule *schedule) {
@@ -124,10 +148,12 @@ static int take_near(void *user, const tune_winner *winner) {
     lookup *l = user;
     attune_problem problem = ATTUNE_PROBLEM_INIT, there;
     attune_schedule schedule;
-    if (mha_problem_parse(winner->problem, &problem, NULL) || mha_canonicalize(&problem, &there, NULL) ||
-        !parse_legal(l, winner->schedule, &there, &schedule) || !parse_legal(l, winner->schedule, l->wanted, &schedule))
+    if (l->wanted.op != &at_attention || mha_problem_parse(winner->problem, &problem, NULL) ||
+        mha_canonicalize(&problem, &there, NULL) ||
+        !parse_legal(l, winner->schedule, at_attention_of(&there), &schedule) ||
+        !parse_legal(l, winner->schedule, l->wanted, &schedule))
         return 0;
-    const double change = modelled_ratio(l, l->wanted, &schedule) / modelled_ratio(l, &there, &schedule);
+    const double change = modelled_ratio(l, l->wanted.problem, &schedule) / modelled_ratio(l, &there, &schedule);
     return winner->ratio * change < 1 ? take(l, &schedule) : 0;
 }
 
@@ -182,8 +208,8 @@ static void find(lookup *l, at_tuning *t) {
  * may do anything. */
 bool at_tuning_find(attune_context *context, at_operation operation, attune_schedule *schedule) {
     at_tuning *t = &context->tuning;
-    if (operation.op != &at_attention) return false;
-    lookup l = {.context = context, .wanted = operation.problem, .schedule = schedule};
+    lookup l = {.context = context, .wanted = operation, .schedule = schedule};
+    if (operation.op == &at_written_ir) return false;
     if (at_process_enter(AT_FOREIGN_DATABASE, NULL)) return false;
     pthread_mutex_lock(&t->mutex);
     find(&l, t);
@@ -203,8 +229,7 @@ static void is_there(at_tuning *t) {
     pthread_mutex_unlock(&t->mutex);
 }
 
-static attune_status keep(attune_context *context, const attune_problem *canonical, const tune_search *s,
-                          at_error *err) {
+static attune_status keep(attune_context *context, at_operation operation, const tune_search *s, at_error *err) {
     const size_t count = s->num_trials;
     char problem[TEXT], (*texts)[512] = at_alloc(&context->allocator, (count + 1) * sizeof *texts);
     tune_timing *timings = at_alloc(&context->allocator, (count + 1) * sizeof *timings);
@@ -213,13 +238,13 @@ static attune_status keep(attune_context *context, const attune_problem *canonic
     attune_status status = texts && timings ? ATTUNE_OK : at_fail_memory(err, count * sizeof *texts);
     for (size_t i = 0; !status && i < count; i++) {
         const tune_trial *trial = &s->trials[i];
-        mha_schedule_print(&trial->schedule, texts[i], sizeof texts[i]);
+        operation.op->schedule_print(operation, &trial->schedule, texts[i], sizeof texts[i]);
         timings[i] = (tune_timing){texts[i], trial->seconds, trial->ratio, trial->pairs};
         if (!s->result->is_faster || !mha_schedule_same(&trial->schedule, &s->result->schedule)) continue;
         winner = (ptrdiff_t)i;
         timings[i].ratio = tune_search_ratio_to_usual(s);
     }
-    at_tuning_place(context, canonical, problem, sizeof problem, &place);
+    at_tuning_place(context, operation, problem, sizeof problem, &place);
     tune_database *database = NULL;
     if (!status) status = open_own(context, TUNE_CREATE, &database, err);
     if (!status) status = tune_database_add(database, &place, ATTUNE_GENERATOR_ID, timings, count, winner, err);
@@ -249,6 +274,7 @@ static attune_status check_options(const attune_tune_options *options, at_error 
 
 /* With how many threads the cached kernel won, if it is known to have won. */
 typedef struct incumbent {
+    at_operation operation;
     bool is_cached;
     attune_schedule schedule;
     uint32_t threads; /* 0: not known */
@@ -257,22 +283,22 @@ typedef struct incumbent {
 static int recognise(void *user, const tune_winner *winner) {
     incumbent *i = user;
     attune_schedule schedule = ATTUNE_SCHEDULE_INIT;
-    if (mha_schedule_parse(winner->schedule, &schedule, NULL) || memcmp(&schedule, &i->schedule, AT_SCHEDULE_BYTES))
+    if (i->operation.op->schedule_parse(i->operation, winner->schedule, &schedule, NULL) ||
+        memcmp(&schedule, &i->schedule, AT_SCHEDULE_BYTES))
         return 0;
     i->threads = winner->threads;
     return 1;
 }
 
 /* If results cannot be kept, the caller should know before the search. */
-static attune_status look_ahead(attune_context *context, const attune_problem *canonical, incumbent *cached,
-                                at_error *err) {
+static attune_status look_ahead(attune_context *context, at_operation operation, incumbent *cached, at_error *err) {
     char text[TEXT];
     tune_place place;
     tune_database *database;
-    cached->is_cached = at_kernel_on_disk(context, at_attention_of(canonical), &cached->schedule);
+    cached->is_cached = at_kernel_on_disk(context, operation, &cached->schedule);
     attune_status status = open_own(context, TUNE_CREATE, &database, err);
     if (!status) status = tune_database_can_write(database, err);
-    at_tuning_place(context, canonical, text, sizeof text, &place);
+    at_tuning_place(context, operation, text, sizeof text, &place);
     if (!status && cached->is_cached) status = tune_database_same(database, &place, recognise, cached, err);
     close_own(database);
     if (!status) is_there(&context->tuning);
@@ -280,10 +306,10 @@ static attune_status look_ahead(attune_context *context, const attune_problem *c
 }
 
 /* There is one cached kernel for all numbers of threads, and it is the one that was tuned last. */
-static void put_into_place(attune_context *context, const attune_problem *canonical, const attune_schedule *schedule,
+static void put_into_place(attune_context *context, at_operation operation, const attune_schedule *schedule,
                            const incumbent *cached, at_error *err) {
     const bool stays = cached->is_cached && !memcmp(&cached->schedule, schedule, AT_SCHEDULE_BYTES);
-    if (at_kernel_replace(context, at_attention_of(canonical), schedule, err) || stays) return;
+    if (at_kernel_replace(context, operation, schedule, err) || stays) return;
     if (cached->threads && cached->threads != context->team.max_workers)
         at_log_printf(&context->log, ATTUNE_LOG_WARNING,
                       "the cached kernel, tuned with %u thread%s, is replaced by one tuned with %u", cached->threads,
@@ -291,21 +317,21 @@ static void put_into_place(attune_context *context, const attune_problem *canoni
 }
 
 /* *searched: the result is there, even if it could not be kept; then the kernel takes its place all the same. */
-static attune_status tune(attune_context *context, const attune_problem *canonical, const attune_arguments *arguments,
-                          const attune_tune_options *options, attune_tune_result *result, bool *searched,
-                          at_error *err) {
+static attune_status tune(attune_context *context, const tune_task *task, const attune_tune_options *options,
+                          attune_tune_result *result, bool *searched, at_error *err) {
+    const at_operation operation = task->operation;
     attune_schedule begin = ATTUNE_SCHEDULE_INIT;
     tune_search search;
-    incumbent cached = {0};
+    incumbent cached = {.operation = operation};
     const bool keeps = *context->tuning.own.path;
-    if (keeps && look_ahead(context, canonical, &cached, err)) return err->status;
-    if (!at_tuning_find(context, at_attention_of(canonical), &begin)) mha_choose(canonical, context->target, &begin);
-    attune_status status = tune_search_run(&search, context, canonical, arguments, &begin, options, result, err);
+    if (keeps && look_ahead(context, operation, &cached, err)) return err->status;
+    if (!at_tuning_find(context, operation, &begin)) operation.op->schedule_choose(operation, context->target, &begin);
+    attune_status status = tune_search_run(&search, context, task, &begin, options, result, err);
     *searched = !status;
     /* Timings from before a failure are kept, too; the caller is told of the failure. */
     at_error failure = {0};
-    if (keeps && (!status || search.num_trials)) keep(context, canonical, &search, status ? &failure : err);
-    if (!status && keeps && result->measured) put_into_place(context, canonical, &result->schedule, &cached, err);
+    if (keeps && (!status || search.num_trials)) keep(context, operation, &search, status ? &failure : err);
+    if (!status && keeps && result->measured) put_into_place(context, operation, &result->schedule, &cached, err);
     tune_search_free(&search);
     return err->status;
 }
@@ -323,7 +349,30 @@ attune_status attune_tune(attune_context *context, const attune_problem *problem
     bool searched = false;
     if ((!options || !at_copy_in(&tune_options, options, &whole, &err)) && !check_options(&whole, &err) &&
         !mha_canonicalize(problem, &canonical, &err))
-        tune(context, &canonical, arguments, &whole, &full, &searched, &err);
+        tune(context, &(tune_task){at_attention_of(&canonical), .arguments = arguments}, &whole, &full, &searched,
+             &err);
+    at_error misfit = {0};
+    if (searched && at_copy_out(result, &full, sizeof full, "attune_tune_result", &misfit) && !err.status) err = misfit;
+    return at_report(&err);
+}
+
+attune_status attune_operator_tune(attune_operator *op, const char *problem, void *const *buffers,
+                                   const int64_t *scalars, const attune_tune_options *options, int32_t *numbers,
+                                   attune_tune_result *result) {
+    attune_tune_options whole = usual;
+    at_error err = {0};
+    attune_tune_result full = {.struct_size = sizeof full, .schedule = ATTUNE_SCHEDULE_INIT};
+    if (!op || !problem || !result) {
+        at_fail(&err, ATTUNE_INVALID_ARGUMENT, "attune_operator_tune was given NULL");
+        return at_report(&err);
+    }
+    const tune_task task = {at_own_operation(&op->own, problem), .buffers = buffers, .scalars = scalars};
+    bool searched = false;
+    if ((!options || !at_copy_in(&tune_options, options, &whole, &err)) && !check_options(&whole, &err) &&
+        !at_own_check_problem(&op->own, problem, &err))
+        tune(op->context, &task, &whole, &full, &searched, &err);
+    if (searched && numbers) memcpy(numbers, at_own_numbers(&full.schedule), op->own.num_choices * sizeof *numbers);
+    full.schedule = (attune_schedule)ATTUNE_SCHEDULE_INIT;
     at_error misfit = {0};
     if (searched && at_copy_out(result, &full, sizeof full, "attune_tune_result", &misfit) && !err.status) err = misfit;
     return at_report(&err);

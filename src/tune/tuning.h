@@ -7,7 +7,7 @@
 #include "tune/database.h"
 
 /* The place in the database of results for a problem. It points to `text`. */
-void at_tuning_place(const attune_context *context, const attune_problem *canonical, char *text, size_t capacity,
+void at_tuning_place(const attune_context *context, at_operation operation, char *text, size_t capacity,
                      tune_place *place);
 
 #endif

@@ -99,7 +99,7 @@ static void insert_rows(const place *here, const char *path, char *text) {
     sqlite3_stmt *search = NULL, *timing = NULL;
     tune_place at;
     const attune_problem canonical = wanted();
-    at_tuning_place(here->context, &canonical, problem, sizeof problem, &at);
+    at_tuning_place(here->context, at_attention_of(&canonical), problem, sizeof problem, &at);
     require(lib->open(path, &handle, SQLITE_OPEN_READWRITE, NULL));
     require(lib->exec(handle, prepare_sql, NULL, NULL, NULL));
     require(lib->exec(handle, "BEGIN", NULL, NULL, NULL));

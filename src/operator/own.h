@@ -1,0 +1,50 @@
+/* Operators of the user: a function writes loop IR for a line of text, the problem, and a few numbers, the schedule. */
+#ifndef ATTUNE_OPERATOR_OWN_H
+#define ATTUNE_OPERATOR_OWN_H
+
+#include "operator/operator.h"
+
+enum { AT_OWN_NAME_CHARS = 47, AT_OWN_PROBLEM_CHARS = 511, AT_OWN_CHOICES = 12, AT_OWN_VALUES = 256 };
+
+struct attune_ir_writer {
+    at_string text;
+};
+
+typedef struct at_own {
+    at_operator row; /* first: the operator of an at_operation is the at_own */
+    char name[AT_OWN_NAME_CHARS + 1];
+    uint32_t version;
+    attune_build_fn *build;
+    void *user;
+    attune_choice choices[AT_OWN_CHOICES]; /* with names and values of its own, in one block */
+    size_t num_choices;
+    void *block;
+    const attune_allocator *allocator;
+} at_own;
+
+/* Checks and copies; at_own_free gives the memory back. The allocator stays as long as *own does. */
+attune_status at_own_init(at_own *own, const attune_operator_options *options, const attune_allocator *allocator,
+                          at_error *err);
+void at_own_free(at_own *own);
+
+/* The operator of the user that has this row; NULL if it is one of attune's own. */
+const at_own *at_own_of(const at_operator *row);
+
+/* One line, not too long. */
+attune_status at_own_check_problem(const at_own *own, const char *problem, at_error *err);
+
+static inline at_operation at_own_operation(const at_own *own, const char *problem) {
+    return (at_operation){&own->row, problem};
+}
+
+/* The numbers of a schedule, which lie where attention has its own. */
+static inline int32_t *at_own_numbers(attune_schedule *schedule) {
+    return (int32_t *)(void *)((char *)schedule + offsetof(attune_schedule, strategy));
+}
+static inline const int32_t *at_own_numbers_of(const attune_schedule *schedule) {
+    return at_own_numbers((attune_schedule *)schedule);
+}
+_Static_assert(offsetof(attune_schedule, reserved) >= sizeof(size_t) + AT_OWN_CHOICES * sizeof(int32_t),
+               "they are among the fields that a key holds");
+
+#endif
