@@ -1285,9 +1285,9 @@ typedef struct attune_ir_parameter {
     int is_input, is_output; /* of buffers */
 } attune_ir_parameter;
 
-/* A compiled kernel written in loop IR: from memory, else from disk, else newly compiled, as with attune_compile. Its key
- * is the canonical text (comments, blanks and folded constants do not matter) and the machine. A text of more than a
- * MiB is cached in memory only. Release with attune_kernel_release. */
+/* A compiled kernel written in loop IR: from memory, else from disk, else newly compiled, as with attune_compile. Its
+ * key is the canonical text (comments, blanks and folded constants do not matter) and the machine. A text of more than
+ * a MiB is cached in memory only. Release with attune_kernel_release. */
 ATTUNE_API attune_status attune_ir_compile(attune_context *context, const char *text, attune_kernel **kernel);
 /* Its parameters in order; strings live as long as the kernel. */
 ATTUNE_API attune_status attune_ir_parameters(const attune_kernel *kernel, const attune_ir_parameter **parameters,

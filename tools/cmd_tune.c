@@ -1,5 +1,6 @@
 /* attune tune: finds faster schedules by measuring, and carries results from machine to machine. */
 #include "interruption.h"
+#include "ir_tune.h"
 #include "json_output.h"
 #include "manifest.h"
 #include "tensors.h"
@@ -19,7 +20,8 @@ typedef struct tune_options {
     uint32_t threads;
     double budget;
     call_sizes sizes;
-    const char *export_to, *import_from;
+    const char *ir, *export_to, *import_from;
+    binding_list arguments;
     bool json;
 } tune_options;
 
@@ -29,6 +31,9 @@ static const struct argp_option options[] = {
      "Threads that the kernel is to be fast with (default 1). Problems have one cached kernel, that of the last tuning",
      0},
     {"sizes", TOOL_KEY_SIZES, "KEY=N,...", 0, "Run-time sizes, where problems leave them open", 0},
+    {"ir", TOOL_KEY_IR, "FILE", 0, "Choose the numbers of the `param` lines of a kernel in loop IR", 0},
+    {"arg", TOOL_KEY_ARG, "NAME=VALUE", 0,
+     "With --ir: a number for a scalar, F.npy for a buffer. Buffers of floats are random otherwise", 0},
     {"export", TOOL_KEY_EXPORT, "FILE", 0, "Write all results to a new file", 0},
     {"import", TOOL_KEY_IMPORT, "FILE", 0, "Take in the results of such a file", 0},
     {"json", TOOL_KEY_JSON, NULL, 0, "Print JSON", 0},
@@ -46,6 +51,8 @@ static error_t parse(int key, char *argument, struct argp_state *state) {
     case TOOL_KEY_SIZES:
         if (!sizes_parse(argument, &o->sizes)) exit(TOOL_USAGE);
         return 0;
+    case TOOL_KEY_IR: o->ir = argument; return 0;
+    case TOOL_KEY_ARG: bindings_add(state, &o->arguments, argument); return 0;
     case TOOL_KEY_EXPORT: o->export_to = argument; return 0;
     case TOOL_KEY_IMPORT: o->import_from = argument; return 0;
     case TOOL_KEY_JSON: o->json = true; return 0;
@@ -53,8 +60,9 @@ static error_t parse(int key, char *argument, struct argp_state *state) {
         if (!manifest_add_argument(&o->problems, argument)) exit(TOOL_FAILED);
         return 0;
     case ARGP_KEY_END:
-        if (!o->problems.count && !o->export_to && !o->import_from)
-            argp_error(state, "a PROBLEM, a FILE of problems, --export or --import is needed");
+        if (!o->problems.count && !o->ir && !o->export_to && !o->import_from)
+            argp_error(state, "a PROBLEM, a FILE of problems, --ir, --export or --import is needed");
+        if (o->arguments.count && !o->ir) argp_error(state, "--arg needs --ir");
         return 0;
     default: return ARGP_ERR_UNKNOWN;
     }
@@ -206,6 +214,16 @@ static bool tune_all(tune_options *o, attune_context *context, json_t *list) {
     return is_good && done == count;
 }
 
+static bool tune_ir(tune_options *o, attune_context *context, json_t *list) {
+    bool shows_progress = isatty(STDERR_FILENO);
+    attune_tune_options how = ATTUNE_TUNE_OPTIONS_INIT;
+    how.budget_seconds = o->budget;
+    how.progress = show_progress;
+    how.progress_user = &shows_progress;
+    interruption_catch();
+    return ir_tune(context, o->ir, &o->arguments, &how, list);
+}
+
 static bool import_results(const tune_options *o, attune_context *context, json_t **counts) {
     uint64_t taken = 0, of_here = 0;
     if (attune_tuning_import(context, o->import_from, &taken, &of_here) != ATTUNE_OK) {
@@ -234,6 +252,7 @@ static bool work(tune_options *o, attune_context *context) {
     if (o->import_from && !import_results(o, context, &imported)) return false;
     json_t *const list = o->json ? json_array() : NULL;
     bool is_good = tune_all(o, context, list);
+    if (o->ir) is_good = tune_ir(o, context, list) && is_good;
     if (o->export_to && attune_tuning_export(context, o->export_to) != ATTUNE_OK) {
         tool_library_error("exporting");
         is_good = false;

@@ -101,7 +101,9 @@ enum {
     TOOL_KEY_MAX_BYTES,
     TOOL_KEY_SAMPLE,
     TOOL_KEY_CSV,
-    TOOL_KEY_MAX_SPREAD
+    TOOL_KEY_MAX_SPREAD,
+    TOOL_KEY_SET,
+    TOOL_KEY_IR
 };
 
 /* One line on stderr: "attune: " and the message, with a ? for each control character. */

@@ -1,4 +1,4 @@
-/* The row of attune_problem: src/mha does the work. */
+/* The row of attune_problem. */
 #include "operator/operator.h"
 
 static const attune_problem *problem_of(at_operation operation) { return operation.problem; }

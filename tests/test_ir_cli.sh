@@ -1,0 +1,79 @@
+#!/usr/bin/env bash
+# Files of loop IR with numbers that can be chosen: attune ir --set, attune tune --ir. Needs ATTUNE, the command.
+set -u
+cd "$(dirname "$0")/.." || exit 1
+. tests/support/cli.sh
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+attune=$ATTUNE
+export ATTUNE_CACHE_DIR=$work/cache
+matmul=examples/ir/matmul_tiled.air
+sizes=(--arg m=5 --arg n=13 --arg k=64)
+make_npy "$work/a.npy" '<f4' False '(5, 64)' 1280
+make_npy "$work/b.npy" '<f4' False '(64, 13)' 3328
+multiply() { "$attune" ir $matmul --arg a="$work/a.npy" --arg b="$work/b.npy" "${sizes[@]}" "$@"; }
+
+# The numbers.
+expect "the usual numbers" 0 'same bits' multiply --check --out c="$work/c.npy"
+for numbers in "rows=8" "rows=1 vectors=3" "rows=5"; do
+    set=()
+    for number in $numbers; do set+=(--set "$number"); done
+    expect "other numbers: $numbers" 0 'same bits' multiply --check --out c="$work/other.npy" "${set[@]}"
+    same "have the same bits" "$work/c.npy" "$work/other.npy"
+done
+expect "they are in the text" 0 'f32x4\[4, 2\]' "$attune" ir $matmul --emit=ir --set lanes=4
+expect "each is a kernel of its own" 0 '^4 entries' "$attune" cache ls
+expect "cached" 0 '^c: f32' env ATTUNE_STRICT=1 "$attune" ir $matmul --arg a="$work/a.npy" --arg b="$work/b.npy" \
+    "${sizes[@]}" --set rows=8
+expect "listed by the kernel's name" 0 ' ir_file\.1 matmul_tiled [0-9a-f]{32}$' "$attune" cache ls
+expect "and compiled anew by an audit" 0 '^4 of 4 entries compiled anew: 4 the same' "$attune" cache audit
+
+# Tuning: an empty loop that runs as often as `rounds` says.
+cat >"$work/rounds.air" <<'AIR'
+# y = x
+param rounds = 2000 in 1, 2000 # as often
+kernel @rounds (x: f32[n] in, y: f32[n] out, n: idx) {
+  assume n >= 0
+  parallel for i in 0..n {
+    alloc a: f32[1] reg
+    a[0] = x[i]
+    for t in 0..$rounds { a[0] = max(abs(a[0]) - 1.0, a[0]) }
+    y[i] = a[0]
+  }
+}
+AIR
+expect "tuning takes the faster number" 0 '^  schedule +rounds=1$' "$attune" tune --ir "$work/rounds.air" --budget=20 \
+    --arg n=64
+make_npy "$work/x.npy" '<f4' False '(64,)' 256
+has_tuned_entry() { # --json: the schedule of the kernel that was made last
+    expect "$1" 0 '^y: f32' "$attune" ir "$work/rounds.air" --arg x="$work/x.npy" --arg n=64
+    expect "with this number" 0 '"schedule": "rounds=1"' "$attune" cache ls --json
+}
+has_tuned_entry "from then on the file has that"
+"$attune" cache clear >"$work/stdout"
+has_tuned_entry "also when the entry is lost"
+expect "JSON" 0 '"schedule": "rounds=1"' "$attune" tune --ir "$work/rounds.air" --budget=5 --arg n=64 --json
+
+# Refusals.
+refuse "a parameter that is none" 'set tile=3: the file has no .param. of this name' multiply --set tile=3
+refuse "a number that is none" 'set rows=x: that is no whole number' multiply --set rows=x
+refuse "a file without parameters" "there is nothing to choose" "$attune" tune --ir examples/ir/matmul.air --arg m=1 \
+    --arg n=1 --arg k=1
+printf 'param a = 1\nkernel @k (x: i32[n] in, y: i32[n] out, n: idx) { parallel for i in 0..n { y[i] = x[i] } }' \
+    >"$work/integers.air"
+refuse "an input of integers" 'input x: i32 needs a file' "$attune" tune --ir "$work/integers.air" --arg n=1
+bad() { # NAME LINE PATTERN
+    printf '\n%s\nkernel @k (y: f32[1] out) { parallel for i in 0..1 { y[i] = 1.0 } }\n' "$2" >"$work/bad.air"
+    refuse "$1" "bad\.air, line 2: $3" "$attune" ir "$work/bad.air"
+}
+bad "no name" 'param = 3' 'the name is missing'
+bad "no number" 'param a =' 'a number is missing'
+bad "no equals sign" 'param a 3' "'=' is missing"
+bad "a number that is too large" 'param a = 3000000000' 'a number is out of range'
+bad "a list without the usual number" 'param a = 3 in 1, 2' 'the usual number is not one of those'
+bad "a value twice" 'param a = 1 in 1, 1' 'a value is there twice'
+bad "a rest" 'param a = 1 2' 'the line goes on'
+printf 'param a = 1\n\nkernel @k (y: f32[1] out) {\n parallel for i in 0..1 { y[i] = $b }\n}\n' >"$work/bad.air"
+refuse "a name without a parameter" '4:34: ' "$attune" ir "$work/bad.air"
+expect "arguments without a file" 2 'needs --ir' "$attune" tune num_heads=1,seq_q=8,head_dim=8 --arg n=1
+echo "1..$number"
