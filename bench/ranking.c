@@ -9,6 +9,7 @@
  */
 #include "tensors.h"
 
+#include "schedule/schedule.h"
 #include "tune/runner.h"
 #include "tune/space.h"
 

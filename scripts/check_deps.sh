@@ -4,22 +4,21 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 
 # What each folder may include with quotes, beside its own headers, as an extended regular expression.
-rooms='problem|schedule|nest|attend|layer|operator'
 declare -A project=(
     [include]='^$'
     [src/base]='^base/'
     [src/target]='^(base|target)/'
     [src/ir]='^(base|ir)/|^target/target\.h$'
-    [src/problem]="^(base|ir|target|$rooms)/"
-    [src/schedule]="^(base|ir|target|$rooms)/"
-    [src/nest]="^(base|ir|target|$rooms)/"
-    [src/attend]="^(base|ir|target|$rooms)/"
-    [src/layer]="^(base|ir|target|$rooms)/"
-    [src/operator]="^(base|ir|target|$rooms)/"
+    [src/problem]='^(base|problem)/|^ir/ir\.h$'
+    [src/schedule]='^(base|problem|schedule)/|^target/target\.h$'
+    [src/nest]='^(base|ir|problem|schedule|nest)/|^target/target\.h$'
+    [src/attend]='^(base|ir|problem|schedule|nest|attend)/'
+    [src/layer]='^(base|ir|problem|schedule|nest|attend|layer)/'
+    [src/operator]='^(base|ir|target|problem|schedule|nest|attend|layer|operator)/'
     [src/codegen]='^(base|ir|target|codegen)/|^generator_id\.h$'
-    [src/runtime]='^(base|ir|target|'$rooms'|runtime)/|^(generator_id|install_dirs)\.h$'
-    [src/plan]='^(base|'$rooms'|runtime|plan)/'
-    [src/tune]='^(base|ir|target|'$rooms'|runtime|tune)/|^generator_id\.h$'
+    [src/runtime]='^(base|ir|target|problem|schedule|layer|operator|runtime)/|^(generator_id|install_dirs)\.h$'
+    [src/plan]='^(base|problem|schedule|runtime|plan)/'
+    [src/tune]='^(base|ir|target|problem|schedule|operator|runtime|tune)/|^generator_id\.h$'
     [src/wheel]='^$'
     [tools]='^ref_(attention|block)\.h$|^draw/(draw|chart)\.h$|^(install_dirs|nearest|trusted)\.h$'
     [tools/draw]='^$'

@@ -2,6 +2,7 @@
  * by the interpreter, against the reference. */
 #include "check_case.h"
 #include "problem/mha.h"
+#include "schedule/schedule.h"
 #include "support/problems.h"
 #include "support/tensor_calls.h"
 

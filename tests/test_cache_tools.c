@@ -3,6 +3,7 @@
 #include "generator_id.h"
 #include "runtime/context.h"
 #include "runtime/disk_files.h"
+#include "schedule/schedule.h"
 #include "support/fake_codegen.h"
 #include "support/problems.h"
 #include "support/temp_dir.h"

@@ -4,6 +4,8 @@
 #include "check_case.h"
 #include "attend/d_lanes.h"
 #include "problem/signature.h"
+#include "schedule/choose.h"
+#include "schedule/decide.h"
 #include "support/tensor_calls.h"
 #include "support/problems.h"
 

@@ -6,6 +6,7 @@
 #include "ir/interp.h"
 #include "ir/passes.h"
 #include "layer/pack.h"
+#include "schedule/decide.h"
 #include "support/jit_run.h"
 #include "support/random_ir.h"
 

@@ -1,5 +1,6 @@
 /* Sums over many keys, and numbers at the ends of f32, by either strategy: docs/numerics.md has the limits. */
 #include "problem/mha.h"
+#include "schedule/schedule.h"
 #include "support/problems.h"
 #include "support/tensor_calls.h"
 

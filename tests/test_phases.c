@@ -3,8 +3,10 @@
  * it: to the same bits, and close to the reference. Memory that must not be read holds NaN. */
 #include "ir/interp.h"
 #include "ir/passes.h"
+#include "operator/build.h"
 #include "problem/signature.h"
 #include "ref_attention.h"
+#include "schedule/schedule.h"
 #include "support/jit_run.h"
 #include "support/random_ir.h"
 

@@ -6,7 +6,10 @@
 #include "ir/passes.h"
 #include "attend/q_lanes.h"
 #include "ref_attention.h"
+#include "operator/build.h"
 #include "runtime/call.h"
+#include "schedule/choose.h"
+#include "schedule/decide.h"
 #include "support/calls.h"
 #include "support/random_ir.h"
 

@@ -1,6 +1,8 @@
 /* Values by rows (q_lanes_by_rows.c): the bits are those of values by columns, and they are used where they may be. */
 #include "problem/mha.h"
 #include "attend/q_lanes.h"
+#include "schedule/decide.h"
+#include "schedule/schedule.h"
 #include "support/calls.h"
 
 #include <math.h>

@@ -1,6 +1,6 @@
 /* The tensors and scalars of a problem, and the parameters of its kernel, which must be the same ones. */
 #include "ir/text.h"
-#include "problem/signature.h"
+#include "nest/params.h"
 #include "support/problems.h"
 
 #include <setjmp.h>

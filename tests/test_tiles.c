@@ -7,6 +7,8 @@
 #include "ir/text.h"
 #include "ir/verify.h"
 #include "nest/gemm.h"
+#include "operator/build.h"
+#include "schedule/schedule.h"
 #include "support/ir_text_helpers.h"
 #include "support/jit_run.h"
 #include "support/problems.h"

@@ -1,6 +1,7 @@
 /* Tuning: the space of schedules, the statistics of pairs, the database, and a search from end to end. */
 #define _GNU_SOURCE
 #include "runtime/kernel.h"
+#include "schedule/schedule.h"
 #include "support/problems.h"
 #include "support/temp_dir.h"
 #include "tune/database.h"

@@ -2,6 +2,7 @@
 #define _GNU_SOURCE
 #include "codegen/exports.h"
 #include "runtime/kernel.h"
+#include "schedule/schedule.h"
 #include "support/problems.h"
 #include "support/temp_dir.h"
 #include "tune/database.h"

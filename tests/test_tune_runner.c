@@ -1,4 +1,6 @@
 /* Kernels under the tuner: which tasks are timed, and whether the results are right. */
+#include "operator/build.h"
+#include "schedule/schedule.h"
 #include "support/problems.h"
 #include "tune/runner.h"
 #include "tune/sample.h"

@@ -1,6 +1,7 @@
 /* What was tuned, found again: for the problem itself, for its neighbours, from a base; and kept whatever happens. */
 #define _GNU_SOURCE
 #include "runtime/kernel.h"
+#include "schedule/schedule.h"
 #include "support/problems.h"
 #include "support/temp_dir.h"
 #include "tune/database.h"

@@ -3,6 +3,7 @@
 #include "nest/columns.h"
 #include "attend/merge.h"
 #include "problem/problem.h"
+#include "schedule/decide.h"
 
 #include <math.h>
 

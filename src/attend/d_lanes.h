@@ -161,9 +161,4 @@ void dl_values(d_lanes *d, const dl_tile *tile);
 /* The columns of O that dl_values has left interleaved, in order. */
 void dl_restore_order(d_lanes *d, const ir_expr *row);
 
-/* choose_d_lanes.c. Whether K and V of a head are so large that they come from memory rather than from a cache. */
-bool mha_is_from_memory(const attune_problem *canonical);
-/* Whether few enough rows make d-lanes the better strategy; if so *s is a schedule for it. */
-bool mha_choose_d_lanes(const attune_problem *canonical, const at_target *target, attune_schedule *s);
-
 #endif

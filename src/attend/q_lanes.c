@@ -2,6 +2,7 @@
 
 #include "base/integers.h"
 #include "problem/problem_sight.h"
+#include "schedule/decide.h"
 
 const ir_expr *ql_ceil_div(const q_lanes *c, const ir_expr *x, int64_t y) {
     return ir_div(c->b, ir_add(c->b, x, ql_i(c, y - 1)), ql_i(c, y));

@@ -192,21 +192,12 @@ void ql_softmax(q_lanes *c, const q_lanes_tile *tile);
 /* q_lanes_value.c: ot = ot * factor + V^T P^T */
 void ql_values(q_lanes *c, const q_lanes_tile *tile);
 
-/* q_lanes_by_rows.c: the same, and O / sum stored, for problems whose keys are one tile and all seen. The schedule's
- * value_rows * value_vectors is how many accumulators a register tile has at most, of up to MHA_STRIP_VECTORS vectors
- * of columns. */
+/* q_lanes_by_rows.c: the same, and O / sum stored, if c->by_rows: where mha_values_by_rows or mha_keeps_rows says so
+ * (schedule/decide.h). The schedule's value_rows * value_vectors is how many accumulators a register tile has at most,
+ * of up to MHA_STRIP_VECTORS vectors of columns. */
 enum { MHA_STRIP_VECTORS = 4 };
-bool mha_values_by_rows(const attune_problem *canonical, const attune_schedule *schedule);
-/* The same over several tiles: sums are kept in c->o from one to the next. */
-bool mha_keeps_rows(const attune_problem *canonical, const attune_schedule *schedule, const at_target *target);
 void ql_clear_kept(q_lanes *c, const ir_expr *block);
 void ql_store_kept(q_lanes *c, const ir_expr *block);
 void ql_values_by_rows(q_lanes *c, const q_lanes_tile *tile);
-
-/* choose_small.c: a good schedule for few rows and keys, and whether this is such a problem. */
-bool mha_choose_small(const attune_problem *canonical, const at_target *target, attune_schedule *schedule);
-
-/* choose.c: a good schedule of this strategy. */
-void mha_choose_q_lanes(const attune_problem *canonical, const at_target *target, attune_schedule *schedule);
 
 #endif

@@ -25,28 +25,6 @@ typedef struct row_tile {
     mha_kv_row row;       /* of V, at the key at hand; unless products are of pairs */
 } row_tile;
 
-static bool is_float(attune_dtype dtype) {
-    return dtype == ATTUNE_F32 || dtype == ATTUNE_F16 || dtype == ATTUNE_BF16 || dtype == ATTUNE_F64;
-}
-
-static bool hides_keys(const attune_problem *p) {
-    return mha_has_first_key(p) || mha_has_last_key(p) || p->has_kv_lens || mha_has_dims(p->attn_mask_dims) ||
-           mha_has_dims(p->attn_bias_dims);
-}
-
-bool mha_values_by_rows(const attune_problem *p, const attune_schedule *s) {
-    const int64_t rows = p->seq_q * (p->num_heads / p->num_kv_heads);
-    const int64_t block = (int64_t)s->score_vectors * s->lanes;
-    return p->seq_q >= 1 && p->seq_kv >= 1 && p->seq_kv <= s->kv_tile && (rows <= block || rows % block == 0) &&
-           !p->is_ragged && !p->page_size && !p->has_sinks && !hides_keys(p) && is_float(p->v_dtype) &&
-           is_float(p->k_dtype);
-}
-
-bool mha_keeps_rows(const attune_problem *p, const attune_schedule *s, const at_target *target) {
-    return target->vector_bytes >= 64 && p->head_dim_v >= s->lanes && s->lanes >= 4 && !hides_keys(p) &&
-           is_float(p->v_dtype) && is_float(p->k_dtype) && !p->short_masks;
-}
-
 static const ir_expr *column_of(const row_tile *t, int64_t vector) {
     return ir_add(t->c->b, t->strip->first, ql_i(t->c, vector * t->strip->lanes));
 }

@@ -14,7 +14,7 @@
 
 #include "nest/context.h"
 #include "nest/gemm.h"
-#include "layer/pack.h"
+#include "problem/pack_layout.h"
 
 typedef struct mha_block {
     mha_context *c;

@@ -193,6 +193,21 @@ attune_status mha_pack(const attune_problem *p, const attune_mha_weights *weight
     return ATTUNE_OK;
 }
 
+static bool equal(mha_pack_id a, mha_pack_id b) { return a.low == b.low && a.high == b.high; }
+
+bool mha_pack_header_matches(const void *packed, mha_pack_id id) {
+    mha_pack_header header;
+    memcpy(&header, packed, sizeof header);
+    return header.magic == MHA_PACK_MAGIC && header.format == MHA_PACK_FORMAT &&
+           (equal(header.id, id) || equal(header.id_without_kv, id));
+}
+
+size_t mha_pack_bytes(const void *packed) {
+    mha_pack_header header;
+    memcpy(&header, packed, sizeof header);
+    return (size_t)header.bytes;
+}
+
 static attune_status bad(at_error *err, const char *sentence) { return at_fail(err, ATTUNE_BAD_FILE, "%s", sentence); }
 
 attune_status mha_pack_check_header(const attune_problem *p, const void *packed, at_error *err) {

@@ -1,76 +1,16 @@
-/* Packed weights of a block: where each element of each projection lies in the blob that kernels read.
- *
- * A blob is a header of MHA_PACK_HEADER bytes, then the sections of the projections that the problem has: out, q, k, v,
- * all in elements of w_dtype. So the blob of a problem begins with what the same problem needs with kv_projected.
- *
- * The columns (outputs) of a projection are cut into groups, each of whole heads where the columns are heads, and each
- * padded with zeros to whole tiles of 64 columns. A group is a row of panels of 16 columns; a panel is the bias of its
- * columns (0 where there is none), then a row for each input, or for each two inputs where weights are bf16:
- *
- *     blob[offset + ((group * panels + panel) * rows + row) * 16 + column]                row 0: bias, row k + 1: input
- * k blob[offset + ((group * panels + panel) * rows + row) * 32 + 2 * column + half]     bf16, row k / 2 + 1: input k
- *
- * with half = k % 2. The other half of a last input that has no partner is 0. The bias is the half 1 of row 0 and half
- * 0 is 0: row 0 holds the biases as f32.
- *
- * So a kernel reads each panel from front to back, whatever its vectors: 16 elements of f32 are a cache line, and so
- * are 16 pairs of bf16, of which instructions for dot products take two factors at once. Others take pairs apart by a
- * shift and a mask. Nothing here depends on the instruction set. */
-#ifndef ATTUNE_MHA_PACK_H
-#define ATTUNE_MHA_PACK_H
+/* Packing the weights of a block, and knowing a blob again. problem/pack_layout.h has the place of each weight. */
+#ifndef ATTUNE_LAYER_PACK_H
+#define ATTUNE_LAYER_PACK_H
 
-#include "problem/mha.h"
+#include "problem/pack_layout.h"
 
-enum { MHA_PACK_HEADER = 64, MHA_PANEL = 16, MHA_PANEL_TILE = 64 };
-
-typedef enum mha_projection {
-    MHA_PROJECT_Q,
-    MHA_PROJECT_K,
-    MHA_PROJECT_V,
-    MHA_PROJECT_OUT,
-    MHA_NUM_PROJECTIONS
-} mha_projection;
-
-typedef struct mha_pack_section {
-    bool exists;
-    int64_t depth;         /* inputs */
-    int64_t columns;       /* outputs that count */
-    int64_t heads;         /* of a full group; 0: columns are no heads (the output projection) */
-    int64_t group_columns; /* columns that count of a full group; the last one may have fewer */
-    int64_t num_groups;
-    int64_t panels; /* of each group, the last one too; a multiple of 4 */
-    int64_t inputs; /* that share a row of a panel: 1 or, bf16, 2 */
-    int64_t rows;   /* of a panel, the bias included */
-    int64_t offset; /* of the section, in elements from the start of the blob, header included */
-} mha_pack_section;
-
-/* Elements of a row of a panel, and of a panel. */
-static inline int64_t mha_pack_row(const mha_pack_section *s) { return s->inputs * MHA_PANEL; }
-static inline int64_t mha_pack_panel(const mha_pack_section *s) { return s->rows * mha_pack_row(s); }
-
-typedef struct mha_pack_layout {
-    mha_pack_section section[MHA_NUM_PROJECTIONS];
-    int64_t elements; /* of the whole blob, header included: its bytes / size of w_dtype; a multiple of 64 bytes */
-} mha_pack_layout;
-
-/* Layout for a canonical problem with embed_dim. q, k and v have as many heads in a group as num_kv_heads and head_dim
- * (v: head_dim_v) suggest: the same number, unless one of them would be padded much. */
-void mha_pack_layout_of(const attune_problem *canonical, mha_pack_layout *layout);
-
-/* The header holds this identity of layout and dtype (XXH3-128 of the sections' numbers); blobs of problems that can
- * share one have the same. Beside it stands that of the layout without k and v. */
-typedef struct mha_pack_id {
-    uint64_t low, high;
-} mha_pack_id;
-mha_pack_id mha_pack_id_of(const attune_problem *canonical, const mha_pack_layout *layout);
+extern const at_struct mha_weights_struct;
 
 /* Whether a blob's header is one of this layout, or of one that has k and v beside it: all that a call looks at. */
 bool mha_pack_header_matches(const void *packed, mha_pack_id id);
 
 /* How long a blob's header says it is. */
 size_t mha_pack_bytes(const void *packed);
-
-size_t mha_weight_bytes(attune_dtype dtype); /* of one weight */
 
 /* What the public functions do, for a canonical problem; see attune.h. */
 const char *mha_weight_name(attune_weight_id id);

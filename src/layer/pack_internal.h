@@ -27,9 +27,6 @@ typedef struct mha_pack_source {
     size_t stride;               /* bytes from an output's weights to the next one's; in_out: an input's */
 } mha_pack_source;
 
-/* The identity that the same problem's layout has with kv_projected. */
-mha_pack_id mha_pack_id_without_kv(const attune_problem *canonical, const mha_pack_layout *layout);
-
 /* Where packing finds the weights of each projection that there is, once they are all checked. */
 attune_status mha_pack_sources(const attune_problem *canonical, const mha_pack_layout *layout,
                                const attune_mha_weights *weights, mha_pack_source sources[MHA_NUM_PROJECTIONS],

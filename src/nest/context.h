@@ -7,7 +7,8 @@
 #ifndef ATTUNE_MHA_CONTEXT_H
 #define ATTUNE_MHA_CONTEXT_H
 
-#include "problem/signature.h"
+#include "nest/params.h"
+#include "target/target.h"
 
 typedef struct mha_context {
     ir_builder *b;
@@ -69,7 +70,6 @@ const ir_expr *mha_sum_total(const mha_context *c, mha_sum sum);
 /* A load as c->elem, whatever the tensor's element; and what must be stored for it. */
 const ir_expr *mha_load(const mha_context *c, const ir_access *access);
 void mha_store(const mha_context *c, const ir_access *access, const ir_expr *value);
-
 
 /* ---- Batch entries ---- */
 

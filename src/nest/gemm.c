@@ -14,6 +14,7 @@
 #include "nest/gemm.h"
 #include "base/integers.h"
 #include "nest/product.h"
+#include "schedule/decide.h"
 
 typedef struct gemm {
     mha_context *m;
@@ -174,11 +175,6 @@ static void prefetch_results(const gemm *c, const ir_expr *first, const ir_expr 
 /* ---- A register tile of tiles ---- */
 
 enum { TILE = 16, TILE_DEPTH = 32, NUM_TILES = 8 }; /* rows, and columns of C; columns of A and rows of B */
-
-bool mha_gemm_tiles(int64_t rows, int64_t vectors, int64_t depth) {
-    const int64_t high = rows / TILE;
-    return rows % TILE == 0 && depth % TILE_DEPTH == 0 && high * vectors + high + vectors <= NUM_TILES;
-}
 
 static bool by_tiles(const gemm *c, int64_t rows) {
     return c->m->projects_by_tiles && c->kind == MHA_DOT2 && c->one_pass && c->m->lanes == TILE &&

@@ -63,14 +63,4 @@ struct mha_gemm {
 /* Builds the phase. */
 void mha_gemm_phase(mha_context *c, mha_gemm *g);
 
-/* Whether a register tile of rows x vectors of 16 lanes is made of tiles, of which there are eight, and a depth of
- * whole ones. */
-bool mha_gemm_tiles(int64_t rows, int64_t vectors, int64_t depth);
-
-/* Fills in the gemm fields of a schedule whose lanes are chosen. All 0 without a block. */
-void mha_choose_gemm(const attune_problem *canonical, const at_target *target, attune_schedule *schedule);
-/* Rows of a block's products where these are so few that the schedule is for that many and no others: then a kernel is,
- * too. 0: many, or no block. */
-int64_t mha_few_rows(const attune_problem *canonical);
-
 #endif

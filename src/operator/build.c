@@ -1,7 +1,10 @@
 /* From problem and schedule to the phases of a kernel. */
+#include "operator/build.h"
+
+#include "attend/score.h"
 #include "layer/block.h"
 #include "problem/problem_sight.h"
-#include "attend/score.h"
+#include "schedule/decide.h"
 
 static ir_elem elem_of(attune_dtype dtype) {
     return dtype == ATTUNE_F64 ? IR_F64 : dtype == ATTUNE_F16 ? IR_F16 : dtype == ATTUNE_BF16 ? IR_BF16 : IR_F32;
@@ -10,23 +13,6 @@ static ir_elem elem_of(attune_dtype dtype) {
 /* Of K or V that this kernel makes: as the cache would hold it, unless that holds codes. */
 static ir_elem kept_elem(const mha_context *c, bool as_cached, attune_dtype dtype) {
     return as_cached && !mha_is_quantised(dtype) ? elem_of(dtype) : c->elem;
-}
-
-static bool has_dot2(const at_target *target) { return target->flags & AT_TARGET_BF16_DOT; }
-
-bool mha_attends_by_pairs(const attune_problem *p, const at_target *target) {
-    const bool all = p->dtype == ATTUNE_BF16 && p->k_dtype == ATTUNE_BF16 && p->v_dtype == ATTUNE_BF16;
-    return has_dot2(target) && all && mha_attends(p) && !p->reproducible && p->softmax_precision == ATTUNE_F32 &&
-           p->head_dim % 2 == 0;
-}
-
-bool mha_projects_by_pairs(const attune_problem *p, const at_target *target) {
-    return has_dot2(target) && mha_is_block(p) && p->dtype == ATTUNE_BF16 && p->w_dtype == ATTUNE_BF16 &&
-           p->softmax_precision == ATTUNE_F32;
-}
-
-bool mha_projects_by_tiles(const attune_problem *p, const at_target *target) {
-    return target->flags & AT_TARGET_TILES && mha_projects_by_pairs(p, target) && !p->reproducible;
 }
 
 /* Where the problem is canonical, what its scores need follows from it. */

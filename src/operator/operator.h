@@ -6,7 +6,9 @@
 #ifndef ATTUNE_OPERATOR_OPERATOR_H
 #define ATTUNE_OPERATOR_OPERATOR_H
 
+#include "ir/ir.h"
 #include "problem/mha.h"
+#include "target/target.h"
 
 typedef struct at_operator at_operator;
 

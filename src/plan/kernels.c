@@ -2,6 +2,7 @@
 #include "plan/plan.h"
 
 #include "problem/problem.h"
+#include "schedule/schedule.h"
 
 /* Whether d-lanes, the strategy for few rows, is chosen for up to so many queries. Where only the run knows the number
  * of keys, it is that of a usual length: with more keys d-lanes would be as good for more rows, with fewer keys it

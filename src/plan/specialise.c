@@ -1,7 +1,6 @@
 /* Kernels for lengths that come back. */
 #include "plan/plan.h"
 
-#include "nest/gemm.h"
 #include "problem/problem.h"
 
 #include <string.h>

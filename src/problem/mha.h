@@ -1,17 +1,15 @@
-/* What attention means: a problem made canonical, a schedule for it, and the loop IR that both give.
- * problem*.c: canonicalise, key, text. signature.c: the tensors and sizes of a call. schedule.c: legality and text.
- * choose.c: a good schedule without measuring. build.c: problem and schedule become phases, each by a builder of its
- * own (q_lanes.c, d_lanes.c, …), which share context.h. */
+/* What attention means: a problem made canonical, its text and its key. signature.h has tensors and sizes of a call. */
 #ifndef ATTUNE_MHA_MHA_H
 #define ATTUNE_MHA_MHA_H
 
 #include "base/struct.h"
-#include "ir/ir.h"
-#include "target/target.h"
 
-/* The structs of a caller, which may be of another version. mha_canonicalize and the functions on text take them as
- * they are, all others want whole ones. */
-extern const at_struct mha_problem_struct, mha_schedule_struct, mha_weights_struct;
+#include <stdbool.h>
+#include <stdint.h>
+
+/* The struct of a caller, which may be of another version. mha_canonicalize and the functions on text take it as it is,
+ * all others want a whole one. */
+extern const at_struct mha_problem_struct;
 
 /* Fills in every default (num_kv_heads, seq_kv, head_dim_v, softmax_scale, dtypes, strides) and normalises what cannot
  * matter (causal fields of a problem without causal, fields of another op); checks everything. *out is fully
@@ -65,37 +63,23 @@ static inline bool mha_has_scales(attune_scales scales) {
 }
 
 /* Bytes of an element. */
-int64_t mha_dtype_bytes(attune_dtype dtype);
+static inline int64_t mha_dtype_bytes(attune_dtype dtype) {
+    switch (dtype) {
+    case ATTUNE_F64: return 8;
+    case ATTUNE_F16:
+    case ATTUNE_BF16: return 2;
+    case ATTUNE_I8:
+    case ATTUNE_F8: return 1;
+    default: return 4;
+    }
+}
 
-/* ---- Arithmetic by pairs of bf16 (dot2), where the target has that ---- */
+/* ---- Rows of a block's products: tokens of all batch entries, of the longer input ---- */
 
-/* Whether Q K^T and P V are computed so: Q, K, V and P are bf16 then, sums and softmax f32. Not with `reproducible`,
- * whose bits are those of f32 on every target, nor where a row of Q has half a pair. */
-bool mha_attends_by_pairs(const attune_problem *canonical, const at_target *target);
-/* Whether a block's projections are: inputs, weights and what the products are of are bf16 then, sums f32. */
-bool mha_projects_by_pairs(const attune_problem *canonical, const at_target *target);
-/* Whether these products may go by tiles, where their sizes allow it. Not with `reproducible`: these sums have another
- * order, and schedules for few rows have no tiles. */
-bool mha_projects_by_tiles(const attune_problem *canonical, const at_target *target);
-
-/* Schedules. */
-
-/* Reads a caller's schedule into `whole` and lets *schedule point there; NULL stays NULL. */
-attune_status mha_schedule_in(const attune_schedule **schedule, attune_schedule *whole, at_error *err);
-
-/* Whether two have the same numbers. */
-bool mha_schedule_same(const attune_schedule *a, const attune_schedule *b);
-
-attune_status mha_schedule_check(const attune_problem *canonical, const attune_schedule *schedule,
-                                 const at_target *target, at_error *err);
-void mha_choose(const attune_problem *canonical, const at_target *target, attune_schedule *schedule);
-/* The kv_tile that every schedule of a problem with `reproducible` has. */
-int32_t mha_reproducible_kv_tile(const attune_problem *canonical);
-attune_status mha_schedule_parse(const char *text, attune_schedule *schedule, at_error *err);
-size_t mha_schedule_print(const attune_schedule *schedule, char *text, size_t capacity);
-
-/* Scheduled IR of the kernel. Its parameters are those of problem/signature.h, in that order. */
-ir_kernel *mha_build(at_arena *arena, const attune_problem *canonical, const attune_schedule *schedule,
-                     const at_target *target, at_error *err);
+/* At most 2^20. A length that only the run tells counts as its bound; `usual` where there is none. */
+int64_t mha_product_rows(const attune_problem *canonical, int64_t usual);
+/* Their number where it is at most 32: schedules are for that many and no others then, and so is a kernel. 0: more, or
+ * no block. */
+int64_t mha_few_rows(const attune_problem *canonical);
 
 #endif

@@ -1,7 +1,7 @@
-/* Where the weights of a block lie in their blob, and the header that says so. */
+/* Where the weights of a block lie in their blob. */
 #define XXH_INLINE_ALL
 #include "base/integers.h"
-#include "layer/pack_internal.h"
+#include "problem/pack_layout.h"
 
 #include <string.h>
 #include <xxhash.h>
@@ -108,19 +108,4 @@ mha_pack_id mha_pack_id_without_kv(const attune_problem *p, const mha_pack_layou
     memset(&part.section[MHA_PROJECT_K], 0, sizeof *part.section);
     memset(&part.section[MHA_PROJECT_V], 0, sizeof *part.section);
     return mha_pack_id_of(p, &part);
-}
-
-static bool equal(mha_pack_id a, mha_pack_id b) { return a.low == b.low && a.high == b.high; }
-
-bool mha_pack_header_matches(const void *packed, mha_pack_id id) {
-    mha_pack_header header;
-    memcpy(&header, packed, sizeof header);
-    return header.magic == MHA_PACK_MAGIC && header.format == MHA_PACK_FORMAT &&
-           (equal(header.id, id) || equal(header.id_without_kv, id));
-}
-
-size_t mha_pack_bytes(const void *packed) {
-    mha_pack_header header;
-    memcpy(&header, packed, sizeof header);
-    return (size_t)header.bytes;
 }

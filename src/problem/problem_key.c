@@ -1,7 +1,7 @@
 /* What a kernel is specialised for, as bytes. */
-#include "nest/gemm.h"
 #include "problem/key_words.h"
 #include "problem/problem.h"
+#include "problem/signature.h"
 
 #include <math.h>
 #include <string.h>

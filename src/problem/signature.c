@@ -1,6 +1,6 @@
 /* Which tensors a problem has, what their dims are, and the scalar parameters that follow from both. */
 #include "problem/signature.h"
-#include "layer/pack.h"
+#include "problem/pack_layout.h"
 
 #include <math.h>
 #include <string.h>

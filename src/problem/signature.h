@@ -8,7 +8,7 @@
 #ifndef ATTUNE_MHA_SIGNATURE_H
 #define ATTUNE_MHA_SIGNATURE_H
 
-#include "ir/build.h"
+#include "ir/ir.h"
 #include "problem/mha.h"
 
 typedef enum mha_size {
@@ -154,19 +154,5 @@ size_t mha_scalars(const attune_problem *canonical, const mha_sizes *sizes, cons
 /* The last scalar of a problem with has_softmax_scale: the bits of a number of the arithmetic's precision. NaN: the
  * default. */
 int64_t mha_scale_scalar(const attune_problem *canonical, double softmax_scale);
-
-/* ---- The same in the IR ---- */
-
-typedef struct mha_params {
-    const ir_expr *size[MHA_NUM_SIZES];       /* a constant or a parameter; NULL if the problem has no such size */
-    const ir_expr *softmax_scale;             /* NULL: a constant of the problem */
-    const ir_buffer *tensor[MHA_NUM_TENSORS]; /* NULL if absent; [MHA_V] is [MHA_K] if v_in_k, as are V's scales
-                                               * and new values; where keys follow queries [MHA_CU_SEQLENS_KV] is
-                                               * [MHA_CU_SEQLENS_Q] */
-} mha_params;
-
-/* Declares the parameters, with what is known of run-time sizes as assumptions: batch and kv_heads >= 1, the others
- * >= 0, dynamic seq_q and seq_kv within their bounds. */
-void mha_declare_params(ir_builder *b, const attune_problem *canonical, mha_params *params);
 
 #endif

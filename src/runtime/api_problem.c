@@ -1,6 +1,7 @@
 /* The public functions on problems, schedules and arguments: mha does the work. */
 #include "problem/problem_sight.h"
 #include "runtime/context.h"
+#include "schedule/schedule.h"
 
 #include <string.h>
 

@@ -3,6 +3,7 @@
 
 #include "problem/key_words.h"
 #include "runtime/disk_files.h"
+#include "schedule/schedule.h"
 #include "target/kernel_abi.h"
 
 #include <stdio.h>

@@ -1,6 +1,7 @@
 #define _GNU_SOURCE
 #include "runtime/disk_cache.h"
 
+#include "base/memory.h"
 #include "runtime/cache_dir.h"
 #include "runtime/entry_file.h"
 

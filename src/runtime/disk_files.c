@@ -1,6 +1,7 @@
 #define _GNU_SOURCE
 #include "runtime/disk_files.h"
 
+#include "base/memory.h"
 #include "runtime/entry.h"
 
 #include <dirent.h>

@@ -1,6 +1,7 @@
 #define XXH_INLINE_ALL
 #include "runtime/entry.h"
 
+#include "base/memory.h"
 #include "target/kernel_abi.h"
 
 #include <string.h>

@@ -2,6 +2,8 @@
 
 #include "ir/passes.h"
 #include "ir/text.h"
+#include "operator/build.h"
+#include "schedule/schedule.h"
 
 #include <string.h>
 

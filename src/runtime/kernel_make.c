@@ -1,5 +1,7 @@
 /* Making the kernel of a problem: from memory, from disk, or by compiling. */
 #include "runtime/kernel.h"
+#include "schedule/decide.h"
+#include "schedule/schedule.h"
 
 #include "ir/passes.h"
 #include "ir/text.h"

@@ -9,6 +9,7 @@
 #define ATTUNE_RUNTIME_KEY_H
 
 #include "operator/operator.h"
+#include "target/target.h"
 #include "target/tuning_class.h"
 
 #include <string.h>

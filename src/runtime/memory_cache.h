@@ -10,6 +10,7 @@
 #ifndef ATTUNE_RUNTIME_MEMORY_CACHE_H
 #define ATTUNE_RUNTIME_MEMORY_CACHE_H
 
+#include "base/memory.h"
 #include "runtime/key.h"
 
 #include <pthread.h>

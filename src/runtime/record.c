@@ -1,5 +1,6 @@
 #define _GNU_SOURCE
 #include "runtime/record.h"
+#include "schedule/schedule.h"
 
 #include <errno.h>
 #include <fcntl.h>

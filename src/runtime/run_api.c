@@ -1,5 +1,6 @@
 /* The public functions that run a kernel as a whole. */
 #include "runtime/kernel.h"
+#include "schedule/schedule.h"
 
 /* ---- Options ---- */
 

@@ -1,9 +1,8 @@
 /* A good schedule without measuring. The figures behind the choices: docs/performance-lessons.md. */
-#include "attend/d_lanes.h"
-#include "nest/gemm.h"
 #include "base/integers.h"
 #include "problem/problem_sight.h"
-#include "attend/q_lanes.h"
+#include "schedule/choose.h"
+#include "schedule/decide.h"
 
 /* What a size is taken to be: where only the run tells, its bound, or what is neither short nor long. */
 static int64_t expected(int64_t size, int64_t bound) {

@@ -1,31 +1,15 @@
 /* When d-lanes is the better strategy, and a good schedule for it without measuring. The figures behind the choices:
  * docs/performance-lessons.md. */
-#include "attend/d_lanes.h"
 #include "base/integers.h"
 #include "problem/problem.h"
+#include "schedule/choose.h"
+#include "schedule/decide.h"
 
 /* The largest power of two that is at most x. */
 static int32_t power_below(int64_t x) {
     int32_t power = 1;
     while (2 * (int64_t)power <= x) power *= 2;
     return power;
-}
-
-int64_t mha_dtype_bytes(attune_dtype dtype) {
-    switch (dtype) {
-    case ATTUNE_F64: return 8;
-    case ATTUNE_F16:
-    case ATTUNE_BF16: return 2;
-    case ATTUNE_I8:
-    case ATTUNE_F8: return 1;
-    default: return 4;
-    }
-}
-
-bool mha_is_from_memory(const attune_problem *p) {
-    enum { LARGE_HEAD = 1024 * 1024 };
-    const int64_t k = mha_dtype_bytes(p->k_dtype) * p->head_dim, v = mha_dtype_bytes(p->v_dtype) * p->head_dim_v;
-    return min_of(mha_most_keys(p), LARGE_HEAD) * (k + v) >= LARGE_HEAD;
 }
 
 /* Four keys at once: each is a stream of its own to the memory. Few rows then: more would need more registers, and find
@@ -65,7 +49,7 @@ static int32_t choose_tile(const attune_problem *p) {
 /* Keys in a task: few enough to have tasks for many threads, many enough for merging to cost little. */
 static int32_t choose_chunk(const attune_problem *p, int32_t tile) {
     enum { KEYS = 512, MANY_KEYS = 4096 };
-    return (int32_t)dl_round_up(mha_most_keys(p) >= MANY_KEYS ? 2 * KEYS : KEYS, tile);
+    return (int32_t)(ceil_div(mha_most_keys(p) >= MANY_KEYS ? 2 * KEYS : KEYS, tile) * tile);
 }
 
 /* Up to how many rows d-lanes is faster. Each of its loads serves few rows, so arithmetic takes it longer than q-lanes;

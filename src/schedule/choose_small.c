@@ -1,7 +1,8 @@
 /* A good schedule for few query rows and keys, without measuring: q-lanes with values by rows, in one tile. The figures
  * behind the choices: docs/performance-lessons.md, "Tiny calls". */
 #include "base/integers.h"
-#include "attend/q_lanes.h"
+#include "schedule/choose.h"
+#include "schedule/decide.h"
 
 /* With 32 registers; with 16, which have but one width of vectors to choose from, the usual choices are as good. */
 enum { MIN_REGISTERS = 32, MAX_ROWS = 64, MAX_ACCUMULATORS = 20, MAX_KEY_ROWS = 16, MAX_COLUMNS = 16 };

@@ -1,29 +1,14 @@
 /* Good register tiles and tasks of a block's products, without measuring. The figures behind the choices:
  * docs/performance-lessons.md. */
-#include "nest/gemm.h"
 #include "base/integers.h"
-#include "layer/pack.h"
+#include "problem/pack_layout.h"
+#include "schedule/choose.h"
+#include "schedule/decide.h"
 
-enum { USUAL_TOKENS = 512, MOST_ROWS = 1 << 20 };
-
-static int64_t tokens(int64_t size, int64_t bound) {
-    return min_of(size != ATTUNE_DYNAMIC ? size : bound ? bound : USUAL_TOKENS, MOST_ROWS);
-}
-
-/* Rows that the products of a call are expected to have: tokens of all batch entries, of the longer input. */
+/* Rows that the products of a call are expected to have. */
 static int64_t expected_rows(const attune_problem *p) {
-    int64_t most = tokens(p->seq_q, p->max_seq_q);
-    if (p->is_cross && !p->kv_projected) {
-        const int64_t other = p->seq_new ? tokens(p->seq_new, 0) : tokens(p->seq_kv, p->max_seq_kv);
-        most = max_of(most, other);
-    }
-    return min_of(MOST_ROWS, most * min_of(p->batch, MOST_ROWS));
-}
-
-int64_t mha_few_rows(const attune_problem *p) {
-    enum { FEW = 32 };
-    const int64_t rows = p->embed_dim ? expected_rows(p) : 0;
-    return rows <= FEW ? rows : 0;
+    enum { USUAL_TOKENS = 512 };
+    return mha_product_rows(p, USUAL_TOKENS);
 }
 
 /* Rows of a register tile, at most `most` and at least `least`, for which all tiles together take the shortest time:

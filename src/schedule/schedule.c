@@ -1,6 +1,7 @@
 /* Schedules: their text form and which are legal. */
-#include "problem/mha.h"
-#include "layer/pack.h"
+#include "schedule/schedule.h"
+
+#include "problem/pack_layout.h"
 #include "problem/suggest.h"
 #include "problem/text.h"
 

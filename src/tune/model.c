@@ -1,3 +1,4 @@
+#include "schedule/decide.h"
 #include "tune/space.h"
 
 #include "base/integers.h"

@@ -1,4 +1,5 @@
 #include "tune/search.h"
+#include "schedule/schedule.h"
 
 #include <math.h>
 #include <stdlib.h>

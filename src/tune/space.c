@@ -1,6 +1,7 @@
 #include "tune/space.h"
 
 #include "base/integers.h"
+#include "schedule/schedule.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -8,6 +8,8 @@
 #define ATTUNE_TUNE_SPACE_H
 
 #include "operator/own.h"
+#include "problem/mha.h"
+#include "target/target.h"
 
 typedef struct tune_candidate {
     attune_schedule schedule;

@@ -4,6 +4,7 @@
 #include "problem/key_words.h"
 #include "runtime/own_operator.h"
 #include "runtime/process.h"
+#include "schedule/schedule.h"
 #include "tune/search.h"
 
 #define XXH_INLINE_ALL

@@ -1,5 +1,6 @@
 /* The problem text: whatever parses and can be compiled prints to a text that means the same. */
 #include "problem/mha.h"
+#include "schedule/schedule.h"
 
 #include "fuzz.h"
 

@@ -5,6 +5,7 @@
 #include "files.h"
 
 #include "runtime/kernel.h"
+#include "schedule/schedule.h"
 #include "tune/database.h"
 #include "tune/sqlite.h"
 #include "tune/tuning.h"

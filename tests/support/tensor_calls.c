@@ -1,3 +1,4 @@
+#include "operator/build.h"
 #include "support/tensor_calls.h"
 
 #include "ir/interp.h"

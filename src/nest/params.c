@@ -1,5 +1,4 @@
-/* The parameters of a kernel, declared. */
-#include "problem/signature.h"
+#include "nest/params.h"
 
 #include <stdio.h>
 

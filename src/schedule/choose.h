@@ -1,0 +1,19 @@
+/* Good schedules without measuring, part by part: mha_choose (schedule.h) asks them all. */
+#ifndef ATTUNE_SCHEDULE_CHOOSE_H
+#define ATTUNE_SCHEDULE_CHOOSE_H
+
+#include "schedule/schedule.h"
+
+/* choose.c: a schedule of q-lanes. */
+void mha_choose_q_lanes(const attune_problem *canonical, const at_target *target, attune_schedule *schedule);
+
+/* choose_d_lanes.c. Whether few enough rows make d-lanes the better strategy; if so *s is a schedule for it. */
+bool mha_choose_d_lanes(const attune_problem *canonical, const at_target *target, attune_schedule *s);
+
+/* choose_small.c: a good schedule for few rows and keys, and whether this is such a problem. */
+bool mha_choose_small(const attune_problem *canonical, const at_target *target, attune_schedule *schedule);
+
+/* gemm_choose.c. Fills in the gemm fields of a schedule whose lanes are chosen. All 0 without a block. */
+void mha_choose_gemm(const attune_problem *canonical, const at_target *target, attune_schedule *schedule);
+
+#endif

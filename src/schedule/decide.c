@@ -1,0 +1,56 @@
+#include "schedule/decide.h"
+#include "problem/problem_sight.h"
+
+#include "base/integers.h"
+#include "problem/problem.h"
+
+static bool has_dot2(const at_target *target) { return target->flags & AT_TARGET_BF16_DOT; }
+
+bool mha_attends_by_pairs(const attune_problem *p, const at_target *target) {
+    const bool all = p->dtype == ATTUNE_BF16 && p->k_dtype == ATTUNE_BF16 && p->v_dtype == ATTUNE_BF16;
+    return has_dot2(target) && all && mha_attends(p) && !p->reproducible && p->softmax_precision == ATTUNE_F32 &&
+           p->head_dim % 2 == 0;
+}
+
+bool mha_projects_by_pairs(const attune_problem *p, const at_target *target) {
+    return has_dot2(target) && mha_is_block(p) && p->dtype == ATTUNE_BF16 && p->w_dtype == ATTUNE_BF16 &&
+           p->softmax_precision == ATTUNE_F32;
+}
+
+bool mha_projects_by_tiles(const attune_problem *p, const at_target *target) {
+    return target->flags & AT_TARGET_TILES && mha_projects_by_pairs(p, target) && !p->reproducible;
+}
+
+bool mha_gemm_tiles(int64_t rows, int64_t vectors, int64_t depth) {
+    enum { TILE = 16, TILE_DEPTH = 32, NUM_TILES = 8 };
+    const int64_t high = rows / TILE;
+    return rows % TILE == 0 && depth % TILE_DEPTH == 0 && high * vectors + high + vectors <= NUM_TILES;
+}
+
+static bool is_float(attune_dtype dtype) {
+    return dtype == ATTUNE_F32 || dtype == ATTUNE_F16 || dtype == ATTUNE_BF16 || dtype == ATTUNE_F64;
+}
+
+static bool hides_keys(const attune_problem *p) {
+    return mha_has_first_key(p) || mha_has_last_key(p) || p->has_kv_lens || mha_has_dims(p->attn_mask_dims) ||
+           mha_has_dims(p->attn_bias_dims);
+}
+
+bool mha_values_by_rows(const attune_problem *p, const attune_schedule *s) {
+    const int64_t rows = p->seq_q * (p->num_heads / p->num_kv_heads);
+    const int64_t block = (int64_t)s->score_vectors * s->lanes;
+    return p->seq_q >= 1 && p->seq_kv >= 1 && p->seq_kv <= s->kv_tile && (rows <= block || rows % block == 0) &&
+           !p->is_ragged && !p->page_size && !p->has_sinks && !hides_keys(p) && is_float(p->v_dtype) &&
+           is_float(p->k_dtype);
+}
+
+bool mha_keeps_rows(const attune_problem *p, const attune_schedule *s, const at_target *target) {
+    return target->vector_bytes >= 64 && p->head_dim_v >= s->lanes && s->lanes >= 4 && !hides_keys(p) &&
+           is_float(p->v_dtype) && is_float(p->k_dtype) && !p->short_masks;
+}
+
+bool mha_is_from_memory(const attune_problem *p) {
+    enum { LARGE_HEAD = 1024 * 1024 };
+    const int64_t k = mha_dtype_bytes(p->k_dtype) * p->head_dim, v = mha_dtype_bytes(p->v_dtype) * p->head_dim_v;
+    return min_of(mha_most_keys(p), LARGE_HEAD) * (k + v) >= LARGE_HEAD;
+}
