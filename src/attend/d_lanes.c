@@ -127,8 +127,7 @@ void dl_each_rows(d_lanes *d, int64_t step, dl_rows_fn *build, const void *user)
     if (rest) build(d, user, dl_i(d, whole * step), rest);
 }
 
-void dl_each_columns(d_lanes *d, const char *name, int64_t columns, int64_t unroll, dl_columns_fn *build,
-                     const void *user) {
+void dl_each_columns(d_lanes *d, const char *name, int64_t columns, int64_t unroll, dl_columns_fn *build, void *user) {
     const int64_t step = unroll * d->width;
     int64_t done = columns / step * step;
     if (done) {

@@ -101,13 +101,12 @@ void dl_each_rows(d_lanes *d, int64_t step, dl_rows_fn *build, const void *user)
 
 /* Calls build for d->width columns at a time, of which `count` are there: `unroll` vectors in a turn of a loop of that
  * name, and then for what is left over. */
-typedef void dl_columns_fn(d_lanes *d, const void *user, const ir_expr *column, int64_t count);
-void dl_each_columns(d_lanes *d, const char *name, int64_t columns, int64_t unroll, dl_columns_fn *build,
-                     const void *user);
+typedef void dl_columns_fn(d_lanes *d, void *user, const ir_expr *column, int64_t count);
+void dl_each_columns(d_lanes *d, const char *name, int64_t columns, int64_t unroll, dl_columns_fn *build, void *user);
 
 static inline mha_kind dl_kind(const d_lanes *d) { return mha_kind_of(d->c->by_pairs); }
 
-/* A product of vectors along the lanes by rows of the task, without its factors. */
+/* A product of rows of the task by vectors along the lanes. */
 static inline mha_product dl_product(const d_lanes *d, int64_t rows, int64_t vectors) {
     return (mha_product){
         .c = d->c, .kind = dl_kind(d), .lanes = d->lanes, .rows = rows, .vectors = vectors, .vectors_first = true};

@@ -11,56 +11,47 @@ enum { STREAMS = 4 }; /* as many as there are lanes in a quarter */
 
 /* Keys of a turn: first + i of each stream, i < score_rows / streams. */
 typedef struct score_tile {
-    d_lanes *d;
     const dl_streams *streams;
     const ir_expr *block, *turn; /* first key of the block within its stream, and of the turn within the block */
     const ir_buffer *turns;      /* scratch [max_rows, STREAMS, lanes]: scores of a block */
     const ir_expr *first_row;
     mha_kv_row key[IR_MAX_LANES];
-    int64_t columns; /* of a vector, that are there */
+    mha_product product; /* rows by keys */
 } score_tile;
 
-static const ir_expr *key(const mha_product *p, const ir_expr *column, int64_t j) {
-    const score_tile *t = p->user;
-    return dl_load_key(t->d, p->c->k, &t->key[j], column, t->columns);
+static const ir_expr *row_at(const d_lanes *d, const score_tile *t, int64_t row) {
+    return ir_add(d->b, t->first_row, dl_i(d, row));
 }
 
-static const ir_expr *row_at(const score_tile *t, int64_t row) {
-    return ir_add(t->d->b, t->first_row, dl_i(t->d, row));
-}
-
-static const ir_expr *query(const mha_product *p, const ir_expr *column, int64_t row) {
-    const score_tile *t = p->user;
-    return ir_load(t->d->b, ir_at(t->d->b, t->d->q, t->d->width, 2, row_at(t, row), column));
-}
-
-static void multiply(d_lanes *d, const void *user, const ir_expr *column, int64_t count) {
-    const mha_product *p = user;
-    score_tile *t = p->user;
-    (void)d;
-    t->columns = count;
-    mha_product_step(p, column);
+/* K * Q over one vector of columns. */
+static void multiply(d_lanes *d, void *user, const ir_expr *column, int64_t count) {
+    score_tile *t = user;
+    mha_product *p = &t->product;
+    for (int j = 0; j < p->vectors; j++)
+        mha_product_vector(p, "k", j, dl_load_key(d, d->c->k, &t->key[j], column, count));
+    for (int r = 0; r < p->rows; r++)
+        mha_product_row(p, "q", r, ir_load(d->b, ir_at(d->b, d->q, d->width, 2, row_at(d, t, r), column)));
 }
 
 /* Key j of a turn: of stream j % count, and there the j / count-th. */
-static void open_keys(score_tile *t, int64_t count) {
-    ir_builder *b = t->d->b;
+static void open_keys(d_lanes *d, score_tile *t) {
+    ir_builder *b = d->b;
     const dl_streams *streams = t->streams;
     const ir_expr *keys = streams->keys;
+    const int64_t count = t->product.vectors;
     const bool fits = streams->count > 1 || (keys && keys->op == IR_CONST && keys->value.i % count == 0);
     for (int64_t j = 0; j < count; j++) {
-        const ir_expr *i = ir_add(b, t->block, ir_add(b, t->turn, dl_i(t->d, j / streams->count)));
-        if (!fits) i = ir_min(b, i, ir_sub(b, keys, dl_i(t->d, 1)));
-        t->key[j] = dl_key_at(t->d, streams, j % streams->count, i);
+        const ir_expr *i = ir_add(b, t->block, ir_add(b, t->turn, dl_i(d, j / streams->count)));
+        if (!fits) i = ir_min(b, i, ir_sub(b, keys, dl_i(d, 1)));
+        t->key[j] = dl_key_at(d, streams, j % streams->count, i);
     }
 }
 
 /* Where the scores of `lanes` keys from the j-th of the turn on go. Turns that are a quarter apart are neighbours, so
  * that transposing quarters makes vectors of a block. */
-static const ir_access *scores_at(const score_tile *t, int64_t row, int64_t j, int lanes) {
-    const d_lanes *d = t->d;
+static const ir_access *scores_at(const d_lanes *d, const score_tile *t, int64_t row, int64_t j, int lanes) {
     ir_builder *b = d->b;
-    const ir_expr *r = row_at(t, row);
+    const ir_expr *r = row_at(d, t, row);
     if (t->streams->count == 1)
         return ir_at(b, d->scores, lanes, 2, r,
                      ir_add(b, t->streams->first[0], ir_add(b, ir_add(b, t->block, t->turn), dl_i(d, j))));
@@ -76,45 +67,43 @@ static int power_below(int64_t x) {
 }
 
 /* Stores `count` scores, those from number `from` of the register tile on, in pieces that lie side by side. */
-static void store_scores(const mha_product *p, int64_t from, int64_t count, const ir_expr *scores) {
-    const score_tile *t = p->user;
+static void store_scores(d_lanes *d, const score_tile *t, int64_t from, int64_t count, const ir_expr *scores) {
+    const int64_t keys = t->product.vectors;
     for (int64_t done = 0; done < count;) {
-        const int64_t row = (from + done) / p->vectors, j = (from + done) % p->vectors;
-        int64_t most = min_of(p->vectors - j, count - done);
+        const int64_t row = (from + done) / keys, j = (from + done) % keys;
+        int64_t most = min_of(keys - j, count - done);
         if (t->streams->count > 1) most = min_of(most, STREAMS - j % STREAMS);
         const int lanes = power_below(most);
-        ir_store(p->c->b, scores_at(t, row, j, lanes), mha_lanes_of(p->c->b, scores, (int)done, lanes));
+        ir_store(d->b, scores_at(d, t, row, j, lanes), mha_lanes_of(d->b, scores, (int)done, lanes));
         done += lanes;
     }
 }
 
 /* Adds up the lanes of all sums of a register tile: as many together as half a long vector has lanes, as adding halves
  * is all that is done to long vectors. */
-static void finish_sums(const mha_product *p) {
-    const int64_t all = p->rows * p->vectors, most = min_of(p->lanes, 8);
+static void finish_sums(d_lanes *d, const score_tile *t) {
+    const int64_t keys = t->product.vectors, all = t->product.rows * keys, most = min_of(d->lanes, 8);
     for (int64_t from = 0; from < all; from += most) {
         const int64_t count = min_of(all - from, most);
         const ir_expr *sums[IR_MAX_LANES];
         int padded = 1;
         while (padded < count) padded *= 2;
         for (int64_t i = 0; i < padded; i++)
-            sums[i] = i < count ? mha_product_sum(p, (from + i) / p->vectors, (from + i) % p->vectors)
-                                : mha_number(p->c, 0, p->lanes);
-        store_scores(p, from, count, ir_let(p->c->b, "s", mha_sum_lanes(p->c->b, p->lanes, padded, sums)));
+            sums[i] = i < count ? mha_product_sum(&t->product, (from + i) / keys, (from + i) % keys)
+                                : mha_number(d->c, 0, d->lanes);
+        store_scores(d, t, from, count, ir_let(d->b, "s", mha_sum_lanes(d->b, d->lanes, padded, sums)));
     }
 }
 
 static void register_tile(d_lanes *d, const void *user, const ir_expr *first_row, int64_t rows) {
     score_tile t = *(const score_tile *)user;
     t.first_row = first_row;
-    mha_product p = dl_product(d, rows, d->c->s->score_rows);
-    p.row_name = "q", p.vector_name = "k";
-    p.user = &t, p.vector = key, p.row = query;
-    mha_product_begin(&p);
-    mha_product_clear(&p);
-    open_keys(&t, p.vectors);
-    dl_each_columns(d, "d", d->c->p->head_dim, d->c->s->score_unroll, multiply, &p);
-    finish_sums(&p);
+    t.product = dl_product(d, rows, d->c->s->score_rows);
+    mha_product_begin(&t.product);
+    mha_product_clear(&t.product);
+    open_keys(d, &t);
+    dl_each_columns(d, "d", d->c->p->head_dim, d->c->s->score_unroll, multiply, &t);
+    finish_sums(d, &t);
 }
 
 /* Moves the scores of a block to where they belong. */
@@ -133,7 +122,7 @@ static void transpose_block(d_lanes *d, const score_tile *t) {
 static void score_streams(d_lanes *d, const dl_streams *streams, const void *user) {
     ir_builder *b = d->b;
     const int64_t keys = d->c->s->score_rows;
-    score_tile t = {.d = d, .streams = streams};
+    score_tile t = {.streams = streams};
     (void)user;
     if (streams->count == 1) {
         t.block = dl_i(d, 0);

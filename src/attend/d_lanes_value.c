@@ -94,7 +94,7 @@ static void add_products(d_lanes *d, const row_tile *tile, int64_t r, const ir_e
 
 /* The same for all rows and a vector of columns of V, of which `count` are there. By pairs it becomes two vectors, of
  * the lower and the upper halves of blocks. */
-static void add_vector(d_lanes *d, const void *user, const ir_expr *column, int64_t count) {
+static void add_vector(d_lanes *d, void *user, const ir_expr *column, int64_t count) {
     const row_tile *tile = user;
     ir_builder *b = d->b;
     const ir_expr *value[2][IR_MAX_LANES];

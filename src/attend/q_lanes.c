@@ -17,8 +17,7 @@ const ir_buffer *ql_registers(const q_lanes *c, const char *name, int num_dims, 
 }
 
 mha_product ql_product(const q_lanes *c, int64_t rows, int64_t vectors) {
-    return (mha_product){
-        .c = c->m, .kind = ql_kind(c), .lanes = c->m->lanes, .rows = rows, .vectors = vectors, .in_registers = true};
+    return (mha_product){.c = c->m, .kind = ql_kind(c), .lanes = c->m->lanes, .rows = rows, .vectors = vectors};
 }
 
 static const ir_access *at_vector(const q_lanes *c, const ir_buffer *buffer, int lanes, const ir_expr *v,

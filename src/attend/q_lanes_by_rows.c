@@ -18,46 +18,43 @@ typedef struct strip {
 } strip;
 
 typedef struct row_tile {
-    q_lanes *c;
-    const q_lanes_tile *tile;
     const strip *strip;
     const ir_expr *first; /* row within the block */
-    mha_kv_row row;       /* of V, at the key at hand; unless products are of pairs */
+    mha_product product;
 } row_tile;
 
-static const ir_expr *column_of(const row_tile *t, int64_t vector) {
-    return ir_add(t->c->b, t->strip->first, ql_i(t->c, vector * t->strip->lanes));
+static const ir_expr *column_of(const q_lanes *c, const row_tile *t, int64_t vector) {
+    return ir_add(c->b, t->strip->first, ql_i(c, vector * t->strip->lanes));
 }
 
-static const ir_expr *row_at(const row_tile *t, int64_t row) { return ir_add(t->c->b, t->first, ql_i(t->c, row)); }
-
-static void find_row(const mha_product *p, const ir_expr *j) {
-    row_tile *t = p->user;
-    const q_lanes *c = t->c;
-    if (p->kind == MHA_DOT2) return;
-    t->row = mha_kv_row_at(c->m, &c->e, c->kv_head, ir_let(c->b, "key", ir_add(c->b, t->tile->first_key, j)));
+static const ir_expr *row_at(const q_lanes *c, const row_tile *t, int64_t row) {
+    return ir_add(c->b, t->first, ql_i(c, row));
 }
 
-/* A vector of the strip in row `j` of V, or of c->values, which may be pairs of keys. */
-static const ir_expr *value(const mha_product *p, const ir_expr *j, int64_t vector) {
-    const row_tile *t = p->user;
-    const q_lanes *c = t->c;
-    const ir_expr *column = column_of(t, vector);
-    if (p->kind == MHA_MADD) return mha_load(c->m, mha_kv_access(c->m, c->m->v, &t->row, column, p->lanes));
-    return ir_load(c->b, ir_at(c->b, c->values, 2 * p->lanes, 2, j, ir_mul(c->b, column, ql_i(c, 2))));
-}
-
-/* The weight of a row, or pair of weights, in all lanes. */
-static const ir_expr *weight(const mha_product *p, const ir_expr *j, int64_t row) {
-    const row_tile *t = p->user;
-    const q_lanes *c = t->c;
+/* The weight of a row, or pair of weights. */
+static const ir_access *weight_at(const q_lanes *c, const row_tile *t, const ir_expr *j, int64_t row) {
     ir_builder *b = c->b;
     const ir_expr *lanes = ql_i(c, c->m->lanes), *width = ql_i(c, c->width);
+    if (c->at_once) return ir_at(b, c->weights, c->width, 2, j, ir_mul(b, row_at(c, t, row), width));
     const ir_expr *in_vector = ir_add(b, ir_mod(b, t->first, lanes), ql_i(c, row));
-    const ir_access *at =
-        c->at_once ? ir_at(b, c->weights, c->width, 2, j, ir_mul(b, row_at(t, row), width))
-                   : ir_at(b, c->weights, c->width, 3, ir_div(b, t->first, lanes), j, ir_mul(b, in_vector, width));
-    return mha_load_repeated(c->m, p->kind, at, p->lanes);
+    return ir_at(b, c->weights, c->width, 3, ir_div(b, t->first, lanes), j, ir_mul(b, in_vector, width));
+}
+
+/* acc += P V, one key, or pair, after the other. A pair of values is one of c->values. */
+static void multiply(q_lanes *c, const q_lanes_tile *tile, row_tile *t) {
+    ir_builder *b = c->b;
+    mha_product *p = &t->product;
+    const ir_expr *j = ir_for_begin(b, "j", ql_i(c, 0), ql_ceil_div(c, tile->to, c->width), 1, false);
+    mha_kv_row row = {0};
+    if (c->width == 1) row = mha_kv_row_at(c->m, &c->e, c->kv_head, ir_let(b, "key", ir_add(b, tile->first_key, j)));
+    for (int v = 0; v < p->vectors; v++) {
+        const ir_expr *column = column_of(c, t, v);
+        const ir_access *at = c->width == 1 ? mha_kv_access(c->m, c->m->v, &row, column, p->lanes)
+                                            : ir_at(b, c->values, 2 * p->lanes, 2, j, ir_mul(b, column, ql_i(c, 2)));
+        mha_product_vector(p, "value", v, mha_load_factor(c->m, p->kind, at));
+    }
+    for (int r = 0; r < p->rows; r++) mha_product_repeat(p, "p", r, weight_at(c, t, j, r));
+    ir_for_end(b);
 }
 
 /* Where columns of the output come in pairs, pack2 rounds them elsewhere: so it does here. */
@@ -69,59 +66,48 @@ static void store_vector(const q_lanes *c, const ir_access *to, const ir_expr *v
 }
 
 /* acc * inverse + 0 is the output, as in q_lanes_rows.c. */
-static void store(const mha_product *p) {
-    const row_tile *t = p->user;
-    q_lanes *c = t->c;
+static void store(q_lanes *c, const q_lanes_tile *tile, const row_tile *t) {
     ir_builder *b = c->b;
-    for (int64_t r = 0; r < p->rows; r++) {
-        const q_lanes_row row = ql_row(c, t->tile->block, row_at(t, r));
+    const int lanes = t->strip->lanes;
+    for (int r = 0; r < t->product.rows; r++) {
+        const q_lanes_row row = ql_row(c, tile->block, row_at(c, t, r));
         const ir_expr *token = ir_let(b, "token", ir_add(b, c->e.first_q, row.query));
-        const ir_expr *inverse = ir_load(b, ir_at(b, c->row_sum, 1, 2, t->tile->block, row_at(t, r)));
-        inverse = ir_let(b, "inverse", ir_splat(b, inverse, p->lanes));
-        for (int64_t v = 0; v < p->vectors; v++)
-            store_vector(c, ir_at(b, c->m->out, p->lanes, 4, c->e.batch, row.head, token, column_of(t, v)),
-                         mha_madd(c->m, mha_product_sum(p, r, v), inverse, mha_number(c->m, 0, p->lanes)));
+        const ir_expr *inverse = ir_load(b, ir_at(b, c->row_sum, 1, 2, tile->block, row_at(c, t, r)));
+        inverse = ir_let(b, "inverse", ir_splat(b, inverse, lanes));
+        for (int v = 0; v < t->product.vectors; v++)
+            store_vector(c, ir_at(b, c->m->out, lanes, 4, c->e.batch, row.head, token, column_of(c, t, v)),
+                         mha_madd(c->m, mha_product_sum(&t->product, r, v), inverse, mha_number(c->m, 0, lanes)));
     }
 }
 
+static const ir_access *kept_at(q_lanes *c, const ir_buffer *kept, const q_lanes_tile *tile, const row_tile *t,
+                                int64_t row, int64_t vector) {
+    return ir_at(c->b, kept, t->strip->lanes, 3, tile->block, row_at(c, t, row), column_of(c, t, vector));
+}
+
 /* Adds the sums of this tile to those of the tiles before. */
-static void keep(const mha_product *p) {
-    const row_tile *t = p->user;
-    const q_lanes *c = t->c;
+static void keep(q_lanes *c, const q_lanes_tile *tile, const row_tile *t) {
     ir_builder *b = c->b;
-    for (int64_t r = 0; r < p->rows; r++) {
-        const ir_expr *shrink = ir_load(b, ir_at(b, c->factor, 1, 1, row_at(t, r))), *at[2];
-        const ir_expr *factor = ir_let(b, "shrink", ir_splat(b, shrink, p->lanes));
-        for (int64_t v = 0; v < p->vectors; v++) {
-            at[0] = row_at(t, r), at[1] = column_of(t, v);
-            const ir_access *lost = c->o_lost ? ir_at(b, c->o_lost, p->lanes, 3, t->tile->block, at[0], at[1]) : NULL;
-            mha_join_sum(c->m, ir_at(b, c->o, p->lanes, 3, t->tile->block, at[0], at[1]), lost, factor,
-                         mha_product_sum(p, r, v));
-        }
+    for (int r = 0; r < t->product.rows; r++) {
+        const ir_expr *shrink = ir_load(b, ir_at(b, c->factor, 1, 1, row_at(c, t, r)));
+        const ir_expr *factor = ir_let(b, "shrink", ir_splat(b, shrink, t->strip->lanes));
+        for (int v = 0; v < t->product.vectors; v++)
+            mha_join_sum(c->m, kept_at(c, c->o, tile, t, r, v), c->o_lost ? kept_at(c, c->o_lost, tile, t, r, v) : NULL,
+                         factor, mha_product_sum(&t->product, r, v));
     }
 }
 
 static void register_tile(q_lanes *c, const q_lanes_tile *tile, const strip *s, const ir_expr *first, int64_t rows) {
-    row_tile t = {.c = c, .tile = tile, .strip = s, .first = first};
-    mha_product p = {.c = c->m,
-                     .kind = ql_kind(c),
-                     .lanes = s->lanes,
-                     .rows = rows,
-                     .vectors = s->vectors,
-                     .row_name = "p",
-                     .vector_name = "value",
-                     .vectors_first = true,
-                     .user = &t,
-                     .open = find_row,
-                     .vector = value,
-                     .row = weight};
-    mha_product_begin(&p);
-    mha_product_clear(&p);
-    mha_product_steps(&p, "j", ql_i(c, 0), ql_ceil_div(c, tile->to, c->width), 1);
+    row_tile t = {.strip = s, .first = first, .product = ql_product(c, rows, s->vectors)};
+    t.product.lanes = s->lanes;
+    t.product.vectors_first = true;
+    mha_product_begin(&t.product);
+    mha_product_clear(&t.product);
+    multiply(c, tile, &t);
     if (c->o)
-        keep(&p);
+        keep(c, tile, &t);
     else
-        store(&p);
+        store(c, tile, &t);
 }
 
 /* Rows of a register tile that are all in one vector of rows. */

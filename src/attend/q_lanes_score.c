@@ -7,13 +7,11 @@
 enum { MAX_ROWS = 64 };
 
 typedef struct score_tile {
-    const q_lanes *c;
-    const ir_expr *block;         /* of query rows */
     const ir_expr *first;         /* its first key within the tile */
     const ir_expr *key[MAX_ROWS]; /* its keys, clamped to the last one */
     mha_kv_row row[MAX_ROWS];     /* where they lie in K */
     const ir_expr *j[MAX_ROWS];   /* and in c->keys */
-    const ir_buffer *acc;         /* registers [score_rows, score_vectors] */
+    mha_product product;          /* score_rows by score_vectors */
     const ir_buffer *max;         /* registers [score_vectors]: running maximum over the tile */
 } score_tile;
 
@@ -37,34 +35,24 @@ static int64_t unrolling(const q_lanes *c) {
     return unroll;
 }
 
-/* Column d of Q^T, or pair of columns, and of a row of K. */
-static const ir_expr *query(const mha_product *p, const ir_expr *d, int64_t v) {
-    const score_tile *t = p->user;
-    const int wide = t->c->m->lanes * t->c->width;
-    return ir_load(t->c->b, ir_at(t->c->b, t->c->qt, wide, 3, t->block, d, ql_i(t->c, v * wide)));
-}
-
-static const ir_expr *key_value(const mha_product *p, const ir_expr *d, int64_t jj) {
-    const score_tile *t = p->user;
-    const q_lanes *c = t->c;
-    const ir_expr *column = ir_mul(c->b, d, ql_i(c, c->width));
-    const ir_access *at = c->keys ? ir_at(c->b, c->keys, 1, 2, t->j[jj], column)
-                                  : mha_kv_access(c->m, c->m->k, &t->row[jj], column, c->width);
-    return mha_load_repeated(c->m, p->kind, at, p->lanes);
-}
-
-/* Sums in the order of d. */
-static void multiply(const q_lanes *c, score_tile *t) {
-    mha_product p = ql_product(c, c->m->s->score_rows, c->m->s->score_vectors);
-    p.row_name = "key_value";
-    p.vector_name = "queries";
-    p.user = t;
-    p.row = key_value;
-    p.vector = query;
-    mha_product_begin(&p);
-    mha_product_clear(&p);
-    mha_product_steps(&p, "d", ql_i(c, 0), ql_i(c, c->m->p->head_dim / c->width), unrolling(c));
-    t->acc = p.acc;
+/* K[key, d] * Q^T[d, rows], summed in the order of d. */
+static void multiply(q_lanes *c, const q_lanes_tile *tile, score_tile *t) {
+    ir_builder *b = c->b;
+    mha_product *p = &t->product;
+    const int wide = p->lanes * c->width;
+    mha_product_begin(p);
+    mha_product_clear(p);
+    const ir_expr *columns = ql_i(c, c->m->p->head_dim / c->width);
+    const ir_expr *d = mha_steps_begin(c->m, "d", ql_i(c, 0), columns, unrolling(c)), *column;
+    mha_product_hold(p, "queries");
+    for (int v = 0; v < p->vectors; v++)
+        mha_product_vector(p, NULL, v, ir_load(b, ir_at(b, c->qt, wide, 3, tile->block, d, ql_i(c, v * wide))));
+    column = ir_mul(b, d, ql_i(c, c->width));
+    for (int jj = 0; jj < p->rows; jj++)
+        mha_product_repeat(p, "key_value", jj,
+                           c->keys ? ir_at(b, c->keys, 1, 2, t->j[jj], column)
+                                   : mha_kv_access(c->m, c->m->k, &t->row[jj], column, c->width));
+    mha_steps_end(c->m);
 }
 
 /* What the score of a register tile's key and of the block's rows from `at` on is made of; rows: what its keys share.
@@ -78,26 +66,22 @@ static mha_score_operands operands_of(q_lanes *c, const score_tile *t, mha_score
     return rows;
 }
 
-static const ir_access *score_at(q_lanes *c, const score_tile *t, int jj, const ir_expr *v) {
-    return ir_at(c->b, t->acc, c->m->lanes, 2, ql_i(c, jj), v);
-}
-
 /* Products become scores where they are. Often there is nothing to do: the scale is applied by the softmax. */
 static void score(q_lanes *c, const q_lanes_tile *tile, const score_tile *t) {
     ir_builder *b = c->b;
     const int lanes = c->m->lanes;
-    for (int n = 0; n < c->m->s->score_vectors; n++) {
-        const ir_expr *v = ql_i(c, n), *at = ql_i(c, (int64_t)n * lanes);
+    for (int v = 0; v < t->product.vectors; v++) {
+        const ir_expr *at = ql_i(c, (int64_t)v * lanes);
         mha_score_operands rows = {0};
         if (c->position) {
             rows.position = ir_let(b, "position", ir_load(b, ir_at(b, c->position, lanes, 2, tile->block, at)));
             rows.slope = ir_let(b, "slope", ir_load(b, ir_at(b, c->slope, lanes, 2, tile->block, at)));
         }
-        for (int jj = 0; jj < c->m->s->score_rows; jj++) {
+        for (int jj = 0; jj < t->product.rows; jj++) {
             const mha_score_operands operands = operands_of(c, t, rows, jj, at);
-            const ir_expr *dot = ir_load(b, score_at(c, t, jj, v));
+            const ir_expr *dot = mha_product_sum(&t->product, jj, v);
             const ir_expr *z = mha_score(c->m, &operands, dot, ATTUNE_WEIGHTS_MASKED);
-            if (z != dot) ir_store(b, score_at(c, t, jj, v), z);
+            if (z != dot) ir_store(b, mha_product_at(&t->product, jj, v), z);
         }
     }
 }
@@ -105,15 +89,15 @@ static void score(q_lanes *c, const q_lanes_tile *tile, const score_tile *t) {
 /* Keys that a row does not see become -inf. */
 static void hide(q_lanes *c, const q_lanes_tile *tile, const score_tile *t) {
     ir_builder *b = c->b;
-    const ir_expr *v = ql_unrolled(c, "v", c->m->s->score_vectors);
-    const ir_expr *at = ir_mul(b, v, ql_i(c, c->m->lanes));
-    const mha_sight sight = ql_sight(c, tile, at);
-    for (int jj = 0; jj < c->m->s->score_rows; jj++) {
-        const ir_expr *sees = ql_sees(c, &sight, at, t->key[jj], ir_add(b, t->first, ql_i(c, jj)));
-        const ir_access *z = score_at(c, t, jj, v);
-        ir_store(b, z, mha_hide(c->m, sees, ir_load(b, z), -INFINITY));
+    for (int v = 0; v < t->product.vectors; v++) {
+        const ir_expr *at = ql_i(c, (int64_t)v * c->m->lanes);
+        const mha_sight sight = ql_sight(c, tile, at);
+        for (int jj = 0; jj < t->product.rows; jj++) {
+            const ir_expr *sees = ql_sees(c, &sight, at, t->key[jj], ir_add(b, t->first, ql_i(c, jj)));
+            const ir_access *z = mha_product_at(&t->product, jj, v);
+            ir_store(b, z, mha_hide(c->m, sees, ir_load(b, z), -INFINITY));
+        }
     }
-    ir_for_end(b);
 }
 
 /* Register tiles within which no row's sight begins or ends need not compare. */
@@ -135,15 +119,13 @@ static void hide_some(q_lanes *c, const q_lanes_tile *tile, const score_tile *t)
 /* Stores the scores of the register tile and folds them into the maximum. */
 static void finish(q_lanes *c, const score_tile *t) {
     ir_builder *b = c->b;
-    const int lanes = c->m->lanes;
-    const ir_expr *v = ql_unrolled(c, "v", c->m->s->score_vectors);
-    for (int jj = 0; jj < c->m->s->score_rows; jj++) {
-        const ir_expr *j = ir_add(b, t->first, ql_i(c, jj));
-        const ir_access *max = ir_at(b, t->max, lanes, 1, v);
-        ir_store(b, ql_score_at(c, v, j), ir_load(b, score_at(c, t, jj, v)));
-        ir_store(b, max, ir_max(b, ir_load(b, max), ir_load(b, score_at(c, t, jj, v))));
-    }
-    ir_for_end(b);
+    for (int v = 0; v < t->product.vectors; v++)
+        for (int jj = 0; jj < t->product.rows; jj++) {
+            const ir_access *max = ir_at(b, t->max, c->m->lanes, 1, ql_i(c, v));
+            const ir_expr *z = mha_product_sum(&t->product, jj, v);
+            ir_store(b, ql_score_at(c, ql_i(c, v), ir_add(b, t->first, ql_i(c, jj))), z);
+            ir_store(b, max, ir_max(b, ir_load(b, max), z));
+        }
 }
 
 /* Behind the last register tile that holds a key which the block sees. Where score_rows divides the number of keys,
@@ -160,7 +142,7 @@ void ql_scores(q_lanes *c, const q_lanes_tile *tile) {
     ir_builder *b = c->b;
     const int lanes = c->m->lanes;
     const int64_t rows = c->m->s->score_rows, vectors = c->m->s->score_vectors;
-    score_tile t = {.c = c, .block = tile->block, .max = ql_registers(c, "max_so_far", 1, &vectors)};
+    score_tile t = {.product = ql_product(c, rows, vectors), .max = ql_registers(c, "max_so_far", 1, &vectors)};
     const ir_expr *v = ql_unrolled(c, "v", vectors);
     ir_store(b, ir_at(b, t.max, lanes, 1, v), ql_splat(c, -INFINITY));
     ir_for_end(b);
@@ -170,7 +152,7 @@ void ql_scores(q_lanes *c, const q_lanes_tile *tile) {
     const ir_expr *n = ir_for_begin(b, "score_tile", ir_div(b, tile->from, ql_i(c, rows)), end, 1, false);
     t.first = ir_let(b, "first", ir_mul(b, n, ql_i(c, rows)));
     find_keys(c, tile, &t);
-    multiply(c, &t);
+    multiply(c, tile, &t);
     score(c, tile, &t);
     hide_some(c, tile, &t);
     finish(c, &t);

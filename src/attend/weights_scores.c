@@ -1,5 +1,6 @@
 /* S = Q K^T for one block: K^T is packed with its keys along the lanes, rows of Q are read as broadcast scalars. Each
  * product is summed in the order of the columns. */
+#include "nest/columns.h"
 #include "nest/product.h"
 #include "nest/rows.h"
 #include "nest/transpose.h"
@@ -8,6 +9,8 @@
 static const ir_expr *loop(const weights *w, const char *name, int64_t count) {
     return ir_for_begin(w->b, name, mha_i(w->c, 0), mha_i(w->c, count), 1, false);
 }
+
+static const ir_expr *plus(const weights *w, const ir_expr *x, int64_t y) { return ir_add(w->b, x, mha_i(w->c, y)); }
 
 /* ---- Q ---- */
 
@@ -35,26 +38,19 @@ static void refer_keys(const weights *w, const ir_expr *kv_head, const ir_expr *
     ir_builder *b = w->b;
     const ir_expr *one = mha_i(w->c, 1), *zero = mha_i(w->c, 0);
     for (int l = 0; l < w->lanes; l++) {
-        const ir_expr *counts = ir_min(b, ir_add(b, key, mha_i(w->c, l)), ir_sub(b, w->limit, one));
+        const ir_expr *counts = ir_min(b, plus(w, key, l), ir_sub(b, w->limit, one));
         const ir_expr *j = ir_let(b, "key", ir_min(b, ir_sub(b, w->all_keys, one), ir_max(b, zero, counts)));
         rows[l] = mha_kv_row_at(w->c, &w->e, kv_head, j);
     }
 }
 
 static void pack_vectors(const weights *w, const mha_kv_row *rows, const ir_expr *at) {
-    ir_builder *b = w->b;
     const int quarter = mha_quarter(w->lanes);
-    const ir_expr *square[4], *parts[IR_MAX_LANES];
+    const ir_expr *columns[4];
     const mha_columns d = mha_columns_begin(w->c, w->c->p->head_dim, quarter);
-    for (int i = 0; i < quarter; i++) {
-        for (int part = 0; part < w->lanes / quarter; part++)
-            parts[part] = mha_load(w->c, mha_kv_access(w->c, w->c->k, &rows[part * quarter + i], d.at, quarter));
-        square[i] = ir_let(b, "k", mha_join(b, parts, w->lanes / quarter, quarter));
-    }
-    mha_transpose_quarters(b, w->lanes, square);
-    for (int i = 0; i < quarter; i++)
-        ir_store(b, ir_at(b, w->kt, w->lanes, 2, ir_add(b, d.at, mha_i(w->c, i)), at), square[i]);
-    ir_for_end(b);
+    mha_transposed_keys(w->c, rows, d.at, quarter, columns);
+    for (int i = 0; i < quarter; i++) ir_store(w->b, ir_at(w->b, w->kt, w->lanes, 2, plus(w, d.at, i), at), columns[i]);
+    ir_for_end(w->b);
 }
 
 /* Rows narrower than a quarter. */
@@ -72,8 +68,7 @@ static void pack_keys(const weights *w, const ir_expr *kv_head, const ir_expr *f
     const ir_expr *at = ir_for_begin(w->b, "at", mha_i(w->c, 0), mha_i(w->c, w->keys), w->lanes, false);
     refer_keys(w, kv_head, ir_add(w->b, first_key, at), rows);
     for (int l = 0; l < w->lanes && w->scales; l++)
-        ir_store(w->b, ir_at(w->b, w->scales, 1, 2, mha_i(w->c, 0), ir_add(w->b, at, mha_i(w->c, l))),
-                 mha_k_scale(w->c, &rows[l]));
+        ir_store(w->b, ir_at(w->b, w->scales, 1, 2, mha_i(w->c, 0), plus(w, at, l)), mha_k_scale(w->c, &rows[l]));
     if (w->c->p->head_dim >= mha_quarter(w->lanes))
         pack_vectors(w, rows, at);
     else
@@ -83,59 +78,31 @@ static void pack_keys(const weights *w, const ir_expr *kv_head, const ir_expr *f
 
 /* ---- Q K^T ---- */
 
-/* A register tile: rows first … and vectors of keys from `at`. */
-typedef struct score_tile {
-    const weights *w;
-    const ir_expr *first, *at;
-} score_tile;
-
-static const ir_expr *row_at(const score_tile *t, int64_t r) { return ir_add(t->w->b, t->first, mha_i(t->w->c, r)); }
-
-static const ir_expr *key_at(const score_tile *t, int64_t v) {
-    return ir_add(t->w->b, t->at, mha_i(t->w->c, v * t->w->lanes));
-}
-
-static const ir_expr *keys(const mha_product *p, const ir_expr *d, int64_t v) {
-    const score_tile *t = p->user;
-    return ir_load(t->w->b, ir_at(t->w->b, t->w->kt, p->lanes, 2, d, key_at(t, v)));
-}
-
-static const ir_expr *query_value(const mha_product *p, const ir_expr *d, int64_t r) {
-    const score_tile *t = p->user;
-    return mha_load_repeated(p->c, p->kind, ir_at(t->w->b, t->w->q, 1, 2, row_at(t, r), d), p->lanes);
-}
-
-static void store(const mha_product *p) {
-    const score_tile *t = p->user;
-    const weights *w = t->w;
-    ir_builder *b = w->b;
-    for (int64_t r = 0; r < p->rows; r++)
-        for (int64_t v = 0; v < p->vectors; v++) {
-            const ir_expr *column = key_at(t, v), *score = mha_product_sum(p, r, v);
-            if (w->scales)
-                score = ir_mul(b, score, ir_load(b, ir_at(b, w->scales, w->lanes, 2, mha_i(w->c, 0), column)));
-            ir_store(b, ir_at(b, w->scores, w->lanes, 2, row_at(t, r), column), score);
-        }
-}
-
+/* One register tile: rows first … and vectors of keys from `at`. */
 static void multiply_tile(const weights *w, const ir_expr *first, const ir_expr *at) {
-    score_tile t = {w, first, at};
+    ir_builder *b = w->b;
     mha_product p = {.c = w->c,
                      .kind = MHA_MADD,
                      .lanes = w->lanes,
                      .rows = w->tile_rows,
                      .vectors = w->tile_vectors,
-                     .row_name = "query_value",
-                     .vector_name = "keys",
-                     .in_registers = true,
-                     .vectors_first = true,
-                     .user = &t,
-                     .vector = keys,
-                     .row = query_value};
+                     .vectors_first = true};
     mha_product_begin(&p);
     mha_product_clear(&p);
-    mha_product_steps(&p, "d", mha_i(w->c, 0), mha_i(w->c, w->c->p->head_dim), 1);
-    store(&p);
+    const ir_expr *d = loop(w, "d", w->c->p->head_dim);
+    mha_product_hold(&p, "keys");
+    for (int v = 0; v < p.vectors; v++)
+        mha_product_vector(&p, NULL, v, ir_load(b, ir_at(b, w->kt, w->lanes, 2, d, plus(w, at, v * w->lanes))));
+    for (int r = 0; r < p.rows; r++)
+        mha_product_repeat(&p, "query_value", r, ir_at(b, w->q, 1, 2, plus(w, first, r), d));
+    ir_for_end(b);
+    for (int r = 0; r < p.rows; r++)
+        for (int v = 0; v < p.vectors; v++) {
+            const ir_expr *score = mha_product_sum(&p, r, v), *column = plus(w, at, v * w->lanes);
+            if (w->scales)
+                score = ir_mul(b, score, ir_load(b, ir_at(b, w->scales, w->lanes, 2, mha_i(w->c, 0), column)));
+            ir_store(b, ir_at(b, w->scores, w->lanes, 2, plus(w, first, r), column), score);
+        }
 }
 
 /* The last tile of rows overlaps the one before: it computes the same bits again. */

@@ -52,73 +52,53 @@ static const ir_access *tile_at(const gemm *c, const ir_expr *row, const ir_expr
 enum { MAX_NEXT = 2 };
 
 typedef struct register_tile {
-    const gemm *c;
     const ir_expr *base;   /* its first row in slab and tile */
     const ir_expr *column; /* its first column in the group */
     mha_product product;
-    int64_t half; /* of a pair of rows of B that is taken apart: the one that is multiplied */
     mha_token next[MAX_NEXT];
     int64_t num_next; /* rows of A to be prefetched meanwhile */
 } register_tile;
 
-static bool takes_apart(const gemm *c) { return c->g->right_is_paired && c->kind == MHA_MADD; }
-
-static const ir_expr *column_of(const register_tile *t, int64_t vector) {
-    return ir_add(t->c->b, t->column, idx(t->c, vector * t->c->m->lanes));
+static const ir_expr *column_of(const gemm *c, const register_tile *t, int64_t vector) {
+    return ir_add(c->b, t->column, idx(c, vector * c->m->lanes));
 }
 
-/* Where row `row` of the register tile is kept before and after the product. */
-static const ir_access *home_of(const register_tile *t, int64_t row, int64_t vector) {
-    return tile_at(t->c, ir_add(t->c->b, t->base, idx(t->c, row)), column_of(t, vector));
+/* Where a row of the register tile is kept before and after the product. */
+static const ir_access *home_of(const gemm *c, const register_tile *t, int64_t row, int64_t vector) {
+    return tile_at(c, ir_add(c->b, t->base, idx(c, row)), column_of(c, t, vector));
 }
 
-static void begin_tile(const register_tile *t) {
-    const gemm *c = t->c;
+static const ir_expr *start_of(const gemm *c, const ir_expr *column) {
+    return ir_let(c->b, "start", c->g->start(c->m, c->g, c->group, column, c->m->lanes));
+}
+
+static void begin_tile(const gemm *c, const register_tile *t) {
     for (int64_t v = 0; v < c->vectors; v++) {
-        const ir_expr *start = NULL;
-        if (c->one_pass) start = ir_let(c->b, "start", c->g->start(c->m, c->g, c->group, column_of(t, v), c->m->lanes));
+        const ir_expr *start = c->one_pass ? start_of(c, column_of(c, t, v)) : NULL;
         for (int64_t r = 0; r < t->product.rows; r++)
-            ir_store(c->b, mha_product_at(&t->product, r, v), start ? start : ir_load(c->b, home_of(t, r, v)));
+            ir_store(c->b, mha_product_at(&t->product, r, v), start ? start : ir_load(c->b, home_of(c, t, r, v)));
     }
 }
 
-static void end_tile(const register_tile *t) {
+static void end_tile(const gemm *c, const register_tile *t) {
     for (int64_t r = 0; r < t->product.rows; r++)
-        for (int64_t v = 0; v < t->c->vectors; v++)
-            ir_store(t->c->b, home_of(t, r, v), mha_product_sum(&t->product, r, v));
+        for (int64_t v = 0; v < c->vectors; v++)
+            ir_store(c->b, home_of(c, t, r, v), mha_product_sum(&t->product, r, v));
 }
 
-static const ir_expr *right_of(const register_tile *t, const ir_expr *k, int64_t vector) {
-    const gemm *c = t->c;
-    return c->g->right(c->m, c->g, c->group, k, column_of(t, vector), c->m->lanes);
-}
-
-/* A vector of B in row k, or in that half of the rows of pair k. */
-static const ir_expr *right(const mha_product *p, const ir_expr *k, int64_t v) {
-    const register_tile *t = p->user;
-    const ir_expr *x = right_of(t, k, v);
-    return takes_apart(t->c) ? mha_half_of_pairs(t->c->m, x, (int)t->half) : x;
-}
-
-/* The column of A, or pair of them, that is multiplied by it. */
-static const ir_expr *left(const mha_product *p, const ir_expr *k, int64_t r) {
-    const register_tile *t = p->user;
-    const gemm *c = t->c;
-    const ir_expr *column = ir_add(c->b, ir_mul(c->b, k, idx(c, c->inputs)), idx(c, t->half));
-    const ir_access *at = ir_at(c->b, c->slab, (int)p->kind, 2, ir_add(c->b, t->base, idx(c, r)), column);
-    return mha_load_repeated(c->m, p->kind, at, p->lanes);
+static const ir_expr *right_of(const gemm *c, const register_tile *t, const ir_expr *k, int64_t vector) {
+    return c->g->right(c->m, c->g, c->group, k, column_of(c, t, vector), c->m->lanes);
 }
 
 /* Asks for the rows of B that are multiplied PREFETCH_ROWS turns later, line by line. The prefetchers of a CPU follow
  * them by themselves, but lose a few per cent at the ends of pages and panels, and half where B comes from memory. And
  * for some of the rows of A that are copied next: again for each of its columns, which costs less than to count. */
-static void prefetch(const register_tile *t, const ir_expr *k) {
+static void prefetch(const gemm *c, const register_tile *t, const ir_expr *k) {
     enum { PREFETCH_ROWS = 64 };
-    const gemm *c = t->c;
     const int64_t line = 64 / ir_elem_get(c->m->elem)->bytes;
     const ir_expr *later = ir_add(c->b, k, idx(c, PREFETCH_ROWS));
     for (int64_t v = 0; v < c->vectors; v += c->m->lanes < line ? line / c->m->lanes : 1) {
-        const ir_expr *x = right_of(t, later, v);
+        const ir_expr *x = right_of(c, t, later, v);
         while (x && x->op == IR_CAST) x = x->args[0];
         if (x && x->op == IR_LOAD) ir_prefetch(c->b, x->value.access);
     }
@@ -126,16 +106,23 @@ static void prefetch(const register_tile *t, const ir_expr *k) {
     for (int64_t n = 0; n < t->num_next; n++) ir_prefetch(c->b, c->g->left(c->m, c->g, &t->next[n], column));
 }
 
-/* In the order of k. */
-static void multiply(register_tile *t, const ir_expr *from, const ir_expr *to) {
-    const ir_expr *rights[MHA_MAX_VECTORS];
-    const ir_expr *k = ir_for_begin(t->c->b, "k", from, to, 1, false);
-    for (t->half = 0; t->half < (takes_apart(t->c) ? 2 : 1); t->half++) {
-        mha_product_load(&t->product, k, rights);
-        if (t->half == 0) prefetch(t, k);
-        mha_product_add(&t->product, k, rights);
+/* In the order of k, which counts pairs of rows of B if right_is_paired. */
+static void multiply(const gemm *c, register_tile *t, const ir_expr *from, const ir_expr *to) {
+    ir_builder *b = c->b;
+    mha_product *p = &t->product;
+    const bool takes_apart = c->g->right_is_paired && c->kind == MHA_MADD;
+    const ir_expr *k = ir_for_begin(b, "k", from, to, 1, false);
+    for (int half = 0; half < (takes_apart ? 2 : 1); half++) {
+        const ir_expr *column = ir_add(b, ir_mul(b, k, idx(c, c->inputs)), idx(c, half));
+        for (int64_t v = 0; v < c->vectors; v++) {
+            const ir_expr *x = right_of(c, t, k, v);
+            mha_product_vector(p, "right", v, takes_apart ? mha_half_of_pairs(c->m, x, half) : x);
+        }
+        if (half == 0) prefetch(c, t, k);
+        for (int64_t r = 0; r < p->rows; r++)
+            mha_product_repeat(p, "left", r, ir_at(b, c->slab, (int)p->kind, 2, ir_add(b, t->base, idx(c, r)), column));
     }
-    ir_for_end(t->c->b);
+    ir_for_end(b);
 }
 
 static void assume_row(const gemm *c, const ir_expr *row) {
@@ -182,13 +169,12 @@ static bool by_tiles(const gemm *c, int64_t rows) {
 }
 
 /* The product begins as start, from where tiles take it. */
-static void start_product(const register_tile *t) {
-    const gemm *c = t->c;
+static void start_product(const gemm *c, const register_tile *t) {
     ir_builder *b = c->b;
     for (int64_t v = 0; v < c->vectors; v++) {
-        const ir_expr *start = ir_let(b, "start", c->g->start(c->m, c->g, c->group, column_of(t, v), TILE));
+        const ir_expr *start = start_of(c, column_of(c, t, v));
         const ir_expr *r = ir_for_begin(b, "r", idx(c, 0), idx(c, t->product.rows), 1, false);
-        ir_store(b, tile_at(c, ir_add(b, t->base, r), column_of(t, v)), start);
+        ir_store(b, tile_at(c, ir_add(b, t->base, r), column_of(c, t, v)), start);
         ir_for_end(b);
     }
 }
@@ -198,8 +184,7 @@ static const ir_access *tile_of(const gemm *c, const ir_buffer *tiles, int64_t r
                                          : ir_at(c->b, tiles, 1, 1, idx(c, row));
 }
 
-static void multiply_tiles(const register_tile *t) {
-    const gemm *c = t->c;
+static void multiply_tiles(const gemm *c, const register_tile *t) {
     ir_builder *b = c->b;
     const int64_t high = t->product.rows / TILE, wide = c->vectors, pairs = TILE_DEPTH / 2;
     const ir_type f32 = ir_type_of(IR_F32, 1), bf16 = ir_type_of(IR_BF16, 1);
@@ -207,14 +192,14 @@ static void multiply_tiles(const register_tile *t) {
     const ir_buffer *left = ir_alloc(b, "left", IR_TILES, bf16, 1, &high);
     const ir_buffer *right = ir_alloc(b, "right", IR_TILES, bf16, 1, &wide);
     for (int64_t i = 0; i < high * wide; i++)
-        ir_tile(b, IR_TILE_LOAD, tile_of(c, sum, i / wide, i % wide), home_of(t, i / wide * TILE, i % wide), NULL);
+        ir_tile(b, IR_TILE_LOAD, tile_of(c, sum, i / wide, i % wide), home_of(c, t, i / wide * TILE, i % wide), NULL);
     const ir_expr *k = ir_for_begin(b, "k", idx(c, 0), idx(c, c->steps), pairs, false);
     for (int64_t i = 0; i < high; i++) {
         const ir_expr *row = ir_add(b, t->base, idx(c, i * TILE)), *column = ir_mul(b, k, idx(c, 2));
         ir_tile(b, IR_TILE_LOAD, tile_of(c, left, i, 0), ir_at(b, c->slab, TILE_DEPTH, 2, row, column), NULL);
     }
     for (int64_t v = 0; v < wide; v++) {
-        const ir_expr *x = right_of(t, k, v);
+        const ir_expr *x = right_of(c, t, k, v);
         ir_tile(b, IR_TILE_LOAD, tile_of(c, right, v, 0), x ? x->value.access : NULL, NULL);
     }
     for (int64_t i = 0; i < high * wide; i++)
@@ -222,7 +207,7 @@ static void multiply_tiles(const register_tile *t) {
                 tile_of(c, right, i % wide, 0));
     ir_for_end(b);
     for (int64_t i = 0; i < high * wide; i++)
-        ir_tile(b, IR_TILE_STORE, home_of(t, i / wide * TILE, i % wide), tile_of(c, sum, i / wide, i % wide), NULL);
+        ir_tile(b, IR_TILE_STORE, home_of(c, t, i / wide * TILE, i % wide), tile_of(c, sum, i / wide, i % wide), NULL);
 }
 
 /* ---- All columns of a group ---- */
@@ -233,29 +218,20 @@ static void row_of_tiles(const gemm *c, int64_t rows, const ir_expr *base, const
                          const ir_expr *first) {
     ir_builder *b = c->b;
     const int64_t columns = c->vectors * c->m->lanes, tiles = c->g->group_columns / columns;
-    register_tile t = {.c = c, .base = base};
-    t.product = (mha_product){.c = c->m,
-                              .kind = c->kind,
-                              .lanes = c->m->lanes,
-                              .rows = rows,
-                              .vectors = c->vectors,
-                              .row_name = "left",
-                              .vector_name = "right",
-                              .user = &t,
-                              .vector = right,
-                              .row = left};
+    register_tile t = {.base = base};
+    t.product = (mha_product){.c = c->m, .kind = c->kind, .lanes = c->m->lanes, .rows = rows, .vectors = c->vectors};
     const ir_expr *n = ir_for_begin(b, "column_tile", idx(c, 0), idx(c, tiles), 1, false);
     t.column = ir_mul(b, n, idx(c, columns));
     if (first && c->g->left) t.num_next = find_rows(c, ir_add(b, first, idx(c, c->rows)), n, tiles, t.next);
     if (first && c->g->result) prefetch_results(c, first, n, tiles);
     if (by_tiles(c, rows)) {
-        start_product(&t);
-        multiply_tiles(&t);
+        start_product(c, &t);
+        multiply_tiles(c, &t);
     } else {
         mha_product_begin(&t.product);
-        begin_tile(&t);
-        multiply(&t, from, to);
-        end_tile(&t);
+        begin_tile(c, &t);
+        multiply(c, &t, from, to);
+        end_tile(c, &t);
     }
     ir_for_end(b);
 }
@@ -290,7 +266,7 @@ static void start_rows(const gemm *c, const ir_expr *rows) {
     const int64_t lanes = c->m->lanes;
     const ir_expr *n = ir_for_begin(b, "column_vector", idx(c, 0), idx(c, c->g->group_columns / lanes), 1, false);
     const ir_expr *column = ir_mul(b, n, idx(c, lanes));
-    const ir_expr *start = ir_let(b, "start", c->g->start(c->m, c->g, c->group, column, (int)lanes));
+    const ir_expr *start = start_of(c, column);
     const ir_expr *r = ir_for_begin(b, "r", idx(c, 0), rows, 1, false);
     ir_store(b, tile_at(c, r, column), start);
     ir_for_end(b);

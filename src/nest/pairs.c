@@ -10,13 +10,17 @@ const ir_expr *mha_accumulate(const mha_context *c, mha_kind kind, const ir_expr
     return kind == MHA_DOT2 ? ir_dot2(c->b, x, y, acc) : mha_madd(c, x, y, acc);
 }
 
+const ir_expr *mha_load_factor(const mha_context *c, mha_kind kind, const ir_access *access) {
+    return kind == MHA_MADD ? mha_load(c, access) : ir_load(c->b, access);
+}
+
 const ir_expr *mha_repeat(const mha_context *c, mha_kind kind, const ir_expr *x, int lanes) {
     if (kind == MHA_MADD) return ir_splat(c->b, x, lanes);
     return ir_bitcast(c->b, IR_BF16, ir_splat(c->b, ir_bitcast(c->b, IR_I32, x), lanes));
 }
 
 const ir_expr *mha_load_repeated(const mha_context *c, mha_kind kind, const ir_access *access, int lanes) {
-    return mha_repeat(c, kind, kind == MHA_MADD ? mha_load(c, access) : ir_load(c->b, access), lanes);
+    return mha_repeat(c, kind, mha_load_factor(c, kind, access), lanes);
 }
 
 const ir_expr *mha_where_seen(const mha_context *c, mha_kind kind, const ir_expr *seen, const ir_expr *x) {

@@ -18,7 +18,10 @@ ir_elem mha_factor_elem(const mha_context *c, mha_kind kind);
 const ir_expr *mha_accumulate(const mha_context *c, mha_kind kind, const ir_expr *x, const ir_expr *y,
                               const ir_expr *acc);
 
-/* One lane of a factor in `lanes` lanes; the second form loads it, from any element if the kind is MHA_MADD. */
+/* A factor in memory, of any element if the kind is MHA_MADD. */
+const ir_expr *mha_load_factor(const mha_context *c, mha_kind kind, const ir_access *access);
+
+/* One lane of a factor in `lanes` lanes. */
 const ir_expr *mha_repeat(const mha_context *c, mha_kind kind, const ir_expr *x, int lanes);
 const ir_expr *mha_load_repeated(const mha_context *c, mha_kind kind, const ir_access *access, int lanes);
 

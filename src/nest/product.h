@@ -1,11 +1,16 @@
-/* A register tile of a product: acc[r][v] += x · y for each k, in the order of k.
+/* A register tile of a product: acc[r][v] += x · y, step by step in the order of k.
  *
- * One factor is told by the vectors of the tile: it lies along the lanes. The other is told by its rows: it lies along
- * the lanes too, whose sums then are added up at the end (transpose.h: mha_sum_lanes), or is one number, or pair,
- * repeated in all lanes (mha_load_repeated). A step loads the factors of all vectors, then takes row after row.
+ * One factor belongs to the vectors of the tile and lies along the lanes. The other belongs to its rows. It is repeated
+ * in all lanes, or lies along them too: then the lanes of the sums are added up at the end (mha_sum_lanes). The caller
+ * opens the loop over k, gives the factors of all vectors, then those of row after row:
  *
- * The builder owns the accumulators and the steps. Where factors come from is said by callbacks; the caller starts the
- * accumulators (mha_product_clear, or by a store of its own) and decides what becomes of them. */
+ *     mha_product_begin(&p);
+ *     mha_product_clear(&p);
+ *     k = ir_for_begin(…);
+ *     for (v …) mha_product_vector(&p, "right", v, load of right[k, v]);
+ *     for (r …) mha_product_repeat(&p, "left", r, access of left[r, k]);
+ *     ir_for_end(b);
+ *     for (r …) for (v …) … mha_product_sum(&p, r, v) … */
 #ifndef ATTUNE_MHA_PRODUCT_H
 #define ATTUNE_MHA_PRODUCT_H
 
@@ -13,38 +18,36 @@
 
 enum { MHA_MAX_VECTORS = 64 };
 
-typedef struct mha_product mha_product;
-struct mha_product {
+typedef struct mha_product {
     const mha_context *c;
     mha_kind kind;
-    int lanes;                          /* of an accumulator */
-    int64_t rows, vectors;              /* of the tile */
-    const char *row_name, *vector_name; /* of the factors in the IR; NULL: an expression without a name */
-    bool in_registers;                  /* factors of vectors are kept in an array of that name */
-    bool vectors_first;                 /* the factor of the vectors is the first one; bits do not depend on it */
-    void *user;
-    /* What both factors of step k need; NULL: nothing. */
-    void (*open)(const mha_product *p, const ir_expr *k);
-    /* The factors of step k. */
-    const ir_expr *(*vector)(const mha_product *p, const ir_expr *k, int64_t v);
-    const ir_expr *(*row)(const mha_product *p, const ir_expr *k, int64_t r);
-    /* What a row's factor x is for vector v; NULL: itself. */
-    const ir_expr *(*part)(const mha_product *p, const ir_expr *k, int64_t v, const ir_expr *x);
-    const ir_buffer *acc; /* registers [rows, vectors]: mha_product_begin */
-};
+    int lanes;                              /* of an accumulator */
+    int64_t rows, vectors;                  /* of the tile */
+    bool vectors_first;                     /* the factor of the vectors is the first one; bits do not depend on it */
+    const ir_buffer *acc;                   /* registers [rows, vectors] */
+    const ir_buffer *held;                  /* of a step: registers [vectors]; NULL: factors are names */
+    const ir_expr *vector[MHA_MAX_VECTORS]; /* of a step */
+} mha_product;
 
-/* Declares the accumulators. */
+/* Declares the accumulators; makes them 0. */
 void mha_product_begin(mha_product *p);
 void mha_product_clear(const mha_product *p);
 const ir_access *mha_product_at(const mha_product *p, int64_t row, int64_t vector);
 const ir_expr *mha_product_sum(const mha_product *p, int64_t row, int64_t vector);
 
-/* Step k; or in two halves, between which something else may be done. */
-void mha_product_step(const mha_product *p, const ir_expr *k);
-void mha_product_load(const mha_product *p, const ir_expr *k, const ir_expr **vectors);
-void mha_product_add(const mha_product *p, const ir_expr *k, const ir_expr *const *vectors);
+/* Keeps the vectors' factors of the step that begins in an array in registers. */
+void mha_product_hold(mha_product *p, const char *name);
+/* The factor of a vector, under that name unless it is NULL or factors are held. */
+void mha_product_vector(mha_product *p, const char *name, int64_t vector, const ir_expr *x);
+/* The factor of a row, and all products with it: a vector, or what is loaded in all lanes. */
+void mha_product_row(const mha_product *p, const char *name, int64_t row, const ir_expr *x);
+void mha_product_repeat(const mha_product *p, const char *name, int64_t row, const ir_access *access);
+/* One of these products. */
+void mha_product_add(const mha_product *p, int64_t row, int64_t vector, const ir_expr *x);
 
-/* Steps from … to - 1 in a loop of that name, `unroll` in a turn: as many turns as begin before `to`. */
-void mha_product_steps(const mha_product *p, const char *name, const ir_expr *from, const ir_expr *to, int64_t unroll);
+/* Opens a loop over k = from, …, to - 1, of which `unroll` are in a turn; as many turns as begin before `to`. */
+const ir_expr *mha_steps_begin(const mha_context *c, const char *name, const ir_expr *from, const ir_expr *to,
+                               int64_t unroll);
+void mha_steps_end(const mha_context *c);
 
 #endif
