@@ -147,13 +147,17 @@ void dl_serial_scores(d_lanes *d, const dl_tile *tile);
 /* d_lanes_softmax.c: scores become probabilities; writes row_max, row_sum and factor. */
 void dl_softmax(d_lanes *d, const dl_tile *tile);
 
-/* What a row sees of a tile by window and causality, as i32 counted from tile->first. */
-mha_sight dl_sight_of(const d_lanes *d, const dl_tile *tile, const dl_row *row);
+/* Which keys of a tile a row sees; `by_position` as i32 counted from tile->first. */
+typedef struct dl_sight {
+    const dl_tile *tile;
+    const dl_row *row;
+    mha_sight by_position;
+} dl_sight;
+dl_sight dl_sight_of(const d_lanes *d, const dl_tile *tile, const dl_row *row);
 /* The bias of keys j, j + 1, … of the tile, as c->elem; NULL if there is none. */
-const ir_expr *dl_bias(const d_lanes *d, const dl_tile *tile, const dl_row *row, const ir_expr *j, int lanes);
+const ir_expr *dl_bias(const d_lanes *d, const dl_sight *sight, const ir_expr *j, int lanes);
 /* Whether the row sees these keys, whose bias is `bias`: `lanes` of bool. */
-const ir_expr *dl_sees(const d_lanes *d, const dl_tile *tile, const dl_row *row, const mha_sight *sight,
-                       const ir_expr *j, int lanes, const ir_expr *bias);
+const ir_expr *dl_sees(const d_lanes *d, const dl_sight *sight, const ir_expr *j, int lanes, const ir_expr *bias);
 
 /* d_lanes_value.c */
 void dl_values(d_lanes *d, const dl_tile *tile);

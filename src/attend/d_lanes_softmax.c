@@ -20,12 +20,14 @@ static const ir_expr *in_tile(const d_lanes *d, const dl_tile *tile, const char 
     return ir_let(b, name, ir_cast(b, IR_I32, near));
 }
 
-mha_sight dl_sight_of(const d_lanes *d, const dl_tile *tile, const dl_row *row) {
-    if (!d->masks_positions) return (mha_sight){0};
+dl_sight dl_sight_of(const d_lanes *d, const dl_tile *tile, const dl_row *row) {
+    if (!d->masks_positions) return (dl_sight){tile, row, {0}};
     const ir_expr *position = ir_let(d->b, "position", ir_add(d->b, d->entry.base, row->query));
-    const mha_sight sight = mha_sight_at(d->c, &d->entry, position);
-    return (mha_sight){in_tile(d, tile, "first_seen", sight.first), in_tile(d, tile, "last_seen", sight.last),
-                       in_tile(d, tile, "last_global", sight.last_global)};
+    const mha_sight keys = mha_sight_at(d->c, &d->entry, position);
+    return (dl_sight){tile,
+                      row,
+                      {in_tile(d, tile, "first_seen", keys.first), in_tile(d, tile, "last_seen", keys.last),
+                       in_tile(d, tile, "last_global", keys.last_global)}};
 }
 
 static void store_masks(const d_lanes *d, const ir_access *target, const ir_access *masks) {
@@ -36,13 +38,13 @@ static void store_masks(const d_lanes *d, const ir_access *target, const ir_acce
 }
 
 /* Lanes of a mask, as i32, or of a bias, as c->elem; 0 beyond its last key. */
-static const ir_expr *load_masks(const d_lanes *d, const dl_tile *tile, const dl_row *row, mha_tensor_id id,
-                                 mha_size size, const ir_expr *j, int lanes) {
+static const ir_expr *load_masks(const d_lanes *d, const dl_sight *sight, mha_tensor_id id, mha_size size,
+                                 const ir_expr *j, int lanes) {
     ir_builder *b = d->b;
     const ir_buffer *masks = d->c->params.tensor[id];
     if (!masks) return NULL;
-    const ir_expr *end = d->c->params.size[size], *key = ir_let(b, "key", ir_add(b, tile->first, j));
-    const ir_expr *const index[] = {d->entry.number, row->head, row->query, key};
+    const ir_expr *end = d->c->params.size[size], *key = ir_let(b, "key", ir_add(b, sight->tile->first, j));
+    const ir_expr *const index[] = {d->entry.number, sight->row->head, sight->row->query, key};
     const ir_type type = ir_type_of(id == MHA_ATTN_MASK ? IR_I32 : d->c->elem, lanes);
     const ir_access *value = ir_at(b, ir_alloc(b, "masks", IR_REG, type, 0, NULL), lanes, 0);
     ir_if_begin(b, compare(d, IR_LE, ir_add(b, key, dl_i(d, lanes)), end));
@@ -58,22 +60,21 @@ static const ir_expr *load_masks(const d_lanes *d, const dl_tile *tile, const dl
     return ir_load(b, value);
 }
 
-const ir_expr *dl_bias(const d_lanes *d, const dl_tile *tile, const dl_row *row, const ir_expr *j, int lanes) {
-    const ir_expr *bias = load_masks(d, tile, row, MHA_ATTN_BIAS, MHA_BIAS_KV, j, lanes);
+const ir_expr *dl_bias(const d_lanes *d, const dl_sight *sight, const ir_expr *j, int lanes) {
+    const ir_expr *bias = load_masks(d, sight, MHA_ATTN_BIAS, MHA_BIAS_KV, j, lanes);
     return bias ? ir_let(d->b, "bias", bias) : NULL;
 }
 
-const ir_expr *dl_sees(const d_lanes *d, const dl_tile *tile, const dl_row *row, const mha_sight *sight,
-                       const ir_expr *j, int lanes, const ir_expr *bias) {
+const ir_expr *dl_sees(const d_lanes *d, const dl_sight *sight, const ir_expr *j, int lanes, const ir_expr *bias) {
     ir_builder *b = d->b;
-    mha_hiding hiding = {.sight = *sight, .bias = bias};
-    if (sight->first || sight->last)
+    mha_hiding hiding = {.sight = sight->by_position, .bias = bias};
+    if (hiding.sight.first || hiding.sight.last)
         hiding.key = ir_let(b, "key", ir_ramp(b, ir_cast(b, IR_I32, j), ir_int(b, IR_I32, 1), lanes));
     if (bias && d->c->p->short_masks) {
-        const ir_expr *key = ir_ramp(b, ir_add(b, tile->first, j), dl_i(d, 1), lanes);
+        const ir_expr *key = ir_ramp(b, ir_add(b, sight->tile->first, j), dl_i(d, 1), lanes);
         hiding.there = compare(d, IR_LT, key, ir_splat(b, d->c->params.size[MHA_BIAS_KV], lanes));
     }
-    hiding.mask = load_masks(d, tile, row, MHA_ATTN_MASK, MHA_MASK_KV, j, lanes);
+    hiding.mask = load_masks(d, sight, MHA_ATTN_MASK, MHA_MASK_KV, j, lanes);
     return mha_sees(d->c, &hiding, lanes);
 }
 
@@ -105,7 +106,7 @@ static void score_row(d_lanes *d, const dl_tile *tile, const dl_row *row, const 
     const mha_context *c = d->c;
     const int lanes = d->lanes;
     mha_score_operands operands = operands_of_row(d, row);
-    const mha_sight sight = masked ? dl_sight_of(d, tile, row) : (mha_sight){0};
+    const dl_sight sight = masked ? dl_sight_of(d, tile, row) : (dl_sight){tile, row, {0}};
     const ir_expr *j = ir_for_begin(b, "j", dl_i(d, 0), tile->keys, lanes, false);
     const ir_access *score = ir_at(b, d->scores, lanes, 2, r, j);
     operands.k_scale = dl_k_scales(d, j, lanes);
@@ -113,10 +114,9 @@ static void score_row(d_lanes *d, const dl_tile *tile, const dl_row *row, const 
         const ir_expr *first = ir_cast(b, IR_I32, ir_add(b, tile->first, j));
         operands.key = ir_cast(b, c->elem, ir_ramp(b, first, ir_int(b, IR_I32, 1), lanes));
     }
-    operands.bias = dl_bias(d, tile, row, j, lanes);
+    operands.bias = dl_bias(d, &sight, j, lanes);
     const ir_expr *z = mha_score(c, &operands, ir_load(b, score), ATTUNE_WEIGHTS_MASKED);
-    if (masked)
-        z = mha_hide(c, ir_let(b, "sees", dl_sees(d, tile, row, &sight, j, lanes, operands.bias)), z, -INFINITY);
+    if (masked) z = mha_hide(c, ir_let(b, "sees", dl_sees(d, &sight, j, lanes, operands.bias)), z, -INFINITY);
     ir_store(b, score, z);
     ir_for_end(b);
     hide_beyond(d, tile, r);

@@ -37,9 +37,8 @@ static const ir_expr *row_at(const d_lanes *d, const row_tile *r, int64_t row) {
 /* Whether a row sees key j of the tile. */
 static const ir_expr *sees_key(const d_lanes *d, const row_tile *tile, int64_t r, const ir_expr *j) {
     const dl_row row = dl_row_at(d, row_at(d, tile, r));
-    const mha_sight sight = dl_sight_of(d, tile->t->tile, &row);
-    const ir_expr *bias = dl_bias(d, tile->t->tile, &row, j, 1);
-    return dl_sees(d, tile->t->tile, &row, &sight, j, 1, bias);
+    const dl_sight sight = dl_sight_of(d, tile->t->tile, &row);
+    return dl_sees(d, &sight, j, 1, dl_bias(d, &sight, j, 1));
 }
 
 static const ir_expr *sees(const d_lanes *d, const row_tile *tile, int64_t r, const ir_expr *j) {

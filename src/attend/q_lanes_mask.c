@@ -211,14 +211,15 @@ typedef enum variation {
 typedef struct elements {
     const ir_buffer *tensor; /* NULL: the problem has none */
     variation varies;
-    const ir_expr *of_rows; /* the vector, if it varies ALONG_ROWS */
+    int lanes;              /* rows that are loaded at once */
+    const ir_expr *of_rows; /* their vector, if it varies ALONG_ROWS */
 } elements;
 
 static elements elements_of(const q_lanes *c, mha_tensor_id id) {
     const attune_problem *p = c->m->p;
     const int64_t *dims = id == MHA_ATTN_MASK ? p->attn_mask_dims : p->attn_bias_dims;
     const ir_buffer *tensor = c->m->params.tensor[id];
-    elements e = {.tensor = tensor, .varies = SCATTERED};
+    elements e = {.tensor = tensor, .varies = SCATTERED, .lanes = c->m->lanes};
     if (!tensor) return e;
     const ir_expr *inner = tensor->strides[3];
     if (dims[2] == 1 && (dims[1] == 1 || c->m->group == 1))
@@ -230,16 +231,17 @@ static elements elements_of(const q_lanes *c, mha_tensor_id id) {
     return e;
 }
 
-/* A vector of rows at a key, each element loaded by itself, or one for all. */
+/* Rows at a key, each element loaded by itself, or one for all. */
 static const ir_expr *load_rows(q_lanes *c, const elements *e, const q_lanes_row *rows, const ir_expr *key) {
     ir_builder *b = c->b;
     const ir_expr *parts[IR_MAX_LANES];
-    const int count = e->varies == ALONG_KEYS ? 1 : c->m->lanes;
+    const int count = e->varies == ALONG_KEYS ? 1 : e->lanes;
     for (int l = 0; l < count; l++) {
         const ir_access *at = ir_at(b, e->tensor, 1, 4, c->e.number, rows[l].head, rows[l].query, key);
         parts[l] = e->tensor->type.elem == IR_I8 ? ir_load(b, at) : mha_load(c->m, at);
     }
-    return ir_let(b, "elements", count == 1 ? ir_splat(b, parts[0], c->m->lanes) : mha_join(b, parts, count, 1));
+    if (e->lanes == 1) return parts[0];
+    return ir_let(b, "elements", count == 1 ? ir_splat(b, parts[0], e->lanes) : mha_join(b, parts, count, 1));
 }
 
 /* The same rows in the next tile: a few bytes here and there, which the hardware does not foresee. */
@@ -254,13 +256,13 @@ static void prefetch_next(q_lanes *c, const q_lanes_tile *t, const ir_buffer *te
     ir_for_end(b);
 }
 
-/* Opens the loop over vectors of rows, and loads what these have alike for all keys. Clamped like any other key, the
- * first one of the tile is in bounds at a glance. */
+/* Opens the loop over the block's rows, mask->lanes at once, and loads what these have alike for all keys. Clamped like
+ * any other key, the first one of the tile is in bounds at a glance. */
 static const ir_expr *begin_rows(q_lanes *c, const q_lanes_tile *t, elements *mask, elements *bias, q_lanes_row *rows) {
-    const ir_expr *at = ir_for_begin(c->b, "at", ql_i(c, 0), ql_i(c, c->block_rows), c->m->lanes, false);
+    const ir_expr *at = ir_for_begin(c->b, "at", ql_i(c, 0), ql_i(c, c->block_rows), mask->lanes, false);
     elements *const both[2] = {mask, bias};
     const bool alike = (!mask->tensor || mask->varies == ALONG_KEYS) && (!bias->tensor || bias->varies == ALONG_KEYS);
-    for (int l = 0; l < (alike ? 1 : c->m->lanes); l++) rows[l] = ql_row(c, t->block, plus(c, at, l));
+    for (int l = 0; l < (alike ? 1 : mask->lanes); l++) rows[l] = ql_row(c, t->block, plus(c, at, l));
     for (int i = 0; i < 2; i++)
         if (both[i]->tensor && both[i]->varies == ALONG_ROWS)
             both[i]->of_rows = load_rows(c, both[i], rows, ir_let(c->b, "any_key", ql_clamp_key(c, t->first_key)));
@@ -316,25 +318,9 @@ static void load_columns(q_lanes *c, const q_lanes_tile *t, elements mask, eleme
     ir_for_end(b);
 }
 
-/* Keys lo … hi - 1, one by one; those beyond the last one repeat it, as in the register tile. */
-static void load_single(q_lanes *c, const q_lanes_tile *t, const ir_expr *lo, const ir_expr *hi) {
-    ir_builder *b = c->b;
-    const ir_buffer *mask = c->m->params.tensor[MHA_ATTN_MASK], *bias = c->m->params.tensor[MHA_ATTN_BIAS];
-    const ir_expr *at = ir_for_begin(b, "at", ql_i(c, 0), ql_i(c, c->block_rows), 1, false);
-    const q_lanes_row row = ql_row(c, t->block, at);
-    const ir_expr *j = ir_for_begin(b, "j", lo, hi, 1, false);
-    const ir_expr *column = ir_let(b, "column", ql_clamp_key(c, ir_add(b, t->first_key, j)));
-    const ir_expr *kept = mask ? ir_load(b, ir_at(b, mask, 1, 4, c->e.number, row.head, row.query, column)) : NULL;
-    const ir_expr *biased =
-        bias ? mha_load(c->m, ir_at(b, bias, 1, 4, c->e.number, row.head, row.query, column)) : NULL;
-    store_element(c, j, at, kept, biased);
-    ir_for_end(b);
-    ir_for_end(b);
-}
-
 void ql_load_elements(q_lanes *c, const q_lanes_tile *t, const ir_expr *to) {
     ir_builder *b = c->b;
-    const elements mask = elements_of(c, MHA_ATTN_MASK), bias = elements_of(c, MHA_ATTN_BIAS);
+    elements mask = elements_of(c, MHA_ATTN_MASK), bias = elements_of(c, MHA_ATTN_BIAS);
     const bool scattered = (mask.tensor && mask.varies == SCATTERED) || (bias.tensor && bias.varies == SCATTERED);
     if (scattered || (mask.varies != ALONG_BOTH && bias.varies != ALONG_BOTH)) {
         load_keys(c, t, mask, bias, t->from, to);
@@ -344,5 +330,7 @@ void ql_load_elements(q_lanes *c, const q_lanes_tile *t, const ir_expr *to) {
     const ir_expr *end = ir_let(b, "columns_end", ir_min(b, t->room, to));
     load_columns(c, t, mask, bias, t->from, end);
     const ir_expr *steps = ir_div(b, at_least_0(c, ir_sub(b, end, t->from)), quarter);
-    load_single(c, t, ir_let(b, "columns_done", ir_add(b, t->from, ir_mul(b, steps, quarter))), to);
+    /* The few keys that are left, row by row: little code. */
+    mask.lanes = bias.lanes = 1;
+    load_keys(c, t, mask, bias, ir_let(b, "columns_done", ir_add(b, t->from, ir_mul(b, steps, quarter))), to);
 }

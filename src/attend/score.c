@@ -4,15 +4,10 @@
 
 /* ---- The steps ---- */
 
-/* An operand in as many lanes as z has. */
-static const ir_expr *in_lanes_of(const mha_context *c, const ir_expr *z, const ir_expr *operand) {
-    return z && operand && operand->type.lanes == 1 ? ir_splat(c->b, operand, z->type.lanes) : operand;
-}
-
 static const ir_expr *scaled(const mha_context *c, const ir_expr *z) {
-    if (!c->is_natural) return z;
+    if (!z || !c->is_natural) return z;
     const ir_expr *scale = c->params.softmax_scale ? c->params.softmax_scale : mha_number(c, c->p->softmax_scale, 1);
-    return ir_mul(c->b, z, in_lanes_of(c, z, scale));
+    return ir_mul(c->b, z, mha_in_lanes(c, scale, z->type.lanes));
 }
 
 static const ir_expr *capped(const mha_context *c, const ir_expr *z) {
@@ -22,21 +17,24 @@ static const ir_expr *capped(const mha_context *c, const ir_expr *z) {
 }
 
 static const ir_expr *with_alibi(const mha_context *c, const mha_score_operands *o, const ir_expr *z) {
-    if (!o->slope) return z;
-    const ir_expr *position = in_lanes_of(c, z, o->position), *key = in_lanes_of(c, z, o->key);
-    const ir_expr *distance = ir_apply(c->b, IR_ABS, ir_sub(c->b, position, key), NULL, NULL);
-    return ir_sub(c->b, z, ir_mul(c->b, in_lanes_of(c, z, o->slope), distance));
+    if (!z || !o->slope) return z;
+    const int lanes = z->type.lanes;
+    const ir_expr *from_key = ir_sub(c->b, mha_in_lanes(c, o->position, lanes), mha_in_lanes(c, o->key, lanes));
+    const ir_expr *distance = ir_apply(c->b, IR_ABS, from_key, NULL, NULL);
+    return ir_sub(c->b, z, ir_mul(c->b, mha_in_lanes(c, o->slope, lanes), distance));
 }
 
 const ir_expr *mha_score(const mha_context *c, const mha_score_operands *o, const ir_expr *dot,
                          attune_weights_mode shown) {
-    const ir_expr *z = o->k_scale ? ir_mul(c->b, dot, in_lanes_of(c, dot, o->k_scale)) : dot;
+    if (!dot) return NULL;
+    const int lanes = dot->type.lanes;
+    const ir_expr *z = o->k_scale ? ir_mul(c->b, dot, mha_in_lanes(c, o->k_scale, lanes)) : dot;
     z = scaled(c, z);
     if (shown == ATTUNE_WEIGHTS_SCALED) return z;
     z = capped(c, z);
     if (shown == ATTUNE_WEIGHTS_CAPPED) return z;
     z = with_alibi(c, o, z);
-    return o->bias ? ir_add(c->b, z, in_lanes_of(c, z, o->bias)) : z;
+    return o->bias ? ir_add(c->b, z, mha_in_lanes(c, o->bias, lanes)) : z;
 }
 
 const ir_expr *mha_hide(const mha_context *c, const ir_expr *sees, const ir_expr *z, double hidden) {

@@ -77,14 +77,10 @@ static const ir_expr *both(const mha_context *c, const ir_expr *x, const ir_expr
     return x && y ? compare(c, IR_AND, x, y) : x ? x : y;
 }
 
-static const ir_expr *in_lanes(const mha_context *c, const ir_expr *x, int lanes) {
-    return x && x->type.lanes == 1 ? ir_splat(c->b, x, lanes) : x;
-}
-
 static const ir_expr *in_sight(const mha_context *c, const mha_hiding *h, int lanes) {
-    const mha_sight s = {in_lanes(c, h->sight.first, lanes), in_lanes(c, h->sight.last, lanes),
-                         in_lanes(c, h->sight.last_global, lanes)};
-    const ir_expr *key = in_lanes(c, h->key, lanes), *sees = NULL;
+    const mha_sight s = {mha_in_lanes(c, h->sight.first, lanes), mha_in_lanes(c, h->sight.last, lanes),
+                         mha_in_lanes(c, h->sight.last_global, lanes)};
+    const ir_expr *key = mha_in_lanes(c, h->key, lanes), *sees = NULL;
     if (s.first) sees = compare(c, IR_GE, key, s.first);
     if (s.last) sees = both(c, sees, compare(c, IR_LE, key, s.last));
     return sees && s.last_global ? compare(c, IR_OR, sees, compare(c, IR_LE, key, s.last_global)) : sees;
@@ -92,9 +88,10 @@ static const ir_expr *in_sight(const mha_context *c, const mha_hiding *h, int la
 
 const ir_expr *mha_sees(const mha_context *c, const mha_hiding *h, int lanes) {
     const ir_expr *sees = in_sight(c, h, lanes);
-    if (h->bias) sees = both(c, sees, compare(c, IR_NE, in_lanes(c, h->bias, lanes), mha_number(c, -INFINITY, lanes)));
+    if (h->bias)
+        sees = both(c, sees, compare(c, IR_NE, mha_in_lanes(c, h->bias, lanes), mha_number(c, -INFINITY, lanes)));
     sees = both(c, sees, h->there);
     if (!h->mask) return sees;
     const ir_expr *zero = ir_splat(c->b, ir_int(c->b, IR_I32, 0), lanes);
-    return both(c, sees, compare(c, IR_NE, in_lanes(c, h->mask, lanes), zero));
+    return both(c, sees, compare(c, IR_NE, mha_in_lanes(c, h->mask, lanes), zero));
 }

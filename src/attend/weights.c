@@ -112,13 +112,9 @@ static const ir_access *mask_at(const weights *w, mha_tensor_id id, const weight
     return ir_at(w->b, tensor, 1, 4, index[0], index[1], index[2], k->key);
 }
 
-static const ir_expr *as_vector(const weights *w, const ir_expr *x) {
-    return x && x->type.lanes == 1 ? ir_splat(w->b, x, w->lanes) : x;
-}
-
 static const ir_expr *bias_at(const weights *w, const weights_row *row, const weights_keys *k) {
     if (!w->c->params.tensor[MHA_ATTN_BIAS]) return NULL;
-    return ir_let(w->b, "bias", as_vector(w, mha_load(w->c, mask_at(w, MHA_ATTN_BIAS, row, k))));
+    return ir_let(w->b, "bias", mha_in_lanes(w->c, mha_load(w->c, mask_at(w, MHA_ATTN_BIAS, row, k)), w->lanes));
 }
 
 /* Which of the keys the row sees; NULL: all. */

@@ -5,6 +5,10 @@ const ir_expr *mha_number(const mha_context *c, double value, int lanes) {
     return ir_splat(c->b, ir_float(c->b, c->elem, value), lanes);
 }
 
+const ir_expr *mha_in_lanes(const mha_context *c, const ir_expr *x, int lanes) {
+    return x && x->type.lanes == 1 ? ir_splat(c->b, x, lanes) : x;
+}
+
 const ir_expr *mha_madd(const mha_context *c, const ir_expr *x, const ir_expr *y, const ir_expr *z) {
     return c->has_fma ? ir_fma(c->b, x, y, z) : ir_add(c->b, ir_mul(c->b, x, y), z);
 }

@@ -52,6 +52,9 @@ static inline const ir_expr *mha_i(const mha_context *c, int64_t value) { return
 /* `lanes` equal numbers of c->elem; lanes 1: a scalar. */
 const ir_expr *mha_number(const mha_context *c, double value, int lanes);
 
+/* A scalar in so many lanes; a vector as it is. */
+const ir_expr *mha_in_lanes(const mha_context *c, const ir_expr *x, int lanes);
+
 /* x * y + z: fused where the target can, else two roundings. */
 const ir_expr *mha_madd(const mha_context *c, const ir_expr *x, const ir_expr *y, const ir_expr *z);
 
