@@ -29,9 +29,9 @@ typedef struct span {
 
 /* The keys that the rows of a block see, as spans of tiles. */
 typedef struct sights {
-    span some;    /* that some row may see a key of by its window and causality */
-    span globals; /* that hold a key which all may see */
-    span all;     /* of which every row sees every key */
+    span some;    /* some row may see a key of these by window and causality */
+    span globals; /* these hold a key that all may see */
+    span all;     /* every row sees every key of these */
 } sights;
 
 /* Of rows first … end - 1. */

@@ -1,4 +1,4 @@
-/* The softmax of one tile, row by row, lanes along keys: what becomes of q.k and which keys are hidden, then the
+/* The softmax of one tile, row by row, lanes along keys: products become scores, hidden keys -inf, and then the
  * exponentials relative to the new maximum. Lanes beyond the last key hold -inf, and then 0. */
 #include "attend/d_lanes.h"
 #include "nest/pairs.h"
@@ -11,7 +11,7 @@ static const ir_expr *compare(const d_lanes *d, ir_op op, const ir_expr *x, cons
     return ir_apply(d->b, op, x, y, NULL);
 }
 
-/* A key as i32, counted from the tile's first; what lies outside of the tile is moved next to it. */
+/* A key as i32, counted from the tile's first. A key outside of the tile is moved next to it. */
 static const ir_expr *in_tile(const d_lanes *d, const dl_tile *tile, const char *name, const ir_expr *key) {
     ir_builder *b = d->b;
     if (!key) return NULL;
@@ -80,7 +80,7 @@ const ir_expr *dl_sees(const d_lanes *d, const dl_sight *sight, const ir_expr *j
 
 /* ---- scores ---- */
 
-/* What of the last vectors lies beyond the last key. */
+/* The lanes of the last vectors that lie beyond the last key. */
 static void hide_beyond(d_lanes *d, const dl_tile *tile, const ir_expr *r) {
     for (int i = 0; i < d->width; i += d->lanes) {
         const ir_access *beyond = ir_at(d->b, d->scores, d->lanes, 2, r, ir_add(d->b, tile->keys, dl_i(d, i)));
@@ -88,7 +88,7 @@ static void hide_beyond(d_lanes *d, const dl_tile *tile, const ir_expr *r) {
     }
 }
 
-/* What the scores of a row have in common. */
+/* Operands that the scores of a row share. */
 static mha_score_operands operands_of_row(const d_lanes *d, const dl_row *row) {
     ir_builder *b = d->b;
     const mha_context *c = d->c;

@@ -1,5 +1,5 @@
-/* Batch entries: how long they are, where their rows and keys lie. Everything folds to constants
- * where the problem is static and dense. */
+/* Batch entries: how long they are, where their rows and keys lie. Everything folds to constants where the problem is
+ * static and dense. */
 #include "nest/context.h"
 
 static const ir_expr *compare(const mha_context *c, ir_op op, const ir_expr *x, const ir_expr *y) {
@@ -11,8 +11,8 @@ static const ir_expr *table_at(const mha_context *c, mha_tensor_id id, const ir_
     return ir_cast(c->b, IR_IDX, ir_load(c->b, ir_at(c->b, c->params.tensor[id], 1, 1, index)));
 }
 
-/* What lies between 0 and a size, as the runtime has checked. Written as a clamp, which costs nothing beside a task,
- * and from which every bound that needs it can be proved at once. */
+/* A value between 0 and a size, as the runtime has checked. It is written as a clamp, which costs nothing beside a
+ * task, and from which the prover has every bound at once. */
 static const ir_expr *within(const mha_context *c, const ir_expr *value, const ir_expr *most) {
     value = ir_max(c->b, mha_i(c, 0), value);
     return most ? ir_min(c->b, most, value) : value;

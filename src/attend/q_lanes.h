@@ -12,16 +12,15 @@
  * the rescaling factor (q_lanes_softmax.c), O^T = O^T * factor + V^T P^T (q_lanes_value.c); at the end O^T / sum is
  * transposed into place (q_lanes_rows.c). Where nothing is hidden, O = P V is computed as it lies instead, with
  * wide vectors always, with others if the keys are one tile (q_lanes_by_rows.c): the same order of arithmetic, and the
- * same bits. Rows beyond the last are
- * clamped to it: they compute and write the same bits again. So are the keys of a register tile that reaches beyond the
- * last key: nothing after the scores looks at them. What rows do not see is in q_lanes_mask.c.
+ * same bits. Rows beyond the last are clamped to it: they compute and write the same bits again. So are the keys of a
+ * register tile that reaches beyond the last key: nothing after the scores looks at them. Hidden keys are in
+ * q_lanes_mask.c.
  *
  * The order of all arithmetic, which `reproducible` promises to whoever computes the same row in another way, for
  * tiles t = 0, 1, …, keys j of a tile and columns d:
  *
  * - score: acc = 0; acc = madd(k[j][d], q[d], acc) for d = 0, 1, …, with q times mha_query_sign and madd as in
- *   mha_madd. s[j] = acc, times mha_k_scale if there is one, through mha_scaled, mha_capped and mha_alibi, + bias; -inf
- *   where hidden.
+ *   mha_madd. s[j] = mha_score of acc; -inf where hidden.
  * - maximum: max = max(max, the tile's maximum), beginning with -inf, or the sink.
  * - exponentials: base = max, or 0 while max is -inf; factor = mha_exp(old max, base); p[j] = mha_exp(s[j], base).
  * - sum: in chunks of 16 keys, counted from the tile's first one: part = 0; part = part + p[j]. Tile sum = 0; tile

@@ -1,6 +1,6 @@
-/* What rows do not see. Causality, windows and key lengths are intervals: tiles and register tiles outside what the
- * rows of a task or block see are not computed, those inside what all of them see compare nothing. attn_mask and
- * attn_bias vary along the lanes: what a tile needs of them is brought into scratch for each block, transposed unless
+/* Hidden keys. Causality, windows and key lengths are intervals (sight.h): tiles and register tiles outside the sight
+ * of a task's or block's rows are not computed, and those inside the sight of all of them compare nothing. attn_mask
+ * and attn_bias vary along the lanes: a tile's part of them is brought into scratch for each block, transposed unless
  * rows or keys are alike. */
 #include "attend/q_lanes.h"
 
@@ -18,12 +18,12 @@ const ir_expr *ql_clamp_key(const q_lanes *c, const ir_expr *key) {
     return c->keys_fill_tiles ? key : ir_min(c->b, plus(c, c->e.seq_kv, -1), key);
 }
 
-/* Where the query of a row stands. */
+/* The position of a row's query. */
 static const ir_expr *position_of(q_lanes *c, const ir_expr *row) {
     return ir_add(c->b, ir_div(c->b, ql_clamp_row(c, row), ql_i(c, c->m->group)), c->e.base);
 }
 
-/* What the rows from first_row to before end_row see. */
+/* The sights of rows first_row … end_row - 1. */
 static mha_sights sights_of(q_lanes *c, const ir_expr *first_row, const ir_expr *end_row) {
     const ir_expr *first = ir_let(c->b, "first_position", position_of(c, first_row));
     const ir_expr *last = ir_let(c->b, "last_position", position_of(c, plus(c, end_row, -1)));
@@ -90,7 +90,7 @@ static void add_zeros(q_lanes *c, const q_lanes_tile *t, const ir_buffer *sums, 
     ir_for_end(b);
 }
 
-/* A hidden key has the probability 0, and 0 times what is finite is 0. */
+/* Whether the tile's values are finite. A hidden key has the probability 0, and 0 times a finite value is 0. */
 static const ir_expr *is_harmless(q_lanes *c, const q_lanes_tile *t) {
     ir_builder *b = c->b;
     const bool only_edges = !c->has_elements && !c->has_global;
@@ -147,7 +147,7 @@ void ql_open_block(q_lanes *c, q_lanes_tile *t) {
 
 /* ---- one row ---- */
 
-/* A key number, or one before the first, or the one behind the last; fits 32 bits whatever the position. */
+/* A key number, -1, or the number after the last one: 32 bits, whatever the position. */
 static void store_key(q_lanes *c, const ir_buffer *table, const ir_expr *block, const ir_expr *at, const ir_expr *key) {
     if (!table) return;
     if (!c->e.positions_are_keys) key = ir_min(c->b, ir_max(c->b, ql_i(c, -1), key), c->e.seq_kv);
@@ -244,7 +244,7 @@ static const ir_expr *load_rows(q_lanes *c, const elements *e, const q_lanes_row
     return ir_let(b, "elements", count == 1 ? ir_splat(b, parts[0], e->lanes) : mha_join(b, parts, count, 1));
 }
 
-/* The same rows in the next tile: a few bytes here and there, which the hardware does not foresee. */
+/* Prefetches the same rows of the next tile: a few bytes here and there, which the hardware does not foresee. */
 static void prefetch_next(q_lanes *c, const q_lanes_tile *t, const ir_buffer *tensor, const q_lanes_row *rows) {
     enum { LINE_BYTES = 64 };
     ir_builder *b = c->b;

@@ -4,12 +4,12 @@
 
 #include <math.h>
 
-/* Of the probabilities, and of the exponentials that they are rounded from where that matters. */
+/* Of the probabilities, and of the exponentials before rounding, where both are needed. */
 typedef struct tile_sums {
     const ir_expr *probabilities, *exact;
 } tile_sums;
 
-/* What the codes of a key's value are multiplied by. */
+/* The factor of the codes of a key's value. */
 static const ir_expr *times_scale(q_lanes *c, const q_lanes_tile *tile, const ir_expr *j, const ir_expr *probability) {
     if (!c->m->params.tensor[MHA_V_SCALE]) return probability;
     /* It is a key of the entry anyway, but not by a way that the prover finds where lengths come from tables. */
@@ -56,8 +56,8 @@ static tile_sums pairs_of_exponentials(q_lanes *c, const q_lanes_tile *tile, con
     return (tile_sums){ir_load(b, sum), has_lse ? ir_load(b, exact) : NULL};
 }
 
-/* Turns scores into probabilities relative to the new maximum and updates maximum and sum; c->factor says by how much
- * what was summed so far must shrink. */
+/* Turns scores into probabilities relative to the new maximum and updates maximum and sum. Earlier sums are to be
+ * multiplied by c->factor. */
 void ql_softmax(q_lanes *c, const q_lanes_tile *tile) {
     ir_builder *b = c->b;
     const int lanes = c->m->lanes;

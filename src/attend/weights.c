@@ -1,4 +1,4 @@
-/* The weights output: its tasks, and what becomes of a row of scores. */
+/* The weights output: its tasks, and a row of it, which shows scores or probabilities. */
 #include "attend/weights.h"
 
 #include <math.h>
@@ -61,9 +61,9 @@ static const ir_expr *limit_of(const weights *w) {
     return ir_let(w->b, "limit", ir_add(w->b, sight.last, mha_i(c, 1)));
 }
 
-/* ---- One vector of weights ---- */
+/* ---- One vector of the output ---- */
 
-/* What a row's weights need, as scalars. */
+/* Scalars of a row. */
 typedef struct weights_row {
     const ir_expr *number; /* in the block */
     const ir_expr *head, *query, *out_row;
@@ -126,8 +126,8 @@ static const ir_expr *visible(const weights *w, const weights_row *row, const we
     return mha_sees(w->c, &hiding, w->lanes);
 }
 
-/* The scale of K is in the scores already. */
-static const ir_expr *weight(const weights *w, const weights_row *row, const weights_keys *k) {
+/* A vector of scores, or of probabilities. The scale of K is in w->scores already. */
+static const ir_expr *shown(const weights *w, const weights_row *row, const weights_keys *k) {
     ir_builder *b = w->b;
     const mha_context *c = w->c;
     const attune_weights_mode mode = c->p->weights_mode;
@@ -148,10 +148,10 @@ static const ir_expr *weight(const weights *w, const weights_row *row, const wei
 
 /* ---- Rows ---- */
 
-/* A vector's weights into the output, or onto the sum over the heads. */
-static void put_weight(const weights *w, const weights_row *row, const weights_keys *k, const ir_expr *query_in_block) {
+/* Stores a vector, or adds it to the sum over the heads. */
+static void put_vector(const weights *w, const weights_row *row, const weights_keys *k, const ir_expr *query_in_block) {
     ir_builder *b = w->b;
-    const ir_expr *value = weight(w, row, k);
+    const ir_expr *value = shown(w, row, k);
     if (w->sums) {
         const ir_access *sum = ir_at(b, w->sums, w->lanes, 2, query_in_block, k->at);
         ir_store(b, sum, ir_add(b, ir_load(b, sum), value));
@@ -219,7 +219,7 @@ static void each_vector(const weights *w, const weights_row *row, const ir_expr 
     ir_for_end(b);
 }
 
-/* What all heads of a query share. */
+/* All heads of a query share this. */
 static weights_row open_query(const weights *w, const ir_expr *n) {
     ir_builder *b = w->b;
     const mha_context *c = w->c;
@@ -261,7 +261,7 @@ static void put_rows(const weights *w, const ir_expr *kv_head, const ir_expr *fi
     weights_row row = open_query(w, n);
     const ir_expr *g = ir_for_begin(b, "g", mha_i(w->c, 0), mha_i(w->c, w->c->group), 1, false);
     open_head(w, &row, n, g, kv_head);
-    each_vector(w, &row, first_key, n, put_weight);
+    each_vector(w, &row, first_key, n, put_vector);
     ir_for_end(b);
     ir_for_end(b);
 }
@@ -332,7 +332,7 @@ static void build_phase(weights *w) {
     ir_phase_end(b);
 }
 
-/* The kernel's own copy of the logarithms, to where the caller wants them: what is an output cannot be read. */
+/* Copies the kernel's own logarithms to the caller's memory, which is an output and cannot be read. */
 static void hand_over_lse(mha_context *c, const ir_buffer *lse) {
     ir_builder *b = c->b;
     ir_phase_begin(b);

@@ -6,7 +6,8 @@
  *   task    a block of queries against a chunk of keys: of one KV head, or of all of them where their mean is wanted
  *   block   of keys: their transpose is packed into scratch once for all rows of the task
  *
- * For each block of keys: S = Q K^T (weights_scores.c), then row by row what the mode says (weights.c). */
+ * For each block of keys: S = Q K^T (weights_scores.c), then row by row the steps that the mode asks for (weights.c).
+ */
 #ifndef ATTUNE_MHA_WEIGHTS_H
 #define ATTUNE_MHA_WEIGHTS_H
 

@@ -1,4 +1,4 @@
-/* What the builders of a kernel's phases share: the problem with its parameters, arithmetic in the problem's
+/* The builders of a kernel's phases share this: the problem with its parameters, arithmetic in the problem's
  * precision, what one batch entry is, and where its keys lie. Scores are in score.h, the softmax is in softmax.h, and
  * which keys a row sees is in sight.h.
  *
@@ -22,13 +22,14 @@ typedef struct mha_context {
     bool projects_by_pairs, projects_by_tiles;
     int64_t group; /* query heads of a KV head */
     mha_params params;
-    /* What attention reads and writes: parameters, or what an earlier phase leaves in shared memory. All are indexed
+    /* Tensors of attention: parameters, or shared memory that an earlier phase has filled. All are indexed
      * [batch, head, token, column] (k and v as mha_kv_row_at says), lse [batch, head, token]. */
     const ir_buffer *q, *k, *v, *out;
-    const ir_buffer *lse;                       /* NULL if nobody wants it */
-    const ir_buffer *k_new, *v_new;             /* what append.c puts into k and v */
-    const ir_buffer *unrotated_q, *unrotated_k; /* what rotary.c makes q and k of */
-    /* What d-lanes keeps of each chunk of keys until it merges them; in shared memory, NULL if there is but one. */
+    const ir_buffer *lse;                       /* NULL if it is not wanted */
+    const ir_buffer *k_new, *v_new;             /* append.c puts these into k and v */
+    const ir_buffer *unrotated_q, *unrotated_k; /* rotary.c makes q and k of these */
+    /* Results of d-lanes for each chunk of keys, until they are merged; in shared memory, NULL if there is one chunk.
+     */
     struct {
         const ir_buffer *max, *sum, *out;
     } parts;
@@ -36,7 +37,7 @@ typedef struct mha_context {
     /* All keys are rotated by this kernel, into memory of its own: none beyond an entry's keys is there. */
     bool rotates_keys;
     ir_elem q_elem, k_elem, v_elem; /* of q, k and v that this kernel makes: projects, rotates or gathers */
-    /* What the scores of this problem need. */
+    /* Needs of the scores of this problem. */
     bool is_natural;   /* scores are scaled before the softmax because something is done to them first */
     bool has_first;    /* rows have a first key other than 0 */
     bool has_last;     /* rows have a last key of their own */
@@ -70,7 +71,7 @@ mha_sum mha_sum_add(const mha_context *c, mha_sum sum, const ir_expr *factor, co
 /* value + lost. If the value is not finite, its lost part is not either, and is left out. */
 const ir_expr *mha_sum_total(const mha_context *c, mha_sum sum);
 
-/* A load as c->elem, whatever the tensor's element; and what must be stored for it. */
+/* A load as c->elem, whatever the tensor's element; and a store of c->elem. */
 const ir_expr *mha_load(const mha_context *c, const ir_access *access);
 void mha_store(const mha_context *c, const ir_access *access, const ir_expr *value);
 
@@ -102,9 +103,10 @@ const ir_access *mha_kv_access(const mha_context *c, const ir_buffer *k_or_v, co
 
 /* ---- Quantised caches ---- */
 
-/* What the codes of the key at `row` stand for is code * scale, the scale a scalar of c->elem: the product of q and K's
- * codes is to be multiplied by the one (in mha_score), the probability by the other before V's codes are. That
- * order is part of what `reproducible` promises. NULL: there is none. A hidden key's scale may be NaN or infinite. */
+/* A code of the key at `row` stands for code * scale; the scale is a scalar of c->elem. mha_score multiplies the
+ * product of q and K's codes by the scale of K. A probability is multiplied by the scale of V before it is by V's
+ * codes. That order is part of what `reproducible` promises. NULL: there is none. A hidden key's scale may be NaN or
+ * infinite. */
 const ir_expr *mha_k_scale(const mha_context *c, const mha_kv_row *row);
 const ir_expr *mha_v_scale(const mha_context *c, const mha_kv_row *row);
 /* Where it is: MHA_K_SCALE or MHA_V_SCALE. */
