@@ -365,7 +365,7 @@ static void test_passes_keep_bits(void **state) {
         at_error err = {.status = ATTUNE_OK};
         if (!ir_lower(parse(&arena, generator.text), target, observe, &o, &err))
             fail_msg("%s\n%s", err.message, generator.text);
-        assert_int_equal(o.passes, 4);
+        assert_int_equal(o.passes, 5);
         changed += o.changed;
         at_arena_free(&arena);
     }
@@ -420,6 +420,12 @@ static const pass_case pass_cases[] = {
      "for l in 0..0 { o[l] = 0x1p+0 } for l.1 in 0..1 { o[l.1] = 0x1p+0 } for l.2 in 0..2 { o[l.2] = 0x1p+0 }", NULL},
     {ir_pass_unroll, "avx2", "for j in 0 .. i unroll { o[j] = 1.0 }", NULL, "its ends are not constants"},
     {ir_pass_unroll, "avx2", "for j in 0 .. 1000000 unroll { o[j] = 1.0 }", NULL, "more than 131072 copies"},
+    {ir_pass_lower_lets, "avx2", "let q in 0..n = i o[q] = 1.0",
+     "alloc q: idx[] reg q[] = i let q.1 = q[] assume 0 <= q.1 assume q.1 <= (n - 1) o[q.1] = 0x1p+0", NULL},
+    {ir_pass_lower_lets, "avx2", "for j in 0 .. n { let q in j..n + 1 = 0 let r = q + 1 o[r] = 1.0 }",
+     "q[] = 0 let q.1 = q[] assume j <= q.1 assume q.1 <= n let r = q.1 + 1 o[r] = 0x1p+0", NULL},
+    {ir_pass_unroll, "avx2", "for j in 0 .. 2 unroll { let q in j..n = i * j o[q] = 1.0 }",
+     "assume true assume 0 <= (n - 1) o[0] = 0x1p+0 let q in 1..n = i o[q] = 0x1p+0", NULL},
     {ir_pass_legalize, "x86-64", "o[i] = fma(x[i], x[i], x[i])", NULL, "target x86-64 has no instruction for 'fma'"},
     {ir_pass_legalize, "avx2", "o[i] = ldexp(x[i], x[i])", NULL, "target avx2 has no instruction for 'ldexp'"},
     {ir_pass_lower_math, "avx512", "if exp2(x[i]) < 1.0 { o[i] = 1.0 }",
@@ -477,6 +483,7 @@ static void test_nothing_to_do(void **state) {
     const ir_kernel *kernel = parse(&arena, "kernel @k (o: f32[8] out) { parallel for i in 0 .. 8 { o[i] = 1.0 } }");
     const at_target *target = at_target_find("x86-64");
     assert_ptr_equal(ir_pass_lower_math(kernel, target, &err), kernel);
+    assert_ptr_equal(ir_pass_lower_lets(kernel, target, &err), kernel);
     assert_ptr_equal(ir_pass_legalize(kernel, target, &err), kernel);
     assert_ptr_equal(ir_pass_unroll(kernel, target, &err), kernel);
     at_arena_free(&arena);

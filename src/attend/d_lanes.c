@@ -19,28 +19,18 @@ static const ir_expr *compare(const d_lanes *d, ir_op op, const ir_expr *x, cons
 
 /* ---- what the prover is told ---- */
 
-const ir_expr *dl_opaque(const d_lanes *d, const char *name, const ir_expr *value) {
-    if (!value || value->op == IR_CONST) return value;
-    const ir_access *at = ir_at(d->b, ir_alloc(d->b, name, IR_REG, ir_type_of(IR_IDX, 1), 0, NULL), 1, 0);
-    ir_store(d->b, at, value);
-    return ir_let(d->b, name, ir_load(d->b, at));
-}
-
-void dl_assume_between(const d_lanes *d, const ir_expr *low, const ir_expr *value, const ir_expr *high) {
-    ir_assume(d->b, compare(d, IR_LE, low, value));
-    ir_assume(d->b, compare(d, IR_LE, value, high));
-}
-
 const ir_expr *dl_first(const d_lanes *d, const char *name, const ir_expr *first, const ir_expr *count,
                         const ir_expr *size) {
-    first = dl_opaque(d, name, first);
-    dl_assume_between(d, dl_i(d, 0), first, ir_sub(d->b, size, count));
-    return first;
+    return ir_let_in(d->b, name, dl_i(d, 0), ir_plus(d->b, ir_sub(d->b, size, count), 1), first);
 }
 
 const ir_expr *dl_part(const d_lanes *d, const char *name, const ir_expr *part, int64_t parts, const ir_expr *whole) {
-    part = dl_opaque(d, name, part);
-    for (int64_t i = 1; i <= parts; i++) dl_assume_between(d, dl_i(d, 0), ir_mul(d->b, part, dl_i(d, i)), whole);
+    part = ir_let_in(d->b, name, dl_i(d, 0), ir_plus(d->b, whole, 1), part);
+    for (int64_t i = 2; i <= parts; i++) {
+        const ir_expr *some = ir_times(d->b, part, i);
+        ir_assume(d->b, ir_le(d->b, dl_i(d, 0), some));
+        ir_assume(d->b, ir_le(d->b, some, whole));
+    }
     return part;
 }
 
@@ -353,9 +343,8 @@ static void visit_keys(d_lanes *d, const key_range *task, const ir_expr *first, 
     const int64_t most = d->c->s->kv_tile;
     dl_tile tile;
     const ir_expr *key = ir_for_begin(b, "key", first, end, most, false);
-    tile.keys =
-        tiles_are_whole(d) ? dl_i(d, most) : dl_opaque(d, "keys", ir_min(b, ir_sub(b, end, key), dl_i(d, most)));
-    dl_assume_between(d, dl_i(d, 1), tile.keys, dl_i(d, most));
+    tile.keys = tiles_are_whole(d) ? dl_i(d, most) : ir_min(b, ir_sub(b, end, key), dl_i(d, most));
+    tile.keys = ir_let_in(b, "keys", dl_i(d, 1), dl_i(d, most + 1), tile.keys);
     tile.first = dl_first(d, "first_key", key, tile.keys, d->entry.seq_kv);
     tile.is_partial = is_partial(d, task, &tile);
     load_scales(d, &tile);

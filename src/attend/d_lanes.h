@@ -76,16 +76,11 @@ static inline const ir_expr *dl_ceil_div(const d_lanes *d, const ir_expr *x, int
     return ir_div(d->b, ir_add(d->b, x, dl_i(d, step - 1)), dl_i(d, step));
 }
 
-/* A whole number of which the prover knows nothing, instead of how it was computed: proofs that begin with the few
- * facts it is then told end after a few steps. */
-const ir_expr *dl_opaque(const d_lanes *d, const char *name, const ir_expr *value);
-void dl_assume_between(const d_lanes *d, const ir_expr *low, const ir_expr *value, const ir_expr *high);
-
-/* `first`, of which the prover need not know more than that it is the first of `count` neighbours out of `size`. */
+/* `first`, of which the prover only learns that it is the first of `count` neighbours out of `size`. */
 const ir_expr *dl_first(const d_lanes *d, const char *name, const ir_expr *first, const ir_expr *count,
                         const ir_expr *size);
 
-/* `part`, of which the prover need not know more than that `parts` times it is at most `whole`. */
+/* `part`, of which the prover only learns that it is not negative, and `parts` times it at most `whole`. */
 const ir_expr *dl_part(const d_lanes *d, const char *name, const ir_expr *part, int64_t parts, const ir_expr *whole);
 
 /* Head and query (within its entry) of a row of the task; rows beyond the last are the last. */

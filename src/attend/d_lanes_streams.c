@@ -86,8 +86,7 @@ static void each_page(d_lanes *d, const visit *v, const ir_expr *first_page) {
     const ir_expr *begin = ir_mul(b, page, dl_i(d, page_size));
     const ir_expr *from = ir_let(b, "from", ir_max(b, tile->first, begin));
     const ir_expr *keys = ir_sub(b, ir_min(b, end, ir_add(b, begin, dl_i(d, page_size))), from);
-    keys = dl_opaque(d, "run", keys);
-    dl_assume_between(d, dl_i(d, 1), keys, tile->keys);
+    keys = ir_let_in(b, "run", dl_i(d, 1), ir_plus(b, tile->keys, 1), keys);
     const ir_expr *first = dl_first(d, "in_tile", ir_sub(b, from, tile->first), keys, tile->keys);
     const mha_kv_row at = place(d, tile, first, keys);
     if (v->count > 1 && page_size >= v->count * v->step)

@@ -282,6 +282,17 @@ void ir_bounds_let(ir_bounds *b, const ir_var *var, const ir_expr *value) {
     b->var_forms[var->id] = ir_bounds_keep(b, &f);
 }
 
+/* Any value, and two facts, which end with the block as the variable does. */
+void ir_bounds_let_in(ir_bounds *b, const ir_var *var, const ir_expr *lo, const ir_expr *hi) {
+    ir_form value, above, below;
+    form_of(b, lo, &above);
+    form_of(b, hi, &below);
+    ir_bounds_unknown(b, IR_IDX, &value);
+    b->var_forms[var->id] = ir_bounds_keep(b, &value);
+    if (ir_form_scale(&above, -1) && ir_form_add(&above, &value, 1)) push_sink(b, NULL, &above);
+    if (ir_form_add(&below, &value, -1) && ir_form_add_const(&below, -1)) push_sink(b, NULL, &below);
+}
+
 bool ir_bounds_is_static(ir_bounds *b, const ir_expr *expr) {
     ir_form f;
     form_of(b, expr, &f);

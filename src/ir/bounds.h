@@ -28,6 +28,7 @@ void ir_bounds_dim(ir_bounds *b, const ir_expr *dim); /* of a parameter or share
 void ir_bounds_loop(ir_bounds *b, const ir_var *var, const ir_expr *lo, const ir_expr *hi, int64_t step,
                     bool unroll); /* lo NULL: 0 */
 void ir_bounds_let(ir_bounds *b, const ir_var *var, const ir_expr *value);
+void ir_bounds_let_in(ir_bounds *b, const ir_var *var, const ir_expr *lo, const ir_expr *hi);
 
 /* Whether the value is known while the kernel is lowered: made of constants and variables of unrolled loops. */
 bool ir_bounds_is_static(ir_bounds *b, const ir_expr *expr);

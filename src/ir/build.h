@@ -115,6 +115,9 @@ void ir_if_else(ir_builder *b);
 void ir_if_end(ir_builder *b);
 /* Names need not be unique here: a taken name gets a suffix ".1", ".2", … */
 const ir_expr *ir_let(ir_builder *b, const char *name, const ir_expr *value);
+/* The same of an idx of which the prover is to know nothing but lo <= value < hi, which the author guarantees: proofs
+ * that would go through a long expression are short then. A constant stays one, and the interval is assumed. */
+const ir_expr *ir_let_in(ir_builder *b, const char *name, const ir_expr *lo, const ir_expr *hi, const ir_expr *value);
 const ir_buffer *ir_alloc(ir_builder *b, const char *name, ir_space space, ir_type type, int num_dims,
                           const int64_t *dims);
 /* An array in registers, whose elements are vectors of `lanes`; num_dims 0: one of them. */

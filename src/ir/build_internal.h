@@ -46,6 +46,8 @@ void ir_build_scalar_append(ir_builder *b, const ir_var *var);
 
 /* As ir_let, but always makes a statement. */
 const ir_expr *ir_build_let(ir_builder *b, const char *name, const ir_expr *value);
+const ir_expr *ir_build_let_in(ir_builder *b, const char *name, const ir_expr *lo, const ir_expr *hi,
+                               const ir_expr *value);
 
 /* A node as it is, without checks or folding. */
 const ir_expr *ir_build_node(ir_builder *b, ir_op op, ir_type type, const ir_expr *x, const ir_expr *y,

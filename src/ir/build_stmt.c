@@ -133,6 +133,26 @@ const ir_expr *ir_let(ir_builder *b, const char *name, const ir_expr *value) {
     return ir_build_let(b, name, value);
 }
 
+const ir_expr *ir_build_let_in(ir_builder *b, const char *name, const ir_expr *lo, const ir_expr *hi,
+                               const ir_expr *value) {
+    if (!ir_check_idx(b, lo, "the start of an interval") || !ir_check_idx(b, hi, "the end of an interval") ||
+        !ir_check_idx(b, value, "a value in an interval"))
+        return NULL;
+    const ir_expr *var = ir_build_let(b, name, value);
+    if (!var) return NULL;
+    ir_stmt *stmt = innermost(b)->block->last;
+    stmt->u.let.lo = lo;
+    stmt->u.let.hi = hi;
+    return var;
+}
+
+const ir_expr *ir_let_in(ir_builder *b, const char *name, const ir_expr *lo, const ir_expr *hi, const ir_expr *value) {
+    if (!value || value->op != IR_CONST) return ir_build_let_in(b, name, lo, hi, value);
+    ir_assume(b, ir_le(b, lo, value));
+    ir_assume(b, ir_le(b, value, ir_plus(b, hi, -1)));
+    return ir_failed(b) ? NULL : value;
+}
+
 static bool check_alloc(ir_builder *b, const char *name, ir_space space, ir_type type, int num_dims,
                         const int64_t *dims) {
     if (space != IR_SCRATCH && space != IR_REG && space != IR_TILES)

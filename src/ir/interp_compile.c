@@ -17,6 +17,11 @@ static void compile_let(interp *run, const ir_stmt *s, interp_action *action) {
     action->perform = interp_run_let;
     action->u.let.value = interp_compile_value(run, s->u.let.value);
     action->u.let.bytes = interp_bytes(s->u.let.var->type);
+    if (s->u.let.lo) {
+        action->perform = interp_run_let_in;
+        action->u.let.lo = interp_compile_affine(run, s->u.let.lo);
+        action->u.let.hi = interp_compile_affine(run, s->u.let.hi);
+    }
     action->u.let.var = run->vars[s->u.let.var->id] = interp_new(run, action->u.let.bytes);
 }
 

@@ -22,6 +22,15 @@ void interp_run_let(const interp_action *action) {
     memcpy(action->u.let.var, interp_eval(action->u.let.value), action->u.let.bytes);
 }
 
+void interp_run_let_in(const interp_action *action) {
+    const int64_t lo = interp_affine_eval(&action->u.let.lo), hi = interp_affine_eval(&action->u.let.hi);
+    int64_t value;
+    interp_run_let(action);
+    memcpy(&value, action->u.let.var, sizeof value);
+    if (value < lo || value >= hi)
+        interp_check_failed(action->run, "%lld is not in %lld..%lld", (long long)value, (long long)lo, (long long)hi);
+}
+
 void interp_run_if(const interp_action *action) {
     const uint8_t *condition = interp_eval(action->u.branch.condition);
     interp_run_block(action->run, *condition ? action->u.branch.then : action->u.branch.otherwise);

@@ -112,6 +112,7 @@ struct interp_action {
             const interp_value *value;
             void *var;
             uint32_t bytes;
+            interp_affine lo, hi; /* of one with an interval */
         } let;
         struct {
             const interp_value *value;
@@ -188,8 +189,8 @@ uint32_t interp_bytes(ir_type type);
 /* ---- interp_exec.c, interp_value.c, interp_access.c: what the function pointers point to ---- */
 
 void interp_run_block(interp *run, const interp_action *first);
-interp_perform_fn interp_run_for, interp_run_let, interp_run_if, interp_run_alloc, interp_run_prefetch,
-    interp_run_assume, interp_run_tile;
+interp_perform_fn interp_run_for, interp_run_let, interp_run_let_in, interp_run_if, interp_run_alloc,
+    interp_run_prefetch, interp_run_assume, interp_run_tile;
 
 interp_eval_fn interp_eval_unary;
 interp_eval_fn interp_eval_binary;

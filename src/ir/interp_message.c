@@ -35,7 +35,14 @@ static void print_statement(const ir_stmt *s, at_string *out) {
     case IR_ALLOC: at_string_printf(out, "alloc %s", s->u.alloc->name); break;
     case IR_PREFETCH: print_access(s->u.store.is_far ? "prefetch.far " : "prefetch ", s->u.store.access, out); break;
     case IR_LET:
-        at_string_printf(out, "let %s = ", s->u.let.var->name);
+        at_string_printf(out, "let %s", s->u.let.var->name);
+        if (s->u.let.lo) {
+            at_string_puts(out, " in ");
+            ir_print_expr(s->u.let.lo, out);
+            at_string_puts(out, "..");
+            ir_print_expr(s->u.let.hi, out);
+        }
+        at_string_puts(out, " = ");
         ir_print_expr(s->u.let.value, out);
         break;
     case IR_STORE:

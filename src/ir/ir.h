@@ -191,6 +191,7 @@ struct ir_stmt {
         struct {
             const ir_var *var;
             const ir_expr *value;
+            const ir_expr *lo, *hi; /* idx: lo <= var < hi, all that the prover knows of var. NULL: none; so lowered */
         } let;
         struct {
             const ir_access *access; /* STORE and PREFETCH */

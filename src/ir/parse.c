@@ -197,10 +197,21 @@ static void parse_if(ir_parser *p, const char *where) {
 static void parse_let(ir_parser *p) {
     char name[IR_MAX_NAME];
     const char *where = p->token.start;
-    if (!parse_new_name(p, name) || !ir_parse_expect(p, '=')) return;
+    const ir_expr *lo = NULL, *hi = NULL;
+    if (!parse_new_name(p, name)) return;
+    const bool has_interval = ir_parse_accept_word(p, IR_WORD_IN);
+    if (has_interval) {
+        lo = ir_parse_expr(p);
+        if (!ir_parse_expect(p, IR_TOKEN_DOTDOT)) return;
+        hi = ir_parse_expr(p);
+    }
+    if (!ir_parse_expect(p, '=')) return;
     const ir_expr *value = ir_parse_expr(p);
     if (p->failed) return;
-    ir_build_let(p->b, name, value);
+    if (has_interval)
+        ir_build_let_in(p->b, name, lo, hi, value);
+    else
+        ir_build_let(p->b, name, value);
     if (ir_parse_built(p, where)) look_up_again(p);
 }
 

@@ -8,6 +8,7 @@ static const struct {
     ir_kernel *(*run)(const ir_kernel *kernel, const at_target *target, at_error *err);
 } passes[] = {
     {"lower_math", ir_pass_lower_math},
+    {"lower_lets", ir_pass_lower_lets},
     {"legalize", ir_pass_legalize},
     {"unroll", ir_pass_unroll},
 };

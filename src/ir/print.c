@@ -222,6 +222,12 @@ static void print_stmt(const ir_stmt *stmt, int indent, at_string *out) {
     case IR_LET:
         put(out, "let ");
         put(out, stmt->u.let.var->name);
+        if (stmt->u.let.lo) {
+            put(out, " in ");
+            ir_print_expr(stmt->u.let.lo, out);
+            put(out, "..");
+            ir_print_expr(stmt->u.let.hi, out);
+        }
         put(out, " = ");
         ir_print_expr(stmt->u.let.value, out);
         break;

@@ -71,12 +71,21 @@ static void copy_tile(ir_rewriter *r, const ir_stmt *old) {
     ir_tile(r->b, old->u.tile.op, args[0], args[1], args[2]);
 }
 
+static void copy_let(ir_rewriter *r, const ir_stmt *old) {
+    const char *name = old->u.let.var->name;
+    const ir_expr *value = ir_rewrite_expr(r, old->u.let.value);
+    if (!old->u.let.lo) {
+        r->vars[old->u.let.var->id] = ir_let(r->b, name, value);
+        return;
+    }
+    const ir_expr *lo = ir_rewrite_expr(r, old->u.let.lo), *hi = ir_rewrite_expr(r, old->u.let.hi);
+    r->vars[old->u.let.var->id] = ir_let_in(r->b, name, lo, hi, value);
+}
+
 static void copy_stmt(ir_rewriter *r, const ir_stmt *old) {
     switch (old->kind) {
     case IR_FOR: copy_loop(r, old); break;
-    case IR_LET:
-        r->vars[old->u.let.var->id] = ir_let(r->b, old->u.let.var->name, ir_rewrite_expr(r, old->u.let.value));
-        break;
+    case IR_LET: copy_let(r, old); break;
     case IR_STORE: {
         const ir_expr *value = ir_rewrite_expr(r, old->u.store.value);
         ir_store(r->b, ir_rewrite_access(r, old->u.store.access), value);
@@ -164,7 +173,9 @@ static bool in_stmt(const search *s, const ir_stmt *stmt) {
     if (s->stmt && s->stmt(stmt)) return true;
     switch (stmt->kind) {
     case IR_FOR: return in_expr(s, stmt->u.loop.lo) || in_expr(s, stmt->u.loop.hi) || in_block(s, &stmt->u.loop.body);
-    case IR_LET: return in_expr(s, stmt->u.let.value);
+    case IR_LET:
+        return in_expr(s, stmt->u.let.value) ||
+               (stmt->u.let.lo && (in_expr(s, stmt->u.let.lo) || in_expr(s, stmt->u.let.hi)));
     case IR_STORE: return in_access(s, stmt->u.store.access) || in_expr(s, stmt->u.store.value);
     case IR_IF:
         return in_expr(s, stmt->u.branch.condition) || in_block(s, &stmt->u.branch.then) ||

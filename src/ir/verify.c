@@ -138,8 +138,16 @@ static bool check_let(ir_verifier *v, const ir_stmt *s) {
     if (!ir_verify_expr(v, s->u.let.value, 0)) return false;
     if (!ir_type_eq(var->type, s->u.let.value->type))
         return ir_refuse(v, "let '%.60s' has not its value's type", var->name);
-    if (!enter_var(v, var)) return false;
-    ir_bounds_let(v->bounds, var, s->u.let.value);
+    if (!s->u.let.lo) {
+        if (!enter_var(v, var)) return false;
+        ir_bounds_let(v->bounds, var, s->u.let.value);
+        return true;
+    }
+    if (v->level == IR_LOWERED) return ir_refuse(v, "let '%.60s' has an interval in lowered IR", var->name);
+    if (!check_idx(v, s->u.let.value, "the value", var->name) || !check_idx(v, s->u.let.lo, "the start", var->name) ||
+        !check_idx(v, s->u.let.hi, "the end", var->name) || !enter_var(v, var))
+        return false;
+    ir_bounds_let_in(v->bounds, var, s->u.let.lo, s->u.let.hi);
     return true;
 }
 

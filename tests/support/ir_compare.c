@@ -55,7 +55,10 @@ static bool same_stmt(const ir_stmt *a, const ir_stmt *b) {
         return same_var(a->u.loop.var, b->u.loop.var) && same_expr(a->u.loop.lo, b->u.loop.lo) &&
                same_expr(a->u.loop.hi, b->u.loop.hi) && a->u.loop.step == b->u.loop.step &&
                a->u.loop.unroll == b->u.loop.unroll && same_block(&a->u.loop.body, &b->u.loop.body);
-    case IR_LET: return same_var(a->u.let.var, b->u.let.var) && same_expr(a->u.let.value, b->u.let.value);
+    case IR_LET:
+        return same_var(a->u.let.var, b->u.let.var) && same_expr(a->u.let.value, b->u.let.value) &&
+               !a->u.let.lo == !b->u.let.lo &&
+               (!a->u.let.lo || (same_expr(a->u.let.lo, b->u.let.lo) && same_expr(a->u.let.hi, b->u.let.hi)));
     case IR_STORE:
     case IR_PREFETCH:
         return same_access(a->u.store.access, b->u.store.access) && same_expr(a->u.store.value, b->u.store.value) &&

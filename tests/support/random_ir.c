@@ -266,10 +266,17 @@ static void put_let(random_ir *r) {
     const int vars = r->num_vars;
     char name[12];
     snprintf(name, sizeof name, "v%d", r->num_names++);
-    put(r, "let %s = ", name);
-    put_index(r, 3);
-    if (*divisor) put(r, " %c %s", random_ir_below(r, 2) ? '/' : '%', divisor);
-    put(r, "\n");
+    if (!*divisor && chance(r, 25)) { /* nothing is known of it but the interval */
+        const int end = 1 + random_ir_below(r, 9);
+        put(r, "let %s in 0..%d = (", name, end);
+        put_index(r, 3);
+        put(r, ") %% %d\n", end);
+    } else {
+        put(r, "let %s = ", name);
+        put_index(r, 3);
+        if (*divisor) put(r, " %c %s", random_ir_below(r, 2) ? '/' : '%', divisor);
+        put(r, "\n");
+    }
     snprintf(r->vars[vars], sizeof r->vars[0], "%s", name);
     r->num_vars = vars + 1;
 }
