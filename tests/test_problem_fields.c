@@ -4,6 +4,7 @@
 #include "problem/problem_fields.h"
 #include "support/problems.h"
 
+#include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -77,18 +78,103 @@ static void test_columns_agree(void **state) {
         assert_true(mha_field_is_initial(&initial, field));
         assert_int_equal(field->kind == MHA_FIELD_WORD, field->words != NULL);
         assert_true(field->least <= field->most);
-        if (field->part_of) assert_non_null(mha_field_at_offset(field->part_of));
+        if (field->part_of) assert_int_equal(mha_fields[field->part_of].operators & field->operators, field->operators);
         /* What is drawn is legal. */
         if (field->draw.step != 0) assert_true(field->draw.from >= field->least && field->draw.to <= field->most);
     }
 }
 
+/* ---- What the list does ---- */
+
+/* A problem of each operator, by attune_op. */
+static const char *const of_op[ATTUNE_OP_COUNT] = {
+    [ATTUNE_ATTENTION] = "num_heads=2,seq_q=4,head_dim=8,rotary_dim=4",
+    [ATTUNE_WEIGHTS] = "op=weights,num_heads=2,seq_q=4,head_dim=8,row_ids=1,num_rows=2,attn_bias=k",
+    [ATTUNE_ROTARY] = "op=rotary,num_heads=2,seq_q=4,head_dim=8,rotary_dim=4",
+    [ATTUNE_MERGE] = "op=merge,num_heads=2,seq_q=4,head_dim=8,num_parts=3",
+    [ATTUNE_MHA] = "embed_dim=8,num_heads=2,seq_q=4,head_dim=4,low_rank=3,weights=softmax"};
+
+static attune_problem problem_of_op(int op) {
+    attune_problem p = problem_parsed(of_op[op]);
+    p.op = (attune_op)op;
+    return p;
+}
+
+static void set(attune_problem *p, const mha_field *field, double value) {
+    const int small = (int)value;
+    const int64_t wide[4] = {(int64_t)value, (int64_t)value, (int64_t)value, (int64_t)value};
+    const void *from = mha_field_bytes(field) == sizeof small ? (const void *)&small : (const void *)wide;
+    if (field->kind == MHA_FIELD_NUMBER) from = &value;
+    memcpy(mha_field_at(p, field), from, mha_field_bytes(field));
+}
+
+static void assert_refused(const attune_problem *p, const mha_field *field, double value) {
+    attune_problem changed = *p, canonical;
+    at_error err = {0};
+    set(&changed, field, value);
+    assert_int_equal(mha_canonicalize(&changed, &canonical, &err), ATTUNE_INVALID_PROBLEM);
+    /* Merging has one width. */
+    const char *const name =
+        changed.op == ATTUNE_MERGE && field == &mha_fields[MHA_ID_head_dim_v] ? "head_dim" : field->member;
+    if (strncmp(err.message, name, strlen(name)) != 0) fail_msg("%s = %g: %s", field->member, value, err.message);
+}
+
+/* Values that no field of the kind can have are refused by name, for each operator for which the field counts. */
+static void test_wrong_values_are_refused(void **state) {
+    (void)state;
+    int refused = 0;
+    for (int op = 0; op < ATTUNE_OP_COUNT; op++) {
+        const attune_problem p = problem_of_op(op);
+        for (int i = 0; i < MHA_NUM_FIELDS; i++) {
+            const mha_field *field = &mha_fields[i];
+            if (!mha_field_counts(&p, field)) continue;
+            refused++;
+            switch (field->kind) {
+            case MHA_FIELD_FLAG: assert_refused(&p, field, 2); break;
+            case MHA_FIELD_WORD: assert_refused(&p, field, field->words->count); break;
+            case MHA_FIELD_NUMBER:
+                assert_refused(&p, field, 1e39);
+                assert_refused(&p, field, -INFINITY);
+                if (mha_field_number(&p, field) == 0) assert_refused(&p, field, NAN);
+                break;
+            case MHA_FIELD_INT:
+            case MHA_FIELD_SIZE:
+                assert_refused(&p, field, field->least < 0 ? field->least - 1 : -7);
+                assert_refused(&p, field, field->most + 1);
+                break;
+            default: break;
+            }
+        }
+    }
+    assert_true(refused > MHA_NUM_FIELDS);
+}
+
+/* A field that means nothing for an operator changes nothing, or is refused: two change what the problem is. */
+static void test_fields_of_other_operators(void **state) {
+    (void)state;
+    for (int op = 0; op < ATTUNE_OP_COUNT; op++) {
+        const attune_problem p = problem_of_op(op);
+        attune_problem plain, canonical;
+        assert_int_equal(mha_canonicalize(&p, &plain, NULL), ATTUNE_OK);
+        for (int i = 0; i < MHA_NUM_FIELDS; i++) {
+            const mha_field *field = &mha_fields[i];
+            attune_problem changed = p;
+            if (field->operators >> op & 1) continue;
+            set(&changed, field, 1);
+            const attune_status status = mha_canonicalize(&changed, &canonical, NULL);
+            const bool decides = i == MHA_ID_embed_dim || i == MHA_ID_is_ragged;
+            if (!decides && (status || memcmp(&canonical, &plain, sizeof plain) != 0))
+                fail_msg("op %d is another problem with %s", op, field->member);
+            if (decides && op != ATTUNE_ATTENTION) assert_int_equal(status, ATTUNE_INVALID_PROBLEM);
+        }
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_every_member_has_a_line),
-        cmocka_unit_test(test_key_is_dense),
-        cmocka_unit_test(test_names_are_unique),
-        cmocka_unit_test(test_columns_agree),
+        cmocka_unit_test(test_every_member_has_a_line),  cmocka_unit_test(test_key_is_dense),
+        cmocka_unit_test(test_names_are_unique),         cmocka_unit_test(test_columns_agree),
+        cmocka_unit_test(test_wrong_values_are_refused), cmocka_unit_test(test_fields_of_other_operators),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -5,6 +5,7 @@
 #include "layer/block.h"
 #include "problem/problem_sight.h"
 #include "schedule/decide.h"
+#include "problem/problem_fields.h"
 
 static ir_elem elem_of(attune_dtype dtype) {
     return dtype == ATTUNE_F64 ? IR_F64 : dtype == ATTUNE_F16 ? IR_F16 : dtype == ATTUNE_BF16 ? IR_BF16 : IR_F32;
@@ -91,9 +92,8 @@ static void build_weights(mha_context *c) {
 
 ir_kernel *mha_build(at_arena *arena, const attune_problem *canonical, const attune_schedule *schedule,
                      const at_target *target, at_error *err) {
-    static const char *const names[ATTUNE_OP_COUNT] = {"attention", "weights", "rotary", "merge", "mha"};
     mha_context c = {.p = canonical, .s = schedule, .target = target};
-    c.b = ir_builder_new(arena, names[canonical->op]);
+    c.b = ir_builder_new(arena, mha_op_name(canonical->op));
     if (!c.b) {
         at_fail_memory(err, sizeof(ir_kernel));
         return NULL;

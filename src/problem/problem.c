@@ -2,102 +2,43 @@
 #include "problem/problem.h"
 
 #include <math.h>
-#include <string.h>
 
 /* ---- fields that mean nothing ---- */
 
-/* Only the rotary embedding of q: what is said of keys means nothing. */
-static void keep_rotary(attune_problem *p) {
-    attune_problem kept = ATTUNE_PROBLEM_INIT;
-    kept.op = p->op;
-    kept.dtype = p->dtype;
-    kept.softmax_precision = p->softmax_precision;
-    kept.batch = p->batch;
-    kept.num_heads = p->num_heads;
-    kept.seq_q = p->seq_q;
-    kept.max_seq_q = p->max_seq_q;
-    kept.head_dim = p->head_dim;
-    kept.causal_offset = p->causal_offset;
-    kept.has_causal_offsets = p->has_causal_offsets;
-    kept.rotary_dim = p->rotary_dim;
-    kept.rotary_interleaved = p->rotary_interleaved;
-    kept.has_position_ids = p->has_position_ids;
-    memcpy(kept.q_strides, p->q_strides, sizeof kept.q_strides);
-    memcpy(kept.out_strides, p->out_strides, sizeof kept.out_strides);
-    *p = kept;
+/* What an operator has anyway. Merging knows no columns but those of values; head_dim serves as that, too. */
+static void settle_op(attune_problem *p) {
+    const bool is_default = p->weights_mode == ATTUNE_WEIGHTS_NONE;
+    if (p->op == ATTUNE_WEIGHTS && is_default) p->weights_mode = ATTUNE_WEIGHTS_SOFTMAX;
+    if (p->op == ATTUNE_MERGE && !p->head_dim_v) p->head_dim_v = p->head_dim;
+    if (p->op == ATTUNE_MERGE) p->head_dim = p->head_dim_v;
 }
 
-/* Only rows of head_dim_v columns; head_dim serves as that too. */
-static void keep_merge(attune_problem *p) {
-    attune_problem kept = ATTUNE_PROBLEM_INIT;
-    kept.op = p->op;
-    kept.dtype = p->dtype;
-    kept.softmax_precision = p->softmax_precision;
-    kept.batch = p->batch;
-    kept.num_heads = p->num_heads;
-    kept.seq_q = p->seq_q;
-    kept.max_seq_q = p->max_seq_q;
-    kept.head_dim = kept.head_dim_v = p->head_dim_v ? p->head_dim_v : p->head_dim;
-    kept.has_lse = p->has_lse;
-    kept.num_parts = p->num_parts;
-    memcpy(kept.out_strides, p->out_strides, sizeof kept.out_strides);
-    memcpy(kept.lse_strides, p->lse_strides, sizeof kept.lse_strides);
-    *p = kept;
-}
-
-/* No values, no output but the weights. The lse holds what the sinks add already. */
-static void keep_weights(attune_problem *p) {
-    if (p->weights_mode == ATTUNE_WEIGHTS_NONE) p->weights_mode = ATTUNE_WEIGHTS_SOFTMAX;
-    p->has_lse = p->weights_mode == ATTUNE_WEIGHTS_SOFTMAX;
-    p->has_sinks = 0;
-    p->v_in_k = 0;
-    p->v_dtype = ATTUNE_DTYPE_DEFAULT;
-    p->v_scales = ATTUNE_SCALES_DEFAULT;
-    p->head_dim_v = 0;
-    memset(p->v_strides, 0, sizeof p->v_strides);
-    memset(p->out_strides, 0, sizeof p->out_strides);
-}
-
-static void keep_fields_of_op(attune_problem *p) {
-    switch (p->op) {
-    case ATTUNE_ROTARY: keep_rotary(p); break;
-    case ATTUNE_MERGE: keep_merge(p); break;
-    case ATTUNE_WEIGHTS: keep_weights(p); break;
-    default: break;
+/* The weights alone have no values and no output. Their lse, an input, holds what the sinks add already. */
+static void forget_fields(attune_problem *p) {
+    for (int i = 0; i < MHA_NUM_FIELDS; i++) {
+        const mha_field *field = &mha_fields[i];
+        const bool is_zero = field->kind == MHA_FIELD_NUMBER && mha_field_is_initial(p, field); /* perhaps -0 */
+        if (is_zero || !mha_field_counts(p, field)) mha_field_reset(p, field);
     }
-    if (p->op != ATTUNE_MERGE) p->num_parts = 0;
-    if (!p->has_row_ids) p->num_rows = 0;
-    if (!p->weights_mode) p->weights_average = 0;
-    if (!p->rotary_dim) p->rotary_interleaved = 0;
-    if (!mha_has_dims(p->attn_bias_dims)) p->bias_dtype = ATTUNE_DTYPE_DEFAULT;
-    if (p->logits_soft_cap == 0) p->logits_soft_cap = 0; /* not -0 */
+    if (p->op == ATTUNE_WEIGHTS) p->has_lse = p->weights_mode == ATTUNE_WEIGHTS_SOFTMAX;
 }
 
 /* The weights before the softmax do not depend on what comes after them. Called once all has been checked. */
 static void forget_later_steps(attune_problem *p) {
-    if (p->op != ATTUNE_WEIGHTS || p->weights_mode > ATTUNE_WEIGHTS_CAPPED) return;
-    if (p->weights_mode == ATTUNE_WEIGHTS_SCALED) p->logits_soft_cap = 0;
-    p->is_causal = p->has_alibi_slopes = 0;
-    p->window_left = p->window_right = -1;
-    memset(p->attn_mask_dims, 0, sizeof p->attn_mask_dims);
-    memset(p->attn_bias_dims, 0, sizeof p->attn_bias_dims);
-    p->short_masks = 0;
-    p->bias_dtype = p->dtype;
+    if (p->op != ATTUNE_WEIGHTS) return;
+    for (int i = 0; i < MHA_NUM_FIELDS; i++)
+        if (mha_fields[i].step > p->weights_mode) mha_field_reset(p, &mha_fields[i]);
+    if (!p->bias_dtype) p->bias_dtype = p->dtype;
 }
 
 /* ---- defaults ---- */
-
-static bool is_f64(const attune_problem *p) {
-    return p->dtype == ATTUNE_F64 || p->k_dtype == ATTUNE_F64 || p->v_dtype == ATTUNE_F64 ||
-           p->bias_dtype == ATTUNE_F64 || p->w_dtype == ATTUNE_F64;
-}
 
 static void fill_dtypes(attune_problem *p) {
     if (!p->dtype) p->dtype = ATTUNE_F32;
     if (!p->k_dtype) p->k_dtype = p->dtype;
     if (!p->v_dtype) p->v_dtype = p->v_in_k ? p->k_dtype : p->dtype;
     if (!p->bias_dtype) p->bias_dtype = p->dtype;
-    if (!p->softmax_precision) p->softmax_precision = is_f64(p) ? ATTUNE_F64 : ATTUNE_F32;
+    if (!p->softmax_precision) p->softmax_precision = mha_field_of_f64(p) ? ATTUNE_F64 : ATTUNE_F32;
 }
 
 static void fill_scales(attune_dtype dtype, attune_scales *scales) {
@@ -158,7 +99,8 @@ attune_status mha_canonicalize(const attune_problem *problem, attune_problem *ou
     status = mha_check_choices(out, err);
     if (!status) status = mha_keep_block(out, err);
     if (status) return status;
-    keep_fields_of_op(out);
+    settle_op(out);
+    forget_fields(out);
     if (out->page_size > 0 && !out->is_ragged && !out->has_kv_lens && !out->seq_kv)
         return at_fail(err, ATTUNE_INVALID_PROBLEM,
                        "page_size is %lld, but nothing says how many keys there are: set kv_lens, is_ragged or seq_kv",

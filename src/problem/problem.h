@@ -7,13 +7,14 @@
 #include "problem/text.h"
 
 /* problem_check.c. Enums and flags, before anything looks at them; then ranges; then fields that contradict each
- * other. The latter two want defaults filled in. */
+ * other. The latter two want defaults filled in. And the first type that is f64; NULL: there is none. */
 attune_status mha_check_choices(const attune_problem *p, at_error *err);
 attune_status mha_check_ranges(const attune_problem *p, at_error *err);
 attune_status mha_check_fields(const attune_problem *p, at_error *err);
+const mha_field *mha_field_of_f64(const attune_problem *p);
 
-/* problem_block.c. The fields of a block: without embed_dim they mean nothing, with it the op is ATTUNE_MHA. Then its
- * defaults; what contradicts each other; and, all of it checked, lengths that are one. */
+/* problem_block.c. With embed_dim the op is ATTUNE_MHA; what a block has makes some of its fields mean nothing. Then
+ * its defaults; what contradicts each other; and, all of it checked, lengths that are one. */
 attune_status mha_keep_block(attune_problem *p, at_error *err);
 attune_status mha_fill_block(attune_problem *p, at_error *err);
 attune_status mha_check_block(const attune_problem *p, at_error *err);

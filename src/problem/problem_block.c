@@ -5,23 +5,13 @@
 
 /* ---- fields that mean nothing ---- */
 
-static void forget_block(attune_problem *p) {
-    p->embed_dim = p->kv_embed_dim = p->v_embed_dim = p->out_dim = p->low_rank = 0;
-    p->low_rank_heads = p->low_rank_shared = p->is_cross = p->kv_projected = p->no_out_projection = 0;
-    p->w_dtype = ATTUNE_DTYPE_DEFAULT;
-}
-
 attune_status mha_keep_block(attune_problem *p, at_error *err) {
-    if (!p->embed_dim && !mha_is_block(p)) {
-        forget_block(p);
-        return ATTUNE_OK;
-    }
+    if (!p->embed_dim && !mha_is_block(p)) return ATTUNE_OK;
     if (!mha_attends(p))
         return at_fail(err, ATTUNE_INVALID_PROBLEM, "embed_dim is %lld, but op=%s has no projections",
-                       (long long)p->embed_dim, mha_field_named("op")->words->names[p->op]);
+                       (long long)p->embed_dim, mha_op_name(p->op));
     p->op = ATTUNE_MHA;
     if (p->kv_projected) p->kv_embed_dim = p->v_embed_dim = p->is_cross = 0;
-    if (!p->low_rank) p->low_rank_heads = p->low_rank_shared = 0;
     /* Keys and values that no cache holds are rounded to what one would hold only where bits must not depend on that.
      */
     if (!mha_has_caches(p) && !p->reproducible) p->k_dtype = p->v_dtype = ATTUNE_DTYPE_DEFAULT;
@@ -125,24 +115,16 @@ static attune_status refuse_low_rank(const attune_problem *p, const char *what, 
 
 /* Whatever tells one key from another. */
 static attune_status check_order(const attune_problem *p, at_error *err) {
-    const struct {
-        const char *name;
-        int64_t value, none;
-    } fields[] = {
-        {"is_causal", p->is_causal, 0},        {"window_left", p->window_left, -1},
-        {"window_right", p->window_right, -1}, {"has_alibi_slopes", p->has_alibi_slopes, 0},
-        {"has_kv_lens", p->has_kv_lens, 0},    {"is_ragged", p->is_ragged, 0},
-        {"rotary_dim", p->rotary_dim, 0},      {"seq_new", p->seq_new, 0},
-        {"kv_projected", p->kv_projected, 0},
-    };
     char what[64];
-    for (size_t i = 0; i < sizeof fields / sizeof *fields; i++) {
-        if (fields[i].value == fields[i].none) continue;
-        snprintf(what, sizeof what, "%s cannot be %s", fields[i].name, size_of(fields[i].value).of);
+    for (int i = 0; i < MHA_NUM_FIELDS; i++) {
+        const mha_field *field = &mha_fields[i];
+        if (!field->is_order || mha_field_is_initial(p, field)) continue;
+        if (field->kind == MHA_FIELD_DIMS)
+            snprintf(what, sizeof what, "there can be no %s", field->name);
+        else
+            snprintf(what, sizeof what, "%s cannot be %s", field->member, size_of(mha_field_value(p, field)).of);
         return refuse_low_rank(p, what, err);
     }
-    if (mha_has_dims(p->attn_mask_dims)) return refuse_low_rank(p, "there can be no attn_mask", err);
-    if (mha_has_dims(p->attn_bias_dims)) return refuse_low_rank(p, "there can be no attn_bias", err);
     return ATTUNE_OK;
 }
 

@@ -29,6 +29,7 @@ enum {
 enum { NO_KEY = MHA_NO_KEY };
 
 #define AT(name)   offsetof(attune_problem, name)
+#define ID(name)   MHA_ID_##name
 #define RANK(name) (int)(sizeof(((attune_problem *)NULL)->name) / sizeof(int64_t))
 #define FIELD(kind_, name_, member_, operators_, key_, ...)                                                            \
     {.kind = MHA_FIELD_##kind_,                                                                                        \
@@ -48,12 +49,6 @@ static const attune_problem initial = ATTUNE_PROBLEM_INIT;
 const mha_field *mha_field_named(const char *name) {
     for (int i = 0; i < MHA_NUM_FIELDS; i++)
         if (!strcmp(mha_fields[i].name, name)) return &mha_fields[i];
-    return NULL;
-}
-
-const mha_field *mha_field_at_offset(size_t offset) {
-    for (int i = 0; i < MHA_NUM_FIELDS; i++)
-        if (mha_fields[i].offset == offset) return &mha_fields[i];
     return NULL;
 }
 
@@ -87,21 +82,19 @@ double mha_field_number(const attune_problem *p, const mha_field *field) {
     return number;
 }
 
-static bool is_set(const attune_problem *p, size_t flag) {
+int mha_field_open(const attune_problem *p, const mha_field *field) {
     int value = 0;
-    if (flag) memcpy(&value, (const char *)p + flag, sizeof value);
-    return value != 0;
+    if (field->open) memcpy(&value, (const char *)p + field->open, sizeof value);
+    return value;
 }
 
-bool mha_field_is_open(const attune_problem *p, const mha_field *field) { return is_set(p, field->open); }
-
-/* Numbers by value: a NaN is one like another, and -0 is 0. */
+/* Numbers by value: a NaN is like another, and -0 is 0. */
 bool mha_field_is_initial(const attune_problem *p, const mha_field *field) {
-    if (mha_field_is_open(p, field)) return false;
+    if (mha_field_open(p, field)) return false;
     if (field->kind != MHA_FIELD_NUMBER)
         return !memcmp(mha_field_of(p, field), mha_field_of(&initial, field), mha_field_bytes(field));
-    const double number = mha_field_number(p, field);
-    return isnan(number) || number == mha_field_number(&initial, field);
+    const double number = mha_field_number(p, field), usual = mha_field_number(&initial, field);
+    return number == usual || (isnan(number) && isnan(usual));
 }
 
 void mha_field_reset(attune_problem *p, const mha_field *field) {
@@ -112,7 +105,7 @@ void mha_field_reset(attune_problem *p, const mha_field *field) {
 
 bool mha_field_counts(const attune_problem *p, const mha_field *field) {
     if (!(field->operators >> p->op & 1)) return false;
-    return !field->part_of || !mha_field_is_initial(p, mha_field_at_offset(field->part_of));
+    return !field->part_of || !mha_field_is_initial(p, &mha_fields[field->part_of]);
 }
 
 const char *mha_field_word(const mha_field *field, int64_t value) {
@@ -123,3 +116,6 @@ const char *mha_field_choice(const mha_field *field, int64_t value) {
     const char *const word = mha_field_word(field, value);
     return word && (!field->values || field->values >> value & 1) ? word : NULL;
 }
+
+const char *mha_op_name(attune_op op) { return op_names[op]; }
+const char *mha_dtype_name(attune_dtype dtype) { return dtype_names[dtype]; }

@@ -17,6 +17,13 @@ enum {
 #define MHA_MAX_SCALE 1e38
 #define MHA_MIN_CAP   1e-30
 
+/* By the members' names: mha_fields[MHA_ID_seq_q]. */
+typedef enum mha_field_id {
+#define FIELD(kind, name, member, ...) MHA_ID_##member,
+#include "fields.def"
+    MHA_NUM_FIELDS
+} mha_field_id;
+
 typedef enum mha_field_kind {
     MHA_FIELD_INT,
     MHA_FIELD_SIZE, /* an integer or "dynamic" */
@@ -55,8 +62,7 @@ typedef struct mha_field {
     const mha_words *words;   /* of an enum */
     unsigned values;          /* bits: the words that the field may have; 0: all */
     double least, most;       /* of an integer or a number. Its default is legal beside them */
-    int multiple;             /* an integer must be a multiple of this */
-    size_t part_of;           /* offset of the field without which this one means nothing; 0: none */
+    mha_field_id part_of;     /* without that field this one means nothing; 0: none */
     size_t open;              /* offset of the flag that leaves a number to each call, "dynamic" in text; 0: none */
     attune_weights_mode step; /* the first content of the weights output that depends on it; 0: all */
     bool is_order;            /* tells one key from another: low-rank keys have no such thing */
@@ -65,11 +71,6 @@ typedef struct mha_field {
     mha_draw draw;
 } mha_field;
 
-enum {
-#define FIELD(...) +1
-    MHA_NUM_FIELDS = 0
-#include "fields.def"
-};
 extern const mha_field mha_fields[MHA_NUM_FIELDS];
 
 /* How many words of a key are fields. */
@@ -81,8 +82,7 @@ enum {
 #undef NO_KEY
 };
 
-const mha_field *mha_field_named(const char *name);  /* by its name in text; NULL: there is none */
-const mha_field *mha_field_at_offset(size_t offset); /* of the member that begins there; NULL: there is none */
+const mha_field *mha_field_named(const char *name); /* by its name in text; NULL: there is none */
 size_t mha_field_bytes(const mha_field *field);
 
 static inline void *mha_field_at(attune_problem *p, const mha_field *field) { return (char *)p + field->offset; }
@@ -101,11 +101,14 @@ void mha_field_reset(attune_problem *p, const mha_field *field);
 /* Whether the field means something: for the operator, and with the field that it is a part of. */
 bool mha_field_counts(const attune_problem *p, const mha_field *field);
 
-/* Whether each call has a number of its own: softmax_scale=dynamic. */
-bool mha_field_is_open(const attune_problem *p, const mha_field *field);
+/* The flag that leaves a number to each call: softmax_scale=dynamic. 0 for other fields. */
+int mha_field_open(const attune_problem *p, const mha_field *field);
 
 /* The word of a value of the field's enum, and of one that the field may have; NULL: there is none. */
 const char *mha_field_word(const mha_field *field, int64_t value);
 const char *mha_field_choice(const mha_field *field, int64_t value);
+
+const char *mha_op_name(attune_op op);
+const char *mha_dtype_name(attune_dtype dtype);
 
 #endif

@@ -17,7 +17,7 @@ enum { FORMAT = NUM_KEYS - 54 };
 
 /* A number of the arithmetic that the kernel does: one of f32 is rounded first. A NaN is that of each call. */
 static int64_t bits_of(const attune_problem *p, const mha_field *field) {
-    const double value = mha_field_is_open(p, field) ? ATTUNE_DEFAULT_SCALE : mha_field_number(p, field);
+    const double value = mha_field_open(p, field) ? ATTUNE_DEFAULT_SCALE : mha_field_number(p, field);
     const double rounded = p->softmax_precision == ATTUNE_F64 ? value : (double)(float)value;
     int64_t bits;
     memcpy(&bits, &rounded, sizeof bits);

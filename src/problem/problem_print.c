@@ -1,11 +1,11 @@
 /* Writes problems as text. */
 #include "problem/problem.h"
 
+#include <math.h>
 #include <string.h>
 
 int mha_field_rank(const attune_problem *p, const mha_field *field) {
-    const bool is_out = field->offset == offsetof(attune_problem, out_strides);
-    return is_out && p->embed_dim && !p->no_out_projection ? 3 : field->rank;
+    return field == &mha_fields[MHA_ID_out_strides] && p->embed_dim && !p->no_out_projection ? 3 : field->rank;
 }
 
 void mha_write_choices(mha_writer *w, const mha_field *field) {
@@ -66,7 +66,7 @@ static void write_field(mha_writer *w, const attune_problem *p, const mha_field 
             write_size(w, "", mha_field_value(p, field), false);
         break;
     case MHA_FIELD_NUMBER:
-        if (mha_field_is_open(p, field))
+        if (mha_field_open(p, field))
             mha_write(w, "dynamic");
         else
             mha_write(w, "%.17g", mha_field_number(p, field));
@@ -76,6 +76,12 @@ static void write_field(mha_writer *w, const attune_problem *p, const mha_field 
     }
 }
 
+/* Text has no NaN. */
+static bool is_absent(const attune_problem *p, const mha_field *field) {
+    if (mha_field_is_initial(p, field)) return true;
+    return field->kind == MHA_FIELD_NUMBER && !mha_field_open(p, field) && isnan(mha_field_number(p, field));
+}
+
 /* Which fields can be left out: those without which the rest still gives this canonical problem. Tried from the last
  * on, because later fields get their defaults from earlier ones. */
 static void find_needed(const attune_problem *canonical, bool needed[MHA_NUM_FIELDS]) {
@@ -83,7 +89,7 @@ static void find_needed(const attune_problem *canonical, bool needed[MHA_NUM_FIE
     for (int i = MHA_NUM_FIELDS - 1; i >= 0; i--) {
         const mha_field *field = &mha_fields[i];
         needed[i] = field->always;
-        if (field->always || mha_field_is_initial(&rest, field)) continue;
+        if (field->always || is_absent(&rest, field)) continue;
         attune_problem without = rest;
         mha_field_reset(&without, field);
         needed[i] = mha_canonicalize(&without, &result, NULL) || memcmp(&result, canonical, sizeof result);
@@ -93,8 +99,7 @@ static void find_needed(const attune_problem *canonical, bool needed[MHA_NUM_FIE
 
 /* What cannot be compiled is printed as it stands. */
 static void find_set(const attune_problem *p, bool needed[MHA_NUM_FIELDS]) {
-    for (int i = 0; i < MHA_NUM_FIELDS; i++)
-        needed[i] = mha_fields[i].always || !mha_field_is_initial(p, &mha_fields[i]);
+    for (int i = 0; i < MHA_NUM_FIELDS; i++) needed[i] = mha_fields[i].always || !is_absent(p, &mha_fields[i]);
 }
 
 size_t mha_problem_print(const attune_problem *problem, char *text, size_t capacity) {

@@ -150,12 +150,9 @@ static attune_status settle_tensor(attune_problem *p, const mha_tensor *t, const
     return status;
 }
 
-/* The stride arrays lie in two pieces of the struct. */
 static void forget_strides(attune_problem *p) {
-    enum { END = offsetof(attune_problem, weights_strides) + sizeof p->weights_strides };
-    memset(p->q_strides, 0, END - offsetof(attune_problem, q_strides));
-    enum { LAST = offsetof(attune_problem, v_scale_strides) + sizeof p->v_scale_strides };
-    memset(p->x_strides, 0, LAST - offsetof(attune_problem, x_strides));
+    for (int i = 0; i < MHA_NUM_FIELDS; i++)
+        if (mha_fields[i].kind == MHA_FIELD_STRIDES) mha_field_reset(p, &mha_fields[i]);
 }
 
 /* Those of no tensor become zeros. */

@@ -136,8 +136,7 @@ static attune_status parse_field(parse_state *state, int i, const mha_pair *pair
         state->lettered[i] = parse_letters(pair, out);
         return state->lettered[i] ? ATTUNE_OK : parse_array(pair, field, field->rank, out, err);
     case MHA_FIELD_STRIDES:
-        if (field->offset != offsetof(attune_problem, out_strides))
-            return parse_array(pair, field, field->rank, out, err);
+        if (i != MHA_ID_out_strides) return parse_array(pair, field, field->rank, out, err);
         state->out_strides = *pair;
         state->out_field = field;
         return ATTUNE_OK;
