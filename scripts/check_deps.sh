@@ -20,7 +20,7 @@ declare -A project=(
     [src/plan]='^(base|problem|schedule|runtime|plan)/'
     [src/tune]='^(base|ir|target|problem|schedule|operator|runtime|tune)/|^generator_id\.h$'
     [src/wheel]='^$'
-    [tools]='^ref_(attention|block)\.h$|^draw/(draw|chart)\.h$|^(install_dirs|nearest|trusted)\.h$'
+    [tools]='^ref_(attention|block)\.h$|^draw/(draw|chart)\.h$|^(install_dirs|nearest|trusted|problem_fields)\.h$'
     [tools/draw]='^$'
     [adapters/torch]='^attune\.h$'
 )

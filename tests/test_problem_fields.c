@@ -1,5 +1,6 @@
 /* The list of fields, problem/fields.def: it is complete, and its columns agree with each other. */
 #define _GNU_SOURCE
+#include "check_case.h"
 #include "problem/key_words.h"
 #include "problem/problem_fields.h"
 #include "support/problems.h"
@@ -170,11 +171,27 @@ static void test_fields_of_other_operators(void **state) {
     }
 }
 
+/* `attune check` meets every field: those that the list draws, and those that depend on others. */
+static void test_all_fields_are_drawn(void **state) {
+    (void)state;
+    int times[MHA_NUM_FIELDS] = {0};
+    tool_random random = {1};
+    for (int n = 0; n < 3000; n++) {
+        attune_problem p;
+        call_sizes sizes;
+        assert_true(check_draw_problem(&random, 1e6, &p, &sizes));
+        for (int i = 0; i < MHA_NUM_FIELDS; i++) times[i] += !mha_field_is_initial(&p, &mha_fields[i]);
+    }
+    for (int i = 0; i < MHA_NUM_FIELDS; i++)
+        if (!times[i]) fail_msg("%s is never drawn", mha_fields[i].name);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_every_member_has_a_line),  cmocka_unit_test(test_key_is_dense),
         cmocka_unit_test(test_names_are_unique),         cmocka_unit_test(test_columns_agree),
         cmocka_unit_test(test_wrong_values_are_refused), cmocka_unit_test(test_fields_of_other_operators),
+        cmocka_unit_test(test_all_fields_are_drawn),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -56,13 +56,11 @@ void draft_low_rank(draft *d) {
     }
     p->low_rank_heads = draft_chance(d, 40);
     p->low_rank_shared = draft_chance(d, 40);
-    draft_scale(d);
-    if (draft_feature(d)) p->logits_soft_cap = 0.5 * (double)draft_between(d, 1, 100);
+    draft_numbers(d, 0);
     if (p->low_rank_shared && p->head_dim_v <= p->head_dim && !p->v_embed_dim && draft_feature(d)) p->v_in_k = 1;
     if (p->v_in_k) p->v_dtype = ATTUNE_DTYPE_DEFAULT;
     p->has_lse = draft_chance(d, 50);
-    p->has_sinks = draft_feature(d);
-    p->reproducible = draft_feature(d);
+    draft_flags(d);
     if (!draft_feature(d)) return;
     p->weights_mode = (attune_weights_mode)draft_between(d, ATTUNE_WEIGHTS_SCALED, ATTUNE_WEIGHTS_SOFTMAX);
     p->weights_average = draft_chance(d, 40);

@@ -37,18 +37,15 @@ static inline int64_t draft_size(const draft *d, int64_t limit) {
     return draft_chance(d, 5) ? 1 : draft_between(d, 1, top < limit ? top : limit);
 }
 
-/* A scale of the problem's own, or of the call's. */
-static inline void draft_scale(draft *d) {
-    if (!draft_chance(d, 15)) return;
-    const double scale = 0.125 * (double)draft_between(d, -4, 8);
-    d->p->has_softmax_scale = draft_chance(d, 50);
-    *(d->p->has_softmax_scale ? &d->sizes->softmax_scale : &d->p->softmax_scale) = scale;
-}
-
 /* Whether keys lie in caches. */
 static inline bool draft_has_caches(const draft *d) {
     return d->block == BLOCK_SELF_CACHE || d->block == BLOCK_CROSS_CACHE || d->block == BLOCK_PROJECTED;
 }
+
+/* check_fields.c: fields that depend on no other, as the list of fields says. `usual` is how often, in percent, a
+ * number has its usual value. */
+void draft_numbers(draft *d, int usual);
+void draft_flags(draft *d);
 
 /* check_block.c: the fields of a block that attention does not have, once its other sizes are drawn; the operations of
  * its products; how lengths that are known or open depend on each other; low rank instead of attention's features; and

@@ -135,14 +135,10 @@ static void draw_mask(draft *d, int64_t dims[4], int64_t *columns) {
 }
 
 static void draw_scores(draft *d) {
-    attune_problem *const p = d->p;
-    draft_scale(d);
-    if (has_feature(d)) p->logits_soft_cap = chance(d, 50) ? 2 : 0.5 * (double)between(d, 1, 100);
+    draft_numbers(d, 50);
     if (chance(d, d->rate / 2 + 30)) draw_causality(d);
     if (has_feature(d)) draw_window(d);
-    p->has_alibi_slopes = has_feature(d);
-    p->has_sinks = has_feature(d);
-    p->reproducible = has_feature(d);
+    draft_flags(d);
 }
 
 static void draw_masks(draft *d) {
@@ -292,7 +288,6 @@ static void draw_weights(draft *d) {
     attune_problem *const p = d->p;
     draw_dynamic(d);
     draw_scores(d);
-    p->has_sinks = 0;
     if (has_feature(d)) draw_pages(d);
     p->has_kv_lens = p->has_kv_lens || has_feature(d);
     if (p->head_dim > 1 && has_feature(d)) draw_rotary(d);

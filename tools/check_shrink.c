@@ -1,58 +1,25 @@
 /* Makes a failing case small: reduces sizes and drops features as long as it fails in the same way. */
 #include "check_case.h"
+#include "problem_fields.h"
 
 #include <string.h>
 
 /* ---- Sizes ---- */
 
-enum { IN_PROBLEM = 0, IN_SIZES = 1 };
+/* Integers of the problem, then sizes of the call; the other fields have numbers, too, but no size. */
+enum { CALL_SEQ_Q = MHA_NUM_FIELDS, CALL_SEQ_KV, CALL_SEQ_NEW, NUM_SIZES = MHA_NUM_FIELDS + NUM_CALL_SIZES };
 
-/* A size, where it is and how small it may get. */
-typedef struct size_field {
-    int where;
-    size_t offset;
-    int64_t least;
-} size_field;
+static int64_t *size_at(check_case *c, int number) {
+    if (number >= MHA_NUM_FIELDS) return sizes_at(&c->sizes, number - MHA_NUM_FIELDS);
+    const mha_field *field = &mha_fields[number];
+    const bool is_size = field->kind == MHA_FIELD_INT || field->kind == MHA_FIELD_SIZE;
+    return is_size ? mha_field_at(&c->problem, field) : NULL;
+}
 
-#define OF_PROBLEM(name, least) {IN_PROBLEM, offsetof(attune_problem, name), least}
-#define OF_CALL(name)           {IN_SIZES, offsetof(call_sizes, name), 0}
-static const size_field size_fields[] = {
-    OF_PROBLEM(batch, 1),
-    OF_PROBLEM(seq_q, 1),
-    OF_PROBLEM(seq_kv, 1),
-    OF_PROBLEM(head_dim, 1),
-    OF_PROBLEM(head_dim_v, 1),
-    OF_PROBLEM(seq_new, 1),
-    OF_PROBLEM(num_rows, 1),
-    OF_PROBLEM(num_parts, 1),
-    OF_PROBLEM(page_size, 1),
-    OF_PROBLEM(rotary_dim, 2),
-    OF_PROBLEM(window_left, 0),
-    OF_PROBLEM(window_right, 0),
-    OF_PROBLEM(global_tokens, 1),
-    OF_PROBLEM(causal_offset, 0),
-    OF_PROBLEM(embed_dim, 1),
-    OF_PROBLEM(kv_embed_dim, 1),
-    OF_PROBLEM(v_embed_dim, 1),
-    OF_PROBLEM(out_dim, 1),
-    OF_PROBLEM(low_rank, 1),
-    OF_CALL(seq_q),
-    OF_CALL(seq_kv),
-    OF_CALL(seq_new),
-    OF_CALL(num_rows),
-    OF_CALL(total_q),
-    OF_CALL(total_kv),
-    OF_CALL(num_pages),
-    OF_CALL(max_pages),
-    OF_CALL(mask_seq_kv),
-    OF_CALL(bias_seq_kv),
-    OF_CALL(rotary_positions),
-};
-enum { NUM_SIZES = sizeof size_fields / sizeof *size_fields };
-
-static int64_t *size_at(check_case *c, int field) {
-    char *const base = size_fields[field].where == IN_SIZES ? (char *)&c->sizes : (char *)&c->problem;
-    return (int64_t *)(void *)(base + size_fields[field].offset);
+/* How small it may get. Without it is another move. Rotated columns come in pairs. */
+static int64_t least_of(int number) {
+    if (number >= MHA_NUM_FIELDS || mha_fields[number].least < 0) return 0;
+    return number == MHA_ID_rotary_dim ? 2 : 1;
 }
 
 /* The dims of masks follow the sizes that they cover. */
@@ -60,11 +27,8 @@ static void follow(int64_t dims[4], int dim, int64_t before, int64_t after) {
     if (dims[dim] == before && before > 1) dims[dim] = after;
 }
 
-static void resize(check_case *c, int field, int64_t value) {
-    attune_problem *const p = &c->problem;
-    const attune_problem before = *p;
-    *size_at(c, field) = value;
-    const int64_t old[4] = {before.batch, before.num_heads, before.seq_q, before.seq_kv};
+static void follow_sizes(attune_problem *p, const attune_problem *before) {
+    const int64_t old[4] = {before->batch, before->num_heads, before->seq_q, before->seq_kv};
     const int64_t now[4] = {p->batch, p->num_heads, p->seq_q, p->seq_kv};
     for (int d = 0; d < 4; d++) {
         if (old[d] == now[d]) continue;
@@ -73,75 +37,31 @@ static void resize(check_case *c, int field, int64_t value) {
     }
 }
 
-static void shrink_size(check_case *c, int field, bool by_half) {
-    const int64_t value = *size_at(c, field), least = size_fields[field].least;
-    if (value <= least) return;
-    /* Rotated columns come in pairs. */
-    const int64_t step = size_fields[field].offset == offsetof(attune_problem, rotary_dim) ? 2 : 1;
-    const int64_t smaller = by_half ? value / 2 / step * step : value - step;
-    resize(c, field, smaller < least ? least : smaller);
+static void shrink_size(check_case *c, int number, bool by_half) {
+    int64_t *const size = size_at(c, number);
+    const int64_t least = least_of(number), step = number == MHA_ID_rotary_dim ? 2 : 1;
+    const attune_problem before = c->problem;
+    if (!size || *size <= least) return;
+    const int64_t smaller = by_half ? *size / 2 / step * step : *size - step;
+    *size = smaller < least ? least : smaller;
+    follow_sizes(&c->problem, &before);
 }
 
-/* Both lengths at once: some features tie them together. */
+/* All lengths at once: some features tie them together. */
 static void shrink_lengths(check_case *c, bool by_half) {
-    for (int field = 0; field < NUM_SIZES; field++) {
-        const size_field *const f = &size_fields[field];
-        const bool is_length = f->where == IN_PROBLEM ? f->offset == offsetof(attune_problem, seq_q) ||
-                                                            f->offset == offsetof(attune_problem, seq_kv) ||
-                                                            f->offset == offsetof(attune_problem, seq_new)
-                                                      : f->offset <= offsetof(call_sizes, seq_new);
-        if (is_length) shrink_size(c, field, by_half);
-    }
+    static const int lengths[] = {MHA_ID_seq_q, MHA_ID_seq_kv, MHA_ID_seq_new, CALL_SEQ_Q, CALL_SEQ_KV, CALL_SEQ_NEW};
+    for (size_t i = 0; i < sizeof lengths / sizeof *lengths; i++) shrink_size(c, lengths[i], by_half);
 }
 
 /* ---- Features ---- */
 
-#define FLAG(name) offsetof(attune_problem, name)
-static const size_t flags[] = {
-    FLAG(is_causal),        FLAG(has_lse),
-    FLAG(has_alibi_slopes), FLAG(has_sinks),
-    FLAG(has_kv_lens),      FLAG(has_causal_offsets),
-    FLAG(is_ragged),        FLAG(v_in_k),
-    FLAG(short_masks),      FLAG(rotary_interleaved),
-    FLAG(has_position_ids), FLAG(weights_average),
-    FLAG(has_row_ids),      FLAG(reproducible),
-    FLAG(causal_align),     FLAG(dtype),
-    FLAG(k_dtype),          FLAG(v_dtype),
-    FLAG(bias_dtype),       FLAG(softmax_precision),
-    FLAG(weights_mode),     FLAG(low_rank_heads),
-    FLAG(low_rank_shared),  FLAG(is_cross),
-    FLAG(kv_projected),     FLAG(no_out_projection),
-    FLAG(w_dtype),          FLAG(k_scales),
-    FLAG(v_scales),
-};
-static const size_t wide[] = {FLAG(causal_offset), FLAG(global_tokens), FLAG(page_size),  FLAG(max_seq_q),
-                              FLAG(max_seq_kv),    FLAG(seq_new),       FLAG(rotary_dim), FLAG(embed_dim),
-                              FLAG(kv_embed_dim),  FLAG(v_embed_dim),   FLAG(out_dim),    FLAG(low_rank)};
-static const struct {
-    size_t offset, bytes;
-} arrays[] = {
-#define ARRAY(name) {offsetof(attune_problem, name), sizeof(((attune_problem *)NULL)->name)}
-    ARRAY(q_strides),       ARRAY(k_strides),         ARRAY(v_strides),         ARRAY(out_strides),
-    ARRAY(lse_strides),     ARRAY(attn_mask_strides), ARRAY(attn_bias_strides), ARRAY(k_new_strides),
-    ARRAY(v_new_strides),   ARRAY(weights_strides),   ARRAY(attn_mask_dims),    ARRAY(attn_bias_dims),
-    ARRAY(x_strides),       ARRAY(x_kv_strides),      ARRAY(x_v_strides),       ARRAY(k_scale_strides),
-    ARRAY(v_scale_strides),
-#undef ARRAY
-};
-enum {
-    NUM_FLAGS = sizeof flags / sizeof *flags,
-    NUM_WIDE = sizeof wide / sizeof *wide,
-    NUM_ARRAYS = sizeof arrays / sizeof *arrays
-};
-
-static void drop_feature(check_case *c, int number) {
-    char *const base = (char *)&c->problem;
-    if (number < NUM_FLAGS)
-        memset(base + flags[number], 0, sizeof(int));
-    else if (number < NUM_FLAGS + NUM_WIDE)
-        memset(base + wide[number - NUM_FLAGS], 0, sizeof(int64_t));
-    else
-        memset(base + arrays[number - NUM_FLAGS - NUM_WIDE].offset, 0, arrays[number - NUM_FLAGS - NUM_WIDE].bytes);
+/* Gives a field its default, except for those that a text has anyway. */
+static void drop_field(check_case *c, const mha_field *field) {
+    const attune_problem before = c->problem;
+    if (field->always || field == &mha_fields[MHA_ID_op]) return;
+    mha_field_reset(&c->problem, field);
+    follow_sizes(&c->problem, &before);
+    if (!c->problem.has_softmax_scale) c->sizes.softmax_scale = ATTUNE_DEFAULT_SCALE;
     if (!c->problem.short_masks) c->sizes.mask_seq_kv = c->sizes.bias_seq_kv = ATTUNE_NOT_SET;
 }
 
@@ -160,40 +80,33 @@ static void set_heads(attune_problem *p, int64_t heads, int64_t kv_heads) {
     p->num_kv_heads = kv_heads;
 }
 
-/* Moves other than smaller sizes and fields set to 0. false when there are no more. */
+/* Moves other than smaller sizes and fields at their defaults. false when there are no more. */
 static bool simplify_other(check_case *c, int move) {
     attune_problem *const p = &c->problem;
     int64_t none = 0;
     switch (move) {
     case 0: set_heads(p, p->num_kv_heads ? p->num_heads / p->num_kv_heads : 1, p->num_kv_heads ? 1 : 0); return true;
     case 1: set_heads(p, p->num_kv_heads ? p->num_kv_heads : 1, p->num_kv_heads); return true;
-    case 2:
-        p->softmax_scale = c->sizes.softmax_scale = ATTUNE_DEFAULT_SCALE;
-        p->has_softmax_scale = 0;
-        return true;
-    case 3: p->logits_soft_cap = 0; return true;
-    case 4: p->window_left = -1; return true;
-    case 5: p->window_right = -1; return true;
-    case 6: settle_length(&p->seq_q, &c->sizes.seq_q, &p->max_seq_q); return true;
-    case 7: settle_length(&p->seq_kv, &c->sizes.seq_kv, &p->max_seq_kv); return true;
-    case 8: settle_length(&p->seq_new, &c->sizes.seq_new, &none); return true;
-    case 9: settle_length(&p->num_rows, &c->sizes.num_rows, &none); return true;
-    case 10: c->sizes.rotary_batch_stride = ATTUNE_NOT_SET; return true;
-    case 11: c->threads = 1; return true;
-    case 12: c->ftz = false; return true;
-    case 13: c->inputs = INPUT_ORDINARY; return true;
-    case 14:
+    case 2: settle_length(&p->seq_q, &c->sizes.seq_q, &p->max_seq_q); return true;
+    case 3: settle_length(&p->seq_kv, &c->sizes.seq_kv, &p->max_seq_kv); return true;
+    case 4: settle_length(&p->seq_new, &c->sizes.seq_new, &none); return true;
+    case 5: settle_length(&p->num_rows, &c->sizes.num_rows, &none); return true;
+    case 6: c->sizes.rotary_batch_stride = ATTUNE_NOT_SET; return true;
+    case 7: c->threads = 1; return true;
+    case 8: c->ftz = false; return true;
+    case 9: c->inputs = INPUT_ORDINARY; return true;
+    case 10:
         if (p->head_dim_v > p->head_dim) p->head_dim_v = p->head_dim;
         return true;
-    case 15: shrink_lengths(c, true); return true;
-    case 16: shrink_lengths(c, false); return true;
-    case 17:
+    case 11: shrink_lengths(c, true); return true;
+    case 12: shrink_lengths(c, false); return true;
+    case 13:
         if (p->embed_dim && !p->head_dim) p->head_dim = p->embed_dim / p->num_heads;
         return true;
     default: break;
     }
     /* The dims of masks one by one. */
-    const int dim = move - 18;
+    const int dim = move - 14;
     int64_t *const dims = dim < 4 ? p->attn_mask_dims : p->attn_bias_dims;
     if (dim < 8 && dims[3]) dims[dim % 4] = 1;
     /* Sizes that the call may leave out. */
@@ -203,16 +116,15 @@ static bool simplify_other(check_case *c, int move) {
 
 /* Step `move` of the ways to make a case simpler; false when there are no more, *changed says whether it did. */
 static bool simplify(check_case *c, int move, bool *changed) {
-    enum { NUM_FEATURES = NUM_FLAGS + NUM_WIDE + NUM_ARRAYS };
     check_case before;
     bool known = true;
     memcpy(&before, c, sizeof before);
-    if (move < NUM_FEATURES)
-        drop_feature(c, move);
-    else if (move < NUM_FEATURES + 2 * NUM_SIZES)
-        shrink_size(c, (move - NUM_FEATURES) / 2, move % 2 == NUM_FEATURES % 2);
+    if (move < MHA_NUM_FIELDS)
+        drop_field(c, &mha_fields[move]);
+    else if (move < MHA_NUM_FIELDS + 2 * NUM_SIZES)
+        shrink_size(c, (move - MHA_NUM_FIELDS) / 2, move % 2 == MHA_NUM_FIELDS % 2);
     else
-        known = simplify_other(c, move - NUM_FEATURES - 2 * NUM_SIZES);
+        known = simplify_other(c, move - MHA_NUM_FIELDS - 2 * NUM_SIZES);
     *changed = memcmp(&before, c, sizeof before) != 0;
     return known;
 }

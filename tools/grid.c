@@ -1,5 +1,6 @@
 #include "grid.h"
 
+#include "problem_fields.h"
 #include "tool.h"
 
 #include <errno.h>
@@ -89,10 +90,8 @@ static bool add_range(grid_axis *axis, const char *item, char message[GRID_MESSA
 
 /* Strides and shapes are numbers with colons between them. */
 static bool has_colons(const char *key) {
-    static const char ending[] = "_strides";
-    const size_t length = strlen(key), least = sizeof ending - 1;
-    return strcmp(key, "attn_mask") == 0 || strcmp(key, "attn_bias") == 0 ||
-           (length > least && strcmp(key + length - least, ending) == 0);
+    const mha_field *field = mha_field_named(key);
+    return field && (field->kind == MHA_FIELD_DIMS || field->kind == MHA_FIELD_STRIDES);
 }
 
 static bool add_item(grid_axis *axis, const char *item, char message[GRID_MESSAGE]) {
