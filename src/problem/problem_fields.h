@@ -73,6 +73,13 @@ typedef struct mha_field {
 
 extern const mha_field mha_fields[MHA_NUM_FIELDS];
 
+/* The members together: struct_size, the fields, the flag of softmax_scale, and `reserved`. */
+enum {
+#define FIELD(kind, name, member, ...) +sizeof(((attune_problem *)NULL)->member)
+    MHA_PROBLEM_BYTES = sizeof(size_t) + 2 * sizeof(int)
+#include "fields.def"
+};
+
 /* How many words of a key are fields. */
 enum {
 #define FIELD(kind, name, member, operators, key, ...) +((key) < 0 ? 0 : MHA_FIELD_##kind == MHA_FIELD_DIMS ? 2 : 1)

@@ -3,6 +3,7 @@
 #include "runtime/key.h"
 
 #include "generator_id.h"
+#include "problem/problem_fields.h"
 #include "target/kernel_abi.h"
 
 #include <string.h>
@@ -151,13 +152,8 @@ bool at_key_is_of_here(const at_key_parts *parts) {
 
 _Static_assert(offsetof(attune_schedule, strategy) == sizeof(size_t), "a schedule has no padding after its size");
 
-/* Raw keys are hashed and compared as bytes. A hole can only lie between a 32-bit member and a wider one. */
-#define FOLLOWS(member, narrow) (offsetof(attune_problem, member) == offsetof(attune_problem, narrow) + 4)
-_Static_assert(FOLLOWS(batch, dtype) && FOLLOWS(causal_offset, causal_align) && FOLLOWS(page_size, softmax_precision) &&
-                   FOLLOWS(attn_mask_dims, short_masks) && FOLLOWS(weights_mode, has_position_ids) &&
-                   FOLLOWS(num_rows, reproducible) && FOLLOWS(x_strides, w_dtype),
-               "a problem has no padding");
-_Static_assert(sizeof(attune_problem) == 832, "a new field: see to padding above, and to the parts below");
+/* Raw keys are hashed and compared as bytes. */
+_Static_assert(sizeof(attune_problem) == MHA_PROBLEM_BYTES, "a problem has no padding, and each member has a field");
 
 /* XXH3 is several times faster up to 128 bytes than just beyond, so a problem is hashed in parts of that size. After
  * the first part all defaults are 0, and most problems keep most of them. A part of zeros adds nothing. */
