@@ -218,7 +218,7 @@ static void strides_of_the_plan_are_examples(void **state) {
     attune_plan_destroy(sample_context, plan);
 }
 
-/* What a call can be refused for while its lengths stay the same. */
+/* Reasons to refuse a call of the same lengths. */
 typedef void breaker(sample_call *call);
 
 static void without_q(sample_call *c) { c->arguments.q = NULL; }
@@ -353,7 +353,7 @@ static int promotes_here(attune_plan *plan) {
 static void a_child_promotes_too(void **state) {
     (void)state;
 #if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
-    skip(); /* their own locks do not survive a fork beside threads; see test_fork.c */
+    skip(); /* they do not survive a fork beside threads; see test_fork.c */
 #endif
     enum { FORKS = 6, STEP_US = 15000, SECONDS = 60 };
     for (int i = 0; i < FORKS; i++) {

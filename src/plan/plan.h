@@ -14,12 +14,12 @@
  * the others are not used. */
 typedef enum pl_kind { PL_ONE, PL_FEW, PL_MANY, PL_NUM_KINDS } pl_kind;
 
-/* What a kernel for lengths that come back depends on, beside the plan: the lengths that the problem leaves open (-1:
- * it fixes them), and of a block the batch. Calls of one key may differ in all else: batch, heads, masks, strides. */
+/* The key of a kernel for lengths that come back, which depends on plan and key alone. Calls of one key may differ in
+ * all else: batch, heads, masks, strides. */
 enum { PL_SEQ_Q, PL_SEQ_KV, PL_SEQ_NEW, PL_NUM_ROWS, PL_NUM_LENGTHS };
 typedef struct pl_key {
-    int64_t lengths[PL_NUM_LENGTHS];
-    int64_t batch; /* -1: it does not matter */
+    int64_t lengths[PL_NUM_LENGTHS]; /* those that the problem leaves open; -1: it fixes this one */
+    int64_t batch;                   /* of a block; -1: no block */
 } pl_key;
 
 enum { PL_MOST_SPECIALISED = 8 };

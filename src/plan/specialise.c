@@ -28,8 +28,8 @@ static int64_t *strides_of(const mha_tensor *t, attune_problem *p) {
     return (int64_t *)(void *)((char *)p + t->problem_strides);
 }
 
-/* The kernel depends on innermost strides, which are those of the plan. The others are examples: those of contiguous
- * tensors, spread by the innermost one. Strides that somebody gave may not fit the lengths. */
+/* The kernel depends on the innermost strides, which are the plan's. The others are examples: those of contiguous
+ * tensors, times the innermost one. The plan's own may not fit the lengths. */
 static attune_status lay_out(const at_signature *s, attune_problem *p) {
     attune_problem contiguous;
     for (size_t i = 0; i < s->count; i++)
@@ -48,7 +48,7 @@ static attune_status lay_out(const at_signature *s, attune_problem *p) {
     return ATTUNE_OK;
 }
 
-/* It follows from the plan and the key, so it does not matter which call of this key brings the kernel. */
+/* The problem follows from plan and key, so any call of the key may bring the kernel. */
 static attune_status problem_of(const attune_plan *plan, const pl_key *key, attune_problem *p) {
     fix_lengths(plan, key, p);
     if (key->batch > 0) p->batch = key->batch;
@@ -59,8 +59,8 @@ static attune_status problem_of(const attune_plan *plan, const pl_key *key, attu
 
 /* ---- The key of a call ---- */
 
-/* The kernel of a block is for its number of tokens if these are few, and all calls of many share one. A mask for one
- * entry would be the same for all. */
+/* A block's kernel is for its number of tokens if these are few. All calls of many tokens share one, so they get the
+ * same batch here. A mask for one entry would be the same for all entries. */
 static int64_t batch_of(const attune_plan *plan, const pl_key *key, int64_t given) {
     attune_problem p;
     fix_lengths(plan, key, &p);
