@@ -19,9 +19,11 @@ struct site {
 };
 
 static _Atomic(site *) *bucket_of(site_table *table, const void *key) {
-    uint64_t words[SITE_KEY_WORDS], sum = 0;
-    memcpy(words, key, table->key_bytes);
-    for (size_t i = 0; i < table->key_bytes / 8; i++) sum = (sum ^ words[i]) * 0x9e3779b97f4a7c15u, sum ^= sum >> 32;
+    uint64_t word, sum = 0;
+    for (size_t i = 0; i < table->key_bytes; i += sizeof word) {
+        memcpy(&word, (const char *)key + i, sizeof word);
+        sum = (sum ^ word) * 0x9e3779b97f4a7c15u, sum ^= sum >> 32;
+    }
     return &table->buckets[(uint32_t)sum % SITE_BUCKETS];
 }
 
