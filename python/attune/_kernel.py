@@ -122,6 +122,12 @@ class Call:
     def _go(self, arguments: Arguments, threads: int) -> int:
         raise NotImplementedError
 
+    def __repr__(self) -> str:
+        return f"<attune.{type(self).__name__} of {str(self.problem)!r}>"
+
+    def __deepcopy__(self, memo: dict) -> Call:
+        return self
+
     def run(
         self,
         *,
@@ -227,14 +233,8 @@ class Kernel(Call):
             "compile_ms": info.compile_ms,
         }
 
-    def __repr__(self) -> str:
-        return f"<attune.Kernel of {str(self.problem)!r}>"
-
     def __reduce__(self):
         return (compile, (self.problem, self._asked))
-
-    def __deepcopy__(self, memo: dict) -> Kernel:
-        return self
 
 
 def compile(

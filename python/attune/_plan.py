@@ -66,11 +66,5 @@ class Plan(Call):
         check(lib.attune_plan_get_info(self._pointer, _byref(info)))
         return {name: getattr(info, name) for name, _ in PlanInfo._fields_[1:] if name != "reserved"}
 
-    def __repr__(self) -> str:
-        return f"<attune.Plan of {str(self.problem)!r}>"
-
     def __reduce__(self):
         return (Plan, (self.problem, self._specialise, None, self._repeats))
-
-    def __deepcopy__(self, memo: dict) -> Plan:
-        return self

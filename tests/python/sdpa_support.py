@@ -1,6 +1,9 @@
 """What the tests of attune.torch share: references, and random calls."""
 
+import os
 import random
+import subprocess
+import sys
 
 import torch
 import torch.nn.functional as F
@@ -10,6 +13,21 @@ sdpa = F.scaled_dot_product_attention
 # torch.testing's defaults. Stock PyTorch rounds probabilities to 16 bits, so it is compared by the tolerances of
 # PyTorch's own test of this kernel (test_transformers.py, test_scaled_dot_product_fused_attention_vs_math_cpu).
 STOCK_TOLERANCES = {torch.bfloat16: dict(rtol=5e-2, atol=5e-2), torch.float16: dict(rtol=1e-2, atol=1e-2)}
+
+
+def run_alone(code, **environment):
+    """A program in a process of its own."""
+    prelude = """
+import os, torch, attune.torch, warnings
+sdpa = torch.nn.functional.scaled_dot_product_attention
+"""
+    return subprocess.run(
+        [sys.executable, "-c", prelude + code],
+        env={**os.environ, **environment},
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
 
 
 def reference(q, k, v, hidden=None, bias=None, scale=None):

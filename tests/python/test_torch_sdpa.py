@@ -2,8 +2,6 @@
 
 import copy
 import os
-import subprocess
-import sys
 import warnings
 
 import pytest
@@ -13,7 +11,7 @@ if tuple(map(int, torch.__version__.split("+")[0].split(".")[:2])) < (2, 10):
     pytest.skip("attune.torch needs PyTorch 2.10", allow_module_level=True)
 
 import attune.torch
-from sdpa_support import STOCK_TOLERANCES, random_call, reference, sdpa
+from sdpa_support import STOCK_TOLERANCES, random_call, reference, run_alone, sdpa
 
 CALLS = int(os.environ.get("ATTUNE_SDPA_CALLS", "1000"))
 
@@ -238,19 +236,8 @@ def test_torch_compile_and_export():
 # ---- In a process of its own ----
 
 
-def run_alone(code, **environment):
-    return subprocess.run(
-        [sys.executable, "-c", "import torch, attune.torch, warnings\n" + code],
-        env={**os.environ, **environment},
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
-
-
 def test_broken_runs_as_stock_with_one_warning(tmp_path):
     code = """
-sdpa = torch.nn.functional.scaled_dot_product_attention
 q = torch.randn(1, 2, 4, 24)
 expected = sdpa(q, q, q)
 with warnings.catch_warnings(record=True) as seen, attune.torch.enable():
@@ -343,7 +330,6 @@ def test_enabling_while_other_threads_call():
     code = """
 import threading
 attune.torch.enable()
-sdpa = torch.nn.functional.scaled_dot_product_attention
 module, x = torch.nn.MultiheadAttention(32, 4, batch_first=True).eval(), torch.randn(2, 9, 32)
 q = torch.randn(2, 4, 16, 16)
 stop = False

@@ -12,7 +12,7 @@ if tuple(map(int, torch.__version__.split("+")[0].split(".")[:2])) < (2, 10):
     pytest.skip("attune.torch needs PyTorch 2.10", allow_module_level=True)
 
 import attune.torch
-from sdpa_support import sdpa
+from sdpa_support import run_alone, sdpa
 
 attention = torch.ops.attune.attention
 append = torch.ops.attune.attention_append
@@ -150,22 +150,6 @@ def test_python_threads_at_once():
         for thread in threads:
             thread.join()
     assert not failures
-
-
-PRELUDE = """
-import os, torch, attune.torch
-sdpa = torch.nn.functional.scaled_dot_product_attention
-"""
-
-
-def run_alone(code, **environment):
-    return subprocess.run(
-        [sys.executable, "-c", PRELUDE + code],
-        env={**os.environ, **environment},
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
 
 
 def test_no_thread_of_attunes_and_no_llvm_when_warm(tmp_path):
