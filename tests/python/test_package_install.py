@@ -47,7 +47,8 @@ def python(tmp_path):
 
 def make_wheel(to, *options):
     """A copy of what `make wheel` makes, and its output."""
-    text = run("make", "--no-print-directory", "wheel", f"PYTHON={sys.executable}", f"BUILD={BUILD}", "DEPS=no", *options)
+    variables = [f"PYTHON={sys.executable}", f"BUILD={BUILD}", "DEPS=no", *options]
+    text = run("make", "--no-print-directory", "wheel", *variables)
     (found,) = (ROOT / BUILD / "dist").glob("attune-*.whl")
     return Path(shutil.copy(found, to)), text
 

@@ -35,7 +35,8 @@ def differing(a, b):
     """What is in one of two directories, or differs."""
     compared = filecmp.dircmp(a, b)
     here = [*compared.left_only, *compared.right_only, *compared.diff_files, *compared.funny_files]
-    return [f"{a}/{name}" for name in here] + [x for name in compared.common_dirs for x in differing(a / name, b / name)]
+    below = [differing(a / name, b / name) for name in compared.common_dirs]
+    return sum(below, [f"{a}/{name}" for name in here])
 
 
 @pytest.mark.parametrize("directory", ["include", "src", "adapters"])
