@@ -1194,7 +1194,7 @@ ATTUNE_API attune_status attune_cache_visit(attune_context *context, attune_cach
 ATTUNE_API attune_status attune_cache_clear(attune_context *context, uint64_t *removed);
 
 /* One part of the key in which an entry differs from the request: a field of the problem by its name in text, or
- * schedule, isa, machine (the tuning class), llvm, image_version, generator (built from another version of attune's
+ * operator (attention, ir, or a name of the user's: nothing else is compared then), problem, ir, schedule, isa, machine (the tuning class), llvm, image_version, generator (built from another version of attune's
  * sources), cpu_features (its code needs features that this CPU lacks). */
 typedef struct attune_cache_difference {
     const char *field;
@@ -1295,6 +1295,9 @@ ATTUNE_API attune_status attune_ir_parameters(const attune_kernel *kernel, const
 /* The shape that parameter `index` must have with these scalar values (dims: room for 8). */
 ATTUNE_API attune_status attune_ir_shape(const attune_kernel *kernel, size_t index, const int64_t *scalars,
                                          int64_t *dims, size_t *rank);
+/* As attune_cache_why. A difference in the text is the field "ir", with the first line that differs. */
+ATTUNE_API attune_status attune_ir_cache_why(attune_context *context, const char *text, attune_cache_answer_fn *answer,
+                                             void *user);
 /* Runs it. buffers[] and scalars[] are in the order of the parameters of their sort. A scalar is the int64 itself, or
  * the bits of the float (low 32) or double. With engine INTERPRETER every access is checked. */
 ATTUNE_API attune_status attune_ir_run(attune_context *context, const attune_kernel *kernel, attune_engine engine,
@@ -1375,6 +1378,10 @@ ATTUNE_API attune_status attune_operator_compile(attune_operator *op, const char
 
 /* The numbers of a kernel of attune_operator_compile; they live as long as the kernel. */
 ATTUNE_API attune_status attune_operator_numbers(const attune_kernel *kernel, const int32_t **numbers, size_t *count);
+
+/* As attune_cache_why: whether attune_operator_compile would find the kernel in the disk cache. */
+ATTUNE_API attune_status attune_operator_cache_why(attune_operator *op, const char *problem, const int32_t *schedule,
+                                                   attune_cache_answer_fn *answer, void *user);
 
 /* Searches for faster numbers by measuring, as attune_tune does, with the call that attune_ir_run would make of these
  * buffers and scalars. Outputs are overwritten; buffers that are read and written are so again and again. Kernels must

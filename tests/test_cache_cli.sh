@@ -43,6 +43,12 @@ expect "is compiled once" 0 '^o: f32 \(3\S* = 1 1 1$' ones ATTUNE_STRICT=1
 expect "listed by its name" 0 ' @ones$' "$attune" cache ls --cache-dir="$work/ir"
 expect "and compiled anew by an audit" 0 '^1 of 1 entry compiled anew: 1 the same' "$attune" cache audit \
     --cache-dir="$work/ir"
+expect "which why knows" 0 ' is cached$' "$attune" cache why "$work/ones.air" --cache-dir="$work/ir"
+sed 's/= 1\.0/= 2.0/' "$work/ones.air" >"$work/twos.air"
+expect "and from which it tells another text" 0 '^ir +o\[i\] = 0x1p\+0 +o\[i\] = 0x1p\+1$' "$attune" cache why \
+    "$work/twos.air" --cache-dir="$work/ir"
+refuse "a file with a schedule" 'a file of loop IR has no schedule' "$attune" cache why "$work/ones.air" \
+    --schedule=kv_tile=8
 expect "a problem differs from it in the operator" 0 '^operator +ir +attention$' "$attune" cache why $a \
     --cache-dir="$work/ir"
 

@@ -285,6 +285,42 @@ static int hand_written(void) {
     return result;
 }
 
+static int build_twice(void *user, const attune_build_request *request, attune_ir_writer *w) {
+    (void)user;
+    attune_ir_print(w, "kernel @twice (x: f32[%s] in, o: f32[%s] out) {\n", request->problem, request->problem);
+    attune_ir_print(w, "%600sparallel for i in 0..%s { o[i] = x[i] * %d.0 }\n}\n", "", request->problem,
+                    (int)request->schedule[0]);
+    return 0;
+}
+
+static int own_operator(void) {
+    static const int32_t factors[] = {2, 3};
+    static const attune_choice choice = {"factor", factors, 2, 2, 0};
+    attune_context *context = open_context();
+    if (!context) return failed();
+    attune_operator_options options = ATTUNE_OPERATOR_OPTIONS_INIT;
+    attune_operator *op = NULL;
+    attune_kernel *kernel = NULL;
+    int result = 0;
+    options.name = "twice";
+    options.build = build_twice;
+    options.choices = &choice;
+    options.num_choices = 1;
+    if (attune_operator_add(context, &options, &op) || attune_operator_compile(op, "3", NULL, &kernel)) {
+        result = failed();
+    } else {
+        float x[3] = {1, 2, 3}, o[3] = {0};
+        void *const buffers[] = {x, o};
+        if (attune_ir_run(context, kernel, ATTUNE_ENGINE_INTERPRETER, buffers, NULL))
+            result = failed();
+        else
+            assert_true(o[0] == 2 && o[1] == 4 && o[2] == 6);
+    }
+    attune_kernel_release(kernel);
+    attune_context_destroy(context);
+    return result;
+}
+
 /* Runs the scenario with each of its calls failing in turn until none is left. Returns how many runs failed. */
 static int each_in_turn(int (*scenario)(void), bool from_then_on) {
     int failures = 0;
@@ -329,7 +365,7 @@ static int tear_down(void **state) {
 
 static void allocations(void **state) {
     (void)state;
-    int (*const scenarios[])(void) = {run_twice, run_warm, interpret, hand_written};
+    int (*const scenarios[])(void) = {run_twice, run_warm, interpret, hand_written, own_operator};
     for (size_t s = 0; s < sizeof scenarios / sizeof *scenarios; s++) {
         allocator = &faulty_allocator;
         assert_true(each_in_turn(scenarios[s], false) > 0);

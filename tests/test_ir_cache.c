@@ -201,7 +201,7 @@ static void a_damaged_entry_is_compiled_anew(void **state) {
 
 /* A file with a right checksum and this kernel's key, but with the text or code of another. */
 static void forge(attune_context *context, const char *text, const char *ir, const at_entry *from) {
-    const at_written written = {"doubling", text, strlen(text)};
+    const at_written written = {text, strlen(text)};
     at_key key;
     at_key_make(&key, at_written_of(&written), NULL, &context->machine);
     at_entry entry = *from;
@@ -214,7 +214,7 @@ static void forge(attune_context *context, const char *text, const char *ir, con
 static void an_entry_with_another_text_is_refused(void **state) {
     write_entry_of(*state, tripling);
     attune_context *context = open_context(*state, NULL, NULL);
-    const at_written written = {"doubling", tripling, strlen(tripling)};
+    const at_written written = {tripling, strlen(tripling)};
     const char *const texts[] = {tripling, NULL, "", "kernel @doubling ("};
     at_key key;
     uint8_t *data;

@@ -55,9 +55,12 @@ static inline at_operation at_attention_of(const attune_problem *canonical) {
 
 /* A kernel that a user wrote: its canonical text, as ir_print gives it. */
 typedef struct at_written {
-    const char *name, *text;
+    const char *text;
     size_t length;
 } at_written;
+
+/* The canonical text of any text. Gives it to the string, which the caller frees in any case. */
+attune_status at_written_read(const char *text, at_string *canonical, at_written *written, at_error *err);
 
 extern const at_operator at_written_ir;
 

@@ -10,6 +10,17 @@
 
 static const at_written *written_of(at_operation operation) { return operation.problem; }
 
+attune_status at_written_read(const char *text, at_string *canonical, at_written *written, at_error *err) {
+    at_arena arena;
+    at_arena_init(&arena, canonical->allocator);
+    const ir_kernel *const kernel = ir_parse(&arena, text, strlen(text), err);
+    if (kernel) ir_print(kernel, canonical);
+    at_arena_free(&arena);
+    if (kernel && (canonical->failed || !canonical->data)) at_fail_memory(err, canonical->capacity);
+    *written = (at_written){canonical->data, canonical->length};
+    return err->status;
+}
+
 static uint8_t *put_u64(uint8_t *at, uint64_t value) {
     for (int i = 0; i < 8; i++) *at++ = (uint8_t)(value >> 8 * i);
     return at;
@@ -28,17 +39,23 @@ static size_t key(at_operation o, uint8_t bytes[AT_OPERATION_KEY_BYTES]) {
 }
 
 static size_t print(at_operation o, char *text, size_t capacity) {
-    return (size_t)snprintf(text, capacity, "@%s", written_of(o)->name);
+    const char *const name = written_of(o)->text + strlen("kernel ");
+    return (size_t)snprintf(text, capacity, "%.*s", (int)strcspn(name, " "), name);
 }
 
 static const char *source(at_operation o) { return written_of(o)->text; }
+
+static attune_status refuse_schedule(at_operation o, at_error *err) {
+    char name[100];
+    print(o, name, sizeof name);
+    return at_fail(err, ATTUNE_INVALID_SCHEDULE, "%s is written in loop IR, which has no schedule", name);
+}
 
 static attune_status schedule_check(at_operation o, const attune_schedule *schedule, const at_target *target,
                                     at_error *err) {
     (void)schedule;
     (void)target;
-    return at_fail(err, ATTUNE_INVALID_SCHEDULE, "@%s is written in loop IR, which has no schedule",
-                   written_of(o)->name);
+    return refuse_schedule(o, err);
 }
 
 static void schedule_choose(at_operation o, const at_target *target, attune_schedule *schedule) {
@@ -49,9 +66,7 @@ static void schedule_choose(at_operation o, const at_target *target, attune_sche
 
 static attune_status schedule_parse(at_operation o, const char *text, attune_schedule *schedule, at_error *err) {
     (void)schedule;
-    if (!*text) return ATTUNE_OK;
-    return at_fail(err, ATTUNE_INVALID_SCHEDULE, "@%s is written in loop IR, which has no schedule",
-                   written_of(o)->name);
+    return *text ? refuse_schedule(o, err) : ATTUNE_OK;
 }
 
 static size_t schedule_print(at_operation o, const attune_schedule *schedule, char *text, size_t capacity) {

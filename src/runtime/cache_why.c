@@ -1,5 +1,5 @@
 /* Why a kernel is not in the disk cache: its key compared with those of the entries. */
-#include "runtime/context.h"
+#include "runtime/own_operator.h"
 
 #include "problem/key_words.h"
 #include "runtime/disk_files.h"
@@ -18,12 +18,13 @@ static const char chosen[] = "chosen by attune";
 
 typedef struct why_search {
     const attune_allocator *allocator;
+    at_operation operation;
     const at_key *key;
     char file[AT_FILE_CHARS]; /* the problem's, whether it exists or not */
     const char *problem;      /* canonical text */
     const char *schedule;
     at_key_parts parts;
-    mha_key_word words[MHA_KEY_WORDS];
+    mha_key_word words[MHA_KEY_WORDS]; /* of attention */
     size_t num_words;
 
     uint64_t compared, least; /* the weight of the nearest */
@@ -81,17 +82,38 @@ static void compare_words(const why_search *s, const mha_key_word *there, size_t
 }
 
 /* The entry's problem is read from its text: another version of attune may have had other words in its keys. */
-static void compare_problems(const why_search *s, const attune_cache_entry *entry, const at_key_parts *parts,
-                             difference_list *list) {
-    if (parts->problem_bytes == s->parts.problem_bytes &&
-        !memcmp(parts->problem, s->parts.problem, parts->problem_bytes))
-        return;
+static void compare_attention(const why_search *s, const attune_cache_entry *entry, difference_list *list) {
     attune_problem problem = ATTUNE_PROBLEM_INIT, canonical;
     mha_key_word words[MHA_KEY_WORDS];
-    const uint64_t before = list->weight;
     if (mha_problem_parse(entry->problem, &problem, NULL) == ATTUNE_OK &&
         mha_canonicalize(&problem, &canonical, NULL) == ATTUNE_OK)
         compare_words(s, words, mha_key_words(&canonical, words), list);
+}
+
+/* The first line in which two texts differ; one that is the beginning of the other has no such line. */
+static void compare_lines(const char *there, const char *here, difference_list *list) {
+    enum { LINE_CHARS = 160 };
+    char lines[2][LINE_CHARS];
+    size_t same = 0, line = 0;
+    for (; there[same] && there[same] == here[same]; same++)
+        if (there[same] == '\n') line = same + 1;
+    const char *const texts[2] = {there + line, here + line};
+    for (int i = 0; i < 2; i++) {
+        const char *const from = texts[i] + strspn(texts[i], " ");
+        snprintf(lines[i], sizeof lines[i], "%.*s", (int)strcspn(from, "\n"), from);
+    }
+    add(list, WEIGHT_PROBLEM, "ir", lines[0], lines[1]);
+}
+
+static void compare_problems(const why_search *s, const attune_cache_entry *entry, const at_key_parts *parts,
+                             difference_list *list) {
+    const char *const source = s->operation.op->source(s->operation);
+    const uint64_t before = list->weight;
+    if (parts->problem_bytes == s->parts.problem_bytes &&
+        !memcmp(parts->problem, s->parts.problem, parts->problem_bytes))
+        return;
+    if (s->operation.op == &at_attention) compare_attention(s, entry, list);
+    if (source && !strcmp(entry->problem, s->problem)) compare_lines(entry->ir, source, list);
     if (list->weight == before) add(list, WEIGHT_PROBLEM, "problem", entry->problem, s->problem);
 }
 
@@ -230,14 +252,14 @@ static int tell(void *user, const attune_cache_entry *entry) {
     return 1;
 }
 
-static attune_status search(attune_context *context, const attune_problem *canonical, const attune_schedule *schedule,
-                            why_search *s, at_error *err) {
+static attune_status search(attune_context *context, const attune_schedule *schedule, why_search *s, at_error *err) {
+    const at_operation o = s->operation;
     char problem[2048], schedule_text[VALUE_CHARS] = "";
-    mha_problem_print(canonical, problem, sizeof problem);
-    if (schedule) mha_schedule_print(schedule, schedule_text, sizeof schedule_text);
+    o.op->print(o, problem, sizeof problem);
+    if (schedule) o.op->schedule_print(o, schedule, schedule_text, sizeof schedule_text);
     s->problem = problem;
     s->schedule = schedule_text;
-    s->num_words = mha_key_words(canonical, s->words);
+    if (o.op == &at_attention) s->num_words = mha_key_words(o.problem, s->words);
     at_file_name(s->key, s->file);
     if (!at_key_split(s->key->bytes, s->key->size, &s->parts))
         return at_fail(err, ATTUNE_INTERNAL, "the key of this problem cannot be taken apart");
@@ -249,12 +271,22 @@ static attune_status search(attune_context *context, const attune_problem *canon
     return status;
 }
 
+static void ask(attune_context *context, at_operation operation, const attune_schedule *schedule,
+                attune_cache_answer_fn *answer_fn, void *user, at_error *err) {
+    at_key key;
+    at_key_make(&key, operation, schedule, &context->machine);
+    why_search s = {
+        .allocator = &context->allocator, .operation = operation, .key = &key, .answer = answer_fn, .user = user};
+    search(context, schedule, &s, err);
+}
+
+/* ---- Public ---- */
+
 attune_status attune_cache_why(attune_context *context, const attune_problem *problem, const attune_schedule *schedule,
                                attune_cache_answer_fn *answer_fn, void *user) {
     at_error err = {0};
     attune_problem canonical;
     attune_schedule whole;
-    at_key key;
     if (!context || !problem || !answer_fn) {
         at_fail(&err, ATTUNE_INVALID_ARGUMENT, "attune_cache_why was given NULL");
         return at_report(&err);
@@ -262,10 +294,35 @@ attune_status attune_cache_why(attune_context *context, const attune_problem *pr
     attune_status status = mha_canonicalize(problem, &canonical, &err);
     if (!status) status = mha_schedule_in(&schedule, &whole, &err);
     if (!status && schedule) status = mha_schedule_check(&canonical, schedule, context->target, &err);
-    if (!status) {
-        at_key_make(&key, at_attention_of(&canonical), schedule, &context->machine);
-        why_search s = {.allocator = &context->allocator, .key = &key, .answer = answer_fn, .user = user};
-        search(context, &canonical, schedule, &s, &err);
+    if (!status) ask(context, at_attention_of(&canonical), schedule, answer_fn, user, &err);
+    return at_report(&err);
+}
+
+attune_status attune_ir_cache_why(attune_context *context, const char *text, attune_cache_answer_fn *answer_fn,
+                                  void *user) {
+    at_error err = {0};
+    if (!context || !text || !answer_fn) {
+        at_fail(&err, ATTUNE_INVALID_ARGUMENT, "attune_ir_cache_why was given NULL");
+        return at_report(&err);
     }
+    at_string canonical;
+    at_written written;
+    at_string_init(&canonical, &context->allocator);
+    if (!at_written_read(text, &canonical, &written, &err))
+        ask(context, at_written_of(&written), NULL, answer_fn, user, &err);
+    at_string_free(&canonical);
+    return at_report(&err);
+}
+
+attune_status attune_operator_cache_why(attune_operator *op, const char *problem, const int32_t *numbers,
+                                        attune_cache_answer_fn *answer_fn, void *user) {
+    at_error err = {0};
+    attune_schedule schedule;
+    if (!op || !problem || !answer_fn) {
+        at_fail(&err, ATTUNE_INVALID_ARGUMENT, "attune_operator_cache_why was given NULL");
+        return at_report(&err);
+    }
+    if (!at_operator_schedule(op, problem, numbers, &schedule, &err))
+        ask(op->context, at_own_operation(&op->own, problem), numbers ? &schedule : NULL, answer_fn, user, &err);
     return at_report(&err);
 }

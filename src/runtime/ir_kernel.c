@@ -71,20 +71,6 @@ attune_status attune_ir_dump_passes(attune_context *context, const char *text, a
 
 /* ---- Compiling ---- */
 
-/* The kernel of a text that was parsed: its key is of the text as ir_print gives it. */
-static attune_status find_or_make(attune_context *context, const ir_kernel *parsed, attune_kernel **kernel,
-                                  at_error *err) {
-    at_string text;
-    at_string_init(&text, &context->allocator);
-    ir_print(parsed, &text);
-    const at_written written = {parsed->name, text.data, text.length};
-    const attune_status status = text.failed || !text.data
-                                     ? at_fail_memory(err, text.capacity)
-                                     : at_kernel_get(context, at_written_of(&written), NULL, kernel, err);
-    at_string_free(&text);
-    return status;
-}
-
 attune_status attune_ir_compile(attune_context *context, const char *text, attune_kernel **kernel) {
     at_error err = {0};
     if (!context || !text || !kernel) {
@@ -92,11 +78,12 @@ attune_status attune_ir_compile(attune_context *context, const char *text, attun
         return at_report(&err);
     }
     *kernel = NULL;
-    at_arena arena;
-    at_arena_init(&arena, &context->allocator);
-    const ir_kernel *const parsed = ir_parse(&arena, text, strlen(text), &err);
-    if (parsed) find_or_make(context, parsed, kernel, &err);
-    at_arena_free(&arena);
+    at_string canonical;
+    at_written written;
+    at_string_init(&canonical, &context->allocator);
+    if (!at_written_read(text, &canonical, &written, &err))
+        at_kernel_get(context, at_written_of(&written), NULL, kernel, &err);
+    at_string_free(&canonical);
     return at_report(&err);
 }
 
