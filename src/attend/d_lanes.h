@@ -101,12 +101,6 @@ void dl_each_columns(d_lanes *d, const char *name, int64_t columns, int64_t unro
 
 static inline mha_kind dl_kind(const d_lanes *d) { return mha_kind_of(d->c->by_pairs); }
 
-/* A product of rows of the task by vectors along the lanes. */
-static inline mha_product dl_product(const d_lanes *d, int64_t rows, int64_t vectors) {
-    return (mha_product){
-        .c = d->c, .kind = dl_kind(d), .lanes = d->lanes, .rows = rows, .vectors = vectors, .vectors_first = true};
-}
-
 /* Keys that are read side by side: `count` streams of `keys` keys each, which lie one after the other in memory. Key i
  * of stream s is key first[s] + i of the tile. */
 enum { DL_MAX_STREAMS = 16 };

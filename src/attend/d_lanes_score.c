@@ -98,8 +98,8 @@ static void finish_sums(d_lanes *d, const score_tile *t) {
 static void register_tile(d_lanes *d, const void *user, const ir_expr *first_row, int64_t rows) {
     score_tile t = *(const score_tile *)user;
     t.first_row = first_row;
-    t.product = dl_product(d, rows, d->c->s->score_rows);
-    mha_product_begin(&t.product);
+    t.product = mha_product_of(d->c, dl_kind(d), rows, d->c->s->score_rows);
+    t.product.vectors_first = true;
     mha_product_clear(&t.product);
     open_keys(d, &t);
     dl_each_columns(d, "d", d->c->p->head_dim, d->c->s->score_unroll, multiply, &t);

@@ -25,8 +25,8 @@ static void multiply(d_lanes *d, const serial_tile *t, mha_product *p, const ir_
 static void register_tile(d_lanes *d, const void *user, const ir_expr *first_row, int64_t count) {
     ir_builder *b = d->b;
     const serial_tile *t = user;
-    mha_product p = dl_product(d, count, 1);
-    mha_product_begin(&p);
+    mha_product p = mha_product_of(d->c, dl_kind(d), count, 1);
+    p.vectors_first = true;
     mha_product_clear(&p);
     const int quarter = mha_quarter(d->lanes);
     const int64_t dim = d->c->p->head_dim, whole = dim - dim % quarter;

@@ -16,10 +16,6 @@ const ir_buffer *ql_registers(const q_lanes *c, const char *name, int num_dims, 
     return ir_alloc(c->b, name, IR_REG, ir_type_of(c->m->elem, c->m->lanes), num_dims, dims);
 }
 
-mha_product ql_product(const q_lanes *c, int64_t rows, int64_t vectors) {
-    return (mha_product){.c = c->m, .kind = ql_kind(c), .lanes = c->m->lanes, .rows = rows, .vectors = vectors};
-}
-
 static const ir_access *at_vector(const q_lanes *c, const ir_buffer *buffer, int lanes, const ir_expr *v,
                                   const ir_expr *j) {
     if (c->at_once) return ir_at(c->b, buffer, lanes, 2, j, ir_mul(c->b, v, ql_i(c, lanes)));

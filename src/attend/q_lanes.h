@@ -121,9 +121,6 @@ const ir_expr *ql_unrolled(const q_lanes *c, const char *name, int64_t count);
 /* An array of vectors in registers, of c->m->elem. */
 const ir_buffer *ql_registers(const q_lanes *c, const char *name, int num_dims, const int64_t *dims);
 
-/* A product with lanes along query rows. */
-mha_product ql_product(const q_lanes *c, int64_t rows, int64_t vectors);
-
 /* Scores of vector `v` of the block's rows and key j of the tile; weights of the j-th operand. */
 const ir_access *ql_score_at(const q_lanes *c, const ir_expr *v, const ir_expr *j);
 const ir_access *ql_weight_at(const q_lanes *c, const ir_expr *v, const ir_expr *j);

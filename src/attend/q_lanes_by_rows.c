@@ -98,10 +98,9 @@ static void keep(q_lanes *c, const q_lanes_tile *tile, const row_tile *t) {
 }
 
 static void register_tile(q_lanes *c, const q_lanes_tile *tile, const strip *s, const ir_expr *first, int64_t rows) {
-    row_tile t = {.strip = s, .first = first, .product = ql_product(c, rows, s->vectors)};
+    row_tile t = {.strip = s, .first = first, .product = mha_product_of(c->m, ql_kind(c), rows, s->vectors)};
     t.product.lanes = s->lanes;
     t.product.vectors_first = true;
-    mha_product_begin(&t.product);
     mha_product_clear(&t.product);
     multiply(c, tile, &t);
     if (c->o)

@@ -40,7 +40,6 @@ static void multiply(q_lanes *c, const q_lanes_tile *tile, score_tile *t) {
     ir_builder *b = c->b;
     mha_product *p = &t->product;
     const int wide = p->lanes * c->width;
-    mha_product_begin(p);
     mha_product_clear(p);
     const ir_expr *columns = ql_i(c, c->m->p->head_dim / c->width);
     const ir_expr *d = mha_steps_begin(c->m, "d", ql_i(c, 0), columns, unrolling(c)), *column;
@@ -142,7 +141,8 @@ void ql_scores(q_lanes *c, const q_lanes_tile *tile) {
     ir_builder *b = c->b;
     const int lanes = c->m->lanes;
     const int64_t rows = c->m->s->score_rows, vectors = c->m->s->score_vectors;
-    score_tile t = {.product = ql_product(c, rows, vectors), .max = ql_registers(c, "max_so_far", 1, &vectors)};
+    score_tile t = {.product = mha_product_of(c->m, ql_kind(c), rows, vectors),
+                    .max = ql_registers(c, "max_so_far", 1, &vectors)};
     const ir_expr *v = ql_unrolled(c, "v", vectors);
     ir_store(b, ir_at(b, t.max, lanes, 1, v), ql_splat(c, -INFINITY));
     ir_for_end(b);

@@ -12,8 +12,8 @@ typedef struct value_tile {
     /* A value of V that a row does not see is replaced by 0, so that NaN or infinity in it stays out (its probability
      * is 0 already). */
     bool masked;
-    const ir_expr *page,
-        *page_key; /* the page at hand, and its first key; NULL unless V is paged and read where it is */
+    /* Where V is paged and read as it lies: the page at hand, and its first key. */
+    const ir_expr *page, *page_key;
 } value_tile;
 
 static const ir_expr *row_at(const q_lanes *c, const value_tile *t, int64_t v) {
@@ -128,9 +128,8 @@ static void end(q_lanes *c, const q_lanes_tile *tile, const value_tile *t) {
 static void register_tile(q_lanes *c, const q_lanes_tile *tile, const ir_expr *first, int64_t columns, bool masked) {
     ir_builder *b = c->b;
     const int64_t vectors = c->m->s->value_vectors;
-    value_tile t = {.first = first, .masked = masked, .product = ql_product(c, columns, vectors)};
+    value_tile t = {.first = first, .masked = masked, .product = mha_product_of(c->m, ql_kind(c), columns, vectors)};
     t.vector = ir_for_begin(b, "vector", ql_i(c, 0), ql_i(c, c->m->s->score_vectors), vectors, false);
-    mha_product_begin(&t.product);
     mha_product_clear(&t.product);
     if (c->m->p->page_size && !c->values)
         add_pages(c, tile, &t);

@@ -81,13 +81,8 @@ static void pack_keys(const weights *w, const ir_expr *kv_head, const ir_expr *f
 /* One register tile: rows first … and vectors of keys from `at`. */
 static void multiply_tile(const weights *w, const ir_expr *first, const ir_expr *at) {
     ir_builder *b = w->b;
-    mha_product p = {.c = w->c,
-                     .kind = MHA_MADD,
-                     .lanes = w->lanes,
-                     .rows = w->tile_rows,
-                     .vectors = w->tile_vectors,
-                     .vectors_first = true};
-    mha_product_begin(&p);
+    mha_product p = mha_product_of(w->c, MHA_MADD, w->tile_rows, w->tile_vectors);
+    p.vectors_first = true;
     mha_product_clear(&p);
     const ir_expr *d = loop(w, "d", w->c->p->head_dim);
     mha_product_hold(&p, "keys");

@@ -146,14 +146,14 @@ static const ir_access *packed(mha_context *c, const mha_pack_section *s, const 
     return ir_at(b, c->params.tensor[MHA_PACKED_WEIGHTS], lanes * (int)s->inputs, 1, at);
 }
 
-const ir_expr *mha_packed_bias(mha_context *c, const mha_pack_section *s, const ir_expr *group, const ir_expr *column,
+const ir_expr *mha_packed_bias(mha_context *c, const mha_gemm *g, const ir_expr *group, const ir_expr *column,
                                int lanes) {
-    const ir_access *at = packed(c, s, group, ir_idx(c->b, 0), column, lanes);
-    return s->inputs == 2 ? mha_half_of_pairs(c, ir_load(c->b, at), 1) : mha_load(c, at);
+    const ir_access *at = packed(c, g->packed, group, ir_idx(c->b, 0), column, lanes);
+    return g->packed->inputs == 2 ? mha_half_of_pairs(c, ir_load(c->b, at), 1) : mha_load(c, at);
 }
 
-const ir_expr *mha_packed_weight(mha_context *c, const mha_pack_section *s, const ir_expr *group, const ir_expr *k,
+const ir_expr *mha_packed_weight(mha_context *c, const mha_gemm *g, const ir_expr *group, const ir_expr *k,
                                  const ir_expr *column, int lanes) {
-    const ir_access *at = packed(c, s, group, ir_plus(c->b, k, 1), column, lanes);
-    return s->inputs == 2 ? ir_load(c->b, at) : mha_load(c, at);
+    const ir_access *at = packed(c, g->packed, group, ir_plus(c->b, k, 1), column, lanes);
+    return g->packed->inputs == 2 ? ir_load(c->b, at) : mha_load(c, at);
 }

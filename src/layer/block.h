@@ -48,11 +48,11 @@ const ir_expr *mha_tokens_of(const mha_context *c, const ir_buffer *x);
 /* Columns, rounded up to those of register tiles. */
 int64_t mha_whole_tiles(const mha_context *c, int64_t columns);
 
-/* A product's start and right factor from a section of the packed weights, or from several of the same width that
- * follow each other. */
-const ir_expr *mha_packed_bias(mha_context *c, const mha_pack_section *s, const ir_expr *group, const ir_expr *column,
+/* start and right of a product whose weights are packed: those of g->packed, or of several sections of the same width
+ * that follow it. */
+const ir_expr *mha_packed_bias(mha_context *c, const mha_gemm *g, const ir_expr *group, const ir_expr *column,
                                int lanes);
-const ir_expr *mha_packed_weight(mha_context *c, const mha_pack_section *s, const ir_expr *group, const ir_expr *k,
+const ir_expr *mha_packed_weight(mha_context *c, const mha_gemm *g, const ir_expr *group, const ir_expr *k,
                                  const ir_expr *column, int lanes);
 
 #endif

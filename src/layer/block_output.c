@@ -41,15 +41,6 @@ static const ir_access *heads_at(mha_context *c, const mha_gemm *g, const mha_to
     return ir_at(c->b, c->out, 1, 4, t->entry, ir_div(c->b, k, dim), t->token, ir_mod(c->b, k, dim));
 }
 
-static const ir_expr *bias(mha_context *c, const mha_gemm *g, const ir_expr *group, const ir_expr *column, int lanes) {
-    return mha_packed_bias(c, g->user, group, column, lanes);
-}
-
-static const ir_expr *weight(mha_context *c, const mha_gemm *g, const ir_expr *group, const ir_expr *k,
-                             const ir_expr *column, int lanes) {
-    return mha_packed_weight(c, g->user, group, k, column, lanes);
-}
-
 static const ir_access *result_at(mha_context *c, const mha_gemm *g, const ir_expr *group, const mha_token *t,
                                   const ir_expr *column) {
     const mha_pack_section *s = g->user;
@@ -90,11 +81,12 @@ void mha_block_output(mha_block *block) {
                   .num_groups = s->num_groups,
                   .group_columns = s->panels * MHA_PANEL,
                   .user = s,
+                  .packed = s,
                   .load_row = load_heads,
                   .locate = locate_heads,
                   .left = heads_at,
-                  .start = bias,
-                  .right = weight,
+                  .start = mha_packed_bias,
+                  .right = mha_packed_weight,
                   .result = result_at,
                   .store_row = store_output};
     mha_gemm_phase(c, &g);

@@ -33,15 +33,6 @@ static const ir_access *input_at(mha_context *c, const mha_gemm *g, const mha_to
     return ir_at(c->b, ((const projections *)g->user)->x, 1, 3, t->entry, t->token, k);
 }
 
-static const ir_expr *bias(mha_context *c, const mha_gemm *g, const ir_expr *group, const ir_expr *column, int lanes) {
-    return mha_packed_bias(c, section_of(g, ((const projections *)g->user)->first), group, column, lanes);
-}
-
-static const ir_expr *weight(mha_context *c, const mha_gemm *g, const ir_expr *group, const ir_expr *k,
-                             const ir_expr *column, int lanes) {
-    return mha_packed_weight(c, section_of(g, ((const projections *)g->user)->first), group, k, column, lanes);
-}
-
 /* ---- A row of the product ---- */
 
 /* Where one token's heads go: target[…, head, …], turned by `position` unless that is NULL. */
@@ -169,11 +160,12 @@ static void project(mha_block *block, mha_projection first, mha_projection last)
                   .right_is_paired = s[first].inputs == 2,
                   .group_columns = s[first].panels * MHA_PANEL,
                   .user = &p,
+                  .packed = &s[first],
                   .load_row = load_input,
                   .locate = locate_input,
                   .left = input_at,
-                  .start = bias,
-                  .right = weight,
+                  .start = mha_packed_bias,
+                  .right = mha_packed_weight,
                   .store_row = store_projected};
     for (mha_projection which = first; which <= last; which++) g.num_groups += s[which].num_groups;
     mha_gemm_phase(c, &g);

@@ -218,8 +218,7 @@ static void row_of_tiles(const gemm *c, int64_t rows, const ir_expr *base, const
                          const ir_expr *first) {
     ir_builder *b = c->b;
     const int64_t columns = c->vectors * c->m->lanes, tiles = c->g->group_columns / columns;
-    register_tile t = {.base = base};
-    t.product = (mha_product){.c = c->m, .kind = c->kind, .lanes = c->m->lanes, .rows = rows, .vectors = c->vectors};
+    register_tile t = {.base = base, .product = mha_product_of(c->m, c->kind, rows, c->vectors)};
     const ir_expr *n = ir_for_begin(b, "column_tile", idx(c, 0), idx(c, tiles), 1, false);
     t.column = ir_mul(b, n, idx(c, columns));
     if (first && c->g->left) t.num_next = find_rows(c, ir_add(b, first, idx(c, c->rows)), n, tiles, t.next);
@@ -282,10 +281,6 @@ static const ir_expr *num_tiles(const gemm *c) {
     return ir_let(b, "tiles", ir_min(b, idx(c, c->block / c->rows), ir_div(b, count, idx(c, c->rows))));
 }
 
-static const ir_expr *rows_left(const gemm *c, const ir_expr *at) {
-    return ir_min(c->b, idx(c, c->rows), ir_sub(c->b, c->count, at));
-}
-
 /* Where the rows of the smaller tile begin: behind the others, in a task that is not full. */
 static const ir_expr *begin_rest(const gemm *c, const ir_expr *tiles) {
     ir_builder *b = c->b;
@@ -293,21 +288,22 @@ static const ir_expr *begin_rest(const gemm *c, const ir_expr *tiles) {
     return ir_let(b, "at", ir_min(b, idx(c, c->block - c->rows), ir_mul(b, tiles, idx(c, c->rows))));
 }
 
+/* `rows` rows of the task from `at` on, of which those beyond its last one are not stored. */
+static void whole_depth(const gemm *c, int64_t rows, const ir_expr *at, const ir_expr *first) {
+    load_rows(c, idx(c, rows), at, idx(c, 0));
+    row_of_tiles(c, rows, idx(c, 0), idx(c, 0), idx(c, c->depth), first);
+    store_rows(c, ir_min(c->b, idx(c, rows), ir_sub(c->b, c->count, at)), at, idx(c, 0));
+}
+
 static void one_pass(const gemm *c, const ir_expr *tiles) {
     ir_builder *b = c->b;
     const ir_expr *t = ir_for_begin(b, "t", idx(c, 0), tiles, 1, false);
     const ir_expr *at = ir_let(b, "at", ir_mul(b, t, idx(c, c->rows)));
-    load_rows(c, idx(c, c->rows), at, idx(c, 0));
     const bool is_alone = c->block == c->rows;
-    const ir_expr *first = is_alone ? NULL : ir_add(b, c->first, at);
-    row_of_tiles(c, c->rows, idx(c, 0), idx(c, 0), idx(c, c->depth), first);
-    store_rows(c, rows_left(c, at), at, idx(c, 0));
+    whole_depth(c, c->rows, at, is_alone ? NULL : ir_add(b, c->first, at));
     ir_for_end(b);
     if (!c->rest) return;
-    at = begin_rest(c, tiles);
-    load_rows(c, idx(c, c->rest), at, idx(c, 0));
-    row_of_tiles(c, c->rest, idx(c, 0), idx(c, 0), idx(c, c->depth), NULL);
-    store_rows(c, ir_min(b, idx(c, c->rest), ir_sub(b, c->count, at)), at, idx(c, 0));
+    whole_depth(c, c->rest, begin_rest(c, tiles), NULL);
     ir_if_end(b);
 }
 

@@ -40,6 +40,7 @@ struct mha_gemm {
     int64_t num_groups;                  /* groups of columns of C */
     int64_t group_columns;               /* columns that a task computes: whole register tiles */
     void *user;
+    const struct mha_pack_section *packed; /* where start and right are packed weights (layer/block.h); else NULL */
     /* A[row][…] into slab[slab_row][0 … depth - 1]. `row` may be asked for more than once. */
     void (*load_row)(mha_context *c, const mha_gemm *g, const ir_expr *row, const ir_buffer *slab,
                      const ir_expr *slab_row);

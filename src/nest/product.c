@@ -13,7 +13,8 @@ const ir_expr *mha_product_sum(const mha_product *p, int64_t row, int64_t vector
     return ir_load(p->c->b, mha_product_at(p, row, vector));
 }
 
-void mha_product_clear(const mha_product *p) {
+void mha_product_clear(mha_product *p) {
+    mha_product_begin(p);
     for (int64_t r = 0; r < p->rows; r++)
         for (int64_t v = 0; v < p->vectors; v++)
             ir_store(p->c->b, mha_product_at(p, r, v), mha_number(p->c, 0, p->lanes));

@@ -4,7 +4,6 @@
  * in all lanes, or lies along them too: then the lanes of the sums are added up at the end (mha_sum_lanes). The caller
  * opens the loop over k, gives the factors of all vectors, then those of row after row:
  *
- *     mha_product_begin(&p);
  *     mha_product_clear(&p);
  *     k = ir_for_begin(…);
  *     for (v …) mha_product_vector(&p, "right", v, load of right[k, v]);
@@ -29,9 +28,13 @@ typedef struct mha_product {
     const ir_expr *vector[MHA_MAX_VECTORS]; /* of a step */
 } mha_product;
 
-/* Declares the accumulators; makes them 0. */
+static inline mha_product mha_product_of(const mha_context *c, mha_kind kind, int64_t rows, int64_t vectors) {
+    return (mha_product){.c = c, .kind = kind, .lanes = c->lanes, .rows = rows, .vectors = vectors};
+}
+
+/* Declares the accumulators. The caller starts them, or they are 0. */
 void mha_product_begin(mha_product *p);
-void mha_product_clear(const mha_product *p);
+void mha_product_clear(mha_product *p);
 const ir_access *mha_product_at(const mha_product *p, int64_t row, int64_t vector);
 const ir_expr *mha_product_sum(const mha_product *p, int64_t row, int64_t vector);
 
