@@ -201,7 +201,9 @@ void dl_softmax(d_lanes *d, const dl_tile *tile) {
     const ir_expr *r = ir_for_begin(b, "r", dl_i(d, 0), d->padded_rows, 1, false);
     hide_beyond(d, tile, r);
     score_rows_of(d, tile, r);
-    const mha_shrink shrink = mha_take_maximum(d->c, ir_at(b, d->row_max, 1, 1, r), largest(d, tile, r), false);
+    const ir_access *row_max = ir_at(b, d->row_max, 1, 1, r);
+    const ir_expr *old = ir_let(b, "old_max", ir_load(b, row_max));
+    const mha_shrink shrink = mha_take_maximum(d->c, row_max, old, largest(d, tile, r));
     ir_store(b, ir_at(b, d->factor, 1, 1, r), shrink.factor);
     const ir_expr *sums = exponentials(d, tile, r, shrink.base);
     const ir_expr *sum = d->is_serial ? serial_sum(d, tile, r) : ir_reduce(b, IR_ADD, sums);

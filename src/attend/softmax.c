@@ -40,11 +40,10 @@ const ir_expr *mha_probability(const mha_context *c, const ir_expr *score, const
 
 /* ---- One tile ---- */
 
-mha_shrink mha_take_maximum(const mha_context *c, const ir_access *max, const ir_expr *tile_max, bool is_first) {
+mha_shrink mha_take_maximum(const mha_context *c, const ir_access *max, const ir_expr *old, const ir_expr *tile_max) {
     ir_builder *b = c->b;
     if (!tile_max) return (mha_shrink){0};
     const int lanes = tile_max->type.lanes;
-    const ir_expr *old = is_first ? NULL : ir_let(b, "old_max", ir_load(b, max));
     const ir_expr *new = ir_let(b, "new_max", old ? ir_max(b, old, tile_max) : tile_max);
     ir_store(b, max, new);
     const ir_expr *empty = ir_apply(b, IR_EQ, new, mha_number(c, -INFINITY, lanes), NULL);
