@@ -100,7 +100,7 @@ TORCH_SRC := $(wildcard adapters/torch/*.c)
 TEST_SRC := $(filter-out $(if $(JIT_ASAN),,$(JIT_ASAN_SRC)),$(wildcard tests/test_*.c))
 REF_SRC := $(wildcard tests/ref_*.c)
 # What the library and the command both link.
-BOTH_SRC := src/base/nearest.c src/base/trusted.c src/mha/problem_fields.c
+BOTH_SRC := src/base/nearest.c src/base/trusted.c src/problem/problem_fields.c
 SUPPORT_SRC := $(wildcard tests/support/*.c) $(REF_SRC)
 FUZZ_SRC := $(wildcard tests/fuzz/fuzz_*.c)
 
@@ -135,7 +135,7 @@ $(call obj,$(wildcard src/codegen/*.c)): INCLUDES += $(LLVM_CFLAGS) $(if $(OWN_L
 $(call obj,$(addprefix src/runtime/,run.c call.c call_sizes.c call_strides.c)): HARDENED += -fno-stack-protector
 # Of the library the command sees the public header only, as any other program does, and leaves that need nothing else:
 # of src/base, and the list of a problem's fields. `attune check` is linked to the references of the tests.
-$(call obj,$(TOOL_SRC)): INCLUDES = -Itests -Isrc/base -Isrc/mha -I$(BUILD)/gen
+$(call obj,$(TOOL_SRC)): INCLUDES = -Itests -Isrc/base -Isrc/problem -I$(BUILD)/gen
 $(call obj,$(DRAW_SRC)): INCLUDES = $(CAIRO_CFLAGS)
 # They see the public header only. PyTorch throws exceptions through the adapter's kernels.
 $(call obj,$(TORCH_SRC)): INCLUDES = -Iadapters/torch

@@ -26,20 +26,20 @@ static const ir_expr *largest(const mha_context *c, const mha_parts *parts) {
     return ir_let(b, "largest", ir_load(b, best));
 }
 
-/* exp(max - base). Parts as large as the largest weigh 1 even if that is infinite. */
-static const ir_expr *weight_of(const mha_context *c, const ir_expr *max, const ir_expr *base) {
+/* exp(max - base). Parts as large as the largest have the share 1 even if that is infinite. */
+static const ir_expr *share_of(const mha_context *c, const ir_expr *max, const ir_expr *base) {
     const ir_expr *equal = ir_apply(c->b, IR_EQ, max, base, NULL);
-    return ir_let(c->b, "weight", ir_select(c->b, equal, mha_number(c, 1, 1), mha_exp(c, max, base)));
+    return ir_let(c->b, "share", ir_select(c->b, equal, mha_number(c, 1, 1), mha_exp(c, max, base)));
 }
 
-/* value[0, column] += weight * the part's, for all columns. */
-static void add_values(const mha_context *c, const mha_parts *parts, const ir_expr *part, const ir_expr *weight,
+/* value[0, column] += share * the part's, for all columns. */
+static void add_values(const mha_context *c, const mha_parts *parts, const ir_expr *part, const ir_expr *share,
                        const ir_buffer *value) {
     ir_builder *b = c->b;
     const ir_expr *index[IR_MAX_DIMS];
     for (int i = 0; i < parts->rank; i++) index[i] = i == parts->part_dim ? part : parts->index[i];
     const int64_t whole = parts->columns / c->lanes * c->lanes, rest = parts->columns % c->lanes;
-    const ir_expr *factor = ir_let(b, "factor", ir_splat(b, weight, c->lanes));
+    const ir_expr *factor = ir_let(b, "factor", ir_splat(b, share, c->lanes));
     for (int i = 0; i < 2; i++) {
         if (i ? !rest : !whole) continue;
         const ir_expr *at = i ? mha_i(c, whole) : ir_for_begin(b, "at", mha_i(c, 0), mha_i(c, whole), c->lanes, false);
@@ -78,16 +78,16 @@ void mha_merge_parts(const mha_context *c, const mha_parts *parts, const ir_buff
     const ir_expr *base = largest(c, parts);
     const ir_access *total = ir_at(b, registers(c, "total"), 1, 0);
     const ir_expr *sink = parts->sink;
-    ir_store(b, total, sink ? ir_mul(b, weight_of(c, sink, base), mha_sink_sum(c, sink)) : mha_number(c, 0, 1));
+    ir_store(b, total, sink ? ir_mul(b, share_of(c, sink, base), mha_sink_sum(c, sink)) : mha_number(c, 0, 1));
     const ir_expr *part = ir_for_begin(b, "part", mha_i(c, 0), parts->count, 1, false);
     const ir_expr *max = ir_let(b, "max", mha_load(c, part_at(c, parts, parts->max, part)));
     const ir_expr *sum = parts->sum ? ir_let(b, "sum", ir_load(b, part_at(c, parts, parts->sum, part))) : NULL;
     const ir_expr *empty = mha_number(c, sum ? 0 : -INFINITY, 1);
     ir_if_begin(b, ir_apply(b, IR_NE, sum ? sum : max, empty, NULL));
-    const ir_expr *weight = weight_of(c, max, base);
-    const ir_expr *term = sum ? ir_mul(b, weight, sum) : weight;
+    const ir_expr *share = share_of(c, max, base);
+    const ir_expr *term = sum ? ir_mul(b, share, sum) : share;
     ir_store(b, total, ir_add(b, ir_load(b, total), term));
-    add_values(c, parts, part, weight, value);
+    add_values(c, parts, part, share, value);
     ir_if_end(b);
     ir_for_end(b);
     const ir_expr *whole = ir_let(b, "whole", ir_load(b, total));

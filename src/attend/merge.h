@@ -16,7 +16,7 @@ typedef struct mha_parts {
     const ir_expr *sink; /* the logit of one more key with value 0; or NULL */
 } mha_parts;
 
-/* Writes out[index…] and, unless NULL, lse[index…]. A part of weight 0 is not looked at. */
+/* Writes out[index…] and, unless NULL, lse[index…]. A part whose share is 0 is not looked at. */
 void mha_merge_parts(const mha_context *c, const mha_parts *parts, const ir_buffer *out, const ir_buffer *lse,
                      const ir_expr *const index[3]);
 

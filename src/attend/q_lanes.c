@@ -26,8 +26,8 @@ const ir_access *ql_score_at(const q_lanes *c, const ir_expr *v, const ir_expr *
     return at_vector(c, c->scores, c->m->lanes, v, j);
 }
 
-const ir_access *ql_weight_at(const q_lanes *c, const ir_expr *v, const ir_expr *j) {
-    return at_vector(c, c->weights, c->m->lanes * c->width, v, j);
+const ir_access *ql_probability_at(const q_lanes *c, const ir_expr *v, const ir_expr *j) {
+    return at_vector(c, c->probabilities, c->m->lanes * c->width, v, j);
 }
 
 const ir_expr *ql_sums(const q_lanes *c, const ir_access *at, const ir_access *lost) {
@@ -80,7 +80,7 @@ static void alloc_scratch(q_lanes *c) {
     c->qt = scratch(c, "qt", mha_factor_elem(m, ql_kind(c)), 3,
                     (int64_t[]){blocks, m->p->head_dim / c->width, count * c->width});
     c->scores = by_vectors(c, "scores", m->elem, m->s->kv_tile + c->width - 1);
-    c->weights = c->width == 2 ? by_vectors(c, "weights", IR_BF16, pairs) : c->scores;
+    c->probabilities = c->width == 2 ? by_vectors(c, "probabilities", IR_BF16, pairs) : c->scores;
     if (c->width == 2) c->values = scratch(c, "values", IR_BF16, 2, (int64_t[]){pairs, 2 * m->p->head_dim_v});
     if (c->width == 1 && m->k->type.elem != m->elem)
         c->keys = scratch(c, "keys", m->elem, 2, (int64_t[]){m->s->kv_tile, m->p->head_dim});

@@ -65,15 +65,16 @@ typedef struct q_lanes {
     const ir_buffer *qt; /* operand [block, head_dim / width, block_rows * width]: Q^T times mha_query_sign */
     /* elem [score_vectors, kv_tile, lanes]: S^T, each vector of rows by itself, so that the softmax, which goes from
      * key to key, stays out of its own way in the cache; of pairs one key more. at_once: elem [kv_tile, block_rows],
-     * and weights like them. */
+     * and probabilities like them. */
     const ir_buffer *scores;
-    const ir_buffer *weights; /* operand [score_vectors, kv_tile / width, lanes * width]: P^T; width 1: the scores */
+    /* operand [score_vectors, kv_tile / width, lanes * width]: P^T; width 1: the scores */
+    const ir_buffer *probabilities;
     const ir_buffer *keys;    /* elem [kv_tile, head_dim]: K of the tile; NULL: read where it lies */
     const ir_buffer *values;  /* operand [kv_tile / width, head_dim_v * width]: V of the tile; NULL: the same */
     const ir_buffer *ot;      /* elem [block, head_dim_v, block_rows]: O^T, not yet divided */
     const ir_buffer *o;       /* elem [block, block_rows, head_dim_v]: O, if by_rows but not at_once */
     const ir_buffer *row_max; /* elem [block, block_rows]: running maximum of the scores; at the end the LSE */
-    const ir_buffer *row_sum; /* elem [block, block_rows]: of the weights that the values are multiplied by */
+    const ir_buffer *row_sum; /* elem [block, block_rows]: of the probabilities that the values are multiplied by */
     const ir_buffer *lse_sum; /* the same before rounding, for the LSE; row_sum if nothing is rounded, or no LSE */
     /* As ot, o and row_sum: mha_sum.lost of each. NULL unless the problem is reproducible. */
     const ir_buffer *ot_lost, *o_lost, *row_sum_lost;
@@ -121,9 +122,9 @@ const ir_expr *ql_unrolled(const q_lanes *c, const char *name, int64_t count);
 /* An array of vectors in registers, of c->m->elem. */
 const ir_buffer *ql_registers(const q_lanes *c, const char *name, int num_dims, const int64_t *dims);
 
-/* Scores of vector `v` of the block's rows and key j of the tile; weights of the j-th operand. */
+/* Scores of vector `v` of the block's rows and key j of the tile; probabilities of the j-th operand. */
 const ir_access *ql_score_at(const q_lanes *c, const ir_expr *v, const ir_expr *j);
-const ir_access *ql_weight_at(const q_lanes *c, const ir_expr *v, const ir_expr *j);
+const ir_access *ql_probability_at(const q_lanes *c, const ir_expr *v, const ir_expr *j);
 
 /* The sums with their lost parts. */
 const ir_expr *ql_sums(const q_lanes *c, const ir_access *at, const ir_access *lost);
@@ -182,7 +183,7 @@ const ir_expr *ql_sees(q_lanes *c, const mha_sight *sight, const ir_expr *at, co
 /* q_lanes_score.c: writes scores and tile_max */
 void ql_scores(q_lanes *c, const q_lanes_tile *tile);
 
-/* q_lanes_softmax.c: scores become weights; writes row_max, row_sum and factor */
+/* q_lanes_softmax.c: scores become probabilities; writes row_max, row_sum and factor */
 void ql_softmax(q_lanes *c, const q_lanes_tile *tile);
 
 /* q_lanes_value.c: ot = ot * factor + V^T P^T */

@@ -31,13 +31,13 @@ static const ir_expr *row_at(const q_lanes *c, const row_tile *t, int64_t row) {
     return ir_add(c->b, t->first, ql_i(c, row));
 }
 
-/* The weight of a row, or pair of weights. */
-static const ir_access *weight_at(const q_lanes *c, const row_tile *t, const ir_expr *j, int64_t row) {
+/* The probability of a row and key, or a pair of them. */
+static const ir_access *probability_at(const q_lanes *c, const row_tile *t, const ir_expr *j, int64_t row) {
     ir_builder *b = c->b;
     const ir_expr *lanes = ql_i(c, c->m->lanes), *width = ql_i(c, c->width);
-    if (c->at_once) return ir_at(b, c->weights, c->width, 2, j, ir_mul(b, row_at(c, t, row), width));
+    if (c->at_once) return ir_at(b, c->probabilities, c->width, 2, j, ir_mul(b, row_at(c, t, row), width));
     const ir_expr *in_vector = ir_add(b, ir_mod(b, t->first, lanes), ql_i(c, row));
-    return ir_at(b, c->weights, c->width, 3, ir_div(b, t->first, lanes), j, ir_mul(b, in_vector, width));
+    return ir_at(b, c->probabilities, c->width, 3, ir_div(b, t->first, lanes), j, ir_mul(b, in_vector, width));
 }
 
 /* acc += P V, one key, or pair, after the other. A pair of values is one of c->values. */
@@ -53,7 +53,7 @@ static void multiply(q_lanes *c, const q_lanes_tile *tile, row_tile *t) {
                                             : ir_at(b, c->values, 2 * p->lanes, 2, j, ir_mul(b, column, ql_i(c, 2)));
         mha_product_vector(p, "value", v, mha_load_factor(c->m, p->kind, at));
     }
-    for (int r = 0; r < p->rows; r++) mha_product_repeat(p, "p", r, weight_at(c, t, j, r));
+    for (int r = 0; r < p->rows; r++) mha_product_repeat(p, "p", r, probability_at(c, t, j, r));
     ir_for_end(b);
 }
 

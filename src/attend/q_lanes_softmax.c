@@ -48,8 +48,8 @@ static tile_sums pairs_of_exponentials(q_lanes *c, const q_lanes_tile *tile, con
         const ir_expr *p = has_lse ? mha_exp(c->m, score, base) : mha_short_exp(c->m, score, base);
         exponential[i] = ir_let(b, "probability", p);
     }
-    const ir_expr *probabilities = ir_let(b, "pair_of_weights", ir_pack2(b, exponential[0], exponential[1]));
-    ir_store(b, ql_weight_at(c, v, pair), probabilities);
+    const ir_expr *probabilities = ir_let(b, "probabilities", ir_pack2(b, exponential[0], exponential[1]));
+    ir_store(b, ql_probability_at(c, v, pair), probabilities);
     ir_store(b, sum, ir_dot2(b, probabilities, ones, ir_load(b, sum)));
     if (has_lse) mha_add_term(c->m, exact, ir_add(b, exponential[0], exponential[1]));
     ir_for_end(b);

@@ -58,12 +58,12 @@ static void multiply(q_lanes *c, const q_lanes_tile *tile, value_tile *t, const 
     ir_builder *b = c->b;
     mha_product *p = &t->product;
     const mha_kv_row row = find_row(c, tile, t, j);
-    mha_product_hold(p, "weights");
+    mha_product_hold(p, "probabilities");
     for (int v = 0; v < p->vectors; v++) {
-        const ir_expr *weight = ir_load(b, ql_weight_at(c, ir_add(b, t->vector, ql_i(c, v)), j));
+        const ir_expr *probability = ir_load(b, ql_probability_at(c, ir_add(b, t->vector, ql_i(c, v)), j));
         /* Times the scale of a hidden key it may be anything. */
         const bool hides = t->masked && c->m->params.tensor[MHA_V_SCALE];
-        mha_product_vector(p, NULL, v, hides ? where_seen(c, tile, t, v, j, weight) : weight);
+        mha_product_vector(p, NULL, v, hides ? where_seen(c, tile, t, v, j, probability) : probability);
     }
     for (int column = 0; column < p->rows; column++) {
         const ir_expr *d = ir_add(b, t->first, ql_i(c, column));
