@@ -205,7 +205,7 @@ typedef enum variation {
     ALONG_KEYS, /* alike for all rows, such as padding: one element for each key */
     ALONG_ROWS, /* alike for all keys: one vector for all of them */
     ALONG_BOTH, /* and its keys lie side by side: transposed */
-    SCATTERED   /* the same, but element by element */
+    SCATTERED   /* the same, element by element */
 } variation;
 
 typedef struct elements {
@@ -256,7 +256,7 @@ static void prefetch_next(q_lanes *c, const q_lanes_tile *t, const ir_buffer *te
     ir_for_end(b);
 }
 
-/* Opens the loop over the block's rows, mask->lanes at once, and loads what these have alike for all keys. Clamped like
+/* Opens the loop over the block's rows, mask->lanes at once, and loads elements that all keys share. Clamped like
  * any other key, the first one of the tile is in bounds at a glance. */
 static const ir_expr *begin_rows(q_lanes *c, const q_lanes_tile *t, elements *mask, elements *bias, q_lanes_row *rows) {
     const ir_expr *at = ir_for_begin(c->b, "at", ql_i(c, 0), ql_i(c, c->block_rows), mask->lanes, false);

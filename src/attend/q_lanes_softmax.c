@@ -29,8 +29,8 @@ static tile_sums exponentials(q_lanes *c, const q_lanes_tile *tile, const ir_exp
     return (tile_sums){mha_chunks_end(c->m, &chunks, probability), NULL};
 }
 
-/* The same by pairs of keys, rounded: their sum is that of the rounded ones, which are what the values are multiplied
- * by. A key behind the last one is hidden. */
+/* The same by pairs of keys, rounded. The sum is that of the rounded probabilities, by which values are multiplied. A
+ * key after the last one is hidden. */
 static tile_sums pairs_of_exponentials(q_lanes *c, const q_lanes_tile *tile, const ir_expr *v, const ir_expr *base) {
     ir_builder *b = c->b;
     const int lanes = c->m->lanes;

@@ -1,5 +1,5 @@
-/* The score of a query and a key: what is done to the product q.k before the softmax. The steps, in their order, each
- * only where the problem has it:
+/* The score of a query and a key, made of the product q.k before the softmax. The steps, in their order, each only
+ * where the problem has it:
  *
  *   z = q.k * k_scale                  caches of codes
  *   z = z * softmax_scale              natural scores only: for others mha_exp multiplies
@@ -24,8 +24,8 @@ typedef struct mha_score_operands {
     const ir_expr *bias;     /* as c->elem */
 } mha_score_operands;
 
-/* All steps but the last. `shown` ends the steps early, as the output of scores wants it: SCALED before the cap, CAPPED
- * after it. */
+/* All steps except the last. `shown` ends the steps early, as the output of scores wants it: SCALED before the cap,
+ * CAPPED after it. */
 const ir_expr *mha_score(const mha_context *c, const mha_score_operands *operands, const ir_expr *dot,
                          attune_weights_mode shown);
 

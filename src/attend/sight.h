@@ -15,7 +15,7 @@ mha_sight mha_sight_at(const mha_context *c, const mha_entry *e, const ir_expr *
 
 /* Keys that queries see which stand at the positions first … last, as idx. */
 typedef struct mha_sights {
-    const ir_expr *some_first, *some_end; /* what some of them see by causality, window and length lies in here */
+    const ir_expr *some_first, *some_end; /* keys that some see by causality, window and length lie in here */
     const ir_expr *globals_end;           /* some see the keys before as well; NULL without global_tokens */
     const ir_expr *all_first, *all_end;   /* all see these; only without global_tokens */
 } mha_sights;

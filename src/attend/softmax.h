@@ -56,8 +56,8 @@ void mha_join_sum(const mha_context *c, const ir_access *sum, const ir_access *l
 /* scale * base + ln(sum): the logarithm of the sum of exponentials. -inf if sum is 0. Any lanes. */
 const ir_expr *mha_log_sum(const mha_context *c, const ir_expr *base, const ir_expr *sum);
 
-/* What a sink adds to the sum of exponentials relative to itself: 1, or 0 if it is -inf. One that is NaN or +inf gives
- * NaN, as exp(sink - sink) is, so that its rows are NaN whether they see a key or not. */
+/* A sink adds this to the sum of exponentials relative to itself: 1, or 0 if it is -inf. A sink that is NaN or +inf
+ * adds NaN, as exp(sink - sink) is, so that its rows are NaN whether they see a key or not. */
 const ir_expr *mha_sink_sum(const mha_context *c, const ir_expr *sink);
 
 #endif

@@ -27,7 +27,7 @@ typedef struct weights {
     const ir_buffer *scales;               /* scratch [keys]: of K; NULL if there are none */
     const ir_buffer *sums;                 /* scratch [queries, keys]: over the heads, where their mean is wanted */
     mha_entry e;                           /* of the task */
-    const ir_expr *first_query, *count_queries; /* rows of the output; of those of the block, how many there are */
+    const ir_expr *first_query, *count_queries; /* rows of the output; the number of those in the block */
     const ir_expr *limit;                       /* keys from here on have no score that counts; may be negative */
 } weights;
 

@@ -33,7 +33,7 @@ typedef struct mha_context {
     struct {
         const ir_buffer *max, *sum, *out;
     } parts;
-    bool k_is_linear; /* k is paged, but c->k is a copy [batch, kv_head, key, column] */
+    bool k_is_linear; /* k is paged, and c->k is a copy [batch, kv_head, key, column] */
     /* All keys are rotated by this kernel, into memory of its own: none beyond an entry's keys is there. */
     bool rotates_keys;
     ir_elem q_elem, k_elem, v_elem; /* of q, k and v that this kernel makes: projects, rotates or gathers */

@@ -25,7 +25,7 @@ static int64_t end_at(const attune_problem *p, int64_t keys, int64_t at) {
 /* Whether the query is a global one: the window does not bind it. */
 static bool is_global(const attune_problem *p, int64_t at) { return p->global_tokens && at < p->global_tokens; }
 
-/* What it sees by causality and window. */
+/* The keys it sees by causality and window. */
 static span sight_at(const attune_problem *p, int64_t keys, int64_t at) {
     span s = {0, end_at(p, keys, at)};
     if (is_global(p, at)) return s;

@@ -12,7 +12,7 @@ typedef struct mha_queries {
     int64_t begin, end;
 } mha_queries;
 
-/* What they see; attune.h describes the result. */
+/* Their sight; attune.h describes it. */
 attune_sight mha_sight_of_queries(const attune_problem *canonical, const mha_queries *queries);
 
 /* Whether queries have a first (last) key of their own. */
