@@ -37,10 +37,10 @@ void dl_fetch_ahead(const d_lanes *d, const ir_buffer *k_or_v, const dl_streams 
     const int64_t columns = k_or_v == d->c->k ? d->c->p->head_dim : d->c->p->head_dim_v;
     const int64_t bytes = ir_elem_get((ir_elem)k_or_v->type.elem)->bytes, step = LINE / bytes;
     const int64_t keys = ceil_div(d->fixed_rows == 1 ? ONE_ROW : MORE_ROWS, columns * bytes);
-    const mha_kv_row key = dl_key_at(d, streams, stream, ir_add(d->b, i, dl_i(d, keys)));
+    const mha_kv_row key = dl_key_at(d, streams, stream, ir_plus(d->b, i, keys));
     const ir_expr *const *index = d->c->k_is_linear && k_or_v == d->c->k ? key.linear : key.index;
     for (int64_t column = 0; column < columns; column += step)
-        ir_prefetch_far(d->b, ir_at(d->b, k_or_v, 1, 4, index[0], index[1], index[2], dl_i(d, column)));
+        ir_prefetch_far(d->b, ir_at(d->b, k_or_v, 1, 4, index[0], index[1], index[2], ir_idx(d->b, column)));
 }
 
 typedef struct visit {
@@ -60,12 +60,12 @@ static void one_stream(d_lanes *d, const visit *v, const ir_expr *first, const i
 static void cut(d_lanes *d, const visit *v, const ir_expr *first, const ir_expr *keys, const mha_kv_row *at) {
     ir_builder *b = d->b;
     const int64_t turn = v->count * v->step;
-    const ir_expr *rest = ir_mod(b, keys, dl_i(d, turn));
+    const ir_expr *rest = ir_mod(b, keys, ir_idx(b, turn));
     dl_streams streams = {.count = v->count};
-    const ir_expr *each = ir_mul(b, ir_div(b, keys, dl_i(d, turn)), dl_i(d, v->step));
+    const ir_expr *each = ir_times(b, ir_div(b, keys, ir_idx(b, turn)), v->step);
     streams.keys = dl_part(d, "distance", each, v->count, keys);
     for (int s = 0; s < v->count; s++) {
-        const ir_expr *from = ir_mul(b, streams.keys, dl_i(d, s));
+        const ir_expr *from = ir_times(b, streams.keys, s);
         streams.first[s] = ir_add(b, first, from);
         streams.at[s] = dl_key_at(d, &(dl_streams){.at = {*at}}, 0, from);
     }
@@ -82,18 +82,18 @@ static void each_page(d_lanes *d, const visit *v, const ir_expr *first_page) {
     const dl_tile *tile = v->tile;
     const int64_t page_size = d->c->p->page_size;
     const ir_expr *end = ir_add(b, tile->first, tile->keys);
-    const ir_expr *page = ir_for_begin(b, "page_number", first_page, dl_ceil_div(d, end, page_size), 1, false);
-    const ir_expr *begin = ir_mul(b, page, dl_i(d, page_size));
-    const ir_expr *from = ir_let(b, "from", ir_max(b, tile->first, begin));
-    const ir_expr *keys = ir_sub(b, ir_min(b, end, ir_add(b, begin, dl_i(d, page_size))), from);
-    keys = ir_let_in(b, "run", dl_i(d, 1), ir_plus(b, tile->keys, 1), keys);
-    const ir_expr *first = dl_first(d, "in_tile", ir_sub(b, from, tile->first), keys, tile->keys);
-    const mha_kv_row at = place(d, tile, first, keys);
-    if (v->count > 1 && page_size >= v->count * v->step)
-        cut(d, v, first, keys, &at);
-    else
-        one_stream(d, v, first, keys, &at);
-    ir_for_end(b);
+    IR_LOOP(b, page, ir_for_begin(b, "page_number", first_page, ir_ceil_div(b, end, page_size), 1, false)) {
+        const ir_expr *begin = ir_times(b, page, page_size);
+        const ir_expr *from = ir_let(b, "from", ir_max(b, tile->first, begin));
+        const ir_expr *keys = ir_sub(b, ir_min(b, end, ir_plus(b, begin, page_size)), from);
+        keys = ir_let_in(b, "run", ir_idx(b, 1), ir_plus(b, tile->keys, 1), keys);
+        const ir_expr *first = dl_first(d, "in_tile", ir_sub(b, from, tile->first), keys, tile->keys);
+        const mha_kv_row at = place(d, tile, first, keys);
+        if (v->count > 1 && page_size >= v->count * v->step)
+            cut(d, v, first, keys, &at);
+        else
+            one_stream(d, v, first, keys, &at);
+    }
 }
 
 /* Whether tiles begin where pages begin, and a stream can be a page. */
@@ -108,19 +108,19 @@ static void pages_side_by_side(d_lanes *d, const visit *v) {
     ir_builder *b = d->b;
     const dl_tile *tile = v->tile;
     const int64_t page_size = d->c->p->page_size, turn = v->count * page_size;
-    const ir_expr *turns = dl_part(d, "turns", ir_div(b, tile->keys, dl_i(d, turn)), 1, tile->keys);
-    dl_streams streams = {.count = v->count, .keys = dl_i(d, page_size)};
-    const ir_expr *at = ir_for_begin(b, "pages", dl_i(d, 0), turns, 1, false);
-    const ir_expr *from = ir_mul(b, at, dl_i(d, turn));
-    for (int s = 0; s < v->count; s++) {
-        const ir_expr *first = ir_add(b, from, dl_i(d, s * page_size));
-        streams.first[s] = dl_first(d, "in_tile", first, streams.keys, tile->keys);
-        streams.at[s] = place(d, tile, streams.first[s], streams.keys);
+    const ir_expr *turns = dl_part(d, "turns", ir_div(b, tile->keys, ir_idx(b, turn)), 1, tile->keys);
+    dl_streams streams = {.count = v->count, .keys = ir_idx(b, page_size)};
+    IR_LOOP(b, at, ir_for_begin(b, "pages", ir_idx(b, 0), turns, 1, false)) {
+        const ir_expr *from = ir_times(b, at, turn);
+        for (int s = 0; s < v->count; s++) {
+            const ir_expr *first = ir_plus(b, from, s * page_size);
+            streams.first[s] = dl_first(d, "in_tile", first, streams.keys, tile->keys);
+            streams.at[s] = place(d, tile, streams.first[s], streams.keys);
+        }
+        v->build(d, &streams, v->user);
     }
-    v->build(d, &streams, v->user);
-    ir_for_end(b);
-    const ir_expr *done = ir_mul(b, turns, dl_i(d, v->count));
-    each_page(d, v, ir_add(b, ir_div(b, tile->first, dl_i(d, page_size)), done));
+    const ir_expr *done = ir_times(b, turns, v->count);
+    each_page(d, v, ir_add(b, ir_div(b, tile->first, ir_idx(b, page_size)), done));
 }
 
 void dl_each_streams(d_lanes *d, const dl_tile *tile, int count, int64_t step, dl_streams_fn *build, const void *user) {
@@ -129,9 +129,9 @@ void dl_each_streams(d_lanes *d, const dl_tile *tile, int count, int64_t step, d
     if (page_size && streams_are_pages(d, &v)) {
         pages_side_by_side(d, &v);
     } else if (page_size) {
-        each_page(d, &v, ir_div(d->b, tile->first, dl_i(d, page_size)));
+        each_page(d, &v, ir_div(d->b, tile->first, ir_idx(d->b, page_size)));
     } else {
-        const ir_expr *first = dl_i(d, 0);
+        const ir_expr *first = ir_idx(d->b, 0);
         const mha_kv_row at = place(d, tile, first, tile->keys);
         if (count > 1)
             cut(d, &v, first, tile->keys, &at);

@@ -20,15 +20,15 @@ static const ir_expr *largest(const mha_context *c, const mha_parts *parts) {
     ir_builder *b = c->b;
     const ir_access *best = ir_at(b, registers(c, "best"), 1, 0);
     ir_store(b, best, parts->sink ? parts->sink : mha_number(c, -INFINITY, 1));
-    const ir_expr *part = ir_for_begin(b, "part", mha_i(c, 0), parts->count, 1, false);
-    ir_store(b, best, ir_max(b, ir_load(b, best), mha_load(c, part_at(c, parts, parts->max, part))));
-    ir_for_end(b);
+    IR_FOR(b, part, ir_idx(b, 0), parts->count, 1) {
+        ir_store(b, best, ir_max(b, ir_load(b, best), mha_load(c, part_at(c, parts, parts->max, part))));
+    }
     return ir_let(b, "largest", ir_load(b, best));
 }
 
 /* exp(max - base). Parts as large as the largest have the share 1 even if that is infinite. */
 static const ir_expr *share_of(const mha_context *c, const ir_expr *max, const ir_expr *base) {
-    const ir_expr *equal = ir_apply(c->b, IR_EQ, max, base, NULL);
+    const ir_expr *equal = ir_eq(c->b, max, base);
     return ir_let(c->b, "share", ir_select(c->b, equal, mha_number(c, 1, 1), mha_exp(c, max, base)));
 }
 
@@ -42,8 +42,9 @@ static void add_values(const mha_context *c, const mha_parts *parts, const ir_ex
     const ir_expr *factor = ir_let(b, "factor", ir_splat(b, share, c->lanes));
     for (int i = 0; i < 2; i++) {
         if (i ? !rest : !whole) continue;
-        const ir_expr *at = i ? mha_i(c, whole) : ir_for_begin(b, "at", mha_i(c, 0), mha_i(c, whole), c->lanes, false);
-        const ir_access *sum = ir_at(b, value, c->lanes, 2, mha_i(c, 0), at);
+        const ir_expr *at =
+            i ? ir_idx(b, whole) : ir_for_begin(b, "at", ir_idx(b, 0), ir_idx(b, whole), c->lanes, false);
+        const ir_access *sum = ir_at(b, value, c->lanes, 2, ir_idx(b, 0), at);
         const ir_expr *term = mha_load_columns(c, parts->values, index, at, i ? rest : c->lanes);
         ir_store(b, sum, mha_madd(c, factor, term, ir_load(b, sum)));
         if (!i) ir_for_end(b);
@@ -53,13 +54,14 @@ static void add_values(const mha_context *c, const mha_parts *parts, const ir_ex
 void mha_store_divided(const mha_context *c, const ir_buffer *out, const ir_expr *const index[3],
                        const ir_buffer *values, const ir_expr *row, int64_t columns, const ir_expr *sum) {
     ir_builder *b = c->b;
-    const ir_expr *none = ir_apply(b, IR_EQ, sum, mha_number(c, 0, 1), NULL);
+    const ir_expr *none = ir_eq(b, sum, mha_number(c, 0, 1));
     const ir_expr *inverse = ir_select(b, none, mha_number(c, 0, 1), ir_div(b, mha_number(c, 1, 1), sum));
     inverse = ir_let(b, "inverse", ir_splat(b, inverse, c->lanes));
     const int64_t whole = columns / c->lanes * c->lanes, rest = columns % c->lanes;
     for (int i = 0; i < 2; i++) {
         if (i ? !rest : !whole) continue;
-        const ir_expr *at = i ? mha_i(c, whole) : ir_for_begin(b, "at", mha_i(c, 0), mha_i(c, whole), c->lanes, false);
+        const ir_expr *at =
+            i ? ir_idx(b, whole) : ir_for_begin(b, "at", ir_idx(b, 0), ir_idx(b, whole), c->lanes, false);
         const ir_expr *value = ir_load(b, ir_at(b, values, c->lanes, 2, row, at));
         value = ir_let(b, "o", mha_madd(c, value, inverse, mha_number(c, 0, c->lanes)));
         mha_store_columns(c, out, index, at, i ? rest : c->lanes, value);
@@ -72,27 +74,27 @@ void mha_merge_parts(const mha_context *c, const mha_parts *parts, const ir_buff
     ir_builder *b = c->b;
     const int64_t columns = (parts->columns + c->lanes - 1) / c->lanes * c->lanes;
     const ir_buffer *value = ir_alloc(b, "value", IR_SCRATCH, ir_type_of(c->elem, 1), 2, (int64_t[]){1, columns});
-    const ir_expr *at = ir_for_begin(b, "at", mha_i(c, 0), mha_i(c, columns), c->lanes, false);
-    ir_store(b, ir_at(b, value, c->lanes, 2, mha_i(c, 0), at), mha_number(c, 0, c->lanes));
-    ir_for_end(b);
+    IR_FOR(b, at, ir_idx(b, 0), ir_idx(b, columns), c->lanes) {
+        ir_store(b, ir_at(b, value, c->lanes, 2, ir_idx(b, 0), at), mha_number(c, 0, c->lanes));
+    }
     const ir_expr *base = largest(c, parts);
     const ir_access *total = ir_at(b, registers(c, "total"), 1, 0);
     const ir_expr *sink = parts->sink;
     ir_store(b, total, sink ? ir_mul(b, share_of(c, sink, base), mha_sink_sum(c, sink)) : mha_number(c, 0, 1));
-    const ir_expr *part = ir_for_begin(b, "part", mha_i(c, 0), parts->count, 1, false);
-    const ir_expr *max = ir_let(b, "max", mha_load(c, part_at(c, parts, parts->max, part)));
-    const ir_expr *sum = parts->sum ? ir_let(b, "sum", ir_load(b, part_at(c, parts, parts->sum, part))) : NULL;
-    const ir_expr *empty = mha_number(c, sum ? 0 : -INFINITY, 1);
-    ir_if_begin(b, ir_apply(b, IR_NE, sum ? sum : max, empty, NULL));
-    const ir_expr *share = share_of(c, max, base);
-    const ir_expr *term = sum ? ir_mul(b, share, sum) : share;
-    ir_store(b, total, ir_add(b, ir_load(b, total), term));
-    add_values(c, parts, part, share, value);
-    ir_if_end(b);
-    ir_for_end(b);
+    IR_FOR(b, part, ir_idx(b, 0), parts->count, 1) {
+        const ir_expr *max = ir_let(b, "max", mha_load(c, part_at(c, parts, parts->max, part)));
+        const ir_expr *sum = parts->sum ? ir_let(b, "sum", ir_load(b, part_at(c, parts, parts->sum, part))) : NULL;
+        const ir_expr *empty = mha_number(c, sum ? 0 : -INFINITY, 1);
+        IR_IF(b, ir_ne(b, sum ? sum : max, empty)) {
+            const ir_expr *share = share_of(c, max, base);
+            const ir_expr *term = sum ? ir_mul(b, share, sum) : share;
+            ir_store(b, total, ir_add(b, ir_load(b, total), term));
+            add_values(c, parts, part, share, value);
+        }
+    }
     const ir_expr *whole = ir_let(b, "whole", ir_load(b, total));
     if (lse) mha_store(c, ir_at(b, lse, 1, 3, index[0], index[1], index[2]), mha_log_sum(c, base, whole));
-    mha_store_divided(c, out, index, value, mha_i(c, 0), c->p->head_dim_v, whole);
+    mha_store_divided(c, out, index, value, ir_idx(b, 0), c->p->head_dim_v, whole);
 }
 
 /* A task is a few queries of one head. */
@@ -100,26 +102,26 @@ void mha_merge_op(mha_context *c) {
     enum { QUERIES = 16 };
     ir_builder *b = c->b;
     const ir_expr *seq_q = c->params.size[MHA_SEQ_Q], *heads = c->params.size[MHA_HEADS];
-    ir_phase_begin(b);
-    const ir_expr *batch = ir_parallel(b, "b", c->params.size[MHA_BATCH]);
-    const ir_expr *head = ir_parallel(b, "h", heads);
-    const ir_expr *tasks = ir_div(b, ir_add(b, seq_q, mha_i(c, QUERIES - 1)), mha_i(c, QUERIES));
-    const ir_expr *first = ir_mul(b, ir_parallel(b, "t", tasks), mha_i(c, QUERIES));
-    const ir_expr *end = ir_min(b, seq_q, ir_add(b, first, mha_i(c, QUERIES)));
-    const ir_expr *query = ir_for_begin(b, "query", first, end, 1, false);
-    const ir_expr *of_head = ir_add(b, ir_mul(b, batch, heads), head);
-    const ir_expr *row = ir_let(b, "row", ir_add(b, ir_mul(b, of_head, seq_q), query));
-    ir_assume(b, ir_apply(b, IR_LT, row, c->params.size[MHA_PART_ROWS], NULL));
-    const mha_parts parts = {
-        .max = c->params.tensor[MHA_PARTS_LSE],
-        .values = c->params.tensor[MHA_PARTS],
-        .rank = 2,
-        .part_dim = 0,
-        .index = {NULL, row},
-        .count = c->params.size[MHA_NUM_PARTS],
-        .columns = c->p->head_dim_v,
-    };
-    mha_merge_parts(c, &parts, c->out, c->lse, (const ir_expr *const[]){batch, head, query});
-    ir_for_end(b);
-    ir_phase_end(b);
+    IR_PHASE(b) {
+        const ir_expr *batch = ir_parallel(b, "b", c->params.size[MHA_BATCH]);
+        const ir_expr *head = ir_parallel(b, "h", heads);
+        const ir_expr *tasks = ir_div(b, ir_plus(b, seq_q, QUERIES - 1), ir_idx(b, QUERIES));
+        const ir_expr *first = ir_times(b, ir_parallel(b, "t", tasks), QUERIES);
+        const ir_expr *end = ir_min(b, seq_q, ir_plus(b, first, QUERIES));
+        IR_FOR(b, query, first, end, 1) {
+            const ir_expr *of_head = ir_add(b, ir_mul(b, batch, heads), head);
+            const ir_expr *row = ir_let(b, "row", ir_add(b, ir_mul(b, of_head, seq_q), query));
+            ir_assume(b, ir_lt(b, row, c->params.size[MHA_PART_ROWS]));
+            const mha_parts parts = {
+                .max = c->params.tensor[MHA_PARTS_LSE],
+                .values = c->params.tensor[MHA_PARTS],
+                .rank = 2,
+                .part_dim = 0,
+                .index = {NULL, row},
+                .count = c->params.size[MHA_NUM_PARTS],
+                .columns = c->p->head_dim_v,
+            };
+            mha_merge_parts(c, &parts, c->out, c->lse, (const ir_expr *const[]){batch, head, query});
+        }
+    }
 }

@@ -6,32 +6,34 @@
 
 static void convert(q_lanes *c, const q_lanes_tile *tile, const ir_buffer *from, const ir_buffer *to, int64_t columns) {
     ir_builder *b = c->b;
-    const ir_expr *j = ir_for_begin(b, "j", ql_i(c, 0), tile->room, 1, false);
-    const mha_kv_row row = mha_kv_row_at(c->m, &c->e, c->kv_head, ir_let(b, "key", ir_add(b, tile->first_key, j)));
-    const mha_columns d = mha_columns_begin(c->m, columns, c->m->lanes);
-    ir_store(b, ir_at(b, to, d.lanes, 2, j, d.at), mha_load(c->m, mha_kv_access(c->m, from, &row, d.at, d.lanes)));
-    ir_for_end(b);
-    ir_for_end(b);
+    IR_FOR(b, j, ir_idx(b, 0), tile->room, 1) {
+        const mha_kv_row row = mha_kv_row_at(c->m, &c->e, c->kv_head, ir_let(b, "key", ir_add(b, tile->first_key, j)));
+        MHA_COLUMNS(c->m, d, columns, c->m->lanes) {
+            ir_store(b, ir_at(b, to, d.lanes, 2, j, d.at),
+                     mha_load(c->m, mha_kv_access(c->m, from, &row, d.at, d.lanes)));
+        }
+    }
 }
 
 static void pair_values(q_lanes *c, const q_lanes_tile *tile) {
     ir_builder *b = c->b;
     const mha_context *m = c->m;
-    const ir_expr *pair = ir_for_begin(b, "pair", ql_i(c, 0), ql_ceil_div(c, tile->room, 2), 1, false);
-    const ir_expr *j = ir_mul(b, pair, ql_i(c, 2));
-    const ir_expr *key = ir_let(b, "key", ir_add(b, tile->first_key, j)), *next = ir_add(b, key, ql_i(c, 1));
-    next = ir_let(b, "next_key", ir_min(b, ir_sub(b, c->e.seq_kv, ql_i(c, 1)), next));
-    const mha_kv_row even = mha_kv_row_at(m, &c->e, c->kv_head, key), odd = mha_kv_row_at(m, &c->e, c->kv_head, next);
-    const ir_expr *is_pair = ir_apply(b, IR_LT, ir_add(b, j, ql_i(c, 1)), tile->room, NULL);
-    const mha_columns d = mha_columns_begin(m, m->p->head_dim_v, 2 * m->lanes);
-    const ir_expr *zero = ir_splat(b, ir_cast(b, IR_BF16, mha_number(m, 0, 1)), d.lanes);
-    const ir_expr *x = ir_load(b, mha_kv_access(m, m->v, &even, d.at, d.lanes));
-    const ir_expr *y = ir_load(b, mha_kv_access(m, m->v, &odd, d.at, d.lanes));
-    const ir_expr *second = ir_let(b, "odd_key", ir_select(b, ir_splat(b, is_pair, d.lanes), y, zero));
-    const ir_access *to = ir_at(b, c->values, 2 * d.lanes, 2, pair, ir_mul(b, d.at, ql_i(c, 2)));
-    ir_store(b, to, mha_interleave(m, ir_let(b, "even_key", x), second, d.lanes, 2 * d.lanes, false));
-    ir_for_end(b);
-    ir_for_end(b);
+    IR_FOR(b, pair, ir_idx(b, 0), ir_ceil_div(b, tile->room, 2), 1) {
+        const ir_expr *j = ir_times(b, pair, 2);
+        const ir_expr *key = ir_let(b, "key", ir_add(b, tile->first_key, j)), *next = ir_plus(b, key, 1);
+        next = ir_let(b, "next_key", ir_min(b, ir_plus(b, c->e.seq_kv, -1), next));
+        const mha_kv_row even = mha_kv_row_at(m, &c->e, c->kv_head, key),
+                         odd = mha_kv_row_at(m, &c->e, c->kv_head, next);
+        const ir_expr *is_pair = ir_lt(b, ir_plus(b, j, 1), tile->room);
+        MHA_COLUMNS(m, d, m->p->head_dim_v, 2 * m->lanes) {
+            const ir_expr *zero = ir_splat(b, ir_cast(b, IR_BF16, mha_number(m, 0, 1)), d.lanes);
+            const ir_expr *x = ir_load(b, mha_kv_access(m, m->v, &even, d.at, d.lanes));
+            const ir_expr *y = ir_load(b, mha_kv_access(m, m->v, &odd, d.at, d.lanes));
+            const ir_expr *second = ir_let(b, "odd_key", ir_select(b, ir_splat(b, is_pair, d.lanes), y, zero));
+            const ir_access *to = ir_at(b, c->values, 2 * d.lanes, 2, pair, ir_times(b, d.at, 2));
+            ir_store(b, to, mha_interleave(m, ir_let(b, "even_key", x), second, d.lanes, 2 * d.lanes, false));
+        }
+    }
 }
 
 void ql_load_tile(q_lanes *c, const q_lanes_tile *tile) {

@@ -13,7 +13,7 @@ typedef struct low_rank {
 static void load_left(mha_context *c, const mha_gemm *g, const ir_expr *row, const ir_buffer *slab,
                       const ir_expr *slab_row) {
     const low_rank *l = g->user;
-    const ir_expr *head = c->p->low_rank_heads ? g->outer[1] : mha_i(c, 0);
+    const ir_expr *head = c->p->low_rank_heads ? g->outer[1] : ir_idx(c->b, 0);
     mha_copy_row(c, &(mha_row){l->left, {head, row}, NULL}, &(mha_row){slab, {slab_row}, NULL}, 0, g->depth);
 }
 

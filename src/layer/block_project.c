@@ -44,33 +44,33 @@ typedef struct heads {
 
 static const ir_expr *num_heads(mha_context *c, const mha_pack_section *s, int64_t dim, const ir_expr *group) {
     const int64_t all = s->columns / dim;
-    if (all % s->heads == 0) return mha_i(c, s->heads);
-    const ir_expr *left = ir_sub(c->b, mha_i(c, all), ir_mul(c->b, group, mha_i(c, s->heads)));
-    return ir_min(c->b, mha_i(c, s->heads), left);
+    if (all % s->heads == 0) return ir_idx(c->b, s->heads);
+    const ir_expr *left = ir_sub(c->b, ir_idx(c->b, all), ir_times(c->b, group, s->heads));
+    return ir_min(c->b, ir_idx(c->b, s->heads), left);
 }
 
 static void store_padding(mha_context *c, const heads *h, const mha_row *target) {
     if (!h->padding) return;
-    const mha_columns d = mha_columns_begin(c, h->padding, c->lanes);
-    const ir_expr *column = ir_add(c->b, mha_i(c, h->dim), d.at);
-    mha_store(c, mha_row_access(c, target, column, d.lanes), mha_number(c, 0, d.lanes));
-    ir_for_end(c->b);
+    MHA_COLUMNS(c, d, h->padding, c->lanes) {
+        const ir_expr *column = ir_add(c->b, ir_idx(c->b, h->dim), d.at);
+        mha_store(c, mha_row_access(c, target, column, d.lanes), mha_number(c, 0, d.lanes));
+    }
 }
 
 /* The heads of a group. */
 static void store_heads(mha_context *c, const mha_pack_section *s, const ir_expr *group, const heads *h,
                         const ir_buffer *tile, const ir_expr *tile_row) {
     ir_builder *b = c->b;
-    const ir_expr *n = ir_for_begin(b, "n", mha_i(c, 0), num_heads(c, s, h->dim, group), 1, false);
-    const mha_row source = {tile, {tile_row}, ir_mul(b, n, mha_i(c, h->dim))};
-    mha_row target = h->target;
-    target.index[1] = ir_let(b, "head", ir_add(b, ir_mul(b, group, mha_i(c, s->heads)), n));
-    if (h->position)
-        mha_rotate_row(c, h->entry, h->position, &source, &target);
-    else
-        mha_copy_row(c, &source, &target, 0, h->dim);
-    store_padding(c, h, &target);
-    ir_for_end(b);
+    IR_FOR(b, n, ir_idx(b, 0), num_heads(c, s, h->dim, group), 1) {
+        const mha_row source = {tile, {tile_row}, ir_times(b, n, h->dim)};
+        mha_row target = h->target;
+        target.index[1] = ir_let(b, "head", ir_add(b, ir_times(b, group, s->heads), n));
+        if (h->position)
+            mha_rotate_row(c, h->entry, h->position, &source, &target);
+        else
+            mha_copy_row(c, &source, &target, 0, h->dim);
+        store_padding(c, h, &target);
+    }
 }
 
 static heads query_heads(mha_context *c, const mha_block *block, const mha_token *t) {
@@ -116,10 +116,10 @@ static void store_keys(mha_context *c, const mha_gemm *g, mha_projection which, 
     const bool moves = !c->p->is_ragged && !mha_appends_codes(c->p);
     const bool opens = skips || (moves && (c->p->seq_new || c->p->rotary_dim));
     const mha_entry e = opens ? mha_entry_open(c, t->entry) : (mha_entry){0};
-    if (skips) ir_if_begin(c->b, ir_apply(c->b, IR_LT, t->token, e.seq_kv, NULL));
-    const heads h = key_heads(c, p, which, &e, t);
-    store_heads(c, section_of(g, which), group, &h, tile, tile_row);
-    if (skips) ir_if_end(c->b);
+    IR_GUARD(c->b, skips, ir_lt(c->b, t->token, e.seq_kv)) {
+        const heads h = key_heads(c, p, which, &e, t);
+        store_heads(c, section_of(g, which), group, &h, tile, tile_row);
+    }
 }
 
 static void store_projected(mha_context *c, const mha_gemm *g, const ir_expr *group, const ir_expr *row,
@@ -129,13 +129,13 @@ static void store_projected(mha_context *c, const mha_gemm *g, const ir_expr *gr
     const mha_token t = mha_token_of(c, p->x, row);
     for (mha_projection which = p->first; which <= p->last; which++) {
         const mha_pack_section *s = section_of(g, which);
-        if (which < p->last) ir_if_begin(b, ir_apply(b, IR_LT, group, mha_i(c, s->num_groups), NULL));
+        if (which < p->last) ir_if_begin(b, ir_lt(b, group, ir_idx(b, s->num_groups)));
         if (which == MHA_PROJECT_Q)
             store_queries(c, g, group, &t, tile, tile_row);
         else
             store_keys(c, g, which, group, &t, tile, tile_row);
         if (which < p->last) ir_if_else(b);
-        group = ir_sub(b, group, mha_i(c, s->num_groups));
+        group = ir_sub(b, group, ir_idx(b, s->num_groups));
     }
     for (mha_projection which = p->first; which < p->last; which++) ir_if_end(b);
 }
