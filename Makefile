@@ -94,7 +94,7 @@ CODEGEN_SRC := $(filter-out src/codegen/no_destructors.c src/codegen/no_compress
 	$(wildcard src/codegen/*.c))
 # Only in the plug-in, and only where LLVM is its own: linked into a program it would be the program's.
 PLUGIN_ONLY_SRC = $(if $(OWN_LLVM),$(addprefix src/codegen/,no_destructors.c no_compression.c older_glibc.c))
-TOOL_SRC := $(wildcard tools/*.c)
+TOOL_SRC := $(filter-out tools/draw/%,$(wildcard tools/*.c tools/*/*.c))
 DRAW_SRC := $(wildcard tools/draw/*.c)
 TORCH_SRC := $(wildcard adapters/torch/*.c)
 TEST_SRC := $(filter-out $(if $(JIT_ASAN),,$(JIT_ASAN_SRC)),$(wildcard tests/test_*.c))
@@ -135,7 +135,7 @@ $(call obj,$(wildcard src/codegen/*.c)): INCLUDES += $(LLVM_CFLAGS) $(if $(OWN_L
 $(call obj,$(addprefix src/runtime/,run.c call.c call_sizes.c call_strides.c)): HARDENED += -fno-stack-protector
 # Of the library the command sees the public header only, as any other program does, and leaves that need nothing else:
 # of src/base, and the list of a problem's fields. `attune check` is linked to the references of the tests.
-$(call obj,$(TOOL_SRC)): INCLUDES = -Itests -Isrc/base -Isrc/problem -I$(BUILD)/gen
+$(call obj,$(TOOL_SRC)): INCLUDES = -Itools -Itests -Isrc/base -Isrc/problem -I$(BUILD)/gen
 $(call obj,$(DRAW_SRC)): INCLUDES = $(CAIRO_CFLAGS)
 # They see the public header only. PyTorch throws exceptions through the adapter's kernels.
 $(call obj,$(TORCH_SRC)): INCLUDES = -Iadapters/torch
@@ -169,7 +169,7 @@ $(INSTALL_DIRS): FORCE
 	@mkdir -p $(@D)
 	@sh scripts/install_dirs.sh '$(LIBDIR)' '$(RUN_PATH)' > $@.tmp
 	@if cmp -s $@.tmp $@; then rm $@.tmp; else mv $@.tmp $@; fi
-$(call obj,src/runtime/codegen_path.c tools/draw_load.c): $(INSTALL_DIRS)
+$(call obj,src/runtime/codegen_path.c tools/pictures/draw_load.c): $(INSTALL_DIRS)
 
 -include $(patsubst %.o,%.d,$(call obj,$(LIB_SRC) $(WORKER_SRC) $(DSO_SRC) $(wildcard src/codegen/*.c) \
 	$(TOOL_SRC) $(TEST_SRC) $(SUPPORT_SRC) $(DRAW_SRC) $(TORCH_SRC) $(FUZZ_SRC) \

@@ -1,7 +1,7 @@
 #define _GNU_SOURCE
 #include "driver.h"
 
-#include "pages.h"
+#include "common/pages.h"
 
 #include <inttypes.h>
 #include <math.h>

@@ -4,8 +4,8 @@
 #define _GNU_SOURCE
 #include "driver.h"
 
-#include "bandwidth.h"
-#include "peak.h"
+#include "measure/bandwidth.h"
+#include "measure/peak.h"
 
 #include <stdio.h>
 #include <stdlib.h>

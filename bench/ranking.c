@@ -7,7 +7,7 @@
  * --budget seconds found, each in a context that knows nothing. It is the whole calls that count. One JSON object a
  * problem on stdout, progress on stderr. With --most=0 --others=0 --longer=30 a long search stands for all schedules.
  */
-#include "tensors.h"
+#include "common/tensors.h"
 
 #include "schedule/schedule.h"
 #include "tune/runner.h"

@@ -1,5 +1,5 @@
 /* Loops found in assembly, and their instructions told apart. */
-#include "asm_loops.h"
+#include "measure/asm_loops.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

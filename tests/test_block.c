@@ -1,6 +1,6 @@
 /* The whole block: every sort of problem under chosen schedules and any others of both strategies, as machine code and
  * by the interpreter, against the reference. */
-#include "check_case.h"
+#include "check/check_case.h"
 #include "problem/mha.h"
 #include "schedule/schedule.h"
 #include "support/problems.h"

@@ -8,7 +8,7 @@
 #include "support/problems.h"
 #include "support/temp_dir.h"
 #include "target/kernel_abi.h"
-#include "tool.h"
+#include "common/tool.h"
 
 #include <errno.h>
 #include <fcntl.h>

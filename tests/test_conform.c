@@ -1,6 +1,6 @@
 /* `attune conform` before and after a case is computed: the call, the refusals, the comparison. The
  * cases themselves are run by test_conform.sh. */
-#include "conform_call.h"
+#include "conform/conform_call.h"
 
 #include <math.h>
 #include <setjmp.h>

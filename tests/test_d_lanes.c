@@ -1,7 +1,7 @@
 /* The d-lanes strategy and the merging of partial results: every sort of problem with few query rows, as machine code
  * and by the interpreter, also as lowered for targets that this CPU cannot run, against the reference; with bits that
  * depend neither on the threads nor, where they are promised, on strategy and chunks. */
-#include "check_case.h"
+#include "check/check_case.h"
 #include "attend/d_lanes.h"
 #include "problem/signature.h"
 #include "schedule/choose.h"

@@ -1,5 +1,5 @@
 /* Grids of problems: lists, ranges, combinations, and malformed ones. */
-#include "grid.h"
+#include "sweep/grid.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

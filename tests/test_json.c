@@ -1,7 +1,7 @@
 /* The JSON of every command: one document and nothing else on stdout, the same header in all, and every member
  * described in docs/json.md. Needs ATTUNE, the command, as tests/run.sh sets it. */
 #define _GNU_SOURCE
-#include "npy.h"
+#include "common/npy.h"
 #include "support/temp_dir.h"
 
 #include <jansson.h>

@@ -1,5 +1,5 @@
 /* The .npy reader and writer: round trips, NumPy's files, and every way a file can be wrong. */
-#include "npy.h"
+#include "common/npy.h"
 
 #include <math.h>
 #include <setjmp.h>

@@ -1,5 +1,5 @@
 /* The safetensors reader: the contents of real files, and every way a file can lie about itself. */
-#include "safetensors.h"
+#include "weights/safetensors.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

@@ -1,5 +1,5 @@
 /* Noisy measurements of a sweep: how often they are repeated, and which is kept. */
-#include "sweep_noise.h"
+#include "sweep/sweep_noise.h"
 
 #include <math.h>
 #include <setjmp.h>

@@ -1,6 +1,6 @@
 /* Tiles: their text, refusals of the verifier and the builder, the interpreter, and blocks made of them. No machine on
  * which this was written has such instructions: machine code is compared where one does. */
-#include "check_case.h"
+#include "check/check_case.h"
 #include "ir/eval.h"
 #include "ir/interp.h"
 #include "ir/passes.h"

@@ -1,7 +1,7 @@
 /* What attune tune prints: times and noise, and results that searches seldom have, intervals without an end and wrong
  * kernels. */
 #define _GNU_SOURCE
-#include "tool.h"
+#include "common/tool.h"
 
 #include <jansson.h>
 #include <math.h>

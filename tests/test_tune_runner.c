@@ -5,7 +5,7 @@
 #include "tune/runner.h"
 #include "tune/sample.h"
 
-#include "tensors.h"
+#include "common/tensors.h"
 
 #include <math.h>
 #include <setjmp.h>

@@ -1,6 +1,6 @@
 /* Blocks of PyTorch, Keras, Flax and JAX that tests/peers recorded in tests/data/mha: the command reads their weights
  * and inputs as those frameworks leave them, and must come within torch's own tolerance of their results. */
-#include "npy.h"
+#include "common/npy.h"
 
 #include <dirent.h>
 #include <fcntl.h>

@@ -1,9 +1,9 @@
 /* Weights from files: the same weights under every convention's names, from both kinds of source, give the same packed
  * blob; sizes come from their shapes; a message names every refused weight. Messages go to stderr: test_mha_cli.sh
  * checks them. */
-#include "npy.h"
+#include "common/npy.h"
 #include "support/temp_dir.h"
-#include "weights_file.h"
+#include "weights/weights_file.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

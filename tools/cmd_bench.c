@@ -1,9 +1,9 @@
 /* attune bench: time, GFLOP/s, shares of the peak and of the roofline, and the time to acquire a kernel. */
-#include "bench.h"
-#include "bench_json.h"
-#include "interruption.h"
-#include "json_output.h"
-#include "table.h"
+#include "measure/bench.h"
+#include "measure/bench_json.h"
+#include "common/interruption.h"
+#include "common/json_output.h"
+#include "common/table.h"
 
 #include <math.h>
 #include <stdlib.h>

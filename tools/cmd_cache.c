@@ -1,8 +1,8 @@
 /* attune cache: lists, checks, explains, cleans and copies the disk cache. */
-#include "cache.h"
-#include "json_output.h"
+#include "cache/cache.h"
+#include "common/json_output.h"
 #include "nearest.h"
-#include "table.h"
+#include "common/table.h"
 
 #include <ctype.h>
 #include <errno.h>

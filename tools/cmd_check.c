@@ -1,7 +1,7 @@
 /* attune check: kernels against the interpreter, bit for bit, and against an f64 reference. */
-#include "check_case.h"
-#include "json_output.h"
-#include "table.h"
+#include "check/check_case.h"
+#include "common/json_output.h"
+#include "common/table.h"
 
 #include <math.h>
 #include <stdlib.h>

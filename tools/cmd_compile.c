@@ -1,7 +1,7 @@
 /* attune compile: one problem into the cache, or one stage of it into a file. */
-#include "tensors.h"
-#include "json_output.h"
-#include "table.h"
+#include "common/tensors.h"
+#include "common/json_output.h"
+#include "common/table.h"
 
 #include <stdlib.h>
 

@@ -1,8 +1,8 @@
 /* attune conform: runs the conformance cases of ONNX's operators that lie below folders. */
 #define _GNU_SOURCE
-#include "conform_call.h"
-#include "json_output.h"
-#include "tool.h"
+#include "conform/conform_call.h"
+#include "common/json_output.h"
+#include "common/tool.h"
 
 #include <ctype.h>
 #include <errno.h>

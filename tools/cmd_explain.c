@@ -1,7 +1,7 @@
 /* attune explain: why a problem has its schedule, what its kernel is made of, and how its time compares with what was
  * to be expected. */
-#include "explain.h"
-#include "json_output.h"
+#include "measure/explain.h"
+#include "common/json_output.h"
 
 #include <stdlib.h>
 #include <string.h>

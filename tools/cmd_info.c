@@ -1,7 +1,7 @@
 /* attune info: describes the machine and the build. */
-#include "table.h"
-#include "json_output.h"
-#include "tool.h"
+#include "common/table.h"
+#include "common/json_output.h"
+#include "common/tool.h"
 
 #include <string.h>
 

@@ -1,11 +1,11 @@
 /* attune ir: a kernel written in loop IR, run on .npy files or shown at any stage. */
-#include "input.h"
-#include "ir_call.h"
-#include "ir_params.h"
-#include "json_output.h"
-#include "npy.h"
-#include "table.h"
-#include "tensors.h"
+#include "common/input.h"
+#include "loop_ir/ir_call.h"
+#include "loop_ir/ir_params.h"
+#include "common/json_output.h"
+#include "common/npy.h"
+#include "common/table.h"
+#include "common/tensors.h"
 
 #include <errno.h>
 #include <math.h>

@@ -1,8 +1,8 @@
 /* attune mha: a whole block on .npy files, with weights in the files of libraries and models. */
-#include "input.h"
-#include "run_command.h"
-#include "table.h"
-#include "weights_file.h"
+#include "common/input.h"
+#include "run/run_command.h"
+#include "common/table.h"
+#include "weights/weights_file.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -1,5 +1,5 @@
 /* attune run: attention, or a whole block, on .npy files. */
-#include "run_command.h"
+#include "run/run_command.h"
 
 static const struct argp_option options[] = {
     {"q", TOOL_KEY_Q, "F.npy", 0, "Queries [batch,] num_heads, seq_q, head_dim", 0},

@@ -1,14 +1,14 @@
 /* attune sweep: measures a grid of problems. All kernels are in the cache before the first measurement. */
-#include "bench_json.h"
-#include "grid.h"
-#include "interruption.h"
-#include "sweep_csv.h"
-#include "sweep_file.h"
-#include "sweep_noise.h"
-#include "sweep_plot.h"
-#include "sweep_table.h"
-#include "table.h"
-#include "warming.h"
+#include "measure/bench_json.h"
+#include "sweep/grid.h"
+#include "common/interruption.h"
+#include "sweep/sweep_csv.h"
+#include "sweep/sweep_file.h"
+#include "sweep/sweep_noise.h"
+#include "sweep/sweep_plot.h"
+#include "sweep/sweep_table.h"
+#include "common/table.h"
+#include "cache/warming.h"
 
 #include <math.h>
 #include <stdint.h>

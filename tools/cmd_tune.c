@@ -1,11 +1,11 @@
 /* attune tune: finds faster schedules by measuring, and carries results from machine to machine. */
-#include "interruption.h"
-#include "ir_tune.h"
-#include "json_output.h"
-#include "manifest.h"
-#include "tensors.h"
-#include "tune_report.h"
-#include "work.h"
+#include "common/interruption.h"
+#include "loop_ir/ir_tune.h"
+#include "common/json_output.h"
+#include "common/manifest.h"
+#include "common/tensors.h"
+#include "measure/tune_report.h"
+#include "measure/work.h"
 
 #include <stdlib.h>
 #include <string.h>

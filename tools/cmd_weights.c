@@ -1,9 +1,9 @@
 /* attune weights: attention weights as heat maps. */
-#include "draw_load.h"
-#include "json_output.h"
-#include "labels.h"
-#include "run_command.h"
-#include "weight_maps.h"
+#include "pictures/draw_load.h"
+#include "common/json_output.h"
+#include "pictures/labels.h"
+#include "run/run_command.h"
+#include "pictures/weight_maps.h"
 
 #include <stdlib.h>
 #include <string.h>

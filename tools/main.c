@@ -1,6 +1,6 @@
 /* The `attune` command: finds the subcommand and hands it the rest of the line. */
 #include "nearest.h"
-#include "tool.h"
+#include "common/tool.h"
 
 #include <signal.h>
 #include <stdlib.h>

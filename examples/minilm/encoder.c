@@ -6,8 +6,8 @@
  *
  * WEIGHTS is the folder with model.safetensors, RECORDED the one with tokens.npy, blocks.npy and embedding.npy. With
  * the other two what layer LAYER reads goes to X.npy. Exit status 1 if something differs by more than rounding. */
-#include "npy.h"
-#include "safetensors.h"
+#include "common/npy.h"
+#include "weights/safetensors.h"
 
 #include <attune.h>
 #include <math.h>

@@ -2,7 +2,7 @@
  * accepted is made a call, which the interpreter runs, and whose results are compared; a refusal has a message. */
 #include "files.h"
 
-#include "conform_call.h"
+#include "conform/conform_call.h"
 
 static void write_array(const char *name, npy_type type, size_t rank, const int64_t *shape) {
     char path[FUZZ_PATH_CHARS], file[64], message[ATTUNE_MESSAGE_BYTES];

@@ -2,9 +2,9 @@
  * its problems. A refusal has a message; an accepted line means the same when it is read again. */
 #include "files.h"
 
-#include "manifest.h"
-#include "sizes.h"
-#include "sweep_keys.h"
+#include "common/manifest.h"
+#include "common/sizes.h"
+#include "sweep/sweep_keys.h"
 
 static void check_entries(const manifest *list) {
     manifest again = {0};

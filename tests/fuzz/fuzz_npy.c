@@ -1,7 +1,7 @@
 /* The .npy header: what is accepted describes exactly the bytes that are there. */
 #include "fuzz.h"
 
-#include "npy.h"
+#include "common/npy.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     npy_header header;

@@ -1,7 +1,7 @@
 /* The safetensors header: what is accepted describes exactly the bytes that are there. */
 #include "fuzz.h"
 
-#include "safetensors.h"
+#include "weights/safetensors.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     safetensors t;

@@ -2,9 +2,9 @@
  * checks after those are reached. A file that is accepted is printed, and accepted again with the same results. */
 #include "files.h"
 
-#include "sweep_file.h"
-#include "sweep_keys.h"
-#include "sweep_table.h"
+#include "sweep/sweep_file.h"
+#include "sweep/sweep_keys.h"
+#include "sweep/sweep_table.h"
 
 static const sweep_settings settings = {.threads = 1, .samples = 1, .sizes = CALL_SIZES_NONE};
 static const attune_machine_info machine = {.struct_size = sizeof machine,

@@ -4,7 +4,7 @@
 #ifndef ATTUNE_TESTS_GOLDEN_IR_H
 #define ATTUNE_TESTS_GOLDEN_IR_H
 
-#include "check_case.h"
+#include "check/check_case.h"
 
 #include <stddef.h>
 

@@ -3,7 +3,7 @@
 #define ATTUNE_TESTS_TENSOR_CALLS_H
 
 #include "target/target.h"
-#include "tensors.h"
+#include "common/tensors.h"
 
 /* A call of this problem with these run-time sizes, its inputs filled, its outputs rubbish. */
 void tensors_open_call(tensors *t, const char *problem, const char *sizes_text, input_kind kind, uint64_t seed);

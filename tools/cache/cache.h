@@ -1,0 +1,32 @@
+/* The actions of `attune cache` that take more than a few lines. */
+#ifndef ATTUNE_TOOLS_CACHE_H
+#define ATTUNE_TOOLS_CACHE_H
+
+#include "common/tool.h"
+
+typedef struct cache_options {
+    tool_common common;
+    const char *action, *argument; /* a problem or a directory, of an action that takes one */
+    const char *schedule;
+    uint64_t max_bytes; /* UINT64_MAX: the cap */
+    int64_t sample;
+    int64_t seed;
+    bool json, has_seed;
+} cache_options;
+
+/* Each does one action and returns an exit code. */
+int cache_list(const cache_options *o, attune_context *context, const attune_machine_info *machine);
+int cache_verify(const cache_options *o, attune_context *context, const attune_machine_info *machine);
+int cache_why(const cache_options *o, attune_context *context, const attune_machine_info *machine);
+int cache_audit(const cache_options *o, attune_context *context, const attune_machine_info *machine);
+int cache_export(const cache_options *o, attune_context *context, const attune_machine_info *machine);
+int cache_import(const cache_options *o, attune_context *context, const attune_machine_info *machine);
+
+/* "y" or "ies": entr%s. */
+const char *cache_plural(uint64_t entries);
+
+/* "2026-01-31 12:00" in `text`, or "". */
+enum { CACHE_TIME_BYTES = 32 };
+const char *cache_time(int64_t seconds, char text[CACHE_TIME_BYTES]);
+
+#endif

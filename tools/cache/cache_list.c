@@ -1,0 +1,119 @@
+/* attune cache ls, verify. */
+#include "cache/cache.h"
+#include "common/json_output.h"
+#include "common/table.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+/* One walk over the entries. */
+typedef struct cache_walk {
+    bool verify, has_base;
+    uint64_t entries, bytes, damaged;
+    table *table;
+    json_t *list;
+} cache_walk;
+
+const char *cache_plural(uint64_t entries) { return entries == 1 ? "y" : "ies"; }
+
+const char *cache_time(int64_t seconds, char text[CACHE_TIME_BYTES]) {
+    struct tm local;
+    const time_t when = (time_t)seconds;
+    text[0] = '\0';
+    if (localtime_r(&when, &local)) strftime(text, CACHE_TIME_BYTES, "%Y-%m-%d %H:%M", &local);
+    return text;
+}
+
+static int visit(void *user, const attune_cache_entry *entry) {
+    cache_walk *const walk = user;
+    char size[TABLE_NUMBER_BYTES], used[CACHE_TIME_BYTES];
+    walk->entries++;
+    walk->bytes += entry->bytes;
+    const bool is_good = entry->status == ATTUNE_OK;
+    if (!is_good) walk->damaged++;
+    if (walk->list)
+        json_array_append_new(
+            walk->list, json_pack("{s:s, s:o, s:b, s:I, s:b, s:o, s:s, s:s, s:s, s:s, s:b, s:I}", "file", entry->file,
+                                  "directory", tool_json_text(entry->directory), "base", entry->is_base, "bytes",
+                                  (json_int_t)entry->bytes, "ok", is_good, "message", tool_json_text(entry->message),
+                                  "problem", entry->problem, "schedule", entry->schedule, "isa", entry->isa, "machine",
+                                  entry->machine, "usable", entry->is_usable, "used_at", (json_int_t)entry->used_at));
+    if (!walk->table || (walk->verify && is_good)) return 0;
+    table_cell(walk->table, "%s", entry->file);
+    if (walk->has_base) table_cell(walk->table, "%s", entry->is_base ? "base" : "cache");
+    table_cell(walk->table, "%s", table_bytes(entry->bytes, size));
+    table_cell(walk->table, "%s", cache_time(entry->used_at, used));
+    table_cell(walk->table, "%s", is_good ? entry->isa : "-");
+    table_cell(walk->table, "%s", is_good ? entry->machine : "-");
+    table_cell(walk->table, "%s", is_good ? entry->problem : entry->message);
+    return 0;
+}
+
+static int by_file(const void *left, const void *right) {
+    json_t *const *const a = left, *const *const b = right;
+    const int order =
+        strcmp(json_string_value(json_object_get(*a, "file")), json_string_value(json_object_get(*b, "file")));
+    return order ? order : json_is_true(json_object_get(*a, "base")) - json_is_true(json_object_get(*b, "base"));
+}
+
+/* Sorts, because a directory has no fixed order. A new reference; NULL when out of memory. */
+static json_t *sorted(const json_t *list) {
+    const size_t count = json_array_size(list);
+    json_t **const items = calloc(count ? count : 1, sizeof *items);
+    json_t *const result = items ? json_array() : NULL;
+    for (size_t i = 0; items && i < count; i++) items[i] = json_array_get(list, i);
+    if (items) qsort(items, count, sizeof *items, by_file);
+    for (size_t i = 0; result && i < count; i++) json_array_append(result, items[i]);
+    free(items);
+    return result;
+}
+
+static int print(const cache_walk *walk, const attune_machine_info *machine) {
+    char size[TABLE_NUMBER_BYTES];
+    if (walk->list)
+        return json_print(
+            machine, 0,
+            json_pack("{s:o, s:o, s:o, s:o, s:I, s:I, s:I, s:o}", "cache_dir", tool_json_text(machine->cache_dir),
+                      "cache_base", tool_json_text(machine->cache_base), "cache_refusal",
+                      tool_json_text(machine->cache_refusal), "cache_base_refusal",
+                      tool_json_text(machine->cache_base_refusal), "entries", (json_int_t)walk->entries, "bytes",
+                      (json_int_t)walk->bytes, "damaged", (json_int_t)walk->damaged, "list", sorted(walk->list)));
+    /* Without a row the headers alone would look like a mistake. */
+    table_sort(walk->table);
+    if (walk->verify ? walk->damaged : walk->entries)
+        table_finish(walk->table, stdout);
+    else
+        table_discard(walk->table);
+    printf("%llu entr%s, %s, %llu damaged in %s%s%s%s\n", (unsigned long long)walk->entries,
+           cache_plural(walk->entries), table_bytes(walk->bytes, size), (unsigned long long)walk->damaged,
+           machine->cache_dir, walk->has_base && *machine->cache_dir ? " and " : "", walk->has_base ? "the base " : "",
+           machine->cache_base);
+    return TOOL_OK;
+}
+
+static int list(const cache_options *o, attune_context *context, const attune_machine_info *machine, bool verify) {
+    static const char *const headers[] = {"entry", "size", "last used", "isa", "machine", "problem"};
+    static const char *const base_headers[] = {"entry", "in", "size", "last used", "isa", "machine", "problem"};
+    cache_walk walk = {.verify = verify, .has_base = *machine->cache_base != '\0'};
+    if (o->json)
+        walk.list = json_array();
+    else
+        walk.table = walk.has_base ? table_create("llrllll", base_headers) : table_create("lrllll", headers);
+    if (attune_cache_visit(context, visit, &walk) != ATTUNE_OK) {
+        json_decref(walk.list);
+        table_discard(walk.table);
+        return tool_library_error(NULL);
+    }
+    const int code = print(&walk, machine);
+    json_decref(walk.list);
+    return walk.verify && walk.damaged ? TOOL_FAILED : code;
+}
+
+int cache_list(const cache_options *o, attune_context *context, const attune_machine_info *machine) {
+    return list(o, context, machine, false);
+}
+
+int cache_verify(const cache_options *o, attune_context *context, const attune_machine_info *machine) {
+    return list(o, context, machine, true);
+}

@@ -1,0 +1,126 @@
+/* attune cache why: what made a miss of a problem. */
+#include "cache/cache.h"
+#include "common/json_output.h"
+#include "common/table.h"
+#include "common/tensors.h"
+#include "loop_ir/ir_params.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+typedef struct why_output {
+    const cache_options *options;
+    const attune_machine_info *machine;
+    int code;
+} why_output;
+
+/* Explains a difference outside the problem. */
+static const char *meaning(const char *field) {
+    static const char *const meanings[][2] = {
+        {"operator", "attention and other operators have no kernels in common"},
+        {"schedule", "an explicit schedule is part of the key; one that attune chose is not"},
+        {"isa", "the entry is for another instruction set (--isa, ATTUNE_ISA)"},
+        {"machine", "the entry is for CPUs of another tuning class (ATTUNE_MACHINE)"},
+        {"llvm", "the entry was made by another version of LLVM"},
+        {"generator", "the entry was made by another version of attune's sources"},
+        {"image_version", "the entry's code is laid out for another version of attune"},
+        {"cpu_features", "the entry's code needs what this CPU lacks"},
+    };
+    for (size_t i = 0; i < sizeof meanings / sizeof *meanings; i++)
+        if (strcmp(field, meanings[i][0]) == 0) return meanings[i][1];
+    return NULL;
+}
+
+static int print_json(const attune_cache_answer *a, const attune_machine_info *machine) {
+    json_t *const differences = json_array();
+    for (size_t i = 0; i < a->num_differences; i++) {
+        const attune_cache_difference *const d = &a->differences[i];
+        json_array_append_new(differences,
+                              json_pack("{s:s, s:s, s:s}", "field", d->field, "there", d->there, "here", d->here));
+    }
+    json_t *const nearest = a->nearest
+                                ? json_pack("{s:s, s:o, s:b, s:b, s:o, s:s}", "file", a->nearest->file, "directory",
+                                            tool_json_text(a->nearest->directory), "base", a->nearest->is_base, "ok",
+                                            a->nearest->status == ATTUNE_OK, "message",
+                                            tool_json_text(a->nearest->message), "problem", a->nearest->problem)
+                                : json_null();
+    return json_print(machine, 0,
+                      json_pack("{s:b, s:s, s:I, s:o, s:o, s:s?}", "cached", a->is_cached, "key", a->key, "compared",
+                                (json_int_t)a->compared, "nearest", nearest, "differences", differences, "stand_in",
+                                a->stand_in));
+}
+
+static void print_differences(const attune_cache_answer *a) {
+    static const char *const headers[] = {"differs in", "there", "here"};
+    char used[CACHE_TIME_BYTES];
+    printf("nearest of %llu entr%s: %s in %s, last used %s\n  %s\n\n", (unsigned long long)a->compared,
+           cache_plural(a->compared), a->nearest->file, a->nearest->directory, cache_time(a->nearest->used_at, used),
+           a->nearest->problem);
+    table *const t = table_create("lll", headers);
+    for (size_t i = 0; i < a->num_differences; i++) {
+        table_cell(t, "%s", a->differences[i].field);
+        table_cell(t, "%s", a->differences[i].there);
+        table_cell(t, "%s", a->differences[i].here);
+    }
+    table_finish(t, stdout);
+    for (size_t i = 0; i < a->num_differences; i++) {
+        const char *const text = meaning(a->differences[i].field);
+        if (text) printf("%s: %s\n", a->differences[i].field, text);
+    }
+}
+
+static void print(void *user, const attune_cache_answer *a) {
+    why_output *const out = user;
+    if (out->options->json) {
+        out->code = print_json(a, out->machine);
+        return;
+    }
+    printf("%s is %scached\n", a->key, a->is_cached ? "" : "not ");
+    if (a->is_cached)
+        printf("in %s/%s\n", a->nearest->directory, a->nearest->file);
+    else if (a->nearest && a->nearest->status != ATTUNE_OK)
+        printf("its entry in %s is damaged, and will be compiled anew: %s\n", a->nearest->directory,
+               a->nearest->message);
+    else if (a->nearest)
+        print_differences(a);
+    else
+        printf("there are no entries\n");
+    if (a->stand_in)
+        printf("%s's entry would stand in where nothing can be compiled (ATTUNE_STRICT=1, no code generator)\n",
+               a->stand_in);
+}
+
+/* A file of loop IR: its text, or with parameters the operator that it is. */
+static int explain_file(const cache_options *o, attune_context *context, why_output *out) {
+    ir_params params;
+    binding_list none = {.count = 0};
+    attune_operator *op;
+    if (o->schedule) {
+        tool_error("%s: a file of loop IR has no schedule", o->argument);
+        return TOOL_FAILED;
+    }
+    if (!ir_params_read(&params, o->argument, &none)) return TOOL_FAILED;
+    attune_status status = ATTUNE_OK;
+    if (!params.count) {
+        status = attune_ir_cache_why(context, params.text, print, out);
+    } else {
+        status = ir_params_operator(&params, context, &op);
+        if (!status) status = attune_operator_cache_why(op, params.problem, NULL, print, out);
+    }
+    ir_params_free(&params);
+    return status ? tool_library_error(o->argument) : out->code;
+}
+
+int cache_why(const cache_options *o, attune_context *context, const attune_machine_info *machine) {
+    attune_problem problem;
+    attune_schedule schedule = ATTUNE_SCHEDULE_INIT;
+    why_output out = {.options = o, .machine = machine};
+    if (!strchr(o->argument, '=') && !access(o->argument, F_OK)) return explain_file(o, context, &out);
+    if (!problem_from_text(o->argument, &problem)) return TOOL_FAILED;
+    if (o->schedule && schedule_from_text(context, &problem, o->schedule, &schedule) != ATTUNE_OK)
+        return tool_library_error(NULL);
+    if (attune_cache_why(context, &problem, o->schedule ? &schedule : NULL, print, &out) != ATTUNE_OK)
+        return tool_library_error(NULL);
+    return out.code;
+}

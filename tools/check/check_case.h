@@ -1,0 +1,90 @@
+/* One case of `attune check`: everything that decides its outcome, drawn at random, run, shrunk and printed. */
+#ifndef ATTUNE_TOOLS_CHECK_CASE_H
+#define ATTUNE_TOOLS_CHECK_CASE_H
+
+#include "common/tensors.h"
+
+enum { CHECK_MAX_ISAS = 8, CHECK_MAX_THREADS = 3 };
+
+typedef struct check_case {
+    attune_problem problem;
+    call_sizes sizes;         /* at run time */
+    attune_schedule schedule; /* all numbers set */
+    uint32_t isa;             /* index into check_machine.isas */
+    uint32_t threads;         /* 1 to CHECK_MAX_THREADS */
+    input_kind inputs;
+    bool ftz;      /* the caller flushes denormals */
+    uint64_t seed; /* of the inputs */
+} check_case;
+
+/* Contexts for each ISA and number of threads, opened when first needed, without a disk cache. */
+typedef struct check_machine {
+    const char *isas[CHECK_MAX_ISAS];
+    uint32_t num_isas;
+    attune_context *contexts[CHECK_MAX_ISAS][CHECK_MAX_THREADS];
+} check_machine;
+
+attune_context *check_context(check_machine *machine, uint32_t isa, uint32_t threads); /* NULL after a message */
+void check_close(check_machine *machine);
+
+/* Errors of `out` against the reference, of attune and of a plain implementation on the same data. */
+typedef struct check_errors {
+    double max, squares, max_ulp; /* ULP: of the largest output of a row, in the arithmetic's type */
+    double plain_max, plain_squares, plain_max_ulp;
+    uint64_t count;
+    int64_t worst; /* the number of the random problem that has `max` */
+} check_errors;
+
+/* Draws problem, schedule, inputs and the rest. `max_flops` bounds the size. false after a message. */
+bool check_draw(check_machine *machine, tool_random *random, double max_flops, check_case *c);
+
+/* Its problem alone, with the run-time sizes of one call. */
+bool check_draw_problem(tool_random *random, double max_flops, attune_problem *problem, call_sizes *sizes);
+
+/* A legal schedule for the problem: mostly random, else the chosen one. false after a message. */
+bool check_draw_schedule(check_machine *machine, tool_random *random, check_case *c);
+
+/* The outcome of a case. */
+typedef enum check_outcome {
+    CHECK_PASSED = 0,
+    CHECK_NOT_CREATED, /* no tensors, or no contents for them */
+    CHECK_NOT_COMPILED,
+    CHECK_NOT_RUN,
+    CHECK_NOT_INTERPRETED,
+    CHECK_MODE_CHANGED,   /* the caller's floating-point mode */
+    CHECK_DIFFERENT_BITS, /* machine code and interpreter */
+    CHECK_NOT_REPRODUCED, /* reproducible=1, and another schedule gives other bits */
+    CHECK_WRONG,          /* by the reference */
+} check_outcome;
+
+/* Runs a case. `reason` says in one sentence why it did not pass. `errors` (may be NULL) receives the case's errors if
+ * its data is finite. */
+check_outcome check_run(check_machine *machine, const check_case *c, check_errors *errors,
+                        char reason[ATTUNE_MESSAGE_BYTES]);
+
+/* Measures the errors of a case with the chosen schedule; compares with the reference only. */
+check_outcome check_measure(check_machine *machine, const check_case *c, check_errors *errors,
+                            char reason[ATTUNE_MESSAGE_BYTES]);
+
+/* Prints, as Markdown, the errors of each combination of types on fixed problems for each ISA, or appends them to the
+ * JSON array `rows` if there is one. false after a message: something failed, or is less accurate than promised.
+ * Problems of more operations are left out. */
+struct json_t;
+bool check_accuracy(check_machine *machine, uint64_t seed, double max_flops, struct json_t *rows);
+
+void check_add_errors(check_errors *sum, const check_errors *errors);
+
+/* Tells the reference what a call has put into its caches; `after` has the same inputs, and its outputs. */
+void check_take_caches(ref_call *call, const tensors *after);
+
+/* Compares with the reference, within the rounding errors that the data allows. */
+bool check_reference(const tensors *after, const ref_result *wanted, const ref_result *plain, input_kind inputs,
+                     check_errors *errors, char reason[ATTUNE_MESSAGE_BYTES]);
+
+/* Makes a failing case as small as possible while it fails in the same way; `reason` is that of the smallest. */
+void check_shrink(check_machine *machine, check_case *c, check_outcome outcome, char reason[ATTUNE_MESSAGE_BYTES]);
+
+/* The command that runs this case again; free it. */
+char *check_command(const check_machine *machine, const check_case *c);
+
+#endif

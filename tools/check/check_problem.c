@@ -1,0 +1,374 @@
+/* Random problems: odd sizes, every layout, every feature, and features in any combination. */
+#include "check/check_draft.h"
+
+static bool chance(const draft *d, int percent) { return draft_chance(d, percent); }
+static bool has_feature(const draft *d) { return draft_feature(d); }
+static int64_t between(const draft *d, int64_t low, int64_t high) { return draft_between(d, low, high); }
+static int64_t larger(int64_t a, int64_t b) { return a > b ? a : b; }
+
+/* ---- Sizes ---- */
+
+static int64_t draw_head_dim(const draft *d) {
+    static const int16_t usual[] = {1, 7, 40, 64, 72, 80, 96, 112, 128, 160, 256};
+    return chance(d, 30) ? usual[between(d, 0, 10)] : draft_size(d, 160);
+}
+
+static double work(const draft *d) {
+    const attune_problem *const p = d->p;
+    return 2.0 * (double)(p->batch * p->num_heads * larger(d->rows, 1) * larger(d->keys, 1)) *
+               (double)(p->head_dim + p->head_dim_v) +
+           draft_block_work(d);
+}
+
+static void draw_sizes(draft *d, double max_flops) {
+    static const int8_t group_sizes[] = {1, 1, 1, 2, 3, 4, 7, 8};
+    attune_problem *const p = d->p;
+    p->batch = chance(d, 60) ? 1 : between(d, 2, 4);
+    p->num_kv_heads = chance(d, 40) ? 1 : between(d, 2, 4);
+    p->num_heads = p->num_kv_heads * group_sizes[between(d, 0, 7)];
+    d->rows = chance(d, 25) ? between(d, 1, 4) : draft_size(d, 400);
+    d->keys = chance(d, 30) ? d->rows : draft_size(d, 400);
+    p->head_dim = draw_head_dim(d);
+    p->head_dim_v = chance(d, 50) ? p->head_dim : draw_head_dim(d);
+    if (d->block) draft_block(d);
+    while (work(d) > max_flops) {
+        int64_t *const sizes[] = {&d->rows,      &d->keys,         &p->head_dim,    &p->head_dim_v, &p->batch,
+                                  &p->embed_dim, &p->kv_embed_dim, &p->v_embed_dim, &p->out_dim,    &p->low_rank};
+        int64_t *largest = sizes[0];
+        for (size_t i = 1; i < sizeof sizes / sizeof *sizes; i++)
+            if (*sizes[i] > *largest) largest = sizes[i];
+        if (*largest <= 1) break;
+        *largest = larger(*largest * 2 / 3, 1);
+    }
+}
+
+/* Either length may be known at run time only, and is 0 now and then. */
+static void draw_dynamic(draft *d) {
+    attune_problem *const p = d->p;
+    p->seq_q = d->rows;
+    p->seq_kv = d->keys;
+    if (has_feature(d)) {
+        if (chance(d, 8)) d->rows = 0;
+        p->seq_q = ATTUNE_DYNAMIC;
+        if (chance(d, 30)) p->max_seq_q = d->rows + between(d, 1, 100);
+    }
+    if (has_feature(d)) {
+        if (chance(d, 8)) d->keys = 0;
+        p->seq_kv = ATTUNE_DYNAMIC;
+        if (chance(d, 30)) p->max_seq_kv = d->keys + between(d, 1, 100);
+    }
+    if (d->block) draft_tie_lengths(d);
+}
+
+static attune_dtype draw_dtype(const draft *d) {
+    static const attune_dtype types[] = {ATTUNE_F16, ATTUNE_BF16, ATTUNE_F64, ATTUNE_F32};
+    return types[between(d, 0, 3)];
+}
+
+/* Caches of codes, for problems that have caches. */
+static void draw_codes(const draft *d) {
+    attune_problem *const p = d->p;
+    static const attune_dtype types[] = {ATTUNE_I8, ATTUNE_F8};
+    if (p->op != ATTUNE_ATTENTION && p->op != ATTUNE_WEIGHTS) return;
+    if (d->block ? !draft_has_caches(d) : false) return;
+    if (!chance(d, d->block ? 30 : 12)) return;
+    p->k_dtype = types[between(d, 0, 1)];
+    p->v_dtype = chance(d, 70) ? p->k_dtype : chance(d, 50) ? types[between(d, 0, 1)] : draw_dtype(d);
+    p->k_scales = (attune_scales)between(d, p->k_dtype == ATTUNE_I8 ? ATTUNE_SCALES_HEAD : ATTUNE_SCALES_NONE,
+                                         ATTUNE_SCALES_TOKEN);
+    p->v_scales = p->v_dtype == ATTUNE_I8 || chance(d, 70)
+                      ? (attune_scales)between(d, ATTUNE_SCALES_HEAD, ATTUNE_SCALES_TOKEN)
+                      : ATTUNE_SCALES_DEFAULT;
+}
+
+static void draw_dtypes(const draft *d) {
+    attune_problem *const p = d->p;
+    /* Models often have weights and caches of another type than the rest. */
+    if (d->block && chance(d, 10)) p->w_dtype = draw_dtype(d);
+    if (draft_has_caches(d) && chance(d, 10)) p->k_dtype = p->v_dtype = draw_dtype(d);
+    if (!has_feature(d)) return;
+    p->dtype = draw_dtype(d);
+    if (p->op == ATTUNE_ATTENTION || p->op == ATTUNE_WEIGHTS) {
+        if (chance(d, 20)) p->k_dtype = draw_dtype(d);
+        if (chance(d, 20)) p->v_dtype = draw_dtype(d);
+        if (chance(d, 20)) p->bias_dtype = draw_dtype(d);
+    }
+    if (chance(d, 10)) p->softmax_precision = ATTUNE_F64;
+}
+
+/* ---- Scores, positions and masks ---- */
+
+static void draw_causality(draft *d) {
+    attune_problem *const p = d->p;
+    p->causal_align = chance(d, 50) ? ATTUNE_BOTTOM_RIGHT : ATTUNE_TOP_LEFT;
+    p->is_causal = chance(d, 80);
+    if (chance(d, 40)) {
+        const int64_t reach = chance(d, 10) ? INT32_MAX / 4 : d->rows + d->keys + 2;
+        p->causal_offset = between(d, -reach, reach);
+    }
+    p->has_causal_offsets = has_feature(d);
+}
+
+static void draw_window(draft *d) {
+    attune_problem *const p = d->p;
+    if (chance(d, 80)) p->window_left = between(d, 0, chance(d, 50) ? 5 : d->keys + 2);
+    if (chance(d, 50)) p->window_right = between(d, 0, chance(d, 50) ? 5 : d->keys + 2);
+    if (chance(d, 40)) p->global_tokens = between(d, 1, chance(d, 80) ? 6 : d->keys + 2);
+}
+
+/* The dims of a mask; the columns of a short one end before the keys do. */
+static void draw_mask(draft *d, int64_t dims[4], int64_t *columns) {
+    attune_problem *const p = d->p;
+    const bool is_short = p->short_masks && chance(d, 70);
+    dims[0] = chance(d, 50) ? 1 : p->batch;
+    dims[1] = chance(d, 50) ? 1 : p->num_heads;
+    dims[2] = chance(d, 30) ? 1 : p->seq_q;
+    dims[3] = chance(d, 10) ? 1 : p->seq_kv;
+    if (!is_short || dims[3] == 1 || d->keys < 2) return;
+    const int64_t some = between(d, 2, d->keys);
+    if (chance(d, 50)) {
+        dims[3] = some;
+    } else {
+        dims[3] = ATTUNE_DYNAMIC;
+        *columns = some;
+    }
+}
+
+static void draw_scores(draft *d) {
+    draft_numbers(d, 50);
+    if (chance(d, d->rate / 2 + 30)) draw_causality(d);
+    if (has_feature(d)) draw_window(d);
+    draft_flags(d);
+}
+
+static void draw_masks(draft *d) {
+    attune_problem *const p = d->p;
+    p->short_masks = chance(d, 20);
+    if (has_feature(d)) draw_mask(d, p->attn_mask_dims, &d->sizes->mask_seq_kv);
+    if (has_feature(d)) draw_mask(d, p->attn_bias_dims, &d->sizes->bias_seq_kv);
+}
+
+/* ---- Caches ---- */
+
+static void draw_append(draft *d) {
+    attune_problem *const p = d->p;
+    d->fresh = chance(d, 40) ? d->rows : between(d, 1, larger(d->rows, 4));
+    if (d->block == BLOCK_SELF_CACHE) {
+        d->fresh = d->rows;
+        p->seq_new = p->seq_q;
+    } else if (chance(d, 25)) {
+        if (chance(d, 10)) d->fresh = 0;
+        p->seq_new = ATTUNE_DYNAMIC;
+    } else {
+        d->fresh = larger(d->fresh, 1);
+        p->seq_new = d->fresh;
+    }
+    /* There must be at least as many keys as new ones. */
+    if (d->keys < d->fresh) {
+        d->keys = d->fresh;
+        if (p->seq_kv != ATTUNE_DYNAMIC) p->seq_kv = d->keys;
+        if (p->max_seq_kv) p->max_seq_kv = larger(p->max_seq_kv, d->keys);
+    }
+}
+
+static void draw_pages(draft *d) {
+    static const int8_t page_sizes[] = {1, 2, 3, 5, 8, 16, 16, 32, 64};
+    attune_problem *const p = d->p;
+    p->page_size = page_sizes[between(d, 0, 8)];
+    d->keys = larger(d->keys, 1);
+    if (!p->is_ragged && chance(d, 80)) p->has_kv_lens = 1;
+}
+
+static void draw_rotary(draft *d) {
+    attune_problem *const p = d->p;
+    p->rotary_dim = chance(d, 50) ? p->head_dim / 2 * 2 : 2 * between(d, 1, p->head_dim / 2);
+    p->rotary_interleaved = chance(d, 50);
+    p->has_position_ids = chance(d, 40);
+    if (p->causal_offset < 0 || p->causal_offset > 1000) p->causal_offset = 0;
+    if (d->block && chance(d, 40)) p->causal_offset += between(d, 1, 20);
+}
+
+/* With position_ids every position needs a row of cos and sin, and a key has the id of its query. */
+static void fit_rotary(draft *d) {
+    attune_problem *const p = d->p;
+    if (!p->rotary_dim) return;
+    const bool has_keys = p->op != ATTUNE_ROTARY;
+    if (p->has_position_ids && has_keys && p->is_ragged && !p->seq_new && (p->page_size || p->has_kv_lens))
+        p->has_position_ids = 0;
+    if (p->has_position_ids && has_keys && !p->is_ragged && !p->kv_projected) {
+        const int64_t keys = p->seq_new ? p->seq_new : p->seq_kv, length = p->seq_new ? d->fresh : d->keys;
+        if (keys != p->seq_q || length != d->rows) p->has_position_ids = 0;
+    }
+    if (!p->has_position_ids && p->causal_align == ATTUNE_BOTTOM_RIGHT && d->keys < d->rows)
+        p->causal_align = ATTUNE_TOP_LEFT;
+}
+
+/* ---- Run-time sizes ---- */
+
+static void set_ragged_sizes(draft *d) {
+    attune_problem *const p = d->p;
+    call_sizes *const s = d->sizes;
+    p->seq_q = p->seq_kv = ATTUNE_DYNAMIC;
+    if (p->seq_new) p->seq_new = ATTUNE_DYNAMIC;
+    p->max_seq_q = p->max_seq_kv = 0;
+    s->total_q = p->batch * d->rows - between(d, 0, p->batch * d->rows / 2);
+    /* Entries may need as many keys as they have queries. */
+    if (p->seq_new || p->rotary_dim) d->keys = larger(d->keys, s->total_q);
+    s->total_kv = p->batch * d->keys - between(d, 0, p->batch * d->keys / 2);
+    if (p->seq_new || p->rotary_dim) s->total_kv = larger(s->total_kv, s->total_q);
+    if (d->block == BLOCK_SELF) s->total_kv = ATTUNE_NOT_SET; /* x has the keys */
+    /* The longest entry decides how a mask or a row of ids lies in memory, so its length is given with them. */
+    const bool has_rows = p->has_position_ids || p->attn_mask_dims[3] || p->attn_bias_dims[3];
+    if (has_rows || chance(d, 50)) s->seq_q = larger(d->rows, 1);
+    if (d->block != BLOCK_SELF && (has_rows || chance(d, 50))) s->seq_kv = larger(d->keys, 1);
+}
+
+static void set_page_sizes(draft *d) {
+    attune_problem *const p = d->p;
+    call_sizes *const s = d->sizes;
+    s->max_pages = (d->keys + p->page_size - 1) / p->page_size + between(d, 0, 2);
+    s->num_pages = p->batch * s->max_pages + between(d, 0, 3);
+    /* Entries may share pages that are only read. */
+    if (!p->seq_new && chance(d, 30)) s->num_pages = between(d, 1, larger(s->num_pages, 1));
+}
+
+static void set_rotary_sizes(draft *d) {
+    attune_problem *const p = d->p;
+    call_sizes *const s = d->sizes;
+    const int64_t tokens = larger(s->total_q, 0), paged = p->page_size ? s->max_pages * p->page_size : 0;
+    const int64_t longest = d->rows + larger(d->keys, s->total_kv) + tokens + paged;
+    s->rotary_positions = longest + p->causal_offset + 8 + between(d, 0, 9);
+    if (chance(d, 30)) s->rotary_batch_stride = s->rotary_positions * p->rotary_dim / 2 + between(d, 0, 5);
+}
+
+static void set_sizes(draft *d) {
+    attune_problem *const p = d->p;
+    call_sizes *const s = d->sizes;
+    if (p->is_ragged) {
+        set_ragged_sizes(d);
+    } else {
+        if (p->seq_q == ATTUNE_DYNAMIC) s->seq_q = d->rows;
+        if (p->seq_kv == ATTUNE_DYNAMIC && d->block != BLOCK_SELF) s->seq_kv = d->keys;
+        /* The tables of a paged cache give the longest length. It must be set if another tensor's layout depends on it.
+         */
+        const bool has_columns = p->weights_mode || p->has_position_ids || p->attn_mask_dims[3] || p->attn_bias_dims[3];
+        if (s->seq_kv > 0 && p->page_size && p->has_kv_lens && !has_columns && chance(d, 40))
+            s->seq_kv = ATTUNE_NOT_SET;
+        if (p->seq_new == ATTUNE_DYNAMIC && d->block != BLOCK_SELF_CACHE) s->seq_new = d->fresh;
+    }
+    if (p->page_size) set_page_sizes(d);
+    if (p->rotary_dim) set_rotary_sizes(d);
+}
+
+/* ---- The operations ---- */
+
+static void draw_attention(draft *d) {
+    attune_problem *const p = d->p;
+    draw_dynamic(d);
+    p->has_lse = chance(d, 50);
+    draw_scores(d);
+    p->is_ragged = has_feature(d) || (d->block && chance(d, 8));
+    const bool appends = d->block == BLOCK_SELF_CACHE || d->block == BLOCK_CROSS_CACHE;
+    if (d->block ? appends : has_feature(d)) draw_append(d);
+    if (has_feature(d) && (!d->block || draft_has_caches(d))) draw_pages(d);
+    p->has_kv_lens = p->has_kv_lens || has_feature(d);
+    if (p->head_dim_v <= p->head_dim && !p->v_embed_dim && has_feature(d)) p->v_in_k = 1;
+    if (p->v_in_k) p->v_dtype = ATTUNE_DTYPE_DEFAULT;
+    if (p->v_in_k) p->v_scales = ATTUNE_SCALES_DEFAULT;
+    if (p->head_dim > 1 && !p->v_in_k && (has_feature(d) || (d->block && chance(d, 15)))) draw_rotary(d);
+    if (p->is_ragged) p->seq_q = p->seq_kv = ATTUNE_DYNAMIC;
+    draw_masks(d);
+    if (!p->is_ragged && has_feature(d)) {
+        p->weights_mode = (attune_weights_mode)between(d, ATTUNE_WEIGHTS_SCALED, ATTUNE_WEIGHTS_SOFTMAX);
+        p->weights_average = chance(d, 40);
+    }
+}
+
+static void draw_weights(draft *d) {
+    attune_problem *const p = d->p;
+    draw_dynamic(d);
+    draw_scores(d);
+    if (has_feature(d)) draw_pages(d);
+    p->has_kv_lens = p->has_kv_lens || has_feature(d);
+    if (p->head_dim > 1 && has_feature(d)) draw_rotary(d);
+    draw_masks(d);
+    p->weights_mode = chance(d, 60) ? ATTUNE_WEIGHTS_SOFTMAX
+                                    : (attune_weights_mode)between(d, ATTUNE_WEIGHTS_SCALED, ATTUNE_WEIGHTS_SOFTMAX);
+    p->weights_average = chance(d, 40);
+    if (d->rows == 0 || !chance(d, 50)) return;
+    p->has_row_ids = 1;
+    p->num_rows = between(d, 1, d->rows + 2);
+    if (!chance(d, 40)) return;
+    d->sizes->num_rows = chance(d, 10) ? 0 : p->num_rows;
+    p->num_rows = ATTUNE_DYNAMIC;
+}
+
+static void draw_rotary_op(draft *d) {
+    attune_problem *const p = d->p;
+    draw_dynamic(d);
+    p->seq_kv = p->max_seq_kv = 0;
+    p->num_kv_heads = p->head_dim_v = 0;
+    p->head_dim = larger(p->head_dim, 2);
+    draw_rotary(d);
+    p->causal_offset = chance(d, 50) ? 0 : between(d, 0, 20);
+    p->has_causal_offsets = chance(d, 30);
+}
+
+static void draw_merge(draft *d) {
+    attune_problem *const p = d->p;
+    draw_dynamic(d);
+    p->seq_kv = p->max_seq_kv = 0;
+    p->num_kv_heads = 0;
+    p->num_parts = chance(d, 20) ? 1 : between(d, 2, 9);
+    p->has_lse = chance(d, 70);
+}
+
+static block_kind draw_kind(const draft *d) {
+    static const struct {
+        block_kind kind;
+        int until; /* percent */
+    } kinds[] = {{BLOCK_SELF, 35},        {BLOCK_SELF_CACHE, 53}, {BLOCK_CROSS, 68},
+                 {BLOCK_CROSS_CACHE, 78}, {BLOCK_PROJECTED, 90},  {BLOCK_LOW_RANK, 100}};
+    const int64_t percent = between(d, 1, 100);
+    size_t i = 0;
+    while (percent > kinds[i].until) i++;
+    return kinds[i].kind;
+}
+
+static void draw_any(tool_random *random, double max_flops, attune_problem *p, call_sizes *sizes) {
+    static const int8_t rates[] = {0, 0, 6, 15, 30};
+    draft d = {random, p, sizes, 0, 0, 0, rates[tool_random_range(random, 0, 4)], BLOCK_NONE};
+    *p = (attune_problem)ATTUNE_PROBLEM_INIT;
+    *sizes = (call_sizes)CALL_SIZES_NONE;
+    if (chance(&d, 33)) d.block = draw_kind(&d);
+    draw_sizes(&d, max_flops);
+    const int64_t op = d.block ? 100 : between(&d, 1, 100);
+    p->op = op <= 6 ? ATTUNE_WEIGHTS : op <= 11 ? ATTUNE_ROTARY : op <= 16 ? ATTUNE_MERGE : ATTUNE_ATTENTION;
+    draw_dtypes(&d);
+    draw_codes(&d);
+    if (d.block == BLOCK_LOW_RANK)
+        draft_low_rank(&d);
+    else
+        switch (p->op) {
+        case ATTUNE_WEIGHTS: draw_weights(&d); break;
+        case ATTUNE_ROTARY: draw_rotary_op(&d); break;
+        case ATTUNE_MERGE: draw_merge(&d); break;
+        default: draw_attention(&d); break;
+        }
+    fit_rotary(&d);
+    set_sizes(&d);
+    if (d.block) draft_leave_out(&d);
+}
+
+bool check_draw_problem(tool_random *random, double max_flops, attune_problem *problem, call_sizes *sizes) {
+    draw_any(random, max_flops, problem, sizes);
+    /* A refused problem is a failure of the check. */
+    if (attune_problem_check(problem) == ATTUNE_OK && check_draw_strides(random, problem, sizes)) return true;
+    char *const text = problem_text(problem);
+    char sizes_text[SIZES_TEXT];
+    char doing[ATTUNE_MESSAGE_BYTES];
+    snprintf(doing, sizeof doing, "a problem that should be legal (%.300s --sizes=%.100s)", text ? text : "",
+             sizes_print(sizes, sizes_text));
+    tool_library_error(doing);
+    return false;
+}

@@ -1,0 +1,105 @@
+#include "common/manifest.h"
+
+#include "common/input.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+static bool grow(manifest *list) {
+    if (list->count < list->capacity) return true;
+    const size_t capacity = list->capacity ? 2 * list->capacity : 16;
+    manifest_entry *const more = realloc(list->entries, capacity * sizeof *more);
+    if (!more) return false;
+    list->entries = more;
+    list->capacity = capacity;
+    return true;
+}
+
+static void refuse(const char *text, const char *file, int line) {
+    if (line)
+        tool_error("%s, line %d: %.200s: %s", file, line, text, attune_last_message());
+    else
+        tool_error("%.200s: %s", text, attune_last_message());
+}
+
+static bool keep(manifest *list, manifest_entry *entry, const char *problem, const char *schedule) {
+    entry->text = strdup(problem);
+    entry->schedule = schedule ? strdup(schedule) : NULL;
+    if (entry->text && (entry->schedule || !schedule)) {
+        list->entries[list->count++] = *entry;
+        return true;
+    }
+    free(entry->text);
+    free(entry->schedule);
+    tool_error("out of memory");
+    return false;
+}
+
+bool manifest_add(manifest *list, const char *given, const char *file, int line) {
+    manifest_entry entry = {.problem = ATTUNE_PROBLEM_INIT, .line = line};
+    attune_schedule fields = ATTUNE_SCHEDULE_INIT; /* only whether they can be read: the rest needs a context */
+    char *const text = grow(list) ? strdup(given) : NULL;
+    if (!text) {
+        tool_error("out of memory");
+        return false;
+    }
+    char *bar = strchr(text, '|');
+    if (bar) *bar++ = '\0';
+    const char *const problem = tool_trimmed(text), *const schedule = bar ? tool_trimmed(bar) : NULL;
+    bool is_good =
+        attune_problem_parse(problem, &entry.problem) == ATTUNE_OK && attune_problem_check(&entry.problem) == ATTUNE_OK;
+    if (is_good && schedule) is_good = attune_schedule_parse(schedule, &fields) == ATTUNE_OK;
+    if (!is_good) refuse(problem, file, line);
+    if (is_good) is_good = keep(list, &entry, problem, schedule);
+    free(text);
+    return is_good;
+}
+
+enum { MOST_BYTES = 64 << 20 };
+
+bool manifest_each_line(const char *path, manifest_line_fn *take, void *user) {
+    char message[ATTUNE_MESSAGE_BYTES];
+    size_t bytes;
+    char *const text = tool_read_text(path, "lists of problems", MOST_BYTES, &bytes, message);
+    if (!text) {
+        tool_error("%s", message);
+        return false;
+    }
+    bool is_good = true;
+    int number = 0, taken = 0;
+    for (char *line = text, *end; line && is_good; line = end) {
+        end = strchr(line, '\n');
+        if (end) *end++ = '\0';
+        number++;
+        line[strcspn(line, "#")] = '\0';
+        line = tool_trimmed(line);
+        if (!*line) continue;
+        is_good = take(user, line, path, number);
+        taken++;
+    }
+    if (!taken) {
+        tool_error("%s names no problem", path);
+        is_good = false;
+    }
+    free(text);
+    return is_good;
+}
+
+static bool add_line(void *user, const char *text, const char *file, int line) {
+    return manifest_add(user, text, file, line);
+}
+
+bool manifest_add_file(manifest *list, const char *path) { return manifest_each_line(path, add_line, list); }
+
+bool manifest_add_argument(manifest *list, const char *argument) {
+    return strchr(argument, '=') ? manifest_add(list, argument, NULL, 0) : manifest_add_file(list, argument);
+}
+
+void manifest_free(manifest *list) {
+    for (size_t i = 0; i < list->count; i++) {
+        free(list->entries[i].text);
+        free(list->entries[i].schedule);
+    }
+    free(list->entries);
+    *list = (manifest){0};
+}

@@ -1,0 +1,36 @@
+/* Lists of problems: arguments of a command, or files with a problem in each line, as ATTUNE_RECORD writes them. */
+#ifndef ATTUNE_TOOLS_MANIFEST_H
+#define ATTUNE_TOOLS_MANIFEST_H
+
+#include "common/tool.h"
+
+typedef struct manifest_entry {
+    attune_problem problem;
+    bool has_failed; /* its kernel could not be compiled */
+    char *text;      /* of the problem, as it was given */
+    char *schedule;  /* changes the chosen one: see schedule_from_text; NULL: there is none */
+    int line;        /* in its file, from 1; 0: it was an argument */
+} manifest_entry;
+
+typedef struct manifest {
+    manifest_entry *entries;
+    size_t count, capacity;
+} manifest;
+
+/* `problem` or `problem | schedule`. All of these print a message and return false on failure. */
+bool manifest_add(manifest *list, const char *text, const char *file, int line);
+
+/* Calls `take` for each line of a file; empty lines and text after a # are skipped. "-" is stdin. A file
+ * without any is refused. */
+typedef bool manifest_line_fn(void *user, const char *text, const char *file, int line);
+bool manifest_each_line(const char *path, manifest_line_fn *take, void *user);
+
+/* Its lines are entries. */
+bool manifest_add_file(manifest *list, const char *path);
+
+/* An argument with a '=' in it is a problem, any other is a file. */
+bool manifest_add_argument(manifest *list, const char *argument);
+
+void manifest_free(manifest *list);
+
+#endif

@@ -1,0 +1,66 @@
+#include "measure/bench_json.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- Fields ---- */
+
+static json_t *typed(const char *value) {
+    char *end = NULL;
+    /* The words that problems take for flags. */
+    if (strcmp(value, "true") == 0 || strcmp(value, "false") == 0) return json_integer(*value == 't');
+    errno = 0;
+    const long long whole = strtoll(value, &end, 10);
+    if (end != value && !*end && !errno) return json_integer(whole);
+    const double real = strtod(value, &end);
+    /* json_real refuses infinities. */
+    json_t *const number = end != value && !*end ? json_real(real) : NULL;
+    return number ? number : tool_json_text(value);
+}
+
+static bool add_fields(json_t *fields, const char *text) {
+    char *const copy = strdup(text), *rest = NULL;
+    bool good = copy != NULL;
+    for (char *item = copy ? strtok_r(copy, ",", &rest) : NULL; good && item; item = strtok_r(NULL, ",", &rest)) {
+        char *const equals = strchr(item, '=');
+        if (!equals) continue;
+        *equals = '\0';
+        good = json_object_set_new(fields, tool_trimmed(item), typed(tool_trimmed(equals + 1))) == 0;
+    }
+    free(copy);
+    return good;
+}
+
+json_t *bench_fields_json(const char *canonical, const char *given) {
+    json_t *const fields = json_object();
+    if (fields && (!given || add_fields(fields, given)) && add_fields(fields, canonical)) return fields;
+    json_decref(fields);
+    return NULL;
+}
+
+/* ---- A result ---- */
+
+json_t *bench_result_json(const bench_entry *e, const call_sizes *run_sizes, uint32_t threads) {
+    char *const schedule = schedule_text(&e->schedule);
+    char sizes[SIZES_TEXT];
+    json_t *const samples = json_array();
+    for (size_t k = 0; k < e->count; k++) json_array_append_new(samples, json_real(e->samples_us[k]));
+    json_t *const result = json_pack(
+        "{s:s, s:o, s:s, s:s, s:s, s:i, s:f, s:f, s:f, s:o, s:f, s:f, s:s, s:f, s:I, s:I, s:f, s:s, s:f, s:f}",
+        "problem", e->text, "fields", bench_fields_json(e->text, e->given), "sizes", sizes_print(run_sizes, sizes),
+        "schedule", schedule ? schedule : "", "engine", e->engine == ATTUNE_ENGINE_JIT ? "jit" : "interp", "threads",
+        (int)threads, "median_us", e->median_us, "min_us", e->min_us, "spread", e->spread, "samples_us", samples,
+        "gflops", e->gflops, "peak_gflops", e->peak_gflops, "peak_dtype", tool_dtype_name(e->peak_dtype),
+        "fraction_of_peak", e->fraction, "footprint_bytes", (json_int_t)e->work.bytes, "workspace_bytes",
+        (json_int_t)e->workspace_bytes, "bandwidth_gbs", e->bandwidth_gbs, "bound",
+        e->is_memory_bound ? "memory" : "compute", "roofline_gflops", e->roofline_gflops, "fraction_of_roofline",
+        e->fraction_of_roofline);
+    if (result && e->cold_compile_ms > 0) {
+        json_object_set_new(result, "cold_compile_ms", json_real(e->cold_compile_ms));
+        json_object_set_new(result, "warm_disk_us", json_real(e->warm_disk_us));
+        json_object_set_new(result, "memory_hit_ns", json_real(e->memory_hit_ns));
+    }
+    free(schedule);
+    return result;
+}

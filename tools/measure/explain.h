@@ -1,0 +1,35 @@
+/* What `attune explain` finds out about one problem, and how it is shown to people. */
+#ifndef ATTUNE_TOOLS_EXPLAIN_H
+#define ATTUNE_TOOLS_EXPLAIN_H
+
+#include "measure/asm_loops.h"
+#include "measure/bench.h"
+#include "measure/explain_tiles.h"
+
+enum { EXPLAIN_LOOPS = 6 };
+
+typedef struct explanation {
+    attune_problem problem;     /* canonical, with the lengths of the call where it leaves them open */
+    char *text, *schedule_text; /* of the problem as it was given, and of its schedule */
+    attune_schedule schedule;
+    attune_prediction prediction;
+    bool has_schedule; /* the caller's */
+    bool is_kept;      /* the cached kernel's, and another one than would be chosen today */
+    bool has_model;    /* it is attention, which is what the model and the tiles are of */
+    bool is_measured;
+    attune_machine_info machine;
+    uint32_t threads;
+    asm_loop loops[EXPLAIN_LOOPS]; /* that multiply */
+    size_t num_loops;
+    bool has_tiles;
+    tile_cut tiles;
+    bench_entry bench;
+    double predicted_us;
+} explanation;
+
+/* All of the model's. */
+double explain_cycles(const attune_prediction *p);
+
+void explain_print(const explanation *e);
+
+#endif

@@ -1,0 +1,147 @@
+/* The text that `attune explain` prints. */
+#include "measure/explain.h"
+#include "common/table.h"
+
+#include <string.h>
+
+enum { INDENT = 14, WIDTH = 110 };
+
+/* A list with commas, in lines that are not too long. */
+static void print_list(const char *name, const char *text) {
+    int at = printf("%-*s", INDENT, name);
+    while (*text) {
+        size_t length = strcspn(text, ",");
+        length += text[length] == ',';
+        if (at > INDENT && at + (int)length > WIDTH) at = printf("\n%*s", INDENT, "") - 1;
+        at += printf("%.*s", (int)length, text);
+        text += length;
+    }
+    printf("\n");
+}
+
+static void print_share(const char *name, double part, double whole) {
+    if (part > 0) printf("%*s%-10s %4.1f %%\n", INDENT, "", name, 100 * part / whole);
+}
+
+static int64_t round_up(int64_t x, int64_t step) { return (x + step - 1) / step * step; }
+
+static void print_waste(const char *what, int64_t needed, int64_t step) {
+    const int64_t computed = round_up(needed, step);
+    if (computed > needed)
+        printf("%*sscores are computed for %lld %s instead of %lld: %.1f %% for nothing\n", INDENT, "",
+               (long long)computed, what, (long long)needed, 100 * (1 - (double)needed / (double)computed));
+}
+
+static int registers_of(const char *isa) {
+    return strncmp(isa, "avx512", 6) == 0 || strcmp(isa, "amx") == 0 || strcmp(isa, "aarch64") == 0 ? 32 : 16;
+}
+
+static void print_attention(const explanation *e) {
+    const attune_schedule *const s = &e->schedule;
+    const bool q = s->strategy == ATTUNE_Q_LANES;
+    if (e->has_tiles)
+        printf("%*s%lld row%s for each KV head: %s\n", INDENT, "", (long long)e->tiles.rows,
+               e->tiles.rows == 1 ? "" : "s",
+               q ? "enough to fill vectors with rows" : "few, so that reading K and V once is what takes the time");
+    printf("%*sscores: %d x %d = %d accumulators and %d operands, of %d registers\n", INDENT, "", s->score_rows,
+           s->score_vectors, s->score_rows * s->score_vectors, q ? s->score_vectors + 1 : s->score_rows + 1,
+           registers_of(e->machine.isa));
+    if (q)
+        printf("%*svalues: %d x %d = %d accumulators at most\n", INDENT, "", s->value_rows, s->value_vectors,
+               s->value_rows * s->value_vectors);
+    else
+        printf("%*svalues: %d x %d = %d sums, read and written once for %d keys\n", INDENT, "", s->value_rows,
+               s->value_vectors, s->value_rows * s->value_vectors, s->value_unroll);
+    if (s->gemm_rows)
+        printf("%*sproducts: %d x %d = %d accumulators, %d rows in a task\n", INDENT, "", s->gemm_rows, s->gemm_vectors,
+               s->gemm_rows * s->gemm_vectors, s->gemm_block);
+    if (!q || !e->has_tiles) return;
+    print_waste("rows", e->tiles.rows, e->tiles.block);
+    print_waste("keys", e->tiles.keys, s->score_rows);
+}
+
+static void print_why(const explanation *e) {
+    printf("\n%-*s", INDENT, "why");
+    if (!e->has_model)
+        printf(
+            "this kernel is not attention, so there is nothing to choose; it uses only some numbers of the schedule\n");
+    else if (e->has_schedule)
+        printf("it was asked for\n");
+    else if (e->is_kept)
+        printf("the cached kernel has it; today another one would be chosen\n");
+    else if (e->prediction.is_tuned)
+        printf("it won when this problem, or one of nearly the same lengths, was tuned\n");
+    else
+        printf("attune's rules for this shape; nothing was tuned that is near\n");
+    if (e->has_model) print_attention(e);
+}
+
+static void print_model(const explanation *e) {
+    const attune_prediction *const p = &e->prediction;
+    const double all = explain_cycles(p);
+    printf("\n%-*s%.3g cycles of one thread\n", INDENT, "model", all);
+    print_share("scores", p->scores, all);
+    print_share("softmax", p->softmax, all);
+    print_share("values", p->values, all);
+    print_share("tasks", p->tasks, all);
+    print_share("products", p->products, all);
+}
+
+/* Three digits with a fitting prefix. */
+static void print_scaled(double value, const char *unit) {
+    static const char *const prefixes[] = {"", "k", "M", "G", "T", "P"};
+    size_t i = 0;
+    for (; value >= 999.5 && i + 1 < sizeof prefixes / sizeof *prefixes; i++) value /= 1000;
+    printf("%.*f %s%s", value < 9.995 ? 2 : value < 99.95 ? 1 : 0, value, prefixes[i], unit);
+}
+
+static void print_measured(const explanation *e) {
+    const bench_entry *const b = &e->bench;
+    char number[TABLE_NUMBER_BYTES];
+    printf("\n%-*s", INDENT, "work");
+    print_scaled(b->work.flops, "FLOP");
+    printf(", ");
+    print_scaled(b->work.bytes, "B");
+    printf(" of tensors\n%-*s%.1f GFLOP/s in %s, %.1f GB/s read\n", INDENT, "peak", b->peak_gflops,
+           tool_dtype_name(b->peak_dtype), b->bandwidth_gbs);
+    printf("%-*s%s, bound by %s\n", INDENT, "roofline", table_time(b->work.flops / b->roofline_gflops * 1e-3, number),
+           b->is_memory_bound ? "memory" : "compute");
+    if (e->has_model) printf("%-*s%s\n", INDENT, "predicted", table_time(e->predicted_us, number));
+    printf("%-*s%s: %.1f %% of the peak, %.1f %% of the roofline\n", INDENT, "measured",
+           table_time(b->median_us, number), 100 * b->fraction, 100 * b->fraction_of_roofline);
+}
+
+enum { LOOPS_INDENT = 4 };
+
+static void print_count(const char *heading, size_t value) { printf("  %*zu", (int)strlen(heading), value); }
+
+static void print_loops(const explanation *e) {
+    if (!e->num_loops) return;
+    printf("\n%-*sthe innermost ones with most multiplications\n%*s%-8s  %-10s   all  accumulators", INDENT, "loops",
+           LOOPS_INDENT, "", "", "");
+    for (int c = 0; c < ASM_CLASSES; c++) printf("  %s", asm_class_name((asm_class)c));
+    printf("\n");
+    for (size_t i = 0; i < e->num_loops; i++) {
+        const asm_loop *const loop = &e->loops[i];
+        printf("%*s%-8s  %-10s %5zu", LOOPS_INDENT, "", *loop->name ? loop->name : "other", loop->function,
+               loop->instructions);
+        if (loop->accumulators)
+            print_count("accumulators", loop->accumulators);
+        else
+            printf("  %*s", (int)strlen("accumulators"), "-");
+        for (int c = 0; c < ASM_CLASSES; c++) print_count(asm_class_name((asm_class)c), loop->count[c]);
+        printf("\n");
+    }
+}
+
+void explain_print(const explanation *e) {
+    print_list("problem", e->text);
+    print_list("schedule", e->schedule_text);
+    printf("%-*s%s, %s, %s, %u thread%s\n", INDENT, "machine", e->machine.cpu_description, e->machine.machine,
+           e->machine.isa, e->threads, e->threads == 1 ? "" : "s");
+    print_why(e);
+    if (e->has_tiles) tile_print(&e->problem, &e->tiles, e->schedule.strategy == ATTUNE_Q_LANES);
+    if (e->has_model) print_model(e);
+    if (e->is_measured) print_measured(e);
+    print_loops(e);
+}
