@@ -1,0 +1,49 @@
+#!/usr/bin/env bash
+# The include rules: what check_deps.sh finds in a copy of the tree where one rule is broken.
+set -u
+cd "$(dirname "$0")/.." || exit 1
+. tests/support/cli.sh
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+mkdir "$work/docs"
+cp -r include src tools adapters scripts "$work"
+cp docs/design.md "$work/docs"
+page=$work/docs/design.md
+check() { bash "$work/scripts/check_deps.sh" >"$work/stdout" 2>"$work/stderr"; }
+# found NAME SENTENCE: the copy is refused, and with this sentence.
+found() {
+    ! check && grep -qF -- "$2" "$work/stdout"
+    report $? "$1"
+}
+
+check
+report $? "the tree keeps the rules"
+
+file=$work/src/problem/text.c
+cp "$file" "$work/kept"
+sed -i '1i #include "nest/gemm.h"' "$file"
+found "a room below that includes one above" "src/problem/text.c:1: src/problem must not include nest/gemm.h"
+cp "$work/kept" "$file"
+sed -i '1i #include <pthread.h>' "$file"
+found "a system header without a rule" "src/problem must not include pthread.h"
+cp "$work/kept" "$file"
+
+mkdir "$work/src/attic"
+: >"$work/src/attic/dust.c"
+found "a folder without a row" "src/attic: no row in the table of docs/design.md"
+rm -r "$work/src/attic"
+
+cp "$page" "$work/kept"
+sed -i '/^| `src\/attic`/d; s/^| `src\/wheel`/| `src\/attic` | dust | – | – |\n&/' "$page"
+found "a row without a folder" "there is no folder src/attic"
+cp "$work/kept" "$page"
+sed -i '/^| `src\/schedule`/s/`base`/`base` `attend`/' "$page"
+found "a circle in the table" "a circle of folders: src/"
+cp "$work/kept" "$page"
+sed -i '/^## The folders/s/folders/rooms/' "$page"
+found "a page without the table" "docs/design.md has no table of folders"
+cp "$work/kept" "$page"
+
+check
+report $? "the copy is whole again"
+echo "1..$number"
