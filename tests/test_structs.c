@@ -141,8 +141,7 @@ static void check_init(init_fn *init, const void *macro, size_t full) {
         unguard(&g);
     }
     guarded g = guard(0);
-    const size_t bad[] = {0,        sizeof(size_t), 2 * sizeof(size_t), full - sizeof(size_t),
-                          full + 1, full - 1,       (size_t)1 << 30,    SIZE_MAX};
+    const size_t bad[] = {0, sizeof(size_t), 2 * sizeof(size_t), full + 1, full - 1, (size_t)1 << 30, SIZE_MAX};
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++)
         assert_fails(init(g.data, bad[i]), ATTUNE_INVALID_ARGUMENT, "struct_size is");
     unguard(&g);
