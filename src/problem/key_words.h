@@ -1,5 +1,5 @@
-/* The canonical key of a problem word by word, with names: what mha_key serialises, and what says in which field two
- * kernels differ. */
+/* The canonical key of a problem word by word, with names. mha_key serialises the words; `attune cache why` compares
+ * them to say in which field two kernels differ. */
 #ifndef ATTUNE_MHA_KEY_WORDS_H
 #define ATTUNE_MHA_KEY_WORDS_H
 

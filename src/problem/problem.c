@@ -1,11 +1,11 @@
-/* A problem made canonical: defaults filled in, what cannot matter normalised, everything checked. */
+/* Makes a problem canonical: fills in defaults, normalises fields that cannot matter, and checks everything. */
 #include "problem/problem.h"
 
 #include <math.h>
 
 /* ---- fields that mean nothing ---- */
 
-/* What an operator has anyway. Merging knows no columns but those of values; head_dim serves as that, too. */
+/* Weights alone are the probabilities by default. Merging has one width: head_dim_v, or else head_dim. */
 static void settle_op(attune_problem *p) {
     const bool is_default = p->weights_mode == ATTUNE_WEIGHTS_NONE;
     if (p->op == ATTUNE_WEIGHTS && is_default) p->weights_mode = ATTUNE_WEIGHTS_SOFTMAX;
@@ -13,7 +13,7 @@ static void settle_op(attune_problem *p) {
     if (p->op == ATTUNE_MERGE) p->head_dim = p->head_dim_v;
 }
 
-/* The weights alone have no values and no output. Their lse, an input, holds what the sinks add already. */
+/* The weights alone have no sinks: their lse, which is an input, counts them already. */
 static void forget_fields(attune_problem *p) {
     for (int i = 0; i < MHA_NUM_FIELDS; i++) {
         const mha_field *field = &mha_fields[i];
@@ -23,7 +23,7 @@ static void forget_fields(attune_problem *p) {
     if (p->op == ATTUNE_WEIGHTS) p->has_lse = p->weights_mode == ATTUNE_WEIGHTS_SOFTMAX;
 }
 
-/* The weights before the softmax do not depend on what comes after them. Called once all has been checked. */
+/* Scores that are given out at one step do not depend on later steps. Called after all checks. */
 static void forget_later_steps(attune_problem *p) {
     if (p->op != ATTUNE_WEIGHTS) return;
     for (int i = 0; i < MHA_NUM_FIELDS; i++)
@@ -54,7 +54,7 @@ static void fill_all_scales(attune_problem *p) {
     fill_scales(p->v_dtype, &p->v_scales);
 }
 
-/* Entries of a ragged batch have lengths of their own; a size that is given bounds them. */
+/* Entries of a ragged batch have lengths of their own. A given size is their bound. */
 static void fill_ragged_size(int64_t *size, int64_t *most) {
     if (*size > 0 && (!*most || *size < *most)) *most = *size;
     if (*size >= 0) *size = ATTUNE_DYNAMIC;
@@ -71,7 +71,7 @@ static void fill_sizes(attune_problem *p) {
     if (!p->seq_kv) p->seq_kv = mha_default_keys(p);
 }
 
-/* A scale that the kernel would round to the default one is the default. */
+/* A scale that rounds to the default scale becomes the default. */
 static void fill_scale(attune_problem *p) {
     const double usual = 1.0 / sqrt((double)p->head_dim);
     if (p->has_softmax_scale) p->softmax_scale = usual; /* for calls that set none */

@@ -6,8 +6,8 @@
 #include "problem/problem_fields.h"
 #include "problem/text.h"
 
-/* problem_check.c. Enums and flags, before anything looks at them; then ranges; then fields that contradict each
- * other. The latter two want defaults filled in. And the first type that is f64; NULL: there is none. */
+/* problem_check.c. Checks enums and flags, which comes first; ranges; and contradictions between fields. The last two
+ * need defaults filled in. mha_field_of_f64 gives the first type that is f64; NULL: there is none. */
 attune_status mha_check_choices(const attune_problem *p, at_error *err);
 attune_status mha_check_ranges(const attune_problem *p, at_error *err);
 attune_status mha_check_fields(const attune_problem *p, at_error *err);
@@ -20,11 +20,11 @@ attune_status mha_fill_block(attune_problem *p, at_error *err);
 attune_status mha_check_block(const attune_problem *p, at_error *err);
 void mha_settle_block(attune_problem *p);
 
-/* problem_masks.c. Leading dims filled in, all of them checked against the problem's. */
+/* problem_masks.c. Fills in leading dims, and checks all dims against the problem's. */
 attune_status mha_settle_masks(attune_problem *p, at_error *err);
 
-/* problem_positions.c. Causality, windows and what else depends on positions: where they begin becomes an offset if
- * that is known, and what hides no key goes away. */
+/* problem_positions.c. Causality, windows, and other fields about positions. A known start of the positions becomes an
+ * offset. Causality and windows that hide no key are dropped. */
 attune_status mha_settle_positions(attune_problem *p, at_error *err);
 
 /* problem_strides.c. */
@@ -34,7 +34,7 @@ attune_status mha_settle_problem_strides(attune_problem *p, at_error *err);
 int64_t mha_most_queries(const attune_problem *p);
 int64_t mha_most_keys(const attune_problem *p);
 
-/* What seq_kv = 0 stands for: as many keys as queries, but how many lie in pages is for kv_lens to say. */
+/* The meaning of seq_kv = 0: as many keys as queries, or with pages and kv_lens a number that kv_lens gives. */
 static inline int64_t mha_default_keys(const attune_problem *p) {
     return p->page_size && p->has_kv_lens ? ATTUNE_DYNAMIC : p->seq_q;
 }

@@ -12,15 +12,14 @@ attune_status mha_keep_block(attune_problem *p, at_error *err) {
                        (long long)p->embed_dim, mha_op_name(p->op));
     p->op = ATTUNE_MHA;
     if (p->kv_projected) p->kv_embed_dim = p->v_embed_dim = p->is_cross = 0;
-    /* Keys and values that no cache holds are rounded to what one would hold only where bits must not depend on that.
-     */
+    /* Without a cache, keys and values are rounded as in a cache only if bits must not depend on one. */
     if (!mha_has_caches(p) && !p->reproducible) p->k_dtype = p->v_dtype = ATTUNE_DTYPE_DEFAULT;
     return ATTUNE_OK;
 }
 
 /* ---- defaults ---- */
 
-/* What is out of range is left alone, to be refused as that. */
+/* Values out of range stay as they are: mha_check_ranges refuses them. */
 attune_status mha_fill_block(attune_problem *p, at_error *err) {
     if (!mha_is_block(p)) return ATTUNE_OK;
     if (!p->head_dim && p->embed_dim > 0 && p->num_heads > 0) {
@@ -73,7 +72,7 @@ static attune_status check_output(const attune_problem *p, at_error *err) {
                    (long long)p->out_dim, (long long)columns);
 }
 
-/* Keys that are x's: their number is that of the queries. */
+/* Keys that come from x are as many as the queries. */
 static attune_status check_self(const attune_problem *p, at_error *err) {
     if (!mha_is_self(p)) return ATTUNE_OK;
     const size_text queries = size_of(p->seq_q);
@@ -113,7 +112,7 @@ static attune_status refuse_low_rank(const attune_problem *p, const char *what, 
                    (long long)p->low_rank, what);
 }
 
-/* Whatever tells one key from another. */
+/* Refuses each field that tells one key from another. */
 static attune_status check_order(const attune_problem *p, at_error *err) {
     char what[64];
     for (int i = 0; i < MHA_NUM_FIELDS; i++) {

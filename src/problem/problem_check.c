@@ -1,4 +1,4 @@
-/* What a problem may say: choices, ranges, and which fields do not go together. */
+/* Checks of a problem: choices, ranges, and fields that contradict each other. */
 #include "problem/problem.h"
 
 #include <math.h>
@@ -183,7 +183,7 @@ static attune_status check_weights(const attune_problem *p, at_error *err) {
     return ATTUNE_OK;
 }
 
-/* Codes of i8 are whole numbers: without a scale they would stand for nothing that occurs. */
+/* Codes of i8 are whole numbers: without a scale no real keys or values have them. */
 static attune_status check_codes(const attune_problem *p, at_error *err) {
     const bool is_k = p->k_dtype == ATTUNE_I8 && p->k_scales == ATTUNE_SCALES_NONE;
     const bool is_v = p->v_dtype == ATTUNE_I8 && p->v_scales == ATTUNE_SCALES_NONE;

@@ -1,5 +1,5 @@
-/* The fields of attune_problem as a table, made of fields.def: what parsing, printing, canonicalisation, checks and the
- * key go by. It depends on attune.h alone, so the command links it, too. */
+/* The fields of attune_problem as a table, made of fields.def. Parsing, printing, canonicalisation, checks and the key
+ * go by it. It depends on attune.h alone, so the command links it, too. */
 #ifndef ATTUNE_MHA_PROBLEM_FIELDS_H
 #define ATTUNE_MHA_PROBLEM_FIELDS_H
 

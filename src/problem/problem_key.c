@@ -1,4 +1,5 @@
-/* What a kernel is specialised for, as bytes. */
+/* The canonical key: the properties that a kernel is specialised for, as bytes. */
+#include "nest/gemm.h"
 #include "problem/key_words.h"
 #include "problem/problem.h"
 #include "problem/signature.h"
@@ -8,14 +9,14 @@
 
 /* ---- The words of a key ---- */
 
-/* Words that are no fields, at their places among them (fields.def). */
+/* Words that are not fields, and their numbers among those of fields.def. */
 enum { KEY_FORMAT = 0, HEADS_PER_KV_HEAD = 7, NUM_HEADS = 39, FEW_ROWS = 40, NUM_DERIVED = 4 };
 enum { NUM_KEYS = MHA_FIELD_KEYS + NUM_DERIVED };
 
-/* Another order or meaning of the words is another format. One word more is that by itself. */
+/* Raise it when the order or the meaning of words changes. One more word raises it by itself. */
 enum { FORMAT = NUM_KEYS - 54 };
 
-/* A number of the arithmetic that the kernel does: one of f32 is rounded first. A NaN is that of each call. */
+/* A number in the precision of the arithmetic: for f32 it is rounded first. NaN: each call has its own. */
 static int64_t bits_of(const attune_problem *p, const mha_field *field) {
     const double value = mha_field_open(p, field) ? ATTUNE_DEFAULT_SCALE : mha_field_number(p, field);
     const double rounded = p->softmax_precision == ATTUNE_F64 ? value : (double)(float)value;
@@ -24,8 +25,8 @@ static int64_t bits_of(const attune_problem *p, const mha_field *field) {
     return bits;
 }
 
-/* Two words: for which dims the mask is the same, and how many keys it has. Of batch and heads too: where its strides
- * are left open they follow from that at run time. */
+/* Two words: the dims along which the mask repeats, and its number of keys. Batch and heads are among the dims, since
+ * strides that are left open follow from them at run time. */
 static void put_mask(mha_key_word words[2], const attune_problem *p, const mha_field *field) {
     int64_t dims[4];
     memcpy(dims, mha_field_of(p, field), sizeof dims);

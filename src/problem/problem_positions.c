@@ -46,7 +46,7 @@ attune_status mha_settle_positions(attune_problem *p, at_error *err) {
     if (status) return status;
     drop_what_hides_nothing(p);
     if (!mha_positions_matter(p)) forget_positions(p);
-    /* Where only causality asks for positions, all diagonals before the first key are one. */
+    /* If only causality needs positions, all diagonals before the first key are the same. */
     const bool only_causal = p->is_causal && p->window_left < 0 && !p->has_alibi_slopes && !p->rotary_dim;
     if (only_causal && p->causal_align == ATTUNE_TOP_LEFT && !p->has_causal_offsets &&
         p->causal_offset < -mha_most_queries(p))

@@ -82,8 +82,8 @@ static bool is_absent(const attune_problem *p, const mha_field *field) {
     return field->kind == MHA_FIELD_NUMBER && !mha_field_open(p, field) && isnan(mha_field_number(p, field));
 }
 
-/* Which fields can be left out: those without which the rest still gives this canonical problem. Tried from the last
- * on, because later fields get their defaults from earlier ones. */
+/* A field can be left out if the rest still gives this canonical problem. Fields are tried from the last one on,
+ * because later fields get their defaults from earlier ones. */
 static void find_needed(const attune_problem *canonical, bool needed[MHA_NUM_FIELDS]) {
     attune_problem rest = *canonical, result;
     for (int i = MHA_NUM_FIELDS - 1; i >= 0; i--) {
@@ -97,7 +97,7 @@ static void find_needed(const attune_problem *canonical, bool needed[MHA_NUM_FIE
     }
 }
 
-/* What cannot be compiled is printed as it stands. */
+/* A problem that cannot be compiled is printed with the fields that it sets. */
 static void find_set(const attune_problem *p, bool needed[MHA_NUM_FIELDS]) {
     for (int i = 0; i < MHA_NUM_FIELDS; i++) needed[i] = mha_fields[i].always || !is_absent(p, &mha_fields[i]);
 }

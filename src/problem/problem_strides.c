@@ -1,4 +1,4 @@
-/* Strides: filled in where they are left open and the sizes are known, and checked. */
+/* Fills in strides that are left open, if the sizes are known, and checks all strides. */
 #include "problem/problem.h"
 #include "problem/signature.h"
 
@@ -103,7 +103,7 @@ static attune_status refuse_coinciding(const mha_tensor *t, const int64_t dims[4
                    text);
 }
 
-/* Strides that somebody gave. */
+/* Strides that the caller gave. */
 static attune_status check_given(const mha_tensor *t, const int64_t dims[4], const int64_t strides[4], at_error *err) {
     int64_t elements;
     attune_status status = check_range(t, strides, err);
@@ -119,7 +119,7 @@ attune_status mha_settle_strides(const attune_problem *p, const mha_tensor *tens
     if (status) return status;
     drop_broadcast(p, tensor, strides);
     if (!all_zero(strides, tensor->rank)) return check_given(tensor, dims, strides, err);
-    contiguous(p, tensor, dims, strides); /* as far as there are elements, which have been counted */
+    contiguous(p, tensor, dims, strides); /* cannot overflow: the elements have been counted */
     return check_range(tensor, strides, err);
 }
 
@@ -133,7 +133,7 @@ static void problem_sizes(const attune_problem *p, mha_sizes *sizes) {
     mha_derive_sizes(p, sizes);
 }
 
-/* What is said of a tensor with sizes that are not known is kept, and of the rest nothing can be checked. */
+/* If a size is not known, given strides are kept, and only their ranges are checked. */
 static attune_status settle_tensor(attune_problem *p, const mha_tensor *t, const mha_sizes *sizes, int64_t *strides,
                                    at_error *err) {
     int64_t dims[4] = {0};

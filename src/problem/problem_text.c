@@ -7,12 +7,12 @@
 
 typedef enum layout { LAYOUT_NONE, LAYOUT_BHSD, LAYOUT_BSHD } layout;
 
-/* What stands for sizes of the problem is looked up when all pairs have been read. */
+/* Letters and the strides of `out` depend on other fields, so they are resolved after all pairs have been read. */
 typedef struct parse_state {
     attune_problem problem;
     layout layout;
     bool lettered[MHA_NUM_FIELDS]; /* dims that were given as letters: 1 in place of a size, 0 for 1 */
-    mha_pair out_strides;          /* how many there must be is for other fields to say */
+    mha_pair out_strides;          /* their number depends on other fields */
     bool given[MHA_NUM_FIELDS];
     const mha_field *out_field; /* NULL: not given */
 } parse_state;
@@ -168,7 +168,7 @@ static attune_status parse_pair(void *user, const mha_pair *pair, at_error *err)
                                       "is_causal)");
 }
 
-/* ---- what other fields decide ---- */
+/* ---- values that depend on other fields ---- */
 
 static attune_status apply_out_strides(parse_state *state, at_error *err) {
     const mha_field *field = state->out_field;

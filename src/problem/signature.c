@@ -7,7 +7,7 @@
 
 /* ---- the table ---- */
 
-/* What decides a tensor's element type. */
+/* Where a tensor's element type comes from. */
 typedef enum element {
     OF_Q,
     OF_K,
@@ -155,7 +155,7 @@ static const row table[MHA_NUM_TENSORS] = {
                         0},
 };
 
-/* What a block projects its heads to. */
+/* The output of a block that projects its heads. */
 static const row projected_out = {
     "out", OF_Q, IR_OUT, 3, {MHA_BATCH, MHA_SEQ_Q, MHA_OUT_DIM}, true, POINTER(out), STRIDES(out_strides)};
 
@@ -241,7 +241,7 @@ static ir_elem elem_of(attune_dtype dtype) {
 /* Caches and the scales of their tokens. */
 static bool is_cached(mha_tensor_id id) { return id == MHA_K || id == MHA_V || id == MHA_K_SCALE || id == MHA_V_SCALE; }
 
-/* Where the tokens of this problem's tensor lie, if not in [batch, …, seq, …]. */
+/* The dim in which tokens lie, if the tensor is not [batch, …, seq, …]. */
 static mha_size dim_of(const attune_problem *p, mha_tensor_id id, mha_size dim) {
     if (p->seq_new && (id == MHA_X_KV || id == MHA_X_V) && dim == MHA_SEQ_KV) dim = MHA_SEQ_NEW;
     if (p->page_size && is_cached(id))
@@ -265,7 +265,7 @@ static int access_of(const attune_problem *p, mha_tensor_id id) {
     return table[id].access;
 }
 
-/* The innermost stride as compiled: what the problem says, 1 if it says nothing. */
+/* The innermost stride as compiled: that of the problem, or 1 by default. */
 static int64_t inner_stride_of(const attune_problem *p, const mha_tensor *t) {
     const int64_t *strides = (const int64_t *)(const void *)((const char *)p + t->problem_strides);
     if (mha_is_broadcast(p, t, t->rank - 1)) return 0;

@@ -1,4 +1,4 @@
-/* "Did you mean": the names of attune for what other libraries call otherwise, and for names with a letter wrong. */
+/* "Did you mean": attune's name for a name of another library, or for one with a wrong letter. */
 #ifndef ATTUNE_MHA_SUGGEST_H
 #define ATTUNE_MHA_SUGGEST_H
 
