@@ -74,7 +74,7 @@ static void derive_sizes(d_lanes *d, mha_context *c) {
     d->masks_keys = p->attn_mask_dims[3] || p->attn_bias_dims[3];
     /* The keys of a lone query are an interval, of which nothing is read beyond the ends, unless there are global keys
      * as well or tiles begin where those of other queries do. */
-    const bool one_query = p->seq_q == 1 && !p->global_tokens && !(d->is_serial && c->has_first);
+    const bool one_query = p->seq_q == 1 && !c->has_global && !(d->is_serial && c->has_first);
     d->masks_positions = (c->has_first || c->has_last) && !one_query;
 }
 
@@ -293,7 +293,7 @@ static key_range keys_of_task(const d_lanes *d) {
 /* Whether some row sees none of a tile's keys, or not all of them. */
 static const ir_expr *is_partial(const d_lanes *d, const key_range *task, const dl_tile *tile) {
     ir_builder *b = d->b;
-    if (d->masks_keys || (d->masks_positions && d->c->p->global_tokens)) return ir_int(b, IR_BOOL, 1);
+    if (d->masks_keys || (d->masks_positions && d->c->has_global)) return ir_int(b, IR_BOOL, 1);
     if (!d->masks_positions) return ir_int(b, IR_BOOL, 0);
     const ir_expr *before = compare(d, IR_LT, tile->first, task->all_first);
     const ir_expr *after = compare(d, IR_GT, ir_add(b, tile->first, tile->keys), task->all_end);

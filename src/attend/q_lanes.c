@@ -51,7 +51,6 @@ static void derive_sizes(q_lanes *c) {
     c->at_once = mha_values_by_rows(p, m->s);
     c->by_rows = c->at_once || mha_keeps_rows(p, m->s, m->target);
     c->has_edges = m->has_first || m->has_last;
-    c->has_global = p->global_tokens > 0 && (p->window_left >= 0 || p->window_right >= 0);
     c->has_elements = m->params.tensor[MHA_ATTN_MASK] || m->params.tensor[MHA_ATTN_BIAS];
     if (p->is_ragged || !is_const(m->params.size[MHA_SEQ_Q])) return;
     const int64_t rows = p->seq_q * m->group;
@@ -101,7 +100,7 @@ static void alloc_scratch(q_lanes *c) {
     c->factor = scratch(c, "factor", m->elem, 1, &count);
     if (m->has_first) c->first_key = scratch(c, "first_keys", IR_I32, 2, rows);
     if (m->has_last) c->last_key = scratch(c, "last_keys", IR_I32, 2, rows);
-    if (c->has_global) c->last_global = scratch(c, "last_globals", IR_I32, 2, rows);
+    if (m->has_global) c->last_global = scratch(c, "last_globals", IR_I32, 2, rows);
     if (m->p->has_alibi_slopes) {
         c->position = scratch(c, "positions", m->elem, 2, rows);
         c->slope = scratch(c, "slopes", m->elem, 2, rows);

@@ -55,7 +55,6 @@ typedef struct q_lanes {
     bool rows_fill_tasks;           /* no row number is ever beyond the last row */
     bool keys_fill_tiles;           /* score_rows divides the number of keys */
     bool has_edges;                 /* rows have a first or last key of their own */
-    bool has_global;                /* … but see the first keys, too */
     bool has_elements;              /* an attn_mask or attn_bias */
     bool by_rows;                   /* mha_values_by_rows or mha_keeps_rows */
     bool at_once;                   /* mha_values_by_rows: one tile is all */

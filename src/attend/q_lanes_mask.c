@@ -44,7 +44,7 @@ const ir_expr *ql_begin_tiles(q_lanes *c) {
     const mha_sights s = sights_of_task(c);
     const ir_expr *end = ir_let(b, "tiles", ql_ceil_div(c, at_least_0(c, s.some_end), size));
     const ir_expr *first = ir_let(b, "first_tile", ir_div(b, s.some_first, ql_i(c, size)));
-    if (!c->has_global) return ir_for_begin(b, "tile", first, end, 1, false);
+    if (!c->m->has_global) return ir_for_begin(b, "tile", first, end, 1, false);
     /* The tiles of the global keys come first, then those of the window that are not among them. */
     const ir_expr *globals = ir_let(b, "globals", ql_ceil_div(c, at_least_0(c, s.globals_end), size));
     first = ir_let(b, "first_other", ir_max(b, first, globals));
@@ -93,7 +93,7 @@ static void add_zeros(q_lanes *c, const q_lanes_tile *t, const ir_buffer *sums, 
 /* Whether the tile's values are finite. A hidden key has the probability 0, and 0 times a finite value is 0. */
 static const ir_expr *is_harmless(q_lanes *c, const q_lanes_tile *t) {
     ir_builder *b = c->b;
-    const bool only_edges = !c->has_elements && !c->has_global;
+    const bool only_edges = !c->has_elements && !c->m->has_global;
     const int64_t columns = c->m->p->head_dim_v;
     int lanes = c->m->lanes;
     while (lanes > columns) lanes /= 2;

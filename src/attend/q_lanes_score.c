@@ -102,7 +102,7 @@ static void hide(q_lanes *c, const q_lanes_tile *tile, const score_tile *t) {
 /* Register tiles within which no row's sight begins or ends need not compare. */
 static void hide_some(q_lanes *c, const q_lanes_tile *tile, const score_tile *t) {
     ir_builder *b = c->b;
-    if (!c->has_edges || c->has_elements || c->has_global) {
+    if (!c->has_edges || c->has_elements || c->m->has_global) {
         if (c->has_edges || c->has_elements) hide(c, tile, t);
         return;
     }

@@ -11,7 +11,7 @@ static const ir_expr *compare(const mha_context *c, ir_op op, const ir_expr *x, 
 /* The window does not bind a global query. */
 static const ir_expr *unless_global(const mha_context *c, const ir_expr *position, const ir_expr *bound,
                                     const ir_expr *otherwise) {
-    if (!c->p->global_tokens) return bound;
+    if (!c->has_global) return bound;
     const ir_expr *is_global = compare(c, IR_LT, position, mha_i(c, c->p->global_tokens));
     return ir_select(c->b, is_global, otherwise, bound);
 }
@@ -45,7 +45,7 @@ static const ir_expr *last_global(const mha_context *c, const mha_entry *e, cons
 mha_sight mha_sight_at(const mha_context *c, const mha_entry *e, const ir_expr *position) {
     return (mha_sight){.first = c->has_first ? first_key(c, position) : NULL,
                        .last = c->has_last ? last_key(c, e, position) : NULL,
-                       .last_global = c->p->global_tokens ? last_global(c, e, position) : NULL};
+                       .last_global = c->has_global ? last_global(c, e, position) : NULL};
 }
 
 static bool is_const(const ir_expr *x) { return x && x->op == IR_CONST; }
@@ -63,7 +63,7 @@ mha_sights mha_sights_of(const mha_context *c, const mha_entry *e, const ir_expr
     const ir_expr *one = mha_i(c, 1), *of_first = last_key(c, e, first), *furthest = last_key(c, e, last);
     mha_sights s = {.some_first = first_key(c, first), .all_first = first_key(c, last)};
     s.all_end = ir_add(b, of_first, one);
-    if (c->p->global_tokens) {
+    if (c->has_global) {
         furthest = ir_max(b, furthest, of_first);
         s.globals_end = ir_add(b, last_global(c, e, last), one);
     }

@@ -55,7 +55,7 @@ static bool has_keys_beyond(const weights *w) { return !w->c->p->page_size && !w
 static const ir_expr *limit_of(const weights *w) {
     const mha_context *c = w->c;
     if (shows_hidden_keys(w)) return has_keys_beyond(w) ? w->all_keys : w->e.seq_kv;
-    if (!c->has_last || c->p->has_row_ids || c->p->global_tokens) return w->e.seq_kv;
+    if (!c->has_last || c->p->has_row_ids || c->has_global) return w->e.seq_kv;
     const ir_expr *last = ir_add(w->b, w->first_query, ir_sub(w->b, w->count_queries, mha_i(c, 1)));
     const mha_sight sight = mha_sight_at(c, &w->e, ir_add(w->b, w->e.base, last));
     return ir_let(w->b, "limit", ir_add(w->b, sight.last, mha_i(c, 1)));

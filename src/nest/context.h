@@ -41,6 +41,7 @@ typedef struct mha_context {
     bool is_natural;   /* scores are scaled before the softmax because something is done to them first */
     bool has_first;    /* rows have a first key other than 0 */
     bool has_last;     /* rows have a last key of their own */
+    bool has_global;   /* … and see the first keys as well */
     bool has_position; /* positions matter at all */
     /* Of a scale that each call has, in the phase that is being built (mha_scale_open); NULL: constants. */
     const ir_expr *score_scale, *query_sign;

@@ -27,6 +27,7 @@ static void read_problem(mha_context *c) {
     c->is_natural = mha_has_natural_scores(p);
     c->has_first = mha_has_first_key(p);
     c->has_last = mha_has_last_key(p);
+    c->has_global = p->global_tokens > 0;
     c->has_position = c->has_first || c->has_last || p->has_alibi_slopes || p->rotary_dim;
     /* Keys of a block must have the bits that they would have in a cache. */
     const bool as_cached = mha_is_block(p) && p->reproducible;
