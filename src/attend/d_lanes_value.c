@@ -1,12 +1,13 @@
 /* O = O * factor + P V for one tile. A register tile is the probabilities of value_rows query rows and value_unroll
- * keys, or pairs of keys; the columns of O and of those rows of V pass by it, value_vectors vectors in a turn.
+ * keys, or pairs of keys; the columns of O and of those rows of V pass by it, value_vectors vectors in a turn. This is
+ * the one product whose sums stay in memory (product.h has those in registers): its steps are the inner loop.
  *
  * So V is read along its rows, which prefetchers follow, each row from a stream of its own; or, serially, from
  * neighbours. O stays in the first cache. */
 #include "nest/columns.h"
 #include "attend/d_lanes.h"
 
-/* A unit is a key, or, where products are made of pairs, two neighbours; the last one may be alone. */
+/* A unit is a key, or a pair of neighbours if products are of pairs; the last key may be alone. */
 typedef struct value_tile {
     const dl_tile *tile;
     const dl_streams *streams;
@@ -158,7 +159,7 @@ static const ir_expr *add_turns(d_lanes *d, value_tile *t, const ir_expr *from, 
     return !rest || (rest->op == IR_CONST && !rest->value.i) ? NULL : rest;
 }
 
-/* The first of the last `rest` keys, of which `least` are known to be there. */
+/* The first of the last `rest` keys; at least `least` exist. */
 static const ir_expr *end_of(const d_lanes *d, const value_tile *t, const ir_expr *rest, int64_t least) {
     const ir_expr *keys = t->streams->keys;
     return dl_first(d, "done", ir_sub(d->b, keys, rest), dl_i(d, least), keys);

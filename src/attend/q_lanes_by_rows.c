@@ -1,7 +1,7 @@
 /* O = P V by register tiles of query rows by vectors of columns, as O and V lie: nothing is transposed, and rows are
  * exact, where lanes along them would be filled up by clamped ones. For problems that hide nothing from any row.
  *
- * Where the keys are one tile (at_once) its sums are the result: nothing to clear, keep or rescale. Else the sums of
+ * If the keys are one tile (at_once), its sums are the result: nothing is cleared, kept or rescaled. Else the sums of
  * the rows are kept in c->o from tile to tile, and divided at the end.
  *
  * The order of the arithmetic is that of q_lanes_value.c, by pairs of bf16 as well: then V is c->values. */

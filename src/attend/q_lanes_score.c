@@ -54,8 +54,8 @@ static void multiply(q_lanes *c, const q_lanes_tile *tile, score_tile *t) {
     mha_steps_end(c->m);
 }
 
-/* What the score of a register tile's key and of the block's rows from `at` on is made of; rows: what its keys share.
- */
+/* The operands of the scores of one key of the register tile, for the block's rows from `at` on. `rows`: those that all
+ * keys share. */
 static mha_score_operands operands_of(q_lanes *c, const score_tile *t, mha_score_operands rows, int jj,
                                       const ir_expr *at) {
     ir_builder *b = c->b;
@@ -127,8 +127,8 @@ static void finish(q_lanes *c, const score_tile *t) {
         }
 }
 
-/* Behind the last register tile that holds a key which the block sees. Where score_rows divides the number of keys,
- * none reaches beyond the last key. */
+/* The number after the last register tile with a key that the block sees. If score_rows divides the number of keys, no
+ * tile reaches beyond the last key. */
 static const ir_expr *end_of_tiles(q_lanes *c, const q_lanes_tile *tile) {
     ir_builder *b = c->b;
     const int64_t rows = c->m->s->score_rows;

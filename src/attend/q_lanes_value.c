@@ -30,7 +30,7 @@ static mha_kv_row find_row(const q_lanes *c, const q_lanes_tile *tile, const val
     return (mha_kv_row){.index = {t->page, c->kv_head, ir_let(c->b, "slot", ir_sub(c->b, key, t->page_key))}};
 }
 
-/* Which of the two keys of a pair, of which the second may be beyond the last one, rows see. */
+/* The keys of a pair that rows see. The second key may be beyond the last one. */
 static const ir_expr *seen_of_pair(q_lanes *c, const q_lanes_tile *tile, const mha_sight *sight, const ir_expr *at,
                                    const ir_expr *pair) {
     ir_builder *b = c->b;
@@ -89,7 +89,7 @@ static void add_keys(q_lanes *c, const q_lanes_tile *tile, value_tile *t, const 
     const int32_t unroll = t->masked ? 1 : c->m->s->value_unroll;
     multiply_keys(c, tile, t, lo, ir_sub(b, hi, ql_i(c, unroll - 1)), unroll);
     if (unroll == 1) return;
-    /* What is left over; the maximum changes nothing, but shows the prover where that begins. */
+    /* The rest. The maximum changes nothing, but shows the prover where the rest begins. */
     const ir_expr *left = ir_mod(b, ir_max(b, ql_i(c, 0), ir_sub(b, hi, lo)), ql_i(c, unroll));
     multiply_keys(c, tile, t, ir_let(b, "done", ir_max(b, lo, ir_sub(b, hi, left))), hi, 1);
 }

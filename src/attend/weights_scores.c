@@ -32,8 +32,8 @@ void weights_load_queries(const weights *w, const ir_expr *kv_head) {
 
 /* ---- K ---- */
 
-/* Where the keys from `key` on lie; those beyond the last one that counts are that one again. The outer two clamps
- * change nothing: they are what the prover sees at once. */
+/* The places of the keys from `key` on. Keys beyond the last one that counts are that one again. The outer two clamps
+ * change nothing: they shorten the prover's work. */
 static void refer_keys(const weights *w, const ir_expr *kv_head, const ir_expr *key, mha_kv_row *rows) {
     ir_builder *b = w->b;
     const ir_expr *one = mha_i(w->c, 1), *zero = mha_i(w->c, 0);

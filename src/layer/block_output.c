@@ -2,7 +2,7 @@
 #include "layer/block.h"
 #include "nest/rows.h"
 
-/* Whether some entry of a ragged batch owns the token. Nothing has been computed of those between and behind. */
+/* Whether an entry of a ragged batch owns the token. Tokens between and after the entries have not been computed. */
 static const ir_expr *is_owned(mha_context *c, const ir_expr *token) {
     ir_builder *b = c->b;
     const ir_buffer *table = c->params.tensor[MHA_CU_SEQLENS_Q];

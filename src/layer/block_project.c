@@ -1,4 +1,4 @@
-/* The input projections: rows of x times packed weights, and what becomes of a row of the product: heads, rotated where
+/* The input projections: rows of x times packed weights. A row of the product becomes heads, rotated where
  * the problem has rotary embedding, written to where attention reads them. */
 #include "layer/block.h"
 #include "nest/rows.h"
@@ -35,10 +35,10 @@ static const ir_access *input_at(mha_context *c, const mha_gemm *g, const mha_to
 
 /* ---- A row of the product ---- */
 
-/* Where one token's heads go: target[…, head, …], turned by `position` unless that is NULL. */
+/* The place of one token's heads: target[…, head, …]; they are turned by `position` unless that is NULL. */
 typedef struct heads {
     mha_row target;
-    int64_t dim, padding; /* columns of the head, and columns of 0 behind it */
+    int64_t dim, padding; /* columns of the head, and columns of 0 after it */
     const ir_expr *entry, *position;
 } heads;
 
@@ -108,7 +108,7 @@ static void store_queries(mha_context *c, const mha_gemm *g, const ir_expr *grou
     store_heads(c, section_of(g, MHA_PROJECT_Q), group, &h, tile, tile_row);
 }
 
-/* Keys beyond those that count may have no position: they are not turned, and nobody looks at them. */
+/* Keys beyond those that count may have no position: they are not turned, and never read. */
 static void store_keys(mha_context *c, const mha_gemm *g, mha_projection which, const ir_expr *group,
                        const mha_token *t, const ir_buffer *tile, const ir_expr *tile_row) {
     const projections *p = g->user;

@@ -1,4 +1,4 @@
-/* Products of matrices as tasks, scratch and register tiles; gemm.h says what is whose.
+/* Products of matrices as tasks, scratch and register tiles.
  *
  * A register tile is gemm_rows rows of A by gemm_vectors vectors of columns of B. Tiles of the same rows follow each
  * other, so that their part of A stays in the first cache while the group of B passes by from the second one.
@@ -7,7 +7,7 @@
  * for products so deep that a group of B would not stay in the second cache, it has all its rows there: then each
  * gemm_depth rows of B serve all rows of the task before the next ones are read.
  *
- * On targets with tiles a register tile may be made of those: 2 x 2 of 16 x 16, with two of either factor beside them.
+ * On targets with tiles, a register tile may consist of tiles: 2 x 2 of 16 x 16, with two of each factor.
  *
  * Rows that fill no register tile are filled up with the last row, which is computed again and stored once. Where the
  * number of rows is a constant they get a register tile of their own instead if that saves enough. */
@@ -145,7 +145,7 @@ static int64_t find_rows(const gemm *c, const ir_expr *first, const ir_expr *n, 
     return count;
 }
 
-/* The rows of C that are computed now, which somebody else has written last. */
+/* Prefetches the rows of C that this tile is about to write: another core probably owns them. */
 static void prefetch_results(const gemm *c, const ir_expr *first, const ir_expr *n, int64_t tiles) {
     ir_builder *b = c->b;
     mha_token found[MAX_NEXT];
@@ -281,14 +281,14 @@ static const ir_expr *num_tiles(const gemm *c) {
     return ir_let(b, "tiles", ir_min(b, idx(c, c->block / c->rows), ir_div(b, count, idx(c, c->rows))));
 }
 
-/* Where the rows of the smaller tile begin: behind the others, in a task that is not full. */
+/* The first row of the smaller tile: after the others, in a task that is not full. */
 static const ir_expr *begin_rest(const gemm *c, const ir_expr *tiles) {
     ir_builder *b = c->b;
     ir_if_begin(b, ir_apply(b, IR_LT, c->count, idx(c, c->block), NULL));
     return ir_let(b, "at", ir_min(b, idx(c, c->block - c->rows), ir_mul(b, tiles, idx(c, c->rows))));
 }
 
-/* `rows` rows of the task from `at` on, of which those beyond its last one are not stored. */
+/* `rows` rows of the task from `at` on. Rows beyond the task's last one are not stored. */
 static void whole_depth(const gemm *c, int64_t rows, const ir_expr *at, const ir_expr *first) {
     load_rows(c, idx(c, rows), at, idx(c, 0));
     row_of_tiles(c, rows, idx(c, 0), idx(c, 0), idx(c, c->depth), first);
@@ -347,7 +347,7 @@ static gemm gemm_of(mha_context *m, mha_gemm *g) {
     c.steps = ceil_div(g->depth, c.inputs);
     c.one_pass = !s->gemm_depth || s->gemm_depth >= g->depth;
     c.depth = c.one_pass ? c.steps : ceil_div(s->gemm_depth, c.inputs);
-    if (g->rows && !by_tiles(&c, c.rows)) c.rest = rest_of(&c); /* whose rows would not be of tiles */
+    if (g->rows && !by_tiles(&c, c.rows)) c.rest = rest_of(&c); /* a smaller register tile has no tiles */
     return c;
 }
 

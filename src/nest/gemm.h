@@ -1,19 +1,23 @@
-/* A phase that multiplies matrices, C = start + A B: the projections of a block. Where rows of A come from, how B is
- * read and where rows of C go is said by callbacks; the phase itself is tasks, scratch and register tiles.
+/* A phase that multiplies matrices, C = start + A B: the projections of a block. Callbacks locate the rows of A, B and
+ * the rows of C. The phase itself is tasks, scratch and register tiles (product.h).
  *
- * A task takes up to gemm_block rows and one group of columns. For each gemm_rows of its rows it copies those of A into
- * scratch (as c->elem, or bf16; an odd number of cache lines apart, so that they do not compete for the same sets of
- * the cache), computes C register tile by register tile, of gemm_vectors vectors of columns each, and hands each row of
- * C, in scratch, to store_row. That is the epilogue: rotary, the split into heads, the cast and the place, written
- * straight to where attention reads it. With a gemm_depth below the depth all rows of the task are in scratch at once,
- * and its register tiles are visited once for each gemm_depth columns of A.
+ * A task takes up to gemm_block rows and one group of columns. It works on gemm_rows rows at a time:
+ *
+ * - It copies these rows of A into scratch, as c->elem or bf16. They are an odd number of cache lines apart, so that
+ *   they do not compete for the same sets of the cache.
+ * - It computes C in register tiles of gemm_vectors vectors of columns.
+ * - It hands each row of C, in scratch, to store_row. This is the epilogue: it rotates, splits the row into heads,
+ *   casts, and writes to the place where attention reads.
+ *
+ * If gemm_depth is below the depth, all rows of the task are in scratch at once, and the register tiles are visited
+ * once for each gemm_depth columns of A.
  *
  * The order of arithmetic of an element of C: acc = start, then acc = madd(A[r][k], B[k][c], acc) for k = 0, 1, … .
- * Where B comes in pairs of rows and the kernel projects by pairs, A is bf16 as well and it is acc = dot2((A[r][k],
- * A[r][k + 1]), (B[k][c], B[k + 1][c]), acc) for k = 0, 2, … . It does not depend on schedule, other rows or number of
- * tasks.
+ * Where B comes in pairs of rows and the kernel projects by pairs, A is bf16 as well, and acc = dot2((A[r][k],
+ * A[r][k + 1]), (B[k][c], B[k + 1][c]), acc) for k = 0, 2, … . The order does not depend on the schedule, other rows or
+ * the number of tasks.
  *
- * But where the kernel projects by tiles, and register tiles and depth are of such (mha_gemm_tiles), sums are those of
+ * With one exception: if the kernel projects by tiles, and the sizes allow tiles (mha_gemm_tiles), sums are those of
  * tile_dot2: 32 columns of A at a time, the even and the odd ones apart. */
 #ifndef ATTUNE_MHA_GEMM_H
 #define ATTUNE_MHA_GEMM_H
@@ -36,16 +40,16 @@ struct mha_gemm {
     const ir_expr *outer[MHA_MAX_OUTER]; /* their variables, set when the phase is open */
     const ir_expr *rows;                 /* of A and C: a constant or a run-time size, >= 0 */
     int64_t depth;                       /* columns of A, rows of B; >= 1 */
-    bool right_is_paired;                /* two rows of B come at a time, with a row of 0 behind a depth that is odd */
+    bool right_is_paired;                /* two rows of B come at a time; after an odd depth, a row of 0 */
     int64_t num_groups;                  /* groups of columns of C */
     int64_t group_columns;               /* columns that a task computes: whole register tiles */
     void *user;
-    const struct mha_pack_section *packed; /* where start and right are packed weights (layer/block.h); else NULL */
+    const struct mha_pack_section *packed; /* NULL unless start and right are packed weights (layer/block.h) */
     /* A[row][…] into slab[slab_row][0 … depth - 1]. `row` may be asked for more than once. */
     void (*load_row)(mha_context *c, const mha_gemm *g, const ir_expr *row, const ir_buffer *slab,
                      const ir_expr *slab_row);
-    /* Which row of A that is, and where its column k lies: what is prefetched while the rows before it are multiplied.
-     * NULL: nothing is. */
+    /* A row of A as a token, and its column k: prefetched while the rows before it are multiplied. NULL: not
+     * prefetched. */
     mha_token (*locate)(mha_context *c, const mha_gemm *g, const ir_expr *row);
     const ir_access *(*left)(mha_context *c, const mha_gemm *g, const mha_token *token, const ir_expr *k);
     /* `lanes` neighbours of start, and of B[k], from column `column` of the group on; lanes divides column and 64. If
@@ -53,7 +57,7 @@ struct mha_gemm {
     const ir_expr *(*start)(mha_context *c, const mha_gemm *g, const ir_expr *group, const ir_expr *column, int lanes);
     const ir_expr *(*right)(mha_context *c, const mha_gemm *g, const ir_expr *group, const ir_expr *k,
                             const ir_expr *column, int lanes);
-    /* Where column `column` of the group lies in the row of C that becomes that token: prefetched as well. NULL: no. */
+    /* Column `column` of the group, in the row of C of that token: prefetched as well. NULL: not prefetched. */
     const ir_access *(*result)(mha_context *c, const mha_gemm *g, const ir_expr *group, const mha_token *token,
                                const ir_expr *column);
     /* Row `row` of C, columns of `group`: tile[tile_row][0 … group_columns - 1] of c->elem. */

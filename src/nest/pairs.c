@@ -67,7 +67,7 @@ const ir_expr *mha_interleave(const mha_context *c, const ir_expr *x, const ir_e
     return ir_shuffle(c->b, x, y, 2 * lanes, pick);
 }
 
-/* The instruction behind pack2 puts one operand behind the other, and this is what it does: the first `count` lanes. */
+/* The lanes of x, then those of y: the first `count` of them. The instruction of pack2 gives this order by itself. */
 static const ir_expr *rounded(const mha_context *c, const ir_expr *x, const ir_expr *y, int count) {
     uint8_t pick[IR_MAX_LANES];
     const int lanes = count < x->type.lanes ? count : x->type.lanes;

@@ -30,7 +30,7 @@ const ir_expr *mha_load_repeated(const mha_context *c, mha_kind kind, const ir_a
 const ir_expr *mha_where_seen(const mha_context *c, mha_kind kind, const ir_expr *seen, const ir_expr *x);
 const ir_expr *mha_seen_bits(const mha_context *c, const ir_expr *first, const ir_expr *second);
 
-/* `lanes` pairs of which all numbers are 0. */
+/* `lanes` pairs of zeros. */
 const ir_expr *mha_zero_pairs(const mha_context *c, int lanes);
 
 /* Of pairs the numbers of one half, 0 or 1, as c->elem. */

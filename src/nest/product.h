@@ -48,7 +48,7 @@ void mha_product_repeat(const mha_product *p, const char *name, int64_t row, con
 /* One of these products. */
 void mha_product_add(const mha_product *p, int64_t row, int64_t vector, const ir_expr *x);
 
-/* Opens a loop over k = from, …, to - 1, of which `unroll` are in a turn; as many turns as begin before `to`. */
+/* Opens a loop over k = from, …, to - 1 with `unroll` steps in a turn. The last turn begins before `to`. */
 const ir_expr *mha_steps_begin(const mha_context *c, const char *name, const ir_expr *from, const ir_expr *to,
                                int64_t unroll);
 void mha_steps_end(const mha_context *c);
