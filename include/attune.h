@@ -1194,8 +1194,8 @@ ATTUNE_API attune_status attune_cache_visit(attune_context *context, attune_cach
 ATTUNE_API attune_status attune_cache_clear(attune_context *context, uint64_t *removed);
 
 /* One part of the key in which an entry differs from the request: a field of the problem by its name in text, or
- * operator (attention, ir, or the name of one of the user's; nothing else is compared then), problem, ir, schedule, isa,
- * machine (the tuning class), llvm, image_version, generator (built from another version of attune's sources),
+ * operator (attention, ir, or the name of one of the user's; nothing else is compared then), problem, ir, schedule,
+ * isa, machine (the tuning class), llvm, image_version, generator (built from another version of attune's sources),
  * cpu_features (its code needs features that this CPU lacks). */
 typedef struct attune_cache_difference {
     const char *field;

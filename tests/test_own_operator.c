@@ -13,13 +13,13 @@
 
 #include <cmocka.h>
 
-enum { N = 256 };
+enum { N = 64 };
 
 /* y = x * factor, computed anew `rounds` times. What `kind` changes must not be changed by a schedule, except 0. */
 enum { ROUNDS, KIND };
 enum { AS_USUAL, OTHER_BITS, OTHER_SHAPE, REFUSED };
-static const int32_t rounds_values[] = {1, 400}, kind_values[] = {AS_USUAL, OTHER_BITS, OTHER_SHAPE, REFUSED};
-static const attune_choice two_choices[] = {{"rounds", rounds_values, 2, 400, 0}, {"kind", kind_values, 4, 0, 0}};
+static const int32_t rounds_values[] = {1, 100}, kind_values[] = {AS_USUAL, OTHER_BITS, OTHER_SHAPE, REFUSED};
+static const attune_choice two_choices[] = {{"rounds", rounds_values, 2, 100, 0}, {"kind", kind_values, 4, 0, 0}};
 
 static int build_scaling(void *user, const attune_build_request *request, attune_ir_writer *w) {
     int factor;
@@ -112,7 +112,7 @@ static void a_kernel_is_made_once(void **state) {
     assert_int_equal(origin_of(compile(op, "factor=3", NULL)), ATTUNE_FROM_DISK);
     assert_int_equal(calls, 1); /* the entry has all that is needed */
     assert_int_equal(origin_of(compile(op, "factor=4", NULL)), ATTUNE_FROM_COMPILER);
-    const int32_t explicit_schedule[] = {400, AS_USUAL};
+    const int32_t explicit_schedule[] = {100, AS_USUAL};
     assert_int_equal(origin_of(compile(op, "factor=3", explicit_schedule)), ATTUNE_FROM_COMPILER);
     attune_context_destroy(context);
 }
@@ -192,7 +192,7 @@ static void the_tuner_finds_and_keeps_the_faster(void **state) {
         assert_int_equal(origin_of(kernel), is_lost ? ATTUNE_FROM_COMPILER : ATTUNE_FROM_DISK);
         kernel = compile(op, "factor=4", NULL); /* another problem learns nothing from it */
         assert_int_equal(attune_operator_numbers(kernel, &kept, NULL), ATTUNE_OK);
-        assert_int_equal(kept[ROUNDS], 400);
+        assert_int_equal(kept[ROUNDS], 100);
         attune_kernel_release(kernel);
         attune_context_destroy(context);
     }
@@ -306,7 +306,7 @@ static void bad_options_get_a_sentence(void **state) {
     refuse(context, o, "rounds of operator other has no values");
     bad[0] = two_choices[0];
     bad[0].usual = 7;
-    refuse(context, o, "the usual value of rounds of operator other is 7, which is none of 1, 400");
+    refuse(context, o, "the usual value of rounds of operator other is 7, which is none of 1, 100");
     o.num_choices = 13;
     refuse(context, o, "operator other has 13 choices; there may be at most 12");
     o.choices = NULL;
@@ -327,7 +327,7 @@ static void bad_requests_get_a_sentence(void **state) {
     memset(longest, 'x', sizeof longest);
     longest[sizeof longest - 1] = '\0';
     assert_says(attune_operator_compile(op, "factor=3", seven, &kernel), ATTUNE_INVALID_SCHEDULE,
-                "rounds of scaling is 7; it must be one of 1, 400");
+                "rounds of scaling is 7; it must be one of 1, 100");
     assert_says(attune_operator_compile(op, longest, NULL, &kernel), ATTUNE_INVALID_PROBLEM, "has 512 bytes");
     longest[AT_OWN_PROBLEM_CHARS] = '\0';
     assert_says(attune_operator_compile(op, longest, NULL, &kernel), ATTUNE_INVALID_PROBLEM, "must be a factor");

@@ -1,8 +1,8 @@
-/* The table of operators: what keys, caches and the runtime ask of a problem, whatever it is a problem of.
+/* The table of operators: all questions that keys, caches and the runtime ask about a problem, of whatever operator.
  *
  * In: a problem that its operator has made canonical, and a schedule. Out: the bytes of its key, text for people, and
  * loop IR. Here nothing knows files, threads or LLVM. attention.c has the row of all problems of attune_problem,
- * written.c that of kernels which a user wrote in loop IR. */
+ * written.c that of kernels which a user wrote in loop IR, own.c those of the user's operators. */
 #ifndef ATTUNE_OPERATOR_OPERATOR_H
 #define ATTUNE_OPERATOR_OPERATOR_H
 
@@ -20,13 +20,13 @@ typedef struct at_operation {
 
 enum { AT_OPERATION_KEY_BYTES = MHA_KEY_BYTES };
 
-/* All functions get an at_operation of this operator. The numbers of a schedule mean what the operator says; caches,
- * kernels and the tuner only copy and compare them. */
+/* All functions get an at_operation of this operator. Only the operator knows the meaning of a schedule's numbers;
+ * caches, kernels and the tuner only copy and compare them. */
 struct at_operator {
     const char *name; /* begins every key: at most 63 bytes */
     bool keeps_ir;    /* an entry of the cache holds the loop IR, because no text of a problem leads to it */
 
-    /* What the kernel is specialised for; returns how many bytes. */
+    /* Everything that the kernel is specialised for; returns the number of bytes. */
     size_t (*key)(at_operation operation, uint8_t key[AT_OPERATION_KEY_BYTES]);
     /* One line for people; returns its length, as snprintf does. */
     size_t (*print)(at_operation operation, char *text, size_t capacity);

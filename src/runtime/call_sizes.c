@@ -153,7 +153,7 @@ attune_status at_sizes_begin(const at_signature *s, const attune_arguments *a, m
     return ATTUNE_OK;
 }
 
-/* ---- What follows from the lengths ---- */
+/* ---- Sizes that follow from the lengths ---- */
 
 /* The columns of attn_mask or attn_bias. Short ones have their own number, from the call or compiled. A compiled number
  * may exceed the keys of a call: columns beyond the keys are not read. */

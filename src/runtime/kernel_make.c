@@ -10,7 +10,7 @@
 #include <string.h>
 #include <time.h>
 
-/* ---- What is asked for ---- */
+/* ---- Requests ---- */
 
 typedef struct make_request {
     attune_context *context;
@@ -308,7 +308,7 @@ static attune_status make_anew(const make_request *request, const at_key *key, a
     return status;
 }
 
-/* What a miss does; an at_cache_make_fn. */
+/* Makes the kernel after a miss; an at_cache_make_fn. */
 static attune_status make_kernel(void *user, const at_key *key, at_cache_node **node, at_error *err) {
     const make_request *request = user;
     attune_kernel *kernel = NULL;

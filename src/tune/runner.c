@@ -286,7 +286,7 @@ double tune_times_sum(const tune_times *times) {
     return sum;
 }
 
-/* Seconds of machine code for a task of each phase, one in the middle, by one thread; and what all of them would take.
+/* *tasks: seconds of machine code for one task of each phase, in the middle, by one thread. *call: for all tasks.
  * The first time touches all memory. */
 static attune_status time_tasks(tune_runner *r, const attune_kernel *kernel, double *tasks, double *call,
                                 at_error *err) {

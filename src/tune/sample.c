@@ -4,7 +4,7 @@
 
 #include <math.h>
 
-/* A unit that is longer than LONG times what is wanted of the phase is not taken whole; its ends are not taken if even
+/* A unit that is longer than LONG times the wanted part of the phase is not taken whole; its ends are not taken if even
  * a task is longer than LONG_TASK times that, and nothing is run before them if it is longer than LONG_WARMING times.
  */
 static const double LONG = 2, LONG_TASK = 8, LONG_WARMING = 3;
@@ -17,7 +17,7 @@ typedef struct stretch {
     int64_t first, step, run;
 } stretch;
 
-/* Neighbours: one reads data next to those that the one before has read. */
+/* Neighbours: each reads data next to the data of the task before. */
 static stretch take_middle(int64_t begin, int64_t end, int64_t wanted) {
     return (stretch){begin + (end - begin - wanted) / 2, 1, wanted};
 }
@@ -27,7 +27,7 @@ static stretch take_middle(int64_t begin, int64_t end, int64_t wanted) {
 static stretch take_spread(int64_t begin, int64_t end, int64_t wanted) {
     const int64_t tasks = end - begin;
     int64_t step = tasks / wanted;
-    if (step % 2 == tasks % 2) step++; /* what an even number of tasks this far apart leaves over halves evenly */
+    if (step % 2 == tasks % 2) step++; /* then the tasks left over at both ends are as many */
     int64_t run = tasks / step / 2 * 2;
     if (run < 2) {
         if (step > 2) step -= 2;

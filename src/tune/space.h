@@ -1,6 +1,6 @@
-/* The schedules that the tuner tries, best first by a model of what each costs.
+/* The schedules that the tuner tries, best first by a model of their cost.
  *
- * The model counts, for each loop nest, fused multiply-adds, loads and what surrounds them, in cycles of a core that
+ * The model counts, for each loop nest, fused multiply-adds, loads and loop overhead, in cycles of a core that
  * starts two vector operations a cycle; registers that do not suffice, operands that leave the first cache, rows and
  * keys that fill no tile all cost extra. It leaves out schedules that cannot be good and puts
  * promising ones first. Measuring decides which are good. */

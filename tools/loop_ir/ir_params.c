@@ -127,7 +127,7 @@ static bool set_numbers(ir_params *params, binding_list *numbers) {
     return bindings_all_used(numbers, "set", "the file has no 'param' of this name");
 }
 
-/* "matmul 0123…": what people read, and a hash of all that was written. */
+/* "matmul 0123…": a name for people, and a hash of the whole file. */
 static void name_problem(ir_params *params, XXH128_hash_t hash) {
     const char *const at = strchr(params->text, '@');
     const int length = at ? (int)strspn(at + 1, letters) : 0;
