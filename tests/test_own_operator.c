@@ -11,6 +11,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include <pthread.h>
+
 #include <cmocka.h>
 
 enum { N = 64 };
@@ -317,6 +319,29 @@ static void bad_options_get_a_sentence(void **state) {
     attune_context_destroy(context);
 }
 
+static void *add_same(void *context) {
+    const attune_operator_options options = scaling_options(NULL);
+    attune_operator *op;
+    return attune_operator_add(context, &options, &op) ? NULL : op;
+}
+
+static void one_of_many_threads_gets_the_name(void **state) {
+    enum { THREADS = 8, ROUNDS_OF_THREADS = 50 };
+    for (int round = 0; round < ROUNDS_OF_THREADS; round++) {
+        attune_context *context = open_context(*state);
+        pthread_t threads[THREADS];
+        int added = 0;
+        for (int i = 0; i < THREADS; i++) assert_int_equal(pthread_create(&threads[i], NULL, add_same, context), 0);
+        for (int i = 0; i < THREADS; i++) {
+            void *op;
+            pthread_join(threads[i], &op);
+            added += op != NULL;
+        }
+        assert_int_equal(added, 1);
+        attune_context_destroy(context);
+    }
+}
+
 static void bad_requests_get_a_sentence(void **state) {
     const attune_operator_options options = scaling_options(NULL);
     attune_context *context = open_context(*state);
@@ -351,6 +376,7 @@ int main(void) {
         WITH_DIRECTORY(bad_builders_get_a_sentence),
         WITH_DIRECTORY(long_texts_are_written_whole),
         WITH_DIRECTORY(bad_options_get_a_sentence),
+        WITH_DIRECTORY(one_of_many_threads_gets_the_name),
         WITH_DIRECTORY(bad_requests_get_a_sentence),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
