@@ -155,7 +155,7 @@ static void defaults_of_any_size(void **state) {
     static const attune_run_options run = ATTUNE_RUN_OPTIONS_INIT;
     static const attune_schedule schedule = ATTUNE_SCHEDULE_INIT;
     static const attune_tune_options tune = ATTUNE_TUNE_OPTIONS_INIT;
-    static const attune_operator_options operator = ATTUNE_OPERATOR_OPTIONS_INIT;
+    static const attune_operator_options op = ATTUNE_OPERATOR_OPTIONS_INIT;
     attune_arguments arguments;
     attune_mha_weights weights;
     assert_ok(init_arguments(&arguments, sizeof arguments));
@@ -166,7 +166,7 @@ static void defaults_of_any_size(void **state) {
     check_init(init_run, &run, sizeof run);
     check_init(init_schedule, &schedule, sizeof schedule);
     check_init(init_tune, &tune, sizeof tune);
-    check_init(init_operator, &operator, sizeof operator);
+    check_init(init_operator, &op, sizeof op);
     check_init(init_arguments, &arguments, sizeof arguments);
     check_init(init_weights, &weights, sizeof weights);
     assert_fails(attune_problem_init(NULL, sizeof problem), ATTUNE_INVALID_ARGUMENT, "NULL");
