@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# The fields of problems as src/problem/fields.def lists them, a line each: kind, name in text, and the name that stands for
-# this field and another one, if there is such a name.
+# The fields of problems as src/problem/fields.def lists them, a line each: kind, name in text, and the name that stands
+# for this field and another one, if there is such a name.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 awk '/^FIELD\(/ {

@@ -13,22 +13,18 @@ const ir_buffer *dl_registers(const d_lanes *d, const char *name, int lanes, int
     return ir_alloc(d->b, name, IR_REG, ir_type_of(d->c->elem, lanes), num_dims, dims);
 }
 
-static const ir_expr *compare(const d_lanes *d, ir_op op, const ir_expr *x, const ir_expr *y) {
-    return ir_apply(d->b, op, x, y, NULL);
-}
-
 /* ---- what the prover is told ---- */
 
 const ir_expr *dl_first(const d_lanes *d, const char *name, const ir_expr *first, const ir_expr *count,
                         const ir_expr *size) {
-    return ir_let_in(d->b, name, dl_i(d, 0), ir_plus(d->b, ir_sub(d->b, size, count), 1), first);
+    return ir_let_in(d->b, name, ir_idx(d->b, 0), ir_plus(d->b, ir_sub(d->b, size, count), 1), first);
 }
 
 const ir_expr *dl_part(const d_lanes *d, const char *name, const ir_expr *part, int64_t parts, const ir_expr *whole) {
-    part = ir_let_in(d->b, name, dl_i(d, 0), ir_plus(d->b, whole, 1), part);
+    part = ir_let_in(d->b, name, ir_idx(d->b, 0), ir_plus(d->b, whole, 1), part);
     for (int64_t i = 2; i <= parts; i++) {
         const ir_expr *some = ir_times(d->b, part, i);
-        ir_assume(d->b, ir_le(d->b, dl_i(d, 0), some));
+        ir_assume(d->b, ir_le(d->b, ir_idx(d->b, 0), some));
         ir_assume(d->b, ir_le(d->b, some, whole));
     }
     return part;
@@ -79,16 +75,14 @@ static void derive_sizes(d_lanes *d, mha_context *c) {
 }
 
 /* Rows of a KV head of the longest entry. */
-static const ir_expr *all_rows(const d_lanes *d) {
-    return ir_mul(d->b, d->c->params.size[MHA_SEQ_Q], dl_i(d, d->c->group));
-}
+static const ir_expr *all_rows(const d_lanes *d) { return ir_times(d->b, d->c->params.size[MHA_SEQ_Q], d->c->group); }
 
 static const ir_expr *all_chunks(const d_lanes *d) {
-    return d->one_chunk ? dl_i(d, 1) : dl_ceil_div(d, d->c->params.size[MHA_SEQ_KV], d->c->s->kv_chunk);
+    return d->one_chunk ? ir_idx(d->b, 1) : ir_ceil_div(d->b, d->c->params.size[MHA_SEQ_KV], d->c->s->kv_chunk);
 }
 
 static const ir_expr *row_tasks(const d_lanes *d) {
-    return d->fixed_rows ? dl_i(d, 1) : dl_ceil_div(d, all_rows(d), d->max_rows);
+    return d->fixed_rows ? ir_idx(d->b, 1) : ir_ceil_div(d->b, all_rows(d), d->max_rows);
 }
 
 void mha_d_lanes_shared(mha_context *c) {
@@ -96,7 +90,7 @@ void mha_d_lanes_shared(mha_context *c) {
     derive_sizes(&d, c);
     if (d.one_chunk) return;
     const ir_expr *const dims[] = {c->params.size[MHA_BATCH], c->params.size[MHA_KV_HEADS], all_chunks(&d),
-                                   all_rows(&d), dl_i(&d, d.v_columns)};
+                                   all_rows(&d), ir_idx(d.b, d.v_columns)};
     c->parts.max = ir_shared(c->b, "chunk_max", c->elem, 4, dims);
     c->parts.sum = ir_shared(c->b, "chunk_sum", c->elem, 4, dims);
     c->parts.out = ir_shared(c->b, "chunk_out", c->elem, 5, dims);
@@ -107,34 +101,35 @@ void mha_d_lanes_shared(mha_context *c) {
 void dl_each_rows(d_lanes *d, int64_t step, dl_rows_fn *build, const void *user) {
     const int64_t whole = d->fixed_rows / step, rest = d->fixed_rows % step;
     if (!d->fixed_rows || whole > 1) {
-        const ir_expr *end = d->fixed_rows ? dl_i(d, whole * step) : d->padded_rows;
-        const ir_expr *first = ir_for_begin(d->b, "row", dl_i(d, 0), end, step, false);
-        build(d, user, first, step);
-        ir_for_end(d->b);
+        const ir_expr *end = d->fixed_rows ? ir_idx(d->b, whole * step) : d->padded_rows;
+        IR_LOOP(d->b, first, ir_for_begin(d->b, "row", ir_idx(d->b, 0), end, step, false)) {
+            build(d, user, first, step);
+        }
     } else if (whole == 1) {
-        build(d, user, dl_i(d, 0), step);
+        build(d, user, ir_idx(d->b, 0), step);
     }
-    if (rest) build(d, user, dl_i(d, whole * step), rest);
+    if (rest) build(d, user, ir_idx(d->b, whole * step), rest);
 }
 
 void dl_each_columns(d_lanes *d, const char *name, int64_t columns, int64_t unroll, dl_columns_fn *build, void *user) {
     const int64_t step = unroll * d->width;
     int64_t done = columns / step * step;
     if (done) {
-        const ir_expr *at = done > step ? ir_for_begin(d->b, name, dl_i(d, 0), dl_i(d, done), step, false) : dl_i(d, 0);
-        for (int64_t u = 0; u < step; u += d->width) build(d, user, ir_add(d->b, at, dl_i(d, u)), d->width);
+        const ir_expr *at =
+            done > step ? ir_for_begin(d->b, name, ir_idx(d->b, 0), ir_idx(d->b, done), step, false) : ir_idx(d->b, 0);
+        for (int64_t u = 0; u < step; u += d->width) build(d, user, ir_plus(d->b, at, u), d->width);
         if (done > step) ir_for_end(d->b);
     }
-    for (; done < columns; done += d->width) build(d, user, dl_i(d, done), columns - done);
+    for (; done < columns; done += d->width) build(d, user, ir_idx(d->b, done), columns - done);
 }
 
 dl_row dl_row_at(const d_lanes *d, const ir_expr *row) {
     ir_builder *b = d->b;
-    const ir_expr *group = dl_i(d, d->c->group), *first_head = ir_mul(b, d->kv_head, group);
-    if (!d->fixed_rows) row = ir_min(b, row, ir_sub(b, d->rows, dl_i(d, 1)));
+    const ir_expr *group = ir_idx(b, d->c->group), *first_head = ir_mul(b, d->kv_head, group);
+    if (!d->fixed_rows) row = ir_min(b, row, ir_plus(b, d->rows, -1));
     row = ir_let(b, "number", ir_add(b, d->first_row, row));
     dl_row r = {.head = ir_let(b, "head", ir_add(b, first_head, ir_mod(b, row, group))),
-                .query = dl_first(d, "query", ir_div(b, row, group), dl_i(d, 1), d->entry.seq_q)};
+                .query = dl_first(d, "query", ir_div(b, row, group), ir_idx(b, 1), d->entry.seq_q)};
     r.token = ir_add(b, d->entry.first_q, r.query);
     return r;
 }
@@ -198,15 +193,16 @@ static void init_row(d_lanes *d, const ir_expr *r) {
     for (int part = 0; part < 2; part++) {
         const int64_t end = part ? c->p->head_dim : whole, begin = part ? whole : 0;
         if (begin == end) continue;
-        const ir_expr *at = part ? dl_i(d, whole) : ir_for_begin(b, "at", dl_i(d, 0), dl_i(d, end), d->width, false);
+        const ir_expr *at =
+            part ? ir_idx(b, whole) : ir_for_begin(b, "at", ir_idx(b, 0), ir_idx(b, end), d->width, false);
         const ir_expr *q = load_query(d, index, at, part ? end - begin : d->width);
         ir_store(b, ir_at(b, d->q, d->width, 2, r, at), q);
         if (!part) ir_for_end(b);
     }
-    const ir_expr *at = ir_for_begin(b, "at", dl_i(d, 0), dl_i(d, d->v_columns), d->lanes, false);
-    ir_store(b, ir_at(b, d->o, d->lanes, 2, r, at), mha_number(c, 0, d->lanes));
-    if (d->is_serial) ir_store(b, ir_at(b, d->o_lost, d->lanes, 2, r, at), mha_number(c, 0, d->lanes));
-    ir_for_end(b);
+    IR_FOR(b, at, ir_idx(b, 0), ir_idx(b, d->v_columns), d->lanes) {
+        ir_store(b, ir_at(b, d->o, d->lanes, 2, r, at), mha_number(c, 0, d->lanes));
+        if (d->is_serial) ir_store(b, ir_at(b, d->o_lost, d->lanes, 2, r, at), mha_number(c, 0, d->lanes));
+    }
 }
 
 /* Adds the lost parts to O and to the sum. */
@@ -215,11 +211,11 @@ static void complete_row(d_lanes *d, const ir_expr *r) {
     const ir_access *sum = ir_at(b, d->row_sum, 1, 1, r);
     const ir_expr *sum_lost = ir_load(b, ir_at(b, d->row_sum_lost, 1, 1, r));
     ir_store(b, sum, mha_sum_total(d->c, (mha_sum){ir_load(b, sum), sum_lost}));
-    const ir_expr *at = ir_for_begin(b, "at", dl_i(d, 0), dl_i(d, d->v_columns), d->lanes, false);
-    const ir_access *o = ir_at(b, d->o, d->lanes, 2, r, at);
-    const ir_expr *o_lost = ir_load(b, ir_at(b, d->o_lost, d->lanes, 2, r, at));
-    ir_store(b, o, mha_sum_total(d->c, (mha_sum){ir_load(b, o), o_lost}));
-    ir_for_end(b);
+    IR_FOR(b, at, ir_idx(b, 0), ir_idx(b, d->v_columns), d->lanes) {
+        const ir_access *o = ir_at(b, d->o, d->lanes, 2, r, at);
+        const ir_expr *o_lost = ir_load(b, ir_at(b, d->o_lost, d->lanes, 2, r, at));
+        ir_store(b, o, mha_sum_total(d->c, (mha_sum){ir_load(b, o), o_lost}));
+    }
 }
 
 /* O / sum and LSE of a row; 0 and -inf for one that saw no key. */
@@ -246,21 +242,21 @@ static void share_row(d_lanes *d, const ir_expr *r, bool seen) {
     ir_store(b, max, seen ? ir_load(b, ir_at(b, d->row_max, 1, 1, r)) : mha_number(c, -INFINITY, 1));
     ir_store(b, sum, seen ? ir_load(b, ir_at(b, d->row_sum, 1, 1, r)) : mha_number(c, 0, 1));
     if (!seen) return;
-    const ir_expr *at = ir_for_begin(b, "at", dl_i(d, 0), dl_i(d, d->v_columns), d->lanes, false);
-    ir_store(b, ir_at(b, c->parts.out, d->lanes, 5, d->entry.number, d->kv_head, d->chunk, row, at),
-             ir_load(b, ir_at(b, d->o, d->lanes, 2, r, at)));
-    ir_for_end(b);
+    IR_FOR(b, at, ir_idx(b, 0), ir_idx(b, d->v_columns), d->lanes) {
+        ir_store(b, ir_at(b, c->parts.out, d->lanes, 5, d->entry.number, d->kv_head, d->chunk, row, at),
+                 ir_load(b, ir_at(b, d->o, d->lanes, 2, r, at)));
+    }
 }
 
 static void finish_rows(d_lanes *d, bool seen) {
-    const ir_expr *r = ir_for_begin(d->b, "r", dl_i(d, 0), d->rows, 1, false);
-    if (seen && d->c->by_pairs) dl_restore_order(d, r);
-    if (d->is_serial) complete_row(d, r);
-    if (d->one_chunk)
-        store_row(d, r);
-    else
-        share_row(d, r, seen);
-    ir_for_end(d->b);
+    IR_FOR(d->b, r, ir_idx(d->b, 0), d->rows, 1) {
+        if (seen && d->c->by_pairs) dl_restore_order(d, r);
+        if (d->is_serial) complete_row(d, r);
+        if (d->one_chunk)
+            store_row(d, r);
+        else
+            share_row(d, r, seen);
+    }
 }
 
 /* ---- which keys a task visits ---- */
@@ -271,21 +267,21 @@ typedef struct key_range {
 } key_range;
 
 static const ir_expr *position_of(const d_lanes *d, const ir_expr *row) {
-    const ir_expr *query = ir_div(d->b, ir_add(d->b, d->first_row, row), dl_i(d, d->c->group));
+    const ir_expr *query = ir_div(d->b, ir_add(d->b, d->first_row, row), ir_idx(d->b, d->c->group));
     return ir_add(d->b, d->entry.base, query);
 }
 
 static key_range keys_of_task(const d_lanes *d) {
     ir_builder *b = d->b;
     const mha_context *c = d->c;
-    key_range keys = {.first = dl_i(d, 0), .end = d->entry.seq_kv};
+    key_range keys = {.first = ir_idx(b, 0), .end = d->entry.seq_kv};
     if (!c->has_first && !c->has_last) return keys;
-    const ir_expr *low = ir_let(b, "low", position_of(d, dl_i(d, 0)));
-    const ir_expr *high = ir_let(b, "high", position_of(d, ir_sub(b, d->rows, dl_i(d, 1))));
+    const ir_expr *low = ir_let(b, "low", position_of(d, ir_idx(b, 0)));
+    const ir_expr *high = ir_let(b, "high", position_of(d, ir_plus(b, d->rows, -1)));
     const mha_sights sights = mha_sights_of(c, &d->entry, low, high);
     keys.all_end = ir_let(b, "low_end", sights.all_end);
     keys.all_first = ir_let(b, "all_first", sights.all_first);
-    keys.first = sights.globals_end ? dl_i(d, 0) : sights.some_first;
+    keys.first = sights.globals_end ? ir_idx(b, 0) : sights.some_first;
     keys.end = sights.globals_end ? ir_max(b, sights.some_end, sights.globals_end) : sights.some_end;
     return keys;
 }
@@ -295,9 +291,9 @@ static const ir_expr *is_partial(const d_lanes *d, const key_range *task, const 
     ir_builder *b = d->b;
     if (d->masks_keys || (d->masks_positions && d->c->has_global)) return ir_int(b, IR_BOOL, 1);
     if (!d->masks_positions) return ir_int(b, IR_BOOL, 0);
-    const ir_expr *before = compare(d, IR_LT, tile->first, task->all_first);
-    const ir_expr *after = compare(d, IR_GT, ir_add(b, tile->first, tile->keys), task->all_end);
-    return ir_let(b, "is_partial", ir_apply(b, IR_OR, before, after, NULL));
+    const ir_expr *before = ir_lt(b, tile->first, task->all_first);
+    const ir_expr *after = ir_gt(b, ir_add(b, tile->first, tile->keys), task->all_end);
+    return ir_let(b, "is_partial", ir_or(b, before, after));
 }
 
 /* Whether the keys are known to come in whole tiles. */
@@ -309,13 +305,13 @@ static bool tiles_are_whole(const d_lanes *d) {
 
 static void load_scales_of(d_lanes *d, const dl_streams *streams, const void *user) {
     ir_builder *b = d->b;
-    const ir_expr *i = ir_for_begin(b, "i", dl_i(d, 0), streams->keys, 1, false);
-    const mha_kv_row key = dl_key_at(d, streams, 0, i);
-    const ir_expr *j = ir_add(b, streams->first[0], i);
-    (void)user;
-    if (d->k_scales) ir_store(b, ir_at(b, d->k_scales, 1, 1, j), mha_k_scale(d->c, &key));
-    if (d->v_scales) ir_store(b, ir_at(b, d->v_scales, 1, 1, j), mha_v_scale(d->c, &key));
-    ir_for_end(b);
+    IR_FOR(b, i, ir_idx(b, 0), streams->keys, 1) {
+        const mha_kv_row key = dl_key_at(d, streams, 0, i);
+        const ir_expr *j = ir_add(b, streams->first[0], i);
+        (void)user;
+        if (d->k_scales) ir_store(b, ir_at(b, d->k_scales, 1, 1, j), mha_k_scale(d->c, &key));
+        if (d->v_scales) ir_store(b, ir_at(b, d->v_scales, 1, 1, j), mha_v_scale(d->c, &key));
+    }
 }
 
 static void load_scales(d_lanes *d, const dl_tile *tile) {
@@ -342,19 +338,19 @@ static void visit_keys(d_lanes *d, const key_range *task, const ir_expr *first, 
     ir_builder *b = d->b;
     const int64_t most = d->c->s->kv_tile;
     dl_tile tile;
-    const ir_expr *key = ir_for_begin(b, "key", first, end, most, false);
-    tile.keys = tiles_are_whole(d) ? dl_i(d, most) : ir_min(b, ir_sub(b, end, key), dl_i(d, most));
-    tile.keys = ir_let_in(b, "keys", dl_i(d, 1), dl_i(d, most + 1), tile.keys);
-    tile.first = dl_first(d, "first_key", key, tile.keys, d->entry.seq_kv);
-    tile.is_partial = is_partial(d, task, &tile);
-    load_scales(d, &tile);
-    if (d->is_serial)
-        dl_serial_scores(d, &tile);
-    else
-        dl_scores(d, &tile);
-    dl_softmax(d, &tile);
-    dl_values(d, &tile);
-    ir_for_end(b);
+    IR_FOR(b, key, first, end, most) {
+        tile.keys = tiles_are_whole(d) ? ir_idx(b, most) : ir_min(b, ir_sub(b, end, key), ir_idx(b, most));
+        tile.keys = ir_let_in(b, "keys", ir_idx(b, 1), ir_idx(b, most + 1), tile.keys);
+        tile.first = dl_first(d, "first_key", key, tile.keys, d->entry.seq_kv);
+        tile.is_partial = is_partial(d, task, &tile);
+        load_scales(d, &tile);
+        if (d->is_serial)
+            dl_serial_scores(d, &tile);
+        else
+            dl_scores(d, &tile);
+        dl_softmax(d, &tile);
+        dl_values(d, &tile);
+    }
 }
 
 static void build_task(d_lanes *d) {
@@ -363,27 +359,24 @@ static void build_task(d_lanes *d) {
     const key_range task = keys_of_task(d);
     const ir_expr *first = task.first, *end = task.end;
     if (!d->one_chunk) {
-        const ir_expr *begin = ir_mul(b, d->chunk, dl_i(d, chunk));
+        const ir_expr *begin = ir_times(b, d->chunk, chunk);
         first = ir_max(b, first, begin);
-        end = ir_min(b, end, ir_add(b, begin, dl_i(d, chunk)));
+        end = ir_min(b, end, ir_plus(b, begin, chunk));
     }
     if (d->is_serial) { /* where the tiles of q-lanes begin */
-        const ir_expr *step = dl_i(d, d->c->s->kv_tile);
+        const ir_expr *step = ir_idx(b, d->c->s->kv_tile);
         first = ir_mul(b, ir_div(b, first, step), step);
     }
     first = ir_let(b, "first", first);
     end = ir_let(b, "end", end);
-    if (!d->one_chunk) ir_if_begin(b, compare(d, IR_LT, first, end));
-    alloc_scratch(d);
-    const ir_expr *r = ir_for_begin(b, "r", dl_i(d, 0), d->padded_rows, 1, false);
-    init_row(d, r);
-    ir_for_end(b);
-    visit_keys(d, &task, first, end);
-    finish_rows(d, true);
+    IR_GUARD(b, !d->one_chunk, ir_lt(b, first, end)) {
+        alloc_scratch(d);
+        IR_FOR(b, r, ir_idx(b, 0), d->padded_rows, 1) init_row(d, r);
+        visit_keys(d, &task, first, end);
+        finish_rows(d, true);
+    }
     if (d->one_chunk) return;
-    ir_if_else(b);
-    finish_rows(d, false);
-    ir_if_end(b);
+    IR_ELSE(b) finish_rows(d, false);
 }
 
 /* ---- phases ---- */
@@ -393,15 +386,15 @@ static void begin_rows(d_lanes *d, const ir_expr *number, const ir_expr *task) {
     ir_builder *b = d->b;
     d->entry = mha_entry_open(d->c, number);
     mha_scale_open(d->c);
-    d->first_row = ir_mul(b, task, dl_i(d, d->max_rows));
+    d->first_row = ir_times(b, task, d->max_rows);
     if (d->fixed_rows) {
-        d->rows = d->padded_rows = dl_i(d, d->fixed_rows);
+        d->rows = d->padded_rows = ir_idx(b, d->fixed_rows);
         return;
     }
-    const ir_expr *left = ir_sub(b, ir_mul(b, d->entry.seq_q, dl_i(d, d->c->group)), d->first_row);
-    d->rows = ir_let(b, "rows", ir_min(b, left, dl_i(d, d->max_rows)));
-    ir_if_begin(b, compare(d, IR_GT, d->rows, dl_i(d, 0)));
-    d->padded_rows = ir_mul(b, dl_ceil_div(d, d->rows, d->row_step), dl_i(d, d->row_step));
+    const ir_expr *left = ir_sub(b, ir_times(b, d->entry.seq_q, d->c->group), d->first_row);
+    d->rows = ir_let(b, "rows", ir_min(b, left, ir_idx(b, d->max_rows)));
+    ir_if_begin(b, ir_gt(b, d->rows, ir_idx(b, 0)));
+    d->padded_rows = ir_times(b, ir_ceil_div(b, d->rows, d->row_step), d->row_step);
     d->padded_rows = ir_let(b, "padded_rows", d->padded_rows);
 }
 
@@ -413,39 +406,39 @@ static void end_rows(d_lanes *d) {
 static void merge_chunks(d_lanes *d) {
     ir_builder *b = d->b;
     mha_context *c = d->c;
-    ir_phase_begin(b);
-    const ir_expr *number = ir_parallel(b, "merge_b", c->params.size[MHA_BATCH]);
-    d->kv_head = ir_parallel(b, "merge_h", c->params.size[MHA_KV_HEADS]);
-    begin_rows(d, number, ir_parallel(b, "merge_t", row_tasks(d)));
-    const ir_expr *r = ir_for_begin(b, "r", dl_i(d, 0), d->rows, 1, false);
-    const dl_row row = dl_row_at(d, r);
-    const mha_parts parts = {
-        .max = c->parts.max,
-        .sum = c->parts.sum,
-        .values = c->parts.out,
-        .rank = 4,
-        .part_dim = 2,
-        .index = {number, d->kv_head, NULL, ir_let(b, "number", ir_add(b, d->first_row, r))},
-        .count = dl_ceil_div(d, d->entry.seq_kv, c->s->kv_chunk),
-        .columns = d->v_columns,
-        .sink = sink_of(d, &row),
-    };
-    mha_merge_parts(c, &parts, c->out, c->lse, (const ir_expr *const[]){d->entry.batch, row.head, row.token});
-    ir_for_end(b);
-    end_rows(d);
-    ir_phase_end(b);
+    IR_PHASE(b) {
+        const ir_expr *number = ir_parallel(b, "merge_b", c->params.size[MHA_BATCH]);
+        d->kv_head = ir_parallel(b, "merge_h", c->params.size[MHA_KV_HEADS]);
+        begin_rows(d, number, ir_parallel(b, "merge_t", row_tasks(d)));
+        IR_FOR(b, r, ir_idx(b, 0), d->rows, 1) {
+            const dl_row row = dl_row_at(d, r);
+            const mha_parts parts = {
+                .max = c->parts.max,
+                .sum = c->parts.sum,
+                .values = c->parts.out,
+                .rank = 4,
+                .part_dim = 2,
+                .index = {number, d->kv_head, NULL, ir_let(b, "number", ir_add(b, d->first_row, r))},
+                .count = ir_ceil_div(b, d->entry.seq_kv, c->s->kv_chunk),
+                .columns = d->v_columns,
+                .sink = sink_of(d, &row),
+            };
+            mha_merge_parts(c, &parts, c->out, c->lse, (const ir_expr *const[]){d->entry.batch, row.head, row.token});
+        }
+        end_rows(d);
+    }
 }
 
 void mha_d_lanes(mha_context *c) {
     d_lanes d = {0};
     derive_sizes(&d, c);
-    ir_phase_begin(c->b);
-    const ir_expr *number = ir_parallel(c->b, "b", c->params.size[MHA_BATCH]);
-    d.kv_head = ir_parallel(c->b, "h", c->params.size[MHA_KV_HEADS]);
-    d.chunk = ir_parallel(c->b, "chunk", all_chunks(&d));
-    begin_rows(&d, number, ir_parallel(c->b, "t", row_tasks(&d)));
-    build_task(&d);
-    end_rows(&d);
-    ir_phase_end(c->b);
+    IR_PHASE(c->b) {
+        const ir_expr *number = ir_parallel(c->b, "b", c->params.size[MHA_BATCH]);
+        d.kv_head = ir_parallel(c->b, "h", c->params.size[MHA_KV_HEADS]);
+        d.chunk = ir_parallel(c->b, "chunk", all_chunks(&d));
+        begin_rows(&d, number, ir_parallel(c->b, "t", row_tasks(&d)));
+        build_task(&d);
+        end_rows(&d);
+    }
     if (!d.one_chunk) merge_chunks(&d);
 }

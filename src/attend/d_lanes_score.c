@@ -20,7 +20,7 @@ typedef struct score_tile {
 } score_tile;
 
 static const ir_expr *row_at(const d_lanes *d, const score_tile *t, int64_t row) {
-    return ir_add(d->b, t->first_row, dl_i(d, row));
+    return ir_plus(d->b, t->first_row, row);
 }
 
 /* K * Q over one vector of columns. */
@@ -41,8 +41,8 @@ static void open_keys(d_lanes *d, score_tile *t) {
     const int64_t count = t->product.vectors;
     const bool fits = streams->count > 1 || (keys && keys->op == IR_CONST && keys->value.i % count == 0);
     for (int64_t j = 0; j < count; j++) {
-        const ir_expr *i = ir_add(b, t->block, ir_add(b, t->turn, dl_i(d, j / streams->count)));
-        if (!fits) i = ir_min(b, i, ir_sub(b, keys, dl_i(d, 1)));
+        const ir_expr *i = ir_add(b, t->block, ir_plus(b, t->turn, j / streams->count));
+        if (!fits) i = ir_min(b, i, ir_plus(b, keys, -1));
         t->key[j] = dl_key_at(d, streams, j % streams->count, i);
     }
 }
@@ -54,10 +54,10 @@ static const ir_access *scores_at(const d_lanes *d, const score_tile *t, int64_t
     const ir_expr *r = row_at(d, t, row);
     if (t->streams->count == 1)
         return ir_at(b, d->scores, lanes, 2, r,
-                     ir_add(b, t->streams->first[0], ir_add(b, ir_add(b, t->block, t->turn), dl_i(d, j))));
-    const ir_expr *turn = ir_add(b, t->turn, dl_i(d, j / STREAMS)), *four = dl_i(d, STREAMS);
+                     ir_add(b, t->streams->first[0], ir_plus(b, ir_add(b, t->block, t->turn), j)));
+    const ir_expr *turn = ir_plus(b, t->turn, j / STREAMS), *four = ir_idx(b, STREAMS);
     const ir_expr *quarter = ir_mul(b, ir_div(b, turn, four), four);
-    return ir_at(b, t->turns, lanes, 3, r, ir_mod(b, turn, four), ir_add(b, quarter, dl_i(d, j % STREAMS)));
+    return ir_at(b, t->turns, lanes, 3, r, ir_mod(b, turn, four), ir_plus(b, quarter, j % STREAMS));
 }
 
 static int power_below(int64_t x) {
@@ -109,14 +109,14 @@ static void register_tile(d_lanes *d, const void *user, const ir_expr *first_row
 /* Moves the scores of a block to where they belong. */
 static void transpose_block(d_lanes *d, const score_tile *t) {
     ir_builder *b = d->b;
-    const ir_expr *row = ir_for_begin(b, "r", dl_i(d, 0), d->padded_rows, 1, false);
-    const ir_expr *squares[STREAMS];
-    for (int i = 0; i < STREAMS; i++)
-        squares[i] = ir_let(b, "s", ir_load(b, ir_at(b, t->turns, d->lanes, 3, row, dl_i(d, i), dl_i(d, 0))));
-    mha_transpose_quarters(b, d->lanes, squares);
-    for (int s = 0; s < STREAMS; s++)
-        ir_store(b, ir_at(b, d->scores, d->lanes, 2, row, ir_add(b, t->streams->first[s], t->block)), squares[s]);
-    ir_for_end(b);
+    IR_LOOP(b, row, ir_for_begin(b, "r", ir_idx(b, 0), d->padded_rows, 1, false)) {
+        const ir_expr *squares[STREAMS];
+        for (int i = 0; i < STREAMS; i++)
+            squares[i] = ir_let(b, "s", ir_load(b, ir_at(b, t->turns, d->lanes, 3, row, ir_idx(b, i), ir_idx(b, 0))));
+        mha_transpose_quarters(b, d->lanes, squares);
+        for (int s = 0; s < STREAMS; s++)
+            ir_store(b, ir_at(b, d->scores, d->lanes, 2, row, ir_add(b, t->streams->first[s], t->block)), squares[s]);
+    }
 }
 
 static void score_streams(d_lanes *d, const dl_streams *streams, const void *user) {
@@ -125,23 +125,26 @@ static void score_streams(d_lanes *d, const dl_streams *streams, const void *use
     score_tile t = {.streams = streams};
     (void)user;
     if (streams->count == 1) {
-        t.block = dl_i(d, 0);
-        t.turn = ir_for_begin(b, "i", dl_i(d, 0), streams->keys, keys, false);
-        dl_each_rows(d, d->c->s->score_vectors, register_tile, &t);
-        ir_for_end(b);
+        t.block = ir_idx(b, 0);
+        IR_FOR(b, i, ir_idx(b, 0), streams->keys, keys) {
+            t.turn = i;
+            dl_each_rows(d, d->c->s->score_vectors, register_tile, &t);
+        }
         return;
     }
-    t.block = ir_for_begin(b, "i", dl_i(d, 0), ir_sub(b, streams->keys, dl_i(d, d->lanes - 1)), d->lanes, false);
-    t.turns =
-        ir_alloc(b, "turns", IR_SCRATCH, ir_type_of(d->c->elem, 1), 3, (int64_t[]){d->max_rows, STREAMS, d->lanes});
-    t.turn = ir_for_begin(b, "turn", dl_i(d, 0), dl_i(d, d->lanes), keys / STREAMS, false);
-    const ir_expr *key = ir_add(b, t.block, t.turn);
-    for (int64_t j = 0; j < keys; j++)
-        dl_fetch_ahead(d, d->c->k, streams, j % STREAMS, ir_add(b, key, dl_i(d, j / STREAMS)));
-    dl_each_rows(d, d->c->s->score_vectors, register_tile, &t);
-    ir_for_end(b);
-    transpose_block(d, &t);
-    ir_for_end(b);
+    IR_FOR(b, i, ir_idx(b, 0), ir_sub(b, streams->keys, ir_idx(b, d->lanes - 1)), d->lanes) {
+        t.block = i;
+        t.turns =
+            ir_alloc(b, "turns", IR_SCRATCH, ir_type_of(d->c->elem, 1), 3, (int64_t[]){d->max_rows, STREAMS, d->lanes});
+        IR_FOR(b, turn, ir_idx(b, 0), ir_idx(b, d->lanes), keys / STREAMS) {
+            t.turn = turn;
+            const ir_expr *key = ir_add(b, t.block, t.turn);
+            for (int64_t j = 0; j < keys; j++)
+                dl_fetch_ahead(d, d->c->k, streams, j % STREAMS, ir_plus(b, key, j / STREAMS));
+            dl_each_rows(d, d->c->s->score_vectors, register_tile, &t);
+        }
+        transpose_block(d, &t);
+    }
 }
 
 void dl_scores(d_lanes *d, const dl_tile *tile) {

@@ -15,10 +15,10 @@ static void multiply(d_lanes *d, const serial_tile *t, mha_product *p, const ir_
     const ir_expr *columns[4];
     mha_transposed_keys(d->c, t->key, column, width, columns);
     for (int i = 0; i < width; i++) {
-        const ir_expr *at = ir_add(d->b, column, dl_i(d, i));
+        const ir_expr *at = ir_plus(d->b, column, i);
         mha_product_vector(p, NULL, 0, columns[i]);
         for (int r = 0; r < p->rows; r++)
-            mha_product_repeat(p, NULL, r, ir_at(d->b, d->q, 1, 2, ir_add(d->b, first_row, dl_i(d, r)), at));
+            mha_product_repeat(p, NULL, r, ir_at(d->b, d->q, 1, 2, ir_plus(d->b, first_row, r), at));
     }
 }
 
@@ -31,24 +31,25 @@ static void register_tile(d_lanes *d, const void *user, const ir_expr *first_row
     const int quarter = mha_quarter(d->lanes);
     const int64_t dim = d->c->p->head_dim, whole = dim - dim % quarter;
     if (whole) {
-        multiply(d, t, &p, first_row, ir_for_begin(b, "d", dl_i(d, 0), dl_i(d, whole), quarter, false), quarter);
-        ir_for_end(b);
+        IR_LOOP(b, column, ir_for_begin(b, "d", ir_idx(b, 0), ir_idx(b, whole), quarter, false))
+            multiply(d, t, &p, first_row, column, quarter);
     }
-    for (int64_t column = whole; column < dim; column++) multiply(d, t, &p, first_row, dl_i(d, column), 1);
+    for (int64_t column = whole; column < dim; column++) multiply(d, t, &p, first_row, ir_idx(b, column), 1);
     for (int64_t r = 0; r < count; r++)
-        ir_store(b, ir_at(b, d->scores, d->lanes, 2, ir_add(b, first_row, dl_i(d, r)), t->first_key),
+        ir_store(b, ir_at(b, d->scores, d->lanes, 2, ir_plus(b, first_row, r), t->first_key),
                  mha_product_sum(&p, r, 0));
 }
 
 void dl_serial_scores(d_lanes *d, const dl_tile *tile) {
     ir_builder *b = d->b;
     serial_tile t;
-    t.first_key = ir_for_begin(b, "i", dl_i(d, 0), tile->keys, d->lanes, false);
-    const ir_expr *last = ir_sub(b, tile->keys, dl_i(d, 1));
-    for (int l = 0; l < d->lanes; l++) {
-        const ir_expr *i = ir_min(b, ir_add(b, t.first_key, dl_i(d, l)), last);
-        t.key[l] = mha_kv_row_at(d->c, &d->entry, d->kv_head, ir_let(b, "j", ir_add(b, tile->first, i)));
+    IR_FOR(b, i, ir_idx(b, 0), tile->keys, d->lanes) {
+        t.first_key = i;
+        const ir_expr *last = ir_plus(b, tile->keys, -1);
+        for (int l = 0; l < d->lanes; l++) {
+            const ir_expr *own = ir_min(b, ir_plus(b, i, l), last);
+            t.key[l] = mha_kv_row_at(d->c, &d->entry, d->kv_head, ir_let(b, "j", ir_add(b, tile->first, own)));
+        }
+        dl_each_rows(d, d->c->s->score_vectors, register_tile, &t);
     }
-    dl_each_rows(d, d->c->s->score_vectors, register_tile, &t);
-    ir_for_end(b);
 }

@@ -7,16 +7,12 @@
 
 /* ---- which keys a row sees ---- */
 
-static const ir_expr *compare(const d_lanes *d, ir_op op, const ir_expr *x, const ir_expr *y) {
-    return ir_apply(d->b, op, x, y, NULL);
-}
-
 /* A key as i32, counted from the tile's first. A key outside of the tile is moved next to it. */
 static const ir_expr *in_tile(const d_lanes *d, const dl_tile *tile, const char *name, const ir_expr *key) {
     ir_builder *b = d->b;
     if (!key) return NULL;
     const ir_expr *from = ir_sub(b, key, tile->first);
-    const ir_expr *near = ir_max(b, dl_i(d, -1), ir_min(b, from, dl_i(d, d->c->s->kv_tile)));
+    const ir_expr *near = ir_max(b, ir_idx(b, -1), ir_min(b, from, ir_idx(b, d->c->s->kv_tile)));
     return ir_let(b, name, ir_cast(b, IR_I32, near));
 }
 
@@ -47,16 +43,17 @@ static const ir_expr *load_masks(const d_lanes *d, const dl_sight *sight, mha_te
     const ir_expr *const index[] = {d->entry.number, sight->row->head, sight->row->query, key};
     const ir_type type = ir_type_of(id == MHA_ATTN_MASK ? IR_I32 : d->c->elem, lanes);
     const ir_access *value = ir_at(b, ir_alloc(b, "masks", IR_REG, type, 0, NULL), lanes, 0);
-    ir_if_begin(b, compare(d, IR_LE, ir_add(b, key, dl_i(d, lanes)), end));
-    store_masks(d, value, ir_access_make(b, masks, lanes, -1, 4, index, NULL));
-    ir_if_else(b);
-    if (lanes > 1) {
-        const ir_expr *there = compare(d, IR_LT, ir_ramp(b, key, dl_i(d, 1), lanes), ir_splat(b, end, lanes));
-        store_masks(d, value, ir_access_make(b, masks, lanes, -1, 4, index, there));
-    } else {
-        ir_store(b, value, id == MHA_ATTN_MASK ? ir_int(b, IR_I32, 0) : mha_number(d->c, 0, 1));
+    IR_IF(b, ir_le(b, ir_plus(b, key, lanes), end)) {
+        store_masks(d, value, ir_access_make(b, masks, lanes, -1, 4, index, NULL));
     }
-    ir_if_end(b);
+    IR_ELSE(b) {
+        if (lanes > 1) {
+            const ir_expr *there = ir_lt(b, ir_ramp(b, key, ir_idx(b, 1), lanes), ir_splat(b, end, lanes));
+            store_masks(d, value, ir_access_make(b, masks, lanes, -1, 4, index, there));
+        } else {
+            ir_store(b, value, id == MHA_ATTN_MASK ? ir_int(b, IR_I32, 0) : mha_number(d->c, 0, 1));
+        }
+    }
     return ir_load(b, value);
 }
 
@@ -71,8 +68,8 @@ const ir_expr *dl_sees(const d_lanes *d, const dl_sight *sight, const ir_expr *j
     if (hiding.sight.first || hiding.sight.last)
         hiding.key = ir_let(b, "key", ir_ramp(b, ir_cast(b, IR_I32, j), ir_int(b, IR_I32, 1), lanes));
     if (bias && d->c->p->short_masks) {
-        const ir_expr *key = ir_ramp(b, ir_add(b, sight->tile->first, j), dl_i(d, 1), lanes);
-        hiding.there = compare(d, IR_LT, key, ir_splat(b, d->c->params.size[MHA_BIAS_KV], lanes));
+        const ir_expr *key = ir_ramp(b, ir_add(b, sight->tile->first, j), ir_idx(b, 1), lanes);
+        hiding.there = ir_lt(b, key, ir_splat(b, d->c->params.size[MHA_BIAS_KV], lanes));
     }
     hiding.mask = load_masks(d, sight, MHA_ATTN_MASK, MHA_MASK_KV, j, lanes);
     return mha_sees(d->c, &hiding, lanes);
@@ -83,7 +80,7 @@ const ir_expr *dl_sees(const d_lanes *d, const dl_sight *sight, const ir_expr *j
 /* The lanes of the last vectors that lie beyond the last key. */
 static void hide_beyond(d_lanes *d, const dl_tile *tile, const ir_expr *r) {
     for (int i = 0; i < d->width; i += d->lanes) {
-        const ir_access *beyond = ir_at(d->b, d->scores, d->lanes, 2, r, ir_add(d->b, tile->keys, dl_i(d, i)));
+        const ir_access *beyond = ir_at(d->b, d->scores, d->lanes, 2, r, ir_plus(d->b, tile->keys, i));
         ir_store(d->b, beyond, mha_number(d->c, -INFINITY, d->lanes));
     }
 }
@@ -107,18 +104,18 @@ static void score_row(d_lanes *d, const dl_tile *tile, const dl_row *row, const 
     const int lanes = d->lanes;
     mha_score_operands operands = operands_of_row(d, row);
     const dl_sight sight = masked ? dl_sight_of(d, tile, row) : (dl_sight){tile, row, {0}};
-    const ir_expr *j = ir_for_begin(b, "j", dl_i(d, 0), tile->keys, lanes, false);
-    const ir_access *score = ir_at(b, d->scores, lanes, 2, r, j);
-    operands.k_scale = dl_k_scales(d, j, lanes);
-    if (operands.slope) {
-        const ir_expr *first = ir_cast(b, IR_I32, ir_add(b, tile->first, j));
-        operands.key = ir_cast(b, c->elem, ir_ramp(b, first, ir_int(b, IR_I32, 1), lanes));
+    IR_FOR(b, j, ir_idx(b, 0), tile->keys, lanes) {
+        const ir_access *score = ir_at(b, d->scores, lanes, 2, r, j);
+        operands.k_scale = dl_k_scales(d, j, lanes);
+        if (operands.slope) {
+            const ir_expr *first = ir_cast(b, IR_I32, ir_add(b, tile->first, j));
+            operands.key = ir_cast(b, c->elem, ir_ramp(b, first, ir_int(b, IR_I32, 1), lanes));
+        }
+        operands.bias = dl_bias(d, &sight, j, lanes);
+        const ir_expr *z = mha_score(c, &operands, ir_load(b, score), ATTUNE_WEIGHTS_MASKED);
+        if (masked) z = mha_hide(c, ir_let(b, "sees", dl_sees(d, &sight, j, lanes, operands.bias)), z, -INFINITY);
+        ir_store(b, score, z);
     }
-    operands.bias = dl_bias(d, &sight, j, lanes);
-    const ir_expr *z = mha_score(c, &operands, ir_load(b, score), ATTUNE_WEIGHTS_MASKED);
-    if (masked) z = mha_hide(c, ir_let(b, "sees", dl_sees(d, &sight, j, lanes, operands.bias)), z, -INFINITY);
-    ir_store(b, score, z);
-    ir_for_end(b);
     hide_beyond(d, tile, r);
 }
 
@@ -133,13 +130,9 @@ static void score_rows_of(d_lanes *d, const dl_tile *tile, const ir_expr *r) {
         score_row(d, tile, &row, r, always);
         return;
     }
-    ir_if_begin(b, partial);
-    score_row(d, tile, &row, r, true);
-    if (changes) {
-        ir_if_else(b);
-        score_row(d, tile, &row, r, false);
-    }
-    ir_if_end(b);
+    IR_IF(b, partial) score_row(d, tile, &row, r, true);
+    if (!changes) return;
+    IR_ELSE(b) score_row(d, tile, &row, r, false);
 }
 
 /* ---- the softmax ---- */
@@ -148,9 +141,9 @@ static const ir_expr *largest(d_lanes *d, const dl_tile *tile, const ir_expr *r)
     ir_builder *b = d->b;
     const ir_access *best = ir_at(b, dl_registers(d, "best", d->lanes, 0, NULL), d->lanes, 0);
     ir_store(b, best, mha_number(d->c, -INFINITY, d->lanes));
-    const ir_expr *j = ir_for_begin(b, "j", dl_i(d, 0), tile->keys, d->lanes, false);
-    ir_store(b, best, ir_max(b, ir_load(b, best), ir_load(b, ir_at(b, d->scores, d->lanes, 2, r, j))));
-    ir_for_end(b);
+    IR_FOR(b, j, ir_idx(b, 0), tile->keys, d->lanes) {
+        ir_store(b, best, ir_max(b, ir_load(b, best), ir_load(b, ir_at(b, d->scores, d->lanes, 2, r, j))));
+    }
     return ir_reduce(b, IR_MAX, ir_let(b, "best_lanes", ir_load(b, best)));
 }
 
@@ -169,20 +162,20 @@ static const ir_expr *exponentials(d_lanes *d, const dl_tile *tile, const ir_exp
     ir_builder *b = d->b;
     const ir_access *sum = mha_new_sum(d->c, "sum", d->lanes);
     const ir_expr *bases = ir_let(b, "bases", ir_splat(b, base, d->lanes));
-    const ir_expr *j = ir_for_begin(b, "j", dl_i(d, 0), tile->keys, d->width, false);
-    const ir_expr *p = exponential(d, r, j, bases, sum);
-    if (d->c->by_pairs) {
-        const ir_expr *next = exponential(d, r, ir_add(b, j, dl_i(d, d->lanes)), bases, sum);
-        ir_store(b, ir_at(b, d->rounded, d->width, 2, r, j), mha_both_rounded(d->c, p, next));
+    IR_FOR(b, j, ir_idx(b, 0), tile->keys, d->width) {
+        const ir_expr *p = exponential(d, r, j, bases, sum);
+        if (d->c->by_pairs) {
+            const ir_expr *next = exponential(d, r, ir_plus(b, j, d->lanes), bases, sum);
+            ir_store(b, ir_at(b, d->rounded, d->width, 2, r, j), mha_both_rounded(d->c, p, next));
+        }
     }
-    ir_for_end(b);
     return ir_let(b, "lane_sums", ir_load(b, sum));
 }
 
 /* The sum in the order of q-lanes. */
 static const ir_expr *serial_sum(d_lanes *d, const dl_tile *tile, const ir_expr *r) {
     mha_chunks chunks;
-    const ir_expr *j = mha_chunks_begin(d->c, &chunks, 1, dl_i(d, 0), tile->keys);
+    const ir_expr *j = mha_chunks_begin(d->c, &chunks, 1, ir_idx(d->b, 0), tile->keys);
     return mha_chunks_end(d->c, &chunks, ir_load(d->b, ir_at(d->b, d->scores, 1, 2, r, j)));
 }
 
@@ -190,25 +183,25 @@ static const ir_expr *serial_sum(d_lanes *d, const dl_tile *tile, const ir_expr 
 static void scale_row(d_lanes *d, const dl_tile *tile, const ir_expr *r) {
     ir_builder *b = d->b;
     if (!d->c->params.tensor[MHA_V_SCALE]) return;
-    const ir_expr *j = ir_for_begin(b, "j", dl_i(d, 0), tile->keys, d->lanes, false);
-    const ir_access *p = ir_at(b, d->scores, d->lanes, 2, r, j);
-    ir_store(b, p, ir_mul(b, ir_load(b, p), dl_v_scales(d, j, d->lanes)));
-    ir_for_end(b);
+    IR_FOR(b, j, ir_idx(b, 0), tile->keys, d->lanes) {
+        const ir_access *p = ir_at(b, d->scores, d->lanes, 2, r, j);
+        ir_store(b, p, ir_mul(b, ir_load(b, p), dl_v_scales(d, j, d->lanes)));
+    }
 }
 
 void dl_softmax(d_lanes *d, const dl_tile *tile) {
     ir_builder *b = d->b;
-    const ir_expr *r = ir_for_begin(b, "r", dl_i(d, 0), d->padded_rows, 1, false);
-    hide_beyond(d, tile, r);
-    score_rows_of(d, tile, r);
-    const ir_access *row_max = ir_at(b, d->row_max, 1, 1, r);
-    const ir_expr *old = ir_let(b, "old_max", ir_load(b, row_max));
-    const mha_shrink shrink = mha_take_maximum(d->c, row_max, old, largest(d, tile, r));
-    ir_store(b, ir_at(b, d->factor, 1, 1, r), shrink.factor);
-    const ir_expr *sums = exponentials(d, tile, r, shrink.base);
-    const ir_expr *sum = d->is_serial ? serial_sum(d, tile, r) : ir_reduce(b, IR_ADD, sums);
-    const ir_access *lost = d->is_serial ? ir_at(b, d->row_sum_lost, 1, 1, r) : NULL;
-    mha_join_sum(d->c, ir_at(b, d->row_sum, 1, 1, r), lost, shrink.factor, sum);
-    scale_row(d, tile, r);
-    ir_for_end(b);
+    IR_FOR(b, r, ir_idx(b, 0), d->padded_rows, 1) {
+        hide_beyond(d, tile, r);
+        score_rows_of(d, tile, r);
+        const ir_access *row_max = ir_at(b, d->row_max, 1, 1, r);
+        const ir_expr *old = ir_let(b, "old_max", ir_load(b, row_max));
+        const mha_shrink shrink = mha_take_maximum(d->c, row_max, old, largest(d, tile, r));
+        ir_store(b, ir_at(b, d->factor, 1, 1, r), shrink.factor);
+        const ir_expr *sums = exponentials(d, tile, r, shrink.base);
+        const ir_expr *sum = d->is_serial ? serial_sum(d, tile, r) : ir_reduce(b, IR_ADD, sums);
+        const ir_access *lost = d->is_serial ? ir_at(b, d->row_sum_lost, 1, 1, r) : NULL;
+        mha_join_sum(d->c, ir_at(b, d->row_sum, 1, 1, r), lost, shrink.factor, sum);
+        scale_row(d, tile, r);
+    }
 }

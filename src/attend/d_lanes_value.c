@@ -30,7 +30,7 @@ typedef struct row_tile {
 static int64_t keys_of_unit(const d_lanes *d) { return d->width / d->lanes; }
 
 static const ir_expr *row_at(const d_lanes *d, const row_tile *r, int64_t row) {
-    return ir_add(d->b, r->first_row, dl_i(d, row));
+    return ir_plus(d->b, r->first_row, row);
 }
 
 /* ---- what rows see ---- */
@@ -45,7 +45,7 @@ static const ir_expr *sees_key(const d_lanes *d, const row_tile *tile, int64_t r
 static const ir_expr *sees(const d_lanes *d, const row_tile *tile, int64_t r, const ir_expr *j) {
     ir_builder *b = d->b;
     const ir_expr *seen = sees_key(d, tile, r, j), *next = NULL;
-    if (d->c->by_pairs && !tile->t->alone) next = sees_key(d, tile, r, ir_add(b, j, dl_i(d, 1)));
+    if (d->c->by_pairs && !tile->t->alone) next = sees_key(d, tile, r, ir_plus(b, j, 1));
     return ir_let(b, "sees", ir_splat(b, d->c->by_pairs ? mha_seen_bits(d->c, seen, next) : seen, d->lanes));
 }
 
@@ -57,22 +57,22 @@ static int block_columns(const d_lanes *d) { return d->width < 8 ? d->width : 8;
 void dl_restore_order(d_lanes *d, const ir_expr *row) {
     ir_builder *b = d->b;
     const int block = block_columns(d);
-    const ir_expr *at = ir_for_begin(b, "at", dl_i(d, 0), dl_i(d, d->v_columns), d->width, false);
-    const ir_access *to[2];
-    const ir_expr *from[2];
-    for (int i = 0; i < 2; i++) {
-        to[i] = ir_at(b, d->o, d->lanes, 2, row, ir_add(b, at, dl_i(d, i * d->lanes)));
-        from[i] = ir_let(b, "o", ir_load(b, to[i]));
-    }
-    for (int i = 0; i < 2; i++) {
-        uint8_t pick[IR_MAX_LANES];
-        for (int l = 0; l < d->lanes; l++) {
-            const int column = i * d->lanes + l, in_block = column % block, upper = in_block >= block / 2;
-            pick[l] = (uint8_t)(upper * d->lanes + column / block * (block / 2) + in_block % (block / 2));
+    IR_FOR(b, at, ir_idx(b, 0), ir_idx(b, d->v_columns), d->width) {
+        const ir_access *to[2];
+        const ir_expr *from[2];
+        for (int i = 0; i < 2; i++) {
+            to[i] = ir_at(b, d->o, d->lanes, 2, row, ir_plus(b, at, i * d->lanes));
+            from[i] = ir_let(b, "o", ir_load(b, to[i]));
         }
-        ir_store(b, to[i], ir_shuffle(b, from[0], from[1], d->lanes, pick));
+        for (int i = 0; i < 2; i++) {
+            uint8_t pick[IR_MAX_LANES];
+            for (int l = 0; l < d->lanes; l++) {
+                const int column = i * d->lanes + l, in_block = column % block, upper = in_block >= block / 2;
+                pick[l] = (uint8_t)(upper * d->lanes + column / block * (block / 2) + in_block % (block / 2));
+            }
+            ir_store(b, to[i], ir_shuffle(b, from[0], from[1], d->lanes, pick));
+        }
     }
-    ir_for_end(b);
 }
 
 /* ---- a register tile ---- */
@@ -110,7 +110,7 @@ static void add_vector(d_lanes *d, void *user, const ir_expr *column, int64_t co
     }
     for (int64_t r = 0; r < tile->rows; r++)
         for (int64_t i = 0; i < keys_of_unit(d); i++)
-            add_products(d, tile, r, ir_add(b, column, dl_i(d, i * d->lanes)), value[i]);
+            add_products(d, tile, r, ir_plus(b, column, i * d->lanes), value[i]);
 }
 
 /* P of a unit whose first key is j, in all lanes. */
@@ -127,9 +127,9 @@ static void add_rows(d_lanes *d, const void *user, const ir_expr *first_row, int
     row_tile tile = {.t = t, .first_row = first_row, .rows = rows};
     for (int64_t u = 0; u < t->units; u++) {
         const int64_t stream = u % t->streams->count, skipped = u / t->streams->count * keys_of_unit(d);
-        const ir_expr *i = ir_add(b, t->first, dl_i(d, skipped)), *j = ir_add(b, t->streams->first[stream], i);
+        const ir_expr *i = ir_plus(b, t->first, skipped), *j = ir_add(b, t->streams->first[stream], i);
         tile.key[u][0] = dl_key_at(d, t->streams, stream, i);
-        if (d->c->by_pairs && !t->alone) tile.key[u][1] = dl_key_at(d, t->streams, stream, ir_add(b, i, dl_i(d, 1)));
+        if (d->c->by_pairs && !t->alone) tile.key[u][1] = dl_key_at(d, t->streams, stream, ir_plus(b, i, 1));
         for (int64_t r = 0; r < rows; r++) {
             const ir_expr *p = probabilities(d, row_at(d, &tile, r), j, t->alone);
             const ir_expr *seen = t->careful ? sees(d, &tile, r, j) : NULL;
@@ -150,19 +150,20 @@ static const ir_expr *add_turns(d_lanes *d, value_tile *t, const ir_expr *from, 
     const ir_expr *keys = t->streams->keys;
     const int64_t step = units / t->streams->count * keys_of_unit(d);
     t->units = units;
-    t->first = ir_for_begin(b, "i", from, ir_sub(b, keys, dl_i(d, step - 1)), step, false);
-    for (int s = 0; s < t->streams->count; s++)
-        for (int64_t i = 0; i < step; i++) dl_fetch_ahead(d, d->c->v, t->streams, s, ir_add(b, t->first, dl_i(d, i)));
-    dl_each_rows(d, d->c->s->value_rows, add_rows, t);
-    ir_for_end(b);
-    const ir_expr *rest = ir_mod(b, keys, dl_i(d, step));
+    IR_FOR(b, i, from, ir_sub(b, keys, ir_idx(b, step - 1)), step) {
+        t->first = i;
+        for (int s = 0; s < t->streams->count; s++)
+            for (int64_t key = 0; key < step; key++) dl_fetch_ahead(d, d->c->v, t->streams, s, ir_plus(b, i, key));
+        dl_each_rows(d, d->c->s->value_rows, add_rows, t);
+    }
+    const ir_expr *rest = ir_mod(b, keys, ir_idx(b, step));
     return !rest || (rest->op == IR_CONST && !rest->value.i) ? NULL : rest;
 }
 
 /* The first of the last `rest` keys; at least `least` exist. */
 static const ir_expr *end_of(const d_lanes *d, const value_tile *t, const ir_expr *rest, int64_t least) {
     const ir_expr *keys = t->streams->keys;
-    return dl_first(d, "done", ir_sub(d->b, keys, rest), dl_i(d, least), keys);
+    return dl_first(d, "done", ir_sub(d->b, keys, rest), ir_idx(d->b, least), keys);
 }
 
 static void add_streams(d_lanes *d, const dl_streams *streams, const void *user) {
@@ -170,7 +171,7 @@ static void add_streams(d_lanes *d, const dl_streams *streams, const void *user)
     const int64_t units = t.careful ? 1 : d->c->s->value_unroll;
     t.streams = streams;
     const bool side_by_side = streams->count > 1 || (d->is_serial && !t.careful);
-    const ir_expr *from = dl_i(d, 0), *rest = NULL;
+    const ir_expr *from = ir_idx(d->b, 0), *rest = NULL;
     if (side_by_side && units > 1) {
         rest = add_turns(d, &t, from, units);
         if (streams->count > 1 || !rest) return;
@@ -180,10 +181,10 @@ static void add_streams(d_lanes *d, const dl_streams *streams, const void *user)
     if (!rest) return;
     t.alone = true;
     t.units = 1;
-    ir_if_begin(d->b, ir_apply(d->b, IR_GT, rest, dl_i(d, 0), NULL));
-    t.first = end_of(d, &t, rest, 1);
-    dl_each_rows(d, d->c->s->value_rows, add_rows, &t);
-    ir_if_end(d->b);
+    IR_IF(d->b, ir_gt(d->b, rest, ir_idx(d->b, 0))) {
+        t.first = end_of(d, &t, rest, 1);
+        dl_each_rows(d, d->c->s->value_rows, add_rows, &t);
+    }
 }
 
 static void add_tile(d_lanes *d, const dl_tile *tile, bool careful) {
@@ -199,9 +200,9 @@ typedef struct output_vector {
 
 static output_vector begin_outputs(d_lanes *d) {
     ir_builder *b = d->b;
-    output_vector v = {.row = ir_for_begin(b, "r", dl_i(d, 0), d->padded_rows, 1, false)};
+    output_vector v = {.row = ir_for_begin(b, "r", ir_idx(b, 0), d->padded_rows, 1, false)};
     v.factor = ir_let(b, "shrink", ir_splat(b, ir_load(b, ir_at(b, d->factor, 1, 1, v.row)), d->lanes));
-    v.at = ir_for_begin(b, "at", dl_i(d, 0), dl_i(d, d->v_columns), d->lanes, false);
+    v.at = ir_for_begin(b, "at", ir_idx(b, 0), ir_idx(b, d->v_columns), d->lanes, false);
     return v;
 }
 
@@ -253,18 +254,19 @@ static void add_zeros_of_key(d_lanes *d, const mha_kv_row *key, const ir_access 
     const int64_t dim = d->c->p->head_dim_v, step = (int64_t)NUM_SUMS * d->width;
     int64_t done = dim / step * step;
     if (done) {
-        const ir_expr *at = ir_for_begin(b, "at", dl_i(d, 0), dl_i(d, done), step, false);
-        for (int i = 0; i < NUM_SUMS; i++)
-            add_zeros(d, key, sums[i], ir_add(b, at, dl_i(d, (int64_t)i * d->width)), d->width);
-        ir_for_end(b);
+        IR_FOR(b, at, ir_idx(b, 0), ir_idx(b, done), step) {
+            for (int i = 0; i < NUM_SUMS; i++)
+                add_zeros(d, key, sums[i], ir_plus(b, at, (int64_t)i * d->width), d->width);
+        }
     }
-    for (int i = 0; done < dim; done += d->width) add_zeros(d, key, sums[i++], dl_i(d, done), dim - done);
+    for (int i = 0; done < dim; done += d->width) add_zeros(d, key, sums[i++], ir_idx(b, done), dim - done);
 }
 
 static void add_zeros_of_keys(d_lanes *d, const dl_streams *streams, const void *user) {
-    const mha_kv_row key = dl_key_at(d, streams, 0, ir_for_begin(d->b, "i", dl_i(d, 0), streams->keys, 1, false));
-    add_zeros_of_key(d, &key, user);
-    ir_for_end(d->b);
+    IR_FOR(d->b, i, ir_idx(d->b, 0), streams->keys, 1) {
+        const mha_kv_row key = dl_key_at(d, streams, 0, i);
+        add_zeros_of_key(d, &key, user);
+    }
 }
 
 /* Whether there is a NaN or an infinity in the tile: 0 times it is not 0. */
@@ -273,14 +275,14 @@ static const ir_expr *has_nonfinite(d_lanes *d, const dl_tile *tile) {
     const ir_buffer *zeros = dl_registers(d, "zeros", d->lanes, 1, (int64_t[]){NUM_SUMS});
     const ir_access *sums[NUM_SUMS];
     for (int i = 0; i < NUM_SUMS; i++) {
-        sums[i] = ir_at(b, zeros, d->lanes, 1, dl_i(d, i));
+        sums[i] = ir_at(b, zeros, d->lanes, 1, ir_idx(b, i));
         ir_store(b, sums[i], mha_number(d->c, 0, d->lanes));
     }
     dl_each_streams(d, tile, 1, 1, add_zeros_of_keys, sums);
     const ir_expr *sum = ir_load(b, sums[0]);
     for (int i = 1; i < NUM_SUMS; i++) sum = ir_add(b, sum, ir_load(b, sums[i]));
     const ir_expr *total = ir_let(b, "zero_sum", ir_reduce(b, IR_ADD, ir_let(b, "zero_lanes", sum)));
-    return ir_apply(b, IR_NE, total, total, NULL);
+    return ir_ne(b, total, total);
 }
 
 /* O += P V. */
@@ -294,14 +296,15 @@ static void add_values(d_lanes *d, const dl_tile *tile) {
     }
     const ir_access *careful = ir_at(b, ir_alloc(b, "careful", IR_REG, ir_type_of(IR_I32, 1), 0, NULL), 1, 0);
     ir_store(b, careful, ir_int(b, IR_I32, 0));
-    ir_if_begin(b, partial);
-    ir_store(b, careful, ir_cast(b, IR_I32, has_nonfinite(d, tile)));
-    ir_if_end(b);
-    ir_if_begin(b, ir_apply(b, IR_EQ, ir_load(b, careful), ir_int(b, IR_I32, 0), NULL));
-    add_tile(d, tile, false);
-    ir_if_else(b);
-    add_tile(d, tile, true);
-    ir_if_end(b);
+    IR_IF(b, partial) {
+        ir_store(b, careful, ir_cast(b, IR_I32, has_nonfinite(d, tile)));
+    }
+    IR_IF(b, ir_eq(b, ir_load(b, careful), ir_int(b, IR_I32, 0))) {
+        add_tile(d, tile, false);
+    }
+    IR_ELSE(b) {
+        add_tile(d, tile, true);
+    }
 }
 
 void dl_values(d_lanes *d, const dl_tile *tile) {

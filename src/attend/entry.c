@@ -2,10 +2,6 @@
  * static and dense. */
 #include "nest/context.h"
 
-static const ir_expr *compare(const mha_context *c, ir_op op, const ir_expr *x, const ir_expr *y) {
-    return ir_apply(c->b, op, x, y, NULL);
-}
-
 /* Element `index` of a table of i32. */
 static const ir_expr *table_at(const mha_context *c, mha_tensor_id id, const ir_expr *index) {
     return ir_cast(c->b, IR_IDX, ir_load(c->b, ir_at(c->b, c->params.tensor[id], 1, 1, index)));
@@ -14,7 +10,7 @@ static const ir_expr *table_at(const mha_context *c, mha_tensor_id id, const ir_
 /* A value between 0 and a size, as the runtime has checked. It is written as a clamp, which costs nothing beside a
  * task, and from which the prover has every bound at once. */
 static const ir_expr *within(const mha_context *c, const ir_expr *value, const ir_expr *most) {
-    value = ir_max(c->b, mha_i(c, 0), value);
+    value = ir_max(c->b, ir_idx(c->b, 0), value);
     return most ? ir_min(c->b, most, value) : value;
 }
 
@@ -24,7 +20,7 @@ static void open_ragged(const mha_context *c, const ir_expr *number, mha_tensor_
     ir_builder *b = c->b;
     const ir_expr *all = c->params.size[total], *most = c->params.size[longest];
     *first = ir_let(b, names[0], within(c, table_at(c, table, number), all));
-    const ir_expr *end = table_at(c, table, ir_add(b, number, mha_i(c, 1)));
+    const ir_expr *end = table_at(c, table, ir_plus(b, number, 1));
     *length = within(c, ir_sub(b, end, *first), all ? ir_sub(b, all, *first) : NULL);
     if (most) *length = ir_min(b, most, *length);
     *length = ir_let(b, names[1], *length);
@@ -32,19 +28,19 @@ static void open_ragged(const mha_context *c, const ir_expr *number, mha_tensor_
 
 static void open_queries(const mha_context *c, mha_entry *e) {
     static const char *const names[2] = {"first_q", "entry_q"};
-    e->first_q = mha_i(c, 0);
+    e->first_q = ir_idx(c->b, 0);
     e->seq_q = c->params.size[MHA_SEQ_Q];
     if (!c->p->is_ragged) return;
-    e->batch = mha_i(c, 0);
+    e->batch = ir_idx(c->b, 0);
     open_ragged(c, e->number, MHA_CU_SEQLENS_Q, MHA_TOTAL_Q, MHA_SEQ_Q, names, &e->first_q, &e->seq_q);
 }
 
 static void open_keys(const mha_context *c, mha_entry *e) {
     static const char *const names[2] = {"first_kv", "entry_kv"};
-    e->first_kv = mha_i(c, 0);
+    e->first_kv = ir_idx(c->b, 0);
     e->seq_kv = c->params.size[MHA_SEQ_KV];
     if (c->params.tensor[MHA_CU_SEQLENS_KV]) {
-        e->kv_batch = mha_i(c, 0);
+        e->kv_batch = ir_idx(c->b, 0);
         open_ragged(c, e->number, MHA_CU_SEQLENS_KV, MHA_TOTAL_KV, MHA_SEQ_KV, names, &e->first_kv, &e->seq_kv);
     }
     if (!c->params.tensor[MHA_KV_LENS]) return;
@@ -57,7 +53,7 @@ mha_entry mha_entry_open(const mha_context *c, const ir_expr *number) {
     open_queries(c, &e);
     open_keys(c, &e);
     if (!c->has_position) return e;
-    e.base = mha_i(c, c->p->causal_offset);
+    e.base = ir_idx(b, c->p->causal_offset);
     if (c->p->causal_align == ATTUNE_BOTTOM_RIGHT) e.base = ir_add(b, e.base, ir_sub(b, e.seq_kv, e.seq_q));
     if (c->params.tensor[MHA_CAUSAL_OFFSETS]) e.base = ir_add(b, e.base, table_at(c, MHA_CAUSAL_OFFSETS, number));
     e.base = ir_let(b, "base", e.base);
@@ -69,13 +65,13 @@ mha_entry mha_entry_open(const mha_context *c, const ir_expr *number) {
 mha_kv_row mha_kv_row_at(const mha_context *c, const mha_entry *e, const ir_expr *kv_head, const ir_expr *j) {
     ir_builder *b = c->b;
     if (!c->p->page_size) return (mha_kv_row){.index = {e->kv_batch, kv_head, ir_add(b, e->first_kv, j)}};
-    const ir_expr *size = mha_i(c, c->p->page_size);
+    const ir_expr *size = ir_idx(b, c->p->page_size);
     const ir_expr *column = ir_let(b, "table_column", ir_div(b, j, size));
-    ir_assume(b, compare(c, IR_LT, column, c->params.size[MHA_MAX_PAGES]));
+    ir_assume(b, ir_lt(b, column, c->params.size[MHA_MAX_PAGES]));
     const ir_access *at = ir_at(b, c->params.tensor[MHA_BLOCK_TABLE], 1, 2, e->number, column);
     const ir_expr *page = ir_let(b, "page", ir_cast(b, IR_IDX, ir_load(b, at)));
-    ir_assume(b, compare(c, IR_GE, page, mha_i(c, 0)));
-    ir_assume(b, compare(c, IR_LT, page, c->params.size[MHA_NUM_PAGES]));
+    ir_assume(b, ir_ge(b, page, ir_idx(b, 0)));
+    ir_assume(b, ir_lt(b, page, c->params.size[MHA_NUM_PAGES]));
     return (mha_kv_row){{page, kv_head, ir_let(b, "slot", ir_mod(b, j, size))}, {e->number, kv_head, j}};
 }
 

@@ -4,12 +4,10 @@
 #include "problem/problem_sight.h"
 #include "schedule/decide.h"
 
-const ir_expr *ql_ceil_div(const q_lanes *c, const ir_expr *x, int64_t y) {
-    return ir_div(c->b, ir_add(c->b, x, ql_i(c, y - 1)), ql_i(c, y));
-}
+const ir_expr *ql_ceil_div(const q_lanes *c, const ir_expr *x, int64_t y) { return ir_ceil_div(c->b, x, y); }
 
 const ir_expr *ql_unrolled(const q_lanes *c, const char *name, int64_t count) {
-    return ir_for_begin(c->b, name, ql_i(c, 0), ql_i(c, count), 1, true);
+    return ir_for_begin(c->b, name, ir_idx(c->b, 0), ir_idx(c->b, count), 1, true);
 }
 
 const ir_buffer *ql_registers(const q_lanes *c, const char *name, int num_dims, const int64_t *dims) {
@@ -18,8 +16,8 @@ const ir_buffer *ql_registers(const q_lanes *c, const char *name, int num_dims, 
 
 static const ir_access *at_vector(const q_lanes *c, const ir_buffer *buffer, int lanes, const ir_expr *v,
                                   const ir_expr *j) {
-    if (c->at_once) return ir_at(c->b, buffer, lanes, 2, j, ir_mul(c->b, v, ql_i(c, lanes)));
-    return ir_at(c->b, buffer, lanes, 3, v, j, ql_i(c, 0));
+    if (c->at_once) return ir_at(c->b, buffer, lanes, 2, j, ir_times(c->b, v, lanes));
+    return ir_at(c->b, buffer, lanes, 3, v, j, ir_idx(c->b, 0));
 }
 
 const ir_access *ql_score_at(const q_lanes *c, const ir_expr *v, const ir_expr *j) {
@@ -35,7 +33,7 @@ const ir_expr *ql_sums(const q_lanes *c, const ir_access *at, const ir_access *l
 }
 
 const ir_expr *ql_first_row(const q_lanes *c, const ir_expr *block) {
-    return ir_mul(c->b, ir_add(c->b, c->first_block, block), ql_i(c, c->block_rows));
+    return ir_times(c->b, ir_add(c->b, c->first_block, block), c->block_rows);
 }
 
 /* ---- sizes ---- */
@@ -116,56 +114,57 @@ static void alloc_scratch(q_lanes *c) {
 static void build_tile(q_lanes *c) {
     ir_builder *b = c->b;
     q_lanes_tile tile = {0};
-    const ir_expr *number = ql_begin_tiles(c);
-    tile.first_key = ir_let(b, "first_key", ir_mul(b, number, ql_i(c, c->m->s->kv_tile)));
-    ql_open_tile(c, &tile);
-    ql_load_tile(c, &tile);
-    tile.block = ir_for_begin(b, "block", ql_i(c, 0), c->blocks, 1, false);
-    ql_open_block(c, &tile);
-    if (c->has_edges) ir_if_begin(b, ir_apply(b, IR_GT, tile.to, tile.from, NULL));
-    ql_scores(c, &tile);
-    ql_softmax(c, &tile);
-    if (c->by_rows) {
-        if (c->at_once) ql_close_rows(c, tile.block);
-        ql_values_by_rows(c, &tile);
-    } else {
-        ql_values(c, &tile);
+    IR_LOOP(b, number, ql_begin_tiles(c)) {
+        tile.first_key = ir_let(b, "first_key", ir_times(b, number, c->m->s->kv_tile));
+        ql_open_tile(c, &tile);
+        ql_load_tile(c, &tile);
+        IR_FOR(b, block, ir_idx(b, 0), c->blocks, 1) {
+            tile.block = block;
+            ql_open_block(c, &tile);
+            IR_GUARD(b, c->has_edges, ir_gt(b, tile.to, tile.from)) {
+                ql_scores(c, &tile);
+                ql_softmax(c, &tile);
+                if (c->by_rows) {
+                    if (c->at_once) ql_close_rows(c, tile.block);
+                    ql_values_by_rows(c, &tile);
+                } else {
+                    ql_values(c, &tile);
+                }
+            }
+        }
     }
-    if (c->has_edges) ir_if_end(b);
-    ir_for_end(b);
-    ir_for_end(b);
 }
 
 static void build_blocks(q_lanes *c) {
     ir_builder *b = c->b;
     alloc_scratch(c);
-    const ir_expr *block = ir_for_begin(b, "block", ql_i(c, 0), c->blocks, 1, false);
-    ql_init_rows(c, block);
-    ql_load_queries(c, block);
-    ir_for_end(b);
+    IR_FOR(b, block, ir_idx(b, 0), c->blocks, 1) {
+        ql_init_rows(c, block);
+        ql_load_queries(c, block);
+    }
     build_tile(c);
     if (c->at_once) return;
-    block = ir_for_begin(b, "block", ql_i(c, 0), c->blocks, 1, false);
-    ql_close_rows(c, block);
-    if (c->by_rows)
-        ql_store_kept(c, block);
-    else
-        ql_store_rows(c, block);
-    ir_for_end(b);
+    IR_FOR(b, block, ir_idx(b, 0), c->blocks, 1) {
+        ql_close_rows(c, block);
+        if (c->by_rows)
+            ql_store_kept(c, block);
+        else
+            ql_store_rows(c, block);
+    }
 }
 
 /* The blocks of a task where their number is known: the first tasks take one more if they do not come out even. */
 static void share_blocks(q_lanes *c, const ir_expr *task) {
     ir_builder *b = c->b;
     /* The long tasks go first, so that threads end together. */
-    if (mha_sees_more_later(c->m->p)) task = ir_let(b, "task", ir_sub(b, ql_i(c, c->num_tasks - 1), task));
+    if (mha_sees_more_later(c->m->p)) task = ir_let(b, "task", ir_sub(b, ir_idx(b, c->num_tasks - 1), task));
     const int64_t base = c->num_blocks / c->num_tasks, extra = c->num_blocks % c->num_tasks;
-    c->first_block = ir_mul(b, task, ql_i(c, base));
-    c->blocks = ql_i(c, base);
+    c->first_block = ir_times(b, task, base);
+    c->blocks = ir_idx(b, base);
     if (extra) {
-        const ir_expr *is_longer = ir_apply(b, IR_LT, task, ql_i(c, extra), NULL);
-        c->first_block = ir_add(b, c->first_block, ir_min(b, task, ql_i(c, extra)));
-        c->blocks = ir_let(b, "blocks", ir_select(b, is_longer, ql_i(c, base + 1), ql_i(c, base)));
+        const ir_expr *is_longer = ir_lt(b, task, ir_idx(b, extra));
+        c->first_block = ir_add(b, c->first_block, ir_min(b, task, ir_idx(b, extra)));
+        c->blocks = ir_let(b, "blocks", ir_select(b, is_longer, ir_idx(b, base + 1), ir_idx(b, base)));
     }
     c->first_block = ir_let(b, "first_block", c->first_block);
     build_blocks(c);
@@ -174,12 +173,12 @@ static void share_blocks(q_lanes *c, const ir_expr *task) {
 /* The same where only the run tells: a task has max_blocks blocks, or those that are left, or none. */
 static void take_blocks(q_lanes *c, const ir_expr *task) {
     ir_builder *b = c->b;
-    c->first_block = ir_let(b, "first_block", ir_mul(b, task, ql_i(c, c->max_blocks)));
-    const ir_expr *left = ir_sub(b, ql_ceil_div(c, c->rows, c->block_rows), c->first_block);
-    c->blocks = ir_let(b, "blocks", ir_min(b, left, ql_i(c, c->max_blocks)));
-    ir_if_begin(b, ir_apply(b, IR_GT, c->blocks, ql_i(c, 0), NULL));
-    build_blocks(c);
-    ir_if_end(b);
+    c->first_block = ir_let(b, "first_block", ir_times(b, task, c->max_blocks));
+    const ir_expr *left = ir_sub(b, ir_ceil_div(b, c->rows, c->block_rows), c->first_block);
+    c->blocks = ir_let(b, "blocks", ir_min(b, left, ir_idx(b, c->max_blocks)));
+    IR_IF(b, ir_gt(b, c->blocks, ir_idx(b, 0))) {
+        build_blocks(c);
+    }
 }
 
 /* Keys beyond the end of a short mask are hidden: as if the entry ended there, but for its positions. */
@@ -198,21 +197,22 @@ void mha_q_lanes(mha_context *m) {
     ir_builder *b = m->b;
     q_lanes c = {.m = m, .b = b};
     derive_sizes(&c);
-    ir_phase_begin(b);
-    const ir_expr *entry = ir_parallel(b, "b", m->params.size[MHA_BATCH]);
-    c.kv_head = ir_parallel(b, "h", m->params.size[MHA_KV_HEADS]);
-    const ir_expr *longest = c.num_tasks ? NULL : ir_mul(b, m->params.size[MHA_SEQ_Q], ql_i(&c, m->group));
-    const ir_expr *tasks = c.num_tasks ? ql_i(&c, c.num_tasks) : ql_ceil_div(&c, longest, c.block_rows * c.max_blocks);
-    const ir_expr *task = ir_parallel(b, "t", tasks);
-    c.e = mha_entry_open(m, entry);
-    mha_scale_open(m);
-    shorten_entry(&c);
-    c.rows = ir_let(b, "rows", ir_mul(b, c.e.seq_q, ql_i(&c, m->group)));
-    c.e.positions_are_keys = mha_positions_are_keys(m, &c.e);
-    c.keys_fill_tiles = is_const(c.e.seq_kv) && c.e.seq_kv->value.i % m->s->score_rows == 0;
-    if (c.num_tasks)
-        share_blocks(&c, task);
-    else
-        take_blocks(&c, task);
-    ir_phase_end(b);
+    IR_PHASE(b) {
+        const ir_expr *entry = ir_parallel(b, "b", m->params.size[MHA_BATCH]);
+        c.kv_head = ir_parallel(b, "h", m->params.size[MHA_KV_HEADS]);
+        const ir_expr *longest = c.num_tasks ? NULL : ir_times(b, m->params.size[MHA_SEQ_Q], m->group);
+        const ir_expr *tasks =
+            c.num_tasks ? ir_idx(b, c.num_tasks) : ir_ceil_div(b, longest, c.block_rows * c.max_blocks);
+        const ir_expr *task = ir_parallel(b, "t", tasks);
+        c.e = mha_entry_open(m, entry);
+        mha_scale_open(m);
+        shorten_entry(&c);
+        c.rows = ir_let(b, "rows", ir_times(b, c.e.seq_q, m->group));
+        c.e.positions_are_keys = mha_positions_are_keys(m, &c.e);
+        c.keys_fill_tiles = is_const(c.e.seq_kv) && c.e.seq_kv->value.i % m->s->score_rows == 0;
+        if (c.num_tasks)
+            share_blocks(&c, task);
+        else
+            take_blocks(&c, task);
+    }
 }

@@ -24,19 +24,17 @@ typedef struct row_tile {
 } row_tile;
 
 static const ir_expr *column_of(const q_lanes *c, const row_tile *t, int64_t vector) {
-    return ir_add(c->b, t->strip->first, ql_i(c, vector * t->strip->lanes));
+    return ir_plus(c->b, t->strip->first, vector * t->strip->lanes);
 }
 
-static const ir_expr *row_at(const q_lanes *c, const row_tile *t, int64_t row) {
-    return ir_add(c->b, t->first, ql_i(c, row));
-}
+static const ir_expr *row_at(const q_lanes *c, const row_tile *t, int64_t row) { return ir_plus(c->b, t->first, row); }
 
 /* The probability of a row and key, or a pair of them. */
 static const ir_access *probability_at(const q_lanes *c, const row_tile *t, const ir_expr *j, int64_t row) {
     ir_builder *b = c->b;
-    const ir_expr *lanes = ql_i(c, c->m->lanes), *width = ql_i(c, c->width);
+    const ir_expr *lanes = ir_idx(b, c->m->lanes), *width = ir_idx(b, c->width);
     if (c->at_once) return ir_at(b, c->probabilities, c->width, 2, j, ir_mul(b, row_at(c, t, row), width));
-    const ir_expr *in_vector = ir_add(b, ir_mod(b, t->first, lanes), ql_i(c, row));
+    const ir_expr *in_vector = ir_plus(b, ir_mod(b, t->first, lanes), row);
     return ir_at(b, c->probabilities, c->width, 3, ir_div(b, t->first, lanes), j, ir_mul(b, in_vector, width));
 }
 
@@ -44,17 +42,18 @@ static const ir_access *probability_at(const q_lanes *c, const row_tile *t, cons
 static void multiply(q_lanes *c, const q_lanes_tile *tile, row_tile *t) {
     ir_builder *b = c->b;
     mha_product *p = &t->product;
-    const ir_expr *j = ir_for_begin(b, "j", ql_i(c, 0), ql_ceil_div(c, tile->to, c->width), 1, false);
-    mha_kv_row row = {0};
-    if (c->width == 1) row = mha_kv_row_at(c->m, &c->e, c->kv_head, ir_let(b, "key", ir_add(b, tile->first_key, j)));
-    for (int v = 0; v < p->vectors; v++) {
-        const ir_expr *column = column_of(c, t, v);
-        const ir_access *at = c->width == 1 ? mha_kv_access(c->m, c->m->v, &row, column, p->lanes)
-                                            : ir_at(b, c->values, 2 * p->lanes, 2, j, ir_mul(b, column, ql_i(c, 2)));
-        mha_product_vector(p, "value", v, mha_load_factor(c->m, p->kind, at));
+    IR_FOR(b, j, ir_idx(b, 0), ir_ceil_div(b, tile->to, c->width), 1) {
+        mha_kv_row row = {0};
+        if (c->width == 1)
+            row = mha_kv_row_at(c->m, &c->e, c->kv_head, ir_let(b, "key", ir_add(b, tile->first_key, j)));
+        for (int v = 0; v < p->vectors; v++) {
+            const ir_expr *column = column_of(c, t, v);
+            const ir_access *at = c->width == 1 ? mha_kv_access(c->m, c->m->v, &row, column, p->lanes)
+                                                : ir_at(b, c->values, 2 * p->lanes, 2, j, ir_times(b, column, 2));
+            mha_product_vector(p, "value", v, mha_load_factor(c->m, p->kind, at));
+        }
+        for (int r = 0; r < p->rows; r++) mha_product_repeat(p, "p", r, probability_at(c, t, j, r));
     }
-    for (int r = 0; r < p->rows; r++) mha_product_repeat(p, "p", r, probability_at(c, t, j, r));
-    ir_for_end(b);
 }
 
 /* Where columns of the output come in pairs, pack2 rounds them elsewhere: so it does here. */
@@ -122,11 +121,10 @@ static void all_rows(q_lanes *c, const q_lanes_tile *tile, const strip *s) {
     const int64_t all = c->num_tasks ? c->m->p->seq_q * c->m->group : c->block_rows, rows = min_of(all, c->block_rows);
     const int64_t room = (int64_t)c->m->s->value_rows * c->m->s->value_vectors / s->vectors;
     const int64_t step = c->o ? rows_of_kept(c, room) : min_of(max_of(room, 1), rows), rest = rows % step;
-    const ir_expr *end = ql_i(c, rows - rest);
+    const ir_expr *end = ir_idx(b, rows - rest);
     if (c->o) end = ir_let(b, "rows_end", ir_min(b, end, ir_sub(b, c->rows, ql_first_row(c, tile->block))));
-    register_tile(c, tile, s, ir_for_begin(b, "row_tile", ql_i(c, 0), end, step, false), step);
-    ir_for_end(b);
-    if (rest) register_tile(c, tile, s, ql_i(c, rows - rest), rest);
+    IR_LOOP(b, row, ir_for_begin(b, "row_tile", ir_idx(b, 0), end, step, false)) register_tile(c, tile, s, row, step);
+    if (rest) register_tile(c, tile, s, ir_idx(b, rows - rest), rest);
 }
 
 /* Whole vectors of the target, a few at a time, and then ever narrower ones. */
@@ -139,44 +137,39 @@ void ql_values_by_rows(q_lanes *c, const q_lanes_tile *tile) {
         const int64_t whole = (columns - first) / lanes, strips = ceil_div(whole, MHA_STRIP_VECTORS);
         strip s = {.vectors = (int)ceil_div(whole, strips), .lanes = lanes};
         const int64_t width = (int64_t)s.vectors * lanes, alike = whole / s.vectors;
-        const ir_expr *n = ir_for_begin(b, "strip", ql_i(c, 0), ql_i(c, alike), 1, false);
-        s.first = ir_let(b, "strip_first", ir_add(b, ir_mul(b, n, ql_i(c, width)), ql_i(c, first)));
-        all_rows(c, tile, &s);
-        ir_for_end(b);
+        IR_LOOP(b, n, ir_for_begin(b, "strip", ir_idx(b, 0), ir_idx(b, alike), 1, false)) {
+            s.first = ir_let(b, "strip_first", ir_plus(b, ir_times(b, n, width), first));
+            all_rows(c, tile, &s);
+        }
         first += width * alike;
     }
 }
 
 /* ---- rows that are kept from tile to tile ---- */
 
-/* Each row of the block, as many vectors of columns as it has. */
-static mha_columns each_row_begin(q_lanes *c, const ir_expr *count, const ir_expr **row) {
-    *row = ir_for_begin(c->b, "row", ql_i(c, 0), count, 1, false);
-    return mha_columns_begin(c->m, c->m->p->head_dim_v, c->m->lanes);
-}
-
 void ql_clear_kept(q_lanes *c, const ir_expr *block) {
     ir_builder *b = c->b;
-    const ir_expr *row;
-    const mha_columns d = each_row_begin(c, ql_i(c, c->block_rows), &row);
-    ir_store(b, ir_at(b, c->o, d.lanes, 3, block, row, d.at), mha_number(c->m, 0, d.lanes));
-    if (c->o_lost) ir_store(b, ir_at(b, c->o_lost, d.lanes, 3, block, row, d.at), mha_number(c->m, 0, d.lanes));
-    ir_for_end(b);
-    ir_for_end(b);
+    IR_FOR(b, row, ir_idx(b, 0), ir_idx(b, c->block_rows), 1) {
+        MHA_COLUMNS(c->m, d, c->m->p->head_dim_v, c->m->lanes) {
+            ir_store(b, ir_at(b, c->o, d.lanes, 3, block, row, d.at), mha_number(c->m, 0, d.lanes));
+            if (c->o_lost) ir_store(b, ir_at(b, c->o_lost, d.lanes, 3, block, row, d.at), mha_number(c->m, 0, d.lanes));
+        }
+    }
 }
 
 void ql_store_kept(q_lanes *c, const ir_expr *block) {
     ir_builder *b = c->b;
-    const ir_expr *left = ir_sub(b, c->rows, ql_first_row(c, block)), *at;
-    at = ir_for_begin(b, "at", ql_i(c, 0), ir_let(b, "rows_left", ir_min(b, ql_i(c, c->block_rows), left)), 1, false);
-    const q_lanes_row row = ql_row(c, block, at);
-    const ir_expr *token = ir_add(b, c->e.first_q, row.query);
-    const ir_expr *inverse = ir_let(b, "inverse", ir_load(b, ir_at(b, c->row_sum, 1, 2, block, at)));
-    const mha_columns d = mha_columns_begin(c->m, c->m->p->head_dim_v, c->m->lanes);
-    const ir_access *lost = c->o_lost ? ir_at(b, c->o_lost, d.lanes, 3, block, at, d.at) : NULL;
-    const ir_expr *o = ql_sums(c, ir_at(b, c->o, d.lanes, 3, block, at, d.at), lost);
-    o = mha_madd(c->m, o, ir_splat(b, inverse, d.lanes), mha_number(c->m, 0, d.lanes));
-    store_vector(c, ir_at(b, c->m->out, d.lanes, 4, c->e.batch, row.head, token, d.at), o);
-    ir_for_end(b);
-    ir_for_end(b);
+    const ir_expr *left = ir_sub(b, c->rows, ql_first_row(c, block));
+    left = ir_let(b, "rows_left", ir_min(b, ir_idx(b, c->block_rows), left));
+    IR_FOR(b, at, ir_idx(b, 0), left, 1) {
+        const q_lanes_row row = ql_row(c, block, at);
+        const ir_expr *token = ir_add(b, c->e.first_q, row.query);
+        const ir_expr *inverse = ir_let(b, "inverse", ir_load(b, ir_at(b, c->row_sum, 1, 2, block, at)));
+        MHA_COLUMNS(c->m, d, c->m->p->head_dim_v, c->m->lanes) {
+            const ir_access *lost = c->o_lost ? ir_at(b, c->o_lost, d.lanes, 3, block, at, d.at) : NULL;
+            const ir_expr *o = ql_sums(c, ir_at(b, c->o, d.lanes, 3, block, at, d.at), lost);
+            o = mha_madd(c->m, o, ir_splat(b, inverse, d.lanes), mha_number(c->m, 0, d.lanes));
+            store_vector(c, ir_at(b, c->m->out, d.lanes, 4, c->e.batch, row.head, token, d.at), o);
+        }
+    }
 }

@@ -6,13 +6,9 @@
 
 #include <math.h>
 
-static const ir_expr *compare(const q_lanes *c, ir_op op, const ir_expr *x, const ir_expr *y) {
-    return ir_apply(c->b, op, x, y, NULL);
-}
+static const ir_expr *plus(const q_lanes *c, const ir_expr *x, int64_t y) { return ir_plus(c->b, x, y); }
 
-static const ir_expr *plus(const q_lanes *c, const ir_expr *x, int64_t y) { return ir_add(c->b, x, ql_i(c, y)); }
-
-static const ir_expr *at_least_0(const q_lanes *c, const ir_expr *x) { return ir_max(c->b, ql_i(c, 0), x); }
+static const ir_expr *at_least_0(const q_lanes *c, const ir_expr *x) { return ir_max(c->b, ir_idx(c->b, 0), x); }
 
 const ir_expr *ql_clamp_key(const q_lanes *c, const ir_expr *key) {
     return c->keys_fill_tiles ? key : ir_min(c->b, plus(c, c->e.seq_kv, -1), key);
@@ -20,7 +16,7 @@ const ir_expr *ql_clamp_key(const q_lanes *c, const ir_expr *key) {
 
 /* The position of a row's query. */
 static const ir_expr *position_of(q_lanes *c, const ir_expr *row) {
-    return ir_add(c->b, ir_div(c->b, ql_clamp_row(c, row), ql_i(c, c->m->group)), c->e.base);
+    return ir_add(c->b, ir_div(c->b, ql_clamp_row(c, row), ir_idx(c->b, c->m->group)), c->e.base);
 }
 
 /* The sights of rows first_row … end_row - 1. */
@@ -31,7 +27,7 @@ static mha_sights sights_of(q_lanes *c, const ir_expr *first_row, const ir_expr 
 }
 
 static mha_sights sights_of_task(q_lanes *c) {
-    return sights_of(c, ql_first_row(c, ql_i(c, 0)), ql_first_row(c, c->blocks));
+    return sights_of(c, ql_first_row(c, ir_idx(c->b, 0)), ql_first_row(c, c->blocks));
 }
 
 /* ---- tiles of a task ---- */
@@ -39,19 +35,19 @@ static mha_sights sights_of_task(q_lanes *c) {
 const ir_expr *ql_begin_tiles(q_lanes *c) {
     ir_builder *b = c->b;
     const int64_t size = c->m->s->kv_tile;
-    const ir_expr *zero = ql_i(c, 0);
-    if (!c->has_edges) return ir_for_begin(b, "tile", zero, ql_ceil_div(c, c->e.seq_kv, size), 1, false);
+    const ir_expr *zero = ir_idx(b, 0);
+    if (!c->has_edges) return ir_for_begin(b, "tile", zero, ir_ceil_div(b, c->e.seq_kv, size), 1, false);
     const mha_sights s = sights_of_task(c);
-    const ir_expr *end = ir_let(b, "tiles", ql_ceil_div(c, at_least_0(c, s.some_end), size));
-    const ir_expr *first = ir_let(b, "first_tile", ir_div(b, s.some_first, ql_i(c, size)));
+    const ir_expr *end = ir_let(b, "tiles", ir_ceil_div(b, at_least_0(c, s.some_end), size));
+    const ir_expr *first = ir_let(b, "first_tile", ir_div(b, s.some_first, ir_idx(b, size)));
     if (!c->m->has_global) return ir_for_begin(b, "tile", first, end, 1, false);
     /* The tiles of the global keys come first, then those of the window that are not among them. */
-    const ir_expr *globals = ir_let(b, "globals", ql_ceil_div(c, at_least_0(c, s.globals_end), size));
+    const ir_expr *globals = ir_let(b, "globals", ir_ceil_div(b, at_least_0(c, s.globals_end), size));
     first = ir_let(b, "first_other", ir_max(b, first, globals));
     const ir_expr *count = ir_add(b, globals, at_least_0(c, ir_sub(b, end, first)));
     const ir_expr *n = ir_for_begin(b, "n", zero, ir_let(b, "num_tiles", count), 1, false);
     const ir_expr *other = ir_add(b, first, ir_sub(b, n, globals));
-    return ir_let(b, "tile", ir_select(b, compare(c, IR_LT, n, globals), n, at_least_0(c, other)));
+    return ir_let(b, "tile", ir_select(b, ir_lt(b, n, globals), n, at_least_0(c, other)));
 }
 
 /* ---- hidden values ---- */
@@ -61,10 +57,10 @@ static const ir_expr *is_partial(q_lanes *c, const q_lanes_tile *t) {
     ir_builder *b = c->b;
     const mha_sights s = sights_of_task(c);
     const ir_expr *partial = NULL;
-    if (c->m->has_last) partial = compare(c, IR_GT, ir_add(b, t->first_key, t->room), s.all_end);
+    if (c->m->has_last) partial = ir_gt(b, ir_add(b, t->first_key, t->room), s.all_end);
     if (!c->m->has_first) return partial;
-    const ir_expr *begins = compare(c, IR_LT, t->first_key, s.all_first);
-    return partial ? compare(c, IR_OR, partial, begins) : begins;
+    const ir_expr *begins = ir_lt(b, t->first_key, s.all_first);
+    return partial ? ir_or(b, partial, begins) : begins;
 }
 
 /* Adds 0 * V over the tile's keys: NaN if there is a NaN or an infinity among them. Lanes run along the columns; steps
@@ -73,21 +69,22 @@ static void add_zeros(q_lanes *c, const q_lanes_tile *t, const ir_buffer *sums, 
     ir_builder *b = c->b;
     const mha_context *m = c->m;
     const int64_t columns = m->p->head_dim_v;
-    const ir_expr *j = ir_for_begin(b, "j", ql_i(c, 0), t->room, 1, false);
-    const mha_kv_row row = mha_kv_row_at(m, &c->e, c->kv_head, ir_add(b, t->first_key, j));
-    const ir_expr *scale = mha_v_scale(m, &row);
-    if (scale) scale = ir_let(b, "scale", scale);
-    const ir_expr *step = ir_for_begin(b, "column", ql_i(c, 0), ql_i(c, columns), (int64_t)lanes * num_sums, false);
-    for (int i = 0; i < num_sums; i++) {
-        const ir_access *sum = ir_at(b, sums, lanes, 1, ql_i(c, i));
-        const ir_expr *at = plus(c, step, (int64_t)i * lanes);
-        if (columns % (lanes * num_sums)) at = ir_min(b, at, ql_i(c, columns - lanes));
-        const ir_expr *value = mha_load(m, mha_kv_access(m, m->v, &row, at, lanes));
-        if (scale) value = ir_mul(b, value, ir_splat(b, scale, lanes));
-        ir_store(b, sum, mha_madd(m, value, mha_number(m, 0, lanes), ir_load(b, sum)));
+    IR_FOR(b, j, ir_idx(b, 0), t->room, 1) {
+        const mha_kv_row row = mha_kv_row_at(m, &c->e, c->kv_head, ir_add(b, t->first_key, j));
+        const ir_expr *scale = mha_v_scale(m, &row);
+        if (scale) scale = ir_let(b, "scale", scale);
+        IR_LOOP(b, step,
+                ir_for_begin(b, "column", ir_idx(b, 0), ir_idx(b, columns), (int64_t)lanes * num_sums, false)) {
+            for (int i = 0; i < num_sums; i++) {
+                const ir_access *sum = ir_at(b, sums, lanes, 1, ir_idx(b, i));
+                const ir_expr *at = plus(c, step, (int64_t)i * lanes);
+                if (columns % (lanes * num_sums)) at = ir_min(b, at, ir_idx(b, columns - lanes));
+                const ir_expr *value = mha_load(m, mha_kv_access(m, m->v, &row, at, lanes));
+                if (scale) value = ir_mul(b, value, ir_splat(b, scale, lanes));
+                ir_store(b, sum, mha_madd(m, value, mha_number(m, 0, lanes), ir_load(b, sum)));
+            }
+        }
     }
-    ir_for_end(b);
-    ir_for_end(b);
 }
 
 /* Whether the tile's values are finite. A hidden key has the probability 0, and 0 times a finite value is 0. */
@@ -99,19 +96,19 @@ static const ir_expr *is_harmless(q_lanes *c, const q_lanes_tile *t) {
     while (lanes > columns) lanes /= 2;
     const int num_sums = columns >= 2 * lanes ? 2 : 1;
     const ir_buffer *sums = ir_alloc(b, "zeros", IR_REG, ir_type_of(c->m->elem, lanes), 1, (int64_t[]){num_sums});
-    for (int i = 0; i < num_sums; i++) ir_store(b, ir_at(b, sums, lanes, 1, ql_i(c, i)), mha_number(c->m, 0, lanes));
-    if (only_edges) ir_if_begin(b, is_partial(c, t));
-    add_zeros(c, t, sums, lanes, num_sums);
-    if (only_edges) ir_if_end(b);
-    const ir_expr *total = ir_load(b, ir_at(b, sums, lanes, 1, ql_i(c, 0)));
-    for (int i = 1; i < num_sums; i++) total = ir_add(b, total, ir_load(b, ir_at(b, sums, lanes, 1, ql_i(c, i))));
-    return ir_let(b, "is_harmless", compare(c, IR_EQ, ir_reduce(b, IR_ADD, total), mha_number(c->m, 0, 1)));
+    for (int i = 0; i < num_sums; i++) ir_store(b, ir_at(b, sums, lanes, 1, ir_idx(b, i)), mha_number(c->m, 0, lanes));
+    IR_GUARD(b, only_edges, is_partial(c, t)) {
+        add_zeros(c, t, sums, lanes, num_sums);
+    }
+    const ir_expr *total = ir_load(b, ir_at(b, sums, lanes, 1, ir_idx(b, 0)));
+    for (int i = 1; i < num_sums; i++) total = ir_add(b, total, ir_load(b, ir_at(b, sums, lanes, 1, ir_idx(b, i))));
+    return ir_let(b, "is_harmless", ir_eq(b, ir_reduce(b, IR_ADD, total), mha_number(c->m, 0, 1)));
 }
 
 void ql_open_tile(q_lanes *c, q_lanes_tile *t) {
     const ir_expr *left = ir_sub(c->b, c->e.seq_kv, t->first_key);
-    ir_assume(c->b, compare(c, IR_GT, left, ql_i(c, 0)));
-    t->room = ir_let(c->b, "room", ir_min(c->b, left, ql_i(c, c->m->s->kv_tile)));
+    ir_assume(c->b, ir_gt(c->b, left, ir_idx(c->b, 0)));
+    t->room = ir_let(c->b, "room", ir_min(c->b, left, ir_idx(c->b, c->m->s->kv_tile)));
     if (c->has_edges || c->has_elements) t->is_harmless = is_harmless(c, t);
 }
 
@@ -121,16 +118,16 @@ void ql_open_tile(q_lanes *c, q_lanes_tile *t) {
 static void widen(q_lanes *c, q_lanes_tile *t, const ir_expr *end) {
     ir_builder *b = c->b;
     end = ir_let(b, "end_globals", ir_sub(b, end, t->first_key));
-    const ir_expr *none = compare(c, IR_LE, end, ql_i(c, 0));
-    const ir_expr *window_begins = compare(c, IR_LT, t->from, t->room);
+    const ir_expr *none = ir_le(b, end, ir_idx(b, 0));
+    const ir_expr *window_begins = ir_lt(b, t->from, t->room);
     t->to = ir_min(b, t->room, ir_select(b, window_begins, ir_max(b, t->to, end), end));
-    if (c->m->has_first) t->from = ir_select(b, none, t->from, ql_i(c, 0));
+    if (c->m->has_first) t->from = ir_select(b, none, t->from, ir_idx(b, 0));
 }
 
 void ql_open_block(q_lanes *c, q_lanes_tile *t) {
     ir_builder *b = c->b;
     const mha_context *m = c->m;
-    t->from = ql_i(c, 0);
+    t->from = ir_idx(b, 0);
     t->to = t->room;
     if (!c->has_edges) return;
     const ir_expr *row = ir_let(b, "row", ql_first_row(c, t->block));
@@ -138,11 +135,11 @@ void ql_open_block(q_lanes *c, q_lanes_tile *t) {
     if (m->has_last) t->to = ir_min(b, t->room, ir_sub(b, s.some_end, t->first_key));
     if (m->has_first) t->from = ir_let(b, "sight_from", at_least_0(c, ir_sub(b, s.some_first, t->first_key)));
     if (s.globals_end) widen(c, t, s.globals_end);
-    const ir_expr *unit = ql_i(c, (int64_t)m->s->score_rows * (m->s->score_rows % c->width ? c->width : 1));
+    const ir_expr *unit = ir_idx(b, (int64_t)m->s->score_rows * (m->s->score_rows % c->width ? c->width : 1));
     t->from = ir_let(b, "from", ir_mul(b, ir_div(b, t->from, unit), unit));
     t->to = ir_let(b, "to", t->to);
     t->full_to = m->has_last ? ir_let(b, "full_to", ir_min(b, ir_sub(b, s.all_end, t->first_key), t->to)) : t->to;
-    t->full_from = m->has_first ? ir_let(b, "full_from", ir_sub(b, s.all_first, t->first_key)) : ql_i(c, 0);
+    t->full_from = m->has_first ? ir_let(b, "full_from", ir_sub(b, s.all_first, t->first_key)) : ir_idx(b, 0);
 }
 
 /* ---- one row ---- */
@@ -150,20 +147,20 @@ void ql_open_block(q_lanes *c, q_lanes_tile *t) {
 /* A key number, -1, or the number after the last one: 32 bits, whatever the position. */
 static void store_key(q_lanes *c, const ir_buffer *table, const ir_expr *block, const ir_expr *at, const ir_expr *key) {
     if (!table) return;
-    if (!c->e.positions_are_keys) key = ir_min(c->b, ir_max(c->b, ql_i(c, -1), key), c->e.seq_kv);
+    if (!c->e.positions_are_keys) key = ir_min(c->b, ir_max(c->b, ir_idx(c->b, -1), key), c->e.seq_kv);
     ir_store(c->b, ir_at(c->b, table, 1, 2, block, at), ir_cast(c->b, IR_I32, key));
 }
 
 void ql_init_sight(q_lanes *c, const ir_expr *block) {
     ir_builder *b = c->b;
     const ir_expr *row = ir_let(b, "row", ql_first_row(c, block));
-    const ir_expr *r = ir_for_begin(b, "r", ql_i(c, 0), ql_i(c, c->block_rows), 1, false);
-    const ir_expr *position = ir_let(b, "position", position_of(c, ir_add(b, row, r)));
-    const mha_sight sight = mha_sight_at(c->m, &c->e, position);
-    store_key(c, c->first_key, block, r, sight.first);
-    store_key(c, c->last_key, block, r, sight.last);
-    store_key(c, c->last_global, block, r, sight.last_global);
-    ir_for_end(b);
+    IR_FOR(b, r, ir_idx(b, 0), ir_idx(b, c->block_rows), 1) {
+        const ir_expr *position = ir_let(b, "position", position_of(c, ir_add(b, row, r)));
+        const mha_sight sight = mha_sight_at(c->m, &c->e, position);
+        store_key(c, c->first_key, block, r, sight.first);
+        store_key(c, c->last_key, block, r, sight.last);
+        store_key(c, c->last_global, block, r, sight.last_global);
+    }
 }
 
 static const ir_expr *limit(q_lanes *c, const ir_buffer *table, const ir_expr *block, const ir_expr *at) {
@@ -194,7 +191,7 @@ static void store_element(q_lanes *c, const ir_expr *j, const ir_expr *at, const
     }
     const int lanes = bias->type.lanes;
     if (keep) {
-        const ir_expr *keeps = compare(c, IR_NE, ir_cast(b, IR_I32, keep), ir_splat(b, ir_int(b, IR_I32, 0), lanes));
+        const ir_expr *keeps = ir_ne(b, ir_cast(b, IR_I32, keep), ir_splat(b, ir_int(b, IR_I32, 0), lanes));
         bias = ir_select(b, keeps, bias, mha_number(c->m, -INFINITY, lanes));
     }
     ir_store(b, ir_at(b, c->bias, lanes, 2, j, at), bias);
@@ -250,16 +247,16 @@ static void prefetch_next(q_lanes *c, const q_lanes_tile *t, const ir_buffer *te
     ir_builder *b = c->b;
     const ir_expr *next = plus(c, t->first_key, c->m->s->kv_tile);
     const int64_t step = LINE_BYTES / ir_elem_get(tensor->type.elem)->bytes;
-    const ir_expr *j = ir_for_begin(b, "ahead", ql_i(c, 0), ql_i(c, c->m->s->kv_tile), step, false);
-    for (int l = 0; l < c->m->lanes; l++)
-        ir_prefetch(b, ir_at(b, tensor, 1, 4, c->e.number, rows[l].head, rows[l].query, ir_add(b, next, j)));
-    ir_for_end(b);
+    IR_LOOP(b, j, ir_for_begin(b, "ahead", ir_idx(b, 0), ir_idx(b, c->m->s->kv_tile), step, false)) {
+        for (int l = 0; l < c->m->lanes; l++)
+            ir_prefetch(b, ir_at(b, tensor, 1, 4, c->e.number, rows[l].head, rows[l].query, ir_add(b, next, j)));
+    }
 }
 
 /* Opens the loop over the block's rows, mask->lanes at once, and loads elements that all keys share. Clamped like
  * any other key, the first one of the tile is in bounds at a glance. */
 static const ir_expr *begin_rows(q_lanes *c, const q_lanes_tile *t, elements *mask, elements *bias, q_lanes_row *rows) {
-    const ir_expr *at = ir_for_begin(c->b, "at", ql_i(c, 0), ql_i(c, c->block_rows), mask->lanes, false);
+    const ir_expr *at = ir_for_begin(c->b, "at", ir_idx(c->b, 0), ir_idx(c->b, c->block_rows), mask->lanes, false);
     elements *const both[2] = {mask, bias};
     const bool alike = (!mask->tensor || mask->varies == ALONG_KEYS) && (!bias->tensor || bias->varies == ALONG_KEYS);
     for (int l = 0; l < (alike ? 1 : mask->lanes); l++) rows[l] = ql_row(c, t->block, plus(c, at, l));
@@ -279,12 +276,12 @@ static void load_keys(q_lanes *c, const q_lanes_tile *t, elements mask, elements
                       const ir_expr *hi) {
     ir_builder *b = c->b;
     q_lanes_row rows[IR_MAX_LANES];
-    const ir_expr *at = begin_rows(c, t, &mask, &bias, rows);
-    const ir_expr *j = ir_for_begin(b, "j", lo, hi, 1, false);
-    const ir_expr *key = ir_let(b, "column", ql_clamp_key(c, ir_add(b, t->first_key, j)));
-    store_element(c, j, at, load_key(c, &mask, rows, key), load_key(c, &bias, rows, key));
-    ir_for_end(b);
-    ir_for_end(b);
+    IR_LOOP(b, at, begin_rows(c, t, &mask, &bias, rows)) {
+        IR_FOR(b, j, lo, hi, 1) {
+            const ir_expr *key = ir_let(b, "column", ql_clamp_key(c, ir_add(b, t->first_key, j)));
+            store_element(c, j, at, load_key(c, &mask, rows, key), load_key(c, &bias, rows, key));
+        }
+    }
 }
 
 /* A quarter of keys from `column` on. */
@@ -296,7 +293,7 @@ static void load_quarter(q_lanes *c, const elements *e, const q_lanes_row *rows,
     else if (e->tensor->type.elem == IR_I8)
         ql_load_bytes_transposed(c, e->tensor, c->e.number, rows, column, vectors);
     else
-        ql_load_transposed(c, &(q_lanes_tensor){e->tensor, c->e.number, ql_i(c, 0), false, NULL}, rows, column,
+        ql_load_transposed(c, &(q_lanes_tensor){e->tensor, c->e.number, ir_idx(c->b, 0), false, NULL}, rows, column,
                            vectors);
 }
 
@@ -307,15 +304,15 @@ static void load_columns(q_lanes *c, const q_lanes_tile *t, elements mask, eleme
     const int quarter = mha_quarter(c->m->lanes);
     q_lanes_row rows[IR_MAX_LANES];
     const ir_expr *kept[4] = {0}, *biases[4] = {0};
-    const ir_expr *at = begin_rows(c, t, &mask, &bias, rows);
-    if (mask.tensor && mask.varies == ALONG_BOTH) prefetch_next(c, t, mask.tensor, rows);
-    const ir_expr *j = ir_for_begin(b, "j", lo, plus(c, hi, 1 - quarter), quarter, false);
-    const ir_expr *column = ir_let(b, "column", ir_add(b, t->first_key, j));
-    load_quarter(c, &mask, rows, column, kept);
-    load_quarter(c, &bias, rows, column, biases);
-    for (int i = 0; i < quarter; i++) store_element(c, plus(c, j, i), at, kept[i], biases[i]);
-    ir_for_end(b);
-    ir_for_end(b);
+    IR_LOOP(b, at, begin_rows(c, t, &mask, &bias, rows)) {
+        if (mask.tensor && mask.varies == ALONG_BOTH) prefetch_next(c, t, mask.tensor, rows);
+        IR_FOR(b, j, lo, plus(c, hi, 1 - quarter), quarter) {
+            const ir_expr *column = ir_let(b, "column", ir_add(b, t->first_key, j));
+            load_quarter(c, &mask, rows, column, kept);
+            load_quarter(c, &bias, rows, column, biases);
+            for (int i = 0; i < quarter; i++) store_element(c, plus(c, j, i), at, kept[i], biases[i]);
+        }
+    }
 }
 
 void ql_load_elements(q_lanes *c, const q_lanes_tile *t, const ir_expr *to) {
@@ -326,7 +323,7 @@ void ql_load_elements(q_lanes *c, const q_lanes_tile *t, const ir_expr *to) {
         load_keys(c, t, mask, bias, t->from, to);
         return;
     }
-    const ir_expr *quarter = ql_i(c, mha_quarter(c->m->lanes));
+    const ir_expr *quarter = ir_idx(b, mha_quarter(c->m->lanes));
     const ir_expr *end = ir_let(b, "columns_end", ir_min(b, t->room, to));
     load_columns(c, t, mask, bias, t->from, end);
     const ir_expr *steps = ir_div(b, at_least_0(c, ir_sub(b, end, t->from)), quarter);

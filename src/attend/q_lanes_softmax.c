@@ -39,20 +39,20 @@ static tile_sums pairs_of_exponentials(q_lanes *c, const q_lanes_tile *tile, con
     ir_store(b, ql_score_at(c, v, tile->to), ql_splat(c, -INFINITY));
     const ir_access *sum = mha_new_sum(c->m, "sum", lanes);
     const ir_expr *ones = ir_splat(b, ir_cast(b, IR_BF16, mha_number(c->m, 1, 1)), 2 * lanes);
-    const ir_expr *first = ir_div(b, tile->from, ql_i(c, 2));
-    const ir_expr *pair = ir_for_begin(b, "pair", first, ql_ceil_div(c, tile->to, 2), 1, false);
-    const ir_expr *exponential[2];
-    for (int i = 0; i < 2; i++) {
-        const ir_expr *j = ir_add(b, ir_mul(b, pair, ql_i(c, 2)), ql_i(c, i));
-        const ir_expr *score = ir_load(b, ql_score_at(c, v, j));
-        const ir_expr *p = has_lse ? mha_exp(c->m, score, base) : mha_short_exp(c->m, score, base);
-        exponential[i] = ir_let(b, "probability", p);
+    const ir_expr *first = ir_div(b, tile->from, ir_idx(b, 2));
+    IR_FOR(b, pair, first, ir_ceil_div(b, tile->to, 2), 1) {
+        const ir_expr *exponential[2];
+        for (int i = 0; i < 2; i++) {
+            const ir_expr *j = ir_plus(b, ir_times(b, pair, 2), i);
+            const ir_expr *score = ir_load(b, ql_score_at(c, v, j));
+            const ir_expr *p = has_lse ? mha_exp(c->m, score, base) : mha_short_exp(c->m, score, base);
+            exponential[i] = ir_let(b, "probability", p);
+        }
+        const ir_expr *probabilities = ir_let(b, "probabilities", ir_pack2(b, exponential[0], exponential[1]));
+        ir_store(b, ql_probability_at(c, v, pair), probabilities);
+        ir_store(b, sum, ir_dot2(b, probabilities, ones, ir_load(b, sum)));
+        if (has_lse) mha_add_term(c->m, exact, ir_add(b, exponential[0], exponential[1]));
     }
-    const ir_expr *probabilities = ir_let(b, "probabilities", ir_pack2(b, exponential[0], exponential[1]));
-    ir_store(b, ql_probability_at(c, v, pair), probabilities);
-    ir_store(b, sum, ir_dot2(b, probabilities, ones, ir_load(b, sum)));
-    if (has_lse) mha_add_term(c->m, exact, ir_add(b, exponential[0], exponential[1]));
-    ir_for_end(b);
     return (tile_sums){ir_load(b, sum), has_lse ? ir_load(b, exact) : NULL};
 }
 
@@ -61,19 +61,19 @@ static tile_sums pairs_of_exponentials(q_lanes *c, const q_lanes_tile *tile, con
 void ql_softmax(q_lanes *c, const q_lanes_tile *tile) {
     ir_builder *b = c->b;
     const int lanes = c->m->lanes;
-    const ir_expr *v = ir_for_begin(b, "v", ql_i(c, 0), ql_i(c, c->m->s->score_vectors), 1, false);
-    const ir_expr *at = ir_let(b, "at", ir_mul(b, v, ql_i(c, lanes)));
-    const ir_access *row_max = ir_at(b, c->row_max, lanes, 2, tile->block, at);
-    const ir_access *row_sum = ir_at(b, c->row_sum, lanes, 2, tile->block, at);
-    const ir_access *lost = c->row_sum_lost ? ir_at(b, c->row_sum_lost, lanes, 2, tile->block, at) : NULL;
-    const ir_expr *old = c->at_once ? NULL : ir_let(b, "old_max", ir_load(b, row_max));
-    const ir_expr *tile_max = ir_load(b, ir_at(b, c->tile_max, lanes, 1, at));
-    const mha_shrink shrink = mha_take_maximum(c->m, row_max, old, tile_max);
-    if (shrink.factor) ir_store(b, ir_at(b, c->factor, lanes, 1, at), shrink.factor);
-    const tile_sums sums =
-        c->width == 2 ? pairs_of_exponentials(c, tile, v, shrink.base) : exponentials(c, tile, v, shrink.base);
-    mha_join_sum(c->m, row_sum, lost, shrink.factor, sums.probabilities);
-    if (sums.exact)
-        mha_join_sum(c->m, ir_at(b, c->lse_sum, lanes, 2, tile->block, at), NULL, shrink.factor, sums.exact);
-    ir_for_end(b);
+    IR_FOR(b, v, ir_idx(b, 0), ir_idx(b, c->m->s->score_vectors), 1) {
+        const ir_expr *at = ir_let(b, "at", ir_times(b, v, lanes));
+        const ir_access *row_max = ir_at(b, c->row_max, lanes, 2, tile->block, at);
+        const ir_access *row_sum = ir_at(b, c->row_sum, lanes, 2, tile->block, at);
+        const ir_access *lost = c->row_sum_lost ? ir_at(b, c->row_sum_lost, lanes, 2, tile->block, at) : NULL;
+        const ir_expr *old = c->at_once ? NULL : ir_let(b, "old_max", ir_load(b, row_max));
+        const ir_expr *tile_max = ir_load(b, ir_at(b, c->tile_max, lanes, 1, at));
+        const mha_shrink shrink = mha_take_maximum(c->m, row_max, old, tile_max);
+        if (shrink.factor) ir_store(b, ir_at(b, c->factor, lanes, 1, at), shrink.factor);
+        const tile_sums sums =
+            c->width == 2 ? pairs_of_exponentials(c, tile, v, shrink.base) : exponentials(c, tile, v, shrink.base);
+        mha_join_sum(c->m, row_sum, lost, shrink.factor, sums.probabilities);
+        if (sums.exact)
+            mha_join_sum(c->m, ir_at(b, c->lse_sum, lanes, 2, tile->block, at), NULL, shrink.factor, sums.exact);
+    }
 }

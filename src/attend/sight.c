@@ -2,24 +2,20 @@
 
 #include <math.h>
 
-static const ir_expr *compare(const mha_context *c, ir_op op, const ir_expr *x, const ir_expr *y) {
-    return ir_apply(c->b, op, x, y, NULL);
-}
-
 /* ---- One query ---- */
 
 /* The window does not bind a global query. */
 static const ir_expr *unless_global(const mha_context *c, const ir_expr *position, const ir_expr *bound,
                                     const ir_expr *otherwise) {
     if (!c->has_global) return bound;
-    const ir_expr *is_global = compare(c, IR_LT, position, mha_i(c, c->p->global_tokens));
+    const ir_expr *is_global = ir_lt(c->b, position, ir_idx(c->b, c->p->global_tokens));
     return ir_select(c->b, is_global, otherwise, bound);
 }
 
 static const ir_expr *first_key(const mha_context *c, const ir_expr *position) {
-    if (!c->has_first) return mha_i(c, 0);
-    const ir_expr *first = ir_sub(c->b, position, mha_i(c, c->p->window_left));
-    return ir_max(c->b, mha_i(c, 0), unless_global(c, position, first, mha_i(c, 0)));
+    if (!c->has_first) return ir_idx(c->b, 0);
+    const ir_expr *first = ir_sub(c->b, position, ir_idx(c->b, c->p->window_left));
+    return ir_max(c->b, ir_idx(c->b, 0), unless_global(c, position, first, ir_idx(c->b, 0)));
 }
 
 static const ir_expr *up_to_position(const mha_context *c, const ir_expr *last, const ir_expr *position) {
@@ -29,17 +25,17 @@ static const ir_expr *up_to_position(const mha_context *c, const ir_expr *last, 
 static const ir_expr *last_key(const mha_context *c, const mha_entry *e, const ir_expr *position) {
     ir_builder *b = c->b;
     if (e->positions_are_keys) return position;
-    const ir_expr *end = ir_sub(b, e->seq_kv, mha_i(c, 1)), *last = end;
+    const ir_expr *end = ir_plus(b, e->seq_kv, -1), *last = end;
     if (c->p->window_right >= 0) {
-        const ir_expr *right = ir_add(b, position, mha_i(c, c->p->window_right));
+        const ir_expr *right = ir_plus(b, position, c->p->window_right);
         last = ir_min(b, last, unless_global(c, position, right, end));
     }
     return up_to_position(c, last, position);
 }
 
 static const ir_expr *last_global(const mha_context *c, const mha_entry *e, const ir_expr *position) {
-    const ir_expr *end = ir_sub(c->b, e->seq_kv, mha_i(c, 1));
-    return up_to_position(c, ir_min(c->b, mha_i(c, c->p->global_tokens - 1), end), position);
+    const ir_expr *end = ir_plus(c->b, e->seq_kv, -1);
+    return up_to_position(c, ir_min(c->b, ir_idx(c->b, c->p->global_tokens - 1), end), position);
 }
 
 mha_sight mha_sight_at(const mha_context *c, const mha_entry *e, const ir_expr *position) {
@@ -60,7 +56,7 @@ bool mha_positions_are_keys(const mha_context *c, const mha_entry *e) {
 /* Both ends move on from query to query, except for those of global queries, which come first and see furthest. */
 mha_sights mha_sights_of(const mha_context *c, const mha_entry *e, const ir_expr *first, const ir_expr *last) {
     ir_builder *b = c->b;
-    const ir_expr *one = mha_i(c, 1), *of_first = last_key(c, e, first), *furthest = last_key(c, e, last);
+    const ir_expr *one = ir_idx(b, 1), *of_first = last_key(c, e, first), *furthest = last_key(c, e, last);
     mha_sights s = {.some_first = first_key(c, first), .all_first = first_key(c, last)};
     s.all_end = ir_add(b, of_first, one);
     if (c->has_global) {
@@ -74,24 +70,23 @@ mha_sights mha_sights_of(const mha_context *c, const mha_entry *e, const ir_expr
 /* ---- Keys ---- */
 
 static const ir_expr *both(const mha_context *c, const ir_expr *x, const ir_expr *y) {
-    return x && y ? compare(c, IR_AND, x, y) : x ? x : y;
+    return x && y ? ir_and(c->b, x, y) : x ? x : y;
 }
 
 static const ir_expr *in_sight(const mha_context *c, const mha_hiding *h, int lanes) {
     const mha_sight s = {mha_in_lanes(c, h->sight.first, lanes), mha_in_lanes(c, h->sight.last, lanes),
                          mha_in_lanes(c, h->sight.last_global, lanes)};
     const ir_expr *key = mha_in_lanes(c, h->key, lanes), *sees = NULL;
-    if (s.first) sees = compare(c, IR_GE, key, s.first);
-    if (s.last) sees = both(c, sees, compare(c, IR_LE, key, s.last));
-    return sees && s.last_global ? compare(c, IR_OR, sees, compare(c, IR_LE, key, s.last_global)) : sees;
+    if (s.first) sees = ir_ge(c->b, key, s.first);
+    if (s.last) sees = both(c, sees, ir_le(c->b, key, s.last));
+    return sees && s.last_global ? ir_or(c->b, sees, ir_le(c->b, key, s.last_global)) : sees;
 }
 
 const ir_expr *mha_sees(const mha_context *c, const mha_hiding *h, int lanes) {
     const ir_expr *sees = in_sight(c, h, lanes);
-    if (h->bias)
-        sees = both(c, sees, compare(c, IR_NE, mha_in_lanes(c, h->bias, lanes), mha_number(c, -INFINITY, lanes)));
+    if (h->bias) sees = both(c, sees, ir_ne(c->b, mha_in_lanes(c, h->bias, lanes), mha_number(c, -INFINITY, lanes)));
     sees = both(c, sees, h->there);
     if (!h->mask) return sees;
     const ir_expr *zero = ir_splat(c->b, ir_int(c->b, IR_I32, 0), lanes);
-    return both(c, sees, compare(c, IR_NE, mha_in_lanes(c, h->mask, lanes), zero));
+    return both(c, sees, ir_ne(c->b, mha_in_lanes(c, h->mask, lanes), zero));
 }

@@ -3,10 +3,6 @@
 
 #include <math.h>
 
-static const ir_expr *compare(const weights *w, ir_op op, const ir_expr *x, const ir_expr *y) {
-    return ir_apply(w->b, op, x, y, NULL);
-}
-
 /* ---- Sizes ---- */
 
 static int64_t at_most(int64_t value, const ir_expr *bound) {
@@ -27,17 +23,17 @@ static void derive_sizes(weights *w) {
 }
 
 static const ir_expr *tasks_of(const weights *w, const ir_expr *count, int64_t each) {
-    return ir_div(w->b, ir_add(w->b, count, mha_i(w->c, each - 1)), mha_i(w->c, each));
+    return ir_div(w->b, ir_plus(w->b, count, each - 1), ir_idx(w->c->b, each));
 }
 
 const ir_expr *weights_query(const weights *w, const ir_expr *row) {
     ir_builder *b = w->b;
-    row = ir_let(b, "output_row", ir_min(b, row, ir_sub(b, w->all_queries, mha_i(w->c, 1))));
+    row = ir_let(b, "output_row", ir_min(b, row, ir_plus(b, w->all_queries, -1)));
     if (!w->c->p->has_row_ids) return row;
     const ir_expr *id = ir_load(b, ir_at(b, w->c->params.tensor[MHA_ROW_IDS], 1, 1, row));
     const ir_expr *query = ir_let(b, "query", ir_cast(b, IR_IDX, id));
-    ir_assume(b, compare(w, IR_GE, query, mha_i(w->c, 0)));
-    ir_assume(b, compare(w, IR_LT, query, w->c->params.size[MHA_SEQ_Q]));
+    ir_assume(b, ir_ge(b, query, ir_idx(b, 0)));
+    ir_assume(b, ir_lt(b, query, w->c->params.size[MHA_SEQ_Q]));
     return query;
 }
 
@@ -56,9 +52,9 @@ static const ir_expr *limit_of(const weights *w) {
     const mha_context *c = w->c;
     if (shows_hidden_keys(w)) return has_keys_beyond(w) ? w->all_keys : w->e.seq_kv;
     if (!c->has_last || c->p->has_row_ids || c->has_global) return w->e.seq_kv;
-    const ir_expr *last = ir_add(w->b, w->first_query, ir_sub(w->b, w->count_queries, mha_i(c, 1)));
+    const ir_expr *last = ir_add(w->b, w->first_query, ir_plus(w->b, w->count_queries, -1));
     const mha_sight sight = mha_sight_at(c, &w->e, ir_add(w->b, w->e.base, last));
-    return ir_let(w->b, "limit", ir_add(w->b, sight.last, mha_i(c, 1)));
+    return ir_let(w->b, "limit", ir_plus(w->b, sight.last, 1));
 }
 
 /* ---- One vector of the output ---- */
@@ -81,13 +77,13 @@ typedef struct weights_keys {
 /* i32 of an idx that is brought to where it fits: keys do. */
 static const ir_expr *as_key(const weights *w, const ir_expr *x) {
     if (!x) return NULL;
-    const ir_expr *fits = ir_min(w->b, ir_max(w->b, mha_i(w->c, -1), x), w->all_keys);
+    const ir_expr *fits = ir_min(w->b, ir_max(w->b, ir_idx(w->c->b, -1), x), w->all_keys);
     return ir_let(w->b, "bound", ir_cast(w->b, IR_I32, fits));
 }
 
 static const ir_expr *lanes_below(const weights *w, const weights_keys *k, const ir_expr *end) {
-    const ir_expr *ramp = ir_ramp(w->b, k->key, mha_i(w->c, 1), w->lanes);
-    return compare(w, IR_LT, ramp, ir_splat(w->b, end, w->lanes));
+    const ir_expr *ramp = ir_ramp(w->b, k->key, ir_idx(w->c->b, 1), w->lanes);
+    return ir_lt(w->b, ramp, ir_splat(w->b, end, w->lanes));
 }
 
 /* An access of a tensor of four dimensions that is masked to the columns it has. */
@@ -165,7 +161,7 @@ static void put_mean(const weights *w, const weights_row *row, const weights_key
     ir_builder *b = w->b;
     const ir_expr *heads = ir_cast(b, w->c->elem, w->c->params.size[MHA_HEADS]);
     const ir_expr *sum = ir_load(b, ir_at(b, w->sums, w->lanes, 2, query_in_block, k->at));
-    const ir_expr *const index[3] = {w->e.number, mha_i(w->c, 0), row->out_row};
+    const ir_expr *const index[3] = {w->e.number, ir_idx(b, 0), row->out_row};
     mha_store(w->c, along_keys(w, w->c->params.tensor[MHA_WEIGHTS_OUT], index, k),
               ir_div(b, sum, ir_splat(b, heads, w->lanes)));
 }
@@ -183,12 +179,12 @@ static const ir_expr *whole_columns(const weights *w) {
 /* Whether the vector at k->key lies whole before that column. One comparison for each tensor, not one with their
  * minimum, which the bounds prover would have to take apart for every access. */
 static const ir_expr *is_whole(const weights *w, const weights_keys *k) {
-    const ir_expr *next = ir_let(w->b, "next", ir_add(w->b, k->key, mha_i(w->c, w->lanes)));
-    const ir_expr *whole = compare(w, IR_LE, next, w->all_keys);
+    const ir_expr *next = ir_let(w->b, "next", ir_plus(w->b, k->key, w->lanes));
+    const ir_expr *whole = ir_le(w->b, next, w->all_keys);
     for (mha_tensor_id id = MHA_ATTN_MASK; id <= MHA_ATTN_BIAS && !shows_hidden_keys(w); id++) {
         const ir_buffer *tensor = w->c->params.tensor[id];
         if (tensor && ir_min(w->b, w->all_keys, tensor->dims[3]) != w->all_keys)
-            whole = compare(w, IR_AND, whole, compare(w, IR_LE, next, tensor->dims[3]));
+            whole = ir_and(w->b, whole, ir_le(w->b, next, tensor->dims[3]));
     }
     return whole;
 }
@@ -197,8 +193,8 @@ static const ir_expr *is_whole(const weights *w, const weights_keys *k) {
 static void each_vector(const weights *w, const weights_row *row, const ir_expr *first_key,
                         const ir_expr *query_in_block, put_fn *put) {
     ir_builder *b = w->b;
-    const ir_expr *count = ir_min(b, mha_i(w->c, w->keys), ir_sub(b, w->all_keys, first_key));
-    weights_keys k = {.at = ir_for_begin(b, "at", mha_i(w->c, 0), count, w->lanes, false)};
+    const ir_expr *count = ir_min(b, ir_idx(b, w->keys), ir_sub(b, w->all_keys, first_key));
+    weights_keys k = {.at = ir_for_begin(b, "at", ir_idx(b, 0), count, w->lanes, false)};
     k.key = ir_let(b, "key", ir_add(b, first_key, k.at));
     const ir_expr *one = ir_int(b, IR_I32, 1);
     k.numbers = ir_let(b, "numbers", ir_ramp(b, ir_cast(b, IR_I32, k.key), one, w->lanes));
@@ -209,12 +205,13 @@ static void each_vector(const weights *w, const weights_row *row, const ir_expr 
     if (none_is_last || k.is_last) {
         put(w, row, &k, query_in_block);
     } else {
-        ir_if_begin(b, is_whole(w, &k));
-        put(w, row, &k, query_in_block);
-        ir_if_else(b);
-        k.is_last = true;
-        put(w, row, &k, query_in_block);
-        ir_if_end(b);
+        IR_IF(b, is_whole(w, &k)) {
+            put(w, row, &k, query_in_block);
+        }
+        IR_ELSE(b) {
+            k.is_last = true;
+            put(w, row, &k, query_in_block);
+        }
     }
     ir_for_end(b);
 }
@@ -227,7 +224,7 @@ static weights_row open_query(const weights *w, const ir_expr *n) {
     row.query = weights_query(w, row.out_row);
     const bool has_lengths = w->e.seq_kv != w->all_keys;
     mha_sight sight = {0};
-    if (has_lengths && !(shows_hidden_keys(w) && has_keys_beyond(w))) sight.last = ir_sub(b, w->e.seq_kv, mha_i(c, 1));
+    if (has_lengths && !(shows_hidden_keys(w) && has_keys_beyond(w))) sight.last = ir_plus(b, w->e.seq_kv, -1);
     if (!shows_hidden_keys(w) && c->has_position) {
         row.position = ir_let(b, "position", ir_add(b, w->e.base, row.query));
         const mha_sight own = mha_sight_at(c, &w->e, row.position);
@@ -242,7 +239,7 @@ static weights_row open_query(const weights *w, const ir_expr *n) {
 static void open_head(const weights *w, weights_row *row, const ir_expr *n, const ir_expr *g, const ir_expr *kv_head) {
     ir_builder *b = w->b;
     const mha_context *c = w->c;
-    const ir_expr *group = mha_i(c, c->group);
+    const ir_expr *group = ir_idx(b, c->group);
     row->number = ir_let(b, "row", ir_add(b, ir_mul(b, n, group), g));
     row->head = ir_let(b, "head", ir_add(b, ir_mul(b, kv_head, group), g));
     if (shows_hidden_keys(w)) return;
@@ -251,45 +248,45 @@ static void open_head(const weights *w, weights_row *row, const ir_expr *n, cons
     if (c->p->weights_mode != ATTUNE_WEIGHTS_SOFTMAX) return;
     const ir_access *at = ir_at(b, c->lse, 1, 3, w->e.batch, row->head, row->query);
     const ir_expr *lse = ir_let(b, "lse_value", mha_load(c, at));
-    const ir_expr *none = compare(w, IR_EQ, lse, mha_number(c, -INFINITY, 1));
+    const ir_expr *none = ir_eq(b, lse, mha_number(c, -INFINITY, 1));
     row->base = ir_let(b, "base", ir_select(b, none, mha_number(c, INFINITY, 1), lse));
 }
 
 static void put_rows(const weights *w, const ir_expr *kv_head, const ir_expr *first_key) {
     ir_builder *b = w->b;
-    const ir_expr *n = ir_for_begin(b, "n", mha_i(w->c, 0), w->count_queries, 1, false);
-    weights_row row = open_query(w, n);
-    const ir_expr *g = ir_for_begin(b, "g", mha_i(w->c, 0), mha_i(w->c, w->c->group), 1, false);
-    open_head(w, &row, n, g, kv_head);
-    each_vector(w, &row, first_key, n, put_vector);
-    ir_for_end(b);
-    ir_for_end(b);
+    IR_FOR(b, n, ir_idx(b, 0), w->count_queries, 1) {
+        weights_row row = open_query(w, n);
+        IR_FOR(b, g, ir_idx(b, 0), ir_idx(b, w->c->group), 1) {
+            open_head(w, &row, n, g, kv_head);
+            each_vector(w, &row, first_key, n, put_vector);
+        }
+    }
 }
 
 /* ---- Tasks ---- */
 
 static void clear_sums(const weights *w) {
     ir_builder *b = w->b;
-    const ir_expr *n = ir_for_begin(b, "n", mha_i(w->c, 0), mha_i(w->c, w->queries), 1, false);
-    const ir_expr *at = ir_for_begin(b, "at", mha_i(w->c, 0), mha_i(w->c, w->keys), w->lanes, false);
-    ir_store(b, ir_at(b, w->sums, w->lanes, 2, n, at), mha_number(w->c, 0, w->lanes));
-    ir_for_end(b);
-    ir_for_end(b);
+    IR_FOR(b, n, ir_idx(b, 0), ir_idx(b, w->queries), 1) {
+        IR_FOR(b, at, ir_idx(b, 0), ir_idx(b, w->keys), w->lanes) {
+            ir_store(b, ir_at(b, w->sums, w->lanes, 2, n, at), mha_number(w->c, 0, w->lanes));
+        }
+    }
 }
 
 /* The heads in their order, so that the bits of their mean are always the same. */
 static void average_block(const weights *w, const ir_expr *first_key) {
     ir_builder *b = w->b;
     clear_sums(w);
-    const ir_expr *kv_head = ir_for_begin(b, "kv_head", mha_i(w->c, 0), w->c->params.size[MHA_KV_HEADS], 1, false);
-    weights_load_queries(w, kv_head);
-    weights_scores(w, kv_head, first_key);
-    put_rows(w, kv_head, first_key);
-    ir_for_end(b);
-    const ir_expr *n = ir_for_begin(b, "n", mha_i(w->c, 0), w->count_queries, 1, false);
-    const weights_row row = {.out_row = ir_let(b, "out_row", ir_add(b, w->first_query, n))};
-    each_vector(w, &row, first_key, n, put_mean);
-    ir_for_end(b);
+    IR_FOR(b, kv_head, ir_idx(b, 0), w->c->params.size[MHA_KV_HEADS], 1) {
+        weights_load_queries(w, kv_head);
+        weights_scores(w, kv_head, first_key);
+        put_rows(w, kv_head, first_key);
+    }
+    IR_FOR(b, n, ir_idx(b, 0), w->count_queries, 1) {
+        const weights_row row = {.out_row = ir_let(b, "out_row", ir_add(b, w->first_query, n))};
+        each_vector(w, &row, first_key, n, put_mean);
+    }
 }
 
 static const ir_buffer *scratch(const weights *w, const char *name, int64_t rows, int64_t columns) {
@@ -302,46 +299,47 @@ static void build_phase(weights *w) {
     const mha_context *c = w->c;
     const int64_t chunk = w->keys * BLOCKS_IN_A_CHUNK;
     const bool averages = c->p->weights_average;
-    ir_phase_begin(b);
-    const ir_expr *number = ir_parallel(b, "entry", c->params.size[MHA_BATCH]);
-    const ir_expr *kv_head = averages ? NULL : ir_parallel(b, "kv_head", c->params.size[MHA_KV_HEADS]);
-    const ir_expr *block = ir_parallel(b, "block", tasks_of(w, w->all_queries, w->queries));
-    const ir_expr *chunk_number = ir_parallel(b, "chunk", tasks_of(w, w->all_keys, chunk));
-    ir_assume(b, compare(w, IR_GE, w->all_keys, mha_i(c, 1))); /* else there is no task */
-    w->e = mha_entry_open(c, number);
-    w->first_query = ir_let(b, "first_query", ir_mul(b, block, mha_i(c, w->queries)));
-    const ir_expr *left = ir_sub(b, w->all_queries, w->first_query);
-    w->count_queries = ir_let(b, "count", ir_min(b, mha_i(c, w->queries), left));
-    w->limit = limit_of(w);
-    w->q = scratch(w, "queries", w->rows, c->p->head_dim);
-    w->kt = scratch(w, "keys_t", c->p->head_dim, w->keys);
-    if (c->params.tensor[MHA_K_SCALE]) w->scales = scratch(w, "scales", 1, w->keys);
-    w->scores = scratch(w, "scores", w->rows, w->keys);
-    if (averages) w->sums = scratch(w, "sums", w->queries, w->keys);
-    if (!averages) weights_load_queries(w, kv_head);
-    const ir_expr *first = ir_mul(b, chunk_number, mha_i(c, chunk));
-    const ir_expr *end = ir_min(b, ir_add(b, first, mha_i(c, chunk)), w->all_keys);
-    const ir_expr *key = ir_for_begin(b, "first_key", first, end, w->keys, false);
-    if (averages) {
-        average_block(w, key);
-    } else {
-        weights_scores(w, kv_head, key);
-        put_rows(w, kv_head, key);
+    IR_PHASE(b) {
+        const ir_expr *number = ir_parallel(b, "entry", c->params.size[MHA_BATCH]);
+        const ir_expr *kv_head = averages ? NULL : ir_parallel(b, "kv_head", c->params.size[MHA_KV_HEADS]);
+        const ir_expr *block = ir_parallel(b, "block", tasks_of(w, w->all_queries, w->queries));
+        const ir_expr *chunk_number = ir_parallel(b, "chunk", tasks_of(w, w->all_keys, chunk));
+        ir_assume(b, ir_ge(b, w->all_keys, ir_idx(b, 1))); /* else there is no task */
+        w->e = mha_entry_open(c, number);
+        w->first_query = ir_let(b, "first_query", ir_times(b, block, w->queries));
+        const ir_expr *left = ir_sub(b, w->all_queries, w->first_query);
+        w->count_queries = ir_let(b, "count", ir_min(b, ir_idx(b, w->queries), left));
+        w->limit = limit_of(w);
+        w->q = scratch(w, "queries", w->rows, c->p->head_dim);
+        w->kt = scratch(w, "keys_t", c->p->head_dim, w->keys);
+        if (c->params.tensor[MHA_K_SCALE]) w->scales = scratch(w, "scales", 1, w->keys);
+        w->scores = scratch(w, "scores", w->rows, w->keys);
+        if (averages) w->sums = scratch(w, "sums", w->queries, w->keys);
+        if (!averages) weights_load_queries(w, kv_head);
+        const ir_expr *first = ir_times(b, chunk_number, chunk);
+        const ir_expr *end = ir_min(b, ir_plus(b, first, chunk), w->all_keys);
+        IR_LOOP(b, key, ir_for_begin(b, "first_key", first, end, w->keys, false)) {
+            if (averages) {
+                average_block(w, key);
+            } else {
+                weights_scores(w, kv_head, key);
+                put_rows(w, kv_head, key);
+            }
+        }
     }
-    ir_for_end(b);
-    ir_phase_end(b);
 }
 
 /* Copies the kernel's own logarithms to the caller's memory, which is an output and cannot be read. */
 static void hand_over_lse(mha_context *c, const ir_buffer *lse) {
     ir_builder *b = c->b;
-    ir_phase_begin(b);
-    const ir_expr *number = ir_parallel(b, "entry", c->params.size[MHA_BATCH]);
-    const ir_expr *head = ir_parallel(b, "head", c->params.size[MHA_HEADS]);
-    const ir_expr *query = ir_for_begin(b, "query", mha_i(c, 0), c->params.size[MHA_SEQ_Q], 1, false);
-    ir_store(b, ir_at(b, lse, 1, 3, number, head, query), ir_load(b, ir_at(b, c->lse, 1, 3, number, head, query)));
-    ir_for_end(b);
-    ir_phase_end(b);
+    IR_PHASE(b) {
+        const ir_expr *number = ir_parallel(b, "entry", c->params.size[MHA_BATCH]);
+        const ir_expr *head = ir_parallel(b, "head", c->params.size[MHA_HEADS]);
+        IR_FOR(b, query, ir_idx(b, 0), c->params.size[MHA_SEQ_Q], 1) {
+            ir_store(b, ir_at(b, lse, 1, 3, number, head, query),
+                     ir_load(b, ir_at(b, c->lse, 1, 3, number, head, query)));
+        }
+    }
 }
 
 void mha_weights(mha_context *c) {

@@ -34,8 +34,6 @@ typedef struct gemm {
     const ir_expr *first, *count; /* its rows */
 } gemm;
 
-static const ir_expr *idx(const gemm *c, int64_t value) { return ir_idx(c->b, value); }
-
 /* Elements from one row of the slab to the next: an odd number of cache lines, so that the same column of neighbouring
  * rows, which a register tile reads at once, is in different sets of the first cache. */
 static int64_t slab_row(const gemm *c) {
@@ -60,12 +58,12 @@ typedef struct register_tile {
 } register_tile;
 
 static const ir_expr *column_of(const gemm *c, const register_tile *t, int64_t vector) {
-    return ir_add(c->b, t->column, idx(c, vector * c->m->lanes));
+    return ir_plus(c->b, t->column, vector * c->m->lanes);
 }
 
 /* Where a row of the register tile is kept before and after the product. */
 static const ir_access *home_of(const gemm *c, const register_tile *t, int64_t row, int64_t vector) {
-    return tile_at(c, ir_add(c->b, t->base, idx(c, row)), column_of(c, t, vector));
+    return tile_at(c, ir_plus(c->b, t->base, row), column_of(c, t, vector));
 }
 
 static const ir_expr *start_of(const gemm *c, const ir_expr *column) {
@@ -96,13 +94,13 @@ static const ir_expr *right_of(const gemm *c, const register_tile *t, const ir_e
 static void prefetch(const gemm *c, const register_tile *t, const ir_expr *k) {
     enum { PREFETCH_ROWS = 64 };
     const int64_t line = 64 / ir_elem_get(c->m->elem)->bytes;
-    const ir_expr *later = ir_add(c->b, k, idx(c, PREFETCH_ROWS));
+    const ir_expr *later = ir_plus(c->b, k, PREFETCH_ROWS);
     for (int64_t v = 0; v < c->vectors; v += c->m->lanes < line ? line / c->m->lanes : 1) {
         const ir_expr *x = right_of(c, t, later, v);
         while (x && x->op == IR_CAST) x = x->args[0];
         if (x && x->op == IR_LOAD) ir_prefetch(c->b, x->value.access);
     }
-    const ir_expr *column = ir_mul(c->b, k, idx(c, c->inputs));
+    const ir_expr *column = ir_times(c->b, k, c->inputs);
     for (int64_t n = 0; n < t->num_next; n++) ir_prefetch(c->b, c->g->left(c->m, c->g, &t->next[n], column));
 }
 
@@ -111,23 +109,23 @@ static void multiply(const gemm *c, register_tile *t, const ir_expr *from, const
     ir_builder *b = c->b;
     mha_product *p = &t->product;
     const bool takes_apart = c->g->right_is_paired && c->kind == MHA_MADD;
-    const ir_expr *k = ir_for_begin(b, "k", from, to, 1, false);
-    for (int half = 0; half < (takes_apart ? 2 : 1); half++) {
-        const ir_expr *column = ir_add(b, ir_mul(b, k, idx(c, c->inputs)), idx(c, half));
-        for (int64_t v = 0; v < c->vectors; v++) {
-            const ir_expr *x = right_of(c, t, k, v);
-            mha_product_vector(p, "right", v, takes_apart ? mha_half_of_pairs(c->m, x, half) : x);
+    IR_FOR(b, k, from, to, 1) {
+        for (int half = 0; half < (takes_apart ? 2 : 1); half++) {
+            const ir_expr *column = ir_plus(b, ir_times(b, k, c->inputs), half);
+            for (int64_t v = 0; v < c->vectors; v++) {
+                const ir_expr *x = right_of(c, t, k, v);
+                mha_product_vector(p, "right", v, takes_apart ? mha_half_of_pairs(c->m, x, half) : x);
+            }
+            if (half == 0) prefetch(c, t, k);
+            for (int64_t r = 0; r < p->rows; r++)
+                mha_product_repeat(p, "left", r, ir_at(b, c->slab, (int)p->kind, 2, ir_plus(b, t->base, r), column));
         }
-        if (half == 0) prefetch(c, t, k);
-        for (int64_t r = 0; r < p->rows; r++)
-            mha_product_repeat(p, "left", r, ir_at(b, c->slab, (int)p->kind, 2, ir_add(b, t->base, idx(c, r)), column));
     }
-    ir_for_end(b);
 }
 
 static void assume_row(const gemm *c, const ir_expr *row) {
-    ir_assume(c->b, ir_apply(c->b, IR_GE, row, idx(c, 0), NULL));
-    ir_assume(c->b, ir_apply(c->b, IR_LT, row, c->g->rows, NULL));
+    ir_assume(c->b, ir_ge(c->b, row, ir_idx(c->b, 0)));
+    ir_assume(c->b, ir_lt(c->b, row, c->g->rows));
 }
 
 /* Of the gemm_rows rows of A or C from `first` on those, at most MAX_NEXT, that are prefetched in column tile n of
@@ -136,9 +134,9 @@ static int64_t find_rows(const gemm *c, const ir_expr *first, const ir_expr *n, 
     ir_builder *b = c->b;
     const int64_t count = min_of(MAX_NEXT, ceil_div(c->rows, tiles));
     for (int64_t i = 0; i < count; i++) {
-        const ir_expr *r = ir_add(b, ir_mul(b, n, idx(c, count)), idx(c, i));
-        const ir_expr *row = ir_add(b, first, ir_min(b, idx(c, c->rows - 1), r));
-        row = ir_let(b, "asked", ir_min(b, ir_sub(b, c->g->rows, idx(c, 1)), row));
+        const ir_expr *r = ir_plus(b, ir_times(b, n, count), i);
+        const ir_expr *row = ir_add(b, first, ir_min(b, ir_idx(b, c->rows - 1), r));
+        row = ir_let(b, "asked", ir_min(b, ir_plus(b, c->g->rows, -1), row));
         assume_row(c, row);
         found[i] = c->g->locate(c->m, c->g, row);
     }
@@ -151,11 +149,11 @@ static void prefetch_results(const gemm *c, const ir_expr *first, const ir_expr 
     mha_token found[MAX_NEXT];
     const int64_t count = find_rows(c, first, n, tiles, found);
     for (int64_t i = 0; i < count; i++) {
-        const ir_access *start = c->g->result(c->m, c->g, c->group, &found[i], idx(c, 0));
+        const ir_access *start = c->g->result(c->m, c->g, c->group, &found[i], ir_idx(b, 0));
         const int64_t line = start ? 64 / ir_elem_get((ir_elem)start->buffer->type.elem)->bytes : 1;
-        const ir_expr *column = ir_for_begin(b, "line", idx(c, 0), idx(c, c->g->group_columns), line, false);
-        ir_prefetch(b, c->g->result(c->m, c->g, c->group, &found[i], column));
-        ir_for_end(b);
+        IR_LOOP(b, column, ir_for_begin(b, "line", ir_idx(b, 0), ir_idx(b, c->g->group_columns), line, false)) {
+            ir_prefetch(b, c->g->result(c->m, c->g, c->group, &found[i], column));
+        }
     }
 }
 
@@ -173,15 +171,15 @@ static void start_product(const gemm *c, const register_tile *t) {
     ir_builder *b = c->b;
     for (int64_t v = 0; v < c->vectors; v++) {
         const ir_expr *start = start_of(c, column_of(c, t, v));
-        const ir_expr *r = ir_for_begin(b, "r", idx(c, 0), idx(c, t->product.rows), 1, false);
-        ir_store(b, tile_at(c, ir_add(b, t->base, r), column_of(c, t, v)), start);
-        ir_for_end(b);
+        IR_FOR(b, r, ir_idx(b, 0), ir_idx(b, t->product.rows), 1) {
+            ir_store(b, tile_at(c, ir_add(b, t->base, r), column_of(c, t, v)), start);
+        }
     }
 }
 
 static const ir_access *tile_of(const gemm *c, const ir_buffer *tiles, int64_t row, int64_t column) {
-    return tiles && tiles->num_dims == 2 ? ir_at(c->b, tiles, 1, 2, idx(c, row), idx(c, column))
-                                         : ir_at(c->b, tiles, 1, 1, idx(c, row));
+    return tiles && tiles->num_dims == 2 ? ir_at(c->b, tiles, 1, 2, ir_idx(c->b, row), ir_idx(c->b, column))
+                                         : ir_at(c->b, tiles, 1, 1, ir_idx(c->b, row));
 }
 
 static void multiply_tiles(const gemm *c, const register_tile *t) {
@@ -193,19 +191,19 @@ static void multiply_tiles(const gemm *c, const register_tile *t) {
     const ir_buffer *right = ir_alloc(b, "right", IR_TILES, bf16, 1, &wide);
     for (int64_t i = 0; i < high * wide; i++)
         ir_tile(b, IR_TILE_LOAD, tile_of(c, sum, i / wide, i % wide), home_of(c, t, i / wide * TILE, i % wide), NULL);
-    const ir_expr *k = ir_for_begin(b, "k", idx(c, 0), idx(c, c->steps), pairs, false);
-    for (int64_t i = 0; i < high; i++) {
-        const ir_expr *row = ir_add(b, t->base, idx(c, i * TILE)), *column = ir_mul(b, k, idx(c, 2));
-        ir_tile(b, IR_TILE_LOAD, tile_of(c, left, i, 0), ir_at(b, c->slab, TILE_DEPTH, 2, row, column), NULL);
+    IR_FOR(b, k, ir_idx(b, 0), ir_idx(b, c->steps), pairs) {
+        for (int64_t i = 0; i < high; i++) {
+            const ir_expr *row = ir_plus(b, t->base, i * TILE), *column = ir_times(b, k, 2);
+            ir_tile(b, IR_TILE_LOAD, tile_of(c, left, i, 0), ir_at(b, c->slab, TILE_DEPTH, 2, row, column), NULL);
+        }
+        for (int64_t v = 0; v < wide; v++) {
+            const ir_expr *x = right_of(c, t, k, v);
+            ir_tile(b, IR_TILE_LOAD, tile_of(c, right, v, 0), x ? x->value.access : NULL, NULL);
+        }
+        for (int64_t i = 0; i < high * wide; i++)
+            ir_tile(b, IR_TILE_DOT2, tile_of(c, sum, i / wide, i % wide), tile_of(c, left, i / wide, 0),
+                    tile_of(c, right, i % wide, 0));
     }
-    for (int64_t v = 0; v < wide; v++) {
-        const ir_expr *x = right_of(c, t, k, v);
-        ir_tile(b, IR_TILE_LOAD, tile_of(c, right, v, 0), x ? x->value.access : NULL, NULL);
-    }
-    for (int64_t i = 0; i < high * wide; i++)
-        ir_tile(b, IR_TILE_DOT2, tile_of(c, sum, i / wide, i % wide), tile_of(c, left, i / wide, 0),
-                tile_of(c, right, i % wide, 0));
-    ir_for_end(b);
     for (int64_t i = 0; i < high * wide; i++)
         ir_tile(b, IR_TILE_STORE, home_of(c, t, i / wide * TILE, i % wide), tile_of(c, sum, i / wide, i % wide), NULL);
 }
@@ -219,20 +217,20 @@ static void row_of_tiles(const gemm *c, int64_t rows, const ir_expr *base, const
     ir_builder *b = c->b;
     const int64_t columns = c->vectors * c->m->lanes, tiles = c->g->group_columns / columns;
     register_tile t = {.base = base, .product = mha_product_of(c->m, c->kind, rows, c->vectors)};
-    const ir_expr *n = ir_for_begin(b, "column_tile", idx(c, 0), idx(c, tiles), 1, false);
-    t.column = ir_mul(b, n, idx(c, columns));
-    if (first && c->g->left) t.num_next = find_rows(c, ir_add(b, first, idx(c, c->rows)), n, tiles, t.next);
-    if (first && c->g->result) prefetch_results(c, first, n, tiles);
-    if (by_tiles(c, rows)) {
-        start_product(c, &t);
-        multiply_tiles(c, &t);
-    } else {
-        mha_product_begin(&t.product);
-        begin_tile(c, &t);
-        multiply(c, &t, from, to);
-        end_tile(c, &t);
+    IR_LOOP(b, n, ir_for_begin(b, "column_tile", ir_idx(b, 0), ir_idx(b, tiles), 1, false)) {
+        t.column = ir_times(b, n, columns);
+        if (first && c->g->left) t.num_next = find_rows(c, ir_plus(b, first, c->rows), n, tiles, t.next);
+        if (first && c->g->result) prefetch_results(c, first, n, tiles);
+        if (by_tiles(c, rows)) {
+            start_product(c, &t);
+            multiply_tiles(c, &t);
+        } else {
+            mha_product_begin(&t.product);
+            begin_tile(c, &t);
+            multiply(c, &t, from, to);
+            end_tile(c, &t);
+        }
     }
-    ir_for_end(b);
 }
 
 /* ---- Rows of a task ---- */
@@ -240,36 +238,36 @@ static void row_of_tiles(const gemm *c, int64_t rows, const ir_expr *base, const
 /* `rows` rows of the task from `at` on into the slab from `base` on. */
 static void load_rows(const gemm *c, const ir_expr *rows, const ir_expr *at, const ir_expr *base) {
     ir_builder *b = c->b;
-    const ir_expr *r = ir_for_begin(b, "load", idx(c, 0), rows, 1, false);
-    const ir_expr *row = ir_add(b, ir_add(b, c->first, at), r);
-    row = ir_let(b, "row", ir_min(b, ir_sub(b, c->g->rows, idx(c, 1)), row));
-    assume_row(c, row);
-    const ir_expr *slab_at = ir_add(b, base, r);
-    c->g->load_row(c->m, c->g, row, c->slab, slab_at);
-    if (c->g->depth % c->inputs)
-        mha_store(c->m, ir_at(b, c->slab, 1, 2, slab_at, idx(c, c->g->depth)), mha_number(c->m, 0, 1));
-    ir_for_end(b);
+    IR_LOOP(b, r, ir_for_begin(b, "load", ir_idx(b, 0), rows, 1, false)) {
+        const ir_expr *row = ir_add(b, ir_add(b, c->first, at), r);
+        row = ir_let(b, "row", ir_min(b, ir_plus(b, c->g->rows, -1), row));
+        assume_row(c, row);
+        const ir_expr *slab_at = ir_add(b, base, r);
+        c->g->load_row(c->m, c->g, row, c->slab, slab_at);
+        if (c->g->depth % c->inputs)
+            mha_store(c->m, ir_at(b, c->slab, 1, 2, slab_at, ir_idx(b, c->g->depth)), mha_number(c->m, 0, 1));
+    }
 }
 
 static void store_rows(const gemm *c, const ir_expr *rows, const ir_expr *at, const ir_expr *base) {
     ir_builder *b = c->b;
-    const ir_expr *r = ir_for_begin(b, "store", idx(c, 0), rows, 1, false);
-    const ir_expr *row = ir_let(b, "row", ir_add(b, ir_add(b, c->first, at), r));
-    assume_row(c, row);
-    c->g->store_row(c->m, c->g, c->group, row, c->tile, ir_add(b, base, r));
-    ir_for_end(b);
+    IR_LOOP(b, r, ir_for_begin(b, "store", ir_idx(b, 0), rows, 1, false)) {
+        const ir_expr *row = ir_let(b, "row", ir_add(b, ir_add(b, c->first, at), r));
+        assume_row(c, row);
+        c->g->store_row(c->m, c->g, c->group, row, c->tile, ir_add(b, base, r));
+    }
 }
 
 static void start_rows(const gemm *c, const ir_expr *rows) {
     ir_builder *b = c->b;
     const int64_t lanes = c->m->lanes;
-    const ir_expr *n = ir_for_begin(b, "column_vector", idx(c, 0), idx(c, c->g->group_columns / lanes), 1, false);
-    const ir_expr *column = ir_mul(b, n, idx(c, lanes));
-    const ir_expr *start = start_of(c, column);
-    const ir_expr *r = ir_for_begin(b, "r", idx(c, 0), rows, 1, false);
-    ir_store(b, tile_at(c, r, column), start);
-    ir_for_end(b);
-    ir_for_end(b);
+    IR_LOOP(b, n, ir_for_begin(b, "column_vector", ir_idx(b, 0), ir_idx(b, c->g->group_columns / lanes), 1, false)) {
+        const ir_expr *column = ir_times(b, n, lanes);
+        const ir_expr *start = start_of(c, column);
+        IR_FOR(b, r, ir_idx(b, 0), rows, 1) {
+            ir_store(b, tile_at(c, r, column), start);
+        }
+    }
 }
 
 /* ---- A task ---- */
@@ -277,31 +275,31 @@ static void start_rows(const gemm *c, const ir_expr *rows) {
 /* Register tiles of gemm_rows rows that the task has; rows beyond them are those of a smaller tile. */
 static const ir_expr *num_tiles(const gemm *c) {
     ir_builder *b = c->b;
-    const ir_expr *count = c->rest ? c->count : ir_add(b, c->count, idx(c, c->rows - 1));
-    return ir_let(b, "tiles", ir_min(b, idx(c, c->block / c->rows), ir_div(b, count, idx(c, c->rows))));
+    const ir_expr *count = c->rest ? c->count : ir_plus(b, c->count, c->rows - 1);
+    return ir_let(b, "tiles", ir_min(b, ir_idx(b, c->block / c->rows), ir_div(b, count, ir_idx(b, c->rows))));
 }
 
 /* The first row of the smaller tile: after the others, in a task that is not full. */
 static const ir_expr *begin_rest(const gemm *c, const ir_expr *tiles) {
     ir_builder *b = c->b;
-    ir_if_begin(b, ir_apply(b, IR_LT, c->count, idx(c, c->block), NULL));
-    return ir_let(b, "at", ir_min(b, idx(c, c->block - c->rows), ir_mul(b, tiles, idx(c, c->rows))));
+    ir_if_begin(b, ir_lt(b, c->count, ir_idx(b, c->block)));
+    return ir_let(b, "at", ir_min(b, ir_idx(b, c->block - c->rows), ir_times(b, tiles, c->rows)));
 }
 
 /* `rows` rows of the task from `at` on. Rows beyond the task's last one are not stored. */
 static void whole_depth(const gemm *c, int64_t rows, const ir_expr *at, const ir_expr *first) {
-    load_rows(c, idx(c, rows), at, idx(c, 0));
-    row_of_tiles(c, rows, idx(c, 0), idx(c, 0), idx(c, c->depth), first);
-    store_rows(c, ir_min(c->b, idx(c, rows), ir_sub(c->b, c->count, at)), at, idx(c, 0));
+    load_rows(c, ir_idx(c->b, rows), at, ir_idx(c->b, 0));
+    row_of_tiles(c, rows, ir_idx(c->b, 0), ir_idx(c->b, 0), ir_idx(c->b, c->depth), first);
+    store_rows(c, ir_min(c->b, ir_idx(c->b, rows), ir_sub(c->b, c->count, at)), at, ir_idx(c->b, 0));
 }
 
 static void one_pass(const gemm *c, const ir_expr *tiles) {
     ir_builder *b = c->b;
-    const ir_expr *t = ir_for_begin(b, "t", idx(c, 0), tiles, 1, false);
-    const ir_expr *at = ir_let(b, "at", ir_mul(b, t, idx(c, c->rows)));
-    const bool is_alone = c->block == c->rows;
-    whole_depth(c, c->rows, at, is_alone ? NULL : ir_add(b, c->first, at));
-    ir_for_end(b);
+    IR_FOR(b, t, ir_idx(b, 0), tiles, 1) {
+        const ir_expr *at = ir_let(b, "at", ir_times(b, t, c->rows));
+        const bool is_alone = c->block == c->rows;
+        whole_depth(c, c->rows, at, is_alone ? NULL : ir_add(b, c->first, at));
+    }
     if (!c->rest) return;
     whole_depth(c, c->rest, begin_rest(c, tiles), NULL);
     ir_if_end(b);
@@ -309,9 +307,9 @@ static void one_pass(const gemm *c, const ir_expr *tiles) {
 
 static void all_tiles(const gemm *c, const ir_expr *tiles, const ir_expr *from, const ir_expr *to) {
     ir_builder *b = c->b;
-    const ir_expr *t = ir_for_begin(b, "t", idx(c, 0), tiles, 1, false);
-    row_of_tiles(c, c->rows, ir_let(b, "at", ir_mul(b, t, idx(c, c->rows))), from, to, NULL);
-    ir_for_end(b);
+    IR_FOR(b, t, ir_idx(b, 0), tiles, 1) {
+        row_of_tiles(c, c->rows, ir_let(b, "at", ir_times(b, t, c->rows)), from, to, NULL);
+    }
     if (!c->rest) return;
     row_of_tiles(c, c->rest, begin_rest(c, tiles), from, to, NULL);
     ir_if_end(b);
@@ -320,15 +318,15 @@ static void all_tiles(const gemm *c, const ir_expr *tiles, const ir_expr *from, 
 static void several_passes(const gemm *c, const ir_expr *tiles) {
     ir_builder *b = c->b;
     const ir_expr *filled = c->count;
-    if (!c->rest) filled = ir_mul(b, tiles, idx(c, c->rows));
-    filled = ir_let(b, "filled", ir_min(b, idx(c, c->block), filled));
-    load_rows(c, filled, idx(c, 0), idx(c, 0));
+    if (!c->rest) filled = ir_times(b, tiles, c->rows);
+    filled = ir_let(b, "filled", ir_min(b, ir_idx(b, c->block), filled));
+    load_rows(c, filled, ir_idx(b, 0), ir_idx(b, 0));
     start_rows(c, filled);
-    const ir_expr *from = ir_for_begin(b, "pass", idx(c, 0), idx(c, c->steps), c->depth, false);
-    const ir_expr *to = ir_let(b, "end", ir_min(b, idx(c, c->steps), ir_add(b, from, idx(c, c->depth))));
-    all_tiles(c, tiles, from, to);
-    ir_for_end(b);
-    store_rows(c, c->count, idx(c, 0), idx(c, 0));
+    IR_LOOP(b, from, ir_for_begin(b, "pass", ir_idx(b, 0), ir_idx(b, c->steps), c->depth, false)) {
+        const ir_expr *to = ir_let(b, "end", ir_min(b, ir_idx(b, c->steps), ir_plus(b, from, c->depth)));
+        all_tiles(c, tiles, from, to);
+    }
+    store_rows(c, c->count, ir_idx(b, 0), ir_idx(b, 0));
 }
 
 /* A smaller register tile costs compile time: it must save a fiftieth of the whole. */
@@ -354,11 +352,11 @@ static gemm gemm_of(mha_context *m, mha_gemm *g) {
 static void open_task(gemm *c, mha_gemm *g) {
     ir_builder *b = c->b;
     for (int n = 0; n < g->num_outer; n++) g->outer[n] = ir_parallel(b, g->outer_names[n], g->outer_counts[n]);
-    c->group = ir_parallel(b, "group", idx(c, g->num_groups));
-    const ir_expr *above = ir_add(b, g->rows, idx(c, c->block - 1));
-    const ir_expr *task = ir_parallel(b, "task", ir_div(b, above, idx(c, c->block)));
-    c->first = ir_let(b, "first", ir_mul(b, task, idx(c, c->block)));
-    c->count = ir_let(b, "count", ir_min(b, idx(c, c->block), ir_sub(b, g->rows, c->first)));
+    c->group = ir_parallel(b, "group", ir_idx(b, g->num_groups));
+    const ir_expr *above = ir_plus(b, g->rows, c->block - 1);
+    const ir_expr *task = ir_parallel(b, "task", ir_div(b, above, ir_idx(b, c->block)));
+    c->first = ir_let(b, "first", ir_times(b, task, c->block));
+    c->count = ir_let(b, "count", ir_min(b, ir_idx(b, c->block), ir_sub(b, g->rows, c->first)));
     const int64_t rows = c->one_pass ? c->rows : c->block;
     c->slab = ir_alloc(b, g->name, IR_SCRATCH, (ir_type){(uint8_t)c->elem, 1}, 2, (int64_t[]){rows, slab_row(c)});
     c->tile =
@@ -367,12 +365,12 @@ static void open_task(gemm *c, mha_gemm *g) {
 
 void mha_gemm_phase(mha_context *m, mha_gemm *g) {
     gemm c = gemm_of(m, g);
-    ir_phase_begin(c.b);
-    open_task(&c, g);
-    const ir_expr *tiles = num_tiles(&c);
-    if (c.one_pass)
-        one_pass(&c, tiles);
-    else
-        several_passes(&c, tiles);
-    ir_phase_end(c.b);
+    IR_PHASE(c.b) {
+        open_task(&c, g);
+        const ir_expr *tiles = num_tiles(&c);
+        if (c.one_pass)
+            one_pass(&c, tiles);
+        else
+            several_passes(&c, tiles);
+    }
 }

@@ -1,5 +1,4 @@
 /* The canonical key: the properties that a kernel is specialised for, as bytes. */
-#include "nest/gemm.h"
 #include "problem/key_words.h"
 #include "problem/problem.h"
 #include "problem/signature.h"
