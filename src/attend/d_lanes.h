@@ -66,15 +66,10 @@ typedef struct dl_tile {
     const ir_expr *is_partial;   /* whether some key may be hidden from some row; a constant where that is known */
 } dl_tile;
 
-static inline const ir_expr *dl_i(const d_lanes *d, int64_t value) { return ir_idx(d->b, value); }
 static inline int64_t dl_round_up(int64_t x, int64_t step) { return (x + step - 1) / step * step; }
 
 /* An array in registers, of `lanes` lanes of c->elem. */
 const ir_buffer *dl_registers(const d_lanes *d, const char *name, int lanes, int num_dims, const int64_t *dims);
-
-static inline const ir_expr *dl_ceil_div(const d_lanes *d, const ir_expr *x, int64_t step) {
-    return ir_div(d->b, ir_add(d->b, x, dl_i(d, step - 1)), dl_i(d, step));
-}
 
 /* `first`, of which the prover only learns that it is the first of `count` neighbours out of `size`. */
 const ir_expr *dl_first(const d_lanes *d, const char *name, const ir_expr *first, const ir_expr *count,
