@@ -50,4 +50,3 @@ const ir_expr *mha_load(const mha_context *c, const ir_access *access) {
 void mha_store(const mha_context *c, const ir_access *access, const ir_expr *value) {
     if (access) ir_store(c->b, access, convert(c, c->elem, (ir_elem)access->buffer->type.elem, value));
 }
-
