@@ -1,6 +1,6 @@
 /* The list of fields, problem/fields.def: it is complete, and its columns agree with each other. */
 #define _GNU_SOURCE
-#include "check_case.h"
+#include "check/check_case.h"
 #include "problem/key_words.h"
 #include "problem/problem_fields.h"
 #include "support/problems.h"
