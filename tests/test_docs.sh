@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # The documentation: links and names lead somewhere, quoted messages and features are real, and the commands and the
-# program of "Getting started" work. Each check is also tried on a page that it must reject.
+# program of "Getting started" work. Seeded bugs name real tests and fit the sources. Each check is also tried on a page
+# or a patch that it must reject.
 set -u
 cd "$(dirname "$0")/.." || exit 1
 . tests/support/cli.sh
@@ -23,7 +24,7 @@ bad() {
     report $? "$name"
 }
 
-[ -n "${SANITIZE:-}" ] && echo "1..25" || echo "1..31"
+[ -n "${SANITIZE:-}" ] && echo "1..28" || echo "1..34"
 mapfile -t pages < <(ls ./*.md docs/*.md bench/*.md examples/*/*.md | sed 's|^\./||')
 guides=({README,CONTRIBUTING,bench/README,examples/minilm/README}.md
     docs/{index,getting-started,troubleshooting,platforms,performance,performance-lessons,performance-history}.md)
@@ -80,6 +81,33 @@ unnamed_fields() {
 good "the manual names all fields of problems" unnamed_fields docs/attune.1
 sed 's/soft_cap/soft cap/' docs/attune.1 >"$work/docs/bad.1"
 bad "a field that it does not name is found" unnamed_fields "$work/docs/bad.1"
+
+# stale_mutants PATCH…: seeded bugs that no longer apply, or name no test that there is.
+stale_mutants() {
+    local patch name
+    {
+        git apply --check "$@" 2>/dev/null || for patch in "$@"; do
+            git apply --check "$patch" 2>/dev/null || echo "$patch does not apply"
+        done
+        grep -L '^tests: .' "$@"
+        while IFS= read -r name; do
+            [ "$name" = check ] || [ -e "tests/$name" ] || [ -e "tests/$name.c" ] || echo "there is no test $name"
+        done < <(sed -n 's/^tests: //p' "$@" | tr ' ' '\n' | LC_ALL=C sort -u)
+    } | { ! grep .; }
+}
+if command -v git >/dev/null; then
+    good "seeded bugs fit the sources and name tests" stale_mutants tests/mutants/*.patch
+    mutant=tests/mutants/pass-unroll-drops-last.patch
+    sed '/^-[^-]/s/$/ \/\/ no such line/' "$mutant" >"$work/old.patch"
+    bad "a bug that does not apply is found" stale_mutants "$mutant" "$work/old.patch"
+    sed 's/^tests: .*/tests: test_of_nothing/' "$mutant" >"$work/untested.patch"
+    bad "a bug that names no test is found" stale_mutants "$work/untested.patch"
+else
+    for name in "seeded bugs fit the sources and name tests" "a bug that does not apply is found" \
+        "a bug that names no test is found"; do
+        skip "$name" "no git"
+    done
+fi
 
 if command -v python3 >/dev/null; then
     good "the picture is made by its script" eval 'python3 scripts/architecture.py | cmp - docs/architecture.svg'
