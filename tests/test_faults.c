@@ -303,6 +303,7 @@ static int own_operator(void) {
     attune_kernel *kernel = NULL;
     int result = 0;
     options.name = "twice";
+    options.version = 1;
     options.build = build_twice;
     options.choices = &choice;
     options.num_choices = 1;

@@ -2,6 +2,7 @@
  * thing that cannot be. */
 #include "operator/own.h"
 #include "runtime/context.h"
+#include "runtime/own_operator.h"
 
 #include "support/temp_dir.h"
 
@@ -12,6 +13,8 @@
 #include <string.h>
 
 #include <pthread.h>
+#include <sys/mman.h>
+#include <unistd.h>
 
 #include <cmocka.h>
 
@@ -88,6 +91,21 @@ static void fill(float x[N]) {
     for (int i = 0; i < N; i++) x[i] = (float)(i % 19) / 4; /* the roots of their squares are exact */
 }
 
+/* What a builder writes and returns, and what is then said. */
+typedef struct bad_build {
+    const char *text;
+    int result;
+    attune_status status;
+    const char *message;
+} bad_build;
+
+static int build_badly(void *user, const attune_build_request *request, attune_ir_writer *w) {
+    const bad_build *bad = user;
+    (void)request;
+    attune_ir_print(w, "%s", bad->text);
+    return bad->result;
+}
+
 /* ---- Caching ---- */
 
 static void a_kernel_is_made_once(void **state) {
@@ -133,6 +151,92 @@ static void another_version_is_another_kernel(void **state) {
     assert_int_equal(origin_of(compile(add(context, &options), "factor=3", NULL)), ATTUNE_FROM_COMPILER);
     attune_context_destroy(context);
     assert_int_equal(temp_dir_count(*state, "", ".attune"), 3);
+}
+
+static uint64_t damaged_entries(attune_context *context) {
+    attune_statistics stats = {.struct_size = sizeof stats};
+    assert_int_equal(attune_get_statistics(context, &stats), ATTUNE_OK);
+    return stats.damaged_entries;
+}
+
+static void other_choices_are_another_kernel(void **state) {
+    static const int32_t more_rounds[] = {1, 50, 100};
+    attune_choice choices[2] = {two_choices[0], two_choices[1]};
+    attune_operator_options options = scaling_options(NULL);
+    options.choices = choices;
+    const attune_origin expected[] = {ATTUNE_FROM_COMPILER, ATTUNE_FROM_COMPILER, ATTUNE_FROM_COMPILER,
+                                      ATTUNE_FROM_DISK};
+    for (int i = 0; i < 4; i++) {
+        choices[0] = i == 2 ? (attune_choice){"rounds", more_rounds, 3, 100, 0} : two_choices[0];
+        choices[0].name = i == 1 ? "times" : "rounds";
+        attune_context *context = open_context(*state);
+        assert_int_equal(origin_of(compile(add(context, &options), "factor=3", NULL)), expected[i]);
+        assert_int_equal(damaged_entries(context), 0);
+        attune_context_destroy(context);
+    }
+    assert_int_equal(temp_dir_count(*state, "", ".attune"), 3);
+}
+
+/* Twelve names of 47 characters, with large numbers. */
+static void long_schedules_are_cached(void **state) {
+    static const int32_t large[] = {1, INT32_MIN};
+    static char names[AT_OWN_CHOICES][AT_OWN_NAME_CHARS + 1];
+    static bad_build good = {"kernel @k (y: f32[1] out) { parallel for i in 0..1 { y[i] = 5.0 } }", 0, ATTUNE_OK, ""};
+    attune_choice choices[AT_OWN_CHOICES];
+    attune_operator_options options = ATTUNE_OPERATOR_OPTIONS_INIT;
+    for (int i = 0; i < AT_OWN_CHOICES; i++) {
+        memset(names[i], 'a' + i, AT_OWN_NAME_CHARS);
+        choices[i] = (attune_choice){names[i], large, 2, INT32_MIN, 0};
+    }
+    options.name = "long";
+    options.version = 1;
+    options.build = build_badly;
+    options.user = &good;
+    options.choices = choices;
+    options.num_choices = AT_OWN_CHOICES;
+    for (int i = 0; i < 2; i++) {
+        attune_context *context = open_context(*state);
+        assert_int_equal(origin_of(compile(add(context, &options), "", NULL)),
+                         i ? ATTUNE_FROM_DISK : ATTUNE_FROM_COMPILER);
+        attune_context_destroy(context);
+    }
+}
+
+/* An entry with the key of number `asked` that says otherwise is refused and compiled anew. */
+static void entries_that_contradict_their_key(void **state) {
+    const attune_operator_options options = scaling_options(NULL);
+    attune_context *context = open_context(*state);
+    attune_operator *op = add(context, &options);
+    const int32_t asked[] = {1, AS_USUAL}, other[] = {100, AS_USUAL};
+    for (int is_problem = 0; is_problem < 2; is_problem++) {
+        at_error err = {0};
+        attune_schedule schedule;
+        at_key here, there;
+        uint8_t *data;
+        at_entry entry;
+        assert_int_equal(origin_of(compile(op, "factor=4", other)),
+                         is_problem ? ATTUNE_FROM_DISK : ATTUNE_FROM_COMPILER);
+        assert_int_equal(at_operator_schedule(op, "factor=4", other, &schedule, &err), ATTUNE_OK);
+        at_key_make(&there, at_own_operation(&op->own, "factor=4"), &schedule, &context->machine);
+        assert_true(at_disk_cache_read(&context->disk, &there, &data, &entry));
+        const char *const problem = is_problem ? "factor=3" : "factor=4";
+        const int32_t *const numbers = is_problem ? other : asked;
+        assert_int_equal(at_operator_schedule(op, problem, numbers, &schedule, &err), ATTUNE_OK);
+        at_key_make(&here, at_own_operation(&op->own, problem), &schedule, &context->machine);
+        entry.key = here.bytes;
+        entry.key_bytes = here.size;
+        at_disk_cache_replace(&context->disk, &here, &entry);
+        at_free(&context->allocator, data);
+        attune_kernel *kernel = compile(op, problem, numbers);
+        const int32_t *got;
+        assert_int_equal(attune_operator_numbers(kernel, &got, NULL), ATTUNE_OK);
+        assert_int_equal(got[ROUNDS], numbers[ROUNDS]);
+        assert_int_equal(origin_of(kernel), ATTUNE_FROM_COMPILER);
+        attune_drop_memory_cache(context);
+        assert_int_equal(origin_of(compile(op, problem, numbers)), ATTUNE_FROM_DISK);
+        attune_drop_memory_cache(context);
+    }
+    attune_context_destroy(context);
 }
 
 static void numbers_are_told(void **state) {
@@ -200,6 +304,128 @@ static void the_tuner_finds_and_keeps_the_faster(void **state) {
     }
 }
 
+/* y = x of n by m, in which candidates of a choice take other parameters. */
+enum { SAME, ONE_SCALAR_MORE, ONE_BUFFER_MORE, SWAPPED, OTHER_NAME, SIGNATURES };
+static const int32_t signature_values[] = {SAME, ONE_SCALAR_MORE, ONE_BUFFER_MORE, SWAPPED, OTHER_NAME};
+static const attune_choice signature_choice = {"signature", signature_values, SIGNATURES, SAME, 0};
+
+static int build_signatures(void *user, const attune_build_request *request, attune_ir_writer *w) {
+    static const char *const params[SIGNATURES] = {"x: f32[n, m] in, y: f32[n, m] out, n: idx, m: idx",
+                                                   "x: f32[n, m] in, y: f32[n, m] out, n: idx, m: idx, f: f32",
+                                                   "x: f32[n, m] in, y: f32[n, m] out, z: f32[n, m] in, n: idx, m: idx",
+                                                   "x: f32[n, m] in, y: f32[n, m] out, m: idx, n: idx",
+                                                   "z: f32[n, m] in, y: f32[n, m] out, n: idx, m: idx"};
+    const int kind = request->schedule[0];
+    (void)user;
+    attune_ir_print(w, "kernel @k (%s) {\nassume n > 0\nassume m > 0\nparallel for i in 0..n {\n", params[kind]);
+    attune_ir_print(w, "for j in 0..m { y[i, j] = %s[i, j] }\n} }\n", kind == OTHER_NAME ? "z" : "x");
+    return 0;
+}
+
+/* The first bytes of a page after which nothing may be read. */
+static void *at_the_end_of_memory(size_t bytes) {
+    const size_t page = (size_t)sysconf(_SC_PAGESIZE);
+    char *const pages = mmap(NULL, 2 * page, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    assert_true(pages != MAP_FAILED);
+    assert_int_equal(mprotect(pages + page, page, PROT_NONE), 0);
+    return pages + page - bytes;
+}
+
+static void other_parameters_are_wrong(void **state) {
+    attune_operator_options options = ATTUNE_OPERATOR_OPTIONS_INIT;
+    attune_tune_options how = ATTUNE_TUNE_OPTIONS_INIT;
+    attune_tune_result result = {.struct_size = sizeof result};
+    options.name = "signatures";
+    options.version = 1;
+    options.build = build_signatures;
+    options.choices = &signature_choice;
+    options.num_choices = 1;
+    how.budget_seconds = 20; /* it ends when all five were tried */
+    attune_context *context = open_context(*state);
+    float x[N], y[N];
+    void **const buffers = at_the_end_of_memory(2 * sizeof *buffers);
+    int64_t *const scalars = at_the_end_of_memory(2 * sizeof *scalars);
+    fill(x);
+    buffers[0] = x;
+    buffers[1] = y;
+    scalars[0] = scalars[1] = 8;
+    int32_t number;
+    if (attune_operator_tune(add(context, &options), "", buffers, scalars, &how, &number, &result))
+        fail_msg("%s", attune_last_message());
+    assert_int_equal(result.wrong, SIGNATURES - 1);
+    assert_int_equal(result.failed, 0);
+    assert_int_equal(number, SAME);
+    attune_context_destroy(context);
+}
+
+/* y = y * factor with an exact detour. A factor that differs is invisible once y is infinite. */
+static int build_growing(void *user, const attune_build_request *request, attune_ir_writer *w) {
+    const int is_wrong = request->schedule[0];
+    (void)user;
+    attune_ir_print(w, "kernel @k (y: f32[4] inout) {\nparallel for i in 0..4 {\nalloc a: f32[1] reg\na[0] = y[i]\n");
+    attune_ir_print(w, "for t in 0..%d { a[0] = sqrt(a[0] * a[0]) }\n", is_wrong ? 1 : 30);
+    attune_ir_print(w, "y[i] = a[0] * %d.0\n} }\n", is_wrong ? 3 : 2);
+    return 0;
+}
+
+static void checks_begin_with_what_the_caller_gave(void **state) {
+    static const int32_t values[] = {0, 1};
+    static const attune_choice choice = {"wrong", values, 2, 0, 0};
+    attune_operator_options options = ATTUNE_OPERATOR_OPTIONS_INIT;
+    attune_tune_options how = ATTUNE_TUNE_OPTIONS_INIT;
+    attune_tune_result result = {.struct_size = sizeof result};
+    options.name = "growing";
+    options.version = 1;
+    options.build = build_growing;
+    options.choices = &choice;
+    options.num_choices = 1;
+    how.budget_seconds = 20; /* it ends when both were tried */
+    attune_context *context = open_context(*state);
+    float y[4] = {1, 2, 3, 4};
+    int32_t number;
+    if (attune_operator_tune(add(context, &options), "", (void *[]){y}, NULL, &how, &number, &result))
+        fail_msg("%s", attune_last_message());
+    assert_int_equal(result.wrong, 1);
+    assert_int_equal(number, 0);
+    attune_context_destroy(context);
+}
+
+/* Refuses one round as soon as *user is 1. */
+static int build_choosy(void *user, const attune_build_request *request, attune_ir_writer *w) {
+    if (*(const int *)user && request->schedule[ROUNDS] == 1) return 1;
+    return build_scaling(NULL, request, w);
+}
+
+static void a_winner_that_is_refused_is_passed_over(void **state) {
+    int is_choosy = 0;
+    attune_operator_options options = scaling_options(&is_choosy);
+    options.build = build_choosy;
+    attune_tune_options how = ATTUNE_TUNE_OPTIONS_INIT;
+    attune_tune_result result = {.struct_size = sizeof result};
+    float x[N], y[N];
+    int32_t numbers[2];
+    fill(x);
+    how.budget_seconds = 20; /* it ends when all eight were tried */
+    attune_context *context = open_context(*state);
+    attune_operator *op = add(context, &options);
+    for (; is_choosy < 2; is_choosy++) {
+        if (attune_operator_tune(op, "factor=3", (void *[]){x, y}, NULL, &how, numbers, &result))
+            fail_msg("%s", attune_last_message());
+        assert_int_equal(numbers[ROUNDS], is_choosy ? 100 : 1);
+        if (is_choosy) continue;
+        is_choosy = 1; /* the tuned numbers are there, the kernel is not */
+        assert_int_equal(attune_cache_clear(context, NULL), ATTUNE_OK);
+        attune_drop_memory_cache(context);
+        const int32_t *got;
+        attune_kernel *kernel = compile(op, "factor=3", NULL);
+        assert_int_equal(attune_operator_numbers(kernel, &got, NULL), ATTUNE_OK);
+        assert_int_equal(got[ROUNDS], 100);
+        attune_kernel_release(kernel);
+        is_choosy = 0;
+    }
+    attune_context_destroy(context);
+}
+
 static void what_cannot_be_tuned(void **state) {
     const attune_operator_options options = scaling_options(NULL);
     attune_context *context = open_context(*state);
@@ -218,31 +444,18 @@ static void what_cannot_be_tuned(void **state) {
 
 /* ---- Refusals ---- */
 
-typedef struct bad_build {
-    const char *text;
-    int result;
-    attune_status status;
-    const char *message;
-} bad_build;
-
-static int build_badly(void *user, const attune_build_request *request, attune_ir_writer *w) {
-    const bad_build *bad = user;
-    (void)request;
-    attune_ir_print(w, "%s", bad->text);
-    return bad->result;
-}
-
 static void bad_builders_get_a_sentence(void **state) {
     static bad_build cases[] = {
-        {"too large", 1, ATTUNE_INVALID_PROBLEM, "bad.0 n=1 is refused: too large"},
-        {"", 7, ATTUNE_INVALID_PROBLEM, "bad.0 n=1 is refused: its operator gave no reason"},
-        {"", 0, ATTUNE_INVALID_IR, "the operator wrote nothing for bad.0 n=1"},
-        {"kernel @k (", 0, ATTUNE_INVALID_IR, "the loop IR of bad.0 n=1: 1:12: expected"},
+        {"too large", 1, ATTUNE_INVALID_PROBLEM, "bad.1 n=1 is refused: too large"},
+        {"", 7, ATTUNE_INVALID_PROBLEM, "bad.1 n=1 is refused: its operator gave no reason"},
+        {"", 0, ATTUNE_INVALID_IR, "the operator wrote nothing for bad.1 n=1"},
+        {"kernel @k (", 0, ATTUNE_INVALID_IR, "the loop IR of bad.1 n=1: 1:12: expected"},
         {"kernel @k (y: f32[4] out) { parallel for i in 0..5 { y[i] = 1.0 } }", 0, ATTUNE_INVALID_IR,
-         "the loop IR of bad.0 n=1: "},
+         "the loop IR of bad.1 n=1: "},
     };
     attune_operator_options options = ATTUNE_OPERATOR_OPTIONS_INIT;
     options.name = "bad";
+    options.version = 1;
     options.build = build_badly;
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         attune_context *context = open_context(*state);
@@ -263,6 +476,7 @@ static void long_texts_are_written_whole(void **state) {
     static bad_build good = {long_text, 0, ATTUNE_OK, ""};
     attune_operator_options options = ATTUNE_OPERATOR_OPTIONS_INIT;
     options.name = "long";
+    options.version = 1;
     options.build = build_badly;
     options.user = &good;
     attune_context *context = open_context(*state);
@@ -314,6 +528,26 @@ static void bad_options_get_a_sentence(void **state) {
     o.choices = NULL;
     refuse(context, o, "no array of them");
     o = scaling_options(NULL);
+    o.name = "other";
+    o.version = 0;
+    refuse(context, o, "the version of operator other is 0");
+    o.version = 1;
+    o.reserved = 77;
+    refuse(context, o, "reserved of operator other is 77");
+    o.reserved = 0;
+    o.choices = bad;
+    o.num_choices = 1;
+    bad[0] = two_choices[0];
+    bad[0].reserved = 5;
+    refuse(context, o, "reserved of rounds of operator other is 5");
+    static const int32_t twice[] = {1, 100, 1};
+    bad[0] = (attune_choice){"rounds", twice, 3, 1, 0};
+    refuse(context, o, "rounds of operator other has the value 1 twice");
+    int32_t many[AT_OWN_VALUES];
+    for (int i = 0; i < AT_OWN_VALUES; i++) many[i] = i;
+    bad[0] = (attune_choice){"rounds", many, AT_OWN_VALUES, -1, 0};
+    refuse(context, o, ", …");
+    o = scaling_options(NULL);
     o.struct_size = 3;
     refuse(context, o, "attune_operator_options.struct_size is 3");
     attune_context_destroy(context);
@@ -358,6 +592,14 @@ static void bad_requests_get_a_sentence(void **state) {
     assert_says(attune_operator_compile(op, longest, NULL, &kernel), ATTUNE_INVALID_PROBLEM, "must be a factor");
     assert_says(attune_operator_compile(op, "factor=3\n", NULL, &kernel), ATTUNE_INVALID_PROBLEM,
                 "a control character (10) at byte 8");
+    assert_says(attune_operator_compile(op, "factor=3\xc2\x85", NULL, &kernel), ATTUNE_INVALID_PROBLEM,
+                "a control character (133) at byte 8");
+    static const char *const no_utf8[] = {
+        "\xff", "\x80", "\xc3", "\xc0\xaf", "\xe2\x82", "\xed\xa0\x80", "\xf4\x90\x80\x80"};
+    for (size_t i = 0; i < sizeof no_utf8 / sizeof *no_utf8; i++)
+        assert_says(attune_operator_compile(op, no_utf8[i], NULL, &kernel), ATTUNE_INVALID_PROBLEM,
+                    "is not UTF-8: byte 0 is 0x");
+    attune_kernel_release(compile(op, "factor=3 caf\xc3\xa9 \xe2\x82\xac \xf0\x9f\x98\x80", NULL));
     assert_says(attune_operator_compile(op, NULL, NULL, &kernel), ATTUNE_INVALID_ARGUMENT, "NULL");
     assert_says(attune_operator_compile(NULL, "", NULL, &kernel), ATTUNE_INVALID_ARGUMENT, "NULL");
     assert_says(attune_operator_add(NULL, &options, &op), ATTUNE_INVALID_ARGUMENT, "NULL");
@@ -370,8 +612,14 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         WITH_DIRECTORY(a_kernel_is_made_once),
         WITH_DIRECTORY(another_version_is_another_kernel),
+        WITH_DIRECTORY(other_choices_are_another_kernel),
+        WITH_DIRECTORY(long_schedules_are_cached),
+        WITH_DIRECTORY(entries_that_contradict_their_key),
         WITH_DIRECTORY(numbers_are_told),
         WITH_DIRECTORY(the_tuner_finds_and_keeps_the_faster),
+        WITH_DIRECTORY(other_parameters_are_wrong),
+        WITH_DIRECTORY(checks_begin_with_what_the_caller_gave),
+        WITH_DIRECTORY(a_winner_that_is_refused_is_passed_over),
         WITH_DIRECTORY(what_cannot_be_tuned),
         WITH_DIRECTORY(bad_builders_get_a_sentence),
         WITH_DIRECTORY(long_texts_are_written_whole),

@@ -295,16 +295,20 @@ static void print_phase(const ir_phase *phase, at_string *out) {
     put_char(out, '\n');
 }
 
-void ir_print(const ir_kernel *kernel, at_string *out) {
+void ir_print_params(const ir_kernel *kernel, at_string *out) {
     const bool long_list = kernel->num_params > 4;
-    put(out, "kernel @");
-    put(out, kernel->name);
-    put(out, " (");
     for (uint32_t i = 0; i < kernel->num_params; i++) {
         if (i) put(out, long_list ? "," : ", ");
         if (long_list) put(out, "\n    ");
         print_param(&kernel->params[i], out);
     }
+}
+
+void ir_print(const ir_kernel *kernel, at_string *out) {
+    put(out, "kernel @");
+    put(out, kernel->name);
+    put(out, " (");
+    ir_print_params(kernel, out);
     put(out, ") {\n");
     for (uint32_t i = 0; i < kernel->num_assumes; i++) {
         put(out, "  assume ");

@@ -6,6 +6,9 @@
 
 void ir_print(const ir_kernel *kernel, at_string *out);
 
+/* The parameters alone, as they stand between the kernel's parentheses: equal texts take equal calls. */
+void ir_print_params(const ir_kernel *kernel, at_string *out);
+
 /* One expression, for messages. */
 void ir_print_expr(const ir_expr *expr, at_string *out);
 

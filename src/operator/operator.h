@@ -18,7 +18,8 @@ typedef struct at_operation {
     const void *problem; /* canonical; of a type that the operator knows */
 } at_operation;
 
-enum { AT_OPERATION_KEY_BYTES = MHA_KEY_BYTES };
+/* AT_SCHEDULE_TEXT: a buffer that holds each operator's schedules as text. */
+enum { AT_OPERATION_KEY_BYTES = MHA_KEY_BYTES, AT_SCHEDULE_TEXT = 1024 };
 
 /* All functions get an at_operation of this operator. Only the operator knows the meaning of a schedule's numbers;
  * caches, kernels and the tuner only copy and compare them. */

@@ -1,4 +1,5 @@
 /* The rows of operators of the user. */
+#define XXH_INLINE_ALL
 #include "operator/own.h"
 
 #include "ir/text.h"
@@ -8,6 +9,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <xxhash.h>
 
 static const at_own *own_of(at_operation operation) { return (const at_own *)operation.op; }
 
@@ -15,13 +17,15 @@ static const char *problem_of(at_operation operation) { return operation.problem
 
 /* ---- Key and text ---- */
 
+/* Version, hash of the choices, problem. */
 static size_t key(at_operation o, uint8_t bytes[AT_OPERATION_KEY_BYTES]) {
-    _Static_assert(AT_OWN_PROBLEM_CHARS + 4 <= AT_OPERATION_KEY_BYTES, "a key holds every problem");
-    const uint32_t version = own_of(o)->version;
+    enum { HEAD = 4 + 8 };
+    _Static_assert(AT_OWN_PROBLEM_CHARS + HEAD <= AT_OPERATION_KEY_BYTES, "a key holds every problem");
     const size_t length = strlen(problem_of(o));
-    for (int i = 0; i < 4; i++) bytes[i] = (uint8_t)(version >> 8 * i);
-    memcpy(bytes + 4, problem_of(o), length);
-    return length + 4;
+    for (int i = 0; i < 4; i++) bytes[i] = (uint8_t)(own_of(o)->version >> 8 * i);
+    for (int i = 0; i < 8; i++) bytes[4 + i] = (uint8_t)(own_of(o)->choices_hash >> 8 * i);
+    memcpy(bytes + HEAD, problem_of(o), length);
+    return length + HEAD;
 }
 
 static size_t print(at_operation o, char *text, size_t capacity) {
@@ -43,9 +47,10 @@ static bool is_among(const attune_choice *choice, int32_t value) {
 
 /* The values, as many as fit. */
 static const char *list_values(const attune_choice *choice, char *text, size_t capacity) {
-    size_t n = 0;
-    for (size_t i = 0; i < choice->num_values && n + 16 < capacity; i++)
+    size_t n = 0, i = 0;
+    for (; i < choice->num_values && n + 24 < capacity; i++)
         n += (size_t)snprintf(text + n, capacity - n, "%s%d", i ? ", " : "", (int)choice->values[i]);
+    if (i < choice->num_values) snprintf(text + n, capacity - n, ", …");
     return text;
 }
 
@@ -92,7 +97,7 @@ static attune_status schedule_parse(at_operation o, const char *text, attune_sch
         if (!end) break;
         at = end;
     }
-    char again[512];
+    char again[AT_SCHEDULE_TEXT];
     if (schedule_print(o, schedule, again, sizeof again) < sizeof again && !strcmp(text, again))
         return schedule_check(o, schedule, NULL, err);
     return at_fail(err, ATTUNE_INVALID_SCHEDULE, "'%.200s' is no schedule of %s", text, own->name);
@@ -198,6 +203,13 @@ static attune_status check_choice(const attune_operator_options *o, const attune
     if (c->num_values > AT_OWN_VALUES)
         return at_fail(err, ATTUNE_INVALID_ARGUMENT, "%s of operator %s has %zu values; there may be at most %d",
                        c->name, o->name, c->num_values, AT_OWN_VALUES);
+    if (c->reserved)
+        return at_fail(err, ATTUNE_INVALID_ARGUMENT, "reserved of %s of operator %s is %d; it must be 0", c->name,
+                       o->name, (int)c->reserved);
+    for (size_t i = 0; i < c->num_values; i++)
+        if (is_among(&(attune_choice){.values = c->values, .num_values = i}, c->values[i]))
+            return at_fail(err, ATTUNE_INVALID_ARGUMENT, "%s of operator %s has the value %d twice", c->name, o->name,
+                           (int)c->values[i]);
     if (is_among(c, c->usual)) return ATTUNE_OK;
     return at_fail(err, ATTUNE_INVALID_ARGUMENT, "the usual value of %s of operator %s is %d, which is none of %s",
                    c->name, o->name, (int)c->usual, list_values(c, values, sizeof values));
@@ -210,12 +222,30 @@ static attune_status check_options(const attune_operator_options *o, at_error *e
                        "digits and '_'",
                        o->name ? o->name : "", AT_OWN_NAME_CHARS);
     if (!o->build) return at_fail(err, ATTUNE_INVALID_ARGUMENT, "operator %s has no build function", o->name);
+    if (!o->version)
+        return at_fail(err, ATTUNE_INVALID_ARGUMENT,
+                       "the version of operator %s is 0; it begins with 1 and changes with the text that build writes",
+                       o->name);
+    if (o->reserved)
+        return at_fail(err, ATTUNE_INVALID_ARGUMENT, "reserved of operator %s is %u; it must be 0", o->name,
+                       o->reserved);
     if (o->num_choices > AT_OWN_CHOICES || (o->num_choices && !o->choices))
         return at_fail(err, ATTUNE_INVALID_ARGUMENT, "operator %s has %zu choices%s; there may be at most %d", o->name,
                        o->num_choices, o->choices ? "" : ", but no array of them", AT_OWN_CHOICES);
     for (size_t i = 0; i < o->num_choices; i++)
         if (check_choice(o, &o->choices[i], err)) return err->status;
     return ATTUNE_OK;
+}
+
+/* Of names and values: a schedule's numbers mean something only together with them. */
+static uint64_t hash_choices(const at_own *own) {
+    uint64_t hash = own->num_choices;
+    for (size_t i = 0; i < own->num_choices; i++) {
+        const attune_choice *const c = &own->choices[i];
+        hash = XXH3_64bits_withSeed(c->name, strlen(c->name), hash);
+        hash = XXH3_64bits_withSeed(c->values, c->num_values * sizeof *c->values, hash);
+    }
+    return hash;
 }
 
 /* Names and values go into one block. */
@@ -237,6 +267,7 @@ static attune_status copy_choices(at_own *own, const attune_operator_options *o,
         names += strlen(names) + 1;
     }
     own->num_choices = o->num_choices;
+    own->choices_hash = hash_choices(own);
     return ATTUNE_OK;
 }
 
@@ -266,14 +297,43 @@ void at_own_free(at_own *own) { at_free(own->allocator, own->block); }
 
 const at_own *at_own_of(const at_operator *row) { return row && row->build == build ? (const at_own *)row : NULL; }
 
+/* The bytes of a character of UTF-8; 0 if it is none. The text ends with NUL, which continues no character. */
+static size_t read_character(const unsigned char *text, uint32_t *code) {
+    static const uint32_t least[] = {0, 0, 0x80, 0x800, 0x10000};
+    const size_t bytes = *text < 0x80   ? 1
+                         : *text < 0xc0 ? 0
+                         : *text < 0xe0 ? 2
+                         : *text < 0xf0 ? 3
+                         : *text < 0xf8 ? 4
+                                        : 0;
+    if (bytes < 2) {
+        *code = *text;
+        return bytes;
+    }
+    *code = *text & (0x7fu >> bytes);
+    for (size_t i = 1; i < bytes; i++) {
+        if ((text[i] & 0xc0) != 0x80) return 0;
+        *code = *code << 6 | (text[i] & 0x3f);
+    }
+    const bool is_surrogate = *code >= 0xd800 && *code < 0xe000;
+    return *code < least[bytes] || *code > 0x10ffff || is_surrogate ? 0 : bytes;
+}
+
 attune_status at_own_check_problem(const at_own *own, const char *problem, at_error *err) {
     const size_t length = strlen(problem);
     if (length > AT_OWN_PROBLEM_CHARS)
         return at_fail(err, ATTUNE_INVALID_PROBLEM, "the problem for %s has %zu bytes; it may have at most %d: %.60s…",
                        own->name, length, AT_OWN_PROBLEM_CHARS, problem);
-    for (const char *c = problem; *c; c++)
-        if ((unsigned char)*c < ' ' || *c == 0x7f)
-            return at_fail(err, ATTUNE_INVALID_PROBLEM, "the problem for %s has a control character (%d) at byte %zu",
-                           own->name, *c, (size_t)(c - problem));
+    for (size_t at = 0; at < length;) {
+        uint32_t code;
+        const size_t bytes = read_character((const unsigned char *)problem + at, &code);
+        if (!bytes)
+            return at_fail(err, ATTUNE_INVALID_PROBLEM, "the problem for %s is not UTF-8: byte %zu is 0x%02x",
+                           own->name, at, (unsigned char)problem[at]);
+        if (code < ' ' || (code >= 0x7f && code < 0xa0))
+            return at_fail(err, ATTUNE_INVALID_PROBLEM, "the problem for %s has a control character (%u) at byte %zu",
+                           own->name, code, at);
+        at += bytes;
+    }
     return ATTUNE_OK;
 }

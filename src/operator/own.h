@@ -6,6 +6,10 @@
 
 enum { AT_OWN_NAME_CHARS = 47, AT_OWN_PROBLEM_CHARS = 511, AT_OWN_CHOICES = 12, AT_OWN_VALUES = 256 };
 
+/* Each choice is printed as NAME=VALUE, with a comma or the final NUL. */
+_Static_assert(AT_OWN_CHOICES * (AT_OWN_NAME_CHARS + sizeof "=-2147483648") <= AT_SCHEDULE_TEXT,
+               "each schedule is printed whole");
+
 struct attune_ir_writer {
     at_string text;
 };
@@ -18,6 +22,7 @@ typedef struct at_own {
     void *user;
     attune_choice choices[AT_OWN_CHOICES]; /* with names and values of its own, in one block */
     size_t num_choices;
+    uint64_t choices_hash;
     void *block;
     const attune_allocator *allocator;
 } at_own;

@@ -44,7 +44,7 @@ attune_status at_entry_encode(const at_entry *entry, const attune_allocator *all
     uint8_t *out = at_alloc(allocator, total);
     if (!out) return at_fail_memory(err, total);
     memcpy(out, magic, sizeof magic);
-    put_u32(out + 8, AT_ENTRY_VERSION);
+    put_u32(out + 8, entry->ir ? AT_ENTRY_IR_VERSION : AT_ENTRY_VERSION);
     put_u32(out + 12, entry->required);
     put_u32(out + 16, (uint32_t)entry->key_bytes);
     put_u32(out + 20, (uint32_t)text);
@@ -83,7 +83,8 @@ const char *at_entry_decode(const uint8_t *data, size_t bytes, at_entry *entry) 
     if (bytes < AT_ENTRY_HEADER_BYTES + AT_ENTRY_CHECKSUM_BYTES) return "the file is too short for an entry";
     if (bytes > AT_ENTRY_MAX_BYTES) return "the file is too long for an entry";
     if (memcmp(data, magic, sizeof magic)) return "the file does not start as an entry does";
-    if (get_u32(data + 8) != AT_ENTRY_VERSION) return "the entry is of another format version";
+    const uint32_t version = get_u32(data + 8);
+    if (version != AT_ENTRY_VERSION && version != AT_ENTRY_IR_VERSION) return "the entry is of another format version";
     const size_t key_bytes = get_u32(data + 16), text_bytes = get_u32(data + 20);
     const uint64_t image_bytes = get_u64(data + 24);
     if (key_bytes > AT_KEY_BYTES || text_bytes > AT_ENTRY_MAX_TEXT || image_bytes > AT_ENTRY_MAX_IMAGE)
@@ -100,6 +101,7 @@ const char *at_entry_decode(const uint8_t *data, size_t bytes, at_entry *entry) 
     entry->image_bytes = (size_t)image_bytes;
     if (!split_text((const char *)data + AT_ENTRY_HEADER_BYTES + key_bytes, text_bytes, entry))
         return "the entry's text is not three or four strings";
+    if (!entry->ir != (version == AT_ENTRY_VERSION)) return "the entry's format version does not fit its text";
     for (const uint8_t *pad = entry->key + key_bytes + text_bytes; pad < entry->image; pad++)
         if (*pad) return "the padding before the entry's image is not 0";
     const char *why = at_image_check(entry->image, entry->image_bytes);

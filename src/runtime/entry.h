@@ -2,7 +2,7 @@
  *
  * All numbers little-endian:
  *   offset  0   8 bytes  magic "attentry"
- *           8   u32      format version
+ *           8   u32      format version: 1, or 2 with loop IR
  *          12   u32      AT_CPU_* features that the code needs; the image says the same
  *          16   u32      key bytes
  *          20   u32      text bytes
@@ -15,7 +15,9 @@
 
 #include "runtime/key.h"
 
-enum { AT_ENTRY_VERSION = 1, AT_ENTRY_HEADER_BYTES = 32, AT_ENTRY_CHECKSUM_BYTES = 16 };
+/* Loop IR came with version 2. Entries without it stay readable by earlier attunes. */
+enum { AT_ENTRY_VERSION = 1, AT_ENTRY_IR_VERSION = 2 };
+enum { AT_ENTRY_HEADER_BYTES = 32, AT_ENTRY_CHECKSUM_BYTES = 16 };
 enum { AT_ENTRY_MAX_TEXT = 1 << 20 };
 #define AT_ENTRY_MAX_IMAGE ((size_t)32 << 20)
 #define AT_ENTRY_MAX_BYTES (AT_ENTRY_MAX_IMAGE + AT_ENTRY_MAX_TEXT + (64 << 10))

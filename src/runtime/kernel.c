@@ -120,10 +120,16 @@ attune_status at_build(attune_context *context, at_arena *arena, at_operation op
         const attune_status status = op->schedule_check(operation, wish, context->target, err);
         if (status) return status;
         built->schedule = *wish;
-    } else if (!at_tuning_find(context, operation, &built->schedule)) {
-        op->schedule_choose(operation, context->target, &built->schedule);
+        built->scheduled = op->build(arena, operation, wish, context->target, err);
+    } else {
+        at_error refusal = {0}; /* of a tuned schedule, which is then passed over */
+        if (at_tuning_find(context, operation, &built->schedule))
+            built->scheduled = op->build(arena, operation, &built->schedule, context->target, &refusal);
+        if (!built->scheduled) {
+            op->schedule_choose(operation, context->target, &built->schedule);
+            built->scheduled = op->build(arena, operation, &built->schedule, context->target, err);
+        }
     }
-    built->scheduled = op->build(arena, operation, &built->schedule, context->target, err);
     if (built->scheduled) built->lowered = ir_lower(built->scheduled, context->target, NULL, NULL, err);
     if (built->lowered) return ATTUNE_OK;
     return at_fail(err, err->status ? err->status : ATTUNE_INTERNAL, "the loop IR of this problem could not be built");

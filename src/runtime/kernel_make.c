@@ -1,4 +1,5 @@
 /* Making the kernel of a problem: from memory, from disk, or by compiling. */
+#include "operator/own.h"
 #include "runtime/kernel.h"
 #include "schedule/decide.h"
 #include "schedule/schedule.h"
@@ -102,12 +103,30 @@ static attune_status keep_ir(const make_request *request, at_arena *arena, ir_ke
     return status;
 }
 
+/* Whether an entry of an operator of the user has the problem of its key. Attention's text also has what its key leaves
+ * out, and a written kernel is its IR. */
+static bool has_problem(const make_request *request, const at_entry *entry) {
+    char problem[2048];
+    if (!at_own_of(request->operation.op)) return true;
+    return print(request, problem, sizeof problem) < sizeof problem && !strcmp(problem, entry->problem);
+}
+
+static bool has_schedule(const make_request *request, const at_entry *entry) {
+    char schedule[AT_SCHEDULE_TEXT];
+    const at_operator *const op = request->operation.op;
+    if (!request->schedule) return true;
+    op->schedule_print(request->operation, request->schedule, schedule, sizeof schedule);
+    return !strcmp(schedule, entry->schedule);
+}
+
 /* Reads the parts of an entry. NULL, or a sentence about the part that cannot be used. */
 static const char *read_entry(const make_request *request, const at_entry *entry, at_arena *arena,
                               attune_schedule *schedule, ir_kernel **lowered) {
     const at_operator *const op = request->operation.op;
     const char *const source = op->source(request->operation);
     if (op->schedule_parse(request->operation, entry->schedule, schedule, NULL)) return "its schedule cannot be read";
+    if (!has_schedule(request, entry)) return "it has not the schedule of its key";
+    if (!has_problem(request, entry)) return "it has not the problem of its key";
     if (op->keeps_ir) {
         if (!entry->ir || (source && strcmp(source, entry->ir))) return "it has not the loop IR of its key";
         *lowered = ir_parse(arena, entry->ir, strlen(entry->ir), NULL);
@@ -189,7 +208,7 @@ typedef void save_fn(at_disk_cache *cache, const at_key *key, const at_entry *en
 static void save(attune_context *context, const at_key *key, at_operation operation, const at_built *built,
                  const void *image, size_t image_bytes, save_fn *to_disk) {
     const at_operator *const op = operation.op;
-    char problem[2048], schedule[512];
+    char problem[2048], schedule[AT_SCHEDULE_TEXT];
     at_string ir;
     if (op->print(operation, problem, sizeof problem) >= sizeof problem) return;
     if (op->schedule_print(operation, &built->schedule, schedule, sizeof schedule) >= sizeof schedule) return;

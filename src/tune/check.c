@@ -69,7 +69,8 @@ static bool same_sides(const check *c) {
 
 /* ---- Two sides ---- */
 
-/* Outputs begin as zeros, caches as the caller's. The bytes between the caller's elements may belong to others. */
+/* Outputs begin as zeros, what is also read as it was before the first run. The bytes between the caller's elements may
+ * belong to others. */
 static attune_status open_side(const check *c, side *s, at_error *err) {
     const tune_runner *r = c->runner;
     const size_t bytes = c->workspace_bytes + c->tensor_bytes;
@@ -78,9 +79,12 @@ static attune_status open_side(const check *c, side *s, at_error *err) {
     memset(s->memory, 0, bytes);
     memcpy(s->buffers, r->buffers, r->num_operands * sizeof *s->buffers);
     unsigned char *at = s->memory + c->workspace_bytes;
+    const unsigned char *kept = r->contents;
     for (size_t i = 0; i < r->num_operands; at += room(r, i++)) {
+        const size_t kept_bytes = tune_runner_kept_bytes(r, i);
         if (!room(r, i)) continue;
-        if (r->operands[i].is_input) memcpy(at, s->buffers[i], r->operands[i].bytes);
+        if (r->operands[i].is_input) memcpy(at, kept_bytes ? kept : s->buffers[i], r->operands[i].bytes);
+        if (kept_bytes) kept += kept_bytes;
         s->buffers[i] = at;
     }
     return ATTUNE_OK;

@@ -1,6 +1,8 @@
 #include "tune/runner.h"
 
 #include "ir/interp.h"
+#include "ir/passes.h"
+#include "ir/text.h"
 #include "problem/problem_sight.h"
 
 #include <string.h>
@@ -77,6 +79,28 @@ static attune_status list_operands(const ir_kernel *kernel, const int64_t *scala
     return ATTUNE_OK;
 }
 
+/* What the caller's buffers hold that are both read and written: runs change them, so each check begins anew. */
+static attune_status keep_contents(tune_runner *r, at_error *err) {
+    size_t bytes = 0, at = 0;
+    for (size_t i = 0; i < r->num_operands; i++) bytes += tune_runner_kept_bytes(r, i);
+    if (!bytes) return ATTUNE_OK;
+    r->contents = at_alloc_aligned(&r->context->allocator, bytes, ALIGN);
+    if (!r->contents) return at_fail_memory(err, bytes);
+    for (size_t i = 0; i < r->num_operands; at += tune_runner_kept_bytes(r, i++))
+        if (tune_runner_kept_bytes(r, i)) memcpy(r->contents + at, r->buffers[i], r->operands[i].bytes);
+    return ATTUNE_OK;
+}
+
+/* The call as the kernel of the usual numbers takes it. */
+static attune_status read_usual(tune_runner *r, ir_kernel *scheduled, at_error *err) {
+    ir_kernel *const kernel = scheduled ? ir_lower(scheduled, r->context->target, NULL, NULL, err) : NULL;
+    attune_status status = kernel ? at_ir_check_call(kernel, r->buffers, r->scalars, err) : err->status;
+    if (!status) status = list_operands(kernel, r->scalars, r->operands, &r->num_operands, err);
+    if (status) return status;
+    ir_print_params(kernel, &r->params);
+    return r->params.failed ? at_fail_memory(err, r->params.capacity) : keep_contents(r, err);
+}
+
 /* The parameters are those of the kernel that has the usual numbers. Nothing is known of the work, or of what tasks
  * have in common. */
 static attune_status take_own(tune_runner *r, const tune_task *task, at_error *err) {
@@ -89,9 +113,7 @@ static attune_status take_own(tune_runner *r, const tune_task *task, at_error *e
     r->work = AT_LONG_WORK;
     at_arena_init(&arena, &r->context->allocator);
     o.op->schedule_choose(o, r->context->target, &usual);
-    const ir_kernel *const kernel = o.op->build(&arena, o, &usual, r->context->target, err);
-    attune_status status = kernel ? at_ir_check_call(kernel, task->buffers, task->scalars, err) : err->status;
-    if (!status) status = list_operands(kernel, task->scalars, r->operands, &r->num_operands, err);
+    const attune_status status = read_usual(r, o.op->build(&arena, o, &usual, r->context->target, err), err);
     at_arena_free(&arena);
     bool has_work = false;
     for (size_t i = 0; i < r->num_operands; i++) has_work |= r->operands[i].is_output && r->operands[i].bytes;
@@ -99,27 +121,34 @@ static attune_status take_own(tune_runner *r, const tune_task *task, at_error *e
     return at_fail(err, ATTUNE_INVALID_ARGUMENT, "the call to tune with has no work: no output has elements");
 }
 
+/* The caller's arrays have room for the usual kernel's parameters, so these are compared before any is read. */
+static bool has_same_params(const tune_runner *r, const ir_kernel *kernel) {
+    at_string params;
+    at_string_init(&params, &r->context->allocator);
+    ir_print_params(kernel, &params);
+    const bool same = !params.failed && params.length == r->params.length &&
+                      !memcmp(params.data ? params.data : "", r->params.data ? r->params.data : "", params.length);
+    at_string_free(&params);
+    return same;
+}
+
 bool tune_runner_takes(const tune_runner *r, const attune_kernel *kernel) {
-    tune_operand operands[TUNE_MAX_OPERANDS];
-    size_t count;
     at_error err = {0};
-    if (at_ir_check_call(kernel->ir->kernel, r->buffers, r->scalars, &err) ||
-        list_operands(kernel->ir->kernel, r->scalars, operands, &count, &err) || count != r->num_operands)
-        return false;
-    for (size_t i = 0; i < count; i++) {
-        const tune_operand *const a = &operands[i], *const b = &r->operands[i];
-        if (a->elem != b->elem || a->is_input != b->is_input || a->is_output != b->is_output || a->bytes != b->bytes)
-            return false;
-    }
-    return true;
+    return has_same_params(r, kernel->ir->kernel) &&
+           !at_ir_check_call(kernel->ir->kernel, r->buffers, r->scalars, &err);
 }
 
 attune_status tune_runner_init(tune_runner *r, attune_context *context, const tune_task *task, at_error *err) {
     *r = (tune_runner){.context = context, .share = 1, .repeats = 1, .samples = 1, .seed = 1};
+    at_string_init(&r->params, &context->allocator);
     return task->operation.op == &at_attention ? take_attention(r, task, err) : take_own(r, task, err);
 }
 
-void tune_runner_free(tune_runner *r) { at_free(&r->context->allocator, r->workspace); }
+void tune_runner_free(tune_runner *r) {
+    at_string_free(&r->params);
+    at_free(&r->context->allocator, r->contents);
+    at_free(&r->context->allocator, r->workspace);
+}
 
 /* Memory that no phase has written yet must hold ordinary numbers, since some others are slow: in all types these bytes
  * are between 1e-18 and 60. Phases hand on nothing but numbers, so no address depends on them. */

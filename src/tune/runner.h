@@ -30,6 +30,8 @@ typedef struct tune_runner {
     const int64_t *scalars;
     tune_operand operands[TUNE_MAX_OPERANDS];
     size_t num_operands;
+    at_string params;          /* of an operator of the user: as the kernel of the usual numbers has them */
+    unsigned char *contents;   /* of its operands that are read and written, one after the other, before any run */
     double work;               /* as at_work_of gives it */
     bool are_alike, are_level; /* the units of a phase, and the tasks of a unit (sample.h) */
     double share;              /* of the call that a sample is; 1: all of it, */
@@ -42,6 +44,13 @@ typedef struct tune_runner {
     size_t workspace_bytes;
     uint64_t seed;
 } tune_runner;
+
+/* Bytes of an operand in `contents`. Attention's caches are not there: each run writes the same into them. */
+static inline size_t tune_runner_kept_bytes(const tune_runner *runner, size_t operand) {
+    const tune_operand *const o = &runner->operands[operand];
+    const bool is_kept = runner->operation.op != &at_attention && o->is_input && o->is_output;
+    return is_kept ? (size_t)(o->bytes + 63) / 64 * 64 : 0;
+}
 
 /* The call is checked as attune_run or attune_ir_run checks it. A call without work is ATTUNE_INVALID_ARGUMENT. */
 attune_status tune_runner_init(tune_runner *runner, attune_context *context, const tune_task *task, at_error *err);

@@ -48,8 +48,9 @@ size_t tune_space(const attune_problem *canonical, const tune_machine *machine, 
 size_t tune_neighbours(const attune_problem *canonical, const tune_machine *machine, const attune_schedule *schedule,
                        tune_candidate *candidates, size_t capacity);
 
-/* The same of an operator of the user: all combinations of the values of its choices, or every n-th one if there are
- * too many, those with fewest steps from the usual values first. */
+/* The same of an operator of the user: all combinations of the values of its choices, those with fewest steps from the
+ * usual values first. If there are too many, some from everywhere: among them the usual one, and every value of every
+ * choice, provided that `capacity` is no less than the values of a choice. */
 size_t tune_own_space(const at_own *own, tune_candidate *candidates, size_t capacity);
 size_t tune_own_neighbours(const at_own *own, const attune_schedule *schedule, tune_candidate *candidates,
                            size_t capacity);

@@ -232,7 +232,7 @@ static void is_there(at_tuning *t) {
 
 static attune_status keep(attune_context *context, at_operation operation, const tune_search *s, at_error *err) {
     const size_t count = s->num_trials;
-    char problem[TEXT], (*texts)[512] = at_alloc(&context->allocator, (count + 1) * sizeof *texts);
+    char problem[TEXT], (*texts)[AT_SCHEDULE_TEXT] = at_alloc(&context->allocator, (count + 1) * sizeof *texts);
     tune_timing *timings = at_alloc(&context->allocator, (count + 1) * sizeof *timings);
     tune_place place;
     ptrdiff_t winner = -1;
