@@ -468,6 +468,25 @@ static void bad_builders_get_a_sentence(void **state) {
     }
 }
 
+/* Scratch that is read before it is written: the interpreter refuses that. */
+static void wrong_usual_numbers_are_the_operators(void **state) {
+    static bad_build bad = {"kernel @k (x: f32[64] in, y: f32[64] out) { parallel for i in 0..64 {\n"
+                            "alloc a: f32[2] scratch\nif i < 9 { a[1] = x[i] }\ny[i] = a[1]\n} }",
+                            0, ATTUNE_OK, ""};
+    attune_operator_options options = ATTUNE_OPERATOR_OPTIONS_INIT;
+    attune_tune_result result = {.struct_size = sizeof result};
+    float x[N] = {0}, y[N];
+    options.name = "unwritten";
+    options.version = 1;
+    options.build = build_badly;
+    options.user = &bad;
+    attune_context *context = open_context(*state);
+    attune_operator *op = add(context, &options);
+    assert_says(attune_operator_tune(op, "", (void *[]){x, y}, NULL, NULL, NULL, &result), ATTUNE_CHECK_FAILED,
+                "the kernel of the usual numbers of unwritten has not the interpreter's bits");
+    attune_context_destroy(context);
+}
+
 static void long_texts_are_written_whole(void **state) {
     static char long_text[3000];
     memset(long_text, ' ', sizeof long_text - 1);
@@ -622,6 +641,7 @@ int main(void) {
         WITH_DIRECTORY(a_winner_that_is_refused_is_passed_over),
         WITH_DIRECTORY(what_cannot_be_tuned),
         WITH_DIRECTORY(bad_builders_get_a_sentence),
+        WITH_DIRECTORY(wrong_usual_numbers_are_the_operators),
         WITH_DIRECTORY(long_texts_are_written_whole),
         WITH_DIRECTORY(bad_options_get_a_sentence),
         WITH_DIRECTORY(one_of_many_threads_gets_the_name),
