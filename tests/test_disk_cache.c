@@ -96,6 +96,25 @@ static void an_entry_comes_back(void **state) {
     at_free(NULL, data);
 }
 
+/* Entries without loop IR stay as they were before there was any. */
+static void loop_ir_has_a_format_version(void **state) {
+    (void)state;
+    const at_key key = key_of(3);
+    at_entry entry = entry_of(&key), got;
+    for (uint8_t version = 1; version <= 2; version++) {
+        uint8_t *data;
+        size_t bytes;
+        entry.ir = version == 2 ? "kernel @k" : NULL;
+        assert_int_equal(at_entry_encode(&entry, NULL, &data, &bytes, NULL), ATTUNE_OK);
+        assert_int_equal(data[8], version);
+        assert_null(at_entry_decode(data, bytes, &got));
+        assert_int_equal(got.ir != NULL, version == 2);
+        data[8] = 3;
+        assert_string_equal(at_entry_decode(data, bytes, &got), "the entry is of another format version");
+        at_free(NULL, data);
+    }
+}
+
 static void each_flipped_bit_is_noticed(void **state) {
     (void)state;
     uint8_t *data;
@@ -694,6 +713,7 @@ static void the_environment_names_the_directory(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(an_entry_comes_back),
+        cmocka_unit_test(loop_ir_has_a_format_version),
         cmocka_unit_test(each_flipped_bit_is_noticed),
         cmocka_unit_test(each_truncation_is_noticed),
         WITH_DIRECTORY(an_entry_is_found_again),

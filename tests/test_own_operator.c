@@ -471,7 +471,7 @@ static void bad_builders_get_a_sentence(void **state) {
 /* Scratch that is read before it is written: the interpreter refuses that. */
 static void wrong_usual_numbers_are_the_operators(void **state) {
     static bad_build bad = {"kernel @k (x: f32[64] in, y: f32[64] out) { parallel for i in 0..64 {\n"
-                            "alloc a: f32[2] scratch\nif i < 9 { a[1] = x[i] }\ny[i] = a[1]\n} }",
+                            "alloc a: f32[2] scratch\nif x[i] > 1.0 { a[1] = x[i] }\ny[i] = a[1]\n} }",
                             0, ATTUNE_OK, ""};
     attune_operator_options options = ATTUNE_OPERATOR_OPTIONS_INIT;
     attune_tune_result result = {.struct_size = sizeof result};
