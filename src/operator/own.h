@@ -7,7 +7,7 @@
 enum { AT_OWN_NAME_CHARS = 47, AT_OWN_PROBLEM_CHARS = 511, AT_OWN_CHOICES = 12, AT_OWN_VALUES = 256 };
 
 /* Each choice is printed as NAME=VALUE, with a comma or the final NUL. */
-_Static_assert(AT_OWN_CHOICES * (AT_OWN_NAME_CHARS + sizeof "=-2147483648") <= AT_SCHEDULE_TEXT,
+_Static_assert(AT_OWN_CHOICES *(AT_OWN_NAME_CHARS + sizeof "=-2147483648") <= AT_SCHEDULE_TEXT,
                "each schedule is printed whole");
 
 struct attune_ir_writer {
