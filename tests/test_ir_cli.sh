@@ -58,6 +58,16 @@ has_tuned_entry "from then on the file has that"
 has_tuned_entry "also when the entry is lost"
 expect "JSON" 0 '"schedule": "rounds=1"' "$attune" tune --ir "$work/rounds.air" --budget=5 --arg n=64 --json
 
+cat >"$work/scaled.air" <<'AIR'
+param factor = 1 in 1, 2 # with 1 calls after calls change nothing
+kernel @scaled (x: f32[n] inout, n: idx) {
+  assume n >= 0
+  parallel for i in 0..n { x[i] = x[i] * $factor.0 }
+}
+AIR
+expect "a number that changes what is computed is wrong, also of an inout buffer" 1 'first being factor=2; ' \
+    "$attune" tune --ir "$work/scaled.air" --budget=5 --arg n=8
+
 # Refusals.
 refuse "a parameter that is none" 'set tile=3: the file has no .param. of this name' multiply --set tile=3
 refuse "a number that is none" 'set rows=x: that is no whole number' multiply --set rows=x
@@ -66,6 +76,8 @@ refuse "a file without parameters" "there is nothing to choose" "$attune" tune -
 printf 'param a = 1\nkernel @k (x: i32[n] in, y: i32[n] out, n: idx) { parallel for i in 0..n { y[i] = x[i] } }' \
     >"$work/integers.air"
 refuse "an input of integers" 'input x: i32 needs a file' "$attune" tune --ir "$work/integers.air" --arg n=1
+sed -i 's/y: i32\[n\] out/y: i32[n] inout/; s/x: i32\[n\] in,//; s/= x/= y/' "$work/integers.air"
+refuse "an inout buffer of integers" 'input y: i32 needs a file' "$attune" tune --ir "$work/integers.air" --arg n=1
 bad() { # NAME LINE PATTERN
     printf '\n%s\nkernel @k (y: f32[1] out) { parallel for i in 0..1 { y[i] = 1.0 } }\n' "$2" >"$work/bad.air"
     refuse "$1" "bad\.air, line 2: $3" "$attune" ir "$work/bad.air"

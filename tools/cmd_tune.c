@@ -33,7 +33,7 @@ static const struct argp_option options[] = {
     {"sizes", TOOL_KEY_SIZES, "KEY=N,...", 0, "Run-time sizes, where problems leave them open", 0},
     {"ir", TOOL_KEY_IR, "FILE", 0, "Choose the numbers of the `param` lines of a kernel in loop IR", 0},
     {"arg", TOOL_KEY_ARG, "NAME=VALUE", 0,
-     "With --ir: a number for a scalar, F.npy for a buffer. Buffers of floats are random otherwise", 0},
+     "With --ir: a number for a scalar, F.npy for a buffer. Buffers of f32 and f64 are random otherwise", 0},
     {"export", TOOL_KEY_EXPORT, "FILE", 0, "Write all results to a new file", 0},
     {"import", TOOL_KEY_IMPORT, "FILE", 0, "Take in the results of such a file", 0},
     {"json", TOOL_KEY_JSON, NULL, 0, "Print JSON", 0},

@@ -140,7 +140,8 @@ static bool fill_buffer(ir_call *call, binding_list *arguments, bool draws, size
     }
     if (!type_of_elem(p->elem, &type)) return false;
     const binding *const given = bindings_find(arguments, p->name);
-    if (p->is_output && !given) return allocate_buffer(value, rank, dims, type); /* an inout buffer starts as zeros */
+    /* An inout buffer starts as zeros, except for tuning: products with 0 would be the same for all schedules. */
+    if (p->is_output && !given && !(draws && p->is_input)) return allocate_buffer(value, rank, dims, type);
     if (!p->is_input) {
         tool_error("%s is an output: --out %s=F.npy writes it, --arg %s=%s makes no sense", p->name, p->name, p->name,
                    given->value);

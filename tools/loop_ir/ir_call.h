@@ -44,9 +44,10 @@ typedef struct ir_call {
     size_t num_buffers, num_scalars;
 } ir_call;
 
-/* Fills the call of its kernel: shapes as the kernel gives them. Outputs without an argument are zeros. A missing input
- * is an error; with `draws` it is random numbers instead, if it has floats. false after a message. ir_call_free is for
- * any result. */
+/* Fills the call of its kernel: shapes as the kernel gives them. Outputs without an argument are zeros, and
+ * so are inout buffers without `draws`. A missing input is an error. With `draws` a missing input or inout buffer of
+ * f32 or f64 gets random numbers, and one of another type is an error. false after a message. ir_call_free is for any
+ * result. */
 bool ir_call_bind(ir_call *call, binding_list *arguments, bool draws);
 void ir_call_free(ir_call *call);
 

@@ -5,8 +5,8 @@
 #include "loop_ir/ir_call.h"
 #include "measure/tune_report.h"
 
-/* Searches, and shows the result as text or appends it to the list. Inputs of floats that have no argument are random.
- * `options` as for attune_operator_tune. false after a message. */
+/* Searches, and shows the result as text or appends it to the list. Buffers of f32 or f64 that are read and have no
+ * argument are random. `options` as for attune_operator_tune. false after a message. */
 bool ir_tune(attune_context *context, const char *file, binding_list *arguments, const attune_tune_options *options,
              json_t *list);
 
