@@ -32,6 +32,11 @@ file='ir_file\.1 matmul_tiled [0-9a-f]{32}'
 expect "and names another file" 0 "^problem +$file +$file\$" "$attune" cache why "$work/other.air"
 expect "and compiled anew by an audit" 0 '^4 of 4 entries compiled anew: 4 the same' "$attune" cache audit
 
+for blank in 'param\tone = 1' 'param  one=1 in\t1'; do
+    printf '%b\nkernel @k (y: f32[1] out) { parallel for i in 0..1 { y[i] = $one.5 } }\n' "$blank" >"$work/blanks.air"
+    expect "any blanks: '${blank}'" 0 '^y: f32 \(1\S* = 1\.5$' "$attune" ir "$work/blanks.air"
+done
+
 # Tuning: an empty loop that runs as often as `rounds` says.
 cat >"$work/rounds.air" <<'AIR'
 # y = x
@@ -89,7 +94,14 @@ bad "a number that is too large" 'param a = 3000000000' 'a number is out of rang
 bad "a list without the usual number" 'param a = 3 in 1, 2' 'the usual number is not one of those'
 bad "a value twice" 'param a = 1 in 1, 1' 'a value is there twice'
 bad "a rest" 'param a = 1 2' 'the line goes on'
+bad "a number in the next line" $'param a =\n1' 'a number is missing'
+bad "a number of the list in the next line" $'param a = 1 in 1,\n2' 'a number is missing'
+bad "numbers that are one word with 'in'" 'param a = 1 in1,2' 'the line goes on'
 printf 'param a = 1\n\nkernel @k (y: f32[1] out) {\n parallel for i in 0..1 { y[i] = $b }\n}\n' >"$work/bad.air"
 refuse "a name without a parameter" '4:34: ' "$attune" ir "$work/bad.air"
 expect "arguments without a file" 2 'needs --ir' "$attune" tune num_heads=1,seq_q=8,head_dim=8 --arg n=1
+expect "two files" 2 "one --ir only, but 'b.air' follows 'a.air'" "$attune" tune --ir a.air --ir b.air
+expect "sizes of a problem with a file" 2 'sizes is for problems; the scalars of --ir are given by --arg' \
+    "$attune" tune --ir $matmul "${sizes[@]}" --sizes=seq_q=3
+expect "sizes with nothing to tune" 2 'sizes is for problems$' "$attune" tune --export "$work/results" --sizes=seq_q=3
 echo "1..$number"

@@ -22,7 +22,7 @@ typedef struct tune_options {
     call_sizes sizes;
     const char *ir, *export_to, *import_from;
     binding_list arguments;
-    bool json;
+    bool json, has_sizes;
 } tune_options;
 
 static const struct argp_option options[] = {
@@ -50,8 +50,12 @@ static error_t parse(int key, char *argument, struct argp_state *state) {
     case TOOL_KEY_THREADS: o->threads = (uint32_t)tool_parse_integer(state, "threads", argument, 1, 1024); return 0;
     case TOOL_KEY_SIZES:
         if (!sizes_parse(argument, &o->sizes)) exit(TOOL_USAGE);
+        o->has_sizes = true;
         return 0;
-    case TOOL_KEY_IR: o->ir = argument; return 0;
+    case TOOL_KEY_IR:
+        if (o->ir) argp_error(state, "one --ir only, but '%s' follows '%s'", argument, o->ir);
+        o->ir = argument;
+        return 0;
     case TOOL_KEY_ARG: bindings_add(state, &o->arguments, argument); return 0;
     case TOOL_KEY_EXPORT: o->export_to = argument; return 0;
     case TOOL_KEY_IMPORT: o->import_from = argument; return 0;
@@ -63,6 +67,8 @@ static error_t parse(int key, char *argument, struct argp_state *state) {
         if (!o->problems.count && !o->ir && !o->export_to && !o->import_from)
             argp_error(state, "a PROBLEM, a FILE of problems, --ir, --export or --import is needed");
         if (o->arguments.count && !o->ir) argp_error(state, "--arg needs --ir");
+        if (o->has_sizes && !o->problems.count)
+            argp_error(state, "--sizes is for problems%s", o->ir ? "; the scalars of --ir are given by --arg" : "");
         return 0;
     default: return ARGP_ERR_UNKNOWN;
     }

@@ -35,10 +35,21 @@ static bool accept(line_reader *r, const char *word) {
     return true;
 }
 
+/* The word, and not the beginning of a longer one. */
+static bool accept_word(line_reader *r, const char *word) {
+    const size_t length = strlen(word);
+    skip_blanks(r);
+    if (strncmp(r->at, word, length) != 0 || strspn(r->at + length, letters)) return false;
+    r->at += length;
+    return true;
+}
+
 static bool read_number(line_reader *r, int32_t *number) {
     char *end;
     skip_blanks(r);
     errno = 0;
+    /* strtoll would go on to the next line. */
+    if (!strspn(r->at, "+-0123456789")) return fail_line(r, "a number is missing");
     const long long value = strtoll(r->at, &end, 10);
     if (end == r->at) return fail_line(r, "a number is missing");
     if (errno || value < INT32_MIN || value > INT32_MAX) return fail_line(r, "a number is out of range");
@@ -73,7 +84,7 @@ static bool read_param(line_reader *r, ir_params *params) {
     if (!read_name(r, params, p)) return false;
     if (!accept(r, "=")) return fail_line(r, "'=' is missing");
     if (!read_number(r, &p->usual)) return false;
-    bool goes_on = accept(r, "in");
+    bool goes_on = accept_word(r, "in");
     while (goes_on) {
         int32_t value;
         if (!read_number(r, &value)) return false;
@@ -96,7 +107,7 @@ static bool read_params(ir_params *params, const char *file) {
     line_reader r = {.file = file, .at = params->text, .number = 1};
     for (;; r.number++) {
         char *const begin = (char *)r.at;
-        const bool is_param = accept(&r, "param ");
+        const bool is_param = accept_word(&r, "param");
         if (is_param && !read_param(&r, params)) return false;
         if (!is_param && *r.at && !strchr("#\n", *r.at)) return true;
         const size_t length = strcspn(begin, "\n");
