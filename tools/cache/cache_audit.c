@@ -141,10 +141,11 @@ static int visit(void *user, const attune_cache_entry *entry) {
     }
     tool_progress("%zu of %zu compiled anew", a->done, a->chosen);
     if (a->list)
-        json_array_append_new(a->list, json_pack("{s:s, s:o, s:b, s:o, s:s, s:s, s:s}", "file", entry->file,
-                                                 "directory", tool_json_text(entry->directory), "same", !*text,
-                                                 "message", tool_json_text(text), "machine", entry->machine, "problem",
-                                                 entry->problem, "schedule", entry->schedule));
+        json_array_append_new(a->list,
+                              json_pack("{s:s, s:o, s:b, s:o, s:s, s:o, s:o}", "file", entry->file, "directory",
+                                        tool_json_text(entry->directory), "same", !*text, "message",
+                                        tool_json_text(text), "machine", entry->machine, "problem",
+                                        tool_json_text(entry->problem), "schedule", tool_json_text(entry->schedule)));
     if (!*text) return 0;
     table_cell(a->table, "%s", entry->file);
     table_cell(a->table, "%s", text);

@@ -34,11 +34,12 @@ static int visit(void *user, const attune_cache_entry *entry) {
     if (!is_good) walk->damaged++;
     if (walk->list)
         json_array_append_new(
-            walk->list, json_pack("{s:s, s:o, s:b, s:I, s:b, s:o, s:s, s:s, s:s, s:s, s:b, s:I}", "file", entry->file,
-                                  "directory", tool_json_text(entry->directory), "base", entry->is_base, "bytes",
-                                  (json_int_t)entry->bytes, "ok", is_good, "message", tool_json_text(entry->message),
-                                  "problem", entry->problem, "schedule", entry->schedule, "isa", entry->isa, "machine",
-                                  entry->machine, "usable", entry->is_usable, "used_at", (json_int_t)entry->used_at));
+            walk->list,
+            json_pack("{s:s, s:o, s:b, s:I, s:b, s:o, s:o, s:o, s:s, s:s, s:b, s:I}", "file", entry->file, "directory",
+                      tool_json_text(entry->directory), "base", entry->is_base, "bytes", (json_int_t)entry->bytes, "ok",
+                      is_good, "message", tool_json_text(entry->message), "problem", tool_json_text(entry->problem),
+                      "schedule", tool_json_text(entry->schedule), "isa", entry->isa, "machine", entry->machine,
+                      "usable", entry->is_usable, "used_at", (json_int_t)entry->used_at));
     if (!walk->table || (walk->verify && is_good)) return 0;
     table_cell(walk->table, "%s", entry->file);
     if (walk->has_base) table_cell(walk->table, "%s", entry->is_base ? "base" : "cache");

@@ -36,15 +36,15 @@ static int print_json(const attune_cache_answer *a, const attune_machine_info *m
     json_t *const differences = json_array();
     for (size_t i = 0; i < a->num_differences; i++) {
         const attune_cache_difference *const d = &a->differences[i];
-        json_array_append_new(differences,
-                              json_pack("{s:s, s:s, s:s}", "field", d->field, "there", d->there, "here", d->here));
+        json_array_append_new(differences, json_pack("{s:s, s:o, s:o}", "field", d->field, "there",
+                                                     tool_json_text(d->there), "here", tool_json_text(d->here)));
     }
-    json_t *const nearest = a->nearest
-                                ? json_pack("{s:s, s:o, s:b, s:b, s:o, s:s}", "file", a->nearest->file, "directory",
-                                            tool_json_text(a->nearest->directory), "base", a->nearest->is_base, "ok",
-                                            a->nearest->status == ATTUNE_OK, "message",
-                                            tool_json_text(a->nearest->message), "problem", a->nearest->problem)
-                                : json_null();
+    json_t *const nearest =
+        a->nearest ? json_pack("{s:s, s:o, s:b, s:b, s:o, s:o}", "file", a->nearest->file, "directory",
+                               tool_json_text(a->nearest->directory), "base", a->nearest->is_base, "ok",
+                               a->nearest->status == ATTUNE_OK, "message", tool_json_text(a->nearest->message),
+                               "problem", tool_json_text(a->nearest->problem))
+                   : json_null();
     return json_print(machine, 0,
                       json_pack("{s:b, s:s, s:I, s:o, s:o, s:s?}", "cached", a->is_cached, "key", a->key, "compared",
                                 (json_int_t)a->compared, "nearest", nearest, "differences", differences, "stand_in",

@@ -36,8 +36,8 @@ static json_t *times_json(const tune_report *report, double seconds, double spre
 json_t *tune_report_json(const tune_report *report) {
     const attune_tune_result *const r = &report->result;
     json_t *const object =
-        json_pack("{s:s, s:s, s:b, s:o, s:o, s:o, s:I, s:I, s:I, s:I, s:o}", "problem", report->problem, "schedule",
-                  report->schedule, "is_faster", r->is_faster, "ratio", json_number(r->ratio), "ratio_low",
+        json_pack("{s:o, s:s, s:b, s:o, s:o, s:o, s:I, s:I, s:I, s:I, s:o}", "problem", tool_json_text(report->problem),
+                  "schedule", report->schedule, "is_faster", r->is_faster, "ratio", json_number(r->ratio), "ratio_low",
                   json_number(r->ratio_low), "ratio_high", json_number(r->ratio_high), "space", (json_int_t)r->space,
                   "measured", (json_int_t)r->measured, "failed", (json_int_t)r->failed, "wrong", (json_int_t)r->wrong,
                   "seconds", json_number(r->seconds));
