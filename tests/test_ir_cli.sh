@@ -27,6 +27,14 @@ expect "cached" 0 '^c: f32' env ATTUNE_STRICT=1 "$attune" ir $matmul --arg a="$w
     "${sizes[@]}" --set rows=8
 expect "listed by the kernel's name" 0 ' ir_file\.1 matmul_tiled [0-9a-f]{32}$' "$attune" cache ls
 expect "why knows it" 0 ' is cached$' "$attune" cache why $matmul
+expect "and with other numbers" 0 ' is cached$' "$attune" cache why $matmul --set rows=8
+expect "and which are not there" 0 '^schedule +rows=[158].* rows=7' \
+    "$attune" cache why $matmul --set rows=7
+cp $matmul "$work/a=b.air"
+expect "a path may have an equals sign" 0 ' is cached$' "$attune" cache why "$work/a=b.air" --set rows=5
+refuse "numbers of a problem" 'set is for a file of loop IR, and there is no file seq_q=1' "$attune" cache why seq_q=1 \
+    --set rows=7
+expect "numbers for another action" 2 'set is for why, not for ls' "$attune" cache ls --set rows=7
 sed 's/rows = 4/rows = 3/' $matmul >"$work/other.air"
 file='ir_file\.1 matmul_tiled [0-9a-f]{32}'
 expect "and names another file" 0 "^problem +$file +$file\$" "$attune" cache why "$work/other.air"

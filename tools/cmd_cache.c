@@ -55,6 +55,7 @@ static const char action_names[] = "ls, verify, why, audit, gc, clear, export an
 
 static const struct argp_option options[] = {
     {"schedule", TOOL_KEY_SCHEDULE, "K=V,...", 0, "why: change the chosen schedule", 0},
+    {"set", TOOL_KEY_SET, "NAME=NUMBER", 0, "why: the number of a `param` line of a file of loop IR", 0},
     {"sample", TOOL_KEY_SAMPLE, "N", 0, "audit: compile at most so many entries anew (default 16)", 0},
     {"seed", TOOL_KEY_SEED, "S", 0, "audit: which ones; the same seed chooses the same (default: the time)", 0},
     {"max-bytes", TOOL_KEY_MAX_BYTES, "N", 0,
@@ -110,6 +111,7 @@ static void check_options(const cache_options *o, struct argp_state *state) {
     const cache_action *const action = find_action(o->action);
     if (action->argument && !o->argument) argp_error(state, "%s needs a %s", action->name, action->argument);
     if (o->schedule && action->run != cache_why) argp_error(state, "--schedule is for why, not for %s", action->name);
+    if (o->numbers.count && action->run != cache_why) argp_error(state, "--set is for why, not for %s", action->name);
     if (o->max_bytes != UINT64_MAX && action->run != collect)
         argp_error(state, "--max-bytes is for gc, not for %s", action->name);
     if ((o->has_seed || o->sample) && action->run != cache_audit)
@@ -122,6 +124,7 @@ static error_t parse(int key, char *argument, struct argp_state *state) {
     case ARGP_KEY_INIT: state->child_inputs[0] = &o->common; return 0;
     case TOOL_KEY_JSON: o->json = true; return 0;
     case TOOL_KEY_SCHEDULE: o->schedule = argument; return 0;
+    case TOOL_KEY_SET: bindings_add(state, &o->numbers, argument); return 0;
     case TOOL_KEY_MAX_BYTES: o->max_bytes = parse_bytes(state, argument); return 0;
     case TOOL_KEY_SAMPLE: o->sample = tool_parse_integer(state, "sample", argument, 1, 1000000); return 0;
     case TOOL_KEY_SEED:
@@ -139,7 +142,7 @@ int cmd_cache(int argc, char **argv) {
     static const struct argp argp = {
         options,
         parse,
-        "ls|verify|audit|gc|clear\nwhy PROBLEM\nexport|import DIR",
+        "ls|verify|audit|gc|clear\nwhy PROBLEM|FILE\nexport|import DIR",
         "Looks after the kernels in the disk cache.\v"
         "  ls       list them\n"
         "  verify   read every one and name the damaged\n"

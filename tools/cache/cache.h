@@ -2,13 +2,14 @@
 #ifndef ATTUNE_TOOLS_CACHE_H
 #define ATTUNE_TOOLS_CACHE_H
 
-#include "common/tool.h"
+#include "loop_ir/ir_call.h"
 
 typedef struct cache_options {
     tool_common common;
     const char *action, *argument; /* a problem or a directory, of an action that takes one */
     const char *schedule;
-    uint64_t max_bytes; /* UINT64_MAX: the cap */
+    binding_list numbers; /* of a file of loop IR */
+    uint64_t max_bytes;   /* UINT64_MAX: the cap */
     int64_t sample;
     int64_t seed;
     bool json, has_seed;

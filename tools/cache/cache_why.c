@@ -19,7 +19,7 @@ typedef struct why_output {
 static const char *meaning(const char *field) {
     static const char *const meanings[][2] = {
         {"operator", "attention and other operators have no kernels in common"},
-        {"schedule", "an explicit schedule is part of the key; one that attune chose is not"},
+        {"schedule", "an explicit schedule is part of the key; one that the caller left open is not"},
         {"isa", "the entry is for another instruction set (--isa, ATTUNE_ISA)"},
         {"machine", "the entry is for CPUs of another tuning class (ATTUNE_MACHINE)"},
         {"llvm", "the entry was made by another version of LLVM"},
@@ -94,19 +94,20 @@ static void print(void *user, const attune_cache_answer *a) {
 /* A file of loop IR: its text, or with parameters the operator that it is. */
 static int explain_file(const cache_options *o, attune_context *context, why_output *out) {
     ir_params params;
-    binding_list none = {.count = 0};
+    binding_list numbers = o->numbers;
     attune_operator *op;
     if (o->schedule) {
         tool_error("%s: a file of loop IR has no schedule", o->argument);
         return TOOL_FAILED;
     }
-    if (!ir_params_read(&params, o->argument, &none)) return TOOL_FAILED;
+    if (!ir_params_read(&params, o->argument, &numbers)) return TOOL_FAILED;
     attune_status status = ATTUNE_OK;
     if (!params.count) {
         status = attune_ir_cache_why(context, params.text, print, out);
     } else {
         status = ir_params_operator(&params, context, &op);
-        if (!status) status = attune_operator_cache_why(op, params.problem, NULL, print, out);
+        if (!status)
+            status = attune_operator_cache_why(op, params.problem, params.is_set ? params.values : NULL, print, out);
     }
     ir_params_free(&params);
     return status ? tool_library_error(o->argument) : out->code;
@@ -116,7 +117,11 @@ int cache_why(const cache_options *o, attune_context *context, const attune_mach
     attune_problem problem;
     attune_schedule schedule = ATTUNE_SCHEDULE_INIT;
     why_output out = {.options = o, .machine = machine};
-    if (!strchr(o->argument, '=') && !access(o->argument, F_OK)) return explain_file(o, context, &out);
+    if (!access(o->argument, F_OK)) return explain_file(o, context, &out);
+    if (o->numbers.count) {
+        tool_error("--set is for a file of loop IR, and there is no file %s", o->argument);
+        return TOOL_FAILED;
+    }
     if (!problem_from_text(o->argument, &problem)) return TOOL_FAILED;
     if (o->schedule && schedule_from_text(context, &problem, o->schedule, &schedule) != ATTUNE_OK)
         return tool_library_error(NULL);
