@@ -34,6 +34,10 @@ expect "what is cached, as JSON" 0 '"cached": true' "$attune" cache why $b --jso
 refuse "a problem that is none" 'seq_q is not given, or 0' "$attune" cache why num_heads=2,seq_q=0,head_dim=8
 refuse "a schedule that is none" 'lanes' "$attune" cache why $a --schedule=lanes=3
 holds "$work/cache" 2 "asking compiles nothing"
+"$attune" compile $a --schedule=kv_tile=8 --cache-dir="$work/explicit" >"$work/stdout" 2>"$work/stderr"
+expect "ls shows an explicit schedule" 0 ' num_heads=2,seq_q=4,.* \| strategy=.*kv_tile=8' "$attune" cache ls \
+    --cache-dir="$work/explicit"
+expect "and no chosen one" 0 ' num_heads=2,seq_q=4,seq_kv=4,head_dim=8$' "$attune" cache ls
 
 # Kernels in loop IR.
 echo 'kernel @ones (o: f32[n] out, n: idx) { assume n >= 0 parallel for i in 0..n { o[i] = 1.0 } }' >"$work/ones.air"

@@ -25,6 +25,26 @@ const char *cache_time(int64_t seconds, char text[CACHE_TIME_BYTES]) {
     return text;
 }
 
+/* Moves on by a part of a full key, which has its length in front (docs/cache.md): that many units. 0 as well if the
+ * key ends before. */
+static size_t skip_part(const unsigned char **at, size_t *left, size_t unit) {
+    if (*left < 4) return 0;
+    const size_t count = (*at)[0] | (size_t)(*at)[1] << 8 | (size_t)(*at)[2] << 16 | (size_t)(*at)[3] << 24;
+    const size_t bytes = count * unit < *left - 4 ? count * unit : *left - 4;
+    *at += 4 + bytes;
+    *left -= 4 + bytes;
+    return count;
+}
+
+/* Whether the caller gave the schedule: it is part of the key then, after the operator's name and the problem. */
+static bool has_explicit_schedule(const attune_cache_entry *entry) {
+    const unsigned char *at = entry->key;
+    size_t left = entry->key_bytes;
+    skip_part(&at, &left, 1);
+    skip_part(&at, &left, 1);
+    return skip_part(&at, &left, sizeof(uint32_t)) > 0;
+}
+
 static int visit(void *user, const attune_cache_entry *entry) {
     cache_walk *const walk = user;
     char size[TABLE_NUMBER_BYTES], used[CACHE_TIME_BYTES];
@@ -47,7 +67,10 @@ static int visit(void *user, const attune_cache_entry *entry) {
     table_cell(walk->table, "%s", cache_time(entry->used_at, used));
     table_cell(walk->table, "%s", is_good ? entry->isa : "-");
     table_cell(walk->table, "%s", is_good ? entry->machine : "-");
-    table_cell(walk->table, "%s", is_good ? entry->problem : entry->message);
+    /* As in a manifest. Without its schedule the line would be that of other kernels of the problem. */
+    const bool is_explicit = is_good && has_explicit_schedule(entry);
+    table_cell(walk->table, "%s%s%s", is_good ? entry->problem : entry->message, is_explicit ? " | " : "",
+               is_explicit ? entry->schedule : "");
     return 0;
 }
 
