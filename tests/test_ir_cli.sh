@@ -26,6 +26,8 @@ expect "each is a kernel of its own" 0 '^4 entries' "$attune" cache ls
 expect "cached" 0 '^c: f32' env ATTUNE_STRICT=1 "$attune" ir $matmul --arg a="$work/a.npy" --arg b="$work/b.npy" \
     "${sizes[@]}" --set rows=8
 expect "listed by the kernel's name" 0 ' ir_file\.1 matmul_tiled [0-9a-f]{32}$' "$attune" cache ls
+[ "$(grep -cE ' \| rows=[158],vectors=[23],lanes=8$' "$work/stdout")" -eq 3 ]
+report $? "with the numbers that were set"
 expect "why knows it" 0 ' is cached$' "$attune" cache why $matmul
 expect "and with other numbers" 0 ' is cached$' "$attune" cache why $matmul --set rows=8
 expect "and which are not there" 0 '^schedule +rows=[158].* rows=7' \
@@ -80,6 +82,9 @@ kernel @scaled (x: f32[n] inout, n: idx) {
 AIR
 expect "a number that changes what is computed is wrong, also of an inout buffer" 1 'first being factor=2; ' \
     "$attune" tune --ir "$work/scaled.air" --budget=5 --arg n=8
+sed 's/x: f32\[n\]/x: f32[n * $factor]/' "$work/scaled.air" >"$work/shaped.air"
+expect "so is one that changes the parameters" 1 'take other parameters .*, or give other bits, .* being factor=2; ' \
+    "$attune" tune --ir "$work/shaped.air" --budget=5 --arg n=8
 
 odd=$work/$'caf\xe9.air'
 cp "$work/rounds.air" "$odd"
