@@ -20,8 +20,8 @@ expect "an empty cache explains itself" 0 'there are no entries' "$attune" cache
 expect "what is cached" 0 "^in $work/cache/[0-9a-f]{32}-[a-z0-9-]+\.attune" "$attune" cache why $a
 expect "a miss names the field" 0 '^seq_q +[45] +9$' "$attune" cache why num_heads=2,seq_q=9,seq_kv=4,head_dim=8
 expect "and the nearest entry" 0 '^nearest of 2 entries: [0-9a-f]{32}-[a-z0-9-]+\.attune in ' "$attune" cache why $c
-expect "an explicit schedule" 0 '^schedule: an explicit .*; one that the caller left open is not$' "$attune" cache why $a \
-    --schedule=kv_tile=8
+expect "an explicit schedule" 0 '^schedule: an explicit .*; one that the caller left open is not$' "$attune" cache why \
+    $a --schedule=kv_tile=8
 # Whether x86-64 is the best that this CPU runs, or not among what it runs.
 has_one_isa() { ! "$attune" info | grep -Eq '^runs +[^ ]+ .*x86-64$'; }
 if has_one_isa; then

@@ -83,12 +83,13 @@ AIR
 expect "a number that changes what is computed is wrong, also of an inout buffer" 1 'first being factor=2; ' \
     "$attune" tune --ir "$work/scaled.air" --budget=5 --arg n=8
 sed 's/x: f32\[n\]/x: f32[n * $factor]/' "$work/scaled.air" >"$work/shaped.air"
-expect "so is one that changes the parameters" 1 'take other parameters .*, or give other bits, .* being factor=2; ' \
+expect "so is one that changes the parameters" 1 'take other parameters .*, or give other bits: 1, .* being factor=2; ' \
     "$attune" tune --ir "$work/shaped.air" --budget=5 --arg n=8
 
 odd=$work/$'caf\xe9.air'
 cp "$work/rounds.air" "$odd"
-expect "JSON about a file whose name is no UTF-8" 0 'caf\?\.air"' "$attune" tune --ir "$odd" --budget=1 --arg n=64 --json
+expect "JSON about a file whose name is no UTF-8" 0 'caf\?\.air"' "$attune" tune --ir "$odd" --budget=1 --arg n=64 \
+    --json
 
 # Refusals.
 refuse "a parameter that is none" 'set tile=3: the file has no .param. of this name' multiply --set tile=3

@@ -25,10 +25,9 @@ static bool tell(const char *file, const ir_params *params, const int32_t *numbe
     }
     tune_report_warn(&report);
     if (result->wrong)
-        tool_error(
-            "%s: %llu of the schedules take other parameters than that of the usual numbers, or give other bits, "
-            "the first being %s; all must take the same and give the same",
-            file, (unsigned long long)result->wrong, result->wrong_schedule);
+        tool_error("%s: schedules that take other parameters than that of the usual numbers, or give other bits: %llu, "
+                   "the first being %s; they were left out",
+                   file, (unsigned long long)result->wrong, result->wrong_schedule);
     return is_good;
 }
 
