@@ -83,7 +83,7 @@ AIR
 expect "a number that changes what is computed is wrong, also of an inout buffer" 1 'first being factor=2; ' \
     "$attune" tune --ir "$work/scaled.air" --budget=5 --arg n=8
 sed 's/x: f32\[n\]/x: f32[n * $factor]/' "$work/scaled.air" >"$work/shaped.air"
-expect "so is one that changes the parameters" 1 'take other parameters .*, or give other bits: 1, .* being factor=2; ' \
+expect "so is one that changes parameters" 1 'take other parameters .*, or give other bits: 1, .* being factor=2; ' \
     "$attune" tune --ir "$work/shaped.air" --budget=5 --arg n=8
 
 odd=$work/$'caf\xe9.air'
