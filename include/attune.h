@@ -1379,8 +1379,8 @@ ATTUNE_API attune_status attune_operator_add(attune_context *context, const attu
 /* Gives a kernel for the problem: from memory, else from disk, else newly compiled. `problem` is UTF-8 of
  * 511 bytes at most, without control characters. schedule: a number for each choice, or NULL for the kernel that the
  * cache holds, else the tuned numbers, else the usual ones, which must be legal for the problem. Release the kernel
- * with attune_kernel_release. ATTUNE_INVALID_PROBLEM: build refuses the request. ATTUNE_INVALID_IR: its text is no kernel.
- * The message says which request and why. */
+ * with attune_kernel_release. ATTUNE_INVALID_PROBLEM: build refuses the request. ATTUNE_INVALID_IR: its text is no
+ * kernel. The message says which request and why. */
 ATTUNE_API attune_status attune_operator_compile(attune_operator *op, const char *problem, const int32_t *schedule,
                                                  attune_kernel **kernel);
 
