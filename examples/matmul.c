@@ -85,6 +85,7 @@ int main(int argc, char **argv) {
     attune_kernel *kernel = NULL;
     attune_operator_options options = ATTUNE_OPERATOR_OPTIONS_INIT;
     options.name = "matmul";
+    options.version = 1; /* to be raised when build writes other text for the same request */
     options.build = build;
     options.choices = choices;
     options.num_choices = sizeof choices / sizeof *choices;

@@ -229,8 +229,8 @@ static int build_ones(void *user, const attune_build_request *request, attune_ir
     return 0;
 }
 
-/* Compiles a kernel of the operator that files of loop IR are, for a problem of another name. */
-static void make_odd_entry(const char *directory) {
+/* Compiles a kernel of the operator that files of loop IR are, for a problem that is not ASCII. */
+static void make_entry_beyond_ascii(const char *directory) {
     static const int32_t values[] = {1};
     static const attune_choice choice = {.name = "a", .values = values, .num_values = 1, .usual = 1};
     attune_context_options how = ATTUNE_CONTEXT_OPTIONS_INIT;
@@ -246,7 +246,7 @@ static void make_odd_entry(const char *directory) {
     options.num_choices = 1;
     assert_int_equal(attune_context_create(&how, &context), ATTUNE_OK);
     assert_int_equal(attune_operator_add(context, &options, &op), ATTUNE_OK);
-    assert_int_equal(attune_operator_compile(op, "caf\xe9", NULL, &kernel), ATTUNE_OK);
+    assert_int_equal(attune_operator_compile(op, "caf\xc3\xa9", NULL, &kernel), ATTUNE_OK);
     attune_kernel_release(kernel);
     attune_context_destroy(context);
 }
@@ -256,23 +256,23 @@ static const char *text_in(const json_t *object, const char *name) {
     return text ? text : "missing";
 }
 
-static void test_odd_texts(void **state) {
+static void test_texts_beyond_ascii(void **state) {
     (void)state;
-    static const char *const listings[] = {"cache ls --cache-dir=%s/odd", "cache audit --cache-dir=%s/odd"};
+    static const char *const listings[] = {"cache ls --cache-dir=%s/cafe", "cache audit --cache-dir=%s/cafe"};
     char directory[TEMP_DIR_CHARS + 8];
-    snprintf(directory, sizeof directory, "%s/odd", folder);
-    make_odd_entry(directory);
+    snprintf(directory, sizeof directory, "%s/cafe", folder);
+    make_entry_beyond_ascii(directory);
     for (size_t i = 0; i < 2; i++) {
         json_t *const document = document_of(listings[i]), *const list = json_object_get(document, "list");
         assert_int_equal(json_array_size(list), 1);
-        assert_string_equal(text_in(json_array_get(list, 0), "problem"), "ir_file.1 caf?");
+        assert_string_equal(text_in(json_array_get(list, 0), "problem"), "ir_file.1 caf\xc3\xa9");
         json_decref(document);
     }
-    json_t *const document = document_of("cache why examples/ir/matmul_tiled.air --cache-dir=%s/odd");
+    json_t *const document = document_of("cache why examples/ir/matmul_tiled.air --cache-dir=%s/cafe");
     json_t *const differences = json_object_get(document, "differences");
-    assert_string_equal(text_in(json_object_get(document, "nearest"), "problem"), "ir_file.1 caf?");
+    assert_string_equal(text_in(json_object_get(document, "nearest"), "problem"), "ir_file.1 caf\xc3\xa9");
     assert_int_equal(json_array_size(differences), 1);
-    assert_string_equal(text_in(json_array_get(differences, 0), "there"), "ir_file.1 caf?");
+    assert_string_equal(text_in(json_array_get(differences, 0), "there"), "ir_file.1 caf\xc3\xa9");
     json_decref(document);
 }
 
@@ -304,8 +304,8 @@ static int teardown(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_documents), cmocka_unit_test(test_all_commands), cmocka_unit_test(test_failures),
-        cmocka_unit_test(test_fields),    cmocka_unit_test(test_odd_texts),
+        cmocka_unit_test(test_documents), cmocka_unit_test(test_all_commands),       cmocka_unit_test(test_failures),
+        cmocka_unit_test(test_fields),    cmocka_unit_test(test_texts_beyond_ascii),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
 }
