@@ -25,8 +25,12 @@ expect "rotary positions as many as needed" 0 'schedules timed' "$attune" tune -
 expect "two threads" 0 'schedules timed' "$attune" tune --threads=2 --budget=0.2 $small
 grep -qE '^  threads +2$' "$work/stdout"
 report $? "which are told"
-expect "times and the share of the peak" 0 '^  (time|before) +[0-9.]+ [µm]s ± [0-9.]+ %, [0-9.]+ % of the peak of' \
-    "$attune" tune --budget=1 $small
+# A slow machine, or a sanitizer, needs longer to time enough schedules for a figure.
+for budget in 1 5 20; do
+    "$attune" tune --budget=$budget $small >"$work/stdout" 2>"$work/stderr"
+    grep -qE '^  (time|before) +[0-9.]+ [µm]s ± [0-9.]+ %, [0-9.]+ % of the peak of' "$work/stdout" && break
+done
+report $? "times and the share of the peak"
 
 "$attune" tune --export="$work/out.db" >"$work/stdout" 2>"$work/stderr" && [ -s "$work/out.db" ]
 report $? "export"
