@@ -4,12 +4,6 @@
 #include "problem/problem_sight.h"
 #include "schedule/decide.h"
 
-const ir_expr *ql_ceil_div(const q_lanes *c, const ir_expr *x, int64_t y) { return ir_ceil_div(c->b, x, y); }
-
-const ir_expr *ql_unrolled(const q_lanes *c, const char *name, int64_t count) {
-    return ir_for_begin(c->b, name, ir_idx(c->b, 0), ir_idx(c->b, count), 1, true);
-}
-
 const ir_buffer *ql_registers(const q_lanes *c, const char *name, int num_dims, const int64_t *dims) {
     return ir_alloc(c->b, name, IR_REG, ir_type_of(c->m->elem, c->m->lanes), num_dims, dims);
 }

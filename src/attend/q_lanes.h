@@ -108,15 +108,10 @@ typedef struct q_lanes_tile {
     const ir_expr *is_harmless;
 } q_lanes_tile;
 
-static inline const ir_expr *ql_i(const q_lanes *c, int64_t value) { return ir_idx(c->b, value); }
-
 static inline mha_kind ql_kind(const q_lanes *c) { return mha_kind_of(c->width == 2); }
 
 /* A vector of `lanes` equal numbers. */
 static inline const ir_expr *ql_splat(const q_lanes *c, double value) { return mha_number(c->m, value, c->m->lanes); }
-
-/* Opens an unrolled loop over 0 … count-1; close it with ir_for_end. */
-const ir_expr *ql_unrolled(const q_lanes *c, const char *name, int64_t count);
 
 /* An array of vectors in registers, of c->m->elem. */
 const ir_buffer *ql_registers(const q_lanes *c, const char *name, int num_dims, const int64_t *dims);
@@ -127,9 +122,6 @@ const ir_access *ql_probability_at(const q_lanes *c, const ir_expr *v, const ir_
 
 /* The sums with their lost parts. */
 const ir_expr *ql_sums(const q_lanes *c, const ir_access *at, const ir_access *lost);
-
-/* x / y rounded up, y > 0. */
-const ir_expr *ql_ceil_div(const q_lanes *c, const ir_expr *x, int64_t y);
 
 /* Row number of the first row of the task's block `block`. */
 const ir_expr *ql_first_row(const q_lanes *c, const ir_expr *block);

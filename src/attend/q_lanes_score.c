@@ -19,12 +19,11 @@ static void find_keys(q_lanes *c, const q_lanes_tile *tile, score_tile *t) {
     ir_builder *b = c->b;
     const ir_expr *first = ir_let(b, "key", ir_add(b, tile->first_key, t->first));
     for (int jj = 0; jj < c->m->s->score_rows; jj++) {
-        const ir_expr *key = ql_clamp_key(c, ir_add(b, first, ql_i(c, jj)));
+        const ir_expr *key = ql_clamp_key(c, ir_plus(b, first, jj));
         t->key[jj] = c->keys_fill_tiles ? key : ir_let(b, "key", key);
         t->row[jj] = mha_kv_row_at(c->m, &c->e, c->kv_head, t->key[jj]);
-        t->j[jj] = ir_add(b, t->first, ql_i(c, jj));
-        if (c->keys && !c->keys_fill_tiles)
-            t->j[jj] = ir_let(b, "j", ir_min(b, ir_sub(b, tile->room, ql_i(c, 1)), t->j[jj]));
+        t->j[jj] = ir_plus(b, t->first, jj);
+        if (c->keys && !c->keys_fill_tiles) t->j[jj] = ir_let(b, "j", ir_min(b, ir_plus(b, tile->room, -1), t->j[jj]));
     }
 }
 
@@ -41,17 +40,16 @@ static void multiply(q_lanes *c, const q_lanes_tile *tile, score_tile *t) {
     mha_product *p = &t->product;
     const int wide = p->lanes * c->width;
     mha_product_clear(p);
-    const ir_expr *columns = ql_i(c, c->m->p->head_dim / c->width);
-    const ir_expr *d = mha_steps_begin(c->m, "d", ql_i(c, 0), columns, unrolling(c)), *column;
-    mha_product_hold(p, "queries");
-    for (int v = 0; v < p->vectors; v++)
-        mha_product_vector(p, NULL, v, ir_load(b, ir_at(b, c->qt, wide, 3, tile->block, d, ql_i(c, v * wide))));
-    column = ir_mul(b, d, ql_i(c, c->width));
-    for (int jj = 0; jj < p->rows; jj++)
-        mha_product_repeat(p, "key_value", jj,
-                           c->keys ? ir_at(b, c->keys, 1, 2, t->j[jj], column)
-                                   : mha_kv_access(c->m, c->m->k, &t->row[jj], column, c->width));
-    mha_steps_end(c->m);
+    MHA_STEPS(c->m, d, ir_idx(b, 0), ir_idx(b, c->m->p->head_dim / c->width), unrolling(c)) {
+        mha_product_hold(p, "queries");
+        for (int v = 0; v < p->vectors; v++)
+            mha_product_vector(p, NULL, v, ir_load(b, ir_at(b, c->qt, wide, 3, tile->block, d, ir_idx(b, v * wide))));
+        const ir_expr *column = ir_times(b, d, c->width);
+        for (int jj = 0; jj < p->rows; jj++)
+            mha_product_repeat(p, "key_value", jj,
+                               c->keys ? ir_at(b, c->keys, 1, 2, t->j[jj], column)
+                                       : mha_kv_access(c->m, c->m->k, &t->row[jj], column, c->width));
+    }
 }
 
 /* The operands of the scores of one key of the register tile, for the block's rows from `at` on. `rows`: those that all
@@ -61,7 +59,7 @@ static mha_score_operands operands_of(q_lanes *c, const score_tile *t, mha_score
     ir_builder *b = c->b;
     rows.k_scale = mha_k_scale(c->m, &t->row[jj]);
     if (rows.slope) rows.key = ir_cast(b, c->m->elem, t->key[jj]);
-    if (c->bias) rows.bias = ir_load(b, ir_at(b, c->bias, c->m->lanes, 2, ir_add(b, t->first, ql_i(c, jj)), at));
+    if (c->bias) rows.bias = ir_load(b, ir_at(b, c->bias, c->m->lanes, 2, ir_plus(b, t->first, jj), at));
     return rows;
 }
 
@@ -70,7 +68,7 @@ static void score(q_lanes *c, const q_lanes_tile *tile, const score_tile *t) {
     ir_builder *b = c->b;
     const int lanes = c->m->lanes;
     for (int v = 0; v < t->product.vectors; v++) {
-        const ir_expr *at = ql_i(c, (int64_t)v * lanes);
+        const ir_expr *at = ir_idx(b, (int64_t)v * lanes);
         mha_score_operands rows = {0};
         if (c->position) {
             rows.position = ir_let(b, "position", ir_load(b, ir_at(b, c->position, lanes, 2, tile->block, at)));
@@ -89,10 +87,10 @@ static void score(q_lanes *c, const q_lanes_tile *tile, const score_tile *t) {
 static void hide(q_lanes *c, const q_lanes_tile *tile, const score_tile *t) {
     ir_builder *b = c->b;
     for (int v = 0; v < t->product.vectors; v++) {
-        const ir_expr *at = ql_i(c, (int64_t)v * c->m->lanes);
+        const ir_expr *at = ir_idx(b, (int64_t)v * c->m->lanes);
         const mha_sight sight = ql_sight(c, tile, at);
         for (int jj = 0; jj < t->product.rows; jj++) {
-            const ir_expr *sees = ql_sees(c, &sight, at, t->key[jj], ir_add(b, t->first, ql_i(c, jj)));
+            const ir_expr *sees = ql_sees(c, &sight, at, t->key[jj], ir_plus(b, t->first, jj));
             const ir_access *z = mha_product_at(&t->product, jj, v);
             ir_store(b, z, mha_hide(c->m, sees, ir_load(b, z), -INFINITY));
         }
@@ -106,13 +104,9 @@ static void hide_some(q_lanes *c, const q_lanes_tile *tile, const score_tile *t)
         if (c->has_edges || c->has_elements) hide(c, tile, t);
         return;
     }
-    const ir_expr *end = ir_add(b, t->first, ql_i(c, c->m->s->score_rows));
-    const ir_expr *crosses = ir_apply(b, IR_GT, end, tile->full_to, NULL);
-    if (c->m->has_first)
-        crosses = ir_apply(b, IR_OR, crosses, ir_apply(b, IR_LT, t->first, tile->full_from, NULL), NULL);
-    ir_if_begin(b, crosses);
-    hide(c, tile, t);
-    ir_if_end(b);
+    const ir_expr *crosses = ir_gt(b, ir_plus(b, t->first, c->m->s->score_rows), tile->full_to);
+    if (c->m->has_first) crosses = ir_or(b, crosses, ir_lt(b, t->first, tile->full_from));
+    IR_IF(b, crosses) hide(c, tile, t);
 }
 
 /* Stores the scores of the register tile and folds them into the maximum. */
@@ -120,9 +114,9 @@ static void finish(q_lanes *c, const score_tile *t) {
     ir_builder *b = c->b;
     for (int v = 0; v < t->product.vectors; v++)
         for (int jj = 0; jj < t->product.rows; jj++) {
-            const ir_access *max = ir_at(b, t->max, c->m->lanes, 1, ql_i(c, v));
+            const ir_access *max = ir_at(b, t->max, c->m->lanes, 1, ir_idx(b, v));
             const ir_expr *z = mha_product_sum(&t->product, jj, v);
-            ir_store(b, ql_score_at(c, ql_i(c, v), ir_add(b, t->first, ql_i(c, jj))), z);
+            ir_store(b, ql_score_at(c, ir_idx(b, v), ir_plus(b, t->first, jj)), z);
             ir_store(b, max, ir_max(b, ir_load(b, max), z));
         }
 }
@@ -132,7 +126,7 @@ static void finish(q_lanes *c, const score_tile *t) {
 static const ir_expr *end_of_tiles(q_lanes *c, const q_lanes_tile *tile) {
     ir_builder *b = c->b;
     const int64_t rows = c->m->s->score_rows;
-    const ir_expr *count = ql_ceil_div(c, tile->to, rows), *whole = ir_div(b, tile->room, ql_i(c, rows));
+    const ir_expr *count = ir_ceil_div(b, tile->to, rows), *whole = ir_div(b, tile->room, ir_idx(b, rows));
     if (!c->keys_fill_tiles) return count;
     return c->has_edges ? ir_min(b, count, whole) : whole;
 }
@@ -143,22 +137,21 @@ void ql_scores(q_lanes *c, const q_lanes_tile *tile) {
     const int64_t rows = c->m->s->score_rows, vectors = c->m->s->score_vectors;
     score_tile t = {.product = mha_product_of(c->m, ql_kind(c), rows, vectors),
                     .max = ql_registers(c, "max_so_far", 1, &vectors)};
-    const ir_expr *v = ql_unrolled(c, "v", vectors);
-    ir_store(b, ir_at(b, t.max, lanes, 1, v), ql_splat(c, -INFINITY));
-    ir_for_end(b);
-
+    IR_UNROLLED(b, v, vectors) {
+        ir_store(b, ir_at(b, t.max, lanes, 1, v), ql_splat(c, -INFINITY));
+    }
     const ir_expr *end = ir_let(b, "score_tiles", end_of_tiles(c, tile));
-    if (c->has_elements) ql_load_elements(c, tile, ir_mul(b, end, ql_i(c, rows)));
-    const ir_expr *n = ir_for_begin(b, "score_tile", ir_div(b, tile->from, ql_i(c, rows)), end, 1, false);
-    t.first = ir_let(b, "first", ir_mul(b, n, ql_i(c, rows)));
-    find_keys(c, tile, &t);
-    multiply(c, tile, &t);
-    score(c, tile, &t);
-    hide_some(c, tile, &t);
-    finish(c, &t);
-    ir_for_end(b);
-    v = ql_unrolled(c, "v", vectors);
-    const ir_access *max = ir_at(b, c->tile_max, lanes, 1, ir_mul(b, v, ql_i(c, lanes)));
-    ir_store(b, max, ir_load(b, ir_at(b, t.max, lanes, 1, v)));
-    ir_for_end(b);
+    if (c->has_elements) ql_load_elements(c, tile, ir_times(b, end, rows));
+    IR_LOOP(b, n, ir_for_begin(b, "score_tile", ir_div(b, tile->from, ir_idx(b, rows)), end, 1, false)) {
+        t.first = ir_let(b, "first", ir_times(b, n, rows));
+        find_keys(c, tile, &t);
+        multiply(c, tile, &t);
+        score(c, tile, &t);
+        hide_some(c, tile, &t);
+        finish(c, &t);
+    }
+    IR_UNROLLED(b, v, vectors) {
+        const ir_access *max = ir_at(b, c->tile_max, lanes, 1, ir_times(b, v, lanes));
+        ir_store(b, max, ir_load(b, ir_at(b, t.max, lanes, 1, v)));
+    }
 }

@@ -17,7 +17,7 @@ typedef struct value_tile {
 } value_tile;
 
 static const ir_expr *row_at(const q_lanes *c, const value_tile *t, int64_t v) {
-    return ir_mul(c->b, ir_add(c->b, t->vector, ql_i(c, v)), ql_i(c, c->m->lanes));
+    return ir_times(c->b, ir_plus(c->b, t->vector, v), c->m->lanes);
 }
 
 /* ---- j: a key of the tile, or pair of keys; of c->values: a row of that ---- */
@@ -34,14 +34,14 @@ static mha_kv_row find_row(const q_lanes *c, const q_lanes_tile *tile, const val
 static const ir_expr *seen_of_pair(q_lanes *c, const q_lanes_tile *tile, const mha_sight *sight, const ir_expr *at,
                                    const ir_expr *pair) {
     ir_builder *b = c->b;
-    const ir_expr *one = ql_i(c, 1), *first = ir_mul(b, pair, ql_i(c, 2)), *seen[2];
-    const ir_expr *second = ir_let(b, "second", ir_min(b, ir_add(b, first, one), ir_sub(b, tile->to, one)));
+    const ir_expr *first = ir_times(b, pair, 2), *seen[2];
+    const ir_expr *second = ir_let(b, "second", ir_min(b, ir_plus(b, first, 1), ir_plus(b, tile->to, -1)));
     for (int i = 0; i < 2; i++) {
         const ir_expr *j = i ? second : first, *key = ir_let(b, "key", ir_add(b, tile->first_key, j));
         seen[i] = ql_sees(c, sight, at, key, j);
     }
-    const ir_expr *exists = ir_splat(b, ir_apply(b, IR_GT, second, first, NULL), c->m->lanes);
-    return mha_seen_bits(c->m, seen[0], ir_apply(b, IR_AND, seen[1], exists, NULL));
+    const ir_expr *exists = ir_splat(b, ir_gt(b, second, first), c->m->lanes);
+    return mha_seen_bits(c->m, seen[0], ir_and(b, seen[1], exists));
 }
 
 /* A factor of vector `v` of the rows, where it sees j. */
@@ -60,14 +60,14 @@ static void multiply(q_lanes *c, const q_lanes_tile *tile, value_tile *t, const 
     const mha_kv_row row = find_row(c, tile, t, j);
     mha_product_hold(p, "probabilities");
     for (int v = 0; v < p->vectors; v++) {
-        const ir_expr *probability = ir_load(b, ql_probability_at(c, ir_add(b, t->vector, ql_i(c, v)), j));
+        const ir_expr *probability = ir_load(b, ql_probability_at(c, ir_plus(b, t->vector, v), j));
         /* Times the scale of a hidden key it may be anything. */
         const bool hides = t->masked && c->m->params.tensor[MHA_V_SCALE];
         mha_product_vector(p, NULL, v, hides ? where_seen(c, tile, t, v, j, probability) : probability);
     }
     for (int column = 0; column < p->rows; column++) {
-        const ir_expr *d = ir_add(b, t->first, ql_i(c, column));
-        const ir_access *at = c->values ? ir_at(b, c->values, c->width, 2, j, ir_mul(b, d, ql_i(c, c->width)))
+        const ir_expr *d = ir_plus(b, t->first, column);
+        const ir_access *at = c->values ? ir_at(b, c->values, c->width, 2, j, ir_times(b, d, c->width))
                                         : mha_kv_access(c->m, c->m->v, &row, d, 1);
         const ir_expr *value = ir_let(b, "value", mha_load_repeated(c->m, p->kind, at, p->lanes));
         for (int v = 0; v < p->vectors; v++)
@@ -77,36 +77,31 @@ static void multiply(q_lanes *c, const q_lanes_tile *tile, value_tile *t, const 
 
 /* ---- A register tile ---- */
 
-static void multiply_keys(q_lanes *c, const q_lanes_tile *tile, value_tile *t, const ir_expr *lo, const ir_expr *end,
-                          int64_t unroll) {
-    multiply(c, tile, t, mha_steps_begin(c->m, "j", lo, end, unroll));
-    mha_steps_end(c->m);
-}
-
 /* Neighbouring keys of the tile, lo <= j < hi, value_unroll of them in a turn as long as there are so many. */
 static void add_keys(q_lanes *c, const q_lanes_tile *tile, value_tile *t, const ir_expr *lo, const ir_expr *hi) {
     ir_builder *b = c->b;
     const int32_t unroll = t->masked ? 1 : c->m->s->value_unroll;
-    multiply_keys(c, tile, t, lo, ir_sub(b, hi, ql_i(c, unroll - 1)), unroll);
+    MHA_STEPS(c->m, j, lo, ir_plus(b, hi, 1 - unroll), unroll) multiply(c, tile, t, j);
     if (unroll == 1) return;
     /* The rest. The maximum changes nothing, but shows the prover where the rest begins. */
-    const ir_expr *left = ir_mod(b, ir_max(b, ql_i(c, 0), ir_sub(b, hi, lo)), ql_i(c, unroll));
-    multiply_keys(c, tile, t, ir_let(b, "done", ir_max(b, lo, ir_sub(b, hi, left))), hi, 1);
+    const ir_expr *left = ir_mod(b, ir_max(b, ir_idx(b, 0), ir_sub(b, hi, lo)), ir_idx(b, unroll));
+    const ir_expr *done = ir_let(b, "done", ir_max(b, lo, ir_sub(b, hi, left)));
+    MHA_STEPS(c->m, j, done, hi, 1) multiply(c, tile, t, j);
 }
 
 /* Page by page, so that the block table is read once for each. */
 static void add_pages(q_lanes *c, const q_lanes_tile *tile, value_tile *t) {
     ir_builder *b = c->b;
-    const ir_expr *size = ql_i(c, c->m->p->page_size);
+    const ir_expr *size = ir_idx(b, c->m->p->page_size);
     const ir_expr *first = ir_div(b, ir_add(b, tile->first_key, tile->from), size);
-    const ir_expr *last = ir_div(b, ir_add(b, tile->first_key, ir_sub(b, tile->to, ql_i(c, 1))), size);
-    const ir_expr *n = ir_for_begin(b, "column_of_table", first, ir_add(b, last, ql_i(c, 1)), 1, false);
-    t->page_key = ir_let(b, "page_key", ir_mul(b, n, size));
-    t->page = mha_kv_row_at(c->m, &c->e, c->kv_head, t->page_key).index[0];
-    const ir_expr *lo = ir_let(b, "page_from", ir_sub(b, t->page_key, tile->first_key));
-    const ir_expr *from = ir_let(b, "page_lo", ir_max(b, lo, tile->from));
-    add_keys(c, tile, t, from, ir_let(b, "page_hi", ir_min(b, ir_add(b, lo, size), tile->to)));
-    ir_for_end(b);
+    const ir_expr *last = ir_div(b, ir_add(b, tile->first_key, ir_plus(b, tile->to, -1)), size);
+    IR_LOOP(b, n, ir_for_begin(b, "column_of_table", first, ir_plus(b, last, 1), 1, false)) {
+        t->page_key = ir_let(b, "page_key", ir_mul(b, n, size));
+        t->page = mha_kv_row_at(c->m, &c->e, c->kv_head, t->page_key).index[0];
+        const ir_expr *lo = ir_let(b, "page_from", ir_sub(b, t->page_key, tile->first_key));
+        const ir_expr *from = ir_let(b, "page_lo", ir_max(b, lo, tile->from));
+        add_keys(c, tile, t, from, ir_let(b, "page_hi", ir_min(b, ir_add(b, lo, size), tile->to)));
+    }
 }
 
 /* Adds the sums of this tile to those of the tiles before. */
@@ -117,7 +112,7 @@ static void end(q_lanes *c, const q_lanes_tile *tile, const value_tile *t) {
         const ir_expr *rows = row_at(c, t, v);
         const ir_expr *factor = ir_let(b, "shrink", ir_load(b, ir_at(b, c->factor, lanes, 1, rows)));
         for (int column = 0; column < t->product.rows; column++) {
-            const ir_expr *d = ir_add(b, t->first, ql_i(c, column));
+            const ir_expr *d = ir_plus(b, t->first, column);
             const ir_access *lost = c->ot_lost ? ir_at(b, c->ot_lost, lanes, 3, tile->block, d, rows) : NULL;
             mha_join_sum(c->m, ir_at(b, c->ot, lanes, 3, tile->block, d, rows), lost, factor,
                          mha_product_sum(&t->product, column, v));
@@ -129,32 +124,30 @@ static void register_tile(q_lanes *c, const q_lanes_tile *tile, const ir_expr *f
     ir_builder *b = c->b;
     const int64_t vectors = c->m->s->value_vectors;
     value_tile t = {.first = first, .masked = masked, .product = mha_product_of(c->m, ql_kind(c), columns, vectors)};
-    t.vector = ir_for_begin(b, "vector", ql_i(c, 0), ql_i(c, c->m->s->score_vectors), vectors, false);
-    mha_product_clear(&t.product);
-    if (c->m->p->page_size && !c->values)
-        add_pages(c, tile, &t);
-    else
-        add_keys(c, tile, &t, ir_div(b, tile->from, ql_i(c, c->width)), ql_ceil_div(c, tile->to, c->width));
-    end(c, tile, &t);
-    ir_for_end(b);
+    IR_FOR(b, vector, ir_idx(b, 0), ir_idx(b, c->m->s->score_vectors), vectors) {
+        t.vector = vector;
+        mha_product_clear(&t.product);
+        if (c->m->p->page_size && !c->values)
+            add_pages(c, tile, &t);
+        else
+            add_keys(c, tile, &t, ir_div(b, tile->from, ir_idx(b, c->width)), ir_ceil_div(b, tile->to, c->width));
+        end(c, tile, &t);
+    }
 }
 
 /* All columns of V, `columns` at a time and then those that are left over. */
 static void all_columns(q_lanes *c, const q_lanes_tile *tile, int64_t columns, bool masked) {
     ir_builder *b = c->b;
     const int64_t whole = c->m->p->head_dim_v / columns, rest = c->m->p->head_dim_v % columns;
-    const ir_expr *n = ir_for_begin(b, "value_tile", ql_i(c, 0), ql_i(c, whole), 1, false);
-    register_tile(c, tile, ir_let(b, "column", ir_mul(b, n, ql_i(c, columns))), columns, masked);
-    ir_for_end(b);
-    if (rest) register_tile(c, tile, ql_i(c, whole * columns), rest, masked);
+    IR_LOOP(b, n, ir_for_begin(b, "value_tile", ir_idx(b, 0), ir_idx(b, whole), 1, false)) {
+        register_tile(c, tile, ir_let(b, "column", ir_times(b, n, columns)), columns, masked);
+    }
+    if (rest) register_tile(c, tile, ir_idx(b, whole * columns), rest, masked);
 }
 
 /* Hidden values that would do harm are rare: their tiles go column by column, which is slow and little code. */
 void ql_values(q_lanes *c, const q_lanes_tile *tile) {
-    if (tile->is_harmless) ir_if_begin(c->b, tile->is_harmless);
-    all_columns(c, tile, c->m->s->value_rows, false);
+    IR_GUARD(c->b, tile->is_harmless, tile->is_harmless) all_columns(c, tile, c->m->s->value_rows, false);
     if (!tile->is_harmless) return;
-    ir_if_else(c->b);
-    all_columns(c, tile, 1, true);
-    ir_if_end(c->b);
+    IR_ELSE(c->b) all_columns(c, tile, 1, true);
 }

@@ -5,10 +5,10 @@
  * opens the loop over k, gives the factors of all vectors, then those of row after row:
  *
  *     mha_product_clear(&p);
- *     k = ir_for_begin(…);
- *     for (v …) mha_product_vector(&p, "right", v, load of right[k, v]);
- *     for (r …) mha_product_repeat(&p, "left", r, access of left[r, k]);
- *     ir_for_end(b);
+ *     IR_FOR(b, k, …) {
+ *         for (v …) mha_product_vector(&p, "right", v, load of right[k, v]);
+ *         for (r …) mha_product_repeat(&p, "left", r, access of left[r, k]);
+ *     }
  *     for (r …) for (v …) … mha_product_sum(&p, r, v) … */
 #ifndef ATTUNE_MHA_PRODUCT_H
 #define ATTUNE_MHA_PRODUCT_H
@@ -48,7 +48,10 @@ void mha_product_repeat(const mha_product *p, const char *name, int64_t row, con
 /* One of these products. */
 void mha_product_add(const mha_product *p, int64_t row, int64_t vector, const ir_expr *x);
 
-/* Opens a loop over k = from, …, to - 1 with `unroll` steps in a turn. The last turn begins before `to`. */
+/* A loop over k = from, …, to - 1 with `unroll` steps in a turn. The last turn begins before `to`. */
+#define MHA_STEPS(c, k, from, to, unroll)                                                                              \
+    for (const ir_expr *k = mha_steps_begin(c, #k, from, to, unroll), *k##_is_open = &ir_open; k##_is_open;            \
+         mha_steps_end(c), k##_is_open = NULL)
 const ir_expr *mha_steps_begin(const mha_context *c, const char *name, const ir_expr *from, const ir_expr *to,
                                int64_t unroll);
 void mha_steps_end(const mha_context *c);
