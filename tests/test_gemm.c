@@ -60,7 +60,7 @@ static void load_row(mha_context *c, const mha_gemm *g, const ir_expr *row, cons
                      const ir_expr *slab_row) {
     ir_builder *b = c->b;
     const operands *o = g->user;
-    const ir_expr *k = ir_for_begin(b, "k", mha_i(c, 0), mha_i(c, g->depth), 1, false);
+    const ir_expr *k = ir_for_begin(b, "k", ir_idx(c->b, 0), ir_idx(c->b, g->depth), 1, false);
     const ir_access *from = ir_at(b, o->a, 1, 3, g->outer[0], row, k), *to = ir_at(b, slab, 1, 2, slab_row, k);
     if (slab->type.elem == o->a->type.elem)
         ir_store(b, to, ir_load(b, from));
@@ -75,21 +75,21 @@ static const ir_expr *packed(mha_context *c, const mha_gemm *g, const ir_expr *g
     ir_builder *b = c->b;
     const operands *o = g->user;
     const int inputs = g->right_is_paired ? 2 : 1;
-    const ir_expr *panel = ir_mul(b, group, mha_i(c, g->group_columns / MHA_PANEL));
-    panel = ir_add(b, panel, ir_div(b, column, mha_i(c, MHA_PANEL)));
-    row = ir_add(b, ir_mul(b, panel, mha_i(c, (g->depth + inputs - 1) / inputs + 1)), row);
-    const ir_expr *at = ir_add(b, ir_mul(b, row, mha_i(c, MHA_PANEL)), ir_mod(b, column, mha_i(c, MHA_PANEL)));
-    return ir_load(b, ir_at(b, o->b, lanes * inputs, 1, ir_mul(b, at, mha_i(c, inputs))));
+    const ir_expr *panel = ir_mul(b, group, ir_idx(c->b, g->group_columns / MHA_PANEL));
+    panel = ir_add(b, panel, ir_div(b, column, ir_idx(c->b, MHA_PANEL)));
+    row = ir_add(b, ir_mul(b, panel, ir_idx(c->b, (g->depth + inputs - 1) / inputs + 1)), row);
+    const ir_expr *at = ir_add(b, ir_mul(b, row, ir_idx(c->b, MHA_PANEL)), ir_mod(b, column, ir_idx(c->b, MHA_PANEL)));
+    return ir_load(b, ir_at(b, o->b, lanes * inputs, 1, ir_mul(b, at, ir_idx(c->b, inputs))));
 }
 
 static const ir_expr *start(mha_context *c, const mha_gemm *g, const ir_expr *group, const ir_expr *column, int lanes) {
-    const ir_expr *row = packed(c, g, group, mha_i(c, 0), column, lanes);
+    const ir_expr *row = packed(c, g, group, ir_idx(c->b, 0), column, lanes);
     return g->right_is_paired ? mha_half_of_pairs(c, row, 1) : row;
 }
 
 static const ir_expr *right(mha_context *c, const mha_gemm *g, const ir_expr *group, const ir_expr *k,
                             const ir_expr *column, int lanes) {
-    return packed(c, g, group, ir_add(c->b, k, mha_i(c, 1)), column, lanes);
+    return packed(c, g, group, ir_add(c->b, k, ir_idx(c->b, 1)), column, lanes);
 }
 
 static mha_token locate(mha_context *c, const mha_gemm *g, const ir_expr *row) {
@@ -103,7 +103,7 @@ static const ir_access *left_at(mha_context *c, const mha_gemm *g, const mha_tok
 
 static const ir_access *result_at(mha_context *c, const mha_gemm *g, const ir_expr *group, const mha_token *t,
                                   const ir_expr *column) {
-    column = ir_add(c->b, ir_mul(c->b, group, mha_i(c, g->group_columns)), column);
+    column = ir_add(c->b, ir_mul(c->b, group, ir_idx(c->b, g->group_columns)), column);
     return ir_at(c->b, ((const operands *)g->user)->o, 1, 3, t->entry, t->token, column);
 }
 
@@ -111,8 +111,8 @@ static void store_row(mha_context *c, const mha_gemm *g, const ir_expr *group, c
                       const ir_buffer *tile, const ir_expr *tile_row) {
     ir_builder *b = c->b;
     const operands *o = g->user;
-    const ir_expr *n = ir_for_begin(b, "n", mha_i(c, 0), mha_i(c, g->group_columns), 1, false);
-    const ir_expr *column = ir_add(b, ir_mul(b, group, mha_i(c, g->group_columns)), n);
+    const ir_expr *n = ir_for_begin(b, "n", ir_idx(c->b, 0), ir_idx(c->b, g->group_columns), 1, false);
+    const ir_expr *column = ir_add(b, ir_mul(b, group, ir_idx(c->b, g->group_columns)), n);
     ir_store(b, ir_at(b, o->o, 1, 3, g->outer[0], row, column), ir_load(b, ir_at(b, tile, 1, 2, tile_row, n)));
     ir_for_end(b);
 }
@@ -135,11 +135,11 @@ static ir_kernel *build(at_arena *arena, const product *p, const at_target *targ
     c.projects_by_pairs = by_pairs(p, target);
     c.projects_by_tiles = c.projects_by_pairs && target->flags & AT_TARGET_TILES;
     const ir_expr *rows = ir_param_scalar(b, "rows", IR_IDX);
-    ir_kernel_assume(b, ir_apply(b, IR_GE, rows, mha_i(&c, 0), NULL));
-    if (!p->rows_at_run_time) rows = mha_i(&c, p->rows);
-    const ir_expr *outer = mha_i(&c, p->outer), *size = mha_i(&c, panel_elements(p));
-    const ir_expr *const a_dims[] = {outer, rows, mha_i(&c, p->depth)};
-    const ir_expr *const o_dims[] = {outer, rows, mha_i(&c, p->groups * p->columns)};
+    ir_kernel_assume(b, ir_apply(b, IR_GE, rows, ir_idx(b, 0), NULL));
+    if (!p->rows_at_run_time) rows = ir_idx(b, p->rows);
+    const ir_expr *outer = ir_idx(b, p->outer), *size = ir_idx(b, panel_elements(p));
+    const ir_expr *const a_dims[] = {outer, rows, ir_idx(b, p->depth)};
+    const ir_expr *const o_dims[] = {outer, rows, ir_idx(b, p->groups * p->columns)};
     operands o;
     o.a = ir_param_buffer(b, "a", left_elem(p), 3, a_dims, NULL, IR_IN);
     o.b = ir_param_buffer(b, "b", right_elem(p), 1, &size, NULL, IR_IN);

@@ -2,7 +2,7 @@
  *
  * Caches of codes: what becomes of a row is said in attune.h. All of it is arithmetic of c->elem; the scale of a row is
  * rounded to f32 before the row is divided by it, so that codes fit the scale that readers will find. */
-#include "nest/rows.h"
+#include "attend/phases.h"
 
 #include <math.h>
 
@@ -102,8 +102,7 @@ static void append_rotated(mha_context *c, const mha_entry *e, const ir_expr *po
         mha_rotate_row(c, e->number, position, source, target);
         return;
     }
-    const ir_buffer *rotated =
-        ir_alloc(c->b, "rotated", IR_SCRATCH, ir_type_of(c->elem, 1), 2, (int64_t[]){1, columns});
+    const ir_buffer *rotated = ir_scratch(c->b, "rotated", c->elem, 2, (int64_t[]){1, columns});
     const mha_row row = {rotated, {ir_idx(c->b, 0)}, NULL};
     mha_rotate_row(c, e->number, position, source, &row);
     append_row(c, &row, target, scale, c->p->k_scales, columns);
@@ -116,8 +115,7 @@ static void append_token(mha_context *c, const mha_entry *e, const ir_expr *kv_h
     const mha_row k_new = {c->k_new, {e->batch, kv_head, source}, NULL};
     const mha_row v_new = {c->v_new, {e->batch, kv_head, source}, NULL};
     const mha_kv_row row = mha_kv_row_at(c, e, kv_head, key);
-    const mha_row k = {c->k, {row.index[0], row.index[1], row.index[2]}, NULL};
-    const mha_row v = {c->v, {row.index[0], row.index[1], row.index[2]}, NULL};
+    const mha_row k = mha_kv_row_of(c, c->k, &row), v = mha_kv_row_of(c, c->v, &row);
     const ir_access *k_scale = mha_scale_access(c, MHA_K_SCALE, &row);
     if (p->rotary_dim)
         append_rotated(c, e, mha_token_position(c, e, token, key), &k_new, &k, k_scale);

@@ -2,16 +2,11 @@
 #include "attend/d_lanes.h"
 #include "nest/columns.h"
 #include "attend/merge.h"
+#include "attend/phases.h"
 #include "problem/problem.h"
 #include "schedule/decide.h"
 
 #include <math.h>
-
-/* ---- small things ---- */
-
-const ir_buffer *dl_registers(const d_lanes *d, const char *name, int lanes, int num_dims, const int64_t *dims) {
-    return ir_alloc(d->b, name, IR_REG, ir_type_of(d->c->elem, lanes), num_dims, dims);
-}
 
 /* ---- what the prover is told ---- */
 
@@ -137,7 +132,7 @@ dl_row dl_row_at(const d_lanes *d, const ir_expr *row) {
 /* ---- a task's beginning and end ---- */
 
 static const ir_buffer *scratch(const d_lanes *d, const char *name, ir_elem elem, int64_t rows, int64_t columns) {
-    return ir_alloc(d->b, name, IR_SCRATCH, ir_type_of(elem, 1), columns ? 2 : 1, (int64_t[]){rows, columns});
+    return ir_scratch(d->b, name, elem, columns ? 2 : 1, (int64_t[]){rows, columns});
 }
 
 static void alloc_scratch(d_lanes *d) {

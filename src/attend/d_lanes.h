@@ -68,9 +68,6 @@ typedef struct dl_tile {
 
 static inline int64_t dl_round_up(int64_t x, int64_t step) { return (x + step - 1) / step * step; }
 
-/* An array in registers, of `lanes` lanes of c->elem. */
-const ir_buffer *dl_registers(const d_lanes *d, const char *name, int lanes, int num_dims, const int64_t *dims);
-
 /* `first`, of which the prover only learns that it is the first of `count` neighbours out of `size`. */
 const ir_expr *dl_first(const d_lanes *d, const char *name, const ir_expr *first, const ir_expr *count,
                         const ir_expr *size);

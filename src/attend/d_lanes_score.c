@@ -39,7 +39,7 @@ static void open_keys(d_lanes *d, score_tile *t) {
     const dl_streams *streams = t->streams;
     const ir_expr *keys = streams->keys;
     const int64_t count = t->product.vectors;
-    const bool fits = streams->count > 1 || (keys && keys->op == IR_CONST && keys->value.i % count == 0);
+    const bool fits = streams->count > 1 || (ir_is_const(keys) && keys->value.i % count == 0);
     for (int64_t j = 0; j < count; j++) {
         const ir_expr *i = ir_add(b, t->block, ir_plus(b, t->turn, j / streams->count));
         if (!fits) i = ir_min(b, i, ir_plus(b, keys, -1));
@@ -134,8 +134,7 @@ static void score_streams(d_lanes *d, const dl_streams *streams, const void *use
     }
     IR_FOR(b, i, ir_idx(b, 0), ir_sub(b, streams->keys, ir_idx(b, d->lanes - 1)), d->lanes) {
         t.block = i;
-        t.turns =
-            ir_alloc(b, "turns", IR_SCRATCH, ir_type_of(d->c->elem, 1), 3, (int64_t[]){d->max_rows, STREAMS, d->lanes});
+        t.turns = ir_scratch(b, "turns", d->c->elem, 3, (int64_t[]){d->max_rows, STREAMS, d->lanes});
         IR_FOR(b, turn, ir_idx(b, 0), ir_idx(b, d->lanes), keys / STREAMS) {
             t.turn = turn;
             const ir_expr *key = ir_add(b, t.block, t.turn);

@@ -1,7 +1,6 @@
 /* S = Q K^T for one tile with the bits of q-lanes: each score is summed serially along head_dim. Lanes run along keys,
  * and K is transposed on the way, 4 columns of `lanes` keys at a time. */
 #include "attend/d_lanes.h"
-#include "nest/columns.h"
 #include "nest/transpose.h"
 
 typedef struct serial_tile {

@@ -122,7 +122,7 @@ static void score_row(d_lanes *d, const dl_tile *tile, const dl_row *row, const 
 static void score_rows_of(d_lanes *d, const dl_tile *tile, const ir_expr *r) {
     ir_builder *b = d->b;
     const ir_expr *partial = tile->is_partial;
-    const bool is_known = partial && partial->op == IR_CONST, always = is_known && partial->value.i;
+    const bool is_known = ir_is_const(partial), always = is_known && partial->value.i;
     const bool changes = d->c->is_natural || d->c->params.tensor[MHA_K_SCALE];
     if (is_known && !always && !changes) return;
     const dl_row row = dl_row_at(d, r);
@@ -139,8 +139,7 @@ static void score_rows_of(d_lanes *d, const dl_tile *tile, const ir_expr *r) {
 
 static const ir_expr *largest(d_lanes *d, const dl_tile *tile, const ir_expr *r) {
     ir_builder *b = d->b;
-    const ir_access *best = ir_at(b, dl_registers(d, "best", d->lanes, 0, NULL), d->lanes, 0);
-    ir_store(b, best, mha_number(d->c, -INFINITY, d->lanes));
+    const ir_access *best = ir_mutable(b, "best", mha_number(d->c, -INFINITY, d->lanes));
     IR_FOR(b, j, ir_idx(b, 0), tile->keys, d->lanes) {
         ir_store(b, best, ir_max(b, ir_load(b, best), ir_load(b, ir_at(b, d->scores, d->lanes, 2, r, j))));
     }

@@ -23,7 +23,7 @@ mha_kv_row dl_key_at(const d_lanes *d, const dl_streams *streams, int64_t stream
 const ir_expr *dl_load_key(const d_lanes *d, const ir_buffer *k_or_v, const mha_kv_row *key, const ir_expr *column,
                            int64_t count) {
     const mha_context *c = d->c;
-    const ir_expr *const *index = c->k_is_linear && k_or_v == c->k ? key->linear : key->index;
+    const ir_expr *const *index = mha_kv_index(c, k_or_v, key);
     if (c->by_pairs) return mha_load_raw_columns(c, k_or_v, index, column, d->width, count);
     return mha_load_columns(c, k_or_v, index, column, count);
 }
@@ -38,9 +38,8 @@ void dl_fetch_ahead(const d_lanes *d, const ir_buffer *k_or_v, const dl_streams 
     const int64_t bytes = ir_elem_get((ir_elem)k_or_v->type.elem)->bytes, step = LINE / bytes;
     const int64_t keys = ceil_div(d->fixed_rows == 1 ? ONE_ROW : MORE_ROWS, columns * bytes);
     const mha_kv_row key = dl_key_at(d, streams, stream, ir_plus(d->b, i, keys));
-    const ir_expr *const *index = d->c->k_is_linear && k_or_v == d->c->k ? key.linear : key.index;
     for (int64_t column = 0; column < columns; column += step)
-        ir_prefetch_far(d->b, ir_at(d->b, k_or_v, 1, 4, index[0], index[1], index[2], ir_idx(d->b, column)));
+        ir_prefetch_far(d->b, mha_kv_access(d->c, k_or_v, &key, ir_idx(d->b, column), 1));
 }
 
 typedef struct visit {
@@ -70,7 +69,7 @@ static void cut(d_lanes *d, const visit *v, const ir_expr *first, const ir_expr 
         streams.at[s] = dl_key_at(d, &(dl_streams){.at = {*at}}, 0, from);
     }
     v->build(d, &streams, v->user);
-    if (!rest || (rest->op == IR_CONST && !rest->value.i)) return;
+    if (!rest || ir_is(rest, 0)) return;
     const ir_expr *done = dl_first(d, "done", ir_sub(b, keys, rest), rest, keys);
     const mha_kv_row rest_at = dl_key_at(d, &(dl_streams){.at = {*at}}, 0, done);
     one_stream(d, v, dl_first(d, "in_tile", ir_add(b, first, done), rest, v->tile->keys), rest, &rest_at);

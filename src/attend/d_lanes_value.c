@@ -157,7 +157,7 @@ static const ir_expr *add_turns(d_lanes *d, value_tile *t, const ir_expr *from, 
         dl_each_rows(d, d->c->s->value_rows, add_rows, t);
     }
     const ir_expr *rest = ir_mod(b, keys, ir_idx(b, step));
-    return !rest || (rest->op == IR_CONST && !rest->value.i) ? NULL : rest;
+    return ir_is(rest, 0) ? NULL : rest;
 }
 
 /* The first of the last `rest` keys; at least `least` exist. */
@@ -272,7 +272,7 @@ static void add_zeros_of_keys(d_lanes *d, const dl_streams *streams, const void 
 /* Whether there is a NaN or an infinity in the tile: 0 times it is not 0. */
 static const ir_expr *has_nonfinite(d_lanes *d, const dl_tile *tile) {
     ir_builder *b = d->b;
-    const ir_buffer *zeros = dl_registers(d, "zeros", d->lanes, 1, (int64_t[]){NUM_SUMS});
+    const ir_buffer *zeros = ir_registers(b, "zeros", d->c->elem, d->lanes, 1, (int64_t[]){NUM_SUMS});
     const ir_access *sums[NUM_SUMS];
     for (int i = 0; i < NUM_SUMS; i++) {
         sums[i] = ir_at(b, zeros, d->lanes, 1, ir_idx(b, i));
@@ -289,13 +289,12 @@ static const ir_expr *has_nonfinite(d_lanes *d, const dl_tile *tile) {
 static void add_values(d_lanes *d, const dl_tile *tile) {
     ir_builder *b = d->b;
     const ir_expr *partial = tile->is_partial;
-    const bool is_known = partial && partial->op == IR_CONST;
+    const bool is_known = ir_is_const(partial);
     if (is_known && !partial->value.i) {
         add_tile(d, tile, false);
         return;
     }
-    const ir_access *careful = ir_at(b, ir_alloc(b, "careful", IR_REG, ir_type_of(IR_I32, 1), 0, NULL), 1, 0);
-    ir_store(b, careful, ir_int(b, IR_I32, 0));
+    const ir_access *careful = ir_mutable(b, "careful", ir_int(b, IR_I32, 0));
     IR_IF(b, partial) {
         ir_store(b, careful, ir_cast(b, IR_I32, has_nonfinite(d, tile)));
     }

@@ -1,6 +1,7 @@
 /* Batch entries: how long they are, where their rows and keys lie. Everything folds to constants where the problem is
  * static and dense. */
-#include "nest/context.h"
+#include "attend/entry.h"
+#include "nest/transpose.h"
 
 /* Element `index` of a table of i32. */
 static const ir_expr *table_at(const mha_context *c, mha_tensor_id id, const ir_expr *index) {
@@ -70,14 +71,18 @@ mha_kv_row mha_kv_row_at(const mha_context *c, const mha_entry *e, const ir_expr
     ir_assume(b, ir_lt(b, column, c->params.size[MHA_MAX_PAGES]));
     const ir_access *at = ir_at(b, c->params.tensor[MHA_BLOCK_TABLE], 1, 2, e->number, column);
     const ir_expr *page = ir_let(b, "page", ir_cast(b, IR_IDX, ir_load(b, at)));
-    ir_assume(b, ir_ge(b, page, ir_idx(b, 0)));
-    ir_assume(b, ir_lt(b, page, c->params.size[MHA_NUM_PAGES]));
+    ir_assume_index(b, page, c->params.size[MHA_NUM_PAGES]);
     return (mha_kv_row){{page, kv_head, ir_let(b, "slot", ir_mod(b, j, size))}, {e->number, kv_head, j}};
+}
+
+mha_row mha_kv_row_of(const mha_context *c, const ir_buffer *k_or_v, const mha_kv_row *row) {
+    const ir_expr *const *index = mha_kv_index(c, k_or_v, row);
+    return (mha_row){k_or_v, {index[0], index[1], index[2]}, NULL};
 }
 
 const ir_access *mha_kv_access(const mha_context *c, const ir_buffer *k_or_v, const mha_kv_row *row,
                                const ir_expr *column, int lanes) {
-    const ir_expr *const *index = c->k_is_linear && k_or_v == c->k ? row->linear : row->index;
+    const ir_expr *const *index = mha_kv_index(c, k_or_v, row);
     return ir_at(c->b, k_or_v, lanes, 4, index[0], index[1], index[2], column);
 }
 
@@ -96,4 +101,34 @@ const ir_expr *mha_k_scale(const mha_context *c, const mha_kv_row *row) {
 
 const ir_expr *mha_v_scale(const mha_context *c, const mha_kv_row *row) {
     return mha_load(c, mha_scale_access(c, MHA_V_SCALE, row));
+}
+
+/* ---- positions ---- */
+
+const ir_expr *mha_token_position(const mha_context *c, const mha_entry *e, const ir_expr *token,
+                                  const ir_expr *otherwise) {
+    ir_builder *b = c->b;
+    const ir_buffer *ids = c->params.tensor[MHA_POSITION_IDS];
+    const ir_expr *position = otherwise;
+    if (ids) {
+        const ir_expr *at = ir_let(b, "id_at", ir_add(b, e->first_q, token));
+        ir_assume(b, ir_lt(b, at, ids->dims[1]));
+        position = ir_cast(b, IR_IDX, ir_load(b, ir_at(b, ids, 1, 2, e->batch, at)));
+    }
+    position = ir_let(b, "position", position);
+    ir_assume_index(b, position, c->params.size[MHA_ROTARY_POSITIONS]);
+    return position;
+}
+
+/* ---- keys along the lanes ---- */
+
+void mha_transposed_keys(const mha_context *c, const mha_kv_row *rows, const ir_expr *column, int width,
+                         const ir_expr **columns) {
+    const ir_expr *parts[IR_MAX_LANES];
+    for (int i = 0; i < width; i++) {
+        for (int part = 0; part < c->lanes / width; part++)
+            parts[part] = mha_load(c, mha_kv_access(c, c->k, &rows[part * width + i], column, width));
+        columns[i] = ir_let(c->b, "k", mha_join(c->b, parts, c->lanes / width, width));
+    }
+    if (width > 1) mha_transpose_quarters(c->b, c->lanes, columns);
 }

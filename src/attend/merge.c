@@ -1,13 +1,10 @@
 /* Merging: the largest maximum first, then sums and values of each part times exp(its maximum - the largest), in the
  * order of the parts. */
 #include "attend/merge.h"
+#include "attend/phases.h"
 #include "nest/columns.h"
 
 #include <math.h>
-
-static const ir_buffer *registers(const mha_context *c, const char *name) {
-    return ir_alloc(c->b, name, IR_REG, ir_type_of(c->elem, 1), 0, NULL);
-}
 
 static const ir_access *part_at(const mha_context *c, const mha_parts *parts, const ir_buffer *buffer,
                                 const ir_expr *part) {
@@ -18,8 +15,7 @@ static const ir_access *part_at(const mha_context *c, const mha_parts *parts, co
 
 static const ir_expr *largest(const mha_context *c, const mha_parts *parts) {
     ir_builder *b = c->b;
-    const ir_access *best = ir_at(b, registers(c, "best"), 1, 0);
-    ir_store(b, best, parts->sink ? parts->sink : mha_number(c, -INFINITY, 1));
+    const ir_access *best = ir_mutable(b, "best", parts->sink ? parts->sink : mha_number(c, -INFINITY, 1));
     IR_FOR(b, part, ir_idx(b, 0), parts->count, 1) {
         ir_store(b, best, ir_max(b, ir_load(b, best), mha_load(c, part_at(c, parts, parts->max, part))));
     }
@@ -73,12 +69,12 @@ void mha_merge_parts(const mha_context *c, const mha_parts *parts, const ir_buff
                      const ir_expr *const index[3]) {
     ir_builder *b = c->b;
     const int64_t columns = (parts->columns + c->lanes - 1) / c->lanes * c->lanes;
-    const ir_buffer *value = ir_alloc(b, "value", IR_SCRATCH, ir_type_of(c->elem, 1), 2, (int64_t[]){1, columns});
+    const ir_buffer *value = ir_scratch(b, "value", c->elem, 2, (int64_t[]){1, columns});
     IR_FOR(b, at, ir_idx(b, 0), ir_idx(b, columns), c->lanes) {
         ir_store(b, ir_at(b, value, c->lanes, 2, ir_idx(b, 0), at), mha_number(c, 0, c->lanes));
     }
     const ir_expr *base = largest(c, parts);
-    const ir_access *total = ir_at(b, registers(c, "total"), 1, 0);
+    const ir_access *total = ir_at(b, ir_registers(b, "total", c->elem, 1, 0, NULL), 1, 0);
     const ir_expr *sink = parts->sink;
     ir_store(b, total, sink ? ir_mul(b, share_of(c, sink, base), mha_sink_sum(c, sink)) : mha_number(c, 0, 1));
     IR_FOR(b, part, ir_idx(b, 0), parts->count, 1) {

@@ -1,12 +1,9 @@
 #include "attend/q_lanes.h"
 
+#include "attend/phases.h"
 #include "base/integers.h"
 #include "problem/problem_sight.h"
 #include "schedule/decide.h"
-
-const ir_buffer *ql_registers(const q_lanes *c, const char *name, int num_dims, const int64_t *dims) {
-    return ir_alloc(c->b, name, IR_REG, ir_type_of(c->m->elem, c->m->lanes), num_dims, dims);
-}
 
 static const ir_access *at_vector(const q_lanes *c, const ir_buffer *buffer, int lanes, const ir_expr *v,
                                   const ir_expr *j) {
@@ -32,8 +29,6 @@ const ir_expr *ql_first_row(const q_lanes *c, const ir_expr *block) {
 
 /* ---- sizes ---- */
 
-static bool is_const(const ir_expr *x) { return x && x->op == IR_CONST; }
-
 static void derive_sizes(q_lanes *c) {
     const mha_context *m = c->m;
     const attune_problem *p = m->p;
@@ -44,7 +39,7 @@ static void derive_sizes(q_lanes *c) {
     c->by_rows = c->at_once || mha_keeps_rows(p, m->s, m->target);
     c->has_edges = m->has_first || m->has_last;
     c->has_elements = m->params.tensor[MHA_ATTN_MASK] || m->params.tensor[MHA_ATTN_BIAS];
-    if (p->is_ragged || !is_const(m->params.size[MHA_SEQ_Q])) return;
+    if (p->is_ragged || !ir_is_const(m->params.size[MHA_SEQ_Q])) return;
     const int64_t rows = p->seq_q * m->group;
     c->num_blocks = ceil_div(rows, c->block_rows);
     c->num_tasks = ceil_div(c->num_blocks, c->max_blocks);
@@ -52,15 +47,11 @@ static void derive_sizes(q_lanes *c) {
     c->rows_fill_tasks = rows % c->block_rows == 0 && c->num_blocks % c->num_tasks == 0;
 }
 
-static const ir_buffer *scratch(q_lanes *c, const char *name, ir_elem elem, int num, const int64_t *dims) {
-    return ir_alloc(c->b, name, IR_SCRATCH, ir_type_of(elem, 1), num, dims);
-}
-
 /* A row of the tile's keys, or of pairs of them, for each vector of the block's rows; at_once the other way about. */
 static const ir_buffer *by_vectors(q_lanes *c, const char *name, ir_elem elem, int64_t keys) {
     const int64_t lanes = elem == IR_BF16 ? 2 * c->m->lanes : c->m->lanes, vectors = c->m->s->score_vectors;
-    if (c->at_once) return scratch(c, name, elem, 2, (int64_t[]){keys, vectors * lanes});
-    return scratch(c, name, elem, 3, (int64_t[]){vectors, keys, lanes});
+    if (c->at_once) return ir_scratch(c->b, name, elem, 2, (int64_t[]){keys, vectors * lanes});
+    return ir_scratch(c->b, name, elem, 3, (int64_t[]){vectors, keys, lanes});
 }
 
 static void alloc_scratch(q_lanes *c) {
@@ -68,39 +59,39 @@ static void alloc_scratch(q_lanes *c) {
     const int64_t blocks = c->max_blocks, count = c->block_rows;
     const int64_t rows[] = {blocks, count}, tile[] = {m->s->kv_tile, count};
     const int64_t pairs = ceil_div(m->s->kv_tile, 2);
-    c->qt = scratch(c, "qt", mha_factor_elem(m, ql_kind(c)), 3,
-                    (int64_t[]){blocks, m->p->head_dim / c->width, count * c->width});
+    c->qt = ir_scratch(c->b, "qt", mha_factor_elem(m, ql_kind(c)), 3,
+                       (int64_t[]){blocks, m->p->head_dim / c->width, count * c->width});
     c->scores = by_vectors(c, "scores", m->elem, m->s->kv_tile + c->width - 1);
     c->probabilities = c->width == 2 ? by_vectors(c, "probabilities", IR_BF16, pairs) : c->scores;
-    if (c->width == 2) c->values = scratch(c, "values", IR_BF16, 2, (int64_t[]){pairs, 2 * m->p->head_dim_v});
+    if (c->width == 2) c->values = ir_scratch(c->b, "values", IR_BF16, 2, (int64_t[]){pairs, 2 * m->p->head_dim_v});
     if (c->width == 1 && m->k->type.elem != m->elem)
-        c->keys = scratch(c, "keys", m->elem, 2, (int64_t[]){m->s->kv_tile, m->p->head_dim});
+        c->keys = ir_scratch(c->b, "keys", m->elem, 2, (int64_t[]){m->s->kv_tile, m->p->head_dim});
     if (c->width == 1 && m->v->type.elem != m->elem && !c->by_rows)
-        c->values = scratch(c, "values", m->elem, 2, (int64_t[]){m->s->kv_tile, m->p->head_dim_v});
+        c->values = ir_scratch(c->b, "values", m->elem, 2, (int64_t[]){m->s->kv_tile, m->p->head_dim_v});
     const int64_t by_row[] = {blocks, count, m->p->head_dim_v}, by_column[] = {blocks, m->p->head_dim_v, count};
-    if (c->by_rows && !c->at_once) c->o = scratch(c, "o", m->elem, 3, by_row);
-    if (!c->by_rows) c->ot = scratch(c, "ot", m->elem, 3, by_column);
-    c->row_max = scratch(c, "row_max", m->elem, 2, rows);
-    c->row_sum = scratch(c, "row_sum", m->elem, 2, rows);
+    if (c->by_rows && !c->at_once) c->o = ir_scratch(c->b, "o", m->elem, 3, by_row);
+    if (!c->by_rows) c->ot = ir_scratch(c->b, "ot", m->elem, 3, by_column);
+    c->row_max = ir_scratch(c->b, "row_max", m->elem, 2, rows);
+    c->row_sum = ir_scratch(c->b, "row_sum", m->elem, 2, rows);
     if (m->p->reproducible && !c->at_once) {
-        if (c->by_rows) c->o_lost = scratch(c, "o_lost", m->elem, 3, by_row);
-        if (!c->by_rows) c->ot_lost = scratch(c, "ot_lost", m->elem, 3, by_column);
-        c->row_sum_lost = scratch(c, "row_sum_lost", m->elem, 2, rows);
+        if (c->by_rows) c->o_lost = ir_scratch(c->b, "o_lost", m->elem, 3, by_row);
+        if (!c->by_rows) c->ot_lost = ir_scratch(c->b, "ot_lost", m->elem, 3, by_column);
+        c->row_sum_lost = ir_scratch(c->b, "row_sum_lost", m->elem, 2, rows);
     }
-    c->lse_sum = c->width == 2 && m->lse ? scratch(c, "lse_sum", m->elem, 2, rows) : c->row_sum;
-    c->tile_max = scratch(c, "tile_max", m->elem, 1, &count);
-    c->factor = scratch(c, "factor", m->elem, 1, &count);
-    if (m->has_first) c->first_key = scratch(c, "first_keys", IR_I32, 2, rows);
-    if (m->has_last) c->last_key = scratch(c, "last_keys", IR_I32, 2, rows);
-    if (m->has_global) c->last_global = scratch(c, "last_globals", IR_I32, 2, rows);
+    c->lse_sum = c->width == 2 && m->lse ? ir_scratch(c->b, "lse_sum", m->elem, 2, rows) : c->row_sum;
+    c->tile_max = ir_scratch(c->b, "tile_max", m->elem, 1, &count);
+    c->factor = ir_scratch(c->b, "factor", m->elem, 1, &count);
+    if (m->has_first) c->first_key = ir_scratch(c->b, "first_keys", IR_I32, 2, rows);
+    if (m->has_last) c->last_key = ir_scratch(c->b, "last_keys", IR_I32, 2, rows);
+    if (m->has_global) c->last_global = ir_scratch(c->b, "last_globals", IR_I32, 2, rows);
     if (m->p->has_alibi_slopes) {
-        c->position = scratch(c, "positions", m->elem, 2, rows);
-        c->slope = scratch(c, "slopes", m->elem, 2, rows);
+        c->position = ir_scratch(c->b, "positions", m->elem, 2, rows);
+        c->slope = ir_scratch(c->b, "slopes", m->elem, 2, rows);
     }
     if (m->params.tensor[MHA_ATTN_BIAS])
-        c->bias = scratch(c, "bias", m->elem, 2, tile);
+        c->bias = ir_scratch(c->b, "bias", m->elem, 2, tile);
     else if (c->has_elements)
-        c->keep = scratch(c, "keep", IR_I8, 2, tile);
+        c->keep = ir_scratch(c->b, "keep", IR_I8, 2, tile);
 }
 
 /* ---- one task ---- */
@@ -203,7 +194,7 @@ void mha_q_lanes(mha_context *m) {
         shorten_entry(&c);
         c.rows = ir_let(b, "rows", ir_times(b, c.e.seq_q, m->group));
         c.e.positions_are_keys = mha_positions_are_keys(m, &c.e);
-        c.keys_fill_tiles = is_const(c.e.seq_kv) && c.e.seq_kv->value.i % m->s->score_rows == 0;
+        c.keys_fill_tiles = ir_is_const(c.e.seq_kv) && c.e.seq_kv->value.i % m->s->score_rows == 0;
         if (c.num_tasks)
             share_blocks(&c, task);
         else

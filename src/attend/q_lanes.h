@@ -113,9 +113,6 @@ static inline mha_kind ql_kind(const q_lanes *c) { return mha_kind_of(c->width =
 /* A vector of `lanes` equal numbers. */
 static inline const ir_expr *ql_splat(const q_lanes *c, double value) { return mha_number(c->m, value, c->m->lanes); }
 
-/* An array of vectors in registers, of c->m->elem. */
-const ir_buffer *ql_registers(const q_lanes *c, const char *name, int num_dims, const int64_t *dims);
-
 /* Scores of vector `v` of the block's rows and key j of the tile; probabilities of the j-th operand. */
 const ir_access *ql_score_at(const q_lanes *c, const ir_expr *v, const ir_expr *j);
 const ir_access *ql_probability_at(const q_lanes *c, const ir_expr *v, const ir_expr *j);

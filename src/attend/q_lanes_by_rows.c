@@ -9,7 +9,6 @@
 #include "problem/problem.h"
 #include "problem/problem_sight.h"
 #include "attend/q_lanes.h"
-#include "nest/rows.h"
 
 /* Columns first … first + vectors * lanes - 1. */
 typedef struct strip {

@@ -95,7 +95,7 @@ static const ir_expr *is_harmless(q_lanes *c, const q_lanes_tile *t) {
     int lanes = c->m->lanes;
     while (lanes > columns) lanes /= 2;
     const int num_sums = columns >= 2 * lanes ? 2 : 1;
-    const ir_buffer *sums = ir_alloc(b, "zeros", IR_REG, ir_type_of(c->m->elem, lanes), 1, (int64_t[]){num_sums});
+    const ir_buffer *sums = ir_registers(b, "zeros", c->m->elem, lanes, 1, (int64_t[]){num_sums});
     for (int i = 0; i < num_sums; i++) ir_store(b, ir_at(b, sums, lanes, 1, ir_idx(b, i)), mha_number(c->m, 0, lanes));
     IR_GUARD(b, only_edges, is_partial(c, t)) {
         add_zeros(c, t, sums, lanes, num_sums);
@@ -223,7 +223,7 @@ static elements elements_of(const q_lanes *c, mha_tensor_id id) {
         e.varies = ALONG_KEYS;
     else if (dims[3] == 1)
         e.varies = ALONG_ROWS;
-    else if (!inner || (inner->op == IR_CONST && inner->value.i == 1))
+    else if (!inner || ir_is(inner, 1))
         e.varies = ALONG_BOTH;
     return e;
 }

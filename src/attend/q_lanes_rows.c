@@ -2,7 +2,6 @@
  * and a few columns at a time; columns that these do not divide overlap the step before. Heads narrower than that are
  * copied one element at a time. */
 #include "attend/q_lanes.h"
-#include "nest/rows.h"
 
 #include <math.h>
 

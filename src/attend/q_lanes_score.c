@@ -136,7 +136,7 @@ void ql_scores(q_lanes *c, const q_lanes_tile *tile) {
     const int lanes = c->m->lanes;
     const int64_t rows = c->m->s->score_rows, vectors = c->m->s->score_vectors;
     score_tile t = {.product = mha_product_of(c->m, ql_kind(c), rows, vectors),
-                    .max = ql_registers(c, "max_so_far", 1, &vectors)};
+                    .max = ir_registers(b, "max_so_far", c->m->elem, lanes, 1, &vectors)};
     IR_UNROLLED(b, v, vectors) {
         ir_store(b, ir_at(b, t.max, lanes, 1, v), ql_splat(c, -INFINITY));
     }

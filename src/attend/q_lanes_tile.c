@@ -2,7 +2,6 @@
  * the arithmetic, a vector at a time; or, where products are of pairs, the values of two keys side by side, column by
  * column. */
 #include "attend/q_lanes.h"
-#include "nest/rows.h"
 
 static void convert(q_lanes *c, const q_lanes_tile *tile, const ir_buffer *from, const ir_buffer *to, int64_t columns) {
     ir_builder *b = c->b;

@@ -3,8 +3,8 @@
  * Where attention needs it, q and, unless keys are appended, k are rotated once into shared memory, unrounded: a phase
  * of its own costs a pass over both, but every task reads them many times. Rotated keys lie without pages, entry by
  * entry, because an entry may have caches and positions of its own and entries may share pages. */
+#include "attend/phases.h"
 #include "nest/pairs.h"
-#include "nest/rows.h"
 
 /* ---- One row ---- */
 
@@ -122,9 +122,8 @@ static void rotate_keys(mha_context *c) {
         MHA_ROWS(c, key, task, e.seq_kv) {
             const ir_expr *position = mha_token_position(c, &e, key, key);
             const mha_kv_row row = mha_kv_row_at(c, &e, kv_head, key);
-            const mha_row from = {c->unrotated_k, {row.index[0], row.index[1], row.index[2]}, NULL};
-            const ir_expr *const *index = c->k_is_linear ? row.linear : row.index;
-            mha_rotate_row(c, number, position, &from, &(mha_row){c->k, {index[0], index[1], index[2]}, NULL});
+            const mha_row from = mha_kv_row_of(c, c->unrotated_k, &row), to = mha_kv_row_of(c, c->k, &row);
+            mha_rotate_row(c, number, position, &from, &to);
         }
     }
 }

@@ -20,7 +20,7 @@ static const ir_expr *with_alibi(const mha_context *c, const mha_score_operands 
     if (!z || !o->slope) return z;
     const int lanes = z->type.lanes;
     const ir_expr *from_key = ir_sub(c->b, mha_in_lanes(c, o->position, lanes), mha_in_lanes(c, o->key, lanes));
-    const ir_expr *distance = ir_apply(c->b, IR_ABS, from_key, NULL, NULL);
+    const ir_expr *distance = ir_abs(c->b, from_key);
     return ir_sub(c->b, z, ir_mul(c->b, mha_in_lanes(c, o->slope, lanes), distance));
 }
 
@@ -62,8 +62,8 @@ void mha_scale_open(mha_context *c) {
     const ir_expr *scale = c->params.softmax_scale;
     if (!scale || c->is_natural) return;
     const ir_expr *zero = mha_number(c, 0, 1), *one = mha_number(c, 1, 1);
-    const ir_expr *is_zero = ir_apply(b, IR_EQ, scale, zero, NULL), *is_less = ir_apply(b, IR_LT, scale, zero, NULL);
-    c->score_scale = ir_let(b, "score_scale", ir_select(b, is_zero, one, ir_apply(b, IR_ABS, scale, NULL, NULL)));
+    const ir_expr *is_zero = ir_eq(b, scale, zero), *is_less = ir_lt(b, scale, zero);
+    c->score_scale = ir_let(b, "score_scale", ir_select(b, is_zero, one, ir_abs(b, scale)));
     const ir_expr *sign = ir_select(b, is_less, mha_number(c, -1, 1), one);
     c->query_sign = ir_let(b, "query_sign", ir_select(b, is_zero, zero, sign));
 }

@@ -44,10 +44,8 @@ mha_sight mha_sight_at(const mha_context *c, const mha_entry *e, const ir_expr *
                        .last_global = c->has_global ? last_global(c, e, position) : NULL};
 }
 
-static bool is_const(const ir_expr *x) { return x && x->op == IR_CONST; }
-
 bool mha_positions_are_keys(const mha_context *c, const mha_entry *e) {
-    return c->p->is_causal && is_const(e->base) && is_const(e->seq_q) && is_const(e->seq_kv) &&
+    return c->p->is_causal && ir_is_const(e->base) && ir_is_const(e->seq_q) && ir_is_const(e->seq_kv) &&
            e->base->value.i + e->seq_q->value.i <= e->seq_kv->value.i;
 }
 

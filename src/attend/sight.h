@@ -2,7 +2,7 @@
 #ifndef ATTUNE_MHA_SIGHT_H
 #define ATTUNE_MHA_SIGHT_H
 
-#include "nest/context.h"
+#include "attend/entry.h"
 
 /* By causality, window and length a query sees keys first … last, none if last < first. By global_tokens it sees keys
  * 0 … last_global as well (-1: none). NULL: there is no such limit. Of one query, or of a vector of them. */

@@ -16,7 +16,7 @@ static const ir_expr *exponent(const mha_context *c, const ir_expr *score, const
  */
 const ir_expr *mha_exp(const mha_context *c, const ir_expr *score, const ir_expr *base) {
     const ir_expr *x = exponent(c, score, base);
-    if (!c->has_scalef) x = ir_neg(c->b, ir_apply(c->b, IR_ABS, x, NULL, NULL));
+    if (!c->has_scalef) x = ir_neg(c->b, ir_abs(c->b, x));
     return ir_apply(c->b, IR_EXP2, x, NULL, NULL);
 }
 
@@ -28,7 +28,7 @@ const ir_expr *mha_short_exp(const mha_context *c, const ir_expr *score, const i
     if (!score || !c->has_scalef) return mha_exp(c, score, base);
     const int lanes = score->type.lanes;
     const ir_expr *x = ir_let(b, "x", exponent(c, score, base));
-    const ir_expr *n = ir_let(b, "n", ir_apply(b, IR_RINT, x, NULL, NULL));
+    const ir_expr *n = ir_let(b, "n", ir_rint(b, x));
     const ir_expr *f = ir_let(b, "f", ir_sub(b, x, n)), *slope = mha_number(c, coefficients[2], lanes);
     for (int i = 1; i >= 0; i--) slope = mha_madd(c, slope, f, mha_number(c, coefficients[i], lanes));
     return ir_apply(b, IR_LDEXP, mha_madd(c, slope, f, mha_number(c, 1, lanes)), n, NULL);
@@ -46,7 +46,7 @@ mha_shrink mha_take_maximum(const mha_context *c, const ir_access *max, const ir
     const int lanes = tile_max->type.lanes;
     const ir_expr *new = ir_let(b, "new_max", old ? ir_max(b, old, tile_max) : tile_max);
     ir_store(b, max, new);
-    const ir_expr *empty = ir_apply(b, IR_EQ, new, mha_number(c, -INFINITY, lanes), NULL);
+    const ir_expr *empty = ir_eq(b, new, mha_number(c, -INFINITY, lanes));
     const ir_expr *base = ir_let(b, "base", ir_select(b, empty, mha_number(c, 0, lanes), new));
     return (mha_shrink){base, old ? ir_let(b, "shrink", mha_exp(c, old, base)) : NULL};
 }
@@ -56,18 +56,15 @@ void mha_add_term(const mha_context *c, const ir_access *sum, const ir_expr *ter
 }
 
 const ir_access *mha_new_sum(const mha_context *c, const char *name, int lanes) {
-    const ir_buffer *registers = ir_alloc(c->b, name, IR_REG, ir_type_of(c->elem, lanes), 0, NULL);
-    const ir_access *sum = ir_at(c->b, registers, lanes, 0);
-    ir_store(c->b, sum, mha_number(c, 0, lanes));
-    return sum;
+    return ir_mutable(c->b, name, mha_number(c, 0, lanes));
 }
 
 const ir_expr *mha_chunks_begin(const mha_context *c, mha_chunks *chunks, int lanes, const ir_expr *from,
                                 const ir_expr *to) {
     enum { CHUNK = 16 };
     ir_builder *b = c->b;
-    const bool begins_with_tile = from && from->op == IR_CONST && from->value.i == 0;
-    const ir_expr *chunk = mha_i(c, CHUNK);
+    const bool begins_with_tile = ir_is(from, 0);
+    const ir_expr *chunk = ir_idx(b, CHUNK);
     chunks->sum = mha_new_sum(c, "sum", lanes);
     const ir_expr *first = ir_for_begin(b, "chunk", ir_mul(b, ir_div(b, from, chunk), chunk), to, CHUNK, false);
     chunks->part = mha_new_sum(c, "part", lanes);
@@ -108,7 +105,7 @@ const ir_expr *mha_sink_sum(const mha_context *c, const ir_expr *sink) {
     ir_builder *b = c->b;
     if (!sink) return NULL;
     const int lanes = sink->type.lanes;
-    const ir_expr *none = ir_apply(b, IR_EQ, sink, mha_number(c, -INFINITY, lanes), NULL);
+    const ir_expr *none = ir_eq(b, sink, mha_number(c, -INFINITY, lanes));
     const ir_expr *one = ir_add(b, mha_number(c, 1, lanes), ir_sub(b, sink, sink));
     return ir_select(b, none, mha_number(c, 0, lanes), one);
 }

@@ -1,12 +1,13 @@
 /* The weights output: its tasks, and a row of it, which shows scores or probabilities. */
 #include "attend/weights.h"
+#include "attend/phases.h"
 
 #include <math.h>
 
 /* ---- Sizes ---- */
 
 static int64_t at_most(int64_t value, const ir_expr *bound) {
-    return bound && bound->op == IR_CONST && bound->value.i > 0 && bound->value.i < value ? bound->value.i : value;
+    return ir_is_const(bound) && bound->value.i > 0 && bound->value.i < value ? bound->value.i : value;
 }
 
 static void derive_sizes(weights *w) {
@@ -23,7 +24,7 @@ static void derive_sizes(weights *w) {
 }
 
 static const ir_expr *tasks_of(const weights *w, const ir_expr *count, int64_t each) {
-    return ir_div(w->b, ir_plus(w->b, count, each - 1), ir_idx(w->c->b, each));
+    return ir_ceil_div(w->b, count, each);
 }
 
 const ir_expr *weights_query(const weights *w, const ir_expr *row) {
@@ -32,8 +33,7 @@ const ir_expr *weights_query(const weights *w, const ir_expr *row) {
     if (!w->c->p->has_row_ids) return row;
     const ir_expr *id = ir_load(b, ir_at(b, w->c->params.tensor[MHA_ROW_IDS], 1, 1, row));
     const ir_expr *query = ir_let(b, "query", ir_cast(b, IR_IDX, id));
-    ir_assume(b, ir_ge(b, query, ir_idx(b, 0)));
-    ir_assume(b, ir_lt(b, query, w->c->params.size[MHA_SEQ_Q]));
+    ir_assume_index(b, query, w->c->params.size[MHA_SEQ_Q]);
     return query;
 }
 
@@ -95,16 +95,11 @@ static const ir_access *along_keys(const weights *w, const ir_buffer *tensor, co
     return ir_access_make(w->b, tensor, w->lanes, -1, 4, indices, mask);
 }
 
-static bool is_broadcast(const ir_buffer *tensor) {
-    const ir_expr *inner = tensor->strides[3];
-    return inner && inner->op == IR_CONST && inner->value.i == 0;
-}
-
 /* Of a mask or bias; of one that is the same for all keys a single element. */
 static const ir_access *mask_at(const weights *w, mha_tensor_id id, const weights_row *row, const weights_keys *k) {
     const ir_buffer *tensor = w->c->params.tensor[id];
     const ir_expr *const index[3] = {w->e.number, row->head, row->query};
-    if (!tensor || !is_broadcast(tensor)) return along_keys(w, tensor, index, k);
+    if (!tensor || !ir_is(tensor->strides[3], 0)) return along_keys(w, tensor, index, k);
     return ir_at(w->b, tensor, 1, 4, index[0], index[1], index[2], k->key);
 }
 
@@ -199,7 +194,7 @@ static void each_vector(const weights *w, const weights_row *row, const ir_expr 
     const ir_expr *one = ir_int(b, IR_I32, 1);
     k.numbers = ir_let(b, "numbers", ir_ramp(b, ir_cast(b, IR_I32, k.key), one, w->lanes));
     const ir_expr *end = whole_columns(w);
-    const int64_t known = end && end->op == IR_CONST ? end->value.i : -1;
+    const int64_t known = ir_is_const(end) ? end->value.i : -1;
     const bool none_is_last = end == w->all_keys && known >= 0 && known % w->lanes == 0;
     k.is_last = known >= 0 && known < w->lanes; /* the only one, that is */
     if (none_is_last || k.is_last) {
@@ -290,7 +285,7 @@ static void average_block(const weights *w, const ir_expr *first_key) {
 }
 
 static const ir_buffer *scratch(const weights *w, const char *name, int64_t rows, int64_t columns) {
-    return ir_alloc(w->b, name, IR_SCRATCH, ir_type_of(w->c->elem, 1), 2, (int64_t[]){rows, columns});
+    return ir_scratch(w->b, name, w->c->elem, 2, (int64_t[]){rows, columns});
 }
 
 static void build_phase(weights *w) {

@@ -2,7 +2,6 @@
  * product is summed in the order of the columns. */
 #include "nest/columns.h"
 #include "nest/product.h"
-#include "nest/rows.h"
 #include "nest/transpose.h"
 #include "attend/weights.h"
 

@@ -85,6 +85,11 @@ static inline const ir_expr *ir_and(ir_builder *b, const ir_expr *x, const ir_ex
 static inline const ir_expr *ir_or(ir_builder *b, const ir_expr *x, const ir_expr *y) {
     return ir_apply(b, IR_OR, x, y, NULL);
 }
+
+/* Whether x is a constant, and whether it is this one (of integers). */
+static inline bool ir_is_const(const ir_expr *x) { return x && x->op == IR_CONST; }
+static inline bool ir_is(const ir_expr *x, int64_t value) { return ir_is_const(x) && x->value.i == value; }
+
 static inline const ir_expr *ir_abs(ir_builder *b, const ir_expr *x) { return ir_apply(b, IR_ABS, x, NULL, NULL); }
 static inline const ir_expr *ir_rint(ir_builder *b, const ir_expr *x) { return ir_apply(b, IR_RINT, x, NULL, NULL); }
 
@@ -125,10 +130,17 @@ static inline const ir_buffer *ir_registers(ir_builder *b, const char *name, ir_
                                             const int64_t *dims) {
     return ir_alloc(b, name, IR_REG, ir_type_of(elem, lanes), num_dims, dims);
 }
+static inline const ir_buffer *ir_scratch(ir_builder *b, const char *name, ir_elem elem, int num_dims,
+                                          const int64_t *dims) {
+    return ir_alloc(b, name, IR_SCRATCH, ir_type_of(elem, 1), num_dims, dims);
+}
+/* A register that holds `value` first, and what is stored to it later. */
+const ir_access *ir_mutable(ir_builder *b, const char *name, const ir_expr *value);
 void ir_store(ir_builder *b, const ir_access *access, const ir_expr *value);
 void ir_prefetch(ir_builder *b, const ir_access *access);
 void ir_prefetch_far(ir_builder *b, const ir_access *access);
 void ir_assume(ir_builder *b, const ir_expr *condition);
+void ir_assume_index(ir_builder *b, const ir_expr *x, const ir_expr *size); /* 0 <= x < size */
 /* The operands that the operation has, in the order of ir_tile_op; the others NULL. */
 void ir_tile(ir_builder *b, ir_tile_op op, const ir_access *x, const ir_access *y, const ir_access *z);
 

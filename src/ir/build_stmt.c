@@ -182,6 +182,13 @@ const ir_buffer *ir_alloc(ir_builder *b, const char *name, ir_space space, ir_ty
     return ir_failed(b) ? NULL : buffer;
 }
 
+const ir_access *ir_mutable(ir_builder *b, const char *name, const ir_expr *value) {
+    if (!value) return NULL;
+    const ir_access *at = ir_at(b, ir_alloc(b, name, IR_REG, value->type, 0, NULL), value->type.lanes, 0);
+    ir_store(b, at, value);
+    return at;
+}
+
 void ir_store(ir_builder *b, const ir_access *access, const ir_expr *value) {
     if (!access || !value) ir_build_fail(b, "a store has no %s", access ? "value" : "access");
     if (ir_failed(b) || !ir_build_no_tile(b, access)) return;
@@ -217,6 +224,11 @@ void ir_assume(ir_builder *b, const ir_expr *condition) {
     if (!ir_check_condition(b, condition, "an assumption")) return;
     ir_stmt *stmt = append_stmt(b, IR_ASSUME);
     if (stmt) stmt->u.assume = condition;
+}
+
+void ir_assume_index(ir_builder *b, const ir_expr *x, const ir_expr *size) {
+    ir_assume(b, ir_ge(b, x, ir_idx(b, 0)));
+    ir_assume(b, ir_lt(b, x, size));
 }
 
 /* ---- tiles ---- */

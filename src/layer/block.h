@@ -12,8 +12,8 @@
 #ifndef ATTUNE_MHA_BLOCK_H
 #define ATTUNE_MHA_BLOCK_H
 
-#include "nest/context.h"
 #include "nest/gemm.h"
+#include "nest/rows.h"
 #include "problem/pack_layout.h"
 
 typedef struct mha_block {

@@ -1,7 +1,6 @@
 /* Linformer's products (Wang et al., 2020, equation 7): K and V of each head, multiplied from the left by a matrix that
  * makes low_rank rows of all keys. */
 #include "layer/block.h"
-#include "nest/rows.h"
 
 typedef struct low_rank {
     const ir_buffer *left;    /* [heads or 1, low_rank, seq_kv] */
@@ -43,7 +42,7 @@ static void multiply(mha_context *c, low_rank *l, const char *name) {
                   .outer_names = {"entry", "kv_head"},
                   .outer_counts = {c->params.size[MHA_BATCH], c->params.size[MHA_KV_HEADS]},
                   .rows = c->params.size[MHA_LOW_RANK],
-                  .depth = l->left && l->left->dims[2]->op == IR_CONST ? l->left->dims[2]->value.i : 1,
+                  .depth = l->left && ir_is_const(l->left->dims[2]) ? l->left->dims[2]->value.i : 1,
                   .num_groups = 1,
                   .group_columns = mha_whole_tiles(c, l->columns),
                   .user = l,

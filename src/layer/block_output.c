@@ -1,6 +1,5 @@
 /* The output projection: the heads of a token, one after the other, times Wo. */
 #include "layer/block.h"
-#include "nest/rows.h"
 
 /* Whether an entry of a ragged batch owns the token. Tokens between and after the entries have not been computed. */
 static const ir_expr *is_owned(mha_context *c, const ir_expr *token) {

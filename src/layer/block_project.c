@@ -1,7 +1,7 @@
 /* The input projections: rows of x times packed weights. A row of the product becomes heads, rotated where
  * the problem has rotary embedding, written to where attention reads them. */
+#include "attend/phases.h"
 #include "layer/block.h"
-#include "nest/rows.h"
 
 /* Projections of one input, which are groups of columns of one product. */
 typedef struct projections {

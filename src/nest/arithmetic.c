@@ -27,7 +27,7 @@ const ir_expr *mha_sum_total(const mha_context *c, mha_sum sum) {
     if (!sum.value || !sum.lost) return sum.value;
     const ir_expr *lost = ir_let(b, "lost", sum.lost), *value = ir_let(b, "sum", sum.value);
     const ir_expr *zero = mha_number(c, 0, lost ? lost->type.lanes : 1);
-    const ir_expr *is_finite = ir_apply(b, IR_EQ, ir_sub(b, lost, lost), zero, NULL);
+    const ir_expr *is_finite = ir_eq(b, ir_sub(b, lost, lost), zero);
     return ir_select(b, is_finite, ir_add(b, value, lost), value);
 }
 

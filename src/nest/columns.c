@@ -65,14 +65,3 @@ void mha_store_columns(const mha_context *c, const ir_buffer *buffer, const ir_e
                        const ir_expr *column, int64_t count, const ir_expr *value) {
     store(&(row_ref){c, buffer, index, false}, column, c->lanes, count, value, 0);
 }
-
-void mha_transposed_keys(const mha_context *c, const mha_kv_row *rows, const ir_expr *column, int width,
-                         const ir_expr **columns) {
-    const ir_expr *parts[IR_MAX_LANES];
-    for (int i = 0; i < width; i++) {
-        for (int part = 0; part < c->lanes / width; part++)
-            parts[part] = mha_load(c, mha_kv_access(c, c->k, &rows[part * width + i], column, width));
-        columns[i] = ir_let(c->b, "k", mha_join(c->b, parts, c->lanes / width, width));
-    }
-    if (width > 1) mha_transpose_quarters(c->b, c->lanes, columns);
-}

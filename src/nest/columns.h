@@ -15,9 +15,4 @@ const ir_expr *mha_load_raw_columns(const mha_context *c, const ir_buffer *buffe
 void mha_store_columns(const mha_context *c, const ir_buffer *buffer, const ir_expr *const *index,
                        const ir_expr *column, int64_t count, const ir_expr *value);
 
-/* Columns `column` + i of K, i < width, with the keys at rows[c->lanes] along the lanes. width: mha_quarter(c->lanes),
- * or 1. */
-void mha_transposed_keys(const mha_context *c, const mha_kv_row *rows, const ir_expr *column, int width,
-                         const ir_expr **columns);
-
 #endif

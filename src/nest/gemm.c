@@ -123,11 +123,6 @@ static void multiply(const gemm *c, register_tile *t, const ir_expr *from, const
     }
 }
 
-static void assume_row(const gemm *c, const ir_expr *row) {
-    ir_assume(c->b, ir_ge(c->b, row, ir_idx(c->b, 0)));
-    ir_assume(c->b, ir_lt(c->b, row, c->g->rows));
-}
-
 /* Of the gemm_rows rows of A or C from `first` on those, at most MAX_NEXT, that are prefetched in column tile n of
  * `tiles`. */
 static int64_t find_rows(const gemm *c, const ir_expr *first, const ir_expr *n, int64_t tiles, mha_token *found) {
@@ -137,7 +132,7 @@ static int64_t find_rows(const gemm *c, const ir_expr *first, const ir_expr *n, 
         const ir_expr *r = ir_plus(b, ir_times(b, n, count), i);
         const ir_expr *row = ir_add(b, first, ir_min(b, ir_idx(b, c->rows - 1), r));
         row = ir_let(b, "asked", ir_min(b, ir_plus(b, c->g->rows, -1), row));
-        assume_row(c, row);
+        ir_assume_index(b, row, c->g->rows);
         found[i] = c->g->locate(c->m, c->g, row);
     }
     return count;
@@ -241,7 +236,7 @@ static void load_rows(const gemm *c, const ir_expr *rows, const ir_expr *at, con
     IR_LOOP(b, r, ir_for_begin(b, "load", ir_idx(b, 0), rows, 1, false)) {
         const ir_expr *row = ir_add(b, ir_add(b, c->first, at), r);
         row = ir_let(b, "row", ir_min(b, ir_plus(b, c->g->rows, -1), row));
-        assume_row(c, row);
+        ir_assume_index(b, row, c->g->rows);
         const ir_expr *slab_at = ir_add(b, base, r);
         c->g->load_row(c->m, c->g, row, c->slab, slab_at);
         if (c->g->depth % c->inputs)
@@ -253,7 +248,7 @@ static void store_rows(const gemm *c, const ir_expr *rows, const ir_expr *at, co
     ir_builder *b = c->b;
     IR_LOOP(b, r, ir_for_begin(b, "store", ir_idx(b, 0), rows, 1, false)) {
         const ir_expr *row = ir_let(b, "row", ir_add(b, ir_add(b, c->first, at), r));
-        assume_row(c, row);
+        ir_assume_index(b, row, c->g->rows);
         c->g->store_row(c->m, c->g, c->group, row, c->tile, ir_add(b, base, r));
     }
 }
@@ -331,7 +326,7 @@ static void several_passes(const gemm *c, const ir_expr *tiles) {
 
 /* A smaller register tile costs compile time: it must save a fiftieth of the whole. */
 static int64_t rest_of(const gemm *c) {
-    if (c->g->rows->op != IR_CONST) return 0;
+    if (!ir_is_const(c->g->rows)) return 0;
     const int64_t rows = c->g->rows->value.i, rest = rows % c->rows;
     return (c->rows - rest) * 50 >= rows ? rest : 0;
 }
@@ -358,9 +353,8 @@ static void open_task(gemm *c, mha_gemm *g) {
     c->first = ir_let(b, "first", ir_times(b, task, c->block));
     c->count = ir_let(b, "count", ir_min(b, ir_idx(b, c->block), ir_sub(b, g->rows, c->first)));
     const int64_t rows = c->one_pass ? c->rows : c->block;
-    c->slab = ir_alloc(b, g->name, IR_SCRATCH, (ir_type){(uint8_t)c->elem, 1}, 2, (int64_t[]){rows, slab_row(c)});
-    c->tile =
-        ir_alloc(b, "product", IR_SCRATCH, (ir_type){(uint8_t)c->m->elem, 1}, 2, (int64_t[]){rows, g->group_columns});
+    c->slab = ir_scratch(b, g->name, c->elem, 2, (int64_t[]){rows, slab_row(c)});
+    c->tile = ir_scratch(b, "product", c->m->elem, 2, (int64_t[]){rows, g->group_columns});
 }
 
 void mha_gemm_phase(mha_context *m, mha_gemm *g) {

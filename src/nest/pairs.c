@@ -27,7 +27,7 @@ const ir_expr *mha_where_seen(const mha_context *c, mha_kind kind, const ir_expr
     ir_builder *b = c->b;
     if (!x) return NULL;
     if (kind == MHA_MADD) return ir_select(b, seen, x, mha_number(c, 0, x->type.lanes));
-    return ir_bitcast(b, IR_BF16, ir_apply(b, IR_AND, ir_bitcast(b, IR_I32, x), seen, NULL));
+    return ir_bitcast(b, IR_BF16, ir_and(b, ir_bitcast(b, IR_I32, x), seen));
 }
 
 static const ir_expr *bits(const mha_context *c, const ir_expr *seen, int half) {
@@ -38,7 +38,7 @@ static const ir_expr *bits(const mha_context *c, const ir_expr *seen, int half) 
 
 const ir_expr *mha_seen_bits(const mha_context *c, const ir_expr *first, const ir_expr *second) {
     const ir_expr *seen = bits(c, first, FIRST_HALF);
-    return second ? ir_apply(c->b, IR_OR, seen, bits(c, second, SECOND_HALF), NULL) : seen;
+    return second ? ir_or(c->b, seen, bits(c, second, SECOND_HALF)) : seen;
 }
 
 const ir_expr *mha_zero_pairs(const mha_context *c, int lanes) {

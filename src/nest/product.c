@@ -6,7 +6,7 @@ void mha_product_begin(mha_product *p) {
 }
 
 const ir_access *mha_product_at(const mha_product *p, int64_t row, int64_t vector) {
-    return ir_at(p->c->b, p->acc, p->lanes, 2, mha_i(p->c, row), mha_i(p->c, vector));
+    return ir_at(p->c->b, p->acc, p->lanes, 2, ir_idx(p->c->b, row), ir_idx(p->c->b, vector));
 }
 
 const ir_expr *mha_product_sum(const mha_product *p, int64_t row, int64_t vector) {
@@ -30,7 +30,7 @@ void mha_product_vector(mha_product *p, const char *name, int64_t vector, const 
         p->vector[vector] = name ? ir_let(p->c->b, name, x) : x;
         return;
     }
-    const ir_access *at = ir_at(p->c->b, p->held, p->lanes * (int)p->kind, 1, mha_i(p->c, vector));
+    const ir_access *at = ir_at(p->c->b, p->held, p->lanes * (int)p->kind, 1, ir_idx(p->c->b, vector));
     ir_store(p->c->b, at, x);
     p->vector[vector] = ir_load(p->c->b, at);
 }
@@ -53,7 +53,7 @@ void mha_product_repeat(const mha_product *p, const char *name, int64_t row, con
 const ir_expr *mha_steps_begin(const mha_context *c, const char *name, const ir_expr *from, const ir_expr *to,
                                int64_t unroll) {
     const ir_expr *turn = ir_for_begin(c->b, name, from, to, unroll, false);
-    return ir_add(c->b, turn, ir_for_begin(c->b, "step", mha_i(c, 0), mha_i(c, unroll), 1, true));
+    return ir_add(c->b, turn, ir_for_begin(c->b, "step", ir_idx(c->b, 0), ir_idx(c->b, unroll), 1, true));
 }
 
 void mha_steps_end(const mha_context *c) {

@@ -85,19 +85,3 @@ const ir_expr *mha_rows_begin(const mha_context *c, const char *name, const ir_e
     const ir_expr *end = ir_min(b, ir_plus(b, first, MHA_ROWS_IN_A_TASK), rows);
     return ir_for_begin(b, name, first, end, 1, false);
 }
-
-const ir_expr *mha_token_position(const mha_context *c, const mha_entry *e, const ir_expr *token,
-                                  const ir_expr *otherwise) {
-    ir_builder *b = c->b;
-    const ir_buffer *ids = c->params.tensor[MHA_POSITION_IDS];
-    const ir_expr *position = otherwise;
-    if (ids) {
-        const ir_expr *at = ir_let(b, "id_at", ir_add(b, e->first_q, token));
-        ir_assume(b, ir_lt(b, at, ids->dims[1]));
-        position = ir_cast(b, IR_IDX, ir_load(b, ir_at(b, ids, 1, 2, e->batch, at)));
-    }
-    position = ir_let(b, "position", position);
-    ir_assume(b, ir_ge(b, position, ir_idx(b, 0)));
-    ir_assume(b, ir_lt(b, position, c->params.size[MHA_ROTARY_POSITIONS]));
-    return position;
-}

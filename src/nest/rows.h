@@ -19,6 +19,13 @@ mha_columns mha_columns_begin(const mha_context *c, int64_t count, int most);
          ir_for_end((c)->b), columns##_is_open = NULL)
 int mha_column_lanes(int64_t count, int most);
 
+/* A row of a buffer: its last dimension, from column `first` on if that is not NULL. */
+typedef struct mha_row {
+    const ir_buffer *buffer;
+    const ir_expr *index[3]; /* of the other dimensions */
+    const ir_expr *first;
+} mha_row;
+
 /* The access of `lanes` columns of a row. */
 const ir_access *mha_row_access(const mha_context *c, const mha_row *row, const ir_expr *column, int lanes);
 
@@ -32,9 +39,5 @@ bool mha_rounds_by_pairs(const mha_context *c, const mha_row *target);
 const ir_expr *mha_row_tasks(const mha_context *c, const ir_expr *count);
 const ir_expr *mha_rows_begin(const mha_context *c, const char *name, const ir_expr *task, const ir_expr *rows);
 #define MHA_ROWS(c, row, task, rows) IR_LOOP((c)->b, row, mha_rows_begin(c, #row, task, rows))
-
-/* Position of an entry's token: position_ids, or `otherwise`. */
-const ir_expr *mha_token_position(const mha_context *c, const mha_entry *e, const ir_expr *token,
-                                  const ir_expr *otherwise);
 
 #endif

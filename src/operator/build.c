@@ -1,6 +1,7 @@
 /* From problem and schedule to the phases of a kernel. */
 #include "operator/build.h"
 
+#include "attend/phases.h"
 #include "attend/score.h"
 #include "layer/block.h"
 #include "problem/problem_sight.h"

@@ -1,0 +1,36 @@
+/* The phases of attention. operator/build.c puts them together, with those of layer/block.h around them.
+ *
+ * A builder reads and writes the tensors of its context. If it keeps something in shared memory, it has a function of
+ * its own that declares this (…_shared). All of those run before the first phase is opened. */
+#ifndef ATTUNE_ATTEND_PHASES_H
+#define ATTUNE_ATTEND_PHASES_H
+
+#include "attend/entry.h"
+
+/* The two strategies of attention, q_lanes.c and d_lanes.c: O, and LSE where c->lse is set. */
+void mha_q_lanes(mha_context *c);
+void mha_d_lanes_shared(mha_context *c);
+void mha_d_lanes(mha_context *c);
+
+/* append.c: c->k_new and c->v_new (rotated, if the problem has rotary) into k and v. */
+void mha_append(mha_context *c);
+/* The key that new token `token` of an entry becomes, of `count` that it gets. */
+const ir_expr *mha_new_key(const mha_context *c, const mha_entry *e, const ir_expr *token, const ir_expr *count);
+
+/* rotary.c: q, and k where c->rotates_keys, rotated into shared memory; c->q and c->k then mean those. */
+void mha_rotary_shared(mha_context *c);
+void mha_rotary(mha_context *c);
+/* The op: q rotated into out. */
+void mha_rotary_op(mha_context *c);
+/* One row of head_dim columns, from source to target, rotated by row `position` of the caches of entry `number`. */
+void mha_rotate_row(mha_context *c, const ir_expr *number, const ir_expr *position, const mha_row *source,
+                    const mha_row *target);
+
+/* weights.c: the output of scores or probabilities, from c->q, c->k and, for probabilities, c->lse. Op and phase alike.
+ */
+void mha_weights(mha_context *c);
+
+/* merge.c: the op. The same arithmetic serves d_lanes.c for its chunks. */
+void mha_merge_op(mha_context *c);
+
+#endif
