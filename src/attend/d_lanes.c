@@ -184,19 +184,11 @@ static void init_row(d_lanes *d, const ir_expr *r) {
     ir_store(b, ir_at(b, d->row_sum, 1, 1, r), sink ? mha_sink_sum(c, sink) : mha_number(c, 0, 1));
     if (d->is_serial) ir_store(b, ir_at(b, d->row_sum_lost, 1, 1, r), mha_number(c, 0, 1));
     const ir_expr *const index[] = {d->entry.batch, row.head, row.token};
-    const int64_t whole = c->p->head_dim / d->width * d->width;
-    for (int part = 0; part < 2; part++) {
-        const int64_t end = part ? c->p->head_dim : whole, begin = part ? whole : 0;
-        if (begin == end) continue;
-        const ir_expr *at =
-            part ? ir_idx(b, whole) : ir_for_begin(b, "at", ir_idx(b, 0), ir_idx(b, end), d->width, false);
-        const ir_expr *q = load_query(d, index, at, part ? end - begin : d->width);
-        ir_store(b, ir_at(b, d->q, d->width, 2, r, at), q);
-        if (!part) ir_for_end(b);
+    MHA_VECTORS(c, q, c->p->head_dim, d->width) {
+        ir_store(b, ir_at(b, d->q, d->width, 2, r, q.at), load_query(d, index, q.at, q.count));
     }
     IR_FOR(b, at, ir_idx(b, 0), ir_idx(b, d->v_columns), d->lanes) {
-        ir_store(b, ir_at(b, d->o, d->lanes, 2, r, at), mha_number(c, 0, d->lanes));
-        if (d->is_serial) ir_store(b, ir_at(b, d->o_lost, d->lanes, 2, r, at), mha_number(c, 0, d->lanes));
+        mha_clear_sum(c, ir_at(b, d->o, d->lanes, 2, r, at), d->o_lost);
     }
 }
 
@@ -204,12 +196,10 @@ static void init_row(d_lanes *d, const ir_expr *r) {
 static void complete_row(d_lanes *d, const ir_expr *r) {
     ir_builder *b = d->b;
     const ir_access *sum = ir_at(b, d->row_sum, 1, 1, r);
-    const ir_expr *sum_lost = ir_load(b, ir_at(b, d->row_sum_lost, 1, 1, r));
-    ir_store(b, sum, mha_sum_total(d->c, (mha_sum){ir_load(b, sum), sum_lost}));
+    ir_store(b, sum, mha_load_sum(d->c, sum, d->row_sum_lost));
     IR_FOR(b, at, ir_idx(b, 0), ir_idx(b, d->v_columns), d->lanes) {
         const ir_access *o = ir_at(b, d->o, d->lanes, 2, r, at);
-        const ir_expr *o_lost = ir_load(b, ir_at(b, d->o_lost, d->lanes, 2, r, at));
-        ir_store(b, o, mha_sum_total(d->c, (mha_sum){ir_load(b, o), o_lost}));
+        ir_store(b, o, mha_load_sum(d->c, o, d->o_lost));
     }
 }
 

@@ -199,8 +199,7 @@ void dl_softmax(d_lanes *d, const dl_tile *tile) {
         ir_store(b, ir_at(b, d->factor, 1, 1, r), shrink.factor);
         const ir_expr *sums = exponentials(d, tile, r, shrink.base);
         const ir_expr *sum = d->is_serial ? serial_sum(d, tile, r) : ir_reduce(b, IR_ADD, sums);
-        const ir_access *lost = d->is_serial ? ir_at(b, d->row_sum_lost, 1, 1, r) : NULL;
-        mha_join_sum(d->c, ir_at(b, d->row_sum, 1, 1, r), lost, shrink.factor, sum);
+        mha_join_sum(d->c, ir_at(b, d->row_sum, 1, 1, r), d->row_sum_lost, shrink.factor, sum);
         scale_row(d, tile, r);
     }
 }

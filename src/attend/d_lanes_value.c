@@ -193,46 +193,34 @@ static void add_tile(d_lanes *d, const dl_tile *tile, bool careful) {
     dl_each_streams(d, tile, count, units / count * keys_of_unit(d), add_streams, &t);
 }
 
-/* Every vector of O that a task has. */
-typedef struct output_vector {
-    const ir_expr *row, *at, *factor;
-} output_vector;
-
-static output_vector begin_outputs(d_lanes *d) {
-    ir_builder *b = d->b;
-    output_vector v = {.row = ir_for_begin(b, "r", ir_idx(b, 0), d->padded_rows, 1, false)};
-    v.factor = ir_let(b, "shrink", ir_splat(b, ir_load(b, ir_at(b, d->factor, 1, 1, v.row)), d->lanes));
-    v.at = ir_for_begin(b, "at", ir_idx(b, 0), ir_idx(b, d->v_columns), d->lanes, false);
-    return v;
-}
-
-static void end_outputs(d_lanes *d) {
-    ir_for_end(d->b);
-    ir_for_end(d->b);
-}
-
-static const ir_access *output_at(d_lanes *d, const ir_buffer *o, const output_vector *v) {
-    return ir_at(d->b, o, d->lanes, 2, v->row, v->at);
+/* What the sums of a row so far are multiplied by. */
+static const ir_expr *shrink_of(d_lanes *d, const ir_expr *r) {
+    return ir_let(d->b, "shrink", ir_splat(d->b, ir_load(d->b, ir_at(d->b, d->factor, 1, 1, r)), d->lanes));
 }
 
 /* O *= factor; is_serial: this tile's O = 0. */
 static void begin_tile(d_lanes *d) {
     ir_builder *b = d->b;
-    const output_vector v = begin_outputs(d);
-    const ir_access *o = output_at(d, d->is_serial ? d->tile_o : d->o, &v);
-    ir_store(b, o, d->is_serial ? mha_number(d->c, 0, d->lanes) : ir_mul(b, ir_load(b, o), v.factor));
-    end_outputs(d);
+    IR_FOR(b, r, ir_idx(b, 0), d->padded_rows, 1) {
+        const ir_expr *shrink = shrink_of(d, r);
+        IR_FOR(b, at, ir_idx(b, 0), ir_idx(b, d->v_columns), d->lanes) {
+            const ir_access *o = ir_at(b, d->is_serial ? d->tile_o : d->o, d->lanes, 2, r, at);
+            ir_store(b, o, d->is_serial ? mha_number(d->c, 0, d->lanes) : ir_mul(b, ir_load(b, o), shrink));
+        }
+    }
 }
 
 /* is_serial: O = O * factor + this tile's. */
 static void end_tile(d_lanes *d) {
     ir_builder *b = d->b;
     if (!d->is_serial) return;
-    const output_vector v = begin_outputs(d);
-    const ir_access *o = output_at(d, d->o, &v), *lost = output_at(d, d->o_lost, &v);
-    const ir_expr *term = ir_load(b, output_at(d, d->tile_o, &v));
-    mha_join_sum(d->c, o, lost, v.factor, term);
-    end_outputs(d);
+    IR_FOR(b, r, ir_idx(b, 0), d->padded_rows, 1) {
+        const ir_expr *shrink = shrink_of(d, r);
+        IR_FOR(b, at, ir_idx(b, 0), ir_idx(b, d->v_columns), d->lanes) {
+            const ir_expr *term = ir_load(b, ir_at(b, d->tile_o, d->lanes, 2, r, at));
+            mha_join_sum(d->c, ir_at(b, d->o, d->lanes, 2, r, at), d->o_lost, shrink, term);
+        }
+    }
 }
 
 /* ---- harmful values ---- */

@@ -34,16 +34,11 @@ static void add_values(const mha_context *c, const mha_parts *parts, const ir_ex
     ir_builder *b = c->b;
     const ir_expr *index[IR_MAX_DIMS];
     for (int i = 0; i < parts->rank; i++) index[i] = i == parts->part_dim ? part : parts->index[i];
-    const int64_t whole = parts->columns / c->lanes * c->lanes, rest = parts->columns % c->lanes;
     const ir_expr *factor = ir_let(b, "factor", ir_splat(b, share, c->lanes));
-    for (int i = 0; i < 2; i++) {
-        if (i ? !rest : !whole) continue;
-        const ir_expr *at =
-            i ? ir_idx(b, whole) : ir_for_begin(b, "at", ir_idx(b, 0), ir_idx(b, whole), c->lanes, false);
-        const ir_access *sum = ir_at(b, value, c->lanes, 2, ir_idx(b, 0), at);
-        const ir_expr *term = mha_load_columns(c, parts->values, index, at, i ? rest : c->lanes);
+    MHA_VECTORS(c, v, parts->columns, c->lanes) {
+        const ir_access *sum = ir_at(b, value, c->lanes, 2, ir_idx(b, 0), v.at);
+        const ir_expr *term = mha_load_columns(c, parts->values, index, v.at, v.count);
         ir_store(b, sum, mha_madd(c, factor, term, ir_load(b, sum)));
-        if (!i) ir_for_end(b);
     }
 }
 
@@ -53,15 +48,10 @@ void mha_store_divided(const mha_context *c, const ir_buffer *out, const ir_expr
     const ir_expr *none = ir_eq(b, sum, mha_number(c, 0, 1));
     const ir_expr *inverse = ir_select(b, none, mha_number(c, 0, 1), ir_div(b, mha_number(c, 1, 1), sum));
     inverse = ir_let(b, "inverse", ir_splat(b, inverse, c->lanes));
-    const int64_t whole = columns / c->lanes * c->lanes, rest = columns % c->lanes;
-    for (int i = 0; i < 2; i++) {
-        if (i ? !rest : !whole) continue;
-        const ir_expr *at =
-            i ? ir_idx(b, whole) : ir_for_begin(b, "at", ir_idx(b, 0), ir_idx(b, whole), c->lanes, false);
-        const ir_expr *value = ir_load(b, ir_at(b, values, c->lanes, 2, row, at));
+    MHA_VECTORS(c, v, columns, c->lanes) {
+        const ir_expr *value = ir_load(b, ir_at(b, values, c->lanes, 2, row, v.at));
         value = ir_let(b, "o", mha_madd(c, value, inverse, mha_number(c, 0, c->lanes)));
-        mha_store_columns(c, out, index, at, i ? rest : c->lanes, value);
-        if (!i) ir_for_end(b);
+        mha_store_columns(c, out, index, v.at, v.count, value);
     }
 }
 

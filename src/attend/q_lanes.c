@@ -19,10 +19,6 @@ const ir_access *ql_probability_at(const q_lanes *c, const ir_expr *v, const ir_
     return at_vector(c, c->probabilities, c->m->lanes * c->width, v, j);
 }
 
-const ir_expr *ql_sums(const q_lanes *c, const ir_access *at, const ir_access *lost) {
-    return mha_sum_total(c->m, (mha_sum){ir_load(c->b, at), lost ? ir_load(c->b, lost) : NULL});
-}
-
 const ir_expr *ql_first_row(const q_lanes *c, const ir_expr *block) {
     return ir_times(c->b, ir_add(c->b, c->first_block, block), c->block_rows);
 }

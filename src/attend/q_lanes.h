@@ -117,9 +117,6 @@ static inline const ir_expr *ql_splat(const q_lanes *c, double value) { return m
 const ir_access *ql_score_at(const q_lanes *c, const ir_expr *v, const ir_expr *j);
 const ir_access *ql_probability_at(const q_lanes *c, const ir_expr *v, const ir_expr *j);
 
-/* The sums with their lost parts. */
-const ir_expr *ql_sums(const q_lanes *c, const ir_access *at, const ir_access *lost);
-
 /* Row number of the first row of the task's block `block`. */
 const ir_expr *ql_first_row(const q_lanes *c, const ir_expr *block);
 

@@ -78,11 +78,6 @@ static void store(q_lanes *c, const q_lanes_tile *tile, const row_tile *t) {
     }
 }
 
-static const ir_access *kept_at(q_lanes *c, const ir_buffer *kept, const q_lanes_tile *tile, const row_tile *t,
-                                int64_t row, int64_t vector) {
-    return ir_at(c->b, kept, t->strip->lanes, 3, tile->block, row_at(c, t, row), column_of(c, t, vector));
-}
-
 /* Adds the sums of this tile to those of the tiles before. */
 static void keep(q_lanes *c, const q_lanes_tile *tile, const row_tile *t) {
     ir_builder *b = c->b;
@@ -90,8 +85,8 @@ static void keep(q_lanes *c, const q_lanes_tile *tile, const row_tile *t) {
         const ir_expr *shrink = ir_load(b, ir_at(b, c->factor, 1, 1, row_at(c, t, r)));
         const ir_expr *factor = ir_let(b, "shrink", ir_splat(b, shrink, t->strip->lanes));
         for (int v = 0; v < t->product.vectors; v++)
-            mha_join_sum(c->m, kept_at(c, c->o, tile, t, r, v), c->o_lost ? kept_at(c, c->o_lost, tile, t, r, v) : NULL,
-                         factor, mha_product_sum(&t->product, r, v));
+            mha_join_sum(c->m, ir_at(b, c->o, t->strip->lanes, 3, tile->block, row_at(c, t, r), column_of(c, t, v)),
+                         c->o_lost, factor, mha_product_sum(&t->product, r, v));
     }
 }
 
@@ -150,8 +145,7 @@ void ql_clear_kept(q_lanes *c, const ir_expr *block) {
     ir_builder *b = c->b;
     IR_FOR(b, row, ir_idx(b, 0), ir_idx(b, c->block_rows), 1) {
         MHA_COLUMNS(c->m, d, c->m->p->head_dim_v, c->m->lanes) {
-            ir_store(b, ir_at(b, c->o, d.lanes, 3, block, row, d.at), mha_number(c->m, 0, d.lanes));
-            if (c->o_lost) ir_store(b, ir_at(b, c->o_lost, d.lanes, 3, block, row, d.at), mha_number(c->m, 0, d.lanes));
+            mha_clear_sum(c->m, ir_at(b, c->o, d.lanes, 3, block, row, d.at), c->o_lost);
         }
     }
 }
@@ -165,8 +159,7 @@ void ql_store_kept(q_lanes *c, const ir_expr *block) {
         const ir_expr *token = ir_add(b, c->e.first_q, row.query);
         const ir_expr *inverse = ir_let(b, "inverse", ir_load(b, ir_at(b, c->row_sum, 1, 2, block, at)));
         MHA_COLUMNS(c->m, d, c->m->p->head_dim_v, c->m->lanes) {
-            const ir_access *lost = c->o_lost ? ir_at(b, c->o_lost, d.lanes, 3, block, at, d.at) : NULL;
-            const ir_expr *o = ql_sums(c, ir_at(b, c->o, d.lanes, 3, block, at, d.at), lost);
+            const ir_expr *o = mha_load_sum(c->m, ir_at(b, c->o, d.lanes, 3, block, at, d.at), c->o_lost);
             o = mha_madd(c->m, o, ir_splat(b, inverse, d.lanes), mha_number(c->m, 0, d.lanes));
             store_vector(c, ir_at(b, c->m->out, d.lanes, 4, c->e.batch, row.head, token, d.at), o);
         }

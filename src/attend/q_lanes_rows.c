@@ -64,14 +64,12 @@ void ql_init_rows(q_lanes *c, const ir_expr *block) {
     IR_LOOP(b, at, begin_rows(c, true)) {
         if (!c->m->p->has_sinks) {
             ir_store(b, ir_at(b, c->row_max, lanes, 2, block, at), ql_splat(c, -INFINITY));
-            ir_store(b, ir_at(b, c->row_sum, lanes, 2, block, at), ql_splat(c, 0));
-            if (c->row_sum_lost) ir_store(b, ir_at(b, c->row_sum_lost, lanes, 2, block, at), ql_splat(c, 0));
+            mha_clear_sum(c->m, ir_at(b, c->row_sum, lanes, 2, block, at), c->row_sum_lost);
             if (c->lse_sum != c->row_sum) ir_store(b, ir_at(b, c->lse_sum, lanes, 2, block, at), ql_splat(c, 0));
         }
         if (!c->by_rows) {
             IR_FOR(b, d, ir_idx(b, 0), ir_idx(b, c->m->p->head_dim_v), 1) {
-                ir_store(b, ir_at(b, c->ot, lanes, 3, block, d, at), ql_splat(c, 0));
-                if (c->ot_lost) ir_store(b, ir_at(b, c->ot_lost, lanes, 3, block, d, at), ql_splat(c, 0));
+                mha_clear_sum(c->m, ir_at(b, c->ot, lanes, 3, block, d, at), c->ot_lost);
             }
         }
     }
@@ -144,8 +142,7 @@ static void invert_sums(q_lanes *c, const ir_expr *block) {
     const int lanes = c->m->lanes;
     IR_LOOP(b, at, begin_rows(c, true)) {
         const ir_access *row_sum = ir_at(b, c->row_sum, lanes, 2, block, at);
-        const ir_access *lost = c->row_sum_lost ? ir_at(b, c->row_sum_lost, lanes, 2, block, at) : NULL;
-        const ir_expr *sum = ir_let(b, "total", ql_sums(c, row_sum, lost));
+        const ir_expr *sum = ir_let(b, "total", mha_load_sum(c->m, row_sum, c->row_sum_lost));
         if (c->m->lse) {
             const ir_access *row_max = ir_at(b, c->row_max, lanes, 2, block, at);
             const ir_expr *exact = sum;
@@ -164,8 +161,7 @@ static const ir_expr *quotient(q_lanes *c, const ir_expr *o, const ir_expr *inve
 }
 
 static const ir_expr *output_at(q_lanes *c, const ir_expr *block, const ir_expr *d, const ir_expr *at, int lanes) {
-    const ir_access *lost = c->ot_lost ? ir_at(c->b, c->ot_lost, lanes, 3, block, d, at) : NULL;
-    return ql_sums(c, ir_at(c->b, c->ot, lanes, 3, block, d, at), lost);
+    return mha_load_sum(c->m, ir_at(c->b, c->ot, lanes, 3, block, d, at), c->ot_lost);
 }
 
 static const ir_expr *result(q_lanes *c, const ir_expr *block, const ir_expr *d, const ir_expr *at,

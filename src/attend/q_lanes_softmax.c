@@ -65,14 +65,13 @@ void ql_softmax(q_lanes *c, const q_lanes_tile *tile) {
         const ir_expr *at = ir_let(b, "at", ir_times(b, v, lanes));
         const ir_access *row_max = ir_at(b, c->row_max, lanes, 2, tile->block, at);
         const ir_access *row_sum = ir_at(b, c->row_sum, lanes, 2, tile->block, at);
-        const ir_access *lost = c->row_sum_lost ? ir_at(b, c->row_sum_lost, lanes, 2, tile->block, at) : NULL;
         const ir_expr *old = c->at_once ? NULL : ir_let(b, "old_max", ir_load(b, row_max));
         const ir_expr *tile_max = ir_load(b, ir_at(b, c->tile_max, lanes, 1, at));
         const mha_shrink shrink = mha_take_maximum(c->m, row_max, old, tile_max);
         if (shrink.factor) ir_store(b, ir_at(b, c->factor, lanes, 1, at), shrink.factor);
         const tile_sums sums =
             c->width == 2 ? pairs_of_exponentials(c, tile, v, shrink.base) : exponentials(c, tile, v, shrink.base);
-        mha_join_sum(c->m, row_sum, lost, shrink.factor, sums.probabilities);
+        mha_join_sum(c->m, row_sum, c->row_sum_lost, shrink.factor, sums.probabilities);
         if (sums.exact)
             mha_join_sum(c->m, ir_at(b, c->lse_sum, lanes, 2, tile->block, at), NULL, shrink.factor, sums.exact);
     }

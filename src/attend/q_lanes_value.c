@@ -113,8 +113,7 @@ static void end(q_lanes *c, const q_lanes_tile *tile, const value_tile *t) {
         const ir_expr *factor = ir_let(b, "shrink", ir_load(b, ir_at(b, c->factor, lanes, 1, rows)));
         for (int column = 0; column < t->product.rows; column++) {
             const ir_expr *d = ir_plus(b, t->first, column);
-            const ir_access *lost = c->ot_lost ? ir_at(b, c->ot_lost, lanes, 3, tile->block, d, rows) : NULL;
-            mha_join_sum(c->m, ir_at(b, c->ot, lanes, 3, tile->block, d, rows), lost, factor,
+            mha_join_sum(c->m, ir_at(b, c->ot, lanes, 3, tile->block, d, rows), c->ot_lost, factor,
                          mha_product_sum(&t->product, column, v));
         }
     }

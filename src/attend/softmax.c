@@ -80,16 +80,34 @@ const ir_expr *mha_chunks_end(const mha_context *c, const mha_chunks *chunks, co
     return ir_load(c->b, chunks->sum);
 }
 
-void mha_join_sum(const mha_context *c, const ir_access *sum, const ir_access *lost, const ir_expr *factor,
+/* ---- Sums over all tiles ---- */
+
+static const ir_access *lost_at(const mha_context *c, const ir_access *sum, const ir_buffer *lost) {
+    if (!sum || !lost) return NULL;
+    return ir_access_make(c->b, lost, sum->lanes, -1, lost->num_dims, sum->indices, NULL);
+}
+
+void mha_clear_sum(const mha_context *c, const ir_access *sum, const ir_buffer *lost) {
+    if (!sum) return;
+    ir_store(c->b, sum, mha_number(c, 0, sum->lanes));
+    if (lost) ir_store(c->b, lost_at(c, sum, lost), mha_number(c, 0, sum->lanes));
+}
+
+const ir_expr *mha_load_sum(const mha_context *c, const ir_access *sum, const ir_buffer *lost) {
+    return mha_sum_total(c, (mha_sum){ir_load(c->b, sum), lost ? ir_load(c->b, lost_at(c, sum, lost)) : NULL});
+}
+
+void mha_join_sum(const mha_context *c, const ir_access *sum, const ir_buffer *lost, const ir_expr *factor,
                   const ir_expr *term) {
     if (!factor) {
         ir_store(c->b, sum, term);
         return;
     }
-    const mha_sum old = {ir_load(c->b, sum), lost ? ir_load(c->b, lost) : NULL};
+    const ir_access *at = lost_at(c, sum, lost);
+    const mha_sum old = {ir_load(c->b, sum), at ? ir_load(c->b, at) : NULL};
     const mha_sum new = mha_sum_add(c, old, factor, term);
     ir_store(c->b, sum, new.value);
-    if (lost) ir_store(c->b, lost, new.lost);
+    if (at) ir_store(c->b, at, new.lost);
 }
 
 /* ---- The end ---- */

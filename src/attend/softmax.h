@@ -5,7 +5,7 @@
  *   mha_chunks_begin … their sum, by chunks
  *   mha_join_sum       the tile's sum and the sums before, which shrink
  *
- * and at the end mha_sum_total and mha_log_sum. */
+ * and at the end mha_load_sum and mha_log_sum. */
 #ifndef ATTUNE_MHA_SOFTMAX_H
 #define ATTUNE_MHA_SOFTMAX_H
 
@@ -46,10 +46,14 @@ const ir_expr *mha_chunks_end(const mha_context *c, const mha_chunks *chunks, co
 const ir_access *mha_new_sum(const mha_context *c, const char *name, int lanes);
 void mha_add_term(const mha_context *c, const ir_access *sum, const ir_expr *term);
 
-/* The sum at `sum` becomes itself * factor + term; its lost part is at `lost` (NULL: there is none). factor NULL: there
- * is no sum yet. Joins sums of exponentials as well as of values. */
-void mha_join_sum(const mha_context *c, const ir_access *sum, const ir_access *lost, const ir_expr *factor,
+/* ---- Sums over all tiles, of exponentials as well as of values. Their lost parts lie at the same places of a buffer
+ * of their own, `lost` (NULL: there is none). ---- */
+
+void mha_clear_sum(const mha_context *c, const ir_access *sum, const ir_buffer *lost);
+/* The sum becomes itself * factor + term. factor NULL: there is no sum yet. */
+void mha_join_sum(const mha_context *c, const ir_access *sum, const ir_buffer *lost, const ir_expr *factor,
                   const ir_expr *term);
+const ir_expr *mha_load_sum(const mha_context *c, const ir_access *sum, const ir_buffer *lost);
 
 /* ---- The end ---- */
 

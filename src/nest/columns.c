@@ -65,3 +65,21 @@ void mha_store_columns(const mha_context *c, const ir_buffer *buffer, const ir_e
                        const ir_expr *column, int64_t count, const ir_expr *value) {
     store(&(row_ref){c, buffer, index, false}, column, c->lanes, count, value, 0);
 }
+
+static mha_vectors rest_of(const mha_context *c, int64_t columns, int64_t width) {
+    const int64_t rest = columns % width;
+    return (mha_vectors){.at = ir_idx(c->b, columns - rest), .count = rest};
+}
+
+mha_vectors mha_vectors_begin(const mha_context *c, int64_t columns, int64_t width) {
+    const int64_t whole = columns - columns % width;
+    if (!whole) return rest_of(c, columns, width);
+    const ir_expr *at = ir_for_begin(c->b, "at", ir_idx(c->b, 0), ir_idx(c->b, whole), width, false);
+    return (mha_vectors){.at = at, .count = width, .columns = columns};
+}
+
+mha_vectors mha_vectors_next(const mha_context *c, mha_vectors v) {
+    if (!v.columns) return (mha_vectors){0};
+    ir_for_end(c->b);
+    return rest_of(c, v.columns, v.count);
+}

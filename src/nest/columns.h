@@ -15,4 +15,16 @@ const ir_expr *mha_load_raw_columns(const mha_context *c, const ir_buffer *buffe
 void mha_store_columns(const mha_context *c, const ir_buffer *buffer, const ir_expr *const *index,
                        const ir_expr *column, int64_t count, const ir_expr *value);
 
+/* Columns 0 … columns - 1 by vectors of `width` of them: the block is built in a loop over the whole vectors, and once
+ * more for the rest, of which there are fewer. */
+typedef struct mha_vectors {
+    const ir_expr *at; /* the vector's first column */
+    int64_t count;     /* its columns; 0 ends the loop of C */
+    int64_t columns;   /* while the loop over whole vectors is open: all columns */
+} mha_vectors;
+mha_vectors mha_vectors_begin(const mha_context *c, int64_t columns, int64_t width);
+mha_vectors mha_vectors_next(const mha_context *c, mha_vectors v);
+#define MHA_VECTORS(c, v, columns, width)                                                                              \
+    for (mha_vectors v = mha_vectors_begin(c, columns, width); v.count; v = mha_vectors_next(c, v))
+
 #endif
