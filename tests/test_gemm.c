@@ -56,13 +56,12 @@ static bool by_tiles(const product *p, const at_target *target) {
            (!p->pass || p->pass >= p->depth) && mha_gemm_tiles(p->tile_rows, p->vectors, p->depth);
 }
 
-static void load_row(mha_context *c, const mha_gemm *g, const ir_expr *row, const ir_buffer *slab,
-                     const ir_expr *slab_row) {
+static void load_row(mha_context *c, const mha_gemm *g, const ir_expr *row, const mha_row *target) {
     ir_builder *b = c->b;
     const operands *o = g->user;
     const ir_expr *k = ir_for_begin(b, "k", ir_idx(c->b, 0), ir_idx(c->b, g->depth), 1, false);
-    const ir_access *from = ir_at(b, o->a, 1, 3, g->outer[0], row, k), *to = ir_at(b, slab, 1, 2, slab_row, k);
-    if (slab->type.elem == o->a->type.elem)
+    const ir_access *from = ir_at(b, o->a, 1, 3, g->outer[0], row, k), *to = mha_row_access(c, target, k, 1);
+    if (target->buffer->type.elem == o->a->type.elem)
         ir_store(b, to, ir_load(b, from));
     else
         mha_store(c, to, mha_load(c, from));
@@ -70,26 +69,24 @@ static void load_row(mha_context *c, const mha_gemm *g, const ir_expr *row, cons
 }
 
 /* Row `row` of a panel, as a block finds it in the blob of its weights. */
-static const ir_expr *packed(mha_context *c, const mha_gemm *g, const ir_expr *group, const ir_expr *row,
-                             const ir_expr *column, int lanes) {
+static const ir_expr *packed(mha_context *c, const mha_gemm *g, const ir_expr *row, const ir_expr *column, int lanes) {
     ir_builder *b = c->b;
     const operands *o = g->user;
     const int inputs = g->right_is_paired ? 2 : 1;
-    const ir_expr *panel = ir_mul(b, group, ir_idx(c->b, g->group_columns / MHA_PANEL));
+    const ir_expr *panel = ir_times(b, g->group, g->group_columns / MHA_PANEL);
     panel = ir_add(b, panel, ir_div(b, column, ir_idx(c->b, MHA_PANEL)));
     row = ir_add(b, ir_mul(b, panel, ir_idx(c->b, (g->depth + inputs - 1) / inputs + 1)), row);
     const ir_expr *at = ir_add(b, ir_mul(b, row, ir_idx(c->b, MHA_PANEL)), ir_mod(b, column, ir_idx(c->b, MHA_PANEL)));
     return ir_load(b, ir_at(b, o->b, lanes * inputs, 1, ir_mul(b, at, ir_idx(c->b, inputs))));
 }
 
-static const ir_expr *start(mha_context *c, const mha_gemm *g, const ir_expr *group, const ir_expr *column, int lanes) {
-    const ir_expr *row = packed(c, g, group, ir_idx(c->b, 0), column, lanes);
+static const ir_expr *start(mha_context *c, const mha_gemm *g, const ir_expr *column, int lanes) {
+    const ir_expr *row = packed(c, g, ir_idx(c->b, 0), column, lanes);
     return g->right_is_paired ? mha_half_of_pairs(c, row, 1) : row;
 }
 
-static const ir_expr *right(mha_context *c, const mha_gemm *g, const ir_expr *group, const ir_expr *k,
-                            const ir_expr *column, int lanes) {
-    return packed(c, g, group, ir_add(c->b, k, ir_idx(c->b, 1)), column, lanes);
+static const ir_expr *right(mha_context *c, const mha_gemm *g, const ir_expr *k, const ir_expr *column, int lanes) {
+    return packed(c, g, ir_add(c->b, k, ir_idx(c->b, 1)), column, lanes);
 }
 
 static mha_token locate(mha_context *c, const mha_gemm *g, const ir_expr *row) {
@@ -101,19 +98,17 @@ static const ir_access *left_at(mha_context *c, const mha_gemm *g, const mha_tok
     return ir_at(c->b, ((const operands *)g->user)->a, 1, 3, t->entry, t->token, k);
 }
 
-static const ir_access *result_at(mha_context *c, const mha_gemm *g, const ir_expr *group, const mha_token *t,
-                                  const ir_expr *column) {
-    column = ir_add(c->b, ir_mul(c->b, group, ir_idx(c->b, g->group_columns)), column);
+static const ir_access *result_at(mha_context *c, const mha_gemm *g, const mha_token *t, const ir_expr *column) {
+    column = ir_add(c->b, ir_mul(c->b, g->group, ir_idx(c->b, g->group_columns)), column);
     return ir_at(c->b, ((const operands *)g->user)->o, 1, 3, t->entry, t->token, column);
 }
 
-static void store_row(mha_context *c, const mha_gemm *g, const ir_expr *group, const ir_expr *row,
-                      const ir_buffer *tile, const ir_expr *tile_row) {
+static void store_row(mha_context *c, const mha_gemm *g, const ir_expr *row, const mha_row *from) {
     ir_builder *b = c->b;
     const operands *o = g->user;
     const ir_expr *n = ir_for_begin(b, "n", ir_idx(c->b, 0), ir_idx(c->b, g->group_columns), 1, false);
-    const ir_expr *column = ir_add(b, ir_mul(b, group, ir_idx(c->b, g->group_columns)), n);
-    ir_store(b, ir_at(b, o->o, 1, 3, g->outer[0], row, column), ir_load(b, ir_at(b, tile, 1, 2, tile_row, n)));
+    const ir_expr *column = ir_add(b, ir_mul(b, g->group, ir_idx(c->b, g->group_columns)), n);
+    ir_store(b, ir_at(b, o->o, 1, 3, g->outer[0], row, column), ir_load(b, mha_row_access(c, from, n, 1)));
     ir_for_end(b);
 }
 

@@ -128,27 +128,27 @@ int64_t mha_whole_tiles(const mha_context *c, int64_t columns) {
 }
 
 /* Row 0 of a panel is the bias. The terms are multiplied out, so that they are added up outside of inner loops. */
-static const ir_access *packed(mha_context *c, const mha_pack_section *s, const ir_expr *group, const ir_expr *row,
-                               const ir_expr *column, int lanes) {
+static const ir_access *packed(mha_context *c, const mha_gemm *g, const ir_expr *row, const ir_expr *column,
+                               int lanes) {
     ir_builder *b = c->b;
+    const mha_pack_section *s = g->packed;
     const int64_t panel = mha_pack_panel(s);
     const ir_expr *at = ir_times(b, ir_div(b, column, ir_idx(b, MHA_PANEL)), panel);
     const ir_expr *within = ir_times(b, ir_mod(b, column, ir_idx(b, MHA_PANEL)), s->inputs);
     if (lanes < MHA_PANEL) at = ir_add(b, at, within);
-    at = ir_add(b, at, ir_times(b, group, s->panels * panel));
+    at = ir_add(b, at, ir_times(b, g->group, s->panels * panel));
     at = ir_add(b, at, ir_times(b, row, mha_pack_row(s)));
     at = ir_plus(b, at, s->offset);
     return ir_at(b, c->params.tensor[MHA_PACKED_WEIGHTS], lanes * (int)s->inputs, 1, at);
 }
 
-const ir_expr *mha_packed_bias(mha_context *c, const mha_gemm *g, const ir_expr *group, const ir_expr *column,
-                               int lanes) {
-    const ir_access *at = packed(c, g->packed, group, ir_idx(c->b, 0), column, lanes);
+const ir_expr *mha_packed_bias(mha_context *c, const mha_gemm *g, const ir_expr *column, int lanes) {
+    const ir_access *at = packed(c, g, ir_idx(c->b, 0), column, lanes);
     return g->packed->inputs == 2 ? mha_half_of_pairs(c, ir_load(c->b, at), 1) : mha_load(c, at);
 }
 
-const ir_expr *mha_packed_weight(mha_context *c, const mha_gemm *g, const ir_expr *group, const ir_expr *k,
-                                 const ir_expr *column, int lanes) {
-    const ir_access *at = packed(c, g->packed, group, ir_plus(c->b, k, 1), column, lanes);
+const ir_expr *mha_packed_weight(mha_context *c, const mha_gemm *g, const ir_expr *k, const ir_expr *column,
+                                 int lanes) {
+    const ir_access *at = packed(c, g, ir_plus(c->b, k, 1), column, lanes);
     return g->packed->inputs == 2 ? ir_load(c->b, at) : mha_load(c, at);
 }

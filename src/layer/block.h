@@ -50,9 +50,7 @@ int64_t mha_whole_tiles(const mha_context *c, int64_t columns);
 
 /* start and right of a product whose weights are packed: those of g->packed, or of several sections of the same width
  * that follow it. */
-const ir_expr *mha_packed_bias(mha_context *c, const mha_gemm *g, const ir_expr *group, const ir_expr *column,
-                               int lanes);
-const ir_expr *mha_packed_weight(mha_context *c, const mha_gemm *g, const ir_expr *group, const ir_expr *k,
-                                 const ir_expr *column, int lanes);
+const ir_expr *mha_packed_bias(mha_context *c, const mha_gemm *g, const ir_expr *column, int lanes);
+const ir_expr *mha_packed_weight(mha_context *c, const mha_gemm *g, const ir_expr *k, const ir_expr *column, int lanes);
 
 #endif

@@ -9,31 +9,26 @@ typedef struct low_rank {
     int64_t columns;
 } low_rank;
 
-static void load_left(mha_context *c, const mha_gemm *g, const ir_expr *row, const ir_buffer *slab,
-                      const ir_expr *slab_row) {
+static void load_left(mha_context *c, const mha_gemm *g, const ir_expr *row, const mha_row *to) {
     const low_rank *l = g->user;
     const ir_expr *head = c->p->low_rank_heads ? g->outer[1] : ir_idx(c->b, 0);
-    mha_copy_row(c, &(mha_row){l->left, {head, row}, NULL}, &(mha_row){slab, {slab_row}, NULL}, 0, g->depth);
+    mha_copy_row(c, &(mha_row){l->left, {head, row}, NULL}, to, 0, g->depth);
 }
 
-static const ir_expr *zero(mha_context *c, const mha_gemm *g, const ir_expr *group, const ir_expr *column, int lanes) {
-    (void)g, (void)group, (void)column;
+static const ir_expr *zero(mha_context *c, const mha_gemm *g, const ir_expr *column, int lanes) {
+    (void)g, (void)column;
     return mha_number(c, 0, lanes);
 }
 
-static const ir_expr *right(mha_context *c, const mha_gemm *g, const ir_expr *group, const ir_expr *k,
-                            const ir_expr *column, int lanes) {
-    (void)group;
+static const ir_expr *right(mha_context *c, const mha_gemm *g, const ir_expr *k, const ir_expr *column, int lanes) {
     const low_rank *l = g->user;
     return mha_load(c, ir_at(c->b, l->right, lanes, 4, g->outer[0], g->outer[1], k, column));
 }
 
-static void store(mha_context *c, const mha_gemm *g, const ir_expr *group, const ir_expr *row, const ir_buffer *tile,
-                  const ir_expr *tile_row) {
-    (void)group;
+static void store(mha_context *c, const mha_gemm *g, const ir_expr *row, const mha_row *from) {
     const low_rank *l = g->user;
     const mha_row to = {l->product, {g->outer[0], g->outer[1], row}, NULL};
-    mha_copy_row(c, &(mha_row){tile, {tile_row}, NULL}, &to, 0, l->columns);
+    mha_copy_row(c, from, &to, 0, l->columns);
 }
 
 static void multiply(mha_context *c, low_rank *l, const char *name) {

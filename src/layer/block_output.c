@@ -10,22 +10,20 @@ static const ir_expr *is_owned(mha_context *c, const ir_expr *token) {
     return ir_and(b, ir_ge(b, token, first), ir_lt(b, token, end));
 }
 
-static void load_heads(mha_context *c, const mha_gemm *g, const ir_expr *row, const ir_buffer *slab,
-                       const ir_expr *slab_row) {
+static void load_heads(mha_context *c, const mha_gemm *g, const ir_expr *row, const mha_row *to) {
     ir_builder *b = c->b;
     const mha_token t = mha_token_of(c, c->params.tensor[MHA_OUT], row);
     const int64_t dim = c->p->head_dim_v;
     IR_GUARD(b, c->p->is_ragged, is_owned(c, t.token)) {
         IR_FOR(b, head, ir_idx(b, 0), c->params.size[MHA_HEADS], 1) {
             const mha_row from = {c->out, {t.entry, head, t.token}, NULL};
-            const mha_row to = {slab, {slab_row}, ir_times(b, head, dim)};
-            mha_copy_row(c, &from, &to, 0, dim);
+            mha_copy_row(c, &from, &(mha_row){to->buffer, {to->index[0]}, ir_times(b, head, dim)}, 0, dim);
         }
     }
     if (!c->p->is_ragged) return;
     IR_ELSE(b) {
         MHA_COLUMNS(c, d, g->depth, c->lanes) {
-            mha_store(c, ir_at(b, slab, d.lanes, 2, slab_row, d.at), mha_number(c, 0, d.lanes));
+            mha_store(c, mha_row_access(c, to, d.at, d.lanes), mha_number(c, 0, d.lanes));
         }
     }
 }
@@ -41,28 +39,25 @@ static const ir_access *heads_at(mha_context *c, const mha_gemm *g, const mha_to
     return ir_at(c->b, c->out, 1, 4, t->entry, ir_div(c->b, k, dim), t->token, ir_mod(c->b, k, dim));
 }
 
-static const ir_access *result_at(mha_context *c, const mha_gemm *g, const ir_expr *group, const mha_token *t,
-                                  const ir_expr *column) {
+static const ir_access *result_at(mha_context *c, const mha_gemm *g, const mha_token *t, const ir_expr *column) {
     const mha_pack_section *s = g->user;
-    const ir_expr *first = ir_times(c->b, group, s->group_columns);
+    const ir_expr *first = ir_times(c->b, g->group, s->group_columns);
     return ir_at(c->b, c->params.tensor[MHA_OUT], 1, 3, t->entry, t->token, ir_add(c->b, first, column));
 }
 
 /* The last group may have fewer columns. */
-static void store_output(mha_context *c, const mha_gemm *g, const ir_expr *group, const ir_expr *row,
-                         const ir_buffer *tile, const ir_expr *tile_row) {
+static void store_output(mha_context *c, const mha_gemm *g, const ir_expr *row, const mha_row *from) {
     ir_builder *b = c->b;
     const mha_pack_section *s = g->user;
     const ir_buffer *out = c->params.tensor[MHA_OUT];
     const int64_t whole = s->group_columns, rest = s->columns % whole;
     const mha_token t = mha_token_of(c, out, row);
-    const mha_row from = {tile, {tile_row}, NULL};
-    const mha_row to = {out, {t.entry, t.token}, ir_times(b, group, whole)};
+    const mha_row to = {out, {t.entry, t.token}, ir_times(b, g->group, whole)};
     IR_GUARD(b, c->p->is_ragged, is_owned(c, t.token)) {
-        IR_GUARD(b, rest, ir_lt(b, group, ir_idx(b, s->num_groups - 1))) mha_copy_row(c, &from, &to, 0, whole);
+        IR_GUARD(b, rest, ir_lt(b, g->group, ir_idx(b, s->num_groups - 1))) mha_copy_row(c, from, &to, 0, whole);
         if (rest) {
             const mha_row last = {out, {t.entry, t.token}, ir_idx(b, s->columns - rest)};
-            IR_ELSE(b) mha_copy_row(c, &from, &last, 0, rest);
+            IR_ELSE(b) mha_copy_row(c, from, &last, 0, rest);
         }
     }
 }

@@ -17,12 +17,10 @@ static const mha_pack_section *section_of(const mha_gemm *g, mha_projection whic
 
 /* ---- Factors ---- */
 
-static void load_input(mha_context *c, const mha_gemm *g, const ir_expr *row, const ir_buffer *slab,
-                       const ir_expr *slab_row) {
+static void load_input(mha_context *c, const mha_gemm *g, const ir_expr *row, const mha_row *to) {
     const projections *p = g->user;
     const mha_token t = mha_token_of(c, p->x, row);
-    const mha_row from = {p->x, {t.entry, t.token}, NULL}, to = {slab, {slab_row}, NULL};
-    mha_copy_row(c, &from, &to, 0, g->depth);
+    mha_copy_row(c, &(mha_row){p->x, {t.entry, t.token}, NULL}, to, 0, g->depth);
 }
 
 static mha_token locate_input(mha_context *c, const mha_gemm *g, const ir_expr *row) {
@@ -59,10 +57,10 @@ static void store_padding(mha_context *c, const heads *h, const mha_row *target)
 
 /* The heads of a group. */
 static void store_heads(mha_context *c, const mha_pack_section *s, const ir_expr *group, const heads *h,
-                        const ir_buffer *tile, const ir_expr *tile_row) {
+                        const mha_row *from) {
     ir_builder *b = c->b;
     IR_FOR(b, n, ir_idx(b, 0), num_heads(c, s, h->dim, group), 1) {
-        const mha_row source = {tile, {tile_row}, ir_times(b, n, h->dim)};
+        const mha_row source = {from->buffer, {from->index[0]}, ir_times(b, n, h->dim)};
         mha_row target = h->target;
         target.index[1] = ir_let(b, "head", ir_add(b, ir_times(b, group, s->heads), n));
         if (h->position)
@@ -102,15 +100,15 @@ static heads key_heads(mha_context *c, const projections *p, mha_projection whic
 }
 
 static void store_queries(mha_context *c, const mha_gemm *g, const ir_expr *group, const mha_token *t,
-                          const ir_buffer *tile, const ir_expr *tile_row) {
+                          const mha_row *from) {
     const projections *p = g->user;
     const heads h = query_heads(c, p->block, t);
-    store_heads(c, section_of(g, MHA_PROJECT_Q), group, &h, tile, tile_row);
+    store_heads(c, section_of(g, MHA_PROJECT_Q), group, &h, from);
 }
 
 /* Keys beyond those that count may have no position: they are not turned, and never read. */
 static void store_keys(mha_context *c, const mha_gemm *g, mha_projection which, const ir_expr *group,
-                       const mha_token *t, const ir_buffer *tile, const ir_expr *tile_row) {
+                       const mha_token *t, const mha_row *from) {
     const projections *p = g->user;
     const bool skips = which == MHA_PROJECT_K && c->rotates_keys && c->p->has_kv_lens && !c->p->is_ragged;
     const bool moves = !c->p->is_ragged && !mha_appends_codes(c->p);
@@ -118,26 +116,29 @@ static void store_keys(mha_context *c, const mha_gemm *g, mha_projection which, 
     const mha_entry e = opens ? mha_entry_open(c, t->entry) : (mha_entry){0};
     IR_GUARD(c->b, skips, ir_lt(c->b, t->token, e.seq_kv)) {
         const heads h = key_heads(c, p, which, &e, t);
-        store_heads(c, section_of(g, which), group, &h, tile, tile_row);
+        store_heads(c, section_of(g, which), group, &h, from);
     }
 }
 
-static void store_projected(mha_context *c, const mha_gemm *g, const ir_expr *group, const ir_expr *row,
-                            const ir_buffer *tile, const ir_expr *tile_row) {
-    ir_builder *b = c->b;
+/* Groups from `group` on belong to projection `which` and those after it. */
+static void store_groups(mha_context *c, const mha_gemm *g, mha_projection which, const ir_expr *group,
+                         const mha_token *t, const mha_row *from) {
+    const projections *p = g->user;
+    const ir_expr *count = ir_idx(c->b, section_of(g, which)->num_groups);
+    IR_GUARD(c->b, which < p->last, ir_lt(c->b, group, count)) {
+        if (which == MHA_PROJECT_Q)
+            store_queries(c, g, group, t, from);
+        else
+            store_keys(c, g, which, group, t, from);
+    }
+    if (which == p->last) return;
+    IR_ELSE(c->b) store_groups(c, g, which + 1, ir_sub(c->b, group, count), t, from);
+}
+
+static void store_projected(mha_context *c, const mha_gemm *g, const ir_expr *row, const mha_row *from) {
     const projections *p = g->user;
     const mha_token t = mha_token_of(c, p->x, row);
-    for (mha_projection which = p->first; which <= p->last; which++) {
-        const mha_pack_section *s = section_of(g, which);
-        if (which < p->last) ir_if_begin(b, ir_lt(b, group, ir_idx(b, s->num_groups)));
-        if (which == MHA_PROJECT_Q)
-            store_queries(c, g, group, &t, tile, tile_row);
-        else
-            store_keys(c, g, which, group, &t, tile, tile_row);
-        if (which < p->last) ir_if_else(b);
-        group = ir_sub(b, group, ir_idx(b, s->num_groups));
-    }
-    for (mha_projection which = p->first; which < p->last; which++) ir_if_end(b);
+    store_groups(c, g, p->first, g->group, &t, from);
 }
 
 /* ---- Phases ---- */

@@ -30,7 +30,6 @@ typedef struct gemm {
     int64_t rest; /* rows of the last task's last register tile if that is one of its own, else 0 */
     const ir_buffer *slab, *tile;
     /* variables of the task */
-    const ir_expr *group;
     const ir_expr *first, *count; /* its rows */
 } gemm;
 
@@ -67,7 +66,7 @@ static const ir_access *home_of(const gemm *c, const register_tile *t, int64_t r
 }
 
 static const ir_expr *start_of(const gemm *c, const ir_expr *column) {
-    return ir_let(c->b, "start", c->g->start(c->m, c->g, c->group, column, c->m->lanes));
+    return ir_let(c->b, "start", c->g->start(c->m, c->g, column, c->m->lanes));
 }
 
 static void begin_tile(const gemm *c, const register_tile *t) {
@@ -85,7 +84,7 @@ static void end_tile(const gemm *c, const register_tile *t) {
 }
 
 static const ir_expr *right_of(const gemm *c, const register_tile *t, const ir_expr *k, int64_t vector) {
-    return c->g->right(c->m, c->g, c->group, k, column_of(c, t, vector), c->m->lanes);
+    return c->g->right(c->m, c->g, k, column_of(c, t, vector), c->m->lanes);
 }
 
 /* Asks for the rows of B that are multiplied PREFETCH_ROWS turns later, line by line. The prefetchers of a CPU follow
@@ -144,10 +143,10 @@ static void prefetch_results(const gemm *c, const ir_expr *first, const ir_expr 
     mha_token found[MAX_NEXT];
     const int64_t count = find_rows(c, first, n, tiles, found);
     for (int64_t i = 0; i < count; i++) {
-        const ir_access *start = c->g->result(c->m, c->g, c->group, &found[i], ir_idx(b, 0));
+        const ir_access *start = c->g->result(c->m, c->g, &found[i], ir_idx(b, 0));
         const int64_t line = start ? 64 / ir_elem_get((ir_elem)start->buffer->type.elem)->bytes : 1;
         IR_LOOP(b, column, ir_for_begin(b, "line", ir_idx(b, 0), ir_idx(b, c->g->group_columns), line, false)) {
-            ir_prefetch(b, c->g->result(c->m, c->g, c->group, &found[i], column));
+            ir_prefetch(b, c->g->result(c->m, c->g, &found[i], column));
         }
     }
 }
@@ -238,7 +237,7 @@ static void load_rows(const gemm *c, const ir_expr *rows, const ir_expr *at, con
         row = ir_let(b, "row", ir_min(b, ir_plus(b, c->g->rows, -1), row));
         ir_assume_index(b, row, c->g->rows);
         const ir_expr *slab_at = ir_add(b, base, r);
-        c->g->load_row(c->m, c->g, row, c->slab, slab_at);
+        c->g->load_row(c->m, c->g, row, &(mha_row){c->slab, {slab_at}, NULL});
         if (c->g->depth % c->inputs)
             mha_store(c->m, ir_at(b, c->slab, 1, 2, slab_at, ir_idx(b, c->g->depth)), mha_number(c->m, 0, 1));
     }
@@ -249,7 +248,7 @@ static void store_rows(const gemm *c, const ir_expr *rows, const ir_expr *at, co
     IR_LOOP(b, r, ir_for_begin(b, "store", ir_idx(b, 0), rows, 1, false)) {
         const ir_expr *row = ir_let(b, "row", ir_add(b, ir_add(b, c->first, at), r));
         ir_assume_index(b, row, c->g->rows);
-        c->g->store_row(c->m, c->g, c->group, row, c->tile, ir_add(b, base, r));
+        c->g->store_row(c->m, c->g, row, &(mha_row){c->tile, {ir_add(b, base, r)}, NULL});
     }
 }
 
@@ -274,10 +273,10 @@ static const ir_expr *num_tiles(const gemm *c) {
     return ir_let(b, "tiles", ir_min(b, ir_idx(b, c->block / c->rows), ir_div(b, count, ir_idx(b, c->rows))));
 }
 
-/* The first row of the smaller tile: after the others, in a task that is not full. */
-static const ir_expr *begin_rest(const gemm *c, const ir_expr *tiles) {
+/* Whether the task has the smaller tile: it is not full; and the first row of that tile, after the others. */
+static const ir_expr *has_rest(const gemm *c) { return ir_lt(c->b, c->count, ir_idx(c->b, c->block)); }
+static const ir_expr *first_of_rest(const gemm *c, const ir_expr *tiles) {
     ir_builder *b = c->b;
-    ir_if_begin(b, ir_lt(b, c->count, ir_idx(b, c->block)));
     return ir_let(b, "at", ir_min(b, ir_idx(b, c->block - c->rows), ir_times(b, tiles, c->rows)));
 }
 
@@ -296,8 +295,7 @@ static void one_pass(const gemm *c, const ir_expr *tiles) {
         whole_depth(c, c->rows, at, is_alone ? NULL : ir_add(b, c->first, at));
     }
     if (!c->rest) return;
-    whole_depth(c, c->rest, begin_rest(c, tiles), NULL);
-    ir_if_end(b);
+    IR_IF(b, has_rest(c)) whole_depth(c, c->rest, first_of_rest(c, tiles), NULL);
 }
 
 static void all_tiles(const gemm *c, const ir_expr *tiles, const ir_expr *from, const ir_expr *to) {
@@ -306,8 +304,7 @@ static void all_tiles(const gemm *c, const ir_expr *tiles, const ir_expr *from, 
         row_of_tiles(c, c->rows, ir_let(b, "at", ir_times(b, t, c->rows)), from, to, NULL);
     }
     if (!c->rest) return;
-    row_of_tiles(c, c->rest, begin_rest(c, tiles), from, to, NULL);
-    ir_if_end(b);
+    IR_IF(b, has_rest(c)) row_of_tiles(c, c->rest, first_of_rest(c, tiles), from, to, NULL);
 }
 
 static void several_passes(const gemm *c, const ir_expr *tiles) {
@@ -347,9 +344,8 @@ static gemm gemm_of(mha_context *m, mha_gemm *g) {
 static void open_task(gemm *c, mha_gemm *g) {
     ir_builder *b = c->b;
     for (int n = 0; n < g->num_outer; n++) g->outer[n] = ir_parallel(b, g->outer_names[n], g->outer_counts[n]);
-    c->group = ir_parallel(b, "group", ir_idx(b, g->num_groups));
-    const ir_expr *above = ir_plus(b, g->rows, c->block - 1);
-    const ir_expr *task = ir_parallel(b, "task", ir_div(b, above, ir_idx(b, c->block)));
+    g->group = ir_parallel(b, "group", ir_idx(b, g->num_groups));
+    const ir_expr *task = ir_parallel(b, "task", ir_ceil_div(b, g->rows, c->block));
     c->first = ir_let(b, "first", ir_times(b, task, c->block));
     c->count = ir_let(b, "count", ir_min(b, ir_idx(b, c->block), ir_sub(b, g->rows, c->first)));
     const int64_t rows = c->one_pass ? c->rows : c->block;

@@ -22,7 +22,7 @@
 #ifndef ATTUNE_MHA_GEMM_H
 #define ATTUNE_MHA_GEMM_H
 
-#include "nest/context.h"
+#include "nest/rows.h"
 
 enum { MHA_MAX_OUTER = 2 };
 
@@ -43,26 +43,23 @@ struct mha_gemm {
     bool right_is_paired;                /* two rows of B come at a time; after an odd depth, a row of 0 */
     int64_t num_groups;                  /* groups of columns of C */
     int64_t group_columns;               /* columns that a task computes: whole register tiles */
+    const ir_expr *group;                /* the task's, set when the phase is open */
     void *user;
     const struct mha_pack_section *packed; /* NULL unless start and right are packed weights (layer/block.h) */
-    /* A[row][…] into slab[slab_row][0 … depth - 1]. `row` may be asked for more than once. */
-    void (*load_row)(mha_context *c, const mha_gemm *g, const ir_expr *row, const ir_buffer *slab,
-                     const ir_expr *slab_row);
+    /* Row `row` of A, [0 … depth - 1], into the row `to` of scratch. `row` may be asked for more than once. */
+    void (*load_row)(mha_context *c, const mha_gemm *g, const ir_expr *row, const mha_row *to);
     /* A row of A as a token, and its column k: prefetched while the rows before it are multiplied. NULL: not
      * prefetched. */
     mha_token (*locate)(mha_context *c, const mha_gemm *g, const ir_expr *row);
     const ir_access *(*left)(mha_context *c, const mha_gemm *g, const mha_token *token, const ir_expr *k);
     /* `lanes` neighbours of start, and of B[k], from column `column` of the group on; lanes divides column and 64. If
      * right_is_paired, bf16 pairs of B[2k] and B[2k + 1]. */
-    const ir_expr *(*start)(mha_context *c, const mha_gemm *g, const ir_expr *group, const ir_expr *column, int lanes);
-    const ir_expr *(*right)(mha_context *c, const mha_gemm *g, const ir_expr *group, const ir_expr *k,
-                            const ir_expr *column, int lanes);
+    const ir_expr *(*start)(mha_context *c, const mha_gemm *g, const ir_expr *column, int lanes);
+    const ir_expr *(*right)(mha_context *c, const mha_gemm *g, const ir_expr *k, const ir_expr *column, int lanes);
     /* Column `column` of the group, in the row of C of that token: prefetched as well. NULL: not prefetched. */
-    const ir_access *(*result)(mha_context *c, const mha_gemm *g, const ir_expr *group, const mha_token *token,
-                               const ir_expr *column);
-    /* Row `row` of C, columns of `group`: tile[tile_row][0 … group_columns - 1] of c->elem. */
-    void (*store_row)(mha_context *c, const mha_gemm *g, const ir_expr *group, const ir_expr *row,
-                      const ir_buffer *tile, const ir_expr *tile_row);
+    const ir_access *(*result)(mha_context *c, const mha_gemm *g, const mha_token *token, const ir_expr *column);
+    /* Row `row` of C, columns of the group: from[0 … group_columns - 1] of c->elem, in scratch. */
+    void (*store_row)(mha_context *c, const mha_gemm *g, const ir_expr *row, const mha_row *from);
 };
 
 /* Builds the phase. */
