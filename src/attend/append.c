@@ -125,13 +125,11 @@ static void append_token(mha_context *c, const mha_entry *e, const ir_expr *kv_h
     append_row(c, &v_new, &v, mha_scale_access(c, MHA_V_SCALE, &row), p->v_scales, p->head_dim_v);
 }
 
-/* The clamp and what is assumed follow from the runtime's checks: entries have at least as many keys as are new. */
+/* By the runtime's checks entries have at least as many keys as are new. */
 const ir_expr *mha_new_key(const mha_context *c, const mha_entry *e, const ir_expr *token, const ir_expr *count) {
     ir_builder *b = c->b;
     const ir_expr *key = ir_add(b, ir_sub(b, e->seq_kv, count), token);
-    key = ir_let(b, "key", ir_min(b, ir_plus(b, e->seq_kv, -1), key));
-    ir_assume(b, ir_ge(b, key, ir_idx(b, 0)));
-    return key;
+    return ir_let_index(b, "key", e->seq_kv, key);
 }
 
 void mha_append(mha_context *c) {

@@ -67,11 +67,9 @@ mha_kv_row mha_kv_row_at(const mha_context *c, const mha_entry *e, const ir_expr
     ir_builder *b = c->b;
     if (!c->p->page_size) return (mha_kv_row){.index = {e->kv_batch, kv_head, ir_add(b, e->first_kv, j)}};
     const ir_expr *size = ir_idx(b, c->p->page_size);
-    const ir_expr *column = ir_let(b, "table_column", ir_div(b, j, size));
-    ir_assume(b, ir_lt(b, column, c->params.size[MHA_MAX_PAGES]));
+    const ir_expr *column = ir_let_index(b, "table_column", c->params.size[MHA_MAX_PAGES], ir_div(b, j, size));
     const ir_access *at = ir_at(b, c->params.tensor[MHA_BLOCK_TABLE], 1, 2, e->number, column);
-    const ir_expr *page = ir_let(b, "page", ir_cast(b, IR_IDX, ir_load(b, at)));
-    ir_assume_index(b, page, c->params.size[MHA_NUM_PAGES]);
+    const ir_expr *page = ir_let_index(b, "page", c->params.size[MHA_NUM_PAGES], ir_cast(b, IR_IDX, ir_load(b, at)));
     return (mha_kv_row){{page, kv_head, ir_let(b, "slot", ir_mod(b, j, size))}, {e->number, kv_head, j}};
 }
 
@@ -111,13 +109,10 @@ const ir_expr *mha_token_position(const mha_context *c, const mha_entry *e, cons
     const ir_buffer *ids = c->params.tensor[MHA_POSITION_IDS];
     const ir_expr *position = otherwise;
     if (ids) {
-        const ir_expr *at = ir_let(b, "id_at", ir_add(b, e->first_q, token));
-        ir_assume(b, ir_lt(b, at, ids->dims[1]));
+        const ir_expr *at = ir_let_index(b, "id_at", ids->dims[1], ir_add(b, e->first_q, token));
         position = ir_cast(b, IR_IDX, ir_load(b, ir_at(b, ids, 1, 2, e->batch, at)));
     }
-    position = ir_let(b, "position", position);
-    ir_assume_index(b, position, c->params.size[MHA_ROTARY_POSITIONS]);
-    return position;
+    return ir_let_index(b, "position", c->params.size[MHA_ROTARY_POSITIONS], position);
 }
 
 /* ---- keys along the lanes ---- */

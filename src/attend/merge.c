@@ -96,8 +96,8 @@ void mha_merge_op(mha_context *c) {
         const ir_expr *end = ir_min(b, seq_q, ir_plus(b, first, QUERIES));
         IR_FOR(b, query, first, end, 1) {
             const ir_expr *of_head = ir_add(b, ir_mul(b, batch, heads), head);
-            const ir_expr *row = ir_let(b, "row", ir_add(b, ir_mul(b, of_head, seq_q), query));
-            ir_assume(b, ir_lt(b, row, c->params.size[MHA_PART_ROWS]));
+            const ir_expr *number = ir_add(b, ir_mul(b, of_head, seq_q), query);
+            const ir_expr *row = ir_let_index(b, "row", c->params.size[MHA_PART_ROWS], number);
             const mha_parts parts = {
                 .max = c->params.tensor[MHA_PARTS_LSE],
                 .values = c->params.tensor[MHA_PARTS],

@@ -253,8 +253,7 @@ static void prefetch_next(q_lanes *c, const q_lanes_tile *t, const ir_buffer *te
     }
 }
 
-/* Opens the loop over the block's rows, mask->lanes at once, and loads elements that all keys share. Clamped like
- * any other key, the first one of the tile is in bounds at a glance. */
+/* Opens the loop over the block's rows, mask->lanes at once, and loads elements that all keys share. */
 static const ir_expr *begin_rows(q_lanes *c, const q_lanes_tile *t, elements *mask, elements *bias, q_lanes_row *rows) {
     const ir_expr *at = ir_for_begin(c->b, "at", ir_idx(c->b, 0), ir_idx(c->b, c->block_rows), mask->lanes, false);
     elements *const both[2] = {mask, bias};
@@ -262,7 +261,7 @@ static const ir_expr *begin_rows(q_lanes *c, const q_lanes_tile *t, elements *ma
     for (int l = 0; l < (alike ? 1 : mask->lanes); l++) rows[l] = ql_row(c, t->block, plus(c, at, l));
     for (int i = 0; i < 2; i++)
         if (both[i]->tensor && both[i]->varies == ALONG_ROWS)
-            both[i]->of_rows = load_rows(c, both[i], rows, ir_let(c->b, "any_key", ql_clamp_key(c, t->first_key)));
+            both[i]->of_rows = load_rows(c, both[i], rows, ir_let_index(c->b, "any_key", c->e.seq_kv, t->first_key));
     return at;
 }
 

@@ -12,8 +12,7 @@ typedef struct tile_sums {
 /* The factor of the codes of a key's value. */
 static const ir_expr *times_scale(q_lanes *c, const q_lanes_tile *tile, const ir_expr *j, const ir_expr *probability) {
     if (!c->m->params.tensor[MHA_V_SCALE]) return probability;
-    /* It is a key of the entry anyway, but not by a way that the prover finds where lengths come from tables. */
-    const ir_expr *key = ir_let(c->b, "key", ql_clamp_key(c, ir_add(c->b, tile->first_key, j)));
+    const ir_expr *key = ir_let_index(c->b, "key", c->e.seq_kv, ir_add(c->b, tile->first_key, j));
     const mha_kv_row row = mha_kv_row_at(c->m, &c->e, c->kv_head, key);
     return ir_mul(c->b, probability, ir_splat(c->b, mha_v_scale(c->m, &row), c->m->lanes));
 }

@@ -83,9 +83,8 @@ static void add_keys(q_lanes *c, const q_lanes_tile *tile, value_tile *t, const 
     const int32_t unroll = t->masked ? 1 : c->m->s->value_unroll;
     MHA_STEPS(c->m, j, lo, ir_plus(b, hi, 1 - unroll), unroll) multiply(c, tile, t, j);
     if (unroll == 1) return;
-    /* The rest. The maximum changes nothing, but shows the prover where the rest begins. */
-    const ir_expr *left = ir_mod(b, ir_max(b, ir_idx(b, 0), ir_sub(b, hi, lo)), ir_idx(b, unroll));
-    const ir_expr *done = ir_let(b, "done", ir_max(b, lo, ir_sub(b, hi, left)));
+    const ir_expr *left = ir_mod(b, ir_sub(b, hi, lo), ir_idx(b, unroll));
+    const ir_expr *done = ir_let_in(b, "done", lo, ir_plus(b, hi, 1), ir_sub(b, hi, left));
     MHA_STEPS(c->m, j, done, hi, 1) multiply(c, tile, t, j);
 }
 

@@ -32,9 +32,7 @@ const ir_expr *weights_query(const weights *w, const ir_expr *row) {
     row = ir_let(b, "output_row", ir_min(b, row, ir_plus(b, w->all_queries, -1)));
     if (!w->c->p->has_row_ids) return row;
     const ir_expr *id = ir_load(b, ir_at(b, w->c->params.tensor[MHA_ROW_IDS], 1, 1, row));
-    const ir_expr *query = ir_let(b, "query", ir_cast(b, IR_IDX, id));
-    ir_assume_index(b, query, w->c->params.size[MHA_SEQ_Q]);
-    return query;
+    return ir_let_index(b, "query", w->c->params.size[MHA_SEQ_Q], ir_cast(b, IR_IDX, id));
 }
 
 /* ---- Which keys count ---- */

@@ -27,13 +27,12 @@ void weights_load_queries(const weights *w, const ir_expr *kv_head) {
 
 /* ---- K ---- */
 
-/* The places of the keys from `key` on. Keys beyond the last one that counts are that one again. The outer two clamps
- * change nothing: they shorten the prover's work. */
+/* The places of the keys from `key` on. Keys beyond the last one that counts are that one again. */
 static void refer_keys(const weights *w, const ir_expr *kv_head, const ir_expr *key, mha_kv_row *rows) {
     ir_builder *b = w->b;
     for (int l = 0; l < w->lanes; l++) {
         const ir_expr *counts = ir_min(b, ir_plus(b, key, l), ir_plus(b, w->limit, -1));
-        const ir_expr *j = ir_let(b, "key", ir_min(b, ir_plus(b, w->all_keys, -1), ir_max(b, ir_idx(b, 0), counts)));
+        const ir_expr *j = ir_let_index(b, "key", w->all_keys, counts);
         rows[l] = mha_kv_row_at(w->c, &w->e, kv_head, j);
     }
 }

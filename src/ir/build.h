@@ -123,6 +123,10 @@ const ir_expr *ir_let(ir_builder *b, const char *name, const ir_expr *value);
 /* The same of an idx of which the prover is to know nothing but lo <= value < hi, which the author guarantees: proofs
  * that would go through a long expression are short then. A constant stays one, and the interval is assumed. */
 const ir_expr *ir_let_in(ir_builder *b, const char *name, const ir_expr *lo, const ir_expr *hi, const ir_expr *value);
+/* The same of an index: 0 <= value < size. */
+static inline const ir_expr *ir_let_index(ir_builder *b, const char *name, const ir_expr *size, const ir_expr *value) {
+    return ir_let_in(b, name, ir_idx(b, 0), size, value);
+}
 const ir_buffer *ir_alloc(ir_builder *b, const char *name, ir_space space, ir_type type, int num_dims,
                           const int64_t *dims);
 /* An array in registers, whose elements are vectors of `lanes`; num_dims 0: one of them. */
@@ -140,7 +144,6 @@ void ir_store(ir_builder *b, const ir_access *access, const ir_expr *value);
 void ir_prefetch(ir_builder *b, const ir_access *access);
 void ir_prefetch_far(ir_builder *b, const ir_access *access);
 void ir_assume(ir_builder *b, const ir_expr *condition);
-void ir_assume_index(ir_builder *b, const ir_expr *x, const ir_expr *size); /* 0 <= x < size */
 /* The operands that the operation has, in the order of ir_tile_op; the others NULL. */
 void ir_tile(ir_builder *b, ir_tile_op op, const ir_access *x, const ir_access *y, const ir_access *z);
 

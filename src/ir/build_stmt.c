@@ -226,11 +226,6 @@ void ir_assume(ir_builder *b, const ir_expr *condition) {
     if (stmt) stmt->u.assume = condition;
 }
 
-void ir_assume_index(ir_builder *b, const ir_expr *x, const ir_expr *size) {
-    ir_assume(b, ir_ge(b, x, ir_idx(b, 0)));
-    ir_assume(b, ir_lt(b, x, size));
-}
-
 /* ---- tiles ---- */
 
 bool ir_build_no_tile(ir_builder *b, const ir_access *access) {

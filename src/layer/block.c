@@ -103,21 +103,15 @@ const ir_expr *mha_tokens_of(const mha_context *c, const ir_buffer *x) {
     return x ? ir_mul(c->b, x->dims[0], x->dims[1]) : NULL;
 }
 
-/* Where lengths are dynamic, the prover knows nothing of the quotient; the rows are as many as it says. */
 mha_token mha_token_of(const mha_context *c, const ir_buffer *x, const ir_expr *row) {
     ir_builder *b = c->b;
     if (!x || !row) return (mha_token){NULL, NULL};
     const ir_expr *tokens = x->dims[1];
     if (c->p->is_ragged) return (mha_token){ir_idx(b, 0), row};
     if (ir_is(tokens, 1)) return (mha_token){row, ir_idx(b, 0)};
-    const bool is_dynamic = !ir_is_const(tokens);
-    if (is_dynamic) ir_assume(b, ir_ge(b, tokens, ir_idx(b, 1)));
-    mha_token t = {.entry = ir_let(b, "entry", ir_div(b, row, tokens))};
-    t.token = ir_let(b, "token", ir_sub(b, row, ir_mul(b, t.entry, tokens)));
-    if (!is_dynamic) return t;
-    ir_assume_index(b, t.entry, x->dims[0]);
-    ir_assume_index(b, t.token, tokens);
-    return t;
+    if (!ir_is_const(tokens)) ir_assume(b, ir_ge(b, tokens, ir_idx(b, 1)));
+    const ir_expr *entry = ir_let_index(b, "entry", x->dims[0], ir_div(b, row, tokens));
+    return (mha_token){entry, ir_let_index(b, "token", tokens, ir_sub(b, row, ir_mul(b, entry, tokens)))};
 }
 
 /* ---- Packed weights ---- */

@@ -130,8 +130,7 @@ static int64_t find_rows(const gemm *c, const ir_expr *first, const ir_expr *n, 
     for (int64_t i = 0; i < count; i++) {
         const ir_expr *r = ir_plus(b, ir_times(b, n, count), i);
         const ir_expr *row = ir_add(b, first, ir_min(b, ir_idx(b, c->rows - 1), r));
-        row = ir_let(b, "asked", ir_min(b, ir_plus(b, c->g->rows, -1), row));
-        ir_assume_index(b, row, c->g->rows);
+        row = ir_let_index(b, "asked", c->g->rows, ir_min(b, ir_plus(b, c->g->rows, -1), row));
         found[i] = c->g->locate(c->m, c->g, row);
     }
     return count;
@@ -234,8 +233,7 @@ static void load_rows(const gemm *c, const ir_expr *rows, const ir_expr *at, con
     ir_builder *b = c->b;
     IR_LOOP(b, r, ir_for_begin(b, "load", ir_idx(b, 0), rows, 1, false)) {
         const ir_expr *row = ir_add(b, ir_add(b, c->first, at), r);
-        row = ir_let(b, "row", ir_min(b, ir_plus(b, c->g->rows, -1), row));
-        ir_assume_index(b, row, c->g->rows);
+        row = ir_let_index(b, "row", c->g->rows, ir_min(b, ir_plus(b, c->g->rows, -1), row));
         const ir_expr *slab_at = ir_add(b, base, r);
         c->g->load_row(c->m, c->g, row, &(mha_row){c->slab, {slab_at}, NULL});
         if (c->g->depth % c->inputs)
@@ -246,8 +244,7 @@ static void load_rows(const gemm *c, const ir_expr *rows, const ir_expr *at, con
 static void store_rows(const gemm *c, const ir_expr *rows, const ir_expr *at, const ir_expr *base) {
     ir_builder *b = c->b;
     IR_LOOP(b, r, ir_for_begin(b, "store", ir_idx(b, 0), rows, 1, false)) {
-        const ir_expr *row = ir_let(b, "row", ir_add(b, ir_add(b, c->first, at), r));
-        ir_assume_index(b, row, c->g->rows);
+        const ir_expr *row = ir_let_index(b, "row", c->g->rows, ir_add(b, ir_add(b, c->first, at), r));
         c->g->store_row(c->m, c->g, row, &(mha_row){c->tile, {ir_add(b, base, r)}, NULL});
     }
 }
