@@ -92,7 +92,21 @@ static void alloc_scratch(q_lanes *c) {
 
 /* ---- one task ---- */
 
-static void build_tile(q_lanes *c) {
+/* One tile for one block, tile->block. */
+static void visit_tile(q_lanes *c, q_lanes_tile *tile) {
+    ql_open_block(c, tile);
+    IR_GUARD(c->b, c->has_edges, ir_gt(c->b, tile->to, tile->from)) {
+        ql_scores(c, tile);
+        ql_softmax(c, tile);
+        if (c->at_once) ql_close_rows(c, tile->block);
+        if (c->by_rows)
+            ql_values_by_rows(c, tile);
+        else
+            ql_values(c, tile);
+    }
+}
+
+static void visit_tiles(q_lanes *c) {
     ir_builder *b = c->b;
     q_lanes_tile tile = {0};
     IR_LOOP(b, number, ql_begin_tiles(c)) {
@@ -101,17 +115,7 @@ static void build_tile(q_lanes *c) {
         ql_load_tile(c, &tile);
         IR_FOR(b, block, ir_idx(b, 0), c->blocks, 1) {
             tile.block = block;
-            ql_open_block(c, &tile);
-            IR_GUARD(b, c->has_edges, ir_gt(b, tile.to, tile.from)) {
-                ql_scores(c, &tile);
-                ql_softmax(c, &tile);
-                if (c->by_rows) {
-                    if (c->at_once) ql_close_rows(c, tile.block);
-                    ql_values_by_rows(c, &tile);
-                } else {
-                    ql_values(c, &tile);
-                }
-            }
+            visit_tile(c, &tile);
         }
     }
 }
@@ -123,7 +127,7 @@ static void build_blocks(q_lanes *c) {
         ql_init_rows(c, block);
         ql_load_queries(c, block);
     }
-    build_tile(c);
+    visit_tiles(c);
     if (c->at_once) return;
     IR_FOR(b, block, ir_idx(b, 0), c->blocks, 1) {
         ql_close_rows(c, block);

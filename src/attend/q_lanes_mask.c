@@ -63,26 +63,52 @@ static const ir_expr *is_partial(q_lanes *c, const q_lanes_tile *t) {
     return partial ? ir_or(b, partial, begins) : begins;
 }
 
-/* Adds 0 * V over the tile's keys: NaN if there is a NaN or an infinity among them. Lanes run along the columns; steps
- * overlap at the end if they do not divide them. Two sums, because each waits for its own last addition. */
-static void add_zeros(q_lanes *c, const q_lanes_tile *t, const ir_buffer *sums, int lanes, int num_sums) {
+/* Sums of 0 * V over a tile's keys: NaN if there is a NaN or an infinity among them. Lanes run along the columns. There
+ * are up to two sums, because each waits for its own last addition. */
+typedef struct zero_sums {
+    const ir_buffer *registers; /* [count] */
+    int lanes, count;
+} zero_sums;
+
+static const ir_access *sum_at(q_lanes *c, const zero_sums *sums, int i) {
+    return ir_at(c->b, sums->registers, sums->lanes, 1, ir_idx(c->b, i));
+}
+
+static zero_sums new_zero_sums(q_lanes *c) {
+    const int64_t columns = c->m->p->head_dim_v;
+    zero_sums sums = {.lanes = mha_column_lanes(columns, c->m->lanes)};
+    sums.count = columns >= 2 * sums.lanes ? 2 : 1;
+    sums.registers = ir_registers(c->b, "zeros", c->m->elem, sums.lanes, 1, (int64_t[]){sums.count});
+    for (int i = 0; i < sums.count; i++) ir_store(c->b, sum_at(c, &sums, i), mha_number(c->m, 0, sums.lanes));
+    return sums;
+}
+
+/* The columns of a key from `column` on, one vector for each sum. Vectors overlap at the end of the row if they do not
+ * fill it. */
+static void add_vectors(q_lanes *c, const zero_sums *sums, const mha_kv_row *row, const ir_expr *scale,
+                        const ir_expr *column) {
     ir_builder *b = c->b;
-    const mha_context *m = c->m;
-    const int64_t columns = m->p->head_dim_v;
+    const int64_t columns = c->m->p->head_dim_v;
+    const int lanes = sums->lanes;
+    for (int i = 0; i < sums->count; i++) {
+        const ir_access *sum = sum_at(c, sums, i);
+        const ir_expr *at = plus(c, column, (int64_t)i * lanes);
+        if (columns % (lanes * sums->count)) at = ir_min(b, at, ir_idx(b, columns - lanes));
+        const ir_expr *value = mha_load(c->m, mha_kv_access(c->m, c->m->v, row, at, lanes));
+        if (scale) value = ir_mul(b, value, ir_splat(b, scale, lanes));
+        ir_store(b, sum, mha_madd(c->m, value, mha_number(c->m, 0, lanes), ir_load(b, sum)));
+    }
+}
+
+static void add_zeros(q_lanes *c, const q_lanes_tile *t, const zero_sums *sums) {
+    ir_builder *b = c->b;
+    const int64_t step = (int64_t)sums->lanes * sums->count;
     IR_FOR(b, j, ir_idx(b, 0), t->room, 1) {
-        const mha_kv_row row = mha_kv_row_at(m, &c->e, c->kv_head, ir_add(b, t->first_key, j));
-        const ir_expr *scale = mha_v_scale(m, &row);
+        const mha_kv_row row = mha_kv_row_at(c->m, &c->e, c->kv_head, ir_add(b, t->first_key, j));
+        const ir_expr *scale = mha_v_scale(c->m, &row);
         if (scale) scale = ir_let(b, "scale", scale);
-        IR_LOOP(b, step,
-                ir_for_begin(b, "column", ir_idx(b, 0), ir_idx(b, columns), (int64_t)lanes * num_sums, false)) {
-            for (int i = 0; i < num_sums; i++) {
-                const ir_access *sum = ir_at(b, sums, lanes, 1, ir_idx(b, i));
-                const ir_expr *at = plus(c, step, (int64_t)i * lanes);
-                if (columns % (lanes * num_sums)) at = ir_min(b, at, ir_idx(b, columns - lanes));
-                const ir_expr *value = mha_load(m, mha_kv_access(m, m->v, &row, at, lanes));
-                if (scale) value = ir_mul(b, value, ir_splat(b, scale, lanes));
-                ir_store(b, sum, mha_madd(m, value, mha_number(m, 0, lanes), ir_load(b, sum)));
-            }
+        IR_FOR(b, column, ir_idx(b, 0), ir_idx(b, c->m->p->head_dim_v), step) {
+            add_vectors(c, sums, &row, scale, column);
         }
     }
 }
@@ -91,17 +117,10 @@ static void add_zeros(q_lanes *c, const q_lanes_tile *t, const ir_buffer *sums, 
 static const ir_expr *is_harmless(q_lanes *c, const q_lanes_tile *t) {
     ir_builder *b = c->b;
     const bool only_edges = !c->has_elements && !c->m->has_global;
-    const int64_t columns = c->m->p->head_dim_v;
-    int lanes = c->m->lanes;
-    while (lanes > columns) lanes /= 2;
-    const int num_sums = columns >= 2 * lanes ? 2 : 1;
-    const ir_buffer *sums = ir_registers(b, "zeros", c->m->elem, lanes, 1, (int64_t[]){num_sums});
-    for (int i = 0; i < num_sums; i++) ir_store(b, ir_at(b, sums, lanes, 1, ir_idx(b, i)), mha_number(c->m, 0, lanes));
-    IR_GUARD(b, only_edges, is_partial(c, t)) {
-        add_zeros(c, t, sums, lanes, num_sums);
-    }
-    const ir_expr *total = ir_load(b, ir_at(b, sums, lanes, 1, ir_idx(b, 0)));
-    for (int i = 1; i < num_sums; i++) total = ir_add(b, total, ir_load(b, ir_at(b, sums, lanes, 1, ir_idx(b, i))));
+    const zero_sums sums = new_zero_sums(c);
+    IR_GUARD(b, only_edges, is_partial(c, t)) add_zeros(c, t, &sums);
+    const ir_expr *total = ir_load(b, sum_at(c, &sums, 0));
+    if (sums.count > 1) total = ir_add(b, total, ir_load(b, sum_at(c, &sums, 1)));
     return ir_let(b, "is_harmless", ir_eq(b, ir_reduce(b, IR_ADD, total), mha_number(c->m, 0, 1)));
 }
 

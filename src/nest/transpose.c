@@ -3,14 +3,11 @@
 void mha_unpack(ir_builder *b, int lanes, int width, const ir_expr **x, const ir_expr **y) {
     uint8_t low[IR_MAX_LANES], high[IR_MAX_LANES];
     const int quarter = mha_quarter(lanes);
-    int n = 0;
-    for (int start = 0; start < lanes; start += quarter)
-        for (int at = 0; at < quarter / 2; at += width)
-            for (int side = 0; side < 2; side++)
-                for (int l = 0; l < width; l++, n++) {
-                    low[n] = (uint8_t)(side * lanes + start + at + l);
-                    high[n] = (uint8_t)(low[n] + quarter / 2);
-                }
+    for (int n = 0; n < lanes; n++) {
+        const int side = n / width % 2, group = n % quarter / (2 * width);
+        low[n] = (uint8_t)(side * lanes + n / quarter * quarter + group * width + n % width);
+        high[n] = (uint8_t)(low[n] + quarter / 2);
+    }
     const ir_expr *first = *x, *second = *y;
     *x = ir_let(b, "t", ir_shuffle(b, first, second, lanes, low));
     *y = ir_let(b, "t", ir_shuffle(b, first, second, lanes, high));
