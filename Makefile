@@ -75,7 +75,7 @@ HARDENED_LINK = -z relro -z now $(NOTES_$(ARCH))
 
 # Names of the archive could not be made local in objects of link-time optimisation.
 NO_LTO = $(if $(findstring -flto,$(CFLAGS)),-fno-lto)
-WARN = -Wall -Wextra -Wshadow -Wstrict-prototypes -Wmissing-prototypes -Wvla
+WARN = -Wall -Wextra -Wshadow -Wstrict-prototypes -Wmissing-prototypes -Wvla -Werror=implicit-function-declaration
 # No contraction anywhere: a*b+c is fused only where fma is written, or the interpreter would not define the kernels.
 BASE_CFLAGS = -std=gnu11 $(WARN) -fPIC -fvisibility=hidden -ffp-contract=off -pthread \
 	$(HARDENED) -Iinclude $(CFLAGS) $(NO_LTO) $(SANITIZE) $(if $(JIT_ASAN),-DATTUNE_JIT_ASAN)

@@ -73,7 +73,7 @@ static const ir_expr *packed(mha_context *c, const mha_gemm *g, const ir_expr *r
     ir_builder *b = c->b;
     const operands *o = g->user;
     const int inputs = g->right_is_paired ? 2 : 1;
-    const ir_expr *panel = ir_times(b, g->group, g->group_columns / MHA_PANEL);
+    const ir_expr *panel = ir_times(b, g->column_group, g->group_columns / MHA_PANEL);
     panel = ir_add(b, panel, ir_div(b, column, ir_idx(c->b, MHA_PANEL)));
     row = ir_add(b, ir_mul(b, panel, ir_idx(c->b, (g->depth + inputs - 1) / inputs + 1)), row);
     const ir_expr *at = ir_add(b, ir_mul(b, row, ir_idx(c->b, MHA_PANEL)), ir_mod(b, column, ir_idx(c->b, MHA_PANEL)));
@@ -99,7 +99,7 @@ static const ir_access *left_at(mha_context *c, const mha_gemm *g, const mha_tok
 }
 
 static const ir_access *result_at(mha_context *c, const mha_gemm *g, const mha_token *t, const ir_expr *column) {
-    column = ir_add(c->b, ir_mul(c->b, g->group, ir_idx(c->b, g->group_columns)), column);
+    column = ir_add(c->b, ir_mul(c->b, g->column_group, ir_idx(c->b, g->group_columns)), column);
     return ir_at(c->b, ((const operands *)g->user)->o, 1, 3, t->entry, t->token, column);
 }
 
@@ -107,7 +107,7 @@ static void store_row(mha_context *c, const mha_gemm *g, const ir_expr *row, con
     ir_builder *b = c->b;
     const operands *o = g->user;
     const ir_expr *n = ir_for_begin(b, "n", ir_idx(c->b, 0), ir_idx(c->b, g->group_columns), 1, false);
-    const ir_expr *column = ir_add(b, ir_mul(b, g->group, ir_idx(c->b, g->group_columns)), n);
+    const ir_expr *column = ir_add(b, ir_mul(b, g->column_group, ir_idx(c->b, g->group_columns)), n);
     ir_store(b, ir_at(b, o->o, 1, 3, g->outer[0], row, column), ir_load(b, mha_row_access(c, from, n, 1)));
     ir_for_end(b);
 }

@@ -107,7 +107,7 @@ static void only_what_is_seen_and_one_tile(void **state) {
     (void)state;
     assert_true(may_be_by_rows("num_heads=2,seq_q=12,seq_kv=30,head_dim=8"));
     assert_true(may_be_by_rows("num_heads=2,seq_q=5,seq_kv=30,head_dim=8"));
-    assert_true(may_be_by_rows("num_heads=2,seq_q=24,seq_kv=30,head_dim=8")); /* two whole blocks */
+    assert_true(may_be_by_rows("num_heads=2,seq_q=24,seq_kv=30,head_dim=8")); /* two whole stripes */
     static const char *const others[] = {
         "num_heads=2,seq_q=13,seq_kv=30,head_dim=8", /* one and a part */
         "num_heads=2,seq_q=12,seq_kv=31,head_dim=8",

@@ -19,8 +19,8 @@
  * reproducible: the chunk is the whole and tiles lie where those of q-lanes do; scores are summed serially along
  * head_dim, with lanes along keys (d_lanes_serial.c); P V is summed for each tile by itself, and joins O as a tile of
  * q-lanes does (mha_sum). The bits of a row are then those of q-lanes. */
-#ifndef ATTUNE_MHA_D_LANES_H
-#define ATTUNE_MHA_D_LANES_H
+#ifndef ATTUNE_ATTEND_D_LANES_H
+#define ATTUNE_ATTEND_D_LANES_H
 
 #include "attend/score.h"
 #include "attend/sight.h"

@@ -1,8 +1,8 @@
 /* S = Q K^T for one tile: register tiles of score_rows keys by score_vectors query rows, lanes along head_dim. The
  * lanes of their sums are added up at once, several sums together, while the next register tile multiplies.
  *
- * A block is as many turns as there are lanes, each with keys of all streams. The scores of a turn lie side by side,
- * those of a stream are wanted side by side: a block is transposed when it is complete. */
+ * A round is as many turns of the loop as there are lanes. Each turn takes keys of all streams. It leaves its scores
+ * side by side, but those of a stream are wanted side by side: a round is transposed when it is complete. */
 #include "attend/d_lanes.h"
 #include "base/integers.h"
 #include "nest/transpose.h"
@@ -12,8 +12,8 @@ enum { STREAMS = 4 }; /* as many as there are lanes in a quarter */
 /* Keys of a turn: first + i of each stream, i < score_rows / streams. */
 typedef struct score_tile {
     const dl_streams *streams;
-    const ir_expr *block, *turn; /* first key of the block within its stream, and of the turn within the block */
-    const ir_buffer *turns;      /* scratch [max_rows, STREAMS, lanes]: scores of a block */
+    const ir_expr *round, *turn; /* first key of the round within its stream, and of the turn within the round */
+    const ir_buffer *turns;      /* scratch [max_rows, STREAMS, lanes]: scores of a round */
     const ir_expr *first_row;
     mha_kv_row key[IR_MAX_LANES];
     mha_product product; /* rows by keys */
@@ -41,20 +41,20 @@ static void open_keys(d_lanes *d, score_tile *t) {
     const int64_t count = t->product.vectors;
     const bool fits = streams->count > 1 || (ir_is_const(keys) && keys->value.i % count == 0);
     for (int64_t j = 0; j < count; j++) {
-        const ir_expr *i = ir_add(b, t->block, ir_plus(b, t->turn, j / streams->count));
+        const ir_expr *i = ir_add(b, t->round, ir_plus(b, t->turn, j / streams->count));
         if (!fits) i = ir_min(b, i, ir_plus(b, keys, -1));
         t->key[j] = dl_key_at(d, streams, j % streams->count, i);
     }
 }
 
 /* Where the scores of `lanes` keys from the j-th of the turn on go. Turns that are a quarter apart are neighbours, so
- * that transposing quarters makes vectors of a block. */
+ * that transposing quarters makes vectors of a round. */
 static const ir_access *scores_at(const d_lanes *d, const score_tile *t, int64_t row, int64_t j, int lanes) {
     ir_builder *b = d->b;
     const ir_expr *r = row_at(d, t, row);
     if (t->streams->count == 1)
         return ir_at(b, d->scores, lanes, 2, r,
-                     ir_add(b, t->streams->first[0], ir_plus(b, ir_add(b, t->block, t->turn), j)));
+                     ir_add(b, t->streams->first[0], ir_plus(b, ir_add(b, t->round, t->turn), j)));
     const ir_expr *turn = ir_plus(b, t->turn, j / STREAMS), *four = ir_idx(b, STREAMS);
     const ir_expr *quarter = ir_mul(b, ir_div(b, turn, four), four);
     return ir_at(b, t->turns, lanes, 3, r, ir_mod(b, turn, four), ir_plus(b, quarter, j % STREAMS));
@@ -106,8 +106,8 @@ static void register_tile(d_lanes *d, const void *user, const ir_expr *first_row
     finish_sums(d, &t);
 }
 
-/* Moves the scores of a block to where they belong. */
-static void transpose_block(d_lanes *d, const score_tile *t) {
+/* Moves the scores of a round to where they belong. */
+static void transpose_round(d_lanes *d, const score_tile *t) {
     ir_builder *b = d->b;
     IR_LOOP(b, row, ir_for_begin(b, "r", ir_idx(b, 0), d->padded_rows, 1, false)) {
         const ir_expr *squares[STREAMS];
@@ -115,7 +115,7 @@ static void transpose_block(d_lanes *d, const score_tile *t) {
             squares[i] = ir_let(b, "s", ir_load(b, ir_at(b, t->turns, d->lanes, 3, row, ir_idx(b, i), ir_idx(b, 0))));
         mha_transpose_quarters(b, d->lanes, squares);
         for (int s = 0; s < STREAMS; s++)
-            ir_store(b, ir_at(b, d->scores, d->lanes, 2, row, ir_add(b, t->streams->first[s], t->block)), squares[s]);
+            ir_store(b, ir_at(b, d->scores, d->lanes, 2, row, ir_add(b, t->streams->first[s], t->round)), squares[s]);
     }
 }
 
@@ -125,7 +125,7 @@ static void score_streams(d_lanes *d, const dl_streams *streams, const void *use
     score_tile t = {.streams = streams};
     (void)user;
     if (streams->count == 1) {
-        t.block = ir_idx(b, 0);
+        t.round = ir_idx(b, 0);
         IR_FOR(b, i, ir_idx(b, 0), streams->keys, keys) {
             t.turn = i;
             dl_each_rows(d, d->c->s->score_vectors, register_tile, &t);
@@ -133,21 +133,21 @@ static void score_streams(d_lanes *d, const dl_streams *streams, const void *use
         return;
     }
     IR_FOR(b, i, ir_idx(b, 0), ir_sub(b, streams->keys, ir_idx(b, d->lanes - 1)), d->lanes) {
-        t.block = i;
+        t.round = i;
         t.turns = ir_scratch(b, "turns", d->c->elem, 3, (int64_t[]){d->max_rows, STREAMS, d->lanes});
         IR_FOR(b, turn, ir_idx(b, 0), ir_idx(b, d->lanes), keys / STREAMS) {
             t.turn = turn;
-            const ir_expr *key = ir_add(b, t.block, t.turn);
+            const ir_expr *key = ir_add(b, t.round, t.turn);
             for (int64_t j = 0; j < keys; j++)
                 dl_fetch_ahead(d, d->c->k, streams, j % STREAMS, ir_plus(b, key, j / STREAMS));
             dl_each_rows(d, d->c->s->score_vectors, register_tile, &t);
         }
-        transpose_block(d, &t);
+        transpose_round(d, &t);
     }
 }
 
 void dl_scores(d_lanes *d, const dl_tile *tile) {
     const int64_t keys = d->c->s->score_rows;
-    const bool by_blocks = d->lanes >= STREAMS && keys % STREAMS == 0 && d->lanes % (keys / STREAMS) == 0;
-    dl_each_streams(d, tile, by_blocks ? STREAMS : 1, by_blocks ? d->lanes : keys, score_streams, NULL);
+    const bool by_rounds = d->lanes >= STREAMS && keys % STREAMS == 0 && d->lanes % (keys / STREAMS) == 0;
+    dl_each_streams(d, tile, by_rounds ? STREAMS : 1, by_rounds ? d->lanes : keys, score_streams, NULL);
 }

@@ -52,11 +52,11 @@ static const ir_expr *sees(const d_lanes *d, const row_tile *tile, int64_t r, co
 /* ---- pairs ---- */
 
 /* Columns of a row of V in the 128 bits within which unpack instructions work; half of them go into each vector. */
-static int block_columns(const d_lanes *d) { return d->width < 8 ? d->width : 8; }
+static int segment_columns(const d_lanes *d) { return d->width < 8 ? d->width : 8; }
 
 void dl_restore_order(d_lanes *d, const ir_expr *row) {
     ir_builder *b = d->b;
-    const int block = block_columns(d);
+    const int segment = segment_columns(d);
     IR_FOR(b, at, ir_idx(b, 0), ir_idx(b, d->v_columns), d->width) {
         const ir_access *to[2];
         const ir_expr *from[2];
@@ -67,8 +67,8 @@ void dl_restore_order(d_lanes *d, const ir_expr *row) {
         for (int i = 0; i < 2; i++) {
             uint8_t pick[IR_MAX_LANES];
             for (int l = 0; l < d->lanes; l++) {
-                const int column = i * d->lanes + l, in_block = column % block, upper = in_block >= block / 2;
-                pick[l] = (uint8_t)(upper * d->lanes + column / block * (block / 2) + in_block % (block / 2));
+                const int column = i * d->lanes + l, in_segment = column % segment, upper = in_segment >= segment / 2;
+                pick[l] = (uint8_t)(upper * d->lanes + column / segment * (segment / 2) + in_segment % (segment / 2));
             }
             ir_store(b, to[i], ir_shuffle(b, from[0], from[1], d->lanes, pick));
         }
@@ -93,7 +93,7 @@ static void add_products(d_lanes *d, const row_tile *tile, int64_t r, const ir_e
 }
 
 /* The same for all rows and a vector of columns of V, of which `count` are there. By pairs it becomes two vectors, of
- * the lower and the upper halves of blocks. */
+ * the lower and the upper halves of segments. */
 static void add_vector(d_lanes *d, void *user, const ir_expr *column, int64_t count) {
     const row_tile *tile = user;
     ir_builder *b = d->b;
@@ -106,7 +106,7 @@ static void add_vector(d_lanes *d, void *user, const ir_expr *column, int64_t co
             tile->t->alone ? mha_zero_pairs(d->c, d->lanes) : dl_load_key(d, d->c->v, &tile->key[u][1], column, count);
         next = ir_let(b, "v", next);
         for (int i = 0; i < 2; i++)
-            value[i][u] = ir_let(b, "v", mha_interleave(d->c, v, next, d->lanes, block_columns(d), i));
+            value[i][u] = ir_let(b, "v", mha_interleave(d->c, v, next, d->lanes, segment_columns(d), i));
     }
     for (int64_t r = 0; r < tile->rows; r++)
         for (int64_t i = 0; i < keys_of_unit(d); i++)

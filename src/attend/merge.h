@@ -1,6 +1,6 @@
 /* Partial results over disjoint keys become the whole: of chunks of keys, and as an op of its own. */
-#ifndef ATTUNE_MHA_MERGE_H
-#define ATTUNE_MHA_MERGE_H
+#ifndef ATTUNE_ATTEND_MERGE_H
+#define ATTUNE_ATTEND_MERGE_H
 
 #include "attend/softmax.h"
 

@@ -19,8 +19,8 @@ const ir_access *ql_probability_at(const q_lanes *c, const ir_expr *v, const ir_
     return at_vector(c, c->probabilities, c->m->lanes * c->width, v, j);
 }
 
-const ir_expr *ql_first_row(const q_lanes *c, const ir_expr *block) {
-    return ir_times(c->b, ir_add(c->b, c->first_block, block), c->block_rows);
+const ir_expr *ql_first_row(const q_lanes *c, const ir_expr *stripe) {
+    return ir_times(c->b, ir_add(c->b, c->first_stripe, stripe), c->stripe_rows);
 }
 
 /* ---- sizes ---- */
@@ -29,21 +29,21 @@ static void derive_sizes(q_lanes *c) {
     const mha_context *m = c->m;
     const attune_problem *p = m->p;
     c->width = m->by_pairs ? 2 : 1;
-    c->block_rows = (int64_t)m->s->score_vectors * m->lanes;
-    c->max_blocks = m->s->q_vectors / m->s->score_vectors;
+    c->stripe_rows = (int64_t)m->s->score_vectors * m->lanes;
+    c->max_stripes = m->s->q_vectors / m->s->score_vectors;
     c->at_once = mha_values_by_rows(p, m->s);
     c->by_rows = c->at_once || mha_keeps_rows(p, m->s, m->target);
     c->has_edges = m->has_first || m->has_last;
     c->has_elements = m->params.tensor[MHA_ATTN_MASK] || m->params.tensor[MHA_ATTN_BIAS];
     if (p->is_ragged || !ir_is_const(m->params.size[MHA_SEQ_Q])) return;
     const int64_t rows = p->seq_q * m->group;
-    c->num_blocks = ceil_div(rows, c->block_rows);
-    c->num_tasks = ceil_div(c->num_blocks, c->max_blocks);
-    c->max_blocks = ceil_div(c->num_blocks, c->num_tasks);
-    c->rows_fill_tasks = rows % c->block_rows == 0 && c->num_blocks % c->num_tasks == 0;
+    c->num_stripes = ceil_div(rows, c->stripe_rows);
+    c->num_tasks = ceil_div(c->num_stripes, c->max_stripes);
+    c->max_stripes = ceil_div(c->num_stripes, c->num_tasks);
+    c->rows_fill_tasks = rows % c->stripe_rows == 0 && c->num_stripes % c->num_tasks == 0;
 }
 
-/* A row of the tile's keys, or of pairs of them, for each vector of the block's rows; at_once the other way about. */
+/* A row of the tile's keys, or of pairs of them, for each vector of the stripe's rows; at_once the other way about. */
 static const ir_buffer *by_vectors(q_lanes *c, const char *name, ir_elem elem, int64_t keys) {
     const int64_t lanes = elem == IR_BF16 ? 2 * c->m->lanes : c->m->lanes, vectors = c->m->s->score_vectors;
     if (c->at_once) return ir_scratch(c->b, name, elem, 2, (int64_t[]){keys, vectors * lanes});
@@ -52,11 +52,11 @@ static const ir_buffer *by_vectors(q_lanes *c, const char *name, ir_elem elem, i
 
 static void alloc_scratch(q_lanes *c) {
     const mha_context *m = c->m;
-    const int64_t blocks = c->max_blocks, count = c->block_rows;
-    const int64_t rows[] = {blocks, count}, tile[] = {m->s->kv_tile, count};
+    const int64_t stripes = c->max_stripes, count = c->stripe_rows;
+    const int64_t rows[] = {stripes, count}, tile[] = {m->s->kv_tile, count};
     const int64_t pairs = ceil_div(m->s->kv_tile, 2);
     c->qt = ir_scratch(c->b, "qt", mha_factor_elem(m, ql_kind(c)), 3,
-                       (int64_t[]){blocks, m->p->head_dim / c->width, count * c->width});
+                       (int64_t[]){stripes, m->p->head_dim / c->width, count * c->width});
     c->scores = by_vectors(c, "scores", m->elem, m->s->kv_tile + c->width - 1);
     c->probabilities = c->width == 2 ? by_vectors(c, "probabilities", IR_BF16, pairs) : c->scores;
     if (c->width == 2) c->values = ir_scratch(c->b, "values", IR_BF16, 2, (int64_t[]){pairs, 2 * m->p->head_dim_v});
@@ -64,7 +64,7 @@ static void alloc_scratch(q_lanes *c) {
         c->keys = ir_scratch(c->b, "keys", m->elem, 2, (int64_t[]){m->s->kv_tile, m->p->head_dim});
     if (c->width == 1 && m->v->type.elem != m->elem && !c->by_rows)
         c->values = ir_scratch(c->b, "values", m->elem, 2, (int64_t[]){m->s->kv_tile, m->p->head_dim_v});
-    const int64_t by_row[] = {blocks, count, m->p->head_dim_v}, by_column[] = {blocks, m->p->head_dim_v, count};
+    const int64_t by_row[] = {stripes, count, m->p->head_dim_v}, by_column[] = {stripes, m->p->head_dim_v, count};
     if (c->by_rows && !c->at_once) c->o = ir_scratch(c->b, "o", m->elem, 3, by_row);
     if (!c->by_rows) c->ot = ir_scratch(c->b, "ot", m->elem, 3, by_column);
     c->row_max = ir_scratch(c->b, "row_max", m->elem, 2, rows);
@@ -92,13 +92,13 @@ static void alloc_scratch(q_lanes *c) {
 
 /* ---- one task ---- */
 
-/* One tile for one block, tile->block. */
+/* One tile for one stripe, tile->stripe. */
 static void visit_tile(q_lanes *c, q_lanes_tile *tile) {
-    ql_open_block(c, tile);
+    ql_open_stripe(c, tile);
     IR_GUARD(c->b, c->has_edges, ir_gt(c->b, tile->to, tile->from)) {
         ql_scores(c, tile);
         ql_softmax(c, tile);
-        if (c->at_once) ql_close_rows(c, tile->block);
+        if (c->at_once) ql_close_rows(c, tile->stripe);
         if (c->by_rows)
             ql_values_by_rows(c, tile);
         else
@@ -113,56 +113,56 @@ static void visit_tiles(q_lanes *c) {
         tile.first_key = ir_let(b, "first_key", ir_times(b, number, c->m->s->kv_tile));
         ql_open_tile(c, &tile);
         ql_load_tile(c, &tile);
-        IR_FOR(b, block, ir_idx(b, 0), c->blocks, 1) {
-            tile.block = block;
+        IR_FOR(b, stripe, ir_idx(b, 0), c->stripes, 1) {
+            tile.stripe = stripe;
             visit_tile(c, &tile);
         }
     }
 }
 
-static void build_blocks(q_lanes *c) {
+static void build_stripes(q_lanes *c) {
     ir_builder *b = c->b;
     alloc_scratch(c);
-    IR_FOR(b, block, ir_idx(b, 0), c->blocks, 1) {
-        ql_init_rows(c, block);
-        ql_load_queries(c, block);
+    IR_FOR(b, stripe, ir_idx(b, 0), c->stripes, 1) {
+        ql_init_rows(c, stripe);
+        ql_load_queries(c, stripe);
     }
     visit_tiles(c);
     if (c->at_once) return;
-    IR_FOR(b, block, ir_idx(b, 0), c->blocks, 1) {
-        ql_close_rows(c, block);
+    IR_FOR(b, stripe, ir_idx(b, 0), c->stripes, 1) {
+        ql_close_rows(c, stripe);
         if (c->by_rows)
-            ql_store_kept(c, block);
+            ql_store_kept(c, stripe);
         else
-            ql_store_rows(c, block);
+            ql_store_rows(c, stripe);
     }
 }
 
-/* The blocks of a task where their number is known: the first tasks take one more if they do not come out even. */
-static void share_blocks(q_lanes *c, const ir_expr *task) {
+/* The stripes of a task where their number is known: the first tasks take one more if they do not come out even. */
+static void share_stripes(q_lanes *c, const ir_expr *task) {
     ir_builder *b = c->b;
     /* The long tasks go first, so that threads end together. */
     if (mha_sees_more_later(c->m->p)) task = ir_let(b, "task", ir_sub(b, ir_idx(b, c->num_tasks - 1), task));
-    const int64_t base = c->num_blocks / c->num_tasks, extra = c->num_blocks % c->num_tasks;
-    c->first_block = ir_times(b, task, base);
-    c->blocks = ir_idx(b, base);
+    const int64_t base = c->num_stripes / c->num_tasks, extra = c->num_stripes % c->num_tasks;
+    c->first_stripe = ir_times(b, task, base);
+    c->stripes = ir_idx(b, base);
     if (extra) {
         const ir_expr *is_longer = ir_lt(b, task, ir_idx(b, extra));
-        c->first_block = ir_add(b, c->first_block, ir_min(b, task, ir_idx(b, extra)));
-        c->blocks = ir_let(b, "blocks", ir_select(b, is_longer, ir_idx(b, base + 1), ir_idx(b, base)));
+        c->first_stripe = ir_add(b, c->first_stripe, ir_min(b, task, ir_idx(b, extra)));
+        c->stripes = ir_let(b, "stripes", ir_select(b, is_longer, ir_idx(b, base + 1), ir_idx(b, base)));
     }
-    c->first_block = ir_let(b, "first_block", c->first_block);
-    build_blocks(c);
+    c->first_stripe = ir_let(b, "first_stripe", c->first_stripe);
+    build_stripes(c);
 }
 
-/* The same where only the run tells: a task has max_blocks blocks, or those that are left, or none. */
-static void take_blocks(q_lanes *c, const ir_expr *task) {
+/* The same where only the run tells: a task has max_stripes stripes, or those that are left, or none. */
+static void take_stripes(q_lanes *c, const ir_expr *task) {
     ir_builder *b = c->b;
-    c->first_block = ir_let(b, "first_block", ir_times(b, task, c->max_blocks));
-    const ir_expr *left = ir_sub(b, ir_ceil_div(b, c->rows, c->block_rows), c->first_block);
-    c->blocks = ir_let(b, "blocks", ir_min(b, left, ir_idx(b, c->max_blocks)));
-    IR_IF(b, ir_gt(b, c->blocks, ir_idx(b, 0))) {
-        build_blocks(c);
+    c->first_stripe = ir_let(b, "first_stripe", ir_times(b, task, c->max_stripes));
+    const ir_expr *left = ir_sub(b, ir_ceil_div(b, c->rows, c->stripe_rows), c->first_stripe);
+    c->stripes = ir_let(b, "stripes", ir_min(b, left, ir_idx(b, c->max_stripes)));
+    IR_IF(b, ir_gt(b, c->stripes, ir_idx(b, 0))) {
+        build_stripes(c);
     }
 }
 
@@ -187,7 +187,7 @@ void mha_q_lanes(mha_context *m) {
         c.kv_head = ir_parallel(b, "h", m->params.size[MHA_KV_HEADS]);
         const ir_expr *longest = c.num_tasks ? NULL : ir_times(b, m->params.size[MHA_SEQ_Q], m->group);
         const ir_expr *tasks =
-            c.num_tasks ? ir_idx(b, c.num_tasks) : ir_ceil_div(b, longest, c.block_rows * c.max_blocks);
+            c.num_tasks ? ir_idx(b, c.num_tasks) : ir_ceil_div(b, longest, c.stripe_rows * c.max_stripes);
         const ir_expr *task = ir_parallel(b, "t", tasks);
         c.e = mha_entry_open(m, entry);
         mha_scale_open(m);
@@ -196,8 +196,8 @@ void mha_q_lanes(mha_context *m) {
         c.e.positions_are_keys = mha_positions_are_keys(m, &c.e);
         c.keys_fill_tiles = ir_is_const(c.e.seq_kv) && c.e.seq_kv->value.i % m->s->score_rows == 0;
         if (c.num_tasks)
-            share_blocks(&c, task);
+            share_stripes(&c, task);
         else
-            take_blocks(&c, task);
+            take_stripes(&c, task);
     }
 }

@@ -3,12 +3,12 @@
  *
  *   row     one query row of one KV head; an entry has seq_q * group of them, the heads of a group interleaved (row r
  *           is query r / group of head r % group), so that neighbours see nearly the same keys
- *   block   score_vectors * lanes rows: what a register tile spans
- *   task    up to q_vectors / score_vectors blocks of one KV head of one batch entry; spread evenly where their number
- *           is known when compiling. Else there are tasks for the longest entry, and those without a block end at once
+ *   stripe  score_vectors * lanes rows: what a register tile spans
+ *   task    up to q_vectors / score_vectors stripes of one KV head of one batch entry; spread evenly where their number
+ *           is known when compiling. Else there are tasks for the longest entry, and those without a stripe end at once
  *   tile    the keys from t * kv_tile on, kv_tile of them or as many as there are
  *
- * For each tile and block of a task: S^T = K Q^T with the running maximum (q_lanes_score.c), P = exp(S - max) and
+ * For each tile and stripe of a task: S^T = K Q^T with the running maximum (q_lanes_score.c), P = exp(S - max) and
  * the rescaling factor (q_lanes_softmax.c), O^T = O^T * factor + V^T P^T (q_lanes_value.c); at the end O^T / sum is
  * transposed into place (q_lanes_rows.c). Where nothing is hidden, O = P V is computed as it lies instead, with
  * wide vectors always, with others if the keys are one tile (q_lanes_by_rows.c): the same order of arithmetic, and the
@@ -38,8 +38,8 @@
  * and 2i + 1 of the tile in the values, a key beyond the last one counting as 0. What those are made of lies in pairs:
  * Q^T, P^T, which pack2 makes of the exponentials (q_lanes_softmax.c), and V, a tile of which is interleaved in scratch
  * (q_lanes_tile.c). */
-#ifndef ATTUNE_MHA_Q_LANES_H
-#define ATTUNE_MHA_Q_LANES_H
+#ifndef ATTUNE_ATTEND_Q_LANES_H
+#define ATTUNE_ATTEND_Q_LANES_H
 
 #include "attend/score.h"
 #include "attend/sight.h"
@@ -50,45 +50,45 @@
 typedef struct q_lanes {
     const mha_context *m;
     ir_builder *b;
-    int64_t block_rows, max_blocks; /* rows of a block, blocks of a task at most */
-    int64_t num_blocks, num_tasks;  /* of a KV head; 0: known only at run time */
-    bool rows_fill_tasks;           /* no row number is ever beyond the last row */
-    bool keys_fill_tiles;           /* score_rows divides the number of keys */
-    bool has_edges;                 /* rows have a first or last key of their own */
-    bool has_elements;              /* an attn_mask or attn_bias */
-    bool by_rows;                   /* mha_values_by_rows or mha_keeps_rows */
-    bool at_once;                   /* mha_values_by_rows: one tile is all */
+    int64_t stripe_rows, max_stripes; /* rows of a stripe, stripes of a task at most */
+    int64_t num_stripes, num_tasks;   /* of a KV head; 0: known only at run time */
+    bool rows_fill_tasks;             /* no row number is ever beyond the last row */
+    bool keys_fill_tiles;             /* score_rows divides the number of keys */
+    bool has_edges;                   /* rows have a first or last key of their own */
+    bool has_elements;                /* an attn_mask or attn_bias */
+    bool by_rows;                     /* mha_values_by_rows or mha_keeps_rows */
+    bool at_once;                     /* mha_values_by_rows: one tile is all */
     /* scratch of a task; elem is that of the arithmetic. Operands of products are elem, one to a lane (width 1), or
      * pairs of bf16, two to a lane (width 2). */
     int width;
-    const ir_buffer *qt; /* operand [block, head_dim / width, block_rows * width]: Q^T times mha_query_sign */
+    const ir_buffer *qt; /* operand [stripe, head_dim / width, stripe_rows * width]: Q^T times mha_query_sign */
     /* elem [score_vectors, kv_tile, lanes]: S^T, each vector of rows by itself, so that the softmax, which goes from
-     * key to key, stays out of its own way in the cache; of pairs one key more. at_once: elem [kv_tile, block_rows],
+     * key to key, stays out of its own way in the cache; of pairs one key more. at_once: elem [kv_tile, stripe_rows],
      * and probabilities like them. */
     const ir_buffer *scores;
     /* operand [score_vectors, kv_tile / width, lanes * width]: P^T; width 1: the scores */
     const ir_buffer *probabilities;
     const ir_buffer *keys;    /* elem [kv_tile, head_dim]: K of the tile; NULL: read where it lies */
     const ir_buffer *values;  /* operand [kv_tile / width, head_dim_v * width]: V of the tile; NULL: the same */
-    const ir_buffer *ot;      /* elem [block, head_dim_v, block_rows]: O^T, not yet divided */
-    const ir_buffer *o;       /* elem [block, block_rows, head_dim_v]: O, if by_rows but not at_once */
-    const ir_buffer *row_max; /* elem [block, block_rows]: running maximum of the scores; at the end the LSE */
-    const ir_buffer *row_sum; /* elem [block, block_rows]: of the probabilities that the values are multiplied by */
+    const ir_buffer *ot;      /* elem [stripe, head_dim_v, stripe_rows]: O^T, not yet divided */
+    const ir_buffer *o;       /* elem [stripe, stripe_rows, head_dim_v]: O, if by_rows but not at_once */
+    const ir_buffer *row_max; /* elem [stripe, stripe_rows]: running maximum of the scores; at the end the LSE */
+    const ir_buffer *row_sum; /* elem [stripe, stripe_rows]: of the probabilities that the values are multiplied by */
     const ir_buffer *lse_sum; /* the same before rounding, for the LSE; row_sum if nothing is rounded, or no LSE */
     /* As ot, o and row_sum: mha_sum.lost of each. NULL unless the problem is reproducible. */
     const ir_buffer *ot_lost, *o_lost, *row_sum_lost;
-    const ir_buffer *tile_max;    /* elem [block_rows]: maximum over the tile, for the block at hand */
-    const ir_buffer *factor;      /* elem [block_rows]: what ot must be multiplied by, for the block at hand */
-    const ir_buffer *first_key;   /* i32 [block, block_rows], where the problem needs it: what each row sees */
+    const ir_buffer *tile_max;    /* elem [stripe_rows]: maximum over the tile, for the stripe at hand */
+    const ir_buffer *factor;      /* elem [stripe_rows]: what ot must be multiplied by, for the stripe at hand */
+    const ir_buffer *first_key;   /* i32 [stripe, stripe_rows], where the problem needs it: what each row sees */
     const ir_buffer *last_key;    /* the same */
     const ir_buffer *last_global; /* the same */
-    const ir_buffer *position;    /* elem [block, block_rows], for ALiBi */
+    const ir_buffer *position;    /* elem [stripe, stripe_rows], for ALiBi */
     const ir_buffer *slope;       /* the same */
-    const ir_buffer *keep;        /* i8 [kv_tile, block_rows]: attn_mask of the tile and block, if there is no bias */
-    const ir_buffer *bias;        /* elem [kv_tile, block_rows]: attn_bias, -inf where attn_mask is false */
+    const ir_buffer *keep;        /* i8 [kv_tile, stripe_rows]: attn_mask of the tile and stripe, if there is no bias */
+    const ir_buffer *bias;        /* elem [kv_tile, stripe_rows]: attn_bias, -inf where attn_mask is false */
     /* variables of the task */
     mha_entry e;
-    const ir_expr *kv_head, *rows, *first_block, *blocks;
+    const ir_expr *kv_head, *rows, *first_stripe, *stripes;
 } q_lanes;
 
 /* Row of a tensor that is indexed [batch, head, token, column]. */
@@ -96,12 +96,12 @@ typedef struct q_lanes_row {
     const ir_expr *head, *query;
 } q_lanes_row;
 
-/* What one tile means for one block: computed once, used by scores and values. Key numbers within the tile. */
+/* What one tile means for one stripe: computed once, used by scores and values. Key numbers within the tile. */
 typedef struct q_lanes_tile {
-    const ir_expr *block;     /* within the task */
+    const ir_expr *stripe;    /* within the task */
     const ir_expr *first_key; /* of the tile */
     const ir_expr *room;      /* keys that the tile holds */
-    const ir_expr *from, *to; /* what some row of the block sees is in here; score_rows and width divide `from` */
+    const ir_expr *from, *to; /* what some row of the stripe sees is in here; score_rows and width divide `from` */
     /* What all rows see, by window and causality: in here. NULL unless c->has_edges. */
     const ir_expr *full_from, *full_to;
     /* Whether a hidden key's value may be multiplied by its probability of 0. NULL where no key is hidden. */
@@ -113,20 +113,20 @@ static inline mha_kind ql_kind(const q_lanes *c) { return mha_kind_of(c->width =
 /* A vector of `lanes` equal numbers. */
 static inline const ir_expr *ql_splat(const q_lanes *c, double value) { return mha_number(c->m, value, c->m->lanes); }
 
-/* Scores of vector `v` of the block's rows and key j of the tile; probabilities of the j-th operand. */
+/* Scores of vector `v` of the stripe's rows and key j of the tile; probabilities of the j-th operand. */
 const ir_access *ql_score_at(const q_lanes *c, const ir_expr *v, const ir_expr *j);
 const ir_access *ql_probability_at(const q_lanes *c, const ir_expr *v, const ir_expr *j);
 
-/* Row number of the first row of the task's block `block`. */
-const ir_expr *ql_first_row(const q_lanes *c, const ir_expr *block);
+/* Row number of the first row of the task's stripe `stripe`. */
+const ir_expr *ql_first_row(const q_lanes *c, const ir_expr *stripe);
 
 /* q_lanes_rows.c */
 const ir_expr *ql_clamp_row(const q_lanes *c, const ir_expr *row); /* a row number, not beyond the last row */
-q_lanes_row ql_row(q_lanes *c, const ir_expr *block, const ir_expr *in_block);
-void ql_init_rows(q_lanes *c, const ir_expr *block);
-void ql_load_queries(q_lanes *c, const ir_expr *block);
-void ql_close_rows(q_lanes *c, const ir_expr *block); /* row_sum becomes its inverse; LSE */
-void ql_store_rows(q_lanes *c, const ir_expr *block);
+q_lanes_row ql_row(q_lanes *c, const ir_expr *stripe, const ir_expr *in_stripe);
+void ql_init_rows(q_lanes *c, const ir_expr *stripe);
+void ql_load_queries(q_lanes *c, const ir_expr *stripe);
+void ql_close_rows(q_lanes *c, const ir_expr *stripe); /* row_sum becomes its inverse; LSE */
+void ql_store_rows(q_lanes *c, const ir_expr *stripe);
 
 /* q_lanes_transpose.c */
 /* What rows are read from or written to, indexed [batch, head, token, column]. */
@@ -153,11 +153,11 @@ void ql_load_tile(q_lanes *c, const q_lanes_tile *tile);
 const ir_expr *ql_clamp_key(const q_lanes *c, const ir_expr *key); /* not beyond the entry's last key */
 /* Tiles of the task: opens the loop over them and returns the tile's number. Close it with ir_for_end. */
 const ir_expr *ql_begin_tiles(q_lanes *c);
-/* Fills in what the tile means for the task, and for its block. */
+/* Fills in what the tile means for the task, and for its stripe. */
 void ql_open_tile(q_lanes *c, q_lanes_tile *tile);
-void ql_open_block(q_lanes *c, q_lanes_tile *tile);
+void ql_open_stripe(q_lanes *c, q_lanes_tile *tile);
 /* Per row: what it sees by window and causality. */
-void ql_init_sight(q_lanes *c, const ir_expr *block);
+void ql_init_sight(q_lanes *c, const ir_expr *stripe);
 /* Transposes masks into c->keep or c->bias, for the register tiles up to key number `to`. */
 void ql_load_elements(q_lanes *c, const q_lanes_tile *tile, const ir_expr *to);
 /* What the vector of rows from `at` on sees by window and causality. */
@@ -178,8 +178,8 @@ void ql_values(q_lanes *c, const q_lanes_tile *tile);
  * (schedule/decide.h). The schedule's value_rows * value_vectors is how many accumulators a register tile has at most,
  * of up to MHA_STRIP_VECTORS vectors of columns. */
 enum { MHA_STRIP_VECTORS = 4 };
-void ql_clear_kept(q_lanes *c, const ir_expr *block);
-void ql_store_kept(q_lanes *c, const ir_expr *block);
+void ql_clear_kept(q_lanes *c, const ir_expr *stripe);
+void ql_store_kept(q_lanes *c, const ir_expr *stripe);
 void ql_values_by_rows(q_lanes *c, const q_lanes_tile *tile);
 
 #endif

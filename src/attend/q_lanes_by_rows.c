@@ -18,7 +18,7 @@ typedef struct strip {
 
 typedef struct row_tile {
     const strip *strip;
-    const ir_expr *first; /* row within the block */
+    const ir_expr *first; /* row within the stripe */
     mha_product product;
 } row_tile;
 
@@ -68,9 +68,9 @@ static void store(q_lanes *c, const q_lanes_tile *tile, const row_tile *t) {
     ir_builder *b = c->b;
     const int lanes = t->strip->lanes;
     for (int r = 0; r < t->product.rows; r++) {
-        const q_lanes_row row = ql_row(c, tile->block, row_at(c, t, r));
+        const q_lanes_row row = ql_row(c, tile->stripe, row_at(c, t, r));
         const ir_expr *token = ir_let(b, "token", ir_add(b, c->e.first_q, row.query));
-        const ir_expr *inverse = ir_load(b, ir_at(b, c->row_sum, 1, 2, tile->block, row_at(c, t, r)));
+        const ir_expr *inverse = ir_load(b, ir_at(b, c->row_sum, 1, 2, tile->stripe, row_at(c, t, r)));
         inverse = ir_let(b, "inverse", ir_splat(b, inverse, lanes));
         for (int v = 0; v < t->product.vectors; v++)
             store_vector(c, ir_at(b, c->m->out, lanes, 4, c->e.batch, row.head, token, column_of(c, t, v)),
@@ -85,7 +85,7 @@ static void keep(q_lanes *c, const q_lanes_tile *tile, const row_tile *t) {
         const ir_expr *shrink = ir_load(b, ir_at(b, c->factor, 1, 1, row_at(c, t, r)));
         const ir_expr *factor = ir_let(b, "shrink", ir_splat(b, shrink, t->strip->lanes));
         for (int v = 0; v < t->product.vectors; v++)
-            mha_join_sum(c->m, ir_at(b, c->o, t->strip->lanes, 3, tile->block, row_at(c, t, r), column_of(c, t, v)),
+            mha_join_sum(c->m, ir_at(b, c->o, t->strip->lanes, 3, tile->stripe, row_at(c, t, r), column_of(c, t, v)),
                          c->o_lost, factor, mha_product_sum(&t->product, r, v));
     }
 }
@@ -109,14 +109,15 @@ static int64_t rows_of_kept(const q_lanes *c, int64_t room) {
     return rows;
 }
 
-/* All rows of the block, as many at a time as there are accumulators for, and then those that are left over. */
+/* All rows of the stripe, as many at a time as there are accumulators for, and then those that are left over. */
 static void all_rows(q_lanes *c, const q_lanes_tile *tile, const strip *s) {
     ir_builder *b = c->b;
-    const int64_t all = c->num_tasks ? c->m->p->seq_q * c->m->group : c->block_rows, rows = min_of(all, c->block_rows);
+    const int64_t all = c->num_tasks ? c->m->p->seq_q * c->m->group : c->stripe_rows,
+                  rows = min_of(all, c->stripe_rows);
     const int64_t room = (int64_t)c->m->s->value_rows * c->m->s->value_vectors / s->vectors;
     const int64_t step = c->o ? rows_of_kept(c, room) : min_of(max_of(room, 1), rows), rest = rows % step;
     const ir_expr *end = ir_idx(b, rows - rest);
-    if (c->o) end = ir_let(b, "rows_end", ir_min(b, end, ir_sub(b, c->rows, ql_first_row(c, tile->block))));
+    if (c->o) end = ir_let(b, "rows_end", ir_min(b, end, ir_sub(b, c->rows, ql_first_row(c, tile->stripe))));
     IR_LOOP(b, row, ir_for_begin(b, "row_tile", ir_idx(b, 0), end, step, false)) register_tile(c, tile, s, row, step);
     if (rest) register_tile(c, tile, s, ir_idx(b, rows - rest), rest);
 }
@@ -141,25 +142,25 @@ void ql_values_by_rows(q_lanes *c, const q_lanes_tile *tile) {
 
 /* ---- rows that are kept from tile to tile ---- */
 
-void ql_clear_kept(q_lanes *c, const ir_expr *block) {
+void ql_clear_kept(q_lanes *c, const ir_expr *stripe) {
     ir_builder *b = c->b;
-    IR_FOR(b, row, ir_idx(b, 0), ir_idx(b, c->block_rows), 1) {
+    IR_FOR(b, row, ir_idx(b, 0), ir_idx(b, c->stripe_rows), 1) {
         MHA_COLUMNS(c->m, d, c->m->p->head_dim_v, c->m->lanes) {
-            mha_clear_sum(c->m, ir_at(b, c->o, d.lanes, 3, block, row, d.at), c->o_lost);
+            mha_clear_sum(c->m, ir_at(b, c->o, d.lanes, 3, stripe, row, d.at), c->o_lost);
         }
     }
 }
 
-void ql_store_kept(q_lanes *c, const ir_expr *block) {
+void ql_store_kept(q_lanes *c, const ir_expr *stripe) {
     ir_builder *b = c->b;
-    const ir_expr *left = ir_sub(b, c->rows, ql_first_row(c, block));
-    left = ir_let(b, "rows_left", ir_min(b, ir_idx(b, c->block_rows), left));
+    const ir_expr *left = ir_sub(b, c->rows, ql_first_row(c, stripe));
+    left = ir_let(b, "rows_left", ir_min(b, ir_idx(b, c->stripe_rows), left));
     IR_FOR(b, at, ir_idx(b, 0), left, 1) {
-        const q_lanes_row row = ql_row(c, block, at);
+        const q_lanes_row row = ql_row(c, stripe, at);
         const ir_expr *token = ir_add(b, c->e.first_q, row.query);
-        const ir_expr *inverse = ir_let(b, "inverse", ir_load(b, ir_at(b, c->row_sum, 1, 2, block, at)));
+        const ir_expr *inverse = ir_let(b, "inverse", ir_load(b, ir_at(b, c->row_sum, 1, 2, stripe, at)));
         MHA_COLUMNS(c->m, d, c->m->p->head_dim_v, c->m->lanes) {
-            const ir_expr *o = mha_load_sum(c->m, ir_at(b, c->o, d.lanes, 3, block, at, d.at), c->o_lost);
+            const ir_expr *o = mha_load_sum(c->m, ir_at(b, c->o, d.lanes, 3, stripe, at, d.at), c->o_lost);
             o = mha_madd(c->m, o, ir_splat(b, inverse, d.lanes), mha_number(c->m, 0, d.lanes));
             store_vector(c, ir_at(b, c->m->out, d.lanes, 4, c->e.batch, row.head, token, d.at), o);
         }

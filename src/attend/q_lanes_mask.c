@@ -1,6 +1,6 @@
 /* Hidden keys. Causality, windows and key lengths are intervals (sight.h): tiles and register tiles outside the sight
- * of a task's or block's rows are not computed, and those inside the sight of all of them compare nothing. attn_mask
- * and attn_bias vary along the lanes: a tile's part of them is brought into scratch for each block, transposed unless
+ * of a task's or stripe's rows are not computed, and those inside the sight of all of them compare nothing. attn_mask
+ * and attn_bias vary along the lanes: a tile's part of them is brought into scratch for each stripe, transposed unless
  * rows or keys are alike. */
 #include "attend/q_lanes.h"
 
@@ -27,7 +27,7 @@ static mha_sights sights_of(q_lanes *c, const ir_expr *first_row, const ir_expr 
 }
 
 static mha_sights sights_of_task(q_lanes *c) {
-    return sights_of(c, ql_first_row(c, ir_idx(c->b, 0)), ql_first_row(c, c->blocks));
+    return sights_of(c, ql_first_row(c, ir_idx(c->b, 0)), ql_first_row(c, c->stripes));
 }
 
 /* ---- tiles of a task ---- */
@@ -131,7 +131,7 @@ void ql_open_tile(q_lanes *c, q_lanes_tile *t) {
     if (c->has_edges || c->has_elements) t->is_harmless = is_harmless(c, t);
 }
 
-/* ---- a tile and a block ---- */
+/* ---- a tile and a stripe ---- */
 
 /* Takes in the global keys of the tile: all before `end`, which may be none. */
 static void widen(q_lanes *c, q_lanes_tile *t, const ir_expr *end) {
@@ -143,14 +143,14 @@ static void widen(q_lanes *c, q_lanes_tile *t, const ir_expr *end) {
     if (c->m->has_first) t->from = ir_select(b, none, t->from, ir_idx(b, 0));
 }
 
-void ql_open_block(q_lanes *c, q_lanes_tile *t) {
+void ql_open_stripe(q_lanes *c, q_lanes_tile *t) {
     ir_builder *b = c->b;
     const mha_context *m = c->m;
     t->from = ir_idx(b, 0);
     t->to = t->room;
     if (!c->has_edges) return;
-    const ir_expr *row = ir_let(b, "row", ql_first_row(c, t->block));
-    const mha_sights s = sights_of(c, row, plus(c, row, c->block_rows));
+    const ir_expr *row = ir_let(b, "row", ql_first_row(c, t->stripe));
+    const mha_sights s = sights_of(c, row, plus(c, row, c->stripe_rows));
     if (m->has_last) t->to = ir_min(b, t->room, ir_sub(b, s.some_end, t->first_key));
     if (m->has_first) t->from = ir_let(b, "sight_from", at_least_0(c, ir_sub(b, s.some_first, t->first_key)));
     if (s.globals_end) widen(c, t, s.globals_end);
@@ -164,31 +164,32 @@ void ql_open_block(q_lanes *c, q_lanes_tile *t) {
 /* ---- one row ---- */
 
 /* A key number, -1, or the number after the last one: 32 bits, whatever the position. */
-static void store_key(q_lanes *c, const ir_buffer *table, const ir_expr *block, const ir_expr *at, const ir_expr *key) {
+static void store_key(q_lanes *c, const ir_buffer *table, const ir_expr *stripe, const ir_expr *at,
+                      const ir_expr *key) {
     if (!table) return;
     if (!c->e.positions_are_keys) key = ir_min(c->b, ir_max(c->b, ir_idx(c->b, -1), key), c->e.seq_kv);
-    ir_store(c->b, ir_at(c->b, table, 1, 2, block, at), ir_cast(c->b, IR_I32, key));
+    ir_store(c->b, ir_at(c->b, table, 1, 2, stripe, at), ir_cast(c->b, IR_I32, key));
 }
 
-void ql_init_sight(q_lanes *c, const ir_expr *block) {
+void ql_init_sight(q_lanes *c, const ir_expr *stripe) {
     ir_builder *b = c->b;
-    const ir_expr *row = ir_let(b, "row", ql_first_row(c, block));
-    IR_FOR(b, r, ir_idx(b, 0), ir_idx(b, c->block_rows), 1) {
+    const ir_expr *row = ir_let(b, "row", ql_first_row(c, stripe));
+    IR_FOR(b, r, ir_idx(b, 0), ir_idx(b, c->stripe_rows), 1) {
         const ir_expr *position = ir_let(b, "position", position_of(c, ir_add(b, row, r)));
         const mha_sight sight = mha_sight_at(c->m, &c->e, position);
-        store_key(c, c->first_key, block, r, sight.first);
-        store_key(c, c->last_key, block, r, sight.last);
-        store_key(c, c->last_global, block, r, sight.last_global);
+        store_key(c, c->first_key, stripe, r, sight.first);
+        store_key(c, c->last_key, stripe, r, sight.last);
+        store_key(c, c->last_global, stripe, r, sight.last_global);
     }
 }
 
-static const ir_expr *limit(q_lanes *c, const ir_buffer *table, const ir_expr *block, const ir_expr *at) {
-    return table ? ir_let(c->b, "limit", ir_load(c->b, ir_at(c->b, table, c->m->lanes, 2, block, at))) : NULL;
+static const ir_expr *limit(q_lanes *c, const ir_buffer *table, const ir_expr *stripe, const ir_expr *at) {
+    return table ? ir_let(c->b, "limit", ir_load(c->b, ir_at(c->b, table, c->m->lanes, 2, stripe, at))) : NULL;
 }
 
 mha_sight ql_sight(q_lanes *c, const q_lanes_tile *t, const ir_expr *at) {
-    return (mha_sight){limit(c, c->first_key, t->block, at), limit(c, c->last_key, t->block, at),
-                       limit(c, c->last_global, t->block, at)};
+    return (mha_sight){limit(c, c->first_key, t->stripe, at), limit(c, c->last_key, t->stripe, at),
+                       limit(c, c->last_global, t->stripe, at)};
 }
 
 const ir_expr *ql_sees(q_lanes *c, const mha_sight *sight, const ir_expr *at, const ir_expr *key, const ir_expr *j) {
@@ -216,7 +217,7 @@ static void store_element(q_lanes *c, const ir_expr *j, const ir_expr *at, const
     ir_store(b, ir_at(b, c->bias, lanes, 2, j, at), bias);
 }
 
-/* How a mask or bias changes along the rows of a block and along the keys. */
+/* How a mask or bias changes along the rows of a stripe and along the keys. */
 typedef enum variation {
     ALONG_KEYS, /* alike for all rows, such as padding: one element for each key */
     ALONG_ROWS, /* alike for all keys: one vector for all of them */
@@ -272,12 +273,12 @@ static void prefetch_next(q_lanes *c, const q_lanes_tile *t, const ir_buffer *te
     }
 }
 
-/* Opens the loop over the block's rows, mask->lanes at once, and loads elements that all keys share. */
+/* Opens the loop over the stripe's rows, mask->lanes at once, and loads elements that all keys share. */
 static const ir_expr *begin_rows(q_lanes *c, const q_lanes_tile *t, elements *mask, elements *bias, q_lanes_row *rows) {
-    const ir_expr *at = ir_for_begin(c->b, "at", ir_idx(c->b, 0), ir_idx(c->b, c->block_rows), mask->lanes, false);
+    const ir_expr *at = ir_for_begin(c->b, "at", ir_idx(c->b, 0), ir_idx(c->b, c->stripe_rows), mask->lanes, false);
     elements *const both[2] = {mask, bias};
     const bool alike = (!mask->tensor || mask->varies == ALONG_KEYS) && (!bias->tensor || bias->varies == ALONG_KEYS);
-    for (int l = 0; l < (alike ? 1 : mask->lanes); l++) rows[l] = ql_row(c, t->block, plus(c, at, l));
+    for (int l = 0; l < (alike ? 1 : mask->lanes); l++) rows[l] = ql_row(c, t->stripe, plus(c, at, l));
     for (int i = 0; i < 2; i++)
         if (both[i]->tensor && both[i]->varies == ALONG_ROWS)
             both[i]->of_rows = load_rows(c, both[i], rows, ir_let_index(c->b, "any_key", c->e.seq_kv, t->first_key));
@@ -315,7 +316,7 @@ static void load_quarter(q_lanes *c, const elements *e, const q_lanes_row *rows,
                            vectors);
 }
 
-/* Keys lo, lo + 4, … < hi - 3, for all rows of the block. */
+/* Keys lo, lo + 4, … < hi - 3, for all rows of the stripe. */
 static void load_columns(q_lanes *c, const q_lanes_tile *t, elements mask, elements bias, const ir_expr *lo,
                          const ir_expr *hi) {
     ir_builder *b = c->b;

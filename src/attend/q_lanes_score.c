@@ -1,4 +1,4 @@
-/* S^T = K Q^T for one tile and block: register tiles of score_rows keys by score_vectors vectors of query rows. Keys
+/* S^T = K Q^T for one tile and stripe: register tiles of score_rows keys by score_vectors vectors of query rows. Keys
  * beyond the last one repeat it, and where all rows see that, so do their scores: the maximum is right. */
 #include "attend/q_lanes.h"
 
@@ -43,7 +43,7 @@ static void multiply(q_lanes *c, const q_lanes_tile *tile, score_tile *t) {
     MHA_STEPS(c->m, d, ir_idx(b, 0), ir_idx(b, c->m->p->head_dim / c->width), unrolling(c)) {
         mha_product_hold(p, "queries");
         for (int v = 0; v < p->vectors; v++)
-            mha_product_vector(p, NULL, v, ir_load(b, ir_at(b, c->qt, wide, 3, tile->block, d, ir_idx(b, v * wide))));
+            mha_product_vector(p, NULL, v, ir_load(b, ir_at(b, c->qt, wide, 3, tile->stripe, d, ir_idx(b, v * wide))));
         const ir_expr *column = ir_times(b, d, c->width);
         for (int jj = 0; jj < p->rows; jj++)
             mha_product_repeat(p, "key_value", jj,
@@ -52,8 +52,8 @@ static void multiply(q_lanes *c, const q_lanes_tile *tile, score_tile *t) {
     }
 }
 
-/* The operands of the scores of one key of the register tile, for the block's rows from `at` on. `rows`: those that all
- * keys share. */
+/* The operands of the scores of one key of the register tile, for the stripe's rows from `at` on. `rows`: those that
+ * all keys share. */
 static mha_score_operands operands_of(q_lanes *c, const score_tile *t, mha_score_operands rows, int jj,
                                       const ir_expr *at) {
     ir_builder *b = c->b;
@@ -71,8 +71,8 @@ static void score(q_lanes *c, const q_lanes_tile *tile, const score_tile *t) {
         const ir_expr *at = ir_idx(b, (int64_t)v * lanes);
         mha_score_operands rows = {0};
         if (c->position) {
-            rows.position = ir_let(b, "position", ir_load(b, ir_at(b, c->position, lanes, 2, tile->block, at)));
-            rows.slope = ir_let(b, "slope", ir_load(b, ir_at(b, c->slope, lanes, 2, tile->block, at)));
+            rows.position = ir_let(b, "position", ir_load(b, ir_at(b, c->position, lanes, 2, tile->stripe, at)));
+            rows.slope = ir_let(b, "slope", ir_load(b, ir_at(b, c->slope, lanes, 2, tile->stripe, at)));
         }
         for (int jj = 0; jj < t->product.rows; jj++) {
             const mha_score_operands operands = operands_of(c, t, rows, jj, at);
@@ -121,7 +121,7 @@ static void finish(q_lanes *c, const score_tile *t) {
         }
 }
 
-/* The number after the last register tile with a key that the block sees. If score_rows divides the number of keys, no
+/* The number after the last register tile with a key that the stripe sees. If score_rows divides the number of keys, no
  * tile reaches beyond the last key. */
 static const ir_expr *end_of_tiles(q_lanes *c, const q_lanes_tile *tile) {
     ir_builder *b = c->b;

@@ -1,4 +1,4 @@
-/* The softmax of one tile and block, one vector of query rows at a time: a register tile would save nothing here, and
+/* The softmax of one tile and stripe, one vector of query rows at a time: a register tile would save nothing here, and
  * the code for exp2 is long. */
 #include "attend/q_lanes.h"
 
@@ -62,8 +62,8 @@ void ql_softmax(q_lanes *c, const q_lanes_tile *tile) {
     const int lanes = c->m->lanes;
     IR_FOR(b, v, ir_idx(b, 0), ir_idx(b, c->m->s->score_vectors), 1) {
         const ir_expr *at = ir_let(b, "at", ir_times(b, v, lanes));
-        const ir_access *row_max = ir_at(b, c->row_max, lanes, 2, tile->block, at);
-        const ir_access *row_sum = ir_at(b, c->row_sum, lanes, 2, tile->block, at);
+        const ir_access *row_max = ir_at(b, c->row_max, lanes, 2, tile->stripe, at);
+        const ir_access *row_sum = ir_at(b, c->row_sum, lanes, 2, tile->stripe, at);
         const ir_expr *old = c->at_once ? NULL : ir_let(b, "old_max", ir_load(b, row_max));
         const ir_expr *tile_max = ir_load(b, ir_at(b, c->tile_max, lanes, 1, at));
         const mha_shrink shrink = mha_take_maximum(c->m, row_max, old, tile_max);
@@ -72,6 +72,6 @@ void ql_softmax(q_lanes *c, const q_lanes_tile *tile) {
             c->width == 2 ? pairs_of_exponentials(c, tile, v, shrink.base) : exponentials(c, tile, v, shrink.base);
         mha_join_sum(c->m, row_sum, c->row_sum_lost, shrink.factor, sums.probabilities);
         if (sums.exact)
-            mha_join_sum(c->m, ir_at(b, c->lse_sum, lanes, 2, tile->block, at), NULL, shrink.factor, sums.exact);
+            mha_join_sum(c->m, ir_at(b, c->lse_sum, lanes, 2, tile->stripe, at), NULL, shrink.factor, sums.exact);
     }
 }

@@ -1,6 +1,6 @@
-/* K and V of a tile in scratch, as the products read them, once for all blocks of the task: converted to the element of
- * the arithmetic, a vector at a time; or, where products are of pairs, the values of two keys side by side, column by
- * column. */
+/* K and V of a tile in scratch, as the products read them, once for all stripes of the task: converted to the element
+ * of the arithmetic, a vector at a time; or, where products are of pairs, the values of two keys side by side, column
+ * by column. */
 #include "attend/q_lanes.h"
 
 static void convert(q_lanes *c, const q_lanes_tile *tile, const ir_buffer *from, const ir_buffer *to, int64_t columns) {

@@ -57,6 +57,6 @@ void ql_load_bytes_transposed(q_lanes *c, const ir_buffer *tensor, const ir_expr
         parts[l] = ir_load(b, ir_at(b, tensor, quarter, 4, batch, rows[l].head, rows[l].query, column));
     for (int l = 0; l < lanes * quarter; l++) pick[l] = (uint8_t)(l % lanes * quarter + l / lanes);
     const ir_expr *joined = ir_let(b, "joined", mha_join(b, parts, lanes, quarter));
-    const ir_expr *turned = ir_let(b, "turned", ir_shuffle(b, joined, joined, lanes * quarter, pick));
-    for (int i = 0; i < quarter; i++) columns[i] = mha_lanes_of(b, turned, i * lanes, lanes);
+    const ir_expr *transposed = ir_let(b, "transposed", ir_shuffle(b, joined, joined, lanes * quarter, pick));
+    for (int i = 0; i < quarter; i++) columns[i] = mha_lanes_of(b, transposed, i * lanes, lanes);
 }

@@ -1,4 +1,4 @@
-/* O^T = O^T * factor + V^T P^T for one tile and block: register tiles of value_rows columns of V by value_vectors
+/* O^T = O^T * factor + V^T P^T for one tile and stripe: register tiles of value_rows columns of V by value_vectors
  * vectors of query rows. V^T P^T is summed in the order of the keys, from 0 on, before it is added to O^T: one serial
  * sum over all tiles would be wrong by one rounding for each key. Columns that value_rows does not divide get a smaller
  * register tile of their own, because this accumulation, unlike the scores, cannot be done twice. */
@@ -7,7 +7,7 @@
 /* A register tile: columns of V by value_vectors vectors of query rows. */
 typedef struct value_tile {
     const ir_expr *first;  /* first column of V */
-    const ir_expr *vector; /* first vector of query rows within the block */
+    const ir_expr *vector; /* first vector of query rows within the stripe */
     mha_product product;
     /* A value of V that a row does not see is replaced by 0, so that NaN or infinity in it stays out (its probability
      * is 0 already). */
@@ -88,7 +88,7 @@ static void add_keys(q_lanes *c, const q_lanes_tile *tile, value_tile *t, const 
     MHA_STEPS(c->m, j, done, hi, 1) multiply(c, tile, t, j);
 }
 
-/* Page by page, so that the block table is read once for each. */
+/* Page by page, so that the stripe table is read once for each. */
 static void add_pages(q_lanes *c, const q_lanes_tile *tile, value_tile *t) {
     ir_builder *b = c->b;
     const ir_expr *size = ir_idx(b, c->m->p->page_size);
@@ -112,7 +112,7 @@ static void end(q_lanes *c, const q_lanes_tile *tile, const value_tile *t) {
         const ir_expr *factor = ir_let(b, "shrink", ir_load(b, ir_at(b, c->factor, lanes, 1, rows)));
         for (int column = 0; column < t->product.rows; column++) {
             const ir_expr *d = ir_plus(b, t->first, column);
-            mha_join_sum(c->m, ir_at(b, c->ot, lanes, 3, tile->block, d, rows), c->ot_lost, factor,
+            mha_join_sum(c->m, ir_at(b, c->ot, lanes, 3, tile->stripe, d, rows), c->ot_lost, factor,
                          mha_product_sum(&t->product, column, v));
         }
     }

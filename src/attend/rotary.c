@@ -1,4 +1,5 @@
-/* Rotary position embedding (Su et al., "RoFormer", 2021): pairs of columns turn by an angle that the position gives.
+/* Rotary position embedding (Su et al., "RoFormer", 2021): pairs of columns are rotated by an angle that the position
+ * gives.
  *
  * Where attention needs it, q and, unless keys are appended, k are rotated once into shared memory, unrounded: a phase
  * of its own costs a pass over both, but every task reads them many times. Rotated keys lie without pages, entry by
@@ -19,8 +20,8 @@ static const ir_expr *cached(mha_context *c, mha_tensor_id id, const rotation *r
     return ir_let(c->b, id == MHA_COS ? "cos" : "sin", mha_load(c, at));
 }
 
-/* Turns x[0] and x[1]; the products are of one kind, so that an angle of 0 changes nothing. */
-static void turn(mha_context *c, const ir_expr *cos, const ir_expr *sin, const ir_expr *x[2]) {
+/* Rotates x[0] and x[1]; the products are of one kind, so that an angle of 0 changes nothing. */
+static void rotate(mha_context *c, const ir_expr *cos, const ir_expr *sin, const ir_expr *x[2]) {
     ir_builder *b = c->b;
     const ir_expr *first = ir_let(b, "first", x[0]), *second = ir_let(b, "second", x[1]);
     x[0] = mha_madd(c, first, cos, ir_neg(b, ir_mul(b, second, sin)));
@@ -51,7 +52,7 @@ static void rotate_halves(mha_context *c, const rotation *r, int64_t half) {
         const ir_expr *x[2];
         for (int i = 0; i < 2; i++) x[i] = mha_load(c, mha_row_access(c, r->source, column[i], d.lanes));
         const ir_expr *sin = cached(c, MHA_SIN, r, d.at, d.lanes), *cos = cached(c, MHA_COS, r, d.at, d.lanes);
-        turn(c, cos, sin, x);
+        rotate(c, cos, sin, x);
         store_halves(c, r->target, column, x);
     }
 }
@@ -70,9 +71,9 @@ static void rotate_neighbours(mha_context *c, const rotation *r, int64_t half) {
         const ir_expr *x[2];
         for (int i = 0; i < 2; i++) x[i] = ir_shuffle(b, pairs, pairs, d.lanes, side[i]);
         const ir_expr *sin = cached(c, MHA_SIN, r, d.at, d.lanes), *cos = cached(c, MHA_COS, r, d.at, d.lanes);
-        turn(c, cos, sin, x);
+        rotate(c, cos, sin, x);
         const ir_access *to = mha_row_access(c, r->target, column, 2 * d.lanes);
-        for (int i = 0; i < 2; i++) x[i] = ir_let(b, "turned", x[i]);
+        for (int i = 0; i < 2; i++) x[i] = ir_let(b, "rotated", x[i]);
         if (mha_rounds_by_pairs(c, r->target))
             ir_store(b, to, ir_pack2(b, x[0], x[1]));
         else

@@ -10,8 +10,8 @@
  *
  * Values have any number of lanes, which run along rows or along keys. The caller gives each operand as a scalar or as
  * a vector along its lanes. */
-#ifndef ATTUNE_MHA_SCORE_H
-#define ATTUNE_MHA_SCORE_H
+#ifndef ATTUNE_ATTEND_SCORE_H
+#define ATTUNE_ATTEND_SCORE_H
 
 #include "nest/context.h"
 

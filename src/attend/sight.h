@@ -1,6 +1,6 @@
 /* Which keys a query sees, in a kernel. problem_sight.h says the same in numbers. */
-#ifndef ATTUNE_MHA_SIGHT_H
-#define ATTUNE_MHA_SIGHT_H
+#ifndef ATTUNE_ATTEND_SIGHT_H
+#define ATTUNE_ATTEND_SIGHT_H
 
 #include "attend/entry.h"
 

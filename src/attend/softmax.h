@@ -6,8 +6,8 @@
  *   mha_join_sum       the tile's sum and the sums before, which shrink
  *
  * and at the end mha_load_sum and mha_log_sum. */
-#ifndef ATTUNE_MHA_SOFTMAX_H
-#define ATTUNE_MHA_SOFTMAX_H
+#ifndef ATTUNE_ATTEND_SOFTMAX_H
+#define ATTUNE_ATTEND_SOFTMAX_H
 
 #include "nest/context.h"
 

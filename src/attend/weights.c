@@ -11,16 +11,16 @@ static int64_t at_most(int64_t value, const ir_expr *bound) {
 }
 
 static void derive_sizes(weights *w) {
-    enum { ROWS = 48, TILE_ROWS = 6, TILE_VECTORS = 2, BLOCK_VECTORS = 4 };
+    enum { ROWS = 48, TILE_ROWS = 6, TILE_VECTORS = 2, SLICE_VECTORS = 4 };
     const mha_context *c = w->c;
     w->lanes = c->lanes;
     w->all_queries = c->params.size[c->p->has_row_ids ? MHA_NUM_ROWS : MHA_SEQ_Q];
     w->all_keys = c->params.size[MHA_SEQ_KV];
     w->queries = at_most(c->group < ROWS ? ROWS / c->group : 1, w->all_queries);
     w->rows = w->queries * c->group;
-    w->keys = (int64_t)BLOCK_VECTORS * w->lanes;
+    w->keys = (int64_t)SLICE_VECTORS * w->lanes;
     w->tile_rows = w->rows < TILE_ROWS ? w->rows : TILE_ROWS;
-    w->tile_vectors = w->tile_rows * TILE_VECTORS < 2 * BLOCK_VECTORS ? BLOCK_VECTORS : TILE_VECTORS;
+    w->tile_vectors = w->tile_rows * TILE_VECTORS < 2 * SLICE_VECTORS ? SLICE_VECTORS : TILE_VECTORS;
 }
 
 static const ir_expr *tasks_of(const weights *w, const ir_expr *count, int64_t each) {
@@ -45,7 +45,7 @@ static bool shows_hidden_keys(const weights *w) {
 /* Whether keys beyond the entry's have a place in c->k: pages may not exist, and keys that are rotated here do not. */
 static bool has_keys_beyond(const weights *w) { return !w->c->p->page_size && !w->c->rotates_keys; }
 
-/* Where the last query of a block sees most keys, blocks of keys beyond those are not multiplied. */
+/* Where the last query of a band sees most keys, slices of keys beyond those are not multiplied. */
 static const ir_expr *limit_of(const weights *w) {
     const mha_context *c = w->c;
     if (shows_hidden_keys(w)) return has_keys_beyond(w) ? w->all_keys : w->e.seq_kv;
@@ -59,14 +59,14 @@ static const ir_expr *limit_of(const weights *w) {
 
 /* Scalars of a row. */
 typedef struct weights_row {
-    const ir_expr *number; /* in the block */
+    const ir_expr *number; /* in the band */
     const ir_expr *head, *query, *out_row;
     const ir_expr *position;     /* NULL if it does not matter */
     const ir_expr *slope, *base; /* base: the LSE, of the probabilities */
     mha_sight sight;             /* i32 */
 } weights_row;
 
-/* A vector of keys: from `key` on, at `at` in the block. */
+/* A vector of keys: from `key` on, at `at` in the slice. */
 typedef struct weights_keys {
     const ir_expr *at, *key, *numbers; /* numbers: i32 vector */
     bool is_last;                      /* some may lie beyond the end of a row: accesses are masked */
@@ -138,11 +138,11 @@ static const ir_expr *shown(const weights *w, const weights_row *row, const weig
 /* ---- Rows ---- */
 
 /* Stores a vector, or adds it to the sum over the heads. */
-static void put_vector(const weights *w, const weights_row *row, const weights_keys *k, const ir_expr *query_in_block) {
+static void put_vector(const weights *w, const weights_row *row, const weights_keys *k, const ir_expr *query_in_band) {
     ir_builder *b = w->b;
     const ir_expr *value = shown(w, row, k);
     if (w->sums) {
-        const ir_access *sum = ir_at(b, w->sums, w->lanes, 2, query_in_block, k->at);
+        const ir_access *sum = ir_at(b, w->sums, w->lanes, 2, query_in_band, k->at);
         ir_store(b, sum, ir_add(b, ir_load(b, sum), value));
         return;
     }
@@ -150,16 +150,16 @@ static void put_vector(const weights *w, const weights_row *row, const weights_k
     mha_store(w->c, along_keys(w, w->c->params.tensor[MHA_WEIGHTS_OUT], index, k), value);
 }
 
-static void put_mean(const weights *w, const weights_row *row, const weights_keys *k, const ir_expr *query_in_block) {
+static void put_mean(const weights *w, const weights_row *row, const weights_keys *k, const ir_expr *query_in_band) {
     ir_builder *b = w->b;
     const ir_expr *heads = ir_cast(b, w->c->elem, w->c->params.size[MHA_HEADS]);
-    const ir_expr *sum = ir_load(b, ir_at(b, w->sums, w->lanes, 2, query_in_block, k->at));
+    const ir_expr *sum = ir_load(b, ir_at(b, w->sums, w->lanes, 2, query_in_band, k->at));
     const ir_expr *const index[3] = {w->e.number, ir_idx(b, 0), row->out_row};
     mha_store(w->c, along_keys(w, w->c->params.tensor[MHA_WEIGHTS_OUT], index, k),
               ir_div(b, sum, ir_splat(b, heads, w->lanes)));
 }
 
-typedef void put_fn(const weights *w, const weights_row *row, const weights_keys *k, const ir_expr *query_in_block);
+typedef void put_fn(const weights *w, const weights_row *row, const weights_keys *k, const ir_expr *query_in_band);
 
 /* Columns up to which vectors lie whole inside the output and, where they are read, the masks. */
 static const ir_expr *whole_columns(const weights *w) {
@@ -182,9 +182,9 @@ static const ir_expr *is_whole(const weights *w, const weights_keys *k) {
     return whole;
 }
 
-/* All keys of the block, by vectors. */
+/* All keys of the slice, by vectors. */
 static void each_vector(const weights *w, const weights_row *row, const ir_expr *first_key,
-                        const ir_expr *query_in_block, put_fn *put) {
+                        const ir_expr *query_in_band, put_fn *put) {
     ir_builder *b = w->b;
     const ir_expr *count = ir_min(b, ir_idx(b, w->keys), ir_sub(b, w->all_keys, first_key));
     weights_keys k = {.at = ir_for_begin(b, "at", ir_idx(b, 0), count, w->lanes, false)};
@@ -196,14 +196,14 @@ static void each_vector(const weights *w, const weights_row *row, const ir_expr 
     const bool none_is_last = end == w->all_keys && known >= 0 && known % w->lanes == 0;
     k.is_last = known >= 0 && known < w->lanes; /* the only one, that is */
     if (none_is_last || k.is_last) {
-        put(w, row, &k, query_in_block);
+        put(w, row, &k, query_in_band);
     } else {
         IR_IF(b, is_whole(w, &k)) {
-            put(w, row, &k, query_in_block);
+            put(w, row, &k, query_in_band);
         }
         IR_ELSE(b) {
             k.is_last = true;
-            put(w, row, &k, query_in_block);
+            put(w, row, &k, query_in_band);
         }
     }
     ir_for_end(b);
@@ -268,7 +268,7 @@ static void clear_sums(const weights *w) {
 }
 
 /* The heads in their order, so that the bits of their mean are always the same. */
-static void average_block(const weights *w, const ir_expr *first_key) {
+static void average_slice(const weights *w, const ir_expr *first_key) {
     ir_builder *b = w->b;
     clear_sums(w);
     IR_FOR(b, kv_head, ir_idx(b, 0), w->c->params.size[MHA_KV_HEADS], 1) {
@@ -287,19 +287,19 @@ static const ir_buffer *scratch(const weights *w, const char *name, int64_t rows
 }
 
 static void build_phase(weights *w) {
-    enum { BLOCKS_IN_A_CHUNK = 8 };
+    enum { SLICES_IN_A_CHUNK = 8 };
     ir_builder *b = w->b;
     const mha_context *c = w->c;
-    const int64_t chunk = w->keys * BLOCKS_IN_A_CHUNK;
+    const int64_t chunk = w->keys * SLICES_IN_A_CHUNK;
     const bool averages = c->p->weights_average;
     IR_PHASE(b) {
         const ir_expr *number = ir_parallel(b, "entry", c->params.size[MHA_BATCH]);
         const ir_expr *kv_head = averages ? NULL : ir_parallel(b, "kv_head", c->params.size[MHA_KV_HEADS]);
-        const ir_expr *block = ir_parallel(b, "block", tasks_of(w, w->all_queries, w->queries));
+        const ir_expr *band = ir_parallel(b, "band", tasks_of(w, w->all_queries, w->queries));
         const ir_expr *chunk_number = ir_parallel(b, "chunk", tasks_of(w, w->all_keys, chunk));
         ir_assume(b, ir_ge(b, w->all_keys, ir_idx(b, 1))); /* else there is no task */
         w->e = mha_entry_open(c, number);
-        w->first_query = ir_let(b, "first_query", ir_times(b, block, w->queries));
+        w->first_query = ir_let(b, "first_query", ir_times(b, band, w->queries));
         const ir_expr *left = ir_sub(b, w->all_queries, w->first_query);
         w->count_queries = ir_let(b, "count", ir_min(b, ir_idx(b, w->queries), left));
         w->limit = limit_of(w);
@@ -313,7 +313,7 @@ static void build_phase(weights *w) {
         const ir_expr *end = ir_min(b, ir_plus(b, first, chunk), w->all_keys);
         IR_LOOP(b, key, ir_for_begin(b, "first_key", first, end, w->keys, false)) {
             if (averages) {
-                average_block(w, key);
+                average_slice(w, key);
             } else {
                 weights_scores(w, kv_head, key);
                 put_rows(w, kv_head, key);

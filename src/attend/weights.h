@@ -2,14 +2,15 @@
  *
  * Vector lanes run along keys, so that masks and biases are read and weights written as they lie.
  *
- *   row     one query of one head; rows of a block: its queries times the group, the heads of a query side by side
- *   task    a block of queries against a chunk of keys: of one KV head, or of all of them where their mean is wanted
- *   block   of keys: their transpose is packed into scratch once for all rows of the task
+ *   row     one query of one head
+ *   band    of queries: its rows are the queries times the group, the heads of a query side by side
+ *   slice   of keys: their transpose is packed into scratch once for all rows of the task
+ *   task    a band of queries against a chunk of keys: of one KV head, or of all of them where their mean is wanted
  *
- * For each block of keys: S = Q K^T (weights_scores.c), then row by row the steps that the mode asks for (weights.c).
+ * For each slice of keys: S = Q K^T (weights_scores.c), then row by row the steps that the mode asks for (weights.c).
  */
-#ifndef ATTUNE_MHA_WEIGHTS_H
-#define ATTUNE_MHA_WEIGHTS_H
+#ifndef ATTUNE_ATTEND_WEIGHTS_H
+#define ATTUNE_ATTEND_WEIGHTS_H
 
 #include "attend/score.h"
 #include "attend/sight.h"
@@ -19,15 +20,15 @@ typedef struct weights {
     mha_context *c; /* its scores are natural */
     ir_builder *b;
     int lanes;
-    int64_t queries, rows;                 /* of a block */
-    int64_t keys;                          /* of a block, a multiple of lanes */
+    int64_t queries, rows;                 /* of a band */
+    int64_t keys;                          /* of a slice, a multiple of lanes */
     int64_t tile_rows, tile_vectors;       /* of a register tile */
     const ir_expr *all_queries, *all_keys; /* rows and columns of the output */
     const ir_buffer *q, *kt, *scores;      /* scratch: [rows, head_dim], [head_dim, keys], [rows, keys] */
     const ir_buffer *scales;               /* scratch [keys]: of K; NULL if there are none */
     const ir_buffer *sums;                 /* scratch [queries, keys]: over the heads, where their mean is wanted */
     mha_entry e;                           /* of the task */
-    const ir_expr *first_query, *count_queries; /* rows of the output; the number of those in the block */
+    const ir_expr *first_query, *count_queries; /* rows of the output; the number of those in the band */
     const ir_expr *limit;                       /* keys from here on have no score that counts; may be negative */
 } weights;
 

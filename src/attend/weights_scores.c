@@ -1,5 +1,5 @@
-/* S = Q K^T for one block: K^T is packed with its keys along the lanes, rows of Q are read as broadcast scalars. Each
- * product is summed in the order of the columns. */
+/* S = Q K^T for one slice of keys: K^T is packed with its keys along the lanes, rows of Q are read as broadcast
+ * scalars. Each product is summed in the order of the columns. */
 #include "nest/columns.h"
 #include "nest/product.h"
 #include "nest/transpose.h"

@@ -1,6 +1,6 @@
 /* Whole numbers. */
-#ifndef ATTUNE_MHA_INTEGERS_H
-#define ATTUNE_MHA_INTEGERS_H
+#ifndef ATTUNE_BASE_INTEGERS_H
+#define ATTUNE_BASE_INTEGERS_H
 
 #include <stdint.h>
 

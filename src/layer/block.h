@@ -9,8 +9,8 @@
  * Rows of the products are all tokens of the batch one after the other, so that small batch entries fill register tiles
  * together. Of a ragged batch no row knows its entry: rotary embedding and appending are phases of their own there, as
  * without a block. */
-#ifndef ATTUNE_MHA_BLOCK_H
-#define ATTUNE_MHA_BLOCK_H
+#ifndef ATTUNE_LAYER_BLOCK_H
+#define ATTUNE_LAYER_BLOCK_H
 
 #include "nest/gemm.h"
 #include "nest/rows.h"

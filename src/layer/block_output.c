@@ -41,7 +41,7 @@ static const ir_access *heads_at(mha_context *c, const mha_gemm *g, const mha_to
 
 static const ir_access *result_at(mha_context *c, const mha_gemm *g, const mha_token *t, const ir_expr *column) {
     const mha_pack_section *s = g->user;
-    const ir_expr *first = ir_times(c->b, g->group, s->group_columns);
+    const ir_expr *first = ir_times(c->b, g->column_group, s->group_columns);
     return ir_at(c->b, c->params.tensor[MHA_OUT], 1, 3, t->entry, t->token, ir_add(c->b, first, column));
 }
 
@@ -52,9 +52,9 @@ static void store_output(mha_context *c, const mha_gemm *g, const ir_expr *row, 
     const ir_buffer *out = c->params.tensor[MHA_OUT];
     const int64_t whole = s->group_columns, rest = s->columns % whole;
     const mha_token t = mha_token_of(c, out, row);
-    const mha_row to = {out, {t.entry, t.token}, ir_times(b, g->group, whole)};
+    const mha_row to = {out, {t.entry, t.token}, ir_times(b, g->column_group, whole)};
     IR_GUARD(b, c->p->is_ragged, is_owned(c, t.token)) {
-        IR_GUARD(b, rest, ir_lt(b, g->group, ir_idx(b, s->num_groups - 1))) mha_copy_row(c, from, &to, 0, whole);
+        IR_GUARD(b, rest, ir_lt(b, g->column_group, ir_idx(b, s->num_groups - 1))) mha_copy_row(c, from, &to, 0, whole);
         if (rest) {
             const mha_row last = {out, {t.entry, t.token}, ir_idx(b, s->columns - rest)};
             IR_ELSE(b) mha_copy_row(c, from, &last, 0, rest);

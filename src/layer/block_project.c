@@ -3,7 +3,7 @@
 #include "attend/phases.h"
 #include "layer/block.h"
 
-/* Projections of one input, which are groups of columns of one product. */
+/* Projections of one input, which are column groups of one product. */
 typedef struct projections {
     const mha_block *block;
     const ir_buffer *x;
@@ -33,17 +33,17 @@ static const ir_access *input_at(mha_context *c, const mha_gemm *g, const mha_to
 
 /* ---- A row of the product ---- */
 
-/* The place of one token's heads: target[…, head, …]; they are turned by `position` unless that is NULL. */
+/* The place of one token's heads: target[…, head, …]; they are rotated by `position` unless that is NULL. */
 typedef struct heads {
     mha_row target;
     int64_t dim, padding; /* columns of the head, and columns of 0 after it */
     const ir_expr *entry, *position;
 } heads;
 
-static const ir_expr *num_heads(mha_context *c, const mha_pack_section *s, int64_t dim, const ir_expr *group) {
+static const ir_expr *num_heads(mha_context *c, const mha_pack_section *s, int64_t dim, const ir_expr *column_group) {
     const int64_t all = s->columns / dim;
     if (all % s->heads == 0) return ir_idx(c->b, s->heads);
-    const ir_expr *left = ir_sub(c->b, ir_idx(c->b, all), ir_times(c->b, group, s->heads));
+    const ir_expr *left = ir_sub(c->b, ir_idx(c->b, all), ir_times(c->b, column_group, s->heads));
     return ir_min(c->b, ir_idx(c->b, s->heads), left);
 }
 
@@ -55,14 +55,14 @@ static void store_padding(mha_context *c, const heads *h, const mha_row *target)
     }
 }
 
-/* The heads of a group. */
-static void store_heads(mha_context *c, const mha_pack_section *s, const ir_expr *group, const heads *h,
+/* The heads of a column group. */
+static void store_heads(mha_context *c, const mha_pack_section *s, const ir_expr *column_group, const heads *h,
                         const mha_row *from) {
     ir_builder *b = c->b;
-    IR_FOR(b, n, ir_idx(b, 0), num_heads(c, s, h->dim, group), 1) {
+    IR_FOR(b, n, ir_idx(b, 0), num_heads(c, s, h->dim, column_group), 1) {
         const mha_row source = {from->buffer, {from->index[0]}, ir_times(b, n, h->dim)};
         mha_row target = h->target;
-        target.index[1] = ir_let(b, "head", ir_add(b, ir_times(b, group, s->heads), n));
+        target.index[1] = ir_let(b, "head", ir_add(b, ir_times(b, column_group, s->heads), n));
         if (h->position)
             mha_rotate_row(c, h->entry, h->position, &source, &target);
         else
@@ -99,15 +99,15 @@ static heads key_heads(mha_context *c, const projections *p, mha_projection whic
     return h;
 }
 
-static void store_queries(mha_context *c, const mha_gemm *g, const ir_expr *group, const mha_token *t,
+static void store_queries(mha_context *c, const mha_gemm *g, const ir_expr *column_group, const mha_token *t,
                           const mha_row *from) {
     const projections *p = g->user;
     const heads h = query_heads(c, p->block, t);
-    store_heads(c, section_of(g, MHA_PROJECT_Q), group, &h, from);
+    store_heads(c, section_of(g, MHA_PROJECT_Q), column_group, &h, from);
 }
 
-/* Keys beyond those that count may have no position: they are not turned, and never read. */
-static void store_keys(mha_context *c, const mha_gemm *g, mha_projection which, const ir_expr *group,
+/* Keys beyond those that count may have no position: they are not rotated, and never read. */
+static void store_keys(mha_context *c, const mha_gemm *g, mha_projection which, const ir_expr *column_group,
                        const mha_token *t, const mha_row *from) {
     const projections *p = g->user;
     const bool skips = which == MHA_PROJECT_K && c->rotates_keys && c->p->has_kv_lens && !c->p->is_ragged;
@@ -116,34 +116,34 @@ static void store_keys(mha_context *c, const mha_gemm *g, mha_projection which, 
     const mha_entry e = opens ? mha_entry_open(c, t->entry) : (mha_entry){0};
     IR_GUARD(c->b, skips, ir_lt(c->b, t->token, e.seq_kv)) {
         const heads h = key_heads(c, p, which, &e, t);
-        store_heads(c, section_of(g, which), group, &h, from);
+        store_heads(c, section_of(g, which), column_group, &h, from);
     }
 }
 
-/* Groups from `group` on belong to projection `which` and those after it. */
-static void store_groups(mha_context *c, const mha_gemm *g, mha_projection which, const ir_expr *group,
+/* Column groups from `column_group` on belong to projection `which` and those after it. */
+static void store_groups(mha_context *c, const mha_gemm *g, mha_projection which, const ir_expr *column_group,
                          const mha_token *t, const mha_row *from) {
     const projections *p = g->user;
     const ir_expr *count = ir_idx(c->b, section_of(g, which)->num_groups);
-    IR_GUARD(c->b, which < p->last, ir_lt(c->b, group, count)) {
+    IR_GUARD(c->b, which < p->last, ir_lt(c->b, column_group, count)) {
         if (which == MHA_PROJECT_Q)
-            store_queries(c, g, group, t, from);
+            store_queries(c, g, column_group, t, from);
         else
-            store_keys(c, g, which, group, t, from);
+            store_keys(c, g, which, column_group, t, from);
     }
     if (which == p->last) return;
-    IR_ELSE(c->b) store_groups(c, g, which + 1, ir_sub(c->b, group, count), t, from);
+    IR_ELSE(c->b) store_groups(c, g, which + 1, ir_sub(c->b, column_group, count), t, from);
 }
 
 static void store_projected(mha_context *c, const mha_gemm *g, const ir_expr *row, const mha_row *from) {
     const projections *p = g->user;
     const mha_token t = mha_token_of(c, p->x, row);
-    store_groups(c, g, p->first, g->group, &t, from);
+    store_groups(c, g, p->first, g->column_group, &t, from);
 }
 
 /* ---- Phases ---- */
 
-/* Whether `next` is more groups of the same product, as far as its input and its weights go. */
+/* Whether `next` is more column groups of the same product, as far as its input and its weights go. */
 static bool continues(const mha_block *block, mha_projection which, mha_projection next) {
     const mha_pack_section *a = &block->layout.section[which], *b = &block->layout.section[next];
     return b->exists && mha_input_of(block->c, which) == mha_input_of(block->c, next) && a->depth == b->depth &&

@@ -12,8 +12,9 @@ enum { CACHE_LINE = 64 };
 /* Columns lie `stride` bytes apart in `from` and become neighbours in `to`. In the middle both lie in the first-level
  * cache, so that memory is read and written in whole lines. Constant sizes (`size`, and `columns` and `rows` of full
  * tiles) make this plain loads and stores. */
-static inline __attribute__((always_inline)) void turn_tile(unsigned char *to, const unsigned char *from, size_t stride,
-                                                            int64_t columns, int64_t rows, size_t size) {
+static inline __attribute__((always_inline)) void transpose_tile(unsigned char *to, const unsigned char *from,
+                                                                 size_t stride, int64_t columns, int64_t rows,
+                                                                 size_t size) {
     unsigned char lines[MHA_PANEL][CACHE_LINE];
     for (int64_t c = 0; c < columns; c++) memcpy(lines[c], from + (size_t)c * stride, (size_t)rows * size);
     for (int64_t k = 0; k < rows; k++)
@@ -21,23 +22,23 @@ static inline __attribute__((always_inline)) void turn_tile(unsigned char *to, c
             memcpy(to + (size_t)(k * MHA_PANEL + c) * size, &lines[c][(size_t)k * size], size);
 }
 
-static inline __attribute__((always_inline)) void turn_sized(unsigned char *to, const unsigned char *from,
-                                                             size_t stride, int64_t columns, int64_t rows,
-                                                             size_t size) {
+static inline __attribute__((always_inline)) void transpose_sized(unsigned char *to, const unsigned char *from,
+                                                                  size_t stride, int64_t columns, int64_t rows,
+                                                                  size_t size) {
     if (columns == MHA_PANEL && rows == CACHE_LINE / (int64_t)size)
-        turn_tile(to, from, stride, MHA_PANEL, CACHE_LINE / (int64_t)size, size);
+        transpose_tile(to, from, stride, MHA_PANEL, CACHE_LINE / (int64_t)size, size);
     else
-        turn_tile(to, from, stride, columns, rows, size);
+        transpose_tile(to, from, stride, columns, rows, size);
 }
 
-static void turn(unsigned char *to, const unsigned char *from, size_t stride, int64_t columns, int64_t rows,
-                 size_t size) {
+static void transpose(unsigned char *to, const unsigned char *from, size_t stride, int64_t columns, int64_t rows,
+                      size_t size) {
     if (size == 2)
-        turn_sized(to, from, stride, columns, rows, 2);
+        transpose_sized(to, from, stride, columns, rows, 2);
     else if (size == 4)
-        turn_sized(to, from, stride, columns, rows, 4);
+        transpose_sized(to, from, stride, columns, rows, 4);
     else
-        turn_sized(to, from, stride, columns, rows, 8);
+        transpose_sized(to, from, stride, columns, rows, 8);
 }
 
 /* Columns are neighbours on both sides. */
@@ -113,7 +114,7 @@ static void pack_tile(const packing *pk, int64_t group, int64_t panel, int64_t r
     from +=
         pk->out_first ? first * stride + (size_t)row * pk->unit : (size_t)(row * s->inputs) * stride + first * pk->size;
     if (pk->out_first)
-        turn(to, from, stride, columns, rows, pk->unit);
+        transpose(to, from, stride, columns, rows, pk->unit);
     else if (s->inputs == 2)
         pack_pairs(pk, to, from, columns, rows);
     else

@@ -1,6 +1,6 @@
 /* What the files of packing share: the header of a blob, and where packing reads. */
-#ifndef ATTUNE_MHA_PACK_INTERNAL_H
-#define ATTUNE_MHA_PACK_INTERNAL_H
+#ifndef ATTUNE_LAYER_PACK_INTERNAL_H
+#define ATTUNE_LAYER_PACK_INTERNAL_H
 
 #include "layer/pack.h"
 

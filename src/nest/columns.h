@@ -1,6 +1,6 @@
 /* Rows of columns as vectors, where the columns need not fill the last one. */
-#ifndef ATTUNE_MHA_COLUMNS_H
-#define ATTUNE_MHA_COLUMNS_H
+#ifndef ATTUNE_NEST_COLUMNS_H
+#define ATTUNE_NEST_COLUMNS_H
 
 #include "nest/context.h"
 

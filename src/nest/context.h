@@ -1,7 +1,7 @@
 /* The builders of all phases of a kernel share this: the problem with its parameters, and arithmetic in the problem's
  * precision. The phases are in attend/phases.h and layer/block.h; operator/build.c puts them together. */
-#ifndef ATTUNE_MHA_CONTEXT_H
-#define ATTUNE_MHA_CONTEXT_H
+#ifndef ATTUNE_NEST_CONTEXT_H
+#define ATTUNE_NEST_CONTEXT_H
 
 #include "nest/params.h"
 #include "target/target.h"

@@ -20,7 +20,7 @@ typedef struct gemm {
     mha_context *m;
     ir_builder *b;
     const mha_gemm *g;
-    int64_t rows, vectors, block; /* of the schedule */
+    int64_t rows, vectors, task_rows; /* of the schedule */
     mha_kind kind;
     ir_elem elem;   /* of the slab */
     int64_t inputs; /* columns of A that a step along the depth multiplies */
@@ -267,14 +267,14 @@ static void start_rows(const gemm *c, const ir_expr *rows) {
 static const ir_expr *num_tiles(const gemm *c) {
     ir_builder *b = c->b;
     const ir_expr *count = c->rest ? c->count : ir_plus(b, c->count, c->rows - 1);
-    return ir_let(b, "tiles", ir_min(b, ir_idx(b, c->block / c->rows), ir_div(b, count, ir_idx(b, c->rows))));
+    return ir_let(b, "tiles", ir_min(b, ir_idx(b, c->task_rows / c->rows), ir_div(b, count, ir_idx(b, c->rows))));
 }
 
 /* Whether the task has the smaller tile: it is not full; and the first row of that tile, after the others. */
-static const ir_expr *has_rest(const gemm *c) { return ir_lt(c->b, c->count, ir_idx(c->b, c->block)); }
+static const ir_expr *has_rest(const gemm *c) { return ir_lt(c->b, c->count, ir_idx(c->b, c->task_rows)); }
 static const ir_expr *first_of_rest(const gemm *c, const ir_expr *tiles) {
     ir_builder *b = c->b;
-    return ir_let(b, "at", ir_min(b, ir_idx(b, c->block - c->rows), ir_times(b, tiles, c->rows)));
+    return ir_let(b, "at", ir_min(b, ir_idx(b, c->task_rows - c->rows), ir_times(b, tiles, c->rows)));
 }
 
 /* `rows` rows of the task from `at` on. Rows beyond the task's last one are not stored. */
@@ -288,7 +288,7 @@ static void one_pass(const gemm *c, const ir_expr *tiles) {
     ir_builder *b = c->b;
     IR_FOR(b, t, ir_idx(b, 0), tiles, 1) {
         const ir_expr *at = ir_let(b, "at", ir_times(b, t, c->rows));
-        const bool is_alone = c->block == c->rows;
+        const bool is_alone = c->task_rows == c->rows;
         whole_depth(c, c->rows, at, is_alone ? NULL : ir_add(b, c->first, at));
     }
     if (!c->rest) return;
@@ -308,7 +308,7 @@ static void several_passes(const gemm *c, const ir_expr *tiles) {
     ir_builder *b = c->b;
     const ir_expr *filled = c->count;
     if (!c->rest) filled = ir_times(b, tiles, c->rows);
-    filled = ir_let(b, "filled", ir_min(b, ir_idx(b, c->block), filled));
+    filled = ir_let(b, "filled", ir_min(b, ir_idx(b, c->task_rows), filled));
     load_rows(c, filled, ir_idx(b, 0), ir_idx(b, 0));
     start_rows(c, filled);
     IR_LOOP(b, from, ir_for_begin(b, "pass", ir_idx(b, 0), ir_idx(b, c->steps), c->depth, false)) {
@@ -327,7 +327,7 @@ static int64_t rest_of(const gemm *c) {
 
 static gemm gemm_of(mha_context *m, mha_gemm *g) {
     const attune_schedule *s = m->s;
-    gemm c = {.m = m, .b = m->b, .g = g, .rows = s->gemm_rows, .vectors = s->gemm_vectors, .block = s->gemm_block};
+    gemm c = {.m = m, .b = m->b, .g = g, .rows = s->gemm_rows, .vectors = s->gemm_vectors, .task_rows = s->gemm_block};
     c.kind = mha_kind_of(g->right_is_paired && m->projects_by_pairs);
     c.elem = mha_factor_elem(m, c.kind);
     c.inputs = g->right_is_paired ? 2 : 1;
@@ -341,11 +341,11 @@ static gemm gemm_of(mha_context *m, mha_gemm *g) {
 static void open_task(gemm *c, mha_gemm *g) {
     ir_builder *b = c->b;
     for (int n = 0; n < g->num_outer; n++) g->outer[n] = ir_parallel(b, g->outer_names[n], g->outer_counts[n]);
-    g->group = ir_parallel(b, "group", ir_idx(b, g->num_groups));
-    const ir_expr *task = ir_parallel(b, "task", ir_ceil_div(b, g->rows, c->block));
-    c->first = ir_let(b, "first", ir_times(b, task, c->block));
-    c->count = ir_let(b, "count", ir_min(b, ir_idx(b, c->block), ir_sub(b, g->rows, c->first)));
-    const int64_t rows = c->one_pass ? c->rows : c->block;
+    g->column_group = ir_parallel(b, "column_group", ir_idx(b, g->num_groups));
+    const ir_expr *task = ir_parallel(b, "task", ir_ceil_div(b, g->rows, c->task_rows));
+    c->first = ir_let(b, "first", ir_times(b, task, c->task_rows));
+    c->count = ir_let(b, "count", ir_min(b, ir_idx(b, c->task_rows), ir_sub(b, g->rows, c->first)));
+    const int64_t rows = c->one_pass ? c->rows : c->task_rows;
     c->slab = ir_scratch(b, g->name, c->elem, 2, (int64_t[]){rows, slab_row(c)});
     c->tile = ir_scratch(b, "product", c->m->elem, 2, (int64_t[]){rows, g->group_columns});
 }

@@ -1,7 +1,7 @@
 /* A phase that multiplies matrices, C = start + A B: the projections of a block. Callbacks locate the rows of A, B and
  * the rows of C. The phase itself is tasks, scratch and register tiles (product.h).
  *
- * A task takes up to gemm_block rows and one group of columns. It works on gemm_rows rows at a time:
+ * A task takes up to gemm_block rows and one column group. It works on gemm_rows rows at a time:
  *
  * - It copies these rows of A into scratch, as c->elem or bf16. They are an odd number of cache lines apart, so that
  *   they do not compete for the same sets of the cache.
@@ -19,8 +19,8 @@
  *
  * With one exception: if the kernel projects by tiles, and the sizes allow tiles (mha_gemm_tiles), sums are those of
  * tile_dot2: 32 columns of A at a time, the even and the odd ones apart. */
-#ifndef ATTUNE_MHA_GEMM_H
-#define ATTUNE_MHA_GEMM_H
+#ifndef ATTUNE_NEST_GEMM_H
+#define ATTUNE_NEST_GEMM_H
 
 #include "nest/rows.h"
 
@@ -43,7 +43,7 @@ struct mha_gemm {
     bool right_is_paired;                /* two rows of B come at a time; after an odd depth, a row of 0 */
     int64_t num_groups;                  /* groups of columns of C */
     int64_t group_columns;               /* columns that a task computes: whole register tiles */
-    const ir_expr *group;                /* the task's, set when the phase is open */
+    const ir_expr *column_group;         /* the task's, set when the phase is open */
     void *user;
     const struct mha_pack_section *packed; /* NULL unless start and right are packed weights (layer/block.h) */
     /* Row `row` of A, [0 … depth - 1], into the row `to` of scratch. `row` may be asked for more than once. */

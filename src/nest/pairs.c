@@ -54,13 +54,13 @@ const ir_expr *mha_half_of_pairs(const mha_context *c, const ir_expr *pairs, int
     return c->elem == IR_F32 ? x : ir_cast(b, c->elem, x);
 }
 
-const ir_expr *mha_interleave(const mha_context *c, const ir_expr *x, const ir_expr *y, int lanes, int block,
+const ir_expr *mha_interleave(const mha_context *c, const ir_expr *x, const ir_expr *y, int lanes, int segment,
                               bool upper) {
     uint8_t pick[IR_MAX_LANES];
     if (!x || !y) return NULL;
-    const int half = block / 2;
+    const int half = segment / 2;
     for (int l = 0; l < lanes; l++) {
-        const int from = l / half * block + (upper ? half : 0) + l % half;
+        const int from = l / half * segment + (upper ? half : 0) + l % half;
         pick[2 * l] = (uint8_t)from;
         pick[2 * l + 1] = (uint8_t)(x->type.lanes + from);
     }

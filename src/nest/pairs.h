@@ -1,8 +1,8 @@
 /* Factors of products: numbers of c->elem, or pairs of bf16. Where the target has dot2, a product may have bf16
  * factors, two to a lane: each step then adds two products. This is all that the builders know of such pairs. mha.h
  * says which problems have them. */
-#ifndef ATTUNE_MHA_PAIRS_H
-#define ATTUNE_MHA_PAIRS_H
+#ifndef ATTUNE_NEST_PAIRS_H
+#define ATTUNE_NEST_PAIRS_H
 
 #include "nest/context.h"
 
@@ -36,8 +36,8 @@ const ir_expr *mha_zero_pairs(const mha_context *c, int lanes);
 /* Of pairs the numbers of one half, 0 or 1, as c->elem. */
 const ir_expr *mha_half_of_pairs(const mha_context *c, const ir_expr *pairs, int half);
 
-/* `lanes` pairs (x[i], y[i]). i runs through the lower (upper: the upper) halves of blocks of `block` lanes. */
-const ir_expr *mha_interleave(const mha_context *c, const ir_expr *x, const ir_expr *y, int lanes, int block,
+/* `lanes` pairs (x[i], y[i]). i runs through the lower (upper: the upper) halves of segments of `segment` lanes. */
+const ir_expr *mha_interleave(const mha_context *c, const ir_expr *x, const ir_expr *y, int lanes, int segment,
                               bool upper);
 
 /* bf16 that holds the lanes of x, then those of y, which are f32; rounded as pack2 does, which the target must have. */

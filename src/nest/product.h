@@ -10,8 +10,8 @@
  *         for (r …) mha_product_repeat(&p, "left", r, access of left[r, k]);
  *     }
  *     for (r …) for (v …) … mha_product_sum(&p, r, v) … */
-#ifndef ATTUNE_MHA_PRODUCT_H
-#define ATTUNE_MHA_PRODUCT_H
+#ifndef ATTUNE_NEST_PRODUCT_H
+#define ATTUNE_NEST_PRODUCT_H
 
 #include "nest/pairs.h"
 

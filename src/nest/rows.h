@@ -1,6 +1,6 @@
 /* Rows of tensors, column by column: what the builders that move them share. */
-#ifndef ATTUNE_MHA_ROWS_H
-#define ATTUNE_MHA_ROWS_H
+#ifndef ATTUNE_NEST_ROWS_H
+#define ATTUNE_NEST_ROWS_H
 
 #include "nest/context.h"
 

@@ -1,6 +1,6 @@
 /* Lanes of several vectors rearranged: transposes, concatenations and sums, in orders that are always the same. */
-#ifndef ATTUNE_MHA_TRANSPOSE_H
-#define ATTUNE_MHA_TRANSPOSE_H
+#ifndef ATTUNE_NEST_TRANSPOSE_H
+#define ATTUNE_NEST_TRANSPOSE_H
 
 #include "ir/build.h"
 

@@ -1,7 +1,7 @@
 /* The canonical key of a problem word by word, with names. mha_key serialises the words; `attune cache why` compares
  * them to say in which field two kernels differ. */
-#ifndef ATTUNE_MHA_KEY_WORDS_H
-#define ATTUNE_MHA_KEY_WORDS_H
+#ifndef ATTUNE_PROBLEM_KEY_WORDS_H
+#define ATTUNE_PROBLEM_KEY_WORDS_H
 
 #include "problem/mha.h"
 #include "problem/text.h"

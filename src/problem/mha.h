@@ -1,6 +1,6 @@
 /* What attention means: a problem made canonical, its text and its key. signature.h has tensors and sizes of a call. */
-#ifndef ATTUNE_MHA_MHA_H
-#define ATTUNE_MHA_MHA_H
+#ifndef ATTUNE_PROBLEM_MHA_H
+#define ATTUNE_PROBLEM_MHA_H
 
 #include "base/struct.h"
 

@@ -1,6 +1,6 @@
 /* The parts of mha_canonicalize, each in a file of its own. */
-#ifndef ATTUNE_MHA_PROBLEM_H
-#define ATTUNE_MHA_PROBLEM_H
+#ifndef ATTUNE_PROBLEM_PROBLEM_H
+#define ATTUNE_PROBLEM_PROBLEM_H
 
 #include "problem/mha.h"
 #include "problem/problem_fields.h"

@@ -1,7 +1,7 @@
 /* The fields of attune_problem as a table, made of fields.def. Parsing, printing, canonicalisation, checks and the key
  * go by it. It depends on attune.h alone, so the command links it, too. */
-#ifndef ATTUNE_MHA_PROBLEM_FIELDS_H
-#define ATTUNE_MHA_PROBLEM_FIELDS_H
+#ifndef ATTUNE_PROBLEM_PROBLEM_FIELDS_H
+#define ATTUNE_PROBLEM_PROBLEM_FIELDS_H
 
 #include <attune.h>
 #include <stdbool.h>

@@ -1,7 +1,7 @@
 /* Which keys a query sees, in numbers: by causality, window, global tokens and length, masks apart. sight.h says the
  * same in a kernel. */
-#ifndef ATTUNE_MHA_PROBLEM_SIGHT_H
-#define ATTUNE_MHA_PROBLEM_SIGHT_H
+#ifndef ATTUNE_PROBLEM_PROBLEM_SIGHT_H
+#define ATTUNE_PROBLEM_PROBLEM_SIGHT_H
 
 #include "problem/mha.h"
 

@@ -5,8 +5,8 @@
  * not known when compiling (in the order of the enum); then, for each tensor that has strides, all but the innermost.
  * With has_softmax_scale the scale is the last one.
  * Its buffer parameters are the tensors, in the order of mha_tensor_id. */
-#ifndef ATTUNE_MHA_SIGNATURE_H
-#define ATTUNE_MHA_SIGNATURE_H
+#ifndef ATTUNE_PROBLEM_SIGNATURE_H
+#define ATTUNE_PROBLEM_SIGNATURE_H
 
 #include "ir/ir.h"
 #include "problem/mha.h"

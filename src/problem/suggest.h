@@ -1,6 +1,6 @@
 /* "Did you mean": attune's name for a name of another library, or for one with a wrong letter. */
-#ifndef ATTUNE_MHA_SUGGEST_H
-#define ATTUNE_MHA_SUGGEST_H
+#ifndef ATTUNE_PROBLEM_SUGGEST_H
+#define ATTUNE_PROBLEM_SUGGEST_H
 
 #include "problem/text.h"
 
