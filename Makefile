@@ -114,8 +114,8 @@ INSTALL_DIRS = $(BUILD)/gen/install_dirs.h
 
 .DELETE_ON_ERROR:
 .PHONY: all lib codegen draw adapters tool tests deps run minilm test bench bench-full bench-growth bench-setup \
-	bench-drivers bench-table bench-alone bench-latency ranking ranking-table install uninstall find-cairo \
-	completions help FORCE
+	bench-drivers bench-table bench-alone bench-latency ranking ranking-table cliffs roofline shapes-table \
+	install uninstall find-cairo completions help FORCE
 
 all: lib codegen draw adapters tool ## build the library, the code generator and the command into build/
 lib: $(BUILD)/libattune.a $(BUILD)/libattune.so
@@ -123,7 +123,8 @@ codegen: $(BUILD)/libattune-codegen.so $(BUILD)/attune-codegen-worker
 draw: $(BUILD)/libattune-draw.so
 adapters: $(BUILD)/libattune-torch.so ## build the adapters of engines, which need no engine to be built
 tool: $(BUILD)/attune
-tests: $(TESTS) codegen draw $(addprefix $(BUILD)/bench/,attune_driver ranking latency) ## build the test programs
+tests: $(TESTS) codegen draw ## build the test programs
+tests: $(addprefix $(BUILD)/bench/,attune_driver ranking latency survey)
 tests: $(if $(SANITIZE),,$(BUILD)/wheel/libattune.so.0)
 
 # ---- Objects ----
@@ -284,6 +285,14 @@ $(BUILD)/bench/latency: $(call obj,bench/latency.c) $(BUILD)/libattune.so
 	$(call say,link $@)
 	$(Q)$(LINK) -Wl,-rpath,'$$ORIGIN/..' $(filter %.o,$^) -L$(BUILD) -lattune $(CORE_LIBS) -o $@
 
+$(call obj,bench/survey.c): INCLUDES = -Itools -Itests
+$(BUILD)/bench/survey: $(call obj,bench/survey.c) $(addprefix $(BUILD)/libattune,-tool.a -support.a) \
+		$(BUILD)/libattune.so
+	@mkdir -p $(@D)
+	$(call say,link $@)
+	$(Q)$(LINK) -Wl,-rpath,'$$ORIGIN/..' $(filter %.o,$^) -Wl,--start-group $(filter %.a,$^) -Wl,--end-group \
+		-L$(BUILD) -lattune -ljansson $(CORE_LIBS) -o $@
+
 # It calls internal functions of the library, as test programs do.
 $(call obj,bench/ranking.c): INCLUDES = -Isrc -Itools -Itests -I$(BUILD)/gen
 $(BUILD)/bench/ranking: $(call obj,bench/ranking.c) $(addprefix $(BUILD)/libattune,-tool.a -support.a -internal.a)
@@ -409,6 +418,17 @@ ranking: all $(BUILD)/bench/ranking ## how near tuning and the first choice come
 	$(RANKING_PY) $(RANKING)
 ranking-table: ## its tables, and a plot, into docs/
 	$(RANKING_PY) --publish docs $(RANKING)
+
+# CLIFFS, ROOFLINE: options, as --only='rows*' and --seed=2; bench/cliffs.py --help, bench/roofline.py --help.
+CLIFFS ?=
+ROOFLINE ?=
+cliffs: all $(BUILD)/bench/survey ## time against size in small steps, and where it jumps; two minutes
+	@python3 bench/cliffs.py --build $(BUILD) $(CLIFFS)
+roofline: all $(BUILD)/bench/survey ## random problems of realistic kinds by their share of the roofline; some minutes
+	@python3 bench/roofline.py --build $(BUILD) $(ROOFLINE)
+shapes-table: ## tables and plots of the last runs of both into docs/
+	@python3 bench/cliffs.py --build $(BUILD) --publish docs
+	@python3 bench/roofline.py --build $(BUILD) --publish docs
 
 # NUMERICS: options, as --isa=avx2.
 NUMERICS ?=

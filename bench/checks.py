@@ -15,10 +15,13 @@ import textwrap
 
 sys.dont_write_bytecode = True
 
+import cliffs
 import compare
 import ranking
 import report
+import roofline
 import shapes
+import survey
 
 BUILD = pathlib.Path(sys.argv[1]) if len(sys.argv) > 1 else pathlib.Path("build")
 
@@ -650,6 +653,96 @@ def case_rankings_become_a_page():
     text = ranking.page({"schema": 1, "cpu": "a CPU", "threads": 1, "budget": 5.0, "runs": 1, "results": results})
     expect("| `one` |" in text and "| +25.0 % | +12.5 % | -10.0 % |" in text, text)
     expect("0 of 1 searches came within 3 %" in text, text)
+
+
+# ---- Cliffs, and random problems beside the roofline ----
+
+
+def walk_of(times, flops=None):
+    points = [{"size": n, "us": [us, 2 * us], "flops": (flops or [1] * len(times))[n - 1], "problem": f"seq_q={n}",
+               "schedule": f"kv_tile={n}"} for n, us in enumerate(times, 1)]
+    return {"walks": [{"name": "rows", "grows": "rows", "points": points}]}
+
+
+def case_a_jump_beyond_a_quarter_is_an_exception():
+    found = cliffs.exceptions(walk_of([1.0, 1.2, 1.6, 1.6, 2.4]))
+    expect_equal([(e["from"], e["to"]) for e in found], [(4, 5), (2, 3)])
+    expect(abs(found[0]["excess"] - 1.2) < 1e-9, f"{found}")
+
+
+def case_time_may_grow_with_the_work():
+    expect_equal(cliffs.exceptions(walk_of([1.0, 2.4, 2.4], [1, 2, 3])), [])
+    expect_equal(len(cliffs.exceptions(walk_of([1.0, 2.6, 2.6], [1, 2, 3]))), 1)
+
+
+def case_a_point_that_is_slower_than_a_larger_one_is_named():
+    found = cliffs.overtaken(walk_of([1.0, 2.0, 1.5, 1.1]))
+    expect_equal([(e["size"], e["than"]) for e in found], [(2, 4), (3, 4)])
+
+
+def case_a_point_that_failed_is_left_out():
+    run = walk_of([1.0, 1.0, 3.0])
+    run["walks"][0]["points"][1] = {"size": 2, "problem": "seq_q=2", "error": "none"}
+    expect_equal([(e["from"], e["to"]) for e in cliffs.exceptions(run)], [(1, 3)])
+    expect("1 problems could not be measured" in cliffs.summary(run | {"exceptions": [], "overtaken": []}), "the count")
+
+
+def case_walks_cross_the_multiples():
+    for name, (_, sizes) in cliffs.walks(False).items():
+        numbers = [n for n, _ in sizes]
+        expect_equal(numbers, sorted(set(numbers)))
+        expect({15, 16, 17, 63, 64, 65} <= set(numbers), name)
+    expect_equal(max(n for n, _ in cliffs.walks(True)["head_dim, 64 × 64"][1]), 160)
+
+
+def case_equal_seeds_draw_equal_problems():
+    first, longer = roofline.problems(20, 7, "f32"), roofline.problems(50, 7, "f32")
+    expect_equal(first, longer[:20])
+    expect(first != roofline.problems(20, 8, "f32"), "another seed draws the same")
+    expect_equal({kind for kind, _ in longer}, set(roofline.KINDS))
+
+
+def case_percentiles_are_between_neighbours():
+    expect_equal([roofline.percentile([4, 1, 2, 3, 5], p) for p in (0, 25, 50, 100)], [1, 2, 3, 5])
+    expect_equal(roofline.percentile([1, 2], 50), 1.5)
+
+
+def measured(*options):
+    """What a script of the bench leaves in its file, and what it prints."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = pathlib.Path(folder) / "found.json"
+        command = [sys.executable, pathlib.Path(__file__).with_name(options[0]), "--build", BUILD, "--output", path]
+        done = subprocess.run([*command, *options[1:]], capture_output=True, text=True, timeout=300)
+        expect_equal((done.returncode, done.stderr if done.returncode else ""), (0, ""))
+        return json.loads(path.read_text()), done.stdout
+
+
+def case_a_walk_is_measured():
+    run, text = measured("cliffs.py", "--rounds=1", "--random=1", "--with=dtype=bf16")
+    (walk,) = run["walks"]
+    expect(all(point["us"] and point["flops"] > 0 and "dtype=bf16" in point["canonical"] for point in walk["points"]),
+           f"{walk['points'][:2]}")
+    expect("1 walks, " in text and run["machine"]["cpu"] in text, text)
+
+
+def case_each_kind_of_problem_is_measured_beside_the_roofline():
+    run, text = measured("roofline.py", "--rounds=1", f"--count={len(roofline.KINDS)}", "--seed=3")
+    expect_equal([one["kind"] for one in run["problems"] if one.get("of_roofline", 0) > 0], list(roofline.KINDS))
+    expect("The worst 10:" in text and "| decode, paged | 1 |" in text, text)
+
+
+def case_a_problem_that_cannot_be_measured_is_named():
+    with survey.Survey(BUILD, 1, 1) as process:
+        good, bad = process.measure(["seq_q=4,head_dim=4", "seq_q=4,head_dim=4,nonsense=1"])
+    expect("us" in good and bad.get("error"), f"{good}, {bad}")
+
+
+def case_runs_become_a_page():
+    with tempfile.TemporaryDirectory() as folder:
+        page = pathlib.Path(folder) / survey.PAGE
+        page.write_text("above\n<!-- cliffs: begin -->\nold\n<!-- cliffs: end -->\nbelow\n")
+        survey.put(pathlib.Path(folder), "cliffs", "new\n")
+        expect_equal(page.read_text(), "above\n<!-- cliffs: begin -->\n\nnew\n<!-- cliffs: end -->\nbelow\n")
 
 
 def main():

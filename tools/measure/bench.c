@@ -105,7 +105,7 @@ bool bench_open(bench_entry *e, attune_context *context, attune_engine engine, c
     const call_sizes settled = sizes_settled(sizes, &e->problem);
     if (!tensors_create_sized(&e->tensors, &e->problem, &settled)) return false;
     /* A user who names the sizes means tensors that are full. */
-    e->tensors.fills_up = true;
+    e->tensors.fills_up = !e->draws_lengths;
     if (!tensors_fill(&e->tensors, INPUT_ORDINARY, 1)) return false;
     tensors_arguments(&e->tensors, &e->arguments);
     if (interruption_came()) return false;

@@ -22,6 +22,7 @@ typedef struct bench_entry {
     void *workspace;
     size_t workspace_bytes; /* that a call needs */
     attune_engine engine;
+    bool draws_lengths;         /* lengths in tables are drawn; else they are as large as they may be */
     bool cold_data;             /* a sample is one call, before which the bandwidth probe fills the caches */
     int64_t calls;              /* of one sample */
     double call_us;             /* about what one of them takes */
