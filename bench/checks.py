@@ -707,6 +707,14 @@ def case_percentiles_are_between_neighbours():
     expect_equal(roofline.percentile([1, 2], 50), 1.5)
 
 
+def case_shares_are_of_the_longer_bound():
+    one = {"flops": 1e6, "bytes": 1e6, "us": [20.0, 40.0, 80.0], "peaks": [100.0, 100.0, 100.0],
+           "bandwidths": [50.0, 100.0, 200.0]}
+    usual, best = roofline.judge(one, False), roofline.judge(one, True)
+    expect_equal((usual["of_roofline"], usual["time"], usual["is_memory_bound"]), (0.25, 40.0, False))
+    expect_equal((best["of_roofline"], best["time"]), (0.5, 20.0))
+
+
 def measured(*options):
     """What a script of the bench leaves in its file, and what it prints."""
     with tempfile.TemporaryDirectory() as folder:
@@ -727,7 +735,9 @@ def case_a_walk_is_measured():
 
 def case_each_kind_of_problem_is_measured_beside_the_roofline():
     run, text = measured("roofline.py", "--rounds=1", f"--count={len(roofline.KINDS)}", "--seed=3")
-    expect_equal([one["kind"] for one in run["problems"] if one.get("of_roofline", 0) > 0], list(roofline.KINDS))
+    expect_equal([one["kind"] for one in roofline.judged(run, False)["problems"]], list(roofline.KINDS))
+    best = roofline.judged(run, True)["problems"]
+    expect(all(one["of_roofline"] > 0 for one in best), "a share that is not positive")
     expect("The worst 10:" in text and "| decode, paged | 1 |" in text, text)
 
 

@@ -7,7 +7,7 @@
  *     survey [--threads N] [--rounds N] [--probe]
  *
  * Without --probe a round is the best of a few short samples of each problem. With it the peak and the bandwidth are
- * probed beside each sample, as `attune bench` does, and there are shares. */
+ * probed beside each sample, as `attune bench` does. */
 #include "measure/bench.h"
 
 #include <jansson.h>
@@ -71,28 +71,30 @@ static bool probed_rounds(const survey *s, bench_entry *list, size_t count) {
     bool good = bench_open_probes(&probes, list, count, s->machine.isa, s->threads) &&
                 bench_rounds(list, count, s->context, &probes, s->threads, s->rounds);
     bench_close_probes(&probes);
-    for (size_t i = 0; good && i < count; i++) good = bench_summarise(&list[i]);
     return good;
 }
 
 /* ---- Results ---- */
 
+static json_t *numbers(const double *values, size_t count) {
+    json_t *const array = json_array();
+    for (size_t i = 0; i < count; i++) json_array_append_new(array, json_real(values[i]));
+    return array;
+}
+
 static json_t *describe(const survey *s, const char *line, const bench_entry *e) {
     if (!e->count) return json_pack("{s:s, s:s}", "problem", line, "error", "it could not be measured");
     char *const schedule = schedule_text(&e->schedule);
-    json_t *const samples = json_array();
-    for (size_t i = 0; i < e->count; i++) json_array_append_new(samples, json_real(e->samples_us[i]));
-    json_t *const object = json_pack("{s:s, s:s, s:s, s:f, s:f, s:I, s:o}", "problem", line, "canonical", e->text,
-                                     "schedule", schedule ? schedule : "", "flops", e->work.flops, "bytes",
-                                     e->work.bytes, "workspace", (json_int_t)e->workspace_bytes, "us", samples);
+    json_t *const object =
+        json_pack("{s:s, s:s, s:s, s:f, s:f, s:I, s:o}", "problem", line, "canonical", e->text, "schedule",
+                  schedule ? schedule : "", "flops", e->work.flops, "bytes", e->work.bytes, "workspace",
+                  (json_int_t)e->workspace_bytes, "us", numbers(e->samples_us, e->count));
     free(schedule);
     if (!s->has_probes || !object) return object;
-    json_t *const shares =
-        json_pack("{s:f, s:f, s:s, s:f, s:f, s:f, s:f, s:b}", "median_us", e->median_us, "peak", e->peak_gflops,
-                  "peak_dtype", tool_dtype_name(e->peak_dtype), "bandwidth", e->bandwidth_gbs, "of_peak", e->fraction,
-                  "of_roofline", e->fraction_of_roofline, "spread", e->spread, "is_memory_bound", e->is_memory_bound);
-    json_object_update(object, shares);
-    json_decref(shares);
+    json_t *const probed = json_pack("{s:s, s:o, s:o}", "peak_dtype", tool_dtype_name(e->peak_dtype), "peaks",
+                                     numbers(e->peaks, e->count), "bandwidths", numbers(e->bandwidths, e->count));
+    json_object_update(object, probed);
+    json_decref(probed);
     return object;
 }
 
