@@ -317,8 +317,8 @@ def commands(build, isa, threads, cpus):
     """The drivers that there may be: name and command line. One whose program is not there is not installed."""
     places = [str(cpu) for cpu in cpus]
     found = {"attune": [str(build / "attune_driver"), str(threads)]}
-    for module, name in (("torch", "torch"), ("onnxruntime", "onnxruntime")):
-        if importlib.util.find_spec(module):
+    for name in ("torch", "onnxruntime", "openvino"):  # of the module, and of the driver
+        if importlib.util.find_spec(name):
             found[name] = [sys.executable, str(HERE / f"{name}_driver.py"), str(threads), *places]
     for name in ("openblas", "onednn", "onednn_omp", "ggml"):
         program = build / f"{name}_driver"

@@ -1,14 +1,16 @@
 """PyTorch behind the protocol of README.md. usage: torch_driver.py THREADS"""
+import functools
 import math
 import sys
 
 import torch
+from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 from torch.nn.functional import linear, scaled_dot_product_attention
 
 from driver import Cannot, serve
 
 METHODS = {
-    "attention": ["sdpa", "sdpa-bshd", "sdpa-grouped", "bmm", "bmm-turned"],
+    "attention": ["sdpa", "sdpa-bshd", "sdpa-grouped", "bmm", "bmm-turned", "flex"],
     "block": ["linear", "packed", "mha"],
     "products": ["linear", "packed"],
 }
@@ -41,10 +43,36 @@ def attention(p):
     result = [None]
     if p.method.startswith("bmm"):
         return by_products(p, q, k, v, causal or mask is not None)
+    if p.method == "flex":
+        return flexible(p, q, k, v)
 
     def call():
         result[0] = scaled_dot_product_attention(q, k, v, mask, is_causal=causal, scale=p.scale, enable_gqa=grouped)
 
+    return call, lambda: result[0].reshape(p.batch, p.heads, p.rows, p.dim).float().numpy()
+
+
+# As its template for CPUs has it, for each shape anew: some seconds, and a C++ compiler.
+torch._dynamo.config.recompile_limit = 1 << 20
+compiled_flex_attention = torch.compile(flex_attention, dynamic=False)
+
+
+@functools.lru_cache(maxsize=None)
+def hidden_blocks(rows, keys):
+    """Kept, because another mask function would be compiled anew."""
+    past = keys - rows
+    return create_block_mask(lambda b, h, row, key: row + past >= key, None, None, rows, keys, "cpu")
+
+
+def flexible(p, q, k, v):
+    block_mask = hidden_blocks(p.rows, p.keys) if p.causal and p.rows > 1 else None
+    result = [None]
+
+    def call():
+        result[0] = compiled_flex_attention(q, k, v, block_mask=block_mask, scale=p.scale,
+                                            enable_gqa=p.heads != p.kv_heads)
+
+    call()  # compiles
     return call, lambda: result[0].reshape(p.batch, p.heads, p.rows, p.dim).float().numpy()
 
 
