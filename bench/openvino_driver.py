@@ -5,11 +5,13 @@ import sys
 import numpy
 import openvino
 from openvino import opset13
+from openvino.op import _PagedAttentionExtension
 
 from driver import Cannot, serve
 
-METHODS = ["sdpa", "sdpa-grouped"]
+METHODS = ["sdpa", "sdpa-grouped", "paged"]
 TYPES = {"f32": openvino.Type.f32, "bf16": openvino.Type.bf16, "f16": openvino.Type.f16}
+I32, U8 = openvino.Type.i32, openvino.Type.u8
 MOST_MASK = 1 << 26  # elements
 
 
@@ -65,19 +67,96 @@ def attention(p, dtype):
     return openvino.Model([out], parameters), inputs
 
 
+# ---- PagedAttention, as servers have it: the new token goes into a cache in pages, then its row is computed ----
+
+PAGE = 32  # keys; the plug-in has no other
+
+
+def constant(value, of):
+    return opset13.constant(numpy.array(value), of).output(0)
+
+
+def empty(of, *shape):
+    kinds = {TYPES["f32"]: numpy.float32, I32: numpy.int32, U8: numpy.uint8}
+    return opset13.constant(numpy.zeros(shape or (0,), kinds[of]), of).output(0)
+
+
+def paged_model(p, dtype):
+    """The operator's 28 inputs: tokens, caches and tables, then scale, and what is off (windows, rotation, eviction,
+    sinks, trees of drafts)."""
+    f32 = TYPES["f32"]
+    tokens = [opset13.parameter([-1, heads * p.dim], TYPES[dtype]) for heads in (p.heads, p.kv_heads, p.kv_heads)]
+    caches = [opset13.parameter(openvino.PartialShape([-1] * 4), openvino.Type.dynamic) for _ in "kv"]
+    tables = [opset13.parameter([-1], I32) for _ in range(4)]
+    zero = constant(numpy.int32(0), I32)
+    inputs = [node.output(0) for node in (*tokens, *caches, *tables)]
+    inputs += [constant(numpy.float32(p.scale), f32), zero, empty(f32), constant(numpy.int32(p.keys), I32), empty(I32)]
+    inputs += [empty(I32), empty(I32, 0, 0), empty(f32, 0, 0)]  # rotation of keys
+    inputs += [empty(f32), zero, zero, empty(f32)]  # sparse attention, sinks
+    inputs += [zero, empty(I32), empty(I32), empty(I32), empty(I32), empty(U8), empty(I32)]
+    node = _PagedAttentionExtension(inputs)
+    for name in "kv":
+        node.get_rt_info()[f"num_{name}_heads"], node.get_rt_info()[f"{name}_head_size"] = p.kv_heads, p.dim
+    return openvino.Model([node.output(0)], [*tokens, *caches, *tables])
+
+
+def by_token(array):
+    """[batch, heads, length, dim] as [batch * length, heads * dim]."""
+    batch, heads, length, dim = array.shape
+    return array.transpose(0, 2, 1, 3).reshape(batch * length, heads * dim)
+
+
+def set_tokens(request, arrays, dtype, past, count):
+    """Tokens of all entries, which have `count` each after `past`. What must live as long as the request."""
+    kept = [tensor(by_token(array), dtype) for array in arrays]
+    batch = len(arrays[0])
+    lengths = [numpy.full(batch, past), numpy.arange(batch + 1) * count]
+    kept += [(openvino.Tensor(numbers.astype(numpy.int32)), numbers) for numbers in lengths]
+    for place, (value, _) in zip((0, 1, 2, 5, 6), kept):
+        request.set_input_tensor(place, value)
+    return kept
+
+
+def paged(core, p, threads):
+    """Caches are filled by the operator itself, from all tokens but the last, since the codes of u8 are its own."""
+    cache = {"": p.dtype, "i8": "u8"}.get(p.kv, p.kv)
+    if p.rows != 1 or p.keys < 2 or (p.kv not in TYPES and cache != "u8" and p.kv):
+        raise Cannot("one row, and caches of floats or u8")
+    q, k, v = p.read_heads()
+    settings = settings_of(threads, p.dtype) | {"KV_CACHE_PRECISION": cache}
+    compiled = core.compile_model(paged_model(p, p.dtype), "CPU", settings)
+    request = compiled.create_infer_request()
+    pages = -(-p.keys // PAGE)
+    for place in (3, 4):
+        shape = [p.batch * pages, *(dim.get_length() for dim in list(compiled.inputs[place].get_partial_shape())[1:])]
+        request.set_input_tensor(place, openvino.Tensor(compiled.inputs[place].get_element_type(), shape))
+    request.set_input_tensor(7, openvino.Tensor(numpy.arange(p.batch * pages, dtype=numpy.int32)))
+    request.set_input_tensor(8, openvino.Tensor((numpy.arange(p.batch + 1) * pages).astype(numpy.int32)))
+    past = p.keys - 1
+    kept = set_tokens(request, [numpy.repeat(q, past, 2), k[:, :, :past], v[:, :, :past]], p.dtype, 0, past)
+    request.infer()
+    kept = set_tokens(request, [q, k[:, :, past:], v[:, :, past:]], p.dtype, past, 1)
+    out, memory = tensor(numpy.zeros((p.batch, p.heads * p.dim)), p.dtype)
+    request.set_output_tensor(0, out)
+    call = lambda alive=(kept, out): request.infer()
+    return call, lambda: to_f32(memory, p.dtype).reshape(p.batch, p.heads, 1, p.dim)
+
+
+def settings_of(threads, dtype):
+    """Without the hint f32 is computed in bf16 where the CPU has that."""
+    return {"INFERENCE_NUM_THREADS": threads, "NUM_STREAMS": 1, "INFERENCE_PRECISION_HINT": dtype}
+
+
 def prepare(core, p, all_threads):
     dtype = p.kv or p.dtype
     if p.kind != "attention":
         raise Cannot("attention only")
+    if p.method == "paged":
+        return paged(core, p, p.threads or all_threads)
     if dtype not in TYPES:
         raise Cannot(f"no attention over {dtype}")
     model, inputs = attention(p, dtype)
-    settings = {
-        "INFERENCE_NUM_THREADS": p.threads or all_threads,
-        "NUM_STREAMS": 1,
-        # Without it f32 is computed in bf16 where the CPU has that.
-        "INFERENCE_PRECISION_HINT": dtype,
-    }
+    settings = settings_of(p.threads or all_threads, dtype)
     request = core.compile_model(model, "CPU", settings).create_infer_request()
     for place, (value, _) in enumerate(inputs):
         request.set_input_tensor(place, value)
