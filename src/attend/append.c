@@ -1,7 +1,7 @@
 /* New keys and values written into the caches, before anything is read there: entry b's last keys are the new ones.
  *
- * Caches of codes: what becomes of a row is said in attune.h. All of it is arithmetic of c->elem; the scale of a row is
- * rounded to f32 before the row is divided by it, so that codes fit the scale that readers will find. */
+ * attune.h says how a cache of codes holds a row. All of it is arithmetic of c->elem. The scale of a row is rounded to
+ * f32 before the row is divided by it, so that the codes fit the scale that is stored. */
 #include "attend/phases.h"
 
 #include <math.h>
@@ -19,7 +19,8 @@ typedef struct coding {
 
 static double largest_code(const coding *row) { return row->elem == IR_I8 ? 127 : 448; }
 
-/* The row's scale: max|x| / largest. 0 times a NaN or an infinity is NaN, which a maximum would swallow. */
+/* The row's scale: max|x| / largest. A maximum would ignore a NaN, but the sum of 0 * x is NaN if some x is NaN or
+ * infinite. */
 static void measure(const mha_context *c, const coding *row) {
     ir_builder *b = c->b;
     const int lanes = mha_column_lanes(row->columns, c->lanes);
@@ -94,7 +95,7 @@ static void append_row(mha_context *c, const mha_row *source, const mha_row *tar
         mha_copy_row(c, source, target, 0, columns);
 }
 
-/* Codes are made of rotated rows, of which there is none yet. */
+/* Codes are made of rotated rows, so the row is rotated into scratch first. */
 static void append_rotated(mha_context *c, const mha_entry *e, const ir_expr *position, const mha_row *source,
                            const mha_row *target, const ir_access *scale) {
     const int64_t columns = c->p->head_dim;
@@ -125,7 +126,7 @@ static void append_token(mha_context *c, const mha_entry *e, const ir_expr *kv_h
     append_row(c, &v_new, &v, mha_scale_access(c, MHA_V_SCALE, &row), p->v_scales, p->head_dim_v);
 }
 
-/* By the runtime's checks entries have at least as many keys as are new. */
+/* The runtime has checked that an entry has at least as many keys as are new. */
 const ir_expr *mha_new_key(const mha_context *c, const mha_entry *e, const ir_expr *token, const ir_expr *count) {
     ir_builder *b = c->b;
     const ir_expr *key = ir_add(b, ir_sub(b, e->seq_kv, count), token);

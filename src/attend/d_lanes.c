@@ -8,7 +8,7 @@
 
 #include <math.h>
 
-/* ---- what the prover is told ---- */
+/* ---- facts for the prover ---- */
 
 const ir_expr *dl_first(const d_lanes *d, const char *name, const ir_expr *first, const ir_expr *count,
                         const ir_expr *size) {
@@ -63,8 +63,8 @@ static void derive_sizes(d_lanes *d, mha_context *c) {
     d->fetches_ahead = mha_is_from_memory(p);
     d->one_chunk = p->reproducible || mha_most_keys(p) <= c->s->kv_chunk;
     d->masks_keys = p->attn_mask_dims[3] || p->attn_bias_dims[3];
-    /* The keys of a lone query are an interval, of which nothing is read beyond the ends, unless there are global keys
-     * as well or tiles begin where those of other queries do. */
+    /* The keys of a lone query are one interval, and only these are read. Exceptions: global keys, and tiles that begin
+     * where those of other queries do. */
     const bool one_query = p->seq_q == 1 && !c->has_global && !(d->is_serial && c->has_first);
     d->masks_positions = (c->has_first || c->has_last) && !one_query;
 }

@@ -1,5 +1,6 @@
-/* The d-lanes strategy, for decoding: few query rows, so that reading K and V once is what takes the time. Vector lanes
- * run along head_dim for the scores and along head_dim_v for the output, that is, along K and V as they lie.
+/* The d-lanes strategy, for decoding: there are few query rows, and most of the time goes into reading K and V once.
+ * Vector lanes run along head_dim for the scores and along head_dim_v for the output, that is, along K and V as they
+ * lie.
  *
  *   row     one query row of one KV head; row r is query r / group of head r % group of the group, as in q_lanes
  *   task    up to max_rows rows of one KV head and one chunk of keys: each load of K and V serves all its rows
@@ -7,9 +8,9 @@
  *           shared memory, which a second phase merges in order (merge.c). If there is only one, it writes the output
  *   tile    kv_tile keys of a chunk, between two rescalings
  *
- * c->by_pairs: products are made of pairs of bf16 (dot2). Those of a score are neighbouring columns of K, which lie
- * side by side in memory; those of O are the same column of two neighbouring keys, whose rows of V are interleaved in
- * registers, and their probabilities, rounded to bf16 (pack2). The sum of the probabilities is that of the unrounded
+ * c->by_pairs: products are made of pairs of bf16 (dot2). A pair of a score is two neighbouring columns of K, which lie
+ * side by side in memory. A pair of O is the same column of two neighbouring keys, and their probabilities rounded to
+ * bf16 (pack2); rows of V are interleaved in registers for it. The sum of the probabilities is that of the unrounded
  * ones. Denormals in Q, K, V and P count as 0 then.
  *
  * For each tile of a task: S = Q K^T (d_lanes_score.c), P = exp(S - max) with masks and the rescaling factor
@@ -33,7 +34,7 @@ typedef struct d_lanes {
     int lanes;
     int width;                    /* columns of K and V in a vector: lanes, and of bf16 pairs twice as many */
     int64_t fixed_rows;           /* of each task, where known when compiling; else 0 */
-    int64_t row_step;             /* what numbers of rows are rounded up to */
+    int64_t row_step;             /* numbers of rows are rounded up to multiples of this */
     int64_t max_rows;             /* of a task, rounded up */
     int64_t k_columns, v_columns; /* rounded up to vectors of `width` */
     bool one_chunk;
@@ -50,7 +51,7 @@ typedef struct d_lanes {
     const ir_buffer *row_sum; /* [max_rows] */
     /* is_serial, else NULL: the tile's P V, dims of o; mha_sum.lost of o and of row_sum. */
     const ir_buffer *tile_o, *o_lost, *row_sum_lost;
-    const ir_buffer *factor; /* [max_rows]: what o must be multiplied by */
+    const ir_buffer *factor; /* [max_rows]: by which o is rescaled */
     /* [kv_tile + lanes]: of the tile's keys, 1 beyond them; NULL unless tokens have scales of their own */
     const ir_buffer *k_scales, *v_scales;
     /* variables of the task */
@@ -68,11 +69,11 @@ typedef struct dl_tile {
 
 static inline int64_t dl_round_up(int64_t x, int64_t step) { return (x + step - 1) / step * step; }
 
-/* `first`, of which the prover only learns that it is the first of `count` neighbours out of `size`. */
+/* `first`. The prover learns only that it is the first of `count` neighbours out of `size`. */
 const ir_expr *dl_first(const d_lanes *d, const char *name, const ir_expr *first, const ir_expr *count,
                         const ir_expr *size);
 
-/* `part`, of which the prover only learns that it is not negative, and `parts` times it at most `whole`. */
+/* `part`. The prover learns only that it is at least 0, and that `parts` times it is at most `whole`. */
 const ir_expr *dl_part(const d_lanes *d, const char *name, const ir_expr *part, int64_t parts, const ir_expr *whole);
 
 /* Head and query (within its entry) of a row of the task; rows beyond the last are the last. */
@@ -81,13 +82,13 @@ typedef struct dl_row {
 } dl_row;
 dl_row dl_row_at(const d_lanes *d, const ir_expr *row);
 
-/* Calls build for the rows of a task, `step` at a time: within a loop, and for what remains of a fixed number once more
- * with fewer. */
+/* Calls build for the rows of a task, `step` at a time, in a loop. If their number is fixed and leaves a rest, it calls
+ * build once more for the rest. */
 typedef void dl_rows_fn(d_lanes *d, const void *user, const ir_expr *first, int64_t count);
 void dl_each_rows(d_lanes *d, int64_t step, dl_rows_fn *build, const void *user);
 
-/* Calls build for d->width columns at a time, of which `count` are there: `unroll` vectors in a turn of a loop of that
- * name, and then for what is left over. */
+/* Calls build for vectors of d->width columns: `unroll` of them in a turn of a loop of that name, and then for the
+ * rest. `count` columns of a vector exist. */
 typedef void dl_columns_fn(d_lanes *d, void *user, const ir_expr *column, int64_t count);
 void dl_each_columns(d_lanes *d, const char *name, int64_t columns, int64_t unroll, dl_columns_fn *build, void *user);
 
@@ -103,8 +104,8 @@ typedef struct dl_streams {
     mha_kv_row at[DL_MAX_STREAMS];
 } dl_streams;
 
-/* d_lanes_streams.c: calls build for all keys of a tile: for `count` streams of a number of keys that `step` divides,
- * and, if count is not 1, for what is left as one stream; in loops where the keys lie in pages. */
+/* d_lanes_streams.c: calls build for all keys of a tile, in loops if the keys lie in pages. The keys come as `count`
+ * streams whose length `step` divides; if count is not 1, the rest comes as one stream. */
 typedef void dl_streams_fn(d_lanes *d, const dl_streams *streams, const void *user);
 void dl_each_streams(d_lanes *d, const dl_tile *tile, int count, int64_t step, dl_streams_fn *build, const void *user);
 /* Where key i of a stream lies. */
@@ -112,12 +113,12 @@ mha_kv_row dl_key_at(const d_lanes *d, const dl_streams *streams, int64_t stream
 /* Asks for key i of a stream of k or v, if d->fetches_ahead. */
 void dl_fetch_ahead(const d_lanes *d, const ir_buffer *k_or_v, const dl_streams *streams, int64_t stream,
                     const ir_expr *i);
-/* d->width columns of k or v from `column` on, of which the first `count` are loaded and the others are 0: as bf16 if
- * c->by_pairs, else as c->elem. */
+/* d->width columns of k or v from `column` on, as bf16 if c->by_pairs, else as c->elem. The first `count` are loaded,
+ * the others are 0. */
 const ir_expr *dl_load_key(const d_lanes *d, const ir_buffer *k_or_v, const mha_kv_row *key, const ir_expr *column,
                            int64_t count);
 
-/* What the scores of keys j, j + 1, … of the tile are multiplied by, and their probabilities. NULL: nothing. */
+/* Factors of the scores of keys j, j + 1, … of the tile, and of their probabilities. NULL: 1. */
 const ir_expr *dl_k_scales(const d_lanes *d, const ir_expr *j, int lanes);
 const ir_expr *dl_v_scales(const d_lanes *d, const ir_expr *j, int lanes);
 

@@ -79,8 +79,8 @@ static void store_scores(d_lanes *d, const score_tile *t, int64_t from, int64_t 
     }
 }
 
-/* Adds up the lanes of all sums of a register tile: as many together as half a long vector has lanes, as adding halves
- * is all that is done to long vectors. */
+/* Adds up the lanes of all sums of a register tile, at most 8 sums together: half the lanes of a long vector, because
+ * the first step adds its halves. */
 static void finish_sums(d_lanes *d, const score_tile *t) {
     const int64_t keys = t->product.vectors, all = t->product.rows * keys, most = min_of(d->lanes, 8);
     for (int64_t from = 0; from < all; from += most) {
@@ -106,7 +106,7 @@ static void register_tile(d_lanes *d, const void *user, const ir_expr *first_row
     finish_sums(d, &t);
 }
 
-/* Moves the scores of a round to where they belong. */
+/* Writes the scores of a round to their places. */
 static void transpose_round(d_lanes *d, const score_tile *t) {
     ir_builder *b = d->b;
     IR_LOOP(b, row, ir_for_begin(b, "r", ir_idx(b, 0), d->padded_rows, 1, false)) {

@@ -1,10 +1,10 @@
-/* Keys that are read side by side. Prefetchers follow a few streams in pages of their own well, and neighbouring rows
- * badly: so a tile is cut into as many equal parts, each read from its first key to its last. */
+/* Keys that are read side by side. Prefetchers follow a few streams well if each is in pages of its own, and
+ * neighbouring rows badly. So a tile is cut into a few equal parts, and each is read from its first key to its last. */
 #include "nest/columns.h"
 #include "attend/d_lanes.h"
 #include "base/integers.h"
 
-/* Where `keys` keys from key `first` of the tile on lie, one after the other. */
+/* The place of `keys` keys from key `first` of the tile on, which lie one after the other. */
 static mha_kv_row place(const d_lanes *d, const dl_tile *tile, const ir_expr *first, const ir_expr *keys) {
     const mha_context *c = d->c;
     mha_kv_row at = mha_kv_row_at(c, &d->entry, d->kv_head, ir_add(d->b, tile->first, first));
@@ -102,7 +102,7 @@ static bool streams_are_pages(const d_lanes *d, const visit *v) {
            v->count * page_size <= kv_tile;
 }
 
-/* Whole pages, as many at once as there are streams; then what is left, page by page. */
+/* Whole pages, one for each stream at once; then the rest, page by page. */
 static void pages_side_by_side(d_lanes *d, const visit *v) {
     ir_builder *b = d->b;
     const dl_tile *tile = v->tile;

@@ -1,9 +1,9 @@
 /* O = O * factor + P V for one tile. A register tile is the probabilities of value_rows query rows and value_unroll
- * keys, or pairs of keys; the columns of O and of those rows of V pass by it, value_vectors vectors in a turn. This is
- * the one product whose sums stay in memory (product.h has those in registers): its steps are the inner loop.
+ * keys, or pairs of keys. The inner loop goes through the columns of O and of those rows of V, value_vectors vectors in
+ * a turn. The sums of this product stay in memory (those of product.h are in registers).
  *
- * So V is read along its rows, which prefetchers follow, each row from a stream of its own; or, serially, from
- * neighbours. O stays in the first cache. */
+ * So V is read along its rows, which prefetchers follow. Each row is of another stream; or, serially, of neighbouring
+ * keys. O stays in the first cache. */
 #include "nest/columns.h"
 #include "attend/d_lanes.h"
 
@@ -33,7 +33,7 @@ static const ir_expr *row_at(const d_lanes *d, const row_tile *r, int64_t row) {
     return ir_plus(d->b, r->first_row, row);
 }
 
-/* ---- what rows see ---- */
+/* ---- the sight of rows ---- */
 
 /* Whether a row sees key j of the tile. */
 static const ir_expr *sees_key(const d_lanes *d, const row_tile *tile, int64_t r, const ir_expr *j) {
@@ -92,7 +92,7 @@ static void add_products(d_lanes *d, const row_tile *tile, int64_t r, const ir_e
     ir_store(b, o, sum);
 }
 
-/* The same for all rows and a vector of columns of V, of which `count` are there. By pairs it becomes two vectors, of
+/* The same for all rows and a vector of columns of V; `count` of its columns exist. By pairs it becomes two vectors, of
  * the lower and the upper halves of segments. */
 static void add_vector(d_lanes *d, void *user, const ir_expr *column, int64_t count) {
     const row_tile *tile = user;
@@ -143,8 +143,8 @@ static void add_rows(d_lanes *d, const void *user, const ir_expr *first_row, int
 
 /* ---- streams ---- */
 
-/* Adds keys from `from` on while there are units in a turn; returns how many of the stream's keys are left then, or
- * NULL if it is known that none is. */
+/* Adds keys from `from` on, in turns of `units` units. Returns the number of the stream's keys that are left, or NULL
+ * if there can be none. */
 static const ir_expr *add_turns(d_lanes *d, value_tile *t, const ir_expr *from, int64_t units) {
     ir_builder *b = d->b;
     const ir_expr *keys = t->streams->keys;
@@ -193,7 +193,7 @@ static void add_tile(d_lanes *d, const dl_tile *tile, bool careful) {
     dl_each_streams(d, tile, count, units / count * keys_of_unit(d), add_streams, &t);
 }
 
-/* What the sums of a row so far are multiplied by. */
+/* The factor by which the sums of a row so far are rescaled. */
 static const ir_expr *shrink_of(d_lanes *d, const ir_expr *r) {
     return ir_let(d->b, "shrink", ir_splat(d->b, ir_load(d->b, ir_at(d->b, d->factor, 1, 1, r)), d->lanes));
 }

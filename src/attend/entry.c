@@ -1,5 +1,4 @@
-/* Batch entries: how long they are, where their rows and keys lie. Everything folds to constants where the problem is
- * static and dense. */
+/* Entries of the batch. Everything folds to constants where the problem is static and dense. */
 #include "attend/entry.h"
 #include "nest/transpose.h"
 
@@ -8,8 +7,8 @@ static const ir_expr *table_at(const mha_context *c, mha_tensor_id id, const ir_
     return ir_cast(c->b, IR_IDX, ir_load(c->b, ir_at(c->b, c->params.tensor[id], 1, 1, index)));
 }
 
-/* A value between 0 and a size, as the runtime has checked. It is written as a clamp, which costs nothing beside a
- * task, and from which the prover has every bound at once. */
+/* A value between 0 and a size, as the runtime has checked. It is written as a clamp: that costs next to nothing, once
+ * for each task, and gives the prover every bound. */
 static const ir_expr *within(const mha_context *c, const ir_expr *value, const ir_expr *most) {
     value = ir_max(c->b, ir_idx(c->b, 0), value);
     return most ? ir_min(c->b, most, value) : value;

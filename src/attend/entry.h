@@ -10,13 +10,13 @@ typedef struct mha_entry {
     const ir_expr *first_q, *first_kv; /* token of its query 0, of its key 0; 0 unless ragged */
     const ir_expr *seq_q, *seq_kv;     /* its queries, its keys that count; constants where static */
     const ir_expr *base;               /* position of its query 0; NULL unless c->has_position */
-    bool positions_are_keys;           /* set by who knows it (mha_positions_are_keys): sights end at the position */
+    bool positions_are_keys;           /* sights end at the position (mha_positions_are_keys); set by the strategy */
 } mha_entry;
 
-/* Reads the tables and states what the runtime has checked of them. Inside a task. */
+/* Reads the tables, within the bounds that the runtime has checked. Inside a task. */
 mha_entry mha_entry_open(const mha_context *c, const ir_expr *number);
 
-/* The first three indices of key j (0 <= j < seq_kv, and the caller's code proves it) in k and v; the column follows.
+/* The first three indices of key j in k and v; the column follows. 0 <= j < seq_kv, and the prover must find that.
  * Paged: reads the block table. */
 typedef struct mha_kv_row {
     const ir_expr *index[3];
@@ -37,12 +37,12 @@ const ir_access *mha_kv_access(const mha_context *c, const ir_buffer *k_or_v, co
 /* ---- Quantised caches ---- */
 
 /* A code of the key at `row` stands for code * scale; the scale is a scalar of c->elem. mha_score multiplies the
- * product of q and K's codes by the scale of K. A probability is multiplied by the scale of V before it is by V's
- * codes. That order is part of what `reproducible` promises. NULL: there is none. A hidden key's scale may be NaN or
+ * product of q and K's codes by the scale of K. A probability is multiplied by the scale of V first, and then by V's
+ * codes. `reproducible` promises that order. NULL: there is none. A hidden key's scale may be NaN or
  * infinite. */
 const ir_expr *mha_k_scale(const mha_context *c, const mha_kv_row *row);
 const ir_expr *mha_v_scale(const mha_context *c, const mha_kv_row *row);
-/* Where it is: MHA_K_SCALE or MHA_V_SCALE. */
+/* Its place: id is MHA_K_SCALE or MHA_V_SCALE. */
 const ir_access *mha_scale_access(const mha_context *c, mha_tensor_id id, const mha_kv_row *row);
 
 /* ---- Positions ---- */

@@ -1,4 +1,4 @@
-/* Partial results over disjoint keys become the whole: of chunks of keys, and as an op of its own. */
+/* Merges partial results over disjoint keys: those of chunks of keys, and those that the merge op gets. */
 #ifndef ATTUNE_ATTEND_MERGE_H
 #define ATTUNE_ATTEND_MERGE_H
 
@@ -16,7 +16,7 @@ typedef struct mha_parts {
     const ir_expr *sink; /* the logit of one more key with value 0; or NULL */
 } mha_parts;
 
-/* Writes out[index…] and, unless NULL, lse[index…]. A part whose share is 0 is not looked at. */
+/* Writes out[index…] and, unless NULL, lse[index…]. A part whose share is 0 is not read. */
 void mha_merge_parts(const mha_context *c, const mha_parts *parts, const ir_buffer *out, const ir_buffer *lse,
                      const ir_expr *const index[3]);
 

@@ -43,7 +43,7 @@ static void derive_sizes(q_lanes *c) {
     c->rows_fill_tasks = rows % c->stripe_rows == 0 && c->num_stripes % c->num_tasks == 0;
 }
 
-/* A row of the tile's keys, or of pairs of them, for each vector of the stripe's rows; at_once the other way about. */
+/* A row of the tile's keys, or of pairs of them, for each vector of the stripe's rows; at_once it is transposed. */
 static const ir_buffer *by_vectors(q_lanes *c, const char *name, ir_elem elem, int64_t keys) {
     const int64_t lanes = elem == IR_BF16 ? 2 * c->m->lanes : c->m->lanes, vectors = c->m->s->score_vectors;
     if (c->at_once) return ir_scratch(c->b, name, elem, 2, (int64_t[]){keys, vectors * lanes});
@@ -138,7 +138,8 @@ static void build_stripes(q_lanes *c) {
     }
 }
 
-/* The stripes of a task where their number is known: the first tasks take one more if they do not come out even. */
+/* The stripes of a task where their number is known. If tasks cannot have equally many, the first ones take one more.
+ */
 static void share_stripes(q_lanes *c, const ir_expr *task) {
     ir_builder *b = c->b;
     /* The long tasks go first, so that threads end together. */
@@ -155,7 +156,8 @@ static void share_stripes(q_lanes *c, const ir_expr *task) {
     build_stripes(c);
 }
 
-/* The same where only the run tells: a task has max_stripes stripes, or those that are left, or none. */
+/* The same where the number is known only at run time: a task has max_stripes stripes, or those that are left, or none.
+ */
 static void take_stripes(q_lanes *c, const ir_expr *task) {
     ir_builder *b = c->b;
     c->first_stripe = ir_let(b, "first_stripe", ir_times(b, task, c->max_stripes));
@@ -166,7 +168,7 @@ static void take_stripes(q_lanes *c, const ir_expr *task) {
     }
 }
 
-/* Keys beyond the end of a short mask are hidden: as if the entry ended there, but for its positions. */
+/* Keys beyond the end of a short mask are hidden, as if the entry ended there. Its positions stay the same. */
 static void shorten_entry(q_lanes *c) {
     static const struct {
         mha_tensor_id tensor;

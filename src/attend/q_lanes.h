@@ -16,8 +16,8 @@
  * register tile that reaches beyond the last key: nothing after the scores looks at them. Hidden keys are in
  * q_lanes_mask.c.
  *
- * The order of all arithmetic, which `reproducible` promises to whoever computes the same row in another way, for
- * tiles t = 0, 1, …, keys j of a tile and columns d:
+ * The order of all arithmetic, for tiles t = 0, 1, …, keys j of a tile and columns d. `reproducible` promises it, so
+ * that other kernels give the same bits of a row:
  *
  * - score: acc = 0; acc = madd(k[j][d], q[d], acc) for d = 0, 1, …, with q times mha_query_sign and madd as in
  *   mha_madd. s[j] = mha_score of acc; -inf where hidden.
@@ -31,13 +31,13 @@
  * end. Tiles have a fixed length, so these are partial sums of a fixed length, counted from the sequence's first key.
  * - end: inverse = 1 / sum, or 0 if sum is 0; out[d] = madd(o[d], inverse, 0); lse = mha_log_sum(max, sum).
  *
- * A hidden key, or a whole tile of them, may be left out: p is 0 there, and adding 0 changes nothing but the sign of an
- * o[d] that is 0, which the last addition of 0 takes away.
+ * A hidden key, or a whole tile of them, may be left out: p is 0 there. Adding 0 changes only the sign of an o[d] that
+ * is 0, and the last addition of 0 makes that sign the same again.
  *
  * By pairs of bf16 (mha_attends_by_pairs) each product is a dot2: of columns 2d and 2d + 1 in the scores, of keys 2i
- * and 2i + 1 of the tile in the values, a key beyond the last one counting as 0. What those are made of lies in pairs:
- * Q^T, P^T, which pack2 makes of the exponentials (q_lanes_softmax.c), and V, a tile of which is interleaved in scratch
- * (q_lanes_tile.c). */
+ * and 2i + 1 of the tile in the values. A key beyond the last one counts as 0. Q^T, P^T and V lie in pairs for it:
+ * pack2 makes P^T of the exponentials (q_lanes_softmax.c), and a tile of V is interleaved in scratch (q_lanes_tile.c).
+ */
 #ifndef ATTUNE_ATTEND_Q_LANES_H
 #define ATTUNE_ATTEND_Q_LANES_H
 
@@ -62,9 +62,9 @@ typedef struct q_lanes {
      * pairs of bf16, two to a lane (width 2). */
     int width;
     const ir_buffer *qt; /* operand [stripe, head_dim / width, stripe_rows * width]: Q^T times mha_query_sign */
-    /* elem [score_vectors, kv_tile, lanes]: S^T, each vector of rows by itself, so that the softmax, which goes from
-     * key to key, stays out of its own way in the cache; of pairs one key more. at_once: elem [kv_tile, stripe_rows],
-     * and probabilities like them. */
+    /* elem [score_vectors, kv_tile, lanes]: S^T; of pairs one key more. Each vector of rows is by itself: the softmax
+     * goes from key to key, and its accesses do not compete for the same sets of the cache. at_once: elem [kv_tile,
+     * stripe_rows], and probabilities like them. */
     const ir_buffer *scores;
     /* operand [score_vectors, kv_tile / width, lanes * width]: P^T; width 1: the scores */
     const ir_buffer *probabilities;
@@ -78,8 +78,8 @@ typedef struct q_lanes {
     /* As ot, o and row_sum: mha_sum.lost of each. NULL unless the problem is reproducible. */
     const ir_buffer *ot_lost, *o_lost, *row_sum_lost;
     const ir_buffer *tile_max;    /* elem [stripe_rows]: maximum over the tile, for the stripe at hand */
-    const ir_buffer *factor;      /* elem [stripe_rows]: what ot must be multiplied by, for the stripe at hand */
-    const ir_buffer *first_key;   /* i32 [stripe, stripe_rows], where the problem needs it: what each row sees */
+    const ir_buffer *factor;      /* elem [stripe_rows]: by which ot is rescaled, for the stripe at hand */
+    const ir_buffer *first_key;   /* i32 [stripe, stripe_rows], where the problem needs it: the sight of each row */
     const ir_buffer *last_key;    /* the same */
     const ir_buffer *last_global; /* the same */
     const ir_buffer *position;    /* elem [stripe, stripe_rows], for ALiBi */
@@ -96,13 +96,15 @@ typedef struct q_lanes_row {
     const ir_expr *head, *query;
 } q_lanes_row;
 
-/* What one tile means for one stripe: computed once, used by scores and values. Key numbers within the tile. */
+/* A tile, and its keys that one stripe sees: computed once, used by scores and values. Keys are numbered within the
+ * tile. */
 typedef struct q_lanes_tile {
     const ir_expr *stripe;    /* within the task */
     const ir_expr *first_key; /* of the tile */
     const ir_expr *room;      /* keys that the tile holds */
-    const ir_expr *from, *to; /* what some row of the stripe sees is in here; score_rows and width divide `from` */
-    /* What all rows see, by window and causality: in here. NULL unless c->has_edges. */
+    const ir_expr *from,
+        *to; /* keys that some row of the stripe sees lie in here; score_rows and width divide `from` */
+    /* Keys that all rows see, by window and causality. NULL unless c->has_edges. */
     const ir_expr *full_from, *full_to;
     /* Whether a hidden key's value may be multiplied by its probability of 0. NULL where no key is hidden. */
     const ir_expr *is_harmless;
@@ -129,12 +131,12 @@ void ql_close_rows(q_lanes *c, const ir_expr *stripe); /* row_sum becomes its in
 void ql_store_rows(q_lanes *c, const ir_expr *stripe);
 
 /* q_lanes_transpose.c */
-/* What rows are read from or written to, indexed [batch, head, token, column]. */
+/* A tensor that rows are read from or written to, indexed [batch, head, token, column]. */
 typedef struct q_lanes_tensor {
     const ir_buffer *buffer;
     const ir_expr *batch, *first_token;
     bool is_pairs;       /* columns are pairs of bf16, as i32 */
-    const ir_expr *sign; /* what is read is multiplied by this; NULL: 1 */
+    const ir_expr *sign; /* factor of all that is read; NULL: 1 */
 } q_lanes_tensor;
 /* Rows x columns to columns x rows: the mha_quarter columns from `column` on of `lanes` rows of a tensor, as c->elem
  * or i32. */
@@ -153,14 +155,14 @@ void ql_load_tile(q_lanes *c, const q_lanes_tile *tile);
 const ir_expr *ql_clamp_key(const q_lanes *c, const ir_expr *key); /* not beyond the entry's last key */
 /* Tiles of the task: opens the loop over them and returns the tile's number. Close it with ir_for_end. */
 const ir_expr *ql_begin_tiles(q_lanes *c);
-/* Fills in what the tile means for the task, and for its stripe. */
+/* Fills in the members of a tile that hold for the task, and those that hold for its stripe. */
 void ql_open_tile(q_lanes *c, q_lanes_tile *tile);
 void ql_open_stripe(q_lanes *c, q_lanes_tile *tile);
-/* Per row: what it sees by window and causality. */
+/* Writes the sight of each row, by window and causality. */
 void ql_init_sight(q_lanes *c, const ir_expr *stripe);
 /* Transposes masks into c->keep or c->bias, for the register tiles up to key number `to`. */
 void ql_load_elements(q_lanes *c, const q_lanes_tile *tile, const ir_expr *to);
-/* What the vector of rows from `at` on sees by window and causality. */
+/* The sight of the vector of rows from `at` on, by window and causality. */
 mha_sight ql_sight(q_lanes *c, const q_lanes_tile *tile, const ir_expr *at);
 /* Whether it sees a key, which is `j` within the tile. */
 const ir_expr *ql_sees(q_lanes *c, const mha_sight *sight, const ir_expr *at, const ir_expr *key, const ir_expr *j);

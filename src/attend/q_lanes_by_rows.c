@@ -1,5 +1,5 @@
-/* O = P V by register tiles of query rows by vectors of columns, as O and V lie: nothing is transposed, and rows are
- * exact, where lanes along them would be filled up by clamped ones. For problems that hide nothing from any row.
+/* O = P V by register tiles of query rows by vectors of columns, as O and V lie. Nothing is transposed, and no lane is
+ * wasted on rows beyond the last. For problems that hide nothing from any row.
  *
  * If the keys are one tile (at_once), its sums are the result: nothing is cleared, kept or rescaled. Else the sums of
  * the rows are kept in c->o from tile to tile, and divided at the end.
@@ -55,7 +55,7 @@ static void multiply(q_lanes *c, const q_lanes_tile *tile, row_tile *t) {
     }
 }
 
-/* Where columns of the output come in pairs, pack2 rounds them elsewhere: so it does here. */
+/* Where columns of the output come in pairs, other kernels round them by pack2; so does this one. */
 static void store_vector(const q_lanes *c, const ir_access *to, const ir_expr *value) {
     if (c->width == 1 || to->buffer->type.elem != IR_BF16 || c->m->p->head_dim_v % 2)
         mha_store(c->m, to, value);
@@ -109,7 +109,7 @@ static int64_t rows_of_kept(const q_lanes *c, int64_t room) {
     return rows;
 }
 
-/* All rows of the stripe, as many at a time as there are accumulators for, and then those that are left over. */
+/* All rows of the stripe, as many at a time as there are accumulators for, and then the rest. */
 static void all_rows(q_lanes *c, const q_lanes_tile *tile, const strip *s) {
     ir_builder *b = c->b;
     const int64_t all = c->num_tasks ? c->m->p->seq_q * c->m->group : c->stripe_rows,

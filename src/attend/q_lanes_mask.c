@@ -261,7 +261,7 @@ static const ir_expr *load_rows(q_lanes *c, const elements *e, const q_lanes_row
     return ir_let(b, "elements", count == 1 ? ir_splat(b, parts[0], e->lanes) : mha_join(b, parts, count, 1));
 }
 
-/* Prefetches the same rows of the next tile: a few bytes here and there, which the hardware does not foresee. */
+/* Prefetches the same rows of the next tile: the hardware does not foresee accesses of a few bytes here and there. */
 static void prefetch_next(q_lanes *c, const q_lanes_tile *t, const ir_buffer *tensor, const q_lanes_row *rows) {
     enum { LINE_BYTES = 64 };
     ir_builder *b = c->b;
@@ -346,7 +346,7 @@ void ql_load_elements(q_lanes *c, const q_lanes_tile *t, const ir_expr *to) {
     const ir_expr *end = ir_let(b, "columns_end", ir_min(b, t->room, to));
     load_columns(c, t, mask, bias, t->from, end);
     const ir_expr *steps = ir_div(b, at_least_0(c, ir_sub(b, end, t->from)), quarter);
-    /* The few keys that are left, row by row: little code. */
+    /* The few keys that are left go row by row, which is little code. */
     mask.lanes = bias.lanes = 1;
     load_keys(c, t, mask, bias, ir_let(b, "columns_done", ir_add(b, t->from, ir_mul(b, steps, quarter))), to);
 }

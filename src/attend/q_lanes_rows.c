@@ -1,6 +1,6 @@
-/* The rows of a task: what they begin with, Q transposed into scratch, and O back out of it. Both go by `lanes` rows
- * and a few columns at a time; columns that these do not divide overlap the step before. Heads narrower than that are
- * copied one element at a time. */
+/* The rows of a task: their first maximum and sums, Q transposed into scratch, and O transposed back. Both go by
+ * `lanes` rows and a few columns at a time. Where the step does not divide the columns, the last one overlaps the one
+ * before. Heads narrower than that are copied one element at a time. */
 #include "attend/q_lanes.h"
 
 #include <math.h>
@@ -31,9 +31,9 @@ static const ir_expr *of_head(q_lanes *c, mha_tensor_id id, const ir_expr *head)
     return mha_load(c->m, ir_at(c->b, c->m->params.tensor[id], 1, 1, head));
 }
 
-/* ---- what rows begin with ---- */
+/* ---- the beginning of rows ---- */
 
-/* What differs from row to row even at the beginning. A sink is one more key that every row sees first, of value 0. */
+/* What differs from row to row. A sink is one more key, of value 0, that every row sees first. */
 static void init_single_rows(q_lanes *c, const ir_expr *stripe) {
     const mha_context *m = c->m;
     ir_builder *b = c->b;
@@ -80,8 +80,8 @@ void ql_init_rows(q_lanes *c, const ir_expr *stripe) {
 
 /* ---- Q ---- */
 
-/* The rows that come `lanes` rows later: few lines of each, which the hardware does not foresee. By pairs there is less
- * to do while they come. */
+/* Prefetches the rows that come `lanes` rows later: the hardware does not foresee the few lines of each. By pairs there
+ * is too little work to hide the wait. */
 static void prefetch_next(q_lanes *c, const q_lanes_row *rows) {
     enum { LINE_BYTES = 64 };
     ir_builder *b = c->b;
@@ -136,7 +136,7 @@ void ql_load_queries(q_lanes *c, const ir_expr *stripe) {
 
 /* ---- O and LSE ---- */
 
-/* 1 / sum in row_sum's place, the LSE in row_max's; a row that saw no key gets 0, and thus an output of 0. */
+/* row_sum becomes 1 / sum, and row_max the LSE. A row that saw no key gets 0, and so an output of 0. */
 static void invert_sums(q_lanes *c, const ir_expr *stripe) {
     ir_builder *b = c->b;
     const int lanes = c->m->lanes;

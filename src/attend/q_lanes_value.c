@@ -1,7 +1,7 @@
 /* O^T = O^T * factor + V^T P^T for one tile and stripe: register tiles of value_rows columns of V by value_vectors
- * vectors of query rows. V^T P^T is summed in the order of the keys, from 0 on, before it is added to O^T: one serial
- * sum over all tiles would be wrong by one rounding for each key. Columns that value_rows does not divide get a smaller
- * register tile of their own, because this accumulation, unlike the scores, cannot be done twice. */
+ * vectors of query rows. V^T P^T is summed in the order of the keys, from 0 on, and then added to O^T: one serial sum
+ * over all tiles would be wrong by one rounding for each key. The last columns, if value_rows does not divide their
+ * number, get a smaller register tile: unlike scores, sums cannot be computed twice. */
 #include "attend/q_lanes.h"
 
 /* A register tile: columns of V by value_vectors vectors of query rows. */
@@ -9,8 +9,8 @@ typedef struct value_tile {
     const ir_expr *first;  /* first column of V */
     const ir_expr *vector; /* first vector of query rows within the stripe */
     mha_product product;
-    /* A value of V that a row does not see is replaced by 0, so that NaN or infinity in it stays out (its probability
-     * is 0 already). */
+    /* A value of V that a row does not see is replaced by 0, in case it is NaN or infinite. Its probability is 0
+     * already. */
     bool masked;
     /* Where V is paged and read as it lies: the page at hand, and its first key. */
     const ir_expr *page, *page_key;
@@ -143,7 +143,7 @@ static void all_columns(q_lanes *c, const q_lanes_tile *tile, int64_t columns, b
     if (rest) register_tile(c, tile, ir_idx(b, whole * columns), rest, masked);
 }
 
-/* Hidden values that would do harm are rare: their tiles go column by column, which is slow and little code. */
+/* Hidden values that are NaN or infinite are rare. Their tiles go column by column, which is slow and little code. */
 void ql_values(q_lanes *c, const q_lanes_tile *tile) {
     IR_GUARD(c->b, tile->is_harmless, tile->is_harmless) all_columns(c, tile, c->m->s->value_rows, false);
     if (!tile->is_harmless) return;

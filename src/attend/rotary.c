@@ -1,9 +1,9 @@
 /* Rotary position embedding (Su et al., "RoFormer", 2021): pairs of columns are rotated by an angle that the position
  * gives.
  *
- * Where attention needs it, q and, unless keys are appended, k are rotated once into shared memory, unrounded: a phase
- * of its own costs a pass over both, but every task reads them many times. Rotated keys lie without pages, entry by
- * entry, because an entry may have caches and positions of its own and entries may share pages. */
+ * Attention has q rotated into shared memory once, unrounded, and k as well unless keys are appended. That phase costs
+ * a pass over both, but every task reads them many times. Rotated keys lie without pages, entry by entry, because
+ * entries may share pages and yet differ in cos, sin and positions. */
 #include "attend/phases.h"
 #include "nest/pairs.h"
 

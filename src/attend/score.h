@@ -15,7 +15,7 @@
 
 #include "nest/context.h"
 
-/* NULL where the problem has no such thing. One lane stands for all. */
+/* NULL where the problem does not have it. One lane stands for all. */
 typedef struct mha_score_operands {
     const ir_expr *k_scale;  /* mha_k_scale */
     const ir_expr *slope;    /* alibi_slopes[head], as c->elem. Only where it is needed are position and key */
@@ -42,8 +42,8 @@ bool mha_has_natural_scores(const attune_problem *p);
 const ir_expr *mha_score_scale(const mha_context *c);
 /* mha_score_scale times log2(e), for exp2. */
 const ir_expr *mha_score_log2e(const mha_context *c);
-/* Q is multiplied by this: the sign of softmax_scale (0 if that is 0 in c->elem), and nothing but the sign, so that Q
- * is not rounded a second time. NULL where it is 1, as it is for natural scores. */
+/* Q is multiplied by this: the sign of softmax_scale, or 0 if that is 0 in c->elem. It is only the sign, so that Q is
+ * not rounded a second time. NULL where it is 1, as it is for natural scores. */
 const ir_expr *mha_query_sign(const mha_context *c);
 /* Opens both in a phase, before anything asks for them. Without has_softmax_scale it does nothing. */
 void mha_scale_open(mha_context *c);

@@ -12,8 +12,7 @@ static const ir_expr *exponent(const mha_context *c, const ir_expr *score, const
     return ir_mul(c->b, ir_sub(c->b, score, base), log2e);
 }
 
-/* The exponent is never positive, and neg(abs(x)) says so to the lowering of exp2, where that saves more than it costs.
- */
+/* The exponent is never positive. neg(abs(x)) tells the lowering of exp2 so, where that saves more than it costs. */
 const ir_expr *mha_exp(const mha_context *c, const ir_expr *score, const ir_expr *base) {
     const ir_expr *x = exponent(c, score, base);
     if (!c->has_scalef) x = ir_neg(c->b, ir_abs(c->b, x));

@@ -27,8 +27,8 @@ typedef struct mha_shrink {
     const ir_expr *base, *factor;
 } mha_shrink;
 
-/* Takes the tile's maximum into the one at `max`, which was `old` before the tile (NULL: there was none). A row that
- * has seen no key keeps the maximum -inf. Its base is 0, so that its exponentials are 0 and not NaN. */
+/* Joins the tile's maximum to the one at `max`, which was `old` before the tile (NULL: there was none). A row that has
+ * seen no key keeps the maximum -inf. Its base is 0, so that its exponentials are 0 and not NaN. */
 mha_shrink mha_take_maximum(const mha_context *c, const ir_access *max, const ir_expr *old, const ir_expr *tile_max);
 
 /* A sum of one term for each key, in chunks: one long serial sum would be the largest rounding error of all. Chunks are

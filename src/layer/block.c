@@ -1,4 +1,5 @@
-/* What lies between the phases of a block, and what its products share: rows as tokens, packed weights. */
+/* The shared memory between the phases of a block, and the common part of its products: rows as tokens, packed weights.
+ */
 #include "layer/block.h"
 #include "nest/pairs.h"
 
@@ -12,7 +13,7 @@ static const ir_buffer *share(const mha_context *c, const char *name, ir_elem el
     return ir_shared(c->b, name, elem, 4, dims);
 }
 
-/* Linformer: K and V as projected, in rows of whole register tiles, and what becomes of them. */
+/* Linformer: K and V as projected, in rows of whole register tiles, and the low_rank rows made of them. */
 static void share_low_rank(mha_block *block, const ir_expr *tokens) {
     mha_context *c = block->c;
     const attune_problem *p = c->p;
@@ -55,8 +56,8 @@ static void see_low_rank(mha_block *block) {
     c->params.size[MHA_SEQ_KV] = c->params.size[MHA_LOW_RANK];
 }
 
-/* Few rows make few tasks: these get no more columns than they must, whole heads and whole register tiles. What is a
- * group here is a part of one in the blob then, which lies where a group of that width would. */
+/* Few rows make few tasks. So a task gets no more columns than it must: whole heads and whole register tiles. A column
+ * group of the kernel is then a part of a column group of the blob, and lies where a group of that width would. */
 static void narrow_groups(const mha_context *c, mha_pack_section *s) {
     enum { MANY_ROWS = 32 };
     const int64_t width = s->panels * MHA_PANEL;

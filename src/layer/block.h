@@ -1,7 +1,7 @@
 /* The whole block as phases around attention:
  *
- *   projections   x Wq, x_kv Wk, x_v Wv, each a product of gemm.h, of whose rows the epilogue makes rotated heads in
- *                 shared memory or in the caches; those of the same input are one phase
+ *   projections   x Wq, x_kv Wk, x_v Wv, each a product of gemm.h. Its epilogue makes rotated heads of a row, in shared
+ *                 memory or in the caches. Projections of the same input are one phase
  *   low rank      K and V of each head multiplied from the left
  *   attention     what build.c strings together for attention alone, with c->q, c->k, c->v and c->out in shared memory
  *   output        heads, row by row, times Wo
@@ -19,25 +19,25 @@
 typedef struct mha_block {
     mha_context *c;
     mha_pack_layout layout;
-    /* What the projections write, [batch, head, token, column]; NULL: there is no such projection. k and v are the
+    /* The projections write these, [batch, head, token, column]; NULL: there is no such projection. k and v are the
      * caches where c->k and c->v are. */
     const ir_buffer *q, *k, *v;
-    attune_problem attention; /* what c->p is for the phases behind the projections */
+    attune_problem attention; /* c->p of the phases after the projections */
 } mha_block;
 
-/* Declares what lies between the phases in shared memory and points c->q, c->k, c->v and c->out there. Makes of c->p
- * and c->params what attention sees. */
+/* Declares the shared memory between the phases, and points c->q, c->k, c->v and c->out there. Then c->p and c->params
+ * are those of attention. */
 void mha_block_shared(mha_block *block, mha_context *c);
-/* The phases before attention, and the one behind it. */
+/* The phases before attention, and the one after it. */
 void mha_block_inputs(mha_block *block);
 void mha_block_output(mha_block *block);
 
-/* ---- What the files of the block share ---- */
+/* ---- Shared by the files of the block ---- */
 
 /* block_low_rank.c */
 void mha_block_low_rank(mha_block *block);
 
-/* What a projection is made of: x, x_kv or x_v. */
+/* The input of a projection: x, x_kv or x_v. */
 const ir_buffer *mha_input_of(const mha_context *c, mha_projection projection);
 
 /* A row of a product as batch entry and token of x, [batch, token, column]. */

@@ -1,4 +1,4 @@
-/* Copying weights into the order in which kernels read them, and knowing a blob again. */
+/* Copies weights into the order in which kernels read them, and recognises a blob. */
 #define XXH_INLINE_ALL
 #include "layer/pack_internal.h"
 
@@ -7,7 +7,7 @@
 
 enum { CACHE_LINE = 64 };
 
-/* ---- Tiles: a panel's columns, and as many inputs as share a cache line ---- */
+/* ---- Tiles: a panel's columns by as many inputs as share a cache line ---- */
 
 /* Columns lie `stride` bytes apart in `from` and become neighbours in `to`. In the middle both lie in the first-level
  * cache, so that memory is read and written in whole lines. Constant sizes (`size`, and `columns` and `rows` of full
@@ -68,7 +68,7 @@ typedef struct packing {
     const mha_pack_source *source;
     bool out_first;
     size_t size;       /* of a weight */
-    size_t unit;       /* of what one column has in a row of a panel: one weight or two */
+    size_t unit;       /* of one column in a row of a panel: one weight or two */
     unsigned char *to; /* of the section */
 } packing;
 
@@ -95,14 +95,14 @@ static void begin_panel(const packing *pk, int64_t group, int64_t panel) {
         memcpy(to + (size_t)(c + 1) * pk->unit - pk->size, pk->source->bias + (first + (size_t)c) * pk->size, pk->size);
 }
 
-/* Rows of pairs from `row` on: of `columns` of them, whose weights lie from `from` on. */
+/* Rows of pairs: `columns` of each, whose weights lie from `from` on. */
 static void pack_pairs(const packing *pk, unsigned char *to, const unsigned char *from, int64_t columns, int64_t rows) {
     const size_t stride = pk->source->stride;
     for (int64_t k = 0; k < rows; k++, to += MHA_PANEL * pk->unit, from += 2 * stride)
         pair_row(to, from, from + stride, pk->size, columns);
 }
 
-/* Rows from `row` on, at most as many as have a cache line of inputs; not the half of one. */
+/* Rows from `row` on, at most those of a cache line of inputs; a last input without a partner is no row. */
 static void pack_tile(const packing *pk, int64_t group, int64_t panel, int64_t row) {
     const mha_pack_section *s = pk->section;
     const int64_t columns = columns_of(s, group, panel), line = CACHE_LINE / (int64_t)pk->unit;
@@ -150,7 +150,7 @@ static void pack_group(const packing *pk, int64_t group) {
 
 /* ---- The blob ---- */
 
-/* Of the header up to its checksum and of everything behind it. */
+/* Of the header up to its checksum, and of everything after the header. */
 static uint64_t checksum_of(const mha_pack_header *header, const unsigned char *packed) {
     const uint64_t seed = XXH3_64bits(header, offsetof(mha_pack_header, checksum));
     return XXH3_64bits_withSeed(packed + MHA_PACK_HEADER, (size_t)header->bytes - MHA_PACK_HEADER, seed);

@@ -1,4 +1,4 @@
-/* Packing the weights of a block, and knowing a blob again. problem/pack_layout.h has the place of each weight. */
+/* Packs the weights of a block, and recognises a blob. problem/pack_layout.h has the place of each weight. */
 #ifndef ATTUNE_LAYER_PACK_H
 #define ATTUNE_LAYER_PACK_H
 
@@ -6,13 +6,13 @@
 
 extern const at_struct mha_weights_struct;
 
-/* Whether a blob's header is one of this layout, or of one that has k and v beside it: all that a call looks at. */
+/* Whether a blob's header is one of this layout, or of one that has k and v beside it. A call looks at nothing else. */
 bool mha_pack_header_matches(const void *packed, mha_pack_id id);
 
-/* How long a blob's header says it is. */
+/* The length of a blob, by its header. */
 size_t mha_pack_bytes(const void *packed);
 
-/* What the public functions do, for a canonical problem; see attune.h. */
+/* The public functions of attune.h, for a canonical problem. */
 const char *mha_weight_name(attune_weight_id id);
 void mha_weights_init(const attune_problem *canonical, attune_weight_layout layout, attune_mha_weights *weights);
 attune_status mha_pack(const attune_problem *canonical, const attune_mha_weights *weights, void *packed, size_t bytes,

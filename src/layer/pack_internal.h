@@ -1,4 +1,4 @@
-/* What the files of packing share: the header of a blob, and where packing reads. */
+/* Shared by the files of packing: the header of a blob, and the places where packing reads. */
 #ifndef ATTUNE_LAYER_PACK_INTERNAL_H
 #define ATTUNE_LAYER_PACK_INTERNAL_H
 
@@ -16,7 +16,7 @@ typedef struct mha_pack_header {
     mha_pack_id id;
     uint64_t bytes; /* of the blob, header included */
     mha_pack_id id_without_kv;
-    uint64_t checksum; /* of all that is before it and behind it */
+    uint64_t checksum; /* of everything except itself */
 } mha_pack_header;
 static_assert(sizeof(mha_pack_header) == MHA_PACK_HEADER, "the header has no gaps");
 
@@ -27,7 +27,7 @@ typedef struct mha_pack_source {
     size_t stride;               /* bytes from an output's weights to the next one's; in_out: an input's */
 } mha_pack_source;
 
-/* Where packing finds the weights of each projection that there is, once they are all checked. */
+/* Checks all weights, and finds those of each projection that the problem has. */
 attune_status mha_pack_sources(const attune_problem *canonical, const mha_pack_layout *layout,
                                const attune_mha_weights *weights, mha_pack_source sources[MHA_NUM_PROJECTIONS],
                                at_error *err);

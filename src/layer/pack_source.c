@@ -1,4 +1,4 @@
-/* The weights of a block as callers have them: which there may be, of which shape, and what is wrong with these. */
+/* The weights of a block as callers give them: checks which are given and their shapes. */
 #include "layer/pack_internal.h"
 
 #include <stdarg.h>
@@ -13,7 +13,7 @@ static const char *const names[ATTUNE_NUM_WEIGHTS] = {
 
 const char *mha_weight_name(attune_weight_id id) { return (unsigned)id < ATTUNE_NUM_WEIGHTS ? names[id] : NULL; }
 
-/* ---- What is expected ---- */
+/* ---- Expected shapes ---- */
 
 typedef struct expected {
     bool is_matrix;
@@ -117,7 +117,7 @@ static bool multiplies(const attune_weight *w, int64_t rows, int64_t columns) {
     bool in_second = rows == 0;
     for (int d = 0; d < w->rank; d++) {
         if (w->dims[d] < 1 || __builtin_mul_overflow(product, w->dims[d], &product)) return false;
-        /* Dims of 1 may belong to either side: the cut is where the first one is full, but never behind the last. */
+        /* Dims of 1 may belong to either side: the cut is where the first one is full, and before the last dim. */
         if (!in_second && product == split && d + 1 < w->rank) {
             in_second = true;
             product = 1;

@@ -1,5 +1,5 @@
-/* Vectors of columns, the last of which may be narrower: it is put together of, or taken apart into, vectors of fewer
- * lanes, so that nothing beyond the row is touched and no target needs masks for it. */
+/* Vectors of columns. The last vector of a row may be narrower: it is joined from, or taken apart into, vectors of
+ * fewer lanes. So nothing beyond the row is touched, and no target needs masks for it. */
 #include "nest/columns.h"
 #include "nest/transpose.h"
 

@@ -4,19 +4,19 @@
 
 #include "nest/context.h"
 
-/* c->lanes columns of a row from `column` on, as c->elem, of which the first `count` are loaded and the others are 0.
- * count: a constant that may exceed c->lanes. `index` are the buffer's other indices. */
+/* c->lanes columns of a row from `column` on, as c->elem. The first `count` are loaded, the others are 0; count may
+ * exceed c->lanes. `index` are the buffer's other indices. */
 const ir_expr *mha_load_columns(const mha_context *c, const ir_buffer *buffer, const ir_expr *const *index,
                                 const ir_expr *column, int64_t count);
-/* `lanes` columns as they are in the buffer, not converted; of them the first `count`, the others being 0. */
+/* `lanes` columns as they are in the buffer, not converted. */
 const ir_expr *mha_load_raw_columns(const mha_context *c, const ir_buffer *buffer, const ir_expr *const *index,
                                     const ir_expr *column, int lanes, int64_t count);
 /* Stores its first `count` columns. */
 void mha_store_columns(const mha_context *c, const ir_buffer *buffer, const ir_expr *const *index,
                        const ir_expr *column, int64_t count, const ir_expr *value);
 
-/* Columns 0 … columns - 1 by vectors of `width` of them: the block is built in a loop over the whole vectors, and once
- * more for the rest, of which there are fewer. */
+/* Columns 0 … columns - 1 by vectors of `width`: builds the block of C in a loop over the whole vectors, and once more
+ * for the rest. */
 typedef struct mha_vectors {
     const ir_expr *at; /* the vector's first column */
     int64_t count;     /* its columns; 0 ends the loop of C */

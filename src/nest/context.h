@@ -30,11 +30,11 @@ typedef struct mha_context {
         const ir_buffer *max, *sum, *out;
     } parts;
     bool k_is_linear; /* k is paged, and c->k is a copy [batch, kv_head, key, column] */
-    /* All keys are rotated by this kernel, into memory of its own: none beyond an entry's keys is there. */
+    /* This kernel rotates all keys into memory of its own, which holds no keys beyond those of an entry. */
     bool rotates_keys;
     ir_elem q_elem, k_elem, v_elem; /* of q, k and v that this kernel makes: projects, rotates or gathers */
     /* Needs of the scores of this problem. */
-    bool is_natural;   /* scores are scaled before the softmax because something is done to them first */
+    bool is_natural;   /* scores are scaled before the softmax, because a step before it needs that (score.h) */
     bool has_first;    /* rows have a first key other than 0 */
     bool has_last;     /* rows have a last key of their own */
     bool has_global;   /* … and see the first keys as well */
@@ -51,7 +51,7 @@ const ir_expr *mha_number(const mha_context *c, double value, int lanes);
 /* A scalar in so many lanes; a vector as it is. */
 const ir_expr *mha_in_lanes(const mha_context *c, const ir_expr *x, int lanes);
 
-/* x * y + z: fused where the target can, else two roundings. */
+/* x * y + z: fused if the target can do that, else two roundings. */
 const ir_expr *mha_madd(const mha_context *c, const ir_expr *x, const ir_expr *y, const ir_expr *z);
 
 /* A sum of many terms, and the part of it that rounding took away (NULL unless the problem is reproducible). */

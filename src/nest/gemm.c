@@ -9,8 +9,8 @@
  *
  * On targets with tiles, a register tile may consist of tiles: 2 x 2 of 16 x 16, with two of each factor.
  *
- * Rows that fill no register tile are filled up with the last row, which is computed again and stored once. Where the
- * number of rows is a constant they get a register tile of their own instead if that saves enough. */
+ * A register tile that is not full repeats the last row, and stores it once. If the number of rows is a constant, the
+ * last rows get a smaller register tile instead, if that saves enough. */
 #include "nest/gemm.h"
 #include "base/integers.h"
 #include "nest/product.h"
@@ -27,7 +27,7 @@ typedef struct gemm {
     int64_t steps;  /* all of them, */
     int64_t depth;  /* and those of a pass */
     bool one_pass;
-    int64_t rest; /* rows of the last task's last register tile if that is one of its own, else 0 */
+    int64_t rest; /* rows of the smaller register tile that ends the last task; 0: it has none */
     const ir_buffer *slab, *tile;
     /* variables of the task */
     const ir_expr *first, *count; /* its rows */
@@ -87,9 +87,9 @@ static const ir_expr *right_of(const gemm *c, const register_tile *t, const ir_e
     return c->g->right(c->m, c->g, k, column_of(c, t, vector), c->m->lanes);
 }
 
-/* Asks for the rows of B that are multiplied PREFETCH_ROWS turns later, line by line. The prefetchers of a CPU follow
- * them by themselves, but lose a few per cent at the ends of pages and panels, and half where B comes from memory. And
- * for some of the rows of A that are copied next: again for each of its columns, which costs less than to count. */
+/* Asks for the rows of B that are multiplied PREFETCH_ROWS turns later, line by line. The prefetchers of a CPU lose a
+ * few per cent at the ends of pages and panels, and half of the speed where B comes from memory. It also asks for some
+ * of the rows of A that are copied next, in every column again: counting would cost more. */
 static void prefetch(const gemm *c, const register_tile *t, const ir_expr *k) {
     enum { PREFETCH_ROWS = 64 };
     const int64_t line = 64 / ir_elem_get(c->m->elem)->bytes;
@@ -159,7 +159,7 @@ static bool by_tiles(const gemm *c, int64_t rows) {
            mha_gemm_tiles(rows, c->vectors, c->g->depth);
 }
 
-/* The product begins as start, from where tiles take it. */
+/* Writes start to the place from which tiles load the product. */
 static void start_product(const gemm *c, const register_tile *t) {
     ir_builder *b = c->b;
     for (int64_t v = 0; v < c->vectors; v++) {

@@ -13,7 +13,7 @@ typedef struct mha_params {
                                                * [MHA_CU_SEQLENS_Q] */
 } mha_params;
 
-/* Declares the parameters, with what is known of run-time sizes as assumptions: batch and kv_heads >= 1, the others
+/* Declares the parameters, and assumes the facts about run-time sizes: batch and kv_heads >= 1, the others
  * >= 0, dynamic seq_q and seq_kv within their bounds. */
 void mha_declare_params(ir_builder *b, const attune_problem *canonical, mha_params *params);
 

@@ -42,10 +42,10 @@ const ir_expr *mha_product_sum(const mha_product *p, int64_t row, int64_t vector
 void mha_product_hold(mha_product *p, const char *name);
 /* The factor of a vector, under that name unless it is NULL or factors are held. */
 void mha_product_vector(mha_product *p, const char *name, int64_t vector, const ir_expr *x);
-/* The factor of a row, and all products with it: a vector, or what is loaded in all lanes. */
+/* Adds all products with the factor of a row. The factor is a vector, or an element that is loaded into all lanes. */
 void mha_product_row(const mha_product *p, const char *name, int64_t row, const ir_expr *x);
 void mha_product_repeat(const mha_product *p, const char *name, int64_t row, const ir_access *access);
-/* One of these products. */
+/* Adds one of these products. */
 void mha_product_add(const mha_product *p, int64_t row, int64_t vector, const ir_expr *x);
 
 /* A loop over k = from, …, to - 1 with `unroll` steps in a turn. The last turn begins before `to`. */

@@ -1,4 +1,4 @@
-/* Rows of tensors, column by column: what the builders that move them share. */
+/* Rows of tensors, column by column, for builders that move data. */
 #ifndef ATTUNE_NEST_ROWS_H
 #define ATTUNE_NEST_ROWS_H
 
@@ -8,7 +8,7 @@
 enum { MHA_ROWS_IN_A_TASK = 16 };
 
 /* A loop over `count` columns in steps of `lanes`, at most `most`. Where the step does not divide the count, the last
- * one overlaps the one before: what is done to a column may be done twice. */
+ * step overlaps the one before, so a column may be visited twice. */
 typedef struct mha_columns {
     const ir_expr *at;
     int lanes;
@@ -35,7 +35,7 @@ void mha_copy_row(const mha_context *c, const mha_row *source, const mha_row *ta
 /* Whether f32 goes into this row by mha_both_rounded. */
 bool mha_rounds_by_pairs(const mha_context *c, const mha_row *target);
 
-/* Tasks of a loop over `count` rows, and the loop over those of task `task`, of which only the first `rows` count. */
+/* The number of tasks for `count` rows; and the loop over the rows of a task, which ends at row `rows`. */
 const ir_expr *mha_row_tasks(const mha_context *c, const ir_expr *count);
 const ir_expr *mha_rows_begin(const mha_context *c, const char *name, const ir_expr *task, const ir_expr *rows);
 #define MHA_ROWS(c, row, task, rows) IR_LOOP((c)->b, row, mha_rows_begin(c, #row, task, rows))

@@ -17,7 +17,7 @@ static ir_elem kept_elem(const mha_context *c, bool as_cached, attune_dtype dtyp
     return as_cached && !mha_is_quantised(dtype) ? elem_of(dtype) : c->elem;
 }
 
-/* Where the problem is canonical, what its scores need follows from it. */
+/* Everything that follows from a canonical problem. */
 static void read_problem(mha_context *c) {
     const attune_problem *p = c->p;
     c->elem = p->softmax_precision == ATTUNE_F64 ? IR_F64 : IR_F32;
@@ -48,15 +48,15 @@ static void read_problem(mha_context *c) {
     c->v_new = c->params.tensor[MHA_V_NEW];
 }
 
-/* Probabilities are computed from the LSE, and an output cannot be read: kept for the weights phase, which hands it to
- * the caller if that wants it. */
+/* The phase of probabilities computes them from the LSE. An output cannot be read, so the LSE is kept in shared memory;
+ * that phase copies it to the caller's memory if it is wanted. */
 static void share_lse(mha_context *c) {
     if (c->p->weights_mode != ATTUNE_WEIGHTS_SOFTMAX) return;
     const ir_expr *const dims[] = {c->params.size[MHA_BATCH], c->params.size[MHA_HEADS], c->params.size[MHA_SEQ_Q]};
     c->lse = ir_shared(c->b, "kept_lse", c->elem, 3, dims);
 }
 
-/* The epilogues of a block's projections rotate and append, but those of a ragged batch. Codes are made by append.c. */
+/* The epilogues of a block's projections rotate and append, except in a ragged batch. append.c makes codes. */
 static bool rotates_first(const mha_context *c) { return mha_is_block(c->p) && !c->p->is_ragged; }
 static bool appends_first(const mha_context *c) { return rotates_first(c) && !mha_appends_codes(c->p); }
 

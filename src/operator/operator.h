@@ -1,4 +1,4 @@
-/* The table of operators: all questions that keys, caches and the runtime ask about a problem, of whatever operator.
+/* The table of operators: all questions that keys, caches and the runtime ask about a problem of any operator.
  *
  * In: a problem that its operator has made canonical, and a schedule. Out: the bytes of its key, text for people, and
  * loop IR. Here nothing knows files, threads or LLVM. attention.c has the row of all problems of attune_problem,

@@ -21,13 +21,13 @@ attune_status mha_problem_parse(const char *text, attune_problem *problem, at_er
 size_t mha_problem_print(const attune_problem *problem, char *text, size_t capacity);
 double mha_problem_flops(const attune_problem *canonical);
 
-/* The canonical key: what the kernel is specialised for, serialised byte by byte. Outer strides are not in it, nor are
- * batch and, at equal group size, num_heads; but a block's num_heads is, and where it has few rows, their number
- * (mha_few_rows). Returns its length; the buffer must hold MHA_KEY_BYTES. */
+/* The canonical key: everything that the kernel is specialised for, serialised byte by byte. It has no outer strides,
+ * no batch and, at equal group size, no num_heads. The key of a block has num_heads and, if its rows are few, their
+ * number (mha_few_rows). Returns its length; the buffer must hold MHA_KEY_BYTES. */
 enum { MHA_KEY_BYTES = 704 };
 size_t mha_key(const attune_problem *canonical, uint8_t key[MHA_KEY_BYTES]);
 
-/* ---- What a problem is ---- */
+/* ---- Kinds of problems ---- */
 
 /* Attention with the projections around it. */
 static inline bool mha_is_block(const attune_problem *p) { return p->op == ATTUNE_MHA; }
@@ -36,17 +36,17 @@ static inline bool mha_attends(const attune_problem *p) { return p->op == ATTUNE
 /* There are scores of queries and keys. */
 static inline bool mha_has_keys(const attune_problem *p) { return mha_attends(p) || p->op == ATTUNE_WEIGHTS; }
 
-/* ---- What a canonical problem's keys are ---- */
+/* ---- The keys of a canonical problem ---- */
 
-/* Whether the caller has them in k (and v): of a block only those of a cache. */
+/* Whether the caller gives them in k (and v). For a block that means a cache, or keys that are projected already. */
 static inline bool mha_has_caches(const attune_problem *p) {
     return mha_is_block(p) ? p->seq_new || p->kv_projected : mha_has_keys(p);
 }
-/* A block that projects its keys from x. Without a cache they are as many as there are queries, with one the new keys
- * are. */
+/* A block that projects its keys from x. Their number is that of the queries; with a cache that holds for the new keys.
+ */
 static inline bool mha_is_self(const attune_problem *p) { return mha_is_block(p) && !p->is_cross && !p->kv_projected; }
 static inline bool mha_keys_follow_queries(const attune_problem *p) { return mha_is_self(p) && !p->seq_new; }
-/* Keys that are given projected are taken to be rotated, as a cache holds them. */
+/* Whether this call rotates keys. Keys that are given projected are rotated already, as a cache holds them. */
 static inline bool mha_rotates_keys(const attune_problem *p) {
     return p->rotary_dim && mha_has_keys(p) && !p->kv_projected;
 }
@@ -54,7 +54,7 @@ static inline bool mha_rotates_keys(const attune_problem *p) {
 /* ---- Quantised caches ---- */
 
 static inline bool mha_is_quantised(attune_dtype dtype) { return dtype == ATTUNE_I8 || dtype == ATTUNE_F8; }
-/* Whether k (v) holds codes that what is appended must be rounded to. */
+/* Whether appended keys or values must be quantised. */
 static inline bool mha_appends_codes(const attune_problem *p) {
     return p->seq_new && (mha_is_quantised(p->k_dtype) || mha_is_quantised(p->v_dtype));
 }

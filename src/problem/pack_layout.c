@@ -14,7 +14,7 @@ enum {
 
 static int64_t whole_tiles(int64_t columns) { return ceil_div(columns, MHA_PANEL_TILE) * MHA_PANEL_TILE; }
 
-/* What a row costs if its columns come in groups, in columns of arithmetic: padding is computed, too; every group
+/* The cost of a row whose columns come in groups, in columns of arithmetic. Padding is computed, too; every group
  * fetches the row of the left factor; and a group that is too wide leaves the cache before it is used again. */
 static int64_t group_cost(int64_t columns) {
     const int64_t padded = whole_tiles(columns), wide = padded - USUAL_COLUMNS;
@@ -39,8 +39,8 @@ static int64_t units_of_group(int64_t few, int64_t many, int64_t width) {
     return best;
 }
 
-/* Groups of as many heads in q as in k and v make them one product, which is worth a little: unless the few KV heads
- * leave this matrix more padding than that. */
+/* If groups of q have as many heads as those of k and v, the three are one product. That is worth a little, unless it
+ * costs this matrix more padding. */
 static int64_t heads_of_group(const attune_problem *p, int64_t heads, int64_t dim) {
     const int64_t common = units_of_group(p->num_kv_heads, p->num_heads, dim), own = units_of_group(heads, heads, dim);
     return 10 * matrix_cost(heads, common, dim) > 11 * matrix_cost(heads, own, dim) ? own : common;

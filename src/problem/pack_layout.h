@@ -1,11 +1,12 @@
 /* Packed weights of a block: where each element of each projection lies in the blob that kernels read.
  *
  * A blob is a header of MHA_PACK_HEADER bytes, then the sections of the projections that the problem has: out, q, k, v,
- * all in elements of w_dtype. So the blob of a problem begins with what the same problem needs with kv_projected.
+ * all in elements of w_dtype. So the blob of a problem begins with the blob of the same problem with kv_projected.
  *
- * The columns (outputs) of a projection are cut into groups, each of whole heads where the columns are heads, and each
- * padded with zeros to whole tiles of 64 columns. A group is a row of panels of 16 columns; a panel is the bias of its
- * columns (0 where there is none), then a row for each input, or for each two inputs where weights are bf16:
+ * The columns (outputs) of a projection are cut into column groups, each of whole heads where the columns are heads,
+ * and each padded with zeros to whole tiles of 64 columns. A group is a row of panels of 16 columns; a panel is the
+ * bias of its columns (0 where there is none), then a row for each input, or for each two inputs where weights are
+ * bf16:
  *
  *     blob[offset + ((group * panels + panel) * rows + row) * 16 + column]                row 0: bias, row k + 1: input
  * k blob[offset + ((group * panels + panel) * rows + row) * 32 + 2 * column + half]     bf16, row k / 2 + 1: input k
@@ -13,8 +14,8 @@
  * with half = k % 2. The other half of a last input that has no partner is 0. The bias is the half 1 of row 0 and half
  * 0 is 0: row 0 holds the biases as f32.
  *
- * So a kernel reads each panel from front to back, whatever its vectors: 16 elements of f32 are a cache line, and so
- * are 16 pairs of bf16, of which instructions for dot products take two factors at once. Others take pairs apart by a
+ * So a kernel reads each panel from front to back, whatever its vectors. 16 elements of f32 are a cache line, and so
+ * are 16 pairs of bf16. Instructions for dot products take such pairs as they are; other kernels take them apart by a
  * shift and a mask. Nothing here depends on the instruction set. */
 #ifndef ATTUNE_PROBLEM_PACK_LAYOUT_H
 #define ATTUNE_PROBLEM_PACK_LAYOUT_H

@@ -13,8 +13,8 @@ attune_status mha_check_ranges(const attune_problem *p, at_error *err);
 attune_status mha_check_fields(const attune_problem *p, at_error *err);
 const mha_field *mha_field_of_f64(const attune_problem *p);
 
-/* problem_block.c. With embed_dim the op is ATTUNE_MHA; what a block has makes some of its fields mean nothing. Then
- * its defaults; what contradicts each other; and, all of it checked, lengths that are one. */
+/* problem_block.c. With embed_dim the op is ATTUNE_MHA. In order: fields that mean nothing in this block are cleared,
+ * its defaults are filled in, contradictions are refused, and lengths that must be equal are made so. */
 attune_status mha_keep_block(attune_problem *p, at_error *err);
 attune_status mha_fill_block(attune_problem *p, at_error *err);
 attune_status mha_check_block(const attune_problem *p, at_error *err);

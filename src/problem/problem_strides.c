@@ -13,8 +13,8 @@ static bool all_zero(const int64_t *strides, int rank) {
     return true;
 }
 
-/* Row-major, but [tokens, heads, dim] of a ragged batch, so that the tokens of an entry lie together, and of the heads
- * that a block gives side by side. Tensors without columns (lse) stay [heads, tokens]. */
+/* Row-major, with two exceptions that are [tokens, heads, dim]: a ragged batch, so that the tokens of an entry lie
+ * together, and the heads that a block gives side by side. Tensors without columns (lse) stay [heads, tokens]. */
 static void contiguous(const attune_problem *p, const mha_tensor *t, const int64_t dims[4], int64_t strides[4]) {
     int order[4] = {0, 1, 2, 3};
     const bool is_ragged = p->is_ragged && t->rank == 4 && t->dims[0] == MHA_ONE;

@@ -14,12 +14,12 @@
 typedef enum mha_size {
     MHA_ONE,
     MHA_BATCH,    /* always a run-time size */
-    MHA_KV_HEADS, /* a run-time size, but known of a block */
+    MHA_KV_HEADS, /* a run-time size, except in a block */
     MHA_HEADS,    /* not a parameter: MHA_KV_HEADS * group */
     MHA_ENTRIES,  /* not a parameter: MHA_BATCH + 1, the length of cu_seqlens */
     MHA_SEQ_Q,    /* ragged: the longest */
-    MHA_SEQ_KV,   /* ragged or paged with run-time lengths: the longest. Where keys follow queries not a parameter, but
-                   * MHA_SEQ_Q; and so with the next and with totals */
+    MHA_SEQ_KV, /* ragged or paged with run-time lengths: the longest. Where keys follow queries it is MHA_SEQ_Q and no
+                 * parameter; the same holds for the next one and for totals */
     MHA_SEQ_NEW,
     MHA_TOTAL_Q,
     MHA_TOTAL_KV,
@@ -103,7 +103,7 @@ typedef struct mha_tensor {
 /* The tensors that a canonical problem has, in order; returns how many. */
 size_t mha_tensors(const attune_problem *canonical, mha_tensor tensors[MHA_NUM_TENSORS]);
 
-/* What is known of the sizes when compiling. */
+/* The sizes that are known when compiling. */
 void mha_compiled_sizes(const attune_problem *canonical, mha_sizes *sizes);
 
 /* Fills in the sizes that follow from others: MHA_ONE, MHA_HEADS, MHA_ENTRIES, MHA_PART_ROWS, and the columns of masks

@@ -23,7 +23,7 @@ bool mha_value_is(const mha_pair *pair, const char *value);
 attune_status mha_value_int(const mha_pair *pair, attune_status bad, int64_t *out, at_error *err);
 attune_status mha_value_double(const mha_pair *pair, attune_status bad, double *out, at_error *err);
 
-/* Writes text as snprintf does: never beyond capacity, but counting all. */
+/* Writes text as snprintf does: never beyond capacity, and counts all of it. */
 typedef struct mha_writer {
     char *text;
     size_t capacity, length;
