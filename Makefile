@@ -521,8 +521,9 @@ docs: ## the manual of attune.h as HTML, into build/docs/; DEPS=no does not inst
 	@mkdir -p $(BUILD)/docs
 	@VERSION='$(VERSION)' OUT='$(BUILD)/docs' doxygen docs/Doxyfile
 	@echo "written to $(BUILD)/docs/index.html"
-check-lines: ## fail on a line of code that is longer than 120 columns
+check-lines: ## fail on a line longer than 120 columns, and on a function of src over 50 lines or 3 levels
 	@bash scripts/check_lines.sh
+	@awk -f scripts/check_functions.awk $(wildcard src/*/*.c)
 
 # The public header is laid out by hand, in columns.
 FORMATTED = git ls-files '*.c' '*.h' ':!include/attune.h'

@@ -46,7 +46,7 @@ typedef struct d_lanes {
     const ir_buffer *q;       /* [max_rows, k_columns]: times mha_query_sign; bf16 if c->by_pairs */
     const ir_buffer *scores;  /* [max_rows, kv_tile + width or more]: S, then P, times V's scales */
     const ir_buffer *rounded; /* bf16, dims of scores: P, if c->by_pairs; else NULL */
-    const ir_buffer *o;       /* [max_rows, v_columns]: not yet divided; by pairs in the order of dl_interleave */
+    const ir_buffer *o;       /* [max_rows, v_columns]: not yet divided; by pairs in the order of mha_interleave */
     const ir_buffer *row_max; /* [max_rows] */
     const ir_buffer *row_sum; /* [max_rows] */
     /* is_serial, else NULL: the tile's P V, dims of o; mha_sum.lost of o and of row_sum. */

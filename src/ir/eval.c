@@ -210,17 +210,21 @@ static void dot2_lanes(void *restrict out, const void *xs, const void *ys, const
     }
 }
 
-/* As the instruction does it: the first and the second numbers of the pairs are added up apart. */
+/* An element of the sum, as the instruction computes it: the first and the second numbers of the pairs are added up
+ * apart. */
+static float tile_element(float sum, const uint16_t *left, const uint16_t (*right)[32], int column) {
+    float part[2] = {0, 0};
+    for (int k = 0; k < 32; k++) {
+        const uint16_t factor = right[k / 2][2 * column + k % 2];
+        part[k % 2] = flushed_fma(flushed_bf16(left[k]), flushed_bf16(factor), part[k % 2]);
+    }
+    return flush(flush(sum) + flush(part[0] + part[1]));
+}
+
 void ir_eval_tile_dot2(float sum[IR_TILE_ROWS][16], const uint16_t left[IR_TILE_ROWS][32],
                        const uint16_t right[IR_TILE_ROWS][32]) {
     for (int r = 0; r < IR_TILE_ROWS; r++)
-        for (int c = 0; c < 16; c++) {
-            float part[2] = {0, 0};
-            for (int k = 0; k < 16; k++)
-                for (int i = 0; i < 2; i++)
-                    part[i] = flushed_fma(flushed_bf16(left[r][2 * k + i]), flushed_bf16(right[k][2 * c + i]), part[i]);
-            sum[r][c] = flush(flush(sum[r][c]) + flush(part[0] + part[1]));
-        }
+        for (int c = 0; c < 16; c++) sum[r][c] = tile_element(sum[r][c], left[r], right, c);
 }
 
 /* The upper half of an f32, rounded half to even; denormals are zeros of their sign, NaNs quiet. */

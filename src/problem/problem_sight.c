@@ -45,19 +45,26 @@ static double keys_at(const attune_problem *p, int64_t keys, int64_t at) {
     return (double)count_of(sight_at(p, keys, at), globals_at(p, keys, at));
 }
 
-/* The sum over positions begin … end - 1. The number of keys is linear in the position between the places where one of
- * its minima changes sides, so each stretch between two of them is an arithmetic series. */
+/* The first position after `at` that is a corner or next to one; at most `end`. */
+static int64_t next_corner(const int64_t *corners, size_t count, int64_t at, int64_t end) {
+    int64_t next = end;
+    for (size_t i = 0; i < 3 * count; i++) {
+        const int64_t position = corners[i / 3] - 1 + (int64_t)(i % 3);
+        if (position > at) next = min_of(next, position);
+    }
+    return next;
+}
+
+/* The sum over positions begin … end - 1. Corners are positions where one of the minima in the number of keys changes
+ * sides. Between two of them that number is linear in the position, so the sum is that of an arithmetic series. */
 static double count_pairs(const attune_problem *p, int64_t keys, int64_t begin, int64_t end) {
     if (!mha_has_first_key(p) && !mha_has_last_key(p)) return (double)(end - begin) * (double)keys;
     const int64_t global = p->global_tokens, left = max_of(p->window_left, 0), right = max_of(p->window_right, 0);
-    const int64_t turns[] = {
+    const int64_t corners[] = {
         -1, 0, global, keys - 1, left, global + left, keys + left, -1 - right, global - 1 - right, keys - 1 - right};
     double sum = 0;
     for (int64_t at = begin; at < end;) {
-        int64_t next = end;
-        for (size_t i = 0; i < sizeof turns / sizeof *turns; i++)
-            for (int64_t turn = turns[i] - 1; turn <= turns[i] + 1; turn++)
-                if (turn > at) next = min_of(next, turn);
+        const int64_t next = next_corner(corners, sizeof corners / sizeof *corners, at, end);
         sum += (double)(next - at) * (keys_at(p, keys, at) + keys_at(p, keys, next - 1)) / 2;
         at = next;
     }
