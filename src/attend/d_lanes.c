@@ -366,51 +366,53 @@ static void build_task(d_lanes *d) {
 
 /* ---- phases ---- */
 
-/* Opens the entry and the rows of a task; the caller closes its `if` with end_rows. */
-static void begin_rows(d_lanes *d, const ir_expr *number, const ir_expr *task) {
+/* Opens the entry and the rows of a task. If their number is known only at run time, there may be none. */
+static void open_rows(d_lanes *d, const ir_expr *number, const ir_expr *task) {
     ir_builder *b = d->b;
     d->entry = mha_entry_open(d->c, number);
     mha_scale_open(d->c);
     d->first_row = ir_times(b, task, d->max_rows);
-    if (d->fixed_rows) {
-        d->rows = d->padded_rows = ir_idx(b, d->fixed_rows);
-        return;
-    }
     const ir_expr *left = ir_sub(b, ir_times(b, d->entry.seq_q, d->c->group), d->first_row);
-    d->rows = ir_let(b, "rows", ir_min(b, left, ir_idx(b, d->max_rows)));
-    ir_if_begin(b, ir_gt(b, d->rows, ir_idx(b, 0)));
-    d->padded_rows = ir_times(b, ir_ceil_div(b, d->rows, d->row_step), d->row_step);
-    d->padded_rows = ir_let(b, "padded_rows", d->padded_rows);
+    d->rows = d->fixed_rows ? ir_idx(b, d->fixed_rows) : ir_let(b, "rows", ir_min(b, left, ir_idx(b, d->max_rows)));
 }
 
-static void end_rows(d_lanes *d) {
-    if (!d->fixed_rows) ir_if_end(d->b);
+/* Opens the block of a task's rows, if there are any. */
+#define DL_ROWS(d) IR_GUARD((d)->b, !(d)->fixed_rows, ir_gt((d)->b, (d)->rows, ir_idx((d)->b, 0)))
+
+static void pad_rows(d_lanes *d) {
+    const ir_expr *padded = ir_times(d->b, ir_ceil_div(d->b, d->rows, d->row_step), d->row_step);
+    d->padded_rows = d->fixed_rows ? d->rows : ir_let(d->b, "padded_rows", padded);
+}
+
+/* The parts that the chunks have left of a row become the row. */
+static void merge_row(d_lanes *d, const ir_expr *r) {
+    ir_builder *b = d->b;
+    const mha_context *c = d->c;
+    const dl_row row = dl_row_at(d, r);
+    const mha_parts parts = {
+        .max = c->parts.max,
+        .sum = c->parts.sum,
+        .values = c->parts.out,
+        .rank = 4,
+        .part_dim = 2,
+        .index = {d->entry.number, d->kv_head, NULL, ir_let(b, "number", ir_add(b, d->first_row, r))},
+        .count = ir_ceil_div(b, d->entry.seq_kv, c->s->kv_chunk),
+        .columns = d->v_columns,
+        .sink = sink_of(d, &row),
+    };
+    mha_merge_parts(c, &parts, c->out, c->lse, (const ir_expr *const[]){d->entry.batch, row.head, row.token});
 }
 
 /* The second phase: the chunks of each row, in order. */
 static void merge_chunks(d_lanes *d) {
     ir_builder *b = d->b;
-    mha_context *c = d->c;
     IR_PHASE(b) {
-        const ir_expr *number = ir_parallel(b, "merge_b", c->params.size[MHA_BATCH]);
-        d->kv_head = ir_parallel(b, "merge_h", c->params.size[MHA_KV_HEADS]);
-        begin_rows(d, number, ir_parallel(b, "merge_t", row_tasks(d)));
-        IR_FOR(b, r, ir_idx(b, 0), d->rows, 1) {
-            const dl_row row = dl_row_at(d, r);
-            const mha_parts parts = {
-                .max = c->parts.max,
-                .sum = c->parts.sum,
-                .values = c->parts.out,
-                .rank = 4,
-                .part_dim = 2,
-                .index = {number, d->kv_head, NULL, ir_let(b, "number", ir_add(b, d->first_row, r))},
-                .count = ir_ceil_div(b, d->entry.seq_kv, c->s->kv_chunk),
-                .columns = d->v_columns,
-                .sink = sink_of(d, &row),
-            };
-            mha_merge_parts(c, &parts, c->out, c->lse, (const ir_expr *const[]){d->entry.batch, row.head, row.token});
+        const ir_expr *number = ir_parallel(b, "merge_b", d->c->params.size[MHA_BATCH]);
+        d->kv_head = ir_parallel(b, "merge_h", d->c->params.size[MHA_KV_HEADS]);
+        open_rows(d, number, ir_parallel(b, "merge_t", row_tasks(d)));
+        DL_ROWS(d) {
+            IR_FOR(b, r, ir_idx(b, 0), d->rows, 1) merge_row(d, r);
         }
-        end_rows(d);
     }
 }
 
@@ -421,9 +423,11 @@ void mha_d_lanes(mha_context *c) {
         const ir_expr *number = ir_parallel(c->b, "b", c->params.size[MHA_BATCH]);
         d.kv_head = ir_parallel(c->b, "h", c->params.size[MHA_KV_HEADS]);
         d.chunk = ir_parallel(c->b, "chunk", all_chunks(&d));
-        begin_rows(&d, number, ir_parallel(c->b, "t", row_tasks(&d)));
-        build_task(&d);
-        end_rows(&d);
+        open_rows(&d, number, ir_parallel(c->b, "t", row_tasks(&d)));
+        DL_ROWS(&d) {
+            pad_rows(&d);
+            build_task(&d);
+        }
     }
     if (!d.one_chunk) merge_chunks(&d);
 }
