@@ -3,7 +3,7 @@
 # Nesting is read off the layout, which is clang-format's: a control statement, or a macro that opens a block of loop IR,
 # is on level n if it is indented by 4 n columns. A function whose loop has an `if` in it has 2.
 BEGIN {
-    ours = "IR_(FOR|IF|ELSE|LOOP|UNROLLED|PHASE|GUARD)|(MHA|DL)_(COLUMNS|ROWS|STEPS|VECTORS)"
+    ours = "IR_(FOR|IF|ELSE|LOOP|UNROLLED|PHASE|GUARD)|(MHA|DL)_(CHUNKS|COLUMNS|ROWS|STEPS|VECTORS)"
     control = "^ +(} )?(else|for|if|while|do|switch|" ours ")[ (]"
 }
 # A head may take several lines; it ends with a brace.

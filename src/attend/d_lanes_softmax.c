@@ -173,9 +173,11 @@ static const ir_expr *exponentials(d_lanes *d, const dl_tile *tile, const ir_exp
 
 /* The sum in the order of q-lanes. */
 static const ir_expr *serial_sum(d_lanes *d, const dl_tile *tile, const ir_expr *r) {
-    mha_chunks chunks;
-    const ir_expr *j = mha_chunks_begin(d->c, &chunks, 1, ir_idx(d->b, 0), tile->keys);
-    return mha_chunks_end(d->c, &chunks, ir_load(d->b, ir_at(d->b, d->scores, 1, 2, r, j)));
+    const ir_access *sum = mha_new_sum(d->c, "sum", 1);
+    MHA_CHUNKS(d->c, chunk, sum, ir_idx(d->b, 0), tile->keys) {
+        mha_add_term(d->c, chunk.part, ir_load(d->b, ir_at(d->b, d->scores, 1, 2, r, chunk.key)));
+    }
+    return ir_load(d->b, sum);
 }
 
 /* P times the scales of V, which may make NaN of the 0 of a hidden key. */

@@ -20,12 +20,14 @@ static const ir_expr *times_scale(q_lanes *c, const q_lanes_tile *tile, const ir
 /* P = exp(S - base) in place, for vector `v` of the rows. */
 static tile_sums exponentials(q_lanes *c, const q_lanes_tile *tile, const ir_expr *v, const ir_expr *base) {
     ir_builder *b = c->b;
-    mha_chunks chunks;
-    const ir_expr *j = mha_chunks_begin(c->m, &chunks, c->m->lanes, tile->from, tile->to);
-    const ir_access *score = ql_score_at(c, v, j);
-    const ir_expr *probability = ir_let(b, "probability", mha_exp(c->m, ir_load(b, score), base));
-    ir_store(b, score, times_scale(c, tile, j, probability));
-    return (tile_sums){mha_chunks_end(c->m, &chunks, probability), NULL};
+    const ir_access *sum = mha_new_sum(c->m, "sum", c->m->lanes);
+    MHA_CHUNKS(c->m, chunk, sum, tile->from, tile->to) {
+        const ir_access *score = ql_score_at(c, v, chunk.key);
+        const ir_expr *probability = ir_let(b, "probability", mha_exp(c->m, ir_load(b, score), base));
+        ir_store(b, score, times_scale(c, tile, chunk.key, probability));
+        mha_add_term(c->m, chunk.part, probability);
+    }
+    return (tile_sums){ir_load(b, sum), NULL};
 }
 
 /* The same by pairs of keys, rounded. The sum is that of the rounded probabilities, by which values are multiplied. A

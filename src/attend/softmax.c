@@ -58,25 +58,20 @@ const ir_access *mha_new_sum(const mha_context *c, const char *name, int lanes) 
     return ir_mutable(c->b, name, mha_number(c, 0, lanes));
 }
 
-const ir_expr *mha_chunks_begin(const mha_context *c, mha_chunks *chunks, int lanes, const ir_expr *from,
-                                const ir_expr *to) {
+mha_chunk mha_chunk_begin(const mha_context *c, const ir_access *sum, const ir_expr *from, const ir_expr *to) {
     enum { CHUNK = 16 };
     ir_builder *b = c->b;
-    const bool begins_with_tile = ir_is(from, 0);
-    const ir_expr *chunk = ir_idx(b, CHUNK);
-    chunks->sum = mha_new_sum(c, "sum", lanes);
-    const ir_expr *first = ir_for_begin(b, "chunk", ir_mul(b, ir_div(b, from, chunk), chunk), to, CHUNK, false);
-    chunks->part = mha_new_sum(c, "part", lanes);
-    const ir_expr *begin = begins_with_tile ? first : ir_max(b, first, from);
-    return ir_for_begin(b, "j", begin, ir_min(b, ir_add(b, first, chunk), to), 1, false);
+    const ir_expr *size = ir_idx(b, CHUNK);
+    const ir_expr *first = ir_for_begin(b, "chunk", ir_mul(b, ir_div(b, from, size), size), to, CHUNK, false);
+    const ir_access *part = mha_new_sum(c, "part", sum ? sum->lanes : 1);
+    const ir_expr *begin = ir_is(from, 0) ? first : ir_max(b, first, from);
+    return (mha_chunk){ir_for_begin(b, "j", begin, ir_min(b, ir_add(b, first, size), to), 1, false), part, sum};
 }
 
-const ir_expr *mha_chunks_end(const mha_context *c, const mha_chunks *chunks, const ir_expr *term) {
-    mha_add_term(c, chunks->part, term);
+void mha_chunk_end(const mha_context *c, const mha_chunk *chunk) {
     ir_for_end(c->b);
-    mha_add_term(c, chunks->sum, ir_load(c->b, chunks->part));
+    mha_add_term(c, chunk->sum, ir_load(c->b, chunk->part));
     ir_for_end(c->b);
-    return ir_load(c->b, chunks->sum);
 }
 
 /* ---- Sums over all tiles ---- */

@@ -2,7 +2,7 @@
  *
  *   mha_take_maximum   the largest score so far, and the base of the exponentials
  *   mha_exp            p = exp(score - base)
- *   mha_chunks_begin … their sum, by chunks
+ *   MHA_CHUNKS         their sum, by chunks
  *   mha_join_sum       the tile's sum and the sums before, which shrink
  *
  * and at the end mha_load_sum and mha_log_sum. */
@@ -31,20 +31,22 @@ typedef struct mha_shrink {
  * seen no key keeps the maximum -inf. Its base is 0, so that its exponentials are 0 and not NaN. */
 mha_shrink mha_take_maximum(const mha_context *c, const ir_access *max, const ir_expr *old, const ir_expr *tile_max);
 
-/* A sum of one term for each key, in chunks: one long serial sum would be the largest rounding error of all. Chunks are
- * counted from the tile's first key, whatever key the sum begins with. */
-typedef struct mha_chunks {
-    const ir_access *sum, *part;
-} mha_chunks;
-/* Opens loops over the keys from … to - 1 of the tile, and returns the key. */
-const ir_expr *mha_chunks_begin(const mha_context *c, mha_chunks *chunks, int lanes, const ir_expr *from,
-                                const ir_expr *to);
-/* Adds the key's term, closes the loops and returns the sum. */
-const ir_expr *mha_chunks_end(const mha_context *c, const mha_chunks *chunks, const ir_expr *term);
-
 /* A sum in registers that begins with 0, and one that a term is added to. */
 const ir_access *mha_new_sum(const mha_context *c, const char *name, int lanes);
 void mha_add_term(const mha_context *c, const ir_access *sum, const ir_expr *term);
+
+/* Loops over the keys from … to - 1 of the tile, whose block adds a term for its key to `part`; `sum` is the sum of all
+ * parts. Each part is a chunk of keys, because one long serial sum would be the largest rounding error of all. Chunks
+ * are counted from the tile's first key, even if the loop begins later. */
+typedef struct mha_chunk {
+    const ir_expr *key;
+    const ir_access *part, *sum;
+} mha_chunk;
+mha_chunk mha_chunk_begin(const mha_context *c, const ir_access *sum, const ir_expr *from, const ir_expr *to);
+void mha_chunk_end(const mha_context *c, const mha_chunk *chunk);
+#define MHA_CHUNKS(c, chunk, sum, from, to)                                                                            \
+    for (mha_chunk chunk = mha_chunk_begin(c, sum, from, to), *chunk##_is_open = &chunk; chunk##_is_open;              \
+         mha_chunk_end(c, &chunk), chunk##_is_open = NULL)
 
 /* ---- Sums over all tiles, of exponentials as well as of values. Their lost parts lie at the same places of a buffer
  * of their own, `lost` (NULL: there is none). ---- */
