@@ -42,7 +42,7 @@ static bool shows_hidden_keys(const weights *w) {
     return mode == ATTUNE_WEIGHTS_SCALED || mode == ATTUNE_WEIGHTS_CAPPED;
 }
 
-/* Whether keys beyond the entry's have a place in c->k: pages may not exist, and keys that are rotated here do not. */
+/* Whether c->k has keys beyond those of the entry: pages may not exist there, and this kernel rotates no such keys. */
 static bool has_keys_beyond(const weights *w) { return !w->c->p->page_size && !w->c->rotates_keys; }
 
 /* Where the last query of a band sees most keys, slices of keys beyond those are not multiplied. */
@@ -59,7 +59,7 @@ static const ir_expr *limit_of(const weights *w) {
 
 /* Scalars of a row. */
 typedef struct weights_row {
-    const ir_expr *number; /* in the band */
+    const ir_expr *number, *query_in_band; /* of the row, and of its query, in the band */
     const ir_expr *head, *query, *out_row;
     const ir_expr *position;     /* NULL if it does not matter */
     const ir_expr *slope, *base; /* base: the LSE, of the probabilities */
@@ -72,7 +72,7 @@ typedef struct weights_keys {
     bool is_last;                      /* some may lie beyond the end of a row: accesses are masked */
 } weights_keys;
 
-/* i32 of an idx that is brought to where it fits: keys do. */
+/* A bound of keys as i32. It is clamped first: positions may be larger than i32. */
 static const ir_expr *as_key(const weights *w, const ir_expr *x) {
     if (!x) return NULL;
     const ir_expr *fits = ir_min(w->b, ir_max(w->b, ir_idx(w->c->b, -1), x), w->all_keys);
@@ -93,7 +93,7 @@ static const ir_access *along_keys(const weights *w, const ir_buffer *tensor, co
     return ir_access_make(w->b, tensor, w->lanes, -1, 4, indices, mask);
 }
 
-/* Of a mask or bias; of one that is the same for all keys a single element. */
+/* Of a mask or bias. If it is the same for all keys, a single element. */
 static const ir_access *mask_at(const weights *w, mha_tensor_id id, const weights_row *row, const weights_keys *k) {
     const ir_buffer *tensor = w->c->params.tensor[id];
     const ir_expr *const index[3] = {w->e.number, row->head, row->query};
@@ -138,11 +138,11 @@ static const ir_expr *shown(const weights *w, const weights_row *row, const weig
 /* ---- Rows ---- */
 
 /* Stores a vector, or adds it to the sum over the heads. */
-static void put_vector(const weights *w, const weights_row *row, const weights_keys *k, const ir_expr *query_in_band) {
+static void put_vector(const weights *w, const weights_row *row, const weights_keys *k) {
     ir_builder *b = w->b;
     const ir_expr *value = shown(w, row, k);
     if (w->sums) {
-        const ir_access *sum = ir_at(b, w->sums, w->lanes, 2, query_in_band, k->at);
+        const ir_access *sum = ir_at(b, w->sums, w->lanes, 2, row->query_in_band, k->at);
         ir_store(b, sum, ir_add(b, ir_load(b, sum), value));
         return;
     }
@@ -150,16 +150,16 @@ static void put_vector(const weights *w, const weights_row *row, const weights_k
     mha_store(w->c, along_keys(w, w->c->params.tensor[MHA_WEIGHTS_OUT], index, k), value);
 }
 
-static void put_mean(const weights *w, const weights_row *row, const weights_keys *k, const ir_expr *query_in_band) {
+static void put_mean(const weights *w, const weights_row *row, const weights_keys *k) {
     ir_builder *b = w->b;
     const ir_expr *heads = ir_cast(b, w->c->elem, w->c->params.size[MHA_HEADS]);
-    const ir_expr *sum = ir_load(b, ir_at(b, w->sums, w->lanes, 2, query_in_band, k->at));
+    const ir_expr *sum = ir_load(b, ir_at(b, w->sums, w->lanes, 2, row->query_in_band, k->at));
     const ir_expr *const index[3] = {w->e.number, ir_idx(b, 0), row->out_row};
     mha_store(w->c, along_keys(w, w->c->params.tensor[MHA_WEIGHTS_OUT], index, k),
               ir_div(b, sum, ir_splat(b, heads, w->lanes)));
 }
 
-typedef void put_fn(const weights *w, const weights_row *row, const weights_keys *k, const ir_expr *query_in_band);
+typedef void put_fn(const weights *w, const weights_row *row, const weights_keys *k);
 
 /* Columns up to which vectors lie whole inside the output and, where they are read, the masks. */
 static const ir_expr *whole_columns(const weights *w) {
@@ -183,37 +183,29 @@ static const ir_expr *is_whole(const weights *w, const weights_keys *k) {
 }
 
 /* All keys of the slice, by vectors. */
-static void each_vector(const weights *w, const weights_row *row, const ir_expr *first_key,
-                        const ir_expr *query_in_band, put_fn *put) {
+static void each_vector(const weights *w, const weights_row *row, const ir_expr *first_key, put_fn *put) {
     ir_builder *b = w->b;
-    const ir_expr *count = ir_min(b, ir_idx(b, w->keys), ir_sub(b, w->all_keys, first_key));
-    weights_keys k = {.at = ir_for_begin(b, "at", ir_idx(b, 0), count, w->lanes, false)};
-    k.key = ir_let(b, "key", ir_add(b, first_key, k.at));
-    const ir_expr *one = ir_int(b, IR_I32, 1);
-    k.numbers = ir_let(b, "numbers", ir_ramp(b, ir_cast(b, IR_I32, k.key), one, w->lanes));
-    const ir_expr *end = whole_columns(w);
+    const ir_expr *count = ir_min(b, ir_idx(b, w->keys), ir_sub(b, w->all_keys, first_key)), *end = whole_columns(w);
     const int64_t known = ir_is_const(end) ? end->value.i : -1;
     const bool none_is_last = end == w->all_keys && known >= 0 && known % w->lanes == 0;
-    k.is_last = known >= 0 && known < w->lanes; /* the only one, that is */
-    if (none_is_last || k.is_last) {
-        put(w, row, &k, query_in_band);
-    } else {
-        IR_IF(b, is_whole(w, &k)) {
-            put(w, row, &k, query_in_band);
-        }
-        IR_ELSE(b) {
+    const bool is_only_one = known >= 0 && known < w->lanes, asks = !none_is_last && !is_only_one;
+    IR_FOR(b, at, ir_idx(b, 0), count, w->lanes) {
+        weights_keys k = {.at = at, .key = ir_let(b, "key", ir_add(b, first_key, at)), .is_last = is_only_one};
+        const ir_expr *numbers = ir_ramp(b, ir_cast(b, IR_I32, k.key), ir_int(b, IR_I32, 1), w->lanes);
+        k.numbers = ir_let(b, "numbers", numbers);
+        IR_GUARD(b, asks, is_whole(w, &k)) put(w, row, &k);
+        if (asks) {
             k.is_last = true;
-            put(w, row, &k, query_in_band);
+            IR_ELSE(b) put(w, row, &k);
         }
     }
-    ir_for_end(b);
 }
 
 /* All heads of a query share this. */
 static weights_row open_query(const weights *w, const ir_expr *n) {
     ir_builder *b = w->b;
     const mha_context *c = w->c;
-    weights_row row = {.out_row = ir_let(b, "out_row", ir_add(b, w->first_query, n))};
+    weights_row row = {.query_in_band = n, .out_row = ir_let(b, "out_row", ir_add(b, w->first_query, n))};
     row.query = weights_query(w, row.out_row);
     const bool has_lengths = w->e.seq_kv != w->all_keys;
     mha_sight sight = {0};
@@ -251,7 +243,7 @@ static void put_rows(const weights *w, const ir_expr *kv_head, const ir_expr *fi
         weights_row row = open_query(w, n);
         IR_FOR(b, g, ir_idx(b, 0), ir_idx(b, w->c->group), 1) {
             open_head(w, &row, n, g, kv_head);
-            each_vector(w, &row, first_key, n, put_vector);
+            each_vector(w, &row, first_key, put_vector);
         }
     }
 }
@@ -277,8 +269,8 @@ static void average_slice(const weights *w, const ir_expr *first_key) {
         put_rows(w, kv_head, first_key);
     }
     IR_FOR(b, n, ir_idx(b, 0), w->count_queries, 1) {
-        const weights_row row = {.out_row = ir_let(b, "out_row", ir_add(b, w->first_query, n))};
-        each_vector(w, &row, first_key, n, put_mean);
+        const weights_row row = {.query_in_band = n, .out_row = ir_let(b, "out_row", ir_add(b, w->first_query, n))};
+        each_vector(w, &row, first_key, put_mean);
     }
 }
 
