@@ -100,7 +100,7 @@ TORCH_SRC := $(wildcard adapters/torch/*.c)
 TEST_SRC := $(filter-out $(if $(JIT_ASAN),,$(JIT_ASAN_SRC)),$(wildcard tests/test_*.c))
 REF_SRC := $(wildcard tests/ref_*.c)
 # What the library and the command both link.
-BOTH_SRC := src/base/nearest.c src/base/trusted.c src/problem/problem_fields.c
+BOTH_SRC := src/base/nearest.c src/base/trusted.c src/problem/problem_fields.c src/schedule/schedule_fields.c
 SUPPORT_SRC := $(wildcard tests/support/*.c) $(REF_SRC)
 FUZZ_SRC := $(wildcard tests/fuzz/fuzz_*.c)
 

@@ -27,6 +27,13 @@ for list in "$isas" "$stages" "$inputs" "$schedule" "$sizes"; do
     [ -n "$list" ] || { echo "a refusal of attune lists no words any more" >&2; exit 1; }
 done
 
+# The words of a schedule's field; none: it is a number.
+words_of_schedule() { # NAME
+    refusal compile $small --schedule="$1=nan" |
+        sed -nE 's/.* it must be (one of )?([a-z_]+(,| or) .*)$/\2/p' | sed -E 's/;.*//; s/ or / /; s/,//g'
+}
+schedule_words=$(for name in $schedule; do echo "$name" $(words_of_schedule "$name"); done)
+
 # ---- Fields of problems: lines "name" or "name value value…" ----
 
 # The words of a field are those that the command lists when it refuses another one.
@@ -131,7 +138,7 @@ END
          }
          END { for (i = 1; i <= n; i++) printf "        %s) echo%s ;;\n", names[order[i]], order[i] }' <<<"$fields"
     cat <<END
-        strategy) echo q_lanes d_lanes ;;
+$(awk 'NF > 1 { name = $1; $1 = ""; print "        " name ") echo" $0 " ;;" }' <<<"$schedule_words")
     esac
 }
 
@@ -225,9 +232,9 @@ _attune_grid() {
 }
 
 _attune_schedule() {
-    local -a fields=($(for name in $schedule; do
-        if [ "$name" = strategy ]; then echo "'strategy:value:(q_lanes d_lanes)'"; else echo "'$name:number: '"; fi
-    done | paste -sd' '))
+    local -a fields=($(while read -r name words; do
+        if [ -n "$words" ]; then echo "'$name:value:($words)'"; else echo "'$name:number: '"; fi
+    done <<<"$schedule_words" | paste -sd' '))
     _values -s , -S = field \$fields
 }
 

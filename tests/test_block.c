@@ -140,18 +140,18 @@ static attune_schedule random_schedule(const attune_problem *p, const at_target 
         attune_schedule s = ATTUNE_SCHEDULE_INIT;
         s.strategy = strategy;
         s.lanes = 1 << one_of(0, 4);
-        s.score_rows = 1 << one_of(0, 3);
-        s.score_vectors = one_of(1, 3);
-        s.score_unroll = one_of(1, 2);
-        s.value_rows = one_of(1, 4);
-        s.value_vectors = one_of(1, 3);
-        s.value_unroll = one_of(1, 2);
-        s.q_vectors = by_q ? s.score_vectors * one_of(1, 3) : 1;
-        s.kv_tile = p->reproducible ? mha_reproducible_kv_tile(p) : s.lanes * s.score_rows * one_of(1, 3);
+        s.score_keys = 1 << one_of(0, 3);
+        *(by_q ? &s.score_row_vectors : &s.score_rows) = one_of(1, 3);
+        *(by_q ? &s.score_columns : &s.score_column_vectors) = one_of(1, 2);
+        *(by_q ? &s.value_columns : &s.value_rows) = one_of(1, 4);
+        *(by_q ? &s.value_row_vectors : &s.value_column_vectors) = one_of(1, 3);
+        s.value_keys = one_of(1, 2);
+        s.task_row_vectors = by_q ? s.score_row_vectors * one_of(1, 3) : 0;
+        s.kv_tile = p->reproducible ? mha_reproducible_kv_tile(p) : s.lanes * s.score_keys * one_of(1, 3);
         s.kv_chunk = by_q ? 0 : s.kv_tile * one_of(1, 3);
         s.gemm_rows = one_of(1, 7);
-        s.gemm_vectors = 1 << one_of(0, 2);
-        s.gemm_block = s.gemm_rows * one_of(1, 4);
+        s.gemm_column_vectors = 1 << one_of(0, 2);
+        s.gemm_task_rows = s.gemm_rows * one_of(1, 4);
         s.gemm_depth = one_of(0, 1) ? one_of(1, 70) : 0;
         if (!mha_schedule_check(p, &s, target, NULL)) return s;
     }

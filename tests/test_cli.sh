@@ -207,7 +207,7 @@ expect "a long problem" 0 'from +the compiler' "$attune" compile $long
 expect "is cached, too" 0 'from +the disk cache' "$attune" compile $long
 expect "compile --json" 0 '"origin": "disk cache"' "$attune" compile $small --json
 expect "an explicit schedule has its own entry" 0 'from +the compiler' "$attune" compile $small \
-    --schedule=value_unroll=2
+    --schedule=value_keys=2
 expect "--dump-passes goes to standard error" 0 '# after parse' "$attune" compile $small --dump-passes
 [ ! -s "$work/stdout" ]
 report $? "and leaves standard output alone"
@@ -277,11 +277,11 @@ for key in schema cpu machine isa llvm version results problem schedule threads 
     grep -q "\"$key\":" "$work/stdout" || status=1
 done
 report $status "bench --json has every field of its schema"
-ones=score_rows=1,score_vectors=1,score_unroll=1,value_rows=1,value_vectors=1
-ones+=,value_unroll=1,q_vectors=1,kv_tile=8
+ones=score_keys=1,score_row_vectors=1,score_columns=1,value_columns=1,value_row_vectors=1
+ones+=,value_keys=1,task_row_vectors=1,kv_tile=8
 expect "bench of schedules side by side" 0 'schedule 2: strategy=q_lanes' "$attune" bench $small --samples=3 \
     --schedule="$("$attune" explain $small --json | sed -n 's/.*"schedule": "\(strategy[^"]*\)".*/\1/p' | head -n 1)" \
-    --schedule="strategy=q_lanes,lanes=4,$ones,kv_chunk=0"
+    --schedule="strategy=q_lanes,lanes=4,$ones"
 [ "$(grep -c '^num_heads.* [12]$' "$work/stdout")" = 2 ]
 report $? "a line for each of them"
 expect "bench of a schedule that is none" 2 "not a field of a schedule" "$attune" bench $small --schedule=tiles=3
@@ -474,8 +474,8 @@ refuse "a key twice" 'seq_q' "$attune" compile seq_q=3,seq_q=3,head_dim=4
 refuse "a key without a value" 'seq_q' "$attune" compile head_dim=4,seq_q
 refuse "an empty problem" '.' "$attune" compile ''
 refuse "an unknown key of a schedule" 'tile_size' "$attune" compile $small --schedule=tile_size=3
-refuse "a schedule out of range" 'score_rows' "$attune" compile $small --schedule=score_rows=0
-refuse "an illegal schedule" 'kv_tile' "$attune" compile $small --schedule=score_rows=3,kv_tile=7
+refuse "a schedule out of range" 'score_keys' "$attune" compile $small --schedule=score_keys=0
+refuse "an illegal schedule" 'kv_tile' "$attune" compile $small --schedule=score_keys=3,kv_tile=7
 refuse "an unknown ISA" "mmx" "$attune" compile $small --isa=mmx
 grep -qw avx512f /proc/cpuinfo || refuse "an ISA this CPU lacks" 'avx512' "$attune" compile $small --isa=avx512
 refuse "an unknown target" "unknown ISA 'mmx'; there are: .*aarch64" "$attune" compile $small --target=mmx --emit=ir
@@ -650,8 +650,8 @@ expect "check of a weight of which rounding leaves nothing" 0 '^1 passed, 0 fail
     op=weights,num_heads=1,seq_q=1,seq_kv=1,head_dim=1,causal_offset=-264500713,alibi_slopes=1 \
     --isa=x86-64 --threads=1 --inputs=ordinary --seed=4084703285
 hidden=batch=2,num_heads=1,seq_q=12,seq_kv=54,head_dim=4,head_dim_v=16,seq_new=35
-scalar=strategy=d_lanes,lanes=1,score_rows=1,score_vectors=2,score_unroll=2,value_rows=5,value_vectors=2
-scalar+=,kv_tile=9,kv_chunk=18,value_unroll=1,q_vectors=1
+scalar=strategy=d_lanes,lanes=1,score_keys=1,score_rows=2,score_column_vectors=2,value_rows=5,value_column_vectors=2
+scalar+=,kv_tile=9,kv_chunk=18,value_keys=1
 expect "check of keys that an infinite score hides" 0 '^1 passed, 0 failed$' "$attune" check \
     $hidden,attn_mask=qk,k_new_strides=595:1193:17:1 \
     --schedule=$scalar \

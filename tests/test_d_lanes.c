@@ -126,14 +126,13 @@ static attune_schedule random_schedule(const attune_problem *p, const at_target 
         attune_schedule s = ATTUNE_SCHEDULE_INIT;
         s.strategy = ATTUNE_D_LANES;
         s.lanes = 1 << one_of(0, 4);
-        s.score_rows = one_of(0, 1) ? 1 << one_of(0, 3) : one_of(1, 8);
-        s.score_vectors = one_of(1, 5);
-        s.score_unroll = one_of(1, 4);
+        s.score_keys = one_of(0, 1) ? 1 << one_of(0, 3) : one_of(1, 8);
+        s.score_rows = one_of(1, 5);
+        s.score_column_vectors = one_of(1, 4);
         s.value_rows = one_of(1, 5);
-        s.value_vectors = one_of(1, 4);
-        s.value_unroll = one_of(1, 4);
-        s.q_vectors = 1;
-        s.kv_tile = p->reproducible ? mha_reproducible_kv_tile(p) : s.lanes * s.score_rows * one_of(1, 4);
+        s.value_column_vectors = one_of(1, 4);
+        s.value_keys = one_of(1, 4);
+        s.kv_tile = p->reproducible ? mha_reproducible_kv_tile(p) : s.lanes * s.score_keys * one_of(1, 4);
         s.kv_chunk = s.kv_tile * one_of(1, 4);
         if (!mha_schedule_check(p, &s, target, NULL)) return s;
     }
@@ -301,8 +300,8 @@ static attune_schedule q_lanes_schedule(const attune_problem *p, const at_target
     attune_schedule s = ATTUNE_SCHEDULE_INIT;
     s.strategy = ATTUNE_Q_LANES;
     s.lanes = target->vector_bytes / (p->softmax_precision == ATTUNE_F64 ? 8 : 4);
-    s.score_rows = s.score_vectors = s.score_unroll = s.value_rows = s.value_vectors = s.value_unroll = 1;
-    s.q_vectors = 1;
+    s.score_row_vectors = s.score_keys = s.score_columns = s.task_row_vectors = 1;
+    s.value_row_vectors = s.value_columns = s.value_keys = 1;
     s.kv_tile = mha_reproducible_kv_tile(p);
     return s;
 }

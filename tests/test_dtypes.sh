@@ -46,8 +46,8 @@ check $ragged,seq_new=dynamic,kv_dtype=i8,kv_scales=token total_q=12,num_pages=1
 check $ragged,seq_new=dynamic,dtype=bf16,kv_dtype=f8 total_q=12,num_pages=12,max_pages=4,rotary_positions=20
 
 # Prefill of a ragged batch whose keys have scales of their own: where the last key is, only tables tell.
-schedule=strategy=q_lanes,lanes=8,score_rows=4,score_vectors=2,score_unroll=1,value_rows=1,value_vectors=2
-schedule+=,value_unroll=1,q_vectors=8,kv_tile=112,kv_chunk=0
+schedule=strategy=q_lanes,lanes=8,score_keys=4,score_row_vectors=2,score_columns=1,value_columns=1,value_row_vectors=2
+schedule+=,value_keys=1,task_row_vectors=8,kv_tile=112
 grep -qw avx2 /proc/cpuinfo && expect "scales of a ragged batch by lanes of queries" 0 \
     '^[1-9][0-9]* passed, 0 failed$' "$ATTUNE" check --isa=avx2 \
     --schedule=$schedule \

@@ -17,8 +17,8 @@ for pattern in '^problem +num_heads=2,seq_q=50' '^why +attune.s rules' '^tiles '
 done
 awk 'length > 120 { exit 1 }' "$work/stdout"
 report $? "no line is too long"
-tiles=strategy=q_lanes,lanes=4,score_rows=4,score_vectors=1,score_unroll=1,value_rows=4,value_vectors=1
-tiles+=,value_unroll=1,q_vectors=2,kv_tile=4,kv_chunk=0
+tiles=strategy=q_lanes,lanes=4,score_keys=4,score_row_vectors=1,score_columns=1,value_columns=4,value_row_vectors=1
+tiles+=,value_keys=1,task_row_vectors=2,kv_tile=4
 expect "what is computed for nothing" 0 '12 rows instead of 10: 16.7 % for nothing' "$attune" explain --dry-run \
     --schedule=$tiles \
     num_heads=1,seq_q=10,seq_kv=12,head_dim=8
@@ -110,7 +110,7 @@ expect "a block" 0 'products: ' "$attune" explain embed_dim=32,num_heads=2,seq_q
 expect "decoding" 0 'few, so that reading' "$attune" explain num_heads=8,num_kv_heads=2,seq_q=1,seq_kv=300,head_dim=32
 expect "lengths of the run" 0 '^ +rows +0 to +4  #$' "$attune" explain --sizes=seq_q=5,seq_kv=9 \
     seq_q=-1,seq_kv=-1,head_dim=8
-expect "another schedule" 0 'why +it was asked for' "$attune" explain --schedule=score_unroll=1 $small
+expect "another schedule" 0 'why +it was asked for' "$attune" explain --schedule=score_columns=1 $small
 "$attune" explain --dry-run $small >"$work/stdout" 2>"$work/stderr" && ! grep -q measured "$work/stdout"
 report $? "a dry run measures nothing"
 "$attune" warm --cache-dir="$work/warm" $small >"$work/stdout" 2>"$work/stderr"

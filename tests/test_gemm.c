@@ -118,17 +118,20 @@ static int64_t panel_elements(const product *p) {
 }
 
 static ir_kernel *build(at_arena *arena, const product *p, const at_target *target, at_error *err) {
+    const bool pairs = by_pairs(p, target), tiles = pairs && target->flags & AT_TARGET_TILES;
     const attune_schedule schedule = {.struct_size = sizeof schedule,
                                       .lanes = p->lanes,
                                       .gemm_rows = p->tile_rows,
-                                      .gemm_vectors = p->vectors,
-                                      .gemm_block = p->block,
-                                      .gemm_depth = p->pass};
+                                      .gemm_column_vectors = p->vectors,
+                                      .gemm_task_rows = p->block,
+                                      .gemm_depth = p->pass,
+                                      .gemm_by = tiles ? ATTUNE_GEMM_BY_TILES : ATTUNE_GEMM_BY_VECTORS,
+                                      .gemm_prefetch = 64,
+                                      .gemm_rest = ATTUNE_REST_OWN};
     ir_builder *b = ir_builder_new(arena, "product");
     mha_context c = {.b = b, .s = &schedule, .target = target, .elem = p->elem, .lanes = p->lanes};
     c.has_fma = target->flags & AT_TARGET_FMA;
-    c.projects_by_pairs = by_pairs(p, target);
-    c.projects_by_tiles = c.projects_by_pairs && target->flags & AT_TARGET_TILES;
+    c.projects_by_pairs = pairs;
     const ir_expr *rows = ir_param_scalar(b, "rows", IR_IDX);
     ir_kernel_assume(b, ir_apply(b, IR_GE, rows, ir_idx(b, 0), NULL));
     if (!p->rows_at_run_time) rows = ir_idx(b, p->rows);

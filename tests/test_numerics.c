@@ -16,8 +16,8 @@ static attune_schedule q_lanes_schedule(const attune_problem *p, const at_target
     attune_schedule s = ATTUNE_SCHEDULE_INIT;
     s.strategy = ATTUNE_Q_LANES;
     s.lanes = target->vector_bytes / (p->softmax_precision == ATTUNE_F64 ? 8 : 4);
-    s.score_rows = s.score_vectors = s.score_unroll = s.value_rows = s.value_vectors = s.value_unroll = 1;
-    s.q_vectors = 1;
+    s.score_row_vectors = s.score_keys = s.score_columns = s.task_row_vectors = 1;
+    s.value_row_vectors = s.value_columns = s.value_keys = 1;
     s.kv_tile = mha_reproducible_kv_tile(p);
     return s;
 }

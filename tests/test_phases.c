@@ -194,13 +194,12 @@ static attune_schedule schedule_of(const call *c, const at_target *target, attun
         s = (attune_schedule){.struct_size = sizeof s,
                               .strategy = ATTUNE_D_LANES,
                               .lanes = lanes,
-                              .score_rows = 4,
-                              .score_vectors = 2,
-                              .score_unroll = 1,
+                              .score_rows = 2,
+                              .score_keys = 4,
+                              .score_column_vectors = 1,
                               .value_rows = 2,
-                              .value_vectors = 2,
-                              .value_unroll = 1,
-                              .q_vectors = 1,
+                              .value_column_vectors = 2,
+                              .value_keys = 1,
                               .kv_tile = 16,
                               .kv_chunk = 32};
     }

@@ -248,14 +248,14 @@ static attune_schedule random_schedule(const sample_call *call, const at_target 
     for (;;) {
         attune_schedule s = ATTUNE_SCHEDULE_INIT;
         s.lanes = 1 << random_below(5);
-        s.score_rows = 1 + random_below(8);
-        s.score_vectors = 1 + random_below(4);
-        s.value_rows = 1 + random_below(8);
-        s.value_vectors = 1 + random_below(4);
-        s.score_unroll = 1 + random_below(4);
-        s.value_unroll = 1 + random_below(3);
-        s.q_vectors = s.score_vectors * (1 + random_below(4));
-        s.kv_tile = s.score_rows * (1 + random_below(12));
+        s.score_keys = 1 + random_below(8);
+        s.score_row_vectors = 1 + random_below(4);
+        s.value_columns = 1 + random_below(8);
+        s.value_row_vectors = 1 + random_below(4);
+        s.score_columns = 1 + random_below(4);
+        s.value_keys = 1 + random_below(3);
+        s.task_row_vectors = s.score_row_vectors * (1 + random_below(4));
+        s.kv_tile = s.score_keys * (1 + random_below(12));
         if (!mha_schedule_check(&canonical, &s, target, NULL)) return s;
     }
 }
@@ -300,7 +300,7 @@ static void test_sinks_that_are_no_numbers(void **state) {
         memcpy(sample_call_data(&call, "sinks"), sinks, sizeof sinks);
         attune_schedule schedule = chosen_schedule(&call, target);
         check(&call, &schedule, target);
-        schedule.score_vectors = schedule.value_vectors = schedule.q_vectors = 1;
+        schedule.score_row_vectors = schedule.value_row_vectors = schedule.task_row_vectors = 1;
         check(&call, &schedule, target);
         sample_call_close(&call);
     }
@@ -313,10 +313,10 @@ static void check_tasks(const at_target *target) {
         sample_call_open(&a, &cases[i], ON_THE_HEAP);
         sample_call_open(&b, &cases[i], ON_THE_HEAP);
         attune_schedule one = chosen_schedule(&a, target);
-        one.score_vectors = one.value_vectors = one.q_vectors = 1;
+        one.score_row_vectors = one.value_row_vectors = one.task_row_vectors = 1;
         attune_schedule other = one;
-        other.q_vectors = 3;
-        other.score_unroll = 1;
+        other.task_row_vectors = 3;
+        other.score_columns = 1;
         interpret(&a, &one, target);
         interpret(&b, &other, target);
         assert_true(sample_calls_agree(&a, &b));
@@ -348,11 +348,12 @@ static void test_bits_do_not_depend_on_who_keeps_them(void **state) {
         sample_call_open(&columns, &problems[i], ON_THE_HEAP);
         canonical_of(&rows, &canonical);
         attune_schedule s = chosen_schedule(&rows, target);
-        s.kv_tile = canonical.reproducible ? mha_reproducible_kv_tile(&canonical) : 2 * s.score_rows;
-        assert_false(mha_values_by_rows(&canonical, &s) || mha_keeps_rows(&canonical, &s, target));
+        s.kv_tile = canonical.reproducible ? mha_reproducible_kv_tile(&canonical) : 2 * s.score_keys;
+        assert_false(mha_may_take_rows(&canonical, &s));
         interpret(&columns, &s, target);
         s.lanes = 8;
-        assert_true(mha_keeps_rows(&canonical, &s, target));
+        assert_true(mha_may_keep_rows(&canonical, &s) && !mha_takes_rows_at_once(&canonical, &s));
+        s.value_by = ATTUNE_VALUE_BY_ROWS;
         interpret(&rows, &s, target);
         assert_true(sample_calls_agree(&rows, &columns));
         sample_call_close(&rows);
@@ -453,7 +454,7 @@ static void test_nan_reaches_who_sees_it(void **state) {
             sample_call_open(&clean, &h->problem, ON_THE_HEAP);
             sample_call_open(&spoilt, &h->problem, ON_THE_HEAP);
             attune_schedule schedule = chosen_schedule(&clean, target);
-            schedule.kv_tile = 24 / schedule.score_rows * schedule.score_rows; /* the key's tile is not the last */
+            schedule.kv_tile = 24 / schedule.score_keys * schedule.score_keys; /* the key's tile is not the last */
             spoil_row(&spoilt, "k", hidden);
             spoil_row(&spoilt, "v", hidden);
             interpret(&clean, &schedule, target);
@@ -482,8 +483,8 @@ static void test_reproducible_rows(void **state) {
             memcpy(sample_call_data(&calls[i], "k"), sample_call_data(&calls[0], "k"), 101 * 64 * sizeof *q);
             memcpy(sample_call_data(&calls[i], "v"), sample_call_data(&calls[0], "v"), 101 * 64 * sizeof *q);
             attune_schedule schedule = chosen_schedule(&calls[i], target);
-            if (i) schedule.score_rows = 1;
-            if (i) schedule.value_unroll = 3;
+            if (i) schedule.score_keys = 1;
+            if (i) schedule.value_keys = 3;
             interpret(&calls[i], &schedule, target);
             assert_memory_equal(sample_call_data(&calls[i], "out"), sample_call_data(&calls[0], "out"),
                                 7 * 64 * sizeof *q);

@@ -38,13 +38,13 @@ static attune_schedule schedule_of(const attune_problem *p, bool by_rows) {
     attune_schedule s = ATTUNE_SCHEDULE_INIT;
     s.strategy = ATTUNE_Q_LANES;
     s.lanes = p->softmax_precision == ATTUNE_F64 ? 2 : 4;
-    s.score_vectors = by_rows ? (rows_of(p) + s.lanes - 1) / s.lanes : 1;
-    s.q_vectors = by_rows ? s.score_vectors : 3;
-    s.score_rows = 3;
-    s.score_unroll = 1;
-    s.value_rows = p->head_dim_v < 6 ? 1 : 6;
-    s.value_vectors = 1;
-    s.value_unroll = 1;
+    s.score_row_vectors = by_rows ? (rows_of(p) + s.lanes - 1) / s.lanes : 1;
+    s.task_row_vectors = by_rows ? s.score_row_vectors : 3;
+    s.score_keys = 3;
+    s.score_columns = 1;
+    s.value_columns = p->head_dim_v < 6 ? 1 : 6;
+    s.value_row_vectors = 1;
+    s.value_keys = 1;
     s.kv_tile = 30;
     return s;
 }
@@ -73,8 +73,8 @@ static void compare(const sample *from, bool spoilt) {
     attune_problem canonical;
     canonical_of(&rows, &canonical);
     const attune_schedule by_rows = schedule_of(&canonical, true), by_columns = schedule_of(&canonical, false);
-    assert_true(mha_values_by_rows(&canonical, &by_rows));
-    assert_false(mha_values_by_rows(&canonical, &by_columns));
+    assert_true(mha_takes_rows_at_once(&canonical, &by_rows));
+    assert_false(mha_takes_rows_at_once(&canonical, &by_columns));
     run(&rows, &by_rows);
     run(&columns, &by_columns);
     if (!sample_calls_agree(&rows, &columns)) fail_msg("%s: other bits by rows", from->problem);
@@ -99,8 +99,8 @@ static bool may_be_by_rows(const char *text) {
     assert_int_equal(attune_problem_parse(text, &p), ATTUNE_OK);
     assert_int_equal(mha_canonicalize(&p, &canonical, NULL), ATTUNE_OK);
     attune_schedule s = schedule_of(&canonical, false);
-    s.score_vectors = s.q_vectors = 3;
-    return mha_values_by_rows(&canonical, &s);
+    s.score_row_vectors = s.task_row_vectors = 3;
+    return mha_takes_rows_at_once(&canonical, &s);
 }
 
 static void only_what_is_seen_and_one_tile(void **state) {
@@ -153,7 +153,7 @@ static void chosen_for_few_rows(void **state) {
         assert_int_equal(mha_canonicalize(&p, &canonical, NULL), ATTUNE_OK);
         mha_choose(&canonical, target, &s);
         assert_int_equal(mha_schedule_check(&canonical, &s, target, NULL), ATTUNE_OK);
-        const bool by_rows = s.strategy == ATTUNE_Q_LANES && mha_values_by_rows(&canonical, &s);
+        const bool by_rows = s.value_by == ATTUNE_VALUE_BY_ROWS && mha_takes_rows_at_once(&canonical, &s);
         if (s.strategy != expected[i].strategy || s.lanes != expected[i].lanes || by_rows != !!expected[i].by_rows)
             fail_msg("%s: strategy %d, %d lanes, by rows %d", expected[i].problem, (int)s.strategy, (int)s.lanes,
                      by_rows);

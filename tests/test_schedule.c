@@ -20,10 +20,12 @@ static attune_schedule parse(const char *text) {
 }
 
 /* Legal on every target for head_dim 40. */
-static const char *const q_lanes = "strategy=q_lanes,lanes=4,score_rows=6,score_vectors=4,score_unroll=4,value_rows=5,"
-                                   "value_vectors=4,value_unroll=1,q_vectors=8,kv_tile=96,kv_chunk=0";
-static const char *const d_lanes = "strategy=d_lanes,lanes=4,score_rows=4,score_vectors=2,score_unroll=3,value_rows=2,"
-                                   "value_vectors=4,value_unroll=4,q_vectors=1,kv_tile=64,kv_chunk=512";
+static const char *const q_lanes =
+    "strategy=q_lanes,lanes=4,score_row_vectors=4,score_keys=6,score_columns=4,value_by=columns,value_row_vectors=4,"
+    "value_columns=5,value_keys=1,task_row_vectors=8,kv_tile=96,kv_copy=converted";
+static const char *const d_lanes =
+    "strategy=d_lanes,lanes=4,score_rows=2,score_keys=4,score_column_vectors=3,score_streams=4,value_rows=2,"
+    "value_column_vectors=4,value_keys=4,value_streams=4,kv_tile=64,kv_chunk=512,kv_prefetch=none";
 
 /* Every change of a legal schedule must be refused, with a sentence that says this. */
 typedef struct wrong {
@@ -47,8 +49,14 @@ static void assert_refused(const attune_problem *p, const attune_schedule *legal
 static void test_round_trip(void **state) {
     (void)state;
     char of_block[512];
-    snprintf(of_block, sizeof of_block, "%s,gemm_rows=6,gemm_vectors=2,gemm_block=12,gemm_depth=0", q_lanes);
-    const char *const texts[] = {q_lanes, d_lanes, of_block};
+    snprintf(of_block, sizeof of_block,
+             "%s,gemm_rows=6,gemm_column_vectors=2,gemm_task_rows=12,gemm_depth=0,gemm_by=vectors,gemm_prefetch=64,"
+             "gemm_groups=narrow,gemm_rest=own",
+             q_lanes);
+    const char *const left = "strategy=d_lanes,lanes=4,score_rows=2,score_keys=4,score_column_vectors=3,"
+                             "score_streams=auto,value_rows=2,value_column_vectors=4,value_keys=4,value_streams=auto,"
+                             "kv_tile=64,kv_chunk=512,kv_prefetch=auto";
+    const char *const texts[] = {q_lanes, d_lanes, of_block, left};
     for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) {
         const attune_schedule s = parse(texts[i]);
         char text[512];
@@ -63,18 +71,22 @@ static void test_q_lanes(void **state) {
         {"lanes=3", "power of two"},
         {"lanes=32", "power of two"},
         {"lanes=0", "lanes is 0; it must be from 1"},
-        {"score_rows=5,kv_tile=12", "score_rows must divide kv_tile"},
-        {"score_rows=4,kv_tile=8192", "kv_tile must be at most 4096"},
-        {"value_rows=41", "value_rows must not exceed head_dim_v"},
-        {"q_vectors=65", "q_vectors must be at most 64"},
-        {"score_vectors=7", "score_vectors must divide q_vectors"},
-        {"score_rows=101", "score_rows * score_vectors must be at most 64"},
-        {"value_vectors=3", "value_vectors must divide score_vectors"},
-        {"score_unroll=3", "score_unroll must divide head_dim"},
-        {"value_unroll=17", "value_unroll must be at most 16"},
-        {"kv_chunk=64", "kv_chunk is for d_lanes"},
+        {"score_keys=5,kv_tile=12", "score_keys must divide kv_tile"},
+        {"score_keys=4,kv_tile=8192", "kv_tile must be at most 4096"},
+        {"value_columns=41", "value_columns must not exceed head_dim_v"},
+        {"task_row_vectors=65", "task_row_vectors must be at most 64"},
+        {"score_row_vectors=7", "score_row_vectors must divide task_row_vectors"},
+        {"score_keys=101", "score_keys * score_row_vectors must be at most 64"},
+        {"value_row_vectors=3", "value_row_vectors must divide score_row_vectors"},
+        {"score_columns=3", "score_columns must divide head_dim"},
+        {"value_keys=17", "value_keys must be at most 16"},
+        {"kv_chunk=64", "kv_chunk is for d_lanes: it must be 0"},
+        {"score_streams=4", "score_streams is for d_lanes: it must be 0"},
+        {"value_by=3", "value_by is '3'; it must be one of auto, columns, rows"},
+        {"value_by=row", "value_by is 'row'; it must be one of auto, columns, rows; did you mean rows?"},
+        {"kv_copy=0", "kv_copy is '0'; it must be one of auto, none, converted, all"},
         {"strategy=no", "strategy is 'no'; it must be q_lanes or d_lanes"},
-        {"tiles=4", "'tiles' is not a field of a schedule; there are: strategy, lanes"},
+        {"tiles=4", "'tiles' is not a field of a schedule; there are: strategy, lanes, score_row_vectors"},
         {"kvtile=4", "'kvtile' is not a field of a schedule; did you mean kv_tile?"},
         {"strategie=d_lanes", "; did you mean strategy?"},
         {"strategy=dlanes", "strategy is 'dlanes'; it must be q_lanes or d_lanes; did you mean d_lanes?"},
@@ -90,19 +102,30 @@ static void test_d_lanes(void **state) {
     static const wrong cases[] = {
         {"lanes=3", "power of two"},
         {"lanes=32", "power of two"},
-        {"score_rows=16,score_vectors=3", "score_rows * score_vectors must be at most 32"},
-        {"value_rows=8,value_vectors=5", "value_rows * value_vectors must be at most 32"},
-        {"value_rows=7,value_unroll=5", "value_rows * value_unroll must be at most 32"},
-        {"score_rows=3", "score_rows must divide kv_tile"},
-        {"score_rows=1,kv_tile=33,kv_chunk=66", "lanes must divide kv_tile"},
+        {"score_keys=16,score_rows=3", "score_keys * score_rows must be at most 32"},
+        {"value_rows=8,value_column_vectors=5", "value_rows * value_column_vectors must be at most 32"},
+        {"value_rows=7,value_keys=5", "value_rows * value_keys must be at most 32"},
+        {"score_keys=3", "score_keys must divide kv_tile"},
+        {"score_keys=1,kv_tile=33,kv_chunk=66", "lanes must divide kv_tile"},
         {"kv_tile=8192,kv_chunk=8192", "kv_tile must be at most 4096"},
         {"kv_chunk=100", "kv_tile must divide kv_chunk"},
         {"kv_chunk=32", "kv_tile must divide kv_chunk"},
-        {"kv_chunk=0", "kv_tile must divide kv_chunk"},
-        {"q_vectors=2", "q_vectors must be 1"},
-        {"score_unroll=17", "score_unroll must be at most 16"},
-        {"value_unroll=17", "value_unroll must be at most 16"},
-        {"kv_chunk=-64", "kv_chunk is -64; it must be from 0"},
+        {"kv_chunk=0", "kv_chunk is 0; it must be from 1"},
+        {"task_row_vectors=2", "task_row_vectors is for q_lanes: it must be 0"},
+        {"kv_copy=all", "kv_copy is for q_lanes: it must be 0"},
+        {"score_column_vectors=17", "score_column_vectors must be at most 16"},
+        {"value_keys=17", "value_keys must be at most 16"},
+        {"kv_chunk=-64", "kv_chunk is -64; it must be from 1"},
+        {"score_streams=2", "score_streams must be 1 or 4"},
+        {"score_streams=4,score_keys=2", "score_streams=4 needs at least 4 lanes"},
+        {"score_streams=4,lanes=2", "score_streams=4 needs at least 4 lanes"},
+        {"value_streams=3", "value_streams must divide value_keys"},
+        {"value_streams=0", "value_streams is 0; it must be from 1 to 2147483647 or auto"},
+        {"value_streams=none", "'none'"},
+        {"score_streams=1,value_streams=1,kv_prefetch=512",
+         "kv_prefetch must be none where keys are read in one stream"},
+        {"kv_prefetch=65537", "kv_prefetch must be at most 65536"},
+        {"kv_prefetch=-1", "kv_prefetch is -1; it must be from 1 to 2147483647, none or auto"},
     };
     const attune_problem p = problem_canonical("num_heads=4,seq_q=1,seq_kv=100,head_dim=40");
     const attune_schedule s = parse(d_lanes);
@@ -134,26 +157,31 @@ static void test_lanes_of_f64(void **state) {
 static void test_products_of_a_block(void **state) {
     (void)state;
     static const wrong cases[] = {
-        {"gemm_rows=0", "gemm_rows, gemm_vectors and gemm_block must be at least 1 with embed_dim"},
-        {"gemm_vectors=0", "gemm_rows, gemm_vectors and gemm_block must be at least 1 with embed_dim"},
-        {"gemm_block=0", "gemm_rows, gemm_vectors and gemm_block must be at least 1 with embed_dim"},
-        {"gemm_rows=33,gemm_block=33", "gemm_rows * gemm_vectors must be at most 64"},
-        {"gemm_vectors=3", "gemm_vectors * lanes must divide 64"},
-        {"gemm_vectors=32,gemm_rows=1", "gemm_vectors * lanes must divide 64"},
-        {"gemm_rows=5", "gemm_rows must divide gemm_block"},
-        {"gemm_block=4098", "gemm_block must be at most 4096"},
+        {"gemm_rows=0", "gemm_rows, gemm_column_vectors and gemm_task_rows must be at least 1 with embed_dim"},
+        {"gemm_column_vectors=0",
+         "gemm_rows, gemm_column_vectors and gemm_task_rows must be at least 1 with embed_dim"},
+        {"gemm_task_rows=0", "gemm_rows, gemm_column_vectors and gemm_task_rows must be at least 1 with embed_dim"},
+        {"gemm_rows=33,gemm_task_rows=33", "gemm_rows * gemm_column_vectors must be at most 64"},
+        {"gemm_column_vectors=3", "gemm_column_vectors * lanes must divide 64"},
+        {"gemm_column_vectors=32,gemm_rows=1", "gemm_column_vectors * lanes must divide 64"},
+        {"gemm_rows=5", "gemm_rows must divide gemm_task_rows"},
+        {"gemm_task_rows=4098", "gemm_task_rows must be at most 4096"},
         {"gemm_depth=-1", "gemm_depth is -1; it must be from 0"},
+        {"gemm_by=tiles", "gemm_by=tiles needs an ISA with hardware tiles"},
+        {"gemm_prefetch=65537", "gemm_prefetch must be at most 65536"},
+        {"gemm_groups=wide", "gemm_groups is 'wide'; it must be one of auto, whole, narrow"},
+        {"gemm_rest=none", "gemm_rest is 'none'; it must be one of auto, filled, own"},
     };
     const attune_problem block = problem_canonical("embed_dim=80,num_heads=2,seq_q=30");
     const attune_problem alone = problem_canonical("num_heads=2,seq_q=30,head_dim=40");
     attune_schedule s = parse(q_lanes);
     assert_int_equal(mha_schedule_check(&block, &s, at_targets(), NULL), ATTUNE_INVALID_SCHEDULE);
-    assert_int_equal(mha_schedule_parse("gemm_rows=6,gemm_vectors=2,gemm_block=12", &s, NULL), ATTUNE_OK);
+    assert_int_equal(mha_schedule_parse("gemm_rows=6,gemm_column_vectors=2,gemm_task_rows=12", &s, NULL), ATTUNE_OK);
     for (const at_target *target = at_targets(); target->name; target++)
         assert_refused(&block, &s, target, cases, sizeof cases / sizeof *cases);
     at_error err = {0};
     assert_int_equal(mha_schedule_check(&alone, &s, at_targets(), &err), ATTUNE_INVALID_SCHEDULE);
-    assert_non_null(strstr(err.message, "must be 0 without embed_dim"));
+    assert_non_null(strstr(err.message, "gemm_rows and the other numbers of products must be 0 without embed_dim"));
 }
 
 /* Rows of the same bits need the same kv_tile in every schedule, of both strategies; a multiple will not do. */
@@ -167,6 +195,7 @@ static void test_kv_tile_of_reproducible_problems(void **state) {
         at_error err = {0};
         s.kv_tile = 144;
         if (i) s.kv_chunk = 576;
+        s.score_streams = s.value_streams = 0;
         if (mha_schedule_check(&p, &s, at_targets(), &err)) fail_msg("%s", err.message);
         for (int kv_tile = 48; kv_tile <= 288; kv_tile += 48) {
             if (kv_tile == 144 || (i && 576 % kv_tile)) continue;
@@ -185,8 +214,8 @@ static void test_ops_without_tiles(void **state) {
                                       "op=merge,seq_q=5,head_dim=8,num_parts=3"};
     for (size_t i = 0; i < sizeof ops / sizeof *ops; i++) {
         const attune_problem p = problem_canonical(ops[i]);
-        attune_schedule s = parse("lanes=4,score_rows=99,score_vectors=3,score_unroll=7,value_rows=99,value_vectors=5,"
-                                  "value_unroll=99,q_vectors=99,kv_tile=1,kv_chunk=1");
+        attune_schedule s = parse("lanes=4,score_row_vectors=3,score_keys=99,score_columns=7,value_row_vectors=5,"
+                                  "value_columns=99,value_keys=99,task_row_vectors=99,kv_tile=1");
         assert_int_equal(mha_schedule_check(&p, &s, at_targets(), NULL), ATTUNE_OK);
         s.lanes = 3;
         assert_int_equal(mha_schedule_check(&p, &s, at_targets(), NULL), ATTUNE_INVALID_SCHEDULE);
@@ -194,6 +223,107 @@ static void test_ops_without_tiles(void **state) {
         s.strategy = ATTUNE_D_LANES;
         assert_int_equal(mha_schedule_check(&p, &s, at_targets(), NULL), ATTUNE_INVALID_SCHEDULE);
     }
+}
+
+/* ---- Choices ---- */
+
+/* What attune would choose, for numbers that it would not. */
+static attune_schedule settled(const attune_problem *p, const char *target, const char *text) {
+    attune_schedule s = parse(text), copy;
+    const attune_schedule *whole = &s;
+    at_error err = {0};
+    if (mha_schedule_in(&whole, &copy, p, at_target_find(target), &err)) fail_msg("%s", err.message);
+    return copy;
+}
+
+static void test_choices_follow_the_numbers(void **state) {
+    (void)state;
+    const attune_problem few = problem_canonical("num_heads=4,seq_q=8,seq_kv=90,head_dim=40");
+    const attune_problem many = problem_canonical("num_heads=4,seq_q=100,head_dim=40");
+    const attune_problem hides = problem_canonical("num_heads=4,seq_q=8,seq_kv=90,head_dim=40,is_causal=1");
+    static const char numbers[] = "strategy=q_lanes,lanes=4,score_row_vectors=4,score_keys=6,score_columns=4,"
+                                  "value_row_vectors=4,value_columns=5,value_keys=1,task_row_vectors=8,kv_tile=96";
+    assert_int_equal(settled(&few, "avx2", numbers).value_by, ATTUNE_VALUE_BY_ROWS); /* one tile */
+    assert_int_equal(settled(&many, "avx2", numbers).value_by, ATTUNE_VALUE_BY_COLUMNS);
+    assert_int_equal(settled(&many, "avx512", numbers).value_by, ATTUNE_VALUE_BY_ROWS);
+    assert_int_equal(settled(&hides, "avx512", numbers).value_by, ATTUNE_VALUE_BY_COLUMNS);
+    assert_int_equal(settled(&few, "avx2", numbers).kv_copy, ATTUNE_COPY_CONVERTED);
+    const attune_problem large = problem_canonical("num_heads=4,seq_q=1,seq_kv=100000,head_dim=40");
+    const attune_problem small = problem_canonical("num_heads=4,seq_q=1,seq_kv=100,head_dim=40");
+    const attune_problem serial = problem_canonical("num_heads=4,seq_q=1,seq_kv=100000,head_dim=40,reproducible=1");
+    static const char four[] = "strategy=d_lanes,lanes=4,score_rows=2,score_keys=4,score_column_vectors=3,value_rows=2,"
+                               "value_column_vectors=4,value_keys=4,kv_tile=144,kv_chunk=576";
+    attune_schedule s = settled(&large, "avx2", four);
+    assert_true(s.score_streams == 4 && s.value_streams == 4 && s.kv_prefetch == 1024);
+    assert_int_equal(settled(&small, "avx2", four).kv_prefetch, -1);
+    s = settled(&serial, "avx2", four);
+    assert_true(s.score_streams == 1 && s.value_streams == 1 && s.kv_prefetch == -1);
+}
+
+/* Each choice is refused where it would not be true. */
+static void test_choices_that_cannot_be(void **state) {
+    (void)state;
+    static const struct {
+        const char *problem, *target, *base, *change, *says;
+    } cases[] = {
+        {"seq_q=100,head_dim=40,is_causal=1", "avx512", "q", "value_by=rows",
+         "value_by=rows needs attention that hides"},
+        {"seq_q=100,head_dim=40,kv_lens=1", "avx512", "q", "value_by=rows", "value_by=rows needs"},
+        {"seq_q=100,head_dim=40,attn_mask=k", "avx512", "q", "value_by=rows", "value_by=rows needs"},
+        {"seq_q=100,head_dim=40,kv_dtype=i8,kv_scales=token", "avx512", "q", "value_by=rows", "value_by=rows needs"},
+        {"seq_q=100,head_dim=40", "avx512", "q", "value_by=rows,lanes=2", "value_by=rows needs"},
+        {"op=weights,seq_q=100,head_dim=40", "avx512", "q", "value_by=rows", "value_by=rows needs"},
+        {"seq_q=100,head_dim=40,dtype=bf16", "avx512_bf16", "q", "kv_copy=all", "kv_copy must be converted where"},
+        {"seq_q=100,head_dim=40,dtype=bf16", "avx512_bf16", "q", "kv_copy=none", "kv_copy must be converted where"},
+        {"seq_q=1,seq_kv=100,head_dim=40,reproducible=1", "avx2", "d", "score_streams=4,kv_tile=144,kv_chunk=576",
+         "score_streams and value_streams must be 1 with reproducible"},
+        {"seq_q=1,seq_kv=100,head_dim=40,reproducible=1", "avx2", "d", "value_streams=4,kv_tile=144,kv_chunk=576",
+         "score_streams and value_streams must be 1 with reproducible"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        const attune_problem p = problem_canonical(cases[i].problem);
+        attune_schedule s = parse(*cases[i].base == 'q' ? q_lanes : d_lanes);
+        at_error err = {0};
+        assert_int_equal(mha_schedule_parse(cases[i].change, &s, &err), ATTUNE_OK);
+        assert_int_equal(mha_schedule_check(&p, &s, at_target_find(cases[i].target), &err), ATTUNE_INVALID_SCHEDULE);
+        if (!strstr(err.message, cases[i].says)) fail_msg("%s, %s: %s", cases[i].problem, cases[i].change, err.message);
+    }
+}
+
+/* A struct is not only made of text. */
+static void test_members_out_of_range(void **state) {
+    (void)state;
+    const attune_problem p = problem_canonical("num_heads=4,seq_q=100,head_dim=40");
+    attune_schedule s = parse(q_lanes);
+    at_error err = {0};
+    s.value_by = (attune_value_by)3;
+    assert_int_equal(mha_schedule_check(&p, &s, at_targets(), &err), ATTUNE_INVALID_SCHEDULE);
+    assert_string_equal(err.message, "value_by is 3, which is no attune_value_by");
+    err = (at_error){0};
+    s = parse(q_lanes);
+    s.kv_copy = (attune_kv_copy)-1;
+    assert_int_equal(mha_schedule_check(&p, &s, at_targets(), &err), ATTUNE_INVALID_SCHEDULE);
+    assert_string_equal(err.message, "kv_copy is -1; it must be at least 0");
+    err = (at_error){0};
+    s = parse(d_lanes);
+    s.kv_prefetch = -2;
+    assert_int_equal(mha_schedule_check(&p, &s, at_targets(), &err), ATTUNE_INVALID_SCHEDULE);
+    assert_string_equal(err.message, "kv_prefetch is -2; it must be at least -1");
+}
+
+/* What a text does not name: numbers stay, choices are attune's again, and the other strategy's fields go. */
+static void test_text_changes_a_schedule(void **state) {
+    (void)state;
+    attune_schedule s = parse(q_lanes);
+    s.value_by = ATTUNE_VALUE_BY_ROWS;
+    assert_int_equal(mha_schedule_parse("kv_tile=48", &s, NULL), ATTUNE_OK);
+    assert_int_equal(s.kv_tile, 48);
+    assert_int_equal(s.score_keys, 6);
+    assert_int_equal(s.value_by, ATTUNE_VALUE_AUTO);
+    assert_int_equal(mha_schedule_parse("strategy=d_lanes,score_rows=2", &s, NULL), ATTUNE_OK);
+    assert_int_equal(s.score_keys, 6);
+    assert_int_equal(s.score_rows, 2);
+    assert_int_equal(s.score_row_vectors, 0);
 }
 
 /* A struct whose size no version can have is neither read nor written beyond it. */
@@ -246,8 +376,8 @@ static void test_tasks_are_short(void **state) {
             mha_choose(&p, target, &s);
             const double most = mha_attends_by_pairs(&p, target) ? 400e6 : 200e6;
             const double row = 2.0 * (double)p.seq_kv * (double)(p.head_dim + p.head_dim_v);
-            if (row * s.lanes * s.q_vectors > most && s.q_vectors > s.score_vectors)
-                fail_msg("%s for %s: a task has %d rows", texts[i], target->name, s.lanes * s.q_vectors);
+            if (row * s.lanes * s.task_row_vectors > most && s.task_row_vectors > s.score_row_vectors)
+                fail_msg("%s for %s: a task has %d rows", texts[i], target->name, s.lanes * s.task_row_vectors);
         }
 }
 
@@ -275,6 +405,10 @@ int main(void) {
         cmocka_unit_test(test_d_lanes),
         cmocka_unit_test(test_lanes_of_f64),
         cmocka_unit_test(test_ops_without_tiles),
+        cmocka_unit_test(test_choices_follow_the_numbers),
+        cmocka_unit_test(test_choices_that_cannot_be),
+        cmocka_unit_test(test_members_out_of_range),
+        cmocka_unit_test(test_text_changes_a_schedule),
         cmocka_unit_test(test_struct_size_is_checked),
         cmocka_unit_test(test_choice_is_legal),
         cmocka_unit_test(test_tasks_are_short),

@@ -74,7 +74,7 @@ static void a_small_list_holds_the_best_of_a_large_one(void **state) {
 static int numbers_that_differ(const attune_schedule *a, const attune_schedule *b) {
     const int32_t *x = &a->lanes, *y = &b->lanes;
     int count = 0;
-    for (; x <= &a->gemm_depth; x++, y++) count += *x != *y;
+    for (; x < a->reserved; x++, y++) count += *x != *y;
     return count;
 }
 
@@ -104,8 +104,8 @@ static void the_model_knows_what_is_bad(void **state) {
     attune_schedule good, bad;
     mha_choose(&p, target, &good);
     const double cost = tune_model_cost(&p, &machine, &good);
-    static const char *const worse[] = {"score_rows=1,score_vectors=1,q_vectors=1,value_vectors=1",
-                                        "value_rows=1,value_vectors=1", "kv_tile=8", "score_rows=12,kv_tile=96"};
+    static const char *const worse[] = {"score_keys=1,score_row_vectors=1,task_row_vectors=1,value_row_vectors=1",
+                                        "value_columns=1,value_row_vectors=1", "kv_tile=8", "score_keys=12,kv_tile=96"};
     for (size_t i = 0; i < sizeof worse / sizeof *worse; i++) {
         at_error err = {0};
         bad = good;
@@ -589,7 +589,7 @@ static void what_cannot_be_kept_is_told(void **state) {
     attune_context_destroy(context);
 }
 
-/* score_unroll of the schedule that the interpreter and attune_emit take where none is given. */
+/* score_columns of the schedule that the interpreter and attune_emit take where none is given. */
 static int32_t shown_unroll(attune_context *context, const attune_problem *canonical) {
     at_arena arena;
     at_built built;
@@ -598,7 +598,7 @@ static int32_t shown_unroll(attune_context *context, const attune_problem *canon
     if (at_build_as_cached(context, &arena, at_attention_of(canonical), NULL, &built, &err))
         fail_msg("%s", err.message);
     at_arena_free(&arena);
-    return built.schedule.score_unroll;
+    return built.schedule.score_columns;
 }
 
 /* What won is what everybody gets, in this process and in the next; without a cached kernel, too. */
@@ -612,8 +612,8 @@ static void a_winner_is_used(void **state) {
     mha_choose(&canonical, context->target, &slow);
     assert_int_equal(attune_compile(context, &canonical, NULL, &kernel), ATTUNE_OK);
     attune_kernel_release(kernel);
-    const int32_t usual = slow.score_unroll;
-    slow.score_unroll = usual == 1 ? 2 : 1;
+    const int32_t usual = slow.score_columns;
+    slow.score_columns = usual == 1 ? 2 : 1;
     char text[512];
     mha_schedule_print(&slow, text, sizeof text);
 
@@ -631,31 +631,31 @@ static void a_winner_is_used(void **state) {
     assert_int_equal(attune_compile(context, &canonical, NULL, &kernel), ATTUNE_OK);
     assert_int_equal(attune_kernel_get_info(kernel, &info), ATTUNE_OK);
     assert_int_equal(info.origin, ATTUNE_FROM_DISK); /* a hit asks no database */
-    assert_int_equal(info.schedule.score_unroll, usual);
+    assert_int_equal(info.schedule.score_columns, usual);
     assert_int_equal(shown_unroll(context, &canonical), usual); /* what is shown is what runs, from memory */
     attune_kernel_release(kernel);
     attune_drop_memory_cache(context);
     assert_int_equal(shown_unroll(context, &canonical), usual); /* and from disk */
     assert_int_equal(attune_cache_clear(context, NULL), ATTUNE_OK);
-    assert_int_equal(shown_unroll(context, &canonical), slow.score_unroll); /* what a miss is going to be */
+    assert_int_equal(shown_unroll(context, &canonical), slow.score_columns); /* what a miss is going to be */
     assert_int_equal(attune_compile(context, &canonical, NULL, &kernel), ATTUNE_OK);
     assert_int_equal(attune_kernel_get_info(kernel, &info), ATTUNE_OK);
     assert_int_equal(info.origin, ATTUNE_FROM_COMPILER);
-    assert_int_equal(info.schedule.score_unroll, slow.score_unroll);
+    assert_int_equal(info.schedule.score_columns, slow.score_columns);
     attune_kernel_release(kernel);
 
     /* a neighbour of nearly that length, and one that is not near */
     const attune_problem near = problem_canonical("num_heads=4,seq_q=40,head_dim=16,seq_kv=32");
     assert_int_equal(attune_compile(context, &near, NULL, &kernel), ATTUNE_OK);
     attune_kernel_get_info(kernel, &info);
-    assert_int_equal(info.schedule.score_unroll, slow.score_unroll);
+    assert_int_equal(info.schedule.score_columns, slow.score_columns);
     attune_kernel_release(kernel);
     const attune_problem far = problem_canonical("num_heads=2,seq_q=512,head_dim=16");
     assert_int_equal(attune_compile(context, &far, NULL, &kernel), ATTUNE_OK);
     attune_kernel_get_info(kernel, &info);
     attune_schedule expected;
     mha_choose(&far, context->target, &expected);
-    assert_int_equal(info.schedule.score_unroll, expected.score_unroll);
+    assert_int_equal(info.schedule.score_columns, expected.score_columns);
     attune_kernel_release(kernel);
     attune_context_destroy(context);
 }
@@ -671,13 +671,13 @@ static void a_replaced_kernel_is_found_by_all(void **state) {
     assert_int_equal(attune_compile(context, &canonical, NULL, &kernel), ATTUNE_OK);
     attune_kernel_release(kernel);
     mha_choose(&canonical, context->target, &other);
-    other.score_unroll = other.score_unroll == 1 ? 2 : 1;
+    other.score_columns = other.score_columns == 1 ? 2 : 1;
     if (at_kernel_replace(context, at_attention_of(&canonical), &other, &err)) fail_msg("%s", err.message);
     for (int round = 0; round < 2; round++) {
         assert_int_equal(attune_compile(context, &canonical, NULL, &kernel), ATTUNE_OK);
         assert_int_equal(attune_kernel_get_info(kernel, &info), ATTUNE_OK);
         assert_int_equal(info.origin, ATTUNE_FROM_DISK);
-        assert_int_equal(info.schedule.score_unroll, other.score_unroll);
+        assert_int_equal(info.schedule.score_columns, other.score_columns);
         attune_kernel_release(kernel);
         attune_context_destroy(context);
         context = open_context();

@@ -76,7 +76,8 @@ static void begin_slowly(attune_context *context, const attune_problem *canonica
     tune_place place;
     tune_database *d;
     mha_choose(canonical, context->target, slow);
-    if (mha_schedule_parse("score_rows=1,score_vectors=1,q_vectors=1,value_rows=1,value_vectors=1", slow, &err))
+    if (mha_schedule_parse("score_keys=1,score_row_vectors=1,task_row_vectors=1,value_columns=1,value_row_vectors=1",
+                           slow, &err))
         fail_msg("%s", err.message);
     mha_schedule_print(slow, text, sizeof text);
     at_tuning_place(context, at_attention_of(canonical), problem_text, sizeof problem_text, &place);
@@ -127,7 +128,7 @@ static void wrong_kernels_are_not_adopted(void **state) {
             attune_schedule slow;
             if (search(problems[i], &bad, budget, &slow, &result)) fail_msg("%s", attune_last_message());
             assert_false(result.is_faster);
-            assert_int_equal(result.schedule.q_vectors, slow.q_vectors);
+            assert_int_equal(result.schedule.task_row_vectors, slow.task_row_vectors);
             unlink(path);
         }
         assert_true(result.wrong > 0 && *result.wrong_schedule);

@@ -105,8 +105,8 @@ static attune_schedule unusual(const attune_context *context, int which) {
     const attune_problem p = problem_canonical(THERE);
     attune_schedule schedule;
     mha_choose(&p, context->target, &schedule);
-    if (which != 1) schedule.score_unroll = schedule.score_unroll == 1 ? 2 : 1;
-    if (which != 0) schedule.value_unroll = schedule.value_unroll == 1 ? 2 : 1;
+    if (which != 1) schedule.score_columns = schedule.score_columns == 1 ? 2 : 1;
+    if (which != 0) schedule.value_keys = schedule.value_keys == 1 ? 2 : 1;
     assert_int_equal(mha_schedule_check(&p, &schedule, context->target, NULL), ATTUNE_OK);
     return schedule;
 }

@@ -9,8 +9,8 @@ trap 'rm -rf "$work"' EXIT
 attune=$ATTUNE
 a=num_heads=2,seq_q=4,head_dim=8
 b=num_heads=2,seq_q=5,head_dim=8
-schedule=strategy=d_lanes,lanes=4,score_rows=4,score_vectors=2,score_unroll=1,value_rows=2,value_vectors=1
-schedule+=,value_unroll=2,q_vectors=1,kv_tile=32,kv_chunk=64
+schedule=strategy=d_lanes,lanes=4,score_keys=4,score_rows=2,score_column_vectors=1,value_rows=2,value_column_vectors=1
+schedule+=,value_keys=2,kv_tile=32,kv_chunk=64
 export ATTUNE_CACHE_DIR=$work/cache
 
 # What had to be compiled is written down, once each; hits are not.

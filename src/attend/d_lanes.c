@@ -4,7 +4,6 @@
 #include "attend/merge.h"
 #include "attend/phases.h"
 #include "problem/problem.h"
-#include "schedule/decide.h"
 
 #include <math.h>
 
@@ -41,7 +40,7 @@ static void derive_rows(d_lanes *d) {
     const attune_problem *p = d->c->p;
     const attune_schedule *s = d->c->s;
     const int64_t most = mha_most_queries(p), group = d->c->group;
-    d->row_step = least_multiple(s->score_vectors, s->value_rows);
+    d->row_step = least_multiple(s->score_rows, s->value_rows);
     if (p->seq_q >= 0 && p->seq_q * group <= MAX_TASK_ROWS) {
         d->max_rows = d->fixed_rows = p->seq_q * group;
         return;
@@ -60,7 +59,6 @@ static void derive_sizes(d_lanes *d, mha_context *c) {
     d->k_columns = dl_round_up(p->head_dim, d->width);
     d->v_columns = dl_round_up(p->head_dim_v, d->width);
     d->is_serial = p->reproducible;
-    d->fetches_ahead = mha_is_from_memory(p);
     d->one_chunk = p->reproducible || mha_most_keys(p) <= c->s->kv_chunk;
     d->masks_keys = p->attn_mask_dims[3] || p->attn_bias_dims[3];
     /* The keys of a lone query are one interval, and only these are read. Exceptions: global keys, and tiles that begin
@@ -137,7 +135,7 @@ static const ir_buffer *scratch(const d_lanes *d, const char *name, ir_elem elem
 
 static void alloc_scratch(d_lanes *d) {
     const mha_context *c = d->c;
-    const int64_t more = c->s->score_rows > d->width ? c->s->score_rows : d->width;
+    const int64_t more = c->s->score_keys > d->width ? c->s->score_keys : d->width;
     const int64_t keys = dl_round_up(c->s->kv_tile + more, d->width);
     d->q = scratch(d, "queries", c->by_pairs ? IR_BF16 : c->elem, d->max_rows, d->k_columns);
     d->scores = scratch(d, "scores", c->elem, d->max_rows, keys);

@@ -39,7 +39,6 @@ typedef struct d_lanes {
     int64_t k_columns, v_columns; /* rounded up to vectors of `width` */
     bool one_chunk;
     bool is_serial;       /* scores are summed as q-lanes does */
-    bool fetches_ahead;   /* keys are asked for before they are used */
     bool masks_keys;      /* there is a mask or bias: every tile asks it */
     bool masks_positions; /* keys that one row of a task sees may be hidden from another */
     /* scratch of a task, of c->elem unless it says otherwise */
@@ -110,7 +109,7 @@ typedef void dl_streams_fn(d_lanes *d, const dl_streams *streams, const void *us
 void dl_each_streams(d_lanes *d, const dl_tile *tile, int count, int64_t step, dl_streams_fn *build, const void *user);
 /* Where key i of a stream lies. */
 mha_kv_row dl_key_at(const d_lanes *d, const dl_streams *streams, int64_t stream, const ir_expr *i);
-/* Asks for key i of a stream of k or v, if d->fetches_ahead. */
+/* Asks for key i of a stream of k or v, if the schedule has kv_prefetch. */
 void dl_fetch_ahead(const d_lanes *d, const ir_buffer *k_or_v, const dl_streams *streams, int64_t stream,
                     const ir_expr *i);
 /* d->width columns of k or v from `column` on, as bf16 if c->by_pairs, else as c->elem. The first `count` are loaded,

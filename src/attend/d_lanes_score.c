@@ -1,4 +1,4 @@
-/* S = Q K^T for one tile: register tiles of score_rows keys by score_vectors query rows, lanes along head_dim. The
+/* S = Q K^T for one tile: register tiles of score_keys keys by score_rows query rows, lanes along head_dim. The
  * lanes of their sums are added up at once, several sums together, while the next register tile multiplies.
  *
  * A round is as many turns of the loop as there are lanes. Each turn takes keys of all streams. It leaves its scores
@@ -9,7 +9,7 @@
 
 enum { STREAMS = 4 }; /* as many as there are lanes in a quarter */
 
-/* Keys of a turn: first + i of each stream, i < score_rows / streams. */
+/* Keys of a turn: first + i of each stream, i < score_keys / streams. */
 typedef struct score_tile {
     const dl_streams *streams;
     const ir_expr *round, *turn; /* first key of the round within its stream, and of the turn within the round */
@@ -98,11 +98,11 @@ static void finish_sums(d_lanes *d, const score_tile *t) {
 static void register_tile(d_lanes *d, const void *user, const ir_expr *first_row, int64_t rows) {
     score_tile t = *(const score_tile *)user;
     t.first_row = first_row;
-    t.product = mha_product_of(d->c, dl_kind(d), rows, d->c->s->score_rows);
+    t.product = mha_product_of(d->c, dl_kind(d), rows, d->c->s->score_keys);
     t.product.vectors_first = true;
     mha_product_clear(&t.product);
     open_keys(d, &t);
-    dl_each_columns(d, "d", d->c->p->head_dim, d->c->s->score_unroll, multiply, &t);
+    dl_each_columns(d, "d", d->c->p->head_dim, d->c->s->score_column_vectors, multiply, &t);
     finish_sums(d, &t);
 }
 
@@ -121,14 +121,14 @@ static void transpose_round(d_lanes *d, const score_tile *t) {
 
 static void score_streams(d_lanes *d, const dl_streams *streams, const void *user) {
     ir_builder *b = d->b;
-    const int64_t keys = d->c->s->score_rows;
+    const int64_t keys = d->c->s->score_keys;
     score_tile t = {.streams = streams};
     (void)user;
     if (streams->count == 1) {
         t.round = ir_idx(b, 0);
         IR_FOR(b, i, ir_idx(b, 0), streams->keys, keys) {
             t.turn = i;
-            dl_each_rows(d, d->c->s->score_vectors, register_tile, &t);
+            dl_each_rows(d, d->c->s->score_rows, register_tile, &t);
         }
         return;
     }
@@ -140,14 +140,14 @@ static void score_streams(d_lanes *d, const dl_streams *streams, const void *use
             const ir_expr *key = ir_add(b, t.round, t.turn);
             for (int64_t j = 0; j < keys; j++)
                 dl_fetch_ahead(d, d->c->k, streams, j % STREAMS, ir_plus(b, key, j / STREAMS));
-            dl_each_rows(d, d->c->s->score_vectors, register_tile, &t);
+            dl_each_rows(d, d->c->s->score_rows, register_tile, &t);
         }
         transpose_round(d, &t);
     }
 }
 
 void dl_scores(d_lanes *d, const dl_tile *tile) {
-    const int64_t keys = d->c->s->score_rows;
-    const bool by_rounds = d->lanes >= STREAMS && keys % STREAMS == 0 && d->lanes % (keys / STREAMS) == 0;
+    const int64_t keys = d->c->s->score_keys;
+    const bool by_rounds = d->c->s->score_streams == STREAMS;
     dl_each_streams(d, tile, by_rounds ? STREAMS : 1, by_rounds ? d->lanes : keys, score_streams, NULL);
 }

@@ -49,6 +49,6 @@ void dl_serial_scores(d_lanes *d, const dl_tile *tile) {
             const ir_expr *own = ir_min(b, ir_plus(b, i, l), last);
             t.key[l] = mha_kv_row_at(d->c, &d->entry, d->kv_head, ir_let(b, "j", ir_add(b, tile->first, own)));
         }
-        dl_each_rows(d, d->c->s->score_vectors, register_tile, &t);
+        dl_each_rows(d, d->c->s->score_rows, register_tile, &t);
     }
 }

@@ -28,15 +28,15 @@ const ir_expr *dl_load_key(const d_lanes *d, const ir_buffer *k_or_v, const mha_
     return mha_load_columns(c, k_or_v, index, column, count);
 }
 
-/* Some keys ahead, into the second cache: into the first one asking costs more than it gains. Further ahead what was
- * asked for is in the prefetchers' way; with several rows there is more to do for each key, and nearer is too late. */
+/* Some keys ahead, into the second cache: into the first one asking costs more than it gains. */
 void dl_fetch_ahead(const d_lanes *d, const ir_buffer *k_or_v, const dl_streams *streams, int64_t stream,
                     const ir_expr *i) {
-    enum { LINE = 64, ONE_ROW = 1024, MORE_ROWS = 2048 /* bytes ahead */ };
-    if (!d->fetches_ahead || streams->count == 1 || !k_or_v) return;
+    enum { LINE = 64 };
+    const int64_t ahead = d->c->s->kv_prefetch;
+    if (ahead <= 0 || streams->count == 1 || !k_or_v) return;
     const int64_t columns = k_or_v == d->c->k ? d->c->p->head_dim : d->c->p->head_dim_v;
     const int64_t bytes = ir_elem_get((ir_elem)k_or_v->type.elem)->bytes, step = LINE / bytes;
-    const int64_t keys = ceil_div(d->fixed_rows == 1 ? ONE_ROW : MORE_ROWS, columns * bytes);
+    const int64_t keys = ceil_div(ahead, columns * bytes);
     const mha_kv_row key = dl_key_at(d, streams, stream, ir_plus(d->b, i, keys));
     for (int64_t column = 0; column < columns; column += step)
         ir_prefetch_far(d->b, mha_kv_access(d->c, k_or_v, &key, ir_idx(d->b, column), 1));

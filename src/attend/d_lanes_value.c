@@ -1,6 +1,6 @@
-/* O = O * factor + P V for one tile. A register tile is the probabilities of value_rows query rows and value_unroll
- * keys, or pairs of keys. The inner loop goes through the columns of O and of those rows of V, value_vectors vectors in
- * a turn. The sums of this product stay in memory (those of product.h are in registers).
+/* O = O * factor + P V for one tile. A register tile is the probabilities of value_rows query rows and value_keys
+ * keys, or pairs of keys. The inner loop goes through the columns of O and of those rows of V, value_column_vectors
+ * vectors in a turn. The sums of this product stay in memory (those of product.h are in registers).
  *
  * So V is read along its rows, which prefetchers follow. Each row is of another stream; or, serially, of neighbouring
  * keys. O stays in the first cache. */
@@ -138,7 +138,7 @@ static void add_rows(d_lanes *d, const void *user, const ir_expr *first_row, int
             tile.sees[r * t->units + u] = seen;
         }
     }
-    dl_each_columns(d, "column", d->c->p->head_dim_v, d->c->s->value_vectors, add_vector, &tile);
+    dl_each_columns(d, "column", d->c->p->head_dim_v, d->c->s->value_column_vectors, add_vector, &tile);
 }
 
 /* ---- streams ---- */
@@ -168,9 +168,9 @@ static const ir_expr *end_of(const d_lanes *d, const value_tile *t, const ir_exp
 
 static void add_streams(d_lanes *d, const dl_streams *streams, const void *user) {
     value_tile t = *(const value_tile *)user;
-    const int64_t units = t.careful ? 1 : d->c->s->value_unroll;
+    const int64_t units = t.careful ? 1 : d->c->s->value_keys;
     t.streams = streams;
-    const bool side_by_side = streams->count > 1 || (d->is_serial && !t.careful);
+    const bool side_by_side = streams->count > 1 || (d->c->s->value_streams == 1 && !t.careful);
     const ir_expr *from = ir_idx(d->b, 0), *rest = NULL;
     if (side_by_side && units > 1) {
         rest = add_turns(d, &t, from, units);
@@ -189,7 +189,7 @@ static void add_streams(d_lanes *d, const dl_streams *streams, const void *user)
 
 static void add_tile(d_lanes *d, const dl_tile *tile, bool careful) {
     const value_tile t = {.tile = tile, .careful = careful};
-    const int units = d->c->s->value_unroll, count = careful || d->is_serial ? 1 : units % 4 ? units : 4;
+    const int units = d->c->s->value_keys, count = careful ? 1 : d->c->s->value_streams;
     dl_each_streams(d, tile, count, units / count * keys_of_unit(d), add_streams, &t);
 }
 

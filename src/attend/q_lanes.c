@@ -29,10 +29,10 @@ static void derive_sizes(q_lanes *c) {
     const mha_context *m = c->m;
     const attune_problem *p = m->p;
     c->width = m->by_pairs ? 2 : 1;
-    c->stripe_rows = (int64_t)m->s->score_vectors * m->lanes;
-    c->max_stripes = m->s->q_vectors / m->s->score_vectors;
-    c->at_once = mha_values_by_rows(p, m->s);
-    c->by_rows = c->at_once || mha_keeps_rows(p, m->s, m->target);
+    c->stripe_rows = (int64_t)m->s->score_row_vectors * m->lanes;
+    c->max_stripes = m->s->task_row_vectors / m->s->score_row_vectors;
+    c->by_rows = m->s->value_by == ATTUNE_VALUE_BY_ROWS;
+    c->at_once = c->by_rows && mha_takes_rows_at_once(p, m->s);
     c->has_edges = m->has_first || m->has_last;
     c->has_elements = m->params.tensor[MHA_ATTN_MASK] || m->params.tensor[MHA_ATTN_BIAS];
     if (p->is_ragged || !ir_is_const(m->params.size[MHA_SEQ_Q])) return;
@@ -45,9 +45,14 @@ static void derive_sizes(q_lanes *c) {
 
 /* A row of the tile's keys, or of pairs of them, for each vector of the stripe's rows; at_once it is transposed. */
 static const ir_buffer *by_vectors(q_lanes *c, const char *name, ir_elem elem, int64_t keys) {
-    const int64_t lanes = elem == IR_BF16 ? 2 * c->m->lanes : c->m->lanes, vectors = c->m->s->score_vectors;
+    const int64_t lanes = elem == IR_BF16 ? 2 * c->m->lanes : c->m->lanes, vectors = c->m->s->score_row_vectors;
     if (c->at_once) return ir_scratch(c->b, name, elem, 2, (int64_t[]){keys, vectors * lanes});
     return ir_scratch(c->b, name, elem, 3, (int64_t[]){vectors, keys, lanes});
+}
+
+/* Whether K or V is copied in the type of the arithmetic. */
+static bool is_copied(const mha_context *m, const ir_buffer *k_or_v) {
+    return m->s->kv_copy == ATTUNE_COPY_ALL || (m->s->kv_copy == ATTUNE_COPY_CONVERTED && k_or_v->type.elem != m->elem);
 }
 
 static void alloc_scratch(q_lanes *c) {
@@ -60,9 +65,9 @@ static void alloc_scratch(q_lanes *c) {
     c->scores = by_vectors(c, "scores", m->elem, m->s->kv_tile + c->width - 1);
     c->probabilities = c->width == 2 ? by_vectors(c, "probabilities", IR_BF16, pairs) : c->scores;
     if (c->width == 2) c->values = ir_scratch(c->b, "values", IR_BF16, 2, (int64_t[]){pairs, 2 * m->p->head_dim_v});
-    if (c->width == 1 && m->k->type.elem != m->elem)
+    if (c->width == 1 && is_copied(m, m->k))
         c->keys = ir_scratch(c->b, "keys", m->elem, 2, (int64_t[]){m->s->kv_tile, m->p->head_dim});
-    if (c->width == 1 && m->v->type.elem != m->elem && !c->by_rows)
+    if (c->width == 1 && is_copied(m, m->v) && !c->by_rows)
         c->values = ir_scratch(c->b, "values", m->elem, 2, (int64_t[]){m->s->kv_tile, m->p->head_dim_v});
     const int64_t by_row[] = {stripes, count, m->p->head_dim_v}, by_column[] = {stripes, m->p->head_dim_v, count};
     if (c->by_rows && !c->at_once) c->o = ir_scratch(c->b, "o", m->elem, 3, by_row);
@@ -196,7 +201,7 @@ void mha_q_lanes(mha_context *m) {
         shorten_entry(&c);
         c.rows = ir_let(b, "rows", ir_times(b, c.e.seq_q, m->group));
         c.e.positions_are_keys = mha_positions_are_keys(m, &c.e);
-        c.keys_fill_tiles = ir_is_const(c.e.seq_kv) && c.e.seq_kv->value.i % m->s->score_rows == 0;
+        c.keys_fill_tiles = ir_is_const(c.e.seq_kv) && c.e.seq_kv->value.i % m->s->score_keys == 0;
         if (c.num_tasks)
             share_stripes(&c, task);
         else

@@ -3,10 +3,10 @@
  *
  *   row     one query row of one KV head; an entry has seq_q * group of them, the heads of a group interleaved (row r
  *           is query r / group of head r % group), so that neighbours see nearly the same keys
- *   stripe  score_vectors * lanes rows: what a register tile spans
- *   task    up to q_vectors / score_vectors stripes of one KV head of one batch entry; spread evenly where their number
- *           is known when compiling. Else there are tasks for the longest entry, and those without a stripe end at once
- *   tile    the keys from t * kv_tile on, kv_tile of them or as many as there are
+ *   stripe  score_row_vectors * lanes rows: what a register tile spans
+ *   task    up to task_row_vectors / score_row_vectors stripes of one KV head of one batch entry; spread evenly where
+ * their number is known when compiling. Else there are tasks for the longest entry, and those without a stripe end at
+ * once tile    the keys from t * kv_tile on, kv_tile of them or as many as there are
  *
  * For each tile and stripe of a task: S^T = K Q^T with the running maximum (q_lanes_score.c), P = exp(S - max) and
  * the rescaling factor (q_lanes_softmax.c), O^T = O^T * factor + V^T P^T (q_lanes_value.c); at the end O^T / sum is
@@ -53,20 +53,20 @@ typedef struct q_lanes {
     int64_t stripe_rows, max_stripes; /* rows of a stripe, stripes of a task at most */
     int64_t num_stripes, num_tasks;   /* of a KV head; 0: known only at run time */
     bool rows_fill_tasks;             /* no row number is ever beyond the last row */
-    bool keys_fill_tiles;             /* score_rows divides the number of keys */
+    bool keys_fill_tiles;             /* score_keys divides the number of keys */
     bool has_edges;                   /* rows have a first or last key of their own */
     bool has_elements;                /* an attn_mask or attn_bias */
-    bool by_rows;                     /* mha_values_by_rows or mha_keeps_rows */
-    bool at_once;                     /* mha_values_by_rows: one tile is all */
+    bool by_rows;                     /* the schedule's value_by */
+    bool at_once;                     /* mha_takes_rows_at_once: one tile is all */
     /* scratch of a task; elem is that of the arithmetic. Operands of products are elem, one to a lane (width 1), or
      * pairs of bf16, two to a lane (width 2). */
     int width;
     const ir_buffer *qt; /* operand [stripe, head_dim / width, stripe_rows * width]: Q^T times mha_query_sign */
-    /* elem [score_vectors, kv_tile, lanes]: S^T; of pairs one key more. Each vector of rows is by itself: the softmax
-     * goes from key to key, and its accesses do not compete for the same sets of the cache. at_once: elem [kv_tile,
-     * stripe_rows], and probabilities like them. */
+    /* elem [score_row_vectors, kv_tile, lanes]: S^T; of pairs one key more. Each vector of rows is by itself: the
+     * softmax goes from key to key, and its accesses do not compete for the same sets of the cache. at_once: elem
+     * [kv_tile, stripe_rows], and probabilities like them. */
     const ir_buffer *scores;
-    /* operand [score_vectors, kv_tile / width, lanes * width]: P^T; width 1: the scores */
+    /* operand [score_row_vectors, kv_tile / width, lanes * width]: P^T; width 1: the scores */
     const ir_buffer *probabilities;
     const ir_buffer *keys;    /* elem [kv_tile, head_dim]: K of the tile; NULL: read where it lies */
     const ir_buffer *values;  /* operand [kv_tile / width, head_dim_v * width]: V of the tile; NULL: the same */
@@ -103,7 +103,7 @@ typedef struct q_lanes_tile {
     const ir_expr *first_key; /* of the tile */
     const ir_expr *room;      /* keys that the tile holds */
     const ir_expr *from,
-        *to; /* keys that some row of the stripe sees lie in here; score_rows and width divide `from` */
+        *to; /* keys that some row of the stripe sees lie in here; score_keys and width divide `from` */
     /* Keys that all rows see, by window and causality. NULL unless c->has_edges. */
     const ir_expr *full_from, *full_to;
     /* Whether a hidden key's value may be multiplied by its probability of 0. NULL where no key is hidden. */
@@ -176,9 +176,8 @@ void ql_softmax(q_lanes *c, const q_lanes_tile *tile);
 /* q_lanes_value.c: ot = ot * factor + V^T P^T */
 void ql_values(q_lanes *c, const q_lanes_tile *tile);
 
-/* q_lanes_by_rows.c: the same, and O / sum stored, if c->by_rows: where mha_values_by_rows or mha_keeps_rows says so
- * (schedule/decide.h). The schedule's value_rows * value_vectors is how many accumulators a register tile has at most,
- * of up to MHA_STRIP_VECTORS vectors of columns. */
+/* q_lanes_by_rows.c: the same, and O / sum stored, if c->by_rows. The schedule's value_columns * value_row_vectors is
+ * how many accumulators a register tile has at most, of up to MHA_STRIP_VECTORS vectors of columns. */
 enum { MHA_STRIP_VECTORS = 4 };
 void ql_clear_kept(q_lanes *c, const ir_expr *stripe);
 void ql_store_kept(q_lanes *c, const ir_expr *stripe);

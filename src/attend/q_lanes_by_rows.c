@@ -114,7 +114,7 @@ static void all_rows(q_lanes *c, const q_lanes_tile *tile, const strip *s) {
     ir_builder *b = c->b;
     const int64_t all = c->num_tasks ? c->m->p->seq_q * c->m->group : c->stripe_rows,
                   rows = min_of(all, c->stripe_rows);
-    const int64_t room = (int64_t)c->m->s->value_rows * c->m->s->value_vectors / s->vectors;
+    const int64_t room = (int64_t)c->m->s->value_columns * c->m->s->value_row_vectors / s->vectors;
     const int64_t step = c->o ? rows_of_kept(c, room) : min_of(max_of(room, 1), rows), rest = rows % step;
     const ir_expr *end = ir_idx(b, rows - rest);
     if (c->o) end = ir_let(b, "rows_end", ir_min(b, end, ir_sub(b, c->rows, ql_first_row(c, tile->stripe))));

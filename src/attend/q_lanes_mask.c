@@ -154,7 +154,7 @@ void ql_open_stripe(q_lanes *c, q_lanes_tile *t) {
     if (m->has_last) t->to = ir_min(b, t->room, ir_sub(b, s.some_end, t->first_key));
     if (m->has_first) t->from = ir_let(b, "sight_from", at_least_0(c, ir_sub(b, s.some_first, t->first_key)));
     if (s.globals_end) widen(c, t, s.globals_end);
-    const ir_expr *unit = ir_idx(b, (int64_t)m->s->score_rows * (m->s->score_rows % c->width ? c->width : 1));
+    const ir_expr *unit = ir_idx(b, (int64_t)m->s->score_keys * (m->s->score_keys % c->width ? c->width : 1));
     t->from = ir_let(b, "from", ir_mul(b, ir_div(b, t->from, unit), unit));
     t->to = ir_let(b, "to", t->to);
     t->full_to = m->has_last ? ir_let(b, "full_to", ir_min(b, ir_sub(b, s.all_end, t->first_key), t->to)) : t->to;

@@ -1,5 +1,5 @@
-/* S^T = K Q^T for one tile and stripe: register tiles of score_rows keys by score_vectors vectors of query rows. Keys
- * beyond the last one repeat it, and where all rows see that, so do their scores: the maximum is right. */
+/* S^T = K Q^T for one tile and stripe: register tiles of score_keys keys by score_row_vectors vectors of query rows.
+ * Keys beyond the last one repeat it, and where all rows see that, so do their scores: the maximum is right. */
 #include "attend/q_lanes.h"
 
 #include <math.h>
@@ -11,14 +11,14 @@ typedef struct score_tile {
     const ir_expr *key[MAX_ROWS]; /* its keys, clamped to the last one */
     mha_kv_row row[MAX_ROWS];     /* where they lie in K */
     const ir_expr *j[MAX_ROWS];   /* and in c->keys */
-    mha_product product;          /* score_rows by score_vectors */
-    const ir_buffer *max;         /* registers [score_vectors]: running maximum over the tile */
+    mha_product product;          /* score_keys by score_row_vectors */
+    const ir_buffer *max;         /* registers [score_row_vectors]: running maximum over the tile */
 } score_tile;
 
 static void find_keys(q_lanes *c, const q_lanes_tile *tile, score_tile *t) {
     ir_builder *b = c->b;
     const ir_expr *first = ir_let(b, "key", ir_add(b, tile->first_key, t->first));
-    for (int jj = 0; jj < c->m->s->score_rows; jj++) {
+    for (int jj = 0; jj < c->m->s->score_keys; jj++) {
         const ir_expr *key = ql_clamp_key(c, ir_plus(b, first, jj));
         t->key[jj] = c->keys_fill_tiles ? key : ir_let(b, "key", key);
         t->row[jj] = mha_kv_row_at(c->m, &c->e, c->kv_head, t->key[jj]);
@@ -29,7 +29,7 @@ static void find_keys(q_lanes *c, const q_lanes_tile *tile, score_tile *t) {
 
 /* How often the loop over the columns, or pairs of them, is unrolled. */
 static int64_t unrolling(const q_lanes *c) {
-    int64_t unroll = c->m->s->score_unroll;
+    int64_t unroll = c->m->s->score_columns;
     while (c->m->p->head_dim / c->width % unroll) unroll--;
     return unroll;
 }
@@ -104,7 +104,7 @@ static void hide_some(q_lanes *c, const q_lanes_tile *tile, const score_tile *t)
         if (c->has_edges || c->has_elements) hide(c, tile, t);
         return;
     }
-    const ir_expr *crosses = ir_gt(b, ir_plus(b, t->first, c->m->s->score_rows), tile->full_to);
+    const ir_expr *crosses = ir_gt(b, ir_plus(b, t->first, c->m->s->score_keys), tile->full_to);
     if (c->m->has_first) crosses = ir_or(b, crosses, ir_lt(b, t->first, tile->full_from));
     IR_IF(b, crosses) hide(c, tile, t);
 }
@@ -121,11 +121,11 @@ static void finish(q_lanes *c, const score_tile *t) {
         }
 }
 
-/* The number after the last register tile with a key that the stripe sees. If score_rows divides the number of keys, no
+/* The number after the last register tile with a key that the stripe sees. If score_keys divides the number of keys, no
  * tile reaches beyond the last key. */
 static const ir_expr *end_of_tiles(q_lanes *c, const q_lanes_tile *tile) {
     ir_builder *b = c->b;
-    const int64_t rows = c->m->s->score_rows;
+    const int64_t rows = c->m->s->score_keys;
     const ir_expr *count = ir_ceil_div(b, tile->to, rows), *whole = ir_div(b, tile->room, ir_idx(b, rows));
     if (!c->keys_fill_tiles) return count;
     return c->has_edges ? ir_min(b, count, whole) : whole;
@@ -134,7 +134,7 @@ static const ir_expr *end_of_tiles(q_lanes *c, const q_lanes_tile *tile) {
 void ql_scores(q_lanes *c, const q_lanes_tile *tile) {
     ir_builder *b = c->b;
     const int lanes = c->m->lanes;
-    const int64_t rows = c->m->s->score_rows, vectors = c->m->s->score_vectors;
+    const int64_t rows = c->m->s->score_keys, vectors = c->m->s->score_row_vectors;
     score_tile t = {.product = mha_product_of(c->m, ql_kind(c), rows, vectors),
                     .max = ir_registers(b, "max_so_far", c->m->elem, lanes, 1, &vectors)};
     IR_UNROLLED(b, v, vectors) {

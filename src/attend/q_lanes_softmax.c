@@ -62,7 +62,7 @@ static tile_sums pairs_of_exponentials(q_lanes *c, const q_lanes_tile *tile, con
 void ql_softmax(q_lanes *c, const q_lanes_tile *tile) {
     ir_builder *b = c->b;
     const int lanes = c->m->lanes;
-    IR_FOR(b, v, ir_idx(b, 0), ir_idx(b, c->m->s->score_vectors), 1) {
+    IR_FOR(b, v, ir_idx(b, 0), ir_idx(b, c->m->s->score_row_vectors), 1) {
         const ir_expr *at = ir_let(b, "at", ir_times(b, v, lanes));
         const ir_access *row_max = ir_at(b, c->row_max, lanes, 2, tile->stripe, at);
         const ir_access *row_sum = ir_at(b, c->row_sum, lanes, 2, tile->stripe, at);

@@ -1,10 +1,10 @@
-/* O^T = O^T * factor + V^T P^T for one tile and stripe: register tiles of value_rows columns of V by value_vectors
- * vectors of query rows. V^T P^T is summed in the order of the keys, from 0 on, and then added to O^T: one serial sum
- * over all tiles would be wrong by one rounding for each key. The last columns, if value_rows does not divide their
- * number, get a smaller register tile: unlike scores, sums cannot be computed twice. */
+/* O^T = O^T * factor + V^T P^T for one tile and stripe: register tiles of value_columns columns of V by
+ * value_row_vectors vectors of query rows. V^T P^T is summed in the order of the keys, from 0 on, and then added to
+ * O^T: one serial sum over all tiles would be wrong by one rounding for each key. The last columns, if value_columns
+ * does not divide their number, get a smaller register tile: unlike scores, sums cannot be computed twice. */
 #include "attend/q_lanes.h"
 
-/* A register tile: columns of V by value_vectors vectors of query rows. */
+/* A register tile: columns of V by value_row_vectors vectors of query rows. */
 typedef struct value_tile {
     const ir_expr *first;  /* first column of V */
     const ir_expr *vector; /* first vector of query rows within the stripe */
@@ -77,10 +77,10 @@ static void multiply(q_lanes *c, const q_lanes_tile *tile, value_tile *t, const 
 
 /* ---- A register tile ---- */
 
-/* Neighbouring keys of the tile, lo <= j < hi, value_unroll of them in a turn as long as there are so many. */
+/* Neighbouring keys of the tile, lo <= j < hi, value_keys of them in a turn as long as there are so many. */
 static void add_keys(q_lanes *c, const q_lanes_tile *tile, value_tile *t, const ir_expr *lo, const ir_expr *hi) {
     ir_builder *b = c->b;
-    const int32_t unroll = t->masked ? 1 : c->m->s->value_unroll;
+    const int32_t unroll = t->masked ? 1 : c->m->s->value_keys;
     MHA_STEPS(c->m, j, lo, ir_plus(b, hi, 1 - unroll), unroll) multiply(c, tile, t, j);
     if (unroll == 1) return;
     const ir_expr *left = ir_mod(b, ir_sub(b, hi, lo), ir_idx(b, unroll));
@@ -120,9 +120,9 @@ static void end(q_lanes *c, const q_lanes_tile *tile, const value_tile *t) {
 
 static void register_tile(q_lanes *c, const q_lanes_tile *tile, const ir_expr *first, int64_t columns, bool masked) {
     ir_builder *b = c->b;
-    const int64_t vectors = c->m->s->value_vectors;
+    const int64_t vectors = c->m->s->value_row_vectors;
     value_tile t = {.first = first, .masked = masked, .product = mha_product_of(c->m, ql_kind(c), columns, vectors)};
-    IR_FOR(b, vector, ir_idx(b, 0), ir_idx(b, c->m->s->score_vectors), vectors) {
+    IR_FOR(b, vector, ir_idx(b, 0), ir_idx(b, c->m->s->score_row_vectors), vectors) {
         t.vector = vector;
         mha_product_clear(&t.product);
         if (c->m->p->page_size && !c->values)
@@ -145,7 +145,7 @@ static void all_columns(q_lanes *c, const q_lanes_tile *tile, int64_t columns, b
 
 /* Hidden values that are NaN or infinite are rare. Their tiles go column by column, which is slow and little code. */
 void ql_values(q_lanes *c, const q_lanes_tile *tile) {
-    IR_GUARD(c->b, tile->is_harmless, tile->is_harmless) all_columns(c, tile, c->m->s->value_rows, false);
+    IR_GUARD(c->b, tile->is_harmless, tile->is_harmless) all_columns(c, tile, c->m->s->value_columns, false);
     if (!tile->is_harmless) return;
     IR_ELSE(c->b) all_columns(c, tile, 1, true);
 }

@@ -56,12 +56,11 @@ static void see_low_rank(mha_block *block) {
     c->params.size[MHA_SEQ_KV] = c->params.size[MHA_LOW_RANK];
 }
 
-/* Few rows make few tasks. So a task gets no more columns than it must: whole heads and whole register tiles. A column
+/* gemm_groups=narrow: a task gets no more columns than it must: whole heads and whole register tiles. A column
  * group of the kernel is then a part of a column group of the blob, and lies where a group of that width would. */
 static void narrow_groups(const mha_context *c, mha_pack_section *s) {
-    enum { MANY_ROWS = 32 };
     const int64_t width = s->panels * MHA_PANEL;
-    if (c->s->gemm_block >= MANY_ROWS || !s->exists || s->columns != s->num_groups * width) return;
+    if (c->s->gemm_groups != ATTUNE_GROUPS_NARROW || !s->exists || s->columns != s->num_groups * width) return;
     int64_t parts = width / MHA_PANEL_TILE;
     while (width / MHA_PANEL_TILE % parts || s->heads % parts) parts--;
     s->heads /= parts;
@@ -118,7 +117,7 @@ mha_token mha_token_of(const mha_context *c, const ir_buffer *x, const ir_expr *
 /* ---- Packed weights ---- */
 
 int64_t mha_whole_tiles(const mha_context *c, int64_t columns) {
-    const int64_t tile = (int64_t)c->s->gemm_vectors * c->lanes;
+    const int64_t tile = (int64_t)c->s->gemm_column_vectors * c->lanes;
     return (columns + tile - 1) / tile * tile;
 }
 

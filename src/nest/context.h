@@ -15,7 +15,7 @@ typedef struct mha_context {
     int lanes;    /* of a vector of elem */
     bool has_fma, has_scalef;
     bool by_pairs; /* mha_attends_by_pairs: q_elem, k_elem and v_elem are bf16, and so are q, k and v */
-    bool projects_by_pairs, projects_by_tiles;
+    bool projects_by_pairs;
     int64_t group; /* query heads of a KV head */
     mha_params params;
     /* Tensors of attention: parameters, or shared memory that an earlier phase has filled. All are indexed

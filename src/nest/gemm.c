@@ -1,7 +1,7 @@
 /* Products of matrices as tasks, scratch and register tiles.
  *
- * A register tile is gemm_rows rows of A by gemm_vectors vectors of columns of B. Tiles of the same rows follow each
- * other, so that their part of A stays in the first cache while the group of B passes by from the second one.
+ * A register tile is gemm_rows rows of A by gemm_column_vectors vectors of columns of B. Tiles of the same rows follow
+ * each other, so that their part of A stays in the first cache while the group of B passes by from the second one.
  *
  * In one pass (gemm_depth 0) a task has no more than the rows of one register tile in scratch at a time. In several,
  * for products so deep that a group of B would not stay in the second cache, it has all its rows there: then each
@@ -87,14 +87,13 @@ static const ir_expr *right_of(const gemm *c, const register_tile *t, const ir_e
     return c->g->right(c->m, c->g, k, column_of(c, t, vector), c->m->lanes);
 }
 
-/* Asks for the rows of B that are multiplied PREFETCH_ROWS turns later, line by line. The prefetchers of a CPU lose a
+/* Asks for the rows of B that are multiplied gemm_prefetch turns later, line by line. The prefetchers of a CPU lose a
  * few per cent at the ends of pages and panels, and half of the speed where B comes from memory. It also asks for some
  * of the rows of A that are copied next, in every column again: counting would cost more. */
 static void prefetch(const gemm *c, const register_tile *t, const ir_expr *k) {
-    enum { PREFETCH_ROWS = 64 };
-    const int64_t line = 64 / ir_elem_get(c->m->elem)->bytes;
-    const ir_expr *later = ir_plus(c->b, k, PREFETCH_ROWS);
-    for (int64_t v = 0; v < c->vectors; v += c->m->lanes < line ? line / c->m->lanes : 1) {
+    const int64_t line = 64 / ir_elem_get(c->m->elem)->bytes, turns = c->m->s->gemm_prefetch;
+    const ir_expr *later = ir_plus(c->b, k, turns);
+    for (int64_t v = 0; turns > 0 && v < c->vectors; v += c->m->lanes < line ? line / c->m->lanes : 1) {
         const ir_expr *x = right_of(c, t, later, v);
         while (x && x->op == IR_CAST) x = x->args[0];
         if (x && x->op == IR_LOAD) ir_prefetch(c->b, x->value.access);
@@ -155,7 +154,7 @@ static void prefetch_results(const gemm *c, const ir_expr *first, const ir_expr 
 enum { TILE = 16, TILE_DEPTH = 32, NUM_TILES = 8 }; /* rows, and columns of C; columns of A and rows of B */
 
 static bool by_tiles(const gemm *c, int64_t rows) {
-    return c->m->projects_by_tiles && c->kind == MHA_DOT2 && c->one_pass && c->m->lanes == TILE &&
+    return c->m->s->gemm_by == ATTUNE_GEMM_BY_TILES && c->kind == MHA_DOT2 && c->one_pass && c->m->lanes == TILE &&
            mha_gemm_tiles(rows, c->vectors, c->g->depth);
 }
 
@@ -320,14 +319,19 @@ static void several_passes(const gemm *c, const ir_expr *tiles) {
 
 /* A smaller register tile costs compile time: it must save a fiftieth of the whole. */
 static int64_t rest_of(const gemm *c) {
-    if (!ir_is_const(c->g->rows)) return 0;
+    if (c->m->s->gemm_rest != ATTUNE_REST_OWN || !ir_is_const(c->g->rows)) return 0;
     const int64_t rows = c->g->rows->value.i, rest = rows % c->rows;
     return (c->rows - rest) * 50 >= rows ? rest : 0;
 }
 
 static gemm gemm_of(mha_context *m, mha_gemm *g) {
     const attune_schedule *s = m->s;
-    gemm c = {.m = m, .b = m->b, .g = g, .rows = s->gemm_rows, .vectors = s->gemm_vectors, .task_rows = s->gemm_block};
+    gemm c = {.m = m,
+              .b = m->b,
+              .g = g,
+              .rows = s->gemm_rows,
+              .vectors = s->gemm_column_vectors,
+              .task_rows = s->gemm_task_rows};
     c.kind = mha_kind_of(g->right_is_paired && m->projects_by_pairs);
     c.elem = mha_factor_elem(m, c.kind);
     c.inputs = g->right_is_paired ? 2 : 1;

@@ -1,11 +1,11 @@
 /* A phase that multiplies matrices, C = start + A B: the projections of a block. Callbacks locate the rows of A, B and
  * the rows of C. The phase itself is tasks, scratch and register tiles (product.h).
  *
- * A task takes up to gemm_block rows and one column group. It works on gemm_rows rows at a time:
+ * A task takes up to gemm_task_rows rows and one column group. It works on gemm_rows rows at a time:
  *
  * - It copies these rows of A into scratch, as c->elem or bf16. They are an odd number of cache lines apart, so that
  *   they do not compete for the same sets of the cache.
- * - It computes C in register tiles of gemm_vectors vectors of columns.
+ * - It computes C in register tiles of gemm_column_vectors vectors of columns.
  * - It hands each row of C, in scratch, to store_row. This is the epilogue: it rotates, splits the row into heads,
  *   casts, and writes to the place where attention reads.
  *

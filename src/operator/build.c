@@ -6,6 +6,7 @@
 #include "layer/block.h"
 #include "problem/problem_sight.h"
 #include "schedule/decide.h"
+#include "schedule/schedule.h"
 #include "problem/problem_fields.h"
 
 static ir_elem elem_of(attune_dtype dtype) {
@@ -34,7 +35,6 @@ static void read_problem(mha_context *c) {
     const bool as_cached = mha_is_block(p) && p->reproducible;
     c->by_pairs = mha_attends_by_pairs(p, c->target);
     c->projects_by_pairs = mha_projects_by_pairs(p, c->target);
-    c->projects_by_tiles = mha_projects_by_tiles(p, c->target);
     c->q_elem = c->by_pairs ? IR_BF16 : c->elem;
     c->k_elem = kept_elem(c, as_cached || c->by_pairs, p->k_dtype);
     c->v_elem = kept_elem(c, as_cached || c->by_pairs, p->v_dtype);
@@ -94,7 +94,9 @@ static void build_weights(mha_context *c) {
 
 ir_kernel *mha_build(at_arena *arena, const attune_problem *canonical, const attune_schedule *schedule,
                      const at_target *target, at_error *err) {
-    mha_context c = {.p = canonical, .s = schedule, .target = target};
+    attune_schedule settled = *schedule;
+    mha_schedule_settle(canonical, target, &settled);
+    mha_context c = {.p = canonical, .s = &settled, .target = target};
     c.b = ir_builder_new(arena, mha_op_name(canonical->op));
     if (!c.b) {
         at_fail_memory(err, sizeof(ir_kernel));

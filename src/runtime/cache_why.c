@@ -292,8 +292,7 @@ attune_status attune_cache_why(attune_context *context, const attune_problem *pr
         return at_report(&err);
     }
     attune_status status = mha_canonicalize(problem, &canonical, &err);
-    if (!status) status = mha_schedule_in(&schedule, &whole, &err);
-    if (!status && schedule) status = mha_schedule_check(&canonical, schedule, context->target, &err);
+    if (!status) status = mha_schedule_in(&schedule, &whole, &canonical, context->target, &err);
     if (!status) ask(context, at_attention_of(&canonical), schedule, answer_fn, user, &err);
     return at_report(&err);
 }

@@ -264,7 +264,9 @@ attune_status attune_emit(attune_context *context, const attune_problem *problem
     }
     *data = NULL;
     *bytes = 0;
-    if (mha_canonicalize(problem, &canonical, &err) || mha_schedule_in(&schedule, &whole, &err)) return at_report(&err);
+    if (mha_canonicalize(problem, &canonical, &err) ||
+        mha_schedule_in(&schedule, &whole, &canonical, context->target, &err))
+        return at_report(&err);
     at_arena arena;
     at_built built;
     at_arena_init(&arena, &context->allocator);

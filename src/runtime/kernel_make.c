@@ -394,8 +394,7 @@ static attune_status get(attune_context *context, at_operation operation, const 
 static attune_status find_or_make(attune_context *context, const attune_problem *problem,
                                   const attune_schedule *schedule, miss *m, at_cache_node **node, at_error *err) {
     attune_status status = mha_canonicalize(problem, &m->canonical, err);
-    if (!status) status = mha_schedule_in(&schedule, &m->schedule, err);
-    if (!status && schedule) status = mha_schedule_check(&m->canonical, schedule, context->target, err);
+    if (!status) status = mha_schedule_in(&schedule, &m->schedule, &m->canonical, context->target, err);
     return status ? status : get(context, at_attention_of(&m->canonical), schedule, m, node, err);
 }
 

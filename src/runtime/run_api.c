@@ -156,7 +156,9 @@ attune_status attune_run_interpreted(attune_context *context, const attune_probl
         at_fail(&err, ATTUNE_INVALID_ARGUMENT, "attune_run_interpreted was given NULL");
         return at_report(&err);
     }
-    if (mha_canonicalize(problem, &canonical, &err) || mha_schedule_in(&schedule, &whole, &err)) return at_report(&err);
+    if (mha_canonicalize(problem, &canonical, &err) ||
+        mha_schedule_in(&schedule, &whole, &canonical, context->target, &err))
+        return at_report(&err);
     at_signature_init(&signature, &canonical);
     if (at_call_make(&signature, NULL, arguments, &call, &err) == ATTUNE_OK)
         build_and_interpret(context, &signature, schedule, &call, &err);

@@ -40,11 +40,11 @@ static void choose_score_tile(const attune_problem *p, const at_target *target, 
         most = wide_score_vectors(p, target, vectors);
         if (mha_attends_by_pairs(p, target)) accumulators = 16;
     }
-    s->score_vectors = (int32_t)min_of(most, vectors);
-    s->score_rows = (int32_t)min_of(min_of(accumulators / s->score_vectors, 8), expected_keys(p));
-    while (p->reproducible && mha_reproducible_kv_tile(p) % s->score_rows) s->score_rows--;
+    s->score_row_vectors = (int32_t)min_of(most, vectors);
+    s->score_keys = (int32_t)min_of(min_of(accumulators / s->score_row_vectors, 8), expected_keys(p));
+    while (p->reproducible && mha_reproducible_kv_tile(p) % s->score_keys) s->score_keys--;
     const bool by_element = target->required & AT_CPU_AARCH64;
-    s->score_unroll = by_element || p->head_dim % 2 ? 1 : p->head_dim % 4 ? 2 : 4;
+    s->score_columns = by_element || p->head_dim % 2 ? 1 : p->head_dim % 4 ? 2 : 4;
 }
 
 /* What a value tile of `rows` columns costs for each key, in halves of an fma slot: a tile of fewer than 8 accumulators
@@ -57,7 +57,7 @@ static int64_t value_tile_cost(int64_t rows, int64_t vectors) {
 /* The number of columns that wastes least on the smaller tile for the rest. Such a rest also costs compile time: it
  * must earn a hundredth, and more under a causal mask, where each tile has two loops. */
 static void choose_value_tile(const attune_problem *p, const at_target *target, attune_schedule *s) {
-    const int64_t vectors = s->score_vectors, dim = p->head_dim_v;
+    const int64_t vectors = s->score_row_vectors, dim = p->head_dim_v;
     const int64_t room = (target->vector_registers >= 32 ? 24 : 12) / vectors;
     const int64_t most = min_of(has_wide_vectors(target) ? room : min_of(room, 8), dim);
     int64_t best = 0;
@@ -66,10 +66,10 @@ static void choose_value_tile(const attune_problem *p, const at_target *target, 
         if (dim % rows) cost += cost / (mha_sees_more_later(p) ? 20 : 100);
         if (rows < most && cost >= best) continue;
         best = cost;
-        s->value_rows = (int32_t)rows;
+        s->value_columns = (int32_t)rows;
     }
-    s->value_vectors = s->score_vectors;
-    s->value_unroll = 1;
+    s->value_row_vectors = s->score_row_vectors;
+    s->value_keys = 1;
 }
 
 enum { TILE_ELEMENTS = 6144 };
@@ -90,16 +90,16 @@ int32_t mha_reproducible_kv_tile(const attune_problem *p) {
 static int32_t choose_kv_tile(const attune_problem *p, const at_target *target, const attune_schedule *s) {
     enum { ONE_TILE = 1024, LONG_TILE = 512 };
     if (p->reproducible) return mha_reproducible_kv_tile(p);
-    const int64_t all = expected_keys(p), score_rows = s->score_rows;
+    const int64_t all = expected_keys(p), score_keys = s->score_keys;
     /* Values by rows read P and V in long streams, for which the second cache is near enough: one tile is best, and
      * where O is kept from tile to tile a long one is. */
     if (mha_keeps_rows(p, s, target))
-        return (int32_t)(ceil_div(all <= ONE_TILE ? all : LONG_TILE, score_rows) * score_rows);
+        return (int32_t)(ceil_div(all <= ONE_TILE ? all : LONG_TILE, score_keys) * score_keys);
     /* Wide vectors rescale more at a time, and pairs take half of the room: both gain by longer tiles. */
     const int64_t longer = mha_attends_by_pairs(p, target) ? 4 : target->vector_registers >= 32 ? 2 : 1;
     int64_t keys = min_of(usual_kv_tile(p, longer * TILE_ELEMENTS, 32, 192), all);
     if (all % keys && all % keys <= keys / 8) keys = ceil_div(all, all / keys);
-    return (int32_t)(ceil_div(keys, score_rows) * score_rows);
+    return (int32_t)(ceil_div(keys, score_keys) * score_keys);
 }
 
 /* Vectors of rows in a task. K and V stream past once for each task: where they are too large for the second cache, or
@@ -111,12 +111,14 @@ static int32_t choose_task(const attune_problem *p, const at_target *target, con
     static const double LONGEST = 200e6;
     const int64_t rows = expected_rows(p), head = expected_keys(p) * (p->head_dim + p->head_dim_v);
     const bool is_large = head >= LARGE_HEAD || mha_attends_by_pairs(p, target);
-    const int64_t vectors = (is_large && rows >= MANY_ROWS ? 8 : 4) * (has_wide_vectors(target) ? 4 : s->score_vectors);
-    const int64_t block_rows = (int64_t)s->lanes * s->score_vectors;
+    const int64_t vectors =
+        (is_large && rows >= MANY_ROWS ? 8 : 4) * (has_wide_vectors(target) ? 4 : s->score_row_vectors);
+    const int64_t block_rows = (int64_t)s->lanes * s->score_row_vectors;
     const double block = 2.0 * (double)head * (double)block_rows;
     const int64_t fit = (int64_t)((mha_attends_by_pairs(p, target) ? 2 : 1) * LONGEST / block);
-    const int64_t blocks = min_of(min_of(vectors / s->score_vectors, ceil_div(rows, block_rows)), fit > 1 ? fit : 1);
-    return (int32_t)(blocks * s->score_vectors);
+    const int64_t blocks =
+        min_of(min_of(vectors / s->score_row_vectors, ceil_div(rows, block_rows)), fit > 1 ? fit : 1);
+    return (int32_t)(blocks * s->score_row_vectors);
 }
 
 void mha_choose_q_lanes(const attune_problem *p, const at_target *target, attune_schedule *s) {
@@ -125,7 +127,7 @@ void mha_choose_q_lanes(const attune_problem *p, const at_target *target, attune
     s->lanes = target->vector_bytes / (p->softmax_precision == ATTUNE_F64 ? 8 : 4);
     choose_score_tile(p, target, s);
     choose_value_tile(p, target, s);
-    s->q_vectors = choose_task(p, target, s);
+    s->task_row_vectors = choose_task(p, target, s);
     s->kv_tile = choose_kv_tile(p, target, s);
 }
 
@@ -133,4 +135,5 @@ void mha_choose(const attune_problem *p, const at_target *target, attune_schedul
     *s = (attune_schedule)ATTUNE_SCHEDULE_INIT;
     if (!mha_choose_small(p, target, s) && !mha_choose_d_lanes(p, target, s)) mha_choose_q_lanes(p, target, s);
     mha_choose_gemm(p, target, s);
+    mha_schedule_settle(p, target, s);
 }

@@ -18,12 +18,12 @@ static int32_t power_below(int64_t x) {
 static void choose_tiles(const attune_problem *p, const at_target *target, int64_t rows, attune_schedule *s) {
     const bool many = target->vector_registers >= 32;
     const int64_t probabilities = many ? 16 : 10;
-    s->score_vectors = (int32_t)(rows <= 3 ? rows : 2);
+    s->score_rows = (int32_t)(rows <= 3 ? rows : 2);
     s->value_rows = (int32_t)(rows <= 3 ? rows : many ? 4 : 2);
-    s->score_rows = s->score_vectors == 3 && !many ? 2 : 4;
-    s->score_unroll = rows > 1 ? 1 : (int32_t)min_of(4, max_of(p->head_dim / s->lanes, 1));
-    s->value_vectors = 1;
-    s->value_unroll = (int32_t)min_of(4, probabilities / s->value_rows);
+    s->score_keys = s->score_rows == 3 && !many ? 2 : 4;
+    s->score_column_vectors = rows > 1 ? 1 : (int32_t)min_of(4, max_of(p->head_dim / s->lanes, 1));
+    s->value_column_vectors = 1;
+    s->value_keys = (int32_t)min_of(4, probabilities / s->value_rows);
 }
 
 /* From memory K comes once for four rows; and V in whole rows of f32, for as many as leave registers for that, which is
@@ -31,10 +31,10 @@ static void choose_tiles(const attune_problem *p, const at_target *target, int64
 static void choose_tiles_from_memory(const attune_problem *p, int64_t rows, attune_schedule *s) {
     enum { ROWS = 4, COLUMNS = 8 };
     if (rows < ROWS) return;
-    s->score_vectors = ROWS;
+    s->score_rows = ROWS;
     if (rows > ROWS || mha_dtype_bytes(p->v_dtype) < 4 || p->head_dim_v % (COLUMNS * s->lanes)) return;
     s->value_rows = ROWS - 1;
-    s->value_vectors = COLUMNS;
+    s->value_column_vectors = COLUMNS;
 }
 
 /* Keys between two rescalings: many, as the streams of a tile are the longer, but a tile of K and V should fit the
@@ -70,7 +70,6 @@ bool mha_choose_d_lanes(const attune_problem *p, const at_target *target, attune
     if (queries > most || queries * group > most) return false;
     s->strategy = ATTUNE_D_LANES;
     s->lanes = (int32_t)lanes;
-    s->q_vectors = 1;
     choose_tiles(p, target, queries * group, s);
     if (target->vector_registers >= 32 && mha_is_from_memory(p)) choose_tiles_from_memory(p, queries * group, s);
     s->kv_tile = choose_tile(p);

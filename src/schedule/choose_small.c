@@ -23,7 +23,7 @@ static int64_t choose_lanes(int64_t rows, int64_t lanes) {
 
 /* Keys in a register tile of the scores. What a tile costs for each column, in fma: those it has, at least as many as
  * hide their own latency, and something for its beginning and end. */
-static int32_t choose_score_rows(int64_t keys, int64_t vectors, bool whole_vectors) {
+static int32_t choose_score_keys(int64_t keys, int64_t vectors, bool whole_vectors) {
     const int64_t latency = whole_vectors ? 5 : 9;
     const int64_t most = min_of(min_of(MAX_ACCUMULATORS / vectors, whole_vectors ? MAX_KEY_ROWS : 13), keys);
     int64_t best = 0, chosen = 1;
@@ -50,13 +50,13 @@ bool mha_choose_small(const attune_problem *p, const at_target *target, attune_s
     attune_schedule small = ATTUNE_SCHEDULE_INIT;
     small.strategy = ATTUNE_Q_LANES;
     small.lanes = (int32_t)choose_lanes(rows, width);
-    small.score_vectors = small.q_vectors = (int32_t)ceil_div(rows, small.lanes);
-    small.score_rows = choose_score_rows(p->seq_kv, small.score_vectors, small.lanes == width);
-    small.score_unroll = p->head_dim % 4 ? p->head_dim % 2 ? 1 : 2 : 4;
-    small.value_vectors = small.value_unroll = 1;
-    small.value_rows = (int32_t)min_of(MAX_COLUMNS, p->head_dim_v);
-    small.kv_tile = (int32_t)(ceil_div(p->seq_kv, small.score_rows) * small.score_rows);
-    if (!mha_values_by_rows(p, &small)) return false;
+    small.score_row_vectors = small.task_row_vectors = (int32_t)ceil_div(rows, small.lanes);
+    small.score_keys = choose_score_keys(p->seq_kv, small.score_row_vectors, small.lanes == width);
+    small.score_columns = p->head_dim % 4 ? p->head_dim % 2 ? 1 : 2 : 4;
+    small.value_row_vectors = small.value_keys = 1;
+    small.value_columns = (int32_t)min_of(MAX_COLUMNS, p->head_dim_v);
+    small.kv_tile = (int32_t)(ceil_div(p->seq_kv, small.score_keys) * small.score_keys);
+    if (!mha_takes_rows_at_once(p, &small)) return false;
     *s = small;
     return true;
 }

@@ -27,6 +27,12 @@ bool mha_gemm_tiles(int64_t rows, int64_t vectors, int64_t depth) {
     return rows % TILE == 0 && depth % TILE_DEPTH == 0 && high * vectors + high + vectors <= NUM_TILES;
 }
 
+bool mha_may_go_by_tiles(const attune_problem *p, const attune_schedule *s, const at_target *target) {
+    enum { TILE_LANES = 16, TILE_DEPTH = 32 };
+    return mha_projects_by_tiles(p, target) && s->lanes == TILE_LANES &&
+           mha_gemm_tiles(s->gemm_rows, s->gemm_column_vectors, TILE_DEPTH);
+}
+
 static bool is_float(attune_dtype dtype) {
     return dtype == ATTUNE_F32 || dtype == ATTUNE_F16 || dtype == ATTUNE_BF16 || dtype == ATTUNE_F64;
 }
@@ -36,17 +42,28 @@ static bool hides_keys(const attune_problem *p) {
            mha_has_dims(p->attn_bias_dims);
 }
 
-bool mha_values_by_rows(const attune_problem *p, const attune_schedule *s) {
-    const int64_t rows = p->seq_q * (p->num_heads / p->num_kv_heads);
-    const int64_t block = (int64_t)s->score_vectors * s->lanes;
-    return p->seq_q >= 1 && p->seq_kv >= 1 && p->seq_kv <= s->kv_tile && (rows <= block || rows % block == 0) &&
-           !p->is_ragged && !p->page_size && !p->has_sinks && !hides_keys(p) && is_float(p->v_dtype) &&
-           is_float(p->k_dtype);
+/* Keys that attention sees: of a block of low rank, mixtures of them. */
+static int64_t keys_of(const attune_problem *p) { return p->low_rank ? p->low_rank : p->seq_kv; }
+
+bool mha_may_keep_rows(const attune_problem *p, const attune_schedule *s) {
+    return p->head_dim_v >= s->lanes && s->lanes >= 4 && !hides_keys(p) && is_float(p->v_dtype) &&
+           is_float(p->k_dtype) && !p->short_masks;
 }
 
-bool mha_keeps_rows(const attune_problem *p, const attune_schedule *s, const at_target *target) {
-    return target->vector_bytes >= 64 && p->head_dim_v >= s->lanes && s->lanes >= 4 && !hides_keys(p) &&
-           is_float(p->v_dtype) && is_float(p->k_dtype) && !p->short_masks;
+bool mha_takes_rows_at_once(const attune_problem *p, const attune_schedule *s) {
+    const int64_t rows = p->seq_q * (p->num_heads / p->num_kv_heads), keys = keys_of(p);
+    const int64_t block = (int64_t)s->score_row_vectors * s->lanes;
+    return p->seq_q >= 1 && keys >= 1 && keys <= s->kv_tile && (rows <= block || rows % block == 0) && !p->is_ragged &&
+           !p->page_size && !p->has_sinks && !hides_keys(p) && is_float(p->v_dtype) && is_float(p->k_dtype);
+}
+
+bool mha_may_take_rows(const attune_problem *p, const attune_schedule *s) {
+    return mha_attends(p) && (mha_takes_rows_at_once(p, s) || mha_may_keep_rows(p, s));
+}
+
+bool mha_may_stream_scores(const attune_schedule *s) {
+    enum { QUARTERS = 4 };
+    return s->lanes >= QUARTERS && s->score_keys % QUARTERS == 0 && s->lanes % (s->score_keys / QUARTERS) == 0;
 }
 
 bool mha_is_from_memory(const attune_problem *p) {

@@ -23,12 +23,21 @@ bool mha_projects_by_tiles(const attune_problem *canonical, const at_target *tar
  * whole ones. */
 bool mha_gemm_tiles(int64_t rows, int64_t vectors, int64_t depth);
 
+/* Whether a schedule's register tiles can be made of such tiles, for products whose depth has whole ones. */
+bool mha_may_go_by_tiles(const attune_problem *canonical, const attune_schedule *schedule, const at_target *target);
+
 /* ---- Attention ---- */
 
-/* q-lanes: whether values are computed row by row of O, as V and O lie, because the keys are one tile and all seen. */
-bool mha_values_by_rows(const attune_problem *canonical, const attune_schedule *schedule);
-/* The same over several tiles: sums are kept in scratch from one to the next. */
-bool mha_keeps_rows(const attune_problem *canonical, const attune_schedule *schedule, const at_target *target);
+/* q-lanes: whether values by rows (value_by) go at once, without sums that are kept from one tile to the next: the keys
+ * are one tile, all are seen, and rows come out even. */
+bool mha_takes_rows_at_once(const attune_problem *canonical, const attune_schedule *schedule);
+/* Whether values by rows may keep their sums in scratch from one tile to the next. */
+bool mha_may_keep_rows(const attune_problem *canonical, const attune_schedule *schedule);
+/* Whether values may go by rows, in either way. */
+bool mha_may_take_rows(const attune_problem *canonical, const attune_schedule *schedule);
+
+/* d-lanes: whether scores may come of four streams of keys, whose blocks are transposed by quarters of a vector. */
+bool mha_may_stream_scores(const attune_schedule *schedule);
 
 /* Whether K and V of a head are so large that they come from memory rather than from a cache. */
 bool mha_is_from_memory(const attune_problem *canonical);

@@ -37,7 +37,7 @@ static bool choose_tiles(const attune_problem *p, const at_target *target, int64
     for (size_t i = 0; i < sizeof depths / sizeof *depths; i++) fits = fits && mha_gemm_tiles(HIGH, WIDE, depths[i]);
     if (!fits) return false;
     s->gemm_rows = rows <= HIGH / 2 ? HIGH / 2 : HIGH;
-    s->gemm_vectors = WIDE;
+    s->gemm_column_vectors = WIDE;
     return true;
 }
 
@@ -49,7 +49,7 @@ static void choose_tile(const attune_problem *p, const at_target *target, attune
     const int64_t least = tall ? 8 : 4, most = tall ? 14 : fused ? 6 : 4;
     const bool few = rows <= most;
     if (!few && choose_tiles(p, target, rows, s)) return;
-    s->gemm_vectors = (int32_t)(few ? vectors_of_few(rows, all, wide, narrow) : min_of(narrow ? 4 : 2, all));
+    s->gemm_column_vectors = (int32_t)(few ? vectors_of_few(rows, all, wide, narrow) : min_of(narrow ? 4 : 2, all));
     s->gemm_rows = (int32_t)(few ? rows : fitting_rows(rows, least, most, tall ? 0 : 1));
 }
 
@@ -62,8 +62,8 @@ static int32_t choose_block(int64_t rows, int64_t tile_rows) {
 }
 
 void mha_choose_gemm(const attune_problem *p, const at_target *target, attune_schedule *s) {
-    s->gemm_rows = s->gemm_vectors = s->gemm_block = s->gemm_depth = 0;
+    s->gemm_rows = s->gemm_column_vectors = s->gemm_task_rows = s->gemm_depth = 0;
     if (!p->embed_dim) return;
     choose_tile(p, target, s);
-    s->gemm_block = choose_block(expected_rows(p), s->gemm_rows);
+    s->gemm_task_rows = choose_block(expected_rows(p), s->gemm_rows);
 }

@@ -1,24 +1,31 @@
-/* Schedules: how a problem is computed. schedule.c has their text and says which are legal, choose*.c choose a good one
- * without measuring, and decide.h has what follows from problem, schedule and target. */
+/* Schedules: how a problem is computed. schedule.def lists their fields, schedule_text.c has their text, legal.c says
+ * which are legal, choose*.c choose a good one without measuring, and settle.c settles the choices that one leaves to
+ * attune. decide.h has what follows from problem, schedule and target. */
 #ifndef ATTUNE_SCHEDULE_SCHEDULE_H
 #define ATTUNE_SCHEDULE_SCHEDULE_H
 
 #include "problem/mha.h"
 #include "target/target.h"
 
-/* The struct of a caller, which may be of another version: mha_schedule_in and the functions on text take it as it is,
- * all others want a whole one. */
+/* The struct of a caller, which may be of another version: mha_schedule_in, mha_schedule_check and the functions on
+ * text take it as it is, all others want a whole one. */
 extern const at_struct mha_schedule_struct;
 
-/* Reads a caller's schedule into `whole` and lets *schedule point there; NULL stays NULL. */
-attune_status mha_schedule_in(const attune_schedule **schedule, attune_schedule *whole, at_error *err);
+/* Reads a caller's schedule into `whole`, settles its choices, checks it, and lets *schedule point there; NULL stays
+ * NULL. */
+attune_status mha_schedule_in(const attune_schedule **schedule, attune_schedule *whole, const attune_problem *canonical,
+                              const at_target *target, at_error *err);
 
-/* Whether two have the same numbers. */
+/* Whether two have the same values. */
 bool mha_schedule_same(const attune_schedule *a, const attune_schedule *b);
 
+/* Whether it is legal once its choices are settled. */
 attune_status mha_schedule_check(const attune_problem *canonical, const attune_schedule *schedule,
                                  const at_target *target, at_error *err);
 void mha_choose(const attune_problem *canonical, const at_target *target, attune_schedule *schedule);
+/* Gives choices that are auto the value that attune chooses for these numbers, which are in range. Kernels are built of
+ * settled schedules, and keys and text have these. */
+void mha_schedule_settle(const attune_problem *canonical, const at_target *target, attune_schedule *schedule);
 /* The kv_tile that every schedule of a problem with `reproducible` has. */
 int32_t mha_reproducible_kv_tile(const attune_problem *canonical);
 attune_status mha_schedule_parse(const char *text, attune_schedule *schedule, at_error *err);

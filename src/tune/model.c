@@ -77,32 +77,34 @@ static tune_costs q_lanes_costs(const attune_problem *p, const tune_machine *m, 
     enum { SOFTMAX = 11, TILE_START = 14, TASK_START = 400, ELEMENT = 4 };
     const double width = width_of(p, m, s);
     const double lanes = s->lanes, rows = rows_of(p), keys = keys_of(p), dim = (double)p->head_dim;
-    const double dim_v = (double)p->head_dim_v, tile_rows = s->score_vectors * lanes, tile = smaller(s->kv_tile, keys);
-    const double blocks = round_up(rows, tile_rows) / tile_rows, per_task = (double)s->q_vectors / s->score_vectors;
+    const double dim_v = (double)p->head_dim_v, tile_rows = s->score_row_vectors * lanes,
+                 tile = smaller(s->kv_tile, keys);
+    const double blocks = round_up(rows, tile_rows) / tile_rows,
+                 per_task = (double)s->task_row_vectors / s->score_row_vectors;
     const double tasks = round_up(blocks, per_task) / per_task, tiles = round_up(keys, tile) / tile;
-    const double padded = round_up(tile, s->score_rows), turns = share_of_turns(mha_attends_by_pairs(p, m->target));
+    const double padded = round_up(tile, s->score_keys), turns = share_of_turns(mha_attends_by_pairs(p, m->target));
 
-    const double score_turn =
-        turn_cost(m, width, s->score_rows, s->score_vectors, s->score_rows + s->score_vectors, s->score_unroll);
-    const double score_tile = dim * turns * score_turn + TILE_START + 1.5 * s->score_rows * s->score_vectors;
+    const double score_turn = turn_cost(m, width, s->score_keys, s->score_row_vectors,
+                                        s->score_keys + s->score_row_vectors, s->score_columns);
+    const double score_tile = dim * turns * score_turn + TILE_START + 1.5 * s->score_keys * s->score_row_vectors;
     const double score_bytes = (dim * tile_rows + tile * tile_rows) * ELEMENT +
                                tile * dim * (double)mha_dtype_bytes(p->k_dtype) / larger(1, per_task);
-    const double scores = padded / s->score_rows * score_tile * cache_factor(m, score_bytes);
+    const double scores = padded / s->score_keys * score_tile * cache_factor(m, score_bytes);
 
-    const double whole = (double)(p->head_dim_v / s->value_rows), rest = (double)(p->head_dim_v % s->value_rows);
-    const double value_turn =
-        turn_cost(m, width, s->value_rows, s->value_vectors, s->value_rows + s->value_vectors, s->value_unroll);
+    const double whole = (double)(p->head_dim_v / s->value_columns), rest = (double)(p->head_dim_v % s->value_columns);
+    const double value_turn = turn_cost(m, width, s->value_columns, s->value_row_vectors,
+                                        s->value_columns + s->value_row_vectors, s->value_keys);
     const double rest_turn =
-        rest > 0 ? turn_cost(m, width, rest, s->value_vectors, rest + s->value_vectors, s->value_unroll) : 0;
-    const double value_tile = tile * turns * value_turn + TILE_START + 2 * s->value_rows * s->value_vectors;
-    const double rest_tile = rest > 0 ? tile * turns * rest_turn + TILE_START + 2 * rest * s->value_vectors : 0;
+        rest > 0 ? turn_cost(m, width, rest, s->value_row_vectors, rest + s->value_row_vectors, s->value_keys) : 0;
+    const double value_tile = tile * turns * value_turn + TILE_START + 2 * s->value_columns * s->value_row_vectors;
+    const double rest_tile = rest > 0 ? tile * turns * rest_turn + TILE_START + 2 * rest * s->value_row_vectors : 0;
     const double value_bytes = tile * tile_rows * ELEMENT + tile * dim_v * (double)mha_dtype_bytes(p->v_dtype);
-    const double values =
-        (double)s->score_vectors / s->value_vectors * (whole * value_tile + rest_tile) * cache_factor(m, value_bytes);
+    const double values = (double)s->score_row_vectors / s->value_row_vectors * (whole * value_tile + rest_tile) *
+                          cache_factor(m, value_bytes);
 
-    const double softmax = s->score_vectors * (tile * SOFTMAX + 40);
+    const double softmax = s->score_row_vectors * (tile * SOFTMAX + 40);
     const double visible =
-        mha_sees_more_later(p) ? 0.5 + 0.5 * smaller(1, (s->score_rows + tile_rows) / larger(keys, 1)) : 1;
+        mha_sees_more_later(p) ? 0.5 + 0.5 * smaller(1, (s->score_keys + tile_rows) / larger(keys, 1)) : 1;
     const double times = blocks * tiles * visible;
     return (tune_costs){.scores = times * scores,
                         .softmax = times * softmax,
@@ -117,19 +119,19 @@ static tune_costs d_lanes_costs(const attune_problem *p, const tune_machine *m, 
     const double k_vectors = round_up((double)p->head_dim, lanes) / lanes;
     const double v_vectors = round_up((double)p->head_dim_v, lanes) / lanes;
     const double turns = share_of_turns(mha_attends_by_pairs(p, m->target));
-    const double streams = larger(1, smaller(4, larger(s->score_rows, s->value_unroll)));
+    const double streams = smaller(4, larger(s->score_streams, s->value_streams));
 
-    const double row_tiles = round_up(rows, s->score_vectors) / s->score_vectors;
+    const double row_tiles = round_up(rows, s->score_rows) / s->score_rows;
     const double score_turn =
-        turn_cost(m, width, s->score_rows, s->score_vectors, s->score_rows + s->score_vectors, s->score_unroll);
-    const double score = row_tiles * keys / s->score_rows *
-                         (k_vectors * turns * score_turn + s->score_rows * s->score_vectors * SUM_LANES);
+        turn_cost(m, width, s->score_keys, s->score_rows, s->score_keys + s->score_rows, s->score_column_vectors);
+    const double score =
+        row_tiles * keys / s->score_keys * (k_vectors * turns * score_turn + s->score_keys * s->score_rows * SUM_LANES);
     const double value_rows = round_up(rows, s->value_rows) / s->value_rows;
-    const double value_turn =
-        turn_cost(m, width, s->value_rows, s->value_vectors, s->value_unroll * (s->value_vectors + s->value_rows), 1) *
-        s->value_unroll;
-    const double value = value_rows * keys * turns / s->value_unroll * v_vectors / s->value_vectors *
-                         (value_turn + s->value_rows * s->value_vectors);
+    const double value_turn = turn_cost(m, width, s->value_rows, s->value_column_vectors,
+                                        s->value_keys * (s->value_column_vectors + s->value_rows), 1) *
+                              s->value_keys;
+    const double value = value_rows * keys * turns / s->value_keys * v_vectors / s->value_column_vectors *
+                         (value_turn + s->value_rows * s->value_column_vectors);
     const double chunks = round_up(keys, s->kv_chunk) / s->kv_chunk, tiles = keys / s->kv_tile + 1;
     const double bytes =
         keys * (double)(p->head_dim * mha_dtype_bytes(p->k_dtype) + p->head_dim_v * mha_dtype_bytes(p->v_dtype));
@@ -146,11 +148,12 @@ static double gemm_cost(const attune_problem *p, const tune_machine *m, const at
     const double rows = size_of(p->seq_q, p->max_seq_q) * (double)min_of(p->batch, 1 << 16);
     const double depth = (double)p->embed_dim, columns = (double)(2 * (p->num_heads + p->num_kv_heads) * p->head_dim);
     const double passes = s->gemm_depth ? round_up(depth, s->gemm_depth) / s->gemm_depth : 1;
-    const double turn = turn_cost(m, width, s->gemm_rows, s->gemm_vectors, s->gemm_rows + s->gemm_vectors, 1);
+    const double turn =
+        turn_cost(m, width, s->gemm_rows, s->gemm_column_vectors, s->gemm_rows + s->gemm_column_vectors, 1);
     const double turns = share_of_turns(mha_projects_by_pairs(p, m->target));
-    const double tile = depth * turns * turn + passes * (20 + 2 * s->gemm_rows * s->gemm_vectors);
-    const double blocks = round_up(rows, s->gemm_block) / s->gemm_block;
-    return round_up(rows, s->gemm_rows) / s->gemm_rows * columns / (s->gemm_vectors * s->lanes) * tile +
+    const double tile = depth * turns * turn + passes * (20 + 2 * s->gemm_rows * s->gemm_column_vectors);
+    const double blocks = round_up(rows, s->gemm_task_rows) / s->gemm_task_rows;
+    return round_up(rows, s->gemm_rows) / s->gemm_rows * columns / (s->gemm_column_vectors * s->lanes) * tile +
            blocks * columns * depth * turns / 64;
 }
 

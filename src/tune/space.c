@@ -1,66 +1,13 @@
 #include "tune/space.h"
 
 #include "base/integers.h"
-#include "schedule/schedule.h"
+#include "schedule/choose.h"
+#include "schedule/schedule_fields.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-/* ---- The values that each number of a schedule may take ---- */
-
-typedef struct choices {
-    const char *name;
-    size_t offset;
-    bool steps_only;    /* matters little: left out of the product of all values */
-    int32_t values[16]; /* ascending, 0 ends them */
-} choices;
-
-#define FIELD(name, ...)                                                                                               \
-    {                                                                                                                  \
-        #name, offsetof(attune_schedule, name), false, { __VA_ARGS__ }                                                 \
-    }
-#define MINOR(name, ...)                                                                                               \
-    {                                                                                                                  \
-        #name, offsetof(attune_schedule, name), true, { __VA_ARGS__ }                                                  \
-    }
-
-static const choices q_lanes[] = {
-    FIELD(score_vectors, 1, 2, 3, 4, 6, 8),
-    FIELD(score_rows, 1, 2, 3, 4, 6, 8, 12),
-    MINOR(score_unroll, 1, 2, 4, 8),
-    FIELD(value_vectors, 1, 2, 3, 4, 6),
-    FIELD(value_rows, 1, 2, 3, 4, 5, 6, 7, 8, 12, 16),
-    MINOR(value_unroll, 1, 2, 4),
-    FIELD(q_vectors, 1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48),
-    FIELD(kv_tile, 16, 32, 48, 64, 96, 128, 192, 256, 384, 512, 1024),
-    {0},
-};
-
-static const choices d_lanes[] = {
-    FIELD(score_vectors, 1, 2, 3, 4, 6, 8),
-    FIELD(score_rows, 1, 2, 4, 8),
-    FIELD(score_unroll, 1, 2, 4, 8),
-    FIELD(value_rows, 1, 2, 3, 4, 6, 8),
-    FIELD(value_vectors, 1, 2, 4, 8),
-    FIELD(value_unroll, 1, 2, 4, 8),
-    FIELD(kv_tile, 32, 64, 128, 256, 512, 1024),
-    FIELD(kv_chunk, 64, 128, 256, 512, 1024, 2048, 4096),
-    {0},
-};
-
-static const choices gemm[] = {
-    FIELD(gemm_vectors, 1, 2, 4, 8),
-    FIELD(gemm_rows, 1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16, 20, 24),
-    FIELD(gemm_block, 8, 16, 24, 32, 48, 64, 96, 128, 256, 512),
-    FIELD(gemm_depth, 128, 256, 384, 512, 768, 1024), /* and 0, which a schedule that attune chose has */
-    {0},
-};
-
-static int32_t *number(attune_schedule *s, const choices *c) { return (int32_t *)(void *)((char *)s + c->offset); }
-
-static const choices *attention_choices(const attune_schedule *s) {
-    return s->strategy == ATTUNE_D_LANES ? d_lanes : q_lanes;
-}
+#define ID(member) MHA_SCHEDULE_ID(member)
 
 /* ---- Making a schedule legal ---- */
 
@@ -72,21 +19,24 @@ static void to_multiple(int32_t *x, int32_t step, int32_t most) {
 /* Numbers that must divide one another are rounded so that they do; values that make no difference become one. */
 static void normalise(const attune_problem *p, attune_schedule *s) {
     if (s->strategy == ATTUNE_D_LANES) {
-        to_multiple(&s->kv_tile, s->score_rows > s->lanes ? s->score_rows : s->lanes, 4096);
+        to_multiple(&s->kv_tile, s->score_keys > s->lanes ? s->score_keys : s->lanes, 4096);
         to_multiple(&s->kv_chunk, s->kv_tile, INT32_MAX);
     } else {
-        to_multiple(&s->q_vectors, s->score_vectors, 64);
-        s->value_rows = (int32_t)min_of(s->value_rows, p->head_dim_v);
+        to_multiple(&s->task_row_vectors, s->score_row_vectors, 64);
+        s->value_columns = (int32_t)min_of(s->value_columns, p->head_dim_v);
         if (p->reproducible) {
             s->kv_tile = mha_reproducible_kv_tile(p);
         } else {
             const int64_t keys = p->low_rank ? p->low_rank : p->seq_kv;
-            if (keys > 0) s->kv_tile = (int32_t)min_of(s->kv_tile, ceil_div(keys, s->score_rows) * s->score_rows);
-            to_multiple(&s->kv_tile, s->score_rows, 4096);
+            if (keys > 0) s->kv_tile = (int32_t)min_of(s->kv_tile, ceil_div(keys, s->score_keys) * s->score_keys);
+            to_multiple(&s->kv_tile, s->score_keys, 4096);
         }
     }
+    /* Nothing is to be converted. */
+    const bool is_plain = p->k_dtype == p->softmax_precision && p->v_dtype == p->softmax_precision;
+    if (is_plain && s->kv_copy == ATTUNE_COPY_NONE) s->kv_copy = ATTUNE_COPY_CONVERTED;
     if (!mha_is_block(p)) return;
-    to_multiple(&s->gemm_block, s->gemm_rows, 4096);
+    to_multiple(&s->gemm_task_rows, s->gemm_rows, 4096);
     if (s->gemm_depth >= p->embed_dim) s->gemm_depth = 0;
 }
 
@@ -94,7 +44,8 @@ static void normalise(const attune_problem *p, attune_schedule *s) {
 static bool is_hopeless(const tune_machine *m, const attune_schedule *s, int64_t rows_at_most) {
     const int registers = m->target->vector_registers;
     const bool q = s->strategy == ATTUNE_Q_LANES;
-    const int score = s->score_rows * s->score_vectors, value = s->value_rows * s->value_vectors;
+    const int score = s->score_keys * (q ? s->score_row_vectors : s->score_rows);
+    const int value = q ? s->value_columns * s->value_row_vectors : s->value_rows * s->value_column_vectors;
     if (score + 2 > registers || value + 2 > registers) return true;
     return q && rows_at_most >= 4 * s->lanes && (score < 4 || value < 4);
 }
@@ -114,12 +65,11 @@ typedef struct collector {
     const tune_machine *m;
     tune_candidate *list; /* a heap whose largest cost is on top, while more come than fit */
     size_t count, capacity;
-    bool takes_minor; /* numbers that matter little are part of the product, too */
+    bool takes_minor; /* fields that matter little are part of the product, too */
 } collector;
 
 static int compare_schedules(const attune_schedule *a, const attune_schedule *b) {
-    return memcmp(&a->strategy, &b->strategy,
-                  offsetof(attune_schedule, gemm_depth) + sizeof(int32_t) - offsetof(attune_schedule, strategy));
+    return memcmp(&a->strategy, &b->strategy, MHA_SCHEDULE_WORDS * sizeof(int32_t));
 }
 
 static int by_cost(const void *x, const void *y) {
@@ -153,6 +103,7 @@ static void sift_up(tune_candidate *heap, size_t at) {
 static void collect(collector *c, attune_schedule s) {
     normalise(c->p, &s);
     if (!is_candidate(c->p, c->m, &s)) return;
+    mha_schedule_settle(c->p, c->m->target, &s);
     const tune_candidate candidate = {s, tune_model_cost(c->p, c->m, &s)};
     if (c->count < c->capacity) {
         c->list[c->count] = candidate;
@@ -174,51 +125,86 @@ static size_t finish(collector *c) {
 }
 
 /* From which value on all larger ones come to the same. */
-static int64_t largest_value(const attune_problem *p, const choices *fields, const attune_schedule *s) {
+static int64_t largest_value(const attune_problem *p, const mha_schedule_field *field, const attune_schedule *s) {
     const int64_t keys = p->low_rank ? p->low_rank : p->seq_kv;
-    if (fields->offset == offsetof(attune_schedule, q_vectors) && p->seq_q > 0)
-        return ceil_div(query_rows(p), s->lanes);
-    if (fields->offset == offsetof(attune_schedule, kv_tile) && p->reproducible) return 1;
-    if (fields->offset == offsetof(attune_schedule, kv_tile) && keys > 0) return keys;
-    if (fields->offset == offsetof(attune_schedule, kv_chunk) && keys > 0) return keys;
-    return INT32_MAX;
+    switch (field->word) {
+    case ID(task_row_vectors): return p->seq_q > 0 ? ceil_div(query_rows(p), s->lanes) : INT32_MAX;
+    case ID(kv_tile): return p->reproducible ? 1 : keys > 0 ? keys : INT32_MAX;
+    case ID(kv_chunk): return keys > 0 ? keys : INT32_MAX;
+    default: return INT32_MAX;
+    }
 }
 
 /* The value of the number after normalising, which depends on earlier numbers only. */
-static int32_t normalised(const attune_problem *p, const choices *field, attune_schedule s) {
+static int32_t normalised(const attune_problem *p, const mha_schedule_field *field, attune_schedule s) {
     normalise(p, &s);
-    return *number(&s, field);
+    return mha_schedule_value(&s, field->word);
 }
 
-/* All combinations of the values of `fields`, each once: of values that come to the same the first. */
-static void combine(collector *c, const choices *fields, attune_schedule s) {
-    if (!fields->name) {
+/* Schedules that cannot become legal: most of the product of all values. */
+typedef enum hope { SOME_HOPE, NOT_THIS, NONE_OF_THE_REST } hope;
+
+static hope hope_of(const collector *c, const mha_schedule_field *field, const attune_schedule *s) {
+    const int registers = c->m->target->vector_registers;
+    const bool q = s->strategy == ATTUNE_Q_LANES;
+    switch (field->word) {
+    case ID(score_keys):
+        return s->score_keys * (q ? s->score_row_vectors : s->score_rows) + 2 > registers ? NONE_OF_THE_REST
+                                                                                          : SOME_HOPE;
+    case ID(value_row_vectors): return s->score_row_vectors % s->value_row_vectors ? NOT_THIS : SOME_HOPE;
+    case ID(value_columns):
+        return s->value_columns * s->value_row_vectors + 2 > registers || s->value_columns > c->p->head_dim_v
+                   ? NONE_OF_THE_REST
+                   : SOME_HOPE;
+    default: return SOME_HOPE;
+    }
+}
+
+/* All combinations of the values of the fields of `part` from number `i` of the list on, each once: of values that come
+ * to the same the first. */
+static void combine(collector *c, int i, unsigned part, attune_schedule s) {
+    while (i < MHA_NUM_SCHEDULE_FIELDS && (mha_schedule_fields[i].part != part || !*mha_schedule_fields[i].values ||
+                                           (mha_schedule_fields[i].is_minor && !c->takes_minor)))
+        i++;
+    if (i == MHA_NUM_SCHEDULE_FIELDS) {
         collect(c, s);
         return;
     }
-    if (fields->steps_only && !c->takes_minor) {
-        combine(c, fields + 1, s);
-        return;
-    }
-    int32_t *const x = number(&s, fields);
-    int32_t last = -1;
-    for (const int32_t *value = fields->values; *value; value++) {
-        *x = *value;
-        /* Schedules that cannot become legal are left out here: most of the product of all values. */
-        if (fields->offset == offsetof(attune_schedule, score_rows) &&
-            s.score_rows * s.score_vectors + 2 > c->m->target->vector_registers)
-            return;
-        if (fields->offset == offsetof(attune_schedule, value_vectors) && s.strategy == ATTUNE_Q_LANES &&
-            s.score_vectors % s.value_vectors)
-            continue;
-        if (fields->offset == offsetof(attune_schedule, value_rows) && s.strategy == ATTUNE_Q_LANES &&
-            (s.value_rows * s.value_vectors + 2 > c->m->target->vector_registers || s.value_rows > c->p->head_dim_v))
-            return;
-        const int32_t comes_to = normalised(c->p, fields, s);
-        if (comes_to != last) combine(c, fields + 1, s);
+    const mha_schedule_field *const field = &mha_schedule_fields[i];
+    int32_t last = INT32_MIN;
+    for (const int32_t *value = field->values; *value; value++) {
+        *mha_schedule_at(&s, field->word) = *value;
+        const hope is = hope_of(c, field, &s);
+        if (is == NONE_OF_THE_REST) return;
+        if (is == NOT_THIS) continue;
+        const int32_t comes_to = normalised(c->p, field, s);
+        if (comes_to != last) combine(c, i + 1, part, s);
         last = comes_to;
-        if (*value >= largest_value(c->p, fields, &s)) return;
+        if (*value >= largest_value(c->p, field, &s)) return;
     }
+}
+
+/* Leaves choices to attune: all; or those that it would make so for these numbers, and then they follow when the
+ * numbers change. */
+static void leave_choices(const collector *c, attune_schedule *s, bool all) {
+    for (int i = 0; i < MHA_NUM_SCHEDULE_FIELDS; i++) {
+        const mha_schedule_field *field = &mha_schedule_fields[i];
+        attune_schedule left = *s;
+        if (!mha_schedule_is_choice(field)) continue;
+        *mha_schedule_at(&left, field->word) = MHA_SCHEDULE_AUTO;
+        attune_schedule settled = left;
+        mha_schedule_settle(c->p, c->m->target, &settled);
+        if (all || mha_schedule_value(&settled, field->word) == mha_schedule_value(s, field->word)) *s = left;
+    }
+}
+
+/* A schedule of another strategy, with the same products. */
+static attune_schedule with_products_of(attune_schedule s, const attune_schedule *base) {
+    for (int i = 0; i < MHA_NUM_SCHEDULE_FIELDS; i++) {
+        const mha_schedule_field *field = &mha_schedule_fields[i];
+        if (field->part == MHA_PART_PRODUCTS) *mha_schedule_at(&s, field->word) = mha_schedule_value(base, field->word);
+    }
+    return s;
 }
 
 /* Vectors of half the width and of a quarter leave fewer lanes empty where rows are few. Products share the lanes of
@@ -232,23 +218,22 @@ static int32_t narrowest_lanes(const attune_problem *p, int32_t widest) {
 static void combine_all(collector *c) {
     const attune_problem *p = c->p;
     const int32_t widest = c->m->target->vector_bytes / (p->softmax_precision == ATTUNE_F64 ? 8 : 4);
-    attune_schedule base;
+    attune_schedule base, q;
     mha_choose(p, c->m->target, &base);
     collect(c, base);
+    leave_choices(c, &base, true);
     if (mha_has_keys(p)) {
-        attune_schedule s = base;
-        s.strategy = ATTUNE_Q_LANES;
-        s.kv_chunk = 0;
-        for (s.lanes = widest; s.lanes >= narrowest_lanes(p, widest); s.lanes /= 2) combine(c, q_lanes, s);
+        mha_choose_q_lanes(p, c->m->target, &q); /* with the numbers that matter little */
+        q = with_products_of(q, &base);
+        for (q.lanes = widest; q.lanes >= narrowest_lanes(p, widest); q.lanes /= 2) combine(c, 0, MHA_PART_Q_LANES, q);
     }
     if (mha_attends(p)) {
-        attune_schedule s = base;
-        s.strategy = ATTUNE_D_LANES;
-        s.lanes = widest;
-        s.q_vectors = 1;
-        combine(c, d_lanes, s);
+        /* kv_chunk is made a multiple of kv_tile even before that has its value. */
+        const attune_schedule d = {
+            .struct_size = sizeof d, .strategy = ATTUNE_D_LANES, .lanes = widest, .kv_tile = widest};
+        combine(c, 0, MHA_PART_D_LANES, with_products_of(d, &base));
     }
-    if (mha_is_block(p)) combine(c, gemm, base);
+    if (mha_is_block(p)) combine(c, 0, MHA_PART_PRODUCTS, base);
 }
 
 size_t tune_space(const attune_problem *p, const tune_machine *m, tune_candidate *candidates, size_t capacity) {
@@ -263,36 +248,41 @@ size_t tune_space(const attune_problem *p, const tune_machine *m, tune_candidate
     return finish(&c);
 }
 
-/* The value after or before x in the list; 0: there is none. */
-static int32_t next_value(const choices *c, int32_t x, bool up) {
-    int32_t below = 0;
-    for (const int32_t *value = c->values; *value; value++) {
-        if (*value > x && up) return *value;
-        if (*value < x) below = *value;
+/* Whether `value` is a step from x: the next one of a number, any other one of a choice. */
+static bool is_step(const mha_schedule_field *field, int32_t x, int32_t value) {
+    if (mha_schedule_is_choice(field)) return value != x;
+    int32_t below = 0, above = 0;
+    for (const int32_t *v = field->values; *v; v++) {
+        if (*v < x) below = *v;
+        if (*v > x && !above) above = *v;
     }
-    return up ? 0 : below;
+    return value == below || value == above;
 }
 
-static void collect_steps(collector *c, const choices *fields, const attune_schedule *s) {
-    for (; fields->name; fields++)
-        for (int up = 0; up < 2; up++) {
-            attune_schedule other = *s;
-            int32_t *const x = number(&other, fields);
-            const int32_t value = next_value(fields, *x, up);
-            if (!value) continue;
-            *x = value;
+static void collect_steps(collector *c, unsigned part, const attune_schedule *s) {
+    attune_schedule from = *s;
+    leave_choices(c, &from, false);
+    for (int i = 0; i < MHA_NUM_SCHEDULE_FIELDS; i++) {
+        const mha_schedule_field *const field = &mha_schedule_fields[i];
+        if (field->part != part) continue;
+        for (const int32_t *value = field->values; *value; value++) {
+            attune_schedule other = from;
+            if (!is_step(field, mha_schedule_value(s, field->word), *value)) continue;
+            *mha_schedule_at(&other, field->word) = *value;
             /* A step of one of two numbers, of which one divides the other, takes the other along. */
-            if (fields->offset == offsetof(attune_schedule, score_vectors) && other.score_vectors % other.value_vectors)
-                other.value_vectors = other.score_vectors;
+            if (field->word == ID(score_row_vectors) && other.score_row_vectors % other.value_row_vectors)
+                other.value_row_vectors = other.score_row_vectors;
             collect(c, other);
         }
+    }
 }
 
 size_t tune_neighbours(const attune_problem *p, const tune_machine *m, const attune_schedule *s,
                        tune_candidate *candidates, size_t capacity) {
     collector c = {.p = p, .m = m, .list = candidates, .capacity = capacity};
-    if (mha_has_keys(p)) collect_steps(&c, attention_choices(s), s);
-    if (mha_is_block(p)) collect_steps(&c, gemm, s);
+    const unsigned strategy = s->strategy == ATTUNE_D_LANES ? MHA_PART_D_LANES : MHA_PART_Q_LANES;
+    if (mha_has_keys(p)) collect_steps(&c, strategy, s);
+    if (mha_is_block(p)) collect_steps(&c, MHA_PART_PRODUCTS, s);
     size_t count = finish(&c), kept = 0;
     for (size_t i = 0; i < count; i++)
         if (compare_schedules(&candidates[i].schedule, s)) candidates[kept++] = candidates[i];

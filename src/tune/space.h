@@ -44,7 +44,7 @@ size_t tune_space(const attune_problem *canonical, const tune_machine *machine, 
                   size_t capacity);
 
 /* The legal schedules that differ from `schedule` in one number, and that to the next larger or smaller value which
- * tune_space knows of. */
+ * tune_space knows of, or in one choice. Choices that attune would make follow when a number changes. */
 size_t tune_neighbours(const attune_problem *canonical, const tune_machine *machine, const attune_schedule *schedule,
                        tune_candidate *candidates, size_t capacity);
 

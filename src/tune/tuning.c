@@ -426,11 +426,10 @@ attune_status attune_schedule_predict(attune_context *context, const attune_prob
         at_fail(&err, ATTUNE_INVALID_ARGUMENT, "attune_schedule_predict was given NULL");
         return at_report(&err);
     }
-    if (mha_canonicalize(problem, &canonical, &err) || mha_schedule_in(&given, &own, &err)) return at_report(&err);
+    if (mha_canonicalize(problem, &canonical, &err) || mha_schedule_in(&given, &own, &canonical, context->target, &err))
+        return at_report(&err);
     attune_prediction full = {.struct_size = sizeof full};
-    if (given) {
-        if (mha_schedule_check(&canonical, given, context->target, &err)) return at_report(&err);
-    } else {
+    if (!given) {
         full.is_tuned = at_tuning_find(context, at_attention_of(&canonical), &own);
         if (!full.is_tuned) mha_choose(&canonical, context->target, &own);
     }

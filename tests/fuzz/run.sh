@@ -91,6 +91,7 @@ if [ -n "${ATTUNE:-}" ]; then make_seeds >/dev/null; fi
 words_of() {
     cat "tests/fuzz/words/$1"
     [ "$1" != fuzz_problem ] || bash scripts/problem_fields.sh | awk '{ print "\"" $2 "=\"" }'
+    [ "$1" != fuzz_problem ] || bash scripts/schedule_fields.sh | awk '{ print "\"" $1 "=\"" }'
 }
 
 run_one() {

@@ -10,27 +10,26 @@ static const int8_t rows[] = {1, 1, 2, 3, 4, 5, 6, 8, 16}, vectors[] = {1, 1, 1,
 
 static void draw_q_lanes(tool_random *random, attune_schedule *s) {
     s->strategy = ATTUNE_Q_LANES;
-    s->value_vectors = pick(random, vectors, 7);
-    s->score_vectors = s->value_vectors * pick(random, vectors, 7);
-    s->q_vectors = s->score_vectors * pick(random, vectors, 7);
-    s->score_rows = pick(random, rows, 9);
-    s->value_rows = pick(random, rows, 9);
-    s->score_unroll = pick(random, vectors, 7);
-    s->value_unroll = pick(random, vectors, 7);
-    s->kv_tile = s->score_rows * (int32_t)tool_random_range(random, 1, 24);
+    s->value_row_vectors = pick(random, vectors, 7);
+    s->score_row_vectors = s->value_row_vectors * pick(random, vectors, 7);
+    s->task_row_vectors = s->score_row_vectors * pick(random, vectors, 7);
+    s->score_keys = pick(random, rows, 9);
+    s->value_columns = pick(random, rows, 9);
+    s->score_columns = pick(random, vectors, 7);
+    s->value_keys = pick(random, vectors, 7);
+    s->kv_tile = s->score_keys * (int32_t)tool_random_range(random, 1, 24);
     s->kv_chunk = 0;
 }
 
 static void draw_d_lanes(tool_random *random, attune_schedule *s) {
     s->strategy = ATTUNE_D_LANES;
+    s->score_keys = pick(random, rows, 9);
     s->score_rows = pick(random, rows, 9);
-    s->score_vectors = pick(random, rows, 9);
-    s->score_unroll = pick(random, vectors, 7);
+    s->score_column_vectors = pick(random, vectors, 7);
     s->value_rows = pick(random, rows, 9);
-    s->value_vectors = pick(random, vectors, 7);
-    s->value_unroll = pick(random, vectors, 7);
-    s->q_vectors = 1;
-    s->kv_tile = s->score_rows * (int32_t)tool_random_range(random, 1, 24);
+    s->value_column_vectors = pick(random, vectors, 7);
+    s->value_keys = pick(random, vectors, 7);
+    s->kv_tile = s->score_keys * (int32_t)tool_random_range(random, 1, 24);
     s->kv_chunk = s->kv_tile * (int32_t)tool_random_range(random, 1, tool_random_chance(random, 50) ? 2 : 20);
 }
 
@@ -39,16 +38,16 @@ static void draw_gemm(tool_random *random, attune_schedule *s) {
     int most = 0; /* logarithm: vectors of a panel's tile */
     while (s->lanes << (most + 1) <= 64) most++;
     s->gemm_rows = pick(random, rows, 9);
-    s->gemm_vectors = 1 << tool_random_range(random, 0, most < 2 ? most : 2);
-    s->gemm_block = s->gemm_rows * (int32_t)tool_random_range(random, 1, 9);
+    s->gemm_column_vectors = 1 << tool_random_range(random, 0, most < 2 ? most : 2);
+    s->gemm_task_rows = s->gemm_rows * (int32_t)tool_random_range(random, 1, 9);
     s->gemm_depth = is_deep ? 0 : (int32_t)tool_random_range(random, 1, tool_random_chance(random, 50) ? 8 : 100);
 }
 
 /* Whether a random schedule of this strategy was found. */
 static bool try_strategy(attune_context *context, tool_random *random, attune_strategy strategy, check_case *c) {
-    const attune_schedule chosen = c->schedule;
+    const int32_t lanes = c->schedule.lanes;
     for (int attempt = 0; attempt < 200; attempt++) {
-        attune_schedule s = chosen;
+        attune_schedule s = {.struct_size = sizeof s, .lanes = lanes};
         if (tool_random_chance(random, 30)) s.lanes = 1 << tool_random_range(random, 0, 4);
         if (strategy == ATTUNE_D_LANES)
             draw_d_lanes(random, &s);

@@ -154,12 +154,14 @@ static bool make_legal(check_machine *machine, check_case *c) {
     const attune_problem *const p = &c->problem;
     if (!context || attune_problem_check(p) != ATTUNE_OK || !has_tensors(c) || shares_written_pages(c)) return false;
     if (attune_schedule_check(context, p, s) == ATTUNE_OK) return true;
-    if (p->seq_kv > 0 && s->score_rows > p->seq_kv) {
-        s->score_rows = (int32_t)p->seq_kv;
-        s->kv_tile = s->kv_tile / s->score_rows * s->score_rows;
+    if (p->seq_kv > 0 && s->score_keys > p->seq_kv) {
+        s->score_keys = (int32_t)p->seq_kv;
+        s->kv_tile = s->kv_tile / s->score_keys * s->score_keys;
     }
-    while (s->strategy == ATTUNE_Q_LANES && s->score_unroll > 1 && p->head_dim % s->score_unroll) s->score_unroll--;
-    if (p->head_dim_v && s->value_rows > p->head_dim_v) s->value_rows = (int32_t)p->head_dim_v;
+    while (s->score_columns > 1 && p->head_dim % s->score_columns) s->score_columns--;
+    if (p->head_dim_v && s->value_columns > p->head_dim_v) s->value_columns = (int32_t)p->head_dim_v;
+    s->value_by = ATTUNE_VALUE_AUTO;
+    if (s->gemm_by) s->gemm_by = ATTUNE_GEMM_AUTO;
     if (attune_schedule_check(context, p, s) == ATTUNE_OK) return true;
     return attune_schedule_choose(context, p, s) == ATTUNE_OK;
 }

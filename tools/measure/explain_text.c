@@ -43,21 +43,23 @@ static void print_attention(const explanation *e) {
         printf("%*s%lld row%s for each KV head: %s\n", INDENT, "", (long long)e->tiles.rows,
                e->tiles.rows == 1 ? "" : "s",
                q ? "enough to fill vectors with rows" : "few, so that reading K and V once is what takes the time");
-    printf("%*sscores: %d x %d = %d accumulators and %d operands, of %d registers\n", INDENT, "", s->score_rows,
-           s->score_vectors, s->score_rows * s->score_vectors, q ? s->score_vectors + 1 : s->score_rows + 1,
+    const int score_rows = q ? s->score_row_vectors : s->score_rows;
+    printf("%*sscores: %d x %d = %d accumulators and %d operands, of %d registers\n", INDENT, "", s->score_keys,
+           score_rows, s->score_keys * score_rows, q ? score_rows + 1 : s->score_keys + 1,
            registers_of(e->machine.isa));
     if (q)
-        printf("%*svalues: %d x %d = %d accumulators at most\n", INDENT, "", s->value_rows, s->value_vectors,
-               s->value_rows * s->value_vectors);
+        printf("%*svalues: %d x %d = %d accumulators at most, by %s\n", INDENT, "", s->value_columns,
+               s->value_row_vectors, s->value_columns * s->value_row_vectors,
+               s->value_by == ATTUNE_VALUE_BY_ROWS ? "rows" : "columns");
     else
         printf("%*svalues: %d x %d = %d sums, read and written once for %d keys\n", INDENT, "", s->value_rows,
-               s->value_vectors, s->value_rows * s->value_vectors, s->value_unroll);
+               s->value_column_vectors, s->value_rows * s->value_column_vectors, s->value_keys);
     if (s->gemm_rows)
-        printf("%*sproducts: %d x %d = %d accumulators, %d rows in a task\n", INDENT, "", s->gemm_rows, s->gemm_vectors,
-               s->gemm_rows * s->gemm_vectors, s->gemm_block);
+        printf("%*sproducts: %d x %d = %d accumulators, %d rows in a task\n", INDENT, "", s->gemm_rows,
+               s->gemm_column_vectors, s->gemm_rows * s->gemm_column_vectors, s->gemm_task_rows);
     if (!q || !e->has_tiles) return;
     print_waste("rows", e->tiles.rows, e->tiles.block);
-    print_waste("keys", e->tiles.keys, s->score_rows);
+    print_waste("keys", e->tiles.keys, s->score_keys);
 }
 
 static void print_why(const explanation *e) {

@@ -13,11 +13,11 @@ bool tile_cut_of(const attune_problem *p, const attune_schedule *s, tile_cut *cu
     *cut =
         (tile_cut){.rows = p->seq_q > 0 ? p->seq_q * (p->num_heads / p->num_kv_heads) : 0, .keys = keys > 0 ? keys : 0};
     if (!cut->rows || !cut->keys) return false;
-    cut->block = q ? (int64_t)s->score_vectors * s->lanes : s->score_vectors;
+    cut->block = q ? (int64_t)s->score_row_vectors * s->lanes : s->score_rows;
     cut->tile = smaller(s->kv_tile, cut->keys);
     cut->blocks = ceil_div(cut->rows, cut->block);
     cut->tiles = ceil_div(cut->keys, cut->tile);
-    cut->blocks_in_task = q ? smaller(s->q_vectors / s->score_vectors, cut->blocks) : cut->blocks;
+    cut->blocks_in_task = q ? smaller(s->task_row_vectors / s->score_row_vectors, cut->blocks) : cut->blocks;
     cut->tiles_in_task = q ? cut->tiles : smaller(ceil_div(s->kv_chunk, s->kv_tile), cut->tiles);
     return true;
 }

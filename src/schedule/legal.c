@@ -1,0 +1,222 @@
+/* Which schedules are legal. */
+#include "problem/pack_layout.h"
+#include "schedule/choose.h"
+#include "schedule/decide.h"
+#include "schedule/schedule.h"
+#include "schedule/schedule_fields.h"
+
+#include <string.h>
+
+/* Bounds that keep code and scratch small: a register tile of more accumulators than this only spills. */
+enum {
+    MAX_ACCUMULATORS = 64,
+    MAX_D_ACCUMULATORS = 32,
+    MAX_UNROLL = 16,
+    MAX_TASK_VECTORS = 64,
+    MAX_STREAMS = 4,
+    MAX_KV_TILE = 4096,
+    MAX_GEMM_TASK = 4096,
+    MAX_PREFETCH = 65536
+};
+
+typedef struct rule {
+    bool kept;
+    const char *sentence;
+} rule;
+
+static int max_lanes(const attune_problem *p, const at_target *target) {
+    return target->vector_bytes / (p->softmax_precision == ATTUNE_F64 ? 8 : 4);
+}
+
+static attune_status check_rules(const attune_problem *p, const attune_schedule *s, const at_target *target,
+                                 const rule *rules, size_t count, at_error *err) {
+    for (size_t i = 0; i < count; i++) {
+        if (rules[i].kept) continue;
+        char text[340];
+        mha_schedule_print(s, text, sizeof text);
+        return at_fail(err, ATTUNE_INVALID_SCHEDULE, "%s (%s; head_dim=%lld, head_dim_v=%lld, isa %s has %d lanes)",
+                       rules[i].sentence, text, (long long)p->head_dim, (long long)p->head_dim_v, target->name,
+                       max_lanes(p, target));
+    }
+    return ATTUNE_OK;
+}
+
+#define CHECK(rules) check_rules(p, s, target, rules, sizeof(rules) / sizeof *(rules), err)
+
+static attune_status check_lanes(const attune_problem *p, const attune_schedule *s, const at_target *target,
+                                 at_error *err) {
+    const rule rules[] = {
+        {s->lanes <= max_lanes(p, target) && !(s->lanes & (s->lanes - 1)),
+         "lanes must be a power of two that fits the ISA's vectors"},
+    };
+    return CHECK(rules);
+}
+
+static bool has_products(const attune_schedule *s) { return mha_schedule_parts(s) & MHA_PART_PRODUCTS; }
+
+static attune_status check_gemm(const attune_problem *p, const attune_schedule *s, const at_target *target,
+                                at_error *err) {
+    const bool is_block = mha_is_block(p);
+    const rule rules[] = {
+        {is_block || !has_products(s), "gemm_rows and the other numbers of products must be 0 without embed_dim"},
+        {!is_block || (s->gemm_rows && s->gemm_column_vectors && s->gemm_task_rows),
+         "gemm_rows, gemm_column_vectors and gemm_task_rows must be at least 1 with embed_dim"},
+        {s->gemm_rows * (int64_t)s->gemm_column_vectors <= MAX_ACCUMULATORS,
+         "gemm_rows * gemm_column_vectors must be at most 64"},
+        {!is_block || (s->gemm_column_vectors && MHA_PANEL_TILE % (s->gemm_column_vectors * (int64_t)s->lanes) == 0),
+         "gemm_column_vectors * lanes must divide 64"},
+        {!is_block || (s->gemm_rows && s->gemm_task_rows % s->gemm_rows == 0), "gemm_rows must divide gemm_task_rows"},
+        {s->gemm_task_rows <= MAX_GEMM_TASK, "gemm_task_rows must be at most 4096"},
+        {s->gemm_by != ATTUNE_GEMM_BY_TILES || mha_may_go_by_tiles(p, s, target),
+         "gemm_by=tiles needs an ISA with hardware tiles, bf16 without reproducible, and register tiles of 16 lanes "
+         "and 16 or 32 rows that eight of them hold"},
+        {s->gemm_prefetch <= MAX_PREFETCH, "gemm_prefetch must be at most 65536"},
+    };
+    return CHECK(rules);
+}
+
+static attune_status check_q_lanes(const attune_problem *p, const attune_schedule *s, const at_target *target,
+                                   at_error *err) {
+    const rule rules[] = {
+        {s->task_row_vectors <= MAX_TASK_VECTORS, "task_row_vectors must be at most 64"},
+        {s->score_row_vectors <= s->task_row_vectors && s->task_row_vectors % s->score_row_vectors == 0,
+         "score_row_vectors must divide task_row_vectors"},
+        {s->value_row_vectors <= s->score_row_vectors && s->score_row_vectors % s->value_row_vectors == 0,
+         "value_row_vectors must divide score_row_vectors"},
+        {s->score_keys * (int64_t)s->score_row_vectors <= MAX_ACCUMULATORS,
+         "score_keys * score_row_vectors must be at most 64"},
+        {s->value_columns <= p->head_dim_v, "value_columns must not exceed head_dim_v"},
+        {s->value_columns * (int64_t)s->value_row_vectors <= MAX_ACCUMULATORS,
+         "value_columns * value_row_vectors must be at most 64"},
+        {s->score_columns <= MAX_UNROLL && p->head_dim % s->score_columns == 0,
+         "score_columns must divide head_dim and be at most 16"},
+        {s->value_keys <= MAX_UNROLL, "value_keys must be at most 16"},
+        {s->kv_tile % s->score_keys == 0, "score_keys must divide kv_tile"},
+        {s->kv_tile <= MAX_KV_TILE, "kv_tile must be at most 4096"},
+        {s->value_by != ATTUNE_VALUE_BY_ROWS || mha_may_take_rows(p, s),
+         "value_by=rows needs attention that hides no key, K and V that are no codes, and head_dim_v of at least one "
+         "vector of 4 lanes or more; or few keys, in one tile"},
+        {s->kv_copy == ATTUNE_COPY_CONVERTED || !mha_attends_by_pairs(p, target),
+         "kv_copy must be converted where products are of pairs of bf16"},
+    };
+    return CHECK(rules);
+}
+
+static attune_status check_d_lanes(const attune_problem *p, const attune_schedule *s, const at_target *target,
+                                   at_error *err) {
+    const rule rules[] = {
+        {mha_attends(p), "d_lanes computes attention only"},
+        {s->score_keys * (int64_t)s->score_rows <= MAX_D_ACCUMULATORS,
+         "score_keys * score_rows must be at most 32 for d_lanes"},
+        {s->value_rows * (int64_t)s->value_column_vectors <= MAX_D_ACCUMULATORS,
+         "value_rows * value_column_vectors must be at most 32 for d_lanes"},
+        {s->score_column_vectors <= MAX_UNROLL, "score_column_vectors must be at most 16"},
+        {s->value_keys <= MAX_UNROLL, "value_keys must be at most 16"},
+        {s->value_rows * (int64_t)s->value_keys <= MAX_D_ACCUMULATORS,
+         "value_rows * value_keys must be at most 32 for d_lanes"},
+        {s->kv_tile % s->score_keys == 0, "score_keys must divide kv_tile"},
+        {s->kv_tile % s->lanes == 0, "lanes must divide kv_tile for d_lanes"},
+        {s->kv_tile <= MAX_KV_TILE, "kv_tile must be at most 4096"},
+        {s->kv_chunk >= s->kv_tile && s->kv_chunk % s->kv_tile == 0, "kv_tile must divide kv_chunk"},
+        {s->score_streams == 1 || s->score_streams == MAX_STREAMS, "score_streams must be 1 or 4"},
+        {s->score_streams == 1 || mha_may_stream_scores(s),
+         "score_streams=4 needs at least 4 lanes, 4 must divide score_keys, and score_keys / 4 must divide lanes"},
+        {s->value_streams <= MAX_UNROLL && s->value_keys % s->value_streams == 0,
+         "value_streams must divide value_keys"},
+        {!p->reproducible || (s->score_streams == 1 && s->value_streams == 1),
+         "score_streams and value_streams must be 1 with reproducible"},
+        {s->kv_prefetch < 0 || s->score_streams > 1 || s->value_streams > 1,
+         "kv_prefetch must be none where keys are read in one stream"},
+        {s->kv_prefetch <= MAX_PREFETCH, "kv_prefetch must be at most 65536"},
+    };
+    return CHECK(rules);
+}
+
+/* Rows are the same bits in every schedule only if all schedules rescale after the same keys. */
+static attune_status check_reproducible(const attune_problem *p, const attune_schedule *s, at_error *err) {
+    const int32_t kv_tile = mha_reproducible_kv_tile(p);
+    if (s->kv_tile == kv_tile) return ATTUNE_OK;
+    return at_fail(err, ATTUNE_INVALID_SCHEDULE, "kv_tile is %d; a reproducible problem of these head sizes needs %d",
+                   (int)s->kv_tile, (int)kv_tile);
+}
+
+/* ---- Ranges ---- */
+
+static attune_status check_range(const mha_schedule_field *field, int32_t value, at_error *err) {
+    int32_t count = 0;
+    while (field->words && field->words[count]) count++;
+    const int32_t least = field->words                           ? 0
+                          : field->kind == MHA_SCHEDULE_DISTANCE ? MHA_SCHEDULE_NONE
+                          : field->kind == MHA_SCHEDULE_COUNT    ? MHA_SCHEDULE_AUTO
+                                                                 : field->least;
+    if (value < least)
+        return at_fail(err, ATTUNE_INVALID_SCHEDULE, "%s is %d; it must be at least %d", field->name, (int)value,
+                       (int)least);
+    if (field->words && value >= count)
+        return at_fail(err, ATTUNE_INVALID_SCHEDULE, "%s is %d, which is no attune_%s", field->name, (int)value,
+                       field->name);
+    return ATTUNE_OK;
+}
+
+/* The field of the other strategy that is not 0; NULL: there is none. */
+static const mha_schedule_field *stranger(const attune_schedule *s) {
+    bool is_here[MHA_SCHEDULE_WORDS] = {false};
+    const unsigned parts = mha_schedule_parts(s) | MHA_PART_PRODUCTS;
+    for (int i = 0; i < MHA_NUM_SCHEDULE_FIELDS; i++)
+        if (mha_schedule_has(parts, &mha_schedule_fields[i])) is_here[mha_schedule_fields[i].word] = true;
+    for (int i = 0; i < MHA_NUM_SCHEDULE_FIELDS; i++) {
+        const mha_schedule_field *field = &mha_schedule_fields[i];
+        if (!is_here[field->word] && mha_schedule_value(s, field->word)) return field;
+    }
+    return NULL;
+}
+
+static attune_status check_ranges(const attune_schedule *s, at_error *err) {
+    if ((unsigned)s->strategy >= ATTUNE_STRATEGY_COUNT)
+        return at_fail(err, ATTUNE_INVALID_SCHEDULE, "strategy is %d, which is no attune_strategy", (int)s->strategy);
+    const unsigned parts = mha_schedule_parts(s);
+    attune_status status = ATTUNE_OK;
+    for (int i = 0; !status && i < MHA_NUM_SCHEDULE_FIELDS; i++) {
+        const mha_schedule_field *field = &mha_schedule_fields[i];
+        if (mha_schedule_has(parts, field)) status = check_range(field, mha_schedule_value(s, field->word), err);
+    }
+    const mha_schedule_field *const other = status ? NULL : stranger(s);
+    if (other)
+        return at_fail(err, ATTUNE_INVALID_SCHEDULE, "%s is for %s: it must be 0", other->name,
+                       other->part == MHA_PART_D_LANES ? "d_lanes" : "q_lanes");
+    return status;
+}
+
+/* ---- All of it ---- */
+
+static attune_status check_settled(const attune_problem *p, const attune_schedule *s, const at_target *target,
+                                   at_error *err) {
+    attune_status status = check_lanes(p, s, target, err);
+    if (!status) status = check_gemm(p, s, target, err);
+    if (status) return status;
+    if (mha_attends(p) && p->reproducible && check_reproducible(p, s, err)) return ATTUNE_INVALID_SCHEDULE;
+    if (s->strategy == ATTUNE_D_LANES) return check_d_lanes(p, s, target, err);
+    /* Rotating and merging have no tiles. */
+    return mha_has_keys(p) ? check_q_lanes(p, s, target, err) : ATTUNE_OK;
+}
+
+attune_status mha_schedule_in(const attune_schedule **schedule, attune_schedule *whole, const attune_problem *p,
+                              const at_target *target, at_error *err) {
+    if (!*schedule) return ATTUNE_OK;
+    attune_status status = at_copy_in(&mha_schedule_struct, *schedule, whole, err);
+    if (!status) status = check_ranges(whole, err);
+    if (status) return status;
+    mha_schedule_settle(p, target, whole);
+    *schedule = whole;
+    return check_settled(p, whole, target, err);
+}
+
+attune_status mha_schedule_check(const attune_problem *p, const attune_schedule *s, const at_target *target,
+                                 at_error *err) {
+    attune_schedule whole;
+    return mha_schedule_in(&s, &whole, p, target, err);
+}
+
+bool mha_schedule_same(const attune_schedule *a, const attune_schedule *b) {
+    return !memcmp(&a->strategy, &b->strategy, MHA_SCHEDULE_WORDS * sizeof(int32_t));
+}

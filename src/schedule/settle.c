@@ -1,0 +1,52 @@
+/* The choices that a schedule leaves to attune: what is usually best for its numbers. The figures behind them:
+ * docs/performance-lessons.md. */
+#include "base/integers.h"
+#include "problem/problem.h"
+#include "schedule/choose.h"
+#include "schedule/decide.h"
+
+bool mha_keeps_rows(const attune_problem *p, const attune_schedule *s, const at_target *target) {
+    return target->vector_bytes >= 64 && mha_may_keep_rows(p, s);
+}
+
+static void settle_q_lanes(const attune_problem *p, const at_target *target, attune_schedule *s) {
+    const bool by_rows = mha_attends(p) && (mha_takes_rows_at_once(p, s) || mha_keeps_rows(p, s, target));
+    if (!s->value_by) s->value_by = by_rows ? ATTUNE_VALUE_BY_ROWS : ATTUNE_VALUE_BY_COLUMNS;
+    if (!s->kv_copy) s->kv_copy = ATTUNE_COPY_CONVERTED;
+}
+
+/* Further ahead what was asked for is in the prefetchers' way; with several rows there is more to do for each key, and
+ * nearer is too late. */
+static int32_t usual_prefetch(const attune_problem *p, const attune_schedule *s) {
+    enum { NONE = -1, ONE_ROW = 1024, MORE_ROWS = 2048 /* bytes */ };
+    attune_problem seen = *p;
+    if (p->low_rank) seen.seq_kv = p->low_rank;
+    if (!mha_is_from_memory(&seen) || (s->score_streams == 1 && s->value_streams == 1)) return NONE;
+    return p->seq_q * (p->num_heads / p->num_kv_heads) == 1 ? ONE_ROW : MORE_ROWS;
+}
+
+/* Prefetchers follow four streams well. With `reproducible` keys are summed in their order. */
+static void settle_d_lanes(const attune_problem *p, attune_schedule *s) {
+    enum { STREAMS = 4 };
+    if (!s->score_streams) s->score_streams = !p->reproducible && mha_may_stream_scores(s) ? STREAMS : 1;
+    if (!s->value_streams) s->value_streams = p->reproducible ? 1 : s->value_keys % STREAMS ? s->value_keys : STREAMS;
+    if (!s->kv_prefetch) s->kv_prefetch = usual_prefetch(p, s);
+}
+
+/* Few rows make few tasks: narrow ones. */
+static void settle_products(const attune_problem *p, const at_target *target, attune_schedule *s) {
+    enum { MANY_ROWS = 32, TURNS = 64 };
+    const bool by_tiles = mha_may_go_by_tiles(p, s, target), few = s->gemm_task_rows < MANY_ROWS;
+    if (!s->gemm_by) s->gemm_by = by_tiles ? ATTUNE_GEMM_BY_TILES : ATTUNE_GEMM_BY_VECTORS;
+    if (!s->gemm_prefetch) s->gemm_prefetch = TURNS;
+    if (!s->gemm_groups) s->gemm_groups = few ? ATTUNE_GROUPS_NARROW : ATTUNE_GROUPS_WHOLE;
+    if (!s->gemm_rest) s->gemm_rest = ATTUNE_REST_OWN;
+}
+
+void mha_schedule_settle(const attune_problem *p, const at_target *target, attune_schedule *s) {
+    if (s->strategy == ATTUNE_D_LANES)
+        settle_d_lanes(p, s);
+    else
+        settle_q_lanes(p, target, s);
+    if (mha_is_block(p)) settle_products(p, target, s);
+}
