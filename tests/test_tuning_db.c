@@ -125,6 +125,19 @@ static void plant(const attune_context *context, const char *file, const char *p
     tune_database_close(d);
 }
 
+/* The same with a text. */
+static void plant_text(const attune_context *context, const char *problem, const char *schedule) {
+    const attune_problem p = problem_canonical(problem);
+    char problem_text[2048];
+    tune_place place;
+    at_error err = {0};
+    at_tuning_place(context, at_attention_of(&p), problem_text, sizeof problem_text, &place);
+    const tune_timing timing = {schedule, 1e-3, 0.5, 9};
+    tune_database *d = open_database(path);
+    if (tune_database_add(d, &place, "v1", &timing, 1, 0, &err)) fail_msg("%s", err.message);
+    tune_database_close(d);
+}
+
 static bool finds(attune_context *context, const char *problem, attune_schedule *schedule) {
     const attune_problem p = problem_canonical(problem);
     *schedule = (attune_schedule)ATTUNE_SCHEDULE_INIT;
@@ -168,6 +181,40 @@ static void only_lengths_and_heads_may_differ(void **state) {
     for (size_t i = 0; i < sizeof unlike / sizeof *unlike; i++)
         if (finds(context, unlike[i], &schedule)) fail_msg("%s", unlike[i]);
     assert_false(finds(context, "num_heads=2,seq_q=40,seq_kv=40,head_dim=16", &schedule)); /* 1.25 squared is far */
+    attune_context_destroy(context);
+}
+
+/* Results of a version whose schedules had other fields are no error, here or for a neighbour. */
+static void schedules_of_before_are_passed_over(void **state) {
+    (void)state;
+    attune_context *context = open_context(dir, "", 1);
+    attune_schedule schedule;
+    plant_text(context, THERE,
+               "strategy=q_lanes,lanes=4,score_rows=6,score_vectors=2,score_unroll=4,value_rows=6,"
+               "value_vectors=2,value_unroll=1,q_vectors=4,kv_tile=48,kv_chunk=0");
+    assert_false(finds(context, THERE, &schedule));
+    assert_false(finds(context, "num_heads=2,seq_q=40,seq_kv=32,head_dim=16", &schedule));
+    assert_int_equal(messages, 0);
+    const attune_schedule s = unusual(context, 0);
+    plant(context, path, THERE, &s, 0.5);
+    assert_finds(context, THERE, &s);
+    attune_context_destroy(context);
+}
+
+/* Vectors of two lanes can have values by rows in one tile only: a neighbour with more keys takes columns. */
+static void usual_choices_are_made_anew(void **state) {
+    (void)state;
+    attune_context *context = open_context(dir, "", 1);
+    static const char there[] = "num_heads=2,seq_q=32,seq_kv=32,head_dim=16";
+    static const char here[] = "num_heads=2,seq_q=32,seq_kv=36,head_dim=16";
+    attune_schedule schedule;
+    plant_text(context, there,
+               "strategy=q_lanes,lanes=2,score_row_vectors=4,score_keys=2,score_columns=4,value_by=rows,"
+               "value_row_vectors=4,value_columns=2,value_keys=2,task_row_vectors=4,kv_tile=32,kv_copy=converted");
+    assert_true(finds(context, there, &schedule));
+    assert_int_equal(schedule.value_by, ATTUNE_VALUE_BY_ROWS);
+    assert_true(finds(context, here, &schedule));
+    assert_int_equal(schedule.value_by, ATTUNE_VALUE_BY_COLUMNS);
     attune_context_destroy(context);
 }
 
@@ -961,6 +1008,8 @@ static void a_strange_name_is_only_a_name(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         CASE(only_lengths_and_heads_may_differ),
+        CASE(schedules_of_before_are_passed_over),
+        CASE(usual_choices_are_made_anew),
         CASE(open_lengths_are_near_by_their_bounds),
         CASE(a_neighbour_has_to_suit),
         CASE(the_nearest_number_of_threads_and_the_latest),

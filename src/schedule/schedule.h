@@ -26,6 +26,9 @@ void mha_choose(const attune_problem *canonical, const at_target *target, attune
 /* Gives choices that are auto the value that attune chooses for these numbers, which are in range. Kernels are built of
  * settled schedules, and keys and text have these. */
 void mha_schedule_settle(const attune_problem *canonical, const at_target *target, attune_schedule *schedule);
+/* The other way: leaves all choices to attune, or those that it would make so. These follow when something changes. */
+void mha_schedule_leave_choices(attune_schedule *schedule);
+void mha_schedule_leave_usual(const attune_problem *canonical, const at_target *target, attune_schedule *schedule);
 /* The kv_tile that every schedule of a problem with `reproducible` has. */
 int32_t mha_reproducible_kv_tile(const attune_problem *canonical);
 attune_status mha_schedule_parse(const char *text, attune_schedule *schedule, at_error *err);

@@ -7,12 +7,13 @@
 
 enum { Q_LANES = MHA_PART_Q_LANES, D_LANES = MHA_PART_D_LANES, PRODUCTS = MHA_PART_PRODUCTS, ANY = MHA_PART_ANY };
 
-#define ID(member)  MHA_SCHEDULE_ID(member)
-#define TILE        MHA_DRAW_TILE
-#define FEW         MHA_DRAW_FEW
-#define FACTORS     MHA_DRAW_FACTORS
-#define POWER       MHA_DRAW_POWER
-#define UP_TO(most) MHA_DRAW_UP_TO, .draw_most = (most)
+#define ID(member)           MHA_SCHEDULE_ID(member)
+#define TILE                 MHA_DRAW_TILE
+#define FEW                  MHA_DRAW_FEW
+#define FACTORS              MHA_DRAW_FACTORS
+#define POWER                MHA_DRAW_POWER
+#define UP_TO(most)          MHA_DRAW_UP_TO, .draw_most = (most)
+#define OFTEN_FEW(few, most) MHA_DRAW_UP_TO, .draw_few = (few), .draw_most = (most)
 #define FIELD(kind_, member_, part_, ...)                                                                              \
     {.kind = MHA_SCHEDULE_##kind_, .name = #member_, .word = ID(member_), .part = (part_), __VA_ARGS__},
 const mha_schedule_field mha_schedule_fields[MHA_NUM_SCHEDULE_FIELDS] = {

@@ -30,7 +30,7 @@ typedef enum mha_schedule_draw {
     MHA_DRAW_FEW,     /* up to 4 */
     MHA_DRAW_FACTORS, /* the product of two such, so that it has divisors */
     MHA_DRAW_POWER,   /* 1, 2 or 4 */
-    MHA_DRAW_UP_TO    /* up to draw_most; in half of the cases only a few */
+    MHA_DRAW_UP_TO    /* up to draw_most, or, in half of the cases, to draw_few if that is not 0 */
 } mha_schedule_draw;
 
 typedef struct mha_schedule_field {
@@ -43,7 +43,7 @@ typedef struct mha_schedule_field {
     bool is_minor;            /* the tuner tries it in steps only, not in the product of all values */
     int32_t values[16];       /* that the tuner tries, ascending; 0 ends them */
     mha_schedule_draw draw;
-    int32_t draw_most;
+    int32_t draw_few, draw_most;
     bool is_often_0;          /* in half of the cases */
     int divides, multiple_of; /* another member that it must divide, or be a multiple of; 0: none */
 } mha_schedule_field;

@@ -4,6 +4,7 @@
 #include "problem/problem.h"
 #include "schedule/choose.h"
 #include "schedule/decide.h"
+#include "schedule/schedule_fields.h"
 
 bool mha_keeps_rows(const attune_problem *p, const attune_schedule *s, const at_target *target) {
     return target->vector_bytes >= 64 && mha_may_keep_rows(p, s);
@@ -41,6 +42,24 @@ static void settle_products(const attune_problem *p, const at_target *target, at
     if (!s->gemm_prefetch) s->gemm_prefetch = TURNS;
     if (!s->gemm_groups) s->gemm_groups = few ? ATTUNE_GROUPS_NARROW : ATTUNE_GROUPS_WHOLE;
     if (!s->gemm_rest) s->gemm_rest = ATTUNE_REST_OWN;
+}
+
+void mha_schedule_leave_choices(attune_schedule *s) {
+    for (int i = 0; i < MHA_NUM_SCHEDULE_FIELDS; i++)
+        if (mha_schedule_is_choice(&mha_schedule_fields[i]))
+            *mha_schedule_at(s, mha_schedule_fields[i].word) = MHA_SCHEDULE_AUTO;
+}
+
+void mha_schedule_leave_usual(const attune_problem *p, const at_target *target, attune_schedule *s) {
+    for (int i = 0; i < MHA_NUM_SCHEDULE_FIELDS; i++) {
+        const int word = mha_schedule_fields[i].word;
+        attune_schedule left = *s, settled;
+        if (!mha_schedule_is_choice(&mha_schedule_fields[i])) continue;
+        *mha_schedule_at(&left, word) = MHA_SCHEDULE_AUTO;
+        settled = left;
+        mha_schedule_settle(p, target, &settled);
+        if (mha_schedule_value(&settled, word) == mha_schedule_value(s, word)) *s = left;
+    }
 }
 
 void mha_schedule_settle(const attune_problem *p, const at_target *target, attune_schedule *s) {

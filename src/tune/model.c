@@ -143,15 +143,20 @@ static tune_costs d_lanes_costs(const attune_problem *p, const tune_machine *m, 
                         .tasks = chunks * CHUNK + tiles * rows * 20};
 }
 
+/* A turn of a register tile of a product. By hardware tiles one of 16 x 16 takes a cycle. */
+static double gemm_turn(const tune_machine *m, double width, const attune_schedule *s) {
+    enum { TILE_ROWS = 16 };
+    if (s->gemm_by == ATTUNE_GEMM_BY_TILES) return (double)(s->gemm_rows / TILE_ROWS * s->gemm_column_vectors);
+    return turn_cost(m, width, s->gemm_rows, s->gemm_column_vectors, s->gemm_rows + s->gemm_column_vectors, 1);
+}
+
 static double gemm_cost(const attune_problem *p, const tune_machine *m, const attune_schedule *s) {
-    const double width = width_of(p, m, s);
     const double rows = size_of(p->seq_q, p->max_seq_q) * (double)min_of(p->batch, 1 << 16);
     const double depth = (double)p->embed_dim, columns = (double)(2 * (p->num_heads + p->num_kv_heads) * p->head_dim);
     const double passes = s->gemm_depth ? round_up(depth, s->gemm_depth) / s->gemm_depth : 1;
-    const double turn =
-        turn_cost(m, width, s->gemm_rows, s->gemm_column_vectors, s->gemm_rows + s->gemm_column_vectors, 1);
     const double turns = share_of_turns(mha_projects_by_pairs(p, m->target));
-    const double tile = depth * turns * turn + passes * (20 + 2 * s->gemm_rows * s->gemm_column_vectors);
+    const double tile =
+        depth * turns * gemm_turn(m, width_of(p, m, s), s) + passes * (20 + 2 * s->gemm_rows * s->gemm_column_vectors);
     const double blocks = round_up(rows, s->gemm_task_rows) / s->gemm_task_rows;
     return round_up(rows, s->gemm_rows) / s->gemm_rows * columns / (s->gemm_column_vectors * s->lanes) * tile +
            blocks * columns * depth * turns / 64;

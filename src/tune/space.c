@@ -184,20 +184,6 @@ static void combine(collector *c, int i, unsigned part, attune_schedule s) {
     }
 }
 
-/* Leaves choices to attune: all; or those that it would make so for these numbers, and then they follow when the
- * numbers change. */
-static void leave_choices(const collector *c, attune_schedule *s, bool all) {
-    for (int i = 0; i < MHA_NUM_SCHEDULE_FIELDS; i++) {
-        const mha_schedule_field *field = &mha_schedule_fields[i];
-        attune_schedule left = *s;
-        if (!mha_schedule_is_choice(field)) continue;
-        *mha_schedule_at(&left, field->word) = MHA_SCHEDULE_AUTO;
-        attune_schedule settled = left;
-        mha_schedule_settle(c->p, c->m->target, &settled);
-        if (all || mha_schedule_value(&settled, field->word) == mha_schedule_value(s, field->word)) *s = left;
-    }
-}
-
 /* A schedule of another strategy, with the same products. */
 static attune_schedule with_products_of(attune_schedule s, const attune_schedule *base) {
     for (int i = 0; i < MHA_NUM_SCHEDULE_FIELDS; i++) {
@@ -221,7 +207,7 @@ static void combine_all(collector *c) {
     attune_schedule base, q;
     mha_choose(p, c->m->target, &base);
     collect(c, base);
-    leave_choices(c, &base, true);
+    mha_schedule_leave_choices(&base);
     if (mha_has_keys(p)) {
         mha_choose_q_lanes(p, c->m->target, &q); /* with the numbers that matter little */
         q = with_products_of(q, &base);
@@ -261,7 +247,7 @@ static bool is_step(const mha_schedule_field *field, int32_t x, int32_t value) {
 
 static void collect_steps(collector *c, unsigned part, const attune_schedule *s) {
     attune_schedule from = *s;
-    leave_choices(c, &from, false);
+    mha_schedule_leave_usual(c->p, c->m->target, &from);
     for (int i = 0; i < MHA_NUM_SCHEDULE_FIELDS; i++) {
         const mha_schedule_field *const field = &mha_schedule_fields[i];
         if (field->part != part) continue;

@@ -116,11 +116,20 @@ typedef struct lookup {
     int num_complaints;
 } lookup;
 
-/* One that is not legal any more is passed over. */
+/* One that cannot be read or is not legal any more is passed over. */
 static bool parse_legal(const lookup *l, const char *text, at_operation o, attune_schedule *schedule) {
     *schedule = (attune_schedule)ATTUNE_SCHEDULE_INIT;
     return !o.op->schedule_parse(o, text, schedule, NULL) &&
            !o.op->schedule_check(o, schedule, l->context->target, NULL);
+}
+
+/* The winner of there, here: what attune would choose there it chooses anew. */
+static bool move_here(const lookup *l, const attune_problem *there, attune_schedule *schedule) {
+    const attune_problem *const here = l->wanted.problem;
+    mha_schedule_leave_usual(there, l->context->target, schedule);
+    if (mha_schedule_check(here, schedule, l->context->target, NULL)) return false;
+    mha_schedule_settle(here, l->context->target, schedule);
+    return true;
 }
 
 static int take(lookup *l, const attune_schedule *schedule) {
@@ -151,10 +160,11 @@ static int take_near(void *user, const tune_winner *winner) {
     attune_schedule schedule;
     if (l->wanted.op != &at_attention || mha_problem_parse(winner->problem, &problem, NULL) ||
         mha_canonicalize(&problem, &there, NULL) ||
-        !parse_legal(l, winner->schedule, at_attention_of(&there), &schedule) ||
-        !parse_legal(l, winner->schedule, l->wanted, &schedule))
+        !parse_legal(l, winner->schedule, at_attention_of(&there), &schedule))
         return 0;
-    const double change = modelled_ratio(l, l->wanted.problem, &schedule) / modelled_ratio(l, &there, &schedule);
+    const double ratio_there = modelled_ratio(l, &there, &schedule);
+    if (!move_here(l, &there, &schedule)) return 0;
+    const double change = modelled_ratio(l, l->wanted.problem, &schedule) / ratio_there;
     return winner->ratio * change < 1 ? take(l, &schedule) : 0;
 }
 

@@ -1,47 +1,59 @@
 /* Random cases: a problem, a schedule that is legal for it, data and the rest. */
 #include "check/check_case.h"
+#include "schedule_fields.h"
 
 static int32_t pick(tool_random *random, const int8_t *values, int count) {
     return values[tool_random_range(random, 0, count - 1)];
 }
 
-/* Mostly small tiles: they show as many mistakes as large ones, and compile faster. */
-static const int8_t rows[] = {1, 1, 2, 3, 4, 5, 6, 8, 16}, vectors[] = {1, 1, 1, 2, 2, 3, 4};
+/* ---- Numbers, by the list of fields ---- */
 
-static void draw_q_lanes(tool_random *random, attune_schedule *s) {
-    s->strategy = ATTUNE_Q_LANES;
-    s->value_row_vectors = pick(random, vectors, 7);
-    s->score_row_vectors = s->value_row_vectors * pick(random, vectors, 7);
-    s->task_row_vectors = s->score_row_vectors * pick(random, vectors, 7);
-    s->score_keys = pick(random, rows, 9);
-    s->value_columns = pick(random, rows, 9);
-    s->score_columns = pick(random, vectors, 7);
-    s->value_keys = pick(random, vectors, 7);
-    s->kv_tile = s->score_keys * (int32_t)tool_random_range(random, 1, 24);
-    s->kv_chunk = 0;
+static int32_t draw_number(tool_random *random, const mha_schedule_field *field) {
+    static const int8_t tiles[] = {1, 1, 2, 3, 4, 5, 6, 8, 16}, few[] = {1, 1, 1, 2, 2, 3, 4};
+    switch (field->draw) {
+    case MHA_DRAW_TILE: return pick(random, tiles, sizeof tiles);
+    case MHA_DRAW_FEW: return pick(random, few, sizeof few);
+    case MHA_DRAW_FACTORS: return pick(random, few, sizeof few) * pick(random, few, sizeof few);
+    case MHA_DRAW_POWER: return 1 << tool_random_range(random, 0, 2);
+    default: break;
+    }
+    const bool is_few = field->draw_few && tool_random_chance(random, 50);
+    return (int32_t)tool_random_range(random, 1, is_few ? field->draw_few : field->draw_most);
 }
 
-static void draw_d_lanes(tool_random *random, attune_schedule *s) {
-    s->strategy = ATTUNE_D_LANES;
-    s->score_keys = pick(random, rows, 9);
-    s->score_rows = pick(random, rows, 9);
-    s->score_column_vectors = pick(random, vectors, 7);
-    s->value_rows = pick(random, rows, 9);
-    s->value_column_vectors = pick(random, vectors, 7);
-    s->value_keys = pick(random, vectors, 7);
-    s->kv_tile = s->score_keys * (int32_t)tool_random_range(random, 1, 24);
-    s->kv_chunk = s->kv_tile * (int32_t)tool_random_range(random, 1, tool_random_chance(random, 50) ? 2 : 20);
+/* What it must divide, or be a multiple of, is an earlier number. */
+static int32_t fitting(const attune_schedule *s, const mha_schedule_field *field, int32_t x) {
+    if (field->multiple_of) x *= mha_schedule_value(s, field->multiple_of);
+    while (field->divides && mha_schedule_value(s, field->divides) % x) x--;
+    return x;
 }
 
-static void draw_gemm(tool_random *random, attune_schedule *s) {
-    const bool is_deep = tool_random_chance(random, 50);
-    int most = 0; /* logarithm: vectors of a panel's tile */
-    while (s->lanes << (most + 1) <= 64) most++;
-    s->gemm_rows = pick(random, rows, 9);
-    s->gemm_column_vectors = 1 << tool_random_range(random, 0, most < 2 ? most : 2);
-    s->gemm_task_rows = s->gemm_rows * (int32_t)tool_random_range(random, 1, 9);
-    s->gemm_depth = is_deep ? 0 : (int32_t)tool_random_range(random, 1, tool_random_chance(random, 50) ? 8 : 100);
+static void draw_numbers(tool_random *random, unsigned part, attune_schedule *s) {
+    for (int i = 0; i < MHA_NUM_SCHEDULE_FIELDS; i++) {
+        const mha_schedule_field *field = &mha_schedule_fields[i];
+        if (field->part != part || !field->draw) continue;
+        if (field->is_often_0 && tool_random_chance(random, 50)) continue;
+        *mha_schedule_at(s, field->word) = fitting(s, field, draw_number(random, field));
+    }
 }
+
+/* ---- Choices ---- */
+
+/* Half of them stay with attune; so do those that would not be legal. */
+static void draw_choices(attune_context *context, tool_random *random, const attune_problem *p, attune_schedule *s) {
+    const unsigned parts = mha_schedule_parts(s);
+    for (int i = 0; i < MHA_NUM_SCHEDULE_FIELDS; i++) {
+        const mha_schedule_field *field = &mha_schedule_fields[i];
+        if (!mha_schedule_is_choice(field) || !mha_schedule_has(parts, field) || tool_random_chance(random, 50))
+            continue;
+        int count = 0;
+        while (field->values[count]) count++;
+        *mha_schedule_at(s, field->word) = field->values[tool_random_range(random, 0, count - 1)];
+        if (attune_schedule_check(context, p, s) != ATTUNE_OK) *mha_schedule_at(s, field->word) = MHA_SCHEDULE_AUTO;
+    }
+}
+
+/* ---- Schedules ---- */
 
 /* Whether a random schedule of this strategy was found. */
 static bool try_strategy(attune_context *context, tool_random *random, attune_strategy strategy, check_case *c) {
@@ -49,12 +61,11 @@ static bool try_strategy(attune_context *context, tool_random *random, attune_st
     for (int attempt = 0; attempt < 200; attempt++) {
         attune_schedule s = {.struct_size = sizeof s, .lanes = lanes};
         if (tool_random_chance(random, 30)) s.lanes = 1 << tool_random_range(random, 0, 4);
-        if (strategy == ATTUNE_D_LANES)
-            draw_d_lanes(random, &s);
-        else
-            draw_q_lanes(random, &s);
-        if (c->problem.embed_dim) draw_gemm(random, &s);
+        s.strategy = strategy;
+        draw_numbers(random, strategy == ATTUNE_D_LANES ? MHA_PART_D_LANES : MHA_PART_Q_LANES, &s);
+        if (c->problem.embed_dim) draw_numbers(random, MHA_PART_PRODUCTS, &s);
         if (attune_schedule_check(context, &c->problem, &s) != ATTUNE_OK) continue;
+        draw_choices(context, random, &c->problem, &s);
         c->schedule = s;
         return true;
     }
