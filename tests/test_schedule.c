@@ -22,7 +22,7 @@ static attune_schedule parse(const char *text) {
 /* Legal on every target for head_dim 40. */
 static const char *const q_lanes =
     "strategy=q_lanes,lanes=4,score_row_vectors=4,score_keys=6,score_columns=4,value_by=columns,value_row_vectors=4,"
-    "value_columns=5,value_keys=1,task_row_vectors=8,kv_tile=96,kv_copy=converted";
+    "value_columns=5,value_keys=1,task_row_vectors=8,kv_tile=96,kv_copy=converted,task_prefetch=none";
 static const char *const d_lanes =
     "strategy=d_lanes,lanes=4,score_rows=2,score_keys=4,score_column_vectors=3,score_streams=4,value_rows=2,"
     "value_column_vectors=4,value_keys=4,value_streams=4,kv_tile=64,kv_chunk=512,kv_prefetch=none";

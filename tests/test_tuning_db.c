@@ -210,7 +210,8 @@ static void usual_choices_are_made_anew(void **state) {
     attune_schedule schedule;
     plant_text(context, there,
                "strategy=q_lanes,lanes=2,score_row_vectors=4,score_keys=2,score_columns=4,value_by=rows,"
-               "value_row_vectors=4,value_columns=2,value_keys=2,task_row_vectors=4,kv_tile=32,kv_copy=converted");
+               "value_row_vectors=4,value_columns=2,value_keys=2,task_row_vectors=4,kv_tile=32,kv_copy=converted,task_"
+               "prefetch=none");
     assert_true(finds(context, there, &schedule));
     assert_int_equal(schedule.value_by, ATTUNE_VALUE_BY_ROWS);
     assert_true(finds(context, here, &schedule));

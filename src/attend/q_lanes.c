@@ -202,6 +202,7 @@ void mha_q_lanes(mha_context *m) {
         c.rows = ir_let(b, "rows", ir_times(b, c.e.seq_q, m->group));
         c.e.positions_are_keys = mha_positions_are_keys(m, &c.e);
         c.keys_fill_tiles = ir_is_const(c.e.seq_kv) && c.e.seq_kv->value.i % m->s->score_keys == 0;
+        ql_open_ahead(&c);
         if (c.num_tasks)
             share_stripes(&c, task);
         else

@@ -89,6 +89,7 @@ typedef struct q_lanes {
     /* variables of the task */
     mha_entry e;
     const ir_expr *kv_head, *rows, *first_stripe, *stripes;
+    const ir_expr *next_head, *next_batch, *next_kv_batch; /* task_prefetch=head; else NULL */
 } q_lanes;
 
 /* Row of a tensor that is indexed [batch, head, token, column]. */
@@ -166,6 +167,10 @@ void ql_load_elements(q_lanes *c, const q_lanes_tile *tile, const ir_expr *to);
 mha_sight ql_sight(q_lanes *c, const q_lanes_tile *tile, const ir_expr *at);
 /* Whether it sees a key, which is `j` within the tile. */
 const ir_expr *ql_sees(q_lanes *c, const mha_sight *sight, const ir_expr *at, const ir_expr *key, const ir_expr *j);
+
+/* q_lanes_ahead.c: what the head after this one needs, prefetched with the scores of the keys from `first` on */
+void ql_open_ahead(q_lanes *c);
+void ql_ask_ahead(q_lanes *c, const q_lanes_tile *tile, const ir_expr *first);
 
 /* q_lanes_score.c: writes scores and tile_max */
 void ql_scores(q_lanes *c, const q_lanes_tile *tile);

@@ -145,6 +145,7 @@ void ql_scores(q_lanes *c, const q_lanes_tile *tile) {
     IR_LOOP(b, n, ir_for_begin(b, "score_tile", ir_div(b, tile->from, ir_idx(b, rows)), end, 1, false)) {
         t.first = ir_let(b, "first", ir_times(b, n, rows));
         find_keys(c, tile, &t);
+        ql_ask_ahead(c, tile, t.first);
         multiply(c, tile, &t);
         score(c, tile, &t);
         hide_some(c, tile, &t);

@@ -10,10 +10,25 @@ bool mha_keeps_rows(const attune_problem *p, const attune_schedule *s, const at_
     return target->vector_bytes >= 64 && mha_may_keep_rows(p, s);
 }
 
+/* A prefetch takes a slot of a load: a head pays that has this many multiply-adds for each line that it reads or
+ * writes, as 49 x 49 scores have in f32. What is larger than the second cache would be gone before the next head
+ * begins. */
+static attune_task_prefetch usual_task_prefetch(const attune_problem *p) {
+    enum { LINE = 64, PAYS = 320, USUAL = 512, LARGE = 1024 * 1024 };
+    const int64_t queries = p->seq_q == ATTUNE_DYNAMIC ? USUAL : p->seq_q;
+    const int64_t rows = queries * (p->num_heads / p->num_kv_heads), columns = p->head_dim + p->head_dim_v;
+    const int64_t keys = p->seq_kv == ATTUNE_DYNAMIC ? USUAL : p->seq_kv;
+    const int64_t k = p->head_dim * mha_dtype_bytes(p->k_dtype), v = p->head_dim_v * mha_dtype_bytes(p->v_dtype);
+    const int64_t bytes = rows * columns * mha_dtype_bytes(p->dtype) + keys * (k + v);
+    const bool pays = (double)rows * (double)keys * (double)columns * LINE >= PAYS * (double)bytes;
+    return pays && keys * (k + v) < LARGE ? ATTUNE_PREFETCH_HEAD : ATTUNE_PREFETCH_NONE;
+}
+
 static void settle_q_lanes(const attune_problem *p, const at_target *target, attune_schedule *s) {
     const bool by_rows = mha_attends(p) && (mha_takes_rows_at_once(p, s) || mha_keeps_rows(p, s, target));
     if (!s->value_by) s->value_by = by_rows ? ATTUNE_VALUE_BY_ROWS : ATTUNE_VALUE_BY_COLUMNS;
     if (!s->kv_copy) s->kv_copy = ATTUNE_COPY_CONVERTED;
+    if (!s->task_prefetch) s->task_prefetch = mha_attends(p) ? usual_task_prefetch(p) : ATTUNE_PREFETCH_NONE;
 }
 
 /* Further ahead what was asked for is in the prefetchers' way; with several rows there is more to do for each key, and

@@ -74,7 +74,7 @@ static double cache_factor(const tune_machine *m, double bytes) {
 static double share_of_turns(bool by_pairs) { return by_pairs ? 0.5 : 1; }
 
 static tune_costs q_lanes_costs(const attune_problem *p, const tune_machine *m, const attune_schedule *s) {
-    enum { SOFTMAX = 11, TILE_START = 14, TASK_START = 400, ELEMENT = 4 };
+    enum { SOFTMAX = 11, TILE_START = 14, TASK_START = 400, ELEMENT = 4, ASKED = 2, MISSED = 8 };
     const double width = width_of(p, m, s);
     const double lanes = s->lanes, rows = rows_of(p), keys = keys_of(p), dim = (double)p->head_dim;
     const double dim_v = (double)p->head_dim_v, tile_rows = s->score_row_vectors * lanes,
@@ -106,10 +106,13 @@ static tune_costs q_lanes_costs(const attune_problem *p, const tune_machine *m, 
     const double visible =
         mha_sees_more_later(p) ? 0.5 + 0.5 * smaller(1, (s->score_keys + tile_rows) / larger(keys, 1)) : 1;
     const double times = blocks * tiles * visible;
+    /* Lines of a head that its first user waits for a little, unless they were asked for. */
+    const double lines = ((rows + keys) * (dim + dim_v) * ELEMENT) / 64;
+    const double arriving = lines * (s->task_prefetch == ATTUNE_PREFETCH_HEAD ? ASKED : MISSED);
     return (tune_costs){.scores = times * scores,
                         .softmax = times * softmax,
                         .values = times * values,
-                        .tasks = tasks * TASK_START + blocks * tile_rows * (dim + dim_v) * 0.4};
+                        .tasks = tasks * TASK_START + blocks * tile_rows * (dim + dim_v) * 0.4 + arriving};
 }
 
 static tune_costs d_lanes_costs(const attune_problem *p, const tune_machine *m, const attune_schedule *s) {

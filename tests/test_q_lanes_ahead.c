@@ -1,0 +1,94 @@
+/* task_prefetch (q_lanes_ahead.c): every sort of problem has the same bits with it and without, and by the interpreter;
+ * and attune chooses it where it pays. */
+#include "problem/mha.h"
+#include "schedule/schedule.h"
+#include "support/calls.h"
+#include "target/target.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+static attune_schedule schedule_of(const attune_problem *p, attune_task_prefetch prefetch) {
+    attune_schedule s = ATTUNE_SCHEDULE_INIT;
+    s.strategy = ATTUNE_Q_LANES;
+    s.lanes = p->softmax_precision == ATTUNE_F64 ? 2 : 4;
+    s.score_row_vectors = s.score_columns = s.value_row_vectors = s.value_columns = s.value_keys = 1;
+    s.score_keys = 4;
+    s.task_row_vectors = 2;
+    s.kv_tile = p->reproducible ? mha_reproducible_kv_tile(p) : 12;
+    s.task_prefetch = prefetch;
+    return s;
+}
+
+static void run(sample_call *call, attune_task_prefetch prefetch) {
+    attune_kernel *kernel;
+    const attune_schedule s = schedule_of(&call->problem, prefetch);
+    if (attune_compile(sample_context, &call->problem, &s, &kernel)) fail_msg("%s", attune_last_message());
+    if (attune_run(sample_context, kernel, &call->arguments)) fail_msg("%s", attune_last_message());
+    attune_kernel_release(kernel);
+}
+
+static bool takes_q_lanes(const sample *from) {
+    attune_problem p = ATTUNE_PROBLEM_INIT;
+    assert_int_equal(attune_problem_parse(from->problem, &p), ATTUNE_OK);
+    const attune_schedule s = schedule_of(&p, ATTUNE_PREFETCH_HEAD);
+    return p.op == ATTUNE_ATTENTION && attune_schedule_check(sample_context, &p, &s) == ATTUNE_OK;
+}
+
+/* Memory ends where a page cannot be read: the lines that are asked for beyond it must touch nothing. */
+static void compare(const sample *from) {
+    sample_call ahead, plain, interpreted;
+    sample_call *all[] = {&ahead, &plain, &interpreted};
+    for (int i = 0; i < 3; i++) sample_call_open(all[i], from, BEFORE_A_GUARD);
+    run(&ahead, ATTUNE_PREFETCH_HEAD);
+    run(&plain, ATTUNE_PREFETCH_NONE);
+    if (!sample_calls_agree(&ahead, &plain)) fail_msg("%s: other bits with task_prefetch", from->problem);
+    const attune_schedule s = schedule_of(&interpreted.problem, ATTUNE_PREFETCH_HEAD);
+    if (attune_run_interpreted(sample_context, &interpreted.problem, &s, &interpreted.arguments))
+        fail_msg("%s", attune_last_message());
+    if (!sample_calls_agree(&ahead, &interpreted)) fail_msg("%s: other bits by the interpreter", from->problem);
+    for (int i = 0; i < 3; i++) sample_call_close(all[i]);
+}
+
+static void bits_without(void **state) {
+    (void)state;
+    int compared = 0;
+    for (int i = 0; i < NUM_SAMPLES; i++)
+        if (takes_q_lanes(&samples[i])) {
+            compare(&samples[i]);
+            compared++;
+        }
+    assert_true(compared >= 20);
+}
+
+static attune_task_prefetch chosen(const char *text) {
+    attune_problem p = ATTUNE_PROBLEM_INIT, canonical;
+    attune_schedule s;
+    assert_int_equal(attune_problem_parse(text, &p), ATTUNE_OK);
+    assert_int_equal(mha_canonicalize(&p, &canonical, NULL), ATTUNE_OK);
+    mha_choose(&canonical, at_target_find("avx512"), &s);
+    assert_int_equal(s.strategy, ATTUNE_Q_LANES);
+    return s.task_prefetch;
+}
+
+static void chosen_where_it_pays(void **state) {
+    (void)state;
+    assert_int_equal(chosen("num_heads=12,seq_q=128,seq_kv=128,head_dim=64"), ATTUNE_PREFETCH_HEAD);
+    assert_int_equal(chosen("num_heads=6,seq_q=49,seq_kv=49,head_dim=32"), ATTUNE_PREFETCH_HEAD);
+    assert_int_equal(chosen("num_heads=6,seq_q=dynamic,seq_kv=dynamic,head_dim=64"), ATTUNE_PREFETCH_HEAD);
+    /* little to compute for each line; a head that no cache near by holds */
+    assert_int_equal(chosen("num_heads=6,seq_q=16,seq_kv=16,head_dim=64"), ATTUNE_PREFETCH_NONE);
+    assert_int_equal(chosen("num_heads=6,seq_q=32,seq_kv=32,head_dim=32"), ATTUNE_PREFETCH_NONE);
+    assert_int_equal(chosen("num_heads=6,seq_q=4096,seq_kv=4096,head_dim=64"), ATTUNE_PREFETCH_NONE);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(bits_without),
+        cmocka_unit_test(chosen_where_it_pays),
+    };
+    return cmocka_run_group_tests(tests, sample_context_open, sample_context_close);
+}
