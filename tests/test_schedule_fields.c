@@ -15,7 +15,7 @@
 #include <cmocka.h>
 
 #define EACH_FIELD(field)                                                                                              \
-    for (const mha_schedule_field *field = mha_schedule_fields; field < mha_schedule_fields + MHA_NUM_SCHEDULE_FIELDS;  \
+    for (const mha_schedule_field *field = mha_schedule_fields; field < mha_schedule_fields + MHA_NUM_SCHEDULE_FIELDS; \
          field++)
 
 static int num_words(const mha_schedule_field *field) {
@@ -71,8 +71,9 @@ static void test_columns_agree(void **state) {
             if (field->words) assert_true(*value < num_words(field));
             if (*value < 1) assert_true(field->kind == MHA_SCHEDULE_DISTANCE && *value == MHA_SCHEDULE_NONE);
         }
-        /* Choices are drawn from their values, and the tuner combines none: attune makes them for the numbers. */
-        if (is_choice) assert_true(field->is_minor && !field->draw);
+        /* Choices are drawn from their values, and the tuner combines none of them: attune makes them for the numbers.
+         */
+        if (is_choice) assert_true(!field->is_minor && !field->draw);
         if (!is_choice && *field->values) assert_true(field->draw != MHA_DRAW_NOTHING);
         assert_true(!field->draw_few || field->draw_few < field->draw_most);
     }
@@ -195,12 +196,9 @@ static void test_each_field_has_a_row(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_every_member_has_a_line),
-        cmocka_unit_test(test_names),
-        cmocka_unit_test(test_columns_agree),
-        cmocka_unit_test(test_each_field_changes_text_and_key),
-        cmocka_unit_test(test_all_fields_are_drawn),
-        cmocka_unit_test(test_each_field_has_a_row),
+        cmocka_unit_test(test_every_member_has_a_line), cmocka_unit_test(test_names),
+        cmocka_unit_test(test_columns_agree),           cmocka_unit_test(test_each_field_changes_text_and_key),
+        cmocka_unit_test(test_all_fields_are_drawn),    cmocka_unit_test(test_each_field_has_a_row),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -40,8 +40,8 @@ typedef struct mha_schedule_field {
     unsigned part;            /* MHA_PART bits */
     int32_t least;            /* of a number; AUTO and NONE are legal beside it */
     const char *const *words; /* of a named choice, by value; NULL ends them */
-    bool is_minor;            /* the tuner tries it in steps only, not in the product of all values */
-    int32_t values[16];       /* that the tuner tries, ascending; 0 ends them */
+    bool is_minor;      /* of a number: the tuner tries it in steps, as choices, not in the product of all values */
+    int32_t values[16]; /* that the tuner tries, ascending; 0 ends them */
     mha_schedule_draw draw;
     int32_t draw_few, draw_most;
     bool is_often_0;          /* in half of the cases */

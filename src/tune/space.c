@@ -65,7 +65,7 @@ typedef struct collector {
     const tune_machine *m;
     tune_candidate *list; /* a heap whose largest cost is on top, while more come than fit */
     size_t count, capacity;
-    bool takes_minor; /* fields that matter little are part of the product, too */
+    bool takes_minor; /* numbers that matter little are part of the product, too */
 } collector;
 
 static int compare_schedules(const attune_schedule *a, const attune_schedule *b) {
@@ -160,12 +160,17 @@ static hope hope_of(const collector *c, const mha_schedule_field *field, const a
     }
 }
 
+/* Whether the values of a field are combined with those of others: not those of choices, which attune makes for the
+ * numbers. */
+static bool is_combined(const collector *c, unsigned part, const mha_schedule_field *field) {
+    if (field->part != part || mha_schedule_is_choice(field)) return false;
+    return !field->is_minor || c->takes_minor;
+}
+
 /* All combinations of the values of the fields of `part` from number `i` of the list on, each once: of values that come
  * to the same the first. */
 static void combine(collector *c, int i, unsigned part, attune_schedule s) {
-    while (i < MHA_NUM_SCHEDULE_FIELDS && (mha_schedule_fields[i].part != part || !*mha_schedule_fields[i].values ||
-                                           (mha_schedule_fields[i].is_minor && !c->takes_minor)))
-        i++;
+    while (i < MHA_NUM_SCHEDULE_FIELDS && !is_combined(c, part, &mha_schedule_fields[i])) i++;
     if (i == MHA_NUM_SCHEDULE_FIELDS) {
         collect(c, s);
         return;
