@@ -1,6 +1,7 @@
 /* Makes a failing case small: reduces sizes and drops features as long as it fails in the same way. */
 #include "check/check_case.h"
 #include "problem_fields.h"
+#include "schedule_fields.h"
 
 #include <string.h>
 
@@ -147,6 +148,12 @@ static bool shares_written_pages(const check_case *c) {
     return p->page_size && p->seq_new && c->sizes.num_pages < p->batch * c->sizes.max_pages;
 }
 
+static void leave_choices(attune_schedule *s) {
+    for (int i = 0; i < MHA_NUM_SCHEDULE_FIELDS; i++)
+        if (mha_schedule_is_choice(&mha_schedule_fields[i]))
+            *mha_schedule_at(s, mha_schedule_fields[i].word) = MHA_SCHEDULE_AUTO;
+}
+
 /* A smaller problem may need a smaller schedule; a case is only worth running if it is legal. */
 static bool make_legal(check_machine *machine, check_case *c) {
     attune_context *const context = check_context(machine, c->isa, c->threads);
@@ -160,8 +167,7 @@ static bool make_legal(check_machine *machine, check_case *c) {
     }
     while (s->score_columns > 1 && p->head_dim % s->score_columns) s->score_columns--;
     if (p->head_dim_v && s->value_columns > p->head_dim_v) s->value_columns = (int32_t)p->head_dim_v;
-    s->value_by = ATTUNE_VALUE_AUTO;
-    if (s->gemm_by) s->gemm_by = ATTUNE_GEMM_AUTO;
+    leave_choices(s);
     if (attune_schedule_check(context, p, s) == ATTUNE_OK) return true;
     return attune_schedule_choose(context, p, s) == ATTUNE_OK;
 }
