@@ -289,7 +289,6 @@ static void build_phase(weights *w) {
         const ir_expr *kv_head = averages ? NULL : ir_parallel(b, "kv_head", c->params.size[MHA_KV_HEADS]);
         const ir_expr *band = ir_parallel(b, "band", tasks_of(w, w->all_queries, w->queries));
         const ir_expr *chunk_number = ir_parallel(b, "chunk", tasks_of(w, w->all_keys, chunk));
-        ir_assume(b, ir_ge(b, w->all_keys, ir_idx(b, 1))); /* else there is no task */
         w->e = mha_entry_open(c, number);
         w->first_query = ir_let(b, "first_query", ir_times(b, band, w->queries));
         const ir_expr *left = ir_sub(b, w->all_queries, w->first_query);
