@@ -391,15 +391,63 @@ static void after_a_crowd_runs_stay_alone(void **state) {
 /* A job that has all its workers is not offered to other threads, which help elsewhere or sleep. */
 static void full_jobs_are_left_alone(void **state) {
     (void)state;
-    at_job *job = at_job_new(at_default_allocator(), count, NULL, 100, 2);
+    at_job *job = at_job_new(at_default_allocator(), count, NULL, 100, 2, 0);
     assert_non_null(job);
     assert_true(at_job_wants_help(job));
     atomic_store(&job->workers, 2);
     assert_false(at_job_wants_help(job));
     at_job_help(job);
     assert_int_equal(atomic_load(&job->workers), 2); /* no number is given out, however often threads ask */
-    assert_int_equal(atomic_load(&job->next), 0);
+    assert_int_equal(atomic_load(&job->parts[0].next), 0);
     at_job_drop(job);
+}
+
+/* Where several third caches are, each has a part of the tasks, and whoever comes first does all parts. */
+static void count_each(void *argument, int64_t begin, int64_t end, uint32_t worker) {
+    atomic_int *times = argument;
+    (void)worker;
+    for (int64_t i = begin; i < end; i++) atomic_fetch_add(&times[i], 1);
+}
+
+static void parts_cover_all_tasks(void **state) {
+    enum { MOST = 300 };
+    static const struct {
+        uint32_t workers, cores, parts;
+        int64_t n;
+    } cases[] = {{64, 8, 8, 300},  {64, 0, 1, 300}, {8, 8, 1, 300},    {9, 8, 2, 300}, {64, 8, 1, 3},
+                 {64, 24, 3, 100}, {64, 1, 64, 64}, {200, 1, 64, 300}, {64, 1, 7, 7},  {2, 1, 2, 3}};
+    (void)state;
+    for (size_t c = 0; c < sizeof cases / sizeof *cases; c++) {
+        atomic_int times[MOST] = {0};
+        at_job *job =
+            at_job_new(at_default_allocator(), count_each, times, cases[c].n, cases[c].workers, cases[c].cores);
+        assert_non_null(job);
+        assert_int_equal(job->num_parts, cases[c].parts);
+        for (uint32_t i = 0; i < job->num_parts; i++) {
+            const int64_t begin = atomic_load(&job->parts[i].next), tasks = job->parts[i].end - begin;
+            assert_int_equal(begin, i ? job->parts[i - 1].end : 0);
+            assert_true(tasks >= cases[c].n / job->num_parts && tasks <= cases[c].n / job->num_parts + 1);
+        }
+        assert_int_equal(job->parts[job->num_parts - 1].end, cases[c].n);
+        assert_true(at_job_wants_help(job));
+        at_job_work(job);
+        at_job_wait(job);
+        assert_false(at_job_wants_help(job));
+        for (int64_t i = 0; i < cases[c].n; i++) assert_int_equal(atomic_load(&times[i]), 1);
+        at_job_drop(job);
+    }
+}
+
+static void parts_are_shared_by_many_threads(void **state) {
+    enum { TIMES = 50 };
+    static atomic_int times[TASKS];
+    at_pool pool;
+    (void)state;
+    at_pool_init(&pool, at_default_allocator(), 64);
+    pool.l3_cores = 4;
+    for (int i = 0; i < TIMES; i++) at_pool_run(&pool, count_each, times, TASKS, 64, LONG);
+    for (int i = 0; i < TASKS; i++) assert_int_equal(atomic_load(&times[i]), TIMES);
+    at_pool_free(&pool);
 }
 
 /* Threads run where the context was made, not where the first caller is bound. */
@@ -430,11 +478,18 @@ static void threads_are_not_bound_with_the_caller(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(every_number_of_threads_does),          cmocka_unit_test(several_callers_share_the_threads),
-        cmocka_unit_test(threads_come_late_sleep_and_go),        cmocka_unit_test(a_refused_thread_is_asked_for_again),
-        cmocka_unit_test(a_child_has_a_pool_of_its_own),         cmocka_unit_test(a_helper_that_is_late_finds_nothing),
-        cmocka_unit_test(begun_ranges_are_waited_for),           cmocka_unit_test(short_runs_wake_nobody),
-        cmocka_unit_test(after_a_crowd_runs_stay_alone),         cmocka_unit_test(full_jobs_are_left_alone),
+        cmocka_unit_test(every_number_of_threads_does),
+        cmocka_unit_test(several_callers_share_the_threads),
+        cmocka_unit_test(threads_come_late_sleep_and_go),
+        cmocka_unit_test(a_refused_thread_is_asked_for_again),
+        cmocka_unit_test(a_child_has_a_pool_of_its_own),
+        cmocka_unit_test(a_helper_that_is_late_finds_nothing),
+        cmocka_unit_test(begun_ranges_are_waited_for),
+        cmocka_unit_test(short_runs_wake_nobody),
+        cmocka_unit_test(after_a_crowd_runs_stay_alone),
+        cmocka_unit_test(full_jobs_are_left_alone),
+        cmocka_unit_test(parts_cover_all_tasks),
+        cmocka_unit_test(parts_are_shared_by_many_threads),
         cmocka_unit_test(threads_are_not_bound_with_the_caller),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -3,9 +3,10 @@
 
 #include "runtime/futex.h"
 
+#include <sched.h>
 #include <time.h>
 
-enum { CHUNKS_PER_WORKER = 8 };
+enum { CHUNKS_PER_WORKER = 8, MOST_PARTS = 64 };
 enum { RUNNING, AWAITED, FINISHED };
 
 /* ---- Spinning ---- */
@@ -38,13 +39,28 @@ bool at_spin_while(_Atomic uint32_t *word, uint32_t seen) {
 
 /* ---- Jobs ---- */
 
+/* A part for each third cache that the workers fill. */
+static uint32_t parts_for(int64_t workers, uint32_t cores) {
+    if (!cores || workers <= cores) return 1;
+    const int64_t parts = (workers - 1) / cores + 1;
+    return parts < MOST_PARTS ? (uint32_t)parts : MOST_PARTS;
+}
+
 at_job *at_job_new(const attune_allocator *allocator, attune_range_fn *fn, void *argument, int64_t n,
-                   uint32_t max_workers) {
-    at_job *job = at_alloc_aligned(allocator, sizeof *job, _Alignof(at_job));
+                   uint32_t max_workers, uint32_t cores) {
+    const int64_t workers = n < max_workers ? n : max_workers;
+    const uint32_t parts = parts_for(workers, cores);
+    at_job *job = at_alloc_aligned(allocator, sizeof *job + parts * sizeof *job->parts, _Alignof(at_job));
     if (!job) return NULL;
     *job = (at_job){.refs = 1, .allocator = *allocator, .fn = fn, .argument = argument, .n = n};
-    const int64_t workers = n < max_workers ? n : max_workers;
     job->max_workers = (uint32_t)workers;
+    job->num_parts = parts;
+    job->cores = cores;
+    const int64_t usual = n / parts, longer = n % parts; /* these have one task more */
+    for (int64_t i = 0, begin = 0; i < parts; i++) {
+        atomic_store_explicit(&job->parts[i].next, begin, memory_order_relaxed);
+        job->parts[i].end = begin += usual + (i < longer);
+    }
     job->chunk = n / (workers * CHUNKS_PER_WORKER);
     if (job->chunk < 1) job->chunk = 1;
     atomic_store_explicit(&job->workers, 1, memory_order_relaxed);
@@ -59,16 +75,32 @@ void at_job_drop(at_job *job) {
     at_free(&allocator, job);
 }
 
-/* Claims ranges until none is left. The thread that finishes the last task wakes the caller, if it sleeps. */
-static void work(at_job *job, uint32_t worker) {
+/* Claims ranges of a part until none is left. Returns how many tasks these were. */
+static int64_t work_on(at_job *job, at_job_part *part, uint32_t worker) {
     int64_t finished = 0;
     for (;;) {
-        const int64_t begin = atomic_fetch_add_explicit(&job->next, job->chunk, memory_order_relaxed);
-        if (begin >= job->n) break;
-        const int64_t end = job->n - begin > job->chunk ? begin + job->chunk : job->n;
+        const int64_t begin = atomic_fetch_add_explicit(&part->next, job->chunk, memory_order_relaxed);
+        if (begin >= part->end) return finished;
+        const int64_t end = part->end - begin > job->chunk ? begin + job->chunk : part->end;
         job->fn(job->argument, begin, end, worker);
         finished += end - begin;
     }
+}
+
+/* The part of the third cache that this thread runs at. Linux gives neighbouring numbers to the CPUs of a cache, and
+ * second threads of their cores the numbers after all first ones. A wrong guess costs locality and nothing else. */
+static uint32_t part_here(const at_job *job) {
+    if (job->num_parts == 1) return 0;
+    const int cpu = sched_getcpu();
+    return cpu < 0 ? 0 : (uint32_t)cpu / job->cores % job->num_parts;
+}
+
+/* Its own part first, then the others. The thread that finishes the last task wakes the caller, if it sleeps. */
+static void work(at_job *job, uint32_t worker) {
+    const uint32_t first = part_here(job);
+    int64_t finished = 0;
+    for (uint32_t i = 0; i < job->num_parts; i++)
+        finished += work_on(job, &job->parts[(first + i) % job->num_parts], worker);
     if (!finished) return;
     if (atomic_fetch_add_explicit(&job->done, finished, memory_order_acq_rel) + finished < job->n) return;
     if (atomic_exchange_explicit(&job->state, FINISHED, memory_order_acq_rel) == AWAITED) at_futex_wake(&job->state, 1);

@@ -1,6 +1,9 @@
 /* A parallel loop that threads join and leave at any time.
  *
- * One atomic counter hands out its tasks in ranges. The thread that began the loop works too. In the end it waits for
+ * An atomic counter hands out its tasks in ranges. On machines with several third caches there is one for each: the
+ * tasks are cut into as many parts, and a thread begins with the part of its CPU's cache, so that neighbouring tasks,
+ * which read the same keys and values, are near each other. Who finds nothing there helps with the other parts. The
+ * thread that began the loop works too. In the end it waits for
  * the ranges that other threads have begun, and never for a thread that has not begun one. So a helper may come at any
  * time, even long after the loop: it then finds no tasks, and touches only the job, which lives until the last thread
  * has released it. */
@@ -12,32 +15,41 @@
 #include <stdatomic.h>
 #include <stdbool.h>
 
+typedef struct at_job_part {
+    _Alignas(64) _Atomic int64_t next; /* the first task that is not claimed */
+    int64_t end;
+} at_job_part;
+
 typedef struct at_job {
     _Atomic uint32_t refs;
     attune_allocator allocator; /* a copy: the job may outlive the context */
     attune_range_fn *fn;
     void *argument;
     int64_t n, chunk;
-    uint32_t max_workers;
+    uint32_t max_workers, num_parts;
+    uint32_t cores;           /* that share a third cache */
     struct at_job *following; /* in the list of a pool, guarded by its mutex */
 
-    _Alignas(64) _Atomic int64_t next; /* the first task that is not claimed */
-    _Atomic uint32_t workers;          /* worker numbers that were given out; the caller has 0 */
-    _Alignas(64) _Atomic int64_t done; /* finished tasks */
-    _Atomic uint32_t state;            /* a futex: running, running with the caller asleep, finished */
+    _Alignas(64) _Atomic uint32_t workers; /* worker numbers that were given out; the caller has 0 */
+    _Alignas(64) _Atomic int64_t done;     /* finished tasks */
+    _Atomic uint32_t state;                /* a futex: running, running with the caller asleep, finished */
+    at_job_part parts[];
 } at_job;
 
-/* A loop over [0, n), 0 < n <= AT_JOB_MOST, for at most max_workers threads, with one reference. NULL: no memory. */
-#define AT_JOB_MOST (INT64_MAX / 4) /* the counter goes on counting beyond n, by a range for each thread */
+/* A loop over [0, n), 0 < n <= AT_JOB_MOST, for at most max_workers threads, with one reference. `cores` share a third
+ * cache; 0: all do. NULL: no memory. */
+#define AT_JOB_MOST (INT64_MAX / 4) /* the counters go on counting beyond their ends, by a range for each thread */
 at_job *at_job_new(const attune_allocator *allocator, attune_range_fn *fn, void *argument, int64_t n,
-                   uint32_t max_workers);
+                   uint32_t max_workers, uint32_t cores);
 void at_job_hold(at_job *job);
 void at_job_drop(at_job *job);
 
 /* Whether there are unclaimed tasks, and a number for another worker. */
 static inline bool at_job_wants_help(const at_job *job) {
-    return atomic_load_explicit(&job->next, memory_order_relaxed) < job->n &&
-           atomic_load_explicit(&job->workers, memory_order_relaxed) < job->max_workers;
+    if (atomic_load_explicit(&job->workers, memory_order_relaxed) >= job->max_workers) return false;
+    for (uint32_t i = 0; i < job->num_parts; i++)
+        if (atomic_load_explicit(&job->parts[i].next, memory_order_relaxed) < job->parts[i].end) return true;
+    return false;
 }
 
 /* Works as a helper until all tasks are claimed; does nothing unless the job wants help. */

@@ -195,7 +195,7 @@ void at_pool_run(at_pool *pool, attune_range_fn *fn, void *argument, int64_t n, 
     const bool wakes = work >= AT_LONG_WORK || begun - look(&pool->ended_at) < AT_SPIN_NANOSECONDS;
     at_job *job = NULL;
     if (workers > 1 && n > 1 && begun >= look(&pool->alone_until) && (wakes || is_anybody_awake(pool)))
-        job = at_job_new(pool->allocator, fn, argument, n, workers);
+        job = at_job_new(pool->allocator, fn, argument, n, workers, pool->l3_cores);
     if (job) {
         note(&pool->ended_at, run_with_helpers(pool, job, wakes, begun));
     } else {

@@ -23,6 +23,7 @@ enum { AT_LONG_WORK = 20 * 1000 * 1000 };
 typedef struct at_pool {
     const attune_allocator *allocator;
     uint32_t max_threads; /* beside the callers */
+    uint32_t l3_cores;    /* that share a third cache; 0: all do */
     cpu_set_t cpus;       /* the CPUs of the thread that made the context; the pool's threads get them */
     bool has_cpus;
 

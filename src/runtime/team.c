@@ -36,7 +36,7 @@ static void help(void *argument) {
 /* As many helpers as there are workers besides the caller. If the host's pool refuses one, the run goes on without it.
  */
 static void run_submitted(const at_team *team, attune_range_fn *fn, void *argument, int64_t n, uint32_t workers) {
-    at_job *job = at_job_new(team->allocator, fn, argument, n, workers);
+    at_job *job = at_job_new(team->allocator, fn, argument, n, workers, team->l3_cores);
     if (!job) {
         fn(argument, 0, n, 0);
         return;

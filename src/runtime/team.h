@@ -12,6 +12,7 @@ typedef struct at_team {
     attune_runner runner; /* only the members that the host's version of the struct has */
     const attune_allocator *allocator;
     uint32_t max_workers; /* worker numbers are below it */
+    uint32_t l3_cores;    /* that share a third cache; 0: all do */
 } at_team;
 
 /* Refuses a runner that cannot work. Completes the struct of an older program. */
