@@ -65,9 +65,9 @@ extern "C" {
 
 /* ---- Version ---- */
 
-#define ATTUNE_VERSION_MAJOR  0
-#define ATTUNE_VERSION_MINOR  2
-#define ATTUNE_VERSION_PATCH  0
+#define ATTUNE_VERSION_MAJOR 0
+#define ATTUNE_VERSION_MINOR 2
+#define ATTUNE_VERSION_PATCH 0
 #define ATTUNE_VERSION_STRING "0.2.0"
 
 /* The version of the library that is loaded, which may be newer than the header. Static storage. */
@@ -77,23 +77,23 @@ ATTUNE_API const char *attune_version(void);
 
 typedef enum attune_status {
     ATTUNE_OK = 0,
-    ATTUNE_INVALID_ARGUMENT, /* a pointer, size or option that the call cannot take */
-    ATTUNE_INVALID_PROBLEM,  /* a problem whose fields contradict each other or are out of range */
-    ATTUNE_INVALID_SCHEDULE, /* a schedule that is not legal for the problem or the ISA */
-    ATTUNE_INVALID_IR,       /* loop IR that does not parse or does not verify */
-    ATTUNE_UNSUPPORTED,      /* well formed, but this build or this CPU cannot do it */
+    ATTUNE_INVALID_ARGUMENT,  /* a pointer, size or option that the call cannot take */
+    ATTUNE_INVALID_PROBLEM,   /* a problem whose fields contradict each other or are out of range */
+    ATTUNE_INVALID_SCHEDULE,  /* a schedule that is not legal for the problem or the ISA */
+    ATTUNE_INVALID_IR,        /* loop IR that does not parse or does not verify */
+    ATTUNE_UNSUPPORTED,       /* well formed, but this build or this CPU cannot do it */
     ATTUNE_OUT_OF_MEMORY,
     ATTUNE_WORKSPACE_TOO_SMALL,
-    ATTUNE_IO_ERROR,        /* a file or directory could not be read or written */
-    ATTUNE_BAD_FILE,        /* a file was read, but is truncated, damaged or of another kind */
-    ATTUNE_CODEGEN_MISSING, /* the code generator could not be loaded or started, or is of another version;
-                             * also for lack of descriptors or processes: a later call may succeed */
-    ATTUNE_CODEGEN_FAILED,  /* the code generator or its worker process failed */
-    ATTUNE_NO_EXEC_MEMORY,  /* the system refused executable memory */
-    ATTUNE_CHECK_FAILED,    /* the interpreter found an access out of bounds or a read of unwritten memory */
-    ATTUNE_INTERNAL,        /* a bug in attune */
-    ATTUNE_NOT_CACHED,      /* ATTUNE_STRICT=1 forbids compiling, and no cache has the kernel */
-    ATTUNE_CANCELLED,       /* the call's cancel flag was set: its outputs hold anything */
+    ATTUNE_IO_ERROR,          /* a file or directory could not be read or written */
+    ATTUNE_BAD_FILE,          /* a file was read, but is truncated, damaged or of another kind */
+    ATTUNE_CODEGEN_MISSING,   /* the code generator could not be loaded or started, or is of another version;
+                               * also for lack of descriptors or processes: a later call may succeed */
+    ATTUNE_CODEGEN_FAILED,    /* the code generator or its worker process failed */
+    ATTUNE_NO_EXEC_MEMORY,    /* the system refused executable memory */
+    ATTUNE_CHECK_FAILED,      /* the interpreter found an access out of bounds or a read of unwritten memory */
+    ATTUNE_INTERNAL,          /* a bug in attune */
+    ATTUNE_NOT_CACHED,        /* ATTUNE_STRICT=1 forbids compiling, and no cache has the kernel */
+    ATTUNE_CANCELLED,         /* the call's cancel flag was set: its outputs hold anything */
     ATTUNE_STATUS_COUNT
 } attune_status;
 
@@ -118,8 +118,8 @@ typedef enum attune_dtype {
     ATTUNE_F64,
     ATTUNE_BOOL, /* one byte; anything but 0 is true */
     ATTUNE_I32,
-    ATTUNE_I8, /* a code of a quantised cache: -128 to 127; attune appends codes from -127 */
-    ATTUNE_F8, /* a code of a quantised cache: E4M3 without infinities, up to 448; 0x7f and 0xff are NaN */
+    ATTUNE_I8,   /* a code of a quantised cache: -128 to 127; attune appends codes from -127 */
+    ATTUNE_F8,   /* a code of a quantised cache: E4M3 without infinities, up to 448; 0x7f and 0xff are NaN */
     ATTUNE_DTYPE_COUNT
 } attune_dtype;
 
@@ -144,8 +144,8 @@ typedef enum attune_op {
 } attune_op;
 
 typedef enum attune_causal_align {
-    ATTUNE_TOP_LEFT = 0,    /* base = 0 */
-    ATTUNE_BOTTOM_RIGHT = 1 /* base = keys - queries of the batch entry, at run time */
+    ATTUNE_TOP_LEFT = 0,     /* base = 0 */
+    ATTUNE_BOTTOM_RIGHT = 1  /* base = keys - queries of the batch entry, at run time */
 } attune_causal_align;
 
 /* Content of the `weights` output, as ONNX Attention's qk_matmul_output_mode 0 to 3. */
@@ -262,55 +262,54 @@ typedef enum attune_weights_mode {
  * of zeros means contiguous; with dynamic sizes, contiguous at run time. Output strides must not make two elements
  * coincide. */
 typedef struct attune_problem {
-    size_t struct_size; /* sizeof(attune_problem): lets the struct grow */
+    size_t struct_size;    /* sizeof(attune_problem): lets the struct grow */
     attune_op op;
-    attune_dtype dtype;     /* of q and out; default f32 */
-    int64_t batch;          /* >= 1, default 1 */
-    int64_t num_heads;      /* >= 1, default 1 */
-    int64_t num_kv_heads;   /* divides num_heads; 0 = num_heads. kv head = head / (num_heads / num_kv_heads) */
-    int64_t seq_q;          /* >= 1, or ATTUNE_DYNAMIC: from 0 at run time */
-    int64_t seq_kv;         /* the same; a dynamic seq_kv is a size of its own. 0 = seq_q, or dynamic with pages and
-                             * kv_lens */
-    int64_t head_dim;       /* >= 1 */
-    int64_t head_dim_v;     /* >= 1; 0 = head_dim */
-    double softmax_scale;   /* within +-1e38; ATTUNE_DEFAULT_SCALE = 1 / sqrt(head_dim) */
-    double logits_soft_cap; /* 0 = none, else > 0 */
-    int is_causal;          /* 0 or 1 */
-    attune_causal_align causal_align;  /* where positions begin, for causality, windows, ALiBi and rotary alike */
-    int64_t causal_offset;             /* added to the position of every query; any sign */
+    attune_dtype dtype;    /* of q and out; default f32 */
+    int64_t batch;         /* >= 1, default 1 */
+    int64_t num_heads;     /* >= 1, default 1 */
+    int64_t num_kv_heads;  /* divides num_heads; 0 = num_heads. kv head = head / (num_heads / num_kv_heads) */
+    int64_t seq_q;         /* >= 1, or ATTUNE_DYNAMIC: from 0 at run time */
+    int64_t seq_kv;        /* the same; a dynamic seq_kv is a size of its own. 0 = seq_q, or dynamic with pages and
+                            * kv_lens */
+    int64_t head_dim;      /* >= 1 */
+    int64_t head_dim_v;    /* >= 1; 0 = head_dim */
+    double softmax_scale;  /* within +-1e38; ATTUNE_DEFAULT_SCALE = 1 / sqrt(head_dim) */
+    double logits_soft_cap;/* 0 = none, else > 0 */
+    int is_causal;         /* 0 or 1 */
+    attune_causal_align causal_align; /* where positions begin, for causality, windows, ALiBi and rotary alike */
+    int64_t causal_offset; /* added to the position of every query; any sign */
     int64_t window_left, window_right; /* keys seen before and after the position; -1 = all */
     int64_t global_tokens; /* the first tokens: every query sees these keys, and these queries see every key, whatever
                             * the window */
     int has_lse;           /* 1: `lse` is written too */
     int has_alibi_slopes, has_sinks, has_kv_lens, has_causal_offsets, is_ragged;
-    attune_dtype k_dtype, v_dtype; /* default dtype. In a block: the caches' types. A block without a cache uses them
-                                    * only with reproducible: it rounds K and V as such a cache would, and i8 and f8
-                                    * are refused */
-    attune_scales k_scales,
-        v_scales;                   /* used only if k_dtype (v_dtype) is i8 or f8; with v_in_k, v_scales is k_scales */
-    attune_dtype bias_dtype;        /* of attn_bias; default dtype */
-    attune_dtype softmax_precision; /* of all arithmetic: f32 or f64; default f32, or f64 where dtype is f64 */
-    int64_t page_size;              /* 0 = k and v are not paged */
-    int64_t max_seq_q, max_seq_kv;  /* bounds of dynamic sizes; 0 = none */
-    int64_t seq_new;                /* 0 = nothing is appended; ATTUNE_DYNAMIC: from 0 at run time */
-    int v_in_k;                     /* 1: v is the first head_dim_v columns of k (multi-head latent attention) */
-    int short_masks;                /* 1: mask and bias may end before seq_kv. Keys beyond their last dim are hidden.
-                                     * Columns beyond a dynamic seq_kv are not read */
+    attune_dtype k_dtype, v_dtype;   /* default dtype. In a block: the caches' types. A block without a cache uses them
+                                      * only with reproducible: it rounds K and V as such a cache would, and i8 and f8
+                                      * are refused */
+    attune_scales k_scales, v_scales;/* used only if k_dtype (v_dtype) is i8 or f8; with v_in_k, v_scales is k_scales */
+    attune_dtype bias_dtype;         /* of attn_bias; default dtype */
+    attune_dtype softmax_precision;  /* of all arithmetic: f32 or f64; default f32, or f64 where dtype is f64 */
+    int64_t page_size;               /* 0 = k and v are not paged */
+    int64_t max_seq_q, max_seq_kv;   /* bounds of dynamic sizes; 0 = none */
+    int64_t seq_new;                 /* 0 = nothing is appended; ATTUNE_DYNAMIC: from 0 at run time */
+    int v_in_k;                      /* 1: v is the first head_dim_v columns of k (multi-head latent attention) */
+    int short_masks;                 /* 1: mask and bias may end before seq_kv. Keys beyond their last dim are hidden.
+                                      * Columns beyond a dynamic seq_kv are not read */
     int64_t attn_mask_dims[4], attn_bias_dims[4]; /* [batch, num_heads, seq_q, seq_kv], each may be 1: the same for
                                                    * all. Zeros = absent; leading zeros count as 1 */
-    int64_t rotary_dim;                           /* even, <= head_dim; 0 = none. Rotates q and k. Where keys are
-                                                   * appended, only k_new is rotated: cached keys, and those of kv_projected, are
-                                                   * rotated already */
-    int rotary_interleaved;                       /* 0: pairs (x[d], x[d + rotary_dim/2]); 1: pairs (x[2d], x[2d+1]) */
-    int has_position_ids; /* 1: positions of queries and new keys for rotary. 0: p for queries, j for keys.
-                           * Without seq_new it needs seq_q = seq_kv */
+    int64_t rotary_dim;              /* even, <= head_dim; 0 = none. Rotates q and k. Where keys are
+                                      * appended, only k_new is rotated: cached keys, and those of kv_projected, are
+                                      * rotated already */
+    int rotary_interleaved;          /* 0: pairs (x[d], x[d + rotary_dim/2]); 1: pairs (x[2d], x[2d+1]) */
+    int has_position_ids;            /* 1: positions of queries and new keys for rotary. 0: p for queries, j for keys.
+                                      * Without seq_new it needs seq_q = seq_kv */
     attune_weights_mode weights_mode;
-    int weights_average; /* 1: the mean over the heads */
-    int has_row_ids;     /* op = weights only */
-    int reproducible;    /* 1: a row has the same bits whatever the other sizes, strategy and schedule,
-                          * except for sign and payload of a NaN */
-    int64_t num_rows;    /* of row_ids */
-    int64_t num_parts;   /* op = merge: >= 1 */
+    int weights_average;             /* 1: the mean over the heads */
+    int has_row_ids;                 /* op = weights only */
+    int reproducible;                /* 1: a row has the same bits whatever the other sizes, strategy and schedule,
+                                      * except for sign and payload of a NaN */
+    int64_t num_rows;                /* of row_ids */
+    int64_t num_parts;               /* op = merge: >= 1 */
     int64_t q_strides[4], k_strides[4], v_strides[4], out_strides[4], lse_strides[3];
     int64_t attn_mask_strides[4], attn_bias_strides[4]; /* of dims that are 1: taken as 0 */
     int64_t k_new_strides[4], v_new_strides[4], weights_strides[4];
@@ -318,15 +317,15 @@ typedef struct attune_problem {
      * With it, head_dim may be 0: it is then embed_dim / num_heads, which must divide. dtype is that of x, x_kv, x_v
      * and out. Low-rank keys have no order: low_rank goes with no causality, window, ALiBi, mask, kv_lens, rotary,
      * cache, ragged batch or dynamic seq_kv. All widths, num_heads * head_dim among them, are at most 262144. */
-    int64_t embed_dim;    /* columns of x; 0 = attention alone */
-    int64_t kv_embed_dim; /* columns of x_kv; 0 = embed_dim; a value other than embed_dim makes is_cross 1 */
-    int64_t v_embed_dim;  /* columns of x_v; 0 = there is no x_v */
-    int64_t out_dim;      /* 0 = embed_dim */
-    int64_t low_rank;     /* rows of keys_low; 0 = none */
+    int64_t embed_dim;     /* columns of x; 0 = attention alone */
+    int64_t kv_embed_dim;  /* columns of x_kv; 0 = embed_dim; a value other than embed_dim makes is_cross 1 */
+    int64_t v_embed_dim;   /* columns of x_v; 0 = there is no x_v */
+    int64_t out_dim;       /* 0 = embed_dim */
+    int64_t low_rank;      /* rows of keys_low; 0 = none */
     int low_rank_heads, low_rank_shared;
-    int is_cross; /* 1: x_kv is a tensor of its own; seq_kv (or seq_new) is its length */
+    int is_cross;          /* 1: x_kv is a tensor of its own; seq_kv (or seq_new) is its length */
     int kv_projected, no_out_projection;
-    attune_dtype w_dtype; /* of packed_weights, keys_low and values_low; default dtype */
+    attune_dtype w_dtype;  /* of packed_weights, keys_low and values_low; default dtype */
     int64_t x_strides[3], x_kv_strides[3], x_v_strides[3];
     int64_t k_scale_strides[3], v_scale_strides[3]; /* of scales of tokens */
     int has_softmax_scale; /* 1: each call has its own scale, attune_arguments.softmax_scale; the problem's must be
@@ -337,13 +336,9 @@ typedef struct attune_problem {
 /* A NaN: "use 1 / sqrt(head_dim)". */
 #define ATTUNE_DEFAULT_SCALE (__builtin_nan(""))
 
-#define ATTUNE_PROBLEM_INIT                                                                                            \
-    {.struct_size = sizeof(attune_problem),                                                                            \
-     .batch = 1,                                                                                                       \
-     .num_heads = 1,                                                                                                   \
-     .softmax_scale = ATTUNE_DEFAULT_SCALE,                                                                            \
-     .window_left = -1,                                                                                                \
-     .window_right = -1}
+#define ATTUNE_PROBLEM_INIT                                                                             \
+    { .struct_size = sizeof(attune_problem), .batch = 1, .num_heads = 1, .softmax_scale = ATTUNE_DEFAULT_SCALE, \
+      .window_left = -1, .window_right = -1 }
 
 /* Writes the values of ATTUNE_PROBLEM_INIT into the first struct_size bytes. */
 ATTUNE_API attune_status attune_problem_init(attune_problem *problem, size_t struct_size);
@@ -389,7 +384,7 @@ typedef struct attune_sight {
     double pairs;                 /* of a query and a key that it sees */
 } attune_sight;
 
-#define ATTUNE_SIGHT_INIT {.struct_size = sizeof(attune_sight)}
+#define ATTUNE_SIGHT_INIT { .struct_size = sizeof(attune_sight) }
 
 /* Of queries begin … end - 1 of an entry with seq_q queries and seq_kv keys that count, whatever lengths the problem
  * has. causal_offset: the entry's element of causal_offsets, or 0. Queries out of range, and lengths that are negative
@@ -441,19 +436,19 @@ typedef struct attune_runner {
     uint32_t max_workers; /* 1 to 65536. With submit: the most threads that work for one call, its caller included */
 } attune_runner;
 
-#define ATTUNE_RUNNER_INIT {.struct_size = sizeof(attune_runner)}
+#define ATTUNE_RUNNER_INIT { .struct_size = sizeof(attune_runner) }
 
 ATTUNE_API attune_status attune_runner_init(attune_runner *runner, size_t struct_size);
 
 /* Kinds of events. */
 typedef enum attune_event_kind {
-    ATTUNE_EVENT_MISS = 0, /* no cache has the kernel: it is compiled next; with ATTUNE_STRICT=1 the call fails */
-    ATTUNE_EVENT_DISK_HIT, /* the kernel came from the disk cache or its base; `message` tells whether it is one
-                            * for another tuning class, which stands in after a MISS */
+    ATTUNE_EVENT_MISS = 0,      /* no cache has the kernel: it is compiled next; with ATTUNE_STRICT=1 the call fails */
+    ATTUNE_EVENT_DISK_HIT,      /* the kernel came from the disk cache or its base; `message` tells whether it is one
+                                 * for another tuning class, which stands in after a MISS */
     ATTUNE_EVENT_COMPILE_BEGIN,
-    ATTUNE_EVENT_COMPILE_END, /* `status` is the outcome */
-    ATTUNE_EVENT_EVICTED,     /* it left the memory cache to make room; users of the kernel keep it */
-    ATTUNE_EVENT_DAMAGED,     /* an entry of the disk cache is damaged: `message` says how */
+    ATTUNE_EVENT_COMPILE_END,   /* `status` is the outcome */
+    ATTUNE_EVENT_EVICTED,       /* it left the memory cache to make room; users of the kernel keep it */
+    ATTUNE_EVENT_DAMAGED,       /* an entry of the disk cache is damaged: `message` says how */
     ATTUNE_EVENT_COUNT
 } attune_event_kind;
 
@@ -482,39 +477,39 @@ typedef enum attune_compile_mode {
 
 typedef struct attune_context_options {
     size_t struct_size;
-    const attune_allocator *allocator; /* NULL: malloc; copied */
-    attune_log_fn *log;                /* NULL: silent */
+    const attune_allocator *allocator;    /* NULL: malloc; copied */
+    attune_log_fn *log;                   /* NULL: silent */
     void *log_user;
-    const attune_runner *runner; /* NULL: attune's own thread pool; copied */
-    uint32_t max_workers;        /* threads of that pool, the caller of a call included; 0: as many as the
-                                  * process may use CPUs. Ignored with a runner, which has its own */
-    const char *isa;             /* NULL: ATTUNE_ISA, else the best of this CPU */
-    const char *cache_dir;       /* NULL: ATTUNE_CACHE_DIR, XDG_CACHE_HOME, ~/.cache; "": no disk cache */
-    uint64_t memory_cache_bytes; /* code kept in memory; 0: 256 MiB */
-    uint64_t disk_cache_bytes;   /* 0: 1 GiB */
+    const attune_runner *runner;          /* NULL: attune's own thread pool; copied */
+    uint32_t max_workers;                 /* threads of that pool, the caller of a call included; 0: as many as the
+                                           * process may use CPUs. Ignored with a runner, which has its own */
+    const char *isa;                      /* NULL: ATTUNE_ISA, else the best of this CPU */
+    const char *cache_dir;                /* NULL: ATTUNE_CACHE_DIR, XDG_CACHE_HOME, ~/.cache; "": no disk cache */
+    uint64_t memory_cache_bytes;          /* code kept in memory; 0: 256 MiB */
+    uint64_t disk_cache_bytes;            /* 0: 1 GiB */
     attune_compile_mode compile_mode;
-    int allow_interpreter;  /* 1: run by the interpreter if there is no machine code */
-    const char *target;     /* NULL, or an ISA that this CPU may lack, e.g. "aarch64": for emitting code
-                             * and interpreting; attune_compile then returns ATTUNE_UNSUPPORTED */
-    const char *cache_base; /* a second, read-only directory of the disk cache; NULL: ATTUNE_CACHE_BASE,
-                             * else none; "": none */
-    attune_event_fn *event; /* NULL: no events */
+    int allow_interpreter;                /* 1: run by the interpreter if there is no machine code */
+    const char *target;                   /* NULL, or an ISA that this CPU may lack, e.g. "aarch64": for emitting code
+                                           * and interpreting; attune_compile then returns ATTUNE_UNSUPPORTED */
+    const char *cache_base;               /* a second, read-only directory of the disk cache; NULL: ATTUNE_CACHE_BASE,
+                                           * else none; "": none */
+    attune_event_fn *event;               /* NULL: no events */
     void *event_user;
-    const char *machine;         /* the tuning class that kernels are made for, e.g. "zen4"; NULL:
-                                  * ATTUNE_MACHINE, else by the CPU's family and model. See
-                                  * attune_machine_info */
-    uint32_t compile_timeout_ms; /* with ATTUNE_COMPILE_WORKER: a worker that needs more milliseconds for a
-                                  * kernel is killed, and the call returns ATTUNE_CODEGEN_FAILED. 0:
-                                  * ATTUNE_COMPILE_TIMEOUT_MS, else 30,000. Waiting for a free worker does
-                                  * not count. A worker that does not even start in this time is
-                                  * ATTUNE_CODEGEN_MISSING */
-    uint32_t compile_processes;  /* the most worker processes at a time, at most 64; other compiles wait for
-                                  * their turn: where n compiles before them hang, up to n times the timeout
-                                  * divided by the processes. 0: as many as the process may use CPUs, at
-                                  * most 4 */
+    const char *machine;                  /* the tuning class that kernels are made for, e.g. "zen4"; NULL:
+                                           * ATTUNE_MACHINE, else by the CPU's family and model. See
+                                           * attune_machine_info */
+    uint32_t compile_timeout_ms;          /* with ATTUNE_COMPILE_WORKER: a worker that needs more milliseconds for a
+                                           * kernel is killed, and the call returns ATTUNE_CODEGEN_FAILED. 0:
+                                           * ATTUNE_COMPILE_TIMEOUT_MS, else 30,000. Waiting for a free worker does
+                                           * not count. A worker that does not even start in this time is
+                                           * ATTUNE_CODEGEN_MISSING */
+    uint32_t compile_processes;           /* the most worker processes at a time, at most 64; other compiles wait for
+                                           * their turn: where n compiles before them hang, up to n times the timeout
+                                           * divided by the processes. 0: as many as the process may use CPUs, at
+                                           * most 4 */
 } attune_context_options;
 
-#define ATTUNE_CONTEXT_OPTIONS_INIT {.struct_size = sizeof(attune_context_options)}
+#define ATTUNE_CONTEXT_OPTIONS_INIT { .struct_size = sizeof(attune_context_options) }
 
 ATTUNE_API attune_status attune_context_options_init(attune_context_options *options, size_t struct_size);
 
@@ -569,25 +564,25 @@ ATTUNE_API void attune_kernel_release(attune_kernel *kernel);
 typedef struct attune_arguments {
     size_t struct_size;
     const void *q;
-    void *k, *v;              /* written to only if the problem has seq_new */
-    float *k_scale, *v_scale; /* written to only if the problem has seq_new and scales of tokens */
+    void *k, *v;                 /* written to only if the problem has seq_new */
+    float *k_scale, *v_scale;    /* written to only if the problem has seq_new and scales of tokens */
     void *out;
-    void *lse;                              /* read by op = weights */
+    void *lse;                   /* read by op = weights */
     int64_t batch, num_heads, num_kv_heads; /* num_heads / num_kv_heads must be as compiled; in a block, both */
     int64_t q_strides[4], k_strides[4], v_strides[4], out_strides[4], lse_strides[3]; /* innermost as compiled */
     int64_t attn_mask_strides[4], attn_bias_strides[4], k_new_strides[4], v_new_strides[4], weights_strides[4];
     int64_t k_scale_strides[3], v_scale_strides[3];
-    int64_t seq_q, seq_kv;        /* if dynamic: at most their bounds. If cu_seqlens, or kv_lens with pages, give the
-                                   * lengths: an upper bound of them; ATTUNE_NOT_SET is the longest, provided no mask
-                                   * and no weights have such a dim. Keys projected from x: seq_kv need not be set */
-    int64_t seq_new, num_rows;    /* if dynamic. Ragged, or keys of x: as many new keys as there are queries */
-    int64_t total_q, total_kv;    /* ragged: tokens in q and in k, v; at least the last of cu_seqlens */
-    int64_t num_pages, max_pages; /* paged: pages in k and v, columns of block_table */
+    int64_t seq_q, seq_kv;       /* if dynamic: at most their bounds. If cu_seqlens, or kv_lens with pages, give the
+                                  * lengths: an upper bound of them; ATTUNE_NOT_SET is the longest, provided no mask
+                                  * and no weights have such a dim. Keys projected from x: seq_kv need not be set */
+    int64_t seq_new, num_rows;   /* if dynamic. Ragged, or keys of x: as many new keys as there are queries */
+    int64_t total_q, total_kv;   /* ragged: tokens in q and in k, v; at least the last of cu_seqlens */
+    int64_t num_pages, max_pages;/* paged: pages in k and v, columns of block_table */
     int64_t mask_seq_kv, bias_seq_kv; /* columns of attn_mask, attn_bias. With short_masks and ATTUNE_DYNAMIC as last
                                        * dim: from 0 to seq_kv; otherwise those of the problem. ATTUNE_NOT_SET:
                                        * seq_kv */
-    int64_t rotary_positions;         /* rows of cos and sin */
-    int64_t rotary_batch_stride;      /* elements between two entries of cos and sin; 0: the same for all */
+    int64_t rotary_positions;    /* rows of cos and sin */
+    int64_t rotary_batch_stride; /* elements between two entries of cos and sin; 0: the same for all */
     const void *attn_mask, *attn_bias;
     const float *alibi_slopes, *sinks;
     const int32_t *kv_lens, *causal_offsets, *cu_seqlens_q, *cu_seqlens_kv, *block_table;
@@ -595,14 +590,14 @@ typedef struct attune_arguments {
     const int32_t *position_ids, *row_ids;
     void *weights;
     const void *parts, *parts_lse;
-    const void *x, *x_kv, *x_v; /* the block: is_cross, v_embed_dim */
+    const void *x, *x_kv, *x_v;  /* the block: is_cross, v_embed_dim */
     int64_t x_strides[3], x_kv_strides[3], x_v_strides[3];
     const void *packed_weights;
     const void *keys_low, *values_low;
-    void *workspace; /* 64-byte aligned, or NULL: attune allocates it for the call */
+    void *workspace;             /* 64-byte aligned, or NULL: attune allocates it for the call */
     size_t workspace_bytes;
-    double softmax_scale; /* with has_softmax_scale: within +-1e38; ATTUNE_DEFAULT_SCALE, as initialised, is
-                           * 1 / sqrt(head_dim) */
+    double softmax_scale;        /* with has_softmax_scale: within +-1e38; ATTUNE_DEFAULT_SCALE, as initialised, is
+                                  * 1 / sqrt(head_dim) */
 } attune_arguments;
 
 /* Sets sizes and strides to those of `problem`, and pointers to NULL. Sizes that the problem leaves open or does not
@@ -617,12 +612,12 @@ static inline attune_status attune_arguments_init(attune_arguments *arguments, c
 
 /* One tensor of a call, which attune_run reads or writes. */
 typedef struct attune_tensor {
-    const char *name; /* of its field in attune_arguments; static storage */
+    const char *name;            /* of its field in attune_arguments; static storage */
     attune_dtype dtype;
     int rank;                    /* at most 4 */
     int64_t dims[4], strides[4]; /* as used: contiguous strides filled in, 0 where broadcast */
     int is_input, is_output;
-    size_t pointer_offset; /* of the pointer in attune_arguments, in bytes */
+    size_t pointer_offset;       /* of the pointer in attune_arguments, in bytes */
 } attune_tensor;
 
 /* Lists the tensors of a problem in the order of the kernel's parameters. Writes at most `capacity` of them, and to
@@ -637,10 +632,10 @@ ATTUNE_API attune_status attune_tensors(const attune_problem *problem, const att
  * or a capsule, may be cast to a pointer to this. */
 typedef struct attune_dltensor {
     void *data;
-    int32_t device_type; /* 1: CPU */
+    int32_t device_type;  /* 1: CPU */
     int32_t device_id;
     int32_t ndim;
-    uint8_t dtype_code; /* 0 signed, 1 unsigned, 2 float, 4 bfloat, 6 bool, 10 float8_e4m3fn */
+    uint8_t dtype_code;   /* 0 signed, 1 unsigned, 2 float, 4 bfloat, 6 bool, 10 float8_e4m3fn */
     uint8_t dtype_bits;
     uint16_t dtype_lanes; /* 1 */
     int64_t *shape;
@@ -690,7 +685,7 @@ typedef struct attune_run_options {
                                   * interpreter looks once, at the beginning */
 } attune_run_options;
 
-#define ATTUNE_RUN_OPTIONS_INIT {.struct_size = sizeof(attune_run_options)}
+#define ATTUNE_RUN_OPTIONS_INIT { .struct_size = sizeof(attune_run_options) }
 
 ATTUNE_API attune_status attune_run_options_init(attune_run_options *options, size_t struct_size);
 
@@ -744,16 +739,10 @@ ATTUNE_API attune_status attune_call_end(attune_call *call);
 /* The weights of a block, all row-major and contiguous. A projection has in_dim inputs (embed_dim, kv_embed_dim …; the
  * output projection num_heads * head_dim_v) and out_dim outputs (num_heads * head_dim …, head by head). */
 typedef enum attune_weight_id {
-    ATTUNE_Q_WEIGHT = 0,
-    ATTUNE_K_WEIGHT,
-    ATTUNE_V_WEIGHT,
-    ATTUNE_OUT_WEIGHT, /* a matrix each: see the layout */
-    ATTUNE_Q_BIAS,
-    ATTUNE_K_BIAS,
-    ATTUNE_V_BIAS,
-    ATTUNE_OUT_BIAS,   /* [out_dim]; absent: 0 */
-    ATTUNE_QKV_WEIGHT, /* in place of the first three: their outputs one after the other (in_proj_weight, c_attn) */
-    ATTUNE_QKV_BIAS,   /* in place of their biases */
+    ATTUNE_Q_WEIGHT = 0, ATTUNE_K_WEIGHT, ATTUNE_V_WEIGHT, ATTUNE_OUT_WEIGHT, /* a matrix each: see the layout */
+    ATTUNE_Q_BIAS, ATTUNE_K_BIAS, ATTUNE_V_BIAS, ATTUNE_OUT_BIAS,             /* [out_dim]; absent: 0 */
+    ATTUNE_QKV_WEIGHT,    /* in place of the first three: their outputs one after the other (in_proj_weight, c_attn) */
+    ATTUNE_QKV_BIAS,      /* in place of their biases */
     ATTUNE_NUM_WEIGHTS
 } attune_weight_id;
 
@@ -765,16 +754,16 @@ typedef enum attune_weight_layout {
 /* One weight. Dims may be split, as Keras does in [embed_dim, num_heads, head_dim] or [num_heads, head_dim, out_dim]:
  * neighbouring dims must multiply to the matrix's dims. */
 typedef struct attune_weight {
-    const void *data;   /* NULL: absent. Need not be aligned */
-    attune_dtype dtype; /* must be the problem's w_dtype */
-    int rank;           /* 1 to 4 */
+    const void *data;    /* NULL: absent. Need not be aligned */
+    attune_dtype dtype;  /* must be the problem's w_dtype */
+    int rank;            /* 1 to 4 */
     int64_t dims[4];
 } attune_weight;
 
 /* All weights of a block; start from attune_mha_weights_init. */
 typedef struct attune_mha_weights {
     size_t struct_size;
-    attune_weight_layout layout;              /* of all matrices */
+    attune_weight_layout layout; /* of all matrices */
     attune_weight tensor[ATTUNE_NUM_WEIGHTS]; /* indexed by attune_weight_id */
 } attune_mha_weights;
 
@@ -881,7 +870,7 @@ typedef struct attune_plan_options {
     uint32_t repeats;         /* calls in a row with the same lengths before such a kernel is compiled: 1 to 1000 */
 } attune_plan_options;
 
-#define ATTUNE_PLAN_OPTIONS_INIT {.struct_size = sizeof(attune_plan_options), .max_specialised = 8, .repeats = 3}
+#define ATTUNE_PLAN_OPTIONS_INIT { .struct_size = sizeof(attune_plan_options), .max_specialised = 8, .repeats = 3 }
 
 ATTUNE_API attune_status attune_plan_options_init(attune_plan_options *options, size_t struct_size);
 
@@ -928,13 +917,13 @@ ATTUNE_API attune_status attune_plan_run(attune_context *context, attune_plan *p
 
 typedef struct attune_plan_info {
     size_t struct_size;
-    int64_t few_rows;             /* calls with up to so many queries are of the few kind; 0: there is one kind */
-    uint32_t few_kernels;         /* compiled (or found in a cache) so far: 0 to 2 */
-    uint32_t many_kernels;        /* 0 or 1 */
-    uint32_t specialised_kernels; /* 0 to max_specialised */
+    int64_t few_rows;            /* calls with up to so many queries are of the few kind; 0: there is one kind */
+    uint32_t few_kernels;        /* compiled (or found in a cache) so far: 0 to 2 */
+    uint32_t many_kernels;       /* 0 or 1 */
+    uint32_t specialised_kernels;/* 0 to max_specialised */
     uint32_t reserved;
     uint64_t few_calls, many_calls, specialised_calls; /* by the kind of kernel; each run of a cut batch counts */
-    uint64_t cut_calls;                                /* ragged batches that were cut */
+    uint64_t cut_calls;          /* ragged batches that were cut */
 } attune_plan_info;
 
 /* What the plan has done so far. Thread-safe. */
@@ -998,7 +987,7 @@ typedef enum attune_gemm_rest { ATTUNE_REST_AUTO = 0, ATTUNE_REST_FILLED, ATTUNE
 struct attune_schedule {
     size_t struct_size;
     attune_strategy strategy;
-    int32_t lanes; /* elements of a vector */
+    int32_t lanes;                /* elements of a vector */
     /* The scores, Q.K^T. */
     int32_t score_rows;           /* d_lanes: query rows in a register tile */
     int32_t score_row_vectors;    /* q_lanes: vectors of query rows in it */
@@ -1016,25 +1005,25 @@ struct attune_schedule {
     int32_t value_keys;           /* keys, or pairs of keys, in a turn; d_lanes: in a register tile */
     int32_t value_streams;        /* d_lanes: places that they come from, divides value_keys; 0: auto */
     /* Tasks, and K and V. */
-    int32_t task_row_vectors;           /* q_lanes: vectors of query rows in a task, a multiple of score_row_vectors */
-    int32_t kv_tile;                    /* keys between two rescalings, a multiple of score_keys */
-    int32_t kv_chunk;                   /* d_lanes: keys in a task, a multiple of kv_tile */
-    attune_kv_copy kv_copy;             /* q_lanes */
+    int32_t task_row_vectors;     /* q_lanes: vectors of query rows in a task, a multiple of score_row_vectors */
+    int32_t kv_tile;              /* keys between two rescalings, a multiple of score_keys */
+    int32_t kv_chunk;             /* d_lanes: keys in a task, a multiple of kv_tile */
+    attune_kv_copy kv_copy;       /* q_lanes */
     attune_task_prefetch task_prefetch; /* q_lanes */
-    int32_t kv_prefetch;                /* d_lanes: bytes of a stream that are prefetched ahead; -1: none; 0: auto */
+    int32_t kv_prefetch;          /* d_lanes: bytes of a stream that are prefetched ahead; -1: none; 0: auto */
     /* A block's projections; all 0 where there is no embed_dim. */
-    int32_t gemm_rows;           /* rows in a register tile */
-    int32_t gemm_column_vectors; /* vectors of columns in it: gemm_column_vectors * lanes divides 64 */
-    int32_t gemm_task_rows;      /* rows in a task, at most; a multiple of gemm_rows */
-    int32_t gemm_depth;          /* columns of the left factor after which a register tile is stored; 0: all */
+    int32_t gemm_rows;            /* rows in a register tile */
+    int32_t gemm_column_vectors;  /* vectors of columns in it: gemm_column_vectors * lanes divides 64 */
+    int32_t gemm_task_rows;       /* rows in a task, at most; a multiple of gemm_rows */
+    int32_t gemm_depth;           /* columns of the left factor after which a register tile is stored; 0: all */
     attune_gemm_by gemm_by;
-    int32_t gemm_prefetch; /* turns by which weights are prefetched ahead; -1: none; 0: auto */
+    int32_t gemm_prefetch;        /* turns by which weights are prefetched ahead; -1: none; 0: auto */
     attune_gemm_groups gemm_groups;
     attune_gemm_rest gemm_rest;
-    int32_t reserved[33]; /* 0 */
+    int32_t reserved[33];         /* 0 */
 };
 
-#define ATTUNE_SCHEDULE_INIT {.struct_size = sizeof(attune_schedule)}
+#define ATTUNE_SCHEDULE_INIT { .struct_size = sizeof(attune_schedule) }
 
 ATTUNE_API attune_status attune_schedule_init(attune_schedule *schedule, size_t struct_size);
 
@@ -1070,40 +1059,40 @@ typedef int attune_tune_progress_fn(void *user, const attune_tune_progress *prog
 
 typedef struct attune_tune_options {
     size_t struct_size;
-    double budget_seconds;             /* duration of the search: 0.05 to 1000000 */
+    double budget_seconds; /* duration of the search: 0.05 to 1000000 */
     attune_tune_progress_fn *progress; /* may be NULL */
     void *progress_user;
 } attune_tune_options;
 
-#define ATTUNE_TUNE_OPTIONS_INIT {.struct_size = sizeof(attune_tune_options), .budget_seconds = 5}
+#define ATTUNE_TUNE_OPTIONS_INIT { .struct_size = sizeof(attune_tune_options), .budget_seconds = 5 }
 
 ATTUNE_API attune_status attune_tune_options_init(attune_tune_options *options, size_t struct_size);
 
 typedef struct attune_tune_result {
     size_t struct_size;
-    attune_schedule schedule; /* the best one: the first one unless is_faster */
-    int is_faster;            /* 1: faster than the first one beyond doubt: the whole interval below is less than 1 */
-    double ratio;             /* time of the best one found / time of the first one */
+    attune_schedule schedule;  /* the best one: the first one unless is_faster */
+    int is_faster;             /* 1: faster than the first one beyond doubt: the whole interval below is less than 1 */
+    double ratio;              /* time of the best one found / time of the first one */
     double ratio_low, ratio_high;
-    uint64_t space, measured; /* as in the progress */
-    uint64_t failed;          /* schedules that did not compile */
-    uint64_t wrong;           /* schedules whose bits were not the interpreter's: a bug in attune, or in an operator
-                               * of the user. Never adopted */
-    char wrong_schedule[512]; /* the first of these */
-    double seconds;           /* that the search took */
-    uint32_t threads;         /* that were measured with: the context's workers */
+    uint64_t space, measured;  /* as in the progress */
+    uint64_t failed;           /* schedules that did not compile */
+    uint64_t wrong;            /* schedules whose bits were not the interpreter's: a bug in attune, or in an operator
+                                * of the user. Never adopted */
+    char wrong_schedule[512];  /* the first of these */
+    double seconds;            /* that the search took */
+    uint32_t threads;          /* that were measured with: the context's workers */
     uint32_t reserved;
     double seconds_before, seconds_after; /* of a call with the schedule that the search began with, and with
-                                           * `schedule`: medians. 0: there was no time to measure them. A long call is
-                                           * measured in parts, and this is the sum of them */
-    double spread_before, spread_after;   /* half of these measurements lie within this part of the median: 0.01 for
-                                           * 1 % more or less */
-    double noise;       /* standard deviation of the ratio of two times that were measured one after the other;
-                         * 0: too few were compared to tell */
-    double detectable;  /* a schedule that takes less time by this part (0.05 for 5 %) wins nine times in ten,
-                         * with this noise and budget; smaller gains are often missed. 1: nothing can be said */
-    double interrupted; /* the part of the measurements during which another program took a CPU away; they were
-                         * repeated. More than 0.05: the machine was busy */
+                                * `schedule`: medians. 0: there was no time to measure them. A long call is measured
+                                * in parts, and this is the sum of them */
+    double spread_before, spread_after; /* half of these measurements lie within this part of the median: 0.01 for
+                                * 1 % more or less */
+    double noise;              /* standard deviation of the ratio of two times that were measured one after the other;
+                                * 0: too few were compared to tell */
+    double detectable;         /* a schedule that takes less time by this part (0.05 for 5 %) wins nine times in ten,
+                                * with this noise and budget; smaller gains are often missed. 1: nothing can be said */
+    double interrupted;        /* the part of the measurements during which another program took a CPU away; they were
+                                * repeated. More than 0.05: the machine was busy */
 } attune_tune_result;
 
 /* Searches for a faster schedule by measuring, on this machine, with as many threads as the context has workers, on the
@@ -1149,25 +1138,29 @@ ATTUNE_API attune_status attune_tuning_import(attune_context *context, const cha
 
 /* ---- What happened ---- */
 
-typedef enum attune_origin { ATTUNE_FROM_MEMORY = 0, ATTUNE_FROM_DISK = 1, ATTUNE_FROM_COMPILER = 2 } attune_origin;
+typedef enum attune_origin {
+    ATTUNE_FROM_MEMORY = 0,
+    ATTUNE_FROM_DISK = 1,
+    ATTUNE_FROM_COMPILER = 2
+} attune_origin;
 
 typedef enum attune_engine { ATTUNE_ENGINE_JIT = 0, ATTUNE_ENGINE_INTERPRETER = 1 } attune_engine;
 
 typedef struct attune_kernel_info {
     size_t struct_size;
     attune_engine engine;
-    attune_origin origin; /* of the first acquisition in this process */
+    attune_origin origin;         /* of the first acquisition in this process */
     attune_schedule schedule;
-    const char *isa; /* static storage */
+    const char *isa;              /* static storage */
     uint32_t num_phases;
     uint64_t code_bytes;
-    uint64_t scratch_bytes;  /* of workspace, for each worker */
-    double compile_ms;       /* 0 unless compiled by this process */
-    attune_dtype arithmetic; /* of most multiplications: f32, f64, or bf16 for dot products of bf16. f32 for
-                              * kernels of attune_ir_compile */
-    char key[33];            /* the entry's name: 32 hex digits */
-    const char *machine;     /* the tuning class that it is for: the context's, unless a kernel for another class
-                              * stands in because nothing can be compiled. Static storage */
+    uint64_t scratch_bytes;       /* of workspace, for each worker */
+    double compile_ms;            /* 0 unless compiled by this process */
+    attune_dtype arithmetic;      /* of most multiplications: f32, f64, or bf16 for dot products of bf16. f32 for
+                                   * kernels of attune_ir_compile */
+    char key[33];                 /* the entry's name: 32 hex digits */
+    const char *machine;          /* the tuning class that it is for: the context's, unless a kernel for another class
+                                   * stands in because nothing can be compiled. Static storage */
 } attune_kernel_info;
 
 ATTUNE_API attune_status attune_kernel_get_info(const attune_kernel *kernel, attune_kernel_info *info);
@@ -1193,22 +1186,22 @@ ATTUNE_API void attune_drop_memory_cache(attune_context *context);
  * generator), an entry of the cache for another class of the same instruction set is used rather than failing. */
 typedef struct attune_machine_info {
     size_t struct_size;
-    const char *cpu;       /* as the CPU names itself */
-    const char *isa;       /* in use, e.g. "avx2" */
-    const char *isas;      /* all that this CPU can run, separated by spaces, best first */
-    const char *llvm;      /* the LLVM version of this build's code generator */
-    const char *cache_dir; /* "" when off */
+    const char *cpu;              /* as the CPU names itself */
+    const char *isa;              /* in use, e.g. "avx2" */
+    const char *isas;             /* all that this CPU can run, separated by spaces, best first */
+    const char *llvm;             /* the LLVM version of this build's code generator */
+    const char *cache_dir;        /* "" when off */
     const char *codegen_path, *worker_path;
     const char *generator_id;
     uint32_t max_workers;
-    const char *cache_base;      /* "" when there is none */
-    const char *cpu_description; /* distinguishes CPUs of one name: "AMD EPYC (family 25, model 17, stepping 1)" */
-    uint32_t cpu_family, cpu_model, cpu_stepping;   /* of CPUID; of MIDR: implementer, part, variant */
-    const char *machine;                            /* the tuning class in use */
-    const char *machine_source;                     /* how it was found: "option", "ATTUNE_MACHINE", "cpu", "probe" */
+    const char *cache_base;       /* "" when there is none */
+    const char *cpu_description;  /* distinguishes CPUs of one name: "AMD EPYC (family 25, model 17, stepping 1)" */
+    uint32_t cpu_family, cpu_model, cpu_stepping; /* of CPUID; of MIDR: implementer, part, variant */
+    const char *machine;          /* the tuning class in use */
+    const char *machine_source;   /* how it was found: "option", "ATTUNE_MACHINE", "cpu", "probe" */
     const char *cache_refusal, *cache_base_refusal; /* why cache_dir or cache_base is "" although a directory was named
-                                                     * (by an option or the environment): a sentence, as in the log;
-                                                     * otherwise "". As found when the context was made */
+                                   * (by an option or the environment): a sentence, as in the log; otherwise "". As
+                                   * found when the context was made */
 } attune_machine_info;
 
 ATTUNE_API attune_status attune_get_machine_info(const attune_context *context, attune_machine_info *info);
@@ -1216,11 +1209,11 @@ ATTUNE_API attune_status attune_get_machine_info(const attune_context *context, 
 /* Measurements of a core, as ratios, so that the clock does not matter. */
 typedef struct attune_machine_probe {
     size_t struct_size;
-    double fma;          /* time of a 256-bit multiply-add that waits for the one before / of an independent one */
-    double fma_wide;     /* the same of 512 bits; 0: the CPU has none */
-    double add;          /* time of an addition that waits / of a multiply-add that waits */
+    double fma;      /* time of a 256-bit multiply-add that waits for the one before / of an independent one */
+    double fma_wide; /* the same of 512 bits; 0: the CPU has none */
+    double add;      /* time of an addition that waits / of a multiply-add that waits */
     const char *machine; /* the resulting class. Static storage */
-    int is_kept;         /* 1: stored beside the cache, for later contexts */
+    int is_kept;     /* 1: stored beside the cache, for later contexts */
 } attune_machine_probe;
 
 /* Measures this CPU, for about 30 ms. The result is the newest tuning class of the same maker whose known values are
@@ -1234,24 +1227,24 @@ ATTUNE_API attune_status attune_probe_machine(attune_context *context, attune_ma
 
 typedef struct attune_cache_entry {
     size_t struct_size;
-    const char *file; /* name inside the cache directory */
+    const char *file;     /* name inside the cache directory */
     uint64_t bytes;
     attune_status status; /* ATTUNE_OK, or the kind of damage */
     const char *message;
-    const char *problem; /* canonical text; "@NAME" of a kernel in loop IR; "" if unreadable */
+    const char *problem;  /* canonical text; "@NAME" of a kernel in loop IR; "" if unreadable */
     const char *schedule;
     const char *isa;
-    int64_t used_at; /* seconds since the epoch */
+    int64_t used_at;      /* seconds since the epoch */
     const char *directory;
-    int is_base;   /* it lies in the read-only base */
-    int is_usable; /* made by this build, for an instruction set that this CPU has (any of them). An entry for
-                    * another tuning class is used only where nothing can be compiled */
+    int is_base;          /* it lies in the read-only base */
+    int is_usable;        /* made by this build, for an instruction set that this CPU has (any of them). An entry for
+                           * another tuning class is used only where nothing can be compiled */
     const char *machine, *llvm, *generator; /* the tuning class it was made for, and its makers; "" if unreadable */
-    const void *image;                      /* as attune_emit gives it at ATTUNE_STAGE_IMAGE; NULL if unreadable */
+    const void *image;    /* as attune_emit gives it at ATTUNE_STAGE_IMAGE; NULL if unreadable */
     size_t image_bytes;
-    const void *key; /* the full key; its hash without the tuning class is the name; NULL if unreadable */
+    const void *key;      /* the full key; its hash without the tuning class is the name; NULL if unreadable */
     size_t key_bytes;
-    const char *ir; /* of a kernel that was written in loop IR: its canonical text. "" for all others */
+    const char *ir;       /* of a kernel that was written in loop IR: its canonical text. "" for all others */
 } attune_cache_entry;
 
 /* Calls visit for each entry of the cache directory, then of the base. The entry is valid during the call only. A
@@ -1273,9 +1266,9 @@ typedef struct attune_cache_difference {
 
 typedef struct attune_cache_answer {
     size_t struct_size;
-    int is_cached;                     /* in the disk cache or its base */
-    const char *key;                   /* 32 hex digits */
-    uint64_t compared;                 /* number of entries that were compared */
+    int is_cached;        /* in the disk cache or its base */
+    const char *key;      /* 32 hex digits */
+    uint64_t compared;    /* number of entries that were compared */
     const attune_cache_entry *nearest; /* the entry itself if cached; its damaged file; otherwise the one that differs
                                         * least. NULL if there are no entries */
     const attune_cache_difference *differences; /* of the nearest */
@@ -1350,7 +1343,7 @@ ATTUNE_API attune_status attune_ir_dump_passes(attune_context *context, const ch
 
 typedef struct attune_ir_parameter {
     const char *name;
-    const char *elem; /* "f32", "idx", … */
+    const char *elem;      /* "f32", "idx", … */
     int is_buffer;
     int is_input, is_output; /* of buffers */
 } attune_ir_parameter;
@@ -1389,8 +1382,8 @@ typedef struct attune_choice {
     const char *name;      /* letters, digits and '_', no digit first */
     const int32_t *values; /* that it may have, each once; 256 at most */
     size_t num_values;
-    int32_t usual;    /* one of them: the number where nothing was tuned */
-    int32_t reserved; /* 0 */
+    int32_t usual;         /* one of them: the number where nothing was tuned */
+    int32_t reserved;      /* 0 */
 } attune_choice;
 
 /* The kernel that is wanted. Valid during the call of an attune_build_fn. */
@@ -1421,18 +1414,18 @@ typedef int attune_build_fn(void *user, const attune_build_request *request, att
 
 typedef struct attune_operator_options {
     size_t struct_size;
-    const char *name; /* letters, digits and '_', no digit first; 47 at most. Not "attention" or "ir" */
+    const char *name;             /* letters, digits and '_', no digit first; 47 at most. Not "attention" or "ir" */
     attune_build_fn *build;
     void *user;                   /* is passed to build */
     const attune_choice *choices; /* 12 at most */
     size_t num_choices;
-    uint32_t version;  /* of build, from 1 on: raise it when build writes other text for the same request.
-                        * Otherwise kernels that other programs, or this one before, have cached stay in
-                        * use, and they may take other buffers */
-    uint32_t reserved; /* 0 */
+    uint32_t version;             /* of build, from 1 on: raise it when build writes other text for the same request.
+                                   * Otherwise kernels that other programs, or this one before, have cached stay in
+                                   * use, and they may take other buffers */
+    uint32_t reserved;            /* 0 */
 } attune_operator_options;
 
-#define ATTUNE_OPERATOR_OPTIONS_INIT {.struct_size = sizeof(attune_operator_options)}
+#define ATTUNE_OPERATOR_OPTIONS_INIT { .struct_size = sizeof(attune_operator_options) }
 
 ATTUNE_API attune_status attune_operator_options_init(attune_operator_options *options, size_t struct_size);
 
@@ -1495,14 +1488,14 @@ template <typename type> inline type attune_initial(attune_status (*init)(type *
 #undef ATTUNE_SCHEDULE_INIT
 #undef ATTUNE_TUNE_OPTIONS_INIT
 #undef ATTUNE_OPERATOR_OPTIONS_INIT
-#define ATTUNE_PROBLEM_INIT          attune_initial(attune_problem_init)
-#define ATTUNE_RUNNER_INIT           attune_initial(attune_runner_init)
-#define ATTUNE_CONTEXT_OPTIONS_INIT  attune_initial(attune_context_options_init)
-#define ATTUNE_RUN_OPTIONS_INIT      attune_initial(attune_run_options_init)
-#define ATTUNE_PLAN_OPTIONS_INIT     attune_initial(attune_plan_options_init)
-#define ATTUNE_SCHEDULE_INIT         attune_initial(attune_schedule_init)
-#define ATTUNE_TUNE_OPTIONS_INIT     attune_initial(attune_tune_options_init)
-#define ATTUNE_OPERATOR_OPTIONS_INIT attune_initial(attune_operator_options_init)
+#define ATTUNE_PROBLEM_INIT            attune_initial(attune_problem_init)
+#define ATTUNE_RUNNER_INIT             attune_initial(attune_runner_init)
+#define ATTUNE_CONTEXT_OPTIONS_INIT    attune_initial(attune_context_options_init)
+#define ATTUNE_RUN_OPTIONS_INIT        attune_initial(attune_run_options_init)
+#define ATTUNE_PLAN_OPTIONS_INIT       attune_initial(attune_plan_options_init)
+#define ATTUNE_SCHEDULE_INIT           attune_initial(attune_schedule_init)
+#define ATTUNE_TUNE_OPTIONS_INIT       attune_initial(attune_tune_options_init)
+#define ATTUNE_OPERATOR_OPTIONS_INIT   attune_initial(attune_operator_options_init)
 #endif
 
 #endif
