@@ -135,9 +135,10 @@ $(call obj,$(wildcard src/codegen/*.c)): INCLUDES += $(LLVM_CFLAGS) $(if $(OWN_L
 # numbers of tensors; they touch no text and no file.
 $(call obj,$(addprefix src/runtime/,run.c call.c call_sizes.c call_strides.c)): HARDENED += -fno-stack-protector
 # Of the library the command sees the public header only, as any other program does, and leaves that need nothing else:
-# of src/base, and the lists of the fields of problems and schedules. `attune check` is linked to the references of the
-# tests.
-$(call obj,$(TOOL_SRC)): INCLUDES = -Itools -Itests -Isrc/base -Isrc/problem -Isrc/schedule -I$(BUILD)/gen
+# of src/base, and the lists of the fields of problems, schedules and machines. `attune check` is linked to the
+# references of the tests.
+$(call obj,$(TOOL_SRC)): INCLUDES = -Itools -Itests \
+	$(addprefix -Isrc/,base problem schedule target) -I$(BUILD)/gen
 $(call obj,$(DRAW_SRC)): INCLUDES = $(CAIRO_CFLAGS)
 # They see the public header only. PyTorch throws exceptions through the adapter's kernels.
 $(call obj,$(TORCH_SRC)): INCLUDES = -Iadapters/torch

@@ -15,7 +15,7 @@ _attune_options() {
         sweep) echo '--cold --cold-data --csv --jobs=TEXT --json --limit=TEXT --max-spread=TEXT -o=FILE --output=FILE --plot=FILE --samples=TEXT --sizes=SIZES --threads=TEXT --warm --cache-base=DIR --cache-dir=DIR --isa=ISA --help --usage' ;;
         warm) echo '--budget=TEXT --jobs=TEXT --json --cache-base=DIR --cache-dir=DIR --isa=ISA --help --usage' ;;
         cache) echo '--json --max-bytes=TEXT --sample=TEXT --schedule=SCHEDULE --seed=TEXT --set=TEXT --cache-base=DIR --cache-dir=DIR --isa=ISA --help --usage' ;;
-        info) echo '--json --probe-machine --cache-base=DIR --cache-dir=DIR --isa=ISA --help --usage' ;;
+        info) echo '--json --machine --probe-machine --cache-base=DIR --cache-dir=DIR --isa=ISA --help --usage' ;;
         ir) echo '--arg=TEXT --check --dump-passes --emit=STAGE --engine=jit|interp --json --out=NAMED -o=FILE --output=FILE --set=TEXT --target=ISA --cache-base=DIR --cache-dir=DIR --isa=ISA --help --usage' ;;
     esac
 }

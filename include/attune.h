@@ -495,7 +495,8 @@ typedef struct attune_context_options {
                                            * else none; "": none */
     attune_event_fn *event;               /* NULL: no events */
     void *event_user;
-    const char *machine;                  /* the tuning class that kernels are made for, e.g. "zen4"; NULL:
+    const char *machine;                  /* the tuning class that kernels are made for, e.g. "zen4"; or numbers that
+                                           * describe a machine, "fma=2,width=64,l2=2M", after a class or alone; NULL:
                                            * ATTUNE_MACHINE, else by the CPU's family and model. See
                                            * attune_machine_info */
     uint32_t compile_timeout_ms;          /* with ATTUNE_COMPILE_WORKER: a worker that needs more milliseconds for a
@@ -1113,13 +1114,13 @@ ATTUNE_API attune_status attune_tune(attune_context *context, const attune_probl
                                      attune_tune_result *result);
 
 /* The tuner's model of a schedule, for one thread, in cycles. It is rough and meant to compare schedules of one
- * problem. Cycles are those of a core that starts two vector operations in each. */
+ * problem. Cycles are those of the context's machine (attune_machine_info). */
 typedef struct attune_prediction {
     size_t struct_size;
     double scores, softmax, values; /* of attention */
     double tasks;                   /* beginning tasks, bringing Q in and O out, merging chunks */
     double products;                /* projections of a block */
-    double flops_per_cycle;         /* at the peak: 4 * lanes */
+    double flops_per_cycle;         /* at the peak, with the schedule's vectors */
     int is_tuned;                   /* with schedule NULL: it comes from tuning, not from attune's rules */
 } attune_prediction;
 
@@ -1160,7 +1161,7 @@ typedef struct attune_kernel_info {
                                    * kernels of attune_ir_compile */
     char key[33];                 /* the entry's name: 32 hex digits */
     const char *machine;          /* the tuning class that it is for: the context's, unless a kernel for another class
-                                   * stands in because nothing can be compiled. Static storage */
+                                   * stands in because nothing can be compiled. Lives as long as the context */
 } attune_kernel_info;
 
 ATTUNE_API attune_status attune_kernel_get_info(const attune_kernel *kernel, attune_kernel_info *info);
@@ -1182,8 +1183,11 @@ ATTUNE_API void attune_drop_memory_cache(attune_context *context);
  *
  * A tuning class groups CPUs for which the same schedules are best: "zen4", "sapphire-rapids", "neoverse-n1", and
  * "generic" for CPUs that attune does not know. It is part of the key of kernels and of tuning results. It is found by
- * CPUID's family and model (MIDR on Arm), never by measuring. Where nothing can be compiled (ATTUNE_STRICT=1, no code
- * generator), an entry of the cache for another class of the same instruction set is used rather than failing. */
+ * CPUID's family and model (MIDR on Arm), never by measuring. Each class has a description: numbers about a core and
+ * its caches, by which schedules are chosen. Numbers that were given by hand make a class of their own, "custom-" and a
+ * hash of all numbers, which shares neither kernels nor tuning results with others. Where nothing can be compiled
+ * (ATTUNE_STRICT=1, no code generator), an entry of the cache for another class of the same instruction set is used
+ * rather than failing. */
 typedef struct attune_machine_info {
     size_t struct_size;
     const char *cpu;              /* as the CPU names itself */
@@ -1202,6 +1206,8 @@ typedef struct attune_machine_info {
     const char *cache_refusal, *cache_base_refusal; /* why cache_dir or cache_base is "" although a directory was named
                                    * (by an option or the environment): a sentence, as in the log; otherwise "". As
                                    * found when the context was made */
+    const char *machine_description; /* of the class: "width=32,fma=2,load=2,...", all numbers, in the form that
+                                   * ATTUNE_MACHINE takes. docs/platforms.md says what they mean */
 } attune_machine_info;
 
 ATTUNE_API attune_status attune_get_machine_info(const attune_context *context, attune_machine_info *info);
@@ -1212,12 +1218,14 @@ typedef struct attune_machine_probe {
     double fma;      /* time of a 256-bit multiply-add that waits for the one before / of an independent one */
     double fma_wide; /* the same of 512 bits; 0: the CPU has none */
     double add;      /* time of an addition that waits / of a multiply-add that waits */
-    const char *machine; /* the resulting class. Static storage */
+    const char *machine; /* the resulting class. As the next string, valid until this thread probes again */
     int is_kept;     /* 1: stored beside the cache, for later contexts */
+    const char *description; /* of the class: as machine_description above */
 } attune_machine_probe;
 
-/* Measures this CPU, for about 30 ms. The result is the newest tuning class of the same maker whose known values are
- * all within a tenth of the measured ones, three times in succession, or "generic". It is stored beside the cache.
+/* Measures this CPU, for at most 50 ms. The result is the newest tuning class of the same maker whose known values are
+ * all within a tenth of the measured ones, three times in succession; if there is none, a description of what was
+ * measured, rounded, which is a class of its own. It is stored beside the cache.
  * Contexts that are created later on such a CPU use it if family and model are not known. No other function measures
  * for a class. ATTUNE_UNSUPPORTED: the CPU is not an x86-64 CPU with fused multiply-add. ATTUNE_IO_ERROR: the result
  * could not be stored; *probe is filled in all the same. */

@@ -1,7 +1,8 @@
 #!/bin/sh
 # Writes generator_id.h: a hash over the contents of every source that decides what code is generated: all folders of
 # src except those that are named here. The table of CPUs is none of these: it decides only for which tuning class a
-# context asks, and classes are in the key by name. So a CPU that is added to it leaves all entries where they are.
+# context asks, and classes are in the key by name. So a model that is added to it leaves all entries where they are.
+# What a class means is one: its description decides which schedules are chosen.
 set -eu
 # LLVM_VERSION is for a library without a code generator: the LLVM of those who fill its caches.
 version=${LLVM_VERSION:-$("$LLVM_CONFIG" --version)} || {

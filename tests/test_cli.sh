@@ -325,6 +325,20 @@ expect "info" 0 '^llvm +[0-9]+' "$attune" info
 expect "info says how it found the tuning class" 0 \
     '^machine +[a-z0-9-]+ \((found by|its nearest|named by|attune does not)' "$attune" info
 expect "info says who named it" 0 '^machine +zen3 \(named by ATTUNE_MACHINE\)' env ATTUNE_MACHINE=zen3 "$attune" info
+expect "info has the class of numbers" 0 '^machine +custom-[0-9a-f]{16} \(numbers of ATTUNE_MACHINE\)' \
+    env ATTUNE_MACHINE=zen3,l2=2M "$attune" info
+expect "info --machine" 0 '^fma +2  multiply-adds begun in a cycle$' env ATTUNE_MACHINE=zen3 "$attune" info --machine
+grep -q '^zen3 (named by ATTUNE_MACHINE)$' "$work/stdout" && grep -qE '^l1 +32K  ' "$work/stdout"
+report $? "has the class, and sizes as they are written"
+given=$(sed -n 's/^ATTUNE_MACHINE takes such numbers, too: //p' "$work/stdout")
+ATTUNE_MACHINE=$given,x=1 "$attune" info >"$work/stdout" 2>"$work/stderr"
+grep -q 'there is no number "x"' "$work/stderr"
+report $? "and a text that ATTUNE_MACHINE takes"
+expect "info --machine --json" 0 '"l2": 2097152' env ATTUNE_MACHINE=zen3,l2=2M "$attune" info --machine --json
+refuse "a machine of nonsense" 'ATTUNE_MACHINE: fma is 99; it must be from 0.25 to 8' \
+    env ATTUNE_MACHINE=fma=99 "$attune" info
+refuse "a misspelt class" 'unknown ATTUNE_MACHINE "zen44" \(did you mean "zen4"\?\)' \
+    env ATTUNE_MACHINE=zen44 "$attune" info
 expect "info --json" 0 '"cache_dir": "' "$attune" info --json
 
 make_npy "$work/x.npy" '<f4' False '(3, 64)' 768

@@ -380,7 +380,7 @@ static void test_merge(void **state) {
         for (size_t i = 0; i < sizeof merges / sizeof *merges; i++) {
             const attune_problem p = problem_canonical(merges[i].problem);
             attune_schedule schedule;
-            mha_choose(&p, target, &schedule);
+            mha_choose(&p, target, usual_machine(target), &schedule);
             check_sample(context, &merges[i], &schedule, 0);
             check_sample(context, &merges[i], &schedule, 1);
         }

@@ -119,6 +119,15 @@ expect "what is explained is the kernel that programs get" 0 '^measured' \
 [ "$(find "$work/warm" -name '*.attune' | wc -l)" -eq 1 ]
 report $? "and nothing else is left in the cache"
 expect "two threads" 0 '^measured' "$attune" explain --threads=2 $small
+expect "many threads" 0 '^ +phase 1: 24 tasks, at most 1 for a thread, idle 62\.5 %$' \
+    env ATTUNE_MACHINE=generic "$attune" explain --threads=64 --dry-run --isa=avx2 --schedule=task_row_vectors=32 \
+    num_heads=12,seq_q=512,head_dim=64
+expect "tasks of several phases, each with its time" 0 '^ +phase 2: .* on one thread$' "$attune" explain --threads=64 \
+    embed_dim=32,num_heads=2,seq_q=64
+grep -qE '^ +idle in all [0-9.]+ %$' "$work/stdout" && grep -qE '^measured .*(; on [0-9]+ threads?, as many as|$)' \
+    "$work/stdout"
+report $? "and what all phases come to"
+expect "tasks as JSON" 0 '"waves": [1-9]' "$attune" explain --json --threads=64 --dry-run $small
 cat >"$work/holds.py" <<'PYTHON'
 import json, sys
 e = json.load(open(sys.argv[1]))

@@ -15,13 +15,13 @@ report $? "an id"
 changes() { echo "/* more */" >>"$1" && [ "$(id)" != "$first" ] && first=$(id); }
 keeps() { echo "/* more */" >>"$1" && [ "$(id)" = "$first" ]; }
 
-for file in src/base/integers.h src/ir/ops.def src/target/target.c src/target/kernel_abi.h src/problem/problem.c \
-    src/schedule/choose.c src/nest/gemm.c src/attend/q_lanes.c src/layer/block.c src/operator/build.c \
-    src/codegen/emit_expr.c; do
+for file in src/base/integers.h src/ir/ops.def src/target/target.c src/target/kernel_abi.h src/target/machines.def \
+    src/problem/problem.c src/schedule/choose.c src/nest/gemm.c src/attend/q_lanes.c src/layer/block.c \
+    src/operator/build.c src/codegen/emit_expr.c; do
     changes $file
     report $? "$file changes it"
 done
-# Another CPU in the table, and nobody's entries are lost.
+# Another model in the table, and nobody's entries are lost.
 for file in src/target/tuning_class.c src/target/tuning_class.h src/target/cpu.c src/target/cpu.h src/runtime/key.c \
     src/base/memory.c src/plan/plan.c src/tune/search.c; do
     keeps $file

@@ -209,6 +209,50 @@ static void unknown_names_are_refused(void **state) {
     assert_machine((opening){0}, "generic", "ATTUNE_MACHINE");
 }
 
+/* Numbers make a class of their own, whose name follows from all of them; kernels of other classes are not its own. */
+static void numbers_are_a_class(void **state) {
+    attune_context *context = open_one((opening){.dir = *state, .machine = OWN ",l2=2M"});
+    const attune_machine_info info = info_of(context);
+    attune_kernel_info kernel;
+    char name[AT_CLASS_BYTES];
+    at_description d = *at_description_of(OWN, at_cpu_identity_here()->is_arm);
+    d.l2 = 2 << 20;
+    at_description_name(&d, name);
+    assert_string_equal(info.machine, name);
+    assert_string_equal(info.machine_source, "option");
+    assert_non_null(strstr(info.machine_description, ",l2=2M,"));
+    make_entry(*state, OWN, SMALL);
+    assert_int_equal(try_compile(context, SMALL, NULL, &kernel), ATTUNE_OK);
+    assert_string_equal(kernel.machine, name);
+    assert_int_equal(kernel.origin, ATTUNE_FROM_COMPILER);
+    attune_context_destroy(context);
+    context = open_one((opening){.dir = *state, .machine = info.machine_description});
+    assert_int_equal(try_compile(context, SMALL, NULL, &kernel), ATTUNE_OK);
+    assert_int_equal(kernel.origin, ATTUNE_FROM_DISK);
+    attune_context_destroy(context);
+    /* The same numbers as a class of the table are not that class. */
+    context = open_one((opening){.machine = OWN});
+    setenv("ATTUNE_MACHINE", info_of(context).machine_description, 1);
+    attune_context_destroy(context);
+    context = open_one((opening){0});
+    assert_int_equal(strncmp(info_of(context).machine, "custom-", 7), 0);
+    assert_string_equal(info_of(context).machine_source, "ATTUNE_MACHINE");
+    attune_context_destroy(context);
+    assert_machine((opening){.target = OTHER_TARGET}, "generic", "ATTUNE_MACHINE");
+}
+
+static void nonsense_is_refused(void **state) {
+    (void)state;
+    refuse((opening){.machine = "fma=99"}, "machine: fma is 99; it must be from 0.25 to 8");
+    refuse((opening){.machine = OWN ",fmaa=2"}, "machine: there is no number \"fmaa\"; did you mean \"fma\"?");
+    refuse((opening){.machine = "pentium,fma=2"}, "unknown machine \"pentium\"; there are: ");
+    refuse((opening){.machine = OTHER ",fma=2"}, "unknown machine for this ISA");
+    refuse((opening){.machine = OWN ","}, "machine: \"\" is not NAME=NUMBER");
+    setenv("ATTUNE_MACHINE", "l1=32X", 1);
+    refuse((opening){0}, "ATTUNE_MACHINE: l1 takes a number of bytes such as 32K or 1M, not \"32X\"");
+    refuse((opening){.target = OTHER_TARGET}, "ATTUNE_MACHINE: l1 takes");
+}
+
 static void cpus_can_be_told_apart(void **state) {
     (void)state;
     attune_context *context = open_one((opening){0});
@@ -241,8 +285,11 @@ static void what_a_probe_left(void **state) {
         "attune machine probe 1\n%s\nfeatures 0x%x\n" OLDER,
         "attune machine probe 1\n%s\nfeatures 0x%x\n",
         "attune machine probe 1\n%s\n" OLDER "\n",
+        "attune machine probe 1\n%s\nfeatures 0x%x\nwidth=32,fma=99\n",
+        "attune machine probe 1\n%s\nfeatures 0x%x\nwidth=32,fma\n",
+        "attune machine probe 1\n%s\nfeatures 0x%x\n" OTHER ",fma=2\n",
     };
-    char text[512];
+    char text[512], name[AT_CLASS_BYTES];
     is_unknown = true;
     assert_machine((opening){.dir = *state}, "generic", "cpu");
     snprintf(text, sizeof text, "attune machine probe 1\n%s\nfeatures 0x%x\n" OLDER "\n", at_cpu_description(),
@@ -252,6 +299,13 @@ static void what_a_probe_left(void **state) {
     assert_machine((opening){.dir = *state, .target = OTHER_TARGET}, "generic", "cpu");
     assert_machine((opening){.dir = *state, .machine = "generic"}, "generic", "option");
     assert_machine((opening){.base = *state}, "generic", "cpu");
+    at_description d = *at_description_generic(at_cpu_identity_here()->is_arm);
+    d.fma = 3;
+    at_description_name(&d, name);
+    snprintf(text, sizeof text, "attune machine probe 1\n%s\nfeatures 0x%x\nfma=3\n", at_cpu_description(),
+             at_cpu_features());
+    write_probe(*state, text);
+    assert_machine((opening){.dir = *state}, name, "probe");
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
 #pragma GCC diagnostic push
 #pragma GCC diagnostic ignored "-Wformat-nonliteral"
@@ -283,7 +337,8 @@ static void probing(void **state) {
     }
     assert_int_equal(status, ATTUNE_OK);
     assert_true(probe.is_kept && probe.fma > 0.5 && probe.add > 0.05);
-    assert_ptr_equal(at_class_find(probe.machine), probe.machine);
+    assert_true(at_class_find(probe.machine) || !strncmp(probe.machine, "custom-", 7));
+    assert_non_null(strstr(probe.description, "width="));
     assert_string_equal(info_of(context).machine_source, "cpu"); /* of this context nothing changes */
     attune_context_destroy(context);
     assert_machine((opening){.dir = *state}, probe.machine, "probe");
@@ -621,6 +676,8 @@ int main(void) {
         TEST(option_then_environment_then_cpu),
         TEST(a_target_of_another_architecture),
         TEST(unknown_names_are_refused),
+        TEST(numbers_are_a_class),
+        TEST(nonsense_is_refused),
         TEST(cpus_can_be_told_apart),
         TEST(what_a_probe_left),
         TEST(probing),

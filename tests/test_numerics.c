@@ -83,7 +83,7 @@ static void test_long_sums(void **state) {
         if (!at_target_runs_here(target)) continue;
         attune_context *context = tensors_context(target->name, 1);
         attune_schedule by_columns, by_rows = q_lanes_schedule(&p, target), others = q_lanes_schedule(&other, target);
-        mha_choose(&p, target, &by_columns);
+        mha_choose(&p, target, usual_machine(target), &by_columns);
         assert_int_equal(by_columns.strategy, ATTUNE_D_LANES);
         check_long_sums(context, reproducible_text, &by_columns, interpreted, 1e-5, 4e-6);
         check_long_sums(context, reproducible_text, &by_rows, interpreted, 1e-5, 4e-6);

@@ -7,6 +7,7 @@
 #include "problem/signature.h"
 #include "ref_attention.h"
 #include "schedule/schedule.h"
+#include "support/problems.h"
 #include "support/jit_run.h"
 #include "support/random_ir.h"
 
@@ -188,7 +189,7 @@ static void close_call(call *c) {
 static attune_schedule schedule_of(const call *c, const at_target *target, attune_strategy strategy) {
     attune_schedule s = ATTUNE_SCHEDULE_INIT;
     at_error err = {0};
-    mha_choose(&c->p, target, &s);
+    mha_choose(&c->p, target, usual_machine(target), &s);
     if (strategy == ATTUNE_D_LANES) {
         const int32_t lanes = target->vector_bytes / (c->p.softmax_precision == ATTUNE_F64 ? 8 : 4);
         s = (attune_schedule){.struct_size = sizeof s,

@@ -3,6 +3,7 @@
 #include "attend/q_lanes.h"
 #include "schedule/decide.h"
 #include "schedule/schedule.h"
+#include "support/problems.h"
 #include "support/calls.h"
 
 #include <math.h>
@@ -151,7 +152,7 @@ static void chosen_for_few_rows(void **state) {
         attune_schedule s;
         assert_int_equal(attune_problem_parse(expected[i].problem, &p), ATTUNE_OK);
         assert_int_equal(mha_canonicalize(&p, &canonical, NULL), ATTUNE_OK);
-        mha_choose(&canonical, target, &s);
+        mha_choose(&canonical, target, usual_machine(target), &s);
         assert_int_equal(mha_schedule_check(&canonical, &s, target, NULL), ATTUNE_OK);
         const bool by_rows = s.value_by == ATTUNE_VALUE_BY_ROWS && mha_takes_rows_at_once(&canonical, &s);
         if (s.strategy != expected[i].strategy || s.lanes != expected[i].lanes || by_rows != !!expected[i].by_rows)

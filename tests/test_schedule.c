@@ -4,6 +4,7 @@
 #include "schedule/schedule.h"
 #include "support/problems.h"
 #include "target/target.h"
+#include "target/tuning_class.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -357,7 +358,7 @@ static void test_choice_is_legal(void **state) {
                     attune_schedule s;
                     at_error err = {0};
                     assert_int_equal(mha_canonicalize(&p, &c, &err), ATTUNE_OK);
-                    mha_choose(&c, target, &s);
+                    mha_choose(&c, target, usual_machine(target), &s);
                     if (mha_schedule_check(&c, &s, target, &err)) fail_msg("%s", err.message);
                 }
 }
@@ -373,7 +374,7 @@ static void test_tasks_are_short(void **state) {
         for (const at_target *target = at_targets(); target->name; target++) {
             const attune_problem p = problem_canonical(texts[i]);
             attune_schedule s;
-            mha_choose(&p, target, &s);
+            mha_choose(&p, target, usual_machine(target), &s);
             const double most = mha_attends_by_pairs(&p, target) ? 400e6 : 200e6;
             const double row = 2.0 * (double)p.seq_kv * (double)(p.head_dim + p.head_dim_v);
             if (row * s.lanes * s.task_row_vectors > most && s.task_row_vectors > s.score_row_vectors)
@@ -392,14 +393,53 @@ static void test_choice_for_blocks_is_legal(void **state) {
                 const attune_problem p = problem_canonical(text);
                 attune_schedule s;
                 at_error err = {0};
-                mha_choose(&p, target, &s);
+                mha_choose(&p, target, usual_machine(target), &s);
                 if (mha_schedule_check(&p, &s, target, &err)) fail_msg("%s: %s", text, err.message);
                 if (rows <= 4) assert_int_equal(s.gemm_rows, rows);
             }
 }
 
+/* Whatever the machine, and the same for the same description. */
+static void test_choice_follows_the_machine(void **state) {
+    static const char *const texts[] = {"num_heads=12,seq_q=512,head_dim=64",
+                                        "num_heads=12,seq_q=197,head_dim=64",
+                                        "num_heads=32,seq_q=512,head_dim=128",
+                                        "num_heads=4,seq_q=17,head_dim=40",
+                                        "num_heads=9,seq_q=700,head_dim=80,is_causal=1",
+                                        "num_heads=8,num_kv_heads=2,seq_q=1,seq_kv=900,head_dim=128",
+                                        "embed_dim=96,num_heads=6,seq_q=200"};
+    const char *order[AT_MAX_CLASSES];
+    const size_t count = at_class_neighbours("generic", order);
+    (void)state;
+    for (size_t i = 0; i < sizeof texts / sizeof *texts; i++)
+        for (const at_target *target = at_targets(); target->name; target++)
+            for (size_t k = 0; k < count; k++) {
+                const bool is_arm = target->required & AT_CPU_AARCH64;
+                const attune_problem p = problem_canonical(texts[i]);
+                attune_schedule s;
+                at_error err = {0};
+                if (!at_class_is_of(order[k], is_arm)) continue;
+                mha_choose(&p, target, at_description_of(order[k], is_arm), &s);
+                if (mha_schedule_check(&p, &s, target, &err))
+                    fail_msg("%s, %s, %s: %s", order[k], target->name, texts[i], err.message);
+            }
+    /* A core that begins two multiply-adds of 512 bits in a cycle loads too seldom for a tile of one vector. */
+    const attune_problem p = problem_canonical(texts[0]);
+    const at_target *avx512 = at_target_find("avx512"), *avx2 = at_target_find("avx2");
+    attune_schedule zen4, zen5, generic;
+    mha_choose(&p, avx512, at_description_of("zen4", false), &zen4);
+    mha_choose(&p, avx512, at_description_of("zen5", false), &zen5);
+    mha_choose(&p, avx512, at_description_of("generic", false), &generic);
+    assert_true(zen4.score_keys == 8 && zen4.score_row_vectors == 1 && mha_schedule_same(&zen4, &generic));
+    assert_true(zen5.score_keys == 8 && zen5.score_row_vectors == 2);
+    mha_choose(&p, avx2, at_description_of("zen4", false), &zen4);
+    mha_choose(&p, avx2, at_description_of("zen5", false), &zen5);
+    assert_true(mha_schedule_same(&zen4, &zen5));
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_choice_follows_the_machine),
         cmocka_unit_test(test_round_trip),
         cmocka_unit_test(test_q_lanes),
         cmocka_unit_test(test_d_lanes),

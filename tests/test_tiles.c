@@ -244,7 +244,7 @@ static void test_bits(void **state) {
 static attune_schedule chosen(const char *problem, const at_target *target) {
     const attune_problem p = problem_canonical(problem);
     attune_schedule schedule = ATTUNE_SCHEDULE_INIT;
-    mha_choose(&p, target, &schedule);
+    mha_choose(&p, target, usual_machine(target), &schedule);
     return schedule;
 }
 

@@ -46,7 +46,7 @@ static void every_shape_has_a_large_space(void **state) {
     for (const at_target *target = at_targets(); target->name; target++)
         for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) {
             const attune_problem p = problem_canonical(shapes[i]);
-            const tune_machine machine = tune_machine_here(target);
+            const tune_machine machine = {target, usual_machine(target)};
             const size_t count = tune_space(&p, &machine, list, SPACE);
             if (count < 500) fail_msg("%s, %s: %zu schedules", target->name, shapes[i], count);
             if (i == 0 && target->vector_registers == 32) assert_true(count >= SPACE - 2); /* there are many more */
@@ -63,7 +63,7 @@ static void every_shape_has_a_large_space(void **state) {
 static void a_small_list_holds_the_best_of_a_large_one(void **state) {
     (void)state;
     const attune_problem p = problem_canonical(shapes[0]);
-    const tune_machine machine = tune_machine_here(at_target_find("avx2"));
+    const tune_machine machine = {at_target_find("avx2"), usual_machine(at_target_find("avx2"))};
     tune_candidate few[10];
     assert_true(tune_space(&p, &machine, list, SPACE) > 10);
     const size_t count = tune_space(&p, &machine, few, 10);
@@ -83,9 +83,9 @@ static void neighbours_differ_by_a_step(void **state) {
     for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) {
         const attune_problem p = problem_canonical(shapes[i]);
         const at_target *target = at_target_find("avx512");
-        const tune_machine machine = tune_machine_here(target);
+        const tune_machine machine = {target, usual_machine(target)};
         attune_schedule from;
-        mha_choose(&p, target, &from);
+        mha_choose(&p, target, usual_machine(target), &from);
         const size_t count = tune_neighbours(&p, &machine, &from, around, sizeof around / sizeof *around);
         assert_true(count >= 5);
         for (size_t k = 0; k < count; k++) {
@@ -100,9 +100,9 @@ static void the_model_knows_what_is_bad(void **state) {
     (void)state;
     const attune_problem p = problem_canonical("num_heads=12,seq_q=512,head_dim=64");
     const at_target *target = at_target_find("avx2");
-    const tune_machine machine = tune_machine_here(target);
+    const tune_machine machine = {target, usual_machine(target)};
     attune_schedule good, bad;
-    mha_choose(&p, target, &good);
+    mha_choose(&p, target, usual_machine(target), &good);
     const double cost = tune_model_cost(&p, &machine, &good);
     static const char *const worse[] = {"score_keys=1,score_row_vectors=1,task_row_vectors=1,value_row_vectors=1",
                                         "value_columns=1,value_row_vectors=1", "kv_tile=8", "score_keys=12,kv_tile=96"};
@@ -609,7 +609,7 @@ static void a_winner_is_used(void **state) {
     attune_kernel *kernel;
     at_error err = {0};
     attune_schedule slow;
-    mha_choose(&canonical, context->target, &slow);
+    mha_choose(&canonical, context->target, &context->machine_class.description, &slow);
     assert_int_equal(attune_compile(context, &canonical, NULL, &kernel), ATTUNE_OK);
     attune_kernel_release(kernel);
     const int32_t usual = slow.score_columns;
@@ -654,7 +654,7 @@ static void a_winner_is_used(void **state) {
     assert_int_equal(attune_compile(context, &far, NULL, &kernel), ATTUNE_OK);
     attune_kernel_get_info(kernel, &info);
     attune_schedule expected;
-    mha_choose(&far, context->target, &expected);
+    mha_choose(&far, context->target, &context->machine_class.description, &expected);
     assert_int_equal(info.schedule.score_columns, expected.score_columns);
     attune_kernel_release(kernel);
     attune_context_destroy(context);
@@ -670,7 +670,7 @@ static void a_replaced_kernel_is_found_by_all(void **state) {
     at_error err = {0};
     assert_int_equal(attune_compile(context, &canonical, NULL, &kernel), ATTUNE_OK);
     attune_kernel_release(kernel);
-    mha_choose(&canonical, context->target, &other);
+    mha_choose(&canonical, context->target, &context->machine_class.description, &other);
     other.score_columns = other.score_columns == 1 ? 2 : 1;
     if (at_kernel_replace(context, at_attention_of(&canonical), &other, &err)) fail_msg("%s", err.message);
     for (int round = 0; round < 2; round++) {

@@ -135,6 +135,9 @@ static void an_unknown_name_is_refused(void **state) {
     assert_non_null(strstr(err.message, "unknown machine \"pentium\"; there are: zen1, zen2, zen3, zen4, zen5, "));
     assert_ends_in_generic(err.message);
     assert_null(strstr(err.message, "apple"));
+    err = (at_error){0};
+    at_class_refuse("machine", "zen44", false, &err);
+    assert_non_null(strstr(err.message, "unknown machine \"zen44\" (did you mean \"zen4\"?); there are: zen1, "));
     memset(longest, 'x', sizeof longest - 1);
     for (int is_arm = 0; is_arm < 2; is_arm++) {
         err = (at_error){0};

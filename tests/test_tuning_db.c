@@ -104,7 +104,7 @@ static void limit_files(rlim_t bytes) {
 static attune_schedule unusual(const attune_context *context, int which) {
     const attune_problem p = problem_canonical(THERE);
     attune_schedule schedule;
-    mha_choose(&p, context->target, &schedule);
+    mha_choose(&p, context->target, &context->machine_class.description, &schedule);
     if (which != 1) schedule.score_columns = schedule.score_columns == 1 ? 2 : 1;
     if (which != 0) schedule.value_keys = schedule.value_keys == 1 ? 2 : 1;
     assert_int_equal(mha_schedule_check(&p, &schedule, context->target, NULL), ATTUNE_OK);
@@ -242,13 +242,13 @@ static void a_neighbour_has_to_suit(void **state) {
     (void)state;
     attune_context *context = open_context(dir, "", 1);
     const attune_problem there = problem_canonical(there_text), here = problem_canonical(here_text);
-    const tune_machine machine = tune_machine_here(context->target);
+    const tune_machine machine = tune_machine_of(context);
     const size_t count = tune_space(&there, &machine, list, SPACE);
     attune_schedule usual_there, usual_here, schedule;
     const attune_schedule *worse = NULL;
     double change = 0;
-    mha_choose(&there, context->target, &usual_there);
-    mha_choose(&here, context->target, &usual_here);
+    mha_choose(&there, context->target, &context->machine_class.description, &usual_there);
+    mha_choose(&here, context->target, &context->machine_class.description, &usual_here);
     for (size_t i = 0; i < count && !worse; i++) {
         if (mha_schedule_check(&here, &list[i].schedule, context->target, NULL)) continue;
         change = tune_model_cost(&here, &machine, &list[i].schedule) / tune_model_cost(&here, &machine, &usual_here) /

@@ -1,8 +1,10 @@
 /* attune explain: why a problem has its schedule, what its kernel is made of, and how its time compares with what was
  * to be expected. */
+#define _GNU_SOURCE
 #include "measure/explain.h"
 #include "common/json_output.h"
 
+#include <sched.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -16,7 +18,8 @@ typedef struct explain_options {
 
 static const struct argp_option options[] = {
     {"schedule", TOOL_KEY_SCHEDULE, "KEY=N,...", 0, "Explain the chosen schedule with these changes", 0},
-    {"threads", TOOL_KEY_THREADS, "N", 0, "Threads of the measurement (default 1)", 0},
+    {"threads", TOOL_KEY_THREADS, "N", 0,
+     "Threads that share the tasks (default 1); the call is measured with as many of them as there are CPUs", 0},
     {"sizes", TOOL_KEY_SIZES, "KEY=N,...", 0, "Run-time sizes, where the problem leaves them open", 0},
     {"dry-run", TOOL_KEY_DRY_RUN, NULL, 0, "Measure nothing", 0},
     {"json", TOOL_KEY_JSON, NULL, 0, "Print JSON", 0},
@@ -125,8 +128,9 @@ static bool measure(const explain_options *o, attune_context *context, const att
     e->bench.problem = *problem;
     e->bench.wish = e->has_schedule ? &e->schedule : NULL;
     const bool good = bench_open(&e->bench, context, ATTUNE_ENGINE_JIT, &o->sizes, SAMPLES) &&
-                      bench_open_probes(&probes, &e->bench, 1, e->machine.isa, o->threads) &&
-                      bench_rounds(&e->bench, 1, context, &probes, o->threads, SAMPLES) && bench_summarise(&e->bench);
+                      bench_open_probes(&probes, &e->bench, 1, e->machine.isa, e->measured_threads) &&
+                      bench_rounds(&e->bench, 1, context, &probes, e->measured_threads, SAMPLES) &&
+                      bench_summarise(&e->bench);
     bench_close_probes(&probes);
     bench_warn_of_disturbances(probes.disturbances, SAMPLES, bench_is_above_peak(e->bench.fraction));
     return good;
@@ -167,13 +171,24 @@ static json_t *model_json(const explanation *e) {
 
 static json_t *measured_json(const explanation *e) {
     const bench_entry *const b = &e->bench;
-    return json_pack("{s:i, s:f, s:f, s:f, s:s, s:f, s:s, s:f, s:o, s:f, s:f, s:f}", "threads", (int)e->threads,
-                     "flops", b->work.flops, "bytes", b->work.bytes, "peak_gflops", b->peak_gflops, "peak_dtype",
-                     tool_dtype_name(b->peak_dtype), "bandwidth_gbs", b->bandwidth_gbs, "bound",
-                     b->is_memory_bound ? "memory" : "compute", "roofline_us",
+    return json_pack("{s:i, s:f, s:f, s:f, s:s, s:f, s:s, s:f, s:o, s:f, s:f, s:f}", "threads",
+                     (int)e->measured_threads, "flops", b->work.flops, "bytes", b->work.bytes, "peak_gflops",
+                     b->peak_gflops, "peak_dtype", tool_dtype_name(b->peak_dtype), "bandwidth_gbs", b->bandwidth_gbs,
+                     "bound", b->is_memory_bound ? "memory" : "compute", "roofline_us",
                      b->work.flops / b->roofline_gflops * 1e-3, "predicted_us",
                      e->has_model ? json_real(e->predicted_us) : json_null(), "median_us", b->median_us,
                      "fraction_of_peak", b->fraction, "fraction_of_roofline", b->fraction_of_roofline);
+}
+
+static json_t *tasks_json(const task_report *r) {
+    json_t *const list = json_array();
+    for (size_t p = 0; p < r->num_phases; p++)
+        json_array_append_new(list, json_pack("{s:I, s:I, s:o, s:f}", "tasks", (json_int_t)r->phases[p].tasks, "waves",
+                                              (json_int_t)r->phases[p].waves, "us",
+                                              r->is_measured ? json_real(r->phases[p].seconds * 1e6) : json_null(),
+                                              "idle", r->phases[p].idle));
+    return json_pack("{s:i, s:b, s:f, s:o}", "threads", (int)r->threads, "is_measured", (int)r->is_measured, "idle",
+                     r->idle, "phases", list);
 }
 
 static int print_json(const explanation *e) {
@@ -189,19 +204,35 @@ static int print_json(const explanation *e) {
         json_decref(root);
         return tool_print_json(NULL);
     }
+    if (root && e->threads > 1 && json_object_set_new(root, "tasks", tasks_json(&e->tasks)) != 0) {
+        json_decref(root);
+        return tool_print_json(NULL);
+    }
     return json_print(&e->machine, e->threads, root);
 }
 
 /* ---- The command ---- */
 
+/* More threads than CPUs would measure how they wait for each other. */
+static uint32_t measured_threads(uint32_t threads) {
+    cpu_set_t allowed;
+    if (sched_getaffinity(0, sizeof allowed, &allowed) != 0) return 1;
+    const uint32_t cpus = (uint32_t)CPU_COUNT(&allowed);
+    return threads < cpus ? threads : cpus;
+}
+
 static int explain(const explain_options *o, attune_context *context, const attune_problem *given, explanation *e) {
     e->machine.struct_size = sizeof e->machine;
     e->threads = o->threads;
+    e->measured_threads = measured_threads(o->threads);
     if (attune_get_machine_info(context, &e->machine) != ATTUNE_OK) return tool_library_error(NULL);
     if (!choose(o, context, given, e) || !look_at_code(context, given, e)) return TOOL_FAILED;
-    if (!o->is_dry && (!bench_pin(o->threads) || !measure(o, context, given, e))) return TOOL_FAILED;
+    if (!o->is_dry && (!bench_pin(e->measured_threads) || !measure(o, context, given, e))) return TOOL_FAILED;
+    if (o->threads > 1 && !tasks_find(context, given, e->has_schedule ? &e->schedule : NULL, &o->sizes, o->threads,
+                                      !o->is_dry, &e->tasks))
+        return TOOL_FAILED;
     e->is_measured = !o->is_dry;
-    e->predicted_us = o->is_dry ? 0 : predicted_us(e, o->threads);
+    e->predicted_us = o->is_dry ? 0 : predicted_us(e, e->measured_threads);
     e->text = problem_text(given);
     e->schedule_text = schedule_text(&e->schedule);
     if (!e->text || !e->schedule_text) {
@@ -230,8 +261,8 @@ int cmd_explain(int argc, char **argv) {
     attune_problem problem;
     argp_parse(&argp, argc, argv, 0, NULL, &o);
     attune_context *context = NULL;
-    if (problem_from_text(o.problem, &problem) && sizes_check(&o.sizes, &problem) && tool_threads_fit(o.threads))
-        context = tool_open_context(&o.common, o.threads, NULL);
+    if (problem_from_text(o.problem, &problem) && sizes_check(&o.sizes, &problem))
+        context = tool_open_context(&o.common, measured_threads(o.threads), NULL);
     const int code = context ? explain(&o, context, &problem, &e) : TOOL_FAILED;
     bench_close(&e.bench);
     free(e.text);

@@ -2,19 +2,23 @@
 #include "common/table.h"
 #include "common/json_output.h"
 #include "common/tool.h"
+#include "description_fields.h"
 
+#include <stdlib.h>
 #include <string.h>
 
 enum { REFUSAL_BYTES = ATTUNE_MESSAGE_BYTES + 16 };
 
 typedef struct info_options {
     tool_common common;
-    bool json, probe;
+    bool json, probe, machine;
 } info_options;
 
 static const struct argp_option options[] = {
     {"probe-machine", TOOL_KEY_PROBE_MACHINE, NULL, 0,
      "Measure the CPU, and keep the tuning class it is nearest to beside the cache, for CPUs that attune does not know",
+     0},
+    {"machine", TOOL_KEY_MACHINE, NULL, 0, "Show the numbers that describe the machine, by which schedules are chosen",
      0},
     {"json", TOOL_KEY_JSON, NULL, 0, "Print JSON", 0},
     {0},
@@ -26,6 +30,7 @@ static error_t parse(int key, char *argument, struct argp_state *state) {
     case ARGP_KEY_INIT: state->child_inputs[0] = &o->common; return 0;
     case TOOL_KEY_JSON: o->json = true; return 0;
     case TOOL_KEY_PROBE_MACHINE: o->probe = true; return 0;
+    case TOOL_KEY_MACHINE: o->machine = true; return 0;
     case ARGP_KEY_ARG: argp_error(state, "unexpected argument '%s'", argument); return 0;
     default: return ARGP_ERR_UNKNOWN;
     }
@@ -39,11 +44,17 @@ static const char *directory(const char *path, const char *none, const char *ref
     return text;
 }
 
+/* A class of its own, for numbers that no class of the table has. */
+static bool is_custom(const char *machine) { return !strncmp(machine, "custom-", strlen("custom-")); }
+
 /* How the tuning class was found. */
 static const char *source_of(const attune_machine_info *m) {
     if (!strcmp(m->machine_source, "cpu") && !strcmp(m->machine, "generic")) return "attune does not know this CPU";
     if (!strcmp(m->machine_source, "cpu")) return "found by the CPU's family and model";
-    if (!strcmp(m->machine_source, "probe")) return "its nearest, by the probe";
+    if (!strcmp(m->machine_source, "probe"))
+        return is_custom(m->machine) ? "measured by the probe" : "its nearest, by the probe";
+    if (is_custom(m->machine))
+        return !strcmp(m->machine_source, "option") ? "numbers of the program" : "numbers of ATTUNE_MACHINE";
     return !strcmp(m->machine_source, "option") ? "named by the program" : "named by ATTUNE_MACHINE";
 }
 
@@ -91,12 +102,66 @@ static int print_json(const attune_machine_info *m) {
                                 tool_json_text(m->codegen_path), "worker_path", tool_json_text(m->worker_path)));
 }
 
+/* ---- The description ---- */
+
+enum { FIELDS = sizeof at_description_fields / sizeof *at_description_fields };
+
+/* Splits "width=32,fma=2,..." into the values of the fields; returns whether all are there, in their order. */
+static bool split(const char *description, const char *values[FIELDS], size_t lengths[FIELDS]) {
+    for (size_t i = 0; i < FIELDS; i++) {
+        const size_t name = strlen(at_description_fields[i].name);
+        if (strncmp(description, at_description_fields[i].name, name) || description[name] != '=') return false;
+        values[i] = description + name + 1;
+        lengths[i] = strcspn(values[i], ",");
+        description = values[i] + lengths[i] + (values[i][lengths[i]] == ',');
+    }
+    return !*description;
+}
+
+/* Whole numbers as such; sizes in bytes. */
+static json_t *number_of(const char *text) {
+    char *end;
+    double value = strtod(text, &end);
+    static const char suffixes[] = "KMG";
+    const char *const suffix = *end && *end != ',' ? strchr(suffixes, *end) : NULL;
+    for (const char *s = suffixes; suffix && s <= suffix; s++) value *= 1024;
+    const json_int_t whole = (json_int_t)value;
+    return (double)whole == value ? json_integer(whole) : json_real(value);
+}
+
+static int show_description(const info_options *o, const attune_machine_info *m) {
+    const char *values[FIELDS];
+    size_t lengths[FIELDS];
+    if (!split(m->machine_description, values, lengths)) {
+        tool_error("the library describes the machine in another form: %s", m->machine_description);
+        return TOOL_FAILED;
+    }
+    if (o->json) {
+        json_t *const numbers = json_object();
+        for (size_t i = 0; i < FIELDS; i++)
+            json_object_set_new(numbers, at_description_fields[i].name, number_of(values[i]));
+        return json_print(m, 0,
+                          json_pack("{s:s, s:s, s:o}", "machine_source", m->machine_source, "text",
+                                    m->machine_description, "description", numbers));
+    }
+    printf("%s (%s)\n\n", m->machine, source_of(m));
+    table *const t = table_create("lrl", NULL);
+    for (size_t i = 0; i < FIELDS; i++) {
+        table_cell(t, "%s", at_description_fields[i].name);
+        table_cell(t, "%.*s", (int)lengths[i], values[i]);
+        table_cell(t, "%s", at_description_fields[i].meaning);
+    }
+    table_finish(t, stdout);
+    printf("\nATTUNE_MACHINE takes such numbers, too: %s\n", m->machine_description);
+    return TOOL_OK;
+}
+
 /* ---- The probe ---- */
 
 static int probe_as_json(const attune_machine_probe *p, const attune_machine_info *m) {
     return json_print(m, 0,
-                      json_pack("{s:f, s:f, s:f, s:s, s:b}", "fma", p->fma, "fma_wide", p->fma_wide, "add", p->add,
-                                "machine", p->machine, "kept", p->is_kept));
+                      json_pack("{s:f, s:f, s:f, s:s, s:s, s:b}", "fma", p->fma, "fma_wide", p->fma_wide, "add", p->add,
+                                "machine", p->machine, "text", p->description, "kept", p->is_kept));
 }
 
 static int probe(const info_options *o, attune_context *context, const attune_machine_info *m) {
@@ -119,10 +184,13 @@ static int probe(const info_options *o, attune_context *context, const attune_ma
     table_cell(t, "wait %.2f times as long for one another as multiply-adds do", p.add);
     table_cell(t, "tuning class");
     table_cell(t, "%s", p.machine);
+    table_cell(t, "described as");
+    table_cell(t, "%s", p.description);
     table_finish(t, stdout);
     if (status) return tool_library_error(NULL);
     if (!p.is_kept)
-        printf("not kept: the disk cache is off; ATTUNE_MACHINE=%s says the same\n", p.machine);
+        printf("not kept: the disk cache is off; ATTUNE_MACHINE=%s says the same\n",
+               is_custom(p.machine) ? p.description : p.machine);
     else if (!strcmp(m->machine_source, "cpu") && strcmp(m->machine, "generic"))
         printf("kept beside the cache, and not used: the family and model of this CPU say %s\n", m->machine);
     else
@@ -148,6 +216,8 @@ int cmd_info(int argc, char **argv) {
         code = tool_library_error(NULL);
     else if (o.probe)
         code = probe(&o, context, &machine);
+    else if (o.machine)
+        code = show_description(&o, &machine);
     else if (o.json)
         code = print_json(&machine);
     else

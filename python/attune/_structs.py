@@ -156,7 +156,9 @@ class MachineInfo(Structure):
         + [(name, c_char_p) for name in "cpu isa isas llvm cache_dir codegen_path worker_path generator_id".split()]
         + [("max_workers", c_uint32), ("cache_base", c_char_p), ("cpu_description", c_char_p)]
         + [(name, c_uint32) for name in "cpu_family cpu_model cpu_stepping".split()]
-        + [(name, c_char_p) for name in "machine machine_source cache_refusal cache_base_refusal".split()]
+        + [(name, c_char_p) for name in (
+            "machine machine_source cache_refusal cache_base_refusal machine_description"
+        ).split()]
     )
 
 

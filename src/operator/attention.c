@@ -22,8 +22,9 @@ static attune_status schedule_check(at_operation o, const attune_schedule *sched
     return mha_schedule_check(problem_of(o), schedule, target, err);
 }
 
-static void schedule_choose(at_operation o, const at_target *target, attune_schedule *schedule) {
-    mha_choose(problem_of(o), target, schedule);
+static void schedule_choose(at_operation o, const at_target *target, const at_description *machine,
+                            attune_schedule *schedule) {
+    mha_choose(problem_of(o), target, machine, schedule);
 }
 
 static attune_status schedule_parse(at_operation o, const char *text, attune_schedule *schedule, at_error *err) {

@@ -8,6 +8,7 @@
 
 #include "ir/ir.h"
 #include "problem/mha.h"
+#include "target/description.h"
 #include "target/target.h"
 
 typedef struct at_operator at_operator;
@@ -36,7 +37,8 @@ struct at_operator {
 
     attune_status (*schedule_check)(at_operation operation, const attune_schedule *schedule, const at_target *target,
                                     at_error *err);
-    void (*schedule_choose)(at_operation operation, const at_target *target, attune_schedule *schedule);
+    void (*schedule_choose)(at_operation operation, const at_target *target, const at_description *machine,
+                            attune_schedule *schedule);
     attune_status (*schedule_parse)(at_operation operation, const char *text, attune_schedule *schedule, at_error *err);
     size_t (*schedule_print)(at_operation operation, const attune_schedule *schedule, char *text, size_t capacity);
 

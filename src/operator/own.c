@@ -68,8 +68,10 @@ static attune_status schedule_check(at_operation o, const attune_schedule *sched
     return ATTUNE_OK;
 }
 
-static void schedule_choose(at_operation o, const at_target *target, attune_schedule *schedule) {
+static void schedule_choose(at_operation o, const at_target *target, const at_description *machine,
+                            attune_schedule *schedule) {
     (void)target;
+    (void)machine;
     *schedule = (attune_schedule)ATTUNE_SCHEDULE_INIT;
     for (size_t i = 0; i < own_of(o)->num_choices; i++) at_own_numbers(schedule)[i] = own_of(o)->choices[i].usual;
 }

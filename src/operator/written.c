@@ -58,9 +58,11 @@ static attune_status schedule_check(at_operation o, const attune_schedule *sched
     return refuse_schedule(o, err);
 }
 
-static void schedule_choose(at_operation o, const at_target *target, attune_schedule *schedule) {
+static void schedule_choose(at_operation o, const at_target *target, const at_description *machine,
+                            attune_schedule *schedule) {
     (void)o;
     (void)target;
+    (void)machine;
     (void)schedule;
 }
 

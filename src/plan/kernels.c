@@ -14,7 +14,7 @@ static bool is_few(const attune_plan *plan, int64_t queries) {
     p.seq_q = ATTUNE_DYNAMIC;
     p.max_seq_q = queries;
     if (p.seq_kv == ATTUNE_DYNAMIC && !p.max_seq_kv) p.max_seq_kv = USUAL_KEYS;
-    mha_choose(&p, plan->context->target, &schedule);
+    mha_choose(&p, plan->context->target, &plan->context->machine_class.description, &schedule);
     return schedule.strategy == ATTUNE_D_LANES;
 }
 

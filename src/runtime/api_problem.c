@@ -173,7 +173,7 @@ attune_status attune_schedule_choose(const attune_context *context, const attune
     if (!context || !problem || !schedule) {
         at_fail(&err, ATTUNE_INVALID_ARGUMENT, "attune_schedule_choose was given NULL");
     } else if (mha_canonicalize(problem, &canonical, &err) == ATTUNE_OK) {
-        mha_choose(&canonical, context->target, &chosen);
+        mha_choose(&canonical, context->target, &context->machine_class.description, &chosen);
         at_copy_back(&mha_schedule_struct, &chosen, schedule, &err);
     }
     return at_report(&err);

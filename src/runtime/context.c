@@ -121,6 +121,7 @@ static attune_status fill_context(attune_context *context, const attune_context_
     at_disk_cache_open_base(&context->disk, options->cache_base);
     at_machine_recall(&context->disk, context->target, &context->machine_class);
     at_machine_init(&context->machine, context->target, context->machine_class.name);
+    context->team.l3_cores = context->pool.l3_cores = (uint32_t)context->machine_class.description.l3_cores;
     at_record_init(&context->record, context->io, &context->log);
     at_tuning_init(&context->tuning, context->disk.path, context->disk.base_path, &context->allocator);
     at_process_add(context);
@@ -246,6 +247,7 @@ attune_status attune_get_machine_info(const attune_context *context, attune_mach
         .machine_source = context->machine_class.source,
         .cache_refusal = context->disk.refusals[0],
         .cache_base_refusal = context->disk.refusals[1],
+        .machine_description = context->machine_class.text,
     };
     at_copy_out(info, &full, sizeof full, "attune_machine_info", &err);
     return at_report(&err);

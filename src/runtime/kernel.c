@@ -126,7 +126,7 @@ attune_status at_build(attune_context *context, at_arena *arena, at_operation op
         if (at_tuning_find(context, operation, &built->schedule))
             built->scheduled = op->build(arena, operation, &built->schedule, context->target, &refusal);
         if (!built->scheduled) {
-            op->schedule_choose(operation, context->target, &built->schedule);
+            op->schedule_choose(operation, context->target, &context->machine_class.description, &built->schedule);
             built->scheduled = op->build(arena, operation, &built->schedule, context->target, err);
         }
     }

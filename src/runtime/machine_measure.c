@@ -1,4 +1,4 @@
-/* Times of a core's multiply-adds and additions, relative to each other. */
+/* Times of a core's instructions, relative to each other. */
 #include "runtime/machine.h"
 
 #include "target/target.h"
@@ -16,6 +16,9 @@ static double seconds(void) {
     return (double)now.tv_sec + (double)now.tv_nsec * 1e-9;
 }
 
+/* Where loads and stores go. */
+static _Thread_local _Alignas(64) char memory[64];
+
 /* Runs the instructions of `body` STEPS times, on registers that are 0. */
 #define LOOP(body)                                                                                                     \
     do {                                                                                                               \
@@ -23,9 +26,9 @@ static double seconds(void) {
         __asm__ volatile(".irp r, 0,1,2,3,4,5,6,7,8,9,10,11,12\n vxorps %%xmm\\r, %%xmm\\r, %%xmm\\r\n .endr\n"        \
                          "1:\n" body "dec %0\n jnz 1b\n vzeroupper\n"                                                  \
                          : "+r"(left)                                                                                  \
-                         :                                                                                             \
-                         : "cc", "xmm0", "xmm1", "xmm2", "xmm3", "xmm4", "xmm5", "xmm6", "xmm7", "xmm8", "xmm9",       \
-                           "xmm10", "xmm11", "xmm12");                                                                 \
+                         : "r"(memory)                                                                                 \
+                         : "cc", "memory", "rax", "rdx", "xmm0", "xmm1", "xmm2", "xmm3", "xmm4", "xmm5", "xmm6",       \
+                           "xmm7", "xmm8", "xmm9", "xmm10", "xmm11", "xmm12");                                         \
     } while (0)
 
 static void chained_adds(void) { LOOP(".rept 16\n vaddps %%ymm12, %%ymm0, %%ymm0\n .endr\n"); }
@@ -61,7 +64,58 @@ attune_status at_core_measure(at_core_measures *m, at_error *err) {
     return ATTUNE_OK;
 }
 
+/* ---- Cycles ---- */
+
+#define RUN(name, register)                                                                                            \
+    static void name##_fmas(void) { LOOP(EACH(register)); }                                                            \
+    static void name##_loads(void) {                                                                                   \
+        LOOP(".irp r, 0,1,2,3,4,5,6,7,8,9,10,11\n vmovups (%1), %%" register "\\r\n .endr\n");                         \
+    }                                                                                                                  \
+    static void name##_stores(void) {                                                                                  \
+        LOOP(".irp r, 0,1,2,3,4,5,6,7,8,9,10,11\n vmovups %%" register "\\r, (%1)\n .endr\n");                         \
+    }                                                                                                                  \
+    static void name##_shuffles(void) {                                                                                \
+        LOOP(                                                                                                          \
+            ".irp r, 0,1,2,3,4,5,6,7,8,9,10,11\n vshufps $27, %%" register "12, %%" register "12, %%" register "\\r\n" \
+                                                                                                               " ."    \
+                                                                                                               "endr"  \
+                                                                                                               "\n");  \
+    }
+RUN(narrow, "xmm")
+RUN(usual, "ymm")
+RUN(wide, "zmm")
+
+static void dots_of_bf16(void) {
+    LOOP(".irp r, 0,1,2,3,4,5,6,7,8,9,10,11\n vdpbf16ps %%zmm12, %%zmm12, %%zmm\\r\n .endr\n");
+}
+static void dots_of_i8(void) {
+    LOOP(".irp r, 0,1,2,3,4,5,6,7,8,9,10,11\n vpdpbusd %%zmm12, %%zmm12, %%zmm\\r\n .endr\n");
+}
+
+/* An addition of registers takes a cycle on all cores, and no core does it while renaming. */
+static void chained_integers(void) { LOOP("xor %%edx, %%edx\n .rept 16\n add %%rdx, %%rax\n .endr\n"); }
+
+void at_core_count(at_core_cycles *c) {
+    static void (*const runs[][4])(void) = {{narrow_fmas, narrow_loads, narrow_stores, narrow_shuffles},
+                                            {usual_fmas, usual_loads, usual_stores, usual_shuffles},
+                                            {wide_fmas, wide_loads, wide_stores, wide_shuffles}};
+    const uint32_t features = at_cpu_features();
+    const int widths = features & AT_CPU_AVX512F ? 3 : 2;
+    const double cycle = time_of(chained_integers, CHAINED);
+    *c = (at_core_cycles){.latency = time_of(chained_fmas, CHAINED) / cycle};
+    for (int w = 0; w < widths; w++) {
+        c->fma[w] = time_of(runs[w][0], INDEPENDENT) / cycle;
+        c->load[w] = time_of(runs[w][1], INDEPENDENT) / cycle;
+        c->store[w] = time_of(runs[w][2], INDEPENDENT) / cycle;
+        c->shuffle[w] = time_of(runs[w][3], INDEPENDENT) / cycle;
+    }
+    if (features & AT_CPU_AVX512BF16) c->bf16 = time_of(dots_of_bf16, INDEPENDENT) / cycle;
+    if (features & AT_CPU_AVX512VNNI) c->i8 = time_of(dots_of_i8, INDEPENDENT) / cycle;
+}
+
 #else
+
+void at_core_count(at_core_cycles *c) { *c = (at_core_cycles){0}; }
 
 attune_status at_core_measure(at_core_measures *m, at_error *err) {
     *m = (at_core_measures){0};

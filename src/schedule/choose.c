@@ -18,27 +18,37 @@ static int64_t expected_keys(const attune_problem *p) { return expected(p->seq_k
 
 static bool has_wide_vectors(const at_target *target) { return target->vector_bytes >= 64; }
 
+/* Whether more than one multiply-add of whole vectors begins in a cycle. Then loads and latency limit a tile that is
+ * one vector wide: it loads for each multiplication, and eight sums are as many as are under way at once. */
+static bool has_fast_vectors(const at_target *target, const at_description *machine) {
+    return machine->fma > at_description_slots(machine, target->vector_bytes);
+}
+
 /* A block of a vector of rows leaves fewest rows empty, and fewest hidden keys to compute; an element of K then is an
  * operand in memory, which costs fma nothing. It costs dot2 something: two vectors, or four where that fills up no more
  * rows. Long rows of K are better read for four vectors at a time. */
-static int64_t wide_score_vectors(const attune_problem *p, const at_target *target, int64_t vectors) {
-    enum { LONG_ROW = 128 };
+static int64_t wide_score_vectors(const attune_problem *p, const at_target *target, const at_description *machine,
+                                  int64_t vectors) {
+    enum { LONG_ROW = 128, MANY = 8 };
     const bool by_pairs = mha_attends_by_pairs(p, target), fills_four = vectors % 4 == 0 && !mha_sees_more_later(p);
+    const bool fills_two = vectors % 2 == 0 || vectors >= MANY;
     if (by_pairs) return ceil_div(vectors, 4) * 4 <= ceil_div(vectors, 2) * 2 && !mha_sees_more_later(p) ? 4 : 2;
-    return fills_four && p->head_dim >= LONG_ROW ? 4 : 1;
+    if (fills_four && p->head_dim >= LONG_ROW) return 4;
+    return has_fast_vectors(target, machine) && fills_two ? 2 : 1;
 }
 
 /* 8 accumulators keep two fma pipes of latency 4 busy where there are 16 registers; more gain nothing here and cost
  * compile time. With 32 registers 24, of 4 or 3 vectors, whichever leaves fewer rows empty. AArch64 multiplies by an
  * element of a register: those of several columns at once would not leave the tile enough registers. */
-static void choose_score_tile(const attune_problem *p, const at_target *target, attune_schedule *s) {
+static void choose_score_tile(const attune_problem *p, const at_target *target, const at_description *machine,
+                              attune_schedule *s) {
     const bool wide = target->vector_registers >= 32;
     const int64_t vectors = ceil_div(expected_rows(p), s->lanes);
     int64_t most = !wide ? 2 : ceil_div(vectors, 3) * 3 < ceil_div(vectors, 4) * 4 ? 3 : 4;
     int64_t accumulators = wide ? 24 : 8;
     if (has_wide_vectors(target)) {
-        most = wide_score_vectors(p, target, vectors);
-        if (mha_attends_by_pairs(p, target)) accumulators = 16;
+        most = wide_score_vectors(p, target, machine, vectors);
+        if (mha_attends_by_pairs(p, target) || has_fast_vectors(target, machine)) accumulators = 16;
     }
     s->score_row_vectors = (int32_t)min_of(most, vectors);
     s->score_keys = (int32_t)min_of(min_of(accumulators / s->score_row_vectors, 8), expected_keys(p));
@@ -121,19 +131,20 @@ static int32_t choose_task(const attune_problem *p, const at_target *target, con
     return (int32_t)(blocks * s->score_row_vectors);
 }
 
-void mha_choose_q_lanes(const attune_problem *p, const at_target *target, attune_schedule *s) {
+void mha_choose_q_lanes(const attune_problem *p, const at_target *target, const at_description *machine,
+                        attune_schedule *s) {
     *s = (attune_schedule)ATTUNE_SCHEDULE_INIT;
     s->strategy = ATTUNE_Q_LANES;
     s->lanes = target->vector_bytes / (p->softmax_precision == ATTUNE_F64 ? 8 : 4);
-    choose_score_tile(p, target, s);
+    choose_score_tile(p, target, machine, s);
     choose_value_tile(p, target, s);
     s->task_row_vectors = choose_task(p, target, s);
     s->kv_tile = choose_kv_tile(p, target, s);
 }
 
-void mha_choose(const attune_problem *p, const at_target *target, attune_schedule *s) {
+void mha_choose(const attune_problem *p, const at_target *target, const at_description *machine, attune_schedule *s) {
     *s = (attune_schedule)ATTUNE_SCHEDULE_INIT;
-    if (!mha_choose_small(p, target, s) && !mha_choose_d_lanes(p, target, s)) mha_choose_q_lanes(p, target, s);
+    if (!mha_choose_small(p, target, s) && !mha_choose_d_lanes(p, target, s)) mha_choose_q_lanes(p, target, machine, s);
     mha_choose_gemm(p, target, s);
     mha_schedule_settle(p, target, s);
 }

@@ -5,7 +5,8 @@
 #include "schedule/schedule.h"
 
 /* choose.c: a schedule of q-lanes. */
-void mha_choose_q_lanes(const attune_problem *canonical, const at_target *target, attune_schedule *schedule);
+void mha_choose_q_lanes(const attune_problem *canonical, const at_target *target, const at_description *machine,
+                        attune_schedule *schedule);
 
 /* choose_d_lanes.c. Whether few enough rows make d-lanes the better strategy; if so *s is a schedule for it. */
 bool mha_choose_d_lanes(const attune_problem *canonical, const at_target *target, attune_schedule *s);

@@ -5,6 +5,7 @@
 #define ATTUNE_SCHEDULE_SCHEDULE_H
 
 #include "problem/mha.h"
+#include "target/description.h"
 #include "target/target.h"
 
 /* The struct of a caller, which may be of another version: mha_schedule_in, mha_schedule_check and the functions on
@@ -22,7 +23,9 @@ bool mha_schedule_same(const attune_schedule *a, const attune_schedule *b);
 /* Whether it is legal once its choices are settled. */
 attune_status mha_schedule_check(const attune_problem *canonical, const attune_schedule *schedule,
                                  const at_target *target, at_error *err);
-void mha_choose(const attune_problem *canonical, const at_target *target, attune_schedule *schedule);
+/* A good schedule without measuring; it follows from these three alone. */
+void mha_choose(const attune_problem *canonical, const at_target *target, const at_description *machine,
+                attune_schedule *schedule);
 /* Gives choices that are auto the value that attune chooses for these numbers, which are in range. Kernels are built of
  * settled schedules, and keys and text have these. */
 void mha_schedule_settle(const attune_problem *canonical, const at_target *target, attune_schedule *schedule);

@@ -1,5 +1,7 @@
 #include "target/tuning_class.h"
 
+#include "base/nearest.h"
+
 #include <stdio.h>
 #include <string.h>
 
@@ -157,12 +159,17 @@ bool at_class_is_of(const char *name, bool arm_wanted) {
 
 attune_status at_class_refuse(const char *what, const char *name, bool is_arm, at_error *err) {
     char list[ATTUNE_MESSAGE_BYTES];
+    char meant[AT_CLASS_BYTES + 24] = "";
     size_t length = 0;
-    for (size_t i = 0; i < COUNT; i++)
-        if (is_of_arm(&classes[i]) == is_arm)
-            length += (size_t)snprintf(list + length, sizeof list - length, "%s, ", classes[i].name);
+    at_nearest nearest = at_nearest_to(name, strlen(name));
+    for (size_t i = 0; i < COUNT; i++) {
+        if (is_of_arm(&classes[i]) != is_arm) continue;
+        at_nearest_try(&nearest, classes[i].name);
+        length += (size_t)snprintf(list + length, sizeof list - length, "%s, ", classes[i].name);
+    }
+    if (nearest.word) snprintf(meant, sizeof meant, " (did you mean \"%s\"?)", nearest.word);
     return at_fail(err, ATTUNE_INVALID_ARGUMENT,
-                   "unknown %s \"%.40s\"; there are: %sand %s, which may be used on any CPU", what, name, list,
+                   "unknown %s \"%.40s\"%s; there are: %sand %s, which may be used on any CPU", what, name, meant, list,
                    at_class_generic);
 }
 

@@ -4,18 +4,6 @@
 #include "base/integers.h"
 #include "problem/problem_sight.h"
 
-#include <unistd.h>
-
-tune_machine tune_machine_here(const at_target *target) {
-    tune_machine m = {.target = target, .l1_bytes = 32 << 10, .l2_bytes = 512 << 10};
-#ifdef _SC_LEVEL1_DCACHE_SIZE
-    const long l1 = sysconf(_SC_LEVEL1_DCACHE_SIZE), l2 = sysconf(_SC_LEVEL2_CACHE_SIZE);
-    if (l1 > 0) m.l1_bytes = l1;
-    if (l2 > 0) m.l2_bytes = l2;
-#endif
-    return m;
-}
-
 /* ---- The size that is assumed where it is open ---- */
 
 enum { USUAL = 512 };
@@ -42,27 +30,40 @@ static double smaller(double x, double y) { return x < y ? x : y; }
 
 /* ---- One register tile ---- */
 
-/* Latency of a multiply-add, cycles; two operations and two loads begin in each. */
-static const double LATENCY = 4, OPERATION = 0.5, TURN = 1.5;
+/* Cycles of a loop's own instructions. */
+static const double TURN = 1.5;
 
-/* How much of a register a vector fills. */
-static double width_of(const attune_problem *p, const tune_machine *m, const attune_schedule *s) {
-    return (double)s->lanes * (p->softmax_precision == ATTUNE_F64 ? 8 : 4) / m->target->vector_bytes;
+/* Cycles of the operations on one of the schedule's vectors. */
+typedef struct vector_cycles {
+    double multiply, dot, load, store, shuffle; /* dot: of bf16 */
+} vector_cycles;
+
+static vector_cycles cycles_of(const attune_problem *p, const tune_machine *m, const attune_schedule *s) {
+    const at_description *d = m->description;
+    const double bytes = (double)s->lanes * (p->softmax_precision == ATTUNE_F64 ? 8 : 4);
+    const double slots = at_description_slots(d, bytes);
+    return (vector_cycles){slots / d->fma, slots / d->bf16, slots / d->load, slots / d->store, slots / d->shuffle};
 }
 
-/* A turn of the inner loop of a tile of rows x vectors: its multiplications, the loads of `loads` operands, the loop's
- * own instructions shared by `unroll` turns. Accumulators beyond the registers go to memory and come back. Vectors that
- * fill part of a register take as much less time, as they do where the units are no wider. */
-static double turn_cost(const tune_machine *m, double width, double rows, double vectors, double loads, double unroll) {
-    const double accumulators = rows * vectors, registers = (double)m->target->vector_registers;
-    const double spilled = larger(0, accumulators + smaller(rows, vectors) + 1 - registers);
-    const double busy = larger(accumulators, loads) * OPERATION * width;
-    return larger(busy, LATENCY / larger(1, smaller(unroll, 1))) + TURN / unroll + spilled * 4;
+/* A tile of rows x vectors: a turn of its inner loop has their multiplications, the loads of `elements` that all lanes
+ * share and of `operands`, and the loop's own instructions, shared by `unroll` turns. A multiplication takes `multiply`
+ * cycles. Accumulators beyond the registers go to memory and come back. */
+typedef struct tile_turn {
+    double rows, vectors, elements, operands, unroll, multiply;
+} tile_turn;
+
+static double turn_cost(const tune_machine *m, const vector_cycles *c, tile_turn t) {
+    const at_description *d = m->description;
+    const double accumulators = t.rows * t.vectors, registers = (double)m->target->vector_registers;
+    const double spilled = larger(0, accumulators + smaller(t.rows, t.vectors) + 1 - registers);
+    const double loads = t.elements / d->load + t.operands * c->load;
+    const double busy = larger(accumulators * t.multiply, loads);
+    return larger(busy, d->latency) + TURN / t.unroll + spilled * 2 * (c->load + c->store);
 }
 
 /* The factor by which loops are slower if their `bytes` of operands come from the second cache, or from beyond. */
 static double cache_factor(const tune_machine *m, double bytes) {
-    const double l1 = (double)m->l1_bytes, l2 = (double)m->l2_bytes;
+    const double l1 = m->description->l1, l2 = m->description->l2;
     if (bytes <= l1) return 1;
     if (bytes <= l2) return 1 + 0.12 * smaller(1, (bytes - l1) / l1);
     return 1.12 + 0.3 * smaller(1, (bytes - l2) / l2);
@@ -74,35 +75,44 @@ static double cache_factor(const tune_machine *m, double bytes) {
 static double share_of_turns(bool by_pairs) { return by_pairs ? 0.5 : 1; }
 
 static tune_costs q_lanes_costs(const attune_problem *p, const tune_machine *m, const attune_schedule *s) {
-    enum { SOFTMAX = 11, TILE_START = 14, TASK_START = 400, ELEMENT = 4, ASKED = 2, MISSED = 8 };
-    const double width = width_of(p, m, s);
+    enum { SOFTMAX = 22, TILE_START = 14, TASK_START = 400, ELEMENT = 4, ASKED = 2, MISSED = 8 };
+    const vector_cycles c = cycles_of(p, m, s);
     const double lanes = s->lanes, rows = rows_of(p), keys = keys_of(p), dim = (double)p->head_dim;
     const double dim_v = (double)p->head_dim_v, tile_rows = s->score_row_vectors * lanes,
                  tile = smaller(s->kv_tile, keys);
     const double blocks = round_up(rows, tile_rows) / tile_rows,
                  per_task = (double)s->task_row_vectors / s->score_row_vectors;
     const double tasks = round_up(blocks, per_task) / per_task, tiles = round_up(keys, tile) / tile;
-    const double padded = round_up(tile, s->score_keys), turns = share_of_turns(mha_attends_by_pairs(p, m->target));
+    const bool pairs = mha_attends_by_pairs(p, m->target);
+    const double padded = round_up(tile, s->score_keys), turns = share_of_turns(pairs);
+    const double multiply = pairs ? c.dot : c.multiply;
 
-    const double score_turn = turn_cost(m, width, s->score_keys, s->score_row_vectors,
-                                        s->score_keys + s->score_row_vectors, s->score_columns);
-    const double score_tile = dim * turns * score_turn + TILE_START + 1.5 * s->score_keys * s->score_row_vectors;
+    const double score_turn = turn_cost(m, &c,
+                                        (tile_turn){s->score_keys, s->score_row_vectors, s->score_keys,
+                                                    s->score_row_vectors, s->score_columns, multiply});
+    const double score_tile =
+        dim * turns * score_turn + TILE_START + s->score_keys * s->score_row_vectors * (c.store + c.multiply);
     const double score_bytes = (dim * tile_rows + tile * tile_rows) * ELEMENT +
                                tile * dim * (double)mha_dtype_bytes(p->k_dtype) / larger(1, per_task);
     const double scores = padded / s->score_keys * score_tile * cache_factor(m, score_bytes);
 
     const double whole = (double)(p->head_dim_v / s->value_columns), rest = (double)(p->head_dim_v % s->value_columns);
-    const double value_turn = turn_cost(m, width, s->value_columns, s->value_row_vectors,
-                                        s->value_columns + s->value_row_vectors, s->value_keys);
+    const double value_turn = turn_cost(m, &c,
+                                        (tile_turn){s->value_columns, s->value_row_vectors, s->value_columns,
+                                                    s->value_row_vectors, s->value_keys, multiply});
     const double rest_turn =
-        rest > 0 ? turn_cost(m, width, rest, s->value_row_vectors, rest + s->value_row_vectors, s->value_keys) : 0;
-    const double value_tile = tile * turns * value_turn + TILE_START + 2 * s->value_columns * s->value_row_vectors;
-    const double rest_tile = rest > 0 ? tile * turns * rest_turn + TILE_START + 2 * rest * s->value_row_vectors : 0;
+        rest > 0
+            ? turn_cost(m, &c,
+                        (tile_turn){rest, s->value_row_vectors, rest, s->value_row_vectors, s->value_keys, multiply})
+            : 0;
+    const double rescale = (c.load + c.multiply + c.store) * s->value_row_vectors;
+    const double value_tile = tile * turns * value_turn + TILE_START + rescale * s->value_columns;
+    const double rest_tile = rest > 0 ? tile * turns * rest_turn + TILE_START + rescale * rest : 0;
     const double value_bytes = tile * tile_rows * ELEMENT + tile * dim_v * (double)mha_dtype_bytes(p->v_dtype);
     const double values = (double)s->score_row_vectors / s->value_row_vectors * (whole * value_tile + rest_tile) *
                           cache_factor(m, value_bytes);
 
-    const double softmax = s->score_row_vectors * (tile * SOFTMAX + 40);
+    const double softmax = s->score_row_vectors * (tile * SOFTMAX * c.multiply + 40);
     const double visible =
         mha_sees_more_later(p) ? 0.5 + 0.5 * smaller(1, (s->score_keys + tile_rows) / larger(keys, 1)) : 1;
     const double times = blocks * tiles * visible;
@@ -116,50 +126,60 @@ static tune_costs q_lanes_costs(const attune_problem *p, const tune_machine *m, 
 }
 
 static tune_costs d_lanes_costs(const attune_problem *p, const tune_machine *m, const attune_schedule *s) {
-    enum { SUM_LANES = 6, SOFTMAX = 14, CHUNK = 900, FROM_MEMORY = 8 /* bytes a cycle */ };
-    const double width = width_of(p, m, s);
+    enum { SUM_LANES = 6, SOFTMAX = 28, CHUNK = 900 };
+    const vector_cycles c = cycles_of(p, m, s);
     const double lanes = s->lanes, rows = rows_of(p), keys = keys_of(p);
     const double k_vectors = round_up((double)p->head_dim, lanes) / lanes;
     const double v_vectors = round_up((double)p->head_dim_v, lanes) / lanes;
-    const double turns = share_of_turns(mha_attends_by_pairs(p, m->target));
+    const bool pairs = mha_attends_by_pairs(p, m->target);
+    const double turns = share_of_turns(pairs), multiply = pairs ? c.dot : c.multiply;
     const double streams = smaller(4, larger(s->score_streams, s->value_streams));
 
     const double row_tiles = round_up(rows, s->score_rows) / s->score_rows;
-    const double score_turn =
-        turn_cost(m, width, s->score_keys, s->score_rows, s->score_keys + s->score_rows, s->score_column_vectors);
-    const double score =
-        row_tiles * keys / s->score_keys * (k_vectors * turns * score_turn + s->score_keys * s->score_rows * SUM_LANES);
+    const double score_turn = turn_cost(
+        m, &c,
+        (tile_turn){s->score_keys, s->score_rows, 0, s->score_keys + s->score_rows, s->score_column_vectors, multiply});
+    const double sums = s->score_keys * s->score_rows * SUM_LANES * (c.shuffle + c.multiply);
+    const double score = row_tiles * keys / s->score_keys * (k_vectors * turns * score_turn + sums);
     const double value_rows = round_up(rows, s->value_rows) / s->value_rows;
-    const double value_turn = turn_cost(m, width, s->value_rows, s->value_column_vectors,
-                                        s->value_keys * (s->value_column_vectors + s->value_rows), 1) *
-                              s->value_keys;
+    const double value_turn =
+        turn_cost(m, &c,
+                  (tile_turn){s->value_rows, s->value_column_vectors, s->value_keys * s->value_rows,
+                              s->value_keys * s->value_column_vectors, 1, multiply}) *
+        s->value_keys;
     const double value = value_rows * keys * turns / s->value_keys * v_vectors / s->value_column_vectors *
-                         (value_turn + s->value_rows * s->value_column_vectors);
+                         (value_turn + 2 * c.multiply * s->value_rows * s->value_column_vectors);
     const double chunks = round_up(keys, s->kv_chunk) / s->kv_chunk, tiles = keys / s->kv_tile + 1;
     const double bytes =
         keys * (double)(p->head_dim * mha_dtype_bytes(p->k_dtype) + p->head_dim_v * mha_dtype_bytes(p->v_dtype));
-    const double reading = bytes / FROM_MEMORY * (1 + 0.25 * (4 - streams));
+    /* Between multiplications that take several slots, loads come as much more slowly: so measured on Zen 4. */
+    const double slots = c.load * m->description->load;
+    const double reading = bytes * slots / m->description->memory_rate * (1 + 0.25 * (4 - streams));
     const double waiting = larger(1, reading / (score + value));
     return (tune_costs){.scores = waiting * score,
-                        .softmax = rows * keys / lanes * SOFTMAX,
+                        .softmax = rows * keys / lanes * SOFTMAX * c.multiply,
                         .values = waiting * value,
                         .tasks = chunks * CHUNK + tiles * rows * 20};
 }
 
 /* A turn of a register tile of a product. By hardware tiles one of 16 x 16 takes a cycle. */
-static double gemm_turn(const tune_machine *m, double width, const attune_schedule *s) {
+static double gemm_turn(const tune_machine *m, const vector_cycles *c, bool pairs, const attune_schedule *s) {
     enum { TILE_ROWS = 16 };
     if (s->gemm_by == ATTUNE_GEMM_BY_TILES) return (double)(s->gemm_rows / TILE_ROWS * s->gemm_column_vectors);
-    return turn_cost(m, width, s->gemm_rows, s->gemm_column_vectors, s->gemm_rows + s->gemm_column_vectors, 1);
+    return turn_cost(m, c,
+                     (tile_turn){s->gemm_rows, s->gemm_column_vectors, s->gemm_rows, s->gemm_column_vectors, 1,
+                                 pairs ? c->dot : c->multiply});
 }
 
 static double gemm_cost(const attune_problem *p, const tune_machine *m, const attune_schedule *s) {
     const double rows = size_of(p->seq_q, p->max_seq_q) * (double)min_of(p->batch, 1 << 16);
     const double depth = (double)p->embed_dim, columns = (double)(2 * (p->num_heads + p->num_kv_heads) * p->head_dim);
     const double passes = s->gemm_depth ? round_up(depth, s->gemm_depth) / s->gemm_depth : 1;
-    const double turns = share_of_turns(mha_projects_by_pairs(p, m->target));
+    const bool pairs = mha_projects_by_pairs(p, m->target);
+    const vector_cycles c = cycles_of(p, m, s);
+    const double turns = share_of_turns(pairs), rescale = c.load + c.multiply + c.store;
     const double tile =
-        depth * turns * gemm_turn(m, width_of(p, m, s), s) + passes * (20 + 2 * s->gemm_rows * s->gemm_column_vectors);
+        depth * turns * gemm_turn(m, &c, pairs, s) + passes * (20 + rescale * s->gemm_rows * s->gemm_column_vectors);
     const double blocks = round_up(rows, s->gemm_task_rows) / s->gemm_task_rows;
     return round_up(rows, s->gemm_rows) / s->gemm_rows * columns / (s->gemm_column_vectors * s->lanes) * tile +
            blocks * columns * depth * turns / 64;
@@ -179,4 +199,10 @@ tune_costs tune_model(const attune_problem *p, const tune_machine *m, const attu
 double tune_model_cost(const attune_problem *p, const tune_machine *m, const attune_schedule *s) {
     const tune_costs costs = tune_model(p, m, s);
     return costs.scores + costs.softmax + costs.values + costs.tasks + costs.products;
+}
+
+double tune_model_flops(const attune_problem *p, const tune_machine *m, const attune_schedule *s) {
+    const vector_cycles c = cycles_of(p, m, s);
+    const bool pairs = mha_attends_by_pairs(p, m->target) || mha_projects_by_pairs(p, m->target);
+    return 2.0 * s->lanes / (pairs ? c.dot / 2 : c.multiply);
 }

@@ -112,7 +112,7 @@ static attune_status take_own(tune_runner *r, const tune_task *task, at_error *e
     r->scalars = task->scalars;
     r->work = AT_LONG_WORK;
     at_arena_init(&arena, &r->context->allocator);
-    o.op->schedule_choose(o, r->context->target, &usual);
+    o.op->schedule_choose(o, r->context->target, &r->context->machine_class.description, &usual);
     const attune_status status = read_usual(r, o.op->build(&arena, o, &usual, r->context->target, err), err);
     at_arena_free(&arena);
     bool has_work = false;

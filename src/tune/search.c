@@ -100,7 +100,7 @@ static size_t space(at_operation o, const tune_machine *machine, tune_candidate 
 }
 
 static void choose(const tune_search *s, attune_schedule *usual) {
-    s->runner.operation.op->schedule_choose(s->runner.operation, s->machine.target, usual);
+    s->runner.operation.op->schedule_choose(s->runner.operation, s->machine.target, s->machine.description, usual);
 }
 
 static void add_neighbours(tune_search *s, batch *b, int most) {
@@ -440,7 +440,7 @@ attune_status tune_search_run(tune_search *s, attune_context *context, const tun
                               const attune_schedule *begin, const attune_tune_options *options,
                               attune_tune_result *result, at_error *err) {
     *s = (tune_search){.options = options, .result = result, .began = now()};
-    s->machine = tune_machine_here(context->target);
+    s->machine = tune_machine_of(context);
     attune_status status = tune_runner_init(&s->runner, context, task, err);
     if (!status) status = begin_search(s, begin, err);
     batch b;

@@ -210,11 +210,11 @@ static void combine_all(collector *c) {
     const attune_problem *p = c->p;
     const int32_t widest = c->m->target->vector_bytes / (p->softmax_precision == ATTUNE_F64 ? 8 : 4);
     attune_schedule base, q;
-    mha_choose(p, c->m->target, &base);
+    mha_choose(p, c->m->target, c->m->description, &base);
     collect(c, base);
     mha_schedule_leave_choices(&base);
     if (mha_has_keys(p)) {
-        mha_choose_q_lanes(p, c->m->target, &q); /* with the numbers that matter little */
+        mha_choose_q_lanes(p, c->m->target, c->m->description, &q); /* with the numbers that matter little */
         q = with_products_of(q, &base);
         for (q.lanes = widest; q.lanes >= narrowest_lanes(p, widest); q.lanes /= 2) combine(c, 0, MHA_PART_Q_LANES, q);
     }

@@ -1,14 +1,15 @@
 /* The schedules that the tuner tries, best first by a model of their cost.
  *
- * The model counts, for each loop nest, fused multiply-adds, loads and loop overhead, in cycles of a core that
- * starts two vector operations a cycle; registers that do not suffice, operands that leave the first cache, rows and
- * keys that fill no tile all cost extra. It leaves out schedules that cannot be good and puts
+ * The model counts, for each loop nest, fused multiply-adds, loads and loop overhead, in cycles of the machine that is
+ * described; registers that do not suffice, operands that leave the first cache, rows and keys that fill no tile all
+ * cost extra. It leaves out schedules that cannot be good and puts
  * promising ones first. Measuring decides which are good. */
 #ifndef ATTUNE_TUNE_SPACE_H
 #define ATTUNE_TUNE_SPACE_H
 
 #include "operator/own.h"
 #include "problem/mha.h"
+#include "target/description.h"
 #include "target/target.h"
 
 typedef struct tune_candidate {
@@ -16,13 +17,13 @@ typedef struct tune_candidate {
     double cost; /* cycles, as the model has it; comparable among schedules of one problem only */
 } tune_candidate;
 
+/* What code is for, and what the core that runs it can do. */
 typedef struct tune_machine {
     const at_target *target;
-    int64_t l1_bytes, l2_bytes;
+    const at_description *description;
 } tune_machine;
 
-/* Cache sizes as the system tells them, or usual ones. */
-tune_machine tune_machine_here(const at_target *target);
+tune_machine tune_machine_of(const attune_context *context);
 
 /* Where the cycles of a call go. */
 typedef struct tune_costs {
@@ -36,6 +37,10 @@ tune_costs tune_model(const attune_problem *canonical, const tune_machine *machi
 
 /* The sum of them. */
 double tune_model_cost(const attune_problem *canonical, const tune_machine *machine, const attune_schedule *schedule);
+
+/* Operations that the machine does in a cycle at most, with the schedule's vectors and by dot products where the kernel
+ * has them. */
+double tune_model_flops(const attune_problem *canonical, const tune_machine *machine, const attune_schedule *schedule);
 
 /* Legal schedules, each once, in the order of their cost; at most `capacity`. Beside both strategies of attention a
  * block has the tiles of its products: those come with the best of attention, and the other way round. Returns how many

@@ -144,11 +144,15 @@ static int take_same(void *user, const tune_winner *winner) {
     return parse_legal(l, winner->schedule, l->wanted, &schedule) ? take(l, &schedule) : 0;
 }
 
+tune_machine tune_machine_of(const attune_context *context) {
+    return (tune_machine){context->target, &context->machine_class.description};
+}
+
 /* The model's cycles over those of the schedule that the rules choose. */
 static double modelled_ratio(const lookup *l, const attune_problem *p, const attune_schedule *schedule) {
-    const tune_machine machine = tune_machine_here(l->context->target);
+    const tune_machine machine = tune_machine_of(l->context);
     attune_schedule usual;
-    mha_choose(p, l->context->target, &usual);
+    mha_choose(p, machine.target, machine.description, &usual);
     return tune_model_cost(p, &machine, schedule) / tune_model_cost(p, &machine, &usual);
 }
 
@@ -336,7 +340,8 @@ static attune_status tune(attune_context *context, const tune_task *task, const 
     incumbent cached = {.operation = operation};
     const bool keeps = *context->tuning.own.path;
     if (keeps && look_ahead(context, operation, &cached, err)) return err->status;
-    if (!at_tuning_find(context, operation, &begin)) operation.op->schedule_choose(operation, context->target, &begin);
+    if (!at_tuning_find(context, operation, &begin))
+        operation.op->schedule_choose(operation, context->target, &context->machine_class.description, &begin);
     attune_status status = tune_search_run(&search, context, task, &begin, options, result, err);
     *searched = !status;
     /* Timings from before a failure are kept, too; the caller is told of the failure. */
@@ -441,16 +446,16 @@ attune_status attune_schedule_predict(attune_context *context, const attune_prob
     attune_prediction full = {.struct_size = sizeof full};
     if (!given) {
         full.is_tuned = at_tuning_find(context, at_attention_of(&canonical), &own);
-        if (!full.is_tuned) mha_choose(&canonical, context->target, &own);
+        if (!full.is_tuned) mha_choose(&canonical, context->target, &context->machine_class.description, &own);
     }
-    const tune_machine machine = tune_machine_here(context->target);
+    const tune_machine machine = tune_machine_of(context);
     const tune_costs costs = tune_model(&canonical, &machine, &own);
     full.scores = costs.scores;
     full.softmax = costs.softmax;
     full.values = costs.values;
     full.tasks = costs.tasks;
     full.products = costs.products;
-    full.flops_per_cycle = 4.0 * own.lanes;
+    full.flops_per_cycle = tune_model_flops(&canonical, &machine, &own);
     if (chosen && at_copy_back(&mha_schedule_struct, &own, chosen, &err)) return at_report(&err);
     at_copy_out(prediction, &full, sizeof full, "attune_prediction", &err);
     return at_report(&err);

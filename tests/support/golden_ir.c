@@ -97,6 +97,7 @@ static void forget_variables(void) {
 bool golden_open(check_machine *machine) {
     _Static_assert((int)TARGETS <= (int)CHECK_MAX_ISAS, "a context for each target");
     forget_variables();
+    setenv("ATTUNE_MACHINE", "generic", 1);
     *machine = (check_machine){.num_isas = TARGETS};
     for (int i = 0; i < TARGETS; i++) {
         const tool_common common = {.target = targets[i].name};

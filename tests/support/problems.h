@@ -3,10 +3,17 @@
 #define ATTUNE_TESTS_PROBLEMS_H
 
 #include "problem/mha.h"
+#include "target/description.h"
+#include "target/target.h"
 
 /* The test fails if the text does not parse, or has no canonical form. */
 attune_problem problem_parsed(const char *text);
 attune_problem problem_canonical(const char *text);
+
+/* The machine whose schedules tests take where none is asked for. */
+static inline const at_description *usual_machine(const at_target *target) {
+    return at_description_generic(target->required & AT_CPU_AARCH64);
+}
 
 typedef struct refusal {
     const char *text, *says; /* part of the message */

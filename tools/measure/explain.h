@@ -4,6 +4,7 @@
 
 #include "measure/asm_loops.h"
 #include "measure/bench.h"
+#include "measure/explain_tasks.h"
 #include "measure/explain_tiles.h"
 
 enum { EXPLAIN_LOOPS = 6 };
@@ -18,8 +19,9 @@ typedef struct explanation {
     bool has_model;    /* it is attention, which is what the model and the tiles are of */
     bool is_measured;
     attune_machine_info machine;
-    uint32_t threads;
-    asm_loop loops[EXPLAIN_LOOPS]; /* that multiply */
+    uint32_t threads, measured_threads; /* those that were asked for, and those that there are */
+    task_report tasks;                  /* of a call on more than one thread */
+    asm_loop loops[EXPLAIN_LOOPS];      /* that multiply */
     size_t num_loops;
     bool has_tiles;
     tile_cut tiles;

@@ -89,6 +89,20 @@ static void print_model(const explanation *e) {
     print_share("products", p->products, all);
 }
 
+static void print_tasks(const task_report *r) {
+    char number[TABLE_NUMBER_BYTES];
+    printf("\n%-*sshared by %u threads, %s\n", INDENT, "tasks", r->threads,
+           r->is_measured ? "each task as long as it took alone" : "all of a phase of the same length");
+    for (size_t p = 0; p < r->num_phases; p++) {
+        const phase_tasks *const phase = &r->phases[p];
+        printf("%*sphase %zu: %lld task%s, at most %lld for a thread, idle %.1f %%", INDENT, "", p + 1,
+               (long long)phase->tasks, phase->tasks == 1 ? "" : "s", (long long)phase->waves, 100 * phase->idle);
+        if (r->is_measured) printf(", %s on one thread", table_time(phase->seconds * 1e6, number));
+        printf("\n");
+    }
+    if (r->num_phases > 1 && r->is_measured) printf("%*sidle in all %.1f %%\n", INDENT, "", 100 * r->idle);
+}
+
 /* Three digits with a fitting prefix. */
 static void print_scaled(double value, const char *unit) {
     static const char *const prefixes[] = {"", "k", "M", "G", "T", "P"};
@@ -109,8 +123,11 @@ static void print_measured(const explanation *e) {
     printf("%-*s%s, bound by %s\n", INDENT, "roofline", table_time(b->work.flops / b->roofline_gflops * 1e-3, number),
            b->is_memory_bound ? "memory" : "compute");
     if (e->has_model) printf("%-*s%s\n", INDENT, "predicted", table_time(e->predicted_us, number));
-    printf("%-*s%s: %.1f %% of the peak, %.1f %% of the roofline\n", INDENT, "measured",
-           table_time(b->median_us, number), 100 * b->fraction, 100 * b->fraction_of_roofline);
+    printf("%-*s%s: %.1f %% of the peak, %.1f %% of the roofline", INDENT, "measured", table_time(b->median_us, number),
+           100 * b->fraction, 100 * b->fraction_of_roofline);
+    if (e->measured_threads < e->threads)
+        printf("; on %u thread%s, as many as there are CPUs", e->measured_threads, e->measured_threads == 1 ? "" : "s");
+    printf("\n");
 }
 
 enum { LOOPS_INDENT = 4 };
@@ -144,6 +161,7 @@ void explain_print(const explanation *e) {
     print_why(e);
     if (e->has_tiles) tile_print(&e->problem, &e->tiles, e->schedule.strategy == ATTUNE_Q_LANES);
     if (e->has_model) print_model(e);
+    if (e->threads > 1) print_tasks(&e->tasks);
     if (e->is_measured) print_measured(e);
     print_loops(e);
 }
