@@ -350,6 +350,7 @@ static void test_bits_do_not_depend_on_who_keeps_them(void **state) {
         canonical_of(&rows, &canonical);
         attune_schedule s = chosen_schedule(&rows, target);
         s.kv_tile = canonical.reproducible ? mha_reproducible_kv_tile(&canonical) : 2 * s.score_keys;
+        s.lanes = 16;
         assert_false(mha_may_take_rows(&canonical, &s));
         interpret(&columns, &s, target);
         s.lanes = 8;

@@ -122,16 +122,30 @@ static void all_rows(q_lanes *c, const q_lanes_tile *tile, const strip *s) {
     if (rest) register_tile(c, tile, s, ir_idx(b, rows - rest), rest);
 }
 
-/* Whole vectors of the target, a few at a time, and then ever narrower ones. */
+/* The vectors of the next strip: whole ones of the target as long as there are any, then ever narrower ones. Columns
+ * that fill no vector of their own are computed by one that begins among the columns before: those are computed again,
+ * to the same bits. Sums that are kept must be added once, so there they take a vector for each power of two. */
+static strip next_strip(const q_lanes *c, int64_t *first, int *lanes) {
+    const int64_t columns = c->m->p->head_dim_v;
+    const int64_t left = columns - *first;
+    int wider = *lanes;
+    while (wider / 2 >= left) wider /= 2;
+    if (!c->o && wider > left && wider <= columns) {
+        *first = columns - wider;
+        *lanes = wider;
+    }
+    while (*lanes > columns - *first) *lanes /= 2;
+    const int64_t whole = (columns - *first) / *lanes;
+    return (strip){.vectors = (int)ceil_div(whole, ceil_div(whole, MHA_STRIP_VECTORS)), .lanes = *lanes};
+}
+
 void ql_values_by_rows(q_lanes *c, const q_lanes_tile *tile) {
     ir_builder *b = c->b;
     const int64_t columns = c->m->p->head_dim_v;
     int lanes = c->m->target->vector_bytes / (c->m->elem == IR_F64 ? 8 : 4);
     for (int64_t first = 0; first < columns;) {
-        while (lanes > columns - first) lanes /= 2;
-        const int64_t whole = (columns - first) / lanes, strips = ceil_div(whole, MHA_STRIP_VECTORS);
-        strip s = {.vectors = (int)ceil_div(whole, strips), .lanes = lanes};
-        const int64_t width = (int64_t)s.vectors * lanes, alike = whole / s.vectors;
+        strip s = next_strip(c, &first, &lanes);
+        const int64_t width = (int64_t)s.vectors * lanes, alike = (columns - first) / width;
         IR_LOOP(b, n, ir_for_begin(b, "strip", ir_idx(b, 0), ir_idx(b, alike), 1, false)) {
             s.first = ir_let(b, "strip_first", ir_plus(b, ir_times(b, n, width), first));
             all_rows(c, tile, &s);

@@ -37,6 +37,17 @@ static int64_t wide_score_vectors(const attune_problem *p, const at_target *targ
     return has_fast_vectors(target, machine) && fills_two ? 2 : 1;
 }
 
+static int64_t whole_lanes(const attune_problem *p, const at_target *target) {
+    return target->vector_bytes / (p->softmax_precision == ATTUNE_F64 ? 8 : 4);
+}
+
+/* Whether keys are so few that tiles of so many would compute an eighth more, or more than that. Tiles on a diagonal,
+ * of which parts are left out, had better stay short. */
+static bool wastes_score_keys(const attune_problem *p, int64_t score_keys) {
+    const int64_t keys = expected_keys(p), most = mha_sees_more_later(p) ? 16 : 40;
+    return !p->reproducible && keys <= most && ceil_div(keys, score_keys) * score_keys - keys >= ceil_div(keys, 8);
+}
+
 /* 8 accumulators keep two fma pipes of latency 4 busy where there are 16 registers; more gain nothing here and cost
  * compile time. With 32 registers 24, of 4 or 3 vectors, whichever leaves fewer rows empty. AArch64 multiplies by an
  * element of a register: those of several columns at once would not leave the tile enough registers. */
@@ -52,6 +63,8 @@ static void choose_score_tile(const attune_problem *p, const at_target *target, 
     }
     s->score_row_vectors = (int32_t)min_of(most, vectors);
     s->score_keys = (int32_t)min_of(min_of(accumulators / s->score_row_vectors, 8), expected_keys(p));
+    if (has_wide_vectors(target) && s->score_row_vectors == 1 && wastes_score_keys(p, s->score_keys))
+        s->score_keys = mha_few_score_keys(expected_keys(p), s->lanes == whole_lanes(p, target));
     while (p->reproducible && mha_reproducible_kv_tile(p) % s->score_keys) s->score_keys--;
     const bool by_element = target->required & AT_CPU_AARCH64;
     s->score_columns = by_element || p->head_dim % 2 ? 1 : p->head_dim % 4 ? 2 : 4;
@@ -135,16 +148,23 @@ void mha_choose_q_lanes(const attune_problem *p, const at_target *target, const 
                         attune_schedule *s) {
     *s = (attune_schedule)ATTUNE_SCHEDULE_INIT;
     s->strategy = ATTUNE_Q_LANES;
-    s->lanes = target->vector_bytes / (p->softmax_precision == ATTUNE_F64 ? 8 : 4);
+    s->lanes = mha_few_rows_lanes(p, target);
     choose_score_tile(p, target, machine, s);
     choose_value_tile(p, target, s);
     s->task_row_vectors = choose_task(p, target, s);
     s->kv_tile = choose_kv_tile(p, target, s);
 }
 
+/* Values by rows would multiply vectors of a few columns. Where rows fill no vector either, that is no worse. */
+static bool is_narrow(const attune_problem *p, const at_target *target) {
+    enum { COLUMNS = 8 };
+    return has_wide_vectors(target) && p->head_dim_v < COLUMNS && expected_rows(p) > whole_lanes(p, target);
+}
+
 void mha_choose(const attune_problem *p, const at_target *target, const at_description *machine, attune_schedule *s) {
     *s = (attune_schedule)ATTUNE_SCHEDULE_INIT;
     if (!mha_choose_small(p, target, s) && !mha_choose_d_lanes(p, target, s)) mha_choose_q_lanes(p, target, machine, s);
+    if (s->strategy == ATTUNE_Q_LANES && mha_attends(p) && is_narrow(p, target)) s->value_by = ATTUNE_VALUE_BY_COLUMNS;
     mha_choose_gemm(p, target, s);
     mha_schedule_settle(p, target, s);
 }

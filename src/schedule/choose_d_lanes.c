@@ -54,9 +54,10 @@ static int32_t choose_chunk(const attune_problem *p, int32_t tile) {
 
 /* Up to how many rows d-lanes is faster. Each of its loads serves few rows, so arithmetic takes it longer than q-lanes;
  * but it reads memory faster, which counts for more where K and V come from there. In the nearer caches 12 rows are as
- * fast by either, whether vectors have 8 lanes or 16. */
-static int64_t most_rows(const attune_problem *p, int64_t lanes) {
-    enum { LARGE_HEAD = 512 * 1024, SMALL_HEAD = 192 * 1024, FEW_ROWS = 12 };
+ * fast by either, whether vectors have 8 lanes or 16. A handful of keys fills none of its vectors. */
+static int64_t most_rows(const attune_problem *p, const at_target *target, int64_t lanes) {
+    enum { LARGE_HEAD = 512 * 1024, SMALL_HEAD = 192 * 1024, FEW_ROWS = 12, HANDFUL = 4, WIDE = 64 };
+    if (target->vector_bytes >= WIDE && !p->reproducible && mha_most_keys(p) <= lanes * 3 / 4) return HANDFUL;
     const int64_t head = min_of(mha_most_keys(p), LARGE_HEAD) * (p->head_dim + p->head_dim_v);
     const int64_t usual = lanes + lanes / 2;
     return head >= LARGE_HEAD ? 4 * lanes : head < SMALL_HEAD ? min_of(usual, FEW_ROWS) : usual;
@@ -65,7 +66,7 @@ static int64_t most_rows(const attune_problem *p, int64_t lanes) {
 bool mha_choose_d_lanes(const attune_problem *p, const at_target *target, attune_schedule *s) {
     const int64_t queries = mha_most_queries(p), group = p->num_heads / p->num_kv_heads;
     const int64_t lanes = target->vector_bytes / (p->softmax_precision == ATTUNE_F64 ? 8 : 4);
-    const int64_t most = most_rows(p, lanes);
+    const int64_t most = most_rows(p, target, lanes);
     if (!mha_attends(p)) return false;
     if (queries > most || queries * group > most) return false;
     s->strategy = ATTUNE_D_LANES;
