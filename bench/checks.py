@@ -710,7 +710,7 @@ def case_percentiles_are_between_neighbours():
 def case_shares_are_of_the_longer_bound():
     one = {"flops": 1e6, "bytes": 1e6, "us": [20.0, 40.0, 80.0], "peaks": [100.0, 100.0, 100.0],
            "bandwidths": [50.0, 100.0, 200.0]}
-    usual, best = roofline.judge(one, False), roofline.judge(one, True)
+    usual, best = roofline.judge(one), roofline.judge(one, 100.0)
     expect_equal((usual["of_roofline"], usual["time"], usual["is_memory_bound"]), (0.25, 40.0, False))
     expect_equal((best["of_roofline"], best["time"]), (0.5, 20.0))
 

@@ -222,7 +222,7 @@ def draw(run, path):
         axes.set_axis_off()
     for axes, walk in zip(panels.flat, run["walks"]):
         points = [(point["size"], best(point)) for point in walk["points"] if "us" in point]
-        axes.plot(*zip(*points), color="#4c78a8", linewidth=1, marker=".", markersize=2.5)
+        axes.plot(*zip(*points), color="#4c78a8", linewidth=1)
         marks = [(e["to"], e["us"][1]) for e in run["exceptions"] if e["walk"] == walk["name"]]
         if marks:
             axes.plot(*zip(*marks), "o", color="#c23b22", markersize=4, fillstyle="none")

@@ -200,12 +200,12 @@ def bounds_us(one, peak, bandwidth):
     return one["flops"] / peak / 1e3, one["bytes"] / bandwidth / 1e3
 
 
-def judge(one, is_best):
+def judge(one, best_peak=None):
     """Adds the share of the roofline, the time, and which bound it is: medians of the shares of single samples; or the
-    best sample beside the best that was probed, for machines with other work."""
+    best sample beside the best peak of the run and the best bandwidth, for machines with other work."""
     triples = list(zip(one["us"], one["peaks"], one["bandwidths"]))
-    if is_best:
-        triples = [(min(one["us"]), max(one["peaks"]), max(one["bandwidths"]))]
+    if best_peak:
+        triples = [(min(one["us"]), best_peak, max(one["bandwidths"]))]
     shares = [max(bounds_us(one, peak, bandwidth)) / us for us, peak, bandwidth in triples]
     compute, memory = bounds_us(one, *(statistics.median(values) for values in list(zip(*triples))[1:]))
     return one | {"of_roofline": statistics.median(shares), "is_memory_bound": memory > compute,
@@ -214,7 +214,9 @@ def judge(one, is_best):
 
 def judged(run, is_best):
     """A run with only the problems that were measured."""
-    good = [judge(one, is_best) for one in run["problems"] if "us" in one]
+    good = [one for one in run["problems"] if "us" in one]
+    best_peak = max((peak for one in good for peak in one["peaks"]), default=None) if is_best else None
+    good = [judge(one, best_peak) for one in good]
     return run | {"problems": good, "failed": len(run["problems"]) - len(good), "is_best": is_best}
 
 
@@ -255,7 +257,7 @@ def text_of(run, most):
     good = run["problems"]
     text = f"{survey.circumstances(run)} {run['dtype']}, seed {run['seed']}, {len(good)} problems, "
     if run["is_best"]:
-        text += f"the best of {run['rounds']} samples beside the best that was probed with them."
+        text += f"the best of {run['rounds']} samples beside the best peak of the run and the best bandwidth."
     else:
         text += f"medians of {run['rounds']} samples."
     text += f" {run['failed']} problems could not be measured.\n\n" if run["failed"] else "\n\n"
