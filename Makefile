@@ -97,6 +97,7 @@ PLUGIN_ONLY_SRC = $(if $(OWN_LLVM),$(addprefix src/codegen/,no_destructors.c no_
 TOOL_SRC := $(filter-out tools/draw/%,$(wildcard tools/*.c tools/*/*.c))
 DRAW_SRC := $(wildcard tools/draw/*.c)
 TORCH_SRC := $(wildcard adapters/torch/*.c)
+ORT_SRC := $(wildcard adapters/ort/*.c)
 TEST_SRC := $(filter-out $(if $(JIT_ASAN),,$(JIT_ASAN_SRC)),$(wildcard tests/test_*.c))
 REF_SRC := $(wildcard tests/ref_*.c)
 # What the library and the command both link.
@@ -121,7 +122,7 @@ all: lib codegen draw adapters tool ## build the library, the code generator and
 lib: $(BUILD)/libattune.a $(BUILD)/libattune.so
 codegen: $(BUILD)/libattune-codegen.so $(BUILD)/attune-codegen-worker
 draw: $(BUILD)/libattune-draw.so
-adapters: $(BUILD)/libattune-torch.so ## build the adapters of engines, which need no engine to be built
+adapters: $(BUILD)/libattune-torch.so $(BUILD)/libattune-ort.so ## build the adapters of engines, without engines
 tool: $(BUILD)/attune
 tests: $(TESTS) codegen draw ## build the test programs
 tests: $(addprefix $(BUILD)/bench/,attune_driver ranking latency survey)
@@ -143,6 +144,7 @@ $(call obj,$(DRAW_SRC)): INCLUDES = $(CAIRO_CFLAGS)
 # They see the public header only. PyTorch throws exceptions through the adapter's kernels.
 $(call obj,$(TORCH_SRC)): INCLUDES = -Iadapters/torch
 $(call obj,$(TORCH_SRC)): BASE_CFLAGS += -fexceptions
+$(call obj,$(ORT_SRC)): INCLUDES = -Iadapters/ort
 $(call obj,$(TEST_SRC) $(SUPPORT_SRC)): INCLUDES = -Isrc -Itests -Itools -I$(BUILD)/gen
 $(call obj,$(filter tests/test_codegen% tests/test_object_link%,$(TEST_SRC))): INCLUDES += $(LLVM_CFLAGS)
 $(call obj,tests/test_draw.c tests/test_chart.c): INCLUDES += $(CAIRO_CFLAGS)
@@ -175,7 +177,7 @@ $(INSTALL_DIRS): FORCE
 $(call obj,src/runtime/codegen_path.c tools/pictures/draw_load.c): $(INSTALL_DIRS)
 
 -include $(patsubst %.o,%.d,$(call obj,$(LIB_SRC) $(WORKER_SRC) $(DSO_SRC) $(wildcard src/codegen/*.c) \
-	$(TOOL_SRC) $(TEST_SRC) $(SUPPORT_SRC) $(DRAW_SRC) $(TORCH_SRC) $(FUZZ_SRC) \
+	$(TOOL_SRC) $(TEST_SRC) $(SUPPORT_SRC) $(DRAW_SRC) $(TORCH_SRC) $(ORT_SRC) $(FUZZ_SRC) \
 	$(wildcard bench/*.c tests/aarch64/*.c tests/golden/*.c) examples/minilm/encoder.c))
 
 # ---- Products ----
@@ -234,6 +236,15 @@ $(BUILD)/wheel/libattune-torch.so: $(call obj,$(TORCH_SRC) src/wheel/old_glibc.c
 		-Wl,--version-script=adapters/torch/exports.map $(filter %.o,$^) $(OLD_GLIBC_LINK) \
 		-L$(BUILD)/wheel -l:libattune.so.0 $(CORE_LIBS) -o $@
 
+# The adapter of ONNX Runtime for the same systems.
+$(BUILD)/wheel/libattune-ort.so: $(call obj,$(ORT_SRC) src/wheel/old_glibc.c) $(BUILD)/wheel/libattune.so.0 \
+		$(wildcard adapters/ort/exports.map)
+	@mkdir -p $(@D)
+	$(call say,link $@)
+	$(Q)$(LINK) $(SHARED) -z nodelete -Wl,-rpath,'$$ORIGIN' -Wl,-Bsymbolic \
+		-Wl,--version-script=adapters/ort/exports.map $(filter %.o,$^) $(OLD_GLIBC_LINK) \
+		-L$(BUILD)/wheel -l:libattune.so.0 $(CORE_LIBS) -o $@
+
 # A small program, which loads the plug-in.
 $(BUILD)/attune-codegen-worker: $(call obj,$(WORKER_SRC)) $(BUILD)/libattune-internal.a
 	$(call say,link $@)
@@ -250,6 +261,13 @@ $(BUILD)/libattune-torch.so: $(call obj,$(TORCH_SRC)) $(BUILD)/libattune.so adap
 	$(call say,link $@)
 	$(Q)$(LINK) $(SHARED) -z nodelete -Wl,-rpath,'$$ORIGIN' -Wl,-Bsymbolic \
 		-Wl,--version-script=adapters/torch/exports.map $(filter %.o,$^) -L$(BUILD) -lattune $(CORE_LIBS) -o $@
+
+# attune as kernels of ONNX Runtime, which passes its functions. nodelete: sessions keep pointers to its functions, and
+# ONNX Runtime unloads it with the last of them.
+$(BUILD)/libattune-ort.so: $(call obj,$(ORT_SRC)) $(BUILD)/libattune.so adapters/ort/exports.map
+	$(call say,link $@)
+	$(Q)$(LINK) $(SHARED) -z nodelete -Wl,-rpath,'$$ORIGIN' -Wl,-Bsymbolic \
+		-Wl,--version-script=adapters/ort/exports.map $(filter %.o,$^) -L$(BUILD) -lattune $(CORE_LIBS) -o $@
 
 # The run path serves both the build directory and an installation. RPATH=no is for packages whose LIBDIR the system's
 # loader knows; the command in the build directory then needs LD_LIBRARY_PATH.
@@ -451,11 +469,11 @@ stress: ## the stress tests at full length: 1,000 kills, 1,000 keys in 32 thread
 test-torch: all ## the block against torch.nn.MultiheadAttention, Keras, Flax and JAX, which pip installs into build/
 	@BUILD='$(BUILD)' DEPS='$(DEPS)' bash scripts/test_torch.sh $(PEERS)
 
-# The Python package, PyTorch and transformers, which pip installs into build/engines. ENGINES="numpy torch" leaves
-# engines out; TESTS_ONLY="test_torch_sdpa.py" picks files of tests/python.
-ENGINES ?= numpy torch transformers
+# The Python package and engines, which pip installs into build/engines. ENGINES="numpy torch" leaves engines out;
+# TESTS_ONLY="test_torch_sdpa.py" picks files of tests/python.
+ENGINES ?= numpy torch transformers onnxruntime
 ENGINES_SH = @BUILD='$(BUILD)' DEPS='$(DEPS)' ENGINES='$(ENGINES)' bash scripts/engines.sh
-test-engines: all ## the tests of the Python package, of PyTorch and of transformers, in an environment under build/
+test-engines: all ## tests of the Python package and of engines, in an environment under build/
 	$(ENGINES_SH) test $(addprefix tests/python/,$(TESTS_ONLY))
 test-engines-short: all # for continuous integration: what can be had, within a bounded time
 	$(ENGINES_SH) short

@@ -92,8 +92,9 @@ class Build(build_py):
         else:
             self.warn("attune is built without its code generator, because LLVM's headers were not found (llvm-19-dev) "
                       "or ATTUNE_BUILD_CODEGEN=no: it runs kernels that are in a cache, and compiles none")
-        if (ROOT / "adapters" / "torch").is_dir():
-            products.append("wheel/libattune-torch.so")
+        for adapter in ("torch", "ort"):
+            if (ROOT / "adapters" / adapter).is_dir():
+                products.append(f"wheel/libattune-{adapter}.so")
         make(*(f"{BUILD}/{name}" for name in products), llvm=llvm)
         for name in products:
             copy = library / Path(name).name

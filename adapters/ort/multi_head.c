@@ -1,0 +1,212 @@
+/* com.microsoft MultiHeadAttention. ONNX Runtime's words and attune's:
+ *     key_padding_mask    kv_lens where padding is on the right, otherwise attn_mask
+ *     attention_bias      attn_bias
+ *     unidirectional      is_causal; positions begin after the past
+ *     bias                of the projections before: added to query, key and value here */
+#include "call.h"
+
+#include <string.h>
+
+enum { QUERY, KEY, VALUE, BIAS, KEY_PADDING_MASK, ATTENTION_BIAS, PAST_KEY, PAST_VALUE, NUM_INPUTS };
+static const char *const names[NUM_INPUTS] = {"query",          "key",      "value",     "bias", "key_padding_mask",
+                                              "attention_bias", "past_key", "past_value"};
+
+typedef struct multi_head {
+    call *c;
+    tensor in[NUM_INPUTS];
+    int64_t num_heads, past;
+} multi_head;
+
+/* ---- Inputs ---- */
+
+static bool take_inputs(multi_head *m) {
+    for (size_t i = 0; i < NUM_INPUTS; i++) {
+        if (!call_input(m->c, i, names[i], i != QUERY, &m->in[i])) return false;
+        if (i != KEY_PADDING_MASK && m->in[i].is_given && m->in[i].type != m->in[QUERY].type)
+            return call_fail(m->c, "%s must have the type of query", names[i]);
+    }
+    return adapter_is_float(m->in[QUERY].dtype) || call_fail(m->c, "query must be float, float16 or bfloat16");
+}
+
+/* Keys or values: [batch, keys, heads * columns], or [batch, heads, keys, columns]. */
+static bool view_keys(multi_head *m, int input, int64_t columns, heads *view) {
+    const tensor *const t = &m->in[input];
+    const int64_t batch = m->in[QUERY].dims[0], heads_ = m->num_heads;
+    if (t->rank == 4) {
+        if (!call_expect(m->c, names[input], t, 4, (int64_t[]){batch, heads_, -1, columns})) return false;
+        *view = call_separate(t->data, t->dtype, batch, heads_, t->dims[2], t->dims[3]);
+        return true;
+    }
+    if (!call_expect(m->c, names[input], t, 3, (int64_t[]){batch, -1, columns < 0 ? -1 : columns * heads_}))
+        return false;
+    if (t->dims[2] % heads_)
+        return call_fail(m->c, "%s has %lld columns, which %lld heads do not divide", names[input],
+                         (long long)t->dims[2], (long long)heads_);
+    *view = call_packed(t, heads_);
+    return true;
+}
+
+static bool view_inputs(multi_head *m) {
+    call *const c = m->c;
+    const tensor *const query = &m->in[QUERY];
+    if (query->rank == 5 || m->in[KEY].rank == 5 || !m->in[KEY].is_given || !m->in[VALUE].is_given) {
+        c->code = ORT_NOT_IMPLEMENTED;
+        return call_fail(c, "queries, keys and values that are packed into one input are not supported");
+    }
+    if (!call_expect(c, "query", query, 3, (int64_t[]){-1, -1, -1})) return false;
+    if (query->dims[2] % m->num_heads)
+        return call_fail(c, "query has %lld columns, which %lld heads do not divide", (long long)query->dims[2],
+                         (long long)m->num_heads);
+    c->q = call_packed(query, m->num_heads);
+    if (!view_keys(m, KEY, c->q.dims[3], &c->k) || !view_keys(m, VALUE, -1, &c->v)) return false;
+    return c->v.dims[2] == c->k.dims[2] ||
+           call_fail(c, "key and value have %lld and %lld rows", (long long)c->k.dims[2], (long long)c->v.dims[2]);
+}
+
+static bool check_past(multi_head *m) {
+    call *const c = m->c;
+    const tensor *const key = &m->in[PAST_KEY], *const value = &m->in[PAST_VALUE];
+    if (key->is_given != value->is_given) return call_fail(c, "past_key and past_value must both be there, or neither");
+    c->keys = c->k.dims[2];
+    if (!key->is_given) return true;
+    if (m->in[KEY].rank == 4) return call_fail(c, "there is a past, so key must have 3 dims; it has 4");
+    const int64_t batch = c->q.dims[0];
+    if (!call_expect(c, "past_key", key, 4, (int64_t[]){batch, m->num_heads, -1, c->q.dims[3]}) ||
+        !call_expect(c, "past_value", value, 4, (int64_t[]){batch, m->num_heads, key->dims[2], c->v.dims[3]}))
+        return false;
+    m->past = key->dims[2];
+    c->keys += m->past;
+    return true;
+}
+
+/* ---- The bias of the projections ---- */
+
+typedef struct biased {
+    const float *from, *bias;
+    float *to;
+    int64_t columns;
+} biased;
+
+static void add_bias(void *argument, int64_t begin, int64_t end, uint32_t worker) {
+    const biased *const b = argument;
+    (void)worker;
+    for (int64_t row = begin; row < end; row++)
+        for (int64_t i = 0; i < b->columns; i++)
+            b->to[row * b->columns + i] = b->from[row * b->columns + i] + b->bias[i];
+}
+
+static bool bias_input(multi_head *m, int64_t first, tensor *t) {
+    const int64_t rows = t->dims[0] * t->dims[1], bytes = rows * t->dims[2] * (int64_t)sizeof(float);
+    biased b = {.from = t->data,
+                .bias = (const float *)m->in[BIAS].data + first,
+                .to = call_scratch(m->c, (size_t)bytes),
+                .columns = t->dims[2]};
+    if (!b.to) return false;
+    call_parallel(m->c, add_bias, &b, rows, bytes);
+    t->data = b.to;
+    return true;
+}
+
+/* Keys of 4 dims come from an earlier node, which has added theirs. */
+static bool add_biases(multi_head *m) {
+    call *const c = m->c;
+    tensor *const in = m->in;
+    if (!in[BIAS].is_given) return true;
+    const int64_t q = in[QUERY].dims[2], k = c->k.dims[1] * c->k.dims[3], v = c->v.dims[1] * c->v.dims[3];
+    if (in[BIAS].dtype != ATTUNE_F32) return call_fail(c, "bias is supported for float only");
+    if (!call_expect(c, "bias", &in[BIAS], 1, (int64_t[]){q + k + v}) || !bias_input(m, 0, &in[QUERY])) return false;
+    if (in[KEY].rank == 3 && (!bias_input(m, q, &in[KEY]) || !bias_input(m, q + k, &in[VALUE]))) return false;
+    c->q.data = in[QUERY].data, c->k.data = in[KEY].data, c->v.data = in[VALUE].data;
+    return true;
+}
+
+/* ---- The mask ---- */
+
+/* A mask that hides all keys hides none: ONNX Runtime adds the same large number to all scores then. */
+static void keep_or_all(const int32_t *given, uint8_t *kept, int64_t count) {
+    bool any = false;
+    for (int64_t i = 0; i < count; i++) any |= (kept[i] = given[i] != 0);
+    if (!any) memset(kept, 1, (size_t)count);
+}
+
+/* The number of keys before the first padding; -1 if there are keys after it. */
+static int64_t prefix(const int32_t *given, int64_t count) {
+    int64_t length = 0;
+    while (length < count && given[length]) length++;
+    for (int64_t i = length; i < count; i++)
+        if (given[i]) return -1;
+    return length ? length : count;
+}
+
+static bool mask_by_length(multi_head *m, const int32_t *lengths) {
+    call *const c = m->c;
+    int32_t *const own = call_scratch(c, (size_t)c->q.dims[0] * sizeof *own);
+    if (!own) return false;
+    for (int64_t b = 0; b < c->q.dims[0]; b++)
+        own[b] = lengths[b] <= 0 || lengths[b] > c->keys ? (int32_t)c->keys : lengths[b];
+    c->kv_lens = own;
+    return true;
+}
+
+/* rows: 1, or the queries, each with a mask of its own. */
+static bool mask_by_keys(multi_head *m, int64_t rows) {
+    call *const c = m->c;
+    const int64_t batch = c->q.dims[0], keys = c->keys;
+    const int32_t *const given = m->in[KEY_PADDING_MASK].data;
+    uint8_t *const kept = call_scratch(c, (size_t)(batch * rows * keys));
+    if (!kept) return false;
+    for (int64_t i = 0; i < batch * rows; i++) keep_or_all(given + i * keys, kept + i * keys, keys);
+    c->mask = (call_mask){
+        .data = kept, .dtype = ATTUNE_BOOL, .strides = {rows * keys, 0, rows > 1 ? keys : 0, 1}, .columns = keys};
+    return true;
+}
+
+static bool set_mask(multi_head *m) {
+    call *const c = m->c;
+    const tensor *const mask = &m->in[KEY_PADDING_MASK];
+    const int64_t batch = c->q.dims[0], keys = c->keys;
+    if (!mask->is_given || !batch || !keys) return true;
+    if (mask->type != ORT_INT32) return call_fail(c, "key_padding_mask must be int32");
+    if (mask->rank == 1 && mask->dims[0] == batch) return mask_by_length(m, mask->data);
+    if (mask->rank == 3)
+        return call_expect(c, "key_padding_mask", mask, 3, (int64_t[]){batch, c->q.dims[2], keys}) &&
+               mask_by_keys(m, c->q.dims[2]);
+    if (!call_expect(c, "key_padding_mask", mask, 2, (int64_t[]){batch, keys})) return false;
+    int32_t *const lengths = call_scratch(c, (size_t)batch * sizeof *lengths);
+    if (!lengths) return false;
+    bool is_full = true;
+    for (int64_t b = 0; b < batch; b++) {
+        const int64_t length = prefix((const int32_t *)mask->data + b * keys, keys);
+        if (length < 0) return mask_by_keys(m, 1);
+        lengths[b] = (int32_t)length;
+        is_full &= length == keys;
+    }
+    if (!is_full) c->kv_lens = lengths;
+    return true;
+}
+
+/* ---- The whole ---- */
+
+static bool make_outputs(multi_head *m) {
+    call *const c = m->c;
+    const int64_t batch = c->q.dims[0], dims = c->q.dims[3], dims_v = c->v.dims[3];
+    const tensor out = {.dtype = c->q.dtype, .dims = {batch, c->q.dims[2], m->num_heads * dims_v}};
+    void *data, *key, *value;
+    if (!call_output(c, 0, 3, out.dims, &data) ||
+        !call_output(c, 1, 4, (int64_t[]){batch, m->num_heads, c->keys, dims}, &key) ||
+        !call_output(c, 2, 4, (int64_t[]){batch, m->num_heads, c->keys, dims_v}, &value))
+        return false;
+    c->out = call_packed(&out, m->num_heads);
+    c->out.data = data;
+    if (!key && !value && !m->past) return true;
+    return call_gather(c, &m->in[PAST_KEY], key, &c->k) && call_gather(c, &m->in[PAST_VALUE], value, &c->v);
+}
+
+bool call_multi_head(call *c) {
+    multi_head m = {.c = c, .num_heads = c->n->spec.attributes.num_heads};
+    if (!take_inputs(&m) || !view_inputs(&m) || !check_past(&m) || !add_biases(&m) || !set_mask(&m) ||
+        !call_set_positions(c, m.past))
+        return false;
+    if (m.in[ATTENTION_BIAS].is_given && !call_bias(c, "attention_bias", &m.in[ATTENTION_BIAS])) return false;
+    return make_outputs(&m) && call_attend(c);
+}

@@ -1,0 +1,234 @@
+#include "node.h"
+
+#include "call.h"
+#include "source.h"
+
+#include <math.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- The operators ---- */
+
+static const node_rule rules[NODE_OP_COUNT] = {
+    [NODE_ATTENTION] = {"", "Attention", 23, 25, 7, 3, 4},
+    [NODE_MULTI_HEAD] = {"com.microsoft", "MultiHeadAttention", 1, 1, 10, 1, 4},
+    [NODE_GROUP_QUERY] = {"com.microsoft", "GroupQueryAttention", 1, 1, 17, 1, 4},
+};
+
+const node_rule *node_rule_of(node_op op) { return &rules[op]; }
+
+node_op node_op_of(const char *domain, const char *type) {
+    node_op op = 0;
+    /* ONNX's own domain has two names. */
+    if (!strcmp(domain, "ai.onnx")) domain = "";
+    while (op < NODE_OP_COUNT && (strcmp(rules[op].domain, domain) || strcmp(rules[op].type, type))) op++;
+    return op;
+}
+
+/* ---- Attributes ---- */
+
+typedef struct attribute_rule {
+    const char *name;
+    bool is_real;
+    size_t offset;
+} attribute_rule;
+
+#define WHOLE(name, member) {name, false, offsetof(node_attributes, member)}
+#define REAL(name, member)  {name, true, offsetof(node_attributes, member)}
+enum { MAX_ATTRIBUTES = 10 };
+static const attribute_rule attributes[NODE_OP_COUNT][MAX_ATTRIBUTES] = {
+    [NODE_ATTENTION] = {WHOLE("is_causal", is_causal), WHOLE("q_num_heads", num_heads),
+                        WHOLE("kv_num_heads", kv_num_heads), WHOLE("qk_matmul_output_mode", weights_mode),
+                        REAL("scale", scale), REAL("softcap", soft_cap), WHOLE("softmax_precision", precision),
+                        WHOLE("left_window_size", window_left), WHOLE("right_window_size", window_right)},
+    [NODE_MULTI_HEAD] = {WHOLE("num_heads", num_heads), REAL("mask_filter_value", mask_filter_value),
+                         REAL("scale", scale), WHOLE("unidirectional", is_causal)},
+    [NODE_GROUP_QUERY] = {WHOLE("num_heads", num_heads), WHOLE("kv_num_heads", kv_num_heads), REAL("scale", scale),
+                          REAL("softcap", soft_cap), WHOLE("local_window_size", window_left),
+                          WHOLE("do_rotary", do_rotary), WHOLE("rotary_interleaved", rotary_interleaved),
+                          WHOLE("smooth_softmax", smooth_softmax), WHOLE("qk_output", weights_mode)},
+};
+
+/* Attributes of later versions, which must have the value that means nothing. ONNX Runtime fills in those that a model
+ * leaves out. Those of norms count with an input that is refused. */
+typedef struct later_rule {
+    const char *name, *text; /* text NULL: a whole number */
+    int64_t whole;
+    bool is_any;
+} later_rule;
+
+static const later_rule later[] = {{.name = "kv_cache_bit_width"},
+                                   {.name = "sliding_window_cache"},
+                                   {.name = "causal", .whole = 1},
+                                   {.name = "k_quant_type", .text = "NONE"},
+                                   {.name = "v_quant_type", .text = "NONE"},
+                                   {.name = "qk_norm_epsilon", .is_any = true},
+                                   {.name = "q_norm_epsilon", .is_any = true},
+                                   {.name = "k_norm_epsilon", .is_any = true}};
+enum { NUM_LATER = sizeof later / sizeof *later };
+
+static const attribute_rule *find_rule(node_op op, const char *name) {
+    for (size_t i = 0; i < MAX_ATTRIBUTES && attributes[op][i].name; i++)
+        if (!strcmp(attributes[op][i].name, name)) return &attributes[op][i];
+    return NULL;
+}
+
+__attribute__((format(printf, 2, 3))) static bool refuse(char *message, const char *format, ...) {
+    va_list list;
+    va_start(list, format);
+    vsnprintf(message, ATTUNE_MESSAGE_BYTES, format, list);
+    va_end(list);
+    return false;
+}
+
+static bool is_later(node_op op, const char *name) {
+    for (size_t i = 0; i < NUM_LATER && op == NODE_GROUP_QUERY; i++)
+        if (!strcmp(later[i].name, name)) return true;
+    return false;
+}
+
+static bool check_later(const node_source *s, const later_rule *rule, char *message) {
+    int64_t whole = rule->whole;
+    char text[16] = "";
+    if (rule->is_any) return true;
+    if (rule->text)
+        return !source_text(s, rule->name, text, sizeof text) || !strcmp(text, rule->text) ||
+               refuse(message, "%s is %s; attune computes it with %s only", rule->name, text, rule->text);
+    source_whole(s, rule->name, &whole);
+    return whole == rule->whole || refuse(message, "%s is %lld; attune computes it with %lld only", rule->name,
+                                          (long long)whole, (long long)rule->whole);
+}
+
+static bool read_attributes(const node_source *s, node_op op, node_attributes *a, char *message) {
+    const char *name;
+    for (size_t i = 0; (name = source_attribute(s, i)); i++)
+        if (!find_rule(op, name) && !is_later(op, name))
+            return refuse(message, "it has the attribute %s, which attune does not know", name);
+    for (size_t i = 0; i < NUM_LATER && op == NODE_GROUP_QUERY; i++)
+        if (!check_later(s, &later[i], message)) return false;
+    for (size_t i = 0; i < MAX_ATTRIBUTES && attributes[op][i].name; i++) {
+        void *const member = (char *)a + attributes[op][i].offset;
+        if (attributes[op][i].is_real)
+            source_real(s, attributes[op][i].name, member);
+        else
+            source_whole(s, attributes[op][i].name, member);
+    }
+    return true;
+}
+
+static bool check_heads(node_op op, const node_attributes *a, char *message) {
+    const bool needed = op != NODE_ATTENTION;
+    if (a->num_heads < needed || a->num_heads > INT32_MAX)
+        return refuse(message, "its number of heads is %lld", (long long)a->num_heads);
+    if (a->kv_num_heads < (op == NODE_GROUP_QUERY) || a->kv_num_heads > INT32_MAX)
+        return refuse(message, "kv_num_heads is %lld", (long long)a->kv_num_heads);
+    if (a->num_heads && a->kv_num_heads && a->num_heads % a->kv_num_heads)
+        return refuse(message, "its number of heads, %lld, is no multiple of kv_num_heads, %lld",
+                      (long long)a->num_heads, (long long)a->kv_num_heads);
+    return true;
+}
+
+static bool check_numbers(node_op op, node_attributes *a, char *message) {
+    if (!isnan(a->scale) && !(fabsf(a->scale) <= 1e38f)) return refuse(message, "scale is %g", (double)a->scale);
+    /* The contributed operators take 0 for the default. */
+    if (op != NODE_ATTENTION && a->scale == 0) a->scale = NAN;
+    if (!(a->soft_cap >= 0) || isinf(a->soft_cap)) return refuse(message, "softcap is %g", (double)a->soft_cap);
+    if (a->window_left < -1 || a->window_right < -1 || (op == NODE_GROUP_QUERY && a->window_left == 0))
+        return refuse(message, "its window is %lld, %lld", (long long)a->window_left, (long long)a->window_right);
+    /* No sequence is as long: beyond that, a window is open. GroupQueryAttention counts the query's own key. */
+    if (a->window_left >= INT32_MAX) a->window_left = -1;
+    if (a->window_right >= INT32_MAX) a->window_right = -1;
+    if (op == NODE_GROUP_QUERY && a->window_left > 0) a->window_left--;
+    if (a->precision && a->precision != ORT_FLOAT && a->precision != ORT_FLOAT16 && a->precision != ORT_DOUBLE &&
+        a->precision != ORT_BFLOAT16)
+        return refuse(message, "softmax_precision is %lld", (long long)a->precision);
+    return true;
+}
+
+/* ---- Inputs and outputs ---- */
+
+static bool check_tensors(const node_source *s, node_spec *spec, char *message) {
+    const node_attributes *const a = &spec->attributes;
+    const int mask_type = spec->op == NODE_ATTENTION ? source_input_type(s, 3) : ORT_UNDEFINED;
+    spec->wants_weights = source_has_output(s, 3);
+    switch (spec->op) {
+    case NODE_ATTENTION:
+        if (spec->wants_weights && (a->weights_mode < 0 || a->weights_mode > 3))
+            return refuse(message, "qk_matmul_output_mode is %lld", (long long)a->weights_mode);
+        if (mask_type != ORT_UNDEFINED && mask_type != ORT_BOOL && !adapter_is_float(adapter_dtype(mask_type)))
+            return refuse(message, "attn_mask has the type %d; it must be bool or of a float type", mask_type);
+        return true;
+    case NODE_MULTI_HEAD:
+        if (spec->wants_weights) return refuse(message, "it has the output qk, which attune does not compute");
+        if (source_has_input(s, 8) || source_has_input(s, 9))
+            return refuse(message, "it has past_sequence_length or cache_indirection, which attune does not support");
+        return true;
+    default:
+        if (spec->wants_weights || a->weights_mode)
+            return refuse(message, "it has the output output_qk, which attune does not compute");
+        for (size_t i = 12; i < rules[NODE_GROUP_QUERY].num_inputs; i++)
+            if (source_has_input(s, i))
+                return refuse(message,
+                              "it has input %zu (scales of caches, norms or lengths), which attune does not "
+                              "support",
+                              i);
+        if (a->do_rotary && !(source_has_input(s, 7) && source_has_input(s, 8)))
+            return refuse(message, "do_rotary is 1, but cos_cache or sin_cache is not there");
+        return true;
+    }
+}
+
+bool node_describe(const node_source *source, node_op op, node_spec *spec, char message[ATTUNE_MESSAGE_BYTES]) {
+    *spec = (node_spec){
+        .op = op,
+        .attributes = {
+            .scale = NAN, .window_left = -1, .window_right = -1, .mask_filter_value = -10000, .smooth_softmax = -1}};
+    return read_attributes(source, op, &spec->attributes, message) && check_heads(op, &spec->attributes, message) &&
+           check_numbers(op, &spec->attributes, message) && check_tensors(source, spec, message);
+}
+
+/* ---- A node that runs ---- */
+
+static void read_name(const ort_api *api, const ort_kernel_info *info, char name[NODE_MAX_NAME]) {
+    size_t size = NODE_MAX_NAME;
+    ort_status *const status = api->KernelInfo_GetNodeName(info, name, &size);
+    if (!status) return;
+    api->ReleaseStatus(status); /* it is longer */
+    snprintf(name, NODE_MAX_NAME, "with a long name");
+}
+
+node *node_create(const ort_api *api, const ort_kernel_info *info, node_op op, ort_status **status) {
+    const node_source source = {.api = api, .info = info};
+    char message[ATTUNE_MESSAGE_BYTES] = "there is no memory", name[NODE_MAX_NAME];
+    char text[sizeof message + sizeof name + 80];
+    node *const n = calloc(1, sizeof *n);
+    read_name(api, info, name);
+    if (n && node_describe(&source, op, &n->spec, message)) {
+        n->api = api;
+        memcpy(n->spec.name, name, sizeof name);
+        return n;
+    }
+    snprintf(text, sizeof text, "attune cannot compute node '%s' (%s): %s", name, rules[op].type, message);
+    *status = api->CreateStatus(ORT_NOT_IMPLEMENTED, text);
+    free(n);
+    return NULL;
+}
+
+void node_destroy(node *n) {
+    if (!n) return;
+    plans_free(&n->plans);
+    free(n);
+}
+
+ort_status *node_compute(node *n, ort_kernel_context *context) {
+    static bool (*const compute[NODE_OP_COUNT])(call *) = {call_attention, call_multi_head, call_group_query};
+    static adapter_counter ran[NODE_OP_COUNT] = {
+        {.name = "Attention.ran"}, {.name = "MultiHeadAttention.ran"}, {.name = "GroupQueryAttention.ran"}};
+    call c;
+    call_begin(&c, n, context);
+    const bool ok = compute[n->spec.op](&c);
+    if (ok) adapter_count(&ran[n->spec.op]);
+    return call_end(&c, ok);
+}

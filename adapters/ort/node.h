@@ -1,0 +1,71 @@
+/* A node of a model: its operator and attributes, checked once, and the plans of its calls. */
+#ifndef ATTUNE_ORT_NODE_H
+#define ATTUNE_ORT_NODE_H
+
+#include "adapter.h"
+#include "plans.h"
+
+typedef enum node_op {
+    NODE_ATTENTION = 0, /* ai.onnx, opset 23 to 25 */
+    NODE_MULTI_HEAD,    /* com.microsoft MultiHeadAttention */
+    NODE_GROUP_QUERY,   /* com.microsoft GroupQueryAttention */
+    NODE_OP_COUNT
+} node_op;
+
+/* The attributes of all operators; each operator has some of them. */
+typedef struct node_attributes {
+    int64_t num_heads, kv_num_heads; /* 0: not given */
+    float scale;                     /* NaN: 1 / sqrt(head_dim) */
+    float soft_cap;                  /* 0: none */
+    int64_t is_causal;
+    int64_t window_left, window_right; /* -1: open */
+    int64_t weights_mode;              /* 0 to 3; counts if that output is wanted */
+    int64_t precision;                 /* of softmax, as a type of ONNX Runtime; 0: not given */
+    int64_t do_rotary, rotary_interleaved;
+    int64_t smooth_softmax; /* 1: a sink whose logit is 0 */
+    float mask_filter_value;
+} node_attributes;
+
+/* Where a node is described: one of the two is set. */
+typedef struct node_source {
+    const ort_api *api;
+    const ort_kernel_info *info; /* a kernel is being made */
+    const ort_node *node;        /* the graph is being divided among the execution providers */
+} node_source;
+
+enum { NODE_MAX_NAME = 256 };
+
+typedef struct node_spec {
+    node_op op;
+    char name[NODE_MAX_NAME]; /* "" if the model gives none */
+    node_attributes attributes;
+    bool wants_weights; /* the output of scores */
+} node_spec;
+
+/* The operator with this domain and name that attune computes; NODE_OP_COUNT if it computes none. */
+node_op node_op_of(const char *domain, const char *type);
+
+/* What is registered of an operator. */
+typedef struct node_rule {
+    const char *domain, *type;
+    int first_version, last_version;
+    size_t num_inputs, num_required, num_outputs;
+} node_rule;
+const node_rule *node_rule_of(node_op op);
+
+/* Reads and checks a node. False if attune cannot compute it: message is a sentence. */
+bool node_describe(const node_source *source, node_op op, node_spec *spec, char message[ATTUNE_MESSAGE_BYTES]);
+
+/* A node that runs. */
+typedef struct node {
+    const ort_api *api;
+    node_spec spec;
+    plans plans;
+} node;
+
+/* Makes the node of a kernel. NULL after a failure: *status names the node. */
+node *node_create(const ort_api *api, const ort_kernel_info *info, node_op op, ort_status **status);
+ort_status *node_compute(node *n, ort_kernel_context *context);
+void node_destroy(node *n);
+
+#endif

@@ -1,0 +1,123 @@
+#include "plans.h"
+
+#include "adapter.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* A node has a few kinds of calls: prompts and single tokens, masks of several shapes. */
+enum { MAX_PLANS = 256 };
+
+struct plan {
+    plan_key key;
+    plan *next;
+    attune_plan *plan;
+    attune_arguments arguments;
+};
+
+static void set_mask(const plan_mask *mask, attune_problem *problem, int64_t dims[4]) {
+    if (!mask->dtype) return;
+    /* Batch and heads are arguments: a stride of 0 broadcasts. */
+    dims[0] = problem->batch;
+    dims[1] = problem->num_heads;
+    dims[2] = mask->rows ? ATTUNE_DYNAMIC : 1;
+    dims[3] = mask->columns ? ATTUNE_DYNAMIC : 1;
+    if (mask->is_short) problem->short_masks = 1;
+}
+
+/* Two of each, so that nothing is taken as broadcast. The kernel serves any number. */
+static void describe(const plan_key *key, attune_problem *problem) {
+    problem->batch = 2;
+    problem->num_kv_heads = 2;
+    problem->num_heads = 2 * (int64_t)key->group;
+    problem->seq_q = ATTUNE_DYNAMIC;
+    problem->seq_kv = ATTUNE_DYNAMIC;
+    problem->head_dim = key->head_dim;
+    problem->head_dim_v = key->head_dim_v;
+    problem->dtype = problem->k_dtype = key->dtype;
+    problem->v_dtype = key->v_dtype;
+    problem->softmax_scale = key->scale;
+    problem->logits_soft_cap = key->soft_cap;
+    problem->is_causal = key->is_causal;
+    problem->causal_align = key->bottom_right ? ATTUNE_BOTTOM_RIGHT : ATTUNE_TOP_LEFT;
+    problem->has_causal_offsets = key->has_causal_offsets;
+    problem->window_left = key->window_left;
+    problem->window_right = key->window_right;
+    problem->has_sinks = key->has_sinks;
+    problem->has_kv_lens = key->has_kv_lens;
+    if (key->appends) problem->seq_new = key->appends_one ? 1 : ATTUNE_DYNAMIC;
+    /* Positions of the caller's are those of queries and new keys alike, so there are as many of both. */
+    if (key->appends_one && key->has_position_ids) problem->seq_q = 1;
+    problem->rotary_dim = key->rotary_dim;
+    problem->rotary_interleaved = key->rotary_interleaved;
+    problem->has_position_ids = key->has_position_ids;
+    problem->weights_mode = key->weights_mode;
+    if (key->is_f64) problem->softmax_precision = ATTUNE_F64;
+    set_mask(&key->mask, problem, problem->attn_mask_dims);
+    set_mask(&key->bias, problem, problem->attn_bias_dims);
+    problem->bias_dtype = key->bias.dtype;
+}
+
+static plan *make(const plan_key *key, char message[ATTUNE_MESSAGE_BYTES]) {
+    plan *const p = calloc(1, sizeof *p);
+    if (!p) {
+        snprintf(message, ATTUNE_MESSAGE_BYTES, "there is no memory for a plan");
+        return NULL;
+    }
+    attune_problem problem = ATTUNE_PROBLEM_INIT;
+    p->key = *key;
+    describe(key, &problem);
+    attune_status status = attune_plan_create(adapter_context(), &problem, NULL, &p->plan);
+    if (!status) status = attune_plan_arguments_init(p->plan, &p->arguments);
+    if (!status) return p;
+    snprintf(message, ATTUNE_MESSAGE_BYTES, "%s", attune_last_message());
+    attune_plan_destroy(adapter_context(), p->plan);
+    free(p);
+    return NULL;
+}
+
+static plan *look(plan *p, const plan_key *key) {
+    while (p && memcmp(&p->key, key, sizeof *key)) p = p->next;
+    return p;
+}
+
+/* Two threads may make one plan at once; the later one is freed. */
+plan *plans_find(plans *all, const plan_key *key, char message[ATTUNE_MESSAGE_BYTES]) {
+    plan *first = atomic_load_explicit(&all->first, memory_order_acquire), *p = look(first, key);
+    if (p) return p;
+    if (atomic_load(&all->count) >= MAX_PLANS) {
+        snprintf(message, ATTUNE_MESSAGE_BYTES, "it has had %d kinds of calls, of other widths or masks", MAX_PLANS);
+        return NULL;
+    }
+    p = make(key, message);
+    if (!p) return NULL;
+    do {
+        plan *const other = look(first, key);
+        if (other) {
+            attune_plan_destroy(adapter_context(), p->plan);
+            free(p);
+            return other;
+        }
+        p->next = first;
+    } while (
+        !atomic_compare_exchange_weak_explicit(&all->first, &first, p, memory_order_acq_rel, memory_order_acquire));
+    atomic_fetch_add(&all->count, 1);
+    return p;
+}
+
+void plans_free(plans *all) {
+    for (plan *p = atomic_load(&all->first), *next; p; p = next) {
+        next = p->next;
+        attune_plan_destroy(adapter_context(), p->plan);
+        free(p);
+    }
+}
+
+void plan_arguments(const plan *p, attune_arguments *arguments) { *arguments = p->arguments; }
+
+attune_status plan_run(plan *p, const attune_arguments *arguments, const attune_runner *runner) {
+    attune_run_options options = ATTUNE_RUN_OPTIONS_INIT;
+    options.runner = runner;
+    return attune_plan_run(adapter_context(), p->plan, arguments, &options);
+}

@@ -1,0 +1,277 @@
+/* The plug-in execution provider: it takes the nodes that attune can compute, one by one. */
+#include "attune_ort.h"
+#include "node.h"
+
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+static const char provider_name[] = "AttuneExecutionProvider";
+
+/* What a kernel is made from: its operator, and the functions of the ONNX Runtime that makes it. */
+typedef struct maker {
+    const ort_api *api;
+    node_op op;
+} maker;
+
+typedef struct factory {
+    ort_factory table; /* first: ONNX Runtime passes it back */
+    const ort_api *api;
+    const ort_ep_api *ep_api;
+    ort_registry *registry; /* of all sessions */
+    maker makers[NODE_OP_COUNT];
+} factory;
+
+typedef struct provider {
+    ort_ep table; /* first */
+    factory *f;
+} provider;
+
+/* ---- A kernel ---- */
+
+typedef struct kernel {
+    ort_kernel table; /* first */
+    node *n;
+} kernel;
+
+static ort_status *compute(ort_kernel *k, ort_kernel_context *context) {
+    return node_compute(((kernel *)k)->n, context);
+}
+
+static void release_kernel(ort_kernel *k) {
+    node_destroy(((kernel *)k)->n);
+    free(k);
+}
+
+static ort_status *create_kernel(void *state, const ort_kernel_info *info, ort_kernel **made) {
+    const maker *const m = state;
+    ort_status *status = NULL;
+    kernel *const k = calloc(1, sizeof *k);
+    *made = NULL;
+    if (!k) return m->api->CreateStatus(ORT_FAIL, "attune: there is no memory");
+    k->table = (ort_kernel){.version = ORT_VERSION_EP, .Compute = compute, .Release = release_kernel};
+    if ((k->n = node_create(m->api, info, m->op, &status))) {
+        *made = &k->table;
+        return NULL;
+    }
+    free(k);
+    return status;
+}
+
+/* ---- The registry of kernels ---- */
+
+typedef struct constraint {
+    const char *name;
+    bool is_own; /* the element type of the kernel; otherwise the types below */
+    int types[2];
+} constraint;
+
+enum { MAX_CONSTRAINTS = 3, NUM_TYPES = 4 };
+static const constraint constraints[NODE_OP_COUNT][MAX_CONSTRAINTS] = {
+    [NODE_ATTENTION] = {{"T1", true, {0}}, {"T2", true, {0}}, {"U", true, {ORT_BOOL}}},
+    [NODE_MULTI_HEAD] = {{"T", true, {0}}, {"M", false, {ORT_INT32}}},
+    [NODE_GROUP_QUERY] = {{"T", true, {0}}, {"M", false, {ORT_INT32}}},
+};
+
+static ort_status *constrain(const ort_ep_api *api, ort_def_builder *builder, node_op op, int type) {
+    ort_status *status = NULL;
+    for (int i = 0; i < MAX_CONSTRAINTS && constraints[op][i].name && !status; i++) {
+        const constraint *const c = &constraints[op][i];
+        const ort_data_type *allowed[3];
+        size_t count = 0;
+        if (c->is_own) status = api->GetTensorDataType(type, &allowed[count++]);
+        for (int t = 0; t < 2 && c->types[t] && !status; t++)
+            status = api->GetTensorDataType(c->types[t], &allowed[count++]);
+        if (!status) status = api->KernelDefBuilder_AddTypeConstraint(builder, c->name, allowed, count);
+    }
+    return status;
+}
+
+static ort_status *define(const ort_ep_api *api, ort_def_builder *builder, node_op op, int version, int type,
+                          ort_def **def) {
+    const node_rule *const rule = node_rule_of(op);
+    ort_status *status = api->KernelDefBuilder_SetOperatorType(builder, rule->type);
+    if (!status) status = api->KernelDefBuilder_SetDomain(builder, rule->domain);
+    if (!status) status = api->KernelDefBuilder_SetSinceVersion(builder, version, version);
+    if (!status) status = api->KernelDefBuilder_SetExecutionProvider(builder, provider_name);
+    if (!status) status = constrain(api, builder, op, type);
+    return status ? status : api->KernelDefBuilder_Build(builder, def);
+}
+
+static ort_status *add_kernel(factory *f, node_op op, int version, int type, maker *m) {
+    ort_def_builder *builder;
+    ort_def *def = NULL;
+    ort_status *status = f->ep_api->CreateKernelDefBuilder(&builder);
+    if (status) return status;
+    status = define(f->ep_api, builder, op, version, type, &def);
+    if (!status) status = f->ep_api->KernelRegistry_AddKernel(f->registry, def, create_kernel, m);
+    if (def) f->ep_api->ReleaseKernelDef(def);
+    f->ep_api->ReleaseKernelDefBuilder(builder);
+    return status;
+}
+
+static ort_status *make_registry(factory *f) {
+    static const int types[NUM_TYPES] = {ORT_FLOAT, ORT_FLOAT16, ORT_BFLOAT16, ORT_DOUBLE};
+    ort_status *status = f->ep_api->CreateKernelRegistry(&f->registry);
+    for (int op = 0; op < NODE_OP_COUNT && !status; op++) {
+        const node_rule *const rule = node_rule_of((node_op)op);
+        const int num_types = op == NODE_ATTENTION ? NUM_TYPES : NUM_TYPES - 1;
+        f->makers[op] = (maker){.api = f->api, .op = (node_op)op};
+        for (int version = rule->first_version; version <= rule->last_version; version++)
+            for (int i = 0; i < num_types && !status; i++)
+                status = add_kernel(f, (node_op)op, version, types[i], &f->makers[op]);
+    }
+    return status;
+}
+
+/* ---- The provider of a session ---- */
+
+static const char *ep_name(const ort_ep *ep) {
+    (void)ep;
+    return provider_name;
+}
+
+static ort_status *get_registry(ort_ep *ep, const ort_registry **registry) {
+    *registry = ((provider *)ep)->f->registry;
+    return NULL;
+}
+
+/* Takes a node if there is a kernel for its types and attune knows its attributes. */
+static ort_status *consider(const provider *p, ort_support *support, const ort_node *n) {
+    static adapter_counter taken = {.name = "ep.taken"}, left = {.name = "ep.left"};
+    const ort_api *const api = p->f->api;
+    const node_source source = {.api = api, .node = n};
+    const char *type = NULL, *domain = NULL;
+    char message[ATTUNE_MESSAGE_BYTES];
+    node_spec spec;
+    ort_status *status = api->Node_GetOperatorType(n, &type);
+    if (!status) status = api->Node_GetDomain(n, &domain);
+    const node_op op = status ? NODE_OP_COUNT : node_op_of(domain, type);
+    const ort_def *def = NULL;
+    if (op == NODE_OP_COUNT) return status;
+    if ((status = p->f->ep_api->EpGraphSupportInfo_LookUpKernel(support, n, &def))) return status;
+    if (!def || !adapter_context() || !node_describe(&source, op, &spec, message)) {
+        adapter_count(&left);
+        return NULL;
+    }
+    adapter_count(&taken);
+    return p->f->ep_api->EpGraphSupportInfo_AddSingleNode(support, n);
+}
+
+static ort_status *get_capability(ort_ep *ep, const ort_graph *graph, ort_support *support) {
+    const provider *const p = (provider *)ep;
+    const ort_api *const api = p->f->api;
+    size_t count = 0;
+    ort_status *status = api->Graph_GetNumNodes(graph, &count);
+    if (status || !count) return status;
+    const ort_node **const nodes = malloc(count * sizeof *nodes);
+    if (!nodes) return api->CreateStatus(ORT_FAIL, "attune: there is no memory");
+    status = api->Graph_GetNodes(graph, nodes, count);
+    for (size_t i = 0; i < count && !status; i++) status = consider(p, support, nodes[i]);
+    free(nodes);
+    return status;
+}
+
+/* ---- The factory ---- */
+
+static const char *factory_name(const ort_factory *f) {
+    (void)f;
+    return provider_name;
+}
+
+static const char *vendor(const ort_factory *f) {
+    (void)f;
+    return "attune";
+}
+
+static uint32_t vendor_id(const ort_factory *f) {
+    (void)f;
+    return 0;
+}
+
+static const char *version(const ort_factory *f) {
+    (void)f;
+    return ATTUNE_VERSION_STRING;
+}
+
+static ort_status *no_transfer(ort_factory *f, void **transfer) {
+    (void)f;
+    *transfer = NULL;
+    return NULL;
+}
+
+static bool no_streams(const ort_factory *f) {
+    (void)f;
+    return false;
+}
+
+static ort_status *supported_devices(ort_factory *table, const ort_hardware *const *hardware, size_t num_hardware,
+                                     ort_device **devices, size_t max_devices, size_t *num_devices) {
+    factory *const f = (factory *)table;
+    ort_status *status = NULL;
+    *num_devices = 0;
+    for (size_t i = 0; i < num_hardware && *num_devices < max_devices && !status; i++)
+        if (f->api->HardwareDevice_Type(hardware[i]) == ORT_HARDWARE_CPU &&
+            !(status = f->ep_api->CreateEpDevice(table, hardware[i], NULL, NULL, &devices[*num_devices])))
+            ++*num_devices;
+    return status;
+}
+
+static ort_status *create_provider(ort_factory *table, const ort_hardware *const *hardware,
+                                   const ort_pairs *const *metadata, size_t num_devices,
+                                   const ort_session_options *options, const ort_logger *logger, ort_ep **ep) {
+    (void)hardware, (void)metadata, (void)num_devices, (void)options, (void)logger;
+    factory *const f = (factory *)table;
+    provider *const p = calloc(1, sizeof *p);
+    *ep = NULL;
+    if (!p) return f->api->CreateStatus(ORT_FAIL, "attune: there is no memory");
+    p->f = f;
+    p->table = (ort_ep){.version = ORT_VERSION_EP,
+                        .GetName = ep_name,
+                        .GetCapability = get_capability,
+                        .GetKernelRegistry = get_registry};
+    *ep = &p->table;
+    return NULL;
+}
+
+static void release_provider(ort_factory *f, ort_ep *ep) {
+    (void)f;
+    free(ep);
+}
+
+ort_status *CreateEpFactories(const char *name, const ort_base *base, const ort_logger *logger, ort_factory **factories,
+                              size_t max_factories, size_t *num_factories) {
+    (void)name, (void)logger;
+    ort_status *status;
+    *num_factories = 0;
+    const ort_api *const api = adapter_open(base, ORT_VERSION_EP, &status);
+    if (!api) return status;
+    factory *const f = max_factories ? calloc(1, sizeof *f) : NULL;
+    if (!f) return api->CreateStatus(ORT_FAIL, "attune: there is no memory");
+    f->table = (ort_factory){.version = ORT_VERSION_EP,
+                             .GetName = factory_name,
+                             .GetVendor = vendor,
+                             .GetSupportedDevices = supported_devices,
+                             .CreateEp = create_provider,
+                             .ReleaseEp = release_provider,
+                             .GetVendorId = vendor_id,
+                             .GetVersion = version,
+                             .CreateDataTransfer = no_transfer,
+                             .IsStreamAware = no_streams};
+    f->api = api;
+    f->ep_api = api->GetEpApi();
+    if ((status = make_registry(f))) {
+        ReleaseEpFactory(&f->table);
+        return status;
+    }
+    factories[0] = &f->table;
+    *num_factories = 1;
+    return NULL;
+}
+
+ort_status *ReleaseEpFactory(ort_factory *table) {
+    factory *const f = (factory *)table;
+    if (f && f->registry) f->ep_api->ReleaseKernelRegistry(f->registry);
+    free(f);
+    return NULL;
+}

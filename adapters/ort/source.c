@@ -1,0 +1,95 @@
+#include "source.h"
+
+#include <string.h>
+
+enum { MOST = 64 }; /* inputs, outputs or attributes of a node that is looked at */
+
+static bool done(const ort_api *api, ort_status *status) {
+    if (status) api->ReleaseStatus(status);
+    return !status;
+}
+
+static const ort_attribute *attribute_at(const node_source *s, size_t index) {
+    const ort_attribute *all[MOST];
+    size_t count;
+    if (!done(s->api, s->api->Node_GetNumAttributes(s->node, &count)) || count > MOST || index >= count ||
+        !done(s->api, s->api->Node_GetAttributes(s->node, all, count)))
+        return NULL;
+    return all[index];
+}
+
+const char *source_attribute(const node_source *s, size_t index) {
+    const char *name;
+    const ort_attribute *const attribute = s->node ? attribute_at(s, index) : NULL;
+    return attribute && done(s->api, s->api->OpAttr_GetName(attribute, &name)) ? name : NULL;
+}
+
+static bool read_attribute(const node_source *s, const char *name, int type, void *value, size_t bytes) {
+    size_t needed;
+    for (size_t i = 0;; i++) {
+        const char *const have = source_attribute(s, i);
+        if (!have) return false;
+        if (!strcmp(have, name))
+            return done(s->api, s->api->ReadOpAttr(attribute_at(s, i), type, value, bytes, &needed));
+    }
+}
+
+bool source_whole(const node_source *s, const char *name, int64_t *value) {
+    if (s->node) return read_attribute(s, name, ORT_ATTRIBUTE_INT, value, sizeof *value);
+    return done(s->api, s->api->KernelInfoGetAttribute_int64(s->info, name, value));
+}
+
+bool source_real(const node_source *s, const char *name, float *value) {
+    if (s->node) return read_attribute(s, name, ORT_ATTRIBUTE_FLOAT, value, sizeof *value);
+    return done(s->api, s->api->KernelInfoGetAttribute_float(s->info, name, value));
+}
+
+bool source_text(const node_source *s, const char *name, char *text, size_t capacity) {
+    memset(text, 0, capacity);
+    if (s->node) return read_attribute(s, name, ORT_ATTRIBUTE_STRING, text, capacity - 1);
+    return done(s->api, s->api->KernelInfoGetAttribute_string(s->info, name, text, &capacity));
+}
+
+typedef ort_status *count_fn(const ort_kernel_info *info, size_t *count);
+typedef ort_status *name_fn(const ort_kernel_info *info, size_t index, char *name, size_t *size);
+
+/* An input or output that is not there has an empty name. Asked without a buffer, its size is 1, the NUL. */
+static bool is_named(const node_source *s, size_t index, count_fn *count_of, name_fn *name_of) {
+    size_t count, size = 0;
+    return done(s->api, count_of(s->info, &count)) && index < count &&
+           done(s->api, name_of(s->info, index, NULL, &size)) && size > 1;
+}
+
+typedef ort_status *node_count_fn(const ort_node *node, size_t *count);
+typedef ort_status *node_values_fn(const ort_node *node, const ort_value_info **values, size_t count);
+
+static bool is_given(const node_source *s, size_t index, node_count_fn *count_of, node_values_fn *values_of) {
+    const ort_value_info *all[MOST];
+    size_t count;
+    return done(s->api, count_of(s->node, &count)) && index < count && count <= MOST &&
+           done(s->api, values_of(s->node, all, count)) && all[index];
+}
+
+bool source_has_input(const node_source *s, size_t index) {
+    if (s->node) return is_given(s, index, s->api->Node_GetNumInputs, s->api->Node_GetInputs);
+    return is_named(s, index, s->api->KernelInfo_GetInputCount, s->api->KernelInfo_GetInputName);
+}
+
+bool source_has_output(const node_source *s, size_t index) {
+    if (s->node) return is_given(s, index, s->api->Node_GetNumOutputs, s->api->Node_GetOutputs);
+    return is_named(s, index, s->api->KernelInfo_GetOutputCount, s->api->KernelInfo_GetOutputName);
+}
+
+int source_input_type(const node_source *s, size_t index) {
+    ort_type_info *info;
+    const ort_shape *shape = NULL;
+    int type = ORT_UNDEFINED;
+    if (!s->info || !source_has_input(s, index) ||
+        !done(s->api, s->api->KernelInfo_GetInputTypeInfo(s->info, index, &info)))
+        return type;
+    if (!done(s->api, s->api->CastTypeInfoToTensorInfo(info, &shape)) || !shape ||
+        !done(s->api, s->api->GetTensorElementType(shape, &type)))
+        type = ORT_UNDEFINED;
+    s->api->ReleaseTypeInfo(info);
+    return type;
+}

@@ -1,0 +1,24 @@
+/* Reading a node of a model, in either of the two forms in which ONNX Runtime shows it. */
+#ifndef ATTUNE_ORT_SOURCE_H
+#define ATTUNE_ORT_SOURCE_H
+
+#include "node.h"
+
+/* The value of an attribute. False if the node has none of this name and kind. */
+bool source_whole(const node_source *source, const char *name, int64_t *value);
+bool source_real(const node_source *source, const char *name, float *value);
+
+/* The same of a string; false if it is longer than the buffer, too. */
+bool source_text(const node_source *source, const char *name, char *text, size_t capacity);
+
+/* Whether an optional input or output is there. */
+bool source_has_input(const node_source *source, size_t index);
+bool source_has_output(const node_source *source, size_t index);
+
+/* The element type of an input, ORT_UNDEFINED if it is unknown. Of a kernel only. */
+int source_input_type(const node_source *source, size_t index);
+
+/* The name of the node's attribute `index`; NULL after the last one. Of a graph's node only: a kernel does not tell. */
+const char *source_attribute(const node_source *source, size_t index);
+
+#endif

@@ -1,0 +1,90 @@
+"""attune inside ONNX Runtime: kernels for the attention operators of models.
+
+    import attune.ort, onnxruntime
+    options = onnxruntime.SessionOptions()
+    attune.ort.register(options)                        # the execution provider: ONNX Runtime 1.24 or newer
+    session = onnxruntime.InferenceSession("model.onnx", options)
+
+attune computes the nodes that it can, and ONNX Runtime computes the others. register_ops() does the same by custom
+operators, for ONNX Runtime from 1.17 on: then attune computes all nodes of these operators, and a session is refused if
+it cannot. All work is done on ONNX Runtime's threads. stats() tells what ran.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import pathlib
+import threading
+from typing import Any, Dict, Optional
+
+from . import _library  # noqa: F401  libattune is loaded first, so that the adapter takes the same one
+
+__all__ = ["library_path", "register", "register_ops", "stats"]
+
+PROVIDER = "AttuneExecutionProvider"
+
+_lock = threading.Lock()
+_registered = False
+_loaded: Optional[ctypes.CDLL] = None
+
+
+def library_path() -> str:
+    """The path of libattune-ort.so: ATTUNE_ORT_LIBRARY, else beside the libattune.so that is asked for, in the package,
+    or in a source tree."""
+    named = os.environ.get("ATTUNE_ORT_LIBRARY")
+    if named:
+        return named
+    here = pathlib.Path(__file__).resolve()
+    folders = [here.parent / "lib", here.parents[2] / "build"]
+    if os.environ.get("ATTUNE_LIBRARY"):
+        folders.insert(0, pathlib.Path(os.environ["ATTUNE_LIBRARY"]).resolve().parent)
+    for folder in folders:
+        if (folder / "libattune-ort.so").exists():
+            return str(folder / "libattune-ort.so")
+    raise ImportError("libattune-ort.so was not found in " + ", ".join(map(str, folders)))
+
+
+def register(options: Any) -> None:
+    """Adds attune's execution provider to SessionOptions, before the CPU's. The first call registers the library with
+    ONNX Runtime, for the whole process."""
+    import onnxruntime
+
+    global _registered
+    if not hasattr(onnxruntime, "register_execution_provider_library"):
+        raise RuntimeError(
+            "attune's execution provider needs ONNX Runtime 1.24 or newer; this one is "
+            f"{onnxruntime.__version__}: use register_ops"
+        )
+    with _lock:
+        if not _registered:
+            onnxruntime.register_execution_provider_library("attune", library_path())
+            _registered = True
+    devices = [device for device in onnxruntime.get_ep_devices() if device.ep_name == PROVIDER]
+    if not devices:
+        raise RuntimeError("ONNX Runtime found no CPU for attune's execution provider")
+    options.add_provider_for_devices(devices[:1], {})
+
+
+def register_ops(options: Any) -> None:
+    """Adds attune's custom operators to SessionOptions: they override ONNX Runtime's own."""
+    options.register_custom_ops_library(library_path())
+
+
+def stats() -> Dict[str, int]:
+    """Counters of this process by name, such as "GroupQueryAttention.ran"."""
+    global _loaded
+    with _lock:
+        if _loaded is None:
+            _loaded = ctypes.CDLL(library_path())
+            _loaded.attune_ort_stats.restype = ctypes.c_size_t
+            _loaded.attune_ort_stats.argtypes = [ctypes.c_char_p, ctypes.c_size_t]
+    size = 4096
+    while True:
+        text = ctypes.create_string_buffer(size)
+        length = _loaded.attune_ort_stats(text, size)
+        if length < size:
+            break
+        size = length + 256
+    lines = (line.rsplit(" ", 1) for line in text.value.decode().splitlines())
+    return {name: int(count) for name, count in lines}

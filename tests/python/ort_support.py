@@ -1,0 +1,58 @@
+"""Models of one node, and sessions that run them: stock, or by either entry of libattune-ort.so."""
+
+import numpy as np
+import onnxruntime
+from onnx import TensorProto, helper
+
+import attune.ort
+
+ENTRIES = ("ops", "ep")
+TYPES = {
+    np.dtype(np.float32): TensorProto.FLOAT,
+    np.dtype(np.float16): TensorProto.FLOAT16,
+    np.dtype(np.float64): TensorProto.DOUBLE,
+    np.dtype(np.bool_): TensorProto.BOOL,
+    np.dtype(np.int32): TensorProto.INT32,
+    np.dtype(np.int64): TensorProto.INT64,
+}
+
+
+def session(model, entry=None, threads=0, options=None):
+    """An InferenceSession for a model (serialised, or a path); entry: None for stock."""
+    options = options or onnxruntime.SessionOptions()
+    options.intra_op_num_threads = threads
+    options.log_severity_level = 3
+    if entry == "ops":
+        attune.ort.register_ops(options)
+    elif entry == "ep":
+        attune.ort.register(options)
+    if entry == "ep":
+        return onnxruntime.InferenceSession(model, options)
+    return onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
+
+
+def model(op, inputs, outputs, domain="", opset=23, **attributes):
+    """A serialised model of one node. inputs: names and arrays, None for one that is left out; outputs: names
+    and element types, a dict or pairs, "" for one that is left out. Dims of inputs are left open."""
+    outputs = list(outputs.items() if isinstance(outputs, dict) else outputs)
+    present = {name: array for name, array in inputs.items() if array is not None}
+    names = list(inputs)
+    while names and inputs[names[-1]] is None:
+        names.pop()
+    node = helper.make_node(op, [name if name in present else "" for name in names],
+                            [name for name, _ in outputs], name="the_node", domain=domain, **attributes)
+    values = [helper.make_tensor_value_info(name, TYPES[array.dtype], [None] * array.ndim)
+              for name, array in present.items()]
+    results = [helper.make_tensor_value_info(name, kind, None) for name, kind in outputs if name]
+    graph = helper.make_graph([node], "one_node", values, results)
+    opsets = [helper.make_opsetid("", opset), helper.make_opsetid("com.microsoft", 1)]
+    return helper.make_model(graph, opset_imports=opsets, ir_version=10).SerializeToString()
+
+
+def feeds(inputs):
+    return {name: array for name, array in inputs.items() if array is not None}
+
+
+def ran(op):
+    """How often attune has computed nodes of an operator."""
+    return attune.ort.stats().get(op + ".ran", 0)

@@ -1,0 +1,113 @@
+"""What attune does not compute: the execution provider leaves such nodes to ONNX Runtime, and custom operators refuse
+the session in a sentence that names the node. Calls that are not sound are errors, never crashes."""
+
+import numpy as np
+import onnxruntime
+import ort_support as support
+import pytest
+from onnx import TensorProto
+from test_ort_group_query import CASES as GROUP_QUERY
+from test_ort_group_query import HEADS, KV_HEADS, inputs, make, outputs
+from test_ort_multi_head import CASES as MULTI_HEAD
+
+LEFT = {
+    "qk_output": {"qk_output": 2, "num_outputs": 4},
+    "window_of_none": {"local_window_size": 0},
+}
+
+
+def group_query(given, num_outputs=3, **attributes):
+    names = outputs() | ({"output_qk": TensorProto.FLOAT} if num_outputs == 4 else {})
+    return support.model("GroupQueryAttention", given, names, domain="com.microsoft", num_heads=HEADS,
+                         kv_num_heads=KV_HEADS, do_rotary=1, **attributes)
+
+
+@pytest.mark.parametrize("name", LEFT)
+def test_provider_leaves_the_node(name):
+    given, _ = GROUP_QUERY["prompt"]
+    model = group_query(given, **LEFT[name])
+    before = support.ran("GroupQueryAttention")
+    got = support.session(model, "ep").run(None, support.feeds(given))
+    assert support.ran("GroupQueryAttention") == before
+    for have, wanted in zip(got, support.session(model).run(None, support.feeds(given))):
+        np.testing.assert_array_equal(have, wanted)
+
+
+@pytest.mark.parametrize("name", LEFT)
+def test_ops_refuse_the_session(name):
+    given, _ = GROUP_QUERY["prompt"]
+    with pytest.raises(Exception, match=r"attune cannot compute node 'the_node' \(GroupQueryAttention\): \w+"):
+        support.session(group_query(given, **LEFT[name]), "ops")
+
+
+def test_output_of_scores_stays():
+    given, _ = MULTI_HEAD["plain"]
+    names = {"output": TensorProto.FLOAT, "present_key": TensorProto.FLOAT, "present_value": TensorProto.FLOAT,
+             "qk": TensorProto.FLOAT}
+    model = support.model("MultiHeadAttention", given, names, domain="com.microsoft", num_heads=3)
+    before = support.ran("MultiHeadAttention")
+    got = support.session(model, "ep").run(None, support.feeds(given))
+    assert support.ran("MultiHeadAttention") == before
+    assert len(got) == 4
+    with pytest.raises(Exception, match="'the_node'.*the output qk"):
+        support.session(model, "ops")
+
+
+BAD = {
+    "total_too_small": ("prompt", {"total_sequence_length": np.array([3], np.int32)}, "total_sequence_length is 3"),
+    "lengths_negative": ("token", {"seqlens_k": np.array([-5], np.int32)}, r"seqlens_k\[0\] is -5"),
+    "lengths_too_large": ("token", {"seqlens_k": np.array([1000], np.int32)}, r"seqlens_k\[0\] is 1000"),
+    "lengths_of_others": ("prompt", {"seqlens_k": np.array([8, 8, 8], np.int32)}, "seqlens_k must be"),
+    "width": ("prompt", {"query": np.zeros((2, 9, 130), np.float32)}, "query has 130 columns"),
+    "key_rows": ("prompt", {"key": np.zeros((2, 8, 64), np.float32)}, r"key is of shape \[2, 8, 64\]"),
+    "past_heads": ("token", {"past_key": np.zeros((1, 3, 12, 32), np.float32)}, "past_key is of shape"),
+    "past_lengths": ("token", {"past_value": np.zeros((1, 2, 11, 32), np.float32)}, "past_value is of shape"),
+    "few_positions": ("prompt", dict.fromkeys(("cos_cache", "sin_cache"), np.zeros((4, 16), np.float32)),
+                      "cos_cache is of shape"),
+    "tables_of_other_widths": ("prompt", {"sin_cache": np.zeros((64, 8), np.float32)}, "sin_cache is of shape"),
+    "positions": ("positions", {"position_ids": np.array([[64], [3]], np.int64)}, "a position is 64"),
+    "negative_position": ("positions", {"position_ids": np.array([[-1], [3]], np.int64)}, "a position is -1"),
+    "bias": ("attention_bias", {"attention_bias": np.zeros((2, 4, 9, 8), np.float32)}, "attention_bias is of shape"),
+    "sink": ("sink", {"head_sink": np.zeros(3, np.float32)}, "head_sink is of shape"),
+}
+
+
+@pytest.mark.parametrize("entry", support.ENTRIES)
+@pytest.mark.parametrize("name", BAD)
+def test_bad_calls(name, entry):
+    case, wrong, sentence = BAD[name]
+    given, attributes = GROUP_QUERY[case]
+    session = support.session(make(given, attributes), entry)
+    with pytest.raises(onnxruntime.capi.onnxruntime_pybind11_state.InvalidArgument, match=sentence) as caught:
+        session.run(None, support.feeds(given | wrong))
+    assert "node 'the_node' (GroupQueryAttention)" in str(caught.value)
+    session.run(None, support.feeds(given))  # the session lives on
+
+
+@pytest.mark.parametrize("entry", support.ENTRIES)
+def test_bad_masks(entry):
+    given, attributes = MULTI_HEAD["prefix"]
+    model = support.model("MultiHeadAttention", given, {"output": TensorProto.FLOAT}, domain="com.microsoft",
+                          num_heads=3)
+    session = support.session(model, entry)
+    with pytest.raises(Exception, match="key_padding_mask is of shape"):
+        session.run(None, support.feeds(given | {"key_padding_mask": np.ones((2, 6), np.int32)}))
+
+
+@pytest.mark.parametrize("entry", support.ENTRIES)
+def test_empty_batch(entry):
+    """No queries: an empty result, as of stock ONNX Runtime."""
+    given, attributes = MULTI_HEAD["plain"]
+    model = support.model("MultiHeadAttention", given, {"output": TensorProto.FLOAT}, domain="com.microsoft",
+                          num_heads=3)
+    empty = {name: array[:0] for name, array in support.feeds(given).items()}
+    assert support.session(model, entry).run(None, empty)[0].shape == (0, 7, 48)
+
+
+@pytest.mark.parametrize("entry", support.ENTRIES)
+def test_damaged_model(entry):
+    given, attributes = GROUP_QUERY["prompt"]
+    with pytest.raises(Exception):
+        support.session(make(given, attributes)[:-40], entry)
+
+

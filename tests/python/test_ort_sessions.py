@@ -1,0 +1,129 @@
+"""Sessions that come and go, run at once, and end with the process."""
+
+import os
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import numpy as np
+import onnxruntime
+import ort_support as support
+import pytest
+from test_ort_group_query import CASES, make
+
+import attune.ort
+
+HERE = Path(__file__).resolve().parent
+
+
+def resident():
+    with open("/proc/self/statm") as file:
+        return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+def run_once(entry, threads=2):
+    given, attributes = CASES["prompt"]
+    session = support.session(make(given, attributes), entry, threads)
+    return session.run(None, support.feeds(given))
+
+
+@pytest.mark.parametrize("entry", support.ENTRIES)
+def test_a_hundred_sessions(entry):
+    first = run_once(entry)
+    for _ in range(20):
+        run_once(entry)
+    before = resident()
+    for _ in range(100):
+        last = run_once(entry)
+    assert resident() - before < 8 << 20
+    for have, wanted in zip(last, first):
+        np.testing.assert_array_equal(have, wanted)
+
+
+@pytest.mark.parametrize("entry", support.ENTRIES)
+def test_bits_do_not_depend_on_threads(entry):
+    given, attributes = CASES["long"]
+    model = make(given, attributes)
+    results = [support.session(model, entry, threads).run(None, support.feeds(given)) for threads in (1, 2, 3, 7)]
+    for other in results[1:]:
+        for have, wanted in zip(other, results[0]):
+            np.testing.assert_array_equal(have, wanted)
+
+
+@pytest.mark.parametrize("entry", support.ENTRIES)
+def test_two_sessions_at_once(entry):
+    """With other numbers of threads, each called by two threads of the program."""
+    given, attributes = CASES["long"]
+    model = make(given, attributes)
+    sessions = [support.session(model, entry, threads) for threads in (1, 3)]
+    wanted = sessions[0].run(None, support.feeds(given))
+    wrong = []
+
+    def work(session):
+        for _ in range(20):
+            got = session.run(None, support.feeds(given))
+            if not all(np.array_equal(have, want) for have, want in zip(got, wanted)):
+                wrong.append(session)
+
+    threads = [threading.Thread(target=work, args=(session,)) for session in sessions * 2]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong
+
+
+def test_no_thread_of_attune():
+    """Sessions of one thread start none, whatever attune computes in them."""
+    for entry in support.ENTRIES:
+        run_once(entry, threads=1)
+        before = len(os.listdir("/proc/self/task"))
+        run_once(entry, threads=1)
+        assert len(os.listdir("/proc/self/task")) == before
+
+
+PROGRAM = """
+import sys
+import ort_support as support
+from test_ort_group_query import CASES, make
+given, attributes = CASES["prompt"]
+session = support.session(make(given, attributes), sys.argv[1], 2)
+session.run(None, support.feeds(given))
+{rest}
+print("at the end")
+"""
+
+
+@pytest.mark.parametrize("entry", support.ENTRIES)
+@pytest.mark.parametrize("rest", ["", "del session", "del session; import gc; gc.collect(); session = "
+                                  "support.session(make(given, attributes), sys.argv[1]); "
+                                  "session.run(None, support.feeds(given))"])
+def test_unloading(entry, rest):
+    """The library goes with the last session, or with the process: both in a process of their own."""
+    done = subprocess.run([sys.executable, "-c", PROGRAM.format(rest=rest), entry], cwd=HERE, text=True,
+                          capture_output=True, timeout=120)
+    assert (done.returncode, done.stdout) == (0, "at the end\n"), done.stderr
+
+
+def test_both_entries_in_one_session():
+    """Custom operators take what the provider would; nothing is computed twice."""
+    given, attributes = CASES["prompt"]
+    options = onnxruntime.SessionOptions()
+    attune.ort.register_ops(options)
+    attune.ort.register(options)
+    session = onnxruntime.InferenceSession(make(given, attributes), options)
+    before = support.ran("GroupQueryAttention")
+    session.run(None, support.feeds(given))
+    assert support.ran("GroupQueryAttention") == before + 1
+
+
+def test_library_path():
+    assert Path(attune.ort.library_path()).name == "libattune-ort.so"
+    assert Path(attune.ort.library_path()).exists()
+
+
+def test_stats_name_what_was_taken():
+    before = attune.ort.stats().get("ep.taken", 0)
+    run_once("ep")
+    assert attune.ort.stats()["ep.taken"] == before + 1
