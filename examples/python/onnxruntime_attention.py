@@ -27,7 +27,7 @@ def model():
     outputs = [helper.make_tensor_value_info(name, TensorProto.FLOAT, None) for name in node.output]
     opsets = [helper.make_opsetid("", 21), helper.make_opsetid("com.microsoft", 1)]
     graph = helper.make_graph([node], "attention", values, outputs)
-    return helper.make_model(graph, opset_imports=opsets, ir_version=10).SerializeToString()
+    return helper.make_model(graph, opset_imports=opsets, ir_version=9).SerializeToString()
 
 
 def feeds():

@@ -31,7 +31,7 @@ def session(model, entry=None, threads=0, options=None):
     return onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
 
 
-def model(op, inputs, outputs, domain="", opset=23, **attributes):
+def model(op, inputs, outputs, domain="", opset=17, **attributes):
     """A serialised model of one node. inputs: names and arrays, None for one that is left out; outputs: names
     and element types, a dict or pairs, "" for one that is left out. Dims of inputs are left open."""
     outputs = list(outputs.items() if isinstance(outputs, dict) else outputs)
@@ -46,7 +46,7 @@ def model(op, inputs, outputs, domain="", opset=23, **attributes):
     results = [helper.make_tensor_value_info(name, kind, None) for name, kind in outputs if name]
     graph = helper.make_graph([node], "one_node", values, results)
     opsets = [helper.make_opsetid("", opset), helper.make_opsetid("com.microsoft", 1)]
-    return helper.make_model(graph, opset_imports=opsets, ir_version=10).SerializeToString()
+    return helper.make_model(graph, opset_imports=opsets, ir_version=9).SerializeToString()
 
 
 def feeds(inputs):

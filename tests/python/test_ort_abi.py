@@ -37,7 +37,10 @@ def members(table):
 
 def fake_base(version):
     """An ONNX Runtime that says it is another version, and has the real one's functions."""
-    real = ctypes.cast(ctypes.CDLL(library()).OrtGetApiBase, ctypes.CFUNCTYPE(ctypes.POINTER(Base)))().contents
+    loaded = ctypes.CDLL(library())
+    if not hasattr(loaded, "OrtGetApiBase"):
+        pytest.skip("this ONNX Runtime does not export its C interface")
+    real = ctypes.cast(loaded.OrtGetApiBase, ctypes.CFUNCTYPE(ctypes.POINTER(Base)))().contents
     get_api = Base._fields_[0][1](lambda wanted: real.GetApi(wanted))
     get_version = Base._fields_[1][1](lambda: version)
     base = Base(get_api, get_version)

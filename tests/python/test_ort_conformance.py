@@ -5,6 +5,7 @@ import os
 from pathlib import Path
 
 import numpy as np
+import onnxruntime
 import ort_support as support
 import pytest
 
@@ -41,6 +42,8 @@ def test_case(folder, entry):
     opset = 24 if "nonpad_kv_seqlen" in given or "_24_" in folder.name else 23
     if any("window" in name for name in case["attributes"]):
         opset = 25
+        if entry == "ep" and tuple(map(int, onnxruntime.__version__.split(".")[:2])) < (1, 25):
+            pytest.skip("this ONNX Runtime knows no opset 25")
     model = support.model("Attention", inputs, outputs, opset=opset, **case["attributes"])
     before = support.ran("Attention")
     results = support.session(model, entry).run(list(expected), support.feeds(inputs))
