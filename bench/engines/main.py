@@ -1,4 +1,4 @@
-"""attune in PyTorch and transformers beside the same without attune: docs/engines.md has the tables.
+"""attune in PyTorch, transformers and ONNX Runtime beside the same without attune: docs/engines.md has the tables.
 
 Every row compares in one process, in turns, and names the median of the rounds' ratios (stock / attune: above 1 attune
 is faster). Groups of rows have processes of their own. Prints Markdown, and writes all samples as JSON.
@@ -27,6 +27,7 @@ GROUPS = {
     "sdpa": "Attention alone",
     "encoders": "Encoders and layers",
     "decoders": "A decoder",
+    "ort": "ONNX Runtime",
     "process": "The process",
 }
 FLOOR = 0.97  # of stock's speed, in anything measured
@@ -126,7 +127,7 @@ def versions():
     from importlib.metadata import PackageNotFoundError, version
 
     found = [f"Python {platform.python_version()}"]
-    for name in ("torch", "transformers", "numpy"):
+    for name in ("torch", "transformers", "onnxruntime", "numpy"):
         try:
             found.append(f"{name} {version(name)}")
         except PackageNotFoundError:
