@@ -144,7 +144,9 @@ $(call obj,$(DRAW_SRC)): INCLUDES = $(CAIRO_CFLAGS)
 # They see the public header only. PyTorch throws exceptions through the adapter's kernels.
 $(call obj,$(TORCH_SRC)): INCLUDES = -Iadapters/torch
 $(call obj,$(TORCH_SRC)): BASE_CFLAGS += -fexceptions
+# ONNX Runtime throws, too, where there is no memory for an output.
 $(call obj,$(ORT_SRC)): INCLUDES = -Iadapters/ort
+$(call obj,$(ORT_SRC)): BASE_CFLAGS += -fexceptions
 $(call obj,$(TEST_SRC) $(SUPPORT_SRC)): INCLUDES = -Isrc -Itests -Itools -I$(BUILD)/gen
 $(call obj,$(filter tests/test_codegen% tests/test_object_link%,$(TEST_SRC))): INCLUDES += $(LLVM_CFLAGS)
 $(call obj,tests/test_draw.c tests/test_chart.c): INCLUDES += $(CAIRO_CFLAGS)

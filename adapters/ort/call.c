@@ -21,9 +21,11 @@ void call_begin(call *c, node *n, ort_kernel_context *context) {
     c->key.is_f64 = a->precision == ORT_DOUBLE;
 }
 
-ort_status *call_end(call *c, bool ok) {
+void call_free(call *c) {
     for (int i = 0; i < c->num_scratch; i++) free(c->scratch[i]);
-    if (ok) return NULL;
+}
+
+ort_status *call_failure(const call *c) {
     char text[sizeof c->message + NODE_MAX_NAME + 80];
     snprintf(text, sizeof text, "attune, node '%s' (%s): %s", c->n->spec.name, node_rule_of(c->n->spec.op)->type,
              c->message);

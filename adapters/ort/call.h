@@ -59,7 +59,10 @@ bool call_multi_head(call *c);
 bool call_group_query(call *c);
 
 void call_begin(call *c, node *n, ort_kernel_context *context);
-ort_status *call_end(call *c, bool ok);
+void call_free(call *c);
+
+/* The status of a failed call. */
+ort_status *call_failure(const call *c);
 
 /* Remembers the first failure; returns false. */
 __attribute__((format(printf, 2, 3))) bool call_fail(call *c, const char *format, ...);

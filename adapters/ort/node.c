@@ -226,9 +226,9 @@ ort_status *node_compute(node *n, ort_kernel_context *context) {
     static bool (*const compute[NODE_OP_COUNT])(call *) = {call_attention, call_multi_head, call_group_query};
     static adapter_counter ran[NODE_OP_COUNT] = {
         {.name = "Attention.ran"}, {.name = "MultiHeadAttention.ran"}, {.name = "GroupQueryAttention.ran"}};
-    call c;
+    __attribute__((cleanup(call_free))) call c; /* also when ONNX Runtime throws */
     call_begin(&c, n, context);
-    const bool ok = compute[n->spec.op](&c);
-    if (ok) adapter_count(&ran[n->spec.op]);
-    return call_end(&c, ok);
+    if (!compute[n->spec.op](&c)) return call_failure(&c);
+    adapter_count(&ran[n->spec.op]);
+    return NULL;
 }

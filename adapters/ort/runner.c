@@ -3,6 +3,7 @@
 
 #include <sched.h>
 #include <stdatomic.h>
+#include <unistd.h>
 
 typedef struct loop {
     attune_range_fn *fn;
@@ -29,10 +30,12 @@ static uint32_t most_workers(void) {
     static atomic_uint known;
     uint32_t count = atomic_load_explicit(&known, memory_order_relaxed);
     if (count) return count;
-    cpu_set_t set;
-    count = sched_getaffinity(0, sizeof set, &set) ? 1 : (uint32_t)CPU_COUNT(&set);
-    atomic_store_explicit(&known, count ? count : 1, memory_order_relaxed);
-    return count ? count : 1;
+    cpu_set_t set; /* of 1024 CPUs: a larger machine has another answer */
+    const long online = sysconf(_SC_NPROCESSORS_ONLN);
+    const long usable = sched_getaffinity(0, sizeof set, &set) ? online : CPU_COUNT(&set);
+    count = usable < 1 ? 1 : usable > 65536 ? 65536 : (uint32_t)usable;
+    atomic_store_explicit(&known, count, memory_order_relaxed);
+    return count;
 }
 
 static void parallel_for(void *user, attune_range_fn *fn, void *argument, int64_t n) {

@@ -4,8 +4,8 @@
     pip install ./python onnx onnxruntime gguf transformers
     python3 examples/python/onnxruntime_smollm2.py FILE.gguf MODEL.onnx ["The beginning of a text"]
 
-The model has one GroupQueryAttention for each layer, with rotary embedding and caches. MODEL.onnx is written if it is not
-there. Any model of the llama architecture without biases will do.
+The model has one GroupQueryAttention for each layer, with rotary embedding and caches. MODEL.onnx is written if it is
+not there. Any model of the llama architecture without biases will do.
 """
 
 import sys

@@ -85,6 +85,22 @@ def test_bad_calls(name, entry):
 
 
 @pytest.mark.parametrize("entry", support.ENTRIES)
+def test_no_memory_for_an_output(entry):
+    """Caches of 2^31 keys, 68 GB each for 128 entries: ONNX Runtime throws through attune."""
+    given, attributes = GROUP_QUERY["token"]
+    wide = {name: np.repeat(array, 128, 0) if array.ndim > 1 and "cache" not in name else array
+            for name, array in support.feeds(given).items()}
+    wide["seqlens_k"] = np.full(128, 12, np.int32)
+    wide["total_sequence_length"] = np.array([2**31 - 1], np.int32)
+    wide["cos_cache"] = wide["sin_cache"] = np.zeros((2, 16), np.float32)
+    model = make(given, attributes | {"do_rotary": 0})
+    session = support.session(model, entry)
+    with pytest.raises(Exception, match="llocat|memory"):
+        session.run(None, wide)
+    session.run(None, support.feeds(given))
+
+
+@pytest.mark.parametrize("entry", support.ENTRIES)
 def test_bad_masks(entry):
     given, attributes = MULTI_HEAD["prefix"]
     model = support.model("MultiHeadAttention", given, {"output": TensorProto.FLOAT}, domain="com.microsoft",
