@@ -127,3 +127,33 @@ def test_stats_name_what_was_taken():
     before = attune.ort.stats().get("ep.taken", 0)
     run_once("ep")
     assert attune.ort.stats()["ep.taken"] == before + 1
+
+
+BESIDE = {
+    "torch": """
+import torch
+import attune.torch
+attune.torch.enable()
+q = torch.randn(1, 2, 40, 16)
+torch.nn.functional.scaled_dot_product_attention(q, q, q)
+assert attune.torch.stats()["sdpa.ran"] == 1
+""",
+    "ort": """
+import attune.ort
+import ort_support as support
+from test_ort_group_query import CASES, make
+given, attributes = CASES["prompt"]
+support.session(make(given, attributes), "ep", 2).run(None, support.feeds(given))
+assert attune.ort.stats()["GroupQueryAttention.ran"] == 1
+""",
+}
+
+
+@pytest.mark.parametrize("order", [("torch", "ort"), ("ort", "torch"), ("ort", "torch", "ort_again")])
+def test_beside_torch(order):
+    """Both adapters and both engines in one process, in any order."""
+    pytest.importorskip("torch")
+    parts = [BESIDE.get(name, BESIDE["ort"].replace("== 1", "== 2")) for name in order]
+    done = subprocess.run([sys.executable, "-c", "".join(parts)], cwd=HERE, text=True, capture_output=True,
+                          timeout=300)
+    assert done.returncode == 0, done.stderr
