@@ -2,7 +2,7 @@
 
 import numpy as np
 import onnxruntime
-from onnx import TensorProto, helper
+from onnx import TensorProto, helper, load_model_from_string
 
 import attune.ort
 
@@ -47,6 +47,25 @@ def model(op, inputs, outputs, domain="", opset=17, **attributes):
     graph = helper.make_graph([node], "one_node", values, results)
     opsets = [helper.make_opsetid("", opset), helper.make_opsetid("com.microsoft", 1)]
     return helper.make_model(graph, opset_imports=opsets, ir_version=9).SerializeToString()
+
+
+def within(serialised, kind):
+    """The same model with all floats inside it of another type: cast at its inputs and outputs."""
+    proto = load_model_from_string(serialised)
+    node, = proto.graph.node
+    before, after = [], []
+    for value in proto.graph.input:
+        if value.type.tensor_type.elem_type == TensorProto.FLOAT:
+            before.append(helper.make_node("Cast", [value.name], [value.name + "_cast"], to=kind))
+    floats = {cast.input[0] for cast in before}
+    node.input[:] = [name + "_cast" if name in floats else name for name in node.input]
+    for value in proto.graph.output:
+        after.append(helper.make_node("Cast", [value.name + "_cast"], [value.name], to=TensorProto.FLOAT))
+    node.output[:] = [name and name + "_cast" for name in node.output]
+    nodes = [*before, node, *after]
+    del proto.graph.node[:]
+    proto.graph.node.extend(nodes)
+    return proto.SerializeToString()
 
 
 def feeds(inputs):

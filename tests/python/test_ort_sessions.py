@@ -118,6 +118,25 @@ def test_both_entries_in_one_session():
     assert support.ran("GroupQueryAttention") == before + 1
 
 
+STRICT = """
+import ort_support as support
+from test_ort_group_query import CASES, make
+given, attributes = CASES["prompt"]
+try:
+    support.session(make(given, attributes), "ep").run(None, support.feeds(given))
+except Exception as error:
+    print(error)
+"""
+
+
+def test_a_kernel_that_cannot_be_had(tmp_path):
+    """Strict mode and an empty cache: an error of the run that names the node, and nothing worse."""
+    done = subprocess.run([sys.executable, "-c", STRICT], cwd=HERE, text=True, capture_output=True, timeout=120,
+                          env=os.environ | {"ATTUNE_STRICT": "1", "ATTUNE_CACHE_DIR": str(tmp_path)})
+    assert done.returncode == 0, done.stderr
+    assert "attune, node 'the_node' (GroupQueryAttention): ATTUNE_STRICT: kernel" in done.stdout
+
+
 def test_library_path():
     assert Path(attune.ort.library_path()).name == "libattune-ort.so"
     assert Path(attune.ort.library_path()).exists()
