@@ -90,7 +90,8 @@ too_wide() {
 unknown_messages() {
     local message pattern status=0
     [ -n "${sources:-}" ] ||
-        sources=$(cat src/*/*.[ch] tools/*.[ch] tools/*/*.[ch] adapters/*/*.[ch] scripts/*.sh Makefile | sed -z 's/"[ \t]*\n[ \t]*"//g')
+        sources=$(cat {src,adapters}/*/*.[ch] tools/*.[ch] tools/*/*.[ch] scripts/*.sh Makefile |
+            sed -z 's/"[ \t]*\n[ \t]*"//g')
     while IFS= read -r message; do
         pattern=$(sed -E 's/[][(){}.*+?^$|\\/]/\\&/g; s/…/[^"]*/g' <<<"${message#> }")
         grep -qE -- "$pattern" <<<"$sources" || { echo "$1: no source says: ${message#> }" && status=1; }
