@@ -322,11 +322,13 @@ static long double taken_at(const coding *c, int64_t column) {
     return ref_load(t->dtype, c->taken->data, c->taken_place + column * t->strides[t->rank - 1]);
 }
 
-/* The nearest number of the cache's type; the one that was taken where the errors allow that, too. */
+/* The nearest number of the cache's type; the one that was taken where the errors allow that, too. Numbers of f64 go
+ * through f32 on their way to narrower types. */
 static long double cached_number(const coding *c, long double x, int64_t column) {
     const attune_dtype dtype = c->cache->tensor->dtype;
-    const long double taken = taken_at(c, column);
-    if (ref_rounded(dtype, x - c->error) <= taken && taken <= ref_rounded(dtype, x + c->error)) return taken;
+    const bool through_f32 = c->is_double && ref_dtype_bytes(dtype) < sizeof(float);
+    const long double taken = taken_at(c, column), error = c->error + (through_f32 ? fabsl(x) * FLT_EPSILON / 2 : 0);
+    if (ref_rounded(dtype, x - error) <= taken && taken <= ref_rounded(dtype, x + error)) return taken;
     return ref_rounded(dtype, x);
 }
 
