@@ -14,8 +14,9 @@ unset VENV ENGINES ENGINES_SECONDS PYTHON DEPS
 export BUILD=$work/build
 engines() { bash scripts/engines.sh "$@"; }
 
-expect "an engine that there is not" 2 "there is no engine 'jax'; there are: numpy torch transformers onnxruntime" \
-    env ENGINES="numpy jax" bash scripts/engines.sh setup
+there="there are: numpy torch transformers onnxruntime jax"
+expect "an engine that there is not" 2 "there is no engine 'keras'; $there" \
+    env ENGINES="numpy keras" bash scripts/engines.sh setup
 expect "a command that there is not" 2 "there is no command 'tests'" engines tests
 expect "a Python that is none" 1 'needs Python 3.11 or later: PYTHON=false is not' \
     env PYTHON=false bash scripts/engines.sh test

@@ -1,4 +1,4 @@
-"""attune in PyTorch, transformers and ONNX Runtime beside the same without attune: docs/engines.md has the tables.
+"""attune in PyTorch, transformers, ONNX Runtime and JAX beside the same without attune: docs/engines.md has the tables.
 
 Every row compares in one process, in turns, and names the median of the rounds' ratios (stock / attune: above 1 attune
 is faster). Groups of rows have processes of their own. Prints Markdown, and writes all samples as JSON.
@@ -28,13 +28,22 @@ GROUPS = {
     "encoders": "Encoders and layers",
     "decoders": "A decoder",
     "ort": "ONNX Runtime",
+    "xla": "JAX",
     "process": "The process",
 }
 FLOOR = 0.97  # of stock's speed, in anything measured
 
 
-def rows_of(group):
+def rows_of(group, threads):
+    """The rows of a group, once its engine works on so many threads."""
     module = importlib.import_module(group)
+    if hasattr(module, "prepare"):
+        module.prepare(threads)
+    else:
+        import torch
+
+        torch.set_num_threads(threads)
+        torch.set_grad_enabled(False)
     return module.rows() if hasattr(module, "rows") else module.ROWS
 
 
@@ -42,11 +51,7 @@ def work(group, threads, options):
     """In a process of its own: measures the rows, each printed as a line of JSON when it is done."""
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # what libraries print goes elsewhere
-    import torch
-
-    torch.set_num_threads(threads)
-    torch.set_grad_enabled(False)
-    for row in rows_of(group):
+    for row in rows_of(group, threads):
         if threads in row.threads and all(word in row.name for word in options.rows):
             print(json.dumps(measure(row, threads, options.seconds)), file=answers, flush=True)
 
@@ -127,7 +132,7 @@ def versions():
     from importlib.metadata import PackageNotFoundError, version
 
     found = [f"Python {platform.python_version()}"]
-    for name in ("torch", "transformers", "onnxruntime", "numpy"):
+    for name in ("torch", "transformers", "onnxruntime", "jax", "numpy"):
         try:
             found.append(f"{name} {version(name)}")
         except PackageNotFoundError:

@@ -1,0 +1,22 @@
+"""attune inside JAX (0.5 or newer), on the CPU: a function in the place of jax.nn.dot_product_attention.
+
+    import attune.jax
+    out = attune.jax.attention(query, key, value, is_causal=True)
+
+It goes through jit, vmap, grad and shard_map. All work is done on XLA's threads.
+"""
+
+from __future__ import annotations
+
+from typing import Dict
+
+from . import _native
+from ._attention import attention
+
+__all__ = ["attention", "stats"]
+
+
+def stats() -> Dict[str, int]:
+    """What happened in this process: "calls" of attune from XLA, "runs" of kernels (more than calls, where dims of vmap
+    could not become a part of the batch), "compiles", and "disk_hits"."""
+    return _native.counts()
