@@ -591,7 +591,8 @@ IN_DOC = $(DESTDIR)$(DOCDIR)
 DOCS = $(wildcard docs/*.md docs/*.svg docs/*.png) docs/attune.1
 # What those pages link to, in the same places. Examples come without their data, which is large.
 DOCS_TOP = LICENSE README.md CHANGELOG.md CONTRIBUTING.md
-EXAMPLES = $(wildcard examples/*.c examples/ir/*.air examples/python/*.py $(addprefix examples/minilm/*.,md c py txt))
+EXAMPLES = $(wildcard examples/*.c examples/*.cpp examples/ir/*.air examples/python/*.py \
+	$(addprefix examples/minilm/*.,md c py txt))
 LINKED_DIRS = bench examples/ir examples/minilm examples/python include
 install: all ## install below PREFIX (/usr/local), libraries into LIBDIR (PREFIX/lib), DESTDIR before them
 	install -d $(IN_BIN) $(addprefix $(IN_LIB)/,attune pkgconfig cmake/attune) $(DESTDIR)$(INCLUDEDIR) \
@@ -602,7 +603,7 @@ install: all ## install below PREFIX (/usr/local), libraries into LIBDIR (PREFIX
 	ln -sf libattune.so.0 $(IN_LIB)/libattune.so
 	install -m 644 $(BUILD)/libattune-codegen.so $(BUILD)/libattune-draw.so $(IN_LIB)/attune
 	install -m 755 $(BUILD)/attune-codegen-worker $(IN_LIB)/attune/attune-codegen-worker
-	install -m 644 include/attune.h $(DESTDIR)$(INCLUDEDIR)/attune.h
+	install -m 644 include/attune.h include/attune.hpp $(DESTDIR)$(INCLUDEDIR)
 	$(call install_text,attune.pc.in,$(IN_LIB)/pkgconfig)
 	$(call install_text,cmake/attuneConfig.cmake.in,$(IN_LIB)/cmake/attune)
 	$(call install_text,cmake/attuneConfigVersion.cmake.in,$(IN_LIB)/cmake/attune)
@@ -613,8 +614,9 @@ install: all ## install below PREFIX (/usr/local), libraries into LIBDIR (PREFIX
 	install -m 644 $(DOCS) $(IN_DOC)/docs
 	install -m 644 bench/README.md $(IN_DOC)/bench
 	for file in $(EXAMPLES); do install -m 644 $$file $(IN_DOC)/$$file || exit; done
-	ln -sf $(shell realpath -ms --relative-to='$(DOCDIR)/include' '$(INCLUDEDIR)/attune.h') \
-		$(IN_DOC)/include/attune.h
+	for header in attune.h attune.hpp; do \
+		ln -sf $(shell realpath -ms --relative-to='$(DOCDIR)/include' '$(INCLUDEDIR)')/$$header \
+			$(IN_DOC)/include/$$header || exit; done
 
 STRIP ?= $(shell $(CC) -print-prog-name=strip)
 .PHONY: install-strip
@@ -636,9 +638,9 @@ wheel: ## a Python wheel with all that it needs, into build/dist/ (pip fetches s
 uninstall: ## remove what install installed
 	rm -f $(addprefix $(IN_LIB)/attune/,libattune-codegen.so libattune-draw.so attune-codegen-worker) \
 		$(addprefix $(IN_LIB)/cmake/attune/attuneConfig,.cmake Version.cmake) \
-		$(addprefix $(IN_DOC)/,$(DOCS_TOP) $(DOCS) bench/README.md $(EXAMPLES) include/attune.h)
+		$(addprefix $(IN_DOC)/,$(DOCS_TOP) $(DOCS) bench/README.md $(EXAMPLES) include/attune.h include/attune.hpp)
 	rm -f $(IN_BIN)/attune $(addprefix $(IN_LIB)/libattune.,so.0 so a) $(IN_LIB)/pkgconfig/attune.pc \
-		$(DESTDIR)$(INCLUDEDIR)/attune.h $(DESTDIR)$(MANDIR)/man1/attune.1 \
+		$(addprefix $(DESTDIR)$(INCLUDEDIR)/attune.,h hpp) $(DESTDIR)$(MANDIR)/man1/attune.1 \
 		$(DESTDIR)$(BASHCOMPDIR)/attune $(DESTDIR)$(ZSHCOMPDIR)/_attune
 	for dir in $(IN_LIB)/attune $(IN_LIB)/cmake/attune \
 		$(addprefix $(IN_DOC)/,docs $(LINKED_DIRS) examples) $(IN_DOC); do rmdir $$dir 2>/dev/null || :; done

@@ -15,7 +15,7 @@ report() { # report STATUS NAME: one TAP line
     if [ "$1" -eq 0 ]; then echo "ok $number - $2"; else echo "not ok $number - $2"; fi
 }
 
-echo "1..32"
+echo "1..34"
 blank() {
     make --no-print-directory "$1" DESTDIR="$prefix/a b" PREFIX="$prefix" BUILD="$BUILD" 2>&1 |
         grep -q "DESTDIR is '$prefix/a b': a directory to install into must have no blank" && [ -z "$(ls "$prefix")" ]
@@ -49,6 +49,12 @@ for example in embed decode encoder decoder cross layers matmul layer_norm; do
     LD_LIBRARY_PATH=$prefix/lib "$prefix/$example"
     report $? "$example runs"
 done
+# shellcheck disable=SC2046
+${CXX:-c++} -std=c++11 -Wall -Wextra -Werror examples/attention.cpp $(pkg-config --cflags --libs attune) \
+    -o "$prefix/attention"
+report $? "attention.cpp builds against the installed library"
+LD_LIBRARY_PATH=$prefix/lib "$prefix/attention"
+report $? "attention runs"
 "$prefix/bin/attune" compile num_heads=1,seq_q=8,head_dim=8
 report $? "the installed command compiles a kernel"
 ATTUNE_COMPILE=worker "$prefix/bin/attune" compile num_heads=1,seq_q=9,head_dim=8

@@ -117,6 +117,11 @@ strict() {
     $compiler "$@" -Wall -Wextra -Wpedantic -Werror "$source" "-I$prefix/include" "-L$prefix/$lib" -lattune \
         "-Wl,-rpath,$prefix/$lib" -o "$work/strict" && "$work/strict"
 }
+# One object has exceptions; the program is that of the other.
+both_kinds() {
+    "$1" -c -DATTUNE_EXCEPTIONS -Dmain=other "-I$prefix/include" tests/support/hpp.cpp -o "$work/other.o" &&
+        strict "$1" tests/support/hpp.cpp "$work/other.o"
+}
 expect "C99 without a warning" 0 '^compiled$' strict "$cc" "$work/program.c" -std=c99
 for compiler in g++ clang++ clang++-19; do
     if command -v "$compiler" >/dev/null; then
@@ -126,6 +131,13 @@ for compiler in g++ clang++ clang++-19; do
             expect "and where the header is included within extern \"C\"" 0 '^compiled$' \
                 strict "$compiler" "$work/within_c.cpp" -std=$standard
         done
+        for standard in c++11 c++17 c++20; do
+            expect "$compiler -std=$standard, attune.hpp" 0 '^passed$' \
+                strict "$compiler" tests/support/hpp.cpp -std=$standard -fno-exceptions -fno-rtti
+            expect "and with exceptions" 0 '^passed$' \
+                strict "$compiler" tests/support/hpp.cpp -std=$standard -DATTUNE_EXCEPTIONS
+        done
+        expect "both kinds in one program" 0 '^passed$' both_kinds "$compiler"
     else
         number=$((number + 1))
         echo "ok $number - C++ # SKIP there is no $compiler here"

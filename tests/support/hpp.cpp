@@ -1,0 +1,154 @@
+// attune.hpp in use, by tests/test_install_layouts.sh: as C++11, 17 and 20, with ATTUNE_EXCEPTIONS and without.
+#include <attune.hpp>
+#include <array>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <vector>
+#if __cplusplus >= 202002L
+#include <span>
+#endif
+
+static int failures;
+#define CHECK(condition)                                                                                               \
+    do {                                                                                                               \
+        if (!(condition)) std::printf("line %d: %s\n", __LINE__, #condition), failures++;                             \
+    } while (0)
+
+// FAILS(expression, code, words): it fails in this way, by a status or by an exception.
+#ifdef ATTUNE_EXCEPTIONS
+template <typename F> static bool fails(F call, attune_status code, const char *words) {
+    try {
+        call();
+    } catch (const attune::exception &e) {
+        if (e.code() != code || !std::strstr(e.what(), words)) std::printf("%s\n", e.what());
+        return e.code() == code && std::strstr(e.what(), words);
+    }
+    return false;
+}
+#else
+template <typename T> static const attune::status &status_of(const T &found) { return found.status(); }
+static const attune::status &status_of(const attune::status &found) { return found; }
+template <typename F> static bool fails(F call, attune_status code, const char *words) {
+    const auto found = call();
+    const attune::status &status = status_of(found);
+    if (status || status.code() != code || !std::strstr(status.message(), words)) std::printf("%s\n", status.message());
+    return !status && status.code() == code && std::strstr(status.message(), words);
+}
+#endif
+#define FAILS(expression, code, words) CHECK(fails([&] { return expression; }, code, words))
+
+enum { HEADS = 2, ROWS = 5, DIM = 8, COUNT = HEADS * ROWS * DIM };
+
+static attune::problem small() {
+    attune::problem problem;
+    problem.num_heads = HEADS;
+    problem.seq_q = ROWS;
+    problem.head_dim = DIM;
+    return problem;
+}
+
+static void kernels(attune::context &context) {
+    std::vector<float> ones(COUNT, 1), out(COUNT);
+    attune::result<attune::kernel> compiled = context.compile(small());
+    attune::kernel kernel = std::move(compiled).value();
+    attune::arguments arguments = kernel.arguments();
+    const attune::kernel moved = std::move(kernel); // arguments refer to it
+    CHECK(!kernel && moved && moved.get());
+    arguments.bind("q", ones).bind("k", attune::span<const float>(ones.data(), ones.size()));
+    const std::array<float, COUNT> values = {{3, 3, 3, 3}};
+    arguments.bind("v", values).bind("out", out);
+    CHECK(moved.run(arguments));
+    CHECK(out[0] == 0.6f && out[4] == 0 && out[COUNT - 1] == 0);
+#if __cplusplus >= 202002L
+    arguments.bind("v", std::span<const float>(ones));
+    CHECK(moved.run(arguments) && out[0] == 1 && out[COUNT - 1] == 1);
+#endif
+    static float array[COUNT];
+    arguments.bind("out", array);
+    arguments.bind("v", ones);
+    CHECK(moved.run(arguments) && array[7] == 1);
+
+    FAILS(moved.arguments().bind("q", std::vector<float>(3)), ATTUNE_INVALID_ARGUMENT, "q has another number");
+    FAILS(moved.arguments().bind("q", std::vector<double>(COUNT)), ATTUNE_INVALID_ARGUMENT, "q");
+    FAILS(moved.arguments().bind("lse", ones), ATTUNE_INVALID_ARGUMENT, "lse is no tensor of this problem");
+    FAILS(moved.arguments().set("rows", 3), ATTUNE_INVALID_ARGUMENT, "rows is no size of a call");
+    FAILS(moved.run(moved.arguments()), ATTUNE_INVALID_ARGUMENT, "the pointer to q is NULL");
+}
+
+static void tensors(attune::context &context) {
+    std::vector<float> q(COUNT, 1), out(COUNT);
+    attune::problem problem = small();
+    problem.seq_q = problem.seq_kv = ATTUNE_DYNAMIC;
+    attune::result<attune::plan> plan = context.make_plan(problem);
+    typedef attune::tensor<const float> view;
+    attune::arguments arguments = plan->arguments();
+    // [tokens, heads, columns], seen as [batch, heads, tokens, columns]
+    const view rows(q, {1, HEADS, ROWS, DIM}, {COUNT, DIM, HEADS * DIM, 1});
+    CHECK(rows.is_inside());
+    arguments.bind("q", rows).bind("k", rows).bind("v", rows);
+    arguments.bind("out", attune::tensor<float>(out, {1, HEADS, ROWS, DIM}));
+    CHECK(plan->run(arguments) && out[COUNT - 1] == 1);
+    CHECK(arguments.seq_q == ROWS && arguments.seq_kv == ROWS);
+    CHECK(plan->arguments().set("seq_q", 3).set("seq_kv", 4).bind("q", std::vector<float>(HEADS * 3 * DIM)).status());
+
+    CHECK(!view(q, {1, HEADS, ROWS, DIM + 1}).is_inside());
+    CHECK(!view(q, {1, HEADS, ROWS, DIM}, {COUNT, COUNT, DIM, 1}).is_inside());
+    CHECK(!view(q, {1, HEADS, -1, DIM}).is_inside() && !view(q, {1, 1, 1, 1, 1}).is_inside());
+    CHECK(!view(q, {int64_t(1) << 40, int64_t(1) << 40, 2, 2}).is_inside());
+    CHECK(!view(q, {2, 2}, {1}).is_inside() && view(q, {HEADS, 0, DIM}).is_inside());
+    FAILS(plan->arguments().bind("q", view(q, {1, HEADS, 99, DIM})), ATTUNE_INVALID_ARGUMENT, "do not fit its elements");
+    FAILS(plan->arguments().bind("q", view(q, {HEADS, ROWS, DIM})), ATTUNE_INVALID_ARGUMENT, "q has 3 dimensions");
+}
+
+static void blocks(attune::context &context) {
+    attune::problem problem;
+    problem.embed_dim = 4;
+    problem.num_heads = 2;
+    problem.seq_q = 3;
+    const std::vector<float> identity = {1, 0, 0, 0, 0, 1, 0, 0, 0, 0, 1, 0, 0, 0, 0, 1};
+    const std::vector<float> x(12, 2);
+    std::vector<float> out(12);
+    attune::weights weights(problem, ATTUNE_OUT_IN);
+    for (int id = ATTUNE_Q_WEIGHT; id <= ATTUNE_OUT_WEIGHT; id++)
+        weights.set(static_cast<attune_weight_id>(id), identity);
+    attune::result<attune::block> block = context.make_block(problem, weights);
+    attune::arguments arguments = block->arguments();
+    arguments.bind("x", x).bind("out", out);
+    CHECK(block->run(arguments) && out[0] == 2 && out[11] == 2);
+    FAILS(attune::weights(problem, ATTUNE_OUT_IN).set(ATTUNE_Q_BIAS, identity), ATTUNE_INVALID_ARGUMENT, "q_bias has");
+    FAILS(context.make_block(problem, attune::weights(problem, ATTUNE_OUT_IN)), ATTUNE_INVALID_ARGUMENT, "weight");
+}
+
+static void problems(attune::context &context) {
+    attune::result<attune::problem> parsed = attune::problem::parse("num_heads=2,seq_q=5,head_dim=8");
+    CHECK(parsed && parsed->check() && parsed->text() == small().text() && parsed->flops() > 0);
+    CHECK(parsed->text().find("head_dim=8") != std::string::npos);
+    FAILS(attune::problem::parse("head_dims=8"), ATTUNE_INVALID_PROBLEM, "head_dim");
+    FAILS(attune::problem().check(), ATTUNE_INVALID_PROBLEM, "seq_q");
+    FAILS(context.compile(attune::problem()), ATTUNE_INVALID_PROBLEM, "seq_q");
+    FAILS(context.make_plan(attune::problem()), ATTUNE_INVALID_PROBLEM, "seq_q");
+    attune::context_options options;
+    options.isa = "none";
+    FAILS(attune::context::create(options), ATTUNE_INVALID_ARGUMENT, "none");
+    FAILS(attune::context().compile(small()), ATTUNE_INVALID_ARGUMENT, "the context is empty");
+    FAILS(attune::kernel().run(attune::arguments()), ATTUNE_INVALID_ARGUMENT, "the kernel is empty");
+    FAILS(attune::plan().arguments(), ATTUNE_INVALID_ARGUMENT, "the plan is empty");
+    FAILS(attune::block().arguments(), ATTUNE_INVALID_ARGUMENT, "the block is empty");
+}
+
+int main() {
+    attune::result<attune::context> made = attune::context::create();
+    attune::context context;
+    context = std::move(made).value();
+    CHECK(context && context.get() && !*made);
+    kernels(context);
+    tensors(context);
+    blocks(context);
+    problems(context);
+    attune_context *const handle = context.get();
+    attune::context other = std::move(context);
+    CHECK(other.get() == handle && !context);
+    std::puts(failures ? "failed" : "passed");
+    return failures != 0;
+}
