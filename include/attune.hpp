@@ -13,8 +13,8 @@
  *
  * Errors: nothing here throws. A function returns a status, or a result that holds a status and, after success, a
  * value. Both are true after success. The value of a failed result is an empty owner; calls of it fail with the status
- * ATTUNE_INVALID_ARGUMENT, so a chain of calls may be checked once, at its end. arguments keeps the first failure of its
- * bind() and set() calls, and run() returns it.
+ * ATTUNE_INVALID_ARGUMENT, so a chain of calls may be checked once, at its end. arguments keeps the first failure of
+ * its bind() and set() calls, and run() returns it.
  *
  * With ATTUNE_EXCEPTIONS defined before the header is included, each failure throws attune::exception in place of being
  * returned. Files with and without it may be linked into one program. Without it the header needs neither exceptions
@@ -256,9 +256,9 @@ class arguments : public attune_arguments {
 public:
     arguments() noexcept : attune_arguments(), kernel_(nullptr), plan_(nullptr), failure_(), problem_(nullptr) {}
 
-    /* Makes memory the argument `name`: q, k, v, out, lse, kv_lens, …, as attune_tensors lists them. A tensor has dims of
-     * its own, and those that the problem leaves open become the call's. The elements of a span, a vector or an array
-     * are contiguous in the dims of the argument, so sizes that the problem leaves open are set before. */
+    /* Makes memory the argument `name`: q, k, v, out, lse, kv_lens, …, as attune_tensors lists them. A tensor has dims
+     * of its own, and those that the problem leaves open become the call's. The elements of a span, a vector or an
+     * array are contiguous in the dims of the argument, so sizes that the problem leaves open are set before. */
     template <typename C> arguments &bind(const char *name, C &&memory) { return bind_one(name, memory); }
 
     /* Sets a size of the call by name: seq_q, seq_kv, batch, … */
