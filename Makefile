@@ -99,6 +99,7 @@ DRAW_SRC := $(wildcard tools/draw/*.c)
 TORCH_SRC := $(wildcard adapters/torch/*.c)
 ORT_SRC := $(wildcard adapters/ort/*.c)
 JAX_SRC := $(wildcard adapters/jax/*.c)
+TVM_SRC := $(wildcard adapters/tvm/*.c)
 TEST_SRC := $(filter-out $(if $(JIT_ASAN),,$(JIT_ASAN_SRC)),$(wildcard tests/test_*.c))
 REF_SRC := $(wildcard tests/ref_*.c)
 # What the library and the command both link.
@@ -123,7 +124,7 @@ all: lib codegen draw adapters tool ## build the library, the code generator and
 lib: $(BUILD)/libattune.a $(BUILD)/libattune.so
 codegen: $(BUILD)/libattune-codegen.so $(BUILD)/attune-codegen-worker
 draw: $(BUILD)/libattune-draw.so
-adapters: $(addprefix $(BUILD)/libattune-,torch.so ort.so jax.so) ## build the adapters of engines, without engines
+adapters: $(addprefix $(BUILD)/libattune-,torch.so ort.so jax.so tvm.so) ## build the adapters of engines, without engines
 tool: $(BUILD)/attune
 tests: $(TESTS) codegen draw ## build the test programs
 tests: $(addprefix $(BUILD)/bench/,attune_driver ranking latency survey)
@@ -149,6 +150,7 @@ $(call obj,$(TORCH_SRC)): BASE_CFLAGS += -fexceptions
 $(call obj,$(ORT_SRC)): INCLUDES = -Iadapters/ort
 $(call obj,$(ORT_SRC)): BASE_CFLAGS += -fexceptions
 $(call obj,$(JAX_SRC)): INCLUDES = -Iadapters/jax
+$(call obj,$(TVM_SRC)): INCLUDES = -Iadapters/tvm
 $(call obj,$(TEST_SRC) $(SUPPORT_SRC)): INCLUDES = -Isrc -Itests -Itools -I$(BUILD)/gen
 $(call obj,$(filter tests/test_codegen% tests/test_object_link%,$(TEST_SRC))): INCLUDES += $(LLVM_CFLAGS)
 $(call obj,tests/test_draw.c tests/test_chart.c): INCLUDES += $(CAIRO_CFLAGS)
@@ -181,7 +183,7 @@ $(INSTALL_DIRS): FORCE
 $(call obj,src/runtime/codegen_path.c tools/pictures/draw_load.c): $(INSTALL_DIRS)
 
 -include $(patsubst %.o,%.d,$(call obj,$(LIB_SRC) $(WORKER_SRC) $(DSO_SRC) $(wildcard src/codegen/*.c) \
-	$(TOOL_SRC) $(TEST_SRC) $(SUPPORT_SRC) $(DRAW_SRC) $(TORCH_SRC) $(ORT_SRC) $(JAX_SRC) $(FUZZ_SRC) \
+	$(TOOL_SRC) $(TEST_SRC) $(SUPPORT_SRC) $(DRAW_SRC) $(TORCH_SRC) $(ORT_SRC) $(JAX_SRC) $(TVM_SRC) $(FUZZ_SRC) \
 	$(wildcard bench/*.c tests/aarch64/*.c tests/golden/*.c) examples/minilm/encoder.c))
 
 # ---- Products ----
@@ -258,6 +260,15 @@ $(BUILD)/wheel/libattune-jax.so: $(call obj,$(JAX_SRC) src/wheel/old_glibc.c) $(
 		-Wl,--version-script=adapters/jax/exports.map $(filter %.o,$^) $(OLD_GLIBC_LINK) \
 		-L$(BUILD)/wheel -l:libattune.so.0 $(CORE_LIBS) -o $@
 
+# And that of TVM-FFI.
+$(BUILD)/wheel/libattune-tvm.so: $(call obj,$(TVM_SRC) src/wheel/old_glibc.c) $(BUILD)/wheel/libattune.so.0 \
+		$(wildcard adapters/tvm/exports.map)
+	@mkdir -p $(@D)
+	$(call say,link $@)
+	$(Q)$(LINK) $(SHARED) -z nodelete -Wl,-rpath,'$$ORIGIN' -Wl,-Bsymbolic \
+		-Wl,--version-script=adapters/tvm/exports.map $(filter %.o,$^) $(OLD_GLIBC_LINK) \
+		-L$(BUILD)/wheel -l:libattune.so.0 $(CORE_LIBS) -o $@
+
 # A small program, which loads the plug-in.
 $(BUILD)/attune-codegen-worker: $(call obj,$(WORKER_SRC)) $(BUILD)/libattune-internal.a
 	$(call say,link $@)
@@ -287,6 +298,12 @@ $(BUILD)/libattune-jax.so: $(call obj,$(JAX_SRC)) $(BUILD)/libattune.so adapters
 	$(call say,link $@)
 	$(Q)$(LINK) $(SHARED) -z nodelete -Wl,-rpath,'$$ORIGIN' -Wl,-Bsymbolic \
 		-Wl,--version-script=adapters/jax/exports.map $(filter %.o,$^) -L$(BUILD) -lattune $(CORE_LIBS) -o $@
+
+# attune as functions of TVM-FFI, which finds them by name. It looks for TVM-FFI's own only to raise an error.
+$(BUILD)/libattune-tvm.so: $(call obj,$(TVM_SRC)) $(BUILD)/libattune.so adapters/tvm/exports.map
+	$(call say,link $@)
+	$(Q)$(LINK) $(SHARED) -z nodelete -Wl,-rpath,'$$ORIGIN' -Wl,-Bsymbolic \
+		-Wl,--version-script=adapters/tvm/exports.map $(filter %.o,$^) -L$(BUILD) -lattune $(CORE_LIBS) -o $@
 
 # The run path serves both the build directory and an installation. RPATH=no is for packages whose LIBDIR the system's
 # loader knows; the command in the build directory then needs LD_LIBRARY_PATH.
@@ -490,7 +507,7 @@ test-torch: all ## the block against torch.nn.MultiheadAttention, Keras, Flax an
 
 # The Python package and engines, which pip installs into build/engines. ENGINES="numpy torch" leaves engines out;
 # TESTS_ONLY="test_torch_sdpa.py" picks files of tests/python.
-ENGINES ?= numpy torch transformers onnxruntime jax
+ENGINES ?= numpy torch transformers onnxruntime jax tvm
 ENGINES_SH = @BUILD='$(BUILD)' DEPS='$(DEPS)' ENGINES='$(ENGINES)' bash scripts/engines.sh
 test-engines: all ## tests of the Python package and of engines, in an environment under build/
 	$(ENGINES_SH) test $(addprefix tests/python/,$(TESTS_ONLY))

@@ -92,7 +92,7 @@ class Build(build_py):
         else:
             self.warn("attune is built without its code generator, because LLVM's headers were not found (llvm-19-dev) "
                       "or ATTUNE_BUILD_CODEGEN=no: it runs kernels that are in a cache, and compiles none")
-        for adapter in ("torch", "ort", "jax"):
+        for adapter in ("torch", "ort", "jax", "tvm"):
             if (ROOT / "adapters" / adapter).is_dir():
                 products.append(f"wheel/libattune-{adapter}.so")
         make(*(f"{BUILD}/{name}" for name in products), llvm=llvm)

