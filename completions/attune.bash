@@ -12,7 +12,7 @@ _attune_options() {
         bench) echo '--engine=jit|interp --json -o=FILE --output=FILE --samples=TEXT --schedule=SCHEDULE --sizes=SIZES --threads=TEXT --cache-base=DIR --cache-dir=DIR --isa=ISA --help --usage' ;;
         explain) echo '--dry-run --json --schedule=SCHEDULE --sizes=SIZES --threads=TEXT --cache-base=DIR --cache-dir=DIR --isa=ISA --help --usage' ;;
         tune) echo '--arg=TEXT --budget=TEXT --export=FILE --import=FILE --ir=FILE --json --sizes=SIZES --threads=TEXT --cache-base=DIR --cache-dir=DIR --isa=ISA --help --usage' ;;
-        sweep) echo '--cold --cold-data --csv --jobs=TEXT --json --limit=TEXT --max-spread=TEXT -o=FILE --output=FILE --plot=FILE --samples=TEXT --sizes=SIZES --threads=TEXT --warm --cache-base=DIR --cache-dir=DIR --isa=ISA --help --usage' ;;
+        sweep) echo '--cold --cold-data --csv --dry-run --jobs=TEXT --json --limit=TEXT --max-spread=TEXT -o=FILE --output=FILE --plot=FILE --samples=TEXT --shard=TEXT --sizes=SIZES --threads=TEXT --warm --cache-base=DIR --cache-dir=DIR --isa=ISA --help --usage' ;;
         warm) echo '--budget=TEXT --jobs=TEXT --json --cache-base=DIR --cache-dir=DIR --isa=ISA --help --usage' ;;
         cache) echo '--json --max-bytes=TEXT --sample=TEXT --schedule=SCHEDULE --seed=TEXT --set=TEXT --cache-base=DIR --cache-dir=DIR --isa=ISA --help --usage' ;;
         info) echo '--json --machine --probe-machine --cache-base=DIR --cache-dir=DIR --isa=ISA --help --usage' ;;
@@ -117,6 +117,7 @@ _attune_operand() {
             esac ;;
         *)
             _attune_pairs '' "$3" $_attune_fields
+            [ "$1" != sweep ] || _attune_reply '' "$3" merge
             case $1 in tune | sweep | warm) [[ $3 == *=* ]] || _attune_files '' "$3" -f ;; esac ;;
     esac
 }

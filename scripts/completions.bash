@@ -63,6 +63,7 @@ _attune_operand() {
             esac ;;
         *)
             _attune_pairs '' "$3" $_attune_fields
+            [ "$1" != sweep ] || _attune_reply '' "$3" merge
             case $1 in tune | sweep | warm) [[ $3 == *=* ]] || _attune_files '' "$3" -f ;; esac ;;
     esac
 }

@@ -4,6 +4,7 @@
 #include "common/interruption.h"
 #include "sweep/sweep_csv.h"
 #include "sweep/sweep_file.h"
+#include "sweep/sweep_merge.h"
 #include "sweep/sweep_noise.h"
 #include "sweep/sweep_plot.h"
 #include "sweep/sweep_table.h"
@@ -27,8 +28,9 @@ typedef struct sweep_options {
     uint32_t jobs; /* 0: as many as there are CPUs */
     size_t limit;
     const char *output, *plot;
-    double max_spread; /* a share; noisier problems are measured again. INFINITY: never */
-    bool json, csv, is_cold, is_warm;
+    double max_spread;        /* a share; noisier problems are measured again. INFINITY: never */
+    size_t shard, num_shards; /* the problems shard - 1, shard - 1 + num_shards, …; 0: all */
+    bool json, csv, is_cold, is_warm, is_dry;
     const char *grids[64];
     size_t num_grids, refused; /* combinations that are no problems */
 } sweep_options;
@@ -42,6 +44,8 @@ static const struct argp_option options[] = {
     {"sizes", TOOL_KEY_SIZES, "KEY=N,...", 0, "Run-time sizes, where problems leave them open", 0},
     {"jobs", TOOL_KEY_JOBS, "N", 0, "Kernels compiled at a time (default: one for each CPU)", 0},
     {"limit", TOOL_KEY_LIMIT, "N", 0, "Refuse grids of more problems (default 1000)", 0},
+    {"shard", TOOL_KEY_SHARD, "I/N", 0, "Measure the I-th of N parts of the grid: every N-th problem", 0},
+    {"dry-run", TOOL_KEY_DRY_RUN, NULL, 0, "Print the problems, and measure nothing", 0},
     {"output", 'o', "FILE", 0, "Write JSON here, after each problem; a file that has results is continued", 0},
     {"plot", TOOL_KEY_PLOT, "FILE", 0, "Draw the shares of the roofline, as PNG or SVG by its name", 0},
     {"max-spread", TOOL_KEY_MAX_SPREAD, "PERCENT", 0,
@@ -58,6 +62,15 @@ static double parse_spread(struct argp_state *state, const char *text) {
     if (end == text || (*end && strcmp(end, "%") != 0) || !(percent >= 0 && percent <= 1000))
         argp_error(state, "--max-spread must be a percentage from 0 to 1000, or none, not '%s'", text);
     return percent / 100;
+}
+
+static void parse_shard(struct argp_state *state, const char *text, sweep_options *o) {
+    char *end = NULL;
+    const unsigned long shard = strtoul(text, &end, 10), all = *end == '/' ? strtoul(end + 1, &end, 10) : 0;
+    if (*end || *text < '1' || *text > '9' || !all || shard > all || all > MOST_LIMIT)
+        argp_error(state, "--shard must be I/N with I from 1 to N, such as 2/8, not '%s'", text);
+    o->shard = shard;
+    o->num_shards = all;
 }
 
 static error_t parse(int key, char *argument, struct argp_state *state) {
@@ -80,6 +93,8 @@ static error_t parse(int key, char *argument, struct argp_state *state) {
     case TOOL_KEY_PLOT: o->plot = argument; return 0;
     case TOOL_KEY_JSON: o->json = true; return 0;
     case TOOL_KEY_CSV: o->csv = true; return 0;
+    case TOOL_KEY_SHARD: parse_shard(state, argument, o); return 0;
+    case TOOL_KEY_DRY_RUN: o->is_dry = true; return 0;
     case TOOL_KEY_MAX_SPREAD: o->max_spread = parse_spread(state, argument); return 0;
     case ARGP_KEY_ARG:
         if (o->num_grids == MAX_GRIDS) argp_error(state, "at most %d grids fit in one run", MAX_GRIDS);
@@ -160,6 +175,23 @@ static bool add_grid_line(void *user, const char *text, const char *file, int li
     return add_grid(user, text, file, line);
 }
 
+/* Leaves the problems of the shard. */
+static bool take_shard(sweep_options *o) {
+    const size_t all = o->list.count;
+    size_t count = 0;
+    if (!o->shard) return true;
+    for (size_t i = 0; i < all; i++) {
+        manifest_entry *const entry = &o->list.entries[i];
+        if (i % o->num_shards == o->shard - 1)
+            o->list.entries[count++] = *entry;
+        else
+            free(entry->text), free(entry->schedule);
+    }
+    o->list.count = count;
+    if (!count) tool_error("shard %zu of %zu has no problem: there are %zu", o->shard, o->num_shards, all);
+    return count > 0;
+}
+
 static bool add_all(sweep_options *o) {
     o->texts = json_object();
     for (size_t i = 0; i < o->num_grids; i++) {
@@ -170,7 +202,7 @@ static bool add_all(sweep_options *o) {
         return false;
     }
     if (!o->list.count) tool_error("no combination of the grid is a problem");
-    return o->list.count > 0;
+    return o->list.count > 0 && take_shard(o);
 }
 
 /* ---- Measuring ---- */
@@ -374,15 +406,21 @@ static int sweep(sweep_run *run) {
     return good ? code : TOOL_FAILED;
 }
 
+static int print_problems(const sweep_options *o) {
+    for (size_t i = 0; i < o->list.count; i++) puts(o->list.entries[i].text);
+    return tool_finish(o->refused ? TOOL_FAILED : TOOL_OK);
+}
+
 int cmd_sweep(int argc, char **argv) {
+    if (argc > 1 && strcmp(argv[1], "merge") == 0) return sweep_merge(argc - 1, argv + 1);
     static const struct argp argp = {
         options,
         parse,
-        "GRID|FILE...",
+        "GRID|FILE...\nmerge FILE...",
         "Measures a grid of problems: problem text in which a value may be a list (64,128) or a range (128:4096:*2, "
         "1:9:+2, 1:4). All kernels are compiled first, on all CPUs, into the cache; a second run compiles nothing. "
         "With -o an interrupted sweep continues where it ended. A FILE has a grid in each line. Exit status 1 unless "
-        "all were measured.",
+        "all were measured. `attune sweep merge` makes one file of those of several shards or machines.",
         tool_common_children,
         NULL,
         NULL};
@@ -392,7 +430,10 @@ int cmd_sweep(int argc, char **argv) {
     argp_parse(&argp, argc, argv, 0, NULL, &o);
     sweep_run run = {.options = &o, .file.lock = -1};
     int code = TOOL_FAILED;
-    if (add_all(&o) && tool_threads_fit(o.settings.threads))
+    const bool is_ready = add_all(&o);
+    if (is_ready && o.is_dry)
+        code = print_problems(&o);
+    else if (is_ready && tool_threads_fit(o.settings.threads))
         run.context = tool_open_context(&o.common, o.settings.threads, o.is_cold ? "" : NULL);
     if (run.context) code = sweep(&run);
     sweep_file_close(&run.file);

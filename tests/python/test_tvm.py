@@ -136,7 +136,7 @@ def test_layouts_are_those_of_the_header(tmp_path):
         pytest.skip("there is no C compiler")
     pairs = {
         "tvm_any": ("TVMFFIAny", {"type": "type_index", "small_length": "small_str_len", "value": "v_int64"}),
-        "tvm_object": ("TVMFFIObject", {"references": "combined_ref_count", "type": "type_index", "deleter": "deleter"}),
+        "tvm_object": ("TVMFFIObject", {"references": "combined_ref_count", "type": "type_index"}),
         "tvm_bytes": ("TVMFFIByteArray", {"data": "data", "size": "size"}),
         "attune_dltensor": ("DLTensor", {"ndim": "ndim", "shape": "shape", "strides": "strides", "data": "data"}),
     }

@@ -104,7 +104,8 @@ enum {
     TOOL_KEY_CSV,
     TOOL_KEY_MAX_SPREAD,
     TOOL_KEY_SET,
-    TOOL_KEY_IR
+    TOOL_KEY_IR,
+    TOOL_KEY_SHARD
 };
 
 /* One line on stderr: "attune: " and the message, with a ? for each control character. */

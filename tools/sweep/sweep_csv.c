@@ -1,5 +1,6 @@
 #include "sweep/sweep_csv.h"
 
+#include <stdint.h>
 #include <string.h>
 
 static const char *const measured[] = {
@@ -51,14 +52,11 @@ static void put(const json_t *value, bool is_first) {
 }
 
 /* The names of all fields of these problems as keys of an object, in the order in which they appear first. */
-static json_t *columns_of(const manifest *list, const sweep_file *file) {
+static json_t *columns_of(const json_t *results) {
     json_t *const columns = json_object();
     bool good = columns != NULL;
-    for (size_t i = 0; good && i < list->count; i++) {
-        const json_t *const result = sweep_file_find(file, &list->entries[i].problem);
-        json_t *const fields = result ? json_object_get(result, "fields") : NULL;
-        good = !fields || json_object_update_missing(columns, fields) == 0;
-    }
+    for (size_t i = 0; good && i < json_array_size(results); i++)
+        good = json_object_update_missing(columns, json_object_get(json_array_get(results, i), "fields")) == 0;
     if (good) return columns;
     json_decref(columns);
     tool_error("out of memory");
@@ -92,14 +90,27 @@ static void put_row(json_t *columns, const json_t *result, const json_t *header)
     putchar('\n');
 }
 
-bool sweep_print_csv(const manifest *list, const sweep_file *file) {
-    json_t *const columns = columns_of(list, file);
+bool sweep_print_results_csv(const json_t *results, const json_t *header) {
+    json_t *const columns = columns_of(results);
     if (!columns) return false;
     put_heading(columns);
-    for (size_t i = 0; i < list->count; i++) {
-        const json_t *const result = sweep_file_find(file, &list->entries[i].problem);
-        if (result) put_row(columns, result, json_object_get(file->root, "header"));
+    for (size_t i = 0; i < json_array_size(results); i++) {
+        const json_t *const result = json_array_get(results, i), *const own = json_object_get(result, "header");
+        put_row(columns, result, own ? own : header);
     }
     json_decref(columns);
     return true;
+}
+
+bool sweep_print_csv(const manifest *list, const sweep_file *file) {
+    json_t *const results = json_array();
+    bool good = results != NULL;
+    for (size_t i = 0; good && i < list->count; i++) {
+        json_t *const result = (json_t *)(uintptr_t)sweep_file_find(file, &list->entries[i].problem);
+        good = !result || json_array_append(results, result) == 0;
+    }
+    if (!good) tool_error("out of memory");
+    good = good && sweep_print_results_csv(results, json_object_get(file->root, "header"));
+    json_decref(results);
+    return good;
 }

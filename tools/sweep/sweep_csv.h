@@ -8,4 +8,7 @@
  * measurements, then the machine. Empty: the problem leaves the field at its default. false after a message. */
 bool sweep_print_csv(const manifest *list, const sweep_file *file);
 
+/* The same of an array of results. The machine is that of a result's own header, if it has one, else of `header`. */
+bool sweep_print_results_csv(const json_t *results, const json_t *header);
+
 #endif

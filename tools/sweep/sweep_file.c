@@ -33,16 +33,62 @@ static bool is_result(const json_t *r) {
            json_is_number(json_object_get(r, "spread")) && json_is_number(json_object_get(r, "fraction_of_roofline"));
 }
 
+/* The first of these members that differs; NULL: none. */
+static const char *different(const json_t *a, const json_t *b, const char *const *keys, size_t count) {
+    for (size_t i = 0; i < count; i++) {
+        const json_t *const one = json_object_get(a, keys[i]);
+        if (!one || !json_equal(one, json_object_get(b, keys[i]))) return keys[i];
+    }
+    return NULL;
+}
+
+bool sweep_file_is_whole(const json_t *root) {
+    const json_t *const results = json_object_get(root, "results"), *const header = json_object_get(root, "header");
+    bool good = json_is_array(results) && json_is_object(header) && json_object_get(root, "cold_data");
+    for (size_t i = 0; good && i < json_array_size(results); i++) good = is_result(json_array_get(results, i));
+    return good;
+}
+
+bool sweep_file_is_comparable(const char *path, const json_t *a, const char *other, const json_t *b) {
+    static const char *const threads[] = {"threads"};
+    const char *key = different(a, b, settings_keys, sizeof settings_keys / sizeof *settings_keys);
+    const json_t *one = json_object_get(a, key ? key : ""), *two = json_object_get(b, key ? key : "");
+    if (!key) {
+        const json_t *const header = json_object_get(a, "header"), *const second = json_object_get(b, "header");
+        key = different(header, second, threads, 1);
+        if (!key) return true;
+        one = json_object_get(header, key), two = json_object_get(second, key);
+    }
+    char *const one_text = json_dumps(one, JSON_ENCODE_ANY), *const two_text = json_dumps(two, JSON_ENCODE_ANY);
+    tool_error("%s and %s cannot be merged: they were measured with %s=%.80s and %s=%.80s", path, other, key,
+               one_text ? one_text : "(unknown)", key, two_text ? two_text : "(unknown)");
+    free(one_text);
+    free(two_text);
+    return false;
+}
+
+char *sweep_file_machine(const json_t *header) {
+    json_t *const machine = json_object();
+    bool good = machine != NULL;
+    for (size_t i = 0; good && i < sizeof header_keys / sizeof *header_keys; i++) {
+        json_t *const value = json_object_get(header, header_keys[i]);
+        good = !value || json_object_set(machine, header_keys[i], value) == 0;
+    }
+    char *const text = good ? json_dumps(machine, JSON_COMPACT) : NULL;
+    json_decref(machine);
+    return text;
+}
+
 /* Whether these members of an older object are those of a new one; false after a message. */
 static bool has_same(const char *path, const json_t *old, const json_t *new, const char *const *keys, size_t count) {
-    for (size_t i = 0; i < count; i++) {
-        const json_t *const was = json_object_get(old, keys[i]), *is = json_object_get(new, keys[i]);
-        if (was && json_equal(was, is)) continue;
+    const char *const key = different(old, new, keys, count);
+    if (key) {
+        const json_t *const was = json_object_get(old, key), *is = json_object_get(new, key);
         char *const was_text = was ? json_dumps(was, JSON_ENCODE_ANY) : NULL;
         char *const is_text = json_dumps(is, JSON_ENCODE_ANY);
         tool_error("%s cannot be continued: it was measured with %s=%.80s, and this sweep has %s=%.80s; name another "
                    "file, or remove it",
-                   path, keys[i], was_text ? was_text : "(unknown)", keys[i], is_text ? is_text : "?");
+                   path, key, was_text ? was_text : "(unknown)", key, is_text ? is_text : "?");
         free(was_text);
         free(is_text);
         return false;
