@@ -12,9 +12,10 @@
  *     if (!status) std::fprintf(stderr, "%s\n", status.message());
  *
  * Errors: nothing here throws. A function returns a status, or a result that holds a status and, after success, a
- * value. Both are true after success. The value of a failed result is an empty owner; calls of it fail with the status
- * ATTUNE_INVALID_ARGUMENT, so a chain of calls may be checked once, at its end. arguments keeps the first failure of
- * its bind() and set() calls, and run() returns it.
+ * value. Both are true after success. The value of a failed result is an empty owner that remembers the failure: calls
+ * of it return the same status, and so does run() with arguments of it. arguments keeps the first failure of its bind()
+ * and set() calls, too. So a chain of calls may be checked once, at its end. A problem remembers nothing: check what
+ * parse() returns.
  *
  * With ATTUNE_EXCEPTIONS defined before the header is included, each failure throws attune::exception in place of being
  * returned. Files with and without it may be linked into one program. Without it the header needs neither exceptions
@@ -94,13 +95,21 @@ inline status failed(attune_status code, const char *message) {
 /* The outcome of the C function that has just been called on this thread. */
 inline status of(attune_status code) { return code == ATTUNE_OK ? status() : failed(code, attune_last_message()); }
 
-inline status empty(const char *what) { return failed(ATTUNE_INVALID_ARGUMENT, what); }
+/* A value after a failure: an owner remembers it. */
+template <typename T>
+typename std::enable_if<std::is_constructible<T, const status &>::value, T>::type without(const status &failure) {
+    return T(failure);
+}
+template <typename T>
+typename std::enable_if<!std::is_constructible<T, const status &>::value, T>::type without(const status &) {
+    return T();
+}
 } // namespace detail
 
 /* A status, and after success a value. */
 template <typename T> class result {
 public:
-    result(attune::status failure) : status_(failure), value_() {}
+    result(const attune::status &failure) : status_(failure), value_(detail::without<T>(failure)) {}
     result(T value) : status_(), value_(std::move(value)) {}
 
     explicit operator bool() const noexcept { return static_cast<bool>(status_); }
@@ -348,11 +357,11 @@ private:
         return nullptr;
     }
 
-    arguments &fail_as(const char *message) {
-        failure_ = attune::status(ATTUNE_INVALID_ARGUMENT, message); /* kept if this throws */
-        detail::failed(ATTUNE_INVALID_ARGUMENT, message);
+    arguments &fail_as(const attune::status &failure) {
+        failure_ = failure;
         return *this;
     }
+    arguments &fail_as(const char *message) { return fail_as(detail::failed(ATTUNE_INVALID_ARGUMENT, message)); }
     arguments &fail(const char *name, const char *what) {
         char text[ATTUNE_MESSAGE_BYTES];
         std::size_t length = 0;
@@ -374,12 +383,15 @@ template <typename T, void (*close)(attune_context *, T *)> class owner {
 public:
     owner() noexcept : context_(nullptr), handle_(nullptr) {}
     owner(attune_context *context, T *handle) noexcept : context_(context), handle_(handle) {}
-    owner(owner &&other) noexcept : context_(other.context_), handle_(other.release()) {}
+    explicit owner(const status &failure) : context_(nullptr), handle_(nullptr), failure_(new status(failure)) {}
+    owner(owner &&other) noexcept
+        : context_(other.context_), handle_(other.release()), failure_(std::move(other.failure_)) {}
     owner &operator=(owner &&other) noexcept {
         if (this != &other) {
             if (handle_) close(context_, handle_);
             context_ = other.context_;
             handle_ = other.release();
+            failure_ = std::move(other.failure_);
         }
         return *this;
     }
@@ -392,6 +404,11 @@ public:
     T *get() const noexcept { return handle_; }
     explicit operator bool() const noexcept { return handle_ != nullptr; }
     attune_context *context() const noexcept { return context_; }
+    /* Why it is empty: the failure that it comes from, or that there never was anything in it. */
+    status why() const {
+        return failure_ ? failed(failure_->code(), failure_->message())
+                        : failed(ATTUNE_INVALID_ARGUMENT, "the object is empty");
+    }
     /* Hands the object over to the caller. */
     T *release() noexcept {
         T *const handle = handle_;
@@ -402,6 +419,7 @@ public:
 private:
     attune_context *context_;
     T *handle_;
+    std::unique_ptr<status> failure_;
 };
 
 inline void close_context(attune_context *, attune_context *context) { attune_context_destroy(context); }
@@ -414,11 +432,12 @@ inline void close_block(attune_context *context, attune_mha *block) { attune_mha
 class kernel {
 public:
     kernel() = default;
+    explicit kernel(const attune::status &failure) : owner_(failure) {} /* empty, and says why */
 
     /* Sizes and strides of the problem; pointers are not set. */
     attune::arguments arguments() const {
         attune::arguments fresh;
-        if (!owner_) return fresh.fail_as("the kernel is empty");
+        if (!owner_) return fresh.fail_as(owner_.why());
         if (attune_arguments_init(&fresh, problem_.get())) return fresh.fail_as(attune_last_message());
         fresh.kernel_ = owner_.get();
         fresh.problem_ = problem_.get();
@@ -426,7 +445,7 @@ public:
     }
     attune::status run(const attune::arguments &call, const attune_run_options *options = nullptr) const {
         if (!call.status()) return call.status();
-        if (!owner_) return detail::empty("the kernel is empty");
+        if (!owner_) return owner_.why();
         return detail::of(attune_run_with(owner_.context(), owner_.get(), &call, options));
     }
     attune_kernel *get() const noexcept { return owner_.get(); }
@@ -444,10 +463,11 @@ private:
 class plan {
 public:
     plan() = default;
+    explicit plan(const attune::status &failure) : owner_(failure) {} /* empty, and says why */
 
     attune::arguments arguments() const {
         attune::arguments fresh;
-        if (!owner_) return fresh.fail_as("the plan is empty");
+        if (!owner_) return fresh.fail_as(owner_.why());
         if (attune_plan_arguments_init(owner_.get(), &fresh)) return fresh.fail_as(attune_last_message());
         fresh.plan_ = owner_.get();
         fresh.problem_ = problem_.get();
@@ -455,7 +475,7 @@ public:
     }
     attune::status run(const attune::arguments &call, const attune_run_options *options = nullptr) const {
         if (!call.status()) return call.status();
-        if (!owner_) return detail::empty("the plan is empty");
+        if (!owner_) return owner_.why();
         return detail::of(attune_plan_run(owner_.context(), owner_.get(), &call, options));
     }
     attune_plan *get() const noexcept { return owner_.get(); }
@@ -502,10 +522,11 @@ private:
 class block {
 public:
     block() = default;
+    explicit block(const attune::status &failure) : owner_(failure) {} /* empty, and says why */
 
     attune::arguments arguments() const {
         attune::arguments fresh;
-        if (!owner_) return fresh.fail_as("the block is empty");
+        if (!owner_) return fresh.fail_as(owner_.why());
         if (attune_arguments_init(&fresh, problem_.get())) return fresh.fail_as(attune_last_message());
         fresh.kernel_ = attune_mha_kernel(owner_.get());
         fresh.problem_ = problem_.get();
@@ -513,7 +534,7 @@ public:
     }
     attune::status run(const attune::arguments &call, const attune_run_options *options = nullptr) const {
         if (!call.status()) return call.status();
-        if (!owner_) return detail::empty("the block is empty");
+        if (!owner_) return owner_.why();
         return detail::of(attune_mha_run_with(owner_.context(), owner_.get(), &call, options));
     }
     attune_mha *get() const noexcept { return owner_.get(); }
@@ -531,6 +552,7 @@ private:
 class context {
 public:
     context() = default;
+    explicit context(const attune::status &failure) : owner_(failure) {} /* empty, and says why */
 
     static result<context> create(const attune_context_options *options = nullptr) {
         attune_context *handle = nullptr;
@@ -541,19 +563,19 @@ public:
 
     result<kernel> compile(const attune_problem &problem, const attune_schedule *schedule = nullptr) const {
         attune_kernel *handle = nullptr;
-        if (!owner_) return detail::empty("the context is empty");
+        if (!owner_) return owner_.why();
         const attune::status made = detail::of(attune_compile(owner_.get(), &problem, schedule, &handle));
         return made ? result<kernel>(kernel(owner_.get(), handle, problem)) : result<kernel>(made);
     }
     result<plan> make_plan(const attune_problem &problem, const attune_plan_options *options = nullptr) const {
         attune_plan *handle = nullptr;
-        if (!owner_) return detail::empty("the context is empty");
+        if (!owner_) return owner_.why();
         const attune::status made = detail::of(attune_plan_create(owner_.get(), &problem, options, &handle));
         return made ? result<plan>(plan(owner_.get(), handle, problem)) : result<plan>(made);
     }
     result<block> make_block(const attune_problem &problem, const weights &weights) const {
         attune_mha *handle = nullptr;
-        if (!owner_) return detail::empty("the context is empty");
+        if (!owner_) return owner_.why();
         if (!weights.status()) return weights.status();
         const attune::status made = detail::of(attune_mha_create(owner_.get(), &problem, nullptr, &weights, &handle));
         return made ? result<block>(block(owner_.get(), handle, problem)) : result<block>(made);

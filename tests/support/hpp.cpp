@@ -132,10 +132,30 @@ static void problems(attune::context &context) {
     attune::context_options options;
     options.isa = "none";
     FAILS(attune::context::create(options), ATTUNE_INVALID_ARGUMENT, "none");
-    FAILS(attune::context().compile(small()), ATTUNE_INVALID_ARGUMENT, "the context is empty");
-    FAILS(attune::kernel().run(attune::arguments()), ATTUNE_INVALID_ARGUMENT, "the kernel is empty");
-    FAILS(attune::plan().arguments(), ATTUNE_INVALID_ARGUMENT, "the plan is empty");
-    FAILS(attune::block().arguments(), ATTUNE_INVALID_ARGUMENT, "the block is empty");
+    FAILS(attune::context().compile(small()), ATTUNE_INVALID_ARGUMENT, "the object is empty");
+    FAILS(attune::kernel().run(attune::arguments()), ATTUNE_INVALID_ARGUMENT, "the object is empty");
+    FAILS(attune::plan().arguments(), ATTUNE_INVALID_ARGUMENT, "the object is empty");
+    FAILS(attune::block().arguments(), ATTUNE_INVALID_ARGUMENT, "the object is empty");
+}
+
+// A chain of calls has the sentence of the first that failed.
+static void chains(attune::context &context) {
+#ifndef ATTUNE_EXCEPTIONS
+    attune::problem bad = small();
+    bad.head_dim = -3;
+    const attune::result<attune::kernel> kernel = context.compile(bad);
+    attune::arguments arguments = kernel->arguments();
+    arguments.bind("q", std::vector<float>(3)).set("seq_q", 1);
+    FAILS(kernel->run(arguments), ATTUNE_INVALID_PROBLEM, "head_dim is -3");
+    FAILS(arguments, ATTUNE_INVALID_PROBLEM, "head_dim is -3");
+    attune::context_options options;
+    options.isa = "none";
+    const attune::result<attune::context> none = attune::context::create(options);
+    FAILS(none->compile(small())->run(attune::arguments()), ATTUNE_INVALID_ARGUMENT, "none");
+    FAILS(none->make_plan(small())->arguments(), ATTUNE_INVALID_ARGUMENT, "none");
+#else
+    (void)context;
+#endif
 }
 
 int main() {
@@ -147,6 +167,7 @@ int main() {
     tensors(context);
     blocks(context);
     problems(context);
+    chains(context);
     attune_context *const handle = context.get();
     attune::context other = std::move(context);
     CHECK(other.get() == handle && !context);
