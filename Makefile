@@ -507,7 +507,7 @@ test-torch: all ## the block against torch.nn.MultiheadAttention, Keras, Flax an
 
 # The Python package and engines, which pip installs into build/engines. ENGINES="numpy torch" leaves engines out;
 # TESTS_ONLY="test_torch_sdpa.py" picks files of tests/python.
-ENGINES ?= numpy torch transformers onnxruntime jax tvm
+ENGINES ?= numpy torch transformers onnxruntime jax tvm dask
 ENGINES_SH = @BUILD='$(BUILD)' DEPS='$(DEPS)' ENGINES='$(ENGINES)' bash scripts/engines.sh
 test-engines: all ## tests of the Python package and of engines, in an environment under build/
 	$(ENGINES_SH) test $(addprefix tests/python/,$(TESTS_ONLY))

