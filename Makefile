@@ -124,7 +124,7 @@ all: lib codegen draw adapters tool ## build the library, the code generator and
 lib: $(BUILD)/libattune.a $(BUILD)/libattune.so
 codegen: $(BUILD)/libattune-codegen.so $(BUILD)/attune-codegen-worker
 draw: $(BUILD)/libattune-draw.so
-adapters: $(addprefix $(BUILD)/libattune-,torch.so ort.so jax.so tvm.so) ## build the adapters of engines, without engines
+adapters: $(addprefix $(BUILD)/libattune-,torch.so ort.so jax.so tvm.so) ## build the adapters of engines, without them
 tool: $(BUILD)/attune
 tests: $(TESTS) codegen draw ## build the test programs
 tests: $(addprefix $(BUILD)/bench/,attune_driver ranking latency survey)

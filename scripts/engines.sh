@@ -6,7 +6,8 @@
 #          network or packages it says so, and counts one skipped test
 #   bench  bench/engines/main.py with these options
 #
-#   ENGINES          which ("numpy torch transformers onnxruntime jax tvm dask"); transformers needs torch, all need numpy
+#   ENGINES          which ("numpy torch transformers onnxruntime jax tvm dask"); transformers needs torch, all others
+#                    need numpy
 #   ENGINES_SECONDS  the most seconds that all installing may take (short: 240; else no limit)
 #   PYTHON           the interpreter that makes the environment (python3)
 #   VENV             another environment; it is taken as it is
