@@ -3,6 +3,7 @@
 #include "problem/mha.h"
 #include "schedule/schedule.h"
 #include "support/calls.h"
+#include "support/problems.h"
 #include "target/target.h"
 
 #include <setjmp.h>
@@ -69,7 +70,8 @@ static attune_task_prefetch chosen(const char *text) {
     attune_schedule s;
     assert_int_equal(attune_problem_parse(text, &p), ATTUNE_OK);
     assert_int_equal(mha_canonicalize(&p, &canonical, NULL), ATTUNE_OK);
-    mha_choose(&canonical, at_target_find("avx512"), &s);
+    const at_target *const target = at_target_find("avx512");
+    mha_choose(&canonical, target, usual_machine(target), &s);
     assert_int_equal(s.strategy, ATTUNE_Q_LANES);
     return s.task_prefetch;
 }

@@ -10,33 +10,54 @@
 
 enum { LINE_BYTES = 64, USUAL_LENGTH = 512 };
 
-/* Line `number` of rows that lie one after the other: its row, and its first column. */
-typedef struct line {
-    const ir_expr *row, *column;
-} line;
+/* A share of lines that one register tile asks for: `lines` neighbouring ones of each of `rows` rows. */
+typedef struct share {
+    int64_t rows, lines, step;   /* step: elements of a line */
+    const ir_expr *row, *column; /* the first */
+} share;
 
-static line line_at(const q_lanes *c, const ir_buffer *buffer, int64_t lines_of_row, const ir_expr *number) {
-    const int64_t step = LINE_BYTES / ir_elem_get(buffer->type.elem)->bytes;
-    const ir_expr *lines = ir_idx(c->b, lines_of_row);
-    return (line){ir_div(c->b, number, lines), ir_times(c->b, ir_mod(c->b, number, lines), step)};
+/* Number `part` of the `parts` shares of `rows` rows. It is a part of a row, or whole rows, so that an address is a few
+ * additions; where that does not come out even, shares are larger than they must be. */
+static share share_of(const q_lanes *c, const ir_buffer *buffer, int64_t columns, int64_t rows, const ir_expr *part,
+                      int64_t parts) {
+    ir_builder *b = c->b;
+    const int64_t step = LINE_BYTES / ir_elem_get(buffer->type.elem)->bytes, in_row = ceil_div(columns, step);
+    const int64_t count = ceil_div(rows * in_row, parts);
+    share s = {.rows = ceil_div(count, in_row), .lines = in_row, .step = step, .column = ir_idx(b, 0)};
+    if (count > in_row) {
+        s.row = ir_let(b, "ahead_row", ir_times(b, part, s.rows));
+        return s;
+    }
+    const int64_t of_row = in_row / count; /* shares of a row */
+    s.lines = ceil_div(in_row, of_row);
+    s.row = ir_let(b, "ahead_row", ir_div(b, part, ir_idx(b, of_row)));
+    s.column = ir_let(b, "ahead_column", ir_times(b, ir_mod(b, part, ir_idx(b, of_row)), s.lines * step));
+    return s;
 }
 
-static int64_t lines_of_row(const ir_buffer *buffer, int64_t columns) {
-    return ceil_div(columns * ir_elem_get(buffer->type.elem)->bytes, LINE_BYTES);
+/* A loop over so many rows or lines. Copied out, they would take longer to compile and be no faster. */
+static const ir_expr *each(const q_lanes *c, const char *name, int64_t count) {
+    return ir_for_begin(c->b, name, ir_idx(c->b, 0), ir_idx(c->b, count), 1, count == 1);
+}
+
+static const ir_expr *column_at(const q_lanes *c, const share *s, const ir_expr *line) {
+    return ir_add(c->b, s->column, ir_times(c->b, line, s->step));
 }
 
 /* The share `part` of `parts` of the keys from `first` on that a register tile has. */
 static void ask_for_keys(q_lanes *c, const ir_buffer *k_or_v, int64_t columns, const ir_expr *first,
                          const ir_expr *part, int64_t parts) {
     ir_builder *b = c->b;
-    const int64_t lines = lines_of_row(k_or_v, columns), count = ceil_div(c->m->s->score_keys * lines, parts);
+    const share s = share_of(c, k_or_v, columns, c->m->s->score_keys, part, parts);
     mha_entry next = c->e;
     next.kv_batch = c->next_kv_batch;
-    for (int64_t i = 0; i < count; i++) {
-        const line at = line_at(c, k_or_v, lines, ir_plus(b, ir_times(b, part, count), i));
-        const ir_expr *key = ir_let(b, "ahead", ir_min(b, ir_add(b, first, at.row), ir_plus(b, c->e.seq_kv, -1)));
+    IR_LOOP(b, r, each(c, "row_ahead", s.rows)) {
+        const ir_expr *key = ir_add(b, first, ir_add(b, s.row, r));
+        key = ir_let(b, "key_ahead", ir_min(b, key, ir_plus(b, c->e.seq_kv, -1)));
         const mha_kv_row row = mha_kv_row_at(c->m, &next, c->next_head, key);
-        ir_prefetch(b, mha_kv_access(c->m, k_or_v, &row, at.column, 1));
+        IR_LOOP(b, line, each(c, "line", s.lines)) {
+            ir_prefetch(b, mha_kv_access(c->m, k_or_v, &row, column_at(c, &s, line), 1));
+        }
     }
 }
 
@@ -45,13 +66,14 @@ static void ask_for_rows(q_lanes *c, const ir_buffer *q_or_o, int64_t columns, c
                          const ir_expr *part, int64_t parts) {
     ir_builder *b = c->b;
     const ir_expr *group = ir_idx(b, c->m->group);
-    const int64_t lines = lines_of_row(q_or_o, columns), count = ceil_div(c->stripe_rows * lines, parts);
-    for (int64_t i = 0; i < count; i++) {
-        const line at = line_at(c, q_or_o, lines, ir_plus(b, ir_times(b, part, count), i));
-        const ir_expr *row = ir_add(b, first, at.row);
+    const share s = share_of(c, q_or_o, columns, c->stripe_rows, part, parts);
+    IR_LOOP(b, r, each(c, "row_ahead", s.rows)) {
+        const ir_expr *row = ir_let(b, "query_ahead", ir_add(b, first, ir_add(b, s.row, r)));
         const ir_expr *head = ir_add(b, ir_mul(b, c->next_head, group), ir_mod(b, row, group));
         const ir_expr *token = ir_add(b, c->e.first_q, ir_div(b, row, group));
-        ir_prefetch(b, ir_at(b, q_or_o, 1, 4, c->next_batch, head, token, at.column));
+        IR_LOOP(b, line, each(c, "line", s.lines)) {
+            ir_prefetch(b, ir_at(b, q_or_o, 1, 4, c->next_batch, head, token, column_at(c, &s, line)));
+        }
     }
 }
 
