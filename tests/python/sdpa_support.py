@@ -15,6 +15,20 @@ sdpa = F.scaled_dot_product_attention
 STOCK_TOLERANCES = {torch.bfloat16: dict(rtol=5e-2, atol=5e-2), torch.float16: dict(rtol=1e-2, atol=1e-2)}
 
 
+def assert_exact(out, by_reference, q, k, v):
+    """Whether `out` is by_reference(q, k, v), which is f64, by torch.testing's defaults. Where the CPU multiplies pairs of
+    bf16, attune rounds probabilities to bf16 as stock PyTorch does. Each product p v may then be off by 2^-9 of itself,
+    and so may the sum that it is divided by."""
+    exact = by_reference(q, k, v)
+    if out.dtype != torch.bfloat16:
+        torch.testing.assert_close(out, exact.to(out.dtype))
+        return
+    allowed = 1e-5 + 1.6e-2 * exact.abs() + by_reference(q, k, v.abs()) / 2**8
+    off = (out.double() - exact).abs()
+    wrong = ~((off <= allowed) | (exact.isnan() & out.isnan()))
+    assert out.shape == exact.shape and not wrong.any(), f"{wrong.sum()} of {off.numel()}, off by {off[wrong].max()}"
+
+
 def run_alone(code, **environment):
     """A program in a process of its own."""
     prelude = """

@@ -1,6 +1,7 @@
 """scaled_dot_product_attention of PyTorch by attune: values, gradients, layouts, batches."""
 
 import copy
+import functools
 import os
 import warnings
 
@@ -11,7 +12,7 @@ if tuple(map(int, torch.__version__.split("+")[0].split(".")[:2])) < (2, 10):
     pytest.skip("attune.torch needs PyTorch 2.10", allow_module_level=True)
 
 import attune.torch
-from sdpa_support import STOCK_TOLERANCES, random_call, reference, run_alone, sdpa
+from sdpa_support import STOCK_TOLERANCES, assert_exact, random_call, reference, run_alone, sdpa
 
 CALLS = int(os.environ.get("ATTUNE_SDPA_CALLS", "1000"))
 
@@ -42,9 +43,8 @@ def test_random_calls():
         with attune.torch.enable():
             out, n = ran(sdpa, q, k, v, **options)
         here += n
-        exact = reference(q, k, v, **rules).to(q.dtype)
         try:
-            torch.testing.assert_close(out, exact)
+            assert_exact(out, functools.partial(reference, **rules), q, k, v)
             torch.testing.assert_close(out, stock, **STOCK_TOLERANCES.get(q.dtype, {}))
             assert out.stride() == stock.stride()
         except AssertionError as error:
