@@ -288,6 +288,12 @@ static void kernels_are_shared(void **state) {
         }
     }
     assert_true(legal >= 4);
+    /* Nor does a kernel that is there hide what is wrong with the schedule. */
+    assert_ok(attune_compile(context, &c.problem, &schedule, &b));
+    attune_kernel_release(b);
+    schedule.reserved[2] = 1;
+    assert_int_equal(attune_compile(context, &c.problem, &schedule, &b), ATTUNE_UNSUPPORTED);
+    schedule.reserved[2] = 0;
     schedule.lanes = 3;
     assert_int_equal(attune_compile(context, &c.problem, &schedule, &b), ATTUNE_INVALID_SCHEDULE);
     attune_kernel_release(a);

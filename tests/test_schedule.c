@@ -312,6 +312,22 @@ static void test_members_out_of_range(void **state) {
     assert_string_equal(err.message, "kv_prefetch is -2; it must be at least -1");
 }
 
+/* A newer program may have set a member that this version does not know. */
+static void test_what_is_reserved_must_be_0(void **state) {
+    (void)state;
+    const attune_problem p = problem_canonical("num_heads=4,seq_q=100,head_dim=40");
+    enum { COUNT = sizeof((attune_schedule){0}.reserved) / sizeof(int32_t) };
+    for (int i = 0; i < COUNT; i++) {
+        attune_schedule s = parse(q_lanes);
+        at_error err = {0};
+        char says[64];
+        s.reserved[i] = -7;
+        assert_int_equal(mha_schedule_check(&p, &s, at_targets(), &err), ATTUNE_UNSUPPORTED);
+        snprintf(says, sizeof says, "reserved[%d] of the schedule is -7", i);
+        if (!strstr(err.message, says)) fail_msg("%s", err.message);
+    }
+}
+
 /* What a text does not name: numbers stay, choices are attune's again, and the other strategy's fields go. */
 static void test_text_changes_a_schedule(void **state) {
     (void)state;
@@ -448,6 +464,7 @@ int main(void) {
         cmocka_unit_test(test_choices_follow_the_numbers),
         cmocka_unit_test(test_choices_that_cannot_be),
         cmocka_unit_test(test_members_out_of_range),
+        cmocka_unit_test(test_what_is_reserved_must_be_0),
         cmocka_unit_test(test_text_changes_a_schedule),
         cmocka_unit_test(test_struct_size_is_checked),
         cmocka_unit_test(test_choice_is_legal),

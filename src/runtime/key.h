@@ -82,11 +82,12 @@ static inline bool at_raw_key_make(at_raw_key *raw, const attune_problem *proble
 
 uint64_t at_raw_key_hash(const at_raw_key *raw);
 
-/* Compares as bytes: -0.0 and 0.0, or two NaNs, may be two keys. */
+/* Compares as bytes: -0.0 and 0.0, or two NaNs, may be two keys. The whole schedule, though its hash is of the part in
+ * use: a hit must not hide that `reserved` is set. */
 static inline bool at_raw_key_equal(const at_raw_key *a, const at_raw_key *b) {
     if (memcmp(a->problem, b->problem, sizeof *a->problem)) return false;
     if (!a->schedule || !b->schedule) return a->schedule == b->schedule;
-    return !memcmp(a->schedule, b->schedule, AT_SCHEDULE_BYTES);
+    return !memcmp(a->schedule, b->schedule, sizeof *a->schedule);
 }
 
 #endif

@@ -171,6 +171,16 @@ static const mha_schedule_field *stranger(const attune_schedule *s) {
     return NULL;
 }
 
+/* A newer version's member that is set is refused as what lies beyond a struct of this version. */
+static attune_status check_reserved(const attune_schedule *s, at_error *err) {
+    enum { COUNT = sizeof s->reserved / sizeof *s->reserved };
+    for (int i = 0; i < COUNT; i++)
+        if (s->reserved[i])
+            return at_fail(err, ATTUNE_UNSUPPORTED, "reserved[%d] of the schedule is %d; attune %s needs 0", i,
+                           (int)s->reserved[i], ATTUNE_VERSION_STRING);
+    return ATTUNE_OK;
+}
+
 static attune_status check_ranges(const attune_schedule *s, at_error *err) {
     if ((unsigned)s->strategy >= ATTUNE_STRATEGY_COUNT)
         return at_fail(err, ATTUNE_INVALID_SCHEDULE, "strategy is %d, which is no attune_strategy", (int)s->strategy);
@@ -204,6 +214,7 @@ attune_status mha_schedule_in(const attune_schedule **schedule, attune_schedule 
                               const at_target *target, at_error *err) {
     if (!*schedule) return ATTUNE_OK;
     attune_status status = at_copy_in(&mha_schedule_struct, *schedule, whole, err);
+    if (!status) status = check_reserved(whole, err);
     if (!status) status = check_ranges(whole, err);
     if (status) return status;
     mha_schedule_settle(p, target, whole);
