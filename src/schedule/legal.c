@@ -142,6 +142,18 @@ static attune_status check_reproducible(const attune_problem *p, const attune_sc
 
 /* ---- Ranges ---- */
 
+static const char *strategy_of(unsigned part) { return part & MHA_PART_D_LANES ? "d_lanes" : "q_lanes"; }
+
+/* A text that changes the strategy alone leaves the numbers of the other one 0. */
+static attune_status too_small(const mha_schedule_field *field, int32_t value, int32_t least, at_error *err) {
+    if (!value && (field->part == MHA_PART_D_LANES || field->part == MHA_PART_Q_LANES))
+        return at_fail(err, ATTUNE_INVALID_SCHEDULE,
+                       "%s is 0; it must be at least %d: strategy=%s needs its numbers, too", field->name, (int)least,
+                       strategy_of(field->part));
+    return at_fail(err, ATTUNE_INVALID_SCHEDULE, "%s is %d; it must be at least %d", field->name, (int)value,
+                   (int)least);
+}
+
 static attune_status check_range(const mha_schedule_field *field, int32_t value, at_error *err) {
     int32_t count = 0;
     while (field->words && field->words[count]) count++;
@@ -149,9 +161,7 @@ static attune_status check_range(const mha_schedule_field *field, int32_t value,
                           : field->kind == MHA_SCHEDULE_DISTANCE ? MHA_SCHEDULE_NONE
                           : field->kind == MHA_SCHEDULE_COUNT    ? MHA_SCHEDULE_AUTO
                                                                  : field->least;
-    if (value < least)
-        return at_fail(err, ATTUNE_INVALID_SCHEDULE, "%s is %d; it must be at least %d", field->name, (int)value,
-                       (int)least);
+    if (value < least) return too_small(field, value, least, err);
     if (field->words && value >= count)
         return at_fail(err, ATTUNE_INVALID_SCHEDULE, "%s is %d, which is no attune_%s", field->name, (int)value,
                        field->name);
@@ -192,8 +202,8 @@ static attune_status check_ranges(const attune_schedule *s, at_error *err) {
     }
     const mha_schedule_field *const other = status ? NULL : stranger(s);
     if (other)
-        return at_fail(err, ATTUNE_INVALID_SCHEDULE, "%s is for %s: it must be 0", other->name,
-                       other->part == MHA_PART_D_LANES ? "d_lanes" : "q_lanes");
+        return at_fail(err, ATTUNE_INVALID_SCHEDULE, "%s is for %s, and the strategy is %s: leave it out", other->name,
+                       strategy_of(other->part), strategy_of(parts));
     return status;
 }
 
