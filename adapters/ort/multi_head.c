@@ -57,6 +57,8 @@ static bool view_inputs(multi_head *m) {
     if (query->dims[2] % m->num_heads)
         return call_fail(c, "query has %lld columns, which %lld heads do not divide", (long long)query->dims[2],
                          (long long)m->num_heads);
+    if (m->in[KEY].rank != m->in[VALUE].rank)
+        return call_fail(c, "key has %d dims and value %d; both must have 3 or 4", m->in[KEY].rank, m->in[VALUE].rank);
     c->q = call_packed(query, m->num_heads);
     if (!view_keys(m, KEY, c->q.dims[3], &c->k) || !view_keys(m, VALUE, -1, &c->v)) return false;
     return c->v.dims[2] == c->k.dims[2] ||

@@ -9,6 +9,7 @@ from onnx import TensorProto
 from test_ort_group_query import CASES as GROUP_QUERY
 from test_ort_group_query import HEADS, KV_HEADS, inputs, make, outputs
 from test_ort_multi_head import CASES as MULTI_HEAD
+from test_ort_multi_head import inputs as multi_head_inputs
 
 LEFT = {
     "qk_output": {"qk_output": 2, "num_outputs": 4},
@@ -108,6 +109,29 @@ def test_bad_masks(entry):
     session = support.session(model, entry)
     with pytest.raises(Exception, match="key_padding_mask is of shape"):
         session.run(None, support.feeds(given | {"key_padding_mask": np.ones((2, 6), np.int32)}))
+
+
+def multi_head(given, **attributes):
+    return support.model("MultiHeadAttention", given, {"output": TensorProto.FLOAT}, domain="com.microsoft",
+                         num_heads=3, **attributes)
+
+
+FOUR_DIMS = np.zeros((2, 3, 9, 16), np.float32)
+MIXTURES = {
+    "value": (multi_head_inputs(keys=9, value=FOUR_DIMS), "key has 3 dims and value 4; both must have 3 or 4"),
+    "key": (multi_head_inputs(keys=9, key=FOUR_DIMS), "key has 4 dims and value 3; both must have 3 or 4"),
+}
+
+
+@pytest.mark.parametrize("entry", support.ENTRIES)
+@pytest.mark.parametrize("has_bias", (False, True))
+@pytest.mark.parametrize("name", MIXTURES)
+def test_keys_and_values_of_other_dims(name, has_bias, entry):
+    """The bias of the values would be added to rows that the tensor does not have."""
+    given, sentence = MIXTURES[name]
+    given = given | {"bias": np.ones(3 * 48, np.float32) if has_bias else None}
+    with pytest.raises(Exception, match=sentence):
+        support.session(multi_head(given), entry).run(None, support.feeds(given))
 
 
 @pytest.mark.parametrize("entry", support.ENTRIES)
