@@ -81,6 +81,18 @@ static bool check_past(multi_head *m) {
     return true;
 }
 
+/* With more new keys than queries ONNX Runtime hides keys from all rows but the last, which sees every key. */
+static bool check_causality(multi_head *m) {
+    call *const c = m->c;
+    if (!c->key.is_causal || c->k.dims[2] <= c->q.dims[2]) return true;
+    c->key.is_causal = 0;
+    if (c->q.dims[2] <= 1) return true;
+    c->code = ORT_NOT_IMPLEMENTED;
+    return call_fail(c,
+                     "unidirectional is 1 with %lld queries and %lld new keys; more keys than queries need one query",
+                     (long long)c->q.dims[2], (long long)c->k.dims[2]);
+}
+
 /* ---- The bias of the projections ---- */
 
 typedef struct biased {
@@ -206,8 +218,8 @@ static bool make_outputs(multi_head *m) {
 
 bool call_multi_head(call *c) {
     multi_head m = {.c = c, .num_heads = c->n->spec.attributes.num_heads};
-    if (!take_inputs(&m) || !view_inputs(&m) || !check_past(&m) || !add_biases(&m) || !set_mask(&m) ||
-        !call_set_positions(c, m.past))
+    if (!take_inputs(&m) || !view_inputs(&m) || !check_past(&m) || !check_causality(&m) || !add_biases(&m) ||
+        !set_mask(&m) || !call_set_positions(c, m.past))
         return false;
     if (m.in[ATTENTION_BIAS].is_given && !call_bias(c, "attention_bias", &m.in[ATTENTION_BIAS])) return false;
     return make_outputs(&m) && call_attend(c);

@@ -53,6 +53,10 @@ CASES = {
     "past": (inputs(**PAST), {}),
     "past_causal": (inputs(**PAST), {"unidirectional": 1}),
     "past_of_one_token": (inputs(queries=1, keys=1, **PAST), {"unidirectional": 1}),
+    "causal_query_alone": (inputs(queries=1, keys=9), {"unidirectional": 1}),
+    "causal_query_alone_of_heads": (
+        inputs(queries=1, key=normal(2, HEADS, 9, DIM), value=normal(2, HEADS, 9, DIM, seed=8)), {"unidirectional": 1}),
+    "causal_query_alone_after_past": (inputs(queries=1, keys=4, **PAST), {"unidirectional": 1}),
     "past_and_mask": (inputs(**PAST, key_padding_mask=padding([[1] * 12, [1] * 9 + [0] * 3])), {"unidirectional": 1}),
     "past_and_bias": (inputs(**PAST, bias=normal(3 * HEADS * DIM)), {}),
     "long": (inputs(batch=1, queries=200, keys=200), {}),

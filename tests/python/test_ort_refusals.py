@@ -135,6 +135,14 @@ def test_keys_and_values_of_other_dims(name, has_bias, entry):
 
 
 @pytest.mark.parametrize("entry", support.ENTRIES)
+def test_causality_with_more_keys_than_queries(entry):
+    """Stock shows the last query all keys, and the others no more than if keys were as few as queries."""
+    given = multi_head_inputs(queries=5, keys=9)
+    with pytest.raises(onnxruntime.capi.onnxruntime_pybind11_state.NotImplemented, match="5 queries and 9 new keys"):
+        support.session(multi_head(given, unidirectional=1), entry).run(None, support.feeds(given))
+
+
+@pytest.mark.parametrize("entry", support.ENTRIES)
 def test_empty_batch(entry):
     """No queries: an empty result, as of stock ONNX Runtime."""
     given, attributes = MULTI_HEAD["plain"]
