@@ -263,18 +263,20 @@ struct plan_options : attune_plan_options {
  * of them that fails is remembered, and run() returns its status. Lives no longer than its kernel, plan or block. */
 class arguments : public attune_arguments {
 public:
-    arguments() noexcept : attune_arguments(), kernel_(nullptr), plan_(nullptr), failure_(), problem_(nullptr) {}
+    arguments() noexcept
+        : attune_arguments(), kernel_(nullptr), plan_(nullptr), failure_(), problem_(nullptr), has_memory_(false) {}
 
     /* Makes memory the argument `name`: q, k, v, out, lse, kv_lens, …, as attune_tensors lists them. A tensor has dims
      * of its own, and those that the problem leaves open become the call's. The elements of a span, a vector or an
      * array are contiguous in the dims of the argument, so sizes that the problem leaves open are set before. */
     template <typename C> arguments &bind(const char *name, C &&memory) { return bind_one(name, memory); }
 
-    /* Sets a size of the call by name: seq_q, seq_kv, batch, … */
+    /* Sets a size of the call by name: seq_q, seq_kv, batch, … Not after bind(), which has compared sizes and memory. */
     arguments &set(const char *name, std::int64_t value) {
         if (!failure_) return *this;
         std::int64_t *const size = size_named(name);
         if (!size) return fail(name, "is no size of a call");
+        if (has_memory_) return fail(name, "is set after a tensor is bound; set sizes first");
         *size = value;
         return *this;
     }
@@ -340,6 +342,7 @@ private:
         if (!kernel_ && !plan_) return fail(name, "is bound to arguments of no kernel");
         const attune_status code =
             plan_ ? attune_plan_bind(plan_, this, name, &x) : attune_bind_dlpack(this, kernel_, name, &x);
+        has_memory_ = has_memory_ || code == ATTUNE_OK;
         return code == ATTUNE_OK ? *this : fail_as(attune_last_message());
     }
 
@@ -375,6 +378,7 @@ private:
     const attune_plan *plan_;
     attune::status failure_;
     const attune_problem *problem_; /* of the kernel, plan or block */
+    bool has_memory_;               /* a tensor is bound */
 };
 
 namespace detail {

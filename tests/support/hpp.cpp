@@ -90,6 +90,10 @@ static void tensors(attune::context &context) {
     arguments.bind("out", attune::tensor<float>(out, {1, HEADS, ROWS, DIM}));
     CHECK(plan->run(arguments) && out[COUNT - 1] == 1);
     CHECK(arguments.seq_q == ROWS && arguments.seq_kv == ROWS);
+    FAILS(arguments.set("seq_kv", 4000), ATTUNE_INVALID_ARGUMENT, "seq_kv is set after a tensor is bound");
+#ifndef ATTUNE_EXCEPTIONS
+    FAILS(plan->run(arguments), ATTUNE_INVALID_ARGUMENT, "set sizes first");
+#endif
     CHECK(plan->arguments().set("seq_q", 3).set("seq_kv", 4).bind("q", std::vector<float>(HEADS * 3 * DIM)).status());
 
     CHECK(!view(q, {1, HEADS, ROWS, DIM + 1}).is_inside());
