@@ -450,6 +450,8 @@ public:
     attune::status run(const attune::arguments &call, const attune_run_options *options = nullptr) const {
         if (!call.status()) return call.status();
         if (!owner_) return owner_.why();
+        if (call.kernel_ != owner_.get())
+            return detail::failed(ATTUNE_INVALID_ARGUMENT, "the arguments are of another kernel");
         return detail::of(attune_run_with(owner_.context(), owner_.get(), &call, options));
     }
     attune_kernel *get() const noexcept { return owner_.get(); }
@@ -480,6 +482,8 @@ public:
     attune::status run(const attune::arguments &call, const attune_run_options *options = nullptr) const {
         if (!call.status()) return call.status();
         if (!owner_) return owner_.why();
+        if (call.plan_ != owner_.get())
+            return detail::failed(ATTUNE_INVALID_ARGUMENT, "the arguments are of another plan");
         return detail::of(attune_plan_run(owner_.context(), owner_.get(), &call, options));
     }
     attune_plan *get() const noexcept { return owner_.get(); }
@@ -539,6 +543,8 @@ public:
     attune::status run(const attune::arguments &call, const attune_run_options *options = nullptr) const {
         if (!call.status()) return call.status();
         if (!owner_) return owner_.why();
+        if (call.kernel_ != attune_mha_kernel(owner_.get()))
+            return detail::failed(ATTUNE_INVALID_ARGUMENT, "the arguments are of another block");
         return detail::of(attune_mha_run_with(owner_.context(), owner_.get(), &call, options));
     }
     attune_mha *get() const noexcept { return owner_.get(); }

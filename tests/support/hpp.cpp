@@ -76,6 +76,24 @@ static void kernels(attune::context &context) {
     FAILS(moved.run(moved.arguments()), ATTUNE_INVALID_ARGUMENT, "the pointer to q is NULL");
 }
 
+// Their memory was compared with the sizes of their own kernel.
+static void other_arguments(attune::context &context) {
+    std::vector<float> x(COUNT), out(COUNT);
+    attune::problem larger = small();
+    larger.seq_q = 4 * ROWS;
+    const attune::result<attune::kernel> kernel = context.compile(small()), other = context.compile(larger);
+    const attune::result<attune::plan> plan = context.make_plan(small()), second = context.make_plan(larger);
+    attune::arguments arguments = kernel->arguments(), of_plan = plan->arguments();
+    arguments.bind("q", x).bind("k", x).bind("v", x).bind("out", out);
+    of_plan.bind("q", x).bind("k", x).bind("v", x).bind("out", out);
+    CHECK(kernel->run(arguments) && plan->run(of_plan));
+    FAILS(other->run(arguments), ATTUNE_INVALID_ARGUMENT, "the arguments are of another kernel");
+    FAILS(second->run(of_plan), ATTUNE_INVALID_ARGUMENT, "the arguments are of another plan");
+    FAILS(plan->run(arguments), ATTUNE_INVALID_ARGUMENT, "the arguments are of another plan");
+    FAILS(kernel->run(of_plan), ATTUNE_INVALID_ARGUMENT, "the arguments are of another kernel");
+    FAILS(kernel->run(attune::arguments()), ATTUNE_INVALID_ARGUMENT, "the arguments are of another kernel");
+}
+
 static void tensors(attune::context &context) {
     std::vector<float> q(COUNT, 1), out(COUNT);
     attune::problem problem = small();
@@ -121,6 +139,8 @@ static void blocks(attune::context &context) {
     attune::arguments arguments = block->arguments();
     arguments.bind("x", x).bind("out", out);
     CHECK(block->run(arguments) && out[0] == 2 && out[11] == 2);
+    const attune::result<attune::kernel> kernel = context.compile(small());
+    FAILS(block->run(kernel->arguments()), ATTUNE_INVALID_ARGUMENT, "the arguments are of another block");
     FAILS(attune::weights(problem, ATTUNE_OUT_IN).set(ATTUNE_Q_BIAS, identity), ATTUNE_INVALID_ARGUMENT, "q_bias has");
     FAILS(context.make_block(problem, attune::weights(problem, ATTUNE_OUT_IN)), ATTUNE_INVALID_ARGUMENT, "weight");
 }
@@ -168,6 +188,7 @@ int main() {
     context = std::move(made).value();
     CHECK(context && context.get() && !*made);
     kernels(context);
+    other_arguments(context);
     tensors(context);
     blocks(context);
     problems(context);
