@@ -268,7 +268,8 @@ public:
 
     /* Makes memory the argument `name`: q, k, v, out, lse, kv_lens, …, as attune_tensors lists them. A tensor has dims
      * of its own, and those that the problem leaves open become the call's. The elements of a span, a vector or an
-     * array are contiguous in the dims of the argument, so sizes that the problem leaves open are set before. */
+     * array are contiguous in the dims of the argument, so sizes that the problem leaves open are set before. Memory
+     * that is const fails where the call writes. */
     template <typename C> arguments &bind(const char *name, C &&memory) { return bind_one(name, memory); }
 
     /* Sets a size of the call by name: seq_q, seq_kv, batch, … Not after bind(), which has compared sizes and memory. */
@@ -302,6 +303,7 @@ private:
         typedef typename std::remove_const<T>::type element;
         if (!failure_) return *this;
         if (!x.is_inside()) return fail(name, "has dims or strides that do not fit its elements");
+        if (std::is_const<T>::value && is_written(name)) return fail_const(name);
         return bind_memory(name, dtype_of<element>::value, const_cast<element *>(x.data()), x.rank(), x.dims(),
                            x.strides());
     }
@@ -321,9 +323,19 @@ private:
         std::uint64_t size = 1;
         for (int i = 0; i < wanted.rank; i++) size *= static_cast<std::uint64_t>(wanted.dims[i]);
         if (size != elements.size()) return fail(wanted.name, "has another number of elements than the call needs");
+        if (std::is_const<T>::value && wanted.is_output) return fail_const(wanted.name);
         return bind_memory(wanted.name, dtype_of<typename std::remove_const<T>::type>::value,
                            const_cast<typename std::remove_const<T>::type *>(elements.data()), wanted.rank,
                            wanted.dims, nullptr);
+    }
+
+    bool is_written(const char *name) const {
+        attune_tensor list[64];
+        std::size_t count = 0;
+        if (!problem_ || attune_tensors(problem_, nullptr, list, 64, &count)) return false; /* binding it will fail */
+        for (std::size_t i = 0; i < count && i < 64; i++)
+            if (!std::strcmp(list[i].name, name)) return list[i].is_output != 0;
+        return false;
     }
 
     arguments &bind_memory(const char *name, attune_dtype dtype, void *data, int rank, const std::int64_t *dims,
@@ -345,6 +357,8 @@ private:
         has_memory_ = has_memory_ || code == ATTUNE_OK;
         return code == ATTUNE_OK ? *this : fail_as(attune_last_message());
     }
+
+    arguments &fail_const(const char *name) { return fail(name, "is written by the call, and the memory is const"); }
 
     std::int64_t *size_named(const char *name) noexcept {
         const struct {

@@ -71,6 +71,10 @@ static void kernels(attune::context &context) {
 
     FAILS(moved.arguments().bind("q", std::vector<float>(3)), ATTUNE_INVALID_ARGUMENT, "q has another number");
     FAILS(moved.arguments().bind("q", std::vector<double>(COUNT)), ATTUNE_INVALID_ARGUMENT, "q");
+    const std::vector<float> fixed(COUNT, -7);
+    FAILS(moved.arguments().bind("out", fixed), ATTUNE_INVALID_ARGUMENT, "out is written by the call, and the memory");
+    FAILS(moved.arguments().bind("out", attune::tensor<const float>(out, {1, HEADS, ROWS, DIM})),
+          ATTUNE_INVALID_ARGUMENT, "out is written by the call, and the memory is const");
     FAILS(moved.arguments().bind("lse", ones), ATTUNE_INVALID_ARGUMENT, "lse is no tensor of this problem");
     FAILS(moved.arguments().set("rows", 3), ATTUNE_INVALID_ARGUMENT, "rows is no size of a call");
     FAILS(moved.run(moved.arguments()), ATTUNE_INVALID_ARGUMENT, "the pointer to q is NULL");
