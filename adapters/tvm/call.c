@@ -2,6 +2,7 @@
 
 #include <dlfcn.h>
 #include <stdarg.h>
+#include <stdatomic.h>
 #include <stdio.h>
 
 bool call_fail(call *c, const char *kind, const char *format, ...) {
@@ -29,17 +30,31 @@ bool call_check(call *c, attune_status status) {
 }
 
 /* Whoever calls has the library, perhaps not in the global scope. */
-static tvm_raise *find_raise(void) {
+static uintptr_t find_function(const char *name) {
     void *const library = dlopen("libtvm_ffi.so", RTLD_LAZY | RTLD_NOLOAD);
-    void *const found = dlsym(library ? library : RTLD_DEFAULT, "TVMFFIErrorSetRaisedFromCStr");
+    void *const found = dlsym(library ? library : RTLD_DEFAULT, name);
     if (library) dlclose(library);
-    return (tvm_raise *)(uintptr_t)found;
+    return (uintptr_t)found;
+}
+
+/* Without the function TVM-FFI is linked into the caller and hidden: its version cannot be known. */
+bool call_check_version(call *c) {
+    static atomic_bool is_checked;
+    tvm_version have = {.major = 0, .minor = 1};
+    if (atomic_load(&is_checked)) return true;
+    tvm_get_version *const get_version = (tvm_get_version *)find_function("TVMFFIGetVersion");
+    if (get_version) get_version(&have);
+    if (have.major != 0 || have.minor != 1)
+        return call_fail(c, "RuntimeError", "TVM-FFI is of version %u.%u; it must be 0.1", (unsigned)have.major,
+                         (unsigned)have.minor);
+    atomic_store(&is_checked, true);
+    return true;
 }
 
 int call_end(const call *c, tvm_any *result) {
     *result = (tvm_any){.type = TVM_NONE};
     if (!c->kind) return 0;
-    tvm_raise *const raise = find_raise();
+    tvm_raise *const raise = (tvm_raise *)find_function("TVMFFIErrorSetRaisedFromCStr");
     if (raise) raise(c->kind, c->message);
     return -1;
 }

@@ -18,6 +18,9 @@ typedef struct call {
 /* Notes a failure, if it is the first one; always false. */
 bool call_fail(call *c, const char *kind, const char *format, ...) __attribute__((format(printf, 3, 4)));
 
+/* Notes a failure unless TVM-FFI has the version whose values are read here; true after success. */
+bool call_check_version(call *c);
+
 /* Notes attune's own failure; true after success. */
 bool call_check(call *c, attune_status status);
 

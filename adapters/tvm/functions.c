@@ -18,7 +18,7 @@ int __tvm_ffi_set_threads(void *self, const tvm_any *arguments, int32_t count, t
     (void)self;
     call c = {.name = "set_threads", .arguments = arguments, .count = count};
     int64_t threads = 0;
-    if (call_integer(&c, 0, "the number of threads", &threads)) {
+    if (call_check_version(&c) && call_integer(&c, 0, "the number of threads", &threads)) {
         if (threads < 0 || threads > 65536)
             call_fail(&c, "ValueError", "%lld threads; it must be 0 to 65536", (long long)threads);
         else
@@ -54,32 +54,43 @@ static bool name_of(call *c, int32_t index, char name[NAME_BYTES]) {
     return true;
 }
 
+/* A size that changed after a tensor was compared with it would make the call read beyond that tensor. */
+static bool set_size(call *c, const attune_plan *plan, attune_arguments *a, const char *name, int64_t size,
+                     bool has_tensor) {
+    if (has_tensor) return call_fail(c, "ValueError", "the size %s comes after a tensor; sizes come first", name);
+    return call_check(c, attune_plan_set_size(plan, a, name, size));
+}
+
 /* A value by its type: a size, a number, or a tensor. */
-static bool set(call *c, const attune_plan *plan, attune_arguments *a, int32_t index) {
+static bool set(call *c, const attune_plan *plan, attune_arguments *a, int32_t index, bool *has_tensor) {
     char name[NAME_BYTES];
     const attune_dltensor *tensor;
     double number;
     if (!name_of(c, index, name)) return false;
     if (!call_has(c, index + 1)) return true;
     switch (c->arguments[index + 1].type) {
-    case TVM_INT: return call_check(c, attune_plan_set_size(plan, a, name, c->arguments[index + 1].value.integer));
+    case TVM_INT: return set_size(c, plan, a, name, c->arguments[index + 1].value.integer, *has_tensor);
     case TVM_FLOAT:
         return call_number(c, index + 1, name, &number) && call_check(c, attune_plan_set_number(plan, a, name, number));
-    default: return call_tensor(c, index + 1, name, &tensor) && call_check(c, attune_plan_bind(plan, a, name, tensor));
+    default:
+        *has_tensor = true;
+        return call_tensor(c, index + 1, name, &tensor) && call_check(c, attune_plan_bind(plan, a, name, tensor));
     }
 }
 
 /* run(problem, name, value, …): any problem of attune.h as text, with its tensors and sizes by their names. Sizes come
- * before the tensors that have them; None leaves a name out. */
+ * before all tensors; None leaves a name out. */
 int __tvm_ffi_run(void *self, const tvm_any *arguments, int32_t count, tvm_any *result) {
     (void)self;
     call c = {.name = "run", .arguments = arguments, .count = count};
     plan_entry *entry = NULL;
     attune_arguments a;
     tvm_bytes text;
-    bool ok = call_text(&c, 0, "the problem", &text) && find(&c, text.data, text.size, &entry);
+    bool has_tensor = false;
+    bool ok =
+        call_check_version(&c) && call_text(&c, 0, "the problem", &text) && find(&c, text.data, text.size, &entry);
     ok = ok && call_check(&c, attune_plan_arguments_init(entry->plan, &a));
-    for (int32_t i = 1; ok && i < count; i += 2) ok = set(&c, entry->plan, &a, i);
+    for (int32_t i = 1; ok && i < count; i += 2) ok = set(&c, entry->plan, &a, i, &has_tensor);
     if (ok) run(&c, entry, &a);
     plans_release(entry);
     return call_end(&c, result);
@@ -147,7 +158,8 @@ int __tvm_ffi_attention(void *self, const tvm_any *arguments, int32_t count, tvm
     call c = {.name = "attention", .arguments = arguments, .count = count};
     plan_entry *entry = NULL;
     operands o;
-    if (take(&c, &o)) attend(&c, &o, &entry);
+    if (count > 6) call_fail(&c, "TypeError", "there are %d arguments; it takes at most 6", (int)count);
+    if (call_check_version(&c) && !c.kind && take(&c, &o)) attend(&c, &o, &entry);
     plans_release(entry);
     return call_end(&c, result);
 }

@@ -44,6 +44,13 @@ typedef struct tvm_bytes {
     size_t size;
 } tvm_bytes;
 
+typedef struct tvm_version {
+    uint32_t major, minor, patch;
+} tvm_version;
+
+/* TVMFFIGetVersion, which is the same in all versions. */
+typedef void tvm_get_version(tvm_version *version);
+
 /* A function "name" is the symbol __tvm_ffi_name. Returns 0, or -1 after an error was raised. */
 typedef int tvm_function(void *self, const tvm_any *arguments, int32_t count, tvm_any *result);
 

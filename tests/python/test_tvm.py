@@ -101,6 +101,13 @@ REFUSALS = {
     "name": (MODULE.run, (PROBLEM, "p", Q), ValueError, "no tensor named p"),
     "long name": (MODULE.run, (PROBLEM, "p" * 99, Q), ValueError, "a name has 99 bytes"),
     "size": (MODULE.run, (PROBLEM, "rows", 3), ValueError, "rows"),
+    "late size": (
+        MODULE.run, (PROBLEM, "batch", 2, "q", Q, "k", K, "seq_kv", 10**6), ValueError,
+        "attune.run: the size seq_kv comes after a tensor; sizes come first",
+    ),
+    "more": (
+        MODULE.attention, (Q, K, V, Q, False, 0.3, 5), TypeError, "attune.attention: there are 7 arguments; it takes at most 6",
+    ),
     "value": (MODULE.run, (PROBLEM, "q", "x"), TypeError, "q must be a tensor"),
     "threads": (MODULE.set_threads, (-1,), ValueError, "-1 threads; it must be 0 to 65536"),
 }
@@ -130,6 +137,31 @@ def test_the_library_needs_nothing_of_tvm():
     assert done.stdout == "True\n", done.stderr
 
 
+OTHER_VERSION = """
+#include <stdio.h>
+typedef struct { unsigned major, minor, patch; } version;
+void TVMFFIGetVersion(version *v) { *v = (version){0, 2, 0}; }
+void TVMFFIErrorSetRaisedFromCStr(const char *kind, const char *text) { printf("%s: %s", kind, text); fflush(stdout); }
+"""
+
+
+def test_another_version_of_the_interface_is_refused(tmp_path):
+    compiler = shutil.which("cc")
+    if not compiler:
+        pytest.skip("there is no C compiler")
+    (tmp_path / "other.c").write_text(OTHER_VERSION)
+    library = tmp_path / "libtvm_ffi.so"
+    command = [compiler, "-shared", "-fPIC", "other.c", "-Wl,-soname,libtvm_ffi.so", "-o", library]
+    subprocess.run(command, cwd=tmp_path, check=True)
+    code = (
+        f"import ctypes; ctypes.CDLL({str(library)!r}); attune = ctypes.CDLL({attune.tvm.library_path()!r})\n"
+        "result = (ctypes.c_char * 16)()\n"
+        "assert attune.__tvm_ffi_set_threads(None, None, 0, result) == -1"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.stdout == "RuntimeError: attune.set_threads: TVM-FFI is of version 0.2; it must be 0.1", done.stderr
+
+
 def test_layouts_are_those_of_the_header(tmp_path):
     compiler = shutil.which("cc")
     if not compiler:
@@ -138,6 +170,7 @@ def test_layouts_are_those_of_the_header(tmp_path):
         "tvm_any": ("TVMFFIAny", {"type": "type_index", "small_length": "small_str_len", "value": "v_int64"}),
         "tvm_object": ("TVMFFIObject", {"references": "combined_ref_count", "type": "type_index"}),
         "tvm_bytes": ("TVMFFIByteArray", {"data": "data", "size": "size"}),
+        "tvm_version": ("TVMFFIVersion", {"major": "major", "minor": "minor", "patch": "patch"}),
         "attune_dltensor": ("DLTensor", {"ndim": "ndim", "shape": "shape", "strides": "strides", "data": "data"}),
     }
     numbers = {
