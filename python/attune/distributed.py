@@ -173,25 +173,32 @@ class _Sweep:
     def __init__(self, output: Optional[os.PathLike[str]], settings: Dict[str, Any]) -> None:
         self.output = None if output is None else Path(output)
         self.settings = settings  # those of the results, as far as they are known
+        self.is_new = False  # something was measured
         self.rows: Dict[str, Row] = {}  # by problem
         self.cache = {"hits": 0, "misses": 0, "compile_ms": 0.0}
         if self.output is not None and self.output.exists():
             self._read()
 
     def _read(self) -> None:
+        """Takes in the results of the file, if their settings are those of this sweep."""
         assert self.output is not None
         try:
             document = json.loads(self.output.read_text())
-            rows = _rows(document)
-            self.rows = {row["problem"]: row for row in rows}
+            was = {name: document[name] for name in _SETTINGS} | {"threads": document["header"]["threads"]}
+            rows = {row["problem"]: row for row in _rows(document)}
+            cache = document["cache"]
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise FileError(f"{self.output} is no sweep that could be continued: {error}") from None
-        self.cache = document["cache"]
+        self._compare(was)
+        self.settings |= was
+        self.rows, self.cache = rows, cache
+
+    def _compare(self, was: Mapping[str, Any]) -> None:
+        """Refuses other settings. Those of this sweep may not be known yet."""
         for name, value in self.settings.items():
-            was = document["header"].get(name) if name == "threads" else document.get(name)
-            if was != value:
+            if name in was and was[name] != value:
                 raise InvalidArgumentError(
-                    f"{self.output} cannot be continued: it was measured with {name}={was}, and this sweep has "
+                    f"{self.output} cannot be continued: it was measured with {name}={was[name]}, and this sweep has "
                     f"{name}={value}"
                 )
 
@@ -200,6 +207,7 @@ class _Sweep:
             self.rows[row["problem"]] = row
         self.cache = {name: value + document["cache"][name] for name, value in self.cache.items()}
         self.settings |= {name: document[name] for name in _SETTINGS}
+        self.is_new = True
         self.write()
 
     def document(self, order: Sequence[str] = ()) -> Dict[str, Any]:
@@ -273,7 +281,7 @@ def sweep(
         done += 1
         if progress:
             progress(done, len(problems))
-    if found.rows:
+    if found.is_new:
         found.write(list(problems))
     return found.document(list(problems))
 

@@ -78,16 +78,37 @@ def test_a_sweep_is_continued(client, tmp_path):
         cluster.sweep(grid, client, output=tmp_path / "no" / "where", **QUICK)
 
 
-def test_results_of_several_machines_are_kept_apart():
-    def document(problem, model, date):
-        header = {name: 1 for name in cluster._MACHINE} | {
-            "cpu_model": model, "date": date, "cpu_description": f"CPU (family 1, model {model})",
-            "machine": "m", "isa": "i",
-        }  # fmt: skip
-        settings = {"schema": 2, "samples": 1, "sizes": "", "cold_data": False}
-        cache = {"hits": 0, "misses": 1, "compile_ms": 2.5}
-        return settings | {"header": header, "cache": cache, "results": [{"problem": problem}]}
+def document(problem, model=1, date="2026-01-01", **settings):
+    """As a worker sends it."""
+    header = {name: 1 for name in cluster._MACHINE} | {
+        "cpu_model": model, "date": date, "cpu_description": f"CPU (family 1, model {model})",
+        "machine": "m", "isa": "i",
+    }  # fmt: skip
+    settings = {"schema": 2, "samples": 1, "sizes": "", "cold_data": False} | settings
+    cache = {"hits": 0, "misses": 1, "compile_ms": 2.5}
+    return settings | {"header": header, "cache": cache, "results": [{"problem": problem}]}
 
+
+def file_of(path, *documents):
+    """A file of a sweep with these results, and its text."""
+    made = cluster._Sweep(path, {})
+    for one in documents:
+        made.add(one)
+    made.write()
+    return path.read_text()
+
+
+def test_a_complete_sweep_stays_as_it_is(client, tmp_path):
+    output, grid = tmp_path / "out.json", "seq_q=3,head_dim=4"
+    first = cluster.sweep(grid, client, output=output, **QUICK)
+    inode = output.stat().st_ino
+    assert cluster.sweep(grid, client, output=output, **QUICK) == first
+    assert json.loads(output.read_text()) == first and first["schema"] and first["sizes"] == ""
+    assert output.stat().st_ino == inode  # not even written again
+    assert attune_command("sweep", "merge", str(output)).startswith("1 problem on ")
+
+
+def test_results_of_several_machines_are_kept_apart():
     found = cluster._Sweep(None, {})
     for problem, model in (("a", 1), ("b", 2), ("c", 1)):
         found.add(document(problem, model, f"2026-01-0{model}"))
