@@ -143,8 +143,17 @@ def _texts(problems: Problems, name: str) -> List[str]:
     return [str(problem) for problem in listed]
 
 
+def _sizes_text(sizes: Optional[Mapping[str, float]]) -> str:
+    return ",".join(f"{name}={value}" for name, value in (sizes or {}).items())
+
+
 def _sizes(sizes: Optional[Mapping[str, float]]) -> List[str]:
-    return [f"--sizes={','.join(f'{name}={value}' for name, value in sizes.items())}"] if sizes else []
+    return [f"--sizes={_sizes_text(sizes)}"] if sizes else []
+
+
+def _sizes_of(text: str) -> Dict[str, float]:
+    """The sizes of a text: those of a document are in an order of their own."""
+    return {name: float(value) for name, value in (item.split("=") for item in text.split(",") if item)}
 
 
 def _warn(problem: str, error: BaseException) -> None:
@@ -185,6 +194,7 @@ class _Sweep:
         try:
             document = json.loads(self.output.read_text())
             was = {name: document[name] for name in _SETTINGS} | {"threads": document["header"]["threads"]}
+            _sizes_of(was["sizes"])
             rows = {row["problem"]: row for row in _rows(document)}
             cache = document["cache"]
         except (OSError, ValueError, KeyError, TypeError) as error:
@@ -194,15 +204,19 @@ class _Sweep:
         self.rows, self.cache = rows, cache
 
     def _compare(self, was: Mapping[str, Any]) -> None:
-        """Refuses other settings. Those of this sweep may not be known yet."""
+        """Refuses other settings. The schema of this sweep is known with its first result only."""
         for name, value in self.settings.items():
-            if name in was and was[name] != value:
+            same = _sizes_of(was[name]) == _sizes_of(value) if name == "sizes" else was.get(name, value) == value
+            if not same:
                 raise InvalidArgumentError(
                     f"{self.output} cannot be continued: it was measured with {name}={was[name]}, and this sweep has "
                     f"{name}={value}"
                 )
 
     def add(self, document: Dict[str, Any]) -> None:
+        schema = self.settings.setdefault("schema", document["schema"])
+        if document["schema"] != schema:
+            raise InvalidArgumentError(f"its schema is {document['schema']}, and that of the others {schema}")
         for row in _rows(document):
             self.rows[row["problem"]] = row
         self.cache = {name: value + document["cache"][name] for name, value in self.cache.items()}
@@ -268,16 +282,22 @@ def sweep(
     options = [f"--threads={threads}", f"--samples={samples}", *_sizes(sizes)]
     options += ["--cold-data"] if cold_data else []
     options.append(f"--max-spread={'none' if max_spread is None else 100 * max_spread}")
-    given = _run(["sweep", "--dry-run", f"--limit={limit}", *_texts(grid, "grid")], None).splitlines()
+    asked = ["sweep", "--dry-run", f"--limit={limit}", *_sizes(sizes), *_texts(grid, "grid")]
+    given = _run(asked, None).splitlines()
     problems = {str(Problem(text)): text for text in given}
-    found = _Sweep(output, {"threads": threads, "samples": samples, "cold_data": bool(cold_data)})
+    settings = {"threads": threads, "samples": samples, "sizes": _sizes_text(sizes), "cold_data": bool(cold_data)}
+    found = _Sweep(output, settings)
     calls = {name: (text, options, command) for name, text in problems.items() if name not in found.rows}
     done = len(problems) - len(calls)
     for name, result in _finished(client, _measure, calls, workers):
         if isinstance(result, BaseException):
             _warn(name, result)
             continue
-        found.add(result)
+        try:
+            found.add(result)
+        except InvalidArgumentError as error:
+            _warn(name, error)
+            continue
         done += 1
         if progress:
             progress(done, len(problems))

@@ -108,6 +108,28 @@ def test_a_complete_sweep_stays_as_it_is(client, tmp_path):
     assert attune_command("sweep", "merge", str(output)).startswith("1 problem on ")
 
 
+def test_results_of_other_sizes_are_not_mixed(client, tmp_path):
+    output, grid = tmp_path / "out.json", "seq_q=3,4,seq_kv=dynamic,head_dim=4,softmax_scale=dynamic"
+    sizes = {"softmax_scale": 0.1, "seq_kv": 16}
+    first = cluster.sweep(grid, client, output=output, sizes=sizes, **QUICK)
+    assert cluster.sweep(grid, client, output=output, sizes=sizes, **QUICK) == first
+    text = output.read_text()
+    for other in (sizes | {"seq_kv": 512}, {"seq_kv": 16}, None):
+        with pytest.raises(attune.InvalidArgumentError, match="it was measured with sizes=seq_kv"):
+            cluster.sweep(grid, client, output=output, sizes=other, **QUICK)
+    assert output.read_text() == text
+    with pytest.raises(attune.Error, match="seq_kv is 'many'"):
+        cluster.sweep(grid, client, sizes={"seq_kv": "many"}, **QUICK)
+
+
+def test_results_of_another_schema_are_not_mixed(tmp_path):
+    text = file_of(tmp_path / "out.json", document("a"))
+    found = cluster._Sweep(tmp_path / "out.json", {})
+    with pytest.raises(attune.InvalidArgumentError, match="its schema is 3, and that of the others 2"):
+        found.add(document("b", schema=3))
+    assert (tmp_path / "out.json").read_text() == text and len(found.rows) == 1
+
+
 def test_results_of_several_machines_are_kept_apart():
     found = cluster._Sweep(None, {})
     for problem, model in (("a", 1), ("b", 2), ("c", 1)):
