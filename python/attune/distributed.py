@@ -22,7 +22,7 @@ import subprocess
 import tempfile
 import warnings
 from pathlib import Path
-from typing import Any, Callable, Dict, Iterator, List, Mapping, NamedTuple, Optional, Sequence, Tuple, Union
+from typing import Any, Callable, Dict, Iterator, List, Mapping, NamedTuple, Optional, Sequence, Set, Tuple, Union
 
 from ._errors import Error, FileError, InvalidArgumentError
 from ._library import library_path
@@ -164,6 +164,11 @@ def _machine(header: Mapping[str, Any]) -> Tuple[Any, ...]:
     return tuple(header.get(name) for name in _MACHINE)
 
 
+def _place(row: Row) -> Tuple[Any, ...]:
+    """A problem has a result for each machine that has measured it."""
+    return (row["problem"], *_machine(row["header"]))
+
+
 def by_machine(document: Mapping[str, Any]) -> Dict[str, List[Row]]:
     """The results of a document by the machine that they were measured on: by its family, model and tuning class."""
     found: Dict[str, List[Row]] = {}
@@ -183,7 +188,7 @@ class _Sweep:
         self.output = None if output is None else Path(output)
         self.settings = settings  # those of the results, as far as they are known
         self.is_new = False  # something was measured
-        self.rows: Dict[str, Row] = {}  # by problem
+        self.rows: Dict[Tuple[Any, ...], Row] = {}  # by problem and machine
         self.cache = {"hits": 0, "misses": 0, "compile_ms": 0.0}
         if self.output is not None and self.output.exists():
             self._read()
@@ -195,7 +200,7 @@ class _Sweep:
             document = json.loads(self.output.read_text())
             was = {name: document[name] for name in _SETTINGS} | {"threads": document["header"]["threads"]}
             _sizes_of(was["sizes"])
-            rows = {row["problem"]: row for row in _rows(document)}
+            rows = {_place(row): row for row in _rows(document)}
             cache = document["cache"]
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise FileError(f"{self.output} is no sweep that could be continued: {error}") from None
@@ -217,16 +222,19 @@ class _Sweep:
         schema = self.settings.setdefault("schema", document["schema"])
         if document["schema"] != schema:
             raise InvalidArgumentError(f"its schema is {document['schema']}, and that of the others {schema}")
-        for row in _rows(document):
-            self.rows[row["problem"]] = row
+        self.rows |= {_place(row): row for row in _rows(document)}
         self.cache = {name: value + document["cache"][name] for name, value in self.cache.items()}
         self.settings |= {name: document[name] for name in _SETTINGS}
         self.is_new = True
         self.write()
 
+    def problems(self) -> Set[str]:
+        """Those that any machine has measured."""
+        return {row["problem"] for row in self.rows.values()}
+
     def document(self, order: Sequence[str] = ()) -> Dict[str, Any]:
-        rows = [self.rows[problem] for problem in order if problem in self.rows]
-        rows += [row for problem, row in self.rows.items() if problem not in set(order)]
+        places = {problem: place for place, problem in enumerate(order)}
+        rows = sorted(self.rows.values(), key=lambda row: places.get(row["problem"], len(places)))
         machines: Dict[Tuple[Any, ...], List[Row]] = {}
         for row in rows:
             machines.setdefault(_machine(row["header"]), []).append(row)
@@ -274,9 +282,10 @@ def sweep(
     `attune sweep merge`: each result has the header of its machine, and results of one machine stand together.
 
     grid: text as for `attune sweep`, or several. output: a file that is written after each result; one that has results
-    is continued. threads, samples, sizes, cold_data, max_spread (a share; None: measure once), limit: as for
-    `attune sweep`. progress: a function of the number of problems with a result, and of all. command: `attune` on the
-    workers, where it is neither beside the library nor on the PATH. workers: only these, as for client.submit.
+    is continued with the problems that no machine has measured. threads, samples, sizes, cold_data, max_spread (a share;
+    None: measure once), limit: as for `attune sweep`. progress: a function of the number of problems with a result, and
+    of all. command: `attune` on the workers, where it is neither beside the library nor on the PATH. workers: only
+    these, as for client.submit.
 
     A problem that cannot be measured is named in a warning and left out."""
     options = [f"--threads={threads}", f"--samples={samples}", *_sizes(sizes)]
@@ -287,7 +296,8 @@ def sweep(
     problems = {str(Problem(text)): text for text in given}
     settings = {"threads": threads, "samples": samples, "sizes": _sizes_text(sizes), "cold_data": bool(cold_data)}
     found = _Sweep(output, settings)
-    calls = {name: (text, options, command) for name, text in problems.items() if name not in found.rows}
+    measured = found.problems()
+    calls = {name: (text, options, command) for name, text in problems.items() if name not in measured}
     done = len(problems) - len(calls)
     for name, result in _finished(client, _measure, calls, workers):
         if isinstance(result, BaseException):

@@ -143,6 +143,33 @@ def test_results_of_several_machines_are_kept_apart():
     }  # fmt: skip
 
 
+class Places(list):
+    """An order of problems that counts how often somebody goes through all of it."""
+
+    def __init__(self, *problems):
+        super().__init__(problems)
+        self.passes = 0
+
+    def __iter__(self):
+        self.passes += 1
+        return super().__iter__()
+
+
+def test_a_merged_file_keeps_the_results_of_each_machine(tmp_path):
+    path = tmp_path / "out.json"
+    file_of(path, document("a", 1), document("a", 2), document("b", 2))
+    found, order = cluster._Sweep(path, {}), Places("b", "a", "c")
+    assert found.problems() == {"a", "b"}
+    found.add(document("c", 1))
+    found.write()
+    whole = found.document(order)
+    assert [(row["problem"], row["header"]["cpu_model"]) for row in whole["results"]] == [
+        ("b", 2), ("a", 2), ("a", 1), ("c", 1),
+    ]  # fmt: skip
+    assert len(json.loads(path.read_text())["results"]) == 4
+    assert order.passes == 1
+
+
 def occupied(path, seconds):
     """A measurement that says when it begins and ends."""
     with cluster._alone() as lock:
