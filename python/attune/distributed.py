@@ -73,14 +73,15 @@ def _alone() -> Iterator[int]:
 def _run(
     arguments: Sequence[str], command: Optional[str] = None, lock: Tuple[int, ...] = (), good: Tuple[int, ...] = (0,)
 ) -> str:
-    """The standard output of the command. A failure raises its last sentence."""
+    """The standard output of the command. A failure raises its last sentence; so does a status that may be good, where
+    nothing was printed."""
     line = [_command(command), *arguments]
     pipes = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
     try:
         done = subprocess.run(line, text=True, pass_fds=lock, check=False, **pipes)
     except OSError as error:
         raise Error(f"{line[0]} cannot be run on {socket.gethostname()}: {error.strerror}") from None
-    if done.returncode not in good:
+    if done.returncode not in good or (done.returncode and not done.stdout.strip()):
         said = done.stderr.strip().splitlines() or [f"exit status {done.returncode}"]
         raise Error(f"{said[-1].removeprefix('attune: ')} (on {socket.gethostname()})")
     return done.stdout
@@ -96,13 +97,15 @@ def _measure(problem: str, options: Sequence[str], command: Optional[str]) -> Di
         return json.loads(_run(["sweep", "--json", *options, problem], command, (lock,)))
 
 
-def _tune(problem: str, options: Sequence[str], command: Optional[str]) -> Tuple[Dict[str, Any], bytes]:
-    """The result, and the tuning database of this machine."""
+def _tune(problem: str, options: Sequence[str], command: Optional[str]) -> Tuple[Dict[str, Any], bytes, str]:
+    """The result, the tuning database of this machine, and the worker's address."""
+    from distributed import get_worker
+
     with tempfile.TemporaryDirectory() as folder:
         results = os.path.join(folder, "tuning")
         with _alone() as lock:
             text = _run(["tune", "--json", *options, f"--export={results}", problem], command, (lock,))
-        return json.loads(text), Path(results).read_bytes()
+        return json.loads(text), Path(results).read_bytes(), get_worker().address
 
 
 def _take_in(results: bytes, command: Optional[str]) -> None:
@@ -201,8 +204,11 @@ class _Sweep:
             was = {name: document[name] for name in _SETTINGS} | {"threads": document["header"]["threads"]}
             _sizes_of(was["sizes"])
             rows = {_place(row): row for row in _rows(document)}
-            cache = document["cache"]
-        except (OSError, ValueError, KeyError, TypeError) as error:
+            cache = {name: document["cache"][name] + 0 for name in self.cache}
+            max([row["header"]["date"] for row in rows.values()], default="")
+        except KeyError as error:
+            raise FileError(f"{self.output} is no sweep that could be continued: it has no {error.args[0]}") from None
+        except (OSError, ValueError, TypeError, AttributeError) as error:
             raise FileError(f"{self.output} is no sweep that could be continued: {error}") from None
         self._compare(was)
         self.settings |= was
@@ -281,11 +287,11 @@ def sweep(
     """Measures each problem of a grid once, on whichever worker is free. Returns the JSON document of
     `attune sweep merge`: each result has the header of its machine, and results of one machine stand together.
 
-    grid: text as for `attune sweep`, or several. output: a file that is written after each result; one that has results
-    is continued with the problems that no machine has measured. threads, samples, sizes, cold_data, max_spread (a share;
-    None: measure once), limit: as for `attune sweep`. progress: a function of the number of problems with a result, and
-    of all. command: `attune` on the workers, where it is neither beside the library nor on the PATH. workers: only
-    these, as for client.submit.
+    grid: text as for `attune sweep`, or several. output: a file that is written after each result; one that has
+    results is continued with the problems that no machine has measured. threads, samples, sizes, cold_data,
+    max_spread (a share; None: measure once), limit: as for `attune sweep`. progress: a function of the number of
+    problems with a result, and of all. command: `attune` on the workers, where it is neither beside the library nor
+    on the PATH. workers: only these, as for client.submit.
 
     A problem that cannot be measured is named in a warning and left out."""
     options = [f"--threads={threads}", f"--samples={samples}", *_sizes(sizes)]
@@ -319,6 +325,22 @@ def sweep(
 # ---- Tuning ----
 
 
+def _share(client: Any, command: Optional[str], addresses: Optional[List[str]]) -> None:
+    """Hands the database of the client to workers. Those that do not take it in are named in a warning."""
+    try:
+        with tempfile.TemporaryDirectory() as folder:
+            path = os.path.join(folder, "tuning")
+            _run(["tune", f"--export={path}"])
+            database = Path(path).read_bytes()
+        answers = client.run(_take_in, database, command, workers=addresses, on_error="return")
+    except Exception as error:  # Dask's own are of many kinds, and hours of tuning are not lost for any of them
+        warnings.warn(f"the results of tuning were not handed to workers: {error}", RuntimeWarning, stacklevel=3)
+        return
+    for address, answer in answers.items():
+        if isinstance(answer, BaseException):
+            warnings.warn(f"{address} has not taken in the results of tuning: {answer}", RuntimeWarning, stacklevel=3)
+
+
 def tune(
     problems: Problems,
     client: Any,
@@ -332,27 +354,30 @@ def tune(
     workers: Any = None,
 ) -> Dict[str, Any]:
     """Tunes each problem once, on whichever worker is free. The results of all machines flow together in the tuning
-    database of the client's cache, and with `share` from there into those of the workers.
+    database of the client's cache, and with `share` from there into those of the workers: of all, or if `workers` names
+    some, of those that have tuned. A database that cannot take them in is named in a warning.
 
     seconds: for each problem. Returns {"results": […]}, each as `attune tune --json` gives it, with the header of its
     machine: what was tuned on one kind of machine is used on that kind only."""
     options = [f"--budget={seconds}", f"--threads={threads}", *_sizes(sizes)]
     calls = {str(Problem(text)): (text, options, command) for text in _texts(problems, "problems")}
     rows: List[Row] = []
+    tuned: Set[str] = set()  # addresses of workers
     for name, result in _finished(client, _tune, calls, workers):
         if isinstance(result, BaseException):
             _warn(name, result)
             continue
-        document, database = result
+        document, database, address = result
         rows += _rows(document)
-        _take_in(database, None)
+        tuned.add(address)
+        try:
+            _take_in(database, None)
+        except (Error, OSError) as error:
+            warnings.warn(f"the database of the client has no result of {name}: {error}", RuntimeWarning, stacklevel=2)
         if progress:
             progress(len(rows), len(calls))
     if share and rows:
-        with tempfile.TemporaryDirectory() as folder:
-            path = os.path.join(folder, "tuning")
-            _run(["tune", f"--export={path}"])
-            client.run(_take_in, Path(path).read_bytes(), command, workers=workers)
+        _share(client, command, None if workers is None else sorted(tuned))
     return {"results": rows}
 
 

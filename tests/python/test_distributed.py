@@ -143,6 +143,29 @@ def test_results_of_several_machines_are_kept_apart():
     }  # fmt: skip
 
 
+@pytest.mark.parametrize(
+    "broken, why",
+    [
+        (lambda whole: whole.pop("cache"), "it has no cache"),
+        (lambda whole: whole["cache"].pop("hits"), "it has no hits"),
+        (lambda whole: whole.update(cache=[]), "list"),
+        (lambda whole: whole.pop("schema"), "it has no schema"),
+        (lambda whole: whole["header"].pop("threads"), "it has no threads"),
+        (lambda whole: whole["results"][0]["header"].pop("date"), "it has no date"),
+        (lambda whole: whole["results"][0].update(header=5), "int"),
+        (lambda whole: whole.update(sizes="seq_kv"), "unpack"),
+        (lambda whole: whole.update(sizes=None), "NoneType"),
+    ],
+)
+def test_damaged_files_are_refused(tmp_path, broken, why):
+    path = tmp_path / "out.json"
+    whole = json.loads(file_of(path, document("a")))
+    broken(whole)
+    path.write_text(json.dumps(whole))
+    with pytest.raises(attune.FileError, match=f"out.json is no sweep that could be continued: .*{why}"):
+        cluster._Sweep(path, {"samples": 1})
+
+
 class Places(list):
     """An order of problems that counts how often somebody goes through all of it."""
 
@@ -225,6 +248,42 @@ def test_tuning_databases_flow_together(client, tmp_path, monkeypatch):
     assert (mine / "tuning.db").exists()
     for text in problems:
         assert "tun" in attune_command("explain", "--dry-run", text)
+
+
+def test_what_was_tuned_is_not_lost(client, tmp_path, monkeypatch):
+    """Named workers may be one address; databases that cannot be written cost no result."""
+    monkeypatch.setenv("ATTUNE_CACHE_DIR", str(tmp_path / "mine"))
+    problem, (address, *_) = "seq_q=35,head_dim=16,num_heads=2", client.scheduler_info()["workers"]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert len(cluster.tune(problem, client, seconds=0.1, workers=address)["results"]) == 1
+    take_in = cluster._take_in
+
+    def refuse(results, command):
+        if os.getpid() == me:
+            raise attune.FileError("the disk is full")
+        take_in(results, command)
+
+    me = os.getpid()
+    monkeypatch.setattr(cluster, "_take_in", refuse)
+    with pytest.warns(RuntimeWarning, match="the database of the client has no result of .*: the disk is full"):
+        assert len(cluster.tune(problem, client, seconds=0.1, share=False)["results"]) == 1
+    monkeypatch.setattr(cluster, "_take_in", lambda results, command: 1 / 0 if os.getpid() != me else None)
+    with pytest.warns(RuntimeWarning, match="tcp://.* has not taken in the results of tuning: division by zero"):
+        assert len(cluster.tune(problem, client, seconds=0.1)["results"]) == 1
+    monkeypatch.setattr(cluster, "_take_in", lambda results, command: None)
+    monkeypatch.setattr(client, "run", lambda *arguments, **options: 1 / 0)
+    with pytest.warns(RuntimeWarning, match="were not handed to workers: division by zero"):
+        assert len(cluster.tune(problem, client, seconds=0.1)["results"]) == 1
+
+
+def test_the_sentence_of_the_command_is_kept(tmp_path):
+    command = tmp_path / "attune"
+    command.write_text("#!/bin/sh\necho 'attune: the kernel crashed' >&2\n[ $1 = silent ] || echo text\nexit 1\n")
+    command.chmod(0o755)
+    assert cluster._run(["speaks"], str(command), good=(0, 1)) == "text\n"
+    with pytest.raises(attune.Error, match="^the kernel crashed"):
+        cluster._run(["silent"], str(command), good=(0, 1))
 
 
 def test_random_checks(client):
