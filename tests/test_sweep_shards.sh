@@ -87,6 +87,30 @@ refuse "other threads" 'cannot be merged: .* threads=1 and threads=2' \
 "$attune" bench --json --samples=1 seq_q=4,head_dim=8 >"$work/bench.json"
 echo '{"results": [3]}' >"$work/damaged.json"
 echo '{' >"$work/half.json"
+# Each file has one mistake, made by an edit of one line.
+damage() { # WHY EDIT
+    sed "$2" "$work/one.json" >"$work/broken.json"
+    cmp -s "$work/one.json" "$work/broken.json"
+    [ $? -eq 1 ]
+    report $? "an edit that damages: $2"
+    refuse "damaged: $2" "broken.json is no sweep, or its results are damaged: $1" \
+        "$attune" sweep merge "$work/broken.json"
+}
+damage 'it has no schema' 's/"schema": [0-9]*/"schema": null/'
+damage 'it has no header with a number of threads' '0,/"threads": 1,*/s/"threads": 1/"threads": "1"/'
+damage 'it has no number of samples' 's/^ "samples": 1/ "samples": 1.5/'
+damage 'it has no sizes' 's/^ "sizes": ""/ "sizes": 0/'
+damage 'it does not say whether data were cold' 's/"cold_data": false/"cold_data": null/'
+damage 'it has no numbers of the cache' 's/"cache": {/"cash": {/'
+damage 'it has no numbers of the cache' 's/"compile_ms": [0-9.]*/"compile_ms": ""/'
+damage 'a result lacks members, or has some of another kind' 's/"spread": [0-9.e-]*/"spread": -1/'
+damage 'a result lacks members, or has some of another kind' 's/"median_us": [0-9.e-]*/"median_us": 0/'
+damage 'a result lacks members, or has some of another kind' 's/^   "bound": /   "header": 5, "bound": /'
+damage 'a result has other sizes than the file' 's/^   "sizes": ""/   "sizes": "seq_kv=7"/'
+damage 'a result has another number of threads than the file' 's/^   "bound": /   "header": {"threads": 9}, "bound": /'
+sed 's/"spread": [0-9.e-]*/"spread": -1/' "$work/one.json" >"$work/broken.json"
+refuse "which no sweep goes on from either" 'cannot be continued: its results are damaged: a result lacks members' \
+    "${sweep[@]}" --shard=1/2 -o "$work/broken.json" $grid
 refuse "the output of bench" 'bench.json is no sweep, or its results are damaged' \
     "$attune" sweep merge "$work/bench.json"
 refuse "damaged results" 'damaged.json is no sweep' "$attune" sweep merge "$work/one.json" "$work/damaged.json"

@@ -27,10 +27,34 @@ static json_t *new_root(const sweep_settings *s, const attune_machine_info *mach
 }
 
 static bool is_result(const json_t *r) {
+    const json_t *const header = json_object_get(r, "header");
     return json_is_string(json_object_get(r, "problem")) && json_is_object(json_object_get(r, "fields")) &&
-           json_is_string(json_object_get(r, "bound")) && json_is_number(json_object_get(r, "median_us")) &&
+           json_is_string(json_object_get(r, "bound")) && json_number_value(json_object_get(r, "median_us")) > 0 &&
            json_is_number(json_object_get(r, "gflops")) && json_is_number(json_object_get(r, "fraction_of_peak")) &&
-           json_is_number(json_object_get(r, "spread")) && json_is_number(json_object_get(r, "fraction_of_roofline"));
+           json_is_number(json_object_get(r, "spread")) && json_number_value(json_object_get(r, "spread")) >= 0 &&
+           json_is_number(json_object_get(r, "fraction_of_roofline")) && (!header || json_is_object(header));
+}
+
+/* Whether a result may have this member: it has none, or that of its file. */
+static bool agrees(const json_t *of_result, const json_t *of_file) {
+    return !of_result || (of_file && json_equal(of_result, of_file));
+}
+
+/* What is wrong with the results of a file; NULL: nothing. */
+static const char *damage_of_results(const json_t *root) {
+    const json_t *const results = json_object_get(root, "results"), *result;
+    const json_t *const threads = json_object_get(json_object_get(root, "header"), "threads");
+    size_t i;
+    if (!json_is_array(results)) return "it has no list of results";
+    json_array_foreach(results, i, result) {
+        const json_t *const header = json_object_get(result, "header");
+        if (!is_result(result)) return "a result lacks members, or has some of another kind";
+        if (!agrees(json_object_get(result, "sizes"), json_object_get(root, "sizes")))
+            return "a result has other sizes than the file";
+        if (header && (!json_object_get(header, "threads") || !agrees(json_object_get(header, "threads"), threads)))
+            return "a result has another number of threads than the file";
+    }
+    return NULL;
 }
 
 /* The first of these members that differs; NULL: none. */
@@ -42,11 +66,25 @@ static const char *different(const json_t *a, const json_t *b, const char *const
     return NULL;
 }
 
-bool sweep_file_is_whole(const json_t *root) {
-    const json_t *const results = json_object_get(root, "results"), *const header = json_object_get(root, "header");
-    bool good = json_is_array(results) && json_is_object(header) && json_object_get(root, "cold_data");
-    for (size_t i = 0; good && i < json_array_size(results); i++) good = is_result(json_array_get(results, i));
-    return good;
+/* What is wrong with the members beside the results; NULL: nothing. */
+static const char *damage_of_settings(const json_t *root) {
+    const json_t *const cache = json_object_get(root, "cache");
+    if (!json_is_integer(json_object_get(root, "schema"))) return "it has no schema";
+    if (!json_is_integer(json_object_get(json_object_get(root, "header"), "threads")))
+        return "it has no header with a number of threads";
+    if (!json_is_integer(json_object_get(root, "samples"))) return "it has no number of samples";
+    if (!json_is_string(json_object_get(root, "sizes"))) return "it has no sizes";
+    if (!json_is_boolean(json_object_get(root, "cold_data"))) return "it does not say whether data were cold";
+    if (!json_is_number(json_object_get(cache, "hits")) || !json_is_number(json_object_get(cache, "misses")) ||
+        !json_is_number(json_object_get(cache, "compile_ms")))
+        return "it has no numbers of the cache";
+    return NULL;
+}
+
+bool sweep_file_is_whole(const char *path, const json_t *root) {
+    const char *const settings = damage_of_settings(root), *const why = settings ? settings : damage_of_results(root);
+    if (why) tool_error("%s is no sweep, or its results are damaged: %s", path, why);
+    return !why;
 }
 
 bool sweep_file_is_comparable(const char *path, const json_t *a, const char *other, const json_t *b) {
@@ -106,11 +144,9 @@ static json_t *results_of(const char *path, const json_t *old, const json_t *roo
         !has_same(path, json_object_get(old, "header"), json_object_get(root, "header"), header_keys,
                   sizeof header_keys / sizeof *header_keys))
         return NULL;
-    json_t *const results = json_object_get(old, "results");
-    bool good = json_is_array(results);
-    for (size_t i = 0; good && i < json_array_size(results); i++) good = is_result(json_array_get(results, i));
-    if (!good) tool_error("%s cannot be continued: its results are damaged", path);
-    return good ? results : NULL;
+    const char *const why = damage_of_results(old);
+    if (why) tool_error("%s cannot be continued: its results are damaged: %s", path, why);
+    return why ? NULL : json_object_get(old, "results");
 }
 
 /* Takes the reference. An older result of the problem gives way in its place. */

@@ -40,8 +40,8 @@ size_t sweep_file_count(const sweep_file *file, const manifest *list); /* how ma
 bool sweep_file_add(sweep_file *file, json_t *result);                 /* takes the reference */
 bool sweep_file_set_cache(sweep_file *file, size_t hits, size_t misses, double compile_ms);
 
-/* Whether a document is that of a sweep, with results. */
-bool sweep_file_is_whole(const json_t *root);
+/* Whether a document is that of a sweep, with results; false after a message. */
+bool sweep_file_is_whole(const char *path, const json_t *root);
 
 /* Whether two of them have the same settings and number of threads; false after a message. */
 bool sweep_file_is_comparable(const char *path, const json_t *a, const char *other, const json_t *b);
