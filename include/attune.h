@@ -1120,7 +1120,7 @@ typedef struct attune_prediction {
     double scores, softmax, values; /* of attention */
     double tasks;                   /* beginning tasks, bringing Q in and O out, merging chunks */
     double products;                /* projections of a block */
-    double flops_per_cycle;         /* at the peak, with the schedule's vectors */
+    double flops_per_cycle;         /* at the peak, with the machine's widest vectors */
     int is_tuned;                   /* with schedule NULL: it comes from tuning, not from attune's rules */
 } attune_prediction;
 

@@ -671,6 +671,22 @@ static void entries_of_an_older_attune_are_evicted(void **state) {
 
 #define TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
 
+/* The model's peak is the machine's, however narrow the schedule's vectors are. */
+static void peak_of_the_machine(void **state) {
+    (void)state;
+    attune_context *const context = open_one((opening){.machine = "zen4", .target = "avx512"});
+    const attune_problem problem = problem_parsed("num_heads=2,seq_q=100,head_dim=64");
+    attune_prediction wide = {.struct_size = sizeof wide}, narrow = wide;
+    attune_schedule schedule = ATTUNE_SCHEDULE_INIT;
+    assert_int_equal(attune_schedule_predict(context, &problem, NULL, &schedule, &wide), ATTUNE_OK);
+    assert_int_equal(schedule.lanes, 16);
+    schedule.lanes = 4;
+    assert_int_equal(attune_schedule_predict(context, &problem, &schedule, NULL, &narrow), ATTUNE_OK);
+    assert_true(narrow.scores > wide.scores);
+    assert_true(narrow.flops_per_cycle == wide.flops_per_cycle && wide.flops_per_cycle == 32);
+    attune_context_destroy(context);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         TEST(option_then_environment_then_cpu),
@@ -681,6 +697,7 @@ int main(void) {
         TEST(cpus_can_be_told_apart),
         TEST(what_a_probe_left),
         TEST(probing),
+        TEST(peak_of_the_machine),
         TEST(one_name_and_a_file_for_each_class),
         TEST(names_of_files),
         TEST(where_nothing_may_be_compiled),

@@ -184,11 +184,11 @@ static json_t *tasks_json(const task_report *r) {
     json_t *const list = json_array();
     for (size_t p = 0; p < r->num_phases; p++)
         json_array_append_new(list, json_pack("{s:I, s:I, s:o, s:f}", "tasks", (json_int_t)r->phases[p].tasks, "waves",
-                                              (json_int_t)r->phases[p].waves, "us",
+                                              (json_int_t)r->phases[p].most, "us",
                                               r->is_measured ? json_real(r->phases[p].seconds * 1e6) : json_null(),
                                               "idle", r->phases[p].idle));
-    return json_pack("{s:i, s:b, s:f, s:o}", "threads", (int)r->threads, "is_measured", (int)r->is_measured, "idle",
-                     r->idle, "phases", list);
+    return json_pack("{s:i, s:b, s:o, s:o}", "threads", (int)r->threads, "is_measured", (int)r->is_measured, "idle",
+                     r->has_idle ? json_real(r->idle) : json_null(), "phases", list);
 }
 
 static int print_json(const explanation *e) {

@@ -38,11 +38,15 @@ typedef struct vector_cycles {
     double multiply, dot, load, store, shuffle; /* dot: of bf16 */
 } vector_cycles;
 
-static vector_cycles cycles_of(const attune_problem *p, const tune_machine *m, const attune_schedule *s) {
-    const at_description *d = m->description;
-    const double bytes = (double)s->lanes * (p->softmax_precision == ATTUNE_F64 ? 8 : 4);
+static vector_cycles cycles_of_vector(const at_description *d, double bytes) {
     const double slots = at_description_slots(d, bytes);
     return (vector_cycles){slots / d->fma, slots / d->bf16, slots / d->load, slots / d->store, slots / d->shuffle};
+}
+
+static double lane_bytes(const attune_problem *p) { return p->softmax_precision == ATTUNE_F64 ? 8 : 4; }
+
+static vector_cycles cycles_of(const attune_problem *p, const tune_machine *m, const attune_schedule *s) {
+    return cycles_of_vector(m->description, s->lanes * lane_bytes(p));
 }
 
 /* A tile of rows x vectors: a turn of its inner loop has their multiplications, the loads of `elements` that all lanes
@@ -201,8 +205,8 @@ double tune_model_cost(const attune_problem *p, const tune_machine *m, const att
     return costs.scores + costs.softmax + costs.values + costs.tasks + costs.products;
 }
 
-double tune_model_flops(const attune_problem *p, const tune_machine *m, const attune_schedule *s) {
-    const vector_cycles c = cycles_of(p, m, s);
+double tune_model_flops(const attune_problem *p, const tune_machine *m) {
+    const vector_cycles c = cycles_of_vector(m->description, m->target->vector_bytes);
     const bool pairs = mha_attends_by_pairs(p, m->target) || mha_projects_by_pairs(p, m->target);
-    return 2.0 * s->lanes / (pairs ? c.dot / 2 : c.multiply);
+    return 2.0 * m->target->vector_bytes / lane_bytes(p) / (pairs ? c.dot / 2 : c.multiply);
 }

@@ -2,8 +2,8 @@
  *
  * The model counts, for each loop nest, fused multiply-adds, loads and loop overhead, in cycles of the machine that is
  * described; registers that do not suffice, operands that leave the first cache, rows and keys that fill no tile all
- * cost extra. It leaves out schedules that cannot be good and puts
- * promising ones first. Measuring decides which are good. */
+ * cost extra. It leaves out schedules that cannot be good and puts promising ones first. Measuring decides which are
+ * good. */
 #ifndef ATTUNE_TUNE_SPACE_H
 #define ATTUNE_TUNE_SPACE_H
 
@@ -38,9 +38,9 @@ tune_costs tune_model(const attune_problem *canonical, const tune_machine *machi
 /* The sum of them. */
 double tune_model_cost(const attune_problem *canonical, const tune_machine *machine, const attune_schedule *schedule);
 
-/* Operations that the machine does in a cycle at most, with the schedule's vectors and by dot products where the kernel
- * has them. */
-double tune_model_flops(const attune_problem *canonical, const tune_machine *machine, const attune_schedule *schedule);
+/* Operations that the machine does in a cycle at most: with the target's whole vectors, as a measured peak has them,
+ * and by dot products where the kernel has them. */
+double tune_model_flops(const attune_problem *canonical, const tune_machine *machine);
 
 /* Legal schedules, each once, in the order of their cost; at most `capacity`. Beside both strategies of attention a
  * block has the tiles of its products: those come with the best of attention, and the other way round. Returns how many

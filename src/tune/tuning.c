@@ -455,7 +455,7 @@ attune_status attune_schedule_predict(attune_context *context, const attune_prob
     full.values = costs.values;
     full.tasks = costs.tasks;
     full.products = costs.products;
-    full.flops_per_cycle = tune_model_flops(&canonical, &machine, &own);
+    full.flops_per_cycle = tune_model_flops(&canonical, &machine);
     if (chosen && at_copy_back(&mha_schedule_struct, &own, chosen, &err)) return at_report(&err);
     at_copy_out(prediction, &full, sizeof full, "attune_prediction", &err);
     return at_report(&err);

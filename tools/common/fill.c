@@ -364,11 +364,13 @@ bool tensors_fill(tensors *t, input_kind kind, uint64_t seed) {
         tensor *const one = n < 2 ? tensors_find(t, first[n]) : &t->list[n - 2];
         if (!one || !one->info.is_input || is_named(one, "packed_weights")) continue;
         if (n >= 2 && (is_named(one, first[0]) || is_named(one, first[1]))) continue;
+        if (t->is_unread && one->info.dtype != ATTUNE_I32) continue;
         uint64_t name = 0;
         for (const char *c = one->info.name; *c; c++) name = name * 131 + (unsigned char)*c;
         tool_random random = {seed * 0x9e3779b97f4a7c15u + name};
         fill_one(t, one, kind, &random, seed);
     }
+    if (t->is_unread) return true;
     tool_random random = {seed ^ 0x2545f4914f6cdd1du};
     if (!fill_weights(t, kind, seed)) return false;
     if (!is_sound(t)) return true;

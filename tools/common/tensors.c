@@ -141,7 +141,7 @@ static bool allocate(tensors *t, tensor *one) {
         tool_error("out of memory: a tensor needs %zu elements", one->count);
         return false;
     }
-    memset(one->data, 0, bytes);
+    if (!t->is_unread || one->info.dtype == ATTUNE_I32) memset(one->data, 0, bytes);
     set_pointer(&t->arguments, one);
     return true;
 }
@@ -200,8 +200,8 @@ static void refuse_call(const attune_problem *problem) {
     free(text);
 }
 
-bool tensors_create_sized(tensors *t, const attune_problem *problem, const call_sizes *sizes) {
-    *t = (tensors){.problem = *problem, .arguments = {.struct_size = sizeof t->arguments}};
+static bool create(tensors *t, const attune_problem *problem, const call_sizes *sizes, bool is_unread) {
+    *t = (tensors){.problem = *problem, .arguments = {.struct_size = sizeof t->arguments}, .is_unread = is_unread};
     attune_tensor infos[REF_MAX_TENSORS];
     problem_fill_defaults(&t->problem);
     if (attune_arguments_init(&t->arguments, problem) != ATTUNE_OK) {
@@ -224,7 +224,15 @@ bool tensors_create_sized(tensors *t, const attune_problem *problem, const call_
     return true;
 }
 
-bool tensors_create(tensors *t, const attune_problem *problem) { return tensors_create_sized(t, problem, NULL); }
+bool tensors_create_sized(tensors *t, const attune_problem *problem, const call_sizes *sizes) {
+    return create(t, problem, sizes, false);
+}
+
+bool tensors_create_unread(tensors *t, const attune_problem *problem, const call_sizes *sizes) {
+    return create(t, problem, sizes, true);
+}
+
+bool tensors_create(tensors *t, const attune_problem *problem) { return create(t, problem, NULL, false); }
 
 void tensors_free(tensors *t) {
     for (size_t i = 0; i < t->count; i++)

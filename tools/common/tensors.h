@@ -41,11 +41,16 @@ typedef struct tensors {
     /* Of a block: the weights in packed_weights. Without data they were packed elsewhere, and there is no reference. */
     attune_mha_weights weights;
     bool owns_weights; /* their memory goes with the tensors */
+    bool is_unread;    /* from tensors_create_unread */
 } tensors;
 
 /* Zeroed storage of every tensor of the problem; an error message is printed on failure. `sizes` may be NULL. */
 bool tensors_create(tensors *t, const attune_problem *problem);
 bool tensors_create_sized(tensors *t, const attune_problem *problem, const call_sizes *sizes);
+
+/* The same for a call that is begun and not executed: only integers, which lengths and tables are, are ever read. Other
+ * storage is not written, so that it takes no memory, and tensors_fill leaves it as it is. */
+bool tensors_create_unread(tensors *t, const attune_problem *problem, const call_sizes *sizes);
 void tensors_free(tensors *t);
 
 /* A second set that shares the inputs of `t` and has outputs of its own, with the same contents. */

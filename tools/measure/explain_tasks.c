@@ -21,25 +21,32 @@ static size_t earliest(const double *free_at, uint32_t threads) {
     return first;
 }
 
-double tasks_idle(const double *lengths, int64_t count, uint32_t threads, double *end) {
-    double *const free_at = calloc(threads, sizeof *free_at);
+/* Hands the ranges out one by one. free_at and taken: zeros, of each thread. */
+static task_shares hand_out(const double *lengths, int64_t count, uint32_t threads, double *free_at, int64_t *taken) {
+    task_shares shares = {0};
     double all = 0;
-    *end = 0;
-    if (!free_at || count < 1) {
-        free(free_at);
-        return 0;
-    }
     const int64_t range = range_of(count, threads);
     for (int64_t begin = 0; begin < count; begin += range) {
         const size_t thread = earliest(free_at, threads);
-        for (int64_t i = begin; i < count && i < begin + range; i++) {
+        for (int64_t i = begin; i < count && i < begin + range; i++, taken[thread]++) {
             free_at[thread] += lengths[i];
             all += lengths[i];
         }
-        if (free_at[thread] > *end) *end = free_at[thread];
+        if (free_at[thread] > shares.end) shares.end = free_at[thread];
+        if (taken[thread] > shares.most) shares.most = taken[thread];
     }
+    shares.idle = shares.end > 0 ? 1 - all / (shares.end * threads) : 0;
+    return shares;
+}
+
+task_shares tasks_share(const double *lengths, int64_t count, uint32_t threads) {
+    task_shares shares = {0};
+    double *const free_at = calloc(threads, sizeof *free_at);
+    int64_t *const taken = calloc(threads, sizeof *taken);
+    if (free_at && taken && count > 0) shares = hand_out(lengths, count, threads, free_at, taken);
     free(free_at);
-    return *end > 0 ? 1 - all / (*end * threads) : 0;
+    free(taken);
+    return shares;
 }
 
 /* ---- Measuring ---- */
@@ -61,54 +68,72 @@ static bool time_tasks(attune_call *call, uint32_t phase, double *lengths, int64
     return true;
 }
 
+/* The tasks of a phase. */
+typedef struct task_times {
+    int64_t count;
+    double *lengths;
+} task_times;
+
 /* One call, task by task. */
 static bool time_call(attune_context *context, const attune_kernel *kernel, const attune_arguments *arguments,
-                      uint32_t threads, double *const lengths[]) {
+                      uint32_t threads, const task_times *times) {
     attune_call *call;
     bool good = attune_call_begin(context, kernel, arguments, threads, &call) == ATTUNE_OK;
     if (!good) return false;
     for (uint32_t p = 0; good && p < attune_call_num_phases(call); p++)
-        good = time_tasks(call, p, lengths[p], attune_call_num_tasks(call, p));
+        good = time_tasks(call, p, times[p].lengths, times[p].count);
     return attune_call_end(call) == ATTUNE_OK && good;
 }
 
 /* ---- The report ---- */
 
-static void summarise(task_report *r, uint32_t phase, const double *lengths, int64_t tasks, double *all, double *ends) {
-    double end, seconds = 0;
-    if (!tasks) return;
-    for (int64_t i = 0; i < tasks; i++) seconds += lengths[i];
-    const double idle = tasks_idle(lengths, tasks, r->threads, &end);
+static void summarise(task_report *r, const task_times *phase, double *all, double *ends) {
+    double seconds = 0;
+    if (!phase->count) return;
+    for (int64_t i = 0; i < phase->count; i++) seconds += phase->lengths[i];
+    const task_shares shares = tasks_share(phase->lengths, phase->count, r->threads);
     *all += seconds;
-    *ends += end;
-    if (phase >= TASKS_PHASES) return;
-    r->phases[r->num_phases++] = (phase_tasks){
-        .tasks = tasks, .waves = (tasks - 1) / r->threads + 1, .seconds = r->is_measured ? seconds : 0, .idle = idle};
+    *ends += shares.end;
+    if (r->num_phases < TASKS_PHASES)
+        r->phases[r->num_phases] = (phase_tasks){
+            .tasks = phase->count, .most = shares.most, .seconds = r->is_measured ? seconds : 0, .idle = shares.idle};
+    r->num_phases++;
 }
 
-static bool fill_report(attune_context *context, const attune_kernel *kernel, const attune_arguments *arguments,
-                        task_report *r) {
-    enum { TIMES = 5, MOST_PHASES = 64 };
-    double *lengths[MOST_PHASES] = {0}, all = 0, ends = 0;
-    int64_t tasks[MOST_PHASES] = {0};
-    attune_call *call;
-    bool good = attune_call_begin(context, kernel, arguments, r->threads, &call) == ATTUNE_OK;
-    if (!good) return false;
-    const uint32_t phases = attune_call_num_phases(call);
-    for (uint32_t p = 0; p < phases && p < MOST_PHASES; p++) {
-        tasks[p] = attune_call_num_tasks(call, p);
-        lengths[p] = calloc((size_t)tasks[p] + 1, sizeof *lengths[p]);
-        good = good && lengths[p];
+static bool count_tasks(const attune_call *call, uint32_t phases, task_times *times) {
+    for (uint32_t p = 0; p < phases; p++) {
+        times[p].count = attune_call_num_tasks(call, p);
+        times[p].lengths = calloc((size_t)times[p].count + 1, sizeof *times[p].lengths);
+        if (!times[p].lengths) return false;
     }
+    return true;
+}
+
+static void fill_report(task_report *r, uint32_t phases, task_times *times) {
+    double all = 0, ends = 0;
+    for (uint32_t p = 0; p < phases; p++) {
+        for (int64_t i = 0; !r->is_measured && i < times[p].count; i++) times[p].lengths[i] = 1;
+        summarise(r, &times[p], &all, &ends);
+    }
+    r->has_idle = ends > 0 && (r->is_measured || r->num_phases == 1);
+    r->idle = r->has_idle ? 1 - all / (ends * r->threads) : 0;
+    if (r->num_phases > TASKS_PHASES) r->num_phases = TASKS_PHASES;
+}
+
+static bool look_at_call(attune_context *context, const attune_kernel *kernel, const attune_arguments *arguments,
+                         task_report *r) {
+    enum { TIMES = 5 };
+    attune_call *call;
+    if (attune_call_begin(context, kernel, arguments, r->threads, &call) != ATTUNE_OK) return false;
+    const uint32_t phases = attune_call_num_phases(call);
+    task_times *const times = calloc((size_t)phases + 1, sizeof *times);
+    bool good = times && count_tasks(call, phases, times);
     attune_call_end(call); /* which says that nothing was executed */
     for (int i = 0; good && r->is_measured && i < TIMES; i++)
-        good = time_call(context, kernel, arguments, r->threads, lengths);
-    for (uint32_t p = 0; good && p < phases && p < MOST_PHASES; p++) {
-        for (int64_t i = 0; !r->is_measured && i < tasks[p]; i++) lengths[p][i] = 1;
-        summarise(r, p, lengths[p], tasks[p], &all, &ends);
-    }
-    r->idle = ends > 0 ? 1 - all / (ends * r->threads) : 0;
-    for (uint32_t p = 0; p < phases && p < MOST_PHASES; p++) free(lengths[p]);
+        good = time_call(context, kernel, arguments, r->threads, times);
+    if (good) fill_report(r, phases, times);
+    for (uint32_t p = 0; times && p < phases; p++) free(times[p].lengths);
+    free(times);
     return good;
 }
 
@@ -119,13 +144,16 @@ bool tasks_find(attune_context *context, const attune_problem *problem, const at
     attune_kernel *kernel = NULL;
     const call_sizes settled = sizes_settled(sizes, problem);
     *report = (task_report){.threads = threads, .is_measured = measured};
-    if (!tensors_create_sized(&t, problem, &settled)) return false;
+    /* The library looks at the head of packed weights when a call begins. */
+    const bool is_unread = !measured && problem->op != ATTUNE_MHA && !problem->embed_dim;
+    if (!(is_unread ? tensors_create_unread(&t, problem, &settled) : tensors_create_sized(&t, problem, &settled)))
+        return false;
     t.fills_up = true;
     bool good = tensors_fill(&t, INPUT_ORDINARY, 1);
     if (good) {
         tensors_arguments(&t, &arguments);
         good = attune_compile(context, problem, schedule, &kernel) == ATTUNE_OK &&
-               fill_report(context, kernel, &arguments, report);
+               look_at_call(context, kernel, &arguments, report);
         if (!good) tool_library_error("looking at tasks");
     }
     attune_kernel_release(kernel);

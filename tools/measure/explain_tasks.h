@@ -12,7 +12,7 @@ enum { TASKS_PHASES = 16 };
 
 typedef struct phase_tasks {
     int64_t tasks;
-    int64_t waves;  /* tasks of the thread that has most of them, if all take as long */
+    int64_t most;   /* tasks of the thread that gets most of them */
     double seconds; /* of all tasks on one thread; 0: not measured */
     double idle;    /* the share of the threads' time in which they have nothing to do */
 } phase_tasks;
@@ -22,16 +22,24 @@ typedef struct task_report {
     size_t num_phases; /* those with tasks; at most TASKS_PHASES are shown */
     phase_tasks phases[TASKS_PHASES];
     bool is_measured; /* each task has its own time; otherwise all tasks of a phase take the same */
-    double idle;      /* of all phases; only if measured, or if there is one phase */
+    bool has_idle;    /* lengths of tasks of several phases compare only if they were measured */
+    double idle;      /* of all phases */
 } task_report;
+
+/* How threads share tasks. */
+typedef struct task_shares {
+    int64_t most; /* tasks of the thread that gets most of them */
+    double end;   /* when the last one is done */
+    double idle;  /* the share of the threads' time until then in which they have nothing to do */
+} task_shares;
 
 /* Finds out about a call of the problem with these sizes. `schedule` NULL: the usual one. Measuring runs each task
  * alone on this thread. false, and a message, if that cannot be. */
 bool tasks_find(attune_context *context, const attune_problem *problem, const attune_schedule *schedule,
                 const call_sizes *sizes, uint32_t threads, bool measured, task_report *report);
 
-/* The share of idle time when `threads` take tasks of these lengths as attune's pool hands them out: in ranges, in
- * their order. */
-double tasks_idle(const double *lengths, int64_t count, uint32_t threads, double *end);
+/* `threads` take tasks of these lengths as attune's pool hands them out: in ranges, in their order. That the pool keeps
+ * a part of the tasks for each third cache is left out. */
+task_shares tasks_share(const double *lengths, int64_t count, uint32_t threads);
 
 #endif

@@ -96,11 +96,11 @@ static void print_tasks(const task_report *r) {
     for (size_t p = 0; p < r->num_phases; p++) {
         const phase_tasks *const phase = &r->phases[p];
         printf("%*sphase %zu: %lld task%s, at most %lld for a thread, idle %.1f %%", INDENT, "", p + 1,
-               (long long)phase->tasks, phase->tasks == 1 ? "" : "s", (long long)phase->waves, 100 * phase->idle);
+               (long long)phase->tasks, phase->tasks == 1 ? "" : "s", (long long)phase->most, 100 * phase->idle);
         if (r->is_measured) printf(", %s on one thread", table_time(phase->seconds * 1e6, number));
         printf("\n");
     }
-    if (r->num_phases > 1 && r->is_measured) printf("%*sidle in all %.1f %%\n", INDENT, "", 100 * r->idle);
+    if (r->num_phases > 1 && r->has_idle) printf("%*sidle in all %.1f %%\n", INDENT, "", 100 * r->idle);
 }
 
 /* Three digits with a fitting prefix. */
