@@ -1,12 +1,14 @@
 /* A parallel loop that threads join and leave at any time.
  *
- * An atomic counter hands out its tasks in ranges. On machines with several third caches there is one for each: the
- * tasks are cut into as many parts, and a thread begins with the part of its CPU's cache, so that neighbouring tasks,
- * which read the same keys and values, are near each other. Who finds nothing there helps with the other parts. The
- * thread that began the loop works too. In the end it waits for
- * the ranges that other threads have begun, and never for a thread that has not begun one. So a helper may come at any
- * time, even long after the loop: it then finds no tasks, and touches only the job, which lives until the last thread
- * has released it. */
+ * An atomic counter hands out its tasks in ranges. Where there are more threads than cores share a third cache, the
+ * tasks are cut into parts, one for each cache that the threads fill, with a counter each. A thread begins with the
+ * part of its CPU's cache, so that neighbouring tasks, which read the same keys and values, are near each other. Who
+ * finds nothing there helps with the other parts. Parts are counted by cores, threads by CPUs: with two threads on each
+ * core a chip of one third cache has two parts, which costs a little of that nearness and nothing else.
+ *
+ * The thread that began the loop works too. In the end it waits for the ranges that other threads have begun, and never
+ * for a thread that has not begun one. So a helper may come at any time, even long after the loop: it then finds no
+ * tasks, and touches only the job, which lives until the last thread has released it. */
 #ifndef ATTUNE_RUNTIME_JOB_H
 #define ATTUNE_RUNTIME_JOB_H
 
