@@ -1185,9 +1185,9 @@ ATTUNE_API void attune_drop_memory_cache(attune_context *context);
  * "generic" for CPUs that attune does not know. It is part of the key of kernels and of tuning results. It is found by
  * CPUID's family and model (MIDR on Arm), never by measuring. Each class has a description: numbers about a core and
  * its caches, by which schedules are chosen. Numbers that were given by hand make a class of their own, "custom-" and a
- * hash of all numbers, which shares neither kernels nor tuning results with others. Where nothing can be compiled
- * (ATTUNE_STRICT=1, no code generator), an entry of the cache for another class of the same instruction set is used
- * rather than failing. */
+ * hash of all numbers, whose kernels and tuning results are used for no other class. Where nothing can be compiled
+ * (ATTUNE_STRICT=1, no code generator), an entry of the cache for another class of the same instruction set, but no
+ * custom one, is used rather than failing. */
 typedef struct attune_machine_info {
     size_t struct_size;
     const char *cpu;              /* as the CPU names itself */

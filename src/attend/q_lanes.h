@@ -5,8 +5,9 @@
  *           is query r / group of head r % group), so that neighbours see nearly the same keys
  *   stripe  score_row_vectors * lanes rows: what a register tile spans
  *   task    up to task_row_vectors / score_row_vectors stripes of one KV head of one batch entry; spread evenly where
- * their number is known when compiling. Else there are tasks for the longest entry, and those without a stripe end at
- * once tile    the keys from t * kv_tile on, kv_tile of them or as many as there are
+ *           their number is known when compiling. Else there are tasks for the longest entry, and those without a
+ *           stripe end at once
+ *   tile    the keys from t * kv_tile on, kv_tile of them or as many as there are
  *
  * For each tile and stripe of a task: S^T = K Q^T with the running maximum (q_lanes_score.c), P = exp(S - max) and
  * the rescaling factor (q_lanes_softmax.c), O^T = O^T * factor + V^T P^T (q_lanes_value.c); at the end O^T / sum is

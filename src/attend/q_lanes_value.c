@@ -88,7 +88,7 @@ static void add_keys(q_lanes *c, const q_lanes_tile *tile, value_tile *t, const 
     MHA_STEPS(c->m, j, done, hi, 1) multiply(c, tile, t, j);
 }
 
-/* Page by page, so that the stripe table is read once for each. */
+/* Page by page, so that the block table is read once for each. */
 static void add_pages(q_lanes *c, const q_lanes_tile *tile, value_tile *t) {
     ir_builder *b = c->b;
     const ir_expr *size = ir_idx(b, c->m->p->page_size);

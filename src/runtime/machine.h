@@ -42,7 +42,8 @@ typedef struct at_core_cycles {
 void at_core_count(at_core_cycles *cycles);
 
 /* The description of a core with these cycles, and with caches of these sizes (0: not known). Rates become the nearest
- * of 1/2, 1, 2, 3, 4 and so on, so that the noise of a measurement changes nothing. What is not measured is generic. */
+ * of 1/4, 1/2, 1, 2, 3 and so on up to 8, so that the noise of a measurement changes nothing. What is not measured is
+ * generic. */
 at_description at_core_describe(const at_core_cycles *cycles, int64_t l1, int64_t l2, int64_t l3);
 
 #endif
