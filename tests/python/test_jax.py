@@ -92,6 +92,19 @@ def test_without_a_batch():
     close(found, stock(q[0], k[0], v[0]))
 
 
+def test_the_residual_of_padded_queries():
+    """They see no key, so that a merge of parts by their residuals leaves them out."""
+    q, k, v = tensors()
+    lens = jnp.asarray([3, 7], jnp.int32)
+    out, residual = attention(q, k, v, query_seq_lengths=lens, return_residual=True)
+    assert (out[0, 3:] == 0).all() and (residual[0, 3:] == -jnp.inf).all()
+    full = attention(q, k, v, return_residual=True)[1]
+    close(residual[0, :3], full[0, :3])
+    close(residual[1], full[1])
+    slope = jax.grad(lambda x: attention(x, k, v, query_seq_lengths=lens, return_residual=True)[1][:, :3].sum())(q)
+    assert jnp.isfinite(slope).all() and (slope[0, :3] != 0).any() and (slope[0, 3:] == 0).all()
+
+
 def test_the_residual_is_the_logarithm_of_the_sums():
     q, k, v = tensors()
     out, residual = attention(q, k, v, is_causal=True, return_residual=True)

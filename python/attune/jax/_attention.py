@@ -181,7 +181,7 @@ def attention(
 
     query is [batch, queries, heads, dim], key and value are [batch, keys, kv heads, dim], all of one float type; or all
     without batch. Values may have another last dim. bias and mask are broadcastable to [batch, heads, queries, keys].
-    A row that sees no key is 0.
+    A row that sees no key is 0, and -inf in the residual; so is a row from query_seq_lengths on.
 
     Beyond that function: bottom_right puts the last query, not the first one, at its end of the keys, for causality and
     windows; soft_cap > 0 is soft_cap * tanh(score / soft_cap); sinks (float32 [heads]) is the logit of one more key,
@@ -207,10 +207,12 @@ def attention(
     compute = _attend if all(sizes) else _plain.attention
     found = compute(options, q, k, v, bias, sinks, mask, kv_lens)
     out = found[0]
+    residual = jnp.swapaxes(found[1], 1, 2) if return_residual else None
     if q_lens is not None:
-        out = jnp.where((jnp.arange(rows) < q_lens[:, None])[:, :, None, None], out, 0)
+        is_row = (jnp.arange(rows) < q_lens[:, None])[:, :, None]
+        out = jnp.where(is_row[..., None], out, 0)
+        residual = None if residual is None else jnp.where(is_row, residual, -jnp.inf)
     out = out[0] if is_single else out
-    if not return_residual:
+    if residual is None:
         return out
-    residual = jnp.swapaxes(found[1], 1, 2)
     return out, residual[0] if is_single else residual
