@@ -93,8 +93,11 @@ static bool check_later(const node_source *s, const later_rule *rule, char *mess
     int64_t whole = rule->whole;
     char text[16] = "";
     if (rule->is_any) return true;
+    if (rule->text && !source_text(s, rule->name, text, sizeof text))
+        return !source_has_text(s, rule->name) ||
+               refuse(message, "%s is a long text; attune computes it with %s only", rule->name, rule->text);
     if (rule->text)
-        return !source_text(s, rule->name, text, sizeof text) || !strcmp(text, rule->text) ||
+        return !strcmp(text, rule->text) ||
                refuse(message, "%s is %s; attune computes it with %s only", rule->name, text, rule->text);
     source_whole(s, rule->name, &whole);
     return whole == rule->whole || refuse(message, "%s is %lld; attune computes it with %lld only", rule->name,
@@ -131,6 +134,9 @@ static bool check_heads(node_op op, const node_attributes *a, char *message) {
 }
 
 static bool check_numbers(node_op op, node_attributes *a, char *message) {
+    if (a->is_causal < 0 || a->is_causal > 1)
+        return refuse(message, "%s is %lld; it must be 0 or 1", op == NODE_MULTI_HEAD ? "unidirectional" : "is_causal",
+                      (long long)a->is_causal);
     if (!isnan(a->scale) && !(fabsf(a->scale) <= 1e38f)) return refuse(message, "scale is %g", (double)a->scale);
     /* The contributed operators take 0 for the default. */
     if (op != NODE_ATTENTION && a->scale == 0) a->scale = NAN;
@@ -164,6 +170,10 @@ static bool check_tensors(const node_source *s, node_spec *spec, char *message) 
         if (spec->wants_weights) return refuse(message, "it has the output qk, which attune does not compute");
         if (source_has_input(s, 8) || source_has_input(s, 9))
             return refuse(message, "it has past_sequence_length or cache_indirection, which attune does not support");
+        /* attune hides padding entirely: that is the same where what is added to its scores leaves nothing of them. */
+        if (source_has_input(s, 4) && !(a->mask_filter_value <= -1000))
+            return refuse(message, "mask_filter_value is %g; with a key_padding_mask attune computes -1000 or less",
+                          (double)a->mask_filter_value);
         return true;
     default:
         if (spec->wants_weights || a->weights_mode)

@@ -50,6 +50,15 @@ bool source_text(const node_source *s, const char *name, char *text, size_t capa
     return done(s->api, s->api->KernelInfoGetAttribute_string(s->info, name, text, &capacity));
 }
 
+bool source_has_text(const node_source *s, const char *name) {
+    size_t size = 0;
+    if (!s->node) return done(s->api, s->api->KernelInfoGetAttribute_string(s->info, name, NULL, &size));
+    const char *have;
+    for (size_t i = 0; (have = source_attribute(s, i)); i++)
+        if (!strcmp(have, name)) return true;
+    return false;
+}
+
 typedef ort_status *count_fn(const ort_kernel_info *info, size_t *count);
 typedef ort_status *name_fn(const ort_kernel_info *info, size_t index, char *name, size_t *size);
 

@@ -11,6 +11,9 @@ bool source_real(const node_source *source, const char *name, float *value);
 /* The same of a string; false if it is longer than the buffer, too. */
 bool source_text(const node_source *source, const char *name, char *text, size_t capacity);
 
+/* Whether the node has a text of this name, however long. */
+bool source_has_text(const node_source *source, const char *name);
+
 /* Whether an optional input or output is there. */
 bool source_has_input(const node_source *source, size_t index);
 bool source_has_output(const node_source *source, size_t index);

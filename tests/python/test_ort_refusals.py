@@ -17,6 +17,11 @@ LEFT = {
 }
 
 
+def multi_head(given, **attributes):
+    return support.model("MultiHeadAttention", given, {"output": TensorProto.FLOAT}, domain="com.microsoft",
+                         num_heads=3, **attributes)
+
+
 def group_query(given, num_outputs=3, **attributes):
     names = outputs() | ({"output_qk": TensorProto.FLOAT} if num_outputs == 4 else {})
     return support.model("GroupQueryAttention", given, names, domain="com.microsoft", num_heads=HEADS,
@@ -52,6 +57,42 @@ def test_output_of_scores_stays():
     assert len(got) == 4
     with pytest.raises(Exception, match="'the_node'.*the output qk"):
         support.session(model, "ops")
+
+
+MULTI_HEAD_LEFT = {
+    "filter": ("prefix", {"mask_filter_value": -1.0}, "mask_filter_value is -1; with a key_padding_mask"),
+    "no_filter": ("holes", {"mask_filter_value": 0.0}, "mask_filter_value is 0; with a key_padding_mask"),
+    "causality": ("plain", {"unidirectional": 2}, "unidirectional is 2; it must be 0 or 1"),
+}
+
+
+@pytest.mark.parametrize("name", MULTI_HEAD_LEFT)
+def test_numbers_that_mean_something_else(name):
+    case, attributes, sentence = MULTI_HEAD_LEFT[name]
+    given, _ = MULTI_HEAD[case]
+    model = multi_head(given, **attributes)
+    before = support.ran("MultiHeadAttention")
+    got = support.session(model, "ep").run(None, support.feeds(given))
+    assert support.ran("MultiHeadAttention") == before
+    np.testing.assert_array_equal(got[0], support.session(model).run(None, support.feeds(given))[0])
+    with pytest.raises(Exception, match=sentence):
+        support.session(model, "ops")
+
+
+@pytest.mark.parametrize("entry", support.ENTRIES)
+@pytest.mark.parametrize("value", (-1000.0, -3e38))
+def test_masks_that_hide_entirely(value, entry):
+    given, _ = MULTI_HEAD["holes"]
+    model = multi_head(given, mask_filter_value=value)
+    before = support.ran("MultiHeadAttention")
+    support.session(model, entry).run(None, support.feeds(given))
+    assert support.ran("MultiHeadAttention") == before + 1
+
+
+def test_a_long_text_is_not_a_missing_one():
+    given, _ = GROUP_QUERY["prompt"]
+    with pytest.raises(Exception, match="k_quant_type is a long text"):
+        support.session(group_query(given, k_quant_type="PER_CHANNEL_OF_BLOCKS"), "ops")
 
 
 BAD = {
@@ -109,11 +150,6 @@ def test_bad_masks(entry):
     session = support.session(model, entry)
     with pytest.raises(Exception, match="key_padding_mask is of shape"):
         session.run(None, support.feeds(given | {"key_padding_mask": np.ones((2, 6), np.int32)}))
-
-
-def multi_head(given, **attributes):
-    return support.model("MultiHeadAttention", given, {"output": TensorProto.FLOAT}, domain="com.microsoft",
-                         num_heads=3, **attributes)
 
 
 FOUR_DIMS = np.zeros((2, 3, 9, 16), np.float32)
