@@ -182,6 +182,10 @@ static bool set_mask(multi_head *m) {
     if (!mask->is_given || !batch || !keys) return true;
     if (mask->type != ORT_INT32) return call_fail(c, "key_padding_mask must be int32");
     if (mask->rank == 1 && mask->dims[0] == batch) return mask_by_length(m, mask->data);
+    if (mask->rank == 1 && mask->dims[0] == 3 * batch + 2) {
+        c->code = ORT_NOT_IMPLEMENTED;
+        return call_fail(c, "key_padding_mask of [3 * batch + 2], lengths and starts of sequences, is not supported");
+    }
     if (mask->rank == 3)
         return call_expect(c, "key_padding_mask", mask, 3, (int64_t[]){batch, c->q.dims[2], keys}) &&
                mask_by_keys(m, c->q.dims[2]);

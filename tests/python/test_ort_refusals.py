@@ -179,6 +179,13 @@ def test_causality_with_more_keys_than_queries(entry):
 
 
 @pytest.mark.parametrize("entry", support.ENTRIES)
+def test_masks_of_lengths_and_starts(entry):
+    given = MULTI_HEAD["prefix"][0] | {"key_padding_mask": np.array([7, 4, 0, 7, 14, 0, 7, 14], np.int32)}
+    with pytest.raises(onnxruntime.capi.onnxruntime_pybind11_state.NotImplemented, match=r"\[3 \* batch \+ 2\]"):
+        support.session(multi_head(given), entry).run(None, support.feeds(given))
+
+
+@pytest.mark.parametrize("entry", support.ENTRIES)
 def test_empty_batch(entry):
     """No queries: an empty result, as of stock ONNX Runtime."""
     given, attributes = MULTI_HEAD["plain"]
