@@ -320,6 +320,30 @@ static void bad_angles(void **state) {
     close_call();
 }
 
+/* Some libraries give a tensor without elements strides of 0, NumPy among them. */
+static void no_elements(void **state) {
+    (void)state;
+    static const sample open = {.problem = "num_heads=2,seq_q=dynamic,seq_kv=dynamic,head_dim=8",
+                                .sizes = "seq_q=3,seq_kv=4"};
+    open_call(&open);
+    call.arguments.seq_kv = ATTUNE_NOT_SET;
+    static const char *const names[] = {"k", "v"};
+    for (int i = 0; i < 2; i++) {
+        foreign f = foreign_of(names[i]);
+        f.tensor.shape = f.shape;
+        f.tensor.strides = f.strides;
+        f.shape[2] = 0;
+        memset(f.strides, 0, sizeof f.strides);
+        assert_ok(attune_bind_dlpack(&call.arguments, kernel, names[i], &f.tensor), names[i]);
+    }
+    assert_int_equal(call.arguments.seq_kv, 0);
+    assert_int_equal(call.arguments.k_strides[3], 1);
+    assert_int_equal(call.arguments.k_strides[1], 8);
+    assert_ok(attune_run(sample_context, kernel, &call.arguments), "run");
+    assert_true(call.arguments.out && *(const float *)call.arguments.out == 0);
+    close_call();
+}
+
 /* Rows of partial results are batch * num_heads * seq_q, of which seq_q may be open. */
 static void bad_parts(void **state) {
     (void)state;
@@ -365,6 +389,7 @@ int main(void) {
         cmocka_unit_test(permuted_tensors),
         cmocka_unit_test(masks),
         cmocka_unit_test(repeated_elements),
+        cmocka_unit_test(no_elements),
         cmocka_unit_test(bad_tensors),
         cmocka_unit_test(bad_tables),
         cmocka_unit_test(bad_angles),

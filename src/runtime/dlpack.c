@@ -204,9 +204,22 @@ static attune_status check_not_repeated(const binding *b, at_error *err) {
         b->t->name, repeated);
 }
 
+/* Without elements strides are anything, and 0 in some libraries: they become contiguous ones. */
+static void take_no_elements(binding *b) {
+    const int last = b->t->rank - 1;
+    int64_t stride = b->t->inner_stride;
+    bool is_empty = false;
+    for (int d = b->first; d <= last; d++) is_empty |= b->dims[d] == 0;
+    for (int d = last; is_empty && d >= b->first; d--) {
+        if (!mha_is_broadcast(&b->s->problem, b->t, d)) b->strides[d] = stride;
+        if (b->dims[d] > 1 && __builtin_mul_overflow(stride, b->dims[d], &stride)) stride = INT64_MAX;
+    }
+}
+
 /* With at most one element along a dimension its stride may be anything. attune chooses one that suits it. */
 static attune_status take_strides(binding *b, at_error *err) {
     const int last = b->t->rank - 1;
+    take_no_elements(b);
     for (int d = b->first; d <= last; d++) {
         if (b->dims[d] <= 1) b->strides[d] = d == last ? b->t->inner_stride : 0;
         if (b->strides[d] < 0 || b->strides[d] > MHA_MAX_STRIDE)
