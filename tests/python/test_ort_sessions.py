@@ -176,3 +176,9 @@ def test_beside_torch(order):
     done = subprocess.run([sys.executable, "-c", "".join(parts)], cwd=HERE, text=True, capture_output=True,
                           timeout=300)
     assert done.returncode == 0, done.stderr
+
+
+def test_the_module_is_imported_when_first_used():
+    code = "import attune; print(attune.ort.library_path())"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert "libattune-ort" in done.stdout, done.stderr
