@@ -107,11 +107,13 @@ static bool find_lengths(group_query *g) {
         return call_fail(c, "total_sequence_length is %lld; there are %lld new keys", (long long)g->total,
                          (long long)g->rows);
     const int64_t past = g->in[PAST_KEY].is_given ? g->in[PAST_KEY].dims[2] : 0;
+    if (g->total > past + g->rows)
+        return call_fail(c, "total_sequence_length is %lld; there are %lld keys in the past and %lld new ones",
+                         (long long)g->total, (long long)past, (long long)g->rows);
     g->room = g->total > past ? g->total : past;
     c->keys = g->total;
     if (g->rows == g->total || !g->batch) return true;
-    const int64_t most = g->total - g->rows < past ? g->total : past + g->rows;
-    const int32_t *const last = call_indices(c, "seqlens_k", lens, g->batch, g->rows - 1, most - 1);
+    const int32_t *const last = call_indices(c, "seqlens_k", lens, g->batch, g->rows - 1, g->total - 1);
     if (!last) return false;
     int32_t *const lengths = (int32_t *)(uintptr_t)last; /* its own scratch */
     bool differ = false;

@@ -97,6 +97,8 @@ def test_a_long_text_is_not_a_missing_one():
 
 BAD = {
     "total_too_small": ("prompt", {"total_sequence_length": np.array([3], np.int32)}, "total_sequence_length is 3"),
+    "total_too_large": ("token", {"total_sequence_length": np.array([60], np.int32)},
+                        "total_sequence_length is 60; there are 12 keys in the past and 1 new ones"),
     "lengths_negative": ("token", {"seqlens_k": np.array([-5], np.int32)}, r"seqlens_k\[0\] is -5"),
     "lengths_too_large": ("token", {"seqlens_k": np.array([1000], np.int32)}, r"seqlens_k\[0\] is 1000"),
     "lengths_of_others": ("prompt", {"seqlens_k": np.array([8, 8, 8], np.int32)}, "seqlens_k must be"),
@@ -128,18 +130,13 @@ def test_bad_calls(name, entry):
 
 @pytest.mark.parametrize("entry", support.ENTRIES)
 def test_no_memory_for_an_output(entry):
-    """Caches of 2^31 keys, 68 GB each for 128 entries: ONNX Runtime throws through attune."""
-    given, attributes = GROUP_QUERY["token"]
-    wide = {name: np.repeat(array, 128, 0) if array.ndim > 1 and "cache" not in name else array
-            for name, array in support.feeds(given).items()}
-    wide["seqlens_k"] = np.full(128, 12, np.int32)
-    wide["total_sequence_length"] = np.array([2**31 - 1], np.int32)
-    wide["cos_cache"] = wide["sin_cache"] = np.zeros((2, 16), np.float32)
-    model = make(given, attributes | {"do_rotary": 0})
-    session = support.session(model, entry)
+    """Scores of 2^46 bytes: ONNX Runtime throws through attune."""
+    given = {name: np.zeros((1, 1, 9, 1), np.float32) for name in ("Q", "K", "V")}
+    names = [("Y", TensorProto.FLOAT), ("", 0), ("", 0), ("scores", TensorProto.FLOAT)]
+    session = support.session(support.model("Attention", given, names, opset=23), entry)
     with pytest.raises(Exception, match="llocat|memory"):
-        session.run(None, wide)
-    session.run(None, support.feeds(given))
+        session.run(None, {name: np.zeros((1, 1, 2**22, 1), np.float32) for name in given})
+    session.run(None, given)
 
 
 @pytest.mark.parametrize("entry", support.ENTRIES)
