@@ -22,9 +22,10 @@ for shard in 1 2 3 4; do "$attune" sweep --dry-run --shard=$shard/4 $grid; done 
 [ "$(head -n 2 "$work/shards")" = "$(sed -n '1p;5p' "$work/all")" ] &&
     cmp <(sort "$work/shards") <(sort "$work/all")
 report $? "every problem is in one shard, and neighbours are in different ones"
-for bad in 0/2 3/2 2 1/ /2 -1/2 1/0 1/2/3 x/y 1/2x; do
-    expect "no shard: $bad" 2 "--shard must be I/N with I from 1 to N, such as 2/8, not '$bad'" \
-        "${sweep[@]}" --shard=$bad $grid
+for bad in 0/2 3/2 2 1/ /2 -1/2 1/0 1/2/3 x/y 1/2x '1/ 2' ' 1/2' '1/+2' '+1/2' \
+    99999999999999999999/2 1/99999999999999999999; do
+    expect "no shard: $bad" 2 "--shard must be I/N with I from 1 to N, such as 2/8, not '${bad//+/[+]}'" \
+        "${sweep[@]}" "--shard=$bad" $grid
 done
 expect "a shard without a problem" 1 'shard 7 of 7 has no problem: there are 6' "${sweep[@]}" --shard=7/7 $grid
 expect "a shard is measured" 0 '^3 kernels compiled' "${sweep[@]}" --shard=1/2 -o "$work/one.json" $grid
@@ -117,6 +118,8 @@ refuse "damaged results" 'damaged.json is no sweep' "$attune" sweep merge "$work
 refuse "half a file" 'half.json is no sweep: line' "$attune" sweep merge "$work/half.json"
 refuse "no file" 'none.json' "$attune" sweep merge "$work/none.json"
 refuse "a place that cannot be written" 'no/where' "$attune" sweep merge -o "$work/no/where" "$work/one.json"
-expect "nothing" 2 'files of sweeps are needed' "$attune" sweep merge
+expect "nothing" 2 '^attune sweep merge: files of sweeps are needed' "$attune" sweep merge
+expect "the name in the help" 0 '^Usage: attune sweep merge .OPTION.... FILE' "$attune" sweep merge --help
+expect "merge after an option" 2 'merge comes first: attune sweep merge' "$attune" sweep --json merge "$work/one.json"
 expect "two kinds of output" 2 'both want standard output' "$attune" sweep merge --csv --json "$work/one.json"
 echo "1..$number"

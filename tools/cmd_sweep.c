@@ -65,9 +65,11 @@ static double parse_spread(struct argp_state *state, const char *text) {
 }
 
 static void parse_shard(struct argp_state *state, const char *text, sweep_options *o) {
-    char *end = NULL;
-    const unsigned long shard = strtoul(text, &end, 10), all = *end == '/' ? strtoul(end + 1, &end, 10) : 0;
-    if (*end || *text < '1' || *text > '9' || !all || shard > all || all > MOST_LIMIT)
+    const char *const slash = strchr(text, '/');
+    const bool is_numbers = !text[strspn(text, "0123456789/")] && slash && !strchr(slash + 1, '/');
+    const unsigned long shard = is_numbers ? strtoul(text, NULL, 10) : 0;
+    const unsigned long all = shard ? strtoul(slash + 1, NULL, 10) : 0;
+    if (!all || shard > all || all > MOST_LIMIT)
         argp_error(state, "--shard must be I/N with I from 1 to N, such as 2/8, not '%s'", text);
     o->shard = shard;
     o->num_shards = all;
@@ -97,6 +99,9 @@ static error_t parse(int key, char *argument, struct argp_state *state) {
     case TOOL_KEY_DRY_RUN: o->is_dry = true; return 0;
     case TOOL_KEY_MAX_SPREAD: o->max_spread = parse_spread(state, argument); return 0;
     case ARGP_KEY_ARG:
+        if (strcmp(argument, "merge") == 0)
+            argp_error(state, "merge comes first: attune sweep merge [OPTION...] FILE...; a file of grids with this "
+                              "name is ./merge");
         if (o->num_grids == MAX_GRIDS) argp_error(state, "at most %d grids fit in one run", MAX_GRIDS);
         o->grids[o->num_grids++] = argument;
         return 0;
@@ -412,7 +417,11 @@ static int print_problems(const sweep_options *o) {
 }
 
 int cmd_sweep(int argc, char **argv) {
-    if (argc > 1 && strcmp(argv[1], "merge") == 0) return sweep_merge(argc - 1, argv + 1);
+    if (argc > 1 && strcmp(argv[1], "merge") == 0) {
+        static char title[] = "attune sweep merge";
+        argv[1] = title;
+        return sweep_merge(argc - 1, argv + 1);
+    }
     static const struct argp argp = {
         options,
         parse,
