@@ -20,6 +20,7 @@ import shutil
 import socket
 import subprocess
 import tempfile
+import time
 import warnings
 from pathlib import Path
 from typing import Any, Callable, Dict, Iterator, List, Mapping, NamedTuple, Optional, Sequence, Set, Tuple, Union
@@ -36,6 +37,7 @@ Problems = Union[str, Problem, Sequence[Union[str, Problem]]]
 _MACHINE = (
     "cpu", "cpu_family", "cpu_model", "cpu_stepping", "machine", "isa", "llvm", "version", "generator", "threads",
 )  # fmt: skip
+_WRITE_SECONDS = 1.0  # a file of many results is not written after each of them
 _SETTINGS = ("schema", "samples", "sizes", "cold_data")
 
 
@@ -191,6 +193,7 @@ class _Sweep:
         self.output = None if output is None else Path(output)
         self.settings = settings  # those of the results, as far as they are known
         self.is_new = False  # something was measured
+        self.written = float("-inf")  # when, by the clock
         self.rows: Dict[Tuple[Any, ...], Row] = {}  # by problem and machine
         self.cache = {"hits": 0, "misses": 0, "compile_ms": 0.0}
         if self.output is not None and self.output.exists():
@@ -224,15 +227,27 @@ class _Sweep:
                     f"{name}={value}"
                 )
 
-    def add(self, document: Dict[str, Any]) -> None:
+    def add(self, document: Dict[str, Any]) -> Optional[Error]:
+        """What keeps the results out; None: they are in."""
         schema = self.settings.setdefault("schema", document["schema"])
         if document["schema"] != schema:
-            raise InvalidArgumentError(f"its schema is {document['schema']}, and that of the others {schema}")
+            return InvalidArgumentError(f"its schema is {document['schema']}, and that of the others {schema}")
         self.rows |= {_place(row): row for row in _rows(document)}
         self.cache = {name: value + document["cache"][name] for name, value in self.cache.items()}
         self.settings |= {name: document[name] for name in _SETTINGS}
         self.is_new = True
-        self.write()
+        if time.monotonic() - self.written >= _WRITE_SECONDS:
+            self.write()
+        return None
+
+    @contextlib.contextmanager
+    def kept(self, order: Sequence[str]) -> Iterator[None]:
+        """However it ends, the file has all results, in this order."""
+        try:
+            yield
+        finally:
+            if self.is_new:
+                self.write(order)
 
     def problems(self) -> Set[str]:
         """Those that any machine has measured."""
@@ -265,6 +280,7 @@ class _Sweep:
         try:
             beside.write_text(json.dumps(self.document(order), indent=1) + "\n")
             beside.replace(self.output)
+            self.written = time.monotonic()
         except OSError as error:
             raise FileError(f"{self.output}: cannot write: {error.strerror}") from None
 
@@ -287,8 +303,8 @@ def sweep(
     """Measures each problem of a grid once, on whichever worker is free. Returns the JSON document of
     `attune sweep merge`: each result has the header of its machine, and results of one machine stand together.
 
-    grid: text as for `attune sweep`, or several. output: a file that is written after each result; one that has
-    results is continued with the problems that no machine has measured. threads, samples, sizes, cold_data,
+    grid: text as for `attune sweep`, or several. output: a file that is written every second and at the end; one that
+    has results is continued with the problems that no machine has measured. threads, samples, sizes, cold_data,
     max_spread (a share; None: measure once), limit: as for `attune sweep`. progress: a function of the number of
     problems with a result, and of all. command: `attune` on the workers, where it is neither beside the library nor
     on the PATH. workers: only these, as for client.submit.
@@ -305,20 +321,15 @@ def sweep(
     measured = found.problems()
     calls = {name: (text, options, command) for name, text in problems.items() if name not in measured}
     done = len(problems) - len(calls)
-    for name, result in _finished(client, _measure, calls, workers):
-        if isinstance(result, BaseException):
-            _warn(name, result)
-            continue
-        try:
-            found.add(result)
-        except InvalidArgumentError as error:
-            _warn(name, error)
-            continue
-        done += 1
-        if progress:
-            progress(done, len(problems))
-    if found.is_new:
-        found.write(list(problems))
+    with found.kept(list(problems)):
+        for name, result in _finished(client, _measure, calls, workers):
+            error = result if isinstance(result, BaseException) else found.add(result)
+            if error:
+                _warn(name, error)
+                continue
+            done += 1
+            if progress:
+                progress(done, len(problems))
     return found.document(list(problems))
 
 

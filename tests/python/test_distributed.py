@@ -4,8 +4,10 @@ import json
 import os
 import signal
 import subprocess
+import time
 import warnings
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -125,8 +127,7 @@ def test_results_of_other_sizes_are_not_mixed(client, tmp_path):
 def test_results_of_another_schema_are_not_mixed(tmp_path):
     text = file_of(tmp_path / "out.json", document("a"))
     found = cluster._Sweep(tmp_path / "out.json", {})
-    with pytest.raises(attune.InvalidArgumentError, match="its schema is 3, and that of the others 2"):
-        found.add(document("b", schema=3))
+    assert "its schema is 3, and that of the others 2" in str(found.add(document("b", schema=3)))
     assert (tmp_path / "out.json").read_text() == text and len(found.rows) == 1
 
 
@@ -164,6 +165,22 @@ def test_damaged_files_are_refused(tmp_path, broken, why):
     path.write_text(json.dumps(whole))
     with pytest.raises(attune.FileError, match=f"out.json is no sweep that could be continued: .*{why}"):
         cluster._Sweep(path, {"samples": 1})
+
+
+def test_the_file_is_written_once_a_second_and_at_the_end(tmp_path, monkeypatch):
+    now, path, counts = [0.0], tmp_path / "out.json", []
+    monkeypatch.setattr(cluster, "time", SimpleNamespace(monotonic=lambda: now[0]))
+
+    def in_file():
+        return [row["problem"] for row in json.loads(path.read_text())["results"]]
+
+    found = cluster._Sweep(path, {})
+    with pytest.raises(KeyboardInterrupt), found.kept(["e", "d", "c", "b", "a"]):
+        for problem, now[0] in (("a", 0.0), ("b", 0.5), ("c", 0.9), ("d", 1.0), ("e", 1.5)):
+            found.add(document(problem))
+            counts.append(len(in_file()))
+        raise KeyboardInterrupt
+    assert counts == [1, 1, 1, 4, 4] and in_file() == ["e", "d", "c", "b", "a"]
 
 
 class Places(list):
@@ -212,8 +229,10 @@ def test_what_a_dead_worker_left_behind_keeps_the_machine(client, tmp_path):
     path, pids = tmp_path / "log", client.run(os.getpid)
     address, pid = next(iter(pids.items()))
     future = client.submit(occupied, str(path), 1.5, pure=False, workers=[address], allow_other_workers=True)
+    deadline = time.monotonic() + 60
     while not path.exists():
-        pass
+        assert time.monotonic() < deadline, "no measurement has begun"
+        time.sleep(0.01)
     os.kill(pid, signal.SIGKILL)
     future.result(timeout=120)  # done again by another worker
     assert path.read_text().split() == ["begin", "end"] * 2
