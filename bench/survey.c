@@ -56,12 +56,14 @@ static bool best_sample(const survey *s, const bench_entry *e, double *us) {
     return true;
 }
 
-/* There and back by turns, so that no problem always comes after the same one. */
+/* There and back by turns, so that no problem always comes after the same one. A problem whose call fails has no samples,
+ * and is left out from there on. */
 static bool plain_rounds(const survey *s, bench_entry *list, size_t count) {
     for (size_t round = 0; round < s->rounds; round++)
         for (size_t i = 0; i < count; i++) {
             bench_entry *const e = &list[round % 2 ? count - 1 - i : i];
-            if (!best_sample(s, e, &e->samples_us[e->count++])) return false;
+            if (e->count != round) continue;
+            e->count = best_sample(s, e, &e->samples_us[round]) ? round + 1 : 0;
         }
     return true;
 }
