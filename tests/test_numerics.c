@@ -98,8 +98,12 @@ static void test_long_sums(void **state) {
 static attune_schedule schedule_by(attune_strategy strategy, const attune_problem *p, attune_context *context) {
     attune_schedule s = ATTUNE_SCHEDULE_INIT;
     if (strategy == ATTUNE_Q_LANES) return q_lanes_schedule(p, at_target_find("x86-64"));
-    assert_int_equal(attune_schedule_choose(context, p, &s), ATTUNE_OK);
-    assert_int_equal(s.strategy, ATTUNE_D_LANES);
+    assert_int_equal(attune_schedule_parse("strategy=d_lanes,lanes=4,score_rows=1,score_keys=4,score_column_vectors=1,"
+                                           "value_rows=1,value_column_vectors=1,value_keys=4,kv_tile=192,kv_chunk=192",
+                                           &s),
+                     ATTUNE_OK);
+    if (p->reproducible) s.kv_tile = s.kv_chunk = mha_reproducible_kv_tile(p);
+    assert_int_equal(attune_schedule_check(context, p, &s), ATTUNE_OK);
     return s;
 }
 

@@ -183,7 +183,8 @@ static void a_winner_is_confirmed_by_whole_calls(void **state) {
                         &result, &err))
         fail_msg("%s", err.message);
     assert_true(search.runner.whole > 1e-3);
-    if (18 * search.runner.whole < 0.5) assert_true(search.runner.share == 1 && search.runner.samples == 1);
+    /* Not where other programs interrupt many samples. */
+    if (18 * search.runner.whole < 0.5 && result.interrupted <= 0.02) assert_true(search.runner.share == 1 && search.runner.samples == 1);
     tune_search_free(&search);
     attune_context_destroy(context);
     free(memory);
