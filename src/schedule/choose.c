@@ -24,7 +24,7 @@ static bool has_fast_vectors(const at_target *target, const at_description *mach
     return machine->fma > at_description_slots(machine, target->vector_bytes);
 }
 
-/* A block of a vector of rows leaves fewest rows empty, and fewest hidden keys to compute; an element of K then is an
+/* A stripe of a vector of rows leaves fewest rows empty, and fewest hidden keys to compute; an element of K then is an
  * operand in memory, which costs fma nothing. It costs dot2 something: two vectors, or four where that fills up no more
  * rows. Long rows of K are better read for four vectors at a time. */
 static int64_t wide_score_vectors(const attune_problem *p, const at_target *target, const at_description *machine,
@@ -129,19 +129,19 @@ static int32_t choose_kv_tile(const attune_problem *p, const at_target *target, 
  * are put in pairs each time, and rows are many, tasks are longer. */
 static int32_t choose_task(const attune_problem *p, const at_target *target, const attune_schedule *s) {
     enum { LARGE_HEAD = 96 * 1024, MANY_ROWS = 512 };
-    /* Operations of a task at most, unless it is one block: 1.5 to 2 ms of a core, after which a call that was
+    /* Operations of a task at most, unless it is one stripe: 1.5 to 2 ms of a core, after which a call that was
      * cancelled ends. Pairs do twice as many in that time. */
     static const double LONGEST = 200e6;
     const int64_t rows = expected_rows(p), head = expected_keys(p) * (p->head_dim + p->head_dim_v);
     const bool is_large = head >= LARGE_HEAD || mha_attends_by_pairs(p, target);
     const int64_t vectors =
         (is_large && rows >= MANY_ROWS ? 8 : 4) * (has_wide_vectors(target) ? 4 : s->score_row_vectors);
-    const int64_t block_rows = (int64_t)s->lanes * s->score_row_vectors;
-    const double block = 2.0 * (double)head * (double)block_rows;
-    const int64_t fit = (int64_t)((mha_attends_by_pairs(p, target) ? 2 : 1) * LONGEST / block);
-    const int64_t blocks =
-        min_of(min_of(vectors / s->score_row_vectors, ceil_div(rows, block_rows)), fit > 1 ? fit : 1);
-    return (int32_t)(blocks * s->score_row_vectors);
+    const int64_t stripe_rows = (int64_t)s->lanes * s->score_row_vectors;
+    const double stripe = 2.0 * (double)head * (double)stripe_rows;
+    const int64_t fit = (int64_t)((mha_attends_by_pairs(p, target) ? 2 : 1) * LONGEST / stripe);
+    const int64_t stripes =
+        min_of(min_of(vectors / s->score_row_vectors, ceil_div(rows, stripe_rows)), fit > 1 ? fit : 1);
+    return (int32_t)(stripes * s->score_row_vectors);
 }
 
 void mha_choose_q_lanes(const attune_problem *p, const at_target *target, const at_description *machine,

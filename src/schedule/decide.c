@@ -52,9 +52,10 @@ bool mha_may_keep_rows(const attune_problem *p, const attune_schedule *s) {
 
 bool mha_takes_rows_at_once(const attune_problem *p, const attune_schedule *s) {
     const int64_t rows = p->seq_q * (p->num_heads / p->num_kv_heads), keys = keys_of(p);
-    const int64_t block = (int64_t)s->score_row_vectors * s->lanes;
-    return p->seq_q >= 1 && keys >= 1 && keys <= s->kv_tile && (rows <= block || rows % block == 0) && !p->is_ragged &&
-           !p->page_size && !p->has_sinks && !hides_keys(p) && is_float(p->v_dtype) && is_float(p->k_dtype);
+    const int64_t stripe = (int64_t)s->score_row_vectors * s->lanes;
+    return p->seq_q >= 1 && keys >= 1 && keys <= s->kv_tile && (rows <= stripe || rows % stripe == 0) &&
+           !p->is_ragged && !p->page_size && !p->has_sinks && !hides_keys(p) && is_float(p->v_dtype) &&
+           is_float(p->k_dtype);
 }
 
 bool mha_may_take_rows(const attune_problem *p, const attune_schedule *s) {

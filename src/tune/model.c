@@ -84,9 +84,9 @@ static tune_costs q_lanes_costs(const attune_problem *p, const tune_machine *m, 
     const double lanes = s->lanes, rows = rows_of(p), keys = keys_of(p), dim = (double)p->head_dim;
     const double dim_v = (double)p->head_dim_v, tile_rows = s->score_row_vectors * lanes,
                  tile = smaller(s->kv_tile, keys);
-    const double blocks = round_up(rows, tile_rows) / tile_rows,
+    const double stripes = round_up(rows, tile_rows) / tile_rows,
                  per_task = (double)s->task_row_vectors / s->score_row_vectors;
-    const double tasks = round_up(blocks, per_task) / per_task, tiles = round_up(keys, tile) / tile;
+    const double tasks = round_up(stripes, per_task) / per_task, tiles = round_up(keys, tile) / tile;
     const bool pairs = mha_attends_by_pairs(p, m->target);
     const double padded = round_up(tile, s->score_keys), turns = share_of_turns(pairs);
     const double multiply = pairs ? c.dot : c.multiply;
@@ -119,14 +119,14 @@ static tune_costs q_lanes_costs(const attune_problem *p, const tune_machine *m, 
     const double softmax = s->score_row_vectors * (tile * SOFTMAX * c.multiply + 40);
     const double visible =
         mha_sees_more_later(p) ? 0.5 + 0.5 * smaller(1, (s->score_keys + tile_rows) / larger(keys, 1)) : 1;
-    const double times = blocks * tiles * visible;
+    const double times = stripes * tiles * visible;
     /* Lines of a head that its first user waits for a little, unless they were asked for. */
     const double lines = ((rows + keys) * (dim + dim_v) * ELEMENT) / 64;
     const double arriving = lines * (s->task_prefetch == ATTUNE_PREFETCH_HEAD ? ASKED : MISSED);
     return (tune_costs){.scores = times * scores,
                         .softmax = times * softmax,
                         .values = times * values,
-                        .tasks = tasks * TASK_START + blocks * tile_rows * (dim + dim_v) * 0.4 + arriving};
+                        .tasks = tasks * TASK_START + stripes * tile_rows * (dim + dim_v) * 0.4 + arriving};
 }
 
 static tune_costs d_lanes_costs(const attune_problem *p, const tune_machine *m, const attune_schedule *s) {
@@ -184,9 +184,9 @@ static double gemm_cost(const attune_problem *p, const tune_machine *m, const at
     const double turns = share_of_turns(pairs), rescale = c.load + c.multiply + c.store;
     const double tile =
         depth * turns * gemm_turn(m, &c, pairs, s) + passes * (20 + rescale * s->gemm_rows * s->gemm_column_vectors);
-    const double blocks = round_up(rows, s->gemm_task_rows) / s->gemm_task_rows;
+    const double tasks = round_up(rows, s->gemm_task_rows) / s->gemm_task_rows;
     return round_up(rows, s->gemm_rows) / s->gemm_rows * columns / (s->gemm_column_vectors * s->lanes) * tile +
-           blocks * columns * depth * turns / 64;
+           tasks * columns * depth * turns / 64;
 }
 
 tune_costs tune_model(const attune_problem *p, const tune_machine *m, const attune_schedule *s) {

@@ -58,7 +58,7 @@ static void print_attention(const explanation *e) {
         printf("%*sproducts: %d x %d = %d accumulators, %d rows in a task\n", INDENT, "", s->gemm_rows,
                s->gemm_column_vectors, s->gemm_rows * s->gemm_column_vectors, s->gemm_task_rows);
     if (!q || !e->has_tiles) return;
-    print_waste("rows", e->tiles.rows, e->tiles.block);
+    print_waste("rows", e->tiles.rows, e->tiles.stripe);
     print_waste("keys", e->tiles.keys, s->score_keys);
 }
 

@@ -13,11 +13,11 @@ bool tile_cut_of(const attune_problem *p, const attune_schedule *s, tile_cut *cu
     *cut =
         (tile_cut){.rows = p->seq_q > 0 ? p->seq_q * (p->num_heads / p->num_kv_heads) : 0, .keys = keys > 0 ? keys : 0};
     if (!cut->rows || !cut->keys) return false;
-    cut->block = q ? (int64_t)s->score_row_vectors * s->lanes : s->score_rows;
+    cut->stripe = q ? (int64_t)s->score_row_vectors * s->lanes : s->score_rows;
     cut->tile = smaller(s->kv_tile, cut->keys);
-    cut->blocks = ceil_div(cut->rows, cut->block);
+    cut->stripes = ceil_div(cut->rows, cut->stripe);
     cut->tiles = ceil_div(cut->keys, cut->tile);
-    cut->blocks_in_task = q ? smaller(s->task_row_vectors / s->score_row_vectors, cut->blocks) : cut->blocks;
+    cut->stripes_in_task = q ? smaller(s->task_row_vectors / s->score_row_vectors, cut->stripes) : cut->stripes;
     cut->tiles_in_task = q ? cut->tiles : smaller(ceil_div(s->kv_chunk, s->kv_tile), cut->tiles);
     return true;
 }
@@ -27,7 +27,7 @@ typedef struct span {
     int64_t low, high;
 } span;
 
-/* The keys that the rows of a block see, as spans of tiles. */
+/* The keys that the rows of a stripe see, as spans of tiles. */
 typedef struct sights {
     span some;    /* some row may see a key of these by window and causality */
     span globals; /* these hold a key that all may see */
@@ -42,16 +42,16 @@ static attune_sight sight_of(const attune_problem *p, const tile_cut *cut, int64
     return sight;
 }
 
-static sights sights_of(const attune_problem *p, const tile_cut *cut, int64_t block) {
+static sights sights_of(const attune_problem *p, const tile_cut *cut, int64_t stripe) {
     const int64_t tile = cut->tile;
-    const attune_sight s = sight_of(p, cut, block * cut->block, smaller((block + 1) * cut->block, cut->rows));
+    const attune_sight s = sight_of(p, cut, stripe * cut->stripe, smaller((stripe + 1) * cut->stripe, cut->rows));
     return (sights){
         .some = {s.some_begin / tile, ceil_div(s.some_end, tile) - 1},
         .globals = {0, ceil_div(s.global_end, tile) - 1},
         .all = {ceil_div(s.all_begin, tile), s.all_end == cut->keys ? cut->tiles - 1 : s.all_end / tile - 1}};
 }
 
-/* Whether the rows of a block see the keys of a tile, as far as the problem alone says it. */
+/* Whether the rows of a stripe see the keys of a tile, as far as the problem alone says it. */
 typedef enum tile_sight { TILE_LEFT_OUT = 0, TILE_COMPARED, TILE_SEEN, TILE_SIGHTS } tile_sight;
 
 static bool holds(span s, int64_t tile) { return s.low <= tile && tile <= s.high; }
@@ -65,7 +65,7 @@ static int64_t length(span s) { return larger(0, s.high - s.low + 1); }
 
 static int64_t common(span a, span b) { return length((span){larger(a.low, b.low), smaller(a.high, b.high)}); }
 
-/* Whether all blocks see the same: everything. */
+/* Whether all stripes see the same: everything. */
 static bool shows_all(const attune_problem *p, const tile_cut *cut) {
     const attune_sight all = sight_of(p, cut, 0, cut->rows);
     return all.all_end - all.all_begin == cut->keys;
@@ -73,11 +73,11 @@ static bool shows_all(const attune_problem *p, const tile_cut *cut) {
 
 static void count(const attune_problem *p, const tile_cut *cut, int64_t number[TILE_SIGHTS]) {
     if (shows_all(p, cut)) {
-        number[TILE_SEEN] = cut->blocks * cut->tiles;
+        number[TILE_SEEN] = cut->stripes * cut->tiles;
         return;
     }
-    for (int64_t block = 0; block < cut->blocks; block++) {
-        const sights s = sights_of(p, cut, block);
+    for (int64_t stripe = 0; stripe < cut->stripes; stripe++) {
+        const sights s = sights_of(p, cut, stripe);
         /* Tiles that all rows see are among those that some see. */
         const int64_t seen = length(s.all), taken = length(s.some) + length(s.globals) - common(s.some, s.globals);
         number[TILE_SEEN] += seen;
@@ -93,9 +93,9 @@ static const char *plural(int64_t n) { return n == 1 ? "" : "s"; }
 enum { MOST_CHARACTERS = 76, LINE_BYTES = MOST_CHARACTERS + 8, MOST_LINES = 24 };
 
 /* A letter for each tile, and a bar where another task begins. */
-static void print_cells(const attune_problem *p, const tile_cut *cut, int64_t block, char line[LINE_BYTES]) {
+static void print_cells(const attune_problem *p, const tile_cut *cut, int64_t stripe, char line[LINE_BYTES]) {
     static const char letters[TILE_SIGHTS] = {'.', '/', '#'};
-    const sights s = sights_of(p, cut, block);
+    const sights s = sights_of(p, cut, stripe);
     const char *const end = line + MOST_CHARACTERS - 1;
     int64_t tile = 0;
     for (; tile < cut->tiles && line < end; tile++) {
@@ -108,10 +108,10 @@ static void print_cells(const attune_problem *p, const tile_cut *cut, int64_t bl
 static void print_lines(const attune_problem *p, const tile_cut *cut) {
     int printed = 0;
     const bool is_one_line = shows_all(p, cut);
-    for (int64_t first = 0, next; first < cut->blocks; first = next) {
+    for (int64_t first = 0, next; first < cut->stripes; first = next) {
         char line[LINE_BYTES], other[LINE_BYTES];
         print_cells(p, cut, first, line);
-        for (next = is_one_line ? cut->blocks : first + 1; next < cut->blocks; next++) {
+        for (next = is_one_line ? cut->stripes : first + 1; next < cut->stripes; next++) {
             print_cells(p, cut, next, other);
             if (strcmp(line, other) != 0) break;
         }
@@ -119,8 +119,8 @@ static void print_lines(const attune_problem *p, const tile_cut *cut) {
             printf("              ... and other lines for the rows after them\n");
             return;
         }
-        printf("              rows %5lld to %5lld  %s\n", (long long)(first * cut->block),
-               (long long)smaller(next * cut->block, cut->rows) - 1, line);
+        printf("              rows %5lld to %5lld  %s\n", (long long)(first * cut->stripe),
+               (long long)smaller(next * cut->stripe, cut->rows) - 1, line);
     }
 }
 
@@ -128,10 +128,10 @@ void tile_print(const attune_problem *p, const tile_cut *cut, bool lanes_along_r
     int64_t number[TILE_SIGHTS] = {0};
     count(p, cut, number);
     printf("\ntiles         %lld block%s of %lld row%s by %lld tile%s of %lld keys; lanes run along %s\n",
-           (long long)cut->blocks, plural(cut->blocks), (long long)cut->block, plural(cut->block),
+           (long long)cut->stripes, plural(cut->stripes), (long long)cut->stripe, plural(cut->stripe),
            (long long)cut->tiles, plural(cut->tiles), (long long)cut->tile, lanes_along_rows ? "rows" : "head_dim");
-    printf("              a task has %lld block%s by %lld tile%s\n", (long long)cut->blocks_in_task,
-           plural(cut->blocks_in_task), (long long)cut->tiles_in_task, plural(cut->tiles_in_task));
+    printf("              a task has %lld block%s by %lld tile%s\n", (long long)cut->stripes_in_task,
+           plural(cut->stripes_in_task), (long long)cut->tiles_in_task, plural(cut->tiles_in_task));
     print_lines(p, cut);
     printf("              # computed%s%s%s\n",
            number[TILE_COMPARED] ? ", / computed and compared with what is hidden" : "",
@@ -144,9 +144,9 @@ json_t *tile_json(const attune_problem *p, const tile_cut *cut) {
     int64_t number[TILE_SIGHTS] = {0};
     count(p, cut, number);
     return json_pack("{s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I}", "rows", (json_int_t)cut->rows, "keys",
-                     (json_int_t)cut->keys, "block_rows", (json_int_t)cut->block, "tile_keys", (json_int_t)cut->tile,
-                     "blocks", (json_int_t)cut->blocks, "tiles", (json_int_t)cut->tiles, "blocks_in_task",
-                     (json_int_t)cut->blocks_in_task, "tiles_in_task", (json_int_t)cut->tiles_in_task, "computed",
+                     (json_int_t)cut->keys, "block_rows", (json_int_t)cut->stripe, "tile_keys", (json_int_t)cut->tile,
+                     "blocks", (json_int_t)cut->stripes, "tiles", (json_int_t)cut->tiles, "blocks_in_task",
+                     (json_int_t)cut->stripes_in_task, "tiles_in_task", (json_int_t)cut->tiles_in_task, "computed",
                      (json_int_t)number[TILE_SEEN], "compared", (json_int_t)number[TILE_COMPARED], "left_out",
                      (json_int_t)number[TILE_LEFT_OUT]);
 }

@@ -7,15 +7,15 @@
 #include <stdbool.h>
 
 typedef struct tile_cut {
-    int64_t rows, keys;  /* rows: queries of all heads that share the KV head, those of one query beside each other */
-    int64_t block, tile; /* rows and keys of one of them; the last ones may have less */
-    int64_t blocks, tiles, blocks_in_task, tiles_in_task;
+    int64_t rows, keys;   /* rows: queries of all heads that share the KV head, those of one query beside each other */
+    int64_t stripe, tile; /* rows and keys of one of them; the last ones may have less */
+    int64_t stripes, tiles, stripes_in_task, tiles_in_task;
 } tile_cut;
 
 /* Of a canonical problem. false if its lengths are open, or are none. */
 bool tile_cut_of(const attune_problem *p, const attune_schedule *s, tile_cut *cut);
 
-/* A line for blocks that see the same, a letter for each tile. */
+/* A line for stripes that see the same, a letter for each tile. */
 void tile_print(const attune_problem *p, const tile_cut *cut, bool lanes_along_rows);
 
 /* A new reference; NULL when out of memory. */
