@@ -272,7 +272,7 @@ public:
      * that is const fails where the call writes. */
     template <typename C> arguments &bind(const char *name, C &&memory) { return bind_one(name, memory); }
 
-    /* Sets a size of the call by name: seq_q, seq_kv, batch, … Not after bind(), which has compared sizes and memory. */
+    /* Sets a size of the call by name: seq_q, seq_kv, batch, … Not after bind(), which compares sizes and memory. */
     arguments &set(const char *name, std::int64_t value) {
         if (!failure_) return *this;
         std::int64_t *const size = size_named(name);
