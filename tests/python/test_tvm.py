@@ -106,7 +106,8 @@ REFUSALS = {
         "attune.run: the size seq_kv comes after a tensor; sizes come first",
     ),
     "more": (
-        MODULE.attention, (Q, K, V, Q, False, 0.3, 5), TypeError, "attune.attention: there are 7 arguments; it takes at most 6",
+        MODULE.attention, (Q, K, V, Q, False, 0.3, 5), TypeError,
+        "attune.attention: there are 7 arguments; it takes at most 6",
     ),
     "value": (MODULE.run, (PROBLEM, "q", "x"), TypeError, "q must be a tensor"),
     "threads": (MODULE.set_threads, (-1,), ValueError, "-1 threads; it must be 0 to 65536"),
