@@ -92,6 +92,13 @@ def test_without_a_batch():
     close(found, stock(q[0], k[0], v[0]))
 
 
+def test_windows_of_numpy():
+    q, k, v = tensors()
+    expected = attention(q, k, v, local_window_size=(2, 1))
+    assert (attention(q, k, v, local_window_size=(np.int64(2), np.int32(1))) == expected).all()
+    assert (attention(q, k, v, local_window_size=np.int64(2)) == attention(q, k, v, local_window_size=2)).all()
+
+
 def test_the_residual_of_padded_queries():
     """They see no key, so that a merge of parts by their residuals leaves them out."""
     q, k, v = tensors()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
+import operator
 from typing import Any, Optional, Tuple, Union
 
 import jax
@@ -77,10 +78,13 @@ def _lengths(lengths: Any, name: str, batch: int, most: int) -> Optional[jax.Arr
 def _window(window: Union[None, int, Tuple[int, int]]) -> Tuple[int, int]:
     if window is None:
         return -1, -1
-    left, right = (window, window) if isinstance(window, int) else window
-    for side in (left, right):
-        if not isinstance(side, int) or side < 0:
-            raise ValueError(f"local_window_size is {window}; its numbers of keys must be 0 or more")
+    pair = window if isinstance(window, (tuple, list)) else (window, window)
+    try:
+        left, right = (operator.index(side) for side in pair)
+    except (TypeError, ValueError):
+        left = right = -1
+    if left < 0 or right < 0 or any(isinstance(side, bool) for side in pair):
+        raise ValueError(f"local_window_size is {window}; it must be a number of keys, 0 or more, or two of them")
     return left, right
 
 
