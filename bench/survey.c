@@ -56,8 +56,8 @@ static bool best_sample(const survey *s, const bench_entry *e, double *us) {
     return true;
 }
 
-/* There and back by turns, so that no problem always comes after the same one. A problem whose call fails has no samples,
- * and is left out from there on. */
+/* There and back by turns, so that no problem always comes after the same one. A problem whose call fails has no
+ * samples, and is left out from there on. */
 static bool plain_rounds(const survey *s, bench_entry *list, size_t count) {
     for (size_t round = 0; round < s->rounds; round++)
         for (size_t i = 0; i < count; i++) {
