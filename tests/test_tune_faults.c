@@ -184,7 +184,8 @@ static void a_winner_is_confirmed_by_whole_calls(void **state) {
         fail_msg("%s", err.message);
     assert_true(search.runner.whole > 1e-3);
     /* Not where other programs interrupt many samples. */
-    if (18 * search.runner.whole < 0.5 && result.interrupted <= 0.02) assert_true(search.runner.share == 1 && search.runner.samples == 1);
+    if (18 * search.runner.whole < 0.5 && result.interrupted <= 0.02)
+        assert_true(search.runner.share == 1 && search.runner.samples == 1);
     tune_search_free(&search);
     attune_context_destroy(context);
     free(memory);

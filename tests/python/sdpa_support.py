@@ -16,9 +16,9 @@ STOCK_TOLERANCES = {torch.bfloat16: dict(rtol=5e-2, atol=5e-2), torch.float16: d
 
 
 def assert_exact(out, by_reference, q, k, v):
-    """Whether `out` is by_reference(q, k, v), which is f64, by torch.testing's defaults. Where the CPU multiplies pairs of
-    bf16, attune rounds probabilities to bf16 as stock PyTorch does. Each product p v may then be off by 2^-9 of itself,
-    and so may the sum that it is divided by."""
+    """Whether `out` is by_reference(q, k, v), which is f64, by torch.testing's defaults. Where the CPU multiplies pairs
+    of bf16, attune rounds probabilities to bf16 as stock PyTorch does. Each product p v may then be off by 2^-9 of
+    itself, and so may the sum that it is divided by."""
     exact = by_reference(q, k, v)
     if out.dtype != torch.bfloat16:
         torch.testing.assert_close(out, exact.to(out.dtype))
