@@ -214,7 +214,7 @@ static void numbers_are_a_class(void **state) {
     attune_context *context = open_one((opening){.dir = *state, .machine = OWN ",l2=2M"});
     const attune_machine_info info = info_of(context);
     attune_kernel_info kernel;
-    char name[AT_CLASS_BYTES];
+    char name[AT_CLASS_BYTES], text[1024];
     at_description d = *at_description_of(OWN, at_cpu_identity_here()->is_arm);
     d.l2 = 2 << 20;
     at_description_name(&d, name);
@@ -225,8 +225,9 @@ static void numbers_are_a_class(void **state) {
     assert_int_equal(try_compile(context, SMALL, NULL, &kernel), ATTUNE_OK);
     assert_string_equal(kernel.machine, name);
     assert_int_equal(kernel.origin, ATTUNE_FROM_COMPILER);
+    snprintf(text, sizeof text, "%s", info.machine_description); /* the context's */
     attune_context_destroy(context);
-    context = open_one((opening){.dir = *state, .machine = info.machine_description});
+    context = open_one((opening){.dir = *state, .machine = text});
     assert_int_equal(try_compile(context, SMALL, NULL, &kernel), ATTUNE_OK);
     assert_int_equal(kernel.origin, ATTUNE_FROM_DISK);
     attune_context_destroy(context);

@@ -4,6 +4,7 @@
 #include "ir/text.h"
 #include "operator/build.h"
 #include "schedule/schedule.h"
+#include "target/tuning_class.h"
 
 #include <string.h>
 
@@ -60,7 +61,8 @@ attune_status at_kernel_new(attune_context *context, const void *bytes, size_t n
     atomic_init(&kernel->node.refs, 1);
     kernel->context = context;
     kernel->target = context->target;
-    kernel->tuning_class = context->machine_class.name;
+    const char *const in_table = at_class_find(context->machine_class.name);
+    kernel->tuning_class = in_table ? in_table : context->machine_class.name;
     kernel->engine = image ? ATTUNE_ENGINE_JIT : ATTUNE_ENGINE_INTERPRETER;
     if (image) {
         const attune_status status = at_code_load(context->io, image, &kernel->code, err);
