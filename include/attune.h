@@ -1161,7 +1161,7 @@ typedef struct attune_kernel_info {
                                    * kernels of attune_ir_compile */
     char key[33];                 /* the entry's name: 32 hex digits */
     const char *machine;          /* the tuning class that it is for: the context's, unless a kernel for another class
-                                   * stands in because nothing can be compiled. Static, or the context's if "custom-…" */
+                                   * stands in because nothing can be compiled. Static; the context's if "custom-…" */
 } attune_kernel_info;
 
 ATTUNE_API attune_status attune_kernel_get_info(const attune_kernel *kernel, attune_kernel_info *info);
