@@ -307,6 +307,19 @@ static void each_pair(const at_target *target, int lanes) {
     dot2_at_denormals(target, lanes);
 }
 
+/* Fours of bytes: `lanes` of them. The extremes, all bytes 255 and -128, come from `|` and `&`. */
+static void each_four(const at_target *target, int lanes) {
+    if (lanes * 4 > IR_MAX_LANES) return;
+    char body[256];
+    check_body(target, IR_I32, IR_I32, lanes, "bitcast.i32(bitcast.i8(x[i]$)) ^ y[i]$");
+    check_body(target, IR_I32, IR_I32, lanes, "dot4(bitcast.i8(x[i]$), bitcast.i8(y[i]$), z[i]$)");
+    snprintf(body, sizeof body,
+             lanes > 1 ? "dot4(bitcast.i8(x[i]$ | splat.x%2$d(%1$d:i32)), bitcast.i8(splat.x%2$d(%3$d:i32)), z[i]$)"
+                       : "dot4(bitcast.i8(x[i] | %1$d:i32), bitcast.i8(%3$d:i32), z[i])",
+             -1, lanes, (int)0x80808080);
+    check_body(target, IR_I32, IR_I32, lanes, body);
+}
+
 static void each_rearrangement(const at_target *target) {
     for (size_t l = 0; l < LENGTH(lane_counts); l++) {
         const int lanes = lane_counts[l];
@@ -326,6 +339,7 @@ static void each_rearrangement(const at_target *target) {
         check_body(target, IR_F32, IR_I32, lanes, "bitcast.i32(x[i]$)");
         check_body(target, IR_I64, IR_F64, lanes, "bitcast.f64(x[i]$)");
         each_pair(target, lanes);
+        each_four(target, lanes);
         if (lanes == 1) continue;
         snprintf(body, sizeof body, "ramp.x%d(x[i], y[i])", lanes);
         check_body(target, IR_I32, IR_I32, lanes, body);

@@ -553,6 +553,21 @@ static void test_dot2(void **state) {
     assert_true(same_float(dot2(0x1p-75f, 0, -0x1.02p-76f, 0, 0x1p-126f), 0));
 }
 
+static void test_dot4(void **state) {
+    (void)state;
+    const uint8_t x[8] = {255, 255, 255, 255, 1, 2, 3, 255}; /* unsigned */
+    const int8_t y[8] = {-128, -128, -128, -128, 1, -2, 127, -1};
+    const int32_t acc[2] = {-(1 << 30), 5};
+    int32_t out[2];
+    ir_eval_get(IR_DOT4, IR_I32)(out, x, y, acc, 2);
+    assert_int_equal(out[0], -(1 << 30) - 4 * 255 * 128);
+    assert_int_equal(out[1], 5 + 1 - 4 + 381 - 255);
+    const int32_t most = INT32_MAX;
+    const int8_t ones[4] = {1, 0, 0, 0};
+    ir_eval_get(IR_DOT4, IR_I32)(out, x, ones, &most, 1); /* wraps, does not saturate */
+    assert_int_equal(out[0], INT32_MIN + 254);
+}
+
 static void test_tile_dot2(void **state) {
     (void)state;
     static uint16_t left[IR_TILE_ROWS][32], right[IR_TILE_ROWS][32];
@@ -616,6 +631,7 @@ int main(void) {
         cmocka_unit_test(test_float_to_integer),
         cmocka_unit_test(test_integer_casts_wrap),
         cmocka_unit_test(test_dot2),
+        cmocka_unit_test(test_dot4),
         cmocka_unit_test(test_tile_dot2),
         cmocka_unit_test(test_pack2),
         cmocka_unit_test(test_environment),

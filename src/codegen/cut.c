@@ -171,7 +171,8 @@ static uint32_t weight_of(const ir_expr *x) {
     case IR_LOAD: return x->value.access->buffer->space != IR_REG;
     case IR_SHUFFLE: return 3;
     case IR_FMA:
-    case IR_DOT2: return 2;
+    case IR_DOT2:
+    case IR_DOT4: return 2;
     default: return 1;
     }
 }

@@ -2,7 +2,8 @@
  *
  * emit_kernel.c: module, phases and plan. emit_stmt.c: statements. emit_index.c: scalar integer arithmetic and linear
  * forms. emit_access.c: addresses, loads and stores. emit_expr.c: operators. emit_pairs.c: pairs
- * of bf16. emit_int.c: integer division. emit_cast.c: conversions. emit_build.c: the helpers below.
+ * of bf16. emit_dot4.c: dot products of bytes. emit_int.c: integer division. emit_cast.c: conversions. emit_build.c:
+ * the helpers below.
  *
  * Failure is sticky in err: helpers go on with poison values and emit_module looks at err at the end. */
 #ifndef ATTUNE_CODEGEN_EMIT_BUILD_H
@@ -171,6 +172,7 @@ LLVMValueRef cg_cast(cg_emit *e, LLVMValueRef x, ir_elem from, ir_elem to);
 /* ---- emit_pairs.c ---- */
 
 LLVMValueRef cg_dot2(cg_emit *e, const ir_expr *x);
+LLVMValueRef cg_dot4(cg_emit *e, const ir_expr *x);
 LLVMValueRef cg_pack2(cg_emit *e, const ir_expr *x);
 
 /* ---- emit_access.c ---- */

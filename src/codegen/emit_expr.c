@@ -183,6 +183,7 @@ LLVMValueRef cg_emit_expr(cg_emit *e, const ir_expr *x) {
     case IR_SHUFFLE: return shuffle_expr(e, x);
     case IR_DOT2: return cg_dot2(e, x);
     case IR_PACK2: return cg_pack2(e, x);
+    case IR_DOT4: return cg_dot4(e, x);
     default: return regular(e, x);
     }
 }

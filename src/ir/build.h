@@ -59,6 +59,7 @@ const ir_expr *ir_splat(ir_builder *b, const ir_expr *x, int lanes); /* lanes 1 
 const ir_expr *ir_ramp(ir_builder *b, const ir_expr *base, const ir_expr *step, int lanes);
 const ir_expr *ir_shuffle(ir_builder *b, const ir_expr *x, const ir_expr *y, int lanes, const uint8_t *pick);
 const ir_expr *ir_dot2(ir_builder *b, const ir_expr *x, const ir_expr *y, const ir_expr *acc);
+const ir_expr *ir_dot4(ir_builder *b, const ir_expr *x, const ir_expr *y, const ir_expr *acc);
 const ir_expr *ir_pack2(ir_builder *b, const ir_expr *even, const ir_expr *odd);
 
 static inline const ir_expr *ir_eq(ir_builder *b, const ir_expr *x, const ir_expr *y) {

@@ -202,24 +202,27 @@ const ir_expr *ir_cast(ir_builder *b, ir_elem elem, const ir_expr *x) {
     return ir_build_node(b, IR_CAST, ir_type_of(elem, x->type.lanes), x, NULL, NULL);
 }
 
-/* Between pairs of bf16 and i32, which have half as many lanes; NULL for any other bitcast. */
-static const ir_expr *bitcast_pairs(ir_builder *b, ir_elem elem, const ir_expr *x) {
+/* Between i32 and what it holds several of, pairs of bf16 or fours of i8; NULL for any other bitcast. */
+static const ir_expr *bitcast_parts(ir_builder *b, ir_elem elem, const ir_expr *x) {
+    static const uint8_t parts[IR_ELEM_COUNT] = {[IR_BF16] = 2, [IR_I8] = 4};
     const ir_type type = x->type;
-    if (type.elem == IR_BF16 && elem == IR_I32 && type.lanes > 1)
-        return ir_build_node(b, IR_BITCAST, ir_type_of(IR_I32, type.lanes / 2), x, NULL, NULL);
-    if (type.elem == IR_I32 && elem == IR_BF16 && type.lanes < IR_MAX_LANES)
-        return ir_build_node(b, IR_BITCAST, ir_type_of(IR_BF16, type.lanes * 2), x, NULL, NULL);
+    const int joined = elem == IR_I32 ? parts[type.elem] : 0, split = type.elem == IR_I32 ? parts[elem] : 0;
+    if (joined && type.lanes % joined == 0)
+        return ir_build_node(b, IR_BITCAST, ir_type_of(IR_I32, type.lanes / joined), x, NULL, NULL);
+    if (split && type.lanes * split <= IR_MAX_LANES)
+        return ir_build_node(b, IR_BITCAST, ir_type_of(elem, type.lanes * split), x, NULL, NULL);
     return NULL;
 }
 
 const ir_expr *ir_bitcast(ir_builder *b, ir_elem elem, const ir_expr *x) {
     if (!present(b, x, "'bitcast'")) return NULL;
-    const ir_expr *pairs = bitcast_pairs(b, elem, x);
-    if (pairs || ir_failed(b)) return pairs;
+    const ir_expr *parts = bitcast_parts(b, elem, x);
+    if (parts || ir_failed(b)) return parts;
     const ir_elem from = x->type.elem;
     const ir_elem partner[IR_ELEM_COUNT] = {[IR_F32] = IR_I32, [IR_I32] = IR_F32, [IR_F64] = IR_I64, [IR_I64] = IR_F64};
     if (!has_class(x, IR_CLASS_FLOAT | IR_CLASS_INT) || from == IR_IDX || partner[from] != elem) {
-        ir_build_fail(b, "'bitcast' goes between f32 and i32, f64 and i64 or bf16x2n and i32xn, not from %s to %s",
+        ir_build_fail(b,
+                      "'bitcast' goes between f32 and i32, f64 and i64, bf16x2n or i8x4n and i32xn, not from %s to %s",
                       ir_type_describe(x->type).text, ir_elem_get(elem)->name);
         return NULL;
     }
@@ -291,6 +294,18 @@ const ir_expr *ir_pack2(ir_builder *b, const ir_expr *even, const ir_expr *odd) 
         return NULL;
     }
     return ir_build_node(b, IR_PACK2, ir_type_of(IR_BF16, lanes * 2), even, odd, NULL);
+}
+
+const ir_expr *ir_dot4(ir_builder *b, const ir_expr *x, const ir_expr *y, const ir_expr *acc) {
+    if (!present(b, x, "'dot4'") || !present(b, y, "'dot4'") || !present(b, acc, "'dot4'")) return NULL;
+    const int lanes = acc->type.lanes;
+    if (acc->type.elem != IR_I32 || x->type.elem != IR_I8 || x->type.lanes != 4 * lanes ||
+        !ir_type_eq(x->type, y->type)) {
+        ir_build_fail(b, "'dot4' takes i8x4n, i8x4n and i32xn, not %s, %s and %s", ir_type_describe(x->type).text,
+                      ir_type_describe(y->type).text, ir_type_describe(acc->type).text);
+        return NULL;
+    }
+    return ir_build_node(b, IR_DOT4, acc->type, x, y, acc);
 }
 
 /* ---- accesses ---- */

@@ -243,6 +243,19 @@ static void pack2_lanes(void *restrict out, const void *evens, const void *odds,
     }
 }
 
+/* Exact: no product and no sum of four leaves an i32. The sum with the accumulator wraps. */
+static void dot4_lanes(void *restrict out, const void *xs, const void *ys, const void *accs, int lanes) {
+    const uint8_t *x = xs;
+    const int8_t *y = ys;
+    const uint32_t *acc = accs;
+    uint32_t *o = out;
+    for (int l = 0; l < lanes; l++) {
+        int32_t sum = 0;
+        for (int i = 4 * l; i < 4 * l + 4; i++) sum += x[i] * y[i];
+        o[l] = acc[l] + (uint32_t)sum;
+    }
+}
+
 /* ---- The table ---- */
 
 #define NUMBERS(OP, name)                                                                                              \
@@ -291,6 +304,7 @@ static ir_eval_fn *const evaluators[IR_OP_COUNT][IR_ELEM_COUNT] = {
     FLOATS(LDEXP, ldexp),
     [IR_DOT2] = {[IR_F32] = dot2_lanes},
     [IR_PACK2] = {[IR_F32] = pack2_lanes},
+    [IR_DOT4] = {[IR_I32] = dot4_lanes},
     [IR_SELECT] = {[IR_F64] = select_8,
                    [IR_F32] = select_4,
                    [IR_F16] = select_2,

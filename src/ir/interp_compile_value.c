@@ -185,7 +185,8 @@ static ir_eval_fn *find_evaluator(const ir_expr *e) {
     switch ((ir_op)e->op) {
     case IR_CAST: return ir_eval_cast((ir_elem)e->args[0]->type.elem, (ir_elem)e->type.elem);
     case IR_SELECT: return ir_eval_get(IR_SELECT, (ir_elem)e->type.elem);
-    case IR_DOT2: return ir_eval_get(IR_DOT2, (ir_elem)e->type.elem);
+    case IR_DOT2:
+    case IR_DOT4: return ir_eval_get((ir_op)e->op, (ir_elem)e->type.elem);
     default: return ir_eval_get((ir_op)e->op, (ir_elem)e->args[0]->type.elem);
     }
 }
@@ -195,7 +196,9 @@ static void choose_eval(interp *run, const ir_expr *e, interp_value *value) {
     switch ((ir_op)e->op) {
     case IR_SPLAT: value->eval = interp_choose_splat(e->type); return;
     case IR_RAMP: value->eval = interp_eval_ramp; return;
-    case IR_BITCAST: value->eval = e->args[0]->type.elem == IR_BF16 ? interp_eval_pairs : interp_eval_bitcast; return;
+    case IR_BITCAST:
+        value->eval = e->type.lanes < e->args[0]->type.lanes ? interp_eval_parts : interp_eval_bitcast;
+        return;
     case IR_SHUFFLE:
         value->eval = interp_eval_shuffle;
         value->u.pick = e->value.pick;

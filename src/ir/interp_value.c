@@ -53,8 +53,8 @@ const void *interp_eval_affine(const interp_value *value) {
 
 const void *interp_eval_bitcast(const interp_value *value) { return interp_eval(value->args[0]); }
 
-/* Pairs lie where their first element may, which is not where an i32 may. */
-const void *interp_eval_pairs(const interp_value *value) {
+/* Parts lie where their first element may, which is not where an i32 may. */
+const void *interp_eval_parts(const interp_value *value) {
     memcpy(value->out, interp_eval(value->args[0]), interp_bytes(value->type));
     return value->out;
 }

@@ -164,7 +164,9 @@ static bool check_shuffle(ir_verifier *v, const ir_expr *e) {
     return true;
 }
 
-static bool is_pairs(ir_type pairs, ir_type words) { return pairs.elem == IR_BF16 && words.elem == IR_I32; }
+static bool are_parts(ir_type parts, ir_type words) {
+    return (parts.elem == IR_BF16 || parts.elem == IR_I8) && words.elem == IR_I32;
+}
 
 /* Types of the operators with a rule of their own. */
 static bool check_special(ir_verifier *v, const ir_expr *e) {
@@ -179,7 +181,7 @@ static bool check_special(ir_verifier *v, const ir_expr *e) {
     case IR_BITCAST:
         ok = x.lanes * ir_elem_get(x.elem)->bytes == type.lanes * ir_elem_get(type.elem)->bytes &&
              (x.lanes == type.lanes ? x.elem != IR_BOOL && type.elem != IR_BOOL
-                                    : is_pairs(x, type) || is_pairs(type, x));
+                                    : are_parts(x, type) || are_parts(type, x));
         break;
     case IR_SPLAT: ok = x.lanes == 1 && x.elem == type.elem && type.lanes > 1; break;
     case IR_RAMP:
@@ -193,6 +195,10 @@ static bool check_special(ir_verifier *v, const ir_expr *e) {
         break;
     case IR_PACK2:
         ok = type.elem == IR_BF16 && x.elem == IR_F32 && type.lanes == 2 * x.lanes && ir_type_eq(x, e->args[1]->type);
+        break;
+    case IR_DOT4:
+        ok = type.elem == IR_I32 && ir_type_eq(e->args[2]->type, type) && x.elem == IR_I8 &&
+             x.lanes == 4 * type.lanes && ir_type_eq(x, e->args[1]->type);
         break;
     default: break;
     }

@@ -16,7 +16,7 @@
 enum {
     NEEDS_AVX2 = AT_CPU_X86_64 | AT_CPU_AVX2 | AT_CPU_FMA | AT_CPU_F16C | AT_CPU_BMI2,
     NEEDS_AVX512 = NEEDS_AVX2 | AT_CPU_AVX512F | AT_CPU_AVX512BW | AT_CPU_AVX512DQ | AT_CPU_AVX512VL | AT_CPU_AVX512CD,
-    NEEDS_AVX512_BF16 = NEEDS_AVX512 | AT_CPU_AVX512BF16,
+    NEEDS_AVX512_BF16 = NEEDS_AVX512 | AT_CPU_AVX512BF16 | AT_CPU_AVX512VNNI,
     NEEDS_AMX = NEEDS_AVX512_BF16 | AT_CPU_AMX_BF16
 };
 
@@ -25,15 +25,18 @@ static const char X86_TRIPLE[] = "x86_64-unknown-linux-gnu";
 /* The features repeat what the CPU name implies where kernels rely on it, so that a change of LLVM's idea of a CPU
  * cannot take an instruction away. */
 static const at_target targets[] = {
+    /* All CPUs with AVX512_BF16 have AVX512_VNNI. */
     {"avx512_bf16", X86_TRIPLE, "x86-64-v4",
-     "+avx2,+fma,+f16c,+bmi2,+avx512f,+avx512bw,+avx512dq,+avx512vl,+avx512cd,+avx512bf16",
-     AT_TARGET_FMA | AT_TARGET_ROUND | AT_TARGET_SCALEF | AT_TARGET_LANE_MASK | AT_TARGET_BF16_DOT, NEEDS_AVX512_BF16,
-     64, 32},
+     "+avx2,+fma,+f16c,+bmi2,+avx512f,+avx512bw,+avx512dq,+avx512vl,+avx512cd,+avx512vnni,+avx512bf16",
+     AT_TARGET_FMA | AT_TARGET_ROUND | AT_TARGET_SCALEF | AT_TARGET_LANE_MASK | AT_TARGET_BF16_DOT | AT_TARGET_BYTE_DOT,
+     NEEDS_AVX512_BF16, 64, 32},
     /* It comes after a target that does the same, so it is used only where it is named: it has run on no machine yet.
      */
     {"amx", X86_TRIPLE, "x86-64-v4",
-     "+avx2,+fma,+f16c,+bmi2,+avx512f,+avx512bw,+avx512dq,+avx512vl,+avx512cd,+avx512bf16,+amx-tile,+amx-bf16",
-     AT_TARGET_FMA | AT_TARGET_ROUND | AT_TARGET_SCALEF | AT_TARGET_LANE_MASK | AT_TARGET_BF16_DOT | AT_TARGET_TILES,
+     "+avx2,+fma,+f16c,+bmi2,+avx512f,+avx512bw,+avx512dq,+avx512vl,+avx512cd,+avx512vnni,+avx512bf16,+amx-tile,+amx-"
+     "bf16",
+     AT_TARGET_FMA | AT_TARGET_ROUND | AT_TARGET_SCALEF | AT_TARGET_LANE_MASK | AT_TARGET_BF16_DOT |
+         AT_TARGET_BYTE_DOT | AT_TARGET_TILES,
      NEEDS_AMX, 64, 32},
     {"avx512", X86_TRIPLE, "x86-64-v4", "+avx2,+fma,+f16c,+bmi2,+avx512f,+avx512bw,+avx512dq,+avx512vl,+avx512cd",
      AT_TARGET_FMA | AT_TARGET_ROUND | AT_TARGET_SCALEF | AT_TARGET_LANE_MASK, NEEDS_AVX512, 64, 32},

@@ -14,7 +14,8 @@ enum {
     AT_TARGET_SCALEF = 4,    /* ldexp on float vectors is one instruction */
     AT_TARGET_LANE_MASK = 8, /* mask registers: masked loads and selects are free */
     AT_TARGET_BF16_DOT = 16,
-    AT_TARGET_TILES = 32 /* matrix registers: the IR's tile statements */
+    AT_TARGET_TILES = 32,   /* matrix registers: the IR's tile statements */
+    AT_TARGET_BYTE_DOT = 64 /* dot4 is one instruction; elsewhere it is several */
 };
 
 typedef struct at_target {
