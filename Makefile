@@ -139,7 +139,7 @@ $(call obj,$(wildcard src/*/*.c)): INCLUDES = -Isrc -I$(BUILD)/gen
 $(call obj,$(wildcard src/codegen/*.c)): INCLUDES += $(LLVM_CFLAGS) $(if $(OWN_LLVM),-DATTUNE_OWN_LLVM)
 # A call of attune_run, which may take 0.1 µs in all, enters these a dozen times. Their arrays are indexed by the
 # numbers of tensors; they touch no text and no file.
-$(call obj,$(addprefix src/runtime/,run.c call.c call_sizes.c call_strides.c)): HARDENED += -fno-stack-protector
+$(call obj,$(addprefix src/runtime/,run.c workspace.c call.c call_sizes.c call_strides.c)): HARDENED += -fno-stack-protector
 # Of the library the command sees the public header only, as any other program does, and leaves that need nothing else:
 # of src/base, and the lists of the fields of problems, schedules and machines. `attune check` is linked to the
 # references of the tests.

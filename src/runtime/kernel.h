@@ -3,6 +3,7 @@
 #define ATTUNE_RUNTIME_KERNEL_H
 
 #include "runtime/context.h"
+#include "runtime/workspace.h"
 
 /* The kernel of an operation that is not attention's, with a reference for the caller: from memory, else from disk,
  * else compiled. schedule: an explicit one, which was checked, or NULL. */
@@ -51,17 +52,19 @@ attune_status at_kernel_replace(attune_context *context, at_operation operation,
 /* The schedule of the disk cache's kernel for a problem without a schedule; false: there is none. */
 bool at_kernel_on_disk(attune_context *context, at_operation operation, attune_schedule *schedule);
 
-/* Bytes of workspace; in plan[], the phases' task counts and the shared sizes. max_workers: the worker numbers of a
- * phase that has enough tasks. */
-enum { AT_PLAN_WORDS = AT_MAX_PHASES + AT_MAX_SHARED };
-attune_status at_plan_workspace(const attune_kernel *kernel, uint32_t max_workers, const int64_t *scalars,
-                                int64_t plan[AT_PLAN_WORDS], size_t *bytes, at_error *err);
-
-/* Whether a workspace, which may be NULL, is aligned and large enough. */
-attune_status at_workspace_check(const void *workspace, size_t bytes, size_t needed, at_error *err);
-
-/* Sets the shared buffers' addresses, which are at the beginning of the workspace. Returns the bytes that they take. */
-size_t at_place_shared(const attune_kernel *kernel, const int64_t *plan, void *workspace, void **shared);
+/* at_code_plan and at_code_place_shared for a kernel. */
+static inline at_code_shape at_shape_of(const attune_kernel *kernel) {
+    return (at_code_shape){kernel->plan, kernel->num_phases, kernel->num_shared, kernel->max_scratch};
+}
+static inline attune_status at_plan_workspace(const attune_kernel *kernel, uint32_t max_workers, const int64_t *scalars,
+                                              int64_t plan[AT_PLAN_WORDS], size_t *bytes, at_error *err) {
+    const at_code_shape shape = at_shape_of(kernel);
+    return at_code_plan(&shape, max_workers, scalars, plan, bytes, err);
+}
+static inline size_t at_place_shared(const attune_kernel *kernel, const int64_t *plan, void *workspace, void **shared) {
+    const at_code_shape shape = at_shape_of(kernel);
+    return at_code_place_shared(&shape, plan, workspace, shared);
+}
 
 /* The work of a call for the pool: narrow vectors take four times as long (runtime/pool.h has the unit). */
 static inline double at_work_of(double flops, const at_target *target) {

@@ -6,49 +6,6 @@
 #include <stdatomic.h>
 #include <string.h>
 
-enum { ALIGN = AT_SPARE_ALIGN };
-
-/* ---- Workspace: the shared buffers, each aligned, then one scratch for each worker ---- */
-
-static bool add_aligned(size_t *total, uint64_t bytes) {
-    uint64_t sum;
-    if (__builtin_add_overflow((uint64_t)*total, bytes, &sum) || sum > PTRDIFF_MAX - ALIGN) return false;
-    *total = (size_t)((sum + ALIGN - 1) & ~(uint64_t)(ALIGN - 1));
-    return true;
-}
-
-static uint32_t workers_needed(uint32_t max_workers, const attune_kernel *kernel, const int64_t *plan) {
-    for (uint32_t p = 0; p < kernel->num_phases; p++)
-        if (plan[p] > 1) return max_workers;
-    return 1;
-}
-
-attune_status at_plan_workspace(const attune_kernel *kernel, uint32_t max_workers, const int64_t *scalars,
-                                int64_t plan[AT_PLAN_WORDS], size_t *bytes, at_error *err) {
-    kernel->plan(scalars, plan);
-    size_t total = 0;
-    bool fits = true;
-    for (uint32_t s = 0; s < kernel->num_shared; s++) {
-        const int64_t shared = plan[kernel->num_phases + s];
-        fits = fits && shared >= 0 && add_aligned(&total, (uint64_t)shared);
-    }
-    uint64_t scratch;
-    fits = fits && !__builtin_mul_overflow(kernel->max_scratch, workers_needed(max_workers, kernel, plan), &scratch) &&
-           add_aligned(&total, scratch);
-    if (!fits) return at_fail(err, ATTUNE_INVALID_ARGUMENT, "the workspace of these sizes exceeds the address space");
-    *bytes = total;
-    return ATTUNE_OK;
-}
-
-size_t at_place_shared(const attune_kernel *kernel, const int64_t *plan, void *workspace, void **shared) {
-    size_t offset = 0;
-    for (uint32_t s = 0; s < kernel->num_shared; s++) {
-        shared[s] = (char *)workspace + offset;
-        add_aligned(&offset, (uint64_t)plan[kernel->num_phases + s]);
-    }
-    return offset;
-}
-
 /* ---- Phases ---- */
 
 static bool is_cancelled(at_phase_job *job) {
@@ -148,14 +105,6 @@ static attune_status run_in(const attune_context *context, const attune_kernel *
     const attune_status status = run_phases(kernel, run, all, plan, workspace + offset, err);
     if (all != few) at_free(&context->allocator, all);
     return status;
-}
-
-attune_status at_workspace_check(const void *workspace, size_t bytes, size_t needed, at_error *err) {
-    if (!workspace) return ATTUNE_OK;
-    if ((uintptr_t)workspace % ALIGN)
-        return at_fail(err, ATTUNE_INVALID_ARGUMENT, "the workspace (%p) is not aligned to %d bytes", workspace, ALIGN);
-    if (bytes >= needed) return ATTUNE_OK;
-    return at_fail(err, ATTUNE_WORKSPACE_TOO_SMALL, "the workspace has %zu bytes; this call needs %zu", bytes, needed);
 }
 
 attune_status at_run_machine_code(attune_context *context, const attune_kernel *kernel, const at_run *run,

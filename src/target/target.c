@@ -1,17 +1,11 @@
 #include "target/target.h"
 
 #include "target/cpu.h"
+#include "target/cpu_probe.h"
 
 #include <pthread.h>
 #include <stdio.h>
 #include <string.h>
-#if defined(__x86_64__)
-#include <cpuid.h>
-#include <sys/syscall.h>
-#include <unistd.h>
-#elif defined(__aarch64__)
-#include <sys/auxv.h>
-#endif
 
 enum {
     NEEDS_AVX2 = AT_CPU_X86_64 | AT_CPU_AVX2 | AT_CPU_FMA | AT_CPU_F16C | AT_CPU_BMI2,
@@ -61,83 +55,11 @@ const at_target *at_target_find(const char *name) {
 static pthread_once_t probe_once = PTHREAD_ONCE_INIT;
 static uint32_t probed_features;
 
-#if defined(__x86_64__)
-
-/* The register state that the operating system saves; without it the instructions fault although CPUID has them. */
-static uint64_t saved_state(void) {
-    uint32_t low, high;
-    __asm__ volatile("xgetbv" : "=a"(low), "=d"(high) : "c"(0));
-    return (uint64_t)high << 32 | low;
-}
-
-enum { TILE_DATA = 18 };
-
-/* Whether Linux, since 5.16, gives processes that ask for it the large state of tile registers. */
-static bool has_tiles_to_give(void) {
-    enum { GET_SUPPORTED = 0x1021 };
-    uint64_t supported = 0;
-    return syscall(SYS_arch_prctl, GET_SUPPORTED, &supported) == 0 && supported >> TILE_DATA & 1;
-}
-
-static bool request_tiles(void) {
-    enum { REQUEST_PERMISSION = 0x1023 };
-    return syscall(SYS_arch_prctl, REQUEST_PERMISSION, TILE_DATA) == 0;
-}
-
-static void probe(void) {
-    enum { YMM_STATE = 0x6, ZMM_STATE = 0xe6, TILE_STATE = 0x60000, AMX_BITS = 1 << 22 | 1 << 24 /* BF16, TILE */ };
-    uint32_t a, b, c, d, features = AT_CPU_X86_64;
-    uint32_t ecx1 = 0, ebx7 = 0, ecx7 = 0, edx7 = 0, eax71 = 0, ecx81 = 0;
-    if (__get_cpuid(1, &a, &b, &c, &d)) ecx1 = c;
-    if (__get_cpuid_count(7, 0, &a, &b, &c, &d)) {
-        ebx7 = b;
-        ecx7 = c;
-        edx7 = d;
-        if (a >= 1 && __get_cpuid_count(7, 1, &a, &b, &c, &d)) eax71 = a;
-    }
-    if (__get_cpuid(0x80000001u, &a, &b, &c, &d)) ecx81 = c;
-
-    uint64_t state = ecx1 & bit_OSXSAVE ? saved_state() : 0;
-    uint32_t lzcnt = ecx81 & bit_LZCNT;
-    if ((ebx7 & bit_BMI) && (ebx7 & bit_BMI2) && lzcnt && (ecx1 & bit_MOVBE)) features |= AT_CPU_BMI2;
-    if ((state & YMM_STATE) == YMM_STATE) {
-        if (ebx7 & bit_AVX2 && ecx1 & bit_POPCNT) features |= AT_CPU_AVX2;
-        if (ecx1 & bit_FMA) features |= AT_CPU_FMA;
-        if (ecx1 & bit_F16C) features |= AT_CPU_F16C;
-    }
-    if ((state & ZMM_STATE) == ZMM_STATE) {
-        if (ebx7 & bit_AVX512F) features |= AT_CPU_AVX512F;
-        if (ebx7 & bit_AVX512BW) features |= AT_CPU_AVX512BW;
-        if (ebx7 & bit_AVX512DQ) features |= AT_CPU_AVX512DQ;
-        if (ebx7 & bit_AVX512VL) features |= AT_CPU_AVX512VL;
-        if (ebx7 & bit_AVX512CD) features |= AT_CPU_AVX512CD;
-        if (ecx7 & bit_AVX512VNNI) features |= AT_CPU_AVX512VNNI;
-        if (eax71 & bit_AVX512BF16) features |= AT_CPU_AVX512BF16;
-    }
-    if ((state & TILE_STATE) == TILE_STATE && (edx7 & AMX_BITS) == AMX_BITS && has_tiles_to_give())
-        features |= AT_CPU_AMX_BF16;
-    probed_features = features;
-}
-
-#elif defined(__aarch64__)
-
-static void probe(void) {
-    const unsigned long capabilities = getauxval(AT_HWCAP);
-    if ((capabilities & HWCAP_FP) && (capabilities & HWCAP_ASIMD)) probed_features = AT_CPU_AARCH64;
-}
-
-#else
-
-static void probe(void) {}
-
-#endif
+static void probe(void) { probed_features = at_cpu_probe_features(); }
 
 bool at_cpu_request(uint32_t features) {
     if (features & ~at_cpu_features()) return false;
-#if defined(__x86_64__)
-    if (features & AT_CPU_AMX_BF16) return request_tiles();
-#endif
-    return true;
+    return !(features & AT_CPU_AMX_BF16) || at_cpu_request_tiles();
 }
 
 uint32_t at_cpu_features(void) {
