@@ -86,7 +86,10 @@ LINK = $(CC) $(CFLAGS) $(SANITIZE) $(HARDENED_LINK) $(LDFLAGS) -Wl,--as-needed
 DSO_SRC := src/base/dso_handle.c
 CORE_SRC := $(filter-out $(DSO_SRC),$(wildcard src/base/*.c src/ir/*.c src/target/*.c))
 WORKER_SRC := src/runtime/worker_main.c
-LIB_SRC := $(filter-out $(DSO_SRC) $(WORKER_SRC) src/codegen/% src/wheel/%,$(wildcard src/*/*.c))
+# Others' code, unchanged and compiled as ours is.
+MONOCYPHER := third_party/monocypher
+LIB_SRC := $(filter-out $(DSO_SRC) $(WORKER_SRC) src/codegen/% src/wheel/%,$(wildcard src/*/*.c)) \
+	$(MONOCYPHER)/monocypher.c
 # What only the build of `make asan-jit` has; it sets JIT_ASAN.
 JIT_ASAN_SRC := src/codegen/asan.c tests/test_jit_asan.c
 CODEGEN_SRC := $(filter-out src/codegen/no_destructors.c src/codegen/no_compression.c src/codegen/older_glibc.c \
@@ -137,6 +140,7 @@ test-tools: $(if $(SANITIZE),,$(BUILD)/wheel/libattune.so.0)
 
 $(call obj,$(wildcard src/*/*.c)): INCLUDES = -Isrc -I$(BUILD)/gen
 $(call obj,$(wildcard src/codegen/*.c)): INCLUDES += $(LLVM_CFLAGS) $(if $(OWN_LLVM),-DATTUNE_OWN_LLVM)
+$(call obj,$(wildcard src/sign/*.c)): INCLUDES += -isystem $(MONOCYPHER)
 # A call of attune_run, which may take 0.1 µs in all, enters these a dozen times. Their arrays are indexed by the
 # numbers of tensors; they touch no text and no file.
 $(call obj,$(addprefix src/runtime/,run.c workspace.c call.c call_sizes.c call_strides.c)): HARDENED += -fno-stack-protector
@@ -154,7 +158,7 @@ $(call obj,$(ORT_SRC)): INCLUDES = -Iadapters/ort
 $(call obj,$(ORT_SRC)): BASE_CFLAGS += -fexceptions
 $(call obj,$(JAX_SRC)): INCLUDES = -Iadapters/jax
 $(call obj,$(TVM_SRC)): INCLUDES = -Iadapters/tvm
-$(call obj,$(TEST_SRC) $(SUPPORT_SRC)): INCLUDES = -Isrc -Itests -Itools -I$(BUILD)/gen
+$(call obj,$(TEST_SRC) $(SUPPORT_SRC)): INCLUDES = -Isrc -Itests -Itools -I$(BUILD)/gen -isystem $(MONOCYPHER)
 $(call obj,$(filter tests/test_codegen% tests/test_object_link%,$(TEST_SRC))): INCLUDES += $(LLVM_CFLAGS)
 $(call obj,tests/test_draw.c tests/test_chart.c): INCLUDES += $(CAIRO_CFLAGS)
 $(call obj,$(FUZZ_SRC) $(wildcard tests/aarch64/*.c)): INCLUDES = -Isrc -Itests -Itools -I$(BUILD)/gen
@@ -595,7 +599,7 @@ check-lines: ## fail on a line longer than 120 columns, and on a function of src
 	@awk -f scripts/check_functions.awk $(wildcard src/*/*.c)
 
 # The public header is laid out by hand, in columns.
-FORMATTED = git ls-files '*.c' '*.h' ':!include/attune.h'
+FORMATTED = git ls-files '*.c' '*.h' ':!include/attune.h' ':!third_party'
 format: ## rewrite the sources by clang-format
 	@DEPS='$(DEPS)' LLVM_CONFIG='$(LLVM_CONFIG)' bash scripts/deps.sh format
 	@$(FORMATTED) | xargs $(CLANG_FORMAT) -i

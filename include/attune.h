@@ -508,6 +508,11 @@ typedef struct attune_context_options {
                                            * their turn: where n compiles before them hang, up to n times the timeout
                                            * divided by the processes. 0: as many as the process may use CPUs, at
                                            * most 4 */
+    const char *cache_pack;               /* a signed file of many entries, which is read after the base; NULL:
+                                           * ATTUNE_CACHE_PACK, else none; "": none. See attune_cache_pack */
+    const char *cache_keys;               /* the directory of public keys (*.pub of minisign) that may have signed a
+                                           * pack; it and they must belong to root or this user. NULL:
+                                           * ATTUNE_CACHE_KEYS, else /etc/attune/keys */
 } attune_context_options;
 
 #define ATTUNE_CONTEXT_OPTIONS_INIT { .struct_size = sizeof(attune_context_options) }
@@ -1142,7 +1147,8 @@ ATTUNE_API attune_status attune_tuning_import(attune_context *context, const cha
 typedef enum attune_origin {
     ATTUNE_FROM_MEMORY = 0,
     ATTUNE_FROM_DISK = 1,
-    ATTUNE_FROM_COMPILER = 2
+    ATTUNE_FROM_COMPILER = 2,
+    ATTUNE_FROM_PACK = 3
 } attune_origin;
 
 typedef enum attune_engine { ATTUNE_ENGINE_JIT = 0, ATTUNE_ENGINE_INTERPRETER = 1 } attune_engine;
@@ -1172,6 +1178,7 @@ typedef struct attune_statistics {
     uint64_t memory_evictions, disk_evictions, damaged_entries, disk_write_failures, worker_restarts;
     uint64_t memory_kernels, memory_code_bytes;
     uint64_t stand_ins; /* disk hits with a kernel for another tuning class */
+    uint64_t pack_hits; /* disk hits with a kernel of the pack */
 } attune_statistics;
 
 ATTUNE_API attune_status attune_get_statistics(const attune_context *context, attune_statistics *statistics);
@@ -1208,6 +1215,7 @@ typedef struct attune_machine_info {
                                    * found when the context was made */
     const char *machine_description; /* of the class: "width=32,fma=2,load=2,...", all numbers, in the form that
                                    * ATTUNE_MACHINE takes. docs/platforms.md says what they mean */
+    const char *cache_pack, *cache_pack_refusal; /* as cache_base and cache_base_refusal */
 } attune_machine_info;
 
 ATTUNE_API attune_status attune_get_machine_info(const attune_context *context, attune_machine_info *info);
@@ -1253,14 +1261,15 @@ typedef struct attune_cache_entry {
     const void *key;      /* the full key; its hash without the tuning class is the name; NULL if unreadable */
     size_t key_bytes;
     const char *ir;       /* of a kernel that was written in loop IR: its canonical text. "" for all others */
+    const char *pack;     /* the pack that it lies in, which is `directory`, too; NULL: it is a file by itself */
 } attune_cache_entry;
 
-/* Calls visit for each entry of the cache directory, then of the base. The entry is valid during the call only. A
- * non-zero return stops the walk. */
+/* Calls visit for each entry of the cache directory, then of the base and of the pack. The entry is valid during the
+ * call only. A non-zero return stops the walk. */
 typedef int attune_cache_visit_fn(void *user, const attune_cache_entry *entry);
 ATTUNE_API attune_status attune_cache_visit(attune_context *context, attune_cache_visit_fn *visit, void *user);
 
-/* Removes every entry, except those of the base; `removed` may be NULL. */
+/* Removes every entry, except those of base and pack; `removed` may be NULL. */
 ATTUNE_API attune_status attune_cache_clear(attune_context *context, uint64_t *removed);
 
 /* One part of the key in which an entry differs from the request: a field of the problem by its name in text, or
@@ -1274,7 +1283,7 @@ typedef struct attune_cache_difference {
 
 typedef struct attune_cache_answer {
     size_t struct_size;
-    int is_cached;        /* in the disk cache or its base */
+    int is_cached;        /* in the disk cache, its base or the pack */
     const char *key;      /* 32 hex digits */
     uint64_t compared;    /* number of entries that were compared */
     const attune_cache_entry *nearest; /* the entry itself if cached; its damaged file; otherwise the one that differs
@@ -1320,6 +1329,27 @@ ATTUNE_API attune_status attune_cache_export(attune_context *context, const char
                                              attune_cache_copied *copied);
 ATTUNE_API attune_status attune_cache_import(attune_context *context, const char *directory,
                                              attune_cache_copied *copied);
+
+/* Packs: many entries in one file, for a fleet of machines. A pack has a hash for each entry, and one signature over
+ * its header and index, which minisign makes. Contexts use one where it lies (`cache_pack`), if a key of theirs has
+ * signed it. An entry's hash is compared with a copy of it, and that copy runs. docs/packs.md has the format.
+ *
+ * Pack writes all valid entries of the cache directory and the base into a new file, whole or not at all, without a
+ * signature; if `keys` is not NULL only those with one of these num_keys names (32 hex digits, as in
+ * attune_kernel_info), for every tuning class. Seal puts the signature that minisign has made of the signed part into a
+ * pack, if one of the context's keys made it. Add copies the entries of a signed pack that can be found here into the
+ * cache directory, as attune_cache_import does. `copied` may be NULL.
+ *
+ * ATTUNE_BAD_FILE: the file is no pack, is not signed, or is signed by none of the keys; the message says which. */
+ATTUNE_API attune_status attune_cache_pack(attune_context *context, const char *path, const char *const *keys,
+                                           size_t num_keys, attune_cache_copied *copied);
+ATTUNE_API attune_status attune_cache_seal(attune_context *context, const char *path, const char *signature_path);
+ATTUNE_API attune_status attune_cache_add(attune_context *context, const char *path, attune_cache_copied *copied);
+
+/* Gives the parts of a pack, signed by anyone or not: its header and index, which minisign signs, and the signature's
+ * text, "" if there is none. Both end with a NUL that does not count; free them with attune_free. */
+ATTUNE_API attune_status attune_cache_pack_parts(attune_context *context, const char *path, void **signed_part,
+                                                 size_t *bytes, char **signature);
 
 /* ---- Advanced: looking inside, and kernels of your own ---- */
 

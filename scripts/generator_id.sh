@@ -12,7 +12,7 @@ version=${LLVM_VERSION:-$("$LLVM_CONFIG" --version)} || {
 id=$({
     find src -type f \( -name '*.[ch]' -o -name '*.def' -o -name '*.map' \) \
         ! -path 'src/runtime/*' ! -path 'src/plan/*' ! -path 'src/tune/*' ! -path 'src/wheel/*' \
-        ! -path 'src/bundle/*' ! -path 'src/bundle_run/*' \
+        ! -path 'src/bundle/*' ! -path 'src/bundle_run/*' ! -path 'src/sign/*' \
         \( ! -path 'src/base/*' -o -path src/base/integers.h \) \
         ! -path 'src/target/tuning_class.*' ! -path 'src/target/cpu.*' ! -path 'src/target/cpu_probe.*' |
         LC_ALL=C sort | xargs sha256sum

@@ -71,6 +71,10 @@ static ssize_t f_read(int fd, void *data, size_t bytes) {
     FAULT(EIO, -1)
     return REAL->read(fd, data, bytes);
 }
+static ssize_t f_pread(int fd, void *data, size_t bytes, off_t offset) {
+    FAULT(EIO, -1)
+    return REAL->pread(fd, data, bytes, offset);
+}
 static ssize_t f_write(int fd, const void *data, size_t bytes) {
     FAULT(ENOSPC, -1)
     return REAL->write(fd, data, bytes);
@@ -122,6 +126,7 @@ static const at_io faulty_io = {
     .fstat = f_fstat,
     .fstatat = f_fstatat,
     .read = f_read,
+    .pread = f_pread,
     .write = f_write,
     .linkat = f_linkat,
     .renameat = f_renameat,

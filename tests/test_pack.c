@@ -1,315 +1,410 @@
-/* Packed weights of a block: where each weight lies, and every form in which callers have them. Weights are random
- * bits, NaNs among them: nothing here may look at their values. */
-#include "support/block_model.h"
+/* Packs: signed files of many entries, which are read where they lie; and what is not trusted. */
+#define _GNU_SOURCE
+#include "runtime/context.h"
+#include "runtime/pack.h"
+#include "support/fake_codegen.h"
+#include "support/problems.h"
+#include "support/sign.h"
+#include "support/temp_dir.h"
 
+#include <fcntl.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #include <cmocka.h>
 
-/* ---- Where weights lie: the formulas of pack.h, element by element ---- */
+enum { ENTRIES = 3, MOST_BYTES = 1 << 16 };
 
-/* Of input k and output c of a group; k = -1: the bias. */
-static int64_t place_of(const model *m, const mha_pack_section *s, int64_t group, int64_t c, int64_t k) {
-    const bool is_paired = m->canonical.w_dtype == ATTUNE_BF16;
-    const int64_t rows = is_paired ? (s->depth + 1) / 2 + 1 : s->depth + 1;
-    const int64_t panel = s->offset + (group * s->panels + c / 16) * rows * (is_paired ? 32 : 16);
-    if (!is_paired) return panel + (k + 1) * 16 + c % 16;
-    return k < 0 ? panel + 2 * (c % 16) + 1 : panel + (k / 2 + 1) * 32 + 2 * (c % 16) + k % 2;
+static fake_codegen codegen;
+static char dir[TEMP_DIR_CHARS]; /* of the pack, the keys in keys/, and a cache in cache/ */
+static char pack[TEMP_DIR_CHARS + 32], keys[TEMP_DIR_CHARS + 32], cache[TEMP_DIR_CHARS + 32];
+static char last_message[ATTUNE_MESSAGE_BYTES];
+static sign_key fleet, old;
+
+static void keep_message(void *user, attune_log_level level, const char *message) {
+    (void)user;
+    if (level <= ATTUNE_LOG_WARNING) snprintf(last_message, sizeof last_message, "%s", message);
 }
 
-static void expect_section(const model *m, int projection, unsigned char *blob) {
-    const mha_pack_section *s = &m->layout.section[projection];
-    const attune_weight *matrix = &m->weights.tensor[projection],
-                        *bias = &m->weights.tensor[ATTUNE_Q_BIAS + projection];
-    for (int64_t o = 0; o < s->columns; o++)
-        for (int64_t k = -1; k < s->depth; k++) {
-            const int64_t at = place_of(m, s, o / s->group_columns, o % s->group_columns, k);
-            const int64_t from = m->weights.layout == ATTUNE_OUT_IN ? o * s->depth + k : k * s->columns + o;
-            const unsigned char *source = k >= 0       ? (const unsigned char *)matrix->data + (size_t)from * m->size
-                                          : bias->data ? (const unsigned char *)bias->data + (size_t)o * m->size
-                                                       : NULL;
-            if (source) memcpy(blob + (size_t)at * m->size, source, m->size);
-        }
+static attune_context *open_context(const char *cache_dir, const char *pack_path, bool is_strict) {
+    const at_context_hooks hooks = {.compile = fake_compile, .compile_user = &codegen};
+    attune_context_options options = ATTUNE_CONTEXT_OPTIONS_INIT;
+    attune_context *context = NULL;
+    options.cache_dir = cache_dir;
+    options.cache_base = "";
+    options.cache_pack = pack_path;
+    options.cache_keys = keys;
+    options.log = keep_message;
+    last_message[0] = '\0';
+    if (is_strict) setenv("ATTUNE_STRICT", "1", 1);
+    if (at_context_create(&options, &hooks, &context)) fail_msg("%s", attune_last_message());
+    unsetenv("ATTUNE_STRICT");
+    return context;
 }
 
-/* Everything that is no weight is 0. */
-static void assert_packed_as_documented(const model *m) {
-    unsigned char *expected = calloc(1, m->blob_bytes);
-    assert_non_null(expected);
-    memcpy(expected, m->blob, MHA_PACK_HEADER);
-    for (int i = 0; i < MHA_NUM_PROJECTIONS; i++)
-        if (m->layout.section[i].exists) expect_section(m, i, expected);
-    assert_memory_equal(m->blob, expected, m->blob_bytes);
-    free(expected);
+static attune_status get(attune_context *context, int number, attune_origin *origin) {
+    char text[64];
+    snprintf(text, sizeof text, "num_heads=2,seq_q=%d,head_dim=8", number + 1);
+    const attune_problem problem = problem_parsed(text);
+    attune_kernel *kernel;
+    attune_kernel_info info = {.struct_size = sizeof info};
+    const attune_status status = attune_compile(context, &problem, NULL, &kernel);
+    if (status) return status;
+    assert_int_equal(attune_kernel_get_info(kernel, &info), ATTUNE_OK);
+    if (origin) *origin = info.origin;
+    attune_kernel_release(kernel);
+    return ATTUNE_OK;
 }
 
-/* The promises of pack.h about every layout. */
-static void assert_layout_is_sound(const model *m) {
-    const attune_problem *p = &m->canonical;
-    static const mha_projection order[] = {MHA_PROJECT_OUT, MHA_PROJECT_Q, MHA_PROJECT_K, MHA_PROJECT_V};
-    int64_t end = MHA_PACK_HEADER / (int64_t)m->size;
-    for (int n = 0; n < MHA_NUM_PROJECTIONS; n++) {
-        const mha_projection i = order[n];
-        const mha_pack_section *s = &m->layout.section[i];
-        if (!s->exists) continue;
-        const int64_t dim = i == MHA_PROJECT_V ? p->head_dim_v : p->head_dim;
-        assert_int_equal(s->offset, end);
-        assert_true(s->group_columns <= s->panels * MHA_PANEL && s->panels % (MHA_PANEL_TILE / MHA_PANEL) == 0);
-        assert_true(s->panels * MHA_PANEL < s->group_columns + MHA_PANEL_TILE);
-        assert_true((s->num_groups - 1) * s->group_columns < s->columns);
-        assert_true(s->num_groups * s->group_columns >= s->columns);
-        assert_int_equal(s->group_columns, i == MHA_PROJECT_OUT ? s->group_columns : s->heads * dim);
-        const int64_t heads = i == MHA_PROJECT_Q ? p->num_heads : p->num_kv_heads;
-        assert_true(i == MHA_PROJECT_OUT ? s->heads == 0 : s->heads >= 1 && s->heads <= heads);
-        assert_int_equal(s->inputs, p->w_dtype == ATTUNE_BF16 ? 2 : 1);
-        assert_int_equal(s->rows, (s->depth + s->inputs - 1) / s->inputs + 1);
-        end += s->num_groups * s->panels * s->rows * s->inputs * MHA_PANEL;
+/* How many of the kernels there are without compiling. */
+static int count_there(attune_context *context) {
+    int there = 0;
+    for (int i = 0; i < ENTRIES; i++) there += get(context, i, NULL) == ATTUNE_OK;
+    return there;
+}
+
+static attune_statistics counts_of(const attune_context *context) {
+    attune_statistics s = {.struct_size = sizeof s};
+    assert_int_equal(attune_get_statistics(context, &s), ATTUNE_OK);
+    return s;
+}
+
+static void write_text(const char *path, const void *text, size_t bytes) {
+    FILE *file = fopen(path, "wb");
+    assert_non_null(file);
+    assert_int_equal(fwrite(text, 1, bytes, file), bytes);
+    fclose(file);
+}
+
+static size_t read_pack(uint8_t bytes[MOST_BYTES]) {
+    FILE *file = fopen(pack, "rb");
+    assert_non_null(file);
+    const size_t count = fread(bytes, 1, MOST_BYTES, file);
+    fclose(file);
+    assert_true(count > 0 && count < MOST_BYTES);
+    return count;
+}
+
+static void trust(const sign_key *key, const char *name) {
+    char path[TEMP_DIR_CHARS + 64], text[SIGN_TEXT];
+    snprintf(path, sizeof path, "%s/%s.pub", keys, name);
+    sign_print_key(key, text);
+    write_text(path, text, strlen(text));
+    chmod(path, 0644);
+}
+
+static void distrust(const char *name) {
+    char path[TEMP_DIR_CHARS + 64];
+    snprintf(path, sizeof path, "%s/%s.pub", keys, name);
+    unlink(path);
+}
+
+static attune_status seal_by(const sign_key *key) {
+    char path[TEMP_DIR_CHARS + 64], text[SIGN_TEXT];
+    void *signed_part;
+    char *there;
+    size_t bytes;
+    attune_context *context = open_context("", "", false);
+    assert_int_equal(attune_cache_pack_parts(context, pack, &signed_part, &bytes, &there), ATTUNE_OK);
+    sign_print(key, signed_part, bytes, "timestamp:0", text);
+    snprintf(path, sizeof path, "%s/signature", dir);
+    write_text(path, text, strlen(text));
+    const attune_status status = attune_cache_seal(context, pack, path);
+    if (status) snprintf(last_message, sizeof last_message, "%s", attune_last_message());
+    attune_free(context, signed_part);
+    attune_free(context, there);
+    attune_context_destroy(context);
+    return status;
+}
+
+static void make_pack(void) {
+    attune_cache_copied copied = {.struct_size = sizeof copied};
+    attune_context *context = open_context(cache, "", false);
+    for (int i = 0; i < ENTRIES; i++) assert_int_equal(get(context, i, NULL), ATTUNE_OK);
+    if (attune_cache_pack(context, pack, NULL, 0, &copied)) fail_msg("%s", attune_last_message());
+    assert_int_equal(copied.added, ENTRIES);
+    attune_context_destroy(context);
+    assert_int_equal(seal_by(&fleet), ATTUNE_OK);
+}
+
+static int setup(void **state) {
+    (void)state;
+    temp_dir_make(dir);
+    snprintf(pack, sizeof pack, "%s/kernels.pack", dir);
+    snprintf(keys, sizeof keys, "%s/keys", dir);
+    snprintf(cache, sizeof cache, "%s/cache", dir);
+    mkdir(keys, 0755);
+    sign_key_make(&fleet, 1);
+    sign_key_make(&old, 2);
+    trust(&fleet, "fleet");
+    make_pack();
+    return 0;
+}
+
+static int teardown(void **state) {
+    (void)state;
+    char command[TEMP_DIR_CHARS + 64];
+    snprintf(command, sizeof command, "rm -r '%s'", dir);
+    return system(command);
+}
+
+/* ---- What works ---- */
+
+static void kernels_come_from_it(void **state) {
+    attune_origin origin;
+    attune_machine_info info = {.struct_size = sizeof info};
+    (void)state;
+    attune_context *context = open_context("", pack, true);
+    for (int i = 0; i < ENTRIES; i++) {
+        assert_int_equal(get(context, i, &origin), ATTUNE_OK);
+        assert_int_equal(origin, ATTUNE_FROM_PACK);
     }
-    assert_int_equal(m->layout.elements, end);
-    assert_int_equal(m->blob_bytes % 64, 0);
+    assert_int_equal(get(context, ENTRIES, NULL), ATTUNE_NOT_CACHED);
+    assert_int_equal(counts_of(context).pack_hits, ENTRIES);
+    assert_int_equal(attune_get_machine_info(context, &info), ATTUNE_OK);
+    assert_string_equal(info.cache_pack, pack);
+    assert_string_equal(info.cache_pack_refusal, "");
+    attune_context_destroy(context);
 }
 
-static const char *const problems[] = {
-    "embed_dim=30,num_heads=3,seq_q=4",
-    "embed_dim=128,num_heads=2,seq_q=4",
-    "embed_dim=96,num_heads=6,num_kv_heads=2,head_dim=20,head_dim_v=12,out_dim=50,seq_q=4",
-    "embed_dim=48,num_heads=5,head_dim=48,seq_q=4", /* every head as wide as the model */
-    "embed_dim=40,kv_embed_dim=24,num_heads=4,seq_q=4,seq_kv=5",
-    "embed_dim=40,kv_embed_dim=24,v_embed_dim=33,num_heads=4,seq_q=4,seq_kv=5",
-    "embed_dim=40,num_heads=4,seq_q=4,seq_kv=5,kv_projected=1",
-    "embed_dim=40,num_heads=4,num_kv_heads=1,seq_q=4,v_in_k=1,head_dim_v=6",
-    "embed_dim=40,num_heads=4,seq_q=4,no_out_projection=1",
-    "embed_dim=17,num_heads=2,head_dim=300,seq_q=4,out_dim=1",  /* heads too wide to share a group */
-    "embed_dim=19,num_heads=7,head_dim=90,seq_q=4,out_dim=700", /* a last group of one head */
-    "embed_dim=1,num_heads=1,seq_q=1",
-};
-
-static void test_every_weight_has_its_place(void **state) {
-    static const char *const dtypes[] = {"f32", "f16", "bf16", "f64"};
+static void the_directory_comes_first(void **state) {
+    attune_origin origin;
     (void)state;
-    for (size_t i = 0; i < sizeof problems / sizeof *problems; i++)
-        for (size_t d = 0; d < 4; d++)
-            for (int layout = 0; layout < 2; layout++) {
-                char text[200];
-                snprintf(text, sizeof text, "%s,w_dtype=%s", problems[i], dtypes[d]);
-                model m = open_model(text, (attune_weight_layout)layout, RANDOM_BITS);
-                pack_model(&m);
-                assert_layout_is_sound(&m);
-                assert_packed_as_documented(&m);
-                close_model(&m);
-            }
+    attune_context *context = open_context(cache, pack, true);
+    assert_int_equal(get(context, 0, &origin), ATTUNE_OK);
+    assert_int_equal(origin, ATTUNE_FROM_DISK);
+    attune_context_destroy(context);
 }
 
-static void test_absent_biases_are_zero(void **state) {
+static void chosen_entries_are_packed_alone(void **state) {
+    attune_cache_copied copied = {.struct_size = sizeof copied};
+    attune_kernel *kernel;
+    attune_kernel_info info = {.struct_size = sizeof info};
+    const attune_problem problem = problem_parsed("num_heads=2,seq_q=2,head_dim=8");
     (void)state;
-    model m = open_model(problems[2], ATTUNE_OUT_IN, RANDOM_BITS);
-    for (int id = ATTUNE_Q_BIAS; id <= ATTUNE_OUT_BIAS; id += 2) {
-        free((void *)m.weights.tensor[id].data);
-        m.weights.tensor[id].data = NULL;
+    attune_context *context = open_context(cache, "", false);
+    assert_int_equal(attune_compile(context, &problem, NULL, &kernel), ATTUNE_OK);
+    assert_int_equal(attune_kernel_get_info(kernel, &info), ATTUNE_OK);
+    const char *const names[] = {info.key};
+    assert_int_equal(attune_cache_pack(context, pack, names, 1, &copied), ATTUNE_OK);
+    assert_int_equal(copied.added, 1);
+    assert_int_equal(attune_cache_pack(context, pack, names, 0, &copied), ATTUNE_INVALID_ARGUMENT);
+    attune_kernel_release(kernel);
+    attune_context_destroy(context);
+    assert_int_equal(seal_by(&fleet), ATTUNE_OK);
+    context = open_context("", pack, true);
+    assert_int_equal(count_there(context), 1);
+    attune_context_destroy(context);
+}
+
+static int count_visited(void *user, const attune_cache_entry *entry) {
+    assert_string_equal(entry->pack, pack);
+    assert_int_equal(entry->status, ATTUNE_OK);
+    assert_true(entry->is_usable);
+    ++*(int *)user;
+    return 0;
+}
+
+static void entries_are_listed_and_taken_in(void **state) {
+    attune_cache_copied copied = {.struct_size = sizeof copied};
+    char fresh[TEMP_DIR_CHARS + 32];
+    int visited = 0;
+    (void)state;
+    snprintf(fresh, sizeof fresh, "%s/fresh", dir);
+    attune_context *context = open_context("", pack, false);
+    assert_int_equal(attune_cache_visit(context, count_visited, &visited), ATTUNE_OK);
+    assert_int_equal(visited, ENTRIES);
+    attune_context_destroy(context);
+    context = open_context(fresh, "", true);
+    assert_int_equal(attune_cache_add(context, pack, &copied), ATTUNE_OK);
+    assert_int_equal(copied.added, ENTRIES);
+    assert_int_equal(count_there(context), ENTRIES);
+    assert_int_equal(attune_cache_add(context, pack, &copied), ATTUNE_OK);
+    assert_int_equal(copied.known, ENTRIES);
+    attune_context_destroy(context);
+}
+
+/* ---- Who is trusted ---- */
+
+static void refused(const char *part) {
+    attune_machine_info info = {.struct_size = sizeof info};
+    attune_cache_copied copied = {.struct_size = sizeof copied};
+    attune_context *context = open_context("", pack, true);
+    assert_int_equal(count_there(context), 0);
+    assert_int_equal(attune_get_machine_info(context, &info), ATTUNE_OK);
+    assert_string_equal(info.cache_pack, "");
+    if (!strstr(info.cache_pack_refusal, part)) fail_msg("\"%s\" lacks \"%s\"", info.cache_pack_refusal, part);
+    assert_true(attune_cache_add(context, pack, &copied) != ATTUNE_OK);
+    assert_non_null(strstr(attune_last_message(), part));
+    assert_int_equal(copied.added, 0);
+    attune_context_destroy(context);
+}
+
+static void keys_rotate(void **state) {
+    (void)state;
+    distrust("fleet");
+    refused("signed by key 0101010101010101, which is none of the 0 keys in");
+    trust(&old, "old");
+    refused("which is none of the 1 keys in");
+    assert_int_equal(seal_by(&fleet), ATTUNE_BAD_FILE);
+    trust(&fleet, "new");
+    attune_context *context = open_context("", pack, true);
+    assert_int_equal(count_there(context), ENTRIES);
+    attune_context_destroy(context);
+    assert_int_equal(seal_by(&old), ATTUNE_OK);
+    distrust("old");
+    refused("signed by key 0202020202020202");
+}
+
+/* A key of the same number is another key all the same. */
+static void a_forged_number_does_not_help(void **state) {
+    (void)state;
+    sign_key forged;
+    sign_key_make(&forged, 3);
+    memcpy(forged.public.number, fleet.public.number, sizeof forged.public.number);
+    distrust("fleet");
+    trust(&forged, "forged");
+    refused("was changed, or key 0101010101010101 has not signed it");
+}
+
+static void keys_that_others_can_write_do_not_count(void **state) {
+    char path[TEMP_DIR_CHARS + 64];
+    (void)state;
+    snprintf(path, sizeof path, "%s/fleet.pub", keys);
+    chmod(path, 0666);
+    refused("none of the 0 keys");
+    chmod(path, 0644);
+    chmod(keys, 0777);
+    refused("there are no keys");
+    chmod(keys, 0755);
+    snprintf(path, sizeof path, "%s/elsewhere", dir);
+    assert_int_equal(rename(keys, path), 0);
+    refused("there are no keys");
+}
+
+static void an_unsigned_pack_is_refused(void **state) {
+    uint8_t bytes[MOST_BYTES];
+    at_pack_sizes sizes;
+    (void)state;
+    const size_t count = read_pack(bytes);
+    assert_null(at_pack_header_check(bytes, count, &sizes));
+    memset(bytes + sizes.signed_bytes, 0, AT_SIGNATURE_TEXT);
+    write_text(pack, bytes, count);
+    refused("is not signed");
+}
+
+/* ---- Damage ---- */
+
+/* One bit of each byte: the pack is refused, or the one entry that the byte belongs to. */
+static void no_byte_can_be_changed(void **state) {
+    static uint8_t bytes[MOST_BYTES];
+    at_pack_sizes sizes;
+    (void)state;
+    const size_t count = read_pack(bytes);
+    assert_null(at_pack_header_check(bytes, count, &sizes));
+    const size_t entries = sizes.signed_bytes + AT_SIGNATURE_TEXT;
+    for (size_t i = 0; i < count; i += i < entries ? 1 : 5) {
+        const uint8_t before = bytes[i];
+        bytes[i] ^= (uint8_t)(1 << i % 8);
+        write_text(pack, bytes, count);
+        bytes[i] = before;
+        attune_context *context = open_context("", pack, true);
+        const int there = count_there(context);
+        const uint64_t damaged = counts_of(context).damaged_entries;
+        attune_context_destroy(context);
+        if (i < entries ? there : there != ENTRIES - 1 || damaged != 1)
+            fail_msg("byte %zu of %zu: %d kernels, %d damaged", i, count, there, (int)damaged);
     }
-    pack_model(&m);
-    assert_packed_as_documented(&m);
-    close_model(&m);
 }
 
-/* The sizes that the speed of common models hangs on: pinned, so that a change is meant. */
-static void test_groups(void **state) {
-    static const struct {
-        const char *problem;
-        int64_t q_heads, k_heads, q_groups, v_heads, out_columns;
-    } cases[] = {
-        {"embed_dim=768,num_heads=12,seq_q=4", 4, 4, 3, 4, 256},
-        {"embed_dim=1024,num_heads=16,seq_q=4", 4, 4, 4, 4, 256},
-        {"embed_dim=1600,num_heads=25,seq_q=4", 5, 5, 5, 5, 320},
-        {"embed_dim=384,num_heads=12,seq_q=4", 6, 6, 2, 6, 192},
-        {"embed_dim=768,num_heads=8,seq_q=4", 2, 2, 4, 2, 256},
-        {"embed_dim=4096,num_heads=32,num_kv_heads=8,seq_q=4", 2, 2, 16, 2, 256},
-        {"embed_dim=512,num_heads=8,num_kv_heads=1,seq_q=4", 1, 1, 8, 1, 256},
-        /* One KV head of its own would leave each query head 48 columns of padding. */
-        {"embed_dim=640,num_heads=8,num_kv_heads=1,seq_q=4", 4, 1, 2, 1, 320},
-        {"embed_dim=19,num_heads=7,head_dim=90,seq_q=4", 2, 2, 4, 2, 19},
-        {"embed_dim=768,num_heads=12,head_dim=768,seq_q=4", 1, 1, 12, 1, 256},
-        {"embed_dim=448,num_heads=7,head_dim_v=48,seq_q=4", 7, 7, 1, 4, 448},
-    };
+static void no_length_but_its_own_is_right(void **state) {
+    static uint8_t bytes[MOST_BYTES];
     (void)state;
-    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        const model m = plan_model(cases[i].problem);
-        const mha_pack_section *s = m.layout.section;
-        assert_layout_is_sound(&m);
-        assert_int_equal(s[MHA_PROJECT_Q].heads, cases[i].q_heads);
-        assert_int_equal(s[MHA_PROJECT_K].heads, cases[i].k_heads);
-        assert_int_equal(s[MHA_PROJECT_Q].num_groups, cases[i].q_groups);
-        assert_int_equal(s[MHA_PROJECT_V].heads, cases[i].v_heads);
-        assert_int_equal(s[MHA_PROJECT_OUT].group_columns, cases[i].out_columns);
+    const size_t count = read_pack(bytes);
+    for (size_t length = 0; length < count; length += 61) {
+        write_text(pack, bytes, length);
+        refused(pack);
     }
+    bytes[count] = 0;
+    write_text(pack, bytes, count + 1);
+    refused("it is not as long as its header says");
 }
 
-/* ---- The forms in which weights come ---- */
-
-static unsigned char *packed_bytes(model *m, const attune_mha_weights *weights) {
-    unsigned char *blob = aligned_alloc(64, m->blob_bytes);
-    assert_non_null(blob);
-    assert_ok(attune_pack_weights(&m->problem, weights, blob, m->blob_bytes));
-    return blob;
-}
-
-static void assert_packs_the_same(model *m, const attune_mha_weights *weights) {
-    unsigned char *blob = packed_bytes(m, weights);
-    assert_memory_equal(blob, m->blob, m->blob_bytes);
-    free(blob);
-}
-
-/* The same matrices in the other layout. */
-static void test_layouts_agree(void **state) {
+/* Another file takes its place, and then its own bytes change, while a context uses it. */
+static void it_may_change_while_it_is_open(void **state) {
+    static uint8_t bytes[MOST_BYTES];
+    char moved[TEMP_DIR_CHARS + 32];
     (void)state;
-    for (size_t i = 0; i < sizeof problems / sizeof *problems; i++) {
-        model m = open_model(problems[i], ATTUNE_OUT_IN, RANDOM_BITS);
-        attune_mha_weights turned;
-        assert_ok(attune_mha_weights_init(&m.problem, ATTUNE_IN_OUT, &turned));
-        for (int id = 0; id < ATTUNE_QKV_WEIGHT; id++) turned.tensor[id].data = m.weights.tensor[id].data;
-        for (int id = 0; id < ATTUNE_Q_BIAS; id++) {
-            const attune_weight *w = &m.weights.tensor[id];
-            if (!w->rank) continue;
-            assert_int_equal(turned.tensor[id].dims[0], w->dims[1]);
-            assert_int_equal(turned.tensor[id].dims[1], w->dims[0]);
-            unsigned char *data = malloc(count_of(w) * m.size);
-            assert_non_null(data);
-            for (int64_t o = 0; o < w->dims[0]; o++)
-                for (int64_t k = 0; k < w->dims[1]; k++)
-                    memcpy(data + (size_t)(k * w->dims[0] + o) * m.size,
-                           (const unsigned char *)w->data + (size_t)(o * w->dims[1] + k) * m.size, m.size);
-            turned.tensor[id].data = data;
-        }
-        pack_model(&m);
-        assert_packs_the_same(&m, &turned);
-        for (int id = 0; id < ATTUNE_Q_BIAS; id++) free((void *)turned.tensor[id].data);
-        close_model(&m);
+    const size_t count = read_pack(bytes);
+    snprintf(moved, sizeof moved, "%s/moved", dir);
+    attune_context *context = open_context("", pack, true);
+    rename(pack, moved);
+    write_text(pack, "another", 7);
+    assert_int_equal(get(context, 0, NULL), ATTUNE_OK);
+    memset(bytes, 0x5a, count);
+    write_text(moved, bytes, count);
+    assert_int_equal(get(context, 1, NULL), ATTUNE_NOT_CACHED);
+    assert_int_equal(truncate(moved, 100), 0);
+    assert_int_equal(get(context, 2, NULL), ATTUNE_NOT_CACHED);
+    assert_non_null(strstr(last_message, "the pack has become shorter"));
+    assert_int_equal(counts_of(context).damaged_entries, 2);
+    attune_context_destroy(context);
+}
+
+/* A process that may compile heals. */
+static void what_is_damaged_is_compiled(void **state) {
+    static uint8_t bytes[MOST_BYTES];
+    attune_origin origin;
+    (void)state;
+    const size_t count = read_pack(bytes);
+    bytes[count - 1] ^= 1;
+    write_text(pack, bytes, count);
+    attune_context *context = open_context("", pack, false);
+    int compiled = 0;
+    for (int i = 0; i < ENTRIES; i++) {
+        assert_int_equal(get(context, i, &origin), ATTUNE_OK);
+        compiled += origin == ATTUNE_FROM_COMPILER;
     }
+    assert_int_equal(compiled, 1);
+    attune_context_destroy(context);
 }
 
-/* Outputs of q, then of k, then of v, whatever the layout. */
-static unsigned char *join(const model *m, int first, int64_t rows_each) {
-    const attune_weight *t = &m->weights.tensor[first];
-    size_t bytes[3], total = 0, at = 0;
-    for (int i = 0; i < 3; i++) total += bytes[i] = count_of(&t[i]) * m->size;
-    unsigned char *data = malloc(total);
-    assert_non_null(data);
-    for (int64_t row = 0; row < rows_each; row++)
-        for (int i = 0; i < 3; i++) {
-            const size_t n = bytes[i] / (size_t)rows_each;
-            memcpy(data + at, (const unsigned char *)t[i].data + (size_t)row * n, n);
-            at += n;
-        }
-    return data;
-}
-
-static void test_packed_qkv(void **state) {
-    static const char *const texts[] = {
-        "embed_dim=30,num_heads=3,seq_q=4",
-        "embed_dim=96,num_heads=6,num_kv_heads=2,head_dim=20,head_dim_v=12,out_dim=50,seq_q=4,w_dtype=bf16",
-        "embed_dim=40,cross=1,num_heads=4,seq_q=4,seq_kv=5,w_dtype=f64"};
+/* Hosts close all descriptors, and open files of their own. */
+static void the_hosts_files_are_left_alone(void **state) {
     (void)state;
-    for (size_t i = 0; i < 3; i++)
-        for (int layout = 0; layout < 2; layout++) {
-            model m = open_model(texts[i], (attune_weight_layout)layout, RANDOM_BITS);
-            attune_mha_weights w = m.weights;
-            pack_model(&m);
-            w.tensor[ATTUNE_QKV_WEIGHT].data =
-                join(&m, ATTUNE_Q_WEIGHT, layout == ATTUNE_IN_OUT ? m.canonical.embed_dim : 1);
-            for (int id = 0; id < 3; id++) w.tensor[id].data = NULL;
-            assert_packs_the_same(&m, &w);
-            w.tensor[ATTUNE_QKV_BIAS].data = join(&m, ATTUNE_Q_BIAS, 1);
-            for (int id = ATTUNE_Q_BIAS; id < ATTUNE_OUT_BIAS; id++) w.tensor[id].data = NULL;
-            assert_packs_the_same(&m, &w);
-            free((void *)w.tensor[ATTUNE_QKV_WEIGHT].data);
-            free((void *)w.tensor[ATTUNE_QKV_BIAS].data);
-            close_model(&m);
-        }
-}
-
-/* As torch.nn.MultiheadAttention with kdim: separate matrices, one bias. */
-static void test_packed_bias_of_separate_weights(void **state) {
-    (void)state;
-    model m = open_model("embed_dim=40,kv_embed_dim=24,v_embed_dim=33,num_heads=4,seq_q=4,seq_kv=5", ATTUNE_OUT_IN,
-                         RANDOM_BITS);
-    attune_mha_weights w = m.weights;
-    pack_model(&m);
-    assert_int_equal(w.tensor[ATTUNE_QKV_WEIGHT].rank, 0);
-    assert_int_equal(w.tensor[ATTUNE_QKV_BIAS].dims[0], 120);
-    w.tensor[ATTUNE_QKV_BIAS].data = join(&m, ATTUNE_Q_BIAS, 1);
-    for (int id = ATTUNE_Q_BIAS; id < ATTUNE_OUT_BIAS; id++) w.tensor[id].data = NULL;
-    assert_packs_the_same(&m, &w);
-    free((void *)w.tensor[ATTUNE_QKV_BIAS].data);
-    close_model(&m);
-}
-
-static void set_dims(attune_weight *w, int rank, int64_t a, int64_t b, int64_t c, int64_t d) {
-    w->rank = rank;
-    w->dims[0] = a, w->dims[1] = b, w->dims[2] = c, w->dims[3] = d;
-}
-
-/* As keras.layers.MultiHeadAttention and flax.linen.MultiHeadDotProductAttention have them. */
-static void test_split_dims(void **state) {
-    (void)state;
-    model m = open_model("embed_dim=36,num_heads=6,num_kv_heads=2,head_dim=10,head_dim_v=4,out_dim=9,seq_q=4",
-                         ATTUNE_IN_OUT, RANDOM_BITS);
-    attune_mha_weights w = m.weights;
-    pack_model(&m);
-    set_dims(&w.tensor[ATTUNE_Q_WEIGHT], 3, 36, 6, 10, 0);
-    set_dims(&w.tensor[ATTUNE_K_WEIGHT], 3, 36, 2, 10, 0);
-    set_dims(&w.tensor[ATTUNE_V_WEIGHT], 4, 6, 6, 2, 4);
-    set_dims(&w.tensor[ATTUNE_OUT_WEIGHT], 3, 6, 4, 9, 0);
-    set_dims(&w.tensor[ATTUNE_Q_BIAS], 2, 6, 10, 0, 0);
-    set_dims(&w.tensor[ATTUNE_V_BIAS], 3, 1, 2, 4, 0);
-    set_dims(&w.tensor[ATTUNE_OUT_BIAS], 2, 1, 9, 0, 0);
-    assert_packs_the_same(&m, &w);
-    set_dims(&w.tensor[ATTUNE_Q_WEIGHT], 3, 6, 60, 6, 0); /* the same number of elements */
-    assert_fails(attune_pack_weights(&m.problem, &w, m.blob, m.blob_bytes), ATTUNE_INVALID_ARGUMENT,
-                 "q_weight is [6, 60, 6] f32; expected [36, 60] f32");
-    close_model(&m);
-
-    model one = open_model("embed_dim=6,num_heads=1,out_dim=1,seq_q=4", ATTUNE_OUT_IN, RANDOM_BITS);
-    attune_mha_weights v = one.weights;
-    pack_model(&one);
-    set_dims(&v.tensor[ATTUNE_OUT_WEIGHT], 3, 1, 1, 6, 0); /* dims of 1 on either side of the cut */
-    set_dims(&v.tensor[ATTUNE_Q_WEIGHT], 4, 1, 6, 1, 6);
-    assert_packs_the_same(&one, &v);
-    close_model(&one);
-}
-
-static void test_weights_anywhere_in_memory(void **state) {
-    (void)state;
-    for (int layout = 0; layout < 2; layout++) {
-        model m = open_model("embed_dim=40,num_heads=4,seq_q=4", (attune_weight_layout)layout, RANDOM_BITS);
-        attune_mha_weights w = m.weights;
-        unsigned char *odd[ATTUNE_QKV_WEIGHT];
-        pack_model(&m);
-        for (int id = 0; id < ATTUNE_QKV_WEIGHT; id++) {
-            const size_t bytes = count_of(&w.tensor[id]) * m.size;
-            odd[id] = malloc(bytes + 1);
-            assert_non_null(odd[id]);
-            w.tensor[id].data = memcpy(odd[id] + 1, w.tensor[id].data, bytes);
-        }
-        assert_packs_the_same(&m, &w);
-        for (int id = 0; id < ATTUNE_QKV_WEIGHT; id++) free(odd[id]);
-        close_model(&m);
-    }
+    attune_context *context = open_context("", pack, true);
+    const int fd = context->disk.pack.fd;
+    close(fd);
+    const int other = open("/dev/zero", O_RDONLY);
+    if (other != fd) assert_int_equal(dup2(other, fd), fd);
+    assert_int_equal(get(context, 0, NULL), ATTUNE_NOT_CACHED);
+    attune_context_destroy(context);
+    assert_int_equal(fcntl(fd, F_GETFD) >= 0, 1);
+    if (other != fd) close(other);
+    close(fd);
 }
 
 int main(void) {
+#define TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_every_weight_has_its_place),
-        cmocka_unit_test(test_absent_biases_are_zero),
-        cmocka_unit_test(test_groups),
-        cmocka_unit_test(test_layouts_agree),
-        cmocka_unit_test(test_packed_qkv),
-        cmocka_unit_test(test_packed_bias_of_separate_weights),
-        cmocka_unit_test(test_split_dims),
-        cmocka_unit_test(test_weights_anywhere_in_memory),
+        TEST(kernels_come_from_it),
+        TEST(the_directory_comes_first),
+        TEST(chosen_entries_are_packed_alone),
+        TEST(entries_are_listed_and_taken_in),
+        TEST(keys_rotate),
+        TEST(a_forged_number_does_not_help),
+        TEST(keys_that_others_can_write_do_not_count),
+        TEST(an_unsigned_pack_is_refused),
+        TEST(no_byte_can_be_changed),
+        TEST(no_length_but_its_own_is_right),
+        TEST(it_may_change_while_it_is_open),
+        TEST(what_is_damaged_is_compiled),
+        TEST(the_hosts_files_are_left_alone),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,6 +1,7 @@
 /* Entries from one directory to another: exporting and importing. */
 #include "runtime/disk_cache.h"
 
+#include "base/memory.h"
 #include "runtime/cache_dir.h"
 #include "runtime/entry_file.h"
 
@@ -31,21 +32,21 @@ static bool is_there(const copier *c, const char *file) {
     return found == AT_FOUND || found == AT_NOT_NOW;
 }
 
-static void copy_entry(copier *c, const char *file, const at_entry_file *got) {
+static void copy_entry(copier *c, const char *file, const at_entry *entry, const uint8_t *data, size_t bytes) {
     at_key_parts parts;
-    at_key_split(got->entry.key, got->entry.key_bytes, &parts);
-    const bool is_foreign = !is_usable(&got->entry, &parts);
+    at_key_split(entry->key, entry->key_bytes, &parts);
+    const bool is_foreign = !is_usable(entry, &parts);
     c->copied->foreign += is_foreign;
     if (is_foreign && c->is_import) return;
     const bool is_other_class = !is_foreign && strcmp(parts.tuning_class, c->machine) != 0;
     if (is_there(c, file)) {
         c->copied->known++;
     } else {
-        c->failure = at_entry_file_write(c->cache->io, c->to, file, c->is_import ? 0600 : 0644, &got->entry,
-                                         c->cache->allocator, got->file.data, got->file.bytes);
+        c->failure = at_entry_file_write(c->cache->io, c->to, file, c->is_import ? 0600 : 0644, entry,
+                                         c->cache->allocator, data, bytes);
         if (c->failure) return;
         c->copied->added++;
-        c->copied->added_bytes += got->file.bytes;
+        c->copied->added_bytes += bytes;
     }
     c->copied->other_class += is_other_class;
 }
@@ -56,7 +57,7 @@ static int copy_file(void *user, int dir, const char *file, const struct stat *s
     (void)status;
     if (!at_file_is_entry(file)) return 0;
     const at_found found = at_entry_file_read(c->cache->io, dir, file, c->trust, c->cache->allocator, &got);
-    if (found == AT_FOUND) copy_entry(c, file, &got);
+    if (found == AT_FOUND) copy_entry(c, file, &got.entry, got.file.data, got.file.bytes);
     /* Another process may have evicted a missing one a moment ago. */
     c->copied->damaged += found != AT_FOUND && found != AT_MISSING;
     at_entry_file_close(&got, c->cache->allocator);
@@ -91,25 +92,68 @@ attune_status at_disk_cache_export(at_disk_cache *cache, const char *directory, 
     return status;
 }
 
+/* Opens the cache directory to write to; -1 with *err filled. */
+static int open_own(at_disk_cache *cache, at_error *err) {
+    if (!at_disk_cache_refresh(cache, true, err)) return -1;
+    const int own = at_disk_cache_dir(cache, false);
+    if (own < 0) {
+        at_fail(err, ATTUNE_IO_ERROR, "the disk cache is off: there is nothing to import into");
+        return -1;
+    }
+    /* nobody else's, see at_files_walk */
+    const int to = at_io_open(cache->io, own, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC, 0);
+    if (to < 0) at_fail(err, ATTUNE_IO_ERROR, "%s cannot be opened: %s", cache->path, strerror(errno));
+    return to;
+}
+
 attune_status at_disk_cache_import(at_disk_cache *cache, const char *directory, const char *machine,
                                    attune_cache_copied *copied, at_error *err) {
     *copied = (attune_cache_copied){.struct_size = sizeof *copied};
-    if (!at_disk_cache_refresh(cache, true, err)) return ATTUNE_IO_ERROR;
-    const int own = at_disk_cache_dir(cache, false);
-    if (own < 0) return at_fail(err, ATTUNE_IO_ERROR, "the disk cache is off: there is nothing to import into");
     copier c = {.cache = cache, .machine = machine, .copied = copied, .trust = AT_TRUST_ROOT, .is_import = true};
+    c.to = open_own(cache, err);
+    if (c.to < 0) return ATTUNE_IO_ERROR;
     c.from = at_cache_dir_open_foreign(directory, cache->io, err);
-    if (c.from < 0) return ATTUNE_IO_ERROR;
-    c.to =
-        at_io_open(cache->io, own, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC, 0); /* nobody else's, see at_files_walk */
-    if (c.to < 0) {
-        at_fail(err, ATTUNE_IO_ERROR, "%s cannot be opened: %s", cache->path, strerror(errno));
-        close(c.from);
+    if (c.from < 0) {
+        close(c.to);
         return ATTUNE_IO_ERROR;
     }
     const attune_status status = copy_all(&c, directory, cache->path, err);
     close(c.from);
     close(c.to);
+    at_disk_cache_sweep(cache);
+    return status;
+}
+
+/* Every entry is verified by itself as it comes, so one that was changed on the disk meanwhile is only left out. */
+static attune_status copy_pack(copier *c, const at_pack *pack, at_error *err) {
+    for (uint32_t i = 0; i < pack->sizes.count && !c->failure; i++) {
+        at_pack_record record;
+        at_entry entry;
+        uint8_t *data;
+        const char *why;
+        at_pack_record_get(pack->signed_part, i, &record);
+        if (at_pack_read(pack, &record, &data, &entry, &why) == AT_FOUND)
+            copy_entry(c, record.name, &entry, data, record.bytes);
+        else
+            c->copied->damaged++;
+        at_free(pack->allocator, data);
+    }
+    if (!c->failure) return ATTUNE_OK;
+    return at_fail(err, ATTUNE_IO_ERROR, "%s cannot be written: %s (%llu entries were copied before)", c->cache->path,
+                   strerror(c->failure), (unsigned long long)c->copied->added);
+}
+
+attune_status at_disk_cache_add(at_disk_cache *cache, const char *path, const char *machine,
+                                attune_cache_copied *copied, at_error *err) {
+    *copied = (attune_cache_copied){.struct_size = sizeof *copied};
+    at_pack pack;
+    attune_status status = at_pack_open_signed(&pack, path, cache->keys, cache->io, cache->allocator, err);
+    if (status) return status;
+    copier c = {.cache = cache, .machine = machine, .copied = copied, .is_import = true};
+    c.to = open_own(cache, err);
+    status = c.to < 0 ? ATTUNE_IO_ERROR : copy_pack(&c, &pack, err);
+    if (c.to >= 0) close(c.to);
+    at_pack_close(&pack);
     at_disk_cache_sweep(cache);
     return status;
 }

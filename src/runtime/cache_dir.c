@@ -38,6 +38,13 @@ attune_status at_cache_base_path(const char *base, char *path, size_t capacity, 
     return base ? join(path, capacity, base, "", err) : ATTUNE_OK;
 }
 
+attune_status at_cache_pack_path(const char *pack, char *path, size_t capacity, at_error *err) {
+    path[0] = '\0';
+    if (getauxval(AT_SECURE)) return ATTUNE_OK;
+    if (!pack) pack = secure_getenv("ATTUNE_CACHE_PACK");
+    return pack ? join(path, capacity, pack, "", err) : ATTUNE_OK;
+}
+
 void at_cache_dir_from_root(const char *path, char *from_root, size_t capacity) {
     from_root[0] = '\0';
     if (!*path) return;

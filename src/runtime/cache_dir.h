@@ -14,6 +14,9 @@ attune_status at_cache_dir_path(const char *dir, char *path, size_t capacity, at
 /* The read-only base: `base` if not NULL, else ATTUNE_CACHE_BASE; "" when there is none. */
 attune_status at_cache_base_path(const char *base, char *path, size_t capacity, at_error *err);
 
+/* The pack: `pack` if not NULL, else ATTUNE_CACHE_PACK; "" when there is none. */
+attune_status at_cache_pack_path(const char *pack, char *path, size_t capacity, at_error *err);
+
 /* Puts the working directory in front of a relative path; "" if the working directory is not known. */
 void at_cache_dir_from_root(const char *path, char *from_root, size_t capacity);
 

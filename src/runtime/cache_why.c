@@ -28,7 +28,8 @@ typedef struct why_search {
     size_t num_words;
 
     uint64_t compared, least; /* the weight of the nearest */
-    bool is_found, nearest_is_base, is_told;
+    bool is_found, is_told;
+    const char *nearest_directory; /* as entries of this cache have it */
     const char *neighbours[AT_MAX_CLASSES];
     size_t stand_in; /* index in neighbours: the nearest class that has an entry */
     size_t num_neighbours;
@@ -216,7 +217,7 @@ static int weigh(void *user, const attune_cache_entry *entry) {
     if (s->is_found && !is_nearer(s, weight, entry)) return 0;
     s->is_found = true;
     s->least = weight;
-    s->nearest_is_base = entry->is_base;
+    s->nearest_directory = entry->directory;
     s->nearest_used_at = entry->used_at;
     snprintf(s->nearest, sizeof s->nearest, "%s", entry->file);
     return weight == 0;
@@ -241,7 +242,7 @@ static void answer(const why_search *s, const attune_cache_entry *nearest, diffe
 /* Second walk: tells about that one. */
 static int tell(void *user, const attune_cache_entry *entry) {
     why_search *s = user;
-    if (strcmp(entry->file, s->nearest) || entry->is_base != s->nearest_is_base) return 0;
+    if (strcmp(entry->file, s->nearest) || entry->directory != s->nearest_directory) return 0;
     at_arena arena;
     at_arena_init(&arena, s->allocator);
     difference_list list = {.arena = &arena};

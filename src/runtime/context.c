@@ -119,6 +119,7 @@ static attune_status fill_context(attune_context *context, const attune_context_
                        options->disk_cache_bytes ? options->disk_cache_bytes : DEFAULT_DISK_BYTES, &context->allocator,
                        context->io, &context->log);
     at_disk_cache_open_base(&context->disk, options->cache_base);
+    at_disk_cache_open_pack(&context->disk, options->cache_pack, options->cache_keys);
     at_machine_recall(&context->disk, context->target, &context->machine_class);
     at_machine_init(&context->machine, context->target, context->machine_class.name);
     context->team.l3_cores = context->pool.l3_cores = (uint32_t)context->machine_class.description.l3_cores;
@@ -216,6 +217,7 @@ attune_status attune_get_statistics(const attune_context *context, attune_statis
         .memory_kernels = counts.nodes,
         .memory_code_bytes = counts.bytes,
         .stand_ins = atomic_load(&context->stand_ins),
+        .pack_hits = atomic_load(&context->pack_hits),
     };
     at_copy_out(statistics, &full, sizeof full, "attune_statistics", &err);
     return at_report(&err);
@@ -248,6 +250,8 @@ attune_status attune_get_machine_info(const attune_context *context, attune_mach
         .cache_refusal = context->disk.refusals[0],
         .cache_base_refusal = context->disk.refusals[1],
         .machine_description = context->machine_class.text,
+        .cache_pack = context->disk.pack_path,
+        .cache_pack_refusal = context->disk.refusals[2],
     };
     at_copy_out(info, &full, sizeof full, "attune_machine_info", &err);
     return at_report(&err);

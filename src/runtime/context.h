@@ -38,7 +38,7 @@ struct attune_context {
     at_tuning tuning;
     at_record record;
     _Atomic(attune_operator *) operators; /* of the user, the last one first */
-    atomic_ullong disk_hits, compiles, compile_failures, stand_ins;
+    atomic_ullong disk_hits, compiles, compile_failures, stand_ins, pack_hits;
     char isas[64];
 };
 

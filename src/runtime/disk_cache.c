@@ -63,7 +63,8 @@ static int remember(at_disk_cache *cache, bool is_base, int dir, at_error *err) 
 
 void at_disk_cache_init(at_disk_cache *cache, const char *dir, uint64_t capacity, const attune_allocator *allocator,
                         const at_io *io, const at_log *log) {
-    *cache = (at_disk_cache){.allocator = allocator, .io = io, .log = log, .dir = -1, .base = -1, .capacity = capacity};
+    *cache = (at_disk_cache){
+        .allocator = allocator, .io = io, .log = log, .dir = -1, .base = -1, .capacity = capacity, .pack = {.fd = -1}};
     pthread_mutex_init(&cache->mutex, NULL);
     at_error err = {0};
     if (at_cache_dir_path(dir, cache->path, sizeof cache->path, &err) == ATTUNE_OK && cache->path[0])
@@ -88,6 +89,17 @@ void at_disk_cache_open_base(at_disk_cache *cache, const char *base) {
         cache->base = -1;
     }
     if (cache->base < 0) cache->base_path[0] = '\0';
+}
+
+void at_disk_cache_open_pack(at_disk_cache *cache, const char *pack, const char *keys) {
+    at_error err = {0};
+    snprintf(cache->keys, sizeof cache->keys, "%s", at_keys_dir(keys));
+    if (at_cache_pack_path(pack, cache->pack_path, sizeof cache->pack_path, &err) == ATTUNE_OK && cache->pack_path[0])
+        at_pack_open_signed(&cache->pack, cache->pack_path, cache->keys, cache->io, cache->allocator, &err);
+    if (err.status != ATTUNE_OK)
+        at_log_printf(cache->log, ATTUNE_LOG_WARNING, "kernels of a pack are not used: %s", err.message);
+    snprintf(cache->refusals[2], sizeof cache->refusals[2], "%s", err.message);
+    if (!at_pack_is_open(&cache->pack)) cache->pack_path[0] = '\0';
 }
 
 /* Gives the old one's number to a directory that was opened. */
@@ -138,21 +150,23 @@ void at_disk_cache_free(at_disk_cache *cache) {
         const int dir = find_dir(cache, is_base, &was_lost);
         if (dir >= 0) close(dir);
     }
+    if (at_pack_is_open(&cache->pack)) at_pack_close(&cache->pack);
     pthread_mutex_destroy(&cache->mutex);
 }
 
 /* ---- Reading ---- */
 
-/* A file of the base is never removed. A file that cannot be read is replaced when the kernel has been compiled. */
-static void drop_damaged(at_disk_cache *cache, bool is_base, bool is_unreadable, const char *file, const char *why) {
+/* Base and pack are never changed. A file that cannot be read is replaced when the kernel has been compiled. */
+static void drop_damaged(at_disk_cache *cache, at_place place, bool is_unreadable, const char *file, const char *why) {
+    static const char *const words[AT_NUM_PLACES] = {"", "the base ", "the pack "};
+    const char *const paths[AT_NUM_PLACES] = {cache->path, cache->base_path, cache->pack_path};
     char name[AT_NAME_CHARS + 1];
     snprintf(name, sizeof name, "%s", file);
     atomic_fetch_add(&cache->damaged, 1);
     at_log_event(cache->log, (attune_event){.kind = ATTUNE_EVENT_DAMAGED, .key = name, .message = why});
-    if (is_base || is_unreadable) {
-        at_log_printf(cache->log, ATTUNE_LOG_WARNING, "the cache entry %s of %s%s %s: %s", file,
-                      is_base ? "the base " : "", is_base ? cache->base_path : cache->path,
-                      is_unreadable ? "cannot be read" : "is damaged", why);
+    if (place != AT_IN_DIR || is_unreadable) {
+        at_log_printf(cache->log, ATTUNE_LOG_WARNING, "the cache entry %s of %s%s %s: %s", file, words[place],
+                      paths[place], is_unreadable ? "cannot be read" : "is damaged", why);
         return;
     }
     char aside[AT_FILE_CHARS];
@@ -184,29 +198,56 @@ static bool is_wanted(const at_key *key, const char *near_class, const at_entry 
 }
 
 /* near_class NULL: the key itself; else the same kernel for that class. */
+static void name_file(const at_key *key, const char *near_class, char file[AT_FILE_CHARS]) {
+    if (near_class)
+        at_file_name_for(key, near_class, file);
+    else
+        at_file_name(key, file);
+}
+
 static bool read_in(at_disk_cache *cache, bool is_base, const at_key *key, const char *near_class, uint8_t **data,
                     at_entry *entry) {
     const int dir = at_disk_cache_dir(cache, is_base);
     *data = NULL;
     if (dir < 0) return false;
     char file[AT_FILE_CHARS];
-    if (near_class)
-        at_file_name_for(key, near_class, file);
-    else
-        at_file_name(key, file);
+    name_file(key, near_class, file);
     at_entry_file got;
     const at_found found =
         at_entry_file_read(cache->io, dir, file, is_base ? AT_TRUST_ROOT : AT_TRUST_OWN, cache->allocator, &got);
     if (found == AT_DAMAGED || found == AT_UNREADABLE)
-        drop_damaged(cache, is_base, found == AT_UNREADABLE, file, got.file.why);
+        drop_damaged(cache, is_base ? AT_IN_BASE : AT_IN_DIR, found == AT_UNREADABLE, file, got.file.why);
     if (found == AT_FOUND && !is_base) touch(cache, got.file.fd, &got.file.status);
     if (found == AT_FOUND && is_wanted(key, near_class, &got.entry)) {
         *entry = got.entry;
-        entry->is_of_base = is_base;
+        entry->place = is_base ? AT_IN_BASE : AT_IN_DIR;
         *data = got.file.data;
         got.file.data = NULL;
     }
     at_entry_file_close(&got, cache->allocator);
+    return *data;
+}
+
+static bool read_in_pack(at_disk_cache *cache, const at_key *key, const char *near_class, uint8_t **data,
+                         at_entry *entry) {
+    char file[AT_FILE_CHARS];
+    at_pack_record record;
+    const char *why;
+    const at_pack *const pack = &cache->pack;
+    *data = NULL;
+    if (!at_pack_is_open(pack)) return false;
+    name_file(key, near_class, file);
+    const uint32_t number = at_pack_find(pack->signed_part, pack->sizes.count, file);
+    if (number == AT_PACK_NONE) return false;
+    at_pack_record_get(pack->signed_part, number, &record);
+    const at_found found = at_pack_read(pack, &record, data, entry, &why);
+    if (found == AT_DAMAGED || found == AT_UNREADABLE)
+        drop_damaged(cache, AT_IN_PACK, found == AT_UNREADABLE, file, why);
+    if (found == AT_FOUND && !is_wanted(key, near_class, entry)) {
+        at_free(cache->allocator, *data);
+        *data = NULL;
+    }
+    entry->place = AT_IN_PACK;
     return *data;
 }
 
@@ -216,28 +257,31 @@ bool at_disk_cache_read(at_disk_cache *cache, const at_key *key, uint8_t **data,
         if (read_in(cache, is_base, key, NULL, data, entry)) return true;
     for (int is_base = 0; is_base < 2; is_base++)
         if (refresh(cache, is_base, false, NULL) && read_in(cache, is_base, key, NULL, data, entry)) return true;
-    return false;
+    return read_in_pack(cache, key, NULL, data, entry);
 }
 
-/* Each class has two places: the directory and the base. */
+/* Each class has all places. */
 bool at_disk_cache_read_near(at_disk_cache *cache, const at_key *key, size_t *next, uint8_t **data, at_entry *entry,
                              const char **found) {
     const char *order[AT_MAX_CLASSES];
     at_key_parts parts;
     *data = NULL;
     at_key_split(key->bytes, key->size, &parts);
-    const size_t count = 2 * at_class_neighbours(parts.tuning_class, order);
+    const size_t count = AT_NUM_PLACES * at_class_neighbours(parts.tuning_class, order);
     while (*next < count) {
         const size_t place = (*next)++;
-        *found = order[place / 2];
-        if (read_in(cache, place % 2, key, *found, data, entry)) return true;
+        *found = order[place / AT_NUM_PLACES];
+        const at_place in = (at_place)(place % AT_NUM_PLACES);
+        if (in == AT_IN_PACK ? read_in_pack(cache, key, *found, data, entry)
+                             : read_in(cache, in == AT_IN_BASE, key, *found, data, entry))
+            return true;
     }
     return false;
 }
 
 void at_disk_cache_reject(at_disk_cache *cache, const at_entry *entry, const char *why) {
     char file[AT_FILE_CHARS];
-    if (at_file_name_of(entry->key, entry->key_bytes, file)) drop_damaged(cache, entry->is_of_base, false, file, why);
+    if (at_file_name_of(entry->key, entry->key_bytes, file)) drop_damaged(cache, entry->place, false, file, why);
 }
 
 /* ---- Writing ---- */

@@ -6,6 +6,7 @@
 #include "runtime/entry.h"
 #include "runtime/io.h"
 #include "runtime/log.h"
+#include "runtime/pack.h"
 
 #include <limits.h>
 #include <pthread.h>
@@ -19,8 +20,10 @@ typedef struct at_disk_cache {
     char path[PATH_MAX]; /* "" when off */
     atomic_int base;     /* a second directory, which is only read; -1: none */
     char base_path[PATH_MAX];
+    at_pack pack; /* a file that is only read, after the base */
+    char pack_path[PATH_MAX], keys[PATH_MAX];
     char from_root[2][PATH_MAX];            /* both paths again, wherever the host's working directory is */
-    char refusals[2][ATTUNE_MESSAGE_BYTES]; /* why either is not used although it was asked for; "" */
+    char refusals[3][ATTUNE_MESSAGE_BYTES]; /* why they or the pack are not used although they were asked for; "" */
     uint64_t capacity;
     atomic_ullong evictions, damaged, write_failures;
 
@@ -39,6 +42,10 @@ void at_disk_cache_init(at_disk_cache *cache, const char *dir, uint64_t capacity
  * base that is missing or cannot be trusted is not used, with one log message. */
 void at_disk_cache_open_base(at_disk_cache *cache, const char *base);
 
+/* Opens a pack that a key in the directory `keys` has signed. NULL: the environment names either; "": no pack. A pack
+ * that cannot be trusted is not used, with one log message. */
+void at_disk_cache_open_pack(at_disk_cache *cache, const char *pack, const char *keys);
+
 void at_disk_cache_free(at_disk_cache *cache);
 
 /* The descriptor of the directory, or of the base; -1: off. The host may have closed all descriptors, and the number
@@ -50,16 +57,16 @@ int at_disk_cache_dir(at_disk_cache *cache, bool is_base);
 bool at_disk_cache_refresh(at_disk_cache *cache, bool makes, at_error *err);
 
 /* The verified entry of a key, in a block of the allocator that *data owns; false: there is none. The base comes
- * second. A damaged file is removed (except from the base) and counted. */
+ * second, the pack third. A damaged file is removed (except from these) and counted. */
 bool at_disk_cache_read(at_disk_cache *cache, const at_key *key, uint8_t **data, at_entry *entry);
 
 /* The same for the nearest other tuning class that has an entry; *found is its name, in static storage. Opens at most
- * one file for each class, and does not list the directory. *next is 0 for the first call. If the entry cannot be used,
+ * one file for each class and directory, and lists none. *next is 0 for the first call. If the entry cannot be used,
  * another call goes on from there. */
 bool at_disk_cache_read_near(at_disk_cache *cache, const at_key *key, size_t *next, uint8_t **data, at_entry *entry,
                              const char **found);
 
-/* Counts an entry whose content turned out to be unusable, and removes it, except from the base. */
+/* Counts an entry whose content turned out to be unusable, and removes it, except from the base and the pack. */
 void at_disk_cache_reject(at_disk_cache *cache, const at_entry *entry, const char *why);
 
 /* Writes an entry. The first valid one of several writers wins; what is damaged or cannot be read is replaced. */
@@ -81,5 +88,13 @@ attune_status at_disk_cache_export(at_disk_cache *cache, const char *directory, 
                                    attune_cache_copied *copied, at_error *err);
 attune_status at_disk_cache_import(at_disk_cache *cache, const char *directory, const char *machine,
                                    attune_cache_copied *copied, at_error *err);
+
+/* As attune_cache_pack, attune_cache_seal and attune_cache_add. */
+attune_status at_disk_cache_pack(at_disk_cache *cache, const char *path, const char *const *keys, size_t num_keys,
+                                 attune_cache_copied *copied, at_error *err);
+attune_status at_disk_cache_seal(const at_disk_cache *cache, const char *path, const char *signature_path,
+                                 at_error *err);
+attune_status at_disk_cache_add(at_disk_cache *cache, const char *path, const char *machine,
+                                attune_cache_copied *copied, at_error *err);
 
 #endif

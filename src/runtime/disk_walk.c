@@ -1,6 +1,7 @@
 /* All entries of the disk cache at once: listing, clearing, collecting. */
 #include "runtime/disk_cache.h"
 
+#include "base/memory.h"
 #include "runtime/entry_file.h"
 
 #include <errno.h>
@@ -68,6 +69,46 @@ static int visit_file(void *user, int dir, const char *file, const struct stat *
     return v->has_stopped;
 }
 
+static void visit_record(visitor *v, const at_pack_record *record) {
+    const at_pack *const pack = &v->cache->pack;
+    at_entry entry;
+    at_key_parts parts = {0};
+    uint8_t *data;
+    const char *why;
+    const at_found found = at_pack_read(pack, record, &data, &entry, &why);
+    attune_cache_entry shown = {
+        .struct_size = sizeof shown,
+        .file = record->name,
+        .bytes = record->bytes,
+        .status = found == AT_FOUND     ? ATTUNE_OK
+                  : found == AT_DAMAGED ? ATTUNE_BAD_FILE
+                                        : ATTUNE_IO_ERROR,
+        .message = found == AT_FOUND ? "" : why,
+        .problem = "",
+        .schedule = "",
+        .isa = "",
+        .ir = "",
+        .used_at = pack->opened.st_mtim.tv_sec,
+        .directory = v->cache->pack_path,
+        .pack = v->cache->pack_path,
+        .machine = parts.tuning_class,
+        .llvm = parts.llvm,
+        .generator = parts.generator,
+    };
+    if (found == AT_FOUND) show_content(&shown, &entry, &parts);
+    v->has_stopped = v->visit(v->user, &shown) != 0;
+    at_free(pack->allocator, data);
+}
+
+static void visit_pack(visitor *v) {
+    const at_pack *const pack = &v->cache->pack;
+    at_pack_record record;
+    for (uint32_t i = 0; at_pack_is_open(pack) && i < pack->sizes.count && !v->has_stopped; i++) {
+        at_pack_record_get(pack->signed_part, i, &record);
+        visit_record(v, &record);
+    }
+}
+
 attune_status at_disk_cache_visit(at_disk_cache *cache, attune_cache_visit_fn *visit, void *user, at_error *err) {
     visitor v = {.cache = cache, .visit = visit, .user = user};
     at_disk_cache_refresh(cache, false, NULL);
@@ -80,6 +121,7 @@ attune_status at_disk_cache_visit(at_disk_cache *cache, attune_cache_visit_fn *v
     if (dir >= 0 && !v.has_stopped && at_files_walk(cache->io, dir, visit_file, &v))
         return at_fail(err, ATTUNE_IO_ERROR, "the base of the cache %s cannot be listed: %s", cache->base_path,
                        strerror(errno));
+    visit_pack(&v);
     return ATTUNE_OK;
 }
 

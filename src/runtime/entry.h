@@ -22,6 +22,9 @@ enum { AT_ENTRY_MAX_TEXT = 1 << 20 };
 #define AT_ENTRY_MAX_IMAGE ((size_t)32 << 20)
 #define AT_ENTRY_MAX_BYTES (AT_ENTRY_MAX_IMAGE + AT_ENTRY_MAX_TEXT + (64 << 10))
 
+/* The cache's own directory, and what is only read. */
+typedef enum at_place { AT_IN_DIR, AT_IN_BASE, AT_IN_PACK, AT_NUM_PLACES } at_place;
+
 /* Points into the bytes that were decoded, or are to be encoded. */
 typedef struct at_entry {
     uint32_t required;
@@ -31,7 +34,7 @@ typedef struct at_entry {
     const char *ir; /* NULL: none */
     const uint8_t *image;
     size_t image_bytes;
-    bool is_of_base; /* it was read from the read-only base; not a part of the bytes */
+    at_place place; /* where it was read; not a part of the bytes */
 } at_entry;
 
 /* Encodes into a block of the allocator. ATTUNE_OUT_OF_MEMORY, or ATTUNE_UNSUPPORTED if the entry is too big. */

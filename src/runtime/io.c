@@ -82,6 +82,7 @@ const at_io *at_default_io(void) {
         .fstat = fstat,
         .fstatat = fstatat,
         .read = read,
+        .pread = pread,
         .write = real_write,
         .linkat = linkat,
         .renameat = renameat,

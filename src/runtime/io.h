@@ -20,6 +20,7 @@ typedef struct at_io {
     int (*fstat)(int fd, struct stat *status);
     int (*fstatat)(int dir, const char *path, struct stat *status, int flags);
     ssize_t (*read)(int fd, void *data, size_t bytes);
+    ssize_t (*pread)(int fd, void *data, size_t bytes, off_t offset);
     ssize_t (*write)(int fd, const void *data, size_t bytes);
     int (*linkat)(int from_dir, const char *from, int to_dir, const char *to, int flags);
     int (*renameat)(int from_dir, const char *from, int to_dir, const char *to);

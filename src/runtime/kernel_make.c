@@ -158,8 +158,10 @@ static attune_status make_from_entry(const make_request *request, const at_key *
     }
     at_arena_free(&arena);
     if (*kernel) {
+        const bool is_of_pack = entry->place == AT_IN_PACK;
         atomic_fetch_add(&context->disk_hits, 1);
-        complete(*kernel, request, key, &schedule, ATTUNE_FROM_DISK, 0);
+        if (is_of_pack) atomic_fetch_add(&context->pack_hits, 1);
+        complete(*kernel, request, key, &schedule, is_of_pack ? ATTUNE_FROM_PACK : ATTUNE_FROM_DISK, 0);
     }
     return status;
 }
@@ -316,7 +318,7 @@ static attune_status make_anew(const make_request *request, const at_key *key, a
     tell(request, key, (attune_event){.kind = ATTUNE_EVENT_COMPILE_BEGIN});
     const double started = milliseconds();
     attune_status status = compile(request, key, disk_status, kernel, err);
-    const bool stands_in = !status && (*kernel)->origin == ATTUNE_FROM_DISK;
+    const bool stands_in = !status && (*kernel)->origin != ATTUNE_FROM_COMPILER;
     tell(request, key,
          (attune_event){.kind = ATTUNE_EVENT_COMPILE_END,
                         .status = stands_in ? ATTUNE_CODEGEN_MISSING : status,
