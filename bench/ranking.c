@@ -36,7 +36,7 @@ typedef struct ranking {
     attune_problem canonical;
     tensors tensors;
     tune_runner runner;
-    tune_machine machine;
+    mha_machine machine;
     attune_schedule untuned;
     attune_kernel *reference; /* of that */
     ranked *all;              /* in the order of the last stage */

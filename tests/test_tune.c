@@ -46,7 +46,7 @@ static void every_shape_has_a_large_space(void **state) {
     for (const at_target *target = at_targets(); target->name; target++)
         for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) {
             const attune_problem p = problem_canonical(shapes[i]);
-            const tune_machine machine = {target, usual_machine(target)};
+            const mha_machine machine = {target, usual_machine(target)};
             const size_t count = tune_space(&p, &machine, list, SPACE);
             if (count < 500) fail_msg("%s, %s: %zu schedules", target->name, shapes[i], count);
             if (i == 0 && target->vector_registers == 32) assert_true(count >= SPACE - 2); /* there are many more */
@@ -63,7 +63,7 @@ static void every_shape_has_a_large_space(void **state) {
 static void a_small_list_holds_the_best_of_a_large_one(void **state) {
     (void)state;
     const attune_problem p = problem_canonical(shapes[0]);
-    const tune_machine machine = {at_target_find("avx2"), usual_machine(at_target_find("avx2"))};
+    const mha_machine machine = {at_target_find("avx2"), usual_machine(at_target_find("avx2"))};
     tune_candidate few[10];
     assert_true(tune_space(&p, &machine, list, SPACE) > 10);
     const size_t count = tune_space(&p, &machine, few, 10);
@@ -83,7 +83,7 @@ static void neighbours_differ_by_a_step(void **state) {
     for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) {
         const attune_problem p = problem_canonical(shapes[i]);
         const at_target *target = at_target_find("avx512");
-        const tune_machine machine = {target, usual_machine(target)};
+        const mha_machine machine = {target, usual_machine(target)};
         attune_schedule from;
         mha_choose(&p, target, usual_machine(target), &from);
         const size_t count = tune_neighbours(&p, &machine, &from, around, sizeof around / sizeof *around);
@@ -100,10 +100,10 @@ static void the_model_knows_what_is_bad(void **state) {
     (void)state;
     const attune_problem p = problem_canonical("num_heads=12,seq_q=512,head_dim=64");
     const at_target *target = at_target_find("avx2");
-    const tune_machine machine = {target, usual_machine(target)};
+    const mha_machine machine = {target, usual_machine(target)};
     attune_schedule good, bad;
     mha_choose(&p, target, usual_machine(target), &good);
-    const double cost = tune_model_cost(&p, &machine, &good);
+    const double cost = mha_cost(&p, &machine, &good);
     static const char *const worse[] = {"score_keys=1,score_row_vectors=1,task_row_vectors=1,value_row_vectors=1",
                                         "value_columns=1,value_row_vectors=1", "kv_tile=8", "score_keys=12,kv_tile=96"};
     for (size_t i = 0; i < sizeof worse / sizeof *worse; i++) {
@@ -111,7 +111,7 @@ static void the_model_knows_what_is_bad(void **state) {
         bad = good;
         if (mha_schedule_parse(worse[i], &bad, &err) || mha_schedule_check(&p, &bad, target, &err))
             fail_msg("%s", err.message);
-        assert_true(tune_model_cost(&p, &machine, &bad) > 1.1 * cost);
+        assert_true(mha_cost(&p, &machine, &bad) > 1.1 * cost);
     }
 }
 

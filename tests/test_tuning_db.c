@@ -242,7 +242,7 @@ static void a_neighbour_has_to_suit(void **state) {
     (void)state;
     attune_context *context = open_context(dir, "", 1);
     const attune_problem there = problem_canonical(there_text), here = problem_canonical(here_text);
-    const tune_machine machine = tune_machine_of(context);
+    const mha_machine machine = tune_machine_of(context);
     const size_t count = tune_space(&there, &machine, list, SPACE);
     attune_schedule usual_there, usual_here, schedule;
     const attune_schedule *worse = NULL;
@@ -251,8 +251,8 @@ static void a_neighbour_has_to_suit(void **state) {
     mha_choose(&here, context->target, &context->machine_class.description, &usual_here);
     for (size_t i = 0; i < count && !worse; i++) {
         if (mha_schedule_check(&here, &list[i].schedule, context->target, NULL)) continue;
-        change = tune_model_cost(&here, &machine, &list[i].schedule) / tune_model_cost(&here, &machine, &usual_here) /
-                 (list[i].cost / tune_model_cost(&there, &machine, &usual_there));
+        change = mha_cost(&here, &machine, &list[i].schedule) / mha_cost(&here, &machine, &usual_here) /
+                 (list[i].cost / mha_cost(&there, &machine, &usual_there));
         if (change > 1.15) worse = &list[i].schedule;
     }
     assert_non_null(worse);

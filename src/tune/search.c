@@ -87,14 +87,14 @@ typedef struct batch {
     atomic_int next;
 } batch;
 
-static size_t neighbours(at_operation o, const tune_machine *machine, const attune_schedule *schedule,
+static size_t neighbours(at_operation o, const mha_machine *machine, const attune_schedule *schedule,
                          tune_candidate *around, size_t capacity) {
     const at_own *const own = at_own_of(o.op);
     return own ? tune_own_neighbours(own, schedule, around, capacity)
                : tune_neighbours(o.problem, machine, schedule, around, capacity);
 }
 
-static size_t space(at_operation o, const tune_machine *machine, tune_candidate *candidates, size_t capacity) {
+static size_t space(at_operation o, const mha_machine *machine, tune_candidate *candidates, size_t capacity) {
     const at_own *const own = at_own_of(o.op);
     return own ? tune_own_space(own, candidates, capacity) : tune_space(o.problem, machine, candidates, capacity);
 }

@@ -23,7 +23,7 @@ typedef struct tune_trial {
 
 typedef struct tune_search {
     tune_runner runner;
-    tune_machine machine;
+    mha_machine machine;
     const attune_tune_options *options;
     double began;
     attune_tune_result *result;

@@ -41,7 +41,7 @@ static void normalise(const attune_problem *p, attune_schedule *s) {
 }
 
 /* Register tiles that only spill, or that leave the multipliers waiting although more rows and keys are there. */
-static bool is_hopeless(const tune_machine *m, const attune_schedule *s, int64_t rows_at_most) {
+static bool is_hopeless(const mha_machine *m, const attune_schedule *s, int64_t rows_at_most) {
     const int registers = m->target->vector_registers;
     const bool q = s->strategy == ATTUNE_Q_LANES;
     const int score = s->score_keys * (q ? s->score_row_vectors : s->score_rows);
@@ -54,7 +54,7 @@ static int64_t query_rows(const attune_problem *p) {
     return p->seq_q == ATTUNE_DYNAMIC ? INT32_MAX : p->seq_q * (p->num_heads / p->num_kv_heads);
 }
 
-static bool is_candidate(const attune_problem *p, const tune_machine *m, const attune_schedule *s) {
+static bool is_candidate(const attune_problem *p, const mha_machine *m, const attune_schedule *s) {
     return !is_hopeless(m, s, query_rows(p)) && mha_schedule_check(p, s, m->target, NULL) == ATTUNE_OK;
 }
 
@@ -62,7 +62,7 @@ static bool is_candidate(const attune_problem *p, const tune_machine *m, const a
 
 typedef struct collector {
     const attune_problem *p;
-    const tune_machine *m;
+    const mha_machine *m;
     tune_candidate *list; /* a heap whose largest cost is on top, while more come than fit */
     size_t count, capacity;
     bool takes_minor; /* numbers that matter little are part of the product, too */
@@ -104,7 +104,7 @@ static void collect(collector *c, attune_schedule s) {
     normalise(c->p, &s);
     if (!is_candidate(c->p, c->m, &s)) return;
     mha_schedule_settle(c->p, c->m->target, &s);
-    const tune_candidate candidate = {s, tune_model_cost(c->p, c->m, &s)};
+    const tune_candidate candidate = {s, mha_cost(c->p, c->m, &s)};
     if (c->count < c->capacity) {
         c->list[c->count] = candidate;
         sift_up(c->list, c->count++);
@@ -227,7 +227,7 @@ static void combine_all(collector *c) {
     if (mha_is_block(p)) combine(c, 0, MHA_PART_PRODUCTS, base);
 }
 
-size_t tune_space(const attune_problem *p, const tune_machine *m, tune_candidate *candidates, size_t capacity) {
+size_t tune_space(const attune_problem *p, const mha_machine *m, tune_candidate *candidates, size_t capacity) {
     enum { FEW = 1000 };
     collector c = {.p = p, .m = m, .list = candidates, .capacity = capacity};
     combine_all(&c);
@@ -268,7 +268,7 @@ static void collect_steps(collector *c, unsigned part, const attune_schedule *s)
     }
 }
 
-size_t tune_neighbours(const attune_problem *p, const tune_machine *m, const attune_schedule *s,
+size_t tune_neighbours(const attune_problem *p, const mha_machine *m, const attune_schedule *s,
                        tune_candidate *candidates, size_t capacity) {
     collector c = {.p = p, .m = m, .list = candidates, .capacity = capacity};
     const unsigned strategy = s->strategy == ATTUNE_D_LANES ? MHA_PART_D_LANES : MHA_PART_Q_LANES;

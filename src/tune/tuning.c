@@ -144,16 +144,16 @@ static int take_same(void *user, const tune_winner *winner) {
     return parse_legal(l, winner->schedule, l->wanted, &schedule) ? take(l, &schedule) : 0;
 }
 
-tune_machine tune_machine_of(const attune_context *context) {
-    return (tune_machine){context->target, &context->machine_class.description};
+mha_machine tune_machine_of(const attune_context *context) {
+    return (mha_machine){context->target, &context->machine_class.description};
 }
 
 /* The model's cycles over those of the schedule that the rules choose. */
 static double modelled_ratio(const lookup *l, const attune_problem *p, const attune_schedule *schedule) {
-    const tune_machine machine = tune_machine_of(l->context);
+    const mha_machine machine = tune_machine_of(l->context);
     attune_schedule usual;
     mha_choose(p, machine.target, machine.description, &usual);
-    return tune_model_cost(p, &machine, schedule) / tune_model_cost(p, &machine, &usual);
+    return mha_cost(p, &machine, schedule) / mha_cost(p, &machine, &usual);
 }
 
 /* The model's error is assumed to be the same for both problems. So the measured ratio of the winner's time to the time
@@ -448,14 +448,14 @@ attune_status attune_schedule_predict(attune_context *context, const attune_prob
         full.is_tuned = at_tuning_find(context, at_attention_of(&canonical), &own);
         if (!full.is_tuned) mha_choose(&canonical, context->target, &context->machine_class.description, &own);
     }
-    const tune_machine machine = tune_machine_of(context);
-    const tune_costs costs = tune_model(&canonical, &machine, &own);
+    const mha_machine machine = tune_machine_of(context);
+    const mha_costs costs = mha_costs_of(&canonical, &machine, &own);
     full.scores = costs.scores;
     full.softmax = costs.softmax;
     full.values = costs.values;
     full.tasks = costs.tasks;
     full.products = costs.products;
-    full.flops_per_cycle = tune_model_flops(&canonical, &machine);
+    full.flops_per_cycle = mha_peak_flops(&canonical, &machine);
     if (chosen && at_copy_back(&mha_schedule_struct, &own, chosen, &err)) return at_report(&err);
     at_copy_out(prediction, &full, sizeof full, "attune_prediction", &err);
     return at_report(&err);

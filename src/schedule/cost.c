@@ -1,5 +1,5 @@
+#include "schedule/cost.h"
 #include "schedule/decide.h"
-#include "tune/space.h"
 
 #include "base/integers.h"
 #include "problem/problem_sight.h"
@@ -45,7 +45,7 @@ static vector_cycles cycles_of_vector(const at_description *d, double bytes) {
 
 static double lane_bytes(const attune_problem *p) { return p->softmax_precision == ATTUNE_F64 ? 8 : 4; }
 
-static vector_cycles cycles_of(const attune_problem *p, const tune_machine *m, const attune_schedule *s) {
+static vector_cycles cycles_of(const attune_problem *p, const mha_machine *m, const attune_schedule *s) {
     return cycles_of_vector(m->description, s->lanes * lane_bytes(p));
 }
 
@@ -56,7 +56,7 @@ typedef struct tile_turn {
     double rows, vectors, elements, operands, unroll, multiply;
 } tile_turn;
 
-static double turn_cost(const tune_machine *m, const vector_cycles *c, tile_turn t) {
+static double turn_cost(const mha_machine *m, const vector_cycles *c, tile_turn t) {
     const at_description *d = m->description;
     const double accumulators = t.rows * t.vectors, registers = (double)m->target->vector_registers;
     const double spilled = larger(0, accumulators + smaller(t.rows, t.vectors) + 1 - registers);
@@ -66,7 +66,7 @@ static double turn_cost(const tune_machine *m, const vector_cycles *c, tile_turn
 }
 
 /* The factor by which loops are slower if their `bytes` of operands come from the second cache, or from beyond. */
-static double cache_factor(const tune_machine *m, double bytes) {
+static double cache_factor(const mha_machine *m, double bytes) {
     const double l1 = m->description->l1, l2 = m->description->l2;
     if (bytes <= l1) return 1;
     if (bytes <= l2) return 1 + 0.12 * smaller(1, (bytes - l1) / l1);
@@ -78,7 +78,7 @@ static double cache_factor(const tune_machine *m, double bytes) {
 /* Dot products of bf16 take two columns, or two keys, in a turn. */
 static double share_of_turns(bool by_pairs) { return by_pairs ? 0.5 : 1; }
 
-static tune_costs q_lanes_costs(const attune_problem *p, const tune_machine *m, const attune_schedule *s) {
+static mha_costs q_lanes_costs(const attune_problem *p, const mha_machine *m, const attune_schedule *s) {
     enum { SOFTMAX = 22, TILE_START = 14, TASK_START = 400, ELEMENT = 4, ASKED = 2, MISSED = 8 };
     const vector_cycles c = cycles_of(p, m, s);
     const double lanes = s->lanes, rows = rows_of(p), keys = keys_of(p), dim = (double)p->head_dim;
@@ -123,13 +123,13 @@ static tune_costs q_lanes_costs(const attune_problem *p, const tune_machine *m, 
     /* Lines of a head that its first user waits for a little, unless they were asked for. */
     const double lines = ((rows + keys) * (dim + dim_v) * ELEMENT) / 64;
     const double arriving = lines * (s->task_prefetch == ATTUNE_PREFETCH_HEAD ? ASKED : MISSED);
-    return (tune_costs){.scores = times * scores,
-                        .softmax = times * softmax,
-                        .values = times * values,
-                        .tasks = tasks * TASK_START + stripes * tile_rows * (dim + dim_v) * 0.4 + arriving};
+    return (mha_costs){.scores = times * scores,
+                       .softmax = times * softmax,
+                       .values = times * values,
+                       .tasks = tasks * TASK_START + stripes * tile_rows * (dim + dim_v) * 0.4 + arriving};
 }
 
-static tune_costs d_lanes_costs(const attune_problem *p, const tune_machine *m, const attune_schedule *s) {
+static mha_costs d_lanes_costs(const attune_problem *p, const mha_machine *m, const attune_schedule *s) {
     enum { SUM_LANES = 6, SOFTMAX = 28, CHUNK = 900 };
     const vector_cycles c = cycles_of(p, m, s);
     const double lanes = s->lanes, rows = rows_of(p), keys = keys_of(p);
@@ -160,14 +160,14 @@ static tune_costs d_lanes_costs(const attune_problem *p, const tune_machine *m, 
     const double slots = c.load * m->description->load;
     const double reading = bytes * slots / m->description->memory_rate * (1 + 0.25 * (4 - streams));
     const double waiting = larger(1, reading / (score + value));
-    return (tune_costs){.scores = waiting * score,
-                        .softmax = rows * keys / lanes * SOFTMAX * c.multiply,
-                        .values = waiting * value,
-                        .tasks = chunks * CHUNK + tiles * rows * 20};
+    return (mha_costs){.scores = waiting * score,
+                       .softmax = rows * keys / lanes * SOFTMAX * c.multiply,
+                       .values = waiting * value,
+                       .tasks = chunks * CHUNK + tiles * rows * 20};
 }
 
 /* A turn of a register tile of a product. By hardware tiles one of 16 x 16 takes a cycle. */
-static double gemm_turn(const tune_machine *m, const vector_cycles *c, bool pairs, const attune_schedule *s) {
+static double gemm_turn(const mha_machine *m, const vector_cycles *c, bool pairs, const attune_schedule *s) {
     enum { TILE_ROWS = 16 };
     if (s->gemm_by == ATTUNE_GEMM_BY_TILES) return (double)(s->gemm_rows / TILE_ROWS * s->gemm_column_vectors);
     return turn_cost(m, c,
@@ -175,7 +175,7 @@ static double gemm_turn(const tune_machine *m, const vector_cycles *c, bool pair
                                  pairs ? c->dot : c->multiply});
 }
 
-static double gemm_cost(const attune_problem *p, const tune_machine *m, const attune_schedule *s) {
+static double gemm_cost(const attune_problem *p, const mha_machine *m, const attune_schedule *s) {
     const double rows = size_of(p->seq_q, p->max_seq_q) * (double)min_of(p->batch, 1 << 16);
     const double depth = (double)p->embed_dim, columns = (double)(2 * (p->num_heads + p->num_kv_heads) * p->head_dim);
     const double passes = s->gemm_depth ? round_up(depth, s->gemm_depth) / s->gemm_depth : 1;
@@ -189,9 +189,9 @@ static double gemm_cost(const attune_problem *p, const tune_machine *m, const at
            tasks * columns * depth * turns / 64;
 }
 
-tune_costs tune_model(const attune_problem *p, const tune_machine *m, const attune_schedule *s) {
+mha_costs mha_costs_of(const attune_problem *p, const mha_machine *m, const attune_schedule *s) {
     const double heads = (double)p->num_kv_heads * (double)min_of(p->batch, 1 << 16);
-    tune_costs costs = s->strategy == ATTUNE_D_LANES ? d_lanes_costs(p, m, s) : q_lanes_costs(p, m, s);
+    mha_costs costs = s->strategy == ATTUNE_D_LANES ? d_lanes_costs(p, m, s) : q_lanes_costs(p, m, s);
     costs.scores *= heads;
     costs.softmax *= heads;
     costs.values *= heads;
@@ -200,12 +200,12 @@ tune_costs tune_model(const attune_problem *p, const tune_machine *m, const attu
     return costs;
 }
 
-double tune_model_cost(const attune_problem *p, const tune_machine *m, const attune_schedule *s) {
-    const tune_costs costs = tune_model(p, m, s);
+double mha_cost(const attune_problem *p, const mha_machine *m, const attune_schedule *s) {
+    const mha_costs costs = mha_costs_of(p, m, s);
     return costs.scores + costs.softmax + costs.values + costs.tasks + costs.products;
 }
 
-double tune_model_flops(const attune_problem *p, const tune_machine *m) {
+double mha_peak_flops(const attune_problem *p, const mha_machine *m) {
     const vector_cycles c = cycles_of_vector(m->description, m->target->vector_bytes);
     const bool pairs = mha_attends_by_pairs(p, m->target) || mha_projects_by_pairs(p, m->target);
     return 2.0 * m->target->vector_bytes / lane_bytes(p) / (pairs ? c.dot / 2 : c.multiply);

@@ -1,0 +1,32 @@
+/* What a schedule costs: cycles of one thread for a call, as they follow from problem, schedule and the description of
+ * the machine. The choosers take the schedule that costs least, the tuner tries the cheapest first, and a winner of the
+ * tuner is carried over to its neighbours by the ratio of their costs. */
+#ifndef ATTUNE_SCHEDULE_COST_H
+#define ATTUNE_SCHEDULE_COST_H
+
+#include "schedule/schedule.h"
+
+/* What code is for, and what the core that runs it can do. */
+typedef struct mha_machine {
+    const at_target *target;
+    const at_description *description;
+} mha_machine;
+
+/* Where the cycles of a call go. */
+typedef struct mha_costs {
+    double scores, softmax, values; /* the three steps of attention; d-lanes: of which reading memory may take longer */
+    double tasks;                   /* beginning tasks, bringing Q in and O out, merging chunks */
+    double products;                /* projections of a block */
+} mha_costs;
+
+/* Cycles that one thread is expected to take for a call of the canonical problem. The schedule is legal and settled. */
+mha_costs mha_costs_of(const attune_problem *canonical, const mha_machine *machine, const attune_schedule *schedule);
+
+/* The sum of them. */
+double mha_cost(const attune_problem *canonical, const mha_machine *machine, const attune_schedule *schedule);
+
+/* Operations that the machine does in a cycle at most: with the target's whole vectors, as a measured peak has them,
+ * and by dot products where the kernel has them. */
+double mha_peak_flops(const attune_problem *canonical, const mha_machine *machine);
+
+#endif
