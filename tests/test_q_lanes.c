@@ -340,6 +340,7 @@ static void test_bits_do_not_depend_on_who_keeps_them(void **state) {
         {"dtype=bf16,num_heads=4,num_kv_heads=2,seq_q=37,seq_kv=41,head_dim=6,head_dim_v=12,sinks=1", NULL, {0}, {0}},
         {"num_heads=2,seq_q=dynamic,seq_kv=dynamic,head_dim=6,head_dim_v=9", "seq_q=45,seq_kv=29", {0}, {0}},
         {"num_heads=2,seq_q=37,seq_kv=300,head_dim=140,head_dim_v=11,reproducible=1,sinks=1,lse=1", NULL, {0}, {0}},
+        {"batch=3,num_heads=2,seq_q=37,seq_kv=41,head_dim=6,head_dim_v=11,kv_lens=1,lse=1", NULL, {0}, {41, 0, 7}},
     };
     const at_target *target = at_target_find("avx512_bf16");
     for (size_t i = 0; i < sizeof problems / sizeof *problems; i++) {

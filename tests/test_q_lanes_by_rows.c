@@ -24,7 +24,6 @@ static const sample cases[] = {
     {.problem = "num_heads=2,seq_q=6,seq_kv=12,head_dim=24,dtype=f16,lse=1"},
     {.problem = "num_heads=2,seq_q=6,seq_kv=12,head_dim=24,dtype=f32,k_dtype=bf16,v_dtype=f16"},
     {.problem = "num_heads=2,seq_q=5,seq_kv=12,head_dim=24,dtype=f64"},
-    {.problem = "num_heads=2,seq_q=6,seq_kv=12,head_dim=8,weights=softmax"},
     /* pairs, where the target has products of them; an odd key, and an odd column */
     {.problem = "batch=2,num_heads=4,num_kv_heads=2,seq_q=5,seq_kv=13,head_dim=24,dtype=bf16,lse=1"},
     {.problem = "num_heads=2,seq_q=9,seq_kv=30,head_dim=16,head_dim_v=70,dtype=bf16"},
@@ -95,6 +94,43 @@ static void values_that_are_no_numbers(void **state) {
     for (int i = 0; i < 6; i++) compare(&cases[i], true);
 }
 
+/* Probabilities that attention writes itself differ from those of a phase of their own, in rounding alone. */
+static void compare_weights(const sample *from) {
+    sample_call at_once, later, interpreted;
+    sample_call *all[] = {&at_once, &later, &interpreted};
+    attune_problem canonical;
+    for (int i = 0; i < 3; i++) sample_call_open(all[i], from, ON_THE_HEAP);
+    canonical_of(&at_once, &canonical);
+    attune_schedule by_rows = schedule_of(&canonical, true);
+    const attune_schedule by_columns = schedule_of(&canonical, false);
+    const at_target *target = at_target_find("x86-64");
+    by_rows.value_by = ATTUNE_VALUE_BY_ROWS;
+    assert_true(mha_attends_with_weights(&canonical, &by_rows, target));
+    assert_false(mha_attends_with_weights(&canonical, &by_columns, target));
+    run(&at_once, &by_rows);
+    run(&later, &by_columns);
+    if (attune_run_interpreted(sample_context, &interpreted.problem, &by_rows, &interpreted.arguments))
+        fail_msg("%s", attune_last_message());
+    if (!sample_calls_agree(&at_once, &interpreted)) fail_msg("%s: other bits by the interpreter", from->problem);
+    const int64_t count = canonical.batch * canonical.num_heads * canonical.seq_q * canonical.seq_kv;
+    const float *x = sample_call_data(&at_once, "weights"), *y = sample_call_data(&later, "weights");
+    for (int64_t i = 0; i < count; i++)
+        if (!(fabsf(x[i] - y[i]) <= 2e-6F * y[i]))
+            fail_msg("%s: weight %lld is %a, and %a by a phase of its own", from->problem, (long long)i, x[i], y[i]);
+    for (int i = 0; i < 3; i++) sample_call_close(all[i]);
+}
+
+static void weights_that_are_held(void **state) {
+    (void)state;
+    static const sample with_weights[] = {
+        {.problem = "batch=2,num_heads=2,seq_q=6,seq_kv=12,head_dim=8,weights=softmax"},
+        {.problem = "num_heads=6,num_kv_heads=2,seq_q=7,seq_kv=21,head_dim=20,weights=softmax,lse=1"},
+        {.problem = "num_heads=2,seq_q=5,seq_kv=3,head_dim=8,weights=softmax"},
+        {.problem = "num_heads=4,num_kv_heads=2,seq_q=11,seq_kv=13,head_dim=40,alibi_slopes=1,weights=softmax"},
+    };
+    for (size_t i = 0; i < sizeof with_weights / sizeof *with_weights; i++) compare_weights(&with_weights[i]);
+}
+
 static bool may_be_by_rows(const char *text) {
     attune_problem p = ATTUNE_PROBLEM_INIT, canonical;
     assert_int_equal(attune_problem_parse(text, &p), ATTUNE_OK);
@@ -163,9 +199,8 @@ static void chosen_for_few_rows(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(bits_of_columns),
-        cmocka_unit_test(values_that_are_no_numbers),
-        cmocka_unit_test(only_what_is_seen_and_one_tile),
+        cmocka_unit_test(bits_of_columns),       cmocka_unit_test(values_that_are_no_numbers),
+        cmocka_unit_test(weights_that_are_held), cmocka_unit_test(only_what_is_seen_and_one_tile),
         cmocka_unit_test(chosen_for_few_rows),
     };
     return cmocka_run_group_tests(tests, sample_context_open, sample_context_close);

@@ -104,6 +104,7 @@ static void visit_tile(q_lanes *c, q_lanes_tile *tile) {
         ql_scores(c, tile);
         ql_softmax(c, tile);
         if (c->at_once) ql_close_rows(c, tile->stripe);
+        if (mha_attends_with_weights(c->m->p, c->m->s, c->m->target)) ql_store_probabilities(c, tile->stripe);
         if (c->by_rows)
             ql_values_by_rows(c, tile);
         else

@@ -179,6 +179,9 @@ void ql_scores(q_lanes *c, const q_lanes_tile *tile);
 /* q_lanes_softmax.c: scores become probabilities; writes row_max, row_sum and factor */
 void ql_softmax(q_lanes *c, const q_lanes_tile *tile);
 
+/* q_lanes_weights.c: writes the weights output, if mha_attends_with_weights */
+void ql_store_probabilities(q_lanes *c, const ir_expr *stripe);
+
 /* q_lanes_value.c: ot = ot * factor + V^T P^T */
 void ql_values(q_lanes *c, const q_lanes_tile *tile);
 

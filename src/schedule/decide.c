@@ -38,7 +38,7 @@ static bool is_float(attune_dtype dtype) {
 }
 
 static bool hides_keys(const attune_problem *p) {
-    return mha_has_first_key(p) || mha_has_last_key(p) || p->has_kv_lens || mha_has_dims(p->attn_mask_dims) ||
+    return mha_has_first_key(p) || mha_has_last_key(p) || mha_has_dims(p->attn_mask_dims) ||
            mha_has_dims(p->attn_bias_dims);
 }
 
@@ -54,12 +54,18 @@ bool mha_takes_rows_at_once(const attune_problem *p, const attune_schedule *s) {
     const int64_t rows = p->seq_q * (p->num_heads / p->num_kv_heads), keys = keys_of(p);
     const int64_t stripe = (int64_t)s->score_row_vectors * s->lanes;
     return p->seq_q >= 1 && keys >= 1 && keys <= s->kv_tile && (rows <= stripe || rows % stripe == 0) &&
-           !p->is_ragged && !p->page_size && !p->has_sinks && !hides_keys(p) && is_float(p->v_dtype) &&
-           is_float(p->k_dtype);
+           !p->is_ragged && !p->page_size && !p->has_kv_lens && !p->has_sinks && !hides_keys(p) &&
+           is_float(p->v_dtype) && is_float(p->k_dtype);
 }
 
 bool mha_may_take_rows(const attune_problem *p, const attune_schedule *s) {
     return mha_attends(p) && (mha_takes_rows_at_once(p, s) || mha_may_keep_rows(p, s));
+}
+
+bool mha_attends_with_weights(const attune_problem *p, const attune_schedule *s, const at_target *target) {
+    return s->strategy == ATTUNE_Q_LANES && s->value_by == ATTUNE_VALUE_BY_ROWS && mha_takes_rows_at_once(p, s) &&
+           p->weights_mode == ATTUNE_WEIGHTS_SOFTMAX && !p->weights_average && !p->low_rank && !p->reproducible &&
+           !mha_attends_by_pairs(p, target);
 }
 
 bool mha_may_stream_scores(const attune_schedule *s) {

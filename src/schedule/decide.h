@@ -35,6 +35,10 @@ bool mha_takes_rows_at_once(const attune_problem *canonical, const attune_schedu
 bool mha_may_keep_rows(const attune_problem *canonical, const attune_schedule *schedule);
 /* Whether values may go by rows, in either way. */
 bool mha_may_take_rows(const attune_problem *canonical, const attune_schedule *schedule);
+/* q-lanes: whether the phase of attention writes the probabilities that are an output, as it holds all of a row at
+ * once. Otherwise a later phase computes them again. */
+bool mha_attends_with_weights(const attune_problem *canonical, const attune_schedule *schedule,
+                              const at_target *target);
 
 /* d-lanes: whether scores may come of four streams of keys, whose blocks are transposed by quarters of a vector. */
 bool mha_may_stream_scores(const attune_schedule *schedule);
