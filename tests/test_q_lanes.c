@@ -341,6 +341,21 @@ static void test_bits_do_not_depend_on_who_keeps_them(void **state) {
         {"num_heads=2,seq_q=dynamic,seq_kv=dynamic,head_dim=6,head_dim_v=9", "seq_q=45,seq_kv=29", {0}, {0}},
         {"num_heads=2,seq_q=37,seq_kv=300,head_dim=140,head_dim_v=11,reproducible=1,sinks=1,lse=1", NULL, {0}, {0}},
         {"batch=3,num_heads=2,seq_q=37,seq_kv=41,head_dim=6,head_dim_v=11,kv_lens=1,lse=1", NULL, {0}, {41, 0, 7}},
+        {"num_heads=2,seq_q=45,seq_kv=41,head_dim=6,head_dim_v=11,is_causal=1,lse=1", NULL, {0}, {0}},
+        {"num_heads=4,num_kv_heads=2,seq_q=37,seq_kv=60,head_dim=6,head_dim_v=11,window_left=5,window_right=3",
+         NULL,
+         {0},
+         {0}},
+        {"batch=3,num_heads=2,seq_q=37,seq_kv=41,head_dim=6,head_dim_v=11,kv_lens=1,is_causal=1,"
+         "causal_align=bottom_right",
+         NULL,
+         {0},
+         {41, 0, 7}},
+        {"dtype=bf16,num_heads=2,seq_q=37,seq_kv=41,head_dim=6,head_dim_v=12,is_causal=1,window_left=7",
+         NULL,
+         {0},
+         {0}},
+        {"num_heads=2,seq_q=60,seq_kv=60,head_dim=140,head_dim_v=11,reproducible=1,is_causal=1,lse=1", NULL, {0}, {0}},
     };
     const at_target *target = at_target_find("avx512_bf16");
     for (size_t i = 0; i < sizeof problems / sizeof *problems; i++) {
@@ -411,13 +426,14 @@ typedef struct hiding {
 } hiding;
 
 static const hiding hidings[] = {
-    {{"seq_q=30,head_dim=9,is_causal=1", NULL, {0}, {0}}, 30, 0, 0},
+    /* 16 columns and more: values by rows, where vectors have 16 lanes */
+    {{"seq_q=30,head_dim=19,is_causal=1", NULL, {0}, {0}}, 30, 0, 0},
     {{"seq_q=30,head_dim=9,window_left=4,window_right=3", NULL, {0}, {0}}, 4, 3, 0},
-    {{"seq_q=30,head_dim=9,window_left=4,window_right=27", NULL, {0}, {0}}, 4, 27, 0},
+    {{"seq_q=30,head_dim=19,window_left=4,window_right=27", NULL, {0}, {0}}, 4, 27, 0},
     {{"seq_q=30,head_dim=9,window_left=4,window_right=3,global_tokens=2", NULL, {0}, {0}}, 4, 3, 2},
     {{"seq_q=30,head_dim=9,attn_mask=qk", NULL, {0}, {0}}, 30, 30, 0},
-    {{"dtype=bf16,seq_q=30,head_dim=10,is_causal=1", NULL, {0}, {0}}, 30, 0, 0},
-    {{"dtype=bf16,seq_q=30,head_dim=10,window_left=4,window_right=3", NULL, {0}, {0}}, 4, 3, 0},
+    {{"dtype=bf16,seq_q=30,head_dim=18,is_causal=1", NULL, {0}, {0}}, 30, 0, 0},
+    {{"dtype=bf16,seq_q=30,head_dim=18,window_left=4,window_right=3", NULL, {0}, {0}}, 4, 3, 0},
     {{"dtype=bf16,seq_q=30,head_dim=10,window_left=4,window_right=3,global_tokens=2", NULL, {0}, {0}}, 4, 3, 2},
     {{"dtype=bf16,seq_q=30,head_dim=10,attn_mask=qk", NULL, {0}, {0}}, 30, 30, 0},
 };

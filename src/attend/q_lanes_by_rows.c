@@ -1,5 +1,5 @@
 /* O = P V by register tiles of query rows by vectors of columns, as O and V lie. Nothing is transposed, and no lane is
- * wasted on rows beyond the last. For problems that hide nothing from any row.
+ * wasted on rows beyond the last. For problems that hide keys by causality and windows alone, if at all.
  *
  * If the keys are one tile (at_once), its sums are the result: nothing is cleared, kept or rescaled. Else the sums of
  * the rows are kept in c->o from tile to tile, and divided at the end.
@@ -37,23 +37,114 @@ static const ir_access *probability_at(const q_lanes *c, const row_tile *t, cons
     return ir_at(b, c->probabilities, c->width, 3, ir_div(b, t->first, lanes), j, ir_mul(b, in_vector, width));
 }
 
-/* acc += P V, one key, or pair, after the other. A pair of values is one of c->values. */
-static void multiply(q_lanes *c, const q_lanes_tile *tile, row_tile *t) {
+/* acc += P V of one key, or pair, for the rows first … end - 1 of the tile. A pair of values is one of c->values.
+ * `seen`: the bits of a pair that is seen in part; NULL: all are. */
+static void add_key(q_lanes *c, const q_lanes_tile *tile, row_tile *t, const ir_expr *j, int64_t first, int64_t end,
+                    const ir_expr *seen) {
     ir_builder *b = c->b;
     mha_product *p = &t->product;
-    IR_FOR(b, j, ir_idx(b, 0), ir_ceil_div(b, tile->to, c->width), 1) {
-        mha_kv_row row = {0};
-        if (c->width == 1)
-            row = mha_kv_row_at(c->m, &c->e, c->kv_head, ir_let(b, "key", ir_add(b, tile->first_key, j)));
-        for (int v = 0; v < p->vectors; v++) {
-            const ir_expr *column = column_of(c, t, v);
-            const ir_access *at = c->width == 1 ? mha_kv_access(c->m, c->m->v, &row, column, p->lanes)
-                                                : ir_at(b, c->values, 2 * p->lanes, 2, j, ir_times(b, column, 2));
-            mha_product_vector(p, "value", v, mha_load_factor(c->m, p->kind, at));
-        }
-        for (int r = 0; r < p->rows; r++) mha_product_repeat(p, "p", r, probability_at(c, t, j, r));
+    mha_kv_row row = {0};
+    if (c->width == 1) {
+        const ir_expr *key = ir_add(b, tile->first_key, j);
+        key = c->has_edges ? ir_let_index(b, "key", c->e.seq_kv, key) : ir_let(b, "key", key);
+        row = mha_kv_row_at(c->m, &c->e, c->kv_head, key);
+    }
+    for (int v = 0; v < p->vectors; v++) {
+        const ir_expr *column = column_of(c, t, v);
+        const ir_access *at = c->width == 1 ? mha_kv_access(c->m, c->m->v, &row, column, p->lanes)
+                                            : ir_at(b, c->values, 2 * p->lanes, 2, j, ir_times(b, column, 2));
+        const ir_expr *value = mha_load_factor(c->m, p->kind, at);
+        if (seen) value = mha_where_seen(c->m, p->kind, ir_splat(b, seen, p->lanes), value);
+        mha_product_vector(p, "value", v, value);
+    }
+    for (int64_t r = first; r < end; r++) mha_product_repeat(p, "p", r, probability_at(c, t, j, r));
+}
+
+/* ---- rows that see different keys ---- */
+
+/* The keys of the tile that a row sees by causality and window: from … to - 1. */
+typedef struct row_sight {
+    const ir_expr *from, *to;
+} row_sight;
+
+/* A row's element of a table of keys, counted from the tile's first. */
+static const ir_expr *key_of(q_lanes *c, const q_lanes_tile *tile, const ir_buffer *table, const ir_expr *row) {
+    ir_builder *b = c->b;
+    const ir_expr *key = ir_cast(b, IR_IDX, ir_load(b, ir_at(b, table, 1, 2, tile->stripe, row)));
+    return ir_sub(b, key, tile->first_key);
+}
+
+/* None if to <= from. */
+static row_sight sight_of(q_lanes *c, const q_lanes_tile *tile, const ir_expr *row) {
+    ir_builder *b = c->b;
+    row_sight sight = {tile->from, tile->to};
+    if (c->first_key) sight.from = ir_let(b, "row_from", ir_max(b, tile->from, key_of(c, tile, c->first_key, row)));
+    if (!c->last_key) return sight;
+    const ir_expr *end = ir_min(b, tile->to, ir_plus(b, key_of(c, tile, c->last_key, row), 1));
+    sight.to = ir_let_index(b, "row_to", ir_idx(b, c->m->s->kv_tile + 1), ir_max(b, ir_idx(b, 0), end));
+    return sight;
+}
+
+/* Of pair j the bits that are seen; NULL where there are no pairs. */
+static const ir_expr *seen_of(q_lanes *c, const row_sight *sight, const ir_expr *j) {
+    ir_builder *b = c->b;
+    const ir_expr *seen[2];
+    if (c->width == 1) return NULL;
+    for (int i = 0; i < 2; i++) {
+        const ir_expr *key = ir_plus(b, ir_times(b, j, 2), i);
+        seen[i] = ir_and(b, ir_le(b, sight->from, key), ir_lt(b, key, sight->to));
+    }
+    return ir_let(b, "seen", mha_seen_bits(c->m, seen[0], seen[1]));
+}
+
+/* The end of a loop over keys, or pairs, in the bounds that a tile sets. */
+static const ir_expr *end_of(q_lanes *c, const ir_expr *end) {
+    const int64_t most = ceil_div(c->m->s->kv_tile, c->width);
+    return ir_let_index(c->b, "end", ir_idx(c->b, most + 1), end);
+}
+
+/* Keys, or pairs, of one row that not all rows of the tile see. */
+static void add_rest(q_lanes *c, const q_lanes_tile *tile, row_tile *t, int64_t r, const row_sight *sight,
+                     const ir_expr *from, const ir_expr *to) {
+    IR_FOR(c->b, j, from, end_of(c, to), 1) {
+        add_key(c, tile, t, j, r, r + 1, seen_of(c, sight, j));
     }
 }
+
+/* Rows see the later keys the later they are. So what the last row sees from its beginning on, and the first one up to
+ * its end, is seen by all; each row has a few keys before and after that for itself, and no hidden key is multiplied.
+ */
+static void multiply_seen(q_lanes *c, const q_lanes_tile *tile, row_tile *t) {
+    ir_builder *b = c->b;
+    const int64_t rows = t->product.rows, width = c->width;
+    row_sight sights[IR_MAX_LANES];
+    for (int64_t r = 0; r < rows; r++) sights[r] = sight_of(c, tile, row_at(c, t, r));
+    const ir_expr *from = ir_let(b, "all_from", ir_ceil_div(b, sights[rows - 1].from, width));
+    const ir_expr *to = c->last_key ? ir_div(b, sights[0].to, ir_idx(b, width)) : ir_ceil_div(b, tile->to, width);
+    to = end_of(c, to);
+    for (int64_t r = 0; r < rows - 1 && c->first_key; r++) {
+        const ir_expr *end = ir_min(b, from, ir_ceil_div(b, sights[r].to, width));
+        add_rest(c, tile, t, r, &sights[r], ir_div(b, sights[r].from, ir_idx(b, width)), end);
+    }
+    IR_FOR(b, j, from, to, 1) {
+        add_key(c, tile, t, j, 0, rows, NULL);
+    }
+    for (int64_t r = width == 1; r < rows && c->last_key; r++)
+        add_rest(c, tile, t, r, &sights[r], ir_max(b, from, to), ir_ceil_div(b, sights[r].to, width));
+}
+
+/* acc += P V, one key, or pair, after the other. */
+static void multiply(q_lanes *c, const q_lanes_tile *tile, row_tile *t) {
+    if (c->has_edges) {
+        multiply_seen(c, tile, t);
+        return;
+    }
+    IR_FOR(c->b, j, ir_idx(c->b, 0), ir_ceil_div(c->b, tile->to, c->width), 1) {
+        add_key(c, tile, t, j, 0, t->product.rows, NULL);
+    }
+}
+
+/* ---- where the sums go ---- */
 
 /* Where columns of the output come in pairs, other kernels round them by pack2; so does this one. */
 static void store_vector(const q_lanes *c, const ir_access *to, const ir_expr *value) {
