@@ -133,6 +133,19 @@ typedef enum attune_scales {
     ATTUNE_SCALES_COUNT
 } attune_scales;
 
+/* What attention computes in integers, whose sums are exact: the same in any order and on every instruction set.
+ *   none    nothing: codes of caches count as the numbers that they stand for
+ *   scores  k_dtype = i8: a row of q becomes codes of its own, q[d] ~ code[d] * max|q| / largest, and a score is the
+ *           sum of code[d] * k's code[d]. q_planes says how many bytes a code of q has: with one, largest is 127; with
+ *           two 16256, which is more exact than bf16. head_dim is at most 1024. weights_mode must be none */
+typedef enum attune_integer { ATTUNE_INTEGER_NONE = 0, ATTUNE_INTEGER_SCORES, ATTUNE_INTEGER_COUNT } attune_integer;
+typedef enum attune_q_planes {
+    ATTUNE_Q_PLANES_DEFAULT = 0, /* two */
+    ATTUNE_Q_PLANES_1,
+    ATTUNE_Q_PLANES_2,
+    ATTUNE_Q_PLANES_COUNT
+} attune_q_planes;
+
 typedef enum attune_op {
     ATTUNE_ATTENTION = 0, /* q, k, v -> out, and lse and weights if the problem has them */
     ATTUNE_WEIGHTS,       /* q, k, lse -> weights: recomputed after attention, for all rows or chosen ones. A row
@@ -331,6 +344,8 @@ typedef struct attune_problem {
     int has_softmax_scale; /* 1: each call has its own scale, attune_arguments.softmax_scale; the problem's must be
                             * ATTUNE_DEFAULT_SCALE. The kernel computes as one with that scale compiled in */
     int reserved;          /* 0 */
+    attune_integer integer;
+    attune_q_planes q_planes; /* used only with integer */
 } attune_problem;
 
 /* A NaN: "use 1 / sqrt(head_dim)". */

@@ -29,12 +29,30 @@ static void NAME(rotate)(const reading *r, int64_t number, int64_t position, REA
     }
 }
 
+/* A row of Q as the codes say that it is (integer=scores). */
+static void NAME(code_query)(const reading *r, REAL *row) {
+    const long double largest = r->p->q_planes == ATTUNE_Q_PLANES_1 ? 127 : 127 * 128;
+    const coding as_query = {.is_double = r->is_double};
+    long double range = 0;
+    bool is_finite = true;
+    for (int64_t c = 0; c < r->dim; c++) {
+        is_finite = is_finite && isfinite(row[c]);
+        range = fmax(range, fabs((long double)row[c]));
+    }
+    if (!is_finite) range = (long double)NAN;
+    const long double scale = divided(&as_query, range, largest);
+    const bool usable = scale > 0 && isfinite(scale);
+    for (int64_t c = 0; c < r->dim; c++)
+        row[c] = (REAL)((usable ? rint(divided(&as_query, row[c], scale)) : 0) * scale);
+}
+
 static void NAME(load_query)(const reading *r, const entry *e, int64_t head, int64_t i, REAL *row) {
     NAME(load_row)(row, &r->q, place(r->q.tensor, e->q_batch, head, e->first_q + i, 0), r->dim);
     const int64_t position =
         r->position_ids.tensor ? integer_at(&r->position_ids, e->q_batch, e->first_q + i) : e->base + i;
     if (r->p->rotary_dim) NAME(rotate)(r, e->number, position, row);
     for (int64_t c = 0; r->q_rounding && c < r->dim; c++) row[c] = (REAL)ref_rounded(r->q_rounding, row[c]);
+    if (r->p->integer) NAME(code_query)(r, row);
 }
 
 /* A row that goes through a cache, which rounds to its type. */

@@ -84,6 +84,17 @@ static const sample samples[] = {
     {"num_heads=4,num_kv_heads=1,seq_q=1,seq_kv=100,head_dim=24,head_dim_v=16,v_in_k=1,k_dtype=i8,k_scales=token", ""},
     {"num_heads=2,seq_q=2,seq_kv=99,head_dim=20,k_dtype=i8,v_dtype=f64,attn_bias=k", ""},
     {"num_heads=4,num_kv_heads=2,seq_q=2,seq_kv=99,head_dim=26,head_dim_v=13,kv_dtype=bf16,lse=1", ""},
+    /* Scores of integers. */
+    {"num_heads=8,num_kv_heads=2,seq_q=1,seq_kv=150,head_dim=64,kv_dtype=i8,lse=1,integer=scores", ""},
+    {"num_heads=4,num_kv_heads=2,seq_q=3,seq_kv=99,head_dim=21,k_dtype=i8,k_scales=token,softmax_scale=-0.3,"
+     "is_causal=1,causal_align=bottom_right,integer=scores,q_planes=1",
+     ""},
+    {"num_heads=2,seq_q=37,seq_kv=45,head_dim=3,dtype=bf16,k_dtype=i8,attn_bias=k,lse=1,integer=scores", ""},
+    {"num_heads=2,seq_q=2,seq_kv=33,head_dim=1024,head_dim_v=4,k_dtype=i8,lse=1,integer=scores", ""},
+    {"num_heads=2,seq_q=2,seq_kv=70,head_dim=9,dtype=f64,k_dtype=i8,lse=1,integer=scores,q_planes=1", ""},
+    {"batch=2,num_heads=4,num_kv_heads=2,seq_q=2,seq_kv=dynamic,head_dim=20,page_size=5,kv_lens=1,is_causal=1,"
+     "causal_align=bottom_right,kv_dtype=i8,kv_scales=token,seq_new=2,rotary_dim=8,integer=scores",
+     "seq_kv=61,num_pages=40,max_pages=13,rotary_positions=80"},
     /* By pairs where the target has dot products. */
     {"num_heads=2,seq_q=1,seq_kv=1,head_dim=2,head_dim_v=1,dtype=bf16,lse=1", ""},
     {"num_heads=4,num_kv_heads=1,seq_q=1,seq_kv=131,head_dim=6,head_dim_v=80,dtype=bf16,lse=1", ""},
@@ -363,6 +374,72 @@ static void test_decoding_gives_the_rows_of_the_whole(void **state) {
     attune_context_destroy(context);
 }
 
+/* ---- Scores of integers ---- */
+
+/* Of one key lse is the score, and nothing else rounds it: the same bits on every instruction set, whatever its order
+ * of sums. Codes of -128 and 127 and the largest head are the extremes of the sums. */
+static void test_integer_scores_have_the_same_bits_everywhere(void **state) {
+    (void)state;
+    static const sample one_key[] = {
+        {"num_heads=6,num_kv_heads=2,seq_q=3,seq_kv=1,head_dim=1024,k_dtype=i8,lse=1,integer=scores", ""},
+        {"num_heads=3,num_kv_heads=1,seq_q=2,seq_kv=1,head_dim=77,k_dtype=i8,lse=1,integer=scores,q_planes=1", ""},
+    };
+    for (size_t i = 0; i < sizeof one_key / sizeof *one_key; i++) {
+        const attune_problem p = problem_canonical(one_key[i].problem);
+        tensors first;
+        open_call(&first, &one_key[i], INPUT_ORDINARY, 7);
+        signed char *codes = tensors_find(&first, "k")->data;
+        memset(codes, -128, (size_t)p.head_dim);
+        memset(codes + p.head_dim / 2, 127, (size_t)p.head_dim / 4);
+        for (const at_target *target = at_targets(); target->name; target++) {
+            attune_schedule schedule = ATTUNE_SCHEDULE_INIT;
+            assert_true(mha_choose_d_lanes(&p, target, &schedule));
+            if (target == at_targets()) tensors_interpret_for(&first, target, &schedule);
+            tensors other;
+            share_call(&other, &first);
+            tensors_interpret_for(&other, target, &schedule);
+            assert_memory_equal(tensors_find(&first, "lse")->data, tensors_find(&other, "lse")->data,
+                                (size_t)(p.num_heads * p.seq_q) * sizeof(float));
+            tensors_free(&other);
+        }
+        tensors_free(&first);
+    }
+}
+
+/* Sums of integers do not depend on the order of the columns, however different these are in size. */
+static void test_columns_of_integer_scores_may_be_moved(void **state) {
+    (void)state;
+    enum { ROWS = 4, KEYS = 9, DIM = 96 };
+    static const sample from = {"num_heads=2,num_kv_heads=1,seq_q=2,seq_kv=9,head_dim=96,k_dtype=i8,integer=scores",
+                                ""};
+    attune_context *context = open_context(NULL, 1);
+    tensors t, moved;
+    open_call(&t, &from, INPUT_ORDINARY, 8);
+    float *q = tensors_find(&t, "q")->data;
+    for (int i = 0; i < ROWS * DIM; i += 5) q[i] *= 100;
+    share_call(&moved, &t);
+    run(context, &t, NULL);
+    signed char *k = tensors_find(&moved, "k")->data;
+    q = tensors_find(&moved, "q")->data;
+    for (int i = 0; i < ROWS; i++)
+        for (int d = 0; d < DIM / 2; d++) {
+            const float last = q[i * DIM + DIM - 1 - d];
+            q[i * DIM + DIM - 1 - d] = q[i * DIM + d];
+            q[i * DIM + d] = last;
+        }
+    for (int j = 0; j < KEYS; j++)
+        for (int d = 0; d < DIM / 2; d++) {
+            const signed char last = k[j * DIM + DIM - 1 - d];
+            k[j * DIM + DIM - 1 - d] = k[j * DIM + d];
+            k[j * DIM + d] = last;
+        }
+    run(context, &moved, NULL);
+    assert_memory_equal(tensors_find(&t, "out")->data, tensors_find(&moved, "out")->data, ROWS * DIM * sizeof(float));
+    tensors_free(&moved);
+    tensors_free(&t);
+    attune_context_destroy(context);
+}
+
 /* ---- Merging ---- */
 
 static void test_merge(void **state) {
@@ -454,6 +531,8 @@ int main(void) {
         cmocka_unit_test(test_bits_do_not_depend_on_threads),
         cmocka_unit_test(test_reproducible_bits_are_those_of_q_lanes),
         cmocka_unit_test(test_decoding_gives_the_rows_of_the_whole),
+        cmocka_unit_test(test_integer_scores_have_the_same_bits_everywhere),
+        cmocka_unit_test(test_columns_of_integer_scores_may_be_moved),
         cmocka_unit_test(test_merge),
         cmocka_unit_test(test_merge_of_empty_parts),
         cmocka_unit_test(test_sinks_that_are_no_numbers),

@@ -70,6 +70,8 @@ static void test_key(void **state) {
         "v_dtype=i8,v_scales=token",
         "k_dtype=f8",
         "k_dtype=f8,k_scales=head",
+        "k_dtype=i8,integer=scores",
+        "k_dtype=i8,integer=scores,q_planes=1",
         "softmax_precision=f64",
         "softmax_scale=0.5",
         "softmax_scale=dynamic",

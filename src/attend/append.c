@@ -2,9 +2,8 @@
  *
  * attune.h says how a cache of codes holds a row. All of it is arithmetic of c->elem. The scale of a row is rounded to
  * f32 before the row is divided by it, so that the codes fit the scale that is stored. */
+#include "attend/codes.h"
 #include "attend/phases.h"
-
-#include <math.h>
 
 /* ---- codes ---- */
 
@@ -19,31 +18,10 @@ typedef struct coding {
 
 static double largest_code(const coding *row) { return row->elem == IR_I8 ? 127 : 448; }
 
-/* The row's scale: max|x| / largest. A maximum would ignore a NaN, but the sum of 0 * x is NaN if some x is NaN or
- * infinite. */
+/* The row's scale: max|x| / largest. */
 static void measure(const mha_context *c, const coding *row) {
-    ir_builder *b = c->b;
-    const int lanes = mha_column_lanes(row->columns, c->lanes);
-    const ir_access *most = ir_at(b, ir_registers(b, "most", c->elem, lanes, 0, NULL), lanes, 0);
-    const ir_access *odd = ir_at(b, ir_registers(b, "odd", c->elem, lanes, 0, NULL), lanes, 0);
-    const ir_expr *zero = mha_number(c, 0, lanes);
-    ir_store(b, most, zero);
-    ir_store(b, odd, zero);
-    MHA_COLUMNS(c, at, row->columns, c->lanes) {
-        const ir_expr *x = ir_let(b, "x", mha_load(c, mha_row_access(c, row->source, at.at, lanes)));
-        ir_store(b, most, ir_max(b, ir_abs(b, x), ir_load(b, most)));
-        ir_store(b, odd, ir_add(b, ir_load(b, odd), ir_mul(b, x, zero)));
-    }
-    const ir_expr *sum = ir_reduce(b, IR_ADD, ir_let(b, "odd_lanes", ir_load(b, odd)));
-    const ir_expr *range = ir_add(b, ir_reduce(b, IR_MAX, ir_let(b, "most_lanes", ir_load(b, most))), sum);
-    mha_store(c, row->scale, ir_div(b, range, mha_number(c, largest_code(row), 1)));
-}
-
-/* Whether the scale is neither 0 nor infinite nor NaN. */
-static const ir_expr *is_usable(const mha_context *c, const ir_expr *scale) {
-    ir_builder *b = c->b;
-    const ir_expr *size = ir_let(b, "scale_size", ir_abs(b, scale));
-    return ir_and(b, ir_gt(b, size, mha_number(c, 0, 1)), ir_lt(b, size, mha_number(c, INFINITY, 1)));
+    const ir_expr *range = mha_row_range(c, row->source, row->columns);
+    mha_store(c, row->scale, ir_div(c->b, range, mha_number(c, largest_code(row), 1)));
 }
 
 /* Constants come first, so that a NaN stays one. */
@@ -62,13 +40,10 @@ static void store_bytes(const mha_context *c, const ir_access *target, const ir_
 static void encode(const mha_context *c, const coding *row) {
     ir_builder *b = c->b;
     const ir_expr *scale = row->scale ? ir_let(b, "scale", mha_load(c, row->scale)) : NULL;
-    const ir_expr *usable = scale ? ir_let(b, "usable", is_usable(c, scale)) : NULL;
+    const ir_expr *usable = scale ? ir_let(b, "usable", mha_is_usable_scale(c, scale)) : NULL;
     MHA_COLUMNS(c, at, row->columns, c->lanes) {
         const ir_expr *x = mha_load(c, mha_row_access(c, row->source, at.at, at.lanes));
-        if (scale) {
-            x = ir_div(b, x, ir_splat(b, scale, at.lanes));
-            x = ir_select(b, ir_splat(b, usable, at.lanes), x, mha_number(c, 0, at.lanes));
-        }
+        if (scale) x = mha_over_scale(c, x, scale, usable);
         x = ir_let(b, "code", clamp(c, x, largest_code(row)));
         const ir_access *target = mha_row_access(c, row->target, at.at, at.lanes);
         if (row->elem == IR_I8)

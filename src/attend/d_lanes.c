@@ -55,8 +55,10 @@ static void derive_sizes(d_lanes *d, mha_context *c) {
     d->b = c->b;
     d->lanes = c->lanes;
     d->width = c->by_pairs ? 2 * c->lanes : c->lanes;
+    d->planes = p->integer == ATTUNE_INTEGER_SCORES ? (int)mha_query_planes(p) : 0;
+    d->k_width = d->planes ? 4 * c->lanes : d->width;
     derive_rows(d);
-    d->k_columns = dl_round_up(p->head_dim, d->width);
+    d->k_columns = dl_round_up(p->head_dim, d->k_width);
     d->v_columns = dl_round_up(p->head_dim_v, d->width);
     d->is_serial = p->reproducible;
     d->one_chunk = p->reproducible || mha_most_keys(p) <= c->s->kv_chunk;
@@ -104,16 +106,18 @@ void dl_each_rows(d_lanes *d, int64_t step, dl_rows_fn *build, const void *user)
     if (rest) build(d, user, ir_idx(d->b, whole * step), rest);
 }
 
-void dl_each_columns(d_lanes *d, const char *name, int64_t columns, int64_t unroll, dl_columns_fn *build, void *user) {
-    const int64_t step = unroll * d->width;
-    int64_t done = columns / step * step;
+void dl_each_columns(d_lanes *d, const dl_columns *loop, dl_columns_fn *build, void *user) {
+    ir_builder *b = d->b;
+    const int64_t width = loop->width, step = loop->unroll * width;
+    int64_t done = loop->columns / step * step;
     if (done) {
+        const bool turns = done > step;
         const ir_expr *at =
-            done > step ? ir_for_begin(d->b, name, ir_idx(d->b, 0), ir_idx(d->b, done), step, false) : ir_idx(d->b, 0);
-        for (int64_t u = 0; u < step; u += d->width) build(d, user, ir_plus(d->b, at, u), d->width);
-        if (done > step) ir_for_end(d->b);
+            turns ? ir_for_begin(b, loop->name, ir_idx(b, 0), ir_idx(b, done), step, false) : ir_idx(b, 0);
+        for (int64_t u = 0; u < step; u += width) build(d, user, ir_plus(b, at, u), width);
+        if (turns) ir_for_end(b);
     }
-    for (; done < columns; done += d->width) build(d, user, ir_idx(d->b, done), columns - done);
+    for (; done < loop->columns; done += width) build(d, user, ir_idx(b, done), loop->columns - done);
 }
 
 dl_row dl_row_at(const d_lanes *d, const ir_expr *row) {
@@ -137,7 +141,13 @@ static void alloc_scratch(d_lanes *d) {
     const mha_context *c = d->c;
     const int64_t more = c->s->score_keys > d->width ? c->s->score_keys : d->width;
     const int64_t keys = dl_round_up(c->s->kv_tile + more, d->width);
-    d->q = scratch(d, "queries", c->by_pairs ? IR_BF16 : c->elem, d->max_rows, d->k_columns);
+    if (d->planes) {
+        d->q = scratch(d, "queries", IR_I8, d->max_rows * d->planes, d->k_columns);
+        d->q_scales = scratch(d, "q_scales", c->elem, d->max_rows, 0);
+        d->starts = scratch(d, "starts", IR_I32, d->max_rows, d->lanes);
+    } else {
+        d->q = scratch(d, "queries", c->by_pairs ? IR_BF16 : c->elem, d->max_rows, d->k_columns);
+    }
     d->scores = scratch(d, "scores", c->elem, d->max_rows, keys);
     if (c->by_pairs) d->rounded = scratch(d, "rounded", IR_BF16, d->max_rows, keys);
     d->o = scratch(d, "o", c->elem, d->max_rows, d->v_columns);
@@ -160,7 +170,8 @@ static const ir_expr *sink_of(const d_lanes *d, const dl_row *row) {
 }
 
 /* A vector of Q, times mha_query_sign, as d->q holds it. */
-static const ir_expr *load_query(const d_lanes *d, const ir_expr *const *index, const ir_expr *column, int64_t count) {
+static const ir_expr *query_columns(const d_lanes *d, const ir_expr *const *index, const ir_expr *column,
+                                    int64_t count) {
     const mha_context *c = d->c;
     const ir_expr *sign = mha_query_sign(c);
     if (!c->by_pairs) {
@@ -173,6 +184,16 @@ static const ir_expr *load_query(const d_lanes *d, const ir_expr *const *index, 
     return ir_cast(d->b, IR_BF16, q);
 }
 
+static void load_query(d_lanes *d, const ir_expr *const *index, const ir_expr *r) {
+    if (d->planes) {
+        dl_encode_query(d, r, index);
+        return;
+    }
+    MHA_VECTORS(d->c, q, d->c->p->head_dim, d->width) {
+        ir_store(d->b, ir_at(d->b, d->q, d->width, 2, r, q.at), query_columns(d, index, q.at, q.count));
+    }
+}
+
 static void init_row(d_lanes *d, const ir_expr *r) {
     ir_builder *b = d->b;
     const mha_context *c = d->c;
@@ -182,9 +203,7 @@ static void init_row(d_lanes *d, const ir_expr *r) {
     ir_store(b, ir_at(b, d->row_sum, 1, 1, r), sink ? mha_sink_sum(c, sink) : mha_number(c, 0, 1));
     if (d->is_serial) ir_store(b, ir_at(b, d->row_sum_lost, 1, 1, r), mha_number(c, 0, 1));
     const ir_expr *const index[] = {d->entry.batch, row.head, row.token};
-    MHA_VECTORS(c, q, c->p->head_dim, d->width) {
-        ir_store(b, ir_at(b, d->q, d->width, 2, r, q.at), load_query(d, index, q.at, q.count));
-    }
+    load_query(d, index, r);
     IR_FOR(b, at, ir_idx(b, 0), ir_idx(b, d->v_columns), d->lanes) {
         mha_clear_sum(c, ir_at(b, d->o, d->lanes, 2, r, at), d->o_lost);
     }
@@ -327,7 +346,7 @@ static void visit_keys(d_lanes *d, const key_range *task, const ir_expr *first, 
         tile.first = dl_first(d, "first_key", key, tile.keys, d->entry.seq_kv);
         tile.is_partial = is_partial(d, task, &tile);
         load_scales(d, &tile);
-        if (d->is_serial)
+        if (d->is_serial && !d->planes) /* sums of integers are the same in any order */
             dl_serial_scores(d, &tile);
         else
             dl_scores(d, &tile);

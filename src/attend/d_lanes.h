@@ -17,6 +17,8 @@
  * (d_lanes_softmax.c), O = O * factor + P V (d_lanes_value.c). Where the number of rows is not known when compiling, it
  * is rounded up: rows beyond the last are the last row again.
  *
+ * d->planes: scores are sums of integers (integer=scores), see d_lanes_codes.c.
+ *
  * reproducible: the chunk is the whole and tiles lie where those of q-lanes do; scores are summed serially along
  * head_dim, with lanes along keys (d_lanes_serial.c); P V is summed for each tile by itself, and joins O as a tile of
  * q-lanes does (mha_sum). The bits of a row are then those of q-lanes. */
@@ -33,21 +35,26 @@ typedef struct d_lanes {
     ir_builder *b;
     int lanes;
     int width;                    /* columns of K and V in a vector: lanes, and of bf16 pairs twice as many */
+    int k_width;                  /* the same of K alone: of codes that are multiplied as such four times as many */
+    int planes;                   /* of Q's codes; 0: Q is no codes */
     int64_t fixed_rows;           /* of each task, where known when compiling; else 0 */
     int64_t row_step;             /* numbers of rows are rounded up to multiples of this */
     int64_t max_rows;             /* of a task, rounded up */
-    int64_t k_columns, v_columns; /* rounded up to vectors of `width` */
+    int64_t k_columns, v_columns; /* rounded up to vectors of k_width and width */
     bool one_chunk;
     bool is_serial;       /* scores are summed as q-lanes does */
     bool masks_keys;      /* there is a mask or bias: every tile asks it */
     bool masks_positions; /* keys that one row of a task sees may be hidden from another */
     /* scratch of a task, of c->elem unless it says otherwise */
-    const ir_buffer *q;       /* [max_rows, k_columns]: times mha_query_sign; bf16 if c->by_pairs */
-    const ir_buffer *scores;  /* [max_rows, kv_tile + width or more]: S, then P, times V's scales */
-    const ir_buffer *rounded; /* bf16, dims of scores: P, if c->by_pairs; else NULL */
-    const ir_buffer *o;       /* [max_rows, v_columns]: not yet divided; by pairs in the order of mha_interleave */
-    const ir_buffer *row_max; /* [max_rows] */
-    const ir_buffer *row_sum; /* [max_rows] */
+    const ir_buffer *q;        /* [max_rows, k_columns]: times mha_query_sign; bf16 if c->by_pairs. Codes: i8
+                                * [max_rows * planes, k_columns] */
+    const ir_buffer *q_scales; /* [max_rows]: of the codes, times mha_query_sign; NULL: q is no codes */
+    const ir_buffer *starts;   /* i32 [max_rows, lanes]: with which the sums of a row begin; NULL as well */
+    const ir_buffer *scores;   /* [max_rows, kv_tile + width or more]: S, then P, times V's scales */
+    const ir_buffer *rounded;  /* bf16, dims of scores: P, if c->by_pairs; else NULL */
+    const ir_buffer *o;        /* [max_rows, v_columns]: not yet divided; by pairs in the order of mha_interleave */
+    const ir_buffer *row_max;  /* [max_rows] */
+    const ir_buffer *row_sum;  /* [max_rows] */
     /* is_serial, else NULL: the tile's P V, dims of o; mha_sum.lost of o and of row_sum. */
     const ir_buffer *tile_o, *o_lost, *row_sum_lost;
     const ir_buffer *factor; /* [max_rows]: by which o is rescaled */
@@ -86,11 +93,17 @@ dl_row dl_row_at(const d_lanes *d, const ir_expr *row);
 typedef void dl_rows_fn(d_lanes *d, const void *user, const ir_expr *first, int64_t count);
 void dl_each_rows(d_lanes *d, int64_t step, dl_rows_fn *build, const void *user);
 
-/* Calls build for vectors of d->width columns: `unroll` of them in a turn of a loop of that name, and then for the
+/* Calls build for vectors of `width` columns: `unroll` of them in a turn of a loop of that name, and then for the
  * rest. `count` columns of a vector exist. */
+typedef struct dl_columns {
+    const char *name;
+    int64_t columns, width, unroll;
+} dl_columns;
 typedef void dl_columns_fn(d_lanes *d, void *user, const ir_expr *column, int64_t count);
-void dl_each_columns(d_lanes *d, const char *name, int64_t columns, int64_t unroll, dl_columns_fn *build, void *user);
+void dl_each_columns(d_lanes *d, const dl_columns *loop, dl_columns_fn *build, void *user);
 
+/* How scores are summed, and how values are. */
+static inline mha_kind dl_score_kind(const d_lanes *d) { return d->planes ? MHA_DOT4 : mha_kind_of(d->c->by_pairs); }
 static inline mha_kind dl_kind(const d_lanes *d) { return mha_kind_of(d->c->by_pairs); }
 
 /* Keys that are read side by side: `count` streams of `keys` keys each, which lie one after the other in memory. Key i
@@ -120,6 +133,17 @@ const ir_expr *dl_load_key(const d_lanes *d, const ir_buffer *k_or_v, const mha_
 /* Factors of the scores of keys j, j + 1, … of the tile, and of their probabilities. NULL: 1. */
 const ir_expr *dl_k_scales(const d_lanes *d, const ir_expr *j, int lanes);
 const ir_expr *dl_v_scales(const d_lanes *d, const ir_expr *j, int lanes);
+
+/* d_lanes_codes.c: a row of Q becomes codes; `index` is that of c->q. */
+void dl_encode_query(d_lanes *d, const ir_expr *r, const ir_expr *const *index);
+/* Codes of K plus 128. */
+const ir_expr *dl_unsigned_codes(const d_lanes *d, const ir_expr *codes);
+/* The sums of a register tile whose rows are those from first_row on, each of them in planes: their beginning, and the
+ * sum of a row's planes. */
+void dl_start_sums(const d_lanes *d, mha_product *p, const ir_expr *first_row);
+const ir_expr *dl_whole_sum(const d_lanes *d, const mha_product *p, int64_t row, int64_t vector);
+/* Scores of a row, before k_scale. */
+const ir_expr *dl_score_of_dots(const d_lanes *d, const ir_expr *row, const ir_expr *dots);
 
 /* d_lanes_score.c and, for is_serial, d_lanes_serial.c: writes scores of all keys of the tile. */
 void dl_scores(d_lanes *d, const dl_tile *tile);

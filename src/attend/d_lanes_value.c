@@ -138,7 +138,8 @@ static void add_rows(d_lanes *d, const void *user, const ir_expr *first_row, int
             tile.sees[r * t->units + u] = seen;
         }
     }
-    dl_each_columns(d, "column", d->c->p->head_dim_v, d->c->s->value_column_vectors, add_vector, &tile);
+    const dl_columns loop = {"column", d->c->p->head_dim_v, d->width, d->c->s->value_column_vectors};
+    dl_each_columns(d, &loop, add_vector, &tile);
 }
 
 /* ---- streams ---- */

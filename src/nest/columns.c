@@ -21,6 +21,7 @@ static const ir_access *columns_at(const row_ref *row, const ir_expr *column, in
 static const ir_expr *zeros(const row_ref *row, int lanes) {
     const ir_elem elem = row->is_raw && row->buffer ? (ir_elem)row->buffer->type.elem : row->c->elem;
     const ir_expr *zero = mha_number(row->c, 0, lanes);
+    if (elem == IR_I8) zero = ir_cast(row->c->b, IR_I32, zero);
     return elem == row->c->elem ? zero : ir_cast(row->c->b, elem, zero);
 }
 

@@ -3,10 +3,15 @@
 /* The bits of a pair's halves in a lane of i32. */
 enum { FIRST_HALF = 0xffff, SECOND_HALF = -65536 };
 
-ir_elem mha_factor_elem(const mha_context *c, mha_kind kind) { return kind == MHA_DOT2 ? IR_BF16 : c->elem; }
+ir_elem mha_factor_elem(const mha_context *c, mha_kind kind) {
+    return kind == MHA_DOT2 ? IR_BF16 : kind == MHA_DOT4 ? IR_I8 : c->elem;
+}
+
+ir_elem mha_sum_elem(const mha_context *c, mha_kind kind) { return kind == MHA_DOT4 ? IR_I32 : c->elem; }
 
 const ir_expr *mha_accumulate(const mha_context *c, mha_kind kind, const ir_expr *x, const ir_expr *y,
                               const ir_expr *acc) {
+    if (kind == MHA_DOT4) return ir_dot4(c->b, x, y, acc);
     return kind == MHA_DOT2 ? ir_dot2(c->b, x, y, acc) : mha_madd(c, x, y, acc);
 }
 

@@ -1,20 +1,22 @@
-/* Factors of products: numbers of c->elem, or pairs of bf16. Where the target has dot2, a product may have bf16
- * factors, two to a lane: each step then adds two products. This is all that the builders know of such pairs. mha.h
- * says which problems have them. */
+/* Factors of products: numbers of c->elem, pairs of bf16, or fours of bytes. Where the target has dot2, a product may
+ * have bf16 factors, two to a lane: each step then adds two products. Codes have four to a lane, and sums of i32 that
+ * are exact (dot4). This is all that the builders know of them. decide.h and attune_problem.integer say which problems
+ * have them. */
 #ifndef ATTUNE_NEST_PAIRS_H
 #define ATTUNE_NEST_PAIRS_H
 
 #include "nest/context.h"
 
 /* How products are computed. The value is how many numbers of a factor share a lane. */
-typedef enum mha_kind { MHA_MADD = 1, MHA_DOT2 = 2 } mha_kind;
+typedef enum mha_kind { MHA_MADD = 1, MHA_DOT2 = 2, MHA_DOT4 = 4 } mha_kind;
 
 static inline mha_kind mha_kind_of(bool by_pairs) { return by_pairs ? MHA_DOT2 : MHA_MADD; }
 
-/* The element of factors. */
+/* The elements of factors and of sums. */
 ir_elem mha_factor_elem(const mha_context *c, mha_kind kind);
+ir_elem mha_sum_elem(const mha_context *c, mha_kind kind);
 
-/* acc + x * y; of pairs both products are added. */
+/* acc + x * y; of pairs and fours all products are added. Of fours x is unsigned. */
 const ir_expr *mha_accumulate(const mha_context *c, mha_kind kind, const ir_expr *x, const ir_expr *y,
                               const ir_expr *acc);
 

@@ -1,7 +1,7 @@
 #include "nest/product.h"
 
 void mha_product_begin(mha_product *p) {
-    const ir_type type = ir_type_of(p->c->elem, p->lanes);
+    const ir_type type = ir_type_of(mha_sum_elem(p->c, p->kind), p->lanes);
     p->acc = ir_alloc(p->c->b, "acc", IR_REG, type, 2, (int64_t[]){p->rows, p->vectors});
 }
 

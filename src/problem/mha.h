@@ -54,6 +54,10 @@ static inline bool mha_rotates_keys(const attune_problem *p) {
 /* ---- Quantised caches ---- */
 
 static inline bool mha_is_quantised(attune_dtype dtype) { return dtype == ATTUNE_I8 || dtype == ATTUNE_F8; }
+/* How many products a row of Q has with a key: one for each plane of its codes, if it becomes codes. */
+static inline int64_t mha_query_planes(const attune_problem *p) {
+    return p->integer && p->q_planes == ATTUNE_Q_PLANES_2 ? 2 : 1;
+}
 /* Whether appended keys or values must be quantised. */
 static inline bool mha_appends_codes(const attune_problem *p) {
     return p->seq_new && (mha_is_quantised(p->k_dtype) || mha_is_quantised(p->v_dtype));

@@ -48,6 +48,10 @@ static void fill_scales(attune_dtype dtype, attune_scales *scales) {
         *scales = dtype == ATTUNE_I8 ? ATTUNE_SCALES_HEAD : ATTUNE_SCALES_NONE;
 }
 
+static void fill_planes(attune_problem *p) {
+    if (p->integer && !p->q_planes) p->q_planes = ATTUNE_Q_PLANES_2;
+}
+
 static void fill_all_scales(attune_problem *p) {
     fill_scales(p->k_dtype, &p->k_scales);
     if (p->v_in_k && !p->v_scales) p->v_scales = p->k_scales;
@@ -107,6 +111,7 @@ attune_status mha_canonicalize(const attune_problem *problem, attune_problem *ou
                        (long long)out->page_size);
     fill_dtypes(out);
     fill_all_scales(out);
+    fill_planes(out);
     status = mha_fill_block(out, err);
     if (status) return status;
     fill_sizes(out);

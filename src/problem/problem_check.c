@@ -200,6 +200,22 @@ static attune_status check_codes(const attune_problem *p, at_error *err) {
                    mha_dtype_name(mha_is_quantised(p->k_dtype) ? p->k_dtype : p->v_dtype));
 }
 
+static attune_status check_integer_scores(const attune_problem *p, at_error *err) {
+    enum { MOST_COLUMNS = 1024 }; /* a dot of codes of 16 and 8 bits is an i32 */
+    if (!p->integer) return ATTUNE_OK;
+    if (p->k_dtype != ATTUNE_I8)
+        return at_fail(err, ATTUNE_INVALID_PROBLEM, "integer=scores multiplies codes of i8, but k_dtype is %s",
+                       mha_dtype_name(p->k_dtype));
+    if (p->head_dim > MOST_COLUMNS)
+        return at_fail(err, ATTUNE_INVALID_PROBLEM, "head_dim is %lld; with integer=scores it must be at most %d",
+                       (long long)p->head_dim, MOST_COLUMNS);
+    if (mha_rotates_keys(p) && !p->seq_new)
+        return refuse(err, "integer=scores multiplies codes as they lie in k, but rotary_dim rotates them first");
+    if (p->weights_mode)
+        return refuse(err, "weights are of scores that are not computed in integers: leave out weights or integer");
+    return ATTUNE_OK;
+}
+
 attune_status mha_check_fields(const attune_problem *p, at_error *err) {
     attune_status status = check_precision(p, err);
     if (!status) status = check_bounds(p, err);
@@ -207,5 +223,6 @@ attune_status mha_check_fields(const attune_problem *p, at_error *err) {
     if (!status) status = check_v_in_k(p, err);
     if (!status) status = check_codes(p, err);
     if (!status) status = check_weights(p, err);
+    if (!status) status = check_integer_scores(p, err);
     return status;
 }

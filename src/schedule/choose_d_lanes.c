@@ -21,6 +21,7 @@ static void choose_tiles(const attune_problem *p, const at_target *target, int64
     s->score_rows = (int32_t)(rows <= 3 ? rows : 2);
     s->value_rows = (int32_t)(rows <= 3 ? rows : many ? 4 : 2);
     s->score_keys = s->score_rows == 3 && !many ? 2 : 4;
+    if (p->integer && !many) s->score_rows = s->score_rows == 1 || mha_query_planes(p) == 1 ? s->score_rows : 1;
     s->score_column_vectors = rows > 1 ? 1 : (int32_t)min_of(4, max_of(p->head_dim / s->lanes, 1));
     s->value_column_vectors = 1;
     s->value_keys = (int32_t)min_of(4, probabilities / s->value_rows);
@@ -68,11 +69,12 @@ bool mha_choose_d_lanes(const attune_problem *p, const at_target *target, attune
     const int64_t lanes = target->vector_bytes / (p->softmax_precision == ATTUNE_F64 ? 8 : 4);
     const int64_t most = most_rows(p, target, lanes);
     if (!mha_attends(p)) return false;
-    if (queries > most || queries * group > most) return false;
+    if (!p->integer && (queries > most || queries * group > most)) return false;
     s->strategy = ATTUNE_D_LANES;
     s->lanes = (int32_t)lanes;
     choose_tiles(p, target, queries * group, s);
-    if (target->vector_registers >= 32 && mha_is_from_memory(p)) choose_tiles_from_memory(p, queries * group, s);
+    if (target->vector_registers >= 32 && mha_is_from_memory(p) && !p->integer)
+        choose_tiles_from_memory(p, queries * group, s);
     s->kv_tile = choose_tile(p);
     s->kv_chunk = choose_chunk(p, s->kv_tile);
     return true;

@@ -78,6 +78,7 @@ static attune_status check_gemm(const attune_problem *p, const attune_schedule *
 static attune_status check_q_lanes(const attune_problem *p, const attune_schedule *s, const at_target *target,
                                    at_error *err) {
     const rule rules[] = {
+        {!p->integer, "integer=scores is computed by strategy=d_lanes"},
         {s->task_row_vectors <= MAX_TASK_VECTORS, "task_row_vectors must be at most 64"},
         {s->score_row_vectors <= s->task_row_vectors && s->task_row_vectors % s->score_row_vectors == 0,
          "score_row_vectors must divide task_row_vectors"},
@@ -106,8 +107,9 @@ static attune_status check_d_lanes(const attune_problem *p, const attune_schedul
                                    at_error *err) {
     const rule rules[] = {
         {mha_attends(p), "d_lanes computes attention only"},
-        {s->score_keys * (int64_t)s->score_rows <= MAX_D_ACCUMULATORS,
-         "score_keys * score_rows must be at most 32 for d_lanes"},
+        {s->score_keys * (int64_t)s->score_rows * mha_query_planes(p) <= MAX_D_ACCUMULATORS,
+         p->integer ? "score_keys * score_rows * q_planes must be at most 32 for d_lanes"
+                    : "score_keys * score_rows must be at most 32 for d_lanes"},
         {s->value_rows * (int64_t)s->value_column_vectors <= MAX_D_ACCUMULATORS,
          "value_rows * value_column_vectors must be at most 32 for d_lanes"},
         {s->score_column_vectors <= MAX_UNROLL, "score_column_vectors must be at most 16"},

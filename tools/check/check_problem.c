@@ -262,6 +262,14 @@ static void set_sizes(draft *d) {
 
 /* ---- The operations ---- */
 
+static void draw_integer(draft *d) {
+    attune_problem *const p = d->p;
+    const bool rotates_cache = p->rotary_dim && !p->seq_new;
+    if (p->k_dtype != ATTUNE_I8 || p->weights_mode || rotates_cache || !chance(d, 50)) return;
+    p->integer = ATTUNE_INTEGER_SCORES;
+    p->q_planes = (attune_q_planes)between(d, ATTUNE_Q_PLANES_DEFAULT, ATTUNE_Q_PLANES_2);
+}
+
 static void draw_attention(draft *d) {
     attune_problem *const p = d->p;
     draw_dynamic(d);
@@ -282,6 +290,7 @@ static void draw_attention(draft *d) {
         p->weights_mode = (attune_weights_mode)between(d, ATTUNE_WEIGHTS_SCALED, ATTUNE_WEIGHTS_SOFTMAX);
         p->weights_average = chance(d, 40);
     }
+    draw_integer(d);
 }
 
 static void draw_weights(draft *d) {

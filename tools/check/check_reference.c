@@ -250,6 +250,15 @@ static double lost_between(const attune_problem *p) {
     return all && (ref_is_block(p) || p->rotary_dim) ? epsilon_of(ATTUNE_BF16) : 0;
 }
 
+/* What a score may be off where Q becomes codes after it has been computed: any code may be one off. */
+static double lost_to_codes(const tensors *t, const ref_block_scale *block) {
+    const attune_problem *const p = &t->problem;
+    if (!p->integer || !(ref_is_block(p) || p->rotary_dim)) return 0;
+    const double largest = p->q_planes == ATTUNE_Q_PLANES_1 ? 127 : 127 * 128;
+    const double query = fmax(block->q_row, longest_row(tensors_find(t, "q")));
+    return scale_of(t) * query * sqrt((double)p->head_dim) / largest * longest_key(t, block);
+}
+
 /* Of codes of numbers that may be off by `loss`. A reference that knows the caches has chosen the side that was taken;
  * else a code may be one off. Where the scale is a denormal anything may come. */
 static bound bound_of_codes(attune_dtype dtype, double loss, bool is_known, input_kind inputs) {
@@ -294,6 +303,7 @@ static bounds bounds_of(const tensors *t, const ref_result *wanted, double plain
     const double q_loss = block->q_loss, k_loss = block->k_loss, v_loss = p->v_in_k ? k_loss : block->v_loss;
     const double projected = q_loss * longest_key(t, block) + k_loss * block->q_row;
     double off = 4 * epsilon * (4 + score) + (is_known ? 0 : 4 * cached_k * score);
+    off += lost_to_codes(t, block);
     if (is_block) off += 2 * epsilon * scale_of(t) * sqrt((double)p->head_dim) * projected; /* merge has no head_dim */
     double out = off * value + epsilon * v_loss + (is_known ? 0 : cached_v * value);
     if (is_block && !p->no_out_projection) out = out * block->out_gain + epsilon * block->out_loss;
