@@ -315,7 +315,7 @@ static void each_four(const at_target *target, int lanes) {
     check_body(target, IR_I32, IR_I32, lanes, "dot4(bitcast.i8(x[i]$), bitcast.i8(y[i]$), z[i]$)");
     snprintf(body, sizeof body,
              lanes > 1 ? "dot4(bitcast.i8(x[i]$ | splat.x%2$d(%1$d:i32)), bitcast.i8(splat.x%2$d(%3$d:i32)), z[i]$)"
-                       : "dot4(bitcast.i8(x[i] | %1$d:i32), bitcast.i8(%3$d:i32), z[i])",
+                       : "dot4(bitcast.i8(x[i] | %1$d:i32), bitcast.i8(%3$d:i32), z[i]) + %2$d:i32",
              -1, lanes, (int)0x80808080);
     check_body(target, IR_I32, IR_I32, lanes, body);
 }
