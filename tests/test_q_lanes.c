@@ -430,12 +430,12 @@ static const hiding hidings[] = {
     {{"seq_q=30,head_dim=19,is_causal=1", NULL, {0}, {0}}, 30, 0, 0},
     {{"seq_q=30,head_dim=9,window_left=4,window_right=3", NULL, {0}, {0}}, 4, 3, 0},
     {{"seq_q=30,head_dim=19,window_left=4,window_right=27", NULL, {0}, {0}}, 4, 27, 0},
-    {{"seq_q=30,head_dim=9,window_left=4,window_right=3,global_tokens=2", NULL, {0}, {0}}, 4, 3, 2},
-    {{"seq_q=30,head_dim=9,attn_mask=qk", NULL, {0}, {0}}, 30, 30, 0},
+    {{"seq_q=30,head_dim=19,window_left=4,window_right=3,global_tokens=2", NULL, {0}, {0}}, 4, 3, 2},
+    {{"seq_q=30,head_dim=19,attn_mask=qk", NULL, {0}, {0}}, 30, 30, 0},
     {{"dtype=bf16,seq_q=30,head_dim=18,is_causal=1", NULL, {0}, {0}}, 30, 0, 0},
     {{"dtype=bf16,seq_q=30,head_dim=18,window_left=4,window_right=3", NULL, {0}, {0}}, 4, 3, 0},
     {{"dtype=bf16,seq_q=30,head_dim=10,window_left=4,window_right=3,global_tokens=2", NULL, {0}, {0}}, 4, 3, 2},
-    {{"dtype=bf16,seq_q=30,head_dim=10,attn_mask=qk", NULL, {0}, {0}}, 30, 30, 0},
+    {{"dtype=bf16,seq_q=30,head_dim=18,attn_mask=qk", NULL, {0}, {0}}, 30, 30, 0},
 };
 enum { NUM_HIDINGS = sizeof hidings / sizeof *hidings };
 

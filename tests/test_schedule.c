@@ -244,7 +244,8 @@ static void test_choices_follow_the_numbers(void **state) {
     const attune_problem few = problem_canonical("num_heads=4,seq_q=8,seq_kv=90,head_dim=40");
     const attune_problem many = problem_canonical("num_heads=4,seq_q=100,head_dim=40");
     const attune_problem causal = problem_canonical("num_heads=4,seq_q=8,seq_kv=90,head_dim=40,is_causal=1");
-    const attune_problem hides = problem_canonical("num_heads=4,seq_q=8,seq_kv=90,head_dim=40,attn_mask=k");
+    const attune_problem codes =
+        problem_canonical("num_heads=4,seq_q=8,seq_kv=90,head_dim=40,kv_dtype=i8,kv_scales=token");
     static const char numbers[] = "strategy=q_lanes,lanes=4,score_row_vectors=4,score_keys=6,score_columns=4,"
                                   "value_row_vectors=4,value_columns=5,value_keys=1,task_row_vectors=8,kv_tile=96";
     assert_int_equal(settled(&few, "avx2", numbers).value_by, ATTUNE_VALUE_BY_ROWS); /* one tile */
@@ -252,7 +253,7 @@ static void test_choices_follow_the_numbers(void **state) {
     assert_int_equal(settled(&many, "avx512", numbers).value_by, ATTUNE_VALUE_BY_ROWS);
     assert_int_equal(settled(&causal, "avx512", numbers).value_by, ATTUNE_VALUE_BY_ROWS);
     assert_int_equal(settled(&causal, "avx2", numbers).value_by, ATTUNE_VALUE_BY_COLUMNS);
-    assert_int_equal(settled(&hides, "avx512", numbers).value_by, ATTUNE_VALUE_BY_COLUMNS);
+    assert_int_equal(settled(&codes, "avx512", numbers).value_by, ATTUNE_VALUE_BY_COLUMNS);
     assert_int_equal(settled(&few, "avx2", numbers).kv_copy, ATTUNE_COPY_CONVERTED);
     const attune_problem large = problem_canonical("num_heads=4,seq_q=1,seq_kv=100000,head_dim=40");
     const attune_problem small = problem_canonical("num_heads=4,seq_q=1,seq_kv=100,head_dim=40");
@@ -272,10 +273,8 @@ static void test_choices_that_cannot_be(void **state) {
     static const struct {
         const char *problem, *target, *base, *change, *says;
     } cases[] = {
-        {"seq_q=100,head_dim=40,attn_bias=qk", "avx512", "q", "value_by=rows",
-         "value_by=rows needs attention without masks"},
-        {"seq_q=100,head_dim=40,window_left=3,global_tokens=2", "avx512", "q", "value_by=rows", "value_by=rows needs"},
-        {"seq_q=100,head_dim=40,attn_mask=k", "avx512", "q", "value_by=rows", "value_by=rows needs"},
+        {"seq_q=100,seq_kv=dynamic,head_dim=40,attn_mask=k,short_masks=1", "avx512", "q", "value_by=rows",
+         "value_by=rows needs K and V that are no codes, no short masks"},
         {"seq_q=100,head_dim=40,kv_dtype=i8,kv_scales=token", "avx512", "q", "value_by=rows", "value_by=rows needs"},
         {"seq_q=100,head_dim=40", "avx512", "q", "value_by=rows,lanes=2", "value_by=rows needs"},
         {"op=weights,seq_q=100,head_dim=40", "avx512", "q", "value_by=rows", "value_by=rows needs"},

@@ -1,5 +1,5 @@
 /* O = P V by register tiles of query rows by vectors of columns, as O and V lie. Nothing is transposed, and no lane is
- * wasted on rows beyond the last. For problems that hide keys by causality and windows alone, if at all.
+ * wasted on rows beyond the last.
  *
  * If the keys are one tile (at_once), its sums are the result: nothing is cleared, kept or rescaled. Else the sums of
  * the rows are kept in c->o from tile to tile, and divided at the end.
@@ -133,14 +133,40 @@ static void multiply_seen(q_lanes *c, const q_lanes_tile *tile, row_tile *t) {
         add_rest(c, tile, t, r, &sights[r], ir_max(b, from, to), ir_ceil_div(b, sights[r].to, width));
 }
 
-/* acc += P V, one key, or pair, after the other. */
-static void multiply(q_lanes *c, const q_lanes_tile *tile, row_tile *t) {
-    if (c->has_edges) {
-        multiply_seen(c, tile, t);
-        return;
-    }
-    IR_FOR(c->b, j, ir_idx(c->b, 0), ir_ceil_div(c->b, tile->to, c->width), 1) {
-        add_key(c, tile, t, j, 0, t->product.rows, NULL);
+/* ---- rows that see any keys ---- */
+
+/* An element of a table of the stripe's rows; NULL without the table. */
+static const ir_expr *of_row(const q_lanes *c, const ir_buffer *table, const q_lanes_tile *tile, const ir_expr *row) {
+    return table ? ir_load(c->b, ir_at(c->b, table, 1, 2, tile->stripe, row)) : NULL;
+}
+
+/* Whether a row sees key j of the tile. */
+static const ir_expr *sees_key(q_lanes *c, const q_lanes_tile *tile, const ir_expr *row, const ir_expr *j) {
+    ir_builder *b = c->b;
+    mha_hiding hiding = {.sight = {of_row(c, c->first_key, tile, row), of_row(c, c->last_key, tile, row),
+                                   of_row(c, c->last_global, tile, row)},
+                         .key = ir_cast(b, IR_I32, ir_add(b, tile->first_key, j))};
+    if (c->bias) hiding.bias = ir_load(b, ir_at(b, c->bias, 1, 2, j, row));
+    if (c->keep) hiding.mask = ir_cast(b, IR_I32, ir_load(b, ir_at(b, c->keep, 1, 2, j, row)));
+    return mha_sees(c->m, &hiding, 1);
+}
+
+/* The same of key, or pair, j: as add_key takes it. The second key of a pair may be beyond the last one. */
+static const ir_expr *sees(q_lanes *c, const q_lanes_tile *tile, const ir_expr *row, const ir_expr *j) {
+    ir_builder *b = c->b;
+    if (c->width == 1) return ir_let(b, "sees", sees_key(c, tile, row, j));
+    const ir_expr *first = ir_times(b, j, 2);
+    const ir_expr *second = ir_let(b, "second", ir_min(b, ir_plus(b, first, 1), ir_plus(b, tile->to, -1)));
+    const ir_expr *exists = ir_gt(b, second, first), *is_seen = sees_key(c, tile, row, second);
+    return ir_let(b, "sees", mha_seen_bits(c->m, sees_key(c, tile, row, first), ir_and(b, is_seen, exists)));
+}
+
+/* acc += P V, one key, or pair, after the other. The probability of a hidden key is 0; `careful`: its value is replaced
+ * by 0, too. */
+static void multiply_all(q_lanes *c, const q_lanes_tile *tile, row_tile *t, bool careful) {
+    ir_builder *b = c->b;
+    IR_FOR(b, j, ir_div(b, tile->from, ir_idx(b, c->width)), ir_ceil_div(b, tile->to, c->width), 1) {
+        add_key(c, tile, t, j, 0, t->product.rows, careful ? sees(c, tile, t->first, j) : NULL);
     }
 }
 
@@ -181,12 +207,16 @@ static void keep(q_lanes *c, const q_lanes_tile *tile, const row_tile *t) {
     }
 }
 
-static void register_tile(q_lanes *c, const q_lanes_tile *tile, const strip *s, const ir_expr *first, int64_t rows) {
+static void register_tile(q_lanes *c, const q_lanes_tile *tile, const strip *s, const ir_expr *first, int64_t rows,
+                          bool careful) {
     row_tile t = {.strip = s, .first = first, .product = mha_product_of(c->m, ql_kind(c), rows, s->vectors)};
     t.product.lanes = s->lanes;
     t.product.vectors_first = true;
     mha_product_clear(&t.product);
-    multiply(c, tile, &t);
+    if (c->has_edges && !tile->is_harmless)
+        multiply_seen(c, tile, &t);
+    else
+        multiply_all(c, tile, &t, careful);
     if (c->o)
         keep(c, tile, &t);
     else
@@ -201,16 +231,18 @@ static int64_t rows_of_kept(const q_lanes *c, int64_t room) {
 }
 
 /* All rows of the stripe, as many at a time as there are accumulators for, and then the rest. */
-static void all_rows(q_lanes *c, const q_lanes_tile *tile, const strip *s) {
+static void all_rows(q_lanes *c, const q_lanes_tile *tile, const strip *s, bool careful) {
     ir_builder *b = c->b;
     const int64_t all = c->num_tasks ? c->m->p->seq_q * c->m->group : c->stripe_rows,
                   rows = min_of(all, c->stripe_rows);
     const int64_t room = (int64_t)c->m->s->value_columns * c->m->s->value_row_vectors / s->vectors;
-    const int64_t step = c->o ? rows_of_kept(c, room) : min_of(max_of(room, 1), rows), rest = rows % step;
+    const int64_t whole = c->o ? rows_of_kept(c, room) : min_of(max_of(room, 1), rows);
+    const int64_t step = careful ? 1 : whole, rest = rows % step;
     const ir_expr *end = ir_idx(b, rows - rest);
     if (c->o) end = ir_let(b, "rows_end", ir_min(b, end, ir_sub(b, c->rows, ql_first_row(c, tile->stripe))));
-    IR_LOOP(b, row, ir_for_begin(b, "row_tile", ir_idx(b, 0), end, step, false)) register_tile(c, tile, s, row, step);
-    if (rest) register_tile(c, tile, s, ir_idx(b, rows - rest), rest);
+    IR_LOOP(b, row, ir_for_begin(b, "row_tile", ir_idx(b, 0), end, step, false))
+        register_tile(c, tile, s, row, step, careful);
+    if (rest) register_tile(c, tile, s, ir_idx(b, rows - rest), rest, careful);
 }
 
 /* The vectors of the next strip: whole ones of the target as long as there are any, then ever narrower ones. Columns
@@ -230,7 +262,7 @@ static strip next_strip(const q_lanes *c, int64_t *first, int *lanes) {
     return (strip){.vectors = (int)ceil_div(whole, ceil_div(whole, MHA_STRIP_VECTORS)), .lanes = *lanes};
 }
 
-void ql_values_by_rows(q_lanes *c, const q_lanes_tile *tile) {
+static void all_columns(q_lanes *c, const q_lanes_tile *tile, bool careful) {
     ir_builder *b = c->b;
     const int64_t columns = c->m->p->head_dim_v;
     int lanes = c->m->target->vector_bytes / (c->m->elem == IR_F64 ? 8 : 4);
@@ -239,10 +271,17 @@ void ql_values_by_rows(q_lanes *c, const q_lanes_tile *tile) {
         const int64_t width = (int64_t)s.vectors * lanes, alike = (columns - first) / width;
         IR_LOOP(b, n, ir_for_begin(b, "strip", ir_idx(b, 0), ir_idx(b, alike), 1, false)) {
             s.first = ir_let(b, "strip_first", ir_plus(b, ir_times(b, n, width), first));
-            all_rows(c, tile, &s);
+            all_rows(c, tile, &s, careful);
         }
         first += width * alike;
     }
+}
+
+/* Hidden values that are NaN or infinite are rare. Their tiles go row by row. */
+void ql_values_by_rows(q_lanes *c, const q_lanes_tile *tile) {
+    IR_GUARD(c->b, tile->is_harmless, tile->is_harmless) all_columns(c, tile, false);
+    if (!tile->is_harmless) return;
+    IR_ELSE(c->b) all_columns(c, tile, true);
 }
 
 /* ---- rows that are kept from tile to tile ---- */

@@ -128,7 +128,8 @@ void ql_open_tile(q_lanes *c, q_lanes_tile *t) {
     const ir_expr *left = ir_sub(c->b, c->e.seq_kv, t->first_key);
     ir_assume(c->b, ir_gt(c->b, left, ir_idx(c->b, 0)));
     t->room = ir_let(c->b, "room", ir_min(c->b, left, ir_idx(c->b, c->m->s->kv_tile)));
-    if ((c->has_edges || c->has_elements) && !c->by_rows) t->is_harmless = is_harmless(c, t);
+    const bool by_interval = c->by_rows && !c->has_elements && !c->m->has_global;
+    if ((c->has_edges || c->has_elements) && !by_interval) t->is_harmless = is_harmless(c, t);
 }
 
 /* ---- a tile and a stripe ---- */

@@ -37,26 +37,25 @@ static bool is_float(attune_dtype dtype) {
     return dtype == ATTUNE_F32 || dtype == ATTUNE_F16 || dtype == ATTUNE_BF16 || dtype == ATTUNE_F64;
 }
 
-static bool hides_by_position(const attune_problem *p) { return mha_has_first_key(p) || mha_has_last_key(p); }
-
-static bool hides_any_keys(const attune_problem *p) {
-    return p->global_tokens || mha_has_dims(p->attn_mask_dims) || mha_has_dims(p->attn_bias_dims);
+static bool hides_keys(const attune_problem *p) {
+    return mha_has_first_key(p) || mha_has_last_key(p) || p->has_kv_lens || mha_has_dims(p->attn_mask_dims) ||
+           mha_has_dims(p->attn_bias_dims);
 }
 
 /* Keys that attention sees: of a block of low rank, mixtures of them. */
 static int64_t keys_of(const attune_problem *p) { return p->low_rank ? p->low_rank : p->seq_kv; }
 
 bool mha_may_keep_rows(const attune_problem *p, const attune_schedule *s) {
-    return p->head_dim_v >= s->lanes && s->lanes >= 4 && !hides_any_keys(p) && is_float(p->v_dtype) &&
-           is_float(p->k_dtype) && !p->short_masks;
+    return p->head_dim_v >= s->lanes && s->lanes >= 4 && is_float(p->v_dtype) && is_float(p->k_dtype) &&
+           !p->short_masks;
 }
 
 bool mha_takes_rows_at_once(const attune_problem *p, const attune_schedule *s) {
     const int64_t rows = p->seq_q * (p->num_heads / p->num_kv_heads), keys = keys_of(p);
     const int64_t stripe = (int64_t)s->score_row_vectors * s->lanes;
     return p->seq_q >= 1 && keys >= 1 && keys <= s->kv_tile && (rows <= stripe || rows % stripe == 0) &&
-           !p->is_ragged && !p->page_size && !p->has_kv_lens && !p->has_sinks && !hides_by_position(p) &&
-           !hides_any_keys(p) && is_float(p->v_dtype) && is_float(p->k_dtype);
+           !p->is_ragged && !p->page_size && !p->has_sinks && !hides_keys(p) && is_float(p->v_dtype) &&
+           is_float(p->k_dtype);
 }
 
 bool mha_may_take_rows(const attune_problem *p, const attune_schedule *s) {

@@ -95,8 +95,8 @@ static attune_status check_q_lanes(const attune_problem *p, const attune_schedul
         {s->kv_tile % s->score_keys == 0, "score_keys must divide kv_tile"},
         {s->kv_tile <= MAX_KV_TILE, "kv_tile must be at most 4096"},
         {s->value_by != ATTUNE_VALUE_BY_ROWS || mha_may_take_rows(p, s),
-         "value_by=rows needs attention without masks, biases and global tokens, K and V that are no codes, and "
-         "head_dim_v of at least one vector of 4 lanes or more; or few keys, in one tile"},
+         "value_by=rows needs K and V that are no codes, no short masks, and head_dim_v of at least one vector of 4 "
+         "lanes or more; or few keys, in one tile and all seen"},
         {s->kv_copy == ATTUNE_COPY_CONVERTED || !mha_attends_by_pairs(p, target),
          "kv_copy must be converted where products are of pairs of bf16"},
     };
