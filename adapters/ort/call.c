@@ -1,5 +1,7 @@
 #include "call.h"
 
+#include "block.h"
+
 #include <math.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -51,21 +53,6 @@ static bool done(call *c, ort_status *status) {
 
 /* ---- Tensors ---- */
 
-static bool view(call *c, const char *name, const ort_value *value, tensor *t) {
-    const ort_api *const api = c->n->api;
-    ort_shape *shape;
-    size_t rank = 0;
-    if (!done(c, api->GetTensorTypeAndShape(value, &shape))) return false;
-    bool ok = done(c, api->GetDimensionsCount(shape, &rank)) && done(c, api->GetTensorElementType(shape, &t->type));
-    if (ok && rank > CALL_MAX_RANK) ok = call_fail(c, "%s has %zu dims; it may have %d", name, rank, CALL_MAX_RANK);
-    ok = ok && done(c, api->GetDimensions(shape, t->dims, rank));
-    api->ReleaseTensorTypeAndShapeInfo(shape);
-    t->rank = (int)rank;
-    t->dtype = adapter_dtype(t->type);
-    t->is_given = true;
-    return ok && done(c, api->GetTensorMutableData((ort_value *)(uintptr_t)value, &t->data));
-}
-
 bool call_input(call *c, size_t index, const char *name, bool is_optional, tensor *t) {
     const ort_api *const api = c->n->api;
     const ort_value *value = NULL;
@@ -73,10 +60,12 @@ bool call_input(call *c, size_t index, const char *name, bool is_optional, tenso
     if (!c->num_inputs && !done(c, api->KernelContext_GetInputCount(c->context, &c->num_inputs))) return false;
     if (index < c->num_inputs && !done(c, api->KernelContext_GetInput(c->context, index, &value))) return false;
     if (!value) return is_optional || call_fail(c, "%s is missing", name);
-    return view(c, name, value, t);
+    return done(c, tensor_read(api, value, t)) &&
+           (t->rank <= TENSOR_MAX_RANK ||
+            call_fail(c, "%s has %d dims; it may have %d", name, t->rank, TENSOR_MAX_RANK));
 }
 
-static const char *print_dims(int rank, const int64_t *dims, char text[128]) {
+const char *call_print_dims(int rank, const int64_t *dims, char text[128]) {
     size_t length = 0;
     text[0] = 0;
     for (int i = 0; i < rank && length < 120; i++)
@@ -91,7 +80,7 @@ bool call_expect(call *c, const char *name, const tensor *t, int rank, const int
     for (int i = 0; fits && i < rank; i++) fits = dims[i] < 0 || t->dims[i] == dims[i];
     char have[128], want[128];
     return fits || call_fail(c, "%s is of shape [%s]; it must be of shape [%s]", name,
-                             print_dims(t->rank, t->dims, have), print_dims(rank, dims, want));
+                             call_print_dims(t->rank, t->dims, have), call_print_dims(rank, dims, want));
 }
 
 bool call_output(call *c, size_t index, int rank, const int64_t *dims, void **data) {
@@ -273,23 +262,6 @@ bool call_set_positions(call *c, int64_t past) {
 
 /* ---- Running ---- */
 
-bool call_bias(call *c, const char *name, const tensor *t) {
-    const int64_t full[4] = {c->q.dims[0], c->q.dims[1], c->q.dims[2], c->keys};
-    const bool fits = t->rank == 4 && (t->dims[0] == full[0] || t->dims[0] == 1) &&
-                      (t->dims[1] == full[1] || t->dims[1] == 1) && t->dims[2] == full[2] && t->dims[3] == full[3];
-    char have[128], want[128];
-    if (!fits)
-        return call_fail(c, "%s is of shape [%s]; it must be of shape [%s], or 1 in place of the first two", name,
-                         print_dims(t->rank, t->dims, have), print_dims(4, full, want));
-    const int64_t matrix = full[2] * full[3];
-    c->bias =
-        (call_mask){.data = t->data,
-                    .dtype = t->dtype,
-                    .strides = {t->dims[0] == 1 ? 0 : t->dims[1] * matrix, t->dims[1] == 1 ? 0 : matrix, full[3], 1},
-                    .columns = full[3]};
-    return true;
-}
-
 static plan_mask kind_of(const call *c, const call_mask *mask) {
     return (plan_mask){.dtype = (uint8_t)mask->dtype,
                        .rows = mask->strides[2] != 0,
@@ -317,10 +289,15 @@ static bool complete_key(call *c) {
     key->appends_one = key->appends && c->k.dims[2] == 1;
     key->mask = kind_of(c, &c->mask);
     key->bias = kind_of(c, &c->bias);
+    if (c->n->block) block_key(c->n->block, key);
     return true;
 }
 
 static void set_tensors(const call *c, attune_arguments *a) {
+    if (c->n->block) {
+        a->x = c->x;
+        a->packed_weights = block_packed(c->n->block);
+    }
     const heads *const k = c->key.appends ? &c->k_cache : &c->k, *const v = c->key.appends ? &c->v_cache : &c->v;
     a->q = c->q.data, a->k = k->data, a->v = v->data, a->out = c->out.data;
     memcpy(a->q_strides, c->q.strides, sizeof a->q_strides);
@@ -351,7 +328,8 @@ bool call_attend(call *c) {
     plan_arguments(p, &a);
     set_tensors(c, &a);
     a.batch = c->q.dims[0], a.num_heads = c->q.dims[1], a.num_kv_heads = c->k.dims[1];
-    a.seq_q = c->q.dims[2], a.seq_kv = c->keys;
+    a.seq_q = c->q.dims[2];
+    if (!c->n->block) a.seq_kv = c->keys;
     a.kv_lens = c->kv_lens, a.causal_offsets = c->causal_offsets, a.position_ids = c->position_ids;
     a.sinks = c->sinks, a.cos = c->cos, a.sin = c->sin, a.weights = c->weights;
     if (c->key.rotary_dim) a.rotary_positions = c->rotary_positions;

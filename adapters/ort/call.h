@@ -5,18 +5,9 @@
 
 #include "node.h"
 #include "runner.h"
+#include "tensor.h"
 
-enum { CALL_MAX_RANK = 5, CALL_MAX_SCRATCH = 12 };
-
-/* An input; one that is not there is all zeros. */
-typedef struct tensor {
-    bool is_given;
-    int type; /* of ONNX Runtime */
-    attune_dtype dtype;
-    int rank;
-    int64_t dims[CALL_MAX_RANK];
-    void *data;
-} tensor;
+enum { CALL_MAX_SCRATCH = 12 };
 
 /* Queries, keys or values as [batch, heads, tokens, columns]. */
 typedef struct heads {
@@ -37,8 +28,9 @@ typedef struct call {
     ort_kernel_context *context;
     ort_place place;
     size_t num_inputs, num_outputs;
-    plan_key key; /* the fields that follow from attributes; call_attend sets those of the tensors below */
-    heads q, k, v, out;
+    plan_key key;           /* the fields that follow from attributes; call_attend sets those of the tensors below */
+    heads q, k, v, out;     /* of a block the dims only, and the data of out */
+    const void *x;          /* of a block: [batch, rows, columns], contiguous */
     heads k_cache, v_cache; /* data not NULL: k and v are appended to these, where their last keys are */
     int64_t keys;           /* that there are, the appended ones among them */
     call_mask mask, bias;
@@ -57,6 +49,7 @@ typedef struct call {
 bool call_attention(call *c);
 bool call_multi_head(call *c);
 bool call_group_query(call *c);
+bool call_block(call *c);
 
 void call_begin(call *c, node *n, ort_kernel_context *context);
 void call_free(call *c);
@@ -74,6 +67,9 @@ bool call_input(call *c, size_t index, const char *name, bool is_optional, tenso
 
 /* Fails unless the input has `rank` dims, which are those of `dims` (-1: any). */
 bool call_expect(call *c, const char *name, const tensor *t, int rank, const int64_t *dims);
+
+/* Dims as "2, any, 64"; -1 is any. */
+const char *call_print_dims(int rank, const int64_t *dims, char text[128]);
 
 /* Makes an output; *data is NULL if the model does not want it. */
 bool call_output(call *c, size_t index, int rank, const int64_t *dims, void **data);
@@ -107,6 +103,13 @@ bool call_gather(call *c, const tensor *past, void *present, heads *keys);
 bool call_set_positions(call *c, int64_t past);
 
 /* ---- Running ---- */
+
+/* Makes the bias over c->keys keys from a tensor whose dims from the right are each 1 or the full size. */
+bool call_any_bias(call *c, const char *name, const tensor *t);
+
+/* Makes the mask of a key_padding_mask or a mask_index: lengths, or ones and zeros for the keys of all queries or of
+ * each. */
+bool call_padding(call *c, const char *name, const tensor *t);
 
 /* Makes the bias over c->keys keys from [batch or 1, heads or 1, queries, keys]. */
 bool call_bias(call *c, const char *name, const tensor *t);

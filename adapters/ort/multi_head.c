@@ -134,75 +134,6 @@ static bool add_biases(multi_head *m) {
     return true;
 }
 
-/* ---- The mask ---- */
-
-/* A mask that hides all keys hides none: ONNX Runtime adds the same large number to all scores then. */
-static void keep_or_all(const int32_t *given, uint8_t *kept, int64_t count) {
-    bool any = false;
-    for (int64_t i = 0; i < count; i++) any |= (kept[i] = given[i] != 0);
-    if (!any) memset(kept, 1, (size_t)count);
-}
-
-/* The number of keys before the first padding; -1 if there are keys after it. */
-static int64_t prefix(const int32_t *given, int64_t count) {
-    int64_t length = 0;
-    while (length < count && given[length]) length++;
-    for (int64_t i = length; i < count; i++)
-        if (given[i]) return -1;
-    return length ? length : count;
-}
-
-static bool mask_by_length(multi_head *m, const int32_t *lengths) {
-    call *const c = m->c;
-    int32_t *const own = call_scratch(c, (size_t)c->q.dims[0] * sizeof *own);
-    if (!own) return false;
-    for (int64_t b = 0; b < c->q.dims[0]; b++)
-        own[b] = lengths[b] <= 0 || lengths[b] > c->keys ? (int32_t)c->keys : lengths[b];
-    c->kv_lens = own;
-    return true;
-}
-
-/* rows: 1, or the queries, each with a mask of its own. */
-static bool mask_by_keys(multi_head *m, int64_t rows) {
-    call *const c = m->c;
-    const int64_t batch = c->q.dims[0], keys = c->keys;
-    const int32_t *const given = m->in[KEY_PADDING_MASK].data;
-    uint8_t *const kept = call_scratch(c, (size_t)(batch * rows * keys));
-    if (!kept) return false;
-    for (int64_t i = 0; i < batch * rows; i++) keep_or_all(given + i * keys, kept + i * keys, keys);
-    c->mask = (call_mask){
-        .data = kept, .dtype = ATTUNE_BOOL, .strides = {rows * keys, 0, rows > 1 ? keys : 0, 1}, .columns = keys};
-    return true;
-}
-
-static bool set_mask(multi_head *m) {
-    call *const c = m->c;
-    const tensor *const mask = &m->in[KEY_PADDING_MASK];
-    const int64_t batch = c->q.dims[0], keys = c->keys;
-    if (!mask->is_given || !batch || !keys) return true;
-    if (mask->type != ORT_INT32) return call_fail(c, "key_padding_mask must be int32");
-    if (mask->rank == 1 && mask->dims[0] == batch) return mask_by_length(m, mask->data);
-    if (mask->rank == 1 && mask->dims[0] == 3 * batch + 2) {
-        c->code = ORT_NOT_IMPLEMENTED;
-        return call_fail(c, "key_padding_mask of [3 * batch + 2], lengths and starts of sequences, is not supported");
-    }
-    if (mask->rank == 3)
-        return call_expect(c, "key_padding_mask", mask, 3, (int64_t[]){batch, c->q.dims[2], keys}) &&
-               mask_by_keys(m, c->q.dims[2]);
-    if (!call_expect(c, "key_padding_mask", mask, 2, (int64_t[]){batch, keys})) return false;
-    int32_t *const lengths = call_scratch(c, (size_t)batch * sizeof *lengths);
-    if (!lengths) return false;
-    bool is_full = true;
-    for (int64_t b = 0; b < batch; b++) {
-        const int64_t length = prefix((const int32_t *)mask->data + b * keys, keys);
-        if (length < 0) return mask_by_keys(m, 1);
-        lengths[b] = (int32_t)length;
-        is_full &= length == keys;
-    }
-    if (!is_full) c->kv_lens = lengths;
-    return true;
-}
-
 /* ---- The whole ---- */
 
 static bool make_outputs(multi_head *m) {
@@ -223,7 +154,7 @@ static bool make_outputs(multi_head *m) {
 bool call_multi_head(call *c) {
     multi_head m = {.c = c, .num_heads = c->n->spec.attributes.num_heads};
     if (!take_inputs(&m) || !view_inputs(&m) || !check_past(&m) || !check_causality(&m) || !add_biases(&m) ||
-        !set_mask(&m) || !call_set_positions(c, m.past))
+        !call_padding(c, names[KEY_PADDING_MASK], &m.in[KEY_PADDING_MASK]) || !call_set_positions(c, m.past))
         return false;
     if (m.in[ATTENTION_BIAS].is_given && !call_bias(c, "attention_bias", &m.in[ATTENTION_BIAS])) return false;
     return make_outputs(&m) && call_attend(c);

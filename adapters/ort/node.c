@@ -1,5 +1,6 @@
 #include "node.h"
 
+#include "block.h"
 #include "call.h"
 #include "source.h"
 
@@ -11,10 +12,11 @@
 
 /* ---- The operators ---- */
 
-static const node_rule rules[NODE_OP_COUNT] = {
+static const node_rule rules[NODE_KIND_COUNT] = {
     [NODE_ATTENTION] = {"", "Attention", 23, 25, 7, 3, 4},
     [NODE_MULTI_HEAD] = {"com.microsoft", "MultiHeadAttention", 1, 1, 10, 1, 4},
     [NODE_GROUP_QUERY] = {"com.microsoft", "GroupQueryAttention", 1, 1, 17, 1, 4},
+    [NODE_BLOCK] = {.domain = "", .type = "block"},
 };
 
 const node_rule *node_rule_of(node_op op) { return &rules[op]; }
@@ -190,11 +192,13 @@ static bool check_tensors(const node_source *s, node_spec *spec, char *message) 
     }
 }
 
+node_attributes node_default_attributes(void) {
+    return (node_attributes){
+        .scale = NAN, .window_left = -1, .window_right = -1, .mask_filter_value = -10000, .smooth_softmax = -1};
+}
+
 bool node_describe(const node_source *source, node_op op, node_spec *spec, char message[ATTUNE_MESSAGE_BYTES]) {
-    *spec = (node_spec){
-        .op = op,
-        .attributes = {
-            .scale = NAN, .window_left = -1, .window_right = -1, .mask_filter_value = -10000, .smooth_softmax = -1}};
+    *spec = (node_spec){.op = op, .attributes = node_default_attributes()};
     return read_attributes(source, op, &spec->attributes, message) && check_heads(op, &spec->attributes, message) &&
            check_numbers(op, &spec->attributes, message) && check_tensors(source, spec, message);
 }
@@ -226,16 +230,26 @@ node *node_create(const ort_api *api, const ort_kernel_info *info, node_op op, o
     return NULL;
 }
 
+node *node_create_block(const ort_api *api, const node_spec *spec, block *b) {
+    node *const n = calloc(1, sizeof *n);
+    if (n) *n = (node){.api = api, .spec = *spec, .block = b};
+    return n;
+}
+
 void node_destroy(node *n) {
     if (!n) return;
     plans_free(&n->plans);
+    block_free(n->block);
     free(n);
 }
 
 ort_status *node_compute(node *n, ort_kernel_context *context) {
-    static bool (*const compute[NODE_OP_COUNT])(call *) = {call_attention, call_multi_head, call_group_query};
-    static adapter_counter ran[NODE_OP_COUNT] = {
-        {.name = "Attention.ran"}, {.name = "MultiHeadAttention.ran"}, {.name = "GroupQueryAttention.ran"}};
+    static bool (*const compute[NODE_KIND_COUNT])(call *) = {call_attention, call_multi_head, call_group_query,
+                                                             call_block};
+    static adapter_counter ran[NODE_KIND_COUNT] = {{.name = "Attention.ran"},
+                                                   {.name = "MultiHeadAttention.ran"},
+                                                   {.name = "GroupQueryAttention.ran"},
+                                                   {.name = "block.ran"}};
     __attribute__((cleanup(call_free))) call c; /* also when ONNX Runtime throws */
     call_begin(&c, n, context);
     if (!compute[n->spec.op](&c)) return call_failure(&c);

@@ -9,7 +9,9 @@ typedef enum node_op {
     NODE_ATTENTION = 0, /* ai.onnx, opset 23 to 25 */
     NODE_MULTI_HEAD,    /* com.microsoft MultiHeadAttention */
     NODE_GROUP_QUERY,   /* com.microsoft GroupQueryAttention */
-    NODE_OP_COUNT
+    NODE_OP_COUNT,
+    NODE_BLOCK = NODE_OP_COUNT, /* a whole block, which the provider has found in a graph */
+    NODE_KIND_COUNT
 } node_op;
 
 /* The attributes of all operators; each operator has some of them. */
@@ -54,6 +56,7 @@ typedef struct node_rule {
 const node_rule *node_rule_of(node_op op);
 
 /* Reads and checks a node. False if attune cannot compute it: message is a sentence. */
+node_attributes node_default_attributes(void);
 bool node_describe(const node_source *source, node_op op, node_spec *spec, char message[ATTUNE_MESSAGE_BYTES]);
 
 /* A node that runs. */
@@ -61,10 +64,14 @@ typedef struct node {
     const ort_api *api;
     node_spec spec;
     plans plans;
+    struct block *block; /* weights and inputs of a block; otherwise NULL */
 } node;
 
 /* Makes the node of a kernel. NULL after a failure: *status names the node. */
 node *node_create(const ort_api *api, const ort_kernel_info *info, node_op op, ort_status **status);
+
+/* The node of a block, which it frees. NULL if there is no memory. */
+node *node_create_block(const ort_api *api, const node_spec *spec, struct block *b);
 ort_status *node_compute(node *n, ort_kernel_context *context);
 void node_destroy(node *n);
 

@@ -38,6 +38,8 @@ typedef struct ort_ep ort_ep;
 typedef struct ort_factory ort_factory;
 typedef struct ort_kernel ort_kernel; /* OrtKernelImpl */
 typedef struct ort_ep_api ort_ep_api;
+typedef struct ort_compute ort_compute;                 /* OrtNodeComputeInfo */
+typedef struct ort_compute_context ort_compute_context; /* OrtNodeComputeContext */
 
 /* OrtErrorCode */
 enum { ORT_FAIL = 1, ORT_INVALID_ARGUMENT = 2, ORT_NOT_IMPLEMENTED = 9 };
@@ -54,7 +56,9 @@ enum {
     ORT_BFLOAT16 = 16
 };
 
-enum { ORT_ATTRIBUTE_INT = 1, ORT_ATTRIBUTE_FLOAT = 3, ORT_ATTRIBUTE_STRING = 5 }; /* OrtOpAttrType */
+/* OrtOpAttrType */
+enum { ORT_ATTRIBUTE_INT = 1, ORT_ATTRIBUTE_INTS = 2, ORT_ATTRIBUTE_FLOAT = 3, ORT_ATTRIBUTE_STRING = 5 };
+
 enum { ORT_REQUIRED = 0, ORT_OPTIONAL = 1 }; /* OrtCustomOpInputOutputCharacteristic */
 enum { ORT_MEMORY_DEFAULT = 0 };             /* OrtMemType */
 enum { ORT_HARDWARE_CPU = 0 };               /* OrtHardwareDeviceType */
@@ -81,7 +85,8 @@ typedef struct ort_api {
     ort_status *(*GetTensorElementType)(const ort_shape *shape, int *type);
     ort_status *(*GetDimensionsCount)(const ort_shape *shape, size_t *rank);
     ort_status *(*GetDimensions)(const ort_shape *shape, int64_t *dims, size_t rank);
-    ORT_GAP(gap_63, 2);
+    ort_status *(*GetSymbolicDimensions)(const ort_shape *shape, const char **names, size_t rank);
+    ORT_GAP(gap_64, 1);
     ort_status *(*GetTensorTypeAndShape)(const ort_value *value, ort_shape **shape);
     ORT_GAP(gap_66, 19);
     ort_status *(*KernelInfoGetAttribute_float)(const ort_kernel_info *info, const char *name, float *value);
@@ -98,25 +103,47 @@ typedef struct ort_api {
     ORT_GAP(gap_94, 4);
     void (*ReleaseTypeInfo)(ort_type_info *info);
     void (*ReleaseTensorTypeAndShapeInfo)(ort_shape *shape);
-    ORT_GAP(gap_100, 130);
+    ORT_GAP(gap_100, 63);
+    ort_status *(*KernelInfoGetAttributeArray_int64)(const ort_kernel_info *info, const char *name, int64_t *values,
+                                                     size_t *count);
+    ORT_GAP(gap_164, 66);
     ort_status *(*KernelInfo_GetInputCount)(const ort_kernel_info *info, size_t *count);
     ort_status *(*KernelInfo_GetOutputCount)(const ort_kernel_info *info, size_t *count);
     ort_status *(*KernelInfo_GetInputName)(const ort_kernel_info *info, size_t index, char *name, size_t *size);
     ort_status *(*KernelInfo_GetOutputName)(const ort_kernel_info *info, size_t index, char *name, size_t *size);
     ort_status *(*KernelInfo_GetInputTypeInfo)(const ort_kernel_info *info, size_t index, ort_type_info **type);
-    ORT_GAP(gap_235, 9);
+    ORT_GAP(gap_235, 3);
+    ort_status *(*GetSessionConfigEntry)(const ort_session_options *options, const char *key, char *text, size_t *size);
+    ORT_GAP(gap_239, 5);
     ort_status *(*KernelInfo_GetNodeName)(const ort_kernel_info *info, char *name, size_t *size);
-    ORT_GAP(gap_245, 27);
+    ORT_GAP(gap_245, 4);
+    ort_status *(*KernelInfoGetConstantInput_tensor)(const ort_kernel_info *info, size_t index, int *is_constant,
+                                                     const ort_value **value);
+    ORT_GAP(gap_250, 22);
     ort_status *(*ReadOpAttr)(const ort_attribute *attribute, int type, void *data, size_t bytes, size_t *needed);
     ORT_GAP(gap_273, 1);
     ort_status *(*KernelContext_ParallelFor)(const ort_kernel_context *context, void (*fn)(void *user, size_t index),
                                              size_t total, size_t num_batch, void *user);
     /* From here on: of version 24, for the execution provider only. */
-    ORT_GAP(gap_275, 32);
+    ORT_GAP(gap_275, 14);
+    ort_status *(*GetValueInfoName)(const ort_value_info *value, const char **name);
+    ort_status *(*GetValueInfoTypeInfo)(const ort_value_info *value, const ort_type_info **borrowed);
+    ORT_GAP(gap_291, 16);
     int (*HardwareDevice_Type)(const ort_hardware *hardware);
     ORT_GAP(gap_308, 9);
     const ort_ep_api *(*GetEpApi)(void);
-    ORT_GAP(gap_318, 26);
+    ORT_GAP(gap_318, 5);
+    ort_status *(*ValueInfo_GetValueProducer)(const ort_value_info *value, const ort_node **node, size_t *index);
+    ort_status *(*ValueInfo_GetValueNumConsumers)(const ort_value_info *value, size_t *count);
+    ort_status *(*ValueInfo_GetValueConsumers)(const ort_value_info *value, const ort_node **nodes, int64_t *indices,
+                                               size_t count);
+    ort_status *(*ValueInfo_GetInitializerValue)(const ort_value_info *value, const ort_value **constant);
+    ORT_GAP(gap_327, 3);
+    ort_status *(*ValueInfo_IsGraphOutput)(const ort_value_info *value, bool *is_output);
+    ort_status *(*ValueInfo_IsConstantInitializer)(const ort_value_info *value, bool *is_constant);
+    ORT_GAP(gap_332, 10);
+    ort_status *(*Graph_GetNumInitializers)(const ort_graph *graph, size_t *count);
+    ort_status *(*Graph_GetInitializers)(const ort_graph *graph, const ort_value_info **values, size_t count);
     ort_status *(*Graph_GetNumNodes)(const ort_graph *graph, size_t *count);
     ort_status *(*Graph_GetNodes)(const ort_graph *graph, const ort_node **nodes, size_t count);
     ORT_GAP(gap_346, 4);
@@ -142,19 +169,27 @@ ORT_SLOT(ort_api, AddCustomOpDomain, 28);
 ORT_SLOT(ort_api, GetTensorMutableData, 51);
 ORT_SLOT(ort_api, CastTypeInfoToTensorInfo, 55);
 ORT_SLOT(ort_api, GetTensorElementType, 60);
+ORT_SLOT(ort_api, GetSymbolicDimensions, 63);
 ORT_SLOT(ort_api, GetTensorTypeAndShape, 65);
 ORT_SLOT(ort_api, KernelInfoGetAttribute_float, 85);
 ORT_SLOT(ort_api, KernelContext_GetInputCount, 88);
 ORT_SLOT(ort_api, KernelContext_GetOutput, 91);
 ORT_SLOT(ort_api, ReleaseStatus, 93);
 ORT_SLOT(ort_api, ReleaseTypeInfo, 98);
+ORT_SLOT(ort_api, KernelInfoGetAttributeArray_int64, 163);
 ORT_SLOT(ort_api, KernelInfo_GetInputCount, 230);
 ORT_SLOT(ort_api, KernelInfo_GetInputTypeInfo, 234);
+ORT_SLOT(ort_api, GetSessionConfigEntry, 238);
 ORT_SLOT(ort_api, KernelInfo_GetNodeName, 244);
+ORT_SLOT(ort_api, KernelInfoGetConstantInput_tensor, 249);
 ORT_SLOT(ort_api, ReadOpAttr, 272);
 ORT_SLOT(ort_api, KernelContext_ParallelFor, 274);
+ORT_SLOT(ort_api, GetValueInfoName, 289);
 ORT_SLOT(ort_api, HardwareDevice_Type, 307);
 ORT_SLOT(ort_api, GetEpApi, 317);
+ORT_SLOT(ort_api, ValueInfo_GetValueProducer, 323);
+ORT_SLOT(ort_api, ValueInfo_IsGraphOutput, 330);
+ORT_SLOT(ort_api, Graph_GetNumInitializers, 342);
 ORT_SLOT(ort_api, Graph_GetNumNodes, 344);
 ORT_SLOT(ort_api, Node_GetOperatorType, 350);
 ORT_SLOT(ort_api, Node_GetNumAttributes, 359);
@@ -168,11 +203,19 @@ typedef struct ort_base {
 
 typedef ort_status *ort_create_kernel_fn(void *state, const ort_kernel_info *info, ort_kernel **kernel);
 
+/* OrtNodeFusionOptions of version 24 */
+typedef struct ort_fusion_options {
+    uint32_t version;
+    bool drop_constant_initializers; /* the fused node does not receive them */
+} ort_fusion_options;
+
 /* OrtEpApi, since version 24 */
 struct ort_ep_api {
     ort_status *(*CreateEpDevice)(ort_factory *factory, const ort_hardware *hardware, const ort_pairs *metadata,
                                   const ort_pairs *options, ort_device **device);
-    ORT_GAP(gap_1, 2);
+    ORT_GAP(gap_1, 1);
+    ort_status *(*EpGraphSupportInfo_AddNodesToFuse)(ort_support *support, const ort_node *const *nodes, size_t count,
+                                                     const ort_fusion_options *options);
     ort_status *(*EpGraphSupportInfo_AddSingleNode)(ort_support *support, const ort_node *node);
     ORT_GAP(gap_4, 14);
     ort_status *(*CreateKernelRegistry)(ort_registry **registry);
@@ -195,6 +238,7 @@ struct ort_ep_api {
     ort_status *(*GetTensorDataType)(int type, const ort_data_type **data_type);
     ort_status *(*EpGraphSupportInfo_LookUpKernel)(ort_support *support, const ort_node *node, const ort_def **def);
 };
+ORT_SLOT(ort_ep_api, EpGraphSupportInfo_AddNodesToFuse, 2);
 ORT_SLOT(ort_ep_api, EpGraphSupportInfo_AddSingleNode, 3);
 ORT_SLOT(ort_ep_api, CreateKernelRegistry, 18);
 ORT_SLOT(ort_ep_api, KernelRegistry_AddKernel, 20);
@@ -245,15 +289,27 @@ struct ort_kernel {
     void (*SetSharedPrePackedWeight)(void);
 };
 
+/* OrtNodeComputeInfo of version 24: what a fused node computes. A state is of a session. */
+struct ort_compute {
+    uint32_t version;
+    ort_status *(*CreateState)(ort_compute *compute, ort_compute_context *context, void **state);
+    ort_status *(*Compute)(ort_compute *compute, void *state, ort_kernel_context *context);
+    void (*ReleaseState)(ort_compute *compute, void *state);
+};
+
 /* OrtEp of version 24 */
 struct ort_ep {
     uint32_t version;
     const char *(*GetName)(const ort_ep *ep);
     ort_status *(*GetCapability)(ort_ep *ep, const ort_graph *graph, ort_support *support);
-    ORT_GAP(unused, 10); /* Compile to GetCompiledModelCompatibilityInfo */
+    ort_status *(*Compile)(ort_ep *ep, const ort_graph **graphs, const ort_node **fused, size_t count,
+                           ort_compute **computes, ort_node **context_nodes);
+    void (*ReleaseNodeComputeInfos)(ort_ep *ep, ort_compute **computes, size_t count);
+    ORT_GAP(unused, 8); /* GetPreferredDataLayout to GetCompiledModelCompatibilityInfo */
     ort_status *(*GetKernelRegistry)(ort_ep *ep, const ort_registry **registry);
     void (*IsConcurrentRunSupported)(void); /* not set: it is */
 };
+ORT_SLOT(ort_ep, Compile, 3);
 ORT_SLOT(ort_ep, GetKernelRegistry, 13);
 
 /* OrtEpFactory of version 24 */

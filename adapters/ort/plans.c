@@ -26,6 +26,16 @@ static void set_mask(const plan_mask *mask, attune_problem *problem, int64_t dim
     if (mask->is_short) problem->short_masks = 1;
 }
 
+/* Its keys are those of x, and its number of heads is compiled in. */
+static void describe_block(const plan_key *key, attune_problem *problem) {
+    problem->num_heads = problem->num_kv_heads = key->num_heads;
+    problem->seq_kv = 0;
+    problem->k_dtype = problem->v_dtype = ATTUNE_DTYPE_DEFAULT;
+    problem->embed_dim = key->embed_dim;
+    problem->out_dim = key->out_dim;
+    problem->no_out_projection = !key->out_dim;
+}
+
 /* Two of each, so that nothing is taken as broadcast. The kernel serves any number. */
 static void describe(const plan_key *key, attune_problem *problem) {
     problem->batch = 2;
@@ -54,6 +64,7 @@ static void describe(const plan_key *key, attune_problem *problem) {
     problem->has_position_ids = key->has_position_ids;
     problem->weights_mode = key->weights_mode;
     if (key->is_f64) problem->softmax_precision = ATTUNE_F64;
+    if (key->embed_dim) describe_block(key, problem);
     set_mask(&key->mask, problem, problem->attn_mask_dims);
     set_mask(&key->bias, problem, problem->attn_bias_dims);
     problem->bias_dtype = key->bias.dtype;

@@ -1,10 +1,12 @@
 /* The plug-in execution provider: it takes the nodes that attune can compute, one by one. */
 #include "attune_ort.h"
+#include "fused.h"
 #include "node.h"
 
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 static const char provider_name[] = "AttuneExecutionProvider";
 
@@ -25,6 +27,8 @@ typedef struct factory {
 typedef struct provider {
     ort_ep table; /* first */
     factory *f;
+    bool has_blocks; /* whole blocks are fused, not only nodes computed */
+    fused_blocks blocks;
 } provider;
 
 /* ---- A kernel ---- */
@@ -158,8 +162,57 @@ static ort_status *consider(const provider *p, ort_support *support, const ort_n
     return p->f->ep_api->EpGraphSupportInfo_AddSingleNode(support, n);
 }
 
+/* The blocks of a graph, and the nodes in them. */
+typedef struct blocks_found {
+    trace_pair *pairs;
+    const ort_node **taken;
+    size_t num_pairs, num_taken;
+} blocks_found;
+
+static bool is_taken(const blocks_found *found, const ort_node *n) {
+    for (size_t i = 0; i < found->num_taken; i++)
+        if (found->taken[i] == n) return true;
+    return false;
+}
+
+static bool is_any_taken(const blocks_found *found, const block_match *m) {
+    bool any = false;
+    for (size_t i = 0; i < m->num_nodes; i++) any |= is_taken(found, m->nodes[i]);
+    return any;
+}
+
+/* Has a block fused if the node is the middle of one. */
+static ort_status *consider_block(provider *p, ort_support *support, const ort_node *n, blocks_found *found) {
+    static adapter_counter blocks = {.name = "ep.blocks"};
+    const ort_fusion_options options = {.version = ORT_VERSION_EP, .drop_constant_initializers = true};
+    const ort_api *const api = p->f->api;
+    block_match m;
+    if (!block_match_at(api, n, found->pairs, found->num_pairs, &m) || is_any_taken(found, &m) || !adapter_context())
+        return NULL;
+    if (!fused_add(&p->blocks, api, &m)) return api->CreateStatus(ORT_FAIL, "attune: there is no memory");
+    found->pairs[found->num_pairs++] = (trace_pair){.x = m.value[BLOCK_X], .result = m.value[BLOCK_RESULT]};
+    memcpy(found->taken + found->num_taken, m.nodes, m.num_nodes * sizeof *m.nodes);
+    found->num_taken += m.num_nodes;
+    adapter_count(&blocks);
+    return p->f->ep_api->EpGraphSupportInfo_AddNodesToFuse(support, m.nodes, m.num_nodes, &options);
+}
+
+/* Blocks first: what is in none of them is looked at node by node. */
+static ort_status *consider_all(provider *p, ort_support *support, const ort_node **nodes, size_t count) {
+    ort_status *status = NULL;
+    blocks_found found = {.pairs = malloc(count * sizeof *found.pairs), .taken = malloc(count * sizeof *found.taken)};
+    if (!found.pairs || !found.taken) status = p->f->api->CreateStatus(ORT_FAIL, "attune: there is no memory");
+    for (size_t i = 0; i < count && !status && p->has_blocks; i++)
+        status = consider_block(p, support, nodes[i], &found);
+    for (size_t i = 0; i < count && !status; i++)
+        if (!is_taken(&found, nodes[i])) status = consider(p, support, nodes[i]);
+    free(found.pairs);
+    free(found.taken);
+    return status;
+}
+
 static ort_status *get_capability(ort_ep *ep, const ort_graph *graph, ort_support *support) {
-    const provider *const p = (provider *)ep;
+    provider *const p = (provider *)ep;
     const ort_api *const api = p->f->api;
     size_t count = 0;
     ort_status *status = api->Graph_GetNumNodes(graph, &count);
@@ -167,9 +220,24 @@ static ort_status *get_capability(ort_ep *ep, const ort_graph *graph, ort_suppor
     const ort_node **const nodes = malloc(count * sizeof *nodes);
     if (!nodes) return api->CreateStatus(ORT_FAIL, "attune: there is no memory");
     status = api->Graph_GetNodes(graph, nodes, count);
-    for (size_t i = 0; i < count && !status; i++) status = consider(p, support, nodes[i]);
+    if (!status) status = consider_all(p, support, nodes, count);
     free(nodes);
     return status;
+}
+
+static ort_status *compile(ort_ep *ep, const ort_graph **graphs, const ort_node **fused, size_t count,
+                           ort_compute **computes, ort_node **context_nodes) {
+    const provider *const p = (provider *)ep;
+    ort_status *status = NULL;
+    (void)context_nodes;
+    for (size_t i = 0; i < count && !status; i++)
+        status = fused_compile(&p->blocks, p->f->api, graphs[i], fused[i], &computes[i]);
+    return status;
+}
+
+static void release_computes(ort_ep *ep, ort_compute **computes, size_t count) {
+    (void)ep;
+    for (size_t i = 0; i < count; i++) fused_release(computes[i]);
 }
 
 /* ---- The factory ---- */
@@ -217,18 +285,30 @@ static ort_status *supported_devices(ort_factory *table, const ort_hardware *con
     return status;
 }
 
+/* Whether an option of the provider is "0". ONNX Runtime keeps those of a provider under its name in small letters. */
+static bool is_off(const ort_api *api, const ort_session_options *options, const char *key) {
+    char text[8] = "";
+    size_t size = sizeof text;
+    ort_status *const status = api->GetSessionConfigEntry(options, key, text, &size);
+    if (status) api->ReleaseStatus(status);
+    return !status && !strcmp(text, "0");
+}
+
 static ort_status *create_provider(ort_factory *table, const ort_hardware *const *hardware,
                                    const ort_pairs *const *metadata, size_t num_devices,
                                    const ort_session_options *options, const ort_logger *logger, ort_ep **ep) {
-    (void)hardware, (void)metadata, (void)num_devices, (void)options, (void)logger;
+    (void)hardware, (void)metadata, (void)num_devices, (void)logger;
     factory *const f = (factory *)table;
     provider *const p = calloc(1, sizeof *p);
     *ep = NULL;
     if (!p) return f->api->CreateStatus(ORT_FAIL, "attune: there is no memory");
     p->f = f;
+    p->has_blocks = !is_off(f->api, options, "ep.attuneexecutionprovider.blocks");
     p->table = (ort_ep){.version = ORT_VERSION_EP,
                         .GetName = ep_name,
                         .GetCapability = get_capability,
+                        .Compile = compile,
+                        .ReleaseNodeComputeInfos = release_computes,
                         .GetKernelRegistry = get_registry};
     *ep = &p->table;
     return NULL;
@@ -236,6 +316,7 @@ static ort_status *create_provider(ort_factory *table, const ort_hardware *const
 
 static void release_provider(ort_factory *f, ort_ep *ep) {
     (void)f;
+    fused_free(&((provider *)ep)->blocks);
     free(ep);
 }
 

@@ -44,6 +44,20 @@ bool source_real(const node_source *s, const char *name, float *value) {
     return done(s->api, s->api->KernelInfoGetAttribute_float(s->info, name, value));
 }
 
+size_t source_wholes(const node_source *s, const char *name, int64_t *values, size_t capacity) {
+    const char *have;
+    size_t bytes = 0;
+    if (!s->node)
+        return done(s->api, s->api->KernelInfoGetAttributeArray_int64(s->info, name, values, &capacity)) ? capacity : 0;
+    for (size_t i = 0; (have = source_attribute(s, i)); i++)
+        if (!strcmp(have, name))
+            return done(s->api, s->api->ReadOpAttr(attribute_at(s, i), ORT_ATTRIBUTE_INTS, values,
+                                                   capacity * sizeof *values, &bytes))
+                       ? bytes / sizeof *values
+                       : 0;
+    return 0;
+}
+
 bool source_text(const node_source *s, const char *name, char *text, size_t capacity) {
     memset(text, 0, capacity);
     if (s->node) return read_attribute(s, name, ORT_ATTRIBUTE_STRING, text, capacity - 1);

@@ -8,6 +8,9 @@
 bool source_whole(const node_source *source, const char *name, int64_t *value);
 bool source_real(const node_source *source, const char *name, float *value);
 
+/* The numbers of a list. Returns how many there are; 0 if there is no such list, or it is longer than `capacity`. */
+size_t source_wholes(const node_source *source, const char *name, int64_t *values, size_t capacity);
+
 /* The same of a string; false if it is longer than the buffer, too. */
 bool source_text(const node_source *source, const char *name, char *text, size_t capacity);
 

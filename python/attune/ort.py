@@ -45,9 +45,9 @@ def library_path() -> str:
     raise ImportError("libattune-ort.so was not found in " + ", ".join(map(str, folders)))
 
 
-def register(options: Any) -> None:
+def register(options: Any, blocks: bool = True) -> None:
     """Adds attune's execution provider to SessionOptions, before the CPU's. The first call registers the library with
-    ONNX Runtime, for the whole process."""
+    ONNX Runtime, for the whole process. blocks=False: attention alone, without the products before and after it."""
     import onnxruntime
 
     global _registered
@@ -63,7 +63,7 @@ def register(options: Any) -> None:
     devices = [device for device in onnxruntime.get_ep_devices() if device.ep_name == PROVIDER]
     if not devices:
         raise RuntimeError("ONNX Runtime found no CPU for attune's execution provider")
-    options.add_provider_for_devices(devices[:1], {})
+    options.add_provider_for_devices(devices[:1], {} if blocks else {"blocks": "0"})
 
 
 def register_ops(options: Any) -> None:

@@ -17,7 +17,7 @@ TYPES = {
 }
 
 
-def session(model, entry=None, threads=0, options=None):
+def session(model, entry=None, threads=0, options=None, blocks=True):
     """An InferenceSession for a model (serialised, or a path); entry: None for stock."""
     options = options or onnxruntime.SessionOptions()
     options.intra_op_num_threads = threads
@@ -25,7 +25,7 @@ def session(model, entry=None, threads=0, options=None):
     if entry == "ops":
         attune.ort.register_ops(options)
     elif entry == "ep":
-        attune.ort.register(options)
+        attune.ort.register(options, blocks)
     if entry == "ep":
         return onnxruntime.InferenceSession(model, options)
     return onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])

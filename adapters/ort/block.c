@@ -1,0 +1,99 @@
+#include "block.h"
+
+#include "call.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+struct block {
+    block_shape shape;
+    void *packed;
+};
+
+/* ---- Weights ---- */
+
+static void describe(const block_shape *s, attune_problem *problem) {
+    problem->embed_dim = s->width;
+    problem->num_heads = s->num_heads;
+    problem->head_dim = s->head_width;
+    problem->head_dim_v = s->v_head_width;
+    problem->out_dim = s->out_width;
+    problem->no_out_projection = !s->out_width;
+    problem->dtype = s->dtype;
+    problem->seq_q = ATTUNE_DYNAMIC;
+}
+
+static attune_status pack(block *b, const tensor given[ATTUNE_NUM_WEIGHTS]) {
+    enum { ALIGN = 64 };
+    attune_problem problem = ATTUNE_PROBLEM_INIT;
+    attune_mha_weights weights;
+    size_t bytes;
+    describe(&b->shape, &problem);
+    attune_status status = attune_mha_weights_init(&problem, b->shape.layout, &weights);
+    if (!status) status = attune_packed_weights_size(&problem, &bytes);
+    if (status) return status;
+    for (int i = 0; i < ATTUNE_NUM_WEIGHTS; i++) weights.tensor[i].data = given[i].data;
+    if (!(b->packed = aligned_alloc(ALIGN, (bytes + ALIGN - 1) / ALIGN * ALIGN))) return ATTUNE_OUT_OF_MEMORY;
+    return attune_pack_weights(&problem, &weights, b->packed, bytes);
+}
+
+block *block_create(const block_shape *shape, const tensor weights[ATTUNE_NUM_WEIGHTS],
+                    char message[ATTUNE_MESSAGE_BYTES]) {
+    block *const b = calloc(1, sizeof *b);
+    if (b) b->shape = *shape;
+    const attune_status status = b ? pack(b, weights) : ATTUNE_OUT_OF_MEMORY;
+    if (!status) return b;
+    snprintf(message, ATTUNE_MESSAGE_BYTES, "%s",
+             status == ATTUNE_OUT_OF_MEMORY ? "there is no memory for its weights" : attune_last_message());
+    block_free(b);
+    return NULL;
+}
+
+void block_free(block *b) {
+    if (!b) return;
+    free(b->packed);
+    free(b);
+}
+
+const void *block_packed(const block *b) { return b->packed; }
+
+void block_key(const block *b, plan_key *key) {
+    key->embed_dim = (int32_t)b->shape.width;
+    key->num_heads = (int32_t)b->shape.num_heads;
+    key->out_dim = (int32_t)b->shape.out_width;
+}
+
+/* ---- A call ---- */
+
+static bool take_x(call *c, const block_shape *s) {
+    tensor x;
+    if (!call_input(c, (size_t)s->x, "x", false, &x) || !call_expect(c, "x", &x, 3, (int64_t[]){-1, -1, s->width}))
+        return false;
+    if (x.dtype != s->dtype) return call_fail(c, "x must have the type of the weights");
+    const int64_t batch = x.dims[0], rows = x.dims[1];
+    c->x = x.data;
+    c->keys = rows;
+    c->q = (heads){.dtype = s->dtype, .dims = {batch, s->num_heads, rows, s->head_width}};
+    c->k = c->q;
+    c->v = (heads){.dtype = s->dtype, .dims = {batch, s->num_heads, rows, s->v_head_width}};
+    return true;
+}
+
+static bool take_masks(call *c, const block_shape *s) {
+    tensor t;
+    if (s->padding >= 0 &&
+        (!call_input(c, (size_t)s->padding, s->padding_name, true, &t) || !call_padding(c, s->padding_name, &t)))
+        return false;
+    if (s->bias < 0) return true;
+    if (!call_input(c, (size_t)s->bias, s->bias_name, false, &t)) return false;
+    if (t.dtype != s->dtype) return call_fail(c, "%s must have the type of x", s->bias_name);
+    return call_any_bias(c, s->bias_name, &t);
+}
+
+bool call_block(call *c) {
+    const block_shape *const s = &c->n->block->shape;
+    if (!take_x(c, s) || !take_masks(c, s)) return false;
+    const int64_t columns = s->out_width ? s->out_width : s->num_heads * s->v_head_width;
+    return call_output(c, 0, 3, (int64_t[]){c->q.dims[0], c->q.dims[2], columns}, &c->out.data) && call_attend(c);
+}

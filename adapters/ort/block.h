@@ -1,0 +1,30 @@
+/* A block that runs: packed weights, and where its inputs are. */
+#ifndef ATTUNE_ORT_BLOCK_H
+#define ATTUNE_ORT_BLOCK_H
+
+#include "node.h"
+#include "tensor.h"
+
+/* Sizes of a block, and which inputs of its node are what. */
+typedef struct block_shape {
+    attune_dtype dtype;
+    attune_weight_layout layout;
+    int64_t width, num_heads, head_width, v_head_width;
+    int64_t out_width;    /* 0: no product after attention; the result is [batch, rows, heads and columns] */
+    int x, bias, padding; /* -1: there is none */
+    const char *bias_name, *padding_name; /* static storage */
+} block_shape;
+
+typedef struct block block;
+
+/* Packs the weights, by attune_weight_id; data NULL: there is none. NULL after a failure, with a sentence. */
+block *block_create(const block_shape *shape, const tensor weights[ATTUNE_NUM_WEIGHTS],
+                    char message[ATTUNE_MESSAGE_BYTES]);
+void block_free(block *b);
+
+const void *block_packed(const block *b);
+
+/* Sets the fields of the key that are a block's. */
+void block_key(const block *b, plan_key *key);
+
+#endif
