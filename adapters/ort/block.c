@@ -85,8 +85,8 @@ static bool take_masks(call *c, const block_shape *s) {
     if (s->padding >= 0 &&
         (!call_input(c, (size_t)s->padding, s->padding_name, true, &t) || !call_padding(c, s->padding_name, &t)))
         return false;
-    if (s->bias < 0) return true;
-    if (!call_input(c, (size_t)s->bias, s->bias_name, false, &t)) return false;
+    if (s->bias >= 0 && !call_input(c, (size_t)s->bias, s->bias_name, true, &t)) return false;
+    if (s->bias < 0 || !t.is_given) return true;
     if (t.dtype != s->dtype) return call_fail(c, "%s must have the type of x", s->bias_name);
     return call_any_bias(c, s->bias_name, &t);
 }

@@ -1,5 +1,6 @@
 #include "block_match.h"
 
+#include "projected.h"
 #include "source.h"
 
 #include <math.h>
@@ -144,6 +145,30 @@ static bool match_multi_head(trace *t, const ort_node *n, block_match *m) {
     return true;
 }
 
+/* Its weights are those of queries, keys and values side by side. */
+static bool match_projected(trace *t, const ort_node *n, block_match *m) {
+    const ort_api *const api = t->api;
+    const node_source source = {.api = api, .node = n};
+    char message[ATTUNE_MESSAGE_BYTES];
+    tensor weight;
+    int64_t sizes[3];
+    if (!describe(t, n, NODE_PROJECTED, m) || !source_constant(&source, PROJECTED_WEIGHT, &weight) ||
+        !projected_sizes(&source, m->spec.attributes.num_heads, sizes, message))
+        return false;
+    trace_chain *const chains[3] = {&t->q, &t->k, &t->v};
+    for (int i = 0; i < 3; i++)
+        *chains[i] = (trace_chain){.in = weight.dims[0],
+                                   .out = sizes[i],
+                                   .heads = m->spec.attributes.num_heads,
+                                   .end = graph_input(api, n, PROJECTED_X),
+                                   .scale = 1};
+    m->value[ATTUNE_QKV_WEIGHT] = graph_input(api, n, PROJECTED_WEIGHT);
+    m->value[ATTUNE_QKV_BIAS] = graph_input(api, n, PROJECTED_BIAS);
+    m->value[BLOCK_PADDING] = graph_input(api, n, PROJECTED_MASK);
+    m->value[BLOCK_BIAS] = graph_input(api, n, PROJECTED_SCORE_BIAS);
+    return trace_on(t, graph_output(api, n, 0), trace_view_of("b r hc"), &t->result);
+}
+
 /* ---- The whole ---- */
 
 static bool is_about_shapes(const ort_api *api, const ort_node *n) {
@@ -228,8 +253,9 @@ static bool is_supported(int type) { return type == ORT_FLOAT || type == ORT_FLO
 
 static bool complete(trace *t, block_match *m) {
     tensor weight;
+    const ort_value_info *const any = t->q.weight ? t->q.weight : m->value[ATTUNE_QKV_WEIGHT];
     t->x = t->q.end;
-    if (!t->x || t->k.end != t->x || t->v.end != t->x || !graph_constant(t->api, t->q.weight, &weight)) return false;
+    if (!t->x || t->k.end != t->x || t->v.end != t->x || !graph_constant(t->api, any, &weight)) return false;
     m->type = weight.type;
     if (!is_supported(m->type) || !trace_settle(t) || !are_weights_sound(t, m) || !is_bias_sound(t, m) ||
         !trace_prove(t) || !is_closed(t, t->result.end))
@@ -242,5 +268,6 @@ bool block_match_at(const ort_api *api, const ort_node *n, const trace_pair *pai
     trace t = {.api = api, .pairs = pairs, .num_pairs = num_pairs};
     memset(m, 0, sizeof *m);
     if (graph_is(api, n, "Softmax")) return match_softmax(&t, n, m) && complete(&t, m);
+    if (graph_is_contributed(api, n, "Attention")) return match_projected(&t, n, m) && complete(&t, m);
     return graph_is_contributed(api, n, "MultiHeadAttention") && match_multi_head(&t, n, m) && complete(&t, m);
 }

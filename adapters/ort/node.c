@@ -1,7 +1,7 @@
 #include "node.h"
 
-#include "block.h"
 #include "call.h"
+#include "projected.h"
 #include "source.h"
 
 #include <math.h>
@@ -16,6 +16,7 @@ static const node_rule rules[NODE_KIND_COUNT] = {
     [NODE_ATTENTION] = {"", "Attention", 23, 25, 7, 3, 4},
     [NODE_MULTI_HEAD] = {"com.microsoft", "MultiHeadAttention", 1, 1, 10, 1, 4},
     [NODE_GROUP_QUERY] = {"com.microsoft", "GroupQueryAttention", 1, 1, 17, 1, 4},
+    [NODE_PROJECTED] = {"com.microsoft", "Attention", 1, 1, 7, 2, 2},
     [NODE_BLOCK] = {.domain = "", .type = "block"},
 };
 
@@ -51,24 +52,30 @@ static const attribute_rule attributes[NODE_OP_COUNT][MAX_ATTRIBUTES] = {
                           REAL("softcap", soft_cap), WHOLE("local_window_size", window_left),
                           WHOLE("do_rotary", do_rotary), WHOLE("rotary_interleaved", rotary_interleaved),
                           WHOLE("smooth_softmax", smooth_softmax), WHOLE("qk_output", weights_mode)},
+    [NODE_PROJECTED] = {WHOLE("num_heads", num_heads), REAL("mask_filter_value", mask_filter_value),
+                        REAL("scale", scale), WHOLE("unidirectional", is_causal), WHOLE("do_rotary", do_rotary)},
 };
 
-/* Attributes of later versions, which must have the value that means nothing. ONNX Runtime fills in those that a model
- * leaves out. Those of norms count with an input that is refused. */
+/* Attributes that must have the value that means nothing, most of later versions. ONNX Runtime fills in those that a
+ * model leaves out. Some count only with an input that is refused, and qkv_hidden_sizes is read with the weights. */
 typedef struct later_rule {
+    node_op op;
     const char *name, *text; /* text NULL: a whole number */
     int64_t whole;
     bool is_any;
 } later_rule;
 
-static const later_rule later[] = {{.name = "kv_cache_bit_width"},
-                                   {.name = "sliding_window_cache"},
-                                   {.name = "causal", .whole = 1},
-                                   {.name = "k_quant_type", .text = "NONE"},
-                                   {.name = "v_quant_type", .text = "NONE"},
-                                   {.name = "qk_norm_epsilon", .is_any = true},
-                                   {.name = "q_norm_epsilon", .is_any = true},
-                                   {.name = "k_norm_epsilon", .is_any = true}};
+static const later_rule later[] = {{NODE_GROUP_QUERY, "kv_cache_bit_width", NULL, 0, false},
+                                   {NODE_GROUP_QUERY, "sliding_window_cache", NULL, 0, false},
+                                   {NODE_GROUP_QUERY, "causal", NULL, 1, false},
+                                   {NODE_GROUP_QUERY, "k_quant_type", "NONE", 0, false},
+                                   {NODE_GROUP_QUERY, "v_quant_type", "NONE", 0, false},
+                                   {NODE_GROUP_QUERY, "qk_norm_epsilon", NULL, 0, true},
+                                   {NODE_GROUP_QUERY, "q_norm_epsilon", NULL, 0, true},
+                                   {NODE_GROUP_QUERY, "k_norm_epsilon", NULL, 0, true},
+                                   {NODE_PROJECTED, "rotary_embedding_dim", NULL, 0, true},
+                                   {NODE_PROJECTED, "past_present_share_buffer", NULL, 0, true},
+                                   {NODE_PROJECTED, "qkv_hidden_sizes", NULL, 0, true}};
 enum { NUM_LATER = sizeof later / sizeof *later };
 
 static const attribute_rule *find_rule(node_op op, const char *name) {
@@ -86,8 +93,8 @@ __attribute__((format(printf, 2, 3))) static bool refuse(char *message, const ch
 }
 
 static bool is_later(node_op op, const char *name) {
-    for (size_t i = 0; i < NUM_LATER && op == NODE_GROUP_QUERY; i++)
-        if (!strcmp(later[i].name, name)) return true;
+    for (size_t i = 0; i < NUM_LATER; i++)
+        if (later[i].op == op && !strcmp(later[i].name, name)) return true;
     return false;
 }
 
@@ -111,8 +118,8 @@ static bool read_attributes(const node_source *s, node_op op, node_attributes *a
     for (size_t i = 0; (name = source_attribute(s, i)); i++)
         if (!find_rule(op, name) && !is_later(op, name))
             return refuse(message, "it has the attribute %s, which attune does not know", name);
-    for (size_t i = 0; i < NUM_LATER && op == NODE_GROUP_QUERY; i++)
-        if (!check_later(s, &later[i], message)) return false;
+    for (size_t i = 0; i < NUM_LATER; i++)
+        if (later[i].op == op && !check_later(s, &later[i], message)) return false;
     for (size_t i = 0; i < MAX_ATTRIBUTES && attributes[op][i].name; i++) {
         void *const member = (char *)a + attributes[op][i].offset;
         if (attributes[op][i].is_real)
@@ -137,7 +144,7 @@ static bool check_heads(node_op op, const node_attributes *a, char *message) {
 
 static bool check_numbers(node_op op, node_attributes *a, char *message) {
     if (a->is_causal < 0 || a->is_causal > 1)
-        return refuse(message, "%s is %lld; it must be 0 or 1", op == NODE_MULTI_HEAD ? "unidirectional" : "is_causal",
+        return refuse(message, "%s is %lld; it must be 0 or 1", op == NODE_ATTENTION ? "is_causal" : "unidirectional",
                       (long long)a->is_causal);
     if (!isnan(a->scale) && !(fabsf(a->scale) <= 1e38f)) return refuse(message, "scale is %g", (double)a->scale);
     /* The contributed operators take 0 for the default. */
@@ -157,39 +164,57 @@ static bool check_numbers(node_op op, node_attributes *a, char *message) {
 
 /* ---- Inputs and outputs ---- */
 
-static bool check_tensors(const node_source *s, node_spec *spec, char *message) {
+/* attune hides padding entirely: that is the same where what is added to its scores leaves nothing of them. */
+static bool check_filter(const node_source *s, size_t mask, const node_attributes *a, char *message) {
+    return !source_has_input(s, mask) || a->mask_filter_value <= -1000 ||
+           refuse(message, "mask_filter_value is %g; with a %s attune computes -1000 or less",
+                  (double)a->mask_filter_value, mask == 3 ? "mask_index" : "key_padding_mask");
+}
+
+static bool check_attention(const node_source *s, const node_spec *spec, char *message) {
     const node_attributes *const a = &spec->attributes;
-    const int mask_type = spec->op == NODE_ATTENTION ? source_input_type(s, 3) : ORT_UNDEFINED;
+    const int mask_type = source_input_type(s, 3);
+    if (spec->wants_weights && (a->weights_mode < 0 || a->weights_mode > 3))
+        return refuse(message, "qk_matmul_output_mode is %lld", (long long)a->weights_mode);
+    if (mask_type != ORT_UNDEFINED && mask_type != ORT_BOOL && !adapter_is_float(adapter_dtype(mask_type)))
+        return refuse(message, "attn_mask has the type %d; it must be bool or of a float type", mask_type);
+    return true;
+}
+
+static bool check_multi_head(const node_source *s, const node_spec *spec, char *message) {
+    if (spec->wants_weights) return refuse(message, "it has the output qk, which attune does not compute");
+    if (source_has_input(s, 8) || source_has_input(s, 9))
+        return refuse(message, "it has past_sequence_length or cache_indirection, which attune does not support");
+    return check_filter(s, 4, &spec->attributes, message);
+}
+
+static bool check_group_query(const node_source *s, const node_spec *spec, char *message) {
+    const node_attributes *const a = &spec->attributes;
+    if (spec->wants_weights || a->weights_mode)
+        return refuse(message, "it has the output output_qk, which attune does not compute");
+    for (size_t i = 12; i < rules[NODE_GROUP_QUERY].num_inputs; i++)
+        if (source_has_input(s, i))
+            return refuse(message,
+                          "it has input %zu (scales of caches, norms or lengths), which attune does not support", i);
+    if (a->do_rotary && !(source_has_input(s, 7) && source_has_input(s, 8)))
+        return refuse(message, "do_rotary is 1, but cos_cache or sin_cache is not there");
+    return true;
+}
+
+static bool check_projected(const node_source *s, const node_spec *spec, char *message) {
+    int64_t sizes[3];
+    if (source_has_input(s, PROJECTED_PAST) || source_has_output(s, 1))
+        return refuse(message, "it has past or present, which attune does not support");
+    if (spec->attributes.do_rotary) return refuse(message, "do_rotary is 1, which attune does not support");
+    return check_filter(s, PROJECTED_MASK, &spec->attributes, message) &&
+           projected_sizes(s, spec->attributes.num_heads, sizes, message);
+}
+
+static bool check_tensors(const node_source *s, node_spec *spec, char *message) {
+    static bool (*const check[NODE_OP_COUNT])(const node_source *, const node_spec *, char *) = {
+        check_attention, check_multi_head, check_group_query, check_projected};
     spec->wants_weights = source_has_output(s, 3);
-    switch (spec->op) {
-    case NODE_ATTENTION:
-        if (spec->wants_weights && (a->weights_mode < 0 || a->weights_mode > 3))
-            return refuse(message, "qk_matmul_output_mode is %lld", (long long)a->weights_mode);
-        if (mask_type != ORT_UNDEFINED && mask_type != ORT_BOOL && !adapter_is_float(adapter_dtype(mask_type)))
-            return refuse(message, "attn_mask has the type %d; it must be bool or of a float type", mask_type);
-        return true;
-    case NODE_MULTI_HEAD:
-        if (spec->wants_weights) return refuse(message, "it has the output qk, which attune does not compute");
-        if (source_has_input(s, 8) || source_has_input(s, 9))
-            return refuse(message, "it has past_sequence_length or cache_indirection, which attune does not support");
-        /* attune hides padding entirely: that is the same where what is added to its scores leaves nothing of them. */
-        if (source_has_input(s, 4) && !(a->mask_filter_value <= -1000))
-            return refuse(message, "mask_filter_value is %g; with a key_padding_mask attune computes -1000 or less",
-                          (double)a->mask_filter_value);
-        return true;
-    default:
-        if (spec->wants_weights || a->weights_mode)
-            return refuse(message, "it has the output output_qk, which attune does not compute");
-        for (size_t i = 12; i < rules[NODE_GROUP_QUERY].num_inputs; i++)
-            if (source_has_input(s, i))
-                return refuse(message,
-                              "it has input %zu (scales of caches, norms or lengths), which attune does not "
-                              "support",
-                              i);
-        if (a->do_rotary && !(source_has_input(s, 7) && source_has_input(s, 8)))
-            return refuse(message, "do_rotary is 1, but cos_cache or sin_cache is not there");
-        return true;
-    }
+    return check[spec->op](s, spec, message);
 }
 
 node_attributes node_default_attributes(void) {
@@ -219,7 +244,9 @@ node *node_create(const ort_api *api, const ort_kernel_info *info, node_op op, o
     char text[sizeof message + sizeof name + 80];
     node *const n = calloc(1, sizeof *n);
     read_name(api, info, name);
-    if (n && node_describe(&source, op, &n->spec, message)) {
+    bool is_made = n && node_describe(&source, op, &n->spec, message);
+    if (is_made && op == NODE_PROJECTED) is_made = (n->block = projected_create(&source, &n->spec, message));
+    if (is_made) {
         n->api = api;
         memcpy(n->spec.name, name, sizeof name);
         return n;
@@ -245,10 +272,11 @@ void node_destroy(node *n) {
 
 ort_status *node_compute(node *n, ort_kernel_context *context) {
     static bool (*const compute[NODE_KIND_COUNT])(call *) = {call_attention, call_multi_head, call_group_query,
-                                                             call_block};
+                                                             call_block, call_block};
     static adapter_counter ran[NODE_KIND_COUNT] = {{.name = "Attention.ran"},
                                                    {.name = "MultiHeadAttention.ran"},
                                                    {.name = "GroupQueryAttention.ran"},
+                                                   {.name = "com.microsoft.Attention.ran"},
                                                    {.name = "block.ran"}};
     __attribute__((cleanup(call_free))) call c; /* also when ONNX Runtime throws */
     call_begin(&c, n, context);

@@ -9,6 +9,7 @@ typedef enum node_op {
     NODE_ATTENTION = 0, /* ai.onnx, opset 23 to 25 */
     NODE_MULTI_HEAD,    /* com.microsoft MultiHeadAttention */
     NODE_GROUP_QUERY,   /* com.microsoft GroupQueryAttention */
+    NODE_PROJECTED,     /* com.microsoft Attention */
     NODE_OP_COUNT,
     NODE_BLOCK = NODE_OP_COUNT, /* a whole block, which the provider has found in a graph */
     NODE_KIND_COUNT

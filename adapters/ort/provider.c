@@ -75,6 +75,7 @@ static const constraint constraints[NODE_OP_COUNT][MAX_CONSTRAINTS] = {
     [NODE_ATTENTION] = {{"T1", true, {0}}, {"T2", true, {0}}, {"U", true, {ORT_BOOL}}},
     [NODE_MULTI_HEAD] = {{"T", true, {0}}, {"M", false, {ORT_INT32}}},
     [NODE_GROUP_QUERY] = {{"T", true, {0}}, {"M", false, {ORT_INT32}}},
+    [NODE_PROJECTED] = {{"T", true, {0}}, {"M", false, {ORT_INT32}}},
 };
 
 static ort_status *constrain(const ort_ep_api *api, ort_def_builder *builder, node_op op, int type) {

@@ -1,5 +1,7 @@
 #include "source.h"
 
+#include "graph.h"
+
 #include <string.h>
 
 enum { MOST = 64 }; /* inputs, outputs or attributes of a node that is looked at */
@@ -101,6 +103,15 @@ bool source_has_input(const node_source *s, size_t index) {
 bool source_has_output(const node_source *s, size_t index) {
     if (s->node) return is_given(s, index, s->api->Node_GetNumOutputs, s->api->Node_GetOutputs);
     return is_named(s, index, s->api->KernelInfo_GetOutputCount, s->api->KernelInfo_GetOutputName);
+}
+
+bool source_constant(const node_source *s, size_t index, tensor *t) {
+    const ort_value *value = NULL;
+    int is_constant = 0;
+    if (s->node) return graph_constant(s->api, graph_input(s->api, s->node, index), t);
+    return source_has_input(s, index) &&
+           done(s->api, s->api->KernelInfoGetConstantInput_tensor(s->info, index, &is_constant, &value)) &&
+           is_constant && value && done(s->api, tensor_read(s->api, value, t)) && t->rank <= TENSOR_MAX_RANK;
 }
 
 int source_input_type(const node_source *s, size_t index) {

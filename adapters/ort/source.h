@@ -3,6 +3,7 @@
 #define ATTUNE_ORT_SOURCE_H
 
 #include "node.h"
+#include "tensor.h"
 
 /* The value of an attribute. False if the node has none of this name and kind. */
 bool source_whole(const node_source *source, const char *name, int64_t *value);
@@ -20,6 +21,9 @@ bool source_has_text(const node_source *source, const char *name);
 /* Whether an optional input or output is there. */
 bool source_has_input(const node_source *source, size_t index);
 bool source_has_output(const node_source *source, size_t index);
+
+/* The tensor of a constant input. False if the input is none, or not there. */
+bool source_constant(const node_source *source, size_t index, tensor *t);
 
 /* The element type of an input, ORT_UNDEFINED if it is unknown. Of a kernel only. */
 int source_input_type(const node_source *source, size_t index);

@@ -231,6 +231,7 @@ ROWS = [
     group_query_row("9 heads on 3, 1 row of 4096 keys", None, 1, 4096),
     minilm_row(512, 1.06, "exported", True),
     minilm_row(512, 1.06, "multi_head", True),
+    minilm_row(512, 1.06, "attention", True),
     minilm_row(512, None, "multi_head", False),
     minilm_row(128, None, "exported", True),
     minilm_row(32, None, "exported", True),

@@ -90,8 +90,8 @@ class Block:
 
 
 X = {"x": normal(BATCH, ROWS, WIDTH)}
-MASKS = {"keys": (BATCH, 1, 1, ROWS), "all": (BATCH, HEADS, ROWS, ROWS), "rows": (ROWS, ROWS), "heads": (HEADS, 1, ROWS),
-         "one_key": (BATCH, 1, ROWS, 1), "one_number": (1, 1, 1, 1), "vector": (ROWS,)}
+MASKS = {"keys": (BATCH, 1, 1, ROWS), "all": (BATCH, HEADS, ROWS, ROWS), "rows": (ROWS, ROWS),
+         "heads": (HEADS, 1, ROWS), "one_key": (BATCH, 1, ROWS, 1), "one_number": (1, 1, 1, 1), "vector": (ROWS,)}
 
 
 @pytest.mark.parametrize("has_bias", [True, False])
@@ -168,8 +168,8 @@ def test_a_node_with_its_products(padding):
     if padding:
         block.inputs["padding"] = (TensorProto.INT32, padding)
         feeds["padding"] = np.array([7, 4], np.int32) if len(padding) == 1 else (np.arange(7) < [[7], [4]]).astype("i4")
-    out = block("MultiHeadAttention", *inputs, "", "padding" if padding else "", domain="com.microsoft", num_heads=HEADS,
-                unidirectional=1)
+    out = block("MultiHeadAttention", *inputs, "", "padding" if padding else "", domain="com.microsoft",
+                num_heads=HEADS, unidirectional=1)
     compare(block.model(block.linear(out, seed=4)), feeds)
 
 
@@ -274,7 +274,7 @@ def test_blocks_can_be_left_alone():
 
 
 @pytest.mark.parametrize("sizes", [{}, {"batch": 2, "length": 24}], ids=["any_size", "fixed"])
-@pytest.mark.parametrize("form", ["exported", "multi_head"])
+@pytest.mark.parametrize("form", ["exported", "multi_head", "attention"])
 def test_minilm(form, sizes):
     pytest.importorskip("safetensors", reason="the package safetensors, which reads the weights, is missing")
     import onnxruntime_minilm as minilm
