@@ -88,8 +88,13 @@ CORE_SRC := $(filter-out $(DSO_SRC),$(wildcard src/base/*.c src/ir/*.c src/targe
 WORKER_SRC := src/runtime/worker_main.c
 # Others' code, unchanged and compiled as ours is.
 MONOCYPHER := third_party/monocypher
-LIB_SRC := $(filter-out $(DSO_SRC) $(WORKER_SRC) src/codegen/% src/wheel/%,$(wildcard src/*/*.c)) \
+LIB_SRC := $(filter-out $(DSO_SRC) $(WORKER_SRC) src/codegen/% src/wheel/% src/bundle_run/%,$(wildcard src/*/*.c)) \
 	$(MONOCYPHER)/monocypher.c
+# The run time that is a part of each bundle: its own sources, and the library's that check a call.
+BUNDLE_RUN_SRC := $(wildcard src/bundle_run/*.c) \
+	$(addprefix src/,base/error.c base/struct.c ir/eval.c ir/ir.c layer/pack.c problem/pack_layout.c \
+	problem/problem_strides.c problem/signature.c target/cpu_probe.c target/tuning_class.c) \
+	$(addprefix src/runtime/,call.c call_overlap.c call_sizes.c call_strides.c call_tables.c workspace.c)
 # What only the build of `make asan-jit` has; it sets JIT_ASAN.
 JIT_ASAN_SRC := src/codegen/asan.c tests/test_jit_asan.c
 CODEGEN_SRC := $(filter-out src/codegen/no_destructors.c src/codegen/no_compression.c src/codegen/older_glibc.c \
@@ -143,7 +148,8 @@ $(call obj,$(wildcard src/codegen/*.c)): INCLUDES += $(LLVM_CFLAGS) $(if $(OWN_L
 $(call obj,$(wildcard src/sign/*.c)): INCLUDES += -isystem $(MONOCYPHER)
 # A call of attune_run, which may take 0.1 µs in all, enters these a dozen times. Their arrays are indexed by the
 # numbers of tensors; they touch no text and no file.
-$(call obj,$(addprefix src/runtime/,run.c workspace.c call.c call_sizes.c call_strides.c)): HARDENED += -fno-stack-protector
+$(call obj,$(addprefix src/runtime/,run.c workspace.c call.c call_sizes.c call_strides.c)): \
+	HARDENED += -fno-stack-protector
 # Of the library the command sees the public header only, as any other program does, and leaves that need nothing else:
 # of src/base, and the lists of the fields of problems, schedules and machines. `attune check` is linked to the
 # references of the tests.
@@ -192,6 +198,26 @@ $(call obj,src/runtime/codegen_path.c tools/pictures/draw_load.c): $(INSTALL_DIR
 -include $(patsubst %.o,%.d,$(call obj,$(LIB_SRC) $(WORKER_SRC) $(DSO_SRC) $(wildcard src/codegen/*.c) \
 	$(TOOL_SRC) $(TEST_SRC) $(SUPPORT_SRC) $(DRAW_SRC) $(TORCH_SRC) $(ORT_SRC) $(JAX_SRC) $(TVM_SRC) $(FUZZ_SRC) \
 	$(wildcard bench/*.c tests/aarch64/*.c tests/golden/*.c) examples/minilm/encoder.c))
+
+# ---- The run time of bundles, which the library carries for each architecture ----
+
+# One object that needs memcpy and nothing else, in which only what is named in BUNDLE_RUN_EXPORTS is global. It is a
+# part of programs that know nothing of attune's build: no sanitizer, no stack protector, no caller's CFLAGS. An
+# architecture without a compiler gets an empty file, and `attune bundle` refuses its targets with a sentence.
+BUNDLE_CC_x86_64 = $(if $(filter x86_64,$(ARCH)),$(CC),x86_64-linux-gnu-gcc)
+BUNDLE_CC_aarch64 = $(if $(filter aarch64,$(ARCH)),$(CC),$(AARCH64_CC))
+BUNDLE_RUN_EXPORTS = at_bundle_run at_bundle_check at_bundle_workspace at_bundle_target at_bundle_begin \
+	at_bundle_phases at_bundle_tasks at_bundle_execute at_bundle_use
+BUNDLE_RUN_CFLAGS = -std=gnu11 $(WARN) -O2 -fPIC -fvisibility=hidden -ffp-contract=off -ffreestanding \
+	-fno-tree-loop-distribute-patterns -fno-stack-protector -ffunction-sections -fdata-sections -Iinclude -Isrc
+BUNDLE_RUNS = $(addprefix $(BUILD)/bundle_run/,x86_64.o aarch64.o)
+$(BUILD)/bundle_run/%.o: $(BUNDLE_RUN_SRC) $(wildcard include/*.h src/*/*.h src/*/*.def) Makefile
+	@mkdir -p $(@D)/$*
+	$(call say,link $@)
+	$(Q)CC='$(BUNDLE_CC_$*)' sh scripts/bundle_run.sh $@ $(@D)/$* \
+		'$(BUNDLE_RUN_CFLAGS) $(BRANCHES_$*)' '$(BUNDLE_RUN_EXPORTS)' '$(BUNDLE_RUN_SRC)'
+$(call obj,src/bundle/run_objects.c): $(BUNDLE_RUNS)
+$(call obj,src/bundle/run_objects.c): INCLUDES += -DATTUNE_BUNDLE_RUN='"$(BUILD)/bundle_run"'
 
 # ---- Products ----
 
@@ -391,6 +417,20 @@ test_tuning_db_LDFLAGS = -Wl,--wrap=renameat2 -Wl,--wrap=link
 # A CPU with other features.
 test_images_LDFLAGS = -Wl,--wrap=at_cpu_features
 test_machine_LDFLAGS = -Wl,--wrap=at_cpu_identity_here
+
+# Kernels that the command has compiled ahead of time. A build for another machine has a command that runs here.
+BUNDLE_TOOL ?= $(BUILD)/attune
+BUNDLE_TARGETS_x86_64 = avx512_bf16,avx512,avx512:zen5,avx2,x86-64
+BUNDLE_TARGETS_aarch64 = aarch64
+CASES = $(BUILD)/tests/bundle/libcases.a
+$(CASES): tests/data/bundle.txt $(BUNDLE_TOOL)
+	@mkdir -p $(@D)
+	$(call say,bundle $@)
+	$(Q)ATTUNE_CACHE_DIR= $(BUNDLE_TOOL) bundle -o $@ --header $(@D)/cases.h --name cases \
+		--targets $(BUNDLE_TARGETS_$(ARCH)) tests/data/bundle.txt
+$(call obj,tests/test_bundle.c): $(CASES)
+$(call obj,tests/test_bundle.c): INCLUDES += -I$(BUILD)/tests/bundle
+$(BUILD)/tests/test_bundle: $(CASES)
 
 TEST_ARCHIVES = $(addprefix $(BUILD)/libattune,-support.a -tool.a -codegen.a -internal.a)
 TEST_LINK = $(filter %.o,$^) -Wl,--start-group $(filter %.a,$^) -Wl,--end-group $(LLVM_LIBS) $(CORE_LIBS) -ljansson

@@ -15,6 +15,7 @@ _attune_options() {
         sweep) echo '--cold --cold-data --csv --dry-run --jobs=TEXT --json --limit=TEXT --max-spread=TEXT -o=FILE --output=FILE --plot=FILE --samples=TEXT --shard=TEXT --sizes=SIZES --threads=TEXT --warm --cache-base=DIR --cache-dir=DIR --isa=ISA --help --usage' ;;
         warm) echo '--budget=TEXT --jobs=TEXT --json --cache-base=DIR --cache-dir=DIR --isa=ISA --help --usage' ;;
         cache) echo '--json --max-bytes=TEXT --sample=TEXT --schedule=SCHEDULE --seed=TEXT --set=TEXT --cache-base=DIR --cache-dir=DIR --isa=ISA --help --usage' ;;
+        bundle) echo '--header=FILE --name=TEXT -o=FILE --output=FILE --shared --targets=TEXT --cache-base=DIR --cache-dir=DIR --isa=ISA --help --usage' ;;
         info) echo '--json --machine --probe-machine --cache-base=DIR --cache-dir=DIR --isa=ISA --help --usage' ;;
         ir) echo '--arg=TEXT --check --dump-passes --emit=STAGE --engine=jit|interp --json --out=NAMED -o=FILE --output=FILE --set=TEXT --target=ISA --cache-base=DIR --cache-dir=DIR --isa=ISA --help --usage' ;;
     esac
@@ -47,7 +48,7 @@ _attune_values() {
     esac
 }
 
-_attune_commands='run mha compile check conform weights bench explain tune sweep warm cache info ir help'
+_attune_commands='run mha compile check conform weights bench explain tune sweep warm cache bundle info ir help'
 _attune_fields='op batch embed_dim kv_embed_dim v_embed_dim out_dim cross num_heads num_kv_heads seq_q seq_kv head_dim head_dim_v dtype k_dtype v_dtype kv_dtype k_scales v_scales kv_scales integer q_planes w_dtype bias_dtype softmax_precision softmax_scale logits_soft_cap is_causal causal_align causal_offset window_left window_right global_tokens lse alibi_slopes sinks kv_lens causal_offsets ragged page_size max_seq_q max_seq_kv seq_new kv_projected v_in_k no_out_projection low_rank low_rank_heads low_rank_shared short_masks attn_mask attn_bias rotary_dim rotary_interleaved position_ids weights weights_average row_ids num_rows reproducible num_parts q_strides k_strides v_strides out_strides lse_strides attn_mask_strides attn_bias_strides k_new_strides v_new_strides weights_strides x_strides x_kv_strides x_v_strides k_scale_strides v_scale_strides layout'
 _attune_schedule='strategy lanes score_row_vectors score_keys score_columns value_by value_row_vectors value_columns value_keys task_row_vectors kv_tile kv_copy task_prefetch score_rows score_column_vectors score_streams value_rows value_column_vectors value_streams kv_chunk kv_prefetch gemm_rows gemm_column_vectors gemm_task_rows gemm_depth gemm_by gemm_prefetch gemm_groups gemm_rest'
 _attune_sizes='seq_q seq_kv seq_new num_rows total_q total_kv num_pages max_pages mask_seq_kv bias_seq_kv rotary_positions rotary_batch_stride softmax_scale'

@@ -2,13 +2,14 @@
 # Installs missing packages with apt, for one purpose or several: build (which includes the tests), aarch64 (for
 # test_aarch64.sh), fuzz, format, mutants, minilm, bench, torch, engines, docs, abi or release.
 # DEPS=no installs nothing. LLVM_CONFIG set to another llvm-config means that LLVM is the caller's own business.
-# g++ brings the archive of the C++ library, which goes into the code generator; tests use g++ and cmake as well.
+# g++ brings the archive of the C++ library, which goes into the code generator; tests use g++ and cmake as well,
+# and musl.
 set -euo pipefail
 
 declare -A packages=(
     [aarch64]="gcc-aarch64-linux-gnu libc6-dev-arm64-cross qemu-user"
     [build]="gcc g++ libc6-dev make cmake binutils pkg-config libxxhash-dev libjansson-dev libsqlite3-dev libcairo2-dev
-        libcmocka-dev"
+        libcmocka-dev musl-tools"
     [fuzz]="clang-19 libclang-rt-19-dev"
     [format]="clang-format-19 git"
     [mutants]="patch git"

@@ -25,6 +25,7 @@ static const subcommand subcommands[] = {
     {"sweep", cmd_sweep, "measure a grid of problems, warm from the cache"},
     {"warm", cmd_warm, "compile what a manifest names into the disk cache"},
     {"cache", cmd_cache, "look after the disk cache: list, verify, explain misses, copy"},
+    {"bundle", cmd_bundle, "compile kernels ahead of time into a library for programs without attune"},
     {"info", cmd_info, "show CPU, instruction sets, versions and paths"},
     {"ir", cmd_ir, "run or show a kernel written in loop IR"},
 };

@@ -22,17 +22,33 @@ static void refuse(const char *text, const char *file, int line) {
         tool_error("%.200s: %s", text, attune_last_message());
 }
 
-static bool keep(manifest *list, manifest_entry *entry, const char *problem, const char *schedule) {
+static void free_entry(manifest_entry *entry) {
+    free(entry->name);
+    free(entry->text);
+    free(entry->schedule);
+}
+
+static bool keep(manifest *list, manifest_entry *entry, const char *name, const char *problem, const char *schedule) {
+    entry->name = name ? strdup(name) : NULL;
     entry->text = strdup(problem);
     entry->schedule = schedule ? strdup(schedule) : NULL;
-    if (entry->text && (entry->schedule || !schedule)) {
+    if (entry->text && (entry->name || !name) && (entry->schedule || !schedule)) {
         list->entries[list->count++] = *entry;
         return true;
     }
-    free(entry->text);
-    free(entry->schedule);
+    free_entry(entry);
     tool_error("out of memory");
     return false;
+}
+
+/* The name before a colon, which becomes its end; NULL: the line begins with its problem, which may have colons, too.
+ */
+static char *take_name(char **text) {
+    char *const name = *text, *const colon = name + strcspn(name, ":=");
+    if (*colon != ':') return NULL;
+    *colon = '\0';
+    *text = colon + 1;
+    return tool_trimmed(name);
 }
 
 bool manifest_add(manifest *list, const char *given, const char *file, int line) {
@@ -45,12 +61,14 @@ bool manifest_add(manifest *list, const char *given, const char *file, int line)
     }
     char *bar = strchr(text, '|');
     if (bar) *bar++ = '\0';
-    const char *const problem = tool_trimmed(text), *const schedule = bar ? tool_trimmed(bar) : NULL;
+    char *rest = text;
+    const char *const name = take_name(&rest);
+    const char *const problem = tool_trimmed(rest), *const schedule = bar ? tool_trimmed(bar) : NULL;
     bool is_good =
         attune_problem_parse(problem, &entry.problem) == ATTUNE_OK && attune_problem_check(&entry.problem) == ATTUNE_OK;
     if (is_good && schedule) is_good = attune_schedule_parse(schedule, &fields) == ATTUNE_OK;
     if (!is_good) refuse(problem, file, line);
-    if (is_good) is_good = keep(list, &entry, problem, schedule);
+    if (is_good) is_good = keep(list, &entry, name, problem, schedule);
     free(text);
     return is_good;
 }
@@ -96,10 +114,7 @@ bool manifest_add_argument(manifest *list, const char *argument) {
 }
 
 void manifest_free(manifest *list) {
-    for (size_t i = 0; i < list->count; i++) {
-        free(list->entries[i].text);
-        free(list->entries[i].schedule);
-    }
+    for (size_t i = 0; i < list->count; i++) free_entry(&list->entries[i]);
     free(list->entries);
     *list = (manifest){0};
 }

@@ -7,6 +7,7 @@
 typedef struct manifest_entry {
     attune_problem problem;
     bool has_failed; /* its kernel could not be compiled */
+    char *name;      /* of a line `name: problem`; NULL: it has none */
     char *text;      /* of the problem, as it was given */
     char *schedule;  /* changes the chosen one: see schedule_from_text; NULL: there is none */
     int line;        /* in its file, from 1; 0: it was an argument */
@@ -17,7 +18,8 @@ typedef struct manifest {
     size_t count, capacity;
 } manifest;
 
-/* `problem` or `problem | schedule`. All of these print a message and return false on failure. */
+/* `problem` or `problem | schedule`, each perhaps after `name:`. All of these print a message and return false on
+ * failure. */
 bool manifest_add(manifest *list, const char *text, const char *file, int line);
 
 /* Calls `take` for each line of a file; empty lines and text after a # are skipped. "-" is stdin. A file

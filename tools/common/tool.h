@@ -25,6 +25,7 @@ int cmd_sweep(int argc, char **argv);
 int cmd_cache(int argc, char **argv);
 int cmd_info(int argc, char **argv);
 int cmd_ir(int argc, char **argv);
+int cmd_bundle(int argc, char **argv);
 
 /* Options that every subcommand takes. A subcommand lists tool_common_children as its argp children and points the
  * first child's input at a tool_common in ARGP_KEY_INIT. */
@@ -105,7 +106,10 @@ enum {
     TOOL_KEY_MAX_SPREAD,
     TOOL_KEY_SET,
     TOOL_KEY_IR,
-    TOOL_KEY_SHARD
+    TOOL_KEY_SHARD,
+    TOOL_KEY_TARGETS,
+    TOOL_KEY_HEADER,
+    TOOL_KEY_SHARED
 };
 
 /* One line on stderr: "attune: " and the message, with a ? for each control character. */

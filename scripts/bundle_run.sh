@@ -1,0 +1,32 @@
+#!/bin/sh
+# scripts/bundle_run.sh OBJECT DIRECTORY FLAGS EXPORTS SOURCES: compiles the run time of bundles by $CC and links it
+# into one relocatable object, in which only EXPORTS are global and nothing but memcpy is undefined. Without such a
+# compiler OBJECT is empty.
+set -eu
+object=$1 directory=$2 flags=$3 exports=$4 sources=$5
+if ! command -v ${CC%% *} >/dev/null; then
+    : >"$object"
+    exit
+fi
+objects='' roots='' kept=''
+for source in $sources; do
+    part=$directory/$(echo "${source%.c}" | tr / -).o
+    # shellcheck disable=SC2086 # flags are words
+    $CC $flags -c "$source" -o "$part"
+    objects="$objects $part"
+done
+for name in $exports; do
+    roots="$roots -Wl,-u,$name" kept="$kept --keep-global-symbol=$name"
+done
+objcopy=$($CC -print-prog-name=objcopy)
+# shellcheck disable=SC2086
+$CC -nostdlib -r -Wl,--gc-sections -Wl,-e,${exports%% *} $roots $objects -o "$object.tmp"
+# shellcheck disable=SC2086
+"$objcopy" --strip-unneeded $kept "$object.tmp" "$object"
+rm "$object.tmp"
+undefined=$($($CC -print-prog-name=nm) -u "$object" | grep -vwE 'memcpy|_GLOBAL_OFFSET_TABLE_' || :)
+[ -z "$undefined" ] || {
+    echo "the run time of bundles would need $undefined" >&2
+    rm "$object"
+    exit 1
+}

@@ -1,0 +1,180 @@
+#include "bundle/bundle.h"
+
+#include "bundle/archive.h"
+#include "operator/operator.h"
+#include "runtime/kernel.h"
+#include "schedule/schedule.h"
+
+#include <elf.h>
+#include <stdio.h>
+#include <string.h>
+
+/* ---- Compiling ---- */
+
+/* A context for one aim: as the caller's, with its tuning results, and never its memory of kernels. */
+static attune_status open_context(const attune_context *caller, const at_bundle_aim *aim, attune_context **context,
+                                  at_error *err) {
+    const attune_context_options options = {.struct_size = sizeof options,
+                                            .allocator = &caller->allocator,
+                                            .log = caller->log.fn,
+                                            .log_user = caller->log.user,
+                                            .target = aim->target->name,
+                                            .machine = aim->machine,
+                                            .max_workers = 1};
+    const attune_status status = attune_context_create(&options, context);
+    return status ? at_fail(err, status, "%s", attune_last_message()) : ATTUNE_OK;
+}
+
+/* The schedule that the manifest wants, if it wants any. */
+static attune_status wanted_schedule(const attune_context *context, const at_bundle_part *part,
+                                     attune_schedule *schedule, at_error *err) {
+    const attune_problem *problem = &part->signature.problem;
+    *schedule = (attune_schedule)ATTUNE_SCHEDULE_INIT;
+    attune_status status = attune_schedule_choose(context, problem, schedule);
+    if (!status) status = attune_schedule_parse(part->schedule, schedule);
+    if (!status) status = attune_schedule_check(context, problem, schedule);
+    return status ? at_fail(err, status, "%s", attune_last_message()) : ATTUNE_OK;
+}
+
+static attune_status build(attune_context *context, at_bundle_part *part, at_bundle_image *out, at_error *err) {
+    const at_operation operation = at_attention_of(&part->signature.problem);
+    const attune_schedule *wish = NULL;
+    attune_schedule wanted, whole;
+    at_arena arena;
+    at_built built;
+    attune_status status = ATTUNE_OK;
+    if (part->schedule) {
+        status = wanted_schedule(context, part, &wanted, err);
+        wish = &wanted;
+    }
+    if (status) return status;
+    at_arena_init(&arena, &context->allocator);
+    mha_schedule_in(&wish, &whole, &part->signature.problem, context->target, err);
+    if (!err->status) status = at_build_image(context, &arena, operation, wish, &built, &out->image, &out->bytes, err);
+    if (!err->status) attune_schedule_print(&built.schedule, out->schedule, sizeof out->schedule);
+    at_arena_free(&arena);
+    return err->status ? err->status : status;
+}
+
+static attune_status build_for(at_bundle_plan *plan, const attune_context *caller, size_t aim, at_error *err) {
+    attune_context *context = NULL;
+    attune_status status = open_context(caller, &plan->aims[aim], &context, err);
+    for (size_t k = 0; k < plan->num_parts && !status; k++) {
+        at_error why = {0};
+        status = build(context, &plan->parts[k], &plan->parts[k].images[aim], &why);
+        if (status) at_fail(err, status, "%s for %s: %.400s", plan->parts[k].name, plan->aims[aim].name, why.message);
+    }
+    attune_context_destroy(context);
+    return status;
+}
+
+/* ---- Writing ---- */
+
+/* The functions of the header come first, then the code, target by target, then the run time. */
+static attune_status write_members(const at_bundle_plan *plan, at_archive_member *members, at_error *err) {
+    snprintf(members[0].name, sizeof members->name, "%s.o", plan->name);
+    attune_status status = at_bundle_data_object(plan, &members[0].object, err);
+    for (size_t a = 0; a < plan->num_aims && !status; a++) {
+        snprintf(members[1 + a].name, sizeof members->name, "%s%.12s.o", plan->name, plan->aims[a].suffix);
+        status = at_bundle_code_object(plan, a, &members[1 + a].object, err);
+    }
+    at_archive_member *last = &members[1 + plan->num_aims];
+    snprintf(last->name, sizeof last->name, "%s.run.o", plan->name);
+    return status ? status : at_bundle_run_object(plan, &last->object, err);
+}
+
+static attune_status write_archive(const at_bundle_plan *plan, at_string *out, at_error *err) {
+    const size_t count = plan->num_aims + 2;
+    at_archive_member *members = at_alloc(plan->allocator, count * sizeof *members);
+    if (!members) return at_fail_memory(err, count * sizeof *members);
+    for (size_t i = 0; i < count; i++) at_string_init(&members[i].object, plan->allocator);
+    attune_status status = write_members(plan, members, err);
+    if (!status) status = at_archive_write(members, count, out, err);
+    for (size_t i = 0; i < count; i++) at_string_free(&members[i].object);
+    at_free(plan->allocator, members);
+    return status;
+}
+
+/* ---- The whole ---- */
+
+static attune_status take_kernels(at_bundle_plan *plan, const attune_bundle_kernel *kernels, size_t count,
+                                  attune_problem *problems, at_error *err) {
+    for (size_t k = 0; k < count; k++) {
+        at_bundle_part *part = &plan->parts[k];
+        attune_problem canonical;
+        part->name = kernels[k].name;
+        part->schedule = kernels[k].schedule;
+        part->given = &problems[k];
+        at_error why = {0};
+        attune_status status = kernels[k].problem ? ATTUNE_OK : ATTUNE_INVALID_ARGUMENT;
+        if (status) return at_fail(err, status, "the problem of kernel %zu is NULL", k);
+        status = at_copy_in(&mha_problem_struct, kernels[k].problem, &problems[k], &why);
+        if (!status) status = mha_canonicalize(&problems[k], &canonical, &why);
+        if (status) return at_fail(err, status, "%.60s: %.400s", part->name ? part->name : "", why.message);
+        at_bundle_signature(part, &canonical);
+    }
+    return at_bundle_check_names(plan, err);
+}
+
+static attune_status make(const attune_context *context, at_bundle_plan *plan, const attune_bundle_options *options,
+                          const attune_bundle_kernel *kernels, size_t count, at_string files[2], at_error *err) {
+    attune_problem *problems = at_alloc(plan->allocator, count * sizeof *problems);
+    plan->parts = at_alloc(plan->allocator, count * sizeof *plan->parts);
+    plan->num_parts = plan->parts ? count : 0;
+    attune_status status = problems && plan->parts ? ATTUNE_OK : at_fail_memory(err, count * sizeof *plan->parts);
+    if (!status) status = take_kernels(plan, kernels, count, problems, err);
+    if (!status) status = at_bundle_parse_targets(plan, options->targets, err);
+    for (size_t a = 0; a < plan->num_aims && !status; a++) status = build_for(plan, context, a, err);
+    if (!status) status = write_archive(plan, &files[0], err);
+    if (!status) status = at_bundle_header(plan, &files[1], err);
+    for (size_t k = 0; k < plan->num_parts; k++)
+        for (size_t a = 0; a < plan->num_aims; a++) at_free(plan->allocator, plan->parts[k].images[a].image);
+    at_free(plan->allocator, plan->parts);
+    at_free(plan->allocator, problems);
+    return status;
+}
+
+static const at_struct options_struct = {"attune_bundle_options", "start from ATTUNE_BUNDLE_OPTIONS_INIT",
+                                         sizeof(attune_bundle_options), NULL, sizeof(attune_bundle_options)};
+
+attune_status attune_bundle_options_init(attune_bundle_options *options, size_t struct_size) {
+    at_error err = {0};
+    at_struct_init(&options_struct, options, struct_size, &err);
+    return at_report(&err);
+}
+
+static attune_status check(const attune_context *context, const attune_bundle_options *options,
+                           const attune_bundle_kernel *kernels, size_t count, const attune_bundle_files *files,
+                           at_error *err) {
+    if (!context || !options || !kernels || !files)
+        return at_fail(err, ATTUNE_INVALID_ARGUMENT, "attune_bundle_make was given NULL");
+    if (count < 1 || count > AT_BUNDLE_MOST_KERNELS)
+        return at_fail(err, ATTUNE_INVALID_ARGUMENT, "a bundle has from 1 to %d kernels, not %zu",
+                       AT_BUNDLE_MOST_KERNELS, count);
+    if (options->targets && *options->targets) return ATTUNE_OK;
+    return at_fail(err, ATTUNE_INVALID_ARGUMENT, "the targets of the bundle are not named");
+}
+
+attune_status attune_bundle_make(attune_context *context, const attune_bundle_options *given,
+                                 const attune_bundle_kernel *kernels, size_t count, attune_bundle_files *out) {
+    attune_bundle_options options;
+    at_error err = {0};
+    if (check(context, given, kernels, count, out, &err) || at_copy_in(&options_struct, given, &options, &err) ||
+        check(context, &options, kernels, count, out, &err))
+        return at_report(&err);
+    at_bundle_plan *plan = at_alloc(&context->allocator, sizeof *plan);
+    if (!plan) at_fail_memory(&err, sizeof *plan);
+    if (!plan) return at_report(&err);
+    at_string files[2];
+    plan->allocator = &context->allocator;
+    plan->name = options.name;
+    for (int i = 0; i < 2; i++) at_string_init(&files[i], &context->allocator);
+    *out = (attune_bundle_files){0};
+    if (make(context, plan, &options, kernels, count, files, &err) == ATTUNE_OK) {
+        *out = (attune_bundle_files){files[0].data, files[0].length, files[1].data, files[1].length};
+    } else {
+        for (int i = 0; i < 2; i++) at_string_free(&files[i]);
+    }
+    at_free(&context->allocator, plan);
+    return at_report(&err);
+}

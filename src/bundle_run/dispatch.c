@@ -1,0 +1,71 @@
+/* Which code of a kernel runs on this CPU. */
+#include "bundle_run/run.h"
+#include "target/cpu_probe.h"
+#include "target/target.h"
+#include "target/tuning_class.h"
+
+#include <string.h>
+
+static bool runs_on(const at_bundle_code *code, uint32_t features) {
+    if (code->required & ~features) return false;
+    return !(code->required & AT_CPU_AMX_BF16) || at_cpu_request_tiles();
+}
+
+/* The code of a class among those of one target. */
+static const at_bundle_code *find_class(const at_bundle_code *first, const at_bundle_code *end, const char *machine) {
+    for (const at_bundle_code *code = first; code < end && !strcmp(code->target, first->target); code++)
+        if (!strcmp(code->machine, machine)) return code;
+    return NULL;
+}
+
+/* Of one target: the CPU's own class, else the nearest that there is. */
+static const at_bundle_code *nearest_class(const at_bundle_code *first, const at_bundle_code *end) {
+    const char *order[AT_MAX_CLASSES];
+    const at_cpu_identity cpu = at_cpu_probe_identity();
+    const char *const own = at_class_of(&cpu);
+    const at_bundle_code *code = find_class(first, end, own);
+    const size_t count = at_class_neighbours(own, order);
+    for (size_t i = 0; i < count && !code; i++) code = find_class(first, end, order[i]);
+    return code ? code : first;
+}
+
+static const at_bundle_code *best_of(const at_bundle_kernel *kernel, uint32_t features) {
+    const at_bundle_code *const end = kernel->codes + kernel->num_codes;
+    for (const at_bundle_code *code = kernel->codes; code < end; code++)
+        if (runs_on(code, features)) return nearest_class(code, end);
+    return NULL;
+}
+
+/* Several threads may find out at once: all find the same. */
+const at_bundle_code *at_bundle_code_of(const at_bundle_kernel *kernel) {
+    const at_bundle_code *code = __atomic_load_n(&kernel->state->code, __ATOMIC_ACQUIRE);
+    if (code) return code;
+    code = best_of(kernel, at_cpu_probe_features());
+    __atomic_store_n(&kernel->state->code, code, __ATOMIC_RELEASE);
+    return code;
+}
+
+const char *at_bundle_target(const at_bundle_kernel *kernel) {
+    const at_bundle_code *code = at_bundle_code_of(kernel);
+    return code ? code->name : NULL;
+}
+
+/* NULL: the kernel has no such code, or this CPU cannot run it. */
+static const at_bundle_code *find_named(const at_bundle_kernel *kernel, const char *name, uint32_t features) {
+    for (uint32_t i = 0; i < kernel->num_codes; i++)
+        if (!strcmp(kernel->codes[i].name, name))
+            return runs_on(&kernel->codes[i], features) ? &kernel->codes[i] : NULL;
+    return NULL;
+}
+
+int at_bundle_use(const char *target, const at_bundle *bundle) {
+    const uint32_t features = at_cpu_probe_features();
+    for (uint32_t k = 0; target && k < bundle->num_kernels; k++)
+        if (!find_named(&bundle->kernels[k], target, features)) return ATTUNE_UNSUPPORTED;
+    for (uint32_t k = 0; k < bundle->num_kernels; k++) {
+        const at_bundle_kernel *kernel = &bundle->kernels[k];
+        const at_bundle_code *code = target ? find_named(kernel, target, features) : best_of(kernel, features);
+        __atomic_store_n(&kernel->state->code, code, __ATOMIC_RELEASE);
+    }
+    return ATTUNE_OK;
+}

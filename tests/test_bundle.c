@@ -1,0 +1,238 @@
+/* Bundles: all kernels of tests/data/bundle.txt, which `attune bundle` has compiled when the tests were built, beside
+ * the library. Results have equal bits with each target that this CPU runs, and refusals have equal sentences. */
+#include "cases.h"
+#include "runtime/call.h"
+#include "support/statuses.h"
+#include "support/tensor_calls.h"
+#include "target/bundle_abi.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+/* The run time's own functions: the header's take a struct that differs from kernel to kernel. */
+int run_kernel(const void *arguments, const at_bundle_kernel *kernel) __asm__("cases.run.run");
+int check_kernel(const void *arguments, char *message, size_t bytes,
+                 const at_bundle_kernel *kernel) __asm__("cases.run.check");
+int workspace_of(const void *arguments, uint32_t workers, size_t *bytes,
+                 const at_bundle_kernel *kernel) __asm__("cases.run.workspace");
+int begin_kernel(const void *arguments, uint32_t workers, cases_static_call *call,
+                 const at_bundle_kernel *kernel) __asm__("cases.run.begin");
+const char *target_of(const at_bundle_kernel *kernel) __asm__("cases.run.target");
+
+/* The sizes that calls set. */
+static const char *sizes_of(const at_bundle_kernel *kernel) {
+    static const char *const sizes[][2] = {{"decode", "seq_kv=131"},
+                                           {"open", "seq_q=19,seq_kv=45,softmax_scale=0.3"},
+                                           {"ragged", "total_q=40,total_kv=60"},
+                                           {"paged", "num_pages=20,max_pages=4"},
+                                           {"appended", "rotary_positions=64"},
+                                           {"cached", "rotary_positions=64"}};
+    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++)
+        if (strcmp(sizes[i][0], kernel->name) == 0) return sizes[i][1];
+    return "";
+}
+
+/* ---- Calls ---- */
+
+typedef struct packed {
+    unsigned char bytes[2048];
+} packed;
+
+/* The kernel's own struct of arguments. */
+static packed pack(const at_bundle_kernel *kernel, const attune_arguments *arguments) {
+    packed p;
+    for (uint32_t i = 0; i < kernel->num_fields; i++) {
+        const at_bundle_field *field = &kernel->fields[i];
+        assert_true(field->from + field->bytes <= sizeof p.bytes);
+        memcpy(p.bytes + field->from, (const char *)arguments + field->to, field->bytes);
+    }
+    return p;
+}
+
+static void *give_workspace(const at_bundle_kernel *kernel, attune_arguments *arguments, uint32_t workers) {
+    size_t bytes;
+    const packed p = pack(kernel, arguments);
+    assert_int_equal(workspace_of(p.bytes, workers, &bytes, kernel), CASES_OK);
+    void *memory = NULL;
+    assert_int_equal(posix_memalign(&memory, 64, bytes ? bytes : 64), 0);
+    memset(memory, 0x5a, bytes);
+    arguments->workspace = memory;
+    arguments->workspace_bytes = bytes;
+    return memory;
+}
+
+static void run_at_once(const at_bundle_kernel *kernel, attune_arguments *arguments) {
+    void *const memory = give_workspace(kernel, arguments, 1);
+    const packed p = pack(kernel, arguments);
+    char message[512];
+    assert_int_equal(check_kernel(p.bytes, message, sizeof message, kernel), CASES_OK);
+    assert_string_equal(message, "");
+    assert_int_equal(run_kernel(p.bytes, kernel), CASES_OK);
+    free(memory);
+}
+
+/* The last task of each phase first, by three workers in turn. */
+static void run_in_parts(const at_bundle_kernel *kernel, attune_arguments *arguments) {
+    enum { WORKERS = 3 };
+    void *const memory = give_workspace(kernel, arguments, WORKERS);
+    const packed p = pack(kernel, arguments);
+    cases_static_call call;
+    assert_int_equal(begin_kernel(p.bytes, WORKERS, &call, kernel), CASES_OK);
+    const uint32_t phases = cases_static_phases(&call);
+    for (uint32_t phase = 0; phase < phases; phase++)
+        for (int64_t task = cases_static_tasks(&call, phase); task-- > 0;)
+            assert_int_equal(cases_static_execute(&call, phase, task, task + 1, (uint32_t)(task % WORKERS)), CASES_OK);
+    assert_int_equal(cases_static_execute(&call, 0, 0, 1, WORKERS), CASES_INVALID_ARGUMENT);
+    assert_int_equal(cases_static_execute(&call, phases, 0, 1, 0), CASES_INVALID_ARGUMENT);
+    assert_int_equal(cases_static_execute(&call, 0, 1, 0, 0), CASES_INVALID_ARGUMENT);
+    free(memory);
+}
+
+/* ---- Equal bits ---- */
+
+static bool runs_here(const at_bundle_code *code) { return !(code->required & ~at_cpu_features()); }
+
+static void compare_code(const at_bundle_kernel *kernel, const at_bundle_code *code) {
+    tensors t, own;
+    attune_schedule schedule = ATTUNE_SCHEDULE_INIT;
+    attune_arguments arguments;
+    char what[120];
+    attune_context *const context = tensors_context(code->target, 1);
+    tensors_open_call(&t, kernel->problem, sizes_of(kernel), INPUT_ORDINARY, 7);
+    assert_ok(attune_schedule_parse(code->schedule, &schedule));
+    for (int in_parts = 0; in_parts <= 1; in_parts++) {
+        assert_true(tensors_share(&own, &t));
+        tensors_arguments(&own, &arguments);
+        assert_int_equal(cases_use(code->name), CASES_OK);
+        assert_string_equal(target_of(kernel), code->name);
+        (in_parts ? run_in_parts : run_at_once)(kernel, &arguments);
+        if (!in_parts) tensors_run_chosen(context, &t, *code->schedule ? &schedule : NULL);
+        snprintf(what, sizeof what, "%s, %s%s", kernel->name, code->name, in_parts ? ", in parts" : "");
+        tensors_assert_same(&own, &t, what);
+        tensors_free(&own);
+    }
+    tensors_free(&t);
+    attune_context_destroy(context);
+}
+
+static void bits_are_the_library_s(void **state) {
+    (void)state;
+    const at_bundle *const bundle = &cases_bundle;
+    assert_int_equal(bundle->version, AT_BUNDLE_VERSION);
+    for (uint32_t k = 0; k < bundle->num_kernels; k++)
+        for (uint32_t c = 0; c < bundle->kernels[k].num_codes; c++)
+            if (runs_here(&bundle->kernels[k].codes[c]))
+                compare_code(&bundle->kernels[k], &bundle->kernels[k].codes[c]);
+    assert_int_equal(cases_use(NULL), CASES_OK);
+}
+
+/* ---- Equal refusals ---- */
+
+/* As attune_run refuses the same arguments. */
+static void assert_same_refusal(const at_bundle_kernel *kernel, attune_context *context, const attune_kernel *jit,
+                                const attune_arguments *arguments, const char *what) {
+    char message[512];
+    const packed p = pack(kernel, arguments);
+    const int status = check_kernel(p.bytes, message, sizeof message, kernel);
+    const attune_status wanted = attune_run(context, jit, arguments);
+    if (wanted == ATTUNE_OK && status == CASES_OK) return;
+    if (status != (int)wanted || strcmp(message, attune_last_message()) != 0)
+        fail_msg("%s, %s: \"%s\" (%d), and the library says \"%s\" (%d)", kernel->name, what, message, status,
+                 attune_last_message(), (int)wanted);
+}
+
+/* Damage that is legal would read memory that is not there: more entries than the tables have, other pointers. */
+static bool is_safe(const at_bundle_field *field, int64_t number, const attune_arguments *good) {
+    const bool is_batch = field->to == offsetof(attune_arguments, batch);
+    const bool is_number = field->bytes > 8 || (field->to >= offsetof(attune_arguments, batch) &&
+                                                field->to <= offsetof(attune_arguments, rotary_batch_stride));
+    const bool is_scale = field->to == offsetof(attune_arguments, softmax_scale);
+    if (is_batch) return number <= good->batch || number > INT32_MAX;
+    return is_number || is_scale || (number >= 0 && number <= 3);
+}
+
+static void damage_and_compare(const at_bundle_kernel *kernel, attune_context *context, const attune_kernel *jit,
+                               const attune_arguments *good) {
+    static const int64_t numbers[] = {-2, -1, 0, 1, 3, INT64_C(1) << 41, INT64_MAX};
+    for (uint32_t i = 0; i < kernel->num_fields; i++) {
+        const at_bundle_field *field = &kernel->fields[i];
+        const bool is_workspace = field->to == offsetof(attune_arguments, workspace) ||
+                                  field->to == offsetof(attune_arguments, workspace_bytes);
+        for (size_t n = 0; n < sizeof numbers / sizeof *numbers && !is_workspace; n++)
+            for (uint16_t at = 0; at < field->bytes && is_safe(field, numbers[n], good); at += 8) {
+                attune_arguments bad = *good;
+                char what[80];
+                memcpy((char *)&bad + field->to + at, &numbers[n], 8);
+                snprintf(what, sizeof what, "8 bytes at %d become %lld", field->to + at, (long long)numbers[n]);
+                assert_same_refusal(kernel, context, jit, &bad, what);
+            }
+    }
+}
+
+/* Outputs are nowhere, so that no call with other sizes or strides computes anything: it is refused, or empty. */
+static void refusals_are_the_library_s(void **state) {
+    (void)state;
+    const at_bundle *const bundle = &cases_bundle;
+    attune_context *const context = tensors_context(NULL, 1);
+    for (uint32_t k = 0; k < bundle->num_kernels; k++) {
+        const at_bundle_kernel *kernel = &bundle->kernels[k];
+        tensors t;
+        attune_kernel *jit = NULL;
+        attune_arguments arguments;
+        tensors_open_call(&t, kernel->problem, sizes_of(kernel), INPUT_ORDINARY, 7);
+        assert_ok(attune_compile(context, &t.problem, NULL, &jit));
+        tensors_arguments(&t, &arguments);
+        void *const memory = give_workspace(kernel, &arguments, 1);
+        arguments.out = arguments.weights = NULL;
+        damage_and_compare(kernel, context, jit, &arguments);
+        free(memory);
+        attune_kernel_release(jit);
+        tensors_free(&t);
+    }
+    attune_context_destroy(context);
+}
+
+/* ---- By its header ---- */
+
+static void header_is_used(void **state) {
+    (void)state;
+    enum { COUNT = 2 * 3 * 37 * 24, KEYS = 2 * 3 * 53 * 24 };
+    float *q = calloc(COUNT, sizeof *q), *k = calloc(KEYS, sizeof *k), *v = calloc(KEYS, sizeof *v);
+    float *out = calloc(COUNT, sizeof *out), *lse = calloc(2 * 3 * 37, sizeof *lse);
+    for (int i = 0; i < KEYS; i++) v[i] = 1;
+    cases_static_args args = CASES_STATIC_ARGS;
+    char message[100], short_message[8];
+    size_t bytes;
+    args.q = q, args.k = k, args.v = v, args.out = out, args.lse = lse;
+    assert_int_equal(cases_static_workspace(&args, 0, &bytes), CASES_INVALID_ARGUMENT);
+    assert_int_equal(cases_static_workspace(&args, 1, &bytes), CASES_OK);
+    assert_true(bytes > 0);
+    assert_int_equal(cases_static(&args), CASES_WORKSPACE_TOO_SMALL);
+    assert_int_equal(cases_static_check(&args, message, sizeof message), CASES_WORKSPACE_TOO_SMALL);
+    assert_non_null(strstr(message, "workspace is NULL; this call needs"));
+    assert_int_equal(cases_static_check(&args, short_message, sizeof short_message), CASES_WORKSPACE_TOO_SMALL);
+    assert_string_equal(short_message, "workspa");
+    assert_int_equal(cases_static_check(&args, NULL, 0), CASES_WORKSPACE_TOO_SMALL);
+    assert_int_equal(cases_static(NULL), CASES_INVALID_ARGUMENT);
+    assert_int_equal(posix_memalign(&args.workspace, 64, bytes), 0);
+    args.workspace_bytes = bytes;
+    assert_int_equal(cases_static(&args), CASES_OK);
+    for (int i = 0; i < COUNT; i++) assert_float_equal(out[i], 1, 1e-6);
+    assert_int_equal(cases_use("avx9"), CASES_UNSUPPORTED);
+    assert_non_null(cases_static_target());
+    free(args.workspace);
+    free(q), free(k), free(v), free(out), free(lse);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(bits_are_the_library_s),
+        cmocka_unit_test(refusals_are_the_library_s),
+        cmocka_unit_test(header_is_used),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

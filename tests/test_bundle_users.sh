@@ -1,0 +1,121 @@
+#!/usr/bin/env bash
+# Bundles as users have them: C99 and C++11, static and shared, musl, seccomp, another architecture; notes, symbols and
+# sizes of what is linked; refusals of manifests. Needs ATTUNE, the command, and CC.
+set -u
+[ -z "${SANITIZE:-}" ] || { echo "1..0"; exit 77; } # programs without attune have nothing that a sanitizer would see
+cd "$(dirname "$0")/.." || exit 1
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+touch "$work/stdout" "$work/stderr"
+. tests/support/cli.sh
+CC=${CC:-cc}
+export ATTUNE_CACHE_DIR=
+one="attn: num_heads=4,seq_q=20,seq_kv=45,head_dim=16"
+two="attn: num_heads=4,seq_q=dynamic,seq_kv=dynamic,head_dim=16,is_causal=1"
+case $(uname -m) in
+x86_64) targets=avx512_bf16,avx512,avx2,x86-64 ;;
+*) targets=aarch64 ;;
+esac
+# quiet NAME COMMAND…: it succeeds and says nothing.
+quiet() {
+    local name=$1
+    shift
+    "$@" >"$work/stdout" 2>"$work/stderr" && [ ! -s "$work/stdout" ] && [ ! -s "$work/stderr" ]
+    report $? "$name"
+}
+bundle() { "$ATTUNE" bundle -o "$work/lib$1.a" --header "$work/$1.h" --name "$1" --targets "$3" "$2"; }
+quiet "a bundle is written" bundle one "$one" "$targets"
+quiet "another one" bundle two "$two" "$targets"
+
+# ---- Programs ----
+
+read -ra names <<<"${targets//,/ }"
+# build NAME COMPILER…: tests/bundle/user.c and both bundles become a program.
+build() {
+    local name=$1
+    shift
+    quiet "$name: it compiles" "$@" -O1 -I"$work" -o "$work/$name" -L"$work" -lone -ltwo
+}
+warnings=(-Wall -Wextra -Werror -pedantic)
+build c99 "$CC" -std=c99 "${warnings[@]}" tests/bundle/user.c
+"$work/c99" "${names[@]}" >"$work/bits" 2>&1
+report $? "it runs"
+"$CC" -std=c99 -O1 -I"$work" -c -o "$work/user.o" tests/bundle/user.c
+# as_c99 NAME: the program prints the same.
+as_c99() {
+    "$work/$1" "${names[@]}" >"$work/stdout" 2>"$work/stderr" && cmp -s "$work/stdout" "$work/bits"
+    report $? "$1: equal bits"
+}
+grep -q ' 0 ' "$work/bits" && ! grep -q ' 0 00000000$' "$work/bits"
+report $? "a target runs here"
+if command -v "${CXX:-c++}" >/dev/null; then
+    build c++11 "${CXX:-c++}" -x c++ -std=c++11 "${warnings[@]}" tests/bundle/user.c -x none
+    as_c99 c++11
+else
+    skip c++11 "there is no C++ compiler"
+fi
+build static "$CC" -std=c99 -static tests/bundle/user.c
+as_c99 static
+build filtered "$CC" -std=gnu99 -DFILTERED tests/bundle/user.c
+as_c99 filtered
+if command -v musl-gcc >/dev/null; then
+    build musl musl-gcc -std=c99 -static tests/bundle/user.c
+    as_c99 musl
+else
+    skip musl "musl-gcc was not found (Debian: musl-tools)"
+fi
+for name in one two; do
+    "$ATTUNE" bundle --shared -o "$work/lib$name.so" --header "$work/$name.h" --name $name --targets "$targets" \
+        "${!name}" >"$work/stdout" 2>"$work/stderr"
+    report $? "lib$name.so is linked"
+done
+build shared "$CC" -std=c99 -Wl,-rpath,"$work" tests/bundle/user.c
+as_c99 shared
+
+# ---- What is inside ----
+
+nm -D --undefined-only "$work/libone.so" | awk '{print $NF}' | sed 's/@.*//' >"$work/stdout"
+[ "$(cat "$work/stdout")" = memcpy ]
+report $? "it needs memcpy alone"
+nm -D --defined-only "$work/libone.so" | awk '{print $NF}' | LC_ALL=C sort >"$work/stdout"
+! grep -v '^one_' "$work/stdout" >"$work/stderr" && grep -qx one_attn_execute "$work/stdout"
+report $? "it exports the functions of the header"
+nm "$work/static" | grep -Eq ' t one\.attn\.[a-z0-9_-]+\.phase0\.code$'
+report $? "kernels have symbols"
+readelf -nW "$work/libone.so" >"$work/stdout" 2>&1
+grep -Eq 'IBT, SHSTK|BTI' "$work/stdout"
+report $? "the notes of protected branches are there"
+readelf -lW "$work/static" >"$work/stdout"
+grep GNU_STACK "$work/stdout" | grep -q 'RW ' && ! grep -q 'LOAD.*RWE' "$work/stdout"
+report $? "neither the stack nor data is executable"
+bundle one "$one" "$targets" && cp "$work/libone.a" "$work/again.a" && bundle one "$one" "$targets"
+same "equal input gives an equal library" "$work/libone.a" "$work/again.a"
+echo 'int main(void) { return 0; }' >"$work/empty.c"
+"$CC" -O1 -static -o "$work/empty" "$work/empty.c" && "$CC" -O1 -static -I"$work" -o "$work/sized" tests/bundle/user.c \
+    -L"$work" -l:libone.a -l:libtwo.a
+strip "$work/empty" "$work/sized"
+grown=$(($(stat -c %s "$work/sized") - $(stat -c %s "$work/empty")))
+[ $grown -lt 600000 ] && [ $grown -gt 10000 ]
+report $? "two kernels for all targets take $grown bytes of a static program"
+
+# ---- Refusals ----
+
+refuse "a name that is no identifier" 'a kernel is "2nd"; it must be a C identifier' bundle one "2nd: seq_q=1,head_dim=8" avx2
+refuse "a bundle's name" 'the bundle is "my-model"' "$ATTUNE" bundle -o "$work/x.a" --header "$work/x.h" --name my-model \
+    seq_q=1,head_dim=8
+printf 'a: seq_q=1,head_dim=8\na: seq_q=2,head_dim=8\n' >"$work/twice"
+refuse "one name twice" 'two kernels are called "a"' bundle one "$work/twice" avx2
+printf 'a: seq_q=1,head_dim=8\na_check: seq_q=2,head_dim=8\n' >"$work/clash"
+refuse "names of functions that clash" '"a_check" and "a" would share a name' bundle one "$work/clash" avx2
+refuse "a name that the bundle has" 'no kernel can be called "use"' bundle one "use: seq_q=1,head_dim=8" avx2
+refuse "an unknown target" "unknown ISA 'avx3'; there are: avx512_bf16" bundle one "$one" avx3
+refuse "no target" "unknown ISA ''" bundle one "$one" avx2,
+refuse "an unknown class" 'unknown tuning class "zen9"' bundle one "$one" avx2:zen9
+refuse "a class of another architecture" 'unknown tuning class "neoverse-n1"' bundle one "$one" avx2:neoverse-n1
+refuse "a target twice" 'avx2 is named twice' bundle one "$one" avx2,avx2:generic
+refuse "two architectures" 'avx2 and aarch64 are targets of two architectures' bundle one "$one" avx2,aarch64
+refuse "a schedule that a target cannot have" 'attn for avx2: lanes must be' bundle one "$one | lanes=16" avx512,avx2
+refuse "a problem that is none" "'sequence' is not a field" bundle one "attn: sequence=3" avx2
+refuse "a file that cannot be written" 'no-such-directory' "$ATTUNE" bundle -o "$work/no-such-directory/x.a" \
+    --header "$work/x.h" --name one "$one"
+echo "1..$number"
