@@ -102,7 +102,7 @@ CODEGEN_SRC := $(filter-out src/codegen/no_destructors.c src/codegen/no_compress
 	$(wildcard src/codegen/*.c))
 # Only in the plug-in, and only where LLVM is its own: linked into a program it would be the program's.
 PLUGIN_ONLY_SRC = $(if $(OWN_LLVM),$(addprefix src/codegen/,no_destructors.c no_compression.c older_glibc.c))
-TOOL_SRC := $(filter-out tools/draw/%,$(wildcard tools/*.c tools/*/*.c))
+TOOL_SRC := $(filter-out tools/draw/% tools/fetch/%,$(wildcard tools/*.c tools/*/*.c))
 DRAW_SRC := $(wildcard tools/draw/*.c)
 TORCH_SRC := $(wildcard adapters/torch/*.c)
 ORT_SRC := $(wildcard adapters/ort/*.c)
@@ -127,16 +127,17 @@ GENERATOR_ID = $(BUILD)/gen/generator_id.h
 INSTALL_DIRS = $(BUILD)/gen/install_dirs.h
 
 .DELETE_ON_ERROR:
-.PHONY: all lib codegen draw adapters tool tests test-tools deps run minilm test bench bench-full bench-growth \
+.PHONY: all lib codegen draw adapters tool fetch tests test-tools deps run minilm test bench bench-full bench-growth \
 	bench-setup bench-drivers bench-table bench-alone bench-latency ranking ranking-table cliffs roofline shapes-table \
 	install uninstall find-cairo completions help FORCE
 
-all: lib codegen draw adapters tool ## build the library, the code generator and the command into build/
+all: lib codegen draw adapters tool fetch ## build the library, the code generator and the command into build/
 lib: $(BUILD)/libattune.a $(BUILD)/libattune.so
 codegen: $(BUILD)/libattune-codegen.so $(BUILD)/attune-codegen-worker
 draw: $(BUILD)/libattune-draw.so
 adapters: $(addprefix $(BUILD)/libattune-,torch.so ort.so jax.so tvm.so) ## build the adapters of engines, without them
 tool: $(BUILD)/attune
+fetch: $(BUILD)/attune-fetch
 tests: $(TESTS) codegen draw test-tools ## build the test programs
 test-tools: $(addprefix $(BUILD)/bench/,attune_driver ranking latency survey)
 test-tools: $(if $(SANITIZE),,$(BUILD)/wheel/libattune.so.0)
@@ -156,6 +157,7 @@ $(call obj,$(addprefix src/runtime/,run.c workspace.c call.c call_sizes.c call_s
 $(call obj,$(TOOL_SRC)): INCLUDES = -Itools -Itests \
 	$(addprefix -Isrc/,base problem schedule target) -I$(BUILD)/gen
 $(call obj,$(DRAW_SRC)): INCLUDES = $(CAIRO_CFLAGS)
+$(call obj,tools/fetch/fetch.c): INCLUDES = $(shell pkg-config --cflags libcurl)
 # They see the public header only. PyTorch throws exceptions through the adapter's kernels.
 $(call obj,$(TORCH_SRC)): INCLUDES = -Iadapters/torch
 $(call obj,$(TORCH_SRC)): BASE_CFLAGS += -fexceptions
@@ -193,7 +195,7 @@ $(INSTALL_DIRS): FORCE
 	@mkdir -p $(@D)
 	@sh scripts/install_dirs.sh '$(LIBDIR)' '$(RUN_PATH)' > $@.tmp
 	@if cmp -s $@.tmp $@; then rm $@.tmp; else mv $@.tmp $@; fi
-$(call obj,src/runtime/codegen_path.c tools/pictures/draw_load.c): $(INSTALL_DIRS)
+$(call obj,src/runtime/codegen_path.c tools/common/plugin_file.c): $(INSTALL_DIRS)
 
 -include $(patsubst %.o,%.d,$(call obj,$(LIB_SRC) $(WORKER_SRC) $(DSO_SRC) $(wildcard src/codegen/*.c) \
 	$(TOOL_SRC) $(TEST_SRC) $(SUPPORT_SRC) $(DRAW_SRC) $(TORCH_SRC) $(ORT_SRC) $(JAX_SRC) $(TVM_SRC) $(FUZZ_SRC) \
@@ -311,6 +313,11 @@ $(BUILD)/attune-codegen-worker: $(call obj,$(WORKER_SRC)) $(BUILD)/libattune-int
 $(BUILD)/libattune-draw.so: $(call obj,$(DRAW_SRC))
 	$(call say,link $@)
 	$(Q)$(LINK) $(SHARED) $^ $(CAIRO_LIBS) -lm -o $@
+
+# A program of its own: what it fetches is the network's.
+$(BUILD)/attune-fetch: $(call obj,tools/fetch/fetch.c)
+	$(call say,link $@)
+	$(Q)$(LINK) $^ $(shell pkg-config --libs libcurl) -o $@
 
 # attune as kernels of PyTorch, whose functions are found at run time. It finds libattune.so.0 beside itself, unless the
 # process has loaded one already. nodelete: PyTorch keeps pointers to its functions.
@@ -676,7 +683,7 @@ install: all ## install below PREFIX (/usr/local), libraries into LIBDIR (PREFIX
 	install -m 644 $(BUILD)/libattune.so.0 $(BUILD)/libattune.a $(IN_LIB)
 	ln -sf libattune.so.0 $(IN_LIB)/libattune.so
 	install -m 644 $(BUILD)/libattune-codegen.so $(BUILD)/libattune-draw.so $(IN_LIB)/attune
-	install -m 755 $(BUILD)/attune-codegen-worker $(IN_LIB)/attune/attune-codegen-worker
+	install -m 755 $(BUILD)/attune-codegen-worker $(BUILD)/attune-fetch $(IN_LIB)/attune
 	install -m 644 include/attune.h include/attune.hpp $(DESTDIR)$(INCLUDEDIR)
 	$(call install_text,attune.pc.in,$(IN_LIB)/pkgconfig)
 	$(call install_text,cmake/attuneConfig.cmake.in,$(IN_LIB)/cmake/attune)
@@ -696,7 +703,7 @@ STRIP ?= $(shell $(CC) -print-prog-name=strip)
 .PHONY: install-strip
 install-strip: install ## the same without symbols for debuggers
 	$(STRIP) $(IN_BIN)/attune $(addprefix $(IN_LIB)/,libattune.so.0 attune/libattune-codegen.so attune/libattune-draw.so \
-		attune/attune-codegen-worker)
+		attune/attune-codegen-worker attune/attune-fetch)
 	$(STRIP) --strip-debug $(IN_LIB)/libattune.a
 
 # CODEGEN=no: a wheel without the code generator, for systems with glibc 2.28. It runs kernels that are in a cache.
@@ -710,7 +717,8 @@ wheel: ## a Python wheel with all that it needs, into build/dist/ (pip fetches s
 	@CODEGEN='$(CODEGEN)' bash scripts/check_wheel.sh $(BUILD)/dist/*.whl
 
 uninstall: ## remove what install installed
-	rm -f $(addprefix $(IN_LIB)/attune/,libattune-codegen.so libattune-draw.so attune-codegen-worker) \
+	rm -f $(addprefix $(IN_LIB)/attune/,libattune-codegen.so libattune-draw.so attune-codegen-worker \
+		attune-fetch) \
 		$(addprefix $(IN_LIB)/cmake/attune/attuneConfig,.cmake Version.cmake) \
 		$(addprefix $(IN_DOC)/,$(DOCS_TOP) $(DOCS) bench/README.md $(EXAMPLES) include/attune.h include/attune.hpp)
 	rm -f $(IN_BIN)/attune $(addprefix $(IN_LIB)/libattune.,so.0 so a) $(IN_LIB)/pkgconfig/attune.pc \

@@ -23,7 +23,16 @@ HERE = Path(__file__).resolve().parent
 SHIPPED = "sources"  # the C sources in a source distribution
 ROOT = HERE / SHIPPED if (HERE / SHIPPED).is_dir() else HERE.parent
 # All that make reads for a wheel.
-SOURCES = ("LICENSE", "Makefile", "include", "src", "adapters", "scripts/generator_id.sh", "scripts/install_dirs.sh")
+SOURCES = (
+    "LICENSE",
+    "Makefile",
+    "include",
+    "src",
+    "third_party",
+    "adapters",
+    "scripts/generator_id.sh",
+    "scripts/install_dirs.sh",
+)
 BUILD = os.environ.get("BUILD", "build")
 # What a wheel may need of the system, by PEP 600, as far as attune does.
 SYSTEM = re.compile(r"^lib(c|m|pthread|dl|gcc_s)\.so\.[0-9]$|^ld-linux[a-z0-9-]*\.so\.[0-9]$")

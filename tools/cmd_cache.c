@@ -41,17 +41,20 @@ static int collect(const cache_options *o, attune_context *context, const attune
 /* ---- Arguments ---- */
 
 typedef struct cache_action {
-    const char *name, *argument; /* NULL: takes none */
+    const char *name, *argument; /* NULL: takes none; in brackets: need not be there */
     bool reads_base;             /* is useful without a directory to write to */
     int (*run)(const cache_options *o, attune_context *context, const attune_machine_info *machine);
 } cache_action;
 
 static const cache_action actions[] = {
-    {"ls", NULL, true, cache_list},        {"verify", NULL, true, cache_verify},   {"why", "PROBLEM", true, cache_why},
-    {"audit", NULL, true, cache_audit},    {"gc", NULL, false, collect},           {"clear", NULL, false, clear},
+    {"ls", NULL, true, cache_list},        {"verify", NULL, true, cache_verify},
+    {"why", "PROBLEM", true, cache_why},   {"audit", NULL, true, cache_audit},
+    {"gc", NULL, false, collect},          {"clear", NULL, false, clear},
     {"export", "DIR", true, cache_export}, {"import", "DIR", false, cache_import},
+    {"add", "PACK|URL", false, cache_add}, {"pack", "[MANIFEST]", true, cache_pack},
+    {"seal", "PACK", true, cache_seal},    {"index", "PACK", true, cache_index},
 };
-static const char action_names[] = "ls, verify, why, audit, gc, clear, export and import";
+static const char action_names[] = "ls, verify, why, audit, gc, clear, export, import, add, pack, seal and index";
 
 static const struct argp_option options[] = {
     {"schedule", TOOL_KEY_SCHEDULE, "K=V,...", 0, "why: change the chosen schedule", 0},
@@ -60,6 +63,8 @@ static const struct argp_option options[] = {
     {"seed", TOOL_KEY_SEED, "S", 0, "audit: which ones; the same seed chooses the same (default: the time)", 0},
     {"max-bytes", TOOL_KEY_MAX_BYTES, "N", 0,
      "gc: how much may stay: bytes, or a number followed by K, M or G (default: the cap of the cache)", 0},
+    {"output", 'o', "FILE", 0, "pack: the file to write; beside it FILE.index, which minisign signs", 0},
+    {"pack", TOOL_KEY_PACK, "FILE", 0, "ls, verify, audit: look at this signed pack, and at nothing else", 0},
     {"json", TOOL_KEY_JSON, NULL, 0, "Print JSON", 0},
     {0},
 };
@@ -109,9 +114,14 @@ static void take_argument(cache_options *o, struct argp_state *state, const char
 static void check_options(const cache_options *o, struct argp_state *state) {
     if (!o->action) argp_error(state, "one of %s is needed", action_names);
     const cache_action *const action = find_action(o->action);
-    if (action->argument && !o->argument) argp_error(state, "%s needs a %s", action->name, action->argument);
+    if (action->argument && *action->argument != '[' && !o->argument)
+        argp_error(state, "%s needs a %s", action->name, action->argument);
     if (o->schedule && action->run != cache_why) argp_error(state, "--schedule is for why, not for %s", action->name);
     if (o->numbers.count && action->run != cache_why) argp_error(state, "--set is for why, not for %s", action->name);
+    if (!o->output != (action->run != cache_pack))
+        argp_error(state, o->output ? "--output is for pack, not for %s" : "%s needs --output=FILE", action->name);
+    if (o->pack && action->run != cache_list && action->run != cache_verify && action->run != cache_audit)
+        argp_error(state, "--pack is for ls, verify and audit, not for %s", action->name);
     if (o->max_bytes != UINT64_MAX && action->run != collect)
         argp_error(state, "--max-bytes is for gc, not for %s", action->name);
     if ((o->has_seed || o->sample) && action->run != cache_audit)
@@ -123,6 +133,8 @@ static error_t parse(int key, char *argument, struct argp_state *state) {
     switch (key) {
     case ARGP_KEY_INIT: state->child_inputs[0] = &o->common; return 0;
     case TOOL_KEY_JSON: o->json = true; return 0;
+    case 'o': o->output = argument; return 0;
+    case TOOL_KEY_PACK: o->pack = argument; return 0;
     case TOOL_KEY_SCHEDULE: o->schedule = argument; return 0;
     case TOOL_KEY_SET: bindings_add(state, &o->numbers, argument); return 0;
     case TOOL_KEY_MAX_BYTES: o->max_bytes = parse_bytes(state, argument); return 0;
@@ -137,12 +149,16 @@ static error_t parse(int key, char *argument, struct argp_state *state) {
     }
 }
 
+/* These look at a file alone. */
+static bool needs_none(const cache_action *action) { return action->run == cache_seal || action->run == cache_index; }
+
 int cmd_cache(int argc, char **argv) {
     enum { DEFAULT_SAMPLE = 16 };
     static const struct argp argp = {
         options,
         parse,
-        "ls|verify|audit|gc|clear\nwhy PROBLEM|FILE\nexport|import DIR",
+        "ls|verify|audit|gc|clear\nwhy PROBLEM|FILE\nexport|import DIR\nadd PACK|URL\npack -o PACK [MANIFEST]\n"
+        "seal|index PACK",
         "Looks after the kernels in the disk cache.\v"
         "  ls       list them\n"
         "  verify   read every one and name the damaged\n"
@@ -152,24 +168,34 @@ int cmd_cache(int argc, char **argv) {
         "  why      name the part of its key that keeps a problem from being found\n"
         "  export   copy all valid entries into a directory\n"
         "  import   take in the entries of a directory that can be used here\n"
+        "  add      the same from a signed pack, which may lie on a server\n"
+        "  pack     write the kernels of a MANIFEST, or all, into one file, for a fleet\n"
+        "  seal     put the signature PACK.index.minisig into a pack\n"
+        "  index    write PACK.index and its signature, for minisign -V\n"
         "\n"
         "Exit status 1 if an entry is damaged (verify) or differs (audit).\n"
         "\n"
-        "ATTUNE_CACHE_BASE names a second directory, which is read after the first and never changed.",
+        "ATTUNE_CACHE_BASE names a second directory, which is read after the first and never changed. "
+        "ATTUNE_CACHE_PACK names a signed pack, which is read after both, and ATTUNE_CACHE_KEYS the directory of the "
+        "public keys that are trusted (/etc/attune/keys).",
         tool_common_children,
         NULL,
         NULL};
     cache_options o = {.max_bytes = UINT64_MAX};
     argp_parse(&argp, argc, argv, 0, NULL, &o);
     if (!o.sample) o.sample = DEFAULT_SAMPLE;
-    attune_context *const context = tool_open_context(&o.common, 1, NULL);
+    o.common.cache_pack = o.pack;
+    attune_context *const context = tool_open_context(&o.common, 1, o.pack ? "" : NULL);
     if (!context) return TOOL_FAILED;
     const cache_action *const action = find_action(o.action);
     attune_machine_info machine = {.struct_size = sizeof machine};
     int code = TOOL_FAILED;
     if (attune_get_machine_info(context, &machine) != ATTUNE_OK)
         tool_library_error(NULL);
-    else if (!*machine.cache_dir && !(action->reads_base && *machine.cache_base))
+    else if (o.pack && !*machine.cache_pack)
+        code = TOOL_FAILED; /* the log said why */
+    else if (!o.pack && !needs_none(action) && !*machine.cache_dir &&
+             !(action->reads_base && (*machine.cache_base || *machine.cache_pack)))
         tool_error("the disk cache is off");
     else
         code = action->run(&o, context, &machine);

@@ -61,7 +61,7 @@ static const char *source_of(const attune_machine_info *m) {
 static void print_text(const attune_machine_info *m) {
     char class[sizeof m->machine_source + 128];
     snprintf(class, sizeof class, "%s (%s)", m->machine, source_of(m));
-    char cache[REFUSAL_BYTES], base[REFUSAL_BYTES];
+    char cache[REFUSAL_BYTES], base[REFUSAL_BYTES], pack[REFUSAL_BYTES];
     const struct {
         const char *label, *value;
     } rows[] = {
@@ -73,6 +73,7 @@ static void print_text(const attune_machine_info *m) {
         {"llvm", m->llvm},
         {"cache", directory(m->cache_dir, "off", "off", m->cache_refusal, cache)},
         {"base", directory(m->cache_base, "none", "not used", m->cache_base_refusal, base)},
+        {"pack", directory(m->cache_pack, "none", "not used", m->cache_pack_refusal, pack)},
         {"codegen", m->codegen_path},
         {"worker", m->worker_path},
         {"generator", m->generator_id},
@@ -95,10 +96,12 @@ static int print_json(const attune_machine_info *m) {
         word += length + (word[length] == ' ');
     }
     return json_print(m, 0,
-                      json_pack("{s:s, s:o, s:o, s:o, s:o, s:o, s:o, s:o}", "machine_source", m->machine_source, "isas",
-                                isas, "cache_dir", tool_json_text(m->cache_dir), "cache_base",
-                                tool_json_text(m->cache_base), "cache_refusal", tool_json_text(m->cache_refusal),
-                                "cache_base_refusal", tool_json_text(m->cache_base_refusal), "codegen_path",
+                      json_pack("{s:s, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o}", "machine_source",
+                                m->machine_source, "isas", isas, "cache_dir", tool_json_text(m->cache_dir),
+                                "cache_base", tool_json_text(m->cache_base), "cache_refusal",
+                                tool_json_text(m->cache_refusal), "cache_base_refusal",
+                                tool_json_text(m->cache_base_refusal), "cache_pack", tool_json_text(m->cache_pack),
+                                "cache_pack_refusal", tool_json_text(m->cache_pack_refusal), "codegen_path",
                                 tool_json_text(m->codegen_path), "worker_path", tool_json_text(m->worker_path)));
 }
 

@@ -157,7 +157,7 @@ class MachineInfo(Structure):
         + [("max_workers", c_uint32), ("cache_base", c_char_p), ("cpu_description", c_char_p)]
         + [(name, c_uint32) for name in "cpu_family cpu_model cpu_stepping".split()]
         + [(name, c_char_p) for name in (
-            "machine machine_source cache_refusal cache_base_refusal machine_description"
+            "machine machine_source cache_refusal cache_base_refusal machine_description cache_pack cache_pack_refusal"
         ).split()]
     )
 

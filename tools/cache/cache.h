@@ -8,8 +8,9 @@ typedef struct cache_options {
     tool_common common;
     const char *action, *argument; /* a problem or a directory, of an action that takes one */
     const char *schedule;
-    binding_list numbers; /* of a file of loop IR */
-    uint64_t max_bytes;   /* UINT64_MAX: the cap */
+    const char *output, *pack; /* of pack; and a pack that is looked at in the cache's place */
+    binding_list numbers;      /* of a file of loop IR */
+    uint64_t max_bytes;        /* UINT64_MAX: the cap */
     int64_t sample;
     int64_t seed;
     bool json, has_seed;
@@ -22,6 +23,14 @@ int cache_why(const cache_options *o, attune_context *context, const attune_mach
 int cache_audit(const cache_options *o, attune_context *context, const attune_machine_info *machine);
 int cache_export(const cache_options *o, attune_context *context, const attune_machine_info *machine);
 int cache_import(const cache_options *o, attune_context *context, const attune_machine_info *machine);
+int cache_add(const cache_options *o, attune_context *context, const attune_machine_info *machine);
+int cache_pack(const cache_options *o, attune_context *context, const attune_machine_info *machine);
+int cache_seal(const cache_options *o, attune_context *context, const attune_machine_info *machine);
+int cache_index(const cache_options *o, attune_context *context, const attune_machine_info *machine);
+
+/* What was copied. Returns an exit code. */
+int cache_print_copied(const cache_options *o, const attune_cache_copied *c, const char *from, const char *to,
+                       const attune_machine_info *machine, bool is_import);
 
 /* "y" or "ies": entr%s. */
 const char *cache_plural(uint64_t entries);

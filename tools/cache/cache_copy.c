@@ -3,8 +3,8 @@
 #include "common/json_output.h"
 #include "common/table.h"
 
-static int print(const cache_options *o, const attune_cache_copied *c, const char *from, const char *to,
-                 const attune_machine_info *machine, bool is_import) {
+int cache_print_copied(const cache_options *o, const attune_cache_copied *c, const char *from, const char *to,
+                       const attune_machine_info *machine, bool is_import) {
     char size[TABLE_NUMBER_BYTES];
     if (o->json)
         return json_print(machine, 0,
@@ -26,12 +26,12 @@ static int print(const cache_options *o, const attune_cache_copied *c, const cha
 int cache_export(const cache_options *o, attune_context *context, const attune_machine_info *machine) {
     attune_cache_copied copied = {.struct_size = sizeof copied};
     if (attune_cache_export(context, o->argument, &copied) != ATTUNE_OK) return tool_library_error(NULL);
-    return print(o, &copied, *machine->cache_dir ? machine->cache_dir : machine->cache_base, o->argument, machine,
-                 false);
+    return cache_print_copied(o, &copied, *machine->cache_dir ? machine->cache_dir : machine->cache_base, o->argument,
+                              machine, false);
 }
 
 int cache_import(const cache_options *o, attune_context *context, const attune_machine_info *machine) {
     attune_cache_copied copied = {.struct_size = sizeof copied};
     if (attune_cache_import(context, o->argument, &copied) != ATTUNE_OK) return tool_library_error(NULL);
-    return print(o, &copied, o->argument, machine->cache_dir, machine, true);
+    return cache_print_copied(o, &copied, o->argument, machine->cache_dir, machine, true);
 }

@@ -9,7 +9,7 @@
 
 /* One walk over the entries. */
 typedef struct cache_walk {
-    bool verify, has_base;
+    bool verify, has_several;
     uint64_t entries, bytes, damaged;
     table *table;
     json_t *list;
@@ -54,15 +54,15 @@ static int visit(void *user, const attune_cache_entry *entry) {
     if (!is_good) walk->damaged++;
     if (walk->list)
         json_array_append_new(
-            walk->list,
-            json_pack("{s:s, s:o, s:b, s:I, s:b, s:o, s:o, s:o, s:s, s:s, s:b, s:I}", "file", entry->file, "directory",
-                      tool_json_text(entry->directory), "base", entry->is_base, "bytes", (json_int_t)entry->bytes, "ok",
-                      is_good, "message", tool_json_text(entry->message), "problem", tool_json_text(entry->problem),
-                      "schedule", tool_json_text(entry->schedule), "isa", entry->isa, "machine", entry->machine,
-                      "usable", entry->is_usable, "used_at", (json_int_t)entry->used_at));
+            walk->list, json_pack("{s:s, s:o, s:b, s:b, s:I, s:b, s:o, s:o, s:o, s:s, s:s, s:b, s:I}", "file",
+                                  entry->file, "directory", tool_json_text(entry->directory), "base", entry->is_base,
+                                  "pack", entry->pack != NULL, "bytes", (json_int_t)entry->bytes, "ok", is_good,
+                                  "message", tool_json_text(entry->message), "problem", tool_json_text(entry->problem),
+                                  "schedule", tool_json_text(entry->schedule), "isa", entry->isa, "machine",
+                                  entry->machine, "usable", entry->is_usable, "used_at", (json_int_t)entry->used_at));
     if (!walk->table || (walk->verify && is_good)) return 0;
     table_cell(walk->table, "%s", entry->file);
-    if (walk->has_base) table_cell(walk->table, "%s", entry->is_base ? "base" : "cache");
+    if (walk->has_several) table_cell(walk->table, "%s", entry->pack ? "pack" : entry->is_base ? "base" : "cache");
     table_cell(walk->table, "%s", table_bytes(entry->bytes, size));
     table_cell(walk->table, "%s", cache_time(entry->used_at, used));
     table_cell(walk->table, "%s", is_good ? entry->isa : "-");
@@ -98,32 +98,41 @@ static int print(const cache_walk *walk, const attune_machine_info *machine) {
     if (walk->list)
         return json_print(
             machine, 0,
-            json_pack("{s:o, s:o, s:o, s:o, s:I, s:I, s:I, s:o}", "cache_dir", tool_json_text(machine->cache_dir),
-                      "cache_base", tool_json_text(machine->cache_base), "cache_refusal",
-                      tool_json_text(machine->cache_refusal), "cache_base_refusal",
-                      tool_json_text(machine->cache_base_refusal), "entries", (json_int_t)walk->entries, "bytes",
-                      (json_int_t)walk->bytes, "damaged", (json_int_t)walk->damaged, "list", sorted(walk->list)));
+            json_pack("{s:o, s:o, s:o, s:o, s:o, s:o, s:I, s:I, s:I, s:o}", "cache_dir",
+                      tool_json_text(machine->cache_dir), "cache_base", tool_json_text(machine->cache_base),
+                      "cache_refusal", tool_json_text(machine->cache_refusal), "cache_base_refusal",
+                      tool_json_text(machine->cache_base_refusal), "cache_pack", tool_json_text(machine->cache_pack),
+                      "cache_pack_refusal", tool_json_text(machine->cache_pack_refusal), "entries",
+                      (json_int_t)walk->entries, "bytes", (json_int_t)walk->bytes, "damaged", (json_int_t)walk->damaged,
+                      "list", sorted(walk->list)));
     /* Without a row the headers alone would look like a mistake. */
     table_sort(walk->table);
     if (walk->verify ? walk->damaged : walk->entries)
         table_finish(walk->table, stdout);
     else
         table_discard(walk->table);
-    printf("%llu entr%s, %s, %llu damaged in %s%s%s%s\n", (unsigned long long)walk->entries,
-           cache_plural(walk->entries), table_bytes(walk->bytes, size), (unsigned long long)walk->damaged,
-           machine->cache_dir, walk->has_base && *machine->cache_dir ? " and " : "", walk->has_base ? "the base " : "",
-           machine->cache_base);
+    printf("%llu entr%s, %s, %llu damaged in ", (unsigned long long)walk->entries, cache_plural(walk->entries),
+           table_bytes(walk->bytes, size), (unsigned long long)walk->damaged);
+    const char *const places[][2] = {
+        {"", machine->cache_dir}, {"the base ", machine->cache_base}, {"the pack ", machine->cache_pack}};
+    bool is_first = true;
+    for (size_t i = 0; i < sizeof places / sizeof *places; i++) {
+        if (!*places[i][1]) continue;
+        printf("%s%s%s", is_first ? "" : " and ", places[i][0], places[i][1]);
+        is_first = false;
+    }
+    printf("\n");
     return TOOL_OK;
 }
 
 static int list(const cache_options *o, attune_context *context, const attune_machine_info *machine, bool verify) {
     static const char *const headers[] = {"entry", "size", "last used", "isa", "machine", "problem"};
     static const char *const base_headers[] = {"entry", "in", "size", "last used", "isa", "machine", "problem"};
-    cache_walk walk = {.verify = verify, .has_base = *machine->cache_base != '\0'};
+    cache_walk walk = {.verify = verify, .has_several = *machine->cache_base || *machine->cache_pack};
     if (o->json)
         walk.list = json_array();
     else
-        walk.table = walk.has_base ? table_create("llrllll", base_headers) : table_create("lrllll", headers);
+        walk.table = walk.has_several ? table_create("llrllll", base_headers) : table_create("lrllll", headers);
     if (attune_cache_visit(context, visit, &walk) != ATTUNE_OK) {
         json_decref(walk.list);
         table_discard(walk.table);

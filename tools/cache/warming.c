@@ -82,6 +82,7 @@ static attune_context *open_reader(const attune_machine_info *machine) {
     attune_context *reader = NULL;
     options.cache_dir = machine->cache_dir;
     options.cache_base = "";
+    options.cache_pack = "";
     options.isa = machine->isa;
     options.machine = machine->machine;
     options.max_workers = 1;

@@ -142,7 +142,8 @@ attune_context *tool_open_context(const tool_common *common, uint32_t max_worker
     options.isa = common->isa;
     options.target = common->target;
     options.cache_dir = cache_dir ? cache_dir : common->cache_dir;
-    if (cache_dir) options.cache_base = ""; /* a cache that begins empty must have no base */
+    if (cache_dir) options.cache_base = ""; /* a cache that begins empty must have no base, and no pack by itself */
+    options.cache_pack = common->cache_pack ? common->cache_pack : cache_dir ? "" : NULL;
     options.max_workers = max_workers;
     options.compile_processes = 64; /* the most that there may be: `warm --jobs` says how many compile */
     attune_context *context = NULL;
@@ -215,6 +216,7 @@ const char *tool_origin_name(attune_origin origin) {
     switch (origin) {
     case ATTUNE_FROM_MEMORY: return "memory cache";
     case ATTUNE_FROM_DISK: return "disk cache";
+    case ATTUNE_FROM_PACK: return "pack";
     default: return "compiler";
     }
 }

@@ -33,6 +33,7 @@ typedef struct tool_common {
     const char *isa;        /* NULL: the library decides */
     const char *cache_dir;  /* NULL: the library decides; "": none */
     const char *cache_base; /* the same */
+    const char *cache_pack; /* the same */
     const char *target;     /* of a subcommand that has --target; NULL: not given */
 } tool_common;
 extern const struct argp_child tool_common_children[];
@@ -109,7 +110,8 @@ enum {
     TOOL_KEY_SHARD,
     TOOL_KEY_TARGETS,
     TOOL_KEY_HEADER,
-    TOOL_KEY_SHARED
+    TOOL_KEY_SHARED,
+    TOOL_KEY_PACK
 };
 
 /* One line on stderr: "attune: " and the message, with a ? for each control character. */
