@@ -30,7 +30,7 @@ _attune_values() {
         dtype | w_dtype | bias_dtype) echo f32 f16 bf16 f64 ;;
         k_dtype | v_dtype | kv_dtype) echo f32 f16 bf16 f64 i8 f8 ;;
         k_scales | v_scales | kv_scales) echo none head token ;;
-        integer) echo none scores ;;
+        integer) echo none scores all ;;
         q_planes) echo 1 2 ;;
         softmax_precision) echo f32 f64 ;;
         softmax_scale) echo default dynamic ;;

@@ -22,6 +22,7 @@ typedef struct reading {
     bool is_double;                                  /* the arithmetic is f64 */
     attune_dtype q_rounding, k_rounding, v_rounding; /* as in ref_call; of Q (rotated) in the plain implementation */
     attune_dtype p_rounding;                         /* there, too, of the factors of values */
+    bool codes_shares;                               /* there, too: they become codes of integer=all */
     view k_taken, v_taken;                           /* as in ref_call, with their errors */
     double k_error, v_error;
 } reading;
@@ -424,6 +425,7 @@ bool ref_attention_plain(const ref_call *call, ref_result *result) {
     r.k_error *= 2; /* this implementation has errors of its own */
     r.v_error *= 2;
     if (has_bf16_steps(&r)) r.q_rounding = r.k_rounding = r.v_rounding = r.p_rounding = ATTUNE_BF16;
+    r.codes_shares = r.p->integer == ATTUNE_INTEGER_ALL;
     if (!create_result(&r, result) || !(r.is_double ? compute_double(&r, call->arguments->batch, result)
                                                     : compute_float(&r, call->arguments->batch, result))) {
         ref_result_free(result);

@@ -162,6 +162,18 @@ static void NAME(softmax)(const reading *r, const entry *e, int64_t head, int64_
     row->is_empty = !sees;
 }
 
+/* Exponentials as codes of 16 bits relative to the largest of a tile's (integer=all). */
+static void NAME(code_shares)(const entry *e, NAME(row) * row) {
+    enum { TILE = 256, LARGEST = 65535 };
+    for (int64_t first = 0; first < e->keys; first += TILE) {
+        const int64_t end = first + TILE < e->keys ? first + TILE : e->keys;
+        REAL most = 0;
+        for (int64_t j = first; j < end; j++) most = fmax(most, row->shares[j]);
+        for (int64_t j = first; j < end && most > 0; j++)
+            row->shares[j] = rint(row->shares[j] / most * LARGEST) * (most / LARGEST);
+    }
+}
+
 /* The sum of the values of all keys that are not hidden: those take no part, whatever they hold. */
 static void NAME(mix_values)(const reading *r, const entry *e, int64_t head, int64_t i, const NAME(row) * row,
                              const REAL *values, long double *out) {
@@ -245,6 +257,7 @@ static void NAME(attend)(const reading *r, const entry *e, int64_t kv_head, REAL
                 row.dots[j] = dot;
             }
             NAME(softmax)(r, e, head, i, &row);
+            if (r->codes_shares && !row.is_empty) NAME(code_shares)(e, &row);
             NAME(finish_row)(r, e, head, i, &row, values, result);
         }
 }

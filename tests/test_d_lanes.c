@@ -90,6 +90,16 @@ static const sample samples[] = {
      "is_causal=1,causal_align=bottom_right,integer=scores,q_planes=1",
      ""},
     {"num_heads=2,seq_q=37,seq_kv=45,head_dim=3,dtype=bf16,k_dtype=i8,attn_bias=k,lse=1,integer=scores", ""},
+    {"num_heads=8,num_kv_heads=2,seq_q=1,seq_kv=301,head_dim=64,kv_dtype=i8,lse=1,integer=all", ""},
+    {"num_heads=4,num_kv_heads=2,seq_q=3,seq_kv=99,head_dim=21,head_dim_v=70,kv_dtype=i8,kv_scales=token,is_causal=1,"
+     "causal_align=bottom_right,sinks=1,integer=all,q_planes=1",
+     ""},
+    {"num_heads=2,seq_q=5,seq_kv=70,head_dim=20,kv_dtype=i8,v_scales=token,reproducible=1,is_causal=1,integer=all", ""},
+    {"num_heads=4,num_kv_heads=1,seq_q=1,seq_kv=100,head_dim=24,head_dim_v=16,v_in_k=1,k_dtype=i8,integer=all", ""},
+    {"num_heads=2,seq_q=2,seq_kv=99,head_dim=20,dtype=f64,kv_dtype=i8,integer=all", ""},
+    {"batch=2,num_heads=4,num_kv_heads=2,seq_q=1,seq_kv=dynamic,head_dim=20,page_size=5,kv_lens=1,kv_dtype=i8,"
+     "kv_scales=token,seq_new=1,integer=all",
+     "seq_kv=61,num_pages=40,max_pages=13"},
     {"num_heads=2,seq_q=2,seq_kv=33,head_dim=1024,head_dim_v=4,k_dtype=i8,lse=1,integer=scores", ""},
     {"num_heads=2,seq_q=2,seq_kv=70,head_dim=9,dtype=f64,k_dtype=i8,lse=1,integer=scores,q_planes=1", ""},
     {"batch=2,num_heads=4,num_kv_heads=2,seq_q=2,seq_kv=dynamic,head_dim=20,page_size=5,kv_lens=1,is_causal=1,"
@@ -143,6 +153,7 @@ static attune_schedule random_schedule(const attune_problem *p, const at_target 
         s.value_rows = one_of(1, 5);
         s.value_column_vectors = one_of(1, 4);
         s.value_keys = one_of(1, 4);
+        if (p->integer == ATTUNE_INTEGER_ALL) s.value_keys = s.value_column_vectors = 1;
         s.kv_tile = p->reproducible ? mha_reproducible_kv_tile(p) : s.lanes * s.score_keys * one_of(1, 4);
         s.kv_chunk = s.kv_tile * one_of(1, 4);
         if (!mha_schedule_check(p, &s, target, NULL)) return s;

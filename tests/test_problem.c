@@ -238,6 +238,7 @@ static void test_contradictions(void **state) {
         {"seq_q=4,head_dim=4,head_dim_v=5,v_in_k=1", "head_dim_v is 5 and head_dim 4"},
         {"seq_q=4,head_dim=4,v_in_k=1,v_dtype=f16", "v_dtype is f16 and k_dtype f32"},
         {"seq_q=4,head_dim=4,integer=scores", "integer=scores multiplies codes of i8, but k_dtype is f32"},
+        {"seq_q=4,head_dim=4,k_dtype=i8,integer=all", "integer=all multiplies codes of i8, but v_dtype is f32"},
         {"seq_q=4,head_dim=2048,k_dtype=i8,integer=scores",
          "head_dim is 2048; with integer=scores it must be at most 1024"},
         {"seq_q=4,head_dim=4,k_dtype=i8,rotary_dim=2,integer=scores", "but rotary_dim rotates them first"},

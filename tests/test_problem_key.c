@@ -72,6 +72,7 @@ static void test_key(void **state) {
         "k_dtype=f8,k_scales=head",
         "k_dtype=i8,integer=scores",
         "k_dtype=i8,integer=scores,q_planes=1",
+        "k_dtype=i8,v_dtype=i8,integer=all",
         "softmax_precision=f64",
         "softmax_scale=0.5",
         "softmax_scale=dynamic",

@@ -55,7 +55,7 @@ static void derive_sizes(d_lanes *d, mha_context *c) {
     d->b = c->b;
     d->lanes = c->lanes;
     d->width = c->by_pairs ? 2 * c->lanes : c->lanes;
-    d->planes = p->integer == ATTUNE_INTEGER_SCORES ? (int)mha_query_planes(p) : 0;
+    d->planes = p->integer ? (int)mha_query_planes(p) : 0;
     d->k_width = d->planes ? 4 * c->lanes : d->width;
     derive_rows(d);
     d->k_columns = dl_round_up(p->head_dim, d->k_width);
@@ -149,6 +149,10 @@ static void alloc_scratch(d_lanes *d) {
         d->q = scratch(d, "queries", c->by_pairs ? IR_BF16 : c->elem, d->max_rows, d->k_columns);
     }
     d->scores = scratch(d, "scores", c->elem, d->max_rows, keys);
+    if (c->p->integer == ATTUNE_INTEGER_ALL) {
+        d->p_codes = scratch(d, "p_codes", IR_I8, 2 * d->max_rows, keys + d->lanes + 4);
+        d->p_scales = scratch(d, "p_scales", c->elem, d->max_rows, 0);
+    }
     if (c->by_pairs) d->rounded = scratch(d, "rounded", IR_BF16, d->max_rows, keys);
     d->o = scratch(d, "o", c->elem, d->max_rows, d->v_columns);
     d->row_max = scratch(d, "row_max", c->elem, d->max_rows, 0);

@@ -57,6 +57,9 @@ typedef struct d_lanes {
     const ir_buffer *row_sum;  /* [max_rows] */
     /* is_serial, else NULL: the tile's P V, dims of o; mha_sum.lost of o and of row_sum. */
     const ir_buffer *tile_o, *o_lost, *row_sum_lost;
+    /* Codes of P and their scales, if values are sums of integers: i8 [max_rows * 2, kv_tile + lanes + 4], [max_rows]
+     */
+    const ir_buffer *p_codes, *p_scales;
     const ir_buffer *factor; /* [max_rows]: by which o is rescaled */
     /* [kv_tile + lanes]: of the tile's keys, 1 beyond them; NULL unless tokens have scales of their own */
     const ir_buffer *k_scales, *v_scales;
@@ -163,6 +166,9 @@ dl_sight dl_sight_of(const d_lanes *d, const dl_tile *tile, const dl_row *row);
 const ir_expr *dl_bias(const d_lanes *d, const dl_sight *sight, const ir_expr *j, int lanes);
 /* Whether the row sees these keys, whose bias is `bias`: `lanes` of bool. */
 const ir_expr *dl_sees(const d_lanes *d, const dl_sight *sight, const ir_expr *j, int lanes, const ir_expr *bias);
+
+/* d_lanes_code_values.c: O += P V in integers. O has shrunk already. */
+void dl_code_values(d_lanes *d, const dl_tile *tile);
 
 /* d_lanes_value.c */
 void dl_values(d_lanes *d, const dl_tile *tile);

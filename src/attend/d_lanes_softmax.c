@@ -202,6 +202,6 @@ void dl_softmax(d_lanes *d, const dl_tile *tile) {
         const ir_expr *sums = exponentials(d, tile, r, shrink.base);
         const ir_expr *sum = d->is_serial ? serial_sum(d, tile, r) : ir_reduce(b, IR_ADD, sums);
         mha_join_sum(d->c, ir_at(b, d->row_sum, 1, 1, r), d->row_sum_lost, shrink.factor, sum);
-        scale_row(d, tile, r);
+        if (!d->p_codes) scale_row(d, tile, r);
     }
 }

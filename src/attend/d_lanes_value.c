@@ -297,6 +297,9 @@ static void add_values(d_lanes *d, const dl_tile *tile) {
 
 void dl_values(d_lanes *d, const dl_tile *tile) {
     begin_tile(d);
-    add_values(d, tile);
+    if (d->p_codes)
+        dl_code_values(d, tile);
+    else
+        add_values(d, tile);
     end_tile(d);
 }

@@ -21,7 +21,7 @@ const ir_expr *mha_load_factor(const mha_context *c, mha_kind kind, const ir_acc
 
 const ir_expr *mha_repeat(const mha_context *c, mha_kind kind, const ir_expr *x, int lanes) {
     if (kind == MHA_MADD) return ir_splat(c->b, x, lanes);
-    return ir_bitcast(c->b, IR_BF16, ir_splat(c->b, ir_bitcast(c->b, IR_I32, x), lanes));
+    return ir_bitcast(c->b, mha_factor_elem(c, kind), ir_splat(c->b, ir_bitcast(c->b, IR_I32, x), lanes));
 }
 
 const ir_expr *mha_load_repeated(const mha_context *c, mha_kind kind, const ir_access *access, int lanes) {

@@ -15,9 +15,10 @@ const ir_expr *mha_product_sum(const mha_product *p, int64_t row, int64_t vector
 
 void mha_product_clear(mha_product *p) {
     mha_product_begin(p);
+    const ir_expr *zero =
+        p->kind == MHA_DOT4 ? ir_splat(p->c->b, ir_int(p->c->b, IR_I32, 0), p->lanes) : mha_number(p->c, 0, p->lanes);
     for (int64_t r = 0; r < p->rows; r++)
-        for (int64_t v = 0; v < p->vectors; v++)
-            ir_store(p->c->b, mha_product_at(p, r, v), mha_number(p->c, 0, p->lanes));
+        for (int64_t v = 0; v < p->vectors; v++) ir_store(p->c->b, mha_product_at(p, r, v), zero);
 }
 
 void mha_product_hold(mha_product *p, const char *name) {

@@ -200,17 +200,22 @@ static attune_status check_codes(const attune_problem *p, at_error *err) {
                    mha_dtype_name(mha_is_quantised(p->k_dtype) ? p->k_dtype : p->v_dtype));
 }
 
-static attune_status check_integer_scores(const attune_problem *p, at_error *err) {
+static attune_status check_integer_products(const attune_problem *p, at_error *err) {
     enum { MOST_COLUMNS = 1024 }; /* a dot of codes of 16 and 8 bits is an i32 */
+    const char *const how = mha_field_word(&mha_fields[MHA_ID_integer], p->integer);
     if (!p->integer) return ATTUNE_OK;
     if (p->k_dtype != ATTUNE_I8)
-        return at_fail(err, ATTUNE_INVALID_PROBLEM, "integer=scores multiplies codes of i8, but k_dtype is %s",
+        return at_fail(err, ATTUNE_INVALID_PROBLEM, "integer=%s multiplies codes of i8, but k_dtype is %s", how,
                        mha_dtype_name(p->k_dtype));
+    if (p->integer == ATTUNE_INTEGER_ALL && p->v_dtype != ATTUNE_I8)
+        return at_fail(err, ATTUNE_INVALID_PROBLEM, "integer=all multiplies codes of i8, but v_dtype is %s",
+                       mha_dtype_name(p->v_dtype));
     if (p->head_dim > MOST_COLUMNS)
-        return at_fail(err, ATTUNE_INVALID_PROBLEM, "head_dim is %lld; with integer=scores it must be at most %d",
-                       (long long)p->head_dim, MOST_COLUMNS);
+        return at_fail(err, ATTUNE_INVALID_PROBLEM, "head_dim is %lld; with integer=%s it must be at most %d",
+                       (long long)p->head_dim, how, MOST_COLUMNS);
     if (mha_rotates_keys(p) && !p->seq_new)
-        return refuse(err, "integer=scores multiplies codes as they lie in k, but rotary_dim rotates them first");
+        return at_fail(err, ATTUNE_INVALID_PROBLEM,
+                       "integer=%s multiplies codes as they lie in k, but rotary_dim rotates them first", how);
     if (p->weights_mode)
         return refuse(err, "weights are of scores that are not computed in integers: leave out weights or integer");
     return ATTUNE_OK;
@@ -223,6 +228,6 @@ attune_status mha_check_fields(const attune_problem *p, at_error *err) {
     if (!status) status = check_v_in_k(p, err);
     if (!status) status = check_codes(p, err);
     if (!status) status = check_weights(p, err);
-    if (!status) status = check_integer_scores(p, err);
+    if (!status) status = check_integer_products(p, err);
     return status;
 }

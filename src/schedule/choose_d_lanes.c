@@ -24,6 +24,11 @@ static void choose_tiles(const attune_problem *p, const at_target *target, int64
     if (p->integer && !many) s->score_rows = s->score_rows == 1 || mha_query_planes(p) == 1 ? s->score_rows : 1;
     s->score_column_vectors = rows > 1 ? 1 : (int32_t)min_of(4, max_of(p->head_dim / s->lanes, 1));
     s->value_column_vectors = 1;
+    if (p->integer == ATTUNE_INTEGER_ALL) {
+        s->value_rows = many ? min_of(rows, 2) : 1;
+        s->value_keys = 1;
+        return;
+    }
     s->value_keys = (int32_t)min_of(4, probabilities / s->value_rows);
 }
 
@@ -43,6 +48,7 @@ static void choose_tiles_from_memory(const attune_problem *p, int64_t rows, attu
 static int32_t choose_tile(const attune_problem *p) {
     enum { ELEMENTS = 65536, LEAST = 32, MOST = 512 };
     if (p->reproducible) return mha_reproducible_kv_tile(p);
+    if (p->integer == ATTUNE_INTEGER_ALL) return MHA_INTEGER_KEYS;
     const int64_t times = mha_is_from_memory(p) ? 2 : 1;
     return power_below(max_of(min_of(times * ELEMENTS / max_of(p->head_dim, p->head_dim_v), times * MOST), LEAST));
 }

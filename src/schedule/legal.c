@@ -78,7 +78,7 @@ static attune_status check_gemm(const attune_problem *p, const attune_schedule *
 static attune_status check_q_lanes(const attune_problem *p, const attune_schedule *s, const at_target *target,
                                    at_error *err) {
     const rule rules[] = {
-        {!p->integer, "integer=scores is computed by strategy=d_lanes"},
+        {!p->integer, "integer=scores and integer=all are computed by strategy=d_lanes"},
         {s->task_row_vectors <= MAX_TASK_VECTORS, "task_row_vectors must be at most 64"},
         {s->score_row_vectors <= s->task_row_vectors && s->task_row_vectors % s->score_row_vectors == 0,
          "score_row_vectors must divide task_row_vectors"},
@@ -112,6 +112,10 @@ static attune_status check_d_lanes(const attune_problem *p, const attune_schedul
                     : "score_keys * score_rows must be at most 32 for d_lanes"},
         {s->value_rows * (int64_t)s->value_column_vectors <= MAX_D_ACCUMULATORS,
          "value_rows * value_column_vectors must be at most 32 for d_lanes"},
+        {p->integer != ATTUNE_INTEGER_ALL || s->kv_tile <= MHA_INTEGER_KEYS,
+         "kv_tile must be at most 256 with integer=all"},
+        {p->integer != ATTUNE_INTEGER_ALL || (s->value_rows <= 4 && s->value_keys == 1 && s->value_column_vectors == 1),
+         "value_rows must be at most 4 with integer=all, and value_keys and value_column_vectors 1"},
         {s->score_column_vectors <= MAX_UNROLL, "score_column_vectors must be at most 16"},
         {s->value_keys <= MAX_UNROLL, "value_keys must be at most 16"},
         {s->value_rows * (int64_t)s->value_keys <= MAX_D_ACCUMULATORS,

@@ -60,9 +60,11 @@ static void fill_numbers(const tensors *t, tensor *one, input_kind kind, bool is
 static void fill_scales(const tensors *t, tensor *one, bool is_value, input_kind kind, tool_random *random) {
     const tensor *const codes = tensors_find(t, is_value && !t->problem.v_in_k ? "v" : "k");
     const float usual = (float)(1 / code_size(t, codes, is_value));
+    /* integer=all makes NaN of negative scales of v. */
+    const bool may_be_negative = t->problem.integer != ATTUNE_INTEGER_ALL || !(is_value || t->problem.v_in_k);
     for (size_t i = 0; i < one->count; i++) {
         long double scale = usual * expf(0.3f * tool_random_normal(random));
-        if (tool_random_chance(random, 1)) scale = tool_random_chance(random, 50) ? 0 : -scale;
+        if (tool_random_chance(random, 1)) scale = tool_random_chance(random, 50) || !may_be_negative ? 0 : -scale;
         if (kind == INPUT_NONFINITE && tool_random_chance(random, 2)) scale = (long double)NAN;
         ref_store(one->info.dtype, one->data, (int64_t)i, scale);
     }
