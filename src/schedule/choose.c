@@ -1,5 +1,6 @@
 /* A good schedule without measuring. The figures behind the choices: docs/performance-lessons.md. */
 #include "base/integers.h"
+#include "problem/problem.h"
 #include "problem/problem_sight.h"
 #include "schedule/choose.h"
 #include "schedule/decide.h"
@@ -125,22 +126,38 @@ static int32_t choose_kv_tile(const attune_problem *p, const at_target *target, 
     return (int32_t)(ceil_div(keys, score_keys) * score_keys);
 }
 
-/* Vectors of rows in a task. K and V stream past once for each task: where they are too large for the second cache, or
- * are put in pairs each time, and rows are many, tasks are longer. */
+/* Whether a task does nothing once for all its stripes: K and V are read as they lie, and V is not searched. Then short
+ * tasks are as fast as long ones, and more threads have work. */
+static bool has_equal_stripes(const attune_problem *p, const at_target *target, const attune_schedule *s) {
+    const bool is_plain = p->softmax_precision == ATTUNE_F32 && p->k_dtype == ATTUNE_F32 && p->v_dtype == ATTUNE_F32;
+    return is_plain && mha_keeps_rows(p, s, target) && !p->global_tokens && !mha_has_dims(p->attn_mask_dims) &&
+           !mha_has_dims(p->attn_bias_dims);
+}
+
+/* Vectors of rows in a task, before the limits. K and V stream past once for each task: where they are too large for
+ * the second cache, or are put in pairs each time, and rows are many, tasks are longer. */
+static int64_t usual_task(const attune_problem *p, const at_target *target, const attune_schedule *s) {
+    enum { LARGE_HEAD = 96 * 1024, MANY_ROWS = 512, ONE_TILE = 1024, FEW = 4 };
+    const int64_t head = expected_keys(p) * (p->head_dim + p->head_dim_v);
+    if (has_equal_stripes(p, target, s)) {
+        /* What a stripe sees of a window, or of many tiles, is little beside their beginnings. */
+        const bool is_one = expected_keys(p) <= ONE_TILE && !mha_has_first_key(p);
+        return is_one ? s->score_row_vectors : max_of(FEW, s->score_row_vectors);
+    }
+    const bool is_large = head >= LARGE_HEAD || mha_attends_by_pairs(p, target);
+    return (is_large && expected_rows(p) >= MANY_ROWS ? 8 : 4) * (has_wide_vectors(target) ? 4 : s->score_row_vectors);
+}
+
 static int32_t choose_task(const attune_problem *p, const at_target *target, const attune_schedule *s) {
-    enum { LARGE_HEAD = 96 * 1024, MANY_ROWS = 512 };
     /* Operations of a task at most, unless it is one stripe: 1.5 to 2 ms of a core, after which a call that was
      * cancelled ends. Pairs do twice as many in that time. */
     static const double LONGEST = 200e6;
     const int64_t rows = expected_rows(p), head = expected_keys(p) * (p->head_dim + p->head_dim_v);
-    const bool is_large = head >= LARGE_HEAD || mha_attends_by_pairs(p, target);
-    const int64_t vectors =
-        (is_large && rows >= MANY_ROWS ? 8 : 4) * (has_wide_vectors(target) ? 4 : s->score_row_vectors);
     const int64_t stripe_rows = (int64_t)s->lanes * s->score_row_vectors;
     const double stripe = 2.0 * (double)head * (double)stripe_rows;
     const int64_t fit = (int64_t)((mha_attends_by_pairs(p, target) ? 2 : 1) * LONGEST / stripe);
-    const int64_t stripes =
-        min_of(min_of(vectors / s->score_row_vectors, ceil_div(rows, stripe_rows)), fit > 1 ? fit : 1);
+    const int64_t usual = usual_task(p, target, s) / s->score_row_vectors;
+    const int64_t stripes = min_of(min_of(usual, ceil_div(rows, stripe_rows)), fit > 1 ? fit : 1);
     return (int32_t)(stripes * s->score_row_vectors);
 }
 
