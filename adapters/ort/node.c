@@ -181,11 +181,37 @@ static bool check_attention(const node_source *s, const node_spec *spec, char *m
     return true;
 }
 
+/* Shapes that a call would refuse, where the model tells them. */
+static bool check_mask_shape(const node_source *s, size_t index, const char *name, char *message) {
+    graph_shape x, mask;
+    if (!source_shape(s, index, &mask)) return true;
+    if (mask.rank > 3) return refuse(message, "%s has %d dims, which attune does not support", name, mask.rank);
+    if (mask.rank > 1 || mask.dims[0] < 0 || !source_shape(s, 0, &x) || x.dims[0] < 0 || mask.dims[0] == x.dims[0])
+        return true;
+    return refuse(message, "%s is of shape [%lld] for a batch of %lld, which attune does not support", name,
+                  (long long)mask.dims[0], (long long)x.dims[0]);
+}
+
+static bool check_multi_head_shapes(const node_source *s, const node_spec *spec, char *message) {
+    static const char packed[] = "queries, keys and values that are packed into one input are not supported";
+    graph_shape q, k, bias;
+    if (!source_has_input(s, 1) || !source_has_input(s, 2)) return refuse(message, "%s", packed);
+    if (!source_shape(s, 0, &q) || !source_shape(s, 1, &k)) return true;
+    if (q.rank == 5 || k.rank == 5) return refuse(message, "%s", packed);
+    const int64_t rows = q.rank == 3 ? q.dims[1] : -1, keys = k.rank >= 3 ? k.dims[k.rank - 2] : -1;
+    if (spec->attributes.is_causal && rows > 1 && keys > rows)
+        return refuse(message,
+                      "unidirectional is 1 with %lld queries and %lld new keys; more keys than queries need one query",
+                      (long long)rows, (long long)keys);
+    return !source_shape(s, 3, &bias) || bias.type == ORT_FLOAT || refuse(message, "bias is supported for float only");
+}
+
 static bool check_multi_head(const node_source *s, const node_spec *spec, char *message) {
     if (spec->wants_weights) return refuse(message, "it has the output qk, which attune does not compute");
     if (source_has_input(s, 8) || source_has_input(s, 9))
         return refuse(message, "it has past_sequence_length or cache_indirection, which attune does not support");
-    return check_filter(s, 4, &spec->attributes, message);
+    return check_filter(s, 4, &spec->attributes, message) && check_multi_head_shapes(s, spec, message) &&
+           check_mask_shape(s, 4, "key_padding_mask", message);
 }
 
 static bool check_group_query(const node_source *s, const node_spec *spec, char *message) {
@@ -207,6 +233,7 @@ static bool check_projected(const node_source *s, const node_spec *spec, char *m
         return refuse(message, "it has past or present, which attune does not support");
     if (spec->attributes.do_rotary) return refuse(message, "do_rotary is 1, which attune does not support");
     return check_filter(s, PROJECTED_MASK, &spec->attributes, message) &&
+           check_mask_shape(s, PROJECTED_MASK, "mask_index", message) &&
            projected_sizes(s, spec->attributes.num_heads, sizes, message);
 }
 

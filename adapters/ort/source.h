@@ -5,6 +5,19 @@
 #include "node.h"
 #include "tensor.h"
 
+/* What is known of a value's shape before the model runs. */
+typedef struct graph_shape {
+    int type, rank;
+    int64_t dims[TENSOR_MAX_RANK];      /* -1: unknown */
+    const char *names[TENSOR_MAX_RANK]; /* of unknown dims; "" if there is none. Dims of one name are equal */
+} graph_shape;
+
+/* False if the type is no tensor's, or the rank is unknown, 0, or more than TENSOR_MAX_RANK. */
+bool source_shape_of_type(const ort_api *api, const ort_type_info *type, graph_shape *shape);
+
+/* The same of an input; false if it is not there, too. Names of dims are those of a graph's node only. */
+bool source_shape(const node_source *source, size_t index, graph_shape *shape);
+
 /* The value of an attribute. False if the node has none of this name and kind. */
 bool source_whole(const node_source *source, const char *name, int64_t *value);
 bool source_real(const node_source *source, const char *name, float *value);

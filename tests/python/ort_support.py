@@ -31,9 +31,9 @@ def session(model, entry=None, threads=0, options=None, blocks=True):
     return onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
 
 
-def model(op, inputs, outputs, domain="", opset=17, **attributes):
+def model(op, inputs, outputs, domain="", opset=17, is_fixed=False, **attributes):
     """A serialised model of one node. inputs: names and arrays, None for one that is left out; outputs: names
-    and element types, a dict or pairs, "" for one that is left out. Dims of inputs are left open."""
+    and element types, a dict or pairs, "" for one that is left out. Dims of inputs are left open, or those of the arrays if is_fixed."""
     outputs = list(outputs.items() if isinstance(outputs, dict) else outputs)
     present = {name: array for name, array in inputs.items() if array is not None}
     names = list(inputs)
@@ -41,7 +41,7 @@ def model(op, inputs, outputs, domain="", opset=17, **attributes):
         names.pop()
     node = helper.make_node(op, [name if name in present else "" for name in names],
                             [name for name, _ in outputs], name="the_node", domain=domain, **attributes)
-    values = [helper.make_tensor_value_info(name, TYPES[array.dtype], [None] * array.ndim)
+    values = [helper.make_tensor_value_info(name, TYPES[array.dtype], array.shape if is_fixed else [None] * array.ndim)
               for name, array in present.items()]
     results = [helper.make_tensor_value_info(name, kind, None) for name, kind in outputs if name]
     graph = helper.make_graph([node], "one_node", values, results)

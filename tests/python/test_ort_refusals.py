@@ -177,9 +177,40 @@ def test_causality_with_more_keys_than_queries(entry):
 
 @pytest.mark.parametrize("entry", support.ENTRIES)
 def test_masks_of_lengths_and_starts(entry):
-    given = MULTI_HEAD["prefix"][0] | {"key_padding_mask": np.array([7, 4, 0, 7, 14, 0, 7, 14], np.int32)}
+    given = MULTI_HEAD["prefix"][0] | {"key_padding_mask": STARTS}
     with pytest.raises(onnxruntime.capi.onnxruntime_pybind11_state.NotImplemented, match=r"\[3 \* batch \+ 2\]"):
         support.session(multi_head(given), entry).run(None, support.feeds(given))
+
+
+STARTS = np.array([7, 4, 0, 7, 14, 0, 7, 14], np.int32)
+PACKED = {"query": np.random.default_rng(3).standard_normal((2, 7, 3, 3, 16), dtype=np.float32)}
+KNOWN = {
+    "causality": (multi_head_inputs(queries=5, keys=9), {"unidirectional": 1}, "5 queries and 9 new keys"),
+    "starts": (multi_head_inputs(key_padding_mask=STARTS), {}, r"key_padding_mask is of shape \[8\] for a batch of 2"),
+    "packed": (PACKED, {}, "packed into one input"),
+}
+
+
+def outcome(session, given):
+    """What a run gives, or the error that it is: some of these ONNX Runtime's own kernel refuses as well."""
+    try:
+        return session.run(None, support.feeds(given))[0]
+    except onnxruntime.capi.onnxruntime_pybind11_state.RuntimeException as error:
+        return str(error)
+    except onnxruntime.capi.onnxruntime_pybind11_state.InvalidArgument as error:
+        return str(error)
+
+
+@pytest.mark.parametrize("name", KNOWN)
+def test_shapes_that_the_model_tells(name):
+    """What a call would refuse is left to stock before, or the session is refused."""
+    given, attributes, sentence = KNOWN[name]
+    model = multi_head(given, is_fixed=True, **attributes)
+    with pytest.raises(Exception, match=sentence):
+        support.session(model, "ops")
+    before = support.ran("MultiHeadAttention")
+    np.testing.assert_array_equal(outcome(support.session(model, "ep"), given), outcome(support.session(model), given))
+    assert support.ran("MultiHeadAttention") == before
 
 
 @pytest.mark.parametrize("entry", support.ENTRIES)
