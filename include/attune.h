@@ -236,6 +236,7 @@ typedef enum attune_weights_mode {
  *                          are written where k and v are
  *     [rotary_dim]         cos, sin [batch or 1, rotary_positions, rotary_dim / 2] of dtype
  *     [has_position_ids]   position_ids i32 [batch, seq_q], ragged [1, total_q]
+ *     [qk_norm_eps]        q_norm, k_norm [head_dim] of dtype; no k_norm with kv_projected
  *     [weights_mode]       weights [batch, num_heads, seq_q, seq_kv] of dtype; with weights_average
  *                          [batch, 1, seq_q, seq_kv]. Not ragged
  *     [has_row_ids]        row_ids i32 [num_rows]: the rows of q that are wanted; weights then have num_rows rows
@@ -336,7 +337,8 @@ typedef struct attune_problem {
     /* The block. Without embed_dim the fields below are ignored; op = weights, rotary and merge refuse embed_dim.
      * With it, head_dim may be 0: it is then embed_dim / num_heads, which must divide. dtype is that of x, x_kv, x_v
      * and out. Low-rank keys have no order: low_rank goes with no causality, window, ALiBi, mask, kv_lens, rotary,
-     * cache, ragged batch or dynamic seq_kv. All widths, num_heads * head_dim among them, are at most 262144. */
+     * cache, ragged batch or dynamic seq_kv, and not with qk_norm_eps. All widths, num_heads * head_dim among them,
+     * are at most 262144. */
     int64_t embed_dim;     /* columns of x; 0 = attention alone */
     int64_t kv_embed_dim;  /* columns of x_kv; 0 = embed_dim; a value other than embed_dim makes is_cross 1 */
     int64_t v_embed_dim;   /* columns of x_v; 0 = there is no x_v */
@@ -353,6 +355,9 @@ typedef struct attune_problem {
     int reserved;          /* 0 */
     attune_integer integer;
     attune_q_planes q_planes; /* used only with integer */
+    double qk_norm_eps;    /* 0 = none, else from 1e-12 to 1: rows of q and k are normalised before they are rotated, as
+                            * in Qwen3 and Gemma 3: x * q_norm / sqrt(mean of x^2 + qk_norm_eps). Where keys are
+                            * appended, only k_new is: cached keys, and those of kv_projected, are so already */
 } attune_problem;
 
 /* A NaN: "use 1 / sqrt(head_dim)". */
@@ -626,6 +631,8 @@ typedef struct attune_arguments {
     size_t workspace_bytes;
     double softmax_scale;        /* with has_softmax_scale: within +-1e38; ATTUNE_DEFAULT_SCALE, as initialised, is
                                   * 1 / sqrt(head_dim) */
+    const void *q_norm, *k_norm; /* with qk_norm_eps: the factors themselves; where a model stores w and means 1 + w, as
+                                  * Gemma does, add 1 */
 } attune_arguments;
 
 /* Sets sizes and strides to those of `problem`, and pointers to NULL. Sizes that the problem leaves open or does not

@@ -16,7 +16,7 @@ typedef struct view {
 typedef struct reading {
     const attune_problem *p;
     view q, k, v, out, lse, mask, bias, slopes, sinks, kv_lens, offsets, cu_q, cu_kv, table, k_new, v_new, cos, sin,
-        position_ids, row_ids, weights, parts, parts_lse, k_scale, v_scale;
+        position_ids, row_ids, weights, parts, parts_lse, k_scale, v_scale, q_norm, k_norm;
     int64_t heads, group, dim, dim_v, seq_q, seq_kv, seq_new;
     double scale;
     bool is_double;                                  /* the arithmetic is f64 */
@@ -78,6 +78,8 @@ static reading read_call(const ref_call *c) {
         .parts_lse = find(c, "parts_lse"),
         .k_scale = find(c, "k_scale"),
         .v_scale = find(c, "v_scale"),
+        .q_norm = find(c, "q_norm"),
+        .k_norm = find(c, "k_norm"),
         .heads = a->num_heads,
         .group = a->num_kv_heads ? a->num_heads / a->num_kv_heads : 1,
         .dim = p->head_dim,
@@ -164,8 +166,12 @@ static int64_t new_place(const entry *e, const view *fresh, int64_t head, int64_
     return place(fresh->tensor, e->q_batch, head, e->first_q + n, 0);
 }
 
-/* Keys that an earlier call has left in a cache. */
-static bool has_rotated_keys(const attune_problem *p) { return p->seq_new || p->kv_projected; }
+/* Keys that an earlier call has left in a cache, normalised and rotated if the problem says so. */
+static bool has_finished_keys(const attune_problem *p) { return p->seq_new || p->kv_projected; }
+/* Whether there are scores of keys beyond an entry's last: of stored ones that this call leaves as they are. */
+static bool has_more_keys(const attune_problem *p) {
+    return !p->page_size && ((!p->rotary_dim && p->qk_norm_eps == 0) || has_finished_keys(p));
+}
 
 /* ---- Who sees whom ---- */
 
@@ -216,8 +222,7 @@ void ref_mark_seen(const ref_call *call, const ref_seen *seen) {
     const bool sees_all = r.p->weights_mode == ATTUNE_WEIGHTS_SCALED || r.p->weights_mode == ATTUNE_WEIGHTS_CAPPED;
     for (int64_t b = 0; b < call->arguments->batch; b++) {
         const entry e = open_entry(&r, b);
-        const int64_t keys =
-            sees_all && !r.p->page_size && (!r.p->rotary_dim || has_rotated_keys(r.p)) ? r.seq_kv : e.keys;
+        const int64_t keys = sees_all && has_more_keys(r.p) ? r.seq_kv : e.keys;
         for (int64_t kv_head = 0; kv_head * r.group < r.heads; kv_head++)
             for (int64_t j = 0; j < keys; j++) {
                 bool is_seen = sees_all;

@@ -282,11 +282,33 @@ static bool put_together(const block *b, precision in, const long double *heads,
     }
 }
 
+/* Rows that will be normalised: how long they become at most, and how many times their loss becomes larger. */
+static void measure_normalised(const block *b, const char *weights, const long double *data, int64_t rows,
+                               double *longest, double *loss) {
+    const attune_tensor *const t = find(b->call, weights);
+    double largest = 0, gain = 0;
+    for (int64_t c = 0; t && c < b->dim; c++)
+        largest = larger_finite(largest, fabs((double)ref_load(t->dtype, data_of(b->call, t), c)));
+    for (int64_t row = 0; t && data && row < rows; row++) {
+        double squares = 0;
+        for (int64_t c = 0; c < b->dim; c++) squares += (double)(data[row * b->dim + c] * data[row * b->dim + c]);
+        gain = larger_finite(gain, largest / sqrt(squares / (double)b->dim + b->call->problem->qk_norm_eps));
+    }
+    *longest = sqrt((double)b->dim) * largest;
+    *loss *= gain;
+}
+
 /* The projected rows; checks of the caches add their contents. */
 static void measure(const block *b, ref_block_scale *scale) {
     const long double *const keys = b->keys_low ? b->k_low : b->k, *const values = b->keys_low ? b->v_low : b->v;
     const int64_t tokens = b->keys_low ? b->call->problem->low_rank : keys ? b->inputs[PROJECT_K]->dims[1] : 0;
     const int64_t rows = b->entries * b->kv_heads * tokens;
+    if (b->call->problem->qk_norm_eps > 0) {
+        measure_normalised(b, "q_norm", b->q, b->entries * b->heads * b->tokens, &scale->q_row, &scale->q_loss);
+        measure_normalised(b, "k_norm", keys, rows, &scale->k_row, &scale->k_loss);
+        scale->value = longest_row(values, values ? rows * b->dim_v : 0, 1);
+        return;
+    }
     scale->q_row = longest_row(b->q, b->entries * b->heads * b->tokens, b->dim);
     scale->k_row = longest_row(keys, rows, b->dim);
     scale->value = values ? longest_row(values, rows * b->dim_v, 1) : longest_row(keys, rows * b->dim, 1);

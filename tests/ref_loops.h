@@ -46,10 +46,23 @@ static void NAME(code_query)(const reading *r, REAL *row) {
         row[c] = (REAL)((usable ? rint(divided(&as_query, row[c], scale)) : 0) * scale);
 }
 
+/* Divides a row by the root of its mean square, and multiplies it by the weights. A mean beyond the arithmetic's range
+ * is infinite. */
+static void NAME(normalise)(const reading *r, const view *weights, REAL *row) {
+    if (!weights->tensor) return;
+    REAL squares = 0;
+    for (int64_t c = 0; c < r->dim; c++) squares += row[c] * row[c];
+    if (!r->is_double && squares > (REAL)FLT_MAX) squares = (REAL)INFINITY;
+    const REAL root = sqrt(squares / (REAL)r->dim + (REAL)r->p->qk_norm_eps);
+    for (int64_t c = 0; c < r->dim; c++)
+        row[c] = row[c] / root * (REAL)ref_load(weights->tensor->dtype, weights->data, c * weights->tensor->strides[0]);
+}
+
 static void NAME(load_query)(const reading *r, const entry *e, int64_t head, int64_t i, REAL *row) {
     NAME(load_row)(row, &r->q, place(r->q.tensor, e->q_batch, head, e->first_q + i, 0), r->dim);
     const int64_t position =
         r->position_ids.tensor ? integer_at(&r->position_ids, e->q_batch, e->first_q + i) : e->base + i;
+    NAME(normalise)(r, &r->q_norm, row);
     if (r->p->rotary_dim) NAME(rotate)(r, e->number, position, row);
     for (int64_t c = 0; r->q_rounding && c < r->dim; c++) row[c] = (REAL)ref_rounded(r->q_rounding, row[c]);
     if (r->p->integer) NAME(code_query)(r, row);
@@ -85,7 +98,9 @@ static void NAME(load_key)(const reading *r, const entry *e, int64_t kv_head, in
         NAME(load_row)(row, &r->k_new, new_place(e, &r->k_new, kv_head, n), r->dim);
     else
         NAME(load_scaled)(r, e, &r->k, &r->k_scale, kv_head, j, row, r->dim);
-    if (r->p->rotary_dim && (is_new || !has_rotated_keys(r->p))) {
+    const bool is_raw = is_new || !has_finished_keys(r->p);
+    if (is_raw) NAME(normalise)(r, &r->k_norm, row);
+    if (r->p->rotary_dim && is_raw) {
         int64_t position = j;
         if (r->position_ids.tensor) position = integer_at(&r->position_ids, e->q_batch, e->first_q + (is_new ? n : j));
         NAME(rotate)(r, e->number, position, row);
@@ -240,7 +255,7 @@ static void NAME(attend)(const reading *r, const entry *e, int64_t kv_head, REAL
     row = {.query = buffers[2], .dots = buffers[3], .scores = buffers[4], .shares = buffers[5], .totals = buffers[6]};
     /* Scores of hidden keys are weights like any other in some modes, and only then exist beyond the entry's keys:
      * where there are such keys, as stored. Elsewhere their products count as 0. */
-    const bool has_more = result->weights && !r->p->page_size && (!r->p->rotary_dim || has_rotated_keys(r->p));
+    const bool has_more = result->weights && has_more_keys(r->p);
     const int64_t scored = has_more ? r->weights.tensor->dims[3] : e->keys;
     for (int64_t j = scored; result->weights && j < r->weights.tensor->dims[3]; j++) row.dots[j] = 0;
     for (int64_t j = 0; j < scored; j++) {

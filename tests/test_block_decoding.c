@@ -78,6 +78,8 @@ static void open_call(decoding *d) {
     d->call.packed_weights = whole->packed_weights;
     d->call.cos = whole->cos;
     d->call.sin = whole->sin;
+    d->call.q_norm = whole->q_norm;
+    d->call.k_norm = whole->k_norm;
     d->call.sinks = whole->sinks;
     d->call.alibi_slopes = whole->alibi_slopes;
     d->call.rotary_batch_stride = whole->rotary_batch_stride;
@@ -194,6 +196,7 @@ static void test_chosen_schedules(void **state) {
         "embed_dim=40,num_heads=4,num_kv_heads=2,out_dim=17,rotary_dim=8",
         "embed_dim=40,num_heads=4,num_kv_heads=1,rotary_dim=6,rotary_interleaved=1",
         "embed_dim=33,num_heads=3,window_left=6,logits_soft_cap=4",
+        "embed_dim=40,num_heads=4,num_kv_heads=2,head_dim=12,rotary_dim=12,qk_norm_eps=1e-6",
         "embed_dim=40,num_heads=4,k_dtype=f16,v_dtype=bf16,rotary_dim=4",
         "embed_dim=24,num_heads=1,v_in_k=1,head_dim_v=9",
         "embed_dim=40,num_heads=4,rotary_dim=10,position_ids=1,sinks=1",
@@ -221,6 +224,7 @@ static void test_either_strategy(void **state) {
         "embed_dim=40,num_heads=4,num_kv_heads=2,rotary_dim=10,k_dtype=f16,v_dtype=f16",
         "embed_dim=70,num_heads=3,num_kv_heads=1,head_dim=21,head_dim_v=13,window_left=20,logits_soft_cap=4",
         "embed_dim=40,num_heads=1,dtype=f64",
+        "embed_dim=40,num_heads=2,head_dim=24,qk_norm_eps=0.5",
     };
     attune_context *context = tensors_context(NULL, 2);
     for (size_t i = 0; i < sizeof problems / sizeof *problems; i++)

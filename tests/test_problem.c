@@ -37,6 +37,7 @@ static void test_text_round_trip(void **state) {
         "num_heads=1,seq_q=4,seq_kv=6,head_dim=8,k_dtype=i8,v_dtype=i8,k_scales=token,k_scale_strides=8:8:1",
         "op=rotary,num_heads=2,seq_q=4,seq_kv=4,head_dim=8,causal_offset=3,rotary_dim=8",
         "op=merge,num_heads=2,seq_q=4,seq_kv=4,head_dim=8,lse=1,num_parts=3",
+        "num_heads=1,seq_q=4,seq_kv=6,head_dim=8,softmax_scale=0.1,qk_norm_eps=1e-06",
     };
     for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) {
         const attune_problem problem = problem_parsed(texts[i]);
@@ -252,6 +253,9 @@ static void test_contradictions(void **state) {
         {"embed_dim=8,seq_q=4,reproducible=1,k_dtype=i8", "k_dtype is i8, but codes are those of a cache"},
         {"embed_dim=8,seq_q=4,reproducible=1,v_dtype=f8", "v_dtype is f8, but codes are those of a cache"},
         {"seq_q=4,head_dim=4,v_in_k=1,rotary_dim=2", "v_in_k and rotary_dim = 2 do not go together"},
+        {"seq_q=4,head_dim=4,v_in_k=1,qk_norm_eps=0.5", "v_in_k and qk_norm_eps = 0.5 do not go together"},
+        {"seq_q=4,head_dim=4,qk_norm_eps=2", "qk_norm_eps is 2; it must be 0, or from 1e-12 to 1"},
+        {"seq_q=4,head_dim=4,kv_dtype=i8,qk_norm_eps=1e-6", "but keys are normalised before they become codes"},
         {"ragged=1,head_dim=4,weights=softmax", "weights are for batches of equal lengths"},
         {"op=weights,ragged=1,head_dim=4", "weights are for batches of equal lengths"},
         {"op=weights,seq_q=4,head_dim=4,seq_new=1", "seq_new is 1, but op=weights appends nothing"},

@@ -112,6 +112,8 @@ static void test_key(void **state) {
         "rotary_dim=8",
         "rotary_dim=8,rotary_interleaved=1",
         "rotary_dim=8,position_ids=1",
+        "qk_norm_eps=1e-6",
+        "qk_norm_eps=1e-5",
         "weights=scaled",
         "weights=softmax",
         "weights=softmax,weights_average=1",

@@ -35,6 +35,7 @@ static const char *const problems[] = {
     "op=weights,seq_q=3,seq_kv=9,head_dim=8,row_ids=1,num_rows=dynamic,rotary_dim=4,rotary_interleaved=1",
     "op=weights,seq_q=3,seq_kv=9,head_dim=8,weights=scaled",
     "op=rotary,batch=2,num_heads=3,seq_q=dynamic,head_dim=8,rotary_dim=4,position_ids=1",
+    "seq_q=3,seq_kv=9,head_dim=8,seq_new=3,qk_norm_eps=1e-6",
     "op=merge,batch=2,num_heads=3,seq_q=5,head_dim=8,num_parts=4,lse=1",
     "batch=2,embed_dim=12,num_heads=6,num_kv_heads=2,seq_q=5,lse=1,attn_mask=bqk,w_dtype=bf16",
     "batch=2,embed_dim=12,kv_embed_dim=7,v_embed_dim=5,out_dim=9,num_heads=3,seq_q=dynamic,seq_kv=dynamic,dtype=f16",

@@ -37,6 +37,7 @@ class Arguments(Structure):
         + [(name, c_int64 * 3) for name in ("x_strides", "x_kv_strides", "x_v_strides")]
         + [(name, c_void_p) for name in ("packed_weights", "keys_low", "values_low", "workspace")]
         + [("workspace_bytes", c_size_t), ("softmax_scale", c_double)]
+        + [(name, c_void_p) for name in ("q_norm", "k_norm")]
     )
 
 

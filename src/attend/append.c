@@ -70,17 +70,17 @@ static void append_row(mha_context *c, const mha_row *source, const mha_row *tar
         mha_copy_row(c, source, target, 0, columns);
 }
 
-/* Codes are made of rotated rows, so the row is rotated into scratch first. */
-static void append_rotated(mha_context *c, const mha_entry *e, const ir_expr *position, const mha_row *source,
-                           const mha_row *target, const ir_access *scale) {
+/* Codes are made of prepared rows, so the row is prepared in scratch first. */
+static void append_prepared(mha_context *c, const mha_entry *e, const ir_expr *position, const mha_row *source,
+                            const mha_row *target, const ir_access *scale) {
     const int64_t columns = c->p->head_dim;
     if (!mha_is_quantised(c->p->k_dtype)) {
-        mha_rotate_row(c, e->number, position, source, target);
+        mha_prepare_row(c, MHA_K_NORM, e->number, position, source, target);
         return;
     }
-    const ir_buffer *rotated = ir_scratch(c->b, "rotated", c->elem, 2, (int64_t[]){1, columns});
-    const mha_row row = {rotated, {ir_idx(c->b, 0)}, NULL};
-    mha_rotate_row(c, e->number, position, source, &row);
+    const ir_buffer *prepared = ir_scratch(c->b, "rotated", c->elem, 2, (int64_t[]){1, columns});
+    const mha_row row = {prepared, {ir_idx(c->b, 0)}, NULL};
+    mha_prepare_row(c, MHA_K_NORM, e->number, position, source, &row);
     append_row(c, &row, target, scale, c->p->k_scales, columns);
 }
 
@@ -93,8 +93,9 @@ static void append_token(mha_context *c, const mha_entry *e, const ir_expr *kv_h
     const mha_kv_row row = mha_kv_row_at(c, e, kv_head, key);
     const mha_row k = mha_kv_row_of(c, c->k, &row), v = mha_kv_row_of(c, c->v, &row);
     const ir_access *k_scale = mha_scale_access(c, MHA_K_SCALE, &row);
-    if (p->rotary_dim)
-        append_rotated(c, e, mha_token_position(c, e, token, key), &k_new, &k, k_scale);
+    const ir_expr *position = p->rotary_dim ? mha_token_position(c, e, token, key) : NULL;
+    if (mha_prepares(p))
+        append_prepared(c, e, position, &k_new, &k, k_scale);
     else
         append_row(c, &k_new, &k, k_scale, p->k_scales, p->head_dim);
     if (p->v_in_k) return;

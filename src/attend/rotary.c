@@ -1,8 +1,8 @@
 /* Rotary position embedding (Su et al., "RoFormer", 2021): pairs of columns are rotated by an angle that the position
- * gives.
+ * gives. A problem may have rows normalised before (qk_norm.c), or normalised alone.
  *
- * Attention has q rotated into shared memory once, unrounded, and k as well unless keys are appended. That phase costs
- * a pass over both, but every task reads them many times. Rotated keys lie without pages, entry by entry, because
+ * Attention has q prepared in shared memory once, unrounded, and k as well unless keys are appended. That phase costs a
+ * pass over both, but every task reads them many times. Prepared keys lie without pages, entry by entry, because
  * entries may share pages and yet differ in cos, sin and positions. */
 #include "attend/phases.h"
 #include "nest/pairs.h"
@@ -11,7 +11,8 @@
 
 typedef struct rotation {
     const ir_expr *number, *position;
-    const mha_row *source, *target;
+    const mha_normalised *source;
+    const mha_row *target;
 } rotation;
 
 /* cos or sin of the pairs from `pair` on. */
@@ -50,7 +51,7 @@ static void rotate_halves(mha_context *c, const rotation *r, int64_t half) {
     MHA_COLUMNS(c, d, half, c->lanes) {
         const ir_expr *const column[2] = {d.at, ir_plus(c->b, d.at, half)};
         const ir_expr *x[2];
-        for (int i = 0; i < 2; i++) x[i] = mha_load(c, mha_row_access(c, r->source, column[i], d.lanes));
+        for (int i = 0; i < 2; i++) x[i] = mha_normalised_load(c, r->source, column[i], d.lanes);
         const ir_expr *sin = cached(c, MHA_SIN, r, d.at, d.lanes), *cos = cached(c, MHA_COS, r, d.at, d.lanes);
         rotate(c, cos, sin, x);
         store_halves(c, r->target, column, x);
@@ -67,7 +68,7 @@ static void rotate_neighbours(mha_context *c, const rotation *r, int64_t half) {
             side[l % 2][l / 2] = (uint8_t)l;
             both[l] = (uint8_t)(l / 2 + l % 2 * d.lanes);
         }
-        const ir_expr *pairs = ir_let(b, "pairs", mha_load(c, mha_row_access(c, r->source, column, 2 * d.lanes)));
+        const ir_expr *pairs = ir_let(b, "pairs", mha_normalised_load(c, r->source, column, 2 * d.lanes));
         const ir_expr *x[2];
         for (int i = 0; i < 2; i++) x[i] = ir_shuffle(b, pairs, pairs, d.lanes, side[i]);
         const ir_expr *sin = cached(c, MHA_SIN, r, d.at, d.lanes), *cos = cached(c, MHA_COS, r, d.at, d.lanes);
@@ -81,19 +82,23 @@ static void rotate_neighbours(mha_context *c, const rotation *r, int64_t half) {
     }
 }
 
-void mha_rotate_row(mha_context *c, const ir_expr *number, const ir_expr *position, const mha_row *source,
-                    const mha_row *target) {
-    const rotation r = {number, position, source, target};
+static void rotate_columns(mha_context *c, const rotation *r) {
     if (c->p->rotary_interleaved)
-        rotate_neighbours(c, &r, c->p->rotary_dim / 2);
+        rotate_neighbours(c, r, c->p->rotary_dim / 2);
     else
-        rotate_halves(c, &r, c->p->rotary_dim / 2);
-    mha_copy_row(c, source, target, c->p->rotary_dim, c->p->head_dim);
+        rotate_halves(c, r, c->p->rotary_dim / 2);
+}
+
+void mha_prepare_row(mha_context *c, mha_tensor_id norm, const ir_expr *number, const ir_expr *position,
+                     const mha_row *source, const mha_row *target) {
+    const mha_normalised row = mha_normalised_open(c, norm, source);
+    if (position) rotate_columns(c, &(rotation){number, position, &row, target});
+    mha_normalised_copy(c, &row, target, position ? c->p->rotary_dim : 0, c->p->head_dim);
 }
 
 /* ---- Queries ---- */
 
-static void rotate_queries(mha_context *c, const ir_buffer *source, const ir_buffer *target) {
+static void prepare_queries(mha_context *c, const ir_buffer *source, const ir_buffer *target) {
     ir_builder *b = c->b;
     IR_PHASE(b) {
         const ir_expr *number = ir_parallel(b, "entry", c->params.size[MHA_BATCH]);
@@ -101,19 +106,20 @@ static void rotate_queries(mha_context *c, const ir_buffer *source, const ir_buf
         const ir_expr *task = ir_parallel(b, "task", mha_row_tasks(c, c->params.size[MHA_SEQ_Q]));
         const mha_entry e = mha_entry_open(c, number);
         MHA_ROWS(c, query, task, e.seq_q) {
-            const ir_expr *position = mha_token_position(c, &e, query, ir_add(b, e.base, query));
+            const ir_expr *position =
+                c->p->rotary_dim ? mha_token_position(c, &e, query, ir_add(b, e.base, query)) : NULL;
             const ir_expr *token = ir_add(b, e.first_q, query);
             const mha_row from = {source, {e.batch, head, token}, NULL}, to = {target, {e.batch, head, token}, NULL};
-            mha_rotate_row(c, number, position, &from, &to);
+            mha_prepare_row(c, MHA_Q_NORM, number, position, &from, &to);
         }
     }
 }
 
-void mha_rotary_op(mha_context *c) { rotate_queries(c, c->q, c->out); }
+void mha_rotary_op(mha_context *c) { prepare_queries(c, c->q, c->out); }
 
 /* ---- Keys ---- */
 
-static void rotate_keys(mha_context *c) {
+static void prepare_keys(mha_context *c) {
     ir_builder *b = c->b;
     IR_PHASE(b) {
         const ir_expr *number = ir_parallel(b, "entry", c->params.size[MHA_BATCH]);
@@ -121,28 +127,30 @@ static void rotate_keys(mha_context *c) {
         const ir_expr *task = ir_parallel(b, "task", mha_row_tasks(c, c->params.size[MHA_SEQ_KV]));
         const mha_entry e = mha_entry_open(c, number);
         MHA_ROWS(c, key, task, e.seq_kv) {
-            const ir_expr *position = mha_token_position(c, &e, key, key);
+            const ir_expr *position = c->p->rotary_dim ? mha_token_position(c, &e, key, key) : NULL;
             const mha_kv_row row = mha_kv_row_at(c, &e, kv_head, key);
-            const mha_row from = mha_kv_row_of(c, c->unrotated_k, &row), to = mha_kv_row_of(c, c->k, &row);
-            mha_rotate_row(c, number, position, &from, &to);
+            const mha_row from = mha_kv_row_of(c, c->given_k, &row), to = mha_kv_row_of(c, c->k, &row);
+            mha_prepare_row(c, MHA_K_NORM, number, position, &from, &to);
         }
     }
 }
 
-void mha_rotary_shared(mha_context *c) {
+void mha_prepare_shared(mha_context *c) {
     const mha_params *params = &c->params;
+    const bool is_rotated = c->p->rotary_dim != 0;
     if (ir_failed(c->b)) return;
-    c->unrotated_q = c->q;
-    c->unrotated_k = c->k;
-    c->q = ir_shared(c->b, "rotated_q", c->q_elem, 4, c->q->dims);
-    if (!c->rotates_keys) return;
+    c->given_q = c->q;
+    c->given_k = c->k;
+    c->q = ir_shared(c->b, is_rotated ? "rotated_q" : "normalised_q", c->q_elem, 4, c->q->dims);
+    if (!c->prepares_keys) return;
     const ir_expr *const linear[] = {params->size[MHA_BATCH], params->size[MHA_KV_HEADS], params->size[MHA_SEQ_KV],
                                      params->size[MHA_HEAD_DIM]};
     c->k_is_linear = c->p->page_size > 0;
-    c->k = ir_shared(c->b, "rotated_k", c->k_elem, 4, c->k_is_linear ? linear : c->k->dims);
+    const char *name = is_rotated ? "rotated_k" : "normalised_k";
+    c->k = ir_shared(c->b, name, c->k_elem, 4, c->k_is_linear ? linear : c->k->dims);
 }
 
-void mha_rotary(mha_context *c) {
-    rotate_queries(c, c->unrotated_q, c->q);
-    if (c->rotates_keys) rotate_keys(c);
+void mha_prepare(mha_context *c) {
+    prepare_queries(c, c->given_q, c->q);
+    if (c->prepares_keys) prepare_keys(c);
 }

@@ -43,7 +43,7 @@ static bool shows_hidden_keys(const weights *w) {
 }
 
 /* Whether c->k has keys beyond those of the entry: pages may not exist there, and this kernel rotates no such keys. */
-static bool has_keys_beyond(const weights *w) { return !w->c->p->page_size && !w->c->rotates_keys; }
+static bool has_keys_beyond(const weights *w) { return !w->c->p->page_size && !w->c->prepares_keys; }
 
 /* Where the last query of a band sees most keys, slices of keys beyond those are not multiplied. */
 static const ir_expr *limit_of(const weights *w) {

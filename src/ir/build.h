@@ -93,6 +93,7 @@ static inline bool ir_is(const ir_expr *x, int64_t value) { return ir_is_const(x
 
 static inline const ir_expr *ir_abs(ir_builder *b, const ir_expr *x) { return ir_apply(b, IR_ABS, x, NULL, NULL); }
 static inline const ir_expr *ir_rint(ir_builder *b, const ir_expr *x) { return ir_apply(b, IR_RINT, x, NULL, NULL); }
+static inline const ir_expr *ir_sqrt(ir_builder *b, const ir_expr *x) { return ir_apply(b, IR_SQRT, x, NULL, NULL); }
 
 /* Indices: x + y, x * y, and x / y rounded up, y > 0. */
 static inline const ir_expr *ir_plus(ir_builder *b, const ir_expr *x, int64_t y) { return ir_add(b, x, ir_idx(b, y)); }

@@ -29,8 +29,8 @@ static void share_low_rank(mha_block *block, const ir_expr *tokens) {
 static void share_keys(mha_block *block, const ir_expr *tokens) {
     mha_context *c = block->c;
     const attune_problem *p = c->p;
-    const bool rotates_later = p->rotary_dim && p->is_ragged;
-    block->k = share(c, "projected_k", rotates_later ? c->elem : c->k_elem, MHA_KV_HEADS, tokens, p->head_dim);
+    const bool is_prepared_later = mha_prepares(p) && p->is_ragged;
+    block->k = share(c, "projected_k", is_prepared_later ? c->elem : c->k_elem, MHA_KV_HEADS, tokens, p->head_dim);
     if (!p->v_in_k) block->v = share(c, "projected_v", c->v_elem, MHA_KV_HEADS, tokens, p->head_dim_v);
     c->k = block->k;
     c->v = p->v_in_k ? block->k : block->v;
@@ -76,8 +76,8 @@ void mha_block_shared(mha_block *block, mha_context *c) {
     mha_pack_layout_of(p, &block->layout);
     for (int i = 0; i < MHA_NUM_PROJECTIONS; i++) narrow_groups(c, &block->layout.section[i]);
     const ir_expr *queries = c->params.tensor[MHA_X]->dims[1];
-    const bool rotates_later = p->rotary_dim && p->is_ragged;
-    c->q = block->q = share(c, "projected_q", rotates_later ? c->elem : c->q_elem, MHA_HEADS, queries, p->head_dim);
+    const bool is_prepared_later = mha_prepares(p) && p->is_ragged;
+    c->q = block->q = share(c, "projected_q", is_prepared_later ? c->elem : c->q_elem, MHA_HEADS, queries, p->head_dim);
     const ir_elem heads = c->projects_by_pairs ? IR_BF16 : c->elem;
     if (!p->no_out_projection) c->out = share(c, "heads", heads, MHA_HEADS, queries, p->head_dim_v);
     if (p->kv_projected) return;

@@ -33,11 +33,14 @@ static const ir_access *input_at(mha_context *c, const mha_gemm *g, const mha_to
 
 /* ---- A row of the product ---- */
 
-/* The place of one token's heads: target[…, head, …]; they are rotated by `position` unless that is NULL. */
+/* The place of one token's heads: target[…, head, …]; they are prepared with the weights `norm` and `position`, or
+ * copied. */
 typedef struct heads {
     mha_row target;
     int64_t dim, padding; /* columns of the head, and columns of 0 after it */
     const ir_expr *entry, *position;
+    mha_tensor_id norm;
+    bool is_prepared;
 } heads;
 
 static const ir_expr *num_heads(mha_context *c, const mha_pack_section *s, int64_t dim, const ir_expr *column_group) {
@@ -63,8 +66,8 @@ static void store_heads(mha_context *c, const mha_pack_section *s, const ir_expr
         const mha_row source = {from->buffer, {from->index[0]}, ir_times(b, n, h->dim)};
         mha_row target = h->target;
         target.index[1] = ir_let(b, "head", ir_add(b, ir_times(b, column_group, s->heads), n));
-        if (h->position)
-            mha_rotate_row(c, h->entry, h->position, &source, &target);
+        if (h->is_prepared)
+            mha_prepare_row(c, h->norm, h->entry, h->position, &source, &target);
         else
             mha_copy_row(c, &source, &target, 0, h->dim);
         store_padding(c, h, &target);
@@ -73,6 +76,8 @@ static void store_heads(mha_context *c, const mha_pack_section *s, const ir_expr
 
 static heads query_heads(mha_context *c, const mha_block *block, const mha_token *t) {
     heads h = {.target = {block->q, {t->entry, NULL, t->token}, NULL}, .dim = c->p->head_dim, .entry = t->entry};
+    h.is_prepared = mha_prepares(c->p) && !c->p->is_ragged;
+    h.norm = MHA_Q_NORM;
     if (!c->p->rotary_dim || c->p->is_ragged) return h;
     const mha_entry e = mha_entry_open(c, t->entry);
     h.position = mha_token_position(c, &e, t->token, ir_add(c->b, e.base, t->token));
@@ -84,7 +89,7 @@ static heads key_heads(mha_context *c, const projections *p, mha_projection whic
                        const mha_token *t) {
     const bool is_k = which == MHA_PROJECT_K;
     const ir_buffer *target = is_k ? p->block->k : p->block->v;
-    heads h = {.target = {target, {t->entry, NULL, t->token}, NULL}, .entry = t->entry};
+    heads h = {.target = {target, {t->entry, NULL, t->token}, NULL}, .entry = t->entry, .norm = MHA_K_NORM};
     h.dim = is_k ? c->p->head_dim : c->p->head_dim_v;
     if (c->p->low_rank) h.padding = mha_whole_tiles(c, h.dim) - h.dim;
     if (c->p->is_ragged || mha_appends_codes(c->p)) return h;
@@ -95,6 +100,7 @@ static heads key_heads(mha_context *c, const projections *p, mha_projection whic
         h.target.index[0] = row.index[0];
         h.target.index[2] = row.index[2];
     }
+    h.is_prepared = is_k && mha_prepares(c->p);
     if (is_k && c->p->rotary_dim) h.position = mha_token_position(c, e, t->token, key);
     return h;
 }
@@ -110,7 +116,7 @@ static void store_queries(mha_context *c, const mha_gemm *g, const ir_expr *colu
 static void store_keys(mha_context *c, const mha_gemm *g, mha_projection which, const ir_expr *column_group,
                        const mha_token *t, const mha_row *from) {
     const projections *p = g->user;
-    const bool skips = which == MHA_PROJECT_K && c->rotates_keys && c->p->has_kv_lens && !c->p->is_ragged;
+    const bool skips = which == MHA_PROJECT_K && c->prepares_keys && c->p->has_kv_lens && !c->p->is_ragged;
     const bool moves = !c->p->is_ragged && !mha_appends_codes(c->p);
     const bool opens = skips || (moves && (c->p->seq_new || c->p->rotary_dim));
     const mha_entry e = opens ? mha_entry_open(c, t->entry) : (mha_entry){0};

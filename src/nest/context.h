@@ -21,18 +21,18 @@ typedef struct mha_context {
     /* Tensors of attention: parameters, or shared memory that an earlier phase has filled. All are indexed
      * [batch, head, token, column] (k and v as attend/entry.h says), lse [batch, head, token]. */
     const ir_buffer *q, *k, *v, *out;
-    const ir_buffer *lse;                       /* NULL if it is not wanted */
-    const ir_buffer *k_new, *v_new;             /* append.c puts these into k and v */
-    const ir_buffer *unrotated_q, *unrotated_k; /* rotary.c makes q and k of these */
+    const ir_buffer *lse;               /* NULL if it is not wanted */
+    const ir_buffer *k_new, *v_new;     /* append.c puts these into k and v */
+    const ir_buffer *given_q, *given_k; /* rotary.c makes q and k of these */
     /* Results of d-lanes for each chunk of keys, until they are merged; in shared memory, NULL if there is one chunk.
      */
     struct {
         const ir_buffer *max, *sum, *out;
     } parts;
     bool k_is_linear; /* k is paged, and c->k is a copy [batch, kv_head, key, column] */
-    /* This kernel rotates all keys into memory of its own, which holds no keys beyond those of an entry. */
-    bool rotates_keys;
-    ir_elem q_elem, k_elem, v_elem; /* of q, k and v that this kernel makes: projects, rotates or gathers */
+    /* This kernel prepares all keys in memory of its own, which holds no keys beyond those of an entry. */
+    bool prepares_keys;
+    ir_elem q_elem, k_elem, v_elem; /* of q, k and v that this kernel makes: projects, prepares or gathers */
     /* Needs of the scores of this problem. */
     bool is_natural;   /* scores are scaled before the softmax, because a step before it needs that (score.h) */
     bool has_first;    /* rows have a first key other than 0 */

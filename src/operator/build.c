@@ -38,7 +38,7 @@ static void read_problem(mha_context *c) {
     c->q_elem = c->by_pairs ? IR_BF16 : c->elem;
     c->k_elem = kept_elem(c, as_cached || c->by_pairs, p->k_dtype);
     c->v_elem = kept_elem(c, as_cached || c->by_pairs, p->v_dtype);
-    c->rotates_keys = mha_rotates_keys(p) && !p->seq_new;
+    c->prepares_keys = mha_prepares_keys(p) && !p->seq_new;
     c->q = c->params.tensor[MHA_Q];
     c->k = c->params.tensor[MHA_K];
     c->v = c->params.tensor[MHA_V];
@@ -56,18 +56,18 @@ static void share_lse(mha_context *c) {
     c->lse = ir_shared(c->b, "kept_lse", c->elem, 3, dims);
 }
 
-/* The epilogues of a block's projections rotate and append, except in a ragged batch. append.c makes codes. */
-static bool rotates_first(const mha_context *c) { return mha_is_block(c->p) && !c->p->is_ragged; }
-static bool appends_first(const mha_context *c) { return rotates_first(c) && !mha_appends_codes(c->p); }
+/* The epilogues of a block's projections prepare and append, except in a ragged batch. append.c makes codes. */
+static bool prepares_first(const mha_context *c) { return mha_is_block(c->p) && !c->p->is_ragged; }
+static bool appends_first(const mha_context *c) { return prepares_first(c) && !mha_appends_codes(c->p); }
 
 static void share_attention(mha_context *c) {
     share_lse(c);
-    if (c->p->rotary_dim && !rotates_first(c)) mha_rotary_shared(c);
+    if (mha_prepares(c->p) && !prepares_first(c)) mha_prepare_shared(c);
     if (c->s->strategy == ATTUNE_D_LANES) mha_d_lanes_shared(c);
 }
 
 static void build_attention(mha_context *c) {
-    if (c->p->rotary_dim && !rotates_first(c)) mha_rotary(c);
+    if (mha_prepares(c->p) && !prepares_first(c)) mha_prepare(c);
     if (c->p->seq_new && !appends_first(c)) mha_append(c);
     if (c->s->strategy == ATTUNE_D_LANES)
         mha_d_lanes(c);
@@ -87,8 +87,8 @@ static void build_block(mha_context *c) {
 }
 
 static void build_weights(mha_context *c) {
-    if (c->p->rotary_dim) mha_rotary_shared(c);
-    if (c->p->rotary_dim) mha_rotary(c);
+    if (mha_prepares(c->p)) mha_prepare_shared(c);
+    if (mha_prepares(c->p)) mha_prepare(c);
     mha_weights(c);
 }
 

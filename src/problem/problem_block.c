@@ -140,6 +140,10 @@ static attune_status check_low_rank(const attune_problem *p, at_error *err) {
         return at_fail(err, ATTUNE_INVALID_PROBLEM,
                        "low_rank is %lld and v_in_k is 1: values that are columns of the keys need low_rank_shared",
                        (long long)p->low_rank);
+    if (p->qk_norm_eps > 0)
+        return at_fail(err, ATTUNE_INVALID_PROBLEM,
+                       "low_rank is %lld and qk_norm_eps %g; keys that are mixtures are not normalised",
+                       (long long)p->low_rank, p->qk_norm_eps);
     return check_order(p, err);
 }
 

@@ -168,6 +168,10 @@ static attune_status check_v_in_k(const attune_problem *p, at_error *err) {
         return at_fail(err, ATTUNE_INVALID_PROBLEM,
                        "v_in_k and rotary_dim = %lld do not go together: columns of k that are rotated are no values",
                        (long long)p->rotary_dim);
+    if (p->qk_norm_eps > 0)
+        return at_fail(err, ATTUNE_INVALID_PROBLEM,
+                       "v_in_k and qk_norm_eps = %g do not go together: columns of k that are normalised are no values",
+                       p->qk_norm_eps);
     return ATTUNE_OK;
 }
 
@@ -192,6 +196,10 @@ static attune_status check_codes(const attune_problem *p, at_error *err) {
     if (is_k || is_v)
         return at_fail(err, ATTUNE_INVALID_PROBLEM, "%s is i8, but %s is none; it must be head or token",
                        is_k ? "k_dtype" : "v_dtype", is_k ? "k_scales" : "v_scales");
+    if (p->qk_norm_eps > 0 && mha_is_quantised(p->k_dtype) && !p->seq_new && !p->kv_projected)
+        return at_fail(err, ATTUNE_INVALID_PROBLEM,
+                       "qk_norm_eps is %g, k_dtype %s, but keys are normalised before they become codes: set seq_new",
+                       p->qk_norm_eps, mha_dtype_name(p->k_dtype));
     const bool codes = mha_is_quantised(p->k_dtype) || mha_is_quantised(p->v_dtype);
     if (!codes || mha_has_caches(p)) return ATTUNE_OK;
     return at_fail(err, ATTUNE_INVALID_PROBLEM,

@@ -16,6 +16,8 @@ enum {
 /* Of numbers that scores are multiplied or divided by: times log2(e) they are still an f32. */
 #define MHA_MAX_SCALE 1e38
 #define MHA_MIN_CAP   1e-30
+/* Of a mean of squares: what is smaller is lost beside rows of f16. */
+#define MHA_MIN_EPS 1e-12
 
 /* By the members' names: mha_fields[MHA_ID_seq_q]. */
 typedef enum mha_field_id {

@@ -69,7 +69,7 @@ static void write_field(mha_writer *w, const attune_problem *p, const mha_field 
         if (mha_field_open(p, field))
             mha_write(w, "dynamic");
         else
-            mha_write(w, "%.17g", mha_field_number(p, field));
+            mha_write_number(w, mha_field_number(p, field));
         break;
     case MHA_FIELD_DIMS: write_dims(w, p, field, array); break;
     case MHA_FIELD_STRIDES: write_array(w, p, field, array); break;

@@ -71,6 +71,8 @@ typedef enum mha_tensor_id {
     MHA_V_SCALE, /* absent if v_in_k */
     MHA_COS,
     MHA_SIN,
+    MHA_Q_NORM,
+    MHA_K_NORM, /* absent where this call normalises no keys */
     MHA_POSITION_IDS,
     MHA_ROW_IDS,
     MHA_WEIGHTS_OUT,

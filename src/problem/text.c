@@ -118,4 +118,19 @@ void mha_write(mha_writer *writer, const char *format, ...) {
     if (length > 0) writer->length += (size_t)length;
 }
 
+/* The fewest digits that are read as this number again. */
+void mha_write_number(mha_writer *writer, double number) {
+    enum { FEWEST = 15, MOST = 17 };
+    char text[64];
+    int digits = FEWEST;
+    for (; digits < MOST; digits++) {
+        mha_writer attempt = {text, sizeof text, 0};
+        double back = 0;
+        mha_write(&attempt, "%.*g", digits, number);
+        const mha_pair pair = {.value = text, .value_length = (int)attempt.length};
+        if (mha_value_double(&pair, ATTUNE_INTERNAL, &back, NULL) == ATTUNE_OK && back == number) break;
+    }
+    mha_write(writer, "%.*g", digits, number);
+}
+
 void mha_write_key(mha_writer *writer, const char *key) { mha_write(writer, "%s%s=", writer->length ? "," : "", key); }

@@ -29,6 +29,7 @@ typedef struct mha_writer {
     size_t capacity, length;
 } mha_writer;
 void mha_write(mha_writer *writer, const char *format, ...) __attribute__((format(printf, 2, 3)));
+void mha_write_number(mha_writer *writer, double number);
 /* "key=" with a comma before it unless it is the first. */
 void mha_write_key(mha_writer *writer, const char *key);
 

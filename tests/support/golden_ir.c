@@ -66,6 +66,8 @@ static const char *const usual[] = {
     "rotary_dim=128",
     "embed_dim=4096,num_heads=32,num_kv_heads=8,seq_q=1,seq_kv=dynamic,seq_new=1,is_causal=1,causal_align=bottom_right,"
     "rotary_dim=128,dtype=bf16,kv_lens=1,page_size=16",
+    "embed_dim=1024,num_heads=16,num_kv_heads=8,head_dim=128,seq_q=1,seq_kv=dynamic,seq_new=1,is_causal=1,"
+    "causal_align=bottom_right,rotary_dim=128,qk_norm_eps=1e-6,kv_lens=1",
     "embed_dim=256,num_heads=4,seq_q=100,dtype=bf16,attn_mask=k",
     "embed_dim=512,num_heads=8,num_kv_heads=2,seq_q=333,dtype=bf16,is_causal=1,rotary_dim=64",
     "embed_dim=256,num_heads=4,seq_q=dynamic,dtype=bf16,ragged=1",

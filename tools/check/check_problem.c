@@ -344,6 +344,15 @@ static block_kind draw_kind(const draft *d) {
     return kinds[i].kind;
 }
 
+/* Rows that this call normalises. */
+static void draw_norm(draft *d) {
+    attune_problem *const p = d->p;
+    const bool is_never = p->op == ATTUNE_ROTARY || p->op == ATTUNE_MERGE || d->block == BLOCK_LOW_RANK || p->v_in_k;
+    const bool has_codes = p->k_dtype == ATTUNE_I8 || p->k_dtype == ATTUNE_F8;
+    if (is_never || (has_codes && !p->seq_new && !p->kv_projected) || !(has_feature(d) || chance(d, 3))) return;
+    p->qk_norm_eps = chance(d, 50) ? 1e-6 : 0.125 * (double)between(d, 1, 8);
+}
+
 static void draw_any(tool_random *random, double max_flops, attune_problem *p, call_sizes *sizes) {
     static const int8_t rates[] = {0, 0, 6, 15, 30};
     draft d = {random, p, sizes, 0, 0, 0, rates[tool_random_range(random, 0, 4)], BLOCK_NONE};
@@ -366,6 +375,7 @@ static void draw_any(tool_random *random, double max_flops, attune_problem *p, c
         }
     fit_rotary(&d);
     set_sizes(&d);
+    draw_norm(&d);
     if (d.block) draft_leave_out(&d);
 }
 

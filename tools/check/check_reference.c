@@ -62,19 +62,40 @@ static double scale_of(const tensors *t) {
     return isnan(scale) ? 1 / sqrt((double)p->head_dim) : fabs(scale);
 }
 
+/* No row that these weights have normalised is longer. */
+static double longest_normalised(const tensors *t, const char *weights) {
+    return sqrt((double)t->problem.head_dim) * largest_finite(tensors_find(t, weights));
+}
+
+/* Those of a cache are finished; others count as they are after their norm. */
 static double longest_key(const tensors *t, const ref_block_scale *block) {
-    return fmax(block->k_row, fmax(keys_of(t).row, longest_row(tensors_find(t, "k_new"))));
+    const attune_problem *const p = &t->problem;
+    const bool is_finished = p->qk_norm_eps == 0 || p->seq_new || p->kv_projected;
+    const double given = is_finished ? keys_of(t).row : 0;
+    const double fresh = p->qk_norm_eps > 0 ? longest_normalised(t, "k_norm") : longest_row(tensors_find(t, "k_new"));
+    return fmax(block->k_row, fmax(given, fresh));
+}
+
+static double longest_query(const tensors *t, const ref_block_scale *block) {
+    if (t->problem.qk_norm_eps > 0) return longest_normalised(t, "q_norm");
+    return fmax(block->q_row, longest_row(tensors_find(t, "q")));
+}
+
+/* How far a number of k_new may be off after its norm and its rotation. */
+static double error_of_prepared(const tensors *t, double epsilon) {
+    if (t->problem.qk_norm_eps > 0) return 16 * epsilon * longest_normalised(t, "k_norm");
+    return 8 * epsilon * largest_finite(tensors_find(t, "k_new"));
 }
 
 static double largest_score(const tensors *t, const ref_block_scale *block) {
     const attune_problem *const p = &t->problem;
     if (p->op == ATTUNE_MERGE) return largest_finite(tensors_find(t, "parts_lse"));
-    const double query = fmax(block->q_row, longest_row(tensors_find(t, "q")));
     const double tokens = (double)(extent(t, "q", 2) + extent(t, "x", 1) + extent(t, "x_kv", 1) + extent(t, "k", 2) +
                                    t->arguments.max_pages * p->page_size);
     const double distance = tokens + fabs((double)p->causal_offset) + 8;
-    return scale_of(t) * query * longest_key(t, block) + largest_finite(tensors_find(t, "attn_bias")) +
-           largest_finite(tensors_find(t, "alibi_slopes")) * distance + largest_finite(tensors_find(t, "sinks"));
+    return scale_of(t) * longest_query(t, block) * longest_key(t, block) +
+           largest_finite(tensors_find(t, "attn_bias")) + largest_finite(tensors_find(t, "alibi_slopes")) * distance +
+           largest_finite(tensors_find(t, "sinks"));
 }
 
 /* The largest of the numbers whose mean or rotation the output is. */
@@ -244,19 +265,21 @@ static double weight_loss(const attune_problem *p, double off) {
     return is_weight ? expm1(fmin(off, MOST_OFF)) : 0;
 }
 
+/* Whether Q and K are normalised or rotated. */
+static bool is_prepared(const attune_problem *p) { return p->rotary_dim || p->qk_norm_eps > 0; }
+
 /* The relative error of Q and K in a problem that is bf16 throughout, and rounds them between its steps. */
 static double lost_between(const attune_problem *p) {
     const bool all = p->dtype == ATTUNE_BF16 && p->k_dtype == ATTUNE_BF16 && p->softmax_precision != ATTUNE_F64;
-    return all && (ref_is_block(p) || p->rotary_dim) ? epsilon_of(ATTUNE_BF16) : 0;
+    return all && (ref_is_block(p) || is_prepared(p)) ? epsilon_of(ATTUNE_BF16) : 0;
 }
 
 /* What a score may be off where Q becomes codes after it has been computed: any code may be one off. */
 static double lost_to_codes(const tensors *t, const ref_block_scale *block) {
     const attune_problem *const p = &t->problem;
-    if (!p->integer || !(ref_is_block(p) || p->rotary_dim)) return 0;
+    if (!p->integer || !(ref_is_block(p) || is_prepared(p))) return 0;
     const double largest = p->q_planes == ATTUNE_Q_PLANES_1 ? 127 : 127 * 128;
-    const double query = fmax(block->q_row, longest_row(tensors_find(t, "q")));
-    return scale_of(t) * query * sqrt((double)p->head_dim) / largest * longest_key(t, block);
+    return scale_of(t) * longest_query(t, block) * sqrt((double)p->head_dim) / largest * longest_key(t, block);
 }
 
 /* Of codes of numbers that may be off by `loss`. A reference that knows the caches has chosen the side that was taken;
@@ -283,8 +306,7 @@ void check_take_caches(ref_call *call, const tensors *after) {
     if (!p->seq_new || !k) return;
     call->k_taken = k->data;
     call->v_taken = v ? v->data : NULL;
-    if (p->rotary_dim)
-        call->k_error = 8 * epsilon_of(p->softmax_precision) * largest_finite(tensors_find(after, "k_new"));
+    if (is_prepared(p)) call->k_error = error_of_prepared(after, epsilon_of(p->softmax_precision));
 }
 
 /* The limits: every score may be off by some epsilons of the largest that can occur, and a weight by as much
@@ -298,17 +320,17 @@ static bounds bounds_of(const tensors *t, const ref_result *wanted, double plain
     const double score = largest_score(t, block), value = largest_value(t, block);
     const bool has_cache = p->seq_new || rounds_unseen(p);
     const bool is_known = wanted->knows_caches && p->seq_new && inputs != INPUT_DENORMAL;
-    const double cached_k = has_cache && (is_block || p->rotary_dim) ? epsilon_of(p->k_dtype) : 0;
+    const double cached_k = has_cache && (is_block || is_prepared(p)) ? epsilon_of(p->k_dtype) : 0;
     const double cached_v = has_cache && is_block ? epsilon_of(p->v_in_k ? p->k_dtype : p->v_dtype) : 0;
     const double q_loss = block->q_loss, k_loss = block->k_loss, v_loss = p->v_in_k ? k_loss : block->v_loss;
     const double projected = q_loss * longest_key(t, block) + k_loss * block->q_row;
-    double off = 4 * epsilon * (4 + score) + (is_known ? 0 : 4 * cached_k * score);
+    double off = (p->qk_norm_eps > 0 ? 8 : 4) * epsilon * (4 + score) + (is_known ? 0 : 4 * cached_k * score);
     off += lost_to_codes(t, block);
     if (is_block) off += 2 * epsilon * scale_of(t) * sqrt((double)p->head_dim) * projected; /* merge has no head_dim */
     double out = off * value + epsilon * v_loss + (is_known ? 0 : cached_v * value);
     if (is_block && !p->no_out_projection) out = out * block->out_gain + epsilon * block->out_loss;
     const double of_scores = off + lost_between(p) * score; /* `out` has that in plain_max */
-    const double rotated = 8 * epsilon * largest_finite(tensors_find(t, "k_new"));
+    const double prepared = error_of_prepared(t, epsilon);
     const double appended = epsilon * (8 * block->k_row + k_loss);
     const attune_dtype v_dtype = p->v_in_k ? p->k_dtype : p->v_dtype;
     bounds b = {
@@ -317,9 +339,9 @@ static bounds bounds_of(const tensors *t, const ref_result *wanted, double plain
         .weights = {.absolute = of_scores + tiny,
                     .relative = 2 * epsilon_of(p->dtype) + weight_loss(p, of_scores),
                     .summed = p->weights_average ? (double)t->arguments.num_heads : 0},
-        .keys = {.absolute = cached_k > 0 ? rotated + appended + tiny_of(p->k_dtype) : 0, .relative = 2 * cached_k},
+        .keys = {.absolute = cached_k > 0 ? prepared + appended + tiny_of(p->k_dtype) : 0, .relative = 2 * cached_k},
         .values = {.absolute = cached_v > 0 ? epsilon * v_loss + tiny_of(p->v_dtype) : 0, .relative = 2 * cached_v},
-        .k_scales = bound_of_scales(cached_k > 0 ? rotated + appended : 0),
+        .k_scales = bound_of_scales(cached_k > 0 ? prepared + appended : 0),
         .v_scales = bound_of_scales(cached_v > 0 ? epsilon * v_loss : 0),
         .score = score,
     };

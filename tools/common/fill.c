@@ -277,6 +277,8 @@ static void fill_one(tensors *t, tensor *one, input_kind kind, tool_random *rand
         fill_floats(one, 0.2f, 0, random);
     else if (is_named(one, "sinks"))
         fill_floats(one, 2, 5, random);
+    else if (is_named(one, "q_norm") || is_named(one, "k_norm"))
+        fill_floats(one, 1, 0, random);
     else if (is_named(one, "parts_lse"))
         fill_floats(one, 3, 15, random);
     else if (is_named(one, "kv_lens"))

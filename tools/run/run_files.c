@@ -408,6 +408,8 @@ static const char *missing_field(const attune_problem *p, const char *name) {
         {"v_new", ADD("seq_new=dynamic")},
         {"cos", ADD("rotary_dim=N")},
         {"sin", ADD("rotary_dim=N")},
+        {"q_norm", ADD("qk_norm_eps=1e-6")},
+        {"k_norm", ADD("qk_norm_eps=1e-6")},
         {"position_ids", ADD("position_ids=1")},
         {"row_ids", ADD("op=weights,row_ids=1")},
         {"weights", ADD("weights=softmax")},
