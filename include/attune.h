@@ -1469,6 +1469,10 @@ ATTUNE_API attune_status attune_ir_cache_why(attune_context *context, const char
  * the bits of the float (low 32) or double. With engine INTERPRETER every access is checked. */
 ATTUNE_API attune_status attune_ir_run(attune_context *context, const attune_kernel *kernel, attune_engine engine,
                                        void *const *buffers, const int64_t *scalars);
+/* A call in parts: as attune_call_begin, with the buffers and scalars of attune_ir_run. Their arrays need not stay. */
+ATTUNE_API attune_status attune_ir_call_begin(attune_context *context, const attune_kernel *kernel,
+                                              void *const *buffers, const int64_t *scalars, uint32_t max_workers,
+                                              attune_call **call);
 
 /* ---- Operators of your own ----
  *

@@ -609,6 +609,64 @@ static void parts_of_the_interpreter(void **state) {
     unsetenv("ATTUNE_CODEGEN");
 }
 
+/* Two phases, with memory between them; the caller's arrays of pointers and scalars are needed no more. */
+static void parts_of_a_kernel_in_loop_ir(void **state) {
+    (void)state;
+    enum { N = 37, HALF = N / 2 };
+    static const char text[] = "kernel @turned (n: idx, x: f32[n] in, y: f32[n] out) {\n"
+                               "alloc twice: f32[n] shared\n"
+                               "parallel for i in 0..n { twice[i] = x[i] + x[i] }\n"
+                               "parallel for j in 0..n { y[j] = twice[n - 1 - j] }\n}\n";
+    attune_context *context = open_context(NULL, 1);
+    attune_kernel *kernel;
+    attune_call *parts;
+    float x[N], y[N] = {0};
+    for (int i = 0; i < N; i++) x[i] = (float)i;
+    void *buffers[] = {x, y};
+    int64_t scalars[] = {N};
+    assert_ok(attune_ir_compile(context, text, &kernel));
+    assert_ok(attune_ir_call_begin(context, kernel, buffers, scalars, 2, &parts));
+    buffers[0] = buffers[1] = NULL;
+    scalars[0] = -1;
+    assert_int_equal(attune_call_num_phases(parts), 2);
+    for (uint32_t phase = 0; phase < 2; phase++) {
+        assert_int_equal(attune_call_num_tasks(parts, phase), N);
+        assert_ok(attune_call_execute(parts, phase, 0, HALF, 0));
+        assert_ok(attune_call_execute(parts, phase, HALF, N, 1));
+    }
+    assert_ok(attune_call_end(parts));
+    for (int i = 0; i < N; i++) assert_float_equal(y[i], 2 * x[N - 1 - i], 0);
+    attune_kernel_release(kernel);
+    attune_context_destroy(context);
+}
+
+static void parts_of_loop_ir_are_checked(void **state) {
+    (void)state;
+    call c = open_call(DECODE, NULL);
+    attune_kernel *kernel;
+    attune_call *parts;
+    float x[4] = {0};
+    void *const buffers[] = {x}, *const none[] = {NULL};
+    const int64_t scalars[] = {4}, negative[] = {-4};
+    assert_ok(attune_ir_compile(
+        c.context, "kernel @zero (n: idx, y: f32[n] out) {\nparallel for i in 0..n { y[i] = 0.0 }\n}\n", &kernel));
+#define REFUSED(kernel, buffers, scalars, workers, out, part)                                                          \
+    assert_fails(attune_ir_call_begin(c.context, kernel, buffers, scalars, workers, out), ATTUNE_INVALID_ARGUMENT, part)
+    REFUSED(c.kernel, buffers, scalars, 1, &parts, "not one of attune_ir_compile");
+    REFUSED(NULL, buffers, scalars, 1, &parts, "the kernel is NULL");
+    REFUSED(kernel, none, scalars, 1, &parts, "the pointer to y is NULL");
+    REFUSED(kernel, buffers, NULL, 1, &parts, "takes scalars");
+    REFUSED(kernel, buffers, negative, 1, &parts, "is -4");
+    REFUSED(kernel, buffers, scalars, 0, &parts, "max_workers is 0");
+    REFUSED(kernel, buffers, scalars, 1, NULL, "no pointer to the call");
+#undef REFUSED
+    assert_null(parts);
+    assert_fails(attune_ir_call_begin(NULL, kernel, buffers, scalars, 1, &parts), ATTUNE_INVALID_ARGUMENT,
+                 "no context");
+    attune_kernel_release(kernel);
+    close_call(&c);
+}
+
 static int set_up(void **state) {
     (void)state;
     temp_dir_make(cache_dir);
@@ -635,6 +693,8 @@ int main(void) {
         cmocka_unit_test(parts_out_of_order_are_refused),
         cmocka_unit_test(an_empty_call_has_no_parts),
         cmocka_unit_test(parts_of_the_interpreter),
+        cmocka_unit_test(parts_of_a_kernel_in_loop_ir),
+        cmocka_unit_test(parts_of_loop_ir_are_checked),
     };
     return cmocka_run_group_tests(tests, set_up, tear_down);
 }

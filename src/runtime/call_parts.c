@@ -6,28 +6,31 @@
 struct attune_call {
     attune_context *context;
     const attune_kernel *kernel;
-    at_call call;
+    at_call call; /* of a problem's kernel */
     uint32_t num_phases, max_workers;
-    void *own; /* workspace that attune allocated, or NULL */
-    void *buffers[MHA_NUM_TENSORS + AT_MAX_SHARED];
+    void *own;      /* workspace that attune allocated, or NULL */
+    void **buffers; /* parameters, then shared ones; they lie after the phases, and so do copied scalars */
+    const int64_t *scalars;
+    size_t num_buffers;
     int64_t plan[AT_PLAN_WORDS];
     at_phase_job phases[]; /* one for each */
 };
 
 /* ---- Beginning ---- */
 
-static attune_status check_begin(const attune_context *context, const attune_kernel *kernel,
-                                 const attune_arguments *arguments, uint32_t max_workers, at_error *err) {
-    if (max_workers < 1 || max_workers > AT_MOST_WORKERS)
-        return at_fail(err, ATTUNE_INVALID_ARGUMENT, "max_workers is %u; it must be from 1 to %d", max_workers,
-                       AT_MOST_WORKERS);
-    return at_check_run(context, kernel, arguments, err);
+static attune_status check_workers(attune_call **out, const char *function, uint32_t max_workers, at_error *err) {
+    if (!out) return at_fail(err, ATTUNE_INVALID_ARGUMENT, "%s was given no pointer to the call", function);
+    *out = NULL;
+    if (max_workers >= 1 && max_workers <= AT_MOST_WORKERS) return ATTUNE_OK;
+    return at_fail(err, ATTUNE_INVALID_ARGUMENT, "max_workers is %u; it must be from 1 to %d", max_workers,
+                   AT_MOST_WORKERS);
 }
 
 static attune_call *new_call(attune_context *context, const attune_kernel *kernel, uint32_t max_workers,
-                             at_error *err) {
+                             size_t num_buffers, size_t num_scalars, at_error *err) {
     const uint32_t num_phases = kernel->engine == ATTUNE_ENGINE_JIT ? kernel->num_phases : 1;
-    const size_t bytes = sizeof(attune_call) + num_phases * sizeof(at_phase_job);
+    const size_t head = sizeof(attune_call) + num_phases * sizeof(at_phase_job);
+    const size_t bytes = head + (num_buffers + AT_MAX_SHARED) * sizeof(void *) + num_scalars * sizeof(int64_t);
     attune_call *call = at_alloc_aligned(&context->allocator, bytes, 64);
     if (!call) {
         at_fail_memory(err, bytes);
@@ -38,6 +41,8 @@ static attune_call *new_call(attune_context *context, const attune_kernel *kerne
     call->num_phases = num_phases;
     call->max_workers = max_workers;
     call->own = NULL;
+    call->num_buffers = num_buffers;
+    call->buffers = (void **)(void *)((char *)call + head);
     return call;
 }
 
@@ -47,25 +52,21 @@ static void free_call(attune_call *call) {
 }
 
 /* The workspace, and the data that the ranges of each phase share. */
-static attune_status prepare_code(attune_call *call, at_error *err) {
+static attune_status prepare_code(attune_call *call, char *workspace, size_t workspace_bytes, at_error *err) {
     const attune_kernel *kernel = call->kernel;
-    const int64_t *scalars = call->call.settled->scalars;
-    const size_t count = kernel->signature.count;
     size_t needed;
-    attune_status status = at_plan_workspace(kernel, call->max_workers, scalars, call->plan, &needed, err);
-    if (!status) status = at_workspace_check(call->call.workspace, call->call.workspace_bytes, needed, err);
+    attune_status status = at_plan_workspace(kernel, call->max_workers, call->scalars, call->plan, &needed, err);
+    if (!status) status = at_workspace_check(workspace, workspace_bytes, needed, err);
     if (status) return status;
-    char *workspace = call->call.workspace;
     if (!workspace && needed) {
         workspace = call->own = at_spares_take(&call->context->spares, needed);
         if (!workspace) return at_fail_memory(err, needed);
     }
-    memcpy(call->buffers, call->call.buffers, count * sizeof *call->buffers);
-    char *scratch = workspace + at_place_shared(kernel, call->plan, workspace, call->buffers + count);
+    char *scratch = workspace + at_place_shared(kernel, call->plan, workspace, call->buffers + call->num_buffers);
     for (uint32_t p = 0; p < call->num_phases; p++)
         call->phases[p] = (at_phase_job){.fn = kernel->phases[p].run,
                                          .buffers = call->buffers,
-                                         .scalars = scalars,
+                                         .scalars = call->scalars,
                                          .scratch = scratch,
                                          .scratch_stride = (size_t)kernel->max_scratch,
                                          .tasks = call->plan[p],
@@ -74,35 +75,56 @@ static attune_status prepare_code(attune_call *call, at_error *err) {
     return ATTUNE_OK;
 }
 
-static attune_status prepare(attune_call *call, const attune_arguments *arguments, at_error *err) {
+static attune_status prepare(attune_call *call, char *workspace, size_t workspace_bytes, at_error *err) {
+    if (call->kernel->engine == ATTUNE_ENGINE_JIT) return prepare_code(call, workspace, workspace_bytes, err);
+    call->plan[0] = 1; /* the interpreter is one task */
+    call->phases[0] = (at_phase_job){.max_workers = call->max_workers};
+    return ATTUNE_OK;
+}
+
+static attune_status prepare_arguments(attune_call *call, const attune_arguments *arguments, at_error *err) {
     const attune_status status = at_call_make(&call->kernel->signature, NULL, arguments, &call->call, err);
     if (status) return status;
-    if (call->call.settled->is_empty) {
-        call->num_phases = 0;
-    } else if (call->kernel->engine == ATTUNE_ENGINE_JIT) {
-        return prepare_code(call, err);
-    } else { /* the interpreter is one task */
-        call->plan[0] = 1;
-        call->phases[0] = (at_phase_job){.max_workers = call->max_workers};
-    }
+    memcpy(call->buffers, call->call.buffers, call->num_buffers * sizeof *call->buffers);
+    call->scalars = call->call.settled->scalars;
+    if (!call->call.settled->is_empty) return prepare(call, call->call.workspace, call->call.workspace_bytes, err);
+    call->num_phases = 0;
     return ATTUNE_OK;
 }
 
 attune_status attune_call_begin(attune_context *context, const attune_kernel *kernel, const attune_arguments *arguments,
                                 uint32_t max_workers, attune_call **out) {
     at_error err = {0};
-    if (!out) {
-        at_fail(&err, ATTUNE_INVALID_ARGUMENT, "attune_call_begin was given no pointer to the call");
+    if (check_workers(out, "attune_call_begin", max_workers, &err) || at_check_run(context, kernel, arguments, &err))
         return at_report(&err);
-    }
-    *out = NULL;
-    if (check_begin(context, kernel, arguments, max_workers, &err)) return at_report(&err);
-    attune_call *call = new_call(context, kernel, max_workers, &err);
-    if (call && prepare(call, arguments, &err) == ATTUNE_OK) {
+    attune_call *call = new_call(context, kernel, max_workers, kernel->signature.count, 0, &err);
+    if (call && prepare_arguments(call, arguments, &err) == ATTUNE_OK) {
         *out = call;
         return ATTUNE_OK;
     }
     if (call) free_call(call);
+    return at_report(&err);
+}
+
+attune_status attune_ir_call_begin(attune_context *context, const attune_kernel *kernel, void *const *buffers,
+                                   const int64_t *scalars, uint32_t max_workers, attune_call **out) {
+    at_error err = {0};
+    if (check_workers(out, "attune_ir_call_begin", max_workers, &err)) return at_report(&err);
+    if (!context) at_fail(&err, ATTUNE_INVALID_ARGUMENT, "attune_ir_call_begin was given no context");
+    if (err.status || at_ir_check_kernel(kernel, &err) || at_ir_check_call(kernel->ir->kernel, buffers, scalars, &err))
+        return at_report(&err);
+    const size_t num_buffers = kernel->ir->num_buffers, num_scalars = kernel->ir->num_scalars;
+    attune_call *call = new_call(context, kernel, max_workers, num_buffers, num_scalars, &err);
+    if (!call) return at_report(&err);
+    if (num_buffers) memcpy(call->buffers, buffers, num_buffers * sizeof *buffers);
+    void *const copied = call->buffers + num_buffers + AT_MAX_SHARED;
+    if (num_scalars) memcpy(copied, scalars, num_scalars * sizeof *scalars);
+    call->scalars = copied;
+    if (prepare(call, NULL, 0, &err) == ATTUNE_OK) {
+        *out = call;
+        return ATTUNE_OK;
+    }
+    free_call(call);
     return at_report(&err);
 }
 
@@ -141,8 +163,8 @@ static attune_status check_part(attune_call *call, uint32_t phase, int64_t begin
 
 static attune_status interpret(attune_call *call, int64_t begin, int64_t end, at_error *err) {
     if (begin == end) return ATTUNE_OK;
-    const attune_status status = at_run_interpreter(call->context, call->kernel->ir->kernel, call->call.buffers,
-                                                    call->call.settled->scalars, err);
+    const attune_status status =
+        at_run_interpreter(call->context, call->kernel->ir->kernel, call->buffers, call->scalars, err);
     if (!status) atomic_fetch_add(&call->phases[0].done, 1);
     return status;
 }

@@ -89,7 +89,7 @@ attune_status attune_ir_compile(attune_context *context, const char *text, attun
 
 /* ---- Parameters and shapes ---- */
 
-static attune_status need_ir(const attune_kernel *kernel, at_error *err) {
+attune_status at_ir_check_kernel(const attune_kernel *kernel, at_error *err) {
     if (kernel && !at_kernel_is_attention(kernel)) return ATTUNE_OK;
     return at_fail(err, ATTUNE_INVALID_ARGUMENT,
                    kernel ? "the kernel is not one of attune_ir_compile" : "the kernel is NULL");
@@ -97,7 +97,7 @@ static attune_status need_ir(const attune_kernel *kernel, at_error *err) {
 
 attune_status attune_ir_parameters(const attune_kernel *kernel, const attune_ir_parameter **parameters, size_t *count) {
     at_error err = {0};
-    if (need_ir(kernel, &err)) return at_report(&err);
+    if (at_ir_check_kernel(kernel, &err)) return at_report(&err);
     if (parameters) *parameters = kernel->ir->parameters;
     if (count) *count = kernel->ir->num_parameters;
     return ATTUNE_OK;
@@ -106,7 +106,7 @@ attune_status attune_ir_parameters(const attune_kernel *kernel, const attune_ir_
 attune_status attune_ir_shape(const attune_kernel *kernel, size_t index, const int64_t *scalars, int64_t *dims,
                               size_t *rank) {
     at_error err = {0};
-    if (need_ir(kernel, &err)) return at_report(&err);
+    if (at_ir_check_kernel(kernel, &err)) return at_report(&err);
     const at_kernel_ir *ir = kernel->ir;
     if (index >= ir->num_parameters || !ir->kernel->params[index].buffer) {
         at_fail(&err, ATTUNE_INVALID_ARGUMENT, "parameter %zu of @%s is no buffer", index, ir->kernel->name);
@@ -213,7 +213,7 @@ attune_status attune_ir_run(attune_context *context, const attune_kernel *kernel
     if (!context) at_fail(&err, ATTUNE_INVALID_ARGUMENT, "attune_ir_run was given no context");
     if (engine != ATTUNE_ENGINE_JIT && engine != ATTUNE_ENGINE_INTERPRETER)
         at_fail(&err, ATTUNE_INVALID_ARGUMENT, "engine is %d, which is no attune_engine", (int)engine);
-    if (err.status || need_ir(kernel, &err) || at_ir_check_call(kernel->ir->kernel, buffers, scalars, &err))
+    if (err.status || at_ir_check_kernel(kernel, &err) || at_ir_check_call(kernel->ir->kernel, buffers, scalars, &err))
         return at_report(&err);
     if (engine == ATTUNE_ENGINE_JIT && kernel->engine == ATTUNE_ENGINE_JIT) {
         const at_run run = {.buffers = buffers,

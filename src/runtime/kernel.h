@@ -126,7 +126,8 @@ attune_status at_check_run(const attune_context *context, const attune_kernel *k
 attune_status at_run_kernel(attune_context *context, const attune_kernel *kernel, const at_layout *likely,
                             const attune_arguments *arguments, const attune_run_options *options, at_error *err);
 
-/* Whether pointers and scalars suit a kernel in loop IR, as attune_ir_run wants them. */
+/* Whether a kernel is one in loop IR; and whether pointers and scalars suit it, as attune_ir_run wants them. */
+attune_status at_ir_check_kernel(const attune_kernel *kernel, at_error *err);
 attune_status at_ir_check_call(const ir_kernel *kernel, void *const *buffers, const int64_t *scalars, at_error *err);
 
 /* The bytes of one of its buffers; the call was checked. */
