@@ -199,7 +199,7 @@ $(call obj,src/runtime/codegen_path.c tools/common/plugin_file.c): $(INSTALL_DIR
 
 -include $(patsubst %.o,%.d,$(call obj,$(LIB_SRC) $(WORKER_SRC) $(DSO_SRC) $(wildcard src/codegen/*.c) \
 	$(TOOL_SRC) $(TEST_SRC) $(SUPPORT_SRC) $(DRAW_SRC) $(TORCH_SRC) $(ORT_SRC) $(JAX_SRC) $(TVM_SRC) $(FUZZ_SRC) \
-	$(wildcard bench/*.c tests/aarch64/*.c tests/golden/*.c) examples/minilm/encoder.c))
+	$(wildcard bench/*.c tests/aarch64/*.c tests/golden/*.c examples/engine/*.c) examples/minilm/encoder.c))
 
 # ---- The run time of bundles, which the library carries for each architecture ----
 
@@ -356,12 +356,15 @@ $(BUILD)/attune: $(call obj,$(TOOL_SRC) $(BOTH_SRC) $(REF_SRC)) $(BUILD)/libattu
 	$(Q)$(LINK) $(if $(RUN_PATH),-Wl$(COMMA)-rpath$(COMMA)'$(RUN_PATH)') $(filter %.o,$^) -L$(BUILD) -lattune -ljansson \
 		$(CORE_LIBS) -o $@
 
-# An example of several files: it reads its weights as the command does.
-$(call obj,examples/minilm/encoder.c): INCLUDES = -Itools
-$(BUILD)/examples/minilm: $(call obj,examples/minilm/encoder.c) $(BUILD)/libattune-tool.a $(BUILD)/libattune.so
+# Examples of several files: they read their weights as the command does.
+ENGINE_SRC := $(wildcard examples/engine/*.c)
+$(call obj,examples/minilm/encoder.c $(ENGINE_SRC)): INCLUDES = -Itools
+$(BUILD)/examples/minilm: $(call obj,examples/minilm/encoder.c)
+$(BUILD)/examples/engine: $(call obj,$(ENGINE_SRC))
+$(BUILD)/examples/minilm $(BUILD)/examples/engine: $(BUILD)/libattune-tool.a $(BUILD)/libattune.so
 	@mkdir -p $(@D)
 	$(call say,link $@)
-	$(Q)$(LINK) -Wl,-rpath,'$$ORIGIN/..' $(filter %.o %.a,$^) -L$(BUILD) -lattune -ljansson $(CORE_LIBS) -o $@
+	$(Q)$(LINK) -Wl,-rpath,'$$ORIGIN/..' $(filter %.o,$^) $(filter %.a,$^) -L$(BUILD) -lattune -ljansson $(CORE_LIBS) -o $@
 
 # ---- What `make bench` drives: peers' programs are built by bench/setup.sh ----
 
@@ -673,8 +676,8 @@ DOCS = $(wildcard docs/*.md docs/*.svg docs/*.png) docs/attune.1
 # What those pages link to, in the same places. Examples come without their data, which is large.
 DOCS_TOP = LICENSE README.md CHANGELOG.md CONTRIBUTING.md
 EXAMPLES = $(wildcard examples/*.c examples/*.cpp examples/ir/*.air examples/python/*.py \
-	$(addprefix examples/minilm/*.,md c py txt))
-LINKED_DIRS = bench examples/ir examples/minilm examples/python include
+	$(addprefix examples/minilm/*.,md c py txt) $(addprefix examples/engine/*.,md c h py))
+LINKED_DIRS = bench examples/engine examples/ir examples/minilm examples/python include
 install: all ## install below PREFIX (/usr/local), libraries into LIBDIR (PREFIX/lib), DESTDIR before them
 	install -d $(IN_BIN) $(addprefix $(IN_LIB)/,attune pkgconfig cmake/attune) $(DESTDIR)$(INCLUDEDIR) \
 		$(addprefix $(IN_DOC)/,docs $(LINKED_DIRS)) \

@@ -27,6 +27,7 @@ GROUPS = {
     "sdpa": "Attention alone",
     "encoders": "Encoders and layers",
     "decoders": "A decoder",
+    "c_engine": "An engine in C",
     "ort": "ONNX Runtime",
     "xla": "JAX",
     "process": "The process",

