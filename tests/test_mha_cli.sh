@@ -163,6 +163,34 @@ make_safetensors "$work/stray.safetensors" "{$(textbook query key value combine)
 refuse "what is no weight" "tensor 'norm.weight' lies among the weights .*textbooks" mha \
     --weights "$work/stray.safetensors"
 
+# Norms of queries and keys lie among the weights of Qwen3 and Gemma 3, and are inputs of their own.
+llama() {
+    local at=0 name list=
+    for name in q_proj k_proj v_proj o_proj; do
+        list+=$(entry $name.weight 24,24 $at $((at + matrix))),
+        at=$((at + matrix))
+    done
+    printf '%s' "$list$(entry q_norm.weight 8 $at $((at + 32))),$(entry k_norm.weight "$1" $((at + 32)) $2)"
+}
+norms=$((4 * matrix + 64))
+make_safetensors "$work/qwen.safetensors" "{$(llama 8 $norms)}" $norms
+for at in q:64 k:32; do
+    make_npy "$work/${at%:*}_norm.npy" '<f4' False '(8,)' 0
+    real_bytes ${at#*:} | head -c 32 >>"$work/${at%:*}_norm.npy"
+done
+named() { "$attune" mha num_heads=3,qk_norm_eps=1e-6 --x "$work/x.npy" --weights "$work/qwen.safetensors" "$@"; }
+refuse "norms that the problem lacks" "'q_norm.weight' normalises queries, but the problem has no qk_norm_eps" mha \
+    --weights "$work/qwen.safetensors"
+expect "norms by the names of Qwen3" 0 "$near" named --check -o "$work/named.npy"
+expect "and as tensors" 0 'named as by Llama' named --ignore q_norm.weight --ignore k_norm.weight \
+    --tensor q_norm="$work/q_norm.npy" --tensor k_norm="$work/k_norm.npy" -o "$work/given.npy"
+same "they are the same" "$work/named.npy" "$work/given.npy"
+refuse "norms that nothing gives" 'the problem needs --tensor q_norm=F.npy' named --ignore q_norm.weight \
+    --ignore k_norm.weight
+make_safetensors "$work/wide.safetensors" "{$(llama 9 $((norms + 4)))}" $((norms + 4))
+refuse "a norm of other heads" "'k_norm.weight' has 9 elements; k_norm has head_dim = 8" "$attune" mha \
+    num_heads=3,qk_norm_eps=1e-6 --x "$work/x.npy" --weights "$work/wide.safetensors"
+
 # A separator at the beginning of a name, as in ONNX's, and nothing after one.
 for name in /layer/query.weight .bias layer. ..; do
     make_safetensors "$work/odd.safetensors" "{$(entry $name 24,24 0 $matrix)}" $matrix

@@ -118,6 +118,13 @@ static bool load_packed(const mha_options *o, const tensors *t, tensor *packed, 
     return fits;
 }
 
+static bool has_input(void *user, const char *name) {
+    const mha_options *const o = user;
+    return o->weights && weights_file_has(&o->file, name);
+}
+
+static bool load_input(void *user, tensor *input) { return weights_file_load(&((mha_options *)user)->file, input); }
+
 static void describe(mha_options *o, double us, size_t bytes) {
     char time[TABLE_NUMBER_BYTES], size[TABLE_NUMBER_BYTES];
     const weights_match *const match = &o->file.match;
@@ -165,7 +172,7 @@ int cmd_mha(int argc, char **argv) {
         tool_error("out of memory");
         return TOOL_FAILED;
     }
-    const files_weights weights = {take_sizes, pack, o};
+    const files_weights weights = {take_sizes, pack, has_input, load_input, o};
     o->run.engine = ATTUNE_ENGINE_JIT;
     o->run.files.weights = &weights;
     argp_parse(&argp, argc, argv, 0, NULL, o);

@@ -436,7 +436,9 @@ bool files_load(const run_files *files, tensors *t) {
         tensor *const one = &t->list[i];
         const run_file *const file = files_find(files->inputs, files->num_inputs, one->info.name);
         const bool is_packed = strcmp(one->info.name, "packed_weights") == 0;
-        if ((!one->info.is_input || is_packed) && !file) continue;
+        const bool is_held = !file && files->weights && files->weights->has(files->weights->user, one->info.name);
+        if (is_held && !files->weights->load(files->weights->user, one)) return false;
+        if ((!one->info.is_input || is_packed || is_held) && !file) continue;
         if (!one->info.is_input || !file) {
             tool_error(file ? "%s is an output of the problem, not an input" : "the problem needs --tensor %s=F.npy",
                        one->info.name);

@@ -14,10 +14,12 @@ typedef struct run_file {
     npy_array array; /* of inputs */
 } run_file;
 
-/* Weights of a block that have no files of their own. Both functions return false after a message. */
+/* Weights of a block that have no files of their own. All functions but `has` return false after a message. */
 typedef struct files_weights {
     bool (*take_sizes)(void *user, attune_problem *problem); /* sets the sizes that are still 0 */
     bool (*pack)(void *user, tensors *t);                    /* fills packed_weights */
+    bool (*has)(void *user, const char *name);               /* whether this input lies among them */
+    bool (*load)(void *user, tensor *input);                 /* fills it */
     void *user;
 } files_weights;
 

@@ -197,6 +197,43 @@ static void leave_aside(tensors *t, const attune_mha_weights *expected) {
     }
 }
 
+static const char *const norm_names[WEIGHTS_NORMS] = {"q_norm", "k_norm"};
+
+static int norm_of(const weights_file *file, const char *input) {
+    int i = 0;
+    while (i < WEIGHTS_NORMS && strcmp(input, norm_names[i]) != 0) i++;
+    return i < WEIGHTS_NORMS && file->match.has_norm[i] ? i : WEIGHTS_NORMS;
+}
+
+bool weights_file_has(const weights_file *file, const char *input) { return norm_of(file, input) < WEIGHTS_NORMS; }
+
+bool weights_file_load(weights_file *file, tensor *input) {
+    const size_t index = file->match.norm_index[norm_of(file, input->info.name)];
+    attune_weight w;
+    if (!weights_source_get(&file->source, index, &w)) return false;
+    if (w.rank != 1 || (size_t)w.dims[0] != input->count) {
+        tool_error("%s: tensor '%s' has %lld elements; %s has head_dim = %zu", file->source.path,
+                   file->source.names[index], (long long)w.dims[0], input->info.name, input->count);
+        return false;
+    }
+    for (int64_t i = 0; i < w.dims[0]; i++) ref_store(input->info.dtype, input->data, i, ref_load(w.dtype, w.data, i));
+    return true;
+}
+
+/* A block that leaves them out would compute something else. */
+static bool check_norms(const weights_file *file, const attune_problem *p) {
+    for (int i = 0; i < WEIGHTS_NORMS && p->qk_norm_eps == 0; i++) {
+        if (!file->match.has_norm[i]) continue;
+        const char *const name = file->source.names[file->match.norm_index[i]];
+        tool_error(
+            "%s: tensor '%s' normalises %s, but the problem has no qk_norm_eps (1e-6 in most models); --ignore=%s "
+            "leaves it aside",
+            file->source.path, name, i ? "keys" : "queries", name);
+        return false;
+    }
+    return true;
+}
+
 bool weights_file_pack(const weights_file *file, tensors *t) {
     const tensor *const packed = tensors_find(t, "packed_weights");
     attune_mha_weights expected = {.struct_size = sizeof expected};
@@ -206,7 +243,7 @@ bool weights_file_pack(const weights_file *file, tensors *t) {
     }
     t->weights = file->weights;
     leave_aside(t, &expected);
-    if (!check_missing(file, &expected, t) || !check_dtypes(file, t)) return false;
+    if (!check_missing(file, &expected, t) || !check_dtypes(file, t) || !check_norms(file, &t->problem)) return false;
     const size_t bytes = packed->count * ref_dtype_bytes(packed->info.dtype);
     if (attune_pack_weights(&t->problem, &t->weights, packed->data, bytes) != ATTUNE_OK) {
         report(file);

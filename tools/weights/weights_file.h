@@ -20,8 +20,14 @@ void weights_file_close(weights_file *file);
  * size that is set. */
 bool weights_file_sizes(const weights_file *file, attune_problem *problem);
 
+/* Whether the file has this input of a block, q_norm or k_norm; and copies it into the input. false after a message: it
+ * does not fit. */
+bool weights_file_has(const weights_file *file, const char *input);
+bool weights_file_load(weights_file *file, tensor *input);
+
 /* Packs them into the tensors of a call, whose t->weights they become. A weight that the problem does not have (of keys
- * that are given, say) is left aside. false after a message: one is missing, or of a wrong shape or dtype. */
+ * that are given, say) is left aside. false after a message: one is missing, or of a wrong shape or dtype; or the file
+ * has norms of queries and keys, and the problem none. */
 bool weights_file_pack(const weights_file *file, tensors *t);
 
 #endif

@@ -16,6 +16,7 @@ typedef struct convention {
     attune_weight_layout layout;
     const char *names[ATTUNE_NUM_WEIGHTS];
     const char *harmless[MAX_HARMLESS]; /* lie beside the weights, and the block does not need them */
+    const char *norms[WEIGHTS_NORMS];   /* of queries and keys */
 } convention;
 
 /* Separate projections, each with a weight and a bias. */
@@ -33,7 +34,8 @@ static const convention conventions[] = {
      ATTUNE_OUT_IN,
      {"q_weight", "k_weight", "v_weight", "out_weight", "q_bias", "k_bias", "v_bias", "out_bias", "qkv_weight",
       "qkv_bias"},
-     {NULL}},
+     {NULL},
+     {"q_norm", "k_norm"}},
     {"torch.nn.MultiheadAttention",
      ATTUNE_OUT_IN,
      {"q_proj_weight", "k_proj_weight", "v_proj_weight", "out_proj.weight", NULL, NULL, NULL, "out_proj.bias",
@@ -51,7 +53,8 @@ static const convention conventions[] = {
     {"Llama",
      ATTUNE_OUT_IN,
      SEPARATE("q_proj", "k_proj", "v_proj", "o_proj", ".weight", ".bias"),
-     {"rotary_emb.inv_freq"}},
+     {"rotary_emb.inv_freq"},
+     {"q_norm.weight", "k_norm.weight"}},
     {"BART", ATTUNE_OUT_IN, SEPARATE("q_proj", "k_proj", "v_proj", "out_proj", ".weight", ".bias"), {NULL}},
     {"Phi-3", ATTUNE_OUT_IN, PACKED("qkv_proj", "o_proj"), {"rotary_emb.inv_freq"}},
     {"timm", ATTUNE_OUT_IN, PACKED("qkv", "proj"), {NULL}},
@@ -279,6 +282,8 @@ static bool is_expected(const weights_source *source, const weights_match *match
         /* One that --name put another in the place of. */
         if (one->names[id] && weights_source_is(source, index, prefix, one->names[id])) return true;
     }
+    for (int i = 0; i < WEIGHTS_NORMS; i++)
+        if (match->has_norm[i] && match->norm_index[i] == index) return true;
     for (size_t i = 0; i < MAX_HARMLESS && one->harmless[i]; i++)
         if (weights_source_is(source, index, prefix, one->harmless[i])) return true;
     for (size_t i = 0; i < request->num_ignored; i++)
@@ -286,7 +291,7 @@ static bool is_expected(const weights_source *source, const weights_match *match
     return false;
 }
 
-/* What lies among the weights may change the result (bias_k, q_norm), or be a weight with a slip of the pen in its
+/* What lies among the weights may change the result (bias_k, gates), or be a weight with a slip of the pen in its
  * name: neither may be passed over in silence. */
 static bool check_surplus(const weights_source *source, const weights_match *match, const convention *one,
                           const weights_request *request) {
@@ -331,6 +336,17 @@ static bool match_given(weights_match *match, const weights_source *source, cons
     return true;
 }
 
+/* Whether --ignore names this tensor. */
+static bool is_ignored(const weights_source *source, const weights_request *request, const char *prefix,
+                       const char *name) {
+    size_t index;
+    for (size_t i = 0; i < request->num_ignored; i++)
+        if (weights_source_find(source, "", request->ignored[i], &index) &&
+            weights_source_is(source, index, prefix, name))
+            return true;
+    return false;
+}
+
 static bool match_convention(weights_match *match, const weights_source *source, const weights_request *request) {
     match->prefix = find_prefix(source, request->prefix);
     if (!match->prefix) return false;
@@ -359,6 +375,9 @@ static bool match_convention(weights_match *match, const weights_source *source,
         match->called[id] = one->names[id];
         match->has[id] = weights_source_find(source, match->prefix, one->names[id], &match->index[id]);
     }
+    for (int i = 0; i < WEIGHTS_NORMS; i++)
+        match->has_norm[i] = one->norms[i] && !is_ignored(source, request, match->prefix, one->norms[i]) &&
+                             weights_source_find(source, match->prefix, one->norms[i], &match->norm_index[i]);
     return check_surplus(source, match, one, request);
 }
 

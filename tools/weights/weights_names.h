@@ -14,6 +14,8 @@ typedef struct weights_request {
     attune_weight_layout layout; /* with has_layout: instead of the convention's */
 } weights_request;
 
+enum { WEIGHTS_NORMS = 2 };
+
 /* The result. */
 typedef struct weights_match {
     const char *convention; /* "torch.nn.MultiheadAttention"; NULL: all names were given */
@@ -21,6 +23,8 @@ typedef struct weights_match {
     attune_weight_layout layout;
     bool has[ATTUNE_NUM_WEIGHTS];
     size_t index[ATTUNE_NUM_WEIGHTS]; /* of the tensor in the source */
+    bool has_norm[WEIGHTS_NORMS];     /* of q_norm and k_norm, which are no weights of the blob */
+    size_t norm_index[WEIGHTS_NORMS];
     /* Its name in a convention; NULL: the convention has no such weight. For messages about missing weights. */
     const char *called[ATTUNE_NUM_WEIGHTS];
 } weights_match;
