@@ -282,6 +282,26 @@ typedef enum attune_weights_mode {
  * Strides are in elements, one for each dimension in the order above (the projected out of a block has three). An array
  * of zeros means contiguous; with dynamic sizes, contiguous at run time. Output strides must not make two elements
  * coincide. */
+
+/* Sizes of the problem as dims of a user's tensor. */
+enum {
+    ATTUNE_DIM_BATCH = -2,    /* b */
+    ATTUNE_DIM_HEADS = -3,    /* h */
+    ATTUNE_DIM_KV_HEADS = -4, /* kv_h */
+    ATTUNE_DIM_SEQ_Q = -5,    /* q */
+    ATTUNE_DIM_SEQ_KV = -6    /* kv */
+};
+
+enum { ATTUNE_MAX_USER_TENSORS = 8, ATTUNE_FUNCTION_BYTES = 1024 };
+
+/* A tensor that functions on scores and masks read. */
+typedef struct attune_user_tensor {
+    char name[32];     /* a letter, then letters, digits and '_'; "": there is none, nor are there later ones */
+    attune_dtype dtype;/* f32, f16, bf16, f64, i32, i8 or bool */
+    int32_t rank;      /* 1 to 4 */
+    int64_t dims[4];   /* numbers, or ATTUNE_DIM_…; 0 from `rank` on */
+} attune_user_tensor;
+
 typedef struct attune_problem {
     size_t struct_size;    /* sizeof(attune_problem): lets the struct grow */
     attune_op op;
@@ -358,6 +378,10 @@ typedef struct attune_problem {
     double qk_norm_eps;    /* 0 = none, else from 1e-12 to 1: rows of q and k are normalised before they are rotated, as
                             * in Qwen3 and Gemma 3: x * q_norm / sqrt(mean of x^2 + qk_norm_eps). Where keys are
                             * appended, only k_new is: cached keys, and those of kv_projected, are so already */
+    /* Functions on scores and masks; see "Functions on scores and masks". Text that ends with a NUL; "" = none. The
+     * struct holds it, so a problem stays a value that can be copied. */
+    attune_user_tensor tensors[ATTUNE_MAX_USER_TENSORS]; /* those that the functions name; the first ones are used */
+    char score_mod[ATTUNE_FUNCTION_BYTES], mask_mod[ATTUNE_FUNCTION_BYTES];
 } attune_problem;
 
 /* A NaN: "use 1 / sqrt(head_dim)". */
@@ -633,6 +657,9 @@ typedef struct attune_arguments {
                                   * 1 / sqrt(head_dim) */
     const void *q_norm, *k_norm; /* with qk_norm_eps: the factors themselves; where a model stores w and means 1 + w, as
                                   * Gemma does, add 1 */
+    /* Those that functions read, in the order of attune_problem.tensors; the innermost stride is 1. */
+    const void *tensors[ATTUNE_MAX_USER_TENSORS];
+    int64_t tensor_strides[ATTUNE_MAX_USER_TENSORS][4];
 } attune_arguments;
 
 /* Sets sizes and strides to those of `problem`, and pointers to NULL. Sizes that the problem leaves open or does not
@@ -647,7 +674,8 @@ static inline attune_status attune_arguments_init(attune_arguments *arguments, c
 
 /* One tensor of a call, which attune_run reads or writes. */
 typedef struct attune_tensor {
-    const char *name;            /* of its field in attune_arguments; static storage */
+    const char *name;            /* of its field in attune_arguments; static storage. Of a user's tensor: its name, in
+                                  * the caller's problem */
     attune_dtype dtype;
     int rank;                    /* at most 4 */
     int64_t dims[4], strides[4]; /* as used: contiguous strides filled in, 0 where broadcast */

@@ -1,4 +1,5 @@
 #include "ref_attention.h"
+#include "ref_functions.h"
 
 #include <float.h>
 #include <math.h>
@@ -15,6 +16,7 @@ typedef struct view {
 
 typedef struct reading {
     const attune_problem *p;
+    const ref_call *call;
     view q, k, v, out, lse, mask, bias, slopes, sinks, kv_lens, offsets, cu_q, cu_kv, table, k_new, v_new, cos, sin,
         position_ids, row_ids, weights, parts, parts_lse, k_scale, v_scale, q_norm, k_norm;
     int64_t heads, group, dim, dim_v, seq_q, seq_kv, seq_new;
@@ -25,6 +27,7 @@ typedef struct reading {
     bool codes_shares;                               /* there, too: they become codes of integer=all */
     view k_taken, v_taken;                           /* as in ref_call, with their errors */
     double k_error, v_error;
+    double *largest_modified; /* of the result */
 } reading;
 
 static view find(const ref_call *c, const char *name) {
@@ -53,6 +56,7 @@ static reading read_call(const ref_call *c) {
     const attune_arguments *const a = c->arguments;
     reading r = {
         .p = p,
+        .call = c,
         .q = find(c, "q"),
         .k = find(c, "k"),
         .v = find(c, "v"),
@@ -182,14 +186,22 @@ static bool outside_window(const attune_problem *p, int64_t position, int64_t j)
            (p->window_right >= 0 && j > position + p->window_right);
 }
 
+static ref_place function_place(const reading *r, const entry *e, int64_t head, int64_t i, int64_t j) {
+    return (ref_place){r->call, e->number, head, head / r->group, i, j, e->rows, e->keys};
+}
+
 static bool is_hidden(const reading *r, const entry *e, int64_t head, int64_t i, int64_t j) {
     const int64_t position = e->base + i;
     if (j >= e->keys || (r->p->is_causal && j > position) || outside_window(r->p, position, j)) return true;
     const attune_tensor *const mask = r->mask.tensor, *const bias = r->bias.tensor;
     if (mask && (j >= mask->dims[3] || ref_load(mask->dtype, r->mask.data, place(mask, e->number, head, i, j)) == 0))
         return true;
-    return bias && (j >= bias->dims[3] ||
-                    ref_load(bias->dtype, r->bias.data, place(bias, e->number, head, i, j)) == -(long double)INFINITY);
+    if (bias && (j >= bias->dims[3] ||
+                 ref_load(bias->dtype, r->bias.data, place(bias, e->number, head, i, j)) == -(long double)INFINITY))
+        return true;
+    if (!r->p->mask_mod[0]) return false;
+    const ref_place at = function_place(r, e, head, i, j);
+    return !ref_function_sees(&at);
 }
 
 static void mark_row(unsigned char *seen, const attune_tensor *t, int64_t at, int64_t columns) {
@@ -409,7 +421,8 @@ static void round_output(long double *dense, const view *v) {
 }
 
 bool ref_attention(const ref_call *call, ref_result *result) {
-    const reading r = read_call(call);
+    reading r = read_call(call);
+    r.largest_modified = &result->largest_modified;
     if (create_result(&r, result) && (r.is_double ? compute_long_double(&r, call->arguments->batch, result)
                                                   : compute_double(&r, call->arguments->batch, result)))
         return true;
@@ -427,6 +440,7 @@ static bool has_bf16_steps(const reading *r) {
 
 bool ref_attention_plain(const ref_call *call, ref_result *result) {
     reading r = read_call(call);
+    r.largest_modified = &result->largest_modified;
     r.k_error *= 2; /* this implementation has errors of its own */
     r.v_error *= 2;
     if (has_bf16_steps(&r)) r.q_rounding = r.k_rounding = r.v_rounding = r.p_rounding = ATTUNE_BF16;

@@ -53,8 +53,9 @@ typedef struct ref_result {
      * weight 0 times a value that is not finite is then NaN, or nothing where a row's keys are cut in parts and all of
      * one are such. */
     bool *loses_key;
-    ref_block_scale scale; /* of a block */
-    bool knows_caches;     /* ref_call.k_taken was given */
+    ref_block_scale scale;   /* of a block */
+    double largest_modified; /* of the scores that score_mod has given, without a sign; 0: none */
+    bool knows_caches;       /* ref_call.k_taken was given */
 } ref_result;
 
 /* In double throughout, long double where the arithmetic is f64. false: out of memory. Hidden keys are never read in K

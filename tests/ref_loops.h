@@ -142,6 +142,11 @@ static REAL NAME(score)(const reading *r, const entry *e, int64_t head, int64_t 
     }
     if (r->bias.tensor)
         s += (REAL)ref_load(r->bias.tensor->dtype, r->bias.data, place(r->bias.tensor, e->number, head, i, j));
+    if (r->p->score_mod[0]) {
+        const ref_place at = function_place(r, e, head, i, j);
+        s = (REAL)ref_modified(&at, s);
+        if (isfinite(s)) *r->largest_modified = fmax(*r->largest_modified, fabs((double)s));
+    }
     return s;
 }
 

@@ -62,7 +62,7 @@ static void derive_sizes(d_lanes *d, mha_context *c) {
     d->v_columns = dl_round_up(p->head_dim_v, d->width);
     d->is_serial = p->reproducible;
     d->one_chunk = p->reproducible || mha_most_keys(p) <= c->s->kv_chunk;
-    d->masks_keys = p->attn_mask_dims[3] || p->attn_bias_dims[3];
+    d->masks_keys = p->attn_mask_dims[3] || p->attn_bias_dims[3] || p->mask_mod[0];
     /* The keys of a lone query are one interval, and only these are read. Exceptions: global keys, and tiles that begin
      * where those of other queries do. */
     const bool one_query = p->seq_q == 1 && !c->has_global && !(d->is_serial && c->has_first);

@@ -25,6 +25,7 @@
 #ifndef ATTUNE_ATTEND_D_LANES_H
 #define ATTUNE_ATTEND_D_LANES_H
 
+#include "attend/functions.h"
 #include "attend/score.h"
 #include "attend/sight.h"
 #include "attend/softmax.h"
@@ -43,7 +44,7 @@ typedef struct d_lanes {
     int64_t k_columns, v_columns; /* rounded up to vectors of k_width and width */
     bool one_chunk;
     bool is_serial;       /* scores are summed as q-lanes does */
-    bool masks_keys;      /* there is a mask or bias: every tile asks it */
+    bool masks_keys;      /* there is a mask, bias or mask_mod: every tile asks it */
     bool masks_positions; /* keys that one row of a task sees may be hidden from another */
     /* scratch of a task, of c->elem unless it says otherwise */
     const ir_buffer *q;        /* [max_rows, k_columns]: times mha_query_sign; bf16 if c->by_pairs. Codes: i8
@@ -65,6 +66,7 @@ typedef struct d_lanes {
     const ir_buffer *k_scales, *v_scales;
     /* variables of the task */
     mha_entry entry;
+    mha_values values_of_task; /* of the user's functions */
     const ir_expr *kv_head, *first_row, *chunk;
     const ir_expr *rows;        /* > 0 */
     const ir_expr *padded_rows; /* rounded up */
@@ -160,12 +162,17 @@ typedef struct dl_sight {
     const dl_tile *tile;
     const dl_row *row;
     mha_sight by_position;
+    mha_values values; /* what mask_mod needs of the row */
 } dl_sight;
 dl_sight dl_sight_of(const d_lanes *d, const dl_tile *tile, const dl_row *row);
 /* The bias of keys j, j + 1, … of the tile, as c->elem; NULL if there is none. */
 const ir_expr *dl_bias(const d_lanes *d, const dl_sight *sight, const ir_expr *j, int lanes);
 /* Whether the row sees these keys, whose bias is `bias`: `lanes` of bool. */
 const ir_expr *dl_sees(const d_lanes *d, const dl_sight *sight, const ir_expr *j, int lanes, const ir_expr *bias);
+
+/* The user's functions at a row of the task, and at the keys from j on. */
+mha_place dl_place_of_row(const d_lanes *d, const dl_row *row);
+mha_place dl_place_of_keys(const d_lanes *d, const dl_row *row, const dl_tile *tile, const ir_expr *j, int lanes);
 
 /* d_lanes_code_values.c: O += P V in integers. O has shrunk already. */
 void dl_code_values(d_lanes *d, const dl_tile *tile);

@@ -5,6 +5,19 @@
 
 #include <math.h>
 
+/* ---- the user's functions ---- */
+
+mha_place dl_place_of_row(const d_lanes *d, const dl_row *row) {
+    return (mha_place){.entry = &d->entry, .head = row->head, .kv_head = d->kv_head, .query = row->query, .lanes = 1};
+}
+
+mha_place dl_place_of_keys(const d_lanes *d, const dl_row *row, const dl_tile *tile, const ir_expr *j, int lanes) {
+    mha_place place = dl_place_of_row(d, row);
+    place.key = ir_let(d->b, "key", ir_add(d->b, tile->first, j));
+    place.lanes = lanes;
+    return place;
+}
+
 /* ---- which keys a row sees ---- */
 
 /* A key as i32, counted from the tile's first. A key outside of the tile is moved next to it. */
@@ -17,13 +30,16 @@ static const ir_expr *in_tile(const d_lanes *d, const dl_tile *tile, const char 
 }
 
 dl_sight dl_sight_of(const d_lanes *d, const dl_tile *tile, const dl_row *row) {
-    if (!d->masks_positions) return (dl_sight){tile, row, {0}};
+    const mha_place place = dl_place_of_row(d, row);
+    dl_sight sight = {.tile = tile, .row = row, .values = d->values_of_task};
+    mha_fill_values(d->c, MHA_MASK_FUNCTION, &place, &sight.values);
+    if (!d->masks_positions) return sight;
     const ir_expr *position = ir_let(d->b, "position", ir_add(d->b, d->entry.base, row->query));
     const mha_sight keys = mha_sight_at(d->c, &d->entry, position);
-    return (dl_sight){tile,
-                      row,
-                      {in_tile(d, tile, "first_seen", keys.first), in_tile(d, tile, "last_seen", keys.last),
-                       in_tile(d, tile, "last_global", keys.last_global)}};
+    sight.by_position =
+        (mha_sight){in_tile(d, tile, "first_seen", keys.first), in_tile(d, tile, "last_seen", keys.last),
+                    in_tile(d, tile, "last_global", keys.last_global)};
+    return sight;
 }
 
 static void store_masks(const d_lanes *d, const ir_access *target, const ir_access *masks) {
@@ -72,6 +88,10 @@ const ir_expr *dl_sees(const d_lanes *d, const dl_sight *sight, const ir_expr *j
         hiding.there = ir_lt(b, key, ir_splat(b, d->c->params.size[MHA_BIAS_KV], lanes));
     }
     hiding.mask = load_masks(d, sight, MHA_ATTN_MASK, MHA_MASK_KV, j, lanes);
+    if (mha_has_function(d->c, MHA_MASK_FUNCTION)) {
+        const mha_place place = dl_place_of_keys(d, sight->row, sight->tile, j, lanes);
+        hiding.by_function = mha_function_sees(d->c, &place, &sight->values, lanes);
+    }
     return mha_sees(d->c, &hiding, lanes);
 }
 
@@ -103,7 +123,10 @@ static void score_row(d_lanes *d, const dl_tile *tile, const dl_row *row, const 
     const mha_context *c = d->c;
     const int lanes = d->lanes;
     mha_score_operands operands = operands_of_row(d, row);
-    const dl_sight sight = masked ? dl_sight_of(d, tile, row) : (dl_sight){tile, row, {0}};
+    const dl_sight sight = masked ? dl_sight_of(d, tile, row) : (dl_sight){.tile = tile, .row = row};
+    const mha_place place = dl_place_of_row(d, row);
+    mha_values values = d->values_of_task;
+    mha_fill_values(c, MHA_SCORE_FUNCTION, &place, &values);
     IR_FOR(b, j, ir_idx(b, 0), tile->keys, lanes) {
         const ir_access *score = ir_at(b, d->scores, lanes, 2, r, j);
         operands.k_scale = dl_k_scales(d, j, lanes);
@@ -113,6 +136,10 @@ static void score_row(d_lanes *d, const dl_tile *tile, const dl_row *row, const 
         }
         operands.bias = dl_bias(d, &sight, j, lanes);
         const ir_expr *z = mha_score(c, &operands, ir_load(b, score), ATTUNE_WEIGHTS_MASKED);
+        if (mha_has_function(c, MHA_SCORE_FUNCTION)) {
+            const mha_place keys = dl_place_of_keys(d, row, tile, j, lanes);
+            z = mha_modified(c, &keys, &values, z);
+        }
         if (masked) z = mha_hide(c, ir_let(b, "sees", dl_sees(d, &sight, j, lanes, operands.bias)), z, -INFINITY);
         ir_store(b, score, z);
     }

@@ -35,6 +35,7 @@ static void derive_sizes(q_lanes *c) {
     c->at_once = c->by_rows && mha_takes_rows_at_once(p, m->s);
     c->has_edges = m->has_first || m->has_last;
     c->has_elements = m->params.tensor[MHA_ATTN_MASK] || m->params.tensor[MHA_ATTN_BIAS];
+    c->asks_all = c->has_elements || mha_has_function(m, MHA_MASK_FUNCTION);
     if (p->is_ragged || !ir_is_const(m->params.size[MHA_SEQ_Q])) return;
     const int64_t rows = p->seq_q * m->group;
     c->num_stripes = ceil_div(rows, c->stripe_rows);
@@ -129,6 +130,7 @@ static void visit_tiles(q_lanes *c) {
 static void build_stripes(q_lanes *c) {
     ir_builder *b = c->b;
     alloc_scratch(c);
+    ql_alloc_functions(c);
     IR_FOR(b, stripe, ir_idx(b, 0), c->stripes, 1) {
         ql_init_rows(c, stripe);
         ql_load_queries(c, stripe);
@@ -203,6 +205,7 @@ void mha_q_lanes(mha_context *m) {
         c.rows = ir_let(b, "rows", ir_times(b, c.e.seq_q, m->group));
         c.e.positions_are_keys = mha_positions_are_keys(m, &c.e);
         c.keys_fill_tiles = ir_is_const(c.e.seq_kv) && c.e.seq_kv->value.i % m->s->score_keys == 0;
+        ql_open_functions(&c);
         ql_open_ahead(&c);
         if (c.num_tasks)
             share_stripes(&c, task);

@@ -42,6 +42,7 @@
 #ifndef ATTUNE_ATTEND_Q_LANES_H
 #define ATTUNE_ATTEND_Q_LANES_H
 
+#include "attend/functions.h"
 #include "attend/score.h"
 #include "attend/sight.h"
 #include "attend/softmax.h"
@@ -57,6 +58,7 @@ typedef struct q_lanes {
     bool keys_fill_tiles;             /* score_keys divides the number of keys */
     bool has_edges;                   /* rows have a first or last key of their own */
     bool has_elements;                /* an attn_mask or attn_bias */
+    bool asks_all;                    /* these, or a mask_mod: any key may be hidden */
     bool by_rows;                     /* the schedule's value_by */
     bool at_once;                     /* mha_takes_rows_at_once: one tile is all */
     /* scratch of a task; elem is that of the arithmetic. Operands of products are elem, one to a lane (width 1), or
@@ -91,6 +93,9 @@ typedef struct q_lanes {
     mha_entry e;
     const ir_expr *kv_head, *rows, *first_stripe, *stripes;
     const ir_expr *next_head, *next_batch, *next_kv_batch; /* task_prefetch=head; else NULL */
+    /* the user's functions: values that all rows share; those of rows, by node [stripe, stripe_rows] */
+    mha_values values_of_task;
+    const ir_buffer *kept[EX_MAX_NODES];
 } q_lanes;
 
 /* Row of a tensor that is indexed [batch, head, token, column]. */
@@ -164,10 +169,31 @@ void ql_open_stripe(q_lanes *c, q_lanes_tile *tile);
 void ql_init_sight(q_lanes *c, const ir_expr *stripe);
 /* Transposes masks into c->keep or c->bias, for the register tiles up to key number `to`. */
 void ql_load_elements(q_lanes *c, const q_lanes_tile *tile, const ir_expr *to);
-/* The sight of the vector of rows from `at` on, by window and causality. */
-mha_sight ql_sight(q_lanes *c, const q_lanes_tile *tile, const ir_expr *at);
+/* What a vector of rows sees: by window and causality, and what mask_mod needs of the rows. */
+typedef struct q_lanes_sight {
+    mha_sight by_position;
+    mha_values values;
+} q_lanes_sight;
+/* That of the rows from `at` on. */
+q_lanes_sight ql_sight(q_lanes *c, const q_lanes_tile *tile, const ir_expr *at);
 /* Whether it sees a key, which is `j` within the tile. */
-const ir_expr *ql_sees(q_lanes *c, const mha_sight *sight, const ir_expr *at, const ir_expr *key, const ir_expr *j);
+const ir_expr *ql_sees(q_lanes *c, const q_lanes_sight *sight, const ir_expr *at, const ir_expr *key, const ir_expr *j);
+
+/* q_lanes_functions.c: the user's functions. Values of the task; of its rows; of a vector of rows; of a key. */
+enum { QL_KEY_VALUES = 12 };
+typedef struct q_lanes_key_values {
+    int count, node[QL_KEY_VALUES];
+    const ir_expr *value[QL_KEY_VALUES];
+} q_lanes_key_values;
+void ql_open_functions(q_lanes *c);
+void ql_alloc_functions(q_lanes *c);
+void ql_init_functions(q_lanes *c, const ir_expr *stripe);
+mha_values ql_values_of_rows(q_lanes *c, mha_function f, const ir_expr *stripe, const ir_expr *at);
+void ql_fill_key(q_lanes *c, mha_function f, const ir_expr *key, q_lanes_key_values *of_key);
+/* The score z as score_mod has it, and whether mask_mod lets the rows see the key; z and NULL where there is none. */
+const ir_expr *ql_modified(q_lanes *c, const mha_values *of_rows, const q_lanes_key_values *of_key, const ir_expr *key,
+                           const ir_expr *z);
+const ir_expr *ql_function_sees(q_lanes *c, const mha_values *of_rows, const ir_expr *key);
 
 /* q_lanes_ahead.c: what the head after this one needs, prefetched with the scores of the keys from `first` on */
 void ql_open_ahead(q_lanes *c);

@@ -116,7 +116,7 @@ static void add_zeros(q_lanes *c, const q_lanes_tile *t, const zero_sums *sums) 
 /* Whether the tile's values are finite. A hidden key has the probability 0, and 0 times a finite value is 0. */
 static const ir_expr *is_harmless(q_lanes *c, const q_lanes_tile *t) {
     ir_builder *b = c->b;
-    const bool only_edges = !c->has_elements && !c->m->has_global;
+    const bool only_edges = !c->asks_all && !c->m->has_global;
     const zero_sums sums = new_zero_sums(c);
     IR_GUARD(b, only_edges, is_partial(c, t)) add_zeros(c, t, &sums);
     const ir_expr *total = ir_load(b, sum_at(c, &sums, 0));
@@ -128,8 +128,8 @@ void ql_open_tile(q_lanes *c, q_lanes_tile *t) {
     const ir_expr *left = ir_sub(c->b, c->e.seq_kv, t->first_key);
     ir_assume(c->b, ir_gt(c->b, left, ir_idx(c->b, 0)));
     t->room = ir_let(c->b, "room", ir_min(c->b, left, ir_idx(c->b, c->m->s->kv_tile)));
-    const bool by_interval = c->by_rows && !c->has_elements && !c->m->has_global;
-    if ((c->has_edges || c->has_elements) && !by_interval) t->is_harmless = is_harmless(c, t);
+    const bool by_interval = c->by_rows && !c->asks_all && !c->m->has_global;
+    if ((c->has_edges || c->asks_all) && !by_interval) t->is_harmless = is_harmless(c, t);
 }
 
 /* ---- a tile and a stripe ---- */
@@ -188,15 +188,20 @@ static const ir_expr *limit(q_lanes *c, const ir_buffer *table, const ir_expr *s
     return table ? ir_let(c->b, "limit", ir_load(c->b, ir_at(c->b, table, c->m->lanes, 2, stripe, at))) : NULL;
 }
 
-mha_sight ql_sight(q_lanes *c, const q_lanes_tile *t, const ir_expr *at) {
-    return (mha_sight){limit(c, c->first_key, t->stripe, at), limit(c, c->last_key, t->stripe, at),
-                       limit(c, c->last_global, t->stripe, at)};
+q_lanes_sight ql_sight(q_lanes *c, const q_lanes_tile *t, const ir_expr *at) {
+    q_lanes_sight sight = {.by_position = {limit(c, c->first_key, t->stripe, at), limit(c, c->last_key, t->stripe, at),
+                                           limit(c, c->last_global, t->stripe, at)}};
+    if (mha_has_function(c->m, MHA_MASK_FUNCTION))
+        sight.values = ql_values_of_rows(c, MHA_MASK_FUNCTION, t->stripe, at);
+    return sight;
 }
 
-const ir_expr *ql_sees(q_lanes *c, const mha_sight *sight, const ir_expr *at, const ir_expr *key, const ir_expr *j) {
+const ir_expr *ql_sees(q_lanes *c, const q_lanes_sight *sight, const ir_expr *at, const ir_expr *key,
+                       const ir_expr *j) {
     ir_builder *b = c->b;
     const int lanes = c->m->lanes;
-    mha_hiding hiding = {.sight = *sight, .key = ir_cast(b, IR_I32, key)};
+    mha_hiding hiding = {.sight = sight->by_position, .key = ir_cast(b, IR_I32, key)};
+    hiding.by_function = ql_function_sees(c, &sight->values, key);
     if (c->bias) hiding.bias = ir_load(b, ir_at(b, c->bias, lanes, 2, j, at));
     if (c->keep) hiding.mask = ir_cast(b, IR_I32, ir_load(b, ir_at(b, c->keep, lanes, 2, j, at)));
     return mha_sees(c->m, &hiding, lanes);

@@ -57,6 +57,7 @@ static void init_single_rows(q_lanes *c, const ir_expr *stripe) {
 void ql_init_rows(q_lanes *c, const ir_expr *stripe) {
     ir_builder *b = c->b;
     const int lanes = c->m->lanes;
+    ql_init_functions(c, stripe);
     if (c->at_once) {
         if (c->m->p->has_alibi_slopes) init_single_rows(c, stripe);
         return;

@@ -67,8 +67,11 @@ static mha_score_operands operands_of(q_lanes *c, const score_tile *t, mha_score
 static void score(q_lanes *c, const q_lanes_tile *tile, const score_tile *t) {
     ir_builder *b = c->b;
     const int lanes = c->m->lanes;
+    q_lanes_key_values of_key[MAX_ROWS];
+    for (int jj = 0; jj < t->product.rows; jj++) ql_fill_key(c, MHA_SCORE_FUNCTION, t->key[jj], &of_key[jj]);
     for (int v = 0; v < t->product.vectors; v++) {
         const ir_expr *at = ir_idx(b, (int64_t)v * lanes);
+        const mha_values values = ql_values_of_rows(c, MHA_SCORE_FUNCTION, tile->stripe, at);
         mha_score_operands rows = {0};
         if (c->position) {
             rows.position = ir_let(b, "position", ir_load(b, ir_at(b, c->position, lanes, 2, tile->stripe, at)));
@@ -78,6 +81,7 @@ static void score(q_lanes *c, const q_lanes_tile *tile, const score_tile *t) {
             const mha_score_operands operands = operands_of(c, t, rows, jj, at);
             const ir_expr *dot = mha_product_sum(&t->product, jj, v);
             const ir_expr *z = mha_score(c->m, &operands, dot, ATTUNE_WEIGHTS_MASKED);
+            z = ql_modified(c, &values, &of_key[jj], t->key[jj], z);
             if (z != dot) ir_store(b, mha_product_at(&t->product, jj, v), z);
         }
     }
@@ -88,7 +92,7 @@ static void hide(q_lanes *c, const q_lanes_tile *tile, const score_tile *t) {
     ir_builder *b = c->b;
     for (int v = 0; v < t->product.vectors; v++) {
         const ir_expr *at = ir_idx(b, (int64_t)v * c->m->lanes);
-        const mha_sight sight = ql_sight(c, tile, at);
+        const q_lanes_sight sight = ql_sight(c, tile, at);
         for (int jj = 0; jj < t->product.rows; jj++) {
             const ir_expr *sees = ql_sees(c, &sight, at, t->key[jj], ir_plus(b, t->first, jj));
             const ir_access *z = mha_product_at(&t->product, jj, v);
@@ -100,8 +104,8 @@ static void hide(q_lanes *c, const q_lanes_tile *tile, const score_tile *t) {
 /* Register tiles within which no row's sight begins or ends need not compare. */
 static void hide_some(q_lanes *c, const q_lanes_tile *tile, const score_tile *t) {
     ir_builder *b = c->b;
-    if (!c->has_edges || c->has_elements || c->m->has_global) {
-        if (c->has_edges || c->has_elements) hide(c, tile, t);
+    if (!c->has_edges || c->asks_all || c->m->has_global) {
+        if (c->has_edges || c->asks_all) hide(c, tile, t);
         return;
     }
     const ir_expr *crosses = ir_gt(b, ir_plus(b, t->first, c->m->s->score_keys), tile->full_to);

@@ -31,7 +31,7 @@ static mha_kv_row find_row(const q_lanes *c, const q_lanes_tile *tile, const val
 }
 
 /* The keys of a pair that rows see. The second key may be beyond the last one. */
-static const ir_expr *seen_of_pair(q_lanes *c, const q_lanes_tile *tile, const mha_sight *sight, const ir_expr *at,
+static const ir_expr *seen_of_pair(q_lanes *c, const q_lanes_tile *tile, const q_lanes_sight *sight, const ir_expr *at,
                                    const ir_expr *pair) {
     ir_builder *b = c->b;
     const ir_expr *first = ir_times(b, pair, 2), *seen[2];
@@ -48,7 +48,7 @@ static const ir_expr *seen_of_pair(q_lanes *c, const q_lanes_tile *tile, const m
 static const ir_expr *where_seen(q_lanes *c, const q_lanes_tile *tile, const value_tile *t, int64_t v, const ir_expr *j,
                                  const ir_expr *x) {
     const ir_expr *at = row_at(c, t, v);
-    const mha_sight sight = ql_sight(c, tile, at);
+    const q_lanes_sight sight = ql_sight(c, tile, at);
     if (c->width == 2) return mha_where_seen(c->m, ql_kind(c), seen_of_pair(c, tile, &sight, at, j), x);
     const ir_expr *key = ir_let(c->b, "key", ir_add(c->b, tile->first_key, j));
     return mha_where_seen(c->m, ql_kind(c), ql_sees(c, &sight, at, key, j), x);

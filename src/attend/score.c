@@ -44,7 +44,7 @@ const ir_expr *mha_hide(const mha_context *c, const ir_expr *sees, const ir_expr
 /* ---- softmax_scale ---- */
 
 bool mha_has_natural_scores(const attune_problem *p) {
-    return p->logits_soft_cap > 0 || p->has_alibi_slopes || p->attn_bias_dims[3] || p->has_sinks ||
+    return p->logits_soft_cap > 0 || p->has_alibi_slopes || p->attn_bias_dims[3] || p->has_sinks || p->score_mod[0] ||
            p->op == ATTUNE_MERGE || p->op == ATTUNE_WEIGHTS;
 }
 

@@ -84,6 +84,7 @@ const ir_expr *mha_sees(const mha_context *c, const mha_hiding *h, int lanes) {
     const ir_expr *sees = in_sight(c, h, lanes);
     if (h->bias) sees = both(c, sees, ir_ne(c->b, mha_in_lanes(c, h->bias, lanes), mha_number(c, -INFINITY, lanes)));
     sees = both(c, sees, h->there);
+    sees = both(c, sees, mha_in_lanes(c, h->by_function, lanes));
     if (!h->mask) return sees;
     const ir_expr *zero = ir_splat(c->b, ir_int(c->b, IR_I32, 0), lanes);
     return both(c, sees, ir_ne(c->b, mha_in_lanes(c, h->mask, lanes), zero));

@@ -26,11 +26,12 @@ bool mha_positions_are_keys(const mha_context *c, const mha_entry *e);
 
 /* Whatever hides a key from a query. NULL: nothing of that kind. One lane stands for all. */
 typedef struct mha_hiding {
-    mha_sight sight;      /* i32 */
-    const ir_expr *key;   /* i32; needed with `sight` */
-    const ir_expr *bias;  /* attn_bias, as c->elem: -inf hides */
-    const ir_expr *there; /* bool: whether the bias has this column; false hides */
-    const ir_expr *mask;  /* attn_mask, as i32: 0 hides */
+    mha_sight sight;            /* i32 */
+    const ir_expr *key;         /* i32; needed with `sight` */
+    const ir_expr *bias;        /* attn_bias, as c->elem: -inf hides */
+    const ir_expr *there;       /* bool: whether the bias has this column; false hides */
+    const ir_expr *mask;        /* attn_mask, as i32: 0 hides */
+    const ir_expr *by_function; /* bool: what mask_mod says; false hides */
 } mha_hiding;
 
 /* Whether the query sees the key, `lanes` of bool; NULL: it does. */

@@ -64,6 +64,8 @@ typedef struct weights_row {
     const ir_expr *position;     /* NULL if it does not matter */
     const ir_expr *slope, *base; /* base: the LSE, of the probabilities */
     mha_sight sight;             /* i32 */
+    const ir_expr *kv_head;
+    mha_values values; /* what the user's functions need of it */
 } weights_row;
 
 /* A vector of keys: from `key` on, at `at` in the slice. */
@@ -106,10 +108,30 @@ static const ir_expr *bias_at(const weights *w, const weights_row *row, const we
     return ir_let(w->b, "bias", mha_in_lanes(w->c, mha_load(w->c, mask_at(w, MHA_ATTN_BIAS, row, k)), w->lanes));
 }
 
+static mha_place place_of(const weights *w, const weights_row *row, const weights_keys *k) {
+    return (mha_place){.entry = &w->e,
+                       .head = row->head,
+                       .kv_head = row->kv_head,
+                       .query = row->query,
+                       .key = k ? k->key : NULL,
+                       .lanes = w->lanes};
+}
+
+static void open_functions(const weights *w, weights_row *row, const ir_expr *kv_head) {
+    row->kv_head = kv_head;
+    const mha_place place = place_of(w, row, NULL);
+    row->values = (mha_values){{NULL}};
+    if (shows_hidden_keys(w)) return;
+    mha_fill_values(w->c, MHA_SCORE_FUNCTION, &place, &row->values);
+    mha_fill_values(w->c, MHA_MASK_FUNCTION, &place, &row->values);
+}
+
 /* Which of the keys the row sees; NULL: all. */
 static const ir_expr *visible(const weights *w, const weights_row *row, const weights_keys *k, const ir_expr *bias) {
     mha_hiding hiding = {.sight = row->sight, .key = k->numbers, .bias = bias};
     if (bias && k->is_last) hiding.there = lanes_below(w, k, w->c->params.tensor[MHA_ATTN_BIAS]->dims[3]);
+    const mha_place place = place_of(w, row, k);
+    hiding.by_function = mha_function_sees(w->c, &place, &row->values, w->lanes);
     if (w->c->params.tensor[MHA_ATTN_MASK])
         hiding.mask = ir_cast(w->b, IR_I32, ir_load(w->b, mask_at(w, MHA_ATTN_MASK, row, k)));
     return mha_sees(w->c, &hiding, w->lanes);
@@ -130,6 +152,8 @@ static const ir_expr *shown(const weights *w, const weights_row *row, const weig
     z = mha_score(c, &operands, z, mode);
     if (shows_hidden_keys(w))
         return mha_hide(c, mha_sees(c, &(mha_hiding){row->sight, .key = k->numbers}, w->lanes), z, 0);
+    const mha_place place = place_of(w, row, k);
+    z = mha_modified(c, &place, &row->values, z);
     const ir_expr *seen = visible(w, row, k, operands.bias);
     if (mode != ATTUNE_WEIGHTS_SOFTMAX) return mha_hide(c, seen, z, -INFINITY);
     return mha_hide(c, seen, mha_probability(c, z, ir_splat(b, row->base, w->lanes)), 0);
@@ -227,6 +251,7 @@ static void open_head(const weights *w, weights_row *row, const ir_expr *n, cons
     const ir_expr *group = ir_idx(b, c->group);
     row->number = ir_let(b, "row", ir_add(b, ir_mul(b, n, group), g));
     row->head = ir_let(b, "head", ir_add(b, ir_mul(b, kv_head, group), g));
+    open_functions(w, row, kv_head);
     if (shows_hidden_keys(w)) return;
     if (c->p->has_alibi_slopes)
         row->slope = ir_let(b, "slope", mha_load(c, ir_at(b, c->params.tensor[MHA_ALIBI_SLOPES], 1, 1, row->head)));

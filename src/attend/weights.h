@@ -12,6 +12,7 @@
 #ifndef ATTUNE_ATTEND_WEIGHTS_H
 #define ATTUNE_ATTEND_WEIGHTS_H
 
+#include "attend/functions.h"
 #include "attend/score.h"
 #include "attend/sight.h"
 #include "attend/softmax.h"

@@ -3,6 +3,7 @@
 #ifndef ATTUNE_NEST_CONTEXT_H
 #define ATTUNE_NEST_CONTEXT_H
 
+#include "expr/expr.h"
 #include "nest/params.h"
 #include "target/target.h"
 
@@ -39,6 +40,7 @@ typedef struct mha_context {
     bool has_last;     /* rows have a last key of their own */
     bool has_global;   /* … and see the first keys as well */
     bool has_position; /* positions matter at all */
+    const ex_program *functions; /* on scores and masks; NULL: there are none */
     /* Of a scale that each call has, in the phase that is being built (mha_scale_open); NULL: constants. */
     const ir_expr *score_scale, *query_sign;
 } mha_context;

@@ -44,18 +44,22 @@ static void declare_sizes(ir_builder *b, const attune_problem *p, const ir_expr 
     if (p->max_seq_kv && mha_is_parameter(p, MHA_SEQ_KV)) assume(b, IR_LE, of[MHA_SEQ_KV], ir_idx(b, p->max_seq_kv));
 }
 
-/* `out` is a word of the IR. */
-static const char *ir_name(const mha_tensor *t) { return t->id == MHA_OUT ? "o" : t->name; }
+/* `out` is a word of the IR, and a user's name may be one, too. */
+static void write_ir_name(const mha_tensor *t, char name[IR_MAX_NAME]) {
+    snprintf(name, IR_MAX_NAME, "%s%s", t->id >= MHA_USER_TENSORS ? "user." : "", t->id == MHA_OUT ? "o" : t->name);
+}
 
 /* Whether its second dimension is that of heads. */
 static bool has_heads(const mha_tensor *t) { return t->dims[1] == MHA_HEADS || t->dims[1] == MHA_KV_HEADS; }
 
-/* The outer strides of q are q_sb, q_sh and q_ss: of batch, head and sequence; what has no heads has no q_sh. */
+/* The outer strides of q are q_sb, q_sh and q_ss: of batch, head and sequence; what has no heads has no q_sh. Those of
+ * a user's tensor have numbers. */
 static void declare_strides(ir_builder *b, const mha_tensor *t, const ir_expr *strides[4]) {
-    const char *letters = t->rank == 3 && !has_heads(t) ? "bs" : "bhs";
+    const char *letters = t->id >= MHA_USER_TENSORS ? "012" : t->rank == 3 && !has_heads(t) ? "bs" : "bhs";
+    char tensor[IR_MAX_NAME], name[IR_MAX_NAME + 4];
+    write_ir_name(t, tensor);
     for (int i = 0; i < t->rank - 1; i++) {
-        char name[IR_MAX_NAME];
-        snprintf(name, sizeof name, "%s_s%c", ir_name(t), letters[i]);
+        snprintf(name, sizeof name, "%s_s%c", tensor, letters[i]);
         strides[i] = ir_param_scalar(b, name, IR_IDX);
     }
     strides[t->rank - 1] = ir_idx(b, t->inner_stride);
@@ -79,12 +83,14 @@ void mha_declare_params(ir_builder *b, const attune_problem *p, mha_params *para
     for (size_t n = 0; n < count; n++) {
         const mha_tensor *t = &tensors[n];
         const ir_expr *dims[4], *strides[4];
+        char name[IR_MAX_NAME];
         const bool rotary = t->id == MHA_COS || t->id == MHA_SIN;
         for (int i = 0; i < t->rank; i++) dims[i] = params->size[t->dims[i]];
         if (rotary) declare_rotary_strides(b, params, t, strides);
         if (t->has_strides) declare_strides(b, t, strides);
-        params->tensor[t->id] = ir_param_buffer(b, ir_name(t), t->elem, t->rank, dims,
-                                                rotary || t->has_strides ? strides : NULL, t->access);
+        write_ir_name(t, name);
+        params->tensor[t->id] =
+            ir_param_buffer(b, name, t->elem, t->rank, dims, rotary || t->has_strides ? strides : NULL, t->access);
     }
     if (p->has_softmax_scale)
         params->softmax_scale =

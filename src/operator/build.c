@@ -4,6 +4,7 @@
 #include "attend/phases.h"
 #include "attend/score.h"
 #include "layer/block.h"
+#include "problem/problem_functions.h"
 #include "problem/problem_sight.h"
 #include "schedule/decide.h"
 #include "schedule/schedule.h"
@@ -101,6 +102,11 @@ ir_kernel *mha_build(at_arena *arena, const attune_problem *canonical, const att
     if (!c.b) {
         at_fail_memory(err, sizeof(ir_kernel));
         return NULL;
+    }
+    ex_program functions;
+    if (mha_has_functions(canonical)) {
+        if (mha_read_functions(canonical, &functions, err)) return NULL;
+        c.functions = &functions;
     }
     mha_declare_params(c.b, canonical, &c.params);
     read_problem(&c);

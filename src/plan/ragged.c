@@ -52,7 +52,7 @@ static void arguments_of_run(const attune_plan *plan, const attune_arguments *wh
     for (size_t i = 0; i < s->count; i++) {
         const mha_tensor *t = &s->tensors[i];
         if (t->dims[0] == MHA_BATCH || t->dims[0] == MHA_ENTRIES) move_pointer(a, s, i, settled, r->first);
-        if (t->problem_strides)
+        if (t->has_strides)
             memcpy((char *)a + t->arguments_strides, settled->strides[i], (size_t)t->rank * sizeof(int64_t));
     }
 }

@@ -33,14 +33,14 @@ static int64_t *strides_of(const mha_tensor *t, attune_problem *p) {
 static attune_status lay_out(const at_signature *s, attune_problem *p) {
     attune_problem contiguous;
     for (size_t i = 0; i < s->count; i++)
-        if (s->tensors[i].has_strides)
+        if (s->tensors[i].problem_strides)
             memset(strides_of(&s->tensors[i], p), 0, (size_t)s->tensors[i].rank * sizeof(int64_t));
     const attune_status status = mha_canonicalize(p, &contiguous, NULL);
     if (status) return status;
     *p = contiguous;
     for (size_t i = 0; i < s->count; i++) {
         const mha_tensor *t = &s->tensors[i];
-        if (!t->has_strides || t->inner_stride == 1) continue;
+        if (!t->problem_strides || t->inner_stride == 1) continue;
         int64_t *strides = strides_of(t, p);
         for (int d = 0; d < t->rank; d++) strides[d] *= t->inner_stride ? t->inner_stride : 1;
         strides[t->rank - 1] = t->inner_stride;

@@ -11,6 +11,7 @@ typedef enum mha_key_word_kind {
     MHA_KEY_NUMBER,    /* the bits of a double */
     MHA_KEY_MASK,      /* which dims of a mask are 1 */
     MHA_KEY_MASK_KEYS, /* how many keys it has, if fewer than there are */
+    MHA_KEY_TEXT,      /* a hash of a function, or of the tensors of functions; 0: there is none */
     MHA_KEY_STRIDE     /* the inner stride of a tensor, by whose name it goes */
 } mha_key_word_kind;
 
@@ -21,7 +22,7 @@ typedef struct mha_key_word {
 } mha_key_word;
 
 /* The words of a canonical problem; returns how many. */
-enum { MHA_KEY_WORDS = MHA_KEY_BYTES / 8 };
+enum { MHA_KEY_WORDS = 88 };
 size_t mha_key_words(const attune_problem *canonical, mha_key_word words[MHA_KEY_WORDS]);
 
 void mha_key_word_name(const mha_key_word *word, mha_writer *writer);

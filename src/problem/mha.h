@@ -24,7 +24,7 @@ double mha_problem_flops(const attune_problem *canonical);
 /* The canonical key: everything that the kernel is specialised for, serialised byte by byte. It has no outer strides,
  * no batch and, at equal group size, no num_heads. The key of a block has num_heads and, if its rows are few, their
  * number (mha_few_rows). Returns its length; the buffer must hold MHA_KEY_BYTES. */
-enum { MHA_KEY_BYTES = 704 };
+enum { MHA_KEY_BYTES = 3328 };
 size_t mha_key(const attune_problem *canonical, uint8_t key[MHA_KEY_BYTES]);
 
 /* ---- Kinds of problems ---- */
@@ -35,6 +35,9 @@ static inline bool mha_is_block(const attune_problem *p) { return p->op == ATTUN
 static inline bool mha_attends(const attune_problem *p) { return p->op == ATTUNE_ATTENTION || mha_is_block(p); }
 /* There are scores of queries and keys. */
 static inline bool mha_has_keys(const attune_problem *p) { return mha_attends(p) || p->op == ATTUNE_WEIGHTS; }
+
+/* Functions on scores and masks. */
+static inline bool mha_has_functions(const attune_problem *p) { return p->score_mod[0] || p->mask_mod[0]; }
 
 /* ---- The keys of a canonical problem ---- */
 

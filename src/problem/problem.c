@@ -122,6 +122,8 @@ attune_status mha_canonicalize(const attune_problem *problem, attune_problem *ou
     mha_settle_block(out);
     status = mha_settle_masks(out, err);
     if (status) return status;
+    status = mha_settle_functions(out, err);
+    if (status) return status;
     if (out->seq_q >= 0) out->max_seq_q = 0;
     if (out->seq_kv >= 0) out->max_seq_kv = 0;
     fill_scale(out);

@@ -27,6 +27,9 @@ attune_status mha_settle_masks(attune_problem *p, at_error *err);
  * offset. Causality and windows that hide no key are dropped. */
 attune_status mha_settle_positions(attune_problem *p, at_error *err);
 
+/* problem_functions.c. Checks the functions, makes their text canonical, and drops those that do nothing. */
+attune_status mha_settle_functions(attune_problem *p, at_error *err);
+
 /* problem_strides.c. */
 attune_status mha_settle_problem_strides(attune_problem *p, at_error *err);
 

@@ -30,7 +30,7 @@ enum { NO_KEY = MHA_NO_KEY };
 
 #define AT(name)   offsetof(attune_problem, name)
 #define ID(name)   MHA_ID_##name
-#define RANK(name) (int)(sizeof(((attune_problem *)NULL)->name) / sizeof(int64_t))
+#define RANK(name) (int)(sizeof(((attune_problem *)NULL)->name) / (sizeof(int64_t)))
 #define FIELD(kind_, name_, member_, operators_, key_, ...)                                                            \
     {.kind = MHA_FIELD_##kind_,                                                                                        \
      .name = (name_),                                                                                                  \
@@ -61,6 +61,8 @@ size_t mha_field_bytes(const mha_field *field) {
     case MHA_FIELD_NUMBER: return sizeof(double);
     case MHA_FIELD_DIMS:
     case MHA_FIELD_STRIDES: return (size_t)field->rank * sizeof(int64_t);
+    case MHA_FIELD_TEXT: return ATTUNE_FUNCTION_BYTES;
+    case MHA_FIELD_TENSORS: return ATTUNE_MAX_USER_TENSORS * sizeof(attune_user_tensor);
     default: return sizeof(int64_t);
     }
 }

@@ -33,7 +33,9 @@ typedef enum mha_field_kind {
     MHA_FIELD_WORD, /* an enum */
     MHA_FIELD_NUMBER,
     MHA_FIELD_DIMS, /* of a mask */
-    MHA_FIELD_STRIDES
+    MHA_FIELD_STRIDES,
+    MHA_FIELD_TEXT,   /* a function, in quotation marks */
+    MHA_FIELD_TENSORS /* declarations of the tensors that functions read */
 } mha_field_kind;
 
 typedef struct mha_words {

@@ -1,10 +1,13 @@
 /* The canonical key: the properties that a kernel is specialised for, as bytes. */
+#define XXH_INLINE_ALL
+#include "expr/expr.h"
 #include "problem/key_words.h"
 #include "problem/problem.h"
 #include "problem/signature.h"
 
 #include <math.h>
 #include <string.h>
+#include <xxhash.h>
 
 /* ---- The words of a key ---- */
 
@@ -34,12 +37,19 @@ static void put_mask(mha_key_word words[2], const attune_problem *p, const mha_f
     words[1] = (mha_key_word){MHA_KEY_MASK_KEYS, field->name, p->short_masks && dims[3] != 1 ? dims[3] : 0};
 }
 
+/* A word that tells functions apart; the key itself holds their text as well (put_functions). */
+static int64_t hash_of(const attune_problem *p, const mha_field *field) {
+    return mha_field_is_initial(p, field) ? 0 : (int64_t)XXH3_64bits(mha_field_of(p, field), mha_field_bytes(field));
+}
+
 static void put_field(mha_key_word words[MHA_KEY_WORDS], const attune_problem *p, const mha_field *field) {
     mha_key_word *word = &words[field->key];
     if (field->kind == MHA_FIELD_DIMS)
         put_mask(word, p, field);
     else if (field->kind == MHA_FIELD_NUMBER)
         *word = (mha_key_word){MHA_KEY_NUMBER, field->name, bits_of(p, field)};
+    else if (field->kind == MHA_FIELD_TEXT || field->kind == MHA_FIELD_TENSORS)
+        *word = (mha_key_word){MHA_KEY_TEXT, field->name, hash_of(p, field)};
     else
         *word = (mha_key_word){MHA_KEY_FIELD, field->name, mha_field_value(p, field)};
 }
@@ -62,27 +72,41 @@ size_t mha_key_words(const attune_problem *p, mha_key_word words[MHA_KEY_WORDS])
     for (int i = 0; i < MHA_NUM_FIELDS; i++)
         if (mha_fields[i].key != MHA_NO_KEY) put_field(words, p, &mha_fields[i]);
     for (size_t i = 0; i < count; i++)
-        if (tensors[i].has_strides)
+        if (tensors[i].problem_strides)
             words[n++] = (mha_key_word){MHA_KEY_STRIDE, tensors[i].name, tensors[i].inner_stride};
     return n;
 }
 
+/* What the functions say, byte by byte, and the tensors that they read. */
+static size_t put_functions(const attune_problem *p, uint8_t *key) {
+    const char *const texts[2] = {p->score_mod, p->mask_mod};
+    size_t n = 0;
+    if (!mha_has_functions(p)) return 0;
+    for (int i = 0; i < 2; i++) {
+        const size_t length = strlen(texts[i]) + 1;
+        memcpy(key + n, texts[i], length);
+        n += length;
+    }
+    const size_t bytes = (size_t)ex_count_tensors(p->tensors) * sizeof *p->tensors;
+    memcpy(key + n, p->tensors, bytes);
+    return n + bytes;
+}
+
 size_t mha_key(const attune_problem *p, uint8_t key[MHA_KEY_BYTES]) {
+    _Static_assert(8 * MHA_KEY_WORDS + 2 * ATTUNE_FUNCTION_BYTES + sizeof p->tensors <= MHA_KEY_BYTES, "both fit");
     mha_key_word words[MHA_KEY_WORDS];
     const size_t count = mha_key_words(p, words);
     for (size_t i = 0; i < count; i++)
         for (int b = 0; b < 8; b++) key[8 * i + (size_t)b] = (uint8_t)((uint64_t)words[i].value >> (8 * b));
-    return 8 * count;
+    return 8 * count + put_functions(p, key + 8 * count);
 }
 
 /* ---- For people ---- */
 
 void mha_key_word_name(const mha_key_word *word, mha_writer *w) {
-    static const char *const behind[] = {[MHA_KEY_FIELD] = "",
-                                         [MHA_KEY_NUMBER] = "",
-                                         [MHA_KEY_MASK] = "",
-                                         [MHA_KEY_MASK_KEYS] = " (keys)",
-                                         [MHA_KEY_STRIDE] = "_strides (the last)"};
+    static const char *const behind[] = {[MHA_KEY_FIELD] = "", [MHA_KEY_NUMBER] = "",
+                                         [MHA_KEY_MASK] = "",  [MHA_KEY_MASK_KEYS] = " (keys)",
+                                         [MHA_KEY_TEXT] = "",  [MHA_KEY_STRIDE] = "_strides (the last)"};
     mha_write(w, "%s%s", word->name, behind[word->kind]);
 }
 
@@ -109,6 +133,12 @@ void mha_key_word_value(const mha_key_word *word, mha_writer *w) {
     switch (word->kind) {
     case MHA_KEY_FIELD: write_field(word, w); break;
     case MHA_KEY_MASK: write_mask(word->value, w); break;
+    case MHA_KEY_TEXT:
+        if (word->value)
+            mha_write(w, "text %016llx", (long long)word->value);
+        else
+            mha_write(w, "none");
+        break;
     case MHA_KEY_NUMBER:
         memcpy(&number, &word->value, sizeof number);
         if (isnan(number)) /* of a scale that each call has */

@@ -1,4 +1,5 @@
 /* Writes problems as text. */
+#include "expr/expr.h"
 #include "problem/problem.h"
 
 #include <math.h>
@@ -51,6 +52,12 @@ static void write_dims(mha_writer *w, const attune_problem *p, const mha_field *
         write_array(w, p, field, dims);
 }
 
+static void write_tensors(mha_writer *w, const attune_problem *p) {
+    char text[2048];
+    ex_print_tensors(p->tensors, text, sizeof text);
+    mha_write(w, "\"%s\"", text);
+}
+
 static void write_field(mha_writer *w, const attune_problem *p, const mha_field *field) {
     const void *array = mha_field_of(p, field);
     const char *word = NULL;
@@ -73,6 +80,8 @@ static void write_field(mha_writer *w, const attune_problem *p, const mha_field 
         break;
     case MHA_FIELD_DIMS: write_dims(w, p, field, array); break;
     case MHA_FIELD_STRIDES: write_array(w, p, field, array); break;
+    case MHA_FIELD_TEXT: mha_write(w, "\"%.*s\"", ATTUNE_FUNCTION_BYTES, (const char *)array); break;
+    case MHA_FIELD_TENSORS: write_tensors(w, p); break;
     }
 }
 

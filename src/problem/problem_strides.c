@@ -165,7 +165,7 @@ attune_status mha_settle_problem_strides(attune_problem *p, at_error *err) {
     problem_sizes(p, &sizes);
     for (size_t i = 0; i < count; i++) {
         const mha_tensor *t = &tensors[i];
-        if (!t->has_strides) continue;
+        if (!t->problem_strides) continue;
         int64_t *strides = (int64_t *)(void *)((char *)&settled + t->problem_strides);
         memcpy(strides, (const char *)p + t->problem_strides, (size_t)t->rank * sizeof *strides);
         const attune_status status = settle_tensor(&settled, t, &sizes, strides, err);

@@ -1,4 +1,5 @@
 /* Reads problems from text: "num_heads=12,seq_q=512,head_dim=64,is_causal=1". */
+#include "expr/expr.h"
 #include "problem/problem.h"
 #include "problem/suggest.h"
 
@@ -121,6 +122,22 @@ static attune_status parse_layout(const mha_pair *pair, layout *out, at_error *e
     return bad_choice(pair, "bhsd or bshd", mha_suggest_value(pair, words, 2), err);
 }
 
+/* In quotation marks, in which commas and colons belong to the text. */
+static attune_status parse_function(const mha_pair *pair, char *out, at_error *err) {
+    const mha_pair text = mha_unquoted(pair);
+    if (text.value_length >= ATTUNE_FUNCTION_BYTES)
+        return at_fail(err, ATTUNE_INVALID_PROBLEM, "%.*s has %d characters; it must have at most %d", pair->key_length,
+                       pair->key, text.value_length, ATTUNE_FUNCTION_BYTES - 1);
+    memset(out, 0, ATTUNE_FUNCTION_BYTES);
+    memcpy(out, text.value, (size_t)text.value_length);
+    return ATTUNE_OK;
+}
+
+static attune_status parse_tensors(const mha_pair *pair, attune_user_tensor *out, at_error *err) {
+    const mha_pair text = mha_unquoted(pair);
+    return ex_parse_tensors(text.value, (size_t)text.value_length, out, err);
+}
+
 static attune_status parse_field(parse_state *state, int i, const mha_pair *pair, at_error *err) {
     const mha_field *field = &mha_fields[i];
     void *out = mha_field_at(&state->problem, field);
@@ -132,6 +149,8 @@ static attune_status parse_field(parse_state *state, int i, const mha_pair *pair
     case MHA_FIELD_FLAG: return parse_flag(pair, out, err);
     case MHA_FIELD_WORD: return parse_word(pair, field, out, err);
     case MHA_FIELD_NUMBER: return parse_number(pair, field, &state->problem, err);
+    case MHA_FIELD_TEXT: return parse_function(pair, out, err);
+    case MHA_FIELD_TENSORS: return parse_tensors(pair, out, err);
     case MHA_FIELD_DIMS:
         state->lettered[i] = parse_letters(pair, out);
         return state->lettered[i] ? ATTUNE_OK : parse_array(pair, field, field->rank, out, err);

@@ -1,5 +1,6 @@
 /* Which tensors a problem has, what their dims are, and the scalar parameters that follow from both. */
 #include "problem/signature.h"
+#include "expr/expr.h"
 #include "problem/pack_layout.h"
 
 #include <math.h>
@@ -35,7 +36,7 @@ typedef struct row {
 #define POINTER(name) offsetof(attune_arguments, name)
 #define STRIDES(name) offsetof(attune_arguments, name), offsetof(attune_problem, name)
 
-static const row table[MHA_NUM_TENSORS] = {
+static const row table[MHA_USER_TENSORS] = {
     [MHA_Q] =
         {"q", OF_Q, IR_IN, 4, {MHA_BATCH, MHA_HEADS, MHA_SEQ_Q, MHA_HEAD_DIM}, true, POINTER(q), STRIDES(q_strides)},
     [MHA_K] = {"k",
@@ -278,10 +279,46 @@ static int64_t inner_stride_of(const attune_problem *p, const mha_tensor *t) {
     return 1;
 }
 
+bool mha_is_tensor_name(const char *name) {
+    for (int id = 0; id < MHA_USER_TENSORS; id++)
+        if (!strcmp(table[id].name, name)) return true;
+    return false;
+}
+
+/* A dim of a user's tensor: a size of the problem, or a number. */
+static mha_size user_dim(const attune_problem *p, int number, int dim) {
+    switch (p->tensors[number].dims[dim]) {
+    case ATTUNE_DIM_BATCH: return MHA_BATCH;
+    case ATTUNE_DIM_HEADS: return MHA_HEADS;
+    case ATTUNE_DIM_KV_HEADS: return MHA_KV_HEADS;
+    case ATTUNE_DIM_SEQ_Q: return MHA_SEQ_Q;
+    case ATTUNE_DIM_SEQ_KV: return MHA_SEQ_KV;
+    default: return (mha_size)(MHA_USER_DIMS + EX_MAX_RANK * number + dim);
+    }
+}
+
+static mha_tensor user_tensor(const attune_problem *p, int number) {
+    const attune_user_tensor *user = &p->tensors[number];
+    mha_tensor t = {.id = (mha_tensor_id)(MHA_USER_TENSORS + number),
+                    .name = user->name,
+                    .dtype = user->dtype,
+                    .elem = elem_of(user->dtype),
+                    .rank = user->rank,
+                    .access = IR_IN,
+                    .inner_stride = 1,
+                    .has_strides = true,
+                    .arguments_strides = offsetof(attune_arguments, tensor_strides),
+                    .pointer = offsetof(attune_arguments, tensors)};
+    t.arguments_strides += (size_t)number * sizeof((attune_arguments *)NULL)->tensor_strides[0];
+    t.pointer += (size_t)number * sizeof(void *);
+    for (int i = 0; i < user->rank; i++) t.dims[i] = user_dim(p, number, i);
+    return t;
+}
+
 size_t mha_tensors(const attune_problem *p, mha_tensor tensors[MHA_NUM_TENSORS]) {
     const tensor_set set = tensors_of(p);
     size_t count = 0;
-    for (mha_tensor_id id = 0; id < MHA_NUM_TENSORS; id++) {
+    for (mha_tensor_id id = 0; id < MHA_USER_TENSORS; id++) {
         if (!set.has[id]) continue;
         const row *r = row_of(p, id);
         mha_tensor *t = &tensors[count++];
@@ -299,6 +336,8 @@ size_t mha_tensors(const attune_problem *p, mha_tensor tensors[MHA_NUM_TENSORS])
         for (int i = 0; i < r->rank; i++) t->dims[i] = dim_of(p, id, r->dims[i]);
         if (t->has_strides) t->inner_stride = inner_stride_of(p, t);
     }
+    const int users = ex_count_tensors(p->tensors);
+    for (int i = 0; i < users; i++) tensors[count++] = user_tensor(p, i);
     return count;
 }
 
@@ -355,6 +394,9 @@ void mha_compiled_sizes(const attune_problem *p, mha_sizes *sizes) {
     sizes->of[MHA_HEAD_DIM_V] = p->head_dim_v;
     if (p->rotary_dim) sizes->of[MHA_ROTARY_HALF] = p->rotary_dim / 2;
     if (p->num_parts) sizes->of[MHA_NUM_PARTS] = p->num_parts;
+    for (int i = 0; i < EX_MAX_RANK * ex_count_tensors(p->tensors); i++)
+        if (p->tensors[i / EX_MAX_RANK].dims[i % EX_MAX_RANK] > 0)
+            sizes->of[MHA_USER_DIMS + i] = p->tensors[i / EX_MAX_RANK].dims[i % EX_MAX_RANK];
     if (mha_is_block(p)) block_sizes(p, sizes->of);
     mha_derive_sizes(p, sizes);
 }

@@ -42,6 +42,8 @@ typedef enum mha_size {
     MHA_LOW_RANK,
     MHA_LOW_RANK_HEADS, /* 1 or num_kv_heads */
     MHA_PACKED,         /* elements of the blob, header included */
+    MHA_USER_DIMS,      /* numbers among the dims of the user's tensors, four for each */
+    MHA_LAST_USER_DIM = MHA_USER_DIMS + 4 * ATTUNE_MAX_USER_TENSORS - 1,
     MHA_NUM_SIZES
 } mha_size;
 
@@ -84,12 +86,15 @@ typedef enum mha_tensor_id {
     MHA_PACKED_WEIGHTS,
     MHA_KEYS_LOW, /* always rank 3: one for all heads, or one for each KV head */
     MHA_VALUES_LOW,
+    MHA_USER_TENSORS, /* those that functions read */
+    MHA_LAST_USER_TENSOR = MHA_USER_TENSORS + ATTUNE_MAX_USER_TENSORS - 1,
     MHA_NUM_TENSORS
 } mha_tensor_id;
 
 typedef struct mha_tensor {
     mha_tensor_id id;
-    const char *name; /* as the field of attune_arguments, and of the IR's parameter */
+    const char
+        *name; /* as the field of attune_arguments, and of the IR's parameter. Of a user's tensor: in the problem */
     attune_dtype dtype;
     ir_elem elem; /* bool tensors are I8 in the IR: any byte but 0 is true */
     int rank;
@@ -97,13 +102,17 @@ typedef struct mha_tensor {
     int access;             /* IR_IN, IR_OUT or both: k and v with seq_new are both */
     int64_t inner_stride;   /* as compiled; 0: broadcast */
     bool has_strides;       /* the outer ones are scalar parameters; else contiguous */
-    size_t problem_strides; /* offsets of the stride arrays; 0: has none (cos and sin: rotary_batch_stride) */
+    size_t problem_strides; /* offsets of the stride arrays; 0: has none (cos and sin: rotary_batch_stride; those of a
+                             * user's tensor stand in the arguments alone) */
     size_t arguments_strides;
     size_t pointer; /* offset of the pointer in attune_arguments */
 } mha_tensor;
 
 /* The tensors that a canonical problem has, in order; returns how many. */
 size_t mha_tensors(const attune_problem *canonical, mha_tensor tensors[MHA_NUM_TENSORS]);
+
+/* Whether a tensor of attention has this name. */
+bool mha_is_tensor_name(const char *name);
 
 /* The sizes that are known when compiling. */
 void mha_compiled_sizes(const attune_problem *canonical, mha_sizes *sizes);
@@ -149,7 +158,7 @@ double mha_call_flops(const attune_problem *canonical, const mha_sizes *sizes);
 
 /* The scalar arguments of a call: sizes settled, strides[i] those of tensors[i] (of cos: [0] is rotary_batch_stride,
  * the one parameter that cos and sin have). Returns how many. */
-enum { MHA_MAX_SCALARS = 96 };
+enum { MHA_MAX_SCALARS = 120 };
 size_t mha_scalars(const attune_problem *canonical, const mha_sizes *sizes, const mha_tensor *tensors, size_t count,
                    const int64_t strides[][4], int64_t scalars[MHA_MAX_SCALARS]);
 

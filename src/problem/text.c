@@ -16,6 +16,25 @@ static void trim(const char **text, int *length) {
     while (*length && is_blank((*text)[*length - 1])) --*length;
 }
 
+size_t mha_pair_length(const char *text) {
+    size_t length = 0;
+    for (bool quoted = false; text[length] && (quoted || text[length] != ','); length++) quoted ^= text[length] == '"';
+    return length;
+}
+
+bool mha_is_quoted(const mha_pair *pair) {
+    return pair->value_length >= 2 && pair->value[0] == '"' && pair->value[pair->value_length - 1] == '"';
+}
+
+mha_pair mha_unquoted(const mha_pair *pair) {
+    mha_pair inner = *pair;
+    if (!mha_is_quoted(pair)) return inner;
+    inner.value++;
+    inner.value_length -= 2;
+    trim(&inner.value, &inner.value_length);
+    return inner;
+}
+
 /* Cuts `length` characters at the first '='. False if there is none, or no key before it. */
 static bool cut(const char *text, int length, mha_pair *pair) {
     const char *const equals = memchr(text, '=', (size_t)length);
@@ -29,13 +48,23 @@ static bool cut(const char *text, int length, mha_pair *pair) {
 /* The pairs before this one have been read, so they are well formed. */
 static attune_status check_new(const char *text, const mha_pair *pair, attune_status bad, at_error *err) {
     for (const char *at = text;;) {
-        const size_t length = strcspn(at, ",");
+        const size_t length = mha_pair_length(at);
         mha_pair before;
         if (at + length >= pair->key || !cut(at, (int)length, &before)) return ATTUNE_OK;
         if (before.key_length == pair->key_length && !memcmp(before.key, pair->key, (size_t)pair->key_length))
             return at_fail(err, bad, "'%.*s' is given twice", pair->key_length, pair->key);
         at += length + 1;
     }
+}
+
+/* A quotation mark opens or closes the whole value. */
+static attune_status check_quotes(const mha_pair *pair, attune_status bad, at_error *err) {
+    int marks = 0;
+    for (int i = 0; i < pair->value_length; i++) marks += pair->value[i] == '"';
+    if (marks == 0 || (marks == 2 && mha_is_quoted(pair))) return ATTUNE_OK;
+    return at_fail(err, bad, "%.*s is '%.*s', %s", pair->key_length, pair->key,
+                   pair->value_length > 80 ? 80 : pair->value_length, pair->value,
+                   marks == 1 ? "in which a quotation mark stands alone" : "which is not one text in quotation marks");
 }
 
 static attune_status bad_pair(const char *text, int length, attune_status bad, at_error *err) {
@@ -48,12 +77,13 @@ static attune_status bad_pair(const char *text, int length, attune_status bad, a
 attune_status mha_for_each_pair(const char *text, attune_status bad, mha_pair_fn *take, void *user, at_error *err) {
     if (!text[strspn(text, " \t\r\n")]) return ATTUNE_OK;
     for (const char *at = text;;) {
-        const size_t length = strcspn(at, ",");
+        const size_t length = mha_pair_length(at);
         mha_pair pair;
         if (length > 4096) return at_fail(err, bad, "a pair of %zu characters is too long", length);
         if (!cut(at, (int)length, &pair)) return bad_pair(at, (int)length, bad, err);
         attune_status status = check_new(text, &pair, bad, err);
-        if (!status && memchr(pair.value, '=', (size_t)pair.value_length))
+        if (!status) status = check_quotes(&pair, bad, err);
+        if (!status && !mha_is_quoted(&pair) && memchr(pair.value, '=', (size_t)pair.value_length))
             status = at_fail(err, bad, "%.*s is '%.*s', which has a '=' in it; commas separate pairs", pair.key_length,
                              pair.key, pair.value_length > 80 ? 80 : pair.value_length, pair.value);
         if (!status) status = take(user, &pair, err);

@@ -10,9 +10,15 @@ typedef struct mha_pair {
     int key_length, value_length;
 } mha_pair;
 
+/* How many characters a pair has, up to the comma after it. Commas in quotation marks belong to the value. */
+size_t mha_pair_length(const char *text);
+/* Whether the value stands in quotation marks, and the same without them. */
+bool mha_is_quoted(const mha_pair *pair);
+mha_pair mha_unquoted(const mha_pair *pair);
+
 /* Calls take(user, pair) for each pair in order; stops at the first status that is not ATTUNE_OK. Blanks and line ends
- * around keys and values do not count. A pair without `=` or with two, an empty key and a repeated key are errors of
- * status `bad`. */
+ * around keys and values do not count. A pair without `=` or with two outside of quotation marks, an empty key and a
+ * repeated key are errors of status `bad`. */
 typedef attune_status mha_pair_fn(void *user, const mha_pair *pair, at_error *err);
 attune_status mha_for_each_pair(const char *text, attune_status bad, mha_pair_fn *take, void *user, at_error *err);
 

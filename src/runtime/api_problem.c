@@ -106,7 +106,7 @@ static attune_status tensor_of_problem(const at_signature *s, const mha_tensor *
     const attune_problem *p = &s->problem;
     int64_t dims[4] = {0}, strides[4] = {0};
     bool is_open = false;
-    if (t->has_strides) memcpy(strides, (const char *)p + t->problem_strides, (size_t)t->rank * sizeof *strides);
+    if (t->problem_strides) memcpy(strides, (const char *)p + t->problem_strides, (size_t)t->rank * sizeof *strides);
     for (int d = 0; d < t->rank; d++) {
         dims[d] = sizes->of[t->dims[d]];
         is_open = is_open || dims[d] < 0;
@@ -155,7 +155,11 @@ attune_status attune_tensors(const attune_problem *problem, const attune_argumen
     if (arguments ? tensors_of_call(&signature, arguments, all, &err) : tensors_of_problem(&signature, all, &err))
         return at_report(&err);
     *count = signature.count;
-    for (size_t i = 0; i < signature.count && i < capacity; i++) tensors[i] = all[i];
+    for (size_t i = 0; i < signature.count && i < capacity; i++) {
+        const mha_tensor_id id = signature.tensors[i].id;
+        tensors[i] = all[i];
+        if (id >= MHA_USER_TENSORS) tensors[i].name = problem->tensors[id - MHA_USER_TENSORS].name;
+    }
     return ATTUNE_OK;
 }
 

@@ -6,13 +6,15 @@
 #include <math.h>
 #include <string.h>
 
-/* All sizes and strides of a call lie in two parts of attune_arguments. So two comparisons find out whether a call
+/* All sizes and strides of a call lie in three parts of attune_arguments. So a few comparisons find out whether a call
  * repeats the problem or must be settled anew. */
 enum {
     SIZES_BEGIN = offsetof(attune_arguments, batch),
     SIZES_BYTES = offsetof(attune_arguments, rotary_batch_stride) + sizeof(int64_t) - SIZES_BEGIN,
     INPUTS_BEGIN = offsetof(attune_arguments, x_strides),
-    INPUTS_BYTES = offsetof(attune_arguments, packed_weights) - INPUTS_BEGIN
+    INPUTS_BYTES = offsetof(attune_arguments, packed_weights) - INPUTS_BEGIN,
+    USER_BEGIN = offsetof(attune_arguments, tensor_strides),
+    USER_BYTES = sizeof(((attune_arguments *)NULL)->tensor_strides)
 };
 _Static_assert(SIZES_BYTES == 60 * sizeof(int64_t) &&
                    offsetof(attune_arguments, attn_mask) == SIZES_BEGIN + SIZES_BYTES,
@@ -77,10 +79,16 @@ static attune_status finish(const at_signature *s, const attune_arguments *a, at
     return ATTUNE_OK;
 }
 
+void at_signature_moved(at_signature *s) {
+    for (size_t i = 0; i < s->count; i++)
+        if (s->tensors[i].id >= MHA_USER_TENSORS)
+            s->tensors[i].name = s->problem.tensors[s->tensors[i].id - MHA_USER_TENSORS].name;
+}
+
 void at_signature_init(at_signature *s, const attune_problem *canonical) {
     memset(s, 0, sizeof *s);
     s->problem = *canonical;
-    s->count = mha_tensors(canonical, s->tensors);
+    s->count = mha_tensors(&s->problem, s->tensors);
     memset(s->place, -1, sizeof s->place);
     for (size_t i = 0; i < s->count; i++) {
         s->place[s->tensors[i].id] = (signed char)i;
@@ -185,7 +193,8 @@ static attune_status take_scale(const at_signature *s, const attune_arguments *a
 static bool repeats(const at_signature *s, const attune_arguments *a, const at_layout *layout) {
     const char *own = (const char *)a, *other = (const char *)&layout->arguments;
     return layout->is_settled && !memcmp(own + SIZES_BEGIN, other + SIZES_BEGIN, SIZES_BYTES) &&
-           (s->place[MHA_X] < 0 || !memcmp(own + INPUTS_BEGIN, other + INPUTS_BEGIN, INPUTS_BYTES));
+           (s->place[MHA_X] < 0 || !memcmp(own + INPUTS_BEGIN, other + INPUTS_BEGIN, INPUTS_BYTES)) &&
+           (s->place[MHA_USER_TENSORS] < 0 || !memcmp(own + USER_BEGIN, other + USER_BEGIN, USER_BYTES));
 }
 
 static attune_status settle_call(const at_signature *s, const at_layout *likely, const attune_arguments *a,

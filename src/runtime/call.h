@@ -46,6 +46,8 @@ typedef struct at_signature {
 at_struct at_arguments_struct(const at_signature *signature);
 
 void at_signature_init(at_signature *signature, const attune_problem *canonical);
+/* After a copy: the names of a user's tensors are those in the signature's own problem. */
+void at_signature_moved(at_signature *signature);
 
 /* The sizes and strides of a call, without a look at its pointers. Sizes that only index tensors know are at their
  * upper bounds. */

@@ -87,6 +87,7 @@ static void complete(attune_kernel *kernel, const make_request *request, const a
     kernel->op = request->operation.op;
     kernel->arithmetic = kernel->op->arithmetic(request->operation, kernel->target);
     if (request->signature) kernel->signature = *request->signature;
+    at_signature_moved(&kernel->signature);
     kernel->schedule = *schedule;
     kernel->origin = origin;
     if (origin == ATTUNE_FROM_COMPILER) kernel->compile_ms = milliseconds() - started;

@@ -157,7 +157,7 @@ _Static_assert(sizeof(attune_problem) == MHA_PROBLEM_BYTES, "a problem has no pa
 
 /* XXH3 is several times faster up to 128 bytes than just beyond, so a problem is hashed in parts of that size. After
  * the first part all defaults are 0, and most problems keep most of them. A part of zeros adds nothing. */
-enum { PART = 128, NUM_PARTS = sizeof(attune_problem) / PART, REST = sizeof(attune_problem) % PART };
+enum { PLAIN = AT_FUNCTIONS_BEGIN, PART = 128, NUM_PARTS = PLAIN / PART, REST = PLAIN % PART };
 _Static_assert(REST % sizeof(uint64_t) == 0, "the rest is whole words");
 
 typedef uint64_t word_pair __attribute__((vector_size(16)));
@@ -192,6 +192,8 @@ uint64_t at_raw_key_hash(const at_raw_key *raw) {
         if (!is_zero(bytes + i * PART)) hash = mix(hash, XXH3_64bits(bytes + i * PART, PART), i);
     const char *rest = bytes + NUM_PARTS * PART;
     if (!is_rest_zero(rest)) hash = mix(hash, XXH3_64bits(rest, REST), NUM_PARTS);
+    if (at_raw_has_functions(raw->problem))
+        hash = mix(hash, XXH3_64bits(bytes + AT_FUNCTIONS_BEGIN, AT_FUNCTIONS_BYTES), NUM_PARTS + 1);
     if (raw->schedule) hash ^= XXH3_64bits(raw->schedule, AT_SCHEDULE_BYTES);
     return hash ^ hash >> 32;
 }

@@ -69,6 +69,20 @@ typedef struct at_raw_key {
     const attune_schedule *schedule; /* NULL if none was given */
 } at_raw_key;
 
+/* The functions of a problem and their tensors are its last members. They are long, and most problems have none: then
+ * their bytes are not looked at. */
+enum {
+    AT_FUNCTIONS_BEGIN = offsetof(attune_problem, tensors),
+    AT_FUNCTIONS_BYTES = sizeof(attune_problem) - AT_FUNCTIONS_BEGIN
+};
+_Static_assert(offsetof(attune_problem, mask_mod) + ATTUNE_FUNCTION_BYTES == sizeof(attune_problem),
+               "a member after the functions must be hashed and compared");
+
+/* Whether there are functions, tensors, or bytes that canonicalisation would refuse. */
+static inline bool at_raw_has_functions(const attune_problem *p) {
+    return p->score_mod[0] || p->mask_mod[0] || p->tensors[0].name[0];
+}
+
 /* The part of a schedule that is in use; the rest is for later versions. Results hold schedules by value, so the size
  * of a schedule can never change. */
 enum { AT_SCHEDULE_BYTES = offsetof(attune_schedule, reserved) };
@@ -85,7 +99,11 @@ uint64_t at_raw_key_hash(const at_raw_key *raw);
 /* Compares as bytes: -0.0 and 0.0, or two NaNs, may be two keys. The whole schedule, though its hash is of the part in
  * use: a hit must not hide that `reserved` is set. */
 static inline bool at_raw_key_equal(const at_raw_key *a, const at_raw_key *b) {
-    if (memcmp(a->problem, b->problem, sizeof *a->problem)) return false;
+    const char *const x = (const char *)a->problem, *const y = (const char *)b->problem;
+    if (memcmp(x, y, AT_FUNCTIONS_BEGIN)) return false;
+    if ((at_raw_has_functions(a->problem) || at_raw_has_functions(b->problem)) &&
+        memcmp(x + AT_FUNCTIONS_BEGIN, y + AT_FUNCTIONS_BEGIN, AT_FUNCTIONS_BYTES))
+        return false;
     if (!a->schedule || !b->schedule) return a->schedule == b->schedule;
     return !memcmp(a->schedule, b->schedule, sizeof *a->schedule);
 }

@@ -93,7 +93,7 @@ static attune_status run_phases(const attune_kernel *kernel, const at_run *run, 
 
 static attune_status run_in(const attune_context *context, const attune_kernel *kernel, const at_run *run,
                             const int64_t *plan, char *workspace, at_error *err) {
-    enum { FEW = 40 };
+    enum { FEW = 52 };
     _Static_assert((int)FEW >= (int)MHA_NUM_TENSORS, "no call of a problem allocates here");
     const size_t num = run->num_buffers;
     void *few[FEW + AT_MAX_SHARED], **all = few;

@@ -39,7 +39,7 @@ static bool is_float(attune_dtype dtype) {
 
 static bool hides_keys(const attune_problem *p) {
     return mha_has_first_key(p) || mha_has_last_key(p) || p->has_kv_lens || mha_has_dims(p->attn_mask_dims) ||
-           mha_has_dims(p->attn_bias_dims);
+           mha_has_dims(p->attn_bias_dims) || p->mask_mod[0];
 }
 
 /* Keys that attention sees: of a block of low rank, mixtures of them. */
@@ -47,7 +47,7 @@ static int64_t keys_of(const attune_problem *p) { return p->low_rank ? p->low_ra
 
 bool mha_may_keep_rows(const attune_problem *p, const attune_schedule *s) {
     return p->head_dim_v >= s->lanes && s->lanes >= 4 && is_float(p->v_dtype) && is_float(p->k_dtype) &&
-           !p->short_masks;
+           !p->short_masks && !p->mask_mod[0];
 }
 
 bool mha_takes_rows_at_once(const attune_problem *p, const attune_schedule *s) {

@@ -47,6 +47,9 @@ static inline bool draft_has_caches(const draft *d) {
 void draft_numbers(draft *d, int usual);
 void draft_flags(draft *d);
 
+/* check_functions.c: functions on scores and masks, and the tensors that they read. */
+void draft_functions(draft *d);
+
 /* check_block.c: the fields of a block that attention does not have, once its other sizes are drawn; the operations of
  * its products; how lengths that are known or open depend on each other; low rank instead of attention's features; and
  * leaving out defaults. */

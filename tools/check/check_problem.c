@@ -146,6 +146,7 @@ static void draw_masks(draft *d) {
     p->short_masks = chance(d, 20);
     if (has_feature(d)) draw_mask(d, p->attn_mask_dims, &d->sizes->mask_seq_kv);
     if (has_feature(d)) draw_mask(d, p->attn_bias_dims, &d->sizes->bias_seq_kv);
+    if (has_feature(d)) draft_functions(d);
 }
 
 /* ---- Caches ---- */
@@ -218,7 +219,7 @@ static void set_ragged_sizes(draft *d) {
     if (p->seq_new || p->rotary_dim) s->total_kv = larger(s->total_kv, s->total_q);
     if (d->block == BLOCK_SELF) s->total_kv = ATTUNE_NOT_SET; /* x has the keys */
     /* The longest entry decides how a mask or a row of ids lies in memory, so its length is given with them. */
-    const bool has_rows = p->has_position_ids || p->attn_mask_dims[3] || p->attn_bias_dims[3];
+    const bool has_rows = p->has_position_ids || p->attn_mask_dims[3] || p->attn_bias_dims[3] || p->tensors[0].rank;
     if (has_rows || chance(d, 50)) s->seq_q = larger(d->rows, 1);
     if (d->block != BLOCK_SELF && (has_rows || chance(d, 50))) s->seq_kv = larger(d->keys, 1);
 }
@@ -251,7 +252,8 @@ static void set_sizes(draft *d) {
         if (p->seq_kv == ATTUNE_DYNAMIC && d->block != BLOCK_SELF) s->seq_kv = d->keys;
         /* The tables of a paged cache give the longest length. It must be set if another tensor's layout depends on it.
          */
-        const bool has_columns = p->weights_mode || p->has_position_ids || p->attn_mask_dims[3] || p->attn_bias_dims[3];
+        const bool has_columns = p->weights_mode || p->has_position_ids || p->attn_mask_dims[3] ||
+                                 p->attn_bias_dims[3] || p->tensors[0].rank;
         if (s->seq_kv > 0 && p->page_size && p->has_kv_lens && !has_columns && chance(d, 40))
             s->seq_kv = ATTUNE_NOT_SET;
         if (p->seq_new == ATTUNE_DYNAMIC && d->block != BLOCK_SELF_CACHE) s->seq_new = d->fresh;

@@ -87,7 +87,7 @@ static double error_of_prepared(const tensors *t, double epsilon) {
     return 8 * epsilon * largest_finite(tensors_find(t, "k_new"));
 }
 
-static double largest_score(const tensors *t, const ref_block_scale *block) {
+static double largest_given(const tensors *t, const ref_block_scale *block) {
     const attune_problem *const p = &t->problem;
     if (p->op == ATTUNE_MERGE) return largest_finite(tensors_find(t, "parts_lse"));
     const double tokens = (double)(extent(t, "q", 2) + extent(t, "x", 1) + extent(t, "x_kv", 1) + extent(t, "k", 2) +
@@ -96,6 +96,12 @@ static double largest_score(const tensors *t, const ref_block_scale *block) {
     return scale_of(t) * longest_query(t, block) * longest_key(t, block) +
            largest_finite(tensors_find(t, "attn_bias")) + largest_finite(tensors_find(t, "alibi_slopes")) * distance +
            largest_finite(tensors_find(t, "sinks"));
+}
+
+/* A score_mod may make more of it, and of its error: those that are drawn at most twice as much. */
+static double largest_score(const tensors *t, const ref_result *wanted) {
+    const double given = largest_given(t, &wanted->scale);
+    return t->problem.score_mod[0] ? 2 * given + 2 * wanted->largest_modified : given;
 }
 
 /* The largest of the numbers whose mean or rotation the output is. */
@@ -317,7 +323,7 @@ static bounds bounds_of(const tensors *t, const ref_result *wanted, double plain
     const ref_block_scale *const block = &wanted->scale; /* zeros if there is none */
     const bool is_block = ref_is_block(p);
     const double epsilon = epsilon_of(p->softmax_precision), tiny = tiny_of(p->dtype);
-    const double score = largest_score(t, block), value = largest_value(t, block);
+    const double score = largest_score(t, wanted), value = largest_value(t, block);
     const bool has_cache = p->seq_new || rounds_unseen(p);
     const bool is_known = wanted->knows_caches && p->seq_new && inputs != INPUT_DENORMAL;
     const double cached_k = has_cache && (is_block || is_prepared(p)) ? epsilon_of(p->k_dtype) : 0;

@@ -266,6 +266,24 @@ static void fill_block_table(tensors *t, tensor *one, tool_random *random) {
 
 static bool is_named(const tensor *one, const char *name) { return strcmp(one->info.name, name) == 0; }
 
+/* A tensor that the user's functions read: numbers, small integers and now and then a huge one. */
+static bool is_users(const tensor *one) {
+    const size_t begin = offsetof(attune_arguments, tensors), bytes = sizeof(((attune_arguments *)NULL)->tensors);
+    return one->info.pointer_offset >= begin && one->info.pointer_offset < begin + bytes;
+}
+
+static void fill_users(tensor *one, tool_random *random) {
+    const bool is_integer = one->info.dtype == ATTUNE_I32 || one->info.dtype == ATTUNE_I8;
+    const int64_t most = tool_random_range(random, 1, 9);
+    for (size_t i = 0; i < one->count; i++) {
+        long double value = (long double)tool_random_normal(random);
+        if (is_integer) value = tool_random_range(random, -1, most);
+        if (is_integer && tool_random_chance(random, 2)) value = tool_random_range(random, INT32_MIN, INT32_MAX);
+        if (one->info.dtype == ATTUNE_BOOL) value = tool_random_chance(random, 60);
+        ref_store(one->info.dtype, one->data, (int64_t)i, value);
+    }
+}
+
 static void fill_one(tensors *t, tensor *one, input_kind kind, tool_random *random, uint64_t seed) {
     const attune_arguments *const a = &t->arguments;
     tool_random angles = {seed ^ 0x5bd1e995u};
@@ -301,6 +319,8 @@ static void fill_one(tensors *t, tensor *one, input_kind kind, tool_random *rand
         fill_tokens(t, one, kind, random);
     else if (is_named(one, "keys_low") || is_named(one, "values_low"))
         fill_floats(one, 1 / sqrtf((float)row_length(&one->info)), 0, random);
+    else if (is_users(one))
+        fill_users(one, random);
     else if (is_named(one, "k_scale") || is_named(one, "v_scale"))
         fill_scales(t, one, is_named(one, "v_scale"), kind, random);
     else

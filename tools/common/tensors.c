@@ -200,6 +200,14 @@ static void refuse_call(const attune_problem *problem) {
     free(text);
 }
 
+/* The names of the user's tensors lie in a problem: in that of `t`, which stays. */
+static void own_names(tensors *t) {
+    for (size_t i = 0; i < t->count; i++)
+        for (int n = 0; n < ATTUNE_MAX_USER_TENSORS; n++)
+            if (!strcmp(t->list[i].info.name, t->problem.tensors[n].name))
+                t->list[i].info.name = t->problem.tensors[n].name;
+}
+
 static bool create(tensors *t, const attune_problem *problem, const call_sizes *sizes, bool is_unread) {
     *t = (tensors){.problem = *problem, .arguments = {.struct_size = sizeof t->arguments}, .is_unread = is_unread};
     attune_tensor infos[REF_MAX_TENSORS];
@@ -216,6 +224,7 @@ static bool create(tensors *t, const attune_problem *problem, const call_sizes *
         return false;
     }
     for (size_t i = 0; i < t->count; i++) t->list[i].info = infos[i];
+    own_names(t);
     for (size_t i = 0; i < t->count; i++)
         if (!allocate(t, &t->list[i])) {
             tensors_free(t);

@@ -1,0 +1,49 @@
+/* The user's functions on scores and masks in a kernel (src/expr).
+ *
+ * A builder opens places from the outside in: a task, a row, a key. At each it fills in what is known there
+ * (mha_fill_values), so that nothing is computed more often than its operands change. Values have one lane where all
+ * lanes agree. A builder that keeps values of rows in memory asks which those are (mha_row_values).
+ *
+ * An index of a tensor that the prover cannot follow is clamped to the dim. Where src/expr has proved it, that changes
+ * nothing; with it nothing is read outside of a tensor, whatever it holds. */
+#ifndef ATTUNE_ATTEND_FUNCTIONS_H
+#define ATTUNE_ATTEND_FUNCTIONS_H
+
+#include "attend/entry.h"
+
+/* What is known at a place; NULL: nothing. All idx. `lanes` keys from `key` on. */
+typedef struct mha_place {
+    const mha_entry *entry;
+    const ir_expr *head, *kv_head, *query, *key;
+    int lanes;
+} mha_place;
+
+/* Of the nodes of c->functions. To be copied where a place is opened in a block of the IR of its own. */
+typedef struct mha_values {
+    const ir_expr *of[EX_MAX_NODES];
+} mha_values;
+
+typedef enum mha_function { MHA_SCORE_FUNCTION, MHA_MASK_FUNCTION } mha_function;
+
+static inline int mha_function_root(const mha_context *c, mha_function f) {
+    return !c->functions ? -1 : f == MHA_SCORE_FUNCTION ? c->functions->score : c->functions->mask;
+}
+static inline bool mha_has_function(const mha_context *c, mha_function f) { return mha_function_root(c, f) >= 0; }
+
+/* Computes all that the function needs of this place, and that is not there yet. */
+void mha_fill_values(const mha_context *c, mha_function f, const mha_place *place, mha_values *values);
+
+/* The values that depend on the row (its query, and its head where `has_heads`) and on no key, and are needed with
+ * keys; returns how many. */
+int mha_row_values(const mha_context *c, mha_function f, bool has_heads, int nodes[EX_MAX_NODES]);
+/* The element that such a value is kept as; the value as that, and back. */
+ir_elem mha_kept_elem(const mha_context *c, int node);
+const ir_expr *mha_keep_value(const mha_context *c, int node, const mha_values *values);
+const ir_expr *mha_kept_value(const mha_context *c, int node, const ir_expr *kept);
+
+/* The score z as the function has it; z where there is none. */
+const ir_expr *mha_modified(const mha_context *c, const mha_place *place, const mha_values *values, const ir_expr *z);
+/* Whether the function lets keys be seen, `lanes` of bool; NULL: there is none. */
+const ir_expr *mha_function_sees(const mha_context *c, const mha_place *place, const mha_values *values, int lanes);
+
+#endif

@@ -1,0 +1,110 @@
+/* Functions on scores and masks: text of the user, checked once and made canonical. docs/functions.md is the manual.
+ *
+ * A program holds the nodes of both functions of a problem, operands before the nodes that use them, and each different
+ * node once. Conversions are nodes of their own, so the operands of a node have the types that it computes with. */
+#ifndef ATTUNE_EXPR_EXPR_H
+#define ATTUNE_EXPR_EXPR_H
+
+#include "base/error.h"
+
+#include <attune.h>
+#include <stdbool.h>
+
+enum { EX_MAX_NODES = 240, EX_MAX_DEPTH = 100, EX_MAX_RANK = 4, EX_CALL = 9 };
+
+typedef enum ex_op {
+#define EX(name, text, arity, level) EX_##name,
+#include "expr/expr.def"
+    EX_OP_COUNT
+} ex_op;
+
+typedef struct ex_op_info {
+    const char *text;
+    int arity, level;
+} ex_op_info;
+
+const ex_op_info *ex_op_get(ex_op op);
+
+/* BOOL: a condition. INT: 64 bits. FLOAT: the precision of the softmax. */
+typedef enum ex_type { EX_T_BOOL, EX_T_INT, EX_T_FLOAT } ex_type;
+
+/* The names that stand for something. Those from EX_V_B to EX_V_KV are dims of tensors as well. */
+typedef enum ex_var {
+    EX_V_SCORE,
+    EX_V_B,
+    EX_V_H,
+    EX_V_KV_H,
+    EX_V_Q,
+    EX_V_KV,
+    EX_V_SEQ_Q, /* of the entry */
+    EX_V_SEQ_KV,
+    EX_NUM_VARS
+} ex_var;
+
+const char *ex_var_name(ex_var var);
+
+/* What a function may refer to. A size that only the run tells has least < most. */
+typedef struct ex_scope {
+    const attune_user_tensor *tensors; /* up to the first one without a name */
+    struct {
+        int64_t least, most;
+    } size[EX_NUM_VARS]; /* of b, h, kv_h, q and kv: how many there are */
+} ex_scope;
+
+typedef struct ex_node {
+    uint8_t op, type; /* ex_op, ex_type */
+    uint8_t which;    /* VAR: ex_var; LOAD: the tensor's number */
+    uint8_t clamped;  /* LOAD: bits of the indices that are written as clamp(…) */
+    uint8_t depth, num_args;
+    uint8_t needs;  /* bits by ex_var: what its value depends on */
+    bool is_in_i32; /* INT: it and all that it is computed from fit 32 bits */
+    int16_t args[EX_MAX_RANK];
+    int16_t end_var; /* INT: below the size of this one, plus `beyond`; EX_V_SCORE: not known */
+    union {
+        int64_t i;
+        double f;
+    } value;
+    int64_t least, most, beyond; /* INT */
+} ex_node;
+
+typedef struct ex_program {
+    ex_scope scope;
+    int count, num_tensors;
+    int score, mask; /* the roots; -1: there is none */
+    ex_node nodes[EX_MAX_NODES];
+} ex_program;
+
+/* An empty program. */
+void ex_program_init(ex_program *program, const ex_scope *scope);
+
+/* Add the functions. `name` is that of the function in messages. Empty text is none. */
+attune_status ex_parse_score(ex_program *program, const char *text, at_error *err);
+attune_status ex_parse_mask(ex_program *program, const char *text, at_error *err);
+
+/* Whether the function does nothing: the score as it is, a mask that hides no key. */
+bool ex_is_identity(const ex_program *program, int root);
+
+/* Writes the canonical text of a node, as snprintf does. It parses to the same node. */
+size_t ex_print(const ex_program *program, int root, char *text, size_t capacity);
+
+/* The first tensor that no function uses; -1: there is none. */
+int ex_unused_tensor(const ex_program *program);
+
+static inline bool ex_needs(const ex_node *node, ex_var var) { return node->needs >> var & 1; }
+
+/* ---- Declarations of tensors: "slope:f32[h], doc:i32[b, q]" ---- */
+
+attune_status ex_parse_tensors(const char *text, size_t length, attune_user_tensor tensors[ATTUNE_MAX_USER_TENSORS],
+                               at_error *err);
+size_t ex_print_tensors(const attune_user_tensor tensors[ATTUNE_MAX_USER_TENSORS], char *text, size_t capacity);
+/* Names, types and dims; and that what is not used is zero. */
+attune_status ex_check_tensors(const attune_user_tensor tensors[ATTUNE_MAX_USER_TENSORS], at_error *err);
+int ex_count_tensors(const attune_user_tensor tensors[ATTUNE_MAX_USER_TENSORS]);
+
+/* The variable whose number a dim is; EX_V_SCORE: a constant. */
+static inline ex_var ex_dim_var(int64_t dim) { return dim < 0 ? (ex_var)(-1 - dim) : EX_V_SCORE; }
+
+/* The word for a type of a tensor; NULL: tensors have no such type. */
+const char *ex_dtype_name(attune_dtype dtype);
+
+#endif

@@ -1,0 +1,91 @@
+/* The functions on scores and masks: checked, and their text made canonical. */
+#include "problem/problem_functions.h"
+#include "problem/problem.h"
+#include "problem/signature.h"
+
+#include <string.h>
+
+/* The number of batch entries, and in attention alone that of heads, are known only when a kernel runs. */
+static void find_sizes(const attune_problem *p, ex_scope *scope) {
+    const bool is_block = mha_is_block(p);
+    const int64_t queries = mha_most_queries(p), keys = mha_most_keys(p), group = p->num_heads / p->num_kv_heads;
+    const int64_t sizes[EX_NUM_VARS][2] = {
+        [EX_V_B] = {1, MHA_MAX_SIZE},
+        [EX_V_H] = {is_block ? p->num_heads : group, is_block ? p->num_heads : MHA_MAX_SIZE},
+        [EX_V_KV_H] = {is_block ? p->num_kv_heads : 1, is_block ? p->num_kv_heads : MHA_MAX_SIZE},
+        [EX_V_Q] = {p->seq_q >= 0 ? p->seq_q : 0, queries},
+        [EX_V_KV] = {p->seq_kv >= 0 ? p->seq_kv : 0, keys},
+        [EX_V_SEQ_Q] = {1, queries},
+        [EX_V_SEQ_KV] = {1, keys},
+    };
+    for (int i = 0; i < EX_NUM_VARS; i++) {
+        scope->size[i].least = sizes[i][0];
+        scope->size[i].most = sizes[i][1];
+    }
+}
+
+attune_status mha_read_functions(const attune_problem *p, ex_program *program, at_error *err) {
+    ex_scope scope = {.tensors = p->tensors};
+    find_sizes(p, &scope);
+    ex_program_init(program, &scope);
+    const attune_status status = ex_parse_score(program, p->score_mod, err);
+    return status ? status : ex_parse_mask(program, p->mask_mod, err);
+}
+
+/* ---- Canonical text ---- */
+
+static attune_status check_text(const char *name, const char *text, at_error *err) {
+    if (memchr(text, '\0', ATTUNE_FUNCTION_BYTES)) {
+        if (!strchr(text, '"')) return ATTUNE_OK;
+        return at_fail(err, ATTUNE_INVALID_PROBLEM, "%s, column %d: a quotation mark has no meaning here", name,
+                       (int)(strchr(text, '"') - text) + 1);
+    }
+    return at_fail(err, ATTUNE_INVALID_PROBLEM, "%s has no NUL within its %d bytes", name, ATTUNE_FUNCTION_BYTES);
+}
+
+static attune_status rewrite(const ex_program *program, const char *name, int root, char *text, at_error *err) {
+    const bool is_needed = !ex_is_identity(program, root);
+    char canonical[ATTUNE_FUNCTION_BYTES];
+    const size_t length = is_needed ? ex_print(program, root, canonical, sizeof canonical) : 0;
+    if (length >= sizeof canonical)
+        return at_fail(err, ATTUNE_INVALID_PROBLEM,
+                       "%s is too long: its canonical text must have at most %d characters", name,
+                       ATTUNE_FUNCTION_BYTES - 1);
+    memset(text, 0, ATTUNE_FUNCTION_BYTES);
+    memcpy(text, canonical, length);
+    return ATTUNE_OK;
+}
+
+static attune_status check_names(const attune_problem *p, at_error *err) {
+    const int count = ex_count_tensors(p->tensors);
+    for (int i = 0; i < count; i++)
+        if (mha_is_tensor_name(p->tensors[i].name))
+            return at_fail(err, ATTUNE_INVALID_PROBLEM,
+                           "a tensor cannot be named '%s': attention has a tensor of that name", p->tensors[i].name);
+    return ATTUNE_OK;
+}
+
+static attune_status check_used(const ex_program *program, const attune_problem *p, at_error *err) {
+    const int unused = ex_unused_tensor(program);
+    if (unused < 0) return ATTUNE_OK;
+    return at_fail(err, ATTUNE_INVALID_PROBLEM, "tensor '%s' is declared, but neither score_mod nor mask_mod uses it",
+                   p->tensors[unused].name);
+}
+
+attune_status mha_settle_functions(attune_problem *p, at_error *err) {
+    ex_program program;
+    if (!mha_has_functions(p) && !p->tensors[0].name[0]) {
+        memset(p->score_mod, 0, sizeof p->score_mod);
+        memset(p->mask_mod, 0, sizeof p->mask_mod);
+        return ex_check_tensors(p->tensors, err);
+    }
+    attune_status status = check_text("score_mod", p->score_mod, err);
+    if (!status) status = check_text("mask_mod", p->mask_mod, err);
+    if (!status) status = ex_check_tensors(p->tensors, err);
+    if (!status) status = check_names(p, err);
+    if (!status) status = mha_read_functions(p, &program, err);
+    if (!status) status = check_used(&program, p, err);
+    if (!status) status = rewrite(&program, "score_mod", program.score, p->score_mod, err);
+    if (!status) status = rewrite(&program, "mask_mod", program.mask, p->mask_mod, err);
+    return status;
+}
