@@ -9,7 +9,7 @@ _attune_options() {
         check) echo '--accuracy --first=TEXT --ftz --inputs=INPUTS --json --max-flops=TEXT --random=TEXT --schedule=SCHEDULE --seed=TEXT --sizes=SIZES --threads=TEXT --cache-base=DIR --cache-dir=DIR --isa=ISA --help --usage' ;;
         conform) echo '--engine=jit|interp|both --json -v --verbose --cache-base=DIR --cache-dir=DIR --isa=ISA --help --usage' ;;
         weights) echo '--average --batch=TEXT --cell=TEXT --heads=TEXT --json --labels=FILE --labels-kv=FILE -o=FILE --output=FILE --scale=linear|sqrt --seed=TEXT --sizes=SIZES --tensor=NAMED --threads=TEXT --title=TEXT --weights-file=FILE --width=TEXT --cache-base=DIR --cache-dir=DIR --isa=ISA --help --usage' ;;
-        bench) echo '--engine=jit|interp --json -o=FILE --output=FILE --samples=TEXT --schedule=SCHEDULE --sizes=SIZES --threads=TEXT --cache-base=DIR --cache-dir=DIR --isa=ISA --help --usage' ;;
+        bench) echo '--engine=jit|interp --json -o=FILE --output=FILE --report=FILE --samples=TEXT --schedule=SCHEDULE --sizes=SIZES --threads=TEXT --cache-base=DIR --cache-dir=DIR --isa=ISA --help --usage' ;;
         explain) echo '--dry-run --json --schedule=SCHEDULE --sizes=SIZES --threads=TEXT --cache-base=DIR --cache-dir=DIR --isa=ISA --help --usage' ;;
         tune) echo '--arg=TEXT --budget=TEXT --export=FILE --import=FILE --ir=FILE --json --sizes=SIZES --threads=TEXT --cache-base=DIR --cache-dir=DIR --isa=ISA --help --usage' ;;
         sweep) echo '--cold --cold-data --csv --dry-run --jobs=TEXT --json --limit=TEXT --max-spread=TEXT -o=FILE --output=FILE --plot=FILE --samples=TEXT --shard=TEXT --sizes=SIZES --threads=TEXT --warm --cache-base=DIR --cache-dir=DIR --isa=ISA --help --usage' ;;

@@ -29,6 +29,7 @@ static const char *const commands[] = {
     "conform tests/data/conform/rotary_f16_positions",
     "weights " SMALL " -o %s/p.svg",
     "bench " SMALL " --samples=2",
+    "bench compare tests/data/report.json tests/data/report.json",
     "explain " SMALL,
     "explain " SMALL " --dry-run",
     "tune --budget=0.05s " SMALL,

@@ -1,6 +1,8 @@
 /* attune bench: time, GFLOP/s, shares of the peak and of the roofline, and the time to acquire a kernel. */
 #include "measure/bench.h"
+#include "measure/bench_compare.h"
 #include "measure/bench_json.h"
+#include "measure/report.h"
 #include "common/interruption.h"
 #include "common/json_output.h"
 #include "common/table.h"
@@ -21,6 +23,7 @@ typedef struct bench_options {
     attune_engine engine;
     call_sizes sizes;
     const char *output; /* NULL: no file */
+    bool is_report;     /* the file says more about the machine */
     bool json;
 } bench_options;
 
@@ -37,7 +40,12 @@ static const char *const default_problems[] = {
     "embed_dim=768,num_heads=12,seq_q=128",
     "embed_dim=768,num_heads=12,seq_q=512",
     "embed_dim=1024,num_heads=16,seq_q=512",
+    /* Of reports only. */
+    "num_heads=32,seq_q=512,head_dim=128,dtype=bf16",
+    "num_heads=32,num_kv_heads=8,seq_q=1,seq_kv=4096,head_dim=128,dtype=bf16",
+    "embed_dim=768,num_heads=12,seq_q=512,dtype=bf16",
 };
+enum { REPORT_PROBLEMS = sizeof default_problems / sizeof *default_problems, DEFAULT_PROBLEMS = REPORT_PROBLEMS - 3 };
 
 static const struct argp_option options[] = {
     {"threads", TOOL_KEY_THREADS, "N", 0, "Threads, each on a CPU of its own (default 1)", 0},
@@ -47,6 +55,9 @@ static const struct argp_option options[] = {
      "Change the chosen schedule of each problem; several times: side by side", 0},
     {"engine", TOOL_KEY_ENGINE, "jit|interp", 0, "Machine code (default) or the interpreter", 0},
     {"output", 'o', "FILE", 0, "Write JSON here, beside what is printed", 0},
+    {"report", TOOL_KEY_REPORT, "FILE", 0,
+     "Write JSON here that describes the machine as well, of the set and three problems in bf16: to be sent to others",
+     0},
     {"json", TOOL_KEY_JSON, NULL, 0, "Print JSON", 0},
     {0},
 };
@@ -71,14 +82,24 @@ static error_t parse(int key, char *argument, struct argp_state *state) {
         if (!sizes_parse(argument, &o->sizes)) exit(TOOL_USAGE);
         return 0;
     case TOOL_KEY_SCHEDULE: add_schedule(o, argument, state); return 0;
-    case 'o': o->output = argument; return 0;
+    case 'o':
+    case TOOL_KEY_REPORT:
+        if (o->output) argp_error(state, "one file is written: -o or --report");
+        o->output = argument;
+        o->is_report = key == TOOL_KEY_REPORT;
+        return 0;
     case TOOL_KEY_JSON: o->json = true; return 0;
     case ARGP_KEY_END:
         if (o->num_schedules && o->engine == ATTUNE_ENGINE_INTERPRETER)
             argp_error(state, "--schedule is for machine code: the interpreter's speed says nothing of it");
-        if (o->output && strcmp(o->output, "-") == 0) argp_error(state, "-o needs a file; --json prints");
+        if (o->output && strcmp(o->output, "-") == 0)
+            argp_error(state, "%s needs a file; --json prints", o->is_report ? "--report" : "-o");
+        if (o->is_report && (o->num_problems || o->num_schedules || o->engine != ATTUNE_ENGINE_JIT))
+            argp_error(state, "--report measures the same problems everywhere, as attune compiles them");
         return 0;
     case ARGP_KEY_ARG:
+        if (strcmp(argument, "compare") == 0)
+            argp_error(state, "compare comes first: attune bench compare [OPTION...] FILE...");
         if (o->num_problems == MAX_PROBLEMS) argp_error(state, "at most %d problems fit in one run", MAX_PROBLEMS);
         o->problems[o->num_problems++] = argument;
         return 0;
@@ -93,7 +114,9 @@ static json_t *document_of(const bench_options *o, const bench_entry *entries, s
     json_t *const results = json_array();
     for (size_t i = 0; i < count; i++)
         json_array_append_new(results, bench_result_json(&entries[i], &o->sizes, o->threads));
-    return json_document(machine, o->threads, json_pack("{s:i, s:o}", "samples", (int)o->samples, "results", results));
+    json_t *const body = json_pack("{s:i, s:o}", "samples", (int)o->samples, "results", results);
+    if (body && o->is_report) json_object_set_new(body, "report", report_json(machine, entries, count));
+    return json_document(machine, o->threads, body);
 }
 
 static void print_text(const bench_options *o, const bench_entry *entries, size_t count,
@@ -219,25 +242,44 @@ static bool sizes_are_used(const bench_options *o, const bench_entry *entries, s
     return true;
 }
 
+/* Each problem as often as there are schedules. */
+static bool parse_problems(const bench_options *o, const char *const *problems, bench_entry *entries, size_t count) {
+    const size_t each = o->num_schedules ? o->num_schedules : 1;
+    for (size_t i = 0; i < count; i++) {
+        if (o->num_schedules) entries[i].wish = &o->wishes[i];
+        entries[i].given = problems[i / each];
+        if (problem_from_text(entries[i].given, &entries[i].problem)) continue;
+        if (tool_looks_cut(entries[i].given, o->num_problems))
+            tool_error("arguments are separate problems; join keys with commas");
+        return false;
+    }
+    return true;
+}
+
 int cmd_bench(int argc, char **argv) {
+    if (argc > 1 && strcmp(argv[1], "compare") == 0) {
+        static char title[] = "attune bench compare";
+        argv[1] = title;
+        return bench_compare(argc - 1, argv + 1);
+    }
     static const struct argp argp = {
         options,
         parse,
-        "[PROBLEM…]",
+        "[PROBLEM…]\ncompare FILE...",
         "Measures problems, or a set of ten without any, in interleaved rounds. Between two samples it measures the "
         "CPU's peak, and how fast a buffer is read that is as large as all the memory a call touches. The peak is that "
         "of bf16 dot products for bf16 problems, where the instruction set in use has them, else of multiply-adds in "
         "f32 or f64. The roofline is the longer of the two times that peak and reading allow. Causal problems count "
         "the allowed pairs only. The spread is the range of the middle half of the samples. Cold compile leaves out "
-        "the time to load LLVM.",
+        "the time to load LLVM. `attune bench compare` shows results of several machines beside each other.",
         tool_common_children,
         NULL,
         NULL};
     bench_options o = {.threads = 1, .samples = 30, .sizes = CALL_SIZES_NONE};
     argp_parse(&argp, argc, argv, 0, NULL, &o);
     const char *const *const problems = o.num_problems ? o.problems : default_problems;
-    const size_t each = o.num_schedules ? o.num_schedules : 1;
-    const size_t count = each * (o.num_problems ? o.num_problems : sizeof default_problems / sizeof *default_problems);
+    const size_t set = o.is_report ? REPORT_PROBLEMS : DEFAULT_PROBLEMS;
+    const size_t count = (o.num_schedules ? o.num_schedules : 1) * (o.num_problems ? o.num_problems : set);
     bench_entry *const entries = calloc(count, sizeof *entries);
     size_t measured = count;
     attune_context *context = NULL;
@@ -247,15 +289,8 @@ int cmd_bench(int argc, char **argv) {
     bool good = entries && o.wishes;
     if (!good) tool_error("out of memory");
     good = good && (!o.output || tool_can_write(o.output));
-    for (size_t i = 0; good && i < count; i++) {
-        if (o.num_schedules) entries[i].wish = &o.wishes[i];
-        entries[i].given = problems[i / each];
-        good = problem_from_text(entries[i].given, &entries[i].problem);
-        if (!good && tool_looks_cut(entries[i].given, o.num_problems))
-            tool_error("arguments are separate problems; join keys with commas");
-    }
-    good = good && sizes_are_used(&o, entries, count) && bench_pin(o.threads) &&
-           (context = tool_open_context(&o.common, o.threads, NULL));
+    good = good && parse_problems(&o, problems, entries, count) && sizes_are_used(&o, entries, count) &&
+           bench_pin(o.threads) && (context = tool_open_context(&o.common, o.threads, NULL));
     if (good && attune_get_machine_info(context, &machine) != ATTUNE_OK) {
         tool_library_error(NULL);
         good = false;

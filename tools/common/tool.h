@@ -111,7 +111,8 @@ enum {
     TOOL_KEY_TARGETS,
     TOOL_KEY_HEADER,
     TOOL_KEY_SHARED,
-    TOOL_KEY_PACK
+    TOOL_KEY_PACK,
+    TOOL_KEY_REPORT
 };
 
 /* One line on stderr: "attune: " and the message, with a ? for each control character. */

@@ -1,0 +1,14 @@
+/* What `attune bench --report` says about the machine, for people who have others. No names of hosts, users or files.
+ */
+#ifndef ATTUNE_TOOLS_REPORT_H
+#define ATTUNE_TOOLS_REPORT_H
+
+#include "measure/bench.h"
+
+#include <jansson.h>
+
+/* The description of the machine, its system, and the peak of each type that was probed beside these entries. NULL when
+ * out of memory. */
+json_t *report_json(const attune_machine_info *machine, const bench_entry *entries, size_t count);
+
+#endif
