@@ -56,6 +56,6 @@ typedef struct at_bundle {
 } at_bundle;
 
 /* Bytes of a call that is executed in parts. The headers of bundles have a struct of this size. */
-enum { AT_BUNDLE_CALL_BYTES = 5120 };
+enum { AT_BUNDLE_CALL_BYTES = 8192 };
 
 #endif
