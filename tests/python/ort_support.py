@@ -33,7 +33,8 @@ def session(model, entry=None, threads=0, options=None, blocks=True):
 
 def model(op, inputs, outputs, domain="", opset=17, is_fixed=False, **attributes):
     """A serialised model of one node. inputs: names and arrays, None for one that is left out; outputs: names
-    and element types, a dict or pairs, "" for one that is left out. Dims of inputs are left open, or those of the arrays if is_fixed."""
+    and element types, a dict or pairs, "" for one that is left out. Dims of inputs are left open, or those of the
+    arrays if is_fixed."""
     outputs = list(outputs.items() if isinstance(outputs, dict) else outputs)
     present = {name: array for name, array in inputs.items() if array is not None}
     names = list(inputs)

@@ -6,6 +6,7 @@ import onnxruntime
 import ort_support as support
 import pytest
 from onnx import TensorProto
+from test_ort_blocks import Block, X
 from test_ort_group_query import CASES as GROUP_QUERY
 from test_ort_group_query import HEADS, KV_HEADS, inputs, make, outputs
 from test_ort_multi_head import CASES as MULTI_HEAD
@@ -224,9 +225,49 @@ def test_empty_batch(entry):
 
 
 @pytest.mark.parametrize("entry", support.ENTRIES)
-def test_damaged_model(entry):
+def test_cut_model(entry):
     given, attributes = GROUP_QUERY["prompt"]
     with pytest.raises(Exception):
         support.session(make(given, attributes)[:-40], entry)
+
+
+def damaged(model, count):
+    """Copies of a model with one byte changed each, at places drawn at random."""
+    random = np.random.default_rng(1)
+    for _ in range(count):
+        at = int(random.integers(len(model)))
+        yield model[:at] + bytes([model[at] ^ int(random.integers(1, 256))]) + model[at + 1:]
+
+
+def outcome_of(model, entry, given):
+    """Values, or an exception: both are fine."""
+    try:
+        return support.session(model, entry).run(None, given)[0]
+    except Exception as error:
+        return error
+
+
+@pytest.mark.parametrize("entry", support.ENTRIES)
+def test_damaged_nodes(entry):
+    """Names, types, attributes and dims: ONNX Runtime's errors or attune's sentences, never a crash."""
+    given, attributes = GROUP_QUERY["prompt"]
+    model = make(given, attributes)
+    outcomes = [outcome_of(bad, entry, support.feeds(given)) for bad in damaged(model, 120)]
+    assert any(isinstance(each, Exception) for each in outcomes)
+
+
+def test_damaged_blocks():
+    """What the provider finds in a damaged graph is what stock computes there, or nothing."""
+    block = Block()
+    model = block.model(block.usual())
+    graph = model[:model.index(b"constant_0")]  # nodes come before weights
+    different = 0
+    for bad in damaged(graph, 300):
+        ours, stock = (outcome_of(bad + model[len(graph):], entry, X) for entry in ("ep", None))
+        if isinstance(stock, np.ndarray):
+            assert isinstance(ours, np.ndarray), ours
+            np.testing.assert_allclose(ours, stock, rtol=1e-4, atol=1e-4)
+        different += isinstance(stock, Exception)
+    assert different
 
 

@@ -10,11 +10,13 @@ import numpy as np
 import onnxruntime
 import ort_support as support
 import pytest
+from test_ort_blocks import X, Block
 from test_ort_group_query import CASES, make
 
 import attune.ort
 
 HERE = Path(__file__).resolve().parent
+BLOCK = (lambda block: block.model(block.usual()))(Block())
 
 
 def resident():
@@ -23,12 +25,15 @@ def resident():
 
 
 def run_once(entry, threads=2):
+    """A model of one node; entry "blocks": of one block, whose weights are packed for each session."""
+    if entry == "blocks":
+        return support.session(BLOCK, "ep", threads).run(None, X)
     given, attributes = CASES["prompt"]
     session = support.session(make(given, attributes), entry, threads)
     return session.run(None, support.feeds(given))
 
 
-@pytest.mark.parametrize("entry", support.ENTRIES)
+@pytest.mark.parametrize("entry", [*support.ENTRIES, "blocks"])
 def test_a_hundred_sessions(entry):
     first = run_once(entry)
     for _ in range(20):
