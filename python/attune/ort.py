@@ -13,12 +13,10 @@ it cannot. All work is done on ONNX Runtime's threads. stats() tells what ran.
 from __future__ import annotations
 
 import ctypes
-import os
-import pathlib
 import threading
 from typing import Any, Dict, Optional
 
-from . import _library  # noqa: F401  libattune is loaded first, so that the adapter takes the same one
+from . import _adapter, _library  # noqa: F401  libattune is loaded first, so that the adapter takes the same one
 
 __all__ = ["library_path", "register", "register_ops", "stats"]
 
@@ -32,17 +30,7 @@ _loaded: Optional[ctypes.CDLL] = None
 def library_path() -> str:
     """The path of libattune-ort.so: ATTUNE_ORT_LIBRARY, else beside the libattune.so that is asked for, in the package,
     or in a source tree."""
-    named = os.environ.get("ATTUNE_ORT_LIBRARY")
-    if named:
-        return named
-    here = pathlib.Path(__file__).resolve()
-    folders = [here.parent / "lib", here.parents[2] / "build"]
-    if os.environ.get("ATTUNE_LIBRARY"):
-        folders.insert(0, pathlib.Path(os.environ["ATTUNE_LIBRARY"]).resolve().parent)
-    for folder in folders:
-        if (folder / "libattune-ort.so").exists():
-            return str(folder / "libattune-ort.so")
-    raise ImportError("libattune-ort.so was not found in " + ", ".join(map(str, folders)))
+    return _adapter.path("ort")
 
 
 def register(options: Any, blocks: bool = True) -> None:
@@ -76,15 +64,5 @@ def stats() -> Dict[str, int]:
     global _loaded
     with _lock:
         if _loaded is None:
-            _loaded = ctypes.CDLL(library_path())
-            _loaded.attune_ort_stats.restype = ctypes.c_size_t
-            _loaded.attune_ort_stats.argtypes = [ctypes.c_char_p, ctypes.c_size_t]
-    size = 4096
-    while True:
-        text = ctypes.create_string_buffer(size)
-        length = _loaded.attune_ort_stats(text, size)
-        if length < size:
-            break
-        size = length + 256
-    lines = (line.rsplit(" ", 1) for line in text.value.decode().splitlines())
-    return {name: int(count) for name, count in lines}
+            _loaded = _adapter.load("ort")
+    return _adapter.counters(_loaded.attune_ort_stats)

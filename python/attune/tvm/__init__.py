@@ -9,8 +9,7 @@ Nothing here needs TVM-FFI itself.
 
 from __future__ import annotations
 
-import os
-import pathlib
+from .. import _adapter
 
 __all__ = ["library_path"]
 
@@ -18,14 +17,4 @@ __all__ = ["library_path"]
 def library_path() -> str:
     """The path of libattune-tvm.so: ATTUNE_TVM_LIBRARY, else beside the libattune.so that is asked for, in the package,
     or in a source tree."""
-    named = os.environ.get("ATTUNE_TVM_LIBRARY")
-    if named:
-        return named
-    here = pathlib.Path(__file__).resolve()
-    folders = [here.parents[1] / "lib", here.parents[3] / "build"]
-    if os.environ.get("ATTUNE_LIBRARY"):
-        folders.insert(0, pathlib.Path(os.environ["ATTUNE_LIBRARY"]).resolve().parent)
-    for folder in folders:
-        if (folder / "libattune-tvm.so").exists():
-            return str(folder / "libattune-tvm.so")
-    raise ImportError("libattune-tvm.so was not found in " + ", ".join(map(str, folders)))
+    return _adapter.path("tvm")
