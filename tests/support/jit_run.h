@@ -5,8 +5,9 @@
 #include "ir/ir.h"
 #include "target/target.h"
 
-/* Whether a test goes through this target: all, or with ATTUNE_TEST_TARGETS=here those that this CPU runs. An emulated
- * CPU has no time to interpret again what was interpreted outside. */
+/* Whether a test goes through this target: all, with ATTUNE_TEST_TARGETS=here those that this CPU runs, with =best the
+ * best of them. An emulated CPU has no time to interpret again what was interpreted outside, and a sanitizer sees the
+ * same code with each target. */
 bool target_is_tested(const at_target *target);
 
 /* Runs all phases on this thread, each cut into ranges of `range` tasks (0: all at once) that run last range first.
