@@ -93,7 +93,8 @@ LIB_SRC := $(filter-out $(DSO_SRC) $(WORKER_SRC) src/codegen/% src/wheel/% src/b
 # The run time that is a part of each bundle: its own sources, and the library's that check a call.
 BUNDLE_RUN_SRC := $(wildcard src/bundle_run/*.c) \
 	$(addprefix src/,base/error.c base/struct.c ir/eval.c ir/ir.c layer/pack.c problem/pack_layout.c \
-	problem/problem_strides.c problem/signature.c target/cpu_probe.c target/tuning_class.c) \
+	problem/problem_strides.c problem/signature.c target/bundle_class.c target/cpu_probe.c \
+	target/tuning_class.c) \
 	$(addprefix src/runtime/,call.c call_overlap.c call_sizes.c call_strides.c call_tables.c workspace.c)
 # What only the build of `make asan-jit` has; it sets JIT_ASAN.
 JIT_ASAN_SRC := src/codegen/asan.c tests/test_jit_asan.c

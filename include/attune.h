@@ -1205,7 +1205,8 @@ typedef enum attune_origin {
     ATTUNE_FROM_MEMORY = 0,
     ATTUNE_FROM_DISK = 1,
     ATTUNE_FROM_COMPILER = 2,
-    ATTUNE_FROM_PACK = 3
+    ATTUNE_FROM_PACK = 3,
+    ATTUNE_FROM_BUNDLE = 4
 } attune_origin;
 
 typedef enum attune_engine { ATTUNE_ENGINE_JIT = 0, ATTUNE_ENGINE_INTERPRETER = 1 } attune_engine;
@@ -1236,6 +1237,7 @@ typedef struct attune_statistics {
     uint64_t memory_kernels, memory_code_bytes;
     uint64_t stand_ins; /* disk hits with a kernel for another tuning class */
     uint64_t pack_hits; /* disk hits with a kernel of the pack */
+    uint64_t bundle_hits; /* kernels that were taken from registered bundles */
 } attune_statistics;
 
 ATTUNE_API attune_status attune_get_statistics(const attune_context *context, attune_statistics *statistics);
@@ -1444,6 +1446,14 @@ typedef struct attune_bundle_files {
 ATTUNE_API attune_status attune_bundle_make(attune_context *context, const attune_bundle_options *options,
                                             const attune_bundle_kernel *kernels, size_t num_kernels,
                                             attune_bundle_files *files);
+
+/* Lets a context take kernels from a bundle that is part of the program, NAME_bundle of its header: after its own
+ * memory, and before the cache on disk. Their code is used where it lies. The kernel must be of the context's
+ * instruction set; without an explicit schedule it may be of another tuning class, and the nearest is taken. Bundles
+ * that are added later are asked first, and none can be removed. ATTUNE_UNSUPPORTED: another version of attune made
+ * it. */
+struct at_bundle;
+ATTUNE_API attune_status attune_context_add_bundle(attune_context *context, const struct at_bundle *bundle);
 
 /* ---- Advanced: looking inside, and kernels of your own ---- */
 

@@ -196,6 +196,91 @@ static void refusals_are_the_library_s(void **state) {
     attune_context_destroy(context);
 }
 
+/* ---- Registered with the library ---- */
+
+static attune_kernel_info info_of(const attune_kernel *kernel) {
+    attune_kernel_info info = {.struct_size = sizeof info};
+    assert_ok(attune_kernel_get_info(kernel, &info));
+    return info;
+}
+
+static uint64_t bundle_hits(const attune_context *context) {
+    attune_statistics statistics = {.struct_size = sizeof statistics};
+    assert_ok(attune_get_statistics(context, &statistics));
+    return statistics.bundle_hits;
+}
+
+/* Nothing can be compiled here, and there is no cache. */
+static attune_context *strict_context(const char *isa) {
+    setenv("ATTUNE_STRICT", "1", 1);
+    attune_context *context = tensors_context(isa, 1);
+    unsetenv("ATTUNE_STRICT");
+    assert_ok(attune_context_add_bundle(context, &cases_bundle));
+    return context;
+}
+
+static void registered_kernels_are_found(void **state) {
+    (void)state;
+    const at_bundle *const bundle = &cases_bundle;
+    attune_context *const context = strict_context(NULL), *const other = tensors_context(NULL, 1);
+    for (uint32_t k = 0; k < bundle->num_kernels; k++) {
+        tensors t, own;
+        attune_kernel *kernel = NULL, *again = NULL;
+        tensors_open_call(&t, bundle->kernels[k].problem, sizes_of(&bundle->kernels[k]), INPUT_ORDINARY, 7);
+        assert_true(tensors_share(&own, &t));
+        assert_ok(attune_compile(context, &t.problem, NULL, &kernel));
+        assert_int_equal(info_of(kernel).origin, ATTUNE_FROM_BUNDLE);
+        assert_true(info_of(kernel).code_bytes > 0);
+        assert_ok(tensors_run(&own, context, kernel, NULL, ATTUNE_ENGINE_JIT));
+        const attune_schedule schedule = info_of(kernel).schedule;
+        tensors_run_chosen(other, &t, &schedule);
+        tensors_assert_same(&own, &t, bundle->kernels[k].name);
+        assert_ok(attune_compile(context, &t.problem, NULL, &again));
+        assert_ptr_equal(kernel, again);
+        attune_kernel_release(again);
+        attune_kernel_release(kernel);
+        tensors_free(&own);
+        tensors_free(&t);
+    }
+    assert_int_equal(bundle_hits(context), bundle->num_kernels);
+    attune_context_destroy(other);
+    attune_context_destroy(context);
+}
+
+/* Other problems, other schedules, and other instruction sets are none of the bundle's. */
+static void others_are_not(void **state) {
+    (void)state;
+    attune_context *const context = strict_context(NULL);
+    attune_problem problem = ATTUNE_PROBLEM_INIT;
+    attune_schedule schedule = ATTUNE_SCHEDULE_INIT;
+    attune_kernel *kernel = NULL;
+    assert_ok(attune_problem_parse(cases_bundle.kernels[0].problem, &problem));
+    assert_ok(attune_compile(context, &problem, NULL, &kernel));
+    schedule = info_of(kernel).schedule;
+    attune_kernel_release(kernel);
+    assert_ok(attune_compile(context, &problem, &schedule, &kernel)); /* the very schedule of the bundle */
+    assert_int_equal(info_of(kernel).origin, ATTUNE_FROM_BUNDLE);
+    attune_kernel_release(kernel);
+    schedule.kv_tile += schedule.score_keys;
+    assert_fails(attune_compile(context, &problem, &schedule, &kernel), ATTUNE_NOT_CACHED, "is not cached");
+    problem.seq_q++;
+    assert_fails(attune_compile(context, &problem, NULL, &kernel), ATTUNE_NOT_CACHED, "is not cached");
+    attune_context_destroy(context);
+}
+
+static void other_versions_are_refused(void **state) {
+    (void)state;
+    attune_context *const context = tensors_context(NULL, 1);
+    at_bundle other = cases_bundle;
+    other.generator_id = "0123456789abcdef";
+    assert_fails(attune_context_add_bundle(context, &other), ATTUNE_UNSUPPORTED, "another version of attune");
+    other = cases_bundle;
+    other.version++;
+    assert_fails(attune_context_add_bundle(context, &other), ATTUNE_UNSUPPORTED, "is of version 2");
+    assert_fails(attune_context_add_bundle(context, NULL), ATTUNE_INVALID_ARGUMENT, "was given NULL");
+    attune_context_destroy(context);
+}
+
 /* ---- By its header ---- */
 
 static void header_is_used(void **state) {
@@ -230,9 +315,9 @@ static void header_is_used(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(bits_are_the_library_s),
-        cmocka_unit_test(refusals_are_the_library_s),
-        cmocka_unit_test(header_is_used),
+        cmocka_unit_test(bits_are_the_library_s),       cmocka_unit_test(refusals_are_the_library_s),
+        cmocka_unit_test(registered_kernels_are_found), cmocka_unit_test(others_are_not),
+        cmocka_unit_test(other_versions_are_refused),   cmocka_unit_test(header_is_used),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

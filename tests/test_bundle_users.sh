@@ -100,9 +100,10 @@ report $? "two kernels for all targets take $grown bytes of a static program"
 
 # ---- Refusals ----
 
-refuse "a name that is no identifier" 'a kernel is "2nd"; it must be a C identifier' bundle one "2nd: seq_q=1,head_dim=8" avx2
-refuse "a bundle's name" 'the bundle is "my-model"' "$ATTUNE" bundle -o "$work/x.a" --header "$work/x.h" --name my-model \
-    seq_q=1,head_dim=8
+refuse "a name that is no identifier" 'a kernel is "2nd"; it must be a C identifier' \
+    bundle one "2nd: seq_q=1,head_dim=8" avx2
+refuse "a bundle's name" 'the bundle is "my-model"' "$ATTUNE" bundle -o "$work/x.a" --header "$work/x.h" \
+    --name my-model seq_q=1,head_dim=8
 printf 'a: seq_q=1,head_dim=8\na: seq_q=2,head_dim=8\n' >"$work/twice"
 refuse "one name twice" 'two kernels are called "a"' bundle one "$work/twice" avx2
 printf 'a: seq_q=1,head_dim=8\na_check: seq_q=2,head_dim=8\n' >"$work/clash"

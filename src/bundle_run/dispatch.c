@@ -11,28 +11,12 @@ static bool runs_on(const at_bundle_code *code, uint32_t features) {
     return !(code->required & AT_CPU_AMX_BF16) || at_cpu_request_tiles();
 }
 
-/* The code of a class among those of one target. */
-static const at_bundle_code *find_class(const at_bundle_code *first, const at_bundle_code *end, const char *machine) {
-    for (const at_bundle_code *code = first; code < end && !strcmp(code->target, first->target); code++)
-        if (!strcmp(code->machine, machine)) return code;
-    return NULL;
-}
-
-/* Of one target: the CPU's own class, else the nearest that there is. */
-static const at_bundle_code *nearest_class(const at_bundle_code *first, const at_bundle_code *end) {
-    const char *order[AT_MAX_CLASSES];
-    const at_cpu_identity cpu = at_cpu_probe_identity();
-    const char *const own = at_class_of(&cpu);
-    const at_bundle_code *code = find_class(first, end, own);
-    const size_t count = at_class_neighbours(own, order);
-    for (size_t i = 0; i < count && !code; i++) code = find_class(first, end, order[i]);
-    return code ? code : first;
-}
-
 static const at_bundle_code *best_of(const at_bundle_kernel *kernel, uint32_t features) {
+    const at_cpu_identity cpu = at_cpu_probe_identity();
+    const char *const machine = at_class_of(&cpu);
     const at_bundle_code *const end = kernel->codes + kernel->num_codes;
     for (const at_bundle_code *code = kernel->codes; code < end; code++)
-        if (runs_on(code, features)) return nearest_class(code, end);
+        if (runs_on(code, features)) return at_bundle_nearest(code, end, machine);
     return NULL;
 }
 

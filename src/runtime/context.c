@@ -115,6 +115,7 @@ static attune_status fill_context(attune_context *context, const attune_context_
         context->team.max_workers = context->team.runner.max_workers;
     at_pool_init(&context->pool, &context->allocator, context->team.pool ? context->team.max_workers : 1);
     at_spares_init(&context->spares, &context->allocator);
+    at_bundles_init(&context->bundles, &context->allocator);
     at_disk_cache_init(&context->disk, options->cache_dir,
                        options->disk_cache_bytes ? options->disk_cache_bytes : DEFAULT_DISK_BYTES, &context->allocator,
                        context->io, &context->log);
@@ -166,6 +167,7 @@ void attune_context_destroy(attune_context *context) {
     at_process_remove(context);
     at_memory_cache_free(&context->memory);
     at_operators_free(context);
+    at_bundles_free(&context->bundles);
     at_tuning_free(&context->tuning);
     at_disk_cache_free(&context->disk);
     at_codegen_free(&context->codegen);
@@ -218,6 +220,7 @@ attune_status attune_get_statistics(const attune_context *context, attune_statis
         .memory_code_bytes = counts.bytes,
         .stand_ins = atomic_load(&context->stand_ins),
         .pack_hits = atomic_load(&context->pack_hits),
+        .bundle_hits = atomic_load(&context->bundle_hits),
     };
     at_copy_out(statistics, &full, sizeof full, "attune_statistics", &err);
     return at_report(&err);

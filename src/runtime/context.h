@@ -3,6 +3,7 @@
 #define ATTUNE_RUNTIME_CONTEXT_H
 
 #include "base/struct.h"
+#include "runtime/bundles.h"
 #include "runtime/call.h"
 #include "runtime/codegen_client.h"
 #include "runtime/disk_cache.h"
@@ -36,9 +37,10 @@ struct attune_context {
     at_disk_cache disk;
     at_memory_cache memory;
     at_tuning tuning;
+    at_bundles bundles;
     at_record record;
     _Atomic(attune_operator *) operators; /* of the user, the last one first */
-    atomic_ullong disk_hits, compiles, compile_failures, stand_ins, pack_hits;
+    atomic_ullong disk_hits, compiles, compile_failures, stand_ins, pack_hits, bundle_hits;
     char isas[64];
 };
 

@@ -43,6 +43,21 @@ static void fill_from_image(attune_kernel *kernel, const at_image_header *image)
     }
 }
 
+/* Everything but its code; zeros there. */
+static attune_status new_kernel(attune_context *context, uint32_t num_phases, attune_kernel **out, at_error *err) {
+    const size_t total = sizeof(attune_kernel) + num_phases * sizeof(at_kernel_phase);
+    attune_kernel *kernel = at_alloc_aligned(&context->allocator, total, 64);
+    if (!kernel) return at_fail_memory(err, total);
+    memset(kernel, 0, total);
+    atomic_init(&kernel->node.refs, 1);
+    kernel->context = context;
+    kernel->target = context->target;
+    const char *const in_table = at_class_find(context->machine_class.name);
+    kernel->tuning_class = in_table ? in_table : context->machine_class.name;
+    *out = kernel;
+    return ATTUNE_OK;
+}
+
 attune_status at_kernel_new(attune_context *context, const void *bytes, size_t num_bytes, const char *name,
                             attune_kernel **out, at_error *err) {
     const at_image_header *image = bytes;
@@ -54,27 +69,41 @@ attune_status at_kernel_new(attune_context *context, const void *bytes, size_t n
     if (image && !at_cpu_request(image->required))
         return at_fail(err, ATTUNE_UNSUPPORTED, "the system refuses this process the registers of %s",
                        context->target->name);
-    const size_t total = sizeof(attune_kernel) + (image ? image->num_phases : 0) * sizeof(at_kernel_phase);
-    attune_kernel *kernel = at_alloc_aligned(&context->allocator, total, 64);
-    if (!kernel) return at_fail_memory(err, total);
-    memset(kernel, 0, total);
-    atomic_init(&kernel->node.refs, 1);
-    kernel->context = context;
-    kernel->target = context->target;
-    const char *const in_table = at_class_find(context->machine_class.name);
-    kernel->tuning_class = in_table ? in_table : context->machine_class.name;
+    attune_status status = new_kernel(context, image ? image->num_phases : 0, out, err);
+    if (status) return status;
+    attune_kernel *const kernel = *out;
     kernel->engine = image ? ATTUNE_ENGINE_JIT : ATTUNE_ENGINE_INTERPRETER;
+    if (image) status = at_code_load(context->io, image, &kernel->code, err);
+    if (status) {
+        at_free(&context->allocator, kernel);
+        *out = NULL;
+        return status;
+    }
     if (image) {
-        const attune_status status = at_code_load(context->io, image, &kernel->code, err);
-        if (status) {
-            at_free(&context->allocator, kernel);
-            return status;
-        }
         fill_from_image(kernel, image);
         kernel->symbol = at_symbols_add(&context->symbols, name, kernel->code.base, image);
     }
     kernel->node.bytes = sizeof *kernel + kernel->code.bytes;
-    *out = kernel;
+    return ATTUNE_OK;
+}
+
+attune_status at_kernel_from_bundle(attune_context *context, const at_bundle_code *code, attune_kernel **out,
+                                    at_error *err) {
+    if (!at_cpu_request(code->required))
+        return at_fail(err, ATTUNE_UNSUPPORTED, "the code for %s needs features that this CPU lacks", code->name);
+    const attune_status status = new_kernel(context, code->num_phases, out, err);
+    if (status) return status;
+    attune_kernel *const kernel = *out;
+    kernel->engine = ATTUNE_ENGINE_JIT;
+    kernel->tuning_class = code->machine;
+    kernel->plan = code->plan;
+    kernel->num_phases = code->num_phases;
+    kernel->num_shared = code->num_shared;
+    kernel->code_bytes = code->code_bytes;
+    kernel->max_scratch = code->max_scratch;
+    for (uint32_t p = 0; p < code->num_phases; p++)
+        kernel->phases[p] = (at_kernel_phase){code->phases[p].run, code->phases[p].scratch_bytes};
+    kernel->node.bytes = sizeof *kernel;
     return ATTUNE_OK;
 }
 

@@ -36,6 +36,10 @@ attune_status at_build_image(attune_context *context, at_arena *arena, at_operat
 attune_status at_kernel_new(attune_context *context, const void *image, size_t image_bytes, const char *name,
                             attune_kernel **kernel, at_error *err);
 
+/* A kernel whose code is in the program already. It has one reference. */
+attune_status at_kernel_from_bundle(attune_context *context, const at_bundle_code *code, attune_kernel **kernel,
+                                    at_error *err);
+
 /* Keeps the IR in `arena`, and lists its parameters. The kernel then owns its memory, and the caller's arena is empty.
  */
 attune_status at_kernel_keep_ir(attune_kernel *kernel, at_arena *arena, ir_kernel *lowered, at_error *err);

@@ -180,6 +180,26 @@ static attune_status make_from_disk(const make_request *request, const at_key *k
     return status;
 }
 
+/* From a bundle that the program has registered. ATTUNE_OK without a kernel: there is none, or it cannot run here. */
+static attune_status make_from_bundle(const make_request *request, const at_key *key, attune_kernel **kernel,
+                                      at_error *err) {
+    attune_context *context = request->context;
+    const at_operator *const op = request->operation.op;
+    attune_schedule schedule = ATTUNE_SCHEDULE_INIT;
+    char text[AT_SCHEDULE_TEXT];
+    if (op != &at_attention) return ATTUNE_OK;
+    if (request->schedule) op->schedule_print(request->operation, request->schedule, text, sizeof text);
+    const at_bundle_code *code = at_bundles_find(&context->bundles, request->operation.problem, context->target->name,
+                                                 context->machine_class.name, request->schedule ? text : NULL);
+    if (!code || op->schedule_parse(request->operation, code->schedule, &schedule, NULL)) return ATTUNE_OK;
+    const attune_status status = at_kernel_from_bundle(context, code, kernel, err);
+    if (status == ATTUNE_OUT_OF_MEMORY) return status;
+    if (status) return ATTUNE_OK;
+    atomic_fetch_add(&context->bundle_hits, 1);
+    complete(*kernel, request, key, &schedule, ATTUNE_FROM_BUNDLE, 0);
+    return ATTUNE_OK;
+}
+
 /* If nothing can be compiled: takes the kernel of the nearest other tuning class that has a usable one. */
 static bool make_from_stand_in(const make_request *request, const at_key *key, const char *why,
                                attune_kernel **kernel) {
@@ -336,7 +356,8 @@ static attune_status make_kernel(void *user, const at_key *key, at_cache_node **
     attune_kernel *kernel = NULL;
     if (request->signature) at_signature_init(request->signature, request->operation.problem);
     at_error why = {0};
-    attune_status status = make_from_disk(request, key, &kernel, &why);
+    attune_status status = make_from_bundle(request, key, &kernel, &why);
+    if (!status && !kernel) status = make_from_disk(request, key, &kernel, &why);
     if (status == ATTUNE_OK && !kernel)
         status = make_anew(request, key, ATTUNE_OK, &kernel, err);
     else if (may_interpret(request->context, status))

@@ -55,6 +55,9 @@ typedef struct at_bundle {
     const at_bundle_kernel *kernels;
 } at_bundle;
 
+/* Among the codes of one target, from `first` on: that of the tuning class, else of the nearest one. */
+const at_bundle_code *at_bundle_nearest(const at_bundle_code *first, const at_bundle_code *end, const char *machine);
+
 /* Bytes of a call that is executed in parts. The headers of bundles have a struct of this size. */
 enum { AT_BUNDLE_CALL_BYTES = 8192 };
 

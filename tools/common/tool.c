@@ -217,6 +217,7 @@ const char *tool_origin_name(attune_origin origin) {
     case ATTUNE_FROM_MEMORY: return "memory cache";
     case ATTUNE_FROM_DISK: return "disk cache";
     case ATTUNE_FROM_PACK: return "pack";
+    case ATTUNE_FROM_BUNDLE: return "bundle";
     default: return "compiler";
     }
 }

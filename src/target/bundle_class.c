@@ -1,0 +1,20 @@
+#include "target/bundle_abi.h"
+
+#include "target/tuning_class.h"
+
+#include <string.h>
+
+/* The code of a class among those of one target. */
+static const at_bundle_code *find_class(const at_bundle_code *first, const at_bundle_code *end, const char *machine) {
+    for (const at_bundle_code *code = first; code < end && !strcmp(code->target, first->target); code++)
+        if (!strcmp(code->machine, machine)) return code;
+    return NULL;
+}
+
+const at_bundle_code *at_bundle_nearest(const at_bundle_code *first, const at_bundle_code *end, const char *machine) {
+    const char *order[AT_MAX_CLASSES];
+    const at_bundle_code *code = find_class(first, end, machine);
+    const size_t count = at_class_neighbours(machine, order);
+    for (size_t i = 0; i < count && !code; i++) code = find_class(first, end, order[i]);
+    return code ? code : first;
+}
