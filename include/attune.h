@@ -500,6 +500,7 @@ typedef enum attune_event_kind {
     ATTUNE_EVENT_COMPILE_END,   /* `status` is the outcome */
     ATTUNE_EVENT_EVICTED,       /* it left the memory cache to make room; users of the kernel keep it */
     ATTUNE_EVENT_DAMAGED,       /* an entry of the disk cache is damaged: `message` says how */
+    ATTUNE_EVENT_SWAPPED,       /* a plan has a better kernel, and uses it from the next such call on */
     ATTUNE_EVENT_COUNT
 } attune_event_kind;
 
@@ -917,6 +918,11 @@ ATTUNE_API void attune_mha_destroy(attune_context *context, attune_mha *mha);
  *
  * Lengths that come back: after `repeats` calls in a row with the same lengths the plan compiles a kernel for them,
  * before the last of these calls returns, and uses it from the next call on. Only calls without such a kernel count.
+ * With `background` no call waits for that: a thread of idle priority compiles, one kernel at a time. It also compiles
+ * the kernels for few queries, while the one for many, which takes any number, computes their calls. So only the first
+ * kernel of a plan is waited for, and not even that after attune_plan_prepare. With `least_gain` lengths get a kernel
+ * only if the model of schedules expects so much of it.
+ *
  * The first max_specialised lengths get one and keep it, so a plan compiles at most max_specialised + 3 kernels in its
  * life. Calls of few queries with another number of keys are not specialised, because decoding has new lengths at
  * every step. Nor are ragged batches, calls in which a dynamic length is ATTUNE_NOT_SET or 0, and problems with
@@ -931,6 +937,8 @@ typedef struct attune_plan_options {
     size_t struct_size;
     uint32_t max_specialised; /* kernels for lengths that come back: 0 (none) to 8 */
     uint32_t repeats;         /* calls in a row with the same lengths before such a kernel is compiled: 1 to 1000 */
+    uint32_t background;      /* 1: calls do not wait for kernels that another one can stand in for */
+    uint32_t least_gain;      /* percent by which a kernel for lengths is expected to be faster: 0 to 1000 */
 } attune_plan_options;
 
 #define ATTUNE_PLAN_OPTIONS_INIT { .struct_size = sizeof(attune_plan_options), .max_specialised = 8, .repeats = 3 }
@@ -942,6 +950,9 @@ ATTUNE_API attune_status attune_plan_options_init(attune_plan_options *options, 
  * arguments->packed_weights (attune_pack_weights with the same problem). */
 ATTUNE_API attune_status attune_plan_create(attune_context *context, const attune_problem *problem,
                                             const attune_plan_options *options, attune_plan **plan);
+
+/* Makes the kernels for few and for many queries now, for a program that must not wait for them later. */
+ATTUNE_API attune_status attune_plan_prepare(attune_context *context, attune_plan *plan);
 
 /* attune_arguments_init for the plan's problem, without the time to check the problem again. */
 ATTUNE_API attune_status attune_plan_arguments_init_sized(const attune_plan *plan, attune_arguments *arguments,

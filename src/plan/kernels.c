@@ -66,18 +66,40 @@ static void limit_queries(attune_problem *p, int64_t most) {
     if (mha_is_self(p) && p->seq_new) p->seq_new = most;
 }
 
-attune_status pl_kernel(attune_plan *plan, pl_kind kind, attune_kernel **kernel, at_error *err) {
-    *kernel = atomic_load_explicit(&plan->kernels[kind], memory_order_acquire);
-    if (*kernel) return ATTUNE_OK;
+attune_status pl_kernel_for(attune_plan *plan, pl_kind *kind, attune_kernel **kernel, at_error *err) {
+    const pl_kind wanted = *kind;
+    const bool may_stand_in = plan->options.background && wanted != PL_MANY && !plan->kernels[wanted] &&
+                              plan->is_open[PL_SEQ_Q] && plan->kernels[PL_MANY];
+    if (!may_stand_in) return pl_kernel(plan, wanted, kernel, err);
+    *kind = PL_MANY;
+    if (!plan->has_failed[wanted] && pl_begin(plan)) {
+        plan->job_is_special = false;
+        plan->job_kind = wanted;
+        pl_submit(plan);
+    }
+    return pl_kernel(plan, PL_MANY, kernel, err);
+}
+
+/* The problem of a kind's kernel. */
+static attune_problem problem_of(const attune_plan *plan, pl_kind kind) {
     attune_problem p = plan->signature.problem;
     if (plan->is_open[PL_SEQ_Q] && kind == PL_ONE) limit_queries(&p, 1);
     if (plan->is_open[PL_SEQ_Q] && kind == PL_FEW) limit_queries(&p, plan->few_rows);
+    return p;
+}
+
+attune_status pl_kernel(attune_plan *plan, pl_kind kind, attune_kernel **kernel, at_error *err) {
+    *kernel = atomic_load_explicit(&plan->kernels[kind], memory_order_acquire);
+    if (*kernel) return ATTUNE_OK;
+    const attune_problem p = problem_of(plan, kind);
     attune_kernel *made, *none = NULL;
     const attune_status status = attune_compile(plan->context, &p, NULL, &made);
     if (status) return at_fail(err, status, "%s", attune_last_message());
     if (!atomic_compare_exchange_strong(&plan->kernels[kind], &none, made)) {
         attune_kernel_release(made); /* another thread was faster: it is the same kernel */
         made = none;
+    } else if (plan->options.background) {
+        pl_tell_swap(plan, made, &p);
     }
     *kernel = made;
     return ATTUNE_OK;

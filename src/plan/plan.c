@@ -1,6 +1,8 @@
 /* Making and ending plans, and their arguments. */
 #include "plan/plan.h"
 
+#include "problem/problem.h"
+
 #include <string.h>
 
 static const attune_plan_options initial = ATTUNE_PLAN_OPTIONS_INIT;
@@ -14,7 +16,7 @@ attune_status attune_plan_options_init(attune_plan_options *options, size_t stru
 }
 
 static attune_status take_options(const attune_plan_options *given, attune_plan_options *options, at_error *err) {
-    enum { MOST_REPEATS = 1000 };
+    enum { MOST_REPEATS = 1000, MOST_GAIN = 1000 };
     *options = initial;
     if (!given) return ATTUNE_OK;
     const attune_status status = at_copy_in(&options_struct, given, options, err);
@@ -25,6 +27,11 @@ static attune_status take_options(const attune_plan_options *given, attune_plan_
     if (options->repeats < 1 || options->repeats > MOST_REPEATS)
         return at_fail(err, ATTUNE_INVALID_ARGUMENT, "repeats is %u; it must be from 1 to %d", options->repeats,
                        MOST_REPEATS);
+    if (options->background > 1)
+        return at_fail(err, ATTUNE_INVALID_ARGUMENT, "background is %u; it must be 0 or 1", options->background);
+    if (options->least_gain > MOST_GAIN)
+        return at_fail(err, ATTUNE_INVALID_ARGUMENT, "least_gain is %u percent; it must be from 0 to %d",
+                       options->least_gain, MOST_GAIN);
     return ATTUNE_OK;
 }
 
@@ -56,8 +63,29 @@ attune_status attune_plan_create(attune_context *context, const attune_problem *
     return ATTUNE_OK;
 }
 
+attune_status attune_plan_prepare(attune_context *context, attune_plan *plan) {
+    at_error err = {0};
+    attune_kernel *kernel;
+    if (!context || !plan || context != plan->context) {
+        at_fail(&err, ATTUNE_INVALID_ARGUMENT, "attune_plan_prepare was given %s",
+                !context ? "no context"
+                : !plan  ? "no plan"
+                         : "the plan of another context");
+        return at_report(&err);
+    }
+    const attune_problem *const p = &plan->signature.problem;
+    const bool is_open = plan->is_open[PL_SEQ_Q];
+    const bool has_many = is_open ? plan->few_rows < mha_most_queries(p) : pl_kind_of(plan, p->seq_q) == PL_MANY;
+    const bool has_few = is_open ? plan->few_rows > 0 : !has_many;
+    if (has_many) pl_kernel(plan, PL_MANY, &kernel, &err);
+    if (has_few && !err.status) pl_kernel(plan, PL_FEW, &kernel, &err);
+    if (plan->has_one && !err.status) pl_kernel(plan, PL_ONE, &kernel, &err);
+    return at_report(&err);
+}
+
 void attune_plan_destroy(attune_context *context, attune_plan *plan) {
     if (!context || !plan) return;
+    at_background_withdraw(&context->background, &plan->job);
     for (int i = 0; i < PL_NUM_KINDS; i++) attune_kernel_release(plan->kernels[i]);
     for (uint32_t i = 0; i < plan->num_special; i++) {
         attune_kernel_release(plan->special[i]->kernel);

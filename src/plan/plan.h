@@ -6,6 +6,7 @@
 #ifndef ATTUNE_PLAN_PLAN_H
 #define ATTUNE_PLAN_PLAN_H
 
+#include "runtime/background.h"
 #include "runtime/kernel.h"
 
 #include <stdatomic.h>
@@ -42,9 +43,15 @@ struct attune_plan {
     _Atomic(attune_kernel *) kernels[PL_NUM_KINDS];
     pl_special *special[PL_MOST_SPECIALISED]; /* those below num_special are complete */
     _Atomic uint32_t num_special;
-    _Atomic uint64_t streak;  /* the key of the last calls, hashed, and how many calls they were */
-    _Atomic int32_t promoter; /* the process of the thread that adds to `special`; 0: none */
-    _Atomic bool is_complete; /* nothing is specialised any more */
+    _Atomic uint64_t streak;               /* the key of the last calls, hashed, and how many calls they were */
+    _Atomic int32_t promoter;              /* the process of the thread that adds to `special`; 0: none */
+    _Atomic bool is_complete;              /* nothing is specialised any more */
+    _Atomic bool has_failed[PL_NUM_KINDS]; /* the background could not make this kernel */
+    at_background_job job;                 /* the rest is the promoter's, and then the job's */
+    pl_kind job_kind;
+    bool job_is_special; /* a kernel for lengths, those of job_key; otherwise that of a kind */
+    pl_key job_key;
+    attune_arguments job_arguments;
     _Alignas(64) _Atomic uint64_t few_calls;
     _Atomic uint64_t many_calls, special_calls, cut_calls;
 };
@@ -60,6 +67,9 @@ pl_kind pl_kind_of(const attune_plan *plan, int64_t queries);
 static inline int64_t pl_most_of(const attune_plan *plan, pl_kind kind) {
     return kind == PL_MANY ? -1 : kind == PL_ONE ? 1 : plan->few_rows;
 }
+
+/* The kernel for a call of a kind, whose own kind it becomes: another one's while the background makes it. */
+attune_status pl_kernel_for(attune_plan *plan, pl_kind *kind, attune_kernel **kernel, at_error *err);
 
 /* The kernel of a kind; the first call compiles it. */
 attune_status pl_kernel(attune_plan *plan, pl_kind kind, attune_kernel **kernel, at_error *err);
@@ -78,7 +88,26 @@ bool pl_key_of(const attune_plan *plan, const attune_arguments *arguments, pl_ki
 const pl_special *pl_find_special(const attune_plan *plan, const pl_key *key);
 
 /* After a successful call without such a kernel: counts it, and compiles one if it is time. */
-void pl_count_key(attune_plan *plan, const attune_arguments *arguments, const pl_key *key);
+void pl_count_key(attune_plan *plan, const attune_arguments *arguments, pl_kind kind, const pl_key *key);
+
+/* ---- The background ---- */
+
+/* Makes the caller the promoter, who alone adds kernels for lengths and uses the plan's job. pl_end is the end of it.
+ */
+bool pl_begin(attune_plan *plan);
+static inline void pl_end(attune_plan *plan) { atomic_store(&plan->promoter, 0); }
+
+/* Compiles later what the job says, which the promoter has filled in, and ends being the promoter. */
+void pl_submit(attune_plan *plan);
+
+/* Compiles a kernel for lengths, as the promoter. */
+void pl_specialise(attune_plan *plan, const attune_arguments *arguments, pl_kind kind, const pl_key *key);
+
+/* Whether the model expects a kernel for these lengths to be so much faster than the kernel of a kind. */
+bool pl_is_worth(const attune_plan *plan, pl_kind kind, const attune_problem *exact);
+
+/* Tells the host that calls have a better kernel from now on. */
+void pl_tell_swap(const attune_plan *plan, const attune_kernel *kernel, const attune_problem *problem);
 
 /* ---- Ragged batches ---- */
 

@@ -28,9 +28,20 @@ static attune_status run_special(attune_plan *plan, const pl_special *special, c
     return ATTUNE_OK;
 }
 
+/* A workspace that the caller allocated for the kernel for many may be too small for a better one. */
+static attune_status run_kind(attune_plan *plan, pl_kind *kind, attune_kernel *kernel, const attune_arguments *a,
+                              const attune_run_options *options, at_error *err) {
+    const attune_status status = at_run_kernel(plan->context, kernel, NULL, a, options, err);
+    const bool may_be_other = plan->options.background && *kind != PL_MANY && plan->kernels[PL_MANY];
+    if (status != ATTUNE_WORKSPACE_TOO_SMALL || !may_be_other) return status;
+    at_error_clear(err);
+    *kind = PL_MANY;
+    return at_run_kernel(plan->context, plan->kernels[PL_MANY], NULL, a, options, err);
+}
+
 static attune_status run_dense(attune_plan *plan, const attune_arguments *a, const attune_run_options *options,
                                at_error *err) {
-    const pl_kind kind = pl_kind_of(plan, a->seq_q);
+    pl_kind kind = pl_kind_of(plan, a->seq_q);
     attune_kernel *kernel;
     pl_key key;
     const bool has_key = pl_key_of(plan, a, kind, &key);
@@ -38,10 +49,10 @@ static attune_status run_dense(attune_plan *plan, const attune_arguments *a, con
     if (special && run_special(plan, special, a, options, err) != ATTUNE_WORKSPACE_TOO_SMALL) return err->status;
     /* The caller may have allocated the workspace before there was such a kernel. */
     if (special) at_error_clear(err);
-    if (pl_kernel(plan, kind, &kernel, err) || at_run_kernel(plan->context, kernel, NULL, a, options, err))
-        return err->status;
+    if (pl_kernel_for(plan, &kind, &kernel, err)) return err->status;
+    if (run_kind(plan, &kind, kernel, a, options, err)) return err->status;
     pl_count(plan, kind);
-    if (has_key) pl_count_key(plan, a, &key);
+    if (has_key) pl_count_key(plan, a, kind, &key);
     return ATTUNE_OK;
 }
 
@@ -77,12 +88,12 @@ attune_status attune_plan_run(attune_context *context, attune_plan *plan, const 
 
 static attune_status dense_workspace(attune_plan *plan, const attune_arguments *a, const attune_run_options *options,
                                      size_t *bytes, at_error *err) {
-    const pl_kind kind = pl_kind_of(plan, a->seq_q);
+    pl_kind kind = pl_kind_of(plan, a->seq_q);
     attune_kernel *kernel;
     pl_key key;
     const pl_special *special = pl_key_of(plan, a, kind, &key) ? pl_find_special(plan, &key) : NULL;
     if (special) return pl_kernel_workspace(plan, special->kernel, a, options, bytes, err);
-    if (pl_kernel(plan, kind, &kernel, err)) return err->status;
+    if (pl_kernel_for(plan, &kind, &kernel, err)) return err->status;
     return pl_kernel_workspace(plan, kernel, a, options, bytes, err);
 }
 

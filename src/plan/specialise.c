@@ -4,7 +4,6 @@
 #include "problem/problem.h"
 
 #include <string.h>
-#include <unistd.h>
 
 /* ---- The problem of a key ---- */
 
@@ -93,10 +92,13 @@ const pl_special *pl_find_special(const attune_plan *plan, const pl_key *key) {
 
 /* ---- The kernel ---- */
 
-static attune_status make(const attune_plan *plan, const attune_arguments *a, const pl_key *key, pl_special **out) {
+/* ATTUNE_UNSUPPORTED: it is not worth while. */
+static attune_status make(const attune_plan *plan, const attune_arguments *a, pl_kind kind, const pl_key *key,
+                          pl_special **out) {
     attune_problem p;
     attune_status status = problem_of(plan, key, &p);
     if (status) return status;
+    if (!pl_is_worth(plan, kind, &p)) return ATTUNE_UNSUPPORTED;
     pl_special *made = at_alloc(&plan->context->allocator, sizeof *made);
     if (!made) return ATTUNE_OUT_OF_MEMORY;
     status = attune_compile(plan->context, &p, NULL, &made->kernel);
@@ -107,25 +109,20 @@ static attune_status make(const attune_plan *plan, const attune_arguments *a, co
     made->key = *key;
     made->layout.arguments = *a;
     at_layout_settle(&made->kernel->signature, &made->layout);
+    pl_tell_swap(plan, made->kernel, &p);
     *out = made;
     return ATTUNE_OK;
 }
 
-/* One thread at a time. A child of fork() may be without the thread that was at it. */
-static bool begin(attune_plan *plan) {
-    const int32_t self = (int32_t)getpid();
-    int32_t found = atomic_load(&plan->promoter);
-    return found != self && atomic_compare_exchange_strong(&plan->promoter, &found, self);
-}
-
-static void specialise(attune_plan *plan, const attune_arguments *a, const pl_key *key) {
+void pl_specialise(attune_plan *plan, const attune_arguments *a, pl_kind kind, const pl_key *key) {
     const uint32_t count = atomic_load(&plan->num_special);
     if (count >= plan->options.max_specialised || pl_find_special(plan, key)) return;
-    const attune_status status = make(plan, a, key, &plan->special[count]);
+    const attune_status status = make(plan, a, kind, key, &plan->special[count]);
     if (!status) atomic_store_explicit(&plan->num_special, count + 1, memory_order_release);
-    /* A kernel that strict mode refuses costs little, and other lengths may be cached. After other failures the plan
-     * does not try again: a worker that hangs would hang every time. */
-    const bool may_go_on = !status || status == ATTUNE_NOT_CACHED || status == ATTUNE_INVALID_PROBLEM;
+    /* A kernel that strict mode refuses costs little, and other lengths may be cached, or worth more. After other
+     * failures the plan does not try again: a worker that hangs would hang every time. */
+    const bool may_go_on =
+        !status || status == ATTUNE_NOT_CACHED || status == ATTUNE_INVALID_PROBLEM || status == ATTUNE_UNSUPPORTED;
     if (!may_go_on || plan->num_special == plan->options.max_specialised) atomic_store(&plan->is_complete, true);
 }
 
@@ -140,16 +137,28 @@ static uint64_t hash_of(const pl_key *key) {
     return hash >> COUNT_BITS << COUNT_BITS;
 }
 
+static void promote(attune_plan *plan, const attune_arguments *a, pl_kind kind, const pl_key *key) {
+    if (plan->options.background) {
+        plan->job_is_special = true;
+        plan->job_kind = kind;
+        plan->job_key = *key;
+        plan->job_arguments = *a;
+        pl_submit(plan);
+    } else {
+        pl_specialise(plan, a, kind, key);
+        pl_end(plan);
+    }
+}
+
 /* Counts of several threads at once may be lost: the kernel then comes a call later. */
-void pl_count_key(attune_plan *plan, const attune_arguments *a, const pl_key *key) {
+void pl_count_key(attune_plan *plan, const attune_arguments *a, pl_kind kind, const pl_key *key) {
     if (atomic_load_explicit(&plan->is_complete, memory_order_relaxed)) return;
     const uint64_t hash = hash_of(key), last = atomic_load_explicit(&plan->streak, memory_order_relaxed);
     const uint32_t most = plan->options.repeats, before = last >> COUNT_BITS == hash >> COUNT_BITS ? (uint16_t)last : 0;
     if (before >= most) return; /* it was tried */
     uint32_t calls = before + 1;
-    if (calls == most && begin(plan)) {
-        specialise(plan, a, key);
-        atomic_store(&plan->promoter, 0);
+    if (calls == most && pl_begin(plan)) {
+        promote(plan, a, kind, key);
     } else if (calls == most) {
         calls = before; /* another thread compiles: next time */
     }

@@ -116,6 +116,7 @@ static attune_status fill_context(attune_context *context, const attune_context_
     at_pool_init(&context->pool, &context->allocator, context->team.pool ? context->team.max_workers : 1);
     at_spares_init(&context->spares, &context->allocator);
     at_bundles_init(&context->bundles, &context->allocator);
+    at_background_init(&context->background);
     at_disk_cache_init(&context->disk, options->cache_dir,
                        options->disk_cache_bytes ? options->disk_cache_bytes : DEFAULT_DISK_BYTES, &context->allocator,
                        context->io, &context->log);
@@ -164,6 +165,7 @@ attune_status attune_context_create(const attune_context_options *options, attun
 
 void attune_context_destroy(attune_context *context) {
     if (!context) return;
+    at_background_free(&context->background);
     at_process_remove(context);
     at_memory_cache_free(&context->memory);
     at_operators_free(context);
@@ -180,6 +182,7 @@ void attune_context_destroy(attune_context *context) {
 /* ---- fork ---- */
 
 void at_context_before_fork(attune_context *c) {
+    at_background_before_fork(&c->background);
     at_memory_cache_before_fork(&c->memory);
     pthread_mutex_lock(&c->tuning.mutex);
     pthread_mutex_lock(&c->codegen.mutex);
@@ -195,6 +198,7 @@ void at_context_after_fork(attune_context *c, bool is_child) {
     pthread_mutex_unlock(&c->codegen.mutex);
     pthread_mutex_unlock(&c->tuning.mutex);
     at_memory_cache_after_fork(&c->memory, is_child);
+    at_background_after_fork(&c->background, is_child);
 }
 
 /* ---- What happened, what there is ---- */

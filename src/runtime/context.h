@@ -12,6 +12,7 @@
 #include "runtime/machine.h"
 #include "runtime/memory_cache.h"
 #include "runtime/cpus.h"
+#include "runtime/background.h"
 #include "runtime/spare.h"
 #include "runtime/record.h"
 #include "runtime/symbols.h"
@@ -32,6 +33,7 @@ struct attune_context {
     at_pool pool;
     at_team team; /* works for calls that name no runner */
     at_spares spares;
+    at_background background;
     at_codegen codegen;
     at_symbols symbols;
     at_disk_cache disk;

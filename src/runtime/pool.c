@@ -80,9 +80,7 @@ static void *help(void *user) {
     }
 }
 
-/* The host's signals are for its own threads. The exceptions are those that an instruction causes: their handlers must
- * run on the thread that executed it. */
-static void block_signals(sigset_t *before) {
+void at_block_signals(sigset_t *before) {
     static const int caused[] = {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGTRAP, SIGSYS};
     sigset_t blocked;
     sigfillset(&blocked);
@@ -100,7 +98,7 @@ static int create_thread(at_pool *pool, pthread_t *thread) {
     if (failure) return failure;
     pthread_attr_setstacksize(&attributes, STACK_BYTES);
     if (pool->has_cpus) pthread_attr_setaffinity_np(&attributes, sizeof pool->cpus, &pool->cpus);
-    block_signals(&before);
+    at_block_signals(&before);
     failure = pthread_create(thread, &attributes, help, pool);
     pthread_sigmask(SIG_SETMASK, &before, NULL);
     pthread_attr_destroy(&attributes);

@@ -15,6 +15,7 @@
 
 #include <pthread.h>
 #include <sched.h>
+#include <signal.h>
 
 /* The work of a run, in operations of an instruction set with wide vectors, which does about 100 of them in a
  * nanosecond. It is worth waking threads for AT_LONG_WORK. */
@@ -50,6 +51,10 @@ void at_pool_free(at_pool *pool);
 
 /* Equals fn(argument, 0, n, 0), on at most max_workers threads, the caller included. */
 void at_pool_run(at_pool *pool, attune_range_fn *fn, void *argument, int64_t n, uint32_t max_workers, double work);
+
+/* For the creator of a thread of attune's, which inherits it: the host's signals are for the host's own threads. The
+ * exceptions are those that an instruction causes: their handlers must run on the thread that executed it. */
+void at_block_signals(sigset_t *before);
 
 /* Around fork(): locks; then unlocks, and makes the child's pool one without threads and jobs. */
 void at_pool_before_fork(at_pool *pool);

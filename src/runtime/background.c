@@ -1,0 +1,119 @@
+#define _GNU_SOURCE
+#include "runtime/background.h"
+
+#include "runtime/pool.h"
+
+#include <sched.h>
+
+void at_background_init(at_background *b) {
+    *b = (at_background){0};
+    pthread_mutex_init(&b->mutex, NULL);
+    pthread_cond_init(&b->changed, NULL);
+}
+
+/* The next job is `running` from here on; NULL: the thread is to end. Under the mutex. */
+static at_background_job *take(at_background *b) {
+    while (!b->first && !b->is_ending) pthread_cond_wait(&b->changed, &b->mutex);
+    if (b->is_ending) return NULL;
+    at_background_job *const job = b->first;
+    b->first = job->next;
+    if (!b->first) b->last = NULL;
+    b->running = job;
+    return job;
+}
+
+static void *work(void *user) {
+    static const struct sched_param none = {0};
+    at_background *const b = user;
+    pthread_setname_np(pthread_self(), "attune-idle");
+    pthread_setschedparam(pthread_self(), SCHED_IDLE, &none); /* where that is refused, it is a thread like others */
+    pthread_mutex_lock(&b->mutex);
+    for (at_background_job *job; (job = take(b));) {
+        pthread_mutex_unlock(&b->mutex);
+        job->run(job->user);
+        pthread_mutex_lock(&b->mutex);
+        b->running = NULL;
+        pthread_cond_broadcast(&b->changed);
+    }
+    pthread_mutex_unlock(&b->mutex);
+    return NULL;
+}
+
+/* LLVM runs on it. Under the mutex. */
+static bool start(at_background *b) {
+    enum { STACK_BYTES = 8 << 20 };
+    pthread_attr_t attributes;
+    sigset_t before;
+    if (b->has_thread || pthread_attr_init(&attributes)) return b->has_thread;
+    pthread_attr_setstacksize(&attributes, STACK_BYTES);
+    at_block_signals(&before);
+    b->has_thread = !pthread_create(&b->thread, &attributes, work, b);
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    pthread_attr_destroy(&attributes);
+    return b->has_thread;
+}
+
+bool at_background_submit(at_background *b, at_background_job *job) {
+    pthread_mutex_lock(&b->mutex);
+    const bool has_thread = start(b);
+    if (has_thread) {
+        job->next = NULL;
+        if (b->last)
+            b->last->next = job;
+        else
+            b->first = job;
+        b->last = job;
+        pthread_cond_broadcast(&b->changed);
+    }
+    pthread_mutex_unlock(&b->mutex);
+    return has_thread;
+}
+
+static void unlink_job(at_background *b, const at_background_job *job) {
+    at_background_job *before = NULL;
+    for (at_background_job *j = b->first; j; before = j, j = j->next) {
+        if (j != job) continue;
+        if (before)
+            before->next = j->next;
+        else
+            b->first = j->next;
+        if (b->last == j) b->last = before;
+        return;
+    }
+}
+
+void at_background_withdraw(at_background *b, at_background_job *job) {
+    pthread_mutex_lock(&b->mutex);
+    unlink_job(b, job);
+    while (b->running == job) pthread_cond_wait(&b->changed, &b->mutex);
+    pthread_mutex_unlock(&b->mutex);
+}
+
+void at_background_wait(at_background *b) {
+    pthread_mutex_lock(&b->mutex);
+    while (b->first || b->running) pthread_cond_wait(&b->changed, &b->mutex);
+    pthread_mutex_unlock(&b->mutex);
+}
+
+void at_background_free(at_background *b) {
+    pthread_mutex_lock(&b->mutex);
+    b->is_ending = true;
+    pthread_cond_broadcast(&b->changed);
+    pthread_mutex_unlock(&b->mutex);
+    if (b->has_thread) pthread_join(b->thread, NULL);
+    pthread_cond_destroy(&b->changed);
+    pthread_mutex_destroy(&b->mutex);
+}
+
+void at_background_before_fork(at_background *b) { pthread_mutex_lock(&b->mutex); }
+
+/* Threads that waited in the parent do not exist in the child either. */
+void at_background_after_fork(at_background *b, bool is_child) {
+    if (is_child) {
+        pthread_cond_init(&b->changed, NULL);
+        b->first = b->last = NULL;
+        b->running = NULL;
+        b->has_thread = false;
+    }
+    pthread_mutex_unlock(&b->mutex);
+}

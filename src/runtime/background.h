@@ -1,0 +1,43 @@
+/* One thread of a context for work that nobody waits for: it runs jobs one after the other, at idle priority, so that
+ * it takes only time that no other thread wants. It starts with the first job and ends with the context. */
+#ifndef ATTUNE_RUNTIME_BACKGROUND_H
+#define ATTUNE_RUNTIME_BACKGROUND_H
+
+#include <pthread.h>
+#include <stdbool.h>
+
+typedef struct at_background_job {
+    void (*run)(void *user);
+    void *user;
+    struct at_background_job *next;
+} at_background_job;
+
+typedef struct at_background {
+    pthread_mutex_t mutex; /* guards all below */
+    pthread_cond_t changed;
+    at_background_job *first, *last;
+    const at_background_job *running;
+    pthread_t thread;
+    bool has_thread, is_ending;
+} at_background;
+
+void at_background_init(at_background *background);
+
+/* Waits for the job that is running; the others never run. */
+void at_background_free(at_background *background);
+
+/* Appends a job, which must not be in the list. It may be submitted again from its own function's end on. false: there
+ * is no thread, and the system gives none. */
+bool at_background_submit(at_background *background, at_background_job *job);
+
+/* Takes a job out of the list, or waits until it has run. */
+void at_background_withdraw(at_background *background, at_background_job *job);
+
+/* Waits until there is no job. */
+void at_background_wait(at_background *background);
+
+/* Around fork(): locks; then unlocks, and makes the child's one without a thread and without jobs. */
+void at_background_before_fork(at_background *background);
+void at_background_after_fork(at_background *background, bool is_child);
+
+#endif

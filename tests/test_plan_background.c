@@ -1,0 +1,212 @@
+/* Plans whose calls wait for no kernel that another one can stand in for. */
+#include "plan/plan.h"
+#include "support/plans.h"
+
+#include <pthread.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#define SAME       ",reproducible=1"
+#define IN_PLAN    OPEN SAME
+#define BACKGROUND {sizeof(attune_plan_options), .max_specialised = 8, .repeats = 3, .background = 1}
+
+static void wait_for_background(void) { at_background_wait(&sample_context->background); }
+
+/* ---- Events ---- */
+
+static pthread_t caller;
+static int compiled_by_caller, compiled_behind, swapped;
+
+static void count_event(void *user, const attune_event *event) {
+    (void)user;
+    const bool is_caller = pthread_equal(pthread_self(), caller);
+    if (event->kind == ATTUNE_EVENT_COMPILE_BEGIN) ++*(is_caller ? &compiled_by_caller : &compiled_behind);
+    if (event->kind == ATTUNE_EVENT_SWAPPED) {
+        assert_int_equal(strlen(event->key), 32);
+        assert_non_null(strstr(event->problem, "head_dim="));
+        swapped++;
+    }
+}
+
+static int watch(void **state) {
+    (void)state;
+    caller = pthread_self();
+    compiled_by_caller = compiled_behind = swapped = 0;
+    attune_drop_memory_cache(sample_context);
+    sample_context->log.event = count_event;
+    return 0;
+}
+
+static int look_away(void **state) {
+    (void)state;
+    sample_context->log.event = NULL;
+    return 0;
+}
+
+/* ---- Lengths that come back ---- */
+
+static void lengths_get_a_kernel_later(void **state) {
+    (void)state;
+    const attune_plan_options options = BACKGROUND;
+    attune_plan *plan = plan_of(IN_PLAN, &options);
+    const sample call = sized(IN_PLAN, "seq_q=30,seq_kv=50");
+    for (int i = 0; i < 3; i++) assert_runs_as(plan, &call, IN_PLAN);
+    wait_for_background();
+    assert_history(plan, "kernels 0 1 1, calls 0 3 0");
+    assert_runs_as(plan, &call, HEADS ",seq_q=30,seq_kv=50" SAME);
+    assert_history(plan, "kernels 0 1 1, calls 0 3 1");
+    assert_int_equal(compiled_by_caller, 1); /* the first kernel of the plan */
+    assert_int_equal(compiled_behind, 1);
+    assert_int_equal(swapped, 2);
+    attune_plan_destroy(sample_context, plan);
+}
+
+/* The kernel for many takes one query too, with the same bits. */
+static void few_queries_do_not_wait(void **state) {
+    (void)state;
+    const attune_plan_options options = BACKGROUND;
+    attune_plan *plan = plan_of(IN_PLAN, &options);
+    const sample many = sized(IN_PLAN, "seq_q=30,seq_kv=50"), one = sized(IN_PLAN, "seq_q=1,seq_kv=50"),
+                 few = sized(IN_PLAN, "seq_q=5,seq_kv=50");
+    assert_runs_as(plan, &many, IN_PLAN);
+    assert_runs_as(plan, &one, IN_PLAN);
+    assert_history(plan, "kernels 0 1 0, calls 0 2 0");
+    wait_for_background();
+    assert_runs_as(plan, &one, HEADS ",seq_q=1,seq_kv=dynamic" SAME);
+    assert_history(plan, "kernels 1 1 0, calls 1 2 0");
+    assert_runs_as(plan, &few, IN_PLAN);
+    wait_for_background();
+    assert_runs_as(plan, &few, IN_PLAN ",max_seq_q=12");
+    assert_history(plan, "kernels 2 1 0, calls 2 3 0");
+    assert_int_equal(compiled_by_caller, 1);
+    assert_int_equal(compiled_behind, 2);
+    attune_plan_destroy(sample_context, plan);
+}
+
+/* Many different lengths, one after the other: at most eight kernels, and nothing else grows. */
+static void no_call_waits_after_preparation(void **state) {
+    (void)state;
+    attune_plan_options options = BACKGROUND;
+    options.repeats = 1;
+    attune_plan *plan = plan_of(IN_PLAN, &options);
+    assert_int_equal(attune_plan_prepare(sample_context, plan), ATTUNE_OK);
+    assert_history(plan, "kernels 2 1 0, calls 0 0 0");
+    compiled_by_caller = 0;
+    for (int i = 0; i < 40; i++) {
+        char sizes[64];
+        sample_call call;
+        snprintf(sizes, sizeof sizes, "seq_q=%d,seq_kv=%d", 1 + i * 7 % 40, 40 + i);
+        const sample from = sized(IN_PLAN, sizes);
+        sample_call_open(&call, &from, ON_THE_HEAP);
+        assert_int_equal(attune_plan_run(sample_context, plan, &call.arguments, NULL), ATTUNE_OK);
+        sample_call_close(&call);
+    }
+    wait_for_background();
+    assert_int_equal(compiled_by_caller, 0);
+    assert_true(info_of(plan).specialised_kernels <= 8);
+    attune_plan_destroy(sample_context, plan);
+}
+
+/* ---- What it is worth ---- */
+
+static void lengths_that_gain_little_keep_their_kernel(void **state) {
+    (void)state;
+    static const struct {
+        const char *sizes;
+        uint32_t kernels;
+    } calls[] = {{"seq_q=16,seq_kv=16", 1}, {"seq_q=512,seq_kv=512", 0}};
+    for (int background = 0; background < 2; background++)
+        for (size_t i = 0; i < sizeof calls / sizeof *calls; i++) {
+            const attune_plan_options options = {sizeof options, 8, 2, (uint32_t)background, 10};
+            const char *const text = "num_heads=1,head_dim=64,seq_q=dynamic,seq_kv=dynamic";
+            attune_plan *plan = plan_of(text, &options);
+            const sample from = sized(text, calls[i].sizes);
+            sample_call call;
+            sample_call_open(&call, &from, ON_THE_HEAP);
+            for (int n = 0; n < 5; n++) {
+                assert_int_equal(attune_plan_run(sample_context, plan, &call.arguments, NULL), ATTUNE_OK);
+                wait_for_background();
+            }
+            assert_int_equal(info_of(plan).specialised_kernels, calls[i].kernels);
+            sample_call_close(&call);
+            attune_plan_destroy(sample_context, plan);
+        }
+}
+
+/* ---- Ends, and what is refused ---- */
+
+static void a_plan_may_end_at_once(void **state) {
+    (void)state;
+    attune_plan_options options = BACKGROUND;
+    options.repeats = 1;
+    for (int i = 0; i < 4; i++) {
+        attune_plan *plans[2];
+        char sizes[64];
+        snprintf(sizes, sizeof sizes, "seq_q=%d,seq_kv=60", 31 + i);
+        for (int p = 0; p < 2; p++) {
+            plans[p] = plan_of(IN_PLAN, &options);
+            const sample from = sized(IN_PLAN, sizes);
+            assert_runs_as(plans[p], &from, IN_PLAN);
+        }
+        attune_plan_destroy(sample_context, plans[1]);
+        attune_plan_destroy(sample_context, plans[0]);
+    }
+}
+
+/* A workspace that was allocated for the kernel for many is used with that one, if a better one needs more. */
+static void a_small_workspace_keeps_the_old_kernel(void **state) {
+    (void)state;
+    const attune_plan_options options = BACKGROUND;
+    attune_plan *plan = plan_of(IN_PLAN, &options);
+    const sample many = sized(IN_PLAN, "seq_q=30,seq_kv=50"), one = sized(IN_PLAN, "seq_q=1,seq_kv=5000");
+    static _Alignas(64) char memory[1 << 20];
+    sample_call call;
+    size_t before, after;
+    assert_runs_as(plan, &many, IN_PLAN);
+    sample_call_open(&call, &one, ON_THE_HEAP);
+    assert_int_equal(attune_plan_workspace_size(sample_context, plan, &call.arguments, NULL, &before), ATTUNE_OK);
+    wait_for_background();
+    assert_int_equal(attune_plan_workspace_size(sample_context, plan, &call.arguments, NULL, &after), ATTUNE_OK);
+    assert_int_equal(info_of(plan).few_kernels, 1);
+    assert_true(before <= sizeof memory);
+    call.arguments.workspace = memory;
+    call.arguments.workspace_bytes = before;
+    assert_int_equal(attune_plan_run(sample_context, plan, &call.arguments, NULL), ATTUNE_OK);
+    assert_history(plan, after > before ? "kernels 1 1 0, calls 0 2 0" : "kernels 1 1 0, calls 1 1 0");
+    sample_call_close(&call);
+    attune_plan_destroy(sample_context, plan);
+}
+
+static void options_are_checked(void **state) {
+    (void)state;
+    attune_problem problem = ATTUNE_PROBLEM_INIT;
+    attune_plan *plan;
+    attune_plan_options options = BACKGROUND;
+    assert_int_equal(attune_problem_parse(OPEN, &problem), ATTUNE_OK);
+    options.background = 2;
+    assert_int_equal(attune_plan_create(sample_context, &problem, &options, &plan), ATTUNE_INVALID_ARGUMENT);
+    assert_string_equal(attune_last_message(), "background is 2; it must be 0 or 1");
+    options.background = 1;
+    options.least_gain = 1001;
+    assert_int_equal(attune_plan_create(sample_context, &problem, &options, &plan), ATTUNE_INVALID_ARGUMENT);
+    assert_string_equal(attune_last_message(), "least_gain is 1001 percent; it must be from 0 to 1000");
+    assert_int_equal(attune_plan_prepare(sample_context, NULL), ATTUNE_INVALID_ARGUMENT);
+}
+
+int main(void) {
+#define TEST(name) cmocka_unit_test_setup_teardown(name, watch, look_away)
+    const struct CMUnitTest tests[] = {
+        TEST(lengths_get_a_kernel_later),
+        TEST(few_queries_do_not_wait),
+        TEST(no_call_waits_after_preparation),
+        TEST(lengths_that_gain_little_keep_their_kernel),
+        TEST(a_plan_may_end_at_once),
+        TEST(a_small_workspace_keeps_the_old_kernel),
+        TEST(options_are_checked),
+    };
+    return cmocka_run_group_tests(tests, sample_context_open, sample_context_close);
+}
