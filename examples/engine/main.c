@@ -3,7 +3,7 @@
  *     engine FOLDER [--threads N] [--entries N] [--tokens N] [--keys N] < REQUESTS
  *
  * A request is a line: how many tokens are wanted, then the prompt. An empty line, or the end, lets all that were read
- * read begin. The answer is a line of tokens for each, in the order of the requests. It ends early with the model's end
+ * begin. The answer is a line of tokens for each, in the order of the requests. It ends early with the model's end
  * token. At most --entries requests run at a time, with --keys tokens in the caches; the prompts of a step have at most
  * --tokens. */
 #include "engine.h"
@@ -66,7 +66,8 @@ static int32_t *read_line(char *line, int32_t *count) {
         if (errno || number < 0 || number > INT32_MAX) die("'%.20s' is no token", at);
         numbers[(*count)++] = (int32_t)number;
     }
-    if (end[strspn(end, " \n\r")]) die("'%.20s' is no number", end);
+    end += strspn(end, " \n\r");
+    if (*end) die("'%.*s' is no number", (int)strcspn(end, " \n\r"), end);
     return numbers;
 }
 
