@@ -434,7 +434,7 @@ BUNDLE_TOOL ?= $(BUILD)/attune
 BUNDLE_TARGETS_x86_64 = avx512_bf16,avx512,avx512:zen5,avx2,x86-64
 BUNDLE_TARGETS_aarch64 = aarch64
 CASES = $(BUILD)/tests/bundle/libcases.a
-$(CASES): tests/data/bundle.txt $(BUNDLE_TOOL)
+$(CASES): tests/data/bundle.txt $(BUNDLE_TOOL) $(BUILD)/libattune-codegen.so
 	@mkdir -p $(@D)
 	$(call say,bundle $@)
 	$(Q)ATTUNE_CACHE_DIR= $(BUNDLE_TOOL) bundle -o $@ --header $(@D)/cases.h --name cases \

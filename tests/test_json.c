@@ -37,6 +37,7 @@ static const char *const commands[] = {
     "tune --budget=0.05s --import %s/tuned.db " SMALL,
     "sweep --samples=1 num_heads=2,seq_q=4,9,head_dim=8",
     "warm " SMALL,
+    "bundle -o %1$s/libb.a --header %1$s/b.h --name b --targets x86-64 " SMALL,
     "cache ls",
     "cache verify",
     "cache why " SMALL,

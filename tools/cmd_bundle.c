@@ -1,5 +1,7 @@
 /* attune bundle: compiles a manifest's kernels ahead of time into a library and its header. */
+#include "common/json_output.h"
 #include "common/manifest.h"
+#include "common/tensors.h"
 
 #include <errno.h>
 #include <spawn.h>
@@ -18,7 +20,7 @@ typedef struct bundle_options {
     tool_common common;
     manifest list;
     const char *output, *header, *name, *targets;
-    bool is_shared;
+    bool is_shared, is_json;
 } bundle_options;
 
 static const struct argp_option options[] = {
@@ -28,6 +30,7 @@ static const struct argp_option options[] = {
     {"targets", TOOL_KEY_TARGETS, "TARGET[:CLASS],...", 0,
      "Instruction sets to compile for (default: " USUAL_TARGETS ")", 0},
     {"shared", TOOL_KEY_SHARED, NULL, 0, "Link a shared library, by the system's ld or $LD", 0},
+    {"json", TOOL_KEY_JSON, NULL, 0, "Print JSON", 0},
     {0},
 };
 
@@ -40,6 +43,7 @@ static error_t parse(int key, char *argument, struct argp_state *state) {
     case TOOL_KEY_NAME: o->name = argument; return 0;
     case TOOL_KEY_TARGETS: o->targets = argument; return 0;
     case TOOL_KEY_SHARED: o->is_shared = true; return 0;
+    case TOOL_KEY_JSON: o->is_json = true; return 0;
     case ARGP_KEY_ARG:
         if (!manifest_add_argument(&o->list, argument)) exit(TOOL_FAILED);
         return 0;
@@ -129,6 +133,20 @@ static int write_files(const bundle_options *o, const attune_bundle_files *files
     return TOOL_FAILED;
 }
 
+static int print_json(const bundle_options *o, const attune_context *context, const attune_bundle_kernel *kernels,
+                      const attune_bundle_files *files) {
+    json_t *const list = json_array();
+    for (size_t i = 0; list && i < o->list.count; i++) {
+        char *const problem = problem_text(kernels[i].problem);
+        json_array_append_new(list, json_pack("{s:s, s:s?}", "name", kernels[i].name, "problem", problem));
+        free(problem);
+    }
+    return json_print_for(context, 0,
+                          json_pack("{s:s, s:s, s:o, s:I, s:I}", "name", o->name, "targets", o->targets, "kernels", list,
+                                    "library_bytes", (json_int_t)files->library_bytes, "header_bytes",
+                                    (json_int_t)files->header_bytes));
+}
+
 /* Kernels without a name are k0, k1 and so on, by their place in the manifest. */
 static int bundle(const bundle_options *o, attune_context *context) {
     const size_t count = o->list.count;
@@ -150,6 +168,7 @@ static int bundle(const bundle_options *o, attune_context *context) {
             tool_library_error(NULL);
         } else {
             code = write_files(o, &files);
+            if (code == TOOL_OK && o->is_json) code = print_json(o, context, kernels, &files);
             attune_free(context, files.library);
             attune_free(context, files.header);
         }
