@@ -239,6 +239,7 @@ typedef enum attune_weights_mode {
  *     [qk_norm_eps]        q_norm, k_norm [head_dim] of dtype; no k_norm with kv_projected
  *     [weights_mode]       weights [batch, num_heads, seq_q, seq_kv] of dtype; with weights_average
  *                          [batch, 1, seq_q, seq_kv]. Not ragged
+ *     [tensors]            those that score_mod and mask_mod read, with the dims that the problem declares
  *     [has_row_ids]        row_ids i32 [num_rows]: the rows of q that are wanted; weights then have num_rows rows
  *     [op = merge]         parts [num_parts, batch * num_heads * seq_q, head_dim_v] of dtype; parts_lse
  *                          [num_parts, batch * num_heads * seq_q] of the type of lse; out and lse as above
@@ -378,7 +379,7 @@ typedef struct attune_problem {
     double qk_norm_eps;    /* 0 = none, else from 1e-12 to 1: rows of q and k are normalised before they are rotated, as
                             * in Qwen3 and Gemma 3: x * q_norm / sqrt(mean of x^2 + qk_norm_eps). Where keys are
                             * appended, only k_new is: cached keys, and those of kv_projected, are so already */
-    /* Functions on scores and masks; see "Functions on scores and masks". Text that ends with a NUL; "" = none. The
+    /* Functions on scores and masks; docs/functions.md has their language. Text that ends with a NUL; "" = none. The
      * struct holds it, so a problem stays a value that can be copied. */
     attune_user_tensor tensors[ATTUNE_MAX_USER_TENSORS]; /* those that the functions name; the first ones are used */
     char score_mod[ATTUNE_FUNCTION_BYTES], mask_mod[ATTUNE_FUNCTION_BYTES];
@@ -407,6 +408,7 @@ ATTUNE_API attune_status attune_problem_init(attune_problem *problem, size_t str
  *     layout=bhsd or layout=bshd             the contiguous strides of q, k, v and out in that order (no blocks)
  *     attn_mask=1:1:512:512                  dims of attn_mask or attn_bias; fewer are the last ones
  *     attn_mask=qk                           letters for the dims that are not 1: qk, bqk, bhqk, bk, k …
+ *     mask_mod="q >= kv"                     functions, and tensor="doc:i32[b, q], slope:f32[h]"; in quotation marks
  * Blanks and line ends around keys and values are ignored. With embed_dim, head_dim may be left out. `*problem` must be
  * initialised; fields not named keep their values. An unknown key and a malformed or repeated value are
  * ATTUNE_INVALID_PROBLEM and leave *problem as it was; the message suggests similar names. The result is not checked as

@@ -116,6 +116,7 @@ static value variable(const reader *r, const char *name) {
     } names[] = {{"b", p->b},   {"h", p->h},         {"kv_h", p->kv_h},    {"q", p->q},
                  {"kv", p->kv}, {"seq_q", p->seq_q}, {"seq_kv", p->seq_kv}};
     if (!strcmp(name, "score")) return number(r->score);
+    if (!strcmp(name, "inf")) return number(INFINITY);
     if (!strcmp(name, "true") || !strcmp(name, "false")) return condition(*name == 't');
     for (size_t i = 0; i < sizeof names / sizeof *names; i++)
         if (!strcmp(name, names[i].name)) return integer(names[i].value);

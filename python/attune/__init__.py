@@ -16,6 +16,7 @@ is released while a kernel runs. Compiled kernels are cached in memory and on di
 of its subclasses, with one sentence.
 
     attention                  softmax(q k^T) v, in one function
+    flex_attention             the same with functions on scores and masks, as PyTorch's
     Problem, DYNAMIC           what is computed; a size that is known only at run time
     compile, Kernel            one problem, compiled
     Plan                       one handle for lengths that vary
@@ -56,6 +57,7 @@ from ._errors import (
     OutOfMemoryError,
     UnsupportedError,
 )
+from ._flex import flex_attention
 from ._kernel import Kernel, compile
 from ._library import library_path
 from ._library import version as __version__
@@ -65,6 +67,7 @@ from ._tools import CheckResult, TuneResult, check, explain, info, tune, warm
 
 __all__ = [
     "attention",
+    "flex_attention",
     "Problem",
     "DYNAMIC",
     "TensorInfo",

@@ -96,12 +96,12 @@ class Call:
         key = tuple([(name, layout(value)) for name, value in tensors.items() if value is not None])
         return None if any([known is None for _, known in key]) else key
 
-    @staticmethod
-    def _again(ready: Arguments, tensors: Mapping[str, Any]) -> Arguments:
+    def _again(self, ready: Arguments, tensors: Mapping[str, Any]) -> Arguments:
         arguments = Arguments.from_buffer_copy(ready)
         for name, value in tensors.items():
             if value is not None:
-                setattr(arguments, name, address(value))
+                place = ctypes.addressof(arguments) + self._tensors[name].pointer_offset
+                ctypes.c_void_p.from_address(place).value = address(value)
         return arguments
 
     def _remember(self, key: tuple, arguments: Arguments) -> None:

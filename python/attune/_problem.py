@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import re
 from typing import Any, Dict, List, Union
 
 from ._errors import InvalidTypeError
@@ -13,6 +14,9 @@ from ._values import text as _text
 
 #: A size that is known only at run time: ``Problem(seq_q=DYNAMIC, …)``.
 DYNAMIC = "dynamic"
+
+#: A pair of a problem's text. Commas within quotation marks belong to it.
+_PAIR = re.compile(r'(?:[^,"]|"[^"]*")+')
 
 _NAMES = ["", "f32", "f16", "bf16", "f64", "bool", "i32", "i8", "f8"]
 
@@ -92,7 +96,7 @@ class Problem:
     @property
     def fields(self) -> Dict[str, Union[int, str]]:
         """The fields that differ from their defaults, by name."""
-        parts = [part.partition("=") for part in self._text.split(",")]
+        parts = [part.partition("=") for part in _PAIR.findall(self._text)]
         return {name: int(value) if value.lstrip("-").isdigit() else value for name, _, value in parts}
 
     @property

@@ -1,6 +1,7 @@
 /* The grammar of functions, by recursive descent. docs/functions.md has it. */
 #include "expr/parse_internal.h"
 
+#include <math.h>
 #include <string.h>
 
 enum { CONDITION = 1, COMPARISON = 4, SUM = 5, PRODUCT = 6 };
@@ -131,6 +132,7 @@ static int parse_name(ex_parser *p) {
     ex_next(p);
     if (ex_token_is(&name, "true") || ex_token_is(&name, "false"))
         return ex_make_bool(p, name.column, ex_token_is(&name, "true"));
+    if (ex_token_is(&name, "inf")) return ex_make_float(p, name.column, INFINITY);
     if (take(p, "(")) return parse_call(p, &name);
     if (take(p, "[")) return parse_load(p, &name);
     if (var >= 0) return ex_make_var(p, name.column, (ex_var)var);

@@ -37,7 +37,7 @@ static void put_float(writer *w, double value) {
     }
     uselocale(callers);
     if (plain) freelocale(plain);
-    put(w, "%s%s", digits, strpbrk(digits, ".e") ? "" : ".0");
+    put(w, "%s%s", digits, strpbrk(digits, ".en") ? "" : ".0");
 }
 
 /* How tightly the node's text holds together. */

@@ -178,7 +178,7 @@ static bool is_taken(const char *name) {
         if (!strcmp(name, ex_var_name((ex_var)i))) return true;
     for (int i = 0; i < EX_OP_COUNT; i++)
         if (ex_op_get((ex_op)i)->level == EX_CALL && !strcmp(name, ex_op_get((ex_op)i)->text)) return true;
-    return !strcmp(name, "clamp") || !strcmp(name, "true") || !strcmp(name, "false");
+    return !strcmp(name, "clamp") || !strcmp(name, "inf") || !strcmp(name, "true") || !strcmp(name, "false");
 }
 
 static attune_status check_name(const attune_user_tensor *tensors, int number, at_error *err) {

@@ -1,0 +1,122 @@
+"""flex_attention(): attention with functions on scores and masks, as PyTorch's has them."""
+
+from __future__ import annotations
+
+from typing import Any, Callable, Dict, Optional
+
+from ._attention import _float_name, _lift, _look, _python_name, _shape4, _strides, _wide
+from ._context import default_context
+from ._errors import InvalidArgumentError
+from ._kernel import Kernel
+from ._library import check
+from ._problem import Problem
+from ._tensor import dtype_name, empty, refuse_masked
+from ._trace import _INT32, Tracer
+from ._values import flag, integer, number
+
+_CAP = 256  # kernels that are remembered
+_kernels: Dict[tuple, Kernel] = {}
+
+
+def _as_taken(value: Any, name: str) -> Any:
+    """A captured tensor in a type and with strides that a kernel takes: a copy where it has others."""
+    refuse_masked(value, name)
+    if dtype_name(value) not in ("f32", "f16", "bf16", "f64", "i32", "i8", "bool"):
+        if "int" not in _python_name(value):
+            raise InvalidArgumentError(f"the tensor {name} is {_python_name(value)}, which functions cannot read")
+        for item in (value.min(), value.max()):
+            integer(int(item), f"an element of the tensor {name}", *_INT32)
+        value = value.astype("i4") if hasattr(value, "astype") else value.int()
+    if _wide(value):
+        value = value.copy() if hasattr(value, "astype") else value.contiguous()
+    strides = _strides(value)
+    repeats = any(stride == 0 and size > 1 for stride, size in zip(strides, value.shape)) and not any(strides[:-1])
+    if not repeats and value.shape[-1] > 1 and strides[-1] != 0:
+        return value
+    return value.copy() if hasattr(value, "astype") else value.clone(memory_format=_contiguous())
+
+
+def _contiguous() -> Any:
+    import torch
+
+    return torch.contiguous_format
+
+
+def _fields(q: Any, k: Any, v: Any, tracer: Tracer, enable_gqa: bool) -> Dict[str, Any]:
+    batch, heads, seq_q, dim = _shape4(q, "q")
+    kv_heads, seq_kv = _shape4(k, "k")[1:3]
+    if heads != kv_heads and not enable_gqa:
+        raise InvalidArgumentError(f"q has {heads} heads and k {kv_heads}; set enable_gqa=True if heads share keys")
+    fields: Dict[str, Any] = dict(
+        dtype=_float_name(q, "q"), k_dtype=_float_name(k, "k"), v_dtype=_float_name(v, "v"), batch=batch,
+        num_heads=heads, num_kv_heads=kv_heads, seq_q=seq_q, seq_kv=seq_kv, head_dim=dim,
+        head_dim_v=_shape4(v, "v")[3],
+    )
+    for name, value in (("q", q), ("k", k), ("v", v)):
+        if _wide(value):
+            fields[name + "_strides"] = tuple(_strides(value))
+    return fields
+
+
+def flex_attention(
+    q: Any,
+    k: Any,
+    v: Any,
+    score_mod: Optional[Callable] = None,
+    block_mask: Any = None,
+    *,
+    mask_mod: Optional[Callable] = None,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+    return_lse: bool = False,
+    strict_index: bool = False,
+    out: Any = None,
+    threads: int = 0,
+) -> Any:
+    """softmax(score_mod(scale * q k^T)) v where mask_mod holds: PyTorch's flex_attention on the CPU.
+
+    q is [batch, heads, length, dim], k and v are [batch, kv_heads, keys, dim], as `attention` takes them.
+    score_mod: a function of (score, b, h, q_idx, kv_idx), mask_mod one of (b, h, q_idx, kv_idx), as they are written
+        for torch.nn.attention.flex_attention. They are called once, to be traced into text of a problem
+        (docs/functions.md), and become a part of the kernel. Tensors that they reach are read where they lie; those of
+        other integers than int32 and int8, or with gaps between neighbours, are copied in each call.
+    block_mask: PyTorch's BlockMask, whose mask_mod is taken.
+    strict_index: refuses an index of a tensor that is not known to lie inside, in place of taking the nearest element.
+    enable_gqa: heads of q may share heads of k and v.
+    The rest is as in `attention`.
+    """
+    for name, value in (("q", q), ("k", k), ("v", v)):
+        _look(value, name)
+    if block_mask is not None:
+        if mask_mod is not None:
+            raise InvalidArgumentError("block_mask and mask_mod are both given")
+        mask_mod = block_mask.mask_mod
+    tensors = {"q": _lift(q, "q"), "k": _lift(k, "k"), "v": _lift(v, "v")}
+    batch, heads, seq_q = _shape4(tensors["q"], "q")[:3]
+    sizes = {"b": batch, "h": heads, "q": seq_q, "kv": _shape4(tensors["k"], "k")[2]}
+    tracer = Tracer(sizes, flag(strict_index, "strict_index"))
+    texts = {"score_mod": tracer.trace(score_mod, "score_mod"), "mask_mod": tracer.trace(mask_mod, "mask_mod")}
+    fields = _fields(tensors["q"], tensors["k"], tensors["v"], tracer, flag(enable_gqa, "enable_gqa"))
+    fields.update(texts, tensor=tracer.declarations(), lse=flag(return_lse, "return_lse"))
+    if scale is not None:
+        fields["softmax_scale"] = number(scale, "scale")
+    if out is None:
+        out = empty((q,), dtype_name(q), (*q.shape[:-1], v.shape[-1]))
+    tensors["out"] = _lift(out, "out")
+    lse = None
+    if return_lse:
+        lse = empty((q,), "f64" if dtype_name(q) == "f64" else "f32", q.shape[:-1])
+        tensors["lse"] = _lift(lse, "lse")
+    for name, value in tracer.tensors.items():
+        tensors[name] = _as_taken(value, name)
+    key = tuple(fields.items())
+    kernel = _kernels.get(key)
+    if kernel is None:
+        kernel = Kernel(Problem(**fields), None, default_context())
+        if len(_kernels) >= _CAP:
+            _kernels.clear()
+        _kernels[key] = kernel
+    arguments, kept = kernel._arguments(tensors, None)
+    check(kernel._go(arguments, threads))
+    del kept
+    return (out, lse) if return_lse else out

@@ -1,0 +1,152 @@
+"""attune.flex_attention: functions written for PyTorch's, beside attention over masks and scores that are written out."""
+
+import functools
+
+import attune
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch")
+
+B, H, Q, KV, D = 2, 4, 37, 53, 16
+SLOPES = torch.linspace(0.1, 0.7, H)
+BIAS = torch.randn(B, H, Q, KV, generator=torch.Generator().manual_seed(3))
+LENS = torch.tensor([30, 53])  # int64
+DOC_Q, DOC_KV = torch.arange(Q).div(9, rounding_mode="floor").repeat(B, 1), torch.arange(KV).floor_divide(11).repeat(B, 1)
+
+
+def inputs(dtype=torch.float32, kv_heads=H):
+    g = torch.Generator().manual_seed(7)
+    return [torch.randn(B, heads, rows, D, generator=g).to(dtype)
+            for heads, rows in ((H, Q), (kv_heads, KV), (kv_heads, KV))]
+
+
+def expected(q, k, v, score_mod=None, mask_mod=None):
+    """In f64, from the definition; the functions are asked for all pairs at once."""
+    q, k, v = (x.double() for x in (q, k, v))
+    k, v = (x.repeat_interleave(H // x.shape[1], 1) for x in (k, v))
+    scores = q @ k.mT / D**0.5
+    at = torch.meshgrid(*(torch.arange(n) for n in (B, H, Q, KV)), indexing="ij")
+    if score_mod is not None:
+        scores = score_mod(scores, *at)
+    if mask_mod is not None:
+        scores = torch.where(mask_mod(*at), scores, -float("inf"))
+    weights = torch.softmax(scores, -1).nan_to_num(0)
+    return weights @ v, torch.logsumexp(scores, -1)
+
+
+def causal(b, h, q_idx, kv_idx):
+    return q_idx >= kv_idx
+
+
+def together(*masks):
+    """As torch.nn.attention.flex_attention.and_masks."""
+    def both(b, h, q_idx, kv_idx):
+        result = b.new_ones((), dtype=torch.bool)
+        for mask in masks:
+            result = result & mask(b, h, q_idx, kv_idx)
+        return result
+    return both
+
+
+class Documents:
+    def __init__(self):
+        self.of_query, self.of_key = DOC_Q, DOC_KV
+
+    def mask(self, b, h, q_idx, kv_idx):
+        return self.of_query[b, q_idx] == self.of_key[b, kv_idx]
+
+
+def at_most(limit, b, h, q_idx, kv_idx):
+    return torch.abs(q_idx - kv_idx) <= limit
+
+
+SCORES = {
+    "alibi": lambda s, b, h, q, kv: s + SLOPES[h] * (kv - q),
+    "soft cap": lambda s, b, h, q, kv: 20.0 * torch.tanh(s / 20.0),
+    "parity": lambda s, b, h, q, kv: torch.where((q + kv) % 2 == 0, s, s * 0.5),
+    "bias": lambda s, b, h, q, kv: s + BIAS[b, h, q, kv],
+    "gate": lambda s, b, h, q, kv: s * torch.sigmoid(s) - 0.5 * s**2,
+    "constant": lambda s, b, h, q, kv: s * torch.tensor(0.5) + 1 / (1 + (q - kv).abs()),
+    "hides": lambda s, b, h, q, kv: torch.where(q >= kv, s, -float("inf")),
+    "clamped": lambda s, b, h, q, kv: s + BIAS[b, h, q, torch.clamp(kv - q, 0, KV - 1)],
+}
+MASKS = {
+    "causal": causal,
+    "window": lambda b, h, q, kv: (q >= kv) & (q - kv <= 16),
+    "lengths": lambda b, h, q, kv: kv < LENS[b],
+    "documents": Documents().mask,
+    "blocks": lambda b, h, q, kv: ~((q // 16) != (kv // 16)) | (kv < 3),
+    "both": together(causal, Documents().mask),
+    "partial": functools.partial(at_most, 5),
+    "none": lambda b, h, q, kv: kv < 0,
+}
+
+
+@pytest.mark.parametrize("kv_heads", [H, 2])
+@pytest.mark.parametrize("name", list(SCORES) + list(MASKS))
+def test_function(name, kv_heads):
+    q, k, v = inputs(kv_heads=kv_heads)
+    score_mod, mask_mod = SCORES.get(name), MASKS.get(name)
+    out, lse = attune.flex_attention(q, k, v, score_mod, mask_mod=mask_mod, enable_gqa=True, return_lse=True)
+    wanted, wanted_lse = expected(q, k, v, score_mod, mask_mod)
+    torch.testing.assert_close(out.double(), wanted, rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(lse.double(), wanted_lse, rtol=1e-4, atol=1e-5)
+
+
+def test_arrays_and_bf16():
+    q, k, v = inputs()
+    wanted, _ = expected(q, k, v, SCORES["alibi"], causal)
+    slopes = SLOPES.numpy()
+    ours = attune.flex_attention(*(x.numpy() for x in (q, k, v)), lambda s, b, h, i, j: s + slopes[h] * (j - i),
+                                 mask_mod=causal)
+    np.testing.assert_allclose(ours, wanted.numpy(), rtol=1e-4, atol=1e-5)
+    half = attune.flex_attention(*inputs(torch.bfloat16), SCORES["alibi"], mask_mod=causal)
+    torch.testing.assert_close(half.double(), wanted, rtol=5e-2, atol=5e-2)
+
+
+def test_other_values_of_a_tensor_are_read():
+    """The text is the same, so the kernel is; what it reads is that of the call."""
+    q, k, v = inputs()
+    for slopes in (SLOPES, 2 * SLOPES):
+        f = lambda s, b, h, i, j: s + slopes[h] * (j - i)  # noqa: E731
+        torch.testing.assert_close(attune.flex_attention(q, k, v, f).double(), expected(q, k, v, f)[0],
+                                   rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("score_mod, message", [
+    (lambda s, b, h, q, kv: s if q > kv else 0, "a condition in `if`"),
+    (lambda s, b, h, q, kv: torch.sin(s), "'sin' cannot be traced"),
+    (lambda s, b, h, q, kv: s + (SLOPES * 2)[h], "the whole tensor SLOPES"),
+    (lambda s, b, h, q, kv: s + BIAS[b, h], "the tensor BIAS as a whole"),
+    (lambda s, b, h, q, kv: s + BIAS[b, h, q, :kv], "an index of BIAS"),
+    (lambda s, b, h, q, kv: s + SLOPES[h, q], "SLOPES has 1 dims, and gets 2 indices"),
+    (lambda s, b, h, q, kv: s + torch.arange(5)[q], "an index into a tensor"),
+    (lambda s, b, h, q, kv: s ** kv, "a power that is no constant"),
+    (lambda s, b, h, q, kv: s * float("nan"), "a constant NaN"),
+    (lambda s, b, h: s, "score_mod cannot be traced"),
+    (lambda s, b, h, q, kv: s + q // (kv - 1), "may be 0"),
+])
+def test_refusals(score_mod, message):
+    with pytest.raises(attune.Error) as raised:
+        attune.flex_attention(*inputs(), score_mod)
+    assert message in str(raised.value)
+
+
+def test_indices_one_by_one():
+    q, k, v = inputs()
+    ours = attune.flex_attention(q, k, v, lambda s, b, h, i, j: s + BIAS[b][h, i][j])
+    torch.testing.assert_close(ours, attune.flex_attention(q, k, v, SCORES["bias"]), rtol=0, atol=0)
+
+
+def test_strict_index():
+    with pytest.raises(attune.InvalidProblemError, match="may be negative; write clamp"):
+        attune.flex_attention(*inputs(), lambda s, b, h, q, kv: s + SLOPES[q - kv], strict_index=True)
+
+
+def test_problems_with_functions_in_python():
+    problem = attune.Problem(num_heads=4, seq_q=8, head_dim=16, tensor='"t:f32[h, 8], u:i32[b]"',
+                             score_mod='"score + t[h, 3] * u[b]"')
+    assert problem.fields["tensor"] == '"t:f32[h, 8], u:i32[b]"'
+    assert problem.fields["score_mod"] == '"score + t[h, 3] * float(u[b])"'
+    assert [t.name for t in problem.tensors][-2:] == ["t", "u"]

@@ -1,0 +1,145 @@
+/* Functions on scores and masks: canonical text, and a sentence with a column for each thing that is wrong. */
+#include "problem/problem_functions.h"
+#include "support/problems.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#define BASE    "num_heads=4,num_kv_heads=2,seq_q=64,seq_kv=96,head_dim=32"
+#define TENSORS "tensor=\"slope:f32[h], doc:i32[b, q], wheel:f32[8], seen:bool[q, kv]\","
+
+static void assert_canonical(const char *function, const char *expected) {
+    char text[2048], again[2048];
+    attune_problem p = ATTUNE_PROBLEM_INIT, canonical;
+    at_error err = {0};
+    snprintf(text, sizeof text, BASE ",%s", function);
+    assert_int_equal(mha_problem_parse(text, &p, &err), ATTUNE_OK);
+    assert_string_equal((mha_canonicalize(&p, &canonical, &err), err.message), "");
+    assert_true(mha_problem_print(&canonical, text, sizeof text) < sizeof text);
+    if (!strstr(text, expected)) fail_msg("%s is not in %s", expected, text);
+    /* It is a fixed point. */
+    p = (attune_problem)ATTUNE_PROBLEM_INIT;
+    assert_int_equal(mha_problem_parse(text, &p, &err), ATTUNE_OK);
+    assert_int_equal(mha_canonicalize(&p, &canonical, &err), ATTUNE_OK);
+    mha_problem_print(&canonical, again, sizeof again);
+    assert_string_equal(text, again);
+}
+
+static void text_is_canonical(void **state) {
+    (void)state;
+    assert_canonical("score_mod=\"score+2*(q-kv)\"", "score_mod=\"score + float(2 * (q - kv))\"");
+    assert_canonical("score_mod=\"((score)) * 2\"", "score_mod=\"score * 2.0\"");
+    assert_canonical("score_mod=\"20*tanh(score/20)\"", "\"20.0 * tanh(score / 20.0)\"");
+    assert_canonical("mask_mod=\"q>=kv&q-kv<=16\"", "mask_mod=\"q >= kv & q - kv <= 16\"");
+    assert_canonical("mask_mod=\"(q>=kv)&((q-kv)<=16)\"", "mask_mod=\"q >= kv & q - kv <= 16\"");
+    assert_canonical("mask_mod=\"~(q // 16 == kv // 16)\"", "\"!(q // 16 == kv // 16)\"");
+    assert_canonical("mask_mod=\"q - (kv - 1) > -3\"", "\"q - (kv - 1) > -3\"");
+    assert_canonical("score_mod=\"select(q<kv, -inf, score)\"", "\"select(q < kv, -inf, score)\"");
+    assert_canonical("score_mod=\"clamp(score, -1e-7, 1e9)\"", "\"min(1e+09, max(-1e-07, score))\"");
+}
+
+static void what_does_nothing_is_dropped(void **state) {
+    (void)state;
+    attune_problem p = ATTUNE_PROBLEM_INIT, canonical;
+    assert_int_equal(mha_problem_parse(BASE ",score_mod=\"score\",mask_mod=\"true\"", &p, NULL), ATTUNE_OK);
+    assert_int_equal(mha_canonicalize(&p, &canonical, NULL), ATTUNE_OK);
+    assert_false(mha_has_functions(&canonical));
+}
+
+static void assert_refused(const char *function, const char *message) {
+    char text[2048];
+    attune_problem p = ATTUNE_PROBLEM_INIT, canonical;
+    at_error err = {0};
+    snprintf(text, sizeof text, BASE ",%s", function);
+    if (mha_problem_parse(text, &p, &err) == ATTUNE_OK) mha_canonicalize(&p, &canonical, &err);
+    if (!strstr(err.message, message)) fail_msg("'%s' does not say '%s'", err.message, message);
+}
+
+static void malformed_text(void **state) {
+    (void)state;
+    assert_refused("score_mod=\"score +\"", "score_mod, column 8: the text ends where a number, a name or '(' is");
+    assert_refused("score_mod=\"(score\"", "score_mod, column 7: the text ends where ')' is expected");
+    assert_refused("score_mod=\"score score\"", "column 7: 'score' stands where an operator or the end is expected");
+    assert_refused("mask_mod=\"q >= kv && true\"", "column 9: '&&' stands where an operator or the end is expected; ");
+    assert_refused("mask_mod=\"0 <= q < kv\"", "column 8: comparisons do not chain; join them by &");
+    assert_refused("score_mod=\"score @ 2\"", "column 7: '@' has no meaning here");
+    assert_refused("score_mod=\"score * 99999999999999999999\"", "column 9: 99999999999999999999 does not fit");
+    assert_refused("score_mod=\"score * 1e999\"", "column 9: 1e999 is too large for a number");
+    assert_refused("score_mod=\"sin(score)\"", "column 1: 'sin' is not a function; there are select");
+    assert_refused("score_mod=\"tanh(score, 1)\"", "column 1: tanh takes 1 operand, and here are 2");
+    assert_refused("score_mod=\"score + x\"", "column 9: 'x' is not known; there are score");
+    assert_refused("score_mod=\"score + x[q]\"", "column 9: 'x' is not a tensor of the problem; declare it");
+    assert_refused("score_mod=\"score", "in which a quotation mark stands alone");
+}
+
+static void wrong_types(void **state) {
+    (void)state;
+    assert_refused("score_mod=\"q >= kv\"", "score_mod, column 1: this is a condition; a score is a number");
+    assert_refused("mask_mod=\"q - kv\"", "mask_mod, column 1: this is a number; a mask is a condition");
+    assert_refused("mask_mod=\"score > 0\"", "mask_mod, column 1: score is not known here");
+    assert_refused("score_mod=\"select(q, score, 0)\"", "column 1: select wants a condition, and this is a number");
+    assert_refused("mask_mod=\"!(q - kv)\"", "column 1: ! wants a condition");
+    assert_refused("score_mod=\"score & 1\"", "column 7: & wants conditions or integers");
+    assert_refused("score_mod=\"score + q % (kv - 3)\"", "column 11: the divisor kv - 3 may be 0");
+    assert_refused(TENSORS "mask_mod=\"slope[h] + wheel[1.5] > 0\"", "column 18: an index of wheel is not an integer");
+}
+
+static void indices(void **state) {
+    (void)state;
+    assert_refused(TENSORS "score_mod=\"score + slope[q]\"",
+                   "column 15: the index q of slope may be beyond its dim of h");
+    assert_refused(TENSORS "score_mod=\"score + wheel[q - kv]\"",
+                   "the index q - kv of wheel may be negative; write clamp(");
+    assert_refused(TENSORS "score_mod=\"score + wheel[8]\"", "the index 8 of wheel may be beyond its dim of 8");
+    assert_refused(TENSORS "mask_mod=\"doc[b, q + 1] > 0\"",
+                   "column 8: the index q + 1 of doc may be beyond its dim of q");
+    assert_refused(TENSORS "mask_mod=\"doc[b] > 0\"", "column 1: doc has 2 dims, and here is 1");
+    assert_refused(TENSORS "mask_mod=\"doc > 0\"", "column 1: doc is a tensor; write which element");
+    assert_canonical(TENSORS "mask_mod=\"doc[b, q] == doc[b, clamp(kv)] & seen[q, kv] & seen[q // 2, abs(kv)]\","
+                             "score_mod=\"score + slope[h] + wheel[(q + kv) % 8] + wheel[clamp(q-kv)]\"",
+                     "doc[b, q] == doc[b, clamp(kv)] & seen[q, kv] & seen[q // 2, abs(kv)]");
+}
+
+static void declarations(void **state) {
+    (void)state;
+    assert_refused("tensor=\"x:f32\",mask_mod=\"q > 0\"", "tensor, column 6: the text ends where '[' and the dims is");
+    assert_refused("tensor=\"t:f31[h]\",mask_mod=\"q > 0\"",
+                   "tensor, column 3: 'f31[h]' stands where one of the types");
+    assert_refused("tensor=\"t:f32[0]\",mask_mod=\"q > 0\"", "tensor, column 7: '0]' stands where a dim");
+    assert_refused("tensor=\"t:f32[h, h, h, h, h]\"", "column 19: 'h]' stands where ']', as four dims are the most,");
+    assert_refused("tensor=\"t:f32[h]\",mask_mod=\"q > 0\"", "tensor 't' is declared, but neither score_mod nor");
+    assert_refused("tensor=\"kv:f32[h]\",mask_mod=\"q > 0\"", "a tensor cannot be named 'kv': that is a word of the");
+    assert_refused("tensor=\"out:f32[h]\",mask_mod=\"out[h] > 0\"", "a tensor cannot be named 'out': attention has a");
+    assert_refused("tensor=\"t:f32[h], t:i32[h]\",mask_mod=\"t[h] > 0\"", "tensor 't' is declared twice");
+}
+
+/* As many brackets as text holds, and a chain of operators: no recursion runs away. */
+static void depth(void **state) {
+    (void)state;
+    char text[ATTUNE_FUNCTION_BYTES + 64] = "score_mod=\"";
+    for (int i = 0; i < 500; i++) strcat(text, "(");
+    assert_refused(strcat(text, "\""), "this is nested more than 100 deep");
+    strcpy(text, "score_mod=\"score");
+    for (int i = 0; i < 120; i++) strcat(text, "*score");
+    assert_refused(strcat(text, "\""), "this is nested more than 100 deep");
+    strcpy(text, "score_mod=\"score");
+    for (int i = 0; i < 20; i++) strcat(text, "%2.5");
+    assert_refused(strcat(text, "\""), "score_mod is too long: its canonical text");
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(text_is_canonical),
+        cmocka_unit_test(what_does_nothing_is_dropped),
+        cmocka_unit_test(malformed_text),
+        cmocka_unit_test(wrong_types),
+        cmocka_unit_test(indices),
+        cmocka_unit_test(declarations),
+        cmocka_unit_test(depth),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
