@@ -90,11 +90,13 @@ def _clamp(x: Any, min: Any = None, max: Any = None) -> "Traced":
 
 def _power(x: Any, n: Any) -> "Traced":
     x = _traced(x)
+    if not isinstance(n, (int, float)):
+        raise _refuse("a power that is no constant")
     if n == 0.5:
         return _call("sqrt", x)
-    if isinstance(n, (int, float)) and int(n) == n and 1 <= n <= 8:
-        return functools.reduce(lambda a, b: _infix("*", _PRODUCT, a, b), [x] * int(n))
-    raise _refuse(f"a power of {n}" if isinstance(n, (int, float)) else "a power that is no constant")
+    if n not in range(1, 9):
+        raise _refuse(f"a power of {n}")
+    return functools.reduce(lambda a, b: _infix("*", _PRODUCT, a, b), [x] * int(n))
 
 
 def _divided(x: Any, y: Any, rounding_mode: Optional[str] = None) -> "Traced":
