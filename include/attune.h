@@ -496,8 +496,8 @@ ATTUNE_API attune_status attune_runner_init(attune_runner *runner, size_t struct
 /* Kinds of events. */
 typedef enum attune_event_kind {
     ATTUNE_EVENT_MISS = 0,      /* no cache has the kernel: it is compiled next; with ATTUNE_STRICT=1 the call fails */
-    ATTUNE_EVENT_DISK_HIT,      /* the kernel came from the disk cache or its base; `message` tells whether it is one
-                                 * for another tuning class, which stands in after a MISS */
+    ATTUNE_EVENT_DISK_HIT,      /* the kernel came from the disk cache; `message` tells whether it lay in the base or in
+                                 * the pack, or is one for another tuning class, which stands in after a MISS */
     ATTUNE_EVENT_COMPILE_BEGIN,
     ATTUNE_EVENT_COMPILE_END,   /* `status` is the outcome */
     ATTUNE_EVENT_EVICTED,       /* it left the memory cache to make room; users of the kernel keep it */

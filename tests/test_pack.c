@@ -172,6 +172,21 @@ static void kernels_come_from_it(void **state) {
     attune_context_destroy(context);
 }
 
+static void keep_event(void *user, const attune_event *event) {
+    if (event->kind == ATTUNE_EVENT_DISK_HIT) snprintf(user, ATTUNE_MESSAGE_BYTES, "%s", event->message);
+}
+
+static void events_name_it(void **state) {
+    char message[ATTUNE_MESSAGE_BYTES] = "";
+    (void)state;
+    attune_context *context = open_context("", pack, true);
+    context->log.event = keep_event;
+    context->log.event_user = message;
+    assert_int_equal(get(context, 0, NULL), ATTUNE_OK);
+    assert_string_equal(message, "it lies in the pack");
+    attune_context_destroy(context);
+}
+
 static void the_directory_comes_first(void **state) {
     attune_origin origin;
     (void)state;
@@ -393,6 +408,7 @@ int main(void) {
 #define TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
     const struct CMUnitTest tests[] = {
         TEST(kernels_come_from_it),
+        TEST(events_name_it),
         TEST(the_directory_comes_first),
         TEST(chosen_entries_are_packed_alone),
         TEST(entries_are_listed_and_taken_in),

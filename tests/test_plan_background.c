@@ -7,6 +7,8 @@
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <cmocka.h>
 
@@ -197,6 +199,47 @@ static void options_are_checked(void **state) {
     assert_int_equal(attune_plan_prepare(sample_context, NULL), ATTUNE_INVALID_ARGUMENT);
 }
 
+/* ---- fork ---- */
+
+static int swaps_here(attune_plan *plan) {
+    const sample from = sized(IN_PLAN, "seq_q=30,seq_kv=30");
+    sample_call call;
+    sample_call_open(&call, &from, ON_THE_HEAP);
+    for (int i = 0; i < 3; i++)
+        if (attune_plan_run(sample_context, plan, &call.arguments, NULL)) return 1;
+    wait_for_background();
+    if (attune_plan_run(sample_context, plan, &call.arguments, NULL)) return 2;
+    return info_of(plan).specialised_calls ? 0 : 3;
+}
+
+/* The thread and its job do not exist in the child, wherever they are. */
+static void a_child_has_a_background_of_its_own(void **state) {
+    (void)state;
+#if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
+    skip(); /* they do not survive a fork beside threads; see test_fork.c */
+#endif
+    enum { FORKS = 4, STEP_US = 5000, SECONDS = 120 };
+    const attune_plan_options options = BACKGROUND;
+    for (int i = 0; i < FORKS; i++) {
+        attune_plan *plan = plan_of(IN_PLAN, &options);
+        const sample from = sized(IN_PLAN, "seq_q=40,seq_kv=40");
+        int status;
+        attune_drop_memory_cache(sample_context);
+        for (int n = 0; n < 3; n++) assert_runs_as(plan, &from, IN_PLAN);
+        usleep((useconds_t)i * STEP_US);
+        const pid_t child = fork();
+        if (!child) {
+            alarm(SECONDS);
+            _exit(swaps_here(plan));
+        }
+        assert_int_equal(waitpid(child, &status, 0), child);
+        assert_int_equal(status, 0);
+        wait_for_background();
+        assert_int_equal(info_of(plan).specialised_kernels, 1);
+        attune_plan_destroy(sample_context, plan);
+    }
+}
+
 int main(void) {
 #define TEST(name) cmocka_unit_test_setup_teardown(name, watch, look_away)
     const struct CMUnitTest tests[] = {
@@ -207,6 +250,7 @@ int main(void) {
         TEST(a_plan_may_end_at_once),
         TEST(a_small_workspace_keeps_the_old_kernel),
         TEST(options_are_checked),
+        TEST(a_child_has_a_background_of_its_own),
     };
     return cmocka_run_group_tests(tests, sample_context_open, sample_context_close);
 }

@@ -31,10 +31,18 @@ class Plan(Call):
     specialise: compile kernels for lengths that come back; False never does.
     repeats: so many calls in a row with the same lengths bring such a kernel. Where the layers of a model share a plan,
     more than there are layers; 3 is for a plan of one layer.
+    background: a thread of idle priority compiles; meanwhile calls go on with the kernel that there is.
+    least_gain: lengths get a kernel only if it is expected to be so many percent faster.
     """
 
     def __init__(
-        self, problem: str | Problem, specialise: bool = True, context: Context | None = None, repeats: int = 3
+        self,
+        problem: str | Problem,
+        specialise: bool = True,
+        context: Context | None = None,
+        repeats: int = 3,
+        background: bool = False,
+        least_gain: int = 0,
     ) -> None:
         if not has_plans:
             raise UnsupportedError(f"the loaded library, attune {version}, has no plans: use attune.compile", 5)
@@ -42,9 +50,11 @@ class Plan(Call):
         specialise = flag(specialise, "specialise")
         options = sized(PlanOptions)
         options.max_specialised, options.repeats = 8 if specialise else 0, integer(repeats, "repeats")
+        options.background, options.least_gain = flag(background, "background"), integer(least_gain, "least_gain")
         pointer = ctypes.c_void_p()
         check(lib.attune_plan_create(context._pointer, problem._struct, _byref(options), _byref(pointer)))
         self._pointer, self._specialise, self._repeats = pointer, specialise, options.repeats
+        self._background, self._least_gain = bool(options.background), options.least_gain
         weakref.finalize(self, _destroy, pointer, context).atexit = False
         self._describe(problem, context)
         check(quick.attune_plan_arguments_init_sized(pointer, _byref(self._blank), _ARGUMENTS_BYTES))
@@ -67,4 +77,4 @@ class Plan(Call):
         return {name: getattr(info, name) for name, _ in PlanInfo._fields_[1:] if name != "reserved"}
 
     def __reduce__(self):
-        return (Plan, (self.problem, self._specialise, None, self._repeats))
+        return (Plan, (self.problem, self._specialise, None, self._repeats, self._background, self._least_gain))

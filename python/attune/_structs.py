@@ -214,7 +214,9 @@ class Prediction(Structure):
 class PlanOptions(Structure):
     """attune_plan_options."""
 
-    _fields_ = [("struct_size", c_size_t), ("max_specialised", c_uint32), ("repeats", c_uint32)]
+    _fields_ = [("struct_size", c_size_t)] + [
+        (name, c_uint32) for name in "max_specialised repeats background least_gain".split()
+    ]
 
 
 class PlanInfo(Structure):

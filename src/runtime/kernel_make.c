@@ -167,6 +167,9 @@ static attune_status make_from_entry(const make_request *request, const at_key *
     return status;
 }
 
+/* The level of the cache, as events name it. */
+static const char *const where_it_was[AT_NUM_PLACES] = {"", "it lies in the base", "it lies in the pack"};
+
 static attune_status make_from_disk(const make_request *request, const at_key *key, attune_kernel **kernel,
                                     at_error *err) {
     const double started = request->context->log.event ? milliseconds() : 0;
@@ -175,7 +178,7 @@ static attune_status make_from_disk(const make_request *request, const at_key *k
     *kernel = NULL;
     if (!at_disk_cache_read(&request->context->disk, key, &data, &entry)) return ATTUNE_OK;
     const attune_status status = make_from_entry(request, key, &entry, kernel, err);
-    if (*kernel) tell_disk_hit(request, key, "", started);
+    if (*kernel) tell_disk_hit(request, key, where_it_was[entry.place], started);
     at_free(&request->context->allocator, data);
     return status;
 }
