@@ -4,21 +4,12 @@
 
 #include "schedule/schedule.h"
 
-/* choose.c: a schedule of q-lanes. */
+/* choose_q_lanes.c: the schedule of q-lanes that costs least. */
 void mha_choose_q_lanes(const attune_problem *canonical, const at_target *target, const at_description *machine,
                         attune_schedule *schedule);
 
 /* choose_d_lanes.c. Whether few enough rows make d-lanes the better strategy; if so *s is a schedule for it. */
 bool mha_choose_d_lanes(const attune_problem *canonical, const at_target *target, attune_schedule *s);
-
-/* choose_small.c: a good schedule for few rows and keys, and whether this is such a problem. */
-bool mha_choose_small(const attune_problem *canonical, const at_target *target, attune_schedule *schedule);
-
-/* The same file, for q-lanes of problems that it leaves to others. Lanes of a vector of rows: whole vectors, or halves
- * for few rows and keys where those leave fewer lanes empty. */
-int32_t mha_few_rows_lanes(const attune_problem *canonical, const at_target *target);
-/* Keys in a register tile of the scores by one vector, for as few keys as a few tiles have. */
-int32_t mha_few_score_keys(int64_t keys, bool whole_vectors);
 
 /* gemm_choose.c. Fills in the gemm fields of a schedule whose lanes are chosen. All 0 without a block. */
 void mha_choose_gemm(const attune_problem *canonical, const at_target *target, attune_schedule *schedule);

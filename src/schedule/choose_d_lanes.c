@@ -70,12 +70,27 @@ static int64_t most_rows(const attune_problem *p, const at_target *target, int64
     return head >= LARGE_HEAD ? 4 * lanes : head < SMALL_HEAD ? min_of(usual, FEW_ROWS) : usual;
 }
 
+/* With 32 registers few rows and keys, all of which are seen, are faster by q-lanes in one tile, unless keys are enough
+ * for streams and rows are up to 6. With a handful of keys, which fill none of the vectors of d-lanes, it is up to 2
+ * rows, and only where head_dim fills one (or vectors are too short for quarters). */
+static bool is_small(const attune_problem *p, const at_target *target, int64_t lanes) {
+    enum { MIN_REGISTERS = 32, MAX_ROWS = 64, MAX_ELEMENTS = 6144, FEW_ROWS = 6, FEWER_ROWS = 2, MIN_QUARTERED = 16 };
+    const int64_t rows = p->seq_q * (p->num_heads / p->num_kv_heads);
+    const attune_schedule one = {
+        .score_row_vectors = (int32_t)ceil_div(max_of(rows, 1), lanes), .lanes = (int32_t)lanes, .kv_tile = INT32_MAX};
+    if (target->vector_registers < MIN_REGISTERS || p->softmax_precision == ATTUNE_F64 || p->reproducible) return false;
+    if (p->op != ATTUNE_ATTENTION || p->seq_q < 1 || rows > MAX_ROWS || !mha_takes_rows_at_once(p, &one)) return false;
+    if (p->seq_kv * max_of(p->head_dim, p->head_dim_v) > MAX_ELEMENTS) return false;
+    if (p->seq_kv > lanes * 3 / 4) return rows > FEW_ROWS;
+    return rows > FEWER_ROWS || (p->head_dim < lanes && lanes >= MIN_QUARTERED);
+}
+
 bool mha_choose_d_lanes(const attune_problem *p, const at_target *target, attune_schedule *s) {
     const int64_t queries = mha_most_queries(p), group = p->num_heads / p->num_kv_heads;
     const int64_t lanes = target->vector_bytes / (p->softmax_precision == ATTUNE_F64 ? 8 : 4);
     const int64_t most = most_rows(p, target, lanes);
-    if (!mha_attends(p)) return false;
-    if (!p->integer && (queries > most || queries * group > most)) return false;
+    const bool is_few = queries <= most && queries * group <= most && !is_small(p, target, lanes);
+    if (!mha_attends(p) || !(is_few || p->integer)) return false;
     s->strategy = ATTUNE_D_LANES;
     s->lanes = (int32_t)lanes;
     choose_tiles(p, target, queries * group, s);

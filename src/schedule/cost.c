@@ -1,212 +1,134 @@
 #include "schedule/cost.h"
+#include "problem/problem.h"
+#include "problem/problem_sight.h"
+#include "schedule/cost_parts.h"
 #include "schedule/decide.h"
 
 #include "base/integers.h"
-#include "problem/problem_sight.h"
 
-/* ---- The size that is assumed where it is open ---- */
+#ifndef MHA_COST_FIT
+const
+#endif
+    cost_constants mha_cost_constants = {
+#define COST(name, value, meaning) .name = (value),
+#include "schedule/cost.def"
+};
 
-enum { USUAL = 512 };
+/* ---- A problem ---- */
 
+/* What a length is taken to be where only the run tells: its bound, or what is neither short nor long. */
 static double size_of(int64_t size, int64_t bound) {
-    return (double)(size != ATTUNE_DYNAMIC ? size : bound ? min_of(bound, USUAL) : USUAL);
+    enum { USUAL = 512 };
+    return (double)(size != ATTUNE_DYNAMIC ? size : bound ? bound : USUAL);
 }
 
-static double rows_of(const attune_problem *p) {
-    return size_of(p->seq_q, p->max_seq_q) * (double)(p->num_heads / p->num_kv_heads);
+/* Keys that a query sees by its position, in the mean of all queries. */
+static double seen_of(const attune_problem *p, double queries, double keys) {
+    if (!mha_has_first_key(p) && !mha_has_last_key(p)) return keys;
+    if (queries < 1 || keys < 1) return keys;
+    const mha_queries all = {.seq_q = (int64_t)queries, .seq_kv = (int64_t)keys, .end = (int64_t)queries};
+    return mha_sight_of_queries(p, &all).pairs / queries;
 }
 
-static double keys_of(const attune_problem *p) {
-    return p->low_rank ? (double)p->low_rank : size_of(p->seq_kv, p->max_seq_kv);
+mha_cost_context mha_cost_context_of(const attune_problem *p, const mha_machine *m) {
+    const double queries = size_of(p->seq_q, p->max_seq_q), group = (double)(p->num_heads / p->num_kv_heads);
+    const double keys = p->low_rank ? (double)p->low_rank : size_of(p->seq_kv, p->max_seq_kv);
+    return (mha_cost_context){
+        .p = p,
+        .machine = *m,
+        .rows = queries * group,
+        .keys = keys,
+        .columns = (double)p->head_dim,
+        .columns_v = (double)p->head_dim_v,
+        .group = group,
+        .seen = cost_larger(1, cost_smaller(keys, seen_of(p, queries, keys))),
+        .ends = mha_has_first_key(p) + mha_has_last_key(p),
+        .lane_bytes = p->softmax_precision == ATTUNE_F64 ? 8 : 4,
+        .k_bytes = (double)mha_dtype_bytes(p->k_dtype),
+        .v_bytes = (double)mha_dtype_bytes(p->v_dtype),
+        .q_bytes = (double)mha_dtype_bytes(p->dtype),
+        .by_pairs = mha_attends_by_pairs(p, m->target),
+        .has_elements = mha_has_dims(p->attn_mask_dims) || mha_has_dims(p->attn_bias_dims),
+    };
 }
-
-static double round_up(double x, double step) {
-    const int64_t whole = (int64_t)x, s = (int64_t)step;
-    return (double)(ceil_div(whole, s) * s);
-}
-
-static double larger(double x, double y) { return x > y ? x : y; }
-static double smaller(double x, double y) { return x < y ? x : y; }
 
 /* ---- One register tile ---- */
 
-/* Cycles of a loop's own instructions. */
-static const double TURN = 1.5;
-
-/* Cycles of the operations on one of the schedule's vectors. */
-typedef struct vector_cycles {
-    double multiply, dot, load, store, shuffle; /* dot: of bf16 */
-} vector_cycles;
-
-static vector_cycles cycles_of_vector(const at_description *d, double bytes) {
-    const double slots = at_description_slots(d, bytes);
-    return (vector_cycles){slots / d->fma, slots / d->bf16, slots / d->load, slots / d->store, slots / d->shuffle};
-}
-
-static double lane_bytes(const attune_problem *p) { return p->softmax_precision == ATTUNE_F64 ? 8 : 4; }
-
-static vector_cycles cycles_of(const attune_problem *p, const mha_machine *m, const attune_schedule *s) {
-    return cycles_of_vector(m->description, s->lanes * lane_bytes(p));
-}
-
-/* A tile of rows x vectors: a turn of its inner loop has their multiplications, the loads of `elements` that all lanes
- * share and of `operands`, and the loop's own instructions, shared by `unroll` turns. A multiplication takes `multiply`
- * cycles. Accumulators beyond the registers go to memory and come back. */
-typedef struct tile_turn {
-    double rows, vectors, elements, operands, unroll, multiply;
-} tile_turn;
-
-static double turn_cost(const mha_machine *m, const vector_cycles *c, tile_turn t) {
+/* Without a fused multiply-add it is two instructions. */
+cost_vector mha_cost_vector(const mha_machine *m, double bytes) {
     const at_description *d = m->description;
-    const double accumulators = t.rows * t.vectors, registers = (double)m->target->vector_registers;
-    const double spilled = larger(0, accumulators + smaller(t.rows, t.vectors) + 1 - registers);
-    const double loads = t.elements / d->load + t.operands * c->load;
-    const double busy = larger(accumulators * t.multiply, loads);
-    return larger(busy, d->latency) + TURN / t.unroll + spilled * 2 * (c->load + c->store);
+    const double slots = at_description_slots(d, bytes), halves = m->target->flags & AT_TARGET_FMA ? 1 : 2;
+    return (cost_vector){halves * slots / d->fma, slots / d->bf16, slots / d->load, slots / d->store,
+                         slots / d->shuffle};
 }
 
-/* The factor by which loops are slower if their `bytes` of operands come from the second cache, or from beyond. */
-static double cache_factor(const mha_machine *m, double bytes) {
-    const double l1 = m->description->l1, l2 = m->description->l2;
-    if (bytes <= l1) return 1;
-    if (bytes <= l2) return 1 + 0.12 * smaller(1, (bytes - l1) / l1);
-    return 1.12 + 0.3 * smaller(1, (bytes - l2) / l2);
+/* An element that all lanes share is an operand in memory where one vector is multiplied by it; for more of them it is
+ * an instruction. Accumulators beyond the registers go to memory and come back. */
+double mha_cost_turn(const mha_cost_context *c, const cost_vector *v, const cost_turn *t, bool pairs) {
+    const at_description *d = c->machine.description;
+    const at_target *target = c->machine.target;
+    const bool has_operands = target->vector_registers >= 32 && t->vectors == 1 && !pairs;
+    const double sums = t->rows * t->vectors, held = t->vectors + (has_operands ? 0 : 1);
+    const double spilled = cost_larger(0, sums + held - (double)target->vector_registers);
+    const double loads = t->elements * (pairs ? COST_OF(dot_element) : 1) / d->load + t->operands * v->load;
+    const double begun = (sums + t->operands + (has_operands ? 0 : t->elements)) / COST_OF(issue);
+    const double busy = cost_limit(cost_limit(sums * (pairs ? v->dot : v->multiply), loads), begun);
+    return cost_limit(busy, d->latency * (pairs ? COST_OF(dot_latency) : 1)) + COST_OF(turn) / t->unroll +
+           (has_operands ? 0 : t->elements * COST_OF(broadcast)) + spilled * COST_OF(spill) * (v->load + v->store);
 }
 
-/* ---- The strategies ---- */
-
-/* Dot products of bf16 take two columns, or two keys, in a turn. */
-static double share_of_turns(bool by_pairs) { return by_pairs ? 0.5 : 1; }
-
-static mha_costs q_lanes_costs(const attune_problem *p, const mha_machine *m, const attune_schedule *s) {
-    enum { SOFTMAX = 22, TILE_START = 14, TASK_START = 400, ELEMENT = 4, ASKED = 2, MISSED = 8 };
-    const vector_cycles c = cycles_of(p, m, s);
-    const double lanes = s->lanes, rows = rows_of(p), keys = keys_of(p), dim = (double)p->head_dim;
-    const double dim_v = (double)p->head_dim_v, tile_rows = s->score_row_vectors * lanes,
-                 tile = smaller(s->kv_tile, keys);
-    const double stripes = round_up(rows, tile_rows) / tile_rows,
-                 per_task = (double)s->task_row_vectors / s->score_row_vectors;
-    const double tasks = round_up(stripes, per_task) / per_task, tiles = round_up(keys, tile) / tile;
-    const bool pairs = mha_attends_by_pairs(p, m->target);
-    const double padded = round_up(tile, s->score_keys), turns = share_of_turns(pairs);
-    const double multiply = pairs ? c.dot : c.multiply;
-
-    const double score_turn = turn_cost(m, &c,
-                                        (tile_turn){s->score_keys, s->score_row_vectors, s->score_keys,
-                                                    s->score_row_vectors, s->score_columns, multiply});
-    const double score_tile =
-        dim * turns * score_turn + TILE_START + s->score_keys * s->score_row_vectors * (c.store + c.multiply);
-    const double score_bytes = (dim * tile_rows + tile * tile_rows) * ELEMENT +
-                               tile * dim * (double)mha_dtype_bytes(p->k_dtype) / larger(1, per_task);
-    const double scores = padded / s->score_keys * score_tile * cache_factor(m, score_bytes);
-
-    const double whole = (double)(p->head_dim_v / s->value_columns), rest = (double)(p->head_dim_v % s->value_columns);
-    const double value_turn = turn_cost(m, &c,
-                                        (tile_turn){s->value_columns, s->value_row_vectors, s->value_columns,
-                                                    s->value_row_vectors, s->value_keys, multiply});
-    const double rest_turn =
-        rest > 0
-            ? turn_cost(m, &c,
-                        (tile_turn){rest, s->value_row_vectors, rest, s->value_row_vectors, s->value_keys, multiply})
-            : 0;
-    const double rescale = (c.load + c.multiply + c.store) * s->value_row_vectors;
-    const double value_tile = tile * turns * value_turn + TILE_START + rescale * s->value_columns;
-    const double rest_tile = rest > 0 ? tile * turns * rest_turn + TILE_START + rescale * rest : 0;
-    const double value_bytes = tile * tile_rows * ELEMENT + tile * dim_v * (double)mha_dtype_bytes(p->v_dtype);
-    const double values = (double)s->score_row_vectors / s->value_row_vectors * (whole * value_tile + rest_tile) *
-                          cache_factor(m, value_bytes);
-
-    const double softmax = s->score_row_vectors * (tile * SOFTMAX * c.multiply + 40);
-    const double visible =
-        mha_sees_more_later(p) ? 0.5 + 0.5 * smaller(1, (s->score_keys + tile_rows) / larger(keys, 1)) : 1;
-    const double times = stripes * tiles * visible;
-    /* Lines of a head that its first user waits for a little, unless they were asked for. */
-    const double lines = ((rows + keys) * (dim + dim_v) * ELEMENT) / 64;
-    const double arriving = lines * (s->task_prefetch == ATTUNE_PREFETCH_HEAD ? ASKED : MISSED);
-    return (mha_costs){.scores = times * scores,
-                       .softmax = times * softmax,
-                       .values = times * values,
-                       .tasks = tasks * TASK_START + stripes * tile_rows * (dim + dim_v) * 0.4 + arriving};
-}
-
-static mha_costs d_lanes_costs(const attune_problem *p, const mha_machine *m, const attune_schedule *s) {
-    enum { SUM_LANES = 6, SOFTMAX = 28, CHUNK = 900 };
-    const vector_cycles c = cycles_of(p, m, s);
-    const double lanes = s->lanes, rows = rows_of(p), keys = keys_of(p);
-    const double k_vectors = round_up((double)p->head_dim, lanes) / lanes;
-    const double v_vectors = round_up((double)p->head_dim_v, lanes) / lanes;
-    const bool pairs = mha_attends_by_pairs(p, m->target);
-    const double turns = share_of_turns(pairs), multiply = pairs ? c.dot : c.multiply;
-    const double streams = smaller(4, larger(s->score_streams, s->value_streams));
-
-    const double row_tiles = round_up(rows, s->score_rows) / s->score_rows;
-    const double score_turn = turn_cost(
-        m, &c,
-        (tile_turn){s->score_keys, s->score_rows, 0, s->score_keys + s->score_rows, s->score_column_vectors, multiply});
-    const double sums = s->score_keys * s->score_rows * SUM_LANES * (c.shuffle + c.multiply);
-    const double score = row_tiles * keys / s->score_keys * (k_vectors * turns * score_turn + sums);
-    const double value_rows = round_up(rows, s->value_rows) / s->value_rows;
-    const double value_turn =
-        turn_cost(m, &c,
-                  (tile_turn){s->value_rows, s->value_column_vectors, s->value_keys * s->value_rows,
-                              s->value_keys * s->value_column_vectors, 1, multiply}) *
-        s->value_keys;
-    const double value = value_rows * keys * turns / s->value_keys * v_vectors / s->value_column_vectors *
-                         (value_turn + 2 * c.multiply * s->value_rows * s->value_column_vectors);
-    const double chunks = round_up(keys, s->kv_chunk) / s->kv_chunk, tiles = keys / s->kv_tile + 1;
-    const double bytes =
-        keys * (double)(p->head_dim * mha_dtype_bytes(p->k_dtype) + p->head_dim_v * mha_dtype_bytes(p->v_dtype));
-    /* Between multiplications that take several slots, loads come as much more slowly: so measured on Zen 4. */
-    const double slots = c.load * m->description->load;
-    const double reading = bytes * slots / m->description->memory_rate * (1 + 0.25 * (4 - streams));
-    const double waiting = larger(1, reading / (score + value));
-    return (mha_costs){.scores = waiting * score,
-                       .softmax = rows * keys / lanes * SOFTMAX * c.multiply,
-                       .values = waiting * value,
-                       .tasks = chunks * CHUNK + tiles * rows * 20};
-}
+/* ---- A block's products ---- */
 
 /* A turn of a register tile of a product. By hardware tiles one of 16 x 16 takes a cycle. */
-static double gemm_turn(const mha_machine *m, const vector_cycles *c, bool pairs, const attune_schedule *s) {
+static double gemm_turn(const mha_cost_context *c, const cost_vector *v, bool pairs, const attune_schedule *s) {
     enum { TILE_ROWS = 16 };
     if (s->gemm_by == ATTUNE_GEMM_BY_TILES) return (double)(s->gemm_rows / TILE_ROWS * s->gemm_column_vectors);
-    return turn_cost(m, c,
-                     (tile_turn){s->gemm_rows, s->gemm_column_vectors, s->gemm_rows, s->gemm_column_vectors, 1,
-                                 pairs ? c->dot : c->multiply});
+    const cost_turn turn = {s->gemm_rows, s->gemm_column_vectors, s->gemm_rows, s->gemm_column_vectors, 1};
+    return mha_cost_turn(c, v, &turn, pairs);
 }
 
-static double gemm_cost(const attune_problem *p, const mha_machine *m, const attune_schedule *s) {
+static double gemm_cost(const mha_cost_context *c, const attune_schedule *s) {
+    const attune_problem *p = c->p;
     const double rows = size_of(p->seq_q, p->max_seq_q) * (double)min_of(p->batch, 1 << 16);
     const double depth = (double)p->embed_dim, columns = (double)(2 * (p->num_heads + p->num_kv_heads) * p->head_dim);
-    const double passes = s->gemm_depth ? round_up(depth, s->gemm_depth) / s->gemm_depth : 1;
-    const bool pairs = mha_projects_by_pairs(p, m->target);
-    const vector_cycles c = cycles_of(p, m, s);
-    const double turns = share_of_turns(pairs), rescale = c.load + c.multiply + c.store;
+    const double passes = s->gemm_depth ? cost_steps(depth, s->gemm_depth) : 1;
+    const bool pairs = mha_projects_by_pairs(p, c->machine.target);
+    const cost_vector v = mha_cost_vector(&c->machine, s->lanes * c->lane_bytes);
+    const double turns = pairs ? 0.5 : 1, rescale = v.load + v.multiply + v.store;
     const double tile =
-        depth * turns * gemm_turn(m, &c, pairs, s) + passes * (20 + rescale * s->gemm_rows * s->gemm_column_vectors);
-    const double tasks = round_up(rows, s->gemm_task_rows) / s->gemm_task_rows;
-    return round_up(rows, s->gemm_rows) / s->gemm_rows * columns / (s->gemm_column_vectors * s->lanes) * tile +
-           tasks * columns * depth * turns / 64;
+        depth * turns * gemm_turn(c, &v, pairs, s) + passes * (20 + rescale * s->gemm_rows * s->gemm_column_vectors);
+    return cost_steps(rows, s->gemm_rows) * columns / (s->gemm_column_vectors * s->lanes) * tile +
+           cost_steps(rows, s->gemm_task_rows) * columns * depth * turns / 64;
+}
+
+/* ---- All of it ---- */
+
+mha_costs mha_costs_of_head(const mha_cost_context *c, const attune_schedule *s) {
+    return s->strategy == ATTUNE_D_LANES ? mha_cost_d_lanes(c, s) : mha_cost_q_lanes(c, s);
 }
 
 mha_costs mha_costs_of(const attune_problem *p, const mha_machine *m, const attune_schedule *s) {
+    const mha_cost_context c = mha_cost_context_of(p, m);
     const double heads = (double)p->num_kv_heads * (double)min_of(p->batch, 1 << 16);
-    mha_costs costs = s->strategy == ATTUNE_D_LANES ? d_lanes_costs(p, m, s) : q_lanes_costs(p, m, s);
+    mha_costs costs = mha_costs_of_head(&c, s);
     costs.scores *= heads;
     costs.softmax *= heads;
     costs.values *= heads;
     costs.tasks *= heads;
-    if (mha_is_block(p)) costs.products = gemm_cost(p, m, s);
+    if (mha_is_block(p)) costs.products = gemm_cost(&c, s);
     return costs;
 }
 
+double mha_costs_sum(const mha_costs *c) { return c->scores + c->softmax + c->values + c->tasks + c->products; }
+
 double mha_cost(const attune_problem *p, const mha_machine *m, const attune_schedule *s) {
     const mha_costs costs = mha_costs_of(p, m, s);
-    return costs.scores + costs.softmax + costs.values + costs.tasks + costs.products;
+    return mha_costs_sum(&costs);
 }
 
 double mha_peak_flops(const attune_problem *p, const mha_machine *m) {
-    const vector_cycles c = cycles_of_vector(m->description, m->target->vector_bytes);
+    const double bytes = p->softmax_precision == ATTUNE_F64 ? 8 : 4;
+    const cost_vector v = mha_cost_vector(m, m->target->vector_bytes);
     const bool pairs = mha_attends_by_pairs(p, m->target) || mha_projects_by_pairs(p, m->target);
-    return 2.0 * m->target->vector_bytes / lane_bytes(p) / (pairs ? c.dot / 2 : c.multiply);
+    return 2.0 * m->target->vector_bytes / bytes / (pairs ? v.dot / 2 : v.multiply);
 }

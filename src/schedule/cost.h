@@ -19,8 +19,27 @@ typedef struct mha_costs {
     double products;                /* projections of a block */
 } mha_costs;
 
+/* A problem as costs see it: per head of K and V, with lengths that are expected where only the run tells. */
+typedef struct mha_cost_context {
+    const attune_problem *p;
+    mha_machine machine;
+    double rows, keys, columns, columns_v, group;
+    double seen;       /* keys that a query sees, in the mean */
+    double ends;       /* ends of the interval of those that move on from query to query */
+    double lane_bytes; /* of the arithmetic */
+    double k_bytes, v_bytes, q_bytes;
+    bool by_pairs, has_elements; /* has_elements: a mask or a bias for each score */
+} mha_cost_context;
+
+mha_cost_context mha_cost_context_of(const attune_problem *canonical, const mha_machine *machine);
+
+/* Cycles of one thread for attention of one head of K and V. The schedule is legal and settled. */
+mha_costs mha_costs_of_head(const mha_cost_context *context, const attune_schedule *schedule);
+
 /* Cycles that one thread is expected to take for a call of the canonical problem. The schedule is legal and settled. */
 mha_costs mha_costs_of(const attune_problem *canonical, const mha_machine *machine, const attune_schedule *schedule);
+
+double mha_costs_sum(const mha_costs *costs);
 
 /* The sum of them. */
 double mha_cost(const attune_problem *canonical, const mha_machine *machine, const attune_schedule *schedule);

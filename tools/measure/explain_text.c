@@ -74,7 +74,7 @@ static void print_why(const explanation *e) {
     else if (e->prediction.is_tuned)
         printf("it won when this problem, or one of nearly the same lengths, was tuned\n");
     else
-        printf("attune's rules for this shape; nothing was tuned that is near\n");
+        printf("attune's choice for this shape; nothing was tuned that is near\n");
     if (e->has_model) print_attention(e);
 }
 

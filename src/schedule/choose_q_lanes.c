@@ -1,0 +1,264 @@
+/* The schedule of q-lanes that costs least (cost.h), of a few hundred. For each size of a stripe and each way to take
+ * the values the best of the other numbers is looked for one number after the other; those that come out best are gone
+ * over once more. */
+#include "base/integers.h"
+#include "problem/problem.h"
+#include "problem/problem_sight.h"
+#include "schedule/choose.h"
+#include "schedule/cost.h"
+#include "schedule/decide.h"
+
+typedef struct search {
+    const mha_cost_context *c;
+    const attune_problem *p;
+    int64_t rows, keys;
+    int64_t room;           /* sums of a register tile, beside what they are multiplied by */
+    int64_t usual_sums;     /* of scores, where keys are many */
+    int64_t most_task_rows; /* beyond the first stripe */
+    attune_schedule at;     /* the best so far of this stripe */
+    double cost;
+} search;
+
+/* Lengths that only the run tells are taken to be what the cost takes them to be. */
+static search search_of(const mha_cost_context *c) {
+    enum { LARGE_HEAD = 96 * 1024, MANY_ROWS = 512, TASK_VECTORS = 16 };
+    /* Operations of a task at most, unless it is one stripe: 1.5 to 2 ms of a core, after which a call that was
+     * cancelled ends. Pairs do twice as many in that time. */
+    static const double LONGEST = 200e6;
+    const attune_problem *p = c->p;
+    const double row = 2 * c->keys * (c->columns + c->columns_v);
+    const bool is_large = c->keys * (c->columns + c->columns_v) >= LARGE_HEAD || c->by_pairs;
+    const int64_t lanes = c->machine.target->vector_bytes / (int64_t)c->lane_bytes;
+    const int64_t usual = (is_large && c->rows >= MANY_ROWS ? 2 : 1) * TASK_VECTORS * lanes;
+    const int64_t fit = (int64_t)((c->by_pairs ? 2 : 1) * LONGEST / row);
+    return (search){.c = c,
+                    .p = p,
+                    .rows = (int64_t)c->rows,
+                    .keys = max_of((int64_t)c->keys, 1),
+                    .room = c->machine.target->vector_registers * 3 / 4,
+                    .usual_sums = c->machine.target->vector_registers >= 32 ? 16 : 12,
+                    .most_task_rows = min_of(usual, fit)};
+}
+
+static const double NO_COST = 1e300;
+
+/* Takes the schedule if it is legal and costs less. */
+static void try(search *t, attune_schedule s) {
+    if (s.value_by == ATTUNE_VALUE_BY_ROWS && !mha_may_take_rows(t->p, &s)) return;
+    const mha_costs costs = mha_costs_of_head(t->c, &s);
+    const double cost = mha_costs_sum(&costs);
+    if (cost >= t->cost) return;
+    t->cost = cost;
+    t->at = s;
+}
+
+/* ---- One number after the other ---- */
+
+static void set_kv_tile(const search *t, attune_schedule *s, int64_t keys) {
+    enum { MOST = 4096 };
+    if (t->p->reproducible)
+        keys = mha_reproducible_kv_tile(t->p);
+    else
+        keys = min_of(ceil_div(min_of(keys, t->keys), s->score_keys), MOST / s->score_keys) * s->score_keys;
+    s->kv_tile = (int32_t)keys;
+}
+
+/* Of many keys a few left over do not matter. Tiles of usual numbers of them do, with as many sums as hide latency and
+ * loads: more of them only take longer to compile. Of few keys any number may come out even; tiles of more than 8 pay
+ * where they are all that a stripe has. */
+static bool is_usual(const search *t, const attune_schedule *s) {
+    enum { MANY = 64, MOST_KEYS = 8, MOST_FEW = 12 };
+    const int64_t keys = s->score_keys;
+    const bool is_short = s->value_by == ATTUNE_VALUE_BY_ROWS && t->usual_sums > MOST_FEW;
+    if (t->keys <= MANY && (keys <= MOST_KEYS || is_short)) return true;
+    if (keys > MOST_KEYS || keys * s->score_row_vectors > t->usual_sums) return false;
+    return keys <= 4 || keys == 6 || keys == 8;
+}
+
+static void try_score_keys(search *t) {
+    enum { MOST = 16 };
+    const attune_schedule base = t->at;
+    for (int64_t keys = min_of(MOST, t->keys); keys >= 1; keys--) {
+        attune_schedule s = base;
+        s.score_keys = (int32_t)keys;
+        if (!is_usual(t, &s) || (keys > 1 && keys * s.score_row_vectors > t->room)) continue;
+        if (t->p->reproducible && mha_reproducible_kv_tile(t->p) % keys) continue;
+        set_kv_tile(t, &s, base.kv_tile);
+        try(t, s);
+    }
+}
+
+/* By columns: those that take all columns in as few tiles as that, as evenly as can be, and as many as there is room
+ * for. By rows it is the number of sums that counts. */
+static void try_value_columns(search *t) {
+    enum { STEP = 4 };
+    const attune_schedule base = t->at;
+    const bool by_rows = base.value_by == ATTUNE_VALUE_BY_ROWS;
+    const int64_t dim = t->p->head_dim_v;
+    for (int32_t vectors = by_rows ? 1 : base.score_row_vectors; vectors >= 1; vectors--) {
+        const int64_t most = min_of(t->room / vectors, dim);
+        attune_schedule s = base;
+        if (base.score_row_vectors % vectors) continue;
+        s.value_row_vectors = vectors;
+        for (int64_t columns = most; columns >= 1; columns -= by_rows ? STEP : 1) {
+            if (columns < most && columns * vectors < t->room / (by_rows ? 2 : 3)) break;
+            if (!by_rows && columns < most && columns != ceil_div(dim, ceil_div(dim, columns)) && dim % columns > 1)
+                continue;
+            s.value_columns = (int32_t)columns;
+            try(t, s);
+        }
+    }
+}
+
+/* Whether values go by rows whatever the cost says of columns: it was fitted before they could do so under masks, and
+ * says too little of them there. One tile is best for them, and where O is kept from tile to tile a long one. */
+static bool takes_rows(const search *t, const attune_schedule *s) {
+    return mha_attends(t->p) && mha_keeps_rows(t->p, s, t->c->machine.target);
+}
+
+static int64_t long_tile(const search *t) {
+    enum { ONE_TILE = 1024, LONG_TILE = 512 };
+    return t->keys <= ONE_TILE ? t->keys : LONG_TILE;
+}
+
+/* Equal parts of the keys, and usual numbers of them. */
+static void try_kv_tile(search *t) {
+    enum { LEAST = 32, MOST = 1024, MOST_PARTS = 4 };
+    static const int64_t usual[] = {48, 64, 96, 128, 192, 256, 384, 512};
+    const attune_schedule base = t->at;
+    if (t->p->reproducible || takes_rows(t, &base)) return;
+    attune_schedule s = base;
+    for (int64_t parts = 1; parts <= MOST_PARTS; parts++) {
+        const int64_t keys = ceil_div(t->keys, parts);
+        if (keys > MOST || (parts > 1 && keys < LEAST)) continue;
+        set_kv_tile(t, &s, keys);
+        try(t, s);
+    }
+    for (size_t i = 0; i < sizeof usual / sizeof *usual && usual[i] < t->keys; i++) {
+        set_kv_tile(t, &s, usual[i]);
+        try(t, s);
+    }
+}
+
+/* Whether a task does nothing once for all its stripes: K and V are read as they lie, and V is not searched. Then short
+ * tasks are as fast as long ones, and more threads have work. */
+static bool has_equal_stripes(const attune_problem *p, const attune_schedule *s) {
+    const bool is_plain = p->softmax_precision == ATTUNE_F32 && p->k_dtype == ATTUNE_F32 && p->v_dtype == ATTUNE_F32;
+    return is_plain && s->value_by == ATTUNE_VALUE_BY_ROWS && !p->global_tokens && !mha_has_dims(p->attn_mask_dims) &&
+           !mha_has_dims(p->attn_bias_dims);
+}
+
+/* What a stripe sees of a window, or of many tiles, is little beside their beginnings. Measured, short tasks cost less
+ * than the cost says, so it stays what it was. */
+static void take_short_task(search *t) {
+    enum { ONE_TILE = 1024, FEW = 4 };
+    const int32_t vectors = t->at.score_row_vectors, few = FEW / vectors * vectors;
+    const bool is_one = t->keys <= ONE_TILE && !mha_has_first_key(t->p);
+    t->at.task_row_vectors = is_one || few < vectors ? vectors : few;
+}
+
+/* Stripes of a task: all of them, a half, a third …, as far as a task may be so long. */
+static void try_task_rows(search *t) {
+    const attune_schedule base = t->at;
+    if (has_equal_stripes(t->p, &base)) {
+        take_short_task(t);
+        return;
+    }
+    const int64_t stripe = (int64_t)base.lanes * base.score_row_vectors, all = ceil_div(t->rows, stripe);
+    const int64_t most = min_of(max_of(t->most_task_rows / stripe, 1), 64 / base.score_row_vectors);
+    for (int64_t stripes = min_of(all, most); stripes >= 1; stripes /= 2) {
+        attune_schedule s = base;
+        s.task_row_vectors = (int32_t)(stripes * base.score_row_vectors);
+        try(t, s);
+    }
+}
+
+static void improve(search *t) {
+    try_kv_tile(t);
+    try_score_keys(t);
+    try_value_columns(t);
+    try_task_rows(t);
+}
+
+/* ---- Where to begin ---- */
+
+/* AArch64 multiplies by an element of a register: those of several columns at once would not leave the tile enough
+ * registers. */
+static int32_t score_columns(const search *t) {
+    const bool by_element = t->c->machine.target->required & AT_CPU_AARCH64;
+    return by_element || t->p->head_dim % 2 ? 1 : t->p->head_dim % 4 ? 2 : 4;
+}
+
+static bool begin(search *t, int32_t lanes, int32_t vectors, attune_value_by by) {
+    enum { ONE_TILE = 1024, SUMS = 8 };
+    attune_schedule s = ATTUNE_SCHEDULE_INIT;
+    s.strategy = ATTUNE_Q_LANES;
+    s.lanes = lanes;
+    s.score_row_vectors = s.task_row_vectors = vectors;
+    s.score_keys = (int32_t)min_of(max_of(SUMS / vectors, 1), t->keys);
+    while (t->p->reproducible && mha_reproducible_kv_tile(t->p) % s.score_keys) s.score_keys--;
+    s.score_columns = score_columns(t);
+    s.value_row_vectors = by == ATTUNE_VALUE_BY_ROWS ? 1 : vectors;
+    s.value_columns = (int32_t)min_of(t->room / s.value_row_vectors, t->p->head_dim_v);
+    s.value_keys = 1;
+    if (takes_rows(t, &s) && by == ATTUNE_VALUE_BY_COLUMNS) return false;
+    set_kv_tile(t, &s, takes_rows(t, &s) ? long_tile(t) : min_of(t->keys, ONE_TILE));
+    attune_schedule settled = s;
+    mha_schedule_settle(t->p, t->c->machine.target, &settled);
+    s.kv_copy = settled.kv_copy;
+    s.task_prefetch = settled.task_prefetch;
+    s.value_by = by;
+    t->at = s;
+    t->cost = NO_COST;
+    try(t, s);
+    return t->cost < NO_COST;
+}
+
+/* Vectors of half the width and of a quarter leave fewer lanes empty where rows are few. Products share the lanes of
+ * attention: a block keeps whole vectors. */
+static int32_t narrowest(const search *t, int32_t lanes) {
+    enum { FEW_ROWS = 64, LEAST = 4 };
+    const bool is_small = t->p->op == ATTUNE_ATTENTION && t->p->seq_q > 0 && t->rows <= FEW_ROWS;
+    return is_small && !t->p->reproducible && lanes > LEAST ? (int32_t)max_of(lanes / 4, LEAST) : lanes;
+}
+
+typedef struct best_two {
+    attune_schedule s[2];
+    double cost[2];
+} best_two;
+
+static void keep(best_two *best, const search *t) {
+    const int at = t->cost < best->cost[0] ? 0 : 1;
+    if (t->cost >= best->cost[1]) return;
+    if (!at) best->s[1] = best->s[0], best->cost[1] = best->cost[0];
+    best->s[at] = t->at;
+    best->cost[at] = t->cost;
+}
+
+static void try_lanes(search *t, int32_t lanes, best_two *best) {
+    enum { MOST_VECTORS = 4 };
+    const int64_t most = min_of(MOST_VECTORS, max_of(ceil_div(t->rows, lanes), 1));
+    for (int32_t vectors = 1; vectors <= most; vectors++)
+        for (int by = ATTUNE_VALUE_BY_COLUMNS; by <= ATTUNE_VALUE_BY_ROWS; by++) {
+            if (!begin(t, lanes, vectors, (attune_value_by)by)) continue;
+            improve(t);
+            keep(best, t);
+        }
+}
+
+void mha_choose_q_lanes(const attune_problem *p, const at_target *target, const at_description *machine,
+                        attune_schedule *s) {
+    const mha_cost_context c = mha_cost_context_of(p, &(mha_machine){target, machine});
+    const int32_t widest = (int32_t)(target->vector_bytes / c.lane_bytes);
+    search t = search_of(&c);
+    best_two best = {.cost = {NO_COST, NO_COST}};
+    for (int32_t lanes = widest; lanes >= narrowest(&t, widest); lanes /= 2) try_lanes(&t, lanes, &best);
+    const best_two first = best;
+    for (int i = 0; i < 2 && first.cost[i] < NO_COST; i++) {
+        t.at = first.s[i];
+        t.cost = first.cost[i];
+        improve(&t);
+        keep(&best, &t);
+    }
+    *s = best.s[0];
+}

@@ -1,0 +1,240 @@
+/* The cost of q-lanes: src/attend/q_lanes*.c in numbers. */
+#include "problem/problem_sight.h"
+#include "schedule/cost_parts.h"
+#include "schedule/decide.h"
+
+enum { LINE = 64 };
+
+/* A schedule's numbers for a head. A stripe is what a register tile of scores spans, rows of one or more vectors. */
+typedef struct q_head {
+    const mha_cost_context *c;
+    const attune_schedule *s;
+    cost_vector v;
+    double turns;                   /* of a product: by pairs half as many */
+    double bytes, k_bytes, v_bytes; /* of elements in scratch, and of K and V as register tiles read them */
+    double stripe_rows, stripes, stripes_of_task, tasks;
+    double seen, tiles;           /* keys that a stripe computes, and tiles of them */
+    double task_seen, task_tiles; /* the same of a task */
+    double tile;                  /* keys of a tile */
+    bool by_rows, at_once;
+} q_head;
+
+/* Keys that some of neighbouring rows see, if a row sees `seen`. */
+static double seen_by(const mha_cost_context *c, double rows) {
+    const double queries = cost_larger(0, cost_smaller(rows, c->rows) / c->group - 1);
+    return cost_smaller(c->keys, c->seen + c->ends / 2 * queries);
+}
+
+static double tiles_of(const mha_cost_context *c, double seen, double tile) {
+    const double all = cost_steps(c->keys, tile);
+    return c->ends > 0 ? cost_smaller(all, seen / tile + c->ends / 2) : all;
+}
+
+static q_head head_of(const mha_cost_context *c, const attune_schedule *s) {
+    q_head h = {.c = c, .s = s, .v = mha_cost_vector(&c->machine, s->lanes * c->lane_bytes)};
+
+    h.turns = c->by_pairs ? 0.5 : 1;
+    h.by_rows = s->value_by == ATTUNE_VALUE_BY_ROWS;
+    h.bytes = c->by_pairs ? 2 : c->lane_bytes;
+    h.k_bytes = s->kv_copy == ATTUNE_COPY_NONE ? c->k_bytes : h.bytes;
+    h.v_bytes = s->kv_copy == ATTUNE_COPY_NONE || h.by_rows ? c->v_bytes : h.bytes;
+    h.stripe_rows = (double)s->score_row_vectors * s->lanes;
+    h.stripes = cost_steps(c->rows, h.stripe_rows);
+    h.tasks = cost_steps(h.stripes, s->task_row_vectors / s->score_row_vectors);
+    h.stripes_of_task = h.stripes / h.tasks;
+    h.tile = cost_smaller(s->kv_tile, c->keys);
+    h.seen = seen_by(c, h.stripe_rows);
+    h.tiles = tiles_of(c, h.seen, h.tile);
+    h.task_seen = seen_by(c, h.stripe_rows * h.stripes_of_task);
+    h.task_tiles = tiles_of(c, h.task_seen, h.tile);
+    h.at_once = h.by_rows && mha_takes_rows_at_once(c->p, s);
+    return h;
+}
+
+/* The share of what loops read again and again that a cache does not hold. What is a little too large for it is gone
+ * each time before it is read again. */
+static double beyond(double bytes, double cache) {
+    return cost_smaller(1, cost_larger(0, (bytes - cache) / cache * 2));
+}
+
+/* The time of bytes of which those that the first cache does not hold, beside all that is `held`, come from the second.
+ */
+static double from_l2(const mha_cost_context *c, double bytes, double held) {
+    const at_description *d = c->machine.description;
+    return beyond(held, d->l1 * COST_OF(l1_share)) * bytes / d->l2_rate;
+}
+
+/* ---- Scores ---- */
+
+/* Register tiles of a stripe. Those at a moving end are computed whole. */
+static double score_tiles(const q_head *h) {
+    const double ends = h->c->ends + (h->c->p->has_kv_lens ? 1 : 0);
+    if (ends > 0) return h->seen / h->s->score_keys + ends / 2;
+    const double whole = (h->tiles - 1) * h->s->kv_tile;
+    return whole / h->s->score_keys + cost_steps(h->c->keys - whole, h->s->score_keys);
+}
+
+/* Whether no register tile reaches beyond the last key. Otherwise each key's address is one of its own. */
+static bool keys_fill_tiles(const attune_problem *p, const attune_schedule *s) {
+    const bool is_known = p->seq_kv >= 0 && !p->has_kv_lens && !p->is_ragged && !p->page_size && !p->short_masks;
+    return is_known && p->seq_kv % s->score_keys == 0;
+}
+
+static double scores_of_stripe(const q_head *h) {
+    const attune_schedule *s = h->s;
+    const mha_cost_context *c = h->c;
+    const double keys = s->score_keys, vectors = s->score_row_vectors, sums = keys * vectors;
+    const cost_turn turn = {keys, vectors, keys, vectors, s->score_columns};
+    const double key = keys_fill_tiles(c->p, s) ? COST_OF(score_key) : COST_OF(clamped_key);
+    /* Q of the stripe is read again for each register tile. */
+    const double q = h->stripe_rows * c->columns * h->bytes;
+    const double multiplying = c->columns * h->turns * mha_cost_turn(c, &h->v, &turn, c->by_pairs);
+    const double tile = cost_limit(multiplying, from_l2(c, q, q) * COST_OF(l2_reached)) + COST_OF(score_start) +
+                        key * keys + sums * (h->v.store + COST_OF(score_end) * h->v.multiply);
+    /* Each stripe of a task reads K of the tile. */
+    const double reading =
+        from_l2(c, h->seen * c->columns * h->k_bytes, h->tile * c->columns * h->k_bytes + q) * COST_OF(k_from_l2);
+    const double crossing =
+        c->has_elements ? h->seen * vectors : c->ends * (h->stripe_rows / c->group / keys + 1) * sums;
+    return score_tiles(h) * tile + reading + crossing * COST_OF(hide) * h->v.multiply +
+           (c->has_elements ? h->seen * vectors * COST_OF(mask) * h->v.shuffle : 0);
+}
+
+static double softmax_of_stripe(const q_head *h) {
+    const double exp = h->c->by_pairs ? COST_OF(exp_pairs) : COST_OF(exp);
+    return h->s->score_row_vectors * (h->seen * exp * h->v.multiply + h->tiles * COST_OF(softmax_start));
+}
+
+/* ---- Values ---- */
+
+/* A register tile of columns of V, and what it reads: P of its rows, and its part of V. */
+static double value_tile(const q_head *h, double columns) {
+    const double vectors = h->s->value_row_vectors, sums = columns * vectors;
+    const cost_turn turn = {columns, vectors, columns, vectors, h->s->value_keys};
+    const double end = h->v.load + h->v.multiply + h->v.store;
+    return h->seen * h->turns * (mha_cost_turn(h->c, &h->v, &turn, h->c->by_pairs) + COST_OF(value_key)) +
+           h->tiles * (COST_OF(value_start) + sums * end * COST_OF(value_end));
+}
+
+/* Bytes of the lines that a key's columns lie in, each as often as a register tile of so many columns reads it. */
+static double lines_of(const q_head *h, double columns) {
+    const mha_cost_context *c = h->c;
+    const double tiles = cost_steps(c->columns_v, columns);
+    return c->columns_v * h->v_bytes + (tiles - 1) * LINE / 2;
+}
+
+static double values_by_columns(const q_head *h) {
+    const attune_schedule *s = h->s;
+    const mha_cost_context *c = h->c;
+    const int64_t all = c->p->head_dim_v, whole = all / s->value_columns, rest = all % s->value_columns;
+    const double passes = (double)s->score_row_vectors / s->value_row_vectors;
+    const double tiles = (double)whole * value_tile(h, s->value_columns) + (rest ? value_tile(h, (double)rest) : 0);
+    /* Each register tile reads P of its rows, and its columns of V. */
+    const double p = h->stripe_rows * h->bytes, v = lines_of(h, s->value_columns);
+    const double p_read = h->seen * p * (double)(whole + !!rest), v_read = h->seen * passes * v;
+    const double held = h->tile * (p + v / (double)(whole + !!rest));
+    return passes * tiles + from_l2(c, p_read, held) * COST_OF(p_from_l2) +
+           from_l2(c, v_read, h->tile * (p + v)) * COST_OF(v_from_l2);
+}
+
+/* Rows of register tiles of `vectors` vectors of `lanes` columns. */
+static double strip_of_rows(const q_head *h, double rows, double step, double vectors, double lanes) {
+    const mha_cost_context *c = h->c;
+    const cost_vector v = mha_cost_vector(&c->machine, lanes * c->lane_bytes);
+    const double sums = step * vectors;
+    const cost_turn turn = {step, vectors, step, vectors, 1};
+    const double end =
+        h->at_once ? (v.store + v.multiply) * COST_OF(once_end) : (v.load + v.multiply + v.store) * COST_OF(kept_end);
+    /* Of a key, its columns of V; and the line of its P, where neighbouring keys' do not lie side by side. */
+    const bool is_strided = h->at_once && h->s->score_row_vectors > 1;
+    const double v_row = vectors * lanes * h->v_bytes, p_row = h->stripe_rows * h->bytes;
+    const double v_read = from_l2(c, h->seen * v_row, h->tile * (v_row + LINE)) * COST_OF(l2_reached);
+    const double p_read = from_l2(c, h->seen * LINE, h->tile * (v_row + p_row)) * COST_OF(row_from_l2) * is_strided;
+    const double widened = c->by_pairs || h->v_bytes == c->lane_bytes ? 0 : vectors * COST_OF(widen) * v.shuffle;
+    const double multiplying = h->seen * h->turns * (mha_cost_turn(c, &v, &turn, c->by_pairs) + widened);
+    const double tile =
+        cost_limit(multiplying, v_read) + p_read + h->tiles * (COST_OF(value_start) + sums * end + step * COST_OF(row));
+    return cost_steps(rows, step) * tile;
+}
+
+/* Rows of a register tile. Kept ones are all in one vector of rows. */
+static double rows_of_tile(const q_head *h, double vectors) {
+    const double room = (double)(h->s->value_columns * h->s->value_row_vectors / (int)vectors);
+    double rows = h->s->lanes;
+    if (h->at_once) return cost_smaller(cost_larger(room, 1), cost_smaller(h->c->rows, h->stripe_rows));
+    while (rows > room && rows > 1) rows /= 2;
+    return rows;
+}
+
+/* All rows of a head: strips of up to four vectors of columns, and then ever narrower ones. */
+static double values_by_rows(const q_head *h) {
+    enum { VECTORS = 4 };
+    const mha_cost_context *c = h->c;
+    const double full = c->machine.target->vector_bytes / c->lane_bytes;
+    double lanes = full, left = c->columns_v, cost = 0;
+    while (left >= 1) {
+        while (lanes > left && lanes > 1 && !(h->at_once && lanes / 2 < left)) lanes /= 2;
+        const double whole = cost_larger(1, (double)(int64_t)(left / lanes));
+        const double vectors = cost_steps(whole, cost_steps(whole, VECTORS));
+        const double alike = cost_larger(1, (double)(int64_t)(left / (vectors * lanes)));
+        cost += alike * strip_of_rows(h, c->rows, rows_of_tile(h, vectors), vectors, lanes);
+        left -= alike * vectors * lanes;
+    }
+    return cost;
+}
+
+/* ---- Tasks ---- */
+
+/* Q is transposed into scratch, and O is brought out, transposed as well if values go by columns. */
+static double rows_cost(const q_head *h) {
+    const mha_cost_context *c = h->c;
+    const double lanes = h->s->lanes, rows = h->stripes * h->stripe_rows;
+    const double q = rows * c->columns / lanes * COST_OF(transpose_q);
+    const double vectors = cost_steps(c->columns_v, lanes);
+    const double o = h->at_once   ? 0
+                     : h->by_rows ? c->rows * vectors * COST_OF(store_o) * (h->v.load + h->v.store)
+                                  : rows * c->columns_v / lanes * COST_OF(transpose_o) * h->v.shuffle * 4;
+    return q * h->v.shuffle * 4 + o + rows * COST_OF(row);
+}
+
+/* K and V, once for each task: the first finds them in the third cache, or asked for; others in the second if that is
+ * large enough. */
+static double reading(const q_head *h) {
+    const mha_cost_context *c = h->c;
+    const at_description *d = c->machine.description;
+    const double key = c->columns * c->k_bytes + c->columns_v * c->v_bytes;
+    const double row = (c->columns + c->columns_v) * c->q_bytes, once = c->keys * key + c->rows * row;
+    const bool asks = h->s->task_prefetch == ATTUNE_PREFETCH_HEAD;
+    const double far = d->l3 > 0 ? d->l3_rate : d->memory_rate;
+    const double share = beyond(c->keys * key, d->l2);
+    const double again = cost_larger(0, h->tasks - 1) * h->task_seen * key;
+    const double first = once / far * COST_OF(from_l3) * (asks ? COST_OF(ahead) : 1);
+    return first + again * (share / far + (1 - share) / d->l2_rate) * COST_OF(from_l3) +
+           (asks ? once / LINE * COST_OF(ask) / d->load : 0);
+}
+
+/* What a task does to each tile before its stripes: conversions, and the search for NaN. */
+static double opening(const q_head *h) {
+    const mha_cost_context *c = h->c;
+    const double k = c->columns / h->s->lanes, v = c->columns_v / h->s->lanes;
+    const bool converts_k = !c->by_pairs && c->k_bytes != c->lane_bytes;
+    const bool converts_v = c->by_pairs || (c->v_bytes != c->lane_bytes && !h->by_rows);
+    const double converted = h->task_seen * ((converts_k ? k : 0) + (converts_v ? v : 0));
+    const double partial =
+        c->has_elements
+            ? h->task_seen
+            : cost_smaller(h->task_seen, c->ends * (h->tile + h->stripes_of_task * h->stripe_rows / c->group));
+    const double searched = c->has_elements || c->ends > 0 ? partial * v : 0;
+    return h->task_tiles * COST_OF(tile) + converted * COST_OF(convert) * h->v.shuffle +
+           searched * COST_OF(search) * h->v.load;
+}
+
+mha_costs mha_cost_q_lanes(const mha_cost_context *c, const attune_schedule *s) {
+    const q_head h = head_of(c, s);
+    return (mha_costs){
+        .scores = h.stripes * scores_of_stripe(&h),
+        .softmax = h.stripes * softmax_of_stripe(&h),
+        .values = h.by_rows ? values_by_rows(&h) : h.stripes * values_by_columns(&h),
+        .tasks = h.tasks * (COST_OF(task) + opening(&h)) + rows_cost(&h) + reading(&h),
+    };
+}

@@ -1,0 +1,122 @@
+/* The cost of schedules, and the choices that follow from it. */
+#include "base/error.h"
+#include "check/check_case.h"
+#include "schedule/cost.h"
+#include "support/problems.h"
+#include "target/tuning_class.h"
+#include "tune/space.h"
+
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+enum { LIST = 3000 };
+static tune_candidate list[LIST];
+
+static const char *const shapes[] = {
+    "num_heads=12,seq_q=512,head_dim=64",
+    "num_heads=9,seq_q=700,head_dim=80,is_causal=1",
+    "num_heads=8,seq_q=1024,head_dim=64,is_causal=1,window_left=100",
+    "num_heads=4,seq_q=17,head_dim=40,attn_mask=qk",
+    "num_heads=32,num_kv_heads=8,seq_q=1,seq_kv=4096,head_dim=128",
+    "dtype=bf16,num_heads=8,num_kv_heads=2,seq_q=33,head_dim=96,kv_lens=1",
+    "dtype=f64,num_heads=2,seq_q=100,seq_kv=3,head_dim=8,head_dim_v=5",
+    "seq_q=-1,seq_kv=-1,head_dim=64",
+    "num_heads=3,seq_q=1,seq_kv=1,head_dim=1",
+    "embed_dim=96,num_heads=6,seq_q=200",
+    "op=weights,num_heads=2,seq_q=20,head_dim=24",
+};
+enum { SHAPES = sizeof shapes / sizeof *shapes };
+
+static bool is_cost(double cost) { return isfinite(cost) && cost >= 0; }
+
+static void check_costs(const char *text, const attune_problem *p, const mha_machine *machine) {
+    const size_t count = tune_space(p, machine, list, LIST);
+    assert_true(count > 0);
+    for (size_t i = 0; i < count; i++) {
+        const mha_costs c = mha_costs_of(p, machine, &list[i].schedule);
+        const double sum = mha_cost(p, machine, &list[i].schedule);
+        if (!is_cost(c.scores) || !is_cost(c.softmax) || !is_cost(c.values) || !is_cost(c.tasks) ||
+            !is_cost(c.products) || !is_cost(sum) || sum <= 0)
+            fail_msg("%s for %s: %g %g %g %g %g", text, machine->target->name, c.scores, c.softmax, c.values, c.tasks,
+                     c.products);
+        assert_true(list[i].cost == sum);
+    }
+}
+
+/* On an Intel core of 512 bits, on one that is narrower than its vectors, and on a small one. */
+static void costs_are_finite_and_positive(void **state) {
+    static const char *const classes[] = {"generic", "zen4", "sapphire-rapids", "gracemont"};
+    (void)state;
+    for (size_t i = 0; i < SHAPES; i++)
+        for (const at_target *target = at_targets(); target->name; target++)
+            for (size_t k = 0; k < sizeof classes / sizeof *classes; k++) {
+                const bool is_arm = target->required & AT_CPU_AARCH64;
+                const attune_problem p = problem_canonical(shapes[i]);
+                if (!at_class_is_of(classes[k], is_arm)) continue;
+                check_costs(shapes[i], &p, &(mha_machine){target, at_description_of(classes[k], is_arm)});
+            }
+}
+
+/* More work costs more: rows, keys and columns. */
+static void more_costs_more(void **state) {
+    static const char *const names[] = {"seq_q", "seq_kv", "head_dim", "num_heads"};
+    const at_target *target = at_target_find("avx2");
+    const mha_machine machine = {target, usual_machine(target)};
+    (void)state;
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        double last = 0;
+        for (int n = 32; n <= 1024; n *= 2) {
+            char text[200];
+            attune_schedule s;
+            snprintf(text, sizeof text, "num_heads=%d,seq_q=%d,seq_kv=%d,head_dim=%d", i == 3 ? n : 8, i == 0 ? n : 100,
+                     i == 1 ? n : 100, i == 2 ? n : 64);
+            const attune_problem p = problem_canonical(text);
+            mha_choose(&p, target, machine.description, &s);
+            const double cost = mha_cost(&p, &machine, &s);
+            if (cost <= last) fail_msg("%s costs %g, no more than half as much work", text, cost);
+            last = cost;
+        }
+    }
+}
+
+/* Whatever the problem and the machine. */
+static void choices_are_legal(void **state) {
+    enum { PROBLEMS = 40000 };
+    const char *order[AT_MAX_CLASSES];
+    const size_t count = at_class_neighbours("zen5", order);
+    const at_target *target = at_targets();
+    tool_random random = {20261123};
+    (void)state;
+    for (int i = 0; i < PROBLEMS; i++, target++) {
+        attune_problem problem, p;
+        call_sizes sizes;
+        attune_schedule s, again;
+        at_error err = {0};
+        if (!target->name) target = at_targets();
+        const bool is_arm = target->required & AT_CPU_AARCH64;
+        const char *name = order[(size_t)i / 7 % count];
+        const at_description *machine = at_description_of(at_class_is_of(name, is_arm) ? name : "generic", is_arm);
+        assert_true(check_draw_problem(&random, 1e9, &problem, &sizes));
+        if (mha_canonicalize(&problem, &p, &err)) continue;
+        mha_choose(&p, target, machine, &s);
+        if (mha_schedule_check(&p, &s, target, &err)) fail_msg("%s, %s: %s", name, target->name, err.message);
+        mha_choose(&p, target, machine, &again);
+        assert_true(mha_schedule_same(&s, &again));
+    }
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(costs_are_finite_and_positive),
+        cmocka_unit_test(more_costs_more),
+        cmocka_unit_test(choices_are_legal),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
