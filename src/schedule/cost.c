@@ -6,10 +6,7 @@
 
 #include "base/integers.h"
 
-#ifndef MHA_COST_FIT
-const
-#endif
-    cost_constants mha_cost_constants = {
+const cost_constants mha_cost_constants = {
 #define COST(name, value, meaning) .name = (value),
 #include "schedule/cost.def"
 };

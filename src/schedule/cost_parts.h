@@ -9,11 +9,7 @@ typedef struct cost_constants {
 #include "schedule/cost.def"
 } cost_constants;
 
-#ifdef MHA_COST_FIT
-extern cost_constants mha_cost_constants;
-#else
 extern const cost_constants mha_cost_constants;
-#endif
 #define COST_OF(name) (mha_cost_constants.name)
 
 static inline double cost_larger(double x, double y) { return x > y ? x : y; }
