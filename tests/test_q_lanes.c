@@ -354,6 +354,7 @@ static void test_bits_do_not_depend_on_who_keeps_them(void **state) {
          NULL,
          {0},
          {41, 0, 7}},
+        {"dtype=bf16,num_heads=2,seq_q=16,seq_kv=6,head_dim=6,head_dim_v=12,window_left=10", NULL, {0}, {0}},
         {"dtype=bf16,num_heads=2,seq_q=37,seq_kv=41,head_dim=6,head_dim_v=12,is_causal=1,window_left=7",
          NULL,
          {0},

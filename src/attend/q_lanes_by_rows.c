@@ -113,7 +113,7 @@ static void add_rest(q_lanes *c, const q_lanes_tile *tile, row_tile *t, int64_t 
 
 /* Rows see the later keys the later they are. So what the last row sees from its beginning on, and the first one up to
  * its end, is seen by all; each row has a few keys before and after that for itself, and no hidden key is multiplied.
- */
+ * Of pairs those two rows may have halves for themselves, too. */
 static void multiply_seen(q_lanes *c, const q_lanes_tile *tile, row_tile *t) {
     ir_builder *b = c->b;
     const int64_t rows = t->product.rows, width = c->width;
@@ -122,7 +122,7 @@ static void multiply_seen(q_lanes *c, const q_lanes_tile *tile, row_tile *t) {
     const ir_expr *from = ir_let(b, "all_from", ir_ceil_div(b, sights[rows - 1].from, width));
     const ir_expr *to = c->last_key ? ir_div(b, sights[0].to, ir_idx(b, width)) : ir_ceil_div(b, tile->to, width);
     to = end_of(c, to);
-    for (int64_t r = 0; r < rows - 1 && c->first_key; r++) {
+    for (int64_t r = 0; r < rows - (width == 1) && c->first_key; r++) {
         const ir_expr *end = ir_min(b, from, ir_ceil_div(b, sights[r].to, width));
         add_rest(c, tile, t, r, &sights[r], ir_div(b, sights[r].from, ir_idx(b, width)), end);
     }
