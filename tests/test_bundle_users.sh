@@ -72,6 +72,34 @@ done
 build shared "$CC" -std=c99 -Wl,-rpath,"$work" tests/bundle/user.c
 as_c99 shared
 
+"$ATTUNE" bundle -o "$work/libmodel.a" --header "$work/model.h" --name model --targets "$targets" \
+    "minilm: num_heads=12,seq_q=217,seq_kv=217,head_dim=32" &&
+    "$CC" -std=gnu11 "${warnings[@]}" -I"$work" examples/bundle.c "$work/libmodel.a" -lm -o "$work/minilm"
+report $? "examples/bundle.c compiles"
+expect "it computes MiniLM's attention" 0 'largest error [0-9.]+e-0[6-9]' "$work/minilm" examples/minilm
+
+# With reproducible=1, targets with fused multiply-adds have equal bits: those of AVX2 are compared with AArch64's.
+arm=${AARCH64_CC:-aarch64-linux-gnu-gcc}
+if command -v "$arm" >/dev/null && command -v qemu-aarch64 >/dev/null && grep -q '^avx2 0 ' "$work/bits"; then
+    for target in avx2 aarch64; do
+        mkdir "$work/$target"
+        for name in one two; do
+            "$ATTUNE" bundle -o "$work/$target/lib$name.a" --header "$work/$target/$name.h" --name $name \
+                --targets $target "${!name},reproducible=1"
+        done
+    done >"$work/stdout" 2>"$work/stderr"
+    "$CC" -O1 -I"$work/avx2" tests/bundle/user.c -L"$work/avx2" -lone -ltwo -o "$work/here" &&
+        "$arm" -O1 -static -I"$work/aarch64" tests/bundle/user.c -L"$work/aarch64" -lone -ltwo -o "$work/there"
+    report $? "an archive of AArch64 is linked by its own compiler"
+    expect "it runs there" 0 '^aarch64 0 ' qemu-aarch64 "$work/there" aarch64
+    [ "$("$work/here" avx2 | cut -d' ' -f2-)" = "$(cut -d' ' -f2- "$work/stdout")" ]
+    report $? "reproducible bits are those of AVX2"
+    readelf -nW "$work/aarch64/libone.a" 2>/dev/null | grep -q 'AArch64 feature: BTI'
+    report $? "its objects have BTI's note"
+else
+    skip "AArch64" "a cross compiler, qemu-user or AVX2 is missing"
+fi
+
 # ---- What is inside ----
 
 nm -D --undefined-only "$work/libone.so" | awk '{print $NF}' | sed 's/@.*//' >"$work/stdout"

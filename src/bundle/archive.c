@@ -95,6 +95,9 @@ attune_status at_archive_write(const at_archive_member *members, size_t count, a
     at_string_init(&names, out->allocator);
     for (size_t i = 0; i < count; i++) index_member(&index, (uint32_t)i, &members[i].object);
     list_names(members, count, &names);
+    /* Both have even sizes: readelf looks for the next member right after them. */
+    if ((4 + index.members.length + index.names.length) % 2) at_string_append(&index.names, "", 1);
+    if (names.length % 2) at_string_puts(&names, "\n");
     bool failed = index.names.failed || index.members.failed || names.failed;
     if (!failed) {
         const uint64_t index_bytes = 4 + index.members.length + index.names.length;
