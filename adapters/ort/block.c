@@ -24,6 +24,12 @@ static void describe(const block_shape *s, attune_problem *problem) {
     problem->seq_q = ATTUNE_DYNAMIC;
 }
 
+bool block_is_supported(const block_shape *shape) {
+    attune_problem problem = ATTUNE_PROBLEM_INIT;
+    describe(shape, &problem);
+    return !attune_problem_check(&problem);
+}
+
 static attune_status pack(block *b, const tensor given[ATTUNE_NUM_WEIGHTS]) {
     enum { ALIGN = 64 };
     attune_problem problem = ATTUNE_PROBLEM_INIT;

@@ -17,6 +17,9 @@ typedef struct block_shape {
 
 typedef struct block block;
 
+/* Whether attune can compute a block of these sizes. */
+bool block_is_supported(const block_shape *shape);
+
 /* Packs the weights, by attune_weight_id; data NULL: there is none. NULL after a failure, with a sentence. */
 block *block_create(const block_shape *shape, const tensor weights[ATTUNE_NUM_WEIGHTS],
                     char message[ATTUNE_MESSAGE_BYTES]);

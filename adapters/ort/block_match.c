@@ -106,7 +106,7 @@ static bool match_softmax(trace *t, const ort_node *n, block_match *m) {
         return false;
     m->value[BLOCK_BIAS] = c.bias;
     m->spec.attributes.scale = (float)(c.scale * t->q.scale * t->k.scale);
-    return true;
+    return fabsf(m->spec.attributes.scale) <= 1e38f;
 }
 
 /* ---- Attention as one node ---- */

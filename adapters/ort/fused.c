@@ -33,6 +33,11 @@ static block_shape shape_of(const block_match *m) {
                          .padding_name = m->spec.op == NODE_MULTI_HEAD ? "key_padding_mask" : "mask_index"};
 }
 
+bool fused_is_supported(const block_match *m) {
+    const block_shape shape = shape_of(m);
+    return block_is_supported(&shape);
+}
+
 bool fused_add(fused_blocks *all, const ort_api *api, const block_match *m) {
     fused_block *const b = calloc(1, sizeof *b);
     if (!b) return false;

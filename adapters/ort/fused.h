@@ -11,6 +11,9 @@ typedef struct fused_blocks {
     fused_block *first;
 } fused_blocks;
 
+/* Whether attune can compute blocks of these sizes. */
+bool fused_is_supported(const block_match *m);
+
 /* Remembers what is needed to compile a block: names, because the graph will be another one. False without memory. */
 bool fused_add(fused_blocks *all, const ort_api *api, const block_match *m);
 

@@ -188,7 +188,8 @@ static ort_status *consider_block(provider *p, ort_support *support, const ort_n
     const ort_fusion_options options = {.version = ORT_VERSION_EP, .drop_constant_initializers = true};
     const ort_api *const api = p->f->api;
     block_match m;
-    if (!block_match_at(api, n, found->pairs, found->num_pairs, &m) || is_any_taken(found, &m) || !adapter_context())
+    if (!block_match_at(api, n, found->pairs, found->num_pairs, &m) || is_any_taken(found, &m) ||
+        !fused_is_supported(&m) || !adapter_context())
         return NULL;
     if (!fused_add(&p->blocks, api, &m)) return api->CreateStatus(ORT_FAIL, "attune: there is no memory");
     found->pairs[found->num_pairs++] = (trace_pair){.x = m.value[BLOCK_X], .result = m.value[BLOCK_RESULT]};

@@ -24,13 +24,18 @@ def resident():
         return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
-def run_once(entry, threads=2):
-    """A model of one node; entry "blocks": of one block, whose weights are packed for each session."""
+def session_of(entry, threads=2, case="prompt"):
+    """A session of a model of one node, and what it is fed; entry "blocks": of one block, whose weights are packed for
+    each session."""
     if entry == "blocks":
-        return support.session(BLOCK, "ep", threads).run(None, X)
-    given, attributes = CASES["prompt"]
-    session = support.session(make(given, attributes), entry, threads)
-    return session.run(None, support.feeds(given))
+        return support.session(BLOCK, "ep", threads), X
+    given, attributes = CASES[case]
+    return support.session(make(given, attributes), entry, threads), support.feeds(given)
+
+
+def run_once(entry, threads=2):
+    session, feeds = session_of(entry, threads)
+    return session.run(None, feeds)
 
 
 @pytest.mark.parametrize("entry", [*support.ENTRIES, "blocks"])
@@ -56,18 +61,17 @@ def test_bits_do_not_depend_on_threads(entry):
             np.testing.assert_array_equal(have, wanted)
 
 
-@pytest.mark.parametrize("entry", support.ENTRIES)
+@pytest.mark.parametrize("entry", [*support.ENTRIES, "blocks"])
 def test_two_sessions_at_once(entry):
     """With other numbers of threads, each called by two threads of the program."""
-    given, attributes = CASES["long"]
-    model = make(given, attributes)
-    sessions = [support.session(model, entry, threads) for threads in (1, 3)]
-    wanted = sessions[0].run(None, support.feeds(given))
+    (one, feeds), (three, _) = (session_of(entry, threads, "long") for threads in (1, 3))
+    sessions = [one, three]
+    wanted = one.run(None, feeds)
     wrong = []
 
     def work(session):
         for _ in range(20):
-            got = session.run(None, support.feeds(given))
+            got = session.run(None, feeds)
             if not all(np.array_equal(have, want) for have, want in zip(got, wanted)):
                 wrong.append(session)
 
