@@ -105,6 +105,7 @@ CODEGEN_SRC := $(filter-out src/codegen/no_destructors.c src/codegen/no_compress
 PLUGIN_ONLY_SRC = $(if $(OWN_LLVM),$(addprefix src/codegen/,no_destructors.c no_compression.c older_glibc.c))
 TOOL_SRC := $(filter-out tools/draw/% tools/fetch/%,$(wildcard tools/*.c tools/*/*.c))
 DRAW_SRC := $(wildcard tools/draw/*.c)
+COMMON_SRC := $(wildcard adapters/common/*.c)
 TORCH_SRC := $(wildcard adapters/torch/*.c)
 ORT_SRC := $(wildcard adapters/ort/*.c)
 JAX_SRC := $(wildcard adapters/jax/*.c)
@@ -124,6 +125,7 @@ TESTS = $(patsubst tests/%.c,$(BUILD)/tests/%,$(TEST_SRC))
 TESTS_WANTED = $(if $(TESTS_ONLY),$(addprefix $(BUILD)/tests/,$(filter-out %.sh,$(TESTS_ONLY))) \
 	$(if $(filter %.sh,$(TESTS_ONLY)),test-tools),tests)
 FUZZERS = $(patsubst tests/fuzz/%.c,$(BUILD)/fuzz/%,$(FUZZ_SRC))
+adapters_in = $(addprefix $(1)/libattune-,torch.so ort.so jax.so tvm.so)
 GENERATOR_ID = $(BUILD)/gen/generator_id.h
 INSTALL_DIRS = $(BUILD)/gen/install_dirs.h
 
@@ -136,7 +138,7 @@ all: lib codegen draw adapters tool fetch ## build the library, the code generat
 lib: $(BUILD)/libattune.a $(BUILD)/libattune.so
 codegen: $(BUILD)/libattune-codegen.so $(BUILD)/attune-codegen-worker
 draw: $(BUILD)/libattune-draw.so
-adapters: $(addprefix $(BUILD)/libattune-,torch.so ort.so jax.so tvm.so) ## build the adapters of engines, without them
+adapters: $(call adapters_in,$(BUILD)) ## build the adapters of engines, without them
 tool: $(BUILD)/attune
 fetch: $(BUILD)/attune-fetch
 tests: $(TESTS) codegen draw test-tools ## build the test programs
@@ -160,13 +162,15 @@ $(call obj,$(TOOL_SRC)): INCLUDES = -Itools -Itests \
 $(call obj,$(DRAW_SRC)): INCLUDES = $(CAIRO_CFLAGS)
 $(call obj,tools/fetch/fetch.c): INCLUDES = $(shell pkg-config --cflags libcurl)
 # They see the public header only. PyTorch throws exceptions through the adapter's kernels.
-$(call obj,$(TORCH_SRC)): INCLUDES = -Iadapters/torch
+$(call obj,$(COMMON_SRC)): INCLUDES = -Iadapters
+$(call obj,$(COMMON_SRC)): BASE_CFLAGS += -fexceptions
+$(call obj,$(TORCH_SRC)): INCLUDES = -Iadapters/torch -Iadapters
 $(call obj,$(TORCH_SRC)): BASE_CFLAGS += -fexceptions
 # ONNX Runtime throws, too, where there is no memory for an output.
-$(call obj,$(ORT_SRC)): INCLUDES = -Iadapters/ort
+$(call obj,$(ORT_SRC)): INCLUDES = -Iadapters/ort -Iadapters
 $(call obj,$(ORT_SRC)): BASE_CFLAGS += -fexceptions
-$(call obj,$(JAX_SRC)): INCLUDES = -Iadapters/jax
-$(call obj,$(TVM_SRC)): INCLUDES = -Iadapters/tvm
+$(call obj,$(JAX_SRC)): INCLUDES = -Iadapters/jax -Iadapters
+$(call obj,$(TVM_SRC)): INCLUDES = -Iadapters/tvm -Iadapters
 $(call obj,$(TEST_SRC) $(SUPPORT_SRC)): INCLUDES = -Isrc -Itests -Itools -I$(BUILD)/gen -isystem $(MONOCYPHER)
 $(call obj,$(filter tests/test_codegen% tests/test_object_link%,$(TEST_SRC))): INCLUDES += $(LLVM_CFLAGS)
 $(call obj,tests/test_draw.c tests/test_chart.c): INCLUDES += $(CAIRO_CFLAGS)
@@ -270,39 +274,13 @@ $(BUILD)/wheel/libattune.so.0: $(call obj,$(LIB_SRC) $(DSO_SRC) src/wheel/old_gl
 		-Wl,-Bsymbolic -Wl,--version-script=src/runtime/exports.map $(call obj,$(LIB_SRC) src/wheel/old_glibc.c) \
 		$(OLD_GLIBC_LINK) $(CORE_LIBS) -o $@
 
-# The adapter of PyTorch for the same systems.
-$(BUILD)/wheel/libattune-torch.so: $(call obj,$(TORCH_SRC) src/wheel/old_glibc.c) $(BUILD)/wheel/libattune.so.0 \
-		$(wildcard adapters/torch/exports.map)
-	$(call say,link $@)
-	$(Q)$(LINK) $(SHARED) -z nodelete -Wl,-rpath,'$$ORIGIN' -Wl,-Bsymbolic \
-		-Wl,--version-script=adapters/torch/exports.map $(filter %.o,$^) $(OLD_GLIBC_LINK) \
-		-L$(BUILD)/wheel -l:libattune.so.0 $(CORE_LIBS) -o $@
-
-# The adapter of ONNX Runtime for the same systems.
-$(BUILD)/wheel/libattune-ort.so: $(call obj,$(ORT_SRC) src/wheel/old_glibc.c) $(BUILD)/wheel/libattune.so.0 \
-		$(wildcard adapters/ort/exports.map)
+# The adapters of engines for the same systems.
+$(call adapters_in,$(BUILD)/wheel): $(BUILD)/wheel/libattune-%.so: $(call obj,src/wheel/old_glibc.c) \
+		$(BUILD)/wheel/libattune.so.0 adapters/%/exports.map
 	@mkdir -p $(@D)
 	$(call say,link $@)
 	$(Q)$(LINK) $(SHARED) -z nodelete -Wl,-rpath,'$$ORIGIN' -Wl,-Bsymbolic \
-		-Wl,--version-script=adapters/ort/exports.map $(filter %.o,$^) $(OLD_GLIBC_LINK) \
-		-L$(BUILD)/wheel -l:libattune.so.0 $(CORE_LIBS) -o $@
-
-# The adapter of JAX, too.
-$(BUILD)/wheel/libattune-jax.so: $(call obj,$(JAX_SRC) src/wheel/old_glibc.c) $(BUILD)/wheel/libattune.so.0 \
-		$(wildcard adapters/jax/exports.map)
-	@mkdir -p $(@D)
-	$(call say,link $@)
-	$(Q)$(LINK) $(SHARED) -z nodelete -Wl,-rpath,'$$ORIGIN' -Wl,-Bsymbolic \
-		-Wl,--version-script=adapters/jax/exports.map $(filter %.o,$^) $(OLD_GLIBC_LINK) \
-		-L$(BUILD)/wheel -l:libattune.so.0 $(CORE_LIBS) -o $@
-
-# And that of TVM-FFI.
-$(BUILD)/wheel/libattune-tvm.so: $(call obj,$(TVM_SRC) src/wheel/old_glibc.c) $(BUILD)/wheel/libattune.so.0 \
-		$(wildcard adapters/tvm/exports.map)
-	@mkdir -p $(@D)
-	$(call say,link $@)
-	$(Q)$(LINK) $(SHARED) -z nodelete -Wl,-rpath,'$$ORIGIN' -Wl,-Bsymbolic \
-		-Wl,--version-script=adapters/tvm/exports.map $(filter %.o,$^) $(OLD_GLIBC_LINK) \
+		-Wl,--version-script=adapters/$*/exports.map $(filter %.o,$^) $(OLD_GLIBC_LINK) \
 		-L$(BUILD)/wheel -l:libattune.so.0 $(CORE_LIBS) -o $@
 
 # A small program, which loads the plug-in.
@@ -320,31 +298,19 @@ $(BUILD)/attune-fetch: $(call obj,tools/fetch/fetch.c)
 	$(call say,link $@)
 	$(Q)$(LINK) $^ $(shell pkg-config --libs libcurl) -o $@
 
-# attune as kernels of PyTorch, whose functions are found at run time. It finds libattune.so.0 beside itself, unless the
-# process has loaded one already. nodelete: PyTorch keeps pointers to its functions.
-$(BUILD)/libattune-torch.so: $(call obj,$(TORCH_SRC)) $(BUILD)/libattune.so adapters/torch/exports.map
+# attune in engines: as kernels of PyTorch, whose functions are found at run time; as kernels of ONNX Runtime, which
+# passes its functions; as a custom call of XLA, which does so, too; and as functions of TVM-FFI, which finds them by
+# name. An adapter finds libattune.so.0 beside itself, unless the process has loaded one already. nodelete: engines keep
+# pointers to its functions, and ONNX Runtime unloads it with its last session.
+$(call adapters_in,$(BUILD)): $(BUILD)/libattune-%.so: $(BUILD)/libattune.so adapters/%/exports.map
 	$(call say,link $@)
 	$(Q)$(LINK) $(SHARED) -z nodelete -Wl,-rpath,'$$ORIGIN' -Wl,-Bsymbolic \
-		-Wl,--version-script=adapters/torch/exports.map $(filter %.o,$^) -L$(BUILD) -lattune $(CORE_LIBS) -o $@
+		-Wl,--version-script=adapters/$*/exports.map $(filter %.o,$^) -L$(BUILD) -lattune $(CORE_LIBS) -o $@
 
-# attune as kernels of ONNX Runtime, which passes its functions. nodelete: sessions keep pointers to its functions, and
-# ONNX Runtime unloads it with the last of them.
-$(BUILD)/libattune-ort.so: $(call obj,$(ORT_SRC)) $(BUILD)/libattune.so adapters/ort/exports.map
-	$(call say,link $@)
-	$(Q)$(LINK) $(SHARED) -z nodelete -Wl,-rpath,'$$ORIGIN' -Wl,-Bsymbolic \
-		-Wl,--version-script=adapters/ort/exports.map $(filter %.o,$^) -L$(BUILD) -lattune $(CORE_LIBS) -o $@
-
-# attune as a custom call of XLA, which calls it by pointer and passes what it needs.
-$(BUILD)/libattune-jax.so: $(call obj,$(JAX_SRC)) $(BUILD)/libattune.so adapters/jax/exports.map
-	$(call say,link $@)
-	$(Q)$(LINK) $(SHARED) -z nodelete -Wl,-rpath,'$$ORIGIN' -Wl,-Bsymbolic \
-		-Wl,--version-script=adapters/jax/exports.map $(filter %.o,$^) -L$(BUILD) -lattune $(CORE_LIBS) -o $@
-
-# attune as functions of TVM-FFI, which finds them by name. It looks for TVM-FFI's own only to raise an error.
-$(BUILD)/libattune-tvm.so: $(call obj,$(TVM_SRC)) $(BUILD)/libattune.so adapters/tvm/exports.map
-	$(call say,link $@)
-	$(Q)$(LINK) $(SHARED) -z nodelete -Wl,-rpath,'$$ORIGIN' -Wl,-Bsymbolic \
-		-Wl,--version-script=adapters/tvm/exports.map $(filter %.o,$^) -L$(BUILD) -lattune $(CORE_LIBS) -o $@
+$(addsuffix /libattune-torch.so,$(BUILD) $(BUILD)/wheel): $(call obj,$(COMMON_SRC) $(TORCH_SRC))
+$(addsuffix /libattune-ort.so,$(BUILD) $(BUILD)/wheel): $(call obj,$(COMMON_SRC) $(ORT_SRC))
+$(addsuffix /libattune-jax.so,$(BUILD) $(BUILD)/wheel): $(call obj,$(COMMON_SRC) $(JAX_SRC))
+$(addsuffix /libattune-tvm.so,$(BUILD) $(BUILD)/wheel): $(call obj,$(COMMON_SRC) $(TVM_SRC))
 
 # The run path serves both the build directory and an installation. RPATH=no is for packages whose LIBDIR the system's
 # loader knows; the command in the build directory then needs LD_LIBRARY_PATH.

@@ -1,5 +1,6 @@
 /* The custom call "attune_attention". */
 #include "attune_jax.h"
+#include "common/context.h"
 #include "runner.h"
 #include "site.h"
 #include "tensors.h"
@@ -13,8 +14,8 @@ static atomic_uint_fast64_t num_calls, num_runs;
 void attune_jax_get_counts(attune_jax_counts *counts) {
     *counts = (attune_jax_counts){.calls = atomic_load(&num_calls),
                                   .runs = atomic_load(&num_runs),
-                                  .compiles = site_count(SITE_COMPILED),
-                                  .disk_hits = site_count(SITE_READ)};
+                                  .compiles = adapter_counted(&common_compiles),
+                                  .disk_hits = adapter_counted(&common_disk_hits)};
 }
 
 static xla_error *failure(const xla_call_frame *frame, int code, const char *message) {
@@ -56,7 +57,7 @@ static bool advance(const tensors *t, int64_t *index) {
 }
 
 static attune_status run(const xla_call_frame *frame, const site *s, tensors *t, const char **message) {
-    attune_context *const context = site_context(&(attune_status){0}, message);
+    attune_context *const context = common_context(NULL, message);
     const attune_runner runner = xla_runner(frame);
     attune_run_options options = ATTUNE_RUN_OPTIONS_INIT;
     options.runner = &runner;

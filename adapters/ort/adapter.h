@@ -4,10 +4,10 @@
 #define ATTUNE_ORT_ADAPTER_H
 
 #include "attune.h"
+#include "common/counters.h"
 #include "ort_abi.h"
 
-/* The context of all calls, made once per process and never destroyed. It has no threads of its own. NULL after a
- * failure, whose reason is a sentence. */
+/* The context of all calls: common_context. NULL after a failure, whose reason is a sentence. */
 attune_context *adapter_context(void);
 const char *adapter_context_failure(void);
 
@@ -23,17 +23,5 @@ size_t adapter_type_bytes(attune_dtype dtype);
 static inline bool adapter_is_float(attune_dtype dtype) {
     return dtype == ATTUNE_F32 || dtype == ATTUNE_BF16 || dtype == ATTUNE_F16 || dtype == ATTUNE_F64;
 }
-
-/* ---- What happened ---- */
-
-/* A counter of attune_ort_stats, by name ("Attention.ran"); static storage. Counting is atomic. */
-typedef struct adapter_counter {
-    const char *name;
-    uint64_t count;
-    struct adapter_counter *next;
-    int is_listed;
-} adapter_counter;
-
-void adapter_count(adapter_counter *counter);
 
 #endif

@@ -10,8 +10,8 @@
 enum { MAX_PLANS = 256 };
 
 struct plan {
+    common_link link; /* first */
     plan_key key;
-    plan *next;
     attune_plan *plan;
     attune_arguments arguments;
 };
@@ -88,14 +88,13 @@ static plan *make(const plan_key *key, char message[ATTUNE_MESSAGE_BYTES]) {
     return NULL;
 }
 
-static plan *look(plan *p, const plan_key *key) {
-    while (p && memcmp(&p->key, key, sizeof *key)) p = p->next;
-    return p;
+static bool is_of(const common_link *entry, const void *key) {
+    return !memcmp(&((const plan *)entry)->key, key, sizeof(plan_key));
 }
 
 /* Two threads may make one plan at once; the later one is freed. */
 plan *plans_find(plans *all, const plan_key *key, char message[ATTUNE_MESSAGE_BYTES]) {
-    plan *first = atomic_load_explicit(&all->first, memory_order_acquire), *p = look(first, key);
+    plan *p = (plan *)common_find(&all->list, is_of, key);
     if (p) return p;
     if (atomic_load(&all->count) >= MAX_PLANS) {
         snprintf(message, ATTUNE_MESSAGE_BYTES, "it has had %d kinds of calls, of other widths or masks", MAX_PLANS);
@@ -103,23 +102,19 @@ plan *plans_find(plans *all, const plan_key *key, char message[ATTUNE_MESSAGE_BY
     }
     p = make(key, message);
     if (!p) return NULL;
-    do {
-        plan *const other = look(first, key);
-        if (other) {
-            attune_plan_destroy(adapter_context(), p->plan);
-            free(p);
-            return other;
-        }
-        p->next = first;
-    } while (
-        !atomic_compare_exchange_weak_explicit(&all->first, &first, p, memory_order_acq_rel, memory_order_acquire));
-    atomic_fetch_add(&all->count, 1);
-    return p;
+    plan *const kept = (plan *)common_add(&all->list, &p->link, is_of, key);
+    if (kept == p) {
+        atomic_fetch_add(&all->count, 1);
+    } else {
+        attune_plan_destroy(adapter_context(), p->plan);
+        free(p);
+    }
+    return kept;
 }
 
 void plans_free(plans *all) {
-    for (plan *p = atomic_load(&all->first), *next; p; p = next) {
-        next = p->next;
+    for (plan *p = (plan *)atomic_load(&all->list), *next; p; p = next) {
+        next = (plan *)p->link.next;
         attune_plan_destroy(adapter_context(), p->plan);
         free(p);
     }

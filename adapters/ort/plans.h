@@ -4,9 +4,7 @@
 #define ATTUNE_ORT_PLANS_H
 
 #include "attune.h"
-
-#include <stdatomic.h>
-#include <stdbool.h>
+#include "common/list.h"
 
 /* A mask or a bias, seen as [batch, heads, queries, keys]. */
 typedef struct plan_mask {
@@ -36,7 +34,7 @@ typedef struct plan plan;
 
 /* All kinds of calls of one node. Zeros are an empty one. */
 typedef struct plans {
-    _Atomic(plan *) first;
+    common_list list;
     atomic_uint count;
 } plans;
 

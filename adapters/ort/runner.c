@@ -1,29 +1,14 @@
 #define _GNU_SOURCE
 #include "runner.h"
 
+#include "common/loop.h"
+
 #include <sched.h>
 #include <stdatomic.h>
 #include <unistd.h>
 
-typedef struct loop {
-    attune_range_fn *fn;
-    void *argument;
-    int64_t n, grain;
-    atomic_int_fast64_t next;
-} loop;
-
-/* The index of KernelContext_ParallelFor is the worker number. ONNX Runtime runs each index once, so no two threads
- * have the same number at a time, whatever number of threads the session has. Ranges are claimed one by one, because
- * causal tasks differ in length. An index that begins late finds nothing to do. */
-static void work(void *user, size_t worker) {
-    loop *const l = user;
-    for (;;) {
-        const int64_t first = atomic_fetch_add_explicit(&l->next, l->grain, memory_order_relaxed);
-        if (first >= l->n) return;
-        const int64_t last = first + l->grain < l->n ? first + l->grain : l->n;
-        l->fn(l->argument, first, last, (uint32_t)worker);
-    }
-}
+/* The index of KernelContext_ParallelFor is the worker number. */
+static void work(void *user, size_t worker) { common_loop_work(user, (uint32_t)worker); }
 
 /* ONNX Runtime does not tell how many threads a session has. More workers than threads do no harm. */
 static uint32_t most_workers(void) {
@@ -40,13 +25,13 @@ static uint32_t most_workers(void) {
 
 static void parallel_for(void *user, attune_range_fn *fn, void *argument, int64_t n) {
     const ort_place *const place = user;
-    enum { RANGES_PER_WORKER = 8 };
     const int64_t most = most_workers(), workers = n < most ? n : most;
     if (workers <= 1) {
         fn(argument, 0, n, 0);
         return;
     }
-    loop l = {.fn = fn, .argument = argument, .n = n, .grain = n / (workers * RANGES_PER_WORKER) + 1};
+    common_loop l;
+    common_loop_init(&l, fn, argument, n, workers);
     /* After a failure of ONNX Runtime's own the tasks are missing, which attune notices and reports. */
     ort_status *const status = place->api->KernelContext_ParallelFor(place->context, work, (size_t)workers, 0, &l);
     if (status) place->api->ReleaseStatus(status);

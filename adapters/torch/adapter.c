@@ -1,72 +1,30 @@
 #include "adapter.h"
 
 #include "attune_torch.h"
+#include "common/context.h"
 #include "runner.h"
 
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdio.h>
 
-/* ---- Counters ---- */
-
-/* Counters are listed for good. The list has no lock, so that fork() finds it whole at any time. */
-static adapter_counter *counters;
-
-void adapter_count(adapter_counter *counter) {
-    __atomic_fetch_add(&counter->count, 1, __ATOMIC_RELAXED);
-    if (__atomic_load_n(&counter->is_listed, __ATOMIC_RELAXED)) return;
-    if (__atomic_exchange_n(&counter->is_listed, 1, __ATOMIC_RELAXED)) return;
-    counter->next = __atomic_load_n(&counters, __ATOMIC_RELAXED);
-    while (!__atomic_compare_exchange_n(&counters, &counter->next, counter, true, __ATOMIC_RELEASE, __ATOMIC_RELAXED)) {
-    }
-}
-
-size_t attune_torch_stats(char *text, size_t capacity) {
-    size_t length = 0;
-    for (const adapter_counter *c = __atomic_load_n(&counters, __ATOMIC_ACQUIRE); c; c = c->next) {
-        const size_t left = length < capacity ? capacity - length : 0;
-        const uint64_t count = __atomic_load_n(&c->count, __ATOMIC_RELAXED);
-        length += (size_t)snprintf(left ? text + length : NULL, left, "%s %llu\n", c->name, (unsigned long long)count);
-    }
-    return length;
-}
+size_t attune_torch_stats(char *text, size_t capacity) { return adapter_counters(text, capacity); }
 
 /* ---- The context ---- */
 
-static attune_context *context;
-static attune_status context_status;
-static char context_message[ATTUNE_MESSAGE_BYTES];
-
-static void on_event(void *user, const attune_event *event) {
-    (void)user;
-    if (event->kind == ATTUNE_EVENT_COMPILE_END && !event->status) ADAPTER_COUNT("compiles");
-    if (event->kind == ATTUNE_EVENT_DISK_HIT) ADAPTER_COUNT("disk_hits");
-}
-
-static void serially(void *user, attune_range_fn *fn, void *argument, int64_t n) {
-    (void)user;
-    fn(argument, 0, n, 0);
-}
-
-static void create_context(void) {
-    /* Calls pass PyTorch's threads. With a runner of its own the context starts no threads for any other call either.
-     */
-    const attune_runner alone = {.struct_size = sizeof alone, .parallel_for = serially, .max_workers = 1};
-    attune_context_options options = ATTUNE_CONTEXT_OPTIONS_INIT;
-    options.runner = &alone;
-    options.event = on_event;
-    context_status = attune_context_create(&options, &context);
-    if (context_status) snprintf(context_message, sizeof context_message, "%s", attune_last_message());
-}
-
 attune_context *adapter_context(void) {
-    static pthread_once_t once = PTHREAD_ONCE_INIT;
-    pthread_once(&once, create_context);
-    if (!context) adapter_broken("context", context_status, context_message);
+    attune_status status;
+    const char *message;
+    attune_context *const context = common_context(&status, &message);
+    if (!context) adapter_broken("context", status, message);
     return context;
 }
 
-const char *adapter_context_failure(void) { return context_message; }
+const char *adapter_context_failure(void) {
+    const char *message;
+    common_context(NULL, &message);
+    return message;
+}
 
 void *attune_torch_context(void) { return adapter_context(); }
 

@@ -3,10 +3,11 @@
 #define ATTUNE_TORCH_ADAPTER_H
 
 #include "attune.h"
+#include "common/counters.h"
 #include "torch_abi.h"
 
-/* The context of all calls, made once per process and never destroyed: kernels may run until the very end. It has no
- * threads of its own. NULL after a failure, which is reported by adapter_broken, and whose reason is a sentence. */
+/* The context of all calls: common_context. NULL after a failure, which is reported by adapter_broken, and whose reason
+ * is a sentence. */
 attune_context *adapter_context(void);
 const char *adapter_context_failure(void);
 
@@ -43,21 +44,6 @@ const char *adapter_override(const char *name, torch_kernel_fn *kernel);
 const char *ops_define(void);
 
 /* ---- What happened ---- */
-
-/* A counter of stats(), by name ("sdpa.ran", "sdpa.stock.dropout"); static storage. Counting is atomic. */
-typedef struct adapter_counter {
-    const char *name;
-    uint64_t count;
-    struct adapter_counter *next;
-    int is_listed;
-} adapter_counter;
-
-void adapter_count(adapter_counter *counter);
-#define ADAPTER_COUNT(text)                                                                                            \
-    do {                                                                                                               \
-        static adapter_counter counter_ = {.name = (text)};                                                            \
-        adapter_count(&counter_);                                                                                      \
-    } while (0)
 
 /* attune is broken for a call that it supports: the call runs as stock, and Python warns once per status. Counted as
  * "broken". `message` is attune's sentence. */

@@ -1,39 +1,24 @@
 #include "runner.h"
 
+#include "common/loop.h"
 #include "torch_abi.h"
 
-#include <stdatomic.h>
-
-typedef struct loop {
-    attune_range_fn *fn;
-    void *argument;
-    int64_t n, grain;
-    atomic_int_fast64_t next;
-} loop;
-
-/* The index of torch_parallel_for is the worker number. PyTorch runs each index once, so no two threads have the same
- * number at a time, even if it runs all indices on one thread: within a parallel region of the host's, or after
- * set_num_threads. Ranges are claimed one by one, because causal tasks differ in length. */
-static void work(int64_t begin, int64_t end, void *context) {
-    loop *const l = context;
-    for (int64_t worker = begin; worker < end; worker++)
-        for (;;) {
-            const int64_t first = atomic_fetch_add_explicit(&l->next, l->grain, memory_order_relaxed);
-            if (first >= l->n) break;
-            const int64_t last = first + l->grain < l->n ? first + l->grain : l->n;
-            l->fn(l->argument, first, last, (uint32_t)worker);
-        }
+/* The index of torch_parallel_for is the worker number, even if PyTorch runs all indices on one thread: within a
+ * parallel region of the host's, or after set_num_threads. */
+static void work(int64_t begin, int64_t end, void *loop) {
+    for (int64_t worker = begin; worker < end; worker++) common_loop_work(loop, (uint32_t)worker);
 }
 
 static void parallel_for(void *user, attune_range_fn *fn, void *argument, int64_t n) {
     const int64_t threads = (int64_t)(uintptr_t)user, workers = n < threads ? n : threads;
-    enum { RANGES_PER_WORKER = 8 };
-    loop l = {.fn = fn, .argument = argument, .n = n, .grain = n / (workers * RANGES_PER_WORKER) + 1};
+    common_loop l;
     /* After a failure of PyTorch's own the tasks are missing, which attune notices and reports. */
-    if (workers <= 1)
+    if (workers <= 1) {
         fn(argument, 0, n, 0);
-    else
+    } else {
+        common_loop_init(&l, fn, argument, n, workers);
         (void)torch.torch_parallel_for(0, workers, 1, work, &l);
+    }
 }
 
 attune_runner torch_runner(void) {

@@ -9,8 +9,9 @@
 enum { MAX_SITES = 4096 };
 
 struct site {
+    common_link link; /* first */
     uint64_t key[SITE_KEY_WORDS];
-    site *next;
+    size_t key_bytes;
     attune_arguments arguments;
     attune_plan *plan; /* NULL: attune does not support the problem, for the reason below */
     attune_problem problem;
@@ -18,7 +19,7 @@ struct site {
     char message[ATTUNE_MESSAGE_BYTES];
 };
 
-static _Atomic(site *) *bucket_of(site_table *table, const void *key) {
+static common_list *bucket_of(site_table *table, const void *key) {
     uint64_t word, sum = 0;
     for (size_t i = 0; i < table->key_bytes; i += sizeof word) {
         memcpy(&word, (const char *)key + i, sizeof word);
@@ -31,6 +32,7 @@ static site *make(const site_table *table, const void *key) {
     site *const s = adapter_context() ? calloc(1, sizeof *s) : NULL;
     if (!s) return NULL;
     memcpy(s->key, key, table->key_bytes);
+    s->key_bytes = table->key_bytes;
     const attune_problem initial = ATTUNE_PROBLEM_INIT;
     s->problem = initial;
     table->describe(key, &s->problem);
@@ -40,27 +42,25 @@ static site *make(const site_table *table, const void *key) {
     return s;
 }
 
-static site *look(site *s, const site_table *table, const void *key) {
-    while (s && memcmp(s->key, key, table->key_bytes)) s = s->next;
-    return s;
+/* All keys of a table have one size. */
+static bool is_of(const common_link *entry, const void *key) {
+    const site *const s = (const site *)entry;
+    return !memcmp(s->key, key, s->key_bytes);
 }
 
-/* There is no lock, which fork() could leave locked. Two threads may make one site at once; the later one is freed. */
+/* Two threads may make one site at once; the later one is freed. */
 site *site_find(site_table *table, const void *key) {
-    _Atomic(site *) *const bucket = bucket_of(table, key);
-    site *first = atomic_load_explicit(bucket, memory_order_acquire), *s = look(first, table, key);
+    common_list *const bucket = bucket_of(table, key);
+    site *s = (site *)common_find(bucket, is_of, key);
     if (s || atomic_load(&table->num_sites) >= MAX_SITES || !(s = make(table, key))) return s;
-    do {
-        site *const other = look(first, table, key);
-        if (other) {
-            attune_plan_destroy(adapter_context(), s->plan);
-            free(s);
-            return other;
-        }
-        s->next = first;
-    } while (!atomic_compare_exchange_weak_explicit(bucket, &first, s, memory_order_acq_rel, memory_order_acquire));
-    atomic_fetch_add(&table->num_sites, 1);
-    return s;
+    site *const kept = (site *)common_add(bucket, &s->link, is_of, key);
+    if (kept == s) {
+        atomic_fetch_add(&table->num_sites, 1);
+    } else {
+        attune_plan_destroy(adapter_context(), s->plan);
+        free(s);
+    }
+    return kept;
 }
 
 const attune_problem *site_problem(const site *s) { return &s->problem; }

@@ -3,8 +3,7 @@
 #define ATTUNE_TORCH_SITE_H
 
 #include "adapter.h"
-
-#include <stdatomic.h>
+#include "common/list.h"
 
 typedef struct site site;
 
@@ -15,7 +14,7 @@ enum { SITE_BUCKETS = 256, SITE_KEY_WORDS = 8 };
 typedef struct site_table {
     size_t key_bytes;                                           /* whole words */
     void (*describe)(const void *key, attune_problem *problem); /* sets what differs from ATTUNE_PROBLEM_INIT */
-    _Atomic(site *) buckets[SITE_BUCKETS];
+    common_list buckets[SITE_BUCKETS];
     atomic_uint num_sites;
 } site_table;
 

@@ -6,7 +6,7 @@
 #include <string.h>
 
 enum { MAX_PLANS = 1024 };
-static _Atomic(plan_entry *) plans;
+static common_list plans;
 static atomic_uint num_plans;
 
 static attune_context *context;
@@ -30,9 +30,15 @@ static void discard(plan_entry *entry) {
     free(entry);
 }
 
-static plan_entry *look(plan_entry *e, const char *text, size_t length) {
-    while (e && (e->length != length || memcmp(e->text, text, length))) e = e->next;
-    return e;
+typedef struct plan_key {
+    const char *text;
+    size_t length;
+} plan_key;
+
+static bool is_of(const common_link *entry, const void *wanted) {
+    const plan_entry *const e = (const plan_entry *)entry;
+    const plan_key *const key = wanted;
+    return e->length == key->length && !memcmp(e->text, key->text, key->length);
 }
 
 static plan_entry *make(const char *text, size_t length, attune_status *status) {
@@ -53,22 +59,19 @@ static plan_entry *make(const char *text, size_t length, attune_status *status) 
 
 /* Two threads may make one plan at once; the later one is destroyed. */
 plan_entry *plans_find(const char *text, size_t length, attune_status *status) {
-    plan_entry *first = atomic_load_explicit(&plans, memory_order_acquire), *found = look(first, text, length);
+    const plan_key key = {text, length};
+    plan_entry *const found = (plan_entry *)common_find(&plans, is_of, &key);
     *status = ATTUNE_OK;
     if (found) return found;
     plan_entry *const e = make(text, length, status);
     if (!e || atomic_load(&num_plans) >= MAX_PLANS) return e;
     e->is_kept = 1;
-    do {
-        found = look(first, text, length);
-        if (found) {
-            discard(e);
-            return found;
-        }
-        e->next = first;
-    } while (!atomic_compare_exchange_weak_explicit(&plans, &first, e, memory_order_acq_rel, memory_order_acquire));
-    atomic_fetch_add(&num_plans, 1);
-    return e;
+    plan_entry *const kept = (plan_entry *)common_add(&plans, &e->link, is_of, &key);
+    if (kept == e)
+        atomic_fetch_add(&num_plans, 1);
+    else
+        discard(e);
+    return kept;
 }
 
 void plans_release(plan_entry *entry) {

@@ -3,9 +3,10 @@
 #define ATTUNE_TVM_PLANS_H
 
 #include "attune.h"
+#include "common/list.h"
 
 typedef struct plan_entry {
-    struct plan_entry *next;
+    common_link link; /* first */
     attune_plan *plan;
     int is_kept; /* for good */
     size_t length;

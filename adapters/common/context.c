@@ -1,0 +1,39 @@
+#include "context.h"
+
+#include <pthread.h>
+#include <stdio.h>
+
+adapter_counter common_compiles = {.name = "compiles"}, common_disk_hits = {.name = "disk_hits"};
+
+static attune_context *context;
+static attune_status context_status;
+static char context_message[ATTUNE_MESSAGE_BYTES];
+
+static void on_event(void *user, const attune_event *event) {
+    (void)user;
+    if (event->kind == ATTUNE_EVENT_COMPILE_END && !event->status) adapter_count(&common_compiles);
+    if (event->kind == ATTUNE_EVENT_DISK_HIT) adapter_count(&common_disk_hits);
+}
+
+static void serially(void *user, attune_range_fn *fn, void *argument, int64_t n) {
+    (void)user;
+    fn(argument, 0, n, 0);
+}
+
+static void create_context(void) {
+    /* With a runner of its own the context starts no threads for a call without one either. */
+    const attune_runner alone = {.struct_size = sizeof alone, .parallel_for = serially, .max_workers = 1};
+    attune_context_options options = ATTUNE_CONTEXT_OPTIONS_INIT;
+    options.runner = &alone;
+    options.event = on_event;
+    context_status = attune_context_create(&options, &context);
+    if (context_status) snprintf(context_message, sizeof context_message, "%s", attune_last_message());
+}
+
+attune_context *common_context(attune_status *status, const char **message) {
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
+    pthread_once(&once, create_context);
+    if (status) *status = context_status;
+    if (message) *message = context_message;
+    return context;
+}

@@ -1,0 +1,28 @@
+/* Counters of what happened, by name. */
+#ifndef ATTUNE_COMMON_COUNTERS_H
+#define ATTUNE_COMMON_COUNTERS_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+/* In static storage; counted atomically. */
+typedef struct adapter_counter {
+    const char *name;
+    uint64_t count;
+    struct adapter_counter *next;
+    int is_listed;
+} adapter_counter;
+
+void adapter_count(adapter_counter *counter);
+#define ADAPTER_COUNT(text)                                                                                            \
+    do {                                                                                                               \
+        static adapter_counter counter_ = {.name = (text)};                                                            \
+        adapter_count(&counter_);                                                                                      \
+    } while (0)
+
+uint64_t adapter_counted(const adapter_counter *counter);
+
+/* All that were ever counted, as lines "name count". Returns the length without the NUL, as snprintf does. */
+size_t adapter_counters(char *text, size_t capacity);
+
+#endif
