@@ -688,6 +688,18 @@ wheel: ## a Python wheel with all that it needs, into build/dist/ (pip fetches s
 		LLVM_CONFIG='$(LLVM_CONFIG)' $(PYTHON) -m pip wheel -q --no-deps -w $(BUILD)/dist ./python
 	@CODEGEN='$(CODEGEN)' bash scripts/check_wheel.sh $(BUILD)/dist/*.whl
 
+RELEASE ?= $(BUILD)/release
+.PHONY: release deb html
+release: ## make and test a release of this commit in RELEASE (build/release): sources, packages, wheel, HTML, checksums
+	@DEPS='$(DEPS)' bash scripts/deps.sh build release abi
+	@bash scripts/release.sh '$(RELEASE)'
+deb: ## Debian packages, tried and looked at by lintian, in build/deb/
+	@DEPS='$(DEPS)' bash scripts/deps.sh build release
+	@bash scripts/deb.sh . $(BUILD)/deb
+html: ## all pages of the documentation as HTML, in build/html/
+	@DEPS='$(DEPS)' bash scripts/deps.sh release
+	@rm -rf $(BUILD)/html && DEPS=no BUILD='$(BUILD)' bash scripts/html.sh $(BUILD)/html
+
 uninstall: ## remove what install installed
 	rm -f $(addprefix $(IN_LIB)/attune/,libattune-codegen.so libattune-draw.so attune-codegen-worker \
 		attune-fetch) \
@@ -700,7 +712,7 @@ uninstall: ## remove what install installed
 		$(addprefix $(IN_DOC)/,docs $(LINKED_DIRS) examples) $(IN_DOC); do rmdir $$dir 2>/dev/null || :; done
 
 clean: ## remove all build directories
-	rm -rf $(BUILD) $(BUILD)-asan $(BUILD)-asan-jit $(BUILD)-ubsan $(BUILD)-tsan $(BUILD)-fuzz $(BUILD)-mutants
+	rm -rf $(BUILD) $(addprefix $(BUILD)-,asan asan-jit asan-ubsan ubsan tsan fuzz mutants)
 
 completions: all ## write completions/ anew, from the help of the command
 	@bash scripts/completions.sh $(BUILD)/attune completions
