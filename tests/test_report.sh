@@ -30,7 +30,8 @@ expect "a report on standard output" 2 '--report needs a file' "$ATTUNE" bench -
 # Another machine, whose file lacks the first problem and was made with two threads.
 other=tests/data/report.json
 problem=num_heads=12,seq_q=512,seq_kv=512,head_dim=64
-expect "each file has its line" 0 '^B  .*\(family 26, model 2, stepping 1\), zen5, avx512_bf16, 2 threads, attune 0.2.0$' \
+expect "each file has its line" 0 \
+    '^B  .*\(family 26, model 2, stepping 1\), zen5, avx512_bf16, 2 threads, attune 0.2.0$' \
     "$ATTUNE" bench compare "$report" "$other"
 grep -Eq '^problem +A +of roof +B +of roof' "$work/stdout"
 report $? "and two columns"
