@@ -538,7 +538,7 @@ test-engines: all ## tests of the Python package and of engines, in an environme
 test-engines-short: all # for continuous integration: what can be had, within a bounded time
 	$(ENGINES_SH) short
 # BENCH: options, as --only=sdpa; bench/engines/main.py --help.
-bench-engines: all $(BUILD)/examples/engine ## attune in PyTorch and transformers beside the same without attune; half an hour
+bench-engines: all $(BUILD)/examples/engine ## attune in engines beside the same without it; half an hour
 	$(ENGINES_SH) bench --build $(BUILD) $(BENCH)
 
 # -g1: lines of functions are enough for a report, and half as much to write and to link.

@@ -141,10 +141,10 @@ static int print_json(const bundle_options *o, const attune_context *context, co
         json_array_append_new(list, json_pack("{s:s, s:s?}", "name", kernels[i].name, "problem", problem));
         free(problem);
     }
-    return json_print_for(context, 0,
-                          json_pack("{s:s, s:s, s:o, s:I, s:I}", "name", o->name, "targets", o->targets, "kernels", list,
-                                    "library_bytes", (json_int_t)files->library_bytes, "header_bytes",
-                                    (json_int_t)files->header_bytes));
+    json_t *const body =
+        json_pack("{s:s, s:s, s:o, s:I, s:I}", "name", o->name, "targets", o->targets, "kernels", list, "library_bytes",
+                  (json_int_t)files->library_bytes, "header_bytes", (json_int_t)files->header_bytes);
+    return json_print_for(context, 0, body);
 }
 
 /* Kernels without a name are k0, k1 and so on, by their place in the manifest. */

@@ -1,4 +1,4 @@
-"""attune.flex_attention: functions written for PyTorch's, beside attention over masks and scores that are written out."""
+"""attune.flex_attention: functions written for PyTorch's, beside attention with written out masks and scores."""
 
 import functools
 
@@ -12,7 +12,8 @@ B, H, Q, KV, D = 2, 4, 37, 53, 16
 SLOPES = torch.linspace(0.1, 0.7, H)
 BIAS = torch.randn(B, H, Q, KV, generator=torch.Generator().manual_seed(3))
 LENS = torch.tensor([30, 53])  # int64
-DOC_Q, DOC_KV = torch.arange(Q).div(9, rounding_mode="floor").repeat(B, 1), torch.arange(KV).floor_divide(11).repeat(B, 1)
+DOC_Q = torch.arange(Q).div(9, rounding_mode="floor").repeat(B, 1)
+DOC_KV = torch.arange(KV).floor_divide(11).repeat(B, 1)
 
 
 def inputs(dtype=torch.float32, kv_heads=H):

@@ -14,12 +14,15 @@ static int compare_numbers(const void *a, const void *b) {
 
 /* The median of the entries' peaks: each of them is one over the same minutes. */
 static double median_peak(const bench_entry *entries, size_t count, attune_dtype dtype) {
-    double peaks[count];
+    double *const peaks = malloc((count + 1) * sizeof *peaks);
+    if (!peaks) return 0;
     size_t found = 0;
     for (size_t i = 0; i < count; i++)
         if (entries[i].peak_dtype == dtype) peaks[found++] = entries[i].peak_gflops;
     qsort(peaks, found, sizeof *peaks, compare_numbers);
-    return found ? peaks[found / 2] : 0;
+    const double median = found ? peaks[found / 2] : 0;
+    free(peaks);
+    return median;
 }
 
 static json_t *peaks_json(const bench_entry *entries, size_t count) {
