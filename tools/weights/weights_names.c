@@ -63,9 +63,9 @@ static const convention conventions[] = {
     {"timm", ATTUNE_OUT_IN, PACKED("qkv", "proj"), {NULL}, {NULL}},
     {"T5", ATTUNE_OUT_IN, SEPARATE("q", "k", "v", "o", ".weight", ".bias"), {NULL}, {NULL}},
     /* Its masks are buffers of the module. */
-    {"GPT-2", ATTUNE_IN_OUT, PACKED("c_attn", "c_proj"), {"bias", "masked_bias"}},
-    {"Keras", ATTUNE_IN_OUT, SEPARATE("query", "key", "value", "attention_output", "/kernel", "/bias"), {NULL}},
-    {"Flax", ATTUNE_IN_OUT, SEPARATE("query", "key", "value", "out", "/kernel", "/bias"), {NULL}},
+    {"GPT-2", ATTUNE_IN_OUT, PACKED("c_attn", "c_proj"), {"bias", "masked_bias"}, {NULL}},
+    {"Keras", ATTUNE_IN_OUT, SEPARATE("query", "key", "value", "attention_output", "/kernel", "/bias"), {NULL}, {NULL}},
+    {"Flax", ATTUNE_IN_OUT, SEPARATE("query", "key", "value", "out", "/kernel", "/bias"), {NULL}, {NULL}},
 };
 enum { NUM_CONVENTIONS = sizeof conventions / sizeof *conventions };
 
