@@ -253,7 +253,7 @@ static void a_neighbour_has_to_suit(void **state) {
         if (mha_schedule_check(&here, &list[i].schedule, context->target, NULL)) continue;
         change = mha_cost(&here, &machine, &list[i].schedule) / mha_cost(&here, &machine, &usual_here) /
                  (list[i].cost / mha_cost(&there, &machine, &usual_there));
-        if (change > 1.15) worse = &list[i].schedule;
+        if (change > 1.06) worse = &list[i].schedule;
     }
     assert_non_null(worse);
     plant(context, path, there_text, worse, 1.03 / change);

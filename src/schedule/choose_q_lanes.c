@@ -236,8 +236,9 @@ static void keep(best_two *best, const search *t) {
 }
 
 static void try_lanes(search *t, int32_t lanes, best_two *best) {
-    enum { MOST_VECTORS = 4 };
-    const int64_t most = min_of(MOST_VECTORS, max_of(ceil_div(t->rows, lanes), 1));
+    enum { MOST_VECTORS = 4, MOST_NARROW = 7 };
+    const bool is_narrow = lanes * t->c->lane_bytes < t->c->machine.target->vector_bytes;
+    const int64_t most = min_of(is_narrow ? MOST_NARROW : MOST_VECTORS, max_of(ceil_div(t->rows, lanes), 1));
     for (int32_t vectors = 1; vectors <= most; vectors++)
         for (int by = ATTUNE_VALUE_BY_COLUMNS; by <= ATTUNE_VALUE_BY_ROWS; by++) {
             if (!begin(t, lanes, vectors, (attune_value_by)by)) continue;
