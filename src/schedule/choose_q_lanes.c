@@ -152,9 +152,10 @@ static bool has_equal_stripes(const attune_problem *p, const attune_schedule *s)
  * than the cost says, so it stays what it was. */
 static void take_short_task(search *t) {
     enum { ONE_TILE = 1024, FEW = 4 };
-    const int32_t vectors = t->at.score_row_vectors, few = FEW / vectors * vectors;
+    const int64_t vectors = t->at.score_row_vectors, fit = t->most_task_rows / (t->at.lanes * vectors);
     const bool is_one = t->keys <= ONE_TILE && !mha_has_first_key(t->p);
-    t->at.task_row_vectors = is_one || few < vectors ? vectors : few;
+    const int64_t stripes = is_one ? 1 : max_of(min_of(FEW / vectors, fit), 1);
+    t->at.task_row_vectors = (int32_t)(stripes * vectors);
 }
 
 /* Stripes of a task: all of them, a half, a third …, as far as a task may be so long. */
@@ -227,8 +228,11 @@ typedef struct best_two {
     double cost[2];
 } best_two;
 
+/* More vectors in a stripe take longer to compile. Vectors of 64 bytes must promise more than the cost is exact to. */
 static void keep(best_two *best, const search *t) {
-    const int at = t->cost < best->cost[0] ? 0 : 1;
+    const bool is_wider = t->c->machine.target->vector_bytes >= 64 && best->cost[0] < NO_COST &&
+                          t->at.score_row_vectors > best->s[0].score_row_vectors;
+    const int at = t->cost < best->cost[0] * (is_wider ? 0.94 : 1) ? 0 : 1;
     if (t->cost >= best->cost[1]) return;
     if (!at) best->s[1] = best->s[0], best->cost[1] = best->cost[0];
     best->s[at] = t->at;
