@@ -228,11 +228,20 @@ typedef struct best_two {
     double cost[2];
 } best_two;
 
-/* More vectors in a stripe take longer to compile. Vectors of 64 bytes must promise more than the cost is exact to. */
+/* What more vectors in a stripe must promise. Where a multiply-add of 64 bytes takes the core a cycle they save loads
+ * that are free, and under masks and biases the cost expects too much of them. Pairs load more, and few rows are one
+ * stripe. */
+static double wider_share(const search *t) {
+    enum { FEW_ROWS = 64 };
+    const mha_machine *machine = &t->c->machine;
+    const int64_t bytes = machine->target->vector_bytes;
+    const bool is_slow = bytes >= 64 && machine->description->fma <= at_description_slots(machine->description, bytes);
+    return is_slow && !t->c->by_pairs && t->rows > FEW_ROWS ? 0.85 : 1;
+}
+
 static void keep(best_two *best, const search *t) {
-    const bool is_wider = t->c->machine.target->vector_bytes >= 64 && best->cost[0] < NO_COST &&
-                          t->at.score_row_vectors > best->s[0].score_row_vectors;
-    const int at = t->cost < best->cost[0] * (is_wider ? 0.94 : 1) ? 0 : 1;
+    const bool is_wider = best->cost[0] < NO_COST && t->at.score_row_vectors > best->s[0].score_row_vectors;
+    const int at = t->cost < best->cost[0] * (is_wider ? wider_share(t) : 1) ? 0 : 1;
     if (t->cost >= best->cost[1]) return;
     if (!at) best->s[1] = best->s[0], best->cost[1] = best->cost[0];
     best->s[at] = t->at;
