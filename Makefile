@@ -130,7 +130,7 @@ GENERATOR_ID = $(BUILD)/gen/generator_id.h
 INSTALL_DIRS = $(BUILD)/gen/install_dirs.h
 
 .DELETE_ON_ERROR:
-.PHONY: all lib codegen draw adapters tool fetch tests test-tools deps run minilm test bench bench-full bench-growth \
+.PHONY: all lib codegen draw adapters tool fetch engine tests test-tools deps run minilm test bench bench-full bench-growth \
 	bench-setup bench-drivers bench-table bench-alone bench-latency ranking ranking-table cliffs roofline shapes-table \
 	install uninstall find-cairo completions help FORCE
 
@@ -537,6 +537,7 @@ test-engines: all ## tests of the Python package and of engines, in an environme
 	$(ENGINES_SH) test $(addprefix tests/python/,$(TESTS_ONLY))
 test-engines-short: all # for continuous integration: what can be had, within a bounded time
 	$(ENGINES_SH) short
+engine: $(BUILD)/examples/engine ## build the engine in C (examples/engine/README.md)
 # BENCH: options, as --only=sdpa; bench/engines/main.py --help.
 bench-engines: all $(BUILD)/examples/engine ## attune in engines beside the same without it; half an hour
 	$(ENGINES_SH) bench --build $(BUILD) $(BENCH)

@@ -58,13 +58,13 @@ report $? "the man page names every option and every variable"
 rows=$(sed -nE 's/^\|.*\| `([a-z_]+=[^`]*)` \|$/\1/p' README.md)
 [ "$(wc -l <<<"$rows")" -ge 18 ]
 report $? "README has a table of features"
-for row in $rows; do
+while IFS= read -r row; do
     given=$row
     for default in num_heads=8 seq_q=8 head_dim=64; do
         [[ ,$row == *,"${default%%=*}"=* ]] || given+=,$default
     done
     expect "README: $row" 0 '^problem +[a-z]' "$attune" compile "$given"
-done
+done <<<"$rows"
 # The fields of problems, as the library lists them.
 : >"$work/stderr"
 for field in $(sed -nE 's/^    [A-Z_]+\("?([a-z_]+)"?[,)].*/\1/p' src/problem/problem_fields.c); do

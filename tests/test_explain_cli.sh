@@ -8,7 +8,7 @@ trap 'rm -rf "$work"' EXIT
 attune=$ATTUNE
 small=num_heads=2,seq_q=50,head_dim=16
 
-for pattern in '^problem +num_heads=2,seq_q=50' '^why +attune.s rules' '^tiles ' '^model +[0-9.e+]+ cycles' \
+for pattern in '^problem +num_heads=2,seq_q=50' '^why +attune.s choice' '^tiles ' '^model +[0-9.e+]+ cycles' \
     '^roofline' \
     '^machine .* 1 thread$' '^work +[0-9.]+ kFLOP, [0-9.]+ kB' \
     '^predicted +[0-9.]+ [µm]*s' '^measured +[0-9.]+ [µm]*s: [0-9.]+ % of the peak' \
@@ -120,7 +120,8 @@ expect "what is explained is the kernel that programs get" 0 '^measured' \
 report $? "and nothing else is left in the cache"
 expect "two threads" 0 '^measured' "$attune" explain --threads=2 $small
 expect "many threads" 0 '^ +phase 1: 24 tasks, at most 1 for a thread, idle 62\.5 %$' \
-    env ATTUNE_MACHINE=generic "$attune" explain --threads=64 --dry-run --isa=avx2 --schedule=task_row_vectors=32 \
+    env ATTUNE_MACHINE=generic "$attune" explain --threads=64 --dry-run --isa=avx2 \
+    --schedule=score_row_vectors=2,value_row_vectors=2,task_row_vectors=32 \
     num_heads=12,seq_q=512,head_dim=64
 expect "tasks of several phases, each with its time" 0 '^ +phase 2: .* on one thread$' "$attune" explain --threads=64 \
     embed_dim=32,num_heads=2,seq_q=64
