@@ -43,7 +43,7 @@ static void NAME(code_query)(const reading *r, REAL *row) {
     const long double scale = divided(&as_query, range, largest);
     const bool usable = scale > 0 && isfinite(scale);
     for (int64_t c = 0; c < r->dim; c++)
-        row[c] = (REAL)((usable ? rint(divided(&as_query, row[c], scale)) : 0) * scale);
+        row[c] = (REAL)((usable ? rint(fmax(-largest, fmin(largest, divided(&as_query, row[c], scale)))) : 0) * scale);
 }
 
 /* Divides a row by the root of its mean square, and multiplies it by the weights. A mean beyond the arithmetic's range

@@ -117,6 +117,19 @@ static void declarations(void **state) {
     assert_refused("tensor=\"t:f32[h], t:i32[h]\",mask_mod=\"t[h] > 0\"", "tensor 't' is declared twice");
 }
 
+/* A clamp within a clamp is parsed once, and not once for each of those around it: that would take hours here. */
+static void nested_clamps(void **state) {
+    (void)state;
+    char text[2 * ATTUNE_FUNCTION_BYTES] = "tensor=\"t:i32[2]\",mask_mod=\"";
+    for (int i = 0; i < 40; i++) strcat(text, "t[clamp(");
+    strcat(text, "q");
+    for (int i = 0; i < 40; i++) strcat(text, i % 2 ? ")]" : ", 0, 1)]");
+    attune_problem p = ATTUNE_PROBLEM_INIT;
+    p.num_heads = 1, p.seq_q = p.seq_kv = 4, p.head_dim = 8;
+    assert_int_equal(attune_problem_parse(strcat(text, " > 0\""), &p), ATTUNE_OK);
+    assert_int_equal(attune_problem_check(&p), ATTUNE_OK);
+}
+
 /* As many brackets as text holds, and a chain of operators: no recursion runs away. */
 static void depth(void **state) {
     (void)state;
@@ -139,6 +152,7 @@ int main(void) {
         cmocka_unit_test(wrong_types),
         cmocka_unit_test(indices),
         cmocka_unit_test(declarations),
+        cmocka_unit_test(nested_clamps),
         cmocka_unit_test(depth),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

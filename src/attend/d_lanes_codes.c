@@ -56,6 +56,8 @@ static void clear_tail(const d_lanes *d, const ir_expr *r) {
     }
 }
 
+static double largest_of(const d_lanes *d) { return d->planes == 2 ? 127 << PLANE_BITS : 127; }
+
 static void encode(const d_lanes *d, const mha_row *query, const ir_expr *r, const ir_expr *scale) {
     ir_builder *b = d->b;
     const mha_context *c = d->c;
@@ -63,8 +65,10 @@ static void encode(const d_lanes *d, const mha_row *query, const ir_expr *r, con
     clear_tail(d, r);
     MHA_COLUMNS(c, at, c->p->head_dim, c->lanes) {
         const ir_expr *x = mha_load(c, mha_row_access(c, query, at.at, at.lanes));
-        const ir_expr *code = ir_cast(b, IR_I32, ir_rint(b, mha_over_scale(c, x, scale, usable)));
-        store_codes(d, r, &at, ir_let(b, "code", code));
+        /* A scale that is denormal may be so wrong that the quotient exceeds the largest code. */
+        const ir_expr *most = mha_number(c, largest_of(d), at.lanes), *least = mha_number(c, -largest_of(d), at.lanes);
+        const ir_expr *part = ir_min(b, most, ir_max(b, least, mha_over_scale(c, x, scale, usable)));
+        store_codes(d, r, &at, ir_let(b, "code", ir_cast(b, IR_I32, ir_rint(b, part))));
     }
 }
 
@@ -90,9 +94,8 @@ void dl_encode_query(d_lanes *d, const ir_expr *r, const ir_expr *const *index) 
     ir_builder *b = d->b;
     const mha_context *c = d->c;
     const mha_row query = {c->q, {index[0], index[1], index[2]}, NULL};
-    const double largest = d->planes == 2 ? 127 << PLANE_BITS : 127;
     const ir_expr *range = mha_row_range(c, &query, c->p->head_dim), *sign = mha_query_sign(c);
-    const ir_expr *scale = ir_let(b, "q_scale", ir_div(b, range, mha_number(c, largest, 1)));
+    const ir_expr *scale = ir_let(b, "q_scale", ir_div(b, range, mha_number(c, largest_of(d), 1)));
     encode(d, &query, r, scale);
     store_start(d, r);
     ir_store(b, ir_at(b, d->q_scales, 1, 1, r), sign ? ir_mul(b, scale, sign) : scale);

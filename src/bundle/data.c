@@ -116,7 +116,7 @@ static void put_kernel(data *d, size_t number, uint64_t at) {
                                      .num_codes = (uint32_t)d->plan->num_aims};
     const uint64_t signature = put_signature(d, &part->signature), codes = put_codes(d, number);
     const uint64_t state = at_object_append(&d->object, d->states, NULL, sizeof(at_bundle_state), 8);
-    char problem[2048];
+    char problem[MHA_PROBLEM_TEXT];
     attune_problem_print(&part->signature.problem, problem, sizeof problem);
     at_string *constants = &d->object.sections[d->constants].data;
     if (!constants->failed) memcpy(constants->data + at, &kernel, sizeof kernel);

@@ -128,7 +128,7 @@ static void put_functions(const at_bundle_plan *plan, const at_bundle_part *part
 }
 
 static void put_kernel(const at_bundle_plan *plan, const at_bundle_part *part, at_string *out) {
-    char problem[2048];
+    char problem[MHA_PROBLEM_TEXT];
     attune_problem_print(&part->signature.problem, problem, sizeof problem);
     at_string_printf(out, "\n/* ---- %s ----\n * ", part->name);
     put_comment(out, problem);

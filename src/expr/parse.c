@@ -86,18 +86,32 @@ static int parse_call(ex_parser *p, const ex_token *name) {
     return is_clamp ? make_clamp(p, name->column, operands) : ex_make(p, name->column, (ex_op)op, operands, count);
 }
 
+static const char *after_blanks(const char *at) { return at + strspn(at, " \t\r\n"); }
+
+/* Whether the token is a clamp of one operand that is a whole index, and not clamp(x, least, most) or a part of a sum.
+ * Parsing tells, too, but would have to be done again for each of the clamps within. */
+static bool is_index_clamp(const ex_parser *p) {
+    if (!ex_token_is(&p->token, "clamp")) return false;
+    const char *at = after_blanks(p->token.text + p->token.length);
+    if (*at != '(') return false;
+    for (int depth = 0; *at; at++) {
+        if (*at == '(' || *at == '[') depth++;
+        if (*at == ',' && depth == 1) return false;
+        if ((*at == ')' || *at == ']') && --depth == 0) break;
+    }
+    if (!*at) return false;
+    at = after_blanks(at + 1);
+    return *at == ',' || *at == ']';
+}
+
 /* An index: an integer, or clamp(…) of one, which is moved to the nearest that the tensor has. */
 static int parse_index(ex_parser *p, bool *clamped) {
-    const ex_parser before = *p;
-    *clamped = false;
-    if (ex_token_is(&p->token, "clamp")) {
-        ex_next(p);
-        int node = take(p, "(") ? parse_level(p, CONDITION) : -1;
-        *clamped = node >= 0 && take(p, ")") && (ex_token_is(&p->token, ",") || ex_token_is(&p->token, "]"));
-        if (*clamped || p->status) return node;
-        p->token = before.token; /* clamp(x, least, most), perhaps as a part of a sum */
-    }
-    return parse_level(p, CONDITION);
+    *clamped = is_index_clamp(p);
+    if (!*clamped) return parse_level(p, CONDITION);
+    ex_next(p);
+    if (!expect(p, "(", "'('")) return -1;
+    const int node = parse_level(p, CONDITION);
+    return node >= 0 && expect(p, ")", "')'") ? node : -1;
 }
 
 static int parse_load(ex_parser *p, const ex_token *name) {

@@ -138,16 +138,18 @@ attune_status ex_parse_tensors(const char *text, size_t length, attune_user_tens
 }
 
 static size_t print_one(const attune_user_tensor *t, char *text, size_t capacity) {
-    char dims[128];
+    char dims[128] = "";
     size_t n = 0;
     for (int d = 0; d < t->rank && d < EX_MAX_RANK; d++) {
         const char *const before = d ? ", " : "";
-        if (t->dims[d] < 0)
+        if (t->dims[d] <= ATTUNE_DIM_BATCH && t->dims[d] >= ATTUNE_DIM_SEQ_KV)
             n += (size_t)snprintf(dims + n, sizeof dims - n, "%s%s", before, ex_var_name(ex_dim_var(t->dims[d])));
         else
             n += (size_t)snprintf(dims + n, sizeof dims - n, "%s%lld", before, (long long)t->dims[d]);
     }
-    return (size_t)snprintf(text, capacity, "%s:%s[%s]", t->name, ex_dtype_name(t->dtype), dims);
+    /* Problems are printed before they are checked, too. */
+    const char *const dtype = ex_dtype_name(t->dtype);
+    return (size_t)snprintf(text, capacity, "%.*s:%s[%s]", (int)sizeof t->name - 1, t->name, dtype ? dtype : "?", dims);
 }
 
 size_t ex_print_tensors(const attune_user_tensor tensors[ATTUNE_MAX_USER_TENSORS], char *text, size_t capacity) {

@@ -29,7 +29,7 @@ void pl_submit(attune_plan *plan) {
 }
 
 void pl_tell_swap(const attune_plan *plan, const attune_kernel *kernel, const attune_problem *problem) {
-    char name[AT_NAME_CHARS + 1], text[2048];
+    char name[AT_NAME_CHARS + 1], text[MHA_PROBLEM_TEXT];
     const at_log *const log = &plan->context->log;
     if (!log->event) return;
     at_key_name(&kernel->node.key, name);

@@ -25,6 +25,11 @@ double mha_problem_flops(const attune_problem *canonical);
  * no batch and, at equal group size, no num_heads. The key of a block has num_heads and, if its rows are few, their
  * number (mha_few_rows). Returns its length; the buffer must hold MHA_KEY_BYTES. */
 enum { MHA_KEY_BYTES = 3328 };
+
+/* The room that any problem's text has enough of: its fields, and functions and tensors of the user. */
+enum { MHA_PROBLEM_TEXT = 4096 };
+_Static_assert(MHA_PROBLEM_TEXT >= 2 * ATTUNE_FUNCTION_BYTES + 2048, "functions, tensors and all other fields");
+
 size_t mha_key(const attune_problem *canonical, uint8_t key[MHA_KEY_BYTES]);
 
 /* ---- Kinds of problems ---- */

@@ -53,7 +53,7 @@ static void write_dims(mha_writer *w, const attune_problem *p, const mha_field *
 }
 
 static void write_tensors(mha_writer *w, const attune_problem *p) {
-    char text[2048];
+    char text[MHA_PROBLEM_TEXT];
     ex_print_tensors(p->tensors, text, sizeof text);
     mha_write(w, "\"%s\"", text);
 }

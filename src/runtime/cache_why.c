@@ -255,7 +255,7 @@ static int tell(void *user, const attune_cache_entry *entry) {
 
 static attune_status search(attune_context *context, const attune_schedule *schedule, why_search *s, at_error *err) {
     const at_operation o = s->operation;
-    char problem[2048], schedule_text[VALUE_CHARS] = "";
+    char problem[MHA_PROBLEM_TEXT], schedule_text[VALUE_CHARS] = "";
     o.op->print(o, problem, sizeof problem);
     if (schedule) o.op->schedule_print(o, schedule, schedule_text, sizeof schedule_text);
     s->problem = problem;

@@ -52,7 +52,7 @@ static void name_of(const make_request *request, char *name, size_t capacity) {
 
 /* Tells the host an event of the request's kernel. */
 static void tell(const make_request *request, const at_key *key, attune_event event) {
-    char name[AT_NAME_CHARS + 1], problem[2048];
+    char name[AT_NAME_CHARS + 1], problem[MHA_PROBLEM_TEXT];
     const at_log *log = &request->context->log;
     if (!log->event) return;
     at_key_name(key, name);
@@ -71,7 +71,7 @@ static void tell_disk_hit(const make_request *request, const at_key *key, const 
 
 /* A line for each compile. All other lines are warnings. */
 static void log_compile(const make_request *request, const at_key *key, double ms) {
-    char name[AT_NAME_CHARS + 1], problem[2048];
+    char name[AT_NAME_CHARS + 1], problem[MHA_PROBLEM_TEXT];
     const attune_context *context = request->context;
     if (!context->log.fn) return;
     at_key_name(key, name);
@@ -107,7 +107,7 @@ static attune_status keep_ir(const make_request *request, at_arena *arena, ir_ke
 /* Whether an entry of an operator of the user has the problem of its key. Attention's text also has what its key leaves
  * out, and a written kernel is its IR. */
 static bool has_problem(const make_request *request, const at_entry *entry) {
-    char problem[2048];
+    char problem[MHA_PROBLEM_TEXT];
     if (!at_own_of(request->operation.op)) return true;
     return print(request, problem, sizeof problem) < sizeof problem && !strcmp(problem, entry->problem);
 }
@@ -234,7 +234,7 @@ typedef void save_fn(at_disk_cache *cache, const at_key *key, const at_entry *en
 static void save(attune_context *context, const at_key *key, at_operation operation, const at_built *built,
                  const void *image, size_t image_bytes, save_fn *to_disk) {
     const at_operator *const op = operation.op;
-    char problem[2048], schedule[AT_SCHEDULE_TEXT];
+    char problem[MHA_PROBLEM_TEXT], schedule[AT_SCHEDULE_TEXT];
     at_string ir;
     if (op->print(operation, problem, sizeof problem) >= sizeof problem) return;
     if (op->schedule_print(operation, &built->schedule, schedule, sizeof schedule) >= sizeof schedule) return;
@@ -291,7 +291,7 @@ static attune_status make_interpreted(const make_request *request, at_arena *are
 
 /* The code generator fails on one problem, so a report must name it. */
 static void fail_to_compile(const make_request *request, attune_status status, const at_error *why, at_error *err) {
-    char problem[2048] = "";
+    char problem[MHA_PROBLEM_TEXT] = "";
     if (status == ATTUNE_CODEGEN_FAILED) print(request, problem, sizeof problem);
     at_fail(err, status, "%s%s%s", why->message, problem[0] ? "; the problem is " : "", problem);
 }

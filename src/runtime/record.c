@@ -50,7 +50,7 @@ static bool ends_with_line(const at_io *io, const char *path) {
 }
 
 void at_record_miss(at_record *r, const at_key *key, at_operation operation, const attune_schedule *schedule) {
-    char text[4096], *const line = text + 1;
+    char text[MHA_PROBLEM_TEXT + AT_SCHEDULE_TEXT + 8], *const line = text + 1;
     if (!r->path[0] || atomic_exchange(&r->recorded[key->high % AT_RECORD_SLOTS], key->low) == key->low) return;
     const size_t comment = operation.op == &at_attention ? 0 : 2;
     memcpy(line, "# ", comment);

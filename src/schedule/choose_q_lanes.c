@@ -242,8 +242,8 @@ static double wider_share(const search *t) {
 static void keep(best_two *best, const search *t) {
     const bool is_wider = best->cost[0] < NO_COST && t->at.score_row_vectors > best->s[0].score_row_vectors;
     const int at = t->cost < best->cost[0] * (is_wider ? wider_share(t) : 1) ? 0 : 1;
-    if (t->cost >= best->cost[1]) return;
-    if (!at) best->s[1] = best->s[0], best->cost[1] = best->cost[0];
+    if (at && t->cost >= best->cost[1]) return;
+    if (!at && best->cost[0] < best->cost[1]) best->s[1] = best->s[0], best->cost[1] = best->cost[0];
     best->s[at] = t->at;
     best->cost[at] = t->cost;
 }

@@ -14,7 +14,7 @@
 
 /* ---- Places ---- */
 
-enum { TEXT = 2048 };
+enum { TEXT = MHA_PROBLEM_TEXT };
 
 /* The words of a key in which problems of one kind may differ. */
 static bool is_length(const mha_key_word *word) {
@@ -50,7 +50,7 @@ static void place_attention(const attune_problem *p, char *text, size_t capacity
     plain.batch = 1;
     const size_t strides = offsetof(attune_problem, num_parts) + sizeof plain.num_parts;
     memset((char *)&plain + strides, 0, offsetof(attune_problem, embed_dim) - strides);
-    memset(plain.x_strides, 0, sizeof plain - offsetof(attune_problem, x_strides));
+    memset(plain.x_strides, 0, offsetof(attune_problem, has_softmax_scale) - offsetof(attune_problem, x_strides));
     mha_problem_print(&plain, text, capacity);
     hash_into(place->key, XXH3_128bits(key, bytes));
     hash_into(place->kind, kind_of(p));

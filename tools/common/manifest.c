@@ -51,6 +51,16 @@ static char *take_name(char **text) {
     return tool_trimmed(name);
 }
 
+/* The bar between problem and schedule; NULL: there is none. Those of functions stand in quotation marks. */
+static char *find_bar(char *text) {
+    bool quoted = false;
+    for (char *at = text; *at; at++) {
+        if (*at == '"') quoted = !quoted;
+        if (*at == '|' && !quoted) return at;
+    }
+    return NULL;
+}
+
 bool manifest_add(manifest *list, const char *given, const char *file, int line) {
     manifest_entry entry = {.problem = ATTUNE_PROBLEM_INIT, .line = line};
     attune_schedule fields = ATTUNE_SCHEDULE_INIT; /* only whether they can be read: the rest needs a context */
@@ -59,7 +69,7 @@ bool manifest_add(manifest *list, const char *given, const char *file, int line)
         tool_error("out of memory");
         return false;
     }
-    char *bar = strchr(text, '|');
+    char *bar = find_bar(text);
     if (bar) *bar++ = '\0';
     char *rest = text;
     const char *const name = take_name(&rest);

@@ -96,6 +96,7 @@ static bool has_colons(const char *key) {
 
 static bool add_item(grid_axis *axis, const char *item, char message[GRID_MESSAGE]) {
     if (!*item) return fail(message, "%s has an empty value", axis->key);
+    if (*item == '"') return add_value(axis, item, message); /* a function, or tensors */
     if (strchr(item, '|'))
         return fail(message, "'%.60s' names a schedule, but a sweep takes those attune chooses", item);
     return strchr(item, ':') && !has_colons(axis->key) ? add_range(axis, item, message)
