@@ -146,14 +146,10 @@ static void depth(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(text_is_canonical),
-        cmocka_unit_test(what_does_nothing_is_dropped),
-        cmocka_unit_test(malformed_text),
-        cmocka_unit_test(wrong_types),
-        cmocka_unit_test(indices),
-        cmocka_unit_test(declarations),
-        cmocka_unit_test(nested_clamps),
-        cmocka_unit_test(depth),
+        cmocka_unit_test(text_is_canonical), cmocka_unit_test(what_does_nothing_is_dropped),
+        cmocka_unit_test(malformed_text),    cmocka_unit_test(wrong_types),
+        cmocka_unit_test(indices),           cmocka_unit_test(declarations),
+        cmocka_unit_test(nested_clamps),     cmocka_unit_test(depth),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
