@@ -1408,9 +1408,9 @@ ATTUNE_API attune_status attune_cache_import(attune_context *context, const char
  *
  * Pack writes all valid entries of the cache directory and the base into a new file, whole or not at all, without a
  * signature; if `keys` is not NULL only those with one of these num_keys names (32 hex digits, as in
- * attune_kernel_info), for every tuning class. Seal puts the signature that minisign has made of the signed part into a
- * pack, if one of the context's keys made it. Add copies the entries of a signed pack that can be found here into the
- * cache directory, as attune_cache_import does. `copied` may be NULL.
+ * attune_kernel_info), for every tuning class. A name without an entry fails the whole. Seal puts the signature that
+ * minisign has made of the signed part into a pack, if one of the context's keys made it. Add copies the entries of a
+ * signed pack that can be found here into the cache directory, as attune_cache_import does. `copied` may be NULL.
  *
  * ATTUNE_BAD_FILE: the file is no pack, is not signed, or is signed by none of the keys; the message says which. */
 ATTUNE_API attune_status attune_cache_pack(attune_context *context, const char *path, const char *const *keys,

@@ -217,6 +217,29 @@ static void chosen_entries_are_packed_alone(void **state) {
     attune_context_destroy(context);
 }
 
+/* A fleet that relies on a pack must not find out on its own that a kernel is not in it. */
+static void a_missing_kernel_fails_the_whole(void **state) {
+    attune_cache_copied copied = {.struct_size = sizeof copied};
+    attune_kernel *kernel;
+    attune_kernel_info info = {.struct_size = sizeof info};
+    const attune_problem problem = problem_parsed("num_heads=2,seq_q=2,head_dim=8");
+    const char *const absent = "0123456789abcdef0123456789abcdef";
+    struct stat status;
+    (void)state;
+    attune_context *context = open_context(cache, "", false);
+    assert_int_equal(attune_compile(context, &problem, NULL, &kernel), ATTUNE_OK);
+    assert_int_equal(attune_kernel_get_info(kernel, &info), ATTUNE_OK);
+    const char *const names[] = {info.key, absent};
+    unlink(pack);
+    assert_int_equal(attune_cache_pack(context, pack, names, 2, &copied), ATTUNE_INVALID_ARGUMENT);
+    assert_string_equal(attune_last_message(), "kernel 0123456789abcdef0123456789abcdef is in neither the cache "
+                                               "directory nor the base: there is no pack");
+    assert_int_equal(copied.added, 0);
+    assert_int_equal(stat(pack, &status), -1);
+    attune_kernel_release(kernel);
+    attune_context_destroy(context);
+}
+
 static int count_visited(void *user, const attune_cache_entry *entry) {
     assert_string_equal(entry->pack, pack);
     assert_int_equal(entry->status, ATTUNE_OK);
@@ -411,6 +434,7 @@ int main(void) {
         TEST(events_name_it),
         TEST(the_directory_comes_first),
         TEST(chosen_entries_are_packed_alone),
+        TEST(a_missing_kernel_fails_the_whole),
         TEST(entries_are_listed_and_taken_in),
         TEST(keys_rotate),
         TEST(a_forged_number_does_not_help),

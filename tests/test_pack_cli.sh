@@ -58,6 +58,15 @@ expect "the command says where a kernel is" 0 "^in $pack/[0-9a-f]{32}-" \
 expect "what is not in it is missed" 1 'the code generator could not be loaded' \
     without '' env ATTUNE_CACHE_PACK="$pack" "$attune" compile $a,is_causal=1
 
+# A new pack has all kernels of its manifest, wherever programs may find them.
+printf '%s\n%s\n%s,is_causal=1\n' $a $b $a >"$work/three-lines"
+expect "kernels of a pack that is in use are packed again" 0 '^[^ ]+more\.pack: 3 entries \(' \
+    env ATTUNE_CACHE_DIR="$work/fresh" ATTUNE_CACHE_PACK="$pack" \
+    "$attune" cache pack -o "$work/more.pack" "$work/three-lines"
+ATTUNE_CACHE_DIR=$work/small expect "a full disk makes no pack" 1 'not all that was compiled .*: there is no pack$' \
+    bash -c 'ulimit -f 1; trap "" XFSZ; "$@" 2>&1 | cat; exit "${PIPESTATUS[0]}"' - \
+    "$attune" cache pack -o "$work/full.pack" "$work/three-lines"
+
 # Taking it in.
 expect "a file is added" 0 ': 2 new entries .* 0 known, 0 damaged' without "$work/one" "$attune" cache add "$pack"
 expect "and its kernels stay without it" 0 'disk cache' without "$work/one" "$attune" compile $a

@@ -184,10 +184,11 @@ int cmd_cache(int argc, char **argv) {
     cache_options o = {.max_bytes = UINT64_MAX};
     argp_parse(&argp, argc, argv, 0, NULL, &o);
     if (!o.sample) o.sample = DEFAULT_SAMPLE;
-    o.common.cache_pack = o.pack;
+    const cache_action *const action = find_action(o.action);
+    /* A kernel that comes from a pack is in no directory, and would be missing in the new pack. */
+    o.common.cache_pack = action->run == cache_pack ? "" : o.pack;
     attune_context *const context = tool_open_context(&o.common, 1, o.pack ? "" : NULL);
     if (!context) return TOOL_FAILED;
-    const cache_action *const action = find_action(o.action);
     attune_machine_info machine = {.struct_size = sizeof machine};
     int code = TOOL_FAILED;
     if (attune_get_machine_info(context, &machine) != ATTUNE_OK)

@@ -93,6 +93,19 @@ static void put_in_order(packer *p) {
     p->count = kept;
 }
 
+static int by_key(const void *key, const void *item) {
+    return strncmp(key, ((const pack_item *)item)->record.name, AT_NAME_CHARS);
+}
+
+/* The items are in order. */
+static attune_status check_keys(const packer *p, at_error *err) {
+    for (size_t i = 0; p->keys && i < p->num_keys; i++)
+        if (!p->count || !bsearch(p->keys[i], p->items, p->count, sizeof *p->items, by_key))
+            return at_fail(err, ATTUNE_INVALID_ARGUMENT,
+                           "kernel %.32s is in neither the cache directory nor the base: there is no pack", p->keys[i]);
+    return ATTUNE_OK;
+}
+
 static attune_status collect_all(packer *p, at_error *err) {
     for (p->place = AT_IN_DIR; p->place <= AT_IN_BASE; p->place++) {
         const int dir = at_disk_cache_dir(p->cache, p->place == AT_IN_BASE);
@@ -102,6 +115,7 @@ static attune_status collect_all(packer *p, at_error *err) {
         if (p->is_out_of_memory) return at_fail_memory(err, p->capacity * 2 * sizeof *p->items);
     }
     put_in_order(p);
+    if (check_keys(p, err)) return err->status;
     if (!p->count) return at_fail(err, ATTUNE_INVALID_ARGUMENT, "there are no entries to pack");
     if (p->count > AT_PACK_MAX_ENTRIES)
         return at_fail(err, ATTUNE_UNSUPPORTED, "a pack holds at most %d entries, not %zu", AT_PACK_MAX_ENTRIES,

@@ -59,10 +59,11 @@ static bool warm_manifest(attune_context *context, const char *path, key_list *l
     manifest kernels = {0};
     warming w;
     bool good = manifest_add_argument(&kernels, path) && warming_run(&w, context, &kernels, cpus(), 0);
-    if (good && w.count[WARM_FAILED]) {
+    if (good && w.count[WARM_FAILED])
         tool_error("%s: %zu kernels could not be compiled: there is no pack", path, w.count[WARM_FAILED]);
-        good = false;
-    }
+    else if (good && w.write_failures)
+        tool_error("%s: not all that was compiled could be written to the cache: there is no pack", path);
+    good = good && !w.count[WARM_FAILED] && !w.write_failures;
     good = good && list_keys(context, &kernels, list);
     manifest_free(&kernels);
     return good;
