@@ -144,4 +144,5 @@ refuse "a key that was taken away" 'which is none of the 1 keys in ' "$attune" c
 expect "pack needs a file to write" 2 'pack needs --output=FILE' "$attune" cache pack
 expect "and nothing else does" 2 '--output is for pack, not for ls' "$attune" cache ls -o x
 expect "why looks into no pack alone" 2 '--pack is for ls, verify and audit, not for gc' "$attune" cache gc --pack=x
+expect "no file is no pack" 2 '--pack needs a FILE' "$attune" cache ls --pack=
 echo "1..$number"

@@ -122,6 +122,7 @@ static void check_options(const cache_options *o, struct argp_state *state) {
         argp_error(state, o->output ? "--output is for pack, not for %s" : "%s needs --output=FILE", action->name);
     if (o->pack && action->run != cache_list && action->run != cache_verify && action->run != cache_audit)
         argp_error(state, "--pack is for ls, verify and audit, not for %s", action->name);
+    if (o->pack && !*o->pack) argp_error(state, "--pack needs a FILE");
     if (o->max_bytes != UINT64_MAX && action->run != collect)
         argp_error(state, "--max-bytes is for gc, not for %s", action->name);
     if ((o->has_seed || o->sample) && action->run != cache_audit)
