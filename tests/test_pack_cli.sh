@@ -49,6 +49,8 @@ expect "and so it does with another key" 1 '^but the key id in the public key is
 expect "it is verified" 0 '^2 entries.* 0 damaged' "$attune" cache verify --pack="$pack"
 expect "compiled anew, it is the same" 0 '^2 of 2 entries compiled anew: 2 the same, 0 different' \
     "$attune" cache audit --pack="$pack"
+expect "a sample of one is one, although the same kernel lies in the directory" 0 '^1 of 4 entries compiled anew: 1 ' \
+    env ATTUNE_CACHE_PACK="$pack" "$attune" cache audit --sample=1 --seed=1
 expect "a kernel comes from it without LLVM" 0 ' the pack in ' \
     without '' env ATTUNE_CACHE_PACK="$pack" "$attune" compile $a
 expect "which is named in JSON" 0 '"origin": "pack"' \

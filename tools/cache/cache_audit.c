@@ -10,9 +10,12 @@
 
 enum { NAME_BYTES = 96, ISA_BYTES = 32 };
 
+/* A context has at most one of each, and a kernel may lie in all of them. */
+typedef enum audit_place { IN_DIRECTORY, IN_BASE, IN_PACK } audit_place;
+
 typedef struct audit_name {
     char file[NAME_BYTES];
-    bool is_base;
+    audit_place place;
 } audit_name;
 
 typedef struct audit {
@@ -30,6 +33,11 @@ typedef struct audit {
 
 /* ---- The sample ---- */
 
+static audit_place place_of(const attune_cache_entry *entry) {
+    if (entry->pack) return IN_PACK;
+    return entry->is_base ? IN_BASE : IN_DIRECTORY;
+}
+
 static int collect(void *user, const attune_cache_entry *entry) {
     audit *const a = user;
     if (entry->status != ATTUNE_OK || !entry->is_usable) return 0;
@@ -43,14 +51,14 @@ static int collect(void *user, const attune_cache_entry *entry) {
     }
     audit_name *const name = &a->names[a->count++];
     snprintf(name->file, sizeof name->file, "%s", entry->file);
-    name->is_base = entry->is_base;
+    name->place = place_of(entry);
     return 0;
 }
 
 static int by_name(const void *x, const void *y) {
     const audit_name *const a = x, *const b = y;
     const int order = strcmp(a->file, b->file);
-    return order ? order : (int)a->is_base - (int)b->is_base;
+    return order ? order : (int)a->place - (int)b->place;
 }
 
 /* Sorted first, so that a seed means the same everywhere: directories have no order. */
@@ -68,7 +76,7 @@ static void choose(audit *a, uint64_t seed) {
 
 static bool is_chosen(const audit *a, const attune_cache_entry *entry) {
     for (size_t i = 0; i < a->chosen; i++)
-        if (a->names[i].is_base == (entry->is_base != 0) && strcmp(a->names[i].file, entry->file) == 0) return true;
+        if (a->names[i].place == place_of(entry) && strcmp(a->names[i].file, entry->file) == 0) return true;
     return false;
 }
 
