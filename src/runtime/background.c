@@ -95,12 +95,15 @@ void at_background_wait(at_background *b) {
     pthread_mutex_unlock(&b->mutex);
 }
 
-void at_background_free(at_background *b) {
+void at_background_end(at_background *b) {
     pthread_mutex_lock(&b->mutex);
     b->is_ending = true;
     pthread_cond_broadcast(&b->changed);
     pthread_mutex_unlock(&b->mutex);
     if (b->has_thread) pthread_join(b->thread, NULL);
+}
+
+void at_background_free(at_background *b) {
     pthread_cond_destroy(&b->changed);
     pthread_mutex_destroy(&b->mutex);
 }

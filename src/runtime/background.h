@@ -23,7 +23,10 @@ typedef struct at_background {
 
 void at_background_init(at_background *background);
 
-/* Waits for the job that is running; the others never run. */
+/* Waits for the job that is running; the others never run. A fork() may still find it. */
+void at_background_end(at_background *background);
+
+/* After its end, when no fork() finds it any more. */
 void at_background_free(at_background *background);
 
 /* Appends a job, which must not be in the list. It may be submitted again from its own function's end on. false: there

@@ -165,8 +165,9 @@ attune_status attune_context_create(const attune_context_options *options, attun
 
 void attune_context_destroy(attune_context *context) {
     if (!context) return;
-    at_background_free(&context->background);
+    at_background_end(&context->background);
     at_process_remove(context);
+    at_background_free(&context->background);
     at_memory_cache_free(&context->memory);
     at_operators_free(context);
     at_bundles_free(&context->bundles);
