@@ -920,9 +920,11 @@ ATTUNE_API void attune_mha_destroy(attune_context *context, attune_mha *mha);
  *
  * Lengths that come back: after `repeats` calls in a row with the same lengths the plan compiles a kernel for them,
  * before the last of these calls returns, and uses it from the next call on. Only calls without such a kernel count.
- * With `background` no call waits for that: a thread of idle priority compiles, one kernel at a time. It also compiles
- * the kernels for few queries, while the one for many, which takes any number, computes their calls. So only the first
- * kernel of a plan is waited for, and not even that after attune_plan_prepare. With `least_gain` lengths get a kernel
+ * With `background` no call waits for that: a thread of low priority (niceness 19) compiles, one kernel at a time. It
+ * also compiles the kernels for few queries, while the one for many, which takes any number, computes their calls. So
+ * only the first kernel of a plan is waited for, and not even that after attune_plan_prepare. What waits for a compile
+ * of that thread that is under way: attune_plan_destroy of its plan, attune_context_destroy, calls of other plans that
+ * need that kernel, and, as for all compiles in this process, fork() and exit(). With `least_gain` lengths get a kernel
  * only if the model of schedules expects so much of it.
  *
  * The first max_specialised lengths get one and keep it, so a plan compiles at most max_specialised + 3 kernels in its

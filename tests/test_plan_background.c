@@ -3,10 +3,12 @@
 #include "support/plans.h"
 
 #include <pthread.h>
+#include <sched.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -139,6 +141,29 @@ static void lengths_that_gain_little_keep_their_kernel(void **state) {
         }
 }
 
+/* ---- Priority ---- */
+
+typedef struct scheduling {
+    int policy, niceness;
+} scheduling;
+
+static void look_at_scheduling(void *user) {
+    *(scheduling *)user = (scheduling){sched_getscheduler(0), getpriority(PRIO_PROCESS, 0)};
+}
+
+/* A thread of the idle class may hold a lock for as long as others keep the processors busy. */
+static void its_thread_is_nice_but_gets_on(void **state) {
+    (void)state;
+    scheduling seen = {-1, -1};
+    at_background_job job = {.run = look_at_scheduling, .user = &seen};
+    const int niceness = getpriority(PRIO_PROCESS, 0);
+    assert_true(at_background_submit(&sample_context->background, &job));
+    wait_for_background();
+    assert_int_equal(seen.policy, sched_getscheduler(0));
+    assert_int_equal(seen.niceness, 19);
+    assert_int_equal(getpriority(PRIO_PROCESS, 0), niceness);
+}
+
 /* ---- Ends, and what is refused ---- */
 
 static void a_plan_may_end_at_once(void **state) {
@@ -247,6 +272,7 @@ int main(void) {
         TEST(few_queries_do_not_wait),
         TEST(no_call_waits_after_preparation),
         TEST(lengths_that_gain_little_keep_their_kernel),
+        TEST(its_thread_is_nice_but_gets_on),
         TEST(a_plan_may_end_at_once),
         TEST(a_small_workspace_keeps_the_old_kernel),
         TEST(options_are_checked),

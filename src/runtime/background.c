@@ -3,7 +3,7 @@
 
 #include "runtime/pool.h"
 
-#include <sched.h>
+#include <sys/resource.h>
 
 void at_background_init(at_background *b) {
     *b = (at_background){0};
@@ -22,11 +22,13 @@ static at_background_job *take(at_background *b) {
     return job;
 }
 
+/* The lowest priority, but not the idle class: others may wait for a lock that this thread holds, so it must always get
+ * on. The niceness of "process 0" is that of the calling thread alone. */
 static void *work(void *user) {
-    static const struct sched_param none = {0};
+    enum { NICEST = 19 };
     at_background *const b = user;
-    pthread_setname_np(pthread_self(), "attune-idle");
-    pthread_setschedparam(pthread_self(), SCHED_IDLE, &none); /* where that is refused, it is a thread like others */
+    pthread_setname_np(pthread_self(), "attune-nice");
+    setpriority(PRIO_PROCESS, 0, NICEST); /* where that is refused, it is a thread like others */
     pthread_mutex_lock(&b->mutex);
     for (at_background_job *job; (job = take(b));) {
         pthread_mutex_unlock(&b->mutex);

@@ -1,5 +1,5 @@
-/* One thread of a context for work that nobody waits for: it runs jobs one after the other, at idle priority, so that
- * it takes only time that no other thread wants. It starts with the first job and ends with the context. */
+/* One thread of a context for work that nobody waits for: it runs jobs one after the other, at niceness 19, so that it
+ * takes little time that another thread wants. It starts with the first job and ends with the context. */
 #ifndef ATTUNE_RUNTIME_BACKGROUND_H
 #define ATTUNE_RUNTIME_BACKGROUND_H
 
