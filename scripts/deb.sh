@@ -19,7 +19,9 @@ tar -C "$sources" --exclude=./.git --exclude=./build --exclude='./build-*' -cf -
 
 maintainer="${DEBFULLNAME:-attune maintainers} <${DEBEMAIL:-attune@example.org}>"
 newest=$(cd "$tree" && find . -type f -printf '%T@\n' | sort -n | tail -n 1 | cut -d. -f1)
-sed -i "s/^Maintainer: .*/Maintainer: $maintainer/" "$tree/debian/control"
+# Names are free text: sed would take some of it for commands.
+MAINTAINER=$maintainer awk '/^Maintainer: / { $0 = "Maintainer: " ENVIRON["MAINTAINER"] } { print }' \
+    "$sources/debian/control" >"$tree/debian/control"
 cat >"$tree/debian/changelog" <<CHANGELOG
 attune ($version) unstable; urgency=medium
 

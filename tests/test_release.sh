@@ -50,6 +50,15 @@ sed -n 's/^Package: //p' debian/control | sort >"$work/packages"
 ls debian/*.install | sed 's|^debian/||; s|\.install$||' | sort | cmp "$work/packages" - >"$work/stdout" 2>&1
 report $? "each package has a list"
 
+mkdir "$work/tools" "$work/little"
+cp -r include debian "$work/little"
+for tool in dh lintian dpkg-buildpackage; do
+    printf '#!/bin/sh\nhead debian/control\nexit 1\n' >"$work/tools/$tool"
+    chmod +x "$work/tools/$tool"
+done
+expect "who builds may have any name" 1 '^Maintainer: A/B & C\\1 <a@example\.org>$' env PATH="$work/tools:$PATH" \
+    DEBFULLNAME='A/B & C\1' DEBEMAIL=a@example.org bash scripts/deb.sh "$work/little" "$work/debs"
+
 # ---- What is no release ----
 
 if command -v git >"$work/stdout"; then
