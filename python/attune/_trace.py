@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import math
 import types
-from typing import Any, Callable, Dict, List, Optional, Tuple
+from typing import Any, Callable, Dict, Iterator, List, Optional, Tuple
 
 from ._errors import InvalidArgumentError, UnsupportedError
 from ._tensor import dtype_name
@@ -269,11 +269,14 @@ class Captured:
 
     def __getattr__(self, name: str) -> Any:
         if name in ("shape", "dtype", "device", "ndim", "size", "dim", "numel"):
-            return getattr(self._value, name)
+            return getattr(self._value[(0,) * len(self._indices)] if self._indices else self._value, name)
         raise _refuse(f"'{name}' of the tensor {self._name}")
 
     def __len__(self) -> int:
-        return self._shape[0]
+        return self._shape[len(self._indices)]
+
+    def __iter__(self) -> Iterator[Any]:
+        return (self[i] for i in range(len(self)))
 
     @classmethod
     def __torch_function__(cls, func: Any, types: Any, args: tuple = (), kwargs: Any = None) -> Any:
@@ -334,11 +337,13 @@ class Tracer:
     def element(self, captured: Captured, given: Tuple[Any, ...]) -> Traced:
         indices = []
         for index, size in zip(given, captured._shape):
-            if isinstance(index, int) and not isinstance(index, bool) and -size <= index < 0:
-                index += size
-            if isinstance(index, (slice, list, type(None), type(...))) or isinstance(index, Captured):
+            if _is_tensor(index) and tuple(index.shape) == ():
+                index = index.item()
+            if isinstance(index, (slice, list, bool, type(None), type(...), Captured)):
                 raise _refuse(f"an index of {captured._name} that is no single integer")
-            indices.append(_traced(index))
+            if isinstance(index, int) and not -size <= index < size:
+                raise InvalidArgumentError(f"the index {index} of {captured._name} is outside of a dim of {size}")
+            indices.append(_traced(index + size if isinstance(index, int) and index < 0 else index))
         name = self._declare(captured, tuple(indices))
         places = []
         for index, dim, size in zip(indices, self._dims[name], captured._shape):
@@ -418,7 +423,7 @@ class Tracer:
             result = self.replaced(f, what)(*operands)
         except (UnsupportedError, InvalidArgumentError) as error:
             raise type(error)(f"{what}: {error}", error.status) from None
-        except (TypeError, AttributeError, RecursionError) as error:
+        except (TypeError, ValueError, AttributeError, RecursionError) as error:
             raise UnsupportedError(f"{what} cannot be traced: {error}", 5) from None
         result = _traced(result)
         if what == "mask_mod":

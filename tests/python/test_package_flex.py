@@ -58,6 +58,11 @@ class Documents:
         return self.of_query[b, q_idx] == self.of_key[b, kv_idx]
 
 
+def unpacked_in_two(slopes):
+    first, second = slopes
+    return first + second
+
+
 def at_most(limit, b, h, q_idx, kv_idx):
     return torch.abs(q_idx - kv_idx) <= limit
 
@@ -125,6 +130,10 @@ def test_other_values_of_a_tensor_are_read():
     (lambda s, b, h, q, kv: s + torch.arange(5)[q], "an index into a tensor"),
     (lambda s, b, h, q, kv: s ** kv, "a power that is no constant"),
     (lambda s, b, h, q, kv: s * float("nan"), "a constant NaN"),
+    (lambda s, b, h, q, kv: s + BIAS[b, h, q, KV], "the index 53 of BIAS is outside of a dim of 53"),
+    (lambda s, b, h, q, kv: s + SLOPES[-H - 1], "the index -5 of SLOPES is outside of a dim of 4"),
+    (lambda s, b, h, q, kv: s + SLOPES[torch.tensor(4)], "the index 4 of SLOPES is outside of a dim of 4"),
+    (lambda s, b, h, q, kv: s + unpacked_in_two(SLOPES), "score_mod cannot be traced: too many values to unpack"),
     (lambda s, b, h: s, "score_mod cannot be traced"),
     (lambda s, b, h, q, kv: s + q // (kv - 1), "may be 0"),
 ])
@@ -138,6 +147,19 @@ def test_indices_one_by_one():
     q, k, v = inputs()
     ours = attune.flex_attention(q, k, v, lambda s, b, h, i, j: s + BIAS[b][h, i][j])
     torch.testing.assert_close(ours, attune.flex_attention(q, k, v, SCORES["bias"]), rtol=0, atol=0)
+
+
+def test_iteration():
+    q, k, v = inputs()
+    table = torch.arange(6.0).reshape(2, 3) / 7
+
+    def score_mod(s, b, h, i, j):
+        first, second = table
+        assert len(second) == 3 and tuple(second.shape) == (3,)
+        return s * sum(first) - second[-1] * i + sum(x * j for row in table for x in row)
+
+    torch.testing.assert_close(attune.flex_attention(q, k, v, score_mod).double(), expected(q, k, v, score_mod)[0],
+                               rtol=1e-4, atol=1e-5)
 
 
 def test_strict_index():
