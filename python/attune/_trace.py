@@ -56,6 +56,10 @@ def _traced(value: Any) -> "Traced":
 
 def _infix(sign: str, level: int, x: Any, y: Any, kind: Optional[int] = None) -> "Traced":
     x, y = _traced(x), _traced(y)
+    if kind is None and x._kind == y._kind == _BOOL:
+        if sign == "-":
+            raise _refuse("a difference of two conditions (write ^)")
+        sign, level = {"+": ("|", _OR), "*": ("&", _AND)}.get(sign, (sign, level))  # as torch has them
     if kind is None:
         kind = max(x._kind, y._kind, _INT if level >= _SUM else _BOOL)
     return Traced(f"{x._in(level + (level == _COMPARE))} {sign} {y._in(level + 1)}", kind, level)
@@ -72,7 +76,9 @@ def _condition(x: Any) -> "Traced":
 
 def _alike(name: str, x: Any, y: Any) -> "Traced":
     x, y = _traced(x), _traced(y)
-    return _call(name, x, y, kind=max(x._kind, y._kind, _INT))
+    if x._kind == y._kind == _BOOL:
+        return _infix("|", _OR, x, y) if name == "max" else _infix("&", _AND, x, y)
+    return _call(name, x, y, kind=max(x._kind, y._kind))
 
 
 def _where(condition: Any, x: Any = None, y: Any = None) -> "Traced":
@@ -113,7 +119,9 @@ def _same(x: Any, *_: Any, **__: Any) -> "Traced":
 
 def _negative(x: Any) -> "Traced":
     x = _traced(x)
-    return Traced(f"-{x._in(_PRIMARY)}", max(x._kind, _INT), _UNARY)
+    if x._kind == _BOOL:
+        raise _refuse("the negative of a condition (write ~)")
+    return Traced(f"-{x._in(_PRIMARY)}", x._kind, _UNARY)
 
 
 def _opposite(x: Any) -> "Traced":

@@ -75,6 +75,7 @@ SCORES = {
     "gate": lambda s, b, h, q, kv: s * torch.sigmoid(s) - 0.5 * s**2,
     "constant": lambda s, b, h, q, kv: s * torch.tensor(0.5) + 1 / (1 + (q - kv).abs()),
     "hides": lambda s, b, h, q, kv: torch.where(q >= kv, s, -float("inf")),
+    "counted": lambda s, b, h, q, kv: s + 1.5 * ((q > kv) + (q > 3)) + (q > 5) * 2,
     "clamped": lambda s, b, h, q, kv: s + BIAS[b, h, q, torch.clamp(kv - q, 0, KV - 1)],
 }
 MASKS = {
@@ -86,6 +87,10 @@ MASKS = {
     "both": together(causal, Documents().mask),
     "partial": functools.partial(at_most, 5),
     "none": lambda b, h, q, kv: kv < 0,
+    "sum": lambda b, h, q, kv: ~((q > kv) + (q % 2 == 0)),
+    "product": lambda b, h, q, kv: ~((q > kv) * (q % 2 == 0)),
+    "larger": lambda b, h, q, kv: ~torch.maximum(q > kv, q % 2 == 0),
+    "smaller": lambda b, h, q, kv: ~torch.minimum(q > kv, q % 2 == 0),
 }
 
 
@@ -128,6 +133,8 @@ def test_other_values_of_a_tensor_are_read():
     (lambda s, b, h, q, kv: s + BIAS[b, h, q, :kv], "an index of BIAS"),
     (lambda s, b, h, q, kv: s + SLOPES[h, q], "SLOPES has 1 dims, and gets 2 indices"),
     (lambda s, b, h, q, kv: s + torch.arange(5)[q], "an index into a tensor"),
+    (lambda s, b, h, q, kv: s + ((q > kv) - (q > 3)), "a difference of two conditions"),
+    (lambda s, b, h, q, kv: s + -(q > kv), "the negative of a condition"),
     (lambda s, b, h, q, kv: s ** kv, "a power that is no constant"),
     (lambda s, b, h, q, kv: s * float("nan"), "a constant NaN"),
     (lambda s, b, h, q, kv: s + BIAS[b, h, q, KV], "the index 53 of BIAS is outside of a dim of 53"),
