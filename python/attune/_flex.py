@@ -9,7 +9,7 @@ from ._context import default_context
 from ._errors import InvalidArgumentError
 from ._kernel import Kernel
 from ._library import check
-from ._problem import Problem
+from ._problem import DYNAMIC, Problem
 from ._tensor import dtype_name, empty, refuse_masked
 from ._trace import _INT32, Tracer
 from ._values import flag, integer, number
@@ -49,8 +49,8 @@ def _fields(q: Any, k: Any, v: Any, tracer: Tracer, enable_gqa: bool) -> Dict[st
         raise InvalidArgumentError(f"q has {heads} heads and k {kv_heads}; set enable_gqa=True if heads share keys")
     fields: Dict[str, Any] = dict(
         dtype=_float_name(q, "q"), k_dtype=_float_name(k, "k"), v_dtype=_float_name(v, "v"), batch=batch,
-        num_heads=heads, num_kv_heads=kv_heads, seq_q=seq_q, seq_kv=seq_kv, head_dim=dim,
-        head_dim_v=_shape4(v, "v")[3],
+        num_heads=heads, num_kv_heads=kv_heads, seq_q=seq_q or DYNAMIC, seq_kv=seq_kv or DYNAMIC,
+        head_dim=dim, head_dim_v=_shape4(v, "v")[3],
     )
     for name, value in (("q", q), ("k", k), ("v", v)):
         if _wide(value):

@@ -116,6 +116,15 @@ def test_arrays_and_bf16():
     torch.testing.assert_close(half.double(), wanted, rtol=5e-2, atol=5e-2)
 
 
+@pytest.mark.parametrize("queries, keys", [(0, KV), (Q, 0), (0, 0)])
+def test_lengths_of_0(queries, keys):
+    q, k, v = inputs()
+    out, lse = attune.flex_attention(q[:, :, :queries], k[:, :, :keys], v[:, :, :keys], SCORES["alibi"],
+                                     mask_mod=MASKS["lengths"], return_lse=True)
+    assert out.shape == (B, H, queries, D) and (out == 0).all()
+    assert lse.shape == (B, H, queries) and (lse == -float("inf")).all()
+
+
 def test_other_values_of_a_tensor_are_read():
     """The text is the same, so the kernel is; what it reads is that of the call."""
     q, k, v = inputs()
