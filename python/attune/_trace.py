@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import math
+import re
 import types
 from typing import Any, Callable, Dict, Iterator, List, Optional, Tuple
 
@@ -17,6 +18,7 @@ from ._tensor import dtype_name
 _OR, _XOR, _AND, _COMPARE, _SUM, _PRODUCT, _UNARY, _PRIMARY = range(1, 9)
 _BOOL, _INT, _FLOAT = range(3)
 _MOST_TENSORS = 8
+_KIND_NAMES = re.compile("(bool)|(u?int|long|short|char|byte)|(float|double|half|bfloat)")
 _INT32 = (-(2**31), 2**31 - 1)
 
 
@@ -139,11 +141,20 @@ def _as(kind: int) -> Callable[..., "Traced"]:
     return convert
 
 
-def _to(x: Any, dtype: Any = None, **_: Any) -> "Traced":
-    name = str(dtype).rpartition(".")[2]
-    if not hasattr(dtype, "is_floating_point"):
-        return _traced(x)  # a device, or another tensor
-    return _as(_BOOL if name == "bool" else _FLOAT if dtype.is_floating_point else _INT)(x)
+def _kind_like(like: Any) -> Optional[int]:
+    """The kind of a dtype, or of a value; None: it is a device or another option."""
+    if isinstance(like, Traced):
+        return like._kind
+    dtype = getattr(like, "dtype", like)
+    name = getattr(dtype, "__name__", str(dtype)).rpartition(".")[2].lower()
+    found = _KIND_NAMES.match(name)
+    return None if found is None else (_BOOL, _INT, _FLOAT)[(found.lastindex or 1) - 1]
+
+
+def _to(x: Any, *likes: Any, **named: Any) -> "Traced":
+    """Any of the operands may be a dtype or a value whose dtype is meant; the others tell where the result lies."""
+    kinds = [_kind_like(like) for like in (*likes, named.get("dtype"), named.get("other"))]
+    return next((_as(kind)(x) for kind in kinds if kind is not None), _traced(x))
 
 
 def _absolute(x: Any) -> "Traced":
@@ -169,7 +180,7 @@ _OPERATIONS: Dict[str, Callable[..., "Traced"]] = {
     "absolute": _absolute, "neg": _negative, "negative": _negative, "pos": _same, "invert": _opposite,
     "bitwise_not": _opposite, "logical_not": lambda x: _opposite(_condition(x)), "div": _divided, "divide": _divided,
     "true_divide": _divided, "truediv": _divided, "float": _as(_FLOAT), "double": _as(_FLOAT), "int": _as(_INT),
-    "long": _as(_INT), "bool": _as(_BOOL), "to": _to, "type": _to, "clone": _same, "contiguous": _same,
+    "long": _as(_INT), "bool": _as(_BOOL), "to": _to, "type": _to, "type_as": _to, "clone": _same, "contiguous": _same,
     "detach": _same, "item": _same, "logical_and": _both("&", _AND), "logical_or": _both("|", _OR),
     "logical_xor": _both("^", _XOR), "rsqrt": lambda x: _divided(1, _call("sqrt", x)),
     "reciprocal": lambda x: _divided(1, x), "relu": lambda x: _alike("max", 0, x),

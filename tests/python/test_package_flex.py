@@ -76,6 +76,10 @@ SCORES = {
     "constant": lambda s, b, h, q, kv: s * torch.tensor(0.5) + 1 / (1 + (q - kv).abs()),
     "hides": lambda s, b, h, q, kv: torch.where(q >= kv, s, -float("inf")),
     "counted": lambda s, b, h, q, kv: s + 1.5 * ((q > kv) + (q > 3)) + (q > 5) * 2,
+    "as positions": lambda s, b, h, q, kv: s + s.to(q) // 2,
+    "as a condition": lambda s, b, h, q, kv: s + ~(q - kv).to(q > kv),
+    "as a tensor": lambda s, b, h, q, kv: s + 3 * (s.to(LENS) / 2) + (q // 2).type_as(SLOPES) / 2,
+    "as a constant": lambda s, b, h, q, kv: s + s.to(torch.tensor(7)) // 2 + s.to("cpu", torch.int64),
     "clamped": lambda s, b, h, q, kv: s + BIAS[b, h, q, torch.clamp(kv - q, 0, KV - 1)],
 }
 MASKS = {
