@@ -6,7 +6,7 @@ from typing import Any, Callable, Dict, Optional
 
 from ._attention import _float_name, _lift, _look, _python_name, _shape4, _strides, _wide
 from ._context import default_context
-from ._errors import InvalidArgumentError
+from ._errors import InvalidArgumentError, UnsupportedError
 from ._kernel import Kernel
 from ._library import check
 from ._problem import DYNAMIC, Problem
@@ -40,6 +40,18 @@ def _contiguous() -> Any:
     import torch
 
     return torch.contiguous_format
+
+
+def _function_of(block_mask: Any, seq_q: int, seq_kv: int) -> Optional[Callable]:
+    """A BlockMask's mask_mod, which its blocks follow. Without one of its own, blocks must hide nothing."""
+    if getattr(block_mask.mask_mod, "__name__", "") != "noop_mask":
+        return block_mask.mask_mod
+    blocks = block_mask.to_dense() != 0
+    covered = [size * count for size, count in zip(block_mask.BLOCK_SIZE, blocks.shape[-2:])]
+    if not blocks.all() or covered[0] < seq_q or covered[1] < seq_kv:
+        what = "block_mask hides blocks and has no mask_mod of its own; write its blocks as a mask_mod"
+        raise UnsupportedError(what, 5)
+    return None
 
 
 def _fields(q: Any, k: Any, v: Any, tracer: Tracer, enable_gqa: bool) -> Dict[str, Any]:
@@ -90,7 +102,7 @@ def flex_attention(
     if block_mask is not None:
         if mask_mod is not None:
             raise InvalidArgumentError("block_mask and mask_mod are both given")
-        mask_mod = block_mask.mask_mod
+        mask_mod = _function_of(block_mask, _shape4(q, "q")[2], _shape4(k, "k")[2])
     tensors = {"q": _lift(q, "q"), "k": _lift(k, "k"), "v": _lift(v, "v")}
     batch, heads, seq_q = _shape4(tensors["q"], "q")[:3]
     sizes = {"b": batch, "h": heads, "q": seq_q, "kv": _shape4(tensors["k"], "k")[2]}

@@ -182,6 +182,23 @@ def test_iteration():
                                rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.parametrize("last", [0, 2])
+def test_block_masks_without_a_function(last):
+    """Blocks of 16 x 16; those of `last` and below are listed."""
+    from torch.nn.attention.flex_attention import BlockMask
+
+    q, k, v = (x[:, :, :32] for x in inputs())
+    listed = torch.full((1, 1, 2), 2, dtype=torch.int32)
+    listed[..., 1] = last
+    mask = BlockMask.from_kv_blocks(listed, torch.tensor([0, 1]).int().expand(1, 1, 2, 2), BLOCK_SIZE=16)
+    if last:
+        torch.testing.assert_close(attune.flex_attention(q, k, v, block_mask=mask), attune.flex_attention(q, k, v),
+                                   rtol=1e-6, atol=1e-6)
+    else:
+        with pytest.raises(attune.UnsupportedError, match="hides blocks and has no mask_mod"):
+            attune.flex_attention(q, k, v, block_mask=mask)
+
+
 def test_strict_index():
     with pytest.raises(attune.InvalidProblemError, match="may be negative; write clamp"):
         attune.flex_attention(*inputs(), lambda s, b, h, q, kv: s + SLOPES[q - kv], strict_index=True)
