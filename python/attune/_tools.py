@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import re
 from collections.abc import Iterable, Iterator
 from typing import Any, Dict, Mapping, NamedTuple, Optional, Tuple
 
@@ -19,6 +20,7 @@ from ._tensor import BYTES
 from ._values import kind, number
 
 _byref = ctypes.byref
+_QUOTED_OR_BAR = re.compile(r'"[^"]*"?|\|')  # functions of a problem have bars of their own
 
 
 def info(context: Context | None = None) -> Dict[str, Any]:
@@ -43,8 +45,8 @@ def _listed(problems: Any) -> Iterator[Tuple[Problem, Optional[str]]]:
         if not isinstance(item, str):
             yield as_problem(item), None
         else:
-            text, bar, schedule = item.partition("|")
-            yield Problem(text.strip()), schedule.strip() if bar else None
+            bar = next((found.start() for found in _QUOTED_OR_BAR.finditer(item) if found[0] == "|"), len(item))
+            yield Problem(item[:bar].strip()), item[bar + 1:].strip() if bar < len(item) else None
 
 
 def warm(

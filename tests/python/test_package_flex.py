@@ -210,3 +210,11 @@ def test_problems_with_functions_in_python():
     assert problem.fields["tensor"] == '"t:f32[h, 8], u:i32[b]"'
     assert problem.fields["score_mod"] == '"score + t[h, 3] * float(u[b])"'
     assert [t.name for t in problem.tensors][-2:] == ["t", "u"]
+
+
+def test_bars_in_functions_of_a_list(tmp_path):
+    problem = 'num_heads=2,seq_q=8,head_dim=16,mask_mod="q >= kv | kv < 2"'
+    schedule = attune.compile(problem).info["schedule"]
+    manifest = tmp_path / "list"
+    manifest.write_text(f"{problem} | {schedule}\n{problem}\n")
+    assert sum(attune.warm(manifest).values()) == 2
