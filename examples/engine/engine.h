@@ -68,11 +68,14 @@ typedef struct layer {
     linear gate_up, down;
 } layer;
 
+enum { MOST_END_TOKENS = 16 };
+
 typedef struct model {
     safetensors file;
     int width, heads, kv_heads, head_dim, hidden, words, num_layers, positions;
     double epsilon, theta;
-    int end_token; /* -1: there is none */
+    int32_t end_tokens[MOST_END_TOKENS];
+    int num_end_tokens;
     const float *embedding, *last_norm;
     float *cos, *sin;
     layer *layers;
@@ -83,6 +86,8 @@ typedef struct model {
 /* FOLDER has config.json and model.safetensors, of f32, as transformers writes them. */
 void model_open(model *m, const char *folder, int64_t num_pages);
 void model_close(model *m);
+/* Whether a text ends with the token. */
+bool model_ends(const model *m, int32_t token);
 /* The block of each layer, for one token of each entry. */
 void model_block(const model *m, attune_problem *problem);
 

@@ -3,9 +3,9 @@
  *     engine FOLDER [--threads N] [--entries N] [--tokens N] [--keys N] < REQUESTS
  *
  * A request is a line: how many tokens are wanted, then the prompt. An empty line, or the end, lets all that were read
- * begin. The answer is a line of tokens for each, in the order of the requests. It ends early with the model's end
- * token. At most --entries requests run at a time, with --keys tokens in the caches; the prompts of a step have at most
- * --tokens. */
+ * begin. The answer is a line of tokens for each, in the order of the requests. It ends early with an end
+ * token of the model. At most --entries requests run at a time, with --keys tokens in the caches; the prompts of a step
+ * have at most --tokens. */
 #include "engine.h"
 
 #include <errno.h>
@@ -120,7 +120,7 @@ static void drop_finished(scheduler *s) {
     int32_t kept = 0;
     for (int32_t i = 0; i < s->num_running; i++) {
         request *const q = s->running[i];
-        const bool ended = q->count > q->prompt && q->tokens[q->count - 1] == s->runner.model->end_token;
+        const bool ended = q->count > q->prompt && model_ends(s->runner.model, q->tokens[q->count - 1]);
         if (q->count == q->prompt + q->wanted || ended)
             leave(s, q);
         else

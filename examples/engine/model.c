@@ -25,11 +25,39 @@ static int size(const json_t *config, const char *name, double otherwise) {
 
 /* transformers 5 has the rotary embedding's numbers in an object of their own. */
 static double read_theta(const json_t *config) {
-    const json_t *rope = json_object_get(config, "rope_parameters");
+    const json_t *rope = json_object_get(config, "rope_parameters"); /* NULL, or null: there is none */
     const char *type = json_string_value(json_object_get(rope, "rope_type"));
     if (json_is_object(json_object_get(config, "rope_scaling")) || (type && strcmp(type, "default") != 0))
         die("config.json: the rotary embedding is scaled, which this engine does not do");
-    return number(rope ? rope : config, "rope_theta", 10000);
+    return number(json_is_object(rope) ? rope : config, "rope_theta", 10000);
+}
+
+/* A number, a list of them, or null. */
+static void read_end_tokens(model *m, const json_t *config) {
+    const json_t *given = json_object_get(config, "eos_token_id");
+    const size_t one = given && !json_is_null(given), count = json_is_array(given) ? json_array_size(given) : one;
+    if (count > MOST_END_TOKENS) die("config.json: %zu eos_token_id; at most %d are taken", count, MOST_END_TOKENS);
+    for (size_t i = 0; i < count; i++) {
+        const json_t *token = json_is_array(given) ? json_array_get(given, i) : given;
+        if (!json_is_integer(token)) die("config.json: an eos_token_id is no whole number");
+        m->end_tokens[m->num_end_tokens++] = (int32_t)json_integer_value(token);
+    }
+}
+
+bool model_ends(const model *m, int32_t token) {
+    for (int i = 0; i < m->num_end_tokens; i++)
+        if (m->end_tokens[i] == token) return true;
+    return false;
+}
+
+/* Models of other kinds would get wrong words, not an error. */
+static void check_config(const json_t *config) {
+    const char *activation = json_string_value(json_object_get(config, "hidden_act"));
+    const json_t *window = json_object_get(config, "sliding_window");
+    if (activation && strcmp(activation, "silu") != 0)
+        die("config.json: hidden_act is '%s'; this engine has silu", activation);
+    if (window && !json_is_null(window) && !json_is_false(json_object_get(config, "use_sliding_window")))
+        die("config.json: there is a sliding_window, which this engine does not do");
 }
 
 static void read_config(model *m, const char *folder) {
@@ -38,6 +66,7 @@ static void read_config(model *m, const char *folder) {
     snprintf(path, sizeof path, "%s/config.json", folder);
     json_t *config = json_load_file(path, 0, &error);
     if (!config) die("%s: %s", path, error.text);
+    check_config(config);
     m->width = size(config, "hidden_size", NAN);
     m->heads = size(config, "num_attention_heads", NAN);
     m->kv_heads = size(config, "num_key_value_heads", m->heads);
@@ -48,7 +77,7 @@ static void read_config(model *m, const char *folder) {
     m->positions = size(config, "max_position_embeddings", 2048);
     m->epsilon = number(config, "rms_norm_eps", 1e-6);
     m->theta = read_theta(config);
-    m->end_token = (int)number(config, "eos_token_id", -1);
+    read_end_tokens(m, config);
     json_decref(config);
 }
 
@@ -102,9 +131,8 @@ static void open_attention(model *m, layer *l, int number) {
         weights.tensor[ATTUNE_Q_WEIGHT + i].data =
             need(find(m, outputs[i] * width, "model.layers.%d.self_attn.%s_proj.weight", number, names[i]), names[i],
                  number);
-        if (find(m, outputs[i], "model.layers.%d.self_attn.%s_proj.bias", number, names[i]))
-            weights.tensor[ATTUNE_Q_BIAS + i].data =
-                find(m, i == 3 ? width : outputs[i], "model.layers.%d.self_attn.%s_proj.bias", number, names[i]);
+        weights.tensor[ATTUNE_Q_BIAS + i].data =
+            find(m, i == 3 ? width : outputs[i], "model.layers.%d.self_attn.%s_proj.bias", number, names[i]);
     }
     check(attune_packed_weights_size(&problem, &bytes));
     l->attention = allocate(bytes);
@@ -118,6 +146,8 @@ static void open_layer(model *m, layer *l, int number) {
     l->mlp_norm = need(find(m, width, "model.layers.%d.post_attention_layernorm.weight", number), "norm", number);
     l->q_norm = find(m, dim, "model.layers.%d.self_attn.q_norm.weight", number);
     l->k_norm = find(m, dim, "model.layers.%d.self_attn.k_norm.weight", number);
+    if (!l->q_norm != !l->k_norm || !l->q_norm != !m->layers[0].q_norm)
+        die("layer %d has q_norm or k_norm without the other, or unlike layer 0", number);
     open_attention(m, l, number);
     l->k = allocate(cache);
     l->v = allocate(cache);

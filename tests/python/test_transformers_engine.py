@@ -1,6 +1,7 @@
 """The engine in C of examples/engine: its tokens are those of transformers, for a batch whose requests come and go."""
 
 import importlib.util
+import json
 import os
 import subprocess
 import sys
@@ -23,6 +24,14 @@ def engine():
     done = subprocess.run(["make", "-s", "-C", ROOT, f"BUILD={ENGINE.parents[1]}", "DEPS=no", ENGINE],
                           capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
+
+
+def configure(folder, **fields):
+    """Changes config.json, and gives all of it."""
+    path = folder / "config.json"
+    config = {**json.loads(path.read_text()), **fields}
+    path.write_text(json.dumps(config))
+    return config
 
 
 def generate(folder, requests, *options):
@@ -54,6 +63,12 @@ def small(name, folder):
     if name == "llama":
         config = transformers.LlamaConfig(**SIZES)
         model = transformers.LlamaForCausalLM(config)
+    elif name == "biased":  # heads that are wider than the model, and a bias for each projection
+        config = transformers.LlamaConfig(**SIZES, head_dim=32, attention_bias=True)
+        model = transformers.LlamaForCausalLM(config)
+        for layer in model.model.layers:
+            for part in "qkvo":
+                torch.nn.init.uniform_(getattr(layer.self_attn, part + "_proj").bias, -0.5, 0.5)
     else:  # norms of queries and keys, heads that are wider than the model, one matrix for words and logits
         config = transformers.Qwen3Config(**SIZES, head_dim=32, tie_word_embeddings=True)
         model = transformers.Qwen3ForCausalLM(config)
@@ -65,7 +80,7 @@ def small(name, folder):
     return model
 
 
-@pytest.mark.parametrize("name", ["llama", "qwen3"])
+@pytest.mark.parametrize("name", ["llama", "biased", "qwen3"])
 def test_the_tokens_of_a_small_model(name, tmp_path):
     model = small(name, tmp_path)
     requests = random_requests(SIZES["vocab_size"], PROMPTS)
@@ -79,11 +94,41 @@ def test_an_end_token_ends_a_request(tmp_path):
     model = small("llama", tmp_path)
     requests = random_requests(SIZES["vocab_size"], [(9, 40), (4, 40)])
     end = expected(model, requests)[0][5]
-    config = tmp_path / "config.json"
-    config.write_text(config.read_text().replace(f'"eos_token_id": {SIZES["eos_token_id"]}', f'"eos_token_id": {end}'))
-    model.generation_config.eos_token_id = end
-    answers = generate(tmp_path, requests)
-    assert answers == expected(model, requests) and len(answers[0]) <= 6
+    for ends in (end, [SIZES["eos_token_id"], end]):
+        configure(tmp_path, eos_token_id=ends)
+        model.generation_config.eos_token_id = ends
+        answers = generate(tmp_path, requests)
+        assert answers == expected(model, requests) and len(answers[0]) <= 6
+
+
+def test_theta_beside_null(tmp_path):
+    """Files of both ages of transformers: rope_parameters is null, and rope_theta stands beside it."""
+    small("llama", tmp_path)
+    requests = random_requests(SIZES["vocab_size"], [(30, 12)])
+    config = configure(tmp_path, rope_theta=50.0)
+    assert "rope_parameters" in config
+    configure(tmp_path, rope_parameters={"rope_type": "default", "rope_theta": 50.0})
+    wanted = generate(tmp_path, requests)
+    configure(tmp_path, rope_parameters=None)
+    assert generate(tmp_path, requests) == wanted
+    configure(tmp_path, rope_theta=10000.0)
+    assert generate(tmp_path, requests) != wanted
+
+
+@pytest.mark.parametrize("fields, message", [
+    (dict(hidden_act="gelu"), "hidden_act is 'gelu'"), (dict(sliding_window=16), "a sliding_window"),
+    (dict(eos_token_id=[1, "x"]), "an eos_token_id is no whole number")])
+def test_models_of_other_kinds(fields, message, tmp_path):
+    small("llama", tmp_path)
+    configure(tmp_path, **fields)
+    done = subprocess.run([ENGINE, tmp_path], input="2 1\n", capture_output=True, text=True)
+    assert done.returncode == 1 and message in done.stderr
+
+
+def test_a_window_that_is_not_used(tmp_path):
+    small("llama", tmp_path)
+    configure(tmp_path, sliding_window=16, use_sliding_window=False)
+    assert len(generate(tmp_path, [([1], 2)])[0]) == 2
 
 
 @pytest.mark.parametrize("text, message", [
