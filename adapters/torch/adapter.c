@@ -32,14 +32,9 @@ void *attune_torch_context(void) { return adapter_context(); }
  * come back is not compiled before the first token, when nobody knows whether they will. */
 enum { REPEATS = 64 };
 
-/* Percent. A call of a model waits for no kernel for its lengths, and gets one only where that is felt. */
-enum { LEAST_GAIN = 10 };
-
 attune_status adapter_plan(const attune_problem *problem, attune_plan **plan) {
     attune_plan_options options = ATTUNE_PLAN_OPTIONS_INIT;
     options.repeats = REPEATS;
-    options.background = 1;
-    options.least_gain = LEAST_GAIN;
     return attune_plan_create(adapter_context(), problem, &options, plan);
 }
 

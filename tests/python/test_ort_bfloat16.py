@@ -59,6 +59,6 @@ def test_double(entry):
 def test_a_bias_of_halves_is_refused():
     given, _ = MULTI_HEAD["bias"]
     model = support.model("MultiHeadAttention", given, OUTPUTS, domain="com.microsoft", num_heads=3)
-    session = support.session(support.within(model, TensorProto.BFLOAT16), "ep")
-    with pytest.raises(Exception, match="'the_node'.*bias is supported for float only"):
-        session.run(None, support.feeds(given))
+    # Its shapes are known, so the provider leaves the node to ONNX Runtime, which has no kernel for it.
+    with pytest.raises(Exception, match="Could not find an implementation for MultiHeadAttention.*'the_node'"):
+        support.session(support.within(model, TensorProto.BFLOAT16), "ep")

@@ -248,12 +248,12 @@ def test_an_older_pytorch_is_refused_in_a_sentence(tmp_path):
     )
     if compiled.returncode:
         pytest.skip("there is no C compiler")
-    from attune.torch import _native
+    from attune import _adapter
 
     code = f"""
 import ctypes
 old = ctypes.CDLL({str(library)!r})
-adapter = ctypes.CDLL({_native._path()!r})
+adapter = ctypes.CDLL({_adapter.path("torch")!r})
 adapter.attune_torch_open.restype = ctypes.c_char_p
 print(adapter.attune_torch_open().decode())
 """
