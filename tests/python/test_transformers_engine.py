@@ -125,6 +125,19 @@ def test_models_of_other_kinds(fields, message, tmp_path):
     assert done.returncode == 1 and message in done.stderr
 
 
+@pytest.mark.parametrize("missing", [("q", "k"), ("k",)])
+def test_norms_in_some_layers_only(missing, tmp_path):
+    from safetensors.torch import load_file, save_file
+
+    small("qwen3", tmp_path)
+    weights = load_file(tmp_path / "model.safetensors")
+    for part in missing:
+        del weights[f"model.layers.1.self_attn.{part}_norm.weight"]
+    save_file(weights, tmp_path / "model.safetensors")
+    done = subprocess.run([ENGINE, tmp_path], input="2 1\n", capture_output=True, text=True)
+    assert done.returncode == 1 and "layer 1 has q_norm or k_norm without the other, or unlike" in done.stderr
+
+
 def test_a_window_that_is_not_used(tmp_path):
     small("llama", tmp_path)
     configure(tmp_path, sliding_window=16, use_sliding_window=False)
