@@ -130,7 +130,8 @@ GENERATOR_ID = $(BUILD)/gen/generator_id.h
 INSTALL_DIRS = $(BUILD)/gen/install_dirs.h
 
 .DELETE_ON_ERROR:
-.PHONY: all lib codegen draw adapters tool fetch engine tests test-tools deps run minilm test bench bench-full bench-growth \
+.PHONY: all lib codegen draw adapters tool fetch engine tests test-tools deps run minilm test bench bench-full \
+	bench-growth \
 	bench-setup bench-drivers bench-table bench-alone bench-latency ranking ranking-table cliffs roofline shapes-table \
 	install uninstall find-cairo completions help FORCE
 
