@@ -24,6 +24,7 @@ try() { # try NAME COMMAND…
     fi
 }
 try "the command compiles, and the bits are right" "$root/usr/bin/attune" check $problem
+try "a kernel is kept" "$root/usr/bin/attune" compile $problem
 try "the worker compiles" env ATTUNE_COMPILE=worker "$root/usr/bin/attune" compile $problem,is_causal=1
 try "the command draws" "$root/usr/bin/attune" weights $problem -o "$work/heads.png"
 program() {
@@ -41,5 +42,8 @@ try "the documentation has its index" test -f "$root/usr/share/doc/attune-doc/do
 # The library alone runs what is in a cache, and says what it lacks.
 rm -r "$libraries/attune"
 try "a cached kernel needs no code generator" "$root/usr/bin/attune" compile $problem
-missing() { "$root/usr/bin/attune" compile $problem,lse=1 2>&1 | grep -q 'libattune-codegen.so was not found'; }
+missing() {
+    ! "$root/usr/bin/attune" compile $problem,lse=1 >"$work/said" 2>&1 &&
+        grep -q 'libattune-codegen.so was not found' "$work/said"
+}
 try "without it a sentence says so" missing
