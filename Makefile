@@ -217,7 +217,7 @@ BUNDLE_CC_aarch64 = $(if $(filter aarch64,$(ARCH)),$(CC),$(AARCH64_CC))
 BUNDLE_RUN_EXPORTS = at_bundle_run at_bundle_check at_bundle_workspace at_bundle_target at_bundle_begin \
 	at_bundle_phases at_bundle_tasks at_bundle_execute at_bundle_use
 BUNDLE_RUN_CFLAGS = -std=gnu11 $(WARN) -O2 -fPIC -fvisibility=hidden -ffp-contract=off -ffreestanding \
-	-fno-tree-loop-distribute-patterns -fno-stack-protector -ffunction-sections -fdata-sections -Iinclude -Isrc
+	-fno-stack-protector -ffunction-sections -fdata-sections -Iinclude -Isrc
 BUNDLE_RUNS = $(addprefix $(BUILD)/bundle_run/,x86_64.o aarch64.o)
 $(BUILD)/bundle_run/%.o: $(BUNDLE_RUN_SRC) $(wildcard include/*.h src/*/*.h src/*/*.def) Makefile
 	@mkdir -p $(@D)/$*

@@ -8,6 +8,9 @@ if ! command -v ${CC%% *} >/dev/null; then
     : >"$object"
     exit
 fi
+# GCC turns loops into calls of memset even where nothing but memcpy is there; other compilers do not know the option.
+loops=-fno-tree-loop-distribute-patterns
+! $CC -Werror $loops -E -x c /dev/null >/dev/null 2>&1 || flags="$flags $loops"
 objects='' roots='' kept=''
 for source in $sources; do
     part=$directory/$(echo "${source%.c}" | tr / -).o

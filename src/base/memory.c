@@ -124,7 +124,7 @@ static bool string_reserve(at_string *string, size_t extra) {
 
 void at_string_append(at_string *string, const char *text, size_t length) {
     if (!string_reserve(string, length)) return;
-    memcpy(string->data + string->length, text, length);
+    if (length) memcpy(string->data + string->length, text, length); // memcpy forbids null, even for nothing
     string->length += length;
     string->data[string->length] = '\0';
 }
