@@ -404,7 +404,7 @@ CASES = $(BUILD)/tests/bundle/libcases.a
 $(CASES): tests/data/bundle.txt $(BUNDLE_TOOL) $(BUILD)/libattune-codegen.so
 	@mkdir -p $(@D)
 	$(call say,bundle $@)
-	$(Q)ATTUNE_CACHE_DIR= $(BUNDLE_TOOL) bundle -o $@ --header $(@D)/cases.h --name cases \
+	$(Q). tests/sanitizers.sh; ATTUNE_CACHE_DIR= $(BUNDLE_TOOL) bundle -o $@ --header $(@D)/cases.h --name cases \
 		--targets $(BUNDLE_TARGETS_$(ARCH)) tests/data/bundle.txt
 $(call obj,tests/test_bundle.c): $(CASES)
 $(call obj,tests/test_bundle.c): INCLUDES += -I$(BUILD)/tests/bundle
@@ -553,10 +553,9 @@ asan-jit: ## generated code under AddressSanitizer: a test, then ASAN_JIT_CASES 
 	@$(MAKE) --no-print-directory asan-jit-run BUILD=$(BUILD)-asan-jit JIT_ASAN=yes \
 		SANITIZE='-fsanitize=address $(SANITIZER_FLAGS)'
 # In process, without a disk cache and without the worker: images of this build hold addresses of who made them.
-# tests/run.sh says what the option of AddressSanitizer is for.
 asan-jit-run: $(BUILD)/libattune-codegen.so $(BUILD)/attune $(BUILD)/tests/test_jit_asan
 	@BUILD='$(BUILD)' LLVM_CONFIG="$(LLVM_CONFIG)" SANITIZE="$(SANITIZE)" CC="$(CC)" bash tests/run.sh test_jit_asan
-	@ASAN_OPTIONS="intercept_tls_get_addr=0:$$ASAN_OPTIONS" ATTUNE_CACHE_DIR= ATTUNE_COMPILE=in-process \
+	@. tests/sanitizers.sh; ATTUNE_CACHE_DIR= ATTUNE_COMPILE=in-process \
 		$(BUILD)/attune check --random $(ASAN_JIT_CASES) --seed 3
 ubsan: ## the tests under UndefinedBehaviorSanitizer
 	@$(MAKE) --no-print-directory test BUILD=$(BUILD)-ubsan \

@@ -14,16 +14,8 @@ cd "$(dirname "$0")/.."
 
 BUILD=$(realpath "${BUILD:-build}")
 export BUILD ATTUNE=$BUILD/attune CMOCKA_MESSAGE_OUTPUT=TAP LLVM_CONFIG=${LLVM_CONFIG:-llvm-config-19}
-# Up to gcc 13, the sanitizers watch __tls_get_addr, and take a thread-local block of a dlopened library (for us LLVM's)
-# that begins 16 bytes into a page for one of glibc before 2.25, which had its address and size in those 16 bytes. Today
-# they are AddressSanitizer's own header, and reading where it points ends a run in which nothing leaked with "Tracer
-# caught signal 11". What was allocated before decides where the block lies, so the same run fails every time. Without
-# that, the block is found by the pointers to it; test_leaks.sh has both.
-tls=intercept_tls_get_addr=0
-export ASAN_OPTIONS=$tls:${ASAN_OPTIONS:-detect_leaks=1:allocator_may_return_null=1}
-export LSAN_OPTIONS=${LSAN_OPTIONS:-suppressions=$PWD/tests/lsan.supp:print_suppressions=0}
-export UBSAN_OPTIONS=${UBSAN_OPTIONS:-print_stacktrace=1}
-export TSAN_OPTIONS=$tls:${TSAN_OPTIONS:-suppressions=$PWD/tests/tsan.supp:allocator_may_return_null=1}
+# shellcheck source=tests/sanitizers.sh
+. tests/sanitizers.sh
 unset ATTUNE_ISA ATTUNE_MACHINE ATTUNE_COMPILE ATTUNE_COMPILE_TIMEOUT_MS ATTUNE_CODEGEN ATTUNE_CODEGEN_WORKER \
     ATTUNE_PERF
 timeout=${TEST_TIMEOUT:-1200}

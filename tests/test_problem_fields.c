@@ -105,8 +105,11 @@ static void set(attune_problem *p, const mha_field *field, double value) {
     const int small = (int)value;
     const int64_t wide[4] = {(int64_t)value, (int64_t)value, (int64_t)value, (int64_t)value};
     const void *from = mha_field_bytes(field) == sizeof small ? (const void *)&small : (const void *)wide;
+    size_t bytes = mha_field_bytes(field);
     if (field->kind == MHA_FIELD_NUMBER) from = &value;
-    memcpy(mha_field_at(p, field), from, mha_field_bytes(field));
+    if (field->kind == MHA_FIELD_TEXT || field->kind == MHA_FIELD_TENSORS) from = "x", bytes = 2;
+    assert_true(bytes <= sizeof wide);
+    memcpy(mha_field_at(p, field), from, bytes);
 }
 
 static void assert_refused(const attune_problem *p, const mha_field *field, double value) {

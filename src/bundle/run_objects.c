@@ -16,7 +16,7 @@ __asm__(".pushsection .rodata\n"
         ".popsection\n");
 extern const char at_run_x86_64[], at_run_x86_64_end[], at_run_aarch64[], at_run_aarch64_end[];
 
-static const char PREFIX[] = "at_bundle_";
+enum { PREFIX_CHARS = sizeof "at_bundle_" - 1 }; // of the names in run.c
 
 /* Its global names begin with the bundle's name: "model.run.begin". They are hidden, because a shared library exports
  * the functions of the header alone. */
@@ -30,7 +30,7 @@ static void rename_symbols(const at_bundle_plan *plan, at_string *object, const 
         if (ELF64_ST_BIND(symbol.st_info) == STB_LOCAL || symbol.st_shndx == SHN_UNDEF) continue;
         symbol.st_name = (uint32_t)names->length;
         symbol.st_other = STV_HIDDEN;
-        at_string_printf(names, "%s.run.%s", plan->name, name + sizeof PREFIX - 1);
+        at_string_printf(names, "%s.run.%s", plan->name, name + PREFIX_CHARS);
         at_string_append(names, "", 1);
         memcpy(place, &symbol, sizeof symbol);
     }
