@@ -160,6 +160,10 @@ $(call obj,$(addprefix src/runtime/,run.c workspace.c call.c call_sizes.c call_s
 # references of the tests.
 $(call obj,$(TOOL_SRC)): INCLUDES = -Itools -Itests \
 	$(addprefix -Isrc/,base problem schedule target) -I$(BUILD)/gen
+# Each operation jumps to the next one. Between them the upper halves of registers stay as they are.
+$(call obj,$(wildcard src/vm/*.c)): BASE_CFLAGS += -foptimize-sibling-calls
+$(call obj,$(addprefix src/vm/,avx2.c avx512.c)): \
+	BASE_CFLAGS += $(if $(filter x86_64%,$(shell $(CC) -dumpmachine)),-mno-vzeroupper)
 $(call obj,$(DRAW_SRC)): INCLUDES = $(CAIRO_CFLAGS)
 $(call obj,tools/fetch/fetch.c): INCLUDES = $(shell pkg-config --cflags libcurl)
 # They see the public header only. PyTorch throws exceptions through the adapter's kernels.

@@ -526,7 +526,8 @@ typedef void attune_event_fn(void *user, const attune_event *event);
 typedef enum attune_compile_mode {
     ATTUNE_COMPILE_DEFAULT = 0, /* as ATTUNE_COMPILE says, otherwise in process */
     ATTUNE_COMPILE_IN_PROCESS,  /* LLVM is loaded into this process on the first miss */
-    ATTUNE_COMPILE_WORKER       /* a worker process compiles; a crash of LLVM cannot reach this process */
+    ATTUNE_COMPILE_WORKER,      /* a worker process compiles; a crash of LLVM cannot reach this process */
+    ATTUNE_COMPILE_NEVER        /* nothing is compiled: the virtual machine runs what no cache has */
 } attune_compile_mode;
 
 typedef struct attune_context_options {
@@ -542,7 +543,8 @@ typedef struct attune_context_options {
     uint64_t memory_cache_bytes;          /* code kept in memory; 0: 256 MiB */
     uint64_t disk_cache_bytes;            /* 0: 1 GiB */
     attune_compile_mode compile_mode;
-    int allow_interpreter;                /* 1: run by the interpreter if there is no machine code */
+    int allow_interpreter;                /* 1: where there is no machine code, the interpreter runs kernels, a
+                                           * hundred times slower, and not the virtual machine */
     const char *target;                   /* NULL, or an ISA that this CPU may lack, e.g. "aarch64": for emitting code
                                            * and interpreting; attune_compile then returns ATTUNE_UNSUPPORTED */
     const char *cache_base;               /* a second, read-only directory of the disk cache; NULL: ATTUNE_CACHE_BASE,
@@ -1221,10 +1223,15 @@ typedef enum attune_origin {
     ATTUNE_FROM_DISK = 1,
     ATTUNE_FROM_COMPILER = 2,
     ATTUNE_FROM_PACK = 3,
-    ATTUNE_FROM_BUNDLE = 4
+    ATTUNE_FROM_BUNDLE = 4,
+    ATTUNE_FROM_VM = 5 /* nothing could be compiled, so attune's virtual machine runs it: the same bits, more slowly */
 } attune_origin;
 
-typedef enum attune_engine { ATTUNE_ENGINE_JIT = 0, ATTUNE_ENGINE_INTERPRETER = 1 } attune_engine;
+typedef enum attune_engine {
+    ATTUNE_ENGINE_JIT = 0,
+    ATTUNE_ENGINE_INTERPRETER = 1,
+    ATTUNE_ENGINE_VM = 2
+} attune_engine;
 
 typedef struct attune_kernel_info {
     size_t struct_size;

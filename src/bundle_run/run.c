@@ -33,7 +33,7 @@ static attune_status find_code(const at_bundle_kernel *kernel, const at_bundle_c
 }
 
 static at_code_shape shape_of(const at_bundle_code *code) {
-    return (at_code_shape){code->plan, code->num_phases, code->num_shared, code->max_scratch};
+    return (at_code_shape){code->num_phases, code->num_shared, code->max_scratch};
 }
 
 static attune_status check_workers(uint32_t workers, at_error *err) {
@@ -59,7 +59,8 @@ static attune_status prepare(const void *given, uint32_t workers, at_bundle_call
     const at_code_shape shape = shape_of(code);
     size_t needed;
     void *const workspace = arguments.workspace;
-    status = at_code_plan(&shape, workers, call->call.settled->scalars, call->plan, &needed, err);
+    code->plan(call->call.settled->scalars, call->plan);
+    status = at_code_size(&shape, workers, call->plan, &needed, err);
     if (!status && needed && !workspace)
         status = at_fail(err, ATTUNE_WORKSPACE_TOO_SMALL, "workspace is NULL; this call needs %zu bytes", needed);
     if (!status) status = at_workspace_check(workspace, arguments.workspace_bytes, needed, err);
@@ -96,7 +97,8 @@ int at_bundle_workspace(const void *given, uint32_t workers, size_t *bytes, cons
     status = at_call_settle(kernel->signature, &arguments, &settled, NULL);
     if (status || settled.is_empty) return status;
     const at_code_shape shape = shape_of(code);
-    return at_code_plan(&shape, workers, settled.scalars, plan, bytes, NULL);
+    code->plan(settled.scalars, plan);
+    return at_code_size(&shape, workers, plan, bytes, NULL);
 }
 
 /* ---- Running ---- */

@@ -28,7 +28,7 @@ static attune_status check_workers(attune_call **out, const char *function, uint
 
 static attune_call *new_call(attune_context *context, const attune_kernel *kernel, uint32_t max_workers,
                              size_t num_buffers, size_t num_scalars, at_error *err) {
-    const uint32_t num_phases = kernel->engine == ATTUNE_ENGINE_JIT ? kernel->num_phases : 1;
+    const uint32_t num_phases = at_kernel_has_phases(kernel) ? kernel->num_phases : 1;
     const size_t head = sizeof(attune_call) + num_phases * sizeof(at_phase_job);
     const size_t bytes = head + (num_buffers + AT_MAX_SHARED) * sizeof(void *) + num_scalars * sizeof(int64_t);
     attune_call *call = at_alloc_aligned(&context->allocator, bytes, 64);
@@ -64,7 +64,7 @@ static attune_status prepare_code(attune_call *call, char *workspace, size_t wor
     }
     char *scratch = workspace + at_place_shared(kernel, call->plan, workspace, call->buffers + call->num_buffers);
     for (uint32_t p = 0; p < call->num_phases; p++)
-        call->phases[p] = (at_phase_job){.fn = kernel->phases[p].run,
+        call->phases[p] = (at_phase_job){.phase = &kernel->phases[p],
                                          .buffers = call->buffers,
                                          .scalars = call->scalars,
                                          .scratch = scratch,
@@ -76,7 +76,7 @@ static attune_status prepare_code(attune_call *call, char *workspace, size_t wor
 }
 
 static attune_status prepare(attune_call *call, char *workspace, size_t workspace_bytes, at_error *err) {
-    if (call->kernel->engine == ATTUNE_ENGINE_JIT) return prepare_code(call, workspace, workspace_bytes, err);
+    if (at_kernel_has_phases(call->kernel)) return prepare_code(call, workspace, workspace_bytes, err);
     call->plan[0] = 1; /* the interpreter is one task */
     call->phases[0] = (at_phase_job){.max_workers = call->max_workers};
     return ATTUNE_OK;
@@ -175,7 +175,7 @@ attune_status attune_call_execute(attune_call *call, uint32_t phase, int64_t beg
     if (!call)
         at_fail(&err, ATTUNE_INVALID_ARGUMENT, "attune_call_execute was given NULL");
     else if (check_part(call, phase, begin, end, worker, &err) == ATTUNE_OK) {
-        if (call->kernel->engine != ATTUNE_ENGINE_JIT)
+        if (!at_kernel_has_phases(call->kernel))
             interpret(call, begin, end, &err);
         else if (begin < end)
             at_phase_run_range(&call->phases[phase], begin, end, worker);

@@ -93,19 +93,27 @@ static attune_status compile_in_worker(void *user, const at_codegen_request *req
                               err);
 }
 
-/* ---- Both ---- */
+/* ---- Neither ---- */
+
+static attune_status compile_never(void *user, const at_codegen_request *request, const attune_allocator *allocator,
+                                   void **data, size_t *bytes, at_error *err) {
+    (void)user, (void)request, (void)allocator, (void)data, (void)bytes;
+    return at_fail(err, ATTUNE_CODEGEN_MISSING, "nothing is compiled in this context (ATTUNE_COMPILE_NEVER)");
+}
+
+/* ---- All ---- */
 
 static attune_status settle_mode(attune_compile_mode *mode, at_error *err) {
-    if (*mode == ATTUNE_COMPILE_IN_PROCESS || *mode == ATTUNE_COMPILE_WORKER) return ATTUNE_OK;
+    if (*mode >= ATTUNE_COMPILE_IN_PROCESS && *mode <= ATTUNE_COMPILE_NEVER) return ATTUNE_OK;
     if (*mode != ATTUNE_COMPILE_DEFAULT)
         return at_fail(err, ATTUNE_INVALID_ARGUMENT, "compile_mode is %d, which is no attune_compile_mode", (int)*mode);
     const char *named = getenv("ATTUNE_COMPILE");
     *mode = ATTUNE_COMPILE_IN_PROCESS;
     if (!named || !*named || !strcmp(named, "in-process")) return ATTUNE_OK;
-    if (strcmp(named, "worker"))
-        return at_fail(err, ATTUNE_INVALID_ARGUMENT, "ATTUNE_COMPILE is \"%.64s\"; it must be worker or in-process",
-                       named);
-    *mode = ATTUNE_COMPILE_WORKER;
+    if (strcmp(named, "worker") && strcmp(named, "never"))
+        return at_fail(err, ATTUNE_INVALID_ARGUMENT,
+                       "ATTUNE_COMPILE is \"%.64s\"; it must be worker, in-process or never", named);
+    *mode = named[0] == 'w' ? ATTUNE_COMPILE_WORKER : ATTUNE_COMPILE_NEVER;
     return ATTUNE_OK;
 }
 
@@ -139,7 +147,8 @@ attune_status at_codegen_init(at_codegen *codegen, const attune_context_options 
     codegen->exports = NULL;
     codegen->searched = false;
     codegen->uses_worker = mode == ATTUNE_COMPILE_WORKER;
-    codegen->compile = codegen->uses_worker ? compile_in_worker : compile_in_process;
+    codegen->is_off = mode == ATTUNE_COMPILE_NEVER;
+    codegen->compile = codegen->uses_worker ? compile_in_worker : codegen->is_off ? compile_never : compile_in_process;
     codegen->user = codegen;
     if (compile) {
         codegen->compile = compile;

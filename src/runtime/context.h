@@ -18,6 +18,7 @@
 #include "runtime/symbols.h"
 #include "runtime/team.h"
 #include "runtime/tuned.h"
+#include "vm/vm.h"
 
 typedef uintptr_t at_hidden_context; /* a pointer that leak checkers do not see */
 
@@ -49,7 +50,17 @@ struct attune_context {
 typedef struct at_kernel_phase {
     at_phase_fn *run;
     uint64_t scratch_bytes;
+    const at_vm_phase *vm; /* instead of `run`, or NULL */
 } at_kernel_phase;
+
+/* As at_phase_fn. */
+static inline void at_kernel_phase_run(const at_kernel_phase *phase, void *const *buffers, const int64_t *scalars,
+                                       int64_t begin, int64_t end, void *scratch) {
+    if (__builtin_expect(phase->vm != NULL, 0))
+        at_vm_run(phase->vm, buffers, scalars, begin, end, scratch);
+    else
+        phase->run(buffers, scalars, begin, end, scratch);
+}
 
 /* The parsed form, for kernels that the interpreter may have to run, and whose parameters people ask for. */
 typedef struct at_kernel_ir {
@@ -75,6 +86,7 @@ struct attune_kernel {
 
     at_code code;
     at_plan_fn *plan;
+    at_vm_program *vm; /* instead of code and plan, or NULL */
     uint32_t num_phases, num_shared;
     uint64_t max_scratch, code_bytes;
     at_symbol_handle *symbol;

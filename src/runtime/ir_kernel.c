@@ -215,7 +215,7 @@ attune_status attune_ir_run(attune_context *context, const attune_kernel *kernel
         at_fail(&err, ATTUNE_INVALID_ARGUMENT, "engine is %d, which is no attune_engine", (int)engine);
     if (err.status || at_ir_check_kernel(kernel, &err) || at_ir_check_call(kernel->ir->kernel, buffers, scalars, &err))
         return at_report(&err);
-    if (engine == ATTUNE_ENGINE_JIT && kernel->engine == ATTUNE_ENGINE_JIT) {
+    if (engine == ATTUNE_ENGINE_JIT && at_kernel_has_phases(kernel)) {
         const at_run run = {.buffers = buffers,
                             .work = AT_LONG_WORK, /* unknown */
                             .num_buffers = kernel->ir->num_buffers,

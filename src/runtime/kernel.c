@@ -15,6 +15,7 @@ void at_kernel_destroy(at_cache_node *node) {
     attune_context *context = kernel->context;
     at_symbols_remove(&context->symbols, kernel->symbol);
     at_code_unload(&kernel->code);
+    at_free(&context->allocator, kernel->vm);
     if (kernel->ir) {
         at_arena_free(&kernel->ir->arena);
         at_free(&context->allocator, kernel->ir->parameters);
@@ -38,13 +39,13 @@ static void fill_from_image(attune_kernel *kernel, const at_image_header *image)
     kernel->code_bytes = image->code_bytes;
     for (uint32_t p = 0; p < image->num_phases; p++) {
         const at_image_phase *phase = &at_image_phases(image)[p];
-        kernel->phases[p] = (at_kernel_phase){(at_phase_fn *)(void *)(code + phase->entry), phase->scratch_bytes};
+        kernel->phases[p] = (at_kernel_phase){.run = (at_phase_fn *)(void *)(code + phase->entry),
+                                              .scratch_bytes = phase->scratch_bytes};
         if (phase->scratch_bytes > kernel->max_scratch) kernel->max_scratch = phase->scratch_bytes;
     }
 }
 
-/* Everything but its code; zeros there. */
-static attune_status new_kernel(attune_context *context, uint32_t num_phases, attune_kernel **out, at_error *err) {
+attune_status at_kernel_blank(attune_context *context, uint32_t num_phases, attune_kernel **out, at_error *err) {
     const size_t total = sizeof(attune_kernel) + num_phases * sizeof(at_kernel_phase);
     attune_kernel *kernel = at_alloc_aligned(&context->allocator, total, 64);
     if (!kernel) return at_fail_memory(err, total);
@@ -69,7 +70,7 @@ attune_status at_kernel_new(attune_context *context, const void *bytes, size_t n
     if (image && !at_cpu_request(image->required))
         return at_fail(err, ATTUNE_UNSUPPORTED, "the system refuses this process the registers of %s",
                        context->target->name);
-    attune_status status = new_kernel(context, image ? image->num_phases : 0, out, err);
+    attune_status status = at_kernel_blank(context, image ? image->num_phases : 0, out, err);
     if (status) return status;
     attune_kernel *const kernel = *out;
     kernel->engine = image ? ATTUNE_ENGINE_JIT : ATTUNE_ENGINE_INTERPRETER;
@@ -91,7 +92,7 @@ attune_status at_kernel_from_bundle(attune_context *context, const at_bundle_cod
                                     at_error *err) {
     if (!at_cpu_request(code->required))
         return at_fail(err, ATTUNE_UNSUPPORTED, "the code for %s needs features that this CPU lacks", code->name);
-    const attune_status status = new_kernel(context, code->num_phases, out, err);
+    const attune_status status = at_kernel_blank(context, code->num_phases, out, err);
     if (status) return status;
     attune_kernel *const kernel = *out;
     kernel->engine = ATTUNE_ENGINE_JIT;
@@ -102,7 +103,8 @@ attune_status at_kernel_from_bundle(attune_context *context, const at_bundle_cod
     kernel->code_bytes = code->code_bytes;
     kernel->max_scratch = code->max_scratch;
     for (uint32_t p = 0; p < code->num_phases; p++)
-        kernel->phases[p] = (at_kernel_phase){code->phases[p].run, code->phases[p].scratch_bytes};
+        kernel->phases[p] =
+            (at_kernel_phase){.run = code->phases[p].run, .scratch_bytes = code->phases[p].scratch_bytes};
     kernel->node.bytes = sizeof *kernel;
     return ATTUNE_OK;
 }

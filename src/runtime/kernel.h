@@ -36,6 +36,14 @@ attune_status at_build_image(attune_context *context, at_arena *arena, at_operat
 attune_status at_kernel_new(attune_context *context, const void *image, size_t image_bytes, const char *name,
                             attune_kernel **kernel, at_error *err);
 
+/* A kernel of the virtual machine, which needs no code (src/vm). It has one reference. Names and the problem are to be
+ * filled in by the caller, as for all of these. */
+attune_status at_kernel_from_vm(attune_context *context, const ir_kernel *lowered, attune_kernel **kernel,
+                                at_error *err);
+
+/* Everything of a kernel but its code, with one reference; zeros there. */
+attune_status at_kernel_blank(attune_context *context, uint32_t num_phases, attune_kernel **kernel, at_error *err);
+
 /* A kernel whose code is in the program already. It has one reference. */
 attune_status at_kernel_from_bundle(attune_context *context, const at_bundle_code *code, attune_kernel **kernel,
                                     at_error *err);
@@ -56,14 +64,25 @@ attune_status at_kernel_replace(attune_context *context, at_operation operation,
 /* The schedule of the disk cache's kernel for a problem without a schedule; false: there is none. */
 bool at_kernel_on_disk(attune_context *context, at_operation operation, attune_schedule *schedule);
 
-/* at_code_plan and at_code_place_shared for a kernel. */
+/* at_code_size and at_code_place_shared for a kernel. */
 static inline at_code_shape at_shape_of(const attune_kernel *kernel) {
-    return (at_code_shape){kernel->plan, kernel->num_phases, kernel->num_shared, kernel->max_scratch};
+    return (at_code_shape){kernel->num_phases, kernel->num_shared, kernel->max_scratch};
+}
+static inline void at_kernel_plan(const attune_kernel *kernel, const int64_t *scalars, int64_t plan[AT_PLAN_WORDS]) {
+    if (kernel->vm)
+        at_vm_plan(kernel->vm, scalars, plan);
+    else
+        kernel->plan(scalars, plan);
+}
+/* Whether it has phases, which threads share. The interpreter runs a call whole. */
+static inline bool at_kernel_has_phases(const attune_kernel *kernel) {
+    return kernel->engine != ATTUNE_ENGINE_INTERPRETER;
 }
 static inline attune_status at_plan_workspace(const attune_kernel *kernel, uint32_t max_workers, const int64_t *scalars,
                                               int64_t plan[AT_PLAN_WORDS], size_t *bytes, at_error *err) {
     const at_code_shape shape = at_shape_of(kernel);
-    return at_code_plan(&shape, max_workers, scalars, plan, bytes, err);
+    at_kernel_plan(kernel, scalars, plan);
+    return at_code_size(&shape, max_workers, plan, bytes, err);
 }
 static inline size_t at_place_shared(const attune_kernel *kernel, const int64_t *plan, void *workspace, void **shared) {
     const at_code_shape shape = at_shape_of(kernel);
@@ -103,7 +122,7 @@ attune_status at_run_machine_code(attune_context *context, const attune_kernel *
 
 /* One phase of a call: the data that its ranges share. */
 typedef struct at_phase_job {
-    at_phase_fn *fn;
+    const at_kernel_phase *phase;
     void *const *buffers;
     const int64_t *scalars;
     const at_run_part *part; /* NULL: the tasks begin with the first */

@@ -276,8 +276,9 @@ static attune_status make_by_compiling(const make_request *request, const at_key
     return status;
 }
 
-static bool may_interpret(const attune_context *context, attune_status status) {
-    return context->allow_interpreter && (status == ATTUNE_CODEGEN_MISSING || status == ATTUNE_NO_EXEC_MEMORY);
+/* Whether no code could be made, or none may be executed, which is no fault of the problem. */
+static bool has_no_code(attune_status status) {
+    return status == ATTUNE_CODEGEN_MISSING || status == ATTUNE_NO_EXEC_MEMORY;
 }
 
 static attune_status make_interpreted(const make_request *request, at_arena *arena, const at_built *built,
@@ -287,6 +288,18 @@ static attune_status make_interpreted(const make_request *request, at_arena *are
     status = at_kernel_keep_ir(*kernel, arena, built->lowered, err);
     if (status) at_kernel_destroy(&(*kernel)->node);
     return status;
+}
+
+/* By the virtual machine, or by the interpreter for those who prefer its checks. */
+static attune_status make_without_code(const make_request *request, at_arena *arena, const at_built *built,
+                                       const char *why, attune_kernel **kernel, at_error *err) {
+    attune_context *context = request->context;
+    const attune_log_level level = context->codegen.is_off ? ATTUNE_LOG_INFO : ATTUNE_LOG_WARNING;
+    at_log_printf(&context->log, level, "%s runs this kernel: %s",
+                  context->allow_interpreter ? "the interpreter" : "the virtual machine", why);
+    if (context->allow_interpreter) return make_interpreted(request, arena, built, kernel, err);
+    const attune_status status = at_kernel_from_vm(context, built->lowered, kernel, err);
+    return status ? status : keep_ir(request, arena, built->lowered, kernel, err);
 }
 
 /* The code generator fails on one problem, so a report must name it. */
@@ -311,10 +324,9 @@ static attune_status compile(const make_request *request, const at_key *key, att
             at_arena_free(&arena);
             return ATTUNE_OK;
         }
-        if (may_interpret(context, status)) {
-            at_log_printf(&context->log, ATTUNE_LOG_WARNING, "the interpreter runs this kernel: %s",
-                          disk_status ? "no executable memory" : why.message);
-            status = make_interpreted(request, &arena, &built, kernel, err);
+        if (has_no_code(status)) {
+            const char *const reason = disk_status ? "no executable memory" : why.message;
+            status = make_without_code(request, &arena, &built, reason, kernel, err);
         } else if (status) {
             fail_to_compile(request, status, &why, err);
         } else {
@@ -322,9 +334,11 @@ static attune_status compile(const make_request *request, const at_key *key, att
         }
     }
     at_arena_free(&arena);
-    atomic_fetch_add(status ? &context->compile_failures : &context->compiles, 1);
+    if (status || (*kernel)->engine != ATTUNE_ENGINE_VM)
+        atomic_fetch_add(status ? &context->compile_failures : &context->compiles, 1);
     if (status) return status;
-    complete(*kernel, request, key, &built.schedule, ATTUNE_FROM_COMPILER, started);
+    const bool is_vm = (*kernel)->engine == ATTUNE_ENGINE_VM;
+    complete(*kernel, request, key, &built.schedule, is_vm ? ATTUNE_FROM_VM : ATTUNE_FROM_COMPILER, started);
     if ((*kernel)->engine == ATTUNE_ENGINE_JIT) log_compile(request, key, (*kernel)->compile_ms);
     return ATTUNE_OK;
 }
@@ -342,13 +356,14 @@ static attune_status make_anew(const make_request *request, const at_key *key, a
     tell(request, key, (attune_event){.kind = ATTUNE_EVENT_COMPILE_BEGIN});
     const double started = milliseconds();
     attune_status status = compile(request, key, disk_status, kernel, err);
-    const bool stands_in = !status && (*kernel)->origin != ATTUNE_FROM_COMPILER;
+    const attune_origin origin = status ? ATTUNE_FROM_COMPILER : (*kernel)->origin;
     tell(request, key,
          (attune_event){.kind = ATTUNE_EVENT_COMPILE_END,
-                        .status = stands_in ? ATTUNE_CODEGEN_MISSING : status,
-                        .message = status      ? err->message
-                                   : stands_in ? "the kernel of another tuning class stands in"
-                                               : "",
+                        .status = origin == ATTUNE_FROM_COMPILER ? status : ATTUNE_CODEGEN_MISSING,
+                        .message = status                           ? err->message
+                                   : origin == ATTUNE_FROM_COMPILER ? ""
+                                   : origin == ATTUNE_FROM_VM       ? "the virtual machine runs it"
+                                                                    : "the kernel of another tuning class stands in",
                         .milliseconds = milliseconds() - started});
     return status;
 }
@@ -363,7 +378,7 @@ static attune_status make_kernel(void *user, const at_key *key, at_cache_node **
     if (!status && !kernel) status = make_from_disk(request, key, &kernel, &why);
     if (status == ATTUNE_OK && !kernel)
         status = make_anew(request, key, ATTUNE_OK, &kernel, err);
-    else if (may_interpret(request->context, status))
+    else if (has_no_code(status))
         status = make_anew(request, key, status, &kernel, err);
     else if (status)
         at_fail(err, status, "%s", why.message);

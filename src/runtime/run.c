@@ -20,7 +20,7 @@ static int64_t run_singly(at_phase_job *job, int64_t begin, int64_t end, char *s
     for (int64_t i = begin; i < end; i++) {
         if (job->cancel && is_cancelled(job)) return i - begin;
         const int64_t task = job->part ? at_part_task(job->part, i) : i;
-        job->fn(job->buffers, job->scalars, task, task + 1, scratch);
+        at_kernel_phase_run(job->phase, job->buffers, job->scalars, task, task + 1, scratch);
     }
     return end - begin;
 }
@@ -41,7 +41,7 @@ void at_phase_run_range(void *argument, int64_t begin, int64_t end, uint32_t wor
     if (job->part || job->cancel)
         done = run_singly(job, begin, end, scratch);
     else
-        job->fn(job->buffers, job->scalars, begin, end, scratch);
+        at_kernel_phase_run(job->phase, job->buffers, job->scalars, begin, end, scratch);
     ir_fpenv_leave(saved);
     if (job->counts) atomic_fetch_add_explicit(&job->done, done, memory_order_release);
 }
@@ -81,7 +81,7 @@ static attune_status run_phases(const attune_kernel *kernel, const at_run *run, 
     for (uint32_t p = begin; p < end; p++) {
         const int64_t tasks = job.part ? part->count : plan[p];
         if (tasks <= 0) continue;
-        job.fn = kernel->phases[p].run;
+        job.phase = &kernel->phases[p];
         job.tasks = tasks;
         atomic_store_explicit(&job.done, 0, memory_order_relaxed);
         at_team_run(run->team, at_phase_run_range, &job, tasks, run->work);

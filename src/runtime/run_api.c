@@ -65,7 +65,7 @@ attune_status attune_workspace_size_with(const attune_context *context, const at
     else if (choose(context, options, &choice, &err) == ATTUNE_OK &&
              at_call_settle(&kernel->signature, arguments, &settled, &err) == ATTUNE_OK) {
         *bytes = 0; /* the interpreter needs none */
-        if (kernel->engine == ATTUNE_ENGINE_JIT)
+        if (at_kernel_has_phases(kernel))
             at_plan_workspace(kernel, at_workers_of(choice.team, at_work_of(settled.flops, kernel->target)),
                               settled.scalars, plan, bytes, &err);
     }
@@ -92,7 +92,7 @@ attune_status at_check_run(const attune_context *context, const attune_kernel *k
 
 static attune_status run_call(attune_context *context, const attune_kernel *kernel, const at_call *call,
                               const run_choice *choice, at_error *err) {
-    if (kernel->engine != ATTUNE_ENGINE_JIT) {
+    if (!at_kernel_has_phases(kernel)) {
         if (choice->cancel && __atomic_load_n(choice->cancel, __ATOMIC_RELAXED))
             return at_fail(err, ATTUNE_CANCELLED, "the call was cancelled before the interpreter began");
         return at_run_interpreter(context, kernel->ir->kernel, call->buffers, call->settled->scalars, err);

@@ -15,9 +15,8 @@ static uint32_t workers_needed(uint32_t max_workers, const at_code_shape *code, 
     return 1;
 }
 
-attune_status at_code_plan(const at_code_shape *code, uint32_t max_workers, const int64_t *scalars,
-                           int64_t plan[AT_PLAN_WORDS], size_t *bytes, at_error *err) {
-    code->plan(scalars, plan);
+attune_status at_code_size(const at_code_shape *code, uint32_t max_workers, const int64_t plan[AT_PLAN_WORDS],
+                           size_t *bytes, at_error *err) {
     size_t total = 0;
     bool fits = true;
     for (uint32_t s = 0; s < code->num_shared; s++) {

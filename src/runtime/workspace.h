@@ -9,15 +9,14 @@
 enum { AT_WORKSPACE_ALIGN = 64, AT_PLAN_WORDS = AT_MAX_PHASES + AT_MAX_SHARED };
 
 typedef struct at_code_shape {
-    at_plan_fn *plan;
     uint32_t num_phases, num_shared;
     uint64_t max_scratch; /* bytes, the most of all phases */
 } at_code_shape;
 
-/* Bytes of workspace; in plan[], the phases' task counts and the shared sizes. max_workers: the worker numbers of a
- * phase that has enough tasks. */
-attune_status at_code_plan(const at_code_shape *code, uint32_t max_workers, const int64_t *scalars,
-                           int64_t plan[AT_PLAN_WORDS], size_t *bytes, at_error *err);
+/* Bytes of workspace. plan[]: the phases' task counts and the shared sizes, as the at_plan_fn gives them. max_workers:
+ * the worker numbers of a phase that has enough tasks. */
+attune_status at_code_size(const at_code_shape *code, uint32_t max_workers, const int64_t plan[AT_PLAN_WORDS],
+                           size_t *bytes, at_error *err);
 
 /* Sets the shared buffers' addresses, which are at the beginning of the workspace. Returns the bytes that they take. */
 size_t at_code_place_shared(const at_code_shape *code, const int64_t *plan, void *workspace, void **shared);

@@ -320,7 +320,7 @@ double tune_times_sum(const tune_times *times) {
 static attune_status time_tasks(tune_runner *r, const attune_kernel *kernel, double *tasks, double *call,
                                 at_error *err) {
     int64_t plan[AT_PLAN_WORDS];
-    kernel->plan(r->scalars, plan);
+    at_kernel_plan(kernel, r->scalars, plan);
     *tasks = *call = 0;
     for (uint32_t p = 0; p < kernel->num_phases; p++) {
         const at_run_part middle = {.begin = p, .end = p + 1, .first = plan[p] / 2, .step = 1, .run = 1, .count = 1};

@@ -209,7 +209,9 @@ const char *tool_dtype_name(attune_dtype dtype) {
 }
 
 const char *tool_engine_name(attune_engine engine) {
-    return engine == ATTUNE_ENGINE_JIT ? "machine code" : "interpreter";
+    return engine == ATTUNE_ENGINE_JIT  ? "machine code"
+           : engine == ATTUNE_ENGINE_VM ? "virtual machine"
+                                        : "interpreter";
 }
 
 const char *tool_origin_name(attune_origin origin) {
@@ -218,6 +220,7 @@ const char *tool_origin_name(attune_origin origin) {
     case ATTUNE_FROM_DISK: return "disk cache";
     case ATTUNE_FROM_PACK: return "pack";
     case ATTUNE_FROM_BUNDLE: return "bundle";
+    case ATTUNE_FROM_VM: return "virtual machine";
     default: return "compiler";
     }
 }

@@ -1,0 +1,361 @@
+/* The operations on whole registers, for one instruction set. A file for each defines, and includes this once:
+ *
+ *   VM_ISA             the name of the table
+ *   VM_TARGET          the attribute that lets functions use the instructions, or nothing
+ *   VM_BYTES           of a register
+ *   VM_FMA32, VM_FMA64, VM_SQRT32, VM_SQRT64; VM_RINT32, VM_RINT64, VM_LDEXP32, VM_LDEXP64 or not
+ *   VM_WIDEN_F16, VM_NARROW_F16 or not
+ *   VM_PERMUTE4(x, y, picks) or not
+ *
+ * All else is written in vectors of the compiler. */
+#include "vm/program.h"
+
+#include <string.h>
+
+#define OP(name)         VM_TARGET static const vm_op *name(const vm_op *op, char *frame)
+#define VECTOR(T, bytes) T __attribute__((vector_size(bytes), may_alias))
+
+enum { LANES4 = VM_BYTES / 4, LANES8 = VM_BYTES / 8 };
+
+typedef VECTOR(float, VM_BYTES) f32s;
+typedef VECTOR(double, VM_BYTES) f64s;
+typedef VECTOR(int32_t, VM_BYTES) i32s;
+typedef VECTOR(uint32_t, VM_BYTES) u32s;
+typedef VECTOR(int64_t, VM_BYTES) i64s;
+typedef VECTOR(uint8_t, VM_BYTES) u8s;
+typedef VECTOR(uint8_t, VM_BYTES / 4) bool4s; /* a bool for each lane of 4 bytes */
+typedef VECTOR(uint8_t, VM_BYTES / 8) bool8s;
+typedef VECTOR(int8_t, VM_BYTES / 4) i8s;
+typedef VECTOR(uint16_t, VM_BYTES / 2) u16s;
+typedef VECTOR(uint32_t, VM_BYTES / 2) half;
+typedef VECTOR(uint32_t, VM_BYTES / 4) quarter;
+
+#define OUT(T) VM_AT(T, op->out)
+#define A(T)   VM_AT(T, op->a)
+#define B(T)   VM_AT(T, op->b)
+#define C(T)   VM_AT(T, op->c)
+
+/* ---- Arithmetic ---- */
+
+#define UNARY(name, T, EXPR)                                                                                           \
+    OP(name) {                                                                                                         \
+        const T x = A(T);                                                                                              \
+        OUT(T) = EXPR;                                                                                                 \
+        VM_NEXT;                                                                                                       \
+    }
+#define BINARY(name, T, EXPR)                                                                                          \
+    OP(name) {                                                                                                         \
+        const T x = A(T), y = B(T);                                                                                    \
+        OUT(T) = EXPR;                                                                                                 \
+        VM_NEXT;                                                                                                       \
+    }
+#define COMPARE(name, T, BOOL, SYMBOL)                                                                                 \
+    OP(name) {                                                                                                         \
+        OUT(BOOL) = __builtin_convertvector(A(T) SYMBOL B(T), BOOL) & 1;                                               \
+        VM_NEXT;                                                                                                       \
+    }
+
+/* Which of x and y, by lanes that are all ones or zeros. */
+#define PICK(T, MASK, which, x, y) (T)(((MASK)(x) & (which)) | ((MASK)(y) & ~(which)))
+
+/* clang-format off */
+#define COMPARISONS(name, T, BOOL)                                                                                     \
+    COMPARE(name##_eq, T, BOOL, ==) COMPARE(name##_ne, T, BOOL, !=) COMPARE(name##_lt, T, BOOL, <)                     \
+    COMPARE(name##_le, T, BOOL, <=) COMPARE(name##_gt, T, BOOL, >) COMPARE(name##_ge, T, BOOL, >=)
+#define FLOATS(name, T, MASK, BOOL, SIGN, FMA, SQRT)                                                                   \
+    BINARY(name##_add, T, x + y) BINARY(name##_sub, T, x - y) BINARY(name##_mul, T, x * y) BINARY(name##_div, T, x / y)\
+    BINARY(name##_min, T, PICK(T, MASK, (MASK)(x < y), x, y))                                                          \
+    BINARY(name##_max, T, PICK(T, MASK, (MASK)(x > y), x, y))                                                          \
+    UNARY(name##_neg, T, (T)((MASK)x ^ (SIGN))) UNARY(name##_abs, T, (T)((MASK)x & ~(SIGN)))                           \
+    UNARY(name##_sqrt, T, SQRT(x))                                                                                     \
+    COMPARISONS(name, T, BOOL)
+/* clang-format on */
+
+FLOATS(f32, f32s, i32s, bool4s, INT32_MIN, , VM_SQRT32)
+FLOATS(f64, f64s, i64s, bool8s, INT64_MIN, , VM_SQRT64)
+
+#define SELECT(name, T, BOOL)                                                                                          \
+    OP(name) {                                                                                                         \
+        const T which = -__builtin_convertvector(A(BOOL), T);                                                          \
+        OUT(T) = PICK(T, T, which, B(T), C(T));                                                                        \
+        VM_NEXT;                                                                                                       \
+    }
+SELECT(select4, i32s, bool4s)
+SELECT(select8, i64s, bool8s)
+
+#if defined(VM_FMA32)
+OP(f32_fma) {
+    OUT(f32s) = (f32s)VM_FMA32(A(f32s), B(f32s), C(f32s));
+    VM_NEXT;
+}
+OP(f64_fma) {
+    OUT(f64s) = (f64s)VM_FMA64(A(f64s), B(f64s), C(f64s));
+    VM_NEXT;
+}
+#endif
+
+#if defined(VM_RINT32)
+UNARY(f32_rint, f32s, (f32s)VM_RINT32(x))
+UNARY(f64_rint, f64s, (f64s)VM_RINT64(x))
+#endif
+
+#if defined(VM_LDEXP32)
+BINARY(f32_ldexp, f32s, (f32s)VM_LDEXP32(x, y))
+BINARY(f64_ldexp, f64s, (f64s)VM_LDEXP64(x, y))
+#endif
+
+BINARY(i32_add, u32s, x + y)
+BINARY(i32_sub, u32s, x - y)
+BINARY(i32_mul, u32s, x *y)
+BINARY(i32_and, u32s, x &y)
+BINARY(i32_or, u32s, x | y)
+BINARY(i32_xor, u32s, x ^ y)
+BINARY(i32_shl, u32s, x << (y & 31))
+BINARY(i32_shr, i32s, x >> (y & 31))
+BINARY(i32_min, i32s, PICK(i32s, i32s, x < y, x, y))
+BINARY(i32_max, i32s, PICK(i32s, i32s, x > y, x, y))
+UNARY(i32_neg, u32s, 0 - x)
+UNARY(i32_not, u32s, ~x)
+COMPARISONS(i32, i32s, bool4s)
+
+BINARY(bool_and, u8s, x &y)
+BINARY(bool_or, u8s, x | y)
+BINARY(bool_xor, u8s, x ^ y)
+UNARY(bool_not, u8s, x ^ 1)
+
+/* ---- Splats ---- */
+
+OP(splat1) {
+    memset(frame + op->out, VM_AT(uint8_t, op->a), VM_SLOT_BYTES);
+    VM_NEXT;
+}
+
+OP(splat4) {
+    OUT(u32s) = (u32s){0} + VM_AT(uint32_t, op->a);
+    VM_NEXT;
+}
+
+OP(splat8) {
+    OUT(i64s) = (i64s){0} + VM_AT(int64_t, op->a);
+    VM_NEXT;
+}
+
+OP(int_to_i32) {
+    OUT(u32s) = (u32s){0} + (uint32_t)VM_AT(int64_t, op->a);
+    VM_NEXT;
+}
+
+OP(int_to_f32) {
+    OUT(f32s) = (f32s){0} + (float)VM_AT(int64_t, op->a);
+    VM_NEXT;
+}
+
+/* ---- Memory ---- */
+
+typedef uint32_t __attribute__((may_alias, aligned(1))) any4;
+typedef uint64_t __attribute__((may_alias, aligned(1))) any8;
+
+OP(load_splat4) {
+    OUT(u32s) = (u32s){0} + *(const any4 *)vm_address(op, frame);
+    VM_NEXT;
+}
+
+OP(load_splat8) {
+    OUT(i64s) = (i64s){0} + (int64_t)*(const any8 *)vm_address(op, frame);
+    VM_NEXT;
+}
+
+OP(load) {
+    u8s x;
+    memcpy(&x, vm_address(op, frame), sizeof x);
+    OUT(u8s) = x;
+    VM_NEXT;
+}
+
+OP(store) {
+    const u8s x = OUT(u8s);
+    memcpy(vm_address(op, frame), &x, sizeof x);
+    VM_NEXT;
+}
+
+#define LOAD_LOW(name, T, type)                                                                                        \
+    OP(name) {                                                                                                         \
+        type part;                                                                                                     \
+        memcpy(&part, vm_address(op, frame), sizeof part);                                                             \
+        T x = {0};                                                                                                     \
+        memcpy(&x, &part, sizeof part);                                                                                \
+        OUT(T) = x;                                                                                                    \
+        VM_NEXT;                                                                                                       \
+    }
+LOAD_LOW(load_half, u32s, half)
+#if VM_BYTES > 32
+LOAD_LOW(load_quarter, u32s, quarter)
+#endif
+
+#if !defined(VM_LOAD_MASKED4)
+OP(load_masked4) {
+    const char *address = vm_address(op, frame);
+    const uint8_t *mask = &VM_AT(uint8_t, op->c);
+    u32s out = {0};
+    for (int l = 0; l < op->e; l++)
+        if (mask[l]) out[l] = ((const any4 *)address)[l];
+    OUT(u32s) = out;
+    VM_NEXT;
+}
+
+OP(store_masked4) {
+    char *address = vm_address(op, frame);
+    const uint8_t *mask = &VM_AT(uint8_t, op->c);
+    for (int l = 0; l < op->e; l++)
+        if (mask[l]) ((any4 *)address)[l] = (&VM_AT(any4, op->out))[l];
+    VM_NEXT;
+}
+#else
+OP(load_masked4) {
+    OUT(u32s) = (u32s)VM_LOAD_MASKED4(vm_address(op, frame), C(bool4s), op->e);
+    VM_NEXT;
+}
+
+OP(store_masked4) {
+    VM_STORE_MASKED4(vm_address(op, frame), C(bool4s), op->e, OUT(u32s));
+    VM_NEXT;
+}
+#endif
+
+#if defined(VM_PERMUTE4)
+OP(permute4) {
+    OUT(u32s) = (u32s)VM_PERMUTE4(A(i32s), B(i32s), C(i32s));
+    VM_NEXT;
+}
+#endif
+
+/* ---- Casts ---- */
+
+OP(bf16_to_f32) {
+    OUT(u32s) = __builtin_convertvector(A(u16s), u32s) << 16;
+    VM_NEXT;
+}
+
+OP(f32_to_bf16) {
+    const u32s bits = A(u32s);
+    const f32s x = A(f32s);
+    const i32s is_nan = x != x;
+    const i32s quiet = (i32s)(bits >> 16 | 0x40), rounded = (i32s)((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
+    OUT(u16s) = __builtin_convertvector((u32s)PICK(i32s, i32s, is_nan, quiet, rounded), u16s);
+    VM_NEXT;
+}
+
+#if defined(VM_WIDEN_F16)
+OP(f16_to_f32) {
+    OUT(f32s) = (f32s)VM_WIDEN_F16(frame + op->a);
+    VM_NEXT;
+}
+
+OP(f32_to_f16) {
+    VM_NARROW_F16(frame + op->out, A(f32s));
+    VM_NEXT;
+}
+#endif
+
+OP(i8_to_f32) {
+    OUT(f32s) = __builtin_convertvector(__builtin_convertvector(A(i8s), i32s), f32s);
+    VM_NEXT;
+}
+
+OP(i8_to_i32) {
+    OUT(i32s) = __builtin_convertvector(A(i8s), i32s);
+    VM_NEXT;
+}
+
+OP(i32_to_f32) {
+    OUT(f32s) = __builtin_convertvector(A(i32s), f32s);
+    VM_NEXT;
+}
+
+/* ---- The table ---- */
+
+#define NUMBERS_ROW(name)                                                                                              \
+    [IR_ADD] = name##_add, [IR_SUB] = name##_sub, [IR_MUL] = name##_mul, [IR_MIN] = name##_min, [IR_MAX] = name##_max, \
+    [IR_NEG] = name##_neg, [IR_EQ] = name##_eq, [IR_NE] = name##_ne, [IR_LT] = name##_lt, [IR_LE] = name##_le,         \
+    [IR_GT] = name##_gt, [IR_GE] = name##_ge
+#define FLOATS_ROW(name) NUMBERS_ROW(name), [IR_DIV] = name##_div, [IR_ABS] = name##_abs, [IR_SQRT] = name##_sqrt
+
+const vm_isa VM_ISA = {
+    .vector_bytes = VM_BYTES,
+    .by_op =
+        {
+            [VM_F32] =
+                {
+                    FLOATS_ROW(f32),
+                    [IR_SELECT] = select4,
+#if defined(VM_FMA32)
+                    [IR_FMA] = f32_fma,
+#endif
+#if defined(VM_RINT32)
+                    [IR_RINT] = f32_rint,
+#endif
+#if defined(VM_LDEXP32)
+                    [IR_LDEXP] = f32_ldexp,
+#endif
+                },
+            [VM_F64] =
+                {
+                    FLOATS_ROW(f64),
+                    [IR_SELECT] = select8,
+#if defined(VM_FMA32)
+                    [IR_FMA] = f64_fma,
+#endif
+#if defined(VM_RINT32)
+                    [IR_RINT] = f64_rint,
+#endif
+#if defined(VM_LDEXP32)
+                    [IR_LDEXP] = f64_ldexp,
+#endif
+                },
+            [VM_I32] = {NUMBERS_ROW(i32), [IR_SELECT] = select4, [IR_NOT] = i32_not, [IR_AND] = i32_and,
+                        [IR_OR] = i32_or, [IR_XOR] = i32_xor, [IR_SHL] = i32_shl, [IR_SHR] = i32_shr},
+        },
+    .cast =
+        {
+            [IR_F32] =
+                {
+                    [IR_BF16] = bf16_to_f32,
+                    [IR_I8] = i8_to_f32,
+                    [IR_I32] = i32_to_f32,
+#if defined(VM_WIDEN_F16)
+                    [IR_F16] = f16_to_f32,
+#endif
+                },
+            [IR_I32] = {[IR_I8] = i8_to_i32},
+            [IR_BF16] = {[IR_F32] = f32_to_bf16},
+#if defined(VM_WIDEN_F16)
+            [IR_F16] = {[IR_F32] = f32_to_f16},
+#endif
+        },
+    .bits = {[IR_AND] = bool_and, [IR_OR] = bool_or, [IR_XOR] = bool_xor, [IR_NOT] = bool_not},
+    .splat1 = splat1,
+    .splat4 = splat4,
+    .splat8 = splat8,
+    .int_to_f32 = int_to_f32,
+    .int_to_i32 = int_to_i32,
+    .load_splat4 = load_splat4,
+    .load_splat8 = load_splat8,
+    .load = load,
+    .load_half = load_half,
+#if VM_BYTES > 32
+    .load_quarter = load_quarter,
+#endif
+    .store = store,
+    .load_masked4 = load_masked4,
+    .store_masked4 = store_masked4,
+#if defined(VM_PERMUTE4)
+    .permute4 = permute4,
+#endif
+#if defined(VM_DOT2)
+    .dot2 = dot2,
+    .pack2 = pack2,
+#endif
+#if defined(VM_DOT4)
+    .dot4 = dot4,
+#endif
+};

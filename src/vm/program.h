@@ -1,0 +1,135 @@
+/* The program of a phase: operations on a frame. Private to the room.
+ *
+ * A frame is memory of the worker. Places in it are byte offsets from its middle: constants lie at negative ones,
+ * values at positive ones. A place of a value is aligned to 64 bytes and has at least that many, so that an operation
+ * on a narrow vector may compute a whole register; lanes beyond the type's are unspecified. A scalar of f32, f64 or i32
+ * fills all lanes of a register, one of bool fills 64 bytes, and so do constants of any type: a splat of it is the
+ * scalar itself. Scalars of idx and i64 have 8 bytes. */
+#ifndef ATTUNE_VM_PROGRAM_H
+#define ATTUNE_VM_PROGRAM_H
+
+#include "ir/eval.h"
+#include "ir/ir.h"
+#include "vm/vm.h"
+
+enum { VM_SLOT_BYTES = 64 };
+
+typedef struct vm_op vm_op;
+
+/* Performs an operation and those after it, or only itself; returns the next one to perform, NULL after the last. */
+typedef const vm_op *vm_fn(const vm_op *op, char *frame);
+
+/* What the members mean is said at each handler. */
+struct vm_op {
+    vm_fn *fn;
+    int32_t out, a, b, c;
+    union {
+        int64_t imm;
+        ir_eval_fn *eval;
+    } u;
+    int32_t d, e;
+};
+
+/* Code goes on with the next operation by a jump, which compilers make of a call at the end when they optimise. Without
+ * that, and for sanitizers, which keep the frames of functions, the loop of at_vm_run performs one after the other. */
+#if defined(__OPTIMIZE__) && !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+#define VM_GO(next) return (next)->fn((next), frame)
+#else
+#define VM_GO(next) return (next)
+#endif
+#define VM_NEXT VM_GO(op + 1)
+
+#define VM_AT(T, place) (*(T *)(frame + (place)))
+
+/* The address of an access: pointer at a + index at b * d + imm. */
+static inline char *vm_address(const vm_op *op, const char *frame) {
+    return *(char *const *)(frame + op->a) + *(const int64_t *)(frame + op->b) * op->d + op->u.imm;
+}
+
+/* ---- What every instruction set has: vm/common.c ---- */
+
+vm_fn vm_exit, vm_loop_begin, vm_loop_next, vm_branch, vm_jump, vm_move;
+vm_fn vm_int_move, vm_int_add, vm_int_sub, vm_int_mul, vm_int_eval, vm_int_select, vm_int_multiply_add, vm_int_load;
+vm_fn vm_eval, vm_eval_splat1, vm_eval_splat4, vm_eval_splat8, vm_splat, vm_ramp, vm_shuffle;
+vm_fn vm_load, vm_load_lanes, vm_store, vm_store_lanes, vm_gather, vm_gather_offset;
+vm_fn vm_tile_zero, vm_tile_load, vm_tile_store, vm_tile_dot2;
+
+/* ---- The registers of an instruction set: vm/handlers.h ---- */
+
+typedef enum vm_kind { VM_F32, VM_F64, VM_I32, VM_NUM_KINDS } vm_kind;
+
+/* NULL: there is none. */
+typedef struct vm_isa {
+    uint32_t vector_bytes;
+    vm_fn *by_op[VM_NUM_KINDS][IR_OP_COUNT];   /* out = op(a, b, c), of whole registers */
+    vm_fn *cast[IR_ELEM_COUNT][IR_ELEM_COUNT]; /* [to][from]: as many lanes as the wider one has in a register */
+    vm_fn *bits[IR_OP_COUNT];                  /* of bool */
+    vm_fn *splat1, *splat4, *splat8;           /* all lanes of `out` from the element at a */
+    vm_fn *int_to_f32, *int_to_i32;            /* of an idx, to all lanes */
+    vm_fn *load_splat4, *load_splat8;
+    vm_fn *load, *load_half, *load_quarter, *store; /* of a register, and of the lower part of it */
+    vm_fn *load_masked4, *store_masked4;            /* mask at c, e lanes */
+    vm_fn *permute4;                                /* of the lanes of a and b, by the numbers at c */
+    vm_fn *dot2, *pack2, *dot4;
+} vm_isa;
+
+extern const vm_isa vm_isa_base;
+#if defined(__x86_64__)
+extern const vm_isa vm_isa_avx2, vm_isa_avx512;
+#endif
+
+/* ---- Programs ---- */
+
+/* The sizes of a kernel as code for a stack machine: pushes a number or scalar `imm`, or replaces operands by a result.
+ */
+typedef enum vm_size_kind { VM_SIZE_CONST, VM_SIZE_SCALAR, VM_SIZE_APPLY } vm_size_kind;
+
+typedef struct vm_size_op {
+    uint8_t kind, arity;
+    int64_t imm;
+    ir_eval_fn *eval;
+} vm_size_op;
+
+typedef struct vm_size {
+    uint32_t first, count; /* in size_ops */
+} vm_size;
+
+typedef struct vm_scalar {
+    int32_t at;
+    uint32_t number;
+    uint8_t elem;
+} vm_scalar;
+
+typedef struct vm_pointer {
+    int32_t at;
+    uint32_t number;
+} vm_pointer;
+
+struct at_vm_phase {
+    const at_vm_program *program;
+    uint64_t frame_at; /* in scratch: the middle of the frame */
+    uint64_t scratch_bytes;
+    const char *constants;
+    uint32_t constant_bytes;
+    uint32_t num_scalars, num_pointers;
+    const vm_scalar *scalars;
+    const vm_pointer *pointers;
+    int32_t scratch; /* the place of the address of scratch */
+    const vm_op *entry, *task;
+    uint32_t num_loops;
+    struct {
+        int32_t var, hi;
+    } loops[IR_MAX_LOOPS];
+};
+
+struct at_vm_program {
+    size_t bytes;
+    uint32_t num_phases, num_shared;
+    const at_vm_phase *phases;
+    const vm_size *sizes;        /* num_loops ends of each phase, then the dims of each shared buffer */
+    const uint32_t *num_factors; /* of each phase, then of each shared buffer */
+    const uint64_t *units;       /* of the same: 1, or bytes of an element */
+    const vm_size_op *size_ops;
+};
+
+#endif

@@ -1,0 +1,155 @@
+/* From lowered IR to operations. Private to translate*.c. */
+#ifndef ATTUNE_VM_TRANSLATE_H
+#define ATTUNE_VM_TRANSLATE_H
+
+#include "vm/program.h"
+
+enum { VM_MAX_LEVELS = 2 * IR_MAX_DEPTH + 4, VM_MAX_TERMS = 16, VM_NOWHERE = INT32_MIN };
+
+typedef struct vm_code {
+    vm_op *ops;
+    uint32_t count, capacity;
+} vm_code;
+
+/* What is open: 0 the phase, 1 a task, then the loops and branches round the statement that is being translated. Code
+ * can be added to all of them: what an inner one computes from values of outer ones is computed there. */
+typedef struct vm_level {
+    vm_code code;
+    uint32_t serial; /* distinguishes the levels of one depth */
+} vm_level;
+
+/* A scalar of idx or i64. */
+typedef struct vm_int {
+    int32_t at;
+    uint32_t level; /* the outermost one that knows it */
+    bool is_const;
+    int64_t value;
+} vm_int;
+
+/* A value of another type. */
+typedef struct vm_place {
+    int32_t at;
+    bool is_own; /* whoever uses it, frees it */
+} vm_place;
+
+typedef struct vm_var {
+    vm_int number;     /* of idx and i64; of others only `at` */
+    uint32_t uses;     /* that are still to come */
+    uint32_t level;    /* of a let: where it ends */
+    bool is_own;       /* its place is its own */
+    const ir_expr *as; /* a let of index arithmetic: what it means; it is computed when it is needed */
+    bool is_computed;  /* `number` is the value of `as` */
+} vm_var;
+
+typedef struct vm_storage {
+    int32_t base;   /* params, shared and scratch: the place of its address; reg and tiles: the first element */
+    int64_t offset; /* in scratch, bytes */
+    bool is_known;
+    vm_int strides[IR_MAX_DIMS]; /* in elements */
+} vm_storage;
+
+typedef struct vm_memo vm_memo;
+
+typedef struct vm_translator {
+    const ir_kernel *kernel;
+    const at_target *target;
+    const vm_isa *isa;
+    at_arena *arena;
+    at_error *err;
+    vm_var *vars;
+    vm_storage *storage;
+    vm_level levels[VM_MAX_LEVELS];
+    uint32_t level, next_serial;
+    vm_memo *memo;
+
+    char *constants; /* the one at place -64 last */
+    uint32_t num_constants, room_for_constants;
+    int32_t *constant_table; /* by hash: numbers of constants + 1 */
+    uint32_t table_size;
+
+    int32_t top;            /* of the frame */
+    int32_t ints, ints_end; /* room for scalars of 8 bytes */
+    int32_t *spare;         /* places of 64 bytes that are free */
+    uint32_t num_spare, room_for_spare;
+    vm_var **lets; /* whose places are to be freed at the end of their levels, the last ones first */
+    uint32_t num_lets, room_for_lets;
+
+    uint64_t scratch, most_scratch; /* bytes */
+    vm_pointer *pointers;
+    uint32_t num_pointers;
+    int32_t scratch_at;
+} vm_translator;
+
+/* ---- translate_code.c: code, places and constants ---- */
+
+void *vm_grow(vm_translator *t, void *array, uint32_t count, uint32_t *room, size_t size);
+vm_op *vm_emit_at(vm_translator *t, uint32_t level, vm_op op);
+static inline vm_op *vm_emit(vm_translator *t, vm_op op) { return vm_emit_at(t, t->level, op); }
+void vm_append(vm_translator *t, const vm_code *code); /* to the level that is open */
+bool vm_open(vm_translator *t);
+vm_code vm_close(vm_translator *t);
+
+int32_t vm_new_place(vm_translator *t, size_t bytes);
+int32_t vm_new_int(vm_translator *t);
+void vm_free_place(vm_translator *t, int32_t at);
+static inline void vm_free(vm_translator *t, vm_place place) {
+    if (place.is_own) vm_free_place(t, place.at);
+}
+int32_t vm_constant(vm_translator *t, const void *bytes);                    /* VM_SLOT_BYTES */
+int32_t vm_constant_of(vm_translator *t, const void *element, size_t bytes); /* repeated */
+
+/* ---- translate_int.c ---- */
+
+vm_int vm_int_const(vm_translator *t, int64_t value);
+vm_int vm_int_op2(vm_translator *t, ir_op op, vm_int x, vm_int y);
+vm_int vm_int_of(vm_translator *t, const ir_expr *x);
+
+/* A sum of terms, in bytes. */
+typedef struct vm_sum {
+    int64_t constant;
+    uint32_t count, unfolded;
+    struct {
+        vm_int index;
+        int64_t factor;
+    } terms[VM_MAX_TERMS];
+} vm_sum;
+void vm_sum_add(vm_translator *t, vm_sum *sum, const ir_expr *x, vm_int stride, int64_t factor);
+/* Sets a, b, d and imm of an access. */
+void vm_sum_address(vm_translator *t, int32_t base, const vm_sum *sum, vm_op *op);
+
+/* ---- translate_access.c ---- */
+
+const vm_storage *vm_storage_of(vm_translator *t, const ir_buffer *buffer);
+vm_place vm_load_of(vm_translator *t, const ir_expr *load, int32_t want);
+void vm_store_to(vm_translator *t, const ir_access *access, const ir_expr *value);
+int32_t vm_register_of(vm_translator *t, const ir_access *access); /* in IR_REG or IR_TILES */
+void vm_address_of(vm_translator *t, const ir_access *access, vm_op *op);
+
+/* ---- translate_expr.c ---- */
+
+static inline uint32_t vm_bytes(ir_type type) { return (uint32_t)ir_elem_get((ir_elem)type.elem)->bytes * type.lanes; }
+static inline bool vm_is_int(ir_type type) { return type.lanes == 1 && (type.elem == IR_IDX || type.elem == IR_I64); }
+
+/* The value, in `want` if that is easy (VM_NOWHERE: anywhere). */
+vm_place vm_value_of(vm_translator *t, const ir_expr *x, int32_t want);
+/* The value in `to`. */
+void vm_value_to(vm_translator *t, const ir_expr *x, int32_t to);
+void vm_copy(vm_translator *t, int32_t from, int32_t to, size_t bytes); /* whole places */
+void vm_copy_int(vm_translator *t, int32_t from, int32_t to);
+/* Fills the place of a scalar from its first lane. */
+void vm_spread(vm_translator *t, int32_t at, ir_elem elem);
+
+/* ---- translate_stmt.c ---- */
+
+void vm_block(vm_translator *t, const ir_block *block);
+void vm_count_uses(vm_translator *t, const ir_block *block);
+
+/* ---- sizes.c ---- */
+
+typedef struct vm_size_list {
+    vm_size_op *ops;
+    uint32_t count, room;
+} vm_size_list;
+vm_size vm_size_of(vm_translator *t, vm_size_list *list, const ir_expr *x);
+
+#endif

@@ -1,0 +1,29 @@
+/* Running a kernel without a compiler: its lowered IR becomes a program of vector operations, which C executes. The
+ * bits are those of machine code and of the interpreter. */
+#ifndef ATTUNE_VM_VM_H
+#define ATTUNE_VM_VM_H
+
+#include "ir/ir.h"
+#include "target/target.h"
+
+typedef struct at_vm_program at_vm_program;
+typedef struct at_vm_phase at_vm_phase;
+
+/* kernel: has passed ir_verify(IR_LOWERED) for `target`, which this CPU can run. The program is one block of the
+ * allocator (at_free ends it), refers to nothing else, and is only read by runs. ATTUNE_INVALID_IR for a kernel that
+ * is beyond the program's own limits. */
+attune_status at_vm_translate(const ir_kernel *kernel, const at_target *target, const attune_allocator *allocator,
+                              at_vm_program **program, at_error *err);
+
+uint32_t at_vm_num_phases(const at_vm_program *program);
+uint32_t at_vm_num_shared(const at_vm_program *program);
+size_t at_vm_bytes(const at_vm_program *program); /* of memory */
+const at_vm_phase *at_vm_phase_of(const at_vm_program *program, uint32_t phase);
+uint64_t at_vm_scratch_bytes(const at_vm_phase *phase); /* a multiple of 64 */
+
+/* As at_plan_fn and at_phase_fn (target/kernel_abi.h). */
+void at_vm_plan(const at_vm_program *program, const int64_t *scalars, int64_t *out);
+void at_vm_run(const at_vm_phase *phase, void *const *buffers, const int64_t *scalars, int64_t task_begin,
+               int64_t task_end, void *scratch);
+
+#endif
