@@ -18,7 +18,7 @@ typedef attune_status at_compile_fn(void *user, const at_codegen_request *reques
 
 typedef struct at_codegen {
     const attune_allocator *allocator;
-    at_compile_fn *compile; /* plug-in, worker, or a test's own */
+    at_compile_fn *compile;   /* plug-in, worker, or a test's own */
     bool uses_worker, is_off; /* off: nothing is compiled */
     void *user;
     pthread_mutex_t mutex; /* guards the members below except the workers, until the first compile has filled them in */
